@@ -15,14 +15,14 @@
 // A board is the wiring of its owners; each calls only those above it in this list, but for two things: placement asks
 // nearby for help (helpers), and regions ask placement what is to be launched (region.Config).
 //
-//	catalog    what is deployed, by number: tasks, chains, DAGs, tenants. It decides nothing and touches no frame.
-//	stock      the books of the packet store
-//	onboard    memory; shares: what tenants get of ports, tasks, time and memory
-//	gates      how frames leave: by ports, which may be lossless, to peers, to other workers
-//	runner     frames that are inside, and how they go through tasks
-//	placement  which chains are in which regions, and through which of them a DAG goes
-//	ingress    whose a frame is, and whether it is let in
-//	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here
+//	catalog    what is deployed, by number: tasks, chains, DAGs, tenants. It decides nothing and touches no frame (catalog.go).
+//	stock      the books of the packet store (inside.go)
+//	onboard    memory (memory.go, pages.go); shares: what tenants get of ports, tasks, time and memory (share.go, whole.go, spent.go)
+//	gates      how frames leave: by ports, which may be lossless, to peers, to other workers (lossless.go)
+//	runner     frames that are inside, and how they go through tasks (run.go, inside.go, parallel.go)
+//	placement  which chains are in which regions, and through which of them a DAG goes (placement.go, skew.go)
+//	ingress    whose a frame is, and whether it is let in (ingress.go, press.go)
+//	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, lodge.go, move.go)
 //
 // A lane is a packet in one branch of a stage. A term tells DAGs apart that have had the same number, one after the other.
 // To place a chain is to put it in a region. A node is a board of a pool (pool.Node), and nothing else.

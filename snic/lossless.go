@@ -173,24 +173,6 @@ func (gt *gates) told(tenant int) bool {
 	return gt.pauses != nil && slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
 }
 
-// pressed ends a sample of who was told to send less: who is to pause still, is in the next one, too.
-func (pl *placement) pressed(now clock.Time) {
-	gt := pl.gates
-	if len(gt.marked) == 0 && (gt.pauses == nil || !slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 })) {
-		return
-	}
-	pl.waitings(now)
-	gt.marked = gt.marked[:0]
-	if gt.pauses == nil {
-		return
-	}
-	for _, p := range gt.pauses {
-		if p != nil {
-			p.strains = append(p.strains[:0], p.tenants...)
-		}
-	}
-}
-
 // much reports whether a tenant has used half of what it may send in one go, or has more than 1/part of the room that it
 // may have in the packet store.
 func (gt *gates) much(now clock.Time, tenant, part int) bool {

@@ -1,7 +1,6 @@
 package snic
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -414,39 +413,6 @@ func (b *board) heed(c *graph.Ctx) {
 	}
 }
 
-// halt ends a task that must not go on. It stays away until it is started anew.
-func (rn *runner) halt(c *graph.Ctx, n int) {
-	t := &rn.cat.tasks[n]
-	var f vmem.Fault
-	if t.space != nil && errors.As(t.space.m.Err(n), &f) {
-		t.fault = f.Cause()
-	}
-	app := t.app
-	t.app, t.next = nil, clock.Never
-	t.in.Remove(c, app)
-	t.vacate()
-	if t.Pass {
-		rn.sweep(c, t, t.in)
-		return
-	}
-	t.in.Gone(rn.lost)
-	batch := &rn.batches[rn.depth]
-	for out := range 2 {
-		for t.in.Emitted(out) > 0 {
-			batch.Reset()
-			t.in.Take(c, out, batch)
-			for _, x := range batch.Bufs() {
-				if id, ok := rn.own(x); ok {
-					rn.forsake(id)
-				}
-				x.Tag = 0
-				c.Drop(x, reasonFaulted)
-			}
-		}
-	}
-	batch.Reset()
-}
-
 // try runs code of a task, and reports false if it panics: then the task is halted.
 func (t *task) try(code func()) bool {
 	ok := t.in.Try(code)
@@ -465,15 +431,6 @@ func (t *task) fell() {
 	t.halted, t.app, t.next = true, nil, clock.Never
 	t.fault = fmt.Sprintf("it panicked: %v (%s); frames that it held: %d", f.Value, f.At, f.Frames)
 	t.vacate()
-}
-
-// turnAway drops a frame of the full road whose task is halted.
-func (rn *runner) turnAway(c *graph.Ctx, id int32) {
-	x := rn.lanes[id].buf
-	rn.held--
-	rn.forsake(id)
-	x.Tag = 0
-	c.Drop(x, reasonFaulted)
 }
 
 // TaskMemory is what a task has of the board's memory.

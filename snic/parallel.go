@@ -2,13 +2,11 @@ package snic
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic/merge"
-	"github.com/quillon/quillon/snic/sched"
 )
 
 // When branches of a stage run side by side (parallel=): when at least two of them have a
@@ -255,92 +253,4 @@ func (rn *runner) keep(c *graph.Ctx, id int, x *packet.Buf) {
 	p.original, p.branches, p.lent = nil, 0, false
 	rn.promised -= int(p.promised) // later stages have what this one gives back
 	p.promised = 0
-}
-
-// lay is the way of a DAG through visits, in stages whose branches run side by side where
-// that is to be, and the most branches of a stage; 0: no stage has several. It notes how many copies a packet may need.
-func (cat *catalog) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, width int) {
-	s.copies = 0
-	for _, stage := range cat.laid(s) {
-		if len(stage) > 1 {
-			width = max(width, len(stage))
-			if slices.ContainsFunc(slices.Concat(stage...), func(t int) bool { return !cat.tasks[t].looks }) {
-				s.copies = max(s.copies, len(stage))
-			}
-		}
-		var on, off [][]sched.Visit
-		for _, tasks := range stage {
-			to, from := cat.visits(tasks, visits)
-			on, off = append(on, to), append(off, from)
-		}
-		there = append(there, on)
-		back = append(back, off)
-	}
-	slices.Reverse(back)
-	return there, back, width
-}
-
-// laid is a DAG's stages as they run: those whose branches run one after the other are
-// one branch, with what is like that before and behind.
-func (cat *catalog) laid(s *service) (out [][][]int) {
-	place := func(x, y int) int { return slices.Index(s.tasks, x) - slices.Index(s.tasks, y) }
-	for _, stage := range s.stages {
-		if cat.beside(stage) {
-			out = append(out, stage)
-			continue
-		}
-		line := slices.Concat(stage...)
-		slices.SortFunc(line, place)
-		if last := len(out) - 1; last >= 0 && len(out[last]) == 1 {
-			out[last] = [][]int{slices.Concat(out[last][0], line)}
-		} else {
-			out = append(out, [][]int{line})
-		}
-	}
-	return out
-}
-
-// beside reports whether the branches of a stage run side by side.
-func (cat *catalog) beside(stage [][]int) bool {
-	modelled := 0
-	for _, tasks := range stage {
-		if slices.ContainsFunc(tasks, func(t int) bool { return cat.tasks[t].modelled }) {
-			modelled++
-		}
-	}
-	return len(stage) > 1 && (cat.parallel == parallelOn || cat.parallel == parallelAuto && modelled > 1)
-}
-
-// visits are those in which tasks run, in their order, of visits in which all tasks of
-// a DAG do; and those back, each for one task.
-func (cat *catalog) visits(tasks []int, all []sched.Visit) (there, back []sched.Visit) {
-	last := -1
-	for _, t := range tasks {
-		at, bit := -1, uint16(0)
-		for k, v := range all {
-			if i := slices.Index(cat.chains[v.Chain].tasks, t); i >= 0 && v.Mask&(1<<i) != 0 {
-				at, bit = k, 1<<i
-			}
-		}
-		if at != last {
-			there = append(there, sched.Visit{Chain: all[at].Chain})
-			last = at
-		}
-		there[len(there)-1].Mask |= bit
-		back = append(back, sched.Visit{Chain: all[at].Chain, Mask: bit})
-	}
-	slices.Reverse(back)
-	return there, back
-}
-
-// stagesText is stages in words: branches in braces.
-func (cat *catalog) stagesText(s *service) (out [][]string) {
-	for _, stage := range cat.laid(s) {
-		var names []string
-		for _, tasks := range stage {
-			names = append(names, cat.names(tasks))
-		}
-		out = append(out, names)
-	}
-	return out
 }

@@ -59,6 +59,24 @@ const mostTold = 1024
 // limbo is a chain that is in no region: whose packets are to wait go there.
 const limbo = maxChains
 
+// nearby is the board's part in what several do: workers of one board, and boards of a pool. It implements helpers.
+type nearby struct {
+	*settings
+	cat    *catalog
+	split  *shares
+	gates  *gates
+	runner *runner
+	place  *placement
+	memory *onboard // nil: there is none
+	pool   *pooled  // nil: it is in none
+
+	heard  uint32  // house.cries
+	went   uint64  // DAGs, to their homes for want of a region
+	came   uint64  // and from there
+	moving []int32 // DAGs that go from one worker to another
+	freed  bool    // a region may be free for what runs in another worker
+}
+
 // pooled is a board's side of the pool.
 type pooled struct {
 	port    int
@@ -650,11 +668,6 @@ func appendNew(list []int, i, n int) []int {
 		return list
 	}
 	return append(list, i)
-}
-
-// begun reports that packets of a DAG are in the middle of it.
-func (rn *runner) begun(n int) bool {
-	return rn.waits[n] > 0 && slices.ContainsFunc(rn.packets, func(p inside) bool { return p.begun && int(p.way.dag) == n })
 }
 
 // poolEvent does what is to be done about a DAG of this board.

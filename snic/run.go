@@ -1,18 +1,51 @@
 package snic
 
 import (
+	"errors"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic/sched"
+	"github.com/quillon/quillon/snic/vmem"
 )
 
 // maxDepth is how many tasks a frame may come to in one go, there and back: what
 // tasks throw at each other beyond that is dropped.
 const maxDepth = 3 * sched.MaxTasks
+
+// runner is packets inside, and how they go through tasks: at once, or one by one as the scheduler says, on lanes side by side.
+type runner struct {
+	*settings
+	cat   *catalog
+	stock *stock
+	split *shares
+	gates *gates
+
+	sched    *sched.Scheduler
+	packets  []inside
+	lanes    []lane         // of packets, maxLanes of each
+	held     int            // frames and copies of them that the board has
+	backs    [maxDAGs]int32 // packets inside that go back, by service
+	waits    [maxDAGs]int32 // packets inside, by service
+	wait     []delay        // of each task in each region, when it is modelled
+	passes   delay          // lanes on their way through the scheduler, where that is modelled
+	syncs    delay          // lanes on their way through the synchronisation buffer, likewise
+	decided  int            // packet of the scheduler's last decision
+	modelled []int32        // of wait, those with packets
+	copied   uint64         // packets, once for each stage in which they ran side by side
+	promised int            // copies to packets
+	inLine   uint64         // packets that could not, because frames were scarce
+	lost     func(tag uint64)
+	one      [1]*packet.Buf
+	work     ring           // lanes that go on; first come, first served, so that flows keep their order
+	batches  []packet.Batch // by depth
+	depth    int
+	convoy   convoy
+}
 
 // side is the input of a task for a direction, and the output of the other one;
 // its other output is 1-side.
@@ -552,4 +585,206 @@ func (rn *runner) due(c *graph.Ctx) clock.Time {
 	}
 	rn.modelled = slots[:n]
 	return next
+}
+
+// init makes a runner of a board's size, without a scheduler.
+func (rn *runner) init(s *settings, cat *catalog, stock *stock, split *shares, gates *gates) {
+	*rn = runner{
+		settings: s, cat: cat, stock: stock, split: split, gates: gates,
+		packets: make([]inside, s.packets),
+		lanes:   make([]lane, s.packets<<laneBits),
+		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
+		work:    newRing(s.packets << laneBits),
+		batches: make([]packet.Batch, 2*maxDepth),
+		convoy:  convoy{taken: make([]taken, 0, packet.MaxBatch)},
+	}
+	rn.lost = func(tag uint64) {
+		if tag-1 < uint64(len(rn.lanes)) && rn.lanes[tag-1].lent {
+			rn.forsake(int32(tag - 1))
+		}
+	}
+}
+
+// accept takes a group of packets in: they run at once, or go to the packet store and the scheduler.
+func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
+	bufs := g.batch.Bufs()
+	at := 0
+	if d.bulk && !(g.way.back && rn.backs[g.way.dag] > 0) {
+		at = rn.rush(c, g, d)
+	}
+	route := 2 * int(g.way.dag)
+	if g.way.back {
+		route++
+	}
+	var k *kept
+	if at < len(bufs) {
+		k = &rn.stock.kept[d.tenant]
+	}
+	for i := at; i < len(bufs); i++ {
+		x := bufs[i]
+		// No tenant has more of the packet store than it leaves to all others: so one that
+		// floods, or waits for a region, does not fill it (the dynamic thresholds of Choudhury
+		// and Hahne, 1998).
+		if rn.split.fair != nil && rn.stock.full(k, x.Len()) {
+			c.Drop(x, reasonOverQuota)
+			continue
+		}
+		way := route
+		copies := 0
+		if d.width > 0 && d.copies > 0 {
+			if copies = d.copies; !rn.canCopy(x, copies) {
+				copies, way = 0, way+inLine
+			}
+		}
+		id, r := rn.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
+		if r != sched.None {
+			c.Drop(x, refusals[r])
+			continue
+		}
+		rn.promised += copies
+		p := &rn.packets[id]
+		p.begun, p.lost, p.failed, p.lent = false, false, false, false
+		p.way, p.promised, p.since, p.size, p.tenant, p.from = g.way, uint8(copies), c.Now(), int32(x.Len()), int32(d.tenant), int8(g.from)
+		p.original, p.stage, p.branches = nil, 0, 0
+		if g.from > 0 {
+			d.lodge.guests[g.from-1].inside++
+		}
+		first := id << laneBits
+		rn.lanes[first].take(x)
+		rn.stock.inside++
+		rn.stock.stored += int64(x.Len())
+		k.packets++
+		k.bytes += int64(x.Len())
+		rn.held++
+		rn.waits[g.way.dag]++
+		if g.way.back {
+			rn.backs[g.way.dag]++
+		}
+		x.Tag = uint64(first) + 1
+	}
+}
+
+// rush takes packets of a group through their DAG at once, while there are credits
+// for the whole of it and nobody waits, and returns how many.
+func (rn *runner) rush(c *graph.Ctx, g *group, d *service) int {
+	route := 2 * int(g.way.dag)
+	bufs := g.batch.Bufs()
+	at := 0
+	for at < len(bufs) {
+		n, bytes := len(bufs)-at, g.bytes
+		if d.spread == sched.PerFlow && len(rn.cat.chains[d.visits[0].Chain].running) > 1 {
+			first := rn.sched.Choose(route, g.flows[at])
+			for n = 1; at+n < len(bufs) && rn.sched.Choose(route, g.flows[at+n]) == first; n++ {
+			}
+			bytes = 0
+			for _, x := range bufs[at : at+n] {
+				bytes += x.Len()
+			}
+		}
+		r, mask, k := rn.sched.Take(route, g.flows[at], n, bytes)
+		if k == 0 {
+			if rn.convoy.batch.Len() > 0 {
+				rn.runConvoy(c) // and gives back credits
+				continue
+			}
+			return at
+		}
+		rn.gather(c, d, g.way, bufs[at:at+k])
+		rn.convoy.taken = append(rn.convoy.taken, taken{r, mask, k})
+		if at += k; !rn.convoy.open || k < n {
+			rn.runConvoy(c)
+		}
+	}
+	return at
+}
+
+// gather has packets run with those that were taken before them. They, and what tasks answer or make on the way, go the way of
+// the first of them. The ways of all differ in the number of the DAG alone, by which nothing is told apart any more, but for
+// frames that go back to a peer: these say which DAG they are of, and each DAG's run by themselves.
+func (rn *runner) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) {
+	k := &rn.convoy
+	if n := k.batch.Len(); n > 0 {
+		if !k.alone && w.out < ports && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && rn.unmeasured(d, n+len(frames)) {
+			k.batch.Append(frames)
+			return
+		}
+		rn.runConvoy(c)
+	}
+	k.d, k.way, k.alone = d, w, !rn.unmeasured(d, len(frames))
+	k.batch.Append(frames)
+}
+
+// unmeasured reports whether n packets may run through the tasks of a DAG together with those of others: none of the tasks is to be
+// timed then, which is done with packets of one DAG.
+func (rn *runner) unmeasured(d *service, n int) bool {
+	if rn.split.spent.clock == nil {
+		return true
+	}
+	for i, t := range d.tasks {
+		if rn.cat.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// runConvoy runs what was gathered.
+func (rn *runner) runConvoy(c *graph.Ctx) {
+	k := &rn.convoy
+	if k.batch.Len() == 0 {
+		return
+	}
+	rn.run(c, k.d, k.d.start(k.way.back), k.way, k.batch.Bufs())
+	k.batch.Reset()
+	for _, t := range k.taken {
+		rn.sched.Give(t.region, t.mask, t.n, 0)
+	}
+	k.taken = k.taken[:0]
+}
+
+// halt ends a task that must not go on. It stays away until it is started anew.
+func (rn *runner) halt(c *graph.Ctx, n int) {
+	t := &rn.cat.tasks[n]
+	var f vmem.Fault
+	if t.space != nil && errors.As(t.space.m.Err(n), &f) {
+		t.fault = f.Cause()
+	}
+	app := t.app
+	t.app, t.next = nil, clock.Never
+	t.in.Remove(c, app)
+	t.vacate()
+	if t.Pass {
+		rn.sweep(c, t, t.in)
+		return
+	}
+	t.in.Gone(rn.lost)
+	batch := &rn.batches[rn.depth]
+	for out := range 2 {
+		for t.in.Emitted(out) > 0 {
+			batch.Reset()
+			t.in.Take(c, out, batch)
+			for _, x := range batch.Bufs() {
+				if id, ok := rn.own(x); ok {
+					rn.forsake(id)
+				}
+				x.Tag = 0
+				c.Drop(x, reasonFaulted)
+			}
+		}
+	}
+	batch.Reset()
+}
+
+// turnAway drops a frame of the full road whose task is halted.
+func (rn *runner) turnAway(c *graph.Ctx, id int32) {
+	x := rn.lanes[id].buf
+	rn.held--
+	rn.forsake(id)
+	x.Tag = 0
+	c.Drop(x, reasonFaulted)
+}
+
+// begun reports that packets of a DAG are in the middle of it.
+func (rn *runner) begun(n int) bool {
+	return rn.waits[n] > 0 && slices.ContainsFunc(rn.packets, func(p inside) bool { return p.begun && int(p.way.dag) == n })
 }

@@ -1,0 +1,199 @@
+package snic
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/match"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/mat"
+)
+
+// ingress is whose a frame is, and whether it is let in.
+type ingress struct {
+	*settings
+	cat    *catalog
+	split  *shares
+	gates  *gates
+	runner *runner
+	place  *placement
+
+	mat     *mat.Table
+	asked   [packet.MaxBatch]asked // frames of a batch
+	rules   []mat.Rule
+	groups  []group
+	groupOf [2 * maxDAGs]int8 // index into groups + 1
+	part    []int64           // bytes of a group, by region
+	touched []int32           // regions that have some
+}
+
+// group is packets of a batch that go the same way.
+type group struct {
+	way    way
+	from   int   // worker + 1 that handed it over; 0: none
+	weight uint8 // what a frame stands for, as in lodge
+	bytes  int
+	flow   uint64 // of the first
+	flows  [packet.MaxBatch]uint64
+	batch  packet.Batch
+}
+
+// asked is a frame whose flow is looked for.
+type asked struct {
+	mat.Ask
+	whole bool // its headers are
+}
+
+// collect adds a frame to those of a batch that go the same way, of which there
+// are n groups, and returns how many groups it made.
+func (ig *ingress) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow uint64, x *packet.Buf) int {
+	d := &ig.cat.services[dag]
+	size := x.Len()
+	if !d.listed {
+		ig.place.list(c, int32(dag))
+	}
+	d.arrived += int64(size)
+	d.packets++
+	d.bytes += uint64(size)
+	if d.away {
+		c.Mark(x, packet.Forwarded, reasonEndpoint)
+		ig.gates.emit(c, way{int32(dag), back, out, d.term}, x)
+		return 0
+	}
+	route := 2 * dag
+	if back {
+		route++
+	}
+	made := 0
+	// Of one route, those of another pair of ports are a group of their own.
+	g := int(ig.groupOf[route]) - 1
+	if g < 0 {
+		g, made = n, 1
+		ig.groupOf[route] = int8(g + 1)
+		ig.groups[g].way = way{int32(dag), back, out, d.term}
+		ig.groups[g].from, ig.groups[g].weight = 0, stands
+		ig.groups[g].bytes = 0
+		ig.groups[g].batch.Reset()
+	}
+	k := &ig.groups[g]
+	k.flows[k.batch.Len()] = flow
+	k.batch.Add(x)
+	k.bytes += size
+	return made
+}
+
+// dispatch admits the n groups that were collected.
+func (ig *ingress) dispatch(c *graph.Ctx, in, n int) {
+	if n == 0 {
+		return
+	}
+	for i := range ig.groups[:n] {
+		g := &ig.groups[i]
+		ig.groupOf[2*g.way.dag] = 0
+		ig.groupOf[2*g.way.dag+1] = 0
+	}
+	ig.runner.convoy.open = true
+	for i := range ig.groups[:n] {
+		ig.admit(c, in, &ig.groups[i])
+	}
+	ig.runner.convoy.open = false
+	ig.runner.runConvoy(c)
+	ig.runner.pump(c)
+}
+
+// admit sends a group into its DAG.
+func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
+	d := &ig.cat.services[g.way.dag]
+	if d.lodge.at > 0 {
+		d.lodge.offered += int64(g.bytes)
+	} else if d.byFlow && d.abroad.peer == 0 {
+		ig.want(d, g)
+	}
+	if ig.gates.pauses != nil {
+		ig.gates.strain(c, in, d.tenant)
+	}
+	if ig.split.fair != nil && !ig.split.fair.Ingress(c.Now(), d.tenant, g.bytes) {
+		d.throttled += uint64(g.batch.Len())
+		for _, x := range g.batch.Bufs() {
+			c.Drop(x, reasonThrottled)
+		}
+		return
+	}
+	if ig.split.fair != nil && ig.split.fair.Press(c.Now(), d.tenant) {
+		ig.press(c, g)
+	}
+	if d.lodge.at > 0 {
+		d.lodge.let += int64(g.bytes)
+	}
+	ig.letIn(c, in, g)
+}
+
+// letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's.
+func (ig *ingress) letIn(c *graph.Ctx, in int, g *group) {
+	d := &ig.cat.services[g.way.dag]
+	lodges := d.lodge.at > 0
+	if (lodges || d.abroad.peer > 0) && !d.abroad.paused && ig.runner.waits[g.way.dag] == 0 {
+		if ig.split.fair != nil {
+			ig.split.measure(d, in, g)
+		}
+		for _, x := range g.batch.Bufs() {
+			if lodges {
+				ig.gates.hand(c, d, g.way, x)
+			} else {
+				ig.gates.request(c, d, g.way, x)
+			}
+		}
+		return
+	}
+	if d.missing {
+		ig.runner.runConvoy(c) // before regions change
+	}
+	if d.missing && !ig.place.find(c, int(g.way.dag)) {
+		// Nobody will serve them.
+		r := reasonNoRegion
+		if d.away {
+			r = reasonEndpoint
+		}
+		for _, x := range g.batch.Bufs() {
+			if d.away {
+				c.Mark(x, packet.Forwarded, r)
+				ig.gates.emit(c, g.way, x)
+			} else {
+				c.Drop(x, r)
+			}
+		}
+		return
+	}
+	if ig.split.fair != nil {
+		ig.split.measure(d, in, g)
+	}
+	ig.runner.accept(c, g, d)
+}
+
+// deployRules fills the match-action table: the user's rules, then the service
+// paths of all DAGs, then that other paths are nobody's.
+func (ig *ingress) deployRules() {
+	ig.rules = ig.rules[:0]
+	for _, r := range ig.deployment.Rules {
+		if r.Road == mat.Tasks {
+			r.DAG = ig.cat.dagOf[r.DAG]
+		}
+		ig.rules = append(ig.rules, r)
+	}
+	path := func(text string, road mat.Road, n int) {
+		m, err := match.Parse(text)
+		if err != nil {
+			panic(err) // of our own making
+		}
+		ig.rules = append(ig.rules, mat.Rule{Priority: math.MinInt32, In: mat.Any, Match: m, Road: road, DAG: n})
+	}
+	for i, d := range ig.deployment.DAGs {
+		if d.UID < 1<<24 {
+			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, ig.cat.dagOf[i])
+		}
+	}
+	path("type:0x894f", mat.Refuse, 0)
+	ig.mat.Set(ig.rules)
+	ig.rules = ig.mat.Rules()
+}

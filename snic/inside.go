@@ -1,0 +1,152 @@
+package snic
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// inside is a packet on the full road.
+type inside struct {
+	way      way
+	begun    bool  // a task has had it
+	lost     bool  // a task has not let it go on: it ends
+	failed   bool  // there were no copies for it
+	lent     bool  // a task has what is original
+	promised uint8 // copies that it may still need
+	stage    uint8
+	branches uint8       // it runs in, side by side
+	original *packet.Buf // its frame meanwhile; nil: a task has ended it
+	since    clock.Time  // it is in the packet store
+	size     int32
+	tenant   int32
+	from     int8 // worker + 1 that handed it over; 0: none
+}
+
+// lane is a packet in a branch: the frame, or a copy of its headers. That of branch i of packet p is
+// p<<laneBits + i.
+type lane struct {
+	buf    *packet.Buf
+	region int32
+	mask   uint16 // tasks of the chain there that it is still to run through
+	at     int8   // the task of the chain that it is in, or was last; -1: none
+	lent   bool   // the task has the frame
+	branch        // of several
+}
+
+// stock is the books of the packet store.
+type stock struct {
+	packets int    // that it has room for
+	bytes   int64  // and how much
+	kept    []kept // by number of the tenant
+	inside  int    // packets
+	stored  int64  // bytes
+}
+
+// kept is what a tenant has in the packet store.
+type kept struct {
+	packets int32
+	bytes   int64
+}
+
+// delay is the packets that a modelled task has, or another modelled part of the board, in the order in which
+// they leave it.
+type delay struct {
+	task int32      // its number; of a region's delays, as long as something is placed there
+	busy clock.Time // until then it works on those before
+	rest float64    // and for this part of a ns
+	q    []delayed
+	head int
+}
+
+type delayed struct {
+	lane int32
+	at   clock.Time
+}
+
+// ring is a queue of bounded size.
+type ring struct {
+	e     []int32 // as many as a power of two
+	at, n int
+}
+
+// convoy is packets that have been taken to run at once, and are still to run: of DAGs that have the same tasks, so that they can
+// be one batch. All that are dispatched together go in the same direction, and out by the same port.
+type convoy struct {
+	open  bool // more may come
+	alone bool // a task is to be timed
+	d     *service
+	way   way
+	batch packet.Batch
+	taken []taken
+}
+
+// taken is what the scheduler has given credits.
+type taken struct {
+	region int
+	mask   uint16
+	n      int
+}
+
+// take makes a lane that of a frame, which is nowhere yet. Each field is set by itself: a whole lane would be made elsewhere
+// and copied from there, which has to wait for it.
+func (l *lane) take(x *packet.Buf) {
+	l.buf, l.region, l.mask, l.at, l.lent = x, -1, 0, -1, false
+}
+
+// full reports that a tenant may store no packet of so many bytes: it would have more than it leaves to all others.
+func (s *stock) full(k *kept, bytes int) bool {
+	return int(k.packets) >= s.packets-s.inside || k.bytes+int64(bytes) > s.bytes-s.stored
+}
+
+// much reports whether a tenant has more than 1/part of the room that it may have.
+func (s *stock) much(tenant, part int) bool {
+	k := &s.kept[tenant]
+	return part*int(k.packets) > s.packets-s.inside || int64(part)*k.bytes > s.bytes-s.stored
+}
+
+func (d *delay) push(l int32, at clock.Time) {
+	if d.head > 0 && d.head == len(d.q) {
+		d.q, d.head = d.q[:0], 0
+	} else if len(d.q) == cap(d.q) && d.head > 0 {
+		d.q = d.q[:copy(d.q, d.q[d.head:])]
+		d.head = 0
+	}
+	d.q = append(d.q, delayed{l, at})
+}
+
+// pop is the next one, when its time has come.
+func (d *delay) pop(now clock.Time) (lane int32, ok bool) {
+	if d.head == len(d.q) || d.q[d.head].at > now {
+		return 0, false
+	}
+	d.head++
+	return d.q[d.head-1].lane, true
+}
+
+// next is when the next one leaves.
+func (d *delay) next() clock.Time {
+	if d.head == len(d.q) {
+		return clock.Never
+	}
+	return d.q[d.head].at
+}
+
+func newRing(n int) ring {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	return ring{e: make([]int32, size)}
+}
+
+func (r *ring) push(v int32) {
+	r.e[(r.at+r.n)&(len(r.e)-1)] = v
+	r.n++
+}
+
+func (r *ring) pop() int32 {
+	v := r.e[r.at]
+	r.at = (r.at + 1) & (len(r.e) - 1)
+	r.n--
+	return v
+}
