@@ -335,13 +335,18 @@ func (n *node) unkeep(o *op) {
 func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/4) }
 
 // mayHold reports whether one more frame of flow f may be held: while f has less than half of
-// what is free. So k connections that have frames held without end leave two parts in k+2 of
-// all room to the others (Choudhury and Hahne, dynamic queue length thresholds, 1998). All
-// connections from one address have less than twice what is free: however many they are, a
-// third of all room is left to others.
+// what is free, and its client may, too. So k connections that have frames held without end
+// leave two parts in k+2 of all room to the others (Choudhury and Hahne, dynamic queue length
+// thresholds, 1998).
 func (n *node) mayHold(f *flow) bool {
-	free := n.shelf.Cap() - n.shelf.Len()
-	return 2*(f.stall.Len()+int(n.waits.w[n.index(f)].kept)) < free && int(n.waits.hosts[n.host(f)]) < 2*free
+	return 2*(f.stall.Len()+int(n.waits.w[n.index(f)].kept)) < n.shelf.Cap()-n.shelf.Len() && n.clientMayHold(f)
+}
+
+// clientMayHold reports whether one more frame of flow f's client may be held: while all
+// connections from its address have less than twice what is free. So a third of all room is
+// left to others, however many they are.
+func (n *node) clientMayHold(f *flow) bool {
+	return int(n.waits.hosts[n.host(f)]) < 2*(n.shelf.Cap()-n.shelf.Len())
 }
 
 // host is where frames of f's client are counted: few clients share a count, and with it

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // TestHoldPerClient: a client with many connections whose requests wait without end leaves a
@@ -12,9 +13,9 @@ import (
 // counted when it is gone.
 func TestHoldPerClient(t *testing.T) {
 	const places = 64
-	r := newRig(t, graph.Args{"hold": fmt.Sprint(places), "conns": "32"})
+	r := newRig(t, graph.Args{"hold": fmt.Sprint(places), "conns": "128"})
 	all := []*party{r.join()}
-	for len(all) < 12 {
+	for len(all) < places {
 		all = append(all, r.client())
 		all[len(all)-1].ip = all[0].ip
 		all[len(all)-1].connect().proven()
@@ -27,8 +28,15 @@ func TestHoldPerClient(t *testing.T) {
 			c.write(0x5000, 1)
 		}
 	}
-	for _, c := range all {
+	for _, c := range all[:12] {
 		stuck(c)
+	}
+	for _, c := range all[12:] {
+		answered := c.made(hdr.ReadRequest, c.psn-3, reth(lowest, testRKey, 8), nil) // see proven
+		for range r.resources {
+			c.read(lowest, 8)
+		}
+		r.Push("a", answered) // cannot be asked again now
 	}
 	if free := places - n.shelf.Len(); free < places/3 || free == places {
 		t.Errorf("%d of %d places are free", free, places)
@@ -39,7 +47,8 @@ func TestHoldPerClient(t *testing.T) {
 		t.Errorf("another client has %d places", got)
 	}
 	for _, c := range append(all, other) {
-		c.leave()
+		r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn}))
+		r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply}))
 	}
 	if n.waits.hosts != [256]int32{} || n.shelf.Len() != 0 {
 		t.Errorf("%v are counted, %d held", n.waits.hosts, n.shelf.Len())

@@ -63,7 +63,7 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 			s.c.Drop(x, reasonReset)
 		}
 		return
-	case o.state == sUnsent && o.kind != kRead && s.f.BTHOf(b).PSN() != o.cpsn || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0:
+	case o.state == sUnsent && o.kind != kRead && s.f.BTHOf(b).PSN() != o.cpsn || !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0:
 		if o.state == sUnsent {
 			n.prompt(o, 0, hdr.SynNAKSequence)
 		}
@@ -142,7 +142,10 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, o
 	if !o.makeable() {
 		if c == fl {
 			o.flags |= fUnkept
-		} else if copied = n.copyOf(x); copied == nil {
+		} else if n.clientMayHold(fl) {
+			copied = n.copyOf(x)
+		}
+		if c != fl && copied == nil {
 			return false
 		}
 	}
