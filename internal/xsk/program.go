@@ -311,8 +311,9 @@ func (a *assembler) wanted() {
 	}
 }
 
-// take gives the frame to the queue's socket, and falls through or jumps to missed when no
-// worker lives there, or the frame is too long; to none when there is no such queue.
+// take gives the frame to the queue's socket. The code after it runs when the queue has no
+// socket. It jumps to missed when the worker has shown no sign of
+// life for Stale or the frame is longer than Longest, and to none when there is no such queue.
 func (a *assembler) take(none, missed string) {
 	if n := a.spec.Longest; n > 0 {
 		a.add(
@@ -344,8 +345,8 @@ func (a *assembler) take(none, missed string) {
 // surelyFits is the length of frames that are not compared with an MTU: IPv6's least, 1,280 bytes, behind Ethernet's header.
 const surelyFits = 1280 + 14
 
-// fits counts a frame that is longer than the other interface sends: the kernel drops it behind the program, in silence. It falls
-// through or jumps to done.
+// fits counts a frame that is longer than the other interface sends: the kernel drops it behind the program, in silence. The
+// code after it runs for such a frame; for others, and for those of an unknown queue, it jumps to done.
 func (a *assembler) fits(done string) {
 	a.add(
 		asm.LoadMem(asm.R1, asm.RFP, -32, asm.DWord),

@@ -457,7 +457,8 @@ func (w *worker) drain() (moved int) {
 	return moved
 }
 
-// tracing reports that frames are still waited for. The instance is told when those of a port are not any more.
+// tracing reports that a trace still waits for frames. It tells the instance when a port has seen all
+// frames that it was to trace.
 func (w *worker) tracing() bool {
 	on := false
 	for _, p := range w.graph.ports {

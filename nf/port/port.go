@@ -63,8 +63,8 @@ type Stats struct {
 	// ShutOut frames were wanted, and dropped there in place of being missed, for
 	// a Filter that is Closed, Bound or Guarded.
 	ShutOut uint64 `json:"shut_out"`
-	// TooLong are those of the bypassed and the missed that were longer than the port that they crossed to
-	// sends: the kernel dropped them.
+	// TooLong frames are those of the Bypassed and of the Missed that the kernel dropped, since they were
+	// longer than the other port may send.
 	TooLong uint64 `json:"too_long"`
 }
 

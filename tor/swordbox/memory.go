@@ -26,7 +26,7 @@ import (
 // does them. What matters is written before what says that it is there, and all of
 // it before the frames leave, which is at the end of a breath.
 //
-//	 0 magic | 8 layout of what is taken of what follows the records | 12 conns= | 16 window= | 20 places
+//	 0 magic | 8 layout of the rows, flows and ops (of those fields that the next process reads) | 12 conns= | 16 window= | 20 places
 //	24 last sign of life
 //	64 records of 64 bytes, of each place as many as conns=: client, server (16 each) |
 //	   their QPNs (4 each) | VLAN (2) | 1: RoCE v1 | 1: bound | PSN of the client's
@@ -352,7 +352,7 @@ func describe(h interface{ Write([]byte) (int, error) }, t reflect.Type) {
 var (
 	errEnded  = errors.New("mode=end")
 	errLayout = errors.New("what was left is of another version of this program")
-	errFormat = errors.New("what was left is damaged, or of a version of this program whose records this one cannot read: nobody knows which connections cannot do without it, and their frames must not cross. Start that version, end them (mode=end), or end their clients and remove the state")
+	errFormat = errors.New("the state that was left is damaged, or another version of this program wrote it in a form that this one cannot read. It is not known which connections need it, so frames of none may cross. Start the version that wrote it (with mode=end it ends them all), or end their clients and remove the state")
 	errSave   = errors.New("what was left is damaged")
 )
 
