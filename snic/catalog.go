@@ -84,7 +84,9 @@ type service struct {
 	stay     float64 // ns that a packet is in the packet store, of late
 	listed   bool    // in board.active
 	term     uint16  // DAGs that have had the number; it wraps
-	abroad   abroad
+	where    whereabouts
+	wish     wish
+	hosted   hosting
 	lodge    lodge
 	spread   sched.Spread
 	costs    []float64 // ns of a worker that a packet takes in each task; 0: not yet known

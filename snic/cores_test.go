@@ -111,19 +111,19 @@ rules: [{match: all, dag: 1}]
 			}
 		}
 		step(5 * time.Millisecond)
-		if b.cat.services[0].lodge.at != 1 {
+		if b.cat.services[0].where.to.worker() != 0 {
 			t.Fatalf("%s: it is not handed over", kind)
 		}
 		b.cat.house.crying[0].Store(true)
 		b.cat.house.cries.Add(1)
 		step(30 * time.Millisecond)
-		if b.cat.services[0].lodge.at != 0 || b.near.came != 1 {
-			t.Fatalf("%s: it is not here: %+v", kind, b.cat.services[0].lodge)
+		if b.cat.services[0].where.to != 0 || b.near.came != 1 {
+			t.Fatalf("%s: it is not here: %+v", kind, b.cat.services[0].where)
 		}
 		b.near.leaveFor(0)
 		step(5 * time.Millisecond)
-		if b.cat.services[0].lodge.at != 1 || b.near.went != 1 {
-			t.Fatalf("%s: it has not gone: %+v", kind, b.cat.services[0].lodge)
+		if b.cat.services[0].where.to.worker() != 0 || b.near.went != 1 {
+			t.Fatalf("%s: it has not gone: %+v", kind, b.cat.services[0].where)
 		}
 		x.advance(10 * time.Millisecond)
 		out += len(x.took(1))

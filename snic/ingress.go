@@ -105,9 +105,9 @@ func (ig *ingress) dispatch(c *graph.Ctx, in, n int) {
 // admit sends a group into its DAG.
 func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 	d := &ig.cat.services[g.way.dag]
-	if d.lodge.at > 0 {
+	if d.where.to < 0 {
 		d.lodge.offered += int64(g.bytes)
-	} else if d.byFlow && d.abroad.peer == 0 {
+	} else if d.byFlow && d.where.to == 0 {
 		ig.want(d, g)
 	}
 	if ig.gates.pauses != nil {
@@ -123,7 +123,7 @@ func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 	if ig.split.fair != nil && ig.split.fair.Press(c.Now(), d.tenant) {
 		ig.press(c, g)
 	}
-	if d.lodge.at > 0 {
+	if d.where.to < 0 {
 		d.lodge.let += int64(g.bytes)
 	}
 	ig.letIn(c, in, g)
@@ -132,13 +132,12 @@ func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 // letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's.
 func (ig *ingress) letIn(c *graph.Ctx, in int, g *group) {
 	d := &ig.cat.services[g.way.dag]
-	lodges := d.lodge.at > 0
-	if (lodges || d.abroad.peer > 0) && !d.abroad.paused && ig.runner.waits[g.way.dag] == 0 {
+	if d.where.goes() && ig.runner.waits[g.way.dag] == 0 {
 		if ig.split.fair != nil {
 			ig.split.measure(d, in, g)
 		}
 		for _, x := range g.batch.Bufs() {
-			if lodges {
+			if d.where.to < 0 {
 				ig.gates.hand(c, d, g.way, x)
 			} else {
 				ig.gates.request(c, d, g.way, x)

@@ -28,13 +28,9 @@ const (
 
 // lodge is a DAG's part in other workers.
 type lodge struct {
-	home   int  // its worker
-	at     int  // worker + 1 that its frames are handed to; 0: they run here
-	going  bool // frames wait until those inside have left, and go to its home then
-	coming bool // it is launched here
-	asked  bool // its home is to say when all that it was handed has left
-	since  clock.Time
-	handed uint32
+	home   int    // its worker
+	asked  bool   // its home is to say when all that it was handed has left
+	handed uint32 // frames, to its home
 	// Bytes of late: that came, and that were let in.
 	offered, let int64
 	weight       uint8    // what a frame stands for, in 1/stands
@@ -124,15 +120,14 @@ func (nb *nearby) spareRegions(now clock.Time, s *service) []sched.Visit {
 // lodge has all frames of a DAG go to its home, those that wait first.
 func (nb *nearby) lodge(n int) {
 	s := &nb.cat.services[n]
-	s.lodge.at, s.lodge.going, s.lodge.coming = s.lodge.home+1, false, false
-	s.abroad.paused = false
+	s.where.depart(nb.cat.seen, workerAt(s.lodge.home))
 	s.bulk, s.width, s.missing, s.refused, s.away, s.visits = false, 0, false, false, false, nil
 	nb.place.route(n, sched.Route{})
 }
 
 // leaveFor has a DAG, for which there is no region here, go to its home.
 func (nb *nearby) leaveFor(n int) {
-	nb.cat.services[n].lodge.going = true
+	nb.cat.services[n].where.leave()
 	nb.place.hold(n)
 	nb.moving = append(nb.moving, int32(n))
 }
@@ -140,20 +135,18 @@ func (nb *nearby) leaveFor(n int) {
 // comeBack has a DAG run here, if there is a region that nobody needs.
 func (nb *nearby) comeBack(now clock.Time, n int) bool {
 	s := &nb.cat.services[n]
-	if s.UID == 0 || s.lodge.at == 0 || s.underWay() || s.lodge.asked || nb.cat.lately(s) == 0 {
+	if s.UID == 0 || s.where.phase != away || s.lodge.asked || nb.cat.lately(s) == 0 {
 		return false
 	}
 	visits := nb.spareRegions(now, s)
 	if visits == nil {
 		return false
 	}
-	s.visits, s.lodge.coming = visits, true
+	s.where.comeBack()
+	s.visits = visits
 	nb.moving = append(nb.moving, int32(n))
 	return true
 }
-
-// underWay reports that a DAG is on its way between workers.
-func (s *service) underWay() bool { return s.lodge.coming || s.lodge.going || s.abroad.paused }
 
 // lodgings does what is due for DAGs that go from one worker to another.
 func (nb *nearby) lodgings(now clock.Time) {
@@ -168,7 +161,7 @@ func (nb *nearby) lodgings(now clock.Time) {
 		if a := h.ask(nb.cat.worker, w); a.state.Load() == isAnswered {
 			if s := nb.asker(a); s != nil {
 				s.lodge.asked = false
-				if s.lodge.coming && s.abroad.paused {
+				if s.where.phase == arriving {
 					nb.runHere(now, int(a.dag))
 				}
 			}
@@ -210,36 +203,35 @@ func (nb *nearby) left(from int, a *leaveAsk) bool {
 // move takes a DAG further on its way to another worker, or from it, and reports whether there is more to be done.
 func (nb *nearby) move(now clock.Time, n int) bool {
 	s := &nb.cat.services[n]
-	l := &s.lodge
+	w, l := &s.where, &s.lodge
 	switch {
 	case s.UID == 0:
 		return false
-	case l.going && !nb.runner.begun(n):
+	case w.phase == leaving && !nb.runner.begun(n):
 		visits := s.visits
 		nb.went++
 		nb.lodge(n)
 		nb.place.abandon(now, visits)
-	case l.going:
+	case w.phase == leaving:
 		return true
-	case l.coming && l.asked:
-		if now < l.since.Add(leftWithin) {
-			return true
-		}
+	case w.phase == arriving && now >= w.since.Add(leftWithin):
 		nb.runHere(now, n)
-	case l.coming && nb.cat.runs(s):
-		if !s.abroad.paused {
+	case w.phase == arriving && l.asked:
+		return true
+	case w.coming() && nb.cat.runs(s):
+		if w.phase == returning {
+			w.arrive(now)
 			nb.place.hold(n)
-			l.since = now
 		}
-		if a := nb.cat.house.ask(nb.cat.worker, l.at-1); a.state.Load() == noAsk {
+		if a := nb.cat.house.ask(nb.cat.worker, w.to.worker()); a.state.Load() == noAsk {
 			a.gen, a.dag, a.term, a.handed = nb.split.whole.gen, int32(n), s.term, l.handed
 			l.asked = true
 			a.state.Store(isAsked)
 		}
 		return true
-	case l.coming && nb.cat.hopes(s):
+	case w.coming() && nb.cat.hopes(s):
 		return true
-	case l.coming:
+	case w.coming():
 		nb.lodge(n)
 	}
 	return false
@@ -247,8 +239,6 @@ func (nb *nearby) move(now clock.Time, n int) bool {
 
 // runHere has frames of a DAG run here that went to its home until now.
 func (nb *nearby) runHere(now clock.Time, n int) {
-	s := &nb.cat.services[n]
-	s.lodge.at, s.lodge.coming = 0, false
 	nb.came++
 	nb.local(now, n)
 }
@@ -257,7 +247,7 @@ func (nb *nearby) runHere(now clock.Time, n int) {
 func (nb *nearby) help(now clock.Time) {
 	for n := range nb.cat.services {
 		s := &nb.cat.services[n]
-		if s.UID == 0 || s.lodge.at == 0 {
+		if s.UID == 0 || s.where.to == 0 {
 			continue
 		}
 		cried := nb.cat.house.crying[n].Load()
@@ -286,7 +276,7 @@ func (nb *nearby) cry(task int) {
 // hand gives a frame to the worker that runs its DAG.
 func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
 	x.Tag = w.tag() | uint64(gt.cat.worker)<<48 | uint64(s.lodge.weight)<<54
-	if !c.Hand(s.lodge.at-1, x) {
+	if !c.Hand(s.where.to.worker(), x) {
 		x.Tag = 0
 		c.Drop(x, reasonCrowded)
 		return

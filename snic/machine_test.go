@@ -514,8 +514,8 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 				return
 			}
 			switch s := &b.cat.services[n]; {
-			case s.UID == 0 || s.lodge.home == b.cat.worker || s.underWay():
-			case s.lodge.at == 0:
+			case s.UID == 0 || s.lodge.home == b.cat.worker || s.where.underWay():
+			case s.where.to == 0:
 				b.near.leaveFor(n)
 			default:
 				b.cat.house.crying[n].Store(true)

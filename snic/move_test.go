@@ -386,7 +386,7 @@ func TestMoveInterrupted(t *testing.T) {
 			}
 			for i, m := range r.members {
 				b := m.App().(*board)
-				if s := &b.cat.services[b.cat.dagOf[1]]; !m.dead && (b.near.pool.saving || s.abroad.out != nil) {
+				if s := &b.cat.services[b.cat.dagOf[1]]; !m.dead && (b.near.pool.saving || s.where.out != nil) {
 					t.Errorf("board %d still saves", i)
 				}
 			}

@@ -163,7 +163,7 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 			visit(func(b *board, s *service) {
 				b.near.pool.say = nil
 				b.place.hold(b.cat.dagOf[0])
-				s.abroad.handing, s.abroad.out = true, nil
+				s.where.hand()
 				b.near.pool.busy = []int{0}
 			})
 			var out *outgoing
@@ -179,6 +179,7 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 		{"restore", func() {
 			o := order{kind: toRemember, event: pool.Event{Want: 0}, state: state}
 			visit(func(b *board, s *service) {
+				s.where.hold()
 				b.place.hold(b.cat.dagOf[0])
 				o.deployment = b.near.pool.hash
 				o.in = b.near.open(&o)

@@ -115,20 +115,15 @@ type peer struct {
 	view   pool.Peer
 }
 
-// abroad is a DAG's part in the pool.
-type abroad struct {
-	peer    int // that its frames go to, + 1; 0: none
-	was     int // and went to before, of which there may be answers until then
-	until   clock.Time
-	wanted  bool
-	paused  bool // frames wait
-	handing bool // and its state is to be handed over when it has drained
-	out     *outgoing
-	coming  bool // home: it is launched here
-	since   clock.Time
-	left    clock.Time // when it went to the peer
-	alone   clock.Time
-	stuck   bool // its state is too much to go to a peer, or to come home
+// wish is what a DAG of this board wants of the pool.
+type wish struct {
+	wanted bool       // a peer is looked for, or has been found
+	alone  clock.Time // it is not offered again before
+	stuck  bool       // its state is too much to go to a peer, or to come home
+}
+
+// hosting is what a DAG does here for peers.
+type hosting struct {
 	guests  []guest
 	foreign uint64     // packets of peers
 	heard   clock.Time // when the last of them came
@@ -204,30 +199,14 @@ const (
 	sees
 )
 
-// elsewhere reports that frames of a DAG do not run through tasks here.
-func (s *service) elsewhere() bool { return s.abroad.peer > 0 || s.abroad.paused || s.lodge.at > 0 }
-
 // serves reports whether a DAG runs for a peer.
-func (a *abroad) serves(peer int) bool {
-	for i := range a.guests {
-		if g := &a.guests[i]; g.lease.Owner == peer && g.ready && !g.gone {
+func (h *hosting) serves(peer int) bool {
+	for i := range h.guests {
+		if g := &h.guests[i]; g.lease.Owner == peer && g.ready && !g.gone {
 			return true
 		}
 	}
 	return false
-}
-
-// turn has frames of a DAG go to another peer, + 1, or to none.
-func (a *abroad) turn(now clock.Time, peer int) {
-	if a.peer > 0 && a.peer != peer {
-		a.was, a.until = a.peer, now.Add(echo)
-	}
-	a.peer = peer
-}
-
-// answers reports whether a peer may answer frames of a DAG.
-func (a *abroad) answers(now clock.Time, peer int) bool {
-	return a.peer == peer+1 || a.was == peer+1 && now < a.until
 }
 
 // mayGo reports whether the pool is to be asked when there is no room for a DAG.
@@ -236,7 +215,7 @@ func (nb *nearby) mayGo(now clock.Time, n int) bool {
 	if nb.cat.house != nil {
 		return s.lodge.home != nb.cat.worker
 	}
-	if nb.pool == nil || nb.pool.usable == 0 || s.abroad.wanted || len(s.abroad.guests) > 0 || now < s.abroad.alone {
+	if nb.pool == nil || nb.pool.usable == 0 || s.wish.wanted || len(s.hosted.guests) > 0 || now < s.wish.alone {
 		return false
 	}
 	i := slices.Index(nb.cat.dagOf, n)
@@ -263,9 +242,10 @@ func (nb *nearby) regionFreed() {
 // ask has the pool look for a peer; with pause the DAG's frames wait meanwhile.
 func (nb *nearby) ask(n int, pause bool) {
 	s := &nb.cat.services[n]
-	s.abroad.wanted = true
+	s.wish.wanted = true
 	nb.pool.say = append(nb.pool.say, said{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.rate * 8})
 	if pause {
+		s.where.hold()
 		nb.place.hold(n)
 	}
 }
@@ -284,10 +264,10 @@ func (pl *placement) route(n int, r sched.Route) {
 	}
 }
 
-// hold has packets of a DAG wait that no task has run on.
+// hold gives packets of a DAG that no task has run on a route on which they wait, as its whereabouts say.
 func (pl *placement) hold(n int) {
 	s := &pl.cat.services[n]
-	s.abroad.paused, s.bulk, s.width, s.missing = true, false, 0, false
+	s.bulk, s.width, s.missing = false, 0, false
 	pl.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
 }
 
@@ -295,9 +275,7 @@ func (pl *placement) hold(n int) {
 func (nb *nearby) send(now clock.Time, n, to int) {
 	s := &nb.cat.services[n]
 	visits := s.visits
-	s.abroad.turn(now, to+1)
-	s.abroad.paused, s.abroad.handing, s.abroad.out = false, false, nil
-	s.abroad.left = now
+	s.where.depart(now, peerAt(to))
 	s.bulk, s.width, s.missing, s.visits = false, 0, false, nil
 	nb.place.route(n, sched.Route{})
 	nb.place.abandon(now, visits)
@@ -307,8 +285,8 @@ func (nb *nearby) send(now clock.Time, n, to int) {
 func (nb *nearby) local(now clock.Time, n int) {
 	s := &nb.cat.services[n]
 	visits := s.visits
-	s.abroad.turn(now, 0)
-	s.abroad.paused, s.abroad.handing, s.abroad.coming, s.abroad.wanted, s.abroad.out = false, false, false, false, nil
+	s.where.settle(now)
+	s.wish.wanted = false
 	if visits != nil {
 		nb.place.follow(n, visits)
 		return
@@ -353,7 +331,7 @@ func (gt *gates) request(c *graph.Ctx, s *service, w way, x *packet.Buf) {
 		return
 	}
 	gt.pool.sent++
-	gt.toPeer(c, s.abroad.peer-1, s.UID, siPool|uint8(w.out), x)
+	gt.toPeer(c, s.where.to.peer(), s.UID, siPool|uint8(w.out), x)
 }
 
 func (gt *gates) toPeer(c *graph.Ctx, to int, uid uint32, si uint8, x *packet.Buf) {
@@ -401,7 +379,7 @@ func (nb *nearby) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 	x.SetFrame(int(x.Off())+outerLen, len(p)-outerLen)
 	n, ok = nb.pool.byUID[uid]
 	if si&siAnswer != 0 {
-		if !ok || !nb.cat.services[n].abroad.answers(c.Now(), from) {
+		if !ok || !nb.cat.services[n].where.answers(c.Now(), from) {
 			c.Drop(x, reasonUnasked)
 			return -1, 0
 		}
@@ -410,16 +388,16 @@ func (nb *nearby) fromPeer(c *graph.Ctx, x *packet.Buf) (n int, out uint16) {
 		nb.gates.depart(c, port, x)
 		return -1, 0
 	}
-	if !ok || !nb.cat.services[n].abroad.serves(from) {
+	if !ok || !nb.cat.services[n].hosted.serves(from) {
 		c.Drop(x, reasonUnserved)
 		return -1, 0
 	}
-	if nb.cat.services[n].abroad.peer > 0 {
+	if nb.cat.services[n].where.to > 0 {
 		c.Drop(x, reasonTwice)
 		return -1, 0
 	}
-	nb.cat.services[n].abroad.foreign++
-	nb.cat.services[n].abroad.heard = c.Now()
+	nb.cat.services[n].hosted.foreign++
+	nb.cat.services[n].hosted.heard = c.Now()
 	return n, uint16(from+1)<<4 | uint16(port)
 }
 
@@ -440,12 +418,12 @@ func (nb *nearby) joinPool(c *graph.Ctx) {
 		nb.pool.hash = id
 		nb.pool.say, nb.pool.busy, nb.pool.full = nil, nil, 0
 		for i := range nb.cat.services {
-			if s := &nb.cat.services[i]; s.elsewhere() || s.abroad.wanted || s.abroad.guests != nil {
-				s.abroad.turn(nb.cat.seen, 0)
-				s.abroad = abroad{was: s.abroad.was, until: s.abroad.until, foreign: s.abroad.foreign}
+			if s := &nb.cat.services[i]; s.elsewhere() || s.wish.wanted || s.hosted.guests != nil {
+				s.where.settle(nb.cat.seen)
+				s.wish, s.hosted = wish{}, hosting{foreign: s.hosted.foreign}
 				s.visits = nil
 			}
-			if s := &nb.cat.services[i]; s.UID != 0 && s.packets > s.abroad.foreign {
+			if s := &nb.cat.services[i]; s.UID != 0 && s.packets > s.hosted.foreign {
 				nb.cat.mine(s)
 			}
 		}
@@ -544,33 +522,41 @@ func (nb *nearby) peering(c *graph.Ctx) {
 		n := nb.cat.dagOf[i]
 		s := &nb.cat.services[n]
 		nb.clean(c, n)
-		if s.abroad.handing && !nb.runner.begun(n) && nb.piece(now, s, &s.abroad.out) {
-			p.say = append(p.say, said{kind: hands, id: i, out: s.abroad.out})
-			s.abroad.handing, s.abroad.out = false, nil
-		}
-		if s.abroad.coming && nb.cat.runs(s) {
-			switch {
-			case !s.abroad.paused:
-				nb.place.hold(n)
-				s.abroad.since = now
-			case now >= s.abroad.since.Add(underway):
-				s.abroad.coming = false
-				p.say = append(p.say, said{kind: comes, id: i})
-			}
-		} else if s.abroad.coming && !nb.cat.hopes(s) {
-			s.abroad.coming, s.visits = false, nil
-			if s.abroad.paused && s.abroad.peer > 0 {
-				nb.send(now, n, s.abroad.peer-1)
-			}
-			p.say = append(p.say, said{kind: remains, id: i})
-		}
+		nb.progress(now, i)
 		nb.serve(now, n)
-		s.abroad.guests = slices.DeleteFunc(s.abroad.guests, func(g guest) bool { return g.gone && !g.ready })
-		if s.abroad.stale || s.abroad.handing || s.abroad.coming || slices.ContainsFunc(s.abroad.guests, func(g guest) bool { return !g.ready || (g.saving || g.copying) && !g.gone }) {
+		s.hosted.guests = slices.DeleteFunc(s.hosted.guests, func(g guest) bool { return g.gone && !g.ready })
+		if s.hosted.stale || s.where.phase == handing || s.where.coming() || slices.ContainsFunc(s.hosted.guests, func(g guest) bool { return !g.ready || (g.saving || g.copying) && !g.gone }) {
 			busy = append(busy, i)
 		}
 	}
 	p.busy = busy
+}
+
+// progress takes a DAG, of that index in the deployment, further on its way to a peer or back, and tells the pool of it.
+func (nb *nearby) progress(now clock.Time, i int) {
+	p, n := nb.pool, nb.cat.dagOf[i]
+	s := &nb.cat.services[n]
+	w := &s.where
+	switch {
+	case w.phase == handing && !nb.runner.begun(n) && nb.piece(now, s, &w.out):
+		p.say = append(p.say, said{kind: hands, id: i, out: w.out})
+		w.hold()
+	case !w.coming():
+	case nb.cat.runs(s) && w.phase == returning:
+		w.arrive(now)
+		nb.place.hold(n)
+	case nb.cat.runs(s) && (w.phase == launching || now >= w.since.Add(underway)):
+		w.hold()
+		p.say = append(p.say, said{kind: comes, id: i})
+	case !nb.cat.hopes(s):
+		s.visits = nil
+		if w.phase == arriving {
+			nb.send(now, n, w.to.peer())
+		} else {
+			w.stay()
+		}
+		p.say = append(p.say, said{kind: remains, id: i})
+	}
 }
 
 // meet notes what is known of a board of the pool.
@@ -599,8 +585,8 @@ func (p *pooled) meet(n int, is peer) {
 // serve does what is to be done for the guests of a DAG, and tells what has come of it.
 func (nb *nearby) serve(now clock.Time, n int) {
 	p, s := nb.pool, &nb.cat.services[n]
-	for k := range s.abroad.guests {
-		g := &s.abroad.guests[k]
+	for k := range s.hosted.guests {
+		g := &s.hosted.guests[k]
 		switch {
 		case !g.ready && nb.cat.runs(s):
 			g.ready = true
@@ -608,7 +594,7 @@ func (nb *nearby) serve(now clock.Time, n int) {
 		case !g.ready && !nb.cat.hopes(s):
 			p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
 			g.gone = true
-		case g.saving && !g.gone && (nb.runner.waits[n] == 0 && now >= max(g.since, s.abroad.heard).Add(underway) || now >= g.since.Add(patience)):
+		case g.saving && !g.gone && (nb.runner.waits[n] == 0 && now >= max(g.since, s.hosted.heard).Add(underway) || now >= g.since.Add(patience)):
 			if !nb.piece(now, s, &g.out) {
 				break
 			}
@@ -641,9 +627,9 @@ func (nb *nearby) copyOne(now clock.Time) {
 	done := false
 	for i, n := range nb.cat.dagOf {
 		s := &nb.cat.services[n]
-		for k := range s.abroad.guests {
-			g := &s.abroad.guests[k]
-			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.abroad.foreign || !nb.cat.knows(s) {
+		for k := range s.hosted.guests {
+			g := &s.hosted.guests[k]
+			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.hosted.foreign || !nb.cat.knows(s) {
 				continue // there is nothing, or nothing new
 			}
 			if at := max(g.copied, g.since).Add(nb.poolCopy); now < at || done {
@@ -651,7 +637,7 @@ func (nb *nearby) copyOne(now clock.Time) {
 				continue
 			}
 			done = true
-			g.copied, g.had, g.copying, g.out = now, s.abroad.foreign, true, nil
+			g.copied, g.had, g.copying, g.out = now, s.hosted.foreign, true, nil
 			p.busy = appendNew(p.busy, i, len(nb.cat.dagOf))
 		}
 	}
@@ -679,26 +665,30 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 	s := &nb.cat.services[n]
 	switch e.Kind {
 	case pool.Redirect:
-		s.abroad.stuck = e.Reason == pool.TooMuch
+		s.wish.stuck = e.Reason == pool.TooMuch
 		nb.send(now, n, e.Peer)
 	case pool.Unredirect:
-		s.abroad.turn(now, 0)
+		s.where.lose(now)
 		nb.place.hold(n)
 	case pool.NoPeer:
-		s.abroad.alone = now.Add(asideFor)
-		if s.abroad.stuck = e.Reason == pool.TooMuch; s.abroad.stuck {
+		s.wish.alone = now.Add(asideFor)
+		if s.wish.stuck = e.Reason == pool.TooMuch; s.wish.stuck {
 			nb.pool.failed++
-			s.abroad.alone = now.Add(stayFor)
+			s.wish.alone = now.Add(stayFor)
 		}
 		if s.elsewhere() {
 			s.visits = nil
 			nb.local(now, n)
 		}
-		s.abroad.wanted = false
+		s.wish.wanted = false
 	case pool.Return:
-		nb.home(now, n)
+		if s.where.comeBack() {
+			nb.home(now, n)
+		} else {
+			nb.pool.say = append(nb.pool.say, said{kind: remains, id: e.Want})
+		}
 	case pool.Pause:
-		s.abroad.handing, s.abroad.out = s.abroad.peer == 0, nil
+		s.where.hand()
 		nb.place.hold(n)
 	case pool.Resume:
 		if len(e.State) > 0 && !nb.restore(s, e.State, in) {
@@ -711,13 +701,12 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 // home launches a DAG that is at a peer.
 func (nb *nearby) home(now clock.Time, n int) {
 	s := &nb.cat.services[n]
-	s.abroad.coming = true
 	s.visits = nil
 	for _, n := range s.tasks {
 		t := &nb.cat.tasks[n]
 		running, _ := nb.place.fabric.Task(n)
 		// Its rate is known for certain after two measurements.
-		if t.Throughput > 0 && (s.rate*8 > float64(t.Throughput)*float64(max(running, 1)) || now < s.abroad.left.Add(2*rateEvery)) {
+		if t.Throughput > 0 && (s.rate*8 > float64(t.Throughput)*float64(max(running, 1)) || now < s.where.left.Add(2*rateEvery)) {
 			return // it is more than it could do here
 		}
 	}
@@ -735,12 +724,12 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 	}
 	n := nb.cat.dagOf[o.chain]
 	s := &nb.cat.services[n]
-	at := slices.IndexFunc(s.abroad.guests, func(g guest) bool { return g.lease == o.lease })
+	at := slices.IndexFunc(s.hosted.guests, func(g guest) bool { return g.lease == o.lease })
 	switch {
 	case o.kind == toLoad && at < 0 && (!nb.clean(c, n) || nb.closed(o.chain)):
 		nb.pool.say = append(nb.pool.say, said{kind: hasFailed, lease: o.lease}) // since it was promised
 	case o.kind == toLoad && at < 0:
-		s.abroad.guests = append(s.abroad.guests, guest{lease: o.lease, since: now})
+		s.hosted.guests = append(s.hosted.guests, guest{lease: o.lease, since: now})
 		for _, t := range s.tasks {
 			nb.cat.tasks[t].lent = nb.cat.tasks[t].State
 		}
@@ -762,7 +751,7 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 		}
 		nb.pool.say = append(nb.pool.say, said{kind: k, lease: o.lease})
 	case o.kind == toSave:
-		g := &s.abroad.guests[at]
+		g := &s.hosted.guests[at]
 		g.saving, g.since, g.copying, g.out = true, now, false, nil
 	case o.kind == toRelease:
 		nb.endGuest(now, n, at)
@@ -773,13 +762,13 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 // know.
 func (nb *nearby) endGuest(now clock.Time, n, at int) {
 	s := &nb.cat.services[n]
-	s.abroad.guests = slices.Delete(s.abroad.guests, at, at+1)
-	if len(s.abroad.guests) == 0 && s.packets == s.abroad.foreign && !s.elsewhere() {
+	s.hosted.guests = slices.Delete(s.hosted.guests, at, at+1)
+	if len(s.hosted.guests) == 0 && s.packets == s.hosted.foreign && !s.elsewhere() {
 		visits := s.visits
 		nb.place.unroute(n)
 		s.missing = true
 		nb.place.abandon(now, visits)
-		s.abroad.stale, s.abroad.ended = true, now
+		s.hosted.stale, s.hosted.ended = true, now
 	}
 }
 
@@ -788,11 +777,11 @@ func (nb *nearby) endGuest(now clock.Time, n, at int) {
 func (nb *nearby) clean(c *graph.Ctx, n int) bool {
 	s := &nb.cat.services[n]
 	switch {
-	case !s.abroad.stale:
+	case !s.hosted.stale:
 		return true
-	case s.packets > s.abroad.foreign: // frames of its own have come: nobody can tell apart whose it is
+	case s.packets > s.hosted.foreign: // frames of its own have come: nobody can tell apart whose it is
 		nb.cat.mine(s)
-	case nb.runner.waits[n] > 0 && c.Now() < s.abroad.ended.Add(patience):
+	case nb.runner.waits[n] > 0 && c.Now() < s.hosted.ended.Add(patience):
 		return false
 	}
 	ready := true
@@ -802,7 +791,7 @@ func (nb *nearby) clean(c *graph.Ctx, n int) bool {
 	if !ready {
 		return false
 	}
-	s.abroad.stale = false
+	s.hosted.stale = false
 	for _, t := range s.tasks {
 		nb.forget(c, t)
 	}
@@ -860,7 +849,7 @@ func (nb *nearby) tellPool() *told {
 	p.full = nb.cat.seen
 	t.info = pool.Info{Regions: regions, Chains: chains}
 	t.closed = slices.Grow(t.closed[:0], len(nb.cat.dagOf))[:len(nb.cat.dagOf)]
-	away := false
+	sent := false
 	for r := range nb.place.fabric.Regions() {
 		if v := nb.place.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
 			t.info.Regions = append(t.info.Regions, v.Area)
@@ -869,14 +858,13 @@ func (nb *nearby) tellPool() *told {
 	for i, n := range nb.cat.dagOf {
 		s := &nb.cat.services[n]
 		t.info.Load += s.rate * 8
-		a := &s.abroad
-		away = away || a.peer > 0 && !a.coming
-		if a.wanted {
+		sent = sent || s.where.to > 0 && !s.where.coming()
+		if s.wish.wanted {
 			t.say = append(t.say, said{kind: sees, id: i, rate: s.rate * 8})
 		}
 		t.closed[i] = nb.closed(i)
-		t.open = t.open || a.wanted && a.peer == 0 || a.coming || a.handing || a.paused || slices.ContainsFunc(a.guests, func(g guest) bool { return !g.ready || g.saving })
-		if (!t.closed[i] || len(a.guests) > 0) && len(t.info.Chains) < mostTold && nb.cat.hopes(s) {
+		t.open = t.open || s.wish.wanted && s.where.to == 0 || s.where.underWay() || slices.ContainsFunc(s.hosted.guests, func(g guest) bool { return !g.ready || g.saving })
+		if (!t.closed[i] || len(s.hosted.guests) > 0) && len(t.info.Chains) < mostTold && nb.cat.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
 				left = min(left, nb.place.fabric.Left(v.Chain))
@@ -885,7 +873,7 @@ func (nb *nearby) tellPool() *told {
 			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: math.Exp2(math.Floor(math.Log2(max(left, 1)))), Closed: t.closed[i], Stay: stayed(s.stay)})
 		}
 	}
-	if away && nb.place.fabric.Free() > 0 && nb.place.fabric.Waiting() == 0 && nb.cat.seen >= p.freed.Add(asideFor) {
+	if sent && nb.place.fabric.Free() > 0 && nb.place.fabric.Waiting() == 0 && nb.cat.seen >= p.freed.Add(asideFor) {
 		p.freed = nb.cat.seen
 		t.say = append(t.say, said{kind: frees, area: nb.place.fabric.Free()})
 	}
@@ -904,8 +892,8 @@ func stayed(ns float64) int64 {
 // closed reports that a DAG is not to run here for another peer.
 func (nb *nearby) closed(i int) bool {
 	s := &nb.cat.services[nb.cat.dagOf[i]]
-	a := &s.abroad
-	return s.elsewhere() || a.wanted || a.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.packets > a.foreign || len(a.guests) > 0)
+	h := &s.hosted
+	return s.elsewhere() || s.wish.wanted || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.packets > h.foreign || len(h.guests) > 0)
 }
 
 // told is what a board tells the pool.
@@ -1236,7 +1224,7 @@ func (nb *nearby) relieve(now clock.Time, task int) {
 	best := -1
 	for n := range nb.cat.services {
 		s := &nb.cat.services[n]
-		if s.abroad.wanted && s.abroad.peer == 0 {
+		if s.wish.wanted && s.where.to == 0 {
 			return
 		}
 		if s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, task) && nb.mayGo(now, n) && (best < 0 || s.rate > nb.cat.services[best].rate) {

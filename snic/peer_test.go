@@ -368,7 +368,7 @@ func TestPeerComesHome(t *testing.T) {
 	if s := r.state(0, 8); s != "ready" {
 		t.Fatalf("it is %s: %v %v", s, r.members[0].drop, r.members[1].drop)
 	}
-	if g := r.members[1].App().(*board).cat.services[1].abroad.guests; len(g) > 0 {
+	if g := r.members[1].App().(*board).cat.services[1].hosted.guests; len(g) > 0 {
 		t.Errorf("still a guest: %+v", g)
 	}
 	r.run(5 * time.Millisecond)
@@ -967,7 +967,7 @@ func TestPeerMachine(t *testing.T) {
 			}
 			for i, m := range r.members {
 				for n := range m.App().(*board).cat.services {
-					if a := m.App().(*board).cat.services[n].abroad; a.paused || a.handing {
+					if a := m.App().(*board).cat.services[n].where; a.waits() {
 						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
 					}
 				}
@@ -1107,7 +1107,7 @@ func TestPeerFaults(t *testing.T) {
 					t.Errorf("board %d has %d guests, and has promised %v, %v", i, guests, m.join.promised, m.join.chains)
 				}
 				for n := range b.cat.services {
-					if a := b.cat.services[n].abroad; a.paused || a.handing || a.coming {
+					if a := b.cat.services[n].where; a.underWay() {
 						t.Errorf("board %d: DAG %d still waits: %+v", i, n, a)
 					}
 				}
@@ -1151,7 +1151,7 @@ func TestPeerTellAllocs(t *testing.T) {
 			if m.join.now.whole {
 				whole++
 			}
-			if t := m.join.now; len(t.closed) != 2 || t.closed[1] != (i == 0 || len(b.cat.services[b.cat.dagOf[1]].abroad.guests) > 0) || len(t.info.Regions)+len(t.info.Chains) == 0 {
+			if t := m.join.now; len(t.closed) != 2 || t.closed[1] != (i == 0 || len(b.cat.services[b.cat.dagOf[1]].hosted.guests) > 0) || len(t.info.Regions)+len(t.info.Chains) == 0 {
 				panic(fmt.Sprintf("board %d tells %+v", i, t))
 			}
 		}

@@ -511,7 +511,7 @@ func (pl *placement) endEpoch(now clock.Time) {
 		for _, v := range s.visits {
 			ch := &pl.cat.chains[v.Chain]
 			for i, t := range ch.tasks {
-				if v.Mask&(1<<i) == 0 || s.abroad.peer > 0 || s.lodge.at > 0 {
+				if v.Mask&(1<<i) == 0 || s.where.to != 0 {
 					continue
 				}
 				k := int64(len(ch.running))

@@ -238,12 +238,12 @@ func (b *board) dagViews() []DAGView {
 		switch {
 		case slices.ContainsFunc(s.tasks, func(t int) bool { return b.cat.tasks[t].halted && !b.cat.tasks[t].Pass }):
 			x.State = "stopped"
-		case s.abroad.peer > 0:
-			x.State = fmt.Sprintf("at peer %d", s.abroad.peer-1)
-		case s.abroad.paused:
+		case s.where.to > 0:
+			x.State = fmt.Sprintf("at peer %d", s.where.to.peer())
+		case s.where.waits():
 			x.State = "moving"
-		case s.lodge.at > 0:
-			x.State = fmt.Sprintf("at worker %d", s.lodge.at-1)
+		case s.where.to < 0:
+			x.State = fmt.Sprintf("at worker %d", s.where.to.worker())
 		case s.away:
 			x.State = "endpoint"
 		case s.refused:
@@ -318,23 +318,23 @@ func (b *board) poolView() *PoolView {
 	}
 	for i, n := range b.cat.dagOf {
 		s := &b.cat.services[n]
-		x := AwayView{UID: s.UID, Run: b.cat.names(s.tasks), Peer: s.abroad.peer - 1}
+		x := AwayView{UID: s.UID, Run: b.cat.names(s.tasks), Peer: s.where.to.peer()}
 		switch {
-		case s.abroad.coming:
+		case s.where.coming():
 			x.State = "coming home"
-		case s.abroad.peer > 0 && s.abroad.stuck:
+		case s.where.to > 0 && s.wish.stuck:
 			x.State = "there, and cannot come home: " + pool.TooMuch.String()
-		case s.abroad.peer > 0:
+		case s.where.to > 0:
 			x.State = "there"
-		case s.abroad.paused:
+		case s.where.waits():
 			x.State = "moving"
-		case s.abroad.wanted:
+		case s.wish.wanted:
 			x.State = "looking for a peer"
 		}
 		if x.State != "" {
 			v.Away = append(v.Away, x)
 		}
-		for _, g := range s.abroad.guests {
+		for _, g := range s.hosted.guests {
 			x.Peer, x.State, x.Copied = g.lease.Owner, "runs", 0
 			if g.copied > 0 {
 				x.Copied = seconds(b.cat.seen.Sub(g.copied))
@@ -347,7 +347,7 @@ func (b *board) poolView() *PoolView {
 			v.Guests = append(v.Guests, x)
 		}
 		x.Copied = 0
-		if s.abroad.stuck && s.abroad.peer == 0 {
+		if s.wish.stuck && s.where.to == 0 {
 			x.Peer, x.State = -1, pool.TooMuch.String()
 			v.Stays = append(v.Stays, x)
 		}

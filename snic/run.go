@@ -237,9 +237,9 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 	}
 	if !begun {
 		// No task was on its way: its DAG is, or was, at a peer.
-		if d := &rn.cat.services[w.dag]; d.term == w.term && d.abroad.peer > 0 {
+		if d := &rn.cat.services[w.dag]; d.term == w.term && d.where.to > 0 {
 			rn.gates.request(c, d, w, x)
-		} else if d.term == w.term && d.lodge.at > 0 {
+		} else if d.term == w.term && d.where.to < 0 {
 			rn.gates.hand(c, d, w, x)
 		} else {
 			c.Drop(x, reasonGone)

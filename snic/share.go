@@ -242,10 +242,10 @@ func (sh *shares) measure(d *service, in int, g *group) {
 	}
 	// What leaves in an epoch came long before: over what comes in it, it would say nothing of what a byte uses.
 	sh.fair.Measure(d.tenant, resStore, int64(float64(bytes)*d.stay))
-	if d.abroad.peer > 0 {
+	if d.where.to > 0 {
 		return // tasks of a peer
 	}
-	if s.processor >= 0 && d.lodge.at == 0 {
+	if s.processor >= 0 && d.where.to == 0 {
 		ns := d.cost * float64(g.batch.Len())
 		sh.spent.tasks += ns
 		sh.fair.Measure(d.tenant, int(s.processor), int64(ns))
