@@ -202,11 +202,11 @@ func (s *Scheduler) Return(packet, branch int, dropped bool) {
 		pk.drop(ByTask)
 		s.back(p)
 	case again:
-		s.admit(h)
+		s.admit(h, pk, s.plans[pk.plan])
 	default:
 		s.wake(p)
 		if x.visit++; x.visit < x.end {
-			s.startVisit(h, s.plans[pk.plan])
+			s.startVisit(h, pk, s.plans[pk.plan])
 		} else {
 			s.back(p)
 		}
@@ -269,16 +269,15 @@ func (s *Scheduler) startStage(p int32, stage uint8) {
 		x.visit, x.end, x.state, x.queue = b.from, b.to, idle, -1
 	}
 	for i := range n {
-		s.startVisit(first+i, pl)
+		s.startVisit(first+i, pk, pl)
 	}
 }
 
 // startVisit sends a header into the visit that it is at.
-func (s *Scheduler) startVisit(h int32, pl *plan) {
+func (s *Scheduler) startVisit(h int32, pk *packet, pl *plan) {
 	x := &s.headers[h]
-	v := &pl.visits[x.visit]
-	x.rest = v.mask
-	s.admit(h)
+	x.rest = pl.visits[x.visit].mask
+	s.admit(h, pk, pl)
 }
 
 // visitOf is the visit that a header is at.
@@ -286,13 +285,11 @@ func (s *Scheduler) visitOf(h int32) *visit {
 	return &s.plans[s.packets[h>>s.shift].plan].visits[s.headers[h].visit]
 }
 
-// admit chooses an instance for what is left of a header's visit, and sends it
+// admit chooses an instance for what is left of the visit of a header, of packet pk and its plan, and sends it
 // there if it may go. It takes part in no list and has no credits.
-func (s *Scheduler) admit(h int32) {
+func (s *Scheduler) admit(h int32, pk *packet, pl *plan) {
 	x := &s.headers[h]
 	p := h >> s.shift
-	pk := &s.packets[p]
-	pl := s.plans[pk.plan]
 	c := &s.chains[pl.visits[x.visit].chain]
 	r := c.only
 	if r == none {
@@ -336,7 +333,9 @@ func (s *Scheduler) admit(h int32) {
 		}
 		s.reserve(h, r, false)
 	}
-	s.wake(p)
+	if pk.after != none {
+		s.look(pk.after)
+	}
 }
 
 // choose is an instance of a chain that takes packets, for some of its tasks; none if there is none.
@@ -546,7 +545,7 @@ func (s *Scheduler) follow() {
 		m := pk.held
 		pk.held = 0
 		for ; m != 0; m &= m - 1 {
-			s.admit(p<<s.shift | int32(bits.TrailingZeros16(m)))
+			s.admit(p<<s.shift|int32(bits.TrailingZeros16(m)), pk, s.plans[pk.plan])
 		}
 	}
 }
@@ -578,7 +577,8 @@ func (s *Scheduler) unpark(c *chain) {
 	for n := c.parked; n > 0; n-- {
 		h := c.head
 		s.unlink(c, h)
-		s.admit(h)
+		pk := &s.packets[h>>s.shift]
+		s.admit(h, pk, s.plans[pk.plan])
 	}
 }
 
