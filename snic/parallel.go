@@ -192,7 +192,15 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
-	rn.keep(c, id, x)
+	if copies || p.lent {
+		rn.keep(c, id, x)
+		return
+	}
+	for i := range lanes {
+		lanes[i].buf = nil // its branch is back
+	}
+	lanes[0].buf = x
+	rn.sole(p)
 }
 
 // mergeCopies is a frame with what has become of copies of it: the frame itself, or one of them.
@@ -250,6 +258,11 @@ func (rn *runner) keep(c *graph.Ctx, id int, x *packet.Buf) {
 		give(p.original)
 	}
 	rn.lanes[id<<laneBits].buf = x
+	rn.sole(p)
+}
+
+// sole has a packet have no branches any more.
+func (rn *runner) sole(p *inside) {
 	p.original, p.branches, p.lent = nil, 0, false
 	rn.promised -= int(p.promised) // later stages have what this one gives back
 	p.promised = 0

@@ -419,12 +419,13 @@ func (rn *runner) sweep(c *graph.Ctx, t *task, in *graph.Inside) {
 func (rn *runner) let(t *task, x *packet.Buf, out int) (way, bool) {
 	w := t.way
 	if id, ok := rn.own(x); ok {
-		w = rn.packets[id>>laneBits].way
-		if side(w.back) != out {
+		p := &rn.packets[id>>laneBits]
+		if side(p.way.back) != out {
 			rn.done(t, id)
-			return w, false
+			return way{}, false
 		}
-		if p := &rn.packets[id>>laneBits]; p.branches > 0 {
+		w = p.way
+		if p.branches > 0 {
 			p.fetch(&rn.lanes[id]) // a copy that leaves its stage by itself, as an answer, is to be whole
 		}
 		rn.forsake(id)

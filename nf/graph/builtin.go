@@ -61,11 +61,7 @@ as those of a function do that has to see them.`,
 // see would go another way.
 type wire struct{ all bool }
 
-func (wire) Push(c *Ctx, in int, b *packet.Batch) {
-	for _, x := range b.Bufs() {
-		c.Emit(1-in, x)
-	}
-}
+func (wire) Push(c *Ctx, in int, b *packet.Batch) { c.EmitAll(1-in, b.Bufs()) }
 
 type tee struct{}
 
