@@ -30,6 +30,7 @@ import (
 	"github.com/quillon/quillon/nf/replay"
 	"github.com/quillon/quillon/nf/replicate"
 	"github.com/quillon/quillon/nf/vxlan"
+	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/hop/wire"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
@@ -39,13 +40,15 @@ var update = flag.Bool("update", false, "write the expected outputs and counters
 
 // kinds are the network functions that a case may name.
 func kinds() []graph.Kind {
-	return append(graph.Builtin(), *clover.Kind(), *swordbox.Kind(), *aead.Kind(), *balance.Kind(), *firewall.Kind(), *gobackn.Kind(),
+	all := append(graph.Builtin(), *clover.Kind(), *swordbox.Kind(), *aead.Kind(), *balance.Kind(), *firewall.Kind(), *gobackn.Kind(),
 		*kvcache.Kind(), *napt.Kind(), *nsh.Kind(), *police.Kind(), *police.ShapeKind(), *replicate.Kind(), *vxlan.Kind(), *wire.Kind())
+	return append(all, *snic.Kind(all...))
 }
 
 type goldenCase struct {
 	About     string         `yaml:"about"`
 	NF        []string       `yaml:"nf"`
+	Spec      string         `yaml:"spec"` // in the place of nf
 	In        string         `yaml:"in"`
 	AHosts    string         `yaml:"a-hosts"`
 	Expect    string         `yaml:"expect"`
@@ -75,8 +78,8 @@ func TestCases(t *testing.T) {
 			if err := yaml.UnmarshalWithOptions(text, &c, yaml.Strict()); err != nil {
 				t.Fatalf("%s: %v", f, err)
 			}
-			if c.About == "" || len(c.NF) == 0 || c.In == "" {
-				t.Fatalf("%s: about, nf and in must be there", f)
+			if c.About == "" || (len(c.NF) == 0) == (c.Spec == "") || c.In == "" {
+				t.Fatalf("%s: about, in, and one of nf and spec must be there", f)
 			}
 			c.run(t, dir)
 		})
@@ -112,8 +115,12 @@ func (c *goldenCase) run(t *testing.T, dir string) {
 	in, expect := c.inputs(t, dir)
 	var counters strings.Builder
 	files := c.files(t)
-	for _, nf := range c.NF {
-		spec, err := replay.Chain(kinds(), files.Replace(nf))
+	graphs := c.NF
+	if c.Spec != "" {
+		graphs = []string{"spec"}
+	}
+	for _, nf := range graphs {
+		spec, err := c.graph(files.Replace(nf))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,6 +136,14 @@ func (c *goldenCase) run(t *testing.T, dir string) {
 	if c.Tshark != nil {
 		c.Tshark.check(t, dir, expect)
 	}
+}
+
+// graph is the one that a case runs: its spec, or the chain of one network function.
+func (c *goldenCase) graph(nf string) (*graph.Spec, error) {
+	if c.Spec != "" {
+		return graph.ParseSpec([]byte(c.Spec))
+	}
+	return replay.Chain(kinds(), nf)
 }
 
 // files writes the files that network functions read, which nobody else may (as
