@@ -88,6 +88,9 @@ apps of kind snic with pool-port=, on this host or others, and have the same dep
 launches what, and spreads flows over the boards that run their DAG; DAGs with state are at one board at a time. See
 quillon run --pool: the switch needs it, too, and has a number of its own.
 
+It learns no MAC addresses: by which port a frame leaves depends only on the port that it came in by. So no frame is
+flooded, and hosts at different pairs reach each other through what their uplinks lead to.
+
   apps:
     tor:
       kind: attach

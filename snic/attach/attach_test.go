@@ -476,3 +476,16 @@ func TestNoAllocation(t *testing.T) {
 		t.Errorf("%v allocations, %d frames, %d groups turned", n, p.sent, p.turned)
 	}
 }
+
+// TestPairs: by which port a frame leaves depends only on the port that it came in by, whatever addresses were seen where.
+func TestPairs(t *testing.T) {
+	r := newRack(t, 2, deployment(1, ""))
+	known := frame(9, 1, 1, 100)
+	copy(known[6:12], []byte{2, 0, 0, 0, 0, 0xFE}) // the address that frames below go to
+	r.push("p2", known)
+	r.push("p0", frame(9, 1, 2, 100), frame(1, 1, 3, 100))
+	r.run(30 * time.Millisecond)
+	if len(r.out) != 2 || len(r.out["p3"]) != 1 || len(r.out["p1"]) != 2 || len(r.drop) > 0 {
+		t.Errorf("%v, dropped %v", r.out, r.drop)
+	}
+}
