@@ -485,7 +485,9 @@ func TestPairs(t *testing.T) {
 	r.push("p2", known)
 	r.push("p0", frame(9, 1, 2, 100), frame(1, 1, 3, 100))
 	r.run(30 * time.Millisecond)
-	if len(r.out) != 2 || len(r.out["p3"]) != 1 || len(r.out["p1"]) != 2 || len(r.drop) > 0 {
+	r.push("p0", frame(1, 1, 4, 100)) // its board is there, now
+	r.run(time.Millisecond)
+	if len(r.out) != 2 || len(r.out["p3"]) != 1 || len(r.out["p1"]) != 3 || len(r.drop) > 0 {
 		t.Errorf("%v, dropped %v", r.out, r.drop)
 	}
 }
