@@ -69,7 +69,8 @@ var full = parts{
 		need{"/usr/sbin/exportfs", "nfs-kernel-server"},
 		need{"/sbin/iscsid", "open-iscsi"},
 	),
-	modules: append(slices.Clip(small.modules), "8021q", "crc32c_generic", "configfs", "brd", "ext4",
+	// jitterentropy_rng, which others need, does not start without sha3_generic, and names it nowhere.
+	modules: append(slices.Clip(small.modules), "sha3_generic", "8021q", "crc32c_generic", "configfs", "brd", "ext4",
 		"nvme_rdma", "nvmet_rdma", "rpcrdma", "nfsd", "nfsv4", "ib_iser", "ib_isert", "target_core_iblock", "sd_mod"),
 	programs: append(slices.Clip(small.programs),
 		"/bin/busybox", "/usr/bin/rdma",
