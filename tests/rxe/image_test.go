@@ -48,7 +48,8 @@ var small = parts{
 		{"/usr/bin/xz", "xz-utils"},
 		{"/usr/bin/dpkg-deb", "dpkg"},
 	},
-	modules: []string{"virtio_pci", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe",
+	// drbg loads jitterentropy_rng, which does not start without sha3_generic, and names it nowhere.
+	modules: []string{"sha3_generic", "virtio_pci", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe",
 		"veth", "vxlan", "xfrm_user", "esp4", "esp6", "sha512_generic", "jitterentropy_rng", "drbg", "gcm", "ghash_generic", "ctr", "seqiv"}, // of the other ends in tests/pcap
 	programs: []string{"/usr/bin/ib_write_bw", "/usr/bin/ib_read_bw", "/usr/bin/ib_send_bw", "/usr/bin/ib_atomic_bw"},
 	files: []string{
@@ -69,8 +70,7 @@ var full = parts{
 		need{"/usr/sbin/exportfs", "nfs-kernel-server"},
 		need{"/sbin/iscsid", "open-iscsi"},
 	),
-	// jitterentropy_rng, which others need, does not start without sha3_generic, and names it nowhere.
-	modules: append(slices.Clip(small.modules), "sha3_generic", "8021q", "crc32c_generic", "configfs", "brd", "ext4",
+	modules: append(slices.Clip(small.modules), "8021q", "crc32c_generic", "configfs", "brd", "ext4",
 		"nvme_rdma", "nvmet_rdma", "rpcrdma", "nfsd", "nfsv4", "ib_iser", "ib_isert", "target_core_iblock", "sd_mod"),
 	programs: append(slices.Clip(small.programs),
 		"/bin/busybox", "/usr/bin/rdma",
