@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/quillon/quillon/nf/graph"
 )
 
 // prelude is what a document's commands run in: the lab of examples, a copy of what
@@ -215,6 +217,46 @@ func TestCommandsInText(t *testing.T) {
 	for _, bad := range []string{"shwo counters", "show countres", "run --inlin eth1,eth2", "bridge insret br0 eth3"} {
 		if named(bad) == nil {
 			t.Errorf("%q is taken for a command", bad)
+		}
+	}
+}
+
+// TestClosedAreNamed: which functions let nothing through while the process is away is said where one looks for
+// it; what was forgotten there, or is no longer so, is found by the examples of all kinds.
+func TestClosedAreNamed(t *testing.T) {
+	text, err := os.ReadFile("../../docs/TROUBLESHOOTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, rest, _ := strings.Cut(string(text), "let nothing through then")
+	_, said, ok := strings.Cut(said, "its functions are closed.**")
+	if !ok || rest == "" {
+		t.Fatal("the list is not there")
+	}
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("esp.keys", fmt.Appendf(nil, "0x100 %040x\n0x200 %040x\n", 1, 2), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, k := range kinds() {
+		for _, m := range regexp.MustCompile(`--nf '?(`+k.Name+`[,\s][^'\s]*)`).FindAllStringSubmatch(k.Doc+"\n--nf "+k.Name+" ", -1) {
+			spec, err := chain([]string{strings.TrimSpace(m[1])})
+			if err != nil {
+				continue // it wants arguments
+			}
+			f, err := graph.Wants(spec, kinds())
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[k.Name] = true
+			if named := strings.Contains(said, "`"+k.Name+"`"); named != f.Closed {
+				t.Errorf("%s is closed: %v, and named: %v", m[1], f.Closed, named)
+			}
+		}
+	}
+	for _, name := range []string{"firewall", "napt", "aead", "hop", "gobackn", "replicate", "vxlan", "police", "wire"} {
+		if !found[name] {
+			t.Errorf("no example of %s was understood", name)
 		}
 	}
 }
