@@ -80,7 +80,7 @@ func TestDocuments(t *testing.T) {
 		if commands != "" {
 			t.Run(filepath.Base(f), func(t *testing.T) {
 				t.Parallel() // in a lab of its own
-				inLab(t, commands)
+				inLab(t, lineByLine(commands))
 			})
 		}
 	}
@@ -156,7 +156,7 @@ func lineByLine(commands string) string {
 			fmt.Fprintf(&b, "%s\nok $? %s\n", line, quoted)
 		}
 	}
-	return b.String()
+	return b.String() + "ended\n"
 }
 
 // TestLineByLine: a line of a document that does what it is not to do is noticed.
@@ -177,7 +177,7 @@ func TestLineByLine(t *testing.T) {
 		"false &\nwait $!\ntrue\n":           true,
 		"for i in 1; do false; done\ntrue\n": true,
 	} {
-		out, err := exec.Command("sh", "-c", prelude+lineByLine(lines)+"ended\n").CombinedOutput()
+		out, err := exec.Command("sh", "-c", prelude+lineByLine(lines)).CombinedOutput()
 		if (err != nil) != fails {
 			t.Errorf("%q: %v\n%s", lines, err, out)
 		}
@@ -293,7 +293,7 @@ func inLab(t *testing.T, commands string) (dir string) {
 	}
 	script := filepath.Join(dir, "commands.sh")
 	// What is typed is printed first, to find what fails.
-	if err := os.WriteFile(script, []byte(prelude+"set -x\n"+lineByLine(commands)+"ended\n"), 0o644); err != nil {
+	if err := os.WriteFile(script, []byte(prelude+"set -x\n"+commands), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("sh", "examples/lab.sh", "sh", script)
