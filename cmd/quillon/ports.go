@@ -204,7 +204,12 @@ func (o *openPorts) openPair(name, other string, cfg afxdp.PairConfig, args grap
 		}
 		if s != nil {
 			cfg.Keep = true
-			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: frames go on crossing when this process has stopped", s.Inner, s.Port))
+			then := "frames go on crossing when this process has stopped"
+			if f := cfg.Filter; f != nil && f.Closed {
+				then = "when this process has stopped nothing crosses that a closed function of it wants (quillon nf describe), " +
+					"until the next quillon run, or quillon bridge remove " + s.Bridge + " " + s.Port
+			}
+			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: %s", s.Inner, s.Port, then))
 		}
 	}
 	cfg.Later = true

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -1040,6 +1041,29 @@ func TestSourceRoute(t *testing.T) {
 	} {
 		if got := frame(t, x, "a", c.p); got != c.want {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
+		}
+	}
+}
+
+// TestDHCP: answers to a broadcast are of no connection, and the rules of the description let them pass.
+func TestDHCP(t *testing.T) {
+	rules := regexp.MustCompile(`allow\+in:b\+proto:udp\+sport:(67|547)\S+[0-9]`).FindAllString(Kind().Doc, -1)
+	if len(rules) != 2 {
+		t.Fatalf("rules: %q", rules)
+	}
+	for i, c := range []struct{ ask, answer pkt }{
+		{pkt{in: "a", from: "0.0.0.0", sport: 68, dport: 67, proto: layers.IPProtocolUDP}, pkt{in: "b", client: 9, sport: 68, dport: 67, proto: layers.IPProtocolUDP}},
+		{pkt{v6: true, in: "a", from: "fe80::9", sport: 546, dport: 547, proto: layers.IPProtocolUDP}, pkt{v6: true, in: "b", from: "fe80::1", sport: 546, dport: 547, proto: layers.IPProtocolUDP}},
+	} {
+		name := []string{"rules", "rules6"}[i]
+		for _, with := range []struct{ rules, want string }{{"allow+in:a", "-denied-by-default"}, {"allow+in:a;" + rules[i], "opened"}} {
+			x := graphtest.New(t, *Kind(), args(name, with.rules))
+			if got := goes(t, x, c.ask); got != "opened" {
+				t.Errorf("%s=%s: a client's datagram: %s", name, with.rules, got)
+			}
+			if got := goes(t, x, c.answer); got != with.want {
+				t.Errorf("%s=%s: the answer: %s, want %s", name, with.rules, got, with.want)
+			}
 		}
 	}
 }

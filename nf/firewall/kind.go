@@ -112,6 +112,11 @@ alone, per-source= bounds all connections that it opens.
 Fragments pass behind the first one of their datagram, when that has passed. While
 quillon is not running, or too slow, nothing passes.
 
+Answers to a broadcast come from an address that nothing was sent to, and are of no
+connection. For DHCP with its server behind b, rules= takes
+allow+in:b+proto:udp+sport:67+dport:68 as well, and rules6= for DHCPv6
+allow+in:b+proto:udp+sport:547+dport:546.
+
   quillon run --inline eth1,eth2 --nf firewall,rules=allow+in:a
   quillon run --inline eth1,eth2 --nf 'firewall,rules=allow+in:a;allow+in:b+dst:10.0.0.5+proto:tcp+dport:443'`,
 		In:  []string{"a", "b"},

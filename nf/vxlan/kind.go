@@ -98,6 +98,9 @@ ICMP, in the name of the packet's destination (IPv4: if the packet has DF; witho
 it is dropped and no more); mss=auto has TCP ask for no more than fits.
 ECN is that of RFC 6040; the inner TTL stays.
 
+While quillon is not running, or too slow, frames cross as they are: those of port
+a are seen behind port b without the tunnel.
+
 Port a is the plain side, port b the tunnel's.`,
 		In:  []string{"a", "b"},
 		Out: []string{"a", "b"},

@@ -88,7 +88,7 @@ func TestPages(t *testing.T) {
 			clients = append(clients, b.client)
 			sent++
 			at := clk.Now()
-			if b.ping(fmt.Sprint("flow ", sent)) {
+			if b.pings(fmt.Sprint("flow ", sent)) {
 				back++
 			}
 			took = append(took, clk.Now().Sub(at))

@@ -106,7 +106,8 @@ type watch struct {
 	requests, wrote atomic.Uint64
 	// Requests that no one can have sent who numbers as the server does, since they are
 	// farther from its queue pair's newest than all clients together have under way. They
-	// crossed untouched.
+	// crossed untouched. A WRITE of nothing did not: no client sends one, but the next process
+	// does, with a PSN of long ago too, to a server that was slow to answer.
 	strays atomic.Uint64
 	newest map[uint32]uint32 // by queue pair: PSN
 	// The first request, and the first WRITE to the words, which no client
@@ -127,9 +128,12 @@ func (w *watch) Rx(b *packet.Batch) (int, error) {
 		}
 		w.requests.Add(1)
 		h := f.BTHOf(x.Bytes())
-		if last, ok := w.newest[h.DestQP()]; ok && max(hdr.PSNDiff(h.PSN(), last), -hdr.PSNDiff(h.PSN(), last)) > mostUnderWay {
+		last, ok := w.newest[h.DestQP()]
+		switch {
+		case f.Op == hdr.WriteOnly && f.RETHOf(x.Bytes()).DMALength() == 0:
+		case ok && max(hdr.PSNDiff(h.PSN(), last), -hdr.PSNDiff(h.PSN(), last)) > mostUnderWay:
 			w.strays.Add(1)
-		} else {
+		default:
 			w.newest[h.DestQP()] = h.PSN()
 		}
 		w.first.CompareAndSwap(0, int64(w.clk.Now()))
