@@ -86,6 +86,13 @@ func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	psn := f.BTHOf(b).PSN()
 	o, k := n.find(fl, psn)
 	released := int32(k-fl.head) < 0
+	if o != nil && o.state == sOpen && o.word == lapsed {
+		if n.roams(o) {
+			return false
+		}
+		s.send(fl, o, x, b, f, uint32(hdr.PSNDiff(psn, o.cpsn)))
+		return true
+	}
 	if o == nil || o.state == sOpen || o.state == sFailed || o.state == sDone && !(released && o.kind == kRead) {
 		s.c.Drop(x, reasonRepeat) // all has come right meanwhile
 		return true
@@ -176,6 +183,16 @@ func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 		return
 	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
+	if o.word == lapsed && o.modifies() && n.roams(o) {
+		if !fl.late.Empty() || !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0 {
+			s.c.Drop(x, reasonEarly)
+			return
+		}
+		n.waits.why = queue{}
+		n.wait(fl)
+		n.tally(fl)
+		return
+	}
 	if c == fl && n.handedOver(c) || !o.makeable() {
 		if o.kind == kRead && off < o.got {
 			o.got = off
