@@ -161,7 +161,7 @@ func TestLapsedGone(t *testing.T) {
 			}
 			one(t, c.request(hdr.WriteOnlyImm, append(reth(0x9000, testRKey, 8), 0, 0, 0, 1), little(77)).Out["b"])
 			for range 800 { // 8 s
-				if len(r.Advance(10*time.Millisecond).Out["b"]) > 0 {
+				if len(r.Advance(10 * time.Millisecond).Out["b"]) > 0 {
 					r.Push("b", a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil), b.response(hdr.Acknowledge, b.spsn-1, aeth(hdr.SynACK, b.smsn), nil))
 				}
 			}
