@@ -55,7 +55,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 			}
 		}
 		n.rotate(mostResumed)
-		busy = busy || len(n.waits.all) > 0
+		busy = busy || len(n.waits.all) > 0 || !n.strangers.Empty()
 		s.settle()
 		if !n.idle() || n.kept || !s.cfg.mode.moves() {
 			n.busy = now
