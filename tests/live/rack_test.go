@@ -127,6 +127,9 @@ func (w *watch) Rx(b *packet.Batch) (int, error) {
 		}
 		w.requests.Add(1)
 		h := f.BTHOf(x.Bytes())
+		if f.Op == hdr.WriteOnly && f.RETHOf(x.Bytes()).DMALength() == 0 {
+			continue // a question of the box's, which may repeat what was long ago: no client writes nothing
+		}
 		if last, ok := w.newest[h.DestQP()]; ok && max(hdr.PSNDiff(h.PSN(), last), -hdr.PSNDiff(h.PSN(), last)) > mostUnderWay {
 			w.strays.Add(1)
 		} else {
