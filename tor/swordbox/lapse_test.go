@@ -139,6 +139,23 @@ func TestAnsweredLate(t *testing.T) {
 	}
 }
 
+// Nobody else's requests go behind what the server may not have, and only its client can send.
+func TestNobodyBehindLapsed(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, nil)
+	a, b, c := r.join(), r.join(), r.join()
+	b.learn(a, va, 1)
+	one(t, c.write(0x9000, 1).Out["b"])
+	if _, ok := adds(t, r, b, 0x8000, 1, 200*time.Millisecond); !ok {
+		t.Fatal("a word is not known")
+	}
+	one(t, c.write(va, 5).Out["b"])
+	r.Push("b", c.response(hdr.Acknowledge, c.spsn-1, aeth(hdr.SynACK, c.smsn), nil)) // the connection lives
+	if l, _ := add(t, r, b, va); l == c {
+		t.Error("another client's request goes there")
+	}
+}
+
 // A client that went away while its WRITE had no answer leaves its place to others, and what was
 // held of it.
 func TestLapsedGone(t *testing.T) {
