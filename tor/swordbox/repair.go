@@ -63,7 +63,7 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 			s.c.Drop(x, reasonReset)
 		}
 		return
-	case o.state == sUnsent && o.kind != kRead && s.f.BTHOf(b).PSN() != o.cpsn || !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0:
+	case o.state == sUnsent && o.kind != kRead && s.f.BTHOf(b).PSN() != o.cpsn || !s.keepLate(fl, x):
 		if o.state == sUnsent {
 			n.prompt(o, 0, hdr.SynNAKSequence)
 		}
@@ -71,10 +71,19 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 		if !fl.waits {
 			n.uncount(fl)
 		}
-		return
+	}
+}
+
+// keepLate holds x, a repetition of a request of flow fl, which has none; false when there is no
+// room.
+func (s *wire) keepLate(fl *flow, x *packet.Buf) bool {
+	n := s.n
+	if !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0 {
+		return false
 	}
 	n.wait(fl)
 	n.tally(fl)
+	return true
 }
 
 // retry sends a repetition, x with the bytes b and headers f, of an operation that is to
@@ -184,13 +193,9 @@ func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
 	if o.word == lapsed && o.modifies() && n.roams(o) {
-		if !fl.late.Empty() || !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0 {
+		if n.waits.why = (queue{}); !fl.late.Empty() || !s.keepLate(fl, x) {
 			s.c.Drop(x, reasonEarly)
-			return
 		}
-		n.waits.why = queue{}
-		n.wait(fl)
-		n.tally(fl)
 		return
 	}
 	if c == fl && n.handedOver(c) || !o.makeable() {
