@@ -64,7 +64,7 @@ func mutants() []mutant {
 		{"others go behind what has lapsed", "lapse.go", "c.unkept++\n", "c.unkept += 0\n", frames, "TestNobodyBehindLapsed"},
 		{"a client that went away keeps its place", "box.go", "f.oldest != none && !n.hasLapsed(f)", "f.oldest != none", frames, "TestLapsedGone"},
 		{"a client on record that went away keeps its place", "watch.go", " && !(f.quiet && n.hasLapsed(f))", "", frames, "TestLapsedGone"},
-		{"a quiet connection is asked on and on", "watch.go", "f.quiet = false // the", "_ = f // the", frames, "TestAskedOnce"},
+		{"a quiet connection is asked on and on", "watch.go", "now.Sub(f.heard) < s.cfg.idle", "now.Sub(f.heard) < 0", frames, "TestAskedOnce"},
 		{"a server has one place until it answers", "nodes.go", "const askedWays = 4", "const askedWays = 1", frames, "TestFoundAtOnce"},
 		{"all that waits of a client goes at once", "wait.go", "if went == most {", "if false {", frames, "TestLongQueue"},
 		{"all that nobody follows goes at once", "stranger.go", "k < mostResumed && !q.Empty()", "!q.Empty()", frames, "TestManyStrangers"},
