@@ -58,6 +58,7 @@ func mutants() []mutant {
 		{"the mask of the comparison is ignored", "word.go", "(v^compare)&compareMask == 0", "v == compare", frames, "TestReplaced"},
 		{"an answer fills a word that changed since", "word.go", "o.is(fProbe) && v.probe == at", "o.is(fProbe)", frames, "TestOvertaken"},
 		{"what was never answered is under way for ever", "watch.go", "n.lapse(c)", "_ = c", frames, "TestNeverAnswered"},
+		{"what was refused before a connection was followed is of another one", "response.go", "s.unfollow(c) // its queue", "_ = c // its queue", frames, "TestRefusedBefore"},
 		{"a server that pauses has answered others", "watch.go", "s.unanswered(c, c.stirred())", "s.c.Now().Sub(c.stirred()) > clock.Duration(s.cfg.giveup)", frames, "TestNobodyAnswered"},
 		{"what comes again so late is executed at once", "lapse.go", "wait, _ = n.words.touch(o.va, o.len, none, 0, until)", "", frames, "TestAnsweredLate"},
 		{"what comes again so late is undone", "repair.go", "o.modifies() && n.roams(o) {", "o.modifies() && n.roams(o) && false {", frames, "TestAnsweredLate"},
