@@ -205,7 +205,7 @@ func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		return s.admit(fl, x, b, f)
 	}
 	c := n.carrier(o)
-	if c.repair || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
+	if c.repair || o.word == lapsed && o.modifies() && n.roams(o) || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
 		return false
 	}
 	if o.is(fKept) {

@@ -172,7 +172,7 @@ func (n *node) letGo(s conn.Slot) bool {
 	switch {
 	case !f.synced:
 		return true
-	case f.guests > 0 || f.oldest != none || f.gated || f.lost != 0 && !f.told:
+	case f.oldest != none && !n.hasLapsed(f) || f.gated || f.lost != 0 && !f.told:
 		return false
 	case f.gone || f.dead || !f.bound:
 		return true

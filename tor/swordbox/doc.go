@@ -75,7 +75,9 @@
 // word's value, all others wait for it, so that a word in constant use becomes known: 10 ms
 // after settle= at the latest, when nothing is lost and all that is under way is answered.
 // While a WRITE that is not of one tracked word has no answer, those that it may change, and
-// those that came into use meanwhile, are not known.
+// those that came into use meanwhile, are not known. When the server does not answer what only
+// its client can repeat, and answers others, giveup= long, no word waits for it any more
+// (lapse.go).
 //
 // # Words
 //
@@ -212,8 +214,8 @@
 // more as discover= says (some 13 MiB each that outlive the process, and 10 MiB more);
 // Report says how much. A server that servers= does not name gets a place when it
 // has answered somebody who asked it, and loses it when it has had no connection
-// for idle=. Requests to addresses that have not answered are noted in 64 places,
-// for a second each: whoever makes up destinations may keep a new server from being
+// for idle=. Requests to addresses that have not answered are noted in 64 places, each
+// in one of four, for a second: whoever makes up destinations may keep a new server from being
 // found, and nothing else. Each server's state is one, and a worker owns it while it handles frames of it: one
 // atomic exchange a batch and server, none with one worker. Frames are parsed and checked
 // before that, and what is sent gets its ICRC and leaves behind it, in its order (post).

@@ -126,7 +126,7 @@ const mostHeirs = 1024
 // when it was sent and still is: neither an operation on the word nor one of
 // its client that was sent before it was lost.
 func (n *node) decided(o *op) bool {
-	if o.word == none || o.is(fLoose|fOwn) || !n.words.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
+	if o.word < 0 || o.is(fLoose|fOwn) || !n.words.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
 		return false
 	}
 	return o.is(fOrphan) || !n.flowOf(o).failed

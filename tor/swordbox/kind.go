@@ -139,6 +139,7 @@ const (
 	ctrResent
 	ctrFailedLanes
 	ctrGone
+	ctrLapsed
 	ctrResets
 	ctrHeld
 	ctrWordFull
@@ -174,6 +175,7 @@ var counters = [numCounters]counter.Def{
 	ctrResent:        {Name: "resent", Help: "operations sent again by this app"},
 	ctrFailedLanes:   {Name: "connections-failed", Help: "connections of no use any more: a fatal NAK, no answers, torn down under load"},
 	ctrGone:          {Name: "connections-gone", Help: "quiet connections whose end at the server did not answer a probe: they are forgotten"},
+	ctrLapsed:        {Name: "connections-lapsed", Help: "connections whose server did not answer what only their clients can repeat, while it answered others: words do not wait for it any more"},
 	ctrResets:        {Name: "resets", Help: "clients whose connection could not be kept and who were told so by a NAK"},
 	ctrHeld:          {Name: "held", Help: "frames held now"},
 	ctrStaticRefused: {Name: "static-refused", Help: "connections of static= that contradict what is known"},

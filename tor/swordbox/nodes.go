@@ -130,17 +130,20 @@ func (n *node) idle() bool {
 }
 
 // asked are addresses that requests went to, and that have not answered. There are
-// few places: an address that finds its place taken, lately, is noted another time.
+// few places, and an address may have one of some: when all of these are taken, lately, it is
+// noted another time.
 type asked struct {
-	at [64]struct {
-		// turn: a worker is there. Others do not wait: one that has lost its processor there
-		// keeps only the few servers of this place from being found meanwhile.
-		turn atomic.Bool
-		addr conn.Addr
-		when clock.Time
-		n    int       // length of b
-		b    [384]byte // the connection manager's request, if it was one
-	}
+	at [64]askedPlace
+}
+
+type askedPlace struct {
+	// turn: a worker is there. Others do not wait: one that has lost its processor there
+	// keeps nobody but the server of this place from being found meanwhile.
+	turn atomic.Bool
+	addr conn.Addr
+	when clock.Time
+	n    int       // length of b
+	b    [384]byte // the connection manager's request, if it was one
 }
 
 // lately is how long an address keeps its place, and answerable how long its
@@ -150,24 +153,43 @@ const (
 	answerable = 10 * time.Second
 )
 
+// askedWays is how many places an address may have.
+const askedWays = 4
+
 func place64(a conn.Addr) uint32 {
 	v := a.As16()
 	return hash(be.Uint64(v[:])^be.Uint64(v[8:])<<1^uint64(a.VLAN())<<48) % 64
 }
 
+// find is the place that fits, of those that a may have, for this worker alone until it clears
+// turn; nil when there is none.
+func (l *asked) find(a conn.Addr, fits func(e *askedPlace) bool) *askedPlace {
+	for k := range uint32(askedWays) {
+		e := &l.at[(place64(a)+k)%uint32(len(l.at))]
+		if e.turn.CompareAndSwap(false, true) {
+			if fits(e) {
+				return e
+			}
+			e.turn.Store(false)
+		}
+	}
+	return nil
+}
+
 // ask notes that request b went to address a, which is no node's.
 func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
-	e, now := &s.asked.at[place64(a)], s.c.Now()
-	if !s.cfg.may(a) || !e.turn.CompareAndSwap(false, true) {
+	if !s.cfg.may(a) {
 		return
 	}
-	defer e.turn.Store(false)
-	if e.addr != a {
-		if e.when != 0 && now.Sub(e.when) < lately {
+	now := s.c.Now()
+	e := s.asked.find(a, func(e *askedPlace) bool { return e.addr == a })
+	if e == nil {
+		if e = s.asked.find(a, func(e *askedPlace) bool { return e.when == 0 || now.Sub(e.when) >= lately }); e == nil {
 			return
 		}
 		e.addr, e.n = a, 0
 	}
+	defer e.turn.Store(false)
 	if e.when = now; isCM && len(b) <= len(e.b) {
 		e.n = copy(e.b[:], b)
 	}
@@ -176,14 +198,15 @@ func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
 // admitServer is the node of a, which is new and has answered; nil when nobody
 // asked it, or there is no place.
 func (s *Box) admitServer(a conn.Addr) *node {
-	e, now := &s.asked.at[place64(a)], s.c.Now()
-	if !s.cfg.may(a) || !e.turn.CompareAndSwap(false, true) {
+	if !s.cfg.may(a) {
+		return nil
+	}
+	now := s.c.Now()
+	e := s.asked.find(a, func(e *askedPlace) bool { return e.addr == a && e.when != 0 && now.Sub(e.when) <= answerable })
+	if e == nil {
 		return nil
 	}
 	defer e.turn.Store(false)
-	if e.addr != a || e.when == 0 || now.Sub(e.when) > answerable {
-		return nil
-	}
 	n, err := s.meet(now, a)
 	if err != nil {
 		s.c.Count(ctrServerFull, 1)

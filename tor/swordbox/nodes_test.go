@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 func (r *rig) report() Report { return r.App().(graph.Reporter).Report().(Report) }
@@ -148,5 +149,37 @@ func TestFoundBesideAnother(t *testing.T) {
 	r.join()
 	if n := len(*r.box().nodes.Load()); n != 1 {
 		t.Errorf("%d servers are known, want 1", n)
+	}
+}
+
+// Servers that are noted under one hash are found at once, as others are.
+func TestFoundAtOnce(t *testing.T) {
+	const many = 3
+	r := newRig(t, nil)
+	var servers []netip.Addr
+	for k := uint16(1); len(servers) < many; k++ {
+		a := netip.AddrFrom4([4]byte{10, 9, byte(k >> 8), byte(k)})
+		if place64(conn.AddrFrom(a)) == 5 {
+			servers = append(servers, a)
+		}
+	}
+	of := func(k int) *party {
+		r.server = servers[k]
+		return r.party(60 + k)
+	}
+	for k := range servers {
+		one(t, r.Push("a", of(k).connectRequest()).Out["b"])
+	}
+	for k := range servers {
+		c := of(k)
+		one(t, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.ConnectReply, LocalQPN: c.sqpn, StartingPSN: c.psn, ResponderResources: 4, InitiatorDepth: 4})).Out["a"])
+	}
+	for k, n := range *r.box().nodes.Load() {
+		if n.conns.Len() != 1 {
+			t.Errorf("server %d: %d connections are known", k, n.conns.Len())
+		}
+	}
+	if n := len(*r.box().nodes.Load()); n != many {
+		t.Errorf("%d servers are known, want %d", n, many)
 	}
 }

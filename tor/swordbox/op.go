@@ -78,11 +78,15 @@ type op struct {
 	got   uint32 // packets of a READ's answer that came
 	lane  int32  // flow whose connection carries it
 	next  int32  // op behind it there
-	word  int32
+	word  int32  // that counts it; none, or lapsed
 	flags uint16
 	kind  kind
 	state state
 }
+
+// lapsed is the word of an operation that nothing counts any more, though it is open: see
+// node.lapse.
+const lapsed = int32(-2)
 
 // more is what few operations need, beside op.
 type more struct {
@@ -165,6 +169,8 @@ func (o *op) same(f *hdr.Frame, b []byte, k, mtu uint32) bool {
 // makeable reports whether o can be sent again from here.
 func (o *op) makeable() bool {
 	switch {
+	case o.word == lapsed:
+		return false
 	case o.is(fReplaced|fKept) || o.kind == kRead || o.kind.atomic():
 		return true
 	case o.kind == kWrite:

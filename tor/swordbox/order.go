@@ -161,7 +161,7 @@ func (n *node) foretold(o *op, c *flow) bool {
 // made its word unknown since.
 func (n *node) foresaw(o *op) bool {
 	w := o.word
-	if w == none {
+	if w < 0 {
 		return false
 	}
 	v := &n.words.w[w]
@@ -367,7 +367,7 @@ func (n *node) forget(o *op, done bool) {
 	if o.is(fKept) {
 		n.unkeep(o)
 	}
-	if o.word != none {
+	if o.word >= 0 {
 		n.wake(queue{forWord, o.word})
 	}
 	n.wake(queue{})

@@ -63,7 +63,7 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 			s.c.Drop(x, reasonReset)
 		}
 		return
-	case o.state == sUnsent && o.kind != kRead && s.f.BTHOf(b).PSN() != o.cpsn || !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0:
+	case o.state == sUnsent && o.kind != kRead && s.f.BTHOf(b).PSN() != o.cpsn || !s.keepLate(fl, x):
 		if o.state == sUnsent {
 			n.prompt(o, 0, hdr.SynNAKSequence)
 		}
@@ -71,10 +71,19 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 		if !fl.waits {
 			n.uncount(fl)
 		}
-		return
+	}
+}
+
+// keepLate holds x, a repetition of a request of flow fl, which has none; false when there is no
+// room.
+func (s *wire) keepLate(fl *flow, x *packet.Buf) bool {
+	n := s.n
+	if !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0 {
+		return false
 	}
 	n.wait(fl)
 	n.tally(fl)
+	return true
 }
 
 // retry sends a repetition, x with the bytes b and headers f, of an operation that is to
@@ -86,6 +95,13 @@ func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	psn := f.BTHOf(b).PSN()
 	o, k := n.find(fl, psn)
 	released := int32(k-fl.head) < 0
+	if o != nil && o.state == sOpen && o.word == lapsed {
+		if n.roams(o) {
+			return false
+		}
+		s.send(fl, o, x, b, f, uint32(hdr.PSNDiff(psn, o.cpsn)))
+		return true
+	}
 	if o == nil || o.state == sOpen || o.state == sFailed || o.state == sDone && !(released && o.kind == kRead) {
 		s.c.Drop(x, reasonRepeat) // all has come right meanwhile
 		return true
@@ -176,6 +192,12 @@ func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 		return
 	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
+	if o.word == lapsed && o.modifies() && n.roams(o) {
+		if n.waits.why = (queue{}); !fl.late.Empty() || !s.keepLate(fl, x) {
+			s.c.Drop(x, reasonEarly)
+		}
+		return
+	}
 	if c == fl && n.handedOver(c) || !o.makeable() {
 		if o.kind == kRead && off < o.got {
 			o.got = off

@@ -134,7 +134,7 @@ func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		n.wait(fl)
 		n.tally(fl)
 		if fl.stall.Len() > 1 {
-			s.try(fl) // it may complete a message
+			s.try(fl, mostResumed) // it may complete a message
 		}
 		if fl.gone {
 			return

@@ -203,6 +203,13 @@ func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	f := &s.f
 	before := psnAdd(psn, hdr.PSNMask)
+	if f.Op == hdr.Acknowledge {
+		if syn := f.AETHOf(b).Syndrome(); syn.NAK() && syn != hdr.SynNAKSequence {
+			s.unfollow(c) // its queue pairs are of no use any more, whichever request it was
+			s.emit(toClients, x)
+			return
+		}
+	}
 	switch {
 	case f.Op == hdr.Acknowledge && f.AETHOf(b).Syndrome().ACK():
 		s.acked(c, psn)

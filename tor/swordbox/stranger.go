@@ -119,9 +119,9 @@ func (n *node) detain(x *packet.Buf) {
 	}
 }
 
-// admitStrangers sends on strangers' requests that wait.
+// admitStrangers sends on strangers' requests that wait, some of them.
 func (s *wire) admitStrangers() {
-	for q := &s.n.strangers; !q.Empty(); {
+	for q, k := &s.n.strangers, 0; k < mostResumed && !q.Empty(); k++ {
 		x := s.n.shelf.Mine(s.c, q, s.n.worker)
 		if x == nil {
 			return

@@ -517,3 +517,27 @@ func TestAway(t *testing.T) {
 		t.Errorf("%d connections were given up", n)
 	}
 }
+
+// What the server has not executed, as it refused what came before, and before that was followed,
+// is not executed later over another connection.
+func TestRefusedBefore(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	c := r.client().connect()
+	c.psn++ // the first one was lost
+	p := c.psn
+	one(t, c.write(0x5000, 1).Out["b"])
+	one(t, c.write(0x5000, 2).Out["b"])
+	one(t, c.write(va, 5).Out["b"]) // followed from here on
+	one(t, c.nak(p+1, hdr.SynNAKRemoteAccess).Out["a"])
+	out := r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"]
+	out = append(out, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["b"]...)
+	out = append(out, r.Advance(time.Second).Out["b"]...)
+	for _, f := range out {
+		if queuePair(f.Bytes) == a.sqpn && opcode(t, f.Bytes) == hdr.WriteOnly && len(f.Bytes) > 74 {
+			t.Errorf("it goes over another connection: %s", text(f.Bytes))
+		}
+	}
+}

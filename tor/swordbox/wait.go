@@ -29,8 +29,8 @@ const (
 	mostPatience = clock.Duration(8 * time.Millisecond)
 )
 
-// mostResumed is how many clients are tried in one go, at most; those that are left come
-// with the next frame.
+// mostResumed is how many clients are tried in one go, and how many requests of theirs go, at most;
+// what is left comes with the next frame.
 const mostResumed = 64
 
 // queue names what a client waits for.
@@ -219,47 +219,57 @@ func (n *node) uncount(f *flow) {
 	}
 }
 
-// resume lets go what waits, as far as it may, of no more than so many clients. The result
-// is how many are left of these.
+// resume lets go what waits, as far as it may: of no more than so many clients, and no more
+// requests. The result is how many are left of these.
 func (s *wire) resume(most int) int {
-	for t := &s.n.waits; t.n > 0 && most > 0; most-- {
+	for t := &s.n.waits; t.n > 0 && most > 0; {
 		i := t.calls[t.from]
 		t.from, t.n = (t.from+1)%len(t.calls), t.n-1
 		t.w[i].called = false
+		went := 0
 		if f := &s.n.flows[i]; f.waits {
-			s.try(f)
+			went = s.try(f, most)
 		}
+		most -= max(went, 1)
 	}
 	return most
 }
 
-// try lets go what waits of flow f, as far as it may. When its first request has to wait on,
+// try lets go what waits of flow f, as far as it may, and most requests of it. The result is how
+// many went. When its first request has to wait on,
 // for the same, it keeps its place in the queue; but where those that wait for different
 // things are in one queue, nobody is to stand before others for long.
-func (s *wire) try(f *flow) {
+func (s *wire) try(f *flow, most int) (went int) {
 	n, i := s.n, s.n.index(f)
 	w := &n.waits.w[i]
 	n.uncount(f)
-	went := s.drain(f)
+	went = s.drain(f, most)
 	if !f.awaits() {
 		n.leave(f)
-		return
+		return went
 	}
-	if n.tally(f); went {
+	if n.tally(f); went > 0 {
 		w.since = n.c.Now()
 	}
-	if was := w.in; went || was != n.waits.why || was.kind == forOther {
+	if was := w.in; went > 0 || was != n.waits.why || was.kind == forOther {
 		n.quit(i)
 		n.line(i, n.waits.why)
 		if was.kind != forOther {
 			n.wake(was)
 		}
 	}
+	return went
 }
 
-// drain sends on what waits of flow fl, as far as it may; true when something went.
-func (s *wire) drain(fl *flow) (went bool) {
+// drain sends on what waits of flow fl, as far as it may, and most frames of it. The result is how
+// many went. When that was all that may it is to be tried again.
+func (s *wire) drain(fl *flow, most int) (went int) {
 	for fl.awaits() {
+		if went == most {
+			s.n.waits.why = queue{}
+			s.n.call(s.n.index(fl))
+			return went
+		}
 		q := &fl.stall
 		if !fl.late.Empty() {
 			q = &fl.late
@@ -272,8 +282,8 @@ func (s *wire) drain(fl *flow) (went bool) {
 		if hdr.Parse(b, &s.g) != hdr.IsRoCE || q == &fl.stall && !s.admit(fl, x, b, &s.g) || q == &fl.late && !s.retry(fl, x, b, &s.g) {
 			return went
 		}
-		if went = true; fl.gone {
-			return true // nothing waits any more
+		if went++; fl.gone {
+			return went // nothing waits any more
 		}
 		s.n.shelf.Remove(q)
 		if fl.doomed {

@@ -3,6 +3,7 @@ package swordbox
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -177,5 +178,86 @@ func TestHeldShare(t *testing.T) {
 	b.leave()
 	if kept() != 0 {
 		t.Errorf("%d frames of a connection that is gone count", kept())
+	}
+}
+
+// long has the first request of a client's wait, and so many behind it, and says which frame lets
+// it go. A player, if there is one, is given the same.
+func long(t testing.TB, n int) (r *rig, p *player, frees []byte) {
+	t.Helper()
+	const va = 0x7008
+	r = newRig(t, graph.Args{"window": "4096", "hold": fmt.Sprint(4 * n), "giveup": "1h", "alive": "1h"})
+	var tape []taped
+	if _, is := t.(*testing.B); is {
+		p = newPlayerOf(t, r.args, 5*n+256)
+		r.tape = &tape
+	}
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	c := r.join()
+	one(t, b.cas(va, 1, 2).Out["b"])                                                        // as a WRITE
+	none0(t, c.request(hdr.WriteOnly, reth(va-8, testRKey, 24), make([]byte, 24)).Out["b"]) // waits for it
+	for range n {
+		none0(t, c.write(0x5000, 1).Out["b"])
+	}
+	frees = a.response(hdr.Acknowledge, a.spsn, aeth(hdr.SynACK, a.smsn+1), nil)
+	if p != nil {
+		p.play(tape)
+	}
+	return r, p, frees
+}
+
+// However many requests of a client wait, a frame lets no more of them go than some.
+func TestLongQueue(t *testing.T) {
+	const many = 500
+	r, _, f := long(t, many)
+	got := r.Push("b", f).Out["b"]
+	if len(got) == 0 || len(got) > 2*mostResumed {
+		t.Fatalf("%d went on with one frame, want %d at most", len(got), 2*mostResumed)
+	}
+	sent := len(got)
+	for range 2 * many / mostResumed {
+		sent += len(r.Advance(5 * time.Millisecond).Out["b"]) // and nothing else comes
+	}
+	if sent != many+1 {
+		t.Errorf("%d went on, want %d", sent, many+1)
+	}
+}
+
+// The same of requests that nobody follows.
+func TestManyStrangers(t *testing.T) {
+	const va, many = 0x7008, 300
+	r := newRig(t, graph.Args{"hold": "4096"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	one(t, b.cas(va, 1, 2).Out["b"])
+	x := r.client()
+	for range many {
+		none0(t, x.write(va, 1).Out["b"])
+	}
+	sent := len(a.ack().Out["b"])
+	if sent == 0 || sent > 2*mostResumed { // tried behind the answer, and behind the frame
+		t.Fatalf("%d went on with one frame, want %d at most", sent, 2*mostResumed)
+	}
+	for range many / mostResumed {
+		sent += len(r.Advance(5 * time.Millisecond).Out["b"])
+	}
+	if sent != many {
+		t.Errorf("%d went on, want %d", sent, many)
+	}
+}
+
+// BenchmarkLong is what one frame costs that lets the first of so many requests of one client go.
+func BenchmarkLong(b *testing.B) {
+	for _, n := range []int{16, 256, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				r, p, f := long(b, n)
+				x := []taped{{"b", r.Clock.Now(), f}}
+				b.StartTimer()
+				p.play(x)
+			}
+		})
 	}
 }

@@ -40,7 +40,9 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 				f.excuse(away, now)
 			}
 			switch {
-			case f.synced && (f.oldest != none || f.gated):
+			case f.quiet && now.Sub(f.heard) < s.cfg.idle:
+				f.quiet = false // the server's end is there
+			case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
 				s.watch(f)
 				busy = busy || f.guests > 0 || f.inDoubt || f.gated
 			case f.quiet && f.asked != 0 && s.unanswered(f, f.asked):
@@ -53,7 +55,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 			}
 		}
 		n.rotate(mostResumed)
-		busy = busy || len(n.waits.all) > 0
+		busy = busy || len(n.waits.all) > 0 || !n.strangers.Empty()
 		s.settle()
 		if !n.idle() || n.kept || !s.cfg.mode.moves() {
 			n.busy = now
@@ -103,7 +105,10 @@ func (s *wire) watch(c *flow) {
 		return
 	}
 	if n.handedOver(c) && c.writes == 0 {
-		return // that is its client's business
+		if n.ops[c.newest].word != lapsed && s.unanswered(c, c.stirred()) {
+			n.lapse(c)
+		}
+		return // all else is its client's business
 	}
 	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
 		s.fail(c)

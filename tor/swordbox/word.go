@@ -486,8 +486,8 @@ func (t *words) leave(o *op, at int32, m *more, done bool, now clock.Time) (fill
 	if o.is(fReplaced) {
 		t.writes--
 	}
-	if o.word == none {
-		if o.modifies() {
+	if o.word < 0 {
+		if o.word == none && o.modifies() {
 			t.free.leave(o.is(fOdd))
 		}
 		return false

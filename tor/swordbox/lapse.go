@@ -1,0 +1,48 @@
+package swordbox
+
+// A request that only its client can send again may never be answered: it was lost, and its
+// client is gone; or its queue pair at the server is, and the client asks on and on. When the
+// server answered others meanwhile, giveup= long, it has executed what came to it, or never
+// will. Then the request is what one is that nobody follows (stranger.go): it may be under way
+// for settle= after it was sent, and each time after its client sent it again. No word waits for its answer
+// any more; its client may still get that, and give up by its own counts, as without this app.
+
+// lapse takes what connection c carries, all of its own client's, out of the counts of words.
+// Nobody else's goes behind it.
+func (n *node) lapse(c *flow) {
+	n.keys.recall(c)
+	for o := n.oldest(c); o != nil; o = n.behind(o) {
+		if o.word == lapsed {
+			continue
+		}
+		if w := o.word; o.modifies() {
+			n.words.leave(o, n.place(o), n.beside(o), false, n.c.Now())
+			n.roams(o)
+			if w >= 0 {
+				n.wake(queue{forWord, w})
+			}
+		}
+		o.word = lapsed
+		if o.is(fKept) {
+			n.unkeep(o)
+		}
+		if !o.is(fUnkept) {
+			o.flags |= fUnkept
+			c.unkept++
+		}
+	}
+	n.wake(queue{})
+	n.c.Count(ctrLapsed, 1)
+}
+
+// hasLapsed reports whether all that connection f carries has lapsed.
+func (n *node) hasLapsed(f *flow) bool { return f.oldest != none && n.ops[f.newest].word == lapsed }
+
+// roams notes that operation o, which has lapsed, may be executed within settle=, at any time.
+// True when it must not yet be sent: see stranger.
+func (n *node) roams(o *op) (wait bool) {
+	until := n.c.Now().Add(n.cfg.settle)
+	n.words.unknown = until
+	wait, _ = n.words.touch(o.va, o.len, none, 0, until)
+	return wait
+}
