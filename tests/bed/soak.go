@@ -33,9 +33,10 @@ func Soak(t *testing.T, dir string, cores int, all ...Work) {
 	var wg sync.WaitGroup
 	next, undecided, failed := first, 0, 0
 	wall := clock.NewWall()
+	end := wall.Now().Add(span)
 	for range cores {
 		wg.Go(func() {
-			for wall.Now() < clock.Time(span) {
+			for wall.Now() < end {
 				mu.Lock()
 				seed := next
 				next++
@@ -58,6 +59,9 @@ func Soak(t *testing.T, dir string, cores int, all ...Work) {
 		})
 	}
 	wg.Wait()
+	if next == first {
+		t.Errorf("nothing was done within %v", span)
+	}
 	t.Logf("%d from seed %d on: %d undecided, %d failed", next-first, first, undecided, failed)
 }
 
