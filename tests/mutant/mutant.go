@@ -103,6 +103,10 @@ func (b *build) found(t *testing.T, m Mutant, n int) {
 		t.Errorf("not found by %s in %s:\n%s", m.Run, m.By, out)
 	case !strings.Contains(out, "--- FAIL") && !strings.Contains(out, "panic:"):
 		t.Errorf("%v:\n%s", err, out)
+	default:
+		_, by, _ := strings.Cut(out, "--- FAIL: ")
+		by, _, _ = strings.Cut(by, " ")
+		t.Logf("found by %s", by)
 	}
 }
 
