@@ -86,8 +86,8 @@ func connMutants() (all []mutant.Mutant) {
 	return all
 }
 
-// TestConnMutants is TestMutants for the tracker.
-func TestConnMutants(t *testing.T) { mutant.Run(t, tracker, connMutants()) }
+// TestMutantsOfConn is TestMutants for the tracker.
+func TestMutantsOfConn(t *testing.T) { mutant.Run(t, tracker, connMutants()) }
 
 // Every one of them can still be made.
-func TestConnMutantTexts(t *testing.T) { mutant.Texts(t, tracker, connMutants()) }
+func TestMutantTextsOfConn(t *testing.T) { mutant.Texts(t, tracker, connMutants()) }
