@@ -275,3 +275,32 @@ func TestStaysForWhoWaits(t *testing.T) {
 		t.Errorf("%d answers come, want that to the append and that which was held", len(out))
 	}
 }
+
+// TestStaysForWhoMayRepeat: the answer to a READ that was led elsewhere may be lost behind the app, and its client
+// repeat it late. A stranger's frames do not send that where it was first meant to go: rxe would ignore it until
+// the client gives its connection up.
+func TestStaysForWhoMayRepeat(t *testing.T) {
+	r := steered(t, graph.Args{"repair": "0"})
+	r.staleCAS(1)
+	r.from(0x20, 109, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(1)), nil)
+	r.readsAt(110, theTail, 128)
+	p := make([]byte, 128)
+	wireEntry(p, 5)
+	r.from(0x20, 110, hdr.ReadRespOnly, hdr.SynACK, 0, p)
+	r.Clock.Advance(10 * time.Second)
+	for i := range uint32(2 * maxAhead) {
+		r.to(0x20, 5000+i, hdr.WriteOnly, reth(0x30000, r.rkey, 8), make([]byte, 8))
+	}
+	if got := r.readsAt(110, theTail, 128); got != theTail+128 {
+		t.Errorf("the READ goes to %#x when it is repeated", got)
+	}
+	s := r.App().(*Steer)
+	r.Clock.Advance(time.Minute)
+	before := s.conns.Len()
+	for i := range uint32(maxAhead) {
+		r.to(0x20, 7000+i, hdr.WriteOnly, reth(0x30000, r.rkey, 8), make([]byte, 8))
+	}
+	if s.conns.Len() != before-1 {
+		t.Error("a connection that may be another one is not met anew after a minute")
+	}
+}

@@ -147,14 +147,23 @@ func (s *Steer) astray(i int32, psn, n uint32) {
 	r.ahead = min(r.ahead+1, maxAhead)
 	r.aheadTo = (psn + n) & hdr.PSNMask
 	x := s.conns.Row(conn.Slot(i))
-	if r.ahead == maxAhead && x.Learnt == conn.Inferred && s.ctx.Now().Sub(r.answered) > quietBefore && s.mayLeave(i) {
+	if r.ahead == maxAhead && x.Learnt == conn.Inferred && s.ctx.Now().Sub(r.answered) > s.quietBefore(i) && s.mayLeave(i) {
 		s.conns.Remove(conn.Slot(i))
 	}
 }
 
-// quietBefore is how long a server has answered nothing on a connection that
-// may be another one by now.
-const quietBefore = time.Second
+// quietBefore is how long a server has answered nothing on connection i that may be another
+// one by now. Where a READ was led elsewhere, and its answer lost behind the app, the
+// client may repeat it after a time-out of 17 s (IBTA 11.6.2: local ACK timeout 22).
+func (s *state) quietBefore(i int32) time.Duration {
+	ring := s.opsOf(i)
+	for j := range ring {
+		if o := &ring[j]; o.kind == opRead && o.steered {
+			return 20 * time.Second
+		}
+	}
+	return time.Second
+}
 
 // trackable reports whether a request makes its connection worth a row.
 func (s *Steer) trackable(b []byte, fl hdr.OpFlags) bool {
