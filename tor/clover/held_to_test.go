@@ -246,7 +246,7 @@ func TestFlushForgetsEntries(t *testing.T) {
 // TestStaysForWhoWaits: a connection that has an answer to come, or one that is held, is not met anew.
 func TestStaysForWhoWaits(t *testing.T) {
 	astray := func(r *rig, qpn uint32) {
-		r.Clock.Advance(2 * time.Second)
+		r.Clock.Advance(30 * time.Second)
 		for i := range uint32(2 * maxAhead) {
 			r.to(qpn, 5000+i, hdr.WriteOnly, reth(0x30000, r.rkey, 8), make([]byte, 8))
 		}
