@@ -15,6 +15,8 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,9 +119,48 @@ func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (
 	all.MustRegister(collector{inst, stats}, collectors.NewGoCollector())
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
-	s := &Server{ln: ln, srv: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, end: make(chan error, 1)}
-	go func() { s.end <- s.srv.Serve(ln) }()
+	s := &Server{ln: ln, srv: &http.Server{Handler: mux, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience}, end: make(chan error, 1)}
+	go func() { s.end <- s.srv.Serve(&few{Listener: ln}) }()
 	return s, nil
+}
+
+// Whoever reaches the address has maxConns connections at a time, together with all others. They end when nothing
+// is asked by them, or what was asked is not taken, for so long.
+const (
+	maxConns = 64
+	patience = 5 * time.Second
+)
+
+// few is a listener that hangs up on whoever comes while maxConns are there.
+type few struct {
+	net.Listener
+	open atomic.Int32
+}
+
+func (l *few) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.open.Add(1) <= maxConns {
+			return &counted{Conn: c, of: l}, nil
+		}
+		l.open.Add(-1)
+		_ = c.Close()
+	}
+}
+
+// counted is one of these connections.
+type counted struct {
+	net.Conn
+	of   *few
+	gone sync.Once
+}
+
+func (c *counted) Close() error {
+	c.gone.Do(func() { c.of.open.Add(-1) })
+	return c.Conn.Close()
 }
 
 // Addr is where the metrics are.

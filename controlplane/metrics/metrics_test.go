@@ -1,14 +1,19 @@
 package metrics_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/quillon/quillon/controlplane/metrics"
 	"github.com/quillon/quillon/controlplane/p4rt"
@@ -24,7 +29,8 @@ type counting struct{ port.Port }
 
 func (counting) Stats() port.Stats { return port.Stats{Bypassed: 22, Missed: 3, ShutOut: 7} }
 
-func TestMetrics(t *testing.T) {
+// running is an instance of one app and one port.
+func running(t *testing.T) *graph.Instance {
 	spec, err := graph.ParseSpec([]byte("ports: {a: {kind: mem}}\napps: {s: {kind: sink}}\nlinks: [a.out -> s.in]\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -34,21 +40,90 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	wire, other := mem.NewWire("a", "b", pool, 1, clock.NewWall())
-	defer other.Close()
+	t.Cleanup(func() { other.Close() })
 	inst, err := graph.New(graph.Config{Spec: spec, Kinds: graph.Builtin(), Ports: map[string][]port.Port{"a": {counting{wire}}}, Clock: clock.NewWall()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer inst.Close()
-	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() { inst.Close() })
+	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error)
 	go func() { ran <- inst.Run(ctx) }()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		if err := <-ran; err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return inst
+}
+
+// TestBounded: whoever reaches the address has a few connections at a time, which end when they ask for nothing,
+// or do not take what they asked for: descriptors and memory are the process's.
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	s, err := metrics.Listen("127.0.0.1:0", false, running(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const most, ask = 64, "GET /else HTTP/1.1\r\nHost: a\r\n\r\n"
+	answered := func(c net.Conn) bool {
+		if _, err := io.WriteString(c, ask); err != nil {
+			return false
+		}
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		return err == nil && r.StatusCode == http.StatusNotFound
+	}
+	var open []net.Conn
+	for range 4 * most {
+		c, err := net.Dial("tcp", s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if answered(c) {
+			open = append(open, c)
+		}
+	}
+	if len(open) != most {
+		t.Errorf("%d connections were served, want %d", len(open), most)
+	}
+	// One asks for more than fits on its way, and takes nothing.
+	slow := open[0]
+	_ = slow.SetWriteDeadline(time.Now().Add(time.Second))
+	for range 1 << 12 {
+		if _, err := io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			break
+		}
+	}
+	for i, c := range open[1:] {
+		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			t.Fatalf("connection %d, which says nothing: %v", i+1, err)
+		}
+	}
+	for left := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if _, err := slow.Write([]byte("GET")); errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+			break
+		}
+		_ = slow.SetWriteDeadline(time.Now().Add(time.Second))
+		if time.Now().After(left) {
+			t.Fatal("the connection whose client takes nothing is open")
+		}
+	}
+	c, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if !answered(c) {
+		t.Error("nobody is served when all have gone")
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	inst := running(t)
 	times := []string{"quillon_worker_seconds_total{counter=\"ran\",worker=\"0\"} ", "quillon_worker_seconds_total{counter=\"waited\",worker=\"0\"} "}
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
 		times = nil // this kernel does not count them

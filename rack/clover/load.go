@@ -23,7 +23,7 @@ type Load struct {
 	// then; Mix and MaxOps do not matter.
 	Sweep bool
 	// Log, if not nil, records what the sessions were told. A value's number is in
-	// its first 8 bytes; that of a key's first value is 0.
+	// its first 8 bytes, and what follows is made of it; that of a key's first value is 0.
 	Log *history.Log[history.Register, uint64]
 }
 
@@ -225,6 +225,9 @@ func (l *loader) next(s *loadSession, now clock.Time) {
 	if op.Write {
 		s.seq = s.journal.begin(op.Key)
 		put64(l.value, 0, uint64(tagOf(s.number, s.seq)))
+		if l.run.Log != nil {
+			fill(l.value)
+		}
 	}
 	if l.run.Log != nil {
 		s.id = l.run.Log.Call(int(s.number), now, history.Register{Key: op.Key, Write: op.Write, Value: uint64(tagOf(s.number, s.seq))})
@@ -271,6 +274,9 @@ func (l *loader) done(r *Result) {
 		value := uint64(0)
 		if !r.Write {
 			value = u64(r.Value, 0)
+			if !filled(r.Value) {
+				value = mixture
+			}
 		}
 		l.run.Log.Return(s.id, r.End, value)
 	}
@@ -283,6 +289,28 @@ func (l *loader) done(r *Result) {
 	}
 	l.next(s, r.End)
 }
+
+// mixture is logged for what was read that is no value: nobody writes it.
+const mixture = ^uint64(0)
+
+// fill makes the words of a value behind its number of that, with ones in all their parts.
+func fill(value []byte) {
+	for at := 8; at+8 <= len(value); at += 8 {
+		put64(value, at, u64(value, 0)*golden)
+	}
+}
+
+// filled reports whether a value is as fill leaves it.
+func filled(value []byte) bool {
+	for at := 8; at+8 <= len(value); at += 8 {
+		if u64(value, at) != u64(value, 0)*golden {
+			return false
+		}
+	}
+	return true
+}
+
+const golden = 0x9E3779B97F4A7C15 // 2^64 by the golden ratio
 
 func (l *loader) count(r *Result) {
 	t := &l.tally

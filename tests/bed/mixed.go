@@ -38,6 +38,7 @@ type Store struct {
 	Sessions int // of a client; 0 = 3
 	Ops      int // of a session; 0 = 40
 	Keys     int // 0 = 3
+	Slab     int // size of an entry; 0 = 128
 }
 
 // MixedResult is what a run came to.
@@ -199,7 +200,7 @@ func (s Store) load(b *Bed, seed uint64, res *MixedResult) (*storeLoad, error) {
 	conn := b.cfg.Conn
 	conn.SQPSN = clover.FirstPSN
 	cl, err := clover.New(clover.Config{
-		Keys: ycsb.Sequential(1, s.Keys), Entries: 4096, Sessions: s.Sessions, Mix: ycsb.A, Seed: seed,
+		Keys: ycsb.Sequential(1, s.Keys), Entries: 4096, Slab: s.Slab, Sessions: s.Sessions, Mix: ycsb.A, Seed: seed,
 		Profile: b.cfg.Profile, LinkMTU: b.cfg.MTU + 80, Conn: conn,
 	}, rack)
 	if err != nil {

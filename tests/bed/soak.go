@@ -60,7 +60,7 @@ func Soak(t *testing.T, dir string, cores int, all ...Work) {
 	}
 	wg.Wait()
 	if next == first {
-		t.Error("nothing was played")
+		t.Errorf("nothing was done within %v", span)
 	}
 	t.Logf("%d from seed %d on: %d undecided, %d failed", next-first, first, undecided, failed)
 }

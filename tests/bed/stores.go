@@ -58,6 +58,9 @@ func RandomStore(seed uint64) StoreWorld {
 		v.spoofs(rng)
 		w.Spoofs = v.Spoofs
 	}
+	if rng.IntN(2) == 0 {
+		w.Store.Slab = 128 << rng.IntN(5) // up to eight packets
+	}
 	return w
 }
 

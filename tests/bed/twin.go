@@ -31,6 +31,9 @@ type World struct {
 	Crash       bool    // the box's end is no clean one
 	CE          int     // one of so many of the clients' frames meets congestion; 0 = none
 	Faults      fault.Mix
+	// Passes: operations of one client on different words may pass each other, as on
+	// several queue pairs. What was flushed behind one that was refused may have been executed.
+	Passes bool
 }
 
 // Region is memory of the server's under an R_Key. Regions of one memory show it

@@ -21,6 +21,8 @@ type Limits struct {
 	NoRestart bool
 	// Crashes: it is killed in each world, up to four times.
 	Crashes bool
+	// Passes: operations of one client on different words may pass each other in it.
+	Passes bool
 }
 
 // RandomWorld is the world that a seed stands for.
@@ -29,7 +31,7 @@ func RandomWorld(seed uint64, l Limits) World {
 	yes := func(of int) bool { return rng.IntN(of) == 0 }
 	w := World{
 		IPv6: yes(4), MTU: 256 << rng.IntN(5), Profile: rnic.Profile(rng.IntN(2)), AckCoalesce: []int{0, 1, 4, 16}[rng.IntN(4)],
-		Clients: 1 + rng.IntN(3), Domains: 1 + rng.IntN(3), Memories: 1 + rng.IntN(2),
+		Clients: 1 + rng.IntN(3), Domains: 1 + rng.IntN(3), Memories: 1 + rng.IntN(2), Passes: l.Passes,
 	}
 	w.Link.ECN = rnic.ECN(rng.IntN(4))
 	switch rng.IntN(6) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )
 
@@ -43,4 +45,26 @@ func TestSoak(t *testing.T) {
 		bed.Work{Name: "TestTwins", Try: func(seed uint64) error { _, _, err := w.Try(seed); return err }},
 		bed.Work{Name: "TestSchedules", Try: func(seed uint64) error { return bed.TryStore(seed, box, nil, map[string]uint64{}) }},
 	)
+}
+
+// TestLongEntries: entries of several packets, whose READs are taken up again in their middle when one is lost.
+func TestLongEntries(t *testing.T) {
+	resumed := map[string]uint64{}
+	for seed := range uint64(bed.Schedules(20)) {
+		w := bed.RandomStore(seed)
+		w.Store = bed.Store{Clients: 3, Sessions: 4, Ops: 200, Keys: 2, Slab: 2048}
+		w.MTU, w.Conn.PathMTU, w.Profile = 256, 256, rnic.ConnectX
+		w.Spoofs, w.Ends = nil, nil
+		s := fault.Random(seed, fault.Mix{Links: []string{"in", "s0"}, Frames: 400, Within: 40000})
+		r, err := w.Run(seed, ofStores(), s)
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%+v\n%v", seed, err, w, s)
+		}
+		for _, c := range r.Counters {
+			resumed[c.Name] += c.Value
+		}
+	}
+	if resumed["steered-read"] == 0 || resumed["repeated"] == 0 {
+		t.Errorf("%d READs were steered, %d requests repeated", resumed["steered-read"], resumed["repeated"])
+	}
 }

@@ -90,7 +90,7 @@ func (b *build) run(t *testing.T, pkg, tests string, mutant int) (string, error)
 	c := exec.Command(b.binaries[pkg], "-test.failfast", "-test.timeout=5m", "-test.run", tests)
 	c.Dir = filepath.Join(b.root, pkg)
 	// Pages about histories that a mutant broke go with it.
-	c.Env = append(os.Environ(), "QUILLON_SEEDS=4", "TMPDIR="+t.TempDir(), variable+"="+strconv.Itoa(mutant))
+	c.Env = append(os.Environ(), "QUILLON_SEEDS=4", "RAPID_NOFAILFILE=1", "TMPDIR="+t.TempDir(), variable+"="+strconv.Itoa(mutant))
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
@@ -103,6 +103,10 @@ func (b *build) found(t *testing.T, m Mutant, n int) {
 		t.Errorf("not found by %s in %s:\n%s", m.Run, m.By, out)
 	case !strings.Contains(out, "--- FAIL") && !strings.Contains(out, "panic:"):
 		t.Errorf("%v:\n%s", err, out)
+	default:
+		_, by, _ := strings.Cut(out, "--- FAIL: ")
+		by, _, _ = strings.Cut(by, " ")
+		t.Logf("found by %s", by)
 	}
 }
 

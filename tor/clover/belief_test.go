@@ -1,6 +1,7 @@
 package clover
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -377,5 +378,64 @@ func TestForgottenKey(t *testing.T) {
 	hdr.Parse(b, &f)
 	if got := f.RETHOf(b).VA(); got != entryAt(0x9001) {
 		t.Errorf("a read of a forgotten key's entry went to %#x", got)
+	}
+}
+
+// TestReadInItsMiddle: a READ that is taken up again in its middle goes on where it began, and is answered with
+// a first packet that does not begin with an entry's header: it is what is there that comes back. So it is
+// where the path MTU is known when the READ passes (from a WRITE of more than one packet), and where it is not.
+func TestReadInItsMiddle(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		r := newRig(t, graph.Args{})
+		r.size = 1024
+		va := func(lh uint32) uint64 { return 0x900000 + uint64(lh-0x9000)*1024 }
+		r.warm(0x10, 100, va(0x9010), 0x9010)
+		r.write(0x10, 108, va(0x9000), 5, 1)
+		r.append(0x10, 109, va(0x9000), va(0x9001), 0x9001, 5)
+		psn := uint32(111)
+		if known {
+			r.to(0x10, psn, hdr.WriteFirst, reth(0x20000, r.rkey, 512), make([]byte, 256))
+			r.to(0x10, psn+1, hdr.WriteLast, nil, make([]byte, 256))
+			r.from(0x10, psn+1, hdr.Acknowledge, hdr.SynACK, 0, nil)
+			psn += 2
+		}
+		r.to(0x10, psn, hdr.ReadRequest, reth(va(0x9000), r.rkey, 1024), nil)
+		if n := r.Counter("steered-read"); n != 1 {
+			t.Fatalf("%d READs were steered, want 1", n)
+		}
+		p := make([]byte, 256)
+		wireEntry(p, 5)
+		r.from(0x10, psn, hdr.ReadRespFirst, hdr.SynACK, 0, p)
+		for i := range p {
+			p[i] = byte(0x55 + i)
+		}
+		// The rest is lost, and asked for again; then its end is.
+		for at := uint32(1); at < 4; at++ {
+			b := only(t, r.to(0x10, psn+at, hdr.ReadRequest, reth(va(0x9000)+256*uint64(at), r.rkey, 1024-256*at), nil).Out["b"])
+			var f hdr.Frame
+			hdr.Parse(b, &f)
+			if got, want := f.RETHOf(b).VA(), va(0x9001)+256*uint64(at); got != want || hdr.ICRC(b, &f) != hdr.StoredICRC(b, &f) {
+				t.Errorf("MTU known %v: what is behind %d packets is read at %#x, want %#x", known, at, got, want)
+			}
+			op := hdr.ReadRespFirst
+			if at == 3 {
+				op = hdr.ReadRespOnly
+			}
+			b = only(t, r.from(0x10, psn+at, op, hdr.SynACK, 0, p).Out["a"])
+			hdr.Parse(b, &f)
+			if got := f.PayloadOf(b); !bytes.Equal(got, p) {
+				t.Errorf("MTU known %v: it came back as %x, want %x", known, got[:16], p[:16])
+			}
+		}
+		// What comes after it is the next request, and no part of it.
+		b := only(t, r.to(0x10, psn+4, hdr.ReadRequest, reth(0x30000, r.rkey, 64), nil).Out["b"])
+		var f hdr.Frame
+		hdr.Parse(b, &f)
+		if got := f.RETHOf(b).VA(); got != 0x30000 {
+			t.Errorf("MTU known %v: another READ goes to %#x", known, got)
+		}
+		if b = only(t, r.from(0x10, psn+4, hdr.ReadRespOnly, hdr.SynACK, 0, p[:64]).Out["a"]); !bytes.Contains(b, p[:64]) {
+			t.Errorf("MTU known %v: another READ's answer is changed", known)
+		}
 	}
 }

@@ -56,7 +56,8 @@
 //   - A connection ends by the connection manager's word, by a NAK that ends the
 //     queue pair, or when it was quiet for idle=. When a sequence
 //     of requests is nowhere near the expected PSN, and the server has answered
-//     nothing for a second, it may be another connection with the same numbers: it
+//     nothing for a second (20 s where a READ was steered, which may be repeated), it may
+//     be another connection with the same numbers: it
 //     is paired anew, if the outcome of all that was steered on it is known.
 //   - R_Keys are learnt from WRITEs that the server has acknowledged, servers from
 //     connections that are paired. Everything learnt has a fixed number of places.

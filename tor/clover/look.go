@@ -17,6 +17,7 @@ type parsed struct {
 	// out for the turn at keys.
 	row      int32
 	psns     uint32 // that a request takes
+	slack    uint16 // that a READ may take beyond them
 	acked    uint32 // newest PSN that the server has answered
 	advanced bool   // this answer is newer than any before
 	order    order

@@ -29,7 +29,7 @@ func (s *Steer) rank(r *row, b []byte) {
 		n, slack = s.psnsOf(b, p.row)
 	}
 	d := hdr.PSNDiff(p.psn, r.epsn)
-	p.psns, p.acked, p.order = n, r.acked, next
+	p.psns, p.slack, p.acked, p.order = n, uint16(min(slack, 1<<15)), r.acked, next
 	switch {
 	case r.sid == noServer:
 		// Only followed, until its other direction is known.
@@ -147,14 +147,23 @@ func (s *Steer) astray(i int32, psn, n uint32) {
 	r.ahead = min(r.ahead+1, maxAhead)
 	r.aheadTo = (psn + n) & hdr.PSNMask
 	x := s.conns.Row(conn.Slot(i))
-	if r.ahead == maxAhead && x.Learnt == conn.Inferred && s.ctx.Now().Sub(r.answered) > quietBefore && s.mayLeave(i) {
+	if r.ahead == maxAhead && x.Learnt == conn.Inferred && s.ctx.Now().Sub(r.answered) > s.quietBefore(i) && s.mayLeave(i) {
 		s.conns.Remove(conn.Slot(i))
 	}
 }
 
-// quietBefore is how long a server has answered nothing on a connection that
-// may be another one by now.
-const quietBefore = time.Second
+// quietBefore is how long a server has answered nothing on connection i that may be another
+// one by now. Where a READ was led elsewhere, and its answer lost behind the app, the
+// client may repeat it after a time-out of 17 s (IBTA 11.6.2: local ACK timeout 22).
+func (s *state) quietBefore(i int32) time.Duration {
+	ring := s.opsOf(i)
+	for j := range ring {
+		if o := &ring[j]; o.kind == opRead && o.steered {
+			return 20 * time.Second
+		}
+	}
+	return time.Second
+}
 
 // trackable reports whether a request makes its connection worth a row.
 func (s *Steer) trackable(b []byte, fl hdr.OpFlags) bool {
@@ -434,6 +443,9 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f, ri, psn, npsn := &s.f, s.row, s.psn, s.psns
 	r := &s.rows[ri]
 	reth := f.RETHOf(b)
+	if s.readOn(c, x, b) {
+		return
+	}
 	class, ok := wire.Class(reth.DMALength())
 	if !ok || s.cfg.mode != ReadWrite {
 		return
@@ -478,7 +490,8 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 		pass(c, x, reasonWindowFull)
 		return
 	}
-	rec.kind, rec.steered, rec.npsn, rec.key = opRead, true, uint16(npsn), e.key()
+	rec.kind, rec.steered, rec.npsn, rec.key = opRead, true, uint16(npsn)+s.slack, e.key()
+	rec.class = class
 	rec.va, rec.rkey, rec.cliVer = va, reth.RKey(), e.version()
 	rec.newVA, rec.newVer, rec.epoch, rec.n = t.va, t.version(), k.epoch, k.sent
 	if k.unlinked() > 0 {
@@ -495,6 +508,23 @@ func (s *Steer) rewriteRead(b []byte, rec *op, va uint64) {
 	reth := s.f.RETHOf(b)
 	s.changing(b, int(s.f.BTH)+hdr.BTHLen, 8)
 	reth.SetVA(rec.newVA + (va - rec.va))
+}
+
+// readOn handles a READ request that repeats a steered one, or takes it up again in its middle; false when it is
+// none. Where the path MTU was not known when that passed, the middle looks like the next request.
+func (s *Steer) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
+	rec := s.op(s.row, s.psn)
+	if rec == nil || rec.kind != opRead || !rec.steered {
+		return false
+	}
+	reth := s.f.RETHOf(b)
+	done, all := reth.VA()-rec.va, uint64(wire.MinSlab)<<rec.class
+	if reth.RKey() != rec.rkey || done >= all || done+uint64(reth.DMALength()) != all || (done == 0) != (s.psn == rec.psn) {
+		return false
+	}
+	s.rewriteRead(b, rec, reth.VA())
+	c.Mark(x, packet.Rewritten, reasonRepeated)
+	return true
 }
 
 // again handles a retransmission. What it asks for must be what was asked for
@@ -519,15 +549,7 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte) {
 		}
 		pass(c, x, reasonRepeated)
 	case fl&hdr.IsRead != 0:
-		// A READ may be taken up again in its middle.
-		rec := s.op(ri, psn)
-		if rec == nil || rec.kind != opRead || !rec.steered {
-			return
-		}
-		if va := f.RETHOf(b).VA(); f.RETHOf(b).RKey() == rec.rkey && va-rec.va < 1<<31 {
-			s.rewriteRead(b, rec, va)
-			c.Mark(x, packet.Rewritten, reasonRepeated)
-		}
+		s.readOn(c, x, b)
 	case fl&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0:
 		// What it wrote is remembered, unless the original went unseen.
 		reth, p := f.RETHOf(b), f.PayloadOf(b)

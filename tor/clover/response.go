@@ -80,7 +80,7 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	case p.fl&hdr.IsReadResp != 0 && rec.kind == opRead:
 		s.close(rec)
 		rec.live = false
-		if rec.steered && p.fl&(hdr.IsFirst|hdr.IsOnly) != 0 {
+		if rec.steered && p.psn == rec.psn { // the packet that begins with the entry's header
 			k := &s.keys.s[rec.key]
 			s.restoreRead(c, x, b, rec, k.epoch == rec.epoch)
 			if k.epoch == rec.epoch && !k.linked(rec.n) {

@@ -106,6 +106,7 @@ type op struct {
 	booked        uint16 // places for its answer (state.booked)
 	note          int32  // its record in the journal+1; 0: none
 	kind          uint8
+	class         uint8 // READ: of the entry
 	cliVer        uint8 // version that the client expects at va
 	newVer        uint8 // version at newVA
 	repairs       uint8

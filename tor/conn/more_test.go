@@ -515,6 +515,9 @@ func TestAdopt(t *testing.T) {
 		"a queue pair of another":           func(r *Row) { r.Client.QPN++ },
 	} {
 		r := good
+		if name != "a queue pair of another" {
+			r.Client.QPN, r.Server.QPN = r.Client.QPN+100, r.Server.QPN+100 // nobody's, so that nothing else is wrong
+		}
 		change(&r)
 		if err := y.Adopt(3, s+1, &r); !errors.Is(err, ErrImplausible) || y.Len() != 1 {
 			t.Errorf("%s: %v, %d rows", name, err, y.Len())
@@ -597,6 +600,56 @@ func TestPlain(t *testing.T) {
 	}
 	if plain < 1000 || owned < 1000 {
 		t.Errorf("%d frames were plain, %d of an owner's rows", plain, owned)
+	}
+}
+
+// TestNotPlain: what is about a connection and takes more than a look is not plain, and changes nothing.
+func TestNotPlain(t *testing.T) {
+	c := example()
+	reverse, back := *c, *c
+	reverse.client, reverse.server, reverse.cqpn, reverse.sqpn = c.server, c.client, c.sqpn, c.cqpn
+	back = reverse
+	other := c.request(hdr.WriteOnly, 5)
+	for name, b := range map[string][]byte{
+		"a request of the server's":       reverse.request(hdr.WriteOnly, 5),
+		"an answer of the client's":       back.response(hdr.Acknowledge, 5),
+		"what tells the path MTU":         c.request(hdr.WriteFirst, 5),
+		"what tells it, of the server's":  c.response(hdr.ReadRespFirst, 5),
+		"":                                other,
+		"by another network":              other,
+		"an answer by another network":    c.response(hdr.Acknowledge, 5),
+		"from another worker's":           other,
+		"from another MAC address":        other,
+		"an answer from another MAC addr": c.response(hdr.Acknowledge, 5),
+	} {
+		x := newTable(t, Config{Rows: 4, Infer: true, Settle: -1, GuardMAC: strings.Contains(name, "MAC addr")})
+		inferred(t, x, 1, c, 2)
+		s, _ := x.Find(AddrFrom(c.client), c.cqpn)
+		x.Pin(s)
+		x.Give(s, 1)
+		owner := uint16(1)
+		switch {
+		case strings.Contains(name, "network"):
+			x.Row(s).Net = hdr.NetGRH
+		case strings.Contains(name, "worker"):
+			owner = 2
+		case strings.Contains(name, "MAC addr"):
+			b = bytes.Clone(b)
+			b[11]++
+		}
+		var f hdr.Frame
+		var ends Ends
+		if hdr.Parse(b, &f); !ends.Of(b, &f) {
+			t.Fatal(name)
+		}
+		before := *x.Row(s)
+		got, ok := x.Plain(2, &ends, b, &f, owner)
+		if got != s || ok != (name == "") {
+			t.Errorf("%s: %v of row %d", name, ok, got)
+		}
+		if !ok && *x.Row(s) != before {
+			t.Errorf("%s: it changed %v to %v", name, before, *x.Row(s))
+		}
 	}
 }
 

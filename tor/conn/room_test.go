@@ -213,6 +213,35 @@ func TestLetGo(t *testing.T) {
 	}
 }
 
+// TestLetGoWhenIdle: who may not go stays, however long it was quiet; nor has a stranger's request what is
+// known for sure.
+func TestLetGoWhenIdle(t *testing.T) {
+	goes := false
+	x := newTable(t, Config{Rows: 4, Infer: true, Idle: time.Minute, LetGo: func(Slot) bool { return goes }})
+	x.Pin(born(x, 0, 1, true))
+	for _, goes = range []bool{false, true} {
+		if n := x.Sweep(clock.Time(time.Hour)); n != map[bool]int{true: 1}[goes] {
+			t.Errorf("may go %v: %d rows went", goes, n)
+		}
+	}
+	c, other := nth(7), nth(8)
+	pairUp(t, x, 0, c)
+	other.sqpn, other.client = c.sqpn, host(9)
+	run(t, x, clock.Time(5*time.Second), step{"a stranger's request", other.request(hdr.WriteOnly, 1), Spoofed})
+}
+
+// TestCandidatesAreBounded: an answer is compared with so many rows between two hosts at most.
+func TestCandidatesAreBounded(t *testing.T) {
+	x := newTable(t, Config{Rows: 1 << 13, Infer: true})
+	c := nth(1)
+	for n := range uint32(2 * maxCandidates) {
+		c.sqpn = 1000 + n
+		if _, e := feed(x, 1, c.request(hdr.WriteOnly, first(int(n)))); e != map[bool]Event{true: Opened, false: Full}[n < maxCandidates] {
+			t.Fatalf("row %d: %v", n, e)
+		}
+	}
+}
+
 // Requests of nobody when there is no room: the table is full of living
 // connections, and full of quiet ones that are pinned.
 func BenchmarkNoRoom(b *testing.B) {

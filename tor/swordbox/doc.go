@@ -59,7 +59,9 @@
 // order: while some are open, the next ones go over the same connection, or wait
 // until they are answered. With order=word those on different tracked words may
 // go over different connections, and pass each other: what locks and counters
-// need, and no more than what RDMA promises to different queue pairs.
+// need, and no more than what RDMA promises to different queue pairs. So when one is
+// refused, and ends its client's queue pair, what was sent behind it may have been
+// executed, though its client is told that it was flushed.
 //
 // Clients see their answers in the order of their requests, with their own PSNs
 // and MSNs. One acknowledgement of the server becomes one for each client whose
