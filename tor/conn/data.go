@@ -45,12 +45,11 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 		return NoSlot, Foreign
 	}
 	qpn := f.BTHOf(b).DestQP()
-	k := t.find(ends.Dst, qpn)
-	if k == noRef {
+	k, r := t.row(ends.Dst, qpn)
+	if r == nil {
 		return t.newRequest(now, ends.Src, ends.Dst, qpn, b, f, Opened)
 	}
 	s := k.slot()
-	r := &t.rows[s]
 	if k.client() {
 		if r.Server.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
 			return t.stranger(now, s, ends.Src, ends.Dst, qpn, b, f)
@@ -78,12 +77,11 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		return NoSlot, Foreign
 	}
 	qpn := f.BTHOf(b).DestQP()
-	k := t.find(ends.Dst, qpn)
-	if k == noRef {
+	k, r := t.row(ends.Dst, qpn)
+	if r == nil {
 		return t.infer(now, ends.Src, ends.Dst, qpn, b, f)
 	}
 	s := k.slot()
-	r := &t.rows[s]
 	if !k.client() {
 		switch {
 		case r.Client.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b):

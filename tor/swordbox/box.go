@@ -331,23 +331,29 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	if f.Op.Transport() != hdr.RC {
 		cm, isCM = f.CMOf(b)
 	}
-	a := s.ends.Src // the server's end
+	a := &s.ends.Src // the server's end
 	if in == toClients {
-		a = s.ends.Dst
+		a = &s.ends.Dst
 	}
-	n := s.node(a)
+	n := s.n
+	if n == nil || n.addrs[0] != *a {
+		n = s.node(*a)
+	}
 	switch {
 	case n != nil:
 	case in == toServers && (fl&hdr.IsResponse != 0 || isCM):
-		n = s.admitServer(a)
+		n = s.admitServer(*a)
 	case in == toClients && fl&hdr.IsRequest != 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
-		s.ask(a, b, isCM)
+		s.ask(*a, b, isCM)
 	}
 	if n == nil {
 		s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
 		return
 	}
-	if s.own(n); n.gone {
+	if n != s.n {
+		s.own(n)
+	}
+	if n.gone {
 		s.aside(in, x, b, reasonStranger)
 		return
 	}

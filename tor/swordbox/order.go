@@ -348,7 +348,7 @@ func (n *node) effect(o *op, v *word, c *flow) {
 // forget takes op o, which is not open any more, out of all counts. done: it
 // was executed.
 func (n *node) forget(o *op, done bool) {
-	c, now := n.carrier(o), n.c.Now()
+	c, now, at := n.carrier(o), n.c.Now(), n.place(o)
 	if done {
 		was := n.keys.forgotten
 		if n.keys.learn(o, c, now, n.cfg.mode.moves()); n.keys.forgotten != was {
@@ -356,7 +356,7 @@ func (n *node) forget(o *op, done bool) {
 		}
 	}
 	if !o.is(fOrphan) {
-		fl := n.flowOf(o)
+		fl := n.ownerOf(at)
 		fl.closes(o)
 		n.due(fl)
 	}
@@ -376,7 +376,7 @@ func (n *node) forget(o *op, done bool) {
 	if o.is(fProbe) {
 		m = n.beside(o)
 	}
-	if n.words.leave(o, n.place(o), m, done, now) {
+	if n.words.leave(o, at, m, done, now) {
 		n.c.Count(ctrCached, 1)
 	}
 	if free && done && n.cfg.trackable(o) && n.words.of(o) == none && !n.words.admit(o, now, n.cfg.vouches(o.va)) {

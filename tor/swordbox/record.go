@@ -54,7 +54,10 @@ func (r *record) flow(i int32) *flow {
 
 // flowOf is the flow whose client sent o, and carrier the one whose connection
 // carries it.
-func (r *record) flowOf(o *op) *flow { return &r.flows[r.place(o)>>(r.shift&31)] }
+func (r *record) flowOf(o *op) *flow { return r.ownerOf(r.place(o)) }
+
+// ownerOf is the flow whose client sent the operation in place at.
+func (r *record) ownerOf(at int32) *flow { return &r.flows[at>>(r.shift&31)] }
 
 func (r *record) carrier(o *op) *flow { return &r.flows[o.lane] }
 

@@ -285,13 +285,16 @@ func (s *wire) advance(c *flow) {
 
 // complete notes that op o, the oldest of its connection, is answered.
 func (s *wire) complete(o *op) {
-	s.n.unlink(o)
-	n, fl, again := s.n, s.n.flowOf(o), o.is(fAgain) && !o.is(fOrphan)
+	n := s.n
+	n.unlink(o)
+	again := o.flags&(fAgain|fOrphan) == fAgain
 	o.state = sDone
-	s.n.forget(o, true)
-	if again && fl.owes && fl.rereads == 0 {
-		fl.owes = false
-		s.answer(fl, hdr.Acknowledge, n.op(fl, fl.head-1).last(), fl.syn, 0)
+	n.forget(o, true)
+	if again {
+		if fl := n.flowOf(o); fl.owes && fl.rereads == 0 {
+			fl.owes = false
+			s.answer(fl, hdr.Acknowledge, n.op(fl, fl.head-1).last(), fl.syn, 0)
+		}
 	}
 }
 
