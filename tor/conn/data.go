@@ -52,13 +52,13 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 	s := k.slot()
 	if k.client() {
 		if r.Server.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
-			return t.stranger(now, s, ends.Src, ends.Dst, qpn, b, f)
+			return t.stranger(now, s, ends, qpn, b, f)
 		}
 		r.Server.saw(b, f)
 		return s, r.reverse(now)
 	}
 	if r.Client.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b) {
-		return t.stranger(now, s, ends.Src, ends.Dst, qpn, b, f)
+		return t.stranger(now, s, ends, qpn, b, f)
 	}
 	r.Client.saw(b, f)
 	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
@@ -79,7 +79,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 	qpn := f.BTHOf(b).DestQP()
 	k, r := t.row(ends.Dst, qpn)
 	if r == nil {
-		return t.infer(now, ends.Src, ends.Dst, qpn, b, f)
+		return t.infer(now, ends, qpn, b, f)
 	}
 	s := k.slot()
 	if !k.client() {
@@ -87,7 +87,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		case r.Client.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b):
 			return NoSlot, Spoofed
 		case r.State == HalfOpen: // what sends requests in both directions looks like two rows at first
-			return t.infer(now, ends.Src, ends.Dst, qpn, b, f)
+			return t.infer(now, ends, qpn, b, f)
 		}
 		r.Client.saw(b, f)
 		return s, r.reverse(now)
@@ -175,8 +175,8 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 // When the row was inferred and is quiet, the number may be another connection's
 // by now: that has a row which waits, and takes the number over when the
 // server's answers have proven it, unless the first was heard again.
-func (t *Table) stranger(now clock.Time, s Slot, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
-	r := &t.rows[s]
+func (t *Table) stranger(now clock.Time, s Slot, ends *Ends, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
+	r, src, dst := &t.rows[s], ends.Src, ends.Dst
 	guess := r.Learnt == Inferred && now.Sub(r.LastSeen) >= t.cfg.Reuse
 	expired := guess && r.State == HalfOpen || t.expired(s, now)
 	if !t.cfg.Infer || !guess && !expired {
@@ -468,7 +468,8 @@ func (t *Table) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Sl
 
 // infer looks for the one half-open row that a response from server src to
 // client (dst, qpn) answers.
-func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
+func (t *Table) infer(now clock.Time, ends *Ends, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
+	src, dst := ends.Src, ends.Dst
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Unmatched
 	}

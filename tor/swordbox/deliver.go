@@ -11,7 +11,9 @@ import (
 func (n *node) due(f *flow) {
 	if !f.isReady {
 		f.isReady = true
-		n.ready = append(n.ready, f)
+		k := len(n.ready)
+		n.ready = n.ready[:k+1] // there is room for all flows
+		n.ready[k] = f
 	}
 	if f.waits {
 		n.call(n.index(f))

@@ -61,7 +61,10 @@ func (r *record) ownerOf(at int32) *flow { return &r.flows[at>>(r.shift&31)] }
 
 func (r *record) carrier(o *op) *flow { return &r.flows[o.lane] }
 
-// beside is what few operations need of o.
+// beside is what few operations need of o. It is not part of its callers, whose instructions
+// are to fit the processor's first cache.
+//
+//go:noinline
 func (r *record) beside(o *op) *more { return &r.more[r.place(o)] }
 
 // slot is what tor/conn calls flow f.
