@@ -238,12 +238,13 @@ func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 // the bytes b, as its client sent it, with headers f.
 func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	psn := psnAdd(o.spsn, k)
-	if f.ECNOf(b) == hdr.CE {
+	ecn := f.ECNOf(b)
+	if ecn == hdr.CE {
 		c.marked.add(s.n.index(fl))
 	}
 	if o.is(fReplaced) {
 		h := &c.up
-		size, ecn := h.len()+hdr.RETHLen+8+hdr.ICRCLen, f.ECNOf(b)
+		size := h.len() + hdr.RETHLen + 8 + hdr.ICRCLen
 		if !resize(x, size) { // smaller than an atomic: cannot be
 			s.c.Drop(x, reasonNoBuf)
 			return

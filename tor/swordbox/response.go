@@ -104,15 +104,18 @@ func (s *wire) absorb(fl *flow, x *packet.Buf) {
 // when it disposed of x.
 func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 	n := s.n
+	syn := hdr.Syndrome(0)
 	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
-		if syn := s.f.AETHOf(b).Syndrome(); syn.ACK() {
+		if syn = s.f.AETHOf(b).Syndrome(); syn.ACK() {
 			fl.syn = syn
 		}
 	}
-	s.judge(fl, psn, b)
+	if fl.inDoubt {
+		s.judge(fl, psn, b)
+	}
 	switch f := &s.f; {
 	case f.Op == hdr.Acknowledge:
-		switch syn := f.AETHOf(b).Syndrome(); {
+		switch {
 		case syn.ACK():
 			s.acked(fl, psn)
 			n.partly(fl)
@@ -363,7 +366,7 @@ func (s *wire) readResponse(c *flow, psn uint32, frame *packet.Buf, b []byte) bo
 	if o.is(fOrphan) || fl.gone {
 		s.c.Drop(frame, reasonAbsorbed)
 	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
-		s.relay(fl, o, frame, b, &s.f, k)
+		s.relay(fl, o, c == fl, frame, b, &s.f, k)
 	} else if !n.keep(o, frame) {
 		// No room: it will be asked for again.
 		o.got--
