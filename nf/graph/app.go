@@ -394,7 +394,9 @@ func (c *Ctx) Emit(out int, b *packet.Buf) {
 	if !b.Counted {
 		c.adopt(b)
 	}
-	l.q = append(l.q, b)
+	k := len(l.q)
+	l.q = l.q[:k+1]
+	l.q[k] = b
 	n.stats.Add(statOut, 1)
 	if c.tracer != nil && b.Trace != 0 {
 		c.tracer.add(c, b, TraceOut, uint64(out), 0)

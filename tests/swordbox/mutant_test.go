@@ -185,7 +185,7 @@ func mutants() []mutant {
 		{"masks of an atomic that is sent again change places", "record.go", "more.compareMask, more.swapMask = m", "more.swapMask, more.compareMask = m", frames, "TestAbandonedMaskedCAS"},
 		{"a congestion mark ends with the atomic", "admit.go", "made.SetECN(b, ecn) // a mark", "_ = ecn // a mark", frames, "TestCongestion"},
 		{"an answer's congestion mark is lost", "wire.go", "if s.congested {", "if false {", frames, "TestCongestion"},
-		{"a notification goes to whose connection it is", "admit.go", "c.marked.add(n.index(fl))", "_ = c", frames, "TestCongestion"},
+		{"a notification goes to whose connection it is", "admit.go", "c.marked.add(s.n.index(fl))", "_ = c", frames, "TestCongestion"},
 		{"a notification goes to who had the last one, too", "congestion.go", "c.marked.n = 0\n", "", frames, "TestCongestion"},
 		{"a client's notification goes to its own connection", "congestion.go", "y != c && c.diverted(n)", "false", frames, "TestCongestion"},
 	}

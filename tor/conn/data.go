@@ -45,21 +45,20 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 		return NoSlot, Foreign
 	}
 	qpn := f.BTHOf(b).DestQP()
-	k := t.find(ends.Dst, qpn)
-	if k == noRef {
+	k, r := t.row(ends.Dst, qpn)
+	if r == nil {
 		return t.newRequest(now, ends.Src, ends.Dst, qpn, b, f, Opened)
 	}
 	s := k.slot()
-	r := &t.rows[s]
 	if k.client() {
 		if r.Server.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Server.mayBe(b) {
-			return t.stranger(now, s, ends.Src, ends.Dst, qpn, b, f)
+			return t.stranger(now, s, ends, qpn, b, f)
 		}
 		r.Server.saw(b, f)
 		return s, r.reverse(now)
 	}
 	if r.Client.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b) {
-		return t.stranger(now, s, ends.Src, ends.Dst, qpn, b, f)
+		return t.stranger(now, s, ends, qpn, b, f)
 	}
 	r.Client.saw(b, f)
 	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
@@ -78,18 +77,17 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		return NoSlot, Foreign
 	}
 	qpn := f.BTHOf(b).DestQP()
-	k := t.find(ends.Dst, qpn)
-	if k == noRef {
-		return t.infer(now, ends.Src, ends.Dst, qpn, b, f)
+	k, r := t.row(ends.Dst, qpn)
+	if r == nil {
+		return t.infer(now, ends, qpn, b, f)
 	}
 	s := k.slot()
-	r := &t.rows[s]
 	if !k.client() {
 		switch {
 		case r.Client.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b):
 			return NoSlot, Spoofed
 		case r.State == HalfOpen: // what sends requests in both directions looks like two rows at first
-			return t.infer(now, ends.Src, ends.Dst, qpn, b, f)
+			return t.infer(now, ends, qpn, b, f)
 		}
 		r.Client.saw(b, f)
 		return s, r.reverse(now)
@@ -177,8 +175,8 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 // When the row was inferred and is quiet, the number may be another connection's
 // by now: that has a row which waits, and takes the number over when the
 // server's answers have proven it, unless the first was heard again.
-func (t *Table) stranger(now clock.Time, s Slot, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
-	r := &t.rows[s]
+func (t *Table) stranger(now clock.Time, s Slot, ends *Ends, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
+	r, src, dst := &t.rows[s], ends.Src, ends.Dst
 	guess := r.Learnt == Inferred && now.Sub(r.LastSeen) >= t.cfg.Reuse
 	expired := guess && r.State == HalfOpen || t.expired(s, now)
 	if !t.cfg.Infer || !guess && !expired {
@@ -470,7 +468,8 @@ func (t *Table) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Sl
 
 // infer looks for the one half-open row that a response from server src to
 // client (dst, qpn) answers.
-func (t *Table) infer(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
+func (t *Table) infer(now clock.Time, ends *Ends, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
+	src, dst := ends.Src, ends.Dst
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Unmatched
 	}

@@ -83,7 +83,7 @@ func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 			c.next = psnAdd(o.spsn, o.npsn)
 		}
 	}
-	s.send(fl, o, x, b, f, 0)
+	s.send(fl, c, o, x, b, f, 0)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	if o.kind == kRead {
 		fl.admitted = psnAdd(o.cpsn, o.npsn)
@@ -229,23 +229,22 @@ func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	if last {
 		fl.cur = none
 	}
-	s.send(fl, o, x, b, f, k)
+	s.send(fl, c, o, x, b, f, k)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	return true
 }
 
-// send gives the server packet k of op o of flow fl: frame x, the bytes b, as its
-// client sent it, with headers f.
-func (s *wire) send(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
-	n := s.n
-	c := n.carrier(o)
+// send gives the server packet k of op o of flow fl, which connection c carries: frame x,
+// the bytes b, as its client sent it, with headers f.
+func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	psn := psnAdd(o.spsn, k)
-	if f.ECNOf(b) == hdr.CE {
-		c.marked.add(n.index(fl))
+	ecn := f.ECNOf(b)
+	if ecn == hdr.CE {
+		c.marked.add(s.n.index(fl))
 	}
 	if o.is(fReplaced) {
 		h := &c.up
-		size, ecn := h.len()+hdr.RETHLen+8+hdr.ICRCLen, f.ECNOf(b)
+		size := h.len() + hdr.RETHLen + 8 + hdr.ICRCLen
 		if !resize(x, size) { // smaller than an atomic: cannot be
 			s.c.Drop(x, reasonNoBuf)
 			return

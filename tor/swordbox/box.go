@@ -331,23 +331,19 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	if f.Op.Transport() != hdr.RC {
 		cm, isCM = f.CMOf(b)
 	}
-	a := s.ends.Src // the server's end
+	a := &s.ends.Src // the server's end
 	if in == toClients {
-		a = s.ends.Dst
+		a = &s.ends.Dst
 	}
-	n := s.node(a)
-	switch {
-	case n != nil:
-	case in == toServers && (fl&hdr.IsResponse != 0 || isCM):
-		n = s.admitServer(a)
-	case in == toClients && fl&hdr.IsRequest != 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
-		s.ask(a, b, isCM)
+	n := s.n
+	if n == nil || n.addrs[0] != *a {
+		if n = s.serverOf(in, b, a, cm, isCM); n == nil {
+			s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
+			return
+		}
+		s.own(n)
 	}
-	if n == nil {
-		s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
-		return
-	}
-	if s.own(n); n.gone {
+	if n.gone {
 		s.aside(in, x, b, reasonStranger)
 		return
 	}
@@ -378,6 +374,22 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waits.all) != 0 || !n.strangers.Empty() {
 		s.settle()
 	}
+}
+
+// serverOf is the node of the server with address a that frame b, at hand, is from or for:
+// also one that it makes known; nil when there is none. cm is what the connection manager
+// says in it, if isCM.
+func (s *Box) serverOf(in int, b []byte, a *conn.Addr, cm hdr.CM, isCM bool) *node {
+	is := s.f.Op.Info().Flags
+	n := s.node(*a)
+	switch {
+	case n != nil:
+	case in == toServers && (is&hdr.IsResponse != 0 || isCM):
+		return s.admitServer(*a)
+	case in == toClients && is&hdr.IsRequest != 0 && (!isCM || cm.AttributeID() == hdr.ConnectRequest):
+		s.ask(*a, b, isCM)
+	}
+	return n
 }
 
 // unserved handles a frame that no node is to see, or only as a stranger's.

@@ -11,7 +11,9 @@ import (
 func (n *node) due(f *flow) {
 	if !f.isReady {
 		f.isReady = true
-		n.ready = append(n.ready, f)
+		k := len(n.ready)
+		n.ready = n.ready[:k+1] // there is room for all flows
+		n.ready[k] = f
 	}
 	if f.waits {
 		n.call(n.index(f))
@@ -107,15 +109,15 @@ func (s *wire) deliver(fl *flow) {
 }
 
 // relay gives the client of flow fl packet k of the answer to READ o: frame x, the
-// bytes b, whose headers are f.
-func (s *wire) relay(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+// bytes b, whose headers are f. ours: its own connection carried it.
+func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	if !fl.down.fits(f) {
 		s.c.Drop(x, reasonAbsorbed)
 		return
 	}
 	h := f.BTHOf(b)
 	psn := psnAdd(o.cpsn, k)
-	ext, ours := f.Op.Info().Ext, s.n.carrier(o) == fl
+	ext := f.Op.Info().Ext
 	msn := (fl.released() + 1) & 0xFFFFFF
 	if ours && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
 		s.emit(toClients, x)
@@ -150,7 +152,7 @@ func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
 			s.c.Drop(x, reasonAbsorbed)
 			continue
 		}
-		s.relay(fl, o, x, b, &s.g, k)
+		s.relay(fl, o, n.carrier(o) == fl, x, b, &s.g, k)
 	}
 }
 

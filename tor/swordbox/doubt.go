@@ -65,7 +65,7 @@ const longSince = farOff / 2
 // is not enough: it may be that to a repetition of the other process's, with requests
 // behind it that wait at a server that paused.
 func (s *wire) judge(c *flow, psn uint32, b []byte) {
-	if !c.inDoubt || !c.gated {
+	if !c.gated {
 		return
 	}
 	news := s.f.Op != hdr.Acknowledge || !s.f.AETHOf(b).Syndrome().ACK() || psnLess(c.acked, psn)

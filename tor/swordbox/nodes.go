@@ -224,9 +224,6 @@ func (s *Box) admitServer(a conn.Addr) *node {
 
 // node is the node of server a; nil when there is none.
 func (s *Box) node(a conn.Addr) *node {
-	if s.n != nil && s.n.addrs[0] == a {
-		return s.n
-	}
 	for _, n := range *s.nodes.Load() {
 		if slices.Contains(n.addrs, a) {
 			return n

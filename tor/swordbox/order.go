@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/tor/conn"
 )
@@ -203,8 +204,12 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	n.link(c, o, n.c.Now())
 	c.next = psnAdd(c.next, o.npsn-o.got)
 	fl.claimed = false
+	if c != fl {
+		o.flags |= fGuest
+	}
+	c.count(o, 1)
 	if c == fl {
-		if c.count(o, 1); c.guests == 0 && o.answered() {
+		if c.guests == 0 && o.answered() {
 			c.peak = max(c.peak, int16(min(c.rd, 1<<14)))
 		}
 		if o.kind == kSend || o.is(fOwn) {
@@ -215,8 +220,6 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 			n.diverge(fl)
 		}
 	} else {
-		o.flags |= fGuest
-		c.count(o, 1)
 		key.guests++
 		n.c.Count(ctrMoved, 1)
 		n.diverge(fl)
@@ -348,7 +351,7 @@ func (n *node) effect(o *op, v *word, c *flow) {
 // forget takes op o, which is not open any more, out of all counts. done: it
 // was executed.
 func (n *node) forget(o *op, done bool) {
-	c, now := n.carrier(o), n.c.Now()
+	c, now, at := n.carrier(o), n.c.Now(), n.place(o)
 	if done {
 		was := n.keys.forgotten
 		if n.keys.learn(o, c, now, n.cfg.mode.moves()); n.keys.forgotten != was {
@@ -356,7 +359,7 @@ func (n *node) forget(o *op, done bool) {
 		}
 	}
 	if !o.is(fOrphan) {
-		fl := n.flowOf(o)
+		fl := n.ownerOf(at)
 		fl.closes(o)
 		n.due(fl)
 	}
@@ -376,14 +379,21 @@ func (n *node) forget(o *op, done bool) {
 	if o.is(fProbe) {
 		m = n.beside(o)
 	}
-	if n.words.leave(o, n.place(o), m, done, now) {
+	if n.words.leave(o, at, m, done, now) {
 		n.c.Count(ctrCached, 1)
 	}
-	if free && done && n.cfg.trackable(o) && n.words.of(o) == none && !n.words.admit(o, now, n.cfg.vouches(o.va)) {
-		n.c.Count(ctrWordFull, 1)
+	if free && done {
+		n.meetWord(o, now)
 	}
 	if o.is(fOrphan) {
 		o.state = sDone
+	}
+}
+
+// meetWord tracks the word of o, which was executed, if it is to be tracked and is not.
+func (n *node) meetWord(o *op, now clock.Time) {
+	if n.cfg.trackable(o) && n.words.of(o) == none && !n.words.admit(o, now, n.cfg.vouches(o.va)) {
+		n.c.Count(ctrWordFull, 1)
 	}
 }
 

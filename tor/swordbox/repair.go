@@ -178,7 +178,7 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, o
 		fl.unsent--
 	}
 	o.state = sOpen
-	s.send(fl, o, x, x.Bytes(), f, off) // of a message of many packets the others follow
+	s.send(fl, n.carrier(o), o, x, x.Bytes(), f, off) // of a message of many packets the others follow
 	return true
 }
 
@@ -204,7 +204,7 @@ func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 			o.flags &^= fEarly
 			n.unkeep(o)
 		}
-		s.send(fl, o, x, x.Bytes(), &s.f, off)
+		s.send(fl, c, o, x, x.Bytes(), &s.f, off)
 		return
 	}
 	s.nudge(c)
@@ -395,6 +395,6 @@ func (s *wire) makeKept(o *op, off uint32) bool {
 	}
 	s.c.Mark(x, packet.Generated, reasonMade)
 	psn := s.h.BTHOf(x.Bytes()).PSN()
-	s.send(n.flowOf(o), o, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, o.cpsn)))
+	s.send(n.flowOf(o), n.carrier(o), o, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, o.cpsn)))
 	return true
 }

@@ -111,7 +111,10 @@ func (n *node) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	fl.gapNAK = false
-	k := fl.packets(&s.f, b)
+	k, is := uint32(1), s.f.Op.Info().Flags
+	if is&(hdr.IsRead|hdr.IsFirst|hdr.IsMiddle) != 0 {
+		k = fl.packets(&s.f, b)
+	}
 	if fl.unsure {
 		// Of one packet, then; or another one of the same length again.
 		n.settleLength(fl, 1)
@@ -121,7 +124,9 @@ func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		fl.young = false
 	}
 	rest, part := fl.rest, fl.part
-	fl.measure(b, &s.f)
+	if is&hdr.IsWrite != 0 || rest != 0 {
+		fl.measure(b, &s.f)
+	}
 	if !fl.stall.Empty() || !s.admit(fl, x, b, &s.f) {
 		if !n.mayHold(fl) || n.shelf.Put(&fl.stall, x, s.n.worker, struct{}{}) == 0 {
 			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came

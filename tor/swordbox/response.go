@@ -104,15 +104,18 @@ func (s *wire) absorb(fl *flow, x *packet.Buf) {
 // when it disposed of x.
 func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 	n := s.n
+	syn := hdr.Syndrome(0)
 	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
-		if syn := s.f.AETHOf(b).Syndrome(); syn.ACK() {
+		if syn = s.f.AETHOf(b).Syndrome(); syn.ACK() {
 			fl.syn = syn
 		}
 	}
-	s.judge(fl, psn, b)
+	if fl.inDoubt {
+		s.judge(fl, psn, b)
+	}
 	switch f := &s.f; {
 	case f.Op == hdr.Acknowledge:
-		switch syn := f.AETHOf(b).Syndrome(); {
+		switch {
 		case syn.ACK():
 			s.acked(fl, psn)
 			n.partly(fl)
@@ -292,13 +295,16 @@ func (s *wire) advance(c *flow) {
 
 // complete notes that op o, the oldest of its connection, is answered.
 func (s *wire) complete(o *op) {
-	s.n.unlink(o)
-	n, fl, again := s.n, s.n.flowOf(o), o.is(fAgain) && !o.is(fOrphan)
+	n := s.n
+	n.unlink(o)
+	again := o.flags&(fAgain|fOrphan) == fAgain
 	o.state = sDone
-	s.n.forget(o, true)
-	if again && fl.owes && fl.rereads == 0 {
-		fl.owes = false
-		s.answer(fl, hdr.Acknowledge, n.op(fl, fl.head-1).last(), fl.syn, 0)
+	n.forget(o, true)
+	if again {
+		if fl := n.flowOf(o); fl.owes && fl.rereads == 0 {
+			fl.owes = false
+			s.answer(fl, hdr.Acknowledge, n.op(fl, fl.head-1).last(), fl.syn, 0)
+		}
 	}
 }
 
@@ -367,7 +373,7 @@ func (s *wire) readResponse(c *flow, psn uint32, frame *packet.Buf, b []byte) bo
 	if o.is(fOrphan) || fl.gone {
 		s.c.Drop(frame, reasonAbsorbed)
 	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
-		s.relay(fl, o, frame, b, &s.f, k)
+		s.relay(fl, o, c == fl, frame, b, &s.f, k)
 	} else if !n.keep(o, frame) {
 		// No room: it will be asked for again.
 		o.got--

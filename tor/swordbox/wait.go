@@ -152,6 +152,12 @@ func (n *node) leave(f *flow) {
 
 // wake has the first one of queue q tried.
 func (n *node) wake(q queue) {
+	if len(n.waits.all) != 0 { // else nobody is in any
+		n.wakeFirst(q)
+	}
+}
+
+func (n *node) wakeFirst(q queue) {
 	if h := *n.first(q); h != 0 {
 		n.call(h - 1)
 	}

@@ -44,8 +44,12 @@ func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 // requests that may go on.
 func (s *wire) settle() {
 	n := s.n
-	s.admitStrangers()
-	n.rotate(1)
+	if !n.strangers.Empty() {
+		s.admitStrangers()
+	}
+	if len(n.waits.all) != 0 {
+		n.rotate(1)
+	}
 	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 {
 		for _, f := range n.removed {
 			s.remove(f)
@@ -58,7 +62,9 @@ func (s *wire) settle() {
 			n.note(f)
 		}
 		n.ready = n.ready[:0]
-		left = s.resume(left)
+		if n.waits.n != 0 {
+			left = s.resume(left)
+		}
 	}
 }
 
