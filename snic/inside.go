@@ -14,12 +14,14 @@ type inside struct {
 	lent     bool  // a task has what is original
 	promised uint8 // copies that it may still need
 	stage    uint8
-	branches uint8       // it runs in, side by side
-	original *packet.Buf // its frame meanwhile; nil: a task has ended it
-	since    clock.Time  // it is in the packet store
+	branches uint8 // it runs in, side by side
+	changed  bool  // a task has marked one of these, or one is on a copy
+	from     int8  // worker + 1 that handed it over; 0: none
 	size     int32
 	tenant   int32
-	from     int8 // worker + 1 that handed it over; 0: none
+	original *packet.Buf // its frame meanwhile; nil: a task has ended it
+	since    clock.Time  // it is in the packet store
+	_        [16]byte    // each is one line of the processor's cache
 }
 
 // lane is a packet in a branch: the frame, or a copy of its headers. That of branch i of packet p is

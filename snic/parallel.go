@@ -87,7 +87,7 @@ func (rn *runner) fork(c *graph.Ctx, id, n int) {
 		l.take(x)
 		l.whole, l.marked, l.writes = true, -1, 0
 	}
-	p.original, p.branches = x, uint8(n)
+	p.original, p.branches, p.changed = x, uint8(n), false
 	rn.copied++
 	c.Trace(x, traceCopied, uint64(n))
 }
@@ -104,7 +104,7 @@ func (rn *runner) apart(c *graph.Ctx, p *inside, l *lane) bool {
 	var parts merge.Parts
 	parts.Find(x.Bytes())
 	parts.Copy(y.Bytes(), x.Bytes())
-	l.buf, l.whole = y, parts.Head == x.Len()
+	l.buf, l.whole, p.changed = y, parts.Head == x.Len(), true
 	rn.held++
 	if p.promised > 0 {
 		p.promised--
@@ -157,7 +157,7 @@ func (rn *runner) returned(p *inside, l *lane, t *task) {
 	if said == l.was {
 		return
 	}
-	l.marked, l.said = max(l.marked, 0), said
+	l.marked, l.said, p.changed = max(l.marked, 0), said, true
 	d := &rn.cat.services[p.way.dag]
 	if d.term != p.way.term {
 		return
@@ -175,8 +175,13 @@ func (rn *runner) returned(p *inside, l *lane, t *task) {
 // merge makes one frame of a packet's copies, which are all back.
 func (rn *runner) merge(c *graph.Ctx, id int) {
 	p := &rn.packets[id]
-	lanes := rn.lanes[id<<laneBits:][:p.branches]
 	x := p.original
+	if !p.changed && !p.lent {
+		c.Trace(x, traceMerged, uint64(p.branches))
+		rn.sole(p)
+		return
+	}
+	lanes := rn.lanes[id<<laneBits:][:p.branches]
 	last, said, copies := int8(-1), remark{}, false
 	for i := range lanes {
 		l := &lanes[i]
@@ -192,15 +197,7 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
-	if copies || p.lent {
-		rn.keep(c, id, x)
-		return
-	}
-	for i := range lanes {
-		lanes[i].buf = nil // its branch is back
-	}
-	lanes[0].buf = x
-	rn.sole(p)
+	rn.keep(c, id, x)
 }
 
 // mergeCopies is a frame with what has become of copies of it: the frame itself, or one of them.
