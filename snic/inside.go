@@ -21,18 +21,18 @@ type inside struct {
 	tenant   int32
 	original *packet.Buf // its frame meanwhile; nil: a task has ended it
 	since    clock.Time  // it is in the packet store
-	_        [16]byte    // each is one line of the processor's cache
+	was      remark      // before the task that original is lent to
+	_        [10]byte    // each is one line of the processor's cache
 }
 
 // lane is a packet in a branch: the frame, or a copy of its headers. That of branch i of packet p is
 // p<<laneBits + i.
 type lane struct {
 	buf    *packet.Buf
-	region int32
+	region int16
 	mask   uint16 // tasks of the chain there that it is still to run through
 	at     int8   // the task of the chain that it is in, or was last; -1: none
 	lent   bool   // the task has the frame
-	branch        // of several
 }
 
 // stock is the books of the packet store.

@@ -28,6 +28,7 @@ type runner struct {
 	sched    *sched.Scheduler
 	packets  []inside
 	lanes    []lane         // of packets, maxLanes of each
+	branches []branch       // of each lane of a packet that is changed
 	held     int            // frames and copies of them that the board has
 	backs    [maxDAGs]int32 // packets inside that go back, by service
 	waits    [maxDAGs]int32 // packets inside, by service
@@ -154,36 +155,36 @@ func (rn *runner) pump(c *graph.Ctx) (some bool) {
 		}
 		for rn.work.n > 0 {
 			id := rn.work.pop()
-			rn.advance(c, id, &rn.lanes[id])
+			l := &rn.lanes[id]
+			rn.advance(c, id, l, l.region, l.mask)
 		}
 	}
 }
 
 // begin begins a run that the scheduler tells of.
 func (rn *runner) begin(c *graph.Ctx, r sched.Run) {
-	p := &rn.packets[r.Packet]
+	n, id := r.Lane>>laneBits, int32(r.Lane)
+	p, l := &rn.packets[n], &rn.lanes[r.Lane]
 	p.begun = true
-	if stage, branches := rn.sched.Stage(r.Packet); p.branches > 0 && int(p.stage) != stage || p.branches == 0 && branches > 1 {
-		rn.enter(c, r.Packet, stage, branches)
+	if stage, branches := rn.sched.Stage(n); p.branches > 0 && int(p.stage) != stage || p.branches == 0 && branches > 1 {
+		rn.enter(c, n, stage, branches)
 	}
 	if p.lost || p.failed {
-		rn.sched.Return(r.Packet, r.Branch, true)
+		rn.sched.Return(r.Lane, true)
 		return
 	}
-	id := int32(r.Packet<<laneBits | r.Branch)
-	l := &rn.lanes[id]
-	l.region, l.mask = int32(r.Region), r.Mask
+	if rn.pass == 0 && rn.work.n == 0 {
+		rn.advance(c, id, l, int16(r.Region), r.Mask)
+		return
+	}
+	l.region, l.mask = int16(r.Region), r.Mask
 	if rn.pass == 0 {
-		if rn.work.n == 0 {
-			rn.advance(c, id, l)
-		} else {
-			rn.work.push(id)
-		}
+		rn.work.push(id)
 		return
 	}
 	// Copies of a header go together.
-	if now := c.Now(); rn.passes.busy < now || r.Packet != rn.decided {
-		rn.passes.busy, rn.decided = max(now, rn.passes.busy.Add(rn.decide)), r.Packet
+	if now := c.Now(); rn.passes.busy < now || n != rn.decided {
+		rn.passes.busy, rn.decided = max(now, rn.passes.busy.Add(rn.decide)), n
 	}
 	at := rn.passes.busy.Add(rn.pass)
 	rn.passes.push(id, at)
@@ -248,9 +249,10 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 	rn.gates.emit(c, w, x)
 }
 
-// advance takes a lane, l of number id, to the next task of its run, or back to the scheduler.
-func (rn *runner) advance(c *graph.Ctx, id int32, l *lane) {
-	if l.mask == 0 {
+// advance takes a lane, l of number id, to the next task of what is left of its run, or back to the scheduler. Region and mask are
+// given, not loaded from the lane, where they may just have been stored.
+func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask uint16) {
+	if mask == 0 {
 		if rn.sync > 0 && rn.packets[id>>laneBits].branches > 0 {
 			at := c.Now().Add(rn.sync)
 			rn.syncs.push(id, at)
@@ -260,10 +262,9 @@ func (rn *runner) advance(c *graph.Ctx, id int32, l *lane) {
 		rn.back(id, l, false)
 		return
 	}
-	i := bits.TrailingZeros16(l.mask)
-	l.mask &= l.mask - 1
-	l.at = int8(i)
-	slot := int(l.region)*sched.MaxTasks + i
+	i := bits.TrailingZeros16(mask)
+	l.region, l.mask, l.at = region, mask&(mask-1), int8(i)
+	slot := int(region)*sched.MaxTasks + i
 	d := &rn.wait[slot]
 	t := &rn.cat.tasks[d.task]
 	if t.absent() {
@@ -300,7 +301,7 @@ func (rn *runner) advance(c *graph.Ctx, id int32, l *lane) {
 // back returns a lane to the scheduler.
 func (rn *runner) back(id int32, l *lane, dropped bool) {
 	l.region, l.at, l.mask = -1, -1, 0
-	rn.sched.Return(int(id>>laneBits), int(id&(maxLanes-1)), dropped)
+	rn.sched.Return(int(id), dropped)
 }
 
 // feed gives frames to a task, in batches of those that go the same way, or, where the task makes none of its own, of which it
@@ -309,12 +310,13 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	batch := &rn.batches[rn.depth]
 	batch.Reset()
 	var w way
-	several, timed := false, rn.split.spent.clock != nil
+	timed := rn.split.spent.clock != nil
+	several, joint := false, t.quiet && !timed // joint: only the direction counts
 	for i := range frames {
 		id := frames[i].lane
 		p, l := &rn.packets[id>>laneBits], &rn.lanes[id]
-		if n := batch.Len(); n > 0 && (several && timed || p.way != w) {
-			several = t.quiet && p.way.back == w.back && (!timed || rn.untimed(t, w, p.way, n+1))
+		if n := batch.Len(); n > 0 && !(joint && p.way.back == w.back) && (several || p.way != w) {
+			several = t.quiet && p.way.back == w.back && timed && rn.untimed(t, w, p.way, n+1)
 			if !several {
 				rn.give(c, t, w, batch)
 				batch.Reset()
@@ -341,7 +343,7 @@ func (rn *runner) ripe(c *graph.Ctx, t *task, id int32, p *inside, l *lane) bool
 		rn.back(id, l, true)
 	case t.halted:
 		rn.turnAway(c, id)
-	case p.branches > 0 && !rn.ready(c, p, l, t):
+	case p.branches > 0 && !rn.ready(c, id, p, l, t):
 		rn.back(id, l, true)
 	default:
 		return true
@@ -421,7 +423,7 @@ func (rn *runner) let(t *task, x *packet.Buf, out int) (way, bool) {
 		}
 		w = p.way
 		if p.branches > 0 {
-			p.fetch(l) // a copy that leaves its stage by itself, as an answer, is to be whole
+			rn.fetch(id, p, l) // a copy that leaves its stage by itself, as an answer, is to be whole
 		}
 		rn.forsake(id)
 	} else if x.Tag&tagged != 0 {
@@ -512,13 +514,13 @@ func (rn *runner) done(t *task, id int32, p *inside, l *lane) {
 	l.lent = false
 	rn.held++
 	if p.branches > 0 {
-		rn.returned(p, l, t)
+		rn.returned(id, p, l, t)
 	}
 	if l.mask == 0 && (rn.sync == 0 || p.branches == 0) {
 		rn.back(id, l, false)
 		return
 	}
-	rn.sched.Release(int(id>>laneBits), int(id&(maxLanes-1)), int(l.at))
+	rn.sched.Release(int(id), int(l.at))
 	rn.work.push(id)
 }
 
@@ -594,7 +596,7 @@ func (rn *runner) init(s *settings, cat *catalog, stock *stock, split *shares, g
 	*rn = runner{
 		settings: s, cat: cat, stock: stock, split: split, gates: gates,
 		packets: make([]inside, s.packets),
-		lanes:   make([]lane, s.packets<<laneBits),
+		lanes:   make([]lane, s.packets<<laneBits), branches: make([]branch, s.packets<<laneBits),
 		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),

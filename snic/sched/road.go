@@ -35,18 +35,20 @@ const (
 	running              // is in the region
 )
 
-// header is a copy of a packet's header, of one branch of a stage.
+// header is a copy of a packet's header, of one branch of a stage. Four are a line of the processor's cache.
 type header struct {
-	next, prev int32  // in the queue of a task, or among the parked of a chain
-	region     int16  // where it waits or runs
-	rest       uint16 // tasks of the visit that it has no credit for yet
-	credits    uint16 // tasks that it is told to run, later those of them whose credits it has
-	term       uint32 // of the region, when it came there
-	queue      int8   // the task in whose queue it is; -1: in none
-	state      uint8
-	visit      uint8
-	end        uint8 // of the branch's visits
+	region  int16  // where it waits or runs
+	rest    uint16 // tasks of the visit that it has no credit for yet
+	credits uint16 // tasks that it is told to run, later those of them whose credits it has
+	term    uint32 // of the region, when it came there
+	queue   int8   // the task in whose queue it is; -1: in none
+	state   uint8
+	visit   uint8
+	end     uint8 // of the branch's visits
 }
+
+// links are a header's in the queue of a task, or among the parked of a chain.
+type links struct{ next, prev int32 }
 
 // Arrive takes a packet of so many bytes in, for a route; flow is its hash. The
 // result is its number, 0 to Config.Packets-1, which is its own until Leave. With
@@ -93,13 +95,14 @@ func (s *Scheduler) refuse(r Reason) (int, Reason) {
 	return -1, r
 }
 
-// Run is what to run now: the tasks in Mask of the chain in Region, on the copy
-// of the packet's header for Branch. The compiler keeps a struct of up to four fields in registers; a longer one, of which
+// Run is what to run now: the tasks in Mask of the chain in Region, in a lane. A lane is a packet in one of the branches of a
+// stage, on that branch's copy of the header: its number is (packet << bits | branch), with as many bits as Config.Branches
+// need. The compiler keeps a struct of up to four fields in registers; a longer one, of which
 // some million a second are returned, costs a wait for what has just been stored.
 type Run struct {
-	Packet, Branch int
-	Region         int
-	Mask           uint16
+	Lane   int
+	Region int
+	Mask   uint16
 }
 
 // Next is what to run now. Runs of a region are to be begun in the order of Next.
@@ -111,7 +114,7 @@ func (s *Scheduler) Next() (Run, bool) {
 	x := &s.headers[h]
 	x.state = running
 	s.books.Runs++
-	return Run{Packet: int(h >> (s.shift & 31)), Branch: int(h & s.last), Region: int(x.region), Mask: x.credits}, true
+	return Run{Lane: int(h), Region: int(x.region), Mask: x.credits}, true
 }
 
 // Stage is the stage of its plan that a packet is in, of which Next has told, and how many branches that has: with several,
@@ -121,21 +124,20 @@ func (s *Scheduler) Stage(packet int) (stage, branches int) {
 	return int(pk.stage), int(pk.branches)
 }
 
-// out is the header of a run that Next told of, and its number, or nil.
-func (s *Scheduler) out(packet, branch int) (*header, int32) {
-	h := packet<<(s.shift&31) | branch
-	if uint(branch) > uint(s.last) || uint(h) >= uint(len(s.headers)) || s.headers[h].state != running {
+// out is the header of a run that Next told of, or nil.
+func (s *Scheduler) out(lane int) *header {
+	if uint(lane) >= uint(len(s.headers)) || s.headers[lane].state != running {
 		s.misuse++
-		return nil, none
+		return nil
 	}
-	return &s.headers[h], int32(h)
+	return &s.headers[lane]
 }
 
 // Release gives the credit of a task back, which the packet has left. When it
 // has given it back already, or has none, that is a fault of the caller, which
 // Check tells of, and nothing happens.
-func (s *Scheduler) Release(packet, branch, task int) {
-	x, _ := s.out(packet, branch)
+func (s *Scheduler) Release(lane, task int) {
+	x := s.out(lane)
 	if x == nil {
 		return
 	}
@@ -155,12 +157,14 @@ func (s *Scheduler) Release(packet, branch, task int) {
 // Return says that what Next told has been run, as far as it came, and gives the
 // credits back that are left. dropped: a task dropped the packet. It is a fault
 // of the caller, and nothing happens, when Next has not told of it.
-func (s *Scheduler) Return(packet, branch int, dropped bool) {
-	x, h := s.out(packet, branch)
+func (s *Scheduler) Return(lane int, dropped bool) {
+	x := s.out(lane)
 	if x == nil {
 		return
 	}
-	pk := &s.packets[packet]
+	h := int32(lane)
+	p := h >> (s.shift & 31)
+	pk := &s.packets[p]
 	r := int32(x.region)
 	rg := &s.regions[r]
 	wanted := x.credits & rg.queued // tasks whose queue may move
@@ -193,7 +197,7 @@ func (s *Scheduler) Return(packet, branch int, dropped bool) {
 	case stay:
 	case dropped:
 		pk.drop(ByTask)
-		s.back(int32(packet), pk)
+		s.back(p, pk)
 	case again:
 		s.admit(h, x, pk, s.plans[pk.plan])
 	default:
@@ -201,7 +205,7 @@ func (s *Scheduler) Return(packet, branch int, dropped bool) {
 		if x.visit++; x.visit < x.end {
 			s.startVisit(h, x, pk, s.plans[pk.plan])
 		} else {
-			s.back(int32(packet), pk)
+			s.back(p, pk)
 		}
 	}
 	s.settle()
@@ -269,8 +273,9 @@ func (s *Scheduler) startStage(p int32, stage uint8) {
 
 // startVisit sends a header into the visit that it is at.
 func (s *Scheduler) startVisit(h int32, x *header, pk *packet, pl *plan) {
-	x.rest = pl.visits[x.visit].mask
-	s.admit(h, x, pk, pl)
+	v := &pl.visits[x.visit]
+	x.rest = v.mask
+	s.admitTo(&s.chains[v.chain], h, x, pk, pl)
 }
 
 // visitOf is the visit that a header is at.
@@ -281,7 +286,11 @@ func (s *Scheduler) visitOf(h int32) *visit {
 // admit chooses an instance for what is left of the visit of header x, number h, of packet pk and its plan, and sends it
 // there if it may go. It takes part in no list and has no credits.
 func (s *Scheduler) admit(h int32, x *header, pk *packet, pl *plan) {
-	c := &s.chains[pl.visits[x.visit].chain]
+	s.admitTo(&s.chains[pl.visits[x.visit].chain], h, x, pk, pl)
+}
+
+// admitTo is admit, with the chain that is visited.
+func (s *Scheduler) admitTo(c *chain, h int32, x *header, pk *packet, pl *plan) {
 	r := c.only
 	if r == none {
 		r = s.choose(c, pl.spread, pk.flow, x.rest)
@@ -543,22 +552,14 @@ func (s *Scheduler) follow() {
 
 // park lets a header wait for an instance of its chain.
 func (s *Scheduler) park(c *chain, h int32) {
-	x := &s.headers[h]
-	x.state = parked
-	x.next, x.prev = none, c.tail
-	if c.tail == none {
-		c.head = h
-	} else {
-		s.headers[c.tail].next = h
-	}
-	c.tail = h
+	s.headers[h].state = parked
+	s.add(h, &c.head, &c.tail)
 	c.parked++
 }
 
 // unlink takes a header out of those that wait for an instance.
 func (s *Scheduler) unlink(c *chain, h int32) {
-	x := &s.headers[h]
-	s.cut(x, &c.head, &c.tail)
+	s.cut(h, &c.head, &c.tail)
 	c.parked--
 }
 
@@ -580,13 +581,7 @@ func (s *Scheduler) enqueue(h int32, task int) {
 	t := &rg.tasks[task]
 	rg.queued |= 1 << task
 	x.queue = int8(task)
-	x.next, x.prev = none, t.tail
-	if t.tail == none {
-		t.head = h
-	} else {
-		s.headers[t.tail].next = h
-	}
-	t.tail = h
+	s.add(h, &t.head, &t.tail)
 	t.waiting++
 }
 
@@ -595,26 +590,38 @@ func (s *Scheduler) dequeue(h int32) {
 	x := &s.headers[h]
 	rg := &s.regions[x.region]
 	t := &rg.tasks[x.queue]
-	s.cut(x, &t.head, &t.tail)
+	s.cut(h, &t.head, &t.tail)
 	if t.waiting--; t.waiting == 0 {
 		rg.queued &^= 1 << x.queue
 	}
 	x.queue = -1
 }
 
+// add puts a header at the end of a list.
+func (s *Scheduler) add(h int32, head, tail *int32) {
+	s.links[h] = links{none, *tail}
+	if *tail == none {
+		*head = h
+	} else {
+		s.links[*tail].next = h
+	}
+	*tail = h
+}
+
 // cut takes a header out of a list.
-func (s *Scheduler) cut(x *header, head, tail *int32) {
+func (s *Scheduler) cut(h int32, head, tail *int32) {
+	x := &s.links[h]
 	if x.prev == none {
 		*head = x.next
 	} else {
-		s.headers[x.prev].next = x.next
+		s.links[x.prev].next = x.next
 	}
 	if x.next == none {
 		*tail = x.prev
 	} else {
-		s.headers[x.next].prev = x.prev
+		s.links[x.next].prev = x.prev
 	}
-	x.next, x.prev = none, none
+	*x = links{none, none}
 }
 
 // ring is a queue of bounded size.
