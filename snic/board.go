@@ -21,9 +21,9 @@ const (
 	maxTasks   = 64                    // deployed at a time
 	maxNumbers = 128                   // of tasks, with those whose chains still stop
 	maxChains  = 2 * dag.DefaultChains // bitstreams known at a time: those of a deployment before may still be there
-	laneBits   = 3
-	maxLanes   = 1 << laneBits // branches of a stage
-	inLine     = 2 * maxDAGs   // from here on routes that have no stage of several branches
+	laneBits   = 3                     // as many as sched needs for maxLanes: its lanes are these
+	maxLanes   = 1 << laneBits         // branches of a stage
+	inLine     = 2 * maxDAGs           // from here on routes that have no stage of several branches
 )
 
 // board is one sNIC: its owners, and what happens in which order.

@@ -14,23 +14,25 @@ type inside struct {
 	lent     bool  // a task has what is original
 	promised uint8 // copies that it may still need
 	stage    uint8
-	branches uint8       // it runs in, side by side
-	original *packet.Buf // its frame meanwhile; nil: a task has ended it
-	since    clock.Time  // it is in the packet store
+	branches uint8 // it runs in, side by side
+	changed  bool  // a task has marked one of these, or one is on a copy
+	from     int8  // worker + 1 that handed it over; 0: none
 	size     int32
 	tenant   int32
-	from     int8 // worker + 1 that handed it over; 0: none
+	original *packet.Buf // its frame meanwhile; nil: a task has ended it
+	since    clock.Time  // it is in the packet store
+	was      remark      // before the task that original is lent to
+	_        [10]byte    // each is one line of the processor's cache
 }
 
 // lane is a packet in a branch: the frame, or a copy of its headers. That of branch i of packet p is
 // p<<laneBits + i.
 type lane struct {
 	buf    *packet.Buf
-	region int32
+	region int16
 	mask   uint16 // tasks of the chain there that it is still to run through
 	at     int8   // the task of the chain that it is in, or was last; -1: none
 	lent   bool   // the task has the frame
-	branch        // of several
 }
 
 // stock is the books of the packet store.

@@ -25,7 +25,7 @@ type branch struct {
 	whole  bool         // it has the payload
 	marked int8         // place in the DAG of the last that marked it; -1: none has
 	writes effect.Field // of the tasks that it came to
-	was    remark       // before the last of them
+	was    remark       // before the last of them, if it has a copy
 	said   remark       // by the last that marked it
 }
 
@@ -83,17 +83,27 @@ func (rn *runner) fork(c *graph.Ctx, id, n int) {
 	p := &rn.packets[id]
 	x := rn.lanes[id<<laneBits].buf
 	for i := range n {
-		l := &rn.lanes[id<<laneBits+i]
-		l.take(x)
-		l.whole, l.marked, l.writes = true, -1, 0
+		rn.lanes[id<<laneBits+i].take(x)
 	}
-	p.original, p.branches = x, uint8(n)
+	p.original, p.branches, p.changed = x, uint8(n), false
 	rn.copied++
 	c.Trace(x, traceCopied, uint64(n))
 }
 
+// change is what is to be known of a branch that is no longer as all others. Nothing is kept of branches until one is.
+func (rn *runner) change(id int32, p *inside) *branch {
+	if !p.changed {
+		p.changed = true
+		all := rn.branches[id&^(maxLanes-1):][:p.branches]
+		for i := range all {
+			all[i].whole, all[i].marked, all[i].writes = true, -1, 0
+		}
+	}
+	return &rn.branches[id]
+}
+
 // apart gives a branch a copy of the packet's headers. It reports false when there is no frame for it.
-func (rn *runner) apart(c *graph.Ctx, p *inside, l *lane) bool {
+func (rn *runner) apart(c *graph.Ctx, id int32, p *inside, l *lane) bool {
 	x := p.original
 	y := c.Copy(x)
 	if y == nil {
@@ -104,7 +114,7 @@ func (rn *runner) apart(c *graph.Ctx, p *inside, l *lane) bool {
 	var parts merge.Parts
 	parts.Find(x.Bytes())
 	parts.Copy(y.Bytes(), x.Bytes())
-	l.buf, l.whole = y, parts.Head == x.Len()
+	l.buf, rn.change(id, p).whole = y, parts.Head == x.Len()
 	rn.held++
 	if p.promised > 0 {
 		p.promised--
@@ -114,18 +124,19 @@ func (rn *runner) apart(c *graph.Ctx, p *inside, l *lane) bool {
 }
 
 // fetch gives a copy the payload, from the packet store.
-func (p *inside) fetch(l *lane) {
-	if l.whole || l.buf.Len() != p.original.Len() {
+func (rn *runner) fetch(id int32, p *inside, l *lane) {
+	b := &rn.branches[id]
+	if l.buf == p.original || b.whole || l.buf.Len() != p.original.Len() {
 		return
 	}
 	var parts merge.Parts
 	parts.Find(p.original.Bytes())
 	parts.Fetch(l.buf.Bytes(), p.original.Bytes())
-	l.whole = true
+	b.whole = true
 }
 
 // ready makes the frame of a branch ready for a task. It reports false when there is none for it.
-func (rn *runner) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
+func (rn *runner) ready(c *graph.Ctx, id int32, p *inside, l *lane, t *task) bool {
 	if l.buf == p.original {
 		if p.lent {
 			p.failed = true // a task has kept the frame that has not said that it may
@@ -133,31 +144,35 @@ func (rn *runner) ready(c *graph.Ctx, p *inside, l *lane, t *task) bool {
 		}
 		if t.looks {
 			p.lent = true
-			l.was = remarkOf(l.buf)
+			p.was = remarkOf(l.buf)
 			return true
 		}
-		if !rn.apart(c, p, l) {
+		if !rn.apart(c, id, p, l) {
 			return false
 		}
 	}
 	if t.NeedsPayload() {
-		p.fetch(l)
+		rn.fetch(id, p, l)
 	}
-	l.writes |= t.Writes
-	l.was = remarkOf(l.buf)
+	b := &rn.branches[id]
+	b.writes |= t.Writes
+	b.was = remarkOf(l.buf)
 	return true
 }
 
 // returned notes that a task is done with the frame of a branch, and whether it has marked it.
-func (rn *runner) returned(p *inside, l *lane, t *task) {
-	said := remarkOf(l.buf)
+func (rn *runner) returned(id int32, p *inside, l *lane, t *task) {
+	said, was := remarkOf(l.buf), p.was
 	if l.buf == p.original {
 		p.lent = false
+	} else {
+		was = rn.branches[id].was
 	}
-	if said == l.was {
+	if said == was {
 		return
 	}
-	l.marked, l.said = max(l.marked, 0), said
+	b := rn.change(id, p)
+	b.marked, b.said = max(b.marked, 0), said
 	d := &rn.cat.services[p.way.dag]
 	if d.term != p.way.term {
 		return
@@ -167,7 +182,7 @@ func (rn *runner) returned(p *inside, l *lane, t *task) {
 			if p.way.back {
 				i = len(d.tasks) - 1 - i
 			}
-			l.marked = int8(i)
+			b.marked = int8(i)
 		}
 	}
 }
@@ -175,46 +190,42 @@ func (rn *runner) returned(p *inside, l *lane, t *task) {
 // merge makes one frame of a packet's copies, which are all back.
 func (rn *runner) merge(c *graph.Ctx, id int) {
 	p := &rn.packets[id]
-	lanes := rn.lanes[id<<laneBits:][:p.branches]
 	x := p.original
+	if !p.changed && !p.lent {
+		c.Trace(x, traceMerged, uint64(p.branches))
+		rn.sole(p)
+		return
+	}
+	lanes, branches := rn.lanes[id<<laneBits:][:p.branches], rn.branches[id<<laneBits:][:p.branches]
 	last, said, copies := int8(-1), remark{}, false
 	for i := range lanes {
-		l := &lanes[i]
-		if l.marked > last {
-			last, said = l.marked, l.said
+		if b := &branches[i]; p.changed && b.marked > last {
+			last, said = b.marked, b.said
 		}
-		copies = copies || l.buf != x
+		copies = copies || lanes[i].buf != x
 	}
 	if copies {
-		x = mergeCopies(x, lanes)
+		x = mergeCopies(x, lanes, branches)
 	}
 	if last >= 0 {
 		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
-	if copies || p.lent {
-		rn.keep(c, id, x)
-		return
-	}
-	for i := range lanes {
-		lanes[i].buf = nil // its branch is back
-	}
-	lanes[0].buf = x
-	rn.sole(p)
+	rn.keep(c, id, x)
 }
 
 // mergeCopies is a frame with what has become of copies of it: the frame itself, or one of them.
-func mergeCopies(x *packet.Buf, lanes []lane) *packet.Buf {
+func mergeCopies(x *packet.Buf, lanes []lane, branches []branch) *packet.Buf {
 	var copies [maxLanes]merge.Copy
 	n := 0
 	longer := x
 	for i := range lanes {
-		switch l := &lanes[i]; {
+		switch l, b := &lanes[i], &branches[i]; {
 		case l.buf == x:
-		case l.writes&effect.Length != 0:
+		case b.writes&effect.Length != 0:
 			longer = l.buf // others look at no byte
 		case l.buf.Len() == x.Len():
-			copies[n] = merge.Copy{Bytes: l.buf.Bytes(), Writes: l.writes, Whole: l.whole}
+			copies[n] = merge.Copy{Bytes: l.buf.Bytes(), Writes: b.writes, Whole: b.whole}
 			n++
 		}
 	}

@@ -28,6 +28,7 @@ type runner struct {
 	sched    *sched.Scheduler
 	packets  []inside
 	lanes    []lane         // of packets, maxLanes of each
+	branches []branch       // of each lane of a packet that is changed
 	held     int            // frames and copies of them that the board has
 	backs    [maxDAGs]int32 // packets inside that go back, by service
 	waits    [maxDAGs]int32 // packets inside, by service
@@ -153,36 +154,37 @@ func (rn *runner) pump(c *graph.Ctx) (some bool) {
 			return some
 		}
 		for rn.work.n > 0 {
-			rn.advance(c, rn.work.pop())
+			id := rn.work.pop()
+			l := &rn.lanes[id]
+			rn.advance(c, id, l, l.region, l.mask)
 		}
 	}
 }
 
 // begin begins a run that the scheduler tells of.
 func (rn *runner) begin(c *graph.Ctx, r sched.Run) {
-	p := &rn.packets[r.Packet]
+	n, id := r.Lane>>laneBits, int32(r.Lane)
+	p, l := &rn.packets[n], &rn.lanes[r.Lane]
 	p.begun = true
-	if stage, branches := rn.sched.Stage(r.Packet); p.branches > 0 && int(p.stage) != stage || p.branches == 0 && branches > 1 {
-		rn.enter(c, r.Packet, stage, branches)
+	if stage, branches := rn.sched.Stage(n); p.branches > 0 && int(p.stage) != stage || p.branches == 0 && branches > 1 {
+		rn.enter(c, n, stage, branches)
 	}
 	if p.lost || p.failed {
-		rn.sched.Return(r.Packet, r.Branch, true)
+		rn.sched.Return(r.Lane, true)
 		return
 	}
-	id := int32(r.Packet<<laneBits | r.Branch)
-	l := &rn.lanes[id]
-	l.region, l.mask = int32(r.Region), r.Mask
+	if rn.pass == 0 && rn.work.n == 0 {
+		rn.advance(c, id, l, int16(r.Region), r.Mask)
+		return
+	}
+	l.region, l.mask = int16(r.Region), r.Mask
 	if rn.pass == 0 {
-		if rn.work.n == 0 {
-			rn.advance(c, id)
-		} else {
-			rn.work.push(id)
-		}
+		rn.work.push(id)
 		return
 	}
 	// Copies of a header go together.
-	if now := c.Now(); rn.passes.busy < now || r.Packet != rn.decided {
-		rn.passes.busy, rn.decided = max(now, rn.passes.busy.Add(rn.decide)), r.Packet
+	if now := c.Now(); rn.passes.busy < now || n != rn.decided {
+		rn.passes.busy, rn.decided = max(now, rn.passes.busy.Add(rn.decide)), n
 	}
 	at := rn.passes.busy.Add(rn.pass)
 	rn.passes.push(id, at)
@@ -192,22 +194,20 @@ func (rn *runner) begin(c *graph.Ctx, r sched.Run) {
 // leave is the end of a packet on the full road.
 func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 	p := &rn.packets[l.Packet]
+	d, k := &rn.cat.services[p.way.dag], &rn.stock.kept[p.tenant]
 	rn.stock.inside--
 	if int(p.tenant) < len(rn.cat.tenants) {
-		d := &rn.cat.services[p.way.dag]
 		d.stay += (float64(c.Now().Sub(p.since)) - d.stay) / stays
 	}
 	rn.waits[p.way.dag]--
-	if p.from > 0 {
-		if d := &rn.cat.services[p.way.dag]; d.term == p.way.term && d.UID != 0 {
-			d.lodge.guests[p.from-1].inside--
-		}
+	if p.from > 0 && d.term == p.way.term && d.UID != 0 {
+		d.lodge.guests[p.from-1].inside--
 	}
 	rn.promised -= int(p.promised)
 	p.promised = 0
 	rn.stock.stored -= int64(p.size)
-	rn.stock.kept[p.tenant].packets--
-	rn.stock.kept[p.tenant].bytes -= int64(p.size)
+	k.packets--
+	k.bytes -= int64(p.size)
 	if p.way.back {
 		rn.backs[p.way.dag]--
 	}
@@ -237,7 +237,7 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 	}
 	if !begun {
 		// No task was on its way: its DAG is, or was, at a peer.
-		if d := &rn.cat.services[w.dag]; d.term == w.term && d.where.to > 0 {
+		if d.term == w.term && d.where.to > 0 {
 			rn.gates.request(c, d, w, x)
 		} else if d.term == w.term && d.where.to < 0 {
 			rn.gates.hand(c, d, w, x)
@@ -249,23 +249,22 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 	rn.gates.emit(c, w, x)
 }
 
-// advance takes a lane to the next task of its run, or back to the scheduler.
-func (rn *runner) advance(c *graph.Ctx, id int32) {
-	l := &rn.lanes[id]
-	if l.mask == 0 {
+// advance takes a lane, l of number id, to the next task of what is left of its run, or back to the scheduler. Region and mask are
+// given, not loaded from the lane, where they may just have been stored.
+func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask uint16) {
+	if mask == 0 {
 		if rn.sync > 0 && rn.packets[id>>laneBits].branches > 0 {
 			at := c.Now().Add(rn.sync)
 			rn.syncs.push(id, at)
 			c.Wake(at)
 			return
 		}
-		rn.back(id, false)
+		rn.back(id, l, false)
 		return
 	}
-	i := bits.TrailingZeros16(l.mask)
-	l.mask &= l.mask - 1
-	l.at = int8(i)
-	slot := int(l.region)*sched.MaxTasks + i
+	i := bits.TrailingZeros16(mask)
+	l.region, l.mask, l.at = region, mask&(mask-1), int8(i)
+	slot := int(region)*sched.MaxTasks + i
 	d := &rn.wait[slot]
 	t := &rn.cat.tasks[d.task]
 	if t.absent() {
@@ -300,10 +299,9 @@ func (rn *runner) advance(c *graph.Ctx, id int32) {
 }
 
 // back returns a lane to the scheduler.
-func (rn *runner) back(id int32, dropped bool) {
-	l := &rn.lanes[id]
+func (rn *runner) back(id int32, l *lane, dropped bool) {
 	l.region, l.at, l.mask = -1, -1, 0
-	rn.sched.Return(int(id>>laneBits), int(id&(maxLanes-1)), dropped)
+	rn.sched.Return(int(id), dropped)
 }
 
 // feed gives frames to a task, in batches of those that go the same way, or, where the task makes none of its own, of which it
@@ -312,19 +310,19 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	batch := &rn.batches[rn.depth]
 	batch.Reset()
 	var w way
-	several := false
-	for _, f := range frames {
-		id := f.lane
-		p := &rn.packets[id>>laneBits]
-		if n := batch.Len(); n > 0 && (several || p.way != w) {
-			several = t.quiet && p.way.back == w.back && (rn.split.spent.clock == nil || rn.untimed(t, w, p.way, n+1))
+	timed := rn.split.spent.clock != nil
+	several, joint := false, t.quiet && !timed // joint: only the direction counts
+	for i := range frames {
+		id := frames[i].lane
+		p, l := &rn.packets[id>>laneBits], &rn.lanes[id]
+		if n := batch.Len(); n > 0 && !(joint && p.way.back == w.back) && (several || p.way != w) {
+			several = t.quiet && p.way.back == w.back && timed && rn.untimed(t, w, p.way, n+1)
 			if !several {
 				rn.give(c, t, w, batch)
 				batch.Reset()
 			}
 		}
-		if w = p.way; rn.ripe(c, t, id) {
-			l := &rn.lanes[id]
+		if w = p.way; rn.ripe(c, t, id, p, l) {
 			l.buf.Tag = uint64(id) + 1
 			l.lent = true
 			rn.held--
@@ -337,17 +335,16 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 }
 
 // ripe reports whether a frame can go to a task now. One that cannot has been sent on without it.
-func (rn *runner) ripe(c *graph.Ctx, t *task, id int32) bool {
-	p := &rn.packets[id>>laneBits]
+func (rn *runner) ripe(c *graph.Ctx, t *task, id int32, p *inside, l *lane) bool {
 	switch {
 	case t.absent():
 		rn.work.push(id)
 	case p.lost || p.failed:
-		rn.back(id, true)
+		rn.back(id, l, true)
 	case t.halted:
 		rn.turnAway(c, id)
-	case p.branches > 0 && !rn.ready(c, p, &rn.lanes[id], t):
-		rn.back(id, true)
+	case p.branches > 0 && !rn.ready(c, id, p, l, t):
+		rn.back(id, l, true)
 	default:
 		return true
 	}
@@ -418,15 +415,15 @@ func (rn *runner) sweep(c *graph.Ctx, t *task, in *graph.Inside) {
 // back; of what the task made the way of what came last.
 func (rn *runner) let(t *task, x *packet.Buf, out int) (way, bool) {
 	w := t.way
-	if id, ok := rn.own(x); ok {
+	if id, l := rn.own(x); l != nil {
 		p := &rn.packets[id>>laneBits]
 		if side(p.way.back) != out {
-			rn.done(t, id)
+			rn.done(t, id, p, l)
 			return way{}, false
 		}
 		w = p.way
 		if p.branches > 0 {
-			p.fetch(&rn.lanes[id]) // a copy that leaves its stage by itself, as an answer, is to be whole
+			rn.fetch(id, p, l) // a copy that leaves its stage by itself, as an answer, is to be whole
 		}
 		rn.forsake(id)
 	} else if x.Tag&tagged != 0 {
@@ -513,29 +510,31 @@ func (rn *runner) known(c *graph.Ctx, t *task, batch *packet.Batch, out int, w w
 }
 
 // done is a packet of the full road that comes back from a task.
-func (rn *runner) done(t *task, id int32) {
-	l := &rn.lanes[id]
+func (rn *runner) done(t *task, id int32, p *inside, l *lane) {
 	l.lent = false
 	rn.held++
-	p := &rn.packets[id>>laneBits]
 	if p.branches > 0 {
-		rn.returned(p, l, t)
+		rn.returned(id, p, l, t)
 	}
 	if l.mask == 0 && (rn.sync == 0 || p.branches == 0) {
-		rn.back(id, false)
+		rn.back(id, l, false)
 		return
 	}
-	rn.sched.Release(int(id>>laneBits), int(id&(maxLanes-1)), int(l.at))
+	rn.sched.Release(int(id), int(l.at))
 	rn.work.push(id)
 }
 
-// own is the lane of the full road whose frame it is.
-func (rn *runner) own(x *packet.Buf) (int32, bool) {
-	if x.Tag == 0 || x.Tag > uint64(len(rn.lanes)) {
-		return 0, false
+// own is the lane of the full road whose frame it is, and its number; nil: it is none's.
+func (rn *runner) own(x *packet.Buf) (int32, *lane) {
+	id := x.Tag - 1
+	if id >= uint64(len(rn.lanes)) {
+		return 0, nil
 	}
-	l := &rn.lanes[x.Tag-1]
-	return int32(x.Tag - 1), l.lent && l.buf == x
+	l := &rn.lanes[id]
+	if !l.lent || l.buf != x {
+		return 0, nil
+	}
+	return int32(id), l
 }
 
 // forsake ends a packet's way whose frame is no longer the board's.
@@ -551,7 +550,7 @@ func (rn *runner) forsake(id int32) {
 	}
 	l.buf, l.lent = nil, false
 	p.lost = true
-	rn.back(id, true)
+	rn.back(id, l, true)
 }
 
 // due takes packets out of modelled tasks whose time has come, and returns when the
@@ -562,7 +561,7 @@ func (rn *runner) due(c *graph.Ctx) clock.Time {
 		rn.work.push(id)
 	}
 	for id, ok := rn.syncs.pop(now); ok; id, ok = rn.syncs.pop(now) {
-		rn.back(id, false)
+		rn.back(id, &rn.lanes[id], false)
 	}
 	next = min(rn.passes.next(), rn.syncs.next())
 	slots := rn.modelled
@@ -570,11 +569,15 @@ func (rn *runner) due(c *graph.Ctx) clock.Time {
 	for i := 0; i < len(slots); i++ {
 		d := &rn.wait[slots[i]]
 		for d.head < len(d.q) && d.q[d.head].at <= now {
-			from := d.head
-			for d.head < min(len(d.q), from+packet.MaxBatch) && d.q[d.head].at <= now {
-				d.head++
+			ripe := d.q[d.head:min(len(d.q), d.head+packet.MaxBatch)]
+			for k := range ripe {
+				if ripe[k].at > now {
+					ripe = ripe[:k]
+					break
+				}
 			}
-			rn.feed(c, &rn.cat.tasks[d.task], d.q[from:d.head]...)
+			d.head += len(ripe)
+			rn.feed(c, &rn.cat.tasks[d.task], ripe...)
 		}
 		if d.head == len(d.q) {
 			d.q, d.head = d.q[:0], 0
@@ -593,7 +596,7 @@ func (rn *runner) init(s *settings, cat *catalog, stock *stock, split *shares, g
 	*rn = runner{
 		settings: s, cat: cat, stock: stock, split: split, gates: gates,
 		packets: make([]inside, s.packets),
-		lanes:   make([]lane, s.packets<<laneBits),
+		lanes:   make([]lane, s.packets<<laneBits), branches: make([]branch, s.packets<<laneBits),
 		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
@@ -646,7 +649,7 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 		p := &rn.packets[id]
 		p.begun, p.lost, p.failed, p.lent = false, false, false, false
 		p.way, p.promised, p.since, p.size, p.tenant, p.from = g.way, uint8(copies), c.Now(), int32(x.Len()), int32(d.tenant), int8(g.from)
-		p.original, p.stage, p.branches = nil, 0, 0
+		p.original, p.stage, p.branches, p.changed = nil, 0, 0, false
 		if g.from > 0 {
 			d.lodge.guests[g.from-1].inside++
 		}
@@ -765,7 +768,7 @@ func (rn *runner) halt(c *graph.Ctx, n int) {
 			batch.Reset()
 			t.in.Take(c, out, batch)
 			for _, x := range batch.Bufs() {
-				if id, ok := rn.own(x); ok {
+				if id, l := rn.own(x); l != nil {
 					rn.forsake(id)
 				}
 				x.Tag = 0

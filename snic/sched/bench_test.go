@@ -43,7 +43,7 @@ func full(tb testing.TB, s *Scheduler, flow uint64, flows uint64) {
 		if !ok {
 			break
 		}
-		s.Return(r.Packet, r.Branch, false)
+		s.Return(r.Lane, false)
 	}
 	for range benchBatch {
 		if _, ok := s.Leave(); !ok {
@@ -137,7 +137,7 @@ func TestNoAllocations(t *testing.T) {
 			}
 			for {
 				if r, ok := s.Next(); ok {
-					s.Return(r.Packet, r.Branch, false)
+					s.Return(r.Lane, false)
 				} else if _, ok := s.Leave(); !ok {
 					break
 				}

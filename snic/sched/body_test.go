@@ -34,9 +34,23 @@ func (c *byBytes) pick(n int) int {
 	return v
 }
 
+// told is a run by its packet and branch.
+type told struct {
+	Run
+	Packet, Branch int
+}
+
+func next(s *Scheduler) (told, bool) {
+	r, ok := s.Next()
+	return told{r, r.Lane >> s.shift, r.Lane & (1<<s.shift - 1)}, ok
+}
+
+// lane is that of a packet in a branch.
+func lane(s *Scheduler, packet, branch int) int { return packet<<s.shift | branch }
+
 // exec is a run in a region of the body: tasks leave it one by one.
 type exec struct {
-	Run
+	told
 	flow  int
 	left  uint16
 	drop  bool
@@ -267,7 +281,7 @@ func (b *body) arrive(route, flow, bytes int) {
 
 // next takes one run, and checks that it is allowed.
 func (b *body) next() bool {
-	run, ok := b.s.Next()
+	run, ok := next(b.s)
 	if !ok {
 		return false
 	}
@@ -308,7 +322,7 @@ func (b *body) next() bool {
 	p.begun = true
 	br.out = true
 	br.rest &^= run.Mask
-	b.execs = append(b.execs, exec{Run: run, flow: p.flow, left: run.Mask, owing: run.Mask})
+	b.execs = append(b.execs, exec{told: run, flow: p.flow, left: run.Mask, owing: run.Mask})
 	return true
 }
 
@@ -352,7 +366,7 @@ func (b *body) step(i int) {
 	// What a task drops depends on the packet alone.
 	e.drop = (p.seq*7+v.Chain*3+t*5)%13 == 0
 	if b.c.pick(2) == 0 {
-		b.s.Release(e.Packet, e.Branch, t)
+		b.s.Release(e.Lane, t)
 		b.regions[e.Region].out[t]--
 		e.owing &^= 1 << t
 	}
@@ -387,7 +401,7 @@ func (b *body) back(i int) {
 			b.enter(p)
 		}
 	}
-	b.s.Return(e.Packet, e.Branch, e.drop)
+	b.s.Return(e.Lane, e.drop)
 }
 
 func (b *body) leave() bool {
@@ -448,7 +462,7 @@ func (b *body) take(route, flow, n int) {
 		}
 	}
 	b.arrived += got
-	b.taken = append(b.taken, exec{Run: Run{Region: region, Mask: mask}, left: uint16(got)})
+	b.taken = append(b.taken, exec{told: told{Run: Run{Region: region, Mask: mask}}, left: uint16(got)})
 }
 
 func (b *body) give(i int) {

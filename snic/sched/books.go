@@ -188,10 +188,10 @@ func (s *Scheduler) checkQueue(r, task int) error {
 	rg := &s.regions[r]
 	t := &rg.tasks[task]
 	n, prev := int32(0), none
-	for h := t.head; h != none; h = s.headers[h].next {
+	for h := t.head; h != none; h = s.links[h].next {
 		x := &s.headers[h]
 		switch {
-		case x.prev != prev || int(x.region) != r || int(x.queue) != task || bits.TrailingZeros16(x.rest) != task:
+		case s.links[h].prev != prev || int(x.region) != r || int(x.queue) != task || bits.TrailingZeros16(x.rest) != task:
 			return fmt.Errorf("sched: header %d is in the queue of region %d task %d by mistake", h, r, task)
 		case x.state == waiting && x.credits != 0:
 			return fmt.Errorf("sched: header %d waits and has credits %#x", h, x.credits)

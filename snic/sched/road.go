@@ -20,8 +20,9 @@ type packet struct {
 	inside        bool
 	begun         bool // a task has run
 	finished      bool
-	woken         bool // is in work
-	back          bool // its flow's other direction
+	woken         bool    // is in work
+	back          bool    // its flow's other direction
+	_             [8]byte // each is one line of the processor's cache
 }
 
 // What a header does. A header that runs may have a place in a queue as well.
@@ -34,19 +35,20 @@ const (
 	running              // is in the region
 )
 
-// header is a copy of a packet's header, of one branch of a stage.
+// header is a copy of a packet's header, of one branch of a stage. Four are a line of the processor's cache.
 type header struct {
-	next, prev int32  // in the queue of a task, or among the parked of a chain
-	region     int16  // where it waits or runs
-	rest       uint16 // tasks of the visit that it has no credit for yet
-	run        uint16 // tasks that it was told to run
-	credits    uint16 // those of them whose credits it has
-	term       uint32 // of the region, when it came there
-	queue      int8   // the task in whose queue it is; -1: in none
-	state      uint8
-	visit      uint8
-	end        uint8 // of the branch's visits
+	region  int16  // where it waits or runs
+	rest    uint16 // tasks of the visit that it has no credit for yet
+	credits uint16 // tasks that it is told to run, later those of them whose credits it has
+	term    uint32 // of the region, when it came there
+	queue   int8   // the task in whose queue it is; -1: in none
+	state   uint8
+	visit   uint8
+	end     uint8 // of the branch's visits
 }
+
+// links are a header's in the queue of a task, or among the parked of a chain.
+type links struct{ next, prev int32 }
 
 // Arrive takes a packet of so many bytes in, for a route; flow is its hash. The
 // result is its number, 0 to Config.Packets-1, which is its own until Leave. With
@@ -93,13 +95,14 @@ func (s *Scheduler) refuse(r Reason) (int, Reason) {
 	return -1, r
 }
 
-// Run is what to run now: the tasks in Mask of the chain in Region, on the copy
-// of the packet's header for Branch. The compiler keeps a struct of up to four fields in registers; a longer one, of which
+// Run is what to run now: the tasks in Mask of the chain in Region, in a lane. A lane is a packet in one of the branches of a
+// stage, on that branch's copy of the header: its number is (packet << bits | branch), with as many bits as Config.Branches
+// need. The compiler keeps a struct of up to four fields in registers; a longer one, of which
 // some million a second are returned, costs a wait for what has just been stored.
 type Run struct {
-	Packet, Branch int
-	Region         int
-	Mask           uint16
+	Lane   int
+	Region int
+	Mask   uint16
 }
 
 // Next is what to run now. Runs of a region are to be begun in the order of Next.
@@ -111,7 +114,7 @@ func (s *Scheduler) Next() (Run, bool) {
 	x := &s.headers[h]
 	x.state = running
 	s.books.Runs++
-	return Run{Packet: int(h >> s.shift), Branch: int(h) & (1<<s.shift - 1), Region: int(x.region), Mask: x.run}, true
+	return Run{Lane: int(h), Region: int(x.region), Mask: x.credits}, true
 }
 
 // Stage is the stage of its plan that a packet is in, of which Next has told, and how many branches that has: with several,
@@ -121,29 +124,23 @@ func (s *Scheduler) Stage(packet int) (stage, branches int) {
 	return int(pk.stage), int(pk.branches)
 }
 
-// out is the header of a run that Next told of, or none.
-func (s *Scheduler) out(packet, branch int) int32 {
-	if uint(packet) >= uint(len(s.packets)) || uint(branch) >= 1<<s.shift {
+// out is the header of a run that Next told of, or nil.
+func (s *Scheduler) out(lane int) *header {
+	if uint(lane) >= uint(len(s.headers)) || s.headers[lane].state != running {
 		s.misuse++
-		return none
+		return nil
 	}
-	h := int32(packet)<<s.shift | int32(branch)
-	if s.headers[h].state != running {
-		s.misuse++
-		return none
-	}
-	return h
+	return &s.headers[lane]
 }
 
 // Release gives the credit of a task back, which the packet has left. When it
 // has given it back already, or has none, that is a fault of the caller, which
 // Check tells of, and nothing happens.
-func (s *Scheduler) Release(packet, branch, task int) {
-	h := s.out(packet, branch)
-	if h == none {
+func (s *Scheduler) Release(lane, task int) {
+	x := s.out(lane)
+	if x == nil {
 		return
 	}
-	x := &s.headers[h]
 	if uint(task) >= MaxTasks || x.credits&(1<<task) == 0 {
 		s.misuse++
 		return
@@ -160,13 +157,13 @@ func (s *Scheduler) Release(packet, branch, task int) {
 // Return says that what Next told has been run, as far as it came, and gives the
 // credits back that are left. dropped: a task dropped the packet. It is a fault
 // of the caller, and nothing happens, when Next has not told of it.
-func (s *Scheduler) Return(packet, branch int, dropped bool) {
-	h := s.out(packet, branch)
-	if h == none {
+func (s *Scheduler) Return(lane int, dropped bool) {
+	x := s.out(lane)
+	if x == nil {
 		return
 	}
-	x := &s.headers[h]
-	p := int32(packet)
+	h := int32(lane)
+	p := h >> (s.shift & 31)
 	pk := &s.packets[p]
 	r := int32(x.region)
 	rg := &s.regions[r]
@@ -200,15 +197,15 @@ func (s *Scheduler) Return(packet, branch int, dropped bool) {
 	case stay:
 	case dropped:
 		pk.drop(ByTask)
-		s.back(p)
+		s.back(p, pk)
 	case again:
-		s.admit(h, pk, s.plans[pk.plan])
+		s.admit(h, x, pk, s.plans[pk.plan])
 	default:
-		s.wake(p)
+		s.wake(pk)
 		if x.visit++; x.visit < x.end {
-			s.startVisit(h, pk, s.plans[pk.plan])
+			s.startVisit(h, x, pk, s.plans[pk.plan])
 		} else {
-			s.back(p)
+			s.back(p, pk)
 		}
 	}
 	s.settle()
@@ -259,38 +256,41 @@ func (s *Scheduler) startStage(p int32, stage uint8) {
 	pk := &s.packets[p]
 	pl := s.plans[pk.plan]
 	st := pl.stages[stage]
-	n := int32(st.to - st.from)
-	pk.stage, pk.branches, pk.pending = stage, uint8(n), uint8(n)
-	first := p << s.shift
+	branches := pl.branches[st.from:st.to]
+	n := uint8(len(branches))
+	pk.stage, pk.branches, pk.pending = stage, n, n
+	first := p << (s.shift & 31)
+	headers := s.headers[first:][:len(branches)]
 	// All headers say where they are before one of them moves.
-	for i := range n {
-		x := &s.headers[first+i]
-		b := pl.branches[int32(st.from)+i]
+	for i, b := range branches {
+		x := &headers[i]
 		x.visit, x.end, x.state, x.queue = b.from, b.to, idle, -1
 	}
-	for i := range n {
-		s.startVisit(first+i, pk, pl)
+	for i := range headers {
+		s.startVisit(first+int32(i), &headers[i], pk, pl)
 	}
 }
 
 // startVisit sends a header into the visit that it is at.
-func (s *Scheduler) startVisit(h int32, pk *packet, pl *plan) {
-	x := &s.headers[h]
-	x.rest = pl.visits[x.visit].mask
-	s.admit(h, pk, pl)
+func (s *Scheduler) startVisit(h int32, x *header, pk *packet, pl *plan) {
+	v := &pl.visits[x.visit]
+	x.rest = v.mask
+	s.admitTo(&s.chains[v.chain], h, x, pk, pl)
 }
 
 // visitOf is the visit that a header is at.
 func (s *Scheduler) visitOf(h int32) *visit {
-	return &s.plans[s.packets[h>>s.shift].plan].visits[s.headers[h].visit]
+	return &s.plans[s.packets[h>>(s.shift&31)].plan].visits[s.headers[h].visit]
 }
 
-// admit chooses an instance for what is left of the visit of a header, of packet pk and its plan, and sends it
+// admit chooses an instance for what is left of the visit of header x, number h, of packet pk and its plan, and sends it
 // there if it may go. It takes part in no list and has no credits.
-func (s *Scheduler) admit(h int32, pk *packet, pl *plan) {
-	x := &s.headers[h]
-	p := h >> s.shift
-	c := &s.chains[pl.visits[x.visit].chain]
+func (s *Scheduler) admit(h int32, x *header, pk *packet, pl *plan) {
+	s.admitTo(&s.chains[pl.visits[x.visit].chain], h, x, pk, pl)
+}
+
+// admitTo is admit, with the chain that is visited.
+func (s *Scheduler) admitTo(c *chain, h int32, x *header, pk *packet, pl *plan) {
 	r := c.only
 	if r == none {
 		r = s.choose(c, pl.spread, pk.flow, x.rest)
@@ -299,7 +299,7 @@ func (s *Scheduler) admit(h int32, pk *packet, pl *plan) {
 		if c.placed == 0 && !pl.current {
 			x.state = idle
 			pk.drop(Gone)
-			s.back(p)
+			s.back(h>>(s.shift&31), pk)
 			return
 		}
 		s.park(c, h)
@@ -307,7 +307,7 @@ func (s *Scheduler) admit(h int32, pk *packet, pl *plan) {
 	}
 	if pk.before != none && pl.spread == PerFlow && !s.mayFollow(pk, h, r) {
 		x.state = held
-		pk.held |= 1 << (h & (1<<s.shift - 1))
+		pk.held |= 1 << (h & s.last & 31)
 		return
 	}
 	rg := &s.regions[r]
@@ -323,7 +323,7 @@ func (s *Scheduler) admit(h int32, pk *packet, pl *plan) {
 		}
 	}
 	if missing == 0 && (!s.panic || x.rest&(x.rest-1) == 0) {
-		x.run, x.credits, x.rest, x.state = x.rest, x.rest, 0, ready
+		x.credits, x.rest, x.state = x.rest, 0, ready
 		rg.running++
 		pk.begun = true
 		s.ready.push(h)
@@ -424,7 +424,7 @@ func (s *Scheduler) mayFollow(pk *packet, h, r int32) bool {
 	if q.stage > pk.stage {
 		return true
 	}
-	y := &s.headers[pk.before<<s.shift|h&(1<<s.shift-1)]
+	y := &s.headers[pk.before<<(s.shift&31)|h&s.last]
 	if visit := s.headers[h].visit; y.visit != visit {
 		return y.visit > visit
 	}
@@ -460,10 +460,10 @@ func (s *Scheduler) reserve(h, r int32, first bool) {
 		s.enqueue(h, bits.TrailingZeros16(m))
 		return
 	}
-	x.run, x.credits = got, got
+	x.credits = got
 	x.state = ready
 	rg.running++
-	s.packets[h>>s.shift].begun = true
+	s.packets[h>>(s.shift&31)].begun = true
 	s.ready.push(h)
 	if m != 0 && !s.panic {
 		s.enqueue(h, bits.TrailingZeros16(m))
@@ -486,8 +486,7 @@ func (pk *packet) drop(why Reason) {
 }
 
 // back is called when a branch of a stage is done, or has dropped the packet.
-func (s *Scheduler) back(p int32) {
-	pk := &s.packets[p]
+func (s *Scheduler) back(p int32, pk *packet) {
 	pk.pending--
 	switch {
 	case pk.pending > 0:
@@ -511,14 +510,14 @@ func (s *Scheduler) finish(p int32) {
 		s.leaving.push(p)
 		return
 	}
-	s.wake(p)
+	s.wake(pk)
 	s.part(p)
 }
 
-// wake has the packet after p in its flow looked at: p got on.
-func (s *Scheduler) wake(p int32) {
-	if a := s.packets[p].after; a != none {
-		s.look(a)
+// wake has the packet after pk in its flow looked at: pk got on.
+func (s *Scheduler) wake(pk *packet) {
+	if pk.after != none {
+		s.look(pk.after)
 	}
 }
 
@@ -545,29 +544,22 @@ func (s *Scheduler) follow() {
 		m := pk.held
 		pk.held = 0
 		for ; m != 0; m &= m - 1 {
-			s.admit(p<<s.shift|int32(bits.TrailingZeros16(m)), pk, s.plans[pk.plan])
+			h := p<<(s.shift&31) | int32(bits.TrailingZeros16(m))
+			s.admit(h, &s.headers[h], pk, s.plans[pk.plan])
 		}
 	}
 }
 
 // park lets a header wait for an instance of its chain.
 func (s *Scheduler) park(c *chain, h int32) {
-	x := &s.headers[h]
-	x.state = parked
-	x.next, x.prev = none, c.tail
-	if c.tail == none {
-		c.head = h
-	} else {
-		s.headers[c.tail].next = h
-	}
-	c.tail = h
+	s.headers[h].state = parked
+	s.add(h, &c.head, &c.tail)
 	c.parked++
 }
 
 // unlink takes a header out of those that wait for an instance.
 func (s *Scheduler) unlink(c *chain, h int32) {
-	x := &s.headers[h]
-	s.cut(x, &c.head, &c.tail)
+	s.cut(h, &c.head, &c.tail)
 	c.parked--
 }
 
@@ -577,8 +569,8 @@ func (s *Scheduler) unpark(c *chain) {
 	for n := c.parked; n > 0; n-- {
 		h := c.head
 		s.unlink(c, h)
-		pk := &s.packets[h>>s.shift]
-		s.admit(h, pk, s.plans[pk.plan])
+		pk := &s.packets[h>>(s.shift&31)]
+		s.admit(h, &s.headers[h], pk, s.plans[pk.plan])
 	}
 }
 
@@ -589,13 +581,7 @@ func (s *Scheduler) enqueue(h int32, task int) {
 	t := &rg.tasks[task]
 	rg.queued |= 1 << task
 	x.queue = int8(task)
-	x.next, x.prev = none, t.tail
-	if t.tail == none {
-		t.head = h
-	} else {
-		s.headers[t.tail].next = h
-	}
-	t.tail = h
+	s.add(h, &t.head, &t.tail)
 	t.waiting++
 }
 
@@ -604,26 +590,38 @@ func (s *Scheduler) dequeue(h int32) {
 	x := &s.headers[h]
 	rg := &s.regions[x.region]
 	t := &rg.tasks[x.queue]
-	s.cut(x, &t.head, &t.tail)
+	s.cut(h, &t.head, &t.tail)
 	if t.waiting--; t.waiting == 0 {
 		rg.queued &^= 1 << x.queue
 	}
 	x.queue = -1
 }
 
+// add puts a header at the end of a list.
+func (s *Scheduler) add(h int32, head, tail *int32) {
+	s.links[h] = links{none, *tail}
+	if *tail == none {
+		*head = h
+	} else {
+		s.links[*tail].next = h
+	}
+	*tail = h
+}
+
 // cut takes a header out of a list.
-func (s *Scheduler) cut(x *header, head, tail *int32) {
+func (s *Scheduler) cut(h int32, head, tail *int32) {
+	x := &s.links[h]
 	if x.prev == none {
 		*head = x.next
 	} else {
-		s.headers[x.prev].next = x.next
+		s.links[x.prev].next = x.next
 	}
 	if x.next == none {
 		*tail = x.prev
 	} else {
-		s.headers[x.next].prev = x.prev
+		s.links[x.next].prev = x.prev
 	}
-	x.next, x.prev = none, none
+	*x = links{none, none}
 }
 
 // ring is a queue of bounded size.

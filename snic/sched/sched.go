@@ -100,8 +100,10 @@ const none = int32(-1)
 type Scheduler struct {
 	packets []packet
 	headers []header // 1<<shift for each packet, one for each branch
-	shift   uint
-	side    int // branches that a stage may have
+	links   []links  // of headers
+	shift   uint     // below 32, which shifts say so that the compiler knows
+	last    int32    // 1<<shift - 1
+	side    int      // branches that a stage may have
 	panic   bool
 	free    []int32 // packets that are not used
 	ready   ring    // headers that have credits, for Next
@@ -205,7 +207,7 @@ func New(c Config) (*Scheduler, error) {
 	}
 	shift := uint(bits.Len(uint(c.Branches - 1)))
 	s := &Scheduler{
-		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), shift: shift, side: c.Branches, panic: c.Panic,
+		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), links: make([]links, c.Packets<<shift), shift: shift, last: 1<<shift - 1, side: c.Branches, panic: c.Panic,
 		free: make([]int32, c.Packets), ready: newRing(c.Packets << shift), leaving: newRing(c.Packets),
 		work: make([]int32, 0, c.Packets), flows: newFlows(c.Packets, c.Seed),
 		regions: make([]region, c.Regions), chains: make([]chain, c.Chains), routes: make([]routeState, c.Routes),
@@ -330,7 +332,7 @@ func (s *Scheduler) Pause(region int) error {
 	// Those that are farther in the chain came first.
 	for t := int(rg.n) - 1; t >= 0; t-- {
 		for h := rg.tasks[t].head; h != none; {
-			next := s.headers[h].next
+			next := s.links[h].next
 			if s.headers[h].state == waiting {
 				s.dequeue(h)
 				rg.load--

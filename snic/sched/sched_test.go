@@ -48,7 +48,7 @@ func runs(t *testing.T, s *Scheduler) string {
 	t.Helper()
 	var l []string
 	for {
-		r, any := s.Next()
+		r, any := next(s)
 		if !any {
 			break
 		}
@@ -109,14 +109,14 @@ func TestFigure57(t *testing.T) {
 		t.Fatal(p, q)
 	}
 	want(t, "user1 in both regions at once, user2 skips NT1", runs(t, s), "0.0@1:3 0.1@2:1 1.0@1:2")
-	s.Return(0, 1, false)
+	s.Return(lane(s, 0, 1), false)
 	want(t, "NT4 waits for NT2", runs(t, s), "")
-	s.Return(0, 0, false)
+	s.Return(lane(s, 0, 0), false)
 	want(t, "user1's NT4", runs(t, s), "0.0@2:2")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "user2's NT4", runs(t, s), "1.0@2:2")
-	s.Return(0, 0, false)
-	s.Return(1, 0, false)
+	s.Return(lane(s, 0, 0), false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "both are done", leaves(t, s), "0 1")
 
 	// What was meant for each task: NT2 has it of both.
@@ -127,11 +127,11 @@ func TestFigure57(t *testing.T) {
 	// NT2 is overloaded: user2's third packet runs in part, and not NT2 of user1's.
 	a, b, c := send(1), send(1), send(0)
 	want(t, "NT2 has two credits", runs(t, s), fmt.Sprintf("%d.0@1:2 %d.0@1:2 %d.0@1:1 %d.1@2:1", a, b, c, c))
-	s.Return(a, 0, false)
-	s.Return(c, 0, false)
+	s.Return(lane(s, a, 0), false)
+	s.Return(lane(s, c, 0), false)
 	want(t, "user1 comes back in the middle of the chain", runs(t, s), fmt.Sprintf("%d.0@2:2 %d.0@1:2", a, c))
-	for _, r := range []Run{{Packet: b}, {Packet: c}, {Packet: c, Branch: 1}, {Packet: a}} {
-		s.Return(r.Packet, r.Branch, false)
+	for _, r := range []told{{Packet: b}, {Packet: c}, {Packet: c, Branch: 1}, {Packet: a}} {
+		s.Return(lane(s, r.Packet, r.Branch), false)
 	}
 	want(t, "stage 2 of user1, visit 2 of user2", runs(t, s), fmt.Sprintf("%d.0@2:2 %d.0@2:2", b, c))
 	// Region 3 takes user2 over in one visit.
@@ -139,10 +139,10 @@ func TestFigure57(t *testing.T) {
 	ok(t, s.SetRoute(1, line(Visit{nt24, both})))
 	d := send(1)
 	want(t, "user2's next packet waits for the one on the old plan", runs(t, s), "")
-	s.Return(b, 0, false)
+	s.Return(lane(s, b, 0), false)
 	want(t, "then it runs as a whole", runs(t, s), fmt.Sprintf("%d.0@3:3", d))
-	s.Return(c, 0, false)
-	s.Return(d, 0, false)
+	s.Return(lane(s, c, 0), false)
+	s.Return(lane(s, d, 0), false)
 	want(t, "all leave", leaves(t, s), fmt.Sprintf("%d %d %d %d", a, b, c, d))
 }
 
@@ -156,21 +156,21 @@ func TestQueues(t *testing.T) {
 	arrive(t, s, 1, 3) // 2 waits for task 1
 	arrive(t, s, 1, 4) // 3 behind it
 	want(t, "one runs", runs(t, s), "0.0@0:3")
-	s.Release(0, 0, 0)
+	s.Release(lane(s, 0, 0), 0)
 	want(t, "task 0 goes to packet 1, in part: others wait for task 1", runs(t, s), "1.0@0:1")
-	s.Release(0, 0, 1)
+	s.Release(lane(s, 0, 0), 1)
 	want(t, "task 1 goes to packet 2", runs(t, s), "2.0@0:2")
 	arrive(t, s, 1, 5) // 4 behind packet 1, which is not back yet
-	s.Return(0, 0, false)
-	s.Return(2, 0, false)
+	s.Return(lane(s, 0, 0), false)
+	s.Return(lane(s, 2, 0), false)
 	want(t, "then 3", runs(t, s), "3.0@0:2")
-	s.Return(3, 0, false)
+	s.Return(lane(s, 3, 0), false)
 	want(t, "then nobody: the first has its place and is on its way", runs(t, s), "")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "1 is back", runs(t, s), "1.0@0:2")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "then 4", runs(t, s), "4.0@0:2")
-	s.Return(4, 0, true)
+	s.Return(lane(s, 4, 0), true)
 	want(t, "order of finishing, as flows differ", leaves(t, s), "0 2 3 1 4(by-task)")
 	if b := s.Books(); b.Runs != 6 || b.Left != 4 || b.Dropped[ByTask] != 1 || b.Stored != 0 {
 		t.Errorf("%+v", b)
@@ -187,9 +187,9 @@ func TestDropOfOneWithAPlace(t *testing.T) {
 	arrive(t, s, 0, 2) // 1 runs task 0, and has its place at task 1
 	arrive(t, s, 1, 3) // 2 is behind it
 	want(t, "two run", runs(t, s), "0.0@0:2 1.0@0:1")
-	s.Return(0, 0, false)
+	s.Return(lane(s, 0, 0), false)
 	want(t, "the place is kept", runs(t, s), "")
-	s.Return(1, 0, true)
+	s.Return(lane(s, 1, 0), true)
 	want(t, "and given up", runs(t, s), "2.0@0:2")
 }
 
@@ -200,16 +200,16 @@ func TestJoin(t *testing.T) {
 	arrive(t, s, 0, 1)
 	arrive(t, s, 0, 1)
 	want(t, "three branches each", runs(t, s), "0.0@0:3 0.1@1:1 0.2@2:2 1.0@0:3 1.1@1:1 1.2@2:2")
-	s.Return(0, 1, true)
-	s.Return(0, 0, false)
+	s.Return(lane(s, 0, 1), true)
+	s.Return(lane(s, 0, 0), false)
 	for b := range 3 {
-		s.Return(1, b, false)
+		s.Return(lane(s, 1, b), false)
 	}
 	want(t, "packet 1 gets on", runs(t, s), "")
 	want(t, "none leaves", leaves(t, s), "")
-	s.Return(0, 2, false)
+	s.Return(lane(s, 0, 2), false)
 	want(t, "0 is dropped, 1 was waiting behind it for its next stage", runs(t, s), "1.0@0:1")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "in order", leaves(t, s), "0(by-task) 1")
 }
 
@@ -274,10 +274,10 @@ func TestDrain(t *testing.T) {
 	arrive(t, s, 0, flow)
 	arrive(t, s, 0, flow)
 	want(t, "it moves, and waits for what is inside", runs(t, s), "")
-	s.Release(0, 0, 0)
-	s.Release(0, 0, 1)
+	s.Release(lane(s, 0, 0), 0)
+	s.Release(lane(s, 0, 0), 1)
 	want(t, "credits are not it", runs(t, s), "")
-	s.Return(0, 0, false)
+	s.Return(lane(s, 0, 0), false)
 	want(t, "now both go", runs(t, s), "1.0@1:3 2.0@1:3")
 	if !s.Drained(0) || s.Drained(1) {
 		t.Error("0 has drained, 1 has not")
@@ -285,11 +285,11 @@ func TestDrain(t *testing.T) {
 	ok(t, s.Resume(0))
 	arrive(t, s, 0, flow)
 	want(t, "back again", runs(t, s), "")
-	s.Return(2, 0, false)
+	s.Return(lane(s, 2, 0), false)
 	want(t, "one is still there", runs(t, s), "")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "both are back", runs(t, s), "3.0@0:3")
-	s.Return(3, 0, false)
+	s.Return(lane(s, 3, 0), false)
 	want(t, "in order", leaves(t, s), "0 1 2 3")
 }
 
@@ -302,19 +302,19 @@ func TestDirections(t *testing.T) {
 	ok(t, s.SetRoute(1, back))
 	arrive(t, s, 0, flow)
 	want(t, "a request", runs(t, s), "0.0@0:3")
-	s.Release(0, 0, 0) // task 1 keeps it until the answer is there
+	s.Release(lane(s, 0, 0), 0) // task 1 keeps it until the answer is there
 	arrive(t, s, 1, flow)
 	want(t, "its answer", runs(t, s), "1.0@0:2")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "on to the other task", runs(t, s), "1.0@0:1")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "the answer leaves first", leaves(t, s), "1")
 	arrive(t, s, 0, flow)
 	ok(t, s.Check())
 	want(t, "a second request", runs(t, s), "1.0@0:3")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "requests keep their order", leaves(t, s), "")
-	s.Return(0, 0, false)
+	s.Return(lane(s, 0, 0), false)
 	want(t, "requests keep their order", leaves(t, s), "0 1")
 }
 
@@ -332,12 +332,12 @@ func TestPauseAndResume(t *testing.T) {
 	ok(t, s.Pause(0))
 	ok(t, s.Resume(0))
 	want(t, "2 waits for those in front of it", runs(t, s), "")
-	s.Return(0, 0, false)
+	s.Return(lane(s, 0, 0), false)
 	want(t, "0 is done", runs(t, s), "")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "1 goes on, 2 follows", runs(t, s), "1.0@0:2 2.0@0:1")
-	s.Return(2, 0, false)
-	s.Return(1, 0, false)
+	s.Return(lane(s, 2, 0), false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "2 goes on", runs(t, s), "2.0@0:2")
 }
 
@@ -359,8 +359,8 @@ func TestStopAndLaunch(t *testing.T) {
 	if err := s.Remove(0); err == nil {
 		t.Error("removed with packets inside")
 	}
-	s.Return(0, 0, false)
-	s.Return(1, 0, false)
+	s.Return(lane(s, 0, 0), false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "none goes in", runs(t, s), "")
 	if !s.Drained(0) {
 		t.Error("not drained")
@@ -372,7 +372,7 @@ func TestStopAndLaunch(t *testing.T) {
 	ok(t, s.Place(5, 0, []int{9, 9}))
 	want(t, "those that waited, first who came first; 1 where it was", runs(t, s), "2.0@5:3 3.0@5:3 4.0@5:3 1.0@5:2")
 	for p := 1; p <= 4; p++ {
-		s.Return(p, 0, false)
+		s.Return(lane(s, p, 0), false)
 	}
 	want(t, "all leave", leaves(t, s), "0 1 2 3 4")
 }
@@ -387,11 +387,11 @@ func TestFartherCameFirst(t *testing.T) {
 		arrive(t, s, 0, uint64(i))
 	}
 	want(t, "in part", runs(t, s), "0.0@0:3 1.0@0:1")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "1 waits for the second task, 3 for the first", runs(t, s), "2.0@0:1")
 	ok(t, s.Pause(0))
-	s.Return(0, 0, false)
-	s.Return(2, 0, false)
+	s.Return(lane(s, 0, 0), false)
+	s.Return(lane(s, 2, 0), false)
 	ok(t, s.Place(5, 0, []int{1, 1}))
 	want(t, "1 has the second task", runs(t, s), "1.0@5:2 3.0@5:1")
 }
@@ -407,12 +407,12 @@ func TestReroute(t *testing.T) {
 	want(t, "one runs", runs(t, s), "0.0@0:3")
 	ok(t, s.SetRoute(0, line(Visit{2, 3})))
 	want(t, "the other flow follows the new route", runs(t, s), "2.0@2:3")
-	s.Return(0, 0, false)
+	s.Return(lane(s, 0, 0), false)
 	want(t, "0 is on the old one, 1 waits for it", runs(t, s), "0.0@1:3")
-	s.Return(0, 0, false)
-	s.Return(2, 0, false)
+	s.Return(lane(s, 0, 0), false)
+	s.Return(lane(s, 2, 0), false)
 	want(t, "1 is free to go", runs(t, s), "1.0@2:3")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "all leave", leaves(t, s), "0 2 1")
 
 	ok(t, s.SetRoute(0, line(Visit{0, 3}, Visit{1, 3})))
@@ -421,14 +421,14 @@ func TestReroute(t *testing.T) {
 	want(t, "one runs", runs(t, s), "1.0@0:3")
 	ok(t, s.Pause(1))
 	ok(t, s.Remove(1))
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "its plan is in force: it waits for its chain", runs(t, s), "2.0@0:3")
 	if n := s.Parked(1); n != 1 {
 		t.Errorf("%d are parked", n)
 	}
 	ok(t, s.RemoveRoute(0))
 	want(t, "it is not any more", leaves(t, s), "1(gone)")
-	s.Return(2, 0, false)
+	s.Return(lane(s, 2, 0), false)
 	want(t, "nor for the next", leaves(t, s), "2(gone)")
 	if _, why := s.Arrive(0, 1, 1, 1); why != UnknownRoute {
 		t.Error(why)
@@ -440,7 +440,7 @@ func TestReroute(t *testing.T) {
 	want(t, "one runs", runs(t, s), "2.0@0:3")
 	ok(t, s.RemoveRoute(0))
 	want(t, "the one behind leaves after it", leaves(t, s), "")
-	s.Return(2, 0, false)
+	s.Return(lane(s, 2, 0), false)
 	want(t, "the one behind had not begun", leaves(t, s), "2 1(gone)")
 	ok(t, s.SetRoute(0, Route{}))
 	want(t, "no stages", fmt.Sprint(arrive(t, s, 0, 1)), leaves(t, s))
@@ -453,11 +453,11 @@ func TestPlansEnd(t *testing.T) {
 		ok(t, s.SetRoute(0, line(Visit{i & 1, uint16(1 + i%3)})))
 		arrive(t, s, 0, uint64(i))
 		for {
-			r, any := s.Next()
+			r, any := next(s)
 			if !any {
 				break
 			}
-			s.Return(r.Packet, 0, false)
+			s.Return(lane(s, r.Packet, 0), false)
 		}
 		leaves(t, s)
 	}
@@ -486,18 +486,18 @@ func TestSpread(t *testing.T) {
 		}
 		want(t, "spread", runs(t, s), c.want)
 		for p := 5; p >= 1; p-- {
-			s.Return(p, 0, false)
+			s.Return(lane(s, p, 0), false)
 		}
 		want(t, "leaves in order", leaves(t, s), "")
-		s.Return(0, 0, false)
+		s.Return(lane(s, 0, 0), false)
 		want(t, "leaves in order", leaves(t, s), "0 1 2 3 4 5")
 		r.AnyOrder = true
 		ok(t, s.SetRoute(0, r))
 		p, q := arrive(t, s, 0, 1), arrive(t, s, 0, 1)
 		runs(t, s)
-		s.Return(q, 0, false)
+		s.Return(lane(s, q, 0), false)
 		want(t, "any order", leaves(t, s), fmt.Sprint(q))
-		s.Return(p, 0, false)
+		s.Return(lane(s, p, 0), false)
 		want(t, "any order", leaves(t, s), fmt.Sprint(p))
 	}
 }
@@ -541,7 +541,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		}
 	}
 	want(t, "the second runs", runs(t, s), "1.0@0:3")
-	s.Return(1, 0, false)
+	s.Return(lane(s, 1, 0), false)
 	want(t, "and leaves", leaves(t, s), "1")
 
 	// Nor where the two are in one bucket.
@@ -584,7 +584,7 @@ func TestBulk(t *testing.T) {
 	s.Give(0, 3, 4, 1)
 	take(0, 1, 0) // one is inside
 	want(t, "now there are", runs(t, s), fmt.Sprintf("%d.0@0:3", p))
-	s.Return(p, 0, false)
+	s.Return(lane(s, p, 0), false)
 	take(0, 1, 0) // and has not left
 	want(t, "leaves", leaves(t, s), fmt.Sprint(p))
 	take(0, 9, 4)
@@ -599,11 +599,11 @@ func TestBulk(t *testing.T) {
 	p = arrive(t, s, 2, 1)
 	q := arrive(t, s, 2, 2)
 	want(t, "one in part", runs(t, s), fmt.Sprintf("%d.0@0:3 %d.0@0:1", p, q))
-	s.Return(p, 0, false)
+	s.Return(lane(s, p, 0), false)
 	take(0, 1, 0)
-	s.Return(q, 0, false)
+	s.Return(lane(s, q, 0), false)
 	want(t, "the rest", runs(t, s), fmt.Sprintf("%d.0@0:2", q))
-	s.Return(q, 0, false)
+	s.Return(lane(s, q, 0), false)
 	leaves(t, s)
 	take(0, 2, 1)
 	s.Give(0, 3, 1, 0)
@@ -616,13 +616,13 @@ func TestBulk(t *testing.T) {
 
 func TestMisuse(t *testing.T) {
 	for name, f := range map[string]func(s *Scheduler){
-		"return before next":   func(s *Scheduler) { s.Return(0, 0, false) },
-		"return of nobody":     func(s *Scheduler) { s.Return(-1, 0, false) },
-		"return of no branch":  func(s *Scheduler) { s.Return(0, 4, false) },
-		"return twice":         func(s *Scheduler) { s.Next(); s.Return(0, 0, false); s.Return(0, 0, false) },
-		"release before next":  func(s *Scheduler) { s.Release(0, 0, 0) },
-		"release twice":        func(s *Scheduler) { s.Next(); s.Release(0, 0, 0); s.Release(0, 0, 0) },
-		"release of no task":   func(s *Scheduler) { s.Next(); s.Release(0, 0, 99) },
+		"return before next":   func(s *Scheduler) { s.Return(lane(s, 0, 0), false) },
+		"return of nobody":     func(s *Scheduler) { s.Return(lane(s, -1, 0), false) },
+		"return of no branch":  func(s *Scheduler) { s.Return(lane(s, 0, 4), false) },
+		"return twice":         func(s *Scheduler) { s.Next(); s.Return(lane(s, 0, 0), false); s.Return(lane(s, 0, 0), false) },
+		"release before next":  func(s *Scheduler) { s.Release(lane(s, 0, 0), 0) },
+		"release twice":        func(s *Scheduler) { s.Next(); s.Release(lane(s, 0, 0), 0); s.Release(lane(s, 0, 0), 0) },
+		"release of no task":   func(s *Scheduler) { s.Next(); s.Release(lane(s, 0, 0), 99) },
 		"give nothing taken":   func(s *Scheduler) { s.Give(0, 3, 1, 0) },
 		"give another mask":    func(s *Scheduler) { s.Take(1, 1, 1, 1); s.Give(0, 3, 1, 0) },
 		"give to nowhere":      func(s *Scheduler) { s.Give(99, 3, 0, 0) },
