@@ -59,6 +59,7 @@ func newBoard(s settings) (*board, error) {
 		settings: &b.settings, cat: &b.cat, stock: &b.stock, split: &b.split, gates: &b.gates, runner: &b.runner, near: &b.near,
 		log:   make([]region.Event, 0, 256),
 		stops: make([]uint32, regions),
+		toil:  toil{watch: region.NewWatch()},
 	}
 	b.ingress = ingress{
 		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,

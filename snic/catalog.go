@@ -80,7 +80,9 @@ type service struct {
 	rate     float64       // bytes a second, of late
 	counted  uint64        // bytes when it was measured
 	recent   float64       // bytes of about the last monitor period
+	toil     float64       // ns of the worker that these take
 	recentAt clock.Time
+	reckoned uint64  // packets when that was
 	stay     float64 // ns that a packet is in the packet store, of late
 	listed   bool    // in board.active
 	term     uint16  // DAGs that have had the number; it wraps
@@ -231,8 +233,7 @@ func (cat *catalog) uses(n, chain int) bool {
 // lately is how many bytes a DAG was sent in about the last monitor period: a mean in which
 // what is longer ago counts less.
 func (cat *catalog) lately(s *service) int64 {
-	period := float64(cat.monitor)
-	return int64(s.recent * period / (period + float64(cat.seen.Sub(s.recentAt))))
+	return int64(s.recent * cat.fade(cat.seen.Sub(s.recentAt)))
 }
 
 // work is how long an instance of a task takes for so many bytes, in ns; of one that takes all that

@@ -56,6 +56,7 @@
 //   - A worker with frames of such a DAG loads it when a region becomes free. A DAG with a throughput is loaded
 //     elsewhere when its home has too much of it and no region left, by a worker that hands frames of it over and has a
 //     free region. It counts what came in, not what was let in.
+//   - So it is when the home's worker has not the time for all frames, as it was measured what they cost (below, "Cost").
 //   - A worker that needs a DAG's region for another one, has the DAG go to its home.
 //   - DAGs of P4 programs, and of tasks with memory of the board, are at one worker.
 //
@@ -194,6 +195,12 @@
 // comes, and at the least 7/8 of that while frames wait at the ports all the time. So a tenant that floods is
 // refused at the door. Without that the ports' rings would overflow, and there nobody can tell whose frames are lost.
 // In replay time stands still in a breath, and costs are not measured.
+//
+// A worker has not enough time when for a monitor period frames ask for more of it than there is, or wait at the ports all the time,
+// or when senders are held back (by pauses or marks) while nine tenths of it are used. All its regions have that time
+// together, so no region is launched for it. DAGs whose frames cost more than it takes to send them elsewhere are then run by workers that hand
+// them over, if these have regions, and the one that takes most time goes to a board of the pool that has time and a region. It
+// comes home when there is time for it. A DAG stays whose frames come in by its own worker, in a board that is in no pool.
 //
 // # Failures
 //

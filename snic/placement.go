@@ -16,7 +16,8 @@ import (
 type helpers interface {
 	mayGo(now clock.Time, n int) bool // they may be asked for a region for a DAG
 	leave(n int)                      // it waits, and goes to one of them
-	relieve(now clock.Time, task int) // there is too much of a task here, and no region left for it
+	// relieve is called when there is too much here, and no region left for it: relief says how much less it is without a DAG.
+	relieve(now clock.Time, relief func(n int) float64)
 	regionFreed()
 }
 
@@ -33,6 +34,7 @@ type placement struct {
 	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
 	log      []region.Event
 	relief   relief
+	toil     toil
 	moved    uint64     // buckets of flows, from one instance to another
 	singles  uint64     // times that one flow was too much for an instance
 	lacking  bool       // a service with packets may be without a region
@@ -526,8 +528,9 @@ func (pl *placement) endEpoch(now clock.Time) {
 				}
 			}
 		}
-		period := float64(pl.monitor)
-		s.recent = s.recent*period/(period+float64(now.Sub(s.recentAt))) + float64(s.arrived)
+		fade := pl.cat.fade(now.Sub(s.recentAt))
+		s.recent = s.recent*fade + float64(s.arrived)
+		pl.toils(s, fade)
 		s.recentAt = now
 		s.arrived, s.listed = 0, false
 		s.lodge.reckon()
@@ -547,6 +550,7 @@ func (pl *placement) endEpoch(now clock.Time) {
 		// Not every epoch: the task of a slow DAG gets no packet in most of them, and would
 		// look overloaded in the others alone.
 		pl.balance(now.Sub(pl.sampled))
+		pl.toiled(now, now.Sub(pl.sampled))
 		pl.sampled = now
 		pl.pressed(now)
 		pl.fabric.Sample(now)
@@ -581,7 +585,7 @@ func (pl *placement) note(e region.Event) {
 // pressed ends a sample of who was told to send less: who is to pause still, is in the next one, too.
 func (pl *placement) pressed(now clock.Time) {
 	gt := pl.gates
-	if len(gt.marked) == 0 && (gt.pauses == nil || !slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 })) {
+	if !gt.tells() {
 		return
 	}
 	pl.waitings(now)

@@ -1,6 +1,8 @@
 package snic
 
 import (
+	"slices"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/snic/region"
 	"github.com/quillon/quillon/snic/sched"
@@ -221,7 +223,12 @@ func (pl *placement) overload(now clock.Time, e region.Event) {
 		return
 	}
 	pl.note(e)
-	pl.near.relieve(now, e.Task)
+	pl.near.relieve(now, func(n int) float64 {
+		if s := &pl.cat.services[n]; s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, e.Task) {
+			return s.rate + 1
+		}
+		return 0
+	})
 }
 
 // single is what a flow has alone of a task that is too much for an instance, in instances; 0: there is none.
