@@ -90,7 +90,7 @@ func newBoard(s settings) (*board, error) {
 // newScheduler is the scheduler of a board, empty.
 func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
 	return sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: max(s.regions, 1), Chains: maxChains + 1,
-		Routes: 2 * inLine, Tenants: maxTenants, Branches: maxLanes, Panic: s.panics, Seed: seed})
+		Routes: 2 * besides, Tenants: maxTenants, Branches: maxLanes, Panic: s.panics, Seed: seed})
 }
 
 // Inside brings the tasks of a deployment; the next Tick puts the rest in force,

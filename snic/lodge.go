@@ -318,8 +318,8 @@ func (ig *ingress) takeIn(c *graph.Ctx, g *group) {
 	d.arrived += int64(g.bytes) * int64(g.weight) / stands
 	d.lodge.came += int64(g.batch.Len()) * int64(g.weight)
 	ig.place.list(c, g.way.dag)
-	if d.byFlow && !d.elsewhere() {
-		ig.want(d, g)
+	if !d.elsewhere() {
+		ig.offer(d, g)
 	}
 	ig.letIn(c, -1, g)
 }

@@ -252,11 +252,15 @@ func (nb *nearby) ask(n int, pause bool) {
 
 // route sets the way of all packets of a DAG, there and back.
 func (pl *placement) route(n int, r sched.Route) {
+	s := &pl.cat.services[n]
+	s.aside = nil
 	for i := range 2 {
 		r.Back = i > 0
 		err := pl.runner.sched.SetRoute(2*n+i, r)
-		if pl.cat.services[n].twin && err == nil {
-			err = pl.runner.sched.SetRoute(inLine+2*n+i, r)
+		for _, at := range s.others() {
+			if err == nil {
+				err = pl.runner.sched.SetRoute(at+2*n+i, r)
+			}
 		}
 		if err != nil {
 			panic(fmt.Sprintf("snic: a route of the pool: %v", err))
