@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 )
 
@@ -126,5 +129,100 @@ func TestAsideGivesWay(t *testing.T) {
 	x.Advance(300 * time.Millisecond)
 	if s.aside != nil && s.aside.part >= before {
 		t.Errorf("%.2f of it went aside, now %.2f", before, s.aside.part)
+	}
+}
+
+// TestAsideMachine: flows go another way and back at any time, there and back, while regions get other chains. None is lost, doubled or
+// overtaken, and each runs through the tasks of its DAG.
+func TestAsideMachine(t *testing.T) {
+	total := map[string]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		task := func(l byte) string {
+			kind, model := rapid.SampledFrom([]string{"quick", "quick", "hold"}).Draw(rt, "kind"), rapid.SampledFrom([]string{"latency: 20us", "throughput: 50Mbit", "throughput: 1Gbit"}).Draw(rt, "model")
+			if l == 'a' {
+				model = "throughput: 2Mbit" // so that it is scheduled one by one
+			}
+			return fmt.Sprintf("{kind: %s, args: {letter: %c, time: 100us}, reads: [ports], writes: [payload], %s, credits: %d}", kind, l, model, rapid.IntRange(1, 8).Draw(rt, "credits"))
+		}
+		v := version{map[byte]string{}, map[uint32]string{1: "ab", 2: "abc", 3: "cab", 4: "d"}, map[byte]uint32{1: 1, 2: 2, 3: 3, 4: 4, 5: 1}}
+		for _, l := range []byte("abcd") {
+			v.tasks[l] = task(l)
+		}
+		j := &judge{TB: t, rt: rt}
+		x := single{graphtest.NewOuter(j, scripts(), graph.Args{"deployment": v.text(fmt.Sprintf("{count: %d, area: 3}", rapid.IntRange(2, 4).Draw(rt, "regions"))),
+			"epoch": "50us", "monitor": "40ms", "fair": "off", "packets": "2048", "store": "1M"})}
+		w := &world{t: j, x: x, versions: []version{v}, inside: map[string]sent{}, last: map[string]string{}, reasons: total}
+		w.flows = rapid.SampledFrom([]int{3, 10, 40}).Draw(rt, "flows")
+		w.never = []string{"gone", "throttled", "over-quota", "no-descriptor", "store-full"}
+		defer func() {
+			if err := recover(); err != nil {
+				panic(err)
+			}
+			for _, f := range j.cleanups {
+				f()
+			}
+		}()
+		w.settle(x.Advance(30 * time.Millisecond))
+		b := boardOf(x.Test)
+		rt.Repeat(map[string]func(*rapid.T){
+			"": func(*rapid.T) {
+				if err := x.Inst.Conservation(); err != nil {
+					rt.Fatal(err)
+				}
+				if err := b.runner.sched.Check(); err != nil {
+					rt.Fatal(err)
+				}
+			},
+			"send": func(rt *rapid.T) {
+				if x.Pool.InUse() > graphtest.Slots/2 {
+					rt.Skip("the pool is busy")
+				}
+				port := rapid.IntRange(0, 1).Draw(rt, "port")
+				var frames [][]byte
+				for range rapid.IntRange(1, 60).Draw(rt, "frames") {
+					op := rapid.SampledFrom([]byte("---------!?")).Draw(rt, "op")
+					frames = append(frames, w.send(port, rapid.IntRange(0, w.flows-1).Draw(rt, "flow"), op, rapid.SampledFrom([]byte("abcd")).Draw(rt, "task")))
+				}
+				w.settle(x.Push(fmt.Sprintf("p%d", port), frames...))
+			},
+			"wait": func(rt *rapid.T) {
+				w.settle(x.Advance(rapid.SampledFrom([]time.Duration{time.Microsecond, 30 * time.Microsecond, 300 * time.Microsecond, 3 * time.Millisecond, 20 * time.Millisecond}).Draw(rt, "time")))
+			},
+			"send flows another way": func(rt *rapid.T) {
+				n := b.cat.dagOf[rapid.IntRange(0, 2).Draw(rt, "DAG")]
+				s := &b.cat.services[n]
+				if s.visits == nil {
+					return
+				}
+				if s.aside == nil {
+					b.cat.weighAll()
+					visits := b.place.otherWay(n, s.visits[0].Chain)
+					if visits == nil {
+						return
+					}
+					b.place.divide(b.cat.seen, n, visits)
+				}
+				bits := rapid.Uint16().Draw(rt, "flows")
+				for k := range s.aside.taken {
+					s.aside.taken[k] = bits>>(k%16)&1 > 0
+				}
+				total["sent another way"]++
+			},
+			"send all the same way": func(rt *rapid.T) {
+				if n := b.cat.dagOf[rapid.IntRange(0, 2).Draw(rt, "DAG")]; b.cat.services[n].aside != nil {
+					b.place.together(n)
+				}
+			},
+		})
+		for i := 0; i < 500 && len(w.inside) > 0; i++ {
+			w.settle(x.Advance(20 * time.Millisecond))
+		}
+		if len(w.inside) > 0 {
+			rt.Fatalf("%d frames are still inside: %v", len(w.inside), w.inside)
+		}
+	})
+	t.Log(total)
+	if total["sent another way"] == 0 {
+		t.Error("no flows went another way")
 	}
 }

@@ -396,7 +396,7 @@ func (j *judge) Fatalf(f string, a ...any) { j.rt.Fatalf(f, a...) }
 func TestMachine(t *testing.T) {
 	total := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) { machine(t, rt, total, rapid.SampledFrom([]int{1, 1, 2, 4}).Draw(rt, "workers")) })
-	for _, what := range []string{"bang", "handed over", "sent another way"} {
+	for _, what := range []string{"bang", "handed over"} {
 		if total[what] == 0 {
 			t.Errorf("nothing was dropped or %s: %v", what, total)
 		}
@@ -523,30 +523,6 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 				b.cat.house.crying[n].Store(true)
 				b.cat.house.cries.Add(1)
 			}
-		},
-		"send flows another way": func(rt *rapid.T) {
-			b := w.x.boards()[rapid.IntRange(0, workers-1).Draw(rt, "worker")]
-			n := rapid.IntRange(0, 3).Draw(rt, "DAG")
-			if n >= len(b.cat.services) || b.renew {
-				return
-			}
-			s := &b.cat.services[n]
-			if s.UID == 0 || s.bulk || s.elsewhere() || s.visits == nil {
-				return
-			}
-			if s.aside == nil {
-				b.place.cat.weighAll()
-				visits := b.place.otherWay(n, s.visits[0].Chain)
-				if visits == nil {
-					return
-				}
-				b.place.divide(b.cat.seen, n, visits)
-			}
-			bits := rapid.Uint16().Draw(rt, "flows")
-			for k := range s.aside.taken {
-				s.aside.taken[k] = bits>>(k%16)&1 > 0
-			}
-			total["sent another way"]++
 		},
 		"change a DAG": func(rt *rapid.T) {
 			redeploy(func(v *version) {

@@ -297,6 +297,9 @@ func (s *Scheduler) admit(h int32, pk *packet, pl *plan) {
 	}
 	if r == none {
 		if c.placed == 0 && !pl.current {
+			if s.inherit(h, pk) {
+				return
+			}
 			x.state = idle
 			pk.drop(Gone)
 			s.back(p)

@@ -34,6 +34,9 @@ type Config struct {
 	Branches int    // of a stage; at most MaxBranches, at least 1
 	Panic    bool   // one task a run, for comparison
 	Seed     uint64 // of the hash table of flows: what an attacker does not know
+	// Instead is where tasks of a chain that has no instance any more are run, or will be, for packets of a route in which other
+	// tasks have run: all in one chain, in the same order. nil, or not ok: nowhere.
+	Instead func(route, chain int, mask uint16) (other int, tasks uint16, ok bool)
 }
 
 // Spread is how packets are spread over the instances of a chain.
@@ -103,6 +106,7 @@ type Scheduler struct {
 	shift   uint
 	side    int // branches that a stage may have
 	panic   bool
+	instead func(route, chain int, mask uint16) (int, uint16, bool)
 	free    []int32 // packets that are not used
 	ready   ring    // headers that have credits, for Next
 	leaving ring    // packets, for Leave
@@ -114,6 +118,7 @@ type Scheduler struct {
 	routes  []routeState
 	tenants []tenantState
 	plans   []*plan
+	heirs   []*plan // of them, heirs
 	spare   []int32 // plans that are not used
 
 	store, storeSize int64
@@ -188,6 +193,9 @@ type plan struct {
 	branches []span
 	visits   []visit
 	source   Route
+	slot     int32
+	inherits bool  // it is an heir
+	heir     *plan // of it, the latest
 }
 
 // New makes a scheduler. Nothing is placed and no route is known.
@@ -205,7 +213,7 @@ func New(c Config) (*Scheduler, error) {
 	}
 	shift := uint(bits.Len(uint(c.Branches - 1)))
 	s := &Scheduler{
-		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), shift: shift, side: c.Branches, panic: c.Panic,
+		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), shift: shift, side: c.Branches, panic: c.Panic, instead: c.Instead,
 		free: make([]int32, c.Packets), ready: newRing(c.Packets << shift), leaving: newRing(c.Packets),
 		work: make([]int32, 0, c.Packets), flows: newFlows(c.Packets, c.Seed),
 		regions: make([]region, c.Regions), chains: make([]chain, c.Chains), routes: make([]routeState, c.Routes),
@@ -417,17 +425,10 @@ func (s *Scheduler) SetRoute(id int, r Route) error {
 	if rt.plan != none && same(s.plans[rt.plan].source, r) {
 		return nil
 	}
-	slot := int32(len(s.plans))
-	if n := len(s.spare); n > 0 {
-		slot, s.spare = s.spare[n-1], s.spare[:n-1]
-		s.plans[slot] = pl
-	} else {
-		s.plans = append(s.plans, pl)
-		s.spare = slices.Grow(s.spare, len(s.plans)-len(s.spare))
-	}
+	s.add(pl)
 	old := rt.plan
-	rt.plan = slot
-	s.supersede(old, slot)
+	rt.plan = pl.slot
+	s.supersede(old, pl.slot)
 	return nil
 }
 
@@ -543,6 +544,7 @@ func (s *Scheduler) supersede(old, now int32) {
 			}
 		}
 	}
+	s.lookAgain(s.plans[old].route)
 	s.settle()
 	s.unuse(old)
 }
@@ -569,4 +571,8 @@ func (s *Scheduler) unuse(slot int32) {
 	}
 	s.plans[slot] = nil
 	s.spare = append(s.spare, slot)
+	if pl.inherits {
+		at := slices.Index(s.heirs, pl)
+		s.heirs = slices.Delete(s.heirs, at, at+1)
+	}
 }

@@ -1,0 +1,71 @@
+package sched
+
+import "testing"
+
+// TestInherit: a packet in the middle of its way, whose next task is in a chain that has left all regions, goes to the chain that has the
+// task now, or waits until that is there; where the task is nowhere it is dropped. Later packets of its flow do not pass it.
+func TestInherit(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		there, comes bool
+		want         string
+	}{{"it runs", true, false, "0 1"}, {"it comes", false, true, "0 1"}, {"it is nowhere", false, false, "0(gone) 1"}} {
+		known := c.there || c.comes
+		s, err := New(Config{Packets: 16, Store: 1 << 16, Regions: 4, Chains: 3, Routes: 1, Tenants: 1, Branches: 1,
+			Instead: func(route, chain int, mask uint16) (int, uint16, bool) { return 1, mask << 1, known && mask<<1 <= 4 }})
+		ok(t, err)
+		ok(t, s.Place(0, 0, []int{2, 2}))
+		ok(t, s.SetRoute(0, line(Visit{0, 2}, Visit{0, 1}))) // as a way back
+		arrive(t, s, 0, 7)
+		want(t, c.name+": the first task", runs(t, s), "0.0@0:2")
+		ok(t, s.SetRoute(0, line(Visit{1, 4}, Visit{1, 2})))
+		arrive(t, s, 0, 7)
+		ok(t, s.Pause(0))
+		s.Return(0, 0, false)
+		want(t, c.name+": it waits while the chain is there", runs(t, s), "")
+		if c.there {
+			ok(t, s.Place(1, 1, []int{2, 2, 2}))
+		}
+		ok(t, s.Remove(0))
+		ok(t, s.Check())
+		if !c.there {
+			want(t, c.name+": nothing is there", runs(t, s), "")
+			ok(t, s.Place(1, 1, []int{2, 2, 2}))
+		}
+		if known {
+			want(t, c.name+": the second task", runs(t, s), "0.0@1:2")
+			s.Return(0, 0, false)
+		}
+		want(t, c.name+": who is behind it", runs(t, s), "1.0@1:4")
+		s.Return(1, 0, false)
+		want(t, c.name, runs(t, s), "1.0@1:2")
+		s.Return(1, 0, false)
+		want(t, c.name, leaves(t, s), c.want)
+		if len(s.heirs) > 0 {
+			t.Errorf("%s: %d heirs are left", c.name, len(s.heirs))
+		}
+	}
+}
+
+// TestInheritAgain: what waits for a chain that has not come follows the route when it changes again.
+func TestInheritAgain(t *testing.T) {
+	now := 1
+	s, err := New(Config{Packets: 16, Store: 1 << 16, Regions: 4, Chains: 3, Routes: 1, Tenants: 1, Branches: 1,
+		Instead: func(_, _ int, mask uint16) (int, uint16, bool) { return now, mask, now > 0 }})
+	ok(t, err)
+	ok(t, s.Place(0, 0, []int{2, 2}))
+	ok(t, s.SetRoute(0, line(Visit{0, 2}, Visit{0, 1})))
+	arrive(t, s, 0, 7)
+	want(t, "the first task", runs(t, s), "0.0@0:2")
+	ok(t, s.SetRoute(0, line(Visit{1, 2}, Visit{1, 1})))
+	ok(t, s.Pause(0))
+	s.Return(0, 0, false)
+	ok(t, s.Remove(0))
+	ok(t, s.Place(2, 2, []int{2, 2}))
+	want(t, "its chain is to come", runs(t, s), "")
+	now = 2
+	ok(t, s.SetRoute(0, line(Visit{2, 2}, Visit{2, 1})))
+	want(t, "it comes in another one", runs(t, s), "0.0@2:1")
+	s.Return(0, 0, false)
+	want(t, "and leaves", leaves(t, s), "0")
+}
