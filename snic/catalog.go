@@ -227,32 +227,27 @@ func (cat *catalog) masked(tasks []int, mask uint16, in int) uint16 {
 	return m
 }
 
-// instead is where tasks of a chain run now for packets of a route: in one of the visits of its DAG.
-func (cat *catalog) instead(route, chain int, mask uint16) (int, uint16, bool) {
-	s := &cat.services[route%inLine/2]
-	for _, v := range s.through() {
-		if m, ok := cat.translate(chain, mask, v); ok {
-			return v.Chain, m, true
+// instead is where tasks of a chain run now for packets of a route: the first of them, and those behind it in the same visit of its DAG.
+func (cat *catalog) instead(route, chain int, mask uint16) (other int, tasks, done uint16) {
+	from := cat.chains[chain].tasks
+	for _, v := range cat.services[route%inLine/2].through() {
+		to, last := cat.chains[v.Chain].tasks, -1
+		for i, t := range from {
+			if mask&(1<<i) == 0 {
+				continue
+			}
+			k := slices.Index(to, t)
+			if k <= last || v.Mask&(1<<k) == 0 {
+				break
+			}
+			last = k
+			tasks, done = tasks|1<<k, done|1<<i
+		}
+		if done != 0 {
+			return v.Chain, tasks, done
 		}
 	}
-	return 0, 0, false
-}
-
-// translate is tasks of a chain as tasks of a visit; not ok: it has not all of them, in that order.
-func (cat *catalog) translate(chain int, mask uint16, v sched.Visit) (m uint16, ok bool) {
-	last := -1
-	for i, t := range cat.chains[chain].tasks {
-		if mask&(1<<i) == 0 {
-			continue
-		}
-		k := slices.Index(cat.chains[v.Chain].tasks, t)
-		if k <= last || v.Mask&(1<<k) == 0 {
-			return 0, false
-		}
-		last = k
-		m |= 1 << k
-	}
-	return m, m != 0
+	return 0, 0, 0
 }
 
 // uses reports whether a DAG goes through a chain.

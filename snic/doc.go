@@ -82,6 +82,12 @@
 // task gets another instance when all together have too much, or one has that cannot be helped by moving flows; but not
 // where one flow alone is nearly all of it: no more instances would help, and quillon snic tasks says so.
 //
+// Where there is no region for another instance, some flows of a DAG go through other chains that run, have its tasks and have room
+// (aside.go): by the same 1,024 buckets, which are measured for a monitor period, and then as many as it takes to have nine tenths of what
+// the DAG's own chain can do there, and no more than that in the other one. They give way when the other chain has too much, and come back
+// when all fit into the DAG's own chain. The other way takes no more visits than the own one. A flow goes over when its packets inside are
+// done. Only what is scheduled one by one goes this way: DAGs with a task whose time is modelled.
+//
 // # Side by side
 //
 // Independent tasks of a DAG (snic/dag: stages of branches) run side by side: the frame

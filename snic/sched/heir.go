@@ -3,7 +3,14 @@ package sched
 import "slices"
 
 // An heir is a plan of packets of which tasks have run on an older one, a chain of which has no instance any more: what is
-// left of them is run by other chains. It has the stages, branches and visits of the older plan.
+// left of them is run by other chains. It is like the older plan, but that a visit is another one, or two.
+
+// succession is what tells heirs of a plan apart.
+type succession struct {
+	at    uint8  // the visit
+	chain int32  // where it is
+	left  uint16 // tasks of the old chain that it has not
+}
 
 // inherit has a header, whose plan is not in force and whose chain has no instance, go where the body says that its tasks are, or will
 // be (Config.Instead). It reports false if they are nowhere.
@@ -12,34 +19,54 @@ func (s *Scheduler) inherit(h int32, pk *packet) bool {
 		return false
 	}
 	x, pl := &s.headers[h], s.plans[pk.plan]
-	v := pl.visits[x.visit]
-	chain, mask, ok := s.instead(int(pk.route), int(v.chain), v.mask)
-	_, rest, ok2 := s.instead(int(pk.route), int(v.chain), x.rest)
-	if !ok || !ok2 || chain < 0 || chain >= len(s.chains) {
+	from := int(pl.visits[x.visit].chain)
+	chain, tasks, done := s.instead(int(pk.route), from, x.rest)
+	if done == 0 || chain < 0 || chain >= len(s.chains) || len(pl.visits) > MaxVisits {
 		return false
 	}
-	if chain == int(v.chain) {
+	key := succession{x.visit, int32(chain), x.rest &^ done}
+	if chain == from && key.left == 0 {
 		s.park(&s.chains[chain], h) // it comes again
 		return true
 	}
-	other := visit{int32(chain), mask}
-	if e := pl.heir; e == nil || s.plans[e.slot] != e || e.visits[x.visit] != other {
-		pl.heir = s.heir(pl, x.visit, other)
+	if e := pl.heir; e == nil || s.plans[e.slot] != e || e.succession != key {
+		pl.heir = s.heir(pl, key, tasks)
 	}
 	was := pk.plan
-	pk.plan, x.rest = pl.heir.slot, rest
+	pk.plan, x.rest = pl.heir.slot, tasks
 	pl.heir.users++
+	if key.left != 0 {
+		x.end++
+		for i := h + 1; i < (h>>s.shift)<<s.shift+int32(pk.branches); i++ { // side by side, behind it in the plan
+			s.headers[i].visit++
+			s.headers[i].end++
+		}
+	}
+	e := pl.heir
 	s.unuse(was)
-	s.admit(h, pk, pl.heir)
+	s.admit(h, pk, e)
 	return true
 }
 
 // heir is a plan like another one, but for one visit.
-func (s *Scheduler) heir(pl *plan, at uint8, v visit) *plan {
+func (s *Scheduler) heir(pl *plan, key succession, tasks uint16) *plan {
 	e := *pl
-	e.visits = append([]visit(nil), pl.visits...)
-	e.visits[at] = v
-	e.users, e.current, e.inherits, e.heir, e.source = 0, false, true, nil, Route{}
+	e.visits = slices.Clone(pl.visits)
+	e.visits[key.at] = visit{key.chain, tasks}
+	if key.left != 0 {
+		e.visits = slices.Insert(e.visits, int(key.at)+1, visit{pl.visits[key.at].chain, key.left})
+		e.branches = slices.Clone(pl.branches)
+		for i := range e.branches {
+			b := &e.branches[i]
+			if b.from > key.at {
+				b.from++
+			}
+			if b.to > key.at {
+				b.to++
+			}
+		}
+	}
+	e.users, e.current, e.inherits, e.heir, e.source, e.succession = 0, false, true, nil, Route{}, key
 	s.add(&e)
 	s.heirs = append(s.heirs, &e)
 	return &e

@@ -34,9 +34,10 @@ type Config struct {
 	Branches int    // of a stage; at most MaxBranches, at least 1
 	Panic    bool   // one task a run, for comparison
 	Seed     uint64 // of the hash table of flows: what an attacker does not know
-	// Instead is where tasks of a chain that has no instance any more are run, or will be, for packets of a route in which other
-	// tasks have run: all in one chain, in the same order. nil, or not ok: nowhere.
-	Instead func(route, chain int, mask uint16) (other int, tasks uint16, ok bool)
+	// Instead is where tasks of a chain that has no instance any more are run, or will be, for packets of a route of which
+	// others have run: a chain that has the first of them, and more if they are in their order there; as tasks of that chain, and of the old
+	// one. nil, or 0: nowhere.
+	Instead func(route, chain int, mask uint16) (other int, tasks, done uint16)
 }
 
 // Spread is how packets are spread over the instances of a chain.
@@ -106,7 +107,7 @@ type Scheduler struct {
 	shift   uint
 	side    int // branches that a stage may have
 	panic   bool
-	instead func(route, chain int, mask uint16) (int, uint16, bool)
+	instead func(route, chain int, mask uint16) (int, uint16, uint16)
 	free    []int32 // packets that are not used
 	ready   ring    // headers that have credits, for Next
 	leaving ring    // packets, for Leave
@@ -196,6 +197,7 @@ type plan struct {
 	slot     int32
 	inherits bool  // it is an heir
 	heir     *plan // of it, the latest
+	succession
 }
 
 // New makes a scheduler. Nothing is placed and no route is known.
