@@ -227,10 +227,15 @@ func (cat *catalog) masked(tasks []int, mask uint16, in int) uint16 {
 	return m
 }
 
-// instead is where tasks of a chain run now for packets of a route: the first of them, and those behind it in the same visit of its DAG.
+// instead is where tasks of a chain run now, or will, for packets of a route: the first of them, and those behind it in the same visit of its
+// DAG.
 func (cat *catalog) instead(route, chain int, mask uint16) (other int, tasks, done uint16) {
 	from := cat.chains[chain].tasks
-	for _, v := range cat.services[route%inLine/2].through() {
+	s := &cat.services[route%inLine/2]
+	for _, v := range s.through() {
+		if s.elsewhere() && len(cat.chains[v.Chain].running) == 0 {
+			continue // it is not launched here any more
+		}
 		to, last := cat.chains[v.Chain].tasks, -1
 		for i, t := range from {
 			if mask&(1<<i) == 0 {

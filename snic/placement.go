@@ -147,13 +147,14 @@ func (pl *placement) deployChains(now clock.Time, numbers []int) error {
 
 func (pl *placement) unroute(n int) {
 	s := &pl.cat.services[n]
+	s.visits, s.aside = nil, nil // what is in the middle of it has nowhere to go, too
 	for i := range 2 {
 		_ = pl.runner.sched.RemoveRoute(2*n + i) // there may be none
 		for _, at := range s.others() {
 			_ = pl.runner.sched.RemoveRoute(at + 2*n + i)
 		}
 	}
-	s.visits, s.aside, s.twin, s.split = nil, nil, false, false
+	s.twin, s.split = false, false
 }
 
 // others are from where on a DAG has routes besides the first ones.

@@ -25,7 +25,7 @@ func (s *Scheduler) inherit(h int32, pk *packet) bool {
 		return false
 	}
 	key := succession{x.visit, int32(chain), x.rest &^ done}
-	if chain == from && key.left == 0 {
+	if chain == from && key.left == 0 && pl.inherits {
 		s.park(&s.chains[chain], h) // it comes again
 		return true
 	}
@@ -103,4 +103,5 @@ func (s *Scheduler) lookAgain(route int32) {
 		}
 		s.unuse(e.slot)
 	}
+	s.settle()
 }

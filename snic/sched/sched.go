@@ -431,6 +431,7 @@ func (s *Scheduler) SetRoute(id int, r Route) error {
 	old := rt.plan
 	rt.plan = pl.slot
 	s.supersede(old, pl.slot)
+	s.lookAgain(int32(id))
 	return nil
 }
 
@@ -443,6 +444,7 @@ func (s *Scheduler) RemoveRoute(id int) error {
 	old := s.routes[id].plan
 	s.routes[id].plan = none
 	s.supersede(old, none)
+	s.lookAgain(int32(id))
 	return nil
 }
 
@@ -546,7 +548,6 @@ func (s *Scheduler) supersede(old, now int32) {
 			}
 		}
 	}
-	s.lookAgain(s.plans[old].route)
 	s.settle()
 	s.unuse(old)
 }
