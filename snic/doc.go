@@ -20,7 +20,7 @@
 //	onboard    memory (memory.go, pages.go); shares: what tenants get of ports, tasks, time and memory (share.go, whole.go, spent.go)
 //	gates      how frames leave: by ports, which may be lossless, to peers, to other workers (lossless.go)
 //	runner     frames that are inside, and how they go through tasks (run.go, inside.go, parallel.go)
-//	placement  which chains are in which regions, and through which of them a DAG goes (placement.go, skew.go)
+//	placement  which chains are in which regions, and through which of them a DAG goes (placement.go, skew.go, aside.go, toil.go)
 //	ingress    whose a frame is, and whether it is let in (ingress.go, press.go)
 //	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, lodge.go, move.go)
 //
