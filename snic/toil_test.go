@@ -170,3 +170,28 @@ func TestPeerRelievesWorker(t *testing.T) {
 		t.Errorf("dropped: %v %v", r.members[0].drop, r.members[1].drop)
 	}
 }
+
+// TestPeersWithoutTime: boards that have no time for more, but regions, are not asked to help.
+func TestPeersWithoutTime(t *testing.T) {
+	r := newRack(t, []string{pair(4), pair(4)}, "fair", "off", "store", "1M")
+	for _, m := range r.members {
+		m.App().(*board).split.spent.clock = &stride{step: 150 * time.Microsecond}
+	}
+	r.run(20 * time.Millisecond)
+	sent := 0
+	r.run(200*time.Millisecond, func() {
+		if r.now%(100*time.Microsecond) == 0 {
+			sent++
+			r.push(0, "p0", seq(2, sent))
+			r.push(1, "p0", seq(1, sent))
+		}
+	})
+	if a, b := r.state(0, 8), r.state(1, 7); a != "ready" || b != "ready" {
+		t.Errorf("they are %s and %s", a, b)
+	}
+	for i, m := range r.members {
+		if p := m.App().(*board).near.pool; p.sent > 0 || len(m.drop) > 0 {
+			t.Errorf("board %d has sent %d; %v", i, p.sent, m.drop)
+		}
+	}
+}
