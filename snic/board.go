@@ -59,6 +59,7 @@ func newBoard(s settings) (*board, error) {
 		settings: &b.settings, cat: &b.cat, stock: &b.stock, split: &b.split, gates: &b.gates, runner: &b.runner, near: &b.near,
 		log:   make([]region.Event, 0, 256),
 		stops: make([]uint32, regions),
+		toil:  toil{watch: region.NewWatch()},
 	}
 	b.ingress = ingress{
 		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
@@ -79,7 +80,7 @@ func newBoard(s settings) (*board, error) {
 		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
 		memory: b.memory, pool: b.gates.pool,
 	}
-	if b.runner.sched, err = newScheduler(s, 0); err != nil {
+	if b.runner.sched, err = b.newScheduler(s, 0); err != nil {
 		return nil, err
 	}
 	b.place.fabric = b.place.newFabric(0, s)
@@ -87,9 +88,9 @@ func newBoard(s settings) (*board, error) {
 }
 
 // newScheduler is the scheduler of a board, empty.
-func newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
+func (b *board) newScheduler(s settings, seed uint64) (*sched.Scheduler, error) {
 	return sched.New(sched.Config{Packets: s.packets, Store: int(s.store), Regions: max(s.regions, 1), Chains: maxChains + 1,
-		Routes: 2 * inLine, Tenants: maxTenants, Branches: maxLanes, Panic: s.panics, Seed: seed})
+		Routes: 2 * besides, Tenants: maxTenants, Branches: maxLanes, Panic: s.panics, Seed: seed, Instead: b.cat.instead})
 }
 
 // Inside brings the tasks of a deployment; the next Tick puts the rest in force,

@@ -72,6 +72,8 @@ type service struct {
 	width    int           // the most branches of a stage, side by side; 0: one after the other
 	copies   int           // as many copies as such a packet may need at a time
 	twin     bool          // it has routes in line, too
+	split    bool          // it has routes of flows that go aside, too
+	aside    *aside        // flows that go another way than visits; nil: none does
 	missing  bool          // a chain of the plan is in no region
 	refused  bool          // it cannot be launched
 	away     bool          // endpoints do the work
@@ -80,7 +82,9 @@ type service struct {
 	rate     float64       // bytes a second, of late
 	counted  uint64        // bytes when it was measured
 	recent   float64       // bytes of about the last monitor period
+	toil     float64       // ns of the worker that these take
 	recentAt clock.Time
+	reckoned uint64  // packets when that was
 	stay     float64 // ns that a packet is in the packet store, of late
 	listed   bool    // in board.active
 	term     uint16  // DAGs that have had the number; it wraps
@@ -223,16 +227,43 @@ func (cat *catalog) masked(tasks []int, mask uint16, in int) uint16 {
 	return m
 }
 
+// instead is where tasks of a chain run now, or will, for packets of a route: the first of them, and those behind it in the same visit of its
+// DAG.
+func (cat *catalog) instead(route, chain int, mask uint16) (other int, tasks, done uint16) {
+	from := cat.chains[chain].tasks
+	s := &cat.services[route%inLine/2]
+	for _, v := range s.through() {
+		if s.elsewhere() && len(cat.chains[v.Chain].running) == 0 {
+			continue // it is not launched here any more
+		}
+		to, last := cat.chains[v.Chain].tasks, -1
+		for i, t := range from {
+			if mask&(1<<i) == 0 {
+				continue
+			}
+			k := slices.Index(to, t)
+			if k <= last || v.Mask&(1<<k) == 0 {
+				break
+			}
+			last = k
+			tasks, done = tasks|1<<k, done|1<<i
+		}
+		if done != 0 {
+			return v.Chain, tasks, done
+		}
+	}
+	return 0, 0, 0
+}
+
 // uses reports whether a DAG goes through a chain.
 func (cat *catalog) uses(n, chain int) bool {
-	return cat.services[n].UID != 0 && slices.ContainsFunc(cat.services[n].visits, func(v sched.Visit) bool { return v.Chain == chain })
+	return cat.services[n].UID != 0 && slices.ContainsFunc(cat.services[n].through(), func(v sched.Visit) bool { return v.Chain == chain })
 }
 
 // lately is how many bytes a DAG was sent in about the last monitor period: a mean in which
 // what is longer ago counts less.
 func (cat *catalog) lately(s *service) int64 {
-	period := float64(cat.monitor)
-	return int64(s.recent * period / (period + float64(cat.seen.Sub(s.recentAt))))
+	return int64(s.recent * cat.fade(cat.seen.Sub(s.recentAt)))
 }
 
 // work is how long an instance of a task takes for so many bytes, in ns; of one that takes all that
@@ -253,22 +284,31 @@ func (cat *catalog) weighAll() {
 		clear(ch.load)
 	}
 	for n := range cat.services {
-		cat.weigh(n, cat.services[n].visits, 1)
+		s := &cat.services[n]
+		cat.weigh(n, s.visits, 1)
+		if s.aside != nil && !s.elsewhere() {
+			cat.load(s.aside.visits, cat.asides(s))
+		}
 	}
 }
 
-// weigh puts what DAG n was sent of late on the chains of visits, or with -1 takes it away.
+// mainly is how many bytes a DAG was sent of late, without those that go aside.
+func (cat *catalog) mainly(s *service) int64 { return cat.lately(s) - cat.asides(s) }
+
+// weigh puts what DAG n was sent of late on the chains of visits, or with -1 takes it away; without what goes aside, which stays where it is.
 func (cat *catalog) weigh(n int, visits []sched.Visit, sign int64) {
-	s := &cat.services[n]
-	if s.elsewhere() {
-		return
+	if s := &cat.services[n]; !s.elsewhere() {
+		cat.load(visits, sign*(cat.mainly(s)+1))
 	}
-	bytes := cat.lately(s) + 1
+}
+
+// load puts bytes on the chains of visits.
+func (cat *catalog) load(visits []sched.Visit, bytes int64) {
 	for _, v := range visits {
 		ch := &cat.chains[v.Chain]
 		for i, t := range ch.tasks {
 			if v.Mask&(1<<i) != 0 {
-				ch.load[i] += sign * cat.tasks[t].work(bytes)
+				ch.load[i] += cat.tasks[t].work(bytes)
 			}
 		}
 	}
@@ -283,7 +323,7 @@ func (cat *catalog) cost(bytes int64, chain, i int) int64 {
 // cheapest is the plan through candidates of a DAG that is not among their load.
 func (cat *catalog) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
 	s := &cat.services[n]
-	bytes := cat.lately(s) + 1
+	bytes := cat.mainly(s) + 1
 	for _, c := range candidates {
 		for i := range c.Each {
 			c.Each[i] = cat.cost(bytes, int(c.Chain), i)
@@ -294,7 +334,7 @@ func (cat *catalog) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
 
 // dear is the cost of a plan of such a DAG: of the dearest task of each visit, together.
 func (cat *catalog) dear(n int, visits []sched.Visit) (sum int64) {
-	bytes := cat.lately(&cat.services[n]) + 1
+	bytes := cat.mainly(&cat.services[n]) + 1
 	for _, v := range visits {
 		most := int64(0)
 		for m := v.Mask; m != 0; m &= m - 1 {
@@ -313,7 +353,15 @@ func (cat *catalog) carried(n, task int, f func(chain int, bytes int64)) {
 	}
 	for _, v := range s.visits {
 		if cat.has(v, task) {
-			f(v.Chain, cat.lately(s))
+			f(v.Chain, cat.mainly(s))
+		}
+	}
+	if s.aside == nil {
+		return
+	}
+	for _, v := range s.aside.visits {
+		if cat.has(v, task) {
+			f(v.Chain, cat.asides(s))
 		}
 	}
 }

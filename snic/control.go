@@ -361,8 +361,8 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	if b.renew {
 		b.renew = false
 		if b.place.epochAt == 0 {
-			b.place.fabric = b.place.newFabric(now, b.fixed)             // a board's time begins now
-			b.runner.sched, _ = newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
+			b.place.fabric = b.place.newFabric(now, b.fixed)               // a board's time begins now
+			b.runner.sched, _ = b.newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
 		}
 		if err := b.deploy(c); err != nil {
 			panic(fmt.Sprintf("snic: a deployment that was checked: %v", err))

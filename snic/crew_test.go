@@ -193,6 +193,13 @@ func (x *crew) counter(name string) (n uint64) {
 
 func (x *crew) board(worker int) *board { return x.inst.App("nic", worker).(*board) }
 
+func (x *crew) boards() (all []*board) {
+	for w := range x.pools {
+		all = append(all, x.board(w))
+	}
+	return all
+}
+
 func (x *crew) close() {
 	if err := x.inst.Conservation(); err != nil {
 		x.t.Error(err)

@@ -20,7 +20,7 @@
 //	onboard    memory (memory.go, pages.go); shares: what tenants get of ports, tasks, time and memory (share.go, whole.go, spent.go)
 //	gates      how frames leave: by ports, which may be lossless, to peers, to other workers (lossless.go)
 //	runner     frames that are inside, and how they go through tasks (run.go, inside.go, parallel.go)
-//	placement  which chains are in which regions, and through which of them a DAG goes (placement.go, skew.go)
+//	placement  which chains are in which regions, and through which of them a DAG goes (placement.go, skew.go, aside.go, toil.go)
 //	ingress    whose a frame is, and whether it is let in (ingress.go, press.go)
 //	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, lodge.go, move.go)
 //
@@ -56,6 +56,7 @@
 //   - A worker with frames of such a DAG loads it when a region becomes free. A DAG with a throughput is loaded
 //     elsewhere when its home has too much of it and no region left, by a worker that hands frames of it over and has a
 //     free region. It counts what came in, not what was let in.
+//   - So it is when the home's worker has not the time for all frames, as it was measured what they cost (below, "Cost").
 //   - A worker that needs a DAG's region for another one, has the DAG go to its home.
 //   - DAGs of P4 programs, and of tasks with memory of the board, are at one worker.
 //
@@ -80,6 +81,12 @@
 // when its packets inside are done. What tasks should handle is measured of each instance, before anything is throttled. A
 // task gets another instance when all together have too much, or one has that cannot be helped by moving flows; but not
 // where one flow alone is nearly all of it: no more instances would help, and quillon snic tasks says so.
+//
+// Where there is no region for another instance, some flows of a DAG go through other chains that run, have its tasks and have room
+// (aside.go): by the same 1,024 buckets, which are measured for a monitor period, and then as many as it takes to have nine tenths of what
+// the DAG's own chain can do there, and no more than that in the other one. They give way when the other chain has too much, and come back
+// when all fit into the DAG's own chain. The other way takes no more visits than the own one. A flow goes over when its packets inside are
+// done. Only what is scheduled one by one goes this way: DAGs with a task whose time is modelled.
 //
 // # Side by side
 //
@@ -194,6 +201,12 @@
 // comes, and at the least 7/8 of that while frames wait at the ports all the time. So a tenant that floods is
 // refused at the door. Without that the ports' rings would overflow, and there nobody can tell whose frames are lost.
 // In replay time stands still in a breath, and costs are not measured.
+//
+// A worker has not enough time when for a monitor period frames ask for more of it than there is, or wait at the ports all the time,
+// or when senders are held back (by pauses or marks) while nine tenths of it are used. All its regions have that time
+// together, so no region is launched for it. DAGs whose frames cost more than it takes to send them elsewhere are then run by workers that hand
+// them over, if these have regions, and the one that takes most time goes to a board of the pool that has time and a region. It
+// comes home when there is time for it. A DAG stays whose frames come in by its own worker, in a board that is in no pool.
 //
 // # Failures
 //

@@ -107,8 +107,8 @@ func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 	d := &ig.cat.services[g.way.dag]
 	if d.where.to < 0 {
 		d.lodge.offered += int64(g.bytes)
-	} else if d.byFlow && d.where.to == 0 {
-		ig.want(d, g)
+	} else if d.where.to == 0 {
+		ig.offer(d, g)
 	}
 	if ig.gates.pauses != nil {
 		ig.gates.strain(c, in, d.tenant)
@@ -127,6 +127,16 @@ func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 		d.lodge.let += int64(g.bytes)
 	}
 	ig.letIn(c, in, g)
+}
+
+// offer notes what flows of a group bring where they are to be told apart, before any of it is refused.
+func (ig *ingress) offer(d *service, g *group) {
+	if d.aside != nil {
+		ig.count(d.aside, g)
+	}
+	if d.byFlow {
+		ig.want(d, g)
+	}
 }
 
 // letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's.

@@ -33,6 +33,7 @@ type lodge struct {
 	handed uint32 // frames, to its home
 	// Bytes of late: that came, and that were let in.
 	offered, let int64
+	came         int64    // frames that others handed over, and what they stand for, in 1/stands; in this epoch
 	weight       uint8    // what a frame stands for, in 1/stands
 	guests       []lodger // of other workers' frames here
 }
@@ -258,18 +259,11 @@ func (nb *nearby) help(now clock.Time) {
 	nb.freed = false
 }
 
-// cry asks workers that hand frames of a task over to run them, since there are too many.
-func (nb *nearby) cry(task int) {
-	if nb.cat.house == nil {
-		return
-	}
-	for n := range nb.cat.services {
-		nb.cat.carried(n, task, func(int, int64) {
-			if slices.ContainsFunc(nb.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
-				nb.cat.house.crying[n].Store(true)
-				nb.cat.house.cries.Add(1)
-			}
-		})
+// cry asks workers that hand frames of a DAG over to run them, since there are too many.
+func (nb *nearby) cry(n int) {
+	if slices.ContainsFunc(nb.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
+		nb.cat.house.crying[n].Store(true)
+		nb.cat.house.cries.Add(1)
 	}
 }
 
@@ -322,9 +316,10 @@ func (ig *ingress) takeIn(c *graph.Ctx, g *group) {
 	d := &ig.cat.services[g.way.dag]
 	d.lodge.guests[g.from-1].took += uint32(g.batch.Len())
 	d.arrived += int64(g.bytes) * int64(g.weight) / stands
+	d.lodge.came += int64(g.batch.Len()) * int64(g.weight)
 	ig.place.list(c, g.way.dag)
-	if d.byFlow && !d.elsewhere() {
-		ig.want(d, g)
+	if !d.elsewhere() {
+		ig.offer(d, g)
 	}
 	ig.letIn(c, -1, g)
 }

@@ -173,6 +173,11 @@ func (gt *gates) told(tenant int) bool {
 	return gt.pauses != nil && slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
 }
 
+// tells reports whether any tenant was.
+func (gt *gates) tells() bool {
+	return len(gt.marked) > 0 || gt.pauses != nil && slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 })
+}
+
 // much reports whether a tenant has used half of what it may send in one go, or has more than 1/part of the room that it
 // may have in the packet store.
 func (gt *gates) much(now clock.Time, tenant, part int) bool {

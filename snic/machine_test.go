@@ -162,6 +162,7 @@ type player interface {
 	Set(args graph.Args) error
 	Books() (inst *graph.Instance, used, most int)
 	between() int
+	boards() []*board
 }
 
 // single is a board of one worker.
@@ -169,6 +170,7 @@ type single struct{ *graphtest.Test }
 
 func (x single) Books() (*graph.Instance, int, int) { return x.Inst, x.Pool.InUse(), graphtest.Slots }
 func (x single) between() int                       { return 0 }
+func (x single) boards() []*board                   { return []*board{boardOf(x.Test)} }
 
 // world is a board, what was deployed and what is inside.
 type world struct {

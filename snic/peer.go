@@ -252,11 +252,15 @@ func (nb *nearby) ask(n int, pause bool) {
 
 // route sets the way of all packets of a DAG, there and back.
 func (pl *placement) route(n int, r sched.Route) {
+	s := &pl.cat.services[n]
+	s.aside = nil
 	for i := range 2 {
 		r.Back = i > 0
 		err := pl.runner.sched.SetRoute(2*n+i, r)
-		if pl.cat.services[n].twin && err == nil {
-			err = pl.runner.sched.SetRoute(inLine+2*n+i, r)
+		for _, at := range s.others() {
+			if err == nil {
+				err = pl.runner.sched.SetRoute(at+2*n+i, r)
+			}
 		}
 		if err != nil {
 			panic(fmt.Sprintf("snic: a route of the pool: %v", err))
@@ -702,6 +706,9 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 func (nb *nearby) home(now clock.Time, n int) {
 	s := &nb.cat.services[n]
 	s.visits = nil
+	if nb.cat.toilHere(s)+nb.place.toil.load > region.Under {
+		return // the worker has no time for it
+	}
 	for _, n := range s.tasks {
 		t := &nb.cat.tasks[n]
 		running, _ := nb.place.fabric.Task(n)
@@ -893,7 +900,7 @@ func stayed(ns float64) int64 {
 func (nb *nearby) closed(i int) bool {
 	s := &nb.cat.services[nb.cat.dagOf[i]]
 	h := &s.hosted
-	return s.elsewhere() || s.wish.wanted || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.packets > h.foreign || len(h.guests) > 0)
+	return s.elsewhere() || s.wish.wanted || nb.place.busy() || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.packets > h.foreign || len(h.guests) > 0)
 }
 
 // told is what a board tells the pool.
@@ -1214,21 +1221,20 @@ func (b *board) pushPeers(c *graph.Ctx, in int, frames *packet.Batch) {
 	b.ingress.dispatch(c, in, n)
 }
 
-// relieve has a DAG go to a peer that goes through a task which is overloaded, and for
-// which there is no region: that with most traffic, one at a time.
-func (nb *nearby) relieve(now clock.Time, task int) {
-	nb.cry(task)
-	if nb.pool == nil {
-		return
-	}
-	best := -1
+// relieve has DAGs run at workers that hand frames of them over, and has the DAG go to a peer that relieves most, one at a time.
+func (nb *nearby) relieve(now clock.Time, relief func(n int) float64) {
+	best, most := -1, 0.
 	for n := range nb.cat.services {
 		s := &nb.cat.services[n]
-		if s.wish.wanted && s.where.to == 0 {
+		if nb.pool != nil && s.wish.wanted && s.where.to == 0 {
 			return
 		}
-		if s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, task) && nb.mayGo(now, n) && (best < 0 || s.rate > nb.cat.services[best].rate) {
-			best = n
+		r := relief(n)
+		if r > 0 && nb.cat.house != nil {
+			nb.cry(n)
+		}
+		if r > most && nb.pool != nil && nb.mayGo(now, n) {
+			best, most = n, r
 		}
 	}
 	if best >= 0 {

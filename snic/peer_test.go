@@ -1245,3 +1245,48 @@ func TestPeerAllocs(t *testing.T) {
 		}
 	}
 }
+
+// TestPeerBatch: frames of two DAGs with the same tasks that come from a peer together go back each as one of its own DAG.
+func TestPeerBatch(t *testing.T) {
+	text := func(regions int) string {
+		return fmt.Sprintf(`
+regions: {count: %d, area: 1}
+tasks:
+  m: {kind: mark, args: {letter: m}, reads: [ip-addresses], writes: [payload]}
+  z: {kind: mark, args: {letter: z}, reads: [ip-addresses], writes: [payload]}
+tenants: {u: {}}
+dags: [{uid: 7, tenant: u, run: m}, {uid: 8, tenant: u, run: m}, {uid: 9, tenant: u, run: z}]
+rules: [{match: "src:10.0.0.1", dag: 7}, {match: "src:10.0.0.2", dag: 8}, {match: "src:10.0.0.3", dag: 9}]
+`, regions)
+	}
+	r := newRack(t, []string{text(1), text(3)}, "fair", "off", "pre-launch", "off")
+	r.run(50*time.Millisecond, func() { r.push(0, "p0", frame(3, "9")) }) // it has the region
+	r.run(50*time.Millisecond, func() { r.push(0, "p0", frame(1, "7"), frame(2, "8"), frame(3, "9")) })
+	for _, uid := range []uint32{7, 8} {
+		if s := r.state(0, uid); s != "at peer 1" {
+			t.Fatalf("DAG %d is %s", uid, s)
+		}
+	}
+	r.run(5 * time.Millisecond)
+	r.wire = nil
+	r.push(0, "p0", frame(1, "7"), frame(2, "8"), frame(1, "7"))
+	var frames [][]byte
+	for _, p := range r.wire {
+		frames = append(frames, p.data)
+	}
+	before := r.members[1].App().(*board).runner.sched.Books().Bulk
+	res := r.members[1].Push("p14", frames...)
+	if n := r.members[1].App().(*board).runner.sched.Books().Bulk - before; len(frames) != 3 || n != 3 {
+		t.Fatalf("of %d frames %d ran at once", len(frames), n)
+	}
+	for _, f := range res.Out["p14"] {
+		uid, payload := f.Bytes[20], f.Bytes[22+42]
+		if uid != payload-'0' {
+			t.Errorf("a frame of DAG %c goes back as one of DAG %d", payload, uid)
+		}
+	}
+	if n := len(res.Out["p14"]); n != 3 {
+		t.Errorf("%d go back", n)
+	}
+	r.wire = nil
+}

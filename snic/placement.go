@@ -16,7 +16,8 @@ import (
 type helpers interface {
 	mayGo(now clock.Time, n int) bool // they may be asked for a region for a DAG
 	leave(n int)                      // it waits, and goes to one of them
-	relieve(now clock.Time, task int) // there is too much of a task here, and no region left for it
+	// relieve is called when there is too much here, and no region left for it: relief says how much less it is without a DAG.
+	relieve(now clock.Time, relief func(n int) float64)
 	regionFreed()
 }
 
@@ -33,6 +34,8 @@ type placement struct {
 	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
 	log      []region.Event
 	relief   relief
+	toil     toil
+	easeAt   clock.Time // no flows go aside, or back, before
 	moved    uint64     // buckets of flows, from one instance to another
 	singles  uint64     // times that one flow was too much for an instance
 	lacking  bool       // a service with packets may be without a region
@@ -144,13 +147,28 @@ func (pl *placement) deployChains(now clock.Time, numbers []int) error {
 
 func (pl *placement) unroute(n int) {
 	s := &pl.cat.services[n]
+	s.visits, s.aside = nil, nil // what is in the middle of it has nowhere to go, too
 	for i := range 2 {
 		_ = pl.runner.sched.RemoveRoute(2*n + i) // there may be none
-		if s.twin {
-			_ = pl.runner.sched.RemoveRoute(inLine + 2*n + i)
+		for _, at := range s.others() {
+			_ = pl.runner.sched.RemoveRoute(at + 2*n + i)
 		}
 	}
-	s.visits, s.twin = nil, false
+	s.twin, s.split = false, false
+}
+
+// others are from where on a DAG has routes besides the first ones.
+func (s *service) others() (at []int) {
+	if s.twin {
+		at = append(at, inLine)
+	}
+	if s.split {
+		at = append(at, besides)
+		if s.twin {
+			at = append(at, besides+inLine)
+		}
+	}
+	return at
 }
 
 // plan decides through which chains a DAG goes, and has those launched that are
@@ -218,28 +236,40 @@ func (pl *placement) launch(now clock.Time, visits []sched.Visit, d region.Deman
 // follow has the packets of a DAG take visits from now on.
 func (pl *placement) follow(n int, visits []sched.Visit) {
 	s := &pl.cat.services[n]
-	s.visits, s.spread = visits, pl.cat.spread(s)
+	s.visits, s.spread, s.aside = visits, pl.cat.spread(s), nil
 	pl.cat.skewed(s)
 	s.bulk = len(visits) == 1 && !pl.panics && pl.pass == 0
 	s.missing = false
-	var there, back [][][]sched.Visit
 	for _, v := range visits {
-		there = append(there, [][]sched.Visit{{v}})
 		ch := &pl.cat.chains[v.Chain]
 		s.missing = s.missing || len(ch.running) == 0 && !ch.asked
 		for i, t := range ch.tasks {
-			if v.Mask&(1<<i) == 0 {
-				continue
-			}
-			if pl.cat.tasks[t].modelled || pl.cat.tasks[t].holds {
+			if v.Mask&(1<<i) != 0 && (pl.cat.tasks[t].modelled || pl.cat.tasks[t].holds) {
 				s.bulk = false
 			}
-			back = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, back...)
 		}
 	}
 	if s.elsewhere() {
 		s.bulk, s.width, s.missing = false, 0, false
 		return // later
+	}
+	pl.setRoutes(n, visits, 0)
+	if s.split { // packets may be on it
+		pl.setRoutes(n, visits, besides)
+	}
+}
+
+// setRoutes has the routes of a DAG from a number on lead through visits.
+func (pl *placement) setRoutes(n int, visits []sched.Visit, from int) {
+	s := &pl.cat.services[n]
+	var there, back [][][]sched.Visit
+	for _, v := range visits {
+		there = append(there, [][]sched.Visit{{v}})
+		for i := range pl.cat.chains[v.Chain].tasks {
+			if v.Mask&(1<<i) != 0 {
+				back = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, back...)
+			}
+		}
 	}
 	line := [][][][]sched.Visit{there, back}
 	routes := line
@@ -247,14 +277,15 @@ func (pl *placement) follow(n int, visits []sched.Visit) {
 		routes = [][][][]sched.Visit{there, back}
 		s.bulk, s.twin = false, true
 	}
-	for i := range 2 {
-		if err := pl.runner.sched.SetRoute(2*n+i, sched.Route{Stages: routes[i], Spread: s.spread, Back: i > 0}); err != nil {
+	set := func(at int, stages [][][]sched.Visit, back bool) {
+		if err := pl.runner.sched.SetRoute(from+at, sched.Route{Stages: stages, Spread: s.spread, Back: back}); err != nil {
 			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 		}
+	}
+	for i := range 2 {
+		set(2*n+i, routes[i], i > 0)
 		if s.twin { // packets may be on it
-			if err := pl.runner.sched.SetRoute(inLine+2*n+i, sched.Route{Stages: line[i], Spread: s.spread, Back: i > 0}); err != nil {
-				panic(fmt.Sprintf("snic: a route that was planned: %v", err))
-			}
+			set(inLine+2*n+i, line[i], i > 0)
 		}
 	}
 }
@@ -385,6 +416,9 @@ func (pl *placement) reroute(scaled bool) {
 		if s.UID == 0 || s.visits == nil {
 			continue
 		}
+		if s.aside != nil && !pl.cat.running(s.aside.visits) {
+			pl.together(n)
+		}
 		here := true
 		for _, v := range s.visits {
 			ch := &pl.cat.chains[v.Chain]
@@ -504,30 +538,42 @@ func (pl *placement) seek(c *graph.Ctx) {
 	}
 }
 
+// loads tells regions that they should have handled bytes of a DAG in an epoch, in visits.
+func (pl *placement) loads(s *service, visits []sched.Visit, bytes int64) {
+	for _, v := range visits {
+		ch := &pl.cat.chains[v.Chain]
+		for i, t := range ch.tasks {
+			if v.Mask&(1<<i) == 0 || s.where.to != 0 {
+				continue
+			}
+			k := int64(len(ch.running))
+			if s.byFlow && k > 0 {
+				continue // as it came
+			}
+			for _, r := range ch.running {
+				pl.fabric.Load(r, t, bytes/k)
+			}
+			if k == 0 {
+				pl.fabric.Load(-1, t, bytes)
+			}
+		}
+	}
+}
+
 // endEpoch closes the measurements of an epoch.
 func (pl *placement) endEpoch(now clock.Time) {
 	for _, n := range pl.active {
 		s := &pl.cat.services[n]
-		for _, v := range s.visits {
-			ch := &pl.cat.chains[v.Chain]
-			for i, t := range ch.tasks {
-				if v.Mask&(1<<i) == 0 || s.where.to != 0 {
-					continue
-				}
-				k := int64(len(ch.running))
-				if s.byFlow && k > 0 {
-					continue // as it came
-				}
-				for _, r := range ch.running {
-					pl.fabric.Load(r, t, s.arrived/k)
-				}
-				if k == 0 {
-					pl.fabric.Load(-1, t, s.arrived)
-				}
-			}
+		if a := s.aside; a != nil {
+			pl.loads(s, s.visits, s.arrived-a.arrived)
+			pl.loads(s, a.visits, a.arrived)
+			a.arrived = 0
+		} else {
+			pl.loads(s, s.visits, s.arrived)
 		}
-		period := float64(pl.monitor)
-		s.recent = s.recent*period/(period+float64(now.Sub(s.recentAt))) + float64(s.arrived)
+		fade := pl.cat.fade(now.Sub(s.recentAt))
+		s.recent = s.recent*fade + float64(s.arrived)
+		pl.toils(s, fade)
 		s.recentAt = now
 		s.arrived, s.listed = 0, false
 		s.lodge.reckon()
@@ -547,6 +593,8 @@ func (pl *placement) endEpoch(now clock.Time) {
 		// Not every epoch: the task of a slow DAG gets no packet in most of them, and would
 		// look overloaded in the others alone.
 		pl.balance(now.Sub(pl.sampled))
+		pl.ease(now, now.Sub(pl.sampled))
+		pl.toiled(now, now.Sub(pl.sampled))
 		pl.sampled = now
 		pl.pressed(now)
 		pl.fabric.Sample(now)
@@ -581,7 +629,7 @@ func (pl *placement) note(e region.Event) {
 // pressed ends a sample of who was told to send less: who is to pause still, is in the next one, too.
 func (pl *placement) pressed(now clock.Time) {
 	gt := pl.gates
-	if len(gt.marked) == 0 && (gt.pauses == nil || !slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 })) {
+	if !gt.tells() {
 		return
 	}
 	pl.waitings(now)

@@ -107,13 +107,16 @@ type DAGView struct {
 	Tenant string `json:"tenant"`
 	Run    string `json:"run"`
 	// Stages are how it runs now: one after the other, each of branches side by side.
-	Stages    [][]string `json:"stages"`
-	Through   []string   `json:"through"` // chains, tasks that it skips in parentheses
-	State     string     `json:"state"`   // ready, waiting for a region, at the endpoint, stopped by a fault of a task, or refused
-	Packets   uint64     `json:"packets"`
-	Bytes     uint64     `json:"bytes"`
-	Throttled uint64     `json:"throttled"`
-	Rate      float64    `json:"offered_bit_per_s"` // of the last 100 ms
+	Stages  [][]string `json:"stages"`
+	Through []string   `json:"through"` // chains, tasks that it skips in parentheses
+	// Aside is through which other chains some of its flows go, as those have too much, and AsidePart which part of the bytes that is.
+	Aside     []string `json:"aside,omitempty"`
+	AsidePart float64  `json:"aside_part,omitempty"`
+	State     string   `json:"state"` // ready, waiting for a region, at the endpoint, stopped by a fault of a task, or refused
+	Packets   uint64   `json:"packets"`
+	Bytes     uint64   `json:"bytes"`
+	Throttled uint64   `json:"throttled"`
+	Rate      float64  `json:"offered_bit_per_s"` // of the last 100 ms
 }
 
 // TenantView is a tenant. Share and Grant are means of the last 100 ms, Limit and Bottleneck of the last epoch, for
@@ -151,6 +154,9 @@ type RegionTotals struct {
 	ScaledIn  uint64 `json:"scaled_in"`
 	Moved     uint64 `json:"moved_flows"`    // groups of flows, from a full instance to another
 	OneFlow   uint64 `json:"one_flow_times"` // times that one flow alone became too much for an instance
+	// Busy is which part of its time the worker needs for what comes, a mean over about a monitor period: more than 1 where there is too
+	// much. 0 where it is not measured what tasks cost, as in replay.
+	Busy float64 `json:"worker_busy"`
 }
 
 // BoardView is the rest.
@@ -255,6 +261,12 @@ func (b *board) dagViews() []DAGView {
 		for _, w := range s.visits {
 			x.Through = append(x.Through, b.cat.through(w))
 		}
+		if a := s.aside; a != nil && a.part > 0 {
+			x.AsidePart = a.part
+			for _, w := range a.visits {
+				x.Aside = append(x.Aside, b.cat.through(w))
+			}
+		}
 		out = append(out, x)
 	}
 	return out
@@ -292,7 +304,7 @@ func (b *board) boardView() BoardView {
 		RegionTotals: RegionTotals{
 			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.runner.copied, InLine: b.runner.inLine,
 			Revived: stats.Revived, Switched: stats.Switched, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn,
-			Moved: b.place.moved, OneFlow: b.place.singles,
+			Moved: b.place.moved, OneFlow: b.place.singles, Busy: b.place.toil.load,
 		},
 		Bulk: books.Bulk, Full: books.Arrived - books.Bulk, FlowHits: b.ingress.mat.Hits, FlowScans: b.ingress.mat.Misses,
 		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.place.fabric.Waiting(),

@@ -634,6 +634,9 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 			continue
 		}
 		way := route
+		if d.aside != nil && rn.goesAside(d, g.flows[i]) {
+			way += besides
+		}
 		copies := 0
 		if d.width > 0 && d.copies > 0 {
 			if copies = d.copies; !rn.canCopy(x, copies) {

@@ -1,6 +1,8 @@
 package snic
 
 import (
+	"slices"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/snic/region"
 	"github.com/quillon/quillon/snic/sched"
@@ -30,16 +32,20 @@ func (cat *catalog) slowest(v sched.Visit) (rate int64) {
 
 // skewed notes what follow has decided: whether the load of a DAG is to be measured by flows.
 func (cat *catalog) skewed(s *service) {
-	s.perByte = s.perByte[:0]
-	some := false
-	for _, v := range s.visits {
+	s.perByte = cat.perByte(s.visits)
+	s.byFlow = slices.Max(append(s.perByte, 0)) > 0 && cat.spread(s) == sched.PerFlow
+}
+
+// perByte is how many ns of an instance a byte takes in each visit; 0: there is no limit.
+func (cat *catalog) perByte(visits []sched.Visit) (out []float32) {
+	for _, v := range visits {
 		ns := float32(0)
 		if rate := cat.slowest(v); rate > 0 {
-			ns, some = 8e9/float32(rate), true
+			ns = 8e9 / float32(rate)
 		}
-		s.perByte = append(s.perByte, ns)
+		out = append(out, ns)
 	}
-	s.byFlow = some && cat.spread(s) == sched.PerFlow
+	return out
 }
 
 // seat has flows go to instances of a chain by what they bring, where that is measured.
@@ -54,13 +60,24 @@ func (pl *placement) seat(chain int) {
 
 // want tells regions what a group would have them do, before any of it is refused.
 func (ig *ingress) want(s *service, g *group) {
-	for i, v := range s.visits {
-		ns := s.perByte[i]
+	ig.wants(s, s.visits, s.perByte, false, g)
+	if s.aside != nil {
+		ig.wants(s, s.aside.visits, s.aside.perByte, true, g)
+	}
+}
+
+// wants is want for one of the ways of a DAG.
+func (ig *ingress) wants(s *service, visits []sched.Visit, perByte []float32, aside bool, g *group) {
+	for i, v := range visits {
+		ns := perByte[i]
 		if ns == 0 || len(ig.cat.chains[v.Chain].running) == 0 {
 			continue
 		}
 		touched := ig.touched[:0]
 		for k, x := range g.batch.Bufs() {
+			if s.aside != nil && ig.runner.goesAside(s, g.flows[k]) != aside {
+				continue
+			}
 			bytes := x.Len() * int(g.weight) / stands
 			r := ig.runner.sched.Want(v.Chain, g.flows[k], ns*float32(bytes))
 			if r < 0 {
@@ -94,8 +111,8 @@ func (pl *placement) waitings(now clock.Time) {
 			continue
 		}
 		task, most := -1, 0.
-		for i := range s.visits {
-			v := &s.visits[i]
+		visits := s.through()
+		for _, v := range visits {
 			for k, t := range pl.cat.chains[v.Chain].tasks {
 				if v.Mask&(1<<k) == 0 {
 					continue
@@ -109,8 +126,8 @@ func (pl *placement) waitings(now clock.Time) {
 				}
 			}
 		}
-		for i := range s.visits {
-			chain := &pl.cat.chains[s.visits[i].Chain]
+		for _, v := range visits {
+			chain := &pl.cat.chains[v.Chain]
 			for k, t := range chain.tasks {
 				for _, r := range chain.running {
 					if t == task {
@@ -221,7 +238,15 @@ func (pl *placement) overload(now clock.Time, e region.Event) {
 		return
 	}
 	pl.note(e)
-	pl.near.relieve(now, e.Task)
+	if r.busiest >= 0 && pl.spill(now, r.busiest, e.Task) {
+		return
+	}
+	pl.near.relieve(now, func(n int) float64 {
+		if s := &pl.cat.services[n]; s.UID != 0 && !s.elsewhere() && slices.Contains(s.tasks, e.Task) {
+			return s.rate + 1
+		}
+		return 0
+	})
 }
 
 // single is what a flow has alone of a task that is too much for an instance, in instances; 0: there is none.

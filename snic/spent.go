@@ -44,8 +44,9 @@ type spent struct {
 	packets    int     // in them
 	overhead   float64 // ns that a packet costs besides tasks
 
-	breaths int        // since
+	breaths int        // ever
 	fulls   int        // of them, after which more waited
+	before  [2]int     // both, at since
 	several clock.Time // until then several tenants count as being there
 	trust   float64    // the part of the time there is that is given away
 	arrived int        // packets since
@@ -116,19 +117,19 @@ func (sh *shares) supply(now clock.Time) {
 	}
 	// Frames that wait all the time say that it is less than what was reckoned: whoever overflows the port's ring
 	// has everybody's frames dropped, before they can be told apart.
-	if often*s.fulls > s.breaths {
+	if often*(s.fulls-s.before[1]) > s.breaths-s.before[0] {
 		s.trust = max(leastTrust, s.trust*(1-trustDown))
 	} else {
 		s.trust = min(1, s.trust+trustUp)
 	}
 	if now >= s.several {
 		_ = sh.fair.SetCapacity(int(sh.scarce.processor), plenty)
-		s.arrived, s.breaths, s.fulls, s.since = 0, 0, 0, now
+		s.arrived, s.before, s.since = 0, [2]int{s.breaths, s.fulls}, now
 		return
 	}
 	time := 1e9*s.trust - s.overhead*float64(s.arrived)/d.Seconds()
 	_ = sh.fair.SetCapacity(int(sh.scarce.processor), max(leastTime, time)) // it is there
-	s.arrived, s.breaths, s.fulls, s.since = 0, 0, 0, now
+	s.arrived, s.before, s.since = 0, [2]int{s.breaths, s.fulls}, now
 }
 
 // costOf is what a packet takes of a worker's time in a task, in ns: a mean of the DAGs that have it, by what

@@ -536,13 +536,14 @@ func newSNICDAGCmd() *cobra.Command {
 		Use: "list", Short: "Show the DAGs, the chains that they go through, and their traffic", Args: exactly(),
 		Long: `Shows the DAGs as they run: tasks in braces run side by side, each branch on a copy
 of the frame (parallel= of the board; quillon snic check shows what could). Tasks of
-a chain that a DAG skips are in parentheses. With --json a list with {worker, dags}
+a chain that a DAG skips are in parentheses. Where a DAG has more than its chain can
+do, some of its flows go through another one. With --json a list with {worker, dags}
 of each worker.`,
 		Example: "  quillon snic dag list",
 	}, func(worker int, v snic.View) boardDAGs { return boardDAGs{worker, v.DAGs} }, func(w io.Writer, v boardDAGs) {
 		fmt.Fprintln(w, "UID\tTENANT\tSTATE\tPACKETS\tTHROTTLED\tOFFERED\tRUN\tTHROUGH")
 		for _, d := range v.DAGs {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", d.UID, d.Tenant, d.State, d.Packets, d.Throttled, bitRate(d.Rate), stagesText(d.Stages), strings.Join(d.Through, " | "))
+			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", d.UID, d.Tenant, d.State, d.Packets, d.Throttled, bitRate(d.Rate), stagesText(d.Stages), throughText(d))
 		}
 	})
 	add := onBoard(&cobra.Command{
@@ -794,7 +795,8 @@ func newSNICRegionsCmd() *cobra.Command {
 	cmd := onViews(&cobra.Command{
 		Use: "regions", Short: "Show the regions: their chains, credits and queues",
 		Long: `Shows the regions: the chain in each, its load, and the packets and credits of its
-tasks; then what they have, and have done, together. With --json a list of what each
+tasks; then what they have, and have done, together, and how much of its time the
+worker needs for what comes, where that is measured. With --json a list of what each
 worker has: {worker, regions, and that}, or with --events {worker, events}.`,
 		Example: "  quillon snic regions\n  quillon snic regions --events", Args: exactly(),
 	}, func(worker int, v snic.View) any {
@@ -812,6 +814,9 @@ worker has: {worker, regions, and that}, or with --events {worker, events}.`,
 			regionsText(w, v.Regions)
 			fmt.Fprintf(w, "%d packets inside, %d of %d bytes in the packet store; %d loads, %d without PR, %d switches, scaled %d out and %d in; %d groups of flows moved to instances with room\n",
 				v.Inside, v.Stored, v.Store, v.Loaded, v.Revived, v.Switched, v.ScaledOut, v.ScaledIn, v.Moved)
+			if v.Busy > 0 {
+				fmt.Fprintf(w, "what comes takes %.0f %% of the worker's time\n", 100*v.Busy)
+			}
 			if v.Copied+v.InLine > 0 {
 				fmt.Fprintf(w, "%d times a packet ran side by side on copies; %d packets ran in line for want of frames\n", v.Copied, v.InLine)
 			}
@@ -819,6 +824,15 @@ worker has: {worker, regions, and that}, or with --events {worker, events}.`,
 	})
 	cmd.Flags().BoolVar(&events, "events", false, "show what has happened to them, the latest last")
 	return cmd
+}
+
+// throughText is through which chains a DAG goes.
+func throughText(d snic.DAGView) string {
+	s := strings.Join(d.Through, " | ")
+	if len(d.Aside) > 0 {
+		s += fmt.Sprintf(", and %.0f %% through %s", 100*d.AsidePart, strings.Join(d.Aside, " | "))
+	}
+	return s
 }
 
 func regionsText(w io.Writer, all []snic.RegionView) {

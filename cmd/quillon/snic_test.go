@@ -37,14 +37,14 @@ func (posed) Report() any {
 			{Task: "fw", Kind: "firewall", Throughput: 40e9, Instances: 1, Load: .75, Fullest: .5, OneFlow: 1.25},
 			{Task: "nat", Kind: "napt", Fault: "read at 0x40: nothing is reserved there", Memory: &snic.TaskMemory{Declared: 1 << 20, Reserved: 1 << 16, Resident: 8192, Swapped: 4096, Touched: 3, Out: 2, In: 1, Refused: 4}},
 		},
-		DAGs: []snic.DAGView{{UID: 7, Tenant: "alice", Run: "fw -> nat", Stages: [][]string{{"fw"}, {"nat"}}, Through: []string{"fw -> nat"}, State: "ready", Packets: 100, Bytes: 6400, Throttled: 5, Rate: 2e9}},
+		DAGs: []snic.DAGView{{UID: 7, Tenant: "alice", Run: "fw -> nat", Stages: [][]string{{"fw"}, {"nat"}}, Through: []string{"fw -> nat"}, Aside: []string{"fw -> (count) -> nat"}, AsidePart: .25, State: "ready", Packets: 100, Bytes: 6400, Throttled: 5, Rate: 2e9}},
 		Tenants: []snic.TenantView{
 			{Tenant: "alice", Weight: 2, Share: .3, Grant: .9, Limit: 3e9, Bottleneck: "fw", Inside: 3, Stored: 192, Memory: &snic.TenantMemory{Held: 12288, Share: 1 << 16}},
 			{Tenant: "bob", Weight: 1, Grant: 1},
 		},
 		Events: []snic.EventView{{AgoSec: 1.5, Text: "run region 0: fw -> nat"}},
 		Board: snic.BoardView{
-			RegionTotals: snic.RegionTotals{Inside: 3, Stored: 192, Store: 1 << 20, Copied: 6, InLine: 7, Loaded: 1, Revived: 2, Switched: 3, ScaledOut: 4, ScaledIn: 5, Moved: 8, OneFlow: 1},
+			RegionTotals: snic.RegionTotals{Inside: 3, Stored: 192, Store: 1 << 20, Copied: 6, InLine: 7, Loaded: 1, Revived: 2, Switched: 3, ScaledOut: 4, ScaledIn: 5, Moved: 8, OneFlow: 1, Busy: .5},
 			Bulk:         90, Full: 10, FlowHits: 95, FlowScans: 5, EpochUs: 20, MonitorMs: 5, Waiting: 1,
 			Memory: &snic.BoardMemory{Bytes: 1 << 24, Page: 4096, Free: 1 << 23, Lent: 8192, Room: 1 << 22, Used: 1 << 15, Process: 100 << 20, Shared: snic.TenantMemory{Held: 4096}},
 		},

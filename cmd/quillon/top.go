@@ -259,7 +259,7 @@ func topText(w io.Writer, v topView) {
 		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\n", a.App, short(a.Pps), a.Batch, a.NsPerPacket)
 	}
 	for _, b := range v.Boards {
-		fmt.Fprintf(w, "\n%s, worker %d: %d packets inside, %sB stored\n", b.App, b.Worker, b.Board.Inside, short(float64(b.Board.Stored)))
+		fmt.Fprintf(w, "\n%s, worker %d: %d packets inside, %sB stored, %.0f %% busy\n", b.App, b.Worker, b.Board.Inside, short(float64(b.Board.Stored)), 100*b.Board.Busy)
 		regionsText(w, b.Regions)
 		fmt.Fprintln(w)
 		tenantsText(w, b.Tenants)

@@ -24,28 +24,38 @@ type task struct {
 	held    int     // instances of which that is so
 	used    clock.Time
 	over    clock.Time // due since; Never: it is not
-	all     watch      // of its instances together
+	all     Watch      // of its instances together
 	under   clock.Time // start of the period in which one instance less is tried
 	rest    float64    // ns of work beyond what it could do since then
 	told    clock.Time // Overload is not told before
 }
 
-// watch looks whether what instances of a task have to do is too much.
-type watch struct {
+// Watch looks whether what instances of a task, or others that work, have to do is too much.
+type Watch struct {
 	due    bool       // for a whole period
 	over   clock.Time // since; Never: it is not
 	excess float64    // ns of work beyond capacity that are left since then
 	since  float64    // ns of work beyond capacity that came after, less what was free
 }
 
-var calm = watch{over: clock.Never}
+var calm = Watch{over: clock.Never}
+
+// NewWatch is one that has seen nothing.
+func NewWatch() Watch { return calm }
+
+// Judge judges by a sample what is in no region: n that work, and had so many ns of work in dt ns. It reports whether that is
+// too much, as it is of a task.
+func (f *Fabric) Judge(now clock.Time, w *Watch, work, n, dt float64) bool {
+	w.see(now, work, n, dt, &f.cfg)
+	return w.due
+}
 
 // see judges n instances by a sample in which they had so much work.
-func (w *watch) see(now clock.Time, work, n, dt float64, cfg *Config) {
+func (w *Watch) see(now clock.Time, work, n, dt float64, cfg *Config) {
 	excess := work - n*dt*cfg.Over
 	if w.over == clock.Never {
 		if excess > slack*n*dt {
-			*w = watch{over: now, excess: excess}
+			*w = Watch{over: now, excess: excess}
 		}
 		return
 	}
@@ -59,7 +69,7 @@ func (w *watch) see(now clock.Time, work, n, dt float64, cfg *Config) {
 }
 
 // take has a task be overdue as its instances are, or one of them.
-func (t *task) take(w *watch) {
+func (t *task) take(w *Watch) {
 	if w.due {
 		t.due, t.over = true, min(t.over, w.over)
 	}

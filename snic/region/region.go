@@ -193,7 +193,7 @@ type slot struct {
 	work    [MaxTasks]float64 // ns, of its tasks, in this sample
 	part    [MaxTasks]float64 // of an instance; a mean over about a monitor period
 	wait    [MaxTasks]float64 // ns of work that waits while senders are held back, until the next sample
-	each    [MaxTasks]watch   // whether it is too much
+	each    [MaxTasks]Watch   // whether it is too much
 	times   Times
 }
 

@@ -240,7 +240,7 @@ func (s *Scheduler) checkHeaders() error {
 		case parked:
 			parks++
 			c := s.visitOf(int32(h)).chain
-			if len(s.chains[c].open) > 0 || s.chains[c].placed == 0 && !s.plans[pk.plan].current {
+			if len(s.chains[c].open) > 0 || s.chains[c].placed == 0 && !s.plans[pk.plan].current && s.instead == nil {
 				return fmt.Errorf("sched: header %d waits for chain %d, which has %d instances", h, c, s.chains[c].placed)
 			}
 		case idle:

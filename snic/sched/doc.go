@@ -66,8 +66,8 @@
 //
 // A packet keeps its plan: when SetRoute changes a route, packets of which a
 // task has run finish as they began, and the later ones of their flow wait for
-// that; all others follow the new route. A packet on an old plan whose chain has
-// no instance any more is dropped (Gone). On a plan that is in force it waits.
+// that; all others follow the new route. On a plan that is in force a packet waits while its chain has no instance. On an old one it
+// goes where its tasks are run now, or waits for that (Config.Instead), and is dropped where that is nowhere (Gone).
 //
 // # The bulk road
 //

@@ -297,6 +297,9 @@ func (s *Scheduler) admitTo(c *chain, h int32, x *header, pk *packet, pl *plan) 
 	}
 	if r == none {
 		if c.placed == 0 && !pl.current {
+			if s.inherit(h, pk) {
+				return
+			}
 			x.state = idle
 			pk.drop(Gone)
 			s.back(h>>(s.shift&31), pk)

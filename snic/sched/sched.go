@@ -34,6 +34,10 @@ type Config struct {
 	Branches int    // of a stage; at most MaxBranches, at least 1
 	Panic    bool   // one task a run, for comparison
 	Seed     uint64 // of the hash table of flows: what an attacker does not know
+	// Instead is where tasks of a chain that has no instance any more are run, or will be, for packets of a route of which
+	// others have run: a chain that has the first of them, and more if they are in their order there; as tasks of that chain, and of the old
+	// one. nil, or 0: nowhere.
+	Instead func(route, chain int, mask uint16) (other int, tasks, done uint16)
 }
 
 // Spread is how packets are spread over the instances of a chain.
@@ -105,6 +109,7 @@ type Scheduler struct {
 	last    int32    // 1<<shift - 1
 	side    int      // branches that a stage may have
 	panic   bool
+	instead func(route, chain int, mask uint16) (int, uint16, uint16)
 	free    []int32 // packets that are not used
 	ready   ring    // headers that have credits, for Next
 	leaving ring    // packets, for Leave
@@ -116,6 +121,7 @@ type Scheduler struct {
 	routes  []routeState
 	tenants []tenantState
 	plans   []*plan
+	heirs   []*plan // of them, heirs
 	spare   []int32 // plans that are not used
 
 	store, storeSize int64
@@ -190,6 +196,10 @@ type plan struct {
 	branches []span
 	visits   []visit
 	source   Route
+	slot     int32
+	inherits bool  // it is an heir
+	heir     *plan // of it, the latest
+	succession
 }
 
 // New makes a scheduler. Nothing is placed and no route is known.
@@ -207,7 +217,8 @@ func New(c Config) (*Scheduler, error) {
 	}
 	shift := uint(bits.Len(uint(c.Branches - 1)))
 	s := &Scheduler{
-		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), links: make([]links, c.Packets<<shift), shift: shift, last: 1<<shift - 1, side: c.Branches, panic: c.Panic,
+		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), links: make([]links, c.Packets<<shift),
+		shift: shift, last: 1<<shift - 1, side: c.Branches, panic: c.Panic, instead: c.Instead,
 		free: make([]int32, c.Packets), ready: newRing(c.Packets << shift), leaving: newRing(c.Packets),
 		work: make([]int32, 0, c.Packets), flows: newFlows(c.Packets, c.Seed),
 		regions: make([]region, c.Regions), chains: make([]chain, c.Chains), routes: make([]routeState, c.Routes),
@@ -419,17 +430,11 @@ func (s *Scheduler) SetRoute(id int, r Route) error {
 	if rt.plan != none && same(s.plans[rt.plan].source, r) {
 		return nil
 	}
-	slot := int32(len(s.plans))
-	if n := len(s.spare); n > 0 {
-		slot, s.spare = s.spare[n-1], s.spare[:n-1]
-		s.plans[slot] = pl
-	} else {
-		s.plans = append(s.plans, pl)
-		s.spare = slices.Grow(s.spare, len(s.plans)-len(s.spare))
-	}
+	s.add(pl)
 	old := rt.plan
-	rt.plan = slot
-	s.supersede(old, slot)
+	rt.plan = pl.slot
+	s.supersede(old, pl.slot)
+	s.lookAgain(int32(id))
 	return nil
 }
 
@@ -442,6 +447,7 @@ func (s *Scheduler) RemoveRoute(id int) error {
 	old := s.routes[id].plan
 	s.routes[id].plan = none
 	s.supersede(old, none)
+	s.lookAgain(int32(id))
 	return nil
 }
 
@@ -571,4 +577,8 @@ func (s *Scheduler) unuse(slot int32) {
 	}
 	s.plans[slot] = nil
 	s.spare = append(s.spare, slot)
+	if pl.inherits {
+		at := slices.Index(s.heirs, pl)
+		s.heirs = slices.Delete(s.heirs, at, at+1)
+	}
 }

@@ -648,7 +648,7 @@ func TestErrors(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"packets":         second(New(Config{})),
-		"branches":        second(New(Config{1, 1, 1, 1, 1, 1, 17, false, 0})),
+		"branches":        second(New(Config{Packets: 1, Store: 1, Regions: 1, Chains: 1, Routes: 1, Tenants: 1, Branches: 17})),
 		"same region":     s.Place(0, 1, []int{1}),
 		"no region":       s.Place(8, 1, []int{1}),
 		"no chain":        s.Place(1, 8, []int{1}),

@@ -43,6 +43,12 @@ func (s *Scheduler) bucketOf(flow uint64) (bucket uint32, rest uint32) {
 	return uint32(x >> (64 - bucketBits)), uint32(x)
 }
 
+// Bucket is that of a flow, 0 to Buckets-1: as a chain with seats has it.
+func (s *Scheduler) Bucket(flow uint64) int {
+	k, _ := s.bucketOf(flow)
+	return int(k)
+}
+
 // seat is the instance of a bucket, of several that take packets.
 func (s *Scheduler) seat(c *chain, k uint32) int32 {
 	r := c.seats.region[k]

@@ -99,7 +99,7 @@ func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 		if n.roams(o) {
 			return false
 		}
-		s.send(fl, o, x, b, f, uint32(hdr.PSNDiff(psn, o.cpsn)))
+		s.send(fl, n.carrier(o), o, x, b, f, uint32(hdr.PSNDiff(psn, o.cpsn)))
 		return true
 	}
 	if o == nil || o.state == sOpen || o.state == sFailed || o.state == sDone && !(released && o.kind == kRead) {
