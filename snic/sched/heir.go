@@ -44,7 +44,7 @@ func (s *Scheduler) inherit(h int32, pk *packet) bool {
 	}
 	e := pl.heir
 	s.unuse(was)
-	s.admit(h, pk, e)
+	s.admit(h, x, pk, e)
 	return true
 }
 
@@ -67,13 +67,13 @@ func (s *Scheduler) heir(pl *plan, key succession, tasks uint16) *plan {
 		}
 	}
 	e.users, e.current, e.inherits, e.heir, e.source, e.succession = 0, false, true, nil, Route{}, key
-	s.add(&e)
+	s.enter(&e)
 	s.heirs = append(s.heirs, &e)
 	return &e
 }
 
-// add gives a plan a slot.
-func (s *Scheduler) add(pl *plan) {
+// enter gives a plan a slot.
+func (s *Scheduler) enter(pl *plan) {
 	pl.slot = int32(len(s.plans))
 	if n := len(s.spare); n > 0 {
 		pl.slot, s.spare = s.spare[n-1], s.spare[:n-1]

@@ -430,7 +430,7 @@ func (s *Scheduler) SetRoute(id int, r Route) error {
 	if rt.plan != none && same(s.plans[rt.plan].source, r) {
 		return nil
 	}
-	s.add(pl)
+	s.enter(pl)
 	old := rt.plan
 	rt.plan = pl.slot
 	s.supersede(old, pl.slot)
