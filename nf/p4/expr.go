@@ -199,8 +199,3 @@ func cast(o op, l *expr, width int) *expr {
 	}
 	return e
 }
-
-func choice(cond, l, r *expr) *expr {
-	return &expr{op: opIf, sort: l.sort, kids: [3]*expr{cond, l, r},
-		neg: l.neg || r.neg, bits: max(l.bits, r.bits), typ: l.typ}
-}

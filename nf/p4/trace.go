@@ -2,7 +2,6 @@ package p4
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -248,16 +247,6 @@ func matchText(kind MatchKind, m Match) string {
 
 // fragment is a piece of the program's text, and where it is.
 type fragment struct{ text, line string }
-
-// sourceOf is the source_info of an object; empty when it has none.
-func sourceOf(j any) fragment {
-	about := get(j, "source_info")
-	s := fragment{text: text(get(about, "source_fragment"))}
-	if file, n := text(get(about, "filename")), fmt.Sprint(get(about, "line")); file != "" && has(about, "line") {
-		s.line = path.Base(file) + ":" + n
-	}
-	return s
-}
 
 func (d *tableDef) name() string { return d.Name }
 
