@@ -8,7 +8,7 @@ func (l *loader) actions() {
 		a.Name = j.Name
 		l.in("action "+a.Name, func() {
 			a.ID = l.integer(j.ID, "id", 0, maxID)
-			for _, p := range j.RuntimeData {
+			for _, p := range j.Params {
 				bits := l.integer(p.Bitwidth, "width of parameter "+p.Name, 1, maxBits)
 				a.Params = append(a.Params, FieldInfo{p.Name, bits})
 				a.params = append(a.params, param{a.words, bits})
@@ -52,16 +52,16 @@ type call struct {
 
 // number is a parameter that is a number, index one that is an index, a width or a
 // distance, and place one to which something is assigned.
-func (c call) number(i int) *expr { return c.expression(c.Parameters[i], sortData) }
+func (c call) number(i int) *expr { return c.expression(&c.Parameters[i], sortData) }
 func (c call) index(i int) lowFn  { return c.g.index(c.number(i)) }
 func (c call) place(i int) place  { return c.placeOf(c.number(i)) }
 
 // name is a parameter that names an object.
-func (c call) name(i int) string { return c.Parameters[i].inner().string() }
+func (c call) name(i int) string { return c.Parameters[i].inner().text }
 
 // two are the first two parameters, of a sort.
 func (c call) two(s sort) (a, b *expr) {
-	return c.expression(c.Parameters[0], s), c.expression(c.Parameters[1], s)
+	return c.expression(&c.Parameters[0], s), c.expression(&c.Parameters[1], s)
 }
 
 // assign stores a value at the first parameter.
@@ -72,8 +72,8 @@ var primitives = map[string]struct {
 	params  int
 	compile func(c call) step
 }{
-	"assign":                              {2, func(c call) step { return c.assign(c.data(c.Parameters[1])) }},
-	"modify_field":                        {2, func(c call) step { return c.assign(c.data(c.Parameters[1])) }},
+	"assign":                              {2, func(c call) step { return c.assign(c.data(&c.Parameters[1])) }},
+	"modify_field":                        {2, func(c call) step { return c.assign(c.data(&c.Parameters[1])) }},
 	"add_to_field":                        {2, func(c call) step { return c.assign(arith(opAdd, c.number(0), c.number(1))) }},
 	"subtract_from_field":                 {2, func(c call) step { return c.assign(arith(opSub, c.number(0), c.number(1))) }},
 	"add":                                 {3, arithmetic(opAdd)},
@@ -92,7 +92,7 @@ var primitives = map[string]struct {
 	"push":                                {2, call.shift},
 	"pop":                                 {2, call.shift},
 	"_jump":                               {1, func(c call) step { return c.jump(0, nil) }},
-	"_jump_if_zero":                       {2, func(c call) step { return c.jump(1, c.condition(c.Parameters[0])) }},
+	"_jump_if_zero":                       {2, func(c call) step { return c.jump(1, c.condition(&c.Parameters[0])) }},
 	"exit":                                {0, func(call) step { return step{run: func(k *packetState) { k.exit = true }} }},
 	"no_op":                               {0, func(call) step { return step{run: func(*packetState) {}} }},
 	"assume":                              {1, call.assert},
@@ -178,7 +178,7 @@ func (c call) assert() step {
 	if c.Source.Text != "" {
 		m.format = c.Source.Text
 	}
-	test := c.condition(c.Parameters[0])
+	test := c.condition(&c.Parameters[0])
 	return step{run: func(k *packetState) {
 		if !test(k) {
 			k.failed, k.exit = Asserted, true
@@ -191,7 +191,7 @@ func (c call) assert() step {
 
 // markToDrop takes a header that may be a copy of standard_metadata, copied back later.
 func (c call) markToDrop() step {
-	h := c.expression(c.Parameters[0], sortHeader).hdr
+	h := c.expression(&c.Parameters[0], sortHeader).hdr
 	spec, group := stdFieldOf(h, "egress_spec"), stdFieldOf(h, "mcast_grp")
 	if spec.slot < 0 {
 		c.fail("want a header with egress_spec")
@@ -207,7 +207,7 @@ func drop(spec, group stdField) step {
 }
 
 func (c call) addHeader(fast bool) step {
-	h := c.expression(c.Parameters[0], sortHeader)
+	h := c.expression(&c.Parameters[0], sortHeader)
 	base, t := c.g.base(h), h.typ
 	return step{run: func(k *packetState) {
 		b := base(k)
@@ -223,7 +223,7 @@ func (c call) addHeader(fast bool) step {
 }
 
 func (c call) removeHeader() step {
-	h := c.expression(c.Parameters[0], sortHeader)
+	h := c.expression(&c.Parameters[0], sortHeader)
 	base, t := c.g.base(h), h.typ
 	return step{run: func(k *packetState) {
 		if b := base(k); b >= 0 && k.v[b] != 0 {
@@ -315,7 +315,7 @@ func (l *loader) fieldBase(e *expr) baseFn {
 func (c call) shift() step {
 	var rows [][]int // bases of what moves together
 	var w []int      // and their words
-	e := c.expr(c.Parameters[0])
+	e := c.expr(&c.Parameters[0])
 	size := 0
 	switch e.sort {
 	case sortStack:
@@ -374,12 +374,10 @@ func (l *loader) message(format string) *logMessage {
 
 func (c call) logMessage() step {
 	m := c.message(c.name(0))
-	if in := c.Parameters[1].inner(); in != nil {
-		for _, v := range in.list {
-			e := c.data(v)
-			n := wordsFor(e)
-			m.values = append(m.values, logValue{get: c.g.wide(e, n), words: n, at: c.g.words(n)})
-		}
+	for _, v := range c.Parameters[1].inner().list {
+		e := c.data(v)
+		n := wordsFor(e)
+		m.values = append(m.values, logValue{get: c.g.wide(e, n), words: n, at: c.g.words(n)})
 	}
 	return step{run: m.log}
 }

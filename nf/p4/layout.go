@@ -42,7 +42,7 @@ type headerType struct {
 	bits   int // without the varbit
 	varbit *field
 	// lengthExp is a varbit's length, for an extraction that does not bring its own;
-	// nil for none. Its fields are of the header itself.
+	// without json: none. Its fields are of the header itself.
 	lengthExp *jsonValue
 	// loads read all fields, when each lies in eight bytes; else nil.
 	loads []load

@@ -104,12 +104,16 @@ func find[K comparable, T any](l *loader, all map[K]T, what string, key K) T {
 	return x
 }
 
-// integer is a number without a fraction.
-func (l *loader) integer(v *float64, what string, lowest, highest int) int {
-	if v == nil || *v != float64(int64(*v)) || *v < float64(lowest) || *v > float64(highest) {
+// integer is a number without a fraction, of a *float64 or a *jsonValue.
+func (l *loader) integer(v any, what string, lowest, highest int) int {
+	n, _ := v.(*float64)
+	if j, ok := v.(*jsonValue); ok {
+		n = j.number
+	}
+	if n == nil || *n != float64(int64(*n)) || *n < float64(lowest) || *n > float64(highest) {
 		l.fail("%s is %s, want an integer from %d to %d", what, short(v), lowest, highest)
 	}
-	return int(*v)
+	return int(*n)
 }
 
 // optional is a number without a fraction that need not be there.
@@ -217,7 +221,7 @@ func (l *loader) headers() {
 		l.types[t.name] = t
 	}
 	for _, j := range l.Headers {
-		h := &header{name: j.Name, typ: find(l, l.types, "header type", j.HeaderType), meta: j.Metadata}
+		h := &header{name: j.Name, typ: find(l, l.types, "header type", j.Type), meta: j.Metadata}
 		h.id = l.integer(j.ID, "id of header "+h.name, 0, maxID)
 		if l.names[h.name] != nil || l.ids[h.id] != nil {
 			l.fail("two headers are called %q, or have id %d", h.name, h.id)
@@ -241,7 +245,7 @@ func (l *loader) headers() {
 // headerGroups reads stacks, unions and stacks of unions.
 func (l *loader) headerGroups() {
 	for _, j := range l.HeaderStacks {
-		s := &stack{name: j.Name, typ: find(l, l.types, "header type", j.HeaderType), next: l.slot(1), elems: l.headersByID(j.HeaderIDs)}
+		s := &stack{name: j.Name, typ: find(l, l.types, "header type", j.Type), next: l.slot(1), elems: l.headersByID(j.Headers)}
 		for _, h := range s.elems {
 			if h.typ != s.typ {
 				l.fail("header stack %s: header %s is no %s", s.name, h.name, s.typ.name)
@@ -254,12 +258,12 @@ func (l *loader) headerGroups() {
 	for _, j := range l.UnionTypes {
 		var members []string
 		for _, m := range j.Headers {
-			members = append(members, m.at(0).string())
+			members = append(members, m.at(0).text)
 		}
 		types[j.Name] = members
 	}
 	for _, j := range l.Unions {
-		u := &union{name: j.Name, types: types[j.UnionType], members: l.headersByID(j.HeaderIDs)}
+		u := &union{name: j.Name, types: types[j.UnionType], members: l.headersByID(j.Headers)}
 		if len(u.members) != len(u.types) {
 			l.fail("header union %s has %d headers, its type %d", u.name, len(u.members), len(u.types))
 		}
@@ -275,7 +279,7 @@ func (l *loader) headerGroups() {
 	}
 	for _, j := range l.UnionStacks {
 		s := &unionStack{name: j.Name, next: l.slot(1)}
-		for _, id := range j.UnionIDs {
+		for _, id := range j.Unions {
 			u := l.byUID[l.integer(id, "a header_union_id", 0, maxID)]
 			if u == nil || len(s.elems) > 0 && !slices.EqualFunc(u.members, s.elems[0].members, (*header).sameType) {
 				l.fail("header union stack %s: %s is no union of its type", s.name, short(id))
@@ -303,22 +307,22 @@ func (l *loader) headersByID(ids []*float64) (all []*header) {
 }
 
 func (l *loader) headerType(t *headerType, j jsonHeaderType) {
-	t.words, t.lengthExp = 1, j.LengthExp
+	t.words, t.lengthExp = 1, &j.LengthExp
 	for _, jf := range j.Fields {
-		f := &field{name: jf.at(0).string(), signed: jf.at(2).isTrue(), saturate: jf.at(3).isTrue(), off: t.words, bitOff: t.bits}
+		f := &field{name: jf.at(0).text, signed: jf.at(2).truth, saturate: jf.at(3).truth, off: t.words, bitOff: t.bits}
 		if t.index[f.name] != nil {
 			l.fail("two fields are called %q", f.name)
 		}
 		t.index[f.name] = f
 		t.fields = append(t.fields, f)
-		if jf.at(1).string() == "*" {
+		if jf.at(1).text == "*" {
 			if t.varbit != nil {
 				l.fail("two fields of variable length: %s and %s", t.varbit.name, f.name)
 			}
 			f.varbit, t.varbit = true, f
 			continue
 		}
-		f.bits = l.integer(jf.at(1).integer(), "width of field "+f.name, 1, maxBits)
+		f.bits = l.integer(jf.at(1), "width of field "+f.name, 1, maxBits)
 		if f.signed && f.bits < 2 {
 			l.fail("field %s: a signed field has at least 2 bits", f.name)
 		}
@@ -357,7 +361,7 @@ func (l *loader) field(name fieldName) (*header, *field) {
 
 // fieldOf finds the field of [header, field].
 func (l *loader) fieldOf(v *jsonValue) (*header, *field) {
-	return l.field(fieldName{v.at(0).string(), v.at(1).string()})
+	return l.field(fieldName{v.at(0).text, v.at(1).text})
 }
 
 // member finds a field of a header type; what and of say whose it is.
@@ -376,7 +380,7 @@ func (l *loader) aliases() {
 	for _, j := range l.FieldAliases {
 		to := j.at(1)
 		l.fieldOf(to)
-		l.alias[j.at(0).string()] = fieldName{to.at(0).string(), to.at(1).string()}
+		l.alias[j.at(0).text] = fieldName{to.at(0).text, to.at(1).text}
 	}
 }
 
@@ -436,8 +440,8 @@ var coreErrors = []string{"NoError", "PacketTooShort", "NoMatch", "StackOutOfBou
 func (l *loader) errorCodes() {
 	next := uint32(0)
 	for _, j := range l.Errors {
-		name := j.at(0).string()
-		v := uint32(l.integer(j.at(1).integer(), "value of error "+name, 0, maxID))
+		name := j.at(0).text
+		v := uint32(l.integer(j.at(1), "value of error "+name, 0, maxID))
 		l.p.errors[name] = v
 		next = max(next, v+1)
 	}
@@ -478,7 +482,7 @@ func (l *loader) arrays() {
 		m := &meterDef{direct: j.Direct, rates: l.optional(j.RateCount, "rate_count of meter "+j.Name, 2, 1, 8)}
 		if m.direct {
 			j.Size = nil
-			h, f := l.fieldOf(j.ResultTarget)
+			h, f := l.fieldOf(&j.ResultTarget)
 			m.target = stdField{h.base + f.off, mask64(f.bits)}
 		}
 		m.ArrayInfo = l.array(j, "meter", 5)
@@ -516,13 +520,13 @@ func (l *loader) calculation(c *calculation, j jsonCalculation) {
 	for _, in := range j.Input {
 		switch in.Type {
 		case "field":
-			h, f := l.fieldOf(in.Value)
+			h, f := l.fieldOf(&in.Value)
 			c.inputs = append(c.inputs, input{hdr: h, fld: f})
 		case "header":
-			c.inputs = append(c.inputs, input{hdr: find(l, l.names, "header", in.Value.string())})
+			c.inputs = append(c.inputs, input{hdr: find(l, l.names, "header", in.Value.text)})
 		case "hexstr":
 			n := l.integer(in.Bitwidth, "bitwidth", 0, maxBits)
-			c.inputs = append(c.inputs, input{value: l.hexWords(in.Value.string(), n), bits: n})
+			c.inputs = append(c.inputs, input{value: l.hexWords(in.Value.text, n), bits: n})
 		case "payload":
 			c.payload = true
 		default:
@@ -545,7 +549,7 @@ func (l *loader) lists() {
 		id := l.integer(j.ID, "id of field list "+j.Name, 0, 1<<16-1)
 		var ranges []copyRange
 		for _, e := range j.Elements {
-			switch e.kind() {
+			switch e.typ {
 			case "field":
 				h, f := l.fieldOf(e.inner())
 				ranges = append(ranges, copyRange{h.base + f.off, words(f.bits)})
@@ -553,7 +557,7 @@ func (l *loader) lists() {
 					ranges = append(ranges, copyRange{h.base + f.lengthOff, 1})
 				}
 			case "header":
-				h := find(l, l.names, "header", e.inner().string())
+				h := find(l, l.names, "header", e.inner().text)
 				ranges = append(ranges, copyRange{h.base + 1, h.typ.words - 1})
 			}
 		}
@@ -565,7 +569,7 @@ func (l *loader) lists() {
 			v := e.inner()
 			h, f := l.fieldOf(v)
 			d.fields = append(d.fields, slotField{h.base + f.off, f.bits})
-			d.Fields = append(d.Fields, FieldInfo{v.at(0).string() + "." + f.name, f.bits})
+			d.Fields = append(d.Fields, FieldInfo{v.at(0).text + "." + f.name, f.bits})
 		}
 		l.p.digests = append(l.p.digests, d)
 	}
@@ -583,8 +587,8 @@ func (l *loader) checksums() {
 			case c.fld == validity:
 				l.fail("a validity is no checksum")
 			}
-			if j.If != nil {
-				c.when = l.condition(j.If)
+			if j.If.json != nil {
+				c.when = l.condition(&j.If)
 			}
 		})
 		if j.Verify == nil || *j.Verify {

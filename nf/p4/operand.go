@@ -37,25 +37,25 @@ func (l *loader) expr(v *jsonValue) *expr {
 	}
 	defer func() { l.depth-- }()
 	in := v.inner()
-	switch v.kind() {
+	switch v.typ {
 	case "expression":
-		if !in.isOperation() { // an expression in an expression
+		if in.op == "" { // an expression in an expression
 			return l.expr(in)
 		}
 		return l.operation(in)
 	case "field":
 		if l.self != nil {
-			return fieldExpr(l.self, l.member(l.self.typ, in.at(1).string(), "header", l.self.name))
+			return fieldExpr(l.self, l.member(l.self.typ, in.at(1).text, "header", l.self.name))
 		}
-		if at := in.at(0); at.isOperation() { // of an element of a stack, as p4c writes its validity
+		if at := in.at(0); at.op != "" { // of an element of a stack, as p4c writes its validity
 			h := l.sorted(l.operation(at), sortHeader, v)
-			return memberExpr(h, l.member(h.typ, in.at(1).string(), "header type", h.typ.name))
+			return memberExpr(h, l.member(h.typ, in.at(1).text, "header type", h.typ.name))
 		}
 		return fieldExpr(l.fieldOf(in))
 	case "hexstr":
-		return constBig(l.hex(in.string()))
+		return constBig(l.hex(in.text))
 	case "bool":
-		if in.isTrue() {
+		if in.truth {
 			return &expr{op: opTrue, sort: sortBool}
 		}
 		return &expr{op: opFalse, sort: sortBool}
@@ -63,22 +63,22 @@ func (l *loader) expr(v *jsonValue) *expr {
 		if len(l.params) == 0 {
 			l.fail("an action's parameter where there is none")
 		}
-		p := l.params[l.integer(in.integer(), "index of a parameter", 0, len(l.params)-1)]
+		p := l.params[l.integer(in, "index of a parameter", 0, len(l.params)-1)]
 		return &expr{op: opLocal, idx: p.at, bits: p.bits}
 	case "register":
-		i := find(l, l.regs, "register", in.at(0).string())
+		i := find(l, l.regs, "register", in.at(0).text)
 		r := l.p.registers[i]
 		return &expr{op: opRegister, reg: r, regAt: i, bits: r.Bits, kids: [3]*expr{l.expression(in.at(1), sortData)}}
 	case "header":
-		return headerExpr(find(l, l.names, "header", in.string()))
+		return headerExpr(find(l, l.names, "header", in.text))
 	case "header_stack":
-		return stackExpr(find(l, l.stacks, "header stack", in.string()))
+		return stackExpr(find(l, l.stacks, "header stack", in.text))
 	case "stack_field":
-		return l.lastOf(find(l, l.stacks, "header stack", in.at(0).string()), in.at(1).string())
+		return l.lastOf(find(l, l.stacks, "header stack", in.at(0).text), in.at(1).text)
 	case "header_union":
-		return &expr{op: opUnion, sort: sortUnion, union: find(l, l.unions, "header union", in.string())}
+		return &expr{op: opUnion, sort: sortUnion, union: find(l, l.unions, "header union", in.text)}
 	case "header_union_stack":
-		return &expr{op: opUnionStack, sort: sortUnionStack, ustk: find(l, l.ustks, "header union stack", in.string())}
+		return &expr{op: opUnionStack, sort: sortUnionStack, ustk: find(l, l.ustks, "header union stack", in.text)}
 	}
 	l.fail("unknown expression: %s", short(v))
 	return nil
@@ -126,7 +126,7 @@ const maxDivision = 4096
 func (l *loader) operation(v *jsonValue) *expr {
 	if o, ok := dataOps[v.op]; ok {
 		a := constExpr(0)
-		if v.left != nil || v.op != "+" && v.op != "-" {
+		if v.left.json != nil || v.op != "+" && v.op != "-" {
 			a = l.expression(v.left, sortData)
 		}
 		b := l.expression(v.right, sortData)
@@ -206,7 +206,7 @@ func (l *loader) part(v *jsonValue) *expr {
 		return lastIndex(s)
 	case "access_field":
 		h := l.expression(v.left, sortHeader)
-		i := l.integer(v.right.integer(), "place of a field", 0, len(h.typ.fields))
+		i := l.integer(v.right, "place of a field", 0, len(h.typ.fields))
 		if i == len(h.typ.fields) {
 			return memberExpr(h, validity)
 		}
@@ -220,7 +220,7 @@ func (l *loader) part(v *jsonValue) *expr {
 		if one == nil || len(one.members) == 0 {
 			l.fail("a header of a union that is not known")
 		}
-		i := l.integer(v.right.integer(), "place of a header", 0, len(one.members)-1)
+		i := l.integer(v.right, "place of a header", 0, len(one.members)-1)
 		if u.op == opUnion {
 			return headerExpr(one.members[i])
 		}

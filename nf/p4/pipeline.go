@@ -29,7 +29,7 @@ func (l *loader) pipelines() {
 			l.in("condition "+c.Name, func() {
 				n := l.named(c.Name)
 				n.about = fragment{c.Source.Text, c.Source.line()}
-				n.test = l.g.test(l.expression(c.Expression, sortBool))
+				n.test = l.g.test(l.expression(&c.Expression, sortBool))
 				n.yes, n.no = l.node(c.True), l.node(c.False)
 			})
 		}
@@ -204,7 +204,7 @@ func (l *loader) table(d *tableDef, j jsonTable) {
 		d.Profile = j.Profile
 		if d.Profile == "" && j.OldProfile != "" {
 			d.Profile = j.OldProfile
-			l.actionProfile(jsonProfile{Name: d.Profile, ID: j.ID, Selector: j.Selector})
+			l.actionProfile(jsonProfile{jsonObject: jsonObject{Name: d.Profile, ID: j.ID}, Selector: j.Selector})
 		}
 		d.profile = l.profile(d.Profile)
 		d.Selector = j.Type == "indirect_ws"
@@ -246,14 +246,14 @@ func (l *loader) tableKey(d *tableDef, j jsonKey) {
 	k := keyDef{kind: kind, at: d.kw, validity: -1}
 	var name string
 	if kind == Valid {
-		of := j.Target
-		if of.string() == "" {
+		of := &j.Target
+		if of.text == "" {
 			of = of.at(0)
 		}
-		h := find(l, l.names, "header", of.string())
+		h := find(l, l.names, "header", of.text)
 		k.bits, k.slot, name = 1, h.base, h.name
 	} else {
-		h, f := l.fieldOf(j.Target)
+		h, f := l.fieldOf(&j.Target)
 		if f.varbit {
 			l.fail("field %s has a variable length and cannot be matched", f.name)
 		}
@@ -365,15 +365,15 @@ func (l *loader) presetEntry(d *tableDef, j jsonEntry, at int, keys []jsonKey) {
 		prefixMask(mask, kd.bits, kd.bits)
 		switch kd.kind {
 		case Valid:
-			v[0] = b2u(m.Key.isTrue())
+			v[0] = b2u(m.Key.truth)
 		case Exact:
-			read(v, m.Key.string())
+			read(v, m.Key.text)
 		case LPM:
-			read(v, m.Key.string())
+			read(v, m.Key.text)
 			e.prefix = l.integer(m.Prefix, "prefix_length", 0, kd.bits)
 			prefixMask(mask, e.prefix, kd.bits)
 		case Ternary:
-			read(v, m.Key.string())
+			read(v, m.Key.text)
 			read(mask, m.Mask)
 		case Range:
 			read(v, m.Start)

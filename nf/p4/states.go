@@ -40,7 +40,7 @@ func (l *loader) parseState(p *parser, st *parseState, j jsonState, next func(*s
 	}
 	bits, padded := 0, 0
 	for _, jk := range j.Key {
-		part := l.keyPart(jk)
+		part := l.keyPart(&jk)
 		part.at, part.words = st.kw, words(part.bits)
 		st.kw += part.words
 		bits += part.bits
@@ -116,7 +116,7 @@ func (l *loader) keyWords(st *parseState, hex string, padded int) []uint64 {
 
 func (l *loader) keyPart(v *jsonValue) keyPart {
 	in := v.inner()
-	switch v.kind() {
+	switch v.typ {
 	case "field":
 		h, f := l.fieldOf(in)
 		b := h.base
@@ -129,7 +129,7 @@ func (l *loader) keyPart(v *jsonValue) keyPart {
 	case "union_stack_field":
 		s, m := l.unionMember(in)
 		t := s.elems[0].members[m].typ
-		f := l.member(t, in.at(2).string(), "header type", t.name)
+		f := l.member(t, in.at(2).text, "header type", t.name)
 		return keyPart{slot: -1, off: f.off, bits: f.bits, base: func(k *packetState) int {
 			if n := k.v[s.next]; n > 0 && n <= uint64(len(s.elems)) {
 				return s.elems[n-1].members[m].base
@@ -140,18 +140,18 @@ func (l *loader) keyPart(v *jsonValue) keyPart {
 		off, bits := l.lookahead(in)
 		return keyPart{slot: -1, off: off, bits: bits}
 	}
-	l.fail("unknown part of a transition key: %q", v.kind())
+	l.fail("unknown part of a transition key: %q", v.typ)
 	return keyPart{}
 }
 
 // lookahead reads which bits of the packet are meant.
 func (l *loader) lookahead(in *jsonValue) (off, bits int) {
-	return l.integer(in.at(0).integer(), "offset of a lookahead", 0, maxBits), l.integer(in.at(1).integer(), "width of a lookahead", 1, maxBits)
+	return l.integer(in.at(0), "offset of a lookahead", 0, maxBits), l.integer(in.at(1), "width of a lookahead", 1, maxBits)
 }
 
 // unionMember finds the stack of unions and the place in a union of [stack, member].
 func (l *loader) unionMember(in *jsonValue) (*unionStack, int) {
-	s, name := find(l, l.ustks, "header union stack", in.at(0).string()), in.at(1).string()
+	s, name := find(l, l.ustks, "header union stack", in.at(0).text), in.at(1).text
 	for m, other := range s.elems[0].types {
 		if other == name {
 			return s, m
@@ -178,10 +178,10 @@ func (l *loader) parseOp(p *parser, op jsonOp) parseOp {
 	case "set":
 		return l.parserSet(e, params)
 	case "verify":
-		test := l.condition(params[0])
-		code := func(*packetState) uint64 { return uint64(*params[1].integer()) }
-		if params[1].integer() == nil {
-			code = l.g.index(l.expression(params[1], sortData))
+		test := l.condition(&params[0])
+		code := func(*packetState) uint64 { return uint64(*params[1].number) }
+		if params[1].number == nil {
+			code = l.g.index(l.expression(&params[1], sortData))
 		}
 		return func(k *packetState) int64 {
 			if test(k) {
@@ -190,17 +190,17 @@ func (l *loader) parseOp(p *parser, op jsonOp) parseOp {
 			return int64(code(k) & maxID)
 		}
 	case "shift":
-		n := 8 * uint64(l.integer(params[0].integer(), "bytes to shift", 0, maxFrame))
+		n := 8 * uint64(l.integer(&params[0], "bytes to shift", 0, maxFrame))
 		return func(k *packetState) int64 { return k.advance(e, n) }
 	case "advance":
-		n := l.g.index(l.expression(params[0], sortData))
+		n := l.g.index(l.expression(&params[0], sortData))
 		return func(k *packetState) int64 { return k.advance(e, n(k)) }
 	}
-	var inner jsonOp
-	if err := json.Unmarshal(params[0].source(), &inner); err != nil {
-		l.fail("no primitive: %s", short(params[0]))
+	inner := make([]jsonOp, 1)
+	if b, err := json.Marshal(&params[0]); err != nil || json.Unmarshal(b, &inner[0]) != nil {
+		l.fail("no primitive: %s", short(&params[0]))
 	}
-	code := l.compile([]jsonOp{inner})
+	code := l.compile(inner)
 	return func(k *packetState) int64 {
 		execute(k, code)
 		return parsed
@@ -219,12 +219,12 @@ func (k *packetState) advance(e *parserErrors, n uint64) int64 {
 	return parsed
 }
 
-func (l *loader) parserSet(e *parserErrors, params []*jsonValue) parseOp {
-	dst := l.expression(params[0], sortData)
+func (l *loader) parserSet(e *parserErrors, params []jsonValue) parseOp {
+	dst := l.expression(&params[0], sortData)
 	if dst.op != opField {
 		l.fail("a destination that is no field")
 	}
-	if params[1].kind() == "lookahead" {
+	if params[1].typ == "lookahead" {
 		off, bits := l.lookahead(params[1].inner())
 		w := words(bits)
 		at := l.g.words(w)
@@ -238,7 +238,7 @@ func (l *loader) parserSet(e *parserErrors, params []*jsonValue) parseOp {
 			return parsed
 		}
 	}
-	src := l.data(params[1])
+	src := l.data(&params[1])
 	run := l.g.store(l.placeOf(dst), src)
 	if dst.fld.varbit && src.fld != nil && src.fld.varbit {
 		run = l.assignVarbit(dst, src).run
@@ -251,18 +251,18 @@ func (l *loader) parserSet(e *parserErrors, params []*jsonValue) parseOp {
 
 // extraction compiles extract and extract_VL. The target is a header, or the next of
 // size in a stack.
-func (l *loader) extraction(e *parserErrors, params []*jsonValue) parseOp {
+func (l *loader) extraction(e *parserErrors, params []jsonValue) parseOp {
 	var t *headerType
 	var base baseFn
 	next, size := -1, 0
 	var h *header
-	switch in := params[0].inner(); params[0].kind() {
+	switch in := params[0].inner(); params[0].typ {
 	case "regular":
-		h = find(l, l.names, "header", in.string())
+		h = find(l, l.names, "header", in.text)
 		t = h.typ
 		base = func(*packetState) int { return h.base }
 	case "stack":
-		s := find(l, l.stacks, "header stack", in.string())
+		s := find(l, l.stacks, "header stack", in.text)
 		t, next, size = s.typ, s.next, len(s.bases)
 		base = func(k *packetState) int { return s.bases[k.v[s.next]] }
 	case "union_stack":
@@ -270,7 +270,7 @@ func (l *loader) extraction(e *parserErrors, params []*jsonValue) parseOp {
 		t, next, size = s.elems[0].members[m].typ, s.next, len(s.elems)
 		base = func(k *packetState) int { return s.elems[k.v[s.next]].members[m].base }
 	default:
-		l.fail("unknown target %q", params[0].kind())
+		l.fail("unknown target %q", params[0].typ)
 	}
 	var length lowFn
 	switch {
@@ -278,7 +278,7 @@ func (l *loader) extraction(e *parserErrors, params []*jsonValue) parseOp {
 		if t.varbit == nil {
 			l.fail("header type %s has no field of variable length", t.name)
 		}
-		length = l.g.index(l.expression(params[1], sortData))
+		length = l.g.index(l.expression(&params[1], sortData))
 	case t.varbit != nil:
 		return l.extractComputed(e, t, h)
 	}
@@ -307,7 +307,7 @@ func (l *loader) extraction(e *parserErrors, params []*jsonValue) parseOp {
 // extractComputed compiles the extraction of a header that computes the length
 // of its varbit from its own fields in front of it.
 func (l *loader) extractComputed(e *parserErrors, t *headerType, h *header) parseOp {
-	if t.lengthExp == nil || h == nil {
+	if t.lengthExp.json == nil || h == nil {
 		l.fail("header type %s: nothing says how long field %s is", t.name, t.varbit.name)
 	}
 	l.self = h
