@@ -54,7 +54,7 @@ type call struct {
 // distance, and place one to which something is assigned.
 func (c call) number(i int) *expr { return c.expression(&c.Parameters[i], sortData) }
 func (c call) index(i int) lowFn  { return c.g.index(c.number(i)) }
-func (c call) place(i int) place  { return c.placeOf(c.number(i)) }
+func (c call) place(i int) *expr  { return c.target(c.number(i)) }
 
 // name is a parameter that names an object.
 func (c call) name(i int) string { return c.Parameters[i].inner().text }
@@ -377,7 +377,8 @@ func (c call) logMessage() step {
 	for _, v := range c.Parameters[1].inner().list {
 		e := c.data(v)
 		n := wordsFor(e)
-		m.values = append(m.values, logValue{get: c.g.wide(e, n), words: n, at: c.g.words(n)})
+		at := c.g.words(n)
+		m.values = append(m.values, logValue{c.g.store(&expr{op: opScratch, idx: at, bits: 64 * n}, e), n, at})
 	}
 	return step{run: m.log}
 }
@@ -449,44 +450,43 @@ func (c call) meter() step {
 	}}
 }
 
+// cell is a cell of a register, both parameters.
+func (c call) cell(register, index int) *expr {
+	return c.cellExpr(c.name(register), c.number(index))
+}
+
 // readRegister reads a register; an index that is too large leaves the
 // destination as it is.
 func (c call) readRegister() step {
-	r, to, index := find(c.loader, c.regs, "register", c.name(1)), c.place(0), c.number(2)
-	d, idx := c.p.registers[r], c.g.index(index)
-	if f := to.fld; to.reg < 0 && to.slot >= 0 && d.words == 1 && d.Bits <= f.bits && f.bits <= 64 && !f.saturate {
-		at := to.slot
+	to, cell := c.place(0), c.cell(1, 2)
+	where := c.g.where(cell)
+	if f := to.fld; to.op == opField && cell.reg.Bits <= f.bits && f.bits <= 64 && !f.saturate {
+		at := f.off + to.hdr.base
 		return step{run: func(k *packetState) {
-			cells, i := k.sw.registers[r], idx(k)
-			if i < uint64(len(cells)) {
-				k.v[at] = cells[i]
+			if w := where(k); w != nil {
+				k.v[at] = w[0]
 			}
 		}}
 	}
-	store := c.g.store(to, &expr{op: opRegister, reg: d, regAt: r, bits: d.Bits, kids: [3]*expr{index}})
+	n := cell.reg.words
+	at := c.g.words(n)
+	store := c.g.store(to, &expr{op: opScratch, idx: at, bits: cell.bits})
 	return step{run: func(k *packetState) {
-		if idx(k) < uint64(d.Size) {
+		if w := where(k); w != nil {
+			copy(k.tmp[at:at+n], w)
 			store(k)
 		}
 	}}
 }
 
-func (c call) writeRegister() step {
-	r := find(c.loader, c.regs, "register", c.name(0))
-	to := place{fld: &field{bits: c.p.registers[r].Bits}, slot: -1, reg: r, cell: c.index(1)}
-	return step{run: c.g.store(to, c.number(2))}
-}
+func (c call) writeRegister() step { return step{run: c.g.store(c.cell(0, 1), c.number(2))} }
 
-// placeOf is what an assignment may go to.
-func (l *loader) placeOf(e *expr) place {
+// target is e, to which something is assigned.
+func (l *loader) target(e *expr) *expr {
 	switch e.op {
-	case opField:
-		return place{fld: e.fld, slot: e.hdr.base + e.fld.off, reg: -1}
-	case opMember, opLast:
-		return place{fld: e.fld, slot: -1, base: l.g.holder(e), reg: -1}
-	case opRegister:
-		return place{fld: &field{bits: e.reg.Bits}, slot: -1, reg: e.regAt, cell: l.g.index(e.kids[0])}
+	case opField, opMember, opLast, opRegister:
+		return e
 	}
 	l.fail("an assignment to what is no field")
-	return place{}
+	return nil
 }

@@ -142,6 +142,14 @@ func (e *expr) signedAs(f *field) {
 	}
 }
 
+// width is how many bits a place has.
+func (e *expr) width() int {
+	if e.fld != nil { // bits do not count a sign
+		return e.fld.bits
+	}
+	return e.bits
+}
+
 // arith makes an arithmetic node and bounds its value.
 func arith(o op, l, r *expr) *expr {
 	e := &expr{op: o, kids: [3]*expr{l, r}}

@@ -413,6 +413,29 @@ func TestLoads(t *testing.T) {
 	})
 }
 
+// TestSaturate: saturating casts of numbers that may be negative, at the width of a word.
+func TestSaturate(t *testing.T) {
+	for _, c := range []struct {
+		op    string
+		v     string
+		width int
+		want  uint64
+	}{{"usat_cast", "0x5", 64, 5}, {"usat_cast", "-0x5", 64, 0}, {"usat_cast", "0x5", 2, 3}, {"sat_cast", "-0x5", 64, ^uint64(4)},
+		{"sat_cast", "-0x5", 3, ^uint64(3)}, {"sat_cast", "0x7fffffff", 31, 1<<30 - 1}} {
+		s := newSource()
+		s.header("m", true, arr{"in", 63, true}, arr{"x", 64})
+		id := s.action("go", nil, prim("assign", fld("m", "in"), obj{"type": "hexstr", "value": c.v}),
+			prim("assign", fld("m", "x"), wrap(exp(c.op, fld("m", "in"), hexs("0x%x", c.width)))))
+		s.always(s.ingress, "t", "go", id, nil)
+		sw := s.load(t, Config{})
+		k := sw.take()
+		sw.apply(k, sw.prog.ingress)
+		if got := k.v[headerOf(sw.prog, "m").base+2]; got != c.want {
+			t.Errorf("%s of %s to %d bits: %x, want %x", c.op, c.v, c.width, got, c.want)
+		}
+	}
+}
+
 // TestChoiceOfOneType: a choice whose two values are read at different places, or that
 // says no stack, is refused: it would be read outside of the packet's state.
 func TestChoiceOfOneType(t *testing.T) {

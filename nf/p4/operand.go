@@ -66,9 +66,7 @@ func (l *loader) expr(v *jsonValue) *expr {
 		p := l.params[l.integer(in, "index of a parameter", 0, len(l.params)-1)]
 		return &expr{op: opLocal, idx: p.at, bits: p.bits}
 	case "register":
-		i := find(l, l.regs, "register", in.at(0).text)
-		r := l.p.registers[i]
-		return &expr{op: opRegister, reg: r, regAt: i, bits: r.Bits, kids: [3]*expr{l.expression(in.at(1), sortData)}}
+		return l.cellExpr(in.at(0).text, l.expression(in.at(1), sortData))
 	case "header":
 		return headerExpr(find(l, l.names, "header", in.text))
 	case "header_stack":
@@ -82,6 +80,12 @@ func (l *loader) expr(v *jsonValue) *expr {
 	}
 	l.fail("unknown expression: %s", short(v))
 	return nil
+}
+
+func (l *loader) cellExpr(register string, index *expr) *expr {
+	i := find(l, l.regs, "register", register)
+	r := l.p.registers[i]
+	return &expr{op: opRegister, reg: r, regAt: i, bits: r.Bits, kids: [3]*expr{index}}
 }
 
 func headerExpr(h *header) *expr { return &expr{op: opHeader, sort: sortHeader, hdr: h, typ: h.typ} }

@@ -228,7 +228,7 @@ func (l *loader) parserSet(e *parserErrors, params []jsonValue) parseOp {
 		off, bits := l.lookahead(params[1].inner())
 		w := words(bits)
 		at := l.g.words(w)
-		store := l.g.store(l.placeOf(dst), &expr{op: opScratch, idx: at, bits: bits})
+		store := l.g.store(l.target(dst), &expr{op: opScratch, idx: at, bits: bits})
 		return func(k *packetState) int64 {
 			if (off+bits+7)/8 > len(k.frame)-k.at {
 				return int64(e.tooShort)
@@ -239,7 +239,7 @@ func (l *loader) parserSet(e *parserErrors, params []jsonValue) parseOp {
 		}
 	}
 	src := l.data(&params[1])
-	run := l.g.store(l.placeOf(dst), src)
+	run := l.g.store(l.target(dst), src)
 	if dst.fld.varbit && src.fld != nil && src.fld.varbit {
 		run = l.assignVarbit(dst, src).run
 	}

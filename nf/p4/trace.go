@@ -282,9 +282,9 @@ type logMessage struct {
 }
 
 type logValue struct {
-	get   wideFn
+	get   func(k *packetState) // to the scratch words
 	words int
-	at    int // scratch
+	at    int
 }
 
 // log records a message, when the packet is traced.
@@ -297,8 +297,8 @@ func (m *logMessage) log(k *packetState) {
 	var text strings.Builder
 	rest := m.format
 	for i, v := range m.values {
+		v.get(k)
 		t := k.tmp[v.at : v.at+v.words]
-		v.get(k, t)
 		if i == 0 {
 			first = t[0]
 		}
