@@ -287,7 +287,7 @@ func (l *loader) assignVarbit(a, b *expr) step {
 	if a.fld == nil || b.fld == nil || !a.fld.varbit || !b.fld.varbit {
 		l.fail("want two fields of variable length")
 	}
-	to, from := l.fieldBase(a), l.fieldBase(b)
+	to, from := l.g.holder(a), l.g.holder(b)
 	f, g := a.fld, b.fld
 	return step{run: func(k *packetState) {
 		x, y := to(k), from(k)
@@ -300,15 +300,6 @@ func (l *loader) assignVarbit(a, b *expr) step {
 		wKeep(dst, int(n), false)
 		k.v[x+f.lengthOff] = n
 	}}
-}
-
-// fieldBase is the header of a field.
-func (l *loader) fieldBase(e *expr) baseFn {
-	if e.op == opField {
-		b := e.hdr.base
-		return func(*packetState) int { return b }
-	}
-	return l.g.holder(e)
 }
 
 // shift compiles push and pop.

@@ -1,6 +1,9 @@
 package p4
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // The compiler from expressions to closures.
 
@@ -442,16 +445,7 @@ func (g *generator) compare(e *expr) testFn {
 	}
 	if l.bits <= 63 && r.bits <= 63 {
 		a, b := g.low(l), g.low(r)
-		return func(k *packetState) bool {
-			x, y := int64(a(k)), int64(b(k))
-			switch {
-			case x < y:
-				return outcome(o, -1)
-			case x > y:
-				return outcome(o, 1)
-			}
-			return outcome(o, 0)
-		}
+		return func(k *packetState) bool { return outcome(o, cmp.Compare(int64(a(k)), int64(b(k)))) }
 	}
 	n := max(wordsFor(l), wordsFor(r))
 	a, b, x, y := g.value(l, n).wide, g.value(r, n).wide, g.words(n), g.words(n)
@@ -510,7 +504,10 @@ func (g *generator) base(e *expr) baseFn {
 
 // holder compiles the header whose field e is.
 func (g *generator) holder(e *expr) baseFn {
-	if e.op == opMember {
+	switch e.op {
+	case opField:
+		return constant(e.hdr.base)
+	case opMember:
 		return g.base(e.kids[0])
 	}
 	bases, next := e.stack.bases, e.stack.next

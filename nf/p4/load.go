@@ -428,7 +428,7 @@ func (l *loader) standard() {
 
 // stdFieldOf is a field of a header that may be missing, as h may.
 func stdFieldOf(h *header, name string) stdField {
-	if h == nil || h.typ.index[name] == nil {
+	if h == nil || h.typ.index[name] == nil || h.typ.index[name].bits > 64 {
 		return stdField{slot: -1}
 	}
 	f := h.typ.index[name]

@@ -347,7 +347,7 @@ func (l *loader) actionData(d *tableDef, j jsonCall) (*action, []uint64) {
 }
 
 func (l *loader) presetEntry(d *tableDef, j jsonEntry, at int, keys []jsonKey) {
-	e := presetEntry{key: make([]uint64, d.kw), mask: make([]uint64, d.kw)}
+	e := presetEntry{parsedKey: parsedKey{key: make([]uint64, d.kw), mask: make([]uint64, d.kw)}}
 	e.priority = int32(l.optional(j.Priority, "priority", at+1, -1<<31, 1<<31-1))
 	if len(j.Match) != len(d.keys) {
 		l.fail("%d match fields, the key has %d", len(j.Match), len(d.keys))
@@ -384,6 +384,12 @@ func (l *loader) presetEntry(d *tableDef, j jsonEntry, at int, keys []jsonKey) {
 				v[i] &= mask[i]
 			}
 		}
+	}
+	switch d.kind {
+	case LPM:
+		e.order = int32(maxBits - e.prefix)
+	case Ternary, Range:
+		e.order = e.priority
 	}
 	e.act, e.data = l.actionData(d, j.Call)
 	d.preset = append(d.preset, e)

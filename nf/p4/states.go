@@ -1,6 +1,9 @@
 package p4
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // Loading of parsers and deparsers.
 
@@ -89,13 +92,11 @@ func (l *loader) parseState(p *parser, st *parseState, j jsonState, next func(*s
 }
 
 func (l *loader) valueSet(name string) int {
-	for i, v := range l.p.vsets {
-		if v.name == name {
-			return i
-		}
+	i := slices.IndexFunc(l.p.vsets, func(v *valueSetDef) bool { return v.name == name })
+	if i < 0 {
+		l.fail("no value set is called %q", name)
 	}
-	l.fail("no value set is called %q", name)
-	return -1
+	return i
 }
 
 // keyWords reads a transition's value: the key's parts, each padded to bytes.
@@ -117,25 +118,21 @@ func (l *loader) keyWords(st *parseState, hex string, padded int) []uint64 {
 func (l *loader) keyPart(v *jsonValue) keyPart {
 	in := v.inner()
 	switch v.typ {
-	case "field":
-		h, f := l.fieldOf(in)
-		b := h.base
-		return keyPart{slot: b + f.off, base: func(*packetState) int { return b }, off: f.off, bits: f.bits}
-	case "stack_field":
-		if e := l.expr(v); e.op == opLast {
-			return keyPart{slot: -1, base: l.g.holder(e), off: e.fld.off, bits: e.fld.bits}
+	case "field", "stack_field":
+		e := l.expression(v, sortData)
+		part := keyPart{slot: -1, where: l.g.where(e), bits: e.width()}
+		if e.op == opField {
+			part.slot = e.hdr.base + e.fld.off
 		}
-		l.fail("a header where a field belongs: %s", short(v))
+		return part
 	case "union_stack_field":
 		s, m := l.unionMember(in)
 		t := s.elems[0].members[m].typ
 		f := l.member(t, in.at(2).text, "header type", t.name)
-		return keyPart{slot: -1, off: f.off, bits: f.bits, base: func(k *packetState) int {
-			if n := k.v[s.next]; n > 0 && n <= uint64(len(s.elems)) {
-				return s.elems[n-1].members[m].base
-			}
-			return -1
-		}}
+		all := &expr{op: opUnionStack, sort: sortUnionStack, ustk: s}
+		u := &expr{op: opUnionElem, sort: sortUnion, ustk: s, kids: [3]*expr{all, lastIndex(all)}}
+		h := &expr{op: opUnionHeader, sort: sortHeader, idx: m, typ: t, kids: [3]*expr{u}}
+		return keyPart{slot: -1, where: l.g.where(memberExpr(h, f)), bits: f.bits}
 	case "lookahead":
 		off, bits := l.lookahead(in)
 		return keyPart{slot: -1, off: off, bits: bits}
@@ -152,13 +149,11 @@ func (l *loader) lookahead(in *jsonValue) (off, bits int) {
 // unionMember finds the stack of unions and the place in a union of [stack, member].
 func (l *loader) unionMember(in *jsonValue) (*unionStack, int) {
 	s, name := find(l, l.ustks, "header union stack", in.at(0).text), in.at(1).text
-	for m, other := range s.elems[0].types {
-		if other == name {
-			return s, m
-		}
+	m := slices.Index(s.elems[0].types, name)
+	if m < 0 {
+		l.fail("header union stack %s has no member %q", s.name, name)
 	}
-	l.fail("header union stack %s has no member %q", s.name, name)
-	return nil, 0
+	return s, m
 }
 
 // parserOps are the operations of a parser with how many parameters they have.
