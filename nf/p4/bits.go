@@ -110,17 +110,14 @@ func (w *bitWriter) flush() {
 // putHeader appends a header as it is on the wire.
 func (w *bitWriter) putHeader(k *packetState, t *headerType, base int) {
 	for _, f := range t.fields {
-		w.putField(k, f, base)
-	}
-}
-
-func (w *bitWriter) putField(k *packetState, f *field, base int) {
-	switch at := base + f.off; {
-	case f.varbit:
-		w.putWide(k.v[at:at+words(f.bits)], int(k.v[base+f.lengthOff]))
-	case f.bits <= 64:
-		w.put(k.v[at], uint(f.bits))
-	default:
-		w.putWide(k.v[at:at+words(f.bits)], f.bits)
+		at := base + f.off
+		switch {
+		case f.varbit:
+			w.putWide(k.v[at:at+words(f.bits)], int(k.v[base+f.lengthOff]))
+		case f.bits <= 64:
+			w.put(k.v[at], uint(f.bits))
+		default:
+			w.putWide(k.v[at:at+words(f.bits)], f.bits)
+		}
 	}
 }

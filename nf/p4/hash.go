@@ -188,8 +188,14 @@ func (c *calculation) output(k *packetState) uint64 {
 		case k.v[in.hdr.base] == 0:
 		case in.fld == nil:
 			w.putHeader(k, in.hdr.typ, in.hdr.base)
+		case in.fld.varbit:
+			at := in.hdr.base + in.fld.off
+			w.putWide(k.v[at:at+words(in.fld.bits)], int(k.v[in.hdr.base+in.fld.lengthOff]))
+		case in.fld.bits <= 64:
+			w.put(k.v[in.hdr.base+in.fld.off], uint(in.fld.bits))
 		default:
-			w.putField(k, in.fld, in.hdr.base)
+			at := in.hdr.base + in.fld.off
+			w.putWide(k.v[at:at+words(in.fld.bits)], in.fld.bits)
 		}
 	}
 	w.flush()
