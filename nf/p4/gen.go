@@ -16,9 +16,9 @@ type (
 	wordsFn func(k *packetState) []uint64
 )
 
-// code is a number, compiled once for one word or for several: low yields the lowest
-// word, which for a value that fits is all of it, and wide writes as many as it is
-// given room for. A number that takes a register needs no memory, so that both are here.
+// code is a number, compiled for one word or for several. low yields the lowest word,
+// which of a value that fits is all of it; wide writes as many words as dst has. Nearly
+// all numbers fit, and a low that returned by memory, as a wide does, would be slower.
 type code struct {
 	low  lowFn
 	wide wideFn
@@ -79,8 +79,8 @@ func (g *generator) value(e *expr, n int) code {
 
 func (g *generator) low(e *expr) lowFn { return g.value(e, 1).low }
 
-// operation compiles e itself. What it yields has a low when n is 1, if one word of each
-// operand says it, and else a wide.
+// operation compiles e itself. For several words the code has a wide. For one word it has
+// a low, when that takes only the lowest words of the operands, and else a wide.
 func (g *generator) operation(e *expr, n int) code {
 	l, r := e.kids[0], e.kids[1]
 	switch e.op {
