@@ -146,17 +146,10 @@ func (t *table) add(p parsedKey, priority int32, r row, data []uint64) uint32 {
 
 // preset adds an entry of the program.
 func (t *table) preset(e presetEntry) error {
-	p := parsedKey{key: e.key, mask: e.mask, prefix: e.prefix, order: e.priority}
-	if t.def.kind == LPM {
-		p.order = int32(maxBits - e.prefix)
-	}
-	if t.def.kind == Exact {
-		p.order = 0
-	}
-	if t.same(p) != none {
+	if t.same(e.parsedKey) != none {
 		return fmt.Errorf("table %s: two entries of the program have the same key", t.def.Name)
 	}
-	t.add(p, e.priority, row{act: int32(e.act.index)}, e.data)
+	t.add(e.parsedKey, e.priority, row{act: int32(e.act.index)}, e.data)
 	return nil
 }
 

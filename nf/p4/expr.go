@@ -142,6 +142,14 @@ func (e *expr) signedAs(f *field) {
 	}
 }
 
+// width is how many bits a place has.
+func (e *expr) width() int {
+	if e.fld != nil { // bits do not count a sign
+		return e.fld.bits
+	}
+	return e.bits
+}
+
 // arith makes an arithmetic node and bounds its value.
 func arith(o op, l, r *expr) *expr {
 	e := &expr{op: o, kids: [3]*expr{l, r}}
@@ -198,9 +206,4 @@ func cast(o op, l *expr, width int) *expr {
 		e.neg, e.bits = true, width-1
 	}
 	return e
-}
-
-func choice(cond, l, r *expr) *expr {
-	return &expr{op: opIf, sort: l.sort, kids: [3]*expr{cond, l, r},
-		neg: l.neg || r.neg, bits: max(l.bits, r.bits), typ: l.typ}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -410,4 +411,56 @@ func TestLoads(t *testing.T) {
 			t.Fatalf("%x, without what follows %x", long, short)
 		}
 	})
+}
+
+// TestSaturate: saturating casts of numbers that may be negative, at the width of a word.
+func TestSaturate(t *testing.T) {
+	for _, c := range []struct {
+		op    string
+		v     string
+		width int
+		want  uint64
+	}{{"usat_cast", "0x5", 64, 5}, {"usat_cast", "-0x5", 64, 0}, {"usat_cast", "0x5", 2, 3}, {"sat_cast", "-0x5", 64, ^uint64(4)},
+		{"sat_cast", "-0x5", 3, ^uint64(3)}, {"sat_cast", "0x7fffffff", 31, 1<<30 - 1}} {
+		s := newSource()
+		s.header("m", true, arr{"in", 63, true}, arr{"x", 64})
+		id := s.action("go", nil, prim("assign", fld("m", "in"), obj{"type": "hexstr", "value": c.v}),
+			prim("assign", fld("m", "x"), wrap(exp(c.op, fld("m", "in"), hexs("0x%x", c.width)))))
+		s.always(s.ingress, "t", "go", id, nil)
+		sw := s.load(t, Config{})
+		k := sw.take()
+		sw.apply(k, sw.prog.ingress)
+		if got := k.v[headerOf(sw.prog, "m").base+2]; got != c.want {
+			t.Errorf("%s of %s to %d bits: %x, want %x", c.op, c.v, c.width, got, c.want)
+		}
+	}
+}
+
+// TestChoiceOfOneType: a choice whose two values are read at different places, or that
+// says no stack, is refused: it would be read outside of the packet's state.
+func TestChoiceOfOneType(t *testing.T) {
+	choose := func(a, b any) obj {
+		e := exp("?", a, b)
+		e["value"].(obj)["cond"] = obj{"type": "bool", "value": false}
+		return e
+	}
+	stack := obj{"type": "header_stack", "value": "e"}
+	for name, e := range map[string]obj{
+		"size of a stack": exp("size_stack", nil, choose(stack, stack)),
+		"of a stack":      exp("access_field", exp("dereference_stack", choose(stack, stack), hexs("0x0")), 0),
+		"of two types":    exp("access_field", choose(hdrv("standard_metadata"), hdrv("last")), 16),
+	} {
+		s := stacked(prim("assign", std("egress_spec"), wrap(e)))
+		s.header("last", true, arr{"x", 8})
+		p, err := Load(s.json())
+		if err != nil {
+			if want := "a choice of a header"; !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s", name, err, want)
+			}
+			continue
+		}
+		t.Errorf("%s: accepted", name)
+		sw, _ := NewSwitch(p, Config{})
+		sw.Process(1, 1, []byte("\x02\x04\x05\x01"), func(uint32, []byte) {})
+	}
 }

@@ -1,15 +1,28 @@
 package p4
 
-// The compiler from expressions to closures. low yields the lowest word of a
-// value, which for a value that fits is all of it; wide writes as many words as
-// asked for; test yields a bool; base the place of a header in the state.
+import (
+	"cmp"
+	"math"
+)
+
+// The compiler from expressions to closures.
 
 type (
 	lowFn  func(k *packetState) uint64
 	wideFn func(k *packetState, dst []uint64)
 	testFn func(k *packetState) bool
 	baseFn func(k *packetState) int
+	// wordsFn is where the words of a value lie; nil: nowhere.
+	wordsFn func(k *packetState) []uint64
 )
+
+// code is a number, compiled for one word or for several. low yields the lowest word,
+// which of a value that fits is all of it; wide writes as many words as dst has. Nearly
+// all numbers fit, and a low that returned by memory, as a wide does, would be slower.
+type code struct {
+	low  lowFn
+	wide wideFn
+}
 
 // generator hands out the scratch words that closures use.
 type generator struct{ tmp int }
@@ -25,131 +38,116 @@ func signExtend(v uint64, n int) uint64 {
 	return uint64(int64(v<<s) >> s)
 }
 
-// low compiles e to its lowest word.
-func (g *generator) low(e *expr) lowFn {
+func constant[T any](v T) func(*packetState) T { return func(*packetState) T { return v } }
+
+// choose is a or b.
+func choose[T any](c testFn, a, b func(*packetState) T) func(*packetState) T {
+	return func(k *packetState) T {
+		if c(k) {
+			return a(k)
+		}
+		return b(k)
+	}
+}
+
+// value compiles e to its lowest n words.
+func (g *generator) value(e *expr, n int) code {
+	if n > 1 && fits(e) {
+		a, neg := g.value(e, 1).low, e.neg
+		return code{wide: func(k *packetState, dst []uint64) {
+			dst[0] = a(k)
+			fill := uint64(0)
+			if neg {
+				fill = signFill(dst[0])
+			}
+			for i := 1; i < len(dst); i++ {
+				dst[i] = fill
+			}
+		}}
+	}
+	c := g.operation(e, n)
+	if n == 1 && c.low == nil { // the lowest word depends on the others
+		at := g.words(1)
+		c.low = func(k *packetState) uint64 {
+			t := k.tmp[at : at+1]
+			c.wide(k, t)
+			return t[0]
+		}
+	}
+	return c
+}
+
+func (g *generator) low(e *expr) lowFn { return g.value(e, 1).low }
+
+// operation compiles e itself. For several words the code has a wide. For one word it has
+// a low, when that takes only the lowest words of the operands, and else a wide.
+func (g *generator) operation(e *expr, n int) code {
+	l, r := e.kids[0], e.kids[1]
 	switch e.op {
 	case opConst:
-		c := e.c[0]
-		return func(*packetState) uint64 { return c }
-	case opField:
-		slot := e.hdr.base + e.fld.off
-		if e.fld.signed && e.fld.bits < 64 {
-			n := e.fld.bits
-			return func(k *packetState) uint64 { return signExtend(k.v[slot], n) }
-		}
-		return func(k *packetState) uint64 { return k.v[slot] }
-	case opMember, opLast:
-		base, off := g.holder(e), e.fld.off
-		n := 64
-		if e.fld.signed && e.fld.bits < 64 {
-			n = e.fld.bits
-		}
-		return func(k *packetState) uint64 {
-			b := base(k)
-			if b < 0 {
-				return 0
-			}
-			return signExtend(k.v[b+off], n)
-		}
-	case opLocal:
-		at := e.idx
-		return func(k *packetState) uint64 { return k.args[at] }
-	case opScratch:
-		at := e.idx
-		return func(k *packetState) uint64 { return k.tmp[at] }
-	case opRegister:
-		r, w := e.regAt, e.reg.words
-		idx := g.index(e.kids[0])
-		return func(k *packetState) uint64 {
-			cells := k.sw.registers[r]
-			i := idx(k)
-			if i >= uint64(len(cells)/w) {
-				return 0
-			}
-			return cells[int(i)*w]
-		}
+		c := e.c
+		return code{constant(c[0]), func(_ *packetState, dst []uint64) { extend(dst, c, true) }}
+	case opField, opMember, opLast, opLocal, opScratch, opRegister:
+		return g.read(e, n)
 	case opAdd, opSub, opMul, opAnd, opOr, opXor:
-		return g.lowBinary(e)
+		if n == 1 {
+			return code{low: g.lowBinary(e)}
+		}
+		a, b, x, f := g.value(l, n).wide, g.value(r, n).wide, g.words(2*n), wideOps[e.op]
+		return code{wide: func(k *packetState, dst []uint64) {
+			s, t := k.tmp[x:x+n], k.tmp[x+n:x+2*n]
+			a(k, s)
+			b(k, t)
+			f(dst, s, t)
+		}}
 	case opNeg:
-		a := g.low(e.kids[0])
-		return func(k *packetState) uint64 { return ^a(k) }
+		a := g.value(l, n)
+		return code{func(k *packetState) uint64 { return ^a.low(k) }, func(k *packetState, dst []uint64) {
+			a.wide(k, dst)
+			wNot(dst)
+		}}
 	case opShl:
-		a, by := g.low(e.kids[0]), g.index(e.kids[1])
-		if n, ok := e.kids[1].constant(); ok {
-			return func(k *packetState) uint64 { return a(k) << n }
+		a, by := g.value(l, n), g.index(r)
+		c := code{func(k *packetState) uint64 { return a.low(k) << by(k) }, func(k *packetState, dst []uint64) {
+			a.wide(k, dst)
+			wShl(dst, dst, by(k))
+		}}
+		if s, ok := r.constant(); ok {
+			c.low = func(k *packetState) uint64 { return a.low(k) << s }
 		}
-		return func(k *packetState) uint64 { return a(k) << by(k) }
+		return c
 	case opShr:
-		l := e.kids[0]
-		if !fits(l) {
-			break
-		}
-		a, by := g.low(l), g.index(e.kids[1])
-		if l.neg {
-			return func(k *packetState) uint64 { return uint64(int64(a(k)) >> by(k)) }
-		}
-		if n, ok := e.kids[1].constant(); ok {
-			return func(k *packetState) uint64 { return a(k) >> n }
-		}
-		return func(k *packetState) uint64 { return a(k) >> by(k) }
+		return g.shiftRight(e, n)
 	case opDiv, opMod:
-		l, r := e.kids[0], e.kids[1]
-		if !fits(l) || !fits(r) {
-			break
-		}
-		a, b, div := g.natural(l), g.natural(r), e.op == opDiv
-		return func(k *packetState) uint64 {
-			x, y := a(k), b(k)
-			switch {
-			case y == 0:
-				return 0
-			case div:
-				return x / y
-			}
-			return x % y
-		}
+		return g.divide(e, n)
 	case opSignCast:
-		a := g.low(e.kids[0])
-		if n := e.idx; n < 64 {
-			return func(k *packetState) uint64 { return signExtend(a(k), n) }
+		a, width := g.value(l, n), e.idx
+		if n == 1 && width >= 64 {
+			return a
 		}
-		return a
+		return code{func(k *packetState) uint64 { return signExtend(a.low(k), width) }, func(k *packetState, dst []uint64) {
+			a.wide(k, dst)
+			wKeep(dst, width, true)
+		}}
 	case opSatCast, opUsatCast:
-		l := e.kids[0]
-		if !fits(l) || !fits(e) {
-			break
-		}
-		return g.lowSaturate(e)
+		return g.saturate(e, n)
 	case opIf:
-		c, a, b := g.test(e.kids[0]), g.low(e.kids[1]), g.low(e.kids[2])
-		return func(k *packetState) uint64 {
+		c, a, b := g.test(l), g.value(r, n), g.value(e.kids[2], n)
+		return code{choose(c, a.low, b.low), func(k *packetState, dst []uint64) {
 			if c(k) {
-				return a(k)
+				a.wide(k, dst)
+			} else {
+				b.wide(k, dst)
 			}
-			return b(k)
-		}
+		}}
 	case opToData:
-		t := g.test(e.kids[0])
-		return func(k *packetState) uint64 {
-			if t(k) {
-				return 1
-			}
-			return 0
-		}
+		return code{low: choose(g.test(l), constant[uint64](1), constant[uint64](0))}
 	case opCount:
-		next := e.kids[0].next()
-		return func(k *packetState) uint64 { return k.v[next] }
-	case opLastIndex:
-		next := e.kids[0].next()
-		return func(k *packetState) uint64 { return k.v[next] - 1 }
+		next := l.next()
+		return code{low: func(k *packetState) uint64 { return k.v[next] }}
 	}
-	n := wordsFor(e)
-	w, at := g.wideOp(e, n), g.words(n)
-	return func(k *packetState) uint64 {
-		t := k.tmp[at : at+n]
-		w(k, t)
-		return t[0]
-	}
+	next := l.next() // opLastIndex
+	return code{low: func(k *packetState) uint64 { return k.v[next] - 1 }}
 }
 
 // next is the slot that counts a stack's headers.
@@ -160,14 +158,151 @@ func (e *expr) next() int {
 	return e.stack.next
 }
 
-// natural is low of a value that fits, with 0 for a negative one: bmv2 divides
-// no negative numbers.
-func (g *generator) natural(e *expr) lowFn {
-	f := g.low(e)
-	if !e.neg {
-		return f
+// where compiles the place of a field, of a parameter or of the cell of a register.
+func (g *generator) where(e *expr) wordsFn {
+	w := words(e.width())
+	switch e.op {
+	case opField:
+		at := e.hdr.base + e.fld.off
+		return func(k *packetState) []uint64 { return k.v[at : at+w] }
+	case opLocal:
+		at := e.idx
+		return func(k *packetState) []uint64 { return k.args[at : at+w] }
+	case opScratch:
+		at := e.idx
+		return func(k *packetState) []uint64 { return k.tmp[at : at+w] }
+	case opRegister:
+		r, size, idx := e.regAt, uint64(e.reg.Size), g.index(e.kids[0])
+		return func(k *packetState) []uint64 {
+			i := idx(k)
+			if i >= size {
+				return nil
+			}
+			return k.sw.registers[r][int(i)*w:][:w]
+		}
 	}
-	return func(k *packetState) uint64 { return uint64(max(0, int64(f(k)))) }
+	base, off := g.holder(e), e.fld.off // opMember, opLast
+	return func(k *packetState) []uint64 {
+		b := base(k)
+		if b < 0 {
+			return nil
+		}
+		return k.v[b+off : b+off+w]
+	}
+}
+
+// read compiles what lies somewhere; nowhere is 0.
+func (g *generator) read(e *expr, n int) code {
+	sign := 64 * n // that of the value's words, which goes on to the left
+	if e.fld != nil && e.fld.signed {
+		sign = e.fld.bits
+	}
+	at := e.idx
+	switch {
+	case n > 1:
+	case e.op == opField && sign >= 64:
+		at = e.hdr.base + e.fld.off
+		return code{low: func(k *packetState) uint64 { return k.v[at] }}
+	case e.op == opLocal:
+		return code{low: func(k *packetState) uint64 { return k.args[at] }}
+	case e.op == opScratch:
+		return code{low: func(k *packetState) uint64 { return k.tmp[at] }}
+	}
+	where := g.where(e)
+	return code{func(k *packetState) uint64 {
+		if w := where(k); w != nil {
+			return signExtend(w[0], min(sign, 64))
+		}
+		return 0
+	}, func(k *packetState, dst []uint64) {
+		extend(dst, where(k), false)
+		wKeep(dst, sign, true)
+	}}
+}
+
+func (g *generator) shiftRight(e *expr, n int) code {
+	l, by := e.kids[0], g.index(e.kids[1])
+	if n > 1 || !fits(l) {
+		m := max(n, wordsFor(l))
+		a, x := g.value(l, m).wide, g.words(m)
+		return code{wide: func(k *packetState, dst []uint64) {
+			s := k.tmp[x : x+m]
+			a(k, s)
+			wShr(s, s, by(k), signFill(s[m-1]))
+			copy(dst, s)
+		}}
+	}
+	a := g.low(l)
+	if l.neg {
+		return code{low: func(k *packetState) uint64 { return uint64(int64(a(k)) >> by(k)) }}
+	}
+	if s, ok := e.kids[1].constant(); ok {
+		return code{low: func(k *packetState) uint64 { return a(k) >> s }}
+	}
+	return code{low: func(k *packetState) uint64 { return a(k) >> by(k) }}
+}
+
+// divide compiles a quotient or a rest. bmv2 divides no negative numbers.
+func (g *generator) divide(e *expr, n int) code {
+	l, r, div := e.kids[0], e.kids[1], e.op == opDiv
+	if n > 1 || !fits(l) || !fits(r) {
+		m := max(n, wordsFor(l), wordsFor(r))
+		a, b, x := g.value(l, m).wide, g.value(r, m).wide, g.words(4*m)
+		return code{wide: func(k *packetState, dst []uint64) {
+			t := k.tmp[x : x+4*m]
+			s, d, quo, rest := t[:m], t[m:2*m], t[2*m:3*m], t[3*m:]
+			a(k, s)
+			b(k, d)
+			if int64(s[m-1]) < 0 || int64(d[m-1]) < 0 {
+				clear(dst)
+				return
+			}
+			wDivMod(quo, rest, s, d)
+			if div {
+				copy(dst, quo)
+			} else {
+				copy(dst, rest)
+			}
+		}}
+	}
+	a, b := g.low(l), g.low(r)
+	return code{low: func(k *packetState) uint64 {
+		x, y := a(k), b(k)
+		switch {
+		case y == 0 || l.neg && int64(x) < 0 || r.neg && int64(y) < 0:
+			return 0
+		case div:
+			return x / y
+		}
+		return x % y
+	}}
+}
+
+// saturate compiles a saturating cast.
+func (g *generator) saturate(e *expr, n int) code {
+	l, width, signed := e.kids[0], e.idx, e.op == opSatCast
+	if n > 1 || !fits(l) || !fits(e) {
+		m := max(n, wordsFor(l), 2)
+		a, x := g.value(l, m).wide, g.words(m)
+		return code{wide: func(k *packetState, dst []uint64) {
+			s := k.tmp[x : x+m]
+			a(k, s)
+			wSaturate(s, width, signed)
+			copy(dst, s)
+		}}
+	}
+	a, low, top := g.low(l), int64(0), mask64(width)
+	if signed {
+		top = mask64(width - 1)
+		low = -int64(top) - 1
+	}
+	high := int64(min(top, math.MaxInt64))
+	if !l.neg {
+		return code{low: func(k *packetState) uint64 { return min(a(k), top) }}
+	}
+	return code{low: func(k *packetState) uint64 {
+		return uint64(min(max(int64(a(k)), low), high))
+	}}
 }
 
 // index is a number that is an index, a width or a distance: one that is
@@ -177,7 +312,7 @@ func (g *generator) index(e *expr) lowFn {
 		return g.low(e) // negative: large as an unsigned number
 	}
 	n := wordsFor(e)
-	w, at := g.wide(e, n), g.words(n)
+	w, at := g.value(e, n).wide, g.words(n)
 	return func(k *packetState) uint64 {
 		t := k.tmp[at : at+n]
 		w(k, t)
@@ -224,203 +359,11 @@ func (g *generator) lowBinary(e *expr) lowFn {
 	return func(k *packetState) uint64 { return a(k) ^ b(k) }
 }
 
-// lowSaturate compiles a saturating cast whose operand and result fit.
-func (g *generator) lowSaturate(e *expr) lowFn {
-	l, n := e.kids[0], e.idx
-	a := g.low(l)
-	if e.op == opUsatCast {
-		top := mask64(n)
-		if l.neg {
-			return func(k *packetState) uint64 {
-				v := a(k)
-				if int64(v) < 0 {
-					return 0
-				}
-				return min(v, top)
-			}
-		}
-		return func(k *packetState) uint64 { return min(a(k), top) }
-	}
-	top := int64(mask64(n - 1))
-	if !l.neg {
-		return func(k *packetState) uint64 { return min(a(k), uint64(top)) }
-	}
-	return func(k *packetState) uint64 { return uint64(min(max(int64(a(k)), -top-1), top)) }
-}
-
-// wide compiles e to its lowest n words.
-func (g *generator) wide(e *expr, n int) wideFn {
-	if fits(e) {
-		a, neg := g.low(e), e.neg
-		return func(k *packetState, dst []uint64) {
-			v := a(k)
-			fill := uint64(0)
-			if neg {
-				fill = signFill(v)
-			}
-			dst[0] = v
-			for i := 1; i < n; i++ {
-				dst[i] = fill
-			}
-		}
-	}
-	return g.wideOp(e, n)
-}
-
-// wideOp compiles the operation e for n words, whether one would do or not.
-func (g *generator) wideOp(e *expr, n int) wideFn {
-	switch e.op {
-	case opConst:
-		c := e.c
-		return func(_ *packetState, dst []uint64) { extend(dst[:n], c, true) }
-	case opField:
-		slot, w, signed, width := e.hdr.base+e.fld.off, words(e.fld.bits), e.fld.signed, e.fld.bits
-		return func(k *packetState, dst []uint64) {
-			extend(dst[:n], k.v[slot:slot+w], false)
-			if signed {
-				wKeep(dst[:n], width, true)
-			}
-		}
-	case opMember, opLast:
-		base, f := g.holder(e), e.fld
-		w := words(f.bits)
-		return func(k *packetState, dst []uint64) {
-			b := base(k)
-			if b < 0 {
-				clear(dst[:n])
-				return
-			}
-			extend(dst[:n], k.v[b+f.off:b+f.off+w], false)
-			if f.signed {
-				wKeep(dst[:n], f.bits, true)
-			}
-		}
-	case opLocal:
-		at, w := e.idx, words(e.bits)
-		return func(k *packetState, dst []uint64) { extend(dst[:n], k.args[at:at+w], false) }
-	case opScratch:
-		at, w := e.idx, words(e.bits)
-		return func(k *packetState, dst []uint64) { extend(dst[:n], k.tmp[at:at+w], false) }
-	case opRegister:
-		r, w := e.regAt, e.reg.words
-		idx := g.index(e.kids[0])
-		return func(k *packetState, dst []uint64) {
-			cells := k.sw.registers[r]
-			i := idx(k)
-			if i >= uint64(len(cells)/w) {
-				clear(dst[:n])
-				return
-			}
-			extend(dst[:n], cells[int(i)*w:int(i)*w+w], false)
-		}
-	case opAdd, opSub, opMul, opAnd, opOr, opXor:
-		a, b := g.wide(e.kids[0], n), g.wide(e.kids[1], n)
-		x, y := g.words(n), g.words(n)
-		o := e.op
-		return func(k *packetState, dst []uint64) {
-			s, t := k.tmp[x:x+n], k.tmp[y:y+n]
-			a(k, s)
-			b(k, t)
-			dst = dst[:n]
-			switch o {
-			case opAdd:
-				wAdd(dst, s, t)
-			case opSub:
-				wSub(dst, s, t)
-			case opMul:
-				wMul(dst, s, t)
-			case opAnd:
-				for i := range dst {
-					dst[i] = s[i] & t[i]
-				}
-			case opOr:
-				for i := range dst {
-					dst[i] = s[i] | t[i]
-				}
-			default:
-				for i := range dst {
-					dst[i] = s[i] ^ t[i]
-				}
-			}
-		}
-	case opNeg:
-		a := g.wide(e.kids[0], n)
-		return func(k *packetState, dst []uint64) {
-			a(k, dst)
-			for i := range dst[:n] {
-				dst[i] = ^dst[i]
-			}
-		}
-	case opShl:
-		a, by := g.wide(e.kids[0], n), g.index(e.kids[1])
-		return func(k *packetState, dst []uint64) {
-			a(k, dst)
-			wShl(dst[:n], dst[:n], by(k))
-		}
-	case opShr:
-		l := e.kids[0]
-		m := max(n, wordsFor(l))
-		a, by, x := g.wide(l, m), g.index(e.kids[1]), g.words(m)
-		return func(k *packetState, dst []uint64) {
-			s := k.tmp[x : x+m]
-			a(k, s)
-			wShr(s, s, by(k), signFill(s[m-1]))
-			copy(dst[:n], s)
-		}
-	case opDiv, opMod:
-		l, r := e.kids[0], e.kids[1]
-		m := max(n, wordsFor(l), wordsFor(r))
-		a, b, x, div := g.wide(l, m), g.wide(r, m), g.words(4*m), e.op == opDiv
-		return func(k *packetState, dst []uint64) {
-			t := k.tmp[x : x+4*m]
-			s, d, quo, rest := t[:m], t[m:2*m], t[2*m:3*m], t[3*m:]
-			a(k, s)
-			b(k, d)
-			if int64(s[m-1]) < 0 || int64(d[m-1]) < 0 {
-				clear(dst[:n])
-				return
-			}
-			wDivMod(quo, rest, s, d)
-			if div {
-				copy(dst[:n], quo)
-			} else {
-				copy(dst[:n], rest)
-			}
-		}
-	case opSignCast:
-		a, width := g.wide(e.kids[0], n), e.idx
-		return func(k *packetState, dst []uint64) {
-			a(k, dst)
-			wKeep(dst[:n], width, true)
-		}
-	case opSatCast, opUsatCast:
-		l := e.kids[0]
-		m := max(n, wordsFor(l))
-		a, x, width, signed := g.wide(l, m), g.words(m), e.idx, e.op == opSatCast
-		return func(k *packetState, dst []uint64) {
-			s := k.tmp[x : x+m]
-			a(k, s)
-			wSaturate(s, width, signed)
-			copy(dst[:n], s)
-		}
-	case opIf:
-		c, a, b := g.test(e.kids[0]), g.wide(e.kids[1], n), g.wide(e.kids[2], n)
-		return func(k *packetState, dst []uint64) {
-			if c(k) {
-				a(k, dst)
-			} else {
-				b(k, dst)
-			}
-		}
-	}
-	return func(_ *packetState, dst []uint64) { clear(dst[:n]) } // others always fit
-}
-
 // test compiles a bool.
 func (g *generator) test(e *expr) testFn {
 	switch e.op {
 	case opTrue:
-		return func(*packetState) bool { return true }
+		return constant(true)
 	case opEq, opNe, opLt, opLe, opGt, opGe:
 		return g.compare(e)
 	case opEqBool, opNeBool:
@@ -430,7 +373,7 @@ func (g *generator) test(e *expr) testFn {
 		a, b, want := g.base(e.kids[0]), g.base(e.kids[1]), e.op == opEqHeader
 		t := e.kids[0].typ
 		if t != e.kids[1].typ {
-			return func(*packetState) bool { return !want }
+			return constant(!want)
 		}
 		return func(k *packetState) bool { return k.sameHeader(t, a(k), b(k)) == want }
 	case opEqUnion, opNeUnion:
@@ -465,22 +408,16 @@ func (g *generator) test(e *expr) testFn {
 			return func(k *packetState) bool { return a(k) != 0 }
 		}
 		n := wordsFor(l)
-		a, x := g.wide(l, n), g.words(n)
+		a, x := g.value(l, n).wide, g.words(n)
 		return func(k *packetState) bool {
 			t := k.tmp[x : x+n]
 			a(k, t)
 			return !wZero(t)
 		}
 	case opIf:
-		c, a, b := g.test(e.kids[0]), g.test(e.kids[1]), g.test(e.kids[2])
-		return func(k *packetState) bool {
-			if c(k) {
-				return a(k)
-			}
-			return b(k)
-		}
+		return choose(g.test(e.kids[0]), g.test(e.kids[1]), g.test(e.kids[2]))
 	}
-	return func(*packetState) bool { return false }
+	return constant(false) // opFalse
 }
 
 func (g *generator) compare(e *expr) testFn {
@@ -508,19 +445,10 @@ func (g *generator) compare(e *expr) testFn {
 	}
 	if l.bits <= 63 && r.bits <= 63 {
 		a, b := g.low(l), g.low(r)
-		return func(k *packetState) bool {
-			x, y := int64(a(k)), int64(b(k))
-			switch {
-			case x < y:
-				return outcome(o, -1)
-			case x > y:
-				return outcome(o, 1)
-			}
-			return outcome(o, 0)
-		}
+		return func(k *packetState) bool { return outcome(o, cmp.Compare(int64(a(k)), int64(b(k)))) }
 	}
 	n := max(wordsFor(l), wordsFor(r))
-	a, b, x, y := g.wide(l, n), g.wide(r, n), g.words(n), g.words(n)
+	a, b, x, y := g.value(l, n).wide, g.value(r, n).wide, g.words(n), g.words(n)
 	return func(k *packetState) bool {
 		s, t := k.tmp[x:x+n], k.tmp[y:y+n]
 		a(k, s)
@@ -550,8 +478,7 @@ func outcome(o op, c int) bool {
 func (g *generator) base(e *expr) baseFn {
 	switch e.op {
 	case opHeader:
-		b := e.hdr.base
-		return func(*packetState) int { return b }
+		return constant(e.hdr.base)
 	case opElem:
 		bases, idx := e.kids[0].stack.bases, g.index(e.kids[1])
 		return func(k *packetState) int {
@@ -570,20 +497,17 @@ func (g *generator) base(e *expr) baseFn {
 			return -1
 		}
 	case opIf:
-		c, a, b := g.test(e.kids[0]), g.base(e.kids[1]), g.base(e.kids[2])
-		return func(k *packetState) int {
-			if c(k) {
-				return a(k)
-			}
-			return b(k)
-		}
+		return choose(g.test(e.kids[0]), g.base(e.kids[1]), g.base(e.kids[2]))
 	}
-	return func(*packetState) int { return -1 }
+	return constant(-1)
 }
 
 // holder compiles the header whose field e is.
 func (g *generator) holder(e *expr) baseFn {
-	if e.op == opMember {
+	switch e.op {
+	case opField:
+		return constant(e.hdr.base)
+	case opMember:
 		return g.base(e.kids[0])
 	}
 	bases, next := e.stack.bases, e.stack.next
@@ -599,8 +523,7 @@ func (g *generator) holder(e *expr) baseFn {
 func (g *generator) union(e *expr) func(k *packetState) *union {
 	switch e.op {
 	case opUnion:
-		u := e.union
-		return func(*packetState) *union { return u }
+		return constant(e.union)
 	case opUnionElem:
 		elems, idx := e.kids[0].ustk.elems, g.index(e.kids[1])
 		return func(k *packetState) *union {
@@ -611,15 +534,9 @@ func (g *generator) union(e *expr) func(k *packetState) *union {
 			return elems[i]
 		}
 	case opIf:
-		c, a, b := g.test(e.kids[0]), g.union(e.kids[1]), g.union(e.kids[2])
-		return func(k *packetState) *union {
-			if c(k) {
-				return a(k)
-			}
-			return b(k)
-		}
+		return choose(g.test(e.kids[0]), g.union(e.kids[1]), g.union(e.kids[2]))
 	}
-	return func(*packetState) *union { return nil }
+	return constant[*union](nil)
 }
 
 // validMember is the valid header of a union; nil: none.
@@ -662,94 +579,50 @@ func (k *packetState) sameUnion(a, b *union) bool {
 	return false
 }
 
-// place is where an assignment goes.
-type place struct {
-	fld  *field
-	base baseFn // of its header
-	slot int    // base is known; else -1
-	reg  int    // register array; -1: none
-	cell lowFn
-}
-
-// store compiles dst = src. A value is cut to the field's width, or brought
+// store compiles dst = src. A value is cut to the destination's width, or brought
 // into its range when the field saturates.
-func (g *generator) store(dst place, src *expr) func(k *packetState) {
-	if dst.reg >= 0 {
-		return g.storeRegister(dst, src)
-	}
-	f := dst.fld
-	if f.saturate {
+func (g *generator) store(dst, src *expr) func(k *packetState) {
+	bits := dst.width()
+	if f := dst.fld; f != nil && f.saturate {
 		o := opUsatCast
 		if f.signed {
 			o = opSatCast
 		}
-		src = cast(o, src, f.bits)
+		src = cast(o, src, bits)
 	}
-	if f.bits > 64 {
-		return g.storeWide(dst, src)
+	n, m := words(bits), mask64(bits)
+	if n == 1 && dst.op == opField {
+		return g.storeSlot(dst.hdr.base+dst.fld.off, m, src)
 	}
-	m, at := mask64(f.bits), dst.slot
-	if at >= 0 {
-		if c, ok := src.constant(); ok {
-			c &= m
-			return func(k *packetState) { k.v[at] = c }
-		}
-		if src.op == opField && !src.fld.signed && src.bits <= f.bits {
-			from := src.hdr.base + src.fld.off
-			return func(k *packetState) { k.v[at] = k.v[from] }
-		}
-		a := g.low(src)
-		return func(k *packetState) { k.v[at] = a(k) & m }
-	}
-	a, base, off := g.low(src), dst.base, f.off
-	return func(k *packetState) {
-		if b := base(k); b >= 0 {
-			k.v[b+off] = a(k) & m
-		}
-	}
-}
-
-func (g *generator) storeWide(dst place, src *expr) func(k *packetState) {
-	f := dst.fld
-	n := words(f.bits)
-	a, x, at, base := g.wide(src, n), g.words(n), dst.slot, dst.base
-	return func(k *packetState) {
-		to := at
-		if to < 0 {
-			b := base(k)
-			if b < 0 {
-				return
-			}
-			to = b + f.off
-		}
-		t := k.tmp[x : x+n]
-		a(k, t)
-		wKeep(t, f.bits, false)
-		copy(k.v[to:to+n], t)
-	}
-}
-
-func (g *generator) storeRegister(dst place, src *expr) func(k *packetState) {
-	r, n, bits := dst.reg, words(dst.fld.bits), dst.fld.bits
+	a, where := g.value(src, n), g.where(dst)
 	if n == 1 {
-		a, cell, m := g.low(src), dst.cell, mask64(bits)
 		return func(k *packetState) {
-			cells, i := k.sw.registers[r], cell(k)
-			if i < uint64(len(cells)) {
-				cells[i] = a(k) & m
+			if w := where(k); w != nil {
+				w[0] = a.low(k) & m
 			}
 		}
 	}
-	a, x, cell := g.wide(src, n), g.words(n), dst.cell
+	x := g.words(n)
 	return func(k *packetState) {
-		cells := k.sw.registers[r]
-		i := cell(k)
-		if i >= uint64(len(cells)/n) {
-			return
+		if w := where(k); w != nil {
+			t := k.tmp[x : x+n]
+			a.wide(k, t)
+			wKeep(t, bits, false)
+			copy(w, t)
 		}
-		t := k.tmp[x : x+n]
-		a(k, t)
-		wKeep(t, bits, false)
-		copy(cells[int(i)*n:], t)
 	}
+}
+
+// storeSlot stores a word of the state, of which a mask says the bits that there are.
+func (g *generator) storeSlot(at int, m uint64, src *expr) func(k *packetState) {
+	if c, ok := src.constant(); ok {
+		c &= m
+		return func(k *packetState) { k.v[at] = c }
+	}
+	if src.op == opField && !src.fld.signed && mask64(src.bits) <= m {
+		from := src.hdr.base + src.fld.off
+		return func(k *packetState) { k.v[at] = k.v[from] }
+	}
+	a := g.low(src)
+	return func(k *packetState) { k.v[at] = a(k) & m }
 }

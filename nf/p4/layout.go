@@ -41,9 +41,9 @@ type headerType struct {
 	words  int // with the validity
 	bits   int // without the varbit
 	varbit *field
-	// lengthExp is the JSON of a varbit's length, for an extraction that does
-	// not bring its own; nil for none. Its fields are of the header itself.
-	lengthExp any
+	// lengthExp is a varbit's length, for an extraction that does not bring its own;
+	// without json: none. Its fields are of the header itself.
+	lengthExp *jsonValue
 	// loads read all fields, when each lies in eight bytes; else nil.
 	loads []load
 }

@@ -43,9 +43,9 @@ type parseState struct {
 
 // keyPart is a part of a state's transition key: a field, or bits that follow.
 type keyPart struct {
-	slot  int    // of the field; -1: not known before
-	base  baseFn // of the field's header; nil: lookahead
-	off   int    // of the field in it; of the lookahead in bits
+	slot  int     // of the field; -1: not known before
+	where wordsFn // of the field; nil: lookahead
+	off   int     // of the lookahead, in bits
 	bits  int
 	words int
 	at    int
@@ -109,18 +109,14 @@ func (s *Switch) step(k *packetState, p *parser, st *parseState) (int, int64) {
 			continue
 		}
 		dst := key[d.at : d.at+d.words]
-		if d.base == nil {
+		if d.where == nil {
 			if (d.off+d.bits+7)/8 > len(k.frame)-k.at {
 				return 0, int64(p.errs.tooShort)
 			}
 			readWide(dst, k.frame[k.at:], d.off, d.bits)
 			continue
 		}
-		if b := d.base(k); b >= 0 {
-			copy(dst, k.v[b+d.off:])
-		} else {
-			clear(dst)
-		}
+		extend(dst, d.where(k), false)
 	}
 	for i := range st.cases {
 		c := &st.cases[i]

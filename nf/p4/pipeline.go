@@ -3,85 +3,86 @@ package p4
 import "slices"
 
 // pipelines reads tables, conditions and their order.
-func (l *loader) pipelines(root any) {
-	all := list(get(root, "pipelines"))
-	for _, j := range all {
-		for _, jp := range list(get(j, "action_profiles")) {
+func (l *loader) pipelines() {
+	for _, j := range l.Pipelines {
+		for _, jp := range j.Profiles {
 			l.actionProfile(jp)
 		}
 	}
-	// Names of nodes first: they refer to each other.
-	for _, j := range all {
-		for _, part := range []struct {
-			key  string
-			kind nodeKind
-		}{{"tables", nodeTable}, {"conditionals", nodeTest}, {"action_calls", nodeAction}} {
-			for _, jn := range list(get(j, part.key)) {
-				name := text(get(jn, "name"))
-				if _, ok := l.nodes[name]; ok {
-					l.fail("two tables or conditions are called %q", name)
-					return
-				}
-				l.nodes[name] = len(l.p.nodes)
-				n := node{kind: part.kind, name: name, table: len(l.p.tables), yes: noNode, no: noNode}
-				if part.kind == nodeTable {
-					l.p.tables = append(l.p.tables, &tableDef{index: len(l.p.tables)})
-				}
-				l.p.nodes = append(l.p.nodes, n)
-			}
+	for _, j := range l.Pipelines { // first: they refer to each other
+		for _, t := range j.Tables {
+			l.addNode(nodeTable, t.Name)
+			l.p.tables = append(l.p.tables, &tableDef{index: len(l.p.tables)})
+		}
+		for _, c := range j.Conditionals {
+			l.addNode(nodeTest, c.Name)
+		}
+		for _, c := range j.ActionCalls {
+			l.addNode(nodeAction, c.Name)
 		}
 	}
-	for _, j := range all {
-		for _, jn := range list(get(j, "tables")) {
-			name := text(get(jn, "name"))
-			n := &l.p.nodes[l.nodes[name]]
-			d := l.p.tables[n.table]
-			l.in("table "+name, func() { l.table(d, jn) })
-			if l.err != nil {
-				return
-			}
-			if len(d.keys) == 0 && d.ConstDefault && d.initial != nil {
-				n.act, n.data, n.yes = d.initial, d.initData, d.next[d.initial.index]
-				n.kind = nodeAction
-				if d.branches {
-					n.yes = d.miss
-				}
-			}
+	for _, j := range l.Pipelines {
+		for _, t := range j.Tables {
+			l.in("table "+t.Name, func() { l.tableNode(l.named(t.Name), t) })
 		}
-		for _, jn := range list(get(j, "conditionals")) {
-			name := text(get(jn, "name"))
-			n := &l.p.nodes[l.nodes[name]]
-			l.in("condition "+name, func() {
-				n.about = sourceOf(jn)
-				n.test = l.g.test(l.expression(get(jn, "expression"), sortBool))
-				n.yes, n.no = l.node(get(jn, "true_next")), l.node(get(jn, "false_next"))
+		for _, c := range j.Conditionals {
+			l.in("condition "+c.Name, func() {
+				n := l.named(c.Name)
+				n.about = fragment{c.Source.Text, c.Source.line()}
+				n.test = l.g.test(l.expression(&c.Expression, sortBool))
+				n.yes, n.no = l.node(c.True), l.node(c.False)
 			})
 		}
-		for _, jn := range list(get(j, "action_calls")) {
-			name := text(get(jn, "name"))
-			n := &l.p.nodes[l.nodes[name]]
-			l.in("action call "+name, func() {
-				n.act, n.yes = l.actionByID(get(jn, "action_id")), l.node(get(jn, "next_node"))
-				if n.act != nil && len(n.act.params) > 0 {
+		for _, c := range j.ActionCalls {
+			l.in("action call "+c.Name, func() {
+				n := l.named(c.Name)
+				n.act, n.yes = l.actionByID(c.Action), l.node(c.Next)
+				if len(n.act.params) > 0 {
 					l.fail("action %s has parameters", n.act.Name)
 				}
 			})
 		}
-		start := l.node(get(j, "init_table"))
-		switch name := text(get(j, "name")); name {
+		switch j.Name {
 		case "ingress":
-			l.p.ingress = start
+			l.p.ingress = l.node(j.Init)
 		case "egress":
-			l.p.egress = start
+			l.p.egress = l.node(j.Init)
 		default:
-			l.fail("a pipeline called %q: want ingress and egress", name)
-		}
-		if l.err != nil {
-			return
+			l.fail("a pipeline called %q: want ingress and egress", j.Name)
 		}
 	}
 	l.membersNext()
 	l.acyclic()
+}
+
+func (l *loader) addNode(kind nodeKind, name string) {
+	if _, ok := l.nodes[name]; ok {
+		l.fail("two tables or conditions are called %q", name)
+	}
+	l.nodes[name] = len(l.p.nodes)
+	l.p.nodes = append(l.p.nodes, node{kind: kind, name: name, table: len(l.p.tables), yes: noNode, no: noNode})
+}
+
+func (l *loader) named(name string) *node { return &l.p.nodes[l.nodes[name]] }
+
+// node is what comes next; nil: nothing.
+func (l *loader) node(name *string) int {
+	if name == nil {
+		return noNode
+	}
+	return find(l, l.nodes, "table or condition", *name)
+}
+
+// tableNode reads a table. One that can only run one action is that action.
+func (l *loader) tableNode(n *node, j jsonTable) {
+	d := l.p.tables[n.table]
+	l.table(d, j)
+	if len(d.keys) == 0 && d.ConstDefault && d.initial != nil {
+		n.kind, n.act, n.data, n.yes = nodeAction, d.initial, d.initData, d.next[d.initial.index]
+		if d.branches {
+			n.yes = d.miss
+		}
+	}
 }
 
 // membersNext is where a table goes behind an action that a member of its profile
@@ -105,22 +106,10 @@ func (l *loader) membersNext() {
 
 func (a *action) sameName(b *action) bool { return a.Name == b.Name }
 
-func (l *loader) node(v any) int {
-	if v == nil {
-		return noNode
-	}
-	i, ok := l.nodes[text(v)]
-	if !ok {
-		l.fail("no table or condition is called %s", short(v))
-		return noNode
-	}
-	return i
-}
-
-func (l *loader) actionByID(v any) *action {
-	a := l.acts[l.number(v, "an action id", 0, 1<<31-1)]
+func (l *loader) actionByID(id *float64) *action {
+	a := l.acts[l.integer(id, "an action id", 0, maxID)]
 	if a == nil {
-		l.fail("no action has id %s", short(v))
+		l.fail("no action has id %s", short(id))
 	}
 	return a
 }
@@ -171,24 +160,26 @@ func (l *loader) acyclic() {
 	}
 }
 
-func (l *loader) actionProfile(j any) *profileDef {
+func (l *loader) actionProfile(j jsonProfile) {
 	d := &profileDef{index: len(l.p.profiles)}
-	d.Name = text(get(j, "name"))
-	if slices.ContainsFunc(l.p.profiles, func(x *profileDef) bool { return x.Name == d.Name }) {
+	d.Name = j.Name
+	if l.profile(d.Name) >= 0 {
 		l.fail("two action profiles are called %q", d.Name)
 	}
 	l.in("action profile "+d.Name, func() {
-		d.ID = l.number(get(j, "id"), "id", 0, 1<<31-1)
-		if has(j, "max_size") {
-			d.Size = l.number(get(j, "max_size"), "max_size", 0, maxArray)
-		}
-		if has(j, "selector") {
+		d.ID = l.integer(j.ID, "id", 0, maxID)
+		d.Size = l.optional(j.MaxSize, "max_size", 0, 0, maxArray)
+		if j.Selector != nil {
 			d.Selector, d.hash = true, &calculation{name: d.Name, index: -1}
-			l.calculation(d.hash, get(j, "selector"))
+			l.calculation(d.hash, *j.Selector)
 		}
 	})
 	l.p.profiles = append(l.p.profiles, d)
-	return d
+}
+
+// profile is the index of an action profile; -1: there is none.
+func (l *loader) profile(name string) int {
+	return slices.IndexFunc(l.p.profiles, func(p *profileDef) bool { return p.Name == name })
 }
 
 var matchKinds = map[string]MatchKind{"exact": Exact, "lpm": LPM, "ternary": Ternary, "range": Range, "valid": Valid, "optional": Ternary}
@@ -196,94 +187,73 @@ var matchKinds = map[string]MatchKind{"exact": Exact, "lpm": LPM, "ternary": Ter
 // maxPrefix is the widest field with prefixes.
 const maxPrefix = 1 << 14
 
-func (l *loader) table(d *tableDef, j any) {
-	d.Name = text(get(j, "name"))
-	d.ID = l.number(get(j, "id"), "id", 0, 1<<31-1)
-	d.Counters = truth(get(j, "with_counters"), false)
-	d.Timeout = truth(get(j, "support_timeout"), false)
+func (l *loader) table(d *tableDef, j jsonTable) {
+	d.Name, d.ID, d.Counters, d.Timeout = j.Name, l.integer(j.ID, "id", 0, maxID), j.Counters, j.Timeout
 	d.profile, d.meter = -1, -1
-	d.hit, d.miss, d.baseMiss = noNode, noNode, noNode
-	d.next = make([]int, len(l.p.actions))
-	for i := range d.next {
-		d.next[i] = noNode
-	}
-	kind, ok := matchKinds[text(get(j, "match_type"))]
+	kind, ok := matchKinds[j.Match]
 	if !ok || kind == Valid {
-		l.fail("unknown match_type %s", short(get(j, "match_type")))
+		l.fail("unknown match_type %q", j.Match)
 	}
 	d.kind, d.Priority = kind, kind == Ternary || kind == Range
-	for _, jk := range list(get(j, "key")) {
+	for _, jk := range j.Key {
 		l.tableKey(d, jk)
 	}
-	switch t := text(get(j, "type")); t {
+	switch j.Type {
 	case "simple":
 	case "indirect", "indirect_ws":
-		d.Profile = text(get(j, "action_profile"))
-		if d.Profile == "" && has(j, "act_prof_name") {
-			d.Profile = text(get(j, "act_prof_name"))
-			l.actionProfile(map[string]any{"name": d.Profile, "id": get(j, "id"), "selector": get(j, "selector")})
+		d.Profile = j.Profile
+		if d.Profile == "" && j.OldProfile != "" {
+			d.Profile = j.OldProfile
+			l.actionProfile(jsonProfile{jsonObject: jsonObject{Name: d.Profile, ID: j.ID}, Selector: j.Selector})
 		}
-		d.profile = slices.IndexFunc(l.p.profiles, func(p *profileDef) bool { return p.Name == d.Profile })
-		d.Selector = t == "indirect_ws"
+		d.profile = l.profile(d.Profile)
+		d.Selector = j.Type == "indirect_ws"
 		if d.profile < 0 || d.Selector && !l.p.profiles[d.profile].Selector {
 			l.fail("no action profile (with a selector) is called %q", d.Profile)
-			return
 		}
 	default:
-		l.fail("unknown type %q", t)
+		l.fail("unknown type %q", j.Type)
 	}
-	if name := get(j, "direct_meters"); name != nil {
-		i, ok := l.mtrs[text(name)]
-		if !ok || !l.p.meters[i].direct {
-			l.fail("no direct meter is called %s", short(name))
-			return
+	if j.DirectMeters != nil {
+		d.meter, d.Meters = find(l, l.mtrs, "direct meter", *j.DirectMeters), true
+		if !l.p.meters[d.meter].direct {
+			l.fail("no direct meter is called %q", *j.DirectMeters)
 		}
-		d.meter, d.Meters = i, true
-		l.p.meters[i].Size = 0
 	}
 	l.tableActions(d, j)
-	if l.err != nil {
-		return
-	}
-	if e := get(j, "default_entry"); e != nil {
-		l.in("default_entry", func() { l.defaultEntry(d, e) })
-	}
-	entries, constant := get(j, "entries").([]any)
-	if constant {
-		d.Const = len(entries) > 0
-		for i, e := range entries {
-			l.in("an entry", func() { l.presetEntry(d, e, i, list(get(j, "key"))) })
-			if l.err != nil {
-				return
+	if e := j.Default; e != nil {
+		l.in("default_entry", func() {
+			d.initial, d.initData = l.actionData(d, e.jsonCall)
+			d.ConstDefault = e.EntryConst
+			if e.Const {
+				d.constAction = d.initial
 			}
-		}
+		})
 	}
-	if has(j, "max_size") {
-		d.Size = l.number(get(j, "max_size"), "max_size", 0, 1<<31-1)
+	d.Const = len(j.Entries) > 0
+	for i, e := range j.Entries {
+		l.in("an entry", func() { l.presetEntry(d, e, i, j.Key) })
 	}
-	d.Size = max(d.Size, len(d.preset))
+	d.Size = max(l.optional(j.MaxSize, "max_size", 0, 0, maxID), len(d.preset))
 	d.Hidden = len(d.keys) == 0 && len(d.actions) == 1 && d.ConstDefault && d.initial != nil && len(d.initial.params) == 0
 }
 
-func (l *loader) tableKey(d *tableDef, j any) {
-	kind, ok := matchKinds[text(get(j, "match_type"))]
+func (l *loader) tableKey(d *tableDef, j jsonKey) {
+	kind, ok := matchKinds[j.Match]
 	if !ok {
-		l.fail("unknown match_type %s of a key", short(get(j, "match_type")))
-		return
+		l.fail("unknown match_type %q of a key", j.Match)
 	}
 	k := keyDef{kind: kind, at: d.kw, validity: -1}
 	var name string
-	target := get(j, "target")
 	if kind == Valid {
-		if s, ok := target.(string); ok {
-			h := l.header(s)
-			k.bits, k.slot, name = 1, h.base, h.name
-		} else {
-			h := l.header(elem(target, 0))
-			k.bits, k.slot, name = 1, h.base, h.name
+		of := &j.Target
+		if of.text == "" {
+			of = of.at(0)
 		}
+		h := find(l, l.names, "header", of.text)
+		k.bits, k.slot, name = 1, h.base, h.name
 	} else {
-		h, f := l.field(target)
+		h, f := l.fieldOf(&j.Target)
 		if f.varbit {
 			l.fail("field %s has a variable length and cannot be matched", f.name)
 		}
@@ -303,12 +273,11 @@ func (l *loader) tableKey(d *tableDef, j any) {
 		l.fail("two LPM fields")
 	}
 	k.words = words(k.bits)
-	if m := get(j, "mask"); m != nil {
-		k.mask = l.hexWords(m, (k.bits+7)/8*8)
-		k.mask = k.mask[:k.words]
+	if j.Mask != nil {
+		k.mask = l.hexWords(*j.Mask, (k.bits+7)/8*8)[:k.words]
 	}
-	if n, ok := get(j, "name").(string); ok && n != "" {
-		name = n
+	if j.Name != "" {
+		name = j.Name
 	}
 	d.kw += k.words
 	for range k.words {
@@ -319,39 +288,19 @@ func (l *loader) tableKey(d *tableDef, j any) {
 	d.Keys = append(d.Keys, KeyInfo{name, kind, k.bits})
 }
 
-func (l *loader) tableActions(d *tableDef, j any) {
-	next := get(j, "next_tables")
-	if has(j, "base_default_next") {
-		d.baseMiss = l.node(get(j, "base_default_next"))
-	}
-	branches, _ := next.(map[string]any)
-	if _, ok := branches["__HIT__"]; ok {
-		d.branches = true
-	}
-	if _, ok := branches["__MISS__"]; ok {
-		d.branches = true
-	}
-	if d.branches {
-		d.hit, d.miss = l.node(branches["__HIT__"]), l.node(branches["__MISS__"])
-	}
-	names := list(get(j, "actions"))
-	ids := list(get(j, "action_ids"))
-	for i := range max(len(names), len(ids)) {
-		var a *action
-		if ids != nil {
-			a = l.actionByID(elem(ids, i))
-		} else if k := slices.IndexFunc(l.p.actions, func(a *action) bool { return a.Name == text(names[i]) }); k >= 0 {
-			a = l.p.actions[k]
-		}
-		if a == nil {
-			l.fail("no action is called %s", short(elem(names, i)))
-			return
-		}
+func (l *loader) tableActions(d *tableDef, j jsonTable) {
+	d.baseMiss = l.node(j.BaseNext)
+	hit, onHit := j.Next["__HIT__"]
+	miss, onMiss := j.Next["__MISS__"]
+	d.branches, d.hit, d.miss = onHit || onMiss, l.node(hit), l.node(miss)
+	d.next = slices.Repeat([]int{noNode}, len(l.p.actions))
+	for i := range max(len(j.Actions), len(j.ActionIDs)) {
+		a := l.tableAction(j, i)
 		d.actions = append(d.actions, a)
 		d.Actions = append(d.Actions, a.ActionInfo)
 		d.dw = max(d.dw, a.words)
 		if !d.branches {
-			d.next[a.index] = l.node(branches[a.Name])
+			d.next[a.index] = l.node(j.Next[a.Name])
 		}
 		if d.profile >= 0 {
 			p := l.p.profiles[d.profile]
@@ -364,81 +313,71 @@ func (l *loader) tableActions(d *tableDef, j any) {
 	}
 }
 
-// actionData reads the arguments of an entry of the program.
-func (l *loader) actionData(d *tableDef, j any) (*action, []uint64) {
-	a := l.actionByID(get(j, "action_id"))
-	if a == nil {
-		return nil, nil
+// tableAction is an action of a table, by its id, or in old programs by its name.
+func (l *loader) tableAction(j jsonTable, i int) *action {
+	switch {
+	case i < len(j.ActionIDs):
+		return l.actionByID(j.ActionIDs[i])
+	case j.ActionIDs != nil:
+		l.fail("%d actions with %d ids", len(j.Actions), len(j.ActionIDs))
 	}
+	k := slices.IndexFunc(l.p.actions, func(a *action) bool { return a.Name == j.Actions[i] })
+	if k < 0 {
+		l.fail("no action is called %q", j.Actions[i])
+	}
+	return l.p.actions[k]
+}
+
+// actionData reads the action of an entry of the program, with its arguments.
+func (l *loader) actionData(d *tableDef, j jsonCall) (*action, []uint64) {
+	a := l.actionByID(j.Action)
 	if !slices.Contains(d.actions, a) {
 		l.fail("action %s is none of the table's", a.Name)
-		return nil, nil
 	}
-	args := list(get(j, "action_data"))
-	if len(args) != len(a.params) {
-		l.fail("action %s takes %d arguments, not %d", a.Name, len(a.params), len(args))
-		return nil, nil
+	if len(j.Data) != len(a.params) {
+		l.fail("action %s takes %d arguments, not %d", a.Name, len(a.params), len(j.Data))
 	}
 	data := make([]uint64, d.dw)
 	for i, p := range a.params {
-		n := l.hex(args[i])
-		w := bigWords(n, words(p.bits))
+		w := bigWords(l.hex(j.Data[i]), words(p.bits))
 		wKeep(w, p.bits, false)
 		copy(data[p.at:], w)
 	}
 	return a, data
 }
 
-func (l *loader) defaultEntry(d *tableDef, j any) {
-	a, data := l.actionData(d, j)
-	if a == nil {
-		return
-	}
-	d.initial, d.initData = a, data
-	d.ConstDefault = truth(get(j, "action_entry_const"), false)
-	if truth(get(j, "action_const"), false) {
-		d.constAction = a
-	}
-}
-
-func (l *loader) presetEntry(d *tableDef, j any, at int, keys []any) {
-	e := presetEntry{key: make([]uint64, d.kw), mask: make([]uint64, d.kw), priority: int32(at + 1)}
-	if has(j, "priority") {
-		e.priority = int32(l.number(get(j, "priority"), "priority", -1<<31, 1<<31-1))
-	}
-	match := list(get(j, "match_key"))
-	if len(match) != len(d.keys) {
-		l.fail("%d match fields, the key has %d", len(match), len(d.keys))
-		return
+func (l *loader) presetEntry(d *tableDef, j jsonEntry, at int, keys []jsonKey) {
+	e := presetEntry{parsedKey: parsedKey{key: make([]uint64, d.kw), mask: make([]uint64, d.kw)}}
+	e.priority = int32(l.optional(j.Priority, "priority", at+1, -1<<31, 1<<31-1))
+	if len(j.Match) != len(d.keys) {
+		l.fail("%d match fields, the key has %d", len(j.Match), len(d.keys))
 	}
 	for i, kd := range d.keys {
-		m := match[i]
+		m := j.Match[i]
 		v, mask := e.key[kd.at:kd.at+kd.words], e.mask[kd.at:kd.at+kd.words]
-		if t := text(get(m, "match_type")); t != text(get(keys[i], "match_type")) {
-			l.fail("field %s: match_type %q", d.Keys[i].Name, t)
-			return
+		if m.Type != keys[i].Match {
+			l.fail("field %s: match_type %q", d.Keys[i].Name, m.Type)
 		}
-		read := func(to []uint64, what string) {
-			w := l.hexWords(get(m, what), (kd.bits+7)/8*8)
-			copy(to, w)
+		read := func(to []uint64, hex string) {
+			copy(to, l.hexWords(hex, (kd.bits+7)/8*8))
 			wKeep(to, kd.bits, false)
 		}
 		prefixMask(mask, kd.bits, kd.bits)
 		switch kd.kind {
 		case Valid:
-			v[0] = b2u(truth(get(m, "key"), false))
+			v[0] = b2u(m.Key.truth)
 		case Exact:
-			read(v, "key")
+			read(v, m.Key.text)
 		case LPM:
-			read(v, "key")
-			e.prefix = l.number(get(m, "prefix_length"), "prefix_length", 0, kd.bits)
+			read(v, m.Key.text)
+			e.prefix = l.integer(m.Prefix, "prefix_length", 0, kd.bits)
 			prefixMask(mask, e.prefix, kd.bits)
 		case Ternary:
-			read(v, "key")
-			read(mask, "mask")
+			read(v, m.Key.text)
+			read(mask, m.Mask)
 		case Range:
-			read(v, "start")
-			read(mask, "end")
+			read(v, m.Start)
+			read(mask, m.End)
 		}
 		if kd.kind != Range {
 			for i := range v {
@@ -446,7 +385,12 @@ func (l *loader) presetEntry(d *tableDef, j any, at int, keys []any) {
 			}
 		}
 	}
-	if e.act, e.data = l.actionData(d, get(j, "action_entry")); e.act != nil {
-		d.preset = append(d.preset, e)
+	switch d.kind {
+	case LPM:
+		e.order = int32(maxBits - e.prefix)
+	case Ternary, Range:
+		e.order = e.priority
 	}
+	e.act, e.data = l.actionData(d, j.Call)
+	d.preset = append(d.preset, e)
 }

@@ -881,3 +881,52 @@ func TestRandomIsSeeded(t *testing.T) {
 		t.Error("the seed does not decide")
 	}
 }
+
+// TestUnionStack: a parser fills a stack of header unions and looks at the last of
+// them; an action asks which are valid, pops one and compares two.
+func TestUnionStack(t *testing.T) {
+	stackv := obj{"type": "header_union_stack", "value": "us"}
+	elem := func(i int) obj { return exp("dereference_union_stack", stackv, hexs("0x%x", i)) }
+	b2d := func(e any) obj { return exp("b2d", nil, e) }
+	bit := func(n int, e any) obj { return exp("<<", b2d(e), hexs("0x%x", n)) }
+	a1 := exp("access_field", exp("access_union_header", elem(1), 0), 0)
+	for in, want := range map[string]string{
+		// Bit 0: element 0 is valid; 1: element 2; 2: element 1's first header holds 1;
+		// 3: elements 0 and 1 are the same. Element 0 goes.
+		"\x01\x01\x02\x07\x08xyz": `[15:"\x01\x02\a\bxyz"]`, "\x01\x03xy": `[1:"\x03xy"]`, "\x03xy": `[1:"xy"]`,
+	} {
+		s := newSource()
+		var unions, unionIDs arr
+		s.listTypes = append(s.listTypes, obj{"name": "a", "id": s.id(), "fields": arr{arr{"v", 8}}}, obj{"name": "b", "id": s.id(), "fields": arr{arr{"v", 16}}})
+		for i := range 4 {
+			var ids arr
+			for _, m := range []string{"a", "b"} {
+				name := fmt.Sprintf("us[%d].%s", i, m)
+				ids = append(ids, s.instance(name, m, false))
+				s.deparse = append(s.deparse, name)
+			}
+			unions = append(unions, obj{"name": fmt.Sprintf("us[%d]", i), "id": i, "union_type": "u", "header_ids": ids})
+			unionIDs = append(unionIDs, i)
+		}
+		s.extra["header_union_types"] = arr{obj{"name": "u", "id": 0, "headers": arr{arr{"a", "a"}, arr{"b", "b"}}}}
+		s.extra["header_unions"] = unions
+		s.extra["header_union_stacks"] = arr{obj{"name": "us", "id": 0, "union_type": "u", "header_union_ids": unionIDs}}
+		take := func(m string) arr {
+			return arr{obj{"op": "extract", "parameters": arr{obj{"type": "union_stack", "value": arr{"us", m}}}}}
+		}
+		go_ := func(v, next string) any {
+			return obj{"type": "hexstr", "value": v, "mask": nil, "next_state": next}
+		}
+		s.state("start", take("a"), arr{obj{"type": "union_stack_field", "value": arr{"us", "a", "v"}}},
+			arr{go_("0x01", "start"), go_("0x02", "second"), to(nil)[0]})
+		s.state("second", take("b"), nil, to(nil))
+		port := exp("|", exp("|", bit(0, exp("valid_union", nil, elem(0))), bit(1, exp("valid_union", nil, elem(2)))),
+			exp("|", bit(2, exp("==", a1, hexs("0x1"))), bit(3, exp("==", elem(0), elem(1)))))
+		id := s.action("go", nil, prim("assign", std("egress_spec"), wrap(port)), prim("pop", stackv, hexs("0x1")))
+		s.always(s.ingress, "t", "go", id, nil)
+		out, _ := run(s.load(t, Config{}), 1, in)
+		if got := fmt.Sprint(out); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}

@@ -46,11 +46,10 @@ type tableDef struct {
 
 // presetEntry is an entry of the program itself.
 type presetEntry struct {
-	key, mask []uint64
-	prefix    int
-	priority  int32
-	act       *action
-	data      []uint64
+	parsedKey
+	priority int32
+	act      *action
+	data     []uint64
 }
 
 // Match is one field of an entry's key. Bytes are big-endian; leading zeros

@@ -2,7 +2,6 @@ package p4
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -249,16 +248,6 @@ func matchText(kind MatchKind, m Match) string {
 // fragment is a piece of the program's text, and where it is.
 type fragment struct{ text, line string }
 
-// sourceOf is the source_info of an object; empty when it has none.
-func sourceOf(j any) fragment {
-	about := get(j, "source_info")
-	s := fragment{text: text(get(about, "source_fragment"))}
-	if file, n := text(get(about, "filename")), fmt.Sprint(get(about, "line")); file != "" && has(about, "line") {
-		s.line = path.Base(file) + ":" + n
-	}
-	return s
-}
-
 func (d *tableDef) name() string { return d.Name }
 
 // at is the name of a list's element, whatever the index.
@@ -293,9 +282,9 @@ type logMessage struct {
 }
 
 type logValue struct {
-	get   wideFn
+	get   func(k *packetState) // to the scratch words
 	words int
-	at    int // scratch
+	at    int
 }
 
 // log records a message, when the packet is traced.
@@ -308,8 +297,8 @@ func (m *logMessage) log(k *packetState) {
 	var text strings.Builder
 	rest := m.format
 	for i, v := range m.values {
+		v.get(k)
 		t := k.tmp[v.at : v.at+v.words]
-		v.get(k, t)
 		if i == 0 {
 			first = t[0]
 		}

@@ -50,6 +50,27 @@ func wMul(dst, a, b []uint64) {
 	}
 }
 
+func wNot(a []uint64) {
+	for i := range a {
+		a[i] = ^a[i]
+	}
+}
+
+// wordwise does to each of the words what f does to one.
+func wordwise(f func(a, b uint64) uint64) func(dst, a, b []uint64) {
+	return func(dst, a, b []uint64) {
+		for i := range dst {
+			dst[i] = f(a[i], b[i])
+		}
+	}
+}
+
+// wideOps need dst apart from a and b.
+var wideOps = map[op]func(dst, a, b []uint64){opAdd: wAdd, opSub: wSub, opMul: wMul,
+	opAnd: wordwise(func(a, b uint64) uint64 { return a & b }),
+	opOr:  wordwise(func(a, b uint64) uint64 { return a | b }),
+	opXor: wordwise(func(a, b uint64) uint64 { return a ^ b })}
+
 // wShl shifts a to the left by n; dst may be a.
 func wShl(dst, a []uint64, n uint64) {
 	w := int(min(n/64, uint64(len(dst))))
@@ -173,9 +194,7 @@ func wSaturate(a []uint64, n int, signed bool) {
 		if a[i/64]>>uint(i%64)&1 != fill&1 {
 			wOnes(a, n-1)
 			if negative {
-				for j := range a {
-					a[j] = ^a[j]
-				}
+				wNot(a)
 			}
 			return
 		}
