@@ -143,12 +143,14 @@ func (j *journal) record(i int32) *[noteLen]byte {
 // sum is the check of what is in record i. Each word counts by another odd factor:
 // no change of a single one leaves it as it is.
 func sum(p *[noteLen]byte, i int32) uint64 {
-	const factor = 0x9E3779B97F4A7C15
-	k := uint64(2*i + 1)
-	c := uint64(journalMagic)
-	for at := 8; at < noteLen; at += 8 {
-		k += factor &^ 1
-		c += binary.LittleEndian.Uint64(p[at:]) * k
+	const factor = 0x9E3779B97F4A7C15 &^ 1
+	f := uint64(factor)
+	k, c := uint64(2*i+1), uint64(journalMagic)
+	le := binary.LittleEndian
+	for at := 8; at < noteLen; at += 32 {
+		q := (*[32]byte)(p[at:])
+		c += le.Uint64(q[:])*(k+f) + le.Uint64(q[8:])*(k+2*f) + le.Uint64(q[16:])*(k+3*f) + le.Uint64(q[24:])*(k+4*f)
+		k += 4 * f
 	}
 	return c | 1
 }
@@ -181,7 +183,7 @@ func (s *Steer) note(rec *op, ri int32) {
 	le.PutUint64(p[64:], uint64(rec.rkey)|uint64(s.acked)<<32)
 	front := int(r.startF.BTH) + hdr.BTHLen
 	le.PutUint64(p[72:], uint64(s.conns.Row(conn.Slot(ri)).Client.QPN)|uint64(rec.cliVer)<<32|uint64(rec.newVer)<<40|uint64(front)<<48)
-	copy(p[noteFront:], r.start[:])
+	*(*[len(r.start)]byte)(p[noteFront:]) = r.start
 	j.keep(i, s.word(r.sid, rec.newVA), rec.swap, j.guards...)
 	le.PutUint64(p[:], sum(p, i))
 }
@@ -205,6 +207,9 @@ func (s *state) unguard(o *op) {
 		return
 	}
 	k := &s.journal.kept[o.note-1]
+	if k.place == 0 {
+		return
+	}
 	if o.repairs > awaitRepairs {
 		s.journal.overdue.Take(k.word, k.place)
 	}
