@@ -143,14 +143,12 @@ func (j *journal) record(i int32) *[noteLen]byte {
 // sum is the check of what is in record i. Each word counts by another odd factor:
 // no change of a single one leaves it as it is.
 func sum(p *[noteLen]byte, i int32) uint64 {
-	const factor = 0x9E3779B97F4A7C15 &^ 1
-	f := uint64(factor)
-	k, c := uint64(2*i+1), uint64(journalMagic)
-	le := binary.LittleEndian
-	for at := 8; at < noteLen; at += 32 {
-		q := (*[32]byte)(p[at:])
-		c += le.Uint64(q[:])*(k+f) + le.Uint64(q[8:])*(k+2*f) + le.Uint64(q[16:])*(k+3*f) + le.Uint64(q[24:])*(k+4*f)
-		k += 4 * f
+	const factor = 0x9E3779B97F4A7C15
+	k := uint64(2*i + 1)
+	c := uint64(journalMagic)
+	for at := 8; at < noteLen; at += 8 {
+		k += factor &^ 1
+		c += binary.LittleEndian.Uint64(p[at:]) * k
 	}
 	return c | 1
 }

@@ -63,7 +63,7 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 		s.acknowledged(c, r)
 	}
 	if p.fl&hdr.IsAck != 0 {
-		return r.q.Empty() || s.behind(c, in, x)
+		return s.behind(c, in, x)
 	}
 	rec := s.op(p.row, p.psn)
 	switch {
@@ -93,12 +93,15 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 			}
 		}
 	}
-	return r.q.Empty() || s.behind(c, in, x)
+	return s.behind(c, in, x)
 }
 
-// behind holds a response that waits only for those before it on its connection. It is false:
-// the response does not go on.
+// behind holds a response that waits for nothing but those before it on its connection; true
+// when there are none, so that it goes on.
 func (s *Steer) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
+	if s.rows[s.row].q.Empty() {
+		return true
+	}
 	s.hold(c, x, waiting{row: s.row, key: noSlot, psn: s.psn, out: uint8(1 - in)})
 	return false
 }
