@@ -2,6 +2,7 @@ package port
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -38,7 +39,12 @@ const (
 // as it is.
 //
 // One app of a graph guards words (graph.New refuses several), a worker of it at a time.
-type Guard struct{ mem []uint64 }
+// So it is known without a look at that memory which places are taken: a bit each in taken,
+// which is much smaller. Who guards a word does not wait for that memory then.
+type Guard struct {
+	mem   []uint64
+	taken *[guardSets]uint8
+}
 
 // NewGuard is a guard in memory of GuardLen words that outlives the process; nil: in
 // memory that does not.
@@ -46,7 +52,22 @@ func NewGuard(mem []uint64) *Guard {
 	if mem == nil {
 		mem = make([]uint64, GuardLen)
 	}
-	return &Guard{mem[:GuardLen:GuardLen]}
+	g := &Guard{mem[:GuardLen:GuardLen], new([guardSets]uint8)}
+	for i := range g.taken {
+		g.count(i)
+	}
+	return g
+}
+
+// count finds which places of a set are taken.
+func (g *Guard) count(set int) {
+	t := uint8(0)
+	for i, v := range g.set(set) {
+		if v != 0 {
+			t |= 1 << i
+		}
+	}
+	g.taken[set] = t
 }
 
 // Factors of the hashes. The program computes the same.
@@ -85,31 +106,39 @@ func (w Word) Place(swap uint64) uint64 {
 	return w.tag()<<32 | swap>>GuardLink*GuardMul3>>32
 }
 
+func (w Word) set() int { return int(w >> 53) }
+
 func (w Word) tag() uint64 { return uint64(w)<<11>>32 | 1 }
 
 // Room reports whether there is a place for w.
-func (g *Guard) Room(w Word) bool { return slices.Contains(g.at(w)[:], 0) }
+func (g *Guard) Room(w Word) bool { return g.taken[w.set()] != 1<<guardWays-1 }
 
 // Put has a place that is free have v, of w's Place. It does nothing when there is none.
-func (g *Guard) Put(w Word, v uint64) { swap(g.at(w), 0, v) }
-
-// Take has a place of w's that has v be free.
-func (g *Guard) Take(w Word, v uint64) { swap(g.at(w), v, 0) }
-
-// at are the places that w may be in.
-func (g *Guard) at(w Word) *[guardWays]uint64 {
-	return (*[guardWays]uint64)(g.mem[(1+int(w>>53))*guardWays:])
+func (g *Guard) Put(w Word, v uint64) {
+	t := &g.taken[w.set()]
+	if i := bits.TrailingZeros8(^*t); i < guardWays {
+		*t |= 1 << i
+		g.at(w)[i] = v
+	}
 }
 
-// swap has the first place with a value have another one.
-func swap(set *[guardWays]uint64, old, v uint64) {
+// Take has a place of w's that has v be free.
+func (g *Guard) Take(w Word, v uint64) {
+	set := g.at(w)
 	for i := range set {
-		if set[i] == old {
-			set[i] = v
+		if set[i] == v {
+			set[i] = 0
+			g.taken[w.set()] &^= 1 << i
 			return
 		}
 	}
 }
+
+// at are the places that w may be in.
+func (g *Guard) at(w Word) *[guardWays]uint64 { return g.set(w.set()) }
+
+// set are the places of a set.
+func (g *Guard) set(i int) *[guardWays]uint64 { return (*[guardWays]uint64)(g.mem[(1+i)*guardWays:]) }
 
 // Holds reports whether an atomic to w with this swap operand must not go there.
 func (g *Guard) Holds(w Word, swap uint64) bool {
@@ -161,11 +190,8 @@ func (g *Guard) Empty() bool {
 
 // Replace has just what is in o guarded. What is in both is guarded all the time.
 func (g *Guard) Replace(o *Guard) {
-	for at := guardWays; at < GuardLen; at += guardWays {
-		have, want := (*[guardWays]uint64)(g.mem[at:]), (*[guardWays]uint64)(o.mem[at:])
-		if *have == *want {
-			continue
-		}
+	for n := range guardSets {
+		have, want := g.set(n), o.set(n)
 		for i, v := range have {
 			if v != 0 && count(have[:i+1], v) > count(want[:], v) {
 				have[i] = 0
@@ -173,22 +199,24 @@ func (g *Guard) Replace(o *Guard) {
 		}
 		for _, v := range want {
 			if v != 0 && count(have[:], v) < count(want[:], v) {
-				swap(have, 0, v)
+				have[slices.Index(have[:], 0)] = v
 			}
 		}
+		g.count(n)
 	}
 }
 
 // Add guards what o does, too, as far as there are places: of guards of two pairs, whose
 // interfaces are joined anew.
 func (g *Guard) Add(o *Guard) {
-	for at := guardWays; at < GuardLen; at += guardWays {
-		have := (*[guardWays]uint64)(g.mem[at:])
-		for _, v := range o.mem[at : at+guardWays] {
-			if v != 0 && !slices.Contains(have[:], v) {
-				swap(have, 0, v)
+	for n := range guardSets {
+		have := g.set(n)
+		for _, v := range o.set(n) {
+			if i := slices.Index(have[:], 0); v != 0 && i >= 0 && !slices.Contains(have[:], v) {
+				have[i] = v
 			}
 		}
+		g.count(n)
 	}
 	*g.Seen() = max(*g.Seen(), *o.Seen())
 }

@@ -97,6 +97,37 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestGuardInMemory: who finds a guard in memory knows which of its places are taken, as does
+// who replaces it or adds to it.
+func TestGuardInMemory(t *testing.T) {
+	all := crowd(9)
+	fill := func(g *port.Guard) {
+		for _, w := range all[:8] {
+			g.Put(w, w.Place(1<<28))
+		}
+	}
+	mem := make([]uint64, port.GuardLen)
+	first := port.NewGuard(mem)
+	fill(first)
+	replaced, addedTo := port.NewGuard(nil), port.NewGuard(nil)
+	replaced.Replace(first)
+	addedTo.Add(first)
+	for name, g := range map[string]*port.Guard{"found": port.NewGuard(mem), "replaced": replaced, "added to": addedTo} {
+		if g.Room(all[8]) {
+			t.Errorf("%s: room in a full set", name)
+		}
+		g.Put(all[8], all[8].Place(1<<28))
+		for _, w := range all[:8] {
+			if !g.Holds(w, 2<<28) {
+				t.Errorf("%s: a word lost its place to one for which there was none", name)
+			}
+		}
+		if g.Take(all[2], all[2].Place(1<<28)); !g.Room(all[8]) {
+			t.Errorf("%s: no room where a place was given back", name)
+		}
+	}
+}
+
 // TestGuardStays: what stays in Replace is there at any moment of it.
 func TestGuardStays(t *testing.T) {
 	all := crowd(8)

@@ -71,7 +71,7 @@ func mutants() (all []mutant.Mutant) {
 		// Who stands behind whom.
 		{"who is behind what is not linked is told of a success", "response.go", "return !ok || !s.void(rec) && s.succeeded(rec)", "return true", "TestAnswerWaits"},
 		{"an entry is read that is not linked", "response.go", "if k.epoch == rec.epoch && !k.linked(rec.n) {", "if false {", "TestReadWaits"},
-		{"answers overtake one that waits", "response.go", "if wait.key == noSlot && r.q.Empty() {", "if wait.key == noSlot {", "TestAnswersInOrder"},
+		{"answers overtake one that waits", "response.go", "if s.rows[s.row].q.Empty() {", "if true {", "TestAnswersInOrder"},
 		{"one link is as good as all", "chain.go", "if rec.n != k.sure+1 {\n\t\t\treturn false\n\t\t}", "", "TestAnswerWaits"},
 		{"those who wait are not woken", "chain.go", "\t\t\ts.wakeAppend(ki, k.sure)\n", "", "TestAnswerWaits"},
 		{"those behind who wait are forgotten", "chain.go", "(k.waits == 0 || s.answered(ki, k.sure+1) == 0) && ", "", "TestLongChain"},

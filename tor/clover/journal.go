@@ -181,7 +181,7 @@ func (s *Steer) note(rec *op, ri int32) {
 	le.PutUint64(p[64:], uint64(rec.rkey)|uint64(s.acked)<<32)
 	front := int(r.startF.BTH) + hdr.BTHLen
 	le.PutUint64(p[72:], uint64(s.conns.Row(conn.Slot(ri)).Client.QPN)|uint64(rec.cliVer)<<32|uint64(rec.newVer)<<40|uint64(front)<<48)
-	copy(p[noteFront:], r.start[:])
+	*(*[len(r.start)]byte)(p[noteFront:]) = r.start
 	j.keep(i, s.word(r.sid, rec.newVA), rec.swap, j.guards...)
 	le.PutUint64(p[:], sum(p, i))
 }
@@ -205,6 +205,9 @@ func (s *state) unguard(o *op) {
 		return
 	}
 	k := &s.journal.kept[o.note-1]
+	if k.place == 0 {
+		return
+	}
 	if o.repairs > awaitRepairs {
 		s.journal.overdue.Take(k.word, k.place)
 	}

@@ -168,7 +168,20 @@ func (s *state) leaveRegion(i uint16) {
 
 // lookup is the address slot of (server, va), or noSlot.
 func (s *state) lookup(sid int16, va uint64) int32 {
-	i := s.addrs.set(uint16(sid), va)
+	return s.inSet(s.addrs.set(uint16(sid), va), sid, va)
+}
+
+// setOf is the set of address slots of (server, va), which the request at hand names.
+func (s *Steer) setOf(sid int16, va uint64) int32 {
+	if sid == int16(s.parsed.asked) {
+		return s.parsed.set
+	}
+	s.asked = int8(sid)
+	return s.addrs.set(uint16(sid), va)
+}
+
+// inSet is lookup in the set that begins with slot i.
+func (s *state) inSet(i int32, sid int16, va uint64) int32 {
 	set := s.addrs.e[i : i+ways]
 	for w := range set {
 		if e := &set[w]; e.va == va && e.used() {
@@ -185,12 +198,13 @@ func (s *state) live(e *entry) bool {
 	return e.used() && s.keys.s[e.key()].used && s.regions[e.region()].used
 }
 
-// remember notes that an entry was written to (server, va): the address slot.
-func (s *state) remember(c *graph.Ctx, sid int16, va, info uint64) int32 {
+// remember notes that an entry was written to (server, va), whose set of address slots is set:
+// the slot.
+func (s *state) remember(c *graph.Ctx, set int32, sid int16, va, info uint64) int32 {
 	t := &s.addrs
-	slot := s.lookup(sid, va)
+	slot := s.inSet(set, sid, va)
 	if slot == noSlot {
-		slot = s.place4(t.set(uint16(sid), va))
+		slot = s.place4(set)
 	}
 	s.vacate(c, slot)
 	t.n++

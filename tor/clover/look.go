@@ -1,8 +1,11 @@
 package clover
 
 import (
+	"unsafe"
+
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/tor/conn"
+	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // parsed is a frame as its worker sees it: what can be found out before the
@@ -29,9 +32,12 @@ type parsed struct {
 	fl        hdr.OpFlags
 	// The n bytes that begin at byte from were old before the app changed them; n is 0
 	// when it did not.
-	n    uint8
-	from uint16
-	old  *[hdr.AtomicETHLen]byte
+	n uint8
+	// A request to server asked is about an address in the set of address slots from set on.
+	asked int8
+	from  uint16
+	set   int32
+	old   *[hdr.AtomicETHLen]byte
 }
 
 // order is where a request stands among those of its connection.
@@ -75,6 +81,12 @@ func (s *Steer) look(p *parsed, b []byte) {
 	p.fl = f.Op.Info().Flags
 	if p.fl&hdr.IsRequest != 0 {
 		s.requests++
+		if f.Op.Info().Ext&hdr.HasRETH != 0 && !s.off {
+			// It comes to that soon, and the memory may be far away.
+			p.asked = s.asked
+			p.set = s.home.set(uint16(p.asked), f.RETHOf(b).VA())
+			prefetch.Line(uintptr(unsafe.Pointer(&s.home.e[p.set])))
+		}
 	} else {
 		s.responses++
 	}

@@ -25,7 +25,7 @@ func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte) {
 func (s *Steer) rank(r *row, b []byte) {
 	p := s.parsed
 	n, slack := uint32(1), uint32(0)
-	if p.fl&hdr.IsRead != 0 {
+	if p.fl&hdr.IsRead != 0 && p.f.RETHOf(b).DMALength() > leastMTU {
 		n, slack = s.psnsOf(b, p.row)
 	}
 	d := hdr.PSNDiff(p.psn, r.epsn)
@@ -126,13 +126,16 @@ func (s *Steer) followed(b []byte) bool {
 func (s *Steer) psnsOf(b []byte, i int32) (n, slack uint32) {
 	size, mtu := s.f.RETHOf(b).DMALength(), uint32(s.conns.Row(conn.Slot(i)).MTU)
 	switch {
-	case size == 0 || size > 1<<31: // empty, or to be refused
+	case size <= leastMTU || size > 1<<31: // or empty, or to be refused
 		return 1, 0
 	case mtu != 0:
 		return (size-1)/mtu + 1, 0
 	}
-	return 1, (size - 1) / 256 // the smallest path MTU
+	return 1, (size - 1) / leastMTU
 }
+
+// leastMTU is the smallest path MTU.
+const leastMTU = 256
 
 // astray notes a request of connection i that is ahead of its turn, or of a
 // sequence that is not known: n PSNs from psn on. The sequence is followed when
@@ -240,7 +243,7 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 		}
 		r.unread = true
 	default:
-		s.written(c, r.sid, &w)
+		s.written(c, s.setOf(r.sid, va), r.sid, &w)
 	}
 	for i := range r.writes[:r.nw] {
 		if r.writes[i].va == va {
@@ -284,9 +287,9 @@ func (s *state) insert(sid int16, key uint64) int32 {
 }
 
 // written remembers an entry whose key and region are known.
-func (s *state) written(c *graph.Ctx, sid int16, w *pendingWrite) {
+func (s *state) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite) {
 	class, _ := wire.Class(w.size)
-	w.slot = s.remember(c, sid, w.va, packEntry(w.key, w.version, w.region, class))
+	w.slot = s.remember(c, set, sid, w.va, packEntry(w.key, w.version, w.region, class))
 	if g := &s.regions[w.region]; g.seen != s.age {
 		g.seen = s.age
 	}
@@ -304,7 +307,7 @@ func (s *Steer) acknowledged(c *graph.Ctx, r *row) {
 			r.unread = true
 		default:
 			if w.region = s.admit(r.sid, w.rkey); w.region != noRegion {
-				s.written(c, r.sid, w)
+				s.written(c, s.addrs.set(uint16(r.sid), w.va), r.sid, w)
 			}
 		}
 	}
@@ -376,9 +379,9 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	k.tail = w.slot
 	r.take(i)
 	c.Count(ctrAppends, 1)
-	if n := int(f.BTH) + hdr.BTHLen; n <= len(r.start) {
+	if int(f.BTH)+hdr.BTHLen <= len(r.start) && len(b) >= len(r.start) {
 		s.enlist(rec, s.place(ri), c.Now())
-		copy(r.start[:], b[:n])
+		r.start = [len(r.start)]byte(b)
 		r.startF = *f
 		s.note(rec, ri)
 	}
@@ -451,7 +454,7 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 		return
 	}
 	va := reth.VA()
-	slot := s.lookup(r.sid, va)
+	slot := s.inSet(s.setOf(r.sid, va), r.sid, va)
 	if slot == noSlot {
 		pass(c, x, reasonReadMiss)
 		return

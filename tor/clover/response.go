@@ -62,11 +62,10 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	if p.advanced && r.unread {
 		s.acknowledged(c, r)
 	}
-	var rec *op
-	if p.fl&hdr.IsAck == 0 {
-		rec = s.op(p.row, p.psn)
+	if p.fl&hdr.IsAck != 0 {
+		return s.behind(c, in, x)
 	}
-	wait := waiting{row: p.row, key: noSlot, psn: p.psn, out: uint8(1 - in)}
+	rec := s.op(p.row, p.psn)
 	switch {
 	case rec == nil:
 	case p.f.Op == hdr.AtomicAck && rec.kind == opCAS:
@@ -75,7 +74,12 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 				c.Drop(x, reasonCut)
 				return false
 			}
-			wait.key, wait.n, wait.op = rec.key, rec.n, s.placeOf(p.row, rec)
+			at := s.placeOf(p.row, rec)
+			if !s.hold(c, x, waiting{row: p.row, key: rec.key, n: rec.n, op: at, psn: p.psn, out: uint8(1 - in)}) {
+				rec.live = true // to be asked for again
+				s.enlist(rec, at, c.Now())
+			}
+			return false
 		}
 	case p.fl&hdr.IsReadResp != 0 && rec.kind == opRead:
 		s.close(rec)
@@ -84,17 +88,21 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 			k := &s.keys.s[rec.key]
 			s.restoreRead(c, x, b, rec, k.epoch == rec.epoch)
 			if k.epoch == rec.epoch && !k.linked(rec.n) {
-				wait.key, wait.n, wait.epoch, wait.read = rec.key, rec.n, rec.epoch, true
+				s.hold(c, x, waiting{row: p.row, key: rec.key, n: rec.n, epoch: rec.epoch, read: true, psn: p.psn, out: uint8(1 - in)})
+				return false
 			}
 		}
 	}
-	if wait.key == noSlot && r.q.Empty() {
+	return s.behind(c, in, x)
+}
+
+// behind holds a response that waits for nothing but those before it on its connection; true
+// when there are none, so that it goes on.
+func (s *Steer) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
+	if s.rows[s.row].q.Empty() {
 		return true
 	}
-	if !s.hold(c, x, wait) && wait.key != noSlot && !wait.read {
-		rec.live = true // to be asked for again
-		s.enlist(rec, wait.op, c.Now())
-	}
+	s.hold(c, x, waiting{row: s.row, key: noSlot, psn: s.psn, out: uint8(1 - in)})
 	return false
 }
 

@@ -398,7 +398,7 @@ func (s *Steer) openAppend(i int32, psn uint32, key uint64) {
 	at := s.keyOf(sid, key)
 	k := &s.keys.s[at]
 	va := entryAt(0x9000 + uint32(key))
-	slot := s.remember(s.ctx, sid, va, packEntry(at, 1, s.admit(sid, 7), 0))
+	slot := s.remember(s.ctx, s.addrs.set(uint16(sid), va), sid, va, packEntry(at, 1, s.admit(sid, 7), 0))
 	k.sent++
 	k.tail = slot
 	rec := s.newOp(i, psn)

@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/hold"
+	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // pendingWrite is an entry that was written over a connection and whose CAS
@@ -53,8 +54,8 @@ type row struct {
 	q                  hold.Queue // answers that are held, in their order
 	heldTo             uint32     // PSN of the last of them
 	writes             [maxWrites]pendingWrite
-	// start is the newest steered CAS's frame up to the end of the BTH: a
-	// CAS that is sent again begins with it. The frame's layout is startF.
+	// start is how the newest steered CAS's frame begins, at least up to the end of the
+	// BTH: a CAS that is sent again begins with that. The frame's layout is startF.
 	start  [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
 	startF hdr.Frame
 	// Whole lines of the cache: another worker may have the next row.
@@ -178,7 +179,16 @@ func (s *Steer) newOp(i int32, psn uint32) *op {
 	}
 	r.head++
 	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
+	s.ahead(i, r.head+1)
 	return o
+}
+
+// ahead has the processor fetch the n-th place of row i, the next to be used: all of them
+// are more than its caches keep beside all else.
+func (s *state) ahead(i int32, n uint8) {
+	o := uintptr(unsafe.Pointer(&s.ops[int(i)*window+int(n%window)]))
+	prefetch.Line(o)
+	prefetch.Line(o + unsafe.Sizeof(op{}) - 1)
 }
 
 // lookback is how far back a PSN may be and still be a retransmission; unacked is how many a client has

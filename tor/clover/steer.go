@@ -142,16 +142,17 @@ type Steer struct {
 	worker, workers int
 	*parsed         // the frame at hand
 	batch           []parsed
-	held            parsed                       // a frame that was held
-	g               hdr.Frame                    // of one that is made
-	out             [packet.MaxBatch]*packet.Buf // of the batch, what goes on
-	goes            []gone                       // by the worker's turn, to be sent after it
+	held            parsed    // a frame that was held
+	g               hdr.Frame // of one that is made
+	goes            []gone    // by the worker's turn, to be sent after it
 
 	// Of the batch at hand: by which input it came, whether nothing of it is steered,
 	// and what was in it.
 	input                      int
 	off                        bool
-	together                   int // batches for which it takes all turns at connections
+	asked                      int8      // the server that requests are looked at for
+	home                       addrTable // where addresses are: what never changes of state.addrs, beside whose line other workers write
+	together                   int       // batches for which it takes all turns at connections
 	ending                     bool
 	requests, responses, bytes uint64
 }
@@ -174,7 +175,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if err := st.journal.remember(env); err != nil {
 		return nil, err
 	}
-	s := &Steer{state: st, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}
+	s := &Steer{state: st, home: st.addrs, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}
 	s.batch = make([]parsed, 4*packet.MaxBatch)[:packet.MaxBatch] // so long a one begins with a line
 	old := make([][hdr.AtomicETHLen]byte, packet.MaxBatch+1)
 	for i := range s.batch {
@@ -282,9 +283,18 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.requests, s.responses, s.bytes = 0, 0, 0
 	if s.workers == 1 {
 		s.begin(c)
-		p, n := &s.batch[0], 0
-		for _, x := range b.Bufs() {
-			s.look(p, x.Bytes())
+		// A frame is looked at before the one in front of it is handled: what it needs is on its
+		// way then.
+		n, bufs := 0, b.Bufs()
+		if len(bufs) > 0 {
+			s.look(&s.batch[0], bufs[0].Bytes())
+		}
+		for i, x := range bufs {
+			if i+1 < len(bufs) {
+				s.look(&s.batch[(i+1)&1], bufs[i+1].Bytes())
+			}
+			p := &s.batch[i&1]
+			s.parsed = p
 			goes := false
 			if s.plain(c, 0) {
 				goes = s.plainly(c, in, x)
@@ -297,12 +307,14 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 			if p.n != 0 {
 				p.seal(p.b)
 			}
-			s.out[n] = x
+			if n != i {
+				bufs[n] = x
+			}
 			n++
 		}
 		s.release(c)
 		s.gauge(c)
-		c.EmitAll(1-in, s.out[:n])
+		c.EmitAll(1-in, bufs[:n])
 	} else {
 		s.inTurn(c, in, b)
 	}
@@ -336,10 +348,10 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 		if p.n != 0 {
 			p.seal(p.b)
 		}
-		s.out[n] = x
+		bufs[n] = x
 		n++
 	}
-	c.EmitAll(1-in, s.out[:n])
+	c.EmitAll(1-in, bufs[:n])
 }
 
 // togetherFor is for how many batches a worker takes all turns at connections after it met a
@@ -478,7 +490,7 @@ func (s *Steer) plain(c *graph.Ctx, worker int) bool {
 const fetchAhead = 2
 
 // fetch has the processor fetch what the turn at keys needs of a frame that has gone
-// through the turn at connections: the place of its record, and of what it writes or asks for.
+// through the turn at connections: the place of its record, and of what it writes.
 func (s *Steer) fetch(p *parsed) {
 	if p.as != asRequest && p.as != asResponse || p.row < 0 {
 		return
@@ -487,9 +499,6 @@ func (s *Steer) fetch(p *parsed) {
 	at := r.head
 	if p.as == asRequest {
 		at++ // that of a new one
-		if p.f.Op.Info().Ext&hdr.HasRETH != 0 && r.sid != noServer {
-			prefetch.Line(uintptr(unsafe.Pointer(&s.addrs.e[s.addrs.set(uint16(r.sid), p.f.RETHOf(p.b).VA())])))
-		}
 		if p.fl&hdr.IsRead == 0 {
 			prefetch.Line(uintptr(unsafe.Pointer(&r.writes[1])))
 		}
@@ -579,6 +588,9 @@ func (s *Steer) bad(c *graph.Ctx, x *packet.Buf, r graph.Reason) bool {
 	return true
 }
 
+// pass is not part of its callers: it is rare, and there are many.
+//
+//go:noinline
 func pass(c *graph.Ctx, x *packet.Buf, r graph.Reason) { c.Mark(x, packet.Forwarded, r) }
 
 // frame handles a frame that was looked at, in the worker's turn; false when it

@@ -123,18 +123,18 @@ type Row struct {
 	Net            uint8  // hdr.NetIPv4, NetIPv6, or NetGRH for RoCE v1
 	Learnt         Source
 	State          State
-	// Owner is whose row it is, of those who share the table; 0: nobody's. See Table.Give.
-	Owner uint16
-
 	// watch: frames of this row need more than a look-up.
 	watch bool
+
+	// Owner is whose row it is, of those who share the table; 0: nobody's. See Table.Give.
+	Owner uint16
 	used  bool
 	// pinned: the caller numbers the requests itself (Table.Pin).
 	pinned bool
 	// ready: the client confirmed the handshake. waits: the row has its
 	// ConnectReply, or was inferred, but queue pairs of its are other rows' until
 	// that is confirmed.
-	ready, waits bool
+	waits, ready bool
 	// rival+1 is the slot of the row that waits for this one's queue pair.
 	rival Slot
 	tid   uint64
