@@ -31,6 +31,7 @@ type Reader struct {
 	args  map[string]string
 	asked []string
 	err   error
+	bare  error // err, without what it is about
 }
 
 // Read begins with the arguments of an app of that kind, which errors begin with
@@ -79,6 +80,7 @@ func (r *Reader) Func(name string, read func(v string) error, words ...string) {
 		if len(words) > 0 {
 			err = fmt.Errorf("%w, or %s", err, strings.Join(words, " or "))
 		}
+		r.bare = err
 		r.Failf("%s=%s: %w", name, clip(v), err)
 	}
 }
