@@ -16,7 +16,6 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
-	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/match"
@@ -96,7 +95,6 @@ Datagrams are not fragmented: what would make one longer than mtu= is cut.`,
 		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
-		Effects:  graph.Always(effect.Effects{Reads: effect.AllFields, Answers: true}),
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			if err != nil {
