@@ -116,7 +116,7 @@ func (s *Set[T]) take(name string, t reflect.Type, tag reflect.StructTag, offset
 	f := field{name: name, need: tag.Get("need"), typ: t, offset: offset, words: strings.Fields(tag.Get("keep"))}
 	p := Param{Name: name, Help: tag.Get("help"), File: tag.Get("file") == "true", Default: tag.Get("default")}
 	show := func() string { return "" }
-	f.read = func(*Reader, string, any, []string) {}
+	f.read = func(r *Reader, name string, _ any, _ []string) { r.asked = append(r.asked, name) }
 	if tag.Get("own") != "true" {
 		var err error
 		if f.read, show, err = how(t, tag, byDef.Interface()); err != nil {
