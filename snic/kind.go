@@ -1,7 +1,6 @@
 package snic
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic/dag"
@@ -146,35 +144,6 @@ DAGs for each other: see the flags there, and quillon snic pool. A board that is
 stopped gives them back with their state; one with more than 16 MB of it stays until the
 end: run says so, and its exit status is 1.`
 
-var params = []graph.Param{
-	{Name: "deployment", Help: "YAML: regions, tasks, tenants, dags, rules"},
-	{Name: "fair", Default: "on", Help: "hold tenants to their shares when something is scarce, memory too: on or off"},
-	{Name: "epoch", Default: "20us", Help: "EPOCH_LEN: how often shares are divided"},
-	{Name: "monitor", Default: "5ms", Help: "MONITOR_PERIOD: how long a task is overloaded, or one instance too many, before it is scaled; no less than it takes to load a region"},
-	{Name: "idle", Default: "0", Help: "how long without packets until the last instance of a task is descheduled; 0: never"},
-	{Name: "victims", Default: "100", Help: "how many percent of the chains that are descheduled stay in their regions until these are needed"},
-	{Name: "pr-rate", Default: "800M", Help: "bytes a second into the configuration port, which loads a region"},
-	{Name: "port-rate", Default: "100G", Help: "bits a second of each port, which tenants share"},
-	{Name: "burst", Default: "256k", Help: "bytes that a tenant may always send in one go"},
-	{Name: "slack", Default: "5ms", Help: "for how long what nobody used may be used later: as long as frames may come in one clump, since a worker was away"},
-	{Name: "parallel", Default: "auto", Help: "run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on, off, or on with at most so many branches: 2 to 8"},
-	{Name: "scheduler", Default: "chain", Help: "what a packet gets credits for: chain (all that is left of its chain, where it is free) or panic (one task, and then the next, as with PANIC; to compare with)"},
-	{Name: "pass", Default: "0", Help: "a model of a board: how long a packet takes through the scheduler, each time; 64ns on the source's. 0: as long as it takes here"},
-	{Name: "decide", Default: "0", Help: "a model of a board: the least time between two decisions of the scheduler; 4ns on the source's"},
-	{Name: "sync", Default: "0", Help: "a model of a board: how long a copy takes through the synchronisation buffer; 16ns on the source's"},
-	{Name: "store", Default: "16M", Help: "packet store: bytes of packets that wait; with several workers each has its part of it"},
-	{Name: "packets", Default: "4096", Help: "packets that wait or are in tasks, at most; with several workers each has its part, 64 or more"},
-	{Name: "pool-port", Help: "port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"},
-	{Name: "pool-mtu", Default: "1500", Help: "of that port: 22 more than that of the others lets all frames through"},
-	{Name: "pool-copy", Default: "0", Help: "how often a board of the pool gets a copy of what its DAG's tasks know here, if frames came since, made beside the frames: so much is lost, and what that takes, if this board dies; 0: all that they have learnt here"},
-	{Name: "lossless", Help: "priorities of ports that PFC (IEEE 802.1Qbb) keeps from losing frames, as in p0:3+p1:3: a tenant that has nearly had its share, or its part of the packet store, makes the port pause its sender; pauses that are asked for at the port hold frames of the priority that leave by it. A frame's priority is that of its VLAN tag, and 0 without one. A pause lasts 100 ms at most"},
-	{Name: "pre-launch", Default: "on", Help: "launch what is deployed where regions are free: on, or off (when frames come, or a board or a switch asks for it: best where boards are attached to a switch, which decides)"},
-	{Name: "memory", Default: "0", Help: "bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several. All boards of an instance together have no more than the machine, which gives it as it is used"},
-	{Name: "page", Default: "2M", Help: "bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"},
-	{Name: "memory-promise", Default: "0", Help: "bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"},
-	{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
-}
-
 // Kind declares snic, whose tasks may be any functions. What these do to packets it knows
 // (graph.Kind.Effects).
 func Kind(functions ...graph.Kind) *graph.Kind {
@@ -183,7 +152,7 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 		Name:     "snic",
 		Summary:  "a SuperNIC: tenants' network tasks in chains, scheduled, launched, scaled and shared fairly",
 		Doc:      doc,
-		Params:   params,
+		Params:   arguments.Params(),
 		Reasons:  reasons[:],
 		Counters: pauseCounters[:],
 		Tables:   tables(),
@@ -235,29 +204,49 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 
 var schedulers = [...]string{"chain", "panic"}
 
-// settings are the parsed arguments.
+// settings are the arguments, and what follows from them.
 type settings struct {
-	library                     *library
-	lossless                    [ports]int8 // the priority that is not to lose frames, of each port; -1: none
-	deployment                  *dag.Deployment
-	shares, ahead               bool
-	parallel                    uint8
-	branches                    int  // of a stage, at most
-	panics                      bool // the scheduler is PANIC's
-	pass, decide, sync          clock.Duration
-	epoch, slack, monitor, idle clock.Duration
-	poolCopy                    clock.Duration
-	rate, portRate              int64
-	victims                     int // percent
-	burst                       int
-	store                       int64
-	packets, flows              int
-	poolPort, poolMTU           int // -1: none
-	regions                     int
-	memory, page                int64
-	promise                     int64
-	workers                     int // that the board has
+	_        struct{}      `arg:"deployment" own:"true" need:"see quillon nf describe snic" help:"YAML: regions, tasks, tenants, dags, rules"`
+	shares   bool          `arg:"fair" words:"off on" help:"hold tenants to their shares when something is scarce, memory too: on or off"`
+	epoch    time.Duration `arg:"epoch" range:"5us..1s" help:"EPOCH_LEN: how often shares are divided"`
+	monitor  time.Duration `arg:"monitor" range:"100us..1m" help:"MONITOR_PERIOD: how long a task is overloaded, or one instance too many, before it is scaled; no less than it takes to load a region"`
+	idle     time.Duration `arg:"idle" range:"0..1h" default:"0" help:"how long without packets until the last instance of a task is descheduled; 0: never"`
+	victims  int           `arg:"victims" range:"0..100" help:"how many percent of the chains that are descheduled stay in their regions until these are needed"`
+	rate     int64         `arg:"pr-rate" unit:"1000" range:"1e3..1e12" help:"bytes a second into the configuration port, which loads a region"`
+	portRate int64         `arg:"port-rate" unit:"1000" range:"1e3..1e13" help:"bits a second of each port, which tenants share"`
+	burst    int           `arg:"burst" unit:"1024" range:"1..2^30" help:"bytes that a tenant may always send in one go"`
+	slack    time.Duration `arg:"slack" range:"0..1s" help:"for how long what nobody used may be used later: as long as frames may come in one clump, since a worker was away"`
+	_        struct{}      `arg:"parallel" own:"true" default:"auto" help:"run independent tasks on copies, side by side: auto (where that takes less time: two branches of a stage or more have a task with throughput= or latency=), on, off, or on with at most so many branches: 2 to 8"`
+	panics   bool          `arg:"scheduler" words:"chain panic" help:"what a packet gets credits for: chain (all that is left of its chain, where it is free) or panic (one task, and then the next, as with PANIC; to compare with)"`
+	pass     time.Duration `arg:"pass" range:"0..1s" default:"0" help:"a model of a board: how long a packet takes through the scheduler, each time; 64ns on the source's. 0: as long as it takes here"`
+	decide   time.Duration `arg:"decide" range:"0..1s" default:"0" help:"a model of a board: the least time between two decisions of the scheduler; 4ns on the source's"`
+	sync     time.Duration `arg:"sync" range:"0..1s" default:"0" help:"a model of a board: how long a copy takes through the synchronisation buffer; 16ns on the source's"`
+	store    int64         `arg:"store" unit:"1024" range:"2^11..2^40" help:"packet store: bytes of packets that wait; with several workers each has its part of it"`
+	packets  int           `arg:"packets" unit:"1024" range:"64..2^20" default:"4096" help:"packets that wait or are in tasks, at most; with several workers each has its part, 64 or more"`
+	_        struct{}      `arg:"pool-port" own:"true" help:"port to the boards of the pool (quillon run --pool), as in p14; the other one of its pair is not used"`
+	poolMTU  int           `arg:"pool-mtu" unit:"1024" range:"576..2^16" help:"of that port: 22 more than that of the others lets all frames through"`
+	poolCopy time.Duration `arg:"pool-copy" range:"0..1h" default:"0" help:"how often a board of the pool gets a copy of what its DAG's tasks know here, if frames came since, made beside the frames: so much is lost, and what that takes, if this board dies; 0: all that they have learnt here"`
+	_        struct{}      `arg:"lossless" own:"true" help:"priorities of ports that PFC (IEEE 802.1Qbb) keeps from losing frames, as in p0:3+p1:3: a tenant that has nearly had its share, or its part of the packet store, makes the port pause its sender; pauses that are asked for at the port hold frames of the priority that leave by it. A frame's priority is that of its VLAN tag, and 0 without one. A pause lasts 100 ms at most"`
+	ahead    bool          `arg:"pre-launch" words:"off on" help:"launch what is deployed where regions are free: on, or off (when frames come, or a board or a switch asks for it: best where boards are attached to a switch, which decides)"`
+	memory   int64         `arg:"memory" unit:"1024" range:"0..2^40" help:"bytes of memory on the board, for tasks that declare memory:; 0: they have Go's. Of each worker, where there are several. All boards of an instance together have no more than the machine, which gives it as it is used"`
+	page     int64         `arg:"page" unit:"1024" range:"4096..2^24" help:"bytes of its pages: a power of two, 4k to 16M; the same on all boards of a pool"`
+	promise  int64         `arg:"memory-promise" unit:"1024" range:"0..2^40" help:"bytes that tasks may declare beyond what there is room for, here and at boards of the pool that are known: they may be refused when they are used"`
+	flows    int           `arg:"flows" unit:"1024" range:"4..2^26" default:"131072" help:"flows whose rule is remembered"`
+
+	library    *library
+	deployment *dag.Deployment
+	lossless   [ports]int8 // the priority that is not to lose frames, of each port; -1: none
+	parallel   uint8
+	branches   int // of a stage, at most
+	poolPort   int // -1: none
+	regions    int
+	workers    int // that the board has
 }
+
+var arguments = arg.Declare("", settings{
+	shares: true, ahead: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
+	burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500, page: vmem.PageBytes, branches: maxLanes, victims: 100,
+})
 
 // setParallel reads parallel=.
 func (s *settings) setParallel(v string) error {
@@ -274,42 +263,18 @@ func (s *settings) setParallel(v string) error {
 }
 
 func (l *library) parseArgs(args graph.Args) (settings, error) {
-	s := settings{library: l, shares: true, ahead: true, epoch: 20 * time.Microsecond, slack: 5 * time.Millisecond, monitor: 5 * time.Millisecond, rate: 800e6, portRate: 100e9,
-		burst: 256 << 10, store: 16 << 20, packets: 4096, flows: 1 << 17, poolPort: -1, poolMTU: 1500, page: vmem.PageBytes, branches: maxLanes, victims: 100}
-	r := arg.Read("", args)
 	var wrong error
+	s, r := arguments.Read(args)
+	s.library = l
 	r.Func("deployment", func(v string) error { s.deployment, wrong = l.deployment(v); return wrong })
 	if wrong != nil {
 		return s, wrong // says so itself
 	}
-	r.OnOff("fair", &s.shares)
-	r.OnOff("pre-launch", &s.ahead)
 	for i := range s.lossless {
 		s.lossless[i] = -1
 	}
 	r.Func("lossless", func(v string) (err error) { s.lossless, err = parseLossless(v); return err })
 	r.Func("parallel", s.setParallel)
-	r.Duration("epoch", &s.epoch, 5*time.Microsecond, time.Second)
-	r.Duration("slack", &s.slack, 0, time.Second)
-	r.Duration("monitor", &s.monitor, 100*time.Microsecond, time.Minute)
-	r.Duration("idle", &s.idle, 0, time.Hour)
-	arg.Number(r, "victims", &s.victims, 0, 100)
-	arg.Scaled(r, "pr-rate", &s.rate, 1000, 1000, 1e12)
-	arg.Scaled(r, "port-rate", &s.portRate, 1000, 1000, 1e13)
-	arg.Scaled(r, "burst", &s.burst, 1024, 1, 1<<30)
-	r.Func("scheduler", func(v string) error {
-		i := slices.Index(schedulers[:], v)
-		if i < 0 {
-			return errors.New("want chain or panic")
-		}
-		s.panics = i > 0
-		return nil
-	})
-	r.Duration("pass", &s.pass, 0, time.Second)
-	r.Duration("decide", &s.decide, 0, time.Second)
-	r.Duration("sync", &s.sync, 0, time.Second)
-	arg.Scaled(r, "store", &s.store, 1024, 1<<11, 1<<40)
-	arg.Scaled(r, "packets", &s.packets, 1024, 64, 1<<20)
 	r.Func("pool-port", func(v string) (err error) {
 		digits, ok := strings.CutPrefix(v, "p")
 		if s.poolPort, err = strconv.Atoi(digits); err != nil || !ok || s.poolPort < 0 || s.poolPort >= ports {
@@ -317,21 +282,14 @@ func (l *library) parseArgs(args graph.Args) (settings, error) {
 		}
 		return nil
 	})
-	arg.Scaled(r, "pool-mtu", &s.poolMTU, 1024, 576, 1<<16)
-	r.Duration("pool-copy", &s.poolCopy, 0, time.Hour)
 	if s.poolCopy > 0 && s.poolCopy < fullEvery {
 		r.Failf("pool-copy=%v: want 0, or %v or more", s.poolCopy, fullEvery)
 	}
-	arg.Scaled(r, "memory", &s.memory, 1024, 0, 1<<40)
-	arg.Scaled(r, "page", &s.page, 1024, 4<<10, 16<<20)
-	arg.Scaled(r, "memory-promise", &s.promise, 1024, 0, 1<<40)
 	if s.page&(s.page-1) != 0 {
 		r.Failf("page=%d: want a power of two", s.page)
 	} else if s.memory%s.page != 0 {
 		r.Failf("memory=%d: want whole pages of %d bytes (page=)", s.memory, s.page)
 	}
-	arg.Scaled(r, "flows", &s.flows, 1024, 4, 1<<26)
-	r.Need("deployment", "see quillon nf describe snic")
 	if err := r.Err(); err != nil {
 		return s, err
 	}

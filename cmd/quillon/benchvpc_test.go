@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/rack/vpc"
 	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/dag"
@@ -27,7 +28,7 @@ func TestVPCSteps(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := snic.Check(spec, functions(), knownTasks); err != nil {
+			if _, err := snic.Check(spec, registry.Functions(), knownTasks); err != nil {
 				t.Error(err)
 			}
 			if run := spec.DAGs[0].Run; run != strings.Join(s.tasks, " -> ") {

@@ -23,6 +23,7 @@ import (
 // undeclared are the kinds of which snic.Effects says nothing, and why.
 var undeclared = map[string]string{
 	"tee":          "one input, two outputs",
+	"mirror":       "an output of its own, for copies",
 	"sink":         "no output",
 	"snic":         "is what tasks run in",
 	"p4":           "does what its program says",

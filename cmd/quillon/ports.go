@@ -7,13 +7,13 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/controlplane/bridge"
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -29,35 +29,59 @@ const (
 	kindTAP      = "tap"
 )
 
+// xdpArgs are the arguments of an AF_XDP port.
+type xdpArgs struct {
+	dev      string         `arg:"dev" need:"name the interface" help:"the interface"`
+	_        struct{}       `arg:"pair" own:"true" help:"the port that is the other end of the wire: what the graph does not want crosses to it in the kernel, and everything does when this process is gone"`
+	mode     afxdp.Mode     `arg:"xdp" words:"auto native generic" help:"auto, native or generic"`
+	copying  afxdp.Copying  `arg:"copy" words:"auto always never" help:"auto: where the driver has no zero-copy; always: also where it has, for drivers whose zero-copy is broken; never: zero-copy or nothing"`
+	queues   int            `arg:"queues" range:"0.." keep:"all" help:"queues to open"`
+	_        struct{}       `arg:"cpu" own:"true" default:"any" help:"processors that the workers are pinned to, as 2,3 or 4-7: that of queue 0 to the first, and so on; the same for all ports"`
+	ring     int            `arg:"ring" range:"0.." help:"entries of a ring: frames that may come while a worker is busy"`
+	frames   int            `arg:"frames" range:"0.." default:"four rings" help:"frames of memory a queue"`
+	busyPoll int            `arg:"busy-poll" range:"0.." help:"µs that a system call polls the device itself"`
+	fallback afxdp.Fallback `arg:"fallback" words:"redirect pass" help:"of a pair, frames that no process takes: redirect to the other interface, or pass to the kernel (a bridge that has both)"`
+	stale    time.Duration  `arg:"stale" range:"1ns.." default:"60ms" help:"of a pair: how long a worker may be silent before frames cross in the kernel; 1s by default where they are dropped instead, for a function that is closed"`
+	keep     bool           `arg:"keep" words:"false true" default:"false, true in a splice of quillon bridge" help:"of a pair: leave the wire in the kernel at a clean stop"`
+	leave    bool           `arg:"offloads" words:"set leave" help:"set what AF_XDP needs and restore it at the end, or leave"`
+}
+
+// packetArgs are those of a packet socket.
+type packetArgs struct {
+	dev    string `arg:"dev" need:"name the interface" help:"the interface"`
+	frames int    `arg:"frames" range:"0.." default:"1024" help:"frames of memory"`
+	leave  bool   `arg:"offloads" words:"set leave" help:"set what is needed and restore it at the end, or leave"`
+}
+
+// tapArgs are those of a TAP interface.
+type tapArgs struct {
+	dev    string `arg:"dev" need:"name the interface" help:"its name; made, and gone with the port, unless it is there already as a persistent one"`
+	mtu    int    `arg:"mtu" range:"0.." default:"1500, or as it is" help:"to set; by default one that is there keeps its own"`
+	frames int    `arg:"frames" range:"0.." default:"512" help:"frames of memory"`
+}
+
+var (
+	xdpArguments    = arg.Declare("", xdpArgs{ring: afxdp.DefaultRing})
+	packetArguments = arg.Declare("", packetArgs{})
+	tapArguments    = arg.Declare("", tapArgs{})
+)
+
 // portKinds are the sorts of ports that a Spec may name.
 func portKinds() []graph.PortKind {
 	return []graph.PortKind{
-		{Name: kindAFXDP, Summary: "an interface over AF_XDP, all queues", Params: []graph.Param{
-			{Name: "dev", Help: "the interface"},
-			{Name: "pair", Help: "the port that is the other end of the wire: what the graph does not want crosses to it in the kernel, and everything does when this process is gone"},
-			{Name: "xdp", Default: "auto", Help: "auto, native or generic"},
-			{Name: "copy", Default: "auto", Help: "auto: where the driver has no zero-copy; always: also where it has, for drivers whose zero-copy is broken; never: zero-copy or nothing"},
-			{Name: "queues", Default: "all", Help: "queues to open"},
-			{Name: "cpu", Default: "any", Help: "processors that the workers are pinned to, as 2,3 or 4-7: that of queue 0 to the first, and so on; the same for all ports"},
-			{Name: "ring", Default: strconv.Itoa(afxdp.DefaultRing), Help: "entries of a ring: frames that may come while a worker is busy"},
-			{Name: "frames", Default: "four rings", Help: "frames of memory a queue"},
-			{Name: "busy-poll", Default: "0", Help: "µs that a system call polls the device itself"},
-			{Name: "fallback", Default: "redirect", Help: "of a pair, frames that no process takes: redirect to the other interface, or pass to the kernel (a bridge that has both)"},
-			{Name: "stale", Default: afxdp.DefaultStale.String(), Help: "of a pair: how long a worker may be silent before frames cross in the kernel; 1s by default where they are dropped instead, for a function that is closed"},
-			{Name: "keep", Default: "false, true in a splice of quillon bridge", Help: "of a pair: leave the wire in the kernel at a clean stop"},
-			{Name: "offloads", Default: "set", Help: "set what AF_XDP needs and restore it at the end, or leave"},
-		}},
-		{Name: kindAFPacket, Summary: "an interface over a packet socket, where AF_XDP is missing; frames cross only while this process lives", Params: []graph.Param{
-			{Name: "dev", Help: "the interface"},
-			{Name: "frames", Default: "1024", Help: "frames of memory"},
-			{Name: "offloads", Default: "set", Help: "set what is needed and restore it at the end, or leave"},
-		}},
-		{Name: kindTAP, Summary: "a TAP interface of this host", Params: []graph.Param{
-			{Name: "dev", Help: "its name; made, and gone with the port, unless it is there already as a persistent one"},
-			{Name: "mtu", Default: "1500, or as it is", Help: "to set; by default one that is there keeps its own"},
-			{Name: "frames", Default: "512", Help: "frames of memory"},
-		}},
+		{Name: kindAFXDP, Summary: "an interface over AF_XDP, all queues", Params: xdpArguments.Params()},
+		{Name: kindAFPacket, Summary: "an interface over a packet socket, where AF_XDP is missing; frames cross only while this process lives", Params: packetArguments.Params()},
+		{Name: kindTAP, Summary: "a TAP interface of this host", Params: tapArguments.Params()},
 	}
+}
+
+// readPort reads the arguments of port name.
+func readPort[T any](name string, set *arg.Set[T], args graph.Args) (T, error) {
+	v, r := set.Read(args)
+	if err := r.Err(); err != nil {
+		return v, fmt.Errorf("port %s: %w", name, err)
+	}
+	return v, nil
 }
 
 // openPorts are the ports of a Spec, opened. Once the graph runs, ports are
@@ -141,7 +165,7 @@ func prepare(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPort
 			}
 			continue
 		}
-		opt, err := afxdpOptions(name, p.Args, filter, clk)
+		x, err := readPort(name, xdpArguments, p.Args)
 		if err != nil {
 			return nil, err
 		}
@@ -154,7 +178,7 @@ func prepare(spec *graph.Spec, filter port.Filter, clk clock.Clock) (_ *openPort
 		}
 		cfg := afxdp.PairConfig{
 			A: p.Args["dev"], B: q.Args["dev"], NameA: name, NameB: other,
-			IndexA: uint16(i), IndexB: uint16(slices.Index(names, other)), Options: opt,
+			IndexA: uint16(i), IndexB: uint16(slices.Index(names, other)), Options: x.options(filter, clk), Fallback: x.fallback, Keep: x.keep,
 		}
 		if err := o.openPair(name, other, cfg, p.Args); err != nil {
 			return nil, err
@@ -185,9 +209,6 @@ func (o *openPorts) attach() error {
 
 // openPair opens two ports that are a pair.
 func (o *openPorts) openPair(name, other string, cfg afxdp.PairConfig, args graph.Args) error {
-	if err := pairOptions(name, args, &cfg); err != nil {
-		return err
-	}
 	var notes []string
 	hint, err := besideBridge(cfg.A, cfg.B)
 	if err != nil {
@@ -224,42 +245,34 @@ func (o *openPorts) openPair(name, other string, cfg afxdp.PairConfig, args grap
 
 // openOne opens a port that is not one of a pair.
 func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter port.Filter, clk clock.Clock) error {
-	args := p.Args
-	if args["dev"] == "" {
-		return fmt.Errorf("port %s: dev is missing: name the interface", name)
-	}
 	var now opened
 	switch p.Kind {
 	case kindAFXDP:
-		opt, err := afxdpOptions(name, args, filter, clk)
+		x, err := readPort(name, xdpArguments, p.Args)
 		if err != nil {
 			return err
 		}
-		d, err := afxdp.Open(afxdp.Config{Name: name, Interface: args["dev"], Index: index, Options: opt})
+		d, err := afxdp.Open(afxdp.Config{Name: name, Interface: x.dev, Index: index, Options: x.options(filter, clk)})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
 		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, detach: d.Detach, close: d.Close}
 	case kindAFPacket:
-		cfg := afpacket.Config{Name: name, Interface: args["dev"], Index: index, Clock: clk}
-		if err := numbers(name, args, map[string]*int{"frames": &cfg.Frames}); err != nil {
+		x, err := readPort(name, packetArguments, p.Args)
+		if err != nil {
 			return err
 		}
-		var err error
-		if cfg.LeaveOffloads, err = leaveOffloads(name, args); err != nil {
-			return err
-		}
-		q, err := afpacket.Open(cfg)
+		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: clk, Frames: x.frames, LeaveOffloads: x.leave})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
 		now = opened{queues: []port.Port{q}, close: q.Close}
 	case kindTAP:
-		cfg := tap.Config{Name: name, Device: args["dev"], Index: index, Clock: clk}
-		if err := numbers(name, args, map[string]*int{"frames": &cfg.Frames, "mtu": &cfg.MTU}); err != nil {
+		x, err := readPort(name, tapArguments, p.Args)
+		if err != nil {
 			return err
 		}
-		q, err := tap.Open(cfg)
+		q, err := tap.Open(tap.Config{Name: name, Device: x.dev, Index: index, Clock: clk, Frames: x.frames, MTU: x.mtu})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
@@ -270,32 +283,6 @@ func (o *openPorts) openOne(name string, index uint16, p graph.PortSpec, filter 
 	o.ports[name] = now.queues
 	o.open = append(o.open, now)
 	return nil
-}
-
-// numbers reads the arguments that are numbers.
-func numbers(name string, args graph.Args, to map[string]*int) error {
-	for _, arg := range slices.Sorted(maps.Keys(to)) {
-		v, ok := args[arg]
-		if !ok {
-			continue
-		}
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 0 {
-			return fmt.Errorf("port %s: %s=%s: want a number", name, arg, v)
-		}
-		*to[arg] = n
-	}
-	return nil
-}
-
-func leaveOffloads(name string, args graph.Args) (bool, error) {
-	switch args["offloads"] {
-	case "", "set":
-		return false, nil
-	case "leave":
-		return true, nil
-	}
-	return false, fmt.Errorf("port %s: offloads=%s: want set or leave", name, args["offloads"])
 }
 
 // add opens one more port while the graph runs.
@@ -445,69 +432,12 @@ func withoutDev(a graph.Args) graph.Args {
 	return b
 }
 
-func afxdpOptions(name string, args graph.Args, filter port.Filter, clk clock.Clock) (afxdp.Options, error) {
-	opt := afxdp.Options{Filter: &filter, Clock: clk}
-	bad := func(arg, want string) error {
-		return fmt.Errorf("port %s: %s=%s: want %s", name, arg, args[arg], want)
+// options are those of AF_XDP.
+func (x *xdpArgs) options(filter port.Filter, clk clock.Clock) afxdp.Options {
+	return afxdp.Options{
+		Filter: &filter, Clock: clk, Mode: x.mode, Copy: x.copying, Queues: x.queues, Ring: x.ring, Frames: x.frames, BusyPoll: x.busyPoll,
+		Stale: x.stale, LeaveOffloads: x.leave,
 	}
-	if args["dev"] == "" {
-		return opt, fmt.Errorf("port %s: dev is missing: name the interface", name)
-	}
-	switch args["xdp"] {
-	case "", "auto":
-	case "native":
-		opt.Mode = afxdp.Native
-	case "generic":
-		opt.Mode = afxdp.Generic
-	default:
-		return opt, bad("xdp", "auto, native or generic")
-	}
-	switch args["copy"] {
-	case "", "auto":
-	case "always":
-		opt.Copy = afxdp.CopyAlways
-	case "never":
-		opt.Copy = afxdp.CopyNever
-	default:
-		return opt, bad("copy", "auto, always or never")
-	}
-	if args["queues"] == "all" {
-		args = maps.Clone(args)
-		delete(args, "queues")
-	}
-	err := numbers(name, args, map[string]*int{"queues": &opt.Queues, "ring": &opt.Ring, "frames": &opt.Frames, "busy-poll": &opt.BusyPoll})
-	if err != nil {
-		return opt, err
-	}
-	if opt.LeaveOffloads, err = leaveOffloads(name, args); err != nil {
-		return opt, err
-	}
-	if v, ok := args["stale"]; ok {
-		d, err := time.ParseDuration(v)
-		if err != nil || d <= 0 {
-			return opt, bad("stale", "a duration such as 50ms")
-		}
-		opt.Stale = d
-	}
-	return opt, nil
-}
-
-func pairOptions(name string, args graph.Args, cfg *afxdp.PairConfig) error {
-	switch args["fallback"] {
-	case "", "redirect":
-	case "pass":
-		cfg.Fallback = afxdp.Pass
-	default:
-		return fmt.Errorf("port %s: fallback=%s: want redirect or pass", name, args["fallback"])
-	}
-	if v, ok := args["keep"]; ok {
-		keep, err := strconv.ParseBool(v)
-		if err != nil {
-			return fmt.Errorf("port %s: keep=%s: want true or false", name, v)
-		}
-		cfg.Keep = keep
-	}
-	return nil
 }
 
 // there is which of the names interfaces have; none is an error.

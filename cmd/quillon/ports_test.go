@@ -155,12 +155,12 @@ func TestCopyArgument(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, p := range spec.Ports {
-			if opt, err := afxdpOptions(name, p.Args, port.Filter{}, nil); err != nil || opt.Copy != want {
-				t.Errorf("--copy %s: %v, %v", word, opt.Copy, err)
+			if x, err := readPort(name, xdpArguments, p.Args); err != nil || x.options(port.Filter{}, nil).Copy != want {
+				t.Errorf("--copy %s: %v, %v", word, x.copying, err)
 			}
 		}
 	}
-	if _, err := afxdpOptions("x", graph.Args{"dev": "eth1", "copy": "force"}, port.Filter{}, nil); err == nil || err.Error() != "port x: copy=force: want auto, always or never" {
+	if _, err := readPort("x", xdpArguments, graph.Args{"dev": "eth1", "copy": "force"}); err == nil || err.Error() != "port x: copy=force: want auto, always or never" {
 		t.Error(err)
 	}
 	f := runFlags{inline: "eth1,eth2", nfs: []string{"wire"}, port: kindAFPacket, xdp: "auto", copying: "never"}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/dag"
@@ -263,7 +264,7 @@ type checkedDAG struct {
 }
 
 func check(spec *dag.Spec) (checked, error) {
-	d, err := snic.Check(spec, functions(), knownTasks)
+	d, err := snic.Check(spec, registry.Functions(), knownTasks)
 	if err != nil {
 		return checked{}, err
 	}

@@ -135,24 +135,9 @@ mode, 54 the tunnel's over IPv4, 74 over IPv6. IPv4 without DF is not fragmented
 it is dropped and no more. mss=auto has TCP ask for no more than fits.
 
 Port a is the plain side, port b the protected one.`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "keys", File: true, Help: "the file of keys (see above); read again at every change of arguments"},
-			{Name: "out", Help: "SAs from a to b, as SPI@DESTINATION+...: 0x100@10.0.2.0/24+0x101@2001:db8:2::/48; the longest prefix counts; can be changed while running"},
-			{Name: "in", Help: "SAs from b to a, as SPI@SOURCE+... or SPI for any source; can be changed while running"},
-			{Name: "mode", Default: "transport", Help: "transport, or tunnel: the whole packet inside a new one from local to remote; can be changed while running"},
-			{Name: "local", Help: "tunnel: this end's address"},
-			{Name: "remote", Help: "tunnel: the other end's"},
-			{Name: "esn", Default: "off", Help: "on: sequence numbers of 64 bits (RFC 4304); both ends alike"},
-			{Name: "window", Default: "128", Help: "newest sequence numbers among which packets may arrive in any order: a multiple of 64, to 1024"},
-			{Name: "lifetime", Default: "4294967295, with esn=on 1099511627776", Help: "packets that an SA may send, at most the default; can be changed while running"},
-			{Name: "mtu", Default: "1500", Help: "the longest IP packet to send, protected; can be changed while running"},
-			mtu.Param,
-			{Name: "other", Default: "pass", Help: "IP from a that no SA covers: pass in the clear, or drop; can be changed while running"},
-			{Name: "iv", Default: "random", Help: "where IVs begin; sequence: at 0, so that output repeats: only with keys that are new at every start"},
-			{Name: "keep", Default: "on", Help: "keep sequence numbers beyond the process, where the instance has a state file; off: do not, and start with new keys"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Note: func(args graph.Args) string {
@@ -183,21 +168,34 @@ type selected struct {
 
 // config is what the arguments say.
 type config struct {
-	keys          string
-	sends, takes  []selected
-	tunnel        bool
-	local, remote netip.Addr
-	esn, randomIV bool
-	keep          bool
-	dropOther     bool
-	window, mtu   int
-	mss           mtu.MSS
-	lifetime      uint64
+	settings
+	sends, takes []selected
+	mss          mtu.MSS
 
 	out     bart.Fast[*sa]
 	in      map[uint32]*inSA
 	covered bart.Fast[struct{}] // sources of in
 }
+
+// settings are the arguments, as they are given.
+type settings struct {
+	keys     string     `arg:"keys" file:"true" help:"the file of keys (see above); read again at every change of arguments"`
+	_        struct{}   `arg:"out" own:"true" help:"SAs from a to b, as SPI@DESTINATION+...: 0x100@10.0.2.0/24+0x101@2001:db8:2::/48; the longest prefix counts; can be changed while running"`
+	_        struct{}   `arg:"in" own:"true" help:"SAs from b to a, as SPI@SOURCE+... or SPI for any source; can be changed while running"`
+	tunnel   bool       `arg:"mode" words:"transport tunnel" help:"transport, or tunnel: the whole packet inside a new one from local to remote; can be changed while running"`
+	local    netip.Addr `arg:"local" help:"tunnel: this end's address"`
+	remote   netip.Addr `arg:"remote" help:"tunnel: the other end's"`
+	esn      bool       `arg:"esn" words:"off on" help:"on: sequence numbers of 64 bits (RFC 4304); both ends alike"`
+	window   int        `arg:"window" range:"64..1024" help:"newest sequence numbers among which packets may arrive in any order: a multiple of 64, to 1024"`
+	lifetime uint64     `arg:"lifetime" range:"1..2^40" default:"4294967295, with esn=on 1099511627776" help:"packets that an SA may send, at most the default; can be changed while running"`
+	mtu      int        `arg:"mtu" range:"68..65535" help:"the longest IP packet to send, protected; can be changed while running"`
+	mtu.Setting
+	dropOther bool `arg:"other" words:"pass drop" help:"IP from a that no SA covers: pass in the clear, or drop; can be changed while running"`
+	randomIV  bool `arg:"iv" words:"sequence random" help:"where IVs begin; sequence: at 0, so that output repeats: only with keys that are new at every start"`
+	keep      bool `arg:"keep" words:"off on" help:"keep sequence numbers beyond the process, where the instance has a state file; off: do not, and start with new keys"`
+}
+
+var arguments = arg.Declare("", settings{randomIV: true, keep: true, window: 128, mtu: 1500})
 
 // outerLen is the length of the tunnel's outer header.
 func (cfg *config) outerLen() int {
@@ -225,25 +223,14 @@ const (
 )
 
 func parseArgs(args graph.Args) (*config, error) {
-	cfg := &config{randomIV: true, keep: true, window: 128, mtu: 1500}
-	r := arg.Read("", args)
-	r.Func("keys", func(v string) error { cfg.keys = v; return nil })
+	s, r := arguments.Read(args)
+	cfg := &config{settings: s}
 	r.Func("out", func(v string) (err error) { cfg.sends, err = parseSAs(v, true); return err })
 	r.Func("in", func(v string) (err error) { cfg.takes, err = parseSAs(v, false); return err })
-	r.Either("mode", &cfg.tunnel, "transport", "tunnel")
-	r.Addr("local", &cfg.local)
-	r.Addr("remote", &cfg.remote)
-	r.OnOff("esn", &cfg.esn)
-	arg.Number(r, "window", &cfg.window, MinWindow, MaxWindow)
 	if cfg.window%64 != 0 {
 		r.Failf("window=%d: want a multiple of 64", cfg.window)
 	}
-	arg.Number(r, "lifetime", &cfg.lifetime, 1, maxPacketsESN)
-	arg.Number(r, "mtu", &cfg.mtu, 68, 65535)
-	mtu.ReadMSS(r, &cfg.mss, cfg.inner())
-	r.Either("other", &cfg.dropOther, "pass", "drop")
-	r.Either("iv", &cfg.randomIV, "sequence", "random")
-	r.OnOff("keep", &cfg.keep)
+	cfg.mss = cfg.MSS.Within(cfg.inner())
 	most := uint64(maxPackets)
 	if cfg.esn {
 		most = maxPacketsESN

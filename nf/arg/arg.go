@@ -1,16 +1,23 @@
-// Package arg reads the arguments of apps: strings by name. What is not given
-// keeps the value that it has.
+// Package arg is the arguments of apps: strings by name. An app declares them once, as the fields of
+// its settings (Declare); what documents them and what reads them comes from there:
 //
-//	s := settings{mtu: 1500, vni: -1}
-//	r := arg.Read("vxlan", args)
-//	arg.Number(r, "mtu", &s.mtu, 576, 65535)
-//	arg.Number(r, "vni", &s.vni, 0, 1<<24-1, "none")
-//	r.Either("others", &s.drop, "pass", "drop")
-//	r.Need("remote", "the other end's address")
+//	type settings struct {
+//		mtu        int        `arg:"mtu" range:"576..65535" help:"bytes of the longest datagram"`
+//		vni        int32      `arg:"vni" range:"0..2^24-1" keep:"none" help:"network identifier"`
+//		dropOthers bool       `arg:"others" words:"pass drop" help:"frames that are none of the tunnel's"`
+//		remote     netip.Addr `arg:"remote" need:"the other end's address" help:"the other end"`
+//	}
+//
+//	var arguments = arg.Declare("vxlan", settings{mtu: 1500, vni: -1})
+//
+//	s, r := arguments.Read(args)
+//	if s.mtu%2 != 0 {
+//		r.Failf("mtu=%d: want an even number", s.mtu)
+//	}
 //	return s, r.Err()
 //
-// Words behind limits, "none" above, stand for the value that is there. The first
-// error stays, and names the argument: "vxlan: mtu=9: want a number from 576 to 65535".
+// What is not given keeps the value that it has in the declaration. The first error stays, and names the
+// argument: "vxlan: mtu=9: want a number from 576 to 65535". A Reader also reads arguments one by one.
 package arg
 
 import (
@@ -31,6 +38,7 @@ type Reader struct {
 	args  map[string]string
 	asked []string
 	err   error
+	bare  error // err, without what it is about
 }
 
 // Read begins with the arguments of an app of that kind, which errors begin with
@@ -79,6 +87,7 @@ func (r *Reader) Func(name string, read func(v string) error, words ...string) {
 		if len(words) > 0 {
 			err = fmt.Errorf("%w, or %s", err, strings.Join(words, " or "))
 		}
+		r.bare = err
 		r.Failf("%s=%s: %w", name, clip(v), err)
 	}
 }

@@ -11,7 +11,9 @@ package balance
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
@@ -80,17 +82,9 @@ backends_ipv6, too. Nobody answers ARP or neighbour solicitations for the virtua
 address: the router before it needs an entry with any MAC behind port b, or mac=.
 
   quillon run --inline eth1,eth2 --nf balance,vip=10.0.0.100,port=80,backends=10.0.0.1@02:00:00:00:00:01+10.0.0.2@02:00:00:00:00:02*2`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "vip", Help: "virtual address, or an IPv4 and an IPv6 one joined by +; needed"},
-			{Name: "port", Help: "of the service; needed"},
-			{Name: "backends", Default: "none", Help: "IP@MAC[*WEIGHT][/drain or /down], joined by +; can be changed while running"},
-			{Name: "mac", Default: "the backend's", Help: "source MAC address of answers"},
-			{Name: "size", Default: "65537", Help: "places in the lookup table: a prime, 100 times the backends or more"},
-			{Name: "conns", Default: "65536", Help: "connections that there is room for, about 55 bytes each"},
-			{Name: "idle", Default: "5m", Help: "a connection without traffic for so long makes room for another"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Tables:   tables(),
@@ -111,47 +105,56 @@ address: the router before it needs an entry with any MAC behind port b, or mac=
 }
 
 type settings struct {
-	vip      [2]netip.Addr // IPv4, IPv6
-	port     uint16
-	backends []backend
-	mac      [6]byte // zero: as it is
-	size     int
-	conns    int
-	idle     time.Duration
+	vip      vips          `arg:"vip" need:"the virtual address" help:"virtual address, or an IPv4 and an IPv6 one joined by +; needed"`
+	port     uint16        `arg:"port" range:"1..65535" need:"that of the service" help:"of the service; needed"`
+	backends backendList   `arg:"backends" default:"none" help:"IP@MAC[*WEIGHT][/drain or /down], joined by +; can be changed while running"`
+	mac      [6]byte       `arg:"mac" default:"the backend's" help:"source MAC address of answers"` // zero: as it is
+	size     int           `arg:"size" range:"3..2^22" help:"places in the lookup table: a prime, 100 times the backends or more"`
+	conns    int           `arg:"conns" range:"1..2^24" help:"connections that there is room for, about 55 bytes each"`
+	idle     time.Duration `arg:"idle" range:"1ns.." help:"a connection without traffic for so long makes room for another"`
 }
 
-func parse(args graph.Args) (settings, error) {
-	s := settings{size: 65537, conns: 65536, idle: 5 * time.Minute}
-	r := arg.Read("balance", args)
-	r.Each("vip", func(x string) error {
+var arguments = arg.Declare("balance", settings{size: 65537, conns: 65536, idle: 5 * time.Minute})
+
+// vips are the virtual addresses of IPv4 and IPv6.
+type vips [2]netip.Addr
+
+// UnmarshalText reads one address, or one of each family with a + in between.
+func (v *vips) UnmarshalText(text []byte) error {
+	for x := range strings.SplitSeq(string(text), "+") {
 		a, err := arg.ParseAddr(x)
-		if err != nil {
-			return err
-		}
 		i := 0
 		if a.Is6() {
 			i = 1
 		}
-		if s.vip[i].IsValid() {
-			return errors.New("want one address of a family")
+		if err == nil && v[i].IsValid() {
+			err = errors.New("want one address of a family")
 		}
-		s.vip[i] = a
-		return nil
-	})
-	arg.Number(r, "port", &s.port, 1, 65535)
+		if err != nil {
+			return fmt.Errorf("%q: %w", x, err)
+		}
+		v[i] = a
+	}
+	return nil
+}
+
+// backendList is read by parseBackends.
+type backendList []backend
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *backendList) UnmarshalText(text []byte) (err error) {
+	*b, err = parseBackends(string(text))
+	return err
+}
+
+func parse(args graph.Args) (settings, error) {
+	s, r := arguments.Read(args)
 	if s.port == hdr.RoCEv2Port {
 		r.Failf("port=%d: RoCE's ICRC covers the addresses", s.port)
 	}
-	arg.Value(r, "backends", &s.backends, parseBackends)
-	r.MAC("mac", &s.mac)
-	arg.Number(r, "size", &s.size, 3, 1<<22)
 	if !prime(s.size) {
 		r.Failf("size=%d: want a prime such as 65537", s.size)
 	}
-	arg.Number(r, "conns", &s.conns, 1, 1<<24)
-	r.Duration("idle", &s.idle, 1, arg.Longest)
-	r.Need("vip", "the virtual address")
-	r.Need("port", "that of the service")
 	for _, b := range s.backends {
 		if b.addr == s.vip[0] || b.addr == s.vip[1] {
 			r.Failf("%s is the virtual address, and cannot be a backend's", b.addr)

@@ -62,16 +62,9 @@ and written back. As a task of a board with memory (quillon nf describe snic), a
 its own, that is where they are: frames whose page is at another board wait for it.
 
   quillon run --inline eth1,eth2 --nf dummy,cost=500ns`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "cost", Default: "0s", Help: "time that a frame takes, at most 1ms; can be changed while running"},
-			{Name: "touch", Default: "0", Help: "bytes of memory that a frame accesses: a power of two, at most 4k"},
-			{Name: "memory", Default: "64k", Help: "bytes of memory that are accessed, those of a flow always the same; whole ones of touch="},
-			{Name: "hold", Default: "64", Help: "frames that wait for pages of memory, at most"},
-			{Name: "stray", Default: "0", Help: "access memory outside of what is reserved with every so many frames, as a test of what comes of it; 0: never"},
-			{Name: "hang", Default: "0", Help: "never come back from this frame, counted from 1, as a test of what comes of it; 0: never"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Effects: func(args graph.Args) effect.Effects {
@@ -94,20 +87,18 @@ its own, that is where they are: frames whose page is at another board wait for 
 func touches(args graph.Args) bool { return args["touch"] != "" && args["touch"] != "0" }
 
 type settings struct {
-	cost                       time.Duration
-	touch, memory, hold, stray int
-	hang                       int
+	cost   time.Duration `arg:"cost" range:"0..1ms" help:"time that a frame takes, at most 1ms; can be changed while running"`
+	touch  int           `arg:"touch" unit:"1024" range:"0..4096" help:"bytes of memory that a frame accesses: a power of two, at most 4k"`
+	memory int           `arg:"memory" unit:"1024" range:"1..2^34" help:"bytes of memory that are accessed, those of a flow always the same; whole ones of touch="`
+	hold   int           `arg:"hold" range:"0..2^14" help:"frames that wait for pages of memory, at most"`
+	stray  int           `arg:"stray" range:"0..2^30" help:"access memory outside of what is reserved with every so many frames, as a test of what comes of it; 0: never"`
+	hang   int           `arg:"hang" range:"0..2^30" help:"never come back from this frame, counted from 1, as a test of what comes of it; 0: never"`
 }
 
+var arguments = arg.Declare("dummy", settings{memory: 64 << 10, hold: 64})
+
 func parse(args graph.Args) (settings, error) {
-	s := settings{memory: 64 << 10, hold: 64}
-	r := arg.Read("dummy", args)
-	r.Duration("cost", &s.cost, 0, time.Millisecond)
-	arg.Scaled(r, "touch", &s.touch, 1024, 0, maxTouch)
-	arg.Scaled(r, "memory", &s.memory, 1024, 1, 1<<34)
-	arg.Number(r, "hold", &s.hold, 0, 1<<14)
-	arg.Number(r, "stray", &s.stray, 0, 1<<30)
-	arg.Number(r, "hang", &s.hang, 0, 1<<30)
+	s, r := arguments.Read(args)
 	switch {
 	case s.touch&(s.touch-1) != 0:
 		r.Failf("touch=%d: want a power of two", s.touch)

@@ -119,26 +119,9 @@ allow+in:b+proto:udp+sport:547+dport:546.
 
   quillon run --inline eth1,eth2 --nf firewall,rules=allow+in:a
   quillon run --inline eth1,eth2 --nf 'firewall,rules=allow+in:a;allow+in:b+dst:10.0.0.5+proto:tcp+dport:443'`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "rules", Default: "none", Help: "rules for IPv4; can be changed while running"},
-			{Name: "rules6", Default: "none", Help: "rules for IPv6"},
-			{Name: "default", Default: "deny", Help: "deny or allow: what opens a connection and meets no rule"},
-			{Name: "mode", Default: "strict", Help: "strict, or loose: TCP connections may be taken up in the middle, and numbers are not looked at"},
-			{Name: "conns", Default: "65536", Help: "connections that there is room for, about 150 bytes each"},
-			{Name: "half", Default: "a quarter of conns", Help: "half-open connections at most"},
-			{Name: "half-per-source", Default: "256", Help: "half-open connections of an IPv4 address, or of an IPv6 /64, at most"},
-			{Name: "per-source", Default: "none", Help: "connections of an IPv4 address, or of an IPv6 /64, at most, open ones included: of who opened them; can be changed while running"},
-			{Name: "tcp-half", Default: "30s", Help: "a half-open connection is forgotten after so long, TCP or not"},
-			{Name: "tcp-idle", Default: "2h4m", Help: "an open TCP connection is forgotten after so long without a packet"},
-			{Name: "tcp-close", Default: "2m", Help: "a TCP connection with a FIN is"},
-			{Name: "udp-idle", Default: "5m", Help: "a UDP flow that was answered is"},
-			{Name: "icmp-idle", Default: "1m", Help: "an ICMP query that was answered is"},
-			{Name: "other-idle", Default: "10m", Help: "a flow of another protocol that was answered is"},
-			{Name: "fragments", Default: "pass", Help: "pass, behind their first one, or drop"},
-			{Name: "non-ip", Default: "pass", Help: "what is no IP datagram, such as ARP: pass or drop"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Tables:   []table.Decl{decl(32), decl(128)},
@@ -171,41 +154,38 @@ func oneFamily(args graph.Args) string {
 
 // settings are the parsed arguments.
 type settings struct {
-	rules                    [2][]table.Entry // IPv4, IPv6
-	allow                    bool             // by default
-	strict                   bool
-	conns, half              int
-	halfPerSource, perSource int // perSource 0: no limit
-	tcpHalf, tcpIdle         time.Duration
-	tcpClose, udpIdle        time.Duration
-	icmpIdle, otherIdle      time.Duration
-	dropFragments, dropNonIP bool
+	_             struct{}         `arg:"rules" own:"true" default:"none" help:"rules for IPv4; can be changed while running"`
+	_             struct{}         `arg:"rules6" own:"true" default:"none" help:"rules for IPv6"`
+	rules         [2][]table.Entry // IPv4, IPv6
+	allow         bool             `arg:"default" words:"deny allow" help:"deny or allow: what opens a connection and meets no rule"`
+	strict        bool             `arg:"mode" words:"loose strict" help:"strict, or loose: TCP connections may be taken up in the middle, and numbers are not looked at"`
+	conns         int              `arg:"conns" range:"1..2^24" help:"connections that there is room for, about 150 bytes each"`
+	half          int              `arg:"half" range:"1..2^24" default:"a quarter of conns" help:"half-open connections at most"`
+	halfPerSource int              `arg:"half-per-source" range:"1..2^24" help:"half-open connections of an IPv4 address, or of an IPv6 /64, at most"`
+	perSource     int              `arg:"per-source" range:"1..2^24" keep:"none" help:"connections of an IPv4 address, or of an IPv6 /64, at most, open ones included: of who opened them; can be changed while running"` // 0: no limit
+	tcpHalf       time.Duration    `arg:"tcp-half" range:"1ns.." help:"a half-open connection is forgotten after so long, TCP or not"`
+	tcpIdle       time.Duration    `arg:"tcp-idle" range:"1ns.." help:"an open TCP connection is forgotten after so long without a packet"`
+	tcpClose      time.Duration    `arg:"tcp-close" range:"1ns.." help:"a TCP connection with a FIN is"`
+	udpIdle       time.Duration    `arg:"udp-idle" range:"1ns.." help:"a UDP flow that was answered is"`
+	icmpIdle      time.Duration    `arg:"icmp-idle" range:"1ns.." help:"an ICMP query that was answered is"`
+	otherIdle     time.Duration    `arg:"other-idle" range:"1ns.." help:"a flow of another protocol that was answered is"`
+	dropFragments bool             `arg:"fragments" words:"pass drop" help:"pass, behind their first one, or drop"`
+	dropNonIP     bool             `arg:"non-ip" words:"pass drop" help:"what is no IP datagram, such as ARP: pass or drop"`
 }
 
+var arguments = arg.Declare("firewall", settings{
+	strict: true, conns: 65536, halfPerSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
+	tcpClose: 2 * time.Minute, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, otherIdle: 10 * time.Minute,
+})
+
 func parse(args graph.Args) (settings, error) {
-	s := settings{strict: true, conns: 65536, halfPerSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
-		tcpClose: 2 * time.Minute, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, otherIdle: 10 * time.Minute}
-	r := arg.Read("firewall", args)
+	s, r := arguments.Read(args)
 	for i, name := range [2]string{"rules", "rules6"} {
 		r.Func(name, func(v string) (err error) {
 			s.rules[i], err = parseRules(v, decl([2]int{32, 128}[i]).Keys)
 			return err
 		})
 	}
-	r.Either("default", &s.allow, "deny", "allow")
-	r.Either("mode", &s.strict, "loose", "strict")
-	arg.Number(r, "conns", &s.conns, 1, 1<<24)
-	arg.Number(r, "half", &s.half, 1, 1<<24)
-	arg.Number(r, "half-per-source", &s.halfPerSource, 1, 1<<24)
-	arg.Number(r, "per-source", &s.perSource, 1, 1<<24, "none")
-	r.Duration("tcp-half", &s.tcpHalf, 1, longest)
-	r.Duration("tcp-idle", &s.tcpIdle, 1, longest)
-	r.Duration("tcp-close", &s.tcpClose, 1, longest)
-	r.Duration("udp-idle", &s.udpIdle, 1, longest)
-	r.Duration("icmp-idle", &s.icmpIdle, 1, longest)
-	r.Duration("other-idle", &s.otherIdle, 1, longest)
-	r.Either("fragments", &s.dropFragments, "pass", "drop")
-	r.Either("non-ip", &s.dropNonIP, "pass", "drop")
 	if s.half == 0 {
 		s.half = max(1, s.conns/4)
 	}

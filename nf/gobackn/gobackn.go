@@ -15,7 +15,6 @@ package gobackn
 import (
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
@@ -96,24 +95,9 @@ The last hop to the devices must be lossless. The longest value that fits is MTU
 Device behind eth1, network behind eth2. All workers know the same sessions. What one
 client sends in a session comes by one worker, as NICs steer it; where it changes to
 another, a frame that might overtake the one before it is dropped, and comes again.`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "devices", Default: "a", Help: "the port that faces the devices: a or b"},
-			{Name: "serve", Default: "all", Help: "addresses of devices, joined by +; frames of others pass. Needed where a switch floods frames to here"},
-			{Name: "window", Default: "128", Help: "frames on their way to a client, a session: a power of two"},
-			{Name: "backlog", Default: "128", Help: "frames that wait for the window, a session"},
-			{Name: "ack-every", Default: "100", Help: "frames that one ACK is for; no more than the client's window"},
-			{Name: "ack-delay", Default: "100us", Help: "an ACK waits so long for more frames"},
-			{Name: "timeout", Default: "4ms", Help: "without an ACK for so long, frames are sent again"},
-			{Name: "tries", Default: "64", Help: "timeouts in a row until a session is given up"},
-			{Name: "sessions", Default: "1023", Help: "sessions that can be open"},
-			{Name: "per-client", Default: "a half of sessions", Help: "of these, of a client's address"},
-			{Name: "idle", Default: "5m", Help: "a session without frames for so long makes room for another, when there is none; one that never had a frame does after a second"},
-			{Name: "hold", Default: "4096", Help: "frames kept, of all sessions"},
-			{Name: "mtu", Default: "1500", Help: "longest IP datagram to the network"},
-			{Name: "tick", Default: "50us", Help: "how exactly delays and timeouts are kept"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Effects:  graph.Always(effect.Unknown),
@@ -127,36 +111,55 @@ another, a frame that might overtake the one before it is dropped, and comes aga
 // client cannot take it without its header.
 func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}, Closed: true} }
 
+type settings struct {
+	devices  int           `arg:"devices" words:"a b" help:"the port that faces the devices: a or b"`
+	serve    []host        `arg:"serve" keep:"all" help:"addresses of devices, joined by +; frames of others pass. Needed where a switch floods frames to here"`
+	window   int           `arg:"window" range:"1..2^31-1" help:"frames on their way to a client, a session: a power of two"`
+	backlog  int           `arg:"backlog" range:"1..2^31-1" help:"frames that wait for the window, a session"`
+	ackEvery int           `arg:"ack-every" range:"1..2^31-1" default:"100" help:"frames that one ACK is for; no more than the client's window"`
+	ackDelay time.Duration `arg:"ack-delay" range:"1ns.." help:"an ACK waits so long for more frames"`
+	timeout  time.Duration `arg:"timeout" range:"1ns.." help:"without an ACK for so long, frames are sent again"`
+	tries    int           `arg:"tries" range:"1..2^31-1" help:"timeouts in a row until a session is given up"`
+	sessions int           `arg:"sessions" range:"1..2^31-1" help:"sessions that can be open"`
+	perPeer  int           `arg:"per-client" range:"1..2^31-1" default:"a half of sessions" help:"of these, of a client's address"`
+	idle     time.Duration `arg:"idle" range:"1ns.." help:"a session without frames for so long makes room for another, when there is none; one that never had a frame does after a second"`
+	hold     int           `arg:"hold" range:"1..2^31-1" help:"frames kept, of all sessions"`
+	mtu      int           `arg:"mtu" range:"1..2^31-1" help:"longest IP datagram to the network"`
+	tick     time.Duration `arg:"tick" range:"1us..10ms" help:"how exactly delays and timeouts are kept"`
+}
+
+var arguments = arg.Declare("gobackn", settings{
+	window: 128, backlog: 128, ackDelay: 100 * time.Microsecond, timeout: 4 * time.Millisecond, tries: 64, sessions: clio.Sessions - 1,
+	idle: 5 * time.Minute, hold: 4096, mtu: 1500, tick: 50 * time.Microsecond,
+})
+
+// host is the address of a device.
+type host [4]byte
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (h *host) UnmarshalText(text []byte) error {
+	ip, err := arg.ParseAddr(string(text))
+	if err != nil || !ip.Is4() {
+		return errors.New("want an IPv4 address")
+	}
+	*h = ip.As4()
+	return nil
+}
+
 func newApp(env graph.Env, args graph.Args) (*app, error) {
-	a := &app{tick: 50 * time.Microsecond, worker: env.Worker, workers: max(1, env.Workers)}
-	c := gbn.Config{Workers: a.workers}
-	r := arg.Read("gobackn", args)
-	number := func(name string, p *int) { arg.Number(r, name, p, 1, math.MaxInt32) }
-	arg.Choice(r, "devices", &a.devices, "a", "b")
-	r.Each("serve", func(v string) error {
-		ip, err := arg.ParseAddr(v)
-		if err != nil || !ip.Is4() {
-			return errors.New("want an IPv4 address")
-		}
-		c.Devices = append(c.Devices, ip.As4())
-		return nil
-	}, "all")
-	number("window", &c.Window)
-	number("backlog", &c.Backlog)
-	number("ack-every", &c.AckEvery)
-	r.Duration("ack-delay", &c.AckDelay, 1, arg.Longest)
-	r.Duration("timeout", &c.Timeout, 1, arg.Longest)
-	number("tries", &c.Tries)
-	number("sessions", &c.Sessions)
-	number("per-client", &c.PerPeer)
-	r.Duration("idle", &c.Idle, 1, arg.Longest)
-	number("hold", &c.Hold)
-	number("mtu", &c.MTU)
-	r.Duration("tick", &a.tick, time.Microsecond, 10*time.Millisecond)
+	s, r := arguments.Read(args)
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	if c.AckEvery == 0 && c.Window > 0 {
+	a := &app{devices: s.devices, tick: s.tick, worker: env.Worker, workers: max(1, env.Workers)}
+	c := gbn.Config{
+		Workers: a.workers, Window: s.window, Backlog: s.backlog, AckEvery: s.ackEvery, AckDelay: s.ackDelay, Timeout: s.timeout, Tries: s.tries,
+		Sessions: s.sessions, PerPeer: s.perPeer, Idle: s.idle, Hold: s.hold, MTU: s.mtu,
+	}
+	for _, h := range s.serve {
+		c.Devices = append(c.Devices, h)
+	}
+	if c.AckEvery == 0 {
 		c.AckEvery = min(100, c.Window)
 	}
 	server, err := gbn.NewServer(c)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/effect"
@@ -163,13 +164,7 @@ func Always(e effect.Effects) func(Args) effect.Effects {
 }
 
 // Param documents one argument of a Kind.
-type Param struct {
-	Name    string `json:"name"`
-	Default string `json:"default,omitempty"`
-	Help    string `json:"help"`
-	// File: it names a file of this machine.
-	File bool `json:"file,omitempty"`
-}
+type Param = arg.Param
 
 // Env is what an app may know of its surroundings when it is made.
 type Env struct {

@@ -76,3 +76,53 @@ func (h NSH) Encode(f *NSHFields) {
 	h[2], h[3] = 2, f.NextProtocol
 	be.PutUint32(h[4:], f.SPI<<8|uint32(f.SI))
 }
+
+// Sizes of the headers of a mirrored frame: GRE with a sequence number, and ERSPAN of type II.
+const (
+	GRESeqLen = 8
+	ERSPANLen = 8
+)
+
+// ProtoGRE is the IP protocol of generic routing encapsulation (RFC 2784).
+const ProtoGRE = 47
+
+// EtherERSPAN is GRE's protocol type of ERSPAN of types I and II (draft-foschiano-erspan).
+const EtherERSPAN = 0x88BE
+
+// GRESeq is a GRE header of 8 bytes with a sequence number (RFC 2890):
+//
+//	0 Flags (0x1000: there is a sequence number) | 2 Protocol | 4 Sequence |
+type GRESeq []byte
+
+// Encode writes all 8 bytes.
+func (h GRESeq) Encode(proto uint16, seq uint32) {
+	be.PutUint64(h, 0x1000<<48|uint64(proto)<<32|uint64(seq))
+}
+
+// ERSPAN is a header of type II, version 1, in front of a mirrored frame:
+//
+//	0 Version:4 VLAN:12 | 2 COS:3 En:2 T:1 Session:10 | 4 reserved:12 Index:20 |
+type ERSPAN []byte
+
+// ERSPANFields are its fields, for Encode.
+type ERSPANFields struct {
+	VLAN      uint16
+	COS       uint8
+	Tagged    bool // the mirrored frame has its tag (En is 3)
+	Truncated bool
+	Session   uint16 // 10 bits
+	Index     uint32 // 20 bits
+}
+
+// Encode writes all 8 bytes.
+func (h ERSPAN) Encode(f *ERSPANFields) {
+	v := 1<<28 | uint32(f.VLAN&0xFFF)<<16 | uint32(f.COS&7)<<13 | uint32(f.Session&0x3FF)
+	if f.Tagged {
+		v |= 3 << 11
+	}
+	if f.Truncated {
+		v |= 1 << 10
+	}
+	be.PutUint32(h, v)
+	be.PutUint32(h[4:], f.Index&0xFFFFF)
+}

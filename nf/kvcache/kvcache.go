@@ -98,18 +98,9 @@ Devices behind eth1, clients behind eth2. All workers know the same pairs.
 As a task of a board with memory (quillon nf describe snic), and with memory: of its
 own (with one worker), values are there: as many pairs as have room, and no more than entries=. While the
 page of a pair is at another board a read of it passes; the next one may hit.`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "devices", Default: "a", Help: "the port that faces the devices: a or b"},
-			{Name: "policy", Default: "fifo", Help: "which pair makes room: fifo, the one that came first, or lru, the one unused for the longest; can be changed while running"},
-			{Name: "entries", Default: "4096", Help: "pairs at most"},
-			{Name: "value", Default: "1024", Help: "longest value that is kept, in bytes, at most 1436; memory is taken for entries= of them"},
-			{Name: "bytes", Default: "entries * value", Help: "of values at most"},
-			{Name: "pending", Default: "4096", Help: "requests followed at a time"},
-			{Name: "sessions", Default: "4096", Help: "sessions whose numbers are remembered"},
-			{Name: "settle", Default: "100ms", Help: "longer than any request lives, on its way to here and from here to a device; see timeout= and tries= of replicate"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Effects:  graph.Always(effect.Unknown),
@@ -135,23 +126,20 @@ page of a pair is at another board a read of it passes; the next one may hit.`,
 }
 
 type settings struct {
-	devices                                  int
-	lru                                      bool
-	entries, value, bytes, pending, sessions int
-	settle                                   time.Duration
+	devices  int           `arg:"devices" words:"a b" help:"the port that faces the devices: a or b"`
+	lru      bool          `arg:"policy" words:"fifo lru" help:"which pair makes room: fifo, the one that came first, or lru, the one unused for the longest; can be changed while running"`
+	entries  int           `arg:"entries" range:"1..2^22" help:"pairs at most"`
+	value    int           `arg:"value" range:"1..1436" help:"longest value that is kept, in bytes, at most 1436; memory is taken for entries= of them"`
+	bytes    int           `arg:"bytes" range:"1..2^33" default:"entries * value" help:"of values at most"`
+	pending  int           `arg:"pending" range:"1..2^20" help:"requests followed at a time"`
+	sessions int           `arg:"sessions" range:"1..2^20" help:"sessions whose numbers are remembered"`
+	settle   time.Duration `arg:"settle" range:"1ns.." help:"longer than any request lives, on its way to here and from here to a device; see timeout= and tries= of replicate"`
 }
 
+var arguments = arg.Declare("kvcache", settings{entries: 4096, value: 1024, pending: 4096, sessions: 4096, settle: 100 * time.Millisecond})
+
 func parse(args graph.Args) (settings, error) {
-	s := settings{entries: 4096, value: 1024, pending: 4096, sessions: 4096, settle: 100 * time.Millisecond}
-	r := arg.Read("kvcache", args)
-	arg.Choice(r, "devices", &s.devices, "a", "b")
-	r.Either("policy", &s.lru, "fifo", "lru")
-	arg.Number(r, "entries", &s.entries, 1, 1<<22)
-	arg.Number(r, "value", &s.value, 1, maxValue)
-	arg.Number(r, "bytes", &s.bytes, 1, 1<<33)
-	arg.Number(r, "pending", &s.pending, 1, 1<<20)
-	arg.Number(r, "sessions", &s.sessions, 1, 1<<20)
-	r.Duration("settle", &s.settle, 1, arg.Longest)
+	s, r := arguments.Read(args)
 	if s.bytes == 0 {
 		s.bytes = s.entries * s.value
 	}

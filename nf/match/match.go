@@ -276,6 +276,15 @@ func parsePorts(s string) (r [2]uint16, err error) {
 	return [2]uint16{uint16(a), uint16(b)}, err
 }
 
+// UnmarshalText implements encoding.TextUnmarshaler: it is Parse.
+func (m *Match) UnmarshalText(text []byte) (err error) {
+	*m, err = Parse(string(text))
+	return err
+}
+
+// MarshalText implements encoding.TextMarshaler: it is String.
+func (m *Match) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
 // Parse reads what String writes, terms in any order. Errors say which term is
 // wrong.
 func Parse(v string) (Match, error) {

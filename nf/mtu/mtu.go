@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -185,25 +184,49 @@ type MSS struct{ V4, V6 uint16 }
 // leastMSS is the least that mss= may say: Linux' TCP_MIN_MSS, below which it does not go either.
 const leastMSS = 88
 
-// Param declares mss=.
-var Param = graph.Param{Name: "mss", Default: "none",
-	Help: "largest segment that TCP may offer, in both directions: a number, or auto: what fits; larger ones are lowered"}
+// Setting is the argument mss=, a part of a function's settings (nf/arg).
+type Setting struct {
+	MSS Limit `arg:"mss" help:"largest segment that TCP may offer, in both directions: a number, or auto: what fits; larger ones are lowered"`
+}
 
-// ReadMSS reads mss=, where hosts may send IP packets of inner bytes.
-func ReadMSS(r *arg.Reader, m *MSS, inner int) {
-	r.Func("mss", func(v string) error {
-		switch n, err := strconv.ParseUint(v, 10, 16); {
-		case v == "none":
-			*m = MSS{}
-		case v == "auto":
-			*m = MSS{uint16(max(inner-hdr.IPv4Len-hdr.TCPLen, leastMSS)), uint16(max(inner-hdr.IPv6Len-hdr.TCPLen, leastMSS))}
-		case err != nil || n < leastMSS:
-			return fmt.Errorf("want none, auto or a number from %d to 65535", leastMSS)
-		default:
-			*m = MSS{uint16(n), uint16(n)}
-		}
-		return nil
-	})
+// Limit is what mss= says: none, auto or a number.
+type Limit struct {
+	auto bool
+	most uint16 // 0: none
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *Limit) UnmarshalText(text []byte) error {
+	switch n, err := strconv.ParseUint(string(text), 10, 16); {
+	case string(text) == "none":
+		*l = Limit{}
+	case string(text) == "auto":
+		*l = Limit{auto: true}
+	case err != nil || n < leastMSS:
+		return fmt.Errorf("want none, auto or a number from %d to 65535", leastMSS)
+	default:
+		*l = Limit{most: uint16(n)}
+	}
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (l *Limit) MarshalText() ([]byte, error) {
+	switch {
+	case l.auto:
+		return []byte("auto"), nil
+	case l.most == 0:
+		return []byte("none"), nil
+	}
+	return strconv.AppendUint(nil, uint64(l.most), 10), nil
+}
+
+// Within is the limit where hosts may send IP packets of inner bytes.
+func (l Limit) Within(inner int) MSS {
+	if l.auto {
+		return MSS{uint16(max(inner-hdr.IPv4Len-hdr.TCPLen, leastMSS)), uint16(max(inner-hdr.IPv6Len-hdr.TCPLen, leastMSS))}
+	}
+	return MSS{l.most, l.most}
 }
 
 // Lower lowers the maximum segment size that a frame, which hdr.Walk found l in, offers, if it is a TCP SYN

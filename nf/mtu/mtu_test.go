@@ -10,7 +10,6 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 
-	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
@@ -435,19 +434,20 @@ func TestNothingAllocates(t *testing.T) {
 	}
 }
 
-func TestReadMSS(t *testing.T) {
+func TestLimit(t *testing.T) {
 	for v, want := range map[string]MSS{"none": {}, "auto": {1410, 1390}, "1000": {1000, 1000}, "88": {88, 88}} {
-		var m MSS
-		r := arg.Read("x", graph.Args{"mss": v})
-		if ReadMSS(r, &m, 1450); r.Err() != nil || m != want {
-			t.Errorf("%s: %v, %v", v, m, r.Err())
+		var l Limit
+		if err := l.UnmarshalText([]byte(v)); err != nil || l.Within(1450) != want {
+			t.Errorf("%s: %v, %v", v, l.Within(1450), err)
+		}
+		if text, err := l.MarshalText(); err != nil || string(text) != v {
+			t.Errorf("%s is shown as %s, %v", v, text, err)
 		}
 	}
 	for _, v := range []string{"", "87", "65536", "-1", "most"} {
-		var m MSS
-		r := arg.Read("x", graph.Args{"mss": v})
-		if ReadMSS(r, &m, 1450); r.Err() == nil || !strings.Contains(r.Err().Error(), "want none, auto or a number from 88") {
-			t.Errorf("%q: %v, %v", v, m, r.Err())
+		var l Limit
+		if err := l.UnmarshalText([]byte(v)); err == nil || !strings.Contains(err.Error(), "want none, auto or a number from 88") {
+			t.Errorf("%q: %v, %v", v, l, err)
 		}
 	}
 }

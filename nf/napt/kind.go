@@ -1,8 +1,10 @@
 package napt
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -117,23 +119,9 @@ any MAC behind port a. While quillon is not running, or too slow, nothing passes
 
   quillon run --inline eth1,eth2 --nf napt,public=198.51.100.1,mac=02:00:00:00:00:01
   quillon run --inline eth1,eth2 --nf napt,public=198.51.100.1+198.51.100.2,filter=endpoint`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "public", Help: "public addresses, joined by +; needed"},
-			{Name: "ports", Default: "1024-65535", Help: "public ports that may be given out"},
-			{Name: "private", Default: "10.0.0.0/8+172.16.0.0/12+192.168.0.0/16+100.64.0.0/10", Help: "private prefixes, joined by +"},
-			{Name: "mac", Default: "none", Help: "MAC address on the public side"},
-			{Name: "filter", Default: "address", Help: "who may answer: endpoint, address or port"},
-			{Name: "others", Default: "hide", Help: "IPv4 from b to other than public addresses: hide (drop what goes to private addresses, pass the rest), pass or drop"},
-			{Name: "mappings", Default: "65536", Help: "private ends that there is room for, about 60 bytes each; with another number all starts anew"},
-			{Name: "sessions", Default: "131072", Help: "TCP connections and permissions that there is room for, about 50 bytes each"},
-			{Name: "per-host", Default: "none", Help: "mappings of a private address at most"},
-			{Name: "udp-idle", Default: "5m", Help: "a UDP mapping is forgotten after so long without a packet of its host"},
-			{Name: "icmp-idle", Default: "1m", Help: "one of an ICMP query is"},
-			{Name: "tcp-idle", Default: "2h4m", Help: "an open TCP connection is forgotten after so long without a packet"},
-			{Name: "tcp-trans", Default: "4m", Help: "one that is not open yet, or closing, is"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Effects: graph.Always(effect.Effects{Reads: effect.Flow | effect.L4Other,
@@ -167,16 +155,20 @@ type prefix struct{ addr, mask uint32 }
 
 // settings are the parsed arguments.
 type settings struct {
-	public             []uint32
-	ports              [2]uint16
-	private            []prefix
-	mac                [6]byte
-	filter             int
-	others             int
-	mappings, sessions int
-	perHost            int // 0: no limit
-	udpIdle, icmpIdle  time.Duration
-	tcpIdle, tcpTrans  time.Duration
+	given    []address     `arg:"public" need:"the public addresses" help:"public addresses, joined by +; needed"`
+	ports    span          `arg:"ports" help:"public ports that may be given out"`
+	private  []prefix      `arg:"private" help:"private prefixes, joined by +"`
+	mac      [6]byte       `arg:"mac" keep:"none" help:"MAC address on the public side"`
+	filter   int           `arg:"filter" words:"endpoint address port" help:"who may answer: endpoint, address or port"`
+	others   int           `arg:"others" words:"hide pass drop" help:"IPv4 from b to other than public addresses: hide (drop what goes to private addresses, pass the rest), pass or drop"`
+	mappings int           `arg:"mappings" range:"1..2^24" help:"private ends that there is room for, about 60 bytes each; with another number all starts anew"`
+	sessions int           `arg:"sessions" range:"1..2^24" help:"TCP connections and permissions that there is room for, about 50 bytes each"`
+	perHost  int           `arg:"per-host" range:"1..2^24" keep:"none" help:"mappings of a private address at most"` // 0: no limit
+	udpIdle  time.Duration `arg:"udp-idle" range:"1ns.." help:"a UDP mapping is forgotten after so long without a packet of its host"`
+	icmpIdle time.Duration `arg:"icmp-idle" range:"1ns.." help:"one of an ICMP query is"`
+	tcpIdle  time.Duration `arg:"tcp-idle" range:"1ns.." help:"an open TCP connection is forgotten after so long without a packet"`
+	tcpTrans time.Duration `arg:"tcp-trans" range:"1ns.." help:"one that is not open yet, or closing, is"`
+	public   []uint32      // those given
 }
 
 // same reports whether a state made for o does for s.
@@ -205,54 +197,71 @@ const maxPublic = 64
 // longest is the longest time that may be set.
 const longest = arg.Longest
 
+var arguments = arg.Declare("napt", settings{
+	ports:   span{1024, 65535},
+	private: []prefix{{10 << 24, 0xFF << 24}, {172<<24 | 16<<16, 0xFFF << 20}, {192<<24 | 168<<16, 0xFFFF << 16}, {100<<24 | 64<<16, 0x3FF << 22}},
+	filter:  byAddress, mappings: 65536, sessions: 131072, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, tcpIdle: 124 * time.Minute, tcpTrans: 4 * time.Minute,
+})
+
 func parse(args graph.Args) (settings, error) {
-	s := settings{ports: [2]uint16{1024, 65535}, filter: byAddress, mappings: 65536, sessions: 131072,
-		udpIdle: 5 * time.Minute, icmpIdle: time.Minute, tcpIdle: 124 * time.Minute, tcpTrans: 4 * time.Minute}
-	all := graph.Args{"private": "10.0.0.0/8+172.16.0.0/12+192.168.0.0/16+100.64.0.0/10"}
-	for name, v := range args {
-		all[name] = v
+	s, r := arguments.Read(args)
+	for _, a := range s.given {
+		if slices.Contains(s.public, uint32(a)) {
+			r.Failf("public=%s: %v is there twice", args["public"], a)
+		}
+		s.public = append(s.public, uint32(a))
 	}
-	r := arg.Read("napt", all)
-	r.Each("public", func(x string) error {
-		a, err := arg.ParseAddr(x)
-		switch {
-		case err != nil || !a.Is4() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-			return errors.New("want the IPv4 address of a host")
-		case slices.Contains(s.public, number(a)):
-			return errors.New("it is there twice")
-		case len(s.public) == maxPublic:
-			return fmt.Errorf("at most %d addresses", maxPublic)
-		}
-		s.public = append(s.public, number(a))
-		return nil
-	})
-	r.Func("ports", func(v string) error {
-		from, to, _ := strings.Cut(v, "-")
-		lo, e1 := strconv.ParseUint(from, 10, 16)
-		hi, e2 := strconv.ParseUint(to, 10, 16)
-		if s.ports = [2]uint16{uint16(lo), uint16(hi)}; e1 != nil || e2 != nil || lo < 1 || hi < lo {
-			return errors.New("want two numbers from 1 to 65535, such as 1024-65535")
-		}
-		return nil
-	})
-	r.Each("private", func(x string) error {
-		p, err := netip.ParsePrefix(x)
-		if err != nil || !p.Addr().Is4() || p != p.Masked() {
-			return errors.New("it is no IPv4 prefix without bits behind it")
-		}
-		s.private = append(s.private, prefix{number(p.Addr()), uint32(uint64(0xFFFFFFFF) << (32 - p.Bits()))})
-		return nil
-	})
-	r.MAC("mac", &s.mac, "none")
-	arg.Choice(r, "filter", &s.filter, "endpoint", "address", "port")
-	arg.Choice(r, "others", &s.others, "hide", "pass", "drop")
-	arg.Number(r, "mappings", &s.mappings, 1, 1<<24)
-	arg.Number(r, "sessions", &s.sessions, 1, 1<<24)
-	arg.Number(r, "per-host", &s.perHost, 1, 1<<24, "none")
-	r.Duration("udp-idle", &s.udpIdle, 1, longest)
-	r.Duration("icmp-idle", &s.icmpIdle, 1, longest)
-	r.Duration("tcp-idle", &s.tcpIdle, 1, longest)
-	r.Duration("tcp-trans", &s.tcpTrans, 1, longest)
-	r.Need("public", "the public addresses")
+	if len(s.public) > maxPublic {
+		r.Failf("public: at most %d addresses", maxPublic)
+	}
 	return s, r.Err()
 }
+
+// address is that of a host.
+type address uint32
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *address) UnmarshalText(text []byte) error {
+	x, err := arg.ParseAddr(string(text))
+	if err != nil || !x.Is4() || x.IsLinkLocalUnicast() || x == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return errors.New("want the IPv4 address of a host")
+	}
+	*a = address(number(x))
+	return nil
+}
+
+func (a address) String() string {
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(a)))).String()
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *prefix) UnmarshalText(text []byte) error {
+	x, err := netip.ParsePrefix(string(text))
+	if err != nil || !x.Addr().Is4() || x != x.Masked() {
+		return errors.New("it is no IPv4 prefix without bits behind it")
+	}
+	*p = prefix{number(x.Addr()), uint32(uint64(0xFFFFFFFF) << (32 - x.Bits()))}
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (p *prefix) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%v/%d", address(p.addr), bits.OnesCount32(p.mask)), nil
+}
+
+// span is from a port to another.
+type span [2]uint16
+
+// UnmarshalText reads two numbers, such as 1024-65535.
+func (s *span) UnmarshalText(text []byte) error {
+	from, to, _ := strings.Cut(string(text), "-")
+	lo, e1 := strconv.ParseUint(from, 10, 16)
+	hi, e2 := strconv.ParseUint(to, 10, 16)
+	if *s = (span{uint16(lo), uint16(hi)}); e1 != nil || e2 != nil || lo < 1 || hi < lo {
+		return errors.New("want two numbers from 1 to 65535, such as 1024-65535")
+	}
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (s *span) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%d-%d", s[0], s[1]), nil }

@@ -106,22 +106,9 @@ packet that no longer fits (mtu=) is told so by ICMP, and how long it may be (IP
 without DF: it is dropped and no more); mss=auto has TCP ask for no more than fits.
 
 At an edge port a is the plain side, port b the path's.`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "role", Default: "edge", Help: "edge, task or forwarder"},
-			{Name: "spi", Help: "edge: service path identifier of frames that enter; not needed with match=none"},
-			{Name: "si", Default: "255", Help: "edge: their service index"},
-			{Name: "ttl", Default: "63", Help: "edge: their TTL"},
-			{Name: "next", Default: "ethernet", Help: "edge: ethernet carries whole frames behind an Ethernet header of their own; ip puts the NSH in front of the IP header"},
-			{Name: "dst", Help: "outer destination MAC address; needed to enter with next=ethernet, otherwise left as it is"},
-			{Name: "src", Help: "outer source MAC address; as dst"},
-			{Name: "match", Default: "all", Help: "edge: frames that enter: all, none, or terms that must all hold, of vlan, type, proto, src, dst, sport, dport, vni, qpn: dst:10.0.0.0/8+proto:6+dport:80-90"},
-			{Name: "exit", Default: "any", Help: "edge: paths that end here: any, none, SPI or SPI:SI"},
-			{Name: "mtu", Default: "1500", Help: "edge: most bytes behind the outer Ethernet header"},
-			mtu.Param,
-			{Name: "oam", Default: "drop", Help: "packets of operations and maintenance: drop, or pass them as others"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Note: func(args graph.Args) string {
@@ -148,17 +135,21 @@ At an edge port a is the plain side, port b the path's.`,
 
 // settings are the parsed arguments.
 type settings struct {
-	role           role
-	spi            uint32
-	si, ttl        uint8
-	nextIP         bool
-	dst, src       [6]byte
-	hasDst, hasSrc bool
-	match          match.Match
-	exit           exit
-	mtu            int
+	role   role        `arg:"role" words:"edge task forwarder" help:"edge, task or forwarder"`
+	spi    uint32      `arg:"spi" range:"0..2^24-1" default:"-" help:"edge: service path identifier of frames that enter; not needed with match=none"`
+	si     uint8       `arg:"si" range:"1..255" help:"edge: their service index"`
+	ttl    uint8       `arg:"ttl" range:"1..63" help:"edge: their TTL"`
+	nextIP bool        `arg:"next" words:"ethernet ip" help:"edge: ethernet carries whole frames behind an Ethernet header of their own; ip puts the NSH in front of the IP header"`
+	dst    [6]byte     `arg:"dst" own:"true" help:"outer destination MAC address; needed to enter with next=ethernet, otherwise left as it is"` // may be a group's
+	src    [6]byte     `arg:"src" help:"outer source MAC address; as dst"`
+	match  match.Match `arg:"match" help:"edge: frames that enter: all, none, or terms that must all hold, of vlan, type, proto, src, dst, sport, dport, vni, qpn: dst:10.0.0.0/8+proto:6+dport:80-90"`
+	exit   exit        `arg:"exit" default:"any" help:"edge: paths that end here: any, none, SPI or SPI:SI"`
+	mtu    int         `arg:"mtu" range:"68..65535" help:"edge: most bytes behind the outer Ethernet header"`
+	mtu.Setting
+	passOAM bool `arg:"oam" words:"drop pass" help:"packets of operations and maintenance: drop, or pass them as others"`
+
 	mss            mtu.MSS
-	passOAM        bool
+	hasDst, hasSrc bool
 }
 
 // inner is the longest IP datagram that fits on the path, in a frame with so many VLAN tags.
@@ -182,12 +173,16 @@ func (s *settings) exits(spi uint32, si uint8) bool {
 	return e.any || !e.never && spi == e.spi && (!e.index || si == e.si)
 }
 
-func parseExit(v string) (exit, error) {
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (e *exit) UnmarshalText(text []byte) error {
+	v := string(text)
 	switch v {
 	case "any":
-		return exit{any: true}, nil
+		*e = exit{any: true}
+		return nil
 	case "none":
-		return exit{never: true}, nil
+		*e = exit{never: true}
+		return nil
 	}
 	p, i, ok := strings.Cut(v, ":")
 	spi, err := strconv.ParseUint(p, 0, 24)
@@ -196,19 +191,16 @@ func parseExit(v string) (exit, error) {
 		si, err = strconv.ParseUint(i, 0, 8)
 	}
 	if err != nil {
-		return exit{}, errors.New("want any, none, an SPI of 24 bits, or SPI:SI")
+		return errors.New("want any, none, an SPI of 24 bits, or SPI:SI")
 	}
-	return exit{index: ok, spi: uint32(spi), si: uint8(si)}, nil
+	*e = exit{index: ok, spi: uint32(spi), si: uint8(si)}
+	return nil
 }
 
+var arguments = arg.Declare("nsh", settings{si: 255, ttl: 63, exit: exit{any: true}, mtu: 1500})
+
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{si: 255, ttl: 63, exit: exit{any: true}, mtu: 1500}
-	r := arg.Read("nsh", args)
-	arg.Choice(r, "role", &s.role, roleNames[:]...)
-	arg.Number(r, "spi", &s.spi, 0, 1<<24-1)
-	arg.Number(r, "si", &s.si, 1, 255)
-	arg.Number(r, "ttl", &s.ttl, 1, 63)
-	r.Either("next", &s.nextIP, "ethernet", "ip")
+	s, r := arguments.Read(args)
 	r.Func("dst", func(v string) error {
 		h, err := net.ParseMAC(v)
 		if err != nil || len(h) != len(s.dst) {
@@ -218,13 +210,8 @@ func parseArgs(args graph.Args) (settings, error) {
 		return nil
 	})
 	s.hasDst = r.Given("dst")
-	r.MAC("src", &s.src)
 	s.hasSrc = r.Given("src")
-	arg.Value(r, "match", &s.match, match.Parse)
-	arg.Value(r, "exit", &s.exit, parseExit)
-	arg.Number(r, "mtu", &s.mtu, 68, 65535)
-	mtu.ReadMSS(r, &s.mss, s.inner(0))
-	r.Either("oam", &s.passOAM, "drop", "pass")
+	s.mss = s.MSS.Within(s.inner(0))
 	if s.role != edge {
 		for _, name := range []string{"spi", "si", "ttl", "next", "match", "exit", "mtu", "mss"} {
 			if r.Given(name) {

@@ -16,18 +16,18 @@ type rate struct {
 	packets   bool
 }
 
-// parseRate reads rates such as 10Mbit, 1.5Gbit and 100kpps. What comes in a
+// UnmarshalText reads rates such as 10Mbit, 1.5Gbit and 100kpps. What comes in a
 // nanosecond fits in a word.
-func parseRate(s string) (rate, error) {
-	if strings.HasSuffix(s, "pps") {
-		n, err := arg.ParsePackets(s, 1, arg.Fastest)
-		return rate{n, true}, err
+func (r *rate) UnmarshalText(text []byte) (err error) {
+	s := string(text)
+	if r.packets = strings.HasSuffix(s, "pps"); r.packets {
+		r.perSecond, err = arg.ParsePackets(s, 1, arg.Fastest)
+		return err
 	}
-	n, err := arg.ParseRate(s, 1, arg.Fastest)
-	if err != nil {
+	if r.perSecond, err = arg.ParseRate(s, 1, arg.Fastest); err != nil {
 		err = fmt.Errorf("%w, or of packets, such as 100kpps", err)
 	}
-	return rate{n, false}, err
+	return err
 }
 
 // maxBurst keeps what a bucket holds in a word.

@@ -18,9 +18,12 @@ var colourNames = [numColours]string{"green", "yellow", "red"}
 // (two rates) or RFC 2697 (one rate, whose excess fills the other bucket) has
 // them.
 type marker struct {
+	cir          rate   `arg:"cir" need:"the committed rate, such as cir=10Mbit" help:"committed rate, as 10Mbit, 1.5Gbit or 100kpps; needed"`
+	cbs          uint64 `arg:"cbs" unit:"1024" range:"1..2^30" default:"200 ms of the rate, at least 16k or 64 packets" help:"committed burst in bytes, or packets, as 9000, 64k or 2M"`
+	pir          rate   `arg:"pir" default:"none" help:"peak rate, not below cir and in the same unit: two rates, three colours"`
+	pbs          uint64 `arg:"pbs" unit:"1024" range:"1..2^30" default:"as cbs" help:"peak burst; without pir the excess burst"`
 	single       bool
-	cir, pir     rate
-	roomC, roomP uint64 // of the committed bucket, and of the peak or excess one
+	roomC, roomP uint64 // of the committed bucket, and of the peak or excess one, in parts of tokens
 }
 
 // meter is the state of one marker.

@@ -83,22 +83,9 @@ without: it lets frames wait instead of dropping them.
 
   quillon run --inline eth1,eth2 --nf police,cir=100Mbit,pir=200Mbit,yellow=dscp:AF12
   quillon run --inline eth1,eth2 --nf police,cir=10Mbit,per=src,on=a`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "cir", Help: "committed rate, as 10Mbit, 1.5Gbit or 100kpps; needed"},
-			{Name: "cbs", Default: "200 ms of the rate, at least 16k or 64 packets", Help: "committed burst in bytes, or packets, as 9000, 64k or 2M"},
-			{Name: "pir", Default: "none", Help: "peak rate, not below cir and in the same unit: two rates, three colours"},
-			{Name: "pbs", Default: "as cbs", Help: "peak burst; without pir the excess burst"},
-			{Name: "aware", Default: "no", Help: "no, or af: the colour that packets come with counts"},
-			{Name: "green", Default: "pass", Help: "pass, drop or dscp:N"},
-			{Name: "yellow", Default: "pass", Help: "pass, drop or dscp:N"},
-			{Name: "red", Default: "drop", Help: "pass, drop or dscp:N"},
-			{Name: "on", Default: "both", Help: "the port whose received packets are policed: a, b or both"},
-			{Name: "per", Default: "port", Help: "packets that share a meter: those of a port, src, dst or flow (5-tuple), in whatever VLAN"},
-			{Name: "flows", Default: "65536", Help: "meters that there is room for; for another number all meters start anew"},
-			{Name: "full", Default: "shared", Help: "a key without room: shared (one meter for all such), pass or drop"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters,
 		Reasons:  reasons[:],
 		Effects:  graph.Always(effect.Effects{Reads: effect.Flow | effect.Length, Writes: effect.Encap | effect.IPOther, Drops: true, State: true}),
@@ -122,16 +109,30 @@ type action struct {
 	dscp       uint8
 }
 
-func parseAction(v string) (a action, err error) {
+// UnmarshalText reads pass, drop or dscp:N.
+func (a *action) UnmarshalText(text []byte) (err error) {
+	v := string(text)
 	if d, ok := strings.CutPrefix(v, "dscp:"); ok {
-		a.mark = true
+		*a = action{mark: true}
 		a.dscp, err = parseDSCP(d)
-		return a, err
+		return err
 	}
 	if v != "pass" && v != "drop" {
-		return a, fmt.Errorf("want pass, drop or dscp:N")
+		return fmt.Errorf("want pass, drop or dscp:N")
 	}
-	return action{drop: v == "drop"}, nil
+	*a = action{drop: v == "drop"}
+	return nil
+}
+
+// MarshalText is what UnmarshalText reads.
+func (a *action) MarshalText() ([]byte, error) {
+	switch {
+	case a.mark:
+		return fmt.Appendf(nil, "dscp:%d", a.dscp), nil
+	case a.drop:
+		return []byte("drop"), nil
+	}
+	return []byte("pass"), nil
 }
 
 // parseDSCP reads a number or a name of RFC 2474, 2597 or 3246.
@@ -174,43 +175,29 @@ const (
 
 type settings struct {
 	marker
-	aware   bool
-	actions [numColours]action
-	on      [2]bool
-	per     per
-	flows   int
-	full    full
+	aware   bool               `arg:"aware" words:"no af" help:"no, or af: the colour that packets come with counts"`
+	actions [numColours]action `arg:"green yellow red" help:"pass, drop or dscp:N"`
+	on      inputs             `arg:"on" words:"a b both" help:"the port whose received packets are policed: a, b or both"`
+	per     per                `arg:"per" words:"port src dst flow" help:"packets that share a meter: those of a port, src, dst or flow (5-tuple), in whatever VLAN"`
+	flows   int                `arg:"flows" range:"1..2^22" help:"meters that there is room for; for another number all meters start anew"`
+	full    full               `arg:"full" words:"shared pass drop" help:"a key without room: shared (one meter for all such), pass or drop"`
 }
 
-// readOn reads which inputs a function works on.
-func readOn(r *arg.Reader, on *[2]bool) {
-	i := 2
-	arg.Choice(r, "on", &i, "a", "b", "both")
-	*on = [2]bool{i != 1, i != 0}
-}
+var arguments = arg.Declare("police", settings{on: both, flows: 65536, actions: [numColours]action{red: {drop: true}}})
+
+// inputs are the ports whose frames a function works on: a, b or both.
+type inputs uint8
+
+const both inputs = 2
+
+func (i inputs) has(in int) bool { return i == both || int(i) == in }
 
 // waitOfTCP is, in ms, Linux' least retransmission time-out (TCP_RTO_MIN): for so long
 // a sender may be silent, and the tokens of that time must not be lost.
 const waitOfTCP = 200
 
 func parsePolice(args graph.Args) (settings, error) {
-	s := settings{flows: 65536}
-	s.actions[red].drop = true
-	var cbs, pbs uint64
-	r := arg.Read("police", args)
-	arg.Value(r, "cir", &s.cir, parseRate)
-	arg.Value(r, "pir", &s.pir, parseRate)
-	arg.Scaled(r, "cbs", &cbs, 1024, 1, maxBurst)
-	arg.Scaled(r, "pbs", &pbs, 1024, 1, maxBurst)
-	r.Either("aware", &s.aware, "no", "af")
-	for i := range s.actions {
-		arg.Value(r, colourNames[i], &s.actions[i], parseAction)
-	}
-	readOn(r, &s.on)
-	arg.Choice(r, "per", &s.per, perNames...)
-	arg.Number(r, "flows", &s.flows, 1, 1<<22)
-	arg.Choice(r, "full", &s.full, "shared", "pass", "drop")
-	r.Need("cir", "the committed rate, such as cir=10Mbit")
+	s, r := arguments.Read(args)
 	switch {
 	case s.pir.perSecond == 0:
 		s.single = true
@@ -219,16 +206,16 @@ func parsePolice(args graph.Args) (settings, error) {
 	case s.pir.perSecond < s.cir.perSecond:
 		r.Failf("pir= is below cir=: the peak rate is the higher one")
 	}
-	if cbs == 0 {
-		cbs = s.cir.burst(waitOfTCP)
+	if s.cbs == 0 {
+		s.cbs = s.cir.burst(waitOfTCP)
 	}
-	if pbs == 0 {
-		pbs = cbs
+	if s.pbs == 0 {
+		s.pbs = s.cbs
 		if !s.single {
-			pbs = max(pbs, s.pir.burst(waitOfTCP))
+			s.pbs = max(s.pbs, s.pir.burst(waitOfTCP))
 		}
 	}
-	s.roomC, s.roomP = s.cir.room(cbs), s.cir.room(pbs)
+	s.roomC, s.roomP = s.cir.room(s.cbs), s.cir.room(s.pbs)
 	return s, r.Err()
 }
 
@@ -284,7 +271,7 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 		c.Mark(x, x.Verdict, r)
 		c.Emit(1-in, x)
 	}
-	if !p.on[in] {
+	if !p.on.has(in) {
 		pass(reasonOther)
 		return
 	}

@@ -99,12 +99,14 @@ func TestRates(t *testing.T) {
 		"10Mbit": {10_000_000, false}, "1.5Gbit": {1_500_000_000, false}, "100kpps": {100_000, true}, "7bit": {7, false},
 		"64kbit": {64_000, false}, "1pps": {1, true}, "0.1Mpps": {100_000, true},
 	} {
-		if got, err := parseRate(v); err != nil || got != want {
+		var got rate
+		if err := got.UnmarshalText([]byte(v)); err != nil || got != want {
 			t.Errorf("%s: %v, %v", v, got, err)
 		}
 	}
 	for _, v := range []string{"", "10", "Mbit", "-1Mbit", "0bit", "NaNbit", "Infbit", "99999Gbit", "10Mbyte", "1e9Gbit", "0.1pps"} {
-		if got, err := parseRate(v); err == nil {
+		var got rate
+		if err := got.UnmarshalText([]byte(v)); err == nil {
 			t.Errorf("%q is taken for %v", v, got)
 		}
 	}

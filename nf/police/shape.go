@@ -55,15 +55,9 @@ that; the tokens that come meanwhile are kept, as many as the burst has room for
 the rate is reached as long as the burst is larger than what comes in that time.
 
   quillon run --inline eth1,eth2 --nf shape,rate=100Mbit,on=a`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "rate", Help: "as 10Mbit, 1.5Gbit (of frames without FCS) or 100kpps; needed"},
-			{Name: "burst", Default: "10 ms of the rate, at least 16k or 64 packets", Help: "room for tokens in bytes, or packets, as 9000, 64k or 2M"},
-			{Name: "queue", Default: "256", Help: "frames that wait at most, a direction; another number starts the app anew"},
-			{Name: "queue-bytes", Default: "1M", Help: "bytes that wait at most, a direction"},
-			{Name: "on", Default: "both", Help: "the port whose received frames are shaped: a, b or both"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   shapeArguments.Params(),
 		Counters: shapeCounters[:],
 		Reasons:  shapeReasons[:],
 		Effects:  graph.Always(effect.Effects{Reads: effect.Length, Drops: true, Answers: true, State: true}),
@@ -82,27 +76,22 @@ the rate is reached as long as the burst is larger than what comes in that time.
 }
 
 type shaping struct {
-	rate
-	room  uint64
-	queue int
-	bytes uint64
-	on    [2]bool
+	rate  `arg:"rate" need:"such as rate=10Mbit" help:"as 10Mbit, 1.5Gbit (of frames without FCS) or 100kpps; needed"`
+	burst uint64 `arg:"burst" unit:"1024" range:"1..2^30" default:"10 ms of the rate, at least 16k or 64 packets" help:"room for tokens in bytes, or packets, as 9000, 64k or 2M"`
+	queue int    `arg:"queue" range:"1..2^16" help:"frames that wait at most, a direction; another number starts the app anew"`
+	bytes uint64 `arg:"queue-bytes" unit:"1024" range:"1..2^30" help:"bytes that wait at most, a direction"`
+	on    inputs `arg:"on" words:"a b both" help:"the port whose received frames are shaped: a, b or both"`
+	room  uint64 // of burst, in parts of tokens
 }
 
+var shapeArguments = arg.Declare("shape", shaping{queue: 256, bytes: 1 << 20, on: both})
+
 func parseShape(args graph.Args) (shaping, error) {
-	s := shaping{queue: 256, bytes: 1 << 20}
-	burst := uint64(0)
-	r := arg.Read("shape", args)
-	arg.Value(r, "rate", &s.rate, parseRate)
-	arg.Scaled(r, "burst", &burst, 1024, 1, maxBurst)
-	arg.Number(r, "queue", &s.queue, 1, 1<<16)
-	arg.Scaled(r, "queue-bytes", &s.bytes, 1024, 1, maxBurst)
-	readOn(r, &s.on)
-	r.Need("rate", "such as rate=10Mbit")
-	if burst == 0 {
-		burst = s.rate.burst(10)
+	s, r := shapeArguments.Read(args)
+	if s.burst == 0 {
+		s.burst = s.rate.burst(10)
 	}
-	s.room = s.rate.room(burst)
+	s.room = s.rate.room(s.burst)
 	return s, r.Err()
 }
 
@@ -152,10 +141,10 @@ func (p *shaper) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	for _, x := range b.Bufs() {
 		size := uint64(x.Len())
 		switch {
-		case !p.on[in] && q.n == 0:
+		case !p.on.has(in) && q.n == 0:
 			c.Mark(x, x.Verdict, shapeOther)
 			c.Emit(1-in, x)
-		case p.on[in] && p.cost(x.Len()) > p.room:
+		case p.on.has(in) && p.cost(x.Len()) > p.room:
 			c.Drop(x, shapeTooLong)
 		case q.n == 0 && q.tokens >= p.cost(x.Len()):
 			q.tokens -= p.cost(x.Len())
@@ -179,7 +168,7 @@ func (p *shaper) Push(c *graph.Ctx, in int, b *packet.Batch) {
 func (p *shaper) next(c *graph.Ctx, in int) clock.Time {
 	q := &p.q[in]
 	need := p.price(q)
-	if !p.on[in] || need <= q.tokens {
+	if !p.on.has(in) || need <= q.tokens {
 		return c.Now()
 	}
 	return c.Now().Add(p.until(need - q.tokens))
@@ -228,7 +217,7 @@ func (p *shaper) drain(c *graph.Ctx, in, most int) {
 		q.at = now
 	}
 	for ; q.n > 0 && most > 0; most-- {
-		if p.on[in] {
+		if p.on.has(in) {
 			cost := p.price(q)
 			if q.tokens < cost {
 				return

@@ -28,7 +28,7 @@ func Chain(kinds []graph.Kind, nfs ...string) (*graph.Spec, error) {
 		if k < 0 {
 			return nil, fmt.Errorf("no network function is called %q", parts[0])
 		}
-		if !slices.Equal(kinds[k].In, sides) || !slices.Equal(kinds[k].Out, sides) {
+		if out := kinds[k].Out; !slices.Equal(kinds[k].In, sides) || len(out) < len(sides) || !slices.Equal(out[:len(sides)], sides) {
 			return nil, fmt.Errorf("%s does not sit between two ports: write a spec for it", parts[0])
 		}
 		args := graph.Args{}

@@ -2,7 +2,6 @@ package replicate
 
 import (
 	"fmt"
-	"math"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -96,17 +95,9 @@ Frames have no go-back-N headers. UDP checksums and VLAN tags stay.
     quillon replay --nf replicate,replicas=192.168.1.10@02:00:00:00:00:10 --in a=devices.pcap,b=clients.pcap -o out.pcap
 
 Devices behind eth1, clients behind eth2. All workers know the same writes.`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "replicas", Help: "IP@MAC of the devices, joined by +, at most 8; the first is the primary; needed"},
-			{Name: "devices", Default: "a", Help: "the port that faces the devices: a or b"},
-			{Name: "timeout", Default: "1ms", Help: "a device that has not answered for so long gets the write again"},
-			{Name: "tries", Default: "16", Help: "how often, until it is down"},
-			{Name: "pending", Default: "1024", Help: "writes under way and waiting"},
-			{Name: "revive", Default: "0", Help: "another number than before says that all devices hold the same: none is down any more"},
-			{Name: "tick", Default: "100us", Help: "how exactly the timeout is kept"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Effects:  graph.Always(effect.Unknown),
@@ -130,27 +121,28 @@ Devices behind eth1, clients behind eth2. All workers know the same writes.`,
 }
 
 type settings struct {
-	replicas []clio.End
-	devices  int
-	timeout  time.Duration
-	tries    int
-	pending  int
-	tick     time.Duration
-	revive   int
+	replicas replicas      `arg:"replicas" need:"such as 192.168.1.10@02:00:00:00:00:10+192.168.1.11@02:00:00:00:00:11" help:"IP@MAC of the devices, joined by +, at most 8; the first is the primary; needed"`
+	devices  int           `arg:"devices" words:"a b" help:"the port that faces the devices: a or b"`
+	timeout  time.Duration `arg:"timeout" range:"1ns.." help:"a device that has not answered for so long gets the write again"`
+	tries    int           `arg:"tries" range:"1..2^31-1" help:"how often, until it is down"`
+	pending  int           `arg:"pending" range:"1..2^20" help:"writes under way and waiting"`
+	revive   int           `arg:"revive" help:"another number than before says that all devices hold the same: none is down any more"`
+	tick     time.Duration `arg:"tick" range:"1us.." help:"how exactly the timeout is kept"`
 }
 
+var arguments = arg.Declare("replicate", settings{timeout: time.Millisecond, tries: 16, pending: 1024, tick: 100 * time.Microsecond})
+
 func parse(args graph.Args) (settings, error) {
-	s := settings{timeout: time.Millisecond, tries: 16, pending: 1024, tick: 100 * time.Microsecond}
-	r := arg.Read("replicate", args)
-	arg.Value(r, "replicas", &s.replicas, parseReplicas)
-	arg.Choice(r, "devices", &s.devices, "a", "b")
-	r.Duration("timeout", &s.timeout, 1, arg.Longest)
-	r.Duration("tick", &s.tick, time.Microsecond, arg.Longest)
-	arg.Number(r, "tries", &s.tries, 1, math.MaxInt32)
-	arg.Number(r, "pending", &s.pending, 1, 1<<20)
-	arg.Number(r, "revive", &s.revive, math.MinInt, math.MaxInt)
-	r.Need("replicas", "such as 192.168.1.10@02:00:00:00:00:10+192.168.1.11@02:00:00:00:00:11")
+	s, r := arguments.Read(args)
 	return s, r.Err()
+}
+
+type replicas []clio.End
+
+// UnmarshalText reads IP@MAC+IP@MAC.
+func (e *replicas) UnmarshalText(text []byte) (err error) {
+	*e, err = parseReplicas(string(text))
+	return err
 }
 
 func parseReplicas(v string) (all []clio.End, err error) {

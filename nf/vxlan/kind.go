@@ -102,26 +102,9 @@ While quillon is not running, or too slow, frames cross as they are: those of po
 a are seen behind port b without the tunnel.
 
 Port a is the plain side, port b the tunnel's.`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "vni", Default: "none", Help: "network identifier of frames that are of no tenant's VLAN"},
-			{Name: "tenants", Default: "none", Help: "identifiers of VLANs, as VLAN:VNI+VLAN:VNI, such as 100:5000+200:5001; is the table tenants"},
-			{Name: "local", Help: "IPv4 or IPv6 address of this end"},
-			{Name: "remote", Help: "address of the other end, of the same family"},
-			{Name: "local-mac", Help: "MAC address of this end"},
-			{Name: "remote-mac", Help: "MAC address of the other end, or of the router to it"},
-			{Name: "outer-vlan", Default: "none", Help: "VLAN of the tunnel's own network; none: sent untagged, and taken with any tags"},
-			{Name: "udp-port", Default: "4789", Help: "UDP port of both ends"},
-			{Name: "mtu", Default: "1500", Help: "bytes of the longest IP datagram on the tunnel's side"},
-			mtu.Param,
-			{Name: "ttl", Default: "64", Help: "TTL or hop limit of the outer header"},
-			{Name: "dscp", Default: "copy", Help: "DSCP of the outer header: 0 to 63, or copy that of the inner one"},
-			{Name: "ecn", Default: "normal", Help: "into the tunnel: normal or compatibility mode of RFC 6040; compatibility where the other end does not follow it"},
-			{Name: "checksum6", Default: "full", Help: "UDP checksum over IPv6: full, or zero (RFC 6935) when the other end is set up for it"},
-			{Name: "inner-tags", Default: "drop", Help: "tagged frames inside the tunnel: drop (those from a: as others), or keep"},
-			{Name: "others", Default: "pass", Help: "frames that are none of the tunnel's: pass or drop"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Tables: []table.Decl{{
@@ -166,20 +149,23 @@ const (
 
 // settings are the parsed arguments.
 type settings struct {
-	vni                 int32 // -1: none
-	tenants             []tenant
-	local, remote       netip.Addr
-	localMAC, remoteMAC [6]byte
-	outerVLAN           uint16 // 0: none
-	port                uint16
-	mtu                 int
-	mss                 mtu.MSS
-	ttl                 uint8
-	dscp                int // -1: copy
-	ecn                 int
-	zero6               bool
-	keepTags            bool
-	dropOthers          bool
+	vni       int32      `arg:"vni" range:"0..2^24-1" keep:"none" help:"network identifier of frames that are of no tenant's VLAN"` // -1: none
+	tenants   tenants    `arg:"tenants" default:"none" help:"identifiers of VLANs, as VLAN:VNI+VLAN:VNI, such as 100:5000+200:5001; is the table tenants"`
+	local     netip.Addr `arg:"local" need:"both ends' addresses are given" help:"IPv4 or IPv6 address of this end"`
+	remote    netip.Addr `arg:"remote" need:"both ends' addresses are given" help:"address of the other end, of the same family"`
+	localMAC  [6]byte    `arg:"local-mac" need:"both ends' addresses are given" help:"MAC address of this end"`
+	remoteMAC [6]byte    `arg:"remote-mac" need:"both ends' addresses are given" help:"MAC address of the other end, or of the router to it"`
+	outerVLAN uint16     `arg:"outer-vlan" range:"1..4094" keep:"none" help:"VLAN of the tunnel's own network; none: sent untagged, and taken with any tags"` // 0: none
+	port      uint16     `arg:"udp-port" range:"1..65535" help:"UDP port of both ends"`
+	mtu       int        `arg:"mtu" range:"576..65535" help:"bytes of the longest IP datagram on the tunnel's side"`
+	mtu.Setting
+	ttl        uint8 `arg:"ttl" range:"1..255" help:"TTL or hop limit of the outer header"`
+	dscp       int   `arg:"dscp" range:"0..63" keep:"copy" help:"DSCP of the outer header: 0 to 63, or copy that of the inner one"` // -1: copy
+	ecn        int   `arg:"ecn" words:"normal compatibility" help:"into the tunnel: normal or compatibility mode of RFC 6040; compatibility where the other end does not follow it"`
+	zero6      bool  `arg:"checksum6" words:"full zero" help:"UDP checksum over IPv6: full, or zero (RFC 6935) when the other end is set up for it"`
+	keepTags   bool  `arg:"inner-tags" words:"drop keep" help:"tagged frames inside the tunnel: drop (those from a: as others), or keep"`
+	dropOthers bool  `arg:"others" words:"pass drop" help:"frames that are none of the tunnel's: pass or drop"`
+	mss        mtu.MSS
 }
 
 // inner is the longest IP datagram, in an untagged frame, that fits in the tunnel.
@@ -189,6 +175,15 @@ func (s *settings) inner() int {
 		ip = hdr.IPv6Len
 	}
 	return s.mtu - ip - hdr.UDPLen - hdr.VXLANLen - hdr.EthernetLen
+}
+
+// tenants are VLANs with networks of their own.
+type tenants []tenant
+
+// UnmarshalText reads VLAN:VNI+VLAN:VNI, or none.
+func (t *tenants) UnmarshalText(text []byte) (err error) {
+	*t, err = parseTenants(string(text))
+	return err
 }
 
 func parseTenants(v string) ([]tenant, error) {
@@ -214,32 +209,15 @@ func parseTenants(v string) ([]tenant, error) {
 	return all, nil
 }
 
+var arguments = arg.Declare("vxlan", settings{vni: -1, port: hdr.PortVXLAN, mtu: 1500, ttl: 64, dscp: -1})
+
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{vni: -1, port: hdr.PortVXLAN, mtu: 1500, ttl: 64, dscp: -1}
-	r := arg.Read("vxlan", args)
-	arg.Number(r, "vni", &s.vni, 0, 1<<24-1, "none")
-	arg.Value(r, "tenants", &s.tenants, parseTenants)
-	r.Addr("local", &s.local)
-	r.Addr("remote", &s.remote)
-	r.MAC("local-mac", &s.localMAC)
-	r.MAC("remote-mac", &s.remoteMAC)
-	arg.Number(r, "outer-vlan", &s.outerVLAN, 1, 4094, "none")
-	arg.Number(r, "udp-port", &s.port, 1, 65535)
-	arg.Number(r, "mtu", &s.mtu, 576, 65535)
-	arg.Number(r, "ttl", &s.ttl, 1, 255)
-	arg.Number(r, "dscp", &s.dscp, 0, 63, "copy")
-	arg.Choice(r, "ecn", &s.ecn, "normal", "compatibility")
-	r.Either("checksum6", &s.zero6, "full", "zero")
-	r.Either("inner-tags", &s.keepTags, "drop", "keep")
-	r.Either("others", &s.dropOthers, "pass", "drop")
+	s, r := arguments.Read(args)
 	room := s.inner()
 	if s.keepTags {
 		room -= hdr.MaxTags * hdr.VLANLen
 	}
-	mtu.ReadMSS(r, &s.mss, room)
-	for _, name := range []string{"local", "remote", "local-mac", "remote-mac"} {
-		r.Need(name, "both ends' addresses are given")
-	}
+	s.mss = s.MSS.Within(room)
 	switch {
 	case s.local.Is4() != s.remote.Is4():
 		r.Failf("local= and remote= are not of the same family")

@@ -2,11 +2,11 @@ package vxlan
 
 import (
 	"encoding/binary"
-	"math/bits"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/mtu"
+	"github.com/quillon/quillon/nf/outer"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -24,17 +24,13 @@ const (
 
 // app is one end of the tunnel.
 type app struct {
-	s settings
-	// outer are the headers of every frame but for lengths, TOS, source port,
-	// flow label, checksums and VNI; ip, udp and vxlan are offsets in it.
-	outer          []byte
-	ip, udp, vxlan int
-	local          []byte // addresses as they stand in a header
-	remote         []byte
-	pseudo         uint32      // sum of the pseudo-header without the length
-	vniOf          [4096]int32 // by VLAN; -1: none
-	vlanOf         map[uint32]uint16
-	teller         mtu.Teller
+	s      settings
+	outer  *outer.Header
+	local  []byte // addresses as they stand in a header
+	remote []byte
+	vniOf  [4096]int32 // by VLAN; -1: none
+	vlanOf map[uint32]uint16
+	teller mtu.Teller
 }
 
 func newApp(s settings) *app {
@@ -48,31 +44,10 @@ func newApp(s settings) *app {
 	if s.vni >= 0 {
 		a.vlanOf[uint32(s.vni)] = 0
 	}
-	e := hdr.EthernetFields{Dst: s.remoteMAC, Src: s.localMAC, EtherType: hdr.EtherIPv4}
-	if s.local.Is6() {
-		e.EtherType = hdr.EtherIPv6
-	}
-	b := make([]byte, 128)
-	a.ip = hdr.EthernetLen
-	if s.outerVLAN > 0 {
-		a.ip += hdr.VLANLen
-		t := hdr.VLAN(b[hdr.EthernetLen:])
-		t.SetVID(s.outerVLAN)
-		t.SetEtherType(e.EtherType)
-		e.EtherType = hdr.EtherVLAN
-	}
-	hdr.Ethernet(b).Encode(&e)
-	if s.local.Is4() {
-		hdr.IPv4(b[a.ip:]).Encode(&hdr.IPv4Fields{DF: true, TTL: s.ttl, Protocol: hdr.ProtoUDP, Src: s.local, Dst: s.remote})
-		a.udp = a.ip + hdr.IPv4Len
-	} else {
-		hdr.IPv6(b[a.ip:]).Encode(&hdr.IPv6Fields{NextHeader: hdr.ProtoUDP, HopLimit: s.ttl, Src: s.local, Dst: s.remote})
-		a.udp = a.ip + hdr.IPv6Len
-	}
-	a.pseudo = hdr.PseudoSum(s.local, s.remote, hdr.ProtoUDP, 0)
-	hdr.UDP(b[a.udp:]).Encode(&hdr.UDPFields{DstPort: s.port})
-	a.vxlan = a.udp + hdr.UDPLen
-	a.outer = b[: a.vxlan+hdr.VXLANLen : a.vxlan+hdr.VXLANLen]
+	a.outer = outer.New(outer.Config{
+		LocalMAC: s.localMAC, RemoteMAC: s.remoteMAC, VLAN: s.outerVLAN, Local: s.local, Remote: s.remote, TTL: s.ttl,
+		Proto: hdr.ProtoUDP, Port: s.port, ZeroSum: s.zero6,
+	})
 	return a
 }
 
@@ -126,7 +101,7 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 	case vni < 0:
 		a.other(c, plain, x, reasonNoVNI)
 		return
-	case len(a.outer)-a.ip+n > a.s.mtu:
+	case a.outer.IPLen()+hdr.VXLANLen+n > a.s.mtu:
 		if l.L3 != 0 {
 			a.teller.Tell(c, x, &l, a.s.inner()-hdr.VLANLen*tags, plain, reasonTold)
 		}
@@ -138,17 +113,16 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 	if l.L3 != 0 {
 		tos = tosOf(b, &l)
 	}
-	flow := flowHash(b, &l)
+	flow := outer.Flow(b, &l)
 	if strip {
 		copy(b[hdr.VLANLen:], b[:12])
 		x.SetFrame(int(x.Off())+hdr.VLANLen, n)
 	}
-	b, ok := x.Prepend(len(a.outer))
+	b, ok := x.Prepend(a.outer.Len() + hdr.VXLANLen)
 	if !ok {
 		c.Drop(x, reasonNoRoom)
 		return
 	}
-	copy(b, a.outer)
 	outerTOS := tos & 3
 	if a.s.ecn == ecnCompatibility {
 		outerTOS = 0
@@ -158,30 +132,10 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 	} else {
 		outerTOS |= uint8(a.s.dscp) << 2
 	}
-	u := hdr.UDP(b[a.udp:])
-	u.SetSrcPort(49152 | uint16(flow)&0x3FFF)
-	u.SetLen(uint16(len(u)))
-	hdr.VXLAN(b[a.vxlan:]).Encode(uint32(vni))
-	if a.s.local.Is4() {
-		h := hdr.IPv4(b[a.ip:])
-		h.SetTOS(outerTOS)
-		h.SetTotalLen(uint16(len(h)))
-		h.UpdateChecksum()
-	} else {
-		h := hdr.IPv6(b[a.ip:])
-		h.SetTrafficClass(outerTOS)
-		h.SetFlowLabel(flow >> 12)
-		h.SetPayloadLen(uint16(len(u)))
-		if !a.s.zero6 {
-			sum := hdr.Checksum(u, a.pseudo+uint32(len(u)))
-			if sum == 0 {
-				sum = 0xFFFF // RFC 768: 0 is for none
-			}
-			u.SetChecksum(sum)
-		}
-	}
+	hdr.VXLAN(b[a.outer.Len():]).Encode(uint32(vni))
+	port := a.outer.Put(b, outerTOS, flow)
 	c.Mark(x, packet.Rewritten, reasonEncapsulated)
-	c.Trace(x, traceEncapsulate, uint64(vni), uint64(u.SrcPort()))
+	c.Trace(x, traceEncapsulate, uint64(vni), uint64(port))
 	c.Emit(tunnel, x)
 }
 
@@ -231,7 +185,7 @@ func (a *app) fault(b []byte, l *hdr.Layers) (r graph.Reason, ok bool) {
 		if l.EtherType == hdr.EtherIPv6 && !a.s.zero6 {
 			return reasonNoChecksum, false
 		}
-	} else if hdr.Checksum(p, a.pseudo+uint32(len(p))) != 0 {
+	} else if hdr.Checksum(p, a.outer.Pseudo()+uint32(len(p))) != 0 {
 		return reasonBadChecksum, false
 	}
 	if !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
@@ -336,32 +290,4 @@ func combineECN(b []byte, l *hdr.Layers, outer uint8) bool {
 	h.SetTOS(tos)
 	h.SetChecksum(hdr.PatchChecksum(h.Checksum(), old, binary.BigEndian.Uint16(h)))
 	return true
-}
-
-// flowHash is the same for all frames of a flow.
-func flowHash(b []byte, l *hdr.Layers) uint32 {
-	le := binary.LittleEndian
-	h := uint64(l.EtherType) | uint64(l.Proto)<<16
-	switch {
-	case l.L3 == 0:
-		h = mix(mix(h, le.Uint64(b)), uint64(le.Uint32(b[8:])))
-	case l.EtherType == hdr.EtherIPv4:
-		h = mix(h, le.Uint64(b[l.L3+12:]))
-	default:
-		for at := l.L3 + 8; at < l.L3+40; at += 8 {
-			h = mix(h, le.Uint64(b[at:]))
-		}
-	}
-	if !l.Fragment {
-		src, dst := l.PortsOf(b)
-		h = mix(h, uint64(src)<<16|uint64(dst))
-	}
-	return uint32(h)
-}
-
-// mix folds the product of two odd-looking words: every bit of both reaches the
-// low half.
-func mix(h, v uint64) uint64 {
-	hi, lo := bits.Mul64(h^v^0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
-	return hi ^ lo
 }

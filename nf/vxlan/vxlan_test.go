@@ -19,6 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/outer"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -81,8 +82,8 @@ func inner(t testing.TB, six bool, tos uint8, port uint16, payload int, vlans ..
 	return serialize(t, l...)
 }
 
-// outer is what the other end's tunnel datagram looks like, to gopacket.
-type outer struct {
+// datagram is what the other end's tunnel datagram looks like, to gopacket.
+type datagram struct {
 	six, noChecksum bool
 	vlan            uint16
 	srcPort         uint16
@@ -92,7 +93,7 @@ type outer struct {
 	there           bool // sent by the other end
 }
 
-func (o outer) frame(t testing.TB, in []byte) []byte {
+func (o datagram) frame(t testing.TB, in []byte) []byte {
 	e := &layers.Ethernet{SrcMAC: hereMAC, DstMAC: thereMAC, EthernetType: layers.EthernetTypeIPv4}
 	src4, dst4 := net.IP{10, 0, 0, 1}, net.IP{10, 0, 0, 2}
 	src6, dst6 := net.ParseIP("2001:db8::1"), net.ParseIP("2001:db8::2")
@@ -154,18 +155,18 @@ func TestBytes(t *testing.T) {
 		name      string
 		in, inner []byte
 		more      []string
-		want      outer
+		want      datagram
 	}{
-		{"IPv4", inner(t, false, 0xB9, 1, 30), nil, nil, outer{noChecksum: true, vni: 5000, tos: 0xB9}},
-		{"IPv6 inside", inner(t, true, 0x02, 1, 31), nil, nil, outer{noChecksum: true, vni: 5000, tos: 0x02}},
-		{"over IPv6", inner(t, false, 0xB9, 1, 31), nil, nil, outer{six: true, vni: 5000, tos: 0xB9}},
-		{"over IPv6 without checksum", inner(t, true, 1, 1, 30), nil, []string{"checksum6", "zero"}, outer{six: true, noChecksum: true, vni: 5000, tos: 1}},
-		{"compatibility, DSCP", inner(t, false, 0xB9, 1, 30), nil, []string{"ecn", "compatibility", "dscp", "46"}, outer{noChecksum: true, vni: 5000, tos: 0xB8}},
-		{"ARP", arp, nil, nil, outer{noChecksum: true, vni: 5000}},
-		{"tenant", inner(t, false, 0, 1, 30, 100), inner(t, false, 0, 1, 30), []string{"tenants", "100:70000+200:16777215"}, outer{noChecksum: true, vni: 70000}},
-		{"tags kept", inner(t, false, 4, 1, 30, 100, 200), nil, []string{"inner-tags", "keep"}, outer{noChecksum: true, vni: 5000, tos: 4}},
-		{"tenant, tag kept", inner(t, false, 4, 1, 30, 100, 200), inner(t, false, 4, 1, 30, 200), []string{"inner-tags", "keep", "tenants", "100:1"}, outer{noChecksum: true, vni: 1, tos: 4}},
-		{"tagged tunnel", inner(t, true, 4, 1, 30, 100), inner(t, true, 4, 1, 30), []string{"outer-vlan", "9", "tenants", "100:1"}, outer{six: true, vlan: 9, vni: 1, tos: 4}},
+		{"IPv4", inner(t, false, 0xB9, 1, 30), nil, nil, datagram{noChecksum: true, vni: 5000, tos: 0xB9}},
+		{"IPv6 inside", inner(t, true, 0x02, 1, 31), nil, nil, datagram{noChecksum: true, vni: 5000, tos: 0x02}},
+		{"over IPv6", inner(t, false, 0xB9, 1, 31), nil, nil, datagram{six: true, vni: 5000, tos: 0xB9}},
+		{"over IPv6 without checksum", inner(t, true, 1, 1, 30), nil, []string{"checksum6", "zero"}, datagram{six: true, noChecksum: true, vni: 5000, tos: 1}},
+		{"compatibility, DSCP", inner(t, false, 0xB9, 1, 30), nil, []string{"ecn", "compatibility", "dscp", "46"}, datagram{noChecksum: true, vni: 5000, tos: 0xB8}},
+		{"ARP", arp, nil, nil, datagram{noChecksum: true, vni: 5000}},
+		{"tenant", inner(t, false, 0, 1, 30, 100), inner(t, false, 0, 1, 30), []string{"tenants", "100:70000+200:16777215"}, datagram{noChecksum: true, vni: 70000}},
+		{"tags kept", inner(t, false, 4, 1, 30, 100, 200), nil, []string{"inner-tags", "keep"}, datagram{noChecksum: true, vni: 5000, tos: 4}},
+		{"tenant, tag kept", inner(t, false, 4, 1, 30, 100, 200), inner(t, false, 4, 1, 30, 200), []string{"inner-tags", "keep", "tenants", "100:1"}, datagram{noChecksum: true, vni: 1, tos: 4}},
+		{"tagged tunnel", inner(t, true, 4, 1, 30, 100), inner(t, true, 4, 1, 30), []string{"outer-vlan", "9", "tenants", "100:1"}, datagram{six: true, vlan: 9, vni: 1, tos: 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := graphtest.New(t, *Kind(), args(c.want.six, false, c.more...))
@@ -180,7 +181,7 @@ func TestBytes(t *testing.T) {
 			if c.want.six {
 				var li hdr.Layers
 				hdr.Walk(c.in, &li)
-				c.want.label = flowHash(c.in, &li) >> 12
+				c.want.label = outer.Flow(c.in, &li) >> 12
 				if c.want.label == 0 {
 					t.Error("no flow label")
 				}
@@ -260,7 +261,7 @@ func TestECN(t *testing.T) {
 			x := graphtest.New(t, *Kind(), args(false, true, "inner-tags", "keep"))
 			for in, row := range rows {
 				for out, want := range row {
-					f := outer{noChecksum: true, vni: 5000, tos: uint8(out)}.frame(t, inner(t, six, uint8(0xB8|in), 1, 30, tags...))
+					f := datagram{noChecksum: true, vni: 5000, tos: uint8(out)}.frame(t, inner(t, six, uint8(0xB8|in), 1, 30, tags...))
 					if want < 0 {
 						dropped(t, x, "b", f, "congested")
 						continue
@@ -275,21 +276,21 @@ func TestECN(t *testing.T) {
 	}
 	x := graphtest.New(t, *Kind(), args(false, true))
 	f := make([]byte, 60)
-	one(t, x, "b", outer{noChecksum: true, vni: 5000, tos: ce}.frame(t, f), "a", "decapsulated")
+	one(t, x, "b", datagram{noChecksum: true, vni: 5000, tos: ce}.frame(t, f), "a", "decapsulated")
 	if x.Counter("ce-lost") != 1 {
 		t.Error("a lost CE was not counted")
 	}
 }
 
 func TestRefused(t *testing.T) {
-	good4 := outer{vni: 5000, srcPort: 50000}.frame(t, inner(t, false, 0, 1, 30))
-	good6 := outer{six: true, vni: 5000, srcPort: 50000}.frame(t, inner(t, false, 0, 1, 30))
+	good4 := datagram{vni: 5000, srcPort: 50000}.frame(t, inner(t, false, 0, 1, 30))
+	good6 := datagram{six: true, vni: 5000, srcPort: 50000}.frame(t, inner(t, false, 0, 1, 30))
 	x4, x6 := graphtest.New(t, *Kind(), args(false, true)), graphtest.New(t, *Kind(), args(true, true))
 	zero6 := graphtest.New(t, *Kind(), args(true, true, "checksum6", "zero"))
 	one(t, x4, "b", good4, "a", "decapsulated") // a checksum that is there is verified
 	one(t, x6, "b", good6, "a", "decapsulated")
 	one(t, zero6, "b", good6, "a", "decapsulated")
-	none6 := outer{six: true, noChecksum: true, vni: 5000}.frame(t, inner(t, false, 0, 1, 30))
+	none6 := datagram{six: true, noChecksum: true, vni: 5000}.frame(t, inner(t, false, 0, 1, 30))
 	dropped(t, x6, "b", none6, "no-udp-checksum")
 	one(t, zero6, "b", none6, "a", "decapsulated")
 	edit := func(b []byte, f func(b []byte)) []byte { b = bytes.Clone(b); f(b); return b }
@@ -306,8 +307,8 @@ func TestRefused(t *testing.T) {
 	} {
 		dropped(t, x4, "b", edit(good4, f), reason)
 	}
-	dropped(t, x4, "b", outer{noChecksum: true, vni: 5000}.frame(t, make([]byte, 13)), "bad-length")
-	dropped(t, x4, "b", outer{noChecksum: true, vni: 5000}.frame(t, append(make([]byte, 12), 0x81, 0)), "bad-length")
+	dropped(t, x4, "b", datagram{noChecksum: true, vni: 5000}.frame(t, make([]byte, 13)), "bad-length")
+	dropped(t, x4, "b", datagram{noChecksum: true, vni: 5000}.frame(t, append(make([]byte, 12), 0x81, 0)), "bad-length")
 	// Reserved bits are not looked at (RFC 7348 5).
 	one(t, x4, "b", edit(good4, func(b []byte) { b[42], b[43], b[49] = 0xFF, 0xFF, 0xFF; seal(b) }), "a", "decapsulated")
 	for _, six := range []bool{false, true} {
@@ -337,12 +338,12 @@ func TestOthers(t *testing.T) {
 		}
 	}
 	x := graphtest.New(t, *Kind(), args(false, true))
-	good := outer{noChecksum: true, vni: 5000}
+	good := datagram{noChecksum: true, vni: 5000}
 	for name, f := range map[string][]byte{
 		"another port":    func() []byte { b := good.frame(t, make([]byte, 60)); b[37]++; return b }(),
 		"another address": func() []byte { b := good.frame(t, make([]byte, 60)); b[33]++; return b }(),
 		"another MAC":     func() []byte { b := good.frame(t, make([]byte, 60)); b[5]++; return b }(),
-		"IPv6":            outer{six: true, vni: 5000}.frame(t, make([]byte, 60)),
+		"IPv6":            datagram{six: true, vni: 5000}.frame(t, make([]byte, 60)),
 		"later fragment":  func() []byte { b := good.frame(t, make([]byte, 60)); hdr.IPv4(b[14:]).SetFragOffset(8); return b }(),
 	} {
 		if got := one(t, x, "b", f, "a", "not-tunnel"); !bytes.Equal(got, f) {
@@ -360,7 +361,7 @@ func TestSourcePort(t *testing.T) {
 	port := func(b []byte) uint16 {
 		var l hdr.Layers
 		hdr.Walk(b, &l)
-		return 49152 | uint16(flowHash(b, &l))&0x3FFF
+		return 49152 | uint16(outer.Flow(b, &l))&0x3FFF
 	}
 	for _, six := range []bool{false, true} {
 		var hits [16]int
@@ -462,8 +463,8 @@ func FuzzTunnel(f *testing.F) {
 		f.Add(inner(f, false, 1, 1, 20, tags...), uint8(0))
 		f.Add(inner(f, true, 2, 1, 20, tags...), uint8(1))
 	}
-	f.Add(outer{there: true, vni: 1}.frame(f, inner(f, false, 0, 1, 20)), uint8(2))
-	f.Add(outer{six: true, vni: 5000}.frame(f, inner(f, true, 0, 1, 20)), uint8(5))
+	f.Add(datagram{there: true, vni: 1}.frame(f, inner(f, false, 0, 1, 20)), uint8(2))
+	f.Add(datagram{six: true, vni: 5000}.frame(f, inner(f, true, 0, 1, 20)), uint8(5))
 	f.Fuzz(func(t *testing.T, b []byte, how uint8) {
 		if len(b) > 2000 {
 			return
@@ -535,7 +536,7 @@ func BenchmarkDecapsulate(b *testing.B) {
 	for _, six := range []bool{false, true} {
 		b.Run(fmt.Sprintf("six=%v", six), func(b *testing.B) {
 			graphtest.Benchmark(b, *Kind(), args(six, true), "b", batch(b, func(p uint16) []byte {
-				return outer{six: six, noChecksum: !six, vni: 5000, srcPort: 50000 + p}.frame(b, inner(b, false, 0, p, 22))
+				return datagram{six: six, noChecksum: !six, vni: 5000, srcPort: 50000 + p}.frame(b, inner(b, false, 0, p, 22))
 			})...)
 		})
 	}

@@ -110,17 +110,10 @@ lost of what goes there.`
 // Kind declares attach. The boards' tasks may be any of these functions.
 func Kind(functions ...graph.Kind) *graph.Kind {
 	k := &graph.Kind{
-		Name:    "attach",
-		Summary: "a switch that SuperNIC boards are attached to: steers flows to them, balances, decides what they launch",
-		Doc:     doc,
-		Params: []graph.Param{
-			{Name: "deployment", Help: "YAML, that of the boards: regions, tasks, tenants, dags; and rules"},
-			{Name: "boards", Default: "2", Help: "ports that boards are at: b0 to one less than that"},
-			{Name: "board-mtu", Default: "1500", Help: "of these ports: 22 more than that of the others lets all frames through"},
-			{Name: "hold", Default: "1024", Help: "frames that wait for a board at most, of each worker"},
-			{Name: "gap", Default: "500us", Help: "pause of a group of flows in which it may move to another board: longer than frames are at a board"},
-			{Name: "flows", Default: "131072", Help: "flows whose rule is remembered"},
-		},
+		Name:     "attach",
+		Summary:  "a switch that SuperNIC boards are attached to: steers flows to them, balances, decides what they launch",
+		Doc:      doc,
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
@@ -184,29 +177,31 @@ type app struct {
 	forced uint64
 }
 
+type settings struct {
+	deployment string        `arg:"deployment" need:"see quillon nf describe attach" help:"YAML, that of the boards: regions, tasks, tenants, dags; and rules"`
+	boards     int           `arg:"boards" range:"1..16" help:"ports that boards are at: b0 to one less than that"`
+	mtu        int           `arg:"board-mtu" unit:"1024" range:"576..2^16" default:"1500" help:"of these ports: 22 more than that of the others lets all frames through"`
+	hold       int           `arg:"hold" unit:"1024" range:"1..2^16" default:"1024" help:"frames that wait for a board at most, of each worker"`
+	gap        time.Duration `arg:"gap" range:"0..20ms" help:"pause of a group of flows in which it may move to another board: longer than frames are at a board"`
+	flows      int           `arg:"flows" unit:"1024" range:"4..2^26" default:"131072" help:"flows whose rule is remembered"`
+}
+
+var arguments = arg.Declare("attach", settings{boards: 2, mtu: mtu, hold: 1024, gap: 500 * time.Microsecond, flows: 1 << 17})
+
 func newApp(args graph.Args, functions []graph.Kind) (*app, error) {
-	p := &app{count: 2, mtu: mtu, gap: 500 * time.Microsecond}
-	places, flows := 1024, 1<<17
-	r := arg.Read("attach", args)
-	var text string
-	r.Func("deployment", func(v string) error { text = v; return nil })
-	r.Need("deployment", "see quillon nf describe attach")
-	arg.Number(r, "boards", &p.count, 1, MaxBoards)
-	arg.Scaled(r, "board-mtu", &p.mtu, 1024, 576, 1<<16)
-	arg.Scaled(r, "hold", &places, 1024, 1, 1<<16)
-	r.Duration("gap", &p.gap, 0, patience)
-	arg.Scaled(r, "flows", &flows, 1024, 4, 1<<26)
+	given, r := arguments.Read(args)
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	s, err := dag.Parse([]byte(text))
+	p := &app{count: given.boards, mtu: given.mtu, gap: given.gap}
+	s, err := dag.Parse([]byte(given.deployment))
 	if err == nil {
 		p.deployment, err = snic.Check(s, functions, nil)
 	}
 	if err != nil {
 		return nil, err
 	}
-	p.shelf = hold.New[note](places, 1)
+	p.shelf = hold.New[note](given.hold, 1)
 	users := make([]int, len(p.deployment.Tasks))
 	for _, d := range p.deployment.DAGs {
 		for _, t := range d.Tasks {
@@ -228,7 +223,7 @@ func newApp(args graph.Args, functions []graph.Kind) (*app, error) {
 			p.lanes[i].next[k] = none
 		}
 	}
-	p.mat = mat.New(flows)
+	p.mat = mat.New(given.flows)
 	p.mat.Set(p.deployment.Rules)
 	p.rules = p.mat.Rules()
 	return p, nil

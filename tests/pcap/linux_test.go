@@ -23,6 +23,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
@@ -145,7 +146,7 @@ func (b *linuxBed) start(dir string) {
 	check(b, err)
 	var c goldenCase
 	check(b, yaml.UnmarshalWithOptions(text, &c, yaml.Strict()))
-	spec, err := replay.Chain(kinds(), c.files(b.T).Replace(c.NF[0]))
+	spec, err := replay.Chain(registry.Kinds(), c.files(b.T).Replace(c.NF[0]))
 	check(b, err)
 	ports := map[string][]port.Port{}
 	for i, n := range []string{"pa", "pb"} {
@@ -154,7 +155,7 @@ func (b *linuxBed) start(dir string) {
 		b.rx[i].Port = p
 		ports[[]string{"a", "b"}[i]] = []port.Port{&b.rx[i]}
 	}
-	b.inst, err = graph.New(graph.Config{Spec: spec, Kinds: kinds(), Ports: ports, Clock: clock.NewWall()})
+	b.inst, err = graph.New(graph.Config{Spec: spec, Kinds: registry.Kinds(), Ports: ports, Clock: clock.NewWall()})
 	check(b, err)
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	ran := make(chan error, 1)

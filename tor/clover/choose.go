@@ -64,6 +64,12 @@ type choice struct {
 
 const maxRules = 1024
 
+// UnmarshalText implements encoding.TextUnmarshaler: it is parseChoice.
+func (c *choice) UnmarshalText(text []byte) (err error) {
+	*c, err = parseChoice(string(text))
+	return err
+}
+
 // parseChoice reads only=: all, none, or rules joined by +, each
 //
 //	KEYS[@SERVER[/MASK]][#PRIORITY][:leave]

@@ -191,25 +191,9 @@ another key's entry for its own, unless it looks at the key of what it reads
 and asks whether its entry is linked. So the default is to let them pass.
 
 Port a faces the clients, port b the memory nodes.`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "mode", Default: "read-write", Help: "off, write, or read-write; can be changed while running"},
-			{Name: "keys", Default: "1024", Help: "keys to track at most"},
-			{Name: "addrs", Default: "64 per key, from 1,024 keys on fewer, down to 16", Help: "entry addresses to remember, 16 bytes each"},
-			{Name: "conns", Default: "512", Help: "connections to track at most"},
-			{Name: "servers", Default: "any", Help: "memory nodes, as IP+IP+..., in whichever VLAN; requests to others pass"},
-			{Name: "recycled", Default: "pass", Help: "requests for an entry of another version than the tail's: pass, or adjust them and their answers (see above)"},
-			{Name: "only", Default: "all", Help: "keys to steer, as 1+2+10-20, or all, or none; also @SERVER[/MASK], then #PRIORITY, then :leave behind keys or any: 5@10.0.0.1#7:leave+all steers all keys but one; can be changed while running, and is the table steered_keys"},
-			{Name: "hot", Default: "0", Help: "steer only the N most written keys, found at run time (then keys=N)"},
-			{Name: "settle", Default: "200ms", Help: "learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"},
-			{Name: "ahead", Default: "16384", Help: "unanswered appends of a key behind which a request is still sent; 0: only behind entries that are known to be linked (see above)"},
-			{Name: "hold", Default: "1024", Help: "answers to hold at most until what they stand behind is known to be linked; half of them for those behind these on the same connection. What might find no place is not steered"},
-			{Name: "repair", Default: "20ms", Help: "send a steered compare-and-swap again when it stays unanswered this long, then twice as long, and so on; 0 = never"},
-			{Name: "answers", Default: "b", Help: "the side whose answers count: b; or any, where both directions come by one port, as when a capture is played: then who is on side a can answer for servers"},
-			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
-			{Name: "idle", Default: "5m", Help: "what was not used for this long is forgotten: a connection; and, where others want its place, a key, a region, a server. An append that others stand behind is waited for as long. 0: for ever"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons,
 		Soft:     true,
@@ -221,44 +205,33 @@ Port a faces the clients, port b the memory nodes.`,
 
 // settings are the parsed arguments.
 type settings struct {
-	mode               Mode
-	keys, addrs, conns int
-	hot, hold          int
-	ahead              uint32
-	servers            []netip.Addr
-	only               choice
-	settle, repair     time.Duration
-	idle               time.Duration
-	dropBad            bool
-	adjust             bool // CASes to the tail's version
-	anySide            bool // answers that come by input a count, too
+	mode    Mode          `arg:"mode" words:"off write read-write" help:"off, write, or read-write; can be changed while running"`
+	keys    int           `arg:"keys" range:"1..16777214" help:"keys to track at most"`
+	addrs   int           `arg:"addrs" range:"1..2^28" default:"64 per key, from 1,024 keys on fewer, down to 16" help:"entry addresses to remember, 16 bytes each"`
+	conns   int           `arg:"conns" range:"1..2^20" help:"connections to track at most"`
+	servers []netip.Addr  `arg:"servers" keep:"any" help:"memory nodes, as IP+IP+..., in whichever VLAN; requests to others pass"`
+	adjust  bool          `arg:"recycled" words:"pass adjust" help:"requests for an entry of another version than the tail's: pass, or adjust them and their answers (see above)"`
+	only    choice        `arg:"only" default:"all" help:"keys to steer, as 1+2+10-20, or all, or none; also @SERVER[/MASK], then #PRIORITY, then :leave behind keys or any: 5@10.0.0.1#7:leave+all steers all keys but one; can be changed while running, and is the table steered_keys"`
+	hot     int           `arg:"hot" range:"0..2^16" help:"steer only the N most written keys, found at run time (then keys=N)"`
+	settle  time.Duration `arg:"settle" range:"0.." help:"learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"`
+	ahead   uint32        `arg:"ahead" range:"0..2^14" help:"unanswered appends of a key behind which a request is still sent; 0: only behind entries that are known to be linked (see above)"`
+	hold    int           `arg:"hold" range:"1..2^14" help:"answers to hold at most until what they stand behind is known to be linked; half of them for those behind these on the same connection. What might find no place is not steered"`
+	repair  time.Duration `arg:"repair" range:"0..1h" help:"send a steered compare-and-swap again when it stays unanswered this long, then twice as long, and so on; 0 = never"`
+	anySide bool          `arg:"answers" words:"b any" help:"the side whose answers count: b; or any, where both directions come by one port, as when a capture is played: then who is on side a can answer for servers"`
+	dropBad bool          `arg:"bad" words:"pass drop" help:"frames with a wrong checksum, ICRC or length: pass or drop"`
+	idle    time.Duration `arg:"idle" range:"0.." help:"what was not used for this long is forgotten: a connection; and, where others want its place, a key, a region, a server. An append that others stand behind is waited for as long. 0: for ever"`
 }
 
+var arguments = arg.Declare("clover-steer", settings{
+	mode: ReadWrite, keys: 1024, conns: 512, hold: 1024, ahead: maxUnlinked, only: choice{rest: true},
+	settle: 200 * time.Millisecond, repair: 20 * time.Millisecond, idle: 5 * time.Minute,
+})
+
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{mode: ReadWrite, keys: 1024, conns: 512, hold: 1024, ahead: maxUnlinked, only: choice{rest: true}, settle: 200 * time.Millisecond, repair: 20 * time.Millisecond, idle: 5 * time.Minute}
-	r := arg.Read("clover-steer", args)
-	arg.Choice(r, "mode", &s.mode, modeNames[:]...)
-	arg.Number(r, "keys", &s.keys, 1, maxKeys)
-	arg.Number(r, "addrs", &s.addrs, 1, 1<<28)
-	arg.Number(r, "conns", &s.conns, 1, 1<<20)
-	arg.Number(r, "hold", &s.hold, 1, maxUnlinked)
-	arg.Number(r, "ahead", &s.ahead, 0, maxUnlinked)
-	arg.Number(r, "hot", &s.hot, 0, 1<<16)
-	r.Each("servers", func(v string) error {
-		a, err := arg.ParseAddr(v)
-		s.servers = append(s.servers, a)
-		return err
-	}, "any")
+	s, r := arguments.Read(args)
 	if len(s.servers) > maxServers {
 		r.Failf("servers: at most %d", maxServers)
 	}
-	arg.Value(r, "only", &s.only, parseChoice)
-	r.Duration("settle", &s.settle, 0, arg.Longest)
-	r.Duration("repair", &s.repair, 0, time.Hour)
-	r.Duration("idle", &s.idle, 0, arg.Longest)
-	r.Either("recycled", &s.adjust, "pass", "adjust")
-	r.Either("answers", &s.anySide, "b", "any")
-	r.Either("bad", &s.dropBad, "pass", "drop")
 	if s.hot > 0 {
 		s.keys = s.hot
 	}

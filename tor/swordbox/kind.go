@@ -199,35 +199,10 @@ func Kind() *graph.Kind {
 		Out:      []string{"a", "b"},
 		Counters: counters[:],
 		Reasons:  reasons,
-		Params: []graph.Param{
-			{Name: "mode", Default: "replace", Help: "off, mux (move operations on tracked words onto shared connections), replace (and send atomics as WRITEs), or end (off, and connections that cannot do without this app are ended: their clients are told)"},
-			{Name: "replace", Default: "tracked", Help: "which atomics mode=replace sends as WRITEs: those on memory of track= (tracked), or on all of these servers' (learnt). Name only memory that nobody changes but clients behind port a, under one address: what a process on the server writes, or somebody under another address of the same memory, such a WRITE would undo"},
-			{Name: "track", Default: "none", Help: "memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal, each perhaps with #PRIORITY of its entry; can be changed while running, and is the table tracked"},
-			{Name: "learn", Default: "on", Help: "track every word that an atomic goes to: on or off"},
-			{Name: "shared", Default: "1", Help: "connections to a server over which its memory is hashed"},
-			{Name: "order", Default: "strict", Help: "strict: a client's operations are executed in its order; word: those on different tracked words may pass each other, and go over several connections"},
-			{Name: "conns", Default: "512", Help: "connections to follow at most, for each server; others pass untouched"},
-			{Name: "window", Default: "256", Help: "operations of a connection to remember"},
-			{Name: "words", Default: "65536", Help: "words to track at most, for each server"},
-			{Name: "hold", Default: "1024", Help: "frames to hold at most, for each server"},
-			{Name: "rdatomic", Default: "learnt", Help: "READs and atomics that a shared connection may carry at once, where no connection manager told (max_dest_rd_atomic of the server's queue pairs); learnt: as many as its own client was seen to have at once"},
-			{Name: "writable", Default: "proven", Help: "send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"},
-			{Name: "mtu", Default: "learnt", Help: "path MTU of the connections, where no connection manager tells"},
-			{Name: "servers", Default: "any", Help: "memory servers, as IP+IP+..., the addresses of one joined by =, as in 10.0.0.1=fd00::1+10.0.0.2; requests to others pass"},
-			{Name: "discover", Default: "4", Help: "memory servers to find by their answers; with servers=, those of it that are in VLANs. Memory for so many is taken from the start (see quillon report); one that has no connection for idle= makes room for another"},
-			{Name: "static", Default: "none", Help: "connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by semicolons; can be changed while running, and is the tables static and static_ipv6"},
-			{Name: "infer", Default: "on", Help: "pair the two directions of a connection by their PSNs when no connection manager told: on or off"},
-			{Name: "guard", Default: "pass", Help: "frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop; can be changed while running, as can bad="},
-			{Name: "bad", Default: "pass", Help: "frames with a wrong checksum, ICRC or length: pass or drop"},
-			{Name: "settle", Default: "200ms", Help: "how long a request of a connection that is not followed may be under way"},
-			{Name: "verify", Default: "10ms", Help: "how often an atomic on a known word goes as it is, so that its answer tells whether the word is what it should be"},
-			{Name: "alive", Default: "100ms", Help: "a connection carries others' operations while its server answered so lately"},
-			{Name: "giveup", Default: "300ms", Help: "a connection has failed when its server says nothing on it and speaks on others for so long; while it is silent on all it may be that it pauses, and nobody is told"},
-			{Name: "idle", Default: "10m", Help: "forget a connection that was quiet for so long"},
-		},
-		Tables:  tables(),
-		Control: "mux_ingress",
-		New:     newApp,
+		Params:   arguments.Params(),
+		Tables:   tables(),
+		Control:  "mux_ingress",
+		New:      newApp,
 	}
 }
 
@@ -247,23 +222,40 @@ func (t *span) String() string {
 
 // settings are the parsed arguments.
 type settings struct {
-	mode                        Mode
-	track                       []span // as given
-	cover                       []span // the same memory in order, nothing twice
-	learn, infer                bool
-	strict, writable            bool
-	vouched                     bool // all memory
-	shared                      int
-	conns, window, words, hold  int
-	rdatomic                    int32 // 0: learnt
-	discover                    int
-	mtu                         uint32
-	servers                     [][]netip.Addr // of each, its addresses
-	static                      []string
-	dropSpoofed, dropBad        bool
-	settle, alive, giveup, idle time.Duration
-	verify                      time.Duration
+	mode        Mode          `arg:"mode" words:"off mux replace end" help:"off, mux (move operations on tracked words onto shared connections), replace (and send atomics as WRITEs), or end (off, and connections that cannot do without this app are ended: their clients are told)"`
+	vouched     bool          `arg:"replace" words:"tracked learnt" help:"which atomics mode=replace sends as WRITEs: those on memory of track= (tracked), or on all of these servers' (learnt). Name only memory that nobody changes but clients behind port a, under one address: what a process on the server writes, or somebody under another address of the same memory, such a WRITE would undo"`
+	track       spans         `arg:"track" keep:"none" help:"memory whose operations move, besides the words that atomics go to: VA+LENGTH:VA+LENGTH..., hexadecimal, each perhaps with #PRIORITY of its entry; can be changed while running, and is the table tracked"`
+	learn       bool          `arg:"learn" words:"off on" help:"track every word that an atomic goes to: on or off"`
+	shared      int           `arg:"shared" range:"1..64" help:"connections to a server over which its memory is hashed"`
+	strict      bool          `arg:"order" words:"word strict" help:"strict: a client's operations are executed in its order; word: those on different tracked words may pass each other, and go over several connections"`
+	conns       int           `arg:"conns" range:"1..2^16" help:"connections to follow at most, for each server; others pass untouched"`
+	window      int           `arg:"window" range:"16..2^16" help:"operations of a connection to remember"`
+	words       int           `arg:"words" range:"1..2^24" help:"words to track at most, for each server"`
+	hold        int           `arg:"hold" range:"0..2^20" help:"frames to hold at most, for each server"`
+	rdatomic    int32         `arg:"rdatomic" range:"1..128" keep:"learnt" help:"READs and atomics that a shared connection may carry at once, where no connection manager told (max_dest_rd_atomic of the server's queue pairs); learnt: as many as its own client was seen to have at once"` // 0: learnt
+	writable    bool          `arg:"writable" words:"proven assume" help:"send atomics as WRITEs where the server was seen to allow WRITEs under the same R_Key (proven), or everywhere (assume): a region that refuses them would end the shared connection"`
+	mtu         uint32        `arg:"mtu" range:"256..4096" keep:"learnt" help:"path MTU of the connections, where no connection manager tells"`
+	servers     servers       `arg:"servers" keep:"any" help:"memory servers, as IP+IP+..., the addresses of one joined by =, as in 10.0.0.1=fd00::1+10.0.0.2; requests to others pass"`
+	discover    int           `arg:"discover" range:"0..16" help:"memory servers to find by their answers; with servers=, those of it that are in VLANs. Memory for so many is taken from the start (see quillon report); one that has no connection for idle= makes room for another"`
+	_           struct{}      `arg:"static" own:"true" default:"none" help:"connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by semicolons; can be changed while running, and is the tables static and static_ipv6"`
+	infer       bool          `arg:"infer" words:"off on" help:"pair the two directions of a connection by their PSNs when no connection manager told: on or off"`
+	dropSpoofed bool          `arg:"guard" words:"pass drop" help:"frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop; can be changed while running, as can bad="`
+	dropBad     bool          `arg:"bad" words:"pass drop" help:"frames with a wrong checksum, ICRC or length: pass or drop"`
+	settle      time.Duration `arg:"settle" range:"1ns.." help:"how long a request of a connection that is not followed may be under way"`
+	verify      time.Duration `arg:"verify" range:"1ns.." help:"how often an atomic on a known word goes as it is, so that its answer tells whether the word is what it should be"`
+	alive       time.Duration `arg:"alive" range:"1ns.." help:"a connection carries others' operations while its server answered so lately"`
+	giveup      time.Duration `arg:"giveup" range:"1ns.." help:"a connection has failed when its server says nothing on it and speaks on others for so long; while it is silent on all it may be that it pauses, and nobody is told"`
+	idle        time.Duration `arg:"idle" range:"1ns.." help:"forget a connection that was quiet for so long"`
+
+	cover  []span // the memory of track, in order, nothing twice
+	static []string
 }
+
+var arguments = arg.Declare("", settings{
+	mode: Replace, discover: 4, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 256, words: 65536, hold: 1024,
+	settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
+	verify: 10 * time.Millisecond,
+})
 
 // tracked reports whether track= names some of that memory.
 func (s *settings) tracked(va uint64, n uint32) bool {
@@ -304,41 +296,15 @@ func merged(spans []span) (out []span) {
 }
 
 func parseArgs(args graph.Args) (settings, error) {
-	s := settings{mode: Replace, discover: 4, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 256, words: 65536, hold: 1024,
-		settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
-		verify: 10 * time.Millisecond}
-	r := arg.Read("", args)
-	arg.Choice(r, "mode", &s.mode, modeNames[:]...)
-	r.Either("replace", &s.vouched, "tracked", "learnt")
-	arg.Value(r, "track", &s.track, parseSpans, "none", "")
+	s, r := arguments.Read(args)
+	r.Func("static", func(v string) error { s.static = strings.Split(v, ";"); return nil }, "none", "")
 	s.cover = merged(s.track)
-	r.OnOff("learn", &s.learn)
-	r.OnOff("infer", &s.infer)
-	r.Either("order", &s.strict, "word", "strict")
-	arg.Number(r, "shared", &s.shared, 1, 64)
-	arg.Number(r, "conns", &s.conns, 1, 1<<16)
-	arg.Number(r, "window", &s.window, 16, 1<<16)
 	for s.window&(s.window-1) != 0 {
 		s.window &= s.window - 1
 	}
-	arg.Number(r, "words", &s.words, 1, 1<<24)
-	arg.Number(r, "hold", &s.hold, 0, 1<<20)
-	arg.Number(r, "rdatomic", &s.rdatomic, 1, 128, "learnt")
-	r.Either("writable", &s.writable, "proven", "assume")
-	arg.Number(r, "mtu", &s.mtu, 256, 4096, "learnt")
 	if s.mtu&(s.mtu-1) != 0 {
 		r.Failf("mtu=%d: want 256, 512, 1024, 2048 or 4096", s.mtu)
 	}
-	arg.Number(r, "discover", &s.discover, 0, maxNodes)
-	arg.Value(r, "servers", &s.servers, parseServers, "any")
-	r.Func("static", func(v string) error { s.static = strings.Split(v, ";"); return nil }, "none", "")
-	r.Either("guard", &s.dropSpoofed, "pass", "drop")
-	r.Either("bad", &s.dropBad, "pass", "drop")
-	r.Duration("settle", &s.settle, 1, arg.Longest)
-	r.Duration("alive", &s.alive, 1, arg.Longest)
-	r.Duration("giveup", &s.giveup, 1, arg.Longest)
-	r.Duration("verify", &s.verify, 1, arg.Longest)
-	r.Duration("idle", &s.idle, 1, arg.Longest)
 	if s.conns*s.window > maxOps {
 		r.Failf("conns=%d, window=%d: want no more than %d operations to remember in all", s.conns, s.window, maxOps)
 	}
@@ -346,6 +312,15 @@ func parseArgs(args graph.Args) (settings, error) {
 		r.Failf("servers: want at most %d", maxNodes)
 	}
 	return s, r.Err()
+}
+
+// servers are memory servers, each with its addresses.
+type servers [][]netip.Addr
+
+// UnmarshalText implements encoding.TextUnmarshaler: it is parseServers.
+func (l *servers) UnmarshalText(text []byte) (err error) {
+	*l, err = parseServers(string(text))
+	return err
 }
 
 func parseServers(v string) ([][]netip.Addr, error) {
@@ -367,6 +342,17 @@ func parseServers(v string) ([][]netip.Addr, error) {
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+// spans are tracked memory, as it is given.
+type spans []span
+
+// UnmarshalText implements encoding.TextUnmarshaler: it is parseSpans, and "" is none.
+func (l *spans) UnmarshalText(text []byte) (err error) {
+	if *l = nil; len(text) > 0 {
+		*l, err = parseSpans(string(text))
+	}
+	return err
 }
 
 func parseSpans(v string) ([]span, error) {

@@ -105,17 +105,9 @@ A link has one order of frames, so one worker has it: the first, by whose queues
 frames leave. Others hand theirs to it. So one queue is enough, and best.
 
   quillon run --inline eth1,eth2 --nf hop,rate=25Gbit,delay=500ns`,
-		In:  []string{"a", "b"},
-		Out: []string{"a", "b"},
-		Params: []graph.Param{
-			{Name: "rate", Default: "100Gbit", Help: "of the cable, as 1Gbit or 25Gbit: what a pause is counted in"},
-			{Name: "delay", Default: "1us", Help: "of the cable and the ports, one way: the room above XOFF follows from it"},
-			{Name: "frame", Default: "1518", Help: "longest frame carried, in bytes without FCS"},
-			{Name: "timeout", Default: "1ms", Help: "how long an acknowledgement may take before all is sent again"},
-			{Name: "queue", Default: "256", Help: "frames of a that wait at most"},
-			{Name: "class", Default: "3", Help: "class of PFC, 0 to 7"},
-			{Name: "mac", Default: "02:00:00:00:88:b5", Help: "source of frames of the link itself"},
-		},
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
@@ -199,27 +191,33 @@ type app struct {
 	noBuffer bool
 }
 
+type settings struct {
+	rate    uint64        `arg:"rate" unit:"bit" range:"1e6..1e13" help:"of the cable, as 1Gbit or 25Gbit: what a pause is counted in"`
+	delay   time.Duration `arg:"delay" range:"0..1s" help:"of the cable and the ports, one way: the room above XOFF follows from it"`
+	frame   int           `arg:"frame" range:"60..9600" help:"longest frame carried, in bytes without FCS"`
+	timeout time.Duration `arg:"timeout" range:"1ns..1m" help:"how long an acknowledgement may take before all is sent again"`
+	queue   int           `arg:"queue" range:"2..2^16" help:"frames of a that wait at most"`
+	class   int           `arg:"class" range:"0..7" help:"class of PFC, 0 to 7"`
+	mac     [6]byte       `arg:"mac" help:"source of frames of the link itself"`
+}
+
+var arguments = arg.Declare("hop", settings{
+	rate: 100e9, delay: time.Microsecond, frame: 1518, timeout: time.Millisecond, queue: 256, class: 3, mac: [6]byte{2, 0, 0, 0, 0x88, 0xB5},
+})
+
 func build(args graph.Args) (*app, error) {
-	c := hop.Config{Epoch: 1, Rate: 100e9, Delay: time.Microsecond, Frame: 1518, Timeout: time.Millisecond, Class: 3, MAC: [6]byte{2, 0, 0, 0, 0x88, 0xB5}}
-	queue := 256
-	r := arg.Read("hop", args)
-	r.Rate("rate", &c.Rate, 1e6, arg.Fastest)
-	r.Duration("delay", &c.Delay, 0, time.Second)
-	r.Duration("timeout", &c.Timeout, 1, time.Minute)
-	arg.Number(r, "frame", &c.Frame, hop.MinFrame, 9600)
-	arg.Number(r, "queue", &queue, 2, 1<<16)
-	arg.Number(r, "class", &c.Class, 0, 7)
-	r.MAC("mac", &c.MAC)
+	s, r := arguments.Read(args)
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
+	c := hop.Config{Epoch: 1, Rate: s.rate, Delay: s.delay, Frame: s.frame, Timeout: s.timeout, Class: s.class, MAC: s.mac}
 	l, err := hop.New(c)
 	if err != nil {
 		return nil, err
 	}
 	const shortest = 14
 	p := &app{link: l, room: c.Frame + hop.Overhead, again: clock.Never}
-	p.waiting.ring = make([]*packet.Buf, queue)
+	p.waiting.ring = make([]*packet.Buf, s.queue)
 	p.taken.ring = make([]*packet.Buf, hop.Buffer/shortest+1)
 	p.out.ring = make([]*packet.Buf, l.Queue/shortest+1)
 	p.quantum = time.Duration(math.MaxUint16 * 512 * uint64(time.Second) / c.Rate)

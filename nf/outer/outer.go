@@ -1,0 +1,135 @@
+// Package outer makes the headers that a tunnel puts in front of frames: Ethernet, perhaps a VLAN
+// tag, IPv4 or IPv6, and UDP where the tunnel is in UDP. What is the same for all frames is made once.
+package outer
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// Config says where a tunnel goes.
+type Config struct {
+	LocalMAC, RemoteMAC [6]byte
+	VLAN                uint16 // 0: untagged
+	Local, Remote       netip.Addr
+	TTL                 uint8
+	Proto               uint8  // hdr.ProtoUDP, or the number of another protocol, whose header is all the caller's
+	Port                uint16 // with UDP, its destination port
+	ZeroSum             bool   // no UDP checksum over IPv6 (RFC 6935); over IPv4 there is none anyway
+}
+
+// Header is the headers of one tunnel.
+type Header struct {
+	cfg    Config
+	bytes  []byte
+	ip     int
+	l4     int
+	pseudo uint32 // sum of the pseudo-header without the length
+}
+
+// New makes the headers.
+func New(c Config) *Header {
+	h := &Header{cfg: c, ip: hdr.EthernetLen}
+	e := hdr.EthernetFields{Dst: c.RemoteMAC, Src: c.LocalMAC, EtherType: hdr.EtherIPv4}
+	if c.Local.Is6() {
+		e.EtherType = hdr.EtherIPv6
+	}
+	b := make([]byte, 128)
+	if c.VLAN > 0 {
+		h.ip += hdr.VLANLen
+		t := hdr.VLAN(b[hdr.EthernetLen:])
+		t.SetVID(c.VLAN)
+		t.SetEtherType(e.EtherType)
+		e.EtherType = hdr.EtherVLAN
+	}
+	hdr.Ethernet(b).Encode(&e)
+	if c.Local.Is4() {
+		hdr.IPv4(b[h.ip:]).Encode(&hdr.IPv4Fields{DF: true, TTL: c.TTL, Protocol: c.Proto, Src: c.Local, Dst: c.Remote})
+		h.l4 = h.ip + hdr.IPv4Len
+	} else {
+		hdr.IPv6(b[h.ip:]).Encode(&hdr.IPv6Fields{NextHeader: c.Proto, HopLimit: c.TTL, Src: c.Local, Dst: c.Remote})
+		h.l4 = h.ip + hdr.IPv6Len
+	}
+	n := h.l4
+	if c.Proto == hdr.ProtoUDP {
+		h.pseudo = hdr.PseudoSum(c.Local, c.Remote, hdr.ProtoUDP, 0)
+		hdr.UDP(b[h.l4:]).Encode(&hdr.UDPFields{DstPort: c.Port})
+		n += hdr.UDPLen
+	}
+	h.bytes = b[:n:n]
+	return h
+}
+
+// Len is how long the headers are, in bytes.
+func (h *Header) Len() int { return len(h.bytes) }
+
+// IPLen is Len without Ethernet and tag: what counts for an MTU.
+func (h *Header) IPLen() int { return len(h.bytes) - h.ip }
+
+// Pseudo is the sum of the UDP pseudo-header without the length: the same in both directions.
+func (h *Header) Pseudo() uint32 { return h.pseudo }
+
+// Put writes the headers to the beginning of frame b, which is complete behind them. TOS is that
+// of the IP header, or its traffic class. Flow is the same for all frames of a flow: of it come the UDP source
+// port and the flow label. It returns the source port.
+func (h *Header) Put(b []byte, tos uint8, flow uint32) (port uint16) {
+	copy(b, h.bytes)
+	var u hdr.UDP
+	if h.cfg.Proto == hdr.ProtoUDP {
+		u = hdr.UDP(b[h.l4:])
+		port = 49152 | uint16(flow)&0x3FFF
+		u.SetSrcPort(port)
+		u.SetLen(uint16(len(u)))
+	}
+	if h.cfg.Local.Is4() {
+		p := hdr.IPv4(b[h.ip:])
+		p.SetTOS(tos)
+		p.SetTotalLen(uint16(len(p)))
+		p.UpdateChecksum()
+		return port
+	}
+	p := hdr.IPv6(b[h.ip:])
+	p.SetTrafficClass(tos)
+	p.SetFlowLabel(flow >> 12)
+	p.SetPayloadLen(uint16(len(b) - h.l4))
+	if u != nil && !h.cfg.ZeroSum {
+		sum := hdr.Checksum(u, h.pseudo+uint32(len(u)))
+		if sum == 0 {
+			sum = 0xFFFF // RFC 768: 0 is for none
+		}
+		u.SetChecksum(sum)
+	}
+	return port
+}
+
+// Flow is the same for all frames of a flow: b is a frame, in which hdr.Walk found l. Fragments of a datagram
+// have one, without ports.
+func Flow(b []byte, l *hdr.Layers) uint32 {
+	le := binary.LittleEndian
+	h := uint64(l.EtherType) | uint64(l.Proto)<<16
+	switch {
+	case l.L3 == 0:
+		h = mix(mix(h, le.Uint64(b)), uint64(le.Uint32(b[8:])))
+	case l.EtherType == hdr.EtherIPv4:
+		h = mix(h, le.Uint64(b[l.L3+12:]))
+	default:
+		for at := l.L3 + 8; at < l.L3+40; at += 8 {
+			h = mix(h, le.Uint64(b[at:]))
+		}
+	}
+	if !l.Fragment {
+		src, dst := l.PortsOf(b)
+		h = mix(h, uint64(src)<<16|uint64(dst))
+	}
+	return uint32(h)
+}
+
+// mix folds the product of two odd-looking words: every bit of both reaches the
+// low half.
+func mix(h, v uint64) uint64 {
+	hi, lo := bits.Mul64(h^v^0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
+	return hi ^ lo
+}
