@@ -1,6 +1,7 @@
 package snic
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -267,6 +268,63 @@ func TestPanicSeldom(t *testing.T) {
 				t.Errorf("afterwards %d came out, and %v were dropped", out, dropped)
 			}
 		})
+	}
+}
+
+// parrot keeps each frame for a while, and sends it back.
+type parrot struct{ bomb }
+
+func (p *parrot) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	for _, x := range b.Bufs() {
+		p.q, p.ins = append(p.q, x), append(p.ins, in)
+	}
+}
+
+func (p *parrot) Tick(c *graph.Ctx) clock.Time {
+	for i, x := range p.q {
+		c.Emit(p.ins[i], x)
+	}
+	p.q, p.ins = nil, nil
+	return c.Now().Add(100 * time.Microsecond)
+}
+
+// An answer is made of a copy of headers, and the frame that its payload is to come from went with a task beside it that panicked:
+// there is no answer then, and all else goes on.
+func TestPanicBesideAnswer(t *testing.T) {
+	two := []string{"a", "b"}
+	own := append(bombs(), graph.Kind{Name: "parrot", In: two, Out: two,
+		New: func(graph.Env, graph.Args) (graph.App, error) { return &parrot{}, nil }})
+	for at, want := range map[int]string{
+		1: "0 answers, 3 task-faulted", // the answer to the first frame; the second one, which comes to a task that has been stopped, and its answer
+		9: "2 answers, 0 task-faulted",
+	} {
+		x := graphtest.NewOuter(t, own, graph.Args{"parallel": "on", "deployment": fmt.Sprintf(`
+regions: {count: 4, area: 3}
+tasks:
+  look: {kind: dud, latency: 20us, args: {where: push, at: %d, keep: 0}, reads: [length], writes: []}
+  say: {kind: parrot, reads: [ethernet], writes: [], answers: true}
+tenants: {alice: {}}
+dags: [{uid: 7, tenant: alice, run: look -> say}]
+rules: [{match: "src:10.0.0.1", dag: 7}]`, at)})
+		x.Advance(30 * time.Millisecond)
+		answers, faulted := 0, 0
+		for range 2 {
+			x.Push("p0", frame(1, "-"))
+			r := x.Advance(5 * time.Millisecond)
+			for _, f := range r.Out["p0"] {
+				if bytes.Equal(f.Bytes, frame(1, "-")) {
+					answers++
+				}
+			}
+			for _, f := range r.Dropped {
+				if f.Reason == "task-faulted" {
+					faulted++
+				}
+			}
+		}
+		if got := fmt.Sprintf("%d answers, %d task-faulted", answers, faulted); got != want {
+			t.Errorf("a panic at frame %d: %s, want %s", at, got, want)
+		}
 	}
 }
 

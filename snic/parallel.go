@@ -123,16 +123,23 @@ func (rn *runner) apart(c *graph.Ctx, id int32, p *inside, l *lane) bool {
 	return true
 }
 
-// fetch gives a copy the payload, from the packet store.
-func (rn *runner) fetch(id int32, p *inside, l *lane) {
+// fetch gives a copy the payload, from the packet store. It reports false when the copy stays without: the packet's own frame
+// went with a task that looked at it, and panicked.
+func (rn *runner) fetch(id int32, p *inside, l *lane) bool {
 	b := &rn.branches[id]
-	if l.buf == p.original || b.whole || l.buf.Len() != p.original.Len() {
-		return
+	switch {
+	case l.buf == p.original || b.whole:
+		return true
+	case p.original == nil:
+		return false
+	case l.buf.Len() != p.original.Len():
+		return true
 	}
 	var parts merge.Parts
 	parts.Find(p.original.Bytes())
 	parts.Fetch(l.buf.Bytes(), p.original.Bytes())
 	b.whole = true
+	return true
 }
 
 // ready makes the frame of a branch ready for a task. It reports false when there is none for it.

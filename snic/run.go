@@ -400,7 +400,7 @@ func (rn *runner) sweep(c *graph.Ctx, t *task, in *graph.Inside) {
 			in.Take(c, out, batch)
 			rn.depth++
 			for _, x := range batch.Bufs() {
-				if w, ok := rn.let(t, x, out); ok {
+				if w, ok := rn.let(c, t, x, out); ok {
 					rn.onward(c, t, w, x)
 				}
 			}
@@ -413,7 +413,7 @@ func (rn *runner) sweep(c *graph.Ctx, t *task, in *graph.Inside) {
 // packet of the full road that the task is done with, let says which way it goes
 // from there: of what came to the task the way that it came, turned if it is sent
 // back; of what the task made the way of what came last.
-func (rn *runner) let(t *task, x *packet.Buf, out int) (way, bool) {
+func (rn *runner) let(c *graph.Ctx, t *task, x *packet.Buf, out int) (way, bool) {
 	w := t.way
 	if id, l := rn.own(x); l != nil {
 		p := &rn.packets[id>>laneBits]
@@ -422,10 +422,13 @@ func (rn *runner) let(t *task, x *packet.Buf, out int) (way, bool) {
 			return way{}, false
 		}
 		w = p.way
-		if p.branches > 0 {
-			rn.fetch(id, p, l) // a copy that leaves its stage by itself, as an answer, is to be whole
-		}
+		whole := p.branches == 0 || rn.fetch(id, p, l) // a copy that leaves its stage by itself, as an answer, is to be whole
 		rn.forsake(id)
+		if !whole {
+			x.Tag = 0
+			c.Drop(x, reasonFaulted)
+			return way{}, false
+		}
 	} else if x.Tag&tagged != 0 {
 		w = wayOf(x.Tag)
 	}
@@ -495,7 +498,7 @@ func (rn *runner) known(c *graph.Ctx, t *task, batch *packet.Batch, out int, w w
 	bufs := batch.Bufs()
 	n := 0
 	for _, x := range bufs {
-		own, ok := rn.let(t, x, out)
+		own, ok := rn.let(c, t, x, out)
 		switch {
 		case !ok:
 		case own == w:
