@@ -180,6 +180,11 @@ func Open(cfg Config) (_ *Device, err error) {
 	if cfg.Name == "" {
 		cfg.Name = cfg.Interface
 	}
+	mine, err := claims(cfg.Interface)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { dropClaims(mine) }()
 	d, err := find(cfg.Interface, cfg.Options)
 	if err != nil {
 		return nil, err
@@ -278,6 +283,7 @@ type Pair struct {
 	info Info
 
 	mu       sync.Mutex
+	claims   []claim      // until Attach
 	join     func() error // to be done by Attach; nil: it is
 	detached bool
 	held     Held // by Detach
@@ -328,6 +334,9 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 			err = errors.Join(err, w.abort())
 		}
 	}()
+	if w.claims, err = claims(cfg.A, cfg.B); err != nil {
+		return nil, err
+	}
 	if w.a, err = find(cfg.A, cfg.Options); err != nil {
 		return nil, err
 	}
@@ -405,7 +414,14 @@ func (w *Pair) Attach() error {
 		return err
 	}
 	w.join = nil
+	w.unclaim()
 	return nil
+}
+
+// unclaim lets other processes open the interfaces.
+func (w *Pair) unclaim() {
+	dropClaims(w.claims)
+	w.claims = nil
 }
 
 // joined attaches the programs, unless those of the earlier process go on, and says what was bound.
@@ -535,6 +551,7 @@ func (w *Pair) abort() error {
 		}
 		errs = append(errs, d.putBack(d.fresh), d.forget(d.found), d.release())
 	}
+	w.unclaim()
 	return errors.Join(errs...)
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -554,5 +556,58 @@ func TestResumed(t *testing.T) {
 	}
 	if now := settings(t, bed); now != was {
 		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+}
+
+// TestTwoAtOnce: who opens a pair while another process does so waits, then finds the queues taken, and leaves all settings as the
+// first one needs them.
+func TestTwoAtOnce(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was := settings(t, bed)
+	w := open(t, PairConfig{})
+	want := settings(t, bed)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	second, reached := make(chan error), make(chan bool)
+	var once, twice sync.Once
+	start := func(what string) {
+		if what != "changed" {
+			return
+		}
+		once.Do(func() { // of one interface the settings are changed
+			go func() {
+				second <- offload.Within(bed.near, func() error {
+					w, err := OpenPair(PairConfig{A: "dutB", B: "dutA", Options: Options{
+						Filter: &port.Filter{All: true}, afterStep: func(string) { twice.Do(func() { close(reached) }) }}})
+					if err == nil {
+						err = errors.Join(errors.New("it has the queues, too"), w.Close())
+					}
+					return err
+				})
+			}()
+			select {
+			case <-reached:
+				t.Error("a second one has changed settings while the first one did")
+			case <-time.After(200 * time.Millisecond):
+			}
+		})
+	}
+	w = open(t, PairConfig{Options: Options{afterStep: start}})
+	if err := <-second; err == nil || !strings.Contains(err.Error(), "in use by another process") {
+		t.Errorf("the second one: %v", err)
+	}
+	if now := settings(t, bed); now != want {
+		t.Errorf("with one pair open\n%s\nand now\n%s", want, now)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if now := settings(t, bed); now != was {
+		t.Errorf("was\n%s\nis\n%s", was, now)
+	}
+	if left, _ := filepath.Glob(recordDir + "/quillon-settings-*.opening"); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }
