@@ -20,9 +20,8 @@ type parsed struct {
 	// out for the turn at keys.
 	row      int32
 	psns     uint32 // that a request takes
-	slack    uint16 // that a READ may take beyond them
 	acked    uint32 // newest PSN that the server has answered
-	advanced bool   // this answer is newer than any before
+	slack    uint16 // PSNs that a READ may take beyond psns
 	order    order
 
 	as    as
@@ -40,7 +39,7 @@ type parsed struct {
 	old   *[hdr.AtomicETHLen]byte
 }
 
-// order is where a request stands among those of its connection.
+// order is where a request or an answer stands among those of its connection.
 type order uint8
 
 const (
@@ -49,6 +48,7 @@ const (
 	repeated
 	early // ahead of the expected PSN
 	next
+	newer // an answer to a PSN behind all that the server had answered
 )
 
 // as is what a frame is treated as.

@@ -59,7 +59,7 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	p := s.parsed
 	r := &s.rows[p.row]
-	if p.advanced && r.unread {
+	if p.order == newer && r.unread {
 		s.acknowledged(c, r)
 	}
 	if p.fl&hdr.IsAck != 0 {
@@ -119,8 +119,9 @@ func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
 		}
 		r.ahead = 0
 	}
-	if p.advanced = hdr.PSNDiff(up, r.acked) > 0; p.advanced {
-		r.acked = up
+	p.order = repeated
+	if hdr.PSNDiff(up, r.acked) > 0 {
+		p.order, r.acked = newer, up
 	}
 	p.acked = r.acked
 }
