@@ -864,6 +864,16 @@ func TestHandshakeCorners(t *testing.T) {
 		b := spec{src: c.client, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.ConnectRequest, LocalCommID: 7, LocalGID: gid[0], RemoteGID: gid[1], LocalQPN: 0x99}}.bytes()
 		run(t, x, 2, step{"addresses of others", b, Forged})
 	}
+	// Who asks to end a connection names the other end's queue pair.
+	x = newTable(t, Config{Rows: 4})
+	pairUp(t, x, 1, c)
+	for server, qpn := range map[bool]uint32{false: c.sqpn, true: c.cqpn} {
+		ends := spec{src: c.client, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.DisconnectRequest, LocalCommID: c.cid, RemoteCommID: c.sid, RemoteQPN: qpn + 1}}
+		if server {
+			ends.src, ends.dst, ends.cm.LocalCommID, ends.cm.RemoteCommID = c.server, c.client, c.sid, c.cid
+		}
+		run(t, x, 2, step{"an end of another queue pair", ends.bytes(), Forged})
+	}
 	// Room is made for one, not for many.
 	x = newTable(t, Config{Rows: 3, Infer: true})
 	for i := range uint32(3) {
