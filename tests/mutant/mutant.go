@@ -86,8 +86,8 @@ func (b *build) link(packages ...string) error {
 }
 
 // run runs tests of a package with the mutant of that number, and of none with 0.
-func (b *build) run(t *testing.T, pkg, tests string, mutant int) (string, error) {
-	c := exec.Command(b.binaries[pkg], "-test.failfast", "-test.timeout=5m", "-test.run", tests)
+func (b *build) run(t *testing.T, pkg, tests string, mutant int, more ...string) (string, error) {
+	c := exec.Command(b.binaries[pkg], append([]string{"-test.failfast", "-test.timeout=5m", "-test.run", tests}, more...)...)
 	c.Dir = filepath.Join(b.root, pkg)
 	// Pages about histories that a mutant broke go with it.
 	c.Env = append(os.Environ(), "QUILLON_SEEDS=4", "RAPID_NOFAILFILE=1", "TMPDIR="+t.TempDir(), variable+"="+strconv.Itoa(mutant))
@@ -98,6 +98,13 @@ func (b *build) run(t *testing.T, pkg, tests string, mutant int) (string, error)
 // found fails the test unless the mutant's tests find it.
 func (b *build) found(t *testing.T, m Mutant, n int) {
 	out, err := b.run(t, m.By, m.Run, n)
+	if err == nil { // tests that take their inputs, or the turns of threads, by chance take more of them
+		if again, err2 := b.run(t, m.By, m.Run, n, "-test.count=10", "-rapid.checks=1000"); !strings.Contains(again, "flag provided but not defined") {
+			out, err = again, err2
+		} else {
+			out, err = b.run(t, m.By, m.Run, n, "-test.count=10")
+		}
+	}
 	switch {
 	case err == nil:
 		t.Errorf("not found by %s in %s:\n%s", m.Run, m.By, out)
