@@ -18,11 +18,11 @@ type parsed struct {
 	psn  uint32
 	// Of a frame whose connection is followed, what the turn at connections finds
 	// out for the turn at keys.
-	row      int32
-	psns     uint32 // that a request takes
-	acked    uint32 // newest PSN that the server has answered
-	slack    uint16 // PSNs that a READ may take beyond psns
-	order    order
+	row   int32
+	psns  uint32 // that a request takes
+	acked uint32 // newest PSN that the server has answered
+	slack uint16 // PSNs that a READ may take beyond psns
+	order order
 
 	as    as
 	stays bool // it was dropped, or is held
@@ -48,7 +48,8 @@ const (
 	repeated
 	early // ahead of the expected PSN
 	next
-	newer // an answer to a PSN behind all that the server had answered
+	within // a READ that is the next request, or takes up one whose packets nobody could count in its middle
+	newer  // an answer to a PSN behind all that the server had answered
 )
 
 // as is what a frame is treated as.

@@ -45,6 +45,9 @@ func (s *Steer) rank(r *row, b []byte) {
 	case d < 0 || d > int32(r.slack):
 		p.order = early
 	default:
+		if r.slack > 0 && p.fl&hdr.IsRead != 0 {
+			p.order = within
+		}
 		r.ahead, r.slack = 0, slack
 		r.epsn = (p.psn + n) & hdr.PSNMask
 	}
@@ -54,6 +57,11 @@ func (s *Steer) rank(r *row, b []byte) {
 func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 	p := s.parsed
 	switch fl := p.fl; p.order {
+	case within:
+		if s.readOn(c, x, b) {
+			return
+		}
+		fallthrough
 	case next:
 		switch {
 		case fl&hdr.IsWrite != 0 && fl&(hdr.IsOnly|hdr.IsFirst) != 0:
@@ -446,9 +454,6 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f, ri, psn, npsn := &s.f, s.row, s.psn, s.psns
 	r := &s.rows[ri]
 	reth := f.RETHOf(b)
-	if s.readOn(c, x, b) {
-		return
-	}
 	class, ok := wire.Class(reth.DMALength())
 	if !ok || s.cfg.mode != ReadWrite {
 		return
