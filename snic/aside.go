@@ -12,7 +12,7 @@ import (
 // besides is from where on routes of flows begin that go aside.
 const besides = 2 * inLine
 
-// spills is of how many DAGs at a time is looked for one that finds another way.
+// spills is how many DAGs are tried, the largest first, until one has another way.
 const spills = 8
 
 // aside is flows of a DAG that go through other chains than the rest, which has more than its chains can do: buckets of flows, as
@@ -60,7 +60,7 @@ func (cat *catalog) asides(s *service) int64 {
 	return int64(float64(cat.lately(s)) * s.aside.part)
 }
 
-// filled is how much of what they can do instances have of visits: of the task that has most, in the mean of its instances.
+// filled is how busy the instances are that visits go to: of the busiest task, the mean of its instances; 1 is all that they can do.
 func (pl *placement) filled(visits []sched.Visit) (most float64) {
 	for _, v := range visits {
 		ch := &pl.cat.chains[v.Chain]
@@ -78,7 +78,7 @@ func (pl *placement) filled(visits []sched.Visit) (most float64) {
 	return most
 }
 
-// fills is how much of what they can do instances of visits have of a byte in a monitor period.
+// fills is by how much a byte in a monitor period adds to filled.
 func (pl *placement) fills(visits []sched.Visit, perByte []float32) (most float64) {
 	for i, v := range visits {
 		most = max(most, float64(perByte[i])/float64(pl.monitor)/float64(max(len(pl.cat.chains[v.Chain].running), 1)))
@@ -151,8 +151,8 @@ func (pl *placement) together(n int) {
 	pl.follow(n, s.visits)
 }
 
-// ease measures flows of DAGs that are, or may be, in two parts, and moves some of them where one part has too much: of one DAG in a
-// monitor period, as what comes of it is measured for as long.
+// ease measures the flows of DAGs that are, or may come to be, in two parts, and moves some of them where one part has too much. It
+// moves flows of one DAG in a monitor period, since it takes so long to measure what came of that.
 func (pl *placement) ease(now clock.Time, d clock.Duration) {
 	fade := min(1, float64(d)/float64(pl.monitor))
 	for n := range pl.cat.services {

@@ -7,11 +7,11 @@ import (
 	"github.com/quillon/quillon/snic/region"
 )
 
-// toil is what is asked of a worker's own time, as far as it was measured what tasks cost. Regions of a worker have that time
-// together: another one of them helps nobody, but another worker or a peer does.
+// toil is how much of a worker's own time is asked for, by what tasks were measured to cost. All regions of a worker share that
+// time: one more of them helps nobody, but another worker or a peer does.
 type toil struct {
 	asked, frames float64 // since the last sample, let in or not: ns of tasks, and frames
-	breaths       [2]int  // and those after which more waited, at the last sample
+	breaths       [2]int  // at the last sample: how many there were, and after how many of them more frames waited
 	load          float64 // a mean over about a monitor period; 1: all of the time
 	watch         region.Watch
 	told          clock.Time // nobody is asked for help before

@@ -1,11 +1,10 @@
 package swordbox
 
-// A request that only its client can send again may never be answered: it was lost, and its
-// client is gone; or its queue pair at the server is, and the client asks on and on. When the
-// server answered others meanwhile, giveup= long, it has executed what came to it, or never
-// will. Then the request is what one is that nobody follows (stranger.go): it may be under way
-// for settle= after it was sent, and each time after its client sent it again. No word waits for its answer
-// any more; its client may still get that, and give up by its own counts, as without this app.
+// A request that only its client can send again may never be answered: it was lost and its client is gone, or its
+// queue pair at the server is gone and its client asks on and on. When the server has answered others for giveup=
+// meanwhile, it has executed what reached it, or it never will. From then on the request is treated as that of a
+// connection that nobody follows (stranger.go): the server may execute it until settle= after it was last sent, and no word
+// waits for its answer. Its client may still get the answer, or give up by its own counts, as without this app.
 
 // lapse takes what connection c carries, all of its own client's, out of the counts of words.
 // Nobody else's goes behind it.
