@@ -1,6 +1,8 @@
 package clover
 
 import (
+	"bytes"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -110,5 +112,49 @@ func TestOneServerOfWorkers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOnceEach: what two workers do to frames that come one batch after the other, and of which a batch may begin with those of one's
+// own connections and go on with another's, is what one worker does to them: each frame is counted, and steered, once.
+func TestOnceEach(t *testing.T) {
+	in, frames := recorded(t, 8, 20000)
+	play := func(workers int) (count map[string]uint64, out [2][][]byte) {
+		x := graphtest.NewGang(t, *Kind(), workers, graph.Args{"settle": "0"})
+		for at, batch := 0, 0; at < len(in); batch++ {
+			end := at
+			for end < len(in) && in[end] == in[at] && end-at < 2+batch%7 {
+				end++
+			}
+			port := map[string]int{"a": 0, "b": 1}[in[at]]
+			w := 0
+			if batch > 400 { // connections are one worker's by then
+				w = batch % 3 % workers
+			}
+			x.Now += 1000
+			x.Push(w, port, frames[at:end])
+			at = end
+			for p := range out {
+				out[p] = append(out[p], x.Took(p)...)
+			}
+		}
+		count = map[string]uint64{}
+		for _, c := range x.Inst.Counters() {
+			if c.Group == "reason" && c.Value > 0 {
+				count[c.Name] = c.Value
+			}
+		}
+		x.Close()
+		return count, out
+	}
+	one, want := play(1)
+	two, got := play(2)
+	if !maps.Equal(one, two) {
+		t.Errorf("one worker %v\ntwo       %v", one, two)
+	}
+	for p := range want {
+		if !slices.EqualFunc(want[p], got[p], bytes.Equal) {
+			t.Errorf("frames that leave by port %d differ", p)
+		}
 	}
 }

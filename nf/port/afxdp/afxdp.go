@@ -691,6 +691,11 @@ func Wire(ifA, ifB string) (Info, error) {
 func Detach(ifA, ifB string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	mine, err := claims(ifA, ifB)
+	if err != nil {
+		return err
+	}
+	defer dropClaims(mine)
 	return errors.Join(unwire(ifA), unwire(ifB))
 }
 

@@ -563,8 +563,9 @@ func TestAttachLater(t *testing.T) {
 		t.Errorf("was\n%s\nis\n%s", was, now)
 	}
 
-	// Somebody else comes between.
+	// Somebody else comes between, where no claim keeps them away.
 	w = later(boundFilter)
+	w.unclaim()
 	if _, err := Wire("dutA", "dutB"); err != nil {
 		t.Fatal(err)
 	}

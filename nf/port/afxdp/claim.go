@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -28,7 +27,7 @@ func claims(names ...string) (all []claim, err error) {
 			all = nil
 		}
 	}()
-	for _, name := range slices.SortedFunc(slices.Values(names), strings.Compare) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) { // both may be one
 		l, err := netlink.LinkByName(name)
 		if err != nil {
 			continue // find says so
