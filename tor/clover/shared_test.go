@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
@@ -148,7 +149,18 @@ func TestOnceEach(t *testing.T) {
 		return count, out
 	}
 	one, want := play(1)
-	two, got := play(2)
+	var two map[string]uint64
+	var got [2][][]byte
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		two, got = play(2)
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second): // it takes a tenth of a second
+		t.Fatal("a worker goes round for ever")
+	}
 	if !maps.Equal(one, two) {
 		t.Errorf("one worker %v\ntwo       %v", one, two)
 	}
