@@ -170,6 +170,19 @@ func TestERSPAN(t *testing.T) {
 	}
 }
 
+// Frames that are cut anywhere are copied as they are.
+func TestCutAnywhere(t *testing.T) {
+	whole := frame(t, 80, 10, true)
+	for name, args := range map[string]graph.Args{"frames": nil, "vxlan": far(true, "to", "vxlan"), "erspan": far(false, "to", "erspan")} {
+		x := graphtest.New(t, *Kind(), args)
+		for n := 1; n <= len(whole); n++ {
+			if got := push(t, x, "a", "copy", whole[:n]); !bytes.HasSuffix(got, whole[:n]) {
+				t.Fatalf("%s: of %d bytes %x", name, n, got)
+			}
+		}
+	}
+}
+
 // A frame for whose copy there is no buffer goes on.
 func TestNoBuffer(t *testing.T) {
 	x := graphtest.NewSmall(t, *Kind(), nil)
