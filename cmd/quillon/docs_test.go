@@ -187,21 +187,7 @@ func TestLineByLine(t *testing.T) {
 // TestCommandsInText: the commands and flags that documents name within their text, and kinds in
 // their descriptions, are there.
 func TestCommandsInText(t *testing.T) {
-	files, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	texts := make(map[string]string)
-	for _, f := range append(files, "../../README.md") {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[filepath.Base(f)] = string(b)
-	}
-	for _, k := range kinds() {
-		texts["kind "+k.Name] = k.Doc
-	}
+	texts := described(t)
 	found := 0
 	for where, text := range texts {
 		for _, m := range regexp.MustCompile("`quillon +([^`]*)`").FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1) {

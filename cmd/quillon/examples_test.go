@@ -10,15 +10,15 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// TestExamples: the functions of the README and of the kinds' descriptions are taken
-// as they are written there, in command lines and in specs.
-func TestExamples(t *testing.T) {
+// described is what users read of commands and functions: documents by file, and the texts of kinds.
+func described(t *testing.T) map[string]string {
+	t.Helper()
 	texts := make(map[string]string)
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range append(files, "../../README.md") {
+	for _, f := range append(files, "../../README.md", "../../CONTRIBUTING.md") {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
@@ -28,6 +28,13 @@ func TestExamples(t *testing.T) {
 	for _, k := range kinds() {
 		texts["kind "+k.Name] = k.Doc
 	}
+	return texts
+}
+
+// TestExamples: the functions of the README and of the kinds' descriptions are taken
+// as they are written there, in command lines and in specs.
+func TestExamples(t *testing.T) {
+	texts := described(t)
 	var lines, specs int
 	nf := regexp.MustCompile(`--nf +(?:'([^']+)'|([^ \n'"\x60]+))`)
 	check := func(where, what string, err error) {
