@@ -44,6 +44,10 @@ func (s *Scheduler) inherit(h int32, pk *packet) bool {
 	}
 	e := pl.heir
 	s.unuse(was)
+	// mayFollow compares plans: now another branch of the packet may follow the packet before it, or the packet behind it may
+	// follow this one.
+	s.look(h >> (s.shift & 31))
+	s.wake(pk)
 	s.admit(h, x, pk, e)
 	return true
 }

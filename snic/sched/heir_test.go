@@ -115,3 +115,37 @@ func TestInheritInParts(t *testing.T) {
 	want(t, "both leave", leaves(t, s), "0 1")
 	ok(t, s.Check())
 }
+
+// TestInheritBeside: two packets of a flow, of which the second waits in one branch as it is on another plan than the first. As soon as
+// an inheritance in the other branch gives both the same plan, it waits no longer.
+func TestInheritBeside(t *testing.T) {
+	for _, first := range []bool{true, false} { // whether the first packet inherits first
+		s, err := New(Config{Packets: 16, Store: 1 << 16, Regions: 5, Chains: 5, Routes: 1, Tenants: 1, Branches: 2,
+			Instead: func(_, _ int, mask uint16) (int, uint16, uint16) { return 4, mask, mask }})
+		ok(t, err)
+		for r := range 4 {
+			ok(t, s.Place(r, r, []int{2}))
+		}
+		ok(t, s.SetRoute(0, Route{Stages: [][][]Visit{{{{0, 1}, {1, 1}}, {{2, 1}, {3, 1}}}}}))
+		a, b := arrive(t, s, 0, 7), arrive(t, s, 0, 7)
+		want(t, "both begin", runs(t, s), "0.0@0:1 0.1@2:1 1.0@0:1 1.1@2:1")
+		ok(t, s.SetRoute(0, Route{}))
+		ok(t, s.Pause(1))
+		ok(t, s.Remove(1))
+		order := []int{a, b}
+		if !first {
+			order = []int{b, a}
+		}
+		s.Return(lane(s, order[0], 0), false) // its next chain has no instance, and neither has the other one yet
+		s.Return(lane(s, b, 1), false)
+		s.Return(lane(s, a, 1), false)
+		ok(t, s.Check())
+		want(t, "the branch beside", runs(t, s), "0.1@3:1")
+		s.Return(lane(s, a, 1), false)
+		ok(t, s.Check())
+		want(t, "the second packet waits: it is on another plan", runs(t, s), "")
+		s.Return(lane(s, order[1], 0), false)
+		ok(t, s.Check())
+		want(t, "it is on the same one", runs(t, s), "1.1@3:1")
+	}
+}
