@@ -248,7 +248,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 
 // move gives an app the state of the one whose place it takes, if both can.
 func move(from, to graph.App) {
-	if h, ok := to.(graph.Heir); ok && h.Inherit(from) {
+	if m, ok := to.(graph.Mover); ok && m.Inherit(from) {
 		return
 	}
 	s, ok1 := from.(graph.Saver)

@@ -154,6 +154,7 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 		Doc:      doc,
 		Params:   arguments.Params(),
 		Reasons:  reasons[:],
+		Describe: describe,
 		Counters: pauseCounters[:],
 		Tables:   tables(),
 		Inside: func(args graph.Args) ([]graph.InsideSpec, error) {

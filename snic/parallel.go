@@ -43,8 +43,8 @@ const (
 	traceMerged
 )
 
-// Describe says what became of a packet between tasks.
-func (b *board) Describe(kind uint16, args [4]uint64) string {
+// describe says what became of a packet between tasks: graph.Kind.Describe.
+func describe(_ graph.App, kind uint16, args [4]uint64) string {
 	switch kind {
 	case traceCopied:
 		return fmt.Sprintf("%d branches, each on a copy", args[0])

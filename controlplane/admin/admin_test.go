@@ -46,6 +46,7 @@ func (g *gate) Push(c *graph.Ctx, _ int, b *packet.Batch) {
 	}
 }
 
+func (*gate) Takes(graph.Args) bool { return true }
 func (g *gate) Reconfigure(args graph.Args) error {
 	switch args["open"] {
 	case "yes", "":

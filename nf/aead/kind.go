@@ -93,8 +93,8 @@ const (
 	traceOpened
 )
 
-// Describe formats a trace record.
-func (a *App) Describe(kind uint16, x [4]uint64) string {
+// describe words a trace record: graph.Kind.Describe.
+func describe(_ graph.App, kind uint16, x [4]uint64) string {
 	what := "protected"
 	if kind == traceOpened {
 		what = "opened"
@@ -140,6 +140,7 @@ Port a is the plain side, port b the protected one.`,
 		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Describe: describe,
 		Note: func(args graph.Args) string {
 			cfg, err := parseArgs(args)
 			if err != nil {

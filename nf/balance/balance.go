@@ -185,7 +185,7 @@ func (b *balance) populate() {
 	}
 }
 
-// Takes implements graph.Picky.
+// Takes implements graph.Reconfigurer.
 func (b *balance) Takes(args graph.Args) bool {
 	s, err := parse(args)
 	return err == nil && s.size == b.size && s.settled(b.settings)

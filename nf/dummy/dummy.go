@@ -143,7 +143,7 @@ func (d *touching) UseMemory(s memory.Space) error {
 	return s.Reserve(0, int64(d.memory), memory.Read|memory.Write)
 }
 
-// Takes implements graph.Picky.
+// Takes implements graph.Reconfigurer.
 func (d *dummy) Takes(args graph.Args) bool {
 	s, err := parse(args)
 	s.cost = d.cost
@@ -282,7 +282,7 @@ func (d *touching) Tick(c *graph.Ctx) clock.Time {
 // Held implements graph.Holder.
 func (d *touching) Held() int { return len(d.waits) }
 
-// Stop implements graph.Stopper.
+// Stop implements graph.Holder.
 func (d *touching) Stop(c *graph.Ctx) {
 	for _, w := range d.waits {
 		c.Mark(w.x, packet.Forwarded, reasonStopped)

@@ -78,7 +78,7 @@ func newApp(args graph.Args, env graph.Env) (*app, error) {
 // Wants implements graph.Wanter: everything, and nothing crosses untouched.
 func (a *app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
 
-// Takes implements graph.Picky: places cannot be changed.
+// Takes implements graph.Reconfigurer: places cannot be changed.
 func (a *app) Takes(args graph.Args) bool {
 	p, err := a.st.compile(args)
 	return err == nil && p.conns == a.conns

@@ -149,7 +149,7 @@ func (st *state) fill(now clock.Time, seed uint64, gen uint16, all flow.Records)
 	return nil
 }
 
-// Inherit implements graph.Heir: connections stay, and each is compared with the rules with its next packet.
+// Inherit implements graph.Mover: connections stay, and each is compared with the rules with its next packet.
 func (a *app) Inherit(from graph.App) bool {
 	o, ok := from.(*app)
 	if !ok || o.conns != a.conns || len(o.st.shards) != len(a.st.shards) {

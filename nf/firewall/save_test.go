@@ -187,11 +187,11 @@ func TestInherit(t *testing.T) {
 	run(t, x, web, handshake("opened"))
 	run(t, x, other, handshake("opened"))
 	more := graphtest.New(t, *Kind(), args("conns", "5000"))
-	if more.App().(graph.Heir).Inherit(x.App()) || more.App().(graph.Heir).Inherit(nil) {
+	if more.App().(graph.Mover).Inherit(x.App()) || more.App().(graph.Mover).Inherit(nil) {
 		t.Error("it takes what it has no room for")
 	}
 	y := graphtest.New(t, *Kind(), args("rules", "allow+dport:80"))
-	if y.App().(*app).st == x.App().(*app).st || !y.App().(graph.Heir).Inherit(x.App()) {
+	if y.App().(*app).st == x.App().(*app).st || !y.App().(graph.Mover).Inherit(x.App()) {
 		t.Fatal("it does not inherit")
 	}
 	run(t, y, web, []step{{"b", "A", serverISN + 1, isn(1), "on", "known"}})
@@ -201,7 +201,7 @@ func TestInherit(t *testing.T) {
 	}
 	idle := graphtest.New(t, *Kind(), args())
 	z := graphtest.New(t, *Kind(), args())
-	if !z.App().(graph.Heir).Inherit(idle.App()) { // neither has begun
+	if !z.App().(graph.Mover).Inherit(idle.App()) { // neither has begun
 		t.Fatal("it does not inherit")
 	}
 	run(t, z, web, handshake("opened"))

@@ -379,7 +379,7 @@ func (a *app) Held() int {
 // heldHere is how many of this worker's frames are kept, or wait to be given back.
 func (a *app) heldHere() int { return a.server.HeldBy(a.worker) + len(a.back[a.worker]) }
 
-// Stop implements graph.Stopper: what waits is dropped, with the sessions.
+// Stop implements graph.Holder: what waits is dropped, with the sessions.
 func (a *app) Stop(c *graph.Ctx) {
 	a.take()
 	defer a.give()

@@ -32,28 +32,19 @@ type Ticker interface {
 	Tick(c *Ctx) clock.Time
 }
 
-// Reconfigurer can take new arguments without losing its state. An error
-// leaves it as it was. An app without it is rebuilt.
+// Reconfigurer can take new arguments without losing its state. An app without it starts anew when its arguments change.
 type Reconfigurer interface {
-	Reconfigure(args Args) error
-}
-
-// Picky is a Reconfigurer that cannot take all changes: Takes says whether it
-// can these. When it cannot it starts anew. Takes is called from any goroutine.
-type Picky interface {
-	Reconfigurer
+	// Takes reports whether the app can take these arguments while it runs; else it starts anew. It is called from any
+	// goroutine.
 	Takes(args Args) bool
+	// Reconfigure takes them. An error leaves the app as it was.
+	Reconfigure(args Args) error
 }
 
 // Flusher is told when packets went past the graph unseen (see
 // port.Bypasser): what it remembers of the traffic may be stale.
 type Flusher interface {
 	Flush(c *Ctx)
-}
-
-// Describer formats the trace records that the app wrote.
-type Describer interface {
-	Describe(kind uint16, args [4]uint64) string
 }
 
 // Tabler has tables that show its state: those of Kind.Tables that are no
@@ -74,17 +65,12 @@ type Reporter interface {
 	Report() any
 }
 
-// Holder keeps Bufs between breaths. A Buf that the app made by other means
-// than Ctx.Get does not count as held before it was emitted.
+// Holder keeps Bufs between breaths.
 type Holder interface {
+	// Held is how many. A Buf that the app made by other means than Ctx.Get does not count as held before it was emitted.
 	Held() int
-}
-
-// Stopper gives up what it holds: it emits or drops every held Buf. Called
-// before the app is taken out of a running graph and when the instance closes.
-// An app that takes its place sees its first frame when all workers have
-// stopped the old one. A Holder should be one.
-type Stopper interface {
+	// Stop emits or drops every held Buf. It is called before the app is taken out of a running graph and when the
+	// instance closes. An app that takes its place sees its first frame when all workers have stopped the old one.
 	Stop(c *Ctx)
 }
 
@@ -132,6 +118,8 @@ type Kind struct {
 	// framework.
 	Counters []counter.Def
 	Reasons  []counter.Def
+	// Describe words a trace record that an app of the kind wrote (Ctx.Trace); nil: its numbers are shown.
+	Describe func(app App, kind uint16, args [4]uint64) string
 	// Soft: an app of it can do without what it keeps in Env.Memory. Config.Memory is
 	// asked for that of NAME/record: where a place is one app's, it is not this one's.
 	Soft bool

@@ -57,13 +57,8 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 // takes reports whether an app can take the arguments that it has in spec while
 // it runs; otherwise it starts anew.
 func (i *Instance) takes(name string, spec *Spec) bool {
-	switch a := i.graphs[0].node(name).app.(type) {
-	case Picky:
-		return a.Takes(maps.Clone(spec.Apps[name].Args))
-	case Reconfigurer:
-		return true
-	}
-	return false
+	a, ok := i.graphs[0].node(name).app.(Reconfigurer)
+	return ok && a.Takes(maps.Clone(spec.Apps[name].Args))
 }
 
 // keep is an error when p takes an app away that traffic depends on, or has

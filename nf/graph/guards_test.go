@@ -22,6 +22,7 @@ func (*guarding) Push(c *graph.Ctx, _ int, b *packet.Batch) {
 
 func (g *guarding) Wants() port.Filter { return port.Filter{All: true, Guarded: !g.off} }
 
+func (*guarding) Takes(graph.Args) bool { return true }
 func (g *guarding) Reconfigure(a graph.Args) error {
 	g.off = a["tag"] == "off"
 	return nil

@@ -134,7 +134,7 @@ func (in *Inside) Apart() (make func() (App, error), take func(App)) {
 	return make, take
 }
 
-// Remove lets an instance give up what it holds (see Stopper), and forgets it.
+// Remove lets an instance give up what it holds (see Holder), and forgets it.
 // What it emits is to be taken.
 func (in *Inside) Remove(c *Ctx, app App) {
 	at := slices.Index(in.apps, app)
@@ -142,9 +142,9 @@ func (in *Inside) Remove(c *Ctx, app App) {
 		return
 	}
 	in.apps = slices.Delete(in.apps, at, at+1)
-	if s, ok := app.(Stopper); ok {
+	if h, ok := app.(Holder); ok {
 		left, over := in.apps, in.over
-		if !in.Try(func() { s.Stop(c) }) && (insideApp{in}).heldBy(left) == 0 {
+		if !in.Try(func() { h.Stop(c) }) && (insideApp{in}).heldBy(left) == 0 {
 			in.apps, in.over = left, over // they had no part in it
 		}
 	}
@@ -252,6 +252,9 @@ func (insideApp) Push(*Ctx, int, *packet.Batch) {
 // Held is what all instances hold.
 func (in insideApp) Held() int { return in.heldBy(in.apps) }
 
+// Stop is the outer app's to do, by Remove.
+func (insideApp) Stop(*Ctx) {}
+
 func (in insideApp) heldBy(apps []App) (n int) {
 	if !in.Try(func() {
 		for _, a := range apps {
@@ -269,21 +272,6 @@ func (in insideApp) heldBy(apps []App) (n int) {
 // would not have cross without it does not.
 func (in insideApp) Wants() port.Filter {
 	return port.Filter{Closed: in.closed, Bound: in.bound, Guarded: in.guarded}
-}
-
-// Describe formats a record as any instance does.
-func (in insideApp) Describe(kind uint16, args [4]uint64) (text string) {
-	defer func() {
-		if recover() != nil { // it says nothing of how the app is
-			text = fmt.Sprintf("record %d %v", kind, args)
-		}
-	}()
-	for _, a := range in.apps {
-		if d, ok := a.(Describer); ok {
-			return d.Describe(kind, args)
-		}
-	}
-	return fmt.Sprintf("record %d %v", kind, args)
 }
 
 // Report is what each instance shows.

@@ -50,6 +50,7 @@ func nestKind() graph.Kind {
 	}
 }
 
+func (*nest) Takes(graph.Args) bool          { return true }
 func (a *nest) Reconfigure(graph.Args) error { return nil }
 
 func (a *nest) Inside(c *graph.Ctx, apps []*graph.Inside) {
@@ -139,6 +140,7 @@ func (a *nest) Flush(c *graph.Ctx) {
 	}
 }
 
+func (*nest) Held() int { return 0 }
 func (a *nest) Stop(c *graph.Ctx) {
 	for n := range a.apps {
 		a.empty(c, n)

@@ -33,6 +33,7 @@ func (k *keeper) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 }
 
+func (*keeper) Held() int         { return 0 }
 func (k *keeper) Stop(*graph.Ctx) { k.running[k.gen].Add(-1) }
 
 func (k *keeper) Keeps(succeeded bool) error {

@@ -47,6 +47,7 @@ const (
 	stampStamped
 )
 
+func (*stamp) Takes(graph.Args) bool { return true }
 func (a *stamp) Reconfigure(args graph.Args) error {
 	if args["tag"] == "!" {
 		panic("asked to")
@@ -60,7 +61,7 @@ func (a *stamp) Reconfigure(args graph.Args) error {
 
 func (a *stamp) Flush(*graph.Ctx) { a.flushed, a.seenAtFlush = a.flushed+1, a.seen }
 func (a *stamp) Report() any      { return map[string]int{"seen": a.seen} }
-func (a *stamp) Describe(k uint16, args [4]uint64) string {
+func describeStamp(_ graph.App, _ uint16, args [4]uint64) string {
 	return fmt.Sprintf("stamp %c", rune(args[0]))
 }
 func (a *stamp) Wants() port.Filter {
@@ -108,6 +109,7 @@ type hoard struct{ n int }
 
 func (a *hoard) Push(_ *graph.Ctx, _ int, b *packet.Batch) { a.n += b.Len() }
 func (a *hoard) Held() int                                 { return a.n }
+func (a *hoard) Stop(*graph.Ctx)                           {}
 
 // twin sends each frame twice, the second in a buffer from the pool itself.
 type twin struct{}
@@ -175,18 +177,24 @@ func (a *delay) Tick(c *graph.Ctx) clock.Time {
 }
 
 func (a *delay) Held() int { return len(a.q) }
+func (a *delay) Stop(c *graph.Ctx) {
+	for _, x := range a.q {
+		c.Emit(0, x)
+	}
+	a.q = nil
+}
 
 func kinds() []graph.Kind {
 	params := []graph.Param{{Name: "tag", Default: "-", Help: "one character"}}
 	reasons := []counter.Def{stampLong: {Name: "too-long"}, stampStamped: {Name: "stamped"}}
 	counters := []counter.Def{{Name: "stamps"}}
 	return append(graph.Builtin(),
-		graph.Kind{Name: "stamp", In: []string{"in", "alt"}, Out: []string{"out"}, Params: params, Reasons: reasons, Counters: counters,
+		graph.Kind{Name: "stamp", In: []string{"in", "alt"}, Out: []string{"out"}, Params: params, Reasons: reasons, Counters: counters, Describe: describeStamp,
 			New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 				t, err := tag(args)
 				return &stamp{tag: t}, err
 			}},
-		graph.Kind{Name: "fixed", In: []string{"in", "alt"}, Out: []string{"out"}, Params: params, Reasons: reasons, Counters: counters,
+		graph.Kind{Name: "fixed", In: []string{"in", "alt"}, Out: []string{"out"}, Params: params, Reasons: reasons, Counters: counters, Describe: describeStamp,
 			New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 				t, err := tag(args)
 				return &fixed{stamp{tag: t}}, err

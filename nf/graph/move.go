@@ -14,11 +14,8 @@ type Mover interface {
 	// what was saved. put, which is called between two breaths, has the app take that in place of its
 	// state, in a moment. After an error the app is as it was.
 	Loading() (read func(r io.Reader) (put func(), err error))
-}
-
-// Heir can take over the state of an app of its kind, in the same worker, as it is: in a moment, however
-// much it is. Inherit reports false if it cannot, with its arguments; then nothing has happened. Otherwise from is
-// not used any more. The instances of all workers do the same.
-type Heir interface {
+	// Inherit takes over the state of an app of the kind, in the same worker, as it is: in a moment, however much it
+	// is. It reports false if the arguments do not allow that; then nothing has happened. Otherwise from is
+	// not used any more. The instances of all workers do the same.
 	Inherit(from App) bool
 }

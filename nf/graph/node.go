@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -49,6 +50,23 @@ func newNode(name string, index uint16, kind *Kind, app App) *node {
 
 // framework is the Reason of one of the framework's own.
 func (n *node) framework(r Reason) Reason { return Reason(len(n.kind.Reasons)) + r }
+
+// describe words a trace record of the node's app; of an app inside another one, any instance does. n may be nil: the app has gone.
+func (n *node) describe(kind uint16, args [4]uint64) (text string) {
+	text = fmt.Sprintf("record %d %v", kind, args)
+	if n == nil || n.kind == nil || n.kind.Describe == nil {
+		return text
+	}
+	app := n.app
+	if n.inside != nil {
+		if len(n.inside.apps) == 0 {
+			return text
+		}
+		app = n.inside.apps[0]
+		defer func() { _ = recover() }() // an instance that panics here says nothing of how it is
+	}
+	return n.kind.Describe(app, kind, args)
+}
 
 func (n *node) commit() {
 	n.counters.Commit()

@@ -413,10 +413,5 @@ func (i *Instance) traceText(w *worker, r trace.Record) string {
 	case TracePunt:
 		return end("punted")
 	}
-	if n := w.graph.node(i.name(r.App)); n != nil {
-		if d, ok := n.app.(Describer); ok {
-			return d.Describe(r.Kind, r.Args)
-		}
-	}
-	return fmt.Sprintf("record %d %v", r.Kind, r.Args)
+	return w.graph.node(i.name(r.App)).describe(r.Kind, r.Args)
 }

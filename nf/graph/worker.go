@@ -773,9 +773,9 @@ func (w *worker) adopt(g *layout) {
 // stopApp lets an app give up what it holds, to where it is linked.
 func (w *worker) stopApp(n *node) {
 	w.endRelay(n)
-	if s, ok := n.app.(Stopper); ok {
+	if h, ok := n.app.(Holder); ok {
 		w.ctx.node = n
-		s.Stop(&w.ctx)
+		h.Stop(&w.ctx)
 		w.drain()
 	}
 }

@@ -223,7 +223,7 @@ func (a *app) GrowMemory() {
 	a.cache.grow(int(n))
 }
 
-// Takes implements graph.Picky.
+// Takes implements graph.Reconfigurer.
 func (a *app) Takes(args graph.Args) bool {
 	s, err := parse(args)
 	a.take()

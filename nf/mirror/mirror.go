@@ -145,6 +145,9 @@ func newApp(s settings) *app {
 	return a
 }
 
+// Takes implements graph.Reconfigurer.
+func (*app) Takes(graph.Args) bool { return true }
+
 // Reconfigure implements graph.Reconfigurer: sequence numbers go on.
 func (a *app) Reconfigure(args graph.Args) error {
 	s, err := parse(args)

@@ -53,7 +53,7 @@ func newApp(s settings, env graph.Env) *app {
 // Wants implements graph.Wanter: everything, and nothing crosses untouched.
 func (a *app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
 
-// Takes implements graph.Picky: what there is room for, and what is given out,
+// Takes implements graph.Reconfigurer: what there is room for, and what is given out,
 // cannot be changed.
 func (a *app) Takes(args graph.Args) bool {
 	s, err := parse(args)

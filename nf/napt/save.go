@@ -186,7 +186,7 @@ func (st *state) fillSession(now clock.Time, seed uint64, index map[uint32]uint1
 	return nil
 }
 
-// Inherit implements graph.Heir, between those that give out the same.
+// Inherit implements graph.Mover, between those that give out the same.
 func (a *app) Inherit(from graph.App) bool {
 	o, ok := from.(*app)
 	if !ok || !a.settings.same(&o.settings) || len(o.st.shards) != len(a.st.shards) {

@@ -171,12 +171,12 @@ func TestInherit(t *testing.T) {
 	udp := pkt{proto: "udp", src: host + ":7", dst: far + ":53"}
 	end := seen(t, x, udp)
 	for _, a := range []graph.Args{args("ports", "1-99"), args("mappings", "20"), args("public", pub+"+"+pub2)} {
-		if graphtest.New(t, *Kind(), a).App().(graph.Heir).Inherit(x.App()) {
+		if graphtest.New(t, *Kind(), a).App().(graph.Mover).Inherit(x.App()) {
 			t.Errorf("%v inherits", a)
 		}
 	}
 	y := graphtest.New(t, *Kind(), args("udp-idle", "7s"))
-	if y.App().(graph.Heir).Inherit(nil) || !y.App().(graph.Heir).Inherit(x.App()) {
+	if y.App().(graph.Mover).Inherit(nil) || !y.App().(graph.Mover).Inherit(x.App()) {
 		t.Fatal("it does not inherit")
 	}
 	goes(t, y, "b", pkt{proto: "udp", src: far + ":53", dst: end}, "a inward", pkt{src: far + ":53", dst: udp.src})

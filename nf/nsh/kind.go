@@ -111,6 +111,7 @@ At an edge port a is the plain side, port b the path's.`,
 		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Describe: describe,
 		Note: func(args graph.Args) string {
 			s, err := parseArgs(args)
 			if err != nil || s.role != edge || s.match.None() {
@@ -230,8 +231,8 @@ func parseArgs(args graph.Args) (settings, error) {
 	return s, r.Err()
 }
 
-// Describe words a trace record.
-func (*app) Describe(kind uint16, args [4]uint64) string {
+// describe words a trace record: graph.Kind.Describe.
+func describe(_ graph.App, kind uint16, args [4]uint64) string {
 	what := [...]string{traceEntered: "enters", traceLeft: "leaves", tracePassed: "goes on along"}
 	if int(kind) >= len(what) {
 		return ""

@@ -25,6 +25,9 @@ type app struct {
 	teller mtu.Teller
 }
 
+// Takes implements graph.Reconfigurer.
+func (*app) Takes(graph.Args) bool { return true }
+
 // Reconfigure takes any arguments: there is no state.
 func (a *app) Reconfigure(args graph.Args) error {
 	s, err := parseArgs(args)

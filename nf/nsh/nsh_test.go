@@ -331,7 +331,7 @@ func TestArgs(t *testing.T) {
 		t.Fatal(err)
 	}
 	one(t, x, "b", one(t, x, "a", f, "entered"), "other-path")
-	if d := x.App().(graph.Describer).Describe(traceLeft, [4]uint64{5, 6}); d != "leaves path 5, index 6" {
+	if d := describe(nil, traceLeft, [4]uint64{5, 6}); d != "leaves path 5, index 6" {
 		t.Error(d)
 	}
 }

@@ -72,7 +72,8 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 			countCopies:        {Name: "copies", Help: "frames emitted beyond one for each received: clones, replicas"},
 			countCopiesDropped: {Name: "copies-dropped", Help: "clones, replicas and originals that ended while another copy left"},
 		},
-		New: newApp,
+		Describe: describe,
+		New:      newApp,
 	}
 	for r := NotDropped + 1; r < numReasons; r++ {
 		k.Reasons = append(k.Reasons, counter.Def{Name: r.String(), Help: reasonHelp[r]})
@@ -303,9 +304,10 @@ func (a *App) trace(e Event) {
 	a.c.Trace(a.cur, uint16(e.Kind), object, args[0], args[1], args[2])
 }
 
-// Describe implements graph.Describer. Keys of more than two words and arguments of
+// describe words a trace record: graph.Kind.Describe. Keys of more than two words and arguments of
 // more than three are not kept; an entry is shown as it is now.
-func (a *App) Describe(kind uint16, args [4]uint64) string {
+func describe(app graph.App, kind uint16, args [4]uint64) string {
+	a := app.(*App)
 	if a.sw == nil || uint16(args[0]>>48) != a.programs {
 		return "a step of a program that was replaced"
 	}

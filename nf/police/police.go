@@ -88,6 +88,7 @@ without: it lets frames wait instead of dropping them.
 		Params:   arguments.Params(),
 		Counters: counters,
 		Reasons:  reasons[:],
+		Describe: describe,
 		Effects:  graph.Always(effect.Effects{Reads: effect.Flow | effect.Length, Writes: effect.Encap | effect.IPOther, Drops: true, State: true}),
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parsePolice(args)
@@ -229,7 +230,7 @@ type police struct {
 	seed   uint64 // of the table
 }
 
-// Takes implements graph.Picky: places of meters cannot be changed.
+// Takes implements graph.Reconfigurer: places of meters cannot be changed.
 func (p *police) Takes(args graph.Args) bool {
 	s, err := parsePolice(args)
 	return err == nil && s.flows == p.flows && s.per == p.per && s.cir.packets == p.cir.packets
@@ -324,13 +325,13 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 	c.Emit(1-in, x)
 }
 
-// Describe implements graph.Describer.
-func (p *police) Describe(_ uint16, args [4]uint64) string {
+// describe words a trace record: graph.Kind.Describe.
+func describe(app graph.App, _ uint16, args [4]uint64) string {
 	if args[0] >= uint64(numColours) {
 		return "no colour"
 	}
 	unit := "bits"
-	if p.cir.packets {
+	if app.(*police).cir.packets {
 		unit = "packets"
 	}
 	return fmt.Sprintf("%s; tokens left: %d and %d %s", colourNames[args[0]], args[1], args[2], unit)

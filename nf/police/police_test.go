@@ -459,7 +459,7 @@ func TestReconfigure(t *testing.T) {
 	if p := x.App().(*police); p.Takes(graph.Args{"cir": "1Mbit", "per": "src"}) {
 		t.Error("meters of a port are taken for those of keys")
 	}
-	if d := x.App().(*police).Describe(0, [4]uint64{1, 5, 6}); d != "yellow; tokens left: 5 and 6 bits" {
+	if d := describe(x.App(), 0, [4]uint64{1, 5, 6}); d != "yellow; tokens left: 5 and 6 bits" {
 		t.Error(d)
 	}
 }

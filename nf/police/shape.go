@@ -110,7 +110,7 @@ type shaper struct {
 	begun bool
 }
 
-// Takes implements graph.Picky.
+// Takes implements graph.Reconfigurer.
 func (p *shaper) Takes(args graph.Args) bool {
 	s, err := parseShape(args)
 	return err == nil && s.queue == p.queue && s.packets == p.packets
@@ -199,7 +199,7 @@ func (p *shaper) Tick(c *graph.Ctx) clock.Time {
 	return next
 }
 
-// Stop implements graph.Stopper.
+// Stop implements graph.Holder.
 func (p *shaper) Stop(c *graph.Ctx) {
 	for in := range p.q {
 		for p.q[in].n > 0 {

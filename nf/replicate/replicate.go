@@ -212,7 +212,7 @@ func (a *app) give() {
 // device only.
 func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}, Closed: true} }
 
-// Takes implements graph.Picky.
+// Takes implements graph.Reconfigurer.
 func (a *app) Takes(args graph.Args) bool {
 	s, err := parse(args)
 	return err == nil && slices.Equal(s.replicas, a.replicas) && s.devices == a.devices && s.pending == a.pending
@@ -577,7 +577,7 @@ func (a *app) bury(c *graph.Ctx, dead uint8) {
 	}
 }
 
-// Stop implements graph.Stopper: what is under way is answered Unknown, what waits
+// Stop implements graph.Holder: what is under way is answered Unknown, what waits
 // Busy.
 func (a *app) Stop(c *graph.Ctx) {
 	a.take()

@@ -107,6 +107,7 @@ Port a is the plain side, port b the tunnel's.`,
 		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Describe: describe,
 		Tables: []table.Decl{{
 			Name: "tenants", Help: "VNIs of VLANs (tenants=)",
 			Keys: []table.Field{{Name: "hdr.vlan.vid", Bits: 12, Help: "VLAN on the plain side, 1 to 4094"}},
@@ -255,8 +256,8 @@ func setTenants(args table.Args, r table.Rows) (table.Args, error) {
 	return table.Args{"tenants": v}, nil
 }
 
-// Describe words a trace record.
-func (*app) Describe(kind uint16, args [4]uint64) string {
+// describe words a trace record: graph.Kind.Describe.
+func describe(_ graph.App, kind uint16, args [4]uint64) string {
 	if kind == traceEncapsulate {
 		return fmt.Sprintf("to VNI %d, source port %d", args[0], args[1])
 	}

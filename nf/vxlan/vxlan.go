@@ -51,6 +51,9 @@ func newApp(s settings) *app {
 	return a
 }
 
+// Takes implements graph.Reconfigurer.
+func (*app) Takes(graph.Args) bool { return true }
+
 // Reconfigure takes any arguments: there is no state but how many senders were told of late.
 func (a *app) Reconfigure(args graph.Args) error {
 	s, err := parseArgs(args)

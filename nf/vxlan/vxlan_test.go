@@ -411,7 +411,7 @@ func TestTenantsTable(t *testing.T) {
 	if back, err := d.Setting.Set(nil, rows); err != nil || back["tenants"] != "none" {
 		t.Errorf("%v, %v", back, err)
 	}
-	if d := x.App().(graph.Describer).Describe(traceEncapsulate, [4]uint64{5, 6}); d != "to VNI 5, source port 6" {
+	if d := describe(nil, traceEncapsulate, [4]uint64{5, 6}); d != "to VNI 5, source port 6" {
 		t.Error(d)
 	}
 }

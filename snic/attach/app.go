@@ -417,7 +417,7 @@ func (p *app) Tick(c *graph.Ctx) clock.Time {
 	return c.Now().Add(poll)
 }
 
-// Stop implements graph.Stopper.
+// Stop implements graph.Holder.
 func (p *app) Stop(c *graph.Ctx) {
 	for i := range p.lanes {
 		p.shelf.Drop(c, &p.lanes[i].queue, 0, reasonStopped)

@@ -195,6 +195,9 @@ func (s *Steer) Wants() port.Filter {
 	return port.Filter{RoCE: true, Hosts: s.cfg.servers, Guarded: s.cfg.mode != Off}
 }
 
+// Takes implements graph.Reconfigurer: what cannot change while it runs is refused by Reconfigure.
+func (*Steer) Takes(graph.Args) bool { return true }
+
 // Reconfigure implements graph.Reconfigurer: everything but table sizes, idle and
 // servers can change.
 func (s *Steer) Reconfigure(args graph.Args) error {

@@ -176,8 +176,8 @@ const (
 	traceRead
 )
 
-// Describe implements graph.Describer.
-func (s *Steer) Describe(kind uint16, a [4]uint64) string {
+// describe words a trace record: graph.Kind.Describe.
+func describe(_ graph.App, kind uint16, a [4]uint64) string {
 	what := "cas"
 	if kind == traceRead {
 		what = "read"

@@ -235,7 +235,7 @@ func (s *Steer) Held() int {
 	return s.shelf.Held(s.worker)
 }
 
-// Stop implements graph.Stopper.
+// Stop implements graph.Holder.
 func (s *Steer) Stop(c *graph.Ctx) {
 	s.lock()
 	defer s.unlock()

@@ -421,7 +421,7 @@ func (s *Box) Held() int {
 	return h
 }
 
-// Stop implements graph.Stopper: held frames are dropped, their senders will
+// Stop implements graph.Holder: held frames are dropped, their senders will
 // repeat them.
 func (s *Box) Stop(c *graph.Ctx) {
 	s.c = c

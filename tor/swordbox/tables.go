@@ -242,7 +242,7 @@ func setStatic(args table.Args, rows table.Rows, bits int) (table.Args, error) {
 	return table.Args{"static": strings.Join(out, ";")}, nil
 }
 
-// Takes implements graph.Picky: what the tables of settings say, but for the
+// Takes implements graph.Reconfigurer: what the tables of settings say, but for the
 // mode, can change while the app runs.
 func (s *Box) Takes(args graph.Args) bool {
 	cfg, err := parseArgs(args)

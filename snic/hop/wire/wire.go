@@ -421,7 +421,7 @@ func (p *app) ask(c *graph.Ctx) {
 	c.Set(ctrRestarts, s.Restarts)
 }
 
-// Stop implements graph.Stopper: what was delivered goes on, the rest cannot.
+// Stop implements graph.Holder: what was delivered goes on, the rest cannot.
 func (p *app) Stop(c *graph.Ctx) {
 	for p.out.n > 0 {
 		c.Emit(0, p.out.pop())
