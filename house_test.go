@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -246,5 +247,44 @@ func f() { println(a); y.println(a) }`
 	}
 	if n := len(leftovers(f)); n != 1 {
 		t.Errorf("found %d of 1 leftovers", n)
+	}
+}
+
+// TestOptionalInterfaces: the architecture's table lists the interfaces that an app may have beside graph.App, and no others.
+func TestOptionalInterfaces(t *testing.T) {
+	pkgs, err := filepath.Glob("nf/graph/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]bool{}
+	for _, name := range pkgs {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok && spec.Name.IsExported() && spec.Name.Name != "App" {
+				if _, ok := spec.Type.(*ast.InterfaceType); ok {
+					have[spec.Name.Name] = true
+				}
+			}
+			return true
+		})
+	}
+	text, err := os.ReadFile("docs/ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "| interface | an app that |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range strings.Split(table, "\n")[1:] {
+		name := strings.Split(row, "`")[1]
+		if !have[name] {
+			t.Errorf("the table has %s, which nf/graph has not", name)
+		}
+		delete(have, name)
+	}
+	for name := range have {
+		t.Errorf("the table has no %s", name)
 	}
 }
