@@ -17,7 +17,7 @@ func TestWhereabouts(t *testing.T) {
 		from []phase // nil: all
 		do   func(w *whereabouts, now clock.Time)
 	}
-	steps := func(there site) []step {
+	stepsOf := func(there site) []step {
 		return []step{
 			{"hold", []phase{here, held}, func(w *whereabouts, now clock.Time) { w.hold() }},
 			{"hand", []phase{here, held, away}, func(w *whereabouts, now clock.Time) {
@@ -56,7 +56,7 @@ func TestWhereabouts(t *testing.T) {
 		if left == 0 || t.Failed() {
 			return
 		}
-		for _, s := range steps(there) {
+		for _, s := range stepsOf(there) {
 			ok := s.from == nil
 			for _, p := range s.from {
 				ok = ok || p == w.phase
@@ -77,7 +77,11 @@ func TestWhereabouts(t *testing.T) {
 		if there.peer() >= 0 == (there.worker() >= 0) {
 			t.Errorf("%d is a peer and a worker, or none", there)
 		}
-		all(whereabouts{}, clock.Time(2*echo), 0, "here", there, 6)
+		steps := 6
+		if testing.Short() {
+			steps = 5
+		}
+		all(whereabouts{}, clock.Time(2*echo), 0, "here", there, steps)
 	}
 	if len(met) != int(arriving)+1 {
 		t.Errorf("only phases %v were met", met)
