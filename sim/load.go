@@ -412,7 +412,7 @@ func (r *loaded) fire(kind uint32, arg uint64, _ *packet.Buf) {
 	}
 }
 
-// waits reports whether the endpoints are not to send now. Who waits for the end of a pause looks again then.
+// waits reports whether the endpoints are not to send now. An endpoint that waits for the end of a pause looks again then.
 func (r *loaded) waits() bool {
 	if r.senders != nil {
 		for range r.senders {

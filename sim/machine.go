@@ -491,7 +491,7 @@ func (m *Machine) breathe() {
 		return
 	}
 	if d := m.worker.Deadline(); d != clock.Never {
-		// What is due now waits for the next nanosecond.
+		// A timer that is due now runs in the next nanosecond.
 		m.wake(fromClock(max(d, now+1)))
 	}
 }

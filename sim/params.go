@@ -3,8 +3,8 @@ package sim
 import "time"
 
 // NIC is the model of a network card and of the host behind it: when a frame
-// gets in, when a verb touches memory, when a frame gets out. What a verb does
-// is not in it: the state machine of rack/rnic runs.
+// gets in, when a verb touches memory, when a frame gets out. Verbs themselves are
+// not modelled: the state machine of rack/rnic runs.
 //
 // Durations are JSON numbers of nanoseconds.
 type NIC struct {

@@ -19,8 +19,8 @@ import (
 	"github.com/quillon/quillon/snic/region"
 )
 
-// SNIC is the model of a SuperNIC board: what its parts take. What they do is not
-// in it: the app runs that runs live.
+// SNIC is the model of a SuperNIC board: the times of its parts. Their work is not
+// modelled: the same app runs as live.
 type SNIC struct {
 	// Cycle is of the data path.
 	Cycle time.Duration

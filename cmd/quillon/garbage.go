@@ -42,7 +42,8 @@ func collectNone() (stop func()) {
 }
 
 // collectLess has garbage collected when there is so much of it, or when the heap
-// has doubled if that is later; until stop. Who sets GOGC has what that says, and GOMEMLIMIT holds.
+// has doubled if that is later; until stop. If the user set GOGC, that holds instead; GOMEMLIMIT holds in
+// any case.
 func collectLess(bytes uint64) (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}

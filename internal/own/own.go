@@ -27,7 +27,7 @@ func mine(i fs.FileInfo) bool {
 }
 
 // Open opens a regular file of this user's or root's, of which others have none of the
-// rights deny: 0o077 or 0o022. What is no file is not waited for. Flags are those of
+// rights deny: 0o077 or 0o022. Open does not wait for what is no file, such as a pipe. Flags are those of
 // os.OpenFile; with unix.O_NOFOLLOW a symbolic link is refused. A file that is made has
 // mode 0600.
 func Open(path string, flags int, deny fs.FileMode) (_ *os.File, err error) {

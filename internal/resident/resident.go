@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 )
 
-// Grows is by how many bytes what is resident grows while f runs, which nothing is
-// collected in. What it reserves and does not touch does not count.
+// Grows is by how many bytes the process's resident memory grows while f runs, without a garbage collection. Memory that f
+// reserves and does not touch does not count.
 func Grows(f func()) (bytes int, err error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	before, err := pages()

@@ -532,7 +532,7 @@ func (a *assembler) unseen(hosts string) string {
 	return hosts
 }
 
-// udp looks at the ports of the UDP header at off of a register. What is not RoCE does not come back.
+// udp looks at the ports of the UDP header at off of a register. For a datagram that is not RoCE the program ends there.
 func (a *assembler) udp(at asm.Register, off int16) {
 	f := a.spec.Filter
 	a.add(asm.LoadMem(asm.R1, at, off+2, asm.Half))

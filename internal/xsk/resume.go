@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// What a map of a program is for. While a program is compared, a map's number is that of
+// The roles of a program's maps. While a program is compared, a map's number is that of
 // its part times mapRoles, and its role; those that all parts share are of part 0.
 const (
 	_ = iota

@@ -2,8 +2,8 @@
 // under AES-GCM: the payload that crosses a link is secret, and a receiver that
 // shares the key knows that nobody changed, repeated or made it up.
 //
-// Port a is the plain side, port b the protected one. What goes from a to b, and
-// whose destination a security association (SA) covers, leaves as ESP; ESP of an
+// Port a is the plain side, port b the protected one. A packet from a to b
+// whose destination a security association (SA) covers leaves as ESP; ESP of an
 // SA of the app's own, from b to a, is verified, decrypted and leaves as it was.
 // Two apps, one at either end of a path, are transparent to all between which they
 // stand; the other end may as well be any other implementation of ESP.
@@ -28,7 +28,7 @@
 //   - A sequence number never repeats in an SA's life: at lifetime= packets, at the
 //     latest before the number would wrap, the SA sends no more (reason expired).
 //   - env.Memory, where there is one, keeps each SA's number from before the packet
-//     leaves: the next process goes on behind it. What was received is kept as well,
+//     leaves: the next process goes on behind it. The numbers that were received are kept as well,
 //     so that no packet from before is believed again.
 //   - The IV, which makes the nonce with the key's salt, counts from a random
 //     64-bit number drawn for each SA at its making (iv=random), so that even

@@ -144,8 +144,7 @@ func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	case d.fragment && !a.cfg.tunnel:
 		return reasonFragment
 	}
-	// What is in front of the payload stays, or is what the outer header comes
-	// behind.
+	// The headers before the payload stay in front, or, in a tunnel, come behind the outer header.
 	front, next, outer := d.body, d.proto, 0
 	if a.cfg.tunnel {
 		front, next, outer = d.l3, protoIPv4, a.cfg.outerLen()
@@ -278,7 +277,7 @@ func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	if s.from.IsValid() && !s.covers(d.src(b)) {
 		return reasonNotCovered
 	}
-	// What is in front of the ESP header moves up to the payload.
+	// The headers before the ESP header move up to the payload.
 	const shrink = espLen + ivLen
 	copy(b[shrink:], b[:d.body])
 	d.end = d.body + n

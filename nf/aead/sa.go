@@ -52,7 +52,7 @@ type sa struct {
 
 	shared bool // several workers
 	mu     sync.Mutex
-	// What follows belongs to whoever has the turn.
+	// The worker that has the turn owns the fields below.
 	seq      uint64 // outbound: the last number used
 	win      window // inbound
 	kept     []byte // where the number is kept beyond the process; nil: nowhere

@@ -16,7 +16,7 @@
 //	}
 //	return s, r.Err()
 //
-// What is not given keeps the value that it has in the declaration. The first error stays, and names the
+// An argument that is not given keeps the default of its declaration. The first error stays, and names the
 // argument: "vxlan: mtu=9: want a number from 576 to 65535". A Reader also reads arguments one by one.
 package arg
 

@@ -70,8 +70,8 @@ func Declare[T any](kind string, byDef T) *Set[T] {
 // Params are the arguments, in the order of the fields.
 func (s *Set[T]) Params() []Param { return slices.Clone(s.params) }
 
-// Read is what args say. What is between arguments the caller looks at, and tells the Reader;
-// its Err comes last.
+// Read reads args into settings. The caller checks what concerns several arguments, and reports that to the Reader; then it
+// asks the Reader for Err.
 func (s *Set[T]) Read(args map[string]string) (T, *Reader) {
 	v, r := s.byDef, Read(s.kind, args)
 	for _, f := range s.fields {

@@ -16,7 +16,7 @@ const nobody = uint16(0xFFFF)
 
 // populate fills the table: in turn, each backend takes the next free place of
 // its own permutation. A backend of weight w takes w turns of as many rounds as
-// the greatest weight is. What comes out does not depend on the order of the
+// the greatest weight is. The result does not depend on the order of the
 // backends: turns are taken in the order of their addresses.
 func (t lookup) populate(backends []backend, family uint8) {
 	for i := range t {

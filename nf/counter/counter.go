@@ -29,7 +29,7 @@ type Set struct {
 	_     [line]byte
 }
 
-// line is the length of a line of the processor's cache. What a worker counts lies on lines of its own: one that
+// line is the length of a line of the processor's cache. The counters of a worker lie on lines of their own: a line that
 // another worker writes, too, goes to and fro with each frame.
 const line = 64
 

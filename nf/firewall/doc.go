@@ -28,7 +28,7 @@
 // has answered. There are at most half= of them, and half-per-source= for a source;
 // per-source= bounds those that are open as well. Sources are counted in a sketch that
 // may count too many for one, never too few: beside n connections of others some
-// n/4096. Who sends with another's address uses up that one's half-open ones; open
+// n/4096. A sender that uses another's address uses up that one's half-open ones; open
 // ones take an answer (but for TCP with mode=loose). Where
 // a new one finds no place, it takes that of the half-open one that would be
 // forgotten first among 16. Open ones are never replaced.

@@ -29,7 +29,7 @@ type side struct {
 	has   uint8
 }
 
-// What a side has done.
+// What one side of a TCP connection has sent.
 const (
 	hasSent   = 1 << iota // something: its numbers are known
 	hasScale              // offered window scaling (RFC 7323 2)

@@ -86,7 +86,7 @@ func (m *Mover) Save(w io.Writer) error {
 	}
 }
 
-// Saving implements graph.Mover. What was loaded while there was no breath yet is saved as it was.
+// Saving implements graph.Mover. A state that was loaded before the first breath is saved as it was.
 func (m *Mover) Saving(w io.Writer) (next func(n int) (more bool, err error)) {
 	image, s := NewImage(w, m.Kind, m.Version), m.Start
 	s.mu.Lock()
@@ -122,7 +122,7 @@ func (m *Mover) Load(r io.Reader) error {
 	return err
 }
 
-// Loading implements graph.Mover. What is loaded while there was no breath yet is kept for the first one.
+// Loading implements graph.Mover. A state that is loaded before the first breath is kept until then.
 func (m *Mover) Loading() (read func(r io.Reader) (put func(), err error)) {
 	s := m.Start
 	s.mu.Lock()

@@ -135,8 +135,8 @@ func (t *Table[K, V]) NextBefore(i, before int) int {
 const looks = 64
 
 // Some calls f with the places, from one on, of n flows, or fewer if they are far apart, so that it takes
-// a time that n bounds. It returns the place to go on from; negative: there are none left. What f deletes
-// is gone; what is added meanwhile may be left out.
+// a time that n bounds. It returns the place to go on from; negative: there are none left. Flows that f deletes
+// are gone; flows that are added meanwhile may be left out.
 func (t *Table[K, V]) Some(from, n int, f func(i int)) (next int) {
 	end := min(from+n*looks, len(t.places))
 	for ; n > 0; n-- {

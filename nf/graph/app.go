@@ -164,7 +164,7 @@ type Env struct {
 	// still meanwhile, as in replay and in simulations.
 	Clock clock.Clock
 	// Share returns the value that make makes, made once for the app's
-	// instances of all workers. What it holds must be safe to use from all of
+	// instances of all workers. The value must be safe to use from all of
 	// them.
 	Share func(make func() any) any
 	// Memory, if not nil, yields so many bytes that outlive the process: the

@@ -124,7 +124,7 @@ func around(s *Spec, app string) (near, past map[string]bool, err error) {
 		return nil, nil, err
 	}
 	// leads reports whether frames from node a come to node b, other than
-	// through the app. What a port sends is gone.
+	// through the app. Frames that a port sends do not come back.
 	leads := func(a, b string) bool {
 		seen := map[string]bool{a: true}
 		for queue := []string{a}; len(queue) > 0; queue = queue[1:] {
@@ -169,8 +169,8 @@ func around(s *Spec, app string) (near, past map[string]bool, err error) {
 }
 
 // Apply carries out a Plan under traffic: the workers change between two
-// breaths, all at the same time. What the Plan does not name keeps its state, its counters and the
-// frames that it holds. On error nothing has changed, but for one that wraps
+// breaths, all at the same time. Apps that the Plan does not name keep their state, their counters and the
+// frames that they hold. On error nothing has changed, but for one that wraps
 // ErrPort: the Plan was carried out then.
 func (i *Instance) Apply(p Plan) error {
 	i.mu.Lock()
@@ -359,7 +359,7 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 			return port.Filter{}, spec.errAt(path("apps", name), "app %s: %v", name, err)
 		}
 		for _, s := range inside {
-			// What is wrong with one is said when the instance is made.
+			// Errors in an app inside are reported when the instance is made.
 			if k := findKind(kinds, s.Kind); k != nil {
 				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get, Asked: true}, maps.Clone(s.Args)); err == nil {
 					in := appWants(app, straight)
@@ -413,7 +413,7 @@ func (i *Instance) wants() port.Filter {
 			watched = watched || w.graph.watched()
 		})
 	}
-	// What takes another way in the kernel than in the graph stays on it.
+	// A frame that would take another way in the graph than in the kernel is not taken up for a tap.
 	f.Watched = watched && straight && !f.All
 	return f
 }
@@ -437,7 +437,7 @@ func (l *layout) watched() bool {
 }
 
 // straight reports that the graph leads the frames of each port to the port that they cross to
-// in the kernel when no app wants them. What does not want a frame passes it from its one side to the other.
+// in the kernel when no app wants them. An app that does not want a frame passes it from its one side to the other.
 func (s *Spec) straight(kinds []Kind) bool {
 	edges, err := s.edges()
 	if err != nil {

@@ -37,8 +37,8 @@ func (a Action) String() string {
 	return string(a.Op) + " " + a.Name + ": " + a.Detail
 }
 
-// Plan is the way from one Spec to another. What it does not name stays as it
-// is, with its state.
+// Plan is the way from one Spec to another. Apps, ports and links that it does not name stay as they
+// are, with their state.
 type Plan struct {
 	Actions  []Action `json:"actions"`
 	old, new *Spec
@@ -78,7 +78,7 @@ func Diff(old, new *Spec) (Plan, error) {
 	add := func(op Op, name, detail string) {
 		p.Actions = append(p.Actions, Action{op, name, detail})
 	}
-	// What is made anew takes its links with it.
+	// An app or port that is made anew takes its links with it.
 	fresh := map[string]bool{}
 	for _, n := range slices.Sorted(maps.Keys(old.Apps)) {
 		if a, ok := new.Apps[n]; !ok || a.Kind != old.Apps[n].Kind {

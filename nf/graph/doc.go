@@ -10,7 +10,7 @@
 // The instances of an app may hand each other frames (Ctx.Hand, Taker): as copies in
 // rings, one from each worker to each other one, which a breath reads and writes with
 // one store each.
-// What others want of a worker (a Plan, a trace, a tap, a report) it does
+// A worker does what others ask of it (a Plan, a trace, a tap, a report)
 // between two breaths. Live, a worker is a goroutine on a thread of its own
 // (Instance.Run); in replay, in tests and in simulations somebody else owns the
 // time (Instance.Step, Instance.Push), and the same breath runs without any

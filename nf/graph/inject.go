@@ -11,8 +11,8 @@ import (
 var ErrNoBuffer = errors.New("no buffer is free")
 
 // Inject pushes a copy of a frame into an input of an app, as if the app had
-// made it: it is counted as generated there. What the app does with it has
-// happened when Inject returns.
+// made it: it is counted as generated there. When Inject returns, the app
+// has dealt with it.
 func (i *Instance) Inject(app, input string, worker int, frame []byte) error {
 	i.mu.RLock()
 	defer i.mu.RUnlock()

@@ -135,7 +135,7 @@ func (in *Inside) Apart() (make func() (App, error), take func(App)) {
 }
 
 // Remove lets an instance give up what it holds (see Holder), and forgets it.
-// What it emits is to be taken.
+// The caller takes the frames that the instance emits meanwhile.
 func (in *Inside) Remove(c *Ctx, app App) {
 	at := slices.Index(in.apps, app)
 	if at < 0 {

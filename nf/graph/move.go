@@ -7,8 +7,8 @@ import "io"
 type Mover interface {
 	Saver
 	// Saving begins to save. Each call of next, between two breaths, writes about n things that the
-	// app remembers, and returns whether there is more, or an error. What changes between two calls
-	// is saved as it was, or as it is then, or, if it has gone or has come, not at all.
+	// app remembers, and returns whether there is more, or an error. A record that changes between two calls
+	// is saved as it was, or as it is then; one that has gone or has come may be left out.
 	Saving(w io.Writer) (next func(n int) (more bool, err error))
 	// Loading begins to load. read may be called from any goroutine, while the app goes on: it takes all of
 	// what was saved. put, which is called between two breaths, has the app take that in place of its

@@ -14,7 +14,7 @@ import (
 // that they held have been dropped, with a reason of the framework: Gone tells of them, and what had been emitted is
 // still to be taken. They are not called any more. The next one that is made (Make, Anew, Apart) begins afresh.
 //
-// What ends the whole program ends it here, too: a panic in a goroutine that an app has started, an address outside of
+// Some faults end the whole program here, too: a panic in a goroutine that an app has started, an address outside of
 // what the program has, a stack or a heap without bounds, and what the runtime calls fatal, as two goroutines that write
 // to a map at once. An app that does not come back is a matter of Instance.Watch. Where instances of several
 // workers share what they know (Env.Share) a panic ends the instance of the graph: nobody knows which of it is half changed,
@@ -24,7 +24,7 @@ func (in *Inside) Over() bool { return in.over }
 // Fault is the latest panic of an instance; nil: none did. It may be called from any goroutine.
 func (in *Inside) Fault() *PanicError { return in.fault.Load() }
 
-// Faults are the latest panics of apps inside others, one at most of each in each worker. What they have ended is the app
+// Faults are the latest panics of apps inside others, one at most of each in each worker. They ended the app
 // alone.
 func (i *Instance) Faults() (all []*PanicError) {
 	i.mu.RLock()

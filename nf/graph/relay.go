@@ -15,7 +15,7 @@ type Taker interface {
 	Taken(c *Ctx, b *packet.Batch)
 }
 
-// What a ring between two workers holds: a few batches of full Ethernet frames. More would
+// A ring between two workers holds a few batches of full Ethernet frames. More would
 // wait longer than it helps, and not stay in the caches.
 const relayFrames, relayBytes = 512, 256 << 10
 

@@ -264,7 +264,7 @@ func Dot(s *Spec) string {
 
 // AddTrace traces the next n frames received on a port; with a reason ("bad-icrc"
 // or "steer.bad-icrc") the next n that end with it, by a drop or as marked. A
-// worker keeps one reason at a time: that of the last call. What was traced before is
+// worker keeps one reason at a time: that of the last call. Earlier traces are
 // forgotten, unless frames of an earlier call are still waited for. While frames are waited for
 // without a reason, the ports take up what no app wants, too.
 func (i *Instance) AddTrace(portName string, n int, reason string) error {

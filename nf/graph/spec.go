@@ -439,7 +439,7 @@ func findKind(kinds []Kind, name string) *Kind {
 }
 
 // Beside has arguments that name files (Param.File) mean those beside the Spec's own file, which is in directory
-// dir: what is not absolute becomes so. What apps inside others have stays as it is.
+// dir: relative names become absolute. Arguments of apps inside others stay as they are.
 func (s *Spec) Beside(kinds []Kind, dir string) {
 	for name, a := range s.Apps {
 		k := findKind(kinds, a.Kind)

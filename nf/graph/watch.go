@@ -21,7 +21,7 @@ func (e *Stuck) Error() string {
 	return fmt.Sprintf("worker %d is stuck in app %s (%s): it %s for %v", e.Worker, e.App, e.Kind, e.Doing, e.For)
 }
 
-// What a worker that is stuck does.
+// The two ways in which a worker is stuck.
 const (
 	computes = "has computed without a breath"
 	sleeps   = "has slept without a breath"

@@ -93,7 +93,7 @@ type worker struct {
 }
 
 // letter is an order: fn is called, with a slice of time, again and again while it
-// returns true. What is not long is done at once.
+// returns true. An order that is not long is called once.
 type letter struct {
 	fn   func(clock.Duration) bool
 	long bool
@@ -336,8 +336,8 @@ func (w *worker) drained() bool {
 func (w *worker) wait(ctx context.Context, stop *atomic.Bool, d clock.Duration) error {
 	w.bell.asleep.Store(true)
 	defer w.bell.awake()
-	// What came before anybody could know that the worker sleeps. Without a buffer for what
-	// was handed over it sleeps all the same.
+	// Orders and frames may have come before anybody could know that the worker sleeps. Without a buffer for handed
+	// frames it sleeps all the same.
 	if w.mailed.Load() || stop.Load() || w.handedOver() > 0 && w.pool != nil && w.pool.Free() > 0 {
 		return nil
 	}
@@ -546,7 +546,7 @@ func (w *worker) rx(p *portNode, i int) int {
 	if k == 0 {
 		return 0
 	}
-	// What passed unseen before these frames has been counted by now.
+	// Frames that crossed unseen before these have been counted by now.
 	w.checkBypass()
 	c.node = &p.node
 	for _, x := range b.Bufs() {

@@ -7,7 +7,7 @@
 // Terms are vlan, type (Ethernet type, behind the tags), proto, src, dst (an address or
 // a prefix, IPv4 or IPv6), sport, dport (of TCP and UDP; a port or a range), vni (of
 // VXLAN, UDP port 4789), qpn (the destination queue pair of RoCEv2, UDP port 4791), and nsh
-// (the service path identifier). Numbers are decimal, or with 0x in front. What a frame does not have does not match:
+// (the service path identifier). Numbers are decimal, or with 0x in front. A term on a field that a frame lacks does not match:
 // fragments but the first have no ports.
 package match
 

@@ -1,6 +1,6 @@
 // Package memory is memory that an app is given by the app around it: a range of
-// addresses of its own, with more pages than there may be room for at a time. Who is given
-// none keeps what it has in Go's memory, as always.
+// addresses of its own, with more pages than there may be room for at a time. An app that is given
+// none keeps its data in Go's memory, as always.
 //
 // An access ends at once, whatever the Outcome. Wait means that a page is on its way,
 // from another board or out of another's hands, or is being cleared: the access has asked for it, and
@@ -41,7 +41,7 @@ type Space interface {
 	// PageBytes is the size of a page, a power of two.
 	PageBytes() int
 	// Reserve makes the pages of a range usable, none of which is yet: va is that of a
-	// page, and the last page counts whole. They hold zeros. What has been reserved has room, here or elsewhere.
+	// page, and the last page counts whole. They hold zeros. There is room for all that is reserved, here or elsewhere.
 	Reserve(va uint64, length int64, p Perm) error
 	// Read copies from va to p, and Write from p to va. They return how much was copied before it ended:
 	// where pages meet an access may be done in part.

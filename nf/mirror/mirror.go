@@ -45,7 +45,7 @@ var counters = [numCounters]counter.Def{
 	ctrUncopied: {Name: "uncopied", Help: "frames for whose copy there was no buffer: they went on uncopied"},
 }
 
-// What a copy is wrapped into.
+// How a copy is wrapped.
 const (
 	toFrames = iota
 	toVXLAN

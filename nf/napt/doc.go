@@ -32,7 +32,7 @@
 // REQ-6: others' do not count), one of an ICMP query icmp-idle, one of TCP as long as
 // a session does: tcp-idle, or tcp-trans before both SYNs (RFC 5382 REQ-5), from the
 // second end's FIN on (a half-closed connection is open: RFC 6146 3.5.2.2), and from a
-// RST on until the private end goes on. What is over is forgotten within 16 s.
+// RST on until the private end goes on. Sessions that are over are forgotten within 16 s.
 //
 // ICMP errors about packets of a mapping pass: addresses, ports and identifier in
 // the quotation are translated back, with their checksums, as far as it goes

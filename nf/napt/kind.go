@@ -143,7 +143,7 @@ const (
 	byPort
 )
 
-// What becomes of what comes to others than the public addresses.
+// What becomes of packets to other than the public addresses.
 const (
 	hideOthers = iota
 	passOthers

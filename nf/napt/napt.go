@@ -466,7 +466,7 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 	}
 	out, reason := portB, reasonErrorOut
 	if in == portA {
-		// What a private host got, it got at the end that is its mapping's.
+		// A private host received the quoted packet at the address and port of its mapping.
 		k := private{addr: be.Uint32(b[q.L3+16:]), port: be.Uint16(b[portAt(&q, destination):]), vlans: d.VLANs(), class: uint16(class)}
 		s := a.st.take(a.st.shardOf(k.port))
 		i := s.mappings.Find(&k, k.hash(a.Seed))

@@ -17,7 +17,7 @@ import (
 //	session: 0 public address | 4 port | 6 class | 7 the peer's address | 11 port |
 //	  13 kind | 14 flags | 15 nanoseconds that are left |
 //
-// What is left is signed: a mapping that only its sessions keep has less than
+// The time that is left is signed: a mapping that only its sessions keep has less than
 // nothing.
 const (
 	version       = 2
@@ -86,8 +86,8 @@ func encodeSession(b []byte, m *flow.Place[private, mapping], p *flow.Place[peer
 	be.PutUint64(b[15:], uint64(p.Val.until.Sub(now)))
 }
 
-// build implements flow.Mover's Build. What there is no place for is left out, and so is what does not
-// go together: it changed while it was saved. Fragments under way are not saved.
+// build implements flow.Mover's Build. Records for which there is no place are left out, and so are those that do not
+// go together, as they changed while they were saved. Fragments under way are not saved.
 func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flow.Records) (put func(), err error)) {
 	st, set, index := a.st, a.settings, a.index
 	most = 64

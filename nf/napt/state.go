@@ -71,7 +71,7 @@ type session struct {
 	flags uint8
 }
 
-// What was seen of a TCP connection.
+// The segments that were seen of a TCP connection.
 const (
 	synOut = 1 << iota
 	synIn

@@ -1,5 +1,5 @@
 // Package outer makes the headers that a tunnel puts in front of frames: Ethernet, perhaps a VLAN
-// tag, IPv4 or IPv6, and UDP where the tunnel is in UDP. What is the same for all frames is made once.
+// tag, IPv4 or IPv6, and UDP where the tunnel is in UDP. Bytes that are the same for all frames are made once.
 package outer
 
 import (

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// The JSON of p4c's bmv2 back end, as far as Load reads it. A pointer is what may be
-// absent, or null, and must not be taken for 0 then. What an object of the program has
-// in common with others is jsonObject.
+// The JSON of p4c's bmv2 back end, as far as Load reads it. A member that may be
+// absent, or null, and must not be taken for 0 then, is a pointer. All objects of the program
+// have a jsonObject.
 
 type jsonProgram struct {
 	Meta struct {

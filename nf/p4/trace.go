@@ -159,8 +159,8 @@ func (p *Program) step(e Event) packettrace.Step {
 	return packettrace.Step{Kind: packettrace.Note, Name: fmt.Sprintf("event %d %d %d", e.Kind, e.Object, e.Value)}
 }
 
-// Step is an event in the program's names. What it says of an entry is as the
-// entry is now.
+// Step is an event in the program's names. An entry is shown as it
+// is now.
 func (s *Switch) Step(e Event) packettrace.Step {
 	x := s.prog.step(e)
 	if x.Entry == nil || e.Object < 0 || e.Object >= len(s.tables) {

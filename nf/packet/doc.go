@@ -4,7 +4,7 @@
 //	slot:  | headroom ...... | frame bytes ............ | tailroom |
 //	       0                 off                        off+n      slotSize
 //
-// Ownership: exactly one holder owns a Buf at any time. Whoever receives it
+// Ownership: exactly one holder owns a Buf at any time. The holder that receives it
 // must hand it on (transmit, emit), or give it back with Put; after that the
 // pointer is dead. A Pool, its Bufs and every Batch of them belong to one
 // worker; nothing here may be used by two goroutines at once.

@@ -16,7 +16,7 @@ type rate struct {
 	packets   bool
 }
 
-// UnmarshalText reads rates such as 10Mbit, 1.5Gbit and 100kpps. What comes in a
+// UnmarshalText reads rates such as 10Mbit, 1.5Gbit and 100kpps. The amount of a
 // nanosecond fits in a word.
 func (r *rate) UnmarshalText(text []byte) (err error) {
 	s := string(text)

@@ -19,8 +19,8 @@ type Guarder interface {
 	Guard() (*Guard, error)
 }
 
-// GuardFor is how long a guard holds without a worker: one that is gone for good holds
-// nobody up. Who records what is guarded takes nothing over that is older.
+// GuardFor is how long a guard holds without a worker: a worker that is gone for good holds
+// nobody up. An app that records guarded words takes no older record over.
 const GuardFor = time.Minute
 
 // A guard has sets of places, and a word is guarded in any place of one set. Before the
@@ -39,8 +39,8 @@ const (
 // as it is.
 //
 // One app of a graph guards words (graph.New refuses several), a worker of it at a time.
-// So it is known without a look at that memory which places are taken: a bit each in taken,
-// which is much smaller. Who guards a word does not wait for that memory then.
+// So taken, which is much smaller, tells by a bit for each place whether it is taken, and nobody waits for that memory to
+// guard a word.
 type Guard struct {
 	mem   []uint64
 	taken *[guardSets]uint8
@@ -188,7 +188,7 @@ func (g *Guard) Empty() bool {
 	return true
 }
 
-// Replace has just what is in o guarded. What is in both is guarded all the time.
+// Replace guards the words of o and no others. Words of both stay guarded all the time.
 func (g *Guard) Replace(o *Guard) {
 	for n := range guardSets {
 		have, want := g.set(n), o.set(n)

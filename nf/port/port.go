@@ -84,7 +84,7 @@ func (s *Stats) Add(o Stats) {
 
 // Bypasser is a Port that can tell that frames crossed without being seen,
 // against the wish of the graph: because its worker was too slow, stopped or
-// absent. What apps remember about the traffic may then be stale.
+// absent. An app's knowledge of the traffic may then be stale.
 type Bypasser interface {
 	// Missed is a number that grows whenever frames that the graph asked for
 	// went past it. It is cheap: called once a breath.

@@ -32,8 +32,8 @@ type Config struct {
 	Spec   *graph.Spec
 	Kinds  []graph.Kind
 	Inputs []Input
-	// AHosts, if not nil: the one input holds both directions between two ports. What these hosts sent enters the
-	// first port by name, the rest the second one, whatever interface it was captured on.
+	// AHosts, if not nil: the one input holds both directions between two ports. Frames that these hosts sent enter the
+	// first port by name, all others the second one, whatever interface they were captured on.
 	AHosts *Hosts
 	// Format of the output. Pcapng has one interface a port (one in all when
 	// there is one input interface), and a comment per packet: its verdict and
@@ -248,7 +248,7 @@ func (r *Replay) sideOf(s *source, n int) (*side, error) {
 		f := &ifaces[k]
 		switch {
 		case pcap.IsCooked(f.Link):
-			// What is written of it has Ethernet headers.
+			// The output has Ethernet headers in place of cooked ones.
 			i := *f
 			i.Link = pcap.LinkEthernet
 			f = &i

@@ -23,7 +23,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// What a source may have at most.
+// Limits of a source.
 const (
 	maxSource = 16 << 20
 	maxNodes  = 1 << 20 // aliases followed

@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// What is in front of a frame in the generator's map: words of 32 bits, in the
+// Offsets of the words in front of a frame in the generator's map: 32 bits each, in the
 // byte order of this machine.
 const (
 	atLen   = 0

@@ -523,7 +523,7 @@ func (cl *Cluster) Wait(ctx context.Context) error {
 }
 
 // Abandon says that a compute node has died: nobody waits for its sessions any
-// more, and what they had under way counts as failed. Whoever breathes the cluster
+// more, and their operations under way count as failed. The goroutine that breathes the cluster
 // calls it, while no measurement is under way.
 func (cl *Cluster) Abandon(compute int) {
 	l := cl.compute[compute].ld

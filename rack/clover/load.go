@@ -132,7 +132,7 @@ func (l *loader) Step(now clock.Time) bool {
 		if ready, err := l.c.Ready(); ready || err != nil {
 			l.run, l.running = r, true
 			l.enter(now)
-			// What the first operations lack is asked for at once: nothing
+			// The first operations ask at once for the space that they lack: nothing
 			// else may happen that would lead to another Step.
 			l.c.Step(now)
 			did = true

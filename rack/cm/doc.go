@@ -9,7 +9,7 @@
 //
 // An Agent is a state machine like the NIC that it uses: Step takes what has
 // come and does what is due, Deadline says when something is, and Poll tells
-// what happened. What is not answered is sent again, and given up after the
+// what happened. A message that is not answered is sent again, and given up after the
 // number of retries that the ConnectRequest named. The Agent connects queue
 // pairs, and fails them when their connection ends; their owner makes and
 // destroys them.

@@ -13,6 +13,6 @@
 //
 // Without privileges everything is in one process, on wires in memory.
 //
-// The package measures and presents. What the middlebox is and how it is
-// talked to comes from the caller, as a Box.
+// The package measures and presents. The caller brings the middlebox, and the way to talk to it,
+// as a Box.
 package demo

@@ -33,7 +33,7 @@ type Command struct {
 	Nice int      // as nice(1) has it; what is not permitted is not done
 }
 
-// StartProcess starts c in s. What it prints is kept: its end explains a
+// StartProcess starts c in s. Its output is kept: the end of it explains a
 // failure.
 func StartProcess(s *topo.Space, c Command) (*Process, error) {
 	p := &Process{cmd: exec.Command(c.Path), done: make(chan struct{})}

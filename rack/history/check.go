@@ -129,7 +129,7 @@ func Text[I, O any](m Model[I, O], l *Log[I, O], object uint64) string {
 	return s.String()
 }
 
-// objects sorts operations by object. What never returned and changes nothing is
+// objects sorts operations by object. Operations that never returned and change nothing are
 // left out.
 func (m *Model[I, O]) objects(ops []Op[I, O]) map[uint64][]*Op[I, O] {
 	by := make(map[uint64][]*Op[I, O])

@@ -313,7 +313,7 @@ func (s *session) ask(now clock.Time, step int, w history.Word) {
 // complete takes a completion.
 func (s *session) complete(now clock.Time, w *rnic.WC) {
 	if w.Status != rnic.Success {
-		// What is outstanding stays open in the history.
+		// Operations under way stay open in the history.
 		s.c.stats.Broken++
 		s.qp, s.reqs = nil, s.reqs[:0]
 		s.dialAt = now

@@ -8,7 +8,7 @@
 //	CASCount    read, then compare-and-swap until it succeeds
 //	Open        all verbs on shared words and on private memory, many in flight
 //
-// What locks protect is written and read with plain WRITEs and READs: owner and
+// Data that locks protect is written and read with plain WRITEs and READs: owner and
 // sequence go to both ends of a block, and come back unchanged, or two were in
 // the critical section. Every operation on a shared word is recorded in a
 // history, every holding of a lock in another.

@@ -205,7 +205,7 @@ type Conn struct {
 	RetryCnt, RNRRetry int
 	MinRNRTimer        int // code of AETH RNR NAK
 	// Link, if not nil, is what the queue pair's frames look like; nil takes the
-	// NIC's. What comes in must be alike. Connect copies it.
+	// NIC's. Frames that come in must be alike. Connect copies it.
 	Link *Link
 }
 

@@ -102,7 +102,7 @@ func (q *QP) congested() {
 }
 
 // sendCNP makes a congestion notification: BECN, PSN 0, and 16 reserved bytes of
-// zero (IBTA A17.9). What it leaves open is as ConnectX has it: UDP source port 0,
+// zero (IBTA A17.9). Fields that IBTA leaves open are as ConnectX has them: UDP source port 0,
 // DSCP 48, no MigReq.
 func (q *QP) sendCNP(b *packet.Buf) {
 	q.cnpDue = false

@@ -419,8 +419,8 @@ func (q *QP) Connect(c Conn) error {
 // Conn is what the queue pair was connected with.
 func (q *QP) Conn() Conn { return q.conn }
 
-// PostSend adds a work request to the send queue. What w points to besides
-// the SGL's memory is copied.
+// PostSend adds a work request to the send queue. All that w points to is copied, but for
+// the SGL's memory.
 func (q *QP) PostSend(w *SendWR) error {
 	switch q.state {
 	case StateReset, StateDestroyed:

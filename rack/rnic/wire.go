@@ -21,7 +21,7 @@ const (
 )
 
 // template holds the headers of a queue pair's frames, up to and with the
-// BTH. What differs from frame to frame is zero.
+// BTH. Fields that differ from frame to frame are zero.
 type template struct {
 	head      [etherLen + tagLen + ipv6Len + udpLen + hdr.BTHLen]byte
 	size      int    // bytes of head in use

@@ -35,7 +35,7 @@ var (
 	ErrKey = errors.New("sherman: keys are 1 to 2^64-2, values are not 0")
 	// ErrFull: the client's chunk is used up.
 	ErrFull = errors.New("sherman: no memory for another page: give the client a larger chunk")
-	// ErrTorn: a page stays torn. Whoever writes it has died.
+	// ErrTorn: a page stays torn, as the client that was writing it has died.
 	ErrTorn = errors.New("sherman: a page is torn however often it is read")
 )
 

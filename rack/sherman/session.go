@@ -55,7 +55,7 @@ type session struct {
 	node   int  // that the step talks to
 	res    Result
 
-	// What is inserted where: a value, or a child of a page of level.
+	// The insertion under way: of a value, or of a child of a page of level.
 	level int
 	key   uint64
 	to    uint64

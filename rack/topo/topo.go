@@ -341,7 +341,7 @@ func feature(link, name string, on bool) error {
 	return nil
 }
 
-// Close removes the links and lets the namespaces go. What still runs in them
+// Close removes the links and lets the namespaces go. Processes that run in them
 // must have been stopped.
 func (t *Topology) Close() error {
 	var errs []error

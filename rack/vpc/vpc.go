@@ -214,7 +214,7 @@ func network(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
 }
 
-// Close takes everything away. What runs there has been stopped.
+// Close takes everything away. Processes there must have been stopped.
 func (n *Net) Close() {
 	for _, s := range []*topo.Space{n.Boards, n.Wire, n.Sites[0].Hosts, n.Sites[1].Hosts} {
 		if s != nil {

@@ -68,7 +68,7 @@ func supernic() []*Figure {
 	}
 }
 
-// Why points of scaling are outside the tolerance. What reasons allow is what the set-up or the source's text does: the sNIC's
+// Why points of scaling are outside the tolerance. The bounds that reasons allow come from the set-up or the source's text: the sNIC's
 // slowdown is between that of as-instant, 0, and static-avg's; OpEx between what the work fills and all regions; one region instead of two
 // takes twice as long at most, and so it is with others in the second one.
 const (
@@ -90,8 +90,8 @@ const (
 const day = 86400 // intervals of a second
 
 // racks are the generator's parameters for a trace of figure 5.2: 64 racks of
-// 44 endpoints, in which bursts last half a second on average. What the three
-// bars of a trace do not fix was chosen: the numbers of racks and endpoints, the
+// 44 endpoints, in which bursts last half a second on average. Parameters that the three
+// bars of a trace do not fix were chosen: the numbers of racks and endpoints, the
 // bursts' length, and that there is nothing between bursts.
 type racks struct {
 	trace string
@@ -294,7 +294,7 @@ func capEx(*Published, Params) ([]job, error) {
 }
 
 // The load of figures 5.12 and 5.13: four endpoints of key/value requests
-// in bursts, on an sNIC whose regions handle 100 Gb/s each, as the tasks of figure 5.20. What matters is
+// in bursts, on an sNIC whose regions handle 100 Gb/s each, as the tasks of figure 5.20. The figures depend on
 // the ratio of the load to a region, 13 % and 30 % of one, and how much of a region's work the packet store holds.
 const (
 	regionRate = 100e9

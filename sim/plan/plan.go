@@ -3,9 +3,9 @@
 // what latency it costs.
 //
 // It measures a load (traffic), twice: peaks, then spikes, which need the
-// endpoints' means. What is needed is the peak of the sum of a rack's
+// endpoints' means. The need is the peak of the sum of a rack's
 // endpoints, or a percentile of it, and headroom on top. (The percentile of a sum
-// may be more than the sum of percentiles: who bursts less often than a
+// may be more than the sum of percentiles: an endpoint that bursts less often than a
 // percentile sees is taken for idle.) A rack's sNICs share it as a pool: who is
 // overloaded redirects to a peer.
 //

@@ -26,7 +26,7 @@
 //
 // # What the source leaves open
 //
-//   - What came in order is acknowledged after a delay, too, when fewer frames than
+//   - Frames that came in order are acknowledged after a delay, too, when fewer than
 //     one hundred follow: else each pause would end in a retransmission. (Clio's
 //     hosts turn their timer off.)
 //   - An end gives a session up after a number of timeouts in a row.

@@ -182,7 +182,7 @@ type Session struct {
 	open  bool
 
 	local, peer uint16 // numbers of the session at both ends
-	// What an ACK is made of: the headers of a frame to the peer.
+	// An ACK is made of these headers of a frame to the peer.
 	headers  [maxHeaders]byte
 	headLen  int
 	layout   clio.Frame

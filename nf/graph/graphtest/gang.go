@@ -13,7 +13,7 @@ import (
 )
 
 // Gang runs one app with two inputs and outputs, a and b, and several workers, which
-// may all take frames at the same time. What it keeps outlives it in memory of its own.
+// may all take frames at the same time. What the app keeps beyond its process lies in the Gang's memory.
 type Gang struct {
 	Inst *graph.Instance
 	Now  clock.Time

@@ -191,7 +191,7 @@ type Fields struct {
 	Size      uint16 // lego header and what follows it
 }
 
-// Encode writes all 16 bytes. What is for the inside of a board is 0.
+// Encode writes all 16 bytes. Fields that only the inside of a board uses are 0.
 func (h Lego) Encode(f *Fields) {
 	clear(h[:LegoLen])
 	h.SetPID(f.PID)

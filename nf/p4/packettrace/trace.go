@@ -107,7 +107,7 @@ type Trace struct {
 	Copies []Copy `json:"copies"`
 }
 
-// Add appends a step of a copy. What a table's action does belongs to the table.
+// Add appends a step of a copy. Steps of a table's action belong to the table.
 func (t *Trace) Add(number int, s Step) {
 	c := t.copy(number)
 	if n := len(c.Steps); s.Kind == Action && n > 0 {

@@ -297,8 +297,8 @@ type Pair struct {
 // everything is as it was.
 //
 // With PairConfig.Later frames go the way that they went before until Attach: over
-// the wire that an earlier process left, or as if there was none. What the ports are
-// told to bind meanwhile (port.Binder, port.Guarder) never crosses the new wire.
+// the wire that an earlier process left, or as if there was none. Frames that the ports are
+// told to bind or guard meanwhile (port.Binder, port.Guarder) never cross the new wire.
 func OpenPair(cfg PairConfig) (*Pair, error) {
 	w, err := openPair(cfg)
 	if errors.Is(err, unix.EOPNOTSUPP) && cfg.Copy == CopyAuto {
@@ -458,7 +458,7 @@ func (w *Pair) joined(cfg PairConfig, progA, progB choice) error {
 
 // resume goes on with the program that an earlier process attached to both interfaces,
 // and with its maps, where that does what the new one would: to take its place costs
-// twice the time until all processors have forgotten it, 8 to 20 ms each. What cannot be
+// twice the time until all processors have forgotten it, 8 to 20 ms each. A program that cannot be
 // compared is replaced.
 func (w *Pair) resume(a, b choice) error {
 	mode := a.modes[0]
@@ -567,9 +567,9 @@ type Held struct {
 // Detach ends the steering before the workers stop: from its return on no
 // frame goes to them. The wire is removed, or kept when so configured, or when some queue
 // pairs are bound: while nobody is there, frames to these are dropped, after a stop
-// as after a kill. What is guarded is held, too, by a program that passes all else to the
-// kernel, as if there was none; so is what is bound where something else joins the
-// interfaces, such as a bridge. Close does it too.
+// as after a kill. Guarded words are held, too, by a program that passes all else to the
+// kernel, as if there was none; so are bound queue pairs where something else joins the
+// interfaces, such as a bridge. Close does all that, too.
 func (w *Pair) Detach() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -122,7 +122,7 @@ func (l *backlog) turn() uint16 {
 			q.listed = false
 			l.drop(t)
 		case q.first == 0:
-			// What comes next is not fresh: others have had a turn by then.
+			// The next frame of this flow is not fresh: others have had a turn by then.
 			l.drop(t)
 			l.append(&l.old, number)
 		case q.deficit <= 0:

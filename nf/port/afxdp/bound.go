@@ -135,8 +135,8 @@ func last(users *int, was, is bool) bool {
 
 func (b *bound) close() error { return errors.Join(b.set.Load().Close(), b.guard.Load().Close()) }
 
-// Guard implements port.Guarder: of a pair, for both interfaces. What is guarded before
-// the filter says Guarded is so from then on.
+// Guard implements port.Guarder: of a pair, for both interfaces. Words that are guarded before
+// the filter says Guarded are so from then on.
 func (p *Port) Guard() (*port.Guard, error) {
 	if p.closed.Load() {
 		return nil, port.ErrClosed

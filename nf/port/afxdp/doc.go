@@ -60,10 +60,10 @@
 // sockets. Where its own program would be the same, instruction by instruction
 // and with the same hosts, it goes on with the one that is attached and with its
 // maps. Otherwise it replaces each program in one step, which waits until all
-// processors have forgotten the one before. What has to be put back at
-// the end (offloads, promiscuous mode) is noted in a map of the program, so
-// that it survives too. While the settings are changed and no program is attached,
-// at the start and at the end, it is in a file in /run.
+// processors have forgotten the one before. The settings that are put back at
+// the end (offloads, promiscuous mode) are noted in a map of the program, so
+// that they survive too. While the settings are changed and no program is attached,
+// at the start and at the end, they are in a file in /run.
 //
 // The queue pairs that are bound outlive the process, too: the next program, of the
 // same process or of the one after it, has the same map, so that at no moment a frame
@@ -175,6 +175,6 @@
 //
 // A Port belongs to one worker; Name, Stats, FD and SetFilter may be called
 // from any goroutine. Open, OpenPair and Detach act in the network namespace
-// of the calling thread: lock the goroutine to it. What they keep open works
+// of the calling thread: lock the goroutine to it. The sockets that they keep open work
 // from any thread later.
 package afxdp

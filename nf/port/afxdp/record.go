@@ -57,7 +57,7 @@ func readRecord(file string) (w [4]uint64, err error) {
 }
 
 // writeRecord writes the file, whole or not at all; of the zero record there is
-// none. Who may not write there does without.
+// none. A process that may not write there does without.
 func writeRecord(file string, w [4]uint64) (err error) {
 	defer func() {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {

@@ -42,7 +42,7 @@ var (
 	ErrCorrupt = errors.New("corrupt capture")
 )
 
-// Error says where a capture is damaged. What comes before was delivered.
+// Error says where a capture is damaged. The packets before that place were delivered.
 type Error struct {
 	Packet uint64 // number of the packet that could not be read, from 1; 0: the file's header
 	Offset int64  // of its record in the file

@@ -7,7 +7,7 @@
 //	pcapng:   section | interface ... | packet block | packet block | ...
 //
 // Everything streams: a Reader and a Writer keep one buffer each, whatever the
-// file's size, and allocate nothing per packet. What a Reader delivers is valid
+// file's size, and allocate nothing per packet. A packet that a Reader delivers is valid
 // until its next call. A file that is cut or damaged is delivered up to the
 // damage; then Next says where it is.
 //

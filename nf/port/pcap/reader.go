@@ -40,8 +40,8 @@ type iface struct {
 
 // NewReader reads the file's header. Errors wrap ErrFormat, ErrTruncated or
 // ErrCorrupt, or are r's own. A pcapng file is read up to its first packet, so
-// that Interfaces knows the interfaces that are declared at the front. What gzip or
-// zstd has compressed is read as it was before; offsets are in that.
+// that Interfaces knows the interfaces that are declared at the front. A capture that gzip or
+// zstd has compressed is read as it was before; offsets are those of the uncompressed one.
 func NewReader(r io.Reader) (*Reader, error) {
 	d := &Reader{br: bufio.NewReaderSize(r, maxBlock), record: recordHeaderLen}
 	b, err := d.br.Peek(4)
