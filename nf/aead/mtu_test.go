@@ -11,6 +11,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -79,12 +80,7 @@ func synOf(t testing.TB, back bool) []byte {
 		ip.SrcIP, ip.DstIP = ip.DstIP, ip.SrcIP
 	}
 	h := &layers.TCP{SrcPort: 1, DstPort: 2, SYN: true, Options: []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{1460 >> 8, 1460 & 255}}}}
-	_ = h.SetNetworkLayerForChecksum(ip)
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, e, ip, h); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Clone(b.Bytes()[:14+20+24])
+	return bytes.Clone(hdrtest.Build(t, e, ip, h)[:14+20+24])
 }
 
 // TestMSS: the far end has no mss=: the near one lowers what it protects, and what it opens.

@@ -22,6 +22,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/table"
 )
 
@@ -43,20 +44,9 @@ func build(t testing.TB, s seg) []byte {
 	mac := func(x byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, x} }
 	src, dst := net.ParseIP(s.src), net.ParseIP(s.dst)
 	v4 := src.To4() != nil
-	et := layers.EthernetTypeIPv6
-	if v4 {
-		et = layers.EthernetTypeIPv4
-	}
-	eth := &layers.Ethernet{SrcMAC: mac(s.srcMAC), DstMAC: mac(s.dstMAC), EthernetType: et}
-	all := []gopacket.SerializableLayer{eth}
+	all := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: mac(s.srcMAC), DstMAC: mac(s.dstMAC)}}
 	for i := range s.tags {
-		tag := &layers.Dot1Q{VLANIdentifier: uint16(10 + i), Type: et}
-		if i == 0 {
-			eth.EthernetType = layers.EthernetTypeDot1Q
-		} else {
-			all[len(all)-1].(*layers.Dot1Q).Type = layers.EthernetTypeDot1Q
-		}
-		all = append(all, tag)
+		all = append(all, &layers.Dot1Q{VLANIdentifier: uint16(10 + i)})
 	}
 	proto := layers.IPProtocolUDP
 	if s.tcp {
@@ -65,34 +55,24 @@ func build(t testing.TB, s seg) []byte {
 	if s.proto != 0 {
 		proto = s.proto
 	}
-	var network gopacket.NetworkLayer
 	if v4 {
-		ip := &layers.IPv4{Version: 4, IHL: 5, TOS: 3, Id: 7, TTL: 64, Protocol: proto, SrcIP: src.To4(), DstIP: dst.To4()}
+		ip := &layers.IPv4{IHL: 5, TOS: 3, Id: 7, TTL: 64, Protocol: proto, SrcIP: src.To4(), DstIP: dst.To4()}
 		if s.moreFragments {
 			ip.Flags = layers.IPv4MoreFragments
 		}
-		all, network = append(all, ip), ip
+		all = append(all, ip)
 	} else {
-		ip := &layers.IPv6{Version: 6, TrafficClass: 3, NextHeader: proto, HopLimit: 64, SrcIP: src, DstIP: dst}
-		all, network = append(all, ip), ip
+		all = append(all, &layers.IPv6{TrafficClass: 3, NextHeader: proto, HopLimit: 64, SrcIP: src, DstIP: dst})
 	}
 	switch {
 	case s.withoutTransport:
 	case s.tcp:
-		tcp := &layers.TCP{SrcPort: layers.TCPPort(s.sport), DstPort: layers.TCPPort(s.dport), ACK: true, Window: 1000}
-		_ = tcp.SetNetworkLayerForChecksum(network)
-		all = append(all, tcp)
+		all = append(all, &layers.TCP{SrcPort: layers.TCPPort(s.sport), DstPort: layers.TCPPort(s.dport), ACK: true, Window: 1000})
 	default:
-		udp := &layers.UDP{SrcPort: layers.UDPPort(s.sport), DstPort: layers.UDPPort(s.dport)}
-		_ = udp.SetNetworkLayerForChecksum(network)
-		all = append(all, udp)
+		all = append(all, &layers.UDP{SrcPort: layers.UDPPort(s.sport), DstPort: layers.UDPPort(s.dport)})
 	}
 	all = append(all, gopacket.Payload(s.payload))
-	out := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(out, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		t.Fatal(err)
-	}
-	b := bytes.Clone(out.Bytes())
+	b := hdrtest.Build(t, all...)
 	if s.nosum {
 		at := 14 + 4*s.tags + 20 + 6
 		b[at], b[at+1] = 0, 0

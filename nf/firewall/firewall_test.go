@@ -15,6 +15,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/table"
 )
 
@@ -58,25 +59,11 @@ func (p pkt) bytes(t testing.TB) []byte {
 			src = src.To4()
 		}
 	}
-	et := layers.EthernetTypeIPv4
-	if p.v6 {
-		et = layers.EthernetTypeIPv6
-	}
-	eth := &layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, 1}, DstMAC: []byte{2, 0, 0, 0, 0, 2}, EthernetType: et}
-	all := []gopacket.SerializableLayer{eth}
-	for i, vid := range p.tags {
-		if i == 0 {
-			eth.EthernetType = layers.EthernetTypeDot1Q
-		} else {
-			all[len(all)-1].(*layers.Dot1Q).Type = layers.EthernetTypeDot1Q
-		}
-		all = append(all, &layers.Dot1Q{VLANIdentifier: vid, Type: et})
-	}
+	all := hdrtest.Stack(p.tags...)
 	proto := p.proto
 	if proto == 0 {
 		proto = layers.IPProtocolTCP
 	}
-	var network gopacket.NetworkLayer
 	var between []gopacket.SerializableLayer
 	if p.v6 {
 		ip := &layers.IPv6{Version: 6, NextHeader: proto, HopLimit: 64, SrcIP: src, DstIP: dst}
@@ -91,19 +78,18 @@ func (p pkt) bytes(t testing.TB) []byte {
 			be.PutUint16(f[6:], p.ipID)
 			between = append(between, gopacket.Payload(f))
 		}
-		all, network = append(all, ip), ip
+		all = append(all, ip)
 	} else {
 		ip := &layers.IPv4{Version: 4, TTL: 64, Id: p.ipID, Protocol: proto, SrcIP: src, DstIP: dst, FragOffset: p.offset / 8}
 		if p.more {
 			ip.Flags = layers.IPv4MoreFragments
 		}
-		all, network = append(all, ip), ip
+		all = append(all, ip)
 	}
 	all = append(all, between...)
 	switch {
 	case p.quote != nil && p.v6:
 		x := &layers.ICMPv6{TypeCode: layers.ICMPv6TypeCode(p.icmp)}
-		_ = x.SetNetworkLayerForChecksum(network)
 		all = append(all, x, gopacket.Payload(append(make([]byte, 4), p.quote...)))
 	case p.quote != nil:
 		all = append(all, &layers.ICMPv4{TypeCode: layers.ICMPv4TypeCode(p.icmp)}, gopacket.Payload(p.quote))
@@ -115,25 +101,18 @@ func (p pkt) bytes(t testing.TB) []byte {
 		if p.scale != 0 {
 			x.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindWindowScale, OptionLength: 3, OptionData: []byte{byte(p.scale)}}}
 		}
-		_ = x.SetNetworkLayerForChecksum(network)
 		all = append(all, x)
 	case proto == layers.IPProtocolUDP:
 		x := &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(dport)}
-		_ = x.SetNetworkLayerForChecksum(network)
 		all = append(all, x)
 	case proto == layers.IPProtocolICMPv4:
 		all = append(all, &layers.ICMPv4{TypeCode: layers.ICMPv4TypeCode(p.icmp), Id: p.id})
 	case proto == layers.IPProtocolICMPv6:
 		x := &layers.ICMPv6{TypeCode: layers.ICMPv6TypeCode(p.icmp)}
-		_ = x.SetNetworkLayerForChecksum(network)
 		all = append(all, x, gopacket.Payload([]byte{byte(p.id >> 8), byte(p.id), 0, 1}))
 	}
 	all = append(all, gopacket.Payload(p.payload))
-	out := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(out, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Clone(out.Bytes())
+	return hdrtest.Build(t, all...)
 }
 
 // goes pushes a packet, which passes as it is or is dropped, and is the reason.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 )
 
 func key4(i int) Key {
@@ -159,16 +160,6 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// build is a frame by gopacket.
-func build(t testing.TB, all ...gopacket.SerializableLayer) []byte {
-	t.Helper()
-	out := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(out, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Clone(out.Bytes())
-}
-
 func eth(v6 bool) *layers.Ethernet {
 	e := &layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, 1}, DstMAC: []byte{2, 0, 0, 0, 0, 2}, EthernetType: layers.EthernetTypeIPv4}
 	if v6 {
@@ -190,14 +181,14 @@ func walk(t testing.TB, b []byte) *hdr.Layers {
 func TestFragment(t *testing.T) {
 	src, dst := []byte{10, 0, 0, 1}, []byte{10, 0, 0, 2}
 	ip := func(id uint16, offset uint16) []byte {
-		return build(t, eth(false), &layers.IPv4{Version: 4, TTL: 1, Id: id, Flags: layers.IPv4MoreFragments, FragOffset: offset, Protocol: 17, SrcIP: src, DstIP: dst}, gopacket.Payload("12345678"))
+		return hdrtest.Build(t, eth(false), &layers.IPv4{Version: 4, TTL: 1, Id: id, Flags: layers.IPv4MoreFragments, FragOffset: offset, Protocol: 17, SrcIP: src, DstIP: dst}, gopacket.Payload("12345678"))
 	}
 	six := func(id uint32, offset uint16) []byte {
 		f := make([]byte, 8)
 		f[0] = 17
 		be.PutUint16(f[2:], offset<<3|1)
 		be.PutUint32(f[4:], id)
-		return build(t, eth(true), &layers.IPv6{Version: 6, NextHeader: 44, HopLimit: 1, SrcIP: bytes.Repeat([]byte{2}, 16), DstIP: bytes.Repeat([]byte{3}, 16)}, gopacket.Payload(append(f, "12345678"...)))
+		return hdrtest.Build(t, eth(true), &layers.IPv6{Version: 6, NextHeader: 44, HopLimit: 1, SrcIP: bytes.Repeat([]byte{2}, 16), DstIP: bytes.Repeat([]byte{3}, 16)}, gopacket.Payload(append(f, "12345678"...)))
 	}
 	for _, c := range [][3][]byte{{ip(7, 0), ip(7, 3), ip(8, 3)}, {six(0x10007, 0), six(0x10007, 3), six(0x20007, 3)}} {
 		k, o := Fragment(c[0], walk(t, c[0]))
@@ -215,16 +206,15 @@ func TestQuoted(t *testing.T) {
 		var inner, whole []byte
 		if v6 {
 			ip := &layers.IPv6{Version: 6, NextHeader: 17, HopLimit: 1, SrcIP: bytes.Repeat([]byte{2}, 16), DstIP: bytes.Repeat([]byte{3}, 16)}
-			inner = build(t, ip, gopacket.Payload("12345678 and more"))
+			inner = hdrtest.Build(t, ip, gopacket.Payload("12345678 and more"))
 			icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(1, 4)}
 			outer := &layers.IPv6{Version: 6, NextHeader: 58, HopLimit: 1, SrcIP: ip.DstIP, DstIP: ip.SrcIP}
-			_ = icmp.SetNetworkLayerForChecksum(outer)
-			whole = build(t, eth(true), outer, icmp, gopacket.Payload(append(make([]byte, 4), inner...)))
+			whole = hdrtest.Build(t, eth(true), outer, icmp, gopacket.Payload(append(make([]byte, 4), inner...)))
 		} else {
 			ip := &layers.IPv4{Version: 4, TTL: 1, Protocol: 17, SrcIP: []byte{10, 0, 0, 1}, DstIP: []byte{10, 0, 0, 2}}
-			inner = build(t, ip, gopacket.Payload("12345678 and more"))
+			inner = hdrtest.Build(t, ip, gopacket.Payload("12345678 and more"))
 			outer := &layers.IPv4{Version: 4, TTL: 1, Protocol: 1, SrcIP: ip.DstIP, DstIP: ip.SrcIP}
-			whole = build(t, eth(false), outer, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)}, gopacket.Payload(inner))
+			whole = hdrtest.Build(t, eth(false), outer, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)}, gopacket.Payload(inner))
 		}
 		d := walk(t, whole)
 		if !IsError(d.Family(), whole[d.L4]) {
@@ -414,8 +404,8 @@ func FuzzOpen(f *testing.F) {
 
 // FuzzFrames: no frame makes the finders look beyond it.
 func FuzzFrames(f *testing.F) {
-	f.Add(build(f, eth(false), &layers.IPv4{Version: 4, Protocol: 1, SrcIP: []byte{1, 2, 3, 4}, DstIP: []byte{1, 2, 3, 5}}, gopacket.Payload(make([]byte, 40))))
-	f.Add(build(f, eth(true), &layers.IPv6{Version: 6, NextHeader: 44, SrcIP: make([]byte, 16), DstIP: make([]byte, 16)}, gopacket.Payload(make([]byte, 80))))
+	f.Add(hdrtest.Build(f, eth(false), &layers.IPv4{Version: 4, Protocol: 1, SrcIP: []byte{1, 2, 3, 4}, DstIP: []byte{1, 2, 3, 5}}, gopacket.Payload(make([]byte, 40))))
+	f.Add(hdrtest.Build(f, eth(true), &layers.IPv6{Version: 6, NextHeader: 44, SrcIP: make([]byte, 16), DstIP: make([]byte, 16)}, gopacket.Payload(make([]byte, 80))))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var d, q hdr.Layers
 		if !hdr.Walk(b, &d) || d.L3 == 0 {

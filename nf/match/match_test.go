@@ -12,16 +12,8 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 )
-
-func frame(t testing.TB, ls ...gopacket.SerializableLayer) []byte {
-	t.Helper()
-	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true}, ls...); err != nil {
-		t.Fatal(err)
-	}
-	return buf.Bytes()
-}
 
 func eth(next layers.EthernetType) *layers.Ethernet {
 	return &layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: next}
@@ -39,15 +31,15 @@ func frames(t testing.TB) [][]byte {
 	frag := ip4(layers.IPProtocolUDP)
 	frag.FragOffset = 8
 	return [][]byte{
-		frame(t, eth(layers.EthernetTypeIPv4), ip4(layers.IPProtocolUDP), udp(1000, 80), gopacket.Payload("12345678")),
-		frame(t, eth(layers.EthernetTypeIPv6), six, &layers.TCP{SrcPort: 1000, DstPort: 443, DataOffset: 5}),
-		frame(t, eth(layers.EthernetTypeDot1Q), &layers.Dot1Q{VLANIdentifier: 100, Type: layers.EthernetTypeDot1Q},
+		hdrtest.Build(t, eth(layers.EthernetTypeIPv4), ip4(layers.IPProtocolUDP), udp(1000, 80), gopacket.Payload("12345678")),
+		hdrtest.Build(t, eth(layers.EthernetTypeIPv6), six, &layers.TCP{SrcPort: 1000, DstPort: 443, DataOffset: 5}),
+		hdrtest.Build(t, eth(layers.EthernetTypeDot1Q), &layers.Dot1Q{VLANIdentifier: 100, Type: layers.EthernetTypeDot1Q},
 			&layers.Dot1Q{VLANIdentifier: 200, Type: layers.EthernetTypeIPv4}, ip4(layers.IPProtocolTCP), &layers.TCP{SrcPort: 7, DstPort: 8, DataOffset: 5}),
-		frame(t, eth(layers.EthernetTypeARP), gopacket.Payload(make([]byte, 46))),
-		frame(t, eth(layers.EthernetTypeIPv4), frag, gopacket.Payload("12345678")),
-		frame(t, eth(layers.EthernetTypeIPv4), ip4(layers.IPProtocolUDP), udp(9, 4789), &layers.VXLAN{ValidIDFlag: true, VNI: 77}, eth(layers.EthernetTypeARP)),
-		frame(t, eth(layers.EthernetTypeIPv4), ip4(layers.IPProtocolUDP), udp(9, 4791), gopacket.Payload("\x04\x00\xff\xff\x00\x00\x01\x02\x00\x00\x00\x00")),
-		frame(t, eth(0x894F), gopacket.Payload("\x0f\xc2\x02\x03\x00\x00\x07\xff")),
+		hdrtest.Build(t, eth(layers.EthernetTypeARP), gopacket.Payload(make([]byte, 46))),
+		hdrtest.Build(t, eth(layers.EthernetTypeIPv4), frag, gopacket.Payload("12345678")),
+		hdrtest.Build(t, eth(layers.EthernetTypeIPv4), ip4(layers.IPProtocolUDP), udp(9, 4789), &layers.VXLAN{ValidIDFlag: true, VNI: 77}, eth(layers.EthernetTypeARP)),
+		hdrtest.Build(t, eth(layers.EthernetTypeIPv4), ip4(layers.IPProtocolUDP), udp(9, 4791), gopacket.Payload("\x04\x00\xff\xff\x00\x00\x01\x02\x00\x00\x00\x00")),
+		hdrtest.Build(t, eth(0x894F), gopacket.Payload("\x0f\xc2\x02\x03\x00\x00\x07\xff")),
 	}
 }
 

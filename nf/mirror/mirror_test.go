@@ -12,27 +12,18 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 )
 
 // frame is a TCP segment to a port, with n bytes of payload, perhaps with a tag of VLAN 7 and priority 5.
 func frame(t testing.TB, port uint16, n int, tagged bool) []byte {
 	t.Helper()
-	eth := &layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, 1}, DstMAC: []byte{2, 0, 0, 0, 0, 2}, EthernetType: layers.EthernetTypeIPv4}
-	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: []byte{10, 1, 0, 1}, DstIP: []byte{10, 1, 0, 2}}
-	tcp := &layers.TCP{SrcPort: 1000, DstPort: layers.TCPPort(port)}
-	if err := tcp.SetNetworkLayerForChecksum(ip); err != nil {
-		t.Fatal(err)
-	}
-	all := []gopacket.SerializableLayer{eth, ip, tcp, gopacket.Payload(bytes.Repeat([]byte("p"), n))}
+	l := hdrtest.Stack()
 	if tagged {
-		eth.EthernetType = layers.EthernetTypeDot1Q
-		all = append(all[:1:1], append([]gopacket.SerializableLayer{&layers.Dot1Q{Priority: 5, VLANIdentifier: 7, Type: layers.EthernetTypeIPv4}}, all[1:]...)...)
+		l = append(l, &layers.Dot1Q{Priority: 5, VLANIdentifier: 7})
 	}
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	return hdrtest.Build(t, append(l, &layers.IPv4{TTL: 64, SrcIP: []byte{10, 1, 0, 1}, DstIP: []byte{10, 1, 0, 2}},
+		&layers.TCP{SrcPort: 1000, DstPort: layers.TCPPort(port)}, gopacket.Payload(bytes.Repeat([]byte("p"), n)))...)
 }
 
 func far(six bool, more ...string) graph.Args {

@@ -15,6 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -23,47 +24,20 @@ var (
 	there = net.HardwareAddr{2, 0, 0, 0, 0, 2}
 )
 
-func serialize(t testing.TB, l ...gopacket.SerializableLayer) []byte {
-	t.Helper()
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, l...); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Clone(b.Bytes())
-}
-
 // ends are the layers in front of an IPv4 or IPv6 payload, behind VLAN tags.
-func ends(six bool, proto layers.IPProtocol, vlans ...uint16) (all []gopacket.SerializableLayer, v4 *layers.IPv4, v6 *layers.IPv6) {
-	types := []layers.EthernetType{layers.EthernetTypeIPv4}
+func ends(six bool, vlans ...uint16) []gopacket.SerializableLayer {
 	if six {
-		types[0] = layers.EthernetTypeIPv6
+		return append(hdrtest.Stack(vlans...), &layers.IPv6{HopLimit: 9, SrcIP: net.ParseIP("2001:db8::1"), DstIP: net.ParseIP("2001:db8::2")})
 	}
-	for range vlans {
-		types = append([]layers.EthernetType{layers.EthernetTypeDot1Q}, types...)
-	}
-	all = append(all, &layers.Ethernet{SrcMAC: here, DstMAC: there, EthernetType: types[0]})
-	for i, v := range vlans {
-		all = append(all, &layers.Dot1Q{VLANIdentifier: v, Type: types[i+1]})
-	}
-	if six {
-		v6 = &layers.IPv6{Version: 6, HopLimit: 9, NextHeader: proto, SrcIP: net.ParseIP("2001:db8::1"), DstIP: net.ParseIP("2001:db8::2")}
-		return append(all, v6), nil, v6
-	}
-	v4 = &layers.IPv4{Version: 4, TTL: 9, Flags: layers.IPv4DontFragment, Protocol: proto, SrcIP: net.IP{10, 0, 0, 1}, DstIP: net.IP{10, 0, 0, 2}}
-	return append(all, v4), v4, nil
+	return append(hdrtest.Stack(vlans...), &layers.IPv4{TTL: 9, Flags: layers.IPv4DontFragment, SrcIP: net.IP{10, 0, 0, 1}, DstIP: net.IP{10, 0, 0, 2}})
 }
 
 // udp is a UDP datagram of n bytes of IP.
 func udp(t testing.TB, six bool, n int, vlans ...uint16) []byte {
-	l, v4, v6 := ends(six, layers.IPProtocolUDP, vlans...)
-	u := &layers.UDP{SrcPort: 7, DstPort: 9}
 	if six {
-		_ = u.SetNetworkLayerForChecksum(v6)
 		n -= 20
-	} else {
-		_ = u.SetNetworkLayerForChecksum(v4)
 	}
-	return serialize(t, append(l, u, gopacket.Payload(bytes.Repeat([]byte{0x5A}, n-28)))...)
+	return hdrtest.Build(t, append(ends(six, vlans...), &layers.UDP{SrcPort: 7, DstPort: 9}, gopacket.Payload(bytes.Repeat([]byte{0x5A}, n-28)))...)
 }
 
 // sum is that of 16-bit words, folded, by the book.
@@ -263,15 +237,9 @@ func FuzzTooBig(f *testing.F) {
 
 // syn is a TCP segment with options, behind IP.
 func syn(t testing.TB, six bool, flags func(h *layers.TCP), options ...layers.TCPOption) (b []byte, w *hdr.Layers) {
-	l, v4, v6 := ends(six, layers.IPProtocolTCP)
 	h := &layers.TCP{SrcPort: 7, DstPort: 9, Seq: 1, SYN: true, Options: options}
 	flags(h)
-	if six {
-		_ = h.SetNetworkLayerForChecksum(v6)
-	} else {
-		_ = h.SetNetworkLayerForChecksum(v4)
-	}
-	b, w = serialize(t, append(l, h, gopacket.Payload("data"))...), new(hdr.Layers)
+	b, w = hdrtest.Build(t, append(ends(six), h, gopacket.Payload("data"))...), new(hdr.Layers)
 	hdr.Walk(b, w)
 	return b, w
 }

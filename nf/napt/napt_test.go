@@ -20,6 +20,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 )
 
 const (
@@ -57,15 +58,9 @@ func (p pkt) bytes(t testing.TB) []byte {
 	t.Helper()
 	src, sport := split(p.src)
 	dst, dport := split(p.dst)
-	eth := &layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, p.mac}, DstMAC: []byte{2, 0, 0, 0, 0, 0xAA}, EthernetType: layers.EthernetTypeIPv4}
-	all := []gopacket.SerializableLayer{eth}
-	for i, vid := range p.tags {
-		if i == 0 {
-			eth.EthernetType = layers.EthernetTypeDot1Q
-		} else {
-			all[len(all)-1].(*layers.Dot1Q).Type = layers.EthernetTypeDot1Q
-		}
-		all = append(all, &layers.Dot1Q{VLANIdentifier: vid, Type: layers.EthernetTypeIPv4})
+	all := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, p.mac}, DstMAC: []byte{2, 0, 0, 0, 0, 0xAA}}}
+	for _, vid := range p.tags {
+		all = append(all, &layers.Dot1Q{VLANIdentifier: vid})
 	}
 	ip := &layers.IPv4{Version: 4, TTL: 64, TOS: 3, Id: p.id, SrcIP: src, DstIP: dst, FragOffset: p.offset / 8}
 	if p.more {
@@ -78,12 +73,10 @@ func (p pkt) bytes(t testing.TB) []byte {
 		ip.Protocol = layers.IPProtocolTCP
 		has := func(s string) bool { return strings.Contains(p.flags, s) }
 		x := &layers.TCP{SrcPort: layers.TCPPort(sport), DstPort: layers.TCPPort(dport), Window: 1000, SYN: has("S"), ACK: has("A"), FIN: has("F"), RST: has("R")}
-		_ = x.SetNetworkLayerForChecksum(ip)
 		l4 = append(l4, x)
 	case "udp":
 		ip.Protocol = layers.IPProtocolUDP
 		x := &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(dport)}
-		_ = x.SetNetworkLayerForChecksum(ip)
 		l4 = append(l4, x)
 	case "echo", "reply":
 		ip.Protocol = layers.IPProtocolICMPv4
@@ -102,11 +95,7 @@ func (p pkt) bytes(t testing.TB) []byte {
 		all = append(all, l4...)
 	}
 	all = append(all, gopacket.Payload(p.payload))
-	out := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(out, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		t.Fatal(err)
-	}
-	b := bytes.Clone(out.Bytes())
+	b := hdrtest.Build(t, all...)
 	if p.nosum {
 		at := 14 + 4*len(p.tags) + 20 + 6
 		b[at], b[at+1] = 0, 0

@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -84,12 +85,7 @@ func syn(t testing.TB, six bool, vlans ...uint16) []byte {
 		ip = &layers.IPv6{Version: 6, HopLimit: 65, NextHeader: layers.IPProtocolTCP, SrcIP: net.ParseIP("fd00::1"), DstIP: net.ParseIP("fd00::2")}
 	}
 	h := &layers.TCP{SrcPort: 1, DstPort: 2, SYN: true, Options: []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{1460 >> 8, 1460 & 255}}}}
-	_ = h.SetNetworkLayerForChecksum(ip)
-	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip.(gopacket.SerializableLayer), h); err != nil {
-		t.Fatal(err)
-	}
-	return append(bytes.Clone(b[:l.L3]), buf.Bytes()...)
+	return append(bytes.Clone(b[:l.L3]), hdrtest.Build(t, ip.(gopacket.SerializableLayer), h)...)
 }
 
 // TestMSS: both directions; the checksum is that of another end, which has none to lower.

@@ -18,6 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -118,45 +119,22 @@ func setNext(b []byte, p uint8) []byte {
 // frame is one of UDP or TCP, by gopacket.
 func frame(t testing.TB, six, tcp bool, sport, dport uint16, payload int, vlans ...uint16) []byte {
 	t.Helper()
-	et := layers.EthernetTypeIPv4
+	l := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: net.HardwareAddr{2, 9, 9, 9, 9, 1}, DstMAC: net.HardwareAddr{2, 9, 9, 9, 9, 2}}}
+	for _, v := range vlans {
+		l = append(l, &layers.Dot1Q{VLANIdentifier: v})
+	}
 	if six {
-		et = layers.EthernetTypeIPv6
-	}
-	types := []layers.EthernetType{et}
-	for range vlans {
-		types = append([]layers.EthernetType{layers.EthernetTypeDot1Q}, types...)
-	}
-	l := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: net.HardwareAddr{2, 9, 9, 9, 9, 1}, DstMAC: net.HardwareAddr{2, 9, 9, 9, 9, 2}, EthernetType: types[0]}}
-	for i, v := range vlans {
-		l = append(l, &layers.Dot1Q{VLANIdentifier: v, Type: types[i+1]})
-	}
-	proto := layers.IPProtocolUDP
-	if tcp {
-		proto = layers.IPProtocolTCP
-	}
-	var ip gopacket.NetworkLayer
-	if six {
-		n := &layers.IPv6{Version: 6, HopLimit: 65, NextHeader: proto, SrcIP: net.ParseIP("fd00::1"), DstIP: net.ParseIP("fd00::2")}
-		l, ip = append(l, n), n
+		l = append(l, &layers.IPv6{HopLimit: 65, SrcIP: net.ParseIP("fd00::1"), DstIP: net.ParseIP("fd00::2")})
 	} else {
-		n := &layers.IPv4{Version: 4, TTL: 65, Protocol: proto, SrcIP: net.IP{192, 168, 0, 1}, DstIP: net.IP{192, 168, 0, 2}}
-		l, ip = append(l, n), n
+		l = append(l, &layers.IPv4{TTL: 65, SrcIP: net.IP{192, 168, 0, 1}, DstIP: net.IP{192, 168, 0, 2}})
 	}
 	if tcp {
-		h := &layers.TCP{SrcPort: layers.TCPPort(sport), DstPort: layers.TCPPort(dport), SYN: true, Window: 9}
-		h.SetNetworkLayerForChecksum(ip)
-		l = append(l, h)
+		l = append(l, &layers.TCP{SrcPort: layers.TCPPort(sport), DstPort: layers.TCPPort(dport), SYN: true, Window: 9})
 	} else {
-		h := &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(dport)}
-		h.SetNetworkLayerForChecksum(ip)
-		l = append(l, h)
+		l = append(l, &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(dport)})
 	}
 	l = append(l, gopacket.Payload(bytes.Repeat([]byte{0xA5}, payload)))
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, l...); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Clone(b.Bytes())
+	return hdrtest.Build(t, l...)
 }
 
 // TestBytes: into the path, through task and forwarder, and out again, byte for

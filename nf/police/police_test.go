@@ -22,6 +22,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -40,31 +41,18 @@ type spec struct {
 func build(t testing.TB, s spec) []byte {
 	t.Helper()
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	et := layers.EthernetTypeIPv4
-	if s.v6 {
-		et = layers.EthernetTypeIPv6
-	}
-	eth := &layers.Ethernet{SrcMAC: mac, DstMAC: mac, EthernetType: et}
-	all := []gopacket.SerializableLayer{eth}
+	all := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: mac, DstMAC: mac}}
 	for i := range s.tags {
-		tag := &layers.Dot1Q{VLANIdentifier: uint16(10 + i), Type: et}
-		if i == 0 {
-			eth.EthernetType = layers.EthernetTypeDot1Q
-		} else {
-			all[len(all)-1].(*layers.Dot1Q).Type = layers.EthernetTypeDot1Q
-		}
-		all = append(all, tag)
+		all = append(all, &layers.Dot1Q{VLANIdentifier: uint16(10 + i)})
 	}
 	proto := layers.IPProtocolUDP
 	if s.tcp {
 		proto = layers.IPProtocolTCP
 	}
-	var network gopacket.NetworkLayer
 	if s.v6 {
 		src, dst := net.ParseIP("2001:db8::"), net.ParseIP("2001:db8::ff")
 		src[15] = s.src
-		ip := &layers.IPv6{Version: 6, TrafficClass: s.tos, NextHeader: proto, HopLimit: 64, SrcIP: src, DstIP: dst}
-		all, network = append(all, ip), ip
+		all = append(all, &layers.IPv6{TrafficClass: s.tos, NextHeader: proto, HopLimit: 64, SrcIP: src, DstIP: dst})
 	} else {
 		ip := &layers.IPv4{Version: 4, IHL: 5, TOS: s.tos, Id: 7, TTL: 64, Protocol: proto, SrcIP: net.IP{10, 0, 0, s.src}, DstIP: net.IP{10, 0, 0, 255}}
 		if s.isPart {
@@ -73,25 +61,17 @@ func build(t testing.TB, s spec) []byte {
 				ip.Flags = layers.IPv4MoreFragments
 			}
 		}
-		all, network = append(all, ip), ip
+		all = append(all, ip)
 	}
 	if !s.isPart || s.fragment == 0 {
 		if s.tcp {
-			tcp := &layers.TCP{SrcPort: layers.TCPPort(s.port), DstPort: 80, ACK: true, Window: 1000}
-			_ = tcp.SetNetworkLayerForChecksum(network)
-			all = append(all, tcp)
+			all = append(all, &layers.TCP{SrcPort: layers.TCPPort(s.port), DstPort: 80, ACK: true, Window: 1000})
 		} else {
-			udp := &layers.UDP{SrcPort: layers.UDPPort(s.port), DstPort: 53}
-			_ = udp.SetNetworkLayerForChecksum(network)
-			all = append(all, udp)
+			all = append(all, &layers.UDP{SrcPort: layers.UDPPort(s.port), DstPort: 53})
 		}
 	}
 	all = append(all, gopacket.Payload(bytes.Repeat([]byte{0xA5}, s.payload)))
-	out := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(out, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Clone(out.Bytes())
+	return hdrtest.Build(t, all...)
 }
 
 func TestRates(t *testing.T) {

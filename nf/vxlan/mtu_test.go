@@ -10,6 +10,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -83,7 +84,7 @@ func segment(t testing.TB, six bool) []byte {
 	}
 	h := &layers.TCP{SrcPort: 1, DstPort: 2, SYN: true, Options: []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{1460 >> 8, 1460 & 255}}}}
 	_ = h.SetNetworkLayerForChecksum(ip.(gopacket.NetworkLayer))
-	return serialize(t, &layers.Ethernet{SrcMAC: b[6:12], DstMAC: b[:6], EthernetType: e}, ip, h)
+	return hdrtest.Build(t, &layers.Ethernet{SrcMAC: b[6:12], DstMAC: b[:6], EthernetType: e}, ip, h)
 }
 
 // TestMSS: both directions; the checksum is that of another end, which has none to lower.
@@ -128,7 +129,7 @@ func asked(t testing.TB, edit func(e *layers.Ethernet, a *layers.ARP), vlans ...
 		e.EthernetType = layers.EthernetTypeDot1Q
 		l = append(l, &layers.Dot1Q{VLANIdentifier: v, Type: layers.EthernetTypeARP})
 	}
-	return serialize(t, append(l, a, gopacket.Payload(make([]byte, 18)))...)
+	return hdrtest.Build(t, append(l, a, gopacket.Payload(make([]byte, 18)))...)
 }
 
 func TestARP(t *testing.T) {
@@ -183,8 +184,7 @@ func solicitation(t testing.TB, edit func(e *layers.Ethernet, ip *layers.IPv6, m
 	m := &layers.ICMPv6NeighborSolicitation{TargetAddress: net.ParseIP("2001:db8::1"), Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: thereMAC}}}
 	edit(e, ip, m)
 	h := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(135, 0)}
-	_ = h.SetNetworkLayerForChecksum(ip)
-	return serialize(t, e, ip, h, m)
+	return hdrtest.Build(t, e, ip, h, m)
 }
 
 func TestNeighbourSolicitation(t *testing.T) {

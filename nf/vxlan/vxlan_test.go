@@ -19,6 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/outer"
 	"github.com/quillon/quillon/nf/packet"
 )
@@ -42,36 +43,11 @@ func args(six, there bool, more ...string) graph.Args {
 	return a
 }
 
-func serialize(t testing.TB, l ...gopacket.SerializableLayer) []byte {
-	t.Helper()
-	for i := range l {
-		if u, ok := l[i].(*layers.UDP); ok && u != nil {
-			if n, ok := l[i-1].(gopacket.NetworkLayer); ok {
-				u.SetNetworkLayerForChecksum(n)
-			}
-		}
-	}
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, l...); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Clone(b.Bytes())
-}
-
 // inner is a UDP frame of a tenant, behind VLAN tags, with a TOS.
 func inner(t testing.TB, six bool, tos uint8, port uint16, payload int, vlans ...uint16) []byte {
-	var l []gopacket.SerializableLayer
-	et := layers.EthernetTypeIPv4
-	if six {
-		et = layers.EthernetTypeIPv6
-	}
-	types := []layers.EthernetType{et}
-	for range vlans {
-		types = append([]layers.EthernetType{layers.EthernetTypeDot1Q}, types...)
-	}
-	l = append(l, &layers.Ethernet{SrcMAC: net.HardwareAddr{2, 9, 9, 9, 9, 1}, DstMAC: net.HardwareAddr{2, 9, 9, 9, 9, 2}, EthernetType: types[0]})
-	for i, v := range vlans {
-		l = append(l, &layers.Dot1Q{VLANIdentifier: v, Type: types[i+1]})
+	l := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: net.HardwareAddr{2, 9, 9, 9, 9, 1}, DstMAC: net.HardwareAddr{2, 9, 9, 9, 9, 2}}}
+	for _, v := range vlans {
+		l = append(l, &layers.Dot1Q{VLANIdentifier: v})
 	}
 	if six {
 		l = append(l, &layers.IPv6{Version: 6, TrafficClass: tos, HopLimit: 65, NextHeader: layers.IPProtocolUDP, SrcIP: net.ParseIP("fd00::1"), DstIP: net.ParseIP("fd00::2")})
@@ -79,7 +55,7 @@ func inner(t testing.TB, six bool, tos uint8, port uint16, payload int, vlans ..
 		l = append(l, &layers.IPv4{Version: 4, TOS: tos, TTL: 65, Id: 7, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{192, 168, 0, 1}, DstIP: net.IP{192, 168, 0, 2}})
 	}
 	l = append(l, &layers.UDP{SrcPort: layers.UDPPort(port), DstPort: 80}, gopacket.Payload(bytes.Repeat([]byte{0xA5}, payload)))
-	return serialize(t, l...)
+	return hdrtest.Build(t, l...)
 }
 
 // datagram is what the other end's tunnel datagram looks like, to gopacket.
@@ -114,7 +90,7 @@ func (o datagram) frame(t testing.TB, in []byte) []byte {
 		l = append(l, &layers.IPv4{Version: 4, TOS: o.tos, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolUDP, SrcIP: src4, DstIP: dst4})
 	}
 	l = append(l, &layers.UDP{SrcPort: layers.UDPPort(o.srcPort), DstPort: 4789}, &layers.VXLAN{ValidIDFlag: true, VNI: o.vni}, gopacket.Payload(in))
-	b := serialize(t, l...)
+	b := hdrtest.Build(t, l...)
 	if o.noChecksum {
 		at := hdr.EthernetLen + hdr.IPv4Len
 		if o.six {
@@ -148,7 +124,7 @@ func dropped(t *testing.T, x *graphtest.Test, in string, frame []byte, reason st
 // TestBytes compares with frames that gopacket builds, byte for byte, and takes
 // them apart again.
 func TestBytes(t *testing.T) {
-	arp := serialize(t, &layers.Ethernet{SrcMAC: hereMAC, DstMAC: net.HardwareAddr{255, 255, 255, 255, 255, 255}, EthernetType: layers.EthernetTypeARP},
+	arp := hdrtest.Build(t, &layers.Ethernet{SrcMAC: hereMAC, DstMAC: net.HardwareAddr{255, 255, 255, 255, 255, 255}, EthernetType: layers.EthernetTypeARP},
 		&layers.ARP{AddrType: 1, Protocol: 0x800, HwAddressSize: 6, ProtAddressSize: 4, Operation: 1, SourceHwAddress: hereMAC, SourceProtAddress: net.IP{1, 1, 1, 1}, DstHwAddress: make([]byte, 6), DstProtAddress: net.IP{1, 1, 1, 2}})
 	var all [][]byte
 	for _, c := range []struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/gopacket/pcapgo"
 
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hdr/hdrtest"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -207,15 +208,6 @@ func TestFilter(t *testing.T) {
 }
 
 // neighbour makes frames as a host beside the NIC sends them.
-func neighbour(t *testing.T, ls ...gopacket.SerializableLayer) []byte {
-	t.Helper()
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ls...); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
 // reply is what the NIC answers; nil for nothing.
 func (l *link) reply(i int, frame []byte) gopacket.Packet {
 	b := l.pool.Get()
@@ -236,7 +228,7 @@ func TestNeighbours(t *testing.T) {
 	own := net.HardwareAddr(macA[:])
 	l := newLink(t, Config{}, false, 1)
 	arp := func(target net.IP, op uint16) []byte {
-		return append(neighbour(t, &layers.Ethernet{SrcMAC: host, DstMAC: all, EthernetType: layers.EthernetTypeARP},
+		return append(hdrtest.Build(t, &layers.Ethernet{SrcMAC: host, DstMAC: all, EthernetType: layers.EthernetTypeARP},
 			&layers.ARP{AddrType: 1, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: op,
 				SourceHwAddress: host, SourceProtAddress: net.IP{10, 0, 0, 9}, DstHwAddress: make([]byte, 6), DstProtAddress: target}), make([]byte, 18)...)
 	}
@@ -255,7 +247,7 @@ func TestNeighbours(t *testing.T) {
 	}
 
 	echo := func(dst net.IP) []byte {
-		return append(neighbour(t, &layers.Ethernet{SrcMAC: host, DstMAC: own, EthernetType: layers.EthernetTypeIPv4},
+		return append(hdrtest.Build(t, &layers.Ethernet{SrcMAC: host, DstMAC: own, EthernetType: layers.EthernetTypeIPv4},
 			&layers.IPv4{Version: 4, TTL: 3, Protocol: layers.IPProtocolICMPv4, SrcIP: net.IP{10, 0, 0, 9}, DstIP: dst},
 			&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(8, 0), Id: 77, Seq: 3}, gopacket.Payload("ping of odd length....")), 0, 0)
 	}
@@ -295,8 +287,7 @@ func TestNeighbours(t *testing.T) {
 		from := net.ParseIP(src)
 		ip6 := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: from, DstIP: net.ParseIP("ff02::1:ff00:1")}
 		ic6 := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(135, 0)}
-		ic6.SetNetworkLayerForChecksum(ip6)
-		r := l.reply(0, neighbour(t, &layers.Ethernet{SrcMAC: host, DstMAC: net.HardwareAddr{0x33, 0x33, 0xFF, 0, 0, 1}, EthernetType: layers.EthernetTypeIPv6}, ip6, ic6,
+		r := l.reply(0, hdrtest.Build(t, &layers.Ethernet{SrcMAC: host, DstMAC: net.HardwareAddr{0x33, 0x33, 0xFF, 0, 0, 1}, EthernetType: layers.EthernetTypeIPv6}, ip6, ic6,
 			&layers.ICMPv6NeighborSolicitation{TargetAddress: net.ParseIP("fd00::1")}))
 		if r == nil {
 			t.Fatal("no neighbour advertisement")
@@ -315,8 +306,7 @@ func TestNeighbours(t *testing.T) {
 	}
 	ip6 := &layers.IPv6{Version: 6, HopLimit: 5, NextHeader: layers.IPProtocolICMPv6, SrcIP: net.ParseIP("fd00::9"), DstIP: net.ParseIP("fd00::1")}
 	ic6 := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(128, 0)}
-	ic6.SetNetworkLayerForChecksum(ip6)
-	r = l.reply(0, neighbour(t, &layers.Ethernet{SrcMAC: host, DstMAC: own, EthernetType: layers.EthernetTypeIPv6}, ip6, ic6, gopacket.Payload("\x00\x01\x00\x02ping")))
+	r = l.reply(0, hdrtest.Build(t, &layers.Ethernet{SrcMAC: host, DstMAC: own, EthernetType: layers.EthernetTypeIPv6}, ip6, ic6, gopacket.Payload("\x00\x01\x00\x02ping")))
 	if r == nil {
 		t.Fatal("no echo reply")
 	}
