@@ -1,4 +1,5 @@
 # make        builds bin/quillon
+# make check  formatting, vet, and the tests that need no root, shortened; some two minutes
 # make test   installs what the tests need (as root, from Debian) and runs all
 # make soak   worlds under faults and attack until stopped, or HOURS=8; see bin/soak-failed
 # make test-rxe  all cases with RDMA clients and servers in guests; an hour or two
@@ -69,7 +70,7 @@ while read -r dir; do \
 done
 endef
 
-.PHONY: all test test-that-computes test-that-waits test-rxe soak check check-arm64 fuzz demo bench profile man lint clean deps
+.PHONY: all test vet test-that-computes test-that-waits test-rxe soak check check-arm64 fuzz demo bench profile man lint clean deps
 
 all: bin/quillon
 
@@ -80,7 +81,7 @@ VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 || echo -buildvcs=false)
 bin/quillon:
 	$(GO) build $(VCS) -trimpath -o $@ ./cmd/quillon
 
-test: deps check
+test: deps vet
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(MAKE) -s -j2 test-that-computes test-that-waits || echo '{"Action":"exit","Output":"make"}'; \
 	   cat bin/waits.json; \
@@ -123,8 +124,13 @@ test-rxe: deps
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(call RUN,-count=1 $(RXE) -long); } 2>&1 | bin/tally
 
+# The race detector, mutants, worlds, fuzzing and the longest simulations are left to make test.
+check: vet
+	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
+	@{ $(call RUN,-short -skip TestMutants $(PARALLEL)); } 2>&1 | bin/tally
+
 # Formatting and vet: complaints end the run before the tests.
-check:
+vet:
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
 	 if [ -n "$$out" ]; then echo "gofmt: run gofmt -w on"; echo "$$out"; exit 1; fi
 	@$(GO) vet ./...

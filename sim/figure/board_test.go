@@ -29,6 +29,9 @@ func rerun(t *testing.T, id string, seed uint64) *Result {
 }
 
 func TestBoards(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes up to half a minute")
+	}
 	for _, id := range []string{"5.7", "5.9", "5.11", "5.19"} {
 		rerun(t, id, 1)
 	}

@@ -12,6 +12,9 @@ import (
 // The figures of YCSB on Clio run, the same for the same seed, and have their
 // orders; what is not run is said, and is not counted.
 func TestClio(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes up to half a minute")
+	}
 	for id, foreign := range map[string][]string{"5.16": {"Clover", "HERD", "HERD-BF"}, "5.17": {"Clover", "HERD", "HERD-BF"}, "5.18": {"Clover", "Clover-R"}} {
 		fs, err := Find(id)
 		if err != nil {

@@ -262,6 +262,9 @@ func TestRack(t *testing.T) {
 
 // The micro-benchmarks that the model's constants come from hold.
 func TestCalibration(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes up to half a minute")
+	}
 	for _, f := range All() {
 		if !f.Calibration {
 			continue

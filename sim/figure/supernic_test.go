@@ -9,6 +9,9 @@ import (
 // The figures of traffic and cost run, hold their tolerances with other seeds
 // than the one that was fitted with, and give the same values for the same seed.
 func TestSupernic(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes up to half a minute")
+	}
 	for _, id := range []string{"fig5.3", "5.8", "5.10"} { // 5.12 and 5.13: TestOrders
 		r := quick(t, id)
 		if id == "5.10" {
@@ -61,6 +64,9 @@ func TestWrap(t *testing.T) {
 // Figures 5.12 and 5.13 hold their tolerances with another seed than the load was fitted with, and the order of schemes is that of
 // the source's text.
 func TestOrders(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes up to half a minute")
+	}
 	at := func(r *Result, panel int, series, x string) float64 {
 		pt := r.find(panel, series, x)
 		if pt == nil || pt.Ours == nil {
