@@ -8,6 +8,8 @@ import (
 	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
+
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Update checks an update of a Write and gives its entity the canonical form:
@@ -431,7 +433,7 @@ func (f *Field) match(m *p4v1.FieldMatch) (err error) {
 			return invalid("a prefix of length 0 matches everything: leave the field out")
 		case n < 0 || n > bits:
 			return invalid("a prefix of length %d, the field has %d bits", n, bits)
-		case trailingZeros(x.Lpm.Value) < bits-n:
+		case value.TrailingZeros(x.Lpm.Value) < bits-n:
 			return invalid("value 0x%s has bits behind its prefix of length %d", hex.EncodeToString(x.Lpm.Value), n)
 		}
 	case *p4v1.FieldMatch_Ternary_:
@@ -445,9 +447,9 @@ func (f *Field) match(m *p4v1.FieldMatch) (err error) {
 			return in("mask", err)
 		}
 		switch {
-		case zero(x.Ternary.Mask):
+		case value.IsZero(x.Ternary.Mask):
 			return invalid("a mask of 0 matches everything: leave the field out")
-		case !within(x.Ternary.Value, x.Ternary.Mask):
+		case !value.Within(x.Ternary.Value, x.Ternary.Mask):
 			return invalid("value 0x%s has bits outside of mask 0x%s", hex.EncodeToString(x.Ternary.Value), hex.EncodeToString(x.Ternary.Mask))
 		}
 	case *p4v1.FieldMatch_Range_:
@@ -461,9 +463,9 @@ func (f *Field) match(m *p4v1.FieldMatch) (err error) {
 			return in("high", err)
 		}
 		switch {
-		case compare(x.Range.Low, x.Range.High) > 0:
+		case value.Compare(x.Range.Low, x.Range.High) > 0:
 			return invalid("a range from 0x%s to 0x%s", hex.EncodeToString(x.Range.Low), hex.EncodeToString(x.Range.High))
-		case zero(x.Range.Low) && compare(x.Range.High, ones(bits)) == 0:
+		case value.IsZero(x.Range.Low) && value.Compare(x.Range.High, value.Ones(bits)) == 0:
 			return invalid("a range of all values matches everything: leave the field out")
 		}
 	case *p4v1.FieldMatch_Other:
@@ -558,6 +560,23 @@ func (t *Table) action(a *p4v1.Action, isDefault bool) error {
 		return refuse(codes.PermissionDenied, "action %s is for the default entry only", r.Name)
 	}
 	return in("action "+r.Name, r.params(a))
+}
+
+// InitialDefault is the table's default action before anybody sets another, in canonical form; nil: the P4Info does
+// not tell.
+func (t *Table) InitialDefault() *p4v1.Action {
+	d := t.Proto.GetInitialDefaultAction()
+	if d == nil {
+		return nil
+	}
+	a := &p4v1.Action{ActionId: d.ActionId}
+	for _, x := range d.Arguments {
+		a.Params = append(a.Params, &p4v1.Action_Param{ParamId: x.ParamId, Value: x.Value})
+	}
+	if r := t.ActionID(d.ActionId); r != nil {
+		_ = r.params(a) // what does not fit is left as it is
+	}
+	return a
 }
 
 // params checks an action's arguments, and puts them into the order of the
@@ -702,13 +721,7 @@ func port(v []byte) ([]byte, error) {
 }
 
 // PortNumber is the number of a port in a byte string of at most 32 bits.
-func PortNumber(v []byte) uint32 {
-	n := uint32(0)
-	for _, b := range v {
-		n = n<<8 | uint32(b)
-	}
-	return n
-}
+func PortNumber(v []byte) uint32 { return uint32(value.Uint64(v)) }
 
 // cell checks the index of an array's element; nil: all.
 func (i *Info) cell(kind string, a *Array, id uint32, x *p4v1.Index) (*Array, error) {

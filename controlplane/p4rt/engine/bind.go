@@ -10,6 +10,7 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/value"
 )
 
 func refuse(c codes.Code, format string, args ...any) error {
@@ -278,39 +279,8 @@ func fits(m configv1.MatchField_MatchType, k p4.MatchKind) bool {
 	return false
 }
 
-// ones is the greatest number of a width.
-func ones(width int) []byte {
-	b := make([]byte, (width+7)/8)
-	for n := range b {
-		b[n] = 0xff
-	}
-	if r := width % 8; r != 0 {
-		b[0] = 1<<r - 1
-	}
-	return b
-}
-
-// canonical is the shortest form of a number.
-func canonical(v []byte) []byte {
-	for len(v) > 1 && v[0] == 0 {
-		v = v[1:]
-	}
-	if len(v) == 0 {
-		return []byte{0}
-	}
-	return v
-}
-
-func isZero(v []byte) bool {
-	for _, b := range v {
-		if b != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func isOnes(v []byte, width int) bool { return string(canonical(v)) == string(ones(width)) }
+// isOnes reports whether v is the greatest number of a width.
+func isOnes(v []byte, width int) bool { return string(value.Canonical(v)) == string(value.Ones(width)) }
 
 // key is the key of an entry for the engine.
 func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
@@ -349,27 +319,27 @@ func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
 		f := &p4v1.FieldMatch{FieldId: k.field.ID}
 		switch k.field.Match {
 		case configv1.MatchField_EXACT:
-			f.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: canonical(m.Value)}}
+			f.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: value.Canonical(m.Value)}}
 		case configv1.MatchField_OPTIONAL:
-			if isZero(m.Mask) {
+			if value.IsZero(m.Mask) {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: canonical(m.Value)}}
+			f.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: value.Canonical(m.Value)}}
 		case configv1.MatchField_LPM:
 			if m.Prefix == 0 {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: canonical(m.Value), PrefixLen: int32(m.Prefix)}}
+			f.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: value.Canonical(m.Value), PrefixLen: int32(m.Prefix)}}
 		case configv1.MatchField_TERNARY:
-			if isZero(m.Mask) {
+			if value.IsZero(m.Mask) {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: canonical(m.Value), Mask: canonical(m.Mask)}}
+			f.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: value.Canonical(m.Value), Mask: value.Canonical(m.Mask)}}
 		case configv1.MatchField_RANGE:
-			if isZero(m.Value) && isOnes(m.Mask, k.bits) {
+			if value.IsZero(m.Value) && isOnes(m.Mask, k.bits) {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: canonical(m.Value), High: canonical(m.Mask)}}
+			f.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: value.Canonical(m.Value), High: value.Canonical(m.Mask)}}
 		}
 		e.Match = append(e.Match, f)
 	}
@@ -393,7 +363,7 @@ func (t *table) describe(a p4.Action) *p4v1.Action {
 	x := &p4v1.Action{ActionId: id}
 	if r := t.info.ActionID(id); r != nil {
 		for n, v := range a.Args {
-			x.Params = append(x.Params, &p4v1.Action_Param{ParamId: r.Params[n].ID, Value: canonical(v)})
+			x.Params = append(x.Params, &p4v1.Action_Param{ParamId: r.Params[n].ID, Value: value.Canonical(v)})
 		}
 	}
 	return x

@@ -15,6 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/value"
 )
 
 const (
@@ -413,7 +414,7 @@ func digestData(d *p4info.Digest, slots []*slot, b []byte) *p4v1.P4Data {
 			width = slots[i].dev
 		}
 		n := (width + 7) / 8
-		v := append([]byte(nil), canonical(b[:n])...)
+		v := append([]byte(nil), value.Canonical(b[:n])...)
 		if slots[i] != nil {
 			v = slots[i].toSDN(v)
 		}

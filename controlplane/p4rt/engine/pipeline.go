@@ -10,6 +10,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/value"
 )
 
 // firstHidden is the first id of members and groups that action sets are made
@@ -438,10 +439,10 @@ func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 		if w == 0 || x.Bitstring[0] < 0x80 {
 			return x.Bitstring, nil
 		}
-		v := ones(w) // negative: its sign to the left
+		v := value.Ones(w) // negative: its sign to the left
 		for n := range x.Bitstring {
 			if at := len(v) - len(x.Bitstring) + n; at >= 0 {
-				v[at] &= x.Bitstring[n] | ^ones(8 * len(x.Bitstring))[n]
+				v[at] &= x.Bitstring[n] | ^value.Ones(8 * len(x.Bitstring))[n]
 			}
 		}
 		return v, nil
@@ -452,10 +453,10 @@ func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 // registerData is a value of the engine.
 func registerData(a *p4info.Array, v []byte) *p4v1.P4Data {
 	if a.Spec.GetBool() != nil {
-		return &p4v1.P4Data{Data: &p4v1.P4Data_Bool{Bool: !isZero(v)}}
+		return &p4v1.P4Data{Data: &p4v1.P4Data_Bool{Bool: !value.IsZero(v)}}
 	}
 	if a.Spec.GetSerializableEnum() != nil {
-		return &p4v1.P4Data{Data: &p4v1.P4Data_EnumValue{EnumValue: canonical(v)}}
+		return &p4v1.P4Data{Data: &p4v1.P4Data_EnumValue{EnumValue: value.Canonical(v)}}
 	}
 	if w := signedBits(a); w > 0 {
 		v = append([]byte(nil), v...)
@@ -467,7 +468,7 @@ func registerData(a *p4info.Array, v []byte) *p4v1.P4Data {
 		}
 		return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}}
 	}
-	return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: canonical(v)}}
+	return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: value.Canonical(v)}}
 }
 
 func replicas(list []*p4v1.Replica) ([]p4.Replica, error) {
@@ -612,7 +613,7 @@ func bitsOf(b []byte, after, width int) []byte {
 			v[len(v)-1-n/8] |= 1 << (n % 8)
 		}
 	}
-	return canonical(v)
+	return value.Canonical(v)
 }
 
 func (p *pipeline) prepareMember(t p4v1.Update_Type, m *p4v1.ActionProfileMember) op {
