@@ -265,7 +265,8 @@ func CondOf(m *p4v1.FieldMatch) Cond {
 	return Cond{}
 }
 
-// Matching is a match of the field, in its kind of match: v, more is the mask or the range's end; nil: all values match.
+// Matching is a match of the field, in its kind of match; more is the mask or the range's end. Nil: the prefix or the
+// mask is empty, and all values match.
 func (f *Field) Matching(v, more []byte, prefix int) *p4v1.FieldMatch {
 	m := &p4v1.FieldMatch{FieldId: f.ID}
 	switch f.Match {
@@ -284,9 +285,6 @@ func (f *Field) Matching(v, more []byte, prefix int) *p4v1.FieldMatch {
 		}
 		m.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: v, Mask: more}}
 	case configv1.MatchField_RANGE:
-		if value.IsZero(v) && value.Compare(more, value.Ones(f.Type.Bits)) == 0 {
-			return nil
-		}
 		m.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: v, High: more}}
 	}
 	return m

@@ -44,9 +44,6 @@ type Object struct {
 
 func (o *Object) object() *Object { return o }
 
-// ObjectID is the object's id.
-func (o *Object) ObjectID() uint32 { return o.ID }
-
 // Field is a field of a key, a parameter of an action, or a metadata of a
 // packet header.
 type Field struct {
