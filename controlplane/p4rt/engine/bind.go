@@ -292,17 +292,13 @@ func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 			list[n].Any = true
 			continue
 		}
-		switch x := ms[0].GetFieldMatchType().(type) {
-		case *p4v1.FieldMatch_Exact_:
-			list[n].Value = x.Exact.GetValue()
-		case *p4v1.FieldMatch_Optional_:
-			list[n].Value = x.Optional.GetValue()
-		case *p4v1.FieldMatch_Lpm:
-			list[n].Value, list[n].Prefix = x.Lpm.GetValue(), int(x.Lpm.GetPrefixLen())
-		case *p4v1.FieldMatch_Ternary_:
-			list[n].Value, list[n].Mask = x.Ternary.GetValue(), x.Ternary.GetMask()
-		case *p4v1.FieldMatch_Range_:
-			list[n].Value, list[n].Mask = x.Range.GetLow(), x.Range.GetHigh()
+		c := p4info.CondOf(ms[0])
+		list[n].Value = *c.Value
+		if c.More != nil {
+			list[n].Mask = *c.More
+		}
+		if c.Prefix != nil {
+			list[n].Prefix = int(*c.Prefix)
 		}
 		ms = ms[1:]
 	}
@@ -316,32 +312,23 @@ func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
 	for n := range t.keys {
 		k, m := &t.keys[n], list[n]
-		f := &p4v1.FieldMatch{FieldId: k.field.ID}
 		switch k.field.Match {
-		case configv1.MatchField_EXACT:
-			f.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: value.Canonical(m.Value)}}
 		case configv1.MatchField_OPTIONAL:
 			if value.IsZero(m.Mask) {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: value.Canonical(m.Value)}}
-		case configv1.MatchField_LPM:
-			if m.Prefix == 0 {
-				continue
-			}
-			f.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: value.Canonical(m.Value), PrefixLen: int32(m.Prefix)}}
-		case configv1.MatchField_TERNARY:
-			if value.IsZero(m.Mask) {
-				continue
-			}
-			f.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: value.Canonical(m.Value), Mask: value.Canonical(m.Mask)}}
-		case configv1.MatchField_RANGE:
+		case configv1.MatchField_RANGE: // of the program's width
 			if value.IsZero(m.Value) && isOnes(m.Mask, k.bits) {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: value.Canonical(m.Value), High: value.Canonical(m.Mask)}}
 		}
-		e.Match = append(e.Match, f)
+		more := m.Mask
+		if len(more) > 0 {
+			more = value.Canonical(more)
+		}
+		if f := k.field.Matching(value.Canonical(m.Value), more, m.Prefix); f != nil {
+			e.Match = append(e.Match, f)
+		}
 	}
 	if t.top != 0 {
 		e.Priority = int32(t.top - int64(priority))

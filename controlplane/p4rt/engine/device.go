@@ -165,10 +165,8 @@ func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pip
 	}
 	p := &pipeline{
 		dev: d, info: info, config: config, sw: sw, binding: b,
-		groups:  map[uint64]*p4v1.ActionProfileGroup{},
+		kept:    map[place]*p4info.Entity{},
 		hidden:  map[uint32]uint32{},
-		mcast:   map[uint32]*p4v1.MulticastGroupEntry{},
-		clones:  map[uint32]*p4v1.CloneSessionEntry{},
 		nextSet: firstHidden,
 	}
 	for _, n := range b.names {
@@ -396,7 +394,7 @@ func (d *Device) idle(f func(p4rt.Event)) {
 				return
 			}
 			for n, x := range found { // not by the worker: who chooses names waits for it
-				found[n] = p.binding.out(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: x}}).GetTableEntry()
+				found[n] = p.binding.out(p4info.EntryOf(x)).GetTableEntry()
 			}
 			if len(found) > 0 {
 				f(p4rt.Event{Idle: found})

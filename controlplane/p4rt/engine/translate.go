@@ -318,26 +318,21 @@ func (s *slot) whole(is bool) error {
 
 // matchIn translates what a field must be into the program's terms.
 func (s *slot) matchIn(m *p4v1.FieldMatch, alloc bool) (err error) {
-	switch x := m.GetFieldMatchType().(type) {
-	case *p4v1.FieldMatch_Exact_:
-		x.Exact.Value, err = s.toDevice(x.Exact.GetValue(), alloc)
-	case *p4v1.FieldMatch_Optional_:
-		x.Optional.Value, err = s.toDevice(x.Optional.GetValue(), alloc)
-	case *p4v1.FieldMatch_Lpm:
-		n := int(x.Lpm.GetPrefixLen())
+	c := p4info.CondOf(m)
+	switch c.Match {
+	case configv1.MatchField_LPM:
+		n := int(*c.Prefix)
 		if !s.identity() {
 			if err := s.whole(n == s.sdn); err != nil {
 				return err
 			}
 		}
-		n -= s.sdn - s.dev // the last bits count
-		if n <= 0 {
-			return refuse(codes.OutOfRange, "a prefix of length %d matches everything: the device has %d bits", x.Lpm.GetPrefixLen(), s.dev)
+		if n -= s.sdn - s.dev; n <= 0 { // the last bits count
+			return refuse(codes.OutOfRange, "a prefix of length %d matches everything: the device has %d bits", *c.Prefix, s.dev)
 		}
-		x.Lpm.PrefixLen = int32(n)
-		x.Lpm.Value, err = s.toDevice(x.Lpm.GetValue(), alloc)
-	case *p4v1.FieldMatch_Ternary_:
-		full := isOnes(x.Ternary.GetMask(), s.sdn)
+		*c.Prefix = int32(n)
+	case configv1.MatchField_TERNARY:
+		full := isOnes(*c.More, s.sdn)
 		if !s.identity() {
 			if err := s.whole(full); err != nil {
 				return err
@@ -345,49 +340,45 @@ func (s *slot) matchIn(m *p4v1.FieldMatch, alloc bool) (err error) {
 		}
 		switch {
 		case full:
-			x.Ternary.Mask = value.Ones(s.dev)
-		case value.BitLen(x.Ternary.GetMask()) > s.dev || isOnes(x.Ternary.GetMask(), s.dev):
-			return refuse(codes.OutOfRange, "mask 0x%s: the device has %d bits: want the full mask, or one of fewer bits", hex.EncodeToString(x.Ternary.GetMask()), s.dev)
+			*c.More = value.Ones(s.dev)
+		case value.BitLen(*c.More) > s.dev || isOnes(*c.More, s.dev):
+			return refuse(codes.OutOfRange, "mask 0x%x: the device has %d bits: want the full mask, or one of fewer bits", *c.More, s.dev)
 		}
-		x.Ternary.Value, err = s.toDevice(x.Ternary.GetValue(), alloc)
-	case *p4v1.FieldMatch_Range_:
+	case configv1.MatchField_RANGE:
 		if !s.identity() {
-			if err := s.whole(string(x.Range.GetLow()) == string(x.Range.GetHigh())); err != nil {
+			if err := s.whole(string(*c.Value) == string(*c.More)); err != nil {
 				return err
 			}
 		}
-		if x.Range.Low, err = s.toDevice(x.Range.GetLow(), alloc); err == nil {
-			x.Range.High, err = s.toDevice(x.Range.GetHigh(), alloc)
+		if *c.Value, err = s.toDevice(*c.Value, alloc); err == nil {
+			*c.More, err = s.toDevice(*c.More, alloc)
 		}
+		return err
 	}
+	*c.Value, err = s.toDevice(*c.Value, alloc)
 	return err
 }
 
 // matchOut is the way back.
 func (s *slot) matchOut(m *p4v1.FieldMatch) {
-	switch x := m.GetFieldMatchType().(type) {
-	case *p4v1.FieldMatch_Exact_:
-		x.Exact.Value = s.toSDN(x.Exact.GetValue())
-	case *p4v1.FieldMatch_Optional_:
-		x.Optional.Value = s.toSDN(x.Optional.GetValue())
-	case *p4v1.FieldMatch_Lpm:
-		whole := int(x.Lpm.GetPrefixLen()) == s.dev
-		x.Lpm.PrefixLen += int32(s.sdn - s.dev)
-		if whole || s.identity() {
-			x.Lpm.Value = s.toSDN(x.Lpm.GetValue())
+	c, whole := p4info.CondOf(m), true
+	switch c.Match {
+	case configv1.MatchField_LPM:
+		whole = int(*c.Prefix) == s.dev
+		*c.Prefix += int32(s.sdn - s.dev)
+	case configv1.MatchField_TERNARY:
+		if whole = isOnes(*c.More, s.dev); whole {
+			*c.More = value.Ones(s.sdn)
 		}
-	case *p4v1.FieldMatch_Ternary_:
-		whole := isOnes(x.Ternary.GetMask(), s.dev)
-		if whole {
-			x.Ternary.Mask = value.Ones(s.sdn)
-		}
-		if whole || s.identity() {
-			x.Ternary.Value = s.toSDN(x.Ternary.GetValue())
-		}
-	case *p4v1.FieldMatch_Range_:
-		if s.identity() || string(x.Range.GetLow()) == string(x.Range.GetHigh()) {
-			x.Range.Low, x.Range.High = s.toSDN(x.Range.GetLow()), s.toSDN(x.Range.GetHigh())
-		}
+	case configv1.MatchField_RANGE:
+		whole = string(*c.Value) == string(*c.More)
+	}
+	if !whole && !s.identity() {
+		return
+	}
+	*c.Value = s.toSDN(*c.Value)
+	if c.Match == configv1.MatchField_RANGE {
+		*c.More = s.toSDN(*c.More)
 	}
 }
 
@@ -406,32 +397,23 @@ func (b *binding) each(e *p4v1.Entity, key func(*slot, *p4v1.FieldMatch) error, 
 		}
 		return nil
 	}
-	entry := func(t *p4v1.TableEntry) error {
-		for _, m := range t.GetMatch() {
-			if s := b.fields[slotKey(t.GetTableId(), m.GetFieldId())]; s != nil {
-				if err := key(s, m); err != nil {
-					return err
-				}
-			}
-		}
-		for _, a := range t.GetAction().GetActionProfileActionSet().GetActionProfileActions() {
-			if err := action(a.GetAction()); err != nil {
+	x := p4info.Of(e)
+	for _, m := range x.Entry.GetMatch() {
+		if s := b.fields[slotKey(x.Object, m.GetFieldId())]; s != nil {
+			if err := key(s, m); err != nil {
 				return err
 			}
 		}
-		return action(t.GetAction().GetAction())
 	}
-	switch x := e.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return entry(x.TableEntry)
-	case *p4v1.Entity_DirectCounterEntry:
-		return entry(x.DirectCounterEntry.GetTableEntry())
-	case *p4v1.Entity_DirectMeterEntry:
-		return entry(x.DirectMeterEntry.GetTableEntry())
-	case *p4v1.Entity_ActionProfileMember:
-		return action(x.ActionProfileMember.GetAction())
+	for _, a := range x.Entry.GetAction().GetActionProfileActionSet().GetActionProfileActions() {
+		if err := action(a.GetAction()); err != nil {
+			return err
+		}
 	}
-	return nil
+	if err := action(x.Entry.GetAction().GetAction()); err != nil {
+		return err
+	}
+	return action(x.Action)
 }
 
 // in is an entity in the program's terms.
