@@ -25,7 +25,8 @@ func (i *Info) Update(u *p4v1.Update) error {
 	default:
 		return invalid("the update has type %d: it may be INSERT, MODIFY or DELETE", u.GetType())
 	}
-	op, x := u.GetType(), Of(u.GetEntity())
+	op := u.GetType()
+	x := Of(u.GetEntity())
 	switch x.Kind {
 	case KindNone:
 		return invalid("the update has no entity")

@@ -90,47 +90,47 @@ type Entity struct {
 }
 
 // Of takes an entity apart.
-func Of(e *p4v1.Entity) Entity {
-	switch x := e.GetEntity().(type) {
+func Of(e *p4v1.Entity) (x Entity) { // x is filled in where it is: to copy it costs more than all else here
+	switch m := e.GetEntity().(type) {
 	case *p4v1.Entity_TableEntry:
-		return Entity{Kind: KindEntry, Object: x.TableEntry.GetTableId(), Entry: x.TableEntry}
+		x.Kind, x.Object, x.Entry = KindEntry, m.TableEntry.GetTableId(), m.TableEntry
 	case *p4v1.Entity_DirectCounterEntry:
-		te := x.DirectCounterEntry.GetTableEntry()
-		return Entity{Kind: KindDirectCounter, Object: te.GetTableId(), Entry: te, Count: x.DirectCounterEntry.GetData()}
+		c := m.DirectCounterEntry
+		x.Kind, x.Object, x.Entry, x.Count = KindDirectCounter, c.GetTableEntry().GetTableId(), c.GetTableEntry(), c.GetData()
 	case *p4v1.Entity_DirectMeterEntry:
-		m := x.DirectMeterEntry
-		return Entity{Kind: KindDirectMeter, Object: m.GetTableEntry().GetTableId(), Entry: m.GetTableEntry(), Rates: m.GetConfig(), Colours: m.GetCounterData()}
+		d := m.DirectMeterEntry
+		x.Kind, x.Object, x.Entry = KindDirectMeter, d.GetTableEntry().GetTableId(), d.GetTableEntry()
+		x.Rates, x.Colours = d.GetConfig(), d.GetCounterData()
 	case *p4v1.Entity_ActionProfileMember:
-		m := x.ActionProfileMember
-		return Entity{Kind: KindMember, Object: m.GetActionProfileId(), ID: m.GetMemberId(), Action: m.GetAction()}
+		a := m.ActionProfileMember
+		x.Kind, x.Object, x.ID, x.Action = KindMember, a.GetActionProfileId(), a.GetMemberId(), a.GetAction()
 	case *p4v1.Entity_ActionProfileGroup:
-		g := x.ActionProfileGroup
-		return Entity{Kind: KindGroup, Object: g.GetActionProfileId(), ID: g.GetGroupId(), Members: g.GetMembers(), MaxSize: g.GetMaxSize()}
+		g := m.ActionProfileGroup
+		x.Kind, x.Object, x.ID, x.Members, x.MaxSize = KindGroup, g.GetActionProfileId(), g.GetGroupId(), g.GetMembers(), g.GetMaxSize()
 	case *p4v1.Entity_CounterEntry:
-		c := x.CounterEntry
-		return Entity{Kind: KindCounter, Object: c.GetCounterId(), Index: c.GetIndex(), Count: c.GetData()}
+		c := m.CounterEntry
+		x.Kind, x.Object, x.Index, x.Count = KindCounter, c.GetCounterId(), c.GetIndex(), c.GetData()
 	case *p4v1.Entity_MeterEntry:
-		m := x.MeterEntry
-		return Entity{Kind: KindMeter, Object: m.GetMeterId(), Index: m.GetIndex(), Rates: m.GetConfig(), Colours: m.GetCounterData()}
+		r := m.MeterEntry
+		x.Kind, x.Object, x.Index, x.Rates, x.Colours = KindMeter, r.GetMeterId(), r.GetIndex(), r.GetConfig(), r.GetCounterData()
 	case *p4v1.Entity_RegisterEntry:
-		r := x.RegisterEntry
-		return Entity{Kind: KindRegister, Object: r.GetRegisterId(), Index: r.GetIndex(), Data: r.GetData()}
+		r := m.RegisterEntry
+		x.Kind, x.Object, x.Index, x.Data = KindRegister, r.GetRegisterId(), r.GetIndex(), r.GetData()
 	case *p4v1.Entity_ValueSetEntry:
-		return Entity{Kind: KindValueSet, Object: x.ValueSetEntry.GetValueSetId(), Values: x.ValueSetEntry.GetMembers()}
+		x.Kind, x.Object, x.Values = KindValueSet, m.ValueSetEntry.GetValueSetId(), m.ValueSetEntry.GetMembers()
 	case *p4v1.Entity_DigestEntry:
-		return Entity{Kind: KindDigest, Object: x.DigestEntry.GetDigestId(), Digest: x.DigestEntry.GetConfig()}
+		x.Kind, x.Object, x.Digest = KindDigest, m.DigestEntry.GetDigestId(), m.DigestEntry.GetConfig()
 	case *p4v1.Entity_PacketReplicationEngineEntry:
-		if g := x.PacketReplicationEngineEntry.GetMulticastGroupEntry(); g != nil {
-			return Entity{Kind: KindMulticast, ID: g.GetMulticastGroupId(), Replicas: g.GetReplicas(), Metadata: g.GetMetadata()}
+		x.Kind = KindReplication
+		if g := m.PacketReplicationEngineEntry.GetMulticastGroupEntry(); g != nil {
+			x.Kind, x.ID, x.Replicas, x.Metadata = KindMulticast, g.GetMulticastGroupId(), g.GetReplicas(), g.GetMetadata()
+		} else if s := m.PacketReplicationEngineEntry.GetCloneSessionEntry(); s != nil {
+			x.Kind, x.ID, x.Replicas, x.Class, x.Length = KindClone, s.GetSessionId(), s.GetReplicas(), s.GetClassOfService(), s.GetPacketLengthBytes()
 		}
-		if s := x.PacketReplicationEngineEntry.GetCloneSessionEntry(); s != nil {
-			return Entity{Kind: KindClone, ID: s.GetSessionId(), Replicas: s.GetReplicas(), Class: s.GetClassOfService(), Length: s.GetPacketLengthBytes()}
-		}
-		return Entity{Kind: KindReplication}
 	case *p4v1.Entity_ExternEntry:
-		return Entity{Kind: KindExtern, Object: x.ExternEntry.GetExternTypeId(), ID: x.ExternEntry.GetExternId(), Extern: x.ExternEntry.GetEntry()}
+		x.Kind, x.Object, x.ID, x.Extern = KindExtern, m.ExternEntry.GetExternTypeId(), m.ExternEntry.GetExternId(), m.ExternEntry.GetEntry()
 	}
-	return Entity{}
+	return x
 }
 
 // Message is the entity again: what Of takes apart. It has x's parts, not copies of them.
@@ -138,7 +138,7 @@ func (x Entity) Message() *p4v1.Entity {
 	e := &p4v1.Entity{}
 	switch x.Kind {
 	case KindEntry:
-		e.Entity = &p4v1.Entity_TableEntry{TableEntry: x.Entry}
+		return EntryOf(x.Entry)
 	case KindDirectCounter:
 		e.Entity = &p4v1.Entity_DirectCounterEntry{DirectCounterEntry: &p4v1.DirectCounterEntry{TableEntry: x.Entry, Data: x.Count}}
 	case KindDirectMeter:
@@ -175,7 +175,9 @@ func (x Entity) Message() *p4v1.Entity {
 }
 
 // EntryOf is a table's entry as an entity.
-func EntryOf(e *p4v1.TableEntry) *p4v1.Entity { return Entity{Kind: KindEntry, Entry: e}.Message() }
+func EntryOf(e *p4v1.TableEntry) *p4v1.Entity {
+	return &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
+}
 
 // Always reports whether the entity can neither be inserted nor deleted, only be modified.
 func (x *Entity) Always() bool {

@@ -16,14 +16,15 @@ import (
 //	table router_ingress.ipv4_lpm hdr.ipv4.dst=10.0.0.0/8 -> set_next_hop(next_hop=1)
 func (i *Info) Text(e *p4v1.Entity) string {
 	x := Of(e)
+	if x.Kind == KindEntry {
+		return i.entryText(x.Entry)
+	}
 	name := fmt.Sprintf("0x%08x", x.Object)
 	if o := i.byID[x.Object]; o != nil {
 		name = o.object().Name
 	}
 	s := x.Kind.String() + " " + name
 	switch x.Kind {
-	case KindEntry:
-		return i.entryText(x.Entry)
 	case KindDirectCounter, KindDirectMeter:
 		return x.Kind.String() + " of " + i.entryText(x.Entry) + countText(x.Count) + meterText(x.Rates)
 	case KindMember, KindGroup:

@@ -158,7 +158,8 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 			ops[n] = refused(err)
 			continue
 		}
-		ops[n] = p.prepare(u.GetType(), p4info.Of(e), a != p4v1.WriteRequest_CONTINUE_ON_ERROR)
+		x := p4info.Of(e)
+		ops[n] = p.prepare(u.GetType(), &x, a != p4v1.WriteRequest_CONTINUE_ON_ERROR)
 	}
 	errs := make([]error, len(ops))
 	fail := func(from int, err error) {
@@ -237,22 +238,22 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 }
 
 // prepare takes an update apart, outside of the worker. Without undo nobody takes it back.
-func (p *pipeline) prepare(t p4v1.Update_Type, x p4info.Entity, undo bool) op {
+func (p *pipeline) prepare(t p4v1.Update_Type, x *p4info.Entity, undo bool) op {
 	switch x.Kind {
 	case p4info.KindEntry:
 		return p.prepareEntry(t, x.Entry, undo)
 	case p4info.KindDirectCounter, p4info.KindDirectMeter:
-		return p.prepareDirect(x)
+		return p.prepareDirect(*x)
 	case p4info.KindMember:
-		return p.prepareMember(t, x)
+		return p.prepareMember(t, *x)
 	case p4info.KindGroup:
-		return p.prepareGroup(t, x)
+		return p.prepareGroup(t, *x)
 	case p4info.KindMulticast:
-		return p.prepareMulticast(t, x)
+		return p.prepareMulticast(t, *x)
 	case p4info.KindClone:
-		return p.prepareClone(t, x)
+		return p.prepareClone(t, *x)
 	case p4info.KindValueSet:
-		return p.prepareValueSet(x)
+		return p.prepareValueSet(*x)
 	case p4info.KindCounter:
 		if x.Count == nil {
 			return nothing
