@@ -135,7 +135,7 @@ func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
 	e := proto.Clone(have).(*p4v1.Entity)
 	switch x := e.Entity.(type) {
 	case *p4v1.Entity_TableEntry:
-		first := initialDefault(info.Table(x.TableEntry.TableId))
+		first := info.Table(x.TableEntry.TableId).InitialDefault()
 		if first == nil || proto.Equal(first, x.TableEntry.Action.GetAction()) {
 			return Change{}, false
 		}
@@ -153,24 +153,6 @@ func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
 		return Change{}, false
 	}
 	return Change{Type: p4v1.Update_MODIFY, Entity: e, Old: have}, true
-}
-
-// initialDefault is a table's default action before anybody sets another, in
-// canonical form; nil when P4Info does not tell.
-func initialDefault(t *p4info.Table) *p4v1.Action {
-	d := t.Proto.GetInitialDefaultAction()
-	if d == nil {
-		return nil
-	}
-	a := &p4v1.Action{ActionId: d.ActionId}
-	for _, arg := range d.Arguments {
-		v := arg.Value
-		for len(v) > 1 && v[0] == 0 {
-			v = v[1:]
-		}
-		a.Params = append(a.Params, &p4v1.Action_Param{ParamId: arg.ParamId, Value: v})
-	}
-	return a
 }
 
 // Ranks: what is referred to has a lower one than what refers to it.
@@ -406,7 +388,7 @@ func (c Change) Text(info *p4info.Info) string {
 
 // programs is the program's own default action.
 func programs(info *p4info.Info, t *p4v1.TableEntry) string {
-	if a := initialDefault(info.Table(t.TableId)); a != nil {
+	if a := info.Table(t.TableId).InitialDefault(); a != nil {
 		e := &p4v1.TableEntry{TableId: t.TableId, IsDefaultAction: true, Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}}}
 		return tail(info.Text(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}})) + ", the program's"
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/value"
 )
 
 // kindOf says how entities of one kind are read from a file and written to it.
@@ -327,11 +327,11 @@ func parseMatch(f *p4info.Field, s string) (*p4v1.FieldMatch, error) {
 	}
 	switch f.Match {
 	case p4configv1.MatchField_EXACT:
-		v, err := parseValue(f.Type, s)
+		v, err := p4info.ParseValue(f.Type, s)
 		m.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: v}}
 		return m, err
 	case p4configv1.MatchField_OPTIONAL:
-		v, err := parseValue(f.Type, s)
+		v, err := p4info.ParseValue(f.Type, s)
 		m.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: v}}
 		return m, err
 	case p4configv1.MatchField_LPM:
@@ -353,19 +353,18 @@ func parseMatch(f *p4info.Field, s string) (*p4v1.FieldMatch, error) {
 		if !isRange {
 			high = low
 		}
-		l, err := parseValue(f.Type, low)
+		l, err := p4info.ParseValue(f.Type, low)
 		if err != nil {
 			return nil, err
 		}
-		h, err := parseValue(f.Type, high)
+		h, err := p4info.ParseValue(f.Type, high)
 		if err != nil {
 			return nil, err
 		}
-		a, b := new(big.Int).SetBytes(l), new(big.Int).SetBytes(h)
-		if a.Cmp(b) > 0 {
+		if value.Compare(l, h) > 0 {
 			return nil, fmt.Errorf("%s: the range ends before it begins", s)
 		}
-		if a.Sign() == 0 && b.Cmp(ones(f.Type.Bits)) == 0 {
+		if value.IsZero(l) && value.Compare(h, value.Ones(f.Type.Bits)) == 0 {
 			return nil, nil
 		}
 		m.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: l, High: h}}
@@ -376,20 +375,18 @@ func parseMatch(f *p4info.Field, s string) (*p4v1.FieldMatch, error) {
 
 // parsePrefix reads VALUE/LENGTH; a VALUE alone is one of full length.
 func parsePrefix(t p4info.Type, s string) (v []byte, length int, err error) {
-	value, tail, has := strings.Cut(s, "/")
+	number, tail, has := strings.Cut(s, "/")
 	length = t.Bits
 	if has {
 		if length, err = strconv.Atoi(tail); err != nil || length < 0 || length > t.Bits {
 			return nil, 0, fmt.Errorf("%s: want a prefix of 0 to %d bits", s, t.Bits)
 		}
 	}
-	if v, err = parseValue(t, value); err != nil {
+	if v, err = p4info.ParseValue(t, number); err != nil {
 		return nil, 0, err
 	}
-	number := new(big.Int).SetBytes(v)
-	host := ones(t.Bits - length)
-	if inside := new(big.Int).AndNot(number, host); inside.Cmp(number) != 0 {
-		return nil, 0, fmt.Errorf("%s has bits behind its prefix: want %s/%d", s, p4info.FormatValue("ip", t, bytesOf(inside)), length)
+	if mask := value.Prefix(length, t.Bits); !value.Within(v, mask) {
+		return nil, 0, fmt.Errorf("%s has bits behind its prefix: want %s/%d", s, p4info.FormatValue("ip", t, value.And(v, mask)), length)
 	}
 	return v, length, nil
 }
@@ -397,25 +394,24 @@ func parsePrefix(t p4info.Type, s string) (v []byte, length int, err error) {
 // parseMasked reads VALUE&&&MASK, a prefix, or a VALUE that must be equal; a nil
 // mask is anything.
 func parseMasked(t p4info.Type, s string) (v, mask []byte, err error) {
-	value, tail, has := strings.Cut(s, "&&&")
+	val, tail, has := strings.Cut(s, "&&&")
 	if !has {
 		v, length, err := parsePrefix(t, s)
 		if err != nil || length == 0 {
 			return nil, nil, err
 		}
-		return v, bytesOf(new(big.Int).Xor(ones(t.Bits), ones(t.Bits-length))), nil
+		return v, value.Prefix(length, t.Bits), nil
 	}
-	if v, err = parseValue(t, strings.TrimSpace(value)); err != nil {
+	if v, err = p4info.ParseValue(t, strings.TrimSpace(val)); err != nil {
 		return nil, nil, err
 	}
-	if mask, err = parseValue(t, strings.TrimSpace(tail)); err != nil {
+	if mask, err = p4info.ParseValue(t, strings.TrimSpace(tail)); err != nil {
 		return nil, nil, fmt.Errorf("mask: %w", err)
 	}
-	number, m := new(big.Int).SetBytes(v), new(big.Int).SetBytes(mask)
-	if m.Sign() == 0 && number.Sign() == 0 {
+	if value.IsZero(mask) && value.IsZero(v) {
 		return nil, nil, nil
 	}
-	if new(big.Int).AndNot(number, m).Sign() != 0 {
+	if !value.Within(v, mask) {
 		return nil, nil, fmt.Errorf("%s has bits that its mask leaves out", s)
 	}
 	return v, mask, nil
@@ -454,7 +450,7 @@ func readParams(act *p4info.Action, params *node) (*p4v1.Action, error) {
 		if x.kind != scalar {
 			return nil, x.errorf("action %s, parameter %s: want a value, there is %s", act.Name, p.Name, x.kind)
 		}
-		v, err := parseValue(p.Type, x.text)
+		v, err := p4info.ParseValue(p.Type, x.text)
 		if err != nil {
 			return nil, fmt.Errorf("action %s, parameter %s: %w", act.Name, p.Name, err)
 		}
@@ -509,14 +505,11 @@ func readSetAction(t *p4info.Table, n *node) (*p4v1.ActionProfileAction, error) 
 }
 
 func parsePort(s string) ([]byte, error) {
-	v, _, err := parseNumber(s)
-	if err != nil {
-		return nil, err
+	v, _, err := value.Parse(s)
+	if err == nil && value.BitLen(v) > 32 {
+		err = fmt.Errorf("%s is too large for a port", s)
 	}
-	if v.BitLen() > 32 {
-		return nil, fmt.Errorf("%s is too large for a port", s)
-	}
-	return bytesOf(v), nil
+	return v, err
 }
 
 func readBytes(s string) ([]byte, error) {
@@ -912,10 +905,10 @@ func writeCounter(info *p4info.Info, e *p4v1.Entity, w *flow) {
 
 // readRegister reads {register: NAME, index: N, value: VALUE}.
 func readRegister(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var name, value string
+	var name, text string
 	index := &p4v1.Index{}
 	err := n.fields("register", map[string]func(*node) error{
-		"register": textInto(&name), "index": intInto(&index.Index), "value": textInto(&value),
+		"register": textInto(&name), "index": intInto(&index.Index), "value": textInto(&text),
 	})
 	if err != nil {
 		return nil, err
@@ -928,7 +921,7 @@ func readRegister(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity
 	if r.Bits == 0 {
 		return nil, n.errorf("%s: its elements are no unsigned integers", where)
 	}
-	v, err := parseValue(p4info.Type{Bits: r.Bits}, value)
+	v, err := p4info.ParseValue(p4info.Type{Bits: r.Bits}, text)
 	if err != nil {
 		return nil, n.wrap(where+", value", err)
 	}

@@ -395,7 +395,7 @@ func (f *fake) Read(r *p4v1.ReadRequest, s p4v1.P4Runtime_ReadServer) error {
 			}
 		}
 		if t := q.GetTableEntry(); t != nil && t.IsDefaultAction && len(m.Entities) == 0 {
-			if a := initialDefault(d.info.Table(t.TableId)); a != nil {
+			if a := d.info.Table(t.TableId).InitialDefault(); a != nil {
 				m.Entities = append(m.Entities, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{
 					TableId: t.TableId, IsDefaultAction: true, Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}},
 				}}})

@@ -11,6 +11,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Learner makes a bridge of a device that tells which source addresses it sees
@@ -90,7 +91,7 @@ func entryFor(t *p4info.Table, a *p4info.ActionRef, p place, port uint32, idle t
 	}
 	return &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{
 		TableId: t.ID, Match: []*p4v1.FieldMatch{exact(t.Fields[0], p.vid), exact(t.Fields[1], p.mac)}, IdleTimeoutNs: int64(idle),
-		Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: &p4v1.Action{ActionId: a.ID, Params: []*p4v1.Action_Param{{ParamId: a.Params[0].ID, Value: portBytes(port)}}}}},
+		Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: &p4v1.Action{ActionId: a.ID, Params: []*p4v1.Action_Param{{ParamId: a.Params[0].ID, Value: value.Bytes(uint64(port))}}}}},
 	}}}
 }
 

@@ -17,6 +17,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/value"
 	"github.com/quillon/quillon/p4src"
 )
 
@@ -86,7 +87,7 @@ func genBytes(t *rapid.T, bits int) []byte {
 	if rapid.Bool().Draw(t, "small") {
 		v.And(v, big.NewInt(3))
 	}
-	return bytesOf(v.And(v, ones(bits)))
+	return value.Canonical(v.And(v, bigOnes(bits)).Bytes())
 }
 
 func genAction(t *rapid.T, a *p4info.Action) *p4v1.Action {
@@ -105,29 +106,29 @@ func genMatch(t *rapid.T, f *p4info.Field) *p4v1.FieldMatch {
 	}
 	switch f.Match {
 	case p4configv1.MatchField_EXACT:
-		m.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: bytesOf(v)}}
+		m.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: value.Canonical(v.Bytes())}}
 	case p4configv1.MatchField_OPTIONAL:
-		m.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: bytesOf(v)}}
+		m.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: value.Canonical(v.Bytes())}}
 	case p4configv1.MatchField_LPM:
 		n := rapid.IntRange(1, f.Type.Bits).Draw(t, "length")
-		v.AndNot(v, ones(f.Type.Bits-n))
-		m.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: bytesOf(v), PrefixLen: int32(n)}}
+		v.AndNot(v, bigOnes(f.Type.Bits-n))
+		m.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: value.Canonical(v.Bytes()), PrefixLen: int32(n)}}
 	case p4configv1.MatchField_TERNARY:
 		mask := new(big.Int).SetBytes(genBytes(t, f.Type.Bits))
 		if mask.Sign() == 0 {
 			return nil
 		}
 		v.And(v, mask)
-		m.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: bytesOf(v), Mask: bytesOf(mask)}}
+		m.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: value.Canonical(v.Bytes()), Mask: value.Canonical(mask.Bytes())}}
 	case p4configv1.MatchField_RANGE:
 		w := new(big.Int).SetBytes(genBytes(t, f.Type.Bits))
 		if v.Cmp(w) > 0 {
 			v, w = w, v
 		}
-		if v.Sign() == 0 && w.Cmp(ones(f.Type.Bits)) == 0 {
+		if v.Sign() == 0 && w.Cmp(bigOnes(f.Type.Bits)) == 0 {
 			return nil
 		}
-		m.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: bytesOf(v), High: bytesOf(w)}}
+		m.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: value.Canonical(v.Bytes()), High: value.Canonical(w.Bytes())}}
 	}
 	return m
 }
@@ -168,13 +169,13 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 	for range times(3) {
 		g := &p4v1.MulticastGroupEntry{MulticastGroupId: rapid.Uint32Range(1, 4).Draw(t, "id")}
 		for p := range times(3) {
-			g.Replicas = append(g.Replicas, &p4v1.Replica{PortKind: &p4v1.Replica_Port{Port: portBytes(uint32(p + 1))}, Instance: rapid.Uint32Range(0, 2).Draw(t, "instance")})
+			g.Replicas = append(g.Replicas, &p4v1.Replica{PortKind: &p4v1.Replica_Port{Port: value.Bytes(uint64(p + 1))}, Instance: rapid.Uint32Range(0, 2).Draw(t, "instance")})
 		}
 		add(multicast(g))
 	}
 	for range times(2) {
 		add(cloneSession(&p4v1.CloneSessionEntry{SessionId: rapid.Uint32Range(1, 4).Draw(t, "id"), PacketLengthBytes: int32(times(100)),
-			Replicas: []*p4v1.Replica{{PortKind: &p4v1.Replica_Port{Port: portBytes(510)}}}}))
+			Replicas: []*p4v1.Replica{{PortKind: &p4v1.Replica_Port{Port: value.Bytes(510)}}}}))
 	}
 	for _, d := range info.Digests {
 		add(&p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID, Config: &p4v1.DigestEntry_Config{
@@ -245,7 +246,7 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 				set := &p4v1.ActionProfileActionSet{}
 				for range 1 + times(2) {
 					set.ActionProfileActions = append(set.ActionProfileActions, &p4v1.ActionProfileAction{Action: genAction(t, act), Weight: int32(1 + times(3)),
-						WatchKind: &p4v1.ActionProfileAction_WatchPort{WatchPort: portBytes(uint32(times(500)))}})
+						WatchKind: &p4v1.ActionProfileAction_WatchPort{WatchPort: value.Bytes(uint64(times(500)))}})
 				}
 				e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileActionSet{ActionProfileActionSet: set}}
 			default:
@@ -257,7 +258,7 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 			act := tb.Actions[rapid.IntRange(0, len(tb.Actions)-1).Draw(t, "default action")]
 			if act.Scope != p4configv1.ActionRef_TABLE_ONLY {
 				a := genAction(t, act.Action)
-				if !proto.Equal(a, initialDefault(tb)) {
+				if !proto.Equal(a, tb.InitialDefault()) {
 					add(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: tb.ID, IsDefaultAction: true, Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}}}}})
 				}
 			}
@@ -282,7 +283,7 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 	for _, v := range info.ValueSets {
 		x := &p4v1.ValueSetEntry{ValueSetId: v.ID}
 		for n := range 1 + times(2) {
-			x.Members = append(x.Members, &p4v1.ValueSetMember{Match: []*p4v1.FieldMatch{{FieldId: 1, FieldMatchType: &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: portBytes(uint32(n))}}}}})
+			x.Members = append(x.Members, &p4v1.ValueSetMember{Match: []*p4v1.FieldMatch{{FieldId: 1, FieldMatchType: &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: value.Bytes(uint64(n))}}}}})
 		}
 		add(&p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: x}})
 	}
@@ -472,4 +473,9 @@ func TestOrderByReferences(t *testing.T) {
 	if len(d.Plan(Limits{})) != 4 {
 		t.Error("batches mix ranks")
 	}
+}
+
+// bigOnes is the greatest number of a width.
+func bigOnes(bits int) *big.Int {
+	return new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), uint(bits)), big.NewInt(1))
 }

@@ -14,6 +14,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Routes are what routers shall do, by device. On disk they are YAML:
@@ -783,7 +784,7 @@ func (r *Router) send(s *Session, port uint32, frame []byte) {
 	for _, f := range r.info.PacketOut.Fields {
 		v := []byte{0}
 		if strings.HasSuffix(f.Name, "port") {
-			v = portBytes(port)
+			v = value.Bytes(uint64(port))
 		}
 		p.Metadata = append(p.Metadata, &p4v1.PacketMetadata{MetadataId: f.ID, Value: v})
 	}

@@ -17,6 +17,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Query is one kind of entities that is read of a device at a time: a device that
@@ -449,7 +450,7 @@ func zeroData(d *p4v1.P4Data) bool {
 func normal(e *p4v1.Entity) {
 	replicas := func(list []*p4v1.Replica) {
 		for _, r := range list {
-			r.PortKind = &p4v1.Replica_Port{Port: portBytes(p4info.ReplicaPort(r))}
+			r.PortKind = &p4v1.Replica_Port{Port: value.Bytes(uint64(p4info.ReplicaPort(r)))}
 		}
 		slices.SortFunc(list, func(a, b *p4v1.Replica) int {
 			pa, pb := p4info.ReplicaPort(a), p4info.ReplicaPort(b)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/quillon/quillon/nf/value"
 )
 
 // node is a value of a YAML file with its place. Scalars are kept as they are
@@ -256,14 +258,15 @@ func intInto[T ~int32 | ~uint32 | ~int64 | ~uint64](p *T) func(*node) error {
 		if n.kind != scalar {
 			return fmt.Errorf("want a number, there is %s", n.kind)
 		}
-		v, _, err := parseNumber(n.text)
+		v, _, err := value.Parse(n.text)
 		if err != nil {
 			return err
 		}
-		if !v.IsUint64() || uint64(T(v.Uint64())) != v.Uint64() || T(v.Uint64()) < 0 {
+		x := value.Uint64(v)
+		if value.BitLen(v) > 64 || uint64(T(x)) != x || T(x) < 0 {
 			return fmt.Errorf("%s is too large", n.text)
 		}
-		*p = T(v.Uint64())
+		*p = T(x)
 		return nil
 	}
 }

@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"encoding/hex"
 	"os"
 	"strings"
 	"testing"
@@ -13,33 +12,6 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4info"
 )
-
-func TestValues(t *testing.T) {
-	for _, c := range []struct {
-		text string
-		bits int
-		want string // hexadecimal; "" is an error
-	}{
-		{"0", 9, "00"}, {"511", 9, "01ff"}, {"512", 9, ""}, {"0x1ff", 9, "01ff"}, {"0b11", 9, "03"}, {"0x0b11", 16, "0b11"}, {"0o17", 9, "0f"},
-		{"017", 9, "11"}, {"1_000", 10, "03e8"}, {"true", 1, "01"}, {"false", 8, "00"}, {"-1", 9, ""}, {"+1", 9, ""}, {"", 9, ""}, {"0x", 9, ""}, {"1.5", 9, ""}, {"_", 9, ""},
-		{"10.0.0.1", 32, "0a000001"}, {"10.0.0.1", 33, ""}, {"10.0.0", 32, ""}, {"0.0.0.0", 32, "00"},
-		{"::1", 128, "01"}, {"fe80::1", 128, "fe800000000000000000000000000001"}, {"fe80::1%eth0", 128, ""}, {"::1", 48, ""},
-		{"00:00:00:00:00:10", 48, "10"}, {"02-00-00-00-00-01", 48, "020000000001"}, {"02:00:00:00:00:01", 49, ""}, {"02:00:00:00:00", 48, ""},
-		{"hello", 8, ""}, {"hello", 0, "68656c6c6f"}, {"99999999999999999999999999", 64, ""},
-	} {
-		got, err := parseValue(p4info.Type{Bits: c.bits}, c.text)
-		if hex.EncodeToString(got) != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%q of %d bits: %x %v, want %q", c.text, c.bits, got, err, c.want)
-		}
-	}
-}
-
-// A string may be empty.
-func TestEmptyString(t *testing.T) {
-	if got, err := parseValue(p4info.Type{}, ""); err != nil || len(got) != 0 {
-		t.Errorf("%x, %v", got, err)
-	}
-}
 
 func TestMatches(t *testing.T) {
 	type kind = p4configv1.MatchField_MatchType

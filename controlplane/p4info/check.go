@@ -4,10 +4,13 @@ import (
 	"encoding/hex"
 	"math/bits"
 	"slices"
+	"strings"
 
 	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
+
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Update checks an update of a Write and gives its entity the canonical form:
@@ -23,188 +26,109 @@ func (i *Info) Update(u *p4v1.Update) error {
 		return invalid("the update has type %d: it may be INSERT, MODIFY or DELETE", u.GetType())
 	}
 	op := u.GetType()
-	onlyModify := func(what string) error {
-		if op != p4v1.Update_MODIFY {
-			return invalid("%s may only be modified", what)
-		}
-		return nil
+	x := Of(u.GetEntity())
+	switch x.Kind {
+	case KindNone:
+		return invalid("the update has no entity")
+	case KindEntry:
+		return i.tableEntry(op, x.Entry)
+	case KindMember:
+		return i.member(op, &x)
+	case KindGroup:
+		return i.group(op, &x)
+	case KindMulticast, KindClone, KindReplication:
+		return replication(op, &x)
+	case KindExtern:
+		return noExtern(&x)
+	case KindDirectCounter, KindDirectMeter:
+		return i.direct(op, &x)
 	}
-	switch e := u.GetEntity().GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return i.tableEntry(op, e.TableEntry)
-	case *p4v1.Entity_ActionProfileMember:
-		return i.member(op, e.ActionProfileMember)
-	case *p4v1.Entity_ActionProfileGroup:
-		return i.group(op, e.ActionProfileGroup)
-	case *p4v1.Entity_CounterEntry:
-		c := e.CounterEntry
-		a, err := i.cell("counter", i.Counter(c.GetCounterId()), c.GetCounterId(), c.GetIndex())
-		if err != nil {
-			return err
-		}
-		if err := onlyModify("counter " + a.Name); err != nil {
-			return err
-		}
-		return in("counter "+a.Name, checkCount(c.GetData()))
-	case *p4v1.Entity_DirectCounterEntry:
-		t, err := i.direct(e.DirectCounterEntry.GetTableEntry())
-		if err != nil {
-			return err
-		}
-		if t.Counter == nil {
-			return invalid("table %s has no direct counter", t.Name)
-		}
-		if err := onlyModify("a direct counter of table " + t.Name); err != nil {
-			return err
-		}
-		return in("table "+t.Name, checkCount(e.DirectCounterEntry.GetData()))
-	case *p4v1.Entity_MeterEntry:
-		m := e.MeterEntry
-		a, err := i.cell("meter", i.Meter(m.GetMeterId()), m.GetMeterId(), m.GetIndex())
-		if err != nil {
-			return err
-		}
-		if err := onlyModify("meter " + a.Name); err != nil {
-			return err
-		}
-		return in("meter "+a.Name, checkMeter(a.MeterType, m.GetConfig(), m.GetCounterData()))
-	case *p4v1.Entity_DirectMeterEntry:
-		t, err := i.direct(e.DirectMeterEntry.GetTableEntry())
-		if err != nil {
-			return err
-		}
-		if t.Meter == nil {
-			return invalid("table %s has no direct meter", t.Name)
-		}
-		if err := onlyModify("a direct meter of table " + t.Name); err != nil {
-			return err
-		}
-		return in("table "+t.Name, checkMeter(t.Meter.MeterType, e.DirectMeterEntry.GetConfig(), e.DirectMeterEntry.GetCounterData()))
-	case *p4v1.Entity_RegisterEntry:
-		r := e.RegisterEntry
-		a, err := i.cell("register", i.Register(r.GetRegisterId()), r.GetRegisterId(), r.GetIndex())
-		if err != nil {
-			return err
-		}
-		if err := onlyModify("register " + a.Name); err != nil {
-			return err
-		}
-		return in("register "+a.Name, i.data(a.Spec, r.GetData()))
-	case *p4v1.Entity_PacketReplicationEngineEntry:
-		return i.replication(op, e.PacketReplicationEngineEntry)
-	case *p4v1.Entity_ValueSetEntry:
-		v := e.ValueSetEntry
-		s := i.ValueSet(v.GetValueSetId())
-		if s == nil {
-			return refuse(notFound, "there is no value set 0x%08x", v.GetValueSetId())
-		}
-		if err := onlyModify("value set " + s.Name); err != nil {
-			return err
-		}
-		return in("value set "+s.Name, s.members(v))
-	case *p4v1.Entity_DigestEntry:
-		d := i.Digest(e.DigestEntry.GetDigestId())
-		if d == nil {
-			return refuse(notFound, "there is no digest 0x%08x", e.DigestEntry.GetDigestId())
-		}
-		c := e.DigestEntry.GetConfig()
-		if op != p4v1.Update_DELETE && (c.GetMaxTimeoutNs() < 0 || c.GetMaxListSize() < 0 || c.GetAckTimeoutNs() < 0) {
-			return invalid("digest %s: a configuration below 0", d.Name)
-		}
-		return nil
-	case *p4v1.Entity_ExternEntry:
-		return refuse(codes.Unimplemented, "there are no externs of type 0x%x", e.ExternEntry.GetExternTypeId())
+	o, err := i.object(&x)
+	if err != nil {
+		return err
 	}
-	return invalid("the update has no entity")
+	where := x.Kind.String() + " " + o.Name
+	if x.Always() && op != p4v1.Update_MODIFY {
+		return invalid("%s may only be modified", where)
+	}
+	switch x.Kind {
+	case KindCounter:
+		err = checkCount(x.Count)
+	case KindMeter:
+		err = checkMeter(i.Meter(o.ID).MeterType, x.Rates, x.Colours)
+	case KindRegister:
+		err = i.data(i.Register(o.ID).Spec, x.Data)
+	case KindValueSet:
+		err = i.ValueSet(o.ID).members(x.Values)
+	case KindDigest:
+		if c := x.Digest; op != p4v1.Update_DELETE && (c.GetMaxTimeoutNs() < 0 || c.GetMaxListSize() < 0 || c.GetAckTimeoutNs() < 0) {
+			err = invalid("a configuration below 0")
+		}
+	}
+	return in(where, err)
 }
 
 // Query checks an entity of a Read, and gives it the canonical form. An id of 0
 // reads all objects of the kind.
 func (i *Info) Query(q *p4v1.Entity) error {
-	unknown := func(kind string, id uint32) error { return refuse(notFound, "there is no %s 0x%08x", kind, id) }
-	index := func(kind string, of *Array, id uint32, x *p4v1.Index) error {
-		if id == 0 {
-			return nil
-		}
-		_, err := i.cell(kind, of, id, x)
-		return err
-	}
-	switch e := q.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return i.tableQuery(e.TableEntry)
-	case *p4v1.Entity_ActionProfileMember:
-		if id := e.ActionProfileMember.GetActionProfileId(); id != 0 && i.Profile(id) == nil {
-			return unknown("action profile", id)
-		}
-	case *p4v1.Entity_ActionProfileGroup:
-		id := e.ActionProfileGroup.GetActionProfileId()
-		if id == 0 {
-			break
-		}
-		p := i.Profile(id)
-		if p == nil {
-			return unknown("action profile", id)
-		}
-		if !p.Selector {
-			return invalid("action profile %s has no groups: it is no selector", p.Name)
-		}
-	case *p4v1.Entity_CounterEntry:
-		c := e.CounterEntry
-		return index("counter", i.Counter(c.GetCounterId()), c.GetCounterId(), c.GetIndex())
-	case *p4v1.Entity_MeterEntry:
-		m := e.MeterEntry
-		if m.GetCounterData() != nil {
-			return refuse(codes.Unimplemented, "meters do not count packets by colour")
-		}
-		return index("meter", i.Meter(m.GetMeterId()), m.GetMeterId(), m.GetIndex())
-	case *p4v1.Entity_RegisterEntry:
-		r := e.RegisterEntry
-		return index("register", i.Register(r.GetRegisterId()), r.GetRegisterId(), r.GetIndex())
-	case *p4v1.Entity_DirectCounterEntry:
-		te := e.DirectCounterEntry.GetTableEntry()
-		if te == nil {
-			return invalid("a direct counter is read by its table_entry")
-		}
-		if err := i.tableQuery(te); err != nil {
-			return err
-		}
-		if t := i.Table(te.GetTableId()); t != nil && t.Counter == nil {
-			return invalid("table %s has no direct counter", t.Name)
-		}
-	case *p4v1.Entity_DirectMeterEntry:
-		te := e.DirectMeterEntry.GetTableEntry()
-		if te == nil {
-			return invalid("a direct meter is read by its table_entry")
-		}
-		if e.DirectMeterEntry.GetCounterData() != nil {
-			return refuse(codes.Unimplemented, "meters do not count packets by colour")
-		}
-		if err := i.tableQuery(te); err != nil {
-			return err
-		}
-		if t := i.Table(te.GetTableId()); t != nil && t.Meter == nil {
-			return invalid("table %s has no direct meter", t.Name)
-		}
-	case *p4v1.Entity_PacketReplicationEngineEntry:
-		if e.PacketReplicationEngineEntry.GetType() == nil {
-			return invalid("the packet replication engine has multicast groups and clone sessions: ask for either")
-		}
-	case *p4v1.Entity_ValueSetEntry:
-		if id := e.ValueSetEntry.GetValueSetId(); id != 0 && i.ValueSet(id) == nil {
-			return unknown("value set", id)
-		}
-	case *p4v1.Entity_DigestEntry:
-		if id := e.DigestEntry.GetDigestId(); id != 0 && i.Digest(id) == nil {
-			return unknown("digest", id)
-		}
-	case *p4v1.Entity_ExternEntry:
-		if e.ExternEntry.GetExternTypeId() != 0 {
-			return refuse(codes.Unimplemented, "there are no externs of type 0x%x", e.ExternEntry.GetExternTypeId())
-		}
-	default:
+	x := Of(q)
+	switch x.Kind {
+	case KindNone:
 		return invalid("the request has no entity")
+	case KindEntry:
+		return i.tableQuery(x.Entry)
+	case KindDirectCounter, KindDirectMeter:
+		if x.Entry == nil {
+			return invalid("a %v is read by its table_entry", x.Kind)
+		}
+	case KindReplication:
+		return invalid("the packet replication engine has multicast groups and clone sessions: ask for either")
 	}
-	return nil
+	if x.Colours != nil {
+		return noColours()
+	}
+	if x.Entry != nil {
+		if err := i.tableQuery(x.Entry); err != nil {
+			return err
+		}
+		if t := i.Table(x.Object); t != nil && t.direct(x.Kind) == nil {
+			return invalid("table %s has no %v", t.Name, x.Kind)
+		}
+		return nil
+	}
+	if x.Object == 0 {
+		return nil
+	}
+	if x.Kind == KindExtern {
+		return noExtern(&x)
+	}
+	o, err := i.object(&x)
+	if err == nil && x.Kind == KindGroup && !i.Profile(o.ID).Selector {
+		err = invalid("action profile %s has no groups: it is no selector", o.Name)
+	}
+	return err
+}
+
+func noColours() error {
+	return refuse(codes.Unimplemented, "meters do not count packets by colour")
+}
+
+func noExtern(x *Entity) error {
+	return refuse(codes.Unimplemented, "there are no externs of type 0x%x", x.Object)
+}
+
+// object finds the object of an entity, and checks the index of a cell; without an index it is all cells.
+func (i *Info) object(x *Entity) (*Object, error) {
+	o, index := i.Object(x.Kind, x.Object), x.Index.GetIndex()
+	switch {
+	case o == nil:
+		return nil, refuse(notFound, "there is no %s 0x%08x", kinds[x.Kind].object, x.Object)
+	case index < 0:
+		return nil, invalid("%v %s: index %d", x.Kind, o.Name, index)
+	case x.Index != nil && index >= i.Array(o.ID).Size:
+		return nil, refuse(codes.OutOfRange, "%v %s: index %d, it has %d", x.Kind, o.Name, index, i.Array(o.ID).Size)
+	}
+	return o, nil
 }
 
 func (i *Info) tableQuery(e *p4v1.TableEntry) error {
@@ -402,94 +326,63 @@ func twice(list []*p4v1.FieldMatch, id uint32) bool {
 }
 
 // match checks one field of a key.
-func (f *Field) match(m *p4v1.FieldMatch) (err error) {
-	wrong := func(kind string) error {
-		return invalid("%s match, the field's is %s", kind, MatchName(f.Match))
+func (f *Field) match(m *p4v1.FieldMatch) error {
+	c := CondOf(m)
+	if c.Value == nil {
+		if _, other := m.GetFieldMatchType().(*p4v1.FieldMatch_Other); other {
+			return refuse(codes.Unimplemented, "a match of an unknown type")
+		}
+		return invalid("a match without a value")
+	}
+	if c.Match != f.Match {
+		return invalid("%s match, the field's is %s", [...]string{
+			configv1.MatchField_EXACT: "an exact", configv1.MatchField_OPTIONAL: "an optional", configv1.MatchField_LPM: "an LPM",
+			configv1.MatchField_TERNARY: "a ternary", configv1.MatchField_RANGE: "a range",
+		}[c.Match], MatchName(f.Match))
+	}
+	var err error
+	if *c.Value, err = f.Type.canonical(*c.Value); err != nil {
+		if c.Match == configv1.MatchField_RANGE {
+			err = in("low", err)
+		}
+		return err
+	}
+	if c.More != nil {
+		if *c.More, err = f.Type.canonical(*c.More); err != nil {
+			return in(map[bool]string{true: "high", false: "mask"}[c.Match == configv1.MatchField_RANGE], err)
+		}
 	}
 	bits := f.Type.Bits
-	switch x := m.GetFieldMatchType().(type) {
-	case *p4v1.FieldMatch_Exact_:
-		if f.Match != configv1.MatchField_EXACT {
-			return wrong("an exact")
-		}
-		x.Exact.Value, err = f.Type.canonical(x.Exact.GetValue())
-	case *p4v1.FieldMatch_Optional_:
-		if f.Match != configv1.MatchField_OPTIONAL {
-			return wrong("an optional")
-		}
-		x.Optional.Value, err = f.Type.canonical(x.Optional.GetValue())
-	case *p4v1.FieldMatch_Lpm:
-		if f.Match != configv1.MatchField_LPM {
-			return wrong("an LPM")
-		}
-		if x.Lpm.Value, err = f.Type.canonical(x.Lpm.GetValue()); err != nil {
-			return err
-		}
-		n := int(x.Lpm.GetPrefixLen())
-		switch {
+	switch c.Match {
+	case configv1.MatchField_LPM:
+		switch n := int(*c.Prefix); {
 		case n == 0:
 			return invalid("a prefix of length 0 matches everything: leave the field out")
 		case n < 0 || n > bits:
 			return invalid("a prefix of length %d, the field has %d bits", n, bits)
-		case trailingZeros(x.Lpm.Value) < bits-n:
-			return invalid("value 0x%s has bits behind its prefix of length %d", hex.EncodeToString(x.Lpm.Value), n)
+		case value.TrailingZeros(*c.Value) < bits-n:
+			return invalid("value 0x%x has bits behind its prefix of length %d", *c.Value, n)
 		}
-	case *p4v1.FieldMatch_Ternary_:
-		if f.Match != configv1.MatchField_TERNARY {
-			return wrong("a ternary")
-		}
-		if x.Ternary.Value, err = f.Type.canonical(x.Ternary.GetValue()); err != nil {
-			return err
-		}
-		if x.Ternary.Mask, err = f.Type.canonical(x.Ternary.GetMask()); err != nil {
-			return in("mask", err)
-		}
+	case configv1.MatchField_TERNARY:
 		switch {
-		case zero(x.Ternary.Mask):
+		case value.IsZero(*c.More):
 			return invalid("a mask of 0 matches everything: leave the field out")
-		case !within(x.Ternary.Value, x.Ternary.Mask):
-			return invalid("value 0x%s has bits outside of mask 0x%s", hex.EncodeToString(x.Ternary.Value), hex.EncodeToString(x.Ternary.Mask))
+		case !value.Within(*c.Value, *c.More):
+			return invalid("value 0x%x has bits outside of mask 0x%x", *c.Value, *c.More)
 		}
-	case *p4v1.FieldMatch_Range_:
-		if f.Match != configv1.MatchField_RANGE {
-			return wrong("a range")
-		}
-		if x.Range.Low, err = f.Type.canonical(x.Range.GetLow()); err != nil {
-			return in("low", err)
-		}
-		if x.Range.High, err = f.Type.canonical(x.Range.GetHigh()); err != nil {
-			return in("high", err)
-		}
+	case configv1.MatchField_RANGE:
 		switch {
-		case compare(x.Range.Low, x.Range.High) > 0:
-			return invalid("a range from 0x%s to 0x%s", hex.EncodeToString(x.Range.Low), hex.EncodeToString(x.Range.High))
-		case zero(x.Range.Low) && compare(x.Range.High, ones(bits)) == 0:
+		case value.Compare(*c.Value, *c.More) > 0:
+			return invalid("a range from 0x%x to 0x%x", *c.Value, *c.More)
+		case value.IsZero(*c.Value) && value.Compare(*c.More, value.Ones(bits)) == 0:
 			return invalid("a range of all values matches everything: leave the field out")
 		}
-	case *p4v1.FieldMatch_Other:
-		return refuse(codes.Unimplemented, "a match of an unknown type")
-	default:
-		return invalid("a match without a value")
 	}
-	return err
+	return nil
 }
 
 // MatchName is P4's name of a match kind.
-func MatchName(m configv1.MatchField_MatchType) string {
-	switch m {
-	case configv1.MatchField_EXACT:
-		return "exact"
-	case configv1.MatchField_LPM:
-		return "lpm"
-	case configv1.MatchField_TERNARY:
-		return "ternary"
-	case configv1.MatchField_RANGE:
-		return "range"
-	case configv1.MatchField_OPTIONAL:
-		return "optional"
-	}
-	return m.String()
-}
+func MatchName(m configv1.MatchField_MatchType) string { return strings.ToLower(m.String()) }
 
 // tableAction checks what an entry does.
 func (i *Info) tableAction(t *Table, a *p4v1.TableAction, isDefault bool) error {
@@ -558,6 +451,23 @@ func (t *Table) action(a *p4v1.Action, isDefault bool) error {
 		return refuse(codes.PermissionDenied, "action %s is for the default entry only", r.Name)
 	}
 	return in("action "+r.Name, r.params(a))
+}
+
+// InitialDefault is the table's default action before anybody sets another, in canonical form; nil: the P4Info does
+// not tell.
+func (t *Table) InitialDefault() *p4v1.Action {
+	d := t.Proto.GetInitialDefaultAction()
+	if d == nil {
+		return nil
+	}
+	a := &p4v1.Action{ActionId: d.ActionId}
+	for _, x := range d.Arguments {
+		a.Params = append(a.Params, &p4v1.Action_Param{ParamId: x.ParamId, Value: x.Value})
+	}
+	if r := t.ActionID(d.ActionId); r != nil {
+		_ = r.params(a) // what does not fit is left as it is
+	}
+	return a
 }
 
 // params checks an action's arguments, and puts them into the order of the
@@ -630,50 +540,51 @@ func (p *Profile) weights(list []int32, maxSize int32, tooMany codes.Code) error
 	return nil
 }
 
-func (i *Info) member(op p4v1.Update_Type, m *p4v1.ActionProfileMember) error {
-	p := i.Profile(m.GetActionProfileId())
-	if p == nil {
-		return refuse(notFound, "there is no action profile 0x%08x", m.GetActionProfileId())
+func (i *Info) member(op p4v1.Update_Type, x *Entity) error {
+	o, err := i.object(x)
+	if err != nil {
+		return err
 	}
-	if m.GetMemberId() == 0 {
+	p := i.Profile(o.ID)
+	switch {
+	case x.ID == 0:
 		return invalid("action profile %s: member 0: ids begin with 1", p.Name)
-	}
-	if op == p4v1.Update_DELETE {
+	case op == p4v1.Update_DELETE:
 		return nil
-	}
-	if m.GetAction() == nil {
-		return invalid("action profile %s, member %d: an action is missing", p.Name, m.GetMemberId())
-	}
-	if len(p.Tables) == 0 {
-		return invalid("action profile %s, member %d: no table uses it", p.Name, m.GetMemberId())
+	case x.Action == nil:
+		return invalid("action profile %s, member %d: an action is missing", p.Name, x.ID)
+	case len(p.Tables) == 0:
+		return invalid("action profile %s, member %d: no table uses it", p.Name, x.ID)
 	}
 	for _, t := range p.Tables { // any of them may use the member
-		if err := t.action(m.GetAction(), false); err != nil {
+		if err := t.action(x.Action, false); err != nil {
 			return in("action profile "+p.Name+", member: table "+t.Name, err)
 		}
 	}
 	return nil
 }
 
-func (i *Info) group(op p4v1.Update_Type, g *p4v1.ActionProfileGroup) error {
-	p := i.Profile(g.GetActionProfileId())
+func (i *Info) group(op p4v1.Update_Type, x *Entity) error {
+	o, err := i.object(x)
+	if err != nil {
+		return err
+	}
+	p := i.Profile(o.ID)
 	switch {
-	case p == nil:
-		return refuse(notFound, "there is no action profile 0x%08x", g.GetActionProfileId())
 	case !p.Selector:
 		return invalid("action profile %s has no groups: it is no selector", p.Name)
-	case g.GetGroupId() == 0:
+	case x.ID == 0:
 		return invalid("action profile %s: group 0: ids begin with 1", p.Name)
 	case op == p4v1.Update_DELETE:
 		return nil
 	}
 	where := "action profile " + p.Name + ", group"
-	if m := p.Proto.GetMaxGroupSize(); g.GetMaxSize() < 0 || m > 0 && g.GetMaxSize() > m {
-		return in(where, invalid("a maximum size of %d, the profile's is %d", g.GetMaxSize(), m))
+	if m := p.Proto.GetMaxGroupSize(); x.MaxSize < 0 || m > 0 && x.MaxSize > m {
+		return in(where, invalid("a maximum size of %d, the profile's is %d", x.MaxSize, m))
 	}
 	seen := map[uint32]bool{}
 	var weights []int32
-	for _, m := range g.GetMembers() {
+	for _, m := range x.Members {
 		if m.GetMemberId() == 0 {
 			return in(where, invalid("member 0: ids begin with 1"))
 		}
@@ -690,7 +601,7 @@ func (i *Info) group(op p4v1.Update_Type, g *p4v1.ActionProfileGroup) error {
 			w.WatchPort = c
 		}
 	}
-	return in(where, p.weights(weights, g.GetMaxSize(), codes.ResourceExhausted))
+	return in(where, p.weights(weights, x.MaxSize, codes.ResourceExhausted))
 }
 
 // port checks a port's number.
@@ -702,51 +613,50 @@ func port(v []byte) ([]byte, error) {
 }
 
 // PortNumber is the number of a port in a byte string of at most 32 bits.
-func PortNumber(v []byte) uint32 {
-	n := uint32(0)
-	for _, b := range v {
-		n = n<<8 | uint32(b)
-	}
-	return n
-}
+func PortNumber(v []byte) uint32 { return uint32(value.Uint64(v)) }
 
-// cell checks the index of an array's element; nil: all.
-func (i *Info) cell(kind string, a *Array, id uint32, x *p4v1.Index) (*Array, error) {
-	switch {
-	case a == nil:
-		return nil, refuse(notFound, "there is no %s 0x%08x", kind, id)
-	case x.GetIndex() < 0:
-		return nil, invalid("%s %s: index %d", kind, a.Name, x.GetIndex())
-	case x != nil && x.GetIndex() >= a.Size:
-		return nil, refuse(codes.OutOfRange, "%s %s: index %d, it has %d", kind, a.Name, x.GetIndex(), a.Size)
-	}
-	return a, nil
-}
-
-// direct checks the entry that a direct resource belongs to.
-func (i *Info) direct(e *p4v1.TableEntry) (*Table, error) {
+// direct checks a direct counter or meter, and the entry that it belongs to.
+func (i *Info) direct(op p4v1.Update_Type, x *Entity) error {
+	e := x.Entry
 	if e == nil {
-		return nil, invalid("the table_entry is missing")
+		return invalid("the table_entry is missing")
 	}
-	t := i.Table(e.GetTableId())
+	t := i.Table(x.Object)
 	if t == nil {
-		return nil, refuse(notFound, "there is no table 0x%08x", e.GetTableId())
+		return refuse(notFound, "there is no table 0x%08x", x.Object)
 	}
 	if e.GetIsDefaultAction() {
 		if len(e.GetMatch()) > 0 || e.GetPriority() != 0 {
-			return nil, invalid("table %s: the default entry has no match and no priority", t.Name)
+			return invalid("table %s: the default entry has no match and no priority", t.Name)
 		}
-		return t, nil
+	} else {
+		m, err := match(t.Fields, e.GetMatch())
+		if err != nil {
+			return in("table "+t.Name, err)
+		}
+		e.Match = m
+		if t.Priority != (e.GetPriority() > 0) {
+			return invalid("table %s: priority %d", t.Name, e.GetPriority())
+		}
 	}
-	m, err := match(t.Fields, e.GetMatch())
-	if err != nil {
-		return nil, in("table "+t.Name, err)
+	d := t.direct(x.Kind)
+	switch {
+	case d == nil:
+		return invalid("table %s has no %v", t.Name, x.Kind)
+	case op != p4v1.Update_MODIFY:
+		return invalid("a %v of table %s may only be modified", x.Kind, t.Name)
+	case x.Kind == KindDirectCounter:
+		return in("table "+t.Name, checkCount(x.Count))
 	}
-	e.Match = m
-	if t.Priority != (e.GetPriority() > 0) {
-		return nil, invalid("table %s: priority %d", t.Name, e.GetPriority())
+	return in("table "+t.Name, checkMeter(d.MeterType, x.Rates, x.Colours))
+}
+
+// direct is the table's direct counter or meter, by the kind of its entities; nil: it has none.
+func (t *Table) direct(k Kind) *Direct {
+	if k == KindDirectCounter {
+		return t.Counter
 	}
-	return t, nil
+	return t.Meter
 }
 
 func checkCount(c *p4v1.CounterData) error {
@@ -758,7 +668,7 @@ func checkCount(c *p4v1.CounterData) error {
 
 func checkMeter(t configv1.MeterSpec_Type, c *p4v1.MeterConfig, n *p4v1.MeterCounterData) error {
 	if n != nil {
-		return refuse(codes.Unimplemented, "meters do not count packets by colour")
+		return noColours()
 	}
 	if c == nil {
 		return nil
@@ -851,31 +761,18 @@ func canonicalSigned(v []byte, width int) ([]byte, error) {
 }
 
 // replication checks an entry of the packet replication engine.
-func (i *Info) replication(op p4v1.Update_Type, e *p4v1.PacketReplicationEngineEntry) error {
-	switch x := e.GetType().(type) {
-	case *p4v1.PacketReplicationEngineEntry_MulticastGroupEntry:
-		g := x.MulticastGroupEntry
-		if g.GetMulticastGroupId() == 0 {
-			return invalid("multicast group 0: ids begin with 1")
-		}
-		if op == p4v1.Update_DELETE {
-			return nil
-		}
-		return in("multicast group", replicas(g.GetReplicas()))
-	case *p4v1.PacketReplicationEngineEntry_CloneSessionEntry:
-		s := x.CloneSessionEntry
-		if s.GetSessionId() == 0 {
-			return invalid("clone session 0: ids begin with 1")
-		}
-		if op == p4v1.Update_DELETE {
-			return nil
-		}
-		if s.GetPacketLengthBytes() < 0 {
-			return invalid("clone session %d: a packet length of %d", s.GetSessionId(), s.GetPacketLengthBytes())
-		}
-		return in("clone session", replicas(s.GetReplicas()))
+func replication(op p4v1.Update_Type, x *Entity) error {
+	switch {
+	case x.Kind == KindReplication:
+		return invalid("neither a multicast group nor a clone session")
+	case x.ID == 0:
+		return invalid("%v 0: ids begin with 1", x.Kind)
+	case op == p4v1.Update_DELETE:
+		return nil
+	case x.Length < 0:
+		return invalid("%v %d: a packet length of %d", x.Kind, x.ID, x.Length)
 	}
-	return invalid("neither a multicast group nor a clone session")
+	return in(x.Kind.String(), replicas(x.Replicas))
 }
 
 // ReplicaPort is the port of a replica, however it is written.
@@ -912,12 +809,12 @@ func replicas(list []*p4v1.Replica) error {
 	return nil
 }
 
-func (s *ValueSet) members(e *p4v1.ValueSetEntry) error {
-	if s.Size > 0 && len(e.GetMembers()) > int(s.Size) {
-		return refuse(codes.ResourceExhausted, "%d members, it has room for %d", len(e.GetMembers()), s.Size)
+func (s *ValueSet) members(list []*p4v1.ValueSetMember) error {
+	if s.Size > 0 && len(list) > int(s.Size) {
+		return refuse(codes.ResourceExhausted, "%d members, it has room for %d", len(list), s.Size)
 	}
 	seen := map[string]bool{}
-	for _, m := range e.GetMembers() {
+	for _, m := range list {
 		list, err := match(s.Fields, m.GetMatch())
 		if err != nil {
 			return err

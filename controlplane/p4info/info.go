@@ -27,20 +27,22 @@ type Info struct {
 	// controller; nil: there is none.
 	PacketIn, PacketOut *Header
 
-	byID map[uint32]any
+	byID map[uint32]object
+	of   map[string][]*Object // by what they are called: counter, action profile
 }
+
+// object is what all objects are.
+type object interface{ object() *Object }
 
 // Object is what all objects have.
 type Object struct {
 	ID          uint32
 	Name, Alias string
 	Annotations []string
+	kind        string // what it is called: counter, action profile
 }
 
 func (o *Object) object() *Object { return o }
-
-// ObjectID is the object's id.
-func (o *Object) ObjectID() uint32 { return o.ID }
 
 // Field is a field of a key, a parameter of an action, or a metadata of a
 // packet header.
@@ -104,7 +106,6 @@ type Array struct {
 	CounterUnit configv1.CounterSpec_Unit
 	MeterUnit   configv1.MeterSpec_Unit
 	MeterType   configv1.MeterSpec_Type
-	kind        string
 }
 
 // Direct is a direct counter or a direct meter.
@@ -138,7 +139,7 @@ func New(p *configv1.P4Info) (*Info, error) {
 	if p == nil {
 		return nil, invalid("there is no P4Info")
 	}
-	i := &Info{Proto: p, byID: map[uint32]any{}}
+	i := &Info{Proto: p, byID: map[uint32]object{}, of: map[string][]*Object{}}
 	for _, step := range []func() error{i.addActions, i.addProfiles, i.addTables, i.addArrays, i.addDirect, i.addRest} {
 		if err := step(); err != nil {
 			return nil, err
@@ -148,8 +149,9 @@ func New(p *configv1.P4Info) (*Info, error) {
 }
 
 // add makes an object known.
-func (i *Info) add(kind string, o *Object, pre *configv1.Preamble, x any) error {
-	*o = Object{pre.GetId(), pre.GetName(), pre.GetAlias(), pre.GetAnnotations()}
+func (i *Info) add(kind string, pre *configv1.Preamble, x object) error {
+	o := x.object()
+	*o = Object{pre.GetId(), pre.GetName(), pre.GetAlias(), pre.GetAnnotations(), kind}
 	if o.ID == 0 {
 		return invalid("P4Info: %s %q has no id", kind, o.Name)
 	}
@@ -160,6 +162,7 @@ func (i *Info) add(kind string, o *Object, pre *configv1.Preamble, x any) error 
 		return invalid("P4Info: %s %s: its id 0x%08x is taken", kind, o.Name, o.ID)
 	}
 	i.byID[o.ID] = x
+	i.of[kind] = append(i.of[kind], o)
 	return nil
 }
 
@@ -191,7 +194,7 @@ func (i *Info) Translation(named string) *configv1.P4NewTypeTranslation {
 func (i *Info) addActions() error {
 	for _, p := range i.Proto.GetActions() {
 		a := &Action{Proto: p}
-		if err := i.add("action", &a.Object, p.GetPreamble(), a); err != nil {
+		if err := i.add("action", p.GetPreamble(), a); err != nil {
 			return err
 		}
 		for _, q := range p.GetParams() {
@@ -245,7 +248,7 @@ func (i *Info) matchFields(where string, list []*configv1.MatchField) ([]Field, 
 func (i *Info) addProfiles() error {
 	for _, p := range i.Proto.GetActionProfiles() {
 		x := &Profile{Proto: p, Selector: p.GetWithSelector()}
-		if err := i.add("action profile", &x.Object, p.GetPreamble(), x); err != nil {
+		if err := i.add("action profile", p.GetPreamble(), x); err != nil {
 			return err
 		}
 		i.Profiles = append(i.Profiles, x)
@@ -257,7 +260,7 @@ func (i *Info) addTables() error {
 	for _, p := range i.Proto.GetTables() {
 		t := &Table{Proto: p, Const: p.GetIsConstTable(), Size: p.GetSize(),
 			IdleTimeout: p.GetIdleTimeoutBehavior() == configv1.Table_NOTIFY_CONTROL}
-		if err := i.add("table", &t.Object, p.GetPreamble(), t); err != nil {
+		if err := i.add("table", p.GetPreamble(), t); err != nil {
 			return err
 		}
 		where := "table " + t.Name
@@ -284,8 +287,8 @@ func (i *Info) addTables() error {
 			}
 		}
 		if id := p.GetImplementationId(); id != 0 {
-			x, ok := i.byID[id].(*Profile)
-			if !ok {
+			x := i.Profile(id)
+			if x == nil {
 				return invalid("P4Info: %s: there is no action profile 0x%08x", where, id)
 			}
 			t.Profile = x
@@ -305,12 +308,11 @@ func (i *Info) addTables() error {
 
 func (i *Info) addArrays() error {
 	add := func(list *[]*Array, kind string, pre *configv1.Preamble, a *Array) error {
-		a.kind = kind
 		if a.Size < 0 {
 			return invalid("P4Info: %s %s: a size of %d", kind, pre.GetName(), a.Size)
 		}
 		*list = append(*list, a)
-		return i.add(kind, &a.Object, pre, a)
+		return i.add(kind, pre, a)
 	}
 	for _, p := range i.Proto.GetCounters() {
 		if err := add(&i.Counters, "counter", p.GetPreamble(), &Array{Size: p.GetSize(), CounterUnit: p.GetSpec().GetUnit()}); err != nil {
@@ -375,7 +377,7 @@ func (i *Info) addDirect() error {
 	}
 	for _, p := range i.Proto.GetDirectCounters() {
 		d := &Direct{CounterUnit: p.GetSpec().GetUnit()}
-		if err := i.add("direct counter", &d.Object, p.GetPreamble(), d); err != nil {
+		if err := i.add("direct counter", p.GetPreamble(), d); err != nil {
 			return err
 		}
 		if err := bind("direct counter", d, p.GetDirectTableId(), func(t *Table) **Direct { return &t.Counter }); err != nil {
@@ -385,7 +387,7 @@ func (i *Info) addDirect() error {
 	}
 	for _, p := range i.Proto.GetDirectMeters() {
 		d := &Direct{MeterUnit: p.GetSpec().GetUnit(), MeterType: p.GetSpec().GetType()}
-		if err := i.add("direct meter", &d.Object, p.GetPreamble(), d); err != nil {
+		if err := i.add("direct meter", p.GetPreamble(), d); err != nil {
 			return err
 		}
 		if err := bind("direct meter", d, p.GetDirectTableId(), func(t *Table) **Direct { return &t.Meter }); err != nil {
@@ -399,7 +401,7 @@ func (i *Info) addDirect() error {
 func (i *Info) addRest() error {
 	for _, p := range i.Proto.GetDigests() {
 		d := &Digest{Spec: p.GetTypeSpec()}
-		if err := i.add("digest", &d.Object, p.GetPreamble(), d); err != nil {
+		if err := i.add("digest", p.GetPreamble(), d); err != nil {
 			return err
 		}
 		d.Fields = i.members(d.Spec)
@@ -407,7 +409,7 @@ func (i *Info) addRest() error {
 	}
 	for _, p := range i.Proto.GetValueSets() {
 		v := &ValueSet{Size: p.GetSize()}
-		err := i.add("value set", &v.Object, p.GetPreamble(), v)
+		err := i.add("value set", p.GetPreamble(), v)
 		if err != nil {
 			return err
 		}
@@ -418,7 +420,7 @@ func (i *Info) addRest() error {
 	}
 	for _, p := range i.Proto.GetControllerPacketMetadata() {
 		h := &Header{}
-		if err := i.add("header", &h.Object, p.GetPreamble(), h); err != nil {
+		if err := i.add("header", p.GetPreamble(), h); err != nil {
 			return err
 		}
 		for _, m := range p.GetMetadata() {
@@ -484,7 +486,7 @@ func (i *Info) members(s *configv1.P4DataTypeSpec) []Field {
 }
 
 func find[T any](i *Info, id uint32) *T {
-	x, _ := i.byID[id].(*T)
+	x, _ := any(i.byID[id]).(*T)
 	return x
 }
 
@@ -494,22 +496,39 @@ func (i *Info) Action(id uint32) *Action     { return find[Action](i, id) }
 func (i *Info) Profile(id uint32) *Profile   { return find[Profile](i, id) }
 func (i *Info) Digest(id uint32) *Digest     { return find[Digest](i, id) }
 func (i *Info) ValueSet(id uint32) *ValueSet { return find[ValueSet](i, id) }
-func (i *Info) Counter(id uint32) *Array     { return i.array(id, "counter") }
-func (i *Info) Meter(id uint32) *Array       { return i.array(id, "meter") }
-func (i *Info) Register(id uint32) *Array    { return i.array(id, "register") }
+func (i *Info) Array(id uint32) *Array       { return find[Array](i, id) }
+func (i *Info) Counter(id uint32) *Array     { return i.array(id, KindCounter) }
+func (i *Info) Meter(id uint32) *Array       { return i.array(id, KindMeter) }
+func (i *Info) Register(id uint32) *Array    { return i.array(id, KindRegister) }
 
-func (i *Info) array(id uint32, kind string) *Array {
-	if a := find[Array](i, id); a != nil && a.kind == kind {
+func (i *Info) array(id uint32, k Kind) *Array {
+	if a := i.Array(id); a != nil && a.kind == kinds[k].object {
 		return a
 	}
 	return nil
+}
+
+// Object is the object of an id to which entities of a kind belong; nil: there is none.
+func (i *Info) Object(k Kind, id uint32) *Object {
+	if x := i.byID[id]; x != nil && x.object().kind == kinds[k].object {
+		return x.object()
+	}
+	return nil
+}
+
+// Objects are all objects to which entities of a kind belong, in the order of the message.
+func (i *Info) Objects(k Kind) []*Object { return i.of[kinds[k].object] }
+
+// Named finds one of these by its name, as ByName does.
+func (i *Info) Named(k Kind, name string) (*Object, error) {
+	return ByName(i.Objects(k), kinds[k].object, name)
 }
 
 // ByName finds an object in one of Info's lists: by its name, its alias, or the
 // end of its name after a dot, if only one has that.
 //
 //	t, err := p4info.ByName(info.Tables, "table", "ipv4_lpm")
-func ByName[T interface{ object() *Object }](list []T, kind, name string) (T, error) {
+func ByName[T object](list []T, kind, name string) (T, error) {
 	var found []T
 	for _, x := range list {
 		if x.object().Name == name {

@@ -1,187 +1,83 @@
 package p4info
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
 
+	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 )
-
-// Key names an entity within its device: two entities in canonical form have
-// the same Key if and only if a Write means the same thing by them. The first
-// byte says what kind of entity it is. An empty Key: of no entity.
-func Key(e *p4v1.Entity) string {
-	switch x := e.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return string(appendEntry([]byte{'t'}, x.TableEntry))
-	case *p4v1.Entity_DirectCounterEntry:
-		return string(appendEntry([]byte{'C'}, x.DirectCounterEntry.GetTableEntry()))
-	case *p4v1.Entity_DirectMeterEntry:
-		return string(appendEntry([]byte{'M'}, x.DirectMeterEntry.GetTableEntry()))
-	case *p4v1.Entity_ActionProfileMember:
-		return key('a', uint64(x.ActionProfileMember.GetActionProfileId()), uint64(x.ActionProfileMember.GetMemberId()))
-	case *p4v1.Entity_ActionProfileGroup:
-		return key('g', uint64(x.ActionProfileGroup.GetActionProfileId()), uint64(x.ActionProfileGroup.GetGroupId()))
-	case *p4v1.Entity_CounterEntry:
-		return key('c', uint64(x.CounterEntry.GetCounterId()), indexKey(x.CounterEntry.GetIndex()))
-	case *p4v1.Entity_MeterEntry:
-		return key('m', uint64(x.MeterEntry.GetMeterId()), indexKey(x.MeterEntry.GetIndex()))
-	case *p4v1.Entity_RegisterEntry:
-		return key('r', uint64(x.RegisterEntry.GetRegisterId()), indexKey(x.RegisterEntry.GetIndex()))
-	case *p4v1.Entity_ValueSetEntry:
-		return key('v', uint64(x.ValueSetEntry.GetValueSetId()), 0)
-	case *p4v1.Entity_DigestEntry:
-		return key('d', uint64(x.DigestEntry.GetDigestId()), 0)
-	case *p4v1.Entity_PacketReplicationEngineEntry:
-		switch y := x.PacketReplicationEngineEntry.GetType().(type) {
-		case *p4v1.PacketReplicationEngineEntry_MulticastGroupEntry:
-			return key('G', uint64(y.MulticastGroupEntry.GetMulticastGroupId()), 0)
-		case *p4v1.PacketReplicationEngineEntry_CloneSessionEntry:
-			return key('S', uint64(y.CloneSessionEntry.GetSessionId()), 0)
-		}
-	case *p4v1.Entity_ExternEntry:
-		return key('x', uint64(x.ExternEntry.GetExternTypeId()), uint64(x.ExternEntry.GetExternId()))
-	}
-	return ""
-}
-
-func indexKey(x *p4v1.Index) uint64 {
-	if x == nil {
-		return ^uint64(0)
-	}
-	return uint64(x.GetIndex())
-}
-
-func key(kind byte, a, b uint64) string {
-	k := binary.AppendUvarint([]byte{kind}, a)
-	return string(binary.AppendUvarint(k, b))
-}
-
-func appendEntry(k []byte, e *p4v1.TableEntry) []byte {
-	k = binary.BigEndian.AppendUint32(k, e.GetTableId())
-	if e.GetIsDefaultAction() {
-		return append(k, 'd')
-	}
-	k = binary.BigEndian.AppendUint32(k, uint32(e.GetPriority()))
-	return appendMatch(k, e.GetMatch())
-}
-
-func appendMatch(k []byte, list []*p4v1.FieldMatch) []byte {
-	bytes := func(v []byte) {
-		k = binary.AppendUvarint(k, uint64(len(v)))
-		k = append(k, v...)
-	}
-	for _, m := range list {
-		k = binary.AppendUvarint(k, uint64(m.GetFieldId()))
-		switch x := m.GetFieldMatchType().(type) {
-		case *p4v1.FieldMatch_Exact_:
-			bytes(x.Exact.GetValue())
-		case *p4v1.FieldMatch_Optional_:
-			bytes(x.Optional.GetValue())
-		case *p4v1.FieldMatch_Lpm:
-			bytes(x.Lpm.GetValue())
-			k = binary.AppendUvarint(k, uint64(uint32(x.Lpm.GetPrefixLen())))
-		case *p4v1.FieldMatch_Ternary_:
-			bytes(x.Ternary.GetValue())
-			bytes(x.Ternary.GetMask())
-		case *p4v1.FieldMatch_Range_:
-			bytes(x.Range.GetLow())
-			bytes(x.Range.GetHigh())
-		}
-	}
-	return k
-}
 
 // Text is an entity in one line, in names:
 //
 //	table router_ingress.ipv4_lpm hdr.ipv4.dst=10.0.0.0/8 -> set_next_hop(next_hop=1)
 func (i *Info) Text(e *p4v1.Entity) string {
-	index := func(x *p4v1.Index) string {
-		if x == nil {
-			return "[*]"
-		}
-		return fmt.Sprintf("[%d]", x.GetIndex())
+	x := Of(e)
+	if x.Kind == KindEntry {
+		return i.entryText(x.Entry)
 	}
-	name := func(id uint32) string {
-		if o, ok := i.byID[id].(interface{ object() *Object }); ok {
-			return o.object().Name
-		}
-		return fmt.Sprintf("0x%08x", id)
+	name := fmt.Sprintf("0x%08x", x.Object)
+	if o := i.byID[x.Object]; o != nil {
+		name = o.object().Name
 	}
-	switch x := e.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return i.entryText(x.TableEntry)
-	case *p4v1.Entity_DirectCounterEntry:
-		return "direct counter of " + i.entryText(x.DirectCounterEntry.GetTableEntry()) + countText(x.DirectCounterEntry.GetData())
-	case *p4v1.Entity_DirectMeterEntry:
-		return "direct meter of " + i.entryText(x.DirectMeterEntry.GetTableEntry()) + meterText(x.DirectMeterEntry.GetConfig())
-	case *p4v1.Entity_ActionProfileMember:
-		m := x.ActionProfileMember
-		s := fmt.Sprintf("action profile %s member %d", name(m.GetActionProfileId()), m.GetMemberId())
-		if m.GetAction() != nil {
-			s += " -> " + i.actionText(m.GetAction())
+	s := x.Kind.String() + " " + name
+	switch x.Kind {
+	case KindDirectCounter, KindDirectMeter:
+		return x.Kind.String() + " of " + i.entryText(x.Entry) + countText(x.Count) + meterText(x.Rates)
+	case KindMember, KindGroup:
+		s = fmt.Sprintf("action profile %s %v %d", name, x.Kind, x.ID)
+		if x.Action != nil {
+			s += " -> " + i.actionText(x.Action)
 		}
-		return s
-	case *p4v1.Entity_ActionProfileGroup:
-		g := x.ActionProfileGroup
-		s := fmt.Sprintf("action profile %s group %d", name(g.GetActionProfileId()), g.GetGroupId())
-		for n, m := range g.GetMembers() {
-			s += []string{", ", " -> members "}[b2i(n == 0)] + fmt.Sprint(m.GetMemberId())
-			if m.GetWeight() != 1 {
-				s += fmt.Sprintf("*%d", m.GetWeight())
+		for n, m := range x.Members {
+			if n == 0 {
+				s += " -> members "
+			} else {
+				s += ", "
 			}
+			s += fmt.Sprint(m.GetMemberId()) + weightText(m.GetWeight())
 		}
 		return s
-	case *p4v1.Entity_CounterEntry:
-		return "counter " + name(x.CounterEntry.GetCounterId()) + index(x.CounterEntry.GetIndex()) + countText(x.CounterEntry.GetData())
-	case *p4v1.Entity_MeterEntry:
-		return "meter " + name(x.MeterEntry.GetMeterId()) + index(x.MeterEntry.GetIndex()) + meterText(x.MeterEntry.GetConfig())
-	case *p4v1.Entity_RegisterEntry:
-		s := "register " + name(x.RegisterEntry.GetRegisterId()) + index(x.RegisterEntry.GetIndex())
-		if x.RegisterEntry.GetData() != nil {
-			s += " = " + DataText(x.RegisterEntry.GetData())
+	case KindCounter, KindMeter, KindRegister:
+		index := "[*]"
+		if x.Index != nil {
+			index = fmt.Sprintf("[%d]", x.Index.GetIndex())
+		}
+		s += index + countText(x.Count) + meterText(x.Rates)
+		if x.Data != nil {
+			s += " = " + DataText(x.Data)
 		}
 		return s
-	case *p4v1.Entity_ValueSetEntry:
-		v := x.ValueSetEntry
-		s := fmt.Sprintf("value set %s {", name(v.GetValueSetId()))
+	case KindValueSet:
 		var fields []Field
-		if vs := i.ValueSet(v.GetValueSetId()); vs != nil {
-			fields = vs.Fields
+		if v := i.ValueSet(x.Object); v != nil {
+			fields = v.Fields
 		}
-		for n, m := range v.GetMembers() {
-			if n > 0 {
-				s += "; "
-			}
-			s += matchText(fields, m.GetMatch())
+		var members []string
+		for _, m := range x.Values {
+			members = append(members, matchText(fields, m.GetMatch()))
 		}
-		return s + "}"
-	case *p4v1.Entity_DigestEntry:
-		s := "digest " + name(x.DigestEntry.GetDigestId())
-		if c := x.DigestEntry.GetConfig(); c != nil {
+		return s + " {" + strings.Join(members, "; ") + "}"
+	case KindDigest:
+		if c := x.Digest; c != nil {
 			s += fmt.Sprintf(" lists of %d, %d ns, acknowledged in %d ns", c.GetMaxListSize(), c.GetMaxTimeoutNs(), c.GetAckTimeoutNs())
 		}
 		return s
-	case *p4v1.Entity_PacketReplicationEngineEntry:
-		switch y := x.PacketReplicationEngineEntry.GetType().(type) {
-		case *p4v1.PacketReplicationEngineEntry_MulticastGroupEntry:
-			return fmt.Sprintf("multicast group %d", y.MulticastGroupEntry.GetMulticastGroupId()) + replicaText(y.MulticastGroupEntry.GetReplicas())
-		case *p4v1.PacketReplicationEngineEntry_CloneSessionEntry:
-			return fmt.Sprintf("clone session %d", y.CloneSessionEntry.GetSessionId()) + replicaText(y.CloneSessionEntry.GetReplicas())
-		}
+	case KindMulticast, KindClone:
+		return fmt.Sprintf("%v %d", x.Kind, x.ID) + replicaText(x.Replicas)
 	}
 	return "nothing"
 }
 
-func b2i(b bool) int {
-	if b {
-		return 1
+// weightText is a weight, as far as it is not 1.
+func weightText(w int32) string {
+	if w == 1 {
+		return ""
 	}
-	return 0
+	return fmt.Sprintf("*%d", w)
 }
 
 func countText(c *p4v1.CounterData) string {
@@ -288,20 +184,20 @@ func matchText(fields []Field, list []*p4v1.FieldMatch) string {
 // MatchText is the value that a field of a key is matched with: a value, for
 // LPM value/length, for ternary value&&&mask, for a range low..high.
 func (f *Field) MatchText(m *p4v1.FieldMatch) string {
-	v := func(b []byte) string { return FormatValue(f.Name, f.Type, b) }
-	switch x := m.GetFieldMatchType().(type) {
-	case *p4v1.FieldMatch_Exact_:
-		return v(x.Exact.GetValue())
-	case *p4v1.FieldMatch_Optional_:
-		return v(x.Optional.GetValue())
-	case *p4v1.FieldMatch_Lpm:
-		return fmt.Sprintf("%s/%d", v(x.Lpm.GetValue()), x.Lpm.GetPrefixLen())
-	case *p4v1.FieldMatch_Ternary_:
-		return v(x.Ternary.GetValue()) + "&&&0x" + hex.EncodeToString(x.Ternary.GetMask())
-	case *p4v1.FieldMatch_Range_:
-		return v(x.Range.GetLow()) + ".." + v(x.Range.GetHigh())
+	c := CondOf(m)
+	if c.Value == nil {
+		return "?"
 	}
-	return "?"
+	v := FormatValue(f.Name, f.Type, *c.Value)
+	switch c.Match {
+	case configv1.MatchField_LPM:
+		return fmt.Sprintf("%s/%d", v, *c.Prefix)
+	case configv1.MatchField_TERNARY:
+		return v + "&&&0x" + hex.EncodeToString(*c.More)
+	case configv1.MatchField_RANGE:
+		return v + ".." + FormatValue(f.Name, f.Type, *c.More)
+	}
+	return v
 }
 
 func (i *Info) tableActionText(a *p4v1.TableAction) string {
@@ -315,11 +211,7 @@ func (i *Info) tableActionText(a *p4v1.TableAction) string {
 	case *p4v1.TableAction_ActionProfileActionSet:
 		var s []string
 		for _, y := range x.ActionProfileActionSet.GetActionProfileActions() {
-			t := i.actionText(y.GetAction())
-			if y.GetWeight() != 1 {
-				t += fmt.Sprintf("*%d", y.GetWeight())
-			}
-			s = append(s, t)
+			s = append(s, i.actionText(y.GetAction())+weightText(y.GetWeight()))
 		}
 		return "{" + strings.Join(s, ", ") + "}"
 	}

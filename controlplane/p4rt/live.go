@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/clock"
 )
 
@@ -113,7 +114,7 @@ func (d *device) idle(entries []*p4v1.TableEntry) {
 		}
 		var mine []*p4v1.TableEntry
 		for _, e := range entries {
-			if r.scope.allows(p.Info(), &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}) {
+			if r.scope.allows(p.Info(), p4info.EntryOf(e)) {
 				mine = append(mine, e)
 			}
 		}

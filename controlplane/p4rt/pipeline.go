@@ -150,14 +150,21 @@ func carry(old, new Pipeline) error {
 		}
 		return flush()
 	}
-	for _, o := range i.Profiles {
-		if err := read(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{ActionProfileId: o.ID}}}, p4v1.Update_INSERT); err != nil {
-			return err
-		}
-		if o.Selector {
-			if err := read(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: &p4v1.ActionProfileGroup{ActionProfileId: o.ID}}}, p4v1.Update_INSERT); err != nil {
+	// all reads everything of a kind.
+	all := func(k p4info.Kind, op p4v1.Update_Type) error {
+		for _, o := range i.Objects(k) {
+			if k == p4info.KindGroup && !i.Profile(o.ID).Selector {
+				continue
+			}
+			if err := read(p4info.Entity{Kind: k, Object: o.ID}.Message(), op); err != nil {
 				return err
 			}
+		}
+		return nil
+	}
+	for _, k := range []p4info.Kind{p4info.KindMember, p4info.KindGroup} {
+		if err := all(k, p4v1.Update_INSERT); err != nil {
+			return err
 		}
 	}
 	for _, o := range i.Tables {
@@ -173,42 +180,27 @@ func carry(old, new Pipeline) error {
 			if err := clearTable(new, o.ID); err != nil {
 				return err
 			}
-			if err := read(entity(q), p4v1.Update_INSERT); err != nil {
+			if err := read(p4info.EntryOf(q), p4v1.Update_INSERT); err != nil {
 				return err
 			}
 		}
 		if o.ConstDefault == nil && o.Profile == nil {
-			if err := read(entity(&p4v1.TableEntry{TableId: o.ID, IsDefaultAction: true}), p4v1.Update_MODIFY); err != nil {
+			if err := read(p4info.EntryOf(&p4v1.TableEntry{TableId: o.ID, IsDefaultAction: true}), p4v1.Update_MODIFY); err != nil {
 				return err
 			}
 		}
 	}
-	for _, q := range []*p4v1.PacketReplicationEngineEntry{
-		{Type: &p4v1.PacketReplicationEngineEntry_MulticastGroupEntry{MulticastGroupEntry: &p4v1.MulticastGroupEntry{}}},
-		{Type: &p4v1.PacketReplicationEngineEntry_CloneSessionEntry{CloneSessionEntry: &p4v1.CloneSessionEntry{}}},
-	} {
-		if err := read(&p4v1.Entity{Entity: &p4v1.Entity_PacketReplicationEngineEntry{PacketReplicationEngineEntry: q}}, p4v1.Update_INSERT); err != nil {
+	for _, k := range []p4info.Kind{p4info.KindMulticast, p4info.KindClone} {
+		if err := read(p4info.Entity{Kind: k}.Message(), p4v1.Update_INSERT); err != nil {
 			return err
 		}
 	}
-	for _, o := range i.ValueSets {
-		if err := read(&p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: &p4v1.ValueSetEntry{ValueSetId: o.ID}}}, p4v1.Update_MODIFY); err != nil {
-			return err
-		}
+	if err := all(p4info.KindValueSet, p4v1.Update_MODIFY); err != nil {
+		return err
 	}
 	strict = false
-	for _, o := range i.Meters {
-		if err := read(&p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: o.ID}}}, p4v1.Update_MODIFY); err != nil {
-			return err
-		}
-	}
-	for _, o := range i.Counters {
-		if err := read(&p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: o.ID}}}, p4v1.Update_MODIFY); err != nil {
-			return err
-		}
-	}
-	for _, o := range i.Registers {
-		if err := read(&p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{RegisterId: o.ID}}}, p4v1.Update_MODIFY); err != nil {
+	for _, k := range []p4info.Kind{p4info.KindMeter, p4info.KindCounter, p4info.KindRegister} {
+		if err := all(k, p4v1.Update_MODIFY); err != nil {
 			return err
 		}
 	}
@@ -222,7 +214,7 @@ func clearTable(p Pipeline, table uint32) error {
 		return nil
 	}
 	var gone []*p4v1.Update
-	err := p.Read(entity(&p4v1.TableEntry{TableId: table}), func(e *p4v1.Entity) error {
+	err := p.Read(p4info.EntryOf(&p4v1.TableEntry{TableId: table}), func(e *p4v1.Entity) error {
 		if !e.GetTableEntry().GetIsConst() {
 			gone = append(gone, &p4v1.Update{Type: p4v1.Update_DELETE, Entity: e})
 		}

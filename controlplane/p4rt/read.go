@@ -108,87 +108,42 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 
 // read answers one query, which has been checked.
 func (d *device) read(p Pipeline, q *p4v1.Entity, yield func(*p4v1.Entity) error) error {
-	i := p.Info()
-	switch x := q.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		if x.TableEntry.GetTableId() != 0 {
-			return readTable(p, x.TableEntry, yield)
+	x := p4info.Of(q)
+	switch x.Kind {
+	case p4info.KindMulticast, p4info.KindClone:
+		return p.Read(q, yield)
+	case p4info.KindExtern:
+		return nil
+	case p4info.KindDirectCounter, p4info.KindDirectMeter:
+		return d.readDirect(p, &x, yield)
+	}
+	for _, o := range p.Info().Objects(x.Kind) {
+		if x.Object != 0 && x.Object != o.ID {
+			continue
 		}
-		for _, t := range i.Tables {
-			e := proto.CloneOf(x.TableEntry)
-			e.TableId = t.ID
-			if !t.IdleTimeout {
+		one := p4info.Entity{Kind: x.Kind, Object: o.ID, ID: x.ID, Index: x.Index}
+		var err error
+		switch x.Kind {
+		case p4info.KindEntry:
+			e := proto.CloneOf(x.Entry)
+			e.TableId = o.ID
+			if !p.Info().Table(o.ID).IdleTimeout {
 				e.TimeSinceLastHit = nil
 			}
-			if err := readTable(p, e, yield); err != nil {
-				return err
+			err = readTable(p, e, yield)
+		case p4info.KindDigest:
+			if one.Digest = d.digestConfigs()[o.ID]; one.Digest != nil {
+				err = yield(one.Message())
 			}
+		case p4info.KindGroup:
+			if p.Info().Profile(o.ID).Selector {
+				err = p.Read(one.Message(), yield)
+			}
+		default:
+			err = p.Read(one.Message(), yield)
 		}
-		return nil
-	case *p4v1.Entity_DirectCounterEntry:
-		return d.readDirect(p, x.DirectCounterEntry.GetTableEntry(), func(t *p4info.Table) bool { return t.Counter != nil }, func(e *p4v1.TableEntry) {
-			e.CounterData = &p4v1.CounterData{}
-		}, func(key, e *p4v1.TableEntry) *p4v1.Entity {
-			return &p4v1.Entity{Entity: &p4v1.Entity_DirectCounterEntry{DirectCounterEntry: &p4v1.DirectCounterEntry{TableEntry: key, Data: e.GetCounterData()}}}
-		}, yield)
-	case *p4v1.Entity_DirectMeterEntry:
-		return d.readDirect(p, x.DirectMeterEntry.GetTableEntry(), func(t *p4info.Table) bool { return t.Meter != nil }, func(e *p4v1.TableEntry) {
-			e.MeterConfig = &p4v1.MeterConfig{}
-		}, func(key, e *p4v1.TableEntry) *p4v1.Entity {
-			return &p4v1.Entity{Entity: &p4v1.Entity_DirectMeterEntry{DirectMeterEntry: &p4v1.DirectMeterEntry{TableEntry: key, Config: e.GetMeterConfig()}}}
-		}, yield)
-	case *p4v1.Entity_ActionProfileMember:
-		return each(i.Profiles, x.ActionProfileMember.GetActionProfileId(), func(o *p4info.Profile) error {
-			return p.Read(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{
-				ActionProfileId: o.ID, MemberId: x.ActionProfileMember.GetMemberId()}}}, yield)
-		})
-	case *p4v1.Entity_ActionProfileGroup:
-		return each(i.Profiles, x.ActionProfileGroup.GetActionProfileId(), func(o *p4info.Profile) error {
-			if !o.Selector {
-				return nil
-			}
-			return p.Read(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: &p4v1.ActionProfileGroup{
-				ActionProfileId: o.ID, GroupId: x.ActionProfileGroup.GetGroupId()}}}, yield)
-		})
-	case *p4v1.Entity_CounterEntry:
-		return each(i.Counters, x.CounterEntry.GetCounterId(), func(o *p4info.Array) error {
-			return p.Read(&p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: o.ID, Index: x.CounterEntry.GetIndex()}}}, yield)
-		})
-	case *p4v1.Entity_MeterEntry:
-		return each(i.Meters, x.MeterEntry.GetMeterId(), func(o *p4info.Array) error {
-			return p.Read(&p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: o.ID, Index: x.MeterEntry.GetIndex()}}}, yield)
-		})
-	case *p4v1.Entity_RegisterEntry:
-		return each(i.Registers, x.RegisterEntry.GetRegisterId(), func(o *p4info.Array) error {
-			return p.Read(&p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{RegisterId: o.ID, Index: x.RegisterEntry.GetIndex()}}}, yield)
-		})
-	case *p4v1.Entity_ValueSetEntry:
-		return each(i.ValueSets, x.ValueSetEntry.GetValueSetId(), func(o *p4info.ValueSet) error {
-			return p.Read(&p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: &p4v1.ValueSetEntry{ValueSetId: o.ID}}}, yield)
-		})
-	case *p4v1.Entity_DigestEntry:
-		configs := d.digestConfigs()
-		return each(i.Digests, x.DigestEntry.GetDigestId(), func(o *p4info.Digest) error {
-			if configs[o.ID] == nil {
-				return nil
-			}
-			return yield(&p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: o.ID, Config: configs[o.ID]}}})
-		})
-	case *p4v1.Entity_PacketReplicationEngineEntry:
-		return p.Read(q, yield)
-	case *p4v1.Entity_ExternEntry:
-		return nil
-	}
-	return refusal(codes.InvalidArgument, "the request has no entity")
-}
-
-// each calls f for the object of an id, or for all when it is 0.
-func each[T interface{ ObjectID() uint32 }](list []T, id uint32, f func(T) error) error {
-	for _, o := range list {
-		if id == 0 || o.ObjectID() == id {
-			if err := f(o); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -200,11 +155,11 @@ func readTable(p Pipeline, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) e
 	var key string
 	one := len(q.GetMatch()) > 0
 	if one {
-		key = p4info.Key(entity(&p4v1.TableEntry{TableId: t.ID, Match: q.GetMatch()}))
+		key = p4info.Key(p4info.EntryOf(&p4v1.TableEntry{TableId: t.ID, Match: q.GetMatch()}))
 	}
-	return p.Read(entity(q), func(x *p4v1.Entity) error {
+	return p.Read(p4info.EntryOf(q), func(x *p4v1.Entity) error {
 		e := x.GetTableEntry()
-		if one && key != p4info.Key(entity(&p4v1.TableEntry{TableId: t.ID, Match: e.GetMatch()})) {
+		if one && key != p4info.Key(p4info.EntryOf(&p4v1.TableEntry{TableId: t.ID, Match: e.GetMatch()})) {
 			return nil
 		}
 		if id := q.GetAction().GetAction().GetActionId(); id != 0 && e.GetAction().GetAction().GetActionId() != id ||
@@ -220,24 +175,31 @@ func readTable(p Pipeline, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) e
 	})
 }
 
-func entity(e *p4v1.TableEntry) *p4v1.Entity {
-	return &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
-}
-
-// readDirect reads direct resources with their entries.
-func (d *device) readDirect(p Pipeline, q *p4v1.TableEntry, has func(*p4info.Table) bool, ask func(*p4v1.TableEntry), with func(key, e *p4v1.TableEntry) *p4v1.Entity, yield func(*p4v1.Entity) error) error {
-	found := false
+// readDirect reads direct counters or meters with their entries.
+func (d *device) readDirect(p Pipeline, x *p4info.Entity, yield func(*p4v1.Entity) error) error {
+	found, q := false, x.Entry
 	for _, t := range p.Info().Tables {
-		if q.GetTableId() != 0 && t.ID != q.GetTableId() || !has(t) {
+		counter := x.Kind == p4info.KindDirectCounter
+		if q.GetTableId() != 0 && t.ID != q.GetTableId() || counter && t.Counter == nil || !counter && t.Meter == nil {
 			continue
 		}
-		ask0 := &p4v1.TableEntry{TableId: t.ID, Match: q.GetMatch(), Priority: q.GetPriority(), IsDefaultAction: q.GetIsDefaultAction()}
-		ask(ask0)
-		err := readTable(p, ask0, func(x *p4v1.Entity) error {
+		ask := &p4v1.TableEntry{TableId: t.ID, Match: q.GetMatch(), Priority: q.GetPriority(), IsDefaultAction: q.GetIsDefaultAction()}
+		if counter {
+			ask.CounterData = &p4v1.CounterData{}
+		} else {
+			ask.MeterConfig = &p4v1.MeterConfig{}
+		}
+		err := readTable(p, ask, func(y *p4v1.Entity) error {
 			found = true
-			e := x.GetTableEntry()
-			key := &p4v1.TableEntry{TableId: e.GetTableId(), Match: e.GetMatch(), Priority: e.GetPriority(), IsDefaultAction: e.GetIsDefaultAction()}
-			return yield(with(key, e))
+			e := y.GetTableEntry()
+			one := p4info.Entity{Kind: x.Kind, Entry: &p4v1.TableEntry{
+				TableId: e.GetTableId(), Match: e.GetMatch(), Priority: e.GetPriority(), IsDefaultAction: e.GetIsDefaultAction()}}
+			if counter {
+				one.Count = e.GetCounterData()
+			} else {
+				one.Rates = e.GetMeterConfig()
+			}
+			return yield(one.Message())
 		})
 		if err != nil {
 			return err

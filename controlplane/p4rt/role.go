@@ -100,57 +100,20 @@ func (s *scope) allows(i *p4info.Info, e *p4v1.Entity) bool {
 	if s == nil {
 		return true
 	}
-	table := func(id uint32) bool {
-		t := i.Table(id)
-		return t != nil && s.has(&t.Object)
-	}
-	direct := func(id uint32, of func(*p4info.Table) *p4info.Direct) bool {
-		t := i.Table(id)
-		if t == nil {
-			return false
-		}
-		d := of(t)
-		return s.has(&t.Object) || d != nil && s.has(&d.Object)
-	}
-	array := func(a *p4info.Array) bool { return a != nil && s.has(&a.Object) }
-	profile := func(id uint32) bool {
-		p := i.Profile(id)
-		return p != nil && s.has(&p.Object)
-	}
-	switch x := e.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return table(x.TableEntry.GetTableId())
-	case *p4v1.Entity_DirectCounterEntry:
-		return direct(x.DirectCounterEntry.GetTableEntry().GetTableId(), func(t *p4info.Table) *p4info.Direct { return t.Counter })
-	case *p4v1.Entity_DirectMeterEntry:
-		return direct(x.DirectMeterEntry.GetTableEntry().GetTableId(), func(t *p4info.Table) *p4info.Direct { return t.Meter })
-	case *p4v1.Entity_ActionProfileMember:
-		return profile(x.ActionProfileMember.GetActionProfileId())
-	case *p4v1.Entity_ActionProfileGroup:
-		return profile(x.ActionProfileGroup.GetActionProfileId())
-	case *p4v1.Entity_CounterEntry:
-		return array(i.Counter(x.CounterEntry.GetCounterId()))
-	case *p4v1.Entity_MeterEntry:
-		return array(i.Meter(x.MeterEntry.GetMeterId()))
-	case *p4v1.Entity_RegisterEntry:
-		return array(i.Register(x.RegisterEntry.GetRegisterId()))
-	case *p4v1.Entity_ValueSetEntry:
-		v := i.ValueSet(x.ValueSetEntry.GetValueSetId())
-		return v != nil && s.has(&v.Object)
-	case *p4v1.Entity_DigestEntry:
-		return s.allowsDigest(i, x.DigestEntry.GetDigestId())
-	case *p4v1.Entity_PacketReplicationEngineEntry:
+	x := p4info.Of(e)
+	switch t := i.Table(x.Object); {
+	case x.Kind == p4info.KindMulticast || x.Kind == p4info.KindClone || x.Kind == p4info.KindReplication:
 		return s.Replication
+	case x.Kind == p4info.KindDirectCounter && t != nil && t.Counter != nil && s.has(&t.Counter.Object):
+		return true
+	case x.Kind == p4info.KindDirectMeter && t != nil && t.Meter != nil && s.has(&t.Meter.Object):
+		return true
 	}
-	return false
+	return s.has(i.Object(x.Kind, x.Object))
 }
 
 func (s *scope) allowsDigest(i *p4info.Info, id uint32) bool {
-	if s == nil {
-		return true
-	}
-	d := i.Digest(id)
-	return d != nil && s.has(&d.Object)
+	return s == nil || s.has(i.Object(p4info.KindDigest, id))
 }
 
 func (s *scope) packetIn() bool  { return s == nil || s.PacketIn }

@@ -11,6 +11,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Match is how a field of a key is compared.
@@ -24,17 +26,16 @@ const (
 	Optional
 )
 
-// Form is how people write a value.
+// Form is how people write a value. Of Words Bits is 0, and the value a text of at most
+// MaxWords bytes; a key of it is Exact or Optional.
 type Form uint8
 
 const (
-	Decimal Form = iota
-	Hex
-	IP  // 32 bits: IPv4; 128: IPv6
-	MAC // 48 bits
-	// Words are no number but a text of at most MaxWords bytes: Bits is 0, and a key
-	// of it is Exact or Optional.
-	Words
+	Decimal = Form(value.Decimal)
+	Hex     = Form(value.Hex)
+	IP      = Form(value.IP)
+	MAC     = Form(value.MAC)
+	Words   = Form(value.Words)
 )
 
 // MaxWords is how many bytes a text has at most.

@@ -3,12 +3,11 @@ package table
 import (
 	"fmt"
 	"maps"
-	"math/big"
-	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Text is an entry, or a default action, in words.
@@ -22,26 +21,22 @@ type Text struct {
 
 // Value is v in the field's form.
 func (f *Field) Value(v Value) string {
-	switch {
-	case f.Form == Words:
+	if f.Form == Words {
 		return v.Str()
-	case f.Form == IP && (f.Bits == 32 || f.Bits == 128):
-		return v.Addr(f.Bits).String()
-	case f.Form == MAC && f.Bits == 48:
-		b := v.Lo
-		return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", b>>40&255, b>>32&255, b>>24&255, b>>16&255, b>>8&255, b&255)
-	case f.Form == Hex:
-		return "0x" + v.big().Text(16)
 	}
-	return v.big().Text(10)
+	return value.Format(value.Form(f.Form), f.Bits, v.Bytes())
 }
 
-func (v Value) big() *big.Int { return new(big.Int).SetBytes(v.Bytes()) }
-
-// Parse reads a value: an address, or a number in decimal, or with 0x, 0o or 0b
-// in another base. A text is taken as it is.
+// Parse reads a value, as value.Parse does. A text is taken as it is.
 func (f *Field) Parse(s string) (Value, error) {
-	bad := func() (Value, error) {
+	if f.Form == Words {
+		if len(s) > MaxWords {
+			return Value{}, Errorf(Invalid, "%s is longer than %d bytes", f.Name, MaxWords)
+		}
+		return String(s), nil
+	}
+	b, err := value.ParseBits(s, f.Bits)
+	if err != nil {
 		want := "a number"
 		switch {
 		case f.Form == IP && f.Bits == 32:
@@ -53,31 +48,7 @@ func (f *Field) Parse(s string) (Value, error) {
 		}
 		return Value{}, Errorf(Invalid, "%s=%s: want %s of %d bits", f.Name, s, want, f.Bits)
 	}
-	if f.Form == Words {
-		if len(s) > MaxWords {
-			return Value{}, Errorf(Invalid, "%s is longer than %d bytes", f.Name, MaxWords)
-		}
-		return String(s), nil
-	}
-	if f.Form == IP {
-		if a, err := netip.ParseAddr(s); err == nil {
-			if a.BitLen() != f.Bits || a.Zone() != "" {
-				return bad()
-			}
-			return Addr(a), nil
-		}
-	}
-	if f.Form == MAC {
-		if m, err := net.ParseMAC(s); err == nil && len(m)*8 == f.Bits {
-			v, _ := FromBytes(m)
-			return v, nil
-		}
-	}
-	n, ok := new(big.Int).SetString(s, 0)
-	if !ok || n.Sign() < 0 || n.BitLen() > f.Bits {
-		return bad()
-	}
-	v, _ := FromBytes(append([]byte{0}, n.Bytes()...))
+	v, _ := FromBytes(b)
 	return v, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"unique"
+
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Value is a number of up to 128 bits, or a text (of a field whose Form is Words).
@@ -90,11 +92,7 @@ func (v Value) Bytes() []byte {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:], v.Hi)
 	binary.BigEndian.PutUint64(b[8:], v.Lo)
-	n := 0
-	for n < 15 && b[n] == 0 {
-		n++
-	}
-	return b[n:]
+	return value.Canonical(b[:])
 }
 
 // FromBytes reads what Bytes writes, with any number of leading zeros; false

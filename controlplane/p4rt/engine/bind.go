@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/value"
 )
 
 func refuse(c codes.Code, format string, args ...any) error {
@@ -75,165 +77,9 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 	if b.names, err = translations(i); err != nil {
 		return nil, err
 	}
-	mismatch := func(format string, args ...any) error {
-		return refuse(codes.InvalidArgument, "P4Info and program differ: "+format, args...)
-	}
-	params := map[string][]p4.FieldInfo{}
-	for _, a := range prog.Actions() {
-		params[a.Name] = a.Params
-	}
-	for _, a := range i.Actions {
-		ps, ok := params[a.Name]
-		if !ok {
-			continue // of a table that was optimised away
-		}
-		if len(ps) != len(a.Params) {
-			return nil, mismatch("action %s takes %d parameters, in the program %d", a.Name, len(a.Params), len(ps))
-		}
-		for n, p := range a.Params {
-			s, err := b.slot("action "+a.Name+", parameter "+p.Name, p.Type, ps[n].Bits)
-			if err != nil {
-				return nil, err
-			}
-			// A translated value may be wider than the program's.
-			if s == nil && p.Type.Bits != ps[n].Bits {
-				return nil, mismatch("action %s, parameter %s has %d bits, in the program %d", a.Name, p.Name, p.Type.Bits, ps[n].Bits)
-			}
-			b.byName[a.Name] = append(b.byName[a.Name], s)
-			if s != nil {
-				b.params[slotKey(a.ID, p.ID)] = s
-			}
-		}
-	}
-	for _, t := range i.Tables {
-		pt, ok := prog.Table(t.Name)
-		if !ok {
-			return nil, mismatch("there is no table %s", t.Name)
-		}
-		x := &table{info: t, name: t.Name, actions: map[uint32]string{}, ids: map[string]uint32{}, states: map[p4.Handle]*more{}}
-		if len(pt.Keys) != len(t.Fields) {
-			return nil, mismatch("table %s has %d fields, in the program %d", t.Name, len(t.Fields), len(pt.Keys))
-		}
-		for n := range t.Fields {
-			f, k := &t.Fields[n], pt.Keys[n]
-			s, err := b.slot("table "+t.Name+", field "+f.Name, f.Type, k.Bits)
-			if err != nil {
-				return nil, err
-			}
-			if s != nil {
-				b.fields[slotKey(t.ID, f.ID)] = s
-			}
-			switch {
-			case s == nil && f.Type.Bits != k.Bits:
-				return nil, mismatch("table %s, field %s has %d bits, in the program %d", t.Name, f.Name, f.Type.Bits, k.Bits)
-			case !fits(f.Match, k.Match):
-				return nil, mismatch("table %s, field %s is matched by %s, in the program by %v", t.Name, f.Name, p4info.MatchName(f.Match), k.Match)
-			}
-			x.keys = append(x.keys, key{f, k.Match, k.Bits})
-		}
-		for _, a := range pt.Actions {
-			x.ids[a.Name] = 0
-		}
-		for _, r := range t.Actions {
-			if _, ok := x.ids[r.Name]; !ok && t.Profile == nil {
-				return nil, mismatch("table %s: there is no action %s", t.Name, r.Name)
-			}
-			x.actions[r.ID], x.ids[r.Name] = r.Name, r.ID
-		}
-		switch {
-		case t.Const != pt.Const:
-			return nil, mismatch("table %s: its entries are constant in one of them only", t.Name)
-		case t.Priority != pt.Priority:
-			return nil, mismatch("table %s: its entries have priorities in one of them only", t.Name)
-		case (t.Profile == nil) != (pt.Profile == "") || t.Profile != nil && t.Profile.Name != pt.Profile:
-			return nil, mismatch("table %s: its action profile is %q in the program", t.Name, pt.Profile)
-		case t.Counter != nil && !pt.Counters:
-			return nil, mismatch("table %s: the program has no direct counter", t.Name)
-		case t.Meter != nil && !pt.Meters:
-			return nil, mismatch("table %s: the program has no direct meter", t.Name)
-		case t.IdleTimeout && !pt.Timeout:
-			return nil, mismatch("table %s: the program has no idle timeout", t.Name)
-		}
-		if t.Priority {
-			x.top = math.MaxInt32
-		}
-		b.tables[t.ID] = x
-	}
-	if err := b.bindArrays("counter", i.Counters, prog.Counters(), false); err != nil {
-		return nil, err
-	}
-	if err := b.bindArrays("meter", i.Meters, prog.Meters(), false); err != nil {
-		return nil, err
-	}
-	for _, m := range i.Meters {
-		if m.MeterType == configv1.MeterSpec_SINGLE_RATE_THREE_COLOR {
-			return nil, refuse(codes.InvalidArgument, "meter %s has an excess burst: the engine's have two rates", m.Name)
-		}
-	}
-	for _, m := range i.DirectMeters {
-		if m.MeterType == configv1.MeterSpec_SINGLE_RATE_THREE_COLOR {
-			return nil, refuse(codes.InvalidArgument, "direct meter %s has an excess burst: the engine's have two rates", m.Name)
-		}
-	}
-	if err := b.bindArrays("register", i.Registers, prog.Registers(), true); err != nil {
-		return nil, err
-	}
-	for _, d := range i.Digests {
-		found := false
-		for _, p := range prog.Digests() {
-			if p.Name != d.Name {
-				continue
-			}
-			if found = true; len(p.Fields) != len(d.Fields) {
-				return nil, mismatch("digest %s has %d fields, in the program %d", d.Name, len(d.Fields), len(p.Fields))
-			}
-			for n := range p.Fields {
-				s, err := b.slot("digest "+d.Name, d.Fields[n].Type, p.Fields[n].Bits)
-				if err != nil {
-					return nil, err
-				}
-				b.message[d.ID] = append(b.message[d.ID], s)
-				if s == nil && p.Fields[n].Bits != d.Fields[n].Type.Bits {
-					return nil, mismatch("digest %s, field %s has %d bits, in the program %d", d.Name, d.Fields[n].Name, d.Fields[n].Type.Bits, p.Fields[n].Bits)
-				}
-			}
-			b.digests[p.ID] = d
-		}
-		if !found {
-			return nil, mismatch("there is no digest %s", d.Name)
-		}
-	}
-	for _, v := range i.ValueSets {
-		width := 0
-		for _, f := range v.Fields {
-			if f.Match != configv1.MatchField_EXACT {
-				return nil, refuse(codes.Unimplemented, "value set %s is matched by %s: exact matches only", v.Name, p4info.MatchName(f.Match))
-			}
-			if b.named(f.Type) != nil {
-				return nil, refuse(codes.Unimplemented, "value set %s: values of field %s are translated", v.Name, f.Name)
-			}
-			width += f.Type.Bits
-		}
-		found := false
-		for _, p := range prog.ValueSets() {
-			if p.Name == v.Name {
-				if found = true; p.Bits != width {
-					return nil, mismatch("value set %s has %d bits, in the program %d", v.Name, width, p.Bits)
-				}
-			}
-		}
-		if !found {
-			return nil, mismatch("there is no value set %s", v.Name)
-		}
-		b.valueSets[v.ID] = width
-	}
-	for _, p := range i.Profiles {
-		found := false
-		for _, q := range prog.Profiles() {
-			found = found || q.Name == p.Name && q.Selector == p.Selector
-		}
-		if !found && len(p.Tables) > 0 {
-			return nil, mismatch("there is no such action profile as %s", p.Name)
+	for _, step := range []func(*p4.Program) error{b.bindActions, b.bindTables, b.bindCells, b.bindDigests, b.bindValueSets, b.bindProfiles} {
+		if err := step(prog); err != nil {
+			return nil, err
 		}
 	}
 	if b.packetIn, b.packetInSlots, err = b.header(i.PacketIn, prog); err != nil {
@@ -245,20 +91,203 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 	return b, nil
 }
 
-func (b *binding) bindArrays(kind string, list []*p4info.Array, prog []p4.ArrayInfo, bits bool) error {
-	for _, a := range list {
+// mismatch is the error that P4Info and program differ.
+func mismatch(format string, args ...any) error {
+	return refuse(codes.InvalidArgument, "P4Info and program differ: "+format, args...)
+}
+
+func (b *binding) bindActions(prog *p4.Program) error {
+	params := map[string][]p4.FieldInfo{}
+	for _, a := range prog.Actions() {
+		params[a.Name] = a.Params
+	}
+	for _, a := range b.info.Actions {
+		ps, ok := params[a.Name]
+		if !ok {
+			continue // of a table that was optimised away
+		}
+		if len(ps) != len(a.Params) {
+			return mismatch("action %s takes %d parameters, in the program %d", a.Name, len(a.Params), len(ps))
+		}
+		for n, p := range a.Params {
+			s, err := b.slot("action "+a.Name+", parameter "+p.Name, p.Type, ps[n].Bits)
+			if err != nil {
+				return err
+			}
+			// A translated value may be wider than the program's.
+			if s == nil && p.Type.Bits != ps[n].Bits {
+				return mismatch("action %s, parameter %s has %d bits, in the program %d", a.Name, p.Name, p.Type.Bits, ps[n].Bits)
+			}
+			b.byName[a.Name] = append(b.byName[a.Name], s)
+			if s != nil {
+				b.params[slotKey(a.ID, p.ID)] = s
+			}
+		}
+	}
+	return nil
+}
+
+func (b *binding) bindTables(prog *p4.Program) error {
+	for _, t := range b.info.Tables {
+		pt, ok := prog.Table(t.Name)
+		if !ok {
+			return mismatch("there is no table %s", t.Name)
+		}
+		x := &table{info: t, name: t.Name, actions: map[uint32]string{}, ids: map[string]uint32{}, states: map[p4.Handle]*more{}}
+		if err := b.bindKey(x, pt.Keys); err != nil {
+			return err
+		}
+		for _, a := range pt.Actions {
+			x.ids[a.Name] = 0
+		}
+		for _, r := range t.Actions {
+			if _, ok := x.ids[r.Name]; !ok && t.Profile == nil {
+				return mismatch("table %s: there is no action %s", t.Name, r.Name)
+			}
+			x.actions[r.ID], x.ids[r.Name] = r.Name, r.ID
+		}
+		switch {
+		case t.Const != pt.Const:
+			return mismatch("table %s: its entries are constant in one of them only", t.Name)
+		case t.Priority != pt.Priority:
+			return mismatch("table %s: its entries have priorities in one of them only", t.Name)
+		case (t.Profile == nil) != (pt.Profile == "") || t.Profile != nil && t.Profile.Name != pt.Profile:
+			return mismatch("table %s: its action profile is %q in the program", t.Name, pt.Profile)
+		case t.Counter != nil && !pt.Counters:
+			return mismatch("table %s: the program has no direct counter", t.Name)
+		case t.Meter != nil && !pt.Meters:
+			return mismatch("table %s: the program has no direct meter", t.Name)
+		case t.IdleTimeout && !pt.Timeout:
+			return mismatch("table %s: the program has no idle timeout", t.Name)
+		}
+		if t.Priority {
+			x.top = math.MaxInt32
+		}
+		b.tables[t.ID] = x
+	}
+	return nil
+}
+
+func (b *binding) bindKey(x *table, keys []p4.KeyInfo) error {
+	t := x.info
+	if len(keys) != len(t.Fields) {
+		return mismatch("table %s has %d fields, in the program %d", t.Name, len(t.Fields), len(keys))
+	}
+	for n := range t.Fields {
+		f, k := &t.Fields[n], keys[n]
+		s, err := b.slot("table "+t.Name+", field "+f.Name, f.Type, k.Bits)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			b.fields[slotKey(t.ID, f.ID)] = s
+		}
+		switch {
+		case s == nil && f.Type.Bits != k.Bits:
+			return mismatch("table %s, field %s has %d bits, in the program %d", t.Name, f.Name, f.Type.Bits, k.Bits)
+		case !fits(f.Match, k.Match):
+			return mismatch("table %s, field %s is matched by %s, in the program by %v", t.Name, f.Name, p4info.MatchName(f.Match), k.Match)
+		}
+		x.keys = append(x.keys, key{f, k.Match, k.Bits})
+	}
+	return nil
+}
+
+// bindCells is for counters, meters and registers.
+func (b *binding) bindCells(prog *p4.Program) error {
+	for _, x := range []struct {
+		kind string
+		list []*p4info.Array
+		prog []p4.ArrayInfo
+	}{{"counter", b.info.Counters, prog.Counters()}, {"meter", b.info.Meters, prog.Meters()}, {"register", b.info.Registers, prog.Registers()}} {
+		for _, a := range x.list {
+			at := slices.IndexFunc(x.prog, func(p p4.ArrayInfo) bool { return p.Name == a.Name })
+			if at < 0 {
+				return mismatch("there is no %s %s", x.kind, a.Name)
+			}
+			if p := x.prog[at]; int64(p.Size) != a.Size || x.kind == "register" && a.Bits != 0 && a.Bits != p.Bits {
+				return mismatch("%s %s has %d elements, in the program %d of %d bits", x.kind, a.Name, a.Size, p.Size, p.Bits)
+			}
+		}
+	}
+	for _, m := range b.info.Meters {
+		if m.MeterType == configv1.MeterSpec_SINGLE_RATE_THREE_COLOR {
+			return refuse(codes.InvalidArgument, "meter %s has an excess burst: the engine's have two rates", m.Name)
+		}
+	}
+	for _, m := range b.info.DirectMeters {
+		if m.MeterType == configv1.MeterSpec_SINGLE_RATE_THREE_COLOR {
+			return refuse(codes.InvalidArgument, "direct meter %s has an excess burst: the engine's have two rates", m.Name)
+		}
+	}
+	return nil
+}
+
+func (b *binding) bindDigests(prog *p4.Program) error {
+	for _, d := range b.info.Digests {
 		found := false
-		for _, p := range prog {
-			if p.Name != a.Name {
+		for _, p := range prog.Digests() {
+			if p.Name != d.Name {
 				continue
 			}
-			found = true
-			if int64(p.Size) != a.Size || bits && a.Bits != 0 && a.Bits != p.Bits {
-				return refuse(codes.InvalidArgument, "P4Info and program differ: %s %s has %d elements, in the program %d of %d bits", kind, a.Name, a.Size, p.Size, p.Bits)
+			if found = true; len(p.Fields) != len(d.Fields) {
+				return mismatch("digest %s has %d fields, in the program %d", d.Name, len(d.Fields), len(p.Fields))
+			}
+			for n := range p.Fields {
+				s, err := b.slot("digest "+d.Name, d.Fields[n].Type, p.Fields[n].Bits)
+				if err != nil {
+					return err
+				}
+				b.message[d.ID] = append(b.message[d.ID], s)
+				if s == nil && p.Fields[n].Bits != d.Fields[n].Type.Bits {
+					return mismatch("digest %s, field %s has %d bits, in the program %d", d.Name, d.Fields[n].Name, d.Fields[n].Type.Bits, p.Fields[n].Bits)
+				}
+			}
+			b.digests[p.ID] = d
+		}
+		if !found {
+			return mismatch("there is no digest %s", d.Name)
+		}
+	}
+	return nil
+}
+
+func (b *binding) bindValueSets(prog *p4.Program) error {
+	for _, v := range b.info.ValueSets {
+		width := 0
+		for _, f := range v.Fields {
+			if f.Match != configv1.MatchField_EXACT {
+				return refuse(codes.Unimplemented, "value set %s is matched by %s: exact matches only", v.Name, p4info.MatchName(f.Match))
+			}
+			if b.named(f.Type) != nil {
+				return refuse(codes.Unimplemented, "value set %s: values of field %s are translated", v.Name, f.Name)
+			}
+			width += f.Type.Bits
+		}
+		found := false
+		for _, p := range prog.ValueSets() {
+			if p.Name == v.Name {
+				if found = true; p.Bits != width {
+					return mismatch("value set %s has %d bits, in the program %d", v.Name, width, p.Bits)
+				}
 			}
 		}
 		if !found {
-			return refuse(codes.InvalidArgument, "P4Info and program differ: there is no %s %s", kind, a.Name)
+			return mismatch("there is no value set %s", v.Name)
+		}
+		b.valueSets[v.ID] = width
+	}
+	return nil
+}
+
+func (b *binding) bindProfiles(prog *p4.Program) error {
+	for _, p := range b.info.Profiles {
+		found := false
+		for _, q := range prog.Profiles() {
+			found = found || q.Name == p.Name && q.Selector == p.Selector
+		}
+		if !found && len(p.Tables) > 0 {
+			return mismatch("there is no such action profile as %s", p.Name)
 		}
 	}
 	return nil
@@ -278,39 +307,8 @@ func fits(m configv1.MatchField_MatchType, k p4.MatchKind) bool {
 	return false
 }
 
-// ones is the greatest number of a width.
-func ones(width int) []byte {
-	b := make([]byte, (width+7)/8)
-	for n := range b {
-		b[n] = 0xff
-	}
-	if r := width % 8; r != 0 {
-		b[0] = 1<<r - 1
-	}
-	return b
-}
-
-// canonical is the shortest form of a number.
-func canonical(v []byte) []byte {
-	for len(v) > 1 && v[0] == 0 {
-		v = v[1:]
-	}
-	if len(v) == 0 {
-		return []byte{0}
-	}
-	return v
-}
-
-func isZero(v []byte) bool {
-	for _, b := range v {
-		if b != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func isOnes(v []byte, width int) bool { return string(canonical(v)) == string(ones(width)) }
+// isOnes reports whether v is the greatest number of a width.
+func isOnes(v []byte, width int) bool { return string(value.Canonical(v)) == string(value.Ones(width)) }
 
 // key is the key of an entry for the engine.
 func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
@@ -322,17 +320,13 @@ func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 			list[n].Any = true
 			continue
 		}
-		switch x := ms[0].GetFieldMatchType().(type) {
-		case *p4v1.FieldMatch_Exact_:
-			list[n].Value = x.Exact.GetValue()
-		case *p4v1.FieldMatch_Optional_:
-			list[n].Value = x.Optional.GetValue()
-		case *p4v1.FieldMatch_Lpm:
-			list[n].Value, list[n].Prefix = x.Lpm.GetValue(), int(x.Lpm.GetPrefixLen())
-		case *p4v1.FieldMatch_Ternary_:
-			list[n].Value, list[n].Mask = x.Ternary.GetValue(), x.Ternary.GetMask()
-		case *p4v1.FieldMatch_Range_:
-			list[n].Value, list[n].Mask = x.Range.GetLow(), x.Range.GetHigh()
+		c := p4info.CondOf(ms[0])
+		list[n].Value = *c.Value
+		if c.More != nil {
+			list[n].Mask = *c.More
+		}
+		if c.Prefix != nil {
+			list[n].Prefix = int(*c.Prefix)
 		}
 		ms = ms[1:]
 	}
@@ -346,32 +340,23 @@ func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
 	for n := range t.keys {
 		k, m := &t.keys[n], list[n]
-		f := &p4v1.FieldMatch{FieldId: k.field.ID}
 		switch k.field.Match {
-		case configv1.MatchField_EXACT:
-			f.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: canonical(m.Value)}}
 		case configv1.MatchField_OPTIONAL:
-			if isZero(m.Mask) {
+			if value.IsZero(m.Mask) {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: canonical(m.Value)}}
-		case configv1.MatchField_LPM:
-			if m.Prefix == 0 {
+		case configv1.MatchField_RANGE: // of the program's width
+			if value.IsZero(m.Value) && isOnes(m.Mask, k.bits) {
 				continue
 			}
-			f.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: canonical(m.Value), PrefixLen: int32(m.Prefix)}}
-		case configv1.MatchField_TERNARY:
-			if isZero(m.Mask) {
-				continue
-			}
-			f.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: canonical(m.Value), Mask: canonical(m.Mask)}}
-		case configv1.MatchField_RANGE:
-			if isZero(m.Value) && isOnes(m.Mask, k.bits) {
-				continue
-			}
-			f.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: canonical(m.Value), High: canonical(m.Mask)}}
 		}
-		e.Match = append(e.Match, f)
+		more := m.Mask
+		if len(more) > 0 {
+			more = value.Canonical(more)
+		}
+		if f := k.field.Matching(value.Canonical(m.Value), more, m.Prefix); f != nil {
+			e.Match = append(e.Match, f)
+		}
 	}
 	if t.top != 0 {
 		e.Priority = int32(t.top - int64(priority))
@@ -393,7 +378,7 @@ func (t *table) describe(a p4.Action) *p4v1.Action {
 	x := &p4v1.Action{ActionId: id}
 	if r := t.info.ActionID(id); r != nil {
 		for n, v := range a.Args {
-			x.Params = append(x.Params, &p4v1.Action_Param{ParamId: r.Params[n].ID, Value: canonical(v)})
+			x.Params = append(x.Params, &p4v1.Action_Param{ParamId: r.Params[n].ID, Value: value.Canonical(v)})
 		}
 	}
 	return x

@@ -15,6 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/value"
 )
 
 const (
@@ -164,10 +165,8 @@ func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pip
 	}
 	p := &pipeline{
 		dev: d, info: info, config: config, sw: sw, binding: b,
-		groups:  map[uint64]*p4v1.ActionProfileGroup{},
+		kept:    map[place]*p4info.Entity{},
 		hidden:  map[uint32]uint32{},
-		mcast:   map[uint32]*p4v1.MulticastGroupEntry{},
-		clones:  map[uint32]*p4v1.CloneSessionEntry{},
 		nextSet: firstHidden,
 	}
 	for _, n := range b.names {
@@ -395,7 +394,7 @@ func (d *Device) idle(f func(p4rt.Event)) {
 				return
 			}
 			for n, x := range found { // not by the worker: who chooses names waits for it
-				found[n] = p.binding.out(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: x}}).GetTableEntry()
+				found[n] = p.binding.out(p4info.EntryOf(x)).GetTableEntry()
 			}
 			if len(found) > 0 {
 				f(p4rt.Event{Idle: found})
@@ -413,7 +412,7 @@ func digestData(d *p4info.Digest, slots []*slot, b []byte) *p4v1.P4Data {
 			width = slots[i].dev
 		}
 		n := (width + 7) / 8
-		v := append([]byte(nil), canonical(b[:n])...)
+		v := append([]byte(nil), value.Canonical(b[:n])...)
 		if slots[i] != nil {
 			v = slots[i].toSDN(v)
 		}

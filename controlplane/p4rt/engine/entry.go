@@ -4,6 +4,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
 
+	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4"
 )
@@ -225,34 +226,31 @@ func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
 // takes that back. As for other entries a counter stays without data, and a meter
 // without rates is reset.
 func (t *table) writeDefault(sw *p4.Switch, e *p4v1.TableEntry) (func(), error) {
-	var undo []func()
-	back := func() {
-		for _, u := range undo {
-			u()
-		}
-	}
+	back := func() {}
 	if t.info.Meter != nil {
-		old, err := sw.DefaultMeter(t.name)
-		if err == nil {
-			err = sw.SetDefaultMeter(t.name, rates(e.GetMeterConfig())...)
-		}
+		undo, err := t.setDefaultMeter(sw, e.GetMeterConfig())
 		if err != nil {
 			return nil, err
 		}
-		undo = append(undo, func() { _ = sw.SetDefaultMeter(t.name, old...) })
+		back = undo
 	}
-	if e.GetCounterData() != nil {
-		old, err := sw.DefaultCount(t.name)
-		if err == nil {
-			err = sw.SetDefaultCount(t.name, count(e.GetCounterData()))
-		}
-		if err != nil {
-			back()
-			return nil, err
-		}
-		undo = append(undo, func() { _ = sw.SetDefaultCount(t.name, old) })
+	if e.GetCounterData() == nil {
+		return back, nil
 	}
-	return back, nil
+	undo, err := t.setDefaultCount(sw, e.GetCounterData())
+	if err != nil {
+		back()
+		return nil, err
+	}
+	return func() { back(); undo() }, nil
+}
+
+func (t *table) setDefaultCount(sw *p4.Switch, c *p4v1.CounterData) (undo func(), err error) {
+	return swap(count(c), func() (p4.Count, error) { return sw.DefaultCount(t.name) }, func(c p4.Count) error { return sw.SetDefaultCount(t.name, c) })
+}
+
+func (t *table) setDefaultMeter(sw *p4.Switch, c *p4v1.MeterConfig) (undo func(), err error) {
+	return swap(rates(c), func() ([]p4.Rate, error) { return sw.DefaultMeter(t.name) }, func(r []p4.Rate) error { return sw.SetDefaultMeter(t.name, r...) })
 }
 
 // entry is an entry of the engine for controllers.
@@ -327,7 +325,7 @@ func (t *table) message(q *p4v1.TableEntry, s seen) *p4v1.Entity {
 	if q.GetTimeSinceLastHit() != nil && t.info.IdleTimeout {
 		e.TimeSinceLastHit = &p4v1.TableEntry_IdleTimeout{ElapsedNs: int64(s.idle)}
 	}
-	return &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
+	return p4info.EntryOf(e)
 }
 
 // readEntries yields the entries of a table.
@@ -412,5 +410,5 @@ func (p *pipeline) readDefault(t *table, q *p4v1.TableEntry, yield func(*p4v1.En
 	if q.GetMeterConfig() != nil {
 		e.MeterConfig = meterConfig(r)
 	}
-	return yield(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}})
+	return yield(p4info.EntryOf(e))
 }

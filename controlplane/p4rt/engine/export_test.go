@@ -17,7 +17,8 @@ func Of(info *p4info.Info, json []byte, sw *p4.Switch) (p4rt.Pipeline, error) {
 // parts.
 func Steps(x p4rt.Pipeline, u *p4v1.Update) (int, error) {
 	p := x.(*pipeline)
-	do := p.prepare(u, true)
+	e := p4info.Of(u.GetEntity())
+	do := p.prepare(u.GetType(), &e, true)
 	for n := 1; ; n++ {
 		if _, err := do(p.sw); err != errMore {
 			return n, err

@@ -10,6 +10,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/value"
 )
 
 // firstHidden is the first id of members and groups that action sets are made
@@ -35,14 +36,19 @@ type pipeline struct {
 	own  sync.RWMutex
 	live bool
 
-	sw     *p4.Switch
-	groups map[uint64]*p4v1.ActionProfileGroup // by profile and id
+	sw *p4.Switch
+	// kept are groups, multicast groups and clone sessions as controllers wrote them.
+	kept map[place]*p4info.Entity
 	// hidden counts the action sets of a profile, shown those groups and
 	// members that are the controller's: a profile has either.
 	hidden  map[uint32]uint32
 	nextSet uint32
-	mcast   map[uint32]*p4v1.MulticastGroupEntry
-	clones  map[uint32]*p4v1.CloneSessionEntry
+}
+
+// place is where an entity is kept.
+type place struct {
+	kind       p4info.Kind
+	object, id uint32
 }
 
 // Info implements p4rt.Pipeline.
@@ -68,25 +74,11 @@ func (p *pipeline) Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity)
 
 // cost is how many entries or elements of an array an update is about.
 func (p *pipeline) cost(e *p4v1.Entity) int64 {
-	var all *p4info.Array
-	switch x := e.GetEntity().(type) {
-	case *p4v1.Entity_CounterEntry:
-		if x.CounterEntry.GetIndex() == nil {
-			all = p.info.Counter(x.CounterEntry.GetCounterId())
-		}
-	case *p4v1.Entity_MeterEntry:
-		if x.MeterEntry.GetIndex() == nil {
-			all = p.info.Meter(x.MeterEntry.GetMeterId())
-		}
-	case *p4v1.Entity_RegisterEntry:
-		if x.RegisterEntry.GetIndex() == nil {
-			all = p.info.Register(x.RegisterEntry.GetRegisterId())
-		}
+	x := p4info.Of(e)
+	if o := p.info.Object(x.Kind, x.Object); o != nil && x.Kind.Cells() && x.Index == nil {
+		return max(1, p.info.Array(o.ID).Size)
 	}
-	if all == nil {
-		return 1
-	}
-	return max(1, all.Size)
+	return 1
 }
 
 // visit calls step again and again while it returns true: between breaths, in slices
@@ -166,7 +158,8 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 			ops[n] = refused(err)
 			continue
 		}
-		ops[n] = p.prepare(&p4v1.Update{Type: u.GetType(), Entity: e}, a != p4v1.WriteRequest_CONTINUE_ON_ERROR)
+		x := p4info.Of(e)
+		ops[n] = p.prepare(u.GetType(), &x, a != p4v1.WriteRequest_CONTINUE_ON_ERROR)
 	}
 	errs := make([]error, len(ops))
 	fail := func(from int, err error) {
@@ -245,120 +238,78 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 }
 
 // prepare takes an update apart, outside of the worker. Without undo nobody takes it back.
-func (p *pipeline) prepare(u *p4v1.Update, undo bool) op {
-	t := u.GetType()
-	switch e := u.GetEntity().GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return p.prepareEntry(t, e.TableEntry, undo)
-	case *p4v1.Entity_ActionProfileMember:
-		return p.prepareMember(t, e.ActionProfileMember)
-	case *p4v1.Entity_ActionProfileGroup:
-		return p.prepareGroup(t, e.ActionProfileGroup)
-	case *p4v1.Entity_CounterEntry:
-		c := e.CounterEntry
-		a := p.info.Counter(c.GetCounterId())
-		if c.GetData() == nil {
+func (p *pipeline) prepare(t p4v1.Update_Type, x *p4info.Entity, undo bool) op {
+	switch x.Kind {
+	case p4info.KindEntry:
+		return p.prepareEntry(t, x.Entry, undo)
+	case p4info.KindDirectCounter, p4info.KindDirectMeter:
+		return p.prepareDirect(*x)
+	case p4info.KindMember:
+		return p.prepareMember(t, *x)
+	case p4info.KindGroup:
+		return p.prepareGroup(t, *x)
+	case p4info.KindMulticast:
+		return p.prepareMulticast(t, *x)
+	case p4info.KindClone:
+		return p.prepareClone(t, *x)
+	case p4info.KindValueSet:
+		return p.prepareValueSet(*x)
+	case p4info.KindCounter:
+		if x.Count == nil {
 			return nothing
 		}
-		v := count(c.GetData())
-		return cells(a, c.GetIndex(), func(sw *p4.Switch, n int) (func(), error) {
-			old, err := sw.Count(a.Name, n)
-			if err == nil {
-				err = sw.SetCount(a.Name, n, v)
-			}
-			return func() { _ = sw.SetCount(a.Name, n, old) }, err
+		return writeCells(p.info.Counter(x.Object), x.Index, count(x.Count), (*p4.Switch).Count, (*p4.Switch).SetCount)
+	case p4info.KindMeter:
+		return writeCells(p.info.Meter(x.Object), x.Index, rates(x.Rates), (*p4.Switch).Meter, func(sw *p4.Switch, name string, n int, r []p4.Rate) error {
+			return sw.SetMeter(name, n, r...)
 		})
-	case *p4v1.Entity_MeterEntry:
-		m := e.MeterEntry
-		a := p.info.Meter(m.GetMeterId())
-		rates := rates(m.GetConfig())
-		return cells(a, m.GetIndex(), func(sw *p4.Switch, n int) (func(), error) {
-			old, err := sw.Meter(a.Name, n)
-			if err == nil {
-				err = sw.SetMeter(a.Name, n, rates...)
-			}
-			return func() { _ = sw.SetMeter(a.Name, n, old...) }, err
-		})
-	case *p4v1.Entity_RegisterEntry:
-		r := e.RegisterEntry
-		a := p.info.Register(r.GetRegisterId())
-		v, err := registerBits(a, r.GetData())
+	case p4info.KindRegister:
+		a := p.info.Register(x.Object)
+		v, err := registerBits(a, x.Data)
 		if err != nil {
 			return refused(err)
 		}
-		return cells(a, r.GetIndex(), func(sw *p4.Switch, n int) (func(), error) {
-			old, err := sw.Register(a.Name, n)
-			if err == nil {
-				err = sw.SetRegister(a.Name, n, v)
-			}
-			return func() { _ = sw.SetRegister(a.Name, n, old) }, err
-		})
-	case *p4v1.Entity_DirectCounterEntry:
-		te := e.DirectCounterEntry.GetTableEntry()
-		tb := p.binding.tables[te.GetTableId()]
-		if te.GetIsDefaultAction() {
-			data := e.DirectCounterEntry.GetData()
-			if data == nil {
-				return nothing
-			}
-			return func(sw *p4.Switch) (func(), error) {
-				old, err := sw.DefaultCount(tb.name)
-				if err == nil {
-					err = sw.SetDefaultCount(tb.name, count(data))
-				}
-				return func() { _ = sw.SetDefaultCount(tb.name, old) }, err
-			}
-		}
-		key, prio := tb.key(te)
-		data := e.DirectCounterEntry.GetData()
-		return func(sw *p4.Switch) (func(), error) {
-			h, err := sw.Find(tb.name, key, prio)
-			if err != nil || data == nil {
-				return func() {}, err
-			}
-			old, err := sw.EntryCount(tb.name, h)
-			if err == nil {
-				err = sw.SetEntryCount(tb.name, h, count(data))
-			}
-			return func() { _ = sw.SetEntryCount(tb.name, h, old) }, err
-		}
-	case *p4v1.Entity_DirectMeterEntry:
-		te := e.DirectMeterEntry.GetTableEntry()
-		tb := p.binding.tables[te.GetTableId()]
-		if te.GetIsDefaultAction() {
-			rates := rates(e.DirectMeterEntry.GetConfig())
-			return func(sw *p4.Switch) (func(), error) {
-				old, err := sw.DefaultMeter(tb.name)
-				if err == nil {
-					err = sw.SetDefaultMeter(tb.name, rates...)
-				}
-				return func() { _ = sw.SetDefaultMeter(tb.name, old...) }, err
-			}
-		}
-		key, prio := tb.key(te)
-		rates := rates(e.DirectMeterEntry.GetConfig())
-		return func(sw *p4.Switch) (func(), error) {
-			h, err := sw.Find(tb.name, key, prio)
-			if err != nil {
-				return nil, err
-			}
-			old, err := sw.EntryMeter(tb.name, h)
-			if err == nil {
-				err = sw.SetEntryMeter(tb.name, h, rates...)
-			}
-			return func() { _ = sw.SetEntryMeter(tb.name, h, old...) }, err
-		}
-	case *p4v1.Entity_PacketReplicationEngineEntry:
-		switch x := e.PacketReplicationEngineEntry.GetType().(type) {
-		case *p4v1.PacketReplicationEngineEntry_MulticastGroupEntry:
-			return p.prepareMulticast(t, x.MulticastGroupEntry)
-		case *p4v1.PacketReplicationEngineEntry_CloneSessionEntry:
-			return p.prepareClone(t, x.CloneSessionEntry)
-		}
-	case *p4v1.Entity_ValueSetEntry:
-		return p.prepareValueSet(e.ValueSetEntry)
+		return writeCells(a, x.Index, v, (*p4.Switch).Register, (*p4.Switch).SetRegister)
 	}
 	return refused(refuse(codes.Unimplemented, "the device has no such entities"))
+}
+
+// prepareDirect takes an update of a direct counter or meter apart.
+func (p *pipeline) prepareDirect(x p4info.Entity) op {
+	t := p.binding.tables[x.Object]
+	if x.Entry.GetIsDefaultAction() {
+		switch {
+		case x.Kind == p4info.KindDirectMeter:
+			return func(sw *p4.Switch) (func(), error) { return t.setDefaultMeter(sw, x.Rates) }
+		case x.Count == nil:
+			return nothing
+		}
+		return func(sw *p4.Switch) (func(), error) { return t.setDefaultCount(sw, x.Count) }
+	}
+	key, prio := t.key(x.Entry)
+	return func(sw *p4.Switch) (func(), error) {
+		h, err := sw.Find(t.name, key, prio)
+		switch {
+		case err != nil:
+			return nil, err
+		case x.Kind == p4info.KindDirectMeter:
+			return swap(rates(x.Rates), func() ([]p4.Rate, error) { return sw.EntryMeter(t.name, h) },
+				func(r []p4.Rate) error { return sw.SetEntryMeter(t.name, h, r...) })
+		case x.Count == nil:
+			return func() {}, nil
+		}
+		return swap(count(x.Count), func() (p4.Count, error) { return sw.EntryCount(t.name, h) },
+			func(c p4.Count) error { return sw.SetEntryCount(t.name, h, c) })
+	}
+}
+
+// swap sets a value, and returns what sets the one before again.
+func swap[V any](v V, get func() (V, error), set func(V) error) (undo func(), err error) {
+	old, err := get()
+	if err == nil {
+		err = set(v)
+	}
+	return func() { _ = set(old) }, err
 }
 
 func refused(err error) op { return func(*p4.Switch) (func(), error) { return nil, err } }
@@ -369,8 +320,8 @@ func nothing(*p4.Switch) (func(), error) { return func() {}, nil }
 // time is looked at.
 const cellsAtOnce = 16
 
-// cells does f for the element of an array, or for all of them.
-func cells(a *p4info.Array, x *p4v1.Index, f func(sw *p4.Switch, n int) (func(), error)) op {
+// writeCells sets the element of an array, or all of them.
+func writeCells[V any](a *p4info.Array, x *p4v1.Index, v V, get func(*p4.Switch, string, int) (V, error), set func(*p4.Switch, string, int, V) error) op {
 	at, end := 0, int(a.Size)
 	if x != nil {
 		at = int(x.GetIndex())
@@ -384,7 +335,8 @@ func cells(a *p4info.Array, x *p4v1.Index, f func(sw *p4.Switch, n int) (func(),
 			}
 		}
 		for ; at < end && len(undo) < cellsAtOnce; at++ {
-			u, err := f(sw, at)
+			n := at
+			u, err := swap(v, func() (V, error) { return get(sw, a.Name, n) }, func(v V) error { return set(sw, a.Name, n, v) })
 			if err != nil {
 				back()
 				return nil, err
@@ -438,10 +390,10 @@ func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 		if w == 0 || x.Bitstring[0] < 0x80 {
 			return x.Bitstring, nil
 		}
-		v := ones(w) // negative: its sign to the left
+		v := value.Ones(w) // negative: its sign to the left
 		for n := range x.Bitstring {
 			if at := len(v) - len(x.Bitstring) + n; at >= 0 {
-				v[at] &= x.Bitstring[n] | ^ones(8 * len(x.Bitstring))[n]
+				v[at] &= x.Bitstring[n] | ^value.Ones(8 * len(x.Bitstring))[n]
 			}
 		}
 		return v, nil
@@ -452,10 +404,10 @@ func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 // registerData is a value of the engine.
 func registerData(a *p4info.Array, v []byte) *p4v1.P4Data {
 	if a.Spec.GetBool() != nil {
-		return &p4v1.P4Data{Data: &p4v1.P4Data_Bool{Bool: !isZero(v)}}
+		return &p4v1.P4Data{Data: &p4v1.P4Data_Bool{Bool: !value.IsZero(v)}}
 	}
 	if a.Spec.GetSerializableEnum() != nil {
-		return &p4v1.P4Data{Data: &p4v1.P4Data_EnumValue{EnumValue: canonical(v)}}
+		return &p4v1.P4Data{Data: &p4v1.P4Data_EnumValue{EnumValue: value.Canonical(v)}}
 	}
 	if w := signedBits(a); w > 0 {
 		v = append([]byte(nil), v...)
@@ -467,7 +419,7 @@ func registerData(a *p4info.Array, v []byte) *p4v1.P4Data {
 		}
 		return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}}
 	}
-	return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: canonical(v)}}
+	return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: value.Canonical(v)}}
 }
 
 func replicas(list []*p4v1.Replica) ([]p4.Replica, error) {
@@ -481,101 +433,85 @@ func replicas(list []*p4v1.Replica) ([]p4.Replica, error) {
 	return out, nil
 }
 
-func (p *pipeline) prepareMulticast(t p4v1.Update_Type, g *p4v1.MulticastGroupEntry) op {
-	id := g.GetMulticastGroupId()
-	list, err := replicas(g.GetReplicas())
-	if t != p4v1.Update_DELETE && err != nil {
-		return refused(err)
-	}
+// keep has the switch do what an update says of an entity that is kept, and keeps it.
+func (p *pipeline) keep(t p4v1.Update_Type, x p4info.Entity, do func(sw *p4.Switch, old *p4info.Entity) (undo func(), err error)) op {
+	at := place{x.Kind, x.Object, x.ID}
 	return func(sw *p4.Switch) (func(), error) {
-		old := p.mcast[id]
-		if err := exists(t, old != nil, "multicast group", id); err != nil {
+		old := p.kept[at]
+		if err := exists(t, old != nil, &x); err != nil {
 			return nil, err
 		}
-		before := sw.Multicast(id)
-		if t == p4v1.Update_DELETE {
-			list = nil
-		}
-		if err := sw.SetMulticast(id, list); err != nil {
+		undo, err := do(sw, old)
+		if err != nil {
 			return nil, err
 		}
-		put(p.mcast, id, g, t)
+		if p.kept[at] = &x; t == p4v1.Update_DELETE {
+			delete(p.kept, at)
+		}
 		return func() {
-			_ = sw.SetMulticast(id, before)
-			back(p.mcast, id, old)
+			undo()
+			if p.kept[at] = old; old == nil {
+				delete(p.kept, at)
+			}
 		}, nil
 	}
 }
 
-func (p *pipeline) prepareClone(t p4v1.Update_Type, s *p4v1.CloneSessionEntry) op {
-	id := s.GetSessionId()
-	list, err := replicas(s.GetReplicas())
-	if err == nil && s.GetClassOfService() > maxClass {
-		err = refuse(codes.InvalidArgument, "clone session %d: class of service %d: the highest is %d", id, s.GetClassOfService(), maxClass)
+func (p *pipeline) prepareMulticast(t p4v1.Update_Type, x p4info.Entity) op {
+	list, err := replicas(x.Replicas)
+	switch {
+	case t == p4v1.Update_DELETE:
+		list = nil
+	case err != nil:
+		return refused(err)
+	}
+	return p.keep(t, x, func(sw *p4.Switch, _ *p4info.Entity) (func(), error) {
+		before := sw.Multicast(x.ID)
+		return func() { _ = sw.SetMulticast(x.ID, before) }, sw.SetMulticast(x.ID, list)
+	})
+}
+
+func (p *pipeline) prepareClone(t p4v1.Update_Type, x p4info.Entity) op {
+	list, err := replicas(x.Replicas)
+	if err == nil && x.Class > maxClass {
+		err = refuse(codes.InvalidArgument, "clone session %d: class of service %d: the highest is %d", x.ID, x.Class, maxClass)
 	}
 	if t != p4v1.Update_DELETE && err != nil {
 		return refused(err)
 	}
-	return func(sw *p4.Switch) (func(), error) {
-		old := p.clones[id]
-		if err := exists(t, old != nil, "clone session", id); err != nil {
-			return nil, err
-		}
-		before, was := sw.Session(id)
-		var err error
-		if t == p4v1.Update_DELETE {
-			err = sw.DeleteSession(id)
-		} else {
-			err = sw.SetSession(id, p4.Session{Replicas: list, Length: int(s.GetPacketLengthBytes()), Priority: int(s.GetClassOfService())})
-		}
-		if err != nil {
-			return nil, err
-		}
-		put(p.clones, id, s, t)
-		return func() {
+	return p.keep(t, x, func(sw *p4.Switch, _ *p4info.Entity) (func(), error) {
+		before, was := sw.Session(x.ID)
+		undo := func() {
 			if was {
-				_ = sw.SetSession(id, before)
+				_ = sw.SetSession(x.ID, before)
 			} else {
-				_ = sw.DeleteSession(id)
+				_ = sw.DeleteSession(x.ID)
 			}
-			back(p.clones, id, old)
-		}, nil
-	}
+		}
+		if t == p4v1.Update_DELETE {
+			return undo, sw.DeleteSession(x.ID)
+		}
+		return undo, sw.SetSession(x.ID, p4.Session{Replicas: list, Length: int(x.Length), Priority: int(x.Class)})
+	})
 }
 
 // exists checks that what is inserted is not there, and what is modified or
 // deleted is.
-func exists(t p4v1.Update_Type, there bool, what string, id uint32) error {
+func exists(t p4v1.Update_Type, there bool, x *p4info.Entity) error {
 	switch {
 	case t == p4v1.Update_INSERT && there:
-		return refuse(codes.AlreadyExists, "%s %d is there already", what, id)
+		return refuse(codes.AlreadyExists, "%v %d is there already", x.Kind, x.ID)
 	case t != p4v1.Update_INSERT && !there:
-		return refuse(codes.NotFound, "there is no %s %d", what, id)
+		return refuse(codes.NotFound, "there is no %v %d", x.Kind, x.ID)
 	}
 	return nil
 }
 
-func put[K comparable, V any](m map[K]*V, k K, v *V, t p4v1.Update_Type) {
-	if t == p4v1.Update_DELETE {
-		delete(m, k)
-	} else {
-		m[k] = v
-	}
-}
-
-func back[K comparable, V any](m map[K]*V, k K, old *V) {
-	if old == nil {
-		delete(m, k)
-	} else {
-		m[k] = old
-	}
-}
-
-func (p *pipeline) prepareValueSet(e *p4v1.ValueSetEntry) op {
-	v := p.info.ValueSet(e.GetValueSetId())
+func (p *pipeline) prepareValueSet(x p4info.Entity) op {
+	v := p.info.ValueSet(x.Object)
 	width := p.binding.valueSets[v.ID]
 	var members [][]byte
-	for _, m := range e.GetMembers() {
+	for _, m := range x.Values {
 		b := make([]byte, (width+7)/8)
 		end := 0 // bits of the fields so far
 		for n, f := range v.Fields {
@@ -585,11 +521,7 @@ func (p *pipeline) prepareValueSet(e *p4v1.ValueSetEntry) op {
 		members = append(members, b)
 	}
 	return func(sw *p4.Switch) (func(), error) {
-		old, err := sw.ValueSet(v.Name)
-		if err == nil {
-			err = sw.SetValueSet(v.Name, members)
-		}
-		return func() { _ = sw.SetValueSet(v.Name, old) }, err
+		return swap(members, func() ([][]byte, error) { return sw.ValueSet(v.Name) }, func(m [][]byte) error { return sw.SetValueSet(v.Name, m) })
 	}
 }
 
@@ -612,23 +544,22 @@ func bitsOf(b []byte, after, width int) []byte {
 			v[len(v)-1-n/8] |= 1 << (n % 8)
 		}
 	}
-	return canonical(v)
+	return value.Canonical(v)
 }
 
-func (p *pipeline) prepareMember(t p4v1.Update_Type, m *p4v1.ActionProfileMember) op {
-	pr := p.info.Profile(m.GetActionProfileId())
-	id := m.GetMemberId()
+func (p *pipeline) prepareMember(t p4v1.Update_Type, x p4info.Entity) op {
+	pr, id := p.info.Profile(x.Object), x.ID
 	if id >= firstHidden {
-		return tooHigh(t, "member", id, pr)
+		return tooHigh(t, &x, pr)
 	}
 	var act p4.Action
 	if t != p4v1.Update_DELETE {
-		act = p.binding.tables[pr.Tables[0].ID].action(m.GetAction())
+		act = p.binding.tables[pr.Tables[0].ID].action(x.Action)
 	}
 	return func(sw *p4.Switch) (func(), error) {
 		old, e := sw.Member(pr.Name, id)
 		there := e == nil
-		if err := exists(t, there, "member", id); err != nil {
+		if err := exists(t, there, &x); err != nil {
 			return nil, err
 		}
 		if t == p4v1.Update_DELETE {
@@ -652,11 +583,11 @@ func (p *pipeline) prepareMember(t p4v1.Update_Type, m *p4v1.ActionProfileMember
 }
 
 // tooHigh refuses an id that controllers do not have.
-func tooHigh(t p4v1.Update_Type, what string, id uint32, pr *p4info.Profile) op {
+func tooHigh(t p4v1.Update_Type, x *p4info.Entity, pr *p4info.Profile) op {
 	if t != p4v1.Update_INSERT {
-		return refused(refuse(codes.NotFound, "there is no %s %d of %s", what, id, pr.Name))
+		return refused(refuse(codes.NotFound, "there is no %v %d of %s", x.Kind, x.ID, pr.Name))
 	}
-	return refused(refuse(codes.InvalidArgument, "%s %d of %s: the highest is %d", what, id, pr.Name, firstHidden-1))
+	return refused(refuse(codes.InvalidArgument, "%v %d of %s: the highest is %d", x.Kind, x.ID, pr.Name, firstHidden-1))
 }
 
 // mixed refuses members and groups in a profile with action sets.
@@ -672,59 +603,50 @@ func (p *pipeline) mixed(pr *p4info.Profile, set bool) error {
 	return nil
 }
 
-func groupKey(profile, id uint32) uint64 { return uint64(profile)<<32 | uint64(id) }
-
-func (p *pipeline) prepareGroup(t p4v1.Update_Type, g *p4v1.ActionProfileGroup) op {
-	pr := p.info.Profile(g.GetActionProfileId())
-	id := g.GetGroupId()
+func (p *pipeline) prepareGroup(t p4v1.Update_Type, x p4info.Entity) op {
+	pr, id := p.info.Profile(x.Object), x.ID
 	if id >= firstHidden {
-		return tooHigh(t, "group", id, pr)
+		return tooHigh(t, &x, pr)
 	}
 	var members []p4.GroupMember
-	if t != p4v1.Update_DELETE {
-		for _, m := range g.GetMembers() {
-			x := p4.GroupMember{ID: m.GetMemberId(), Weight: int(m.GetWeight())}
-			switch w := m.GetWatchKind().(type) {
-			case *p4v1.ActionProfileGroup_Member_WatchPort:
-				x.Watch, x.HasWatch = p4info.PortNumber(w.WatchPort), len(w.WatchPort) > 0
-			case *p4v1.ActionProfileGroup_Member_Watch:
-				x.Watch, x.HasWatch = uint32(w.Watch), w.Watch != 0 //nolint:staticcheck // clients of before 1.1 use it
-			}
-			members = append(members, x)
-		}
+	for _, m := range x.Members {
+		members = append(members, member(m.GetMemberId(), m))
 	}
-	k := groupKey(pr.ID, id)
-	return func(sw *p4.Switch) (func(), error) {
-		old := p.groups[k]
-		if err := exists(t, old != nil, "group", id); err != nil {
-			return nil, err
-		}
+	return p.keep(t, x, func(sw *p4.Switch, old *p4info.Entity) (func(), error) {
 		before, _ := sw.Group(pr.Name, id)
-		if t == p4v1.Update_DELETE {
-			if err := sw.DeleteGroup(pr.Name, id); err != nil {
-				return nil, err
-			}
-		} else {
-			if t == p4v1.Update_MODIFY && g.GetMaxSize() != old.GetMaxSize() {
-				return nil, refuse(codes.InvalidArgument, "group %d of %s: its maximum size is %d, and stays", id, pr.Name, old.GetMaxSize())
-			}
-			if err := p.mixed(pr, false); err != nil {
-				return nil, err
-			}
-			if err := sw.SetGroup(pr.Name, id, members); err != nil {
-				return nil, err
-			}
-		}
-		put(p.groups, k, g, t)
-		return func() {
+		undo := func() {
 			if old == nil {
 				_ = sw.DeleteGroup(pr.Name, id)
 			} else {
 				_ = sw.SetGroup(pr.Name, id, before)
 			}
-			back(p.groups, k, old)
-		}, nil
+		}
+		if t == p4v1.Update_DELETE {
+			return undo, sw.DeleteGroup(pr.Name, id)
+		}
+		if t == p4v1.Update_MODIFY && x.MaxSize != old.MaxSize {
+			return nil, refuse(codes.InvalidArgument, "group %d of %s: its maximum size is %d, and stays", id, pr.Name, old.MaxSize)
+		}
+		if err := p.mixed(pr, false); err != nil {
+			return nil, err
+		}
+		return undo, sw.SetGroup(pr.Name, id, members)
+	})
+}
+
+// member is a member of a group, or an action of a set.
+func member(id uint32, m interface {
+	GetWeight() int32
+	GetWatch() int32
+	GetWatchPort() []byte
+}) p4.GroupMember {
+	x := p4.GroupMember{ID: id, Weight: int(m.GetWeight())}
+	if port := m.GetWatchPort(); len(port) > 0 {
+		x.Watch, x.HasWatch = p4info.PortNumber(port), true
+	} else if port := m.GetWatch(); port != 0 { // clients of before 1.1 use it
+		x.Watch, x.HasWatch = uint32(port), true
 	}
+	return x
 }
 
 // makeSet makes the members and the group of an action set.
@@ -743,14 +665,7 @@ func (p *pipeline) makeSet(sw *p4.Switch, t *table, s *p4v1.ActionProfileActionS
 			return err
 		}
 		m.members = append(m.members, id)
-		x := p4.GroupMember{ID: id, Weight: int(a.GetWeight())}
-		switch w := a.GetWatchKind().(type) {
-		case *p4v1.ActionProfileAction_WatchPort:
-			x.Watch, x.HasWatch = p4info.PortNumber(w.WatchPort), len(w.WatchPort) > 0
-		case *p4v1.ActionProfileAction_Watch:
-			x.Watch, x.HasWatch = uint32(w.Watch), w.Watch != 0 //nolint:staticcheck // clients of before 1.1 use it
-		}
-		list = append(list, x)
+		list = append(list, member(id, a))
 	}
 	m.group = p.nextSet
 	p.nextSet++

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"maps"
+	"cmp"
 	"slices"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
@@ -18,87 +18,59 @@ func (p *pipeline) Read(q *p4v1.Entity, give func(*p4v1.Entity) error) error {
 		return nil // of what has no such name there is nothing
 	}
 	yield := func(e *p4v1.Entity) error { return give(p.binding.out(e)) }
-	switch x := q.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return p.readEntries(x.TableEntry, yield)
-	case *p4v1.Entity_ActionProfileMember:
-		return p.readMembers(x.ActionProfileMember, yield)
-	case *p4v1.Entity_ActionProfileGroup:
-		pr := p.info.Profile(x.ActionProfileGroup.GetActionProfileId())
-		return readMap(p, x.ActionProfileGroup.GetGroupId(), func() map[uint32]*p4v1.ActionProfileGroup {
-			m := map[uint32]*p4v1.ActionProfileGroup{}
-			for k, g := range p.groups {
-				if uint32(k>>32) == pr.ID {
-					m[uint32(k)] = g
-				}
-			}
-			return m
-		}, func(g *p4v1.ActionProfileGroup) error {
-			return yield(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: g}})
-		})
-	case *p4v1.Entity_CounterEntry:
-		a := p.info.Counter(x.CounterEntry.GetCounterId())
-		return readCells(p, a, x.CounterEntry.GetIndex(), func(sw *p4.Switch, n int) (p4.Count, error) { return sw.Count(a.Name, n) },
-			func(i *p4v1.Index, c p4.Count) error {
-				return yield(&p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: a.ID, Index: i, Data: counterData(c)}}})
-			})
-	case *p4v1.Entity_MeterEntry:
-		a := p.info.Meter(x.MeterEntry.GetMeterId())
-		return readCells(p, a, x.MeterEntry.GetIndex(), func(sw *p4.Switch, n int) ([]p4.Rate, error) { return sw.Meter(a.Name, n) },
-			func(i *p4v1.Index, r []p4.Rate) error {
-				return yield(&p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: a.ID, Index: i, Config: meterConfig(r)}}})
-			})
-	case *p4v1.Entity_RegisterEntry:
-		a := p.info.Register(x.RegisterEntry.GetRegisterId())
-		return readCells(p, a, x.RegisterEntry.GetIndex(), func(sw *p4.Switch, n int) ([]byte, error) { return sw.Register(a.Name, n) },
-			func(i *p4v1.Index, v []byte) error {
-				return yield(&p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{RegisterId: a.ID, Index: i, Data: registerData(a, v)}}})
-			})
-	case *p4v1.Entity_PacketReplicationEngineEntry:
-		switch y := x.PacketReplicationEngineEntry.GetType().(type) {
-		case *p4v1.PacketReplicationEngineEntry_MulticastGroupEntry:
-			return readMap(p, y.MulticastGroupEntry.GetMulticastGroupId(), func() map[uint32]*p4v1.MulticastGroupEntry { return p.mcast }, func(g *p4v1.MulticastGroupEntry) error {
-				return yield(&p4v1.Entity{Entity: &p4v1.Entity_PacketReplicationEngineEntry{PacketReplicationEngineEntry: &p4v1.PacketReplicationEngineEntry{
-					Type: &p4v1.PacketReplicationEngineEntry_MulticastGroupEntry{MulticastGroupEntry: g}}}})
-			})
-		case *p4v1.PacketReplicationEngineEntry_CloneSessionEntry:
-			return readMap(p, y.CloneSessionEntry.GetSessionId(), func() map[uint32]*p4v1.CloneSessionEntry { return p.clones }, func(s *p4v1.CloneSessionEntry) error {
-				return yield(&p4v1.Entity{Entity: &p4v1.Entity_PacketReplicationEngineEntry{PacketReplicationEngineEntry: &p4v1.PacketReplicationEngineEntry{
-					Type: &p4v1.PacketReplicationEngineEntry_CloneSessionEntry{CloneSessionEntry: s}}}})
-			})
-		}
-	case *p4v1.Entity_ValueSetEntry:
-		return p.readValueSet(x.ValueSetEntry.GetValueSetId(), yield)
+	switch x := p4info.Of(q); x.Kind {
+	case p4info.KindEntry:
+		return p.readEntries(x.Entry, yield)
+	case p4info.KindMember:
+		return p.readMembers(&x, yield)
+	case p4info.KindGroup, p4info.KindMulticast, p4info.KindClone:
+		return p.readKept(&x, yield)
+	case p4info.KindValueSet:
+		return p.readValueSet(x.Object, yield)
+	case p4info.KindCounter:
+		return readCells(p, &x, (*p4.Switch).Count, func(e *p4info.Entity, c p4.Count) { e.Count = counterData(c) }, yield)
+	case p4info.KindMeter:
+		return readCells(p, &x, (*p4.Switch).Meter, func(e *p4info.Entity, r []p4.Rate) { e.Rates = meterConfig(r) }, yield)
+	case p4info.KindRegister:
+		a := p.info.Register(x.Object)
+		return readCells(p, &x, (*p4.Switch).Register, func(e *p4info.Entity, v []byte) { e.Data = registerData(a, v) }, yield)
 	}
 	return refuse(codes.Unimplemented, "the device has no such entities")
 }
 
-// readMap yields the message of an id, or all in their order when it is 0. A
-// message in the map never changes, it is replaced.
-func readMap[V any](p *pipeline, id uint32, m func() map[uint32]*V, yield func(*V) error) error {
-	var list []*V
+// readKept yields the entity of an id, or all of an object in their order when it is 0. What is kept never changes, it
+// is replaced.
+func (p *pipeline) readKept(q *p4info.Entity, yield func(*p4v1.Entity) error) error {
+	var list []*p4info.Entity
 	err := p.visit(func(*p4.Switch) bool {
-		all := m()
-		for _, k := range slices.Sorted(maps.Keys(all)) {
-			if id == 0 || k == id {
-				list = append(list, all[k])
+		if x := p.kept[place{q.Kind, q.Object, q.ID}]; x != nil {
+			list = append(list, x)
+		}
+		if q.ID != 0 {
+			return false
+		}
+		for at, x := range p.kept {
+			if at.kind == q.Kind && at.object == q.Object {
+				list = append(list, x)
 			}
 		}
 		return false
 	})
-	for _, v := range list {
+	slices.SortFunc(list, func(a, b *p4info.Entity) int { return cmp.Compare(a.ID, b.ID) })
+	for _, x := range list {
 		if err == nil {
-			err = yield(v)
+			err = yield(x.Message())
 		}
 	}
 	return err
 }
 
 // readCells yields one element of an array, or all, a slice at a time.
-func readCells[V any](p *pipeline, a *p4info.Array, x *p4v1.Index, get func(*p4.Switch, int) (V, error), yield func(*p4v1.Index, V) error) error {
+func readCells[V any](p *pipeline, q *p4info.Entity, get func(*p4.Switch, string, int) (V, error), put func(*p4info.Entity, V), yield func(*p4v1.Entity) error) error {
+	a := p.info.Array(q.Object)
 	at, end := 0, int(a.Size)
-	if x != nil {
-		at = int(x.GetIndex())
+	if q.Index != nil {
+		at = int(q.Index.GetIndex())
 		end = at + 1
 	}
 	var list []V
@@ -112,7 +84,7 @@ func readCells[V any](p *pipeline, a *p4info.Array, x *p4v1.Index, get func(*p4.
 					return false
 				}
 				var v V
-				if v, failed = get(sw, at); failed != nil {
+				if v, failed = get(sw, a.Name, at); failed != nil {
 					return false
 				}
 				list = append(list, v)
@@ -125,7 +97,9 @@ func readCells[V any](p *pipeline, a *p4info.Array, x *p4v1.Index, get func(*p4.
 		}
 		for n, v := range list {
 			if err == nil {
-				err = yield(&p4v1.Index{Index: int64(first + n)}, v)
+				x := p4info.Entity{Kind: q.Kind, Object: a.ID, Index: &p4v1.Index{Index: int64(first + n)}}
+				put(&x, v)
+				err = yield(x.Message())
 			}
 		}
 		if err != nil {
@@ -135,30 +109,30 @@ func readCells[V any](p *pipeline, a *p4info.Array, x *p4v1.Index, get func(*p4.
 	return nil
 }
 
-func (p *pipeline) readMembers(q *p4v1.ActionProfileMember, yield func(*p4v1.Entity) error) error {
-	pr := p.info.Profile(q.GetActionProfileId())
+func (p *pipeline) readMembers(q *p4info.Entity, yield func(*p4v1.Entity) error) error {
+	pr := p.info.Profile(q.Object)
 	if len(pr.Tables) == 0 {
 		return nil
 	}
 	t := p.binding.tables[pr.Tables[0].ID]
 	var ids []uint32
-	if id := q.GetMemberId(); id != 0 {
-		ids = []uint32{id}
+	if q.ID != 0 {
+		ids = []uint32{q.ID}
 	} else if err := p.visit(func(sw *p4.Switch) bool { ids, _ = sw.Members(pr.Name); return false }); err != nil {
 		return err
 	}
 	for len(ids) > 0 {
-		var list []*p4v1.ActionProfileMember
+		var list []*p4v1.Entity
 		err := p.visit(func(sw *p4.Switch) bool {
 			if a, err := sw.Member(pr.Name, ids[0]); err == nil && ids[0] < firstHidden {
-				list = append(list, &p4v1.ActionProfileMember{ActionProfileId: pr.ID, MemberId: ids[0], Action: t.describe(a)})
+				list = append(list, p4info.Entity{Kind: q.Kind, Object: pr.ID, ID: ids[0], Action: t.describe(a)}.Message())
 			}
 			ids = ids[1:]
 			return len(ids) > 0 && len(list) < 1024
 		})
 		for _, m := range list {
 			if err == nil {
-				err = yield(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: m}})
+				err = yield(m)
 			}
 		}
 		if err != nil {
@@ -175,16 +149,16 @@ func (p *pipeline) readValueSet(id uint32, yield func(*p4v1.Entity) error) error
 	if err != nil {
 		return err
 	}
-	e := &p4v1.ValueSetEntry{ValueSetId: id}
+	x := p4info.Entity{Kind: p4info.KindValueSet, Object: id}
 	for _, b := range members {
 		m := &p4v1.ValueSetMember{}
 		left := p.binding.valueSets[id]
-		for _, f := range v.Fields {
+		for n := range v.Fields {
+			f := &v.Fields[n]
 			left -= f.Type.Bits
-			m.Match = append(m.Match, &p4v1.FieldMatch{FieldId: f.ID, FieldMatchType: &p4v1.FieldMatch_Exact_{
-				Exact: &p4v1.FieldMatch_Exact{Value: bitsOf(b, left, f.Type.Bits)}}})
+			m.Match = append(m.Match, f.Matching(bitsOf(b, left, f.Type.Bits), nil, 0)) // they are exact
 		}
-		e.Members = append(e.Members, m)
+		x.Values = append(x.Values, m)
 	}
-	return yield(&p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: e}})
+	return yield(x.Message())
 }

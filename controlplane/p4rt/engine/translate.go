@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"math/bits"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/value"
 )
 
 const (
@@ -57,15 +56,6 @@ type slot struct {
 
 // identity reports whether numbers stay what they are.
 func (s *slot) identity() bool { return !s.words && s.fixed == 0 }
-
-// value is a number in as few bytes as it needs.
-func value(v uint64) []byte { return canonical(binary.BigEndian.AppendUint64(nil, v)) }
-
-// bitLen is the length of a number without leading zeros.
-func bitLen(v []byte) int {
-	v = canonical(v)
-	return 8*(len(v)-1) + bits.Len8(v[0])
-}
 
 // translations reads those of a P4Info.
 func translations(i *p4info.Info) (map[string]*names, error) {
@@ -119,7 +109,7 @@ func (n *names) mappings(a string) error {
 			if !ok {
 				return bad("no number")
 			}
-			sdn = string(value(v))
+			sdn = string(value.Bytes(v))
 		}
 		if !p.eat(",") {
 			return bad("no pair")
@@ -178,16 +168,16 @@ func (p *scanner) number() (uint64, bool) {
 	if end < 0 {
 		return 0, false
 	}
-	v, err := strconv.ParseUint(t[:end], 0, 64)
+	v, _, err := value.Parse(t[:end])
 	p.text = t[end:]
-	return v, err == nil
+	return value.Uint64(v), err == nil && value.BitLen(v) <= 64
 }
 
 // fits checks that all mappings are values of the program's type.
 func (n *names) fits(bits int) error {
 	n.bits = min(n.bits, bits)
 	for sdn, v := range n.to {
-		if bitLen(value(v)) > n.bits {
+		if value.BitLen(value.Bytes(v)) > n.bits {
 			return refuse(codes.InvalidArgument, "translation %q: %q is %d, there are %d bits", n.uri, sdn, v, n.bits)
 		}
 	}
@@ -198,7 +188,7 @@ func (n *names) fits(bits int) error {
 // gets one.
 func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 	if s.identity() {
-		if n := bitLen(v); n > s.dev {
+		if n := value.BitLen(v); n > s.dev {
 			return nil, refuse(codes.OutOfRange, "value 0x%s needs %d bits, the device has %d for it", hex.EncodeToString(v), n, s.dev)
 		}
 		return v, nil
@@ -210,7 +200,7 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 		if _, mine := s.mine[key]; mine {
 			s.mine[key] = s.turn
 		}
-		return value(x), nil
+		return value.Bytes(x), nil
 	}
 	if !s.words {
 		return nil, refuse(codes.InvalidArgument, "translation %q: 0x%s stands for no value of the device", s.uri, hex.EncodeToString(v))
@@ -220,12 +210,12 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 		switch {
 		case err != nil || strconv.FormatUint(x, 10) != digits:
 			return nil, refuse(codes.InvalidArgument, "%q: names that begin with # are numbers of values without a name", key)
-		case bitLen(value(x)) > s.dev:
+		case value.BitLen(value.Bytes(x)) > s.dev:
 			return nil, refuse(codes.OutOfRange, "%q needs more than the %d bits that the device has for it", key, s.dev)
 		case s.from[x] != "" || s.has(x):
 			return nil, refuse(codes.InvalidArgument, "%q is named %q", key, s.from[x])
 		case !alloc:
-			return value(x), nil
+			return value.Bytes(x), nil
 		}
 		if len(s.mine) >= maxNames {
 			if err := s.forget(); err != nil {
@@ -236,7 +226,7 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 			}
 		}
 		s.give(key, x)
-		return value(x), nil
+		return value.Bytes(x), nil
 	}
 	switch {
 	case len(v) > maxName:
@@ -249,7 +239,7 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 		return nil, err
 	}
 	s.give(key, x)
-	return value(x), nil
+	return value.Bytes(x), nil
 }
 
 // give has a name stand for a value.
@@ -263,7 +253,7 @@ func (n *names) has(v uint64) bool { _, ok := n.from[v]; return ok }
 func (n *names) choose() (uint64, error) {
 	for tries := range 2 {
 		if len(n.mine) < maxNames {
-			for v := n.hint; bitLen(value(v)) <= n.bits && v != 0; v++ {
+			for v := n.hint; value.BitLen(value.Bytes(v)) <= n.bits && v != 0; v++ {
 				if !n.has(v) {
 					n.hint = v + 1
 					return v, nil
@@ -303,13 +293,10 @@ func (n *names) forget() error {
 
 // toSDN is what controllers call a value of the program.
 func (s *slot) toSDN(v []byte) []byte {
-	if s.identity() || bitLen(v) > 64 {
-		return canonical(v)
+	if s.identity() || value.BitLen(v) > 64 {
+		return value.Canonical(v)
 	}
-	x := uint64(0)
-	for _, b := range v {
-		x = x<<8 | uint64(b)
-	}
+	x := value.Uint64(v)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name, ok := s.from[x]; ok {
@@ -318,7 +305,7 @@ func (s *slot) toSDN(v []byte) []byte {
 	if s.words {
 		return []byte("#" + strconv.FormatUint(x, 10))
 	}
-	return canonical(v)
+	return value.Canonical(v)
 }
 
 // whole refuses what of a mapped number is no single value.
@@ -331,26 +318,21 @@ func (s *slot) whole(is bool) error {
 
 // matchIn translates what a field must be into the program's terms.
 func (s *slot) matchIn(m *p4v1.FieldMatch, alloc bool) (err error) {
-	switch x := m.GetFieldMatchType().(type) {
-	case *p4v1.FieldMatch_Exact_:
-		x.Exact.Value, err = s.toDevice(x.Exact.GetValue(), alloc)
-	case *p4v1.FieldMatch_Optional_:
-		x.Optional.Value, err = s.toDevice(x.Optional.GetValue(), alloc)
-	case *p4v1.FieldMatch_Lpm:
-		n := int(x.Lpm.GetPrefixLen())
+	c := p4info.CondOf(m)
+	switch c.Match {
+	case configv1.MatchField_LPM:
+		n := int(*c.Prefix)
 		if !s.identity() {
 			if err := s.whole(n == s.sdn); err != nil {
 				return err
 			}
 		}
-		n -= s.sdn - s.dev // the last bits count
-		if n <= 0 {
-			return refuse(codes.OutOfRange, "a prefix of length %d matches everything: the device has %d bits", x.Lpm.GetPrefixLen(), s.dev)
+		if n -= s.sdn - s.dev; n <= 0 { // the last bits count
+			return refuse(codes.OutOfRange, "a prefix of length %d matches everything: the device has %d bits", *c.Prefix, s.dev)
 		}
-		x.Lpm.PrefixLen = int32(n)
-		x.Lpm.Value, err = s.toDevice(x.Lpm.GetValue(), alloc)
-	case *p4v1.FieldMatch_Ternary_:
-		full := isOnes(x.Ternary.GetMask(), s.sdn)
+		*c.Prefix = int32(n)
+	case configv1.MatchField_TERNARY:
+		full := isOnes(*c.More, s.sdn)
 		if !s.identity() {
 			if err := s.whole(full); err != nil {
 				return err
@@ -358,49 +340,45 @@ func (s *slot) matchIn(m *p4v1.FieldMatch, alloc bool) (err error) {
 		}
 		switch {
 		case full:
-			x.Ternary.Mask = ones(s.dev)
-		case bitLen(x.Ternary.GetMask()) > s.dev || isOnes(x.Ternary.GetMask(), s.dev):
-			return refuse(codes.OutOfRange, "mask 0x%s: the device has %d bits: want the full mask, or one of fewer bits", hex.EncodeToString(x.Ternary.GetMask()), s.dev)
+			*c.More = value.Ones(s.dev)
+		case value.BitLen(*c.More) > s.dev || isOnes(*c.More, s.dev):
+			return refuse(codes.OutOfRange, "mask 0x%x: the device has %d bits: want the full mask, or one of fewer bits", *c.More, s.dev)
 		}
-		x.Ternary.Value, err = s.toDevice(x.Ternary.GetValue(), alloc)
-	case *p4v1.FieldMatch_Range_:
+	case configv1.MatchField_RANGE:
 		if !s.identity() {
-			if err := s.whole(string(x.Range.GetLow()) == string(x.Range.GetHigh())); err != nil {
+			if err := s.whole(string(*c.Value) == string(*c.More)); err != nil {
 				return err
 			}
 		}
-		if x.Range.Low, err = s.toDevice(x.Range.GetLow(), alloc); err == nil {
-			x.Range.High, err = s.toDevice(x.Range.GetHigh(), alloc)
+		if *c.Value, err = s.toDevice(*c.Value, alloc); err == nil {
+			*c.More, err = s.toDevice(*c.More, alloc)
 		}
+		return err
 	}
+	*c.Value, err = s.toDevice(*c.Value, alloc)
 	return err
 }
 
 // matchOut is the way back.
 func (s *slot) matchOut(m *p4v1.FieldMatch) {
-	switch x := m.GetFieldMatchType().(type) {
-	case *p4v1.FieldMatch_Exact_:
-		x.Exact.Value = s.toSDN(x.Exact.GetValue())
-	case *p4v1.FieldMatch_Optional_:
-		x.Optional.Value = s.toSDN(x.Optional.GetValue())
-	case *p4v1.FieldMatch_Lpm:
-		whole := int(x.Lpm.GetPrefixLen()) == s.dev
-		x.Lpm.PrefixLen += int32(s.sdn - s.dev)
-		if whole || s.identity() {
-			x.Lpm.Value = s.toSDN(x.Lpm.GetValue())
+	c, whole := p4info.CondOf(m), true
+	switch c.Match {
+	case configv1.MatchField_LPM:
+		whole = int(*c.Prefix) == s.dev
+		*c.Prefix += int32(s.sdn - s.dev)
+	case configv1.MatchField_TERNARY:
+		if whole = isOnes(*c.More, s.dev); whole {
+			*c.More = value.Ones(s.sdn)
 		}
-	case *p4v1.FieldMatch_Ternary_:
-		whole := isOnes(x.Ternary.GetMask(), s.dev)
-		if whole {
-			x.Ternary.Mask = ones(s.sdn)
-		}
-		if whole || s.identity() {
-			x.Ternary.Value = s.toSDN(x.Ternary.GetValue())
-		}
-	case *p4v1.FieldMatch_Range_:
-		if s.identity() || string(x.Range.GetLow()) == string(x.Range.GetHigh()) {
-			x.Range.Low, x.Range.High = s.toSDN(x.Range.GetLow()), s.toSDN(x.Range.GetHigh())
-		}
+	case configv1.MatchField_RANGE:
+		whole = string(*c.Value) == string(*c.More)
+	}
+	if !whole && !s.identity() {
+		return
+	}
+	*c.Value = s.toSDN(*c.Value)
+	if c.Match == configv1.MatchField_RANGE {
+		*c.More = s.toSDN(*c.More)
 	}
 }
 
@@ -419,32 +397,23 @@ func (b *binding) each(e *p4v1.Entity, key func(*slot, *p4v1.FieldMatch) error, 
 		}
 		return nil
 	}
-	entry := func(t *p4v1.TableEntry) error {
-		for _, m := range t.GetMatch() {
-			if s := b.fields[slotKey(t.GetTableId(), m.GetFieldId())]; s != nil {
-				if err := key(s, m); err != nil {
-					return err
-				}
-			}
-		}
-		for _, a := range t.GetAction().GetActionProfileActionSet().GetActionProfileActions() {
-			if err := action(a.GetAction()); err != nil {
+	x := p4info.Of(e)
+	for _, m := range x.Entry.GetMatch() {
+		if s := b.fields[slotKey(x.Object, m.GetFieldId())]; s != nil {
+			if err := key(s, m); err != nil {
 				return err
 			}
 		}
-		return action(t.GetAction().GetAction())
 	}
-	switch x := e.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		return entry(x.TableEntry)
-	case *p4v1.Entity_DirectCounterEntry:
-		return entry(x.DirectCounterEntry.GetTableEntry())
-	case *p4v1.Entity_DirectMeterEntry:
-		return entry(x.DirectMeterEntry.GetTableEntry())
-	case *p4v1.Entity_ActionProfileMember:
-		return action(x.ActionProfileMember.GetAction())
+	for _, a := range x.Entry.GetAction().GetActionProfileActionSet().GetActionProfileActions() {
+		if err := action(a.GetAction()); err != nil {
+			return err
+		}
 	}
-	return nil
+	if err := action(x.Entry.GetAction().GetAction()); err != nil {
+		return err
+	}
+	return action(x.Action)
 }
 
 // in is an entity in the program's terms.
@@ -562,17 +531,13 @@ func (b *binding) slot(where string, t p4info.Type, dev int) (*slot, error) {
 func (p *pipeline) used(n *names, f func(uint64)) error {
 	note := func(s *slot, v []byte) {
 		if s != nil && s.names == n && len(v) <= 8 {
-			x := uint64(0)
-			for _, b := range v {
-				x = x<<8 | uint64(b)
-			}
-			f(x)
+			f(value.Uint64(v))
 		}
 	}
 	action := func(a p4.Action) {
 		for i, s := range p.binding.byName[a.Name] {
 			if i < len(a.Args) {
-				note(s, canonical(a.Args[i]))
+				note(s, value.Canonical(a.Args[i]))
 			}
 		}
 	}
@@ -588,7 +553,7 @@ func (p *pipeline) used(n *names, f func(uint64)) error {
 				from, more, _ = sw.EntriesFrom(t.name, from, func(_ p4.Handle, e p4.Entry) bool {
 					for i, m := range e.Key {
 						if s := p.binding.fields[slotKey(t.info.ID, t.keys[i].field.ID)]; s != nil && !m.Any {
-							note(s, canonical(m.Value))
+							note(s, value.Canonical(m.Value))
 						}
 					}
 					action(e.Action)

@@ -295,22 +295,14 @@ func (t *place) key(list []*p4v1.FieldMatch) []table.Cond {
 		key[i].Any = true
 	}
 	for _, m := range list {
-		i := int(m.GetFieldId()) - 1
-		val := func(b []byte) table.Value {
-			v, _ := t.decl.Keys[i].FromBytes(b)
-			return v
+		i, c := int(m.GetFieldId())-1, p4info.CondOf(m)
+		key[i] = table.Cond{}
+		key[i].V, _ = t.decl.Keys[i].FromBytes(*c.Value)
+		if c.More != nil {
+			key[i].M, _ = t.decl.Keys[i].FromBytes(*c.More)
 		}
-		switch x := m.GetFieldMatchType().(type) {
-		case *p4v1.FieldMatch_Exact_:
-			key[i] = table.Cond{V: val(x.Exact.GetValue())}
-		case *p4v1.FieldMatch_Optional_:
-			key[i] = table.Cond{V: val(x.Optional.GetValue())}
-		case *p4v1.FieldMatch_Lpm:
-			key[i] = table.Cond{V: val(x.Lpm.GetValue()), M: table.Prefix(int(x.Lpm.GetPrefixLen()), t.decl.Keys[i].Bits)}
-		case *p4v1.FieldMatch_Ternary_:
-			key[i] = table.Cond{V: val(x.Ternary.GetValue()), M: val(x.Ternary.GetMask())}
-		case *p4v1.FieldMatch_Range_:
-			key[i] = table.Cond{V: val(x.Range.GetLow()), M: val(x.Range.GetHigh())}
+		if c.Prefix != nil {
+			key[i].M = table.Prefix(int(*c.Prefix), t.decl.Keys[i].Bits)
 		}
 	}
 	return key
@@ -323,20 +315,18 @@ func (t *place) match(key []table.Cond) []*p4v1.FieldMatch {
 		if c.Any {
 			continue
 		}
-		m := &p4v1.FieldMatch{FieldId: uint32(i + 1)}
-		switch f := &t.decl.Keys[i]; f.Match {
-		case table.Exact:
-			m.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: f.Bytes(c.V)}}
-		case table.Optional:
-			m.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: f.Bytes(c.V)}}
+		f := &t.decl.Keys[i]
+		var more []byte
+		prefix := 0
+		switch f.Match {
 		case table.LPM:
-			m.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: c.V.Bytes(), PrefixLen: int32(c.M.PrefixLen(f.Bits))}}
-		case table.Ternary:
-			m.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: c.V.Bytes(), Mask: c.M.Bytes()}}
-		case table.Range:
-			m.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: c.V.Bytes(), High: c.M.Bytes()}}
+			prefix = c.M.PrefixLen(f.Bits)
+		case table.Ternary, table.Range:
+			more = c.M.Bytes()
 		}
-		out = append(out, m)
+		if m := t.info.Fields[i].Matching(f.Bytes(c.V), more, prefix); m != nil {
+			out = append(out, m)
+		}
 	}
 	return out
 }
@@ -351,20 +341,20 @@ func (t *place) action(c table.Call) *p4v1.TableAction {
 
 // Read implements p4rt.Pipeline.
 func (p *pipeline) Read(q *p4v1.Entity, yield func(*p4v1.Entity) error) error {
-	switch e := q.GetEntity().(type) {
-	case *p4v1.Entity_TableEntry:
-		if at := p.tables[e.TableEntry.GetTableId()]; at != nil {
-			return p.readTable(at, e.TableEntry, yield)
+	switch x := p4info.Of(q); x.Kind {
+	case p4info.KindEntry:
+		if at := p.tables[x.Object]; at != nil {
+			return p.readTable(at, x.Entry, yield)
 		}
-	case *p4v1.Entity_CounterEntry:
-		return p.readCounter(e.CounterEntry, yield)
+	case p4info.KindCounter:
+		return p.readCounter(&x, yield)
 	}
 	return nil // there are none
 }
 
 func (p *pipeline) readTable(at *place, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) error {
 	give := func(e *p4v1.TableEntry) error {
-		x := &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
+		x := p4info.EntryOf(e)
 		p.d.mu.Lock()
 		if len(p.d.notes) > 0 {
 			n := p.d.notes[p4info.Key(x)]
@@ -401,8 +391,8 @@ func (p *pipeline) readTable(at *place, q *p4v1.TableEntry, yield func(*p4v1.Ent
 	}))
 }
 
-func (p *pipeline) readCounter(q *p4v1.CounterEntry, yield func(*p4v1.Entity) error) error {
-	b, ok := p.counts[q.GetCounterId()]
+func (p *pipeline) readCounter(q *p4info.Entity, yield func(*p4v1.Entity) error) error {
+	b, ok := p.counts[q.Object]
 	if !ok {
 		return nil
 	}
@@ -411,14 +401,12 @@ func (p *pipeline) readCounter(q *p4v1.CounterEntry, yield func(*p4v1.Entity) er
 		if c.Node != b.node || c.Group != b.group {
 			continue
 		}
-		if q.GetIndex() == nil || q.GetIndex().GetIndex() == i {
+		if q.Index == nil || q.Index.GetIndex() == i {
 			p.d.mu.Lock()
-			v := c.Value + p.d.ahead[cell{q.GetCounterId(), i}]
+			v := c.Value + p.d.ahead[cell{q.Object, i}]
 			p.d.mu.Unlock()
-			err := yield(&p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{
-				CounterId: q.GetCounterId(), Index: &p4v1.Index{Index: i}, Data: &p4v1.CounterData{PacketCount: max(0, int64(v))},
-			}}})
-			if err != nil {
+			one := p4info.Entity{Kind: q.Kind, Object: q.Object, Index: &p4v1.Index{Index: i}, Count: &p4v1.CounterData{PacketCount: max(0, int64(v))}}
+			if err := yield(one.Message()); err != nil {
 				return err
 			}
 		}

@@ -22,6 +22,7 @@ const noAction = "NoAction"
 type place struct {
 	app  string
 	decl *table.Decl
+	info *p4info.Table
 	// Ids of the actions, by index in the declaration.
 	actions []uint32
 }
@@ -99,92 +100,31 @@ func (n *namer) alias() {
 
 // newSchema makes the P4Info of apps, whose counts are counts.
 func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
-	s := &schema{tables: map[uint32]*place{}, counts: map[uint32]block{}}
-	n := &namer{taken: map[uint32]string{}}
-	p := &configv1.P4Info{PkgInfo: &configv1.PkgInfo{
-		Name: "quillon", Arch: "quillon", Doc: &configv1.Documentation{Brief: "network functions in Go, with the tables of their P4 twins"},
-	}}
+	b := &builder{
+		schema: &schema{tables: map[uint32]*place{}, counts: map[uint32]block{}},
+		n:      &namer{taken: map[uint32]string{}},
+		p: &configv1.P4Info{PkgInfo: &configv1.PkgInfo{
+			Name: "quillon", Arch: "quillon", Doc: &configv1.Documentation{Brief: "network functions in Go, with the tables of their P4 twins"},
+		}},
+		prefix: map[string]string{},
+	}
 	// An app whose twin has a name in P4 has that name, unless there are two.
 	twins := map[string]int{}
 	for _, a := range apps {
 		twins[a.Control]++
 	}
-	prefix := map[string]string{}
 	for _, a := range apps {
-		prefix[a.App] = a.App
+		b.prefix[a.App] = a.App
 		if a.Control != "" && twins[a.Control] == 1 {
-			prefix[a.App] = a.Control
+			b.prefix[a.App] = a.Control
 		}
 	}
-	var none *configv1.Action
 	for _, a := range apps {
 		actions := map[string]*configv1.Action{}
 		for t := range a.Tables {
-			d := &a.Tables[t]
-			x := &configv1.Table{
-				Preamble:     n.preamble(configv1.P4Ids_TABLE, prefix[a.App]+"."+d.Name, d.Help),
-				Size:         int64(d.Size),
-				IsConstTable: d.Setting == nil, // the app's own: a controller must not bring it to an intent
+			if err := b.table(&a, &a.Tables[t], actions); err != nil {
+				return nil, err
 			}
-			at := &place{app: a.App, decl: d}
-			for i := range d.Keys {
-				m := matchField(&d.Keys[i], uint32(i+1))
-				m.TypeName = typeOf(p, &d.Keys[i])
-				x.MatchFields = append(x.MatchFields, m)
-			}
-			for i := range d.Actions {
-				act := &d.Actions[i]
-				y := &configv1.Action{}
-				for k := range act.Params {
-					f := &act.Params[k]
-					y.Params = append(y.Params, &configv1.Action_Param{Id: uint32(k + 1), Name: f.Name, Bitwidth: int32(f.Bits), TypeName: typeOf(p, f), Annotations: format(f), Doc: doc(f.Help)})
-				}
-				if old := actions[act.Name]; old == nil {
-					y.Preamble = n.preamble(configv1.P4Ids_ACTION, prefix[a.App]+"."+act.Name, act.Help)
-					for _, r := range act.Refers {
-						of, field, _ := strings.Cut(r, ".")
-						y.Preamble.Annotations = append(y.Preamble.Annotations, fmt.Sprintf("@refers_to(%s.%s, %s)", prefix[a.App], of, field))
-					}
-					actions[act.Name] = y
-					p.Actions = append(p.Actions, y)
-				} else {
-					y.Preamble = old.Preamble
-					if !proto.Equal(y, old) {
-						return nil, fmt.Errorf("%s: tables have different actions called %s", a.Kind, act.Name)
-					}
-				}
-				ref := &configv1.ActionRef{Id: y.Preamble.Id}
-				switch act.Scope {
-				case table.EntryOnly:
-					ref.Scope = configv1.ActionRef_TABLE_ONLY
-				case table.DefaultOnly:
-					ref.Scope = configv1.ActionRef_DEFAULT_ONLY
-				}
-				x.ActionRefs = append(x.ActionRefs, ref)
-				at.actions = append(at.actions, y.Preamble.Id)
-			}
-			switch {
-			case d.Default == nil:
-				if none == nil {
-					none = &configv1.Action{Preamble: n.preamble(configv1.P4Ids_ACTION, noAction, "")}
-					s.none = none.Preamble.Id
-					p.Actions = append(p.Actions, none)
-				}
-				x.ActionRefs = append(x.ActionRefs, &configv1.ActionRef{Id: s.none, Scope: configv1.ActionRef_DEFAULT_ONLY})
-				x.ConstDefaultActionId = s.none
-				x.InitialDefaultAction = &configv1.TableActionCall{ActionId: s.none}
-			default:
-				call := &configv1.TableActionCall{ActionId: at.actions[d.Default.Action]}
-				for i, v := range d.Default.Params {
-					call.Arguments = append(call.Arguments, &configv1.TableActionCall_Argument{ParamId: uint32(i + 1), Value: d.Actions[d.Default.Action].Params[i].Bytes(v)})
-				}
-				x.InitialDefaultAction = call
-				if d.May&table.Default == 0 {
-					x.ConstDefaultActionId = call.ActionId
-				}
-			}
-			p.Tables = append(p.Tables, x)
-			s.tables[x.Preamble.Id] = at
 		}
 	}
 	for from := 0; from < len(counts); {
@@ -192,28 +132,116 @@ func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
 		for to < len(counts) && counts[to].Node == counts[from].Node && counts[to].Group == counts[from].Group {
 			to++
 		}
-		c := counts[from:to]
-		name := prefix[c[0].Node]
-		if name == "" {
-			name = c[0].Node
-		}
-		what := groups[c[0].Group]
-		pre := n.preamble(configv1.P4Ids_COUNTER, name+"."+what.name, what.help)
-		var lines strings.Builder
-		for i, x := range c {
-			pre.Annotations = append(pre.Annotations, fmt.Sprintf("@index(%d, %s)", i, strconv.Quote(x.Name)))
-			fmt.Fprintf(&lines, "%d %s: %s\n", i, x.Name, x.Help)
-		}
-		pre.Doc.Description = lines.String()
-		p.Counters = append(p.Counters, &configv1.Counter{Preamble: pre, Size: int64(len(c)), Spec: &configv1.CounterSpec{Unit: configv1.CounterSpec_PACKETS}})
-		s.counts[pre.Id] = block{c[0].Node, c[0].Group}
+		b.counter(counts[from:to])
 		from = to
 	}
-	n.alias()
-	slices.SortFunc(p.Actions, func(a, b *configv1.Action) int { return cmp.Compare(a.Preamble.Name, b.Preamble.Name) })
+	b.n.alias()
+	slices.SortFunc(b.p.Actions, func(a, b *configv1.Action) int { return cmp.Compare(a.Preamble.Name, b.Preamble.Name) })
 	var err error
-	s.info, err = p4info.New(p)
-	return s, err
+	if b.info, err = p4info.New(b.p); err != nil {
+		return nil, err
+	}
+	for id, at := range b.tables {
+		at.info = b.info.Table(id)
+	}
+	return b.schema, nil
+}
+
+// builder is a schema in the making.
+type builder struct {
+	*schema
+	p      *configv1.P4Info
+	n      *namer
+	prefix map[string]string // of the names of an app's objects
+}
+
+// table adds a table of an app, whose actions so far are actions.
+func (b *builder) table(a *graph.AppTables, d *table.Decl, actions map[string]*configv1.Action) error {
+	x := &configv1.Table{
+		Preamble:     b.n.preamble(configv1.P4Ids_TABLE, b.prefix[a.App]+"."+d.Name, d.Help),
+		Size:         int64(d.Size),
+		IsConstTable: d.Setting == nil, // the app's own: a controller must not bring it to an intent
+	}
+	at := &place{app: a.App, decl: d}
+	for i := range d.Keys {
+		m := matchField(&d.Keys[i], uint32(i+1))
+		m.TypeName = typeOf(b.p, &d.Keys[i])
+		x.MatchFields = append(x.MatchFields, m)
+	}
+	for i := range d.Actions {
+		act := &d.Actions[i]
+		id, err := b.action(a, act, actions)
+		if err != nil {
+			return err
+		}
+		scope := map[table.Scope]configv1.ActionRef_Scope{table.EntryOnly: configv1.ActionRef_TABLE_ONLY, table.DefaultOnly: configv1.ActionRef_DEFAULT_ONLY}
+		x.ActionRefs = append(x.ActionRefs, &configv1.ActionRef{Id: id, Scope: scope[act.Scope]})
+		at.actions = append(at.actions, id)
+	}
+	if d.Default == nil {
+		if b.none == 0 {
+			none := &configv1.Action{Preamble: b.n.preamble(configv1.P4Ids_ACTION, noAction, "")}
+			b.none = none.Preamble.Id
+			b.p.Actions = append(b.p.Actions, none)
+		}
+		x.ActionRefs = append(x.ActionRefs, &configv1.ActionRef{Id: b.none, Scope: configv1.ActionRef_DEFAULT_ONLY})
+		x.ConstDefaultActionId = b.none
+		x.InitialDefaultAction = &configv1.TableActionCall{ActionId: b.none}
+	} else {
+		call := &configv1.TableActionCall{ActionId: at.actions[d.Default.Action]}
+		for i, v := range d.Default.Params {
+			call.Arguments = append(call.Arguments, &configv1.TableActionCall_Argument{ParamId: uint32(i + 1), Value: d.Actions[d.Default.Action].Params[i].Bytes(v)})
+		}
+		x.InitialDefaultAction = call
+		if d.May&table.Default == 0 {
+			x.ConstDefaultActionId = call.ActionId
+		}
+	}
+	b.p.Tables = append(b.p.Tables, x)
+	b.tables[x.Preamble.Id] = at
+	return nil
+}
+
+// action adds an action of an app, unless another of its tables has it.
+func (b *builder) action(a *graph.AppTables, act *table.Action, known map[string]*configv1.Action) (id uint32, err error) {
+	y := &configv1.Action{}
+	for k := range act.Params {
+		f := &act.Params[k]
+		y.Params = append(y.Params, &configv1.Action_Param{Id: uint32(k + 1), Name: f.Name, Bitwidth: int32(f.Bits), TypeName: typeOf(b.p, f), Annotations: format(f), Doc: doc(f.Help)})
+	}
+	if old := known[act.Name]; old != nil {
+		y.Preamble = old.Preamble
+		if !proto.Equal(y, old) {
+			return 0, fmt.Errorf("%s: tables have different actions called %s", a.Kind, act.Name)
+		}
+		return old.Preamble.Id, nil
+	}
+	y.Preamble = b.n.preamble(configv1.P4Ids_ACTION, b.prefix[a.App]+"."+act.Name, act.Help)
+	for _, r := range act.Refers {
+		of, field, _ := strings.Cut(r, ".")
+		y.Preamble.Annotations = append(y.Preamble.Annotations, fmt.Sprintf("@refers_to(%s.%s, %s)", b.prefix[a.App], of, field))
+	}
+	known[act.Name] = y
+	b.p.Actions = append(b.p.Actions, y)
+	return y.Preamble.Id, nil
+}
+
+// counter adds a counter of the counts of one group of a node.
+func (b *builder) counter(c []graph.Count) {
+	name := b.prefix[c[0].Node]
+	if name == "" {
+		name = c[0].Node
+	}
+	what := groups[c[0].Group]
+	pre := b.n.preamble(configv1.P4Ids_COUNTER, name+"."+what.name, what.help)
+	var lines strings.Builder
+	for i, x := range c {
+		pre.Annotations = append(pre.Annotations, fmt.Sprintf("@index(%d, %s)", i, strconv.Quote(x.Name)))
+		fmt.Fprintf(&lines, "%d %s: %s\n", i, x.Name, x.Help)
+	}
+	pre.Doc.Description = lines.String()
+	b.p.Counters = append(b.p.Counters, &configv1.Counter{Preamble: pre, Size: int64(len(c)), Spec: &configv1.CounterSpec{Unit: configv1.CounterSpec_PACKETS}})
+	b.counts[pre.Id] = block{c[0].Node, c[0].Group}
 }
 
 // groups are those of graph.Count.
