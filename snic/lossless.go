@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
@@ -74,7 +75,7 @@ func parseLossless(v string) (class [ports]int8, err error) {
 	for i := range class {
 		class[i] = -1
 	}
-	for _, t := range strings.Split(v, "+") {
+	for t := range arg.Items(v, "+") {
 		p, c, ok := strings.Cut(t, ":")
 		digits, named := strings.CutPrefix(p, "p")
 		port, err := strconv.Atoi(digits)

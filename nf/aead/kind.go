@@ -256,7 +256,7 @@ func parseArgs(args graph.Args) (*config, error) {
 
 func parseSAs(v string, prefix bool) ([]selected, error) {
 	var all []selected
-	for x := range strings.SplitSeq(v, "+") {
+	for x := range arg.Items(v, "+") {
 		number, at, with := strings.Cut(x, "@")
 		spi, err := parseSPI(number)
 		if err != nil {

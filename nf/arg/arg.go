@@ -23,6 +23,7 @@ package arg
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"net"
 	"net/netip"
@@ -109,10 +110,15 @@ func clip(s string) string {
 	return s
 }
 
-// Each has read read each part of a list that is joined by +.
+// Items are those of a list. On the command line sep is between them, such as +; of a list in YAML each has a line.
+func Items(v, sep string) iter.Seq[string] {
+	return strings.SplitSeq(strings.ReplaceAll(v, "\n", sep), sep)
+}
+
+// Each has read read each item of a list that is joined by +.
 func (r *Reader) Each(name string, read func(v string) error, words ...string) {
 	r.Func(name, func(v string) error {
-		for x := range strings.SplitSeq(v, "+") {
+		for x := range Items(v, "+") {
 			if err := read(x); err != nil {
 				return fmt.Errorf("%q: %w", clip(x), err)
 			}

@@ -59,7 +59,7 @@ type reading func(r *Reader, name string, p any, words []string)
 //
 // Numbers, durations, bool, string, netip.Addr and [6]byte (a MAC address) are read as
 // the methods of Reader do, other types by their UnmarshalText, and slices of these element by
-// element, with + in between. The fields of a struct without a tag are taken, too. Declare panics when a tag makes no sense.
+// element, as Items of +. The fields of a struct without a tag are taken, too. Declare panics when a tag makes no sense.
 func Declare[T any](kind string, byDef T) *Set[T] {
 	s := &Set[T]{kind: kind, byDef: byDef}
 	t := reflect.TypeFor[T]()

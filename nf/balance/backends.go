@@ -87,7 +87,7 @@ func parseBackends(v string) (all []backend, err error) {
 	if v == "none" {
 		return nil, nil
 	}
-	for x := range strings.SplitSeq(v, "+") {
+	for x := range arg.Items(v, "+") {
 		b, err := parseBackend(x)
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", x, err)
@@ -121,7 +121,8 @@ func tables() []table.Decl {
 			Actions: actions, Size: maxBackends,
 			May: table.Insert | table.Modify | table.Delete,
 			Setting: &table.Setting{
-				Of: func(args table.Args) table.Rows { return rowsOf(args, bits) },
+				Arg: "backends",
+				Of:  func(args table.Args) table.Rows { return rowsOf(args, bits) },
 				Set: func(args table.Args, r table.Rows) (table.Args, error) {
 					return setRows(args, r, bits)
 				},

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
@@ -121,7 +120,7 @@ type vips [2]netip.Addr
 
 // UnmarshalText reads one address, or one of each family with a + in between.
 func (v *vips) UnmarshalText(text []byte) error {
-	for x := range strings.SplitSeq(string(text), "+") {
+	for x := range arg.Items(string(text), "+") {
 		a, err := arg.ParseAddr(x)
 		i := 0
 		if a.Is6() {

@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"fmt"
-	"maps"
 	mathbits "math/bits"
 	"slices"
 	"strconv"
@@ -54,7 +53,14 @@ func decl(bits int) table.Decl {
 		d.Name, d.Help, arg = "acl_ipv6", "rules for IPv6 (rules6=)", "rules6"
 	}
 	keys := d.Keys
+	icmp := uint64(1)
+	if bits == 128 {
+		icmp = 58
+	}
+	keys[fieldIn].Names = map[string]uint64{"a": 0, "b": 1}
+	keys[fieldProto].Names = map[string]uint64{"icmp": icmp, "tcp": 6, "udp": 17}
 	d.Setting = &table.Setting{
+		Arg: arg,
 		Of: func(args table.Args) (r table.Rows) {
 			r.Entries, _ = parseRules(args[arg], keys)
 			return r
@@ -68,20 +74,6 @@ func decl(bits int) table.Decl {
 		},
 	}
 	return d
-}
-
-// names of values that people do not write as numbers.
-func names(field int, bits int) map[string]string {
-	switch field {
-	case fieldIn:
-		return map[string]string{"a": "0", "b": "1"}
-	case fieldProto:
-		if bits == 128 {
-			return map[string]string{"icmp": "58", "tcp": "6", "udp": "17"}
-		}
-		return map[string]string{"icmp": "1", "tcp": "6", "udp": "17"}
-	}
-	return nil
 }
 
 // parseRules reads rules with ; or a new line in between, each ACTION and any of
@@ -155,16 +147,7 @@ func parseRule(text string, keys []table.Field) (e table.Entry, err error) {
 			return e, fmt.Errorf("%q is none of in, src, dst, proto, sport, dport and prio, with a colon and a value", name)
 		}
 		f := &keys[i]
-		known := names(i, keys[fieldSrc].Bits)
-		if s, ok := known[value]; ok {
-			value = s
-		}
-		if f.Match == table.Range {
-			value = strings.Replace(value, "-", "..", 1)
-		}
-		if e.Key[i], err = f.ParseCond(value); err != nil && known != nil {
-			return e, fmt.Errorf("%w, or one of %s", err, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-		} else if err != nil {
+		if e.Key[i], err = f.ParseCond(value); err != nil {
 			return e, err
 		}
 		c := e.Key[i]
@@ -205,8 +188,8 @@ func formatRules(all []table.Entry, keys []table.Field) string {
 			case f.Match == table.Range && c.M != c.V:
 				text += "-" + f.Value(c.M)
 			}
-			for name, number := range names(i, keys[fieldSrc].Bits) {
-				if number == text {
+			for name, number := range f.Names {
+				if c.V == table.Uint(number) {
 					text = name
 				}
 			}

@@ -100,9 +100,6 @@ type Wanter interface {
 	Wants() port.Filter
 }
 
-// Args are an app's arguments, as written in a Spec: strings by name.
-type Args map[string]string
-
 // Reason is an index into a Kind's Reasons.
 type Reason uint16
 

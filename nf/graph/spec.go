@@ -201,7 +201,7 @@ func (s *Spec) errAt(place []any, format string, args ...any) *SpecError {
 	return (*SpecError)(yaml.At(s.source, place, fmt.Sprintf(format, args...)))
 }
 
-// Validate checks that the Spec can be built: kinds and arguments exist, links
+// Validate checks that the Spec can be built, and writes arguments that are lists of entries in their own form: kinds and arguments exist, links
 // join what is there, every output has at most one link, and no frame can go
 // round from app to app, except between two that are linked both ways.
 // portKinds nil leaves the ports' kinds unchecked.
@@ -242,6 +242,12 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 				known = append(known, k.Name)
 			}
 			return s.errAt(path("apps", name, "kind"), "app %s: unknown kind %q%s", name, a.Kind, suggest(a.Kind, known))
+		}
+		if args, arg, item, err := k.writeEntries(a.Args); err != nil {
+			return s.errAt(path("apps", name, "args", arg, item), "app %s: %v", name, err)
+		} else if args != nil {
+			a.Args = args
+			s.Apps[name] = a
 		}
 		if err := s.checkArgs("apps", "app", name, a.Args, k.Params); err != nil {
 			return err

@@ -295,7 +295,7 @@ func Parse(v string) (Match, error) {
 		return Match{none: true}, nil
 	}
 	var m Match
-	for _, x := range strings.Split(v, "+") {
+	for x := range strings.SplitSeq(strings.ReplaceAll(v, "\n", "+"), "+") {
 		name, s, _ := strings.Cut(x, ":")
 		var t term
 		var n uint64

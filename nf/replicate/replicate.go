@@ -146,7 +146,7 @@ func (e *replicas) UnmarshalText(text []byte) (err error) {
 }
 
 func parseReplicas(v string) (all []clio.End, err error) {
-	for x := range strings.SplitSeq(v, "+") {
+	for x := range arg.Items(v, "+") {
 		ip, mac, ok := strings.Cut(x, "@")
 		a, err := arg.ParseAddr(ip)
 		m, merr := arg.ParseMAC(mac)

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/quillon/quillon/nf/value"
 )
@@ -69,6 +70,8 @@ type Field struct {
 	Match Match  `json:"match,omitempty"` // of a key's
 	Form  Form   `json:"form"`
 	Help  string `json:"help,omitempty"`
+	// Names are words for values that people do not write as numbers; they are read, and not written.
+	Names map[string]uint64 `json:"-"`
 }
 
 // takes says why v cannot be a value of the field; "": it can.
@@ -190,6 +193,11 @@ func (d *Decl) Action(name string) int {
 	return slices.IndexFunc(d.Actions, func(a Action) bool { return a.Name == name })
 }
 
+// HasKey reports whether the table has a key field of that name, or of a name that ends with it.
+func (d *Decl) HasKey(name string) bool {
+	return slices.ContainsFunc(d.Keys, func(k Field) bool { return k.Name == name || strings.HasSuffix(k.Name, "."+name) })
+}
+
 // Prioritized reports whether entries need a priority.
 func (d *Decl) Prioritized() bool {
 	return slices.ContainsFunc(d.Keys, func(k Field) bool { return k.Match == Ternary || k.Match == Range || k.Match == Optional })
@@ -248,6 +256,8 @@ type Rows struct {
 
 // Setting turns arguments into entries, and back. Both are pure.
 type Setting struct {
+	// Arg is the one argument that all of the table's entries are in; "": there is none.
+	Arg string
 	// Of are the entries that args, which are valid, stand for.
 	Of func(args Args) Rows
 	// Set are the arguments that change from args for rows to be the entries. An

@@ -35,6 +35,9 @@ func (f *Field) Parse(s string) (Value, error) {
 		}
 		return String(s), nil
 	}
+	if n, ok := f.Names[s]; ok {
+		return Uint(n), nil
+	}
 	b, err := value.ParseBits(s, f.Bits)
 	if err != nil {
 		want := "a number"
@@ -45,6 +48,9 @@ func (f *Field) Parse(s string) (Value, error) {
 			want = "an IPv6 address or a number"
 		case f.Form == MAC:
 			want = "a MAC address or a number"
+		}
+		if len(f.Names) > 0 {
+			want = strings.Join(slices.Sorted(maps.Keys(f.Names)), ", ") + ", or " + want
 		}
 		return Value{}, Errorf(Invalid, "%s=%s: want %s of %d bits", f.Name, s, want, f.Bits)
 	}
@@ -69,7 +75,7 @@ func (f *Field) Cond(c Cond) string {
 }
 
 // ParseCond reads what Cond writes; also a single value for what a mask, prefix
-// or range may follow, a prefix for a mask, and * for everything.
+// or range may follow, a range with - in place of .., a prefix for a mask, and * for everything.
 func (f *Field) ParseCond(s string) (Cond, error) {
 	if s == "*" && f.Match != Exact {
 		return Cond{Any: true}, nil
@@ -79,8 +85,8 @@ func (f *Field) ParseCond(s string) (Cond, error) {
 		return Cond{V: v}, err
 	}
 	value, rest, sep := s, "", ""
-	for _, x := range []string{"&&&", "..", "/"} {
-		if v, r, ok := strings.Cut(s, x); ok {
+	for _, x := range []string{"&&&", "..", "/", "-"} {
+		if v, r, ok := strings.Cut(s, x); ok && (x != "-" || f.Match == Range && v != "") {
 			value, rest, sep = v, r, x
 			break
 		}
@@ -108,7 +114,7 @@ func (f *Field) ParseCond(s string) (Cond, error) {
 			return Cond{}, Errorf(Invalid, "%s=%s: want a prefix length from 0 to %d", f.Name, s, f.Bits)
 		}
 		c.M = Prefix(n, f.Bits)
-	case sep == ".." && f.Match == Range:
+	case (sep == ".." || sep == "-") && f.Match == Range:
 		if c.M, err = f.Parse(rest); err != nil {
 			return Cond{}, err
 		}

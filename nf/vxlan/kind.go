@@ -114,7 +114,7 @@ Port a is the plain side, port b the tunnel's.`,
 			Actions: []table.Action{{Name: "to_vni", Scope: table.EntryOnly, Help: "its frames go by this network",
 				Params: []table.Field{{Name: "vni", Bits: 24, Help: "network identifier"}}}},
 			Size: maxTenants, May: table.Insert | table.Modify | table.Delete,
-			Setting: &table.Setting{Of: tenantsOf, Set: setTenants},
+			Setting: &table.Setting{Arg: "tenants", Of: tenantsOf, Set: setTenants},
 		}},
 		Note: func(args graph.Args) string {
 			s, err := parseArgs(args)
@@ -193,7 +193,7 @@ func parseTenants(v string) ([]tenant, error) {
 	}
 	var all []tenant
 	vlans, vnis := map[uint16]bool{}, map[uint32]bool{}
-	for _, x := range strings.Split(v, "+") {
+	for x := range arg.Items(v, "+") {
 		l, n, ok := strings.Cut(x, ":")
 		vid, err1 := strconv.ParseUint(l, 10, 12)
 		vni, err2 := strconv.ParseUint(n, 0, 24)

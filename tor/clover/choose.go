@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/table"
 )
 
@@ -77,7 +78,7 @@ func (c *choice) UnmarshalText(text []byte) (err error) {
 // with KEYS being N, N-N or any. With rules, and without all, other keys are
 // left.
 func parseChoice(v string) (c choice, err error) {
-	for x := range strings.SplitSeq(v, "+") {
+	for x := range arg.Items(v, "+") {
 		switch x {
 		case "all", "none":
 			c.rest = x == "all"

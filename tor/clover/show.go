@@ -102,7 +102,7 @@ func tables() []table.Decl {
 			Default: &table.Call{Action: actSteer},
 			Size:    maxRules,
 			May:     table.Insert | table.Modify | table.Delete | table.Default,
-			Setting: &table.Setting{Of: keysOf, Set: setKeys},
+			Setting: &table.Setting{Arg: "only", Of: keysOf, Set: setKeys},
 		},
 		tableConns4: conns("connections", "ipv4", 32),
 		tableConns6: conns("connections_ipv6", "ipv6", 128),

@@ -297,7 +297,7 @@ func merged(spans []span) (out []span) {
 
 func parseArgs(args graph.Args) (settings, error) {
 	s, r := arguments.Read(args)
-	r.Func("static", func(v string) error { s.static = strings.Split(v, ";"); return nil }, "none", "")
+	r.Func("static", func(v string) error { s.static = slices.Collect(arg.Items(v, ";")); return nil }, "none", "")
 	s.cover = merged(s.track)
 	for s.window&(s.window-1) != 0 {
 		s.window &= s.window - 1
@@ -326,7 +326,7 @@ func (l *servers) UnmarshalText(text []byte) (err error) {
 func parseServers(v string) ([][]netip.Addr, error) {
 	var out [][]netip.Addr
 	seen := map[netip.Addr]bool{}
-	for p := range strings.SplitSeq(v, "+") {
+	for p := range arg.Items(v, "+") {
 		var one []netip.Addr
 		for q := range strings.SplitSeq(p, "=") {
 			a, err := arg.ParseAddr(q)
@@ -357,7 +357,7 @@ func (l *spans) UnmarshalText(text []byte) (err error) {
 
 func parseSpans(v string) ([]span, error) {
 	var out []span
-	for p := range strings.SplitSeq(v, ":") {
+	for p := range arg.Items(v, ":") {
 		p, priority, ranked := strings.Cut(p, "#")
 		t := span{priority: 1}
 		if ranked {

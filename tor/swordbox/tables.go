@@ -79,7 +79,7 @@ func tables() []table.Decl {
 		Keys:    []table.Field{{Name: "meta.va", Bits: 64, Match: table.Range, Form: table.Hex, Help: "addresses"}},
 		Actions: []table.Action{{Name: "track", Scope: table.EntryOnly, Help: "operations on this memory move"}},
 		Size:    maxSettings, May: all,
-		Setting: &table.Setting{Of: trackedOf, Set: setTracked},
+		Setting: &table.Setting{Arg: "track", Of: trackedOf, Set: setTracked},
 	}
 	for k, f := range []struct {
 		name, ip string
@@ -95,7 +95,7 @@ func tables() []table.Decl {
 					qp("client_qp", "the client's queue pair"), psn("first_psn", "of the client's requests"), {Name: "mtu", Bits: 16, Help: "path MTU in bytes; 0: found out"}}},
 			},
 			Size: maxSettings, May: all,
-			Setting: &table.Setting{Of: func(a table.Args) table.Rows { return staticOf(a, f.bits) },
+			Setting: &table.Setting{Arg: "static", Of: func(a table.Args) table.Rows { return staticOf(a, f.bits) },
 				Set: func(a table.Args, r table.Rows) (table.Args, error) { return setStatic(a, r, f.bits) }},
 		}
 		d[tableClients4+k] = table.Decl{
