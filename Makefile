@@ -34,7 +34,7 @@ MUTANTS = $(shell grep -rl 'func TestMutants' --include='*_test.go' . | xargs -r
 OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap nf/police nf/gobackn nf/hold nf/kvcache nf/replicate snic tor rack/rnic)
 # Packages whose code runs on several threads: with the race detector, and so slowly
 # that properties are tried less often (-short).
-RACE    = $(wildcard nf/graph nf/counter nf/trace nf/turn snic/hop/wire snic/pool/gossip controlplane)
+RACE    = $(wildcard nf/graph nf/counter nf/trace nf/turn snic/hop/wire snic/pool/gossip controlplane internal/admin internal/metrics)
 # Tests of rates: when nothing else runs any more.
 RATES   = TestRatesOfTCP
 
@@ -144,7 +144,7 @@ check-arm64: TOOLS += qemu-aarch64-static:qemu-user-static
 check-arm64: deps
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	GOARCH=arm64 $(GO) vet ./...
-	@{ export GOARCH=arm64; $(call RUN,-short -timeout 30m -skip $$SKIP -exec qemu-aarch64-static $(filter-out ./tests/% ./sim/% ./internal/xsk,$(PARALLEL))); } 2>&1 | bin/tally
+	@{ export GOARCH=arm64; $(call RUN,-short -timeout 30m -skip $$SKIP -exec qemu-aarch64-static $(filter-out ./tests/% ./internal/sim/% ./internal/xsk,$(PARALLEL))); } 2>&1 | bin/tally
 
 # What the tests use beyond Go: a program, or a file, and its Debian package.
 TOOLS = ip:iproute2 ping:iputils-ping iperf3:iperf3 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux mount:mount timeout:coreutils \

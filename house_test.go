@@ -19,36 +19,40 @@ const module = "github.com/quillon/quillon/"
 // longest matching folder counts. A folder may always look into itself; "*" is
 // everything.
 var doors = map[string][]string{
-	"nf/packet":         {},
-	"nf/arg":            {},
-	"nf/hdr":            {},
-	"nf/clock":          {"nf/packet"},
-	"nf/counter":        {"nf/packet"},
-	"nf/trace":          {"nf/packet"},
-	"nf/port":           {"nf/packet", "nf/clock", "internal/xsk", "internal/ethtool"},
-	"nf/port/afxdp":     {"nf/packet", "nf/clock", "nf/port", "nf/hdr", "internal/xsk", "internal/ethtool"},
-	"nf/port/pcap":      {"nf/packet", "nf/clock", "nf/port", "nf/hdr"},
-	"nf/table":          {"nf/value"},
-	"nf/effect":         {},
-	"nf/value":          {},
-	"nf/yaml":           {},
-	"nf/graph":          {"nf/arg", "nf/packet", "nf/port", "nf/clock", "nf/counter", "nf/trace", "nf/table", "nf/yaml", "nf/effect"},
-	"nf":                {"nf"},
-	"tor":               {"nf"},
-	"snic":              {"nf"},
-	"rack":              {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "internal/ethtool"},
-	"rack/clio":         {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "nf/flow", "nf/gobackn/gbn", "rack"},
-	"rack/demo":         {"*"}, // a program: wires rack, tor and controlplane together
-	"sim":               {"nf", "tor", "snic", "rack"},
-	"sim/figure":        {"nf", "tor", "snic", "rack", "sim", "internal/chart"},
-	"sim/plan":          {"nf", "snic", "sim", "internal/chart"},
-	"controlplane":      {"nf", "p4src", "internal/ethtool", "internal/own"},
-	"p4src":             {},
-	"cmd":               {"*"},
-	"internal":          {},
-	"internal/registry": {"nf", "tor", "snic"},
-	"internal/xsk":      {"nf/port", "internal/ethtool"},
-	"tests":             {"nf", "tor", "snic", "rack"},
+	"nf/packet":           {},
+	"nf/arg":              {},
+	"nf/hdr":              {},
+	"nf/clock":            {"nf/packet"},
+	"nf/counter":          {"nf/packet"},
+	"nf/trace":            {"nf/packet"},
+	"nf/port":             {"nf/packet", "nf/clock", "internal/xsk", "internal/ethtool"},
+	"nf/port/afxdp":       {"nf/packet", "nf/clock", "nf/port", "nf/hdr", "internal/xsk", "internal/ethtool"},
+	"nf/port/pcap":        {"nf/packet", "nf/clock", "nf/port", "nf/hdr"},
+	"nf/table":            {"nf/value"},
+	"nf/effect":           {},
+	"nf/value":            {},
+	"nf/yaml":             {},
+	"nf/graph":            {"nf/arg", "nf/packet", "nf/port", "nf/clock", "nf/counter", "nf/trace", "nf/table", "nf/yaml", "nf/effect"},
+	"nf":                  {"nf"},
+	"tor":                 {"nf"},
+	"snic":                {"nf"},
+	"rack":                {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "internal/ethtool"},
+	"internal/rack":       {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "internal/ethtool", "rack"},
+	"internal/rack/clio":  {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "nf/flow", "nf/gobackn/gbn", "rack", "internal/rack"},
+	"internal/rack/demo":  {"*"}, // a program: wires rack, tor and controlplane together
+	"internal/sim":        {"nf", "tor", "snic", "rack", "internal/rack"},
+	"internal/sim/figure": {"nf", "tor", "snic", "rack", "internal/rack", "internal/sim", "internal/chart"},
+	"internal/sim/plan":   {"nf", "snic", "internal/sim", "internal/chart"},
+	"controlplane":        {"nf", "p4src", "internal/own"},
+	"internal/admin":      {"nf", "internal/own"},
+	"internal/bridge":     {"internal/ethtool", "internal/own"},
+	"internal/metrics":    {"nf", "controlplane"},
+	"p4src":               {},
+	"cmd":                 {"*"},
+	"internal":            {},
+	"internal/registry":   {"nf", "tor", "snic"},
+	"internal/xsk":        {"nf/port", "internal/ethtool"},
+	"tests":               {"nf", "tor", "snic", "rack", "internal/rack"},
 }
 
 // banned says which foreign packages may not be imported under a folder.
@@ -91,7 +95,7 @@ func mayImport(from, to string) string {
 			return ""
 		}
 		for _, p := range parts {
-			if under(from, "sim") && under(own, p) {
+			if under(from, "internal/sim") && under(own, p) {
 				return "a simulated board is snic's app, which has it inside"
 			}
 		}
@@ -223,8 +227,8 @@ func TestHouseRulesCatchOffenders(t *testing.T) {
 		{"tor/clover", module + "nf/hdr", true},
 		{"tor/clover", module + "rack/rnic", false},
 		{"rack/rnic", module + "nf/graph", false},
-		{"controlplane/admin", module + "nf/graph", true},
-		{"controlplane/admin", module + "cmd/quillon", false},
+		{"internal/admin", module + "nf/graph", true},
+		{"internal/admin", module + "cmd/quillon", false},
 		{"cmd/quillon", module + "tor/clover", true},
 		{"elsewhere", module + "nf/packet", false},
 		{"nf/graph", "log/slog", false},

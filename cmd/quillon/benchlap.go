@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/rack/blast"
+	"github.com/quillon/quillon/internal/rack/blast"
 )
 
 // stream is one direction of a reliable connection, as its frames name it.

@@ -10,9 +10,9 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	"github.com/quillon/quillon/rack/history"
-	"github.com/quillon/quillon/rack/host"
-	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	"github.com/quillon/quillon/rack/clover"
-	"github.com/quillon/quillon/rack/host"
-	"github.com/quillon/quillon/rack/ycsb"
+	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // The recorded mix: YCSB A over 1,024 keys of 128 bytes, Zipf 0.99, so many

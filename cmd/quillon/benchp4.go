@@ -22,7 +22,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/p4src"
-	"github.com/quillon/quillon/rack/blast"
+	"github.com/quillon/quillon/internal/rack/blast"
 )
 
 // p4Load is a program with its entries and frames for it.

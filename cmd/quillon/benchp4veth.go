@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/blast"
+	"github.com/quillon/quillon/internal/rack/blast"
 )
 
 // p4Round is how long a round on veth lasts, and p4Warm how long a switch runs

@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/blast"
+	"github.com/quillon/quillon/internal/rack/blast"
 )
 
 // vethRound is how long a round on veth lasts.

@@ -22,9 +22,9 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/blast"
-	"github.com/quillon/quillon/rack/topo"
-	"github.com/quillon/quillon/rack/vpc"
+	"github.com/quillon/quillon/internal/rack/blast"
+	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/internal/rack/vpc"
 )
 
 // How long rounds last, how many flows there are, and the wait for a box that

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/quillon/quillon/internal/registry"
-	"github.com/quillon/quillon/rack/vpc"
+	"github.com/quillon/quillon/internal/rack/vpc"
 	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/dag"
 )

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quillon/quillon/rack/topo"
-	"github.com/quillon/quillon/rack/vpc"
+	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/internal/rack/vpc"
 )
 
 // vswitch is Open vSwitch as it is installed.

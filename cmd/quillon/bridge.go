@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/vishvananda/netlink"
 
-	"github.com/quillon/quillon/controlplane/bridge"
+	"github.com/quillon/quillon/internal/bridge"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 

@@ -20,8 +20,8 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/demo"
-	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/internal/rack/demo"
+	"github.com/quillon/quillon/internal/rack/host"
 )
 
 func newClioCmd() *cobra.Command {

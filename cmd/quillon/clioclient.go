@@ -16,9 +16,9 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
 	wire "github.com/quillon/quillon/nf/hdr/clio"
-	"github.com/quillon/quillon/rack/clio"
-	"github.com/quillon/quillon/rack/history"
-	"github.com/quillon/quillon/rack/ycsb"
+	"github.com/quillon/quillon/internal/rack/clio"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // clientFlags are those of clio client.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
-	"github.com/quillon/quillon/rack/clio"
-	"github.com/quillon/quillon/rack/host"
-	"github.com/quillon/quillon/rack/ycsb"
+	"github.com/quillon/quillon/internal/rack/clio"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/snic/hop"
 	"github.com/quillon/quillon/snic/hop/end"
 )

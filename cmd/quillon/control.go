@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quillon/quillon/controlplane/admin"
-	"github.com/quillon/quillon/controlplane/bridge"
+	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/bridge"
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port/afxdp"

@@ -14,7 +14,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/demo"
+	"github.com/quillon/quillon/internal/rack/demo"
 )
 
 func newDemoCmd() *cobra.Command {

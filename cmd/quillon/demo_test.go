@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/topo"
+	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // marked are the processes that have mark in their environment, and the

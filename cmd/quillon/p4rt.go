@@ -16,7 +16,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/ctl"
-	"github.com/quillon/quillon/controlplane/metrics"
+	"github.com/quillon/quillon/internal/metrics"
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/controlplane/p4rt/engine"

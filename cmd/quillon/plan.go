@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/sim/plan"
-	"github.com/quillon/quillon/sim/traffic"
+	"github.com/quillon/quillon/internal/sim/plan"
+	"github.com/quillon/quillon/internal/sim/traffic"
 )
 
 // generator is what --generate facebook makes.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/quillon/quillon/controlplane/bridge"
+	"github.com/quillon/quillon/internal/bridge"
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/rack/demo"
+	"github.com/quillon/quillon/internal/rack/demo"
 )
 
 func TestProgress(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/quillon/quillon/controlplane/admin"
-	"github.com/quillon/quillon/controlplane/bridge"
+	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/bridge"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"

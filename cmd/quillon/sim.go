@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/sim/figure"
+	"github.com/quillon/quillon/internal/sim/figure"
 )
 
 func newSimCmd() *cobra.Command {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic"

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/nf/table"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/nf/graph"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/term"
 	"golang.org/x/text/width"
 
-	"github.com/quillon/quillon/controlplane/admin"
+	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic"

@@ -13,9 +13,9 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	"github.com/quillon/quillon/rack/history"
-	"github.com/quillon/quillon/rack/history/fault"
-	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

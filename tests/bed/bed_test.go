@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/rack/history/fault"
-	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

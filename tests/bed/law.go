@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quillon/quillon/rack/history"
-	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

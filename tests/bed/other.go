@@ -7,7 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

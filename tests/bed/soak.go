@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/rack/history"
+	"github.com/quillon/quillon/internal/rack/history"
 )
 
 // Work is something that a seed stands for, and that may go wrong.

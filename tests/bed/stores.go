@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/clover"
-	"github.com/quillon/quillon/rack/history"
-	"github.com/quillon/quillon/rack/history/fault"
-	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

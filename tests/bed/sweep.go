@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/rack/history"
-	"github.com/quillon/quillon/rack/history/fault"
-	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/rack/rnic"
-	"github.com/quillon/quillon/rack/ycsb"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // Random is a trial that a seed stands for: any work, size, NIC and sort of

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/quillon/quillon/rack/history"
-	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

@@ -21,11 +21,11 @@ import (
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
 	"github.com/quillon/quillon/nf/replicate"
-	"github.com/quillon/quillon/rack/clio"
-	"github.com/quillon/quillon/rack/history"
-	"github.com/quillon/quillon/rack/history/fault"
-	"github.com/quillon/quillon/rack/host"
-	"github.com/quillon/quillon/rack/ycsb"
+	"github.com/quillon/quillon/internal/rack/clio"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/snic"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )

@@ -20,8 +20,8 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/demo"
-	"github.com/quillon/quillon/rack/topo"
+	"github.com/quillon/quillon/internal/rack/demo"
+	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // boards is two boards in processes of their own, on a segment; the first is on the

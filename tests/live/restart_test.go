@@ -16,7 +16,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/topo"
+	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // A restart after a kill goes on with the XDP program that is there, and one after a clean

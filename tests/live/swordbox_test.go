@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/rack/locks"
+	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

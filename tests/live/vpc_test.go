@@ -24,9 +24,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/demo"
-	"github.com/quillon/quillon/rack/topo"
-	"github.com/quillon/quillon/rack/vpc"
+	"github.com/quillon/quillon/internal/rack/demo"
+	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/internal/rack/vpc"
 	"github.com/quillon/quillon/snic"
 )
 

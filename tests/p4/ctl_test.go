@@ -27,7 +27,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/p4src"
-	"github.com/quillon/quillon/rack/topo"
+	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // The switches that the controller is tried on, each a process in a namespace with

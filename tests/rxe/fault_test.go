@@ -9,8 +9,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afpacket"
-	"github.com/quillon/quillon/rack/history/fault"
-	"github.com/quillon/quillon/rack/host"
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/host"
 )
 
 // The cables on which faults happen, as schedules name them: before and behind

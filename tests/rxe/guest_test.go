@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/rack/topo"
+	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // Limits of a guest, in emulation on a busy machine.

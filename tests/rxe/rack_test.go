@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/rack/topo"
+	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // rack is a server and its clients on bridges, with a place for a middlebox.

@@ -34,7 +34,7 @@
 //     when this process dies and the answer passes without it, the client takes
 //     success for failure, or another key's entry for its own. A client that
 //     finds out whether its entry is linked, and looks at the key of what it
-//     reads (rack/clover does both), survives that; Clover's own does not.
+//     reads (internal/rack/clover does both), survives that; Clover's own does not.
 //   - A retransmission takes the road of the original, by PSN.
 //   - A CAS that goes to a known tail and is not understood, a failed CAS, and
 //     a NAK empty what is known of the key; a WRITE of any sort what is known of

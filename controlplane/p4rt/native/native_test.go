@@ -24,9 +24,9 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	rack "github.com/quillon/quillon/rack/clover"
-	"github.com/quillon/quillon/rack/host"
-	"github.com/quillon/quillon/rack/ycsb"
+	rack "github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
 )

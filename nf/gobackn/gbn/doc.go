@@ -1,6 +1,6 @@
 // Package gbn is Clio's go-back-N transport as a state machine: time and frames
 // go in, frames and a next deadline come out. nf/gobackn runs it for devices
-// that have none, rack/clio inside clients and devices.
+// that have none, internal/rack/clio inside clients and devices.
 //
 //	c := gbn.Config{...}          numbers of both ends alike
 //	s := gbn.NewServer(c)         the end that sessions are opened to

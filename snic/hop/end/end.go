@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/snic/hop"
 )
 
-// Endpoint is rack/host's.
+// Endpoint is internal/rack/host's.
 type Endpoint interface {
 	Input(now clock.Time, b *packet.Buf)
 	Output(now clock.Time, out *packet.Batch)

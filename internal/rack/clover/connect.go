@@ -1,0 +1,259 @@
+package clover
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/internal/rack/cm"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// With Config.CM the queue pairs are connected, and disconnected, by the connection managers
+// of the machines, over the wire: who is to send requests asks for the connection, and tells
+// its number in the rack; who is asked tells where its memory is, if it is a memory node.
+
+// asking is how many connections a machine asks for at a time, so that a hundred of them do
+// not overrun the machine that they ask.
+const asking = 4
+
+// answerWithin is the connection managers' response timeout: 4.096 us * 2^15 are 0.13 s.
+const answerWithin = 15
+
+// service is the port that is asked for.
+const service = 7471
+
+// order is a connection to ask for.
+type order struct {
+	number uint32
+	qp     *rnic.QP
+	to     *Machine
+	memory *Memory // nil: the metadata server
+}
+
+// manager is the connection manager on a machine, in front of its application. It
+// implements host.App.
+type manager struct {
+	cl     *Cluster
+	agent  *cm.Agent
+	app    host.App            // nil: a memory node's
+	orders []order             // to ask for
+	asked  map[*cm.ID]order    // and not established
+	mine   []*cm.ID            // established, asked for by this machine
+	wanted map[uint32]*rnic.QP // to be asked for by others, by their numbers
+	memory *Memory             // of this machine, if it is a memory node
+	params cm.Params
+	ending bool
+}
+
+// managed are the connections of a cluster whose connection managers make them.
+type managed struct {
+	of     map[*rnic.NIC]*manager
+	number uint32
+	end    atomic.Bool
+	// up are those that are established, down those that have ended, as who asked for them
+	// knows it.
+	up, down atomic.Int64
+	moved    chan struct{} // up or down has changed
+	failure  atomic.Pointer[error]
+}
+
+func (m *managed) fail(err error) {
+	m.failure.CompareAndSwap(nil, &err)
+	m.tell()
+}
+
+func (m *managed) tell() {
+	select {
+	case m.moved <- struct{}{}:
+	default:
+	}
+}
+
+// manage puts a connection manager in front of a machine's application; without Config.CM it is the
+// application.
+func (cl *Cluster) manage(m *Machine, nic *rnic.NIC, mem *Memory, app host.App) (host.App, error) {
+	if !cl.cfg.CM {
+		return app, nil
+	}
+	if m.NIC != nil {
+		return nil, fmt.Errorf("clover: %s: a NIC that others use has a connection manager of its own", m.Name)
+	}
+	g := cl.cms.of[nic]
+	if g == nil {
+		a, err := cm.New(nic, cm.Config{ResponseTimeout: answerWithin, Seed: cl.cfg.Seed})
+		if err != nil {
+			return nil, err
+		}
+		a.Listen(service)
+		c := &cl.cfg.Conn
+		g = &manager{cl: cl, agent: a, memory: mem, asked: map[*cm.ID]order{}, wanted: map[uint32]*rnic.QP{}, params: cm.Params{
+			PathMTU: c.PathMTU, LocalACKTimeout: uint8(c.Timeout), RetryCount: uint8(c.RetryCnt), RNRRetryCount: uint8(c.RNRRetry), LocalPort: service,
+		}}
+		cl.cms.of[nic] = g
+	}
+	g.app = app
+	return g, nil
+}
+
+// order has a connection made once the cluster is breathed.
+func (cl *Cluster) order(a, b side, qa, qb *rnic.QP) {
+	cl.cms.number++
+	from, to := cl.cms.of[a.nic], cl.cms.of[b.nic]
+	from.orders = append(from.orders, order{cl.cms.number, qa, b.m, to.memory})
+	to.wanted[cl.cms.number] = qb
+}
+
+// Step implements host.App.
+func (g *manager) Step(now clock.Time) bool {
+	did := g.agent.Step(now)
+	for {
+		e, ok := g.agent.Poll()
+		if !ok {
+			break
+		}
+		did = true
+		if err := g.event(now, e); err != nil {
+			g.cl.cms.fail(err)
+		}
+	}
+	if g.cl.cms.end.Load() && !g.ending {
+		g.ending, did = true, true
+		for _, id := range g.mine {
+			if err := id.Disconnect(now); err != nil {
+				g.cl.cms.fail(err)
+			}
+		}
+	}
+	for len(g.orders) > 0 && len(g.asked) < asking {
+		o := g.orders[0]
+		p := g.params
+		p.QP, p.PrivateData = o.qp, binary.BigEndian.AppendUint32(nil, o.number)
+		id, err := g.agent.Dial(now, cm.Peer{IP: o.to.IP, MAC: o.to.MAC, Port: service}, p)
+		if err != nil {
+			g.cl.cms.fail(err)
+			break
+		}
+		g.orders, g.asked[id], did = g.orders[1:], o, true
+	}
+	// Nothing is asked for over a connection that is not there yet, or has ended.
+	if g.app != nil && !g.ending && len(g.orders)+len(g.asked) == 0 {
+		did = g.app.Step(now) || did
+	}
+	return did
+}
+
+// Deadline implements host.App.
+func (g *manager) Deadline() clock.Time {
+	d := g.agent.Deadline()
+	if g.app != nil && !g.ending {
+		d = min(d, g.app.Deadline())
+	}
+	return d
+}
+
+func (g *manager) event(now clock.Time, e cm.Event) error {
+	switch e.Kind {
+	case cm.Requested:
+		n := binary.BigEndian.Uint32(e.PrivateData)
+		qp := g.wanted[n]
+		if qp == nil {
+			return e.ID.Reject(cm.ReasonConsumer, nil)
+		}
+		delete(g.wanted, n)
+		p := g.params
+		p.QP, p.PrivateData = qp, g.memory.announce(nil)
+		return e.ID.Accept(now, p)
+	case cm.Established:
+		o, mine := g.asked[e.ID]
+		if !mine {
+			return nil
+		}
+		delete(g.asked, e.ID)
+		g.mine = append(g.mine, e.ID)
+		g.cl.cms.up.Add(1)
+		g.cl.cms.tell()
+		if o.memory != nil {
+			return g.cl.meta.layout.within(o.memory.layout[0].Node, e.PrivateData)
+		}
+		return nil
+	case cm.Disconnected:
+		if g.ending && e.ID.Active() {
+			g.cl.cms.down.Add(1)
+			g.cl.cms.tell()
+		} else if !g.cl.cms.end.Load() {
+			return fmt.Errorf("clover: %v ended by itself", e.ID)
+		}
+		return nil
+	}
+	return fmt.Errorf("clover: %v: %v, reason %d", e.ID, e.Kind, e.Reason)
+}
+
+// announce appends where a memory node's memory is: address, R_Key and bytes of the entries,
+// and of the shortcuts.
+func (m *Memory) announce(b []byte) []byte {
+	if m == nil {
+		return b
+	}
+	for _, r := range []*rnic.MR{m.data, m.shortcuts} {
+		b = binary.BigEndian.AppendUint64(b, r.VA)
+		b = binary.BigEndian.AppendUint32(b, r.RKey)
+		b = binary.BigEndian.AppendUint64(b, uint64(len(r.Mem)))
+	}
+	return b
+}
+
+// within checks that a memory node has what l says of it, as it announced.
+func (l Layout) within(node uint32, announced []byte) error {
+	const each = 8 + 4 + 8
+	for i := range l {
+		s, has := &l[i], false
+		for b := announced; s.Node == node && len(b) >= each && !has; b = b[each:] {
+			va, rkey, n := binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint64(b[12:])
+			has = rkey == s.RKey && s.VA >= va && s.VA-va <= n && uint64(s.Count)*uint64(s.Slab) <= n-(s.VA-va)
+		}
+		if s.Node == node && !has {
+			return fmt.Errorf("clover: memory node %d does not have %d entries at %#x under R_Key %#x", node, s.Count, s.VA, s.RKey)
+		}
+	}
+	return nil
+}
+
+// Connected waits until all connections are made, while somebody breathes the cluster.
+// Without Config.CM they are from the start.
+func (cl *Cluster) Connected(ctx context.Context) error {
+	if !cl.cfg.CM {
+		return nil
+	}
+	return cl.cms.wait(ctx, &cl.cms.up)
+}
+
+// Disconnect ends all connections that the connection managers have made, and waits until both
+// ends know; somebody breathes the cluster, which is stopped, and does nothing
+// afterwards.
+func (cl *Cluster) Disconnect(ctx context.Context) error {
+	if !cl.cfg.CM {
+		return nil
+	}
+	cl.cms.end.Store(true)
+	return cl.cms.wait(ctx, &cl.cms.down)
+}
+
+// wait waits until so many connections as there are.
+func (m *managed) wait(ctx context.Context, so *atomic.Int64) error {
+	for so.Load() < int64(m.number) {
+		if err := m.failure.Load(); err != nil {
+			return *err
+		}
+		select {
+		case <-m.moved:
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("clover: %d of %d connections", so.Load(), m.number), context.Cause(ctx))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+package demo
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/nf/gobackn/gbn"
+	wire "github.com/quillon/quillon/nf/hdr/clio"
+	"github.com/quillon/quillon/internal/rack/clio"
+	"github.com/quillon/quillon/internal/rack/ycsb"
+)
+
+// ClioConfig of a run of the case of disaggregated memory; also part of its result.
+type ClioConfig struct {
+	Workloads []string `json:"workloads"` // of A, B, C and W
+	Variants  []string `json:"variants"`  // of ClioVariants
+	Clients   int      `json:"clients"`   // hosts
+	Threads   int      `json:"threads"`   // of each
+	Depth     int      `json:"depth"`     // operations under way, of a thread
+	Seconds   float64  `json:"seconds"`   // of each workload
+	Warmup    float64  `json:"warmup_seconds"`
+	Keys      int      `json:"keys"`
+	Value     int      `json:"value_bytes"`
+	Zipf      float64  `json:"zipf"`
+	Copies    int      `json:"copies"`        // devices that a write goes to, where it is copied
+	Cache     int      `json:"cache_entries"` // of the board's cache
+	Seed      uint64   `json:"seed"`
+}
+
+// DefaultClio is the published case: one host with 8 threads, 100,000 keys of 1 KB. The size of
+// the cache is what the published board's memory has room for (sim.ClioConfig).
+func DefaultClio() ClioConfig {
+	return ClioConfig{Workloads: []string{"A", "B", "C"}, Variants: ClioVariants(), Clients: 1, Threads: 8, Depth: 1,
+		Seconds: 2, Warmup: 0.5, Keys: 100_000, Value: 1024, Zipf: ycsb.DefaultTheta, Copies: 2, Cache: 38_144, Seed: 1}
+}
+
+// mostClioOps bounds the operations of a workload, and so the memory of the history that is checked:
+// about 170 bytes an operation, of all workloads of a variant.
+const mostClioOps = 500_000
+
+// clioGBN is the transport's patience: one that waits for a processor is not given up.
+var clioGBN = gbn.Config{Timeout: 20 * time.Millisecond, Tries: 500}
+
+// clioVariant is what is between clients and devices.
+type clioVariant struct {
+	name      string
+	what      string
+	published string   // series of figures 5.16 to 5.18
+	tasks     []string // of the board, from the devices' side on; nil: there is none
+	copies    clio.Replication
+	one       bool // copies go to one device
+	hop       bool
+}
+
+var clioVariants = []clioVariant{
+	{name: "plain", what: "devices with their own go-back-N, no board", published: "Clio"},
+	{name: "gobackn", what: "go-back-N on the board", published: "Clio-sNIC", tasks: []string{"gobackn"}},
+	{name: "cache", what: "and a cache on the board", published: "Clio-sNIC-cache", tasks: []string{"kvcache", "gobackn"}},
+	{name: "plain-copies", what: "no board, the client writes to each device", published: "Clio-R", copies: clio.ByClient},
+	{name: "copy-1", what: "go-back-N and replication on the board, to one device", tasks: []string{"replicate", "gobackn"},
+		copies: clio.ByNetwork, one: true},
+	{name: "copies", what: "go-back-N and replication on the board", published: "Clio-sNIC-R", tasks: []string{"replicate", "gobackn"},
+		copies: clio.ByNetwork},
+	{name: "hop", what: "go-back-N on the board, the last hop made reliable", tasks: []string{"gobackn"}, hop: true},
+	{name: "all", what: "go-back-N, cache and replication on the board", tasks: []string{"replicate", "kvcache", "gobackn"},
+		copies: clio.ByNetwork},
+}
+
+// ClioVariants are their names.
+func ClioVariants() (names []string) {
+	for _, v := range clioVariants {
+		names = append(names, v.name)
+	}
+	return names
+}
+
+// ClioVariant says what a variant is.
+func ClioVariant(name string) string { return variantNamed(name).what }
+
+func variantNamed(name string) *clioVariant {
+	i := slices.IndexFunc(clioVariants, func(v clioVariant) bool { return v.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &clioVariants[i]
+}
+
+// devices is how many a variant has.
+func (v *clioVariant) devices(c *ClioConfig) int {
+	if v.copies == clio.Single || v.one {
+		return 1
+	}
+	return c.Copies
+}
+
+// board is the deployment of the board, whose p0 faces devices.
+func (v *clioVariant) board(c *ClioConfig, devices []wire.End) string {
+	args := map[string]string{
+		"gobackn": fmt.Sprintf(", args: {timeout: %v, tries: %q}", clioGBN.Timeout, fmt.Sprint(clioGBN.Tries)),
+		"kvcache": fmt.Sprintf(", args: {entries: %q, value: %q, settle: 1500ms}", fmt.Sprint(c.Cache), fmt.Sprint(c.Value)),
+	}
+	var to []string
+	for _, d := range devices {
+		to = append(to, fmt.Sprintf("%d.%d.%d.%d@%s", d.IP[0], d.IP[1], d.IP[2], d.IP[3], macText(d.MAC)))
+	}
+	args["replicate"] = fmt.Sprintf(", args: {replicas: %q, timeout: 20ms, tries: \"40\"}", strings.Join(to, "+"))
+	text := "regions: {count: 1, area: 3}\ntasks:\n"
+	for _, t := range v.tasks {
+		text += fmt.Sprintf("  %s: {kind: %s%s}\n", t, t, args[t])
+	}
+	return text + "tenants: {clio: {}}\ndags: [{uid: 1, tenant: clio, run: " + strings.Join(v.tasks, " -> ") + "}]\nrules: [{match: all, dag: 1}]\n"
+}
+
+func macText(m [6]byte) string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// Check refuses what cannot run; the error says what to do.
+func (c *ClioConfig) Check() error {
+	if len(c.Workloads) == 0 || len(c.Variants) == 0 {
+		return fmt.Errorf("workload and variant: want one or more of each")
+	}
+	for i, w := range c.Workloads {
+		m, err := ycsb.MixNamed(w)
+		if err != nil || slices.Contains(c.Workloads[:i], m.Name) {
+			return fmt.Errorf("workload %q is none of A (50 %% writes), B (5 %%), C (0 %%), W (100 %%), or is there twice", w)
+		}
+		c.Workloads[i] = m.Name
+	}
+	for i, v := range c.Variants {
+		if variantNamed(v) == nil || slices.Contains(c.Variants[:i], v) {
+			return fmt.Errorf("variant %q is none of %s, or is there twice", v, strings.Join(ClioVariants(), ", "))
+		}
+	}
+	for _, n := range []struct {
+		name     string
+		v        float64
+		min, max float64
+	}{
+		{"clients", float64(c.Clients), 1, 16},
+		{"threads", float64(c.Threads), 1, 60},
+		{"depth", float64(c.Depth), 1, 32},
+		{"seconds", c.Seconds, 0.1, 60},
+		{"warmup", c.Warmup, 0, 60},
+		{"keys", float64(c.Keys), 1, 1 << 20},
+		{"value", float64(c.Value), clio.MinValue, clio.MaxValue},
+		{"zipf", c.Zipf, 0, 10},
+		{"copies", float64(c.Copies), 2, 8},
+		{"cache", float64(c.Cache), 1, 1 << 22},
+	} {
+		if !(n.v >= n.min && n.v <= n.max) {
+			return fmt.Errorf("%s must be from %s to %s, not %s", n.name, plain(n.min), plain(n.max), plain(n.v))
+		}
+	}
+	return nil
+}
+
+// title says in a line what is run.
+func (c *ClioConfig) title() string {
+	return fmt.Sprintf("Clio's key/value store, %s keys of %s B, Zipf %g, %d x %d threads, %d under way each",
+		thousands(float64(c.Keys)), thousands(float64(c.Value)), c.Zipf, c.Clients, c.Threads, c.Depth)
+}

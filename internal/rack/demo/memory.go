@@ -1,0 +1,108 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/mem"
+	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/topo"
+)
+
+// wireDepth is how many frames an in-memory wire holds in each direction.
+const wireDepth = 4096
+
+// InMemory runs the demo in this process: endpoints, bridge and middlebox in
+// turns on one goroutine, on wires in memory.
+func InMemory(ctx context.Context, clk clock.Clock, c Config, show func(clock.Time, Progress)) (*Result, error) {
+	nodes, err := topo.Plan(topo.Config{Compute: c.Nodes, IPv6: c.IPv6})
+	if err != nil {
+		return nil, err
+	}
+	// Every wire full in both directions, and what the endpoints hold.
+	pool, err := packet.NewPool(2*wireDepth*(len(nodes)+1)+4096, 128+14+c.MTU+64, nil)
+	if err != nil {
+		return nil, err
+	}
+	wire := func(a, b string) (port.Port, port.Port) { return mem.NewWire(a, b, pool, wireDepth, clk) }
+	m0, m1 := wire("m0", "m1")
+	n0, mn := wire("n0", "mn")
+	bridged := []port.Port{m0}
+	cluster, err := newStore(&c, nodes, func(n *topo.Node) (port.Port, error) {
+		if n.Role == topo.Memory {
+			return mn, nil
+		}
+		in, out := wire(n.Name, n.Name+"-br")
+		bridged = append(bridged, out)
+		return in, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	box, err := newInner(&c, m1, n0)
+	if err != nil {
+		return nil, err
+	}
+	workers := append(cluster.Workers(), host.NewBridge(bridged...), box)
+	spin := func(ctx context.Context) error { return host.Spin(ctx, clk, workers...) }
+	r, err := drive(ctx, clk, c, &store{Cluster: cluster}, box, spin, show)
+	if err != nil {
+		return nil, err
+	}
+	r.Wire = "wires in memory, one process"
+	return r, nil
+}
+
+// drive runs the phases while breathe breathes the endpoints, lets the
+// operations end, and then walks the chains.
+func drive(ctx context.Context, clk clock.Clock, c Config, s *store, box Box, breathe func(context.Context) error, show func(clock.Time, Progress)) (_ *Result, err error) {
+	// The endpoints must go on for a while after an interrupt that the run
+	// has noticed, but the run must not go on without them.
+	alive, dead := context.WithCancelCause(ctx)
+	breathing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() {
+		err := breathe(breathing)
+		if err == nil {
+			err = errors.New("the endpoints stopped")
+		}
+		dead(err)
+		ended <- err
+	}()
+	rest := func() {
+		stop()
+		<-ended
+	}
+	show(clk.Now(), Progress{Step: "connecting"})
+	first, done := context.WithTimeout(alive, stuck)
+	err = s.Connected(first)
+	done()
+	if err != nil {
+		rest()
+		return nil, fmt.Errorf("connections are not made: %w", err)
+	}
+	s.Start(clover.Load{})
+	phases, err := Run(alive, clk, c, s, box, show)
+	if err != nil {
+		rest()
+		return nil, err
+	}
+	show(clk.Now(), Progress{Step: "waiting for the last operations"})
+	last, done := context.WithTimeout(alive, stuck)
+	if err = s.Stop(last); err == nil {
+		err = s.Disconnect(last)
+	}
+	done()
+	rest()
+	if err != nil {
+		return nil, fmt.Errorf("operations or connections do not end: %w", err)
+	}
+	show(clk.Now(), Progress{Step: "walking the chains"})
+	r := &Result{Setting: here(), Config: c, Phases: phases, Integrity: verdict(s.Integrity())}
+	return r, s.Err()
+}

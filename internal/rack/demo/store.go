@@ -1,0 +1,82 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/internal/rack/ycsb"
+)
+
+// mixes are the workloads by letter.
+var mixes = map[string]ycsb.Mix{"A": ycsb.A, "B": ycsb.B, "C": ycsb.C, "W": ycsb.W}
+
+// newStore puts a Clover store and its clients on the nodes' ports.
+func newStore(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, error)) (*clover.Cluster, error) {
+	var rack clover.Rack
+	for i := range nodes {
+		n := &nodes[i]
+		p, err := open(n)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		m := clover.Machine{Name: n.Name, Port: p, MAC: n.Addr.MAC, IP: n.Addr.IP}
+		switch n.Role {
+		case topo.Compute:
+			rack.Compute = append(rack.Compute, m)
+		case topo.Memory:
+			rack.Memory = append(rack.Memory, m)
+		case topo.Metadata:
+			rack.Metadata = m
+		}
+	}
+	return clover.New(clover.Config{
+		Keys: ycsb.Sequential(1, c.Keys), Slab: c.Entry, Sessions: c.Clients,
+		Mix: mixes[c.Workload], Theta: c.Zipf, Seed: c.Seed, LinkMTU: c.MTU, Profile: rnic.ConnectX, CM: c.CM,
+	}, rack)
+}
+
+// store implements Clients.
+type store struct {
+	*clover.Cluster
+	window clover.Window
+}
+
+func (s *store) Live() Ops {
+	v := s.Cluster.Live()
+	return Ops{Done: v.Ops, FirstTry: v.FirstTry, Failed: v.Errors}
+}
+
+func (s *store) Begin() { s.window = s.Cluster.Begin() }
+
+func (s *store) End(ctx context.Context) (Measured, error) {
+	m, err := s.window.End(ctx)
+	if err != nil {
+		return Measured{}, err
+	}
+	return Measured{
+		Ops:     Ops{Done: m.Ops, FirstTry: m.FirstTry, Failed: m.Errors},
+		Elapsed: m.Elapsed, Read: latency(m.Read), Write: latency(m.Write),
+	}, nil
+}
+
+// latency reads the percentiles off a histogram of nanoseconds.
+func latency(h *hdrhistogram.Histogram) Latency {
+	if h.TotalCount() == 0 {
+		return Latency{None(), None(), None()}
+	}
+	at := func(q float64) Micros { return Micros(float64(h.ValueAtQuantile(q)) / float64(time.Microsecond)) }
+	return Latency{at(50), at(99), at(99.9)}
+}
+
+// verdict is the store's own, as the result has it: a walk of the metadata
+// server that met a broken link counts as one.
+func verdict(v clover.Integrity) Integrity {
+	return Integrity{Keys: v.Keys, AckedWrites: v.AckedWrites, Lost: v.Lost, BrokenLinks: v.BrokenLinks + v.BrokenWalks}
+}

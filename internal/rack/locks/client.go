@@ -1,0 +1,333 @@
+package locks
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Work is what sessions do.
+type Work uint8
+
+const (
+	Spin Work = iota
+	Table
+	Count
+	CASCount
+	Open
+	numWorks
+)
+
+func (w Work) String() string {
+	return [...]string{"spin", "table", "count", "cas-count", "open"}[w]
+}
+
+// Works are all of them.
+func Works() []Work { return []Work{Spin, Table, Count, CASCount, Open} }
+
+// Config describes a client.
+type Config struct {
+	Layout
+	Work Work
+	// First is the number of the client's first session among those of all
+	// clients, Own how many it has: one a queue pair.
+	First, Own int
+	// Ops is how many operations a session does (locks taken, counts made,
+	// requests posted).
+	Ops int
+	// Outstanding is how many requests a session of Open or Count has in flight;
+	// 0 = 8.
+	Outstanding int
+	// MTU scales the requests of Open that take several packets; 0 = 1024.
+	MTU int
+	// ReleaseByCAS releases a spin lock by CAS owner -> 0 instead of WRITE 0.
+	ReleaseByCAS bool
+	// Tries is how often a session tries a lock that is held before it gives up
+	// for this time; 0 = 200.
+	Tries int
+	Seed  uint64
+	// CQ is where the completions of all the client's queue pairs arrive.
+	CQ *rnic.CQ
+	// Dial connects the session of a number (among all clients') anew and says
+	// where the memory is. The session's queue pair before that, if any, is gone
+	// for both sides when Dial returns. An error: try again later.
+	Dial func(now clock.Time, session int) (*rnic.QP, Grant, error)
+	// Life tells this client from those that had its sessions' numbers before it
+	// died, from 0.
+	Life int
+	// Dead reports whether a session of a life will never do anything again, and
+	// nothing that it sent is on its way any more: its lock may be taken from it.
+	// Nil: nobody dies.
+	Dead func(session, life int) bool
+	// WordLog and LockLog record the histories.
+	WordLog *history.Log[history.Word, uint64]
+	LockLog *history.Log[history.Lock, struct{}]
+}
+
+// Stats are a client's totals.
+type Stats struct {
+	Done     uint64 // operations
+	Requests uint64 // posted
+	Failed   uint64 // CASes that found another value
+	GaveUp   uint64 // locks that stayed held by others
+	Stolen   uint64 // locks taken from the dead
+	Broken   uint64 // queue pairs that failed
+	Stuck    uint64 // sessions that cannot know which locks they hold, and ended
+}
+
+// Client does the work of some sessions. It implements host.App.
+type Client struct {
+	cfg      Config
+	sessions []*session
+	stats    Stats
+	err      error
+	wcs      [64]rnic.WC
+}
+
+// redialAfter is how long a session waits before it asks for a queue pair again.
+const redialAfter = 100 * time.Microsecond
+
+// New makes a client; its sessions dial in the first Step.
+func New(c Config) (*Client, error) {
+	if c.Outstanding == 0 {
+		c.Outstanding = 8
+	}
+	if c.MTU == 0 {
+		c.MTU = 1024
+	}
+	if c.Tries == 0 {
+		c.Tries = 200
+	}
+	if c.Dead == nil {
+		c.Dead = func(int, int) bool { return false }
+	}
+	switch {
+	case c.CQ == nil || c.Dial == nil || c.WordLog == nil || c.LockLog == nil:
+		return nil, errors.New("locks: a client needs a completion queue, a way to dial, and two histories")
+	case c.Own < 1 || c.First < 0 || c.First+c.Own > c.Sessions:
+		return nil, fmt.Errorf("locks: sessions %d to %d are not among %d", c.First, c.First+c.Own-1, c.Sessions)
+	case c.Ops < 0 || c.Outstanding < 1 || c.Work >= numWorks:
+		return nil, fmt.Errorf("locks: %d operations, %d outstanding, work %d: not possible", c.Ops, c.Outstanding, c.Work)
+	}
+	x := &Client{cfg: c}
+	for i := range c.Own {
+		s := &session{c: x, index: i, number: c.First + i, left: c.Ops,
+			rng: rand.New(rand.NewPCG(c.Seed, uint64(c.Life)<<32|uint64(c.First+i)))}
+		switch c.Work {
+		case Spin:
+			s.work = &spin{}
+		case Table:
+			s.work = &table{}
+		case Count:
+			s.work = &count{}
+		case CASCount:
+			s.work = &casCount{}
+		case Open:
+			s.work = newOpen(s)
+		}
+		x.sessions = append(x.sessions, s)
+	}
+	return x, nil
+}
+
+// Done reports whether all sessions are through.
+func (c *Client) Done() bool {
+	for _, s := range c.sessions {
+		if !s.ended {
+			return false
+		}
+	}
+	return true
+}
+
+// Stop lets all sessions end with what they have begun.
+func (c *Client) Stop() {
+	for _, s := range c.sessions {
+		s.left = 0
+	}
+}
+
+// Err is the first thing that happened and must not.
+func (c *Client) Err() error { return c.err }
+
+// Stats are the totals so far.
+func (c *Client) Stats() Stats { return c.stats }
+
+// Step implements host.App.
+func (c *Client) Step(now clock.Time) bool {
+	did := false
+	for _, s := range c.sessions {
+		if !s.ended && s.qp == nil && now >= s.dialAt {
+			s.dial(now)
+			did = true
+		}
+	}
+	for {
+		n := c.cfg.CQ.Poll(c.wcs[:])
+		for i := range c.wcs[:n] {
+			w := &c.wcs[i]
+			s := c.sessions[w.ID&0xFFFF]
+			if uint32(w.ID>>32) == s.dials && s.qp != nil {
+				s.complete(now, w)
+			}
+		}
+		if n == 0 {
+			return did
+		}
+		did = true
+	}
+}
+
+// Deadline implements host.App.
+func (c *Client) Deadline() clock.Time {
+	at := clock.Never
+	for _, s := range c.sessions {
+		if !s.ended && s.qp == nil {
+			at = min(at, s.dialAt)
+		}
+	}
+	return at
+}
+
+// worker is what a session does: one implementation a workload.
+type worker interface {
+	// start goes on from where the session stands: at the beginning, and with
+	// another queue pair after the last one broke; what was under way then is
+	// of unknown outcome.
+	start(s *session, now clock.Time, again bool)
+	// done is told about the oldest request's end.
+	done(s *session, now clock.Time, r *request)
+}
+
+// request is work posted on the queue pair. Requests complete in order.
+type request struct {
+	step  int // the worker's
+	word  history.Word
+	ids   int // number of the history's first operation
+	words int // how many it is; 0: none
+	buf   []byte
+	small bool   // buf is from eight
+	value uint64 // of a READ of one word, or an atomic: the answer
+}
+
+// session is one queue pair and the work on it.
+type session struct {
+	c      *Client
+	index  int // in the client
+	number int // among all
+	qp     *rnic.QP
+	grant  Grant
+	dials  uint32
+	conn   int // the connection's number in the history
+	dialAt clock.Time
+	work   worker
+	rng    *rand.Rand
+	left   int // operations to begin
+	seq    uint64
+	ended  bool
+	reqs   []request // outstanding, oldest first
+	spare  [][]byte  // 8-byte buffers
+}
+
+// owner is the word with which a session marks what it holds or writes: nobody
+// else's, and another one every time.
+func (s *session) owner() uint64 {
+	s.seq++
+	return uint64(s.number+1)<<40 | uint64(s.c.cfg.Life)<<32 | s.seq
+}
+
+// OwnerOf is whose mark an owner is.
+func OwnerOf(owner uint64) (session, life int) { return int(owner>>40) - 1, int(owner >> 32 & 0xFF) }
+
+func (s *session) dial(now clock.Time) {
+	qp, g, err := s.c.cfg.Dial(now, s.number)
+	if err != nil {
+		s.dialAt = now.Add(redialAfter)
+		return
+	}
+	s.qp, s.grant = qp, g
+	s.dials++
+	s.conn = s.c.cfg.WordLog.NewClient()
+	s.work.start(s, now, s.dials > 1)
+}
+
+// begin takes one of the operations that are left; false: the session ends as
+// soon as nothing is outstanding.
+func (s *session) begin() bool {
+	if s.left == 0 {
+		s.ended = len(s.reqs) == 0
+		return false
+	}
+	s.left--
+	return true
+}
+
+// finish counts an operation.
+func (s *session) finish() { s.c.stats.Done++ }
+
+func (s *session) wrong(format string, args ...any) {
+	if s.c.err == nil {
+		s.c.err = fmt.Errorf("locks: session %d: %s", s.number, fmt.Sprintf(format, args...))
+	}
+}
+
+func (s *session) eight() []byte {
+	if n := len(s.spare); n > 0 {
+		b := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		return b
+	}
+	return make([]byte, 8)
+}
+
+// post sends a request; buf is what it reads into or writes.
+func (s *session) post(step int, r request, op rnic.Op, to Region, off uint64, buf []byte) {
+	r.step, r.buf = step, buf
+	s.reqs = append(s.reqs, r)
+	s.c.stats.Requests++
+	err := s.qp.PostSend(&rnic.SendWR{
+		ID: uint64(s.dials)<<32 | uint64(s.index), Op: op, SGL: [][]byte{buf}, RemoteAddr: to.VA + off, RKey: to.RKey,
+		Compare: r.word.Compare, Swap: r.word.Swap, CompareMask: r.word.CompareMask, SwapMask: r.word.SwapMask, Signaled: true,
+	})
+	if err != nil {
+		s.wrong("post: %v", err)
+	}
+}
+
+// ask posts an operation on one shared word and records it.
+func (s *session) ask(now clock.Time, step int, w history.Word) {
+	buf := s.eight()
+	if w.Op == rnic.OpWrite {
+		binary.LittleEndian.PutUint64(buf, w.Swap)
+	}
+	id := s.c.cfg.WordLog.Call(s.conn, now, w)
+	s.post(step, request{word: w, ids: id, words: 1, small: true}, w.Op, s.grant.Words, w.Addr-wordsVA, buf)
+}
+
+// complete takes a completion.
+func (s *session) complete(now clock.Time, w *rnic.WC) {
+	if w.Status != rnic.Success {
+		// Operations under way stay open in the history.
+		s.c.stats.Broken++
+		s.qp, s.reqs = nil, s.reqs[:0]
+		s.dialAt = now
+		return
+	}
+	r := s.reqs[0]
+	copy(s.reqs, s.reqs[1:])
+	s.reqs = s.reqs[:len(s.reqs)-1]
+	for i := range r.words {
+		r.value = binary.LittleEndian.Uint64(r.buf[8*i:])
+		s.c.cfg.WordLog.Return(r.ids+i, now, r.value)
+	}
+	if r.small {
+		s.spare = append(s.spare, r.buf)
+	}
+	s.work.done(s, now, &r)
+}

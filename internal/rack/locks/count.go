@@ -1,0 +1,63 @@
+package locks
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// count adds to words, with several requests in flight.
+type count struct{}
+
+func (p *count) start(s *session, now clock.Time, again bool) { p.fill(s, now) }
+
+func (p *count) fill(s *session, now clock.Time) {
+	for len(s.reqs) < s.c.cfg.Outstanding && s.begin() {
+		// Carries through all bytes, upwards and downwards.
+		add := uint64(1) << s.rng.IntN(64)
+		if s.rng.IntN(2) == 0 {
+			add = -add
+		}
+		s.ask(now, 0, history.Word{Op: rnic.OpFetchAdd, Addr: someWord(s), Swap: add})
+	}
+}
+
+func (p *count) done(s *session, now clock.Time, r *request) {
+	s.finish()
+	p.fill(s, now)
+}
+
+func someWord(s *session) uint64 { return wordsVA + uint64(s.rng.IntN(s.c.cfg.Words))*8 }
+
+// casCount reads a word, then compares-and-swaps it for its successor until
+// that succeeds.
+type casCount struct{ addr uint64 }
+
+// Steps of casCount.
+const (
+	casRead = iota
+	casSwap
+)
+
+func (p *casCount) start(s *session, now clock.Time, again bool) {
+	p.next(s, now) // whether the last one was counted, nobody knows
+}
+
+func (p *casCount) next(s *session, now clock.Time) {
+	if s.begin() {
+		p.addr = someWord(s)
+		s.ask(now, casRead, history.Word{Op: rnic.OpRead, Addr: p.addr})
+	}
+}
+
+func (p *casCount) done(s *session, now clock.Time, r *request) {
+	if r.step == casSwap {
+		if r.value == r.word.Compare {
+			s.finish()
+			p.next(s, now)
+			return
+		}
+		s.c.stats.Failed++
+	}
+	s.ask(now, casSwap, history.Word{Op: rnic.OpCompareSwap, Addr: p.addr, Compare: r.value, Swap: r.value + 1})
+}

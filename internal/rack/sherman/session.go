@@ -1,0 +1,479 @@
+package sherman
+
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// step is what a session waits for.
+type step uint8
+
+const (
+	stepIdle     step = iota
+	stepRoot          // READ of the root pointer
+	stepRootPage      // READ of the root
+	stepDown          // READ of an internal page on the way
+	stepLeaf          // READ of the leaf, without its lock
+	stepWait          // another session of the client to release the lock
+	stepLock          // CAS of the lock
+	stepWhose         // READ of the lock after the queue pair failed
+	stepPage          // READ of the locked page
+	stepRight         // WRITE of the new right neighbour
+	stepWrite         // WRITE of what changed, and of the lock unless it is handed over
+	stepUnlock        // WRITE of the lock alone
+	stepNewRoot       // WRITE of a new root
+	stepRootCAS       // CAS of the root pointer
+)
+
+// link is a session's connection to a node.
+type link struct {
+	qp    *rnic.QP
+	grant Grant
+	dials uint32
+	conn  int // in the history
+}
+
+// session is a client thread: one operation at a time, one request at a time (or
+// several chained in one post).
+//
+// An operation is one insertion into a leaf (or a search), and, after a split, one
+// insertion into a page of every level above until no page splits.
+type session struct {
+	c      *Client
+	index  int
+	tag    uint64 // of its locks
+	links  []link
+	down   bool // waits for dialAt to dial
+	dialAt clock.Time
+
+	step   step
+	before step // of a step that lost its queue pair: the one that is in doubt
+	lost   bool // the step was posted, and its queue pair failed
+	node   int  // that the step talks to
+	res    Result
+
+	// The insertion under way: of a value, or of a child of a page of level.
+	level int
+	key   uint64
+	to    uint64
+
+	page   Addr // that is looked at
+	parent Addr // from whose cached image it came
+	img    page // its image
+	right  page // the new neighbour's image, or the new root's
+	at     Addr // where that will lie
+	from   int  // what is to be written of img
+	length int
+	split  bool
+	sep    uint64 // lowest key of right
+	handed bool   // the lock goes to another session
+	torn   int
+
+	word   [8]byte
+	logged bool
+	log    int
+}
+
+var zero [8]byte
+
+func (s *session) begin(now clock.Time, op Op) {
+	s.res = Result{Session: s.index, Op: op, Start: now}
+	s.level, s.key, s.to, s.torn = 0, op.Key, op.Value, 0
+	if op.Key == 0 || op.Key == MaxKey || op.Write && op.Value == 0 {
+		s.end(now, ErrKey)
+		return
+	}
+	s.descend(now)
+}
+
+func (s *session) end(now clock.Time, err error) {
+	c := s.c
+	s.step = stepIdle
+	s.res.Err, s.res.End = err, now
+	switch {
+	case err != nil:
+		c.stats.Errors++
+	case s.res.Write:
+		c.stats.Writes++
+	default:
+		c.stats.Searches++
+	}
+	if c.cfg.Done != nil {
+		c.cfg.Done(&s.res)
+	}
+}
+
+// descend goes from the root to the page of s.level where s.key belongs, as far
+// as the cache knows the way.
+func (s *session) descend(now clock.Time) {
+	c := s.c
+	if c.root == 0 || c.rootLevel < s.level {
+		s.do(now, stepRoot)
+		return
+	}
+	s.page, s.parent = c.root, 0
+	for level := c.rootLevel; level > s.level; {
+		p := c.cache[s.page]
+		if p == nil {
+			s.do(now, stepDown)
+			return
+		}
+		if s.key >= p.highest() {
+			s.page = p.sibling()
+			continue
+		}
+		s.parent = s.page
+		s.page = p.down(s.key)
+		level--
+	}
+	s.arrive(now)
+}
+
+// arrive begins with the page that was found.
+func (s *session) arrive(now clock.Time) {
+	switch {
+	case !s.res.Write:
+		s.do(now, stepLeaf)
+	case s.c.enter(s):
+		s.do(now, stepLock)
+	default:
+		s.step = stepWait
+	}
+}
+
+// aside goes on at the right neighbour: the page was split since its parent was
+// read.
+func (s *session) aside(now clock.Time) {
+	s.c.stats.Siblings++
+	delete(s.c.cache, s.parent)
+	s.page = s.img.sibling()
+	s.arrive(now)
+}
+
+// do begins a step.
+func (s *session) do(now clock.Time, x step) {
+	s.step, s.lost = x, false
+	s.fire(now)
+}
+
+// fire posts what the step asks for; later, when there is no connection.
+func (s *session) fire(now clock.Time) {
+	s.node = s.page.Node()
+	switch s.step {
+	case stepRoot, stepRootCAS:
+		s.node = 0
+	case stepRight, stepNewRoot:
+		s.node = s.at.Node()
+	}
+	l := &s.links[s.node]
+	s.down = false
+	if l.qp == nil {
+		qp, g, err := s.c.cfg.Dial(now, s.index, s.node)
+		if err != nil {
+			s.down, s.dialAt = true, now.Add(redialAfter)
+			return
+		}
+		l.qp, l.grant = qp, g
+		l.dials++
+		if s.c.cfg.WordLog != nil {
+			l.conn = s.c.cfg.WordLog.NewClient()
+		}
+	}
+	if s.lost && s.doubtful() {
+		// Whether it happened is written in the lock.
+		s.before, s.step, s.lost = s.step, stepWhose, false
+	}
+	s.lost = false
+	s.post(now, l)
+}
+
+// doubtful reports whether a step cannot simply be repeated.
+func (s *session) doubtful() bool {
+	switch s.step {
+	case stepLock, stepUnlock:
+		return true
+	case stepWrite:
+		return !s.handed
+	}
+	return false
+}
+
+// post sends the step's requests.
+func (s *session) post(now clock.Time, l *link) {
+	c := s.c
+	var wrs [2]rnic.SendWR
+	n := 1
+	w := &wrs[0]
+	memory := func(w *rnic.SendWR, op rnic.Op, off uint64, buf []byte) {
+		w.Op, w.SGL, w.RemoteAddr, w.RKey = op, [][]byte{buf}, l.grant.Memory.VA+off, l.grant.Memory.RKey
+	}
+	lock := func(w *rnic.SendWR, op rnic.Op, buf []byte) {
+		index := LockOf(s.page)
+		w.Op, w.SGL, w.RemoteAddr, w.RKey = op, [][]byte{buf}, l.grant.Locks.VA+uint64(index)*8, l.grant.Locks.RKey
+		if h := c.cfg.WordLog; h != nil {
+			s.log = h.Call(l.conn, now, history.Word{Op: op, Addr: LockAddr(s.page.Node(), index), Compare: w.Compare, Swap: w.Swap})
+			s.logged = true
+		}
+	}
+	s.logged = false
+	switch s.step {
+	case stepRoot:
+		memory(w, rnic.OpRead, c.cfg.RootAt, s.word[:])
+	case stepRootPage, stepDown, stepLeaf, stepPage:
+		memory(w, rnic.OpRead, s.page.Off(), s.img)
+	case stepLock:
+		w.Swap = c.tag(s)
+		lock(w, rnic.OpCompareSwap, s.word[:])
+	case stepWhose:
+		lock(w, rnic.OpRead, s.word[:])
+	case stepRight, stepNewRoot:
+		memory(w, rnic.OpWrite, s.at.Off(), s.right)
+	case stepWrite:
+		memory(w, rnic.OpWrite, s.page.Off()+uint64(s.from), s.img[s.from:s.from+s.length])
+		if !s.handed {
+			lock(&wrs[1], rnic.OpWrite, zero[:])
+			n = 2
+		}
+	case stepUnlock:
+		lock(w, rnic.OpWrite, zero[:])
+	case stepRootCAS:
+		w.Compare, w.Swap = uint64(s.page), uint64(s.at)
+		memory(w, rnic.OpCompareSwap, c.cfg.RootAt, s.word[:])
+	}
+	wrs[n-1].Signaled = true
+	for i := range wrs[:n] {
+		wrs[i].ID = uint64(l.dials)<<32 | uint64(s.node)<<16 | uint64(s.index)
+		if err := l.qp.PostSend(&wrs[i]); err != nil {
+			s.end(now, err)
+			return
+		}
+	}
+}
+
+// done is called when the step's requests have succeeded.
+func (s *session) done(now clock.Time) {
+	c := s.c
+	switch s.step {
+	case stepRoot:
+		s.page = Addr(le.Uint64(s.word[:]))
+		s.do(now, stepRootPage)
+	case stepRootPage:
+		if !s.reread(now, s.img.whole()) {
+			c.root, c.rootLevel = s.page, s.img.level()
+			if c.rootLevel > 0 {
+				c.keep(s.page, s.img)
+			}
+			if c.rootLevel < s.level {
+				s.newRoot(now)
+				return
+			}
+			s.descend(now)
+		}
+	case stepDown:
+		if !s.reread(now, s.img.whole()) {
+			c.keep(s.page, s.img)
+			s.follow(now)
+		}
+	case stepLeaf:
+		s.search(now)
+	case stepLock:
+		if le.Uint64(s.word[:]) != 0 {
+			c.stats.LockFailed++
+			s.do(now, stepLock)
+			return
+		}
+		s.do(now, stepPage)
+	case stepWhose:
+		s.found(now, le.Uint64(s.word[:]) == c.tag(s))
+	case stepPage:
+		s.insert(now)
+	case stepRight:
+		s.write(now, 0, PageSize)
+	case stepWrite:
+		s.release(now)
+		s.up(now)
+	case stepUnlock:
+		s.release(now)
+		s.aside(now)
+	case stepNewRoot:
+		s.do(now, stepRootCAS)
+	case stepRootCAS:
+		if le.Uint64(s.word[:]) != uint64(s.page) {
+			// Somebody else's root, or (after the queue pair failed) ours.
+			c.root = 0
+			s.descend(now)
+			return
+		}
+		c.stats.NewRoots++
+		c.root, c.rootLevel = s.at, s.level
+		c.keep(s.at, s.right)
+		s.end(now, nil)
+	}
+}
+
+// reread reads the page again when what was read is not whole.
+func (s *session) reread(now clock.Time, whole bool) bool {
+	if whole {
+		return false
+	}
+	s.c.stats.Torn++
+	if s.torn++; s.torn > maxTorn {
+		s.end(now, ErrTorn)
+		return true
+	}
+	s.fire(now)
+	return true
+}
+
+// follow goes on below the internal page that was just read, whether the cache
+// has room for it or not.
+func (s *session) follow(now clock.Time) {
+	if s.c.cache[s.page] != nil {
+		s.descend(now)
+		return
+	}
+	level := s.img.level()
+	if s.key >= s.img.highest() {
+		s.page = s.img.sibling()
+	} else {
+		s.page = s.img.down(s.key)
+		level--
+	}
+	if level == s.level {
+		s.parent = 0
+		s.arrive(now)
+		return
+	}
+	s.do(now, stepDown)
+}
+
+// search looks for the key in the leaf that was read.
+func (s *session) search(now clock.Time) {
+	p := s.img
+	if s.reread(now, p.whole()) {
+		return
+	}
+	if s.key >= p.highest() {
+		s.aside(now)
+		return
+	}
+	i, found := p.find(s.key)
+	if found {
+		if s.reread(now, p.entry(i).whole()) {
+			return
+		}
+		s.res.Found, s.res.Value = true, p.entry(i).value()
+	}
+	s.end(now, nil)
+}
+
+// insert changes the locked page that was read.
+func (s *session) insert(now clock.Time) {
+	p := s.img
+	if s.key >= p.highest() {
+		s.unlock(now)
+		return
+	}
+	s.split = false
+	if s.level == 0 {
+		if i, _ := p.find(s.key); i >= 0 {
+			p.entry(i).set(s.key, s.to)
+			s.write(now, p.entryAt(i), entrySize)
+			return
+		}
+	}
+	all := p.pairs()
+	i, there := slices.BinarySearchFunc(all, pair{key: s.key}, byKey)
+	if there { // of an internal page: a new root had it already
+		s.write(now, 0, PageSize)
+		return
+	}
+	all = slices.Insert(all, i, pair{s.key, s.to})
+	if len(all) <= p.capacity() {
+		p.fill(all)
+		p.touch()
+		s.write(now, 0, PageSize)
+		return
+	}
+	if s.at = s.c.alloc(); s.at == 0 {
+		s.res.Err = ErrFull
+		s.write(now, 0, PageSize) // as it was, for the lock's sake
+		return
+	}
+	s.split = true
+	s.sep = p.split(s.right, s.at, all)
+	s.c.stats.Splits++
+	s.do(now, stepRight)
+}
+
+// write writes a part of the page, and gives the lock back or on.
+func (s *session) write(now clock.Time, from, length int) {
+	s.from, s.length = from, length
+	s.handed = s.c.heir(s)
+	s.do(now, stepWrite)
+}
+
+// unlock gives the lock of the wrong page back or on.
+func (s *session) unlock(now clock.Time) {
+	if s.handed = s.c.heir(s); s.handed {
+		s.release(now)
+		s.aside(now)
+		return
+	}
+	s.do(now, stepUnlock)
+}
+
+// release lets the next session of the client have its turn with the lock.
+func (s *session) release(now clock.Time) {
+	next := s.c.leave(s, s.handed)
+	switch {
+	case next == nil:
+	case s.handed:
+		s.c.stats.HandedOver++
+		next.do(now, stepPage)
+	default:
+		next.do(now, stepLock)
+	}
+}
+
+// up ends the operation, or tells the level above of a page that was split off.
+func (s *session) up(now clock.Time) {
+	if s.split {
+		s.level++
+		s.key, s.to, s.split = s.sep, uint64(s.at), false
+		s.descend(now)
+		return
+	}
+	s.end(now, s.res.Err)
+}
+
+// newRoot makes a root above the one that was just read: all pages of its level lie to
+// the right of it, so that the tree is right even when others split it, too.
+func (s *session) newRoot(now clock.Time) {
+	if s.at = s.c.alloc(); s.at == 0 {
+		s.end(now, ErrFull)
+		return
+	}
+	r := s.right
+	r.reset(s.level, 0, MaxKey)
+	r.setLeftmost(s.page)
+	r.fill([]pair{{s.key, s.to}})
+	s.do(now, stepNewRoot)
+}
+
+// found goes on after the lock was read: what was in doubt has happened, or never
+// will.
+func (s *session) found(now clock.Time, mine bool) {
+	switch {
+	case s.before == stepLock && mine:
+		s.do(now, stepPage)
+	case s.before == stepLock || mine:
+		s.do(now, s.before)
+	default:
+		s.step = s.before
+		s.done(now)
+	}
+}

@@ -1,0 +1,89 @@
+package figure
+
+import (
+	"context"
+	"strings"
+
+	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/internal/sim"
+)
+
+// clios are the figures of YCSB on Clio's key/value store behind an sNIC.
+func clios() []*Figure {
+	plain, offload, cache := sim.ClioPlain.String(), sim.ClioOffload.String(), sim.ClioCache.String()
+	over := func(what, a, b string, mixes ...string) (rs []ratio) {
+		for _, m := range mixes {
+			rs = append(rs, ratio{m + ", " + what, ref{0, a, m}, ref{0, b, m}})
+		}
+		return rs
+	}
+	compared := func() []ratio {
+		return append(over("transport on the sNIC over Clio", offload, plain, "A", "B", "C"), over("with a cache over Clio", cache, plain, "A", "B", "C")...)
+	}
+	takes := []string{"keys", "hosts"}
+	return []*Figure{
+		{ID: "5.16", data: "5.16", takes: takes, Fitted: []string{cache}, ratios: compared(),
+			jobs:  stacks(func(m *sim.ClioMeasured) float64 { return m.Mean }),
+			lacks: []string{"Clover, HERD, HERD-BF: published only; other systems, on RDMA hosts, without an sNIC"},
+			reasons: []reason{
+				{ratio: true, series: "A, with a cache over Clio", least: 1.2, most: 1.3, text: reasonWrites},
+			}},
+		{ID: "5.17", data: "5.17", takes: takes, Fitted: []string{cache}, ratios: compared(),
+			jobs:  stacks(func(m *sim.ClioMeasured) float64 { return m.OpsPerSecond * 8000 / (1 << 30) }),
+			lacks: []string{"Clover, HERD, HERD-BF: published only, as in figure 5.16"}},
+		{ID: "5.18", data: "5.18", takes: takes,
+			jobs:  stacks(func(m *sim.ClioMeasured) float64 { return m.Mean }),
+			lacks: []string{"Clover, Clover-R: published only, as in figure 5.16"},
+			ratios: append(over("copies by the client over none", plain+copied, plain, "A", "B"),
+				over("copies by the sNIC over none", offload+copied, offload, "A", "B")...)},
+	}
+}
+
+// copied ends the names of curves with writes to two devices.
+const copied = "-R"
+
+const reasonWrites = "Clio's SET is faster than its GET in the micro-benchmark that the model is made of, so A is Clio's fastest workload here. Published A is its slowest: " +
+	"by A and C a write takes 8.1 µs there, and it is not said what delays it."
+
+// stacks runs the curves that are Clio's, each workload for itself, and takes
+// what value says. A quick run has a tenth of the keys and operations, but with a
+// cache, since its hits depend on them.
+func stacks(value func(*sim.ClioMeasured) float64) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		c := sim.ClioConfig{Keys: par.Keys, Clients: par.Hosts, Seed: par.Seed}
+		var jobs []job
+		for _, s := range p.Quantities[0].Series {
+			name, twice := strings.CutSuffix(s.Name, copied)
+			for stack := sim.ClioPlain; stack <= sim.ClioCache; stack++ {
+				if stack.String() != name {
+					continue
+				}
+				for _, at := range s.Points {
+					mix, err := ycsb.MixNamed(at.name)
+					if err != nil {
+						return nil, err
+					}
+					one := c
+					one.Stack, one.Mix = stack, mix
+					if par.Quick && stack != sim.ClioCache {
+						one.Ops = 10_000
+						if par.Keys == 0 {
+							one.Keys = one.Ops
+						}
+					}
+					if twice {
+						one.Replicas = 2
+					}
+					jobs = append(jobs, job{name: s.Name + ", YCSB " + at.name, cost: 1, run: func(ctx context.Context, _ func(float64)) ([]Value, error) {
+						m, err := sim.Clio(ctx, one)
+						if err != nil {
+							return nil, err
+						}
+						return []Value{{Series: s.Name, Name: at.name, Y: value(m)}}, nil
+					}})
+				}
+			}
+		}
+		return jobs, nil
+	}
+}

@@ -1,0 +1,315 @@
+package figure
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/internal/sim"
+	tor "github.com/quillon/quillon/tor/clover"
+)
+
+// technique is a way to run Clover, by the name of its curves.
+type technique struct {
+	name string
+	mode tor.Mode
+}
+
+var techniques = []technique{{nameDefault, tor.Off}, {nameWrite, tor.Write}, {nameReadWrite, tor.ReadWrite}}
+
+// rack is what all points of a figure about Clover share, as published.
+type rack struct {
+	hosts, keys int
+	zipf        float64
+	// measure is the virtual time that operations in conflict are measured,
+	// calm that of others, at least.
+	measure, calm time.Duration
+	// software: the middlebox is a machine with DPDK, not the switch.
+	software bool
+	// techniques that were run; nil = all.
+	techniques []technique
+}
+
+// contendedTime is how long operations in conflict are measured.
+const contendedTime = 8 * time.Millisecond
+
+var (
+	// sevenHosts is the run of August 2022: figures 2.10 to 2.15.
+	sevenHosts = rack{hosts: 7, keys: 1024, zipf: 0.99, measure: contendedTime}
+	// sixHosts is the run of June 2022: figure 2.4.
+	sixHosts = rack{hosts: 6, keys: 1000, zipf: 1, measure: contendedTime}
+	// twoHosts is the rack of WORDS '21, which only had write steering.
+	twoHosts = rack{hosts: 2, keys: 1024, zipf: 0.75, measure: contendedTime, software: true, techniques: techniques[:2]}
+)
+
+// queuePairsPerHost is how many queue pairs a host's threads share: a constant
+// of SwordBox's Clover.
+const queuePairsPerHost = 32
+
+// measured makes values of a figure of what was measured at one point.
+type measured func(m *sim.CloverMeasured) []Value
+
+// job runs one point: a technique, a share of writes, and so many threads on
+// each host.
+func (r rack) job(par Params, t technique, writes float64, threads int, values measured) (job, error) {
+	nic, err := par.nic()
+	if err != nil {
+		return job{}, err
+	}
+	if par.Hosts != 0 {
+		r.hosts = par.Hosts
+	}
+	if par.Keys != 0 {
+		r.keys = par.Keys
+	}
+	if par.Zipf != nil {
+		r.zipf = *par.Zipf
+	}
+	c := sim.CloverConfig{
+		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: writes, Keys: r.keys, Zipf: r.zipf,
+		ObjectSize: par.ObjectSize, Mode: t.mode, SteeredKeys: par.SteeredKeys,
+		NIC: nic, Seed: par.Seed,
+	}
+	// Threads that share queue pairs cannot take turns on the simulated
+	// processors: where there are more threads than those, each has its own.
+	if threads <= max(nic.Threads, 1) || nic.Threads == 0 {
+		c.QPs = min(threads, queuePairsPerHost)
+	}
+	// Few threads need longer for as many operations.
+	c.Measure = max(r.calm, time.Millisecond, 40*time.Millisecond/time.Duration(r.hosts*threads))
+	if conflicts(t.mode, writes) {
+		c.Measure = r.measure
+	}
+	c.Warmup = c.Measure / 2
+	if r.software {
+		// The prototype keeps its tables without locks.
+		c.Middlebox = sim.DPDK(nic, sim.Rack100G())
+		c.Middlebox.Cores = 1
+	}
+	if par.Quick {
+		c.Warmup, c.Measure = c.Warmup/4, c.Measure/4
+	}
+	return job{
+		name: fmt.Sprintf("%s, %.0f %% writes, %d threads", t.name, 100*writes, r.hosts*threads),
+		cost: float64(min(r.hosts*threads, 150)) * c.Measure.Seconds(),
+		run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+			c.Progress = progress
+			m, err := sim.Clover(ctx, c)
+			if err != nil {
+				return nil, err
+			}
+			if m.Errors > 0 {
+				return nil, fmt.Errorf("%d operations failed", m.Errors)
+			}
+			if m.Ops == 0 {
+				return nil, fmt.Errorf("no operation ended in %v", c.Measure)
+			}
+			return values(&m), nil
+		},
+	}, nil
+}
+
+// conflicts reports whether operations conflict with each other, and queues of
+// those that retry take long to fill.
+func conflicts(m tor.Mode, writes float64) bool {
+	return writes > 0 && (m == tor.Off || m == tor.Write && writes < 1)
+}
+
+// threadsOf are the numbers of threads on each host: the published ones, or
+// those that are asked for. The published abscissas are threads of all hosts.
+func (r rack) threadsOf(par Params, published []coord) []int {
+	if len(par.Threads) > 0 {
+		return par.Threads
+	}
+	var n []int
+	for _, at := range published {
+		n = append(n, int(at.x)/r.hosts)
+	}
+	if par.Quick && len(n) > 2 {
+		// The first, and what is nearest to eight threads on a host.
+		near := n[0]
+		for _, x := range n {
+			if x <= 8 {
+				near = x
+			}
+		}
+		n = []int{n[0], near}
+	}
+	return n
+}
+
+// byThreads makes jobs of a figure over threads: of every technique and number
+// of threads.
+func (r rack) byThreads(writes float64, name func(technique) string, value func(m *sim.CloverMeasured, v Value) []Value) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		var jobs []job
+		run := r.techniques
+		if run == nil {
+			run = techniques
+		}
+		for _, t := range run {
+			hosts := r.hosts
+			if par.Hosts != 0 {
+				hosts = par.Hosts
+			}
+			var published []coord
+			q := len(p.Quantities) - 1
+			for _, s := range p.Quantities[q].Series {
+				if s.Name == name(t) {
+					published = s.Points
+				}
+			}
+			for _, n := range r.threadsOf(par, published) {
+				v := Value{Series: name(t), X: float64(n * hosts)}
+				j, err := r.job(par, t, writes, n, func(m *sim.CloverMeasured) []Value { return value(m, v) })
+				if err != nil {
+					return nil, err
+				}
+				jobs = append(jobs, j)
+			}
+		}
+		return jobs, nil
+	}
+}
+
+// throughput is figures 2.10 to 2.13.
+func throughput(writes float64) func(*Published, Params) ([]job, error) {
+	return sevenHosts.byThreads(writes, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
+		v.Y = m.OpsPerSecond / 1e6
+		return []Value{v}
+	})
+}
+
+// writeRedirection is figure 2 of WORDS '21.
+func writeRedirection() func(*Published, Params) ([]job, error) {
+	return twoHosts.byThreads(0.5, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
+		v.Y = m.OpsPerSecond / 1e3
+		return []Value{v}
+	})
+}
+
+// successRate is figure 2.4: the authors' rate of default Clover, and packets
+// per operation of all techniques.
+func successRate() func(*Published, Params) ([]job, error) {
+	return sixHosts.byThreads(0.5, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
+		packets := v
+		packets.Panel, packets.Y = 1, m.PacketsPerOp
+		if v.Series != nameDefault {
+			return []Value{packets}
+		}
+		v.Y = 100 / (m.PacketsPerOp / 3)
+		return []Value{v, packets}
+	})
+}
+
+// workloads are YCSB's, by letter.
+var workloads = []struct {
+	letter string
+	writes float64
+}{{"C", 0}, {"B", 0.05}, {"A", 0.5}, {"W", 1}}
+
+// sixHostRun is all of the run of June 2022: throughput, packets and bytes.
+func sixHostRun(p *Published, par Params) ([]job, error) {
+	var jobs []job
+	for _, w := range workloads {
+		j, err := sixHosts.byThreads(w.writes, func(t technique) string { return w.letter + " / " + t.name },
+			func(m *sim.CloverMeasured, v Value) []Value {
+				ops, packets, bytes := v, v, v
+				ops.Y = m.OpsPerSecond / 1e6
+				packets.Panel, packets.Y = 1, m.PacketsPerOp
+				bytes.Panel, bytes.Y = 2, m.BytesPerOp
+				return []Value{ops, packets, bytes}
+			})(p, par)
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, j...)
+	}
+	return jobs, nil
+}
+
+// byWrites makes jobs of a figure over the share of writes, at 40 threads on
+// each host; categories are shares in percent.
+func byWrites(r rack, value func(m *sim.CloverMeasured, t technique, v Value) []Value) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		threads := []int{40}
+		if len(par.Threads) > 0 {
+			threads = par.Threads
+		}
+		if len(threads) != 1 {
+			return nil, fmt.Errorf("threads: one number, since the abscissa is another")
+		}
+		var jobs []job
+		for _, t := range techniques {
+			for _, w := range workloads {
+				v := Value{Name: fmt.Sprintf("%.0f", 100*w.writes)}
+				j, err := r.job(par, t, w.writes, threads[0], func(m *sim.CloverMeasured) []Value { return value(m, t, v) })
+				if err != nil {
+					return nil, err
+				}
+				jobs = append(jobs, j)
+			}
+		}
+		return jobs, nil
+	}
+}
+
+// wireBytes is figure 2.14.
+func wireBytes() func(*Published, Params) ([]job, error) {
+	return byWrites(sevenHosts, func(m *sim.CloverMeasured, t technique, v Value) []Value {
+		v.Series, v.Y = t.name, m.BytesPerOp
+		return []Value{v}
+	})
+}
+
+// tails is figure 2.15. It needs a longer run: default Clover's slowest
+// operations take more than 10 ms, and at 5 % writes there are few.
+func tails() func(*Published, Params) ([]job, error) {
+	r := sevenHosts
+	r.measure, r.calm = 50*time.Millisecond, 5*time.Millisecond
+	return byWrites(r, func(m *sim.CloverMeasured, t technique, v Value) []Value {
+		var vs []Value
+		for _, side := range []struct {
+			name string
+			p99  float64
+		}{{" read", m.Read.P99}, {" write", m.Write.P99}} {
+			if side.p99 > 0 {
+				v.Series, v.Y = t.name+side.name, side.p99
+				vs = append(vs, v)
+			}
+		}
+		return vs
+	})
+}
+
+// order is figure 2.2.
+func order(_ *Published, par Params) ([]job, error) {
+	nic, err := par.nic()
+	if err != nil {
+		return nil, err
+	}
+	c := sim.ReorderConfig{NIC: nic, Seed: par.Seed, Requests: 1_000_000}
+	if par.Quick {
+		c.Requests = 50_000
+	}
+	return []job{{
+		name: fmt.Sprintf("%d requests", c.Requests),
+		cost: 1,
+		run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+			c.Progress = progress
+			m, err := sim.Reorder(ctx, c)
+			if err != nil {
+				return nil, err
+			}
+			var vs []Value
+			for k := range 15 {
+				v := Value{Series: "responses", X: float64(k), Y: m.Gap[k]}
+				if k == 14 {
+					v.Y += m.Gap[15]
+				}
+				vs = append(vs, v)
+			}
+			return vs, nil
+		},
+	}}, nil
+}
