@@ -359,7 +359,7 @@ func (f *fake) update(d *fakeDevice, u *p4v1.Update) *p4v1.Error {
 	switch {
 	case u.Type == p4v1.Update_INSERT && old != nil:
 		return wrong(codes.AlreadyExists, "it is there")
-	case u.Type == p4v1.Update_MODIFY && old == nil && !always(u.Entity):
+	case u.Type == p4v1.Update_MODIFY && old == nil && update(u.Entity).Type == p4v1.Update_INSERT:
 		return wrong(codes.NotFound, "nothing to modify")
 	}
 	if t := u.Entity.GetTableEntry(); t != nil && t.IsDefaultAction && t.Action == nil {

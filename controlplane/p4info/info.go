@@ -44,6 +44,9 @@ type Object struct {
 
 func (o *Object) object() *Object { return o }
 
+// What is what the object is called: table, action profile, counter.
+func (o *Object) What() string { return o.kind }
+
 // Field is a field of a key, a parameter of an action, or a metadata of a
 // packet header.
 type Field struct {
@@ -559,18 +562,6 @@ func ByName[T object](list []T, kind, name string) (T, error) {
 	return none, refuse(notFound, "%s %s may be %s: write it in full", kind, name, strings.Join(names, " or "))
 }
 
-// Field finds a field of a key by its name, or the end of it.
-func (t *Table) Field(name string) (*Field, error) {
-	f, err := fieldByName(t.Fields, "field", name)
-	return f, in("table "+t.Name, err)
-}
-
-// Param finds a parameter by its name.
-func (a *Action) Param(name string) (*Field, error) {
-	f, err := fieldByName(a.Params, "parameter", name)
-	return f, in("action "+a.Name, err)
-}
-
 // Action finds an action that the table may have by its name, alias or end of
 // its name.
 func (t *Table) Action(name string) (*ActionRef, error) {
@@ -592,26 +583,8 @@ func (t *Table) ActionID(id uint32) *ActionRef {
 	return nil
 }
 
-func fieldByName(list []Field, kind, name string) (*Field, error) {
-	var found []*Field
-	var names []string
-	for n := range list {
-		f := &list[n]
-		if f.Name == name {
-			return f, nil
-		}
-		if strings.HasSuffix(f.Name, "."+name) {
-			found = append(found, f)
-		}
-		names = append(names, f.Name)
-	}
-	if len(found) == 1 {
-		return found[0], nil
-	}
-	return nil, refuse(notFound, "there is no one %s %s; there are: %s", kind, name, strings.Join(names, ", "))
-}
-
-func byID(list []Field, id uint32) *Field {
+// FieldByID is the field of an id; nil: there is none.
+func FieldByID(list []Field, id uint32) *Field {
 	for n := range list {
 		if list[n].ID == id {
 			return &list[n]
