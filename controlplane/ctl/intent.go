@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
 	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
@@ -256,18 +255,13 @@ func NewPipeline(info *p4configv1.P4Info, config []byte) *Pipeline {
 	return &Pipeline{Info: info, Config: config, Cookie: binary.BigEndian.Uint64(h.Sum(nil))}
 }
 
-// ReadP4Info reads a P4Info as text (.txt, .txtpb) or as p4c's binary form (.bin).
+// ReadP4Info reads a P4Info in any of its forms.
 func ReadP4Info(file string) (*p4configv1.P4Info, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	m := &p4configv1.P4Info{}
-	if ext := filepath.Ext(file); ext == ".bin" || ext == ".pb" {
-		err = proto.Unmarshal(b, m)
-	} else {
-		err = prototext.Unmarshal(b, m)
-	}
+	m, err := p4info.Decode(b)
 	if err != nil {
 		first, _, _ := strings.Cut(strings.ReplaceAll(err.Error(), "\u00a0", " "), "\n")
 		return nil, fmt.Errorf("%s: no P4Info: %s", file, strings.TrimPrefix(first, "proto: "))
