@@ -117,44 +117,47 @@ func update(e *p4v1.Entity) *p4v1.Update {
 	return &p4v1.Update{Type: t, Entity: e}
 }
 
-// field is a key of a file's map, and what stands behind it: read and written.
+// field is a key of a file's map, and what stands behind it. Most are pointers to a value; what is more than that has
+// functions of its own.
 type field struct {
 	key   string
+	at    any // *string, *bool, *int32, *uint32, *int64, *nanos; **yaml.Node: to be read when all others are
 	read  func(*yaml.Node) error
 	write func(*flow)
 	empty bool // not written
 }
 
+// nanos is a duration in nanoseconds, as P4Runtime has it.
+type nanos int64
+
+// reader reads what stands behind the key.
+func (f *field) reader() func(*yaml.Node) error {
+	switch p := f.at.(type) {
+	case *string:
+		return yaml.Text(p)
+	case *bool:
+		return yaml.Bool(p)
+	case *int32:
+		return yaml.Int(p)
+	case *uint32:
+		return yaml.Int(p)
+	case *int64:
+		return yaml.Int(p)
+	case *nanos:
+		return yaml.Duration((*int64)(p))
+	case **yaml.Node:
+		return func(n *yaml.Node) error { *p = n; return nil }
+	}
+	return f.read
+}
+
 // readFields reads a map.
 func readFields(n *yaml.Node, what string, fields []field) error {
 	known := make(map[string]func(*yaml.Node) error, len(fields))
-	for _, f := range fields {
-		known[f.key] = f.read
+	for i := range fields {
+		known[fields[i].key] = fields[i].reader()
 	}
 	return n.Fields(what, known)
-}
-
-// unless is f, not written where that is so.
-func (f field) unless(empty bool) field {
-	f.empty = empty
-	return f
-}
-
-func number[T ~int32 | ~uint32 | ~int64](key string, p *T) field {
-	return field{key: key, read: yaml.Int(p), write: func(w *flow) { w.int(key, int64(*p)) }}
-}
-
-func duration(key string, p *int64) field {
-	return field{key: key, read: yaml.Duration(p), write: func(w *flow) { w.text(key, time.Duration(*p).String()) }}
-}
-
-func words(key string, p *string) field {
-	return field{key: key, read: yaml.Text(p), write: func(w *flow) { w.text(key, *p) }}
-}
-
-// node is a value that is read when all others are.
-func node(key string, p **yaml.Node, write func(*flow)) field {
-	return field{key: key, read: func(n *yaml.Node) error { *p = n; return nil }, write: write}
 }
 
 // watched is the port with which a member of a group comes and goes, where it has one.
@@ -173,29 +176,41 @@ func watched(port []byte, set func(port []byte)) field {
 	}
 }
 
-// each is a list of maps, of which add makes one to be read.
-func each[T any](key, what string, list []T, add func() T, fields func(T) []field) field {
-	return field{key: key,
-		read: yaml.Each(func(n *yaml.Node) error { return readFields(n, what, fields(add())) }),
-		write: func(w *flow) {
-			w.list(key)
-			for _, x := range list {
-				w.item()
-				w.fields(fields(x))
-				w.close()
-			}
-			w.end()
-		},
-	}
-}
-
 // fields writes what is not empty of a map.
 func (w *flow) fields(list []field) {
-	for _, f := range list {
-		if !f.empty {
+	for i := range list {
+		f := &list[i]
+		if f.empty {
+			continue
+		}
+		switch p := f.at.(type) {
+		case *string:
+			w.text(f.key, *p)
+		case *bool:
+			w.text(f.key, strconv.FormatBool(*p))
+		case *int32:
+			w.int(f.key, int64(*p))
+		case *uint32:
+			w.int(f.key, int64(*p))
+		case *int64:
+			w.int(f.key, *p)
+		case *nanos:
+			w.text(f.key, time.Duration(*p).String())
+		default:
 			f.write(w)
 		}
 	}
+}
+
+// maps writes a list of n maps.
+func (w *flow) maps(key string, n int, fields func(n int) []field) {
+	w.list(key)
+	for i := range n {
+		w.item()
+		w.fields(fields(i))
+		w.close()
+	}
+	w.end()
 }
 
 // inside is a map in a map; fresh are the fields of one that is to be read.
@@ -218,7 +233,7 @@ type form struct {
 	// What is read when all of the map is known: names, and what depends on them.
 	name, act, value, metadata  string
 	match, params, set, members *yaml.Node
-	ways                        int // in which an entry says what it does
+	memberID, groupID           uint32 // of an action profile, in an entry
 }
 
 // newForm is one of x, with all that its kind has: to be filled in, or with nothing in it to be written.
@@ -321,13 +336,13 @@ func (s *section) read(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node) (*p
 
 // multicast is {group: ID, ports: [1, 2, {port: 3, instance: 1}]}.
 func (f *form) multicast() []field {
-	return []field{number("group", &f.x.ID), f.ports()}
+	return []field{{key: "group", at: &f.x.ID}, f.ports()}
 }
 
 // clone is {session: ID, ports: [1], class_of_service: N, packet_length: N}.
 func (f *form) clone() []field {
-	return []field{number("session", &f.x.ID), f.ports(),
-		number("class_of_service", &f.x.Class).unless(f.x.Class == 0), number("packet_length", &f.x.Length).unless(f.x.Length == 0)}
+	return []field{{key: "session", at: &f.x.ID}, f.ports(),
+		field{key: "class_of_service", at: &f.x.Class, empty: f.x.Class == 0}, field{key: "packet_length", at: &f.x.Length, empty: f.x.Length == 0}}
 }
 
 // ports is a list of ports: numbers, or {port: N, instance: N}.
@@ -337,7 +352,7 @@ func (f *form) ports() field {
 			r := &p4v1.Replica{}
 			port := n.Text
 			if n.Kind != yaml.Scalar {
-				if err := readFields(n, "ports", []field{words("port", &port), number("instance", &r.Instance)}); err != nil {
+				if err := readFields(n, "ports", []field{{key: "port", at: &port}, {key: "instance", at: &r.Instance}}); err != nil {
 					return err
 				}
 			}
@@ -358,7 +373,7 @@ func (f *form) ports() field {
 					continue
 				}
 				w.item()
-				w.fields([]field{words("port", &port), number("instance", &r.Instance)})
+				w.fields([]field{{key: "port", at: &port}, {key: "instance", at: &r.Instance}})
 				w.close()
 			}
 			w.end()
@@ -369,27 +384,21 @@ func (f *form) ports() field {
 // digest is {digest: NAME, max_timeout: 100ms, max_list: N, ack_timeout: 1s}.
 func (f *form) digest() []field {
 	c := f.x.Digest
-	return []field{words("digest", &f.name), duration("max_timeout", &c.MaxTimeoutNs), number("max_list", &c.MaxListSize), duration("ack_timeout", &c.AckTimeoutNs)}
+	return []field{{key: "digest", at: &f.name}, {key: "max_timeout", at: (*nanos)(&c.MaxTimeoutNs)}, {key: "max_list", at: &c.MaxListSize}, {key: "ack_timeout", at: (*nanos)(&c.AckTimeoutNs)}}
 }
 
 // valueSet is {value_set: NAME, members: [{FIELD: VALUE}]}.
 func (f *form) valueSet() []field {
-	return []field{words("value_set", &f.name), node("members", &f.members, func(w *flow) {
-		w.list("members")
-		for _, m := range f.x.Values {
-			w.item()
-			writeMatch(f.info.ValueSet(f.x.Object).Fields, m.Match, w)
-			w.close()
-		}
-		w.end()
-	})}
+	return []field{{key: "value_set", at: &f.name}, {key: "members", at: &f.members, write: func(w *flow) {
+		w.maps("members", len(f.x.Values), func(n int) []field { return matches(f.info.ValueSet(f.x.Object).Fields, f.x.Values[n].Match) })
+	}}}
 }
 
 // cell is {meter: NAME, index: N, cir: N, cburst: N, pir: N, pburst: N}, {counter: NAME, index: N, packets: N, bytes: N}
 // or {register: NAME, index: N, value: VALUE}.
 func (f *form) cell() []field {
 	x := &f.x
-	list := []field{words(x.Kind.String(), &f.name), number("index", &x.Index.Index)}
+	list := []field{{key: x.Kind.String(), at: &f.name}, {key: "index", at: &x.Index.Index}}
 	fresh := x.Object == 0 // to be read
 	switch x.Kind {
 	case p4info.KindMeter:
@@ -406,7 +415,7 @@ func (f *form) cell() []field {
 	if r := f.info.Register(x.Object); r != nil {
 		f.value = p4info.FormatValue(r.Name, p4info.Type{Bits: r.Bits}, x.Data.GetBitstring())
 	}
-	return append(list, words("value", &f.value))
+	return append(list, field{key: "value", at: &f.value})
 }
 
 // rates are a meter's: cir: N, cburst: N, pir: N, pburst: N.
@@ -414,8 +423,8 @@ func rates(c *p4v1.MeterConfig) []field {
 	if c == nil {
 		return nil
 	}
-	return []field{number("cir", &c.Cir), number("cburst", &c.Cburst), number("pir", &c.Pir), number("pburst", &c.Pburst),
-		number("eburst", &c.Eburst).unless(c.Eburst == 0)}
+	return []field{{key: "cir", at: &c.Cir}, {key: "cburst", at: &c.Cburst}, {key: "pir", at: &c.Pir}, {key: "pburst", at: &c.Pburst},
+		field{key: "eburst", at: &c.Eburst, empty: c.Eburst == 0}}
 }
 
 // counts are a counter's: packets: N, bytes: N.
@@ -423,12 +432,12 @@ func counts(c *p4v1.CounterData) []field {
 	if c == nil {
 		return nil
 	}
-	return []field{number("packets", &c.PacketCount), number("bytes", &c.ByteCount)}
+	return []field{{key: "packets", at: &c.PacketCount}, {key: "bytes", at: &c.ByteCount}}
 }
 
 // member is {profile: NAME, member: ID, action: NAME, params: {NAME: VALUE}}.
 func (f *form) member() []field {
-	return append([]field{words("profile", &f.name), number("member", &f.x.ID)}, f.actionFields(f.x.Action, &f.act, &f.params)...)
+	return append([]field{{key: "profile", at: &f.name}, {key: "member", at: &f.x.ID}}, f.actionFields(f.x.Action, &f.act, &f.params)...)
 }
 
 // actionFields are action: NAME, params: {NAME: VALUE}.
@@ -437,7 +446,7 @@ func (f *form) actionFields(a *p4v1.Action, name *string, params **yaml.Node) []
 	if act != nil {
 		*name = act.Name
 	}
-	return []field{words("action", name).unless(act == nil), node("params", params, func(w *flow) {
+	return []field{{key: "action", at: name, empty: act == nil}, {key: "params", at: params, empty: act == nil || len(a.Params) == 0, write: func(w *flow) {
 		w.open("params")
 		for _, p := range a.Params {
 			if x := p4info.FieldByID(act.Params, p.ParamId); x != nil {
@@ -445,21 +454,27 @@ func (f *form) actionFields(a *p4v1.Action, name *string, params **yaml.Node) []
 			}
 		}
 		w.close()
-	}).unless(act == nil || len(a.Params) == 0)}
+	}}}
 }
 
 // group is {profile: NAME, group: ID, members: [{member: ID, weight: N}], max_size: N}.
 func (f *form) group() []field {
-	return []field{words("profile", &f.name), number("group", &f.x.ID), number("max_size", &f.x.MaxSize).unless(f.x.MaxSize == 0),
-		each("members", "member", f.x.Members, func() *p4v1.ActionProfileGroup_Member {
+	member := func(m *p4v1.ActionProfileGroup_Member) []field {
+		return []field{{key: "member", at: &m.MemberId}, {key: "weight", at: &m.Weight}, watched(m.GetWatchPort(), func(port []byte) {
+			m.WatchKind = &p4v1.ActionProfileGroup_Member_WatchPort{WatchPort: port}
+		})}
+	}
+	return []field{{key: "profile", at: &f.name}, {key: "group", at: &f.x.ID}, {key: "max_size", at: &f.x.MaxSize, empty: f.x.MaxSize == 0}, {
+		key: "members",
+		read: yaml.Each(func(n *yaml.Node) error {
 			m := &p4v1.ActionProfileGroup_Member{Weight: 1}
 			f.x.Members = append(f.x.Members, m)
-			return m
-		}, func(m *p4v1.ActionProfileGroup_Member) []field {
-			return []field{number("member", &m.MemberId), number("weight", &m.Weight), watched(m.GetWatchPort(), func(port []byte) {
-				m.WatchKind = &p4v1.ActionProfileGroup_Member_WatchPort{WatchPort: port}
-			})}
-		})}
+			return readFields(n, "member", member(m))
+		}),
+		write: func(w *flow) {
+			w.maps("members", len(f.x.Members), func(n int) []field { return member(f.x.Members[n]) })
+		},
+	}}
 }
 
 // entry is an entry of a table:
@@ -470,37 +485,29 @@ func (f *form) entry() []field {
 	if len(e.Metadata) > 0 {
 		f.metadata = "0x" + hex.EncodeToString(e.Metadata)
 	}
-	list := []field{words("table", &f.name),
-		field{key: "default", read: yaml.Bool(&e.IsDefaultAction), write: func(w *flow) { w.text("default", "true") }}.unless(!e.IsDefaultAction),
-		node("match", &f.match, func(w *flow) {
-			w.open("match")
-			writeMatch(f.info.Table(e.TableId).Fields, e.Match, w)
-			w.close()
-		}).unless(len(e.Match) == 0),
-		number("priority", &e.Priority).unless(e.Priority == 0)}
-	list = append(list, f.actionFields(e.Action.GetAction(), &f.act, &f.params)...)
-	member, isMember := e.Action.GetType().(*p4v1.TableAction_ActionProfileMemberId)
-	if !isMember {
-		member = &p4v1.TableAction_ActionProfileMemberId{}
-	}
-	group, isGroup := e.Action.GetType().(*p4v1.TableAction_ActionProfileGroupId)
-	if !isGroup {
-		group = &p4v1.TableAction_ActionProfileGroupId{}
-	}
+	act, does := f.actionFields(e.Action.GetAction(), &f.act, &f.params), e.Action.GetType()
+	_, isMember := does.(*p4v1.TableAction_ActionProfileMemberId)
+	_, isGroup := does.(*p4v1.TableAction_ActionProfileGroupId)
+	f.memberID, f.groupID = e.Action.GetActionProfileMemberId(), e.Action.GetActionProfileGroupId()
 	set := e.Action.GetActionProfileActionSet()
-	return append(list,
-		f.way(number("member", &member.ActionProfileMemberId), &p4v1.TableAction{Type: member}).unless(!isMember),
-		f.way(number("group", &group.ActionProfileGroupId), &p4v1.TableAction{Type: group}).unless(!isGroup),
-		f.way(node("actions", &f.set, func(w *flow) {
-			w.list("actions")
-			for _, a := range set.ActionProfileActions {
-				w.item()
-				w.fields(f.setAction(a, new(string), new(*yaml.Node)))
-				w.close()
-			}
-			w.end()
-		}), nil).unless(set == nil),
-		duration("idle_timeout", &e.IdleTimeoutNs).unless(e.IdleTimeoutNs == 0),
+	return []field{
+		{key: "table", at: &f.name},
+		{key: "default", at: &e.IsDefaultAction, empty: !e.IsDefaultAction},
+		{key: "match", at: &f.match, empty: len(e.Match) == 0, write: func(w *flow) {
+			w.open("match")
+			w.fields(matches(f.info.Table(e.TableId).Fields, e.Match))
+			w.close()
+		}},
+		{key: "priority", at: &e.Priority, empty: e.Priority == 0},
+		act[0], act[1],
+		{key: "member", at: &f.memberID, empty: !isMember},
+		{key: "group", at: &f.groupID, empty: !isGroup},
+		{key: "actions", at: &f.set, empty: set == nil, write: func(w *flow) {
+			w.maps("actions", len(set.ActionProfileActions), func(n int) []field {
+				return f.setAction(set.ActionProfileActions[n], new(string), new(*yaml.Node))
+			})
+		}},
+		{key: "idle_timeout", at: (*nanos)(&e.IdleTimeoutNs), empty: e.IdleTimeoutNs == 0},
 		inside("meter", rates(e.MeterConfig), func() []field {
 			e.MeterConfig = &p4v1.MeterConfig{}
 			return rates(e.MeterConfig)
@@ -509,23 +516,13 @@ func (f *form) entry() []field {
 			e.CounterData = &p4v1.CounterData{}
 			return counts(e.CounterData)
 		}),
-		words("metadata", &f.metadata).unless(f.metadata == ""))
-}
-
-// way is a field that says what an entry does: a, when the field is there.
-func (f *form) way(x field, a *p4v1.TableAction) field {
-	read := x.read
-	x.read = func(n *yaml.Node) error {
-		f.ways++
-		f.x.Entry.Action = a
-		return read(n)
+		{key: "metadata", at: &f.metadata, empty: f.metadata == ""},
 	}
-	return x
 }
 
 // setAction is {action: NAME, params: {NAME: VALUE}, weight: N, watch_port: N}.
 func (f *form) setAction(a *p4v1.ActionProfileAction, name *string, params **yaml.Node) []field {
-	return append(f.actionFields(a.Action, name, params), number("weight", &a.Weight), watched(a.GetWatchPort(), func(port []byte) {
+	return append(f.actionFields(a.Action, name, params), field{key: "weight", at: &a.Weight}, watched(a.GetWatchPort(), func(port []byte) {
 		a.WatchKind = &p4v1.ActionProfileAction_WatchPort{WatchPort: port}
 	}))
 }
@@ -555,11 +552,24 @@ func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error
 	if e.Metadata, err = readBytes(f.metadata); err != nil {
 		return fail(n, fmt.Errorf("metadata: %w", err))
 	}
+	ways := 0
 	if f.act != "" {
-		f.ways++
+		ways++
+	}
+	for _, k := range n.Keys {
+		switch k.Text {
+		case "member":
+			e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileMemberId{ActionProfileMemberId: f.memberID}}
+			ways++
+		case "group":
+			e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileGroupId{ActionProfileGroupId: f.groupID}}
+			ways++
+		case "actions":
+			ways++
+		}
 	}
 	switch {
-	case f.ways > 1:
+	case ways > 1:
 		return fail(n, errors.New("want one of action, member, group and actions"))
 	case f.act != "":
 		a, err := readAction(t, f.act, f.params, n)
@@ -584,7 +594,7 @@ func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error
 			return fail(f.set, err)
 		}
 		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileActionSet{ActionProfileActionSet: set}}
-	case f.ways == 0 && !e.IsDefaultAction && op != p4v1.Update_DELETE:
+	case ways == 0 && !e.IsDefaultAction && op != p4v1.Update_DELETE:
 		return fail(n, errors.New("action is missing"))
 	}
 	if f.params != nil && f.act == "" {
@@ -863,10 +873,12 @@ func readBytes(s string) ([]byte, error) {
 	return b, nil
 }
 
-func writeMatch(fields []p4info.Field, list []*p4v1.FieldMatch, w *flow) {
+// matches are the fields of a key, to be written.
+func matches(fields []p4info.Field, list []*p4v1.FieldMatch) (out []field) {
 	for _, m := range list {
 		if f := p4info.FieldByID(fields, m.FieldId); f != nil {
-			w.text(f.Name, f.MatchText(m))
+			out = append(out, field{write: func(w *flow) { w.text(f.Name, f.MatchText(m)) }})
 		}
 	}
+	return out
 }

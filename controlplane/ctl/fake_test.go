@@ -390,7 +390,7 @@ func (f *fake) Read(r *p4v1.ReadRequest, s p4v1.P4Runtime_ReadServer) error {
 		}
 		m := &p4v1.ReadResponse{}
 		for key, e := range d.entities {
-			if key[:1] == kind && matches(q, e) {
+			if key[:1] == kind && fits(q, e) {
 				m.Entities = append(m.Entities, proto.Clone(e).(*p4v1.Entity))
 			}
 		}
@@ -408,7 +408,7 @@ func (f *fake) Read(r *p4v1.ReadRequest, s p4v1.P4Runtime_ReadServer) error {
 	return nil
 }
 
-func matches(q, e *p4v1.Entity) bool {
+func fits(q, e *p4v1.Entity) bool {
 	switch x := q.Entity.(type) {
 	case *p4v1.Entity_TableEntry:
 		t := e.GetTableEntry()
