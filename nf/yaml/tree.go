@@ -38,7 +38,7 @@ func (k NodeKind) String() string {
 }
 
 // treeBounds are those of Tree: a controller's intent may have a million entries.
-var treeBounds = bounds{1 << 30, 30_000_000}
+var treeBounds = bounds{1 << 30, 40_000_000}
 
 // Tree reads a source that is called file. All errors are *Error.
 func Tree(file string, src []byte) (*Node, error) {
@@ -117,17 +117,12 @@ func (c *converter) convert(a ast.Node) (*Node, *Error) {
 
 // mapping fills a mapping in.
 func (c *converter) mapping(n *Node, pairs []*ast.MappingValueNode) (*Node, *Error) {
-	seen := make(map[string]bool, len(pairs))
 	for _, v := range pairs {
 		k := c.node(v.Key, Scalar)
 		k.Text = v.Key.GetToken().Value
 		if _, merge := v.Key.(*ast.MergeKeyNode); merge {
 			return nil, k.errorf("<< is not understood; *NAME for a whole value is")
 		}
-		if seen[k.Text] {
-			return nil, k.errorf("%s is there twice", k.Text)
-		}
-		seen[k.Text] = true
 		x, err := c.convert(v.Value)
 		if err != nil {
 			return nil, err

@@ -38,3 +38,29 @@ func bomb() string {
 	}
 	return b.String()
 }
+
+// FuzzTree: any text is refused in one line that names the file, or is a tree whose nodes have lines.
+func FuzzTree(f *testing.F) {
+	for _, s := range []string{"a: 1\nb: [2, {c: d}]\n", "a: &x {c: 1}\nb: *x\n", "a: |\n  b\n", "? x\n: y", "- !!binary x", "{a: 1, a: 2}", "a: *x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		root, err := yaml.Tree("f", []byte(s))
+		if err != nil {
+			if text := err.Error(); !strings.HasPrefix(text, "f:") || strings.ContainsAny(text, "\n\r") {
+				t.Fatalf("%q", text)
+			}
+			return
+		}
+		var visit func(n *yaml.Node)
+		visit = func(n *yaml.Node) {
+			if n.File != "f" || n.Line < 1 || n.Kind == yaml.Mapping && len(n.Keys) != len(n.List) || n.Kind == yaml.Scalar && n.List != nil {
+				t.Fatalf("%+v", n)
+			}
+			for _, x := range n.List {
+				visit(x)
+			}
+		}
+		visit(root)
+	})
+}
