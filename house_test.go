@@ -31,7 +31,7 @@ var doors = map[string][]string{
 	"nf/table":            {"nf/value"},
 	"nf/effect":           {},
 	"nf/value":            {},
-	"nf/yaml":             {},
+	"nf/yaml":             {"nf/value"},
 	"nf/graph":            {"nf/arg", "nf/packet", "nf/port", "nf/clock", "nf/counter", "nf/trace", "nf/table", "nf/yaml", "nf/effect"},
 	"nf":                  {"nf"},
 	"tor":                 {"nf"},

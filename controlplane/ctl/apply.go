@@ -75,7 +75,7 @@ func (s *Session) Load(ctx context.Context, p *Pipeline) error {
 	err := s.Read(ctx, func(e *p4v1.Entity) error {
 		gone = append(gone, &p4v1.Update{Type: p4v1.Update_DELETE, Entity: e})
 		return nil
-	}, multicast(&p4v1.MulticastGroupEntry{}), cloneSession(&p4v1.CloneSessionEntry{}))
+	}, p4info.Entity{Kind: p4info.KindMulticast}.Message(), p4info.Entity{Kind: p4info.KindClone}.Message())
 	if err == nil { // else there is no program, or no such thing
 		if _, err = s.put(ctx, Limits{}, gone); err != nil {
 			return err

@@ -94,11 +94,11 @@ func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) 
 		if want[key] == nil {
 			continue
 		}
-		blind := slices.ContainsFunc(unread, func(u Unread) bool { return strings.HasPrefix(key, u.keys) })
+		blind := slices.ContainsFunc(unread, func(u Unread) bool { return u.kind.Of(e) })
 		out.Changes = append(out.Changes, Change{Type: update(e).Type, Entity: e, Blind: blind})
 	}
 	for _, u := range unread { // what nobody wants of it is not missed
-		if slices.ContainsFunc(out.Changes, func(c Change) bool { return c.Blind && strings.HasPrefix(p4info.Key(c.Entity), u.keys) }) {
+		if slices.ContainsFunc(out.Changes, func(c Change) bool { return c.Blind && u.kind.Of(c.Entity) }) {
 			out.Unread = append(out.Unread, u)
 		}
 	}
@@ -119,40 +119,37 @@ func recounted(info *p4info.Info, e *p4v1.Entity, v Values) *p4v1.Entity {
 }
 
 func isValue(e *p4v1.Entity) bool {
-	switch e.Entity.(type) {
-	case *p4v1.Entity_RegisterEntry, *p4v1.Entity_CounterEntry:
-		return true
-	}
-	return false
+	return p4info.KindRegister.Of(e) || p4info.KindCounter.Of(e)
 }
 
 // removed is the change that takes away what nobody wants; what is always there
 // becomes what it was at first.
 func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
-	if !always(have) {
+	x := p4info.Of(have)
+	if !x.Always() {
 		return Change{Type: p4v1.Update_DELETE, Entity: have}, true
 	}
-	e := proto.Clone(have).(*p4v1.Entity)
-	switch x := e.Entity.(type) {
-	case *p4v1.Entity_TableEntry:
-		first := info.Table(x.TableEntry.TableId).InitialDefault()
-		if first == nil || proto.Equal(first, x.TableEntry.Action.GetAction()) {
+	switch x.Kind {
+	case p4info.KindEntry:
+		first := info.Table(x.Object).InitialDefault()
+		if first == nil || proto.Equal(first, x.Entry.Action.GetAction()) {
 			return Change{}, false
 		}
 		// Without an action it is the program's.
-		x.TableEntry.Action, x.TableEntry.Metadata, x.TableEntry.CounterData, x.TableEntry.MeterConfig = nil, nil, nil, nil
-	case *p4v1.Entity_MeterEntry:
-		x.MeterEntry.Config = nil
-	case *p4v1.Entity_ValueSetEntry:
-		x.ValueSetEntry.Members = nil
-	case *p4v1.Entity_CounterEntry:
-		x.CounterEntry.Data = &p4v1.CounterData{}
-	case *p4v1.Entity_RegisterEntry:
-		x.RegisterEntry.Data = &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: []byte{0}}}
+		x.Entry = proto.CloneOf(x.Entry)
+		x.Entry.Action, x.Entry.Metadata, x.Entry.CounterData, x.Entry.MeterConfig = nil, nil, nil, nil
+	case p4info.KindMeter:
+		x.Rates = nil
+	case p4info.KindValueSet:
+		x.Values = nil
+	case p4info.KindCounter:
+		x.Count = &p4v1.CounterData{}
+	case p4info.KindRegister:
+		x.Data = &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: []byte{0}}}
 	default:
 		return Change{}, false
 	}
-	return Change{Type: p4v1.Update_MODIFY, Entity: e, Old: have}, true
+	return Change{Type: p4v1.Update_MODIFY, Entity: x.Message(), Old: have}, true
 }
 
 // Ranks: what is referred to has a lower one than what refers to it.
@@ -216,13 +213,13 @@ func refersTo(t *p4info.Table) []string {
 }
 
 func rankOf(tables map[uint32]int, e *p4v1.Entity) int {
-	switch x := e.Entity.(type) {
-	case *p4v1.Entity_ActionProfileMember:
+	switch x := p4info.Of(e); x.Kind {
+	case p4info.KindMember:
 		return rankMember
-	case *p4v1.Entity_ActionProfileGroup:
+	case p4info.KindGroup:
 		return rankGroup
-	case *p4v1.Entity_TableEntry:
-		return tables[x.TableEntry.TableId]
+	case p4info.KindEntry:
+		return tables[x.Object]
 	}
 	return rankGround
 }
@@ -318,18 +315,11 @@ func (d *Diff) restyled() map[*p4info.Profile]bool {
 
 // profileOf is the action profile that an entity belongs to or uses; nil: none.
 func profileOf(info *p4info.Info, e *p4v1.Entity) *p4info.Profile {
-	switch x := e.Entity.(type) {
-	case *p4v1.Entity_TableEntry:
-		if x.TableEntry.IsDefaultAction {
-			return nil
-		}
-		return info.Table(x.TableEntry.TableId).Profile
-	case *p4v1.Entity_ActionProfileMember:
-		return info.Profile(x.ActionProfileMember.ActionProfileId)
-	case *p4v1.Entity_ActionProfileGroup:
-		return info.Profile(x.ActionProfileGroup.ActionProfileId)
+	x := p4info.Of(e)
+	if t := x.Entry; t != nil && !t.IsDefaultAction {
+		return info.Table(x.Object).Profile
 	}
-	return nil
+	return info.Profile(x.Object)
 }
 
 // Batch is a part of a plan in which the order does not matter.
@@ -390,7 +380,7 @@ func (c Change) Text(info *p4info.Info) string {
 func programs(info *p4info.Info, t *p4v1.TableEntry) string {
 	if a := info.Table(t.TableId).InitialDefault(); a != nil {
 		e := &p4v1.TableEntry{TableId: t.TableId, IsDefaultAction: true, Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}}}
-		return tail(info.Text(&p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}})) + ", the program's"
+		return tail(info.Text(p4info.EntryOf(e))) + ", the program's"
 	}
 	return "the program's"
 }

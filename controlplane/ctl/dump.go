@@ -17,26 +17,11 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Line is an entity as a file has it: one line of YAML, and the list it is of.
-func Line(info *p4info.Info, e *p4v1.Entity) (section, text string) {
-	for _, k := range kinds() {
-		if k.is(e) {
-			w := &flow{}
-			w.start()
-			k.write(info, e, w)
-			w.close()
-			return k.section, w.String()
-		}
-	}
-	return "", ""
-}
-
 // Dump writes what the session's device holds as an intent for it: an Intent that
 // is read from it is equal. Registers and counters are in it, and what the device
 // does not show is named in comments. The files are what the intent names for
 // P4Info and program.
 func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configFile string, w io.Writer) (entities int, err error) {
-	sections := kinds()
 	lines := make([][]string, len(sections))
 	unread, err := s.Scan(ctx, info, Scope{All: true, Arrays: true}, func(e *p4v1.Entity) error {
 		if t := e.GetTableEntry(); t != nil && t.IsDefaultAction {
@@ -44,7 +29,7 @@ func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configF
 				return nil // as the program has it
 			}
 		}
-		i := slices.IndexFunc(sections, func(k kindOf) bool { return k.is(e) })
+		i := slices.IndexFunc(sections, func(s section) bool { return s.kind.Of(e) })
 		_, text := Line(info, e)
 		lines[i] = append(lines[i], text)
 		entities++
@@ -69,12 +54,12 @@ func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configF
 	for _, u := range unread {
 		fmt.Fprintf(b, "    # not shown by the device: %s (%v)\n", u.What, u.Why)
 	}
-	for i, k := range sections {
+	for i, s := range sections {
 		if len(lines[i]) == 0 {
 			continue
 		}
 		slices.Sort(lines[i])
-		fmt.Fprintf(b, "    %s:\n", k.section)
+		fmt.Fprintf(b, "    %s:\n", s.name)
 		for _, l := range lines[i] {
 			fmt.Fprintf(b, "      - %s\n", l)
 		}

@@ -16,69 +16,66 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/value"
+	"github.com/quillon/quillon/nf/yaml"
 )
 
-// kindOf says how entities of one kind are read from a file and written to it.
-type kindOf struct {
-	section string // the key of a device's list of them
-	read    func(*p4info.Info, p4v1.Update_Type, *node) (*p4v1.Entity, error)
-	is      func(*p4v1.Entity) bool
-	write   func(*p4info.Info, *p4v1.Entity, *flow)
+// section is how entities of one kind stand in a file.
+type section struct {
+	name   string // the key of a device's list of them
+	kind   p4info.Kind
+	many   string // they, for people
+	one    string // one of them, in errors
+	mark   string // the key of one that says which kind it is
+	fields func(*form) []field
 }
 
-// kinds are all kinds of entities, in the order of a file: what is referred to is
+// sections are all kinds of entities, in the order of a file: what is referred to is
 // above what refers to it.
-func kinds() []kindOf {
-	return []kindOf{
-		{"multicast", readMulticast, func(e *p4v1.Entity) bool {
-			return e.GetPacketReplicationEngineEntry().GetMulticastGroupEntry() != nil
-		}, writeMulticast},
-		{"clone_sessions", readClone, func(e *p4v1.Entity) bool {
-			return e.GetPacketReplicationEngineEntry().GetCloneSessionEntry() != nil
-		}, writeClone},
-		{"digests", readDigest, func(e *p4v1.Entity) bool { return e.GetDigestEntry() != nil }, writeDigest},
-		{"value_sets", readValueSet, func(e *p4v1.Entity) bool { return e.GetValueSetEntry() != nil }, writeValueSet},
-		{"meters", readMeter, func(e *p4v1.Entity) bool { return e.GetMeterEntry() != nil }, writeMeter},
-		{"members", readMember, func(e *p4v1.Entity) bool { return e.GetActionProfileMember() != nil }, writeMember},
-		{"groups", readGroup, func(e *p4v1.Entity) bool { return e.GetActionProfileGroup() != nil }, writeGroup},
-		{"entries", readEntry, func(e *p4v1.Entity) bool { return e.GetTableEntry() != nil }, writeEntry},
-		{"registers", readRegister, func(e *p4v1.Entity) bool { return e.GetRegisterEntry() != nil }, writeRegister},
-		{"counters", readCounter, func(e *p4v1.Entity) bool { return e.GetCounterEntry() != nil }, writeCounter},
+var sections = []section{
+	{"multicast", p4info.KindMulticast, "multicast groups", "multicast", "group", (*form).multicast},
+	{"clone_sessions", p4info.KindClone, "clone sessions", "clone session", "session", (*form).clone},
+	{"digests", p4info.KindDigest, "digests", "digest", "digest", (*form).digest},
+	{"value_sets", p4info.KindValueSet, "value sets", "value set", "value_set", (*form).valueSet},
+	{"meters", p4info.KindMeter, "meters", "meter", "meter", (*form).cell},
+	{"members", p4info.KindMember, "members", "member", "profile", (*form).member},
+	{"groups", p4info.KindGroup, "groups", "group", "", (*form).group},
+	{"entries", p4info.KindEntry, "table entries", "entry", "table", (*form).entry},
+	{"registers", p4info.KindRegister, "registers", "register", "register", (*form).cell},
+	{"counters", p4info.KindCounter, "counters", "counter", "counter", (*form).cell},
+}
+
+// sectionOf is the section of a kind; nil: entities of it stand in no file.
+func sectionOf(k p4info.Kind) *section {
+	if i := slices.IndexFunc(sections, func(s section) bool { return s.kind == k }); i >= 0 {
+		return &sections[i]
 	}
+	return nil
 }
 
 // ParseEntity reads one entity as an intent's lists have it, in one line of YAML;
 // its keys tell what it is. Op is what is to be done with it: to delete it, its key
 // is enough.
 func ParseEntity(info *p4info.Info, op p4v1.Update_Type, text string) (*p4v1.Entity, error) {
-	n, err := parseYAML("entity", []byte(text))
+	n, err := yaml.Tree("entity", []byte(text))
 	if err != nil {
 		return nil, err
 	}
-	if err := n.want(mapping, "entity"); err != nil {
+	if err := n.Want(yaml.Mapping, "entity"); err != nil {
 		return nil, err
 	}
 	has := func(k string) bool {
-		return slices.ContainsFunc(n.keys, func(x *node) bool { return x.text == k })
+		return slices.ContainsFunc(n.Keys, func(x *yaml.Node) bool { return x.Text == k })
 	}
-	section := ""
-	for _, c := range []struct{ key, section string }{
-		{"table", "entries"}, {"session", "clone_sessions"}, {"digest", "digests"}, {"meter", "meters"}, {"counter", "counters"},
-		{"register", "registers"}, {"value_set", "value_sets"}, {"profile", "members"}, {"group", "multicast"},
-	} {
-		if section == "" && has(c.key) {
-			section = c.section
+	for _, k := range []p4info.Kind{p4info.KindEntry, p4info.KindClone, p4info.KindDigest, p4info.KindMeter, p4info.KindCounter,
+		p4info.KindRegister, p4info.KindValueSet, p4info.KindMember, p4info.KindMulticast} {
+		if s := sectionOf(k); has(s.mark) {
+			if k == p4info.KindMember && has("group") {
+				s = sectionOf(p4info.KindGroup)
+			}
+			return s.read(info, op, n)
 		}
 	}
-	if section == "members" && has("group") {
-		section = "groups"
-	}
-	for _, k := range kinds() {
-		if k.section == section {
-			return k.read(info, op, n)
-		}
-	}
-	return nil, n.errorf("what is it? Want one of the keys table, profile, group, session, digest, meter, counter, register, value_set")
+	return nil, n.Errorf("what is it? Want one of the keys table, profile, group, session, digest, meter, counter, register, value_set")
 }
 
 // EntryText is a table's entry as ParseEntity reads it: pairs of a field and its
@@ -114,115 +111,501 @@ func EntryText(table string, match [][2]string, priority int, byDefault bool, ac
 // update is what makes a device hold e: what is always there is modified.
 func update(e *p4v1.Entity) *p4v1.Update {
 	t := p4v1.Update_INSERT
-	if always(e) {
+	if x := p4info.Of(e); x.Always() {
 		t = p4v1.Update_MODIFY
 	}
 	return &p4v1.Update{Type: t, Entity: e}
 }
 
-// always reports whether e cannot be inserted or deleted, only be modified.
-func always(e *p4v1.Entity) bool {
-	switch x := e.Entity.(type) {
-	case *p4v1.Entity_TableEntry:
-		return x.TableEntry.IsDefaultAction
-	case *p4v1.Entity_MeterEntry, *p4v1.Entity_DirectMeterEntry, *p4v1.Entity_CounterEntry, *p4v1.Entity_DirectCounterEntry,
-		*p4v1.Entity_RegisterEntry, *p4v1.Entity_ValueSetEntry:
-		return true
-	}
-	return false
+// field is a key of a file's map, and what stands behind it. Most are pointers to a value; what is more than that has
+// functions of its own.
+type field struct {
+	key   string
+	at    any // *string, *bool, *int32, *uint32, *int64, *nanos; **yaml.Node: to be read when all others are
+	read  func(*yaml.Node) error
+	write func(*flow)
+	empty bool // not written
 }
 
-// Table entries.
+// nanos is a duration in nanoseconds, as P4Runtime has it.
+type nanos int64
 
-// readEntry reads an entry of a table:
-//
-//	{table: NAME, match: {FIELD: VALUE}, priority: N, action: NAME, params: {NAME: VALUE}}
-func readEntry(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var table, action, metadata string
-	var match, params, actions *node
-	var member, group uint32
-	var hasMember, hasGroup bool
-	e := &p4v1.TableEntry{}
-	keep := func(p **node) func(*node) error { return func(n *node) error { *p = n; return nil } }
-	is := func(p *bool, f func(*node) error) func(*node) error {
-		return func(n *node) error { *p = true; return f(n) }
+// reader reads what stands behind the key.
+func (f *field) reader() func(*yaml.Node) error {
+	switch p := f.at.(type) {
+	case *string:
+		return yaml.Text(p)
+	case *bool:
+		return yaml.Bool(p)
+	case *int32:
+		return yaml.Int(p)
+	case *uint32:
+		return yaml.Int(p)
+	case *int64:
+		return yaml.Int(p)
+	case *nanos:
+		return yaml.Duration((*int64)(p))
+	case **yaml.Node:
+		return func(n *yaml.Node) error { *p = n; return nil }
 	}
-	err := n.fields("entry", map[string]func(*node) error{
-		"table": textInto(&table), "match": keep(&match), "priority": intInto(&e.Priority), "default": boolInto(&e.IsDefaultAction),
-		"action": textInto(&action), "params": keep(&params), "actions": keep(&actions),
-		"member": is(&hasMember, intInto(&member)), "group": is(&hasGroup, intInto(&group)),
-		"idle_timeout": nanosInto(&e.IdleTimeoutNs), "metadata": textInto(&metadata),
-		"meter":   func(n *node) (err error) { e.MeterConfig, err = readRates(n); return err },
-		"counter": func(n *node) (err error) { e.CounterData, err = readCounts(n); return err },
-	})
-	if err != nil {
+	return f.read
+}
+
+// readFields reads a map.
+func readFields(n *yaml.Node, what string, fields []field) error {
+	known := make(map[string]func(*yaml.Node) error, len(fields))
+	for i := range fields {
+		known[fields[i].key] = fields[i].reader()
+	}
+	return n.Fields(what, known)
+}
+
+// watched is the port with which a member of a group comes and goes, where it has one.
+func watched(port []byte, set func(port []byte)) field {
+	return field{key: "watch_port", empty: port == nil,
+		read: func(n *yaml.Node) (err error) {
+			var text string
+			if err = yaml.Text(&text)(n); err == nil && text != "" {
+				if port, err = parsePort(text); err == nil {
+					set(port)
+				}
+			}
+			return err
+		},
+		write: func(w *flow) { w.int("watch_port", int64(p4info.PortNumber(port))) },
+	}
+}
+
+// fields writes what is not empty of a map.
+func (w *flow) fields(list []field) {
+	for i := range list {
+		f := &list[i]
+		if f.empty {
+			continue
+		}
+		switch p := f.at.(type) {
+		case *string:
+			w.text(f.key, *p)
+		case *bool:
+			w.text(f.key, strconv.FormatBool(*p))
+		case *int32:
+			w.int(f.key, int64(*p))
+		case *uint32:
+			w.int(f.key, int64(*p))
+		case *int64:
+			w.int(f.key, *p)
+		case *nanos:
+			w.text(f.key, time.Duration(*p).String())
+		default:
+			f.write(w)
+		}
+	}
+}
+
+// maps writes a list of n maps.
+func (w *flow) maps(key string, n int, fields func(n int) []field) {
+	w.list(key)
+	for i := range n {
+		w.item()
+		w.fields(fields(i))
+		w.close()
+	}
+	w.end()
+}
+
+// inside is a map in a map; fresh are the fields of one that is to be read.
+func inside(key string, fields []field, fresh func() []field) field {
+	return field{key: key, empty: fields == nil,
+		read: func(n *yaml.Node) error { return readFields(n, key, fresh()) },
+		write: func(w *flow) {
+			w.open(key)
+			w.fields(fields)
+			w.close()
+		},
+	}
+}
+
+// form is an entity on its way from or to a file.
+type form struct {
+	info *p4info.Info
+	x    p4info.Entity
+
+	// What is read when all of the map is known: names, and what depends on them.
+	name, act, value, metadata  string
+	match, params, set, members *yaml.Node
+	memberID, groupID           uint32 // of an action profile, in an entry
+}
+
+// newForm is one of x, with all that its kind has: to be filled in, or with nothing in it to be written.
+func newForm(info *p4info.Info, x p4info.Entity) *form {
+	f := &form{info: info, x: x}
+	if o := info.Object(x.Kind, x.Object); o != nil {
+		f.name = o.Name
+	}
+	if x.Kind == p4info.KindEntry && x.Entry == nil {
+		f.x.Entry = &p4v1.TableEntry{}
+	}
+	if x.Kind == p4info.KindDigest && x.Digest == nil {
+		f.x.Digest = &p4v1.DigestEntry_Config{}
+	}
+	if x.Kind.Cells() && x.Index == nil {
+		f.x.Index = &p4v1.Index{}
+	}
+	return f
+}
+
+// Line is an entity as a file has it: one line of YAML, and the list it is of.
+func Line(info *p4info.Info, e *p4v1.Entity) (section, text string) {
+	x := p4info.Of(e)
+	s := sectionOf(x.Kind)
+	if s == nil {
+		return "", ""
+	}
+	w := &flow{}
+	w.start()
+	w.fields(s.fields(newForm(info, x)))
+	w.close()
+	return s.name, w.String()
+}
+
+// read reads an entity of the section.
+func (s *section) read(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error) {
+	f := newForm(info, p4info.Entity{Kind: s.kind})
+	if err := readFields(n, s.one, s.fields(f)); err != nil {
 		return nil, err
 	}
-	if table == "" {
-		return nil, n.errorf("entry: table is missing")
+	x := &f.x
+	switch s.kind {
+	case p4info.KindMulticast, p4info.KindClone:
+		return checked(info, op, n, "", x.Message())
+	case p4info.KindEntry:
+		return f.readEntry(op, n)
 	}
-	t, err := p4info.ByName(info.Tables, "table", table)
+	o, err := info.Named(s.kind, f.name)
 	if err != nil {
-		return nil, n.wrap("entry", err)
+		prefix := ""
+		if s.kind == p4info.KindMember || s.kind == p4info.KindGroup {
+			prefix = s.one
+		}
+		return nil, n.Wrap(prefix, err)
 	}
+	x.Object = o.ID
+	switch s.kind {
+	case p4info.KindMember:
+		where := fmt.Sprintf("action profile %s, member %d", o.Name, x.ID)
+		tables := info.Profile(o.ID).Tables
+		if len(tables) == 0 {
+			return nil, n.Errorf("%s: no table uses it", where)
+		}
+		if op != p4v1.Update_DELETE {
+			if x.Action, err = readAction(tables[0], f.act, f.params, n); err != nil {
+				return nil, n.Wrap(where, err)
+			}
+		}
+	case p4info.KindRegister:
+		where := fmt.Sprintf("register %s, index %d", o.Name, x.Index.Index)
+		r := info.Register(o.ID)
+		if r.Bits == 0 {
+			return nil, n.Errorf("%s: its elements are no unsigned integers", where)
+		}
+		v, err := p4info.ParseValue(p4info.Type{Bits: r.Bits}, f.value)
+		if err != nil {
+			return nil, n.Wrap(where+", value", err)
+		}
+		x.Data = &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}}
+	case p4info.KindValueSet:
+		if f.members == nil {
+			break
+		}
+		err := yaml.Each(func(n *yaml.Node) error {
+			if err := n.Want(yaml.Mapping, "member"); err != nil {
+				return err
+			}
+			m, err := readMatch(info.ValueSet(o.ID).Fields, n)
+			x.Values = append(x.Values, &p4v1.ValueSetMember{Match: m})
+			return err
+		})(f.members)
+		if err != nil {
+			return nil, f.members.Wrap("value set "+o.Name, err)
+		}
+	}
+	return checked(info, op, n, "", x.Message())
+}
+
+// The kinds, as they stand in a file.
+
+// multicast is {group: ID, ports: [1, 2, {port: 3, instance: 1}]}.
+func (f *form) multicast() []field {
+	return []field{{key: "group", at: &f.x.ID}, f.ports()}
+}
+
+// clone is {session: ID, ports: [1], class_of_service: N, packet_length: N}.
+func (f *form) clone() []field {
+	return []field{{key: "session", at: &f.x.ID}, f.ports(),
+		field{key: "class_of_service", at: &f.x.Class, empty: f.x.Class == 0}, field{key: "packet_length", at: &f.x.Length, empty: f.x.Length == 0}}
+}
+
+// ports is a list of ports: numbers, or {port: N, instance: N}.
+func (f *form) ports() field {
+	return field{key: "ports",
+		read: yaml.Each(func(n *yaml.Node) error {
+			r := &p4v1.Replica{}
+			port := n.Text
+			if n.Kind != yaml.Scalar {
+				if err := readFields(n, "ports", []field{{key: "port", at: &port}, {key: "instance", at: &r.Instance}}); err != nil {
+					return err
+				}
+			}
+			v, err := parsePort(port)
+			if err != nil {
+				return n.Wrap("port", err)
+			}
+			r.PortKind = &p4v1.Replica_Port{Port: v}
+			f.x.Replicas = append(f.x.Replicas, r)
+			return nil
+		}),
+		write: func(w *flow) {
+			w.list("ports")
+			for _, r := range f.x.Replicas {
+				port := strconv.FormatUint(uint64(p4info.ReplicaPort(r)), 10)
+				if r.Instance == 0 {
+					w.value(port)
+					continue
+				}
+				w.item()
+				w.fields([]field{{key: "port", at: &port}, {key: "instance", at: &r.Instance}})
+				w.close()
+			}
+			w.end()
+		},
+	}
+}
+
+// digest is {digest: NAME, max_timeout: 100ms, max_list: N, ack_timeout: 1s}.
+func (f *form) digest() []field {
+	c := f.x.Digest
+	return []field{{key: "digest", at: &f.name}, {key: "max_timeout", at: (*nanos)(&c.MaxTimeoutNs)}, {key: "max_list", at: &c.MaxListSize}, {key: "ack_timeout", at: (*nanos)(&c.AckTimeoutNs)}}
+}
+
+// valueSet is {value_set: NAME, members: [{FIELD: VALUE}]}.
+func (f *form) valueSet() []field {
+	return []field{{key: "value_set", at: &f.name}, {key: "members", at: &f.members, write: func(w *flow) {
+		w.maps("members", len(f.x.Values), func(n int) []field { return matches(f.info.ValueSet(f.x.Object).Fields, f.x.Values[n].Match) })
+	}}}
+}
+
+// cell is {meter: NAME, index: N, cir: N, cburst: N, pir: N, pburst: N}, {counter: NAME, index: N, packets: N, bytes: N}
+// or {register: NAME, index: N, value: VALUE}.
+func (f *form) cell() []field {
+	x := &f.x
+	list := []field{{key: x.Kind.String(), at: &f.name}, {key: "index", at: &x.Index.Index}}
+	fresh := x.Object == 0 // to be read
+	switch x.Kind {
+	case p4info.KindMeter:
+		if fresh {
+			x.Rates = &p4v1.MeterConfig{}
+		}
+		return append(list, rates(x.Rates)...)
+	case p4info.KindCounter:
+		if fresh {
+			x.Count = &p4v1.CounterData{}
+		}
+		return append(list, counts(x.Count)...)
+	}
+	if r := f.info.Register(x.Object); r != nil {
+		f.value = p4info.FormatValue(r.Name, p4info.Type{Bits: r.Bits}, x.Data.GetBitstring())
+	}
+	return append(list, field{key: "value", at: &f.value})
+}
+
+// rates are a meter's: cir: N, cburst: N, pir: N, pburst: N.
+func rates(c *p4v1.MeterConfig) []field {
+	if c == nil {
+		return nil
+	}
+	return []field{{key: "cir", at: &c.Cir}, {key: "cburst", at: &c.Cburst}, {key: "pir", at: &c.Pir}, {key: "pburst", at: &c.Pburst},
+		field{key: "eburst", at: &c.Eburst, empty: c.Eburst == 0}}
+}
+
+// counts are a counter's: packets: N, bytes: N.
+func counts(c *p4v1.CounterData) []field {
+	if c == nil {
+		return nil
+	}
+	return []field{{key: "packets", at: &c.PacketCount}, {key: "bytes", at: &c.ByteCount}}
+}
+
+// member is {profile: NAME, member: ID, action: NAME, params: {NAME: VALUE}}.
+func (f *form) member() []field {
+	return append([]field{{key: "profile", at: &f.name}, {key: "member", at: &f.x.ID}}, f.actionFields(f.x.Action, &f.act, &f.params)...)
+}
+
+// actionFields are action: NAME, params: {NAME: VALUE}.
+func (f *form) actionFields(a *p4v1.Action, name *string, params **yaml.Node) []field {
+	act := f.info.Action(a.GetActionId())
+	if act != nil {
+		*name = act.Name
+	}
+	return []field{{key: "action", at: name, empty: act == nil}, {key: "params", at: params, empty: act == nil || len(a.Params) == 0, write: func(w *flow) {
+		w.open("params")
+		for _, p := range a.Params {
+			if x := p4info.FieldByID(act.Params, p.ParamId); x != nil {
+				w.text(x.Name, p4info.FormatValue(x.Name, x.Type, p.Value))
+			}
+		}
+		w.close()
+	}}}
+}
+
+// group is {profile: NAME, group: ID, members: [{member: ID, weight: N}], max_size: N}.
+func (f *form) group() []field {
+	member := func(m *p4v1.ActionProfileGroup_Member) []field {
+		return []field{{key: "member", at: &m.MemberId}, {key: "weight", at: &m.Weight}, watched(m.GetWatchPort(), func(port []byte) {
+			m.WatchKind = &p4v1.ActionProfileGroup_Member_WatchPort{WatchPort: port}
+		})}
+	}
+	return []field{{key: "profile", at: &f.name}, {key: "group", at: &f.x.ID}, {key: "max_size", at: &f.x.MaxSize, empty: f.x.MaxSize == 0}, {
+		key: "members",
+		read: yaml.Each(func(n *yaml.Node) error {
+			m := &p4v1.ActionProfileGroup_Member{Weight: 1}
+			f.x.Members = append(f.x.Members, m)
+			return readFields(n, "member", member(m))
+		}),
+		write: func(w *flow) {
+			w.maps("members", len(f.x.Members), func(n int) []field { return member(f.x.Members[n]) })
+		},
+	}}
+}
+
+// entry is an entry of a table:
+//
+//	{table: NAME, match: {FIELD: VALUE}, priority: N, action: NAME, params: {NAME: VALUE}}
+func (f *form) entry() []field {
+	e := f.x.Entry
+	if len(e.Metadata) > 0 {
+		f.metadata = "0x" + hex.EncodeToString(e.Metadata)
+	}
+	act, does := f.actionFields(e.Action.GetAction(), &f.act, &f.params), e.Action.GetType()
+	_, isMember := does.(*p4v1.TableAction_ActionProfileMemberId)
+	_, isGroup := does.(*p4v1.TableAction_ActionProfileGroupId)
+	f.memberID, f.groupID = e.Action.GetActionProfileMemberId(), e.Action.GetActionProfileGroupId()
+	set := e.Action.GetActionProfileActionSet()
+	return []field{
+		{key: "table", at: &f.name},
+		{key: "default", at: &e.IsDefaultAction, empty: !e.IsDefaultAction},
+		{key: "match", at: &f.match, empty: len(e.Match) == 0, write: func(w *flow) {
+			w.open("match")
+			w.fields(matches(f.info.Table(e.TableId).Fields, e.Match))
+			w.close()
+		}},
+		{key: "priority", at: &e.Priority, empty: e.Priority == 0},
+		act[0], act[1],
+		{key: "member", at: &f.memberID, empty: !isMember},
+		{key: "group", at: &f.groupID, empty: !isGroup},
+		{key: "actions", at: &f.set, empty: set == nil, write: func(w *flow) {
+			w.maps("actions", len(set.ActionProfileActions), func(n int) []field {
+				return f.setAction(set.ActionProfileActions[n], new(string), new(*yaml.Node))
+			})
+		}},
+		{key: "idle_timeout", at: (*nanos)(&e.IdleTimeoutNs), empty: e.IdleTimeoutNs == 0},
+		inside("meter", rates(e.MeterConfig), func() []field {
+			e.MeterConfig = &p4v1.MeterConfig{}
+			return rates(e.MeterConfig)
+		}),
+		inside("counter", counts(e.CounterData), func() []field {
+			e.CounterData = &p4v1.CounterData{}
+			return counts(e.CounterData)
+		}),
+		{key: "metadata", at: &f.metadata, empty: f.metadata == ""},
+	}
+}
+
+// setAction is {action: NAME, params: {NAME: VALUE}, weight: N, watch_port: N}.
+func (f *form) setAction(a *p4v1.ActionProfileAction, name *string, params **yaml.Node) []field {
+	return append(f.actionFields(a.Action, name, params), field{key: "weight", at: &a.Weight}, watched(a.GetWatchPort(), func(port []byte) {
+		a.WatchKind = &p4v1.ActionProfileAction_WatchPort{WatchPort: port}
+	}))
+}
+
+// readEntry reads what of an entry depends on its table.
+func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error) {
+	e := f.x.Entry
+	if f.name == "" {
+		return nil, n.Errorf("entry: table is missing")
+	}
+	o, err := f.info.Named(p4info.KindEntry, f.name)
+	if err != nil {
+		return nil, n.Wrap("entry", err)
+	}
+	t := f.info.Table(o.ID)
 	e.TableId = t.ID
-	where := "table " + t.Name + ", entry " + short(match, e)
-	fail := func(at *node, err error) (*p4v1.Entity, error) { return nil, at.wrap(where, err) }
-	if match != nil && match.kind != null {
-		if err := match.want(mapping, where+": match"); err != nil {
+	where := "table " + t.Name + ", entry " + short(f.match, e)
+	fail := func(at *yaml.Node, err error) (*p4v1.Entity, error) { return nil, at.Wrap(where, err) }
+	if f.match != nil && f.match.Kind != yaml.Null {
+		if err := f.match.Want(yaml.Mapping, where+": match"); err != nil {
 			return nil, err
 		}
-		if e.Match, err = readMatch(t.Fields, match); err != nil {
-			return fail(match, err)
+		if e.Match, err = readMatch(t.Fields, f.match); err != nil {
+			return fail(f.match, err)
 		}
 	}
-	if e.Metadata, err = readBytes(metadata); err != nil {
+	if e.Metadata, err = readBytes(f.metadata); err != nil {
 		return fail(n, fmt.Errorf("metadata: %w", err))
 	}
 	ways := 0
-	for _, is := range []bool{action != "", hasMember, hasGroup, actions != nil} {
-		if is {
+	if f.act != "" {
+		ways++
+	}
+	for _, k := range n.Keys {
+		switch k.Text {
+		case "member":
+			e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileMemberId{ActionProfileMemberId: f.memberID}}
+			ways++
+		case "group":
+			e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileGroupId{ActionProfileGroupId: f.groupID}}
+			ways++
+		case "actions":
 			ways++
 		}
 	}
-	if ways > 1 {
-		return fail(n, errors.New("want one of action, member, group and actions"))
-	}
 	switch {
-	case action != "":
-		a, err := readAction(t, action, params, n)
+	case ways > 1:
+		return fail(n, errors.New("want one of action, member, group and actions"))
+	case f.act != "":
+		a, err := readAction(t, f.act, f.params, n)
 		if err != nil {
 			return fail(n, err)
 		}
 		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}}
-	case hasMember:
-		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileMemberId{ActionProfileMemberId: member}}
-	case hasGroup:
-		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileGroupId{ActionProfileGroupId: group}}
-	case actions != nil:
+	case f.set != nil:
 		set := &p4v1.ActionProfileActionSet{}
-		err := eachInto(func(n *node) error {
-			a, err := readSetAction(t, n)
+		err := yaml.Each(func(n *yaml.Node) error {
+			var name string
+			var params *yaml.Node
+			a := &p4v1.ActionProfileAction{Weight: 1}
+			err := readFields(n, "actions", f.setAction(a, &name, &params))
+			if err == nil {
+				a.Action, err = readAction(t, name, params, n)
+			}
 			set.ActionProfileActions = append(set.ActionProfileActions, a)
 			return err
-		})(actions)
+		})(f.set)
 		if err != nil {
-			return fail(actions, err)
+			return fail(f.set, err)
 		}
 		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileActionSet{ActionProfileActionSet: set}}
-	case !e.IsDefaultAction && op != p4v1.Update_DELETE:
+	case ways == 0 && !e.IsDefaultAction && op != p4v1.Update_DELETE:
 		return fail(n, errors.New("action is missing"))
 	}
-	if params != nil && action == "" {
-		return fail(params, errors.New("params without an action"))
+	if f.params != nil && f.act == "" {
+		return fail(f.params, errors.New("params without an action"))
 	}
-	ent := &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
-	return checked(info, op, n, where, ent)
+	return checked(f.info, op, n, where, f.x.Message())
 }
 
 // checked lets P4Info judge an entity that stands at n, and what is to be done
 // with it; UNSPECIFIED: what makes a device hold it.
-func checked(info *p4info.Info, op p4v1.Update_Type, n *node, where string, e *p4v1.Entity) (*p4v1.Entity, error) {
+func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string, e *p4v1.Entity) (*p4v1.Entity, error) {
 	u := update(e)
 	if op != p4v1.Update_UNSPECIFIED {
 		u.Type = op
@@ -241,24 +624,24 @@ func checked(info *p4info.Info, op p4v1.Update_Type, n *node, where string, e *p
 				_, msg, _ = strings.Cut(msg, ": ")
 			}
 		}
-		return nil, n.wrap(where, errors.New(msg))
+		return nil, n.Wrap(where, errors.New(msg))
 	}
-	return nil, n.wrap("", err)
+	return nil, n.Wrap("", err)
 }
 
 // short is an entry as errors name it, as it stands in the file.
-func short(match *node, e *p4v1.TableEntry) string {
+func short(match *yaml.Node, e *p4v1.TableEntry) string {
 	if e.IsDefaultAction {
 		return "default"
 	}
 	var b strings.Builder
 	b.WriteByte('{')
-	if match != nil && match.kind == mapping {
-		for i, k := range match.keys {
+	if match != nil && match.Kind == yaml.Mapping {
+		for i, k := range match.Keys {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			b.WriteString(k.text + ": " + match.list[i].text)
+			b.WriteString(k.Text + ": " + match.List[i].Text)
 		}
 	}
 	b.WriteByte('}')
@@ -268,18 +651,18 @@ func short(match *node, e *p4v1.TableEntry) string {
 	return b.String()
 }
 
-func readMatch(fields []p4info.Field, n *node) ([]*p4v1.FieldMatch, error) {
+func readMatch(fields []p4info.Field, n *yaml.Node) ([]*p4v1.FieldMatch, error) {
 	var out []*p4v1.FieldMatch
-	for i, k := range n.keys {
-		f, err := fieldNamed(fields, k.text)
+	for i, k := range n.Keys {
+		f, err := fieldNamed(fields, k.Text)
 		if err != nil {
 			return nil, err
 		}
-		v := n.list[i]
-		if v.kind != scalar {
-			return nil, v.errorf("field %s: want a value, there is %s", f.Name, v.kind)
+		v := n.List[i]
+		if v.Kind != yaml.Scalar {
+			return nil, v.Errorf("field %s: want a value, there is %s", f.Name, v.Kind)
 		}
-		m, err := parseMatch(f, v.text)
+		m, err := parseMatch(f, v.Text)
 		if err != nil {
 			return nil, fmt.Errorf("field %s: %w", f.Name, err)
 		}
@@ -321,56 +704,46 @@ func fieldNamed(fields []p4info.Field, name string) (*p4info.Field, error) {
 // parseMatch reads what a field must be: VALUE, VALUE/LENGTH (a prefix, also as a
 // mask), VALUE&&&MASK, LOW..HIGH; "*" is anything.
 func parseMatch(f *p4info.Field, s string) (*p4v1.FieldMatch, error) {
-	m := &p4v1.FieldMatch{FieldId: f.ID}
 	if s == "*" && f.Match != p4configv1.MatchField_EXACT {
 		return nil, nil
 	}
+	var v, more []byte
+	var length int
+	var err error
 	switch f.Match {
-	case p4configv1.MatchField_EXACT:
-		v, err := p4info.ParseValue(f.Type, s)
-		m.FieldMatchType = &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: v}}
-		return m, err
-	case p4configv1.MatchField_OPTIONAL:
-		v, err := p4info.ParseValue(f.Type, s)
-		m.FieldMatchType = &p4v1.FieldMatch_Optional_{Optional: &p4v1.FieldMatch_Optional{Value: v}}
-		return m, err
+	case p4configv1.MatchField_EXACT, p4configv1.MatchField_OPTIONAL:
+		v, err = p4info.ParseValue(f.Type, s)
 	case p4configv1.MatchField_LPM:
-		v, length, err := parsePrefix(f.Type, s)
-		if err != nil || length == 0 {
-			return nil, err
-		}
-		m.FieldMatchType = &p4v1.FieldMatch_Lpm{Lpm: &p4v1.FieldMatch_LPM{Value: v, PrefixLen: int32(length)}}
-		return m, nil
+		v, length, err = parsePrefix(f.Type, s)
 	case p4configv1.MatchField_TERNARY:
-		v, mask, err := parseMasked(f.Type, s)
-		if err != nil || mask == nil {
-			return nil, err
-		}
-		m.FieldMatchType = &p4v1.FieldMatch_Ternary_{Ternary: &p4v1.FieldMatch_Ternary{Value: v, Mask: mask}}
-		return m, nil
+		v, more, err = parseMasked(f.Type, s)
 	case p4configv1.MatchField_RANGE:
-		low, high, isRange := strings.Cut(s, "..")
-		if !isRange {
-			high = low
-		}
-		l, err := p4info.ParseValue(f.Type, low)
-		if err != nil {
-			return nil, err
-		}
-		h, err := p4info.ParseValue(f.Type, high)
-		if err != nil {
-			return nil, err
-		}
-		if value.Compare(l, h) > 0 {
-			return nil, fmt.Errorf("%s: the range ends before it begins", s)
-		}
-		if value.IsZero(l) && value.Compare(h, value.Ones(f.Type.Bits)) == 0 {
+		v, more, err = parseRange(f.Type, s)
+		if err == nil && value.IsZero(v) && value.Compare(more, value.Ones(f.Type.Bits)) == 0 {
 			return nil, nil
 		}
-		m.FieldMatchType = &p4v1.FieldMatch_Range_{Range: &p4v1.FieldMatch_Range{Low: l, High: h}}
-		return m, nil
+	default:
+		err = fmt.Errorf("a match of type %v is not supported", f.Match)
 	}
-	return nil, fmt.Errorf("a match of type %v is not supported", f.Match)
+	if err != nil {
+		return nil, err
+	}
+	return f.Matching(v, more, length), nil
+}
+
+// parseRange reads LOW..HIGH; a VALUE alone is both.
+func parseRange(t p4info.Type, s string) (low, high []byte, err error) {
+	from, to, isRange := strings.Cut(s, "..")
+	if !isRange {
+		to = from
+	}
+	if low, err = p4info.ParseValue(t, from); err == nil {
+		high, err = p4info.ParseValue(t, to)
+	}
+	if err == nil && value.Compare(low, high) > 0 {
+		err = fmt.Errorf("%s: the range ends before it begins", s)
+	}
+	return low, high, err
 }
 
 // parsePrefix reads VALUE/LENGTH; a VALUE alone is one of full length.
@@ -417,29 +790,29 @@ func parseMasked(t p4info.Type, s string) (v, mask []byte, err error) {
 	return v, mask, nil
 }
 
-func readAction(t *p4info.Table, name string, params, at *node) (*p4v1.Action, error) {
+func readAction(t *p4info.Table, name string, params, at *yaml.Node) (*p4v1.Action, error) {
 	ref, err := t.Action(name)
 	if err != nil {
-		return nil, at.wrap("", err)
+		return nil, at.Wrap("", err)
 	}
 	return readParams(ref.Action, params)
 }
 
-func readParams(act *p4info.Action, params *node) (*p4v1.Action, error) {
+func readParams(act *p4info.Action, params *yaml.Node) (*p4v1.Action, error) {
 	a := &p4v1.Action{ActionId: act.ID}
-	if params == nil || params.kind == null {
+	if params == nil || params.Kind == yaml.Null {
 		return a, nil
 	}
-	if err := params.want(mapping, "params"); err != nil {
+	if err := params.Want(yaml.Mapping, "params"); err != nil {
 		return nil, err
 	}
-	for i, k := range params.keys {
-		p, err := fieldNamed(act.Params, k.text)
+	for i, k := range params.Keys {
+		p, err := fieldNamed(act.Params, k.Text)
 		if err != nil {
-			return nil, k.wrap("", fmt.Errorf("action %s: %s", act.Name, strings.ReplaceAll(err.Error(), "field", "parameter")))
+			return nil, k.Wrap("", fmt.Errorf("action %s: %s", act.Name, strings.ReplaceAll(err.Error(), "field", "parameter")))
 		}
-		x := params.list[i]
-		if p.Type.Bits == 0 && x.kind == mapping {
+		x := params.List[i]
+		if p.Type.Bits == 0 && x.Kind == yaml.Mapping {
 			s, err := object(x)
 			if err != nil {
 				return nil, fmt.Errorf("action %s, parameter %s: %w", act.Name, p.Name, err)
@@ -447,10 +820,10 @@ func readParams(act *p4info.Action, params *node) (*p4v1.Action, error) {
 			a.Params = append(a.Params, &p4v1.Action_Param{ParamId: p.ID, Value: []byte(s)})
 			continue
 		}
-		if x.kind != scalar {
-			return nil, x.errorf("action %s, parameter %s: want a value, there is %s", act.Name, p.Name, x.kind)
+		if x.Kind != yaml.Scalar {
+			return nil, x.Errorf("action %s, parameter %s: want a value, there is %s", act.Name, p.Name, x.Kind)
 		}
-		v, err := p4info.ParseValue(p.Type, x.text)
+		v, err := p4info.ParseValue(p.Type, x.Text)
 		if err != nil {
 			return nil, fmt.Errorf("action %s, parameter %s: %w", act.Name, p.Name, err)
 		}
@@ -462,13 +835,13 @@ func readParams(act *p4info.Action, params *node) (*p4v1.Action, error) {
 // object is a map of values as a JSON object of strings, with sorted names and without
 // spaces: what tables of quillon's own server take for arguments. An empty map is the empty
 // string.
-func object(n *node) (string, error) {
+func object(n *yaml.Node) (string, error) {
 	m := map[string]string{}
-	for i, k := range n.keys {
-		if n.list[i].kind != scalar {
-			return "", n.list[i].errorf("%s: want a value, there is %s", k.text, n.list[i].kind)
+	for i, k := range n.Keys {
+		if n.List[i].Kind != yaml.Scalar {
+			return "", n.List[i].Errorf("%s: want a value, there is %s", k.Text, n.List[i].Kind)
 		}
-		m[k.text] = n.list[i].text
+		m[k.Text] = n.List[i].Text
 	}
 	if len(m) == 0 {
 		return "", nil
@@ -478,30 +851,6 @@ func object(n *node) (string, error) {
 	e.SetEscapeHTML(false)
 	err := e.Encode(m)
 	return strings.TrimSuffix(b.String(), "\n"), err
-}
-
-func readSetAction(t *p4info.Table, n *node) (*p4v1.ActionProfileAction, error) {
-	var name, port string
-	var params *node
-	a := &p4v1.ActionProfileAction{Weight: 1}
-	err := n.fields("actions", map[string]func(*node) error{
-		"action": textInto(&name), "params": func(n *node) error { params = n; return nil },
-		"weight": intInto(&a.Weight), "watch_port": textInto(&port),
-	})
-	if err != nil {
-		return nil, err
-	}
-	if a.Action, err = readAction(t, name, params, n); err != nil {
-		return nil, err
-	}
-	if port != "" {
-		v, err := parsePort(port)
-		if err != nil {
-			return nil, n.wrap("watch_port", err)
-		}
-		a.WatchKind = &p4v1.ActionProfileAction_WatchPort{WatchPort: v}
-	}
-	return a, nil
 }
 
 func parsePort(s string) ([]byte, error) {
@@ -524,461 +873,12 @@ func readBytes(s string) ([]byte, error) {
 	return b, nil
 }
 
-// readRates reads a meter's rates: {cir: N, cburst: N, pir: N, pburst: N}.
-func readRates(n *node) (*p4v1.MeterConfig, error) {
-	c := &p4v1.MeterConfig{}
-	return c, n.fields("meter", map[string]func(*node) error{
-		"cir": intInto(&c.Cir), "cburst": intInto(&c.Cburst), "pir": intInto(&c.Pir), "pburst": intInto(&c.Pburst), "eburst": intInto(&c.Eburst),
-	})
-}
-
-// readCounts reads {packets: N, bytes: N}.
-func readCounts(n *node) (*p4v1.CounterData, error) {
-	c := &p4v1.CounterData{}
-	return c, n.fields("counter", map[string]func(*node) error{"packets": intInto(&c.PacketCount), "bytes": intInto(&c.ByteCount)})
-}
-
-func writeEntry(info *p4info.Info, e *p4v1.Entity, w *flow) {
-	x := e.GetTableEntry()
-	t := info.Table(x.TableId)
-	w.text("table", t.Name)
-	if x.IsDefaultAction {
-		w.text("default", "true")
-	}
-	if len(x.Match) > 0 {
-		w.open("match")
-		writeMatch(t.Fields, x.Match, w)
-		w.close()
-	}
-	if x.Priority != 0 {
-		w.int("priority", int64(x.Priority))
-	}
-	switch a := x.Action.GetType().(type) {
-	case *p4v1.TableAction_Action:
-		writeAction(info, a.Action, w)
-	case *p4v1.TableAction_ActionProfileMemberId:
-		w.int("member", int64(a.ActionProfileMemberId))
-	case *p4v1.TableAction_ActionProfileGroupId:
-		w.int("group", int64(a.ActionProfileGroupId))
-	case *p4v1.TableAction_ActionProfileActionSet:
-		w.list("actions")
-		for _, s := range a.ActionProfileActionSet.ActionProfileActions {
-			w.item()
-			writeAction(info, s.Action, w)
-			w.int("weight", int64(s.Weight))
-			if p := s.GetWatchPort(); p != nil {
-				w.int("watch_port", int64(p4info.PortNumber(p)))
-			}
-			w.close()
-		}
-		w.end()
-	}
-	if x.IdleTimeoutNs != 0 {
-		w.text("idle_timeout", time.Duration(x.IdleTimeoutNs).String())
-	}
-	if c := x.MeterConfig; c != nil {
-		w.open("meter")
-		writeRates(c, w)
-		w.close()
-	}
-	if c := x.CounterData; c != nil {
-		w.open("counter")
-		writeCounts(c, w)
-		w.close()
-	}
-	if len(x.Metadata) > 0 {
-		w.text("metadata", "0x"+hex.EncodeToString(x.Metadata))
-	}
-}
-
-func writeMatch(fields []p4info.Field, list []*p4v1.FieldMatch, w *flow) {
+// matches are the fields of a key, to be written.
+func matches(fields []p4info.Field, list []*p4v1.FieldMatch) (out []field) {
 	for _, m := range list {
-		if f := fieldByID(fields, m.FieldId); f != nil {
-			w.text(f.Name, f.MatchText(m))
+		if f := p4info.FieldByID(fields, m.FieldId); f != nil {
+			out = append(out, field{write: func(w *flow) { w.text(f.Name, f.MatchText(m)) }})
 		}
 	}
-}
-
-func fieldByID(fields []p4info.Field, id uint32) *p4info.Field {
-	for i := range fields {
-		if fields[i].ID == id {
-			return &fields[i]
-		}
-	}
-	return nil
-}
-
-func writeAction(info *p4info.Info, a *p4v1.Action, w *flow) {
-	act := info.Action(a.GetActionId())
-	if act == nil {
-		return
-	}
-	w.text("action", act.Name)
-	if len(a.Params) > 0 {
-		w.open("params")
-		for _, p := range a.Params {
-			if f := fieldByID(act.Params, p.ParamId); f != nil {
-				w.text(f.Name, p4info.FormatValue(f.Name, f.Type, p.Value))
-			}
-		}
-		w.close()
-	}
-}
-
-func writeRates(c *p4v1.MeterConfig, w *flow) {
-	w.int("cir", c.Cir)
-	w.int("cburst", c.Cburst)
-	w.int("pir", c.Pir)
-	w.int("pburst", c.Pburst)
-	if c.Eburst != 0 {
-		w.int("eburst", c.Eburst)
-	}
-}
-
-func writeCounts(c *p4v1.CounterData, w *flow) {
-	w.int("packets", c.PacketCount)
-	w.int("bytes", c.ByteCount)
-}
-
-// Members and groups of action profiles.
-
-// readMember reads {profile: NAME, member: ID, action: NAME, params: {NAME: VALUE}}.
-func readMember(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var profile, action string
-	var params *node
-	m := &p4v1.ActionProfileMember{}
-	err := n.fields("member", map[string]func(*node) error{
-		"profile": textInto(&profile), "member": intInto(&m.MemberId), "action": textInto(&action),
-		"params": func(n *node) error { params = n; return nil },
-	})
-	if err != nil {
-		return nil, err
-	}
-	p, err := p4info.ByName(info.Profiles, "action profile", profile)
-	if err != nil {
-		return nil, n.wrap("member", err)
-	}
-	m.ActionProfileId = p.ID
-	where := fmt.Sprintf("action profile %s, member %d", p.Name, m.MemberId)
-	if len(p.Tables) == 0 {
-		return nil, n.errorf("%s: no table uses it", where)
-	}
-	if op != p4v1.Update_DELETE {
-		if m.Action, err = readAction(p.Tables[0], action, params, n); err != nil {
-			return nil, n.wrap(where, err)
-		}
-	}
-	return checked(info, op, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: m}})
-}
-
-func writeMember(info *p4info.Info, e *p4v1.Entity, w *flow) {
-	m := e.GetActionProfileMember()
-	w.text("profile", info.Profile(m.ActionProfileId).Name)
-	w.int("member", int64(m.MemberId))
-	writeAction(info, m.Action, w)
-}
-
-// readGroup reads {profile: NAME, group: ID, members: [{member: ID, weight: N}], max_size: N}.
-func readGroup(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var profile string
-	g := &p4v1.ActionProfileGroup{}
-	err := n.fields("group", map[string]func(*node) error{
-		"profile": textInto(&profile), "group": intInto(&g.GroupId), "max_size": intInto(&g.MaxSize),
-		"members": eachInto(func(n *node) error {
-			m := &p4v1.ActionProfileGroup_Member{Weight: 1}
-			var port string
-			err := n.fields("member", map[string]func(*node) error{
-				"member": intInto(&m.MemberId), "weight": intInto(&m.Weight), "watch_port": textInto(&port),
-			})
-			if err == nil && port != "" {
-				var v []byte
-				v, err = parsePort(port)
-				m.WatchKind = &p4v1.ActionProfileGroup_Member_WatchPort{WatchPort: v}
-			}
-			g.Members = append(g.Members, m)
-			return err
-		}),
-	})
-	if err != nil {
-		return nil, err
-	}
-	p, err := p4info.ByName(info.Profiles, "action profile", profile)
-	if err != nil {
-		return nil, n.wrap("group", err)
-	}
-	g.ActionProfileId = p.ID
-	where := fmt.Sprintf("action profile %s, group %d", p.Name, g.GroupId)
-	return checked(info, op, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: g}})
-}
-
-func writeGroup(info *p4info.Info, e *p4v1.Entity, w *flow) {
-	g := e.GetActionProfileGroup()
-	w.text("profile", info.Profile(g.ActionProfileId).Name)
-	w.int("group", int64(g.GroupId))
-	if g.MaxSize != 0 {
-		w.int("max_size", int64(g.MaxSize))
-	}
-	w.list("members")
-	for _, m := range g.Members {
-		w.item()
-		w.int("member", int64(m.MemberId))
-		w.int("weight", int64(m.Weight))
-		if p := m.GetWatchPort(); p != nil {
-			w.int("watch_port", int64(p4info.PortNumber(p)))
-		}
-		w.close()
-	}
-	w.end()
-}
-
-// The replication engine.
-
-// readReplicas reads a list of ports: numbers, or {port: N, instance: N}.
-func readReplicas(list *[]*p4v1.Replica) func(*node) error {
-	return eachInto(func(n *node) error {
-		r := &p4v1.Replica{}
-		port := n.text
-		if n.kind != scalar {
-			err := n.fields("ports", map[string]func(*node) error{"port": textInto(&port), "instance": intInto(&r.Instance)})
-			if err != nil {
-				return err
-			}
-		}
-		v, err := parsePort(port)
-		if err != nil {
-			return n.wrap("port", err)
-		}
-		r.PortKind = &p4v1.Replica_Port{Port: v}
-		*list = append(*list, r)
-		return nil
-	})
-}
-
-func writeReplicas(list []*p4v1.Replica, w *flow) {
-	w.list("ports")
-	for _, r := range list {
-		port := strconv.FormatUint(uint64(p4info.ReplicaPort(r)), 10)
-		if r.Instance == 0 {
-			w.value(port)
-			continue
-		}
-		w.item()
-		w.text("port", port)
-		w.int("instance", int64(r.Instance))
-		w.close()
-	}
-	w.end()
-}
-
-// readMulticast reads {group: ID, ports: [1, 2, {port: 3, instance: 1}]}.
-func readMulticast(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	g := &p4v1.MulticastGroupEntry{}
-	err := n.fields("multicast", map[string]func(*node) error{"group": intInto(&g.MulticastGroupId), "ports": readReplicas(&g.Replicas)})
-	if err != nil {
-		return nil, err
-	}
-	return checked(info, op, n, "", multicast(g))
-}
-
-func multicast(g *p4v1.MulticastGroupEntry) *p4v1.Entity {
-	return &p4v1.Entity{Entity: &p4v1.Entity_PacketReplicationEngineEntry{PacketReplicationEngineEntry: &p4v1.PacketReplicationEngineEntry{
-		Type: &p4v1.PacketReplicationEngineEntry_MulticastGroupEntry{MulticastGroupEntry: g},
-	}}}
-}
-
-func cloneSession(s *p4v1.CloneSessionEntry) *p4v1.Entity {
-	return &p4v1.Entity{Entity: &p4v1.Entity_PacketReplicationEngineEntry{PacketReplicationEngineEntry: &p4v1.PacketReplicationEngineEntry{
-		Type: &p4v1.PacketReplicationEngineEntry_CloneSessionEntry{CloneSessionEntry: s},
-	}}}
-}
-
-func writeMulticast(_ *p4info.Info, e *p4v1.Entity, w *flow) {
-	g := e.GetPacketReplicationEngineEntry().GetMulticastGroupEntry()
-	w.int("group", int64(g.MulticastGroupId))
-	writeReplicas(g.Replicas, w)
-}
-
-// readClone reads {session: ID, ports: [1], class_of_service: N, packet_length: N}.
-func readClone(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	s := &p4v1.CloneSessionEntry{}
-	err := n.fields("clone session", map[string]func(*node) error{
-		"session": intInto(&s.SessionId), "ports": readReplicas(&s.Replicas),
-		"class_of_service": intInto(&s.ClassOfService), "packet_length": intInto(&s.PacketLengthBytes),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return checked(info, op, n, "", cloneSession(s))
-}
-
-func writeClone(_ *p4info.Info, e *p4v1.Entity, w *flow) {
-	s := e.GetPacketReplicationEngineEntry().GetCloneSessionEntry()
-	w.int("session", int64(s.SessionId))
-	writeReplicas(s.Replicas, w)
-	if s.ClassOfService != 0 {
-		w.int("class_of_service", int64(s.ClassOfService))
-	}
-	if s.PacketLengthBytes != 0 {
-		w.int("packet_length", int64(s.PacketLengthBytes))
-	}
-}
-
-// Digests, meters, counters, registers, value sets.
-
-// readDigest reads {digest: NAME, max_timeout: 100ms, max_list: N, ack_timeout: 1s}.
-func readDigest(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var name string
-	c := &p4v1.DigestEntry_Config{}
-	err := n.fields("digest", map[string]func(*node) error{
-		"digest": textInto(&name), "max_timeout": nanosInto(&c.MaxTimeoutNs), "max_list": intInto(&c.MaxListSize), "ack_timeout": nanosInto(&c.AckTimeoutNs),
-	})
-	if err != nil {
-		return nil, err
-	}
-	d, err := p4info.ByName(info.Digests, "digest", name)
-	if err != nil {
-		return nil, n.wrap("", err)
-	}
-	return checked(info, op, n, "digest "+d.Name, &p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID, Config: c}}})
-}
-
-func writeDigest(info *p4info.Info, e *p4v1.Entity, w *flow) {
-	d := e.GetDigestEntry()
-	w.text("digest", info.Digest(d.DigestId).Name)
-	w.text("max_timeout", time.Duration(d.Config.GetMaxTimeoutNs()).String())
-	w.int("max_list", int64(d.Config.GetMaxListSize()))
-	w.text("ack_timeout", time.Duration(d.Config.GetAckTimeoutNs()).String())
-}
-
-// readMeter reads {meter: NAME, index: N, cir: N, cburst: N, pir: N, pburst: N}.
-func readMeter(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var name string
-	index, c := &p4v1.Index{}, &p4v1.MeterConfig{}
-	err := n.fields("meter", map[string]func(*node) error{
-		"meter": textInto(&name), "index": intInto(&index.Index),
-		"cir": intInto(&c.Cir), "cburst": intInto(&c.Cburst), "pir": intInto(&c.Pir), "pburst": intInto(&c.Pburst), "eburst": intInto(&c.Eburst),
-	})
-	if err != nil {
-		return nil, err
-	}
-	m, err := p4info.ByName(info.Meters, "meter", name)
-	if err != nil {
-		return nil, n.wrap("", err)
-	}
-	return checked(info, op, n, "meter "+m.Name, &p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: m.ID, Index: index, Config: c}}})
-}
-
-func writeMeter(info *p4info.Info, e *p4v1.Entity, w *flow) {
-	m := e.GetMeterEntry()
-	w.text("meter", info.Meter(m.MeterId).Name)
-	w.int("index", m.GetIndex().GetIndex())
-	if m.Config != nil {
-		writeRates(m.Config, w)
-	}
-}
-
-// readCounter reads {counter: NAME, index: N, packets: N, bytes: N}.
-func readCounter(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var name string
-	index, d := &p4v1.Index{}, &p4v1.CounterData{}
-	err := n.fields("counter", map[string]func(*node) error{
-		"counter": textInto(&name), "index": intInto(&index.Index), "packets": intInto(&d.PacketCount), "bytes": intInto(&d.ByteCount),
-	})
-	if err != nil {
-		return nil, err
-	}
-	c, err := p4info.ByName(info.Counters, "counter", name)
-	if err != nil {
-		return nil, n.wrap("", err)
-	}
-	return checked(info, op, n, "counter "+c.Name, &p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: c.ID, Index: index, Data: d}}})
-}
-
-func writeCounter(info *p4info.Info, e *p4v1.Entity, w *flow) {
-	c := e.GetCounterEntry()
-	w.text("counter", info.Counter(c.CounterId).Name)
-	w.int("index", c.GetIndex().GetIndex())
-	if c.Data != nil {
-		writeCounts(c.Data, w)
-	}
-}
-
-// readRegister reads {register: NAME, index: N, value: VALUE}.
-func readRegister(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var name, text string
-	index := &p4v1.Index{}
-	err := n.fields("register", map[string]func(*node) error{
-		"register": textInto(&name), "index": intInto(&index.Index), "value": textInto(&text),
-	})
-	if err != nil {
-		return nil, err
-	}
-	r, err := p4info.ByName(info.Registers, "register", name)
-	if err != nil {
-		return nil, n.wrap("", err)
-	}
-	where := fmt.Sprintf("register %s, index %d", r.Name, index.Index)
-	if r.Bits == 0 {
-		return nil, n.errorf("%s: its elements are no unsigned integers", where)
-	}
-	v, err := p4info.ParseValue(p4info.Type{Bits: r.Bits}, text)
-	if err != nil {
-		return nil, n.wrap(where+", value", err)
-	}
-	return checked(info, op, n, where, &p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{
-		RegisterId: r.ID, Index: index, Data: &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}},
-	}}})
-}
-
-func writeRegister(info *p4info.Info, e *p4v1.Entity, w *flow) {
-	x := e.GetRegisterEntry()
-	r := info.Register(x.RegisterId)
-	w.text("register", r.Name)
-	w.int("index", x.GetIndex().GetIndex())
-	w.text("value", p4info.FormatValue(r.Name, p4info.Type{Bits: r.Bits}, x.GetData().GetBitstring()))
-}
-
-// readValueSet reads {value_set: NAME, members: [{FIELD: VALUE}]}.
-func readValueSet(info *p4info.Info, op p4v1.Update_Type, n *node) (*p4v1.Entity, error) {
-	var name string
-	var members *node
-	err := n.fields("value set", map[string]func(*node) error{
-		"value_set": textInto(&name), "members": func(n *node) error { members = n; return nil },
-	})
-	if err != nil {
-		return nil, err
-	}
-	v, err := p4info.ByName(info.ValueSets, "value set", name)
-	if err != nil {
-		return nil, n.wrap("", err)
-	}
-	where := "value set " + v.Name
-	x := &p4v1.ValueSetEntry{ValueSetId: v.ID}
-	if members != nil {
-		err := eachInto(func(n *node) error {
-			if err := n.want(mapping, "member"); err != nil {
-				return err
-			}
-			m, err := readMatch(v.Fields, n)
-			x.Members = append(x.Members, &p4v1.ValueSetMember{Match: m})
-			return err
-		})(members)
-		if err != nil {
-			return nil, members.wrap(where, err)
-		}
-	}
-	return checked(info, op, n, where, &p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: x}})
-}
-
-func writeValueSet(info *p4info.Info, e *p4v1.Entity, w *flow) {
-	x := e.GetValueSetEntry()
-	v := info.ValueSet(x.ValueSetId)
-	w.text("value_set", v.Name)
-	w.list("members")
-	for _, m := range x.Members {
-		w.item()
-		writeMatch(v.Fields, m.Match, w)
-		w.close()
-	}
-	w.end()
+	return out
 }

@@ -52,7 +52,7 @@ func Events(info *p4info.Info, m *p4v1.StreamMessageResponse) []Event {
 		var parts []string
 		if info.PacketIn != nil {
 			for _, v := range x.Packet.Metadata {
-				if f := fieldByID(info.PacketIn.Fields, v.MetadataId); f != nil {
+				if f := p4info.FieldByID(info.PacketIn.Fields, v.MetadataId); f != nil {
 					e.Fields[f.Name] = p4info.FormatValue(f.Name, f.Type, v.Value)
 					parts = append(parts, f.Name+"="+e.Fields[f.Name])
 				}
@@ -63,7 +63,7 @@ func Events(info *p4info.Info, m *p4v1.StreamMessageResponse) []Event {
 	case *p4v1.StreamMessageResponse_IdleTimeoutNotification:
 		var out []Event
 		for _, t := range x.IdleTimeoutNotification.TableEntry {
-			e := &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: t}}
+			e := p4info.EntryOf(t)
 			out = append(out, Event{Kind: "idle", Name: name(info, t.TableId), Text: "idle " + info.Text(e)})
 		}
 		return out
@@ -107,9 +107,8 @@ func digestValues(d *p4info.Digest, data *p4v1.P4Data) [][]byte {
 // Subscribe asks the device for the digests of a program that it does not send yet.
 func (s *Session) Subscribe(ctx context.Context, digests []*p4info.Digest, c *p4v1.DigestEntry_Config) error {
 	for _, d := range digests {
-		err := s.Write(ctx, p4v1.WriteRequest_CONTINUE_ON_ERROR, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: &p4v1.Entity{
-			Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID, Config: c}},
-		}})
+		e := p4info.Entity{Kind: p4info.KindDigest, Object: d.ID, Digest: c}
+		err := s.Write(ctx, p4v1.WriteRequest_CONTINUE_ON_ERROR, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: e.Message()})
 		var w *WriteError
 		if errors.As(err, &w) && w.Failed[0].Code == codes.AlreadyExists {
 			continue

@@ -359,7 +359,7 @@ func (f *fake) update(d *fakeDevice, u *p4v1.Update) *p4v1.Error {
 	switch {
 	case u.Type == p4v1.Update_INSERT && old != nil:
 		return wrong(codes.AlreadyExists, "it is there")
-	case u.Type == p4v1.Update_MODIFY && old == nil && !always(u.Entity):
+	case u.Type == p4v1.Update_MODIFY && old == nil && update(u.Entity).Type == p4v1.Update_INSERT:
 		return wrong(codes.NotFound, "nothing to modify")
 	}
 	if t := u.Entity.GetTableEntry(); t != nil && t.IsDefaultAction && t.Action == nil {
@@ -390,7 +390,7 @@ func (f *fake) Read(r *p4v1.ReadRequest, s p4v1.P4Runtime_ReadServer) error {
 		}
 		m := &p4v1.ReadResponse{}
 		for key, e := range d.entities {
-			if key[:1] == kind && matches(q, e) {
+			if key[:1] == kind && fits(q, e) {
 				m.Entities = append(m.Entities, proto.Clone(e).(*p4v1.Entity))
 			}
 		}
@@ -408,7 +408,7 @@ func (f *fake) Read(r *p4v1.ReadRequest, s p4v1.P4Runtime_ReadServer) error {
 	return nil
 }
 
-func matches(q, e *p4v1.Entity) bool {
+func fits(q, e *p4v1.Entity) bool {
 	switch x := q.Entity.(type) {
 	case *p4v1.Entity_TableEntry:
 		t := e.GetTableEntry()

@@ -10,13 +10,13 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
 	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/yaml"
 )
 
 // Intent is what devices shall hold. On disk it is YAML:
@@ -73,20 +73,20 @@ func ReadIntent(file string) (*Intent, error) {
 }
 
 func parseIntent(file string, src []byte) (*Intent, error) {
-	root, err := parseYAML(file, src)
+	root, err := yaml.Tree(file, src)
 	if err != nil {
 		return nil, err
 	}
 	fs := files{map[string]*p4info.Info{}, map[string][]byte{}, map[string]*Pipeline{}}
 	in := &Intent{File: file}
-	err = root.fields("intent", map[string]func(*node) error{"devices": func(n *node) error {
-		if err := n.want(mapping, "devices"); err != nil {
+	err = root.Fields("intent", map[string]func(*yaml.Node) error{"devices": func(n *yaml.Node) error {
+		if err := n.Want(yaml.Mapping, "devices"); err != nil {
 			return err
 		}
-		for i, k := range n.keys {
-			d, err := readDevice(&fs, k.text, n.list[i], filepath.Dir(file))
+		for i, k := range n.Keys {
+			d, err := readDevice(&fs, k.Text, n.List[i], filepath.Dir(file))
 			if err != nil {
-				return n.list[i].wrap("device "+k.text, err)
+				return n.List[i].Wrap("device "+k.Text, err)
 			}
 			in.Devices = append(in.Devices, d)
 		}
@@ -96,34 +96,34 @@ func parseIntent(file string, src []byte) (*Intent, error) {
 		return nil, err
 	}
 	if len(in.Devices) == 0 {
-		return nil, &fault{file, 1, errors.New("there are no devices")}
+		return nil, &yaml.Error{File: file, Line: 1, Msg: "there are no devices"}
 	}
 	seen := map[Target]string{}
 	for _, d := range in.Devices {
 		t := d.Target
 		t.Name = ""
 		if other := seen[t]; other != "" {
-			return nil, &fault{file, 1, fmt.Errorf("devices %s and %s are the same: %s, device id %d", other, d.Name, d.Address, d.DeviceID)}
+			return nil, &yaml.Error{File: file, Line: 1, Msg: fmt.Sprintf("devices %s and %s are the same: %s, device id %d", other, d.Name, d.Address, d.DeviceID)}
 		}
 		seen[t] = d.Name
 	}
 	return in, nil
 }
 
-func readDevice(fs *files, name string, n *node, dir string) (*Device, error) {
+func readDevice(fs *files, name string, n *yaml.Node, dir string) (*Device, error) {
 	d := &Device{Target: Target{Name: name, DeviceID: 1}}
 	var infoFile, configFile string
-	var leave []*node
-	sections := make([][]*node, len(kinds()))
-	known := map[string]func(*node) error{
-		"address": textInto(&d.Address), "device_id": intInto(&d.DeviceID), "role": textInto(&d.Role),
-		"p4info": textInto(&infoFile), "config": textInto(&configFile),
-		"leave": eachInto(func(n *node) error { leave = append(leave, n); return nil }),
+	var leave []*yaml.Node
+	lists := make([][]*yaml.Node, len(sections))
+	known := map[string]func(*yaml.Node) error{
+		"address": yaml.Text(&d.Address), "device_id": yaml.Int(&d.DeviceID), "role": yaml.Text(&d.Role),
+		"p4info": yaml.Text(&infoFile), "config": yaml.Text(&configFile),
+		"leave": yaml.Each(func(n *yaml.Node) error { leave = append(leave, n); return nil }),
 	}
-	for i, k := range kinds() {
-		known[k.section] = eachInto(func(n *node) error { sections[i] = append(sections[i], n); return nil })
+	for i, s := range sections {
+		known[s.name] = yaml.Each(func(n *yaml.Node) error { lists[i] = append(lists[i], n); return nil })
 	}
-	if err := n.fields("device "+name, known); err != nil {
+	if err := n.Fields("device "+name, known); err != nil {
 		return nil, err
 	}
 	if d.Address == "" {
@@ -146,25 +146,22 @@ func readDevice(fs *files, name string, n *node, dir string) (*Device, error) {
 		return nil, err
 	}
 	for _, l := range leave {
-		t, err := p4info.ByName(d.Info.Tables, "table", l.text)
+		t, err := p4info.ByName(d.Info.Tables, "table", l.Text)
 		if err != nil {
-			return nil, l.wrap("device "+name+": leave", err)
+			return nil, l.Wrap("device "+name+": leave", err)
 		}
 		d.Leave = append(d.Leave, t)
 	}
-	if err := d.readSections(sections); err != nil {
-		return nil, err
-	}
-	return d, nil
+	return d, d.readSections(lists)
 }
 
 // readSections reads the lists of entities.
-func (d *Device) readSections(sections [][]*node) error {
-	where := map[string]int{}
+func (d *Device) readSections(lists [][]*yaml.Node) error {
+	where := map[string]*yaml.Node{}
 	var errs []error
-	for i, k := range kinds() {
-		for _, n := range sections[i] {
-			e, err := k.read(d.Info, p4v1.Update_UNSPECIFIED, n)
+	for i := range sections {
+		for _, n := range lists[i] {
+			e, err := sections[i].read(d.Info, p4v1.Update_UNSPECIFIED, n)
 			if err != nil {
 				errs = append(errs, err)
 				if len(errs) == 20 {
@@ -173,19 +170,19 @@ func (d *Device) readSections(sections [][]*node) error {
 				continue
 			}
 			key := p4info.Key(e)
-			if line := where[key]; line != 0 {
-				errs = append(errs, n.errorf("%s is there twice: see line %d", d.Info.Text(e), line))
+			if first := where[key]; first != nil {
+				errs = append(errs, n.Errorf("%s is there twice: see line %d", d.Info.Text(e), first.Line))
 				continue
 			}
-			where[key] = n.line
+			where[key] = n
 			if d.leaves(e) {
-				errs = append(errs, n.errorf("%s: its table is to be left", d.Info.Text(e)))
+				errs = append(errs, n.Errorf("%s: its table is to be left", d.Info.Text(e)))
 				continue
 			}
 			d.Entities = append(d.Entities, e)
 		}
 	}
-	return errors.Join(append(errs, d.references(sections, where))...)
+	return errors.Join(append(errs, d.references(where))...)
 }
 
 // leaves reports whether an entity is of what is left to somebody else.
@@ -198,7 +195,7 @@ func (d *Device) leaves(e *p4v1.Entity) bool {
 }
 
 // references checks that what entities refer to is there.
-func (d *Device) references(sections [][]*node, where map[string]int) error {
+func (d *Device) references(where map[string]*yaml.Node) error {
 	have := map[string]bool{}
 	for _, e := range d.Entities {
 		have[p4info.Key(e)] = true
@@ -207,13 +204,7 @@ func (d *Device) references(sections [][]*node, where map[string]int) error {
 	for _, e := range d.Entities {
 		for _, need := range profileReferences(d.Info, e) {
 			if !have[need.key] {
-				file := ""
-				for _, s := range sections {
-					for _, n := range s {
-						file = n.file
-					}
-				}
-				errs = append(errs, &fault{file, where[p4info.Key(e)], fmt.Errorf("%s: there is no %s", d.Info.Text(e), need.text)})
+				errs = append(errs, where[p4info.Key(e)].Errorf("%s: there is no %s", d.Info.Text(e), need.text))
 			}
 		}
 	}
@@ -264,18 +255,13 @@ func NewPipeline(info *p4configv1.P4Info, config []byte) *Pipeline {
 	return &Pipeline{Info: info, Config: config, Cookie: binary.BigEndian.Uint64(h.Sum(nil))}
 }
 
-// ReadP4Info reads a P4Info as text (.txt, .txtpb) or as p4c's binary form (.bin).
+// ReadP4Info reads a P4Info in any of its forms.
 func ReadP4Info(file string) (*p4configv1.P4Info, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	m := &p4configv1.P4Info{}
-	if ext := filepath.Ext(file); ext == ".bin" || ext == ".pb" {
-		err = proto.Unmarshal(b, m)
-	} else {
-		err = prototext.Unmarshal(b, m)
-	}
+	m, err := p4info.Decode(b)
 	if err != nil {
 		first, _, _ := strings.Cut(strings.ReplaceAll(err.Error(), "\u00a0", " "), "\n")
 		return nil, fmt.Errorf("%s: no P4Info: %s", file, strings.TrimPrefix(first, "proto: "))
@@ -287,30 +273,20 @@ func ReadP4Info(file string) (*p4configv1.P4Info, error) {
 type profileReference struct{ key, text string }
 
 func profileReferences(info *p4info.Info, e *p4v1.Entity) []profileReference {
-	member := func(profile *p4info.Profile, id uint32) profileReference {
-		return profileReference{
-			p4info.Key(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{ActionProfileId: profile.ID, MemberId: id}}}),
-			fmt.Sprintf("member %d of action profile %s", id, profile.Name),
-		}
+	to := func(k p4info.Kind, p *p4info.Profile, id uint32) profileReference {
+		x := p4info.Entity{Kind: k, Object: p.ID, ID: id}
+		return profileReference{x.Key(), fmt.Sprintf("%v %d of action profile %s", k, id, p.Name)}
 	}
-	switch x := e.Entity.(type) {
-	case *p4v1.Entity_ActionProfileGroup:
-		var need []profileReference
-		for _, m := range x.ActionProfileGroup.Members {
-			need = append(need, member(info.Profile(x.ActionProfileGroup.ActionProfileId), m.MemberId))
-		}
-		return need
-	case *p4v1.Entity_TableEntry:
-		p := info.Table(x.TableEntry.TableId).Profile
-		switch a := x.TableEntry.Action.GetType().(type) {
-		case *p4v1.TableAction_ActionProfileMemberId:
-			return []profileReference{member(p, a.ActionProfileMemberId)}
-		case *p4v1.TableAction_ActionProfileGroupId:
-			return []profileReference{{
-				p4info.Key(&p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: &p4v1.ActionProfileGroup{ActionProfileId: p.ID, GroupId: a.ActionProfileGroupId}}}),
-				fmt.Sprintf("group %d of action profile %s", a.ActionProfileGroupId, p.Name),
-			}}
-		}
+	x := p4info.Of(e)
+	var need []profileReference
+	for _, m := range x.Members {
+		need = append(need, to(p4info.KindMember, info.Profile(x.Object), m.MemberId))
 	}
-	return nil
+	switch a := x.Entry.GetAction().GetType().(type) {
+	case *p4v1.TableAction_ActionProfileMemberId:
+		need = append(need, to(p4info.KindMember, info.Table(x.Object).Profile, a.ActionProfileMemberId))
+	case *p4v1.TableAction_ActionProfileGroupId:
+		need = append(need, to(p4info.KindGroup, info.Table(x.Object).Profile, a.ActionProfileGroupId))
+	}
+	return need
 }

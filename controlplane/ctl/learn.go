@@ -121,9 +121,8 @@ func (l *Learner) Begin(ctx context.Context, s *Session) error {
 	l.at, l.full = map[place]uint32{}, false
 	var updates []*p4v1.Update
 	to := map[place]uint32{} // dmac's
-	_, err := s.Ask(ctx, l.info, []Query{{what: "learnt addresses", keys: "t", ask: []*p4v1.Entity{
-		{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: l.dmac.ID}}},
-		{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: l.smac.ID}}},
+	_, err := s.Ask(ctx, l.info, []Query{{what: "learnt addresses", kind: p4info.KindEntry, ask: []*p4v1.Entity{
+		p4info.EntryOf(&p4v1.TableEntry{TableId: l.dmac.ID}), p4info.EntryOf(&p4v1.TableEntry{TableId: l.smac.ID}),
 	}}}, false, func(e *p4v1.Entity) error {
 		t := e.GetTableEntry()
 		p, port, ok := placeOf(t)
@@ -191,7 +190,7 @@ func (l *Learner) Handle(ctx context.Context, s *Session, messages []*p4v1.Strea
 				continue
 			}
 			// The key is enough, and all that some servers tell.
-			e := &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: t.TableId, Match: t.Match}}}
+			e := p4info.EntryOf(&p4v1.TableEntry{TableId: t.TableId, Match: t.Match})
 			if l.info.Update(&p4v1.Update{Type: p4v1.Update_DELETE, Entity: e}) != nil {
 				continue
 			}

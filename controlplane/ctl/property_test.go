@@ -171,11 +171,12 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 		for p := range times(3) {
 			g.Replicas = append(g.Replicas, &p4v1.Replica{PortKind: &p4v1.Replica_Port{Port: value.Bytes(uint64(p + 1))}, Instance: rapid.Uint32Range(0, 2).Draw(t, "instance")})
 		}
-		add(multicast(g))
+		add(&p4v1.Entity{Entity: &p4v1.Entity_PacketReplicationEngineEntry{PacketReplicationEngineEntry: &p4v1.PacketReplicationEngineEntry{
+			Type: &p4v1.PacketReplicationEngineEntry_MulticastGroupEntry{MulticastGroupEntry: g}}}})
 	}
 	for range times(2) {
-		add(cloneSession(&p4v1.CloneSessionEntry{SessionId: rapid.Uint32Range(1, 4).Draw(t, "id"), PacketLengthBytes: int32(times(100)),
-			Replicas: []*p4v1.Replica{{PortKind: &p4v1.Replica_Port{Port: value.Bytes(510)}}}}))
+		add(p4info.Entity{Kind: p4info.KindClone, ID: rapid.Uint32Range(1, 4).Draw(t, "id"), Length: int32(times(100)),
+			Replicas: []*p4v1.Replica{{PortKind: &p4v1.Replica_Port{Port: value.Bytes(510)}}}}.Message())
 	}
 	for _, d := range info.Digests {
 		add(&p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID, Config: &p4v1.DigestEntry_Config{

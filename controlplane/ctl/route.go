@@ -15,6 +15,7 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/value"
+	"github.com/quillon/quillon/nf/yaml"
 )
 
 // Routes are what routers shall do, by device. On disk they are YAML:
@@ -66,107 +67,107 @@ func ReadRoutes(file string) (Routes, error) {
 }
 
 func parseRoutes(file string, src []byte) (Routes, error) {
-	root, err := parseYAML(file, src)
+	root, err := yaml.Tree(file, src)
 	if err != nil {
 		return nil, err
 	}
-	if err := root.want(mapping, "routes"); err != nil {
+	if err := root.Want(yaml.Mapping, "routes"); err != nil {
 		return nil, err
 	}
 	all := Routes{}
-	for i, k := range root.keys {
+	for i, k := range root.Keys {
 		c := &RouterConfig{Neighbors: map[netip.Addr]MAC{}}
-		err := root.list[i].fields("router "+k.text, map[string]func(*node) error{
-			"interfaces": eachInto(c.readInterface),
-			"routes":     eachInto(c.readRoute),
-			"neighbors":  eachInto(c.readNeighbor),
+		err := root.List[i].Fields("router "+k.Text, map[string]func(*yaml.Node) error{
+			"interfaces": yaml.Each(c.readInterface),
+			"routes":     yaml.Each(c.readRoute),
+			"neighbors":  yaml.Each(c.readNeighbor),
 		})
 		if err != nil {
 			return nil, err
 		}
 		if len(c.Interfaces) == 0 {
-			return nil, k.errorf("router %s: interfaces are missing", k.text)
+			return nil, k.Errorf("router %s: interfaces are missing", k.Text)
 		}
 		for _, r := range c.Routes {
 			if slices.ContainsFunc(c.Interfaces, func(i Interface) bool {
 				return r.Prefix == i.Address.Masked() || r.Prefix.IsSingleIP() && i.Address.Contains(r.Prefix.Addr())
 			}) {
-				return nil, k.errorf("router %s: route %s: that is an interface's own network", k.text, r.Prefix)
+				return nil, k.Errorf("router %s: route %s: that is an interface's own network", k.Text, r.Prefix)
 			}
 			for _, v := range r.Via {
 				if c.interfaceOf(v) == nil {
-					return nil, k.errorf("router %s: route %s: %s is in no interface's network", k.text, r.Prefix, v)
+					return nil, k.Errorf("router %s: route %s: %s is in no interface's network", k.Text, r.Prefix, v)
 				}
 			}
 		}
 		for a := range c.Neighbors {
 			if c.interfaceOf(a) == nil {
-				return nil, k.errorf("router %s: neighbor %s is in no interface's network", k.text, a)
+				return nil, k.Errorf("router %s: neighbor %s is in no interface's network", k.Text, a)
 			}
 		}
-		all[k.text] = c
+		all[k.Text] = c
 	}
 	return all, nil
 }
 
-func macInto(m *MAC) func(*node) error {
-	return func(n *node) error {
-		a, err := net.ParseMAC(n.text)
+func macInto(m *MAC) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		a, err := net.ParseMAC(n.Text)
 		if err != nil || len(a) != 6 || a[0]&1 != 0 {
-			return fmt.Errorf("%q: want a MAC address of one station, as 02:00:00:00:00:01", n.text)
+			return fmt.Errorf("%q: want a MAC address of one station, as 02:00:00:00:00:01", n.Text)
 		}
 		copy(m[:], a)
 		return nil
 	}
 }
 
-func addrInto(a *netip.Addr) func(*node) error {
-	return func(n *node) (err error) {
-		if *a, err = netip.ParseAddr(n.text); err != nil || !a.Is4() {
-			return fmt.Errorf("%q: want an IPv4 address", n.text)
+func addrInto(a *netip.Addr) func(*yaml.Node) error {
+	return func(n *yaml.Node) (err error) {
+		if *a, err = netip.ParseAddr(n.Text); err != nil || !a.Is4() {
+			return fmt.Errorf("%q: want an IPv4 address", n.Text)
 		}
 		return nil
 	}
 }
 
-func prefixInto(p *netip.Prefix) func(*node) error {
-	return func(n *node) (err error) {
-		if *p, err = netip.ParsePrefix(n.text); err != nil || !p.Addr().Is4() {
-			return fmt.Errorf("%q: want an IPv4 prefix, as in 10.0.0.0/8", n.text)
+func prefixInto(p *netip.Prefix) func(*yaml.Node) error {
+	return func(n *yaml.Node) (err error) {
+		if *p, err = netip.ParsePrefix(n.Text); err != nil || !p.Addr().Is4() {
+			return fmt.Errorf("%q: want an IPv4 prefix, as in 10.0.0.0/8", n.Text)
 		}
 		return nil
 	}
 }
 
-func (c *RouterConfig) readInterface(n *node) error {
+func (c *RouterConfig) readInterface(n *yaml.Node) error {
 	var i Interface
-	err := n.fields("interface", map[string]func(*node) error{"port": intInto(&i.Port), "mac": macInto(&i.MAC), "address": prefixInto(&i.Address)})
+	err := n.Fields("interface", map[string]func(*yaml.Node) error{"port": yaml.Int(&i.Port), "mac": macInto(&i.MAC), "address": prefixInto(&i.Address)})
 	if err != nil {
 		return err
 	}
 	if i.MAC == (MAC{}) || !i.Address.IsValid() {
-		return n.errorf("interface: port, mac and address are wanted")
+		return n.Errorf("interface: port, mac and address are wanted")
 	}
 	if o := c.interfaceOf(i.Address.Addr()); o != nil || slices.ContainsFunc(c.Interfaces, func(o Interface) bool { return i.Address.Contains(o.Address.Addr()) }) {
-		return n.errorf("interface: %s is in another interface's network", i.Address)
+		return n.Errorf("interface: %s is in another interface's network", i.Address)
 	}
 	c.Interfaces = append(c.Interfaces, i)
 	return nil
 }
 
-func (c *RouterConfig) readRoute(n *node) error {
+func (c *RouterConfig) readRoute(n *yaml.Node) error {
 	var r Route
-	err := n.fields("route", map[string]func(*node) error{
+	err := n.Fields("route", map[string]func(*yaml.Node) error{
 		"prefix": prefixInto(&r.Prefix),
-		"via": func(n *node) error {
-			add := func(n *node) error {
+		"via": func(n *yaml.Node) error {
+			add := func(n *yaml.Node) error {
 				var a netip.Addr
 				err := addrInto(&a)(n)
 				r.Via = append(r.Via, a)
 				return err
 			}
-			if n.kind == sequence {
-				return eachInto(add)(n)
+			if n.Kind == yaml.Sequence {
+				return yaml.Each(add)(n)
 			}
 			return add(n)
 		},
@@ -175,26 +176,26 @@ func (c *RouterConfig) readRoute(n *node) error {
 		return err
 	}
 	if !r.Prefix.IsValid() || len(r.Via) == 0 {
-		return n.errorf("route: prefix and via are wanted")
+		return n.Errorf("route: prefix and via are wanted")
 	}
 	if r.Prefix != r.Prefix.Masked() {
-		return n.errorf("route: %s has bits behind its prefix: want %s", r.Prefix, r.Prefix.Masked())
+		return n.Errorf("route: %s has bits behind its prefix: want %s", r.Prefix, r.Prefix.Masked())
 	}
 	if slices.ContainsFunc(c.Routes, func(o Route) bool { return o.Prefix == r.Prefix }) {
-		return n.errorf("route: %s is there twice", r.Prefix)
+		return n.Errorf("route: %s is there twice", r.Prefix)
 	}
 	c.Routes = append(c.Routes, r)
 	return nil
 }
 
-func (c *RouterConfig) readNeighbor(n *node) error {
+func (c *RouterConfig) readNeighbor(n *yaml.Node) error {
 	var a netip.Addr
 	var m MAC
-	if err := n.fields("neighbor", map[string]func(*node) error{"address": addrInto(&a), "mac": macInto(&m)}); err != nil {
+	if err := n.Fields("neighbor", map[string]func(*yaml.Node) error{"address": addrInto(&a), "mac": macInto(&m)}); err != nil {
 		return err
 	}
 	if !a.IsValid() || m == (MAC{}) {
-		return n.errorf("neighbor: address and mac are wanted")
+		return n.Errorf("neighbor: address and mac are wanted")
 	}
 	c.Neighbors[a] = m
 	return nil
@@ -373,9 +374,9 @@ func (r *Router) group(p netip.Prefix, hops []*neighbor) (*p4v1.Entity, error) {
 // Begin implements App: what the tables hold tells the neighbours that were known.
 func (r *Router) Begin(ctx context.Context, s *Session) error {
 	r.have, r.neighbors, r.budget = map[string]*p4v1.Entity{}, map[netip.Addr]*neighbor{}, errorsASecond
-	q := Query{what: "routes", keys: "t"}
+	q := Query{what: "routes", kind: p4info.KindEntry}
 	for _, t := range r.tables {
-		q.ask = append(q.ask, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: t.ID}}})
+		q.ask = append(q.ask, p4info.EntryOf(&p4v1.TableEntry{TableId: t.ID}))
 	}
 	_, err := s.Ask(ctx, r.info, []Query{q}, false, func(e *p4v1.Entity) error {
 		r.have[p4info.Key(e)] = e
@@ -525,7 +526,7 @@ func (r *Router) Handle(ctx context.Context, s *Session, messages []*p4v1.Stream
 		}
 		var port, reason uint32
 		for _, v := range p.Metadata {
-			if f := fieldByID(r.info.PacketIn.Fields, v.MetadataId); f != nil {
+			if f := p4info.FieldByID(r.info.PacketIn.Fields, v.MetadataId); f != nil {
 				switch f.Name {
 				case "ingress_port":
 					port = p4info.PortNumber(v.Value)

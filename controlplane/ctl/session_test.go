@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
 )
 
 func isState(want State) func(Status) bool { return func(s Status) bool { return s.State == want } }
@@ -105,7 +107,7 @@ func TestStalledDevice(t *testing.T) {
 	defer f.mu.Unlock()
 	for name, do := range map[string]func(context.Context) error{
 		"Read": func(ctx context.Context) error {
-			return s.Read(ctx, func(*p4v1.Entity) error { return nil }, multicast(&p4v1.MulticastGroupEntry{}))
+			return s.Read(ctx, func(*p4v1.Entity) error { return nil }, p4info.Entity{Kind: p4info.KindMulticast}.Message())
 		},
 		"Write":       func(ctx context.Context) error { return s.Write(ctx, 0, &p4v1.Update{}) },
 		"GetPipeline": func(ctx context.Context) error { _, err := s.GetPipeline(ctx, 0); return err },
@@ -249,7 +251,7 @@ func TestReadErrors(t *testing.T) {
 func TestSplit(t *testing.T) {
 	var updates []*p4v1.Update
 	for range 25 {
-		updates = append(updates, update(multicast(&p4v1.MulticastGroupEntry{MulticastGroupId: 1, Metadata: make([]byte, 100)})))
+		updates = append(updates, update(p4info.Entity{Kind: p4info.KindMulticast, ID: 1, Metadata: make([]byte, 100)}.Message()))
 	}
 	for _, c := range []struct {
 		l    Limits

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,19 +25,13 @@ import (
 // does not know the kind says so for all of it.
 type Query struct {
 	what string
+	kind p4info.Kind // of what comes
 	ask  []*p4v1.Entity
-	keys string // the first bytes of the Keys of what comes
 }
 
 // Cells reports whether a query is for cells of a counter, meter or register, of which those that are zero, or not
 // set, are shown only when that is asked for.
-func (q Query) Cells() bool {
-	switch q.ask[0].Entity.(type) {
-	case *p4v1.Entity_CounterEntry, *p4v1.Entity_MeterEntry, *p4v1.Entity_RegisterEntry:
-		return true
-	}
-	return false
-}
+func (q Query) Cells() bool { return q.kind.Cells() }
 
 // Scope says what is read of a device.
 type Scope struct {
@@ -51,85 +46,68 @@ type Scope struct {
 
 // queries are what there is to ask of a device with this P4Info.
 func (sc Scope) queries(info *p4info.Info) []Query {
-	named := map[uint32]bool{}
-	directMeters := map[uint32]bool{}
+	named, metered := map[uint32]bool{}, map[uint32]bool{} // objects; tables with a meter
 	for _, e := range sc.Named {
-		switch x := e.Entity.(type) {
-		case *p4v1.Entity_MeterEntry:
-			named[x.MeterEntry.MeterId] = true
-		case *p4v1.Entity_ValueSetEntry:
-			named[x.ValueSetEntry.ValueSetId] = true
-		case *p4v1.Entity_DigestEntry:
-			named[x.DigestEntry.DigestId] = true
-		case *p4v1.Entity_TableEntry:
-			if x.TableEntry.MeterConfig != nil {
-				directMeters[x.TableEntry.TableId] = true
+		x := p4info.Of(e)
+		named[x.Object] = true
+		if x.Entry.GetMeterConfig() != nil {
+			metered[x.Object] = true
+		}
+	}
+	var all []Query
+	for _, s := range sections {
+		q := Query{what: s.many, kind: s.kind}
+		ask := func(x p4info.Entity) { q.ask = append(q.ask, x.Message()) }
+		switch s.kind {
+		case p4info.KindMulticast, p4info.KindClone:
+			ask(p4info.Entity{Kind: s.kind})
+		case p4info.KindEntry:
+			for _, t := range info.Tables {
+				if !slices.Contains(sc.Leave, t) {
+					q.ask = append(q.ask, sc.ofTable(t, named[t.ID], metered[t.ID])...)
+				}
 			}
-			named[x.TableEntry.TableId] = true
-		}
-	}
-	tables := Query{what: "table entries", keys: "t"}
-	for _, t := range info.Tables {
-		if slices.Contains(sc.Leave, t) {
-			continue
-		}
-		initial := t.Proto.GetHasInitialEntries() && !named[t.ID] && !sc.All
-		if len(t.Fields) > 0 && !t.Const && !initial {
-			q := &p4v1.TableEntry{TableId: t.ID}
-			if t.Meter != nil && (sc.All || directMeters[t.ID]) {
-				q.MeterConfig = &p4v1.MeterConfig{}
+		default:
+			for _, o := range info.Objects(s.kind) {
+				is := true
+				switch s.kind {
+				case p4info.KindMember, p4info.KindGroup:
+					p := info.Profile(o.ID)
+					is = !left(sc.Leave, p) && (p.Selector || s.kind == p4info.KindMember)
+				case p4info.KindDigest, p4info.KindValueSet, p4info.KindMeter:
+					is = sc.All || named[o.ID]
+				case p4info.KindRegister, p4info.KindCounter:
+					is = sc.Arrays
+				}
+				if is {
+					ask(p4info.Entity{Kind: s.kind, Object: o.ID})
+				}
 			}
-			if t.Counter != nil && sc.Arrays {
-				q.CounterData = &p4v1.CounterData{}
-			}
-			tables.ask = append(tables.ask, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: q}})
 		}
-		if t.ConstDefault == nil && t.Profile == nil && (t.Proto.GetInitialDefaultAction() != nil || named[t.ID] || sc.All) {
-			tables.ask = append(tables.ask, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: t.ID, IsDefaultAction: true}}})
+		if len(q.ask) > 0 {
+			all = append(all, q)
 		}
 	}
-	members, groups := Query{what: "members", keys: "a"}, Query{what: "groups", keys: "g"}
-	for _, p := range info.Profiles {
-		if left(sc.Leave, p) {
-			continue
+	return all
+}
+
+// ofTable are what there is to ask of a table: its entries, and its default entry.
+func (sc Scope) ofTable(t *p4info.Table, named, metered bool) (ask []*p4v1.Entity) {
+	initial := t.Proto.GetHasInitialEntries() && !named && !sc.All
+	if len(t.Fields) > 0 && !t.Const && !initial {
+		q := &p4v1.TableEntry{TableId: t.ID}
+		if t.Meter != nil && (sc.All || metered) {
+			q.MeterConfig = &p4v1.MeterConfig{}
 		}
-		members.ask = append(members.ask, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileMember{ActionProfileMember: &p4v1.ActionProfileMember{ActionProfileId: p.ID}}})
-		if p.Selector {
-			groups.ask = append(groups.ask, &p4v1.Entity{Entity: &p4v1.Entity_ActionProfileGroup{ActionProfileGroup: &p4v1.ActionProfileGroup{ActionProfileId: p.ID}}})
+		if t.Counter != nil && sc.Arrays {
+			q.CounterData = &p4v1.CounterData{}
 		}
+		ask = append(ask, p4info.EntryOf(q))
 	}
-	meters, sets, digests := Query{what: "meters", keys: "m"}, Query{what: "value sets", keys: "v"}, Query{what: "digests", keys: "d"}
-	for _, m := range info.Meters {
-		if sc.All || named[m.ID] {
-			meters.ask = append(meters.ask, &p4v1.Entity{Entity: &p4v1.Entity_MeterEntry{MeterEntry: &p4v1.MeterEntry{MeterId: m.ID}}})
-		}
+	if t.ConstDefault == nil && t.Profile == nil && (t.Proto.GetInitialDefaultAction() != nil || named || sc.All) {
+		ask = append(ask, p4info.EntryOf(&p4v1.TableEntry{TableId: t.ID, IsDefaultAction: true}))
 	}
-	for _, v := range info.ValueSets {
-		if sc.All || named[v.ID] {
-			sets.ask = append(sets.ask, &p4v1.Entity{Entity: &p4v1.Entity_ValueSetEntry{ValueSetEntry: &p4v1.ValueSetEntry{ValueSetId: v.ID}}})
-		}
-	}
-	for _, d := range info.Digests {
-		if sc.All || named[d.ID] {
-			digests.ask = append(digests.ask, &p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: d.ID}}})
-		}
-	}
-	all := []Query{
-		{what: "multicast groups", keys: "G", ask: []*p4v1.Entity{multicast(&p4v1.MulticastGroupEntry{})}},
-		{what: "clone sessions", keys: "S", ask: []*p4v1.Entity{cloneSession(&p4v1.CloneSessionEntry{})}},
-		digests, sets, meters, members, groups, tables,
-	}
-	if sc.Arrays {
-		registers, counters := Query{what: "registers", keys: "r"}, Query{what: "counters", keys: "c"}
-		for _, r := range info.Registers {
-			registers.ask = append(registers.ask, &p4v1.Entity{Entity: &p4v1.Entity_RegisterEntry{RegisterEntry: &p4v1.RegisterEntry{RegisterId: r.ID}}})
-		}
-		for _, c := range info.Counters {
-			counters.ask = append(counters.ask, &p4v1.Entity{Entity: &p4v1.Entity_CounterEntry{CounterEntry: &p4v1.CounterEntry{CounterId: c.ID}}})
-		}
-		all = append(all, registers, counters)
-	}
-	return slices.DeleteFunc(all, func(q Query) bool { return len(q.ask) == 0 })
+	return ask
 }
 
 // left reports whether all of a profile's tables are left to somebody else.
@@ -146,7 +124,7 @@ func left(leave []*p4info.Table, p *p4info.Profile) bool {
 type Unread struct {
 	What string
 	Why  error
-	keys string
+	kind p4info.Kind
 }
 
 // Scan reads what a device holds, and gives each entity in canonical form. Kinds
@@ -161,7 +139,7 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 	var unread []Unread
 	for _, q := range ask {
 		var members map[string]bool
-		if q.keys == "a" {
+		if q.kind == p4info.KindMember {
 			members = map[string]bool{}
 		}
 		each := func(e *p4v1.Entity) error {
@@ -179,13 +157,13 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 			return yield(e)
 		}
 		var err error
-		if strings.Contains("dag", q.keys) {
+		if digests := q.kind == p4info.KindDigest; digests || q.kind == p4info.KindMember || q.kind == p4info.KindGroup {
 			for _, one := range q.ask {
 				err = s.Read(ctx, each, one)
 				switch c := status.Code(err); {
-				case c == codes.NotFound && q.keys == "d": // PI does not find a digest that nobody asked for
+				case c == codes.NotFound && digests: // PI does not find a digest that nobody asked for
 					err = nil
-				case c == codes.InvalidArgument && q.keys != "d": // nor members of a profile with sets of actions
+				case c == codes.InvalidArgument && !digests: // nor members of a profile with sets of actions
 					err = nil
 				}
 				if err != nil {
@@ -196,7 +174,7 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 			err = s.Read(ctx, each, q.ask...)
 		}
 		if status.Code(err) == codes.Unimplemented {
-			unread = append(unread, Unread{q.what, err, q.keys})
+			unread = append(unread, Unread{q.what, err, q.kind})
 			continue
 		}
 		if err != nil {
@@ -214,58 +192,19 @@ func Queries(info *p4info.Info, names ...string) ([]Query, error) {
 		return all, nil
 	}
 	name := names[0]
-	for _, k := range kinds() {
-		if k.section != name {
-			continue
-		}
-		var some []Query
-		for _, q := range all {
-			if k.is(q.ask[0]) {
-				some = append(some, q)
-			}
-		}
-		if len(some) == 0 {
+	if i := slices.IndexFunc(sections, func(s section) bool { return s.name == name }); i >= 0 {
+		some := slices.DeleteFunc(all, func(q Query) bool { return q.kind != sections[i].kind })
+		switch {
+		case len(some) == 0:
 			return nil, fmt.Errorf("the program has no %s", strings.ReplaceAll(name, "_", " "))
-		}
-		if len(names) > 1 {
+		case len(names) > 1:
 			return nil, fmt.Errorf("an index is of one counter, meter or register: name it instead of %s", name)
 		}
 		return some, nil
 	}
-	id, kind := uint32(0), ""
-	found := func(o p4info.Object, what string) {
-		if o.Name == name || o.Alias == name || strings.HasSuffix(o.Name, "."+name) {
-			if id != 0 && o.Name != name {
-				kind += " and "
-			} else {
-				kind = ""
-			}
-			id = o.ID
-			kind += what + " " + o.Name
-		}
-	}
-	for _, t := range info.Tables {
-		found(t.Object, "table")
-	}
-	for _, p := range info.Profiles {
-		found(p.Object, "action profile")
-	}
-	for what, list := range map[string][]*p4info.Array{"counter": info.Counters, "meter": info.Meters, "register": info.Registers} {
-		for _, a := range list {
-			found(a.Object, what)
-		}
-	}
-	for _, d := range info.Digests {
-		found(d.Object, "digest")
-	}
-	for _, v := range info.ValueSets {
-		found(v.Object, "value set")
-	}
-	switch {
-	case id == 0:
-		return nil, fmt.Errorf("the program has nothing that is called %s; quillon ctl read shows all there is", name)
-	case strings.Contains(kind, " and "):
-		return nil, fmt.Errorf("%s may be %s: write it in full", name, kind)
+	id, kind, err := objectNamed(info, name)
+	if err != nil {
+		return nil, err
 	}
 	var index *p4v1.Index
 	if len(names) > 1 {
@@ -277,23 +216,22 @@ func Queries(info *p4info.Info, names ...string) ([]Query, error) {
 	}
 	var some []Query
 	for _, q := range all {
-		q.ask = slices.DeleteFunc(slices.Clone(q.ask), func(e *p4v1.Entity) bool { return objectOf(e) != id })
+		one := Query{what: q.what, kind: q.kind}
 		for _, e := range q.ask {
-			switch x := e.Entity.(type) {
-			case *p4v1.Entity_CounterEntry:
-				x.CounterEntry.Index = index
-			case *p4v1.Entity_MeterEntry:
-				x.MeterEntry.Index = index
-			case *p4v1.Entity_RegisterEntry:
-				x.RegisterEntry.Index = index
-			default:
-				if index != nil {
-					return nil, fmt.Errorf("%s has no indices", kind)
-				}
+			x := p4info.Of(e)
+			if x.Object != id {
+				continue
 			}
+			if index != nil && !x.Kind.Cells() {
+				return nil, fmt.Errorf("%s has no indices", kind)
+			}
+			if index != nil {
+				x.Index = index
+			}
+			one.ask = append(one.ask, x.Message())
 		}
-		if len(q.ask) > 0 {
-			some = append(some, q)
+		if len(one.ask) > 0 {
+			some = append(some, one)
 		}
 	}
 	if len(some) == 0 {
@@ -302,34 +240,36 @@ func Queries(info *p4info.Info, names ...string) ([]Query, error) {
 	return some, nil
 }
 
-// objectOf is the id of the object that an entity is of.
-func objectOf(e *p4v1.Entity) uint32 {
-	switch x := e.Entity.(type) {
-	case *p4v1.Entity_TableEntry:
-		return x.TableEntry.TableId
-	case *p4v1.Entity_ActionProfileMember:
-		return x.ActionProfileMember.ActionProfileId
-	case *p4v1.Entity_ActionProfileGroup:
-		return x.ActionProfileGroup.ActionProfileId
-	case *p4v1.Entity_CounterEntry:
-		return x.CounterEntry.CounterId
-	case *p4v1.Entity_MeterEntry:
-		return x.MeterEntry.MeterId
-	case *p4v1.Entity_RegisterEntry:
-		return x.RegisterEntry.RegisterId
-	case *p4v1.Entity_DigestEntry:
-		return x.DigestEntry.DigestId
-	case *p4v1.Entity_ValueSetEntry:
-		return x.ValueSetEntry.ValueSetId
+// objectNamed finds what can be read by its name, its alias or the end of its name; kind is what it is, and its name.
+func objectNamed(info *p4info.Info, name string) (id uint32, kind string, err error) {
+	for _, k := range []p4info.Kind{p4info.KindEntry, p4info.KindMember, p4info.KindCounter, p4info.KindMeter, p4info.KindRegister, p4info.KindDigest, p4info.KindValueSet} {
+		for _, o := range info.Objects(k) {
+			if o.Name != name && o.Alias != name && !strings.HasSuffix(o.Name, "."+name) {
+				continue
+			}
+			if id != 0 && o.Name != name {
+				kind += " and "
+			} else {
+				kind = ""
+			}
+			id = o.ID
+			kind += o.What() + " " + o.Name
+		}
 	}
-	return 0
+	switch {
+	case id == 0:
+		err = fmt.Errorf("the program has nothing that is called %s; quillon ctl read shows all there is", name)
+	case strings.Contains(kind, " and "):
+		err = fmt.Errorf("%s may be %s: write it in full", name, kind)
+	}
+	return id, kind, err
 }
 
 // Sections are the names of the lists of an intent, in their order.
 func Sections() []string {
 	var names []string
-	for _, k := range kinds() {
-		names = append(names, k.section)
+	for _, s := range sections {
+		names = append(names, s.name)
 	}
 	return names
 }
@@ -357,9 +297,10 @@ func Text(info *p4info.Info, e *p4v1.Entity) string {
 // belongs to the moment; nil: it is the program's, or, without zero, like new.
 func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) {
 	counted(info, e)
-	switch x := e.Entity.(type) {
-	case *p4v1.Entity_TableEntry:
-		t := x.TableEntry
+	x := p4info.Of(e)
+	switch x.Kind {
+	case p4info.KindEntry:
+		t := x.Entry
 		if t.IsConst {
 			return nil, nil
 		}
@@ -373,28 +314,28 @@ func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) 
 		if c := t.CounterData; !zero && c != nil && c.PacketCount == 0 && c.ByteCount == 0 {
 			t.CounterData = nil
 		}
-	case *p4v1.Entity_MeterEntry:
-		x.MeterEntry.CounterData = nil
-		if unset(x.MeterEntry.Config) {
+	case p4info.KindMeter:
+		if x.Colours = nil; unset(x.Rates) {
 			if zero {
-				return e, nil
+				return x.Message(), nil
 			}
 			return nil, nil
 		}
-	case *p4v1.Entity_CounterEntry:
-		if c := x.CounterEntry.Data; !zero && c.GetPacketCount() == 0 && c.GetByteCount() == 0 {
+		e = x.Message()
+	case p4info.KindCounter:
+		if !zero && x.Count.GetPacketCount() == 0 && x.Count.GetByteCount() == 0 {
 			return nil, nil
 		}
-	case *p4v1.Entity_RegisterEntry:
-		if !zero && zeroData(x.RegisterEntry.Data) {
+	case p4info.KindRegister:
+		if !zero && zeroData(x.Data) {
 			return nil, nil
 		}
-	case *p4v1.Entity_ValueSetEntry:
-		if len(x.ValueSetEntry.Members) == 0 {
+	case p4info.KindValueSet:
+		if len(x.Values) == 0 {
 			return nil, nil
 		}
-	case *p4v1.Entity_DigestEntry:
-		if x.DigestEntry.Config == nil {
+	case p4info.KindDigest:
+		if x.Digest == nil {
 			return nil, nil
 		}
 	}
@@ -412,15 +353,13 @@ func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) 
 // counted leaves of an entity's counts those that its counter is for: bmv2 shows
 // both, but takes only these.
 func counted(info *p4info.Info, e *p4v1.Entity) {
-	var d *p4v1.CounterData
-	var unit p4configv1.CounterSpec_Unit
-	if c := e.GetCounterEntry(); c != nil && info.Counter(c.CounterId) != nil {
-		d, unit = c.Data, info.Counter(c.CounterId).CounterUnit
+	x := p4info.Of(e)
+	d, unit := x.Count, p4configv1.CounterSpec_UNSPECIFIED
+	if c := info.Counter(x.Object); c != nil {
+		unit = c.CounterUnit
 	}
-	if x := e.GetTableEntry(); x != nil {
-		if t := info.Table(x.TableId); t != nil && t.Counter != nil {
-			d, unit = x.CounterData, t.Counter.CounterUnit
-		}
+	if t := info.Table(x.Object); t != nil && t.Counter != nil && x.Kind == p4info.KindEntry {
+		d, unit = x.Entry.CounterData, t.Counter.CounterUnit
 	}
 	switch {
 	case d == nil:
@@ -448,51 +387,35 @@ func zeroData(d *p4v1.P4Data) bool {
 
 // normal puts lists whose order means nothing in order.
 func normal(e *p4v1.Entity) {
-	replicas := func(list []*p4v1.Replica) {
-		for _, r := range list {
-			r.PortKind = &p4v1.Replica_Port{Port: value.Bytes(uint64(p4info.ReplicaPort(r)))}
-		}
-		slices.SortFunc(list, func(a, b *p4v1.Replica) int {
-			pa, pb := p4info.ReplicaPort(a), p4info.ReplicaPort(b)
-			if pa != pb {
-				return int(int64(pa) - int64(pb))
-			}
-			return int(int64(a.Instance) - int64(b.Instance))
-		})
+	x := p4info.Of(e)
+	for _, r := range x.Replicas {
+		r.PortKind = &p4v1.Replica_Port{Port: value.Bytes(uint64(p4info.ReplicaPort(r)))}
 	}
-	switch x := e.Entity.(type) {
-	case *p4v1.Entity_PacketReplicationEngineEntry:
-		replicas(x.PacketReplicationEngineEntry.GetMulticastGroupEntry().GetReplicas())
-		replicas(x.PacketReplicationEngineEntry.GetCloneSessionEntry().GetReplicas())
-	case *p4v1.Entity_ActionProfileGroup:
-		slices.SortFunc(x.ActionProfileGroup.Members, func(a, b *p4v1.ActionProfileGroup_Member) int {
-			return int(int64(a.MemberId) - int64(b.MemberId))
-		})
-	}
+	slices.SortFunc(x.Replicas, func(a, b *p4v1.Replica) int {
+		return cmp.Or(cmp.Compare(p4info.ReplicaPort(a), p4info.ReplicaPort(b)), cmp.Compare(a.Instance, b.Instance))
+	})
+	slices.SortFunc(x.Members, func(a, b *p4v1.ActionProfileGroup_Member) int { return cmp.Compare(a.MemberId, b.MemberId) })
 }
 
 // equal reports whether a device that shows have holds what want says. Counts are
 // not compared.
 func equal(want, have *p4v1.Entity) bool {
-	switch w := want.Entity.(type) {
-	case *p4v1.Entity_TableEntry:
-		h, ok := have.Entity.(*p4v1.Entity_TableEntry)
-		if !ok {
-			return false
-		}
-		a, b := w.TableEntry, h.TableEntry
+	w, h := p4info.Of(want), p4info.Of(have)
+	if w.Kind != h.Kind {
+		return false
+	}
+	switch w.Kind {
+	case p4info.KindEntry:
+		a, b := w.Entry, h.Entry
 		return proto.Equal(a.Action, b.Action) && a.IdleTimeoutNs == b.IdleTimeoutNs && string(a.Metadata) == string(b.Metadata) &&
 			sameRates(a.MeterConfig, b.MeterConfig)
-	case *p4v1.Entity_ActionProfileGroup:
-		h := have.GetActionProfileGroup()
-		if w.ActionProfileGroup.MaxSize == 0 && h != nil && h.MaxSize != 0 { // the device's own choice
-			h = proto.Clone(h).(*p4v1.ActionProfileGroup)
+	case p4info.KindMeter:
+		return sameRates(w.Rates, h.Rates)
+	case p4info.KindGroup:
+		if w.MaxSize == 0 { // the device's own choice
 			h.MaxSize = 0
 		}
-		return proto.Equal(w.ActionProfileGroup, h)
-	}
-	if w, h := want.GetMeterEntry(), have.GetMeterEntry(); w != nil && h != nil {
-		return sameRates(w.Config, h.Config)
+		return proto.Equal(want, h.Message())
 	}
 	return proto.Equal(want, have)
 }

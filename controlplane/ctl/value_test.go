@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -11,6 +10,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/yaml"
 )
 
 func TestMatches(t *testing.T) {
@@ -45,38 +45,6 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-func TestYAML(t *testing.T) {
-	for _, c := range []struct{ text, want string }{
-		{"a: 1\nb: [2, 3]\n", ""},
-		{"a: &x {c: 1}\nb: *x\n", ""},
-		{"a: 1\na: 2\n", "f:2"},
-		{"a: *x\n", "f:1: there is no anchor &x above"},
-		{"a: &x [*x]\n", "f:1"},
-		{"a: {\n", "f:"},
-		{"a: !!binary x\n", "f:1"},
-		{"a:\n  <<: {b: 1}\n", "f:2"},
-		{"---\na: 1\n---\nb: 1\n", "second document"},
-		{strings.Repeat("[", 100) + strings.Repeat("]", 100), "levels"},
-		{"a: &a [1,1,1,1,1,1,1,1,1,1]\n" + bomb(), "more than"},
-		{"a: |\n  b\n", ""},
-		{"", ""},
-	} {
-		_, err := parseYAML("f", []byte(c.text))
-		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
-			t.Errorf("%.40q: %v", c.text, err)
-		}
-	}
-}
-
-// bomb is lists of lists of lists by aliases.
-func bomb() string {
-	var b strings.Builder
-	for c := 'b'; c < 'k'; c++ {
-		b.WriteString(string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+",", 10) + "]\n")
-	}
-	return b.String()
-}
-
 func TestReadP4Info(t *testing.T) {
 	dir := t.TempDir()
 	b, err := proto.Marshal(everythingInfo(t).Proto)
@@ -108,33 +76,29 @@ func FuzzIntent(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		root, err := parseYAML("f", []byte(text))
-		if err != nil || root.kind != mapping {
+		root, err := yaml.Tree("f", []byte(text))
+		if err != nil || root.Kind != yaml.Mapping {
 			return
 		}
 		d := &Device{Info: info}
-		sections := make([][]*node, len(kinds()))
-		known := map[string]func(*node) error{}
-		for i, k := range kinds() {
-			known[k.section] = eachInto(func(n *node) error { sections[i] = append(sections[i], n); return nil })
+		lists := make([][]*yaml.Node, len(sections))
+		known := map[string]func(*yaml.Node) error{}
+		for i, s := range sections {
+			known[s.name] = yaml.Each(func(n *yaml.Node) error { lists[i] = append(lists[i], n); return nil })
 		}
-		if root.fields("device", known) != nil || d.readSections(sections) != nil {
+		if root.Fields("device", known) != nil || d.readSections(lists) != nil {
 			return
 		}
 		for _, e := range d.Entities {
-			section, line := Line(info, e)
-			n, err := parseYAML("g", []byte(line))
+			name, line := Line(info, e)
+			n, err := yaml.Tree("g", []byte(line))
 			if err != nil {
 				t.Fatalf("%s: %v", line, err)
 			}
-			for _, k := range kinds() {
-				if k.section != section {
-					continue
-				}
-				again, err := k.read(info, p4v1.Update_UNSPECIFIED, n)
-				if err != nil || !proto.Equal(e, again) {
-					t.Fatalf("%s became %s (%v)", info.Text(e), line, err)
-				}
+			s := sectionOf(p4info.Of(e).Kind)
+			again, err := s.read(info, p4v1.Update_UNSPECIFIED, n)
+			if err != nil || s.name != name || !proto.Equal(e, again) {
+				t.Fatalf("%s became %s (%v)", info.Text(e), line, err)
 			}
 		}
 	})

@@ -478,7 +478,7 @@ func (a *Action) params(x *p4v1.Action) error {
 	for n, p := range list {
 		if n >= len(a.Params) || a.Params[n].ID != p.GetParamId() {
 			ordered = false
-			if byID(a.Params, p.GetParamId()) == nil {
+			if FieldByID(a.Params, p.GetParamId()) == nil {
 				return invalid("there is no parameter %d", p.GetParamId())
 			}
 		}
@@ -505,7 +505,7 @@ func (a *Action) params(x *p4v1.Action) error {
 		list[n].Value = v
 	}
 	if len(list) > len(a.Params) {
-		return invalid("parameter %s is there twice", byID(a.Params, list[len(list)-1].GetParamId()).Name)
+		return invalid("parameter %s is there twice", FieldByID(a.Params, list[len(list)-1].GetParamId()).Name)
 	}
 	x.Params = list
 	return nil

@@ -192,9 +192,6 @@ func Key(e *p4v1.Entity) string {
 	return x.Key()
 }
 
-// Prefix is the first byte of the Keys of a kind.
-func (k Kind) Prefix() string { return string(kinds[k].key) }
-
 // Key is that of the entity.
 func (x *Entity) Key() string {
 	switch k := &kinds[x.Kind]; {

@@ -56,6 +56,7 @@ func fill(m protoreflect.Message, choice, depth int) {
 func TestApart(t *testing.T) {
 	oneof := (&p4v1.Entity{}).ProtoReflect().Descriptor().Oneofs().Get(0).Fields()
 	kinds := map[p4info.Kind]bool{}
+	first := map[byte]p4info.Kind{} // of the keys
 	for choice := range oneof.Len() {
 		for inner := range 2 { // multicast groups and clone sessions
 			e := &p4v1.Entity{}
@@ -64,10 +65,14 @@ func TestApart(t *testing.T) {
 			if again := x.Message(); !proto.Equal(e, again) {
 				t.Errorf("%v became %v", e, again)
 			}
-			if x.Kind == p4info.KindNone || p4info.Key(e) == "" || p4info.Key(e)[:1] != x.Kind.Prefix() {
-				t.Errorf("%v: kind %v, key %q", e, x.Kind, p4info.Key(e))
+			key := p4info.Key(e)
+			if x.Kind == p4info.KindNone || key == "" {
+				t.Fatalf("%v: kind %v, key %q", e, x.Kind, key)
 			}
-			kinds[x.Kind] = true
+			if other := first[key[0]]; other != p4info.KindNone && other != x.Kind {
+				t.Errorf("the keys of a %v and a %v begin alike", x.Kind, other)
+			}
+			first[key[0]], kinds[x.Kind] = x.Kind, true
 		}
 	}
 	if len(kinds) != oneof.Len()+1 {

@@ -1,7 +1,6 @@
 package p4info
 
 import (
-	"slices"
 	"strings"
 
 	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
@@ -43,6 +42,9 @@ type Object struct {
 }
 
 func (o *Object) object() *Object { return o }
+
+// What is what the object is called: table, action profile, counter.
+func (o *Object) What() string { return o.kind }
 
 // Field is a field of a key, a parameter of an action, or a metadata of a
 // packet header.
@@ -198,12 +200,7 @@ func (i *Info) addActions() error {
 			return err
 		}
 		for _, q := range p.GetParams() {
-			where := "action " + a.Name + ", parameter " + q.GetName()
-			t, err := i.typeOf(where, q.GetBitwidth(), q.GetTypeName())
-			if err != nil {
-				return err
-			}
-			if err := addField(where, &a.Params, Field{ID: q.GetId(), Name: q.GetName(), Type: t, Annotations: q.GetAnnotations()}); err != nil {
+			if err := i.field("action "+a.Name+", parameter ", &a.Params, q); err != nil {
 				return err
 			}
 		}
@@ -212,34 +209,41 @@ func (i *Info) addActions() error {
 	return nil
 }
 
-func addField(where string, list *[]Field, f Field) error {
-	if f.ID == 0 || slices.ContainsFunc(*list, func(x Field) bool { return x.ID == f.ID }) {
-		return invalid("P4Info: %s: its id %d is 0 or taken", where, f.ID)
+// field adds a field, a parameter or a metadata to a list.
+func (i *Info) field(where string, list *[]Field, m interface {
+	GetId() uint32
+	GetName() string
+	GetBitwidth() int32
+	GetTypeName() *configv1.P4NamedType
+	GetAnnotations() []string
+}) error {
+	where += m.GetName()
+	t, err := i.typeOf(where, m.GetBitwidth(), m.GetTypeName())
+	if err != nil {
+		return err
 	}
-	*list = append(*list, f)
+	if m.GetId() == 0 || FieldByID(*list, m.GetId()) != nil {
+		return invalid("P4Info: %s: its id %d is 0 or taken", where, m.GetId())
+	}
+	*list = append(*list, Field{ID: m.GetId(), Name: m.GetName(), Type: t, Annotations: m.GetAnnotations()})
 	return nil
 }
 
 func (i *Info) matchFields(where string, list []*configv1.MatchField) ([]Field, error) {
 	var out []Field
 	for _, m := range list {
-		where := where + ", field " + m.GetName()
-		t, err := i.typeOf(where, m.GetBitwidth(), m.GetTypeName())
-		if err != nil {
+		if err := i.field(where+", field ", &out, m); err != nil {
 			return nil, err
 		}
-		f := Field{ID: m.GetId(), Name: m.GetName(), Type: t, Match: m.GetMatchType(), Annotations: m.GetAnnotations()}
-		switch f.Match {
+		f := &out[len(out)-1]
+		switch f.Match = m.GetMatchType(); f.Match {
 		case configv1.MatchField_EXACT, configv1.MatchField_OPTIONAL:
 		case configv1.MatchField_LPM, configv1.MatchField_TERNARY, configv1.MatchField_RANGE:
-			if t.Bits == 0 {
-				return nil, invalid("P4Info: %s: a string cannot be matched by %v", where, f.Match)
+			if f.Type.Bits == 0 {
+				return nil, invalid("P4Info: %s, field %s: a string cannot be matched by %v", where, f.Name, f.Match)
 			}
 		default:
-			return nil, invalid("P4Info: %s: unknown match type %v %q", where, f.Match, m.GetOtherMatchType())
-		}
-		if err := addField(where, &out, f); err != nil {
-			return nil, err
+			return nil, invalid("P4Info: %s, field %s: unknown match type %v %q", where, f.Name, f.Match, m.GetOtherMatchType())
 		}
 	}
 	return out, nil
@@ -365,35 +369,31 @@ func (i *Info) width(s *configv1.P4DataTypeSpec) (int, bool) {
 }
 
 func (i *Info) addDirect() error {
-	bind := func(kind string, d *Direct, table uint32, slot func(*Table) **Direct) error {
+	add := func(kind string, pre *configv1.Preamble, d *Direct, table uint32, list *[]*Direct, slot func(*Table) **Direct) error {
+		if err := i.add(kind, pre, d); err != nil {
+			return err
+		}
 		if d.Table = i.Table(table); d.Table == nil {
 			return invalid("P4Info: %s %s: there is no table 0x%08x", kind, d.Name, table)
 		}
-		if s := slot(d.Table); *s == nil {
-			*s = d
-			return nil
+		at := slot(d.Table)
+		if *at != nil {
+			return invalid("P4Info: table %s has two: %s %s", d.Table.Name, kind, d.Name)
 		}
-		return invalid("P4Info: table %s has two: %s %s", d.Table.Name, kind, d.Name)
+		*at, *list = d, append(*list, d)
+		return nil
 	}
 	for _, p := range i.Proto.GetDirectCounters() {
 		d := &Direct{CounterUnit: p.GetSpec().GetUnit()}
-		if err := i.add("direct counter", p.GetPreamble(), d); err != nil {
+		if err := add("direct counter", p.GetPreamble(), d, p.GetDirectTableId(), &i.DirectCounters, func(t *Table) **Direct { return &t.Counter }); err != nil {
 			return err
 		}
-		if err := bind("direct counter", d, p.GetDirectTableId(), func(t *Table) **Direct { return &t.Counter }); err != nil {
-			return err
-		}
-		i.DirectCounters = append(i.DirectCounters, d)
 	}
 	for _, p := range i.Proto.GetDirectMeters() {
 		d := &Direct{MeterUnit: p.GetSpec().GetUnit(), MeterType: p.GetSpec().GetType()}
-		if err := i.add("direct meter", p.GetPreamble(), d); err != nil {
+		if err := add("direct meter", p.GetPreamble(), d, p.GetDirectTableId(), &i.DirectMeters, func(t *Table) **Direct { return &t.Meter }); err != nil {
 			return err
 		}
-		if err := bind("direct meter", d, p.GetDirectTableId(), func(t *Table) **Direct { return &t.Meter }); err != nil {
-			return err
-		}
-		i.DirectMeters = append(i.DirectMeters, d)
 	}
 	return nil
 }
@@ -424,15 +424,10 @@ func (i *Info) addRest() error {
 			return err
 		}
 		for _, m := range p.GetMetadata() {
-			where := "header " + h.Name + ", metadata " + m.GetName()
-			t, err := i.typeOf(where, m.GetBitwidth(), m.GetTypeName())
-			if err != nil {
+			if err := i.field("header "+h.Name+", metadata ", &h.Fields, m); err != nil {
 				return err
 			}
-			if err := addField(where, &h.Fields, Field{ID: m.GetId(), Name: m.GetName(), Type: t, Annotations: m.GetAnnotations()}); err != nil {
-				return err
-			}
-			h.bits += t.Bits
+			h.bits += h.Fields[len(h.Fields)-1].Type.Bits
 		}
 		switch h.Name {
 		case "packet_in":
@@ -559,18 +554,6 @@ func ByName[T object](list []T, kind, name string) (T, error) {
 	return none, refuse(notFound, "%s %s may be %s: write it in full", kind, name, strings.Join(names, " or "))
 }
 
-// Field finds a field of a key by its name, or the end of it.
-func (t *Table) Field(name string) (*Field, error) {
-	f, err := fieldByName(t.Fields, "field", name)
-	return f, in("table "+t.Name, err)
-}
-
-// Param finds a parameter by its name.
-func (a *Action) Param(name string) (*Field, error) {
-	f, err := fieldByName(a.Params, "parameter", name)
-	return f, in("action "+a.Name, err)
-}
-
 // Action finds an action that the table may have by its name, alias or end of
 // its name.
 func (t *Table) Action(name string) (*ActionRef, error) {
@@ -592,26 +575,8 @@ func (t *Table) ActionID(id uint32) *ActionRef {
 	return nil
 }
 
-func fieldByName(list []Field, kind, name string) (*Field, error) {
-	var found []*Field
-	var names []string
-	for n := range list {
-		f := &list[n]
-		if f.Name == name {
-			return f, nil
-		}
-		if strings.HasSuffix(f.Name, "."+name) {
-			found = append(found, f)
-		}
-		names = append(names, f.Name)
-	}
-	if len(found) == 1 {
-		return found[0], nil
-	}
-	return nil, refuse(notFound, "there is no one %s %s; there are: %s", kind, name, strings.Join(names, ", "))
-}
-
-func byID(list []Field, id uint32) *Field {
+// FieldByID is the field of an id; nil: there is none.
+func FieldByID(list []Field, id uint32) *Field {
 	for n := range list {
 		if list[n].ID == id {
 			return &list[n]

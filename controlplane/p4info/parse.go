@@ -9,21 +9,27 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Parse reads a P4Info file: protobuf's text form, its JSON, or its binary form.
-func Parse(src []byte) (*Info, error) {
+// Decode reads a P4Info file: protobuf's text form, its JSON, or its binary form.
+func Decode(src []byte) (*configv1.P4Info, error) {
 	p := &configv1.P4Info{}
 	text := prototext.Unmarshal(src, p)
 	if text == nil {
-		return New(p)
+		return p, nil
 	}
 	if bytes.HasPrefix(bytes.TrimSpace(src), []byte("{")) {
-		if err := protojson.Unmarshal(src, p); err != nil {
-			return nil, invalid("P4Info: %v", err)
-		}
-		return New(p)
+		return p, protojson.Unmarshal(src, p)
 	}
-	if bytes.IndexByte(src, 0) >= 0 && proto.Unmarshal(src, p) == nil {
-		return New(p)
+	if proto.Unmarshal(src, p) == nil && len(p.ProtoReflect().GetUnknown()) == 0 {
+		return p, nil
 	}
-	return nil, invalid("P4Info: %v", text)
+	return nil, text
+}
+
+// Parse is New for a file.
+func Parse(src []byte) (*Info, error) {
+	p, err := Decode(src)
+	if err != nil {
+		return nil, invalid("P4Info: %v", err)
+	}
+	return New(p)
 }

@@ -168,7 +168,7 @@ func plainly(f *Field, s string) string {
 func matchText(fields []Field, list []*p4v1.FieldMatch) string {
 	var s []string
 	for _, m := range list {
-		f := byID(fields, m.GetFieldId())
+		f := FieldByID(fields, m.GetFieldId())
 		if f == nil {
 			s = append(s, fmt.Sprintf("field %d", m.GetFieldId()))
 			continue
@@ -225,7 +225,7 @@ func (i *Info) actionText(a *p4v1.Action) string {
 	}
 	var s []string
 	for _, p := range a.GetParams() {
-		if f := byID(x.Params, p.GetParamId()); f != nil {
+		if f := FieldByID(x.Params, p.GetParamId()); f != nil {
 			s = append(s, f.Name+"="+plainly(f, FormatValue(f.Name, f.Type, p.GetValue())))
 		} else {
 			s = append(s, fmt.Sprintf("parameter %d", p.GetParamId()))

@@ -5,6 +5,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/quillon/quillon/controlplane/p4info"
@@ -52,34 +53,15 @@ func scopeOf(config *anypb.Any) (*scope, error) {
 	}
 	s := &scope{ids: map[uint32]bool{}}
 	s.Replication = p.GetPkgInfo().GetPlatformProperties() != nil
-	add := func(pre *configv1.Preamble) { s.ids[pre.GetId()] = true }
-	for _, x := range p.GetTables() {
-		add(x.GetPreamble())
-	}
-	for _, x := range p.GetActionProfiles() {
-		add(x.GetPreamble())
-	}
-	for _, x := range p.GetCounters() {
-		add(x.GetPreamble())
-	}
-	for _, x := range p.GetDirectCounters() {
-		add(x.GetPreamble())
-	}
-	for _, x := range p.GetMeters() {
-		add(x.GetPreamble())
-	}
-	for _, x := range p.GetDirectMeters() {
-		add(x.GetPreamble())
-	}
-	for _, x := range p.GetRegisters() {
-		add(x.GetPreamble())
-	}
-	for _, x := range p.GetValueSets() {
-		add(x.GetPreamble())
-	}
-	for _, x := range p.GetDigests() {
-		add(x.GetPreamble())
-	}
+	// Every list of the message is of objects with a preamble.
+	p.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		for n := 0; f.IsList() && f.Message() != nil && n < v.List().Len(); n++ {
+			if x, ok := v.List().Get(n).Message().Interface().(interface{ GetPreamble() *configv1.Preamble }); ok {
+				s.ids[x.GetPreamble().GetId()] = true
+			}
+		}
+		return true
+	})
 	for _, x := range p.GetControllerPacketMetadata() {
 		switch x.GetPreamble().GetName() {
 		case "packet_in":

@@ -3,6 +3,7 @@
 //
 //	if err := yaml.Unmarshal(src, &spec); err != nil { ... }      // of the YAML
 //	return yaml.At(src, []any{"apps", "fw", "kind"}, "...")       // of what it says
+//	root, err := yaml.Tree("intent.yaml", src)                    // values as they are written, with their lines
 //
 // A source is one document. It has a size, a depth and a number of values at most, those that aliases
 // stand for among them: nothing that a few lines say takes long, or much memory.
@@ -35,17 +36,31 @@ const (
 // Error is something wrong in a source. Excerpt is the place with the lines around
 // it, empty when it is not known, or the source is long.
 type Error struct {
-	Line, Column int // from 1; 0 when unknown
+	File         string // "" when unknown
+	Line, Column int    // from 1; 0 when unknown
 	Msg          string
 	Excerpt      string
+	err          error // whose text Msg is; nil: of none
 }
 
+// Error is one line.
 func (e *Error) Error() string {
-	if e.Line == 0 {
+	var at strings.Builder
+	if e.File != "" {
+		at.WriteString(e.File + ":")
+	}
+	for _, n := range [...]int{e.Line, e.Column} {
+		if n != 0 {
+			fmt.Fprintf(&at, "%d:", n)
+		}
+	}
+	if at.Len() == 0 {
 		return e.Msg
 	}
-	return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Msg)
+	return at.String() + " " + e.Msg
 }
+
+func (e *Error) Unwrap() error { return e.err }
 
 // place sets line and column to where a token is.
 func (e *Error) place(t *token.Token) *Error {
@@ -64,8 +79,26 @@ func Marshal(v any) ([]byte, error) { return yaml.Marshal(v) }
 // Unmarshal reads src into v. Unknown and repeated fields are errors, and what
 // checks have against it as it is written.
 func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
-	if len(src) > maxSource {
-		return &Error{Msg: fmt.Sprintf("%d bytes of YAML, at most %d are read", len(src), maxSource)}
+	return read(src, bounds{maxSource, maxNodes}, func(f *ast.File) (*Error, error) {
+		for _, check := range checks {
+			if wrong := check(f); wrong != nil {
+				return wrong, nil
+			}
+		}
+		if n := body(f); n != nil {
+			return nil, yaml.NodeToValue(n, v, yaml.Strict())
+		}
+		return nil, nil
+	})
+}
+
+// bounds are on a source: its bytes, and its values, aliases followed.
+type bounds struct{ source, nodes int }
+
+// read parses src within bounds, and does with it what do does.
+func read(src []byte, b bounds, do func(*ast.File) (*Error, error)) *Error {
+	if len(src) > b.source {
+		return &Error{Msg: fmt.Sprintf("%d bytes of YAML, at most %d are read", len(src), b.source)}
 	}
 	var wrong *Error
 	err := unpanicked(func() error {
@@ -80,17 +113,10 @@ func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
 		if err != nil {
 			return err
 		}
-		for _, check := range append(checks, bounded) {
-			if wrong = check(f); wrong != nil {
-				return nil
-			}
+		if wrong = bounded(f, b.nodes); wrong == nil {
+			wrong, err = do(f)
 		}
-		for _, d := range f.Docs {
-			if d.Body != nil && d.Body.Type() != ast.DirectiveType {
-				return yaml.NodeToValue(d.Body, v, yaml.Strict())
-			}
-		}
-		return nil
+		return err
 	})
 	if err == nil {
 		return wrong
@@ -105,6 +131,16 @@ func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
 	wrong.Msg, _, _ = strings.Cut(wrong.Msg, "\n")
 	wrong.Msg = oneLine(wrong.Msg)
 	return wrong
+}
+
+// body is what the document of a file says; nil: nothing.
+func body(f *ast.File) ast.Node {
+	for _, d := range f.Docs {
+		if d.Body != nil && d.Body.Type() != ast.DirectiveType {
+			return d.Body
+		}
+	}
+	return nil
 }
 
 // said is what the YAML library says, without Go's types.
@@ -259,29 +295,29 @@ func single(tokens token.Tokens) *Error {
 }
 
 // bounded refuses aliases that stand for more than anybody writes.
-func bounded(f *ast.File) *Error {
-	c := &count{anchors: map[string]int{}}
+func bounded(f *ast.File, most int) *Error {
+	c := &count{most: most, anchors: map[string]int{}}
 	for _, d := range f.Docs {
 		if d.Body != nil {
 			ast.Walk(c, d.Body)
 		}
 	}
-	if c.n > maxNodes {
-		return &Error{Msg: fmt.Sprintf("more than %d values, aliases followed", maxNodes)}
+	if c.n > most {
+		return &Error{Msg: fmt.Sprintf("more than %d values, aliases followed", most)}
 	}
 	return nil
 }
 
 // count is of the nodes below one, those of aliases among them.
 type count struct {
-	n       int
+	n, most int
 	anchors map[string]int
 }
 
 func (c *count) Visit(n ast.Node) ast.Visitor {
 	switch x := n.(type) {
 	case *ast.AnchorNode:
-		below := &count{anchors: c.anchors}
+		below := &count{most: c.most, anchors: c.anchors}
 		ast.Walk(below, x.Value)
 		c.anchors[x.Name.String()] = below.n
 		c.add(below.n)
@@ -294,7 +330,7 @@ func (c *count) Visit(n ast.Node) ast.Visitor {
 	return c
 }
 
-func (c *count) add(n int) { c.n = min(c.n+n, maxNodes+1) }
+func (c *count) add(n int) { c.n = min(c.n+n, c.most+1) }
 
 // unpanicked is f's error. The YAML library panics on some input, such as a tag
 // where a sequence should be.
