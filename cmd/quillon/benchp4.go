@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -275,6 +276,15 @@ func (l *p4Load) instance(clk clock.Clock, ports map[string][]port.Port) (*graph
 	if err != nil {
 		return nil, err
 	}
+	if err := l.install(inst); err != nil {
+		_ = inst.Close()
+		return nil, err
+	}
+	return inst, nil
+}
+
+// install gives the app of an instance the program and its entries.
+func (l *p4Load) install(inst *graph.Instance) (err error) {
 	visit := inst.Visit("nf", 0, func(a graph.App) {
 		app := a.(*p4.App)
 		var sw *p4.Switch
@@ -283,14 +293,7 @@ func (l *p4Load) instance(clk clock.Clock, ports map[string][]port.Port) (*graph
 			app.Use(sw)
 		}
 	})
-	if visit != nil {
-		err = visit
-	}
-	if err != nil {
-		_ = inst.Close()
-		return nil, err
-	}
-	return inst, nil
+	return errors.Join(visit, err)
 }
 
 func p4Spec() *graph.Spec {

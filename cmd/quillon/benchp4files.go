@@ -118,9 +118,8 @@ func (l *p4Load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
 					if err != nil {
 						return 0, err
 					}
-				case err := <-other.died:
-					other.died <- err
-					return 0, fmt.Errorf("%s stopped: %w", rival, err)
+				case <-other.died:
+					return 0, fmt.Errorf("%s stopped: %w", rival, other.why())
 				case <-limit:
 					return 0, fmt.Errorf("%s does not write all frames", rival)
 				case <-tick.C:

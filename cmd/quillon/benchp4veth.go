@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quillon/quillon/nf/port/open"
+
 	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/internal/ethtool"
@@ -63,7 +65,7 @@ func (l *p4Load) onVeth(rival string, clk clock.Clock) (_ *duel, err error) {
 		<-sending
 	})
 	// arriving counts for a round what arrives behind a switch that runs.
-	arriving := func(died <-chan error, stop func() error) (func() (int, error), error) {
+	arriving := func(died <-chan struct{}, why, stop func() error) (func() (int, error), error) {
 		if !r.Settle(ctx, 100, 10*time.Second) {
 			return nil, errors.Join(errors.New("no frames arrive"), stop())
 		}
@@ -71,8 +73,8 @@ func (l *p4Load) onVeth(rival string, clk clock.Clock) (_ *duel, err error) {
 		return func() (int, error) {
 			from := r.Arrived()
 			select {
-			case err := <-died:
-				return 0, errors.Join(fmt.Errorf("the switch stopped: %w", err), stop())
+			case <-died:
+				return 0, errors.Join(fmt.Errorf("the switch stopped: %w", why()), stop())
 			case err := <-sending:
 				sending <- err
 				return 0, errors.Join(fmt.Errorf("the generator stopped: %w", err), stop())
@@ -85,56 +87,36 @@ func (l *p4Load) onVeth(rival string, clk clock.Clock) (_ *duel, err error) {
 	for _, f := range l.laps {
 		total += len(f.Bytes)
 	}
-	with := func(inst func(map[string][]port.Port) (*graph.Instance, error)) run {
+	with := func(spec *graph.Spec, install func(*graph.Instance) error) run {
+		spec.Ports["pa"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.A}}
+		spec.Ports["pb"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.B}}
 		return func() (func() (int, error), error) {
-			died, stop, err := onAFXDP(r, clk, inst)
+			var x *open.Running
+			err := r.Near.Do(func() (err error) {
+				x, err = open.Start(graph.Config{Spec: spec, Kinds: kinds(), Nice: -20}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
+				return err
+			})
 			if err != nil {
 				return nil, err
 			}
-			return arriving(died, stop)
+			stop := func() error { return r.Near.Do(x.Stop) }
+			if err := install(x.Graph); err != nil {
+				return nil, errors.Join(err, stop())
+			}
+			return arriving(x.Ended(), x.Err, stop)
 		}
 	}
 	return &duel{
 		bytes: float64(total) / float64(len(l.laps)),
-		ours:  with(func(ports map[string][]port.Port) (*graph.Instance, error) { return l.instance(clk, ports) }),
+		ours:  with(p4Spec(), l.install),
 		theirs: func() (func() (int, error), error) {
 			if err := other.signal(syscall.SIGCONT); err != nil {
 				return nil, err
 			}
-			return arriving(other.died, func() error { return other.signal(syscall.SIGSTOP) })
+			return arriving(other.died, other.why, func() error { return other.signal(syscall.SIGSTOP) })
 		},
-		pass: with(func(ports map[string][]port.Port) (*graph.Instance, error) {
-			return graph.New(graph.Config{Spec: between("wire", nil), Kinds: kinds(), Ports: ports, Clock: clk})
-		}),
+		pass:  with(between("wire", nil), func(*graph.Instance) error { return nil }),
 		close: closeAll,
-	}, nil
-}
-
-// onAFXDP runs an instance between the range's interfaces until stop.
-func onAFXDP(r *blast.Range, clk clock.Clock, of func(map[string][]port.Port) (*graph.Instance, error)) (died <-chan error, stop func() error, err error) {
-	spec := p4Spec()
-	spec.Ports["pa"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": blast.A}}
-	spec.Ports["pb"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": blast.B}}
-	var ports *openPorts
-	err = r.Near.Do(func() (err error) {
-		ports, err = open(spec, port.Filter{All: true}, clk)
-		return err
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	inst, err := of(ports.ports)
-	if err != nil {
-		return nil, nil, errors.Join(err, ports.Close())
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	running := make(chan error, 1)
-	go func() { running <- inst.Run(ctx) }()
-	return running, func() error {
-		err := ports.Detach()
-		cancel()
-		<-running
-		return errors.Join(err, inst.Close(), r.Near.Do(ports.Close))
 	}, nil
 }
 
@@ -161,9 +143,13 @@ func reachable() error {
 type bmv2 struct {
 	name string
 	cmd  *exec.Cmd
-	died chan error
+	died chan struct{} // closed when it has ended, with err
+	err  error
 	dir  string
 }
+
+// why is how the switch ended, after died.
+func (b *bmv2) why() error { return b.err }
 
 // start runs the switch in the calling thread's network namespace with a load's
 // program and entries. A path that is not absolute is in b.dir, which is made
@@ -190,8 +176,11 @@ func (b *bmv2) start(l *p4Load, args ...string) (err error) {
 	if err := b.cmd.Start(); err != nil {
 		return err
 	}
-	b.died = make(chan error, 1)
-	go func() { b.died <- b.cmd.Wait() }()
+	b.died = make(chan struct{})
+	go func() {
+		b.err = b.cmd.Wait()
+		close(b.died)
+	}()
 	for try := 0; ; try++ {
 		c, err := net.Dial("tcp", "127.0.0.1:"+thrift)
 		if err == nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quillon/quillon/nf/port/open"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -77,45 +79,37 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 	}()
 	spec := func(kind string, args graph.Args) *graph.Spec {
 		s := between(kind, args)
-		s.Ports["pa"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": blast.A, "pair": "pb"}}
-		s.Ports["pb"] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": blast.B, "pair": "pa"}}
+		s.Ports["pa"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.A, "pair": "pb"}}
+		s.Ports["pb"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.B, "pair": "pa"}}
 		return s
 	}
 	pass, work := spec("wire", graph.Args{"see": "all"}), spec("clover-steer", steerArgs())
-	var ports *openPorts
+	var x *open.Running
 	err = r.Near.Do(func() (err error) {
-		ports, err = open(pass, port.Filter{All: true}, clk)
+		x, err = open.Start(graph.Config{Spec: pass, Kinds: kinds()}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { _ = ports.Close() })
-	inst, err := graph.New(graph.Config{Spec: pass, Kinds: kinds(), Ports: ports.ports, Clock: clk})
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	running, sending := make(chan error, 1), make(chan error, 1)
-	go func() { running <- inst.Run(ctx) }()
+	sending := make(chan error, 1)
 	go func() { sending <- r.Run(ctx) }()
 	undo = append(undo, func() {
-		_ = ports.Detach()
+		_ = r.Near.Do(x.Stop)
 		cancel()
-		<-running
 		<-sending
-		_ = inst.Close()
 	})
 	total := 0
 	for _, f := range frames {
 		total += len(f.Bytes)
 	}
 	change := func(s *graph.Spec) error {
-		plan, err := inst.Plan(s)
+		plan, err := x.Graph.Plan(s)
 		if err != nil {
 			return err
 		}
-		return inst.Apply(plan)
+		return x.Graph.Apply(plan)
 	}
 	with := func(s, other *graph.Spec) run {
 		return func() (func() (int, error), error) {
@@ -139,9 +133,8 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 			return func() (int, error) {
 				from := r.Arrived()
 				select {
-				case err := <-running:
-					running <- err
-					return 0, fmt.Errorf("the middlebox stopped: %w", err)
+				case <-x.Ended():
+					return 0, x.Err()
 				case err := <-sending:
 					sending <- err
 					return 0, fmt.Errorf("the generator stopped: %w", err)

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/quillon/quillon/nf/port/open"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -517,17 +519,15 @@ func (p *pinger) close() {
 
 // vpcBoards is an instance with both boards.
 type vpcBoards struct {
-	at      vpcPlaces
-	dir     string
-	ports   *openPorts
-	inst    *graph.Instance
-	running chan error
-	undo    undoing
-	opened  uint64
+	at     vpcPlaces
+	dir    string
+	run    *open.Running
+	undo   undoing
+	opened uint64
 }
 
 func newVPCBoards(at vpcPlaces, clk clock.Clock) (_ *vpcBoards, err error) {
-	b := &vpcBoards{at: at, running: make(chan error, 1)}
+	b := &vpcBoards{at: at}
 	defer func() {
 		if err != nil {
 			b.close()
@@ -542,23 +542,12 @@ func newVPCBoards(at vpcPlaces, clk clock.Clock) (_ *vpcBoards, err error) {
 	}
 	spec := b.spec(0)
 	if err := at.space.Do(func() (err error) {
-		b.ports, err = open(spec, port.Filter{All: true}, clk)
+		b.run, err = open.Start(graph.Config{Spec: spec, Kinds: kinds()}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	b.undo = append(b.undo, func() { _ = at.space.Do(b.ports.Close) })
-	if b.inst, err = graph.New(graph.Config{Spec: spec, Kinds: kinds(), Ports: b.ports.ports, Clock: clk}); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { b.running <- b.inst.Run(ctx) }()
-	b.undo = append(b.undo, func() {
-		_ = at.space.Do(b.ports.Detach)
-		cancel()
-		<-b.running
-		_ = b.inst.Close()
-	})
+	b.undo = append(b.undo, func() { _ = at.space.Do(b.run.Stop) })
 	return b, nil
 }
 
@@ -566,7 +555,7 @@ func (b *vpcBoards) by() string        { return "quillon" }
 func (b *vpcBoards) can(int) bool      { return true }
 func (b *vpcBoards) rest() error       { return nil }
 func (b *vpcBoards) close()            { b.undo.all(); b.undo = nil }
-func (b *vpcBoards) count() (n uint64) { return sumOf(b.inst, "b1/aes", "opened") }
+func (b *vpcBoards) count() (n uint64) { return sumOf(b.run.Graph, "b1/aes", "opened") }
 
 // sumOf is a counter of a node.
 func sumOf(inst *graph.Instance, node, name string) (n uint64) {
@@ -584,8 +573,8 @@ func (b *vpcBoards) spec(step int) *graph.Spec {
 	sites := vpc.Sites()
 	for i := range sites {
 		hosts, wire, app := fmt.Sprintf("h%d", i), fmt.Sprintf("w%d", i), fmt.Sprintf("b%d", i)
-		s.Ports[hosts] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": b.at.dev[i][0], "pair": wire}}
-		s.Ports[wire] = graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": b.at.dev[i][1], "pair": hosts}}
+		s.Ports[hosts] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": b.at.dev[i][0], "pair": wire}}
+		s.Ports[wire] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": b.at.dev[i][1], "pair": hosts}}
 		kind, args, in, out := "wire", graph.Args{"see": "all"}, "a", "b"
 		if tasks := vpcSteps[step].tasks; tasks == nil {
 			app = fmt.Sprintf("x%d", i)
@@ -618,21 +607,15 @@ func vpcDeployment(s *vpc.Site, t vpc.Site, keys string, tasks []string) string 
 }
 
 func (b *vpcBoards) become(step int) error {
-	plan, err := b.inst.Plan(b.spec(step))
+	plan, err := b.run.Graph.Plan(b.spec(step))
 	if err != nil {
 		return err
 	}
-	if err := b.inst.Apply(plan); err != nil {
+	if err := b.run.Graph.Apply(plan); err != nil {
 		return err
 	}
 	b.opened = b.count()
-	select {
-	case err := <-b.running:
-		b.running <- err
-		return fmt.Errorf("the boards stopped: %w", err)
-	default:
-		return nil
-	}
+	return b.run.Err()
 }
 
 func (b *vpcBoards) check(step int) error {

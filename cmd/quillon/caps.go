@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/quillon/quillon/nf/port/open"
+
 	"github.com/spf13/cobra"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -71,7 +73,7 @@ func (f *rootFlags) check(spec *graph.Spec) error {
 	}
 	for name, p := range spec.Ports {
 		// Root alone may remove the record of its settings from /run.
-		if p.Kind == kindAFXDP && p.Args["pair"] == "" && p.Args["offloads"] != "leave" {
+		if p.Kind == open.AFXDP && p.Args["pair"] == "" && p.Args["offloads"] != "leave" {
 			return fmt.Errorf("--user %s: what port %s changes on %s is on record in a file of root: give it offloads: leave, or run without --user", f.user, name, p.Args["dev"])
 		}
 	}

@@ -175,7 +175,7 @@ func (f *clientFlags) run(cmd *cobra.Command) (err error) {
 	if err := f.begin(clk); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.open.Close()) }()
+	defer func() { err = errors.Join(err, f.opened.Close()) }()
 	// Sessions' ports differ from those of a client that ran before: a device takes those for known.
 	f.end.Port = uint16(2048 + os.Getpid()*512%(1<<16-4096))
 	c, err := clio.NewClient(clio.ClientConfig{Me: f.end, Devices: devices, Pool: f.pool(), Sessions: f.threads, Depth: f.depth,

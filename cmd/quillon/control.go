@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quillon/quillon/nf/port/open"
+
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/admin"
@@ -332,7 +334,7 @@ two breaths of the workers. What does not change keeps its state.`,
 		Example: "  quillon apply middlebox.yaml --dry-run\n  quillon apply middlebox.yaml",
 		Args:    exactly("SPEC.yaml"),
 	}, func(c *admin.Client, args []string) (admin.Plan, error) {
-		if _, err := readSpec(args[0], portKinds()); err != nil {
+		if _, err := readSpec(args[0], open.Kinds()); err != nil {
 			return admin.Plan{}, err
 		}
 		text, err := os.ReadFile(args[0])

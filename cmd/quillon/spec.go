@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/quillon/quillon/nf/port/open"
+
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/nf/graph"
@@ -51,7 +53,7 @@ func inlineSpec(inline string, nfs []string, kind string, more graph.Args) (*gra
 	}
 	for _, p := range [][3]string{{"a", devA, "b"}, {"b", devB, "a"}} {
 		args := graph.Args{"dev": p[1]}
-		if kind == kindAFXDP {
+		if kind == open.AFXDP {
 			args["pair"] = p[2]
 		}
 		maps.Copy(args, more)

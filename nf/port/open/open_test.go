@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,17 +79,15 @@ func TestReloads(t *testing.T) {
 	const each = 16384 * 2048 // bytes of x
 
 	clk := clock.NewWall()
-	ports, err := open(parse(without), port.Filter{All: true}, clk)
+	ports, err := Open(parse(without), Config{Filter: port.Filter{All: true}, Clock: clk})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ports.Close()
 	inst, err := graph.New(graph.Config{
-		Spec: parse(without), Kinds: kinds(), Ports: ports.ports, Clock: clk,
-		OpenPort: func(name string, p graph.PortSpec) ([]port.Port, error) {
-			return ports.add(name, p, port.Filter{All: true}, clk)
-		},
-		ClosedPort: ports.closed,
+		Spec: parse(without), Kinds: graph.Builtin(), Ports: ports.Queues(), Clock: clk,
+		OpenPort:   ports.Add,
+		ClosedPort: ports.Closed,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -116,10 +115,10 @@ func TestReloads(t *testing.T) {
 
 	apply(with)
 	apply(without)
-	before, open := resident(t), files()
+	before, opened := resident(t), files()
 	for range 8 {
 		apply(with)
-		if n := len(ports.bound()); n != 1 {
+		if n := len(ports.Bound()); n != 1 {
 			t.Fatalf("%d are bound", n)
 		}
 		if n := resident(t) - before; n > 2*each {
@@ -134,11 +133,11 @@ func TestReloads(t *testing.T) {
 		runtime.GC()
 		time.Sleep(time.Millisecond)
 	}
-	if n := files(); n > open {
-		t.Errorf("%d files are open, %d were", n, open)
+	if n := files(); n > opened {
+		t.Errorf("%d files are open, %d were", n, opened)
 	}
-	if n := len(ports.open); n != 1 || len(ports.bound()) != 0 {
-		t.Errorf("%d ports are open, %v", n, ports.bound())
+	if n := len(ports.open); n != 1 || len(ports.Bound()) != 0 {
+		t.Errorf("%d ports are open, %v", n, ports.Bound())
 	}
 	cancel()
 	if err := errors.Join(<-done, inst.Close()); err != nil {
@@ -146,25 +145,54 @@ func TestReloads(t *testing.T) {
 	}
 }
 
-// TestCopyArgument: what --copy and copy say reaches the port, or is refused.
+// TestCopyArgument: each word of copy reaches the port, others are refused.
 func TestCopyArgument(t *testing.T) {
 	for word, want := range map[string]afxdp.Copying{"auto": afxdp.CopyAuto, "always": afxdp.CopyAlways, "never": afxdp.CopyNever} {
-		f := runFlags{inline: "eth1,eth2", nfs: []string{"wire"}, port: kindAFXDP, xdp: "auto", copying: word}
-		spec, err := f.spec("")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, p := range spec.Ports {
-			if x, err := readPort(name, xdpArguments, p.Args); err != nil || x.options(port.Filter{}, nil).Copy != want {
-				t.Errorf("--copy %s: %v, %v", word, x.copying, err)
-			}
+		if x, err := readPort("x", xdpArguments, graph.Args{"dev": "eth1", "copy": word}); err != nil || x.options(port.Filter{}, nil).Copy != want {
+			t.Errorf("copy=%s: %v, %v", word, x.copying, err)
 		}
 	}
 	if _, err := readPort("x", xdpArguments, graph.Args{"dev": "eth1", "copy": "force"}); err == nil || err.Error() != "port x: copy=force: want auto, always or never" {
 		t.Error(err)
 	}
-	f := runFlags{inline: "eth1,eth2", nfs: []string{"wire"}, port: kindAFPacket, xdp: "auto", copying: "never"}
-	if _, err := f.spec(""); err == nil {
-		t.Error("packet sockets have no zero-copy")
+}
+
+// TestPortsRefuse: what is wrong with ports is said before any is opened.
+func TestPortsRefuse(t *testing.T) {
+	pair := func(more graph.Args) *graph.Spec {
+		a, b := graph.Args{"dev": "none0", "pair": "b"}, graph.Args{"dev": "none1", "pair": "a"}
+		for k, v := range more {
+			a[k] = v
+			b[k] = v
+		}
+		return &graph.Spec{Ports: map[string]graph.PortSpec{"a": {Kind: AFXDP, Args: a}, "b": {Kind: AFXDP, Args: b}}}
+	}
+	lonely := pair(nil)
+	delete(lonely.Ports, "b")
+	uneven := pair(nil)
+	uneven.Ports["b"].Args["ring"] = "512"
+	for _, c := range []struct {
+		spec *graph.Spec
+		want string
+	}{
+		{pair(graph.Args{"xdp": "fast"}), "port a: xdp=fast: want auto, native or generic"},
+		{pair(graph.Args{"ring": "x"}), "port a: ring=x: want a number"},
+		{pair(graph.Args{"queues": "-1"}), "port a: queues=-1: want a number"},
+		{pair(graph.Args{"fallback": "wall"}), "port a: fallback=wall: want redirect or pass"},
+		{pair(graph.Args{"keep": "maybe"}), "port a: keep=maybe: want false or true"},
+		{pair(graph.Args{"stale": "soon"}), "port a: stale=soon: want a duration"},
+		{pair(graph.Args{"offloads": "some"}), "port a: offloads=some: want set or leave"},
+		{pair(graph.Args{"dev": ""}), "port a: dev= is missing"},
+		{pair(nil), `interface "none0"`},
+		{lonely, `port a: its pair "b" must be an afxdp port`},
+		{uneven, "ports a and b are a pair"},
+	} {
+		o, err := Open(c.spec, Config{Filter: port.Filter{All: true}})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+		if err == nil {
+			o.Close()
+		}
 	}
 }
