@@ -43,9 +43,11 @@ var doors = map[string][]string{
 	"sim/plan":          {"nf", "snic", "sim", "internal/chart"},
 	"controlplane":      {"nf", "p4src", "internal/ethtool", "internal/own"},
 	"p4src":             {},
+	"bench":             {"*"}, // a module of its own
 	"cmd":               {"*"},
 	"examples":          {"nf", "controlplane", "p4src"},
 	"internal":          {},
+	"internal/bench":    {"*"},
 	"internal/registry": {"nf", "tor", "snic"},
 	"internal/xsk":      {"nf/port", "internal/ethtool"},
 	"tests":             {"nf", "tor", "snic", "rack"},

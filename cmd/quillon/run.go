@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quillon/quillon/internal/garbage"
 	"github.com/quillon/quillon/nf/port/open"
 
 	"github.com/spf13/cobra"
@@ -382,7 +383,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 	if r.cpus, err = cpusOf(spec); err != nil {
 		return err
 	}
-	r.collect = collectNone()
+	r.collect = garbage.None()
 	defer r.collect()
 	if r.orders == nil {
 		r.orders = takeOrders()

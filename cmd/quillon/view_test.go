@@ -118,14 +118,6 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-func TestFigures(t *testing.T) {
-	s := side{ns: []float64{30, 10, 20, 40}, packets: 100, allocs: 25}
-	want := figures{NsPerPacket: spread{Median: 25, Min: 10, Max: 40}, Mpps: 40, Gbps: 32, Allocs: 0.25}
-	if d := cmp.Diff(want, s.figures(100)); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
-}
-
 func TestInlineSpec(t *testing.T) {
 	s, err := inlineSpec("eth1.5,eth2", []string{"clover-steer,mode=off"}, open.AFXDP, nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bufio"
@@ -19,7 +19,6 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -27,6 +26,8 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/controlplane/p4rt/engine"
+	"github.com/quillon/quillon/internal/garbage"
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
@@ -53,8 +54,8 @@ type p4rtRound struct {
 	P99Ratio     float64 `json:"p99_ratio"`
 }
 
-// p4rtResult is what bench p4runtime prints.
-type p4rtResult struct {
+// P4RuntimeResult is what bench p4runtime prints.
+type P4RuntimeResult struct {
 	MostMpps float64     `json:"most_mpps,omitempty"` // with a queue that is always full
 	RateMpps float64     `json:"offered_mpps"`
 	Batch    int         `json:"batch"`
@@ -68,52 +69,6 @@ type p4rtResult struct {
 	EntriesPerSec float64 `json:"entries_read_per_s"`
 	// MiB that the process grew by while it answered the read, client included.
 	ReadMiB float64 `json:"read_growth_mib"`
-}
-
-func newBenchP4RuntimeCmd() *cobra.Command {
-	var rounds, batch, entries, writes int
-	var rate, load float64
-	var last time.Duration
-	var client string
-	cmd := &cobra.Command{
-		Use:   "p4runtime",
-		Short: "Measure writes and reads by P4Runtime into an engine that forwards",
-		Long: `Runs ipv4_router with 10,000 routes behind a P4Runtime server, in memory, and
-offers it frames of 64 bytes at a steady rate, as a queue of 4,096 frames would:
-what finds it full is lost. The rate is --rate, or else that share (--load) of
-what it forwards when frames never run out. A client, a process of its own,
-writes routes over TCP, in turns with phases without writes: it inserts,
-modifies and deletes, in batches. A frame's delay is the time from when it was
-due to when it left.
-
-Then a table gets a million entries, and they are read: how fast, and by how much
-the process grew meanwhile, its client included.`,
-		Example: "  quillon bench p4runtime\n  quillon bench p4runtime --load 0.9 --rounds 3 --json",
-		Args:    exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if rounds < 1 || batch < 1 || batch > 6000 || rate < 0 || load <= 0 || load > 1 || last <= 0 || entries < 0 || entries > 1<<24 || writes < 0 {
-				return errors.New("want --rounds of 1 or more, --batch of 1 to 6000, --time above 0, --load of 0 to 1, --entries of 0 to 16777216, --writes of 0 or more")
-			}
-			if client != "" {
-				return writeRoutes(cmd.InOrStdin(), cmd.OutOrStdout(), client, batch, writes)
-			}
-			r, err := benchP4Runtime(cmd.ErrOrStderr(), rounds, batch, entries, writes, rate, load, last)
-			if err != nil {
-				return err
-			}
-			return show(cmd, r, func(w io.Writer) { r.table(w) })
-		},
-	}
-	cmd.Flags().IntVar(&rounds, "rounds", 5, "phases with and without writes")
-	cmd.Flags().IntVar(&batch, "batch", 1000, "updates in a request")
-	cmd.Flags().IntVar(&writes, "writes", 55_000, "updates a second that the client asks for while frames are forwarded; 0: all it can")
-	cmd.Flags().IntVar(&entries, "entries", 1_000_000, "entries to write and read, without traffic; 0: none")
-	cmd.Flags().Float64Var(&rate, "rate", 0, "frames to forward, in millions a second; 0: by --load")
-	cmd.Flags().Float64Var(&load, "load", 0.8, "share of the most that can be forwarded")
-	cmd.Flags().StringVar(&client, "client", "", "be the client of a server at this address")
-	_ = cmd.Flags().MarkHidden("client") // it is defined
-	cmd.Flags().DurationVar(&last, "time", time.Second, "how long a phase lasts")
-	return cmd
 }
 
 // pacer is a port that receives frames at a rate, and measures when they leave.
@@ -257,12 +212,8 @@ type writer struct {
 	out *bufio.Scanner
 }
 
-func newWriter(address string, batch, target int) (*writer, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	w := &writer{cmd: exec.Command(self, "bench", "p4runtime", "--client", address, "--batch", strconv.Itoa(batch), "--writes", strconv.Itoa(target))}
+func newWriter(cmd *exec.Cmd) (_ *writer, err error) {
+	w := &writer{cmd: cmd}
 	w.cmd.Stderr = os.Stderr
 	if w.in, err = w.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -291,9 +242,9 @@ func (w *writer) Close() {
 	_ = w.cmd.Wait()
 }
 
-// writeRoutes is the client: for each line, a time in ns, it writes for that long, and
+// WriteRoutes is the client: for each line, a time in ns, it writes for that long, and
 // prints how many updates it made a second.
-func writeRoutes(in io.Reader, out io.Writer, address string, batch, target int) error {
+func WriteRoutes(in io.Reader, out io.Writer, address string, batch, target int) error {
 	text, err := p4src.Files.ReadFile("ipv4_router.p4info.txtpb")
 	if err != nil {
 		return err
@@ -339,116 +290,151 @@ func (b *p4rtBed) run() {
 	b.close = append(b.close, func() { cancel(); <-done; _ = b.inst.Close() })
 }
 
-func benchP4Runtime(progress io.Writer, rounds, batch, entries, writes int, mpps, load float64, last time.Duration) (*p4rtResult, error) {
-	r := &p4rtResult{RateMpps: mpps, Batch: batch, Entries: entries}
+// P4RuntimeConfig says what P4Runtime measures.
+type P4RuntimeConfig struct {
+	Rounds  int           // phases with and without writes
+	Time    time.Duration // how long a phase lasts
+	Batch   int           // updates in a request
+	Mpps    float64       // offered; 0: the share Load of what can be forwarded
+	Load    float64
+	Entries int // to write and read without traffic; 0: none
+	// Client is a process that runs WriteRoutes against an address.
+	Client func(address string) (*exec.Cmd, error)
+}
+
+// P4Runtime measures writes and reads into an engine that forwards; progress is written what is measured.
+func P4Runtime(progress io.Writer, cfg P4RuntimeConfig) (*P4RuntimeResult, error) {
+	r := &P4RuntimeResult{RateMpps: cfg.Mpps, Batch: cfg.Batch, Entries: cfg.Entries}
 	fmt.Fprintln(progress, "ipv4_router...")
-	if err := r.writes(rounds, writes, load, last); err != nil {
+	if err := r.writes(cfg); err != nil {
 		return nil, err
 	}
-	if entries == 0 {
+	if cfg.Entries == 0 {
 		return r, nil
 	}
 	fmt.Fprintln(progress, "entries...")
 	return r, r.reads()
 }
 
-// writes measures writing while frames are forwarded.
-func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duration) error {
-	clk := clock.NewWall()
-	load, err := routerLoad(10_000)
+// forwarder is a router behind a server, that is offered frames at a rate.
+type forwarder struct {
+	p4rtBed
+	src *pacer
+}
+
+// newForwarder begins with a queue that is always full when mpps is 0.
+func newForwarder(mpps float64, clk clock.Clock) (_ *forwarder, err error) {
+	load, err := RouterLoad(10_000)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	text, err := p4src.Files.ReadFile("ipv4_router.p4info.txtpb")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	info, err := p4info.Parse(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	f := &forwarder{}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
 	// The frames' memory is not Go's, as with AF_XDP: garbage is collected as often as there.
 	const slots, slot = 4 * queueLen, 2048
 	mem, err := unix.Mmap(-1, 0, slots*slot, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
 	if err != nil {
-		return fmt.Errorf("memory of frames: %w", err)
+		return nil, fmt.Errorf("memory of frames: %w", err)
 	}
-	defer func() { _ = unix.Munmap(mem) }()
+	f.close = append(f.close, func() { _ = unix.Munmap(mem) })
 	pool, err := packet.NewPool(slots, slot, mem)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	src := &pacer{drain: drain{name: "pa", pool: pool}, clk: clk, perNs: r.RateMpps / 1000, hist: hdrhistogram.New(1, 10_000_000_000, 3)}
-	if r.RateMpps == 0 {
-		src.perNs = 1 // the queue is always full
+	f.src = &pacer{drain: drain{name: "pa", pool: pool}, clk: clk, perNs: mpps / 1000, hist: hdrhistogram.New(1, 10_000_000_000, 3)}
+	if mpps == 0 {
+		f.src.perNs = 1
 	}
-	for _, f := range load.laps {
-		src.frames = append(src.frames, f.Bytes)
+	for _, x := range load.Laps {
+		f.src.frames = append(f.src.frames, x.Bytes)
 	}
-	defer collectLess(patientGarbage)()
-	b := &p4rtBed{}
-	defer b.Close()
-	b.inst, err = load.instance(clk, map[string][]port.Port{"pa": {src}, "pb": {&sinkhole{drain{name: "pb", pool: pool}, src}}})
+	f.close = append(f.close, garbage.Less(garbage.Patient))
+	f.inst, err = load.Instance(clk, map[string][]port.Port{"pa": {f.src}, "pb": {&sinkhole{drain{name: "pb", pool: pool}, f.src}}})
+	if err != nil {
+		return nil, err
+	}
+	f.run()
+	json, err := load.Source()
+	if err != nil {
+		return nil, err
+	}
+	return f, f.serve(info, json, clk)
+}
+
+// phase forwards for a while, and has do run meanwhile; nil: nothing.
+func (f *forwarder) phase(last time.Duration, do func() error) (d delays, err error) {
+	visit := func(look func()) {
+		if e := f.inst.Visit("nf", 0, func(graph.App) { look() }); e != nil {
+			err = e
+		}
+	}
+	f.src.on.Store(true)
+	time.Sleep(100 * time.Millisecond) // caches, and the queue that filled while they did
+	lost, start := int64(0), clock.Time(0)
+	visit(func() { f.src.hist.Reset(); lost, start = f.src.lost, f.src.clk.Now() })
+	over := time.After(last)
+	if do != nil {
+		if e := do(); e != nil {
+			err = e
+		}
+	}
+	<-over
+	visit(func() {
+		s := float64(f.src.clk.Now().Sub(start)) / 1e9
+		us := func(q float64) float64 { return round3(float64(f.src.hist.ValueAtQuantile(q)) / 1000) }
+		n := f.src.hist.TotalCount()
+		d = delays{Mpps: float64(n) / s / 1e6, Frames: n, Lost: f.src.lost - lost, P50: us(50), P99: us(99), P999: us(99.9), Max: round3(float64(f.src.hist.Max()) / 1000)}
+	})
+	f.src.on.Store(false)
+	return d, err
+}
+
+// writes measures writing while frames are forwarded.
+func (r *P4RuntimeResult) writes(cfg P4RuntimeConfig) error {
+	f, err := newForwarder(cfg.Mpps, clock.NewWall())
 	if err != nil {
 		return err
 	}
-	b.run()
-	json, err := load.source()
-	if err != nil {
-		return err
-	}
-	if err := b.serve(info, json, clk); err != nil {
-		return err
-	}
-	// phase forwards for a while, and has f run meanwhile.
-	phase := func(f func() error) (d delays, err error) {
-		visit := func(f func()) {
-			if e := b.inst.Visit("nf", 0, func(graph.App) { f() }); e != nil {
-				err = e
-			}
-		}
-		src.on.Store(true)
-		time.Sleep(100 * time.Millisecond) // caches, and the queue that filled while they did
-		lost, start := int64(0), clock.Time(0)
-		visit(func() { src.hist.Reset(); lost, start = src.lost, clk.Now() })
-		over := time.After(last)
-		if f != nil {
-			if e := f(); e != nil {
-				err = e
-			}
-		}
-		<-over
-		visit(func() {
-			s := float64(clk.Now().Sub(start)) / 1e9
-			us := func(q float64) float64 { return round3(float64(src.hist.ValueAtQuantile(q)) / 1000) }
-			n := src.hist.TotalCount()
-			d = delays{Mpps: float64(n) / s / 1e6, Frames: n, Lost: src.lost - lost, P50: us(50), P99: us(99), P999: us(99.9), Max: round3(float64(src.hist.Max()) / 1000)}
-		})
-		src.on.Store(false)
-		return d, err
-	}
+	defer f.Close()
 	if r.RateMpps == 0 {
-		most, err := phase(nil)
+		most, err := f.phase(cfg.Time, nil)
 		if err != nil {
 			return err
 		}
-		r.MostMpps, r.RateMpps = round3(most.Mpps), round3(share*most.Mpps)
-		if err := b.inst.Visit("nf", 0, func(graph.App) { src.perNs = r.RateMpps / 1000 }); err != nil {
+		r.MostMpps, r.RateMpps = round3(most.Mpps), round3(cfg.Load*most.Mpps)
+		if err := f.inst.Visit("nf", 0, func(graph.App) { f.src.perNs = r.RateMpps / 1000 }); err != nil {
 			return err
 		}
 	}
-	client, err := newWriter(b.address, r.Batch, target)
+	cmd, err := cfg.Client(f.address)
+	if err != nil {
+		return err
+	}
+	client, err := newWriter(cmd)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	for range rounds {
+	var w, p []float64
+	for range cfg.Rounds {
 		var x p4rtRound
-		if x.Quiet, err = phase(nil); err != nil {
+		if x.Quiet, err = f.phase(cfg.Time, nil); err != nil {
 			return err
 		}
-		x.Writing, err = phase(func() (err error) {
-			x.WritesPerSec, err = client.write(last)
+		x.Writing, err = f.phase(cfg.Time, func() (err error) {
+			x.WritesPerSec, err = client.write(cfg.Time)
 			return err
 		})
 		if err != nil {
@@ -456,15 +442,12 @@ func (r *p4rtResult) writes(rounds, target int, share float64, last time.Duratio
 		}
 		x.P99Ratio = round3(x.Writing.P99 / x.Quiet.P99)
 		r.Rounds = append(r.Rounds, x)
-	}
-	var w, p []float64
-	for _, x := range r.Rounds {
 		w, p = append(w, x.WritesPerSec), append(p, x.P99Ratio)
 	}
 	sort.Float64s(w)
 	sort.Float64s(p)
-	r.Writes, r.P99Ratio = round3(median(w)), median(p)
-	for _, c := range b.inst.Counters() {
+	r.Writes, r.P99Ratio = round3(Median(w)), Median(p)
+	for _, c := range f.inst.Counters() {
 		for _, bad := range append([]string{"link-full"}, p4Losses...) {
 			if c.Name == bad && c.Value != 0 {
 				return fmt.Errorf("%d frames were dropped: %s", c.Value, c.Name)
@@ -499,7 +482,7 @@ func routeWrites(info *p4info.Info, batch int) []*p4v1.WriteRequest {
 }
 
 // reads fills a table, and reads it.
-func (r *p4rtResult) reads() error {
+func (r *P4RuntimeResult) reads() error {
 	clk := clock.NewWall()
 	text, err := p4src.Files.ReadFile("swordbox_steer.p4info.txtpb")
 	if err != nil {
@@ -529,7 +512,7 @@ func (r *p4rtResult) reads() error {
 	idle := &pacer{clk: clk}
 	b := &p4rtBed{}
 	defer b.Close()
-	b.inst, err = graph.New(graph.Config{Spec: p4Spec(), Kinds: kinds(), Clock: clk, Ports: map[string][]port.Port{
+	b.inst, err = graph.New(graph.Config{Spec: P4Spec(), Kinds: registry.Kinds(), Clock: clk, Ports: map[string][]port.Port{
 		"pa": {&sinkhole{drain{name: "pa", pool: pool}, idle}}, "pb": {&sinkhole{drain{name: "pb", pool: pool}, idle}}}})
 	if err != nil {
 		return err
@@ -589,7 +572,7 @@ func (r *p4rtResult) reads() error {
 	return err
 }
 
-func (r *p4rtResult) readAll(ctx context.Context, c p4v1.P4RuntimeClient, table uint32) (n int, err error) {
+func (r *P4RuntimeResult) readAll(ctx context.Context, c p4v1.P4RuntimeClient, table uint32) (n int, err error) {
 	s, err := c.Read(ctx, &p4v1.ReadRequest{DeviceId: 1, Entities: []*p4v1.Entity{{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{TableId: table}}}}})
 	if err != nil {
 		return 0, err
@@ -620,7 +603,8 @@ func residentMiB() float64 {
 	return pages * float64(os.Getpagesize()) / (1 << 20)
 }
 
-func (r *p4rtResult) table(w io.Writer) {
+// Table prints it.
+func (r *P4RuntimeResult) Table(w io.Writer) {
 	if r.MostMpps > 0 {
 		fmt.Fprintf(w, "at most %.2f Mpps; ", r.MostMpps)
 	}

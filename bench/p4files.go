@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quillon/quillon/internal/bench"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
@@ -26,13 +27,13 @@ const (
 
 // onFiles prepares both switches between two captures. In each round both get
 // the frames of the next laps.
-func (l *p4Load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
+func (l load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
 	other := &bmv2{name: rival}
 	if err := other.folder(); err != nil {
 		return nil, err
 	}
-	undo := undoing{other.close}
-	closeAll := func() { undo.all() }
+	undo := bench.Undoing{other.close}
+	closeAll := func() { undo.All() }
 	defer func() {
 		if err != nil {
 			closeAll()
@@ -61,14 +62,14 @@ func (l *p4Load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ends := [2]captured{{&drain{name: "pa", pool: pool}}, {&drain{name: "pb", pool: pool}}}
-	inst, err := l.instance(clk, map[string][]port.Port{"pa": {&ends[0]}, "pb": {&ends[1]}})
+	ends := [2]captured{{bench.Drain("pa", pool)}, {bench.Drain("pb", pool)}}
+	inst, err := l.Instance(clk, map[string][]port.Port{"pa": {&ends[0]}, "pb": {&ends[1]}})
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = inst.Close() })
 
-	laps := (p4FileFrames + len(l.laps) - 1) / len(l.laps)
+	laps := (p4FileFrames + len(l.Laps) - 1) / len(l.Laps)
 	lap := [2]int{}
 	ours := func() (func() (int, error), error) {
 		chunk, n := l.capture(lap[0], laps)
@@ -98,7 +99,7 @@ func (l *p4Load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
 		chunk, n := l.capture(lap[1], laps)
 		lap[1] += laps
 		written += int64(len(chunk)) // frames leave as long as they came
-		last := l.laps[len(l.laps)-1]
+		last := l.Laps[len(l.Laps)-1]
 		return func() (int, error) {
 			failed := make(chan error, 1)
 			go func() {
@@ -127,11 +128,7 @@ func (l *p4Load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
 			}
 		}, nil
 	}
-	total := 0
-	for _, f := range l.laps {
-		total += len(f.Bytes)
-	}
-	return &duel{bytes: float64(total) / float64(len(l.laps)), ours: ours, theirs: theirs, close: closeAll}, nil
+	return &duel{bytes: l.bytes(), ours: ours, theirs: theirs, close: closeAll}, nil
 }
 
 // pcapHeader begins a classic capture of Ethernet with microseconds.
@@ -143,9 +140,9 @@ func pcapHeader() []byte {
 }
 
 // capture is the records of some laps of the load, and how many they are.
-func (l *p4Load) capture(first, laps int) (b []byte, frames int) {
+func (l load) capture(first, laps int) (b []byte, frames int) {
 	for lap := first; lap < first+laps; lap++ {
-		for _, x := range l.laps {
+		for _, x := range l.Laps {
 			for _, v := range []uint32{1_000_000_000, 0, uint32(len(x.Bytes)), uint32(len(x.Bytes))} {
 				b = binary.LittleEndian.AppendUint32(b, v)
 			}

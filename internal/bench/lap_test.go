@@ -1,8 +1,9 @@
-package main
+package bench
 
 import (
 	"testing"
 
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -30,7 +31,7 @@ func TestLapsHaveNoSeam(t *testing.T) {
 		t.Fatal(err)
 	}
 	inst, err := graph.New(graph.Config{
-		Spec: between("clover-steer", steerArgs()), Kinds: kinds(),
+		Spec: Between("clover-steer", steerArgs()), Kinds: registry.Kinds(),
 		Ports: map[string][]port.Port{"pa": {&drain{name: "pa", pool: pool}}, "pb": {&drain{name: "pb", pool: pool}}},
 	})
 	if err != nil {

@@ -15,7 +15,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/quillon/quillon/internal/bench"
 	"github.com/quillon/quillon/internal/ethtool"
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
@@ -31,13 +33,13 @@ const (
 )
 
 // onVeth prepares both switches between the same two veth pairs.
-func (l *p4Load) onVeth(rival string, clk clock.Clock) (_ *duel, err error) {
-	r, err := blast.New(l.laps, mixWindow)
+func (l load) onVeth(rival string, clk clock.Clock) (_ *duel, err error) {
+	r, err := blast.New(l.Laps, bench.MixWindow)
 	if err != nil {
 		return nil, err
 	}
-	undo := undoing{r.Close}
-	closeAll := func() { undo.all() }
+	undo := bench.Undoing{r.Close}
+	closeAll := func() { undo.All() }
 	defer func() {
 		if err != nil {
 			closeAll()
@@ -83,17 +85,13 @@ func (l *p4Load) onVeth(rival string, clk clock.Clock) (_ *duel, err error) {
 			return int(r.Arrived() - from), stop()
 		}, nil
 	}
-	total := 0
-	for _, f := range l.laps {
-		total += len(f.Bytes)
-	}
-	with := func(spec *graph.Spec, install func(*graph.Instance) error) run {
+	with := func(spec *graph.Spec, install func(*graph.Instance) error) bench.Run {
 		spec.Ports["pa"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.A}}
 		spec.Ports["pb"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.B}}
 		return func() (func() (int, error), error) {
 			var x *open.Running
 			err := r.Near.Do(func() (err error) {
-				x, err = open.Start(graph.Config{Spec: spec, Kinds: kinds(), Nice: -20}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
+				x, err = open.Start(graph.Config{Spec: spec, Kinds: registry.Kinds(), Nice: -20}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
 				return err
 			})
 			if err != nil {
@@ -107,15 +105,15 @@ func (l *p4Load) onVeth(rival string, clk clock.Clock) (_ *duel, err error) {
 		}
 	}
 	return &duel{
-		bytes: float64(total) / float64(len(l.laps)),
-		ours:  with(p4Spec(), l.install),
+		bytes: l.bytes(),
+		ours:  with(bench.P4Spec(), l.Install),
 		theirs: func() (func() (int, error), error) {
 			if err := other.signal(syscall.SIGCONT); err != nil {
 				return nil, err
 			}
 			return arriving(other.died, other.why, func() error { return other.signal(syscall.SIGSTOP) })
 		},
-		pass:  with(between("wire", nil), func(*graph.Instance) error { return nil }),
+		pass:  with(bench.Between("wire", nil), func(*graph.Instance) error { return nil }),
 		close: closeAll,
 	}, nil
 }
@@ -154,11 +152,11 @@ func (b *bmv2) why() error { return b.err }
 // start runs the switch in the calling thread's network namespace with a load's
 // program and entries. A path that is not absolute is in b.dir, which is made
 // when there is none.
-func (b *bmv2) start(l *p4Load, args ...string) (err error) {
+func (b *bmv2) start(l load, args ...string) (err error) {
 	if err := b.folder(); err != nil {
 		return err
 	}
-	src, err := l.source()
+	src, err := l.Source()
 	if err != nil {
 		return err
 	}
@@ -194,8 +192,8 @@ func (b *bmv2) start(l *p4Load, args ...string) (err error) {
 	}
 	var lines strings.Builder
 	fmt.Fprintf(&lines, "set_queue_depth %d\n", 1<<20) // its own queues lose nothing
-	for _, e := range l.entries {
-		t, _ := l.prog.Table(e.table)
+	for _, e := range l.Entries {
+		t, _ := l.Prog.Table(e.Table)
 		fmt.Fprintln(&lines, p4.BMv2Add(t, e.Entry))
 	}
 	cli := exec.Command(b.name+"_CLI", "--thrift-port", thrift)
@@ -204,8 +202,8 @@ func (b *bmv2) start(l *p4Load, args ...string) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s_CLI: %w", b.name, err)
 	}
-	if n := strings.Count(string(out), "Entry has been added"); n != len(l.entries) {
-		return fmt.Errorf("%s took %d entries of %d: %s", b.name, n, len(l.entries), firstLine(out, "Error", "Invalid"))
+	if n := strings.Count(string(out), "Entry has been added"); n != len(l.Entries) {
+		return fmt.Errorf("%s took %d entries of %d: %s", b.name, n, len(l.Entries), firstLine(out, "Error", "Invalid"))
 	}
 	return nil
 }

@@ -1,10 +1,11 @@
-package main
+package bench
 
 import (
 	"fmt"
 	"net/netip"
 	"time"
 
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
@@ -26,8 +27,8 @@ const (
 
 // swordboxBenchmark shares connections and replaces atomics of a recorded load
 // in memory; beside it the same frames pass through.
-func swordboxBenchmark() benchmark {
-	return benchmark{"swordbox", "swordbox (shared connection, acknowledgements for each client, atomics as WRITEs) on a recorded load of counters in memory", func(clock.Clock) (*contest, error) {
+func swordboxBenchmark() Benchmark {
+	return Benchmark{"swordbox", "swordbox (shared connection, acknowledgements for each client, atomics as WRITEs) on a recorded load of counters in memory", func(clock.Clock) (*contest, error) {
 		mix, err := recordLocks(0)
 		if err != nil {
 			return nil, fmt.Errorf("record the load: %w", err)
@@ -108,7 +109,7 @@ func recordLocks(net byte) (*mix, error) {
 	}
 	m := &mix{}
 	inst, err := graph.New(graph.Config{
-		Spec: between("swordbox", swordboxArgs()), Kinds: kinds(),
+		Spec: Between("swordbox", swordboxArgs()), Kinds: registry.Kinds(),
 		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, mixFrames, clk}}, "pb": {&tape{n0, "pb", m, mixFrames, clk}}},
 	})
 	if err != nil {

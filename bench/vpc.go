@@ -9,15 +9,15 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/quillon/quillon/internal/bench"
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/port/open"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -59,15 +59,15 @@ type vpcFigures struct {
 	Step  string `json:"step"`
 	Bytes int    `json:"bytes"` // of a frame
 	// Throughput, or round trips from socket to socket.
-	Mpps *spread `json:"mpps,omitempty"`
-	Gbps *spread `json:"gbit_per_s,omitempty"`
-	P50  *spread `json:"p50_us,omitempty"`
-	P99  *spread `json:"p99_us,omitempty"`
-	Lost int     `json:"lost,omitempty"` // pings
+	Mpps *bench.Spread `json:"mpps,omitempty"`
+	Gbps *bench.Spread `json:"gbit_per_s,omitempty"`
+	P50  *bench.Spread `json:"p50_us,omitempty"`
+	P99  *bench.Spread `json:"p99_us,omitempty"`
+	Lost int           `json:"lost,omitempty"` // pings
 	// OfWire is the share of the wire's throughput, or how many times its
 	// round trip, in the same round; VsOVS the same of Open vSwitch's.
-	OfWire *spread `json:"of_wire,omitempty"`
-	VsOVS  *spread `json:"vs_ovs,omitempty"`
+	OfWire *bench.Spread `json:"of_wire,omitempty"`
+	VsOVS  *bench.Spread `json:"vs_ovs,omitempty"`
 }
 
 // vpcResult is what bench vpc prints.
@@ -77,62 +77,6 @@ type vpcResult struct {
 	Skipped    string       `json:"skipped,omitempty"` // why there is no OVS
 	Throughput []vpcFigures `json:"throughput"`
 	RoundTrips []vpcFigures `json:"round_trips"`
-}
-
-func newBenchVPCCmd() *cobra.Command {
-	var rounds int
-	var picture, ports string
-	cmd := &cobra.Command{
-		Use:   "vpc",
-		Short: "Measure a virtual private cloud on two boards, beside Open vSwitch",
-		Long: `Measures two boards between two sites: UDP of 32 flows goes from a client of site a
-through firewall -> NAPT -> AES on board a, and through the same chain backwards on
-board b, to a server of site b. Throughput is what of a flood arrives: the kernel
-generates and counts the frames, and those that find no room are lost. Round trips
-are between sockets of the kernel, one datagram of 128 bytes at a time. One thread
-runs both boards, during a flood on processor 1, while the generator has 0. "wire
-only" are two apps that pass everything on, in the boards' places.
-
-If ovs-vswitchd is there (Debian: openvswitch-switch), it does what it can of the
-same in turns: both bridges in one process, with the userspace datapath and flows with
-ct() and nat(). AES it cannot do there: its IPsec is the kernel's. It runs in a
-namespace of its own with a database of its own, and is gone afterwards; one that runs
-on this machine is not touched. Its ports are of type afxdp, with one polling thread on
-processor 1, or --ovs-ports system: packet sockets.
-
-Figures are medians over the rounds, with the least and the most; ratios are of the
-same round. --plot draws them beside the published figure 5.19.`,
-		Example: "  sudo quillon bench vpc\n  sudo quillon bench vpc --rounds 7 --plot vpc --json",
-		Args:    exactly(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if rounds < 1 {
-				return fmt.Errorf("--rounds %d: want 1 or more", rounds)
-			}
-			if ports != "afxdp" && ports != "system" {
-				return fmt.Errorf("--ovs-ports %s: want afxdp or system", ports)
-			}
-			if os.Geteuid() != 0 {
-				return errors.New("namespaces and AF_XDP are needed: run it as root")
-			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
-			defer stop()
-			r, err := benchVPC(ctx, cmd.ErrOrStderr(), rounds, ports)
-			if err != nil {
-				return err
-			}
-			if picture != "" {
-				if err := r.save(picture); err != nil {
-					return err
-				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s.png and %s.svg are drawn\n", picture, picture)
-			}
-			return show(cmd, r, r.text)
-		},
-	}
-	cmd.Flags().IntVar(&rounds, "rounds", 5, "rounds to take the median of")
-	cmd.Flags().StringVar(&picture, "plot", "", "draw the figures to `PREFIX`.png and .svg")
-	cmd.Flags().StringVar(&ports, "ovs-ports", "afxdp", "Open vSwitch's ports: afxdp or system")
-	return cmd
 }
 
 // vpcBox is two boards, or what stands in their place.
@@ -160,7 +104,7 @@ type samples map[string][][]float64 // by and step number: a line a round
 
 func vpcKey(by string, step int) string { return fmt.Sprint(by, step) }
 
-func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string) (*vpcResult, error) {
+func measureVPC(ctx context.Context, progress io.Writer, rounds int, ports string) (*vpcResult, error) {
 	clk := clock.NewWall()
 	r := &vpcResult{Rounds: rounds}
 	ovs, err := findOVS(ports)
@@ -171,7 +115,7 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 		r.OVS = ovs.version
 	}
 	// boxes makes both, each in places of its own.
-	boxes := func(at func() (vpcPlaces, error), undo *undoing) (out []vpcBox, err error) {
+	boxes := func(at func() (vpcPlaces, error), undo *bench.Undoing) (out []vpcBox, err error) {
 		p, err := at()
 		if err != nil {
 			return nil, err
@@ -190,7 +134,7 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 		}
 		o, err := ovs.start(p)
 		if err != nil {
-			return nil, fmt.Errorf("Open vSwitch: %w; --ovs-ports system may work", err)
+			return nil, fmt.Errorf("Open vSwitch: %w; -ovs-ports system may work", err)
 		}
 		*undo = append(*undo, o.close)
 		return append(out, o), o.rest()
@@ -236,8 +180,8 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 	for _, size := range vpcSizes {
 		fmt.Fprintf(progress, "throughput, %d bytes...\n", size)
 		if err := func() error {
-			var undo undoing
-			defer func() { undo.all() }()
+			var undo bench.Undoing
+			defer func() { undo.All() }()
 			var ranges []*blast.Range
 			bs, err := boxes(func() (vpcPlaces, error) {
 				g, p, err := vpcRange(size)
@@ -273,7 +217,7 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 			if err != nil {
 				return err
 			}
-			got.each(func(f vpcFigures, v [][]float64, of func(by string, step int) *spread) {
+			got.each(func(f vpcFigures, v [][]float64, of func(by string, step int) *bench.Spread) {
 				f.Bytes = size
 				f.Mpps = column(v, 0, 1)
 				f.Gbps = column(v, 0, float64(size)*8/1e3)
@@ -289,8 +233,8 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 		return nil, err
 	}
 	fmt.Fprintln(progress, "round trips...")
-	var undo undoing
-	defer func() { undo.all() }()
+	var undo bench.Undoing
+	defer func() { undo.All() }()
 	var pings []*pinger
 	bs, err := boxes(func() (vpcPlaces, error) {
 		p, place, err := newPinger(clk)
@@ -308,7 +252,7 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 	if err != nil {
 		return nil, err
 	}
-	got.each(func(f vpcFigures, v [][]float64, of func(by string, step int) *spread) {
+	got.each(func(f vpcFigures, v [][]float64, of func(by string, step int) *bench.Spread) {
 		f.Bytes = pingBytes
 		f.P50, f.P99 = column(v, 0, 1), column(v, 1, 1)
 		for _, line := range v {
@@ -321,25 +265,25 @@ func benchVPC(ctx context.Context, progress io.Writer, rounds int, ports string)
 }
 
 // column is the spread of a figure over the rounds.
-func column(v [][]float64, i int, times float64) *spread {
+func column(v [][]float64, i int, times float64) *bench.Spread {
 	var all []float64
 	for _, line := range v {
 		all = append(all, line[i]*times)
 	}
 	slices.Sort(all)
-	return &spread{Median: median(all), Min: all[0], Max: all[len(all)-1]}
+	return &bench.Spread{Median: bench.Median(all), Min: all[0], Max: all[len(all)-1]}
 }
 
 // each yields the steps of both; of is the ratio to another's first figure in the same
 // rounds, nil when there is none; step -1 is the same.
-func (s samples) each(f func(f vpcFigures, v [][]float64, of func(by string, step int) *spread)) {
+func (s samples) each(f func(f vpcFigures, v [][]float64, of func(by string, step int) *bench.Spread)) {
 	for _, by := range []string{"quillon", "ovs"} {
 		for i, step := range vpcSteps {
 			v := s[vpcKey(by, i)]
 			if v == nil {
 				continue
 			}
-			f(vpcFigures{By: by, Step: step.name}, v, func(other string, k int) *spread {
+			f(vpcFigures{By: by, Step: step.name}, v, func(other string, k int) *bench.Spread {
 				if k < 0 {
 					k = i
 				}
@@ -358,7 +302,7 @@ func (s samples) each(f func(f vpcFigures, v [][]float64, of func(by string, ste
 }
 
 func (r *vpcResult) text(w io.Writer) {
-	sp := func(s *spread, format string) string {
+	sp := func(s *bench.Spread, format string) string {
 		if s == nil {
 			return ""
 		}
@@ -504,7 +448,7 @@ func (p *pinger) round() ([]float64, error) {
 		return nil, errors.New("no datagram comes back")
 	}
 	slices.Sort(us)
-	return []float64{median(us), us[len(us)*99/100], float64(lost)}, nil
+	return []float64{bench.Median(us), us[len(us)*99/100], float64(lost)}, nil
 }
 
 func (p *pinger) close() {
@@ -522,7 +466,7 @@ type vpcBoards struct {
 	at     vpcPlaces
 	dir    string
 	run    *open.Running
-	undo   undoing
+	undo   bench.Undoing
 	opened uint64
 }
 
@@ -542,7 +486,7 @@ func newVPCBoards(at vpcPlaces, clk clock.Clock) (_ *vpcBoards, err error) {
 	}
 	spec := b.spec(0)
 	if err := at.space.Do(func() (err error) {
-		b.run, err = open.Start(graph.Config{Spec: spec, Kinds: kinds()}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
+		b.run, err = open.Start(graph.Config{Spec: spec, Kinds: registry.Kinds()}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
 		return err
 	}); err != nil {
 		return nil, err
@@ -554,7 +498,7 @@ func newVPCBoards(at vpcPlaces, clk clock.Clock) (_ *vpcBoards, err error) {
 func (b *vpcBoards) by() string        { return "quillon" }
 func (b *vpcBoards) can(int) bool      { return true }
 func (b *vpcBoards) rest() error       { return nil }
-func (b *vpcBoards) close()            { b.undo.all(); b.undo = nil }
+func (b *vpcBoards) close()            { b.undo.All(); b.undo = nil }
 func (b *vpcBoards) count() (n uint64) { return sumOf(b.run.Graph, "b1/aes", "opened") }
 
 // sumOf is a counter of a node.
@@ -579,7 +523,7 @@ func (b *vpcBoards) spec(step int) *graph.Spec {
 		if tasks := vpcSteps[step].tasks; tasks == nil {
 			app = fmt.Sprintf("x%d", i)
 		} else {
-			kind, args, in, out = snicKind, graph.Args{"deployment": vpcDeployment(&sites[i], sites[1-i], b.dir+"/keys", tasks)}, "p0", "p1"
+			kind, args, in, out = "snic", graph.Args{"deployment": vpcDeployment(&sites[i], sites[1-i], b.dir+"/keys", tasks)}, "p0", "p1"
 		}
 		s.Apps[app] = graph.AppSpec{Kind: kind, Args: args}
 		s.Links = append(s.Links, hosts+".out -> "+app+"."+in, app+"."+out+" -> "+wire+".in", wire+".out -> "+app+"."+out, app+"."+in+" -> "+hosts+".in")

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -402,7 +403,7 @@ func (r *rivals) of(b []byte) *tenant {
 }
 
 func (r *rivals) prepare() (func() (int, error), error) {
-	c := graph.Config{Spec: between(r.kind, r.args), Kinds: kinds(), Ports: map[string][]port.Port{}}
+	c := graph.Config{Spec: Between(r.kind, r.args), Kinds: registry.Kinds(), Ports: map[string][]port.Port{}}
 	var pools []*packet.Pool
 	for w := range r.workers {
 		pool, err := packet.NewPool(64*packet.MaxBatch, 2048, nil)

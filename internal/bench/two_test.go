@@ -1,10 +1,12 @@
-package main
+package bench
 
 import (
 	"errors"
 	"io"
 	"sync/atomic"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -46,7 +48,7 @@ func TestTwoWorkers(t *testing.T) {
 	}
 	defer c.close()
 	counted := map[string]int{}
-	for name, r := range map[string]run{"two": c.work, "one": c.pass} {
+	for name, r := range map[string]Run{"two": c.work, "one": c.pass} {
 		timed, err := r()
 		if err != nil {
 			t.Fatal(err)
@@ -115,5 +117,13 @@ func TestLaps(t *testing.T) {
 		if moved, err := p.step(); moved != packet.MaxBatch || err != nil {
 			t.Fatal(moved, err)
 		}
+	}
+}
+
+func TestFigures(t *testing.T) {
+	s := Side{ns: []float64{30, 10, 20, 40}, packets: 100, allocs: 25}
+	want := Figures{NsPerPacket: Spread{Median: 25, Min: 10, Max: 40}, Mpps: 40, Gbps: 32, Allocs: 0.25}
+	if d := cmp.Diff(want, s.Figures(100)); d != "" {
+		t.Errorf("-want +got:\n%s", d)
 	}
 }

@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quillon/quillon/internal/bench"
 	"github.com/quillon/quillon/internal/registry"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/rack/vpc"
-	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/dag"
 )
 
@@ -24,11 +25,13 @@ func TestVPCSteps(t *testing.T) {
 			if s.tasks == nil {
 				continue
 			}
-			spec, err := dag.Parse([]byte(vpcDeployment(&sites[i], sites[1-i], keys, s.tasks)))
+			text := vpcDeployment(&sites[i], sites[1-i], keys, s.tasks)
+			spec, err := dag.Parse([]byte(text))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := snic.Check(spec, registry.Functions(), knownTasks); err != nil {
+			// That makes the board and its tasks.
+			if _, err := graph.Wants(bench.Between("snic", graph.Args{"deployment": text}), registry.Kinds()); err != nil {
 				t.Error(err)
 			}
 			if run := spec.DAGs[0].Run; run != strings.Join(s.tasks, " -> ") {
@@ -42,11 +45,15 @@ func TestVPCSteps(t *testing.T) {
 	}
 }
 
+func spread(median, least, most float64) bench.Spread {
+	return bench.Spread{Median: median, Min: least, Max: most}
+}
+
 // Figures are medians over the rounds, ratios those of the same round.
 func TestVPCFigures(t *testing.T) {
 	s := samples{vpcKey("quillon", 0): {{2}, {4}, {8}}, vpcKey("quillon", 1): {{1}, {4}, {2}}, vpcKey("ovs", 1): {{0.5}, {1}, {4}}}
 	r := &vpcResult{Rounds: 3}
-	s.each(func(f vpcFigures, v [][]float64, of func(string, int) *spread) {
+	s.each(func(f vpcFigures, v [][]float64, of func(string, int) *bench.Spread) {
 		for _, size := range vpcSizes {
 			f.Bytes = size
 			f.Mpps, f.Gbps, f.OfWire, f.VsOVS = column(v, 0, 1), column(v, 0, 8), of("quillon", 0), of("ovs", -1)
@@ -56,7 +63,7 @@ func TestVPCFigures(t *testing.T) {
 	if n := len(r.Throughput); n != 3*len(vpcSizes) {
 		t.Fatalf("%d figures", n)
 	}
-	if f := r.Throughput[len(vpcSizes)]; *f.Mpps != (spread{2, 1, 4}) || *f.OfWire != (spread{0.5, 0.25, 1}) || *f.VsOVS != (spread{2, 0.5, 4}) {
+	if f := r.Throughput[len(vpcSizes)]; *f.Mpps != spread(2, 1, 4) || *f.OfWire != spread(0.5, 0.25, 1) || *f.VsOVS != spread(2, 0.5, 4) {
 		t.Errorf("%v %v %v", *f.Mpps, *f.OfWire, *f.VsOVS)
 	}
 	if f := r.Throughput[0]; f.OfWire != nil || f.VsOVS != nil {

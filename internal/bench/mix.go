@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
@@ -27,8 +28,8 @@ const (
 
 // steerBenchmark steers a recorded mix in memory; beside it the same frames
 // pass through.
-func steerBenchmark() benchmark {
-	return benchmark{"steer", "clover-steer, reads and writes, on a recorded Clover mix in memory", func(clock.Clock) (*contest, error) {
+func steerBenchmark() Benchmark {
+	return Benchmark{"steer", "clover-steer, reads and writes, on a recorded Clover mix in memory", func(clock.Clock) (*contest, error) {
 		mix, err := recordMix(0)
 		if err != nil {
 			return nil, fmt.Errorf("record the mix: %w", err)
@@ -75,7 +76,7 @@ func (m *mix) warm() int {
 const warmLaps = 128
 
 // through is a run of the mix through a fresh instance of an app.
-func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
+func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) Run {
 	return func() (func() (int, error), error) {
 		inst, err := graph.New(drained(kind, args, pool))
 		if err != nil {
@@ -95,7 +96,7 @@ func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) run {
 // drained is an instance whose ports take everything: a worker for each pool. Its
 // app has memory to keep what outlives it, as when it runs.
 func drained(kind string, args graph.Args, pools ...*packet.Pool) graph.Config {
-	c := graph.Config{Spec: between(kind, args), Kinds: kinds(), Ports: map[string][]port.Port{},
+	c := graph.Config{Spec: Between(kind, args), Kinds: registry.Kinds(), Ports: map[string][]port.Port{},
 		Memory: func(_ string, size int) ([]byte, error) { return make([]byte, size), nil }}
 	for _, pool := range pools {
 		for _, name := range []string{"pa", "pb"} {
@@ -163,6 +164,9 @@ type drain struct {
 	name string
 	pool *packet.Pool
 }
+
+// Drain is a port that takes everything and yields nothing.
+func Drain(name string, pool *packet.Pool) port.Port { return &drain{name: name, pool: pool} }
 
 func (d *drain) Name() string                                     { return d.name }
 func (d *drain) Pool() *packet.Pool                               { return d.pool }
@@ -244,7 +248,7 @@ func recordClover(net byte, nodes, frames int, args graph.Args) (*mix, error) {
 	}
 	m := &mix{}
 	inst, err := graph.New(graph.Config{
-		Spec: between("clover-steer", args), Kinds: kinds(),
+		Spec: Between("clover-steer", args), Kinds: registry.Kinds(),
 		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, frames, clk}}, "pb": {&tape{n0, "pb", m, frames, clk}}},
 	})
 	if err != nil {

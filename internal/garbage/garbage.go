@@ -1,4 +1,5 @@
-package main
+// Package garbage says when Go's garbage is collected in a process in which frames wait for it.
+package garbage
 
 import (
 	"os"
@@ -8,49 +9,49 @@ import (
 	"sync"
 )
 
-// patientGarbage is how much garbage, in bytes, is let be while controllers are served. Their
+// Patient is how much garbage, in bytes, is let be while controllers are served. Their
 // requests leave some 80 MB of it a second, and a small heap would be collected each time it
 // has doubled: several times a second frames would wait for milliseconds.
-const patientGarbage = 128 << 20
+const Patient = 128 << 20
 
-// usualGarbage is how much more garbage than what is in use there is before it is
+// usual is how much more garbage than what is in use there is before it is
 // collected, in percent: Go's default.
-const usualGarbage = 100
+const usual = 100
 
-// startGarbage is how much memory, in bytes, a process that starts takes before garbage is
+// start is how much memory, in bytes, a process that starts takes before garbage is
 // collected. A large spec takes more than a thousand times its length to be read.
-const startGarbage = 192 << 20
+const start = 192 << 20
 
-// collectNone has no garbage collected until stop, or until there is a lot of it: while a process
+// None has no garbage collected until stop, or until there is a lot of it: while a process
 // starts, frames wait for it on a wire that is not open yet, and little of what it makes is
 // garbage. stop gives the system what is left of that. GOGC and GOMEMLIMIT hold where they are set.
-func collectNone() (stop func()) {
+func None() (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
 	limit := debug.SetMemoryLimit(-1)
-	debug.SetMemoryLimit(min(limit, startGarbage))
+	debug.SetMemoryLimit(min(limit, start))
 	debug.SetGCPercent(-1)
 	return sync.OnceFunc(func() {
 		debug.SetMemoryLimit(limit)
-		debug.SetGCPercent(usualGarbage)
+		debug.SetGCPercent(usual)
 		free := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}}
-		if metrics.Read(free); free[0].Value.Uint64()+free[1].Value.Uint64() > startGarbage/2 {
+		if metrics.Read(free); free[0].Value.Uint64()+free[1].Value.Uint64() > start/2 {
 			go debug.FreeOSMemory()
 		}
 	})
 }
 
-// collectLess has garbage collected when there is so much of it, or when the heap
+// Less has garbage collected when there is so much of it, or when the heap
 // has doubled if that is later; until stop. Who sets GOGC has what that says, and GOMEMLIMIT holds.
-func collectLess(bytes uint64) (stop func()) {
+func Less(bytes uint64) (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
 	var mu sync.Mutex
 	stopped := false
-	debug.SetGCPercent(usualGarbage)
-	percent := usualGarbage
+	debug.SetGCPercent(usual)
+	percent := usual
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	var tune func(struct{})
 	tune = func(struct{}) {
@@ -60,9 +61,9 @@ func collectLess(bytes uint64) (stop func()) {
 			return
 		}
 		metrics.Read(live)
-		want := usualGarbage
+		want := usual
 		if n := live[0].Value.Uint64(); n > 0 {
-			want = int(min(max(100*bytes/n, usualGarbage), 100*usualGarbage))
+			want = int(min(max(100*bytes/n, usual), 100*usual))
 		}
 		// It stops all that runs, for some 20 us: not for a small change.
 		if want < percent*3/4 || want > percent*5/4 {
@@ -76,6 +77,6 @@ func collectLess(bytes uint64) (stop func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		stopped = true
-		debug.SetGCPercent(usualGarbage)
+		debug.SetGCPercent(usual)
 	}
 }

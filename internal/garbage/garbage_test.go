@@ -1,4 +1,4 @@
-package main
+package garbage
 
 import (
 	"math"
@@ -11,7 +11,7 @@ import (
 
 // A small heap is collected when there is as much garbage as was said, a large one when
 // it has doubled, and after stop all is as it was.
-func TestCollectLess(t *testing.T) {
+func TestLess(t *testing.T) {
 	if v, ok := os.LookupEnv("GOGC"); ok {
 		defer os.Setenv("GOGC", v)
 		os.Unsetenv("GOGC")
@@ -35,7 +35,9 @@ func TestCollectLess(t *testing.T) {
 	}
 	was := percent()
 	const garbage = 64 << 20
-	stop := collectLess(garbage)
+	least := make([]byte, 4<<20) // of a smaller heap no more than a hundred times its size is left
+	defer runtime.KeepAlive(least)
+	stop := Less(garbage)
 	near := func(p, live uint64) bool {
 		bytes := p * live / 100
 		return bytes > garbage/2 && bytes < garbage*2
@@ -50,7 +52,7 @@ func TestCollectLess(t *testing.T) {
 		t.Errorf("after stop %d %%, not %d", p, was)
 	}
 	t.Setenv("GOGC", "50")
-	defer collectLess(garbage)()
+	defer Less(garbage)()
 	for range 3 {
 		runtime.GC()
 	}
@@ -66,22 +68,22 @@ func TestCollectNone(t *testing.T) {
 		return s[0].Value.Uint64()
 	}
 	t.Setenv("GOGC", "")
-	stop := collectNone()
+	stop := None()
 	if p := percent(); p != math.MaxUint64 {
 		t.Errorf("%d %%", p)
 	}
-	spare := collectLess(64 << 20) // controllers are served while it starts
+	spare := Less(64 << 20) // controllers are served while it starts
 	if p := percent(); p == math.MaxUint64 {
 		t.Error("none is collected while controllers are served")
 	}
 	spare()
 	stop()
-	if p := percent(); p != usualGarbage {
+	if p := percent(); p != usual {
 		t.Errorf("after stop %d %%", p)
 	}
 	t.Setenv("GOGC", "50")
-	defer collectNone()()
-	if p := percent(); p != usualGarbage {
+	defer None()()
+	if p := percent(); p != usual {
 		t.Errorf("with GOGC %d %%", p)
 	}
 }
@@ -96,7 +98,7 @@ func TestCollectAtStart(t *testing.T) {
 	}
 	runtime.GC()
 	before := held()
-	stop := collectNone()
+	stop := None()
 	// The collector works beside what makes garbage, and waits for a processor where others run.
 	falls := func(to uint64) bool {
 		for range 1000 {
@@ -108,15 +110,15 @@ func TestCollectAtStart(t *testing.T) {
 		return false
 	}
 	var piece []byte
-	for i := range 4 * startGarbage >> 20 {
+	for i := range 4 * start >> 20 {
 		piece = make([]byte, 1<<20)
-		if i%(startGarbage>>22) == 0 && !falls(2*startGarbage+before) {
+		if i%(start>>22) == 0 && !falls(2*start+before) {
 			t.Fatalf("%d MB of garbage were made and %d MB are held", i, held()>>20)
 		}
 	}
 	runtime.KeepAlive(piece)
 	stop()
-	if !falls(before + startGarbage/2) {
+	if !falls(before + start/2) {
 		t.Errorf("%d MB are held, %d MB were before", held()>>20, before>>20)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -21,21 +21,21 @@ const (
 
 // snicBenchmark is what a board costs a frame: parsing, rules, admission, credits
 // and dispatch, with a task that passes everything on; beside it that task alone.
-func snicBenchmark() benchmark {
-	return benchmark{"snic", fmt.Sprintf("a SuperNIC's scheduling: %d tenants, a task that does nothing, in memory", snicTenants), func(clock.Clock) (*contest, error) {
+func snicBenchmark() Benchmark {
+	return Benchmark{"snic", fmt.Sprintf("a SuperNIC's scheduling: %d tenants, a task that does nothing, in memory", snicTenants), func(clock.Clock) (*contest, error) {
 		return snicContest("  t: {kind: wire}\n", "t")
 	}}
 }
 
 // snicModelledBenchmarks are what a board costs a frame whose tasks' time is modelled: the scheduler sends each by itself,
 // side by side through all tasks, as these are independent, or through one after the other.
-func snicModelledBenchmarks() (all []benchmark) {
+func snicModelledBenchmarks() (all []Benchmark) {
 	tasks := ""
 	for i := range 4 {
 		tasks += fmt.Sprintf("  t%d: {kind: wire, latency: 100ns, credits: 1000}\n", i)
 	}
 	for _, x := range [][3]string{{"snic-modelled", "side by side", "auto"}, {"snic-modelled-line", "one after the other", "off"}} {
-		all = append(all, benchmark{x[0], "a SuperNIC's scheduling, frame by frame: four tasks that do nothing and have a latency, " + x[1] + ", in memory",
+		all = append(all, Benchmark{x[0], "a SuperNIC's scheduling, frame by frame: four tasks that do nothing and have a latency, " + x[1] + ", in memory",
 			func(clock.Clock) (*contest, error) {
 				return snicContest(tasks, "t0 -> t1 -> t2 -> t3", "parallel", x[2])
 			}})
@@ -44,8 +44,8 @@ func snicModelledBenchmarks() (all []benchmark) {
 }
 
 // snicChainBenchmark is a board that works.
-func snicChainBenchmark() benchmark {
-	return benchmark{"snic-chain", "a SuperNIC: firewall -> NAPT -> VXLAN, 16 tenants, in memory", func(clock.Clock) (*contest, error) {
+func snicChainBenchmark() Benchmark {
+	return Benchmark{"snic-chain", "a SuperNIC: firewall -> NAPT -> VXLAN, 16 tenants, in memory", func(clock.Clock) (*contest, error) {
 		return snicContest(snicChain, "fw -> nat -> vx")
 	}}
 }
@@ -72,7 +72,7 @@ func snicContest(tasks, run string, more ...string) (*contest, error) {
 	}
 	return &contest{
 		bytes: float64(len(m.bytes)) / float64(m.frames),
-		work:  m.through(pool, snicKind, args),
+		work:  m.through(pool, "snic", args),
 		pass:  m.through(pool, "wire", nil),
 		close: func() {},
 	}, nil

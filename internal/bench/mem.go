@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"encoding/binary"
@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -15,19 +16,19 @@ import (
 	"github.com/quillon/quillon/nf/port/mem"
 )
 
-// benchmarks are all, in the order in which they run.
-func benchmarks() []benchmark {
-	bs := []benchmark{
+// All are all benchmarks, in the order in which they run.
+func All() []Benchmark {
+	bs := []Benchmark{
 		{"parse", "find the headers of RC WRITEs of 128 bytes", func(clk clock.Clock) (*contest, error) {
 			return perFrame(clk, 128, func(b []byte, f *hdr.Frame) { hdr.Parse(b, f) })
 		}},
 	}
 	for _, n := range []int{64, 256, 1024, 4096} {
 		bs = append(bs,
-			benchmark{fmt.Sprintf("icrc-full-%d", n), fmt.Sprintf("compute the ICRC of RC WRITEs of %d bytes", n), func(clk clock.Clock) (*contest, error) {
+			Benchmark{fmt.Sprintf("icrc-full-%d", n), fmt.Sprintf("compute the ICRC of RC WRITEs of %d bytes", n), func(clk clock.Clock) (*contest, error) {
 				return perFrame(clk, n, hdr.SetICRC)
 			}},
-			benchmark{fmt.Sprintf("icrc-patch-%d", n), fmt.Sprintf("bring the ICRC up to date after 8 bytes changed in RC WRITEs of %d bytes", n), func(clk clock.Clock) (*contest, error) {
+			Benchmark{fmt.Sprintf("icrc-patch-%d", n), fmt.Sprintf("bring the ICRC up to date after 8 bytes changed in RC WRITEs of %d bytes", n), func(clk clock.Clock) (*contest, error) {
 				return perFrame(clk, n, func(b []byte, f *hdr.Frame) {
 					at := b[f.BTH+hdr.BTHLen:]
 					var old [8]byte
@@ -43,8 +44,8 @@ func benchmarks() []benchmark {
 	return slices.Concat(bs, twoBenchmarks(), boardBenchmarks(), oneBenchmarks(), vethBenchmarks())
 }
 
-// missing reports that the environment lacks what a benchmark needs.
-func missing(err error) bool { return errors.Is(err, port.ErrNotSupported) }
+// Missing reports that the environment lacks what a benchmark needs.
+func Missing(err error) bool { return errors.Is(err, port.ErrNotSupported) }
 
 // writeFrame is an RC WRITE ONLY of n bytes payload, with a right ICRC.
 func writeFrame(n int) []byte {
@@ -100,7 +101,7 @@ func perFrame(clk clock.Clock, n int, f func(b []byte, f *hdr.Frame)) (*contest,
 }
 
 // repeat is a run of f, which moves a full batch each time.
-func repeat(f func() error) run {
+func repeat(f func() error) Run {
 	const batches = 2000
 	timed := func() (int, error) {
 		for range batches {
@@ -124,10 +125,10 @@ func crossing(b *packet.Batch, from, to port.Port) func() error {
 	}
 }
 
-// between is the graph of one two-sided app between two in-memory ports.
-func between(kind string, args graph.Args) *graph.Spec {
+// Between is the graph of one two-sided app between two in-memory ports.
+func Between(kind string, args graph.Args) *graph.Spec {
 	a, b := "a", "b"
-	if kind == snicKind {
+	if kind == "snic" {
 		a, b = "p0", "p1"
 	}
 	return &graph.Spec{
@@ -139,8 +140,8 @@ func between(kind string, args graph.Args) *graph.Spec {
 
 // breathBenchmark is the engine's own cost: an app that does nothing, beside
 // the same frames over a wire without a graph.
-func breathBenchmark() benchmark {
-	return benchmark{"breath", "one app that passes everything on, in a graph in memory", func(clk clock.Clock) (*contest, error) {
+func breathBenchmark() Benchmark {
+	return Benchmark{"breath", "one app that passes everything on, in a graph in memory", func(clk clock.Clock) (*contest, error) {
 		frame := writeFrame(128)
 		pool, err := packet.NewPool(packet.MaxBatch, 2048, nil)
 		if err != nil {
@@ -149,7 +150,7 @@ func breathBenchmark() benchmark {
 		outer, inner := mem.NewWire("outer", "pa", pool, packet.MaxBatch, clk)
 		far, farInner := mem.NewWire("far", "pb", pool, packet.MaxBatch, clk)
 		inst, err := graph.New(graph.Config{
-			Spec: between("wire", nil), Kinds: kinds(),
+			Spec: Between("wire", nil), Kinds: registry.Kinds(),
 			Ports: map[string][]port.Port{"pa": {inner}, "pb": {farInner}},
 		})
 		if err != nil {

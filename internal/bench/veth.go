@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/port/open"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -17,13 +18,13 @@ import (
 // vethRound is how long a round on veth lasts.
 const vethRound = 200 * time.Millisecond
 
-// mixWindow keeps the recorded mix free of losses: three quarters of a ring.
+// MixWindow keeps the recorded mix free of losses: three quarters of a ring.
 // Less would measure how long a frame takes, not how many pass.
-const mixWindow = 768
+const MixWindow = 768
 
 // vethBenchmarks run over AF_XDP between two veth pairs.
-func vethBenchmarks() []benchmark {
-	bs := []benchmark{{"veth-steer", "clover-steer on a recorded Clover mix over AF_XDP on veth, in laps in which all connections go on", func(clk clock.Clock) (*contest, error) {
+func vethBenchmarks() []Benchmark {
+	bs := []Benchmark{{"veth-steer", "clover-steer on a recorded Clover mix over AF_XDP on veth, in laps in which all connections go on", func(clk clock.Clock) (*contest, error) {
 		m, err := recordMix(0)
 		if err != nil {
 			return nil, fmt.Errorf("record the mix: %w", err)
@@ -32,10 +33,10 @@ func vethBenchmarks() []benchmark {
 		if err != nil {
 			return nil, fmt.Errorf("the mix in laps: %w", err)
 		}
-		return onVeth(clk, frames, mixWindow)
+		return onVeth(clk, frames, MixWindow)
 	}}}
 	for _, n := range []int{64, 1024} {
-		bs = append(bs, benchmark{fmt.Sprintf("veth-kernel-%d", n), fmt.Sprintf("frames of %d bytes that no app wants, crossing in the kernel on veth", n), func(clk clock.Clock) (*contest, error) {
+		bs = append(bs, Benchmark{fmt.Sprintf("veth-kernel-%d", n), fmt.Sprintf("frames of %d bytes that no app wants, crossing in the kernel on veth", n), func(clk clock.Clock) (*contest, error) {
 			return onVeth(clk, []blast.Frame{{Bytes: strangerFrame(n)}}, 0)
 		}})
 	}
@@ -70,15 +71,15 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 	if err != nil {
 		return nil, err
 	}
-	undo := undoing{r.Close}
-	closeAll := func() { undo.all() }
+	undo := Undoing{r.Close}
+	closeAll := func() { undo.All() }
 	defer func() {
 		if err != nil {
 			closeAll()
 		}
 	}()
 	spec := func(kind string, args graph.Args) *graph.Spec {
-		s := between(kind, args)
+		s := Between(kind, args)
 		s.Ports["pa"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.A, "pair": "pb"}}
 		s.Ports["pb"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.B, "pair": "pa"}}
 		return s
@@ -86,7 +87,7 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 	pass, work := spec("wire", graph.Args{"see": "all"}), spec("clover-steer", steerArgs())
 	var x *open.Running
 	err = r.Near.Do(func() (err error) {
-		x, err = open.Start(graph.Config{Spec: pass, Kinds: kinds()}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
+		x, err = open.Start(graph.Config{Spec: pass, Kinds: registry.Kinds()}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
 		return err
 	})
 	if err != nil {
@@ -111,7 +112,7 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 		}
 		return x.Graph.Apply(plan)
 	}
-	with := func(s, other *graph.Spec) run {
+	with := func(s, other *graph.Spec) Run {
 		return func() (func() (int, error), error) {
 			// An app that is new has met everybody after a lap. The generator
 			// repeats nothing: what waits for a frame that the kernel lost would wait

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -15,13 +15,13 @@ import (
 // twoBenchmarks play recorded loads of two servers through one app, each server
 // on a worker of its own; beside it, one worker has both. What the machine
 // itself gains by two processors is that of the app that does nothing.
-func twoBenchmarks() []benchmark {
-	of := func(name, kind string, args graph.Args, record func(net byte) (*mix, error)) benchmark {
-		return benchmark{name, fmt.Sprintf("%s in memory, two workers with a server each; in the place of pass-through: one worker with both", kind), func(clk clock.Clock) (*contest, error) {
+func twoBenchmarks() []Benchmark {
+	of := func(name, kind string, args graph.Args, record func(net byte) (*mix, error)) Benchmark {
+		return Benchmark{name, fmt.Sprintf("%s in memory, two workers with a server each; in the place of pass-through: one worker with both", kind), func(clk clock.Clock) (*contest, error) {
 			return twoWorkers(clk, kind, args, record)
 		}}
 	}
-	return []benchmark{
+	return []Benchmark{
 		lineBenchmark(),
 		of("two-wire", "wire", nil, recordLocks),
 		of("two-steer", "clover-steer", graph.Args{"mode": "read-write", "settle": "0", "keys": "2048"}, recordMix),
@@ -31,10 +31,10 @@ func twoBenchmarks() []benchmark {
 
 // lineBenchmark is what all that workers share costs at the least. It differs by how far apart the processors are that
 // the machine has at the time.
-func lineBenchmark() benchmark {
-	return benchmark{"two-line", "a line of the processor's cache from one worker to another, a turn for each; in the place of pass-through: one worker's turns", func(clk clock.Clock) (*contest, error) {
+func lineBenchmark() Benchmark {
+	return Benchmark{"two-line", "a line of the processor's cache from one worker to another, a turn for each; in the place of pass-through: one worker's turns", func(clk clock.Clock) (*contest, error) {
 		r := &race{clk: clk}
-		of := func(workers int) run {
+		of := func(workers int) Run {
 			return func() (func() (int, error), error) {
 				turn := &struct {
 					_, n, _ [8]atomic.Int64
@@ -96,7 +96,7 @@ func divided(clk clock.Clock, kind string, args graph.Args, mixes [2]*mix, both 
 		}
 	}
 	r := &race{clk: clk}
-	side := func(mixes []*mix, pools []*packet.Pool) run {
+	side := func(mixes []*mix, pools []*packet.Pool) Run {
 		return func() (func() (int, error), error) {
 			inst, err := graph.New(drained(kind, args, pools...))
 			if err != nil {

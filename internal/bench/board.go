@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -11,18 +11,18 @@ import (
 
 // boardBenchmarks are a board on two workers, each of which gets half of the flows of all tenants; beside it, one worker
 // gets all. What the machine itself gains by two processors is that of the function that does nothing.
-func boardBenchmarks() []benchmark {
+func boardBenchmarks() []Benchmark {
 	const about = "two workers with half of the flows each; in the place of pass-through: one worker with all"
 	board := func(tasks, run string) (string, graph.Args) {
-		return snicKind, graph.Args{"deployment": snicDeployment(tasks, run), "pr-rate": "1000G", "port-rate": "10000G"}
+		return "snic", graph.Args{"deployment": snicDeployment(tasks, run), "pr-rate": "1000G", "port-rate": "10000G"}
 	}
-	of := func(name, what string, kind string, args graph.Args) benchmark {
-		return benchmark{name, fmt.Sprintf("%s: %s", what, about), func(clk clock.Clock) (*contest, error) { return boardContest(clk, kind, args) }}
+	of := func(name, what string, kind string, args graph.Args) Benchmark {
+		return Benchmark{name, fmt.Sprintf("%s: %s", what, about), func(clk clock.Clock) (*contest, error) { return boardContest(clk, kind, args) }}
 	}
 	kind, plain := board("  t: {kind: wire}\n", "t")
 	_, state := board(snicState, "fw -> nat")
 	_, chain := board(snicChain, "fw -> nat -> vx")
-	return []benchmark{
+	return []Benchmark{
 		of("two-board-wire", "a function that does nothing, the frames of two-board", "wire", nil),
 		of("two-board", "a SuperNIC's scheduling, a task that does nothing", kind, plain),
 		of("two-board-state", "a SuperNIC: firewall -> NAPT", kind, state),

@@ -111,7 +111,7 @@ func (b *bridges) output(name string, args ...string) (string, error) {
 		cmd := exec.Command(name, args...)
 		cmd.Env = b.env()
 		if out, err = cmd.CombinedOutput(); err != nil {
-			err = fmt.Errorf("%s: %w: %s", name, err, oneLine(errors.New(strings.TrimSpace(string(out)))))
+			err = fmt.Errorf("%s: %w: %s", name, err, strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
 		}
 		return err
 	})

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"math"
@@ -16,7 +16,7 @@ func BenchmarkSteer(b *testing.B) { laps(b, steerBenchmark()) }
 // BenchmarkSwordbox is "quillon bench swordbox" in the same way.
 func BenchmarkSwordbox(b *testing.B) { laps(b, swordboxBenchmark()) }
 
-func laps(b *testing.B, of benchmark) {
+func laps(b *testing.B, of Benchmark) {
 	c, err := of.prepare(clock.NewWall())
 	if err != nil {
 		b.Fatal(err)

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -20,15 +20,15 @@ const (
 // oneBenchmarks play the load of one server through one app, each client on one of
 // two workers; beside it, one worker has all of them. What the machine itself gains
 // by two processors, and what the load costs, is that of the app that does nothing.
-func oneBenchmarks() []benchmark {
+func oneBenchmarks() []Benchmark {
 	about := func(kind, load string) string {
 		return fmt.Sprintf("%s in memory, two workers with half of one server's clients each: %s; in the place of pass-through: one worker with all", kind, load)
 	}
 	// A quarter of the rows is for connections that are half known: all are at first.
 	steer, swordbox := steerArgs(), swordboxArgs()
 	steer["conns"], swordbox["conns"] = "1024", "512"
-	recorded := func(name, kind string, args graph.Args) benchmark {
-		return benchmark{name, about(kind, "a recorded Clover mix"), func(clk clock.Clock) (*contest, error) {
+	recorded := func(name, kind string, args graph.Args) Benchmark {
+		return Benchmark{name, about(kind, "a recorded Clover mix"), func(clk clock.Clock) (*contest, error) {
 			m, err := recordClover(0, oneNodes, oneFrames, steer)
 			if err != nil {
 				return nil, fmt.Errorf("record the load: %w", err)
@@ -37,10 +37,10 @@ func oneBenchmarks() []benchmark {
 			return divided(clk, kind, args, halves, interleave(halves[0], halves[1]), true)
 		}}
 	}
-	played := func(name, kind string, args graph.Args) benchmark {
-		return benchmark{name, about(kind, "counters of two protection domains, answered at once"), func(clk clock.Clock) (*contest, error) {
+	played := func(name, kind string, args graph.Args) Benchmark {
+		return Benchmark{name, about(kind, "counters of two protection domains, answered at once"), func(clk clock.Clock) (*contest, error) {
 			r := &race{clk: clk}
-			of := func(workers int) run {
+			of := func(workers int) Run {
 				return func() (func() (int, error), error) {
 					return (&rivals{kind: kind, args: args, workers: workers, race: r}).prepare()
 				}
@@ -48,7 +48,7 @@ func oneBenchmarks() []benchmark {
 			return &contest{bytes: tenantBytes, work: of(2), pass: of(1), race: r, close: func() {}}, nil
 		}}
 	}
-	return []benchmark{
+	return []Benchmark{
 		recorded("one-server-wire", "wire", nil),
 		recorded("one-server-steer", "clover-steer", steer),
 		played("one-server-counters", "wire", nil),
