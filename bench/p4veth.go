@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quillon/quillon/nf/port/open"
-
 	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/internal/bench"
@@ -22,6 +20,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/open"
 	"github.com/quillon/quillon/rack/blast"
 )
 

@@ -11,13 +11,12 @@ import (
 	"syscall"
 	"unsafe"
 
-	"github.com/quillon/quillon/nf/port/open"
-
 	"github.com/spf13/cobra"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 // keptCaps are what a running middlebox needs: to change the filter of its XDP programs, to take them off

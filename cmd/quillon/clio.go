@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quillon/quillon/nf/port/open"
-
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/nf/arg"
@@ -22,6 +20,7 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/open"
 	"github.com/quillon/quillon/rack/demo"
 	"github.com/quillon/quillon/rack/host"
 )

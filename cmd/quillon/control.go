@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/quillon/quillon/nf/port/open"
-
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/admin"
@@ -21,6 +19,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port/afxdp"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 // target says which running instance a command is for.
@@ -37,6 +36,8 @@ func (t *target) dial() (*admin.Client, error) {
 	switch {
 	case t.control != "":
 		return admin.Dial(t.control)
+	case t.name != "" && !isName(t.name):
+		return nil, fmt.Errorf("--name %s: want the name of an instance; its socket is named with --control", t.name)
 	case t.name != "":
 		return admin.Dial(admin.Path(t.name))
 	}
@@ -264,8 +265,8 @@ the kernel again then; with a REASON they stay there, as no app drops or marks t
 		Args:    optional(2, "PORT", "N", "reason=REASON"),
 	}, func(c *admin.Client, args []string) (added, error) {
 		n, err := strconv.Atoi(args[1])
-		if err != nil || n < 1 {
-			return added{}, fmt.Errorf("N is %q: want a number from 1", args[1])
+		if err != nil || n < 1 || n > graph.MaxTrace {
+			return added{}, fmt.Errorf("N is %q: want a number from 1 to %d; quillon tap copies any number", args[1], graph.MaxTrace)
 		}
 		a := added{Port: args[0], N: n}
 		if len(args) == 3 {

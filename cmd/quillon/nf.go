@@ -5,12 +5,11 @@ import (
 	"io"
 	"strings"
 
-	"github.com/quillon/quillon/nf/port/open"
-
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/open"
 	"github.com/quillon/quillon/nf/table"
 )
 

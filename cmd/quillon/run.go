@@ -329,10 +329,15 @@ func (f *runFlags) stateFile(instance string) *stateFile {
 
 // checkSocket refuses a name that is none of a file.
 func (f *runFlags) checkSocket(name string) error {
-	if f.control == "" && (strings.ContainsRune(name, '/') || strings.HasPrefix(name, ".")) {
+	if f.control == "" && !isName(name) {
 		return fmt.Errorf("an instance cannot be named %q: want a file name; give one with --name", name)
 	}
 	return nil
+}
+
+// isName says whether an instance can have the name: its socket is a file of that name.
+func isName(name string) bool {
+	return !strings.ContainsRune(name, '/') && !strings.HasPrefix(name, ".")
 }
 
 // running is an instance from the beginning of its start to its end.

@@ -8,11 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/quillon/quillon/nf/port/open"
-
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/open"
 	"github.com/quillon/quillon/nf/replay"
 )
 

@@ -6,14 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quillon/quillon/nf/port/open"
-
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/controlplane/admin"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 func TestRates(t *testing.T) {

@@ -7,11 +7,10 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/registry"
-	"github.com/quillon/quillon/nf/port/open"
-
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/open"
 	"github.com/quillon/quillon/rack/blast"
 )
 
