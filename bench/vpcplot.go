@@ -7,9 +7,7 @@ import (
 	"strconv"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 
 	"github.com/quillon/quillon/internal/chart"
 )
@@ -61,107 +59,54 @@ func (r *vpcResult) curves() []vpcCurve {
 	return out
 }
 
-// vpcLines draws curves; those of several panels do not hide each other's spread.
-type vpcLines []vpcCurve
-
-// Plot implements plot.Plotter.
-func (l vpcLines) Plot(c draw.Canvas, p *plot.Plot) {
-	tx, ty := p.Transforms(&c)
-	for i, cu := range l {
-		line := draw.LineStyle{Color: cu.shade, Width: vg.Points(1.6)}
-		if cu.dashed {
-			line.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
-		}
-		shift := 0.02 * (float64(i) - float64(len(l)-1)/2)
-		var at []vg.Point
+// panel draws curves; those of several do not hide each other's spread.
+func vpcPanel(title string, curves []vpcCurve) (*plot.Plot, []chart.Key) {
+	p := chart.Plot(title, "packet size, B", "throughput, Gb/s")
+	var keys []chart.Key
+	top := 0.0
+	for i, cu := range curves {
+		l := chart.Line{Style: chart.Style{Shade: cu.shade, Dashed: cu.dashed, Width: 1.6}}
+		shift := 0.02 * (float64(i) - float64(len(curves)-1)/2)
 		for n, y := range cu.y {
-			x := tx(float64(n) + shift)
-			at = append(at, vg.Point{X: x, Y: ty(y)})
+			at := chart.Point{X: float64(n) + shift, Y: y}
 			if cu.low != nil {
-				c.StrokeLines(draw.LineStyle{Color: cu.shade, Width: vg.Points(0.7)}, []vg.Point{{X: x, Y: ty(cu.low[n])}, {X: x, Y: ty(cu.high[n])}})
+				at.Low, at.High = cu.low[n], cu.high[n]
 			}
+			l.Points = append(l.Points, at)
+			top = max(top, y, at.High)
 		}
-		c.StrokeLines(line, at)
-		for _, a := range at {
-			c.DrawGlyph(draw.GlyphStyle{Color: cu.shade, Radius: vg.Points(2.4), Shape: draw.CircleGlyph{}}, a)
-		}
+		p.Add(l)
+		keys = append(keys, chart.Key{Text: cu.name, Style: l.Style})
 	}
+	var at []float64
+	var sizes []string
+	for n, size := range vpcSizes {
+		at, sizes = append(at, float64(n)), append(sizes, strconv.Itoa(size))
+	}
+	chart.Categories(&p.X, 0, float64(len(vpcSizes)-1), at, sizes)
+	chart.FromZero(&p.Y, top, 1.06, 7, chart.Number)
+	return p, keys
 }
-
-// Sizes of the picture.
-const (
-	vpcPanelWidth = 5.2 * vg.Inch
-	vpcHeight     = 5.2 * vg.Inch
-)
 
 // save draws the throughput beside the published figure.
 func (r *vpcResult) save(prefix string) error {
 	published := vpcPublished()
 	for i := range published {
-		published[i].shade = vpcShades[i]
-		published[i].dashed = true
+		published[i].shade, published[i].dashed = vpcShades[i], true
 	}
-	panels := []struct {
-		title string
-		lines vpcLines
-	}{
-		{"published (figure 5.19): servers with 100 Gb/s NICs, two sNICs", published},
-		{fmt.Sprintf("measured here: one thread, %d processors, veth", runtime.NumCPU()), r.curves()},
+	other := r.OVS
+	if other == "" {
+		other = "no Open vSwitch"
 	}
-	return chart.Save(prefix, vpcPanelWidth*2, vpcHeight, func(c draw.Canvas) {
-		head := chart.Text(13)
-		head.Font.Weight = chart.Bold
-		left := c.Min.X + vg.Points(14)
-		c.FillText(head, vg.Point{X: left, Y: c.Max.Y - vg.Points(9)}, "Virtual private cloud: throughput by packet size")
-		foot := chart.Text(8)
-		foot.YAlign = draw.YBottom
-		other := r.OVS
-		if other == "" {
-			other = "no Open vSwitch"
-		}
-		c.FillText(foot, vg.Point{X: left, Y: c.Min.Y + vg.Points(7)},
-			fmt.Sprintf("The machines differ: compare lines within a panel. NT: firewall, NAPT and AES. Medians of %d rounds, least to most. %s.", r.Rounds, other))
-		for i, d := range panels {
-			half := draw.Crop(c, vg.Length(i)*vpcPanelWidth+vg.Points(8), vg.Length(i-1)*vpcPanelWidth-vg.Points(12), vg.Points(22), -vg.Points(30))
-			text := chart.Text(9)
-			text.Font.Weight = chart.Bold
-			x, y := half.Min.X+vg.Points(6), half.Max.Y
-			c.FillText(text, vg.Point{X: x, Y: y}, d.title)
-			text = chart.Text(9)
-			top := 0.0
-			for n, cu := range d.lines {
-				// Two columns of the legend.
-				at := vg.Point{X: x + vg.Length(n%2)*vpcPanelWidth*0.47, Y: y - vg.Points(16) - vg.Length(n/2)*vg.Points(13)}
-				line := draw.LineStyle{Color: cu.shade, Width: vg.Points(1.6)}
-				if cu.dashed {
-					line.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
-				}
-				c.StrokeLines(line, []vg.Point{{X: at.X, Y: at.Y - vg.Points(5)}, {X: at.X + vg.Points(22), Y: at.Y - vg.Points(5)}})
-				c.FillText(text, vg.Point{X: at.X + vg.Points(27), Y: at.Y}, cu.name)
-				for k := range cu.y {
-					top = max(top, cu.y[k])
-					if cu.high != nil {
-						top = max(top, cu.high[k])
-					}
-				}
-			}
-			p := chart.New("")
-			p.X.Label.Text, p.Y.Label.Text = "packet size, B", "throughput, Gb/s"
-			var ticks plot.ConstantTicks
-			for n, size := range vpcSizes {
-				ticks = append(ticks, plot.Tick{Value: float64(n), Label: strconv.Itoa(size)})
-			}
-			p.X.Tick.Marker, p.X.Min, p.X.Max = ticks, -0.3, float64(len(vpcSizes))-0.7
-			step := chart.RoundStep(top / 7)
-			ticks = nil
-			for v := 0.0; v <= top*1.06; v += step {
-				ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 3, 64)})
-			}
-			p.Y.Tick.Marker, p.Y.Min, p.Y.Max = ticks, 0, top*1.06
-			grid := plotter.NewGrid()
-			grid.Vertical.Color, grid.Horizontal.Color = nil, chart.Faint
-			p.Add(grid, d.lines)
-			p.Draw(draw.Crop(half, 0, 0, 0, -vg.Points(82)))
-		}
-	})
+	theirs, theirKeys := vpcPanel("published (figure 5.19): servers with 100 Gb/s NICs, two sNICs", published)
+	ours, ourKeys := vpcPanel(fmt.Sprintf("measured here: one thread, %d processors, veth", runtime.NumCPU()), r.curves())
+	f := chart.Figure{
+		Width: 10.4 * vg.Inch, Height: 5.2 * vg.Inch, Title: "Virtual private cloud: throughput by packet size",
+		Foot: fmt.Sprintf("The machines differ: compare lines within a panel. NT: firewall, NAPT and AES. Medians of %d rounds, least to most. %s.", r.Rounds, other),
+		Panels: []chart.Panel{
+			{X1: 0.5, Y1: 1, Keys: theirKeys, Plot: theirs},
+			{X0: 0.5, X1: 1, Y1: 1, Keys: ourKeys, Plot: ours},
+		},
+	}
+	return f.Save(prefix)
 }
