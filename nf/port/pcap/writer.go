@@ -72,9 +72,6 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	return e, e.err
 }
 
-// Header is what NewWriter was given.
-func (e *Writer) Header() Header { return e.h }
-
 // put stores a word in the scratch space, in the file's byte order.
 func (e *Writer) put(at int, v uint32) { put32(e.scratch[at:], e.h.BigEndian, v) }
 
