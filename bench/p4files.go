@@ -70,10 +70,10 @@ func (l load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
 	undo = append(undo, func() { _ = inst.Close() })
 
 	laps := (p4FileFrames + len(l.Laps) - 1) / len(l.Laps)
-	lap := [2]int{}
+	lap := 0
 	ours := func() (func() (int, error), error) {
-		chunk, n := l.capture(lap[0], laps)
-		lap[0] += laps
+		chunk, n := l.capture(lap, laps)
+		lap += laps
 		from, to := filepath.Join(other.dir, "in.pcap"), filepath.Join(other.dir, "out.pcap")
 		if err := os.WriteFile(from, append(pcapHeader(), chunk...), 0o600); err != nil {
 			return nil, err
@@ -93,42 +93,53 @@ func (l load) onFiles(rival string, clk clock.Clock) (_ *duel, err error) {
 			return sent, err
 		}, nil
 	}
-	out := filepath.Join(other.dir, "2_out.pcap")
-	written := int64(len(pcapHeader()))
-	theirs := func() (func() (int, error), error) {
-		chunk, n := l.capture(lap[1], laps)
-		lap[1] += laps
-		written += int64(len(chunk)) // frames leave as long as they came
-		last := l.Laps[len(l.Laps)-1]
-		return func() (int, error) {
-			failed := make(chan error, 1)
-			go func() {
-				_, err := pipe.Write(chunk)
-				failed <- err
-			}()
-			limit := time.After(p4FilePatience)
-			tick := time.NewTicker(2 * time.Millisecond)
-			defer tick.Stop()
-			for {
-				// It keeps the last frame until there is another.
-				if st, err := os.Stat(out); err == nil && st.Size() >= written-int64(16+len(last.Bytes)) {
-					return n, nil
-				}
-				select {
-				case err := <-failed:
-					if err != nil {
-						return 0, err
-					}
-				case <-other.died:
-					return 0, fmt.Errorf("%s stopped: %w", rival, other.why())
-				case <-limit:
-					return 0, fmt.Errorf("%s does not write all frames", rival)
-				case <-tick.C:
-				}
+	t := &theirFiles{bmv2: other, load: l, laps: laps, pipe: pipe, out: filepath.Join(other.dir, "2_out.pcap"), written: int64(len(pcapHeader()))}
+	return &duel{bytes: l.bytes(), ours: ours, theirs: t.round, close: closeAll}, nil
+}
+
+// theirFiles is the other switch, which reads a pipe and writes a capture.
+type theirFiles struct {
+	*bmv2
+	load
+	lap, laps int // the next, and how many a round has
+	pipe      *os.File
+	out       string
+	written   int64 // bytes that the capture has at the end of the round
+}
+
+// round is a bench.Run.
+func (t *theirFiles) round() (func() (int, error), error) {
+	chunk, n := t.capture(t.lap, t.laps)
+	t.lap += t.laps
+	t.written += int64(len(chunk)) // frames leave as long as they came
+	last := t.Laps[len(t.Laps)-1]
+	return func() (int, error) {
+		failed := make(chan error, 1)
+		go func() {
+			_, err := t.pipe.Write(chunk)
+			failed <- err
+		}()
+		limit := time.After(p4FilePatience)
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			// It keeps the last frame until there is another.
+			if st, err := os.Stat(t.out); err == nil && st.Size() >= t.written-int64(16+len(last.Bytes)) {
+				return n, nil
 			}
-		}, nil
-	}
-	return &duel{bytes: l.bytes(), ours: ours, theirs: theirs, close: closeAll}, nil
+			select {
+			case err := <-failed:
+				if err != nil {
+					return 0, err
+				}
+			case <-t.died:
+				return 0, fmt.Errorf("%s stopped: %w", t.name, t.why())
+			case <-limit:
+				return 0, fmt.Errorf("%s does not write all frames", t.name)
+			case <-tick.C:
+			}
+		}
+	}, nil
 }
 
 // pcapHeader begins a classic capture of Ethernet with microseconds.

@@ -104,151 +104,43 @@ type samples map[string][][]float64 // by and step number: a line a round
 
 func vpcKey(by string, step int) string { return fmt.Sprint(by, step) }
 
+// vpcRun measures both in turns.
+type vpcRun struct {
+	ctx    context.Context
+	clk    clock.Clock
+	ovs    *vswitch // nil: there is none
+	rounds int
+}
+
 func measureVPC(ctx context.Context, progress io.Writer, rounds int, ports string) (*vpcResult, error) {
-	clk := clock.NewWall()
+	x := &vpcRun{ctx: ctx, clk: clock.NewWall(), rounds: rounds}
 	r := &vpcResult{Rounds: rounds}
-	ovs, err := findOVS(ports)
-	if err != nil {
+	var err error
+	if x.ovs, err = findOVS(ports); err != nil {
 		r.Skipped = err.Error()
 		fmt.Fprintf(progress, "Open vSwitch is skipped: %v\n", err)
 	} else {
-		r.OVS = ovs.version
-	}
-	// boxes makes both, each in places of its own.
-	boxes := func(at func() (vpcPlaces, error), undo *bench.Undoing) (out []vpcBox, err error) {
-		p, err := at()
-		if err != nil {
-			return nil, err
-		}
-		b, err := newVPCBoards(p, clk)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, b)
-		*undo = append(*undo, b.close)
-		if ovs == nil {
-			return out, nil
-		}
-		if p, err = at(); err != nil {
-			return nil, err
-		}
-		o, err := ovs.start(p)
-		if err != nil {
-			return nil, fmt.Errorf("Open vSwitch: %w; -ovs-ports system may work", err)
-		}
-		*undo = append(*undo, o.close)
-		return append(out, o), o.rest()
-	}
-	// turns measures all steps of all boxes in turns.
-	turns := func(bs []vpcBox, before func(n int) (func() error, error), measure func(n, step int) ([]float64, error)) (samples, error) {
-		got := samples{}
-		for round := -1; round < rounds; round++ { // the first is to warm up
-			for n, b := range bs {
-				after, err := before(n)
-				if err != nil {
-					return nil, err
-				}
-				for step, s := range vpcSteps {
-					if !b.can(step) {
-						continue
-					}
-					err := ctx.Err()
-					if err == nil {
-						err = b.become(step)
-					}
-					var v []float64
-					if err == nil {
-						v, err = measure(n, step)
-					}
-					if err == nil {
-						err = b.check(step)
-					}
-					if err != nil {
-						return nil, fmt.Errorf("%s, %s: %w", b.by(), s.name, errors.Join(err, after()))
-					}
-					if k := vpcKey(b.by(), step); round >= 0 {
-						got[k] = append(got[k], v)
-					}
-				}
-				if err := errors.Join(b.rest(), after()); err != nil {
-					return nil, err
-				}
-			}
-		}
-		return got, nil
+		r.OVS = x.ovs.version
 	}
 	for _, size := range vpcSizes {
 		fmt.Fprintf(progress, "throughput, %d bytes...\n", size)
-		if err := func() error {
-			var undo bench.Undoing
-			defer func() { undo.All() }()
-			var ranges []*blast.Range
-			bs, err := boxes(func() (vpcPlaces, error) {
-				g, p, err := vpcRange(size)
-				if err == nil {
-					ranges = append(ranges, g)
-					undo = append(undo, g.Close)
-				}
-				return p, err
-			}, &undo)
-			if err != nil {
-				return err
-			}
-			got, err := turns(bs, func(n int) (func() error, error) {
-				if err := processor(1); err != nil { // the generator takes 0
-					return nil, err
-				}
-				ctx, cancel := context.WithCancel(ctx)
-				sending := make(chan error, 1)
-				go func() { sending <- ranges[n].Run(ctx) }()
-				return func() error {
-					cancel()
-					return <-sending
-				}, nil
-			}, func(n, _ int) ([]float64, error) {
-				g := ranges[n]
-				if !g.Settle(ctx, 1000, vpcSettle) {
-					return nil, errors.New("no frames arrive")
-				}
-				from, at := g.Arrived(), clk.Now()
-				time.Sleep(vpcRound)
-				return []float64{float64(g.Arrived()-from) * 1e3 / float64(clk.Now().Sub(at))}, nil
-			})
-			if err != nil {
-				return err
-			}
-			got.each(func(f vpcFigures, v [][]float64, of func(by string, step int) *bench.Spread) {
-				f.Bytes = size
-				f.Mpps = column(v, 0, 1)
-				f.Gbps = column(v, 0, float64(size)*8/1e3)
-				f.OfWire, f.VsOVS = of("quillon", 0), of("ovs", -1)
-				r.Throughput = append(r.Throughput, f)
-			})
-			return nil
-		}(); err != nil {
+		got, err := x.throughput(size)
+		if err != nil {
 			return nil, err
 		}
+		got.each(func(f vpcFigures, v [][]float64, of func(by string, step int) *bench.Spread) {
+			f.Bytes = size
+			f.Mpps = column(v, 0, 1)
+			f.Gbps = column(v, 0, float64(size)*8/1e3)
+			f.OfWire, f.VsOVS = of("quillon", 0), of("ovs", -1)
+			r.Throughput = append(r.Throughput, f)
+		})
 	}
 	if err := processor(-1); err != nil {
 		return nil, err
 	}
 	fmt.Fprintln(progress, "round trips...")
-	var undo bench.Undoing
-	defer func() { undo.All() }()
-	var pings []*pinger
-	bs, err := boxes(func() (vpcPlaces, error) {
-		p, place, err := newPinger(clk)
-		if err == nil {
-			pings = append(pings, p)
-			undo = append(undo, p.close)
-		}
-		return place, err
-	}, &undo)
-	if err != nil {
-		return nil, err
-	}
-	got, err := turns(bs, func(int) (func() error, error) { return func() error { return nil }, nil },
-		func(n, _ int) ([]float64, error) { return pings[n].round() })
+	got, err := x.roundTrips()
 	if err != nil {
 		return nil, err
 	}
@@ -262,6 +154,128 @@ func measureVPC(ctx context.Context, progress io.Writer, rounds int, ports strin
 		r.RoundTrips = append(r.RoundTrips, f)
 	})
 	return r, nil
+}
+
+// boxes makes both, each in places of its own.
+func (x *vpcRun) boxes(at func() (vpcPlaces, error), undo *bench.Undoing) (out []vpcBox, err error) {
+	p, err := at()
+	if err != nil {
+		return nil, err
+	}
+	b, err := newVPCBoards(p, x.clk)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, b)
+	*undo = append(*undo, b.close)
+	if x.ovs == nil {
+		return out, nil
+	}
+	if p, err = at(); err != nil {
+		return nil, err
+	}
+	o, err := x.ovs.start(p)
+	if err != nil {
+		return nil, fmt.Errorf("Open vSwitch: %w; -ovs-ports system may work", err)
+	}
+	*undo = append(*undo, o.close)
+	return append(out, o), o.rest()
+}
+
+// turns measures all steps of all boxes in turns.
+func (x *vpcRun) turns(bs []vpcBox, before func(n int) (func() error, error), measure func(n int) ([]float64, error)) (samples, error) {
+	got := samples{}
+	for round := -1; round < x.rounds; round++ { // the first is to warm up
+		for n, b := range bs {
+			after, err := before(n)
+			if err != nil {
+				return nil, err
+			}
+			for step, s := range vpcSteps {
+				if !b.can(step) {
+					continue
+				}
+				err := x.ctx.Err()
+				if err == nil {
+					err = b.become(step)
+				}
+				var v []float64
+				if err == nil {
+					v, err = measure(n)
+				}
+				if err == nil {
+					err = b.check(step)
+				}
+				if err != nil {
+					return nil, fmt.Errorf("%s, %s: %w", b.by(), s.name, errors.Join(err, after()))
+				}
+				if k := vpcKey(b.by(), step); round >= 0 {
+					got[k] = append(got[k], v)
+				}
+			}
+			if err := errors.Join(b.rest(), after()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return got, nil
+}
+
+// throughput is millions of frames of a size a second.
+func (x *vpcRun) throughput(size int) (samples, error) {
+	var undo bench.Undoing
+	defer func() { undo.All() }()
+	var ranges []*blast.Range
+	bs, err := x.boxes(func() (vpcPlaces, error) {
+		g, p, err := vpcRange(size)
+		if err == nil {
+			ranges = append(ranges, g)
+			undo = append(undo, g.Close)
+		}
+		return p, err
+	}, &undo)
+	if err != nil {
+		return nil, err
+	}
+	return x.turns(bs, func(n int) (func() error, error) {
+		if err := processor(1); err != nil { // the generator takes 0
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(x.ctx)
+		sending := make(chan error, 1)
+		go func() { sending <- ranges[n].Run(ctx) }()
+		return func() error {
+			cancel()
+			return <-sending
+		}, nil
+	}, func(n int) ([]float64, error) {
+		g := ranges[n]
+		if !g.Settle(x.ctx, 1000, vpcSettle) {
+			return nil, errors.New("no frames arrive")
+		}
+		from, at := g.Arrived(), x.clk.Now()
+		time.Sleep(vpcRound)
+		return []float64{float64(g.Arrived()-from) * 1e3 / float64(x.clk.Now().Sub(at))}, nil
+	})
+}
+
+// roundTrips are those of pinger.round.
+func (x *vpcRun) roundTrips() (samples, error) {
+	var undo bench.Undoing
+	defer func() { undo.All() }()
+	var pings []*pinger
+	bs, err := x.boxes(func() (vpcPlaces, error) {
+		p, place, err := newPinger(x.clk)
+		if err == nil {
+			pings = append(pings, p)
+			undo = append(undo, p.close)
+		}
+		return place, err
+	}, &undo)
+	if err != nil {
+		return nil, err
+	}
+	return x.turns(bs, func(int) (func() error, error) { return func() error { return nil }, nil }, func(n int) ([]float64, error) { return pings[n].round() })
 }
 
 // column is the spread of a figure over the rounds.
