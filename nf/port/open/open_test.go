@@ -196,3 +196,55 @@ func TestPortsRefuse(t *testing.T) {
 		}
 	}
 }
+
+// TestStart: what is wrong is said before anything is opened; a graph whose interface goes away ends by itself, and is stopped as
+// any other.
+func TestStart(t *testing.T) {
+	parse := func(src string) *graph.Spec {
+		spec, err := graph.ParseSpec([]byte(src))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return spec
+	}
+	const wire = "apps: {w: {kind: wire}}\nlinks: [a.out -> w.a, w.b -> b.in, b.out -> w.b, w.a -> a.in]\n"
+	cfg := Config{Clock: clock.NewWall()}
+	for src, want := range map[string]string{
+		"ports: {a: {kind: afxdp, args: {dev: none0, ring: x}}, b: {kind: tap, args: {dev: t0}}}\n" + wire:               "want a number",
+		"ports: {a: {kind: mem}, b: {kind: mem}}\n" + wire:                                                               `kind "mem"`,
+		"ports: {a: {kind: afxdp, args: {dev: none0, pair: b}}, b: {kind: afxdp, args: {dev: none1, pair: a}}}\n" + wire: `none0`,
+	} {
+		if _, err := Start(graph.Config{Spec: parse(src), Kinds: graph.Builtin()}, cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	inNamespace(t, "va", "vb")
+	r, err := Start(graph.Config{Spec: parse("ports: {a: {kind: afxdp, args: {dev: va}}, b: {kind: tap, args: {dev: tap0}}}\n" + wire), Kinds: graph.Builtin()}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Err(); err != nil || len(r.Ports.Bound()) != 1 {
+		t.Errorf("%v, %v", err, r.Ports.Bound())
+	}
+	l, err := netlink.LinkByName("va")
+	if err == nil {
+		err = netlink.LinkDel(l)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-r.Ended():
+	case <-time.After(time.Minute):
+		t.Fatal("the graph goes on without its interface")
+	}
+	if err := r.Err(); !errors.Is(err, port.ErrClosed) {
+		t.Error(err)
+	}
+	if err := r.Stop(); !errors.Is(err, port.ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := netlink.LinkByName("tap0"); !errors.As(err, new(netlink.LinkNotFoundError)) {
+		t.Errorf("tap0 is left: %v", err)
+	}
+}
