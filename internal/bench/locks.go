@@ -25,25 +25,9 @@ const (
 	lockWords    = 256
 )
 
-// swordboxBenchmark shares connections and replaces atomics of a recorded load
-// in memory; beside it the same frames pass through.
 func swordboxBenchmark() Benchmark {
-	return Benchmark{"swordbox", "swordbox (shared connection, acknowledgements for each client, atomics as WRITEs) on a recorded load of counters in memory", func(clock.Clock) (*contest, error) {
-		mix, err := recordLocks(0)
-		if err != nil {
-			return nil, fmt.Errorf("record the load: %w", err)
-		}
-		pool, err := packet.NewPool(64*packet.MaxBatch, 2048, nil)
-		if err != nil {
-			return nil, err
-		}
-		return &contest{
-			bytes: float64(len(mix.bytes)) / float64(mix.frames),
-			work:  mix.through(pool, "swordbox", swordboxArgs()),
-			pass:  mix.through(pool, "wire", nil),
-			close: func() {},
-		}, nil
-	}}
+	return recorded("swordbox", "swordbox (shared connection, acknowledgements for each client, atomics as WRITEs) on a recorded load of counters in memory", recordLocks, 64,
+		"swordbox", swordboxArgs())
 }
 
 func swordboxArgs() graph.Args {

@@ -26,25 +26,34 @@ const (
 	mixNodes   = 3
 )
 
-// steerBenchmark steers a recorded mix in memory; beside it the same frames
-// pass through.
-func steerBenchmark() Benchmark {
-	return Benchmark{"steer", "clover-steer, reads and writes, on a recorded Clover mix in memory", func(clock.Clock) (*contest, error) {
-		mix, err := recordMix(0)
+// recorded plays a recorded load through an app in memory, with so many batches of buffers; beside it the same frames pass
+// through.
+func recorded(name, about string, record func(net byte) (*mix, error), batches int, kind string, args graph.Args) Benchmark {
+	return Benchmark{name, about, func(clock.Clock) (*contest, error) {
+		m, err := record(0)
 		if err != nil {
-			return nil, fmt.Errorf("record the mix: %w", err)
+			return nil, fmt.Errorf("record the load: %w", err)
 		}
-		pool, err := packet.NewPool(4*packet.MaxBatch, 2048, nil)
-		if err != nil {
-			return nil, err
-		}
-		return &contest{
-			bytes: float64(len(mix.bytes)) / float64(mix.frames),
-			work:  mix.through(pool, "clover-steer", steerArgs()),
-			pass:  mix.through(pool, "wire", nil),
-			close: func() {},
-		}, nil
+		return m.contest(batches, kind, args)
 	}}
+}
+
+// contest is the mix through an app, beside a plain pass-through.
+func (m *mix) contest(batches int, kind string, args graph.Args) (*contest, error) {
+	pool, err := packet.NewPool(batches*packet.MaxBatch, 2048, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &contest{
+		bytes: float64(len(m.bytes)) / float64(m.frames),
+		work:  m.through(pool, kind, args),
+		pass:  m.through(pool, "wire", nil),
+		close: func() {},
+	}, nil
+}
+
+func steerBenchmark() Benchmark {
+	return recorded("steer", "clover-steer, reads and writes, on a recorded Clover mix in memory", recordMix, 4, "clover-steer", steerArgs())
 }
 
 func steerArgs() graph.Args { return graph.Args{"mode": "read-write", "settle": "0", "answers": "any"} }

@@ -60,22 +60,12 @@ const (
 )
 
 func snicContest(tasks, run string, more ...string) (*contest, error) {
-	m := boardMix(snicBatches, 0)
-	pool, err := packet.NewPool(64*packet.MaxBatch, 2048, nil)
-	if err != nil {
-		return nil, err
-	}
 	// Regions are loaded before the second batch comes.
 	args := graph.Args{"deployment": snicDeployment(tasks, run), "pr-rate": "1000G", "port-rate": "10000G"}
 	for i := 0; i < len(more); i += 2 {
 		args[more[i]] = more[i+1]
 	}
-	return &contest{
-		bytes: float64(len(m.bytes)) / float64(m.frames),
-		work:  m.through(pool, "snic", args),
-		pass:  m.through(pool, "wire", nil),
-		close: func() {},
-	}, nil
+	return boardMix(snicBatches, 0).contest(64, "snic", args)
 }
 
 // boardMix is full batches of all tenants' frames, so many of their flows from each of some numbers on.
