@@ -58,7 +58,7 @@ type rootFlags struct {
 }
 
 func (f *rootFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.user, "user", "", "become this `user` once the ports are open: for pairs, and ports that leave offloads alone")
+	cmd.Flags().StringVar(&f.user, "user", "", "become this `user`, as nobody, once the ports are open: for pairs, and ports that leave offloads alone")
 	cmd.Flags().BoolVar(&f.keep, "keep-root", false, "give up no privileges")
 }
 
