@@ -4,63 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
-	"runtime"
-	"slices"
-	"sort"
-	"strings"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/quillon/quillon/internal/bench"
 	"github.com/quillon/quillon/nf/clock"
 )
-
-// benchmark is one thing to measure, and the plain pass-through of the same
-// frames to hold it against.
-type benchmark struct {
-	name, about string
-	// prepare makes the two runs; an error that wraps port.ErrNotSupported
-	// leaves the benchmark out.
-	prepare func(clk clock.Clock) (*contest, error)
-}
-
-// contest is a prepared benchmark.
-type contest struct {
-	bytes      float64 // mean length of a frame
-	work, pass run
-	race       *race // times what it runs; nil: all of a round is timed
-	close      func()
-}
-
-// run prepares one round and returns what is timed: a function that moves some
-// frames and says how many.
-type run func() (timed func() (packets int, err error), err error)
-
-// spread of a figure over the rounds.
-type spread struct {
-	Median float64 `json:"median"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
-}
-
-// figures of one side of a contest.
-type figures struct {
-	NsPerPacket spread  `json:"ns_per_packet"`
-	Mpps        float64 `json:"mpps"`
-	Gbps        float64 `json:"gbit_per_s"`
-	Allocs      float64 `json:"allocs_per_packet"`
-}
-
-// benchResult is what bench --json prints for a benchmark.
-type benchResult struct {
-	Name        string  `json:"name"`
-	About       string  `json:"about"`
-	Bytes       float64 `json:"bytes_per_packet"`
-	Rounds      int     `json:"rounds"`
-	Work        figures `json:"work"`
-	PassThrough figures `json:"pass_through"`
-	Skipped     string  `json:"skipped,omitempty"`
-}
 
 func newBenchCmd() *cobra.Command {
 	var rounds int
@@ -83,174 +36,114 @@ on, when the app has met all connections and keys.`,
 			if rounds < 1 {
 				return fmt.Errorf("--rounds %d: want 1 or more", rounds)
 			}
-			chosen, err := chooseBenchmarks(args)
+			chosen, err := bench.Choose(args)
 			if err != nil {
 				return err
 			}
 			if list {
-				return show(cmd, names(chosen), func(w io.Writer) {
+				var names []string
+				for _, b := range chosen {
+					names = append(names, b.Name)
+				}
+				return show(cmd, names, func(w io.Writer) {
 					for _, b := range chosen {
-						fmt.Fprintf(w, "%s\t%s\n", b.name, b.about)
+						fmt.Fprintf(w, "%s\t%s\n", b.Name, b.About)
 					}
 				})
 			}
-			var results []benchResult
+			var results []bench.Result
 			for _, b := range chosen {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s...\n", b.name)
-				r, err := measure(b, rounds, clock.NewWall())
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s...\n", b.Name)
+				r, err := bench.Measure(b, rounds, clock.NewWall())
 				if err != nil {
-					return fmt.Errorf("%s: %w", b.name, err)
+					return fmt.Errorf("%s: %w", b.Name, err)
 				}
 				results = append(results, r)
 			}
-			return show(cmd, results, func(w io.Writer) { benchTable(w, results) })
+			return show(cmd, results, func(w io.Writer) { bench.Table(w, results) })
 		},
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", 11, "rounds to take the median of")
 	cmd.Flags().BoolVar(&list, "list", false, "list the benchmarks")
-	cmd.AddCommand(newBenchP4Cmd(), newBenchP4RuntimeCmd(), newBenchVPCCmd())
+	cmd.AddCommand(newBenchP4Cmd(), newBenchP4RuntimeCmd())
 	return cmd
 }
 
-func names(bs []benchmark) (n []string) {
-	for _, b := range bs {
-		n = append(n, b.name)
-	}
-	return n
-}
-
-func chooseBenchmarks(patterns []string) ([]benchmark, error) {
-	all := benchmarks()
-	if len(patterns) == 0 {
-		return all, nil
-	}
-	var chosen []benchmark
-	for _, p := range patterns {
-		n := len(chosen)
-		for _, b := range all {
-			if ok, err := path.Match(p, b.name); err != nil {
-				return nil, fmt.Errorf("%s: %w", p, err)
-			} else if ok {
-				chosen = append(chosen, b)
+func newBenchP4Cmd() *cobra.Command {
+	var rounds, routes int
+	cmd := &cobra.Command{
+		Use:   "p4",
+		Short: "Measure the P4 engine",
+		Long: `Runs two P4 programs in memory, each beside a plain pass-through of the same
+frames: ipv4_router routes frames of 64 bytes by many routes, and swordbox_steer
+steers a recorded Clover mix. Also measures how long it takes to load a program,
+and what memory a million exact entries take.`,
+		Example: "  quillon bench p4\n  quillon bench p4 --routes 1000 --rounds 5 --json",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if rounds < 1 || routes < 1 || routes > bench.MaxRoutes {
+				return fmt.Errorf("--rounds %d --routes %d: want 1 or more, and 1 to %d", rounds, routes, bench.MaxRoutes)
 			}
-		}
-		if len(chosen) == n {
-			return nil, fmt.Errorf("no benchmark is called %s; there are: %s", p, strings.Join(names(all), ", "))
-		}
-	}
-	return chosen, nil
-}
-
-// measure runs the two sides in turns.
-func measure(b benchmark, rounds int, clk clock.Clock) (benchResult, error) {
-	r := benchResult{Name: b.name, About: b.about, Rounds: rounds}
-	c, err := b.prepare(clk)
-	if missing(err) {
-		r.Skipped = err.Error()
-		return r, nil
-	}
-	if err != nil {
-		return r, err
-	}
-	defer c.close()
-	r.Bytes = c.bytes
-	var work, pass side
-	for n := -1; n < rounds; n++ { // the first is to warm up
-		for _, s := range []struct {
-			*side
-			run
-		}{{&work, c.work}, {&pass, c.pass}} {
-			if err := s.side.round(s.run, c.race, clk, n >= 0); err != nil {
-				return r, err
+			r, err := bench.P4(cmd.ErrOrStderr(), rounds, routes)
+			if err != nil {
+				return err
 			}
-		}
+			return show(cmd, r, r.Table)
+		},
 	}
-	r.Work, r.PassThrough = work.figures(c.bytes), pass.figures(c.bytes)
-	return r, nil
+	cmd.Flags().IntVar(&rounds, "rounds", 11, "rounds to take the median of")
+	cmd.Flags().IntVar(&routes, "routes", 10_000, "routes of ipv4_router")
+	return cmd
 }
 
-// side gathers the rounds of one side.
-type side struct {
-	ns      []float64
-	packets int
-	allocs  uint64
-}
+func newBenchP4RuntimeCmd() *cobra.Command {
+	var rounds, batch, entries, writes int
+	var rate, load float64
+	var last time.Duration
+	var client string
+	cmd := &cobra.Command{
+		Use:   "p4runtime",
+		Short: "Measure writes and reads by P4Runtime into an engine that forwards",
+		Long: `Runs ipv4_router with 10,000 routes behind a P4Runtime server, in memory, and
+offers it frames of 64 bytes at a steady rate, as a queue of 4,096 frames would:
+what finds it full is lost. The rate is --rate, or else that share (--load) of
+what it forwards when frames never run out. A client, a process of its own,
+writes routes over TCP, in turns with phases without writes: it inserts,
+modifies and deletes, in batches. A frame's delay is the time from when it was
+due to when it left.
 
-func (s *side) round(f run, r *race, clk clock.Clock, count bool) error {
-	timed, err := f()
-	if err != nil {
-		return err
+Then a table gets a million entries, and they are read: how fast, and by how much
+the process grew meanwhile, its client included.`,
+		Example: "  quillon bench p4runtime\n  quillon bench p4runtime --load 0.9 --rounds 3 --json",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if rounds < 1 || batch < 1 || batch > 6000 || rate < 0 || load <= 0 || load > 1 || last <= 0 || entries < 0 || entries > 1<<24 || writes < 0 {
+				return errors.New("want --rounds of 1 or more, --batch of 1 to 6000, --time above 0, --load of 0 to 1, --entries of 0 to 16777216, --writes of 0 or more")
+			}
+			if client != "" {
+				return bench.WriteRoutes(cmd.InOrStdin(), cmd.OutOrStdout(), client, batch, writes)
+			}
+			r, err := bench.P4Runtime(cmd.ErrOrStderr(), bench.P4RuntimeConfig{
+				Rounds: rounds, Time: last, Batch: batch, Mpps: rate, Load: load, Entries: entries,
+				Client: func(address string) (*exec.Cmd, error) {
+					self, err := os.Executable()
+					return exec.Command(self, "bench", "p4runtime", "--client", address, "--batch", strconv.Itoa(batch), "--writes", strconv.Itoa(writes)), err
+				},
+			})
+			if err != nil {
+				return err
+			}
+			return show(cmd, r, r.Table)
+		},
 	}
-	// What the preparation left is collected before, not beside, what is timed.
-	runtime.GC()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	start := clk.Now()
-	packets, err := timed()
-	took := clk.Now().Sub(start)
-	if r != nil {
-		took = r.took
-	}
-	runtime.ReadMemStats(&after)
-	if err != nil {
-		return err
-	}
-	if packets == 0 {
-		return errors.New("no packet arrived")
-	}
-	if count {
-		s.ns = append(s.ns, float64(took.Nanoseconds())/float64(packets))
-		s.packets += packets
-		s.allocs += after.Mallocs - before.Mallocs
-	}
-	return nil
-}
-
-func (s *side) figures(bytes float64) figures {
-	sort.Float64s(s.ns)
-	f := figures{NsPerPacket: spread{Median: median(s.ns), Min: s.ns[0], Max: s.ns[len(s.ns)-1]}}
-	f.Mpps = 1e3 / f.NsPerPacket.Median
-	f.Gbps = bytes * 8 / f.NsPerPacket.Median
-	f.Allocs = float64(s.allocs) / float64(s.packets)
-	return f
-}
-
-// median of sorted values.
-func median(v []float64) float64 {
-	n := len(v)
-	if n%2 == 1 {
-		return v[n/2]
-	}
-	return (v[n/2-1] + v[n/2]) / 2
-}
-
-func benchTable(w io.Writer, results []benchResult) {
-	fmt.Fprintln(w, "\tbytes\tns/packet\tmin\tmax\tMpps\tGbit/s\tallocs\tpass-through ns\tMpps")
-	for _, r := range results {
-		if r.Skipped != "" {
-			fmt.Fprintf(w, "%s\tleft out: %s\n", r.Name, r.Skipped)
-			continue
-		}
-		x, y := r.Work, r.PassThrough
-		fmt.Fprintf(w, "%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2g\t%.1f\t%.2f\n", r.Name, r.Bytes,
-			x.NsPerPacket.Median, x.NsPerPacket.Min, x.NsPerPacket.Max, x.Mpps, x.Gbps, round3(x.Allocs),
-			y.NsPerPacket.Median, y.Mpps)
-	}
-}
-
-// round3 drops what a handful of allocations of the run time leave.
-func round3(x float64) float64 {
-	if x < 0.001 {
-		return 0
-	}
-	return x
-}
-
-// undoing is what is to be undone in the end, what was done last first.
-type undoing []func()
-
-func (u undoing) all() {
-	for _, f := range slices.Backward(u) {
-		f()
-	}
+	cmd.Flags().IntVar(&rounds, "rounds", 5, "phases with and without writes")
+	cmd.Flags().IntVar(&batch, "batch", 1000, "updates in a request")
+	cmd.Flags().IntVar(&writes, "writes", 55_000, "updates a second that the client asks for while frames are forwarded; 0: all it can")
+	cmd.Flags().IntVar(&entries, "entries", 1_000_000, "entries to write and read, without traffic; 0: none")
+	cmd.Flags().Float64Var(&rate, "rate", 0, "frames to forward, in millions a second; 0: by --load")
+	cmd.Flags().Float64Var(&load, "load", 0.8, "share of the most that can be forwarded")
+	cmd.Flags().StringVar(&client, "client", "", "be the client of a server at this address")
+	_ = cmd.Flags().MarkHidden("client") // it is defined
+	cmd.Flags().DurationVar(&last, "time", time.Second, "how long a phase lasts")
+	return cmd
 }

@@ -6,10 +6,10 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/internal/bridge"
 	"github.com/quillon/quillon/nf/port/afxdp"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 // defaultStateDir keeps what must survive this process.
@@ -123,33 +123,19 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 	})
 }
 
-// besideBridge is an error when an inline pair would be of a bridge and one of its ports, and a hint when one of the two
-// interfaces is a port of a bridge, which gets none of its frames then; "": neither is.
-func besideBridge(a, b string) (hint string, err error) {
-	for _, x := range [][2]string{{a, b}, {b, a}} {
-		l, err := netlink.LinkByName(x[0])
-		if err != nil || l.Attrs().MasterIndex == 0 {
-			continue // that it is not there is said elsewhere
-		}
-		br, err := netlink.LinkByIndex(l.Attrs().MasterIndex)
-		if err != nil || br.Type() != "bridge" {
-			continue
-		}
-		way := fmt.Sprintf("quillon bridge insert %s %s, and then quillon run --inline %[2]s-q,%[2]s", br.Attrs().Name, x[0])
-		if br.Attrs().Name == x[1] {
-			return "", fmt.Errorf("%s is a port of bridge %s: to put functions between the two, %s", x[0], x[1], way)
-		}
-		if hint == "" {
-			hint = fmt.Sprintf("%s is a port of bridge %s, which gets no frames from it now: to put functions between the two, quillon stop, %s", x[0], br.Attrs().Name, way)
-		}
+// spliceOf is the splice of quillon bridge that two interfaces are; nil: they are none.
+func spliceOf(a, b string) (*open.Splice, error) {
+	s, err := bridge.Of(a, b)
+	if s == nil || err != nil {
+		return nil, err
 	}
-	return hint, nil
+	return &open.Splice{Inner: s.Inner, Port: s.Port, Remove: "quillon bridge remove " + s.Bridge + " " + s.Port}, nil
 }
 
 // unsplice takes a wire that the middlebox left away, and then the splice.
 func unsplice(dir string, s *bridge.Splice) error {
-	found, err := there(s.Inner, s.Port)
-	if errors.As(err, new(noInterface)) {
+	found, err := open.Present(s.Inner, s.Port)
+	if errors.As(err, new(open.NoInterface)) {
 		return bridge.Remove(dir, s)
 	}
 	if err != nil {

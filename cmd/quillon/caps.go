@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 // keptCaps are what a running middlebox needs: to change the filter of its XDP programs, to take them off
@@ -57,7 +58,7 @@ type rootFlags struct {
 }
 
 func (f *rootFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.user, "user", "", "become this `user` once the ports are open: for pairs, and ports that leave offloads alone")
+	cmd.Flags().StringVar(&f.user, "user", "", "become this `user`, as nobody, once the ports are open: for pairs, and ports that leave offloads alone")
 	cmd.Flags().BoolVar(&f.keep, "keep-root", false, "give up no privileges")
 }
 
@@ -71,7 +72,7 @@ func (f *rootFlags) check(spec *graph.Spec) error {
 	}
 	for name, p := range spec.Ports {
 		// Root alone may remove the record of its settings from /run.
-		if p.Kind == kindAFXDP && p.Args["pair"] == "" && p.Args["offloads"] != "leave" {
+		if p.Kind == open.AFXDP && p.Args["pair"] == "" && p.Args["offloads"] != "leave" {
 			return fmt.Errorf("--user %s: what port %s changes on %s is on record in a file of root: give it offloads: leave, or run without --user", f.user, name, p.Args["dev"])
 		}
 	}

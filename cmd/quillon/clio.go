@@ -14,14 +14,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quillon/quillon/internal/rack/demo"
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	wire "github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/demo"
-	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 func newClioCmd() *cobra.Command {
@@ -129,7 +130,7 @@ func runClioDemo(ctx context.Context, cmd *cobra.Command, c demo.ClioConfig, p p
 type clioEnd struct {
 	port, me string
 	end      wire.End
-	open     *openPorts
+	opened   *open.Ports
 	queues   []port.Port
 }
 
@@ -172,19 +173,19 @@ func (e *clioEnd) begin(clk clock.Clock) error {
 	}
 	kind, dev, ok := strings.Cut(e.port, ":")
 	if !ok {
-		kind, dev = kindAFXDP, e.port
+		kind, dev = open.AFXDP, e.port
 	}
-	if dev == "" || kind != kindAFXDP && kind != kindAFPacket && kind != kindTAP {
+	if dev == "" || kind != open.AFXDP && kind != open.AFPacket && kind != open.TAP {
 		return fmt.Errorf("--port %s: want an interface, afpacket:INTERFACE or tap:NAME", e.port)
 	}
-	if kind != kindTAP {
-		if _, err := there(dev); err != nil {
+	if kind != open.TAP {
+		if _, err := open.Present(dev); err != nil {
 			return fmt.Errorf("--port %s: %w", e.port, err)
 		}
 	}
 	if !known {
 		e.end.MAC = [6]byte{2, 0, e.end.IP[0], e.end.IP[1], e.end.IP[2], e.end.IP[3]}
-		if kind != kindTAP {
+		if kind != open.TAP {
 			i, err := net.InterfaceByName(dev)
 			if err != nil || len(i.HardwareAddr) != 6 {
 				return fmt.Errorf("--me %s: %s has no MAC address: add one, as in %s@02:00:0a:00:00:09", e.me, dev, e.me)
@@ -193,10 +194,10 @@ func (e *clioEnd) begin(clk clock.Clock) error {
 		}
 	}
 	spec := &graph.Spec{Ports: map[string]graph.PortSpec{"p": {Kind: kind, Args: graph.Args{"dev": dev}}}}
-	if e.open, err = open(spec, port.Filter{All: true}, clk); err != nil {
+	if e.opened, err = open.Open(spec, open.Config{Filter: port.Filter{All: true}, Clock: clk}); err != nil {
 		return err
 	}
-	e.queues = e.open.ports["p"]
+	e.queues = e.opened.Queues()["p"]
 	return nil
 }
 

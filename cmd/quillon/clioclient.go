@@ -13,12 +13,12 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/spf13/cobra"
 
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/gobackn/gbn"
-	wire "github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/internal/rack/clio"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/gobackn/gbn"
+	wire "github.com/quillon/quillon/nf/hdr/clio"
 )
 
 // clientFlags are those of clio client.
@@ -175,7 +175,7 @@ func (f *clientFlags) run(cmd *cobra.Command) (err error) {
 	if err := f.begin(clk); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.open.Close()) }()
+	defer func() { err = errors.Join(err, f.opened.Close()) }()
 	// Sessions' ports differ from those of a client that ran before: a device takes those for known.
 	f.end.Port = uint16(2048 + os.Getpid()*512%(1<<16-4096))
 	c, err := clio.NewClient(clio.ClientConfig{Me: f.end, Devices: devices, Pool: f.pool(), Sessions: f.threads, Depth: f.depth,

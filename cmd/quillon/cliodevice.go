@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/gobackn/gbn"
 	"github.com/quillon/quillon/internal/rack/clio"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/gobackn/gbn"
 	"github.com/quillon/quillon/snic/hop"
 	"github.com/quillon/quillon/snic/hop/end"
 )
@@ -99,7 +99,7 @@ func (f *deviceFlags) run(cmd *cobra.Command) (err error) {
 	if err := f.begin(clk); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.open.Close()) }()
+	defer func() { err = errors.Join(err, f.opened.Close()) }()
 	bits, memory := clio.RoomFor(f.keys, f.value)
 	d, err := clio.NewDevice(clio.DeviceConfig{Me: f.end, Pool: f.pool(), Reliable: !f.plain, GBN: gbn.Config{Tries: 1000}, HashBits: bits, Memory: memory, Senders: f.senders})
 	if err != nil {

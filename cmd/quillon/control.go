@@ -14,11 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/internal/bridge"
-	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port/afxdp"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 // target says which running instance a command is for.
@@ -35,6 +36,8 @@ func (t *target) dial() (*admin.Client, error) {
 	switch {
 	case t.control != "":
 		return admin.Dial(t.control)
+	case t.name != "" && !isName(t.name):
+		return nil, fmt.Errorf("--name %s: want the name of an instance; its socket is named with --control", t.name)
 	case t.name != "":
 		return admin.Dial(admin.Path(t.name))
 	}
@@ -262,8 +265,8 @@ the kernel again then; with a REASON they stay there, as no app drops or marks t
 		Args:    optional(2, "PORT", "N", "reason=REASON"),
 	}, func(c *admin.Client, args []string) (added, error) {
 		n, err := strconv.Atoi(args[1])
-		if err != nil || n < 1 {
-			return added{}, fmt.Errorf("N is %q: want a number from 1", args[1])
+		if err != nil || n < 1 || n > graph.MaxTrace {
+			return added{}, fmt.Errorf("N is %q: want a number from 1 to %d; quillon tap copies any number", args[1], graph.MaxTrace)
 		}
 		a := added{Port: args[0], N: n}
 		if len(args) == 3 {
@@ -332,7 +335,7 @@ two breaths of the workers. What does not change keeps its state.`,
 		Example: "  quillon apply middlebox.yaml --dry-run\n  quillon apply middlebox.yaml",
 		Args:    exactly("SPEC.yaml"),
 	}, func(c *admin.Client, args []string) (admin.Plan, error) {
-		if _, err := readSpec(args[0], portKinds()); err != nil {
+		if _, err := readSpec(args[0], open.Kinds()); err != nil {
 			return admin.Plan{}, err
 		}
 		text, err := os.ReadFile(args[0])

@@ -16,10 +16,10 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
-	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/controlplane/ctl"
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/nf/clock"
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/rack/demo"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/demo"
 )
 
 func newDemoCmd() *cobra.Command {

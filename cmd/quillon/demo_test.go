@@ -14,8 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // marked are the processes that have mark in their environment, and the

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/port/open"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/graph"
@@ -138,9 +140,9 @@ func TestCapNames(t *testing.T) {
 
 // TestRootFlags: what a flag cannot do is said before anything is touched.
 func TestRootFlags(t *testing.T) {
-	alone := graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": "eth0"}}
-	left := graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": "eth0", "offloads": "leave"}}
-	pair := graph.PortSpec{Kind: kindAFXDP, Args: graph.Args{"dev": "eth0", "pair": "b"}}
+	alone := graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": "eth0"}}
+	left := graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": "eth0", "offloads": "leave"}}
+	pair := graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": "eth0", "pair": "b"}}
 	for _, c := range []struct {
 		f    rootFlags
 		p    graph.PortSpec

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/open"
 	"github.com/quillon/quillon/nf/table"
 )
 
@@ -74,8 +75,8 @@ func newPortCmd() *cobra.Command {
 		Example: "  quillon port list",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd, portKinds(), func(w io.Writer) {
-				for _, k := range portKinds() {
+			return show(cmd, open.Kinds(), func(w io.Writer) {
+				for _, k := range open.Kinds() {
 					fmt.Fprintf(w, "%s\t%s\n", k.Name, k.Summary)
 				}
 			})
@@ -87,14 +88,14 @@ func newPortCmd() *cobra.Command {
 		Example: "  quillon port describe afxdp",
 		Args:    exactly("KIND"),
 		ValidArgsFunction: completion(func() (names []string) {
-			for _, k := range portKinds() {
+			for _, k := range open.Kinds() {
 				names = append(names, k.Name+"\t"+k.Summary)
 			}
 			return names
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var known []string
-			for _, k := range portKinds() {
+			for _, k := range open.Kinds() {
 				if k.Name == args[0] {
 					return show(cmd, k, func(w io.Writer) {
 						fmt.Fprintf(w, "%s - %s\n", k.Name, k.Summary)

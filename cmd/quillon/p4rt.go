@@ -16,11 +16,12 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/ctl"
-	"github.com/quillon/quillon/internal/metrics"
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/controlplane/p4rt/engine"
 	"github.com/quillon/quillon/controlplane/p4rt/native"
+	"github.com/quillon/quillon/internal/garbage"
+	"github.com/quillon/quillon/internal/metrics"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 )
@@ -109,7 +110,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock
 		if clients, err = parseClients(f.clients); err != nil {
 			return s, closeAll, err
 		}
-		spare := collectLess(patientGarbage)
+		spare := garbage.Less(garbage.Patient)
 		closers = append(closers, func() error { spare(); return nil })
 		server := p4rt.New(p4rt.Config{Clock: clk, Roles: roles})
 		stats = server.Stats()

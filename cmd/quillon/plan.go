@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/sim/plan"
 	"github.com/quillon/quillon/internal/sim/traffic"
+	"github.com/quillon/quillon/nf/clock"
 )
 
 // generator is what --generate facebook makes.
@@ -22,16 +22,7 @@ type generator struct {
 	calm, burst float64 // Gb/s
 }
 
-func newPlanCmd() *cobra.Command {
-	var file, by, picture string
-	o := plan.Defaults()
-	headroom := 100 * o.Headroom
-	g := generator{burst: 10, calm: -1, duration: time.Minute}
-	g.Racks, g.Endpoints, g.Share, g.Length, g.Seed = 1, 40, 0.0106, 50*time.Millisecond, 1
-	cmd := &cobra.Command{
-		Use:   "plan --trace FILE",
-		Short: "What a rack needs whose network tasks move to shared sNICs",
-		Long: `Says how many sNICs, regions and gigabits a second a rack needs when its
+const planLong = `Says how many sNICs, regions and gigabits a second a rack needs when its
 endpoints' network tasks are consolidated on sNICs (SuperNIC), what that saves,
 and what latency it costs. The load is yours, or generated.
 
@@ -61,7 +52,18 @@ that wait sees no more load than it can do: it may have fewer regions running th
 the load would fill. The rate of a region (--region) is that of your chains; the
 source has none.
 
-Exit status: 0 done, 2 wrong use.`,
+Exit status: 0 done, 2 wrong use.`
+
+func newPlanCmd() *cobra.Command {
+	var file, by, picture string
+	o := plan.Defaults()
+	headroom := 100 * o.Headroom
+	g := generator{burst: 10, calm: -1, duration: time.Minute}
+	g.Racks, g.Endpoints, g.Share, g.Length, g.Seed = 1, 40, 0.0106, 50*time.Millisecond, 1
+	cmd := &cobra.Command{
+		Use:   "plan --trace FILE",
+		Short: "What a rack needs whose network tasks move to shared sNICs",
+		Long:  planLong,
 		Example: `  quillon plan --trace rack.csv
   quillon plan --trace uplink.pcap --by mac --interval 1ms --percentile 99.9
   quillon plan --generate facebook --endpoints 40 --correlation 0.2 --plot rack

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/rack/demo"
+	"github.com/quillon/quillon/nf/clock"
 )
 
 func TestProgress(t *testing.T) {

@@ -34,7 +34,8 @@ port a (of a spec: the first port by name), all else port b. IN may be compresse
 or zstd; - is the standard input. Frames of Linux cooked captures (of "any") get
 Ethernet headers, without the destination, which such a capture does not know.
 
-An output named *.pcapng gets a comment per packet: its verdict and the reason.
+An output named *.pcapng gets a comment per packet: its verdict and the reason; one
+named *.gz or *.zst, as in out.pcapng.gz, is compressed.
 With --expect the output is compared with a capture, differences are shown
 decoded, and the exit status is 1 when there are any.`,
 		Example: `  quillon replay --nf clover-steer,servers=192.0.2.1,mode=write in.pcap -o out.pcap

@@ -16,6 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quillon/quillon/internal/garbage"
+	"github.com/quillon/quillon/nf/port/open"
+
 	"github.com/spf13/cobra"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -224,9 +227,9 @@ func newRunCmd() *cobra.Command {
 
 // add declares the flags about the running process.
 func (f *runFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.port, "port", kindAFXDP, "with --inline: the `kind` of the ports, afxdp or afpacket")
+	cmd.Flags().StringVar(&f.port, "port", open.AFXDP, "with --inline: the `kind` of the ports, afxdp or afpacket")
 	cmd.Flags().StringVar(&f.xdp, "xdp", "auto", "with --inline: auto, native or generic XDP")
-	_ = cmd.RegisterFlagCompletionFunc("port", completion(func() []string { return []string{kindAFXDP, kindAFPacket} }))
+	_ = cmd.RegisterFlagCompletionFunc("port", completion(func() []string { return []string{open.AFXDP, open.AFPacket} }))
 	_ = cmd.RegisterFlagCompletionFunc("xdp", completion(func() []string { return []string{"auto", "native", "generic"} }))
 	cmd.Flags().StringVar(&f.copying, "copy", "auto", "with --inline: auto copies frames where the driver has no zero-copy, always also where it has, never refuses to")
 	_ = cmd.RegisterFlagCompletionFunc("copy", completion(func() []string { return []string{"auto", "always", "never"} }))
@@ -253,11 +256,11 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 		return nil, fmt.Errorf("%s and --inline or --nf exclude each other: "+
 			"two interfaces, and a function and its arguments, are one word with commas, as in --nf KIND,arg=value", file)
 	case file != "":
-		return readSpec(file, portKinds())
+		return readSpec(file, open.Kinds())
 	}
 	more := graph.Args{}
 	switch f.port {
-	case kindAFXDP:
+	case open.AFXDP:
 		if f.xdp != "auto" {
 			more["xdp"] = f.xdp
 		}
@@ -276,7 +279,7 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 		if f.cpu != "" {
 			more["cpu"] = f.cpu
 		}
-	case kindAFPacket:
+	case open.AFPacket:
 		if f.xdp != "auto" || f.copying != "auto" || f.keep || f.ring != 0 || f.queues != 0 || f.cpu != "" {
 			return nil, errors.New("--xdp, --copy, --keep, --ring, --queues and --cpu are for --port afxdp")
 		}
@@ -288,21 +291,8 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 
 // present is an error when an interface or a processor that spec needs is not there.
 func present(spec *graph.Spec) error {
-	if _, err := cpusOf(spec); err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
-		p := spec.Ports[name]
-		if dev := p.Args["dev"]; dev != "" && p.Kind != kindTAP {
-			if _, err := there(dev); err != nil {
-				return fmt.Errorf("port %s: %w", name, err)
-			}
-		}
-		if _, err := besideBridge(p.Args["dev"], spec.Ports[p.Args["pair"]].Args["dev"]); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := cpusOf(spec)
+	return cmp.Or(err, open.Check(spec))
 }
 
 // dryRun prints the way from one Spec to another.
@@ -339,10 +329,15 @@ func (f *runFlags) stateFile(instance string) *stateFile {
 
 // checkSocket refuses a name that is none of a file.
 func (f *runFlags) checkSocket(name string) error {
-	if f.control == "" && (strings.ContainsRune(name, '/') || strings.HasPrefix(name, ".")) {
+	if f.control == "" && !isName(name) {
 		return fmt.Errorf("an instance cannot be named %q: want a file name; give one with --name", name)
 	}
 	return nil
+}
+
+// isName says whether an instance can have the name: its socket is a file of that name.
+func isName(name string) bool {
+	return !strings.ContainsRune(name, '/') && !strings.HasPrefix(name, ".")
 }
 
 // running is an instance from the beginning of its start to its end.
@@ -369,7 +364,7 @@ type running struct {
 
 	control *admin.Server
 	filter  port.Filter // what the apps wanted when the ports were opened
-	ports   *openPorts
+	ports   *open.Ports
 	state   *stateFile
 	inst    *graph.Instance
 	served  *served
@@ -393,7 +388,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 	if r.cpus, err = cpusOf(spec); err != nil {
 		return err
 	}
-	r.collect = collectNone()
+	r.collect = garbage.None()
 	defer r.collect()
 	if r.orders == nil {
 		r.orders = takeOrders()
@@ -441,7 +436,7 @@ func (r *running) claim() (err error) {
 	r.control, err = admin.Listen(ctx, admin.Config{
 		Name: r.name, Path: r.runFlags.control,
 		Stop:     r.life.end,
-		PortInfo: func() any { return r.ports.boundTo(r.inst.Ports()) },
+		PortInfo: func() any { return r.ports.BoundTo(r.inst.Ports()) },
 		Process:  func() any { return r.process() },
 	})
 	return err
@@ -458,7 +453,7 @@ func (r *running) openPorts() (err error) {
 	if r.filter, err = graph.Wants(r.spec, kinds()); err != nil {
 		return err
 	}
-	r.ports, err = prepare(r.spec, r.filter, r.clk)
+	r.ports, err = open.Prepare(r.spec, open.Config{Filter: r.filter, Clock: r.clk, Splice: spliceOf})
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return fmt.Errorf("%w; ip link shows what there is", err)
 	}
@@ -479,7 +474,7 @@ func asRoot(err error) error {
 func (r *running) build() (err error) {
 	r.state = r.stateFile(r.name)
 	r.inst, err = graph.New(graph.Config{
-		Spec: r.spec, Kinds: kinds(), Ports: r.ports.ports, Clock: r.clk,
+		Spec: r.spec, Kinds: kinds(), Ports: r.ports.Queues(), Clock: r.clk,
 		// Tables of flows are hashed with it: nobody outside is to know it.
 		Seed: rand.Uint64(),
 		Poll: r.latency == latencies[2],
@@ -493,9 +488,9 @@ func (r *running) build() (err error) {
 					return nil, fmt.Errorf("port %s: cpu=%s: workers are pinned when they start: stop, and run the new spec", name, c)
 				}
 			}
-			return r.ports.add(name, p, r.filter, r.clk)
+			return r.ports.Add(name, p)
 		},
-		ClosedPort: r.ports.closed,
+		ClosedPort: r.ports.Closed,
 		Memory:     r.state.memory,
 	})
 	if err != nil {
@@ -516,13 +511,13 @@ func (r *running) build() (err error) {
 // left: a frame to a connection that only they can translate must not cross before they
 // have said so.
 func (r *running) attach() error {
-	if err := r.ports.orphaned(r.filter.Bound && r.state.left()); err != nil {
+	if err := r.ports.Orphaned(r.filter.Bound && r.state.left()); err != nil {
 		return err
 	}
 	if err := r.inst.Begin(r.clk.Now()); err != nil {
 		return err
 	}
-	return asRoot(r.ports.attach())
+	return asRoot(r.ports.Attach())
 }
 
 // serve opens what controllers and other boards reach.
@@ -547,7 +542,7 @@ func (r *running) drop() (err error) {
 
 // say prints what was bound.
 func (r *running) say() error {
-	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.prioritySays, Latency: r.latencySays, Spec: r.spec}
+	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.Bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.prioritySays, Latency: r.latencySays, Spec: r.spec}
 	for _, out := range r.inst.Spec().Unlinked(kinds()) {
 		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
 	}
@@ -562,7 +557,13 @@ func (r *running) say() error {
 		fmt.Fprintf(r.log, "quillon: --state none: when this process ends, end the connections of %s's clients before the next one starts\n", r.state.app)
 	}
 	return show(r.cmd, info, func(w io.Writer) {
-		r.ports.print(w, r.verbose)
+		for _, i := range info.Bound {
+			if r.verbose {
+				fmt.Fprint(w, i)
+			} else {
+				fmt.Fprint(w, i.Brief())
+			}
+		}
 		for _, n := range info.Notes {
 			fmt.Fprintln(w, n)
 		}
@@ -626,7 +627,7 @@ func (r *running) work() error {
 			// is closed by the end of the process is enough for the frames to
 			// cross in the kernel.
 			_ = r.control.Hangup()
-			free, e := r.ports.free()
+			free, e := r.ports.Free()
 			err = errors.Join(err, e)
 			if len(free) > 0 && e == nil {
 				return fmt.Errorf("%w; %s, the other one of the pair, is free", err, strings.Join(free, ", "))
@@ -703,7 +704,7 @@ const quietLimit = 600 * time.Millisecond
 
 // quiesce has apps begin nothing more that is guarded when the process has ended, and waits for what is under way.
 func (r *running) quiesce() {
-	if !r.ports.guarded() {
+	if !r.ports.Guarded() {
 		return
 	}
 	for app := range r.inst.Spec().Apps {
@@ -715,27 +716,23 @@ func (r *running) quiesce() {
 			})
 		}
 	}
-	for since := r.clk.Now(); r.ports.guarded() && r.clk.Now().Sub(since) < quietLimit; {
+	for since := r.clk.Now(); r.ports.Guarded() && r.clk.Now().Sub(since) < quietLimit; {
 		time.Sleep(time.Millisecond)
 	}
 }
 
 // sayHeld tells which frames do not cross when the process has ended.
 func (r *running) sayHeld() {
-	for _, p := range r.ports.held() {
+	for _, p := range r.ports.Held() {
 		r.held = true
-		free, err := freeing(p.a, p.b)
-		if err != nil {
-			free = "quillon detach " + p.a + " " + p.b
-		}
 		app := cmp.Or(r.state.app, "this process")
 		switch {
 		case p.QueuePairs && r.state.path != "":
-			fmt.Fprintf(r.log, "quillon: connections that cannot do without %s are handed over: until the next process runs, frames to these do not cross between %s and %s, and all others do; to end that: %s\n", app, p.a, p.b, free)
+			fmt.Fprintf(r.log, "quillon: connections that cannot do without %s are handed over: until the next process runs, frames to these do not cross between %s and %s, and all others do; to end that: %s\n", app, p.A, p.B, p.Free)
 		case p.QueuePairs:
-			fmt.Fprintf(r.log, "quillon: --state none: connections that cannot do without %s are lost: frames to these do not cross between %s and %s; end them at their clients, and then: %s\n", app, p.a, p.b, free)
+			fmt.Fprintf(r.log, "quillon: --state none: connections that cannot do without %s are lost: frames to these do not cross between %s and %s; end them at their clients, and then: %s\n", app, p.A, p.B, p.Free)
 		default:
-			fmt.Fprintf(r.log, "quillon: appends that %s sent have no answer yet: for a minute, or until the next process runs, other atomics to their words do not cross between %s and %s, and all else does; to end that: %s\n", app, p.a, p.b, free)
+			fmt.Fprintf(r.log, "quillon: appends that %s sent have no answer yet: for a minute, or until the next process runs, other atomics to their words do not cross between %s and %s, and all else does; to end that: %s\n", app, p.A, p.B, p.Free)
 		}
 	}
 }
@@ -812,7 +809,7 @@ func reload(w io.Writer, inst *graph.Instance, file string) {
 		fmt.Fprintln(w, "quillon: SIGHUP: there is no spec file to read again")
 		return
 	}
-	spec, err := readSpec(file, portKinds())
+	spec, err := readSpec(file, open.Kinds())
 	if err == nil {
 		var plan graph.Plan
 		if plan, err = inst.Plan(spec); err == nil {
@@ -843,7 +840,7 @@ instance was killed.`,
 		Example: "  quillon detach eth1 eth2\n  ip netns exec NAME quillon detach eth1 eth1",
 		Args:    exactly("INTERFACE", "INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := there(args...)
+			found, err := open.Present(args...)
 			if err != nil {
 				return err
 			}

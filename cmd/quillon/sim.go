@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/sim/figure"
+	"github.com/quillon/quillon/nf/clock"
 )
 
 func newSimCmd() *cobra.Command {

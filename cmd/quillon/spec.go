@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/open"
 	"github.com/quillon/quillon/nf/replay"
 )
 
@@ -51,7 +52,7 @@ func inlineSpec(inline string, nfs []string, kind string, more graph.Args) (*gra
 	}
 	for _, p := range [][3]string{{"a", devA, "b"}, {"b", devB, "a"}} {
 		args := graph.Args{"dev": p[1]}
-		if kind == kindAFXDP {
+		if kind == open.AFXDP {
 			args["pair"] = p[2]
 		}
 		maps.Copy(args, more)

@@ -35,9 +35,9 @@ func newTapCmd() *cobra.Command {
 		Short: "Copy what crosses a link into a capture",
 		Long: `Copies the frames that leave an output (clover-steer.b, or a.out for what port a
 received) or enter an input (b.in) into FILE until interrupted, or -c frames have
-been copied. A FILE named *.pcapng gets verdict and reason as comments; "-"
-writes to the standard output. The workers never wait: what finds the
-buffer full is counted and not copied.
+been copied. A FILE named *.pcapng gets verdict and reason as comments, one named
+*.gz or *.zst is compressed; "-" writes to the standard output. The workers never
+wait: what finds the buffer full is counted and not copied.
 
 Of an inline pair, what no app wants crosses in the kernel. While a tap copies, it
 comes to the process, too, so that FILE has all frames. That is so where the graph
@@ -87,13 +87,15 @@ var errEnough = errors.New("enough")
 
 func (r *tapped) copy(ctx context.Context, cmd *cobra.Command, c *admin.Client, count int) (err error) {
 	var w *pcap.Writer
-	var file io.WriteCloser
+	var file, through io.WriteCloser
+	_, plain := pcap.Compress(nil, r.File)
 	// The file is made once the instance has agreed: a refusal leaves none.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begin := func() {
 		if file, err = create(cmd, r.File); err == nil {
-			w, err = newCapture(file, r.File, r.At)
+			through, _ = pcap.Compress(file, r.File)
+			w, err = newCapture(through, plain, r.At)
 		}
 		if err != nil {
 			// No frame may ever come: end without one.
@@ -108,7 +110,7 @@ func (r *tapped) copy(ctx context.Context, cmd *cobra.Command, c *admin.Client, 
 			return err
 		}
 		p.Time, p.Data, p.OrigLen, p.Comments = x.At, x.Data, uint32(len(x.Data)), nil
-		if strings.HasSuffix(r.File, ".pcapng") {
+		if strings.HasSuffix(plain, ".pcapng") {
 			note := x.Verdict.String()
 			if x.Reason != "" {
 				note += ": " + x.Reason
@@ -128,7 +130,7 @@ func (r *tapped) copy(ctx context.Context, cmd *cobra.Command, c *admin.Client, 
 		streamErr = nil
 	}
 	if w != nil {
-		streamErr = errors.Join(streamErr, w.Flush())
+		streamErr = errors.Join(streamErr, w.Flush(), through.Close())
 	}
 	if file != nil {
 		streamErr = errors.Join(streamErr, file.Close())

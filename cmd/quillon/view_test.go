@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 func TestRates(t *testing.T) {
@@ -116,67 +117,39 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-func TestFigures(t *testing.T) {
-	s := side{ns: []float64{30, 10, 20, 40}, packets: 100, allocs: 25}
-	want := figures{NsPerPacket: spread{Median: 25, Min: 10, Max: 40}, Mpps: 40, Gbps: 32, Allocs: 0.25}
-	if d := cmp.Diff(want, s.figures(100)); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
-}
-
 func TestInlineSpec(t *testing.T) {
-	s, err := inlineSpec("eth1.5,eth2", []string{"clover-steer,mode=off"}, kindAFXDP, nil)
+	s, err := inlineSpec("eth1.5,eth2", []string{"clover-steer,mode=off"}, open.AFXDP, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Validate(kinds(), portKinds()); err != nil {
+	if err := s.Validate(kinds(), open.Kinds()); err != nil {
 		t.Error(err)
 	}
 	want := map[string]graph.PortSpec{
-		"a": {Kind: kindAFXDP, Args: graph.Args{"dev": "eth1.5", "pair": "b"}},
-		"b": {Kind: kindAFXDP, Args: graph.Args{"dev": "eth2", "pair": "a"}},
+		"a": {Kind: open.AFXDP, Args: graph.Args{"dev": "eth1.5", "pair": "b"}},
+		"b": {Kind: open.AFXDP, Args: graph.Args{"dev": "eth2", "pair": "a"}},
 	}
 	if d := cmp.Diff(want, s.Ports); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 }
 
-// TestPortsRefuse: what is wrong with ports is said before any is opened.
-func TestPortsRefuse(t *testing.T) {
-	pair := func(more graph.Args) *graph.Spec {
-		a, b := graph.Args{"dev": "none0", "pair": "b"}, graph.Args{"dev": "none1", "pair": "a"}
-		for k, v := range more {
-			a[k] = v
-			b[k] = v
+// TestCopyFlag: what --copy says is the ports' argument, or is refused.
+func TestCopyFlag(t *testing.T) {
+	for word, want := range map[string]string{"auto": "", "always": "always", "never": "never"} {
+		f := runFlags{inline: "eth1,eth2", nfs: []string{"wire"}, port: open.AFXDP, xdp: "auto", copying: word}
+		spec, err := f.spec("")
+		if err != nil {
+			t.Fatal(err)
 		}
-		return &graph.Spec{Ports: map[string]graph.PortSpec{"a": {Kind: kindAFXDP, Args: a}, "b": {Kind: kindAFXDP, Args: b}}}
+		for name, p := range spec.Ports {
+			if p.Args["copy"] != want {
+				t.Errorf("--copy %s: port %s has copy=%s", word, name, p.Args["copy"])
+			}
+		}
 	}
-	lonely := pair(nil)
-	delete(lonely.Ports, "b")
-	uneven := pair(nil)
-	uneven.Ports["b"].Args["ring"] = "512"
-	for _, c := range []struct {
-		spec *graph.Spec
-		want string
-	}{
-		{pair(graph.Args{"xdp": "fast"}), "port a: xdp=fast: want auto, native or generic"},
-		{pair(graph.Args{"ring": "x"}), "port a: ring=x: want a number"},
-		{pair(graph.Args{"queues": "-1"}), "port a: queues=-1: want a number"},
-		{pair(graph.Args{"fallback": "wall"}), "port a: fallback=wall: want redirect or pass"},
-		{pair(graph.Args{"keep": "maybe"}), "port a: keep=maybe: want false or true"},
-		{pair(graph.Args{"stale": "soon"}), "port a: stale=soon: want a duration"},
-		{pair(graph.Args{"offloads": "some"}), "port a: offloads=some: want set or leave"},
-		{pair(graph.Args{"dev": ""}), "port a: dev= is missing"},
-		{pair(nil), `interface "none0"`},
-		{lonely, `port a: its pair "b" must be an afxdp port`},
-		{uneven, "ports a and b are a pair"},
-	} {
-		o, err := open(c.spec, port.Filter{All: true}, nil)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v, want %q", err, c.want)
-		}
-		if err == nil {
-			o.Close()
-		}
+	f := runFlags{inline: "eth1,eth2", nfs: []string{"wire"}, port: open.AFPacket, xdp: "auto", copying: "never"}
+	if _, err := f.spec(""); err == nil {
+		t.Error("packet sockets have no zero-copy")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/internal/metrics"
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/internal/metrics"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"

@@ -144,39 +144,8 @@ func (b *Box) start() error {
 	return nil
 }
 
-// Instance is the graph that runs; nil when the middlebox forwards.
-func (b *Box) Instance() *graph.Instance { return b.inst }
-
 // Stats are the totals so far.
 func (b *Box) Stats() BoxStats { return b.stats }
-
-// Kill stops the middlebox with all that it knows and holds; frames go past it.
-func (b *Box) Kill() error {
-	if b.down {
-		return nil
-	}
-	b.down = true
-	if b.inst == nil {
-		return nil
-	}
-	err := b.inst.Close()
-	b.inst = nil
-	return err
-}
-
-// Restart starts a middlebox that was killed, with other arguments unless args
-// is nil.
-func (b *Box) Restart(args graph.Args) error {
-	if !b.down {
-		return errors.New("sim: restart of a middlebox that runs")
-	}
-	if args != nil {
-		b.cfg.Args = args
-	}
-	err := b.start()
-	b.tick()
-	return err
-}
 
 // take has a frame come in from one side.
 func (b *Box) take(s side, x *packet.Buf) {

@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
-	"text/tabwriter"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/quillon/quillon/internal/rack/clio"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/gobackn"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
@@ -21,8 +21,6 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/replicate"
-	"github.com/quillon/quillon/internal/rack/clio"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // ClioStack is where the transport of Clio's devices is, and what is beside it.
@@ -620,47 +618,4 @@ func (w *clioWorld) tick() {
 			w.k.plan(t, w.id, clioBoxTick, 0, nil)
 		}
 	}
-}
-
-// ClioRow is a run of a comparison.
-type ClioRow struct {
-	Mix      string
-	Stack    ClioStack
-	Replicas int
-	*ClioMeasured
-}
-
-// ClioComparison runs YCSB A, B and C with each of: Clio, its transport on an sNIC, a
-// cache there, too, and the first two with writes to two devices (A and B). c gives the
-// rest.
-func ClioComparison(ctx context.Context, c ClioConfig) ([]ClioRow, error) {
-	var rows []ClioRow
-	for _, mix := range []ycsb.Mix{ycsb.A, ycsb.B, ycsb.C} {
-		for _, x := range []struct {
-			stack    ClioStack
-			replicas int
-		}{{ClioPlain, 1}, {ClioOffload, 1}, {ClioCache, 1}, {ClioPlain, 2}, {ClioOffload, 2}, {ClioCache, 2}} {
-			if mix == ycsb.C && x.replicas > 1 {
-				continue
-			}
-			one := c
-			one.Mix, one.Stack, one.Replicas = mix, x.stack, x.replicas
-			m, err := Clio(ctx, one)
-			if err != nil {
-				return rows, fmt.Errorf("YCSB %s, %v, %d replicas: %w", mix.Name, x.stack, x.replicas, err)
-			}
-			rows = append(rows, ClioRow{mix.Name, x.stack, x.replicas, m})
-		}
-	}
-	return rows, nil
-}
-
-// PrintClio writes a comparison as a table.
-func PrintClio(out io.Writer, rows []ClioRow) error {
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "YCSB\tstack\tcopies\tmean us\tread p50\tread p99\twrite p50\twrite p99\tkop/s\tGb/s\thits\t")
-	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%v\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%.2f\t%.1f %%\t\n", r.Mix, r.Stack, r.Replicas, r.Mean, r.Read.P50, r.Read.P99, r.Write.P50, r.Write.P99, r.OpsPerSecond/1000, r.Gbit, 100*r.Hits)
-	}
-	return t.Flush()
 }

@@ -1,8 +1,8 @@
 package sim
 
 import (
-	"bytes"
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/quillon/quillon/internal/rack/ycsb"
@@ -11,19 +11,14 @@ import (
 // Orderings of figures 5.16 to 5.18, on fewer keys. With half of the operations writes
 // a cache makes up for the way through the sNIC, and not always for more.
 func TestClioComparison(t *testing.T) {
-	rows, err := ClioComparison(context.Background(), ClioConfig{Keys: 5000, Ops: 20_000, CacheEntries: 1000})
+	rows, err := clioComparison(context.Background(), ClioConfig{Keys: 5000, Ops: 20_000, CacheEntries: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s bytes.Buffer
-	if err := PrintClio(&s, rows); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("\n%s", s.String())
-	by := map[string]map[[2]int]ClioRow{}
+	by := map[string]map[[2]int]clioRow{}
 	for _, r := range rows {
 		if by[r.Mix] == nil {
-			by[r.Mix] = map[[2]int]ClioRow{}
+			by[r.Mix] = map[[2]int]clioRow{}
 		}
 		by[r.Mix][[2]int{int(r.Stack), r.Replicas}] = r
 		if r.Errors+r.Corrupt+r.Retransmitted > 0 || r.Ops != 20_000 {
@@ -74,4 +69,37 @@ func TestClioRefuses(t *testing.T) {
 			t.Errorf("%+v is taken", c)
 		}
 	}
+}
+
+// clioRow is a run of a comparison.
+type clioRow struct {
+	Mix      string
+	Stack    ClioStack
+	Replicas int
+	*ClioMeasured
+}
+
+// clioComparison runs YCSB A, B and C with each of: Clio, its transport on an sNIC, a
+// cache there, too, and the first two with writes to two devices (A and B). c gives the
+// rest.
+func clioComparison(ctx context.Context, c ClioConfig) ([]clioRow, error) {
+	var rows []clioRow
+	for _, mix := range []ycsb.Mix{ycsb.A, ycsb.B, ycsb.C} {
+		for _, x := range []struct {
+			stack    ClioStack
+			replicas int
+		}{{ClioPlain, 1}, {ClioOffload, 1}, {ClioCache, 1}, {ClioPlain, 2}, {ClioOffload, 2}, {ClioCache, 2}} {
+			if mix == ycsb.C && x.replicas > 1 {
+				continue
+			}
+			one := c
+			one.Mix, one.Stack, one.Replicas = mix, x.stack, x.replicas
+			m, err := Clio(ctx, one)
+			if err != nil {
+				return rows, fmt.Errorf("YCSB %s, %v, %d replicas: %w", mix.Name, x.stack, x.replicas, err)
+			}
+			rows = append(rows, clioRow{mix.Name, x.stack, x.replicas, m})
+		}
+	}
+	return rows, nil
 }

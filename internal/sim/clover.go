@@ -8,10 +8,10 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/internal/rack/clover"
-	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/rack/rnic"
 	tor "github.com/quillon/quillon/tor/clover"
 )
 

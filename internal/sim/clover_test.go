@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/nf/graph"
 	tor "github.com/quillon/quillon/tor/clover"
 )
 

@@ -4,11 +4,11 @@ import (
 	"math/rand/v2"
 	"net/netip"
 
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/host"
 )
 
 // Kinds of events of a machine.
@@ -216,41 +216,11 @@ func (m *Machine) Bind(peer *Machine, qpn uint32, threads ...int) {
 	}
 }
 
-// SetFaults says what the machine's cable does to frames that it sends (up) and
-// receives (down) from now on.
-func (m *Machine) SetFaults(up, down Faults) {
-	m.up.faults, m.up.faulty = up, up != Faults{}
-	m.down.faults, m.down.faulty = down, down != Faults{}
-}
-
 // Links are the totals of the cable.
 func (m *Machine) Links() (up, down LinkStats) { return m.up.stats, m.down.stats }
 
 // Stats are the totals of the NIC.
 func (m *Machine) Stats() MachineStats { return m.stats }
-
-// Kill stops the machine: what its endpoint holds stays, frames that are in
-// the NIC or come to it are lost, and nothing of it runs.
-func (m *Machine) Kill() {
-	m.alive = false
-	for i := range m.in {
-		for q := &m.in[i]; q.wait.n > 0; {
-			q.wait.pop().buf.Put()
-			m.stats.Lost++
-		}
-	}
-}
-
-// Restart lets a machine that was killed go on: with wk as its endpoint, or as
-// it was when wk is nil.
-func (m *Machine) Restart(wk host.Worker) {
-	m.alive = true
-	if wk != nil {
-		m.worker = wk
-	}
-	m.wakeAt = never
-	m.wake(m.w.k.now)
-}
 
 func (m *Machine) wake(t Time) {
 	if t < m.wakeAt {

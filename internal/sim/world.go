@@ -9,10 +9,10 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/host"
 )
 
 // Config describes a World.

@@ -27,9 +27,6 @@ func (t Time) Add(d Duration) Time {
 // Sub is t - u.
 func (t Time) Sub(u Time) Duration { return Duration(t - u) }
 
-// Before reports t < u.
-func (t Time) Before(u Time) bool { return t < u }
-
 // Clock tells the time.
 type Clock interface{ Now() Time }
 

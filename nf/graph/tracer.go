@@ -26,6 +26,9 @@ const (
 // packets under way may have.
 const traceSize, stageSize = 8192, 2048
 
+// MaxTrace is how many traced frames a worker keeps at most; of more the first are lost.
+const MaxTrace = traceSize
+
 // reasonKey names a reason of one app: as packet.Meta has it.
 type reasonKey struct{ app, reason uint16 }
 

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,7 +15,7 @@ type Files struct {
 	// In are the inputs: one PATH, or PORT=PATH each.
 	In []string
 	// Out is the output; empty: none. A name that ends in .pcapng makes a
-	// pcapng file, any other a classic one.
+	// pcapng file, any other a classic one; with .gz or .zst behind, a compressed one.
 	Out string
 	// Expect is a capture that the output must equal; empty: none.
 	Expect  string
@@ -54,7 +55,7 @@ func RunFiles(cfg Config, f Files) (*Result, error) {
 		cfg.Inputs = append(cfg.Inputs, Input{Reader: r, Name: path, Port: portName})
 	}
 	cfg.Format = pcap.Classic
-	if strings.HasSuffix(f.Out, ".pcapng") || f.Out == "" && cfg.All {
+	if _, plain := pcap.Compress(nil, f.Out); strings.HasSuffix(plain, ".pcapng") || f.Out == "" && cfg.All {
 		cfg.Format = pcap.NG
 	}
 	var want *pcap.Reader
@@ -102,8 +103,9 @@ func RunFiles(cfg Config, f Files) (*Result, error) {
 		return nil, err
 	}
 	defer out.Close()
-	res, err := r.Run(out)
-	if err != nil {
+	w, _ := pcap.Compress(out, f.Out)
+	res, err := r.Run(w)
+	if err = errors.Join(err, w.Close()); err != nil {
 		return res, err
 	}
 	if want != nil {

@@ -1202,6 +1202,14 @@ func (m *Memory) Lose(lost func(Handle) bool) {
 
 // Check compares the books with what they are about.
 func (m *Memory) Check() error {
+	if err := m.checkFrames(); err != nil {
+		return err
+	}
+	return m.checkSpaces()
+}
+
+// checkFrames compares what is counted of frames, and the lists of free ones.
+func (m *Memory) checkFrames() error {
 	n := [lent + 1]int{}
 	for f := range m.frames {
 		e := &m.frames[f]
@@ -1239,6 +1247,38 @@ func (m *Memory) Check() error {
 	if free != m.free || n[clean]+n[dirty] != free || n[out] != m.out || n[in] != m.in || n[lent] != m.lent {
 		return fmt.Errorf("frames %v: counted %d free, %d leaving, %d arriving, %d lent", n, m.free, m.out, m.in, m.lent)
 	}
+	return nil
+}
+
+// census counts the pages of a space by what they are: reserved, in memory and swapped; and those that were ever touched, those
+// that are promised a frame, and those that hold one or are about to.
+func (s *space) census() (c Counters, more struct{ touched, promised, held int }) {
+	c.Reserved = len(s.pages)
+	for vpn := range s.pages {
+		e := &s.pages[vpn]
+		if e.state > untouched {
+			more.touched++
+		}
+		switch e.state {
+		case unreserved:
+			c.Reserved--
+		case untouched:
+			more.promised++
+		case resident:
+			more.held++
+			c.Resident++
+		case arriving:
+			more.held++
+			c.Swapped++
+		case swapped:
+			c.Swapped++
+		}
+	}
+	return c, more
+}
+
+// checkSpaces compares what is counted of spaces and tenants.
+func (m *Memory) checkSpaces() error {
 	held := make([]int, len(m.tenants))
 	has := make([]int, len(m.tenants))
 	touched := make([]int, len(m.tenants))
@@ -1251,30 +1291,11 @@ func (m *Memory) Check() error {
 	}
 	for id := range m.spaces {
 		s := &m.spaces[id]
-		c := Counters{}
-		for vpn := range s.pages {
-			e := &s.pages[vpn]
-			if e.state > untouched {
-				touched[s.tenant]++
-			}
-			switch e.state {
-			case unreserved:
-				c.Reserved--
-			case untouched:
-				promised++
-			case resident, arriving:
-				held[s.tenant]++
-				if e.state == resident {
-					c.Resident++
-					has[s.tenant]++
-				} else {
-					c.Swapped++
-				}
-			case swapped:
-				c.Swapped++
-			}
-		}
-		c.Reserved += len(s.pages)
+		c, more := s.census()
+		touched[s.tenant] += more.touched
+		promised += more.promised
+		held[s.tenant] += more.held
+		has[s.tenant] += c.Resident
 		if o := s.counters; c.Reserved != o.Reserved || c.Resident != o.Resident || c.Swapped != o.Swapped {
 			return fmt.Errorf("space %d has %+v, counted %+v", id, c, o)
 		}

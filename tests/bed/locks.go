@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/internal/rack/locks"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

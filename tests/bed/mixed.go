@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/internal/rack/clover"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/rack/rnic"
 )
 
 // Mixed is several applications at once, whose memory one NIC serves: Clover's

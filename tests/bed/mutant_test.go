@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 )
 
 // mutant breaks, in every nth frame that it can, one promise that a network

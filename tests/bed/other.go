@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

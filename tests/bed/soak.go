@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/nf/clock"
 )
 
 // Work is something that a seed stands for, and that may go wrong.

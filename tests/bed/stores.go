@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/internal/rack/clover"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/locks"
-	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/rack/rnic"
 )
 
 // Random is a trial that a seed stands for: any work, size, NIC and sort of

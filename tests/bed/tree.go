@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/internal/rack/sherman"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
 )
 
 // Tree is a load on Sherman's tree, and what may go wrong meanwhile. Clients do

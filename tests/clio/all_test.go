@@ -8,10 +8,10 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/quillon/quillon/nf/clock"
-	wire "github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/internal/rack/clio"
 	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/nf/clock"
+	wire "github.com/quillon/quillon/nf/hdr/clio"
 )
 
 // events numbers calls and returns, of all clients.

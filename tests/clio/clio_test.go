@@ -11,6 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/clio"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/gobackn"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
@@ -21,11 +26,6 @@ import (
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
 	"github.com/quillon/quillon/nf/replicate"
-	"github.com/quillon/quillon/internal/rack/clio"
-	"github.com/quillon/quillon/internal/rack/history"
-	"github.com/quillon/quillon/internal/rack/history/fault"
-	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/snic"
 )
 

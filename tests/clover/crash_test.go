@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )

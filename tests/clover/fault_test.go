@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
-	"github.com/quillon/quillon/internal/rack/history/fault"
-	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 	tor "github.com/quillon/quillon/tor/clover"

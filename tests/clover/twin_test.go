@@ -4,8 +4,8 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )

@@ -18,10 +18,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/internal/rack/demo"
 	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // boards is two boards in processes of their own, on a segment; the first is on the

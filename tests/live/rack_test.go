@@ -15,17 +15,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/demo"
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/locks"
+	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afxdp"
-	"github.com/quillon/quillon/internal/rack/demo"
-	"github.com/quillon/quillon/internal/rack/history"
-	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/rack/rnic"
-	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // programs are the builds to test, of QUILLON_PROGRAMS, or one of this tree, which is built once;

@@ -14,9 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // A restart after a kill goes on with the XDP program that is there, and one after a clean

@@ -15,8 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/rack/locks"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/pcap"
-	"github.com/quillon/quillon/internal/rack/history"
 )
 
 // trace is all frames that the endpoints got and sent. A test that fails leaves it in the directory of QUILLON_TRACE: a

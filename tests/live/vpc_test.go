@@ -23,10 +23,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/internal/rack/demo"
 	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/internal/rack/vpc"
+	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/snic"
 )
 

@@ -22,12 +22,12 @@ import (
 
 	"github.com/quillon/quillon/controlplane/ctl"
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4/stf"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/p4src"
-	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // The switches that the controller is tried on, each a process in a namespace with

@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afpacket"
-	"github.com/quillon/quillon/internal/rack/history/fault"
-	"github.com/quillon/quillon/internal/rack/host"
 )
 
 // The cables on which faults happen, as schedules name them: before and behind

@@ -16,8 +16,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // rack is a server and its clients on bridges, with a place for a middlebox.

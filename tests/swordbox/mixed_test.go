@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/internal/rack/history/fault"
-	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 	steer "github.com/quillon/quillon/tor/clover"

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )

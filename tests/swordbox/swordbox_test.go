@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/locks"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 	tor "github.com/quillon/quillon/tor/swordbox"

@@ -17,9 +17,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // The middlebox's interfaces, in the namespace Near.
@@ -239,8 +239,18 @@ func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 			asm.JGE.Imm(asm.R2, int32(window), "drop"),
 		)
 	}
+	ins = append(ins, r.next(frames)...)
+	return slices.Concat(ins, patch(), send, asm.Instructions{
+		asm.Mov.Imm(asm.R0, xdpDrop).WithSymbol("drop"),
+		asm.Return(),
+	})
+}
+
+// next has the test run's frame become the next of the list, which R9 points to then; R8 gets which bits of the PSN are others
+// than in the first lap, and R0 the table of what they change in the ICRC.
+func (r *Range) next(frames int) asm.Instructions {
 	const frame, lap = -4, -16 // on the stack
-	ins = append(ins,
+	return asm.Instructions{
 		asm.Mov.Reg(asm.R1, asm.R8),
 		asm.Add.Imm(asm.R1, 1),
 		asm.StoreMem(asm.R7, offSent, asm.R1, asm.DWord),
@@ -285,8 +295,11 @@ func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 		asm.LoadMapPtr(asm.R1, r.deltas.FD()),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "drop"),
-	)
-	// R4: the same of the ICRC.
+	}
+}
+
+// patch changes the PSN by R8, and the ICRC by R4, which is made of R8 by the table at R0.
+func patch() (ins asm.Instructions) {
 	for i := range 3 {
 		ins = append(ins,
 			asm.Mov.Reg(asm.R1, asm.R8),
@@ -322,10 +335,7 @@ func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 			asm.StoreMem(asm.R2, 0, asm.R5, asm.Word),
 		)
 	}
-	return slices.Concat(ins, send, asm.Instructions{
-		asm.Mov.Imm(asm.R0, xdpDrop).WithSymbol("drop"),
-		asm.Return(),
-	})
+	return ins
 }
 
 func program(name string, ins asm.Instructions) (*ebpf.Program, error) {

@@ -9,16 +9,16 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
 	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	"github.com/quillon/quillon/internal/rack/history"
-	"github.com/quillon/quillon/internal/rack/history/fault"
-	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // The store does what a map does, through collisions, links and changes of size.

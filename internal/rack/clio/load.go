@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr/clio"
 )
 
 // MinValue is the shortest value that a Load writes: its number.

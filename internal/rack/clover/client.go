@@ -142,17 +142,6 @@ type Client struct {
 	err      error // why the start failed
 }
 
-// ClientConfig describes the client library of a compute node.
-type ClientConfig struct {
-	Index    int // among the compute nodes
-	Sessions int
-	// Keys is how many keys to make room for ahead.
-	Keys int
-	// Done is told every operation's end. It may start the session's next
-	// one. The Result is valid until it returns.
-	Done func(*Result)
-}
-
 type step uint8
 
 const (
@@ -213,12 +202,6 @@ const (
 	wcRPC
 	idBackground = 1 << 63
 )
-
-// Index is the session's number on its node.
-func (s *Session) Index() int { return s.index }
-
-// Busy reports whether an operation is under way.
-func (s *Session) Busy() bool { return s.step != stepIdle }
 
 // Sessions are the node's sessions.
 func (c *Client) Sessions() []*Session { return c.sessions }

@@ -11,13 +11,13 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // Machine is one node of the rack: its port and its addresses.

@@ -5,13 +5,13 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	"github.com/quillon/quillon/internal/rack/clover"
-	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // A store of three machines in one process and in virtual time.

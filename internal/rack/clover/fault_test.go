@@ -10,12 +10,12 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/rnic"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // The verdict must be able to fail.

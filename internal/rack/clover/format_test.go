@@ -9,11 +9,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // The words of a captured CAS (a ConnectX-5 under SwordBox's evaluation): it

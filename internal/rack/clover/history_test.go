@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
 )
 
 // record runs closed loops of ops operations on every session and records them:

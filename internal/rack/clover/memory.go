@@ -83,10 +83,6 @@ func NewMemory(nic *rnic.NIC, c MemoryConfig) (*Memory, error) {
 // Layout is where the node's entries and shortcuts are.
 func (m *Memory) Layout() Layout { return m.layout }
 
-// Data is the memory of the entries. Only a node at rest may be looked at from
-// another goroutine than its NIC's.
-func (m *Memory) Data() []byte { return m.data.Mem }
-
 // at is the memory at an address of s, n bytes.
 func (m *Memory) at(s *Space, va uint64, n int) []byte {
 	r := m.data

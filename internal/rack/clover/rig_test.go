@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	"github.com/quillon/quillon/internal/rack/host"
 )
 
 // box stands between the bridge and a memory node. up goes to the memory

@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
 // steerer redirects CASes, and READs of entries, to what it believes is the

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/internal/rack/ycsb"
 	tor "github.com/quillon/quillon/tor/clover"
 	"github.com/quillon/quillon/tor/swordbox"
 )

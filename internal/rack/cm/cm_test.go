@@ -17,13 +17,13 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
 	"github.com/quillon/quillon/nf/port/pcap"
-	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tor/conn"
 )

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quillon/quillon/nf/gobackn/gbn"
-	wire "github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/internal/rack/clio"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/gobackn/gbn"
+	wire "github.com/quillon/quillon/nf/hdr/clio"
 )
 
 // ClioConfig of a run of the case of disaggregated memory; also part of its result.

@@ -8,14 +8,14 @@ import (
 	"slices"
 
 	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	wire "github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // clioMTU is that of links: Clio's 1500, and what the last hop adds.

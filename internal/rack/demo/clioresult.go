@@ -9,9 +9,9 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	wire "github.com/quillon/quillon/nf/hdr/clio"
 	"github.com/quillon/quillon/internal/rack/clio"
 	"github.com/quillon/quillon/internal/sim/figure"
+	wire "github.com/quillon/quillon/nf/hdr/clio"
 )
 
 const wirePort = wire.Port

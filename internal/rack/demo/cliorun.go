@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/internal/rack/clio"
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic/hop"
 	"github.com/quillon/quillon/snic/hop/end"
 )

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/rack/clover"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/clover"
 )
 
 // within is how soon operations must go on when the middlebox is gone.

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
-	"github.com/quillon/quillon/internal/rack/clover"
-	"github.com/quillon/quillon/internal/rack/host"
-	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 // wireDepth is how many frames an in-memory wire holds in each direction.

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/nf/port/afxdp"
 	"github.com/quillon/quillon/internal/rack/clover"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 // InNamespaces runs the demo in network namespaces: the endpoints in this

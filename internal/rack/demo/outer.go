@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/admin"
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/nf/graph"
 )
 
 // control is the middlebox's socket, in the switch's own /run.

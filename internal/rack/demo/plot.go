@@ -6,93 +6,32 @@ import (
 	"math"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 
 	"github.com/quillon/quillon/internal/chart"
 )
 
-// The figure's size.
-const (
-	figureWidth  = 11 * vg.Inch
-	figureHeight = 4.1 * vg.Inch
-	barWidth     = 0.62 // of the distance between two bars
-)
-
 var shades = map[string]color.NRGBA{"off": chart.Off, "write": chart.Write, "read-write": chart.ReadWrite}
 
-// bar is one bar of a panel.
-type bar struct {
-	x       float64
-	v, base float64 // value, and pass-through's to compare with (0: do not)
-	shade   color.NRGBA
-}
-
-// bars draws them, each with its value and its ratio on top.
-type bars struct {
-	bar  []bar
-	text draw.TextStyle
-}
-
-func (b bars) Plot(c draw.Canvas, p *plot.Plot) {
-	x, y := p.Transforms(&c)
-	half := (x(1) - x(0)) * barWidth / 2
-	for _, k := range b.bar {
-		if math.IsNaN(k.v) {
-			continue
-		}
-		mid, top := x(k.x), y(k.v)
-		c.FillPolygon(k.shade, []vg.Point{
-			{X: mid - half, Y: y(0)}, {X: mid - half, Y: top}, {X: mid + half, Y: top}, {X: mid + half, Y: y(0)},
-		})
-		style := b.text
-		style.XAlign, style.YAlign = draw.XCenter, draw.YBottom
-		at := vg.Point{X: mid, Y: top + vg.Points(3)}
-		if r := ratio(k.v, k.base); r != "" {
-			style.Font.Size = vg.Points(8)
-			c.FillText(style, at, r)
-			at.Y += vg.Points(11)
-		}
-		style.Font.Size = vg.Points(10)
-		style.Font.Weight = chart.Bold
-		c.FillText(style, at, decimal(k.v))
-	}
+// bar is a bar with its value on top, and its ratio to base, unless that is 0.
+func bar(x, v, base float64, shade color.Color) chart.Bar {
+	return chart.Bar{X: x, Y: v, Shade: shade, Text: decimal(v), Note: ratio(v, base)}
 }
 
 // panel is a plot of bars over named groups.
-func panel(title string, groups []string, at []float64, b []bar) *plot.Plot {
-	p := chart.New(title)
+func panel(title string, groups []string, at []float64, bars []chart.Bar) *plot.Plot {
+	p := chart.Plot(title, "", "")
 	p.X.Tick.LineStyle.Width = 0
-
-	ticks := make(plot.ConstantTicks, len(groups))
-	for i := range groups {
-		ticks[i] = plot.Tick{Value: at[i], Label: groups[i]}
-	}
-	p.X.Tick.Marker = ticks
 	top, right := 0.0, 0.0
-	for _, k := range b {
-		if !math.IsNaN(k.v) {
-			top = math.Max(top, k.v)
+	for _, b := range bars {
+		if !math.IsNaN(b.Y) {
+			top = math.Max(top, b.Y)
 		}
-		right = math.Max(right, k.x)
+		right = math.Max(right, b.X)
+		p.Add(b)
 	}
-	if top == 0 {
-		top = 1
-	}
-	step := chart.RoundStep(top / 5)
-	var y plot.ConstantTicks
-	for v := 0.0; v <= top*1.001; v += step {
-		y = append(y, plot.Tick{Value: v, Label: tickLabel(v)})
-	}
-	p.Y.Tick.Marker = y
-	p.X.Min, p.X.Max = -0.6, right+0.6
-	p.Y.Min, p.Y.Max = 0, top*1.2
-	grid := plotter.NewGrid()
-	grid.Vertical.Color = nil
-	grid.Horizontal.Color = chart.Faint
-	text := p.X.Tick.Label
-	p.Add(grid, bars{bar: b, text: text})
+	chart.Categories(&p.X, 0, right, at, groups)
+	chart.FromZero(&p.Y, top, 1.2, 6, tickLabel)
 	return p
 }
 
@@ -103,89 +42,119 @@ func tickLabel(v float64) string {
 	return fmt.Sprintf("%g", v)
 }
 
-// draw draws the figure.
-func (r *Result) draw(c draw.Canvas) {
-	one := func(title string, value func(p *Phase) float64) *plot.Plot {
-		var b []bar
-		var names []string
-		var at []float64
-		for i := range r.Phases {
-			k := bar{x: float64(i), v: value(&r.Phases[i]), shade: shades[r.Phases[i].Name]}
-			if i > 0 {
-				k.base = value(&r.Phases[0])
-			}
-			b, names, at = append(b, k), append(names, r.Phases[i].Name), append(at, k.x)
-		}
-		return panel(title, names, at, b)
-	}
-	plots := []*plot.Plot{
-		one("Operations per second", func(p *Phase) float64 { return p.OpsPerS }),
-		one("Packets per operation", func(p *Phase) float64 { return p.PacketsPerOp }),
-	}
-	// The tails of reads and writes share a panel: one group each.
-	var b []bar
-	var names []string
-	var at []float64
-	for _, g := range []struct {
-		name  string
-		value func(p *Phase) Micros
-	}{
-		{"read", func(p *Phase) Micros { return p.ReadP99 }},
-		{"write", func(p *Phase) Micros { return p.WriteP99 }},
-	} {
-		if len(r.Phases) == 0 || math.IsNaN(float64(g.value(&r.Phases[0]))) {
-			continue
-		}
-		x0 := 0.0
-		if len(b) > 0 {
-			x0 = b[len(b)-1].x + 1.6
-		}
-		for i := range r.Phases {
-			k := bar{x: x0 + float64(i), v: float64(g.value(&r.Phases[i])), shade: shades[r.Phases[i].Name]}
-			if i > 0 {
-				k.base = float64(g.value(&r.Phases[0]))
-			}
-			b = append(b, k)
-		}
-		names, at = append(names, g.name), append(at, x0+float64(len(r.Phases)-1)/2)
-	}
-	plots = append(plots, panel("Latency p99, µs", names, at, b))
+// made says where and by what the figures were measured.
+func made(wire string, m Machine, v Versions) string {
+	return fmt.Sprintf("%s; %s, %d cores, Linux %s; quillon %s", wire, m.CPU, m.Cores, v.Kernel, v.Quillon)
+}
 
-	// Head: what was run, and what the colours are.
-	head := chart.Text(13)
-	head.Font.Weight = chart.Bold
-	left := c.Min.X + vg.Points(14)
-	c.FillText(head, vg.Point{X: left, Y: c.Max.Y - vg.Points(10)}, r.Config.title())
-	key := head
-	key.Font = chart.Sans(10)
-	x := left
-	for _, p := range r.Phases {
-		y := c.Max.Y - vg.Points(34)
-		c.FillPolygon(shades[p.Name], []vg.Point{
-			{X: x, Y: y - vg.Points(9)}, {X: x, Y: y}, {X: x + vg.Points(9), Y: y}, {X: x + vg.Points(9), Y: y - vg.Points(9)},
-		})
-		x += vg.Points(14)
-		c.FillText(key, vg.Point{X: x, Y: y + vg.Points(1)}, titles[p.Name])
-		x += key.Width(titles[p.Name]) + vg.Points(20)
+// phases are bars of a value in each phase, the first at x0.
+func (r *Result) phases(x0 float64, value func(p *Phase) float64) (bars []chart.Bar) {
+	for i := range r.Phases {
+		base := 0.0
+		if i > 0 {
+			base = value(&r.Phases[0])
+		}
+		bars = append(bars, bar(x0+float64(i), value(&r.Phases[i]), base, shades[r.Phases[i].Name]))
 	}
-	foot := key
-	foot.Font, foot.YAlign = chart.Sans(8), draw.YBottom
-	c.FillText(foot, vg.Point{X: left, Y: c.Min.Y + vg.Points(7)}, fmt.Sprintf("%s; %s, %d cores, Linux %s; quillon %s",
-		r.Wire, r.Machine.CPU, r.Machine.Cores, r.Versions.Kernel, r.Versions.Quillon))
-
-	// The third panel has twice as many bars.
-	body := draw.Crop(c, vg.Points(12), -vg.Points(12), vg.Points(24), -vg.Points(54))
-	width := body.Max.X - body.Min.X
-	share := []vg.Length{0.29, 0.29, 0.42}
-	from := vg.Length(0)
-	for i, p := range plots {
-		to := from + share[i]*width
-		p.Draw(draw.Crop(body, from+vg.Points(4), to-width-vg.Points(10), 0, 0))
-		from = to
-	}
+	return bars
 }
 
 // Plot writes the figure to prefix.png and prefix.svg.
 func (r *Result) Plot(prefix string) error {
-	return chart.Save(prefix, figureWidth, figureHeight, r.draw)
+	var keys []chart.Key
+	var names []string
+	var places []float64
+	for i, p := range r.Phases {
+		keys = append(keys, chart.Key{Text: titles[p.Name], Style: chart.Style{Shade: shades[p.Name]}, Area: true})
+		names, places = append(names, p.Name), append(places, float64(i))
+	}
+	one := func(title string, value func(p *Phase) float64) *plot.Plot {
+		return panel(title, names, places, r.phases(0, value))
+	}
+	// The tails of reads and writes share a panel: one group each.
+	var tails []chart.Bar
+	var groups []string
+	var at []float64
+	for _, g := range []struct {
+		name  string
+		value func(p *Phase) float64
+	}{
+		{"read", func(p *Phase) float64 { return float64(p.ReadP99) }},
+		{"write", func(p *Phase) float64 { return float64(p.WriteP99) }},
+	} {
+		if len(r.Phases) == 0 || math.IsNaN(g.value(&r.Phases[0])) {
+			continue
+		}
+		x0 := 0.0
+		if len(tails) > 0 {
+			x0 = tails[len(tails)-1].X + 1.6
+		}
+		tails = append(tails, r.phases(x0, g.value)...)
+		groups, at = append(groups, g.name), append(at, x0+float64(len(r.Phases)-1)/2)
+	}
+	f := chart.Figure{
+		Width: 11 * vg.Inch, Height: 4.1 * vg.Inch, Title: r.Config.title(), Foot: made(r.Wire, r.Machine, r.Versions), Keys: keys,
+		// The third panel has twice as many bars.
+		Panels: []chart.Panel{
+			{X1: 0.29, Y1: 1, Plot: one("Operations per second", func(p *Phase) float64 { return p.OpsPerS })},
+			{X0: 0.29, X1: 0.58, Y1: 1, Plot: one("Packets per operation", func(p *Phase) float64 { return p.PacketsPerOp })},
+			{X0: 0.58, X1: 1, Y1: 1, Plot: panel("Latency p99, µs", groups, at, tails)},
+		},
+	}
+	return f.Save(prefix)
+}
+
+// clioShades are the variants' colours, in their order.
+var clioShades = []color.NRGBA{
+	chart.Off, chart.Write, chart.ReadWrite, {0x5D, 0x67, 0x73, 0xFF},
+	{0xB9, 0xD7, 0xEF, 0xFF}, {0x1F, 0x4E, 0x79, 0xFF}, {0xE0, 0x9F, 0x3E, 0xFF}, {0x9E, 0x2A, 0x2B, 0xFF},
+}
+
+// groups is a panel of bars, a group for each workload and a bar for each variant that has a value.
+func (r *ClioResult) groups(title string, value func(x *ClioRow) float64) *plot.Plot {
+	var bars []chart.Bar
+	var at []float64
+	var names []string
+	x := 0.0
+	for k, w := range r.Config.Workloads {
+		from := x
+		for i := range r.Variants {
+			if v := value(&r.Variants[i].Rows[k]); !math.IsNaN(v) {
+				bars = append(bars, bar(x, v, 0, r.shade(i)))
+				x++
+			}
+		}
+		at, names = append(at, (from+x-1)/2), append(names, "YCSB "+w)
+		x += 0.8
+	}
+	p := panel(title, names, at, bars)
+	p.X.Tick.Length = vg.Points(9) // of no line: between axis and name
+	return p
+}
+
+func (r *ClioResult) shade(i int) color.NRGBA {
+	for k := range clioVariants {
+		if clioVariants[k].name == r.Variants[i].Name {
+			return clioShades[k]
+		}
+	}
+	return chart.Ink
+}
+
+// Plot writes the figure to prefix.png and prefix.svg.
+func (r *ClioResult) Plot(prefix string) error {
+	var keys []chart.Key
+	for i := range r.Variants {
+		keys = append(keys, chart.Key{Text: r.Variants[i].Name, Style: chart.Style{Shade: r.shade(i)}, Area: true})
+	}
+	f := chart.Figure{
+		Width: 13 * vg.Inch, Height: 10.2 * vg.Inch, Title: r.Config.title(), Foot: made(r.Wire, r.Machine, r.Versions), Keys: keys,
+		Panels: []chart.Panel{
+			{X1: 1, Y0: 0.67, Y1: 1, Plot: r.groups("Here: thousand operations a second", func(x *ClioRow) float64 { return x.OpsPerS / 1000 })},
+			{X1: 1, Y0: 0.34, Y1: 0.66, Plot: r.groups("Here: mean latency, µs", func(x *ClioRow) float64 { return float64(x.Mean) })},
+			{X1: 0.45, Y1: 0.33, Plot: r.groups("Published (FPGA): Gbit/s of values", func(x *ClioRow) float64 { return float64(x.PublishedGbit) })},
+			{X0: 0.45, X1: 1, Y1: 0.33, Plot: r.groups("Published (FPGA): mean latency, µs", func(x *ClioRow) float64 { return float64(x.PublishedMean) })},
+		},
+	}
+	return f.Save(prefix)
 }

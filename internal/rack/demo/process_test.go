@@ -7,9 +7,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/internal/rack/topo"
 )
 
 func space(t *testing.T) *topo.Space {

@@ -7,11 +7,11 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/internal/rack/clover"
-	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/rack/rnic"
 )
 
 // mixes are the workloads by letter.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

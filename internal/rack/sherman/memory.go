@@ -155,9 +155,6 @@ func (t *Tree) Chunk(node, n int) (Chunk, error) {
 // Node is a node's memory.
 func (t *Tree) Node(i int) *Memory { return t.nodes[i] }
 
-// Root is the address of the root pointer.
-func (t *Tree) Root() Addr { return AddrOf(0, t.RootAt) }
-
 // page is the page at an address that is known to be one.
 func (t *Tree) page(a Addr) page {
 	return page(t.nodes[a.Node()].mem[a.Off():][:PageSize:PageSize])

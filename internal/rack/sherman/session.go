@@ -3,8 +3,8 @@ package sherman
 import (
 	"slices"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
 

@@ -13,11 +13,20 @@ const (
 	nameReadWrite = "Write + read steering"
 )
 
+// What may be said of a figure's run.
+var (
+	takesNIC   = []string{"nic"}
+	takesStore = []string{"keys", "zipf", "object-size", "steered-keys", "hosts", "threads", "nic"}
+)
+
 // All are the figures that can be rerun, in the order of the papers.
 func All() []*Figure {
-	takesNIC := []string{"nic"}
-	takesStore := []string{"keys", "zipf", "object-size", "steered-keys", "hosts", "threads", "nic"}
-	return append([]*Figure{
+	return slices.Concat(verbs(), throughputs(), perOperation(), words(), chapter(slices.Concat(supernic(), boards(), clios())))
+}
+
+// verbs are figures of operations of RDMA alone.
+func verbs() []*Figure {
+	return []*Figure{
 		{
 			ID: "1.1", data: "1.1", Calibration: true, takes: takesNIC, jobs: inFlight,
 			ratios: []ratio{
@@ -51,6 +60,12 @@ func All() []*Figure {
 				{"WRITE over CAS, device memory", ref{0, "Device memory", "Write"}, ref{0, "Device memory", "CAS"}},
 			},
 		},
+	}
+}
+
+// throughputs are figures of Clover by the number of threads, and what lies between them in the order.
+func throughputs() []*Figure {
+	return []*Figure{
 		{
 			ID: "2.4", data: "2.4", takes: takesStore, overThreads: true, jobs: successRate(),
 			ratios: []ratio{
@@ -125,6 +140,12 @@ func All() []*Figure {
 				{ratio: true, series: "280 threads, write steering over default", least: 0.7, most: 0.8, text: reasonDip},
 			},
 		},
+	}
+}
+
+// perOperation are figures of what an operation of Clover costs.
+func perOperation() []*Figure {
+	return []*Figure{
 		{
 			ID: "2.14", data: "2.14", takes: takesStore, jobs: wireBytes(),
 			ratios: []ratio{
@@ -167,6 +188,12 @@ func All() []*Figure {
 				{ratio: true, series: "only writes, default over read+write steering", least: 1.2, most: 3, text: reasonHosts},
 			},
 		},
+	}
+}
+
+// words are figures that the text tells, without a picture.
+func words() []*Figure {
+	return []*Figure{
 		{
 			ID: "six-host-run", data: "six-host-run", takes: takesStore, overThreads: true, jobs: sixHostRun, reasons: sixHostReasons(),
 		},
@@ -193,7 +220,7 @@ func All() []*Figure {
 				{ratio: true, series: "share of 64 MB that 262,144 keys take", least: 1, most: 70, text: reasonAddresses},
 			},
 		},
-	}, chapter(slices.Concat(supernic(), boards(), clios()))...)
+	}
 }
 
 // chapter sorts the figures of a chapter by their numbers.

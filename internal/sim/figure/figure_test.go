@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/quillon/quillon/internal/chart"
 )
 
 // Every published file loads, is used by a figure or named as an extra, and
@@ -351,9 +353,10 @@ func TestSpan(t *testing.T) {
 		for _, v := range rapid.SliceOfN(rapid.Float64Range(1e-6, 1e9), 1, 5).Draw(t, "values") {
 			e.add(v)
 		}
-		low, high, ticks := a.span(e)
-		if low > e.low || high < e.high || len(ticks) < 2 || len(ticks) > 20 {
-			t.Fatalf("%+v: %v to %v, %d ticks", e, low, high, len(ticks))
+		x := chart.New("").X
+		a.span(&x, e)
+		if ticks := x.Tick.Marker.Ticks(x.Min, x.Max); x.Min > e.low || x.Max < e.high || len(ticks) < 2 || len(ticks) > 20 {
+			t.Fatalf("%+v: %v to %v, %d ticks", e, x.Min, x.Max, len(ticks))
 		}
 	})
 }

@@ -5,13 +5,10 @@ import (
 	"image/color"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 
 	"github.com/quillon/quillon/internal/chart"
 )
@@ -20,8 +17,6 @@ import (
 const (
 	panelWidth    = 6.4 * vg.Inch
 	pictureHeight = 4.9 * vg.Inch
-	footHeight    = vg.Length(22)
-	markRadius    = vg.Length(2.6)
 	groupWidth    = 0.62 // of the distance between two categories
 )
 
@@ -56,61 +51,29 @@ func shade(name string, i int) color.NRGBA {
 // Save writes the picture to prefix.png and prefix.svg; the same Result gives
 // the same bytes.
 func (r *Result) Save(prefix string) error {
-	return chart.Save(prefix, panelWidth*vg.Length(len(r.Panels)), pictureHeight, r.draw)
-}
-
-func (r *Result) draw(c draw.Canvas) {
-	left := c.Min.X + vg.Points(14)
-	right := c.Max.X - vg.Points(14)
-	head := chart.Text(13)
-	head.Font.Weight = chart.Bold
-	title := fmt.Sprintf("%s  %s", r.Figure, r.Caption)
-	c.FillText(fitting(head, title, right-left), vg.Point{X: left, Y: c.Max.Y - vg.Points(9)}, title)
-	keys := r.key(c, left, right, c.Max.Y-vg.Points(32))
-
-	foot := chart.Text(8)
-	foot.YAlign = draw.YBottom
-	text := fmt.Sprintf("%s; simulated by quillon, seed %d", r.Document, r.Parameters.Seed)
+	foot := fmt.Sprintf("%s; simulated by quillon, seed %d", r.Document, r.Parameters.Seed)
 	if len(r.Altered) > 0 {
-		text += "; simulated with other parameters: " + strings.Join(r.Altered, ", ")
+		foot += "; simulated with other parameters: " + strings.Join(r.Altered, ", ")
 	}
-	c.FillText(fitting(foot, text, right-left), vg.Point{X: left, Y: c.Min.Y + vg.Points(7)}, text)
-
-	body := draw.Crop(c, vg.Points(10), -vg.Points(14), footHeight, keys-c.Max.Y)
-	width := (body.Max.X - body.Min.X) / vg.Length(len(r.Panels))
+	var panels []*plot.Plot
 	for i := range r.Panels {
-		from := width * vg.Length(i)
-		r.panel(i).Draw(draw.Crop(body, from+vg.Points(4), from+width-(body.Max.X-body.Min.X)-vg.Points(6), 0, 0))
+		panels = append(panels, r.panel(i))
 	}
+	f := chart.Figure{
+		Width: panelWidth * vg.Length(len(r.Panels)), Height: pictureHeight,
+		Title: fmt.Sprintf("%s  %s", r.Figure, r.Caption), Foot: foot, Keys: r.keys(), Panels: chart.Row(panels...),
+	}
+	return f.Save(prefix)
 }
 
-// fitting is a style in which a line is no wider than width.
-func fitting(s draw.TextStyle, line string, width vg.Length) draw.TextStyle {
-	if w := s.Width(line); w > width {
-		s.Font.Size *= width / w
-	}
-	return s
+// style is that of what was published, or of ours.
+func style(published bool, s color.Color) chart.Style {
+	return chart.Style{Shade: s, Dashed: published, Open: published}
 }
 
-// key draws the legend: dashed and hollow is published, solid is simulated,
-// then the curves' colours. It returns where it ends.
-func (r *Result) key(c draw.Canvas, left, right, y vg.Length) vg.Length {
-	text := chart.Text(9)
-	x := left
-	sample := func(published bool, s color.NRGBA) {
-		a, b := vg.Point{X: x, Y: y - vg.Points(5)}, vg.Point{X: x + vg.Points(22), Y: y - vg.Points(5)}
-		c.StrokeLines(stroke(published, s), []vg.Point{a, b})
-		mark(c, published, s, vg.Point{X: (a.X + b.X) / 2, Y: a.Y})
-		x = b.X + vg.Points(5)
-	}
-	word := func(s string) {
-		c.FillText(text, vg.Point{X: x, Y: y}, s)
-		x += text.Width(s) + vg.Points(16)
-	}
-	sample(true, chart.Ink)
-	word("published")
-	sample(false, chart.Ink)
-	word("simulated")
+// keys are the two styles, then the curves' colours.
+func (r *Result) keys() []chart.Key {
+	keys := []chart.Key{{Text: "published", Style: style(true, chart.Ink)}, {Text: "simulated", Style: style(false, chart.Ink)}}
 	seen := map[string]bool{}
 	for _, p := range r.Panels {
 		for i, cu := range p.Curves {
@@ -125,119 +88,69 @@ func (r *Result) key(c draw.Canvas, left, right, y vg.Length) vg.Length {
 			case !cu.simulated():
 				label += " (published only)"
 			}
-			if x+vg.Points(14)+text.Width(label) > right {
-				x, y = left, y-vg.Points(13)
-			}
-			s := shade(cu.Name, i)
-			c.FillPolygon(s, []vg.Point{
-				{X: x, Y: y - vg.Points(9)}, {X: x, Y: y}, {X: x + vg.Points(9), Y: y}, {X: x + vg.Points(9), Y: y - vg.Points(9)},
-			})
-			x += vg.Points(13)
-			word(label)
+			keys = append(keys, chart.Key{Text: label, Style: chart.Style{Shade: shade(cu.Name, i)}, Area: true})
 		}
 	}
-	return y - vg.Points(24)
-}
-
-func stroke(published bool, s color.Color) draw.LineStyle {
-	l := draw.LineStyle{Color: s, Width: vg.Points(1.6)}
-	if published {
-		l.Width = vg.Points(1.1)
-		l.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
-	}
-	return l
-}
-
-func mark(c draw.Canvas, published bool, s color.Color, at vg.Point) {
-	var p vg.Path
-	p.Move(vg.Point{X: at.X + markRadius, Y: at.Y})
-	p.Arc(at, markRadius, 0, 2*math.Pi)
-	p.Close()
-	if published {
-		c.SetColor(color.White)
-		c.Fill(p)
-		c.SetLineStyle(draw.LineStyle{Color: s, Width: vg.Points(1.1)})
-		c.Stroke(p)
-		return
-	}
-	c.SetColor(s)
-	c.Fill(p)
-}
-
-// curves draws a panel's curves.
-type curves struct {
-	r *Result
-	p *Panel
+	return keys
 }
 
 // side is the published value or ours; false when there is none that can be
 // drawn.
-func (d curves) side(pt *Point, published bool) (float64, bool) {
+func (d *Panel) side(pt *Point, published bool) (float64, bool) {
 	v := pt.Ours
 	if published {
 		v = pt.Published
 	}
-	if v == nil || d.p.Y.Scale == Log && *v <= 0 {
+	if v == nil || d.Y.Scale == Log && *v <= 0 {
 		return 0, false
 	}
 	return *v, true
 }
 
-// Plot implements plot.Plotter.
-func (d curves) Plot(c draw.Canvas, p *plot.Plot) {
-	tx, ty := p.Transforms(&c)
-	for i := range d.p.Curves {
-		cu := &d.p.Curves[i]
-		s := shade(cu.Name, i)
-		shift := 0.0
-		if n := len(d.p.Curves); d.r.X.Scale == Category && n > 1 {
-			shift = groupWidth * (float64(i)/float64(n-1) - 0.5)
-		}
-		if d.r.X.Scale == Category {
-			// A thin line joins the two values of a category.
-			for k := range cu.Points {
-				pt := &cu.Points[k]
-				a, ok1 := d.side(pt, true)
-				b, ok2 := d.side(pt, false)
-				if ok1 && ok2 {
-					x := tx(pt.X + shift)
-					c.StrokeLines(draw.LineStyle{Color: s, Width: vg.Points(0.8)}, []vg.Point{{X: x, Y: ty(a)}, {X: x, Y: ty(b)}})
-				}
-			}
-		}
-		for _, published := range []bool{true, false} {
-			var at []vg.Point
-			for k := range cu.Points {
-				pt := &cu.Points[k]
-				y, ok := d.side(pt, published)
-				if !ok {
-					continue
-				}
-				to := vg.Point{X: tx(pt.X + shift), Y: ty(y)}
-				if published && pt.Deviation > 0 && (d.p.Y.Scale != Log || y > pt.Deviation) {
-					c.StrokeLines(draw.LineStyle{Color: s, Width: vg.Points(0.8)},
-						[]vg.Point{{X: to.X, Y: ty(y - pt.Deviation)}, {X: to.X, Y: ty(y + pt.Deviation)}})
-				}
-				at = append(at, to)
-			}
-			if d.r.X.Scale != Category {
-				c.StrokeLines(stroke(published, s), at)
-			}
-			for _, a := range at {
-				mark(c, published, s, a)
-			}
+// lines are those of curve i: of a category a thin one from the published value to ours, and then all published values and
+// all of ours.
+func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
+	cu, category := &d.Curves[i], r.X.Scale == Category
+	s, shift := shade(cu.Name, i), 0.0
+	if n := len(d.Curves); category && n > 1 {
+		shift = groupWidth * (float64(i)/float64(n-1) - 0.5)
+	}
+	for k := range cu.Points {
+		pt := &cu.Points[k]
+		a, ok1 := d.side(pt, true)
+		b, ok2 := d.side(pt, false)
+		if category && ok1 && ok2 {
+			x := pt.X + shift
+			lines = append(lines, chart.Line{Style: chart.Style{Shade: s, Width: 0.8, Bare: true}, Points: []chart.Point{{X: x, Y: a}, {X: x, Y: b}}})
 		}
 	}
+	for _, published := range []bool{true, false} {
+		l := chart.Line{Style: style(published, s)}
+		l.Dots = category
+		for k := range cu.Points {
+			pt := &cu.Points[k]
+			y, ok := d.side(pt, published)
+			if !ok {
+				continue
+			}
+			at := chart.Point{X: pt.X + shift, Y: y}
+			if published && pt.Deviation > 0 && (d.Y.Scale != Log || y > pt.Deviation) {
+				at.Low, at.High = y-pt.Deviation, y+pt.Deviation
+			}
+			l.Points = append(l.Points, at)
+		}
+		lines = append(lines, l)
+	}
+	return lines
 }
 
 // panel is the plot of panel i.
 func (r *Result) panel(i int) *plot.Plot {
 	d := &r.Panels[i]
-	p := chart.New("")
-	p.X.Label.Text, p.Y.Label.Text = r.X.String(), d.Y.String()
+	p := chart.Plot("", r.X.String(), d.Y.String())
 	xs, ys := extent{}, extent{}
 	names := map[float64]string{}
-	for _, cu := range d.Curves {
+	for i, cu := range d.Curves {
 		for _, pt := range cu.Points {
 			for _, v := range []*float64{pt.Published, pt.Ours} {
 				if v != nil && (d.Y.Scale != Log || *v > 0) {
@@ -247,30 +160,23 @@ func (r *Result) panel(i int) *plot.Plot {
 			}
 			names[pt.X] = pt.Name
 		}
+		p.Add(r.lines(d, i)...)
 	}
 	if !ys.set {
 		ys.add(1)
 		xs.add(1)
 	}
-	p.X.Min, p.X.Max, p.X.Tick.Marker = r.X.span(xs)
-	p.Y.Min, p.Y.Max, p.Y.Tick.Marker = d.Y.span(ys)
-	switch {
-	case r.X.Scale == Category:
-		var ticks plot.ConstantTicks
+	if r.X.Scale == Category {
+		var at []float64
+		var text []string
 		for x := xs.low; x <= xs.high; x++ {
-			ticks = append(ticks, plot.Tick{Value: x, Label: wrap(names[x], 0.85*panelWidth/vg.Length(xs.high-xs.low+1.2))})
+			at, text = append(at, x), append(text, wrap(names[x], 0.85*panelWidth/vg.Length(xs.high-xs.low+1.2)))
 		}
-		p.X.Tick.Marker, p.X.Min, p.X.Max = ticks, xs.low-0.6, xs.high+0.6
-	case r.X.Scale == Log:
-		p.X.Scale = plot.LogScale{}
+		chart.Categories(&p.X, xs.low, xs.high, at, text)
+	} else {
+		r.X.span(&p.X, xs)
 	}
-	if d.Y.Scale == Log {
-		p.Y.Scale = plot.LogScale{}
-	}
-	grid := plotter.NewGrid()
-	grid.Vertical.Color = nil
-	grid.Horizontal.Color = chart.Faint
-	p.Add(grid, curves{r, d})
+	d.Y.span(&p.Y, ys)
 	return p
 }
 
@@ -303,33 +209,25 @@ func (e *extent) add(v float64) {
 	e.low, e.high = math.Min(e.low, v), math.Max(e.high, v)
 }
 
-// span is an axis that holds e, with its ticks: from 0 in round steps, or by
-// powers of ten.
-func (a Axis) span(e extent) (low, high float64, ticks plot.ConstantTicks) {
-	if a.Scale == Log {
-		low = math.Pow(10, math.Floor(math.Log10(e.low)))
-		high = math.Pow(10, math.Ceil(math.Log10(e.high)))
-		if low == high {
-			high *= 10
+// span has an axis hold e: from 0 in round steps, or by powers of ten.
+func (a Axis) span(x *plot.Axis, e extent) {
+	if a.Scale != Log {
+		chart.FromZero(x, e.high, 1.06, 7, chart.Number)
+		return
+	}
+	low := math.Pow(10, math.Floor(math.Log10(e.low)))
+	high := math.Pow(10, math.Ceil(math.Log10(e.high)))
+	if low == high {
+		high *= 10
+	}
+	every := 1 + int(math.Log10(high/low))/9
+	var ticks plot.ConstantTicks
+	for n, v := 0, low; v <= high*1.001; n, v = n+1, v*10 {
+		t := plot.Tick{Value: v}
+		if n%every == 0 {
+			t.Label = chart.Number(v)
 		}
-		every := 1 + int(math.Log10(high/low))/9
-		for n, v := 0, low; v <= high*1.001; n, v = n+1, v*10 {
-			t := plot.Tick{Value: v}
-			if n%every == 0 {
-				t.Label = strconv.FormatFloat(v, 'g', 6, 64)
-			}
-			ticks = append(ticks, t)
-		}
-		return low, high, ticks
+		ticks = append(ticks, t)
 	}
-	high = e.high * 1.06
-	if high <= 0 {
-		high = 1
-	}
-	step := chart.RoundStep(high / 7)
-	for n := 0; float64(n)*step <= high; n++ {
-		v := float64(n) * step
-		ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 6, 64)})
-	}
-	return 0, high, ticks
+	x.Min, x.Max, x.Tick.Marker, x.Scale = low, high, ticks, plot.LogScale{}
 }

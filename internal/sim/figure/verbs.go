@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/internal/sim"
+	"github.com/quillon/quillon/rack/rnic"
 )
 
 // Threads with a queue pair each in the verbs' figures.

@@ -34,9 +34,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/internal/sim"
 	"github.com/quillon/quillon/internal/sim/traffic"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/snic/cost"
 	"github.com/quillon/quillon/snic/region"
 )

@@ -255,9 +255,6 @@ func sumOf(ss []Series, q float64, n int64) float64 {
 // Rate is bytes an interval in bits a second.
 func (s *Stats) Rate(bytes float64) float64 { return bytes * 8 / s.Interval.Seconds() }
 
-// Duration is how long the load was measured.
-func (s *Stats) Duration() clock.Duration { return clock.Duration(s.Intervals) * s.Interval }
-
 // Spikes counts how many endpoints spike together. It takes a Source's events
 // once more, after its Stats.
 type Spikes struct {

@@ -153,26 +153,19 @@ const (
 //	6 size | 8 cont | 10 source session | 11 destination session | 12 dest ip
 type Lego []byte
 
-func (h Lego) PID() uint16             { return le.Uint16(h) }
-func (h Lego) SetPID(v uint16)         { le.PutUint16(h, v) }
-func (h Lego) Opcode() Opcode          { return Opcode(h[3]) }
-func (h Lego) SetOpcode(o Opcode)      { h[3] = byte(o) }
-func (h Lego) Status() Status          { return Status(h[4] & 15) }
-func (h Lego) SetStatus(s Status)      { h[4] = h[4]&0xF0 | byte(s&15) }
-func (h Lego) Replicate() bool         { return h[4]&0x20 != 0 }
-func (h Lego) SetReplicate(v bool)     { h[4] = h[4]&^0x20 | bit(v)<<5 }
-func (h Lego) Route() bool             { return h[4]&0x10 != 0 }
-func (h Lego) ID() uint16              { return uint16(h[2])<<8 | uint16(h[5]) }
-func (h Lego) SetID(v uint16)          { h[2], h[5] = byte(v>>8), byte(v) }
-func (h Lego) Size() uint16            { return le.Uint16(h[6:]) }
-func (h Lego) SetSize(v uint16)        { le.PutUint16(h[6:], v) }
-func (h Lego) Cont() uint16            { return le.Uint16(h[8:]) }
-func (h Lego) SrcSession() uint8       { return h[10] }
-func (h Lego) DstSession() uint8       { return h[11] }
-func (h Lego) DestIP() (ip [4]byte)    { le.PutUint32(ip[:], le.Uint32(h[12:])); return }
-func (h Lego) SetSessions(s, d uint8)  { h[10], h[11] = s, d }
-func (h Lego) SetDestIP(ip [4]byte)    { copy(h[12:16], ip[:]) }
-func (h Lego) SetCont(endpoint uint16) { le.PutUint16(h[8:], endpoint) }
+func (h Lego) PID() uint16         { return le.Uint16(h) }
+func (h Lego) SetPID(v uint16)     { le.PutUint16(h, v) }
+func (h Lego) Opcode() Opcode      { return Opcode(h[3]) }
+func (h Lego) SetOpcode(o Opcode)  { h[3] = byte(o) }
+func (h Lego) Status() Status      { return Status(h[4] & 15) }
+func (h Lego) SetStatus(s Status)  { h[4] = h[4]&0xF0 | byte(s&15) }
+func (h Lego) Replicate() bool     { return h[4]&0x20 != 0 }
+func (h Lego) SetReplicate(v bool) { h[4] = h[4]&^0x20 | bit(v)<<5 }
+func (h Lego) Route() bool         { return h[4]&0x10 != 0 }
+func (h Lego) ID() uint16          { return uint16(h[2])<<8 | uint16(h[5]) }
+func (h Lego) SetID(v uint16)      { h[2], h[5] = byte(v>>8), byte(v) }
+func (h Lego) Size() uint16        { return le.Uint16(h[6:]) }
+func (h Lego) SetSize(v uint16)    { le.PutUint16(h[6:], v) }
 
 func bit(v bool) byte {
 	if v {
@@ -208,7 +201,6 @@ func (h Lego) Encode(f *Fields) {
 //	0 user | 1 key size | 2 value size | 4 key
 type Request []byte
 
-func (h Request) User() uint8       { return h[0] }
 func (h Request) KeySize() uint8    { return h[1] }
 func (h Request) ValueSize() uint16 { return le.Uint16(h[2:]) }
 
@@ -234,7 +226,6 @@ func (h Request) Encode(key uint64, keySize uint8, valueSize uint16) {
 //	0 user | 1 key size | 2 value size
 type Answer []byte
 
-func (h Answer) KeySize() uint8    { return h[1] }
 func (h Answer) ValueSize() uint16 { return le.Uint16(h[2:]) }
 
 // Encode writes all 4 bytes.

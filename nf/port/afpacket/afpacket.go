@@ -202,10 +202,6 @@ func (p *Port) CanReceive() bool {
 	return p.pool.Free() > 0 || slices.ContainsFunc(p.armed[:], func(x *packet.Buf) bool { return x != nil })
 }
 
-// Changed says which settings were changed, in words, and what could not be
-// checked.
-func (p *Port) Changed() (changed []string, note string) { return p.changed, p.off.Note() }
-
 // Rx implements port.Port.
 func (p *Port) Rx(b *packet.Batch) (int, error) {
 	if p.closed.Load() {

@@ -18,10 +18,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/quillon/quillon/internal/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/ethtool"
 
 	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/packet"

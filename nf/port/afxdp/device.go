@@ -15,10 +15,11 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
-	"github.com/quillon/quillon/internal/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/ethtool"
 
 	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/internal/xsk/offload"

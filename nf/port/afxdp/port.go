@@ -102,9 +102,6 @@ func (p *Port) Name() string { return p.name }
 // Pool implements port.Port.
 func (p *Port) Pool() *packet.Pool { return p.pool }
 
-// Queue is the queue's number on its interface.
-func (p *Port) Queue() int { return p.queue }
-
 // FD is the socket, to wait for it together with others; -1 when closed.
 func (p *Port) FD() int {
 	p.mu.RLock()

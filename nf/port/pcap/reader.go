@@ -132,9 +132,6 @@ func (d *Reader) Header() Header { return d.h }
 // Interfaces are those declared so far; a pcapng file may declare more later.
 func (d *Reader) Interfaces() []Interface { return d.shown }
 
-// Offset is where in the file the next record begins.
-func (d *Reader) Offset() int64 { return d.off + int64(d.pending) }
-
 // Next delivers the next packet in p, valid until the next call. io.EOF is the
 // clean end; any other error is final and says where it is.
 func (d *Reader) Next(p *Packet) error {

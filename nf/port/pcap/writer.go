@@ -2,10 +2,32 @@ package pcap
 
 import (
 	"bufio"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
 )
+
+// Compress is what a file called name is written through, and the name without that: a name that ends in .gz or .zst is that
+// of a compressed file, any other is written as it is. Close ends the compressed text and leaves w open.
+func Compress(w io.Writer, name string) (_ io.WriteCloser, plain string) {
+	if plain, ok := strings.CutSuffix(name, ".gz"); ok {
+		return gzip.NewWriter(w), plain
+	}
+	if plain, ok := strings.CutSuffix(name, ".zst"); ok {
+		// No option can be refused here; one goroutine makes the same bytes each time.
+		z, _ := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
+		return z, plain
+	}
+	return nopCloser{w}, name
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
 
 // Writer writes a capture. Flush makes what was written visible.
 type Writer struct {
@@ -49,9 +71,6 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	e.write(b[:fileHeaderLen])
 	return e, e.err
 }
-
-// Header is what NewWriter was given.
-func (e *Writer) Header() Header { return e.h }
 
 // put stores a word in the scratch space, in the file's byte order.
 func (e *Writer) put(at int, v uint32) { put32(e.scratch[at:], e.h.BigEndian, v) }

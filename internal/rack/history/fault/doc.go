@@ -2,7 +2,7 @@
 //
 // A Schedule is a list of faults: which frame of which link is lost, doubled,
 // late or damaged, and which machine dies when. It is made from a seed (Random),
-// printed and read back as text, and shrunk to the faults that matter (Shrink).
+// printed as text, and shrunk to the faults that matter (Shrink).
 // A Wire carries out the frames' part of it between two ports; the machines' part
 // belongs to whoever runs the machines.
 //

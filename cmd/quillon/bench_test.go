@@ -1,0 +1,20 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// TestBenchP4Refuses: what is wrong is said in one line.
+func TestBenchP4Refuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--rounds 11 --routes 20000: want": {"--routes", "20000"},
+		"--rounds 0 --routes 10000: want":  {"--rounds", "0"},
+	} {
+		var text strings.Builder
+		if code := execute(append([]string{"bench", "p4"}, args...), io.Discard, &text); code != exitUsage || !strings.Contains(text.String(), want) {
+			t.Errorf("%q: exit status %d, %s", args, code, text.String())
+		}
+	}
+}

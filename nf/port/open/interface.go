@@ -1,0 +1,76 @@
+package open
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// Check is an error when an interface that the ports of spec need is missing, or when a pair is a bridge and one of its
+// ports. Nothing is opened.
+func Check(spec *graph.Spec) error {
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		p := spec.Ports[name]
+		if dev := p.Args["dev"]; dev != "" && p.Kind != TAP {
+			if _, err := Present(dev); err != nil {
+				return fmt.Errorf("port %s: %w", name, err)
+			}
+		}
+		if _, err := besideBridge(p.Args["dev"], spec.Ports[p.Args["pair"]].Args["dev"]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Present are those of the names that interfaces have; when none is there the error is a NoInterface.
+func Present(devs ...string) (found []string, err error) {
+	for _, dev := range devs {
+		_, err := netlink.LinkByName(dev)
+		switch {
+		case err == nil:
+			found = append(found, dev)
+		case !errors.As(err, new(netlink.LinkNotFoundError)):
+			return nil, fmt.Errorf("interface %s: %w", dev, err)
+		}
+	}
+	if len(found) == 0 {
+		return nil, NoInterface(devs[0])
+	}
+	return found, nil
+}
+
+// NoInterface is the error that no interface has the name.
+type NoInterface string
+
+func (n NoInterface) Error() string {
+	return fmt.Sprintf("no interface is called %s; ip link shows what there is", string(n))
+}
+
+// besideBridge is an error when an inline pair would be of a bridge and one of its ports, and a hint when one of the two
+// interfaces is a port of a bridge, which gets none of its frames then; "": neither is.
+func besideBridge(a, b string) (hint string, err error) {
+	for _, x := range [][2]string{{a, b}, {b, a}} {
+		l, err := netlink.LinkByName(x[0])
+		if err != nil || l.Attrs().MasterIndex == 0 {
+			continue // that it is not there is said elsewhere
+		}
+		br, err := netlink.LinkByIndex(l.Attrs().MasterIndex)
+		if err != nil || br.Type() != "bridge" {
+			continue
+		}
+		way := fmt.Sprintf("quillon bridge insert %s %s, and then quillon run --inline %[2]s-q,%[2]s", br.Attrs().Name, x[0])
+		if br.Attrs().Name == x[1] {
+			return "", fmt.Errorf("%s is a port of bridge %s: to put functions between the two, %s", x[0], x[1], way)
+		}
+		if hint == "" {
+			hint = fmt.Sprintf("%s is a port of bridge %s, which gets no frames from it now: to put functions between the two, quillon stop, %s", x[0], br.Attrs().Name, way)
+		}
+	}
+	return hint, nil
+}

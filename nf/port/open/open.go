@@ -1,0 +1,382 @@
+package open
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afpacket"
+	"github.com/quillon/quillon/nf/port/afxdp"
+	"github.com/quillon/quillon/nf/port/tap"
+)
+
+// Config is what ports are opened for.
+type Config struct {
+	// Filter says which frames the graph wants (graph.Wants); all others of a pair cross in the kernel.
+	Filter port.Filter
+	Clock  clock.Clock
+	// Splice tells which splice two interfaces are; nil: none is. The wire of a splice stays in the kernel when its
+	// ports are closed, as frames would cross no more without it.
+	Splice func(a, b string) (*Splice, error)
+}
+
+// Splice is two interfaces that were put into the way of frames, as "quillon bridge insert" does.
+type Splice struct {
+	Inner, Port string
+	Remove      string // the command that takes the splice away
+}
+
+// Ports are the ports of a Spec, opened. All methods may be called from any goroutine.
+type Ports struct {
+	cfg Config
+
+	mu    sync.Mutex
+	ports map[string][]port.Port
+	next  uint16 // number of the next port to be added
+	open  []opened
+}
+
+// Queues are the queues of each open port, as graph.Config.Ports has them.
+func (o *Ports) Queues() map[string][]port.Port {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.ports)
+}
+
+// opened is a port, or a pair of them.
+type opened struct {
+	queues []port.Port  // of a port alone: a pair stays open for as long as the graph runs
+	info   []afxdp.Info // of afxdp
+	pair   *afxdp.Pair
+	devs   [2]string    // its interfaces
+	detach func() error // of afxdp
+	close  func() error
+}
+
+// Bound says what the ports were bound to, those added later included.
+func (o *Ports) Bound() []afxdp.Info {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var infos []afxdp.Info
+	for _, p := range o.open {
+		infos = append(infos, p.info...)
+	}
+	return infos
+}
+
+// BoundTo is Bound, of those of the ports that are still open.
+func (o *Ports) BoundTo(open []graph.PortInfo) []afxdp.Info {
+	devs := map[string]bool{}
+	for _, p := range open {
+		if p.Kind == AFXDP {
+			devs[p.Args["dev"]] = true
+		}
+	}
+	return slices.DeleteFunc(o.Bound(), func(i afxdp.Info) bool { return !about(i, devs) })
+}
+
+// about says whether i is about one of the interfaces.
+func about(i afxdp.Info, devs map[string]bool) bool {
+	return slices.ContainsFunc(i.Interfaces, func(x afxdp.InterfaceInfo) bool { return devs[x.Name] })
+}
+
+// Open is Prepare and Attach; on an error no port stays open.
+func Open(spec *graph.Spec, cfg Config) (*Ports, error) {
+	o, err := Prepare(spec, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.Attach(); err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
+	return o, nil
+}
+
+// Prepare opens the ports of spec. Pairs steer no frames here until Attach; all other ports receive at once. On an error no
+// port stays open.
+func Prepare(spec *graph.Spec, cfg Config) (_ *Ports, err error) {
+	o := &Ports{cfg: cfg, ports: map[string][]port.Port{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.Close())
+		}
+	}()
+	names := slices.Sorted(maps.Keys(spec.Ports))
+	for i, name := range names {
+		if o.ports[name] != nil {
+			continue
+		}
+		p := spec.Ports[name]
+		other := p.Args["pair"]
+		if other == "" {
+			if err := o.openOne(name, uint16(i), p); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		x, err := readPort(name, xdpArguments, p.Args)
+		if err != nil {
+			return nil, err
+		}
+		q, ok := spec.Ports[other]
+		if !ok || q.Kind != AFXDP || q.Args["pair"] != name {
+			return nil, fmt.Errorf("port %s: its pair %q must be an afxdp port with pair: %s", name, other, name)
+		}
+		if !maps.Equal(withoutDev(p.Args), withoutDev(q.Args)) {
+			return nil, fmt.Errorf("ports %s and %s are a pair: but for dev and pair their arguments must be the same", name, other)
+		}
+		wire := afxdp.PairConfig{
+			A: p.Args["dev"], B: q.Args["dev"], NameA: name, NameB: other,
+			IndexA: uint16(i), IndexB: uint16(slices.Index(names, other)), Options: x.options(o.cfg.Filter, o.cfg.Clock), Fallback: x.fallback, Keep: x.keep,
+		}
+		if err := o.openPair(name, other, wire, p.Args); err != nil {
+			return nil, err
+		}
+	}
+	o.next = uint16(len(names))
+	return o, nil
+}
+
+// Attach has the pairs steer frames here.
+func (o *Ports) Attach() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for n := range o.open {
+		p := &o.open[n]
+		if p.pair == nil {
+			continue
+		}
+		if err := p.pair.Attach(); err != nil {
+			return err
+		}
+		info := p.pair.Info()
+		info.Notes = append(info.Notes, p.info[0].Notes...)
+		p.info = []afxdp.Info{info}
+	}
+	return nil
+}
+
+// openPair opens two ports that are a pair.
+func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Args) error {
+	var notes []string
+	hint, err := besideBridge(cfg.A, cfg.B)
+	if err != nil {
+		return err
+	}
+	if hint != "" && cfg.Fallback != afxdp.Pass {
+		notes = append(notes, hint)
+	}
+	if args["keep"] == "" {
+		// Without a wire a splice would cut its port off.
+		s, err := o.splice(cfg.A, cfg.B)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			cfg.Keep = true
+			then := "frames go on crossing when this process has stopped"
+			if f := cfg.Filter; f != nil && f.Closed {
+				then = "when this process has stopped nothing crosses that a closed function of it wants (quillon nf describe), " +
+					"until the next quillon run, or " + s.Remove
+			}
+			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: %s", s.Inner, s.Port, then))
+		}
+	}
+	cfg.Later = true
+	pair, err := afxdp.OpenPair(cfg)
+	if err != nil {
+		return err
+	}
+	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
+	o.open = append(o.open, opened{info: []afxdp.Info{{Notes: notes}}, pair: pair, devs: [2]string{cfg.A, cfg.B}, detach: pair.Detach, close: pair.Close})
+	return nil
+}
+
+// openOne opens a port that is not one of a pair.
+func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
+	var now opened
+	switch p.Kind {
+	case AFXDP:
+		x, err := readPort(name, xdpArguments, p.Args)
+		if err != nil {
+			return err
+		}
+		d, err := afxdp.Open(afxdp.Config{Name: name, Interface: x.dev, Index: index, Options: x.options(o.cfg.Filter, o.cfg.Clock)})
+		if err != nil {
+			return fmt.Errorf("port %s: %w", name, err)
+		}
+		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, detach: d.Detach, close: d.Close}
+	case AFPacket:
+		x, err := readPort(name, packetArguments, p.Args)
+		if err != nil {
+			return err
+		}
+		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave})
+		if err != nil {
+			return fmt.Errorf("port %s: %w", name, err)
+		}
+		now = opened{queues: []port.Port{q}, close: q.Close}
+	case TAP:
+		x, err := readPort(name, tapArguments, p.Args)
+		if err != nil {
+			return err
+		}
+		q, err := tap.Open(tap.Config{Name: name, Device: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, MTU: x.mtu})
+		if err != nil {
+			return fmt.Errorf("port %s: %w", name, err)
+		}
+		now = opened{queues: []port.Port{q}, close: q.Close}
+	default:
+		return fmt.Errorf("port %s: unknown kind %q", name, p.Kind)
+	}
+	o.ports[name] = now.queues
+	o.open = append(o.open, now)
+	return nil
+}
+
+// Add opens one more port while the graph runs: it is a graph.Config.OpenPort.
+func (o *Ports) Add(name string, p graph.PortSpec) ([]port.Port, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	// What closed ports had is unmapped when it is garbage, and the collector does
+	// not see how much that is.
+	runtime.GC()
+	if err := o.openOne(name, o.next, p); err != nil {
+		return nil, err
+	}
+	o.next++
+	return o.ports[name], nil
+}
+
+// Closed forgets a port that was closed while the graph runs: it is a graph.Config.ClosedPort.
+func (o *Ports) Closed(queues []port.Port) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	is := func(qs []port.Port) bool { return len(qs) > 0 && qs[0] == queues[0] }
+	maps.DeleteFunc(o.ports, func(_ string, qs []port.Port) bool { return is(qs) })
+	o.open = slices.DeleteFunc(o.open, func(p opened) bool { return is(p.queues) })
+}
+
+// Detach takes the workers out of the way of the frames, which cross in the kernel from then on; it comes before the
+// workers end.
+func (o *Ports) Detach() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var errs []error
+	for _, p := range o.open {
+		if p.detach != nil {
+			errs = append(errs, p.detach())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// HeldPair is a pair for which Detach has left programs that do not let all frames cross.
+type HeldPair struct {
+	A, B string // interfaces
+	Free string // the command that takes the programs away
+	afxdp.Held
+}
+
+// Held are the pairs that hold frames back when the ports are closed.
+func (o *Ports) Held() (pairs []HeldPair) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.open {
+		if p.pair != nil && p.pair.Held() != (afxdp.Held{}) {
+			pairs = append(pairs, HeldPair{p.devs[0], p.devs[1], o.freeing(p.devs), p.pair.Held()})
+		}
+	}
+	return pairs
+}
+
+// Free gives back what is left of pairs one of whose interfaces is gone, and names the other interface of each.
+func (o *Ports) Free() (names []string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.open {
+		if p.pair == nil {
+			continue
+		}
+		name, e := p.pair.Free()
+		if name != "" {
+			names = append(names, name)
+		}
+		err = errors.Join(err, e)
+	}
+	return names, err
+}
+
+// Guarded reports whether a word is guarded at a pair.
+func (o *Ports) Guarded() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.ContainsFunc(o.open, func(p opened) bool { return p.pair != nil && p.pair.Holds().Words })
+}
+
+// Orphaned is an error when an earlier process has left connections at a pair that cannot do without it, and known
+// is false: that this process knows of them. Frames to these connections do not cross yet.
+func (o *Ports) Orphaned(known bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.open {
+		if p.pair == nil || known {
+			continue
+		}
+		if n, err := p.pair.Orphans(); err != nil {
+			return err
+		} else if n > 0 {
+			return fmt.Errorf("%d queue pairs behind %s and %s cannot do without a process that was here, and without its state: "+
+				"start it as it was started (its functions, --name and --state), or end these connections at their clients, and then: %s", n, p.devs[0], p.devs[1], o.freeing(p.devs))
+		}
+	}
+	return nil
+}
+
+// splice is Config.Splice where it is set.
+func (o *Ports) splice(a, b string) (*Splice, error) {
+	if o.cfg.Splice == nil {
+		return nil, nil
+	}
+	return o.cfg.Splice(a, b)
+}
+
+// freeing is the command that takes a wire between two interfaces away.
+func (o *Ports) freeing(devs [2]string) string {
+	if s, err := o.splice(devs[0], devs[1]); err == nil && s != nil {
+		return s.Remove
+	}
+	return fmt.Sprintf("quillon detach %s %s", devs[0], devs[1])
+}
+
+// Close puts the interfaces back as they were, but for wires that are kept.
+func (o *Ports) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var errs []error
+	for _, p := range o.open {
+		errs = append(errs, p.close())
+	}
+	return errors.Join(errs...)
+}
+
+func asPorts(qs []*afxdp.Port) []port.Port {
+	ps := make([]port.Port, len(qs))
+	for i, q := range qs {
+		ps[i] = q
+	}
+	return ps
+}
+
+func withoutDev(a graph.Args) graph.Args {
+	b := maps.Clone(a)
+	delete(b, "dev")
+	delete(b, "pair")
+	return b
+}
