@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/snic/dag"
 )
 
-// library is the network functions that may be tasks, of which a board knows what they do.
+// library is the network functions that may be tasks. Of those that declare their effects a board knows what they do.
 type library struct {
 	kinds map[string]graph.Kind
 
@@ -27,9 +27,7 @@ type library struct {
 func newLibrary(kinds []graph.Kind) *library {
 	l := &library{kinds: map[string]graph.Kind{}}
 	for _, k := range kinds {
-		if k.Effects != nil {
-			l.kinds[k.Name] = k
-		}
+		l.kinds[k.Name] = k
 	}
 	return l
 }
@@ -38,7 +36,7 @@ func newLibrary(kinds []graph.Kind) *library {
 // it is given (nf/memory). One of which nothing is known may.
 func (l *library) usesMemory(kind string, args map[string]string) bool {
 	k, known := l.kinds[kind]
-	return !known || k.Memory != nil && k.Memory(args)
+	return !known || k.Effects == nil || k.Memory != nil && k.Memory(args)
 }
 
 // deployment reads and checks a deployment, which nobody changes.
@@ -75,11 +73,18 @@ func (l *library) check(s *dag.Spec, kind func(kind string, args map[string]stri
 	c := *s
 	c.Tasks = maps.Clone(s.Tasks)
 	for name, t := range c.Tasks {
+		k, known := l.kinds[t.Kind]
+		if args, arg, item, err := k.WriteEntries(t.Args); err != nil {
+			return nil, s.Errorf([]any{"tasks", name, "args", arg, item}, "task %s: %v", name, err)
+		} else if args != nil {
+			t.Args = args
+			c.Tasks[name] = t
+		}
 		if len(t.Reads) > 0 || len(t.Writes) > 0 || t.Drops || t.Answers || t.State {
 			continue
 		}
 		e := effect.Unknown
-		if k, ok := l.kinds[t.Kind]; ok {
+		if known && k.Effects != nil {
 			e = k.Effects(t.Args)
 		}
 		t.Reads, t.Writes = names(e.Reads), names(e.Writes)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/snic"
+	"github.com/quillon/quillon/snic/dag"
 )
 
 // TestLists: an argument that is a list may be one in YAML, of texts or of entries of its table. It means what its short form means.
@@ -74,6 +76,40 @@ func TestBadLists(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, not %q", list, err, want)
+		}
+	}
+}
+
+// TestListsOfTasks: so it is with the arguments of a board's tasks.
+func TestListsOfTasks(t *testing.T) {
+	const text = `
+regions: {count: 1, area: 1}
+tasks:
+  fw: {kind: firewall, args: {rules: [{action: allow, in: a}], rules6: [%s]}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: fw}]
+rules: [{match: all, dag: 1}]
+`
+	for rule, want := range map[string]string{
+		"{action: allow, proto: udp}": "",
+		"{action: let}":               "task fw: table acl_ipv6 has no action let; it has allow and deny",
+	} {
+		s, err := dag.Parse(fmt.Appendf(nil, text, rule))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := snic.Check(s, Functions(), nil)
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v, not %q", err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.Tasks[0].Args["rules"] + ", " + d.Tasks[0].Args["rules6"]; got != "allow+in:a+prio:10, allow+proto:udp+prio:10" {
+			t.Errorf("%q", got)
 		}
 	}
 }

@@ -72,8 +72,8 @@ func (v *argument) UnmarshalYAML(read func(any) error) error {
 	return nil
 }
 
-// writeEntries is args with all lists of entries in the arguments' own form; nil: there is no such list. An error is about argument name, and its item, from 0.
-func (k *Kind) writeEntries(args Args) (_ Args, name string, item int, _ error) {
+// WriteEntries is args with all lists of entries in the arguments' own form; nil: there is no such list. An error is about argument name, and its item, from 0.
+func (k *Kind) WriteEntries(args Args) (_ Args, name string, item int, _ error) {
 	lists := map[string][]string{}
 	for n, v := range args {
 		if lines, ok := strings.CutPrefix(v, entriesOf); ok {

@@ -243,7 +243,7 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 			}
 			return s.errAt(path("apps", name, "kind"), "app %s: unknown kind %q%s", name, a.Kind, suggest(a.Kind, known))
 		}
-		if args, arg, item, err := k.writeEntries(a.Args); err != nil {
+		if args, arg, item, err := k.WriteEntries(a.Args); err != nil {
 			return s.errAt(path("apps", name, "args", arg, item), "app %s: %v", name, err)
 		} else if args != nil {
 			a.Args = args

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/effect"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/yaml"
 	"github.com/quillon/quillon/snic/mat"
 )
@@ -53,23 +54,23 @@ type RegionsSpec struct {
 
 // TaskSpec says what a task is. See Task and Effects.
 type TaskSpec struct {
-	Kind       string            `yaml:"kind" json:"kind"`
-	Args       map[string]string `yaml:"args,omitempty" json:"args,omitempty"`
-	Reads      []string          `yaml:"reads,omitempty" json:"reads,omitempty"`
-	Writes     []string          `yaml:"writes,omitempty" json:"writes,omitempty"`
-	Drops      bool              `yaml:"drops,omitempty" json:"drops,omitempty"`
-	Answers    bool              `yaml:"answers,omitempty" json:"answers,omitempty"`
-	State      bool              `yaml:"state,omitempty" json:"state,omitempty"`
-	Memory     string            `yaml:"memory,omitempty" json:"memory,omitempty"`         // none unless told
-	Throughput string            `yaml:"throughput,omitempty" json:"throughput,omitempty"` // not limited unless told
-	Latency    string            `yaml:"latency,omitempty" json:"latency,omitempty"`       // such as 64ns; 0 unless told
-	Area       *int              `yaml:"area,omitempty" json:"area,omitempty"`             // 1 unless told
-	Bitstream  string            `yaml:"bitstream,omitempty" json:"bitstream,omitempty"`   // that it adds to a chain's; a chain of which a task does not tell has that of a region
-	Credits    *int              `yaml:"credits,omitempty" json:"credits,omitempty"`       // DefaultCredits unless told
-	Remote     *bool             `yaml:"remote,omitempty" json:"remote,omitempty"`         // true unless told
-	Endpoint   bool              `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
-	Fault      string            `yaml:"fault,omitempty" json:"fault,omitempty"`     // drop (unless told) or pass its packets
-	Restart    int               `yaml:"restart,omitempty" json:"restart,omitempty"` // another number: it starts anew
+	Kind       string     `yaml:"kind" json:"kind"`
+	Args       graph.Args `yaml:"args,omitempty" json:"args,omitempty"`
+	Reads      []string   `yaml:"reads,omitempty" json:"reads,omitempty"`
+	Writes     []string   `yaml:"writes,omitempty" json:"writes,omitempty"`
+	Drops      bool       `yaml:"drops,omitempty" json:"drops,omitempty"`
+	Answers    bool       `yaml:"answers,omitempty" json:"answers,omitempty"`
+	State      bool       `yaml:"state,omitempty" json:"state,omitempty"`
+	Memory     string     `yaml:"memory,omitempty" json:"memory,omitempty"`         // none unless told
+	Throughput string     `yaml:"throughput,omitempty" json:"throughput,omitempty"` // not limited unless told
+	Latency    string     `yaml:"latency,omitempty" json:"latency,omitempty"`       // such as 64ns; 0 unless told
+	Area       *int       `yaml:"area,omitempty" json:"area,omitempty"`             // 1 unless told
+	Bitstream  string     `yaml:"bitstream,omitempty" json:"bitstream,omitempty"`   // that it adds to a chain's; a chain of which a task does not tell has that of a region
+	Credits    *int       `yaml:"credits,omitempty" json:"credits,omitempty"`       // DefaultCredits unless told
+	Remote     *bool      `yaml:"remote,omitempty" json:"remote,omitempty"`         // true unless told
+	Endpoint   bool       `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
+	Fault      string     `yaml:"fault,omitempty" json:"fault,omitempty"`     // drop (unless told) or pass its packets
+	Restart    int        `yaml:"restart,omitempty" json:"restart,omitempty"` // another number: it starts anew
 }
 
 // TenantSpec says what a tenant may have.
