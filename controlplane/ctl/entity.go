@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
@@ -117,11 +116,10 @@ func update(e *p4v1.Entity) *p4v1.Update {
 	return &p4v1.Update{Type: t, Entity: e}
 }
 
-// field is a key of a file's map, and what stands behind it. Most are pointers to a value; what is more than that has
-// functions of its own.
+// field is a key of a file's map, and what stands behind it: a value that at points to, or what read and write do.
 type field struct {
 	key   string
-	at    any // *string, *bool, *int32, *uint32, *int64, *nanos; **yaml.Node: to be read when all others are
+	at    any // *string, *bool, *int32, *uint32, *int64, *nanos; **yaml.Node: understood after all others
 	read  func(*yaml.Node) error
 	write func(*flow)
 	empty bool // not written
@@ -230,7 +228,7 @@ type form struct {
 	info *p4info.Info
 	x    p4info.Entity
 
-	// What is read when all of the map is known: names, and what depends on them.
+	// These are understood when the whole map was read: names of objects, and what depends on them.
 	name, act, value, metadata  string
 	match, params, set, members *yaml.Node
 	memberID, groupID           uint32 // of an action profile, in an entry
@@ -342,7 +340,7 @@ func (f *form) multicast() []field {
 // clone is {session: ID, ports: [1], class_of_service: N, packet_length: N}.
 func (f *form) clone() []field {
 	return []field{{key: "session", at: &f.x.ID}, f.ports(),
-		field{key: "class_of_service", at: &f.x.Class, empty: f.x.Class == 0}, field{key: "packet_length", at: &f.x.Length, empty: f.x.Length == 0}}
+		{key: "class_of_service", at: &f.x.Class, empty: f.x.Class == 0}, {key: "packet_length", at: &f.x.Length, empty: f.x.Length == 0}}
 }
 
 // ports is a list of ports: numbers, or {port: N, instance: N}.
@@ -424,7 +422,7 @@ func rates(c *p4v1.MeterConfig) []field {
 		return nil
 	}
 	return []field{{key: "cir", at: &c.Cir}, {key: "cburst", at: &c.Cburst}, {key: "pir", at: &c.Pir}, {key: "pburst", at: &c.Pburst},
-		field{key: "eburst", at: &c.Eburst, empty: c.Eburst == 0}}
+		{key: "eburst", at: &c.Eburst, empty: c.Eburst == 0}}
 }
 
 // counts are a counter's: packets: N, bytes: N.
@@ -651,145 +649,6 @@ func short(match *yaml.Node, e *p4v1.TableEntry) string {
 	return b.String()
 }
 
-func readMatch(fields []p4info.Field, n *yaml.Node) ([]*p4v1.FieldMatch, error) {
-	var out []*p4v1.FieldMatch
-	for i, k := range n.Keys {
-		f, err := fieldNamed(fields, k.Text)
-		if err != nil {
-			return nil, err
-		}
-		v := n.List[i]
-		if v.Kind != yaml.Scalar {
-			return nil, v.Errorf("field %s: want a value, there is %s", f.Name, v.Kind)
-		}
-		m, err := parseMatch(f, v.Text)
-		if err != nil {
-			return nil, fmt.Errorf("field %s: %w", f.Name, err)
-		}
-		if m != nil {
-			if slices.ContainsFunc(out, func(x *p4v1.FieldMatch) bool { return x.FieldId == m.FieldId }) {
-				return nil, fmt.Errorf("field %s is there twice", f.Name)
-			}
-			out = append(out, m)
-		}
-	}
-	return out, nil
-}
-
-// fieldNamed finds a field by its name or the end of it after a dot.
-func fieldNamed(fields []p4info.Field, name string) (*p4info.Field, error) {
-	var found []*p4info.Field
-	var names []string
-	for i := range fields {
-		f := &fields[i]
-		if f.Name == name {
-			return f, nil
-		}
-		if strings.HasSuffix(f.Name, "."+name) {
-			found = append(found, f)
-		}
-		names = append(names, f.Name)
-	}
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		return nil, fmt.Errorf("field %s may be %s or %s", name, found[0].Name, found[1].Name)
-	case len(names) == 0:
-		return nil, fmt.Errorf("there is no field %s: there are none", name)
-	}
-	return nil, fmt.Errorf("there is no field %s; there are: %s", name, strings.Join(names, ", "))
-}
-
-// parseMatch reads what a field must be: VALUE, VALUE/LENGTH (a prefix, also as a
-// mask), VALUE&&&MASK, LOW..HIGH; "*" is anything.
-func parseMatch(f *p4info.Field, s string) (*p4v1.FieldMatch, error) {
-	if s == "*" && f.Match != p4configv1.MatchField_EXACT {
-		return nil, nil
-	}
-	var v, more []byte
-	var length int
-	var err error
-	switch f.Match {
-	case p4configv1.MatchField_EXACT, p4configv1.MatchField_OPTIONAL:
-		v, err = p4info.ParseValue(f.Type, s)
-	case p4configv1.MatchField_LPM:
-		v, length, err = parsePrefix(f.Type, s)
-	case p4configv1.MatchField_TERNARY:
-		v, more, err = parseMasked(f.Type, s)
-	case p4configv1.MatchField_RANGE:
-		v, more, err = parseRange(f.Type, s)
-		if err == nil && value.IsZero(v) && value.Compare(more, value.Ones(f.Type.Bits)) == 0 {
-			return nil, nil
-		}
-	default:
-		err = fmt.Errorf("a match of type %v is not supported", f.Match)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return f.Matching(v, more, length), nil
-}
-
-// parseRange reads LOW..HIGH; a VALUE alone is both.
-func parseRange(t p4info.Type, s string) (low, high []byte, err error) {
-	from, to, isRange := strings.Cut(s, "..")
-	if !isRange {
-		to = from
-	}
-	if low, err = p4info.ParseValue(t, from); err == nil {
-		high, err = p4info.ParseValue(t, to)
-	}
-	if err == nil && value.Compare(low, high) > 0 {
-		err = fmt.Errorf("%s: the range ends before it begins", s)
-	}
-	return low, high, err
-}
-
-// parsePrefix reads VALUE/LENGTH; a VALUE alone is one of full length.
-func parsePrefix(t p4info.Type, s string) (v []byte, length int, err error) {
-	number, tail, has := strings.Cut(s, "/")
-	length = t.Bits
-	if has {
-		if length, err = strconv.Atoi(tail); err != nil || length < 0 || length > t.Bits {
-			return nil, 0, fmt.Errorf("%s: want a prefix of 0 to %d bits", s, t.Bits)
-		}
-	}
-	if v, err = p4info.ParseValue(t, number); err != nil {
-		return nil, 0, err
-	}
-	if mask := value.Prefix(length, t.Bits); !value.Within(v, mask) {
-		return nil, 0, fmt.Errorf("%s has bits behind its prefix: want %s/%d", s, p4info.FormatValue("ip", t, value.And(v, mask)), length)
-	}
-	return v, length, nil
-}
-
-// parseMasked reads VALUE&&&MASK, a prefix, or a VALUE that must be equal; a nil
-// mask is anything.
-func parseMasked(t p4info.Type, s string) (v, mask []byte, err error) {
-	val, tail, has := strings.Cut(s, "&&&")
-	if !has {
-		v, length, err := parsePrefix(t, s)
-		if err != nil || length == 0 {
-			return nil, nil, err
-		}
-		return v, value.Prefix(length, t.Bits), nil
-	}
-	if v, err = p4info.ParseValue(t, strings.TrimSpace(val)); err != nil {
-		return nil, nil, err
-	}
-	if mask, err = p4info.ParseValue(t, strings.TrimSpace(tail)); err != nil {
-		return nil, nil, fmt.Errorf("mask: %w", err)
-	}
-	if value.IsZero(mask) && value.IsZero(v) {
-		return nil, nil, nil
-	}
-	if !value.Within(v, mask) {
-		return nil, nil, fmt.Errorf("%s has bits that its mask leaves out", s)
-	}
-	return v, mask, nil
-}
-
 func readAction(t *p4info.Table, name string, params, at *yaml.Node) (*p4v1.Action, error) {
 	ref, err := t.Action(name)
 	if err != nil {
@@ -871,14 +730,4 @@ func readBytes(s string) ([]byte, error) {
 		return nil, fmt.Errorf("%q: want bytes as in 0x01ff", s)
 	}
 	return b, nil
-}
-
-// matches are the fields of a key, to be written.
-func matches(fields []p4info.Field, list []*p4v1.FieldMatch) (out []field) {
-	for _, m := range list {
-		if f := p4info.FieldByID(fields, m.FieldId); f != nil {
-			out = append(out, field{write: func(w *flow) { w.text(f.Name, f.MatchText(m)) }})
-		}
-	}
-	return out
 }

@@ -165,7 +165,7 @@ func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pip
 	}
 	p := &pipeline{
 		dev: d, info: info, config: config, sw: sw, binding: b,
-		kept:    map[place]*p4info.Entity{},
+		kept:    map[place]map[uint32]*p4info.Entity{},
 		hidden:  map[uint32]uint32{},
 		nextSet: firstHidden,
 	}

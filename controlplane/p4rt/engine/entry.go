@@ -107,8 +107,7 @@ func (p *pipeline) deleteEntry(sw *p4.Switch, t *table, h p4.Handle, undo bool) 
 		if err != nil {
 			return nil, err
 		}
-		again = p.entry(t, h, old)
-		p.direct(sw, t, h, again, true, true)
+		again = p.whole(sw, t, h, old)
 	}
 	if err := sw.Delete(t.name, h); err != nil {
 		return nil, err
@@ -135,8 +134,7 @@ func (p *pipeline) modifyEntry(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry,
 		}
 	}
 	if undo {
-		before = p.entry(t, h, old)
-		p.direct(sw, t, h, before, true, true)
+		before = p.whole(sw, t, h, old)
 	}
 	was := t.states[h]
 	if !t.info.Const {
@@ -277,18 +275,10 @@ func (t *table) entry(x p4.Entry, m *more) *p4v1.TableEntry {
 	return e
 }
 
-// direct adds the direct resources of an entry.
-func (p *pipeline) direct(sw *p4.Switch, t *table, h p4.Handle, e *p4v1.TableEntry, counter, meter bool) {
-	if counter && t.info.Counter != nil {
-		if c, err := sw.EntryCount(t.name, h); err == nil {
-			e.CounterData = counterData(c)
-		}
-	}
-	if meter && t.info.Meter != nil {
-		if r, err := sw.EntryMeter(t.name, h); err == nil {
-			e.MeterConfig = meterConfig(r)
-		}
-	}
+// whole is an entry with its direct resources.
+func (p *pipeline) whole(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry) *p4v1.TableEntry {
+	q := &p4v1.TableEntry{CounterData: &p4v1.CounterData{}, MeterConfig: &p4v1.MeterConfig{}}
+	return t.message(q, p.see(sw, t, q, h, x)).GetTableEntry()
 }
 
 // seen is an entry that was read, before it is made a message.

@@ -37,18 +37,18 @@ type pipeline struct {
 	live bool
 
 	sw *p4.Switch
-	// kept are groups, multicast groups and clone sessions as controllers wrote them.
-	kept map[place]*p4info.Entity
+	// kept are groups, multicast groups and clone sessions as controllers wrote them, by their ids.
+	kept map[place]map[uint32]*p4info.Entity
 	// hidden counts the action sets of a profile, shown those groups and
 	// members that are the controller's: a profile has either.
 	hidden  map[uint32]uint32
 	nextSet uint32
 }
 
-// place is where an entity is kept.
+// place is where entities are kept: those of a kind and an object.
 type place struct {
-	kind       p4info.Kind
-	object, id uint32
+	kind   p4info.Kind
+	object uint32
 }
 
 // Info implements p4rt.Pipeline.
@@ -435,9 +435,9 @@ func replicas(list []*p4v1.Replica) ([]p4.Replica, error) {
 
 // keep has the switch do what an update says of an entity that is kept, and keeps it.
 func (p *pipeline) keep(t p4v1.Update_Type, x p4info.Entity, do func(sw *p4.Switch, old *p4info.Entity) (undo func(), err error)) op {
-	at := place{x.Kind, x.Object, x.ID}
+	at := place{x.Kind, x.Object}
 	return func(sw *p4.Switch) (func(), error) {
-		old := p.kept[at]
+		old := p.kept[at][x.ID]
 		if err := exists(t, old != nil, &x); err != nil {
 			return nil, err
 		}
@@ -445,14 +445,22 @@ func (p *pipeline) keep(t p4v1.Update_Type, x p4info.Entity, do func(sw *p4.Swit
 		if err != nil {
 			return nil, err
 		}
-		if p.kept[at] = &x; t == p4v1.Update_DELETE {
-			delete(p.kept, at)
+		put := func(e *p4info.Entity) {
+			if p.kept[at] == nil {
+				p.kept[at] = map[uint32]*p4info.Entity{}
+			}
+			if p.kept[at][x.ID] = e; e == nil {
+				delete(p.kept[at], x.ID)
+			}
+		}
+		if t == p4v1.Update_DELETE {
+			put(nil)
+		} else {
+			put(&x)
 		}
 		return func() {
 			undo()
-			if p.kept[at] = old; old == nil {
-				delete(p.kept, at)
-			}
+			put(old)
 		}, nil
 	}
 }

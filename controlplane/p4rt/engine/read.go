@@ -43,14 +43,8 @@ func (p *pipeline) Read(q *p4v1.Entity, give func(*p4v1.Entity) error) error {
 func (p *pipeline) readKept(q *p4info.Entity, yield func(*p4v1.Entity) error) error {
 	var list []*p4info.Entity
 	err := p.visit(func(*p4.Switch) bool {
-		if x := p.kept[place{q.Kind, q.Object, q.ID}]; x != nil {
-			list = append(list, x)
-		}
-		if q.ID != 0 {
-			return false
-		}
-		for at, x := range p.kept {
-			if at.kind == q.Kind && at.object == q.Object {
+		for id, x := range p.kept[place{q.Kind, q.Object}] {
+			if q.ID == 0 || q.ID == id {
 				list = append(list, x)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+
+	"github.com/quillon/quillon/nf/value"
 )
 
 // Op is what a statement does.
@@ -242,22 +244,15 @@ func (l *lexer) name() (string, error) {
 func (l *lexer) number() (Number, error) {
 	l.space()
 	at := l.rest
-	bits, base := 0, 10
+	bits, prefix := 0, ""
 	if len(at) > 2 && at[0] == '0' {
-		switch at[1] | 0x20 {
-		case 'x':
-			bits, base = 4, 16
-		case 'o':
-			bits, base = 3, 8
-		case 'b':
-			bits, base = 1, 2
-		}
+		bits = map[byte]int{'x': 4, 'o': 3, 'b': 1}[at[1]|0x20]
 	}
 	if bits != 0 {
-		l.rest = l.rest[2:]
+		prefix, l.rest = at[:2], at[2:]
 	}
 	text := l.take(func(c byte) bool {
-		return digit(c) || bits != 0 && c == '*' || base == 16 && 'a' <= c|0x20 && c|0x20 <= 'f'
+		return digit(c) || bits != 0 && c == '*' || bits == 4 && 'a' <= c|0x20 && c|0x20 <= 'f'
 	})
 	n := Number{Bits: bits * len(text), Lead: bits * len(text), Mask: new(big.Int)}
 	one := big.NewInt(1<<bits - 1)
@@ -271,11 +266,11 @@ func (l *lexer) number() (Number, error) {
 			}
 		}
 	}
-	v, ok := new(big.Int).SetString(strings.ReplaceAll(text, "*", "0"), base)
-	if !ok {
+	v, _, err := value.Parse(prefix + strings.ReplaceAll(text, "*", "0"))
+	if err != nil {
 		return n, fmt.Errorf("want a number at %q", at)
 	}
-	n.Value = v
+	n.Value = new(big.Int).SetBytes(v)
 	return n, nil
 }
 
