@@ -273,7 +273,11 @@ func inLab(t *testing.T, commands string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, name := range []string{"examples", "p4src", "tests/p4"} {
-		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join("../..", name))); err != nil {
+		// A program that starts meanwhile would have the copy open, and what is open for writing cannot be executed.
+		syscall.ForkLock.RLock()
+		err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join("../..", name)))
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
