@@ -20,9 +20,9 @@ type packet struct {
 	inside        bool
 	begun         bool // a task has run
 	finished      bool
-	woken         bool    // is in work
-	back          bool    // its flow's other direction
-	_             [8]byte // each is one line of the processor's cache
+	woken         bool   // is in work
+	back          bool   // its flow's other direction
+	seq           uint64 // of all that arrived; each packet is one line of the processor's cache
 }
 
 // What a header does. A header that runs may have a place in a queue as well.
@@ -80,7 +80,7 @@ func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reas
 	pk := &s.packets[p]
 	pk.flow, pk.bytes, pk.tenant, pk.route, pk.plan = flow, int32(bytes), int32(tenant), int32(route), rt.plan
 	pk.queue, pk.next, pk.before, pk.after = none, none, none, none
-	pk.held, pk.reason = 0, None
+	pk.held, pk.reason, pk.seq = 0, None, s.books.Arrived
 	pk.inside, pk.begun, pk.finished, pk.back = true, false, false, pl.back
 	if pl.spread == PerFlow || !pl.anyOrder {
 		s.join(p)

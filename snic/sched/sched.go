@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -533,6 +534,7 @@ func (s *Scheduler) supersede(old, now int32) {
 		pk.plan = none // so that none of its flow comes before it
 		move = append(move, int32(p))
 	}
+	slices.SortFunc(move, func(a, b int32) int { return cmp.Compare(s.packets[a].seq, s.packets[b].seq) })
 	for _, p := range move {
 		if now == none {
 			// Its plan is needed no more; only what is of the flow is.
