@@ -36,6 +36,7 @@ type lodge struct {
 	came         int64    // frames that others handed over, and what they stand for, in 1/stands; in this epoch
 	weight       uint8    // what a frame stands for, in 1/stands
 	guests       []lodger // of other workers' frames here
+	thrift       thrift
 }
 
 // lodger is what a worker has handed over.
@@ -106,6 +107,12 @@ func (nb *nearby) planAll(now clock.Time) {
 			}
 		}
 	}
+	nb.lodged = nb.lodged[:0]
+	for i := range nb.cat.services {
+		if nb.cat.lodges(&nb.cat.services[i]) {
+			nb.lodged = append(nb.lodged, int32(i))
+		}
+	}
 }
 
 // spareRegions has a DAG whose home is elsewhere be in regions that nobody here needs; nil: there are not enough, or
@@ -150,7 +157,8 @@ func (nb *nearby) comeBack(now clock.Time, n int) bool {
 }
 
 // lodgings does what is due for DAGs that go from one worker to another.
-func (nb *nearby) lodgings(now clock.Time) {
+func (nb *nearby) lodgings(c *graph.Ctx) {
+	now := c.Now()
 	h := nb.cat.house
 	for w := range nb.workers {
 		if a := h.ask(w, nb.cat.worker); a.state.Load() == isAsked && nb.left(w, a) {
@@ -173,6 +181,8 @@ func (nb *nearby) lodgings(now clock.Time) {
 		nb.heard = cries
 		nb.help(now)
 	}
+	nb.place.events(c) // what was launched may run: a victim does at once
+	nb.ebb(now)
 	moving := nb.moving[:0]
 	for _, n := range nb.moving {
 		if nb.move(now, int(n)) {
@@ -224,6 +234,9 @@ func (nb *nearby) move(now clock.Time, n int) bool {
 			w.arrive(now)
 			nb.place.hold(n)
 		}
+		if nb.gates.lates[w.to.worker()].waiting() > 0 {
+			return true // some may be of it
+		}
 		if a := nb.cat.house.ask(nb.cat.worker, w.to.worker()); a.state.Load() == noAsk {
 			a.gen, a.dag, a.term, a.handed = nb.split.whole.gen, int32(n), s.term, l.handed
 			l.asked = true
@@ -241,7 +254,13 @@ func (nb *nearby) move(now clock.Time, n int) bool {
 // runHere has frames of a DAG run here that went to its home until now.
 func (nb *nearby) runHere(now clock.Time, n int) {
 	nb.came++
+	s := &nb.cat.services[n]
+	left := s.where.left
 	nb.local(now, n)
+	if nb.cat.lodges(s) {
+		s.lodge.thrift.came(now, left, nb.monitor)
+		nb.lodged = append(nb.lodged, int32(n))
+	}
 }
 
 // help has DAGs run here whose homes have too much of them, or which need no more than a region that is free here.
@@ -267,15 +286,18 @@ func (nb *nearby) cry(n int) {
 	}
 }
 
-// hand gives a frame to the worker that runs its DAG.
-func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
+// hand gives a frame to the worker that runs its DAG; waited: it comes from the packet store.
+func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf, waited bool) {
 	x.Tag = w.tag() | uint64(gt.cat.worker)<<48 | uint64(s.lodge.weight)<<54
-	if !c.Hand(s.where.to.worker(), x) {
+	to := s.where.to.worker()
+	l := &gt.lates[to]
+	switch {
+	case l.waiting() == 0 && c.Hand(to, x):
+		s.lodge.handed++
+	case !gt.delay(c, l, s.tenant, x, waited):
 		x.Tag = 0
 		c.Drop(x, reasonCrowded)
-		return
 	}
-	s.lodge.handed++
 }
 
 // Taken runs frames that came in elsewhere, and were let in there.

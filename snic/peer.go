@@ -73,8 +73,11 @@ type nearby struct {
 	heard  uint32  // house.cries
 	went   uint64  // DAGs, to their homes for want of a region
 	came   uint64  // and from there
+	gave   uint64  // of those that went, because their homes could do all
 	moving []int32 // DAGs that go from one worker to another
-	freed  bool    // a region may be free for what runs in another worker
+	lodged []int32 // DAGs with a limit that run here, though their home is elsewhere
+	ebbAt  clock.Time
+	freed  bool // a region may be free for what runs in another worker
 }
 
 // pooled is a board's side of the pool.
@@ -254,17 +257,16 @@ func (nb *nearby) ask(n int, pause bool) {
 func (pl *placement) route(n int, r sched.Route) {
 	s := &pl.cat.services[n]
 	s.aside = nil
-	for i := range 2 {
-		r.Back = i > 0
-		err := pl.runner.sched.SetRoute(2*n+i, r)
-		for _, at := range s.others() {
-			if err == nil {
-				err = pl.runner.sched.SetRoute(at+2*n+i, r)
-			}
+	var ids []int
+	var all []sched.Route
+	for _, at := range append(s.others(), 0) {
+		for i := range 2 {
+			r.Back = i > 0
+			ids, all = append(ids, at+2*n+i), append(all, r)
 		}
-		if err != nil {
-			panic(fmt.Sprintf("snic: a route of the pool: %v", err))
-		}
+	}
+	if err := pl.runner.sched.SetRoutes(ids, all); err != nil {
+		panic(fmt.Sprintf("snic: a route of the pool: %v", err))
 	}
 }
 

@@ -253,14 +253,15 @@ func (pl *placement) follow(n int, visits []sched.Visit) {
 		s.bulk, s.width, s.missing = false, 0, false
 		return // later
 	}
-	pl.setRoutes(n, visits, 0)
-	if s.split { // packets may be on it
-		pl.setRoutes(n, visits, besides)
+	if s.split { // packets may be on both
+		pl.setRoutes(n, visits, 0, besides)
+	} else {
+		pl.setRoutes(n, visits, 0)
 	}
 }
 
-// setRoutes has the routes of a DAG from a number on lead through visits.
-func (pl *placement) setRoutes(n int, visits []sched.Visit, from int) {
+// setRoutes has the routes of a DAG, from each of some numbers on, lead through visits.
+func (pl *placement) setRoutes(n int, visits []sched.Visit, from ...int) {
 	s := &pl.cat.services[n]
 	var there, back [][][]sched.Visit
 	for _, v := range visits {
@@ -277,16 +278,21 @@ func (pl *placement) setRoutes(n int, visits []sched.Visit, from int) {
 		routes = [][][][]sched.Visit{there, back}
 		s.bulk, s.twin = false, true
 	}
+	var ids []int
+	var all []sched.Route
 	set := func(at int, stages [][][]sched.Visit, back bool) {
-		if err := pl.runner.sched.SetRoute(from+at, sched.Route{Stages: stages, Spread: s.spread, Back: back}); err != nil {
-			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
+		ids, all = append(ids, at), append(all, sched.Route{Stages: stages, Spread: s.spread, Back: back})
+	}
+	for _, first := range from {
+		for i := range 2 {
+			set(first+2*n+i, routes[i], i > 0)
+			if s.twin { // packets may be on it
+				set(first+inLine+2*n+i, line[i], i > 0)
+			}
 		}
 	}
-	for i := range 2 {
-		set(2*n+i, routes[i], i > 0)
-		if s.twin { // packets may be on it
-			set(inLine+2*n+i, line[i], i > 0)
-		}
+	if err := pl.runner.sched.SetRoutes(ids, all); err != nil {
+		panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 	}
 }
 

@@ -240,7 +240,7 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 		if d.term == w.term && d.where.to > 0 {
 			rn.gates.request(c, d, w, x)
 		} else if d.term == w.term && d.where.to < 0 {
-			rn.gates.hand(c, d, w, x)
+			rn.gates.hand(c, d, w, x, true)
 		} else {
 			c.Drop(x, reasonGone)
 		}

@@ -346,6 +346,29 @@ func TestRerouteInOrder(t *testing.T) {
 	}
 }
 
+// TestRerouteTogether: of two routes that are changed together, as the two directions of a DAG are, packets run in the order in which they arrived, too.
+func TestRerouteTogether(t *testing.T) {
+	s := small(t, 1, 1)
+	there, back := line(Visit{0, 3}), line(Visit{0, 3})
+	back.Back = true
+	nowhere := line(Visit{1, 1})
+	ok(t, s.SetRoutes([]int{0, 1}, []Route{nowhere, nowhere}))
+	for i := range 6 {
+		arrive(t, s, i%2, 7)
+	}
+	ok(t, s.SetRoutes([]int{0, 1}, []Route{there, back}))
+	for i := range 6 {
+		want(t, "as they arrived", runs(t, s), fmt.Sprintf("%d.0@0:3", i))
+		s.Return(lane(s, i, 0), false)
+	}
+	ok(t, s.SetRoutes([]int{0, 1}, []Route{nowhere, nowhere}))
+	if err := s.SetRoutes([]int{0, 1}, []Route{there, line(Visit{99, 1})}); err == nil {
+		t.Error("a chain that cannot be is taken")
+	}
+	arrive(t, s, 0, 7)
+	want(t, "with an error no route is changed", runs(t, s), "")
+}
+
 // TestPauseAndResume: who comes back to a region that was stopped meanwhile is
 // not mixed with those that came after.
 func TestPauseAndResume(t *testing.T) {
