@@ -322,7 +322,7 @@ func TestIdleGoesHome(t *testing.T) {
 	for i := range 2000 {
 		long := fmt.Sprintf("00000001-%0*d", 1188-payload-9, 0)
 		x.push(0, 0, frameLong(2, long)) // 95 Mbit/s
-		if i < 300 && i%4 == 0 {
+		if i < 300 && i%2 == 0 {
 			x.push(1, 0, frameLong(1, long))
 		} else if i == 300 && b.near.gave > 0 {
 			t.Error("both have more than one of them can do")
