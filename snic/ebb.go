@@ -102,14 +102,16 @@ func (cat *catalog) lodges(s *service) bool {
 // hasRoom reports whether a worker could do what comes of a DAG here, besides what it has.
 func (nb *nearby) hasRoom(home *tide, s *service) bool {
 	busy := float64(math.Float32frombits(home.busy.Load()))
-	fade := nb.cat.fade(nb.cat.seen.Sub(s.recentAt))
-	if own := s.toil * fade / float64(nb.monitor); own > trifle && busy+own > region.Under {
+	toil, bytes := s.toil*nb.cat.fade(nb.cat.seen.Sub(s.recentAt)), nb.cat.lately(s)
+	if nb.cat.seen.Sub(s.recentAt) > nb.monitor {
+		toil, bytes = 0, 0 // nothing comes
+	}
+	if own := toil / float64(nb.monitor); own > trifle && busy+own > region.Under {
 		return false
 	}
 	if nb.place.backlog(s) > float64(nb.monitor/samples) {
 		return false // what waits here would be more than the home can do at once
 	}
-	bytes := nb.cat.lately(s)
 	for i, n := range nb.cat.taskOf {
 		t := &nb.cat.tasks[n]
 		if !slices.Contains(s.tasks, n) {
