@@ -134,7 +134,7 @@ type Scheduler struct {
 // task is an instance of a task.
 type task struct {
 	total      int32 // credits
-	free       int32 // below 0 after credits were taken away
+	free       int32 // below 0 after credits were taken away, or packets that were kept went on
 	taken      int32 // credits out on the bulk road
 	head, tail int32 // headers that wait, in their order
 	waiting    int32
