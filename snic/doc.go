@@ -63,7 +63,8 @@
 //     their loads as often as tasks are looked at. A home gets one DAG back in four monitor periods; one that has to go again soon
 //     stays twice as long as the time before. Of several workers that hand frames of a DAG over, none takes it from another: either
 //     runs it, or the home does.
-//   - DAGs of P4 programs, and of tasks with memory of the board, are at one worker.
+//   - DAGs of functions whose instances are not to know of each other (graph.Kind.Alone: a P4 program, a hop), and of tasks with memory of
+//     the board, are at one worker, the first, as what they know is there.
 //
 // A DAG goes from one worker to another in three steps: its frames wait in the packet store; those before them leave,
 // here or, which the other worker says, there; then those that wait go the new way, in their order; those for which the ring to the

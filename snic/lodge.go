@@ -67,7 +67,7 @@ func (cat *catalog) hosts() int { return min(cat.workers, cat.deployment.Regions
 
 // lone reports that a DAG is to be in one worker: what its tasks know, each instance has for itself.
 func (cat *catalog) lone(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].space != nil || cat.tasks[n].Kind == "p4" })
+	return slices.ContainsFunc(s.tasks, func(n int) bool { t := &cat.tasks[n]; return t.space != nil || t.in != nil && t.in.Kind.Alone })
 }
 
 // limited reports that more instances of a DAG's tasks do more.
