@@ -308,7 +308,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 			stages = append(stages, branches)
 		}
 		if s.UID == 0 {
-			*s = service{listed: slices.Contains(b.place.active, int32(n)), term: s.term}
+			*s = service{deployed: deployed{term: s.term}, inflow: inflow{listed: slices.Contains(b.place.active, int32(n))}}
 			fresh = append(fresh, n)
 		}
 		s.stages = stages
