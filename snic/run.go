@@ -535,7 +535,7 @@ func (rn *runner) done(c *graph.Ctx, t *task, id int32, p *inside, l *lane) {
 		rn.back(id, l, false)
 		return
 	}
-	if l.mask != 0 && l.kept {
+	if l.kept && l.mask != 0 {
 		rn.back(id, l, false)
 		// Before the task lets others go, which have their credits still.
 		rn.resumed = id

@@ -258,11 +258,12 @@ func (s *Scheduler) Return(lane int, dropped bool) {
 	rg.running--
 	again := x.rest != 0 && !dropped
 	stay := again && x.term == rg.term
-	kept := x.kept != 0 && !s.panic
-	x.kept = 0
-	if again && kept && s.goOn(h, x, rg) {
-		stay = true
-	} else if stay {
+	if x.kept != 0 {
+		if x.kept = 0; again && !s.panic && s.goOn(h, x, rg) {
+			return // it had no credits, which others could have now
+		}
+	}
+	if stay {
 		x.state = waiting
 		if x.queue < 0 {
 			s.enqueue(h, bits.TrailingZeros16(x.rest))
@@ -351,7 +352,7 @@ func (s *Scheduler) startStage(p int32, stage uint8) {
 	// All headers say where they are before one of them moves.
 	for i, b := range branches {
 		x := &headers[i]
-		x.visit, x.end, x.state, x.queue, x.kept = b.from, b.to, idle, -1, 0
+		x.visit, x.end, x.state, x.queue = b.from, b.to, idle, -1
 	}
 	for i := range headers {
 		s.startVisit(first+int32(i), &headers[i], pk, pl)
