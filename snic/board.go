@@ -77,8 +77,8 @@ func newBoard(s settings) (*board, error) {
 	}
 	b.split = shares{settings: &b.settings, fixed: &b.fixed, cat: &b.cat, memory: b.memory}
 	b.near = nearby{
-		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
-		memory: b.memory, pool: b.gates.pool,
+		fellows: fellows{settings: &b.settings, cat: &b.cat, whole: &b.split.whole, gates: &b.gates, runner: &b.runner, place: &b.place},
+		split:   &b.split, memory: b.memory, pool: b.gates.pool,
 	}
 	if b.runner.sched, err = b.newScheduler(s, 0); err != nil {
 		return nil, err

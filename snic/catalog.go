@@ -132,6 +132,7 @@ type usage struct {
 }
 
 // catalog is what is deployed, by number, and what follows from that alone: it decides nothing, and touches no frame.
+// It has many methods, as each is a question of a few lines that several owners ask; parts of it would have to know all of it.
 type catalog struct {
 	*settings
 	tasks    []task

@@ -22,7 +22,8 @@
 //	runner     frames that are inside, and how they go through tasks (run.go, inside.go, parallel.go)
 //	placement  which chains are in which regions, and through which of them a DAG goes (placement.go, skew.go, aside.go, toil.go)
 //	ingress    whose a frame is, and whether it is let in (ingress.go, press.go)
-//	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, lodge.go, move.go)
+//	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, move.go);
+//	           fellows, a part of it, is for other workers (lodge.go, ebb.go), and late.go for frames that go there
 //
 // A lane is a packet in one branch of a stage. A term tells DAGs apart that have had the same number, one after the other.
 // To place a chain is to put it in a region. A node is a board of a pool (pool.Node), and nothing else.

@@ -65,33 +65,33 @@ func (t *thrift) due(now clock.Time, room bool, monitor clock.Duration) bool {
 }
 
 // ebb tells the others what this worker has to do, and gives DAGs back of which their homes can do all. It looks so often as tasks are looked at.
-func (nb *nearby) ebb(now clock.Time) {
-	if now < nb.ebbAt {
+func (fe *fellows) ebb(now clock.Time) {
+	if now < fe.ebbAt {
 		return
 	}
-	nb.ebbAt = now.Add(nb.monitor / samples)
-	own := &nb.cat.house.tides[nb.cat.worker]
-	for i, n := range nb.cat.taskOf {
-		running, load := nb.place.fabric.Task(n)
-		own.tasks[i].Store(uint64(math.Float32bits(float32(load)))<<32 | uint64(uint16(running))<<16 | uint64(uint16(nb.split.whole.gen)))
+	fe.ebbAt = now.Add(fe.monitor / samples)
+	own := &fe.cat.house.tides[fe.cat.worker]
+	for i, n := range fe.cat.taskOf {
+		running, load := fe.place.fabric.Task(n)
+		own.tasks[i].Store(uint64(math.Float32bits(float32(load)))<<32 | uint64(uint16(running))<<16 | uint64(uint16(fe.whole.gen)))
 	}
-	own.busy.Store(math.Float32bits(float32(nb.place.toil.load)))
-	lodged := nb.lodged[:0]
-	for _, n := range nb.lodged {
-		s := &nb.cat.services[n]
-		if !nb.cat.lodges(s) {
+	own.busy.Store(math.Float32bits(float32(fe.place.toil.load)))
+	lodged := fe.lodged[:0]
+	for _, n := range fe.lodged {
+		s := &fe.cat.services[n]
+		if !fe.cat.lodges(s) {
 			continue
 		}
-		home := &nb.cat.house.tides[s.lodge.home]
-		if s.lodge.thrift.due(now, nb.hasRoom(home, s), nb.monitor) && home.claim(now, now.Add(settled*nb.monitor)) {
-			nb.cat.house.crying[n].Store(false) // that was when there was more
-			nb.gave++
-			nb.leaveFor(int(n))
+		home := &fe.cat.house.tides[s.lodge.home]
+		if s.lodge.thrift.due(now, fe.hasRoom(home, s), fe.monitor) && home.claim(now, now.Add(settled*fe.monitor)) {
+			fe.cat.house.crying[n].Store(false) // that was when there was more
+			fe.gave++
+			fe.leaveFor(int(n))
 			continue
 		}
 		lodged = append(lodged, n)
 	}
-	nb.lodged = lodged
+	fe.lodged = lodged
 }
 
 // lodges reports that a DAG runs here, though its home is elsewhere, because there is too much of it for that.
@@ -100,29 +100,29 @@ func (cat *catalog) lodges(s *service) bool {
 }
 
 // hasRoom reports whether a worker could do what comes of a DAG here, besides what it has.
-func (nb *nearby) hasRoom(home *tide, s *service) bool {
+func (fe *fellows) hasRoom(home *tide, s *service) bool {
 	busy := float64(math.Float32frombits(home.busy.Load()))
-	toil, bytes := s.toil*nb.cat.fade(nb.cat.seen.Sub(s.recentAt)), nb.cat.lately(s)
-	if nb.cat.seen.Sub(s.recentAt) > nb.monitor {
+	toil, bytes := s.toil*fe.cat.fade(fe.cat.seen.Sub(s.recentAt)), fe.cat.lately(s)
+	if fe.cat.seen.Sub(s.recentAt) > fe.monitor {
 		toil, bytes = 0, 0 // nothing comes
 	}
-	if own := toil / float64(nb.monitor); own > trifle && busy+own > region.Under {
+	if own := toil / float64(fe.monitor); own > trifle && busy+own > region.Under {
 		return false
 	}
-	if nb.place.backlog(s) > float64(nb.monitor/samples) {
+	if fe.place.backlog(s) > float64(fe.monitor/samples) {
 		return false // what waits here would be more than the home can do at once
 	}
-	for i, n := range nb.cat.taskOf {
-		t := &nb.cat.tasks[n]
+	for i, n := range fe.cat.taskOf {
+		t := &fe.cat.tasks[n]
 		if !slices.Contains(s.tasks, n) {
 			continue
 		}
 		cell := home.tasks[i].Load()
 		load, running := float64(math.Float32frombits(uint32(cell>>32))), float64(uint16(cell>>16))
-		if uint16(cell) != uint16(nb.split.whole.gen) || running == 0 {
+		if uint16(cell) != uint16(fe.whole.gen) || running == 0 {
 			return false // it does not run there, or nobody knows
 		}
-		if own := float64(t.work(bytes)) / float64(nb.monitor); t.Throughput > 0 && own > trifle && load+own > region.Under*running {
+		if own := float64(t.work(bytes)) / float64(fe.monitor); t.Throughput > 0 && own > trifle && load+own > region.Under*running {
 			return false
 		}
 	}

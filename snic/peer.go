@@ -59,25 +59,12 @@ const mostTold = 1024
 // limbo is a chain that is in no region: whose packets are to wait go there.
 const limbo = maxChains
 
-// nearby is the board's part in what several do: workers of one board, and boards of a pool. It implements helpers.
+// nearby is the board's part in what several do: boards of a pool, and, in fellows, workers of one board. It implements helpers.
 type nearby struct {
-	*settings
-	cat    *catalog
+	fellows
 	split  *shares
-	gates  *gates
-	runner *runner
-	place  *placement
 	memory *onboard // nil: there is none
 	pool   *pooled  // nil: it is in none
-
-	heard  uint32  // house.cries
-	went   uint64  // DAGs, to their homes for want of a region
-	came   uint64  // and from there
-	gave   uint64  // of those that went, because their homes could do all
-	moving []int32 // DAGs that go from one worker to another
-	lodged []int32 // DAGs with a limit that run here, though their home is elsewhere
-	ebbAt  clock.Time
-	freed  bool // a region may be free for what runs in another worker
 }
 
 // pooled is a board's side of the pool.
@@ -287,17 +274,22 @@ func (nb *nearby) send(now clock.Time, n, to int) {
 	nb.place.abandon(now, visits)
 }
 
-// local has packets of a DAG run here again, those that wait first.
+// local has packets of a DAG run here again, those that wait first. No peer is looked for any more.
 func (nb *nearby) local(now clock.Time, n int) {
-	s := &nb.cat.services[n]
+	nb.cat.services[n].wish.wanted = false
+	nb.place.settleHere(now, n)
+}
+
+// settleHere has packets of a DAG run here, those that wait first.
+func (pl *placement) settleHere(now clock.Time, n int) {
+	s := &pl.cat.services[n]
 	visits := s.visits
 	s.where.settle(now)
-	s.wish.wanted = false
 	if visits != nil {
-		nb.place.follow(n, visits)
+		pl.follow(n, visits)
 		return
 	}
-	nb.place.plan(now, n, nb.runner.waits[n] == 0)
+	pl.plan(now, n, pl.runner.waits[n] == 0)
 }
 
 // abandon deschedules what no DAG that runs here goes through.

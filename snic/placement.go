@@ -21,7 +21,9 @@ type helpers interface {
 	regionFreed()
 }
 
-// placement is which chains are in which regions, and through which of them a DAG goes.
+// placement is which chains are in which regions, and through which of them a DAG goes. Its methods are four subjects in four files, which stay
+// together as each changes the plans of all: launches and plans (placement.go), instances and their flows (skew.go), flows that go aside (aside.go),
+// a worker's time (toil.go).
 type placement struct {
 	*settings
 	cat    *catalog
