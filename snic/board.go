@@ -50,7 +50,7 @@ func newBoard(s settings) (*board, error) {
 	regions := max(s.regions, 1)
 	b.cat = catalog{settings: &b.settings, placed: slices.Repeat([]int32{-1}, regions)}
 	b.stock = stock{packets: s.packets, bytes: s.store}
-	b.gates = gates{cat: &b.cat, stock: &b.stock, split: &b.split, pauses: newLossless(s.lossless, s.portRate), marked: make([]int32, 0, 64)}
+	b.gates = gates{cat: &b.cat, stock: &b.stock, split: &b.split, pauses: newLossless(s.lossless, s.portRate), marked: make([]int32, 0, 64), lates: make([]lates, s.workers)}
 	if s.poolPort >= 0 {
 		b.gates.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
 	}
@@ -77,8 +77,8 @@ func newBoard(s settings) (*board, error) {
 	}
 	b.split = shares{settings: &b.settings, fixed: &b.fixed, cat: &b.cat, memory: b.memory}
 	b.near = nearby{
-		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
-		memory: b.memory, pool: b.gates.pool,
+		fellows: fellows{settings: &b.settings, cat: &b.cat, whole: &b.split.whole, gates: &b.gates, runner: &b.runner, place: &b.place},
+		split:   &b.split, memory: b.memory, pool: b.gates.pool,
 	}
 	if b.runner.sched, err = b.newScheduler(s, 0); err != nil {
 		return nil, err

@@ -60,48 +60,79 @@ type chain struct {
 	load    []int64 // of each task by the DAGs that go through it, in ns of an instance
 }
 
-// service is a DAG that is deployed.
+// service is a DAG that is deployed: what each owner knows of it, which that owner alone writes, but where a field says otherwise.
 type service struct {
+	deployed
+	routed
+	inflow
+	price
+	roaming
+	usage
+}
+
+// deployed is what the catalog knows of a DAG: what a deployment says, and what follows from that.
+type deployed struct {
 	dag.DAG
-	tenant   int
-	tasks    []int         // in one of the orders that are right
-	stages   [][][]int     // the same in stages of branches that may run side by side
-	visits   []sched.Visit // the plan: forward; nil: none
-	best     []sched.Visit // the fewest, whatever is in the regions; nil: there are none
-	bulk     bool          // packets run to the end at once
-	width    int           // the most branches of a stage, side by side; 0: one after the other
-	copies   int           // as many copies as such a packet may need at a time
-	twin     bool          // it has routes in line, too
-	split    bool          // it has routes of flows that go aside, too
-	aside    *aside        // flows that go another way than visits; nil: none does
-	missing  bool          // a chain of the plan is in no region
-	refused  bool          // it cannot be launched
-	away     bool          // endpoints do the work
-	again    clock.Time    // when to ask again, after it was refused
-	arrived  int64         // bytes in this epoch, before any was refused
-	rate     float64       // bytes a second, of late
-	counted  uint64        // bytes when it was measured
-	recent   float64       // bytes of about the last monitor period
-	toil     float64       // ns of the worker that these take
+	tenant int
+	tasks  []int         // in one of the orders that are right
+	stages [][][]int     // the same in stages of branches that may run side by side
+	best   []sched.Visit // the fewest, whatever is in the regions; nil: there are none
+	term   uint16        // DAGs that have had the number; it wraps
+}
+
+// routed is how placement has a DAG go through regions.
+type routed struct {
+	visits  []sched.Visit // the plan: forward; nil: none
+	spread  sched.Spread
+	bulk    bool       // packets run to the end at once
+	width   int        // the most branches of a stage, side by side; 0: one after the other
+	copies  int        // as many copies as such a packet may need at a time
+	twin    bool       // it has routes in line, too
+	split   bool       // it has routes of flows that go aside, too
+	aside   *aside     // flows that go another way than visits; nil: none does
+	missing bool       // a chain of the plan is in no region
+	refused bool       // it cannot be launched
+	away    bool       // endpoints do the work
+	again   clock.Time // when to ask again, after it was refused
+	byFlow  bool       // what its flows bring is measured one by one
+	perByte []float32  // ns of an instance that a byte takes, of each visit; 0: no limit
+}
+
+// inflow is how much is sent to a DAG: ingress counts in an epoch, at whose end placement takes means.
+type inflow struct {
+	arrived  int64   // bytes in this epoch, before any was refused
+	listed   bool    // in placement.active
+	rate     float64 // bytes a second, of late
+	counted  uint64  // bytes when it was measured
+	recent   float64 // bytes of about the last monitor period
+	toil     float64 // ns of the worker that these take
 	recentAt clock.Time
-	reckoned uint64  // packets when that was
-	stay     float64 // ns that a packet is in the packet store, of late
-	listed   bool    // in board.active
-	term     uint16  // DAGs that have had the number; it wraps
-	where    whereabouts
-	wish     wish
-	hosted   hosting
-	lodge    lodge
-	spread   sched.Spread
-	costs    []float64 // ns of a worker that a packet takes in each task; 0: not yet known
-	cost     float64   // together
-	byFlow   bool      // what its flows bring is measured one by one
-	perByte  []float32 // ns of an instance that a byte takes, of each visit; 0: no limit
+	reckoned uint64 // packets when that was
+}
+
+// price is what the runner has measured of packets of a DAG.
+type price struct {
+	stay  float64   // ns that one is in the packet store, of late
+	costs []float64 // ns of a worker that one takes in each task; 0: not yet known
+	cost  float64   // together
+}
+
+// roaming is what nearby knows of a DAG: where it runs, and for whom. Ingress counts what other workers hand over, and peers send.
+type roaming struct {
+	where  whereabouts
+	wish   wish
+	hosted hosting
+	lodge  lodge
+}
+
+// usage is what ingress has counted of a DAG, ever.
+type usage struct {
 	packets, bytes,
 	throttled uint64
 }
 
 // catalog is what is deployed, by number, and what follows from that alone: it decides nothing, and touches no frame.
+// It has many methods, as each is a question of a few lines that several owners ask; parts of it would have to know all of it.
 type catalog struct {
 	*settings
 	tasks    []task

@@ -308,7 +308,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 			stages = append(stages, branches)
 		}
 		if s.UID == 0 {
-			*s = service{listed: slices.Contains(b.place.active, int32(n)), term: s.term}
+			*s = service{deployed: deployed{term: s.term}, inflow: inflow{listed: slices.Contains(b.place.active, int32(n))}}
 			fresh = append(fresh, n)
 		}
 		s.stages = stages
@@ -378,7 +378,8 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		b.place.events(c)
 	}
 	if b.cat.house != nil {
-		b.near.lodgings(now)
+		b.gates.handLates(c)
+		b.near.lodgings(c)
 		b.place.events(c)
 	}
 	b.heed(c)
@@ -421,7 +422,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	if b.near.pool != nil && b.near.pool.saving {
 		next = min(next, b.near.pool.pieceAt)
 	}
-	if len(b.near.moving) > 0 {
+	if len(b.near.moving) > 0 || b.gates.late > 0 {
 		next = min(next, now.Add(transit))
 	}
 	return next
@@ -493,7 +494,7 @@ func (b *board) takes(s *settings) bool {
 }
 
 // Held is what waits on the board, outside of tasks.
-func (b *board) Held() int { return b.runner.held + b.gates.paused }
+func (b *board) Held() int { return b.runner.held + b.gates.paused + b.gates.late }
 
 // Flush passes on that frames went past the board.
 func (b *board) Flush(c *graph.Ctx) {
@@ -510,6 +511,7 @@ func (b *board) Flush(c *graph.Ctx) {
 // Stop gives up what tasks hold, and what waits.
 func (b *board) Stop(c *graph.Ctx) {
 	b.gates.stopPauses(c)
+	b.gates.stopLates(c)
 	for i := range b.cat.tasks {
 		if t := &b.cat.tasks[i]; t.in != nil {
 			t.in.Remove(c, t.app)

@@ -70,10 +70,10 @@ rules: [{match: all, dag: 1}]
 						t.Fatalf("before: of %d, %d came out, %d were dropped; %d in the other worker", sent, out, dropped, x.board(1).cat.instances(0))
 					}
 					x.offer(60*time.Millisecond, 160, flows, &next, last)
-					x.advance(60 * time.Millisecond)
+					x.advance(60 * time.Millisecond) // when nothing comes, it goes back
 					x.Result()
 					sent, out, dropped = x.offer(60*time.Millisecond, 160, flows, &next, last)
-					if float64(out) < .97*float64(sent) || dropped > 0 || x.board(1).cat.instances(0) != 1 || x.board(1).near.came != 1 {
+					if float64(out) < .97*float64(sent) || dropped > 0 || x.board(1).cat.instances(0) != 1 || x.board(1).near.came != 2 || x.board(1).near.gave != 1 {
 						t.Errorf("of %d, %d came out, %d were dropped\n%s", sent, out, dropped, timeline(x.board(0)))
 					}
 				})
@@ -116,12 +116,11 @@ rules: [{match: all, dag: 1}]
 		}
 		b.cat.house.crying[0].Store(true)
 		b.cat.house.cries.Add(1)
-		step(30 * time.Millisecond)
+		step(9 * time.Millisecond)
 		if b.cat.services[0].where.to != 0 || b.near.came != 1 {
 			t.Fatalf("%s: it is not here: %+v", kind, b.cat.services[0].where)
 		}
-		b.near.leaveFor(0)
-		step(5 * time.Millisecond)
+		step(21 * time.Millisecond) // its home could do all
 		if b.cat.services[0].where.to.worker() != 0 || b.near.went != 1 {
 			t.Fatalf("%s: it has not gone: %+v", kind, b.cat.services[0].where)
 		}

@@ -229,6 +229,35 @@ func TestManyTasksComeAndGo(t *testing.T) {
 	x.Advance(10 * time.Second)
 }
 
+// TestKeptFrames: frames that a task keeps for a time of its own have no credits, so that more than these come in meanwhile, in both directions. So it is
+// with the credits of tasks behind it, whose turn has not come.
+func TestKeptFrames(t *testing.T) {
+	for _, model := range []string{"latency: 1us", "throughput: 10Gbit", ""} {
+		for _, scheduler := range []string{"chain", "panic"} {
+			x := scripted(t, strings.ReplaceAll(`
+regions: {count: 1, area: 2}
+tasks: {a: {kind: hold, args: {letter: a, time: 1ms}, MODEL, credits: 2}, b: {kind: quick, args: {letter: b}, MODEL, credits: 2}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: a -> b}]
+rules: [{match: all, dag: 1}]
+`, "MODEL,", map[bool]string{true: model + ","}[model != ""]), "scheduler", scheduler, "packets", "1024")
+			x.Advance(10 * time.Millisecond)
+			for i := range 200 {
+				x.Push("p0", frame(byte(i%5), fmt.Sprintf("%08d-.", i)))
+				x.Push("p1", back(byte(i%5), fmt.Sprintf("%08d-.", i)))
+				x.Advance(2 * time.Microsecond)
+			}
+			r := x.Advance(1200 * time.Microsecond)
+			if there, back := len(r.Out["p1"]), len(r.Out["p0"]); there != 200 || back != 200 {
+				t.Errorf("%s/%s: %d and %d of 200 have come out", model, scheduler, there, back)
+			}
+			if err := boardOf(x).runner.sched.Check(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // Credits that are deployed anew hold at once, in regions that run.
 func TestCreditsChange(t *testing.T) {
 	text := func(credits int) string {

@@ -22,7 +22,8 @@
 //	runner     frames that are inside, and how they go through tasks (run.go, inside.go, parallel.go)
 //	placement  which chains are in which regions, and through which of them a DAG goes (placement.go, skew.go, aside.go, toil.go)
 //	ingress    whose a frame is, and whether it is let in (ingress.go, press.go)
-//	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, lodge.go, move.go)
+//	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, move.go);
+//	           fellows, a part of it, is for other workers (lodge.go, ebb.go), and late.go for frames that go there
 //
 // A lane is a packet in one branch of a stage. A term tells DAGs apart that have had the same number, one after the other.
 // To place a chain is to put it in a region. A node is a board of a pool (pool.Node), and nothing else.
@@ -58,11 +59,17 @@
 //     free region. It counts what came in, not what was let in.
 //   - So it is when the home's worker has not the time for all frames, as it was measured what they cost (below, "Cost").
 //   - A worker that needs a DAG's region for another one, has the DAG go to its home.
-//   - DAGs of P4 programs, and of tasks with memory of the board, are at one worker.
+//   - A DAG with a throughput goes home, and its region is free, when its home has had room for all that comes of it for two monitor
+//     periods: for its tasks, no more than nine tenths of what their instances there can do, and for its time. Workers tell each other
+//     their loads as often as tasks are looked at. A home gets one DAG back in four monitor periods; one that has to go again soon
+//     stays twice as long as the time before. Of several workers that hand frames of a DAG over, none takes it from another: either
+//     runs it, or the home does.
+//   - DAGs of functions whose instances are not to know of each other (graph.Kind.Alone: a P4 program, a hop), and of tasks with memory of
+//     the board, are at one worker, the first, as what they know is there.
 //
 // A DAG goes from one worker to another in three steps: its frames wait in the packet store; those before them leave,
-// here or, which the other worker says, there; then those that wait go the new way, in their order. So none is lost,
-// and a flow keeps its order in each direction.
+// here or, which the other worker says, there; then those that wait go the new way, in their order; those for which the ring to the
+// other worker has no room stay in the packet store until it has. So none is lost, and a flow keeps its order in each direction.
 //
 // What tenants get of ports and tasks is divided once for all workers, by worker 0, every 100 µs or epoch=, if that is
 // longer: each worker's part of a tenant's share is that of the tenant's demand which came in there (snic/fair). What a

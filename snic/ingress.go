@@ -148,7 +148,7 @@ func (ig *ingress) letIn(c *graph.Ctx, in int, g *group) {
 		}
 		for _, x := range g.batch.Bufs() {
 			if d.where.to < 0 {
-				ig.gates.hand(c, d, g.way, x)
+				ig.gates.hand(c, d, g.way, x, false)
 			} else {
 				ig.gates.request(c, d, g.way, x)
 			}

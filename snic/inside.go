@@ -33,6 +33,7 @@ type lane struct {
 	mask   uint16 // tasks of the chain there that it is still to run through
 	at     int8   // the task of the chain that it is in, or was last; -1: none
 	lent   bool   // the task has the frame
+	kept   bool   // and keeps it: the lane has no credits
 }
 
 // stock is the books of the packet store.
@@ -92,7 +93,7 @@ type taken struct {
 // take makes a lane that of a frame, which is nowhere yet. Each field is set by itself: a whole lane would be made elsewhere
 // and copied from there, which has to wait for it.
 func (l *lane) take(x *packet.Buf) {
-	l.buf, l.region, l.mask, l.at, l.lent = x, -1, 0, -1, false
+	l.buf, l.region, l.mask, l.at, l.lent, l.kept = x, -1, 0, -1, false, false
 }
 
 // full reports that a tenant may store no packet of so many bytes: it would have more than it leaves to all others.

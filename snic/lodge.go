@@ -26,6 +26,25 @@ const (
 	stands = 16
 )
 
+// fellows is a worker's part in what the workers of a board do for each other.
+type fellows struct {
+	*settings
+	cat    *catalog
+	whole  *whole
+	gates  *gates
+	runner *runner
+	place  *placement
+
+	heard  uint32  // house.cries
+	went   uint64  // DAGs, to their homes
+	came   uint64  // and from there
+	gave   uint64  // of those that went, because their homes could do all
+	moving []int32 // DAGs that go from one worker to another
+	lodged []int32 // DAGs with a limit that run here, though their home is elsewhere
+	ebbAt  clock.Time
+	freed  bool // a region may be free for what runs in another worker
+}
+
 // lodge is a DAG's part in other workers.
 type lodge struct {
 	home   int    // its worker
@@ -36,6 +55,7 @@ type lodge struct {
 	came         int64    // frames that others handed over, and what they stand for, in 1/stands; in this epoch
 	weight       uint8    // what a frame stands for, in 1/stands
 	guests       []lodger // of other workers' frames here
+	thrift       thrift
 }
 
 // lodger is what a worker has handed over.
@@ -66,7 +86,7 @@ func (cat *catalog) hosts() int { return min(cat.workers, cat.deployment.Regions
 
 // lone reports that a DAG is to be in one worker: what its tasks know, each instance has for itself.
 func (cat *catalog) lone(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].space != nil || cat.tasks[n].Kind == "p4" })
+	return slices.ContainsFunc(s.tasks, func(n int) bool { t := &cat.tasks[n]; return t.space != nil || t.in != nil && t.in.Kind.Alone })
 }
 
 // limited reports that more instances of a DAG's tasks do more.
@@ -84,108 +104,117 @@ func (cat *catalog) lodgeNew(n int) {
 }
 
 // planAll plans all DAGs: those whose home is here first, then others where there is room.
-func (nb *nearby) planAll(now clock.Time) {
+func (fe *fellows) planAll(now clock.Time) {
 	for _, home := range []bool{true, false} {
-		for i := range nb.cat.services {
-			s := &nb.cat.services[i]
-			if s.UID == 0 || (s.lodge.home == nb.cat.worker) != home {
+		for i := range fe.cat.services {
+			s := &fe.cat.services[i]
+			if s.UID == 0 || (s.lodge.home == fe.cat.worker) != home {
 				continue
 			}
-			if home || s.visits != nil || nb.runner.waits[i] > 0 || s.elsewhere() {
-				nb.place.plan(now, i, nb.runner.waits[i] == 0)
+			if home || s.visits != nil || fe.runner.waits[i] > 0 || s.elsewhere() {
+				fe.place.plan(now, i, fe.runner.waits[i] == 0)
 				continue
 			}
 			var visits []sched.Visit
-			if !nb.cat.limited(s) {
-				visits = nb.spareRegions(now, s)
+			if !fe.cat.limited(s) {
+				visits = fe.spareRegions(now, s)
 			}
 			if visits != nil {
-				nb.place.follow(i, visits)
+				fe.place.follow(i, visits)
 			} else {
-				nb.lodge(i)
+				fe.lodge(i)
 			}
+		}
+	}
+	fe.lodged = fe.lodged[:0]
+	for i := range fe.cat.services {
+		if fe.cat.lodges(&fe.cat.services[i]) {
+			fe.lodged = append(fe.lodged, int32(i))
 		}
 	}
 }
 
 // spareRegions has a DAG whose home is elsewhere be in regions that nobody here needs; nil: there are not enough, or
 // it is to be at its home.
-func (nb *nearby) spareRegions(now clock.Time, s *service) []sched.Visit {
+func (fe *fellows) spareRegions(now clock.Time, s *service) []sched.Visit {
 	visits := slices.Clone(s.best)
-	if visits == nil || nb.cat.lone(s) || nb.place.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
+	if visits == nil || fe.cat.lone(s) || fe.place.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
 		return nil
 	}
 	return visits
 }
 
 // lodge has all frames of a DAG go to its home, those that wait first.
-func (nb *nearby) lodge(n int) {
-	s := &nb.cat.services[n]
-	s.where.depart(nb.cat.seen, workerAt(s.lodge.home))
+func (fe *fellows) lodge(n int) {
+	s := &fe.cat.services[n]
+	s.where.depart(fe.cat.seen, workerAt(s.lodge.home))
 	s.bulk, s.width, s.missing, s.refused, s.away, s.visits = false, 0, false, false, false, nil
-	nb.place.route(n, sched.Route{})
+	fe.place.route(n, sched.Route{})
 }
 
 // leaveFor has a DAG, for which there is no region here, go to its home.
-func (nb *nearby) leaveFor(n int) {
-	nb.cat.services[n].where.leave()
-	nb.place.hold(n)
-	nb.moving = append(nb.moving, int32(n))
+func (fe *fellows) leaveFor(n int) {
+	fe.cat.services[n].where.leave()
+	fe.place.hold(n)
+	fe.moving = append(fe.moving, int32(n))
 }
 
 // comeBack has a DAG run here, if there is a region that nobody needs.
-func (nb *nearby) comeBack(now clock.Time, n int) bool {
-	s := &nb.cat.services[n]
-	if s.UID == 0 || s.where.phase != away || s.lodge.asked || nb.cat.lately(s) == 0 {
+func (fe *fellows) comeBack(now clock.Time, n int) bool {
+	s := &fe.cat.services[n]
+	if s.UID == 0 || s.where.phase != away || s.lodge.asked || fe.cat.lately(s) == 0 {
 		return false
 	}
-	visits := nb.spareRegions(now, s)
+	visits := fe.spareRegions(now, s)
 	if visits == nil {
 		return false
 	}
 	s.where.comeBack()
 	s.visits = visits
-	nb.moving = append(nb.moving, int32(n))
+	fe.moving = append(fe.moving, int32(n))
 	return true
 }
 
 // lodgings does what is due for DAGs that go from one worker to another.
-func (nb *nearby) lodgings(now clock.Time) {
-	h := nb.cat.house
-	for w := range nb.workers {
-		if a := h.ask(w, nb.cat.worker); a.state.Load() == isAsked && nb.left(w, a) {
+func (fe *fellows) lodgings(c *graph.Ctx) {
+	now := c.Now()
+	h := fe.cat.house
+	for w := range fe.workers {
+		if a := h.ask(w, fe.cat.worker); a.state.Load() == isAsked && fe.left(w, a) {
 			a.state.Store(isAnswered)
 		}
 	}
-	for w := range nb.workers {
+	for w := range fe.workers {
 		// Whoever asked may be gone.
-		if a := h.ask(nb.cat.worker, w); a.state.Load() == isAnswered {
-			if s := nb.asker(a); s != nil {
+		if a := h.ask(fe.cat.worker, w); a.state.Load() == isAnswered {
+			if s := fe.asker(a); s != nil {
 				s.lodge.asked = false
 				if s.where.phase == arriving {
-					nb.runHere(now, int(a.dag))
+					fe.runHere(now, int(a.dag))
 				}
 			}
 			a.state.Store(noAsk)
 		}
 	}
-	if cries := h.cries.Load(); cries != nb.heard || nb.freed {
-		nb.heard = cries
-		nb.help(now)
+	if cries := h.cries.Load(); cries != fe.heard || fe.freed {
+		fe.heard = cries
+		fe.help(now)
 	}
-	moving := nb.moving[:0]
-	for _, n := range nb.moving {
-		if nb.move(now, int(n)) {
+	fe.place.events(c) // what was launched may run: a victim does at once
+	fe.ebb(now)
+	moving := fe.moving[:0]
+	for _, n := range fe.moving {
+		if fe.move(now, int(n)) {
 			moving = append(moving, n)
 		}
 	}
-	nb.moving = moving
+	fe.moving = moving
 }
 
 // asker is the DAG that asked, if it is still there.
-func (nb *nearby) asker(a *leaveAsk) *service {
-	if int(a.dag) < len(nb.cat.services) {
-		if s := &nb.cat.services[a.dag]; s.UID != 0 && s.term == a.term {
+func (fe *fellows) asker(a *leaveAsk) *service {
+	if int(a.dag) < len(fe.cat.services) {
+		if s := &fe.cat.services[a.dag]; s.UID != 0 && s.term == a.term {
 			return s
 		}
 	}
@@ -193,89 +222,101 @@ func (nb *nearby) asker(a *leaveAsk) *service {
 }
 
 // left reports whether all of a DAG that another worker has handed over has left.
-func (nb *nearby) left(from int, a *leaveAsk) bool {
-	if a.gen > nb.split.whole.gen {
+func (fe *fellows) left(from int, a *leaveAsk) bool {
+	if a.gen > fe.whole.gen {
 		return false // it is not yet known here
 	}
-	s := nb.asker(a)
+	s := fe.asker(a)
 	return s == nil || s.lodge.guests[from].took == a.handed && s.lodge.guests[from].inside == 0
 }
 
 // move takes a DAG further on its way to another worker, or from it, and reports whether there is more to be done.
-func (nb *nearby) move(now clock.Time, n int) bool {
-	s := &nb.cat.services[n]
+func (fe *fellows) move(now clock.Time, n int) bool {
+	s := &fe.cat.services[n]
 	w, l := &s.where, &s.lodge
 	switch {
 	case s.UID == 0:
 		return false
-	case w.phase == leaving && !nb.runner.begun(n):
+	case w.phase == leaving && !fe.runner.begun(n):
 		visits := s.visits
-		nb.went++
-		nb.lodge(n)
-		nb.place.abandon(now, visits)
+		fe.went++
+		fe.lodge(n)
+		fe.place.abandon(now, visits)
 	case w.phase == leaving:
 		return true
 	case w.phase == arriving && now >= w.since.Add(leftWithin):
-		nb.runHere(now, n)
+		fe.runHere(now, n)
 	case w.phase == arriving && l.asked:
 		return true
-	case w.coming() && nb.cat.runs(s):
+	case w.coming() && fe.cat.runs(s):
 		if w.phase == returning {
 			w.arrive(now)
-			nb.place.hold(n)
+			fe.place.hold(n)
 		}
-		if a := nb.cat.house.ask(nb.cat.worker, w.to.worker()); a.state.Load() == noAsk {
-			a.gen, a.dag, a.term, a.handed = nb.split.whole.gen, int32(n), s.term, l.handed
+		if fe.gates.lates[w.to.worker()].waiting() > 0 {
+			return true // some may be of it
+		}
+		if a := fe.cat.house.ask(fe.cat.worker, w.to.worker()); a.state.Load() == noAsk {
+			a.gen, a.dag, a.term, a.handed = fe.whole.gen, int32(n), s.term, l.handed
 			l.asked = true
 			a.state.Store(isAsked)
 		}
 		return true
-	case w.coming() && nb.cat.hopes(s):
+	case w.coming() && fe.cat.hopes(s):
 		return true
 	case w.coming():
-		nb.lodge(n)
+		fe.lodge(n)
 	}
 	return false
 }
 
 // runHere has frames of a DAG run here that went to its home until now.
-func (nb *nearby) runHere(now clock.Time, n int) {
-	nb.came++
-	nb.local(now, n)
+func (fe *fellows) runHere(now clock.Time, n int) {
+	fe.came++
+	s := &fe.cat.services[n]
+	left := s.where.left
+	fe.place.settleHere(now, n)
+	if fe.cat.lodges(s) {
+		s.lodge.thrift.came(now, left, fe.monitor)
+		fe.lodged = append(fe.lodged, int32(n))
+	}
 }
 
 // help has DAGs run here whose homes have too much of them, or which need no more than a region that is free here.
-func (nb *nearby) help(now clock.Time) {
-	for n := range nb.cat.services {
-		s := &nb.cat.services[n]
+func (fe *fellows) help(now clock.Time) {
+	for n := range fe.cat.services {
+		s := &fe.cat.services[n]
 		if s.UID == 0 || s.where.to == 0 {
 			continue
 		}
-		cried := nb.cat.house.crying[n].Load()
-		if (cried || nb.freed && !nb.cat.limited(s)) && nb.comeBack(now, n) {
-			nb.cat.house.crying[n].Store(false)
+		cried := fe.cat.house.crying[n].Load()
+		if (cried || fe.freed && !fe.cat.limited(s)) && fe.comeBack(now, n) {
+			fe.cat.house.crying[n].Store(false)
 		}
 	}
-	nb.freed = false
+	fe.freed = false
 }
 
 // cry asks workers that hand frames of a DAG over to run them, since there are too many.
-func (nb *nearby) cry(n int) {
-	if slices.ContainsFunc(nb.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
-		nb.cat.house.crying[n].Store(true)
-		nb.cat.house.cries.Add(1)
+func (fe *fellows) cry(n int) {
+	if slices.ContainsFunc(fe.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
+		fe.cat.house.crying[n].Store(true)
+		fe.cat.house.cries.Add(1)
 	}
 }
 
-// hand gives a frame to the worker that runs its DAG.
-func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf) {
+// hand gives a frame to the worker that runs its DAG; waited: it comes from the packet store.
+func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf, waited bool) {
 	x.Tag = w.tag() | uint64(gt.cat.worker)<<48 | uint64(s.lodge.weight)<<54
-	if !c.Hand(s.where.to.worker(), x) {
+	to := s.where.to.worker()
+	l := &gt.lates[to]
+	switch {
+	case l.waiting() == 0 && c.Hand(to, x):
+		s.lodge.handed++
+	case !gt.delay(c, l, s.tenant, x, waited):
 		x.Tag = 0
 		c.Drop(x, reasonCrowded)
-		return
 	}
-	s.lodge.handed++
 }
 
 // Taken runs frames that came in elsewhere, and were let in there.

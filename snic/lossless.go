@@ -61,6 +61,8 @@ type gates struct {
 	pauses *[ports]*lossless // nil: no port is lossless
 	paused int               // frames that wait at these
 	marked []int32           // tenants that were told by marks since the last sample
+	lates  []lates           // by worker
+	late   int               // frames in them
 }
 
 // mark notes that senders of a tenant were told by marks to send less.

@@ -311,7 +311,7 @@ func TestParallelIsSerial(t *testing.T) {
 	})
 	t.Log(seen)
 	for _, what := range []string{"copied", "dropped", "answered", "cloned", "two visits"} {
-		if seen[what] == 0 {
+		if seen[what] == 0 && !testing.Short() { // of a fifth of the runs some have nothing of the rarest
 			t.Errorf("nothing was %s: %v", what, seen)
 		}
 	}

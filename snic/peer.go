@@ -59,22 +59,12 @@ const mostTold = 1024
 // limbo is a chain that is in no region: whose packets are to wait go there.
 const limbo = maxChains
 
-// nearby is the board's part in what several do: workers of one board, and boards of a pool. It implements helpers.
+// nearby is the board's part in what several do: boards of a pool, and, in fellows, workers of one board. It implements helpers.
 type nearby struct {
-	*settings
-	cat    *catalog
+	fellows
 	split  *shares
-	gates  *gates
-	runner *runner
-	place  *placement
 	memory *onboard // nil: there is none
 	pool   *pooled  // nil: it is in none
-
-	heard  uint32  // house.cries
-	went   uint64  // DAGs, to their homes for want of a region
-	came   uint64  // and from there
-	moving []int32 // DAGs that go from one worker to another
-	freed  bool    // a region may be free for what runs in another worker
 }
 
 // pooled is a board's side of the pool.
@@ -254,17 +244,16 @@ func (nb *nearby) ask(n int, pause bool) {
 func (pl *placement) route(n int, r sched.Route) {
 	s := &pl.cat.services[n]
 	s.aside = nil
-	for i := range 2 {
-		r.Back = i > 0
-		err := pl.runner.sched.SetRoute(2*n+i, r)
-		for _, at := range s.others() {
-			if err == nil {
-				err = pl.runner.sched.SetRoute(at+2*n+i, r)
-			}
+	var ids []int
+	var all []sched.Route
+	for _, at := range append(s.others(), 0) {
+		for i := range 2 {
+			r.Back = i > 0
+			ids, all = append(ids, at+2*n+i), append(all, r)
 		}
-		if err != nil {
-			panic(fmt.Sprintf("snic: a route of the pool: %v", err))
-		}
+	}
+	if err := pl.runner.sched.SetRoutes(ids, all); err != nil {
+		panic(fmt.Sprintf("snic: a route of the pool: %v", err))
 	}
 }
 
@@ -285,17 +274,22 @@ func (nb *nearby) send(now clock.Time, n, to int) {
 	nb.place.abandon(now, visits)
 }
 
-// local has packets of a DAG run here again, those that wait first.
+// local has packets of a DAG run here again, those that wait first. No peer is looked for any more.
 func (nb *nearby) local(now clock.Time, n int) {
-	s := &nb.cat.services[n]
+	nb.cat.services[n].wish.wanted = false
+	nb.place.settleHere(now, n)
+}
+
+// settleHere has packets of a DAG run here, those that wait first.
+func (pl *placement) settleHere(now clock.Time, n int) {
+	s := &pl.cat.services[n]
 	visits := s.visits
 	s.where.settle(now)
-	s.wish.wanted = false
 	if visits != nil {
-		nb.place.follow(n, visits)
+		pl.follow(n, visits)
 		return
 	}
-	nb.place.plan(now, n, nb.runner.waits[n] == 0)
+	pl.plan(now, n, pl.runner.waits[n] == 0)
 }
 
 // abandon deschedules what no DAG that runs here goes through.

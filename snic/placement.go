@@ -21,7 +21,9 @@ type helpers interface {
 	regionFreed()
 }
 
-// placement is which chains are in which regions, and through which of them a DAG goes.
+// placement is which chains are in which regions, and through which of them a DAG goes. Its methods are four subjects in four files, which stay
+// together as each changes the plans of all: launches and plans (placement.go), instances and their flows (skew.go), flows that go aside (aside.go),
+// a worker's time (toil.go).
 type placement struct {
 	*settings
 	cat    *catalog
@@ -253,14 +255,15 @@ func (pl *placement) follow(n int, visits []sched.Visit) {
 		s.bulk, s.width, s.missing = false, 0, false
 		return // later
 	}
-	pl.setRoutes(n, visits, 0)
-	if s.split { // packets may be on it
-		pl.setRoutes(n, visits, besides)
+	if s.split { // packets may be on both
+		pl.setRoutes(n, visits, 0, besides)
+	} else {
+		pl.setRoutes(n, visits, 0)
 	}
 }
 
-// setRoutes has the routes of a DAG from a number on lead through visits.
-func (pl *placement) setRoutes(n int, visits []sched.Visit, from int) {
+// setRoutes has the routes of a DAG, from each of some numbers on, lead through visits.
+func (pl *placement) setRoutes(n int, visits []sched.Visit, from ...int) {
 	s := &pl.cat.services[n]
 	var there, back [][][]sched.Visit
 	for _, v := range visits {
@@ -277,16 +280,21 @@ func (pl *placement) setRoutes(n int, visits []sched.Visit, from int) {
 		routes = [][][][]sched.Visit{there, back}
 		s.bulk, s.twin = false, true
 	}
+	var ids []int
+	var all []sched.Route
 	set := func(at int, stages [][][]sched.Visit, back bool) {
-		if err := pl.runner.sched.SetRoute(from+at, sched.Route{Stages: stages, Spread: s.spread, Back: back}); err != nil {
-			panic(fmt.Sprintf("snic: a route that was planned: %v", err))
+		ids, all = append(ids, at), append(all, sched.Route{Stages: stages, Spread: s.spread, Back: back})
+	}
+	for _, first := range from {
+		for i := range 2 {
+			set(first+2*n+i, routes[i], i > 0)
+			if s.twin { // packets may be on it
+				set(first+inLine+2*n+i, line[i], i > 0)
+			}
 		}
 	}
-	for i := range 2 {
-		set(2*n+i, routes[i], i > 0)
-		if s.twin { // packets may be on it
-			set(inLine+2*n+i, line[i], i > 0)
-		}
+	if err := pl.runner.sched.SetRoutes(ids, all); err != nil {
+		panic(fmt.Sprintf("snic: a route that was planned: %v", err))
 	}
 }
 

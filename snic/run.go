@@ -35,6 +35,7 @@ type runner struct {
 	wait     []delay        // of each task in each region, when it is modelled
 	passes   delay          // lanes on their way through the scheduler, where that is modelled
 	syncs    delay          // lanes on their way through the synchronisation buffer, likewise
+	resumed  int32          // the lane that goes on now, after it was kept: it takes no time of the scheduler
 	decided  int            // packet of the scheduler's last decision
 	modelled []int32        // of wait, those with packets
 	copied   uint64         // packets, once for each stage in which they ran side by side
@@ -42,6 +43,7 @@ type runner struct {
 	inLine   uint64         // packets that could not, because frames were scarce
 	lost     func(tag uint64)
 	one      [1]*packet.Buf
+	given    []int32        // lanes of the batch that a task which may keep frames is given
 	work     ring           // lanes that go on; first come, first served, so that flows keep their order
 	batches  []packet.Batch // by depth
 	depth    int
@@ -146,7 +148,7 @@ func (d *service) start(back bool) int {
 func (rn *runner) pump(c *graph.Ctx) (some bool) {
 	for ; ; some = true {
 		if r, ok := rn.sched.Next(); ok {
-			rn.begin(c, r)
+			rn.begin(c, r, false)
 		} else if l, ok := rn.sched.Leave(); ok {
 			rn.leave(c, l)
 			continue
@@ -161,8 +163,8 @@ func (rn *runner) pump(c *graph.Ctx) (some bool) {
 	}
 }
 
-// begin begins a run that the scheduler tells of.
-func (rn *runner) begin(c *graph.Ctx, r sched.Run) {
+// begin begins a run that the scheduler tells of; behind: behind those that are to go on.
+func (rn *runner) begin(c *graph.Ctx, r sched.Run, behind bool) {
 	n, id := r.Lane>>laneBits, int32(r.Lane)
 	p, l := &rn.packets[n], &rn.lanes[r.Lane]
 	p.begun = true
@@ -173,12 +175,12 @@ func (rn *runner) begin(c *graph.Ctx, r sched.Run) {
 		rn.sched.Return(r.Lane, true)
 		return
 	}
-	if rn.pass == 0 && rn.work.n == 0 {
+	if rn.pass == 0 && rn.work.n == 0 && !behind {
 		rn.advance(c, id, l, int16(r.Region), r.Mask)
 		return
 	}
 	l.region, l.mask = int16(r.Region), r.Mask
-	if rn.pass == 0 {
+	if rn.pass == 0 || behind && id == rn.resumed {
 		rn.work.push(id)
 		return
 	}
@@ -240,7 +242,7 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 		if d.term == w.term && d.where.to > 0 {
 			rn.gates.request(c, d, w, x)
 		} else if d.term == w.term && d.where.to < 0 {
-			rn.gates.hand(c, d, w, x)
+			rn.gates.hand(c, d, w, x, true)
 		} else {
 			c.Drop(x, reasonGone)
 		}
@@ -300,7 +302,7 @@ func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask ui
 
 // back returns a lane to the scheduler.
 func (rn *runner) back(id int32, l *lane, dropped bool) {
-	l.region, l.at, l.mask = -1, -1, 0
+	l.region, l.at, l.mask, l.kept = -1, -1, 0, false
 	rn.sched.Return(int(id), dropped)
 }
 
@@ -327,6 +329,9 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 			l.lent = true
 			rn.held--
 			batch.Add(l.buf)
+			if t.holds {
+				rn.given = append(rn.given, id)
+			}
 		}
 	}
 	if batch.Len() > 0 {
@@ -376,6 +381,13 @@ func (rn *runner) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 		rn.push(c, t, side(w.back), batch)
 	}
 	rn.sweep(c, t, t.in)
+	for _, id := range rn.given {
+		if l := &rn.lanes[id]; l.lent {
+			l.kept = true
+			rn.sched.Keep(int(id), int(l.at))
+		}
+	}
+	rn.given = rn.given[:0]
 }
 
 // place is where a task is in a DAG; -1: it is not there, or nobody asks as nothing is timed.
@@ -418,7 +430,7 @@ func (rn *runner) let(c *graph.Ctx, t *task, x *packet.Buf, out int) (way, bool)
 	if id, l := rn.own(x); l != nil {
 		p := &rn.packets[id>>laneBits]
 		if side(p.way.back) != out {
-			rn.done(t, id, p, l)
+			rn.done(c, t, id, p, l)
 			return way{}, false
 		}
 		w = p.way
@@ -513,7 +525,7 @@ func (rn *runner) known(c *graph.Ctx, t *task, batch *packet.Batch, out int, w w
 }
 
 // done is a packet of the full road that comes back from a task.
-func (rn *runner) done(t *task, id int32, p *inside, l *lane) {
+func (rn *runner) done(c *graph.Ctx, t *task, id int32, p *inside, l *lane) {
 	l.lent = false
 	rn.held++
 	if p.branches > 0 {
@@ -523,7 +535,18 @@ func (rn *runner) done(t *task, id int32, p *inside, l *lane) {
 		rn.back(id, l, false)
 		return
 	}
-	rn.sched.Release(int(id), int(l.at))
+	if l.kept && l.mask != 0 {
+		rn.back(id, l, false)
+		// Before the task lets others go, which have their credits still.
+		rn.resumed = id
+		for r, ok := rn.sched.Next(); ok; r, ok = rn.sched.Next() {
+			rn.begin(c, r, true)
+		}
+		return
+	}
+	if !l.kept {
+		rn.sched.Release(int(id), int(l.at))
+	}
 	rn.work.push(id)
 }
 
@@ -603,6 +626,7 @@ func (rn *runner) init(s *settings, cat *catalog, stock *stock, split *shares, g
 		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
+		given:   make([]int32, 0, packet.MaxBatch),
 		convoy:  convoy{taken: make([]taken, 0, packet.MaxBatch)},
 	}
 	rn.lost = func(tag uint64) {

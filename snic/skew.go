@@ -150,6 +150,21 @@ func (pl *placement) queued(now clock.Time, r, k int) float64 {
 	return float64(q.Waiting)*mean + float64(max(0, pl.runner.wait[r*sched.MaxTasks+k].busy.Sub(now)))
 }
 
+// backlog is the most work that waits for a task of a DAG here, in ns of an instance.
+func (pl *placement) backlog(s *service) (most float64) {
+	for _, v := range s.through() {
+		for k := range pl.cat.chains[v.Chain].tasks {
+			if v.Mask&(1<<k) == 0 {
+				continue
+			}
+			for _, r := range pl.cat.chains[v.Chain].running {
+				most = max(most, pl.queued(pl.cat.seen, r, k))
+			}
+		}
+	}
+	return most
+}
+
 // balance moves flows from instances that have too much to others of their chain.
 func (pl *placement) balance(d clock.Duration) {
 	fade := min(1, float32(d)/float32(pl.monitor))

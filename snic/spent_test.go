@@ -29,6 +29,11 @@ func (s *burner) Push(c *graph.Ctx, in int, b *packet.Batch) {
 // room is lost. Tenant u sends one frame every small, tenant v one every flood. It returns which part of each came out in the
 // latter half of d.
 func besideFlood(t *testing.T, fair string, small, flood, each, d time.Duration) (u, v float64, board *board) {
+	return besideFloodOf(t, fair, frame(2, "0123456789"), small, flood, each, d)
+}
+
+// besideFloodOf is besideFlood, with the flood's frame.
+func besideFloodOf(t *testing.T, fair string, floods []byte, small, flood, each, d time.Duration) (u, v float64, board *board) {
 	const (
 		ring = 1024
 		own  = 50 * time.Nanosecond // of the worker, for a frame, besides tasks
@@ -51,7 +56,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 	}
 	x.Advance(20 * time.Millisecond)
 	rng := rand.New(rand.NewPCG(1, 1))
-	frames := [2][]byte{frame(1, "0123456789"), frame(2, "0123456789")}
+	frames := [2][]byte{frame(1, "0123456789"), floods}
 	gaps := [2]time.Duration{small, flood}
 	start := x.Clock.Now()
 	next := [2]clock.Time{start, start}
@@ -117,6 +122,33 @@ func TestMeasuredCost(t *testing.T) {
 				t.Errorf("a frame costs %v ns", c)
 			}
 		})
+	}
+}
+
+// TestFairByMeasuredCost: what a tenant gets of its fair part of a worker beside a flood, for tasks of several costs that nobody has declared, for
+// floods of small and of large frames. The part is what it asks for, or half of the worker where it asks for more.
+func TestFairByMeasuredCost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: takes half a minute")
+	}
+	for _, each := range []time.Duration{2 * time.Microsecond, 5 * time.Microsecond, 20 * time.Microsecond} {
+		for _, size := range []int{60, 1514} {
+			floods := frameLong(2, fmt.Sprintf("%0*d", size-payload, 0))
+			for _, rate := range []int{1, 2, 4} { // million frames a second
+				for _, asks := range []float64{.12, .4, 1} { // parts of the worker
+					t.Run(fmt.Sprintf("%v/%d bytes/%d Mpps/asks %v", each, size, rate, asks), func(t *testing.T) {
+						flood := time.Second / time.Duration(rate*1e6)
+						u, v, b := besideFloodOf(t, "on", floods, time.Duration(float64(each)/asks), flood, each, 300*time.Millisecond)
+						work := 1 - 50e-9*float64(rate)*1e6 // what looking at all frames leaves
+						part := u * asks / min(asks, work/2)
+						t.Logf("%.1f %% of its part; tasks take %.2f of the worker, %.3f is given away", 100*part, u*asks+v*float64(each)/float64(flood), b.split.spent.trust)
+						if asks < .2 && each == 2*time.Microsecond && part < .95 {
+							t.Errorf("it gets %.3f of its part", part)
+						}
+					})
+				}
+			}
+		}
 	}
 }
 

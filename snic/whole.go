@@ -26,6 +26,7 @@ type house struct {
 	used   atomic.Uint32 // ports, as scarce.used
 	rows   []row
 	asks   []leaveAsk // of each worker to each
+	tides  []tide     // of workers
 	crying []atomic.Bool
 	cries  atomic.Uint32 // how often one of them began to
 }
@@ -103,7 +104,7 @@ func (b *board) join(env graph.Env) {
 	b.cat.worker = env.Worker
 	if n := b.workers; n > 1 {
 		b.cat.house = env.Share(func() any {
-			return &house{rows: make([]row, n), asks: make([]leaveAsk, n*n), crying: make([]atomic.Bool, maxDAGs)}
+			return &house{rows: make([]row, n), asks: make([]leaveAsk, n*n), tides: make([]tide, n), crying: make([]atomic.Bool, maxDAGs)}
 		}).(*house)
 	}
 }

@@ -133,6 +133,9 @@ type Kind struct {
 	// Memory reports whether an app with these arguments keeps anything in memory that
 	// it is given (nf/memory); nil: it does not, if its effects are known.
 	Memory func(args Args) bool
+	// Alone: what an instance knows is not for others, so that an app that runs one inside, in several workers, gives all of its frames to
+	// the instance of one worker, the first. Env.Workers is 1 there.
+	Alone bool
 	// Note, if not nil, is what a user should know at start of an app with these
 	// arguments, which are valid; "": nothing.
 	Note func(args Args) string

@@ -59,7 +59,9 @@ type Inside struct {
 // whether its arguments are right.
 func newInside(env Env, ctx *Ctx, index uint16, outer *node, spec InsideSpec, kind *Kind) (*Inside, error) {
 	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, env: env, ctx: ctx, outer: outer}
-	if env.Workers > 1 {
+	if kind.Alone && env.Workers > 1 {
+		in.env.Workers, in.env.Share = 1, (&share{}).get
+	} else if env.Workers > 1 {
 		in.env.Share = func(make func() any) any {
 			in.shares.Store(true)
 			return env.Share(make)

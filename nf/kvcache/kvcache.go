@@ -96,7 +96,7 @@ All else passes, IPv6 and fragments, too.
 Devices behind eth1, clients behind eth2. All workers know the same pairs.
 
 As a task of a board with memory (quillon nf describe snic), and with memory: of its
-own (with one worker), values are there: as many pairs as have room, and no more than entries=. While the
+own, values are there: as many pairs as have room, and no more than entries=. While the
 page of a pair is at another board a read of it passes; the next one may hit.`,
 		In:       []string{"a", "b"},
 		Out:      []string{"a", "b"},
@@ -111,13 +111,10 @@ page of a pair is at another board a read of it passes; the next one may hit.`,
 				return nil, err
 			}
 			a := &app{workers: max(1, env.Workers)}
-			mk := func() any {
-				return &state{settings: s, cache: newCache(s.entries, s.value, s.bytes, nil), pending: newPendings(s.pending), senders: newSenders(s.sessions)}
-			}
 			if a.workers == 1 {
-				a.state = mk().(*state)
+				a.state = newState(s)
 			} else {
-				a.state = env.Share(mk).(*state)
+				a.state = env.Share(func() any { return newState(s) }).(*state)
 				a.values = make([][maxValue]byte, packet.MaxBatch)
 			}
 			return a, nil
@@ -162,6 +159,10 @@ type state struct {
 	evicted uint64 // counted
 }
 
+func newState(s settings) *state {
+	return &state{settings: s, cache: newCache(s.entries, s.value, s.bytes, nil), pending: newPendings(s.pending), senders: newSenders(s.sessions)}
+}
+
 // app is one instance.
 type app struct {
 	*state
@@ -196,10 +197,10 @@ func (a *app) give() {
 	}
 }
 
-// UseMemory implements memory.User.
+// UseMemory implements memory.User. Memory is one worker's, to which all frames come then: no other has a part in what it knows.
 func (a *app) UseMemory(s memory.Space) error {
 	if a.workers > 1 {
-		return fmt.Errorf("kvcache: memory is one worker's, and its pairs are shared by %d: leave memory: out", a.workers)
+		a.workers, a.state, a.values = 1, newState(a.settings), nil
 	}
 	n := int(min(int64(a.entries), s.Size()/int64(a.value)))
 	if n == 0 {

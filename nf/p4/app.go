@@ -52,6 +52,7 @@ const (
 func Kind() *graph.Kind {
 	k := &graph.Kind{
 		Name:    "p4",
+		Alone:   true,
 		Summary: "runs a compiled P4 program (v1model, JSON of p4c's bmv2 back end)",
 		Doc: `A frame that comes in at input N has standard_metadata.ingress_port N; what the
 program sends to port N leaves at output N. What it sends to the CPU port goes to

@@ -55,6 +55,8 @@ type exec struct {
 	left  uint16
 	drop  bool
 	owing uint16 // credits that were not given back
+	kept  bool   // by the last task of left
+	over  uint16 // of owing, those that it got after it was kept, whoever had the others
 }
 
 // parcel is what the model knows of a packet, from outside.
@@ -76,6 +78,7 @@ type place struct {
 	rest  uint16
 	out   bool
 	end   bool
+	kept  bool // when it came back
 }
 
 type instance struct {
@@ -83,6 +86,7 @@ type instance struct {
 	paused  bool
 	credits []int
 	out     []int
+	over    []int // of these, what packets got that had been kept
 }
 
 // body drives a scheduler as a board would, in an order that a chooser decides,
@@ -183,7 +187,7 @@ func (b *body) someRoute() *Route {
 }
 
 func (b *body) place(region, ch int) {
-	in := instance{chain: ch, out: make([]int, b.lengths[ch])}
+	in := instance{chain: ch, out: make([]int, b.lengths[ch]), over: make([]int, b.lengths[ch])}
 	for range b.lengths[ch] {
 		in.credits = append(in.credits, 1+b.c.pick(3))
 	}
@@ -295,16 +299,23 @@ func (b *body) next() bool {
 	switch {
 	case br.out || br.end:
 		b.fatalf("run %+v: the branch is out, or done", run)
-	case in.chain != v.Chain || in.paused:
+	case in.chain != v.Chain || in.paused && !br.kept:
 		b.fatalf("run %+v in a region with chain %d (paused: %v), for a visit to %d", run, in.chain, in.paused, v.Chain)
 	case run.Mask == 0 || run.Mask&^br.rest != 0 || run.Mask&-run.Mask != br.rest&-br.rest || run.Mask != br.rest&(1<<bits.Len16(run.Mask)-1):
 		b.fatalf("run %+v of what is left, %#x", run, br.rest)
 	case b.conf.Panic && bits.OnesCount16(run.Mask) != 1:
 		b.fatalf("run %+v of several tasks", run)
 	}
+	over := uint16(0)
+	if br.kept {
+		over, br.kept = run.Mask, false
+	}
 	for m := run.Mask; m != 0; m &= m - 1 {
 		t := bits.TrailingZeros16(m)
-		if in.out[t]++; in.out[t] > in.credits[t] {
+		if over != 0 {
+			in.over[t]++
+		}
+		if in.out[t]++; over == 0 && in.out[t] > in.credits[t]+in.over[t] {
 			b.fatalf("run %+v: task %d has %d credits", run, t, in.credits[t])
 		}
 	}
@@ -322,7 +333,21 @@ func (b *body) next() bool {
 	p.begun = true
 	br.out = true
 	br.rest &^= run.Mask
-	b.execs = append(b.execs, exec{told: run, flow: p.flow, left: run.Mask, owing: run.Mask})
+	b.execs = append(b.execs, exec{told: run, flow: p.flow, left: run.Mask, owing: run.Mask, over: over})
+	if over != 0 && p.perFlow {
+		// Those of its flow that came behind it are behind it in the region, though they were told before.
+		var at []int
+		var of []exec
+		for i, f := range b.execs {
+			if q := b.inside[f.Packet]; f.Region == run.Region && f.flow == p.flow && f.Branch == run.Branch && q.branches[f.Branch].visit == br.visit {
+				at, of = append(at, i), append(of, f)
+			}
+		}
+		slices.SortStableFunc(of, func(x, y exec) int { return b.inside[x.Packet].seq - b.inside[y.Packet].seq })
+		for k, i := range at {
+			b.execs[i] = of[k]
+		}
+	}
 	return true
 }
 
@@ -352,6 +377,14 @@ func (b *body) step(i int) {
 			return
 		}
 	}
+	if !e.kept && e.owing&(1<<t) != 0 && b.c.pick(6) == 0 {
+		b.s.Keep(e.Lane, t)
+		b.trace("seq %d branch %d is kept by task %d of region %d", p.seq, e.Branch, t, e.Region)
+		b.release(e, e.owing)
+		p.branches[e.Branch].rest |= e.left &^ (1 << t)
+		e.left, e.kept = 1<<t, true
+		return
+	}
 	e.left &^= 1 << t
 	b.trace("seq %d branch %d leaves task %d of region %d", p.seq, e.Branch, t, e.Region)
 	if p.perFlow && p.order {
@@ -365,23 +398,40 @@ func (b *body) step(i int) {
 	p.done = append(p.done, fmt.Sprintf("%d.%d.%d:%d/%d", p.stage, e.Branch, p.branches[e.Branch].visit, v.Chain, t))
 	// What a task drops depends on the packet alone.
 	e.drop = (p.seq*7+v.Chain*3+t*5)%13 == 0
+	if e.kept {
+		if !b.conf.Panic {
+			b.back(i) // at once
+			b.drain()
+		}
+		return
+	}
 	if b.c.pick(2) == 0 {
 		b.s.Release(e.Lane, t)
-		b.regions[e.Region].out[t]--
-		e.owing &^= 1 << t
+		b.release(e, 1<<t)
 	}
+}
+
+// release notes that credits of an exec are back.
+func (b *body) release(e *exec, tasks uint16) {
+	in := &b.regions[e.Region]
+	for m := tasks; m != 0; m &= m - 1 {
+		t := bits.TrailingZeros16(m)
+		in.out[t]--
+		if e.over&(1<<t) != 0 {
+			in.over[t]--
+		}
+	}
+	e.owing, e.over = e.owing&^tasks, e.over&^tasks
 }
 
 func (b *body) back(i int) {
 	e := b.execs[i]
 	b.execs = slices.Delete(b.execs, i, i+1)
-	for m := e.owing; m != 0; m &= m - 1 {
-		b.regions[e.Region].out[bits.TrailingZeros16(m)]--
-	}
+	b.release(&e, e.owing)
 	p := b.inside[e.Packet]
 	b.trace("seq %d branch %d returns, dropped: %v", p.seq, e.Branch, e.drop)
 	br := &p.branches[e.Branch]
-	br.out = false
+	br.out, br.kept = false, e.kept && !b.conf.Panic
 	switch visits := p.plan.Stages[p.stage][e.Branch]; {
 	case e.drop:
 		p.dropped, br.end = true, true

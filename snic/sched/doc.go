@@ -35,6 +35,12 @@
 // not run through the chain past one that had to come back. A packet that waits
 // at the scheduler has no credit: there is no deadlock.
 //
+// A task that keeps packets, for an answer that has to come through the same tasks, say, would keep their credits from it. So a packet
+// that is kept has none (Keep): no more for that task than for those behind it. When the task lets it go, it goes on at once, or
+// behind those of its flow that wait there, whoever has all credits: another packet of its flow that comes out of the task
+// behind it has its credits, and would overtake it. So there may be as many packets more in a task than it has credits as one before
+// it lets go at a time.
+//
 // With Config.Panic a packet gets one credit at a time and comes back after each
 // task, as with PANIC (Lin et al., OSDI 2020), to compare with.
 //

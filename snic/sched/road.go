@@ -20,9 +20,9 @@ type packet struct {
 	inside        bool
 	begun         bool // a task has run
 	finished      bool
-	woken         bool    // is in work
-	back          bool    // its flow's other direction
-	_             [8]byte // each is one line of the processor's cache
+	woken         bool   // is in work
+	back          bool   // its flow's other direction
+	seq           uint64 // of all that arrived; each packet is one line of the processor's cache
 }
 
 // What a header does. A header that runs may have a place in a queue as well.
@@ -40,6 +40,7 @@ type header struct {
 	region  int16  // where it waits or runs
 	rest    uint16 // tasks of the visit that it has no credit for yet
 	credits uint16 // tasks that it is told to run, later those of them whose credits it has
+	kept    uint8  // the task that keeps it, + 1; 0: none
 	term    uint32 // of the region, when it came there
 	queue   int8   // the task in whose queue it is; -1: in none
 	state   uint8
@@ -80,7 +81,7 @@ func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reas
 	pk := &s.packets[p]
 	pk.flow, pk.bytes, pk.tenant, pk.route, pk.plan = flow, int32(bytes), int32(tenant), int32(route), rt.plan
 	pk.queue, pk.next, pk.before, pk.after = none, none, none, none
-	pk.held, pk.reason = 0, None
+	pk.held, pk.reason, pk.seq = 0, None, s.books.Arrived
 	pk.inside, pk.begun, pk.finished, pk.back = true, false, false, pl.back
 	if pl.spread == PerFlow || !pl.anyOrder {
 		s.join(p)
@@ -154,6 +155,88 @@ func (s *Scheduler) Release(lane, task int) {
 	}
 }
 
+// Keep says that a task keeps a packet for a time of its own: for an answer, say, which comes through the same tasks. All of the
+// packet's credits go back, for this task and for those behind it, and its place in a queue. How many packets are kept is bounded by the packet
+// store, and by the task. The packet is in the region still. It goes on by Return and Next, which are called before the task lets others go. Return gives it credits for what is left though others may have
+// them all: if it waited for one, those of its flow that come out of the task behind it, and have theirs, would overtake it. It does wait where one
+// before it in its flow waits. It is a fault of the caller, and nothing happens, when the packet has no credit of the task.
+func (s *Scheduler) Keep(lane, task int) {
+	x := s.out(lane)
+	if x == nil {
+		return
+	}
+	if uint(task) >= MaxTasks || x.credits&(1<<task) == 0 {
+		s.misuse++
+		return
+	}
+	r := int32(x.region)
+	rg := &s.regions[r]
+	wanted := x.credits & rg.queued
+	for m := x.credits; m != 0; m &= m - 1 {
+		rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)].free++
+	}
+	x.rest |= x.credits &^ (2<<task - 1)
+	x.credits, x.kept = 0, uint8(task)+1
+	if x.queue >= 0 {
+		wanted |= 1 << x.queue
+		s.dequeue(int32(lane))
+	}
+	for m := wanted; m != 0; m &= m - 1 {
+		s.serve(r, bits.TrailingZeros16(m))
+	}
+	s.settle()
+}
+
+// goOn has a header that was kept go on in its region, as far as those before it in its flow have. It reports false where that is not at all, and it
+// cannot wait there, as the region takes no more.
+func (s *Scheduler) goOn(h int32, x *header, rg *region) bool {
+	now, at := x.rest, none
+	if pk := &s.packets[h>>(s.shift&31)]; pk.before != none && s.plans[pk.plan].spread == PerFlow && (rg.queued&x.rest != 0 || x.term != rg.term) {
+		var open uint16
+		open, at = s.ahead(h, x, pk)
+		now &= open
+	}
+	if now == 0 && (at == none || x.term != rg.term) {
+		return false
+	}
+	for m := now; m != 0; m &= m - 1 {
+		rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)].free--
+	}
+	x.credits, x.rest, x.state = now, x.rest&^now, waiting
+	if now != 0 {
+		x.state = ready
+		rg.running++
+		s.ready.push(h)
+	}
+	if at != none {
+		s.enqueueBehind(h, at)
+	}
+	return true
+}
+
+// ahead looks at headers before h in its flow. It returns tasks that none of them has yet to run elsewhere, or waits for in the same region, and the
+// nearest that has a place in a queue there for a task of which h is to run; none if there is none.
+func (s *Scheduler) ahead(h int32, x *header, pk *packet) (open uint16, at int32) {
+	for p := pk.before; p != none; p = s.packets[p].before {
+		q, i := &s.packets[p], p<<(s.shift&31)|h&s.last
+		y := &s.headers[i]
+		switch {
+		case q.plan != pk.plan || q.stage != pk.stage || y.visit != x.visit:
+			return ^uint16(0), none // it has got on, and all before it
+		case y.state == idle: // it was dropped here, and is waited for in other branches
+		case y.state < waiting || y.region != x.region || y.term != x.term:
+			undone := y.rest | y.credits
+			if y.kept != 0 {
+				undone |= 1 << (y.kept - 1)
+			}
+			return undone&-undone - 1, none
+		case y.queue >= 0 && x.rest&(1<<y.queue) != 0:
+			return 1<<y.queue - 1, i
+		}
+	}
+	return ^uint16(0), none
+}
+
 // Return says that what Next told has been run, as far as it came, and gives the
 // credits back that are left. dropped: a task dropped the packet. It is a fault
 // of the caller, and nothing happens, when Next has not told of it.
@@ -175,6 +258,11 @@ func (s *Scheduler) Return(lane int, dropped bool) {
 	rg.running--
 	again := x.rest != 0 && !dropped
 	stay := again && x.term == rg.term
+	if x.kept != 0 {
+		if x.kept = 0; again && !s.panic && s.goOn(h, x, rg) {
+			return // it had no credits, which others could have now
+		}
+	}
 	if stay {
 		x.state = waiting
 		if x.queue < 0 {
@@ -585,6 +673,22 @@ func (s *Scheduler) enqueue(h int32, task int) {
 	rg.queued |= 1 << task
 	x.queue = int8(task)
 	s.add(h, &t.head, &t.tail)
+	t.waiting++
+}
+
+// enqueueBehind puts a header into the queue that another one is in, next to that.
+func (s *Scheduler) enqueueBehind(h, other int32) {
+	y := &s.headers[other]
+	t := &s.regions[y.region].tasks[y.queue]
+	s.headers[h].queue = y.queue
+	next := s.links[other].next
+	s.links[h] = links{next, other}
+	s.links[other].next = h
+	if next == none {
+		t.tail = h
+	} else {
+		s.links[next].prev = h
+	}
 	t.waiting++
 }
 

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -133,7 +134,7 @@ type Scheduler struct {
 // task is an instance of a task.
 type task struct {
 	total      int32 // credits
-	free       int32 // below 0 after credits were taken away
+	free       int32 // below 0 after credits were taken away, or packets that were kept went on
 	taken      int32 // credits out on the bulk road
 	head, tail int32 // headers that wait, in their order
 	waiting    int32
@@ -418,23 +419,43 @@ func (s *Scheduler) SetCredits(region, task, credits int) error {
 
 // SetRoute makes a route, or changes it under traffic: packets of which no task
 // has run follow the new one, the others finish as they began.
-func (s *Scheduler) SetRoute(id int, r Route) error {
-	if err := s.checkRoute(id); err != nil {
-		return err
+func (s *Scheduler) SetRoute(id int, r Route) error { return s.SetRoutes([]int{id}, []Route{r}) }
+
+// SetRoutes is SetRoute for several routes at once. Packets of all of them that follow the new ones do so in the order in which they
+// arrived. With an error none is changed.
+func (s *Scheduler) SetRoutes(ids []int, routes []Route) error {
+	plans := make([]*plan, len(ids))
+	for i, id := range ids {
+		if err := s.checkRoute(id); err != nil {
+			return err
+		}
+		pl, err := s.plan(id, routes[i])
+		if err != nil {
+			return err
+		}
+		plans[i] = pl
 	}
-	pl, err := s.plan(id, r)
-	if err != nil {
-		return err
+	var old []int32
+	var move []moved
+	for i, id := range ids {
+		rt := &s.routes[id]
+		if rt.plan != none && same(s.plans[rt.plan].source, routes[i]) {
+			continue
+		}
+		s.enter(plans[i])
+		old = append(old, rt.plan)
+		move = s.supersede(rt.plan, plans[i].slot, move)
+		rt.plan = plans[i].slot
 	}
-	rt := &s.routes[id]
-	if rt.plan != none && same(s.plans[rt.plan].source, r) {
-		return nil
+	s.reroute(move)
+	for _, pl := range old {
+		s.retire(pl)
 	}
-	s.enter(pl)
-	old := rt.plan
-	rt.plan = pl.slot
-	s.supersede(old, pl.slot)
-	s.lookAgain(int32(id))
+	if len(old) > 0 {
+		for _, id := range ids {
+			s.lookAgain(int32(id))
+		}
+	}
 	return nil
 }
 
@@ -446,7 +467,8 @@ func (s *Scheduler) RemoveRoute(id int) error {
 	}
 	old := s.routes[id].plan
 	s.routes[id].plan = none
-	s.supersede(old, none)
+	s.reroute(s.supersede(old, none, nil))
+	s.retire(old)
 	s.lookAgain(int32(id))
 	return nil
 }
@@ -507,16 +529,20 @@ func same(a, b Route) bool {
 	})
 }
 
-// supersede ends the force of a plan. Packets of which no task has run go to
-// plan now, or are dropped if that is none.
-func (s *Scheduler) supersede(old, now int32) {
+// moved is a packet that goes to another plan.
+type moved struct {
+	packet int32
+	plan   int32 // none: it is dropped
+}
+
+// supersede ends the force of a plan, and adds the packets of which no task has run to those that are to go to plan now.
+func (s *Scheduler) supersede(old, now int32, move []moved) []moved {
 	if old == none {
-		return
+		return move
 	}
 	s.plans[old].current = false
 	left := s.plans[old].users // to be found
-	s.plans[old].users++       // stays until this is done
-	move := make([]int32, 0, left)
+	s.plans[old].users++       // stays until retire
 	for p := 0; left > 0; p++ {
 		pk := &s.packets[p]
 		if pk.plan != old || !pk.inside {
@@ -531,18 +557,32 @@ func (s *Scheduler) supersede(old, now int32) {
 		pk.held = 0
 		s.plans[old].users--
 		pk.plan = none // so that none of its flow comes before it
-		move = append(move, int32(p))
+		move = append(move, moved{int32(p), now})
 	}
-	for _, p := range move {
-		if now == none {
+	return move
+}
+
+// reroute has packets that supersede found go to their new plans, in the order in which they arrived: whatever is served late keeps its
+// flow from leaving.
+func (s *Scheduler) reroute(move []moved) {
+	slices.SortFunc(move, func(a, b moved) int { return cmp.Compare(s.packets[a.packet].seq, s.packets[b.packet].seq) })
+	for _, m := range move {
+		if m.plan == none {
 			// Its plan is needed no more; only what is of the flow is.
-			s.packets[p].reason = Gone
-			s.finish(p)
+			s.packets[m.packet].reason = Gone
+			s.finish(m.packet)
 			continue
 		}
-		s.packets[p].plan = now
-		s.plans[now].users++
-		s.begin(p, s.plans[now])
+		s.packets[m.packet].plan = m.plan
+		s.plans[m.plan].users++
+		s.begin(m.packet, s.plans[m.plan])
+	}
+}
+
+// retire ends what supersede began.
+func (s *Scheduler) retire(old int32) {
+	if old == none {
+		return
 	}
 	if s.plans[old].users > 1 { // somebody finishes as it began, or is dropped now
 		for _, v := range s.plans[old].visits {

@@ -318,6 +318,57 @@ func TestDirections(t *testing.T) {
 	want(t, "requests keep their order", leaves(t, s), "0 1")
 }
 
+// TestRerouteInOrder: packets that wait while their route is changed run in the order in which they arrived, whatever their numbers: one that was
+// served last would keep all of its flow from leaving.
+func TestRerouteInOrder(t *testing.T) {
+	for _, spread := range []Spread{PerFlow, RoundRobin, LeastLoaded} {
+		s := small(t, 1, 1)
+		r := line(Visit{0, 3})
+		r.Spread = spread
+		ok(t, s.SetRoute(0, r))
+		for range 3 { // from now on the last number is given first
+			arrive(t, s, 0, 7)
+		}
+		for i := range 3 {
+			want(t, "one after the other", runs(t, s), fmt.Sprintf("%d.0@0:3", i))
+			s.Return(lane(s, i, 0), false)
+		}
+		want(t, "all leave", leaves(t, s), "0 1 2")
+		ok(t, s.SetRoute(0, line(Visit{1, 1}))) // is nowhere
+		for range 3 {
+			arrive(t, s, 0, 7)
+		}
+		ok(t, s.SetRoute(0, r))
+		for _, i := range []int{2, 1, 0} {
+			want(t, fmt.Sprintf("spread %d: as they arrived", spread), runs(t, s), fmt.Sprintf("%d.0@0:3", i))
+			s.Return(lane(s, i, 0), false)
+		}
+	}
+}
+
+// TestRerouteTogether: of two routes that are changed together, as the two directions of a DAG are, packets run in the order in which they arrived, too.
+func TestRerouteTogether(t *testing.T) {
+	s := small(t, 1, 1)
+	there, back := line(Visit{0, 3}), line(Visit{0, 3})
+	back.Back = true
+	nowhere := line(Visit{1, 1})
+	ok(t, s.SetRoutes([]int{0, 1}, []Route{nowhere, nowhere}))
+	for i := range 6 {
+		arrive(t, s, i%2, 7)
+	}
+	ok(t, s.SetRoutes([]int{0, 1}, []Route{there, back}))
+	for i := range 6 {
+		want(t, "as they arrived", runs(t, s), fmt.Sprintf("%d.0@0:3", i))
+		s.Return(lane(s, i, 0), false)
+	}
+	ok(t, s.SetRoutes([]int{0, 1}, []Route{nowhere, nowhere}))
+	if err := s.SetRoutes([]int{0, 1}, []Route{there, line(Visit{99, 1})}); err == nil {
+		t.Error("a chain that cannot be is taken")
+	}
+	arrive(t, s, 0, 7)
+	want(t, "with an error no route is changed", runs(t, s), "")
+}
+
 // TestPauseAndResume: who comes back to a region that was stopped meanwhile is
 // not mixed with those that came after.
 func TestPauseAndResume(t *testing.T) {

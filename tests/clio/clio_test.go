@@ -388,6 +388,7 @@ func TestLinearizable(t *testing.T) {
 var boards = map[string]string{
 	"one region":    "count: 1, area: 3",
 	"a region each": "count: 3, area: 1",
+	"few credits":   "count: 2, area: 2;, latency: 1us, throughput: 10Gbit, credits: 2",
 	"modelled":      "count: 2, area: 2;, latency: 1us, throughput: 10Gbit, credits: 64",
 }
 

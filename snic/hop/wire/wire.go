@@ -19,7 +19,6 @@
 package wire
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -110,13 +109,11 @@ frames leave. Others hand theirs to it. So one queue is enough, and best.
 		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
+		Alone:    true,
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			p, err := build(args)
 			if err != nil {
 				return nil, err
-			}
-			if env.Inside && env.Workers > 1 {
-				return nil, fmt.Errorf("hop: a link has one order of frames, and this graph %d workers: inside another function give its ports one queue", env.Workers)
 			}
 			if env.Worker != owner {
 				return side{}, nil

@@ -1,0 +1,136 @@
+package snic
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/region"
+)
+
+// A worker that runs a DAG of another home, since that had too much of it, gives it back when the home has room for all of it. Each
+// worker tells all others what it has of each task; the worker that runs the DAG adds what it would bring, and decides.
+
+const (
+	// mostPatience is how many monitor periods a DAG stays at most that came back soon after it was given back.
+	mostPatience = 64
+	// settled is after how many monitor periods a worker has measured what was given back to it: a mean over one has 98 % of it then.
+	settled = 4
+	// patient is for how many monitor periods a home has room before something is given back to it: after a pause of two fifths of a period
+	// a mean over one takes nearly two more to say that there is no room.
+	patient = 2
+	// trifle is how much of an instance counts as nothing: so much may go to a home that has more than region.Under.
+	trifle = .01
+)
+
+// tide is what a worker tells the others of its load. Only that worker writes it, but for until.
+type tide struct {
+	// tasks has of each task, by its index in the deployment, the load in instances (the bits of a float32), the number of instances, and the
+	// low bits of the deployment's number.
+	tasks [maxTasks]atomic.Uint64
+	busy  atomic.Uint32 // which part of its time it needs: the bits of a float32
+	until atomic.Int64  // no DAG is given back to it before: one was, and is not yet measured there
+	_     [48]byte      // the next one is on another line of the processor's cache
+}
+
+// thrift is when a DAG, that runs in another worker than its home, is given back.
+type thrift struct {
+	since    clock.Time     // the home has had room for it all the time; 0: it has none
+	stays    clock.Time     // it stays until then
+	patience clock.Duration // for how long it stayed when it came last
+}
+
+// came notes that a DAG has come from its home. One that was given back a short time ago stays twice as long as before.
+func (t *thrift) came(now, left clock.Time, monitor clock.Duration) {
+	if now.Sub(left) < max(2*settled*monitor, 2*t.patience) {
+		t.patience = min(2*t.patience, mostPatience*monitor)
+	} else {
+		t.patience = 0
+	}
+	t.patience = max(t.patience, monitor)
+	t.since, t.stays = 0, now.Add(t.patience)
+}
+
+// due notes whether the home has room for a DAG, and reports whether it has had for long enough.
+func (t *thrift) due(now clock.Time, room bool, monitor clock.Duration) bool {
+	if !room {
+		t.since = 0
+		return false
+	}
+	if t.since == 0 {
+		t.since = now
+	}
+	return now >= max(t.since.Add(patient*monitor), t.stays)
+}
+
+// ebb tells the others what this worker has to do, and gives DAGs back of which their homes can do all. It looks so often as tasks are looked at.
+func (fe *fellows) ebb(now clock.Time) {
+	if now < fe.ebbAt {
+		return
+	}
+	fe.ebbAt = now.Add(fe.monitor / samples)
+	own := &fe.cat.house.tides[fe.cat.worker]
+	for i, n := range fe.cat.taskOf {
+		running, load := fe.place.fabric.Task(n)
+		own.tasks[i].Store(uint64(math.Float32bits(float32(load)))<<32 | uint64(uint16(running))<<16 | uint64(uint16(fe.whole.gen)))
+	}
+	own.busy.Store(math.Float32bits(float32(fe.place.toil.load)))
+	lodged := fe.lodged[:0]
+	for _, n := range fe.lodged {
+		s := &fe.cat.services[n]
+		if !fe.cat.lodges(s) {
+			continue
+		}
+		home := &fe.cat.house.tides[s.lodge.home]
+		if s.lodge.thrift.due(now, fe.hasRoom(home, s), fe.monitor) && home.claim(now, now.Add(settled*fe.monitor)) {
+			fe.cat.house.crying[n].Store(false) // that was when there was more
+			fe.gave++
+			fe.leaveFor(int(n))
+			continue
+		}
+		lodged = append(lodged, n)
+	}
+	fe.lodged = lodged
+}
+
+// lodges reports that a DAG runs here, though its home is elsewhere, because there is too much of it for that.
+func (cat *catalog) lodges(s *service) bool {
+	return s.UID != 0 && s.lodge.home != cat.worker && s.where.phase == here && s.visits != nil && cat.limited(s)
+}
+
+// hasRoom reports whether a worker could do what comes of a DAG here, besides what it has.
+func (fe *fellows) hasRoom(home *tide, s *service) bool {
+	busy := float64(math.Float32frombits(home.busy.Load()))
+	toil, bytes := s.toil*fe.cat.fade(fe.cat.seen.Sub(s.recentAt)), fe.cat.lately(s)
+	if fe.cat.seen.Sub(s.recentAt) > fe.monitor {
+		toil, bytes = 0, 0 // nothing comes
+	}
+	if own := toil / float64(fe.monitor); own > trifle && busy+own > region.Under {
+		return false
+	}
+	if fe.place.backlog(s) > float64(fe.monitor/samples) {
+		return false // what waits here would be more than the home can do at once
+	}
+	for i, n := range fe.cat.taskOf {
+		t := &fe.cat.tasks[n]
+		if !slices.Contains(s.tasks, n) {
+			continue
+		}
+		cell := home.tasks[i].Load()
+		load, running := float64(math.Float32frombits(uint32(cell>>32))), float64(uint16(cell>>16))
+		if uint16(cell) != uint16(fe.whole.gen) || running == 0 {
+			return false // it does not run there, or nobody knows
+		}
+		if own := float64(t.work(bytes)) / float64(fe.monitor); t.Throughput > 0 && own > trifle && load+own > region.Under*running {
+			return false
+		}
+	}
+	return true
+}
+
+// claim has no other DAG given back to a worker before until; false: one was a short time ago.
+func (t *tide) claim(now, until clock.Time) bool {
+	was := t.until.Load()
+	return int64(now) >= was && t.until.CompareAndSwap(was, int64(until))
+}

@@ -1,0 +1,95 @@
+package snic
+
+import (
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// lates are frames for another worker that wait for room in the ring, in their order: what waited in the packet store while
+// their DAG was on its way to that worker is more than the ring may have room for. They stay in the books of the packet store.
+type lates struct {
+	q     []late
+	head  int
+	since clock.Time // the last DAG went there
+}
+
+type late struct {
+	buf    *packet.Buf
+	tenant int32
+}
+
+// lateFor is how long frames that come after those that waited may wait behind them. Then they are dropped while some wait still: the other
+// worker takes less than comes.
+const lateFor = 10 * time.Millisecond
+
+// waiting is how many frames there are.
+func (l *lates) waiting() int { return len(l.q) - l.head }
+
+// delay keeps a frame, which has its tag, for a worker that has no room for it now. waited: it comes from the packet store. It reports false when
+// the frame must not wait.
+func (gt *gates) delay(c *graph.Ctx, l *lates, tenant int, x *packet.Buf, waited bool) bool {
+	if waited {
+		l.since = c.Now()
+	} else if l.waiting() == 0 || c.Now() >= l.since.Add(lateFor) {
+		return false
+	}
+	k := &gt.stock.kept[tenant]
+	if l.waiting() == gt.stock.packets || !waited && gt.stock.full(k, x.Len()) {
+		return false
+	}
+	gt.stock.inside++
+	gt.stock.stored += int64(x.Len())
+	k.packets++
+	k.bytes += int64(x.Len())
+	l.q = append(l.q, late{x, int32(tenant)})
+	gt.late++
+	c.Wake(c.Now().Add(transit))
+	return true
+}
+
+// handLates hands over what waits for room, as far as there is some.
+func (gt *gates) handLates(c *graph.Ctx) {
+	for to := range gt.lates {
+		l := &gt.lates[to]
+		for l.waiting() > 0 {
+			f := l.q[l.head]
+			w, size := wayOf(f.buf.Tag), f.buf.Len()
+			if !c.Hand(to, f.buf) {
+				break
+			}
+			gt.forget(l, size)
+			if s := &gt.cat.services[w.dag]; s.UID != 0 && s.term == w.term {
+				s.lodge.handed++
+			}
+		}
+	}
+}
+
+// forget takes the first of the frames that wait for a worker out of the books.
+func (gt *gates) forget(l *lates, size int) {
+	k := &gt.stock.kept[l.q[l.head].tenant]
+	gt.stock.inside--
+	gt.stock.stored -= int64(size)
+	k.packets--
+	k.bytes -= int64(size)
+	gt.late--
+	l.q[l.head] = late{}
+	if l.head++; l.head == len(l.q) {
+		l.q, l.head = l.q[:0], 0
+	}
+}
+
+// stopLates drops what waits for other workers.
+func (gt *gates) stopLates(c *graph.Ctx) {
+	for to := range gt.lates {
+		for l := &gt.lates[to]; l.waiting() > 0; {
+			x := l.q[l.head].buf
+			gt.forget(l, x.Len())
+			x.Tag = 0
+			c.Drop(x, reasonStopped)
+		}
+	}
+}
