@@ -91,6 +91,7 @@ type rack struct {
 	trace   *trace
 
 	done, broken atomic.Uint64
+	breaks       []string // what ended connections, and when; the endpoints' until they have ended
 	stopping     atomic.Bool
 	through      chan struct{} // closed when all clients are
 	ended        chan error
@@ -234,6 +235,9 @@ func raise(t *testing.T, cfg config) *rack {
 		c, err := locks.New(locks.Config{
 			Layout: layout, Work: work, First: i * sessions, Own: sessions, Ops: 1 << 30, Outstanding: 4, ReleaseByCAS: true,
 			Seed: 7, CQ: m.cq, Dial: dial, WordLog: &r.words, LockLog: &r.locks,
+			Broke: func(now clock.Time, session int, s rnic.Status) {
+				r.breaks = append(r.breaks, fmt.Sprintf("%v connection %d: %v", now.Sub(0), session, s))
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -491,8 +495,8 @@ func (r *rack) down() {
 			}
 		}
 		if r.t.Failed() {
+			r.t.Logf("what happened:\n%sconnections that broke:\n%s\nmiddlebox: %s", r.trace.events.String(), strings.Join(r.breaks, "\n"), r.box.Log())
 			r.trace.save(r.t, r.words.Ops())
-			r.t.Logf("middlebox: %s", r.box.Log())
 		}
 	}
 	if err := r.top.Close(); err != nil {

@@ -69,9 +69,7 @@ func (s *wire) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
 		return n.patient(fl, want.stirred())
 	}
 	n.waits.why = queue{forCarrier, n.index(want)}
-	// Every answer gives those a place that wait for one, in their order: that needs no other limit.
-	full := want.rd >= n.depth(want) && !want.claimed && want.unkept == 0
-	return n.patient(fl, want.stirred()) || full && n.moves(want.stirred())
+	return n.patient(fl, want.stirred())
 }
 
 // stuck reports whether o, of flow fl, whose key is x if it may go over another's
@@ -121,9 +119,10 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 }
 
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
-// connection c can carry.
+// connection c can carry. It cannot when c's client is known to be less patient: when that gives
+// up, nobody knows what has become of what c carried, and the client of o would have waited on.
 func (n *node) fits(c, fl *flow, o *op, x *key) bool {
-	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape &&
+	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape && n.patience(c) >= n.patience(fl) &&
 		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
 }
 
@@ -224,6 +223,10 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 		n.c.Count(ctrMoved, 1)
 		n.diverge(fl)
 		n.diverge(c)
+		if c.guests == 1 {
+			n.lends = true
+			n.c.Wake(n.c.Now().Add(leastPatience)) // by then it may be lost
+		}
 	}
 	fl.opens(o)
 	return true
@@ -235,7 +238,7 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
 	n.waits.why = queue{forWord, w}
-	if !n.isNext(fl, w) && n.waited(fl) < mostPatience {
+	if !n.isNext(fl, w) && n.waited(fl) < n.limit(fl) {
 		return false
 	}
 	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
