@@ -95,6 +95,9 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 		return false
 	}
 	if c == fl {
+		if c.unkept > 0 && n.lags(c) {
+			return false
+		}
 		if c.guests == 0 {
 			return true
 		}
@@ -106,9 +109,13 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
 			return false
 		}
-		if s.c.Now().Sub(c.heard) > s.cfg.alive {
+		now := s.c.Now()
+		if now.Sub(c.heard) > s.cfg.alive {
 			s.query(c)
 			return false
+		}
+		if c.oldest != none && now.Sub(c.stirred()) > n.overdue() {
+			return false // its client may be gone, and what it carries lost
 		}
 	}
 	if c.rd >= n.depth(c) && (o.kind == kRead || o.kind.atomic() && !n.foretold(o, c)) {
@@ -119,10 +126,9 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 }
 
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
-// connection c can carry. It cannot when c's client is known to be less patient: when that gives
-// up, nobody knows what has become of what c carried, and the client of o would have waited on.
+// connection c can carry.
 func (n *node) fits(c, fl *flow, o *op, x *key) bool {
-	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape && n.patience(c) >= n.patience(fl) &&
+	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape && n.bears(c, fl) &&
 		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
 }
 

@@ -78,6 +78,30 @@ func TestLostAtOnce(t *testing.T) {
 	}
 }
 
+// While the server waits for a SEND that it had no buffer for, nothing else of its client goes: it would
+// ask for the SEND at once, and a client that may not ask again gives up.
+func TestBehindNotReady(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, nil)
+	a, b, x := r.join(), r.join(), r.join()
+	one(t, b.cas(va, 3, 4).Out["b"]) // tells the word's value, when it is answered
+	x.warm()
+	send := x.made(hdr.SendOnly, x.psn, nil, little(0))
+	same(t, r.Push("a", send).Out["b"], send)
+	x.psn++
+	none0(t, x.cas(va, 5, 6).Out["b"])
+	one(t, r.Push("b", x.response(hdr.Acknowledge, x.psn-2, aeth(0x21, x.smsn), nil)).Out["a"])
+	for _, f := range append(a.atomicAck(3).Out["b"], r.Advance(20 * time.Millisecond).Out["b"]...) {
+		if queuePair(f.Bytes) == x.sqpn {
+			t.Fatalf("in front of the SEND goes %s", text(f.Bytes))
+		}
+	}
+	got := r.Push("a", send).Out["b"]
+	if len(got) != 2 || opcode(t, got[0].Bytes) != hdr.SendOnly || queuePair(got[1].Bytes) != x.sqpn {
+		t.Errorf("with the SEND goes%s", show(got))
+	}
+}
+
 // A connection whose client gives up sooner does not carry what a more patient client asks for: what
 // has become of that nobody would know. It gives its place to a more patient one.
 func TestCarriedByThePatient(t *testing.T) {
@@ -93,7 +117,7 @@ func TestCarriedByThePatient(t *testing.T) {
 		t.Helper()
 		return queuePair(one(t, c.request(hdr.FetchAdd, atomicETH(va, testRKey, 1, 0), nil).Out["b"]))
 	}
-	join(7, 0)
+	join(7, 1)
 	own := r.client()
 	own.timeout, own.retries = 14, 7
 	own.connect().alone().proven() // it carries nothing of others'
@@ -101,7 +125,12 @@ func TestCarriedByThePatient(t *testing.T) {
 		t.Errorf("the atomic of a patient client goes over %#x, not over its own", to)
 	}
 	own.atomicAck(0)
-	hasty, long := join(7, 0), join(14, 7)
+	once := join(7, 0)
+	if to := carried(once); to != once.sqpn {
+		t.Errorf("the atomic of a client that cannot ask again goes over %#x, not over its own", to)
+	}
+	once.atomicAck(0)
+	hasty, long := join(7, 1), join(14, 7)
 	if to := carried(hasty); to != long.sqpn {
 		t.Errorf("the atomic of a client of little patience goes over %#x, not %#x", to, long.sqpn)
 	}

@@ -68,7 +68,7 @@ func TestManyUnderWay(t *testing.T) {
 		all[i] = r.join()
 	}
 	l, guests := all[0], all[1:]
-	for range 8 { // the server takes its time: nothing is sent again meanwhile
+	for range 32 { // the server takes its time: nothing is sent again meanwhile
 		l.write(lowest, 1)
 		r.Clock.Advance(20 * time.Millisecond)
 		l.ack()
