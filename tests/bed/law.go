@@ -125,7 +125,7 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 	case OperationError:
 		// Where a refusal was lost the wire leaves its client without an end; to be
 		// told of one is no harm.
-		if p.silent(q, r) {
+		if p.silent(q, r) || p.bereaved(r) {
 			return ""
 		}
 		return "no server says so"
@@ -217,7 +217,7 @@ func (p *play) mayExhaust(q *Queue, r *record) string {
 			wrong += 2 + int(e.For/timeout)
 		}
 	}
-	if p.late(q, r) || p.silent(q, r) {
+	if p.late(q, r) || p.silent(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
 		return ""
 	}
 	if wrong <= q.Near.RetryCnt {
@@ -235,6 +235,30 @@ func (p *play) silent(q *Queue, r *record) bool {
 			(p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")
 	})
 }
+
+// Without a connection manager no box can know that a client may not ask again, or gives up soon. Two
+// things may come of that for those who share a connection (docs/SECURITY.md says so): bereaved and
+// refusedOther. While a box is told, neither is allowed.
+
+// bereaved reports whether r, whose effect nobody can know without its answer, may have gone over the
+// connection of another session, which gave up meanwhile.
+func (p *play) bereaved(r *record) bool {
+	return p.unaware() && r.Op != rnic.OpRead && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		return x.queue != r.queue && x.status == rnic.RetryExceededError && x.done >= r.posted && x.done <= r.done
+	})
+}
+
+// refusedOther reports whether the server refused a request of another session just before r ended, so
+// that r's client may have been asked for r again.
+func (p *play) refusedOther(r *record) bool {
+	return p.unaware() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		class := ClassOf(x.status)
+		return x.queue != r.queue && (class == AccessError || class == InvalidRequest) && x.done >= r.posted.Add(-rtt) && x.done <= r.done.Add(rtt)
+	})
+}
+
+// unaware reports whether there is a box, and nobody tells it of its clients' settings.
+func (p *play) unaware() bool { return p.Instance() != nil && !p.w.Managed }
 
 // late reports whether a rxe queue pair of r's session ended without saying so
 // (a SEND that invalidates what cannot be).

@@ -118,11 +118,16 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 			return false // its client may be gone, and what it carries lost
 		}
 	}
-	if c.rd >= n.depth(c) && (o.kind == kRead || o.kind.atomic() && !n.foretold(o, c)) {
-		c.claimed = c.claimed || c == fl && c.rd == 0 // no answer makes room for its client's first one
-		return false
+	return o.kind != kRead && (!o.kind.atomic() || n.foretold(o, c)) || n.takes(c, fl)
+}
+
+// takes reports whether the server takes one more READ or atomic on connection c, of client fl.
+func (n *node) takes(c, fl *flow) bool {
+	if c == fl && c.guests == 0 || c.rd < n.depth(c) {
+		return true
 	}
-	return true
+	c.claimed = c.claimed || c == fl && c.rd == 0 // no answer makes room for its client's first one
+	return false
 }
 
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
@@ -267,6 +272,10 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	}
 	if n.words.awaits(v) && v.vouched && n.replaces() && n.patient(fl, n.flow(v.lane).stirred()) {
 		return false // the answer to the probe will tell its outcome, if nothing comes between
+	}
+	if !ordered && o.kind.atomic() && n.foretold(o, c) && !n.takes(c, fl) { // it was to go as a WRITE, and goes as it is
+		n.waits.why = queue{forCarrier, n.index(c)}
+		return false
 	}
 	if o.kind.atomic() {
 		n.c.Count(ctrAtomics, 1)

@@ -229,24 +229,26 @@ func (n *node) limit(f *flow) clock.Duration {
 func (n *node) overdue() clock.Duration { return max(4*n.trip, leastPatience) }
 
 // patience is how long the client of flow f waits for an answer before it gives up, in units of
-// 4.096 us, as the connection manager said; where nobody did, without end.
+// 4.096 us, as the connection manager said; where nobody did, without end. 0: it may not ask again.
 func (n *node) patience(f *flow) uint64 {
-	r := n.row(f)
-	if r.AckTimeout <= 1 {
+	switch r := n.row(f); {
+	case r.AckTimeout <= 1:
 		return ^uint64(0)
+	case r.Retries == 0:
+		return 0
+	default:
+		return uint64(r.Retries+1) << (r.AckTimeout - 1)
 	}
-	return uint64(r.Retries+1) << (r.AckTimeout - 1)
 }
 
 // bears reports whether what f's client asks for may go over another's connection c, by what the
 // connection manager told of their clients. When c's gives up, nobody knows what has become of what
 // c carried: so it must not be less patient than f's. When a request that c carries is refused, the
-// clients of those behind it are asked for them again, which f's must bear.
+// clients of those behind it are asked for them again, which both must bear. A client whose own
+// connection is dead has no other way.
 func (n *node) bears(c, f *flow) bool {
-	if r := n.row(f); r.AckTimeout > 1 && r.Retries == 0 {
-		return false
-	}
-	return n.patience(c) >= n.patience(f)
+	p := n.patience(f)
+	return f.dead || p != 0 && n.patience(c) >= p
 }
 
 // ackTimeout is the time of a code of IBTA's (9.7.6.1.3); 0 is without end.
