@@ -125,7 +125,7 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 	case OperationError:
 		// Where a refusal was lost the wire leaves its client without an end; to be
 		// told of one is no harm.
-		if p.silent(q, r) || p.bereaved(r) {
+		if p.silent(q, r) || r.Op != rnic.OpRead && p.bereaved(r) { // a READ is done again
 			return ""
 		}
 		return "no server says so"
@@ -217,7 +217,7 @@ func (p *play) mayExhaust(q *Queue, r *record) string {
 			wrong += 2 + int(e.For/timeout)
 		}
 	}
-	if p.late(q, r) || p.silent(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
+	if p.late(q, r) || p.silent(q, r) || p.bereaved(r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
 		return ""
 	}
 	if wrong <= q.Near.RetryCnt {
@@ -240,11 +240,12 @@ func (p *play) silent(q *Queue, r *record) bool {
 // things may come of that for those who share a connection (docs/SECURITY.md says so): bereaved and
 // refusedOther. While a box is told, neither is allowed.
 
-// bereaved reports whether r, whose effect nobody can know without its answer, may have gone over the
-// connection of another session, which gave up meanwhile.
+// bereaved reports whether r may have gone over the connection of another session, which had given up
+// while that still counted as living (alive=, 100 ms).
 func (p *play) bereaved(r *record) bool {
-	return p.unaware() && r.Op != rnic.OpRead && slices.ContainsFunc(p.res.Records, func(x *record) bool {
-		return x.queue != r.queue && x.status == rnic.RetryExceededError && x.done >= r.posted && x.done <= r.done
+	return p.unaware() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		gaveUp := x.status == rnic.RetryExceededError || x.status == rnic.RNRRetryExceededError
+		return gaveUp && x.queue != r.queue && x.done >= r.posted.Add(-100*time.Millisecond) && x.done <= r.done
 	})
 }
 

@@ -102,20 +102,6 @@ func TestBehindNotReady(t *testing.T) {
 	}
 }
 
-// Nor does anything of others: not behind a WRITE with immediate either, which could be sent again here.
-func TestNobodyBehindImmediate(t *testing.T) {
-	const va = 0x7008
-	r := newRig(t, nil)
-	a, b := r.join(), r.join()
-	one(t, a.request(hdr.WriteOnlyImm, append(reth(lowest, testRKey, 8), 0, 0, 0, 1), little(7)).Out["b"])
-	one(t, a.cas(va, 3, 4).Out["b"]) // its word's connection is a's now
-	for _, f := range b.write(va, 5).Out["b"] {
-		if queuePair(f.Bytes) == a.sqpn {
-			t.Fatalf("behind the WRITE goes %s", text(f.Bytes))
-		}
-	}
-}
-
 // A connection whose client gives up sooner does not carry what a more patient client asks for: what
 // has become of that nobody would know. It gives its place to a more patient one.
 func TestCarriedByThePatient(t *testing.T) {
