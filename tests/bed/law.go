@@ -258,8 +258,11 @@ func (p *play) refusedOther(r *record) bool {
 	})
 }
 
-// unaware reports whether there is a box, and nobody tells it of its clients' settings.
-func (p *play) unaware() bool { return p.Instance() != nil && !p.w.Managed }
+// unaware reports whether there is a box that may not know its clients' settings: nobody tells them, or
+// what tells them passed without it.
+func (p *play) unaware() bool {
+	return p.Instance() != nil && (!p.w.Managed || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What >= BoxEnds }))
+}
 
 // late reports whether a rxe queue pair of r's session ended without saying so
 // (a SEND that invalidates what cannot be).
