@@ -56,7 +56,7 @@ type keys struct {
 	serial  uint32 // of reach.serial, the last
 	lending int    // connections that are lent
 	// patience is how long the client of a connection waits for an answer: the longer, the better
-	// its connection carries others' operations; 0: it carries none.
+	// its connection carries others' operations (see bears).
 	patience func(*flow) uint64
 	// forgotten is how many rights were forgotten for want of a place.
 	forgotten uint64
@@ -244,7 +244,7 @@ func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
 // connection that was only seen to read or to write would keep all atomics on their own
 // connections, and so would one that does not carry those of more patient clients (see fits).
 func (t *keys) lend(f *flow, x *key, now clock.Time) {
-	if !f.trusted || f.dead || f.gone || !f.granted(x) || f.private != 0 && now.Sub(f.private) < privacy || slices.Contains(x.lanes, f) || t.patience(f) == 0 {
+	if !f.trusted || f.dead || f.gone || !f.granted(x) || f.private != 0 && now.Sub(f.private) < privacy || slices.Contains(x.lanes, f) {
 		return
 	}
 	if at := len(x.lanes); at < cap(x.lanes) {

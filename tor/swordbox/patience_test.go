@@ -102,6 +102,23 @@ func TestBehindNotReady(t *testing.T) {
 	}
 }
 
+// Nor does anything of others, also behind a WRITE with immediate, which could be sent again here.
+func TestNobodyBehindImmediate(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, muxArgs)
+	a, b, c := r.join(), r.join(), r.join()
+	one(t, a.request(hdr.WriteOnlyImm, append(reth(lowest, testRKey, 8), 0, 0, 0, 1), little(7)).Out["b"])
+	if to := queuePair(one(t, a.cas(va, 3, 4).Out["b"])); to != a.sqpn { // the connection of its word, now
+		t.Fatalf("sent to %#x", to)
+	}
+	b.writes()
+	for _, f := range c.write(va, 5).Out["b"] {
+		if queuePair(f.Bytes) == a.sqpn {
+			t.Fatalf("behind the WRITE goes %s", text(f.Bytes))
+		}
+	}
+}
+
 // A connection whose client gives up sooner does not carry what a more patient client asks for: what
 // has become of that nobody would know. It gives its place to a more patient one.
 func TestCarriedByThePatient(t *testing.T) {
@@ -143,5 +160,23 @@ func TestCarriedByThePatient(t *testing.T) {
 	longest := join(20, 7)
 	if to := carried(long); to != longest.sqpn {
 		t.Errorf("the atomic of a patient client goes over %#x, not %#x", to, longest.sqpn)
+	}
+}
+
+// A connection on which the server owes an answer for long carries nothing new of others: its client may
+// have gone. When the server has answered it does again.
+func TestSilentCarriesNothing(t *testing.T) {
+	r := newRig(t, muxArgs)
+	a, b := r.join(), r.join()
+	one(t, a.write(lowest, 1).Out["b"])
+	r.Advance(2 * time.Millisecond)
+	b.warm()
+	if to := queuePair(one(t, b.cas(0x7008, 1, 2).Out["b"])); to != b.sqpn {
+		t.Errorf("behind what has no answer goes an atomic, to %#x", to)
+	}
+	b.atomicAck(1)
+	a.ack()
+	if to := queuePair(one(t, b.cas(0x7008, 1, 2).Out["b"])); to != a.sqpn {
+		t.Errorf("when the server has answered an atomic goes to %#x", to)
 	}
 }
