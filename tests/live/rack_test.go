@@ -235,10 +235,7 @@ func raise(t *testing.T, cfg config) *rack {
 		}
 		c, err := locks.New(locks.Config{
 			Layout: layout, Work: work, First: i * sessions, Own: sessions, Ops: 1 << 30, Outstanding: 4, ReleaseByCAS: true,
-			Seed: 7, CQ: m.cq, Dial: dial, WordLog: &r.words, LockLog: &r.locks,
-			Broke: func(now clock.Time, session int, s rnic.Status) {
-				r.breaks = append(r.breaks, fmt.Sprintf("%v connection %d: %v", now.Sub(0), session, s))
-			},
+			Seed: 7, CQ: m.cq, Dial: dial, WordLog: &r.words, LockLog: &r.locks, Broke: r.broke,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -251,6 +248,11 @@ func raise(t *testing.T, cfg config) *rack {
 	r.cancel = cancel
 	go func() { r.ended <- r.breathe(ctx, nodes) }()
 	return r
+}
+
+// broke keeps what ended a connection. Statuses are those of rack/rnic, as numbers.
+func (r *rack) broke(now clock.Time, session int, s rnic.Status) {
+	r.breaks = append(r.breaks, fmt.Sprintf("%v connection %d: status %d", now.Sub(0), session, s))
 }
 
 // mostAbsent is how long clients wait for a middlebox that starts again, by their clock, and how long
