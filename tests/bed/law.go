@@ -125,7 +125,7 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 	case OperationError:
 		// Where a refusal was lost the wire leaves its client without an end; to be
 		// told of one is no harm.
-		if p.silent(q, r) {
+		if p.silent(q, r) || r.Op != rnic.OpRead && p.bereaved(r) { // a READ is done again
 			return ""
 		}
 		return "no server says so"
@@ -217,7 +217,7 @@ func (p *play) mayExhaust(q *Queue, r *record) string {
 			wrong += 2 + int(e.For/timeout)
 		}
 	}
-	if p.late(q, r) || p.silent(q, r) {
+	if p.late(q, r) || p.silent(q, r) || p.bereaved(r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
 		return ""
 	}
 	if wrong <= q.Near.RetryCnt {
@@ -234,6 +234,34 @@ func (p *play) silent(q *Queue, r *record) bool {
 		return x.queue == r.queue && x.life == r.life && x.id >= r.id && x.status != rnic.Success &&
 			(p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")
 	})
+}
+
+// Without a connection manager no box can know that a client may not ask again, or gives up soon. Two
+// things may come of that for those who share a connection (docs/SECURITY.md says so): bereaved and
+// refusedOther. While a box is told, neither is allowed.
+
+// bereaved reports whether r may have gone over the connection of another session, which had given up
+// while that still counted as living (alive=, 100 ms).
+func (p *play) bereaved(r *record) bool {
+	return p.unaware() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		gaveUp := x.status == rnic.RetryExceededError || x.status == rnic.RNRRetryExceededError
+		return gaveUp && x.queue != r.queue && x.done >= r.posted.Add(-100*time.Millisecond) && x.done <= r.done
+	})
+}
+
+// refusedOther reports whether the server refused a request of another session just before r ended, so
+// that r's client may have been asked for r again.
+func (p *play) refusedOther(r *record) bool {
+	return p.unaware() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		class := ClassOf(x.status)
+		return x.queue != r.queue && (class == AccessError || class == InvalidRequest) && x.done >= r.posted.Add(-rtt) && x.done <= r.done.Add(rtt)
+	})
+}
+
+// unaware reports whether there is a box that may not know its clients' settings: nobody tells them, or
+// what tells them passed without it.
+func (p *play) unaware() bool {
+	return p.Instance() != nil && (!p.w.Managed || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What >= BoxEnds }))
 }
 
 // late reports whether a rxe queue pair of r's session ended without saying so

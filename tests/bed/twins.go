@@ -146,7 +146,7 @@ func (w World) String() string {
 }
 
 func (h Happening) String() string {
-	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box comes"}[h]
+	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box sleeps", "the box comes"}[h]
 }
 
 // Sum is what many runs came to.

@@ -33,6 +33,10 @@ func RandomWorld(seed uint64, l Limits) World {
 		IPv6: yes(4), MTU: 256 << rng.IntN(5), Profile: rnic.Profile(rng.IntN(2)), AckCoalesce: []int{0, 1, 4, 16}[rng.IntN(4)],
 		Clients: 1 + rng.IntN(3), Domains: 1 + rng.IntN(3), Memories: 1 + rng.IntN(2), Passes: l.Passes,
 	}
+	crowd := isCrowd(seed)
+	if crowd {
+		w.Clients = 1 + rng.IntN(6)
+	}
 	w.Link.ECN = rnic.ECN(rng.IntN(4))
 	switch rng.IntN(6) {
 	case 0:
@@ -44,7 +48,11 @@ func RandomWorld(seed uint64, l Limits) World {
 	if yes(3) {
 		w.CE = 1 + rng.IntN(12)
 	}
-	for range 2 + rng.IntN(4) {
+	sessions := 2 + rng.IntN(4)
+	if crowd {
+		sessions = 6 + rng.IntN(10)
+	}
+	for range sessions {
 		q := Queue{Client: rng.IntN(w.Clients), Domain: rng.IntN(w.Domains), Gives: All, Outstanding: 1 << rng.IntN(5)}
 		if yes(2) {
 			q.Gives = 0
@@ -59,9 +67,15 @@ func RandomWorld(seed uint64, l Limits) World {
 	w.regions(rng, l)
 	w.settings(rng)
 	for i := range w.Queues {
-		w.steps(rng, i, l)
+		if crowd {
+			w.Queues[i].hurry(rng)
+		}
+		w.steps(rng, i, crowd)
 	}
 	w.events(rng, l)
+	if crowd { // what the server's CPU takes away of many who share is a matter of its own: docs/SECURITY.md
+		w.Events = slices.DeleteFunc(w.Events, func(e Event) bool { return e.What == Reregister })
+	}
 	if yes(4) {
 		w.odd(rng)
 	}
@@ -72,6 +86,25 @@ func RandomWorld(seed uint64, l Limits) World {
 		w.Faults = fault.Mix{Links: links(nil, w.Clients), Frames: 1 + rng.IntN(12), Within: 20 + rng.IntN(200)}
 	}
 	return w
+}
+
+// isCrowd reports whether many share the words of that seed's world, most of them with little
+// patience. All other worlds are the same whether there are crowds or not.
+func isCrowd(seed uint64) bool {
+	return rand.New(rand.NewPCG(seed, 0x63726f7764)).IntN(crowds) == 0
+}
+
+// crowds is how many worlds there are for one that is a crowd.
+const crowds = 8
+
+// hurry gives the client of q little patience, three times of four: it waits 0.5 ms for an answer,
+// or a little longer, and asks again as often as it may be, or never.
+func (q *Queue) hurry(rng *rand.Rand) {
+	if rng.IntN(4) == 0 {
+		return
+	}
+	q.Near.Timeout = 7 + max(0, rng.IntN(4)-1)
+	q.Near.RetryCnt = max(0, rng.IntN(10)-2)
 }
 
 // regions registers the memories, some of them twice.
@@ -134,14 +167,18 @@ func (w *World) settings(rng *rand.Rand) {
 
 // steps are what session i does. The last session of some worlds is malicious: it
 // uses what is not its own, and asks for what it has no right to.
-func (w *World) steps(rng *rand.Rand, i int, l Limits) {
+func (w *World) steps(rng *rand.Rand, i int, crowd bool) {
 	q := &w.Queues[i]
 	wrong := 40 // one of so many operations is
 	if i == len(w.Queues)-1 && rng.IntN(3) == 0 {
 		wrong = 2
 	}
 	sleeps := rng.IntN(3) == 0
-	for range 4 + rng.IntN(20) {
+	n := 4 + rng.IntN(20)
+	if crowd {
+		n = 10 + rng.IntN(54) // no more than there are receive buffers
+	}
+	for range n {
 		s := Step{Swap: value(rng), Compare: value(rng), Mask: rng.Uint64() | rng.Uint64(), Fence: rng.IntN(8) == 0, Unsignal: rng.IntN(6) == 0}
 		switch {
 		case sleeps && rng.IntN(8) == 0:
@@ -158,7 +195,6 @@ func (w *World) steps(rng *rand.Rand, i int, l Limits) {
 			q.Steps[k].Unsignal = false
 		}
 	}
-	_ = l
 }
 
 // value is a word's: small ones meet, and some are big-endian.

@@ -91,6 +91,8 @@ type rack struct {
 	trace   *trace
 
 	done, broken atomic.Uint64
+	breaks       []string     // what ended connections, and when; the endpoints' until they have ended
+	absent       atomic.Int64 // since when the middlebox is to start again, and does not run yet; 0: it does
 	stopping     atomic.Bool
 	through      chan struct{} // closed when all clients are
 	ended        chan error
@@ -233,7 +235,7 @@ func raise(t *testing.T, cfg config) *rack {
 		}
 		c, err := locks.New(locks.Config{
 			Layout: layout, Work: work, First: i * sessions, Own: sessions, Ops: 1 << 30, Outstanding: 4, ReleaseByCAS: true,
-			Seed: 7, CQ: m.cq, Dial: dial, WordLog: &r.words, LockLog: &r.locks,
+			Seed: 7, CQ: m.cq, Dial: dial, WordLog: &r.words, LockLog: &r.locks, Broke: r.broke,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -248,13 +250,32 @@ func raise(t *testing.T, cfg config) *rack {
 	return r
 }
 
-// breathe drives the endpoints, and waits for all their ports together.
+// broke keeps what ended a connection. Statuses are those of rack/rnic, as numbers.
+func (r *rack) broke(now clock.Time, session int, s rnic.Status) {
+	r.breaks = append(r.breaks, fmt.Sprintf("%v connection %d: status %d", now.Sub(0), session, s))
+}
+
+// mostAbsent is how long clients wait for a middlebox that starts again, by their clock, and how long
+// it may take to start but for the time that it waits for a processor: half of what a client's
+// patience is.
+const mostAbsent = time.Second
+
+// breathe drives the endpoints, and waits for all their ports together. While the middlebox is
+// absent for longer than mostAbsent their clock stands still: how long a process waits for a processor
+// on a busy machine says nothing of it. Whether that was the cause says restart.do.
 func (r *rack) breathe(ctx context.Context, nodes []host.Worker) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	stopped, through := false, false
+	var behind clock.Duration // of the wall clock
+	last := r.clk.Now()
 	for idle := 0; ctx.Err() == nil; {
-		now, moved, next := r.clk.Now(), 0, clock.Never
+		wall := r.clk.Now()
+		if since := clock.Time(r.absent.Load()); since != 0 {
+			behind += max(0, wall.Sub(max(last, since.Add(mostAbsent))))
+		}
+		last = wall
+		now, moved, next := wall.Add(-behind), 0, clock.Never
 		for _, w := range nodes {
 			n, err := w.Breath(now)
 			if err != nil {
@@ -401,6 +422,27 @@ func (r *rack) kill() {
 	<-r.box.Done()
 }
 
+// starved is how long the middlebox's threads were ready to run and waited for a processor.
+func (r *rack) starved() (all time.Duration) {
+	r.t.Helper()
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", r.box.PID()))
+	if err != nil || len(names) == 0 {
+		r.t.Fatal("no thread of the middlebox is known", err)
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // the thread has ended
+		}
+		var ran, waited int64 // in nanoseconds
+		if _, err := fmt.Sscan(string(b), &ran, &waited); err != nil {
+			r.t.Fatalf("%s: %q", name, b)
+		}
+		all += time.Duration(waited)
+	}
+	return all
+}
+
 // caps are the middlebox's effective capabilities.
 func (r *rack) caps() (caps uint64) {
 	r.t.Helper()
@@ -491,8 +533,8 @@ func (r *rack) down() {
 			}
 		}
 		if r.t.Failed() {
+			r.t.Logf("what happened:\n%sconnections that broke:\n%s\nmiddlebox: %s", r.trace.events.String(), strings.Join(r.breaks, "\n"), r.box.Log())
 			r.trace.save(r.t, r.words.Ops())
-			r.t.Logf("middlebox: %s", r.box.Log())
 		}
 	}
 	if err := r.top.Close(); err != nil {

@@ -63,6 +63,7 @@ type restart struct{ runs, first, replaced, away laps }
 func (s *restart) do(r *rack, end func()) {
 	r.t.Helper()
 	dead := r.clk.Now()
+	r.absent.Store(int64(dead))
 	r.trace.note(dead, "the middlebox is to end")
 	end()
 	r.trace.note(r.clk.Now(), "the middlebox has ended")
@@ -71,7 +72,12 @@ func (s *restart) do(r *rack, end func()) {
 	r.seen.firstWrote.Store(0)
 	at := r.start()
 	r.running()
-	s.runs = append(s.runs, r.clk.Now().Sub(at))
+	r.absent.Store(0)
+	runs := r.clk.Now().Sub(at)
+	if starved := r.starved(); runs-starved > mostAbsent {
+		r.t.Errorf("the next process ran after %v, of which it waited %v for a processor", runs, starved)
+	}
+	s.runs = append(s.runs, runs)
 	r.replaces(200)
 	s.first = append(s.first, clock.Time(r.seen.first.Load()).Sub(at))
 	s.replaced = append(s.replaced, clock.Time(r.seen.firstWrote.Load()).Sub(at))

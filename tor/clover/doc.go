@@ -83,6 +83,8 @@
 //     server answers a repeated atomic from its memory of it. It goes
 //     out with the marks of congestion (ECN, FECN, BECN) of none.
 //   - From its second repetition on nobody else is sent behind it.
+//   - Nor is anybody while the server may refuse what is in front of it on its connection, and so never
+//     come to it (risk.go).
 //   - A CAS that failed tells its client so; those behind its entry wait until the
 //     client has linked the entry elsewhere.
 //   - When neither will happen (its connection ended, or was quiet for idle=; a

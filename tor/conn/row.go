@@ -135,6 +135,10 @@ type Row struct {
 	// ConnectReply, or was inferred, but queue pairs of its are other rows' until
 	// that is confirmed.
 	waits, ready bool
+	// AckTimeout and Retries are how long and how often the client waits for an answer before it
+	// gives up, as the connection manager said. AckTimeout is 1 more than the code (IBTA: Local
+	// ACK Timeout); 0: neither is known.
+	AckTimeout, Retries uint8
 	// rival+1 is the slot of the row that waits for this one's queue pair.
 	rival Slot
 	tid   uint64

@@ -183,7 +183,7 @@ func (n *node) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *pack
 	if o.makeable() {
 		return nil, true
 	}
-	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && n.roomy()) && n.mayHold(fl) {
+	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && !o.is(fOwn) && n.roomy()) && n.mayHold(fl) {
 		if copied = n.copyOf(x); copied != nil {
 			return copied, true
 		}

@@ -76,9 +76,11 @@ type node struct {
 
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              *flow
-	awake                 clock.Time // when the server was first heard after it was silent for giveup=/2
-	asking                clock.Time // when others were last asked whether their server is there
-	asks                  int32      // connection that was asked last whether its server is there
+	awake                 clock.Time     // when the server was first heard after it was silent for giveup=/2
+	asking                clock.Time     // when others were last asked whether their server is there
+	trip                  clock.Duration // time until an answer, smoothed; 0: not known
+	asks                  int32          // connection that was asked last whether its server is there
+	lends                 bool           // a connection carries operations of others: see hasten
 }
 
 // Box is the app; one instance a worker.
@@ -151,6 +153,7 @@ func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
 		ready: make([]*flow, 0, cfg.conns), waits: newWaits(cfg.conns),
 		removed: make([]*flow, 0, cfg.conns)}
+	n.keys.patience = n.patience
 	lanes := make([]*flow, len(n.keys.k)*cfg.shared)
 	for d := range n.keys.k {
 		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]

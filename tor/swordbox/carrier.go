@@ -158,12 +158,12 @@ func (c *carrier) tried(now clock.Time) {
 }
 
 // timeout is how long the server may be silent until its oldest request is
-// sent again here: some round trips, and twice as long each time.
+// sent again here: some round trips, and then twice as long, and four times each time after that, as the server may pause.
 func (c *carrier) timeout(giveup time.Duration) clock.Duration {
 	if c.trip == 0 {
 		return min(clock.Duration(giveup)/5, 50e6)
 	}
-	return min(max(4*c.trip, leastPatience)<<min(c.tries, 10), max(clock.Duration(giveup)/2, leastPatience))
+	return min(max(4*c.trip, leastPatience)<<max(2*int(min(c.tries, 5))-1, 0), max(clock.Duration(giveup)/2, leastPatience))
 }
 
 // leastPatience is the least of it: what is shorter than a queue that empties is

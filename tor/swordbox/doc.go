@@ -39,8 +39,11 @@
 //   - the region gives this access to this memory (reach).
 //
 // A WRITE in an atomic's place needs the right to write in the same way. The
-// connection must be known to live (alive=), and takes no more READs and atomics
-// than its server's end has responder resources: what the connection manager
+// connection must be known to live (alive=), and not owe an answer for longer than
+// usual. Of the two clients the one whose connection it is must be as patient as the other,
+// and both must be able to ask again (retry_cnt), where the connection manager told: what a
+// connection carried when its client gives up nobody knows, and those behind a refusal are
+// asked for again. The connection takes no more READs and atomics than its server's end has responder resources: what the connection manager
 // said, or as many as its own client was seen to have under way.
 //
 // A client's first use of memory therefore goes over its own connection, where
@@ -72,8 +75,8 @@
 // requests wait for ever leave room to others. Clients whose requests wait
 // have turns: behind one that waits come those of which something went. At a word nobody
 // goes before those that wait for it. Where waiting only helps to keep words in one order
-// it is for 2 ms without an answer, and for 8 ms in all, at most, or until the server has
-// answered all that was there before (wait.go). While the answer is awaited that tells a
+// a request waits for a quarter of its client's timeout at most, as the connection manager told it,
+// and for 8 ms; where nobody told it, for 16 of the server's round trips (wait.go). While the answer is awaited that tells a
 // word's value, all others wait for it, so that a word in constant use becomes known: 10 ms
 // after settle= at the latest, when nothing is lost and all that is under way is answered.
 // While a WRITE that is not of one tracked word has no answer, those that it may change, and

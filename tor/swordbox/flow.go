@@ -49,7 +49,21 @@ type flow struct {
 	carrier
 
 	late hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
-	_    [28]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	// notReady is the PSN of the request for which the server had no receive buffer last, as the server
+	// numbers, and 1<<24; 0: there is none, or its client has sent it again.
+	notReady uint32
+	_        [24]byte // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+}
+
+// lags reports whether the server waits for f's client to send a request again, for which it had no
+// receive buffer. It asks for that once more when another one comes first, which costs the client a try.
+func (r *record) lags(f *flow) bool {
+	o := r.oldest(f)
+	if f.notReady == 0 || o == nil {
+		return false
+	}
+	d := hdr.PSNDiff(f.notReady&hdr.PSNMask, o.spsn)
+	return d >= 0 && d < int32(o.npsn)
 }
 
 // awaits reports whether requests of f's client wait here.

@@ -55,6 +55,9 @@ type keys struct {
 	found   *key   // last
 	serial  uint32 // of reach.serial, the last
 	lending int    // connections that are lent
+	// patience is how long the client of a connection waits for an answer: the longer, the better
+	// its connection carries others' operations (see bears).
+	patience func(*flow) uint64
 	// forgotten is how many rights were forgotten for want of a place.
 	forgotten uint64
 }
@@ -237,8 +240,9 @@ func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
 }
 
 // lend lets connection f carry others' operations under x, if it can. When there are
-// enough of these it takes the place of one that may do less: a connection that was only
-// seen to read or to write would keep all atomics on their own connections.
+// enough of these it takes the place of one that may do less, or whose client is less patient: a
+// connection that was only seen to read or to write would keep all atomics on their own
+// connections, and so would one that does not carry those of more patient clients (see fits).
 func (t *keys) lend(f *flow, x *key, now clock.Time) {
 	if !f.trusted || f.dead || f.gone || !f.granted(x) || f.private != 0 && now.Sub(f.private) < privacy || slices.Contains(x.lanes, f) {
 		return
@@ -247,7 +251,11 @@ func (t *keys) lend(f *flow, x *key, now clock.Time) {
 		x.lanes = append(x.lanes, f)
 	} else {
 		for k, l := range x.lanes {
-			if l.may < f.may && (at == len(x.lanes) || l.may < x.lanes[at].may) { // atomics count most, then WRITEs: see access
+			worst := l
+			if at < len(x.lanes) {
+				worst = x.lanes[at]
+			}
+			if t.lesser(l, f) && (worst == l || t.lesser(l, worst)) {
 				at = k
 			}
 		}
@@ -260,6 +268,14 @@ func (t *keys) lend(f *flow, x *key, now clock.Time) {
 	}
 	f.lends++
 	t.lent(f)
+}
+
+// lesser reports whether l is less good at carrying others' operations than f.
+func (t *keys) lesser(l, f *flow) bool {
+	if l.may != f.may {
+		return l.may < f.may // atomics count most, then WRITEs: see access
+	}
+	return t.patience(l) < t.patience(f)
 }
 
 // recall takes connection f from those that carry others' operations. Clients

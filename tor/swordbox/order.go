@@ -69,9 +69,7 @@ func (s *wire) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
 		return n.patient(fl, want.stirred())
 	}
 	n.waits.why = queue{forCarrier, n.index(want)}
-	// Every answer gives those a place that wait for one, in their order: that needs no other limit.
-	full := want.rd >= n.depth(want) && !want.claimed && want.unkept == 0
-	return n.patient(fl, want.stirred()) || full && n.moves(want.stirred())
+	return n.patient(fl, want.stirred())
 }
 
 // stuck reports whether o, of flow fl, whose key is x if it may go over another's
@@ -97,6 +95,9 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 		return false
 	}
 	if c == fl {
+		if c.unkept > 0 && n.lags(c) {
+			return false
+		}
 		if c.guests == 0 {
 			return true
 		}
@@ -108,22 +109,31 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
 			return false
 		}
-		if s.c.Now().Sub(c.heard) > s.cfg.alive {
+		now := s.c.Now()
+		if now.Sub(c.heard) > s.cfg.alive {
 			s.query(c)
 			return false
 		}
+		if c.oldest != none && now.Sub(c.stirred()) > n.overdue() {
+			return false // its client may be gone, and what it carries lost
+		}
 	}
-	if c.rd >= n.depth(c) && (o.kind == kRead || o.kind.atomic() && !n.foretold(o, c)) {
-		c.claimed = c.claimed || c == fl && c.rd == 0 // no answer makes room for its client's first one
-		return false
+	return o.kind != kRead && (!o.kind.atomic() || n.foretold(o, c)) || n.takes(c, fl)
+}
+
+// takes reports whether the server takes one more READ or atomic on connection c, of client fl.
+func (n *node) takes(c, fl *flow) bool {
+	if c == fl && c.guests == 0 || c.rd < n.depth(c) {
+		return true
 	}
-	return true
+	c.claimed = c.claimed || c == fl && c.rd == 0 // no answer makes room for its client's first one
+	return false
 }
 
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
 // connection c can carry.
 func (n *node) fits(c, fl *flow, o *op, x *key) bool {
-	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape &&
+	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape && n.bears(c, fl) &&
 		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
 }
 
@@ -224,6 +234,10 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 		n.c.Count(ctrMoved, 1)
 		n.diverge(fl)
 		n.diverge(c)
+		if c.guests == 1 {
+			n.lends = true
+			n.c.Wake(n.c.Now().Add(leastPatience)) // by then it may be lost
+		}
 	}
 	fl.opens(o)
 	return true
@@ -235,7 +249,7 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
 	n.waits.why = queue{forWord, w}
-	if !n.isNext(fl, w) && n.waited(fl) < mostPatience {
+	if !n.isNext(fl, w) && n.waited(fl) < n.limit(fl) {
 		return false
 	}
 	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
@@ -258,6 +272,10 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	}
 	if n.words.awaits(v) && v.vouched && n.replaces() && n.patient(fl, n.flow(v.lane).stirred()) {
 		return false // the answer to the probe will tell its outcome, if nothing comes between
+	}
+	if !ordered && o.kind.atomic() && n.foretold(o, c) && !n.takes(c, fl) { // it was to go as a WRITE, and goes as it is
+		n.waits.why = queue{forCarrier, n.index(c)}
+		return false
 	}
 	if o.kind.atomic() {
 		n.c.Count(ctrAtomics, 1)

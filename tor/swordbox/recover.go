@@ -419,6 +419,7 @@ func (n *node) relink(c *flow, list []*op, now clock.Time) {
 		if f != c {
 			o.flags |= fGuest
 			n.keys.guest(o, 1)
+			n.lends = true
 		}
 		if !o.makeable() {
 			o.flags |= fUnkept

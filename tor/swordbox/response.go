@@ -68,6 +68,7 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 		return
 	}
 	n.hear(fl)
+	n.time(fl)
 	fl.hears(s.c.Now())
 	n.wake(queue{forCarrier, n.index(fl)})
 	if fl.waits {
@@ -173,6 +174,19 @@ func (n *node) hear(fl *flow) {
 		n.otherHeard, n.lastFrom = n.lastHeard, fl
 	}
 	n.lastHeard = now
+}
+
+// time takes the round trip that the answer at hand, on connection c, tells of, for all of the
+// server's. One that was long counts as four usual ones: the server paused.
+func (n *node) time(c *flow) {
+	if !c.timed {
+		return
+	}
+	t := n.c.Now().Sub(c.loaded)
+	if n.trip == 0 {
+		n.trip = t
+	}
+	n.trip += (min(t, 4*n.trip) - n.trip) / 8
 }
 
 // trust takes from the first answer to a request on record what answers look

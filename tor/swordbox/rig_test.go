@@ -122,6 +122,9 @@ type party struct {
 	pkey       uint16
 	psn, spsn  uint32
 	smsn, msn  uint32
+	// What its connection manager says of its patience: the code of its timeout, 0 without end, and
+	// how often it asks again.
+	timeout, retries uint8
 }
 
 // rig speaks for clients and server.
@@ -236,7 +239,7 @@ func (c *party) cm(toServer bool, f hdr.CMFields) []byte {
 
 func (c *party) connectRequest() []byte {
 	return c.cm(true, hdr.CMFields{AttributeID: hdr.ConnectRequest, PKey: c.pkey, PathMTU: c.r.mtu, LocalGID: c.ip, RemoteGID: c.r.server, LocalQPN: c.cqpn,
-		StartingPSN: 7, ResponderResources: c.r.resources, InitiatorDepth: c.r.resources})
+		StartingPSN: 7, ResponderResources: c.r.resources, InitiatorDepth: c.r.resources, LocalACKTimeout: c.timeout, RetryCount: c.retries})
 }
 
 // connect connects c by the connection manager's datagrams.

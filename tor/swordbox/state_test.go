@@ -477,8 +477,8 @@ func TestOrphansAreHandedOver(t *testing.T) {
 			c := r.join()
 			one(t, b.cas(0x7000, 7, 8).Out["b"])
 			one(t, b.cas(0x7000, 8, 9).Out["b"])
-			gone(b)
 			one(t, c.cas(0x7000, 9, 10).Out["b"])
+			gone(b)
 			r.restart(k, true, time.Millisecond, nil)
 			r.Advance(0)
 			if v := r.box().Report().(Report); v.State.Why != "" {

@@ -20,14 +20,16 @@ import (
 // waits only for what is under way, which the server answers, and each of the others for
 // those in front of it. A connection's free places go to those that wait for them, in
 // their order. Where a request waits though it could go another way, it does so while
-// the server answers (patience), and not longer than mostPatience in all.
+// the server answers, and not longer than its client is known to wait, in all (limit).
 
-// patience is how long a request waits, without any progress, for others where it need not,
-// so that they are in one order; mostPatience how long it does in all.
-const (
-	patience     = clock.Duration(2 * time.Millisecond)
-	mostPatience = clock.Duration(8 * time.Millisecond)
-)
+// mostPatience is how long a request waits at most for others where it need not, so that they
+// are in one order.
+const mostPatience = clock.Duration(8 * time.Millisecond)
+
+// trips is how many round trips it waits at most where nobody said how patient its client is: one
+// each for what is under way, for those in front of it and for the answer that tells the word's value,
+// and again as much where they meet others.
+const trips = 16
 
 // mostResumed is how many clients are tried in one go, and how many requests of theirs go, at most;
 // what is left comes with the next frame.
@@ -132,7 +134,21 @@ func (n *node) wait(f *flow) {
 	t.w[i].since, t.w[i].at = n.c.Now(), int32(len(t.all))
 	t.all = append(t.all, i)
 	n.line(i, t.why)
+	n.c.Wake(n.c.Now().Add(n.haste()))
 }
+
+// haste is how soon requests that wait are to be tried again, though nothing came: a part of what the
+// least patient of them may wait. Looked at are some.
+func (n *node) haste() clock.Duration {
+	most := mostPatience
+	for _, i := range n.waits.all[max(0, len(n.waits.all)-mostResumed):] {
+		most = min(most, n.limit(&n.flows[i]))
+	}
+	return min(max(most/8, leastHaste), leastPatience)
+}
+
+// leastHaste is the least of it: some times as long as a try takes.
+const leastHaste = clock.Duration(20 * time.Microsecond)
 
 // leave notes that nothing of flow f waits any more, and wakes who stood behind it.
 func (n *node) leave(f *flow) {
@@ -198,15 +214,56 @@ func (n *node) waited(f *flow) clock.Duration {
 	return n.c.Now().Sub(n.waits.w[n.index(f)].since)
 }
 
+// limit is how long a request of flow f may wait where it need not. Its client gives up when
+// nobody answers for its timeout, at the earliest; it is told by the connection manager. Of
+// others it is known only that the server's answers are no later than they wait.
+func (n *node) limit(f *flow) clock.Duration {
+	if code := n.row(f).AckTimeout; code != 0 {
+		return min(mostPatience, ackTimeout(code-1)/4)
+	}
+	return min(mostPatience, trips*n.trip)
+}
+
+// overdue is how long after the last answer on a connection, or since it carries something, it is to be
+// expected that no other one comes.
+func (n *node) overdue() clock.Duration { return max(4*n.trip, leastPatience) }
+
+// patience is how long the client of flow f waits for an answer before it gives up, in units of
+// 4.096 us, as the connection manager said; where nobody did, without end. 0: it may not ask again.
+func (n *node) patience(f *flow) uint64 {
+	switch r := n.row(f); {
+	case r.AckTimeout <= 1:
+		return ^uint64(0)
+	case r.Retries == 0:
+		return 0
+	default:
+		return uint64(r.Retries+1) << (r.AckTimeout - 1)
+	}
+}
+
+// bears reports whether what f's client asks for may go over another's connection c, by what the
+// connection manager told of their clients. When c's gives up, nobody knows what has become of what
+// c carried: so it must not be less patient than f's. When a request that c carries is refused, the
+// clients of those behind it are asked for them again, which both must bear. A client whose own
+// connection is dead has no other way.
+func (n *node) bears(c, f *flow) bool {
+	p := n.patience(f)
+	return f.dead || p != 0 && n.patience(c) >= p
+}
+
+// ackTimeout is the time of a code of IBTA's (9.7.6.1.3); 0 is without end.
+func ackTimeout(code uint8) clock.Duration {
+	if code == 0 {
+		return clock.Never.Sub(0)
+	}
+	return 4096 << code
+}
+
 // patient reports whether the request of flow f that comes next may wait where it need not,
 // for something that moved on last at some time.
 func (n *node) patient(f *flow, moved clock.Time) bool {
-	return n.moves(moved) && n.waited(f) < mostPatience
-}
-
-// moves reports whether it is worth while to wait for that, with no other limit.
-func (n *node) moves(moved clock.Time) bool {
-	return n.roomy() && n.c.Now().Sub(moved) < patience
+	most := n.limit(f)
+	return n.roomy() && n.c.Now().Sub(moved) < most/4 && n.waited(f) < most
 }
 
 // count makes the request of flow f that waits one of the free operations already: nothing is

@@ -11,13 +11,53 @@ import (
 // tick is the longest time between two looks at connections.
 const tick = clock.Duration(20 * time.Millisecond)
 
-// Tick implements graph.Ticker: connections that make no progress.
+// Tick implements graph.Ticker. It looks at all connections (worker 0), at those that carry what is
+// others', and at requests that wait.
 func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	now := c.Now()
-	if s.worker != 0 {
-		return clock.Never
-	}
 	s.c = c
+	if s.worker == 0 && now >= s.due {
+		s.inspectAll(now)
+	}
+	next := clock.Never
+	for _, n := range *s.nodes.Load() {
+		s.own(n)
+		next = min(next, s.hasten(now))
+	}
+	s.release()
+	s.c = nil
+	if s.worker == 0 {
+		next = min(next, s.due)
+	}
+	return next
+}
+
+// hasten sends again what is lost of others' operations, and lets go requests that have waited as
+// long as they may. The result is when that is to be done again.
+func (s *wire) hasten(now clock.Time) clock.Time {
+	n, next := s.n, clock.Never
+	if n.lends {
+		n.lends = false
+		for i := range n.flows {
+			if f := &n.flows[i]; f.guests > 0 {
+				s.watch(f)
+				n.lends, next = true, now.Add(clock.Duration(leastPatience))
+			}
+		}
+	}
+	if len(n.waits.all) > 0 {
+		n.rotate(mostResumed)
+	}
+	s.settle()
+	if len(n.waits.all) > 0 {
+		next = min(next, now.Add(n.haste()))
+	}
+	return next
+}
+
+// inspectAll looks at all connections, and says when it is to be called again (due).
+func (s *Box) inspectAll(now clock.Time) {
+	c := s.c
 	if !s.begun.Load() {
 		s.begin(now)
 	}
@@ -44,7 +84,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 				f.quiet = false // the server's end is there
 			case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
 				s.watch(f)
-				busy = busy || f.guests > 0 || f.inDoubt || f.gated
+				busy = busy || f.inDoubt || f.gated
 			case f.quiet && f.asked != 0 && s.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
 				n.conns.Remove(n.slot(f))
@@ -54,8 +94,7 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
 			}
 		}
-		n.rotate(mostResumed)
-		busy = busy || len(n.waits.all) > 0 || !n.strangers.Empty()
+		busy = busy || !n.strangers.Empty()
 		s.settle()
 		if !n.idle() || n.kept || !s.cfg.mode.moves() {
 			n.busy = now
@@ -75,12 +114,10 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	c.Set(ctrHeld, uint64(held))
 	c.Set(ctrRecorded, uint64(s.recorded()))
 	s.mem.alive(now)
-	s.c = nil
 	if busy {
 		period = min(period, clock.Duration(leastPatience))
 	}
 	s.due = now.Add(period)
-	return s.due
 }
 
 // watch looks at connection c, which carries something.

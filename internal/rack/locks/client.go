@@ -58,6 +58,8 @@ type Config struct {
 	// where the memory is. The session's queue pair before that, if any, is gone
 	// for both sides when Dial returns. An error: try again later.
 	Dial func(now clock.Time, session int) (*rnic.QP, Grant, error)
+	// Broke is told of each queue pair that failed, whose it was and by what; nil: nobody is.
+	Broke func(now clock.Time, session int, s rnic.Status)
 	// Life tells this client from those that had its sessions' numbers before it
 	// died, from 0.
 	Life int
@@ -315,6 +317,9 @@ func (s *session) complete(now clock.Time, w *rnic.WC) {
 	if w.Status != rnic.Success {
 		// Operations under way stay open in the history.
 		s.c.stats.Broken++
+		if f := s.c.cfg.Broke; f != nil {
+			f(now, s.number, w.Status)
+		}
 		s.qp, s.reqs = nil, s.reqs[:0]
 		s.dialAt = now
 		return
