@@ -45,7 +45,7 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 		}
 	}
 	p.row = i
-	s.proven(c, r, up)
+	s.proven(c, p, r, up)
 	if r.unmet && p.fl&hdr.IsAck != 0 {
 		if s.met(c, i, up); r.sid == noServer {
 			return true
@@ -109,8 +109,7 @@ func (s *Steer) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
 // proven notes that the server has answered requests of a connection, whose row is r, up
 // to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
 // where they were expected, are where it is.
-func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
-	p := s.parsed
+func (s *Steer) proven(c *graph.Ctx, p *parsed, r *row, up uint32) {
 	r.answered = c.Now()
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0

@@ -146,15 +146,15 @@ type Steer struct {
 	g               hdr.Frame // of one that is made
 	goes            []gone    // by the worker's turn, to be sent after it
 
-	// Of the batch at hand: by which input it came, whether nothing of it is steered,
-	// and what was in it.
-	input                      int
-	off                        bool
-	asked                      int8      // the server that requests are looked at for
-	home                       addrTable // where addresses are: what never changes of state.addrs, beside whose line other workers write
-	together                   int       // batches for which it takes all turns at connections
-	ending                     bool
-	requests, responses, bytes uint64
+	// Of the batch at hand: whether nothing of it is steered, what responses (0) and requests (1)
+	// are by the input that it came by, and the RoCE frames in it.
+	off                     bool
+	sides                   [2]as
+	looked, requests, bytes uint64
+	asked                   int8      // the server that requests are looked at for
+	home                    addrTable // where addresses are: what never changes of state.addrs, beside whose line other workers write
+	together                int       // batches for which it takes all turns at connections
+	ending                  bool
 }
 
 // gone is a frame that was held and goes on.
@@ -279,34 +279,32 @@ func (s *Steer) unlock() {
 // Push implements graph.App: frames of a leave by b and the other way round. Where
 // workers share the state, what takes none is done before and after the worker's turn.
 func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
-	s.input, s.off = in, s.passing.Load()
-	s.requests, s.responses, s.bytes = 0, 0, 0
+	s.off, s.sides = s.passing.Load(), [2]as{asBackResponse, asRequest}
+	if in == fromServers {
+		s.sides = [2]as{asResponse, asBackRequest}
+	}
+	s.looked, s.requests, s.bytes = 0, 0, 0
 	if s.workers == 1 {
 		s.begin(c)
 		// A frame is looked at before the one in front of it is handled: what it needs is on its
 		// way then.
 		n, bufs := 0, b.Bufs()
+		p, q := &s.batch[0], &s.batch[1]
 		if len(bufs) > 0 {
-			s.look(&s.batch[0], bufs[0].Bytes())
+			s.look(p, bufs[0].Bytes())
 		}
 		for i, x := range bufs {
 			if i+1 < len(bufs) {
-				s.look(&s.batch[(i+1)&1], bufs[i+1].Bytes())
+				s.look(q, bufs[i+1].Bytes())
 			}
-			p := &s.batch[i&1]
-			s.parsed = p
-			goes := false
-			if s.plain(c, 0) {
-				goes = s.plainly(c, in, x)
-			} else {
-				goes = s.frame(c, in, x)
-			}
-			if !goes || p.unsteered && s.waits(c, x, p.b) {
+			if s.parsed = p; !s.alone(c, in, x, p) {
+				p, q = q, p
 				continue
 			}
 			if p.n != 0 {
 				p.seal(p.b)
 			}
+			p, q = q, p
 			if n != i {
 				bufs[n] = x
 			}
@@ -320,8 +318,20 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	s.send(c)
 	c.Count(ctrRequests, s.requests)
-	c.Count(ctrResponses, s.responses)
+	c.Count(ctrResponses, s.looked-s.requests)
 	c.Count(ctrBytes, s.bytes)
+}
+
+// alone handles the frame at hand, p, where there is no other worker; false when it does not go on.
+func (s *Steer) alone(c *graph.Ctx, in int, x *packet.Buf, p *parsed) bool {
+	if s.plain(c, p, 0) {
+		if !s.plainly(c, in, x, p) {
+			return false
+		}
+	} else if !s.frame(c, in, x) {
+		return false
+	}
+	return !p.unsteered || !s.waits(c, x, p.b)
 }
 
 // inTurn is what Push does with a batch beside other workers. Frames of connections
@@ -369,7 +379,7 @@ func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 			p := &s.batch[n]
 			s.look(p, bufs[n].Bytes())
 			looked = n + 1
-			if s.parsed = p; !s.plain(c, s.worker+1) {
+			if s.parsed = p; !s.plain(c, p, s.worker+1) {
 				break
 			}
 			n++
@@ -395,16 +405,16 @@ func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked 
 	s.takeConns()
 	if off := s.passing.Load(); off != s.off { // the mode has changed meanwhile
 		s.off = off
-		requests, responses, bytes := s.requests, s.responses, s.bytes
+		looked, requests, bytes := s.looked, s.requests, s.bytes
 		for i := first; i < len(bufs); i++ {
 			s.look(&s.batch[i], bufs[i].Bytes())
 		}
-		s.requests, s.responses, s.bytes = requests, responses, bytes // they are counted
+		s.looked, s.requests, s.bytes = looked, requests, bytes // they are counted
 	}
 	n := first
 	if !s.flush && s.choose >= len(s.keys.s) {
 		for n < len(bufs) {
-			if s.parsed = &s.batch[n]; !s.plain(c, 0) {
+			if s.parsed = &s.batch[n]; !s.plain(c, s.parsed, 0) {
 				break
 			}
 			n++
@@ -432,7 +442,7 @@ func (s *Steer) keyed(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end in
 		}
 		x := bufs[i]
 		if s.parsed = &s.batch[i]; i < n {
-			s.stays = !s.plainly(c, in, x)
+			s.stays = !s.plainly(c, in, x, s.parsed)
 		} else {
 			s.stays = !s.frame(c, in, x)
 		}
@@ -445,12 +455,9 @@ func (s *Steer) keyed(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end in
 
 // plain does what a frame does to its connection; false, and nothing was done, when
 // that takes all turns. With a worker's number (from 1 on) it is done to that worker's connections
-// alone; with 0 to any, which is this worker's from then on. It is not part of its caller, as look is not.
-//
-//go:noinline
-func (s *Steer) plain(c *graph.Ctx, worker int) bool {
-	p := s.parsed
-	if p.as != asRequest && p.as != asResponse {
+// alone; with 0 to any, which is this worker's from then on.
+func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
+	if p.as > asResponse {
 		// Others are of no connection that is followed.
 		return p.as != asForeign && (p.as != asBackResponse || !s.cfg.anySide)
 	}
@@ -461,17 +468,17 @@ func (s *Steer) plain(c *graph.Ctx, worker int) bool {
 		return ok || p.as == asRequest && !s.trackable(p.b, p.fl)
 	}
 	r := &s.rows[i]
-	switch {
-	case !ok || r.sid == noServer || r.unmet:
+	if !ok || r.sid == noServer || r.unmet {
 		if owner := s.conns.Row(i).Owner; worker != 0 && owner != 0 && int(owner) != worker {
 			s.together = togetherFor
 		}
 		return false
-	case worker == 0 && s.workers > 1:
+	}
+	if worker == 0 && s.workers > 1 {
 		s.conns.Give(i, uint16(s.worker+1))
 	}
 	if p.as == asRequest {
-		s.rank(r, p.b)
+		s.rank(p, r, p.b)
 		return p.order != early
 	}
 	up := p.psn
@@ -482,7 +489,7 @@ func (s *Steer) plain(c *graph.Ctx, worker int) bool {
 			up = (up - 1) & hdr.PSNMask
 		}
 	}
-	s.proven(c, r, up)
+	s.proven(c, p, r, up)
 	return true
 }
 
@@ -509,13 +516,13 @@ func (s *Steer) fetch(p *parsed) {
 }
 
 // plainly goes on where plain ended; false when the frame does not.
-func (s *Steer) plainly(c *graph.Ctx, in int, x *packet.Buf) bool {
-	switch s.as {
+func (s *Steer) plainly(c *graph.Ctx, in int, x *packet.Buf, p *parsed) bool {
+	switch p.as {
 	case asRequest:
-		s.requested(c, x, s.b)
+		s.requested(c, x, p.b)
 		return true
 	case asResponse:
-		return s.row < 0 || s.responded(c, in, x, s.b)
+		return p.row < 0 || s.responded(c, in, x, p.b)
 	}
 	return s.frame(c, in, x)
 }

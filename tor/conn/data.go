@@ -44,6 +44,11 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsRequest) {
 		return NoSlot, Foreign
 	}
+	if f.Plain && !t.cfg.GuardMAC {
+		if s := t.easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
+			return s, Known
+		}
+	}
 	qpn := f.BTHOf(b).DestQP()
 	k, r := t.row(ends.Dst, qpn)
 	if r == nil {
@@ -61,7 +66,7 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 		return t.stranger(now, s, ends, qpn, b, f)
 	}
 	r.Client.saw(b, f)
-	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
+	if r.easy == hard || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		return t.watchRequest(now, s, b, f)
 	}
 	r.LastSeen = now
@@ -75,6 +80,11 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Event) {
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsResponse) {
 		return NoSlot, Foreign
+	}
+	if f.Plain && !t.cfg.GuardMAC {
+		if s := t.easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
+			return s, Known
+		}
 	}
 	qpn := f.BTHOf(b).DestQP()
 	k, r := t.row(ends.Dst, qpn)
@@ -96,7 +106,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		return NoSlot, Spoofed
 	}
 	r.Server.saw(b, f)
-	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
+	if r.easy == hard || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		return t.watchResponse(now, s, b, f)
 	}
 	r.LastSeen = now
@@ -110,19 +120,32 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 // has the queue pair it goes to. With an owner other than 0 no other's row is plain, and
 // owners may do so at the same time, if nothing else is done meanwhile.
 func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner uint16) (s Slot, ok bool) {
-	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
 	fl := f.Op.Info().Flags
+	if f.Plain && !t.cfg.GuardMAC {
+		switch s := t.easily(now, ends, b, fl, owner); {
+		case s >= 0:
+			return s, true
+		case s == NoSlot:
+			return NoSlot, fl&hdr.IsResponse != 0 && t.unasked(ends)
+		}
+	}
+	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
 	if r == nil {
-		return NoSlot, fl&hdr.IsResponse != 0 && (len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0)
+		return NoSlot, fl&hdr.IsResponse != 0 && t.unasked(ends)
 	}
 	_, from := r.ends(k.client())
 	if owner != 0 && r.Owner != owner || k.client() == (fl&hdr.IsRequest != 0) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
-		r.watch || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
+		r.easy == hard || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
 		return k.slot(), false
 	}
 	from.saw(b, f)
 	r.LastSeen = now
 	return k.slot(), true
+}
+
+// unasked reports whether no half-open row is there that a response from one end to the other may answer.
+func (t *Table) unasked(ends *Ends) bool {
+	return len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0
 }
 
 // Give has the row in slot s be an owner's: see Plain.

@@ -1,12 +1,14 @@
 package conn
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // Config describes a table. Zero values take the defaults.
@@ -189,6 +191,41 @@ func (t *Table) row(a Addr, qpn uint32) (ref, *Row) {
 	return noRef, nil
 }
 
+// other says that a frame must be looked at as any other.
+const other Slot = -2
+
+// easily is the slot of the connection that a frame belongs to, if it is hdr.Frame.Plain and needs a
+// look-up alone: then it was noted that its sender was seen. NoSlot: no row has the queue pair that it goes
+// to. fl are the flags of its opcode; the row must be owner's, if that is not 0.
+func (t *Table) easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, owner uint16) Slot {
+	c := (*[hdr.PlainBTH + hdr.BTHLen]byte)(b)
+	qpn := binary.BigEndian.Uint32(c[hdr.PlainBTH+4:]) & 0xFFFFFF
+	x, dst := &t.qps, ends.Dst.lo
+	h := x.hash4(dst, qpn)
+	for p := x.Start(h); ; p = x.Next(p) {
+		if x.E[p] == 0 {
+			return NoSlot
+		}
+		v, ok := x.Slot(p, h)
+		if !ok {
+			continue
+		}
+		k := ref(v)
+		r := &t.rows[k.slot()]
+		to, from := &r.Server, &r.Client
+		if k.client() {
+			to, from = from, to
+		}
+		if r.easy != plain || k.client() == (fl&hdr.IsRequest != 0) || to.QPN != qpn || to.Addr.lo != dst || from.Addr.lo != ends.Src.lo ||
+			owner != 0 && r.Owner != owner || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 {
+			return other
+		}
+		from.L2, from.Port = [12]byte(c[:]), binary.BigEndian.Uint16(c[hdr.EthernetLen+hdr.IPv4Len:])
+		r.LastSeen = now
+		return k.slot()
+	}
+}
+
 // findID is the row with an end that calls the connection id.
 func (t *Table) findID(a Addr, id uint32) ref {
 	x := &t.ids
@@ -242,7 +279,7 @@ func (t *Table) alloc(now clock.Time, learnt Source) Slot {
 	n := len(t.free) - 1
 	s := t.free[n]
 	t.free = t.free[:n]
-	t.rows[s] = Row{used: true, Learnt: learnt, LastSeen: now, watch: true}
+	t.rows[s] = Row{used: true, Learnt: learnt, LastSeen: now}
 	return s
 }
 
