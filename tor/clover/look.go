@@ -100,7 +100,7 @@ func (s *Steer) look(p *parsed, b []byte) {
 	s.looked++
 	s.requests += uint64(fl & hdr.IsRequest)
 	s.bytes += uint64(len(b))
-	p.psn = binary.BigEndian.Uint32(b[hdr.PlainBTH+8:]) & hdr.PSNMask
+	p.psn = binary.BigEndian.Uint32((*[hdr.PlainBTH + hdr.BTHLen]byte)(b)[hdr.PlainBTH+8:]) & hdr.PSNMask
 	if f.Op.Transport() != hdr.RC || !p.ends.OfPlain(b) {
 		p.as = asForeign
 		return

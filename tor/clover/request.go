@@ -52,7 +52,10 @@ func (s *Steer) rank(p *parsed, r *row, b []byte) {
 	}
 }
 
-// requested does what a request whose order is known leads to.
+// requested does what a request whose order is known leads to. It is not part of its callers, so
+// that these are short.
+//
+//go:noinline
 func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 	p := s.parsed
 	switch fl := p.fl; p.order {

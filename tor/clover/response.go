@@ -55,7 +55,9 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 }
 
 // responded does what a response to connection row leads to; false when it does not
-// go on.
+// go on. It is not part of its callers, so that these are short.
+//
+//go:noinline
 func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	p := s.parsed
 	r := &s.rows[p.row]

@@ -324,14 +324,13 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 
 // alone handles the frame at hand, p, where there is no other worker; false when it does not go on.
 func (s *Steer) alone(c *graph.Ctx, in int, x *packet.Buf, p *parsed) bool {
+	goes := false
 	if s.plain(c, p, 0) {
-		if !s.plainly(c, in, x, p) {
-			return false
-		}
-	} else if !s.frame(c, in, x) {
-		return false
+		goes = s.plainly(c, in, x, p)
+	} else {
+		goes = s.frame(c, in, x)
 	}
-	return !p.unsteered || !s.waits(c, x, p.b)
+	return goes && (!p.unsteered || !s.waits(c, x, p.b))
 }
 
 // inTurn is what Push does with a batch beside other workers. Frames of connections

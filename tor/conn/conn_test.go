@@ -308,7 +308,7 @@ func (t *Table) verify() error {
 			placed++
 		}
 		if w := *r; r.easy != hard {
-			if w.rewatch(); w.easy != r.easy {
+			if t.rewatch(&w); w.easy != r.easy {
 				return fmt.Errorf("%v: is not watched", r)
 			}
 		}

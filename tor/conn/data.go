@@ -44,7 +44,7 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsRequest) {
 		return NoSlot, Foreign
 	}
-	if f.Plain && !t.cfg.GuardMAC {
+	if f.Plain {
 		if s := t.easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
 			return s, Known
 		}
@@ -81,7 +81,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsResponse) {
 		return NoSlot, Foreign
 	}
-	if f.Plain && !t.cfg.GuardMAC {
+	if f.Plain {
 		if s := t.easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
 			return s, Known
 		}
@@ -121,7 +121,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 // owners may do so at the same time, if nothing else is done meanwhile.
 func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner uint16) (s Slot, ok bool) {
 	fl := f.Op.Info().Flags
-	if f.Plain && !t.cfg.GuardMAC {
+	if f.Plain {
 		switch s := t.easily(now, ends, b, fl, owner); {
 		case s >= 0:
 			return s, true
@@ -184,7 +184,7 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 	if k := t.find(dst, qpn); k != noRef {
 		o := &t.rows[k.slot()]
 		o.rival, r.waits = s+1, true
-		o.rewatch()
+		t.rewatch(o)
 	} else {
 		t.putQP(s, false)
 	}
@@ -265,7 +265,7 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 // restart numbers the requests from this one on.
 func (t *Table) restart(r *Row, now clock.Time, b []byte, f *hdr.Frame) {
 	psn := f.BTHOf(b).PSN()
-	r.note(b, f)
+	t.note(r, b, f)
 	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
 	r.old, r.mark, r.markAt = psn, psn, now
 	r.misses, r.wild = 0, 0
@@ -278,10 +278,10 @@ func (r *Row) doubt() { r.candidate, r.matches, r.asks = 0, 0, 0 }
 
 // note learns P_Key and path MTU, which all but the last packet of a message
 // fill.
-func (r *Row) note(b []byte, f *hdr.Frame) {
+func (t *Table) note(r *Row, b []byte, f *hdr.Frame) {
 	if r.PKey == 0 {
 		r.PKey = f.BTHOf(b).PKey()
-		r.rewatch()
+		t.rewatch(r)
 	}
 	if r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		switch n := len(f.PayloadOf(b)); n {
@@ -294,7 +294,7 @@ func (r *Row) note(b []byte, f *hdr.Frame) {
 // watchRequest is Request for a row that needs more than a look-up.
 func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
 	r := &t.rows[s]
-	r.note(b, f)
+	t.note(r, b, f)
 	psn := f.BTHOf(b).PSN()
 	if w := r.rival - 1; r.rival != 0 {
 		if t.successor(r) && !r.near(psn, t.cfg.Window) {
@@ -396,13 +396,13 @@ func (r *Row) fits(p uint32) bool {
 // watchResponse is Response for a row that needs more than a look-up.
 func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
 	r := &t.rows[s]
-	r.note(b, f)
+	t.note(r, b, f)
 	if r.State == Closing {
 		return s, IsClosing
 	}
 	if r.Learnt == Managed && !r.ready {
 		r.ready = true // the client's confirmation was lost
-		r.rewatch()
+		t.rewatch(r)
 	}
 	if r.Learnt != Inferred || r.pinned {
 		r.LastSeen = now
@@ -441,7 +441,7 @@ func (t *Table) unpair(s Slot) {
 	t.list(s)
 	t.overhear(r)
 	t.place(s)
-	r.rewatch()
+	t.rewatch(r)
 }
 
 // fit looks for the half-open rows of client (dst, qpn) that a response from
@@ -539,7 +539,7 @@ func (t *Table) infer(now clock.Time, ends *Ends, qpn uint32, b []byte, f *hdr.F
 	t.unlist(found)
 	r.Client.QPN, r.State, r.LastSeen = qpn, Paired, now
 	r.Server.saw(b, f)
-	r.note(b, f)
+	t.note(r, b, f)
 	t.putQP(found, true)
 	t.place(found)
 	return found, NowPaired

@@ -631,7 +631,7 @@ func TestNotPlain(t *testing.T) {
 		switch {
 		case strings.Contains(name, "network"):
 			x.Row(s).Net = hdr.NetGRH
-			x.Row(s).rewatch()
+			x.rewatch(x.Row(s))
 		case strings.Contains(name, "worker"):
 			owner = 2
 		case strings.Contains(name, "MAC addr"):

@@ -198,16 +198,16 @@ const (
 	hard ease = iota
 	// easy: they need a look-up alone.
 	easy
-	// plain: and both ends' addresses are (Addr.plain).
+	// plain: and both ends' addresses are (Addr.plain), and their MAC addresses do not matter.
 	plain
 )
 
 // rewatch decides anew what frames of the row need.
-func (r *Row) rewatch() {
+func (t *Table) rewatch(r *Row) {
 	switch {
 	case r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.Learnt == Managed && !r.ready || r.PKey == 0:
 		r.easy = hard
-	case r.Net == hdr.NetIPv4 && r.Client.Addr.plain() && r.Server.Addr.plain():
+	case r.Net == hdr.NetIPv4 && r.Client.Addr.plain() && r.Server.Addr.plain() && !t.cfg.GuardMAC:
 		r.easy = plain
 	default:
 		r.easy = easy

@@ -194,29 +194,28 @@ func (t *Table) row(a Addr, qpn uint32) (ref, *Row) {
 // other says that a frame must be looked at as any other.
 const other Slot = -2
 
-// easily is the slot of the connection that a frame belongs to, if it is hdr.Frame.Plain and needs a
-// look-up alone: then it was noted that its sender was seen. NoSlot: no row has the queue pair that it goes
-// to. fl are the flags of its opcode; the row must be owner's, if that is not 0.
+// easily is Plain for a frame that is hdr.Frame.Plain, of a connection in whose row all is in its usual
+// place, too. NoSlot: no row has the queue pair that it goes to. fl are the flags of the frame's opcode.
 func (t *Table) easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, owner uint16) Slot {
 	c := (*[hdr.PlainBTH + hdr.BTHLen]byte)(b)
 	qpn := binary.BigEndian.Uint32(c[hdr.PlainBTH+4:]) & 0xFFFFFF
 	x, dst := &t.qps, ends.Dst.lo
 	h := x.hash4(dst, qpn)
 	for p := x.Start(h); ; p = x.Next(p) {
-		if x.E[p] == 0 {
-			return NoSlot
-		}
-		v, ok := x.Slot(p, h)
-		if !ok {
+		e := x.E[p]
+		if uint32(e>>32) != h || e == 0 {
+			if e == 0 {
+				return NoSlot
+			}
 			continue
 		}
-		k := ref(v)
+		k := ref(uint32(e) - 1)
 		r := &t.rows[k.slot()]
 		to, from := &r.Server, &r.Client
 		if k.client() {
 			to, from = from, to
 		}
-		if r.easy != plain || k.client() == (fl&hdr.IsRequest != 0) || to.QPN != qpn || to.Addr.lo != dst || from.Addr.lo != ends.Src.lo ||
+		if r.easy != plain || uint32(k)&1 == uint32(fl&hdr.IsRequest) || to.QPN != qpn || to.Addr.lo != dst || from.Addr.lo != ends.Src.lo ||
 			owner != 0 && r.Owner != owner || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 {
 			return other
 		}
@@ -302,7 +301,7 @@ func (t *Table) Remove(s Slot) {
 			if k := t.find(e.Addr, e.QPN); k != noRef {
 				if o := &t.rows[k.slot()]; o.rival == s+1 {
 					o.rival = 0
-					o.rewatch()
+					t.rewatch(o)
 				}
 			}
 		}
@@ -331,7 +330,7 @@ func (t *Table) Remove(s Slot) {
 func (t *Table) Pin(s Slot) {
 	r := &t.rows[s]
 	r.pinned = true
-	r.rewatch()
+	t.rewatch(r)
 }
 
 // Sweep looks at some rows, other ones each time, and removes those whose time
