@@ -2,6 +2,8 @@ package hdr_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -50,4 +52,45 @@ func TestExamine(t *testing.T) {
 			t.Fatalf("%x: %+v", b, f)
 		}
 	})
+}
+
+// TestExamineLengths: whatever the length of a frame, Examine takes its ICRC for right, and takes one for wrong
+// after any bit has changed that it covers, and no other.
+func TestExamineLengths(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	write, _ := frameOf(t, "V01")
+	ack, _ := frameOf(t, "V07")
+	for n := range 5000 {
+		b := append(bytes.Clone(write[:70]), make([]byte, n&^3+hdr.ICRCLen)...)
+		if n == 1 {
+			b = bytes.Clone(ack)
+		}
+		for i := range b[70:] {
+			b[70+i] = byte(rnd.Uint32())
+		}
+		binary.BigEndian.PutUint16(b[hdr.EthernetLen+2:], uint16(len(b)-hdr.EthernetLen))
+		binary.BigEndian.PutUint16(b[hdr.EthernetLen+hdr.IPv4Len+4:], uint16(len(b)-hdr.EthernetLen-hdr.IPv4Len))
+		hdr.IPv4(b[hdr.EthernetLen:]).UpdateChecksum()
+		var f hdr.Frame
+		if hdr.Parse(b, &f) != hdr.IsRoCE || !f.Plain {
+			t.Fatalf("%d bytes: %+v", len(b), f)
+		}
+		hdr.SetICRC(b, &f)
+		if got := hdr.Examine(b, &f); got != hdr.NoFlaw {
+			t.Fatalf("%d bytes: flaw %d", len(b), got)
+		}
+		for range 4 {
+			// From the addresses to the end, but for the lengths, ports and opcode, which would make it another frame.
+			at := hdr.PlainBTH + 4 + rnd.IntN(len(b)-hdr.PlainBTH-4)
+			b[at] ^= 1 << rnd.IntN(8)
+			want := hdr.BadICRC
+			if at == hdr.PlainBTH+4 {
+				want = hdr.NoFlaw // BTH resv8a may change on the way
+			}
+			if got := hdr.Examine(b, &f); got != want {
+				t.Fatalf("%d bytes, byte %d changed: flaw %d", len(b), at, got)
+			}
+			hdr.SetICRC(b, &f)
+		}
+	}
 }

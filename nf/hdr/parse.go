@@ -204,6 +204,10 @@ func examine(b []byte, f *Frame, sums bool) Flaw {
 				return BadChecksum
 			case total >= plainLimit:
 				return f.flaw(b)
+			case hasRows:
+				if !goodRows(&b[l3], total) {
+					return BadICRC
+				}
 			case clmulCRC(icrcSeed, &b[l3], total, &icrcOnes[NetIPv4]) != icrcResidue:
 				return BadICRC
 			}

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 	"github.com/quillon/quillon/tor/prefetch"
 )
@@ -77,7 +78,8 @@ const (
 // calls only as long as the piece is small.
 //
 //go:noinline
-func (s *Steer) look(p *parsed, b []byte) {
+func (s *Steer) look(p *parsed, x *packet.Buf) {
+	b := x.Bytes()
 	p.b, p.n, p.unsteered, p.asked = b, 0, false, nobody
 	if s.off {
 		s.glance(p, b)

@@ -291,24 +291,21 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		n, bufs := 0, b.Bufs()
 		p, q := &s.batch[0], &s.batch[1]
 		if len(bufs) > 0 {
-			s.look(p, bufs[0].Bytes())
+			s.look(p, bufs[0])
 		}
-		for i, x := range bufs {
+		for i := range bufs {
 			if i+1 < len(bufs) {
-				s.look(q, bufs[i+1].Bytes())
+				s.look(q, bufs[i+1])
 			}
-			if s.parsed = p; !s.alone(c, in, x, p) {
-				p, q = q, p
-				continue
-			}
-			if p.n != 0 {
-				p.seal(p.b)
+			x := bufs[i]
+			if s.parsed = p; s.keyed(c, in, x, p, s.plain(c, p, 0)) {
+				if p.n != 0 {
+					p.seal(p.b)
+				}
+				bufs[n] = x
+				n++
 			}
 			p, q = q, p
-			if n != i {
-				bufs[n] = x
-			}
-			n++
 		}
 		s.release(c)
 		s.gauge(c)
@@ -320,17 +317,6 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	c.Count(ctrRequests, s.requests)
 	c.Count(ctrResponses, s.looked-s.requests)
 	c.Count(ctrBytes, s.bytes)
-}
-
-// alone handles the frame at hand, p, where there is no other worker; false when it does not go on.
-func (s *Steer) alone(c *graph.Ctx, in int, x *packet.Buf, p *parsed) bool {
-	goes := false
-	if s.plain(c, p, 0) {
-		goes = s.plainly(c, in, x, p)
-	} else {
-		goes = s.frame(c, in, x)
-	}
-	return goes && (!p.unsteered || !s.waits(c, x, p.b))
 }
 
 // inTurn is what Push does with a batch beside other workers. Frames of connections
@@ -376,7 +362,7 @@ func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 	if !s.flush && s.choose >= len(s.keys.s) {
 		for n < len(bufs) {
 			p := &s.batch[n]
-			s.look(p, bufs[n].Bytes())
+			s.look(p, bufs[n])
 			looked = n + 1
 			if s.parsed = p; !s.plain(c, p, s.worker+1) {
 				break
@@ -389,7 +375,7 @@ func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 	}
 	own.give()
 	if n > 0 {
-		s.keyed(c, in, bufs, 0, n, n)
+		s.turn(c, in, bufs, 0, n, n)
 		s.atKeys.give()
 	}
 	return n, looked
@@ -399,14 +385,14 @@ func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 // before looked were looked at.
 func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked int) {
 	for i := looked; i < len(bufs); i++ {
-		s.look(&s.batch[i], bufs[i].Bytes())
+		s.look(&s.batch[i], bufs[i])
 	}
 	s.takeConns()
 	if off := s.passing.Load(); off != s.off { // the mode has changed meanwhile
 		s.off = off
 		looked, requests, bytes := s.looked, s.requests, s.bytes
 		for i := first; i < len(bufs); i++ {
-			s.look(&s.batch[i], bufs[i].Bytes())
+			s.look(&s.batch[i], bufs[i])
 		}
 		s.looked, s.requests, s.bytes = looked, requests, bytes // they are counted
 	}
@@ -424,28 +410,24 @@ func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked 
 	if !both {
 		s.giveConns()
 	}
-	s.keyed(c, in, bufs, first, n, len(bufs))
+	s.turn(c, in, bufs, first, n, len(bufs))
 	s.atKeys.give()
 	if both {
 		s.giveConns()
 	}
 }
 
-// keyed is this worker's turn at keys, with frames first to end of a batch; those from n on
+// turn is this worker's turn at keys, with frames first to end of a batch; those from n on
 // have all turns.
-func (s *Steer) keyed(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end int) {
+func (s *Steer) turn(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end int) {
 	s.begin(c)
 	for i := first; i < end; i++ {
 		if k := i + fetchAhead; k < n {
 			s.fetch(&s.batch[k])
 		}
-		x := bufs[i]
-		if s.parsed = &s.batch[i]; i < n {
-			s.stays = !s.plainly(c, in, x, s.parsed)
-		} else {
-			s.stays = !s.frame(c, in, x)
-		}
-		s.stays = s.stays || s.unsteered && s.waits(c, x, s.b)
+		p := &s.batch[i]
+		s.parsed = p
+		p.stays = !s.keyed(c, in, bufs[i], p, i < n)
 	}
 	s.parsed = &s.batch[0]
 	s.release(c)
@@ -454,18 +436,31 @@ func (s *Steer) keyed(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end in
 
 // plain does what a frame does to its connection; false, and nothing was done, when
 // that takes all turns. With a worker's number (from 1 on) it is done to that worker's connections
-// alone; with 0 to any, which is this worker's from then on.
+// alone; with 0 to any, which is this worker's from then on. It is not part of its callers, so that what
+// it calls is part of it.
+//
+//go:noinline
 func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
 	if p.as > asResponse {
 		// Others are of no connection that is followed.
 		return p.as != asForeign && (p.as != asBackResponse || !s.cfg.anySide)
 	}
-	i, ok := s.conns.Plain(c.Now(), &p.ends, p.b, &p.f, uint16(worker))
-	p.row = int32(i)
-	if i == conn.NoSlot {
-		p.order = unfollowed
-		return ok || p.as == asRequest && !s.trackable(p.b, p.fl)
+	i, ok := conn.Elsewhere, true
+	if p.f.Plain {
+		i = s.conns.Easily(c.Now(), &p.ends, p.b, p.fl, uint16(worker))
 	}
+	if i < 0 {
+		if i == conn.NoSlot {
+			ok = p.as == asResponse && s.conns.Unasked(&p.ends)
+		} else {
+			i, ok = s.conns.Plain(c.Now(), &p.ends, p.b, &p.f, uint16(worker))
+		}
+		if i == conn.NoSlot {
+			p.row, p.order = noSlot, unfollowed
+			return ok || p.as == asRequest && !s.trackable(p.b, p.fl)
+		}
+	}
+	p.row = int32(i)
 	r := &s.rows[i]
 	if !ok || r.sid == noServer || r.unmet {
 		if owner := s.conns.Row(i).Owner; worker != 0 && owner != 0 && int(owner) != worker {
@@ -514,16 +509,19 @@ func (s *Steer) fetch(p *parsed) {
 	prefetch.Line(o + line)
 }
 
-// plainly goes on where plain ended; false when the frame does not.
-func (s *Steer) plainly(c *graph.Ctx, in int, x *packet.Buf, p *parsed) bool {
-	switch p.as {
-	case asRequest:
+// keyed does to keys what the frame at hand, p, leads to, in the worker's turn; false when it does not
+// go on. It goes on where plain ended, if that says so, and handles the whole frame if not.
+func (s *Steer) keyed(c *graph.Ctx, in int, x *packet.Buf, p *parsed, plain bool) bool {
+	goes := true
+	switch {
+	case !plain || p.as > asResponse:
+		goes = s.frame(c, in, x)
+	case p.as == asRequest:
 		s.requested(c, x, p.b)
-		return true
-	case asResponse:
-		return p.row < 0 || s.responded(c, in, x, p.b)
+	default:
+		goes = p.row < 0 || s.responded(c, in, x, p.b)
 	}
-	return s.frame(c, in, x)
+	return goes && (!p.unsteered || !s.waits(c, x, p.b))
 }
 
 // gauge shows how much is known; the first worker does for all.

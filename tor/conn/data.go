@@ -45,7 +45,7 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 		return NoSlot, Foreign
 	}
 	if f.Plain {
-		if s := t.easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
+		if s := t.Easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
 			return s, Known
 		}
 	}
@@ -82,7 +82,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		return NoSlot, Foreign
 	}
 	if f.Plain {
-		if s := t.easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
+		if s := t.Easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
 			return s, Known
 		}
 	}
@@ -121,17 +121,9 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 // owners may do so at the same time, if nothing else is done meanwhile.
 func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner uint16) (s Slot, ok bool) {
 	fl := f.Op.Info().Flags
-	if f.Plain {
-		switch s := t.easily(now, ends, b, fl, owner); {
-		case s >= 0:
-			return s, true
-		case s == NoSlot:
-			return NoSlot, fl&hdr.IsResponse != 0 && t.unasked(ends)
-		}
-	}
 	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
 	if r == nil {
-		return NoSlot, fl&hdr.IsResponse != 0 && t.unasked(ends)
+		return NoSlot, fl&hdr.IsResponse != 0 && t.Unasked(ends)
 	}
 	_, from := r.ends(k.client())
 	if owner != 0 && r.Owner != owner || k.client() == (fl&hdr.IsRequest != 0) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
@@ -143,8 +135,9 @@ func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner 
 	return k.slot(), true
 }
 
-// unasked reports whether no half-open row is there that a response from one end to the other may answer.
-func (t *Table) unasked(ends *Ends) bool {
+// Unasked reports whether no half-open row is there that a response from one end to the other may answer:
+// then one that no row has the queue pair of is plain.
+func (t *Table) Unasked(ends *Ends) bool {
 	return len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0
 }
 

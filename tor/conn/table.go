@@ -191,12 +191,13 @@ func (t *Table) row(a Addr, qpn uint32) (ref, *Row) {
 	return noRef, nil
 }
 
-// other says that a frame must be looked at as any other.
-const other Slot = -2
+// Elsewhere is no slot: Easily cannot tell.
+const Elsewhere Slot = -2
 
-// easily is Plain for a frame that is hdr.Frame.Plain, of a connection in whose row all is in its usual
-// place, too. NoSlot: no row has the queue pair that it goes to. fl are the flags of the frame's opcode.
-func (t *Table) easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, owner uint16) Slot {
+// Easily is Plain for a frame that is hdr.Frame.Plain: the slot of its connection, or NoSlot when no row has the queue
+// pair that it goes to; Elsewhere when it is for Plain to find out, and nothing was done. fl are the flags of
+// the frame's opcode.
+func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, owner uint16) Slot {
 	c := (*[hdr.PlainBTH + hdr.BTHLen]byte)(b)
 	qpn := binary.BigEndian.Uint32(c[hdr.PlainBTH+4:]) & 0xFFFFFF
 	x, dst := &t.qps, ends.Dst.lo
@@ -217,7 +218,7 @@ func (t *Table) easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, own
 		}
 		if r.easy != plain || uint32(k)&1 == uint32(fl&hdr.IsRequest) || to.QPN != qpn || to.Addr.lo != dst || from.Addr.lo != ends.Src.lo ||
 			owner != 0 && r.Owner != owner || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 {
-			return other
+			return Elsewhere
 		}
 		from.L2, from.Port = [12]byte(c[:]), binary.BigEndian.Uint16(c[hdr.EthernetLen+hdr.IPv4Len:])
 		r.LastSeen = now
