@@ -32,7 +32,7 @@ func connMutants() (all []mutant.Mutant) {
 		{"who has another network is found easily", "row.go", "case r.Net == hdr.NetIPv4 && ", "case ", "TestNotPlain"},
 		{"a queue pair with another's hash is found easily", "table.go", "to.QPN != qpn || ", "", "TestSameHash"},
 		{"an address with another's hash is found easily", "table.go", "to.Addr.lo != dst || from", "from", "TestSameHash"},
-		{"a frame from another address is found easily", "table.go", "from.Addr.lo != ends.Src.lo ||", "false ||", "TestPlain|TestGuard"},
+		{"a frame from another address is found easily", "table.go", "from.Addr.lo != ends.Src.lo ||", "false ||", "TestReuse|TestLetGoWhenIdle"},
 		{"a frame in the other direction is found easily", "table.go", "uint32(k)&1 == uint32(fl&hdr.IsRequest) || ", "", "TestNotPlain"},
 		{"another worker's connection is found easily", "table.go", "owner != 0 && r.Owner != owner || ", "", "TestNotPlain"},
 		{"what tells the path MTU is found easily", "table.go", " || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 {", " {", "TestNotPlain"},
