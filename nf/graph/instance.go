@@ -551,7 +551,9 @@ func (w *worker) inject(p *portNode, now clock.Time, b *packet.Batch) (err error
 	c.node = &p.node
 	for _, x := range b.Bufs() {
 		x.Counted = true
-		if p.mark != nil && c.tracer != nil {
+	}
+	if p.mark != nil && c.tracer != nil {
+		for _, x := range b.Bufs() {
 			c.tracer.start(c, x, p.mark)
 		}
 	}

@@ -178,3 +178,59 @@ done:
 	RET
 blocks:
 	JMP ·blocksCRC(SB)
+
+// func goodRows(p *byte, n int) bool
+TEXT ·goodRows(SB), NOSPLIT, $0-17
+	MOVQ p+0(FP), SI
+	MOVQ n+8(FP), CX
+
+	// AX rows follow the first; the last has -n%64 bytes less than the others, which are zeros.
+	LEAQ -1(CX), AX
+	SHRQ $6, AX
+	NEGQ CX
+	ANDQ $63, CX
+	MOVQ $-1, BX
+	SHRQ CX, BX
+	KMOVQ BX, K1
+	MOVQ AX, DX
+	SHLQ $6, DX
+	LEAQ ·powers+(const_clmulBlocks*16-48)(SB), DI
+	SUBQ DX, DI
+	TESTQ AX, AX
+	JEQ short
+	VMOVDQU64 (SI), Z2
+first:
+	VMOVDQU64 ·icrcOnes+(const_NetIPv4*128)(SB), Z3
+	VPTERNLOGQ $0x56, ·seedRow(SB), Z3, Z2 // (Z2|ones)^seed
+	VMOVDQU64 (DI), Z15
+	VPCLMULQDQ $0x00, Z15, Z2, Z0
+	VPCLMULQDQ $0x11, Z15, Z2, Z4
+	VPXORQ Z4, Z0, Z0
+	ADDQ $64, DI
+	ADDQ $64, SI
+	SUBQ $1, AX
+	JLT done
+	JEQ last
+whole:
+	VMOVDQU64 (SI), Z2
+	ROW
+	ADDQ $64, SI
+	SUBQ $1, AX
+	JNE whole
+last:
+	VMOVDQU8.Z (SI), K1, Z2
+	ROW
+done:
+	VEXTRACTI64X4 $1, Z0, Y1
+	VPXOR Y1, Y0, Y0
+	VEXTRACTI128 $1, Y0, X1
+	VPXOR X1, X0, X0
+	VZEROUPPER
+	REDUCE
+	LEAQ ·goodRest(SB), R8
+	CMPL AX, (R8)(CX*4)
+	SETEQ ret+16(FP)
+	RET
+short:
+	VMOVDQU8.Z (SI), K1, Z2
+	JMP first

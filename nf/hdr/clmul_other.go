@@ -11,3 +11,5 @@ const (
 func clmulMod(uint64, uint32) uint32 { panic("no product of polynomials here") }
 
 func clmulCRC(_ uint32, _ *byte, _ int, _ *[128]byte) uint32 { return clmulMod(0, 0) }
+
+func goodRows(*byte, int) bool { return clmulMod(0, 0) == 0 }

@@ -13,6 +13,14 @@ const icrcSeed = 0xDEBB20E3
 // which eight of them do, too.
 const icrcResidue = icrcSeed
 
+// plainLimit: clmulCRC takes an IPv4 datagram that is shorter in one piece. It is 0 where there is no such function.
+var plainLimit = func() int {
+	if !hasCLMUL {
+		return 0
+	}
+	return 64 + clmulStep
+}()
+
 // icrcOnes has ones where a frame's ICRC takes ones, from the network header
 // on, by Frame.Net; onesBTH is where the BTH is in such a frame. (IP options and
 // extension headers make other layouts.)

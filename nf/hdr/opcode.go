@@ -92,6 +92,8 @@ type OpInfo struct {
 	Name  string
 	Ext   Ext
 	Flags OpFlags
+	// mustNot has all bits unless the opcode may carry payload.
+	mustNot uint16
 	// Len is the number of bytes of the extended headers together.
 	Len uint8
 	off [numExt]uint8 // offset after the BTH of each extended header
@@ -119,6 +121,9 @@ var opTable = makeOpTable()
 func makeOpTable() (t [256]OpInfo) {
 	set := func(op Opcode, name string, ext Ext, fl OpFlags) {
 		i := OpInfo{Name: name, Ext: ext, Flags: fl}
+		if fl&MayCarry == 0 {
+			i.mustNot = 0xFFFF
+		}
 		for e := 0; e < numExt; e++ {
 			if ext&(1<<e) != 0 {
 				i.off[e] = i.Len

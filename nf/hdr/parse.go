@@ -69,7 +69,13 @@ type Frame struct {
 	// byte of the ICRC, so End-Pad is the payload's end.
 	Payload, End uint16
 	Pad          uint8
+	// Plain: RoCE (Why is IsRoCE) over IPv4 without tags and options. So L3, L4 and BTH
+	// are those of most frames: see PlainBTH.
+	Plain bool
 }
+
+// PlainBTH is Frame.BTH of a frame that is Plain.
+const PlainBTH = EthernetLen + IPv4Len + UDPLen
 
 // ext is the offset of extended header i (bit i of Ext); the opcode must have it.
 func (f *Frame) ext(i int) int { return int(f.BTH) + BTHLen + int(opTable[f.Op].off[i]) }
@@ -107,6 +113,17 @@ func (f *Frame) ChecksumOK(b []byte) bool {
 	}
 	return f.IPv4Of(b).ChecksumOK()
 }
+
+// Flaw is what is wrong with the check sums of a frame.
+type Flaw uint8
+
+const (
+	NoFlaw Flaw = iota
+	// BadChecksum: that of the network header.
+	BadChecksum
+	// BadICRC: the invariant CRC.
+	BadICRC
+)
 
 // Headers end where their capacity does: the compiler then has no empty one to think of.
 func (f *Frame) IPv6Of(b []byte) IPv6 { o := int(f.L3); return IPv6(b[o : o+IPv6Len : o+IPv6Len]) }
@@ -157,25 +174,62 @@ func (f *Frame) PayloadOf(b []byte) []byte {
 
 // Parse walks frame b (Ethernet, without FCS) and fills f, also when it stops
 // early: f.Why, which it returns, says how far it got. Ethernet padding behind
-// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength. It is not part
-// of its callers, so that the compiler makes one piece of it and parseBTH.
+// the IP datagram is allowed. Frames longer than 65535 bytes are BadLength.
+func Parse(b []byte, f *Frame) Why {
+	examine(b, f, false)
+	return f.Why
+}
+
+// Examine is Parse, and says of a RoCE frame what is wrong with its check sums; of any other NoFlaw.
+func Examine(b []byte, f *Frame) Flaw { return examine(b, f, true) }
+
+// examine is Examine, with sums, or else Parse. It is not part of its callers, so that the compiler
+// makes one piece of it and parseBTH.
 //
 //go:noinline
-func Parse(b []byte, f *Frame) Why {
+func examine(b []byte, f *Frame, sums bool) Flaw {
 	// IPv4 without tags and options, all in order, is most of what there is.
-	const l3, l4, bth = EthernetLen, EthernetLen + IPv4Len, EthernetLen + IPv4Len + UDPLen
+	const l3, l4, bth = EthernetLen, EthernetLen + IPv4Len, PlainBTH
 	if len(b) >= bth+BTHLen+ICRCLen && len(b) <= 0xFFFF && be.Uint32(b[12:])>>8 == EtherIPv4<<8|0x45 &&
 		be.Uint32(b[l3+6:])&0x3FFF00FF == ProtoUDP && be.Uint16(b[l4+2:]) == RoCEv2Port {
 		total := int(be.Uint16(b[l3+2:]))
 		if end := l3 + total; end <= len(b) && end >= bth+BTHLen+ICRCLen && int(be.Uint16(b[l4+4:])) == total-IPv4Len {
 			*f = Frame{Net: NetIPv4, L3: l3, L4: l4}
-			f.Why = parseBTH(b, f, bth, end)
-			return f.Why
+			why := parseBTH(b, f, bth, end)
+			f.Why, f.Plain = why, why == IsRoCE
+			switch {
+			case !sums || why != IsRoCE:
+				return NoFlaw
+			case !plainSumOK((*[IPv4Len]byte)(b[l3:])):
+				return BadChecksum
+			case total >= plainLimit:
+				return f.flaw(b)
+			case hasRows:
+				if !goodRows(&b[l3], total) {
+					return BadICRC
+				}
+			case clmulCRC(icrcSeed, &b[l3], total, &icrcOnes[NetIPv4]) != icrcResidue:
+				return BadICRC
+			}
+			return NoFlaw
 		}
 	}
 	*f = Frame{}
-	f.Why = parse(b, f)
-	return f.Why
+	if f.Why = parse(b, f); !sums || f.Why != IsRoCE {
+		return NoFlaw
+	}
+	return f.flaw(b)
+}
+
+// flaw is Examine for a RoCE frame that was parsed.
+func (f *Frame) flaw(b []byte) Flaw {
+	switch {
+	case !f.ChecksumOK(b):
+		return BadChecksum
+	case !GoodICRC(b, f):
+		return BadICRC
+	}
+	return NoFlaw
 }
 
 func parse(b []byte, f *Frame) Why {
@@ -309,7 +363,7 @@ func parseBTH(b []byte, f *Frame, at, end int) Why {
 		return Truncated
 	}
 	// A branch on what the opcode may do would be a guess for every frame.
-	if mustNot := int(i.Flags&MayCarry/MayCarry) - 1; mustNot&(p-int(f.End)) != 0 {
+	if (int(f.End)-p)&int(i.mustNot) != 0 {
 		return BadLength
 	}
 	f.Payload = uint16(p)

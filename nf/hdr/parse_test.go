@@ -15,13 +15,13 @@ func TestParseFindsEverything(t *testing.T) {
 		id   string
 		want hdr.Frame
 	}{
-		{"V01", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.WriteOnly, L3: 14, L4: 34, BTH: 42, Payload: 70, End: 1094}},
-		{"V05", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.CompareSwap, L3: 14, L4: 34, BTH: 42, Payload: 82, End: 82}},
-		{"V07", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.AtomicAck, L3: 14, L4: 34, BTH: 42, Payload: 66, End: 66}},
-		{"V20", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.MaskedCompSwap, L3: 14, L4: 34, BTH: 42, Payload: 98, End: 98}},
-		{"V30", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.UDSendOnly, L3: 14, L4: 34, BTH: 42, Payload: 62, End: 318}},
-		{"V40", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.CNP, L3: 14, L4: 34, BTH: 42, Payload: 54, End: 70}},
-		{"V42", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.UC | hdr.SendOnly, L3: 14, L4: 34, BTH: 42, Payload: 54, End: 74, Pad: 2}},
+		{"V01", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.WriteOnly, L3: 14, L4: 34, BTH: 42, Payload: 70, End: 1094, Plain: true}},
+		{"V05", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.CompareSwap, L3: 14, L4: 34, BTH: 42, Payload: 82, End: 82, Plain: true}},
+		{"V07", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.AtomicAck, L3: 14, L4: 34, BTH: 42, Payload: 66, End: 66, Plain: true}},
+		{"V20", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.MaskedCompSwap, L3: 14, L4: 34, BTH: 42, Payload: 98, End: 98, Plain: true}},
+		{"V30", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.UDSendOnly, L3: 14, L4: 34, BTH: 42, Payload: 62, End: 318, Plain: true}},
+		{"V40", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.CNP, L3: 14, L4: 34, BTH: 42, Payload: 54, End: 70, Plain: true}},
+		{"V42", hdr.Frame{Net: hdr.NetIPv4, Op: hdr.UC | hdr.SendOnly, L3: 14, L4: 34, BTH: 42, Payload: 54, End: 74, Pad: 2, Plain: true}},
 		{"V50", hdr.Frame{Net: hdr.NetIPv6, Op: hdr.UC | hdr.SendOnly, L3: 14, L4: 54, BTH: 62, Payload: 74, End: 94, Pad: 2}},
 		{"V51", hdr.Frame{Net: hdr.NetGRH, Op: hdr.WriteOnly, L3: 14, BTH: 54, Payload: 82, End: 90, Pad: 3}},
 		{"V52", hdr.Frame{Net: hdr.NetGRH, Op: hdr.Acknowledge, L3: 14, BTH: 54, Payload: 70, End: 70}},
@@ -34,6 +34,7 @@ func TestParseFindsEverything(t *testing.T) {
 		tagged := append(bytes.Clone(b[:12]), 0x88, 0xA8, 0xE0, 0x01, 0x81, 0x00, 0x00, 0x64)
 		tagged = append(append(tagged, b[12:]...), 0, 0, 0)
 		w := c.want
+		w.Plain = false
 		w.Tags, w.L3, w.BTH, w.Payload, w.End = 2, w.L3+8, w.BTH+8, w.Payload+8, w.End+8
 		if w.L4 != 0 {
 			w.L4 += 8

@@ -143,12 +143,21 @@ func (j *journal) record(i int32) *[noteLen]byte {
 // sum is the check of what is in record i. Each word counts by another odd factor:
 // no change of a single one leaves it as it is.
 func sum(p *[noteLen]byte, i int32) uint64 {
-	const factor = 0x9E3779B97F4A7C15
+	const (
+		step, all = 0x9E3779B97F4A7C14, 1<<64 - 1
+		step2     = 2 * step & all
+		step3     = 3 * step & all
+		step4     = 4 * step & all
+	)
 	k := uint64(2*i + 1)
 	c := uint64(journalMagic)
-	for at := 8; at < noteLen; at += 8 {
-		k += factor &^ 1
-		c += binary.LittleEndian.Uint64(p[at:]) * k
+	for at := 8; at < noteLen; at += 32 { // five times four words
+		q := (*[32]byte)(p[at:])
+		c += binary.LittleEndian.Uint64(q[0:]) * (k + step)
+		c += binary.LittleEndian.Uint64(q[8:]) * (k + step2)
+		c += binary.LittleEndian.Uint64(q[16:]) * (k + step3)
+		k += step4
+		c += binary.LittleEndian.Uint64(q[24:]) * k
 	}
 	return c | 1
 }

@@ -1,9 +1,11 @@
 package clover
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 	"github.com/quillon/quillon/tor/prefetch"
 )
@@ -28,16 +30,20 @@ type parsed struct {
 	stays bool // it was dropped, or is held
 	// unsteered: it may be an atomic, and goes where its client sent it.
 	unsteered bool
-	fl        hdr.OpFlags
 	// The n bytes that begin at byte from were old before the app changed them; n is 0
 	// when it did not.
 	n uint8
-	// A request to server asked is about an address in the set of address slots from set on.
+	// A request to server asked is about an address in the set of address slots from set on;
+	// nobody: that is not known.
 	asked int8
+	fl    hdr.OpFlags
 	from  uint16
 	set   int32
 	old   *[hdr.AtomicETHLen]byte
 }
+
+// nobody is no server's number.
+const nobody = -1
 
 // order is where a request or an answer stands among those of its connection.
 type order uint8
@@ -56,11 +62,11 @@ const (
 type as uint8
 
 const (
-	asIs           as = iota // it goes on
+	asRequest      as = iota // a client's
+	asResponse               // a server's
+	asIs                     // it goes on
 	asOther                  // no RoCE
 	asForeign                // no frame of a reliable connection between two hosts
-	asRequest                // a client's
-	asResponse               // a server's
 	asBackRequest            // comes from the servers' side
 	asBackResponse           // comes from the clients' side
 	asBadChecksum
@@ -72,45 +78,72 @@ const (
 // calls only as long as the piece is small.
 //
 //go:noinline
-func (s *Steer) look(p *parsed, b []byte) {
+func (s *Steer) look(p *parsed, x *packet.Buf) {
+	b := x.Bytes()
+	p.b, p.n, p.unsteered, p.asked = b, 0, false, nobody
+	if s.off {
+		s.glance(p, b)
+		return
+	}
+	if len(b) >= hdr.PlainBTH+hdr.BTHLen+hdr.RETHLen && hdr.Opcode(b[hdr.PlainBTH]).Info().Ext&hdr.HasRETH != 0 {
+		// Most likely it comes to that soon, and the memory may be far away.
+		va := binary.BigEndian.Uint64(b[hdr.PlainBTH+hdr.BTHLen:])
+		p.set = s.home.set(uint16(s.asked), va)
+		prefetch.Line(uintptr(unsafe.Pointer(&s.home.e[p.set])))
+	}
 	f := &p.f
-	p.b, p.n, p.unsteered = b, 0, false
-	if hdr.Parse(b, f) != hdr.IsRoCE {
+	flaw := hdr.Examine(b, f)
+	if !f.Plain || flaw != hdr.NoFlaw {
+		s.study(p, b, flaw)
+		return
+	}
+	fl := f.Op.Info().Flags
+	p.fl, p.asked = fl, s.asked
+	s.looked++
+	s.requests += uint64(fl & hdr.IsRequest)
+	s.bytes += uint64(len(b))
+	p.psn = binary.BigEndian.Uint32((*[hdr.PlainBTH + hdr.BTHLen]byte)(b)[hdr.PlainBTH+8:]) & hdr.PSNMask
+	if f.Op.Transport() != hdr.RC || !p.ends.OfPlain(b) {
+		p.as = asForeign
+		return
+	}
+	p.as = s.sides[fl&hdr.IsRequest]
+}
+
+// glance is look where nothing is steered.
+func (s *Steer) glance(p *parsed, b []byte) {
+	if p.as = asOther; hdr.Parse(b, &p.f) == hdr.IsRoCE {
+		p.as = asIs
+		s.count(p, b)
+	}
+}
+
+// count counts a RoCE frame.
+func (s *Steer) count(p *parsed, b []byte) {
+	p.fl = p.f.Op.Info().Flags
+	s.looked++
+	s.requests += uint64(p.fl & hdr.IsRequest)
+	s.bytes += uint64(len(b))
+}
+
+// study is the rest of look for the frames that few are like: those with a flaw, and those that are
+// not hdr.Frame.Plain.
+func (s *Steer) study(p *parsed, b []byte, flaw hdr.Flaw) {
+	f := &p.f
+	if f.Why != hdr.IsRoCE {
 		p.as = asOther
 		return
 	}
-	p.fl = f.Op.Info().Flags
-	if p.fl&hdr.IsRequest != 0 {
-		s.requests++
-		if f.Op.Info().Ext&hdr.HasRETH != 0 && !s.off {
-			// It comes to that soon, and the memory may be far away.
-			p.asked = s.asked
-			p.set = s.home.set(uint16(p.asked), f.RETHOf(b).VA())
-			prefetch.Line(uintptr(unsafe.Pointer(&s.home.e[p.set])))
-		}
-	} else {
-		s.responses++
-	}
-	s.bytes += uint64(len(b))
+	s.count(p, b)
 	switch {
-	case s.off:
-		p.as = asIs
-	case !f.ChecksumOK(b):
+	case flaw == hdr.BadChecksum:
 		p.as = asBadChecksum
-	case !hdr.GoodICRC(b, f):
+	case flaw != hdr.NoFlaw:
 		p.as = asBadICRC
 	case f.Op.Transport() != hdr.RC || !p.ends.Of(b, f):
 		p.as = asForeign
-	case p.fl&hdr.IsRequest != 0:
-		p.as, p.psn = asBackRequest, f.BTHOf(b).PSN()
-		if s.input == fromClients {
-			p.as = asRequest
-		}
 	default:
-		p.as, p.psn = asBackResponse, f.BTHOf(b).PSN()
-		if s.input == fromServers {
-			p.as = asResponse
-		}
+		p.as, p.psn = s.sides[p.fl&hdr.IsRequest], f.BTHOf(b).PSN()
 	}
 }
 

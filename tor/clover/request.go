@@ -15,15 +15,14 @@ import (
 func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte) {
 	s.order = unfollowed
 	if s.row = s.connection(c, x, b); s.row >= 0 {
-		s.rank(&s.rows[s.row], b)
+		s.rank(s.parsed, &s.rows[s.row], b)
 	}
 	s.requested(c, x, b)
 }
 
 // rank finds where a request of a connection, whose row is r, stands, and moves the expected
 // PSN on if it is the next. Of one that is early nothing is noted.
-func (s *Steer) rank(r *row, b []byte) {
-	p := s.parsed
+func (s *Steer) rank(p *parsed, r *row, b []byte) {
 	n, slack := uint32(1), uint32(0)
 	if p.fl&hdr.IsRead != 0 && p.f.RETHOf(b).DMALength() > leastMTU {
 		n, slack = s.psnsOf(b, p.row)
@@ -53,7 +52,10 @@ func (s *Steer) rank(r *row, b []byte) {
 	}
 }
 
-// requested does what a request whose order is known leads to.
+// requested does what a request whose order is known leads to. It is not part of its callers, so
+// that these are short.
+//
+//go:noinline
 func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 	p := s.parsed
 	switch fl := p.fl; p.order {

@@ -45,7 +45,7 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 		}
 	}
 	p.row = i
-	s.proven(c, r, up)
+	s.proven(c, p, r, up)
 	if r.unmet && p.fl&hdr.IsAck != 0 {
 		if s.met(c, i, up); r.sid == noServer {
 			return true
@@ -55,7 +55,9 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 }
 
 // responded does what a response to connection row leads to; false when it does not
-// go on.
+// go on. It is not part of its callers, so that these are short.
+//
+//go:noinline
 func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	p := s.parsed
 	r := &s.rows[p.row]
@@ -109,8 +111,7 @@ func (s *Steer) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
 // proven notes that the server has answered requests of a connection, whose row is r, up
 // to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
 // where they were expected, are where it is.
-func (s *Steer) proven(c *graph.Ctx, r *row, up uint32) {
-	p := s.parsed
+func (s *Steer) proven(c *graph.Ctx, p *parsed, r *row, up uint32) {
 	r.answered = c.Now()
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0

@@ -146,15 +146,15 @@ type Steer struct {
 	g               hdr.Frame // of one that is made
 	goes            []gone    // by the worker's turn, to be sent after it
 
-	// Of the batch at hand: by which input it came, whether nothing of it is steered,
-	// and what was in it.
-	input                      int
-	off                        bool
-	asked                      int8      // the server that requests are looked at for
-	home                       addrTable // where addresses are: what never changes of state.addrs, beside whose line other workers write
-	together                   int       // batches for which it takes all turns at connections
-	ending                     bool
-	requests, responses, bytes uint64
+	// Of the batch at hand: whether nothing of it is steered, what responses (0) and requests (1)
+	// are by the input that it came by, and the RoCE frames in it.
+	off                     bool
+	sides                   [2]as
+	looked, requests, bytes uint64
+	asked                   int8      // the server that requests are looked at for
+	home                    addrTable // where addresses are: what never changes of state.addrs, beside whose line other workers write
+	together                int       // batches for which it takes all turns at connections
+	ending                  bool
 }
 
 // gone is a frame that was held and goes on.
@@ -282,38 +282,33 @@ func (s *Steer) unlock() {
 // Push implements graph.App: frames of a leave by b and the other way round. Where
 // workers share the state, what takes none is done before and after the worker's turn.
 func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
-	s.input, s.off = in, s.passing.Load()
-	s.requests, s.responses, s.bytes = 0, 0, 0
+	s.off, s.sides = s.passing.Load(), [2]as{asBackResponse, asRequest}
+	if in == fromServers {
+		s.sides = [2]as{asResponse, asBackRequest}
+	}
+	s.looked, s.requests, s.bytes = 0, 0, 0
 	if s.workers == 1 {
 		s.begin(c)
 		// A frame is looked at before the one in front of it is handled: what it needs is on its
 		// way then.
 		n, bufs := 0, b.Bufs()
+		p, q := &s.batch[0], &s.batch[1]
 		if len(bufs) > 0 {
-			s.look(&s.batch[0], bufs[0].Bytes())
+			s.look(p, bufs[0])
 		}
-		for i, x := range bufs {
+		for i := range bufs {
 			if i+1 < len(bufs) {
-				s.look(&s.batch[(i+1)&1], bufs[i+1].Bytes())
+				s.look(q, bufs[i+1])
 			}
-			p := &s.batch[i&1]
-			s.parsed = p
-			goes := false
-			if s.plain(c, 0) {
-				goes = s.plainly(c, in, x)
-			} else {
-				goes = s.frame(c, in, x)
-			}
-			if !goes || p.unsteered && s.waits(c, x, p.b) {
-				continue
-			}
-			if p.n != 0 {
-				p.seal(p.b)
-			}
-			if n != i {
+			x := bufs[i]
+			if s.parsed = p; s.keyed(c, in, x, p, s.plain(c, p, 0)) {
+				if p.n != 0 {
+					p.seal(p.b)
+				}
 				bufs[n] = x
+				n++
 			}
-			n++
+			p, q = q, p
 		}
 		s.release(c)
 		s.gauge(c)
@@ -323,7 +318,7 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	s.send(c)
 	c.Count(ctrRequests, s.requests)
-	c.Count(ctrResponses, s.responses)
+	c.Count(ctrResponses, s.looked-s.requests)
 	c.Count(ctrBytes, s.bytes)
 }
 
@@ -370,9 +365,9 @@ func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 	if !s.flush && s.choose >= len(s.keys.s) {
 		for n < len(bufs) {
 			p := &s.batch[n]
-			s.look(p, bufs[n].Bytes())
+			s.look(p, bufs[n])
 			looked = n + 1
-			if s.parsed = p; !s.plain(c, s.worker+1) {
+			if s.parsed = p; !s.plain(c, p, s.worker+1) {
 				break
 			}
 			n++
@@ -383,7 +378,7 @@ func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 	}
 	own.give()
 	if n > 0 {
-		s.keyed(c, in, bufs, 0, n, n)
+		s.turn(c, in, bufs, 0, n, n)
 		s.atKeys.give()
 	}
 	return n, looked
@@ -393,21 +388,21 @@ func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 // before looked were looked at.
 func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked int) {
 	for i := looked; i < len(bufs); i++ {
-		s.look(&s.batch[i], bufs[i].Bytes())
+		s.look(&s.batch[i], bufs[i])
 	}
 	s.takeConns()
 	if off := s.passing.Load(); off != s.off { // the mode has changed meanwhile
 		s.off = off
-		requests, responses, bytes := s.requests, s.responses, s.bytes
+		looked, requests, bytes := s.looked, s.requests, s.bytes
 		for i := first; i < len(bufs); i++ {
-			s.look(&s.batch[i], bufs[i].Bytes())
+			s.look(&s.batch[i], bufs[i])
 		}
-		s.requests, s.responses, s.bytes = requests, responses, bytes // they are counted
+		s.looked, s.requests, s.bytes = looked, requests, bytes // they are counted
 	}
 	n := first
 	if !s.flush && s.choose >= len(s.keys.s) {
 		for n < len(bufs) {
-			if s.parsed = &s.batch[n]; !s.plain(c, 0) {
+			if s.parsed = &s.batch[n]; !s.plain(c, s.parsed, 0) {
 				break
 			}
 			n++
@@ -418,28 +413,24 @@ func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked 
 	if !both {
 		s.giveConns()
 	}
-	s.keyed(c, in, bufs, first, n, len(bufs))
+	s.turn(c, in, bufs, first, n, len(bufs))
 	s.atKeys.give()
 	if both {
 		s.giveConns()
 	}
 }
 
-// keyed is this worker's turn at keys, with frames first to end of a batch; those from n on
+// turn is this worker's turn at keys, with frames first to end of a batch; those from n on
 // have all turns.
-func (s *Steer) keyed(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end int) {
+func (s *Steer) turn(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end int) {
 	s.begin(c)
 	for i := first; i < end; i++ {
 		if k := i + fetchAhead; k < n {
 			s.fetch(&s.batch[k])
 		}
-		x := bufs[i]
-		if s.parsed = &s.batch[i]; i < n {
-			s.stays = !s.plainly(c, in, x)
-		} else {
-			s.stays = !s.frame(c, in, x)
-		}
-		s.stays = s.stays || s.unsteered && s.waits(c, x, s.b)
+		p := &s.batch[i]
+		s.parsed = p
+		p.stays = !s.keyed(c, in, bufs[i], p, i < n)
 	}
 	s.parsed = &s.batch[0]
 	s.release(c)
@@ -448,33 +439,43 @@ func (s *Steer) keyed(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end in
 
 // plain does what a frame does to its connection; false, and nothing was done, when
 // that takes all turns. With a worker's number (from 1 on) it is done to that worker's connections
-// alone; with 0 to any, which is this worker's from then on. It is not part of its caller, as look is not.
+// alone; with 0 to any, which is this worker's from then on. It is not part of its callers, so that what
+// it calls is part of it.
 //
 //go:noinline
-func (s *Steer) plain(c *graph.Ctx, worker int) bool {
-	p := s.parsed
-	if p.as != asRequest && p.as != asResponse {
+func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
+	if p.as > asResponse {
 		// Others are of no connection that is followed.
 		return p.as != asForeign && (p.as != asBackResponse || !s.cfg.anySide)
 	}
-	i, ok := s.conns.Plain(c.Now(), &p.ends, p.b, &p.f, uint16(worker))
-	p.row = int32(i)
-	if i == conn.NoSlot {
-		p.order = unfollowed
-		return ok || p.as == asRequest && !s.trackable(p.b, p.fl)
+	i, ok := conn.Elsewhere, true
+	if p.f.Plain {
+		i = s.conns.Easily(c.Now(), &p.ends, p.b, p.fl, uint16(worker))
 	}
+	if i < 0 {
+		if i == conn.NoSlot {
+			ok = p.as == asResponse && s.conns.Unasked(&p.ends)
+		} else {
+			i, ok = s.conns.Plain(c.Now(), &p.ends, p.b, &p.f, uint16(worker))
+		}
+		if i == conn.NoSlot {
+			p.row, p.order = noSlot, unfollowed
+			return ok || p.as == asRequest && !s.trackable(p.b, p.fl)
+		}
+	}
+	p.row = int32(i)
 	r := &s.rows[i]
-	switch {
-	case !ok || r.sid == noServer || r.unmet:
+	if !ok || r.sid == noServer || r.unmet {
 		if owner := s.conns.Row(i).Owner; worker != 0 && owner != 0 && int(owner) != worker {
 			s.together = togetherFor
 		}
 		return false
-	case worker == 0 && s.workers > 1:
+	}
+	if worker == 0 && s.workers > 1 {
 		s.conns.Give(i, uint16(s.worker+1))
 	}
 	if p.as == asRequest {
-		s.rank(r, p.b)
+		s.rank(p, r, p.b)
 		return p.order != early
 	}
 	up := p.psn
@@ -485,7 +486,7 @@ func (s *Steer) plain(c *graph.Ctx, worker int) bool {
 			up = (up - 1) & hdr.PSNMask
 		}
 	}
-	s.proven(c, r, up)
+	s.proven(c, p, r, up)
 	return true
 }
 
@@ -511,16 +512,19 @@ func (s *Steer) fetch(p *parsed) {
 	prefetch.Line(o + line)
 }
 
-// plainly goes on where plain ended; false when the frame does not.
-func (s *Steer) plainly(c *graph.Ctx, in int, x *packet.Buf) bool {
-	switch s.as {
-	case asRequest:
-		s.requested(c, x, s.b)
-		return true
-	case asResponse:
-		return s.row < 0 || s.responded(c, in, x, s.b)
+// keyed does to keys what the frame at hand, p, leads to, in the worker's turn; false when it does not
+// go on. It goes on where plain ended, if that says so, and handles the whole frame if not.
+func (s *Steer) keyed(c *graph.Ctx, in int, x *packet.Buf, p *parsed, plain bool) bool {
+	goes := true
+	switch {
+	case !plain || p.as > asResponse:
+		goes = s.frame(c, in, x)
+	case p.as == asRequest:
+		s.requested(c, x, p.b)
+	default:
+		goes = p.row < 0 || s.responded(c, in, x, p.b)
 	}
-	return s.frame(c, in, x)
+	return goes && (!p.unsteered || !s.waits(c, x, p.b))
 }
 
 // gauge shows how much is known; the first worker does for all.

@@ -45,7 +45,7 @@ func (t *Table) Adopt(now clock.Time, s Slot, r *Row) error {
 	t.take(s)
 	if r.State == Closing {
 		t.rows[s].State = Closing
-		t.rows[s].rewatch()
+		t.rewatch(&t.rows[s])
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 			return s, NowPaired
 		}
 		r.ready = true
-		r.rewatch()
+		t.rewatch(r)
 		if r.State == Closing {
 			return s, IsClosing
 		}
@@ -91,7 +91,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 		}
 		if r.State != Closing {
 			r.State, r.LastSeen = Closing, now
-			r.rewatch()
+			t.rewatch(r)
 		}
 		return s, IsClosing
 	case hdr.DisconnectReply:
@@ -178,7 +178,7 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 			if o := &t.rows[k.slot()]; o.Learnt != Inferred || o.State != HalfOpen {
 				t.unclaim(o)
 				o.rival, r.waits = s+1, true
-				o.rewatch()
+				t.rewatch(o)
 			}
 		}
 	}
@@ -224,5 +224,5 @@ func (t *Table) take(s Slot) {
 	t.putQP(s, false)
 	t.putQP(s, true)
 	t.place(s)
-	r.rewatch()
+	t.rewatch(r)
 }

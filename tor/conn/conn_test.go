@@ -307,8 +307,8 @@ func (t *Table) verify() error {
 		} else if r.placed {
 			placed++
 		}
-		if w := *r; !r.watch {
-			if w.rewatch(); w.watch {
+		if w := *r; r.easy != hard {
+			if t.rewatch(&w); w.easy != r.easy {
 				return fmt.Errorf("%v: is not watched", r)
 			}
 		}
@@ -421,7 +421,7 @@ func TestHandshake(t *testing.T) {
 			Resources: 3, Depth: 5, CommID: 0xC1, hasComm: true},
 		Server: End{Addr: AddrFrom(c.server), QPN: 0x100, StartPSN: 77, HasPSN: true, L2: [12]byte(c.response(hdr.Acknowledge, 0)), Port: 0xC123,
 			Resources: 4, Depth: 6, CommID: 0x51, hasComm: true},
-		LastSeen: 1, PKey: 0xFFFF, MTU: 1024, Net: hdr.NetIPv4, Learnt: Managed, State: Paired, used: true, ready: true, tid: 9, AckTimeout: 1,
+		LastSeen: 1, PKey: 0xFFFF, MTU: 1024, Net: hdr.NetIPv4, Learnt: Managed, State: Paired, easy: plain, used: true, ready: true, tid: 9, AckTimeout: 1,
 	}
 	if *r != want {
 		t.Errorf("got  %+v\nwant %+v", *r, want)

@@ -44,6 +44,11 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsRequest) {
 		return NoSlot, Foreign
 	}
+	if f.Plain {
+		if s := t.Easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
+			return s, Known
+		}
+	}
 	qpn := f.BTHOf(b).DestQP()
 	k, r := t.row(ends.Dst, qpn)
 	if r == nil {
@@ -61,7 +66,7 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 		return t.stranger(now, s, ends, qpn, b, f)
 	}
 	r.Client.saw(b, f)
-	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
+	if r.easy == hard || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		return t.watchRequest(now, s, b, f)
 	}
 	r.LastSeen = now
@@ -75,6 +80,11 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Event) {
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsResponse) {
 		return NoSlot, Foreign
+	}
+	if f.Plain {
+		if s := t.Easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
+			return s, Known
+		}
 	}
 	qpn := f.BTHOf(b).DestQP()
 	k, r := t.row(ends.Dst, qpn)
@@ -96,7 +106,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		return NoSlot, Spoofed
 	}
 	r.Server.saw(b, f)
-	if r.watch || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
+	if r.easy == hard || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		return t.watchResponse(now, s, b, f)
 	}
 	r.LastSeen = now
@@ -110,19 +120,25 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 // has the queue pair it goes to. With an owner other than 0 no other's row is plain, and
 // owners may do so at the same time, if nothing else is done meanwhile.
 func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner uint16) (s Slot, ok bool) {
-	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
 	fl := f.Op.Info().Flags
+	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
 	if r == nil {
-		return NoSlot, fl&hdr.IsResponse != 0 && (len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0)
+		return NoSlot, fl&hdr.IsResponse != 0 && t.Unasked(ends)
 	}
 	_, from := r.ends(k.client())
 	if owner != 0 && r.Owner != owner || k.client() == (fl&hdr.IsRequest != 0) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
-		r.watch || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
+		r.easy == hard || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
 		return k.slot(), false
 	}
 	from.saw(b, f)
 	r.LastSeen = now
 	return k.slot(), true
+}
+
+// Unasked reports whether no half-open row is there that a response from one end to the other may answer:
+// then one that no row has the queue pair of is plain.
+func (t *Table) Unasked(ends *Ends) bool {
+	return len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0
 }
 
 // Give has the row in slot s be an owner's: see Plain.
@@ -161,7 +177,7 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 	if k := t.find(dst, qpn); k != noRef {
 		o := &t.rows[k.slot()]
 		o.rival, r.waits = s+1, true
-		o.rewatch()
+		t.rewatch(o)
 	} else {
 		t.putQP(s, false)
 	}
@@ -242,7 +258,7 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 // restart numbers the requests from this one on.
 func (t *Table) restart(r *Row, now clock.Time, b []byte, f *hdr.Frame) {
 	psn := f.BTHOf(b).PSN()
-	r.note(b, f)
+	t.note(r, b, f)
 	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
 	r.old, r.mark, r.markAt = psn, psn, now
 	r.misses, r.wild = 0, 0
@@ -255,10 +271,10 @@ func (r *Row) doubt() { r.candidate, r.matches, r.asks = 0, 0, 0 }
 
 // note learns P_Key and path MTU, which all but the last packet of a message
 // fill.
-func (r *Row) note(b []byte, f *hdr.Frame) {
+func (t *Table) note(r *Row, b []byte, f *hdr.Frame) {
 	if r.PKey == 0 {
 		r.PKey = f.BTHOf(b).PKey()
-		r.rewatch()
+		t.rewatch(r)
 	}
 	if r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
 		switch n := len(f.PayloadOf(b)); n {
@@ -271,7 +287,7 @@ func (r *Row) note(b []byte, f *hdr.Frame) {
 // watchRequest is Request for a row that needs more than a look-up.
 func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
 	r := &t.rows[s]
-	r.note(b, f)
+	t.note(r, b, f)
 	psn := f.BTHOf(b).PSN()
 	if w := r.rival - 1; r.rival != 0 {
 		if t.successor(r) && !r.near(psn, t.cfg.Window) {
@@ -373,13 +389,13 @@ func (r *Row) fits(p uint32) bool {
 // watchResponse is Response for a row that needs more than a look-up.
 func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
 	r := &t.rows[s]
-	r.note(b, f)
+	t.note(r, b, f)
 	if r.State == Closing {
 		return s, IsClosing
 	}
 	if r.Learnt == Managed && !r.ready {
 		r.ready = true // the client's confirmation was lost
-		r.rewatch()
+		t.rewatch(r)
 	}
 	if r.Learnt != Inferred || r.pinned {
 		r.LastSeen = now
@@ -418,7 +434,7 @@ func (t *Table) unpair(s Slot) {
 	t.list(s)
 	t.overhear(r)
 	t.place(s)
-	r.rewatch()
+	t.rewatch(r)
 }
 
 // fit looks for the half-open rows of client (dst, qpn) that a response from
@@ -516,7 +532,7 @@ func (t *Table) infer(now clock.Time, ends *Ends, qpn uint32, b []byte, f *hdr.F
 	t.unlist(found)
 	r.Client.QPN, r.State, r.LastSeen = qpn, Paired, now
 	r.Server.saw(b, f)
-	r.note(b, f)
+	t.note(r, b, f)
 	t.putQP(found, true)
 	t.place(found)
 	return found, NowPaired

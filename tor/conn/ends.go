@@ -21,10 +21,17 @@ func EndsOf(b []byte, f *hdr.Frame) (e Ends, ok bool) {
 // two VLANs are a provider's (802.1ad), whose customers' networks are not ours to
 // know.
 func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
-	if f.Net == hdr.NetIPv4 && f.Tags == 0 && f.Why == hdr.IsRoCE { // most are
-		return e.of4(f.PlainIPv4Of(b), 0)
+	if f.Plain { // most are
+		return e.OfPlain(b)
 	}
 	return e.ofAny(b, f)
+}
+
+// OfPlain is Of for a frame that is hdr.Frame.Plain.
+func (e *Ends) OfPlain(b []byte) bool {
+	v := binary.BigEndian.Uint64(b[hdr.EthernetLen+12:])
+	e.Src, e.Dst = Addr{lo: mapped | v>>32}, Addr{lo: mapped | v&0xFFFFFFFF}
+	return uint32(v>>32) != uint32(v)
 }
 
 // of4 sets e to the ends of an IPv4 header.

@@ -39,5 +39,11 @@ func (x *names) hash(a Addr, n uint32) uint32 {
 	return uint32((hi ^ lo) >> 16)
 }
 
+// hash4 is the hash of an IPv4 address, by Addr.lo, in no VLAN.
+func (x *names) hash4(a uint64, n uint32) uint32 {
+	hi, lo := bits.Mul64(a^x.lo, (uint64(n)<<32+uint64(n))^x.hi)
+	return uint32((hi ^ lo) >> 16)
+}
+
 func (x *names) put(a Addr, n uint32, r ref) { x.Put(x.hash(a, n), int32(r)) }
 func (x *names) del(a Addr, n uint32, r ref) { x.Del(x.hash(a, n), int32(r)) }

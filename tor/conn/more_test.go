@@ -546,9 +546,9 @@ func pieces() (p [][]byte) {
 }
 
 // TestPlain: what Plain takes Request and Response would take in the same way, and it
-// changes nothing otherwise, nor a row of another owner.
+// changes nothing otherwise, nor a row of another owner; and so does Easily.
 func TestPlain(t *testing.T) {
-	pieces, rng, plain, owned := pieces(), rand.New(rand.NewPCG(1, 7)), 0, 0
+	pieces, rng, plain, owned, easily := pieces(), rand.New(rand.NewPCG(1, 7)), 0, 0, 0
 	for n := range 400 {
 		c := Config{Rows: 4, Infer: true, Settle: -1, GuardMAC: n&1 != 0, SamePort: n&2 != 0, Idle: 2000, HalfOpen: 300, Close: 100, Reuse: 50}
 		x, y, now := newTable(t, c), newTable(t, c), clock.Time(1)
@@ -570,7 +570,18 @@ func TestPlain(t *testing.T) {
 			hdr.Parse(b, &f)
 			if f.Op.Transport() == hdr.RC && ends.Of(b, &f) {
 				before, owner := slices.Clone(y.rows), uint16(rng.IntN(3))
-				got, ok := y.Plain(now, &ends, b, &f, owner)
+				got, ok := Elsewhere, true
+				if f.Plain && n&4 != 0 {
+					got = y.Easily(now, &ends, b, f.Op.Info().Flags, owner)
+				}
+				switch got {
+				case Elsewhere:
+					got, ok = y.Plain(now, &ends, b, &f, owner)
+				case NoSlot:
+					ok = f.Op.Has(hdr.IsResponse) && y.Unasked(&ends)
+				default:
+					easily++
+				}
 				switch {
 				case !ok:
 					if !slices.Equal(before, y.rows) {
@@ -598,8 +609,8 @@ func TestPlain(t *testing.T) {
 			}
 		}
 	}
-	if plain < 1000 || owned < 1000 {
-		t.Errorf("%d frames were plain, %d of an owner's rows", plain, owned)
+	if plain < 1000 || owned < 1000 || easily < 500 {
+		t.Errorf("%d frames were plain, %d of an owner's rows, %d easily", plain, owned, easily)
 	}
 }
 
@@ -631,6 +642,7 @@ func TestNotPlain(t *testing.T) {
 		switch {
 		case strings.Contains(name, "network"):
 			x.Row(s).Net = hdr.NetGRH
+			x.rewatch(x.Row(s))
 		case strings.Contains(name, "worker"):
 			owner = 2
 		case strings.Contains(name, "MAC addr"):
@@ -643,6 +655,11 @@ func TestNotPlain(t *testing.T) {
 			t.Fatal(name)
 		}
 		before := *x.Row(s)
+		if f.Plain {
+			if got := x.Easily(2, &ends, b, f.Op.Info().Flags, owner); (got == s) != (name == "") || got == NoSlot {
+				t.Errorf("%s: easily of row %d", name, got)
+			}
+		}
 		got, ok := x.Plain(2, &ends, b, &f, owner)
 		if got != s || ok != (name == "") {
 			t.Errorf("%s: %v of row %d", name, ok, got)
@@ -962,5 +979,45 @@ func TestRecall(t *testing.T) {
 	}
 	if x.Len() != 0 {
 		t.Error("it stays although nobody uses it")
+	}
+}
+
+// TestSameHash: a queue pair whose name has the hash of another's is not taken for that, by its number or by its address.
+func TestSameHash(t *testing.T) {
+	names, find := newNames(2, 0), map[uint32]uint32{}
+	c := example()
+	var a, b uint32 // queue pairs of the server's with one hash
+	for qpn := uint32(2); b == 0; qpn++ {
+		h := names.hash(AddrFrom(c.server), qpn)
+		if a = find[h]; a != 0 {
+			b = qpn
+		}
+		find[h] = qpn
+	}
+	// Found by trying 4 million addresses.
+	other, same := netip.MustParseAddr("11.7.145.48"), netip.MustParseAddr("11.61.0.12")
+	if names.hash(AddrFrom(other), a) != names.hash(AddrFrom(same), a) {
+		t.Fatal("the hash is another one: find two addresses for it")
+	}
+	for _, x := range []struct {
+		name       string
+		server, to netip.Addr
+		qpn        uint32
+	}{{"number", c.server, c.server, b}, {"address", other, same, a}} {
+		y := newTable(t, Config{Rows: 4, Infer: true, Settle: -1})
+		c.server, c.sqpn = x.server, a
+		inferred(t, y, 1, c, 2)
+		s, _ := y.Find(AddrFrom(c.client), c.cqpn)
+		y.Pin(s)
+		c.server, c.sqpn = x.to, x.qpn
+		frame := c.request(hdr.WriteOnly, 5)
+		var f hdr.Frame
+		var ends Ends
+		if hdr.Parse(frame, &f); !f.Plain || !ends.Of(frame, &f) {
+			t.Fatal(f)
+		}
+		if got := y.Easily(2, &ends, frame, f.Op.Info().Flags, 0); got != Elsewhere {
+			t.Errorf("%s: taken for row %d", x.name, got)
+		}
 	}
 }

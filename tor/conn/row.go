@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // Addr is an IP address of 16 bytes, an IPv4 one IPv4-mapped (RFC 4291
@@ -29,6 +30,9 @@ func AddrFrom(a netip.Addr) Addr {
 
 // Is4 reports whether a is an IPv4 address.
 func (a Addr) Is4() bool { return a.hi == 0 && a.lo>>32 == 0xFFFF }
+
+// plain reports whether a is an IPv4 address in no VLAN: then lo tells it apart.
+func (a *Addr) plain() bool { return a.Is4() && a.vlan == 0 }
 
 // VLAN is the VLAN that a is in, from 1 to 4095; 0: in none, or behind a tag for
 // the priority only. In is a in another one.
@@ -114,7 +118,7 @@ func (e *End) SrcMAC() [6]byte { return [6]byte(e.L2[6:]) }
 func (e *End) DstMAC() [6]byte { return [6]byte(e.L2[:6]) }
 
 // Row is a connection. Callers do not write to it. What most frames need lies in
-// its first two lines of the processor's cache, up to watch.
+// its first two lines of the processor's cache, up to easy.
 type Row struct {
 	Client, Server End
 	LastSeen       clock.Time
@@ -123,8 +127,8 @@ type Row struct {
 	Net            uint8  // hdr.NetIPv4, NetIPv6, or NetGRH for RoCE v1
 	Learnt         Source
 	State          State
-	// watch: frames of this row need more than a look-up.
-	watch bool
+	// easy: what frames of this row need.
+	easy ease
 
 	// Owner is whose row it is, of those who share the table; 0: nobody's. See Table.Give.
 	Owner uint16
@@ -190,9 +194,28 @@ func (r *Row) ends(client bool) (e, peer *End) {
 	return &r.Server, &r.Client
 }
 
-// rewatch decides anew whether frames need more than a look-up.
-func (r *Row) rewatch() {
-	r.watch = r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.Learnt == Managed && !r.ready || r.PKey == 0
+// ease is how easily a frame is found to be of a row.
+type ease uint8
+
+const (
+	// hard: frames need more than a look-up.
+	hard ease = iota
+	// easy: they need a look-up alone.
+	easy
+	// plain: and both ends' addresses are (Addr.plain), and their MAC addresses do not matter.
+	plain
+)
+
+// rewatch decides anew what frames of the row need.
+func (t *Table) rewatch(r *Row) {
+	switch {
+	case r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.Learnt == Managed && !r.ready || r.PKey == 0:
+		r.easy = hard
+	case r.Net == hdr.NetIPv4 && r.Client.Addr.plain() && r.Server.Addr.plain() && !t.cfg.GuardMAC:
+		r.easy = plain
+	default:
+		r.easy = easy
+	}
 }
 
 // Event is what a frame meant to the table.

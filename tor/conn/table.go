@@ -1,12 +1,14 @@
 package conn
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // Config describes a table. Zero values take the defaults.
@@ -189,6 +191,41 @@ func (t *Table) row(a Addr, qpn uint32) (ref, *Row) {
 	return noRef, nil
 }
 
+// Elsewhere is no slot: Easily cannot tell.
+const Elsewhere Slot = -2
+
+// Easily is Plain for a frame that is hdr.Frame.Plain: the slot of its connection, or NoSlot when no row has the queue
+// pair that it goes to; Elsewhere when it is for Plain to find out, and nothing was done. fl are the flags of
+// the frame's opcode.
+func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, owner uint16) Slot {
+	c := (*[hdr.PlainBTH + hdr.BTHLen]byte)(b)
+	qpn := binary.BigEndian.Uint32(c[hdr.PlainBTH+4:]) & 0xFFFFFF
+	x, dst := &t.qps, ends.Dst.lo
+	h := x.hash4(dst, qpn)
+	for p := x.Start(h); ; p = x.Next(p) {
+		e := x.E[p]
+		if uint32(e>>32) != h || e == 0 {
+			if e == 0 {
+				return NoSlot
+			}
+			continue
+		}
+		k := ref(uint32(e) - 1)
+		r := &t.rows[k.slot()]
+		to, from := &r.Server, &r.Client
+		if k.client() {
+			to, from = from, to
+		}
+		if r.easy != plain || uint32(k)&1 == uint32(fl&hdr.IsRequest) || to.QPN != qpn || to.Addr.lo != dst || from.Addr.lo != ends.Src.lo ||
+			owner != 0 && r.Owner != owner || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 {
+			return Elsewhere
+		}
+		from.L2, from.Port = [12]byte(c[:]), binary.BigEndian.Uint16(c[hdr.EthernetLen+hdr.IPv4Len:])
+		r.LastSeen = now
+		return k.slot()
+	}
+}
+
 // findID is the row with an end that calls the connection id.
 func (t *Table) findID(a Addr, id uint32) ref {
 	x := &t.ids
@@ -242,7 +279,7 @@ func (t *Table) alloc(now clock.Time, learnt Source) Slot {
 	n := len(t.free) - 1
 	s := t.free[n]
 	t.free = t.free[:n]
-	t.rows[s] = Row{used: true, Learnt: learnt, LastSeen: now, watch: true}
+	t.rows[s] = Row{used: true, Learnt: learnt, LastSeen: now}
 	return s
 }
 
@@ -265,7 +302,7 @@ func (t *Table) Remove(s Slot) {
 			if k := t.find(e.Addr, e.QPN); k != noRef {
 				if o := &t.rows[k.slot()]; o.rival == s+1 {
 					o.rival = 0
-					o.rewatch()
+					t.rewatch(o)
 				}
 			}
 		}
@@ -294,7 +331,7 @@ func (t *Table) Remove(s Slot) {
 func (t *Table) Pin(s Slot) {
 	r := &t.rows[s]
 	r.pinned = true
-	r.rewatch()
+	t.rewatch(r)
 }
 
 // Sweep looks at some rows, other ones each time, and removes those whose time

@@ -293,7 +293,13 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 
 // inspect finds out what it takes no node to know of a frame.
 func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
-	if hdr.Parse(b, f) != hdr.IsRoCE {
+	flaw, idle := hdr.NoFlaw, !s.cfg.mode.moves() && len(*s.nodes.Load()) == 0
+	if idle {
+		hdr.Parse(b, f)
+	} else {
+		flaw = hdr.Examine(b, f)
+	}
+	if f.Why != hdr.IsRoCE {
 		return asOther
 	}
 	if f.Op.Has(hdr.IsRequest) {
@@ -302,7 +308,7 @@ func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
 		s.responses++
 	}
 	s.bytes += uint64(len(b))
-	if !s.cfg.mode.moves() && len(*s.nodes.Load()) == 0 {
+	if idle {
 		return asIs
 	}
 	if f.Op.Transport() != hdr.RC && f.Op != hdr.CNP {
@@ -311,9 +317,9 @@ func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
 		}
 	}
 	switch {
-	case !f.ChecksumOK(b):
+	case flaw == hdr.BadChecksum:
 		return asBadChecksum
-	case !hdr.GoodICRC(b, f):
+	case flaw != hdr.NoFlaw:
 		return asBadICRC
 	case !ends.Of(b, f):
 		return asStranger
