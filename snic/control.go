@@ -112,7 +112,7 @@ func (x *numbering) take(d *dag.Deployment) {
 	x.tenants = renumber(x.tenants, names, func(int) {})
 }
 
-// renumber gives each of wanted a number, its index in the result. Whoever has one keeps it. left is told the numbers that lose
+// renumber gives each of wanted a number, its index in the result. An owner that has one keeps it. left is told the numbers that lose
 // their owners.
 func renumber[K comparable](owners, wanted []K, left func(n int)) []K {
 	var nobody K

@@ -185,7 +185,7 @@ func (fe *fellows) lodgings(c *graph.Ctx) {
 		}
 	}
 	for w := range fe.workers {
-		// Whoever asked may be gone.
+		// The DAG that asked may be gone.
 		if a := h.ask(fe.cat.worker, w); a.state.Load() == isAnswered {
 			if s := fe.asker(a); s != nil {
 				s.lodge.asked = false

@@ -137,7 +137,7 @@ func (s *stateFile) open() (err error) {
 	if !i.Mode().IsRegular() {
 		return errors.New("not a file")
 	}
-	// Who can read it can also lock it.
+	// A user that can read the file can also lock it.
 	if u, ok := i.Sys().(*syscall.Stat_t); i.Mode().Perm()&0o077 != 0 || ok && int(u.Uid) != os.Geteuid() {
 		return errors.New("others can read it or write to it: give a file that is yours alone (chmod 600)")
 	}

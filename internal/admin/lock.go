@@ -74,7 +74,7 @@ func tryLock(path string) (_ *lock, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	// Who had it may have removed the file in the meantime, and a third process have a new one.
+	// The process that had the lock may have removed the file in the meantime, and a third one may have a new file.
 	is, err := f.Stat()
 	if err != nil {
 		return nil, err

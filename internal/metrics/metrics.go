@@ -124,8 +124,8 @@ func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (
 	return s, nil
 }
 
-// Whoever reaches the address has maxConns connections at a time, together with all others. They end when nothing
-// is asked by them, or what was asked is not taken, for so long.
+// All clients together have maxConns connections at a time. A connection ends when it asks nothing, or does not take its answer,
+// for so long.
 const (
 	maxConns = 64
 	patience = 5 * time.Second

@@ -31,7 +31,7 @@
 //
 // # Trust
 //
-// Who a board is, its messages say, which are encrypted and authenticated with the pool's secret (snic/pool/gossip). Frames
+// A board is known by its messages, which are encrypted and authenticated with the pool's secret (snic/pool/gossip). Frames
 // count as a board's only when they come in by the port of that board, from the address that it told, for a DAG that it
 // runs. What a host sends is an ordinary frame, whatever it looks like. A board is trusted with the frames of the DAGs that
 // it runs: it may send anything out by any port that hosts are at.

@@ -39,7 +39,7 @@
 // As the source counts: only the time and amount of regions that are actually
 // accessed, because only those draw dynamic power; a region that is programmed
 // and idle costs nothing. A region being reconfigured counts as accessed, since
-// the source has its OpEx rise with every relaunch. Who provisions statically
+// the source has its OpEx rise with every relaunch. A rack that provisions statically
 // pays for its regions all the time.
 //
 // Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), sections 5.7.1 and

@@ -493,7 +493,7 @@ func (s *Sharer) Epoch(now clock.Time) error {
 	}
 	for _, i := range s.before {
 		if t := &s.tenants[i]; t.epoch != s.epoch {
-			// Who was asked to pause sends nothing until its bucket is half full again: it goes on to fill as it did.
+			// A tenant that was asked to pause sends nothing until its bucket is half full again, so the bucket fills as before.
 			rate := t.least
 			if s.Low(now, int(i)) {
 				rate = max(rate, t.rate)

@@ -63,7 +63,7 @@
 //
 // # Pages
 //
-// A Pager moves pages of virtual memory between boards. Who has no room for a page asks the peer that
+// A Pager moves pages of virtual memory between boards. A board without room for a page asks the peer that
 // Node.Memory names to keep it, and loads it from there when it is accessed again. Requests have numbers within a session of
 // two boards, and are done once; they are repeated until there is an answer. A session ends when the peer
 // is lost: then all pages that were there are, and what it had here is given back. A page at a peer
@@ -71,7 +71,7 @@
 //
 // # Peers that are lost
 //
-// Who is not heard of for Config.Dead is lost, or whom Lost names: rules that
+// A peer that is not heard of for Config.Dead is lost, and so is one that Lost names: rules that
 // send packets there go (Unredirect), and its chains are placed anew, or refused
 // with a reason. Pages that it had are lost (PeerLost; the body tells its virtual
 // memory). What it had here is released. A chain's state dies with its board; its owner

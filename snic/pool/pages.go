@@ -14,8 +14,8 @@ import (
 // Messages of Pagers are, big-endian: the letter P, version, sort, 0, from and to (16 bits each),
 // the incarnation of the session, the number of the request, the lowest number that its sender still
 // waits for, the page's number (64 bits each); and a page where one goes along. A
-// request goes from the page's owner, and its answer has its number. Who is told that it is stale, in place of the
-// page's number of which incarnation, goes on as the one after it. So an incarnation may be any number that those
+// request goes from the page's owner, and its answer has its number. An owner that is told that its incarnation is stale (which one is there is in the
+// place of the page's number) goes on as the one after that. So an incarnation may be any number that those
 // before have not had, such as the time by whatever clock.
 const (
 	pageMagic   = 'P'

@@ -229,7 +229,7 @@ func (s *Scheduler) checkHeaders() error {
 		}
 		switch x.state {
 		case held:
-			// Who is waited for must be one that is yet to get on.
+			// The packet that is waited for has yet to get on.
 			if pk.before == none {
 				return fmt.Errorf("sched: header %d waits for nobody", h)
 			}

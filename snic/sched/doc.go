@@ -51,8 +51,8 @@
 // pass each task in that order. A flow goes to one of the instances by
 // rendezvous hashing: when instances come or go, only flows move that have to. With Seat flows go by load instead,
 // as receive flow steering does it: a table of Buckets of flows, each with its instance and with what its flows bring (Want, before
-// anything is refused). Who comes anew goes to an instance with little work; Balance moves buckets from one that has
-// too much. The table is of fixed size, whoever sends, and nobody can choose a bucket who does not know Config.Seed.
+// anything is refused). A new flow goes to an instance with little work; Balance moves buckets from one that has
+// too much. The table is of fixed size, whatever is sent, and a sender that does not know Config.Seed cannot choose a bucket.
 // A packet whose instance is not that of the packet before it in its flow waits
 // until that one has done the visit; so what moves is a flow that has drained,
 // and by induction no packet is in a visit in front of an earlier one. Packets
@@ -64,10 +64,10 @@
 //
 // # Changes under traffic
 //
-// Pause lets no more packets into a region. Who waits there goes to another
+// Pause lets no more packets into a region. A packet that waits there goes to another
 // instance of the chain, in the middle of a visit, too, or is parked until there
-// is one: this is what buffers packets during stop-and-launch. Who is inside
-// finishes. Remove takes the instance away when it has drained. A moved flow's
+// is one: this is what buffers packets during stop-and-launch. Packets inside
+// finish. Remove takes the instance away when it has drained. A moved flow's
 // state is the owner's matter: it moves between Drained and Resume or Place.
 //
 // A packet keeps its plan: when SetRoute changes a route, packets of which a

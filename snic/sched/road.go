@@ -277,7 +277,7 @@ func (s *Scheduler) Return(lane int, dropped bool) {
 			s.dequeue(h)
 		}
 	}
-	// Who waits here comes before the same packet's next visit.
+	// Packets that wait here come before this packet's next visit.
 	for m := wanted; m != 0; m &= m - 1 {
 		s.serve(r, bits.TrailingZeros16(m))
 	}

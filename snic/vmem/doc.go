@@ -25,7 +25,7 @@
 //
 // The page goes to the Remote, the memory of other boards. An access to such a
 // page, or one that needs a frame of others, returns Wait; Next then tells when
-// to try again. Who is told tries at once, or the page may be gone again. An access that crosses pages moves what it can and says how much; so a
+// to try again. A caller that is told should try at once, or the page may be gone again. An access that crosses pages moves what it can and says how much; so a
 // space goes on even when it has a single frame. When nobody has room a new
 // page is Refused, and so is Reserve: it wants room here or elsewhere for all
 // that was reserved and not yet used.

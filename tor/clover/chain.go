@@ -58,8 +58,8 @@ func (s *state) closed(ki int32, n uint32) bool {
 	return false
 }
 
-// settleGap removes gap i; the last one has its place. Who looks at gaps, and may remove
-// some, begins with the last: then none is missed.
+// settleGap removes gap i; the last one has its place. A loop over gaps that may remove
+// some begins with the last one, and misses none.
 func (s *state) settleGap(i int) {
 	n := len(s.gaps) - 1
 	s.gaps[i] = s.gaps[n]

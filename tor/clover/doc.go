@@ -161,12 +161,12 @@
 // sends. These are two atomic exchanges a batch, one of them in a line of the processor's
 // cache that other workers seldom touch; none with one worker.
 //
-// A connection belongs to the worker that met it last. Who meets one of another worker takes
+// A connection belongs to the worker that met it last. A worker that meets another one's takes
 // the turns at connections of all, for the rest of that batch and for some batches more. What
 // opens, pairs or ends a connection takes all turns, for the rest of its batch.
 //
-// Any frame may come by any worker. Who divides them should keep the two directions of
-// a connection together, as symmetric hashing of addresses does.
+// Any frame may come by any worker. The two directions of a connection should come by
+// the same worker, as symmetric hashing of addresses does.
 //
 // Keys are not divided further: two workers with states of their own, which share
 // nothing, gain hardly more (docs/PERFORMANCE.md). Tails cannot be one shared word a

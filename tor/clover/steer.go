@@ -39,9 +39,9 @@ const (
 // state is what all workers share. A worker that has its own turn at connections owns, of the
 // connections that are its own in conns (conn.Row.Owner), what conn.Table.Plain changes and
 // what follows PSNs: begun, epsn, slack, acked, ahead, aheadFrom, aheadTo and answered of the
-// row. Who has all these turns owns that of all connections; the worker whose turn it is at
+// row. A worker that has all these turns owns that of all connections; the worker whose turn it is at
 // keys owns all else. What both turns read (row.sid, cfg, flush), and which connections there
-// are, is changed by who has all turns. Who takes several takes those at connections first.
+// are, is changed by a worker that has all turns. A worker that takes several takes those at connections first.
 //
 // What most turns change comes last but for large tables, and in few lines of the
 // processor's cache: each of them comes from the other worker's cache at each turn.
@@ -125,7 +125,7 @@ func newState(cfg settings, workers int) *state {
 	if cfg.idle == 0 {
 		c.Idle = arg.Longest
 	}
-	// Who does not wait at a start does not wait for a pairing, either.
+	// With settle=0 pairings are not waited for, either.
 	if c.Settle = min(cfg.settle, time.Millisecond); c.Settle == 0 {
 		c.Settle = -1
 	}

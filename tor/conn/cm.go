@@ -26,7 +26,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 	// The receiver's name for the connection finds it.
 	k := t.findID(dst, m.RemoteCommID())
 	if k == noRef && m.RemoteCommID() == 0 && m.AttributeID() == hdr.ConnectReject {
-		// Who gives up before it was answered knows no name of the other's.
+		// A side that gives up before it was answered does not know the other's communication ID.
 		if k = t.findID(src, m.LocalCommID()); k != noRef {
 			k ^= 1
 		}

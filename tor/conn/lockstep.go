@@ -92,7 +92,7 @@ func (t *Table) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.
 		t.forget(r) // a request was not seen, nor what it would have shown
 		return
 	}
-	// Who was answered a PSN that this client sends only now is not this client.
+	// These answers are another client's: they acknowledge a PSN that this client sends only now.
 	x.against(x.ahead)
 	x.ahead = 0
 	if round && !t.crowded(now, t.bucket(r.Client.Addr, r.Server.Addr)) { // else nobody listens

@@ -84,7 +84,7 @@ func (t *Table) about(now clock.Time, src, dst Addr, m hdr.CM) Event {
 		}
 	}
 	if e == Stray {
-		// Who has a connection calls its peer by the right name.
+		// A side that has a connection uses its peer's communication ID.
 		if k := t.findID(src, m.LocalCommID()); k != noRef {
 			if _, peer := t.rows[k.slot()].ends(k.client()); peer.hasComm && peer.Addr == dst {
 				e = Forged

@@ -105,7 +105,7 @@ func (t *Table) makeRoom(now clock.Time, learnt Source) bool {
 	} else if t.spare(now, guesses, t.cfg.Yield) {
 		return true
 	}
-	// Whoever makes up requests is not to have every place.
+	// A sender that makes up requests must not get every place.
 	return len(t.quiet[guesses])+len(t.quiet[handshakes]) < max(1, len(t.rows)/4) && t.spare(now, pairings, t.cfg.Yield)
 }
 

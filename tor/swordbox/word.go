@@ -331,7 +331,7 @@ func (t *words) believes(v *word) bool { return v.belief > t.shaken && v.probe =
 // awaits reports whether an answer that is under way will tell the value of v.
 func (t *words) awaits(v *word) bool { return v.probe != none && v.belief >= t.shaken }
 
-// believe notes that v has that value. Whoever calls it knows that v is settled.
+// believe notes that v has that value. The caller knows that v is settled.
 func (t *words) believe(v *word, value uint64) {
 	v.value = value
 	if !t.believes(v) {

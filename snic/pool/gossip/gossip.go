@@ -4,7 +4,7 @@
 // otherwise; while a long one is on its way others hear that its sender lives. All that is
 // sent is encrypted and authenticated with a secret that the boards share; without one a Pool listens on the loopback interface only.
 //
-// Who records messages can send them again. Those of Nodes and Pagers are taken once, and only by the incarnation of a
+// An eavesdropper can record messages, and send them again. Those of Nodes and Pagers are taken once, and only by the incarnation of a
 // board that they were for (see seals); what is not taken is counted (Drops). Those of memberlist can come again, and
 // say of an incarnation that it was there, or had gone: memberlist takes what is news, and a board that is not there is
 // asked and found dead, within seconds. Nothing depends on it meanwhile: a peer is one that a message was heard of, and
@@ -130,7 +130,7 @@ type twin struct {
 	gone  chan struct{}
 }
 
-// Start opens the sockets, and joins those who are there. Who is not is asked again until Close: after a
+// Start opens the sockets, and joins the boards that are there. Others are asked again until Close: after a
 // power cut boards start in any order, and a network that was cut may be so for long.
 func Start(c Config) (*Pool, error) {
 	if c.Clock == nil {
@@ -486,7 +486,7 @@ func (p *Pool) ask(t *twin, inc uint64) {
 	}
 }
 
-// found says that a twin lives. Who was there later is silent from now on.
+// found says that another process with the same number lives. The one that started later is silent from now on.
 func (p *Pool) found(t *twin, inc uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

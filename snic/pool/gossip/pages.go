@@ -34,7 +34,7 @@ func (c carrier) Room(to int) bool {
 	return false
 }
 
-// Send implements pool.Carrier. Who has the number, and is not the one that is meant, leaves it alone.
+// Send implements pool.Carrier. A board that has the number, but another incarnation, leaves the message alone.
 func (c carrier) Send(to int, message []byte) {
 	for n, m := range c.members {
 		if n.number == to {
