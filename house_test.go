@@ -72,6 +72,11 @@ var banned = map[string][]string{
 // parts are those of a live board. The simulator runs a board as a whole, and has no second one.
 var parts = []string{"snic/drf", "snic/fair", "snic/mat", "snic/merge", "snic/sched", "snic/vmem"}
 
+// maxFunc is how many lines a function has at most. The functions of mayBeLonger have a reason.
+const maxFunc = 100
+
+var mayBeLonger = map[string]string{"nf/hdr.parse": "the headers of each frame in one go: a call costs nanoseconds"}
+
 var badNames = []string{"util", "utils", "common", "helper", "helpers", "manager", "base", "types"}
 
 // under reports whether p is folder or lies in it.
@@ -197,6 +202,13 @@ func TestHouse(t *testing.T) {
 			to, _ := strconv.Unquote(im.Path.Value)
 			if why := mayImport(pkg, to); why != "" {
 				t.Errorf("%s imports %s: %s", fset.Position(im.Pos()), to, why)
+			}
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && mayBeLonger[pkg+"."+fn.Name.Name] == "" {
+				if n := fset.Position(fn.End()).Line - fset.Position(fn.Pos()).Line + 1; n > maxFunc {
+					t.Errorf("%s: %s has %d lines, at most %d", fset.Position(fn.Pos()), fn.Name.Name, n, maxFunc)
+				}
 			}
 		}
 		for _, p := range leftovers(f) {

@@ -188,41 +188,50 @@ func number(s, before string) (int, bool) {
 // received begins the first message of a packet.
 const received = "Processing packet received on port "
 
-// step is what a message tells; false: nothing, or nothing yet.
-func (c *logCopy) step(s string, more []string) (Step, bool) {
+// stage reads the messages of parsers, pipelines, deparsers and checksums. It reports whether there is a step to tell, and whether it
+// knows the message.
+func (c *logCopy) stage(s string) (_ Step, told, known bool) {
 	if n, ok := number(s, received); ok {
-		return Step{Kind: Received, Port: uint32(n)}, true
+		return Step{Kind: Received, Port: uint32(n)}, true, true
 	}
 	if _, ok := quoted(s, "Parser ", ": start"); ok {
 		c.at = 0
-		return Step{Kind: Stage, Name: "parser"}, true
+		return Step{Kind: Stage, Name: "parser"}, true, true
 	}
 	if name, ok := quoted(s, "Pipeline ", ": start"); ok {
-		return Step{Kind: Stage, Name: name}, true
+		return Step{Kind: Stage, Name: name}, true, true
 	}
 	if _, ok := quoted(s, "Deparser ", ": start"); ok {
-		return Step{Kind: Stage, Name: "deparser"}, true
+		return Step{Kind: Stage, Name: "deparser"}, true, true
 	}
 	if rest, ok := strings.CutPrefix(s, "Parser '"); ok {
 		if _, state, ok := strings.Cut(rest, "' entering state '"); ok {
-			return Step{Kind: State, Name: strings.TrimSuffix(state, "'"), At: c.at}, true
+			return Step{Kind: State, Name: strings.TrimSuffix(state, "'"), At: c.at}, true, true
 		}
 	}
 	if n, ok := number(s, "Bytes parsed: "); ok {
 		c.at = n
-		return Step{}, false
+		return Step{}, false, true
 	}
 	if name, ok := strings.CutPrefix(s, "Exception while parsing: "); ok {
-		return Step{Kind: ParseError, Name: name}, true
+		return Step{Kind: ParseError, Name: name}, true, true
 	}
 	if name, ok := quoted(s, "Verified checksum ", ": passed"); ok {
-		return Step{Kind: Verify, Name: name, Holds: true}, true
+		return Step{Kind: Verify, Name: name, Holds: true}, true, true
 	}
 	if name, ok := quoted(s, "Verified checksum ", ": failed"); ok {
-		return Step{Kind: Verify, Name: name}, true
+		return Step{Kind: Verify, Name: name}, true, true
 	}
 	if name, ok := quoted(s, "Updating checksum ", ""); ok {
-		return Step{Kind: Update, Name: name}, true
+		return Step{Kind: Update, Name: name}, true, true
+	}
+	return Step{}, false, false
+}
+
+// step is what a message tells; false: nothing, or nothing yet.
+func (c *logCopy) step(s string, more []string) (Step, bool) {
+	if step, told, known := c.stage(s); known {
+		return step, told
 	}
 	if strings.HasPrefix(s, "Looking up key:") {
 		c.key = nil
