@@ -373,10 +373,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	k.hits++
 	k.usedAt(s.age)
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
-	if r.risked {
-		s.resolve(r)
-	}
-	if hdr.PSNDiff(s.acked, w.end) >= 0 {
+	if s.resolve(r); hdr.PSNDiff(s.acked, w.end) >= 0 {
 		s.wrote(r, w)
 	}
 	t, why := s.target(c, r, w, rec)

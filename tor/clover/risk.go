@@ -20,36 +20,31 @@ const (
 // venture notes that the request at hand, of the connection whose row is r and in its turn, goes on to
 // the server, which may refuse it.
 func (s *Steer) venture(r *row, b []byte) {
-	if r.risked {
-		s.resolve(r)
-	}
+	s.resolve(r)
 	p := s.parsed
-	f := &p.f
-	packets, kind := p.psns, uint8(0)
+	f, fl := &p.f, p.fl
+	packets := p.psns
 	var va, size uint64
 	var rkey uint32
-	switch fl := p.fl; {
-	case f.Op == hdr.CompareSwap:
+	kind := uint8(0)
+	switch info := f.Op.Info(); {
+	case f.Op == hdr.CompareSwap || f.Op == hdr.FetchAdd:
 		h := f.AtomicETHOf(b)
-		if va, size, rkey = h.VA(), 8, h.RKey(); va&7 == 0 {
-			kind = didAtomic
-		}
-	case fl&(hdr.IsMiddle|hdr.IsLast) != 0:
-		if f.Op == hdr.WriteMiddle || f.Op == hdr.WriteLast {
-			return // its first packet told
-		}
-	case fl&(hdr.IsRead|hdr.IsWrite) != 0 && f.Op != hdr.WriteOnlyImm:
+		va, size, rkey, kind = h.VA(), 8, h.RKey(), didAtomic
+	case info.Ext&(hdr.HasRETH|hdr.HasImmDt) == hdr.HasRETH && fl&hdr.IsRead != 0:
 		h := f.RETHOf(b)
 		va, size, rkey, kind = h.VA(), uint64(h.DMALength()), h.RKey(), didRead
-		if fl&hdr.IsWrite != 0 {
-			kind = didWrite
+	case info.Ext&(hdr.HasRETH|hdr.HasImmDt) == hdr.HasRETH && fl&hdr.IsWrite != 0:
+		h := f.RETHOf(b)
+		va, size, rkey, kind = h.VA(), uint64(h.DMALength()), h.RKey(), didWrite
+		if n := uint32(len(f.PayloadOf(b))); fl&hdr.IsFirst != 0 && n != 0 {
+			packets = min((h.DMALength()-1)/n+1, lookback)
 		}
-		if fl&hdr.IsFirst != 0 {
-			packets = min(uint32(size)/max(uint32(len(f.PayloadOf(b))), 1)+1, lookback)
-		}
+	case fl&hdr.IsWrite != 0 && fl&(hdr.IsMiddle|hdr.IsLast) != 0 && info.Ext&hdr.HasImmDt == 0:
+		return // its first packet told
 	}
 	if kind != 0 && size != 0 && s.isRegion(r.proven, r.sid, rkey) {
-		if r.did&kind != 0 && s.regions[r.proven].reaches(va, size) {
+		if r.did&kind != 0 && s.regions[r.proven].reaches(va, size) && (kind != didAtomic || va&7 == 0) {
 			return
 		}
 		r.trying |= kind
@@ -58,9 +53,9 @@ func (s *Steer) venture(r *row, b []byte) {
 	r.risked, r.risky = true, (p.psn+packets-1)&hdr.PSNMask
 }
 
-// resolve takes from the server's answers that it has executed what it might have refused, if it has.
+// resolve takes from the server's answers that it has executed what it might have refused.
 func (s *Steer) resolve(r *row) {
-	if hdr.PSNDiff(r.acked, r.risky) < 0 {
+	if !r.risked || hdr.PSNDiff(r.acked, r.risky) < 0 {
 		return
 	}
 	if r.trying != 0 && s.isRegion(r.proven, r.sid, s.regions[r.proven].rkey) {
