@@ -54,7 +54,7 @@ func mutants() (all []mutant.Mutant) {
 		{"others are led behind a connection's first atomic", "request.go", "k.unlinked() > 0 && t.unproven():", "false:", "TestNobodyBehindFirstAtomic"},
 		{"what was executed is a risk still", "risk.go", "r.did |= r.trying", "_ = r.did", "TestLedBehindKnown"},
 		{"all memory can be reached", "risk.go", "return va >= g.lo && va+size <= g.hi && va+size >= va", "return true", "TestNobodyBehindRisk"},
-		{"the rest of a WRITE is no risk", "risk.go", "fl&hdr.IsFirst != 0 && n != 0 {", "false && n != 0 {", "TestNobodyBehindRisk"},
+		{"the rest of a WRITE is no risk", "risk.go", "!(r.risked && r.risky == (p.psn-1)&hdr.PSNMask):", "true:", "TestNobodyBehindRisk"},
 		{"ahead= is ignored for READs", "request.go", "case k.unlinked() > s.cfg.ahead:\n\t\twhy", "case false:\n\t\twhy", "TestAheadOfNothing"},
 		{"a CAS keeps its comparison", "request.go", "a.SetCompare(uint64(wire.Fresh(rec.newVer)))\n\t\ta.SetSwap", "a.SetSwap", "TestVersions"},
 		{"a changed CAS keeps its ICRC", "request.go", "s.changing(b, int(s.f.BTH)+hdr.BTHLen, n)", "_ = n", "TestVersions|TestGoldenCAS"},

@@ -23,7 +23,6 @@ func (s *Steer) venture(r *row, b []byte) {
 	s.resolve(r)
 	p := s.parsed
 	f, fl := &p.f, p.fl
-	packets := p.psns
 	var va, size uint64
 	var rkey uint32
 	kind := uint8(0)
@@ -37,11 +36,8 @@ func (s *Steer) venture(r *row, b []byte) {
 	case info.Ext&(hdr.HasRETH|hdr.HasImmDt) == hdr.HasRETH && fl&hdr.IsWrite != 0:
 		h := f.RETHOf(b)
 		va, size, rkey, kind = h.VA(), uint64(h.DMALength()), h.RKey(), didWrite
-		if n := uint32(len(f.PayloadOf(b))); fl&hdr.IsFirst != 0 && n != 0 {
-			packets = min((h.DMALength()-1)/n+1, lookback)
-		}
-	case fl&hdr.IsWrite != 0 && fl&(hdr.IsMiddle|hdr.IsLast) != 0 && info.Ext&hdr.HasImmDt == 0:
-		return // its first packet told
+	case fl&hdr.IsWrite != 0 && fl&(hdr.IsMiddle|hdr.IsLast) != 0 && info.Ext&hdr.HasImmDt == 0 && !(r.risked && r.risky == (p.psn-1)&hdr.PSNMask):
+		return // of a WRITE that is no risk
 	}
 	if kind != 0 && size != 0 && s.isRegion(r.proven, r.sid, rkey) {
 		if r.did&kind != 0 && s.regions[r.proven].reaches(va, size) && (kind != didAtomic || va&7 == 0) {
@@ -50,7 +46,7 @@ func (s *Steer) venture(r *row, b []byte) {
 		r.trying |= kind
 		r.tried, r.triedLen = va, uint32(size)
 	}
-	r.risked, r.risky = true, (p.psn+packets-1)&hdr.PSNMask
+	r.risked, r.risky = true, (p.psn+p.psns-1)&hdr.PSNMask
 }
 
 // resolve takes from the server's answers that it has executed what it might have refused.
