@@ -208,7 +208,7 @@ func (s *Steer) leave(i int32) {
 		s.servers[r.sid].rows--
 		s.servers[r.sid].seen = s.age
 	}
-	*r = row{sid: noServer, region: noRegion, proven: noRegion, due: r.due}
+	*r = row{sid: noServer, region: noRegion, due: r.due}
 }
 
 // mayLeave reports whether a connection can be forgotten without harm to

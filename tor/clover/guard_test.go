@@ -351,10 +351,11 @@ func TestPatience(t *testing.T) {
 	r.linked(0x20, 109)
 	r.linked(0x30, 109)
 	r.wrote(0x10, 110, 0x9004)
-	r.to(0x10, 111, hdr.WriteOnly, reth(entryAt(0x9050), r.rkey, 8), make([]byte, 8)) // it is lost
+	r.to(0x10, 111, hdr.SendOnly, nil, make([]byte, 64)) // the server has no buffer for it
 	if at := r.target(r.casAt(0x10, 112, 0x9004, old)); at != entryAt(0x9003) {
 		t.Fatalf("sent to %#x", at)
 	}
+	r.from(0x10, 111, hdr.Acknowledge, hdr.Syndrome(0x20|20), 0, nil) // RNR NAK
 	if n := len(r.Advance(700 * time.Millisecond).Out["b"]); n != 0 {
 		t.Errorf("sent again %d times behind what the server does not take", n)
 	}

@@ -39,7 +39,6 @@ const (
 	reasonUnpaired
 	reasonUnknownTail
 	reasonUnattributed
-	reasonUnproven
 	reasonVersion
 	reasonOtherRegion
 	reasonWindowFull
@@ -83,7 +82,6 @@ var reasons = func() []counter.Def {
 		reasonUnpaired:     {Name: "unpaired", Help: "the connection's other direction is not known yet"},
 		reasonUnknownTail:  {Name: "unknown-tail", Help: "the key's tail is not known for sure"},
 		reasonUnattributed: {Name: "unattributed-cas", Help: "a compare-and-swap whose written entry is not known for sure"},
-		reasonUnproven:     {Name: "unproven-front", Help: "a compare-and-swap behind a request on its connection that is not answered, and that the server may refuse"},
 		reasonVersion:      {Name: "other-version", Help: "the tail's version is not that of the entry that was asked for (recycled=)"},
 		reasonOtherRegion:  {Name: "other-region", Help: "the tail was written under another R_Key than the request's: its memory may be another server's, or gone"},
 		reasonWindowFull:   {Name: "window-full", Help: "too many unanswered requests on the connection to remember one more"},

@@ -56,8 +56,6 @@ type region struct {
 	sid  int16
 	used bool
 	seen uint16 // age when it was last written
-	// The server has executed WRITEs from lo to hi; none: they are equal.
-	lo, hi uint64
 }
 
 const noRegion = 0xFFFF

@@ -76,7 +76,6 @@ func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 			s.untracked(c, b, s.rows[p.row].sid, fl)
 			pass(c, x, reasonOtherAtomic)
 		}
-		s.venture(&s.rows[p.row], b)
 	case repeated:
 		s.again(c, x, b)
 	case early:
@@ -373,9 +372,6 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	k.hits++
 	k.usedAt(s.age)
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
-	if s.resolve(r); hdr.PSNDiff(s.acked, w.end) >= 0 {
-		s.wrote(r, w)
-	}
 	t, why := s.target(c, r, w, rec)
 	if t == nil {
 		s.disturb(c, r.sid, rec.va)
@@ -390,9 +386,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	k.sent++
 	rec.steered, rec.epoch, rec.n = true, k.epoch, k.sent
 	t.info |= entryTouched
-	if k.tail = w.slot; r.did&didAtomic == 0 {
-		s.addrs.e[w.slot].info |= entryUnproven
-	}
+	k.tail = w.slot
 	r.take(i)
 	c.Count(ctrAppends, 1)
 	if int(f.BTH)+hdr.BTHLen <= len(r.start) && len(b) >= len(r.start) {
@@ -419,8 +413,6 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 		// Linked before it is known to be written: it may be overwritten
 		// after somebody was sent behind it.
 		return nil, reasonUnattributed
-	case r.risked && hdr.PSNDiff(s.acked, r.risky) < 0, k.unlinked() > 0 && t.unproven():
-		return nil, reasonUnproven
 	case k.unlinked() > s.cfg.ahead:
 		return nil, reasonAhead
 	case k.unlinked() > 0 && !s.room(1):

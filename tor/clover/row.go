@@ -58,16 +58,8 @@ type row struct {
 	// BTH: a CAS that is sent again begins with that. The frame's layout is startF.
 	start  [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
 	startF hdr.Frame
-	// See venture: the newest request that may be refused is at PSN risky, if risked. What the server has
-	// executed for this connection under the R_Key of region proven (did); and what it will have when
-	// it has answered that request (trying), at last in memory from tried on.
-	tried           uint64
-	triedLen, risky uint32
-	proven          uint16
-	did, trying     uint8
-	risked          bool
 	// Whole lines of the cache: another worker may have the next row.
-	_ [8]byte
+	_ [32]byte
 }
 
 const noServer = -1

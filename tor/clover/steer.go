@@ -110,7 +110,7 @@ func newState(cfg settings, workers int) *state {
 		s.freeRegions = append(s.freeRegions, uint16(i))
 	}
 	for i := range s.rows {
-		s.rows[i].sid, s.rows[i].proven = noServer, noRegion
+		s.rows[i].sid = noServer
 	}
 	for _, a := range cfg.servers {
 		s.given = append(s.given, conn.AddrFrom(a))
@@ -660,7 +660,7 @@ func (s *Steer) event(i int32, e conn.Event) {
 	r := &s.rows[i]
 	switch e {
 	case conn.Opened, conn.Replaced:
-		*r = row{sid: noServer, region: noRegion, proven: noRegion, due: r.due}
+		*r = row{sid: noServer, region: noRegion, due: r.due}
 	case conn.Unpaired:
 		s.leave(i)
 	case conn.NowPaired:

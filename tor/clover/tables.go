@@ -106,8 +106,6 @@ type entry struct {
 const (
 	maxKeys      = 1<<24 - 2
 	entryTouched = 1 << 52 // a CAS was sent to this address since it was written
-	// The CAS that links it is the first atomic of its connection: the server may refuse it.
-	entryUnproven = 1 << 53
 )
 
 func packEntry(key int32, version uint8, region uint16, class uint8) uint64 {
@@ -121,7 +119,6 @@ func (e *entry) region() uint16 { return uint16(e.info >> 32) }
 func (e *entry) class() uint8   { return uint8(e.info>>48) & 15 }
 func (e *entry) age() uint8     { return uint8(e.info >> 56) }
 func (e *entry) touched() bool  { return e.info&entryTouched != 0 }
-func (e *entry) unproven() bool { return e.info&entryUnproven != 0 }
 
 // ways is the associativity of the address table: 4 entries share a cache line.
 const ways = 4
