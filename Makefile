@@ -114,7 +114,7 @@ soak:
 	@mkdir -p bin; first=$$(date +%s)000000; end=$$(($$(date +%s) + $(or $(HOURS),1000000) * 3600)); \
 	 while [ $$(date +%s) -lt $$end ]; do for p in ./tests/swordbox ./tests/clover; do \
 	   left=$$((end - $$(date +%s))); [ $$left -gt 0 ] || break; \
-	   QUILLON_SOAK=$$((left < 600 ? left : 600))s QUILLON_FIRST=$$first QUILLON_FAILED=$(CURDIR)/bin/soak-failed \
+	   QUILLON_CROWDS=8 QUILLON_SOAK=$$((left < 600 ? left : 600))s QUILLON_FIRST=$$first QUILLON_FAILED=$(CURDIR)/bin/soak-failed \
 	     $(GO) test -v -count=1 -timeout 0 -run TestSoak $$p; first=$$((first + 100000)); \
 	 done; done; [ ! -e bin/soak-failed ]
 

@@ -49,7 +49,7 @@ func Soak(t *testing.T, dir string, cores int, all ...Work) {
 					undecided++
 				case err != nil:
 					failed++
-					note(t, fmt.Sprintf("QUILLON_SEED=%d go test -count=1 -run '^%s$' %s", seed, w.Name, dir), err)
+					note(t, fmt.Sprintf("QUILLON_CROWDS=%d QUILLON_SEED=%d go test -count=1 -run '^%s$' %s", crowds, seed, w.Name, dir), err)
 				}
 				if n := next - first; n%1000 == 0 {
 					fmt.Fprintf(os.Stderr, "%s: %d, %d undecided, %d failed\n", dir, n, undecided, failed)

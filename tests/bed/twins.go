@@ -226,6 +226,6 @@ func (t Twins) Show(tb testing.TB, seed uint64) {
 	tb.Helper()
 	w, s, err := t.Shrink(seed)
 	if err != nil {
-		tb.Errorf("seed %d (QUILLON_SEED=%d repeats it): %v\n%v%v", seed, seed, err, w, s)
+		tb.Errorf("seed %d (QUILLON_CROWDS=%d QUILLON_SEED=%d repeats it): %v\n%v%v", seed, crowds, seed, err, w, s)
 	}
 }
