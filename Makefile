@@ -4,6 +4,7 @@
 # make soak   worlds under faults and attack until stopped, or HOURS=8; see bin/soak-failed
 # make test-rxe  all cases with RDMA clients and servers in guests; an hour or two
 # make check-arm64  builds for arm64, and runs under emulation the tests that need no devices
+# make rivals  builds bin/rivals, which measures beside other people's programs, and tests it
 # make demo   builds and runs the demo
 # make profile  measures anew what the compiler optimises for; minutes
 GO       ?= go
@@ -22,7 +23,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 MODULE  = $(shell sed -n 's/^module //p' go.mod)
 # Tests that make namespaces or attach XDP programs: one package at a time. Most of
 # their time they wait, so that the others run beside them.
-SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | grep -v '^$(RXE)$$' | sort -u)
+SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | grep -vx -e '$(RXE)' -e ./bench | sort -u)
 # The guests and what is between them are built by the test: go test cannot know
 # when an earlier result still holds. Their timers want whole processors.
 RXE     = ./tests/rxe
@@ -85,6 +86,7 @@ test: deps vet
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(MAKE) -s -j2 test-that-computes test-that-waits || echo '{"Action":"exit","Output":"make"}'; \
 	   cat bin/waits.json; \
+	   (cd bench && { $(call RUN,.); }); \
 	   $(call RUN,-count=1 -timeout 20m $(RXE)); \
 	   $(call RUN,-run '$(RATES)' ./cmd/quillon); \
 	 } 2>&1 | bin/tally
@@ -135,6 +137,7 @@ vet:
 	 if [ -n "$$out" ]; then echo "gofmt: run gofmt -w on"; echo "$$out"; exit 1; fi
 	@$(GO) vet ./...
 	@$(GO) vet -tags pktdebug ./nf/...
+	@$(GO) -C bench vet ./...
 
 # Under emulation of single programs: what attaches XDP programs, makes namespaces, or
 # takes minutes even here is left out; so is what the emulator has not: bpf(2), and programs
@@ -178,11 +181,17 @@ demo: bin/quillon
 bench: bin/quillon
 	bin/quillon bench $(BENCH)
 
+# A module of its own: bench/README.md.
+.PHONY: rivals
+rivals:
+	$(GO) -C bench build $(VCS) -trimpath -o ../bin/rivals .
+	$(GO) -C bench test .
+
 # The profile that "go build" optimises quillon for, of benchmarks of its packet
 # paths: what to run, and the package. After a change of those paths it is made
 # anew, on a machine that does little else. Tests do without it: they would have
 # to build everything a second time.
-PROFILED = Steer|Swordbox:cmd/quillon Board|Full:snic Chain:nf/napt Seal|Open:nf/aead Router:nf/p4
+PROFILED = Steer|Swordbox:internal/bench Board|Full:snic Chain:nf/napt Seal|Open:nf/aead Router:nf/p4
 profile:
 	@rm -rf bin/profile && mkdir -p bin/profile
 	@set -e; for x in $(foreach x,$(PROFILED),'$(x)'); do \
