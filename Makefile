@@ -1,5 +1,5 @@
 # make        builds bin/quillon
-# make check  formatting, vet, and the tests that need no root, shortened; some two minutes
+# make check  formatting, vet, and the tests that need no root, shortened; four minutes, then only what changed
 # make test   installs what the tests need (as root, from Debian) and runs all
 # make soak   worlds under faults and attack until stopped, or HOURS=8; see bin/soak-failed
 # make test-rxe  all cases with RDMA clients and servers in guests; an hour or two
