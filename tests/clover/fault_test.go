@@ -258,7 +258,7 @@ func TestFault06OtherAddress(t *testing.T) {
 		sound(t, r, time.Minute)
 		return s.Clock.Now().Sub(start)
 	}
-	c := bed.SceneConfig{Box: ofSteer(graph.Args{"settle": "0s"}), Others: bed.StoreOthers(3)}
+	c := bed.SceneConfig{Box: ofSteer(graph.Args{"settle": "0s", "pair": "60us"}), Others: bed.StoreOthers(3)}
 	took := map[bool]time.Duration{}
 	bed.Both(t, c, func(t *testing.T, s *bed.Scene) { took[s.Instance() != nil] = play(t, s, 0) })
 	bed.Both(t, c, func(t *testing.T, s *bed.Scene) {
@@ -271,7 +271,7 @@ func TestFault06OtherAddress(t *testing.T) {
 // Frames to made-up addresses leave room for servers that exist.
 func TestFault07MadeUpDestinations(t *testing.T) {
 	steered := func(t *testing.T, flood bool) uint64 {
-		s := bed.NewScene(t, bed.SceneConfig{Box: ofSteer(graph.Args{"settle": "0s"}), Others: bed.StoreOthers(2)})
+		s := bed.NewScene(t, bed.SceneConfig{Box: ofSteer(graph.Args{"settle": "0s", "pair": "60us"}), Others: bed.StoreOthers(2)})
 		if flood {
 			mac, own := s.Sender()
 			var frames [][]byte

@@ -13,11 +13,11 @@ import (
 // twins is clover-steer in worlds that are compared with a bare wire, with waits as
 // short as the worlds are.
 func twins() bed.Twins {
-	return bed.Twins{Box: ofSteer(graph.Args{"settle": "60us", "repair": "1ms", "conns": "32", "keys": "16"})}
+	return bed.Twins{Box: ofSteer(graph.Args{"settle": "60us", "pair": "60us", "repair": "1ms", "conns": "32", "keys": "16"})}
 }
 
 // ofStores is clover-steer in front of stores whose clients repeat after 131 us at most.
-func ofStores() *bed.Box { return ofSteer(graph.Args{"settle": "700us", "repair": "200us"}) }
+func ofStores() *bed.Box { return ofSteer(graph.Args{"settle": "700us", "pair": "700us", "repair": "200us"}) }
 
 // TestTwins plays worlds of every sort on a bare wire and through clover-steer; see
 // bed.Schedules for how many, and QUILLON_SEED for one.

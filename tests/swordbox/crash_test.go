@@ -23,7 +23,7 @@ func TestCrashWithWritesUnderWay(t *testing.T) {
 		for i, count := range []int{1, 5, 1, 5} {
 			twice := i >= 2
 			t.Run(fmt.Sprintf("%s/%d/twice=%v", name, count, twice), func(t *testing.T) {
-				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"settle": "100us", "writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"settle": "100us", "pair": "100us", "writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
 					pd := s.PD()
 					m := s.MR(pd, va, 4096, all)
 					a, b, x := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})

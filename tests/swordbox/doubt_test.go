@@ -18,7 +18,7 @@ func TestCrashBehindNAK(t *testing.T) {
 	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
 		for _, after := range []time.Duration{0, 1e3, 2e3, 3e3, 6e3, 20e3} {
 			t.Run(fmt.Sprint(profile, "/", after), func(t *testing.T) {
-				bed.Both(t, bed.SceneConfig{Profile: profile, Box: ofSwordbox(graph.Args{"settle": "100us", "writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
+				bed.Both(t, bed.SceneConfig{Profile: profile, Box: ofSwordbox(graph.Args{"settle": "100us", "pair": "100us", "writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
 					pd := s.PD()
 					m := s.MR(pd, va, 4096, all)
 					a, b, x := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})
@@ -61,7 +61,7 @@ func TestCrashBehindNAK(t *testing.T) {
 func TestCrashBehindRNR(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprint("lost ", lost), func(t *testing.T) {
-			bed.Both(t, bed.SceneConfig{Profile: rnic.RXE, Box: ofSwordbox(graph.Args{"settle": "100us", "writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
+			bed.Both(t, bed.SceneConfig{Profile: rnic.RXE, Box: ofSwordbox(graph.Args{"settle": "100us", "pair": "100us", "writable": "assume"})}, func(t *testing.T, s *bed.Scene) {
 				pd := s.PD()
 				m := s.MR(pd, va, 4096, all)
 				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})

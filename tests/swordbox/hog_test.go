@@ -19,7 +19,7 @@ func TestHog(t *testing.T) {
 	alone := uint64(0)
 	for hogs := range 3 {
 		t.Run(fmt.Sprint(hogs), func(t *testing.T) {
-			bed.Both(t, bed.SceneConfig{Clients: 5, Box: ofSwordbox(graph.Args{"writable": "assume", "hold": "128", "window": "64", "settle": "60us"}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
+			bed.Both(t, bed.SceneConfig{Clients: 5, Box: ofSwordbox(graph.Args{"writable": "assume", "hold": "128", "window": "64", "settle": "60us", "pair": "60us"}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
 				pd := s.PD()
 				m := s.MR(pd, va, 4096, all)
 				var p []*bed.Peer

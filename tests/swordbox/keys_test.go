@@ -17,7 +17,7 @@ func TestManyKeys(t *testing.T) {
 	for _, keys := range []int{16, 17, 64} {
 		for _, order := range []string{"strict", "word"} {
 			t.Run(fmt.Sprint(keys, "/", order), func(t *testing.T) {
-				bed.Both(t, bed.SceneConfig{Profile: rnic.RXE, Box: ofSwordbox(graph.Args{"writable": "assume", "settle": "60us", "order": order, "shared": "2"})}, func(t *testing.T, s *bed.Scene) {
+				bed.Both(t, bed.SceneConfig{Profile: rnic.RXE, Box: ofSwordbox(graph.Args{"writable": "assume", "settle": "60us", "pair": "60us", "order": order, "shared": "2"})}, func(t *testing.T, s *bed.Scene) {
 					pd := s.PD()
 					var ms []*rnic.MR
 					for k := range keys {

@@ -47,8 +47,8 @@ func (a census) Push(c *graph.Ctx, in int, b *packet.Batch) {
 // chain of clover-steer and swordbox serves them all: each is right as if it were
 // alone, and each gains.
 func TestMixed(t *testing.T) {
-	steering := graph.Args{"settle": "60us", "repair": "1ms"}
-	base := graph.Args{"mode": "replace", "replace": "learnt", "writable": "proven", "settle": "60us", "verify": "100us", "giveup": "2ms", "conns": "64", "window": "64", "words": "4096", "hold": "256"}
+	steering := graph.Args{"settle": "60us", "pair": "60us", "repair": "1ms"}
+	base := graph.Args{"mode": "replace", "replace": "learnt", "writable": "proven", "settle": "60us", "pair": "60us", "verify": "100us", "giveup": "2ms", "conns": "64", "window": "64", "words": "4096", "hold": "256"}
 	tracked := ""
 	for i := range 3 {
 		tracked += fmt.Sprintf("%x+2000000000:", bed.LocksVA(i))

@@ -54,7 +54,7 @@ func (x *spinner) open() int {
 // play is how many operations of others ended while one of the one's was under way, at most,
 // how long that took, how long it took until an atomic went as a WRITE, and how many did.
 func (c contest) play(t testing.TB, wire bool) (most int, worst, known time.Duration, gain uint64) {
-	args := graph.Args{"mode": "replace", "writable": "assume", "settle": "60us", "giveup": contestGiveup.String(), "verify": "1ms"}
+	args := graph.Args{"mode": "replace", "writable": "assume", "settle": "60us", "pair": "60us", "giveup": contestGiveup.String(), "verify": "1ms"}
 	if c.told {
 		args["rdatomic"] = fmt.Sprint(c.depth)
 	}

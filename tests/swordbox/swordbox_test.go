@@ -17,7 +17,7 @@ import (
 
 // boxes are ways to run swordbox.
 func boxes() map[string]graph.Args {
-	base := graph.Args{"replace": "learnt", "writable": "assume", "settle": "60us", "verify": "100us", "giveup": "2ms", "conns": "32", "window": "64", "words": "256", "hold": "128"}
+	base := graph.Args{"replace": "learnt", "writable": "assume", "settle": "60us", "pair": "60us", "verify": "100us", "giveup": "2ms", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 	out := map[string]graph.Args{}
 	for name, a := range map[string]graph.Args{
 		"off":          {"mode": "off"},

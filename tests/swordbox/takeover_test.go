@@ -27,7 +27,7 @@ func TestTakenOverLocks(t *testing.T) {
 		}
 		k := rnic.DefaultConn()
 		k.Timeout, k.PathMTU = 8, 1024
-		args := graph.Args{"replace": "learnt", "writable": "assume", "settle": "60us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
+		args := graph.Args{"replace": "learnt", "writable": "assume", "settle": "60us", "pair": "60us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 		r, ok := bed.Trial{
 			Work: locks.Spin, Ops: 400, Words: 8, ReleaseByCAS: seed%3 != 0, Profile: rnic.Profile(seed >> 1 & 1), Conn: k, Outstanding: 4, Faults: mix,
 			Box: &bed.Box{Kind: *tor.Kind(), Args: args, Killed: seed%4 != 3, Clean: seed%4 == 3},

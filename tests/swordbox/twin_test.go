@@ -24,7 +24,7 @@ func twins() map[string]bed.Twins {
 		"all":     {"mode": "replace", "track": "0+ffffffffffffff", "shared": "2"},
 		"crash":   {"mode": "replace", "replace": "learnt", "track": "0+ffffffffffffff", "shared": "1"},
 	} {
-		args := graph.Args{"settle": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
+		args := graph.Args{"settle": "60us", "pair": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 		maps.Copy(args, a)
 		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word"}}
 	}

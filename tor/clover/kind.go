@@ -215,6 +215,7 @@ type settings struct {
 	only    choice        `arg:"only" default:"all" help:"keys to steer, as 1+2+10-20, or all, or none; also @SERVER[/MASK], then #PRIORITY, then :leave behind keys or any: 5@10.0.0.1#7:leave+all steers all keys but one; can be changed while running, and is the table steered_keys"`
 	hot     int           `arg:"hot" range:"0..2^16" help:"steer only the N most written keys, found at run time (then keys=N)"`
 	settle  time.Duration `arg:"settle" range:"0.." help:"learn but do not steer for this long after a start, a mode switch or a bypass: until retransmissions from before have ended"`
+	pair    time.Duration `arg:"pair" range:"0..1s" help:"how long a server takes at most to answer what it answers at all. A connection that no connection manager announced is paired when its client went on asking for three times this long, and no other queue pair was answered alike; 0: when three answers fit. Too short, connections that begin with the same PSN are taken for each other: appends that were told to clients are not in memory"`
 	ahead   uint32        `arg:"ahead" range:"0..2^14" help:"unanswered appends of a key behind which a request is still sent; 0: only behind entries that are known to be linked (see above)"`
 	hold    int           `arg:"hold" range:"1..2^14" help:"answers to hold at most until what they stand behind is known to be linked; half of them for those behind these on the same connection. What might find no place is not steered"`
 	repair  time.Duration `arg:"repair" range:"0..1h" help:"send a steered compare-and-swap again when it stays unanswered this long, then twice as long, and so on; 0 = never"`
@@ -225,7 +226,7 @@ type settings struct {
 
 var arguments = arg.Declare("clover-steer", settings{
 	mode: ReadWrite, keys: 1024, conns: 512, hold: 1024, ahead: maxUnlinked, only: choice{rest: true},
-	settle: 200 * time.Millisecond, repair: 20 * time.Millisecond, idle: 5 * time.Minute,
+	settle: 200 * time.Millisecond, pair: time.Millisecond, repair: 20 * time.Millisecond, idle: 5 * time.Minute,
 })
 
 func parseArgs(args graph.Args) (settings, error) {

@@ -1,10 +1,10 @@
 package clover
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/arg"
@@ -116,7 +116,7 @@ func newState(cfg settings, workers int) *state {
 		s.given = append(s.given, conn.AddrFrom(a))
 	}
 	c := conn.Config{
-		Rows: cfg.conns, Infer: true, SamePort: true, Idle: cfg.idle,
+		Rows: cfg.conns, Infer: true, SamePort: true, Settle: cmp.Or(cfg.pair, conn.AtOnce), Idle: cfg.idle,
 		OnRemove: func(i conn.Slot) { s.in.leave(int32(i)) },
 		LetGo: func(i conn.Slot) bool {
 			return s.mayLeave(int32(i)) || s.cfg.idle > 0 && s.ctx.Now().Sub(s.conns.Row(i).LastSeen) >= s.cfg.idle
@@ -124,10 +124,6 @@ func newState(cfg settings, workers int) *state {
 	}
 	if cfg.idle == 0 {
 		c.Idle = arg.Longest
-	}
-	// With settle=0 pairings are not waited for, either.
-	if c.Settle = min(cfg.settle, time.Millisecond); c.Settle == 0 {
-		c.Settle = -1
 	}
 	var err error
 	if s.conns, err = conn.New(c); err != nil {

@@ -24,7 +24,7 @@ type Config struct {
 	// otherwise.
 	SamePort bool
 	// Settle is how long a server takes to answer what it answers at all (0 = 1
-	// ms, negative: three responses are enough). Only a client that goes on
+	// ms; AtOnce: three responses are enough). Only a client that goes on
 	// asking, and whose requests are answered to nobody but the candidate for
 	// twice as long, is paired by its PSNs: a connection whose requests are not
 	// seen may count alike.
@@ -56,6 +56,10 @@ type Config struct {
 	// still readable. It must not call the table's methods that change it.
 	OnRemove func(Slot)
 }
+
+// AtOnce is a Config.Settle for captures that are shorter than pairing takes. Where queue pairs
+// begin with one PSN and a frame is lost, it pairs wrongly.
+const AtOnce clock.Duration = -1
 
 const (
 	maxRows   = 1 << 20 // keeps a reference in 31 bits

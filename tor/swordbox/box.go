@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"cmp"
 	"runtime"
 	"slices"
 	"sync"
@@ -159,7 +160,7 @@ func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
 	}
 	var err error
-	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Settle: min(clock.Duration(cfg.settle), 1e6), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
+	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Settle: cmp.Or(cfg.pair, conn.AtOnce), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
 		if len(n.removed) < cap(n.removed) {
 			n.removed = append(n.removed, &n.flows[s])
 		}

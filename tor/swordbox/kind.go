@@ -239,6 +239,7 @@ type settings struct {
 	discover    int           `arg:"discover" range:"0..16" help:"memory servers to find by their answers; with servers=, those of it that are in VLANs. Memory for so many is taken from the start (see quillon report); one that has no connection for idle= makes room for another"`
 	_           struct{}      `arg:"static" own:"true" default:"none" help:"connections that nothing else tells, CLIENT/QPN-SERVER/QPN[,psn=N] separated by semicolons; can be changed while running, and is the tables static and static_ipv6"`
 	infer       bool          `arg:"infer" words:"off on" help:"pair the two directions of a connection by their PSNs when no connection manager told: on or off"`
+	pair        time.Duration `arg:"pair" range:"0..1s" help:"how long a server takes at most to answer what it answers at all. A connection that no connection manager announced is paired when its client went on asking for three times this long, and no other queue pair was answered alike; 0: when three answers fit. Too short, connections that begin with the same PSN are taken for each other"`
 	dropSpoofed bool          `arg:"guard" words:"pass drop" help:"frames for a known queue pair that are not from its peer, and forged datagrams of the connection manager: pass or drop; can be changed while running, as can bad="`
 	dropBad     bool          `arg:"bad" words:"pass drop" help:"frames with a wrong checksum, ICRC or length: pass or drop"`
 	settle      time.Duration `arg:"settle" range:"1ns.." help:"how long a request of a connection that is not followed may be under way"`
@@ -253,7 +254,7 @@ type settings struct {
 
 var arguments = arg.Declare("", settings{
 	mode: Replace, discover: 4, learn: true, infer: true, strict: true, shared: 1, conns: 512, window: 256, words: 65536, hold: 1024,
-	settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
+	pair: time.Millisecond, settle: 200 * time.Millisecond, alive: 100 * time.Millisecond, giveup: 300 * time.Millisecond, idle: 10 * time.Minute,
 	verify: 10 * time.Millisecond,
 })
 

@@ -111,7 +111,7 @@ func (b *background) complete(c *Client, w *rnic.WC) {
 
 func (b *background) step(c *Client) bool {
 	if c.err != nil {
-		return false
+		return b.starve(c)
 	}
 	if !b.ready {
 		return b.init(c)
@@ -119,6 +119,17 @@ func (b *background) step(c *Client) bool {
 	did := b.stock(c)
 	did = b.shortcuts(c) || did
 	return b.report(c) || did
+}
+
+// starve ends the operations that wait for an entry: none is granted any more.
+func (b *background) starve(c *Client) bool {
+	did := false
+	for i := range c.hungry {
+		for h := &c.hungry[i]; h.n > 0; did = true {
+			h.pop().finish(c.err)
+		}
+	}
+	return did
 }
 
 // init learns the layout, a Space at a time.

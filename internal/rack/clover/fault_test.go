@@ -394,6 +394,34 @@ func TestBrokenConnection(t *testing.T) {
 	}
 }
 
+// When no more entries can be granted, an operation that waits for one ends with the reason.
+func TestNoMoreGrants(t *testing.T) {
+	r := newRig(t, Config{Keys: ycsb.Sequential(1, 2), Sessions: 1, Entries: 512}, 1, 1)
+	c := r.cl.compute[0].ld.c
+	until := func(ok func() bool) {
+		t.Helper()
+		if err := r.sim.Run(ok, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(func() bool { ok, _ := c.Ready(); return ok })
+	broken := errors.New("broken")
+	var got error
+	c.done = func(x *Result) { got = x.Err }
+	c.bg.complete(c, &rnic.WC{ID: bgSpace, Status: rnic.RNRRetryExceededError})
+	if c.err == nil {
+		t.Fatal("a background request that failed is not noticed")
+	}
+	c.err = broken
+	if err := c.sessions[0].Write(r.clk.Now(), 1, make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	until(func() bool { return got != nil })
+	if !errors.Is(got, broken) {
+		t.Error(got)
+	}
+}
+
 type wall struct{ shut bool }
 
 func (w *wall) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.Buf)) {

@@ -86,6 +86,9 @@ func (r *rig) record(seed uint64, ops int, writes float64, during func(ended int
 						left -= alive[node]
 					}
 				})
+				if dead[n].dead {
+					return
+				}
 			}
 			begin(x.End, x.Session)
 		}
@@ -152,9 +155,10 @@ func TestLinearizable(t *testing.T) {
 		for _, recycle := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%+v-recycle=%v", c, recycle), func(t *testing.T) {
 				for seed := range uint64(5) {
+					m := &middlebox{t: t, mode: c.mode, shared: c.shared}
 					boxes := series{noise(seed, 1, c.memory), nil, noise(seed, 2, c.clients)}
 					if c.mode != "" {
-						boxes[1] = &middlebox{t: t, mode: c.mode, shared: c.shared}
+						boxes[1] = m
 					}
 					cfg := Config{Keys: ycsb.Sequential(1, 3), Sessions: 4, Entries: 1024, Seed: seed}
 					if recycle {
@@ -162,6 +166,9 @@ func TestLinearizable(t *testing.T) {
 					}
 					r := newRig(t, cfg, 3, 1, boxes)
 					linearizable(t, seed, r.record(seed, 60, 0.5, nil))
+					if c.mode != "" && (m.steered() > 0) != (c.mode != "off") {
+						t.Errorf("seed %d: mode=%s led %d requests elsewhere", seed, c.mode, m.steered())
+					}
 				}
 			})
 		}
@@ -187,12 +194,12 @@ func linearizable(t *testing.T, seed uint64, log *history.Log[history.Register, 
 
 // So it is when clients die in the middle of an append, when the middlebox dies,
 // and when both do, with frames lost on both sides. A middlebox that may die leads
-// nobody behind what is not linked. QUILLON_SEEDS says how many worlds of each sort there are. Some of a hundred fail, as
-// all queue pairs begin with one PSN (docs/SECURITY.md): of the first sort 12 is the first one.
+// nobody behind what is not linked. QUILLON_SEEDS says how many worlds of each sort there are. With pair=0 the first of
+// them in which queue pairs that begin with one PSN are paired wrongly, and a write is lost, is 12.
 func TestLinearizableDespiteDeaths(t *testing.T) {
 	seeds, err := strconv.ParseUint(os.Getenv("QUILLON_SEEDS"), 10, 32)
 	if err != nil {
-		seeds = 8
+		seeds = 24
 	}
 	for _, c := range []struct {
 		client, box bool

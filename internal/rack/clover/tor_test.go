@@ -29,6 +29,16 @@ type middlebox struct {
 	inst    *graph.Instance
 }
 
+// steered is how many requests of clients were led elsewhere since the start.
+func (m *middlebox) steered() (n uint64) {
+	for _, c := range m.inst.Counters() {
+		if c.Node == "steer" && (c.Name == "steered-read" || c.Name == "steered-cas") {
+			n += c.Value
+		}
+	}
+	return n
+}
+
 func (m *middlebox) pass(clock.Time, bool, *packet.Buf, func(*packet.Buf)) {}
 
 func (m *middlebox) worker(a, b port.Port) host.Worker {
@@ -42,14 +52,14 @@ func (m *middlebox) worker(a, b port.Port) host.Worker {
 func (m *middlebox) start() {
 	spec := &graph.Spec{
 		Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
-		Apps:  map[string]graph.AppSpec{"steer": {Kind: "clover-steer", Args: graph.Args{"mode": m.mode, "settle": "0s"}}},
+		Apps:  map[string]graph.AppSpec{"steer": {Kind: "clover-steer", Args: graph.Args{"mode": m.mode, "settle": "0s", "pair": "50us"}}},
 		Links: []string{"a.out -> steer.a", "steer.b -> b.in", "b.out -> steer.b", "steer.a -> a.in"},
 	}
 	if m.careful {
 		spec.Apps["steer"].Args["ahead"] = "0"
 	}
 	if m.shared {
-		spec.Apps["box"] = graph.AppSpec{Kind: "swordbox", Args: graph.Args{"settle": "1us"}}
+		spec.Apps["box"] = graph.AppSpec{Kind: "swordbox", Args: graph.Args{"pair": "50us"}}
 		spec.Links = []string{"a.out -> steer.a", "steer.b -> box.a", "box.b -> b.in", "b.out -> box.b", "box.a -> steer.b", "steer.a -> a.in"}
 	}
 	inst, err := graph.New(graph.Config{
