@@ -31,7 +31,7 @@ func swordboxBenchmark() Benchmark {
 }
 
 func swordboxArgs() graph.Args {
-	return graph.Args{"replace": "learnt", "settle": "1us", "writable": "assume", "rdatomic": "64", "conns": "64", "window": "128"}
+	return graph.Args{"replace": "learnt", "settle": "1us", "pair": "1us", "writable": "assume", "rdatomic": "64", "conns": "64", "window": "128"}
 }
 
 // recordLocks runs the load of network 10.77.net.0 through swordbox in virtual

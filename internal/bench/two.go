@@ -24,7 +24,7 @@ func twoBenchmarks() []Benchmark {
 	return []Benchmark{
 		lineBenchmark(),
 		of("two-wire", "wire", nil, recordLocks),
-		of("two-steer", "clover-steer", graph.Args{"mode": "read-write", "settle": "0", "keys": "2048"}, recordMix),
+		of("two-steer", "clover-steer", graph.Args{"mode": "read-write", "settle": "0", "pair": "0", "keys": "2048"}, recordMix),
 		of("two-swordbox", "swordbox", swordboxArgs(), recordLocks),
 	}
 }

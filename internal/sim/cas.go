@@ -83,7 +83,7 @@ func CAS(ctx context.Context, c CASConfig) (VerbsMeasured, error) {
 		b.Kind = *swordbox.Kind()
 		v.connected = func(conns []string) {
 			b.Args = graph.Args{
-				"mode": "replace", "replace": "learnt", "writable": "assume", "settle": "200us", "conns": fmt.Sprint(len(conns)), "window": fmt.Sprint(max(16, 2*c.QPs*c.Outstanding)),
+				"mode": "replace", "replace": "learnt", "writable": "assume", "settle": "200us", "pair": "200us", "conns": fmt.Sprint(len(conns)), "window": fmt.Sprint(max(16, 2*c.QPs*c.Outstanding)),
 				"hold": fmt.Sprint(max(1024, 4*c.QPs*c.Outstanding)), "rdatomic": fmt.Sprint(max(c.NIC.Outstanding, 1)),
 				"static": strings.Join(conns, ";"),
 			}

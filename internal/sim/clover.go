@@ -335,7 +335,7 @@ func (c *CloverConfig) middlebox() Middlebox {
 	b.Kind = *tor.Kind()
 	b.Args = graph.Args{
 		// The modelled servers answer within 1 us.
-		"mode": c.Mode.String(), "keys": fmt.Sprint(c.Keys), "settle": "2us",
+		"mode": c.Mode.String(), "keys": fmt.Sprint(c.Keys), "settle": "2us", "pair": "2us",
 		// SwordBox remembers 2^24 addresses.
 		"addrs": fmt.Sprint(1 << 20),
 		// All begin at once, and a quarter of the places is for those that are not paired.

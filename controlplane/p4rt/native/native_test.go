@@ -73,8 +73,8 @@ func newWorld(t *testing.T, addr func(n byte) netip.Addr) *world {
 		Apps: map[string]graph.AppSpec{
 			// Sessions that keep step are paired in time, but not in a test's that is
 			// slowed down tenfold by the race detector.
-			"steer": {Kind: "clover-steer", Args: graph.Args{"settle": "1us"}},
-			"box":   {Kind: "swordbox", Args: graph.Args{"mode": "mux", "settle": "1us"}},
+			"steer": {Kind: "clover-steer", Args: graph.Args{"settle": "1us", "pair": "1us"}},
+			"box":   {Kind: "swordbox", Args: graph.Args{"mode": "mux", "settle": "1us", "pair": "1us"}},
 		},
 		Links: []string{"pa.out -> steer.a", "steer.b -> box.a", "box.b -> pb.in", "pb.out -> box.b", "box.a -> steer.b", "steer.a -> pa.in"},
 	}
