@@ -40,7 +40,7 @@ func TestTablesOfWorkers(t *testing.T) {
 			if kind == "clover-steer" {
 				settle = "0" // three answers are enough
 			}
-			cfg := drained(kind, graph.Args{"settle": settle, "conns": "2048"}, pools...)
+			cfg := drained(kind, graph.Args{"settle": settle, "pair": settle, "conns": "2048"}, pools...)
 			inst, err := graph.New(cfg)
 			if err != nil {
 				t.Fatal(err)
