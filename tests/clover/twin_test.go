@@ -17,7 +17,9 @@ func twins() bed.Twins {
 }
 
 // ofStores is clover-steer in front of stores whose clients repeat after 131 us at most.
-func ofStores() *bed.Box { return ofSteer(graph.Args{"settle": "700us", "pair": "700us", "repair": "200us"}) }
+func ofStores() *bed.Box {
+	return ofSteer(graph.Args{"settle": "700us", "pair": "700us", "repair": "200us"})
+}
 
 // TestTwins plays worlds of every sort on a bare wire and through clover-steer; see
 // bed.Schedules for how many, and QUILLON_SEED for one.
