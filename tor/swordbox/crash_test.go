@@ -425,7 +425,7 @@ func TestReadLostBehindTheQuestion(t *testing.T) {
 func TestNoHeirInQuestion(t *testing.T) {
 	r, _, _, _ := diverged(t, nil)
 	n := (*r.box().nodes.Load())[0]
-	o, to := &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey}, &n.flows[0]
+	o, to := &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight}, &n.flows[0]
 	if n.heir(&n.flows[1], o) != to {
 		t.Fatal("it can carry on")
 	}
@@ -435,5 +435,25 @@ func TestNoHeirInQuestion(t *testing.T) {
 			t.Error("it inherits")
 		}
 		*state = false
+	}
+}
+
+// Nor does what the server may refuse go to any: the heir's connection would end for it.
+func TestNoHeirOfWhatMayBeRefused(t *testing.T) {
+	r, _, _, _ := diverged(t, nil)
+	n := (*r.box().nodes.Load())[0]
+	k := n.keys.find(testRKey)
+	for name, o := range map[string]op{
+		"may":                            {kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight},
+		"its client was not seen to may": {kind: kWrite, va: 0x7000, len: 8, rkey: testRKey},
+		"nobody was seen to reach there": {kind: kWrite, va: k.hi[aWrite], len: 8, rkey: testRKey, flags: fRight},
+	} {
+		if heir := n.heir(&n.flows[1], &o); (heir != nil) != (name == "may") {
+			t.Errorf("%s: %v", name, heir != nil)
+		}
+	}
+	k.until = r.Clock.Now().Add(time.Second)
+	if n.heir(&n.flows[1], &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight}) != nil {
+		t.Error("under a key that is being invalidated")
 	}
 }

@@ -205,8 +205,7 @@ func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 			n.unkeep(o)
 		}
 		s.send(fl, c, o, x, x.Bytes(), &s.f, off)
-		if c.notReady != 0 {
-			c.notReady = 0
+		if c.catchesUp(o, off) {
 			n.call(n.index(c))
 		}
 		return
@@ -252,7 +251,7 @@ func (n *node) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 		return
 	}
 	if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
-		c.notReady = psn | 1<<24
+		c.lags, c.notReady = true, psn
 		n.prompt(o, uint32(d), syn)
 	}
 }

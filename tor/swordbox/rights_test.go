@@ -311,6 +311,19 @@ func TestRevoked(t *testing.T) {
 			t.Error("does not move under the key that is used again")
 		}
 	})
+	t.Run("invalidated by who is not followed", func(t *testing.T) {
+		r, a, b, _ := start(t)
+		one(t, b.ask(aAtomic, va, testRKey).Out["b"])
+		x := r.client()
+		none0(t, x.request(hdr.SendOnlyInv, []byte{0, 0, testRKey >> 8, testRKey & 0xFF}, little(0)).Out["b"])
+		got := a.atomicAck(0)
+		if b := one(t, got.Out["b"]); queuePair(b) != x.sqpn {
+			t.Fatalf("%s", text(b))
+		}
+		if b.crosses(a, va, testRKey) {
+			t.Error("moved under a key that was invalidated")
+		}
+	})
 	t.Run("a message that invalidates at its end", func(t *testing.T) {
 		_, a, b, c := start(t)
 		one(t, c.request(hdr.SendFirst, nil, make([]byte, 256)).Out["b"])
