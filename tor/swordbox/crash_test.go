@@ -249,10 +249,8 @@ func (l *late) Tick(c *graph.Ctx) clock.Time {
 	return l.Box.Tick(c)
 }
 
-// Frames cross unseen while the process is late. A connection that is not bound goes on
-// as it is, and is followed again; one that is bound is not touched. Words may have
-// changed.
-func TestLate(t *testing.T) {
+// lateRig is a rig whose box is late when miss is called, and finds that frames crossed unseen.
+func lateRig(t *testing.T) (r *rig, miss func()) {
 	var app *late
 	kind := *Kind()
 	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
@@ -260,18 +258,49 @@ func TestLate(t *testing.T) {
 		app = &late{Box: x.(*Box)}
 		return app, err
 	}
-	r := newRig(t, nil)
+	r = newRig(t, nil)
 	r.Test = graphtest.New(t, kind, r.args)
+	return r, func() {
+		t.Helper()
+		app.now = true
+		r.Advance(2 * time.Duration(tick))
+		if app.now {
+			t.Fatal("it was not told")
+		}
+	}
+}
+
+// A connection whose first requests may have crossed unseen is not followed from a repetition of its
+// first one on, which anybody may have made up.
+func TestLateIsNoBeginning(t *testing.T) {
+	for _, followed := range []bool{false, true} {
+		r, miss := lateRig(t)
+		c := r.client().connect()
+		first := c.psn
+		if followed {
+			c.warm()
+		}
+		miss()
+		if !followed {
+			c.psn, c.spsn, c.smsn = c.psn+1, c.spsn+1, c.smsn+1 // its first request crossed
+		}
+		one(t, r.Push("a", c.made(hdr.CompareSwap, first, atomicETH(0x7000, testRKey, 1, 2), nil)).Out["b"])
+		one(t, c.write(0x5000, 1).Out["b"])
+		one(t, c.ack().Out["a"])
+	}
+}
+
+// Frames cross unseen while the process is late. A connection that is not bound goes on
+// as it is, and is followed again; one that is bound is not touched. Words may have
+// changed.
+func TestLate(t *testing.T) {
+	r, miss := lateRig(t)
 	a, b := r.join(), r.join()
 	b.learn(a, 0x7000, 7)
 	b.learn(a, 0x7008, 1)
 	c := r.join()
 	c.psn, c.spsn, c.smsn, c.msn = c.psn+5, c.spsn+5, c.smsn+5, c.msn+5 // five of its WRITEs crossed
-	app.now = true
-	r.Advance(2 * time.Duration(tick))
-	if app.now {
-		t.Fatal("it was not told")
-	}
+	miss()
 	same(t, c.write(0x5000, 1).Out["b"], c.made(hdr.WriteOnly, c.psn-1, reth(0x5000, testRKey, 8), little(1)))
 	one(t, c.ack().Out["a"])
 	if op := opcode(t, one(t, b.cas(0x7008, 1, 2).Out["b"])); op != hdr.CompareSwap {
