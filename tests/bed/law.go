@@ -10,6 +10,7 @@ import (
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -227,12 +228,30 @@ func (p *play) mayExhaust(q *Queue, r *record) string {
 }
 
 // silent reports whether r's server may have refused it, or one behind it, with a
-// refusal that was lost: it is silent from then on.
+// refusal that was lost: it is silent from then on. So it is when it refused a READ in
+// front of r that was there twice: a duplicate READ is executed again (IBTA 9.7.5.1.3), with the
+// rights of that time, and a client that has the answer to the first heeds no refusal of the second.
 func (p *play) silent(q *Queue, r *record) bool {
-	lossy := p.Struck() > 0 || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps })
-	return lossy && slices.ContainsFunc(p.res.Records, func(x *record) bool {
-		return x.queue == r.queue && x.life == r.life && x.id >= r.id && x.status != rnic.Success &&
-			(p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")
+	lossy, twice := p.Struck() > 0, p.copies()
+	for _, e := range p.w.Events {
+		lossy = lossy || e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps
+		twice = twice || e.What >= Stalled
+	}
+	return slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		switch {
+		case x.queue != r.queue || x.life != r.life:
+			return false
+		case x.id < r.id:
+			return twice && x.Op == rnic.OpRead && x.status == rnic.Success && len(x.data) > 0 && p.revoked(x.rkey, r.done)
+		}
+		return lossy && x.status != rnic.Success && (p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")
+	})
+}
+
+// revoked reports whether an R_Key was taken away before some time.
+func (p *play) revoked(rkey uint32, before clock.Time) bool {
+	return slices.ContainsFunc(p.keys, func(keys []epoch) bool {
+		return slices.ContainsFunc(keys, func(k epoch) bool { return k.rkey == rkey && k.to <= before })
 	})
 }
 

@@ -33,12 +33,12 @@ func (p *play) manage(q *queue, now clock.Time) {
 	request := hdr.CMFields{
 		AttributeID: hdr.ConnectRequest, TransactionID: uint64(id) | 7<<32, LocalCommID: 0x51000000 | id, ServiceID: 0x106 << 16, TransportService: hdr.RC, PKey: 0xFFFF,
 		PathMTU: p.w.MTU, LocalGID: c.ClientIP, RemoteGID: c.ServerIP, HopLimit: 64, LocalACKTimeout: uint8(near.Timeout), RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
-		MaxCMRetries: 15, RetryCount: uint8(near.RetryCnt), RNRRetryCount: 7, LocalQPN: c.ClientQPN, StartingPSN: c.ClientPSN,
+		MaxCMRetries: 15, RetryCount: uint8(near.RetryCnt), RNRRetryCount: 7, LocalQPN: c.ClientQPN, StartingPSN: c.ServerPSN,
 		ResponderResources: uint8(max(near.MaxDestRdAtomic, 0)), InitiatorDepth: uint8(near.MaxRdAtomic),
 	}
 	reply := hdr.CMFields{
 		AttributeID: hdr.ConnectReply, TransactionID: request.TransactionID, LocalCommID: 0x52000000 | id, RemoteCommID: request.LocalCommID,
-		LocalQPN: c.ServerQPN, StartingPSN: c.ServerPSN, ResponderResources: uint8(max(far.MaxDestRdAtomic, 0)), InitiatorDepth: 1, RNRRetryCount: uint8(near.RNRRetry), TargetACKDelay: 15,
+		LocalQPN: c.ServerQPN, StartingPSN: c.ClientPSN, ResponderResources: uint8(max(far.MaxDestRdAtomic, 0)), InitiatorDepth: 1, RNRRetryCount: uint8(near.RNRRetry), TargetACKDelay: 15,
 	}
 	ready := hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: request.TransactionID, LocalCommID: request.LocalCommID, RemoteCommID: reply.LocalCommID}
 	p.later(client, now, datagram(&c, true, &request))

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -93,6 +95,13 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	if t.Box != nil {
 		b := *t.Box
 		b.Late, b.Clean = t.Late, !t.Crash
+		if t.Managed { // datagrams to a server that it does not know it cannot remember all
+			b.Configure = func(b *Bed) graph.Args {
+				args := graph.Args{"servers": b.Addr().String()}
+				maps.Copy(args, t.Box.Args)
+				return args
+			}
+		}
 		t.Box = &b
 	}
 	senders := 0
