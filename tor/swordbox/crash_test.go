@@ -486,3 +486,20 @@ func TestNoHeirOfWhatMayBeRefused(t *testing.T) {
 		t.Error("under a key that is being invalidated")
 	}
 }
+
+// What the server says that it has not executed teaches nothing about rights.
+func TestCutTeachesNothing(t *testing.T) {
+	const other = testRKey + 9
+	r, k, a, b := diverged(t, nil)
+	b.learn(a, 0x7008, 1)
+	at := a.spsn
+	one(t, b.cas(0x7008, 1, 2).Out["b"])
+	one(t, a.request(hdr.WriteOnly, reth(0x5000, other, 8), little(1)).Out["b"])
+	r.restart(k, false, time.Microsecond, nil)
+	question(t, r, a, at+2)
+	a.nak(at, hdr.SynNAKSequence)
+	n := (*r.box().nodes.Load())[0]
+	if a := &n.flows[0]; a.inDoubt || a.oldest != none || n.keys.find(other) != nil {
+		t.Errorf("in doubt %v, open %v, right to a key that was not used %v", a.inDoubt, a.oldest != none, n.keys.find(other) != nil)
+	}
+}

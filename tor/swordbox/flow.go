@@ -159,14 +159,11 @@ func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
 	return ok
 }
 
-// confirmed reports whether answer b with PSN psn says that the server executed
+// confirmed reports whether an answer with PSN psn, also a refusal, says that the server has come to
 // requests that were far from what is expected of flow fl. It says nothing where the
 // two ends count differently: the server's numbers may reach those, too.
-func (fl *flow) confirmed(f *hdr.Frame, b []byte, psn uint32) bool {
-	if fl.bound || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
-		return false
-	}
-	return f.Op != hdr.Acknowledge || f.AETHOf(b).Syndrome().ACK()
+func (fl *flow) confirmed(psn uint32) bool {
+	return !fl.bound && fl.strange != fl.strangeEnd && hdr.PSNDiff(psn, fl.strange) >= 0 && hdr.PSNDiff(psn, fl.strangeEnd) < 0
 }
 
 // excuse takes the time that this app was away for none of f's silence: nobody

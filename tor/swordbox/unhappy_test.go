@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -501,20 +502,44 @@ func TestNotOvertaken(t *testing.T) {
 	})
 }
 
-// TestAway: the time that the box itself does not run is nobody's silence.
+// TestAway: the time that the box itself does not run is nobody's silence, whether the server was heard
+// for long before that, or was not.
 func TestAway(t *testing.T) {
 	const va = 0x7000
-	r := newRig(t, nil) // giveup is 50 ms
-	a, b, c := r.join(), r.join(), r.join()
-	b.learn(a, va, 1)
-	one(t, b.cas(va+64, 1, 2).Out["b"])
-	for range 2 {
-		r.Advance(20 * time.Millisecond)
-		r.Clock.Advance(time.Second)
-		r.Push("b", c.response(hdr.Acknowledge, c.spsn-1, aeth(hdr.SynACK, c.smsn), nil))
-	}
-	if n := r.Counter("resets") + r.Counter("connections-failed"); n != 0 {
-		t.Errorf("%d connections were given up", n)
+	for _, x := range []struct {
+		heard int           // how often, each time 10 ms later
+		quiet time.Duration // of the connection that is not answered, and of the others when they were not heard
+		away  []time.Duration
+	}{
+		{0, 20 * time.Millisecond, []time.Duration{time.Second, time.Second}},
+		{0, 40 * time.Millisecond, slices.Repeat([]time.Duration{20 * time.Millisecond}, 5)},
+		{20, 20 * time.Millisecond, slices.Repeat([]time.Duration{20 * time.Millisecond}, 5)},
+	} {
+		r := newRig(t, nil) // giveup is 50 ms
+		a, b, c := r.join(), r.join(), r.join()
+		b.learn(a, va, 1)
+		hear := func() {
+			r.Push("b", c.response(hdr.Acknowledge, c.spsn-1, aeth(hdr.SynACK, c.smsn), nil))
+		}
+		for range x.heard {
+			hear()
+			r.Advance(10 * time.Millisecond)
+		}
+		one(t, b.cas(va+64, 1, 2).Out["b"])
+		for range x.quiet / (10 * time.Millisecond) {
+			r.Advance(10 * time.Millisecond)
+			if x.heard > 0 {
+				hear()
+			}
+		}
+		for _, d := range x.away {
+			r.Clock.Advance(d)
+			hear()
+			r.Advance(time.Millisecond)
+		}
+		if n := r.Counter("resets") + r.Counter("connections-failed"); n != 0 {
+			t.Errorf("away %v: %d connections were given up", x.away, n)
+		}
 	}
 }
 
