@@ -344,6 +344,9 @@ func (s *wire) make(c *flow, o *op, off uint32) bool {
 	n := s.n
 	h := &c.up
 	k := o.kind
+	if n.isVoid(o) && c.may>>aWrite&1 != 0 {
+		return s.emptyWrite(c, o.spsn)
+	}
 	if o.is(fKept) {
 		return s.makeKept(o, off)
 	}
@@ -379,6 +382,14 @@ func (s *wire) make(c *flow, o *op, off uint32) bool {
 	}
 	s.seal(toServers, x, b, &made)
 	return true
+}
+
+// isVoid reports whether o need not be executed any more, and must not be: its client is gone, and may
+// have written there since over another connection. What the server has of it already it executes once,
+// whatever comes under the same PSN (IBTA 9.7.5.1.2). What is in order with a word's operations is
+// executed before those that came since; a message of many packets may be executed in part.
+func (n *node) isVoid(o *op) bool {
+	return o.modifies() && o.npsn == 1 && (o.word == none || o.is(fLoose)) && !o.is(fReplaced) && (o.is(fOrphan) || n.flowOf(o).gone)
 }
 
 // makeKept sends packet off of op o again, which is held as its client sent it.

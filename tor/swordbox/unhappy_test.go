@@ -566,3 +566,26 @@ func TestRefusedBefore(t *testing.T) {
 		}
 	}
 }
+
+// A client that is gone may have written since, over another connection: what was lost of it is not
+// executed late. Its PSN is filled.
+func TestNotExecutedForWhoIsGone(t *testing.T) {
+	const va = 0x7008
+	for _, left := range []bool{true, false} {
+		r := newRig(t, muxArgs)
+		a, b := r.join(), r.join()
+		at := a.spsn
+		one(t, b.cas(va, 3, 4).Out["b"])
+		if to := queuePair(one(t, b.request(hdr.WriteOnly, reth(0x5000, testRKey, 24), make([]byte, 24)).Out["b"])); to != a.sqpn {
+			t.Fatalf("sent to %#x", to)
+		}
+		one(t, a.atomicAck(3).Out["a"])
+		want := b.moved(a, hdr.WriteOnly, at+1, reth(0x5000, testRKey, 24), make([]byte, 24))
+		if left {
+			one(t, r.Push("a", b.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: b.sqpn})).Out["b"])
+			one(t, r.Push("b", b.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+			want = a.empty(at + 1)
+		}
+		same(t, a.nak(at+1, hdr.SynNAKSequence).Out["b"], want)
+	}
+}
