@@ -134,6 +134,7 @@ func mutants() []mutant {
 		{"a SEND invalidates what others' operations are under", "key.go", "if x.guests > 0 {", "if false {", frames, "TestRevoked"},
 		{"the end of a message invalidates what others' operations are under", "admit.go", "f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {\n\t\treturn false\n\t}\n\tif o.is(fKept)", "false {\n\t\treturn false\n\t}\n\tif o.is(fKept)", frames, "TestRevoked"},
 		{"what was sent before a key was invalidated gives rights to it", "key.go", "if x.until > now {", "if false {", frames, "TestRevoked"},
+		{"a key that nobody knows is not invalidated", "key.go", "if x = t.fresh(rkey); x == nil {", "if x == nil {", frames, "TestRevoked"},
 		{"a key that was invalidated is good", "key.go", "t.revoke(x)\n\tx.until = until", "", frames, "TestRevoked"},
 		{"a key makes room while operations are under it", "key.go", "y.guests == 0 && ", "", frames, "TestKeys"},
 		{"the key that was used last makes room", "key.go", "y.used < x.used", "y.used > x.used", frames, "TestKeys"},

@@ -325,6 +325,26 @@ func TestRevoked(t *testing.T) {
 			t.Error("does not move under the key that is used again")
 		}
 	})
+	t.Run("invalidated before it was known", func(t *testing.T) {
+		const other = testRKey + 1
+		r, a, b, c := start(t)
+		for _, x := range []*party{a, b} {
+			one(t, x.ask(aAtomic, va+64, other).Out["b"])
+		}
+		one(t, c.request(hdr.SendOnlyInv, []byte{0, 0, other >> 8, other & 0xFF}, little(0)).Out["b"])
+		for _, x := range []*party{a, b} {
+			one(t, x.atomicAck(0).Out["a"])
+		}
+		if b.crosses(a, va+64, other) {
+			t.Error("moved under a key that was invalidated")
+		}
+		r.Clock.Advance(time.Millisecond)
+		a.use(va+64, other, aAtomic)
+		b.use(va+64, other, aAtomic)
+		if !b.crosses(a, va+64, other) {
+			t.Error("does not move under the key that is used again")
+		}
+	})
 	t.Run("invalidated by who is not followed", func(t *testing.T) {
 		r, a, b, _ := start(t)
 		one(t, b.ask(aAtomic, va, testRKey).Out["b"])

@@ -557,6 +557,9 @@ func TestRefusedBefore(t *testing.T) {
 	one(t, c.write(0x5000, 2).Out["b"])
 	one(t, c.write(va, 5).Out["b"]) // followed from here on
 	one(t, c.nak(p+1, hdr.SynNAKRemoteAccess).Out["a"])
+	if n := (*r.box().nodes.Load())[0]; n.flows[2].synced {
+		t.Error("it is followed on, and what it carries changes words for ever")
+	}
 	out := r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"]
 	out = append(out, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["b"]...)
 	out = append(out, r.Advance(time.Second).Out["b"]...)
