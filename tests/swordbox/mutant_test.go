@@ -178,6 +178,7 @@ func mutants() []mutant {
 		{"requests go before what the server threw away behind that", "flow.go", "f.lags = psnLess(f.notReady, f.next)", "f.lags = false", frames, "TestBehindWhatComesAgain"},
 		{"what the server may refuse is left to another connection", "failure.go", " || !o.is(fRight) || !x.allows(o, accessOf(o)) {", " {", frames, "TestNoHeir"},
 		{"what was lost of a client that is gone is executed late", "repair.go", "if n.isVoid(o) && ", "if false && ", frames, "TestNotExecutedForWhoIsGone"},
+		{"what comes again goes in the middle of a message", "repair.go", "cur != nil && cur != o && cur.state == sOpen", "cur != nil && false", frames, "TestNothingInAMessage"},
 		{"who begins unseen begins again", "flush.go", "n.row(f).Client.HasPSN = false //", "//", frames, "TestLateIsNoBeginning"},
 		{"who is not followed invalidates unseen", "stranger.go", "return !n.keys.invalidate(f.IETHOf(b).RKey(), until)", "return false", frames, "TestRevoked"},
 		{"others go behind a WRITE with immediate", "admit.go", "o.kind == kWrite && !o.is(fOwn) &&", "o.kind == kWrite &&", frames, "TestNobodyBehindImmediate"},

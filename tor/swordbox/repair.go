@@ -130,6 +130,9 @@ func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 // false when it must wait.
 func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, off uint32) bool {
 	n := s.n
+	if cur := n.get(fl.cur); cur != nil && cur != o && cur.state == sOpen {
+		return false // in the middle of a message the server takes nothing else
+	}
 	if o.kind == kRead {
 		o.got = off
 	} else if off != 0 {

@@ -592,3 +592,18 @@ func TestNotExecutedForWhoIsGone(t *testing.T) {
 		same(t, a.nak(at+1, hdr.SynNAKSequence).Out["b"], want)
 	}
 }
+
+// A READ that comes again in the middle of a message, late and unasked for, waits until the message's end:
+// the server would refuse it there, and end the connection.
+func TestNothingInAMessage(t *testing.T) {
+	r := newRig(t, muxArgs)
+	a := r.join()
+	read := one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(0)).Out["a"])
+	one(t, a.request(hdr.WriteFirst, reth(0x5000, testRKey, 512), make([]byte, 256)).Out["b"])
+	none0(t, r.Push("a", read).Out["b"])
+	got := a.request(hdr.WriteLast, nil, make([]byte, 256)).Out["b"]
+	if len(got) != 2 || opcode(t, got[0].Bytes) != hdr.WriteLast || opcode(t, got[1].Bytes) != hdr.ReadRequest {
+		t.Errorf("behind the first packet go%s", show(got))
+	}
+}
