@@ -96,9 +96,9 @@ test: deps vet
 test-that-computes:
 	@$(call RUN,-skip TestMutants $(PARALLEL))
 	@$(call RUN,-timeout 30m -run TestMutants $(MUTANTS))
-	@GOGC=400 QUILLON_SCHEDULES=$(SCHEDULES) $(call RUN,-timeout 20m -run TestTwins ./tests/swordbox)
+	@GOGC=400 QUILLON_CROWDS=10 QUILLON_SCHEDULES=$(SCHEDULES) $(call RUN,-timeout 20m -run TestTwins ./tests/swordbox)
 	@GOGC=400 QUILLON_SCHEDULES=$$(($(SCHEDULES) / 4)) $(call RUN,-timeout 20m -run TestSchedules ./tests/swordbox)
-	@GOGC=400 QUILLON_SCHEDULES=$$(($(SCHEDULES) / 10)) $(call RUN,-timeout 20m -run 'TestTwins|TestSchedules|TestLaw' ./tests/bed ./tests/clover)
+	@GOGC=400 QUILLON_CROWDS=10 QUILLON_SCHEDULES=$$(($(SCHEDULES) / 10)) $(call RUN,-timeout 20m -run 'TestTwins|TestSchedules|TestLaw' ./tests/bed ./tests/clover)
 	@$(call RUN,-tags pktdebug $(addprefix ./,$(addsuffix /...,$(OWNERS))))
 	@if echo '#include <stdlib.h>' | gcc -E - >/dev/null 2>&1; then \
 	   export CGO_ENABLED=1; $(call RUN,-race -short $(addprefix ./,$(addsuffix /...,$(RACE)))); \

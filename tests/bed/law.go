@@ -10,6 +10,7 @@ import (
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -125,7 +126,7 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 	case OperationError:
 		// Where a refusal was lost the wire leaves its client without an end; to be
 		// told of one is no harm.
-		if p.silent(q, r) || r.Op != rnic.OpRead && p.bereaved(r) { // a READ is done again
+		if p.silent(q, r) || r.Op != rnic.OpRead && p.bereaved(r) || p.robbed(r) { // a READ is done again
 			return ""
 		}
 		return "no server says so"
@@ -227,12 +228,30 @@ func (p *play) mayExhaust(q *Queue, r *record) string {
 }
 
 // silent reports whether r's server may have refused it, or one behind it, with a
-// refusal that was lost: it is silent from then on.
+// refusal that was lost: it is silent from then on. So it is when it refused a READ in
+// front of r that was there twice: a duplicate READ is executed again (IBTA 9.7.5.1.3), with the
+// rights of that time, and a client that has the answer to the first heeds no refusal of the second.
 func (p *play) silent(q *Queue, r *record) bool {
-	lossy := p.Struck() > 0 || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps })
-	return lossy && slices.ContainsFunc(p.res.Records, func(x *record) bool {
-		return x.queue == r.queue && x.life == r.life && x.id >= r.id && x.status != rnic.Success &&
-			(p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")
+	lossy, twice := p.Struck() > 0, p.copies()
+	for _, e := range p.w.Events {
+		lossy = lossy || e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps
+		twice = twice || e.What >= Stalled
+	}
+	return slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		switch {
+		case x.queue != r.queue || x.life != r.life:
+			return false
+		case x.id < r.id:
+			return twice && x.Op == rnic.OpRead && x.status == rnic.Success && len(x.data) > 0 && p.revoked(x.rkey, r.done)
+		}
+		return lossy && x.status != rnic.Success && (p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")
+	})
+}
+
+// revoked reports whether an R_Key was taken away before some time.
+func (p *play) revoked(rkey uint32, before clock.Time) bool {
+	return slices.ContainsFunc(p.keys, func(keys []epoch) bool {
+		return slices.ContainsFunc(keys, func(k epoch) bool { return k.rkey == rkey && k.to <= before })
 	})
 }
 
@@ -243,25 +262,46 @@ func (p *play) silent(q *Queue, r *record) bool {
 // bereaved reports whether r may have gone over the connection of another session, which had given up
 // while that still counted as living (alive=, 100 ms).
 func (p *play) bereaved(r *record) bool {
-	return p.unaware() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+	return p.unaware() && r.moves() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
 		gaveUp := x.status == rnic.RetryExceededError || x.status == rnic.RNRRetryExceededError
-		return gaveUp && x.queue != r.queue && x.done >= r.posted.Add(-100*time.Millisecond) && x.done <= r.done
+		return gaveUp && p.share(x, r) && x.done >= r.posted.Add(-100*time.Millisecond) && x.done <= r.done
 	})
 }
 
 // refusedOther reports whether the server refused a request of another session just before r ended, so
 // that r's client may have been asked for r again.
 func (p *play) refusedOther(r *record) bool {
-	return p.unaware() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+	return p.unaware() && r.moves() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
 		class := ClassOf(x.status)
-		return x.queue != r.queue && (class == AccessError || class == InvalidRequest) && x.done >= r.posted.Add(-rtt) && x.done <= r.done.Add(rtt)
+		return x.moves() && p.share(x, r) && (class == AccessError || class == InvalidRequest) && x.done >= r.posted.Add(-rtt) && x.done <= r.done.Add(rtt)
+	})
+}
+
+// moves reports whether r is of a sort that boxes may send over another connection than its client's: it
+// takes no receive buffer.
+func (r *record) moves() bool {
+	return r.Op != rnic.OpSend && r.Op != rnic.OpSendInv && r.Op != rnic.OpWriteImm
+}
+
+// share reports whether sessions of x and r may have operations on one connection: both queue pairs have
+// the right to one R_Key, and so they are of one protection domain.
+func (p *play) share(x, r *record) bool {
+	return x.queue != r.queue && p.w.Queues[x.queue].Domain == p.w.Queues[r.queue].Domain
+}
+
+// robbed reports whether r's own connection may have been ended by a refusal of another session's
+// operation, under an R_Key that the server's CPU had taken away: no box sees that (docs/SECURITY.md).
+// What a client SENDs to invalidate a key it sees.
+func (p *play) robbed(r *record) bool {
+	return p.cfg.Box != nil && slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		return x.moves() && p.share(x, r) && ClassOf(x.status) == AccessError && p.taken[x.rkey] && x.done >= r.since && x.done <= r.done
 	})
 }
 
 // unaware reports whether there is a box that may not know its clients' settings: nobody tells them, or
-// what tells them passed without it.
+// what tells them passed without it, as to a server in a VLAN, which has a place when it has answered there.
 func (p *play) unaware() bool {
-	return p.Instance() != nil && (!p.w.Managed || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What >= BoxEnds }))
+	return p.Instance() != nil && (!p.w.Managed || p.w.Link.Tag.VID != 0 || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What >= BoxEnds }))
 }
 
 // late reports whether a rxe queue pair of r's session ended without saying so

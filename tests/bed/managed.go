@@ -33,17 +33,17 @@ func (p *play) manage(q *queue, now clock.Time) {
 	request := hdr.CMFields{
 		AttributeID: hdr.ConnectRequest, TransactionID: uint64(id) | 7<<32, LocalCommID: 0x51000000 | id, ServiceID: 0x106 << 16, TransportService: hdr.RC, PKey: 0xFFFF,
 		PathMTU: p.w.MTU, LocalGID: c.ClientIP, RemoteGID: c.ServerIP, HopLimit: 64, LocalACKTimeout: uint8(near.Timeout), RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
-		MaxCMRetries: 15, RetryCount: uint8(near.RetryCnt), RNRRetryCount: 7, LocalQPN: c.ClientQPN, StartingPSN: c.ClientPSN,
+		MaxCMRetries: 15, RetryCount: uint8(near.RetryCnt), RNRRetryCount: 7, LocalQPN: c.ClientQPN, StartingPSN: c.ServerPSN,
 		ResponderResources: uint8(max(near.MaxDestRdAtomic, 0)), InitiatorDepth: uint8(near.MaxRdAtomic),
 	}
 	reply := hdr.CMFields{
 		AttributeID: hdr.ConnectReply, TransactionID: request.TransactionID, LocalCommID: 0x52000000 | id, RemoteCommID: request.LocalCommID,
-		LocalQPN: c.ServerQPN, StartingPSN: c.ServerPSN, ResponderResources: uint8(max(far.MaxDestRdAtomic, 0)), InitiatorDepth: 1, RNRRetryCount: uint8(near.RNRRetry), TargetACKDelay: 15,
+		LocalQPN: c.ServerQPN, StartingPSN: c.ClientPSN, ResponderResources: uint8(max(far.MaxDestRdAtomic, 0)), InitiatorDepth: 1, RNRRetryCount: uint8(near.RNRRetry), TargetACKDelay: 15,
 	}
 	ready := hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: request.TransactionID, LocalCommID: request.LocalCommID, RemoteCommID: reply.LocalCommID}
-	p.later(client, now, datagram(&c, true, &request))
-	p.later("s0", now.Add(handshake), datagram(&c, false, &reply))
-	p.later(client, now.Add(2*handshake), datagram(&c, true, &ready))
+	p.later(client, now, p.datagram(&c, true, &request))
+	p.later("s0", now.Add(handshake), p.datagram(&c, false, &reply))
+	p.later(client, now.Add(2*handshake), p.datagram(&c, true, &ready))
 	q.at = max(q.at, now.Add(3*handshake))
 }
 
@@ -52,20 +52,26 @@ func (p *play) unmanage(q *queue, now clock.Time) {
 	c, id := p.ends[q.end], uint32(q.number<<4|q.life)
 	request := hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: uint64(id) | 8<<32, LocalCommID: 0x51000000 | id, RemoteCommID: 0x52000000 | id, RemoteQPN: c.ServerQPN}
 	reply := hdr.CMFields{AttributeID: hdr.DisconnectReply, TransactionID: request.TransactionID, LocalCommID: 0x52000000 | id, RemoteCommID: 0x51000000 | id}
-	p.later(p.machines[q.Client].name, now, datagram(&c, true, &request))
-	p.later("s0", now.Add(handshake), datagram(&c, false, &reply))
+	p.later(p.machines[q.Client].name, now, p.datagram(&c, true, &request))
+	p.later("s0", now.Add(handshake), p.datagram(&c, false, &reply))
 }
 
-// datagram is a message of the connection manager's, from the client or to it.
-func datagram(c *Connection, up bool, m *hdr.CMFields) []byte {
+// datagram is a message of the connection manager's, from the client or to it, in frames such as the
+// world's queue pairs send.
+func (p *play) datagram(c *Connection, up bool, m *hdr.CMFields) []byte {
 	d := hdr.DETH(make([]byte, hdr.DETHLen))
 	d.SetQKey(hdr.GSIQKey)
 	d.SetSrcQP(1)
 	mad := hdr.CM(make([]byte, hdr.MADLen))
 	mad.Encode(m)
-	f := Packet{SrcMAC: c.ClientMAC, DstMAC: c.ServerMAC, Src: c.ClientIP, Dst: c.ServerIP, Op: hdr.UDSendOnly, QPN: 1, Ext: d, Payload: mad}
+	link := &p.w.Link
+	f := Packet{V1: link.RoCEv1, SrcMAC: c.ClientMAC, DstMAC: c.ServerMAC, Src: c.ClientIP, Dst: c.ServerIP, Op: hdr.UDSendOnly, QPN: 1, Ext: d, Payload: mad}
 	if !up {
 		f.SrcMAC, f.DstMAC, f.Src, f.Dst = c.ServerMAC, c.ClientMAC, c.ServerIP, c.ClientIP
 	}
-	return f.Bytes()
+	b := f.Bytes()
+	if t := link.Tag; t.On {
+		b = slices.Insert(b, 12, 0x81, 0, t.PCP<<5|byte(t.VID>>8), byte(t.VID))
+	}
+	return b
 }

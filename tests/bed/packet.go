@@ -16,6 +16,7 @@ type Packet struct {
 	Src, Dst       netip.Addr
 	SrcPort        uint16 // UDP; 0 = 0xC000
 	TOS            byte
+	V1             bool // RoCE v1: no UDP
 	Op             hdr.Opcode
 	QPN, PSN       uint32
 	AckReq         bool
@@ -24,28 +25,37 @@ type Packet struct {
 
 // Bytes is the frame, with right lengths and checksums.
 func (p Packet) Bytes() []byte {
-	l3, et := 20, uint16(hdr.EtherIPv4)
-	if p.Src.Is6() {
+	l3, udp, et := 20, hdr.UDPLen, uint16(hdr.EtherIPv4)
+	switch {
+	case p.V1:
+		l3, udp, et = 40, 0, hdr.EtherRoCEv1
+	case p.Src.Is6():
 		l3, et = 40, hdr.EtherIPv6
 	}
 	pad := -len(p.Payload) & 3
-	n := 14 + l3 + 8 + hdr.BTHLen + len(p.Ext) + len(p.Payload) + pad + hdr.ICRCLen
+	n := 14 + l3 + udp + hdr.BTHLen + len(p.Ext) + len(p.Payload) + pad + hdr.ICRCLen
 	b := make([]byte, n)
 	copy(b, p.DstMAC[:])
 	copy(b[6:], p.SrcMAC[:])
 	binary.BigEndian.PutUint16(b[12:], et)
-	if p.Src.Is6() {
+	switch {
+	case p.V1:
+		hdr.GRH(b[14:]).Encode(&hdr.IPv6Fields{PayloadLen: uint16(n - 54), NextHeader: hdr.ProtoBTH, HopLimit: 64, TrafficClass: p.TOS, Src: netip.AddrFrom16(p.Src.As16()), Dst: netip.AddrFrom16(p.Dst.As16())})
+	case p.Src.Is6():
 		hdr.IPv6(b[14:]).Encode(&hdr.IPv6Fields{PayloadLen: uint16(n - 54), NextHeader: 17, HopLimit: 64, TrafficClass: p.TOS, Src: p.Src, Dst: p.Dst})
-	} else {
+	default:
 		hdr.IPv4(b[14:]).Encode(&hdr.IPv4Fields{TotalLen: uint16(n - 14), DF: true, TTL: 64, TOS: p.TOS, Protocol: 17, Src: p.Src, Dst: p.Dst})
 	}
 	u := b[14+l3:]
-	binary.BigEndian.PutUint16(u, max(p.SrcPort, 0xC000))
-	binary.BigEndian.PutUint16(u[2:], hdr.RoCEv2Port)
-	binary.BigEndian.PutUint16(u[4:], uint16(n-14-l3))
-	hdr.BTH(u[8:]).Encode(&hdr.BTHFields{OpCode: p.Op, Pad: pad, PKey: 0xFFFF, DestQP: p.QPN, PSN: p.PSN & hdr.PSNMask, Ack: p.AckReq})
-	copy(u[20:], p.Ext)
-	copy(u[20+len(p.Ext):], p.Payload)
+	if !p.V1 {
+		binary.BigEndian.PutUint16(u, max(p.SrcPort, 0xC000))
+		binary.BigEndian.PutUint16(u[2:], hdr.RoCEv2Port)
+		binary.BigEndian.PutUint16(u[4:], uint16(n-14-l3))
+	}
+	u = u[udp:]
+	hdr.BTH(u).Encode(&hdr.BTHFields{OpCode: p.Op, Pad: pad, PKey: 0xFFFF, DestQP: p.QPN, PSN: p.PSN & hdr.PSNMask, Ack: p.AckReq})
+	copy(u[hdr.BTHLen:], p.Ext)
+	copy(u[hdr.BTHLen+len(p.Ext):], p.Payload)
 	var f hdr.Frame
 	if hdr.Parse(b, &f) == hdr.IsRoCE { // otherwise nobody looks at the ICRC
 		hdr.SetICRC(b, &f)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -45,6 +47,7 @@ type play struct {
 	came   int                    // marks that came to the server
 	posts  []map[int][]clock.Time // receives, by queue and life
 	harm   []int                  // by queue: frames of strangers after which a server asks for what it has
+	taken  map[uint32]bool        // R_Keys that the server's CPU has taken away
 	err    error
 }
 
@@ -61,6 +64,7 @@ type queue struct {
 	open     []*record
 	seq      uint64
 	gap      clock.Time // when the next receive is posted
+	since    clock.Time // when it was connected
 	redialAt clock.Time
 	done     bool
 	used     int // receives, of this life
@@ -73,7 +77,7 @@ const lives = 3
 // Run plays the world through the box, or on a bare wire when there is none.
 func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	p := &play{
-		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, told: map[uint32]int{}, odds: map[uint32]int{}, spies: map[string]*Spy{},
+		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, told: map[uint32]int{}, odds: map[uint32]int{}, spies: map[string]*Spy{}, taken: map[uint32]bool{},
 		res: &TwinResult{Words: new(history.Log[history.Word, uint64])}, events: slices.Clone(t.Events), harm: make([]int, len(t.Queues)),
 	}
 	for range t.Queues {
@@ -93,6 +97,9 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	if t.Box != nil {
 		b := *t.Box
 		b.Late, b.Clean = t.Late, !t.Crash
+		if t.Managed {
+			b.nameServer()
+		}
 		t.Box = &b
 	}
 	senders := 0
@@ -133,6 +140,19 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 		err = b.Settle(time.Millisecond)
 	}
 	return p.end(t, errors.Join(err, p.err))
+}
+
+// nameServer has an app with servers= be told the server: it cannot remember the connection manager's
+// datagrams of all connections to one that it does not know.
+func (x *Box) nameServer() {
+	if !slices.ContainsFunc(x.Kind.Params, func(p graph.Param) bool { return p.Name == "servers" }) {
+		return
+	}
+	x.Configure = func(b *Bed) graph.Args {
+		args := graph.Args{"servers": b.Addr().String()}
+		maps.Copy(args, x.Args)
+		return args
+	}
 }
 
 // end takes the verdict of a run that is over.
@@ -451,7 +471,7 @@ func (p *play) happen(now clock.Time) (n int) {
 			if k.mr != nil {
 				p.err = errors.Join(p.err, k.mr.Dereg())
 			}
-			k.to = min(k.to, now)
+			k.to, p.taken[k.rkey] = min(k.to, now), true
 			p.err = errors.Join(p.err, p.register(e.Region, now))
 		case CPUWrite:
 			r := &p.w.Regions[e.Region]
@@ -649,6 +669,7 @@ func (p *play) dial(q *queue, now clock.Time) error {
 	}
 	q.qp, q.far = qp, p.conns[session].server
 	q.life++
+	q.since = now
 	q.logger = p.res.Words.NewClient()
 	q.used = 0
 	p.ends = append(p.ends, p.conns[session].Connection)
@@ -684,7 +705,7 @@ func (p *play) receive(q *queue, n int, now clock.Time) {
 
 // post posts a step.
 func (p *play) post(q *queue, s Step, now clock.Time) error {
-	r := &record{Step: s, queue: q.number, life: q.life, id: len(p.res.Records), region: &p.w.Regions[s.Region], posted: now, done: clock.Never, status: Pending, log: -1, open: true}
+	r := &record{Step: s, queue: q.number, life: q.life, id: len(p.res.Records), region: &p.w.Regions[s.Region], since: q.since, posted: now, done: clock.Never, status: Pending, log: -1, open: true}
 	keys := p.keys[s.Region]
 	k := &keys[len(keys)-1]
 	if s.Stale && len(keys) > 1 {

@@ -147,6 +147,7 @@ type record struct {
 	seq         uint64 // of a WRITE to a block, or a SEND
 	region      *Region
 	rkey        uint32
+	since       clock.Time // when its queue pair was connected
 	posted      clock.Time
 	done        clock.Time
 	status      rnic.Status

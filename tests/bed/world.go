@@ -75,9 +75,6 @@ func RandomWorld(seed uint64, l Limits) World {
 		w.steps(rng, i, crowd)
 	}
 	w.events(rng, l)
-	if crowd { // what the server's CPU takes away of many who share is a matter of its own: docs/SECURITY.md
-		w.Events = slices.DeleteFunc(w.Events, func(e Event) bool { return e.What == Reregister })
-	}
 	if yes(4) {
 		w.odd(rng)
 	}
@@ -96,8 +93,8 @@ func isCrowd(seed uint64) bool {
 	return crowds > 0 && rand.New(rand.NewPCG(seed, 0x63726f7764)).IntN(crowds) == 0
 }
 
-// crowds is how many worlds there are for one that is a crowd, as QUILLON_CROWDS says; 0: none is. make soak has 8. Ordinary tests
-// have none: of some thousand crowds there is one in which an impatient client ends (docs/SECURITY.md).
+// crowds is how many worlds there are for one that is a crowd, as QUILLON_CROWDS says; 0: none is. A crowd takes four times
+// as long as another world.
 var crowds, _ = strconv.Atoi(os.Getenv("QUILLON_CROWDS"))
 
 // hurry gives the client of q little patience, three times of four: it waits 0.5 ms for an answer,

@@ -22,6 +22,8 @@ func crashMutants() []mutant {
 		{"who takes over knows no round trip", "recover.go", "trip: max(0, f.trip), ", "", frames, "TestReadLostBehindTheQuestion"},
 		{"who is not ready for the question has failed", "doubt.go", "case syn.RNR():", "case false:", frames, "TestQuestionNotReady"},
 		{"PSNs of what was cut off are not used again", "doubt.go", "c.newest, c.next = none, none, psn", "c.newest = none, none", frames, crash},
+		{"what was executed is cut off, too", "doubt.go", "o != nil && psnLess(o.spsn, psn)", "false", frames, "TestReadLostBehindTheQuestion"},
+		{"what was cut off counts as executed", "doubt.go", "n.forget(o, false)\n\t\to = next", "n.forget(o, true)\n\t\to = next", frames, "TestCutTeachesNothing"},
 		{"the PSN of the question is used before its answer came", "order.go", "|| c.gated ||", "||", frames, question},
 		{"what the server misses before the question is not filled", "doubt.go", "if c.inDoubt = false; c.gated {\n\t\ts.fill(c)", "if c.inDoubt = false; false {\n\t\ts.fill(c)", frames, crash},
 		{"the next process does not know that a question was asked", "recover.go", "gated: f.gated && !f.dead, ", "", frames, question},
@@ -45,8 +47,8 @@ func crashMutants() []mutant {
 		{"a state of the future is believed", "recover.go", "case now < alive:", "case false:", frames, "TestDamagedState"},
 		{"what another process let through is over at once", "recover.go", "s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)", "", frames, "TestReplacesSoon|" + crash},
 		{"what crossed unseen is of no matter", "flush.go", "n.words.touchAll(0, until)", "", frames, "TestLate"},
-		{"numbering goes on though frames crossed unseen", "flush.go", "if f := &n.flows[i]; f.synced && !f.bound {", "if f := &n.flows[i]; false && f.synced {", frames, "TestLate"},
-		{"bound connections are let go when frames crossed unseen", "flush.go", "f.synced && !f.bound", "f.synced", frames, "TestLate"},
+		{"numbering goes on though frames crossed unseen", "flush.go", "if f.synced {\n\t\t\t\ts.unfollow(f)", "if false {\n\t\t\t\ts.unfollow(f)", frames, "TestLate$"},
+		{"bound connections are let go when frames crossed unseen", "flush.go", "if f.bound {\n\t\t\t\tcontinue", "if false {\n\t\t\t\tcontinue", frames, "TestLate$"},
 		{"answers that were held are not asked for again", "recover.go", "o.state, o.got = sUnsent, 0 // its client", "_ = 0 // its client", frames, "TestHeldAnswerIsGone"},
 	}
 }

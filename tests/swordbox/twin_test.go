@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/tests/bed"
 	tor "github.com/quillon/quillon/tor/swordbox"
@@ -55,4 +56,21 @@ func TestSoak(t *testing.T) {
 	}
 	slices.SortFunc(all, func(a, b bed.Work) int { return strings.Compare(a.Name, b.Name) })
 	bed.Soak(t, "./tests/swordbox", runtime.GOMAXPROCS(0), all...)
+}
+
+// TestManaged: where the connection manager tells of all connections, each is followed from its first
+// request on. So worlds with it are not played as if there was none.
+func TestManaged(t *testing.T) {
+	for seed := range uint64(20) {
+		w := bed.RandomWorld(seed, bed.Limits{NoCPU: true, NoRestart: true})
+		w.Managed, w.Events, w.Spoofs, w.Odd, w.Faults = true, nil, nil, nil, fault.Mix{}
+		w.Link.Tag.VID = 0 // in a VLAN a server has a place when it has answered there
+		r, err := bed.Twin{World: w, Box: twins()["replace"].Box}.Run(seed, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := r.Counts["stranger"] + r.Counts["unpaired"]; n != 0 || r.Counts["synced"] == 0 {
+			t.Errorf("seed %d: %d requests were not followed, %d connections were", seed, n, r.Counts["synced"])
+		}
+	}
 }

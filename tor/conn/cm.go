@@ -167,10 +167,16 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 			}
 		}
 	}
+	// A client sends when it has a ConnectReply: where it has begun, an earlier one passed unseen, and so may
+	// requests have.
+	begun := false
+	if k := t.find(r.Server.Addr, m.LocalQPN()); k != noRef {
+		begun = t.rows[k.slot()].LastSeen >= r.LastSeen
+	}
 	r.LastSeen = now
 	r.Server.QPN, r.Server.L2 = m.LocalQPN(), [12]byte(b[:12])
 	r.Server.Resources, r.Server.Depth = m.ResponderResources(), m.InitiatorDepth()
-	r.Client.StartPSN, r.Client.HasPSN = m.StartingPSN(), true
+	r.Client.StartPSN, r.Client.HasPSN = m.StartingPSN(), !begun
 	t.putID(s, false, m.LocalCommID())
 	for _, client := range []bool{false, true} {
 		e, _ := r.ends(client)

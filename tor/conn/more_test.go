@@ -1021,3 +1021,20 @@ func TestSameHash(t *testing.T) {
 		}
 	}
 }
+
+// Where a request came before the ConnectReply, the first PSN that this tells is not that of the next
+// request: an earlier ConnectReply passed unseen, and so may requests have.
+func TestBegunBeforeTheReply(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		x, c := newTable(t, Config{Rows: 4, Infer: true}), example()
+		run(t, x, 1, step{"request", c.connectRequest(), Opened})
+		if begun {
+			run(t, x, 2, step{"its first packet", c.request(hdr.WriteOnly, c.cpsn), Opened})
+		}
+		run(t, x, 3, step{"reply", c.connectReply(), NowPaired})
+		s, _ := x.Find(AddrFrom(c.server), c.sqpn)
+		if x.Row(s).Client.HasPSN == begun {
+			t.Errorf("it has begun: %v, its first PSN is to come: %v", begun, !begun)
+		}
+	}
+}

@@ -22,6 +22,7 @@ type carrier struct {
 	deep    int16  // READs and atomics of its client that were under way at once, and executed
 	peak    int16  // that are or were under way at once
 	lends   int16  // keys that it is lent for
+	lags    bool   // the server waits for its client to send again what it had no receive buffer for, and what was behind that: see mustRepeat
 	next    uint32 // PSN of the next request
 	acked   uint32 // newest acknowledged PSN
 	oldest  int32  // op at the front; none

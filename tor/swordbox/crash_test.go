@@ -249,10 +249,8 @@ func (l *late) Tick(c *graph.Ctx) clock.Time {
 	return l.Box.Tick(c)
 }
 
-// Frames cross unseen while the process is late. A connection that is not bound goes on
-// as it is, and is followed again; one that is bound is not touched. Words may have
-// changed.
-func TestLate(t *testing.T) {
+// lateRig is a rig whose box is late when miss is called, and finds that frames crossed unseen.
+func lateRig(t *testing.T) (r *rig, miss func()) {
 	var app *late
 	kind := *Kind()
 	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
@@ -260,18 +258,49 @@ func TestLate(t *testing.T) {
 		app = &late{Box: x.(*Box)}
 		return app, err
 	}
-	r := newRig(t, nil)
+	r = newRig(t, nil)
 	r.Test = graphtest.New(t, kind, r.args)
+	return r, func() {
+		t.Helper()
+		app.now = true
+		r.Advance(2 * time.Duration(tick))
+		if app.now {
+			t.Fatal("it was not told")
+		}
+	}
+}
+
+// A connection whose first requests may have crossed unseen is not followed from a repetition of its
+// first one on, which anybody may have made up.
+func TestLateIsNoBeginning(t *testing.T) {
+	for _, followed := range []bool{false, true} {
+		r, miss := lateRig(t)
+		c := r.client().connect()
+		first := c.psn
+		if followed {
+			c.warm()
+		}
+		miss()
+		if !followed {
+			c.psn, c.spsn, c.smsn = c.psn+1, c.spsn+1, c.smsn+1 // its first request crossed
+		}
+		one(t, r.Push("a", c.made(hdr.CompareSwap, first, atomicETH(0x7000, testRKey, 1, 2), nil)).Out["b"])
+		one(t, c.write(0x5000, 1).Out["b"])
+		one(t, c.ack().Out["a"])
+	}
+}
+
+// Frames cross unseen while the process is late. A connection that is not bound goes on
+// as it is, and is followed again; one that is bound is not touched. Words may have
+// changed.
+func TestLate(t *testing.T) {
+	r, miss := lateRig(t)
 	a, b := r.join(), r.join()
 	b.learn(a, 0x7000, 7)
 	b.learn(a, 0x7008, 1)
 	c := r.join()
 	c.psn, c.spsn, c.smsn, c.msn = c.psn+5, c.spsn+5, c.smsn+5, c.msn+5 // five of its WRITEs crossed
-	app.now = true
-	r.Advance(2 * time.Duration(tick))
-	if app.now {
-		t.Fatal("it was not told")
-	}
+	miss()
 	same(t, c.write(0x5000, 1).Out["b"], c.made(hdr.WriteOnly, c.psn-1, reth(0x5000, testRKey, 8), little(1)))
 	one(t, c.ack().Out["a"])
 	if op := opcode(t, one(t, b.cas(0x7008, 1, 2).Out["b"])); op != hdr.CompareSwap {
@@ -425,7 +454,7 @@ func TestReadLostBehindTheQuestion(t *testing.T) {
 func TestNoHeirInQuestion(t *testing.T) {
 	r, _, _, _ := diverged(t, nil)
 	n := (*r.box().nodes.Load())[0]
-	o, to := &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey}, &n.flows[0]
+	o, to := &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight}, &n.flows[0]
 	if n.heir(&n.flows[1], o) != to {
 		t.Fatal("it can carry on")
 	}
@@ -435,5 +464,42 @@ func TestNoHeirInQuestion(t *testing.T) {
 			t.Error("it inherits")
 		}
 		*state = false
+	}
+}
+
+// Nor does what the server may refuse go to any: the heir's connection would end for it.
+func TestNoHeirOfWhatMayBeRefused(t *testing.T) {
+	r, _, _, _ := diverged(t, nil)
+	n := (*r.box().nodes.Load())[0]
+	k := n.keys.find(testRKey)
+	for name, o := range map[string]op{
+		"may":                            {kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight},
+		"its client was not seen to may": {kind: kWrite, va: 0x7000, len: 8, rkey: testRKey},
+		"nobody was seen to reach there": {kind: kWrite, va: k.hi[aWrite], len: 8, rkey: testRKey, flags: fRight},
+	} {
+		if heir := n.heir(&n.flows[1], &o); (heir != nil) != (name == "may") {
+			t.Errorf("%s: %v", name, heir != nil)
+		}
+	}
+	k.until = r.Clock.Now().Add(time.Second)
+	if n.heir(&n.flows[1], &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight}) != nil {
+		t.Error("under a key that is being invalidated")
+	}
+}
+
+// What the server says that it has not executed teaches nothing about rights.
+func TestCutTeachesNothing(t *testing.T) {
+	const other = testRKey + 9
+	r, k, a, b := diverged(t, nil)
+	b.learn(a, 0x7008, 1)
+	at := a.spsn
+	one(t, b.cas(0x7008, 1, 2).Out["b"])
+	one(t, a.request(hdr.WriteOnly, reth(0x5000, other, 8), little(1)).Out["b"])
+	r.restart(k, false, time.Microsecond, nil)
+	question(t, r, a, at+2)
+	a.nak(at, hdr.SynNAKSequence)
+	n := (*r.box().nodes.Load())[0]
+	if a := &n.flows[0]; a.inDoubt || a.oldest != none || n.keys.find(other) != nil {
+		t.Errorf("in doubt %v, open %v, right to a key that was not used %v", a.inDoubt, a.oldest != none, n.keys.find(other) != nil)
 	}
 }

@@ -156,7 +156,8 @@
 // was known when it was sent: a replaced atomic, a short WRITE. Other operations
 // without an answer end their clients' connections with a REMOTE OPERATIONAL
 // ERROR, since nobody knows whether they were executed. Operations of a client
-// that is gone are completed from the record.
+// that is gone are completed from the record, where a word's order has others behind
+// them; where not, and one that changes memory was lost, its PSN is filled by a WRITE of nothing.
 //
 // # Congestion
 //

@@ -95,8 +95,8 @@ func (s *wire) bequest(heir *flow, from uint32) {
 // lent, or of those that may the one that was heard last; none if there is none.
 func (n *node) heir(l *flow, o *op) *flow {
 	x := n.keys.find(o.rkey)
-	if x == nil {
-		return nil
+	if x == nil || x.until != 0 || !o.is(fRight) || !x.allows(o, accessOf(o)) {
+		return nil // the server may refuse it, and would end the heir
 	}
 	can := func(c *flow) bool {
 		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair && !c.inDoubt && !c.gated &&

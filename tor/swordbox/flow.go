@@ -48,22 +48,28 @@ type flow struct {
 	client
 	carrier
 
-	late hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
-	// notReady is the PSN of the request for which the server had no receive buffer last, as the server
-	// numbers, and 1<<24; 0: there is none, or its client has sent it again.
-	notReady uint32
-	_        [24]byte // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	late     hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
+	notReady uint32     // with lags: PSN that its client has to send again next
+	_        [24]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
 }
 
-// lags reports whether the server waits for f's client to send a request again, for which it had no
-// receive buffer. It asks for that once more when another one comes first, which costs the client a try.
-func (r *record) lags(f *flow) bool {
-	o := r.oldest(f)
-	if f.notReady == 0 || o == nil {
+// mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the
+// server had no receive buffer, and those behind it, which the server has thrown away. It asks for them when
+// another one comes first, which costs the client a try.
+func (f *flow) mustRepeat() bool { return f.lags && psnLess(f.acked, f.notReady) }
+
+// catchesUp notes that f's client has sent o, which its own connection carries, again from its packet off
+// on. True when that was the last of what it had to send again.
+func (f *flow) catchesUp(o *op, off uint32) bool {
+	if !f.lags || psnAdd(o.spsn, off) != f.notReady {
 		return false
 	}
-	d := hdr.PSNDiff(f.notReady&hdr.PSNMask, o.spsn)
-	return d >= 0 && d < int32(o.npsn)
+	if off++; o.kind == kRead {
+		off = o.npsn
+	}
+	f.notReady = psnAdd(o.spsn, off)
+	f.lags = psnLess(f.notReady, f.next)
+	return !f.lags
 }
 
 // awaits reports whether requests of f's client wait here.
@@ -153,14 +159,11 @@ func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
 	return ok
 }
 
-// confirmed reports whether answer b with PSN psn says that the server executed
+// confirmed reports whether an answer with PSN psn, also a refusal, says that the server has come to
 // requests that were far from what is expected of flow fl. It says nothing where the
 // two ends count differently: the server's numbers may reach those, too.
-func (fl *flow) confirmed(f *hdr.Frame, b []byte, psn uint32) bool {
-	if fl.bound || fl.strange == fl.strangeEnd || hdr.PSNDiff(psn, fl.strange) < 0 || hdr.PSNDiff(psn, fl.strangeEnd) >= 0 {
-		return false
-	}
-	return f.Op != hdr.Acknowledge || f.AETHOf(b).Syndrome().ACK()
+func (fl *flow) confirmed(psn uint32) bool {
+	return !fl.bound && fl.strange != fl.strangeEnd && hdr.PSNDiff(psn, fl.strange) >= 0 && hdr.PSNDiff(psn, fl.strangeEnd) < 0
 }
 
 // excuse takes the time that this app was away for none of f's silence: nobody

@@ -18,7 +18,12 @@ func (s *Box) Flush(c *graph.Ctx) {
 		n.words.touchAll(0, until)
 		n.words.unknown = until
 		for i := range n.flows {
-			if f := &n.flows[i]; f.synced && !f.bound {
+			f := &n.flows[i]
+			if f.bound {
+				continue
+			}
+			n.row(f).Client.HasPSN = false // its first request may have crossed: who sends that PSN now repeats it, or makes it up
+			if f.synced {
 				s.unfollow(f)
 			}
 		}

@@ -228,7 +228,10 @@ func (t *keys) refused(o *op, until clock.Time) {
 func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
 	x := t.find(rkey)
 	if x == nil {
-		return true
+		if x = t.fresh(rkey); x == nil { // what is under way under it is not to give rights to it
+			return true
+		}
+		x.used = until
 	}
 	if x.guests > 0 {
 		x.until = until // no more of them

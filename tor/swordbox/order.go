@@ -95,7 +95,7 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 		return false
 	}
 	if c == fl {
-		if c.unkept > 0 && n.lags(c) {
+		if c.mustRepeat() {
 			return false
 		}
 		if c.guests == 0 {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -99,6 +100,36 @@ func TestBehindNotReady(t *testing.T) {
 	got := r.Push("a", send).Out["b"]
 	if len(got) != 2 || opcode(t, got[0].Bytes) != hdr.SendOnly || queuePair(got[1].Bytes) != x.sqpn {
 		t.Errorf("with the SEND goes%s", show(got))
+	}
+}
+
+// What was sent behind the SEND has to come again, too, before anything new goes.
+func TestBehindWhatComesAgain(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, nil)
+	a, b, x := r.join(), r.join(), r.join()
+	one(t, b.cas(va, 3, 4).Out["b"])
+	x.warm()
+	p := x.psn
+	send, read := x.made(hdr.SendOnly, p, nil, little(0)), x.made(hdr.ReadRequest, p+1, reth(0x5000, testRKey, 8), nil)
+	same(t, r.Push("a", send, read).Out["b"], send, read)
+	x.psn += 2
+	none0(t, x.cas(va, 5, 6).Out["b"])
+	one(t, r.Push("b", x.response(hdr.Acknowledge, p, aeth(0x21, x.smsn), nil)).Out["a"])
+	goes := func(when string, f []graphtest.Frame) {
+		t.Helper()
+		for _, f := range f {
+			if op := opcode(t, f.Bytes); queuePair(f.Bytes) == x.sqpn && op != hdr.SendOnly && op != hdr.ReadRequest {
+				t.Fatalf("%s goes %s", when, text(f.Bytes))
+			}
+		}
+	}
+	goes("in front of the SEND", append(a.atomicAck(3).Out["b"], r.Advance(20 * time.Millisecond).Out["b"]...))
+	goes("in front of the READ", r.Push("a", send).Out["b"])
+	goes("in front of the READ", r.Push("b", x.response(hdr.Acknowledge, p, aeth(hdr.SynACK, x.smsn+1), nil)).Out["b"])
+	got := r.Push("a", read).Out["b"]
+	if len(got) != 2 || opcode(t, got[0].Bytes) != hdr.ReadRequest || queuePair(got[1].Bytes) != x.sqpn {
+		t.Errorf("with the READ goes%s", show(got))
 	}
 }
 

@@ -130,6 +130,9 @@ func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 // false when it must wait.
 func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, off uint32) bool {
 	n := s.n
+	if cur := n.get(fl.cur); cur != nil && cur != o && cur.state == sOpen {
+		return false // in the middle of a message the server takes nothing else
+	}
 	if o.kind == kRead {
 		o.got = off
 	} else if off != 0 {
@@ -205,8 +208,7 @@ func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 			n.unkeep(o)
 		}
 		s.send(fl, c, o, x, x.Bytes(), &s.f, off)
-		if c.notReady != 0 {
-			c.notReady = 0
+		if c.catchesUp(o, off) {
 			n.call(n.index(c))
 		}
 		return
@@ -252,7 +254,7 @@ func (n *node) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 		return
 	}
 	if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
-		c.notReady = psn | 1<<24
+		c.lags, c.notReady = true, psn
 		n.prompt(o, uint32(d), syn)
 	}
 }
@@ -345,6 +347,9 @@ func (s *wire) make(c *flow, o *op, off uint32) bool {
 	n := s.n
 	h := &c.up
 	k := o.kind
+	if n.isVoid(o) && c.may>>aWrite&1 != 0 {
+		return s.emptyWrite(c, o.spsn)
+	}
 	if o.is(fKept) {
 		return s.makeKept(o, off)
 	}
@@ -380,6 +385,14 @@ func (s *wire) make(c *flow, o *op, off uint32) bool {
 	}
 	s.seal(toServers, x, b, &made)
 	return true
+}
+
+// isVoid reports whether o need not be executed any more, and must not be: its client is gone, and may
+// have written there since over another connection. What the server has of it already it executes once,
+// whatever comes under the same PSN (IBTA 9.7.5.1.2). What is in order with a word's operations is
+// executed before those that came since; a message of many packets may be executed in part.
+func (n *node) isVoid(o *op) bool {
+	return o.modifies() && o.npsn == 1 && (o.word == none || o.is(fLoose)) && !o.is(fReplaced) && (o.is(fOrphan) || n.flowOf(o).gone)
 }
 
 // makeKept sends packet off of op o again, which is held as its client sent it.

@@ -31,10 +31,10 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 		return
 	}
 	if fl.asked != 0 || fl.strange != fl.strangeEnd { // it is in question whose the server's end is
-		if fl.affirmed(&s.f, b, psn) && !fl.confirmed(&s.f, b, psn) {
+		if fl.affirmed(&s.f, b, psn) && !fl.confirmed(psn) {
 			psn = fl.acked
 		}
-		if fl.confirmed(&s.f, b, psn) || fl.denied(&s.f, b, psn, s.cfg.alive) {
+		if fl.confirmed(psn) || fl.denied(&s.f, b, psn, s.cfg.alive) {
 			s.odd(fl, x, b, psn)
 			return
 		}
@@ -151,7 +151,7 @@ func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 func (s *wire) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	switch {
-	case fl.confirmed(&s.f, b, psn):
+	case fl.confirmed(psn):
 		n.conns.Remove(n.slot(fl)) // the queue pairs are of another connection now
 	case fl.denied(&s.f, b, psn, s.cfg.alive):
 		s.c.Count(ctrGone, 1)

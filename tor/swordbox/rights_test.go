@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -279,6 +280,19 @@ func TestRevoked(t *testing.T) {
 			t.Error("did not move after both were seen to use it again")
 		}
 	})
+	t.Run("executed for another, over its own, when it was refused", func(t *testing.T) {
+		r, a, b, c := start(t)
+		d := r.client().connect()
+		d.warm()
+		one(t, b.ask(aAtomic, va, testRKey).Out["b"])
+		one(t, d.ask(aAtomic, va, testRKey).Out["b"])
+		one(t, d.nak(d.spsn, hdr.SynNAKRemoteAccess).Out["a"])
+		one(t, a.atomicAck(0).Out["a"]) // it may have been executed before
+		c.use(va, testRKey, aAtomic)
+		if c.crosses(a, va, testRKey) {
+			t.Error("moved to one whose client was not seen to use it again")
+		}
+	})
 	t.Run("refused where nobody was", func(t *testing.T) {
 		r, a, b, _ := start(t)
 		d := r.client().connect()
@@ -309,6 +323,39 @@ func TestRevoked(t *testing.T) {
 		b.use(va, testRKey, aAtomic)
 		if !b.crosses(a, va, testRKey) {
 			t.Error("does not move under the key that is used again")
+		}
+	})
+	t.Run("invalidated before it was known", func(t *testing.T) {
+		const other = testRKey + 1
+		r, a, b, c := start(t)
+		for _, x := range []*party{a, b} {
+			one(t, x.ask(aAtomic, va+64, other).Out["b"])
+		}
+		one(t, c.request(hdr.SendOnlyInv, []byte{0, 0, other >> 8, other & 0xFF}, little(0)).Out["b"])
+		for _, x := range []*party{a, b} {
+			one(t, x.atomicAck(0).Out["a"])
+		}
+		if b.crosses(a, va+64, other) {
+			t.Error("moved under a key that was invalidated")
+		}
+		r.Clock.Advance(time.Millisecond)
+		a.use(va+64, other, aAtomic)
+		b.use(va+64, other, aAtomic)
+		if !b.crosses(a, va+64, other) {
+			t.Error("does not move under the key that is used again")
+		}
+	})
+	t.Run("invalidated by who is not followed", func(t *testing.T) {
+		r, a, b, _ := start(t)
+		one(t, b.ask(aAtomic, va, testRKey).Out["b"])
+		x := r.client()
+		none0(t, x.request(hdr.SendOnlyInv, []byte{0, 0, testRKey >> 8, testRKey & 0xFF}, little(0)).Out["b"])
+		got := a.atomicAck(0)
+		if b := one(t, got.Out["b"]); queuePair(b) != x.sqpn {
+			t.Fatalf("%s", text(b))
+		}
+		if b.crosses(a, va, testRKey) {
+			t.Error("moved under a key that was invalidated")
 		}
 	})
 	t.Run("a message that invalidates at its end", func(t *testing.T) {
@@ -494,6 +541,44 @@ func TestEarly(t *testing.T) {
 			none0(t, got.Out["b"])
 			same(t, got.Out["a"], b.atomicAckTo(p, 2, 5), want)
 		})
+	}
+}
+
+// So it is where all is one client's: it need not find out by its timeout.
+func TestEarlyOfItsOwn(t *testing.T) {
+	r := newRig(t, muxArgs)
+	a := r.join()
+	lost := one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.read(0x5008, 8).Out["b"])
+	a.spsn++
+	a.smsn++
+	r.Clock.Advance(time.Millisecond)
+	got := a.answer(hdr.ReadRespOnly, nil, little(7))
+	none0(t, got.Out["a"])
+	same(t, got.Out["b"], lost)
+}
+
+// The connection ends before what is missing came: an early answer is given, and not taken for lost.
+func TestEarlyOutlivesItsConnection(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, muxArgs)
+	a, b, c := r.join(), r.join(), r.join()
+	one(t, b.ask(aAtomic, va, testRKey).Out["b"])
+	one(t, b.ask(aRead, va+8, testRKey).Out["b"])
+	one(t, a.atomicAck(5).Out["a"])
+	p, q := b.psn-1, c.psn
+	one(t, c.ask(aAtomic, va, testRKey).Out["b"])
+	a.spsn++
+	a.smsn++
+	none0(t, a.atomicAck(77).Out["a"])
+	one(t, r.Push("a", a.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: a.sqpn})).Out["b"])
+	got := r.Push("b", a.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"]
+	want := []string{text(b.nakTo(p, b.msn+1, hdr.SynNAKSequence)), text(c.atomicAckTo(q, c.msn+1, 77))}
+	for _, f := range got {
+		want = slices.DeleteFunc(want, func(s string) bool { return s == text(f.Bytes) })
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v; came%s", want, show(got))
 	}
 }
 

@@ -134,12 +134,14 @@ func (s *wire) admitStrangers() {
 	}
 }
 
-// disturb: request b, with headers f, which nobody follows, may change memory
-// at some time. True when it must not yet.
+// disturb: request b, with headers f, which nobody follows, may change memory, or invalidate an
+// R_Key, at some time. True when it must not yet.
 func (n *node) disturb(b []byte, f *hdr.Frame) (wait bool) {
 	until := n.c.Now().Add(n.cfg.settle)
 	m := n.scopeOf(n.c.Now(), until, b, f)
 	switch {
+	case f.Why == hdr.IsRoCE && f.Op.Info().Ext&hdr.HasIETH != 0:
+		return !n.keys.invalidate(f.IETHOf(b).RKey(), until)
 	case m.all:
 		n.words.unknown = until
 		return n.words.touchAll(0, until)

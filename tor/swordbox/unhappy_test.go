@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -501,20 +502,44 @@ func TestNotOvertaken(t *testing.T) {
 	})
 }
 
-// TestAway: the time that the box itself does not run is nobody's silence.
+// TestAway: the time that the box itself does not run is nobody's silence, whether the server was heard
+// for long before that, or was not.
 func TestAway(t *testing.T) {
 	const va = 0x7000
-	r := newRig(t, nil) // giveup is 50 ms
-	a, b, c := r.join(), r.join(), r.join()
-	b.learn(a, va, 1)
-	one(t, b.cas(va+64, 1, 2).Out["b"])
-	for range 2 {
-		r.Advance(20 * time.Millisecond)
-		r.Clock.Advance(time.Second)
-		r.Push("b", c.response(hdr.Acknowledge, c.spsn-1, aeth(hdr.SynACK, c.smsn), nil))
-	}
-	if n := r.Counter("resets") + r.Counter("connections-failed"); n != 0 {
-		t.Errorf("%d connections were given up", n)
+	for _, x := range []struct {
+		heard int           // how often, each time 10 ms later
+		quiet time.Duration // of the connection that is not answered, and of the others when they were not heard
+		away  []time.Duration
+	}{
+		{0, 20 * time.Millisecond, []time.Duration{time.Second, time.Second}},
+		{0, 40 * time.Millisecond, slices.Repeat([]time.Duration{20 * time.Millisecond}, 5)},
+		{20, 20 * time.Millisecond, slices.Repeat([]time.Duration{20 * time.Millisecond}, 5)},
+	} {
+		r := newRig(t, nil) // giveup is 50 ms
+		a, b, c := r.join(), r.join(), r.join()
+		b.learn(a, va, 1)
+		hear := func() {
+			r.Push("b", c.response(hdr.Acknowledge, c.spsn-1, aeth(hdr.SynACK, c.smsn), nil))
+		}
+		for range x.heard {
+			hear()
+			r.Advance(10 * time.Millisecond)
+		}
+		one(t, b.cas(va+64, 1, 2).Out["b"])
+		for range x.quiet / (10 * time.Millisecond) {
+			r.Advance(10 * time.Millisecond)
+			if x.heard > 0 {
+				hear()
+			}
+		}
+		for _, d := range x.away {
+			r.Clock.Advance(d)
+			hear()
+			r.Advance(time.Millisecond)
+		}
+		if n := r.Counter("resets") + r.Counter("connections-failed"); n != 0 {
+			t.Errorf("away %v: %d connections were given up", x.away, n)
+		}
 	}
 }
 
@@ -532,6 +557,9 @@ func TestRefusedBefore(t *testing.T) {
 	one(t, c.write(0x5000, 2).Out["b"])
 	one(t, c.write(va, 5).Out["b"]) // followed from here on
 	one(t, c.nak(p+1, hdr.SynNAKRemoteAccess).Out["a"])
+	if n := (*r.box().nodes.Load())[0]; n.flows[2].synced {
+		t.Error("it is followed on, and what it carries changes words for ever")
+	}
 	out := r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"]
 	out = append(out, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["b"]...)
 	out = append(out, r.Advance(time.Second).Out["b"]...)
@@ -539,5 +567,43 @@ func TestRefusedBefore(t *testing.T) {
 		if queuePair(f.Bytes) == a.sqpn && opcode(t, f.Bytes) == hdr.WriteOnly && len(f.Bytes) > 74 {
 			t.Errorf("it goes over another connection: %s", text(f.Bytes))
 		}
+	}
+}
+
+// A client that is gone may have written since, over another connection: what was lost of it is not
+// executed late. Its PSN is filled.
+func TestNotExecutedForWhoIsGone(t *testing.T) {
+	const va = 0x7008
+	for _, left := range []bool{true, false} {
+		r := newRig(t, muxArgs)
+		a, b := r.join(), r.join()
+		at := a.spsn
+		one(t, b.cas(va, 3, 4).Out["b"])
+		if to := queuePair(one(t, b.request(hdr.WriteOnly, reth(0x5000, testRKey, 24), make([]byte, 24)).Out["b"])); to != a.sqpn {
+			t.Fatalf("sent to %#x", to)
+		}
+		one(t, a.atomicAck(3).Out["a"])
+		want := b.moved(a, hdr.WriteOnly, at+1, reth(0x5000, testRKey, 24), make([]byte, 24))
+		if left {
+			one(t, r.Push("a", b.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: b.sqpn})).Out["b"])
+			one(t, r.Push("b", b.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+			want = a.empty(at + 1)
+		}
+		same(t, a.nak(at+1, hdr.SynNAKSequence).Out["b"], want)
+	}
+}
+
+// A READ that comes again in the middle of a message, late and unasked for, waits until the message's end:
+// the server would refuse it there, and end the connection.
+func TestNothingInAMessage(t *testing.T) {
+	r := newRig(t, muxArgs)
+	a := r.join()
+	read := one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(0)).Out["a"])
+	one(t, a.request(hdr.WriteFirst, reth(0x5000, testRKey, 512), make([]byte, 256)).Out["b"])
+	none0(t, r.Push("a", read).Out["b"])
+	got := a.request(hdr.WriteLast, nil, make([]byte, 256)).Out["b"]
+	if len(got) != 2 || opcode(t, got[0].Bytes) != hdr.WriteLast || opcode(t, got[1].Bytes) != hdr.ReadRequest {
+		t.Errorf("behind the first packet go%s", show(got))
 	}
 }

@@ -334,7 +334,7 @@ func (s *wire) drain(fl *flow, most int) (went int) {
 			return went
 		}
 		q := &fl.stall
-		if !fl.late.Empty() {
+		if !fl.late.Empty() && (q.Empty() || fl.cur == none || s.n.get(fl.cur).word == lapsed) { // else the message at hand comes to its end first
 			q = &fl.late
 		}
 		x := s.n.shelf.Mine(s.c, q, s.n.worker)

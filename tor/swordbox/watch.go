@@ -74,6 +74,9 @@ func (s *Box) inspectAll(now clock.Time) {
 	for _, n := range *s.nodes.Load() {
 		s.own(n)
 		n.conns.Sweep(now)
+		if away > period {
+			n.awake = min(n.awake.Add(away), now)
+		}
 		for l := range n.flows {
 			f := &n.flows[l]
 			if away > period {
