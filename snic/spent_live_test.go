@@ -52,8 +52,12 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 			for i := range 32 {
 				frames = append(frames, frame(byte(1+i&1), "0123456789"))
 			}
-			if r := x.Push("p0", frames...); len(r.Out["p1"]) != len(frames) {
-				t.Fatal(r)
+			out := len(x.Push("p0", frames...).Out["p1"])
+			for i := 0; out < len(frames) && i < len(frames); i++ {
+				out += len(x.Advance(time.Microsecond).Out["p1"]) // what has no time at once, has it in one of the next breaths
+			}
+			if out != len(frames) {
+				t.Fatalf("%d of %d frames came out", out, len(frames))
 			}
 			x.Advance(time.Millisecond)
 		}
