@@ -116,6 +116,7 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 // Push takes frames in: parser, match-action table, admission, and on to the
 // scheduler.
 func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
+	b.gates.crowded = false
 	if b.split.scarce.used&(1<<in) == 0 {
 		b.split.use(c.Now(), in)
 	}

@@ -359,6 +359,7 @@ func cover(tasks []int, candidates []dag.Candidate) []sched.Visit {
 func (b *board) Tick(c *graph.Ctx) clock.Time {
 	now := c.Now()
 	b.cat.seen = now
+	b.gates.crowded = false
 	if b.renew {
 		b.renew = false
 		if b.place.epochAt == 0 {
@@ -424,7 +425,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	if b.near.pool != nil && b.near.pool.saving {
 		next = min(next, b.near.pool.pieceAt)
 	}
-	if b.ingress.lobby.frames > 0 {
+	if b.ingress.lobby.frames > 0 || b.gates.crowded {
 		next = now
 	}
 	if len(b.near.moving) > 0 || b.gates.late > 0 {

@@ -251,7 +251,7 @@ func (ig *ingress) serve(c *graph.Ctx) {
 		return
 	}
 	lb.looks, lb.ran = 0, 0
-	for lb.frames > 0 && lb.ran < atWork {
+	for lb.frames > 0 && lb.ran < atWork && !ig.gates.crowded {
 		lb.ran += ig.turn(c, atWork-lb.ran)
 	}
 	s.full = more || lb.frames > 0

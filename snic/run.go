@@ -69,7 +69,7 @@ func (rn *runner) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.B
 	}
 	if i < 0 || i >= len(d.tasks) {
 		if w.out < ports && rn.gates.pauses == nil {
-			c.EmitAll(int(w.out), frames)
+			rn.gates.send(c, int(w.out), frames)
 			return
 		}
 		for _, x := range frames {
@@ -144,9 +144,13 @@ func (d *service) start(back bool) int {
 	return 0
 }
 
-// pump has the scheduler's packets run until none can go on, and reports whether some could.
+// pump has the scheduler's packets run until none can go on, or a link is nearly full, and reports whether some could.
 func (rn *runner) pump(c *graph.Ctx) (some bool) {
 	for ; ; some = true {
+		if rn.gates.crowded {
+			c.Wake(c.Now())
+			return some
+		}
 		if r, ok := rn.sched.Next(); ok {
 			rn.begin(c, r, false)
 		} else if l, ok := rn.sched.Leave(); ok {
