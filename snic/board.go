@@ -49,7 +49,7 @@ func newBoard(s settings) (*board, error) {
 	b := &board{settings: s, fixed: s, next: s}
 	regions := max(s.regions, 1)
 	b.cat = catalog{settings: &b.settings, placed: slices.Repeat([]int32{-1}, regions)}
-	b.stock = stock{packets: s.packets, bytes: s.store}
+	b.stock = stock{packets: s.packets, bytes: s.store, set: &b.settings}
 	b.gates = gates{cat: &b.cat, stock: &b.stock, split: &b.split, pauses: newLossless(s.lossless, s.portRate), marked: make([]int32, 0, 64), lates: make([]lates, s.workers)}
 	if s.poolPort >= 0 {
 		b.gates.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
@@ -62,12 +62,13 @@ func newBoard(s settings) (*board, error) {
 		toil:  toil{watch: region.NewWatch()},
 	}
 	b.ingress = ingress{
-		settings: &b.settings, cat: &b.cat, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
+		settings: &b.settings, cat: &b.cat, stock: &b.stock, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
 		mat:     mat.New(s.flows),
 		groups:  make([]group, packet.MaxBatch),
 		part:    make([]int64, regions),
 		touched: make([]int32, 0, packet.MaxBatch),
 	}
+	b.ingress.lobby.init(s.packets)
 	var err error
 	if b.memory, err = newOnboard(&s); err != nil {
 		return nil, err
@@ -115,11 +116,13 @@ func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 // Push takes frames in: parser, match-action table, admission, and on to the
 // scheduler.
 func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
+	b.gates.crowded = false
 	if b.split.scarce.used&(1<<in) == 0 {
 		b.split.use(c.Now(), in)
 	}
 	if b.split.spent.clock != nil {
 		b.split.breathe(c.Now(), frames.Len())
+		b.ingress.lobby.more = b.ingress.lobby.more || frames.Full()
 	}
 	n := 0
 	forward := in&1 == 0

@@ -156,6 +156,7 @@ func (b *board) deployTenants() (out []int) {
 			b.cat.tenants[n], b.split.had[n] = name, had{grant: 1}
 		}
 	}
+	b.ingress.lobby.deploy(len(b.cat.tenants))
 	number := b.cat.tenantNumbers()
 	for _, t := range b.deployment.Tenants {
 		out = append(out, number[t.Name])
@@ -358,6 +359,7 @@ func cover(tasks []int, candidates []dag.Candidate) []sched.Visit {
 func (b *board) Tick(c *graph.Ctx) clock.Time {
 	now := c.Now()
 	b.cat.seen = now
+	b.gates.crowded = false
 	if b.renew {
 		b.renew = false
 		if b.place.epochAt == 0 {
@@ -394,6 +396,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 			b.runner.sweep(c, t, t.in)
 		}
 	}
+	b.ingress.serve(c)
 	b.runner.due(c)
 	b.runner.pump(c)
 	b.place.settle(now)
@@ -421,6 +424,9 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	}
 	if b.near.pool != nil && b.near.pool.saving {
 		next = min(next, b.near.pool.pieceAt)
+	}
+	if b.ingress.lobby.frames > 0 || b.gates.crowded {
+		next = now
 	}
 	if len(b.near.moving) > 0 || b.gates.late > 0 {
 		next = min(next, now.Add(transit))
@@ -494,7 +500,9 @@ func (b *board) takes(s *settings) bool {
 }
 
 // Held is what waits on the board, outside of tasks.
-func (b *board) Held() int { return b.runner.held + b.gates.paused + b.gates.late }
+func (b *board) Held() int {
+	return b.runner.held + b.gates.paused + b.gates.late + b.ingress.lobby.frames
+}
 
 // Flush passes on that frames went past the board.
 func (b *board) Flush(c *graph.Ctx) {
@@ -512,6 +520,7 @@ func (b *board) Flush(c *graph.Ctx) {
 func (b *board) Stop(c *graph.Ctx) {
 	b.gates.stopPauses(c)
 	b.gates.stopLates(c)
+	b.ingress.stop(c)
 	for i := range b.cat.tasks {
 		if t := &b.cat.tasks[i]; t.in != nil {
 			t.in.Remove(c, t.app)

@@ -21,7 +21,7 @@
 //	gates      how frames leave: by ports, which may be lossless, to peers, to other workers (lossless.go)
 //	runner     frames that are inside, and how they go through tasks (run.go, inside.go, parallel.go)
 //	placement  which chains are in which regions, and through which of them a DAG goes (placement.go, skew.go, aside.go, toil.go)
-//	ingress    whose a frame is, and whether it is let in (ingress.go, press.go)
+//	ingress    whose a frame is, whether it is let in (ingress.go, press.go), and whose turn it is when there is not time for all (lobby.go)
 //	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, move.go);
 //	           fellows, a part of it, is for other workers (lodge.go, ebb.go), and late.go for frames that go there
 //
@@ -77,8 +77,8 @@
 // send by all of n workers at once is let in as by n boards: for two divisions, and n times burst=, which is itself
 // divided by n, but is no less than a batch of full frames in each worker.
 //
-// All traffic of a DAG that comes in by one worker uses the regions of one worker. A tenant whose frames are handed over is not
-// held back by what they cost of the other worker's time: that worker drops what comes too fast (hand-over-full).
+// All traffic of a DAG that comes in by one worker uses the regions of one worker. Frames that are handed over wait for their tenant's turn
+// there, as those that came in there do. What comes too fast for the ring to that worker is dropped, whosever it is (hand-over-full).
 //
 // # Flows and instances
 //
@@ -203,11 +203,18 @@
 // # Cost
 //
 // The board measures what a task costs of a worker's time, where the clock moves while a breath lasts: it times one
-// batch of every 256 packets that a task gets, for each DAG. While several tenants send, a worker's time is one of the
-// resources that are divided. What is divided is the time that is left when the worker has looked at everything that
-// comes, and at the least 7/8 of that while frames wait at the ports all the time. So a tenant that floods is
-// refused at the door. Without that the ports' rings would overflow, and there nobody can tell whose frames are lost.
-// In replay time stands still in a breath, and costs are not measured.
+// batch of every 256 packets that a task gets, for each DAG. In replay time stands still in a breath, and costs are not measured.
+//
+// While several tenants send, a worker's time is one of the resources that are divided: all that is left when the worker has looked at everything
+// that comes. When tasks would run for more than 50 us at once, or more waits at the ports and they take longer than looking, frames wait in
+// the lobby, a queue for each tenant. The worker looks until nothing waits at its ports, lets tasks run for 50 us, and looks again. So the
+// ports' rings do not overflow, where nobody can tell whose frames are lost: a tenant that floods loses what its own queue has no room for, which is
+// what it leaves to others of the packet store and of the port's buffers, and as much work as slack= is long, or a batch. Who has had least of the
+// time has the next turn, of 20 us, and pays for it what it took, as measured. Time counts as much more as a tenant has of its dominant resource
+// while it has one part of time: so dominant shares grow alike. What a tenant has of memory is not looked at there.
+//
+// A task that runs longer than a port's ring lasts has the ring overflow for all that: a batch is not divided further than to single frames, and a task is
+// never interrupted. Of tasks that take less than looking at the frames nobody's is refused; what is too much is lost at the ports.
 //
 // A worker has not enough time when for a monitor period frames ask for more of it than there is, or wait at the ports all the time,
 // or when senders are held back (by pauses or marks) while nine tenths of it are used. All its regions have that time

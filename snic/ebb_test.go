@@ -2,6 +2,7 @@ package snic
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
 )
 
 // limited is a board of several workers, a region each, on which a DAG of one task of 100 Mbit/s is deployed; rate= is another one.
@@ -475,6 +477,119 @@ rules: [{match: all, dag: 1}]
 		}
 		if b.near.came == 0 || (over > 0) != early {
 			t.Errorf("early %v: it came %d times, %d were overtaken", early, b.near.came, over)
+		}
+	}
+}
+
+// TestLatesOfStuck: the home of a DAG takes nothing. No more frames wait for it than the packet store has room for; those that come when some
+// wait have half of it, and no longer than lateFor.
+func TestLatesOfStuck(t *testing.T) {
+	const packets = 1024
+	x, b := lodging(t, "packets", fmt.Sprint(2*packets)) // of both workers
+	alone := func(d time.Duration) {                     // the other worker stands still
+		x.now = x.now.Add(d)
+		var none packet.Batch
+		if err := x.inst.PushTo(1, "x0", x.now, &none); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range x.Result().Dropped {
+			if f.Reason != "hand-over-full" && f.Reason != "no-descriptor" {
+				t.Fatalf("dropped as %s", f.Reason)
+			}
+		}
+	}
+	send := func(frames int) {
+		for range frames {
+			x.push(1, 0, frame(1, "00000001-."))
+		}
+	}
+	s, l := &b.cat.services[0], &b.gates.lates[0]
+	leave := func() {
+		t.Helper()
+		b.near.leaveFor(0)
+		for i := 0; s.where.phase != away; i++ {
+			if alone(10 * time.Microsecond); i > 10_000 {
+				t.Fatalf("it does not leave: %+v", s.where)
+			}
+		}
+		alone(1)
+	}
+	send(900)
+	leave()
+	first := l.waiting()
+	if first < 100 || first > 512 {
+		t.Fatalf("%d wait", first)
+	}
+	send(1)
+	x.now = l.since.Add(lateFor)
+	send(1)
+	if n := l.waiting(); n != first+1 {
+		t.Errorf("%d wait, with one that came in time, and %d without", n, first)
+	}
+	l.since = x.now
+	send(packets)
+	if n := l.waiting(); n <= first || n > packets/2 {
+		t.Errorf("%d wait with those that came later, %d without", n, first)
+	}
+	k := &b.stock.kept[0]
+	if int(k.packets) != l.waiting() || b.stock.inside != l.waiting() || b.gates.late != l.waiting() {
+		t.Errorf("%d wait; %+v %+v", l.waiting(), k, b.stock)
+	}
+	// It comes back, and goes again with as many as there is room for.
+	b.cat.house.crying[0].Store(true)
+	b.cat.house.cries.Add(1)
+	for i := 0; s.where.phase != here; i++ {
+		send(1) // else it need not come
+		if alone(time.Millisecond); i > 1000 {
+			t.Fatalf("it does not come back: %+v", s.where)
+		}
+	}
+	send(900)
+	leave()
+	if n := l.waiting(); n <= packets/2 || n > packets {
+		t.Errorf("%d wait: the packet store has room for %d", n, packets)
+	}
+}
+
+// TestClaim: one DAG at a time is given back to a worker.
+func TestClaim(t *testing.T) {
+	var x tide
+	for _, c := range []struct {
+		now, until clock.Time
+		want       bool
+	}{{10, 20, true}, {15, 30, false}, {20, 30, true}, {29, 40, false}, {30, 31, true}} {
+		if x.claim(c.now, c.until) != c.want {
+			t.Errorf("at %d: it is %v", c.now, !c.want)
+		}
+	}
+}
+
+// TestThriftRemembers: who stayed long and has to go again within twice that stays twice as long; who stayed at home for longer begins anew.
+func TestThriftRemembers(t *testing.T) {
+	const period = clock.Duration(time.Millisecond)
+	at := clock.Time(time.Hour)
+	for _, c := range []struct{ ago, want clock.Duration }{{20, 32}, {31, 32}, {33, 1}} {
+		x := thrift{patience: 16 * period}
+		if x.came(at, at.Add(-c.ago*period), period); x.patience != c.want*period {
+			t.Errorf("%d periods after it left it stays %v", c.ago, x.patience)
+		}
+	}
+}
+
+// TestTrifleGoesHome: a DAG that brings less than a hundredth of an instance goes home, however much the home has.
+func TestTrifleGoesHome(t *testing.T) {
+	_, b := lodging(t)
+	home, s := &b.cat.house.tides[0], &b.cat.services[0]
+	home.tasks[0].Store(uint64(math.Float32bits(2))<<32 | 1<<16 | uint64(uint16(b.near.whole.gen))) // twice what its instance can do
+	s.recentAt = b.cat.seen
+	s.toil = 0
+	for _, c := range []struct {
+		part float64
+		want bool
+	}{{.008, true}, {.02, false}} {
+		s.recent = c.part * 1e8 / 8 * b.monitor.Seconds()
+		if got := b.near.hasRoom(home, s); got != c.want {
+			t.Errorf("with %g of an instance: %v", c.part, got)
 		}
 	}
 }

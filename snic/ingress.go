@@ -14,11 +14,13 @@ import (
 type ingress struct {
 	*settings
 	cat    *catalog
+	stock  *stock
 	split  *shares
 	gates  *gates
 	runner *runner
 	place  *placement
 
+	lobby   lobby
 	mat     *mat.Table
 	asked   [packet.MaxBatch]asked // frames of a batch
 	rules   []mat.Rule
@@ -93,6 +95,7 @@ func (ig *ingress) dispatch(c *graph.Ctx, in, n int) {
 		ig.groupOf[2*g.way.dag] = 0
 		ig.groupOf[2*g.way.dag+1] = 0
 	}
+	ig.weigh(n)
 	ig.runner.convoy.open = true
 	for i := range ig.groups[:n] {
 		ig.admit(c, in, &ig.groups[i])
@@ -113,6 +116,10 @@ func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 	if ig.gates.pauses != nil {
 		ig.gates.strain(c, in, d.tenant)
 	}
+	queues := ig.queues(c.Now(), d)
+	if queues && ig.trim(c, d, g) == 0 {
+		return
+	}
 	if ig.split.fair != nil && !ig.split.fair.Ingress(c.Now(), d.tenant, g.bytes) {
 		d.throttled += uint64(g.batch.Len())
 		for _, x := range g.batch.Bufs() {
@@ -120,13 +127,17 @@ func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
-	if ig.split.fair != nil && ig.split.fair.Press(c.Now(), d.tenant) {
+	if ig.split.fair != nil && (ig.split.fair.Press(c.Now(), d.tenant) || queues && ig.stock.much(d.tenant, 2)) {
 		ig.press(c, g)
 	}
 	if d.where.to < 0 {
 		d.lodge.let += int64(g.bytes)
 	}
-	ig.letIn(c, in, g)
+	if queues {
+		ig.queue(c, in, d, g)
+	} else {
+		ig.letIn(c, in, g, false)
+	}
 }
 
 // offer notes what flows of a group bring where they are to be told apart, before any of it is refused.
@@ -139,11 +150,15 @@ func (ig *ingress) offer(d *service, g *group) {
 	}
 }
 
-// letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's.
-func (ig *ingress) letIn(c *graph.Ctx, in int, g *group) {
+// letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's. measured: what it uses is told.
+func (ig *ingress) letIn(c *graph.Ctx, in int, g *group, measured bool) {
 	d := &ig.cat.services[g.way.dag]
+	if d.where.to == 0 {
+		ig.split.spent.tasks += d.cost * float64(g.batch.Len())
+	}
+	measured = measured || ig.split.fair == nil
 	if d.where.goes() && ig.runner.waits[g.way.dag] == 0 {
-		if ig.split.fair != nil {
+		if !measured {
 			ig.split.measure(d, in, g)
 		}
 		for _, x := range g.batch.Bufs() {
@@ -174,7 +189,7 @@ func (ig *ingress) letIn(c *graph.Ctx, in int, g *group) {
 		}
 		return
 	}
-	if ig.split.fair != nil {
+	if !measured {
 		ig.split.measure(d, in, g)
 	}
 	ig.runner.accept(c, g, d)

@@ -38,8 +38,9 @@ type lane struct {
 
 // stock is the books of the packet store.
 type stock struct {
-	packets int    // that it has room for
-	bytes   int64  // and how much
+	packets int   // that it has room for
+	bytes   int64 // and how much
+	set     *settings
 	kept    []kept // by number of the tenant
 	inside  int    // packets
 	stored  int64  // bytes
@@ -49,6 +50,7 @@ type stock struct {
 type kept struct {
 	packets int32
 	bytes   int64
+	work    float64 // ns of a worker that those in the lobby take
 }
 
 // delay is the packets that a modelled task has, or another modelled part of the board, in the order in which
@@ -101,10 +103,10 @@ func (s *stock) full(k *kept, bytes int) bool {
 	return int(k.packets) >= s.packets-s.inside || k.bytes+int64(bytes) > s.bytes-s.stored
 }
 
-// much reports whether a tenant has more than 1/part of the room that it may have.
+// much reports whether a tenant has more than 1/part of the room that it may have, or of the work that may wait.
 func (s *stock) much(tenant, part int) bool {
 	k := &s.kept[tenant]
-	return part*int(k.packets) > s.packets-s.inside || int64(part)*k.bytes > s.bytes-s.stored
+	return part*int(k.packets) > s.packets-s.inside || int64(part)*k.bytes > s.bytes-s.stored || float64(part)*k.work > float64(s.set.slack)
 }
 
 func (d *delay) push(l int32, at clock.Time) {

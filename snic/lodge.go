@@ -323,6 +323,8 @@ func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf, waited boo
 func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 	if b.split.spent.clock != nil {
 		b.split.breathe(c.Now(), frames.Len())
+		b.ingress.lobby.more = b.ingress.lobby.more || frames.Full()
+		b.ingress.lobby.much = b.ingress.lobby.more
 	}
 	g := &b.ingress.groups[0]
 	g.batch.Reset()
@@ -362,7 +364,7 @@ func (ig *ingress) takeIn(c *graph.Ctx, g *group) {
 	if !d.elsewhere() {
 		ig.offer(d, g)
 	}
-	ig.letIn(c, -1, g)
+	ig.enter(c, -1, d, g)
 }
 
 // reckon finds what a frame that is handed over stands for.

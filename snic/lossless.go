@@ -63,6 +63,18 @@ type gates struct {
 	marked []int32           // tenants that were told by marks since the last sample
 	lates  []lates           // by worker
 	late   int               // frames in them
+
+	// crowded: a link has room for no more than crowdedAt frames. What waits on the board waits on until the next breath.
+	crowded bool
+}
+
+// crowdedAt is half of a link: what one batch of frames becomes in tasks that make several of one has room.
+const crowdedAt = 4 * packet.MaxBatch
+
+// send sends frames by a port.
+func (gt *gates) send(c *graph.Ctx, out int, frames []*packet.Buf) {
+	c.EmitAll(out, frames)
+	gt.crowded = gt.crowded || c.Room(out) <= crowdedAt
 }
 
 // mark notes that senders of a tenant were told by marks to send less.
@@ -132,24 +144,29 @@ func (gt *gates) hear(c *graph.Ctx, in int, x *packet.Buf) bool {
 
 // depart sends a frame by a port, or has it wait for the end of a pause.
 func (gt *gates) depart(c *graph.Ctx, out int, x *packet.Buf) {
-	if gt.pauses == nil {
-		c.Emit(out, x)
+	if gt.pauses != nil && gt.stays(c, out, x) {
 		return
 	}
+	c.Emit(out, x)
+	gt.crowded = gt.crowded || c.Room(out) <= crowdedAt
+}
+
+// stays has a frame wait at a lossless port, where its priority pauses, and reports whether it does.
+func (gt *gates) stays(c *graph.Ctx, out int, x *packet.Buf) bool {
 	p := gt.pauses[out]
 	if p == nil || p.n == 0 && c.Now() >= p.obey.Until() || priority(x.Bytes()) != p.class {
-		c.Emit(out, x)
-		return
+		return false
 	}
 	if p.n == maxPaused {
 		c.Drop(x, reasonPaused)
-		return
+		return true
 	}
 	p.queue[(p.head+p.n)%maxPaused] = x
 	p.n++
 	gt.paused++
 	gt.look(c)
 	c.Wake(p.obey.Until())
+	return true
 }
 
 // strain notes that a tenant that sends by a lossless port is to send less: it is asked not to, before frames are dropped.

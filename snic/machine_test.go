@@ -396,7 +396,11 @@ func (j *judge) Fatalf(f string, a ...any) { j.rt.Fatalf(f, a...) }
 func TestMachine(t *testing.T) {
 	total := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) { machine(t, rt, total, rapid.SampledFrom([]int{1, 1, 2, 4}).Draw(rt, "workers")) })
-	for _, what := range []string{"bang", "handed over"} {
+	want := []string{"bang", "handed over"}
+	if !testing.Short() {
+		want = append(want, "waited for time")
+	}
+	for _, what := range want {
 		if total[what] == 0 {
 			t.Errorf("nothing was dropped or %s: %v", what, total)
 		}
@@ -446,6 +450,12 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 	} else {
 		x = newCrew(j, scripts(), workers, args)
 	}
+	// What tasks cost is measured, or nothing is.
+	if each := rapid.SampledFrom([]time.Duration{0, time.Microsecond, 100 * time.Microsecond}).Draw(rt, "cost"); each > 0 {
+		for _, b := range x.boards() {
+			b.split.spent.clock = &stride{step: each}
+		}
+	}
 	w := &world{t: j, x: x, versions: []version{first}, inside: map[string]sent{}, last: map[string]string{}, reasons: total}
 	if w.flows = rapid.IntRange(1, 17).Draw(rt, "flows"); w.flows == 17 {
 		w.flows = 1000
@@ -482,6 +492,9 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 	uids := func(v *version) []uint32 { return slices.Sorted(maps.Keys(v.runs)) }
 	rt.Repeat(map[string]func(*rapid.T){
 		"": func(*rapid.T) {
+			for _, b := range w.x.boards() {
+				total["waited for time"] += b.ingress.lobby.frames
+			}
 			inst, used, _ := w.x.Books()
 			if err := inst.Conservation(); err != nil {
 				rt.Fatal(err)

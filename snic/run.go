@@ -69,7 +69,7 @@ func (rn *runner) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.B
 	}
 	if i < 0 || i >= len(d.tasks) {
 		if w.out < ports && rn.gates.pauses == nil {
-			c.EmitAll(int(w.out), frames)
+			rn.gates.send(c, int(w.out), frames)
 			return
 		}
 		for _, x := range frames {
@@ -103,7 +103,7 @@ func (rn *runner) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.B
 	if rn.timed(t, d, i, len(frames)) {
 		start := rn.split.spent.clock.Now()
 		rn.push(c, t, in, batch)
-		d.took(i, rn.split.spent.clock.Now().Sub(start), len(frames))
+		rn.took(d, i, rn.split.spent.clock.Now().Sub(start), len(frames))
 	} else {
 		rn.push(c, t, in, batch)
 	}
@@ -144,9 +144,13 @@ func (d *service) start(back bool) int {
 	return 0
 }
 
-// pump has the scheduler's packets run until none can go on, and reports whether some could.
+// pump has the scheduler's packets run until none can go on, or a link is nearly full, and reports whether some could.
 func (rn *runner) pump(c *graph.Ctx) (some bool) {
 	for ; ; some = true {
+		if rn.gates.crowded {
+			c.Wake(c.Now())
+			return some
+		}
 		if r, ok := rn.sched.Next(); ok {
 			rn.begin(c, r, false)
 		} else if l, ok := rn.sched.Leave(); ok {
@@ -359,7 +363,7 @@ func (rn *runner) ripe(c *graph.Ctx, t *task, id int32, p *inside, l *lane) bool
 // untimed reports whether a task may have n packets in one batch that go several ways, two of which are given: one that is to be
 // timed has to be of one DAG.
 func (rn *runner) untimed(t *task, x, y way, n int) bool {
-	return t.untimed+n < timedEvery && rn.costKnown(t, x.dag) && rn.costKnown(t, y.dag)
+	return rn.split.spent.tenant == 0 && t.untimed+n < timedEvery && rn.costKnown(t, x.dag) && rn.costKnown(t, y.dag)
 }
 
 // costKnown reports whether it has been measured what a packet of a DAG costs in a task.
@@ -376,7 +380,7 @@ func (rn *runner) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	if k := rn.place(d, t); k >= 0 && rn.timed(t, d, k, n) {
 		start := rn.split.spent.clock.Now()
 		rn.push(c, t, side(w.back), batch)
-		d.took(k, rn.split.spent.clock.Now().Sub(start), n)
+		rn.took(d, k, rn.split.spent.clock.Now().Sub(start), n)
 	} else {
 		rn.push(c, t, side(w.back), batch)
 	}
@@ -753,6 +757,9 @@ func (rn *runner) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) 
 func (rn *runner) unmeasured(d *service, n int) bool {
 	if rn.split.spent.clock == nil {
 		return true
+	}
+	if rn.split.spent.tenant > 0 {
+		return false
 	}
 	for i, t := range d.tasks {
 		if rn.cat.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {

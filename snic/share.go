@@ -122,8 +122,11 @@ func (sh *shares) deployShares(now clock.Time) error {
 		}
 	}
 	set(resStore, float64(sh.store)*1e9) // bytes for nanoseconds, a second
-	set(s.processor, plenty)
-	sh.spent.since, sh.spent.trust = now, 1
+	set(s.processor, 1e9)
+	if s.processor >= 0 && err == nil {
+		err = sh.fair.Queue(int(s.processor))
+	}
+	sh.spent.since = now
 	if sh.memory != nil {
 		set(s.memory, float64(sh.fixed.memory/sh.fixed.page))
 	}
@@ -246,9 +249,7 @@ func (sh *shares) measure(d *service, in int, g *group) {
 		return // tasks of a peer
 	}
 	if s.processor >= 0 && d.where.to == 0 {
-		ns := d.cost * float64(g.batch.Len())
-		sh.spent.tasks += ns
-		sh.fair.Measure(d.tenant, int(s.processor), int64(ns))
+		sh.fair.Measure(d.tenant, int(s.processor), int64(d.cost*float64(g.batch.Len())))
 	}
 	if in < 0 {
 		return // where it came in

@@ -16,18 +16,15 @@ const (
 	// leap is how much more than its mean a packet counts for at most, and jump besides, in ns: a worker may lose
 	// the processor while it is measured.
 	leap, jump = 4, 1000
+	// stall is how much more than that a tenant pays for at most in its turn, in ns: less than a processor is usually given to others for.
+	stall = 1e6
 	// overheadOf is of how many packets one measurement of a worker's own work is.
 	overheadOf = 4096
-	// leastTrust is how little of the time there is may be given away, trustDown and trustUp how fast that falls while
-	// frames wait, and rises while none do, each sixteenth of a monitor period.
-	leastTrust, trustDown, trustUp = 7. / 8, 1. / 64, 1. / 1024
 	// often is how many breaths there are for each one that leaves frames waiting, at least, while all is well.
 	often = 8
 	// togetherFor is how long several tenants count as being there since the last time. Of a tenant whose frames are
 	// lost at the port a few come to the board, if any, and more seldom the longer the others' take.
 	togetherFor = rateEvery
-	// plenty is more time than there is, of which nobody need be refused any: where one tenant sends alone.
-	plenty = 1e12
 	// leastTime is what there is of a second of a worker for tasks, whatever else it has to do, in ns.
 	leastTime = 1e7
 )
@@ -46,11 +43,13 @@ type spent struct {
 
 	breaths int        // ever
 	fulls   int        // of them, after which more waited
-	before  [2]int     // both, at since
 	several clock.Time // until then several tenants count as being there
-	trust   float64    // the part of the time there is that is given away
 	arrived int        // packets since
 	since   clock.Time
+
+	tenant  int     // the number + 1 of the one whose turn it is; 0: none's
+	counted float64 // what its frames were counted for, over what they are known to cost now
+	beyond  float64 // ns that they took beyond what they were counted for
 }
 
 // timed reports whether a batch of n packets of a DAG is to be timed in a task.
@@ -58,21 +57,28 @@ func (rn *runner) timed(t *task, d *service, i, n int) bool {
 	if rn.split.spent.clock == nil {
 		return false
 	}
-	if t.untimed += n; t.untimed < timedEvery && d.costs[i] > 0 {
+	if t.untimed += n; t.untimed < timedEvery && d.costs[i] > 0 && rn.split.spent.tenant == 0 {
 		return false
 	}
 	t.untimed = 0
 	return true
 }
 
-// took notes that n packets of a DAG were so long in its task i.
-func (d *service) took(i int, ns clock.Duration, n int) {
+// took notes that n packets of a DAG were so long in its task i. Whose turn it is pays for the difference to what they were counted for.
+func (rn *runner) took(d *service, i int, ns clock.Duration, n int) {
 	x := max(1, float64(ns)) / float64(n)
-	c := &d.costs[i]
-	if was := *c; was == 0 {
+	c, s := &d.costs[i], &rn.split.spent
+	was, usual := *c, x
+	if was > 0 {
+		usual = min(x, leap*was+jump)
+	}
+	if s.tenant == d.tenant+1 {
+		s.beyond += max(usual*float64(n), min(x*float64(n), stall)) - was*float64(n)*s.counted
+	}
+	if was == 0 {
 		*c = x
 	} else {
-		*c += (min(x, leap*was+jump) - was) / costs
+		*c += (usual - was) / costs
 	}
 	d.cost = 0
 	for _, v := range d.costs {
@@ -115,21 +121,9 @@ func (sh *shares) supply(now clock.Time) {
 	if sh.scarce.processor < 0 || d < sh.monitor/samples {
 		return
 	}
-	// Frames that wait all the time say that it is less than what was reckoned: whoever overflows the port's ring
-	// has everybody's frames dropped, before they can be told apart.
-	if often*(s.fulls-s.before[1]) > s.breaths-s.before[0] {
-		s.trust = max(leastTrust, s.trust*(1-trustDown))
-	} else {
-		s.trust = min(1, s.trust+trustUp)
-	}
-	if now >= s.several {
-		_ = sh.fair.SetCapacity(int(sh.scarce.processor), plenty)
-		s.arrived, s.before, s.since = 0, [2]int{s.breaths, s.fulls}, now
-		return
-	}
-	time := 1e9*s.trust - s.overhead*float64(s.arrived)/d.Seconds()
+	time := 1e9 - s.overhead*float64(s.arrived)/d.Seconds()
 	_ = sh.fair.SetCapacity(int(sh.scarce.processor), max(leastTime, time)) // it is there
-	s.arrived, s.before, s.since = 0, [2]int{s.breaths, s.fulls}, now
+	s.arrived, s.since = 0, now
 }
 
 // costOf is what a packet takes of a worker's time in a task, in ns: a mean of the DAGs that have it, by what

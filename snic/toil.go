@@ -43,7 +43,7 @@ func (pl *placement) toiled(now clock.Time, d clock.Duration) {
 	t.load += (work/dt - t.load) * min(1, dt/float64(pl.monitor))
 	waited := often*(s.fulls-t.breaths[1]) > s.breaths-t.breaths[0]
 	t.asked, t.frames, t.breaths = 0, 0, [2]int{s.breaths, s.fulls}
-	if waited || t.load >= region.Under*max(s.trust, leastTrust) && pl.gates.tells() {
+	if waited || t.load >= region.Under && pl.gates.tells() {
 		work = max(work, dt) + dt
 	}
 	if pl.fabric.Judge(now, &t.watch, work, 1, dt) && now >= t.told {

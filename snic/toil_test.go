@@ -15,7 +15,9 @@ import (
 func burning(t *testing.T, workers int, each time.Duration, args graph.Args) *crew {
 	var clocks []*clock.Manual
 	two := []string{"a", "b"}
-	burn := graph.Kind{Name: "burn", In: two, Out: two, New: func(env graph.Env, _ graph.Args) (graph.App, error) { return &burner{clocks[env.Worker], each}, nil }}
+	burn := graph.Kind{Name: "burn", In: two, Out: two, New: func(env graph.Env, _ graph.Args) (graph.App, error) {
+		return &burner{clock: clocks[env.Worker], each: each}, nil
+	}}
 	for range workers {
 		clocks = append(clocks, &clock.Manual{})
 	}
@@ -94,19 +96,28 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 3}]
 			long := "00000000-" + strings.Repeat(".", size-payload-9)
 			gap := time.Duration(float64(each) / c.load)
 			until, paused, dropped := x.now, 0, 0
-			owed := 0
-			for range 100 * time.Millisecond / gap {
-				owed = min(owed+1, 64)
+			owed, clk := 0, b.split.spent.clock.(*clock.Manual)
+			little := x.now
+			for next, end := x.now, x.now.Add(100*time.Millisecond); x.now < end; {
+				for ; next <= x.now; next = next.Add(gap) {
+					owed = min(owed+1, 64)
+				}
+				was := clk.Now()
 				for ; owed > 0 && x.now >= until; owed-- {
 					x.push(0, 0, frameLong(1, long), frameLong(2, long))
 				}
 				if owed > 0 {
 					paused++
 				}
-				if x.now%10 == 0 {
+				for ; little <= x.now; little = little.Add(10 * gap) {
 					x.push(1, 0, frameLong(1, long)) // little comes by the other worker
 				}
-				x.advance(gap)
+				x.advance(0)
+				if busy := clk.Now().Sub(was); busy > 0 {
+					x.now = x.now.Add(busy)
+				} else {
+					x.now = max(x.now+1, min(next, x.inst.NextTick()))
+				}
 				r := x.Result()
 				dropped += len(r.Dropped)
 				for _, f := range r.Out["p0"] {

@@ -386,6 +386,14 @@ func (c *Ctx) Emit(out int, b *packet.Buf) {
 	}
 }
 
+// Room is how many frames output out takes before its link is full.
+func (c *Ctx) Room(out int) int {
+	if l := c.node.out[out]; l != nil {
+		return cap(l.q) - len(l.q)
+	}
+	return linkCap
+}
+
 // EmitAll sends frames to output out, in their order, as Emit does each of them.
 func (c *Ctx) EmitAll(out int, bufs []*packet.Buf) {
 	n := c.node

@@ -18,6 +18,10 @@
 //     how much. That is part of the demand of who has them, and so may be what
 //     its dominant share is of; but they are never full, and limit nobody.
 //
+// A flow may be queued (Queue): packets wait for it with their owner, who shares it out when they are served. It is divided like the
+// others, but no packet is refused for it here. Who lacks nothing else may send what it asks for, and the owner refuses what it has no room for (Refuse).
+// Part tells how much heavier a unit counts for whom another flow matters more.
+//
 // # Epochs
 //
 // Measure is called for each flow before the packet is dispatched to it, best in
@@ -176,6 +180,7 @@ type Sharer struct {
 	heavy      []float64 // of a row of several: the sum of weights
 	shares     []float64 // and of dominant shares
 	row        []float64
+	queued     int     // a flow for which packets wait; -2: none
 	bottleneck []int32 // of each tenant
 	usage      []Usage
 }
@@ -273,6 +278,7 @@ func New(now clock.Time, c Config) (*Sharer, error) {
 		row:        make([]float64, c.Resources),
 		bottleneck: make([]int32, c.Tenants),
 		usage:      make([]Usage, c.Tenants),
+		queued:     -2,
 	}
 	for i := range s.tenants {
 		s.tenants[i] = tenant{
@@ -313,6 +319,15 @@ func (s *Sharer) setPool(p *pool, rate float64) {
 	}
 	p.rate = rate
 	p.tokens = min(p.tokens, max(rate*s.window, p.slack))
+}
+
+// Queue says for which flow packets wait, and are not refused here.
+func (s *Sharer) Queue(flow int) error {
+	if flow < 0 || flow >= s.flows {
+		return fmt.Errorf("fair: flow %d: there are %d", flow, s.flows)
+	}
+	s.queued = flow
+	return nil
 }
 
 // SetWeight sets a tenant's weight, 1/MaxWeight to MaxWeight, from the next epoch
@@ -401,11 +416,42 @@ func (s *Sharer) Ingress(now clock.Time, tenant, bytes int) bool {
 	return s.spare(now, t, float64(bytes))
 }
 
+// Refuse is a packet that arrives and that the owner has no room for.
+func (s *Sharer) Refuse(now clock.Time, tenant, bytes int) {
+	t := &s.tenants[tenant]
+	if t.epoch != s.epoch {
+		s.activate(tenant, t)
+	}
+	t.arrived += int64(bytes)
+	if now >= s.half {
+		t.late += int64(bytes)
+	}
+}
+
+// Part is how much of a tenant's dominant share of flows its share of this one is: 1 where this one is dominant, or nothing is known.
+func (s *Sharer) Part(tenant, flow int) float64 {
+	own, most := 0., 0.
+	for r, v := range s.at(s.tenants[tenant].vector) {
+		if v == 0 || s.perSecond[r] == 0 {
+			continue
+		}
+		x := float64(v) / s.perSecond[r]
+		most = max(most, x)
+		if r == flow {
+			own = x
+		}
+	}
+	if own == 0 {
+		return 1
+	}
+	return own / most
+}
+
 // Press reports whether a tenant that asks for more than it gets has used half of what it may send in one go, and half of what is kept of
 // a flow that it draws on: when it has used all of that, what it sends is refused. It should be told before.
 func (s *Sharer) Press(now clock.Time, tenant int) bool {
 	t := &s.tenants[tenant]
-	if t.grant >= 1 || t.tokens >= t.burst/2 {
+	if t.grant >= 1 || t.tokens >= t.burst/2 || int(s.bottleneck[tenant]) == s.queued {
 		return false
 	}
 	if t.scarce >= 0 || t.bytes == 0 {
@@ -449,14 +495,14 @@ func (s *Sharer) spare(now clock.Time, t *tenant, bytes float64) bool {
 	any := int64(0)
 	for r, v := range vector {
 		any |= v
-		if v > 0 && s.left(now, &s.pools[r]) <= 0 {
+		if v > 0 && r != s.queued && s.left(now, &s.pools[r]) <= 0 {
 			t.scarce = int32(r)
 			return false
 		}
 	}
 	if any == 0 || per == 0 {
 		for r := range s.pools {
-			if s.perSecond[r] > 0 && s.left(now, &s.pools[r]) <= 0 {
+			if s.perSecond[r] > 0 && r != s.queued && s.left(now, &s.pools[r]) <= 0 {
 				return false
 			}
 		}
@@ -530,7 +576,11 @@ func (s *Sharer) Epoch(now clock.Time) error {
 		}
 		for _, i := range s.active {
 			t, u := &s.tenants[i], &s.usage[i]
-			s.refill(now, t, s.bounded(i, t, float64(t.grant)*t.asked/length))
+			rate := float64(t.grant) * t.asked / length
+			if int(s.bottleneck[i]) == s.queued {
+				rate = t.asked / length
+			}
+			s.refill(now, t, s.bounded(i, t, rate))
 			if s.parts > 1 && t.asked > 0 {
 				if t.recent == 0 {
 					s.asking = append(s.asking, i)
@@ -744,7 +794,16 @@ func (s *Sharer) missing(i int32) int32 {
 }
 
 // Limit is what a tenant may send, in bytes a second, without what is free.
-func (s *Sharer) Limit(tenant int) float64 { return s.tenants[tenant].rate * 1e9 }
+func (s *Sharer) Limit(tenant int) float64 {
+	t := &s.tenants[tenant]
+	if int(s.bottleneck[tenant]) == s.queued {
+		return t.rate * float64(t.grant) * 1e9
+	}
+	return t.rate * 1e9
+}
+
+// Weight is a tenant's weight.
+func (s *Sharer) Weight(tenant int) float64 { return s.tenants[tenant].weight }
 
 // Grant is the fraction that a tenant got of its demand in the last division; 1
 // for those that had none.

@@ -1061,3 +1061,64 @@ func TestPress(t *testing.T) {
 		}
 	}
 }
+
+// TestQueued: no packet is refused for a flow for which packets wait elsewhere, whoever has had what of it, and it is divided all the same. What its
+// owner has no room for counts as asked for.
+func TestQueued(t *testing.T) {
+	b := newBed(t, Config{Tenants: 3, Resources: 2}, gb(10), gb(10))
+	if err := b.s.Queue(0); err != nil {
+		t.Fatal(err)
+	}
+	b.sends(0, 30, 1, 0)
+	b.sends(1, 2, 1, 0)
+	b.run(20 * epoch)
+	near(t, "the flood is let in", b.gbit(0, 20*epoch), 30, .3)
+	near(t, "and the other", b.gbit(1, 20*epoch), 2, .1)
+	if g, by := b.s.Grant(0), b.s.Bottleneck(0); math.Abs(g-8./30) > .02 || by != 0 {
+		t.Errorf("the flood is granted %.3f, by %d: want %.3f by 0", g, by, 8./30)
+	}
+	near(t, "limit", b.s.Limit(0)*8/1e9, 8, .5)
+	b.sends(1, 20) // and more at once than it sent in the last epoch
+	b.run(epoch)
+	near(t, "what rises", b.gbit(1, epoch), 20, .5)
+	if b.s.Press(b.now, 0) {
+		t.Error("it is to be told by whoever has its packets wait")
+	}
+	// The other flow limits as ever.
+	b.sends(0, 2)
+	b.sends(1, 2)
+	b.sends(2, 15, .1, 1)
+	b.run(20 * epoch)
+	near(t, "of a flow that is not queued", b.gbit(2, 20*epoch), 10, .5)
+	// Of what its owner has no room for it has asked, too.
+	b.sends(0, 0)
+	b.sends(1, 0)
+	b.sends(2, 0)
+	b.run(2 * epoch)
+	before := b.s.Usage(0)
+	b.s.Refuse(b.now, 0, 75_000) // in 20 us; there are 25,000 of the flow
+	b.s.Ingress(b.now, 0, 25_000)
+	b.s.Measure(0, 0, 25_000)
+	b.run(epoch)
+	after := b.s.Usage(0)
+	near(t, "granted", b.s.Grant(0), .25, .01)
+	if a, l := after.Arrived-before.Arrived, after.Admitted-before.Admitted; a != 100_000 || l != 25_000 {
+		t.Errorf("%v arrived, and %v were let in: want 100,000 and 25,000", a, l)
+	}
+	if b.s.Queue(2) == nil || b.s.Queue(-1) == nil {
+		t.Error("there are two flows")
+	}
+}
+
+// TestPart: how much less a unit of a flow matters to a tenant than its dominant one.
+func TestPart(t *testing.T) {
+	b := newBed(t, Config{Tenants: 3, Resources: 3}, gb(10), gb(40), 0)
+	b.sends(0, 1, 1, 1, 1)
+	b.sends(1, 1, 1, 8, 0)
+	b.run(2 * epoch)
+	near(t, "dominant", b.s.Part(0, 0), 1, 1e-9)
+	near(t, "a quarter", b.s.Part(0, 1), .25, 1e-9)
+	near(t, "half", b.s.Part(1, 0), .5, 1e-9)
+	near(t, "not used", b.s.Part(1, 2), 1, 1e-9)
+	near(t, "nothing is known", b.s.Part(2, 0), 1, 1e-9)
+}

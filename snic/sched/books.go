@@ -64,14 +64,6 @@ func (s *Scheduler) Task(region, task int) Task {
 	return Task{int(t.total), int(t.free), int(t.waiting), t.packets, t.bytes}
 }
 
-// Parked is how many packets wait for an instance of a chain.
-func (s *Scheduler) Parked(chain int) int {
-	if uint(chain) >= uint(len(s.chains)) {
-		return 0
-	}
-	return int(s.chains[chain].parked)
-}
-
 // Tenant is how many packets and bytes of a tenant are inside.
 func (s *Scheduler) Tenant(tenant int) (packets, bytes int) {
 	if uint(tenant) >= uint(len(s.tenants)) {

@@ -404,7 +404,7 @@ func TestStopAndLaunch(t *testing.T) {
 	want(t, "in part", runs(t, s), "0.0@0:3 1.0@0:1")
 	ok(t, s.Pause(0))
 	arrive(t, s, 0, 9)
-	if n := s.Parked(0); n != 3 {
+	if n := s.chains[0].parked; n != 3 {
 		t.Errorf("%d packets are parked", n)
 	}
 	if err := s.Remove(0); err == nil {
@@ -474,7 +474,7 @@ func TestReroute(t *testing.T) {
 	ok(t, s.Remove(1))
 	s.Return(lane(s, 1, 0), false)
 	want(t, "its plan is in force: it waits for its chain", runs(t, s), "2.0@0:3")
-	if n := s.Parked(1); n != 1 {
+	if n := s.chains[1].parked; n != 1 {
 		t.Errorf("%d are parked", n)
 	}
 	ok(t, s.RemoveRoute(0))
@@ -732,7 +732,7 @@ func TestErrors(t *testing.T) {
 	}
 	ok(t, s.Check())
 	ok(t, s.RemoveRoute(3))
-	if s.Choose(99, 1) != -1 || s.Choose(1, 1) != -1 || s.Parked(99) != 0 || s.Instance(99).Chain != -1 || s.Task(0, 2) != (Task{}) || !s.Drained(7) {
+	if s.Choose(99, 1) != -1 || s.Choose(1, 1) != -1 || s.Instance(99).Chain != -1 || s.Task(0, 2) != (Task{}) || !s.Drained(7) {
 		t.Error("of what there is not, nothing is told")
 	}
 }

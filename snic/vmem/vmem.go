@@ -480,23 +480,6 @@ func (m *Memory) Reserve(id int, va uint64, length int, perm Perm) error {
 	return nil
 }
 
-// Unreserve frees a range of whole pages, whatever they hold.
-func (m *Memory) Unreserve(id int, va uint64, length int) error {
-	s, from, to, err := m.span(id, va, length)
-	if err != nil {
-		return err
-	}
-	if s.want >= int32(from) && s.want < int32(to) {
-		m.unwant(id)
-	}
-	m.tell(id)
-	for vpn := from; vpn < to; vpn++ {
-		m.release(s, vpn)
-	}
-	m.balance(-1)
-	return nil
-}
-
 // Room is how many pages more can be reserved.
 func (m *Memory) Room() int {
 	room := m.free - m.spare() - m.promised + min(m.promise, maxRoom)

@@ -209,7 +209,7 @@ func TestRefusedArguments(t *testing.T) {
 		m.Close(1), m.Close(-1), m.Grow(1, 4), m.Grow(2, 4), m.Grow(0, 3), m.Grow(0, maxPages+1), m.Reserve(1, 0, small, Read), m.Reserve(0, 1, small, Read), m.Reserve(0, 0, small, Read),
 		m.Reserve(0, small, 7, Read), m.Reserve(0, small, 0, Read), m.Reserve(0, small, -small, Read), m.Reserve(0, small, small, 0),
 		m.Reserve(0, small, 4*small, Read), m.Reserve(0, small, small, 9), m.Reserve(0, math.MaxUint64-small+1, small, Read),
-		m.Unreserve(0, 4*small, small), m.Return(0), m.Return(-1), m.Return(9),
+		m.Return(0), m.Return(-1), m.Return(9),
 		m.SetWeight(0, 0), m.SetWeight(2, 1), m.SetWeight(0, math.NaN()), m.SetOther(0, 2), m.SetOther(-1, 1), m.SetOther(2, 1), m.SetOther(0, math.NaN()), m.Err(1),
 	} {
 		if err == nil || strings.Contains(err.Error(), "\n") {
@@ -761,16 +761,6 @@ func TestModel(t *testing.T) {
 				}
 				for i := from; i < from+n && ok; i++ {
 					s.perm[i] = perm
-				}
-			},
-			"unreserve": func(t *rapid.T) {
-				id, at := rapid.IntRange(0, 3).Draw(t, "space"), rapid.IntRange(0, virtual-1).Draw(t, "page")
-				s := &spaces[id]
-				if err := m.Unreserve(id, uint64(at*16), 16); (err == nil) != (s.open && !s.stopped) {
-					t.Fatal(err)
-				} else if err == nil {
-					s.perm[at] = 0
-					clear(s.bytes[at*16:][:16])
 				}
 			},
 			"access": func(t *rapid.T) {
