@@ -41,6 +41,9 @@ import (
 )
 
 const (
+	// poolLabel is in front of all messages: of what speaks another version nothing is heard.
+	poolLabel = "quillon-pool-3"
+
 	period   = 100 * time.Millisecond
 	dead     = 10 * period
 	short    = 1200 // bytes that are sent by UDP
@@ -165,8 +168,7 @@ func Start(c Config) (*Pool, error) {
 	}
 	m := memberlist.DefaultLANConfig()
 	m.Name = name{c.Node.Board, c.Node.Inc}.String()
-	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(number), int(number)
-	m.Label = "quillon-pool-3" // of what speaks another version nothing is heard
+	m.Label = poolLabel
 	m.ProbeInterval, m.ProbeTimeout = c.Node.Dead/2, c.Node.Dead/4
 	m.TCPTimeout = slowest * c.Node.Dead // 16 MB take 1.3 s at 100 Mbit/s
 	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
@@ -180,7 +182,13 @@ func Start(c Config) (*Pool, error) {
 		m.SecretKey = c.Secret
 	}
 	m.Delegate, m.Events = delegate{p}, events{p}
+	t, err := listen(ip, int(number), m.Label, p.boardAt)
+	if err != nil {
+		return nil, fmt.Errorf("gossip: %w", err)
+	}
+	m.Transport, m.BindAddr, m.BindPort, m.AdvertisePort = t, host, t.port(), t.port()
 	if p.list, err = memberlist.Create(m); err != nil {
+		_ = t.Shutdown()
 		return nil, fmt.Errorf("gossip: %w", oneLine(err))
 	}
 	p.addr = p.list.LocalNode().Address() // memberlist goes on writing to its nodes
@@ -258,6 +266,18 @@ func (p *Pool) member(addr string) bool {
 		}
 	}
 	return addr == p.addr
+}
+
+// boardAt reports that a member's address is ip.
+func (p *Pool) boardAt(ip net.IP) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.members {
+		if m.node.Addr.Equal(ip) {
+			return true
+		}
+	}
+	return false
 }
 
 // rejoin asks whoever is missing, until Close.

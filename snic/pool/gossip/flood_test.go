@@ -1,0 +1,181 @@
+package gossip
+
+import (
+	"errors"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/snic/pool"
+)
+
+// begins is how a message of the pool begins.
+func begins() []byte {
+	return append([]byte{labelled, byte(len(poolLabel))}, poolLabel...)
+}
+
+// flood opens streams from an address where no board is, says that a long message comes on each, and sends most of it.
+func flood(to string, streams, each int) (all []net.Conn) {
+	const encrypted = 10 // memberlist's type of a message; its length follows
+	head := append(begins(), encrypted, byte(each>>24), byte(each>>16), byte(each>>8), byte(each))
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	ready := make(chan net.Conn)
+	for range streams {
+		go func() {
+			c, err := d.Dial("tcp", to)
+			if err == nil {
+				_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+				_, _ = c.Write(append(head, make([]byte, each-1)...))
+			}
+			ready <- c
+		}()
+	}
+	for range streams {
+		if c := <-ready; c != nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// TestStrangersStreams: who has not the secret opens streams and sends on them what would be long messages: that costs a
+// bounded memory, and boards join and exchange long messages meanwhile.
+func TestStrangersStreams(t *testing.T) {
+	a := start(t, 0)
+	var all []net.Conn
+	for _, each := range []int{4 << 20, strangersRead - 100} {
+		before := heap()
+		all = append(all, flood(a.Addr(), 8*strangers, each)...)
+		grown := heap() - before
+		t.Logf("%d KB on each of %d streams: %d KB are held", each>>10, len(all), grown>>10)
+		// What comes is gathered in buffers that double; the test's own ends of the streams are among it, too.
+		if grown > 4*strangers*strangersRead {
+			t.Errorf("strangers hold %d MB", grown>>20)
+		}
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for tick := time.NewTicker(50 * time.Millisecond); ; {
+			select {
+			case <-stop:
+				tick.Stop()
+				return
+			case <-tick.C:
+				for _, c := range all {
+					_ = c.Close()
+				}
+				all = flood(a.Addr(), strangers, 64<<10)
+			}
+		}
+	}()
+	b := start(t, 1, a.Addr())
+	a.knows(1)
+	a.Do(func(n *pool.Node, now clock.Time) {
+		if err := n.Want(now, 1, 0, 1e6); err != nil {
+			t.Error(err)
+		}
+	})
+	a.kind(pool.Redirect)
+	a.Do(func(n *pool.Node, _ clock.Time) { n.Freed(1) })
+	a.kind(pool.Return)
+	a.Do(func(n *pool.Node, now clock.Time) { n.Local(now, 1) })
+	if e := a.kind(pool.Resume); e.Lost || string(e.State) != state {
+		t.Errorf("%d bytes of state, lost %v", len(e.State), e.Lost)
+	}
+	close(stop)
+	<-stopped
+	for _, c := range all {
+		_ = c.Close()
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStrangersDatagrams: a stranger's datagram costs no more memory than it is long.
+func TestStrangersDatagrams(t *testing.T) {
+	a := start(t, 0)
+	for _, c := range []struct {
+		what string
+		p    []byte
+	}{{"noise", []byte("x")}, {"what begins as a message", append(begins(), make([]byte, 40)...)}} {
+		out, err := net.Dial("udp", a.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = 20_000
+		before := allocated()
+		for i := range n {
+			_, _ = out.Write(c.p)
+			if i%100 == 99 {
+				time.Sleep(time.Millisecond) // that the kernel need not drop them
+			}
+		}
+		_ = out.Close()
+		if each := (allocated() - before) / n; each > 4096 {
+			t.Errorf("%s: %d bytes are allocated for a datagram", c.what, each)
+		}
+	}
+}
+
+// TestPeersStreams: streams from hosts where boards are hold so many bytes together; the oldest has to go.
+func TestPeersStreams(t *testing.T) {
+	tr, err := listen(net.IPv4(127, 0, 0, 1), 0, "test", func(net.IP) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tr.Shutdown() }()
+	const each = peersRead/4 + 1
+	p := make([]byte, each)
+	var ends []net.Conn
+	for range 4 {
+		c, err := net.Dial("tcp", tr.tcp.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		s := <-tr.streams
+		ends = append(ends, s)
+		go func() { _, _ = c.Write(p) }()
+		for got := 0; got < each; {
+			n, err := s.Read(p)
+			if got += n; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_ = ends[0].SetReadDeadline(time.Now().Add(time.Second))
+	if _, err := ends[0].Read(p); !errors.Is(err, net.ErrClosed) {
+		t.Error("the oldest goes on")
+	}
+	for _, s := range ends[1:] {
+		if _, there := tr.open[s.(*counted)]; !there {
+			t.Error("another one had to go")
+		}
+	}
+	if tr.held != 3*each {
+		t.Errorf("%d bytes are held", tr.held)
+	}
+	for _, s := range ends {
+		_ = s.Close()
+	}
+	if tr.held != 0 || len(tr.open) != 0 {
+		t.Errorf("%d bytes of %d streams are held", tr.held, len(tr.open))
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
