@@ -123,7 +123,7 @@ func TestStrangersDatagrams(t *testing.T) {
 
 // TestPeersStreams: streams from hosts where boards are hold so many bytes together; the oldest has to go.
 func TestPeersStreams(t *testing.T) {
-	tr, err := listen(net.IPv4(127, 0, 0, 1), 0, "test", func(net.IP) bool { return true })
+	tr, err := listen(net.IPv4(127, 0, 0, 1), 0, "test", clock.NewWall(), func(net.IP) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,7 +182,7 @@ func Start(c Config) (*Pool, error) {
 		m.SecretKey = c.Secret
 	}
 	m.Delegate, m.Events = delegate{p}, events{p}
-	t, err := listen(ip, int(number), m.Label, p.boardAt)
+	t, err := listen(ip, int(number), m.Label, c.Clock, p.boardAt)
 	if err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
 	}

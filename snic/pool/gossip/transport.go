@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/quillon/quillon/nf/clock"
 )
 
 // What is under way on streams lies in memory until all of it is there, and only then it is known whether the sender has
@@ -41,6 +43,7 @@ type transport struct {
 	once    sync.Once
 	all     sync.WaitGroup
 	board   func(ip net.IP) bool // there is one
+	clock   clock.Clock
 
 	mu   sync.Mutex
 	next uint64 // number of the next stream
@@ -69,8 +72,8 @@ type counted struct {
 var errFlood = errors.New("it sends more than who is not known may")
 
 // listen opens an address; port 0: any that is free.
-func listen(ip net.IP, port int, label string, board func(net.IP) bool) (_ *transport, err error) {
-	t := &transport{head: append([]byte{labelled, byte(len(label))}, label...), board: board, open: map[*counted]struct{}{},
+func listen(ip net.IP, port int, label string, clk clock.Clock, board func(net.IP) bool) (_ *transport, err error) {
+	t := &transport{head: append([]byte{labelled, byte(len(label))}, label...), board: board, clock: clk, open: map[*counted]struct{}{},
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), done: make(chan struct{})}
 	for try := 0; ; try++ {
 		if t.tcp, err = net.ListenTCP("tcp", &net.TCPAddr{IP: ip, Port: port}); err != nil {
@@ -93,6 +96,9 @@ func listen(ip net.IP, port int, label string, board func(net.IP) bool) (_ *tran
 // labelled is memberlist's type of a message that begins with a label, behind its length.
 const labelled = 244
 
+// now is when a datagram went or came, for memberlist's round-trip times.
+func (t *transport) now() time.Time { return time.Unix(0, int64(t.clock.Now())) }
+
 func (t *transport) port() int { return t.tcp.Addr().(*net.TCPAddr).Port }
 
 // receive takes datagrams.
@@ -107,7 +113,7 @@ func (t *transport) receive() {
 			continue
 		}
 		select {
-		case t.packets <- &memberlist.Packet{Buf: bytes.Clone(p[:n]), From: net.UDPAddrFromAddrPort(from), Timestamp: time.Now()}:
+		case t.packets <- &memberlist.Packet{Buf: bytes.Clone(p[:n]), From: net.UDPAddrFromAddrPort(from), Timestamp: t.now()}:
 		case <-t.done:
 			return
 		}
@@ -236,7 +242,7 @@ func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	if err == nil {
 		_, err = t.udp.WriteTo(b, a)
 	}
-	return time.Now(), err
+	return t.now(), err
 }
 
 // WriteToAddress implements memberlist.NodeAwareTransport.
