@@ -316,3 +316,20 @@ func TestRefusedBeforeAsking(t *testing.T) {
 		t.Errorf("refused: %v", err)
 	}
 }
+
+// TestControlElsewhere: a directory of this user's is no place for a socket when others can put another one there.
+func TestControlElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	if err := errors.Join(os.MkdirAll(open+"/in", 0o700), os.Chmod(open, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, open+"/in/x.sock", "others can replace files in "+open)
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := errors.Join(os.Mkdir(dir+"/shared", 0o700), os.Chmod(dir+"/shared", 0o777|os.ModeSticky), os.Symlink(dir, dir+"/shared/link"), os.Lchown(dir+"/shared/link", 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, dir+"/shared/link/x.sock", "is another user's link")
+}

@@ -84,20 +84,64 @@ func Dir(dir string, sticky bool) error {
 }
 
 // Path checks that, and that nobody else can put a directory in the place of it, or of one
-// above it. It takes the right to look at all of them.
-func Path(dir string) error {
+// above it, or turn a symbolic link on the way to it. It takes the right to look at all of them.
+func Path(dir string, sticky bool) error {
 	dir, err := filepath.Abs(dir)
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
 	}
-	for sticky := false; err == nil; sticky = true {
-		err = Dir(dir, sticky)
-		if dir == filepath.Dir(dir) {
-			break
+	for range maxLinks {
+		at, to, err := link(dir)
+		if err != nil {
+			return err
+		}
+		if at == "" {
+			return upwards(dir, sticky)
+		}
+		if err := upwards(filepath.Dir(at), true); err != nil {
+			return err
+		}
+		dir = to
+	}
+	return fmt.Errorf("%s: too many symbolic links", dir)
+}
+
+// maxLinks is how many symbolic links a path may have, as for the kernel (path_resolution(7)).
+const maxLinks = 40
+
+// link is the first symbolic link of an absolute path, and the path without it; "": there is none.
+func link(path string) (at, to string, err error) {
+	for end := 1; end <= len(path); end++ {
+		if end < len(path) && path[end] != filepath.Separator {
+			continue
+		}
+		at = path[:end]
+		i, err := os.Lstat(at)
+		switch {
+		case err != nil:
+			return "", "", err
+		case i.Mode().Type() != fs.ModeSymlink:
+			continue
+		case !mine(i):
+			return "", "", fmt.Errorf("%s is another user's link: take a directory of your own", at)
+		}
+		to, err = os.Readlink(at)
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(at), to)
+		}
+		return at, filepath.Join(to, path[end:]), err
+	}
+	return "", "", nil
+}
+
+// upwards is Dir of a directory and of all above it, without symbolic links.
+func upwards(dir string, sticky bool) error {
+	for ; ; sticky = true {
+		if err := Dir(dir, sticky); err != nil || dir == filepath.Dir(dir) {
+			return err
 		}
 		dir = filepath.Dir(dir)
 	}
-	return err
 }
 
 // Socket finds out about the place of a Unix socket. Its error says why none can be made
