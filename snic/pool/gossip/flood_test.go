@@ -140,15 +140,15 @@ func TestPeersStreams(t *testing.T) {
 		s := <-tr.streams
 		ends = append(ends, s)
 		go func() { _, _ = c.Write(p) }()
-		for got := 0; got < each; {
-			n, err := s.Read(p)
+		for got, into := 0, make([]byte, 64<<10); got < each; {
+			n, err := s.Read(into)
 			if got += n; err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	_ = ends[0].SetReadDeadline(time.Now().Add(time.Second))
-	if _, err := ends[0].Read(p); !errors.Is(err, net.ErrClosed) {
+	if _, err := ends[0].Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 		t.Error("the oldest goes on")
 	}
 	for _, s := range ends[1:] {
