@@ -190,20 +190,36 @@ func (a answers) Error() string {
 // Peer is the number of the process that opened the socket at the other end of a Unix
 // connection; 0: it is not known.
 func Peer(c net.Conn) (pid int) {
+	if u := credentials(c); u != nil {
+		return int(u.Pid)
+	}
+	return 0
+}
+
+// Believed reports whether the other end of a Unix connection is root's or this user's, or nobody knows whose. Root may
+// ask whom it likes.
+func Believed(c net.Conn) bool {
+	me := os.Geteuid()
+	u := credentials(c)
+	return me == 0 || u == nil || u.Uid == 0 || int(u.Uid) == me
+}
+
+// credentials are those with which the other end of a Unix connection was opened; nil: they are not known.
+func credentials(c net.Conn) (u *unix.Ucred) {
 	conn, ok := c.(*net.UnixConn)
 	if !ok {
-		return 0
+		return nil
 	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0
+		return nil
 	}
 	_ = raw.Control(func(fd uintptr) {
-		if u, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(u.Pid)
+		if u, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
+			u = nil
 		}
 	})
-	return pid
+	return u
 }
 
 // status are the state and the flags of a process (proc(5): fields 3 and 9 of its stat);
