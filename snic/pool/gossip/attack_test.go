@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"encoding/binary"
 	"testing"
 	"time"
 
@@ -80,6 +81,24 @@ func TestUnheard(t *testing.T) {
 		}
 		if got := p.receivers(c.s); len(got) != c.want || c.want == 1 && got[0] != other {
 			t.Errorf("%+v: %d receivers", c, len(got))
+		}
+	}
+}
+
+// TestRepliesHeldBack: a reply counts for the question that was asked last, and for no later one.
+func TestRepliesHeldBack(t *testing.T) {
+	id := name{1, 100}
+	x := newTwin(nil, id, 0, 0)
+	p := &Pool{twins: map[uint64]*twin{id.inc: x}}
+	x.asking = 5
+	number := func(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+	for _, c := range []struct {
+		from name
+		text []byte
+		want int
+	}{{id, number(4), 0}, {id, number(6), 0}, {id, nil, 0}, {id, number(5)[:7], 0}, {name{1, 99}, number(5), 0}, {id, number(5), 1}} {
+		if p.replied(c.from, c.text); len(x.replied) != c.want {
+			t.Errorf("%v, %x: %d replies", c.from, c.text, len(x.replied))
 		}
 	}
 }

@@ -677,10 +677,10 @@ func (d delegate) NotifyMsg(bytes []byte) {
 		}
 		return
 	case of == streamAsk:
-		p.reply(from, string(bytes))
+		p.reply(from, bytes)
 		return
 	case of == streamReply:
-		p.replied(from)
+		p.replied(from, bytes)
 		return
 	case of == streamPage:
 		p.mu.Lock()

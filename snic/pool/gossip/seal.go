@@ -32,7 +32,7 @@ const (
 	streamLong                // and by TCP
 	streamAlive               // the name that the Node of a board has, while a long one is on its way
 	streamPage                // of Pagers
-	streamAsk                 // the address of a board that asks another one of its number whether it lives
+	streamAsk                 // question of a board to another one of its number whether it lives
 	streamReply               // and the reply
 	numStreams
 )

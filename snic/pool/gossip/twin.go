@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"cmp"
+	"encoding/binary"
 	"maps"
 	"net"
 	"slices"
@@ -23,7 +24,8 @@ type twin struct {
 	lives   bool
 	first   bool          // this board comes before it
 	asked   chan struct{} // closed when it was asked once
-	replied chan struct{} // holds one
+	asking  uint64        // number of the question that it was asked last: who is on the way may hold replies back for later
+	replied chan struct{} // holds one, to that question
 	gone    chan struct{}
 	numbers
 }
@@ -110,8 +112,15 @@ func (p *Pool) question(t *twin) bool {
 	if t.node.Address() == p.addr {
 		return false // nobody else can be there
 	}
-	// A reply that came too late for the question before is one, too: it is not older than this board.
-	_ = p.list.SendBestEffort(t.node, t.seal(streamAsk, p.seals.own, t.id, []byte(p.addr)))
+	p.mu.Lock()
+	t.asking++
+	select {
+	case <-t.replied: // too late for the question before
+	default:
+	}
+	text := append(binary.BigEndian.AppendUint64(nil, t.asking), p.addr...)
+	p.mu.Unlock()
+	_ = p.list.SendBestEffort(t.node, t.seal(streamAsk, p.seals.own, t.id, text))
 	late := time.NewTimer(p.Config.Node.Dead / 4)
 	defer late.Stop()
 	select {
@@ -124,35 +133,42 @@ func (p *Pool) question(t *twin) bool {
 	return false
 }
 
-// reply tells a twin, who asks from an address, that this board lives.
-func (p *Pool) reply(to name, addr string) {
+// reply tells a twin that this board lives. It asks with the number of its question, in 8 bytes, and its address.
+func (p *Pool) reply(to name, ask []byte) {
 	select {
 	case <-p.open:
 	default:
 		return // it asks again
 	}
+	if len(ask) < 8 {
+		p.malformed()
+		return
+	}
+	number, addr := ask[:8], string(ask[8:])
 	if _, err := net.ResolveUDPAddr("udp", addr); err != nil {
 		p.malformed()
 		return
 	}
 	p.mu.Lock()
 	closed := p.closed
-	message := p.replies.seal(streamReply, p.seals.own, to, nil)
+	message := p.replies.seal(streamReply, p.seals.own, to, number)
 	p.mu.Unlock()
 	if !closed {
 		_ = p.list.SendToAddress(memberlist.Address{Addr: addr, Name: to.String()}, message)
 	}
 }
 
-// replied takes the reply of a twin.
-func (p *Pool) replied(from name) {
+// replied takes the reply of a twin: the number of the question.
+func (p *Pool) replied(from name, number []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t := p.twins[from.inc]; t != nil {
-		select {
-		case t.replied <- struct{}{}:
-		default:
-		}
+	t := p.twins[from.inc]
+	if t == nil || len(number) != 8 || binary.BigEndian.Uint64(number) != t.asking {
+		return
+	}
+	select {
+	case t.replied <- struct{}{}:
+	default:
 	}
 }
 
