@@ -122,7 +122,7 @@ func (s *stateFile) open() (err error) {
 		}
 	}
 	// Who can replace the file takes the connections of which it alone knows; who can read it can also lock it.
-	if err := own.Path(filepath.Dir(s.path), true); err != nil {
+	if err := own.Place(filepath.Dir(s.path)); err != nil {
 		return err
 	}
 	f, err := own.Open(s.path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o077)

@@ -106,6 +106,15 @@ func Path(dir string, sticky bool) error {
 	return fmt.Errorf("%s: too many symbolic links", dir)
 }
 
+// Place is Path of a directory in which others may have files of their own, as far up as this user may look.
+func Place(dir string) error {
+	err := Path(dir, true)
+	if errors.Is(err, fs.ErrPermission) {
+		err = Dir(filepath.Clean(dir), true)
+	}
+	return err
+}
+
 // maxLinks is how many symbolic links a path may have, as for the kernel (path_resolution(7)).
 const maxLinks = 40
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -185,4 +186,32 @@ func TestKilled(t *testing.T) {
 	if _, err := own.Await(ctx, path); !errors.Is(err, own.ErrAnswers) {
 		t.Error("its own: ", err)
 	}
+}
+
+// TestPlace: what this user may not look at is not looked at; the directory itself is.
+func TestPlace(t *testing.T) {
+	dir := t.TempDir()
+	open := dir + "/open"
+	must(t, os.MkdirAll(open+"/in", 0o700), os.Chmod(open, 0o777))
+	says(t, own.Place(open+"/in"), "others can replace files in "+open)
+	says(t, own.Place(dir), "")
+	if os.Geteuid() != 0 {
+		return
+	}
+	must(t, os.MkdirAll(dir+"/closed/in", 0o700), os.Chown(dir+"/closed/in", 65534, 65534), os.Chdir(dir+"/closed/in"))
+	defer func() { must(t, os.Chdir("/")) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with the test
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 {
+			t.Error(e)
+			return
+		}
+		says(t, own.Path(".", true), "permission denied")
+		says(t, own.Place("."), "")
+		must(t, os.Chmod(".", 0o777))
+		says(t, own.Place("."), "others can replace files in .")
+	}()
+	<-done
 }
