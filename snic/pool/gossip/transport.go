@@ -25,6 +25,9 @@ const (
 	peersRead     = 80 << 20
 )
 
+// again is how long after an error of a socket the next try is.
+const again = 10 * time.Millisecond
+
 // portTries is how often a port is looked for that is free for UDP and TCP.
 const portTries = 10
 
@@ -106,10 +109,13 @@ func (t *transport) receive() {
 	p := make([]byte, 1<<16)
 	for {
 		n, from, err := t.udp.ReadFromUDPAddrPort(p)
-		if errors.Is(err, net.ErrClosed) {
-			return
+		if err != nil {
+			if !t.goesOn(err) {
+				return
+			}
+			continue
 		}
-		if err != nil || !bytes.HasPrefix(p[:n], t.head) {
+		if !bytes.HasPrefix(p[:n], t.head) {
 			continue
 		}
 		select {
@@ -124,15 +130,9 @@ func (t *transport) receive() {
 func (t *transport) accept() {
 	for {
 		c, err := t.tcp.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
 		if err != nil {
-			// Out of descriptors, for one: it may get better.
-			select {
-			case <-t.done:
+			if !t.goesOn(err) {
 				return
-			case <-time.After(10 * time.Millisecond):
 			}
 			continue
 		}
@@ -142,6 +142,19 @@ func (t *transport) accept() {
 			_ = c.Close()
 			return
 		}
+	}
+}
+
+// goesOn waits a little after an error, and reports that it may get better: as when the process is out of descriptors.
+func (t *transport) goesOn(err error) bool {
+	if errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	select {
+	case <-t.done:
+		return false
+	case <-time.After(again):
+		return true
 	}
 }
 
