@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"errors"
+	"io"
 	"net"
 	"runtime"
 	"testing"
@@ -40,21 +41,11 @@ func flood(to string, streams, each int) (all []net.Conn) {
 	return all
 }
 
-// TestStrangersStreams: who has not the secret opens streams and sends on them what would be long messages: that costs a
-// bounded memory, and boards join and exchange long messages meanwhile.
+// TestStrangersStreams: who has not the secret opens streams and sends on them what would be long messages: boards join and
+// exchange long messages meanwhile.
 func TestStrangersStreams(t *testing.T) {
 	a := start(t, 0)
-	var all []net.Conn
-	for _, each := range []int{4 << 20, strangersRead - 100} {
-		before := heap()
-		all = append(all, flood(a.Addr(), 8*strangers, each)...)
-		grown := heap() - before
-		t.Logf("%d KB on each of %d streams: %d KB are held", each>>10, len(all), grown>>10)
-		// What comes is gathered in buffers that double; the test's own ends of the streams are among it, too.
-		if grown > 4*strangers*strangersRead {
-			t.Errorf("strangers hold %d MB", grown>>20)
-		}
-	}
+	all := flood(a.Addr(), 2*strangers, 4<<20)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -121,41 +112,67 @@ func TestStrangersDatagrams(t *testing.T) {
 	}
 }
 
-// TestPeersStreams: streams from hosts where boards are hold so many bytes together; the oldest has to go.
-func TestPeersStreams(t *testing.T) {
-	tr, err := listen(net.IPv4(127, 0, 0, 1), 0, "test", clock.NewWall(), func(net.IP) bool { return true })
+// opened is a transport with so many streams of a side, on each of which so much was read, and the ends of these.
+func opened(t *testing.T, of side, streams, each int) (tr *transport, ends []*counted) {
+	t.Helper()
+	tr, err := listen(net.IPv4(127, 0, 0, 1), 0, "test", clock.NewWall(), func(net.IP) bool { return of == peer })
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = tr.Shutdown() }()
-	const each = peersRead/4 + 1
-	p := make([]byte, each)
-	var ends []net.Conn
-	for range 4 {
+	t.Cleanup(func() { _ = tr.Shutdown() })
+	into, all := make([]byte, 64<<10), make([]byte, each)
+	for range streams {
 		c, err := net.Dial("tcp", tr.tcp.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		s := <-tr.streams
+		t.Cleanup(func() { _ = c.Close() })
+		s := (<-tr.streams).(*counted)
 		ends = append(ends, s)
-		go func() { _, _ = c.Write(p) }()
-		for got, into := 0, make([]byte, 64<<10); got < each; {
+		go func() { _, _ = c.Write(all) }()
+		for got := 0; got < each; {
 			n, err := s.Read(into)
 			if got += n; err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	_ = ends[0].SetReadDeadline(time.Now().Add(time.Second))
-	if _, err := ends[0].Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
-		t.Error("the oldest goes on")
-	}
-	for _, s := range ends[1:] {
-		if _, there := tr.open[s.(*counted)]; !there {
-			t.Error("another one had to go")
+	return tr, ends
+}
+
+// stay checks which streams were not ended.
+func stay(t *testing.T, tr *transport, ends []*counted, from int) {
+	t.Helper()
+	for n, s := range ends {
+		if _, there := tr.open[s]; there != (n >= from) {
+			t.Errorf("stream %d is there: %v", n, there)
 		}
 	}
+}
+
+// TestStrangersTable: so many streams of strangers are read, and so much of each.
+func TestStrangersTable(t *testing.T) {
+	tr, ends := opened(t, stranger, strangers+3, strangersRead)
+	stay(t, tr, ends, 3)
+	c, err := net.Dial("tcp", tr.tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := <-tr.streams
+	go func() {
+		_, _ = c.Write(make([]byte, strangersRead+1))
+		_ = c.Close()
+	}()
+	if n, err := io.Copy(io.Discard, s); !errors.Is(err, errFlood) || n > strangersRead {
+		t.Errorf("%d bytes are read, %v", n, err)
+	}
+}
+
+// TestPeersTable: streams from hosts where boards are hold so many bytes together; the oldest has to go.
+func TestPeersTable(t *testing.T) {
+	const each = peersRead/4 + 1
+	tr, ends := opened(t, peer, 4, each)
+	stay(t, tr, ends, 1)
 	if tr.held != 3*each {
 		t.Errorf("%d bytes are held", tr.held)
 	}
@@ -165,13 +182,6 @@ func TestPeersStreams(t *testing.T) {
 	if tr.held != 0 || len(tr.open) != 0 {
 		t.Errorf("%d bytes of %d streams are held", tr.held, len(tr.open))
 	}
-}
-
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 func allocated() uint64 {
