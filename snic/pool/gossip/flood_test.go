@@ -143,6 +143,8 @@ func opened(t *testing.T, of side, streams, each int) (tr *transport, ends []*co
 // stay checks which streams were not ended.
 func stay(t *testing.T, tr *transport, ends []*counted, from int) {
 	t.Helper()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
 	for n, s := range ends {
 		if _, there := tr.open[s]; there != (n >= from) {
 			t.Errorf("stream %d is there: %v", n, there)
@@ -173,15 +175,19 @@ func TestPeersTable(t *testing.T) {
 	const each = peersRead/4 + 1
 	tr, ends := opened(t, peer, 4, each)
 	stay(t, tr, ends, 1)
-	if tr.held != 3*each {
-		t.Errorf("%d bytes are held", tr.held)
+	holds := func(bytes, streams int) {
+		t.Helper()
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		if tr.held != bytes || len(tr.open) != streams {
+			t.Errorf("%d bytes of %d streams are held, want %d of %d", tr.held, len(tr.open), bytes, streams)
+		}
 	}
+	holds(3*each, 3)
 	for _, s := range ends {
 		_ = s.Close()
 	}
-	if tr.held != 0 || len(tr.open) != 0 {
-		t.Errorf("%d bytes of %d streams are held", tr.held, len(tr.open))
-	}
+	holds(0, 0)
 }
 
 func allocated() uint64 {
