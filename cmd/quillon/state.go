@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/own"
 )
 
 // noState is the --state of an instance whose apps keep nothing.
@@ -121,7 +121,11 @@ func (s *stateFile) open() (err error) {
 			return err
 		}
 	}
-	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	// Who can replace the file takes the connections of which it alone knows; who can read it can also lock it.
+	if err := own.Place(filepath.Dir(s.path)); err != nil {
+		return err
+	}
+	f, err := own.Open(s.path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o077)
 	if err != nil {
 		return err
 	}
@@ -130,22 +134,12 @@ func (s *stateFile) open() (err error) {
 			_ = f.Close()
 		}
 	}()
-	i, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !i.Mode().IsRegular() {
-		return errors.New("not a file")
-	}
-	// A user that can read the file can also lock it.
-	if u, ok := i.Sys().(*syscall.Stat_t); i.Mode().Perm()&0o077 != 0 || ok && int(u.Uid) != os.Geteuid() {
-		return errors.New("others can read it or write to it: give a file that is yours alone (chmod 600)")
-	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.New("another process uses it")
 	}
 	// Its size now, when no other process changes it.
-	if i, err = f.Stat(); err != nil {
+	i, err := f.Stat()
+	if err != nil {
 		return err
 	}
 	if i.Size() > 0 {

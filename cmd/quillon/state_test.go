@@ -89,7 +89,7 @@ func TestStateFile(t *testing.T) {
 	path = dir
 	refused("box", 10, "is a directory")
 	path = "/dev/zero"
-	if _, _, err := open("box", 10); err == nil || !strings.Contains(err.Error(), "not a file") {
+	if _, _, err := open("box", 10); err == nil || !strings.Contains(err.Error(), "is no file") {
 		t.Error(err)
 	}
 	path = filepath.Join(dir, "none", "state")
@@ -99,12 +99,19 @@ func TestStateFile(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range []os.FileMode{0o620, 0o602, 0o640, 0o604} {
+	for mode, want := range map[os.FileMode]string{0o620: "others can write to ", 0o602: "others can write to ", 0o640: "others can read ", 0o604: "others can read "} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
-		refused("box", 10, "others can read it or write to it")
+		refused("box", 10, want+path)
 	}
+	// Its own file, where others can take it away.
+	theirs := filepath.Join(dir, "open")
+	if err := errors.Join(os.MkdirAll(theirs+"/in", 0o700), os.Chmod(theirs, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(theirs, "in", "state")
+	refused("box", 10, "others can replace files in "+theirs)
 
 	none := &stateFile{}
 	m, err = none.memory("box", 10)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/own"
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
@@ -142,10 +143,18 @@ func create(cmd *cobra.Command, name string) (io.WriteCloser, error) {
 	if name == "-" {
 		return standardOutput{cmd.OutOrStdout()}, nil
 	}
-	// What others say to each other is not for everybody to read.
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	// What others say to each other is not for everybody to read. Who has made the file before reads it; a pipe
+	// is somebody's who is to.
+	i, err := os.Stat(name)
+	if err == nil && !i.Mode().IsRegular() {
+		return os.OpenFile(name, os.O_RDWR, 0)
+	}
+	file, err := own.Open(name, os.O_RDWR|os.O_CREATE, 0)
 	if err != nil {
 		return nil, err
+	}
+	if err := file.Truncate(0); err != nil {
+		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }

@@ -2,9 +2,11 @@ package p4rt
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
@@ -16,7 +18,8 @@ import (
 // Client is a controller that is known by its certificate, and what it may do.
 type Client struct {
 	// Name is the certificate's common name, or one of its URIs, as in
-	// spiffe://site/controller: it is compared with these as a whole.
+	// spiffe://site/controller: it is compared with these as a whole. One with "://"
+	// is compared with URIs alone: a common name is any text.
 	Name string
 	// Roles are those in which it may claim, write and read. "" is the default
 	// role, which may do everything; any other must be among Config.Roles, or
@@ -126,21 +129,38 @@ func (c *caller) mayClaim(name string, e *p4v1.Uint128) error {
 // certificate finds out who shows a certificate. Without a list each that the
 // authority vouches for may do everything.
 func certificate(cert *x509.Certificate, list []Client) (*caller, error) {
+	common := cert.Subject.CommonName
 	names := []string{}
-	if cert.Subject.CommonName != "" {
-		names = append(names, cert.Subject.CommonName)
+	if common != "" {
+		names = append(names, common)
 	}
 	for _, u := range cert.URIs {
 		names = append(names, u.String())
 	}
+	said := make([]string, len(names))
+	for n := range names {
+		said[n] = oneLine(names[n])
+	}
 	if len(list) == 0 {
-		// Two certificates may have the same name, or none.
-		return &caller{name: fmt.Sprintf("%s (certificate %x)", strings.Join(names, ", "), cert.SerialNumber), trust: certified}, nil
+		// Two certificates may have the same name, or none, and those of two authorities the same number.
+		sum := sha256.Sum256(cert.Raw)
+		return &caller{name: fmt.Sprintf("%s (certificate %x)", strings.Join(said, ", "), sum[:16]), trust: certified}, nil
+	}
+	if strings.Contains(common, "://") {
+		names = names[1:]
 	}
 	for n := range list {
 		if slices.Contains(names, list[n].Name) {
 			return &caller{name: list[n].Name, trust: certified, may: &list[n]}, nil
 		}
 	}
-	return nil, fmt.Errorf("no client is called %s: name it with --p4-client", strings.Join(names, " or "))
+	return nil, fmt.Errorf("no client is called %s: name it with --p4-client", strings.Join(said, " or "))
+}
+
+// oneLine is a text of a client's for people to read: with what would begin a line, or be no text, in quotes.
+func oneLine(text string) string {
+	if q := strconv.Quote(text); q[1:len(q)-1] != text {
+		return q
+	}
+	return text
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
 )
 
 // What clients may cost a listener. A peer is who a client was identified as (a user
@@ -53,6 +54,11 @@ const (
 	strangersMessage = 64 << 10
 	strangersHeld    = 256 << 10
 	maxHalf          = maxConnCalls // messages of a connection of which a part has come
+
+	// provenHeld is the most, in bytes, of messages that have not come in full on a connection that a
+	// controller was primary on, and again of requests there that are being answered. All such
+	// connections of one peer that carry no primary now have as much together.
+	provenHeld = 2 * MaxMessage
 
 	// maxHeaders is the longest list of headers of a request, in bytes.
 	maxHeaders = 16 << 10
@@ -93,6 +99,8 @@ type conn struct {
 	number uint64
 	host   *peerAccount // of its address: in the table of connections
 	calls  int          // guarded by the door
+	long   int          // bytes of long requests that are being answered; guarded by the door
+	held   atomic.Int64 // bytes of messages that have not come in full
 	once   sync.Once
 
 	// From the handshake on.
@@ -194,26 +202,75 @@ func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
 func answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 	k := callOf(ctx)
 	k.within(0)
-	if k == nil || k.c == nil || k.c.primaries.Load() > 0 {
+	if k == nil || k.c == nil {
 		return h(ctx, req)
 	}
-	d, p := k.c.d, k.c.peer
-	d.mu.Lock()
-	room := p.unary < maxPeerUnary
-	if room {
-		p.unary++
+	size := 0
+	if m, ok := req.(proto.Message); ok && k.c.was.Load() && k.c.caller.trust != owner {
+		size = proto.Size(m)
 	}
-	d.mu.Unlock()
-	if !room {
-		d.stats.CallsRefused.Add(1)
-		return nil, status.Errorf(codes.ResourceExhausted, "%d requests of %s are being answered: wait for an answer", maxPeerUnary, p.name)
+	out, err := k.c.enterUnary(size)
+	if err != nil {
+		k.c.d.stats.CallsRefused.Add(1)
+		return nil, err
 	}
-	defer func() {
-		d.mu.Lock()
-		p.unary--
-		d.mu.Unlock()
-	}()
+	defer out()
 	return h(ctx, req)
+}
+
+// enterUnary counts a call that is to be answered, of so many bytes if it may be long, until out is called.
+func (c *conn) enterUnary(size int) (out func(), err error) {
+	d, p, one := c.d, c.peer, 1
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	others := c.long
+	if c.primaries.Load() > 0 {
+		one = 0
+	} else if size > 0 {
+		others, _ = d.former(p, func(x *conn) int { return x.long })
+	}
+	switch {
+	case p.unary+one > maxPeerUnary && one > 0:
+		return nil, status.Errorf(codes.ResourceExhausted, "%d requests of %s are being answered: wait for an answer", maxPeerUnary, p.name)
+	case others > 0 && others+size > provenHeld:
+		return nil, status.Errorf(codes.ResourceExhausted, "requests of %d bytes are being answered, and this one has %d: wait for an answer", others, size)
+	}
+	p.unary += one
+	c.long += size
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		p.unary -= one
+		c.long -= size
+	}, nil
+}
+
+// former is the sum of what a peer's connections have that carry no primary now, and the one with most; d.mu is held.
+func (d *door) former(p *peerAccount, has func(*conn) int) (sum int, most *conn) {
+	for x := range d.conns {
+		if x.peer != p || !x.was.Load() || x.primaries.Load() > 0 {
+			continue
+		}
+		n := has(x)
+		sum += n
+		if most == nil || n > has(most) || n == has(most) && x.number < most.number {
+			most = x
+		}
+	}
+	return sum, most
+}
+
+// flooded is the connection of the peer that has to go, as there is too much under way on those that carry no primary; nil: none.
+func (c *conn) flooded() *conn {
+	if c.caller.trust == owner {
+		return nil
+	}
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if sum, most := c.d.former(c.peer, func(x *conn) int { return int(x.held.Load()) }); sum > provenHeld {
+		return most
+	}
+	return nil
 }
 
 // answerStream does so with a streaming call.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // still is a device without a program, which waits when it is asked for one.
@@ -275,6 +276,48 @@ func TestCallTables(t *testing.T) {
 			}
 		}
 		h.counts(3, 1, 0, 1)
+	})
+}
+
+// TestLongCalls: requests that are being answered are of a bounded size together: on a connection, and on all those of a client on
+// which it was primary.
+func TestLongCalls(t *testing.T) {
+	inHall(t, func(t *testing.T, h *hall) {
+		a, b, c := h.client(), h.client(), h.client()
+		streams := []p4v1.P4Runtime_StreamChannelClient{h.stream(a), h.stream(b), h.stream(c)}
+		for n, s := range streams {
+			h.claim(s, uint64(n+1)) // the last one is primary
+		}
+		refused := make(chan codes.Code, 10)
+		long := &p4v1.GetForwardingPipelineConfigRequest{DeviceId: 1}
+		long.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 999, protowire.BytesType), make([]byte, MaxMessage*3/4)))
+		ask := func(c p4v1.P4RuntimeClient) {
+			go func() {
+				_, err := c.GetForwardingPipelineConfig(t.Context(), long)
+				refused <- status.Code(err)
+			}()
+			synctest.Wait()
+		}
+		for range 2 {
+			ask(a)
+			ask(c)
+		}
+		if len(refused) != 0 {
+			t.Error("two long requests are not answered: ", <-refused)
+		}
+		ask(b) // a's are of the same client
+		ask(c)
+		for _, who := range []string{"of a client", "of a primary"} {
+			if len(refused) == 0 || <-refused != codes.ResourceExhausted {
+				t.Errorf("one long request %s more is answered", who)
+			}
+		}
+		close(h.dev.wait)
+		for range 4 {
+			if got := <-refused; got != codes.OK {
+				t.Error(got)
+			}
+		}
 	})
 }
 

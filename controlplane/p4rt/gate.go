@@ -157,7 +157,7 @@ func (g *gate) other() {
 }
 
 func (g *gate) forget(stream uint32) {
-	g.held -= g.messages[stream].size
+	g.hold(-g.messages[stream].size)
 	delete(g.messages, stream)
 }
 
@@ -183,13 +183,13 @@ func (g *gate) content(p []byte, last bool) error {
 		m.left -= n
 		p = p[n:]
 		if m.left == 0 {
-			g.held -= m.size
+			g.hold(-m.size)
 			m = partial{}
 		}
 	}
 	switch {
 	case last && g.in.end:
-		g.held -= m.size
+		g.hold(-m.size)
 		delete(g.messages, id)
 	case m.n > 0:
 		if !begun && len(g.messages) >= maxHalf {
@@ -209,7 +209,7 @@ func (g *gate) take(m *partial) error {
 		if m.left > MaxMessage {
 			return nil // gRPC says so itself, and ends the call
 		}
-		most, all = MaxMessage, 2*MaxMessage
+		most, all = MaxMessage, provenHeld
 	}
 	if m.left > most {
 		return fmt.Errorf("a message of %d bytes: a connection on which no controller is primary may send %d at a time; claim a role on the same connection first", m.left, most)
@@ -218,6 +218,23 @@ func (g *gate) take(m *partial) error {
 		return fmt.Errorf("%d bytes of messages that have not come in full, and %d more: at most %d may be under way on a connection", g.held, m.left, all)
 	}
 	m.size = m.left
-	g.held += m.size
+	g.hold(m.size)
+	if m.size <= strangersMessage {
+		return nil
+	}
+	why := fmt.Errorf("more than %d bytes of messages have not come in full on connections on which its controllers are primary no more", provenHeld)
+	switch out := g.c.flooded(); out {
+	case nil:
+	case g.c:
+		return why
+	default:
+		out.expel(why)
+	}
 	return nil
+}
+
+// hold counts bytes of messages that have begun, or ended.
+func (g *gate) hold(n int) {
+	g.held += n
+	g.c.held.Store(int64(g.held))
 }

@@ -33,9 +33,10 @@ func (s *said) Write(p []byte) (int, error) { return len(p), nil }
 func (s *said) Close() error                { return nil }
 func (s *said) RemoteAddr() net.Addr        { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)} }
 
-// gated is a gate in front of a connection.
-func gated(under net.Conn) *gate {
-	d := testDoor(nil)
+// gated is a gate in front of a connection, with a door of its own.
+func gated(under net.Conn) *gate { return testDoor(nil).gated(under) }
+
+func (d *door) gated(under net.Conn) *gate {
 	c, _ := d.enter(under)
 	c.caller, c.peer = &caller{name: c.host.name}, c.host
 	return newGate(under, c)
@@ -172,6 +173,49 @@ func TestGate(t *testing.T) {
 			}
 			if _, there := g.c.d.conns[g.c]; there == (c.says != "") {
 				t.Errorf("the connection is there: %v", there)
+			}
+		})
+	}
+}
+
+// TestGatesOfOne: connections of one client on which it was primary may together have as much under way as one may; the one that
+// has most goes. The one on which it is primary is its own, and those of the socket's owner are not counted.
+func TestGatesOfOne(t *testing.T) {
+	var begun bytes.Buffer
+	begun.WriteString(http2.ClientPreface)
+	if err := http2.NewFramer(&begun, nil).WriteData(1, false, prefix(MaxMessage)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name      string
+		primaries []int32 // on each connection
+		trust     trust
+		stay      []bool
+	}{
+		{"two", []int32{0, 0}, certified, []bool{true, true}},
+		{"three", []int32{0, 0, 0}, certified, []bool{false, true, true}},
+		{"five", []int32{0, 0, 0, 0, 0}, certified, []bool{false, false, false, true, true}},
+		{"of a primary", []int32{1, 0, 0, 1, 1}, certified, []bool{true, true, true, true, true}},
+		{"beside a primary", []int32{1, 0, 0, 0}, certified, []bool{true, false, true, true}},
+		{"the owner's", []int32{0, 0, 0, 0}, owner, []bool{true, true, true, true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := testDoor(nil)
+			var all []*gate
+			for _, n := range c.primaries {
+				g := d.gated(&said{b: begun.Bytes(), next: func(most int) int { return most }})
+				g.c.caller.trust = c.trust
+				g.c.was.Store(true)
+				g.c.primaries.Store(n)
+				all = append(all, g)
+				if _, err := io.ReadAll(g); err != nil {
+					t.Error(err)
+				}
+			}
+			for n, g := range all {
+				if _, there := d.conns[g.c]; there != c.stay[n] {
+					t.Errorf("connection %d is there: %v", n, there)
+				}
 			}
 		})
 	}

@@ -37,7 +37,7 @@ func listenSocket(path string) (net.Listener, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	if err := own.Path(dir); err != nil {
+	if err := own.Path(dir, false); err != nil {
 		return nil, err
 	}
 	l, err := own.Listen(path)

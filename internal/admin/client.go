@@ -53,6 +53,9 @@ func Dial(path string) (*Client, error) {
 		return nil, fmt.Errorf("%s is too long for a socket", path)
 	case err != nil:
 		return nil, err
+	case !own.Believed(c):
+		_ = c.Close()
+		return nil, fmt.Errorf("%s is of another user, who would answer as he likes: run this as that user, or as root", path)
 	}
 	return &Client{path: path, pid: own.Peer(c), conn: c, in: json.NewDecoder(c)}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -145,7 +144,7 @@ func Sweep(path string, beside ...string) error {
 // closed to others.
 func ownDir(dir string, usual bool) error {
 	if !usual {
-		err := own.Dir(filepath.Clean(dir), true)
+		err := own.Place(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%w: make the directory first", err)
 		}

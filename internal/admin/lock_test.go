@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -314,5 +315,74 @@ func TestRefusedBeforeAsking(t *testing.T) {
 	_ = served.Close()
 	if _, err := c.Graph(); err == nil || !strings.Contains(err.Error(), "64 clients are served already") {
 		t.Errorf("refused: %v", err)
+	}
+}
+
+// TestControlElsewhere: a directory of this user's is no place for a socket when others can put another one there.
+func TestControlElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	if err := errors.Join(os.MkdirAll(open+"/in", 0o700), os.Chmod(open, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, open+"/in/x.sock", "others can replace files in "+open)
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := errors.Join(os.Mkdir(dir+"/shared", 0o700), os.Chmod(dir+"/shared", 0o777|os.ModeSticky), os.Symlink(dir, dir+"/shared/link"), os.Lchown(dir+"/shared/link", 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, dir+"/shared/link/x.sock", "is another user's link")
+}
+
+// TestFeignedInstance: a socket that another user has put where an instance's is expected is not asked, but by root.
+func TestFeignedInstance(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("sockets of several users need root")
+	}
+	dir, err := os.MkdirTemp("", "feigned")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "x.sock")
+	// as does something in a thread of a user's, which ends with it.
+	as := func(uid uintptr, do func()) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread()
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); e != 0 {
+				t.Error(e)
+				return
+			}
+			do()
+		}()
+		<-done
+	}
+	const mallory, alice = 65533, 65534
+	var l net.Listener
+	as(mallory, func() {
+		if l, err = net.Listen("unix", path); err == nil {
+			err = os.Chmod(path, 0o777)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for uid, want := range map[uintptr]string{alice: "is of another user", mallory: "", 0: ""} {
+		as(uid, func() {
+			c, err := admin.Dial(path)
+			if err == nil {
+				_ = c.Close()
+			}
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("uid %d: %v", uid, err)
+			}
+		})
 	}
 }

@@ -119,7 +119,7 @@ func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (
 	all.MustRegister(collector{inst, stats}, collectors.NewGoCollector())
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
-	s := &Server{ln: ln, srv: &http.Server{Handler: mux, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience}, end: make(chan error, 1)}
+	s := &Server{ln: ln, srv: &http.Server{Handler: mux, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: maxHeaders}, end: make(chan error, 1)}
 	go func() { s.end <- s.srv.Serve(&few{Listener: ln}) }()
 	return s, nil
 }
@@ -127,8 +127,9 @@ func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (
 // All clients together have maxConns connections at a time. A connection ends when it asks nothing, or does not take its answer,
 // for so long.
 const (
-	maxConns = 64
-	patience = 5 * time.Second
+	maxConns   = 64
+	maxHeaders = 8 << 10 // bytes of a request
+	patience   = 5 * time.Second
 )
 
 // few is a listener that hangs up on whoever comes while maxConns are there.

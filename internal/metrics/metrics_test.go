@@ -159,6 +159,15 @@ func TestMetrics(t *testing.T) {
 	if r, err := http.Get("http://" + s.Addr().String() + "/else"); err != nil || r.StatusCode != http.StatusNotFound {
 		t.Error(r, err)
 	}
+	// Headers of a request are held until all are there.
+	ask, err := http.NewRequest(http.MethodGet, "http://"+s.Addr().String()+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask.Header.Set("X", strings.Repeat("x", 64<<10))
+	if r, err := http.DefaultClient.Do(ask); err == nil && r.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a request with headers of 64 KB: %v", r.Status)
+	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

@@ -84,20 +84,73 @@ func Dir(dir string, sticky bool) error {
 }
 
 // Path checks that, and that nobody else can put a directory in the place of it, or of one
-// above it. It takes the right to look at all of them.
-func Path(dir string) error {
+// above it, or turn a symbolic link on the way to it. It takes the right to look at all of them.
+func Path(dir string, sticky bool) error {
 	dir, err := filepath.Abs(dir)
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
 	}
-	for sticky := false; err == nil; sticky = true {
-		err = Dir(dir, sticky)
-		if dir == filepath.Dir(dir) {
-			break
+	for range maxLinks {
+		at, to, err := link(dir)
+		if err != nil {
+			return err
+		}
+		if at == "" {
+			return upwards(dir, sticky)
+		}
+		if err := upwards(filepath.Dir(at), true); err != nil {
+			return err
+		}
+		dir = to
+	}
+	return fmt.Errorf("%s: too many symbolic links", dir)
+}
+
+// Place is Path of a directory in which others may have files of their own, as far up as this user may look.
+func Place(dir string) error {
+	err := Path(dir, true)
+	if errors.Is(err, fs.ErrPermission) {
+		err = Dir(filepath.Clean(dir), true)
+	}
+	return err
+}
+
+// maxLinks is how many symbolic links a path may have, as for the kernel (path_resolution(7)).
+const maxLinks = 40
+
+// link is the first symbolic link of an absolute path, and the path without it; "": there is none.
+func link(path string) (at, to string, err error) {
+	for end := 1; end <= len(path); end++ {
+		if end < len(path) && path[end] != filepath.Separator {
+			continue
+		}
+		at = path[:end]
+		i, err := os.Lstat(at)
+		switch {
+		case err != nil:
+			return "", "", err
+		case i.Mode().Type() != fs.ModeSymlink:
+			continue
+		case !mine(i):
+			return "", "", fmt.Errorf("%s is another user's link: take a directory of your own", at)
+		}
+		to, err = os.Readlink(at)
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(at), to)
+		}
+		return at, filepath.Join(to, path[end:]), err
+	}
+	return "", "", nil
+}
+
+// upwards is Dir of a directory and of all above it, without symbolic links.
+func upwards(dir string, sticky bool) error {
+	for ; ; sticky = true {
+		if err := Dir(dir, sticky); err != nil || dir == filepath.Dir(dir) {
+			return err
 		}
 		dir = filepath.Dir(dir)
 	}
-	return err
 }
 
 // Socket finds out about the place of a Unix socket. Its error says why none can be made
@@ -146,20 +199,36 @@ func (a answers) Error() string {
 // Peer is the number of the process that opened the socket at the other end of a Unix
 // connection; 0: it is not known.
 func Peer(c net.Conn) (pid int) {
+	if u := credentials(c); u != nil {
+		return int(u.Pid)
+	}
+	return 0
+}
+
+// Believed reports whether the other end of a Unix connection is root's or this user's, or nobody knows whose. Root may
+// ask whom it likes.
+func Believed(c net.Conn) bool {
+	me := os.Geteuid()
+	u := credentials(c)
+	return me == 0 || u == nil || u.Uid == 0 || int(u.Uid) == me
+}
+
+// credentials are those with which the other end of a Unix connection was opened; nil: they are not known.
+func credentials(c net.Conn) (u *unix.Ucred) {
 	conn, ok := c.(*net.UnixConn)
 	if !ok {
-		return 0
+		return nil
 	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0
+		return nil
 	}
 	_ = raw.Control(func(fd uintptr) {
-		if u, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(u.Pid)
+		if u, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
+			u = nil
 		}
 	})
-	return pid
+	return u
 }
 
 // status are the state and the flags of a process (proc(5): fields 3 and 9 of its stat);

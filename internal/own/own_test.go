@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -73,12 +74,33 @@ func TestDir(t *testing.T) {
 	} {
 		says(t, own.Dir(c.dir, false), c.alone)
 		says(t, own.Dir(c.dir, true), c.sticky)
-		says(t, own.Path(c.dir), c.path)
+		says(t, own.Path(c.dir, false), c.path)
 	}
 	if os.Geteuid() == 0 {
 		must(t, os.Chmod(open, 0o755), os.Chown(open, 65534, 65534))
-		says(t, own.Path(open+"/in"), "belongs to another user")
+		says(t, own.Path(open+"/in", false), "belongs to another user")
 		says(t, own.Dir(open, true), "belongs to another user")
+	}
+}
+
+// TestLinks: a symbolic link on the way is followed, and who made it, or can put another in its place, is looked at.
+func TestLinks(t *testing.T) {
+	dir := t.TempDir()
+	sticky, open, mine := dir+"/sticky", dir+"/open", dir+"/mine"
+	must(t, os.MkdirAll(mine+"/in", 0o700), os.Mkdir(sticky, 0o700), os.Mkdir(open, 0o700),
+		os.Chmod(sticky, 0o777|os.ModeSticky), os.Chmod(open, 0o777),
+		os.Symlink(mine, sticky+"/own"), os.Symlink("../mine", sticky+"/relative"), os.Symlink(sticky+"/own/in", mine+"/twice"),
+		os.Symlink(mine, sticky+"/others"), os.Symlink(mine, open+"/anyones"), os.Symlink(dir+"/round", dir+"/round"))
+	for link, want := range map[string]string{
+		sticky + "/own": "", sticky + "/own/in": "", sticky + "/relative/in": "", mine + "/twice": "", open + "/anyones/in": "others can replace files in " + open,
+		dir + "/round/x": "too many", sticky + "/own/none": "no such file",
+	} {
+		says(t, own.Path(link, false), want)
+	}
+	says(t, own.Path(sticky, true), "")
+	if os.Geteuid() == 0 {
+		must(t, os.Lchown(sticky+"/others", 65534, 65534))
+		says(t, own.Path(sticky+"/others/in", true), sticky+"/others is another user's link")
 	}
 }
 
@@ -164,4 +186,32 @@ func TestKilled(t *testing.T) {
 	if _, err := own.Await(ctx, path); !errors.Is(err, own.ErrAnswers) {
 		t.Error("its own: ", err)
 	}
+}
+
+// TestPlace: what this user may not look at is not looked at; the directory itself is.
+func TestPlace(t *testing.T) {
+	dir := t.TempDir()
+	open := dir + "/open"
+	must(t, os.MkdirAll(open+"/in", 0o700), os.Chmod(open, 0o777))
+	says(t, own.Place(open+"/in"), "others can replace files in "+open)
+	says(t, own.Place(dir), "")
+	if os.Geteuid() != 0 {
+		return
+	}
+	must(t, os.MkdirAll(dir+"/closed/in", 0o700), os.Chown(dir+"/closed/in", 65534, 65534), os.Chdir(dir+"/closed/in"))
+	defer func() { must(t, os.Chdir("/")) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with the test
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 {
+			t.Error(e)
+			return
+		}
+		says(t, own.Path(".", true), "permission denied")
+		says(t, own.Place("."), "")
+		must(t, os.Chmod(".", 0o777))
+		says(t, own.Place("."), "others can replace files in .")
+	}()
+	<-done
 }

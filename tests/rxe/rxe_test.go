@@ -27,6 +27,8 @@ type outcome struct {
 	kernel   []string          // what the guests' kernels complained of
 	failed   uint64            // connections that the middlebox has given up, and frames that it held in the end
 	waited   time.Duration     // how long guests were ready to run and had no processor
+	// renumbered is how many requests had the PSN of another one: a defect of the guests' kernel.
+	renumbered int
 }
 
 // perftest runs one of perftest's programs between the server and the first

@@ -735,7 +735,7 @@ func unwire(name string) (err error) {
 		} else {
 			unknown = fmt.Errorf("interface %s is free, and its settings stay as they are: how they were is not known: %w", name, err)
 		}
-		if err := writeRecord(record, words); err != nil {
+		if err := writeRecord(record, words); err != nil && !noRoom(err) {
 			return err
 		}
 		if err := takeOff(l.Attrs().Index, a.Prog, a.Mode); err != nil {

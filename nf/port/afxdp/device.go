@@ -534,7 +534,9 @@ func (d *device) detach() error {
 		if d.link0 != nil {
 			errs = append(errs, d.link0.Close())
 		} else {
-			errs = append(errs, d.keep())
+			if err := d.keep(); !noRoom(err) {
+				errs = append(errs, err)
+			}
 			err := offload.Within(d.ns, func() error { return takeOff(d.index, d.prog.Prog, d.mode) })
 			if err != nil {
 				errs = append(errs, fmt.Errorf("detach from %s: %w", d.name, err))

@@ -56,6 +56,10 @@ func readRecord(file string) (w [4]uint64, err error) {
 	return w, nil
 }
 
+// noRoom reports that a record could not be written because the file system is full. Who takes a program off goes on then:
+// the record is for a process that is killed meanwhile.
+func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
 // writeRecord writes the file, whole or not at all; of the zero record there is
 // none. A process that may not write there does without.
 func writeRecord(file string, w [4]uint64) (err error) {

@@ -227,6 +227,40 @@ func TestNoRecord(t *testing.T) {
 	}
 }
 
+// TestNoRoomForRecord: a wire is taken away, by the process that ends and by Detach, also when the file system is full.
+func TestNoRoomForRecord(t *testing.T) {
+	bed := newBed(t, 1500, 1)
+	was := settings(t, bed)
+	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("none", recordDir, "tmpfs", 0, "size=64k")); err != nil {
+		t.Fatal(err)
+	}
+	for _, keep := range []bool{false, true} {
+		w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Keep: keep})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(recordDir+"/full", make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		if now := settings(t, bed); containsXDP(now) != keep {
+			t.Errorf("the wire is there: %v", !keep)
+		}
+		if err := Detach("dutA", "dutB"); err != nil {
+			t.Error(err)
+		}
+		if now := settings(t, bed); now != was {
+			t.Errorf("was\n%s\nis\n%s", was, now)
+		}
+		if err := os.Remove(recordDir + "/full"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 type middlebox struct {
 	cmd *exec.Cmd
 	in  interface{ Close() error }

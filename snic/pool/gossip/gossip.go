@@ -27,7 +27,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -42,6 +41,9 @@ import (
 )
 
 const (
+	// poolLabel is in front of all messages: of what speaks another version nothing is heard.
+	poolLabel = "quillon-pool-3"
+
 	period   = 100 * time.Millisecond
 	dead     = 10 * period
 	short    = 1200 // bytes that are sent by UDP
@@ -92,6 +94,7 @@ type Pool struct {
 	twins   map[uint64]*twin // by incarnation
 	top     uint64           // greatest incarnation that peers have heard of
 	rank    uint64           // the lowest of those that have a number is in the pool; 0: it has none yet
+	replies numbers          // to all that ask
 	closed  bool
 
 	sealMu sync.Mutex
@@ -113,22 +116,13 @@ type member struct {
 	long bool        // one is on its way, or in mail, that takes a while: the Node knows
 	page chan []byte // messages of Pagers, pageQueue at most
 	id   name
+	// heard: it has sent a message of our own. The gossip alone may have its word from a recording.
+	heard bool
 	numbers
 }
 
 // pageQueue is how many messages of Pagers wait for a peer.
 const pageQueue = 4
-
-// twin is another board that the gossip knows by the number of this one: one that was here before,
-// or one that lives.
-type twin struct {
-	node  *memberlist.Node
-	rank  uint64
-	lives bool
-	first bool          // this board comes before it
-	asked chan struct{} // closed when it was asked once
-	gone  chan struct{}
-}
 
 // Start opens the sockets, and joins the boards that are there. Others are asked again until Close: after a
 // power cut boards start in any order, and a network that was cut may be so for long.
@@ -168,13 +162,13 @@ func Start(c Config) (*Pool, error) {
 	if p.node, err = pool.New(c.Clock.Now(), c.Node); err != nil {
 		return nil, err
 	}
+	p.replies.from(uint64(c.Clock.Now()))
 	if len(c.Join) == 0 {
 		p.rank = c.Node.Inc // there is nobody
 	}
 	m := memberlist.DefaultLANConfig()
 	m.Name = name{c.Node.Board, c.Node.Inc}.String()
-	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(number), int(number)
-	m.Label = "quillon-pool-2" // of what speaks another version nothing is heard
+	m.Label = poolLabel
 	m.ProbeInterval, m.ProbeTimeout = c.Node.Dead/2, c.Node.Dead/4
 	m.TCPTimeout = slowest * c.Node.Dead // 16 MB take 1.3 s at 100 Mbit/s
 	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
@@ -188,7 +182,13 @@ func Start(c Config) (*Pool, error) {
 		m.SecretKey = c.Secret
 	}
 	m.Delegate, m.Events = delegate{p}, events{p}
+	t, err := listen(ip, int(number), m.Label, c.Clock, p.boardAt)
+	if err != nil {
+		return nil, fmt.Errorf("gossip: %w", err)
+	}
+	m.Transport, m.BindAddr, m.BindPort, m.AdvertisePort = t, host, t.port(), t.port()
 	if p.list, err = memberlist.Create(m); err != nil {
+		_ = t.Shutdown()
 		return nil, fmt.Errorf("gossip: %w", oneLine(err))
 	}
 	p.addr = p.list.LocalNode().Address() // memberlist goes on writing to its nodes
@@ -268,6 +268,18 @@ func (p *Pool) member(addr string) bool {
 	return addr == p.addr
 }
 
+// boardAt reports that a member's address is ip.
+func (p *Pool) boardAt(ip net.IP) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.members {
+		if m.node.Addr.Equal(ip) {
+			return true
+		}
+	}
+	return false
+}
+
 // rejoin asks whoever is missing, until Close.
 func (p *Pool) rejoin(alone bool) {
 	defer p.all.Done()
@@ -287,47 +299,6 @@ func (p *Pool) rejoin(alone bool) {
 			}
 		}
 	}
-}
-
-// known are the twins that there are.
-func (p *Pool) known() []*twin {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Collect(maps.Values(p.twins))
-}
-
-// begin takes a rank behind those of all that are there with the number.
-func (p *Pool) begin() {
-	p.mu.Lock()
-	p.rank = p.Config.Node.Inc
-	for _, t := range p.twins {
-		if t.lives {
-			p.rank = max(p.rank, t.rank+1)
-		}
-	}
-	p.mu.Unlock()
-	_ = p.list.UpdateNode(time.Millisecond) // it goes on telling others
-}
-
-// before reports that this board comes before another of its number.
-func (p *Pool) before(t *twin, inc uint64) bool {
-	switch {
-	case p.rank == 0:
-		return false
-	case t.rank == 0:
-		return true
-	}
-	return cmp.Or(cmp.Compare(p.rank, t.rank), cmp.Compare(p.Config.Node.Inc, inc)) < 0
-}
-
-// silent reports that a board of this number was there first.
-func (p *Pool) silent() bool {
-	for inc, t := range p.twins {
-		if t.lives && !p.before(t, inc) {
-			return true
-		}
-	}
-	return false
 }
 
 // failed closes what was opened.
@@ -411,16 +382,13 @@ func (p *Pool) run() {
 }
 
 // post has a message sent to all that have the number of its receiver. What chains know may be long, and
-// is encoded once: while a long message is on its way, the Node makes no other for who is to have it.
+// // is encoded once: while a long message is on its way, the Node makes no other for who is to have it.
 func (p *Pool) post(s *pool.State) {
 	if p.silent() {
 		return
 	}
 	var bytes []byte
-	for n, m := range p.members {
-		if n.number != s.To {
-			continue
-		}
+	for _, m := range p.receivers(s) {
 		if bytes == nil {
 			var err error
 			// What it holds is a few numbers and the board's bytes: it can be encoded.
@@ -444,6 +412,24 @@ func (p *Pool) post(s *pool.State) {
 	}
 }
 
+// receivers are the members that a message goes to. What chains know goes to those alone that were heard, if there are any:
+// nobody is to wait for one that may have gone.
+func (p *Pool) receivers(s *pool.State) (all []*member) {
+	var heard []*member
+	for n, m := range p.members {
+		if n.number == s.To {
+			all = append(all, m)
+			if m.heard {
+				heard = append(heard, m)
+			}
+		}
+	}
+	if s.Holds() && len(heard) > 0 {
+		return heard
+	}
+	return all
+}
+
 // sent tells the Node that a long message to a member is out, or lost.
 func (p *Pool) sent(number int, m *member, ok bool) {
 	if m.long {
@@ -451,63 +437,6 @@ func (p *Pool) sent(number int, m *member, ok bool) {
 		p.node.Sent(p.Clock.Now(), number, ok)
 		p.kick()
 	}
-}
-
-// ask finds out whether a twin lives: as long as the gossip says so and it does not answer.
-func (p *Pool) ask(t *twin, inc uint64) {
-	defer p.all.Done()
-	<-p.open
-	host := p.list.LocalNode()
-	again := time.NewTicker(p.Config.Node.Dead)
-	defer again.Stop()
-	for first := true; ; first = false {
-		// At the own address nobody else can be.
-		lives := false
-		if t.node.Address() != host.Address() {
-			_, err := p.list.Ping(t.node.Name, &net.UDPAddr{IP: t.node.Addr, Port: int(t.node.Port)})
-			lives = err == nil
-		}
-		if lives {
-			p.found(t, inc)
-		}
-		if first {
-			close(t.asked)
-		}
-		if lives {
-			return
-		}
-		select {
-		case <-p.done:
-			return
-		case <-t.gone:
-			return
-		case <-again.C:
-		}
-	}
-}
-
-// found says that another process with the same number lives. The one that started later is silent from now on.
-func (p *Pool) found(t *twin, inc uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || p.twins[inc] != t {
-		return
-	}
-	t.lives = true
-	p.judge(t, inc)
-}
-
-// judge says what comes of it that a twin lives.
-func (p *Pool) judge(t *twin, inc uint64) {
-	t.first = p.before(t, inc)
-	if p.silent() {
-		p.node.Renew(p.Clock.Now(), 0)
-		p.tell()
-	}
-	if p.Twin != nil {
-		p.Twin(t.node.Address(), true, t.first)
-	}
-	p.kick()
 }
 
 // deliver sends the newest message to a member, one at a time.
@@ -630,10 +559,10 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 	case id == own:
 		return
 	case id.number == own.number:
-		t := &twin{node: n, rank: rank, asked: make(chan struct{}), gone: make(chan struct{})}
+		t := newTwin(n, id, rank, p.Clock.Now())
 		p.twins[id.inc] = t
 		p.all.Add(1)
-		go p.ask(t, id.inc)
+		go p.ask(t)
 		return
 	}
 	for other, m := range p.members {
@@ -662,10 +591,9 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	if t := p.twins[id.inc]; t != nil && id.number == p.Config.Node.Board {
 		delete(p.twins, id.inc)
 		close(t.gone)
-		if t.lives && p.Twin != nil {
-			p.Twin(t.node.Address(), false, t.first)
+		if t.lives {
+			p.lost(t)
 		}
-		p.kick()
 		return
 	}
 	m := p.members[id]
@@ -697,8 +625,8 @@ func (e events) NotifyUpdate(n *memberlist.Node) {
 		return
 	}
 	t.rank = readRank(n.Meta)
-	if t.lives && t.first != p.before(t, id.inc) {
-		p.judge(t, id.inc)
+	if t.lives && t.first != p.before(t) {
+		p.judge(t)
 	}
 }
 
@@ -720,6 +648,15 @@ func (d delegate) NodeMeta(int) []byte {
 	return binary.BigEndian.AppendUint64(nil, d.p.rank)
 }
 
+// hears has a member be one that was heard of itself.
+func (p *Pool) hears(from name) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.members[from]; m != nil {
+		m.heard = true
+	}
+}
+
 // delegate takes messages.
 type delegate struct{ p *Pool }
 
@@ -727,15 +664,23 @@ type delegate struct{ p *Pool }
 func (d delegate) NotifyMsg(bytes []byte) {
 	p := d.p
 	bytes, from, of := p.unseal(bytes)
-	switch {
-	case bytes == nil:
+	if bytes == nil {
 		return
+	}
+	p.hears(from)
+	switch {
 	case of == streamAlive:
 		if n, ok := parseName(string(bytes)); ok {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.node.Heard(p.Clock.Now(), n.number, n.inc)
 		}
+		return
+	case of == streamAsk:
+		p.reply(from, bytes)
+		return
+	case of == streamReply:
+		p.replied(from, bytes)
 		return
 	case of == streamPage:
 		p.mu.Lock()
@@ -768,16 +713,6 @@ func (d delegate) NotifyMsg(bytes []byte) {
 	p.node.Input(p.Clock.Now(), s)
 	p.tell()
 	p.kick()
-}
-
-// certain reports that of all others of the number it is known whether they live.
-func (p *Pool) certain() bool {
-	for _, t := range p.twins {
-		if !t.lives {
-			return false
-		}
-	}
-	return true
 }
 
 // The rest of memberlist.Delegate is not used.

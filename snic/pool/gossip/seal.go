@@ -32,6 +32,8 @@ const (
 	streamLong                // and by TCP
 	streamAlive               // the name that the Node of a board has, while a long one is on its way
 	streamPage                // of Pagers
+	streamAsk                 // question of a board to another one of its number whether it lives
+	streamReply               // and the reply
 	numStreams
 )
 
@@ -121,7 +123,9 @@ func (s *seals) open(b []byte) (message []byte, from name, of stream) {
 	}
 	field := func(i int) uint64 { return binary.BigEndian.Uint64(b[8+8*i:]) }
 	from = name{int(binary.BigEndian.Uint16(b[4:])), field(0)}
-	if to := (name{int(binary.BigEndian.Uint16(b[6:])), field(1)}); to != s.own || from.number == s.own.number {
+	of = stream(b[2])
+	twins := of == streamAsk || of == streamReply
+	if to := (name{int(binary.BigEndian.Uint16(b[6:])), field(1)}); to != s.own || from == s.own || twins != (from.number == s.own.number) {
 		s.drops.Misdirected++
 		return nil, from, 0
 	}
@@ -130,7 +134,6 @@ func (s *seals) open(b []byte) (message []byte, from name, of stream) {
 		s.drops.Stale++
 		return nil, from, 0
 	}
-	of = stream(b[2])
 	if !w[of].take(field(2), &s.drops) {
 		return nil, from, 0
 	}

@@ -122,11 +122,6 @@ func record(t *testing.T, addr string) *recorder {
 	if os.Geteuid() != 0 {
 		t.Skip("to record what boards say needs root")
 	}
-	_, text, _ := net.SplitHostPort(addr)
-	port, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
 	const all = 3<<8 | 0 // ETH_P_ALL, in network byte order
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, all)
 	if err != nil {
@@ -140,7 +135,17 @@ func record(t *testing.T, addr string) *recorder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &recorder{fd: fd, port: port}
+	return &recorder{fd: fd, port: portOf(t, addr)}
+}
+
+func portOf(t *testing.T, addr string) int {
+	t.Helper()
+	_, text, _ := net.SplitHostPort(addr)
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // read takes what went there meanwhile.
