@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/quillon/quillon/internal/garbage"
@@ -358,6 +359,9 @@ type running struct {
 	cpus       []int  // that workers are pinned to; none: they are not
 	namespace  string // the network namespace of its interfaces
 
+	troubles atomic.Pointer[[]string] // of the lookout; nil: it has not looked yet
+	begun    clock.Time
+
 	prioritySays string
 	latencySays  string   // "": nothing was asked for
 	awake        *os.File // while it is open processors stay awake
@@ -378,6 +382,7 @@ var errStop = errors.New("told to stop")
 // run opens the ports and runs the graph until a signal or an error.
 func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error {
 	r := &running{runFlags: f, cmd: cmd, log: cmd.ErrOrStderr(), spec: spec, file: file, name: f.instanceName(file), clk: clock.NewWall(), orders: f.orders}
+	r.begun = r.clk.Now()
 	if err := cmp.Or(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog(), checkLatency(f.latency)); err != nil {
 		return err
 	}
@@ -606,7 +611,7 @@ func (r *running) work() error {
 		started()
 	}
 	go r.watch(ctx)
-	go lookOut(ctx, r.log, r.inst, r.clk)
+	go lookOut(ctx, r.log, r.inst, r.clk, func(all []string) { r.troubles.Store(&all) })
 	breathed := make(chan struct{})
 	go r.stopping(breathed)
 	r.life.runs()

@@ -56,7 +56,9 @@ func steerBenchmark() Benchmark {
 	return recorded("steer", "clover-steer, reads and writes, on a recorded Clover mix in memory", recordMix, 4, "clover-steer", steerArgs())
 }
 
-func steerArgs() graph.Args { return graph.Args{"mode": "read-write", "settle": "0", "pair": "0", "answers": "any"} }
+func steerArgs() graph.Args {
+	return graph.Args{"mode": "read-write", "settle": "0", "pair": "0", "answers": "any"}
+}
 
 // mix is what a middlebox received, in its order.
 type mix struct {
