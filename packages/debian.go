@@ -29,7 +29,7 @@ func (b *build) debian(arch string, all []file) (err error) {
 		Overridables: nfpm.Overridables{
 			Contents: contents, Recommends: []string{"iproute2"},
 			Scripts: nfpm.Scripts{PostInstall: "debian/postinst", PreRemove: "debian/prerm", PostRemove: "debian/postrm"},
-			Deb:     nfpm.Deb{Compression: "xz"},
+			Deb:     nfpm.Deb{Compression: "zstd"},
 		},
 	})
 	if err := nfpm.PrepareForPackager(info, "deb"); err != nil {
