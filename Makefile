@@ -5,6 +5,8 @@
 # make test-rxe  all cases with RDMA clients and servers in guests; an hour or two
 # make check-arm64  builds for arm64, and runs under emulation the tests that need no devices
 # make rivals  builds bin/rivals, which measures beside other people's programs, and tests it
+# make install  PREFIX=/usr/local: the program, its pages, completions and systemd unit; DESTDIR= for packagers
+# make packages  bin/packages: .deb, .tar.gz and an OCI image, for amd64 and arm64
 # make demo   builds and runs the demo
 # make profile  measures anew what the compiler optimises for; minutes
 GO       ?= go
@@ -86,7 +88,7 @@ test: deps vet
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(MAKE) -s -j2 test-that-computes test-that-waits || echo '{"Action":"exit","Output":"make"}'; \
 	   cat bin/waits.json; \
-	   (cd bench && { $(call RUN,.); }); \
+	   (cd bench && { $(call RUN,.); }); (cd packages && { $(call RUN,.); }); \
 	   $(call RUN,-count=1 -timeout 20m $(RXE)); \
 	   $(call RUN,-run '$(RATES)' ./cmd/quillon); \
 	 } 2>&1 | bin/tally
@@ -203,6 +205,30 @@ profile:
 
 man: bin/quillon
 	bin/quillon man bin/man
+
+# What goes to share/ beside a program: pages, completions, documents.
+.PHONY: share install packages
+share: bin/quillon
+	@rm -rf bin/share && mkdir -p bin/share/bash-completion/completions bin/share/zsh/site-functions bin/share/fish/vendor_completions.d bin/share/doc/quillon/examples
+	@bin/quillon man bin/share/man/man1 >/dev/null && gzip -9nf bin/share/man/man1/*.1
+	@bin/quillon completion bash >bin/share/bash-completion/completions/quillon
+	@bin/quillon completion zsh >bin/share/zsh/site-functions/_quillon
+	@bin/quillon completion fish >bin/share/fish/vendor_completions.d/quillon.fish
+	@cp README.md CHANGELOG.md docs/*.md bin/share/doc/quillon/ && cp LICENSE bin/share/doc/quillon/copyright && cp examples/*.yaml bin/share/doc/quillon/examples/
+
+PREFIX ?= /usr/local
+install: share
+	install -D -m 755 bin/quillon $(DESTDIR)$(PREFIX)/bin/quillon
+	mkdir -p $(DESTDIR)$(PREFIX)/share && cp -R bin/share/. $(DESTDIR)$(PREFIX)/share/
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)/etc/quillon
+	sed 's|/usr/bin/quillon|$(PREFIX)/bin/quillon|' packages/quillon@.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/quillon@.service
+
+# The version is that of git; a module of its own, since it needs what quillon does not.
+VERSION ?= $(or $(shell git describe --tags --dirty 2>/dev/null),$(shell git describe --always --dirty 2>/dev/null),unknown)
+EPOCH   ?= $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),0)
+packages: share
+	@mkdir -p bin/packages && for a in amd64 arm64; do GOARCH=$$a $(GO) build $(VCS) -trimpath "-ldflags=-s -w" -o bin/packages/quillon-$$a ./cmd/quillon || exit; done
+	$(GO) -C packages run . -version $(VERSION) -time $(EPOCH) -out ../bin/packages -share ../bin/share ../bin/packages/quillon-amd64 ../bin/packages/quillon-arm64
 
 lint:
 	@command -v golangci-lint >/dev/null || { echo 'golangci-lint is missing: https://golangci-lint.run'; exit 2; }

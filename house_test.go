@@ -47,6 +47,7 @@ var doors = map[string][]string{
 	"controlplane":        {"nf", "p4src", "internal/own"},
 	"internal/admin":      {"nf", "internal/own"},
 	"internal/bridge":     {"internal/ethtool", "internal/own"},
+	"internal/doctor":     {"internal/xsk", "internal/ethtool"},
 	"internal/metrics":    {"nf", "controlplane"},
 	"bench":               {"*"}, // a module of its own
 	"p4src":               {},

@@ -41,11 +41,12 @@ type lookout struct {
 
 // waiting is a worker of a lookout.
 type waiting struct {
-	last clock.Duration // that it had waited for a processor, at the last look
-	over clock.Duration // and before it waited too long
-	at   clock.Time     // of the last look
-	from clock.Time     // of the look before the first wait; 0: it does not
-	seen clock.Time     // when it did last
+	worker int
+	last   clock.Duration // that it had waited for a processor, at the last look
+	over   clock.Duration // and before it waited too long
+	at     clock.Time     // of the last look
+	from   clock.Time     // of the look before the first wait; 0: it does not
+	seen   clock.Time     // when it did last
 }
 
 // lookedAt is a port of a lookout.
@@ -107,7 +108,7 @@ func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 	for _, w := range workers {
 		x := before[w.Thread]
 		if x == nil {
-			x = &waiting{last: w.Waited, at: now}
+			x = &waiting{worker: w.Worker, last: w.Waited, at: now}
 		}
 		l.workers[w.Thread] = x
 		more := w.Waited - x.last
@@ -170,13 +171,38 @@ func (l *lookout) panics(now clock.Time, all []*graph.PanicError) {
 	l.faults = all
 }
 
+// troubles are what does not go as it should at the last look, for people.
+func (l *lookout) troubles() []string {
+	all := []string{}
+	for name, x := range l.ports {
+		if x.from != 0 {
+			all = append(all, "port "+name+": frames go past the apps")
+		}
+	}
+	for _, x := range l.workers {
+		if x.from != 0 {
+			all = append(all, fmt.Sprintf("worker %d waits for a processor", x.worker))
+		}
+	}
+	for _, dev := range l.names {
+		if !l.up[dev] {
+			all = append(all, dev+": the link is down")
+		}
+	}
+	for _, f := range l.faults {
+		all = append(all, f.App+" has panicked")
+	}
+	slices.Sort(all)
+	return all
+}
+
 // linkUp reports that frames can pass: the interface is up and has a carrier.
 func linkUp(a *netlink.LinkAttrs) bool {
 	return a.Flags&net.FlagUp != 0 && a.Flags&net.FlagRunning != 0
 }
 
-// lookOut runs a lookout on an instance until ctx ends.
-func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.Clock) {
+// lookOut runs a lookout on an instance until ctx ends, and has troubles told after each look.
+func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.Clock, troubles func([]string)) {
 	l := &lookout{w: w, up: map[string]bool{}, names: map[int]string{}}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
@@ -199,6 +225,7 @@ func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.C
 			l.times(clk.Now(), inst.Times())
 			l.look(clk.Now(), inst.Ports())
 			l.panics(clk.Now(), inst.Faults())
+			troubles(l.troubles())
 		case u, ok := <-links:
 			if !ok {
 				links = nil

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/version"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic/pool/gossip"
 )
@@ -60,6 +61,9 @@ func (r *running) watch(ctx context.Context) {
 // process is what "show process" shows.
 type process struct {
 	PID        int                 `json:"pid"`
+	Version    string              `json:"version"`
+	Since      time.Time           `json:"since"`    // it was started
+	Troubles   []string            `json:"troubles"` // what does not go as it should, for people
 	Namespace  string              `json:"network_namespace"`
 	Privileges *privileges         `json:"privileges"`
 	Priority   string              `json:"priority"`
@@ -72,7 +76,7 @@ type process struct {
 }
 
 func (r *running) process() process {
-	p := process{PID: os.Getpid(), Namespace: r.namespace, Privileges: r.privileges, Priority: r.prioritySays, Latency: r.latencySays, Watchdog: "off", Manager: "none"}
+	p := process{PID: os.Getpid(), Version: version.This().Version, Since: time.Unix(0, int64(r.begun)), Troubles: []string{}, Namespace: r.namespace, Privileges: r.privileges, Priority: r.prioritySays, Latency: r.latencySays, Watchdog: "off", Manager: "none"}
 	if l := r.watchLimit(); l > 0 {
 		p.Watchdog = fmt.Sprintf("%v without a breath", l)
 	}
@@ -81,6 +85,9 @@ func (r *running) process() process {
 		p.Manager = fmt.Sprintf("is told, and watches: %v", w)
 	case r.manager.there():
 		p.Manager = "is told"
+	}
+	if t := r.troubles.Load(); t != nil {
+		p.Troubles = *t
 	}
 	if inst := r.life.inst.Load(); inst != nil {
 		p.Workers = inst.Times()
@@ -106,7 +113,10 @@ func newShowProcessCmd() *cobra.Command {
 		}
 		return p, err
 	}, func(w io.Writer, p process) {
-		fmt.Fprintf(w, "process %d, network namespace %s\n", p.PID, p.Namespace)
+		fmt.Fprintf(w, "process %d, network namespace %s, version %s, since %s\n", p.PID, p.Namespace, p.Version, p.Since.Local().Format(time.DateTime))
+		for _, t := range p.Troubles {
+			fmt.Fprintf(w, "trouble: %s\n", t)
+		}
 		p.Privileges.print(w)
 		if p.Latency != "" {
 			fmt.Fprintf(w, "latency: %s\n", p.Latency)

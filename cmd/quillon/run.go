@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/quillon/quillon/internal/garbage"
@@ -233,7 +234,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("xdp", completion(func() []string { return []string{"auto", "native", "generic"} }))
 	cmd.Flags().StringVar(&f.copying, "copy", "auto", "with --inline: auto copies frames where the driver has no zero-copy, always also where it has, never refuses to")
 	_ = cmd.RegisterFlagCompletionFunc("copy", completion(func() []string { return []string{"auto", "always", "never"} }))
-	cmd.Flags().BoolVar(&f.keep, "keep", false, "with --inline: leave the wire in the kernel at a clean stop, as for an upgrade; a splice of quillon bridge always is")
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "leave the wire of pairs in the kernel at a clean stop, as for an upgrade; a splice of quillon bridge always is")
 	cmd.Flags().IntVar(&f.ring, "ring", 0, "with --inline: `entries` of a ring: frames that may come while a worker is busy (default "+strconv.Itoa(afxdp.DefaultRing)+")")
 	cmd.Flags().IntVar(&f.queues, "queues", 0, "with --inline: `queues` to open, each with a worker of its own (default all)")
 	cmd.Flags().BoolVar(&f.verbose, "verbose", false, "say which settings were changed and which privileges are left, too")
@@ -255,8 +256,10 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	case file != "" && (f.inline != "" || len(f.nfs) > 0):
 		return nil, fmt.Errorf("%s and --inline or --nf exclude each other: "+
 			"two interfaces, and a function and its arguments, are one word with commas, as in --nf KIND,arg=value", file)
+	case file != "" && (f.port != open.AFXDP || f.xdp != "auto" || f.copying != "auto" || f.ring != 0 || f.queues != 0 || f.cpu != ""):
+		return nil, fmt.Errorf("%s: --port, --xdp, --copy, --ring, --queues and --cpu are for --inline: give them to the ports of the spec", file)
 	case file != "":
-		return readSpec(file, open.Kinds())
+		return f.read(file)
 	}
 	more := graph.Args{}
 	switch f.port {
@@ -287,6 +290,22 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 		return nil, fmt.Errorf("--port %s: want afxdp or afpacket", f.port)
 	}
 	return inlineSpec(f.inline, f.nfs, f.port, more)
+}
+
+// read reads a spec; with --keep its pairs leave their wires, where they do not say otherwise.
+func (f *runFlags) read(file string) (*graph.Spec, error) {
+	s, err := readSpec(file, open.Kinds())
+	if err != nil || !f.keep {
+		return s, err
+	}
+	for name, p := range s.Ports {
+		if p.Kind == open.AFXDP && p.Args["pair"] != "" && p.Args["keep"] == "" {
+			p.Args = maps.Clone(p.Args)
+			p.Args["keep"] = "true"
+			s.Ports[name] = p
+		}
+	}
+	return s, nil
 }
 
 // present is an error when an interface or a processor that spec needs is not there.
@@ -358,6 +377,9 @@ type running struct {
 	cpus       []int  // that workers are pinned to; none: they are not
 	namespace  string // the network namespace of its interfaces
 
+	troubles atomic.Pointer[[]string] // of the lookout; nil: it has not looked yet
+	begun    clock.Time
+
 	prioritySays string
 	latencySays  string   // "": nothing was asked for
 	awake        *os.File // while it is open processors stay awake
@@ -378,6 +400,7 @@ var errStop = errors.New("told to stop")
 // run opens the ports and runs the graph until a signal or an error.
 func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error {
 	r := &running{runFlags: f, cmd: cmd, log: cmd.ErrOrStderr(), spec: spec, file: file, name: f.instanceName(file), clk: clock.NewWall(), orders: f.orders}
+	r.begun = r.clk.Now()
 	if err := cmp.Or(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog(), checkLatency(f.latency)); err != nil {
 		return err
 	}
@@ -606,7 +629,7 @@ func (r *running) work() error {
 		started()
 	}
 	go r.watch(ctx)
-	go lookOut(ctx, r.log, r.inst, r.clk)
+	go lookOut(ctx, r.log, r.inst, r.clk, func(all []string) { r.troubles.Store(&all) })
 	breathed := make(chan struct{})
 	go r.stopping(breathed)
 	r.life.runs()
@@ -616,7 +639,7 @@ func (r *running) work() error {
 		select {
 		case <-r.orders.reload:
 			r.life.at("reading " + r.file + " again")
-			reload(r.log, r.inst, r.file)
+			r.reload()
 		case <-r.life.told:
 			return r.stop(cancel, breathed, done)
 		case err := <-done:
@@ -804,12 +827,13 @@ func inherited(ctx context.Context, w io.Writer, inst *graph.Instance, app strin
 
 // reload applies the Spec's file anew. What is wrong with it is said, and the
 // old graph goes on.
-func reload(w io.Writer, inst *graph.Instance, file string) {
+func (r *running) reload() {
+	w, inst, file := r.log, r.inst, r.file
 	if file == "" {
 		fmt.Fprintln(w, "quillon: SIGHUP: there is no spec file to read again")
 		return
 	}
-	spec, err := readSpec(file, open.Kinds())
+	spec, err := r.read(file)
 	if err == nil {
 		var plan graph.Plan
 		if plan, err = inst.Plan(spec); err == nil {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,8 @@ type Client struct {
 	conn net.Conn
 	in   *json.Decoder
 	late atomic.Bool // the instance did not answer in time
+	// Within, if not 0, is how long an instance may take for an answer that takes it no work; it is a minute.
+	Within time.Duration
 	// Tell, if not nil, is told once in a while what is waited for, and what can be done.
 	Tell func(string)
 }
@@ -60,6 +63,9 @@ func Dial(path string) (*Client, error) {
 	return &Client{path: path, pid: own.Peer(c), conn: c, in: json.NewDecoder(c)}, nil
 }
 
+// PID is the instance's, as this process sees it; 0: it does not.
+func (c *Client) PID() int { return c.pid }
+
 // Close hangs up.
 func (c *Client) Close() error { return c.conn.Close() }
 
@@ -74,7 +80,7 @@ func (c *Client) call(req request, result any) error {
 	if len(p) >= maxRequest {
 		return &Error{Msg: tooLong}
 	}
-	within := answerWithin
+	within := cmp.Or(c.Within, answerWithin)
 	if req.Op == opStop {
 		within = stopWithin
 	}

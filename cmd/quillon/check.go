@@ -1,0 +1,101 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/open"
+)
+
+// verdict is what quillon check says of a file.
+type verdict struct {
+	File  string `json:"file"`
+	Error string `json:"error,omitempty"` // with line and column, where it is of one; none: the file is well
+	Ports int    `json:"ports"`
+	Apps  int    `json:"apps"`
+	Links int    `json:"links"`
+	// Missing: interfaces that are not on this machine. That is no error here.
+	Missing []string `json:"missing_interfaces,omitempty"`
+}
+
+func newCheckCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check SPEC.yaml...",
+		Short: "Say whether specs are right, without running them",
+		Long: `Reads specs of quillon run as run does: names, arguments and links, and the files
+that they name (programs, rules, deployments). Nothing is opened, no privilege is
+needed, and the interfaces need not be there. Exit status 1: a spec is wrong.`,
+		Example: "  quillon check rack.yaml\n  quillon check /etc/quillon/*.yaml",
+		Args:    atLeast("SPEC.yaml"),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			all, wrong := make([]verdict, 0, len(files)), 0
+			for _, file := range files {
+				x, err := checkSpec(file)
+				if err != nil {
+					return err
+				}
+				if x.Error != "" {
+					wrong++
+				}
+				all = append(all, x)
+			}
+			if err := show(cmd, all, func(w io.Writer) {
+				for _, x := range all {
+					x.text(w)
+				}
+			}); err != nil {
+				return err
+			}
+			if wrong > 0 {
+				return failed{fmt.Errorf("wrong: %d of %s", wrong, count(len(all), "spec"))}
+			}
+			return nil
+		},
+	}
+}
+
+// checkSpec reads a spec. The error is of a file that cannot be read.
+func checkSpec(file string) (verdict, error) {
+	x := verdict{File: file}
+	s, err := readSpec(file, open.Kinds())
+	if path := new(fs.PathError); errors.As(err, &path) && path.Path == file {
+		return x, err
+	}
+	if err != nil {
+		x.Error = oneLine(err).Error()
+		return x, nil
+	}
+	if _, err := graph.Diff(nil, s); err != nil {
+		x.Error = oneLine(err).Error()
+		return x, nil
+	}
+	x.Ports, x.Apps, x.Links = len(s.Ports), len(s.Apps), len(s.Links)
+	for _, p := range s.Ports {
+		if dev := p.Args["dev"]; dev != "" && p.Kind != open.TAP && !slices.Contains(x.Missing, dev) {
+			if _, err := open.Present(dev); errors.As(err, new(open.NoInterface)) {
+				x.Missing = append(x.Missing, dev)
+			}
+		}
+	}
+	slices.Sort(x.Missing)
+	return x, nil
+}
+
+// text is a line for people, and one for the interfaces that are missing.
+func (x *verdict) text(w io.Writer) {
+	if x.Error != "" {
+		fmt.Fprintln(w, x.Error)
+		return
+	}
+	fmt.Fprintf(w, "%s: right: %s, %s, %s\n", x.File, count(x.Ports, "port"), count(x.Apps, "app"), count(x.Links, "link"))
+	if len(x.Missing) > 0 {
+		fmt.Fprintf(w, "%s: note: not on this machine: %s\n", x.File, strings.Join(x.Missing, ", "))
+	}
+}
