@@ -29,10 +29,10 @@ func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configF
 				return nil // as the program has it
 			}
 		}
-		i := slices.IndexFunc(sections, func(s section) bool { return s.kind.Of(e) })
-		_, text := Line(info, e)
-		lines[i] = append(lines[i], text)
-		entities++
+		if i, text := line(info, e); i >= 0 {
+			lines[i] = append(lines[i], text)
+			entities++
+		}
 		return nil
 	})
 	if err != nil {

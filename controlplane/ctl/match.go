@@ -152,13 +152,3 @@ func parseMasked(t p4info.Type, s string) (v, mask []byte, err error) {
 	}
 	return v, mask, nil
 }
-
-// matches are the fields of a key, to be written.
-func matches(fields []p4info.Field, list []*p4v1.FieldMatch) (out []field) {
-	for _, m := range list {
-		if f := p4info.FieldByID(fields, m.FieldId); f != nil {
-			out = append(out, field{write: func(w *flow) { w.text(f.Name, f.MatchText(m)) }})
-		}
-	}
-	return out
-}
