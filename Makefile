@@ -78,11 +78,17 @@ all: bin/quillon
 # The commit goes into the binary where git tells it: it does not to root in
 # another user's clone.
 VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 || echo -buildvcs=false)
+# A third of a binary is for debuggers: without it (-s -w) stack traces and profiles still name functions and lines. gRPC's pages
+# of traces, which nothing here serves, are templates; where there is one the linker keeps every exported method.
+SMALL = -trimpath -tags grpcnotrace "-ldflags=-s -w"
+# What bin/quillon may have, in bytes.
+MOST = 40000000
 .PHONY: bin/quillon
 bin/quillon:
-	$(GO) build $(VCS) -trimpath -o $@ ./cmd/quillon
+	$(GO) build $(VCS) $(SMALL) -o $@ ./cmd/quillon
+	@size=$$(wc -c <$@); [ $$size -le $(MOST) ] || { echo "$@ has $$size bytes, and may have $(MOST): go version -m $@ says of what"; exit 1; }
 
-test: deps vet
+test: deps vet bin/quillon
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(MAKE) -s -j2 test-that-computes test-that-waits || echo '{"Action":"exit","Output":"make"}'; \
 	   cat bin/waits.json; \
