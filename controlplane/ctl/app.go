@@ -3,11 +3,15 @@ package ctl
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
 )
 
 // App is an application on one device of a Controller. Its methods are called by
@@ -24,6 +28,22 @@ type App interface {
 	Handle(ctx context.Context, s *Session, m []*p4v1.StreamMessageResponse) error
 	// Tick is called about every second.
 	Tick(ctx context.Context, s *Session) error
+}
+
+// Claim takes tables from the intent: from then on they are the app's to write, and no Diff touches them. It is an error if
+// the intent has entries of them, or members of their action profiles.
+func (d *Device) Claim(tables ...*p4info.Table) error {
+	for _, t := range tables {
+		if !slices.Contains(d.Leave, t) {
+			d.Leave = append(d.Leave, t)
+		}
+	}
+	for _, e := range d.Entities {
+		if d.leaves(e) {
+			return fmt.Errorf("%s: the intent has %s, but its table is written by what runs here", d.Target, d.Info.Text(e))
+		}
+	}
+	return nil
 }
 
 // Bounds on what waits for an app, and on what it gets at once.
@@ -80,11 +100,57 @@ func (m *managed) runApp(ctx context.Context, app App) {
 	}
 }
 
-// put makes a device hold, or not hold, entities: what is there already is
-// modified, what is not there any more is inserted, and what is gone need not go.
-// What fails for another reason is given back.
-func (s *Session) put(ctx context.Context, l Limits, updates []*p4v1.Update) (failed []*UpdateError, err error) {
-	for _, part := range l.split(updates) {
+// Entries reads all entries of tables, but not their default actions.
+func (s *Session) Entries(ctx context.Context, info *p4info.Info, each func(*p4v1.Entity) error, tables ...*p4info.Table) error {
+	q := Query{what: "entries", kind: p4info.KindEntry}
+	for _, t := range tables {
+		q.ask = append(q.ask, p4info.EntryOf(&p4v1.TableEntry{TableId: t.ID}))
+	}
+	_, err := s.Ask(ctx, info, []Query{q}, false, each)
+	return err
+}
+
+// Replace makes a device that holds the entries have hold the entries want, both by their keys (p4info.Key). An entry of one table may
+// refer to those of tables before it in tables, all of which are named there: what is referred to is written first, and deleted last.
+// Of an error, what the device holds is not known: read it anew.
+func (s *Session) Replace(ctx context.Context, info *p4info.Info, have, want map[string]*p4v1.Entity, tables ...*p4info.Table) error {
+	d := &Diff{Device: &Device{Info: info}, ranks: map[uint32]int{}}
+	for rank, t := range tables {
+		d.ranks[t.ID] = rankTables + rank
+	}
+	size := map[uint32]int64{}
+	for k, h := range have {
+		size[h.GetTableEntry().GetTableId()]++
+		switch w := want[k]; {
+		case w == nil:
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_DELETE, Entity: h})
+		case !equal(w, h):
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_MODIFY, Entity: w, Old: h})
+		}
+	}
+	for k, w := range want {
+		if have[k] == nil {
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_INSERT, Entity: w})
+		}
+	}
+	d.order(size)
+	for _, b := range d.Plan(Limits{}) {
+		failed, err := s.Put(ctx, b.Updates()...)
+		if err != nil {
+			return err
+		}
+		if len(failed) > 0 {
+			return errors.New(failed[0].Text(info))
+		}
+	}
+	return nil
+}
+
+// Put makes a device hold, or not hold, entities, whatever it holds: an insertion of what is there becomes a modification, a modification
+// of what is not there an insertion, and a deletion of what is not there is none. The order of updates does not matter, as servers may
+// change it. The updates that fail for another reason are returned; err is that of a request that failed as a whole.
+func (s *Session) Put(ctx context.Context, updates ...*p4v1.Update) (failed []*UpdateError, err error) {
+	for _, part := range (Limits{}).split(updates) {
 		var w *WriteError
 		err := s.Write(ctx, p4v1.WriteRequest_CONTINUE_ON_ERROR, part...)
 		if err == nil {

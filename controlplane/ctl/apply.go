@@ -77,7 +77,7 @@ func (s *Session) Load(ctx context.Context, p *Pipeline) error {
 		return nil
 	}, p4info.Entity{Kind: p4info.KindMulticast}.Message(), p4info.Entity{Kind: p4info.KindClone}.Message())
 	if err == nil { // else there is no program, or no such thing
-		if _, err = s.put(ctx, Limits{}, gone); err != nil {
+		if _, err = s.Put(ctx, gone...); err != nil {
 			return err
 		}
 	}

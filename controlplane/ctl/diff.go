@@ -239,7 +239,7 @@ func (d *Diff) order(size map[uint32]int64) {
 	phase := func(c Change) int {
 		switch c.Type {
 		case p4v1.Update_DELETE:
-			if anew[profileOf(d.Device.Info, c.Entity)] {
+			if anew[d.Device.Info.ProfileOf(c.Entity)] {
 				return 0
 			}
 			if t := c.Entity.GetTableEntry(); t != nil && grows[t.TableId] > 0 && size[t.TableId]+grows[t.TableId] > d.Device.Info.Table(t.TableId).Size {
@@ -274,7 +274,7 @@ func (d *Diff) restyled() map[*p4info.Profile]bool {
 	type style struct{ sets, members bool }
 	was, is := map[*p4info.Profile]style{}, map[*p4info.Profile]style{}
 	note := func(m map[*p4info.Profile]style, e *p4v1.Entity) {
-		p := profileOf(info, e)
+		p := info.ProfileOf(e)
 		if p == nil {
 			return
 		}
@@ -304,22 +304,13 @@ func (d *Diff) restyled() map[*p4info.Profile]bool {
 	var split []Change
 	for i := range d.Changes {
 		c := &d.Changes[i]
-		if c.Type == p4v1.Update_MODIFY && c.Old != nil && anew[profileOf(info, c.Entity)] {
+		if c.Type == p4v1.Update_MODIFY && c.Old != nil && anew[info.ProfileOf(c.Entity)] {
 			split = append(split, Change{Type: p4v1.Update_DELETE, Entity: c.Old})
 			c.Type, c.Old = p4v1.Update_INSERT, nil
 		}
 	}
 	d.Changes = append(d.Changes, split...)
 	return anew
-}
-
-// profileOf is the action profile that an entity belongs to or uses; nil: none.
-func profileOf(info *p4info.Info, e *p4v1.Entity) *p4info.Profile {
-	x := p4info.Of(e)
-	if t := x.Entry; t != nil && !t.IsDefaultAction {
-		return info.Table(x.Object).Profile
-	}
-	return info.Profile(x.Object)
 }
 
 // Batch is a part of a plan in which the order does not matter.

@@ -15,6 +15,8 @@
 // which nothing refers to what is not there, in batches in which the order does
 // not matter, because servers may change it. What failed is told per update.
 //
-// A Controller keeps devices at an Intent, whatever they and it go through.
-// Learner and Router are applications on top of a Session.
+// A Controller keeps devices at an Intent, whatever they and it go through. An App
+// writes tables that the intent leaves to it: Device.Claim, Session.Entries, Put and
+// Replace are its doors. Two apps are in examples/controller; ctltest is a server
+// for tests of one.
 package ctl

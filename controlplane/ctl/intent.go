@@ -190,7 +190,7 @@ func (d *Device) leaves(e *p4v1.Entity) bool {
 	if t := e.GetTableEntry(); t != nil {
 		return slices.Contains(d.Leave, d.Info.Table(t.TableId))
 	}
-	p := profileOf(d.Info, e)
+	p := d.Info.ProfileOf(e)
 	return p != nil && left(d.Leave, p)
 }
 
@@ -202,9 +202,9 @@ func (d *Device) references(where map[string]*yaml.Node) error {
 	}
 	var errs []error
 	for _, e := range d.Entities {
-		for _, need := range profileReferences(d.Info, e) {
-			if !have[need.key] {
-				errs = append(errs, where[p4info.Key(e)].Errorf("%s: there is no %s", d.Info.Text(e), need.text))
+		for _, need := range d.Info.References(e) {
+			if !have[need.Key] {
+				errs = append(errs, where[p4info.Key(e)].Errorf("%s: there is no %s", d.Info.Text(e), need.Text))
 			}
 		}
 	}
@@ -267,26 +267,4 @@ func ReadP4Info(file string) (*p4configv1.P4Info, error) {
 		return nil, fmt.Errorf("%s: no P4Info: %s", file, strings.TrimPrefix(first, "proto: "))
 	}
 	return m, nil
-}
-
-// profileReference is something of an action profile that an entity needs.
-type profileReference struct{ key, text string }
-
-func profileReferences(info *p4info.Info, e *p4v1.Entity) []profileReference {
-	to := func(k p4info.Kind, p *p4info.Profile, id uint32) profileReference {
-		x := p4info.Entity{Kind: k, Object: p.ID, ID: id}
-		return profileReference{x.Key(), fmt.Sprintf("%v %d of action profile %s", k, id, p.Name)}
-	}
-	x := p4info.Of(e)
-	var need []profileReference
-	for _, m := range x.Members {
-		need = append(need, to(p4info.KindMember, info.Profile(x.Object), m.MemberId))
-	}
-	switch a := x.Entry.GetAction().GetType().(type) {
-	case *p4v1.TableAction_ActionProfileMemberId:
-		need = append(need, to(p4info.KindMember, info.Table(x.Object).Profile, a.ActionProfileMemberId))
-	case *p4v1.TableAction_ActionProfileGroupId:
-		need = append(need, to(p4info.KindGroup, info.Table(x.Object).Profile, a.ActionProfileGroupId))
-	}
-	return need
 }

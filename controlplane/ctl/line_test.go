@@ -9,6 +9,7 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
@@ -63,8 +64,8 @@ func TestLineAllocations(t *testing.T) {
 // BenchmarkDump dumps a device with 1000 entries of three tables, an operation an entry.
 func BenchmarkDump(b *testing.B) {
 	info := everythingInfo(b)
-	f := newFake(1)
-	at, _ := f.start(b, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, _ := f.Start(b, "127.0.0.1:0", nil)
 	s := open(b, &Dialer{}, at, 1, options())
 	if err := s.Ready(within(b)); err != nil {
 		b.Fatal(err)
@@ -77,7 +78,7 @@ func BenchmarkDump(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		f.devices[1].entities[fmt.Sprintf("%s%d", p4info.Key(e), i)] = e
+		f.Devices[1].Entities[fmt.Sprintf("%s%d", p4info.Key(e), i)] = e
 	}
 	for b.Loop() {
 		if n, err := s.Dump(within(b), info, "i", "c", io.Discard); err != nil || n < 1000 {

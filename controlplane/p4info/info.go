@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 )
 
 // Info is a P4Info that was found consistent. It does not change, and may be
@@ -126,6 +127,30 @@ type Digest struct {
 	// Fields are the message's, when it is one unsigned integer, or a tuple or
 	// a struct of them; or of values of translated types.
 	Fields []Field
+}
+
+// Values are the values of the digest's fields in a message, in order; nil when it is not
+// made of unsigned integers.
+func (d *Digest) Values(data *p4v1.P4Data) [][]byte {
+	var members []*p4v1.P4Data
+	switch x := data.GetData().(type) {
+	case *p4v1.P4Data_Struct:
+		members = x.Struct.Members
+	case *p4v1.P4Data_Tuple:
+		members = x.Tuple.Members
+	default:
+		members = []*p4v1.P4Data{data}
+	}
+	if len(members) != len(d.Fields) {
+		return nil
+	}
+	out := make([][]byte, len(members))
+	for i, m := range members {
+		if out[i] = m.GetBitstring(); out[i] == nil {
+			return nil
+		}
+	}
+	return out
 }
 
 // ValueSet is a parser's value set.
