@@ -59,12 +59,13 @@ type infoCache struct {
 func (c *infoCache) get(p *p4v1.ForwardingPipelineConfig) (*p4info.Info, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if i := c.known[p.GetCookie().GetCookie()]; i != nil {
+	cookie := p.GetCookie().GetCookie()
+	if i := c.known[cookie]; i != nil {
 		return i, nil
 	}
 	i, err := p4info.New(p.GetP4Info())
-	if err == nil {
-		c.known[p.GetCookie().GetCookie()] = i
+	if err == nil && cookie != 0 { // 0: it has none
+		c.known[cookie] = i
 	}
 	return i, err
 }
@@ -98,9 +99,10 @@ func New(ids ...uint64) *Server {
 	return (&Server{infos: &infoCache{known: map[uint64]*p4info.Info{}}}).Like(ids...)
 }
 
-// Like is another server, which keeps what it knows of programs where s keeps it: a thousand servers read a program once.
-func (s *Server) Like(ids ...uint64) *Server {
-	o := &Server{Devices: map[uint64]*Device{}, infos: s.infos}
+// Like is another server, of devices without programs. It keeps what it has read of programs where f keeps that: a thousand
+// servers read a program once.
+func (f *Server) Like(ids ...uint64) *Server {
+	o := &Server{Devices: map[uint64]*Device{}, infos: f.infos}
 	for _, id := range ids {
 		o.Devices[id] = &Device{Entities: map[string]*p4v1.Entity{}}
 	}
