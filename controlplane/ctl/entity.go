@@ -709,9 +709,9 @@ func readParams(act *p4info.Action, params *yaml.Node) (*p4v1.Action, error) {
 		return nil, err
 	}
 	for i, k := range params.Keys {
-		p, err := fieldNamed(act.Params, k.Text)
+		p, err := p4info.FieldByName(act.Params, "parameter", k.Text)
 		if err != nil {
-			return nil, k.Wrap("", fmt.Errorf("action %s: %s", act.Name, strings.ReplaceAll(err.Error(), "field", "parameter")))
+			return nil, k.Wrap("", fmt.Errorf("action %s: %w", act.Name, err))
 		}
 		x := params.List[i]
 		if p.Type.Bits == 0 && x.Kind == yaml.Mapping {

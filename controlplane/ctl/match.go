@@ -17,7 +17,7 @@ import (
 func readMatch(fields []p4info.Field, n *yaml.Node) ([]*p4v1.FieldMatch, error) {
 	var out []*p4v1.FieldMatch
 	for i, k := range n.Keys {
-		f, err := fieldNamed(fields, k.Text)
+		f, err := p4info.FieldByName(fields, "field", k.Text)
 		if err != nil {
 			return nil, err
 		}
@@ -37,31 +37,6 @@ func readMatch(fields []p4info.Field, n *yaml.Node) ([]*p4v1.FieldMatch, error) 
 		}
 	}
 	return out, nil
-}
-
-// fieldNamed finds a field by its name or the end of it after a dot.
-func fieldNamed(fields []p4info.Field, name string) (*p4info.Field, error) {
-	var found []*p4info.Field
-	var names []string
-	for i := range fields {
-		f := &fields[i]
-		if f.Name == name {
-			return f, nil
-		}
-		if strings.HasSuffix(f.Name, "."+name) {
-			found = append(found, f)
-		}
-		names = append(names, f.Name)
-	}
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		return nil, fmt.Errorf("field %s may be %s or %s", name, found[0].Name, found[1].Name)
-	case len(names) == 0:
-		return nil, fmt.Errorf("there is no field %s: there are none", name)
-	}
-	return nil, fmt.Errorf("there is no field %s; there are: %s", name, strings.Join(names, ", "))
 }
 
 // parseMatch reads what a field must be: VALUE, VALUE/LENGTH (a prefix, also as a

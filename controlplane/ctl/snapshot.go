@@ -18,6 +18,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/table"
 	"github.com/quillon/quillon/nf/value"
 )
 
@@ -242,27 +243,22 @@ func Queries(info *p4info.Info, names ...string) ([]Query, error) {
 
 // objectNamed finds what can be read by its name, its alias or the end of its name; kind is what it is, and its name.
 func objectNamed(info *p4info.Info, name string) (id uint32, kind string, err error) {
+	var all []*p4info.Object
 	for _, k := range []p4info.Kind{p4info.KindEntry, p4info.KindMember, p4info.KindCounter, p4info.KindMeter, p4info.KindRegister, p4info.KindDigest, p4info.KindValueSet} {
-		for _, o := range info.Objects(k) {
-			if o.Name != name && o.Alias != name && !strings.HasSuffix(o.Name, "."+name) {
-				continue
-			}
-			if id != 0 && o.Name != name {
-				kind += " and "
-			} else {
-				kind = ""
-			}
-			id = o.ID
-			kind += o.What() + " " + o.Name
-		}
+		all = append(all, info.Objects(k)...)
+	}
+	var found []string
+	for _, i := range table.Called(len(all), name, func(i int) (full, alias string) { return all[i].Name, all[i].Alias }) {
+		id = all[i].ID
+		found = append(found, all[i].What()+" "+all[i].Name)
 	}
 	switch {
-	case id == 0:
+	case len(found) == 0:
 		err = fmt.Errorf("the program has nothing that is called %s; quillon ctl read shows all there is", name)
-	case strings.Contains(kind, " and "):
-		err = fmt.Errorf("%s may be %s: write it in full", name, kind)
+	case len(found) > 1:
+		err = fmt.Errorf("%s may be %s: write it in full", name, strings.Join(found, " and "))
 	}
-	return id, kind, err
+	return id, strings.Join(found, " and "), err
 }
 
 // Sections are the names of the lists of an intent, in their order.
