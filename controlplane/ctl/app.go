@@ -14,17 +14,17 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// App is an application on one device of a Controller. Its methods are called by
-// one goroutine, once the device is at its intent. An error has the device compared
-// again, and then the app begins again.
+// App is an application on one device of a Controller. One goroutine calls its methods,
+// once the device is at its intent. After an error the Controller compares the device
+// again, and calls Begin again.
 type App interface {
-	// Claim takes d's tables that the app writes from the intent. It is called
-	// before all else, and for each new intent.
+	// Claim takes the tables that the app writes from the intent (Device.Claim). It is
+	// called first, and for each new intent.
 	Claim(d *Device) error
-	// Begin makes the device hold what the app wants of it, whatever it holds:
-	// it may be new, or another controller may have had it.
+	// Begin makes the device hold what the app wants, whatever the device holds now:
+	// the device may be new, or another controller may have written to it.
 	Begin(ctx context.Context, s *Session) error
-	// Handle takes what the device told, in order.
+	// Handle takes messages of the device, in order.
 	Handle(ctx context.Context, s *Session, m []*p4v1.StreamMessageResponse) error
 	// Tick is called about every second.
 	Tick(ctx context.Context, s *Session) error
@@ -46,14 +46,14 @@ func (d *Device) Claim(tables ...*p4info.Table) error {
 	return nil
 }
 
-// Bounds on what waits for an app, and on what it gets at once.
+// Bounds on the messages that wait for an app, and on those of one Handle.
 const (
 	maxWaiting = 4096
 	maxAtOnce  = 1000
 )
 
-// hear keeps a message for the app; when too many wait it is lost.
-func (m *managed) hear(msg *p4v1.StreamMessageResponse) {
+// deliver queues a message for the app. When too many wait, the message is lost and counted.
+func (m *managed) deliver(msg *p4v1.StreamMessageResponse) {
 	select {
 	case m.events <- msg:
 	default:
@@ -63,7 +63,7 @@ func (m *managed) hear(msg *p4v1.StreamMessageResponse) {
 	}
 }
 
-// runApp gives the app what comes until ctx ends.
+// runApp calls the app's methods until ctx ends.
 func (m *managed) runApp(ctx context.Context, app App) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -112,7 +112,7 @@ func (s *Session) Entries(ctx context.Context, info *p4info.Info, each func(*p4v
 
 // Replace makes a device that holds the entries have hold the entries want, both by their keys (p4info.Key). An entry of one table may
 // refer to those of tables before it in tables, all of which are named there: what is referred to is written first, and deleted last.
-// Of an error, what the device holds is not known: read it anew.
+// After an error it is not known what the device holds: read the entries anew.
 func (s *Session) Replace(ctx context.Context, info *p4info.Info, have, want map[string]*p4v1.Entity, tables ...*p4info.Table) error {
 	d := &Diff{Device: &Device{Info: info}, ranks: map[uint32]int{}}
 	for rank, t := range tables {

@@ -22,14 +22,13 @@ import (
 type section struct {
 	name string // the key of a device's list of them
 	kind p4info.Kind
-	many string // they, for people
-	one  string // one of them, in errors
-	mark string // the key of one that says which kind it is
+	many string // what people call several of them
+	one  string // what errors call one of them
+	mark string // the key that tells the kind of an entity without a list around it
 	keys func(*form)
 }
 
-// sections are all kinds of entities, in the order of a file: what is referred to is
-// above what refers to it.
+// sections are all kinds of entities, in the order of a file: an entity stands below those that it refers to.
 var sections = []section{
 	{"multicast", p4info.KindMulticast, "multicast groups", "multicast", "group", (*form).multicast},
 	{"clone_sessions", p4info.KindClone, "clone sessions", "clone session", "session", (*form).clone},
@@ -49,8 +48,8 @@ func sectionOf(k p4info.Kind) int {
 }
 
 // ParseEntity reads one entity as an intent's lists have it, in one line of YAML;
-// its keys tell what it is. Op is what is to be done with it: to delete it, its key
-// is enough.
+// its keys tell what it is. Op is what will be done with the entity: for a deletion
+// its key is enough.
 func ParseEntity(info *p4info.Info, op p4v1.Update_Type, text string) (*p4v1.Entity, error) {
 	n, err := yaml.Tree("entity", []byte(text))
 	if err != nil {
@@ -104,7 +103,7 @@ func EntryText(table string, match [][2]string, priority int, byDefault bool, ac
 	return w.String()
 }
 
-// update is what makes a device hold e: what is always there is modified.
+// update makes a device hold e: an insertion, or a modification of an entity that is always there.
 func update(e *p4v1.Entity) *p4v1.Update {
 	t := p4v1.Update_INSERT
 	if x := p4info.Of(e); x.Always() {
@@ -114,7 +113,8 @@ func update(e *p4v1.Entity) *p4v1.Update {
 }
 
 // form is an entity on its way from or to a file. A method of each kind (multicast, entry, ...) names the keys that it
-// has there. They are written as they are named; to be read, they are collected first, as a file has them in any order.
+// has there. When writing, naming a key writes it. When reading, naming a key only adds it to known, because a file has its keys in
+// any order.
 type form struct {
 	info    *p4info.Info
 	x       p4info.Entity
@@ -122,13 +122,13 @@ type form struct {
 	reading bool
 	known   map[string]func(*yaml.Node) error // what reads the value of each key
 
-	// These are understood when the whole map was read: names of objects, and what depends on them.
+	// Values that have a meaning only when the whole map was read: names of objects, and what depends on them.
 	name, act, value, metadata  string
 	match, params, set, members *yaml.Node
 	memberID, groupID           uint32 // of an action profile, in an entry
 }
 
-// fill makes what the kind has and x has not: to be filled in, or with nothing in it to be written.
+// fill adds the empty messages that the kind has and x lacks.
 func (f *form) fill() {
 	x := &f.x
 	if x.Kind == p4info.KindEntry && x.Entry == nil {
@@ -145,7 +145,7 @@ func (f *form) fill() {
 // nanos is a duration in nanoseconds, as P4Runtime has it.
 type nanos int64
 
-// key is a key and its value, which at points to: a *string, *bool, *int32, *uint32, *int64 or *nanos.
+// key names a key. Its value is what at points to: a *string, *bool, *int32, *uint32, *int64 or *nanos.
 func (f *form) key(key string, at any) {
 	if f.reading {
 		f.known[key] = reader(at)
@@ -168,15 +168,15 @@ func (f *form) key(key string, at any) {
 	}
 }
 
-// keyIf is a key that is not written unless it is there.
+// keyIf names a key that is written only if it is there.
 func (f *form) keyIf(there bool, key string, at any) {
 	if f.reading || there {
 		f.key(key, at)
 	}
 }
 
-// later is a key that is understood when all others were read: at keeps its value until then. It reports whether the
-// caller is to write it, now.
+// later names a key whose value is kept in at, and understood when all keys were read. The result says that the caller has to write
+// the value now.
 func (f *form) later(key string, at **yaml.Node, there bool) bool {
 	if f.reading {
 		f.known[key] = func(n *yaml.Node) error { *at = n; return nil }
@@ -184,7 +184,7 @@ func (f *form) later(key string, at **yaml.Node, there bool) bool {
 	return !f.reading && there
 }
 
-// inside is a map in the map.
+// inside names a key whose value is a map, with keys of its own.
 func (f *form) inside(key string, there bool, keys func(*form)) {
 	if f.reading {
 		f.known[key] = func(n *yaml.Node) error { return f.read(n, key, func() { keys(f) }) }
@@ -195,7 +195,7 @@ func (f *form) inside(key string, there bool, keys func(*form)) {
 	}
 }
 
-// maps is a list of n maps; keys are those of each.
+// maps names a key whose value is a list of n maps. keys names the keys of map i; when reading, i is the next one.
 func (f *form) maps(key, one string, n int, keys func(f *form, i int)) {
 	if f.reading {
 		i := -1
@@ -214,7 +214,7 @@ func (f *form) maps(key, one string, n int, keys func(f *form, i int)) {
 	f.out.end()
 }
 
-// watchPort is the port with which a member of a group, or an action of a set, comes and goes, where it has one.
+// watchPort names the key of the watch port of a group's member, or of an action in a set: a port without which the device skips it.
 func (f *form) watchPort(of interface{ GetWatchPort() []byte }) {
 	if !f.reading {
 		if port := of.GetWatchPort(); port != nil {
@@ -258,14 +258,14 @@ func reader(at any) func(*yaml.Node) error {
 	return yaml.Duration((*int64)(at.(*nanos)))
 }
 
-// read reads a map whose keys are those that keys names.
+// read reads a map with the keys that keys names.
 func (f *form) read(n *yaml.Node, what string, keys func()) error {
 	f.reading, f.known = true, map[string]func(*yaml.Node) error{}
 	keys()
 	return n.Fields(what, f.known)
 }
 
-// Line is an entity as a file has it: one line of YAML, and the list it is of.
+// Line is an entity as a file has it: one line of YAML, and the name of the list that has it.
 func Line(info *p4info.Info, e *p4v1.Entity) (section, text string) {
 	i, text := line(info, e)
 	if i < 0 {
@@ -274,7 +274,7 @@ func Line(info *p4info.Info, e *p4v1.Entity) (section, text string) {
 	return sections[i].name, text
 }
 
-// line is Line, with the section's index; -1: it stands in none.
+// line is Line with the index of the section; -1: entities of this kind stand in no file.
 func line(info *p4info.Info, e *p4v1.Entity) (section int, text string) {
 	f := &form{info: info, x: p4info.Of(e)}
 	i := sectionOf(f.x.Kind)
@@ -356,7 +356,7 @@ func (s *section) read(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node) (*p
 	return checked(info, op, n, "", x.Message())
 }
 
-// The kinds, as they stand in a file.
+// The kinds of entities in a file.
 
 // multicast is {group: ID, ports: [1, 2, {port: 3, instance: 1}]}.
 func (f *form) multicast() {
@@ -560,7 +560,7 @@ func (f *form) setAction(a *p4v1.ActionProfileAction) {
 	f.watchPort(a)
 }
 
-// matches are the fields of a key, to be written.
+// matches writes the fields of a key.
 func (f *form) matches(fields []p4info.Field, list []*p4v1.FieldMatch) {
 	for _, m := range list {
 		if x := p4info.FieldByID(fields, m.FieldId); x != nil {
@@ -569,7 +569,7 @@ func (f *form) matches(fields []p4info.Field, list []*p4v1.FieldMatch) {
 	}
 }
 
-// readEntry reads what of an entry depends on its table.
+// readEntry reads the parts of an entry that depend on its table.
 func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error) {
 	e := f.x.Entry
 	if f.name == "" {
@@ -644,8 +644,8 @@ func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error
 	return checked(f.info, op, n, where, f.x.Message())
 }
 
-// checked lets P4Info judge an entity that stands at n, and what is to be done
-// with it; UNSPECIFIED: what makes a device hold it.
+// checked checks an entity, which stands at n, and the operation on it against the P4Info. UNSPECIFIED is the
+// operation that makes a device hold the entity.
 func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string, e *p4v1.Entity) (*p4v1.Entity, error) {
 	u := update(e)
 	if op != p4v1.Update_UNSPECIFIED {
@@ -657,7 +657,7 @@ func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string,
 		normal(e)
 		return e, nil
 	}
-	if t := e.GetTableEntry(); t != nil { // P4Info may not name the entry, and not as it was written
+	if t := e.GetTableEntry(); t != nil { // the error of p4info does not name the entry as the file has it
 		msg := err.Error()
 		if name := "table " + info.Table(t.TableId).Name; strings.HasPrefix(msg, name) {
 			msg = strings.TrimPrefix(strings.TrimPrefix(msg, name), ": ")
@@ -670,7 +670,7 @@ func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string,
 	return nil, n.Wrap("", err)
 }
 
-// short is an entry as errors name it, as it stands in the file.
+// short is an entry's key as it stands in the file, for errors.
 func short(match *yaml.Node, e *p4v1.TableEntry) string {
 	if e.IsDefaultAction {
 		return "default"
@@ -735,7 +735,7 @@ func readParams(act *p4info.Action, params *yaml.Node) (*p4v1.Action, error) {
 }
 
 // object is a map of values as a JSON object of strings, with sorted names and without
-// spaces: what tables of quillon's own server take for arguments. An empty map is the empty
+// spaces: tables of quillon's own server take arguments so. An empty map gives the empty
 // string.
 func object(n *yaml.Node) (string, error) {
 	m := map[string]string{}

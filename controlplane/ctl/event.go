@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Event is something that a device told, in names.
+// Event is a message of a device, with names for ids.
 type Event struct {
 	Kind   string            `json:"kind"` // digest, packet, idle, error
 	Name   string            `json:"name,omitempty"`
@@ -23,7 +23,7 @@ type Event struct {
 	Text   string            `json:"text"`
 }
 
-// Events are what is in a message of a device; of an arbitration nothing.
+// Events are the events in a message of a device; an arbitration has none.
 func Events(info *p4info.Info, m *p4v1.StreamMessageResponse) []Event {
 	switch x := m.Update.(type) {
 	case *p4v1.StreamMessageResponse_Digest:

@@ -40,7 +40,7 @@ func readMatch(fields []p4info.Field, n *yaml.Node) ([]*p4v1.FieldMatch, error) 
 }
 
 // parseMatch reads what a field must be: VALUE, VALUE/LENGTH (a prefix, also as a
-// mask), VALUE&&&MASK, LOW..HIGH; "*" is anything.
+// mask), VALUE&&&MASK, LOW..HIGH; "*" matches any value.
 func parseMatch(f *p4info.Field, s string) (*p4v1.FieldMatch, error) {
 	if s == "*" && f.Match != p4configv1.MatchField_EXACT {
 		return nil, nil
@@ -103,7 +103,7 @@ func parsePrefix(t p4info.Type, s string) (v []byte, length int, err error) {
 }
 
 // parseMasked reads VALUE&&&MASK, a prefix, or a VALUE that must be equal; a nil
-// mask is anything.
+// mask matches any value.
 func parseMasked(t p4info.Type, s string) (v, mask []byte, err error) {
 	val, tail, has := strings.Cut(s, "&&&")
 	if !has {
