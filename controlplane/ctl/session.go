@@ -187,7 +187,7 @@ func (s *Session) wait(ctx context.Context, once bool) error {
 		case st.State == Primary || st.State == Observing:
 			return nil
 		case st.State == Closed:
-			return fmt.Errorf("%s: the session answered closed", s.Target)
+			return fmt.Errorf("%s: the session was closed", s.Target)
 		case once && st.State == Backup && st.Leader != (ElectionID{}):
 			return fmt.Errorf("%s: %w", s.Target, notPrimary(st))
 		case once && err != nil:
@@ -388,7 +388,7 @@ func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (answ
 			break
 		}
 	}
-	return true, errors.New("the connection answered lost")
+	return true, errors.New("the connection was lost")
 }
 
 // arbitrated takes an arbitration update: who is primary.
