@@ -42,7 +42,7 @@ func gated(under net.Conn) *gate {
 }
 
 func testDoor(l net.Listener) *door {
-	return &door{Listener: l, stats: &Stats{}, conns: map[*conn]struct{}{}, peers: map[string]*peerAccount{}, told: map[string]bool{},
+	return &door{Listener: l, stats: &Stats{}, conns: map[*conn]struct{}{}, peers: map[string]*peerAccount{}, logged: map[string]bool{},
 		whois: func(net.Conn, credentials.AuthInfo) (*caller, error) { return &caller{}, nil }}
 }
 
@@ -165,7 +165,7 @@ func TestGate(t *testing.T) {
 				}
 			}
 			g := gated(&said{b: out.Bytes(), next: func(most int) int { return most }})
-			g.c.was.Store(c.proven)
+			g.c.hadPrimary.Store(c.proven)
 			_, err := io.ReadAll(g)
 			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q", err, c.says)
@@ -231,7 +231,7 @@ func BenchmarkGate(b *testing.B) {
 	}
 	s := &said{next: func(most int) int { return most }}
 	g := gated(s)
-	g.c.was.Store(true)
+	g.c.hadPrimary.Store(true)
 	g.in.skip = 0
 	p := make([]byte, 32<<10)
 	b.SetBytes(1 << 20)
