@@ -24,7 +24,7 @@ func reporter(cmd *cobra.Command) func(device string) func(string) {
 		return func(text string) {
 			mu.Lock()
 			defer mu.Unlock()
-			// That nobody reads is no reason to end.
+			// An error of printing (a closed pipe) does not end the command.
 			_ = showLine(cmd, appNews{device, text}, device+"\t"+text)
 		}
 	}

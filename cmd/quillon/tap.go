@@ -17,7 +17,7 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
-// tapped is what tap did.
+// tapped is the result of tap.
 type tapped struct {
 	At      string `json:"at"`
 	File    string `json:"file"`
@@ -82,7 +82,7 @@ leads the frames of each port to its pair; elsewhere only what the apps want is 
 	return cmd
 }
 
-// errEnough ends a tap that has copied what was asked for.
+// errEnough ends a tap that has copied as many frames as were asked for.
 var errEnough = errors.New("enough")
 
 func (r *tapped) copy(ctx context.Context, cmd *cobra.Command, c *admin.Client, count int) (err error) {
@@ -142,7 +142,7 @@ func create(cmd *cobra.Command, name string) (io.WriteCloser, error) {
 	if name == "-" {
 		return standardOutput{cmd.OutOrStdout()}, nil
 	}
-	// What others say to each other is not for everybody to read.
+	// Captured frames are private: only the user may read the file.
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
