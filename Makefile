@@ -35,7 +35,7 @@ MUTANTS = $(shell grep -rl 'func TestMutants' --include='*_test.go' . | xargs -r
 OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap nf/police nf/gobackn nf/hold nf/kvcache nf/replicate snic tor rack/rnic)
 # Packages whose code runs on several threads: with the race detector, and so slowly
 # that properties are tried less often (-short).
-RACE    = $(wildcard nf/graph nf/counter nf/trace nf/turn snic/hop/wire snic/pool/gossip controlplane internal/admin internal/metrics)
+RACE    = $(wildcard nf/graph nf/counter nf/trace nf/turn snic/hop/wire snic/pool/gossip controlplane examples/controller internal/admin internal/metrics)
 # Tests of rates: when nothing else runs any more.
 RATES   = TestRatesOfTCP
 

@@ -214,7 +214,7 @@ func (f *form) maps(key, one string, n int, keys func(f *form, i int)) {
 	f.out.end()
 }
 
-// watchPort names the key of the watch port of a group's member, or of an action in a set: a port without which the device skips it.
+// watchPort names the key of the watch port of a group's member, or of an action in a set: while that port is down the device does not use the member.
 func (f *form) watchPort(of interface{ GetWatchPort() []byte }) {
 	if !f.reading {
 		if port := of.GetWatchPort(); port != nil {
