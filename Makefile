@@ -37,7 +37,7 @@ MUTANTS = $(shell grep -rl 'func TestMutants' --include='*_test.go' . | xargs -r
 OWNERS  = $(wildcard nf/graph nf/replay nf/port/mem nf/port/pcap nf/police nf/gobackn nf/hold nf/kvcache nf/replicate snic tor rack/rnic)
 # Packages whose code runs on several threads: with the race detector, and so slowly
 # that properties are tried less often (-short).
-RACE    = $(wildcard nf/graph nf/counter nf/trace nf/turn snic/hop/wire snic/pool/gossip controlplane internal/admin internal/metrics)
+RACE    = $(wildcard nf/graph nf/counter nf/trace nf/turn snic/hop/wire snic/pool/gossip controlplane examples/controller internal/admin internal/metrics)
 # Tests of rates: when nothing else runs any more.
 RATES   = TestRatesOfTCP
 
@@ -80,11 +80,17 @@ all: bin/quillon
 # The commit goes into the binary where git tells it: it does not to root in
 # another user's clone.
 VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 || echo -buildvcs=false)
+# A third of a binary is for debuggers: without it (-s -w) stack traces and profiles still name functions and lines. gRPC's pages
+# of traces, which nothing here serves, are templates; where there is one the linker keeps every exported method.
+SMALL = -trimpath -tags grpcnotrace "-ldflags=-s -w"
+# What bin/quillon may have, in bytes.
+MOST = 40000000
 .PHONY: bin/quillon
 bin/quillon:
-	$(GO) build $(VCS) -trimpath -o $@ ./cmd/quillon
+	$(GO) build $(VCS) $(SMALL) -o $@ ./cmd/quillon
+	@size=$$(wc -c <$@); [ $$size -le $(MOST) ] || { echo "$@ has $$size bytes, and may have $(MOST): go version -m $@ says of what"; exit 1; }
 
-test: deps vet
+test: deps vet bin/quillon
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(MAKE) -s -j2 test-that-computes test-that-waits || echo '{"Action":"exit","Output":"make"}'; \
 	   cat bin/waits.json; \

@@ -189,8 +189,7 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 			}
 			all := int64(0)
 			for _, args := range apps {
-				m := int64(0)
-				arg.Scaled(arg.Read("", graph.Args{"memory": args["memory"]}), "memory", &m, 1024, 0, 1<<40) // what is wrong with it New says
+				m, _ := arg.ParseScaled(args["memory"], 1024, 0, 1<<40) // New reports an error
 				all += m
 			}
 			return machineFits(fmt.Sprintf("memory= of the boards %s together is %d", strings.Join(slices.Sorted(maps.Keys(apps)), ", "), all), all, workers)

@@ -70,7 +70,7 @@ undoes all.`,
 
 // insertAndRun runs a middlebox in a new splice, and takes both away at the end.
 func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
-	// What is wrong with the functions is said before anything changes.
+	// Errors in the functions are reported before anything changes.
 	if _, err := chain(f.nfs); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
 	if err == nil && !l.ordered() {
 		err = f.run(cmd, spec, "")
 	}
-	if f.held { // the bridge would carry what must not cross
+	if f.held { // without the splice the bridge would carry frames that must not cross
 		return err
 	}
 	l = begin(f.orders, cmd.ErrOrStderr())
@@ -123,7 +123,7 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 	})
 }
 
-// spliceOf is the splice of quillon bridge that two interfaces are; nil: they are none.
+// spliceOf is the splice that two interfaces belong to; nil: they belong to none.
 func spliceOf(a, b string) (*open.Splice, error) {
 	s, err := bridge.Of(a, b)
 	if s == nil || err != nil {
@@ -132,7 +132,7 @@ func spliceOf(a, b string) (*open.Splice, error) {
 	return &open.Splice{Inner: s.Inner, Port: s.Port, Remove: "quillon bridge remove " + s.Bridge + " " + s.Port}, nil
 }
 
-// unsplice takes a wire that the middlebox left away, and then the splice.
+// unsplice removes a wire that the middlebox has left, and then the splice.
 func unsplice(dir string, s *bridge.Splice) error {
 	found, err := open.Present(s.Inner, s.Port)
 	if errors.As(err, new(open.NoInterface)) {
@@ -142,8 +142,8 @@ func unsplice(dir string, s *bridge.Splice) error {
 		return err
 	}
 	if err = afxdp.Detach(found[0], found[len(found)-1]); err != nil {
-		// A port with a program that leads nowhere must not go back. Another time
-		// there is none any more, when it was a setting that could not be put back.
+		// A port must not go back to its bridge with an XDP program that leads nowhere. At the second attempt there is no
+		// such program any more, if only a setting could not be restored at the first.
 		if again := afxdp.Detach(found[0], found[len(found)-1]); again != nil {
 			return again
 		}

@@ -19,11 +19,11 @@ import (
 	"github.com/quillon/quillon/nf/port/open"
 )
 
-// keptCaps are what a running middlebox needs: to change the filter of its XDP programs, to take them off
-// and the settings back at the end, and to open ports of a graph that is applied later.
+// keptCaps are the capabilities that a running middlebox needs: to change the filter of its XDP programs, to remove
+// the programs and restore settings at the end, and to open ports of a graph that is applied later.
 const keptCaps = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
 
-// niceCap is what workers need beside, to have their threads go before others, where the limits of the process
+// niceCap is the capability that workers also need, to give their threads a higher priority, if the limits of the process
 // do not allow that.
 const niceCap = 1 << unix.CAP_SYS_NICE
 
@@ -53,7 +53,7 @@ func namesOf(caps uint64) []string {
 type rootFlags struct {
 	user string
 	keep bool
-	// splice: a splice is undone at the end, by who reads what is attached.
+	// splice: at the end a splice is removed, which needs reading what is attached.
 	splice bool
 }
 
@@ -62,7 +62,7 @@ func (f *rootFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.keep, "keep-root", false, "give up no privileges")
 }
 
-// check says what is wrong with the flags.
+// check returns an error about the flags.
 func (f *rootFlags) check(spec *graph.Spec) error {
 	if f.user == "" {
 		return nil
@@ -71,7 +71,7 @@ func (f *rootFlags) check(spec *graph.Spec) error {
 		return errors.New("--user and --keep-root exclude each other")
 	}
 	for name, p := range spec.Ports {
-		// Root alone may remove the record of its settings from /run.
+		// Only root may remove the record of its settings from /run.
 		if p.Kind == open.AFXDP && p.Args["pair"] == "" && p.Args["offloads"] != "leave" {
 			return fmt.Errorf("--user %s: what port %s changes on %s is on record in a file of root: give it offloads: leave, or run without --user", f.user, name, p.Args["dev"])
 		}
@@ -101,13 +101,13 @@ func (f *rootFlags) ids() (uid, gid int, err error) {
 	return uid, gid, nil
 }
 
-// privileges are what a process has, and what it gave up.
+// privileges are the capabilities that a process has, and those that it gave up.
 type privileges struct {
 	UID             int      `json:"uid"`
 	Capabilities    []string `json:"capabilities"`
 	Dropped         []string `json:"dropped"`
 	NoNewPrivileges bool     `json:"no_new_privileges"`
-	Why             []string `json:"why,omitempty"` // what is kept is
+	Why             []string `json:"why,omitempty"` // reasons for what is kept
 }
 
 func (p *privileges) print(w io.Writer) {
@@ -125,7 +125,7 @@ func (p *privileges) print(w io.Writer) {
 	}
 }
 
-// brief is print in one line, but for a process that has given up nothing.
+// brief is print in one line; of a process that has given up nothing it prints nothing.
 func (p *privileges) brief(w io.Writer) {
 	if len(p.Dropped) == 0 && !p.NoNewPrivileges {
 		p.print(w)
@@ -135,7 +135,7 @@ func (p *privileges) brief(w io.Writer) {
 	fmt.Fprintf(w, "privileges: uid %d, %d of %d capabilities left: quillon show process\n", p.UID, n, n+len(p.Dropped))
 }
 
-// needs are the capabilities that a running graph needs, and why those that not every one does.
+// needs are the capabilities that a running graph needs, with reasons for those that not every graph needs.
 func (f *rootFlags) needs(spec *graph.Spec, nice bool) (caps uint64, why []string) {
 	caps = keptCaps
 	if nice {
@@ -186,10 +186,10 @@ func bpfCap() bool {
 	return err == nil && err2 == nil && last >= unix.CAP_BPF
 }
 
-// drop gives up what the flags say, in every thread and for good, and tells what the process has
-// left.
+// drop gives up privileges as the flags say, in every thread and for good, and returns those that the process
+// still has.
 func (f *rootFlags) drop(spec *graph.Spec, nice bool) (*privileges, error) {
-	had, err := permitted()
+	before, err := permitted()
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func (f *rootFlags) drop(spec *graph.Spec, nice bool) (*privileges, error) {
 	case f.keep:
 		p.Why = []string{"nothing is given up: --keep-root"}
 	default:
-		err := f.become(had & caps)
+		err := f.become(before & caps)
 		switch {
 		case errors.Is(err, unix.ENOTSUP) && f.user == "":
 			p.Why = []string{"nothing is given up: this binary was built with cgo; build it with CGO_ENABLED=0"}
@@ -214,7 +214,7 @@ func (f *rootFlags) drop(spec *graph.Spec, nice bool) (*privileges, error) {
 		p.Why = append(p.Why, "uid 0: files of root are open to it; --user NAME gives that up")
 	}
 	has, err := permitted()
-	p.Capabilities, p.Dropped = namesOf(has), namesOf(had&^has)
+	p.Capabilities, p.Dropped = namesOf(has), namesOf(before&^has)
 	return p, err
 }
 
@@ -228,12 +228,12 @@ func permitted() (uint64, error) {
 	return uint64(have[0].Permitted) | uint64(have[1].Permitted)<<32, nil
 }
 
-// become has every thread be of --user, if there is one, with these capabilities and no others. A binary
-// that is linked with cgo cannot do that for all its threads; the error is unix.ENOTSUP then, and
+// become changes every thread to --user, if there is one, with these capabilities and no others. A binary
+// with cgo cannot do that for all its threads: then the error is unix.ENOTSUP, and
 // nothing has changed.
 func (f *rootFlags) become(caps uint64) error {
-	// With this no program that is executed gets more, whatever the bounding set
-	// says.
+	// no_new_privs: no program that this process executes gets more capabilities, whatever the bounding
+	// set is.
 	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
 		return fmt.Errorf("no new privileges: %w", e)
 	}
@@ -242,7 +242,7 @@ func (f *rootFlags) become(caps uint64) error {
 		if err != nil {
 			return err
 		}
-		// Else the change of the user takes all capabilities.
+		// Without it the change of the user removes all capabilities.
 		if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0, 0, 0, 0); e != 0 {
 			return fmt.Errorf("--user %s: %w", f.user, e)
 		}

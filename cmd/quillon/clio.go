@@ -201,10 +201,10 @@ func (e *clioEnd) begin(clk clock.Clock) error {
 	return nil
 }
 
-// pool is where the endpoint takes frames from.
+// pool is the pool of the endpoint's frames.
 func (e *clioEnd) pool() *packet.Pool { return e.queues[0].Pool() }
 
-// lost is how many frames found no room.
+// lost is how many frames were lost because there was no room.
 func (e *clioEnd) lost() (n uint64) {
 	for _, q := range e.queues {
 		s := q.Stats()
@@ -213,8 +213,8 @@ func (e *clioEnd) lost() (n uint64) {
 	return n
 }
 
-// run breathes an endpoint on the port until ctx is done; look is called now and then, and ends it
-// with an error.
+// run drives an endpoint on the port until ctx is done. look is called each millisecond; an error of it
+// ends run.
 func (e *clioEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, app host.App, look func(now clock.Time) error) error {
 	var workers []host.Worker
 	for i, q := range e.queues {
@@ -237,7 +237,7 @@ func (e *clioEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, ap
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// glance is a worker that looks each millisecond.
+// glance is a host.Worker that calls look each millisecond.
 type glance struct {
 	look func(now clock.Time)
 	next clock.Time

@@ -21,7 +21,7 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clio"
 )
 
-// clientFlags are those of clio client.
+// clientFlags are the flags of clio client.
 type clientFlags struct {
 	clioEnd
 	devices                         []string
@@ -33,14 +33,14 @@ type clientFlags struct {
 	stream                          uint16
 }
 
-// clioLatency is of operations that were done.
+// clioLatency are latencies of operations that succeeded.
 type clioLatency struct {
 	Mean float64 `json:"mean_us"`
 	P50  float64 `json:"p50_us"`
 	P99  float64 `json:"p99_us"`
 }
 
-// clioClient is what a client did.
+// clioClient is the result of a client's run.
 type clioClient struct {
 	Loaded    int         `json:"loaded"` // keys
 	LoadS     float64     `json:"load_seconds"`
@@ -53,10 +53,10 @@ type clioClient struct {
 	Write     clioLatency `json:"write"`
 	SentAgain uint64      `json:"retransmitted"`
 	Unknown   uint64      `json:"unknown"` // operations without an answer
-	Failed    uint64      `json:"failed"`  // refused
-	Corrupt   uint64      `json:"corrupt"` // reads of what nobody wrote
+	Failed    uint64      `json:"failed"`  // operations that were refused
+	Corrupt   uint64      `json:"corrupt"` // reads of values that nobody wrote
 	Lost      uint64      `json:"frames_lost"`
-	Checked   int         `json:"checked,omitempty"` // operations, with --alone
+	Checked   int         `json:"checked,omitempty"` // operations checked, with --alone
 	Wrong     string      `json:"wrong,omitempty"`
 }
 
@@ -117,7 +117,7 @@ func (f *clientFlags) mix() (ycsb.Mix, error) {
 	return m, err
 }
 
-// check refuses what cannot be, and reads the devices.
+// check refuses wrong values of flags, and reads the devices.
 func (f *clientFlags) check() (ends []wire.End, how clio.Replication, err error) {
 	for _, n := range []struct {
 		name     string
@@ -176,7 +176,7 @@ func (f *clientFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.opened.Close()) }()
-	// Sessions' ports differ from those of a client that ran before: a device takes those for known.
+	// The ports of sessions must differ from those of a client before: a device remembers its sessions.
 	f.end.Port = uint16(2048 + os.Getpid()*512%(1<<16-4096))
 	c, err := clio.NewClient(clio.ClientConfig{Me: f.end, Devices: devices, Pool: f.pool(), Sessions: f.threads, Depth: f.depth,
 		Replication: how, Reliable: !f.plain, GBN: gbn.Config{Tries: 1 + int(f.patience*250)}, Timeout: 20 * time.Millisecond, Patience: time.Duration(f.patience * float64(time.Second)),
@@ -206,7 +206,7 @@ type clientRun struct {
 	r     clioClient
 }
 
-// until runs until done says so, or the device is silent for too long.
+// until runs the client until done is true, or the device is silent for too long.
 func (x *clientRun) until(ctx context.Context, step string, count func() uint64, done func(now clock.Time) bool) error {
 	begun := x.clk.Now()
 	last, moved, shown, at := count(), begun, begun, count()
@@ -233,7 +233,7 @@ func (x *clientRun) until(ctx context.Context, step string, count func() uint64,
 	return err
 }
 
-// all is loading and the workload.
+// all loads the keys and runs the workload.
 func (x *clientRun) all(ctx context.Context, mix ycsb.Mix) error {
 	f, keys := x.f, ycsb.Sequential(1, x.f.keys)
 	if f.load {
@@ -274,7 +274,7 @@ func (x *clientRun) all(ctx context.Context, mix ycsb.Mix) error {
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	l.Stop() // also when interrupted: what was measured until then is told
+	l.Stop() // also after an interrupt, so that what was measured until then is printed
 	if err := x.until(context.WithoutCancel(ctx), "the last answers", count, func(clock.Time) bool { return l.Idle() }); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/snic/hop/end"
 )
 
-// deviceFlags are those of clio device.
+// deviceFlags are the flags of clio device.
 type deviceFlags struct {
 	clioEnd
 	plain, hop  bool
@@ -28,19 +28,19 @@ type deviceFlags struct {
 	senders     int
 }
 
-// clioDevice is what a device did.
+// clioDevice is the result of a device's run.
 type clioDevice struct {
 	Address   string  `json:"address"`
 	Port      string  `json:"port"`
 	Seconds   float64 `json:"seconds"`
 	Keys      int     `json:"keys"` // at the end
 	Requests  uint64  `json:"requests"`
-	Repeated  uint64  `json:"repeated"`      // writes that had been executed
+	Repeated  uint64  `json:"repeated"`      // writes that had been executed before
 	Refused   uint64  `json:"refused"`       // answered, but not OK
-	NoRoom    uint64  `json:"no_room"`       // of these, because of --sessions
+	NoRoom    uint64  `json:"no_room"`       // refused because of --sessions
 	Strange   uint64  `json:"strange"`       // frames that are not for the store
 	SentAgain uint64  `json:"retransmitted"` // by go-back-N and the last hop
-	Lost      uint64  `json:"frames_lost"`   // for which there was no room
+	Lost      uint64  `json:"frames_lost"`   // frames for which there was no room
 }
 
 func newClioDeviceCmd() *cobra.Command {
@@ -76,7 +76,7 @@ filled, and what finds no room is refused.`,
 	return cmd
 }
 
-// check refuses what cannot be.
+// check refuses wrong values of flags.
 func (f *deviceFlags) check() error {
 	switch {
 	case f.keys < 1 || f.keys > 1<<24:

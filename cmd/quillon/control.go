@@ -59,15 +59,15 @@ func (t *target) dial() (*admin.Client, error) {
 	return nil, fmt.Errorf("several instances run: choose one with --name: %s", strings.Join(names, ", "))
 }
 
-// instances are those that answer on a socket at the usual place, by name. Sockets that dead ones have left there
-// are taken away.
+// instances are the names of all instances that answer on a socket in the usual directory. It removes sockets of dead
+// instances there.
 func instances() map[string]*admin.Client {
 	found := map[string]*admin.Client{}
 	socks, _ := filepath.Glob(admin.Path("*"))
 	for _, s := range socks {
 		c, err := admin.Dial(s)
 		if err != nil {
-			_ = admin.Sweep(s, p4rt.SocketPath(s)) // what is another user's stays
+			_ = admin.Sweep(s, p4rt.SocketPath(s)) // sockets of other users stay
 			continue
 		}
 		found[strings.TrimSuffix(filepath.Base(s), ".sock")] = c
@@ -100,10 +100,10 @@ func unused(devs ...string) error {
 	return err
 }
 
-// bypassNote tells who misses frames where they may be.
+// bypassNote says where to look for frames that pass in the kernel.
 const bypassNote = "frames that no app wants cross in the kernel: bypassed, in quillon show ports"
 
-// asking is a command that asks an instance and prints the answer.
+// asking makes a command that asks an instance and prints the answer.
 func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) (V, error), text func(w io.Writer, v V)) *cobra.Command {
 	var t target
 	t.add(cmd)
@@ -123,8 +123,8 @@ func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) 
 	return cmd
 }
 
-// aboutSpec points into the file of a spec that an instance refused; "" is for
-// one that nobody wrote.
+// aboutSpec adds the place in a spec's file to an instance's error about the spec; "": the spec has no
+// file.
 func aboutSpec(file string, err error) error {
 	var refused *admin.Error
 	if !errors.As(err, &refused) {

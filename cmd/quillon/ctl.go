@@ -93,7 +93,7 @@ func (f *ctlFlags) add(cmd *cobra.Command, writes bool) {
 	}
 }
 
-// some refuses a time of a flag that is none.
+// some refuses a flag's duration that is not above 0.
 func some(flag string, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("--%s %v: want a time above 0", flag, d)
@@ -101,7 +101,7 @@ func some(flag string, d time.Duration) error {
 	return nil
 }
 
-// options are a session's.
+// options are the options of a session.
 func (f *ctlFlags) options(observe bool) (ctl.Options, error) {
 	o := ctl.Options{Clock: clock.NewWall(), Patience: f.timeout, Observe: observe}
 	err := some("timeout", f.timeout)
@@ -121,7 +121,7 @@ type oneDevice struct {
 	id      uint64
 	role    string
 	p4info  string
-	guessed bool // the address: none was given, and no instance is here
+	guessed bool // no address was given, and no instance runs here
 }
 
 func (f *oneDevice) add(cmd *cobra.Command, writes bool) {
@@ -133,10 +133,10 @@ func (f *oneDevice) add(cmd *cobra.Command, writes bool) {
 	fs.StringVar(&f.p4info, "p4info", "", "its P4Info, a `file` (default: what the device says)")
 }
 
-// usualAddress is where a switch is that has no socket of ours.
+// usualAddress is the address of switches other than quillon's own.
 const usualAddress = "127.0.0.1:9559"
 
-// find has the address be the one that is meant where none was given.
+// find sets the address if none was given: the socket of the instance that runs here, or usualAddress.
 func (f *oneDevice) find() error {
 	if f.address != "" {
 		return nil
@@ -160,9 +160,9 @@ func (f *oneDevice) find() error {
 	return nil
 }
 
-// open connects to the device; an observer takes no part in the arbitration. Hear,
-// unless nil, says what the session tells.
-func (f *oneDevice) open(ctx context.Context, observe bool, hear func(*ctl.Options)) (*ctl.Session, error) {
+// open connects to the device; an observer takes no part in the arbitration. callbacks, if not
+// nil, sets the session's callbacks.
+func (f *oneDevice) open(ctx context.Context, observe bool, callbacks func(*ctl.Options)) (*ctl.Session, error) {
 	o, err := f.options(observe)
 	if err != nil {
 		return nil, err
@@ -170,8 +170,8 @@ func (f *oneDevice) open(ctx context.Context, observe bool, hear func(*ctl.Optio
 	if err := f.find(); err != nil {
 		return nil, err
 	}
-	if hear != nil {
-		hear(&o)
+	if callbacks != nil {
+		callbacks(&o)
 	}
 	s, err := openReady(ctx, &ctl.Dialer{Transport: f.Transport}, ctl.Target{Address: f.address, DeviceID: f.id, Role: f.role}, o)
 	if err != nil && f.guessed {
@@ -237,7 +237,7 @@ func (f *oneIntent) read(file string) (*ctl.Intent, error) {
 	return in, nil
 }
 
-// each connects to every device of an intent, some at once, and gives the results
+// each connects to every device of an intent, to several at the same time, and returns the results
 // in the intent's order. Errors are joined.
 func each[V any](ctx context.Context, f *oneIntent, in *ctl.Intent, observe bool, do func(*ctl.Session, *ctl.Device) (V, error)) ([]V, error) {
 	o, err := f.options(observe)
@@ -281,7 +281,7 @@ func each[V any](ctx context.Context, f *oneIntent, in *ctl.Intent, observe bool
 
 // entityJSON is an entity as --json prints it.
 type entityJSON struct {
-	Kind string `json:"kind"` // the list of an intent that it is of
+	Kind string `json:"kind"` // the list of an intent that has it
 	Line string `json:"line"` // as the intent has it
 	Text string `json:"text"`
 }
@@ -425,7 +425,7 @@ Takes no part in the arbitration: the primary controller stays it.`,
 	return cmd
 }
 
-// nothingRead says that there is nothing of a name, which is no error. Zeros: it may have cells that are zero.
+// nothingRead prints that nothing of a name was read, which is no error. zeros: there may be cells that are zero.
 func nothingRead(names []string, zeros bool) string {
 	in := "the device"
 	if len(names) > 0 {
@@ -498,7 +498,7 @@ back.`,
 
 // entryArgs makes an entity of TABLE [FIELD=VALUE...] [ACTION [PARAM=VALUE...]].
 func entryArgs(args []string, priority int, byDefault bool) (string, error) {
-	var pairs [2][][2]string // of the key, of the action
+	var pairs [2][][2]string // pairs of the key, and pairs of the action
 	action := ""
 	for _, a := range args[1:] {
 		k, v, ok := strings.Cut(a, "=")
@@ -516,7 +516,7 @@ func entryArgs(args []string, priority int, byDefault bool) (string, error) {
 	return ctl.EntryText(args[0], pairs[0], priority, byDefault, action, pairs[1]), nil
 }
 
-// decoded names the failed updates of a Write.
+// decoded is a Write's error with the failed updates in words.
 func decoded(info *p4info.Info, err error) error {
 	var w *ctl.WriteError
 	if !errors.As(err, &w) {

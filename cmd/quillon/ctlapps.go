@@ -8,23 +8,24 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/ctl"
+	"github.com/quillon/quillon/examples/controller"
 )
 
-// said is what an app tells, as --json prints it.
-type said struct {
+// appNews is what an app reports, as --json prints it.
+type appNews struct {
 	Device string `json:"device"`
 	Text   string `json:"text"`
 }
 
-// voice prints what the apps of several devices tell, a line at a time.
-func voice(cmd *cobra.Command) func(device string) func(string) {
+// reporter prints what the apps of several devices report, a line at a time.
+func reporter(cmd *cobra.Command) func(device string) func(string) {
 	var mu sync.Mutex
 	return func(device string) func(string) {
 		return func(text string) {
 			mu.Lock()
 			defer mu.Unlock()
-			// That nobody reads is no reason to end.
-			_ = showLine(cmd, said{device, text}, device+"\t"+text)
+			// An error of printing (a closed pipe) does not end the command.
+			_ = showLine(cmd, appNews{device, text}, device+"\t"+text)
 		}
 	}
 }
@@ -52,9 +53,9 @@ intent gives the rest: the group with all ports, VLANs.`,
 					return err
 				}
 			}
-			tell := voice(cmd)
+			report := reporter(cmd)
 			k.opt.App = func(d *ctl.Device) ctl.App {
-				return &ctl.Learner{Idle: idle, Most: most, Told: tell(d.Name)}
+				return &controller.Learner{Idle: idle, Most: most, Report: report(d.Name)}
 			}
 			return k.keep(cmd, args[0], nil)
 		},
@@ -93,11 +94,11 @@ ipv4_lpm, ecmp, next_hop) and packet headers.`,
 		Example: "  quillon ctl route routers.yaml routes.yaml",
 		Args:    exactly("INTENT.yaml", "ROUTES.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var routes ctl.Routes
-			tell := voice(cmd)
-			k.opt.App = func(d *ctl.Device) ctl.App { return &ctl.Router{Config: routes[d.Name], Told: tell(d.Name)} }
+			var routes controller.Routes
+			report := reporter(cmd)
+			k.opt.App = func(d *ctl.Device) ctl.App { return &controller.Router{Config: routes[d.Name], Report: report(d.Name)} }
 			return k.keep(cmd, args[0], func(in *ctl.Intent) error {
-				next, err := ctl.ReadRoutes(args[1])
+				next, err := controller.ReadRoutes(args[1])
 				if err != nil {
 					return err
 				}

@@ -20,7 +20,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// diffJSON is what lies between a device and its intent, as --json prints it.
+// diffJSON is the difference between a device and its intent, as --json prints it.
 type diffJSON struct {
 	Device  string       `json:"device"`
 	Load    string       `json:"load,omitempty"` // why the program is loaded first
@@ -190,7 +190,7 @@ type failedJSON struct {
 	text string
 }
 
-// applyTo brings devices to an intent, and tells what came of it.
+// applyTo brings devices to an intent, and prints the outcome.
 func applyTo(cmd *cobra.Command, f *oneIntent, in *ctl.Intent, l ctl.Limits, v ctl.Values) error {
 	all, err := each(cmd.Context(), f, in, false, func(s *ctl.Session, d *ctl.Device) (outcomeJSON, error) {
 		out := outcomeJSON{Device: d.Name}
@@ -360,11 +360,11 @@ func statePath(intent string) (string, error) {
 	return filepath.Join(dir, strings.TrimSuffix(filepath.Base(intent), filepath.Ext(intent))+".json"), nil
 }
 
-// saveWithin is how old what the state file says may be.
+// saveWithin is the longest time until a new status is in the state file.
 const saveWithin = 100 * time.Millisecond
 
-// keep runs a controller until the process is told to end. With is called for each
-// intent that is read, before it counts; nil: there is nothing else to read.
+// keep runs a controller until a signal ends it. with, if not nil, is called with each intent that is read,
+// before it is used, to read other files.
 func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) error) error {
 	read := func() (*ctl.Intent, error) {
 		in, err := k.read(file)
@@ -405,7 +405,7 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 	signal.Notify(hup, unix.SIGHUP)
 	defer signal.Stop(hup)
 
-	// News are printed by one goroutine, in the order in which they came.
+	// One goroutine prints the news, in the order in which they come.
 	news := newNews()
 	o.Changed = news.add
 	c, err := ctl.NewController(&ctl.Dialer{Transport: k.Transport}, in, o)
@@ -423,7 +423,7 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 		return err
 	}
 	last := map[string]string{}
-	var saving <-chan time.Time // nil: all is saved
+	var saving <-chan time.Time // when to save; nil: everything is saved
 	for {
 		select {
 		case <-news.more:
@@ -486,7 +486,7 @@ func (n *news) take() []ctl.DeviceStatus {
 	return l
 }
 
-// deviceLine is how a device stands, in one line.
+// deviceLine is a device's status in one line.
 func deviceLine(s ctl.DeviceStatus) string {
 	line := fmt.Sprintf("%s\t%s", s.Device, s.State)
 	switch {
@@ -582,7 +582,7 @@ func statusText(w io.Writer, all []ctl.Record) {
 	}
 }
 
-// deviceJSON is what a device says of itself.
+// deviceJSON describes a device, as --json prints it.
 type deviceJSON struct {
 	Address  string         `json:"address"`
 	DeviceID uint64         `json:"device_id"`
@@ -592,7 +592,7 @@ type deviceJSON struct {
 	Entities map[string]int `json:"entities"`
 }
 
-// ask asks a device for what it is and how much it holds.
+// ask asks a device for its version, its program, and how many entities it holds.
 func (f *oneDevice) ask(cmd *cobra.Command) error {
 	s, err := f.open(cmd.Context(), true, nil)
 	if err != nil {

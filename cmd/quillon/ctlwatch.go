@@ -151,7 +151,7 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 				}
 			}
 		case <-changed:
-			// What is told meanwhile, and asked of a device that restarted, is lost.
+			// Events until the session is there again are lost, and so are a restarted device's subscriptions.
 			switch st := s.Status(); {
 			case st.Losses != losses:
 				return fmt.Errorf("%s: the connection was lost", s.Target)
@@ -166,7 +166,7 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 	}
 }
 
-// counts is what counters tells of one that changed.
+// counts is a counter that has changed, as a line of counters.
 type counts struct {
 	Text    string  `json:"text"`
 	Packets int64   `json:"packets"`

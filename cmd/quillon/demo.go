@@ -69,7 +69,7 @@ ends, no namespace, link or process is left behind.`,
 	return cmd
 }
 
-// canWrite says early that a file could not be written at the end; "" is none.
+// canWrite returns an error, before a long run, if a file cannot be written; "" is no file.
 func canWrite(name string) error {
 	if name == "" {
 		return nil
@@ -81,7 +81,7 @@ func canWrite(name string) error {
 	return nil
 }
 
-// canWriteTo says early that no file could be made in a directory.
+// canWriteTo returns an error, before a long run, if no file can be made in a directory.
 func canWriteTo(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -104,10 +104,10 @@ func runDemo(ctx context.Context, cmd *cobra.Command, c demo.Config, p playing) 
 	return err
 }
 
-// playing is how a demo is played, and where its result is kept.
+// playing are the flags that say how a demo is played, and where its result is written.
 type playing struct {
 	mem        bool
-	json, plot string // a file, the prefix of two; "": none
+	json, plot string // the name of a file, and the prefix of two; "": none
 }
 
 func (p *playing) add(f *pflag.FlagSet) {
@@ -116,7 +116,7 @@ func (p *playing) add(f *pflag.FlagSet) {
 	f.StringVar(&p.plot, "plot", "", "write the figure to `PREFIX`.png and PREFIX.svg")
 }
 
-// check says early what could not be written at the end.
+// check returns an error, before the run, about a file that cannot be written.
 func (p *playing) check() error {
 	if err := canWrite(p.json); err != nil {
 		return err
@@ -124,9 +124,9 @@ func (p *playing) check() error {
 	return canWrite(p.plot)
 }
 
-// demoResult is what a demo ends with.
+// demoResult is the result of a demo.
 type demoResult interface {
-	By(command []string) // notes what was typed
+	By(command []string) // notes the command line
 	WriteReport(io.Writer) error
 	SaveJSON(file string) error
 	Plot(prefix string) error

@@ -21,7 +21,7 @@ func checkLatency(name string) error {
 	return fmt.Errorf("--latency %s: want %s, %s or %s", name, latencies[1], latencies[2], latencies[0])
 }
 
-// checkPoll refuses workers that never sleep where nothing else could run beside them.
+// checkPoll refuses workers that never sleep if no processor would be left for anything else.
 func (r *running) checkPoll() error {
 	if r.latency != latencies[2] {
 		return nil
@@ -32,8 +32,8 @@ func (r *running) checkPoll() error {
 	return roomToPoll(r.inst.Workers(), min(runtime.NumCPU(), runtime.GOMAXPROCS(0)), r.cpus)
 }
 
-// roomToPoll is an error when so many workers that never sleep would take all processors that the process may have,
-// or share one of those that they are pinned to.
+// roomToPoll is an error if so many workers that never sleep would take all processors that the process may use,
+// or if two are pinned to the same processor.
 func roomToPoll(workers, processors int, cpus []int) error {
 	if workers >= processors {
 		return fmt.Errorf("--latency poll: %d workers that never sleep take %d processors, and this process may have %d: leave one to the rest (queues=)", workers, workers, processors)
@@ -52,9 +52,8 @@ func roomToPoll(workers, processors int, cpus []int) error {
 	return nil
 }
 
-// stayAwake has the processors of the machine that have nothing to do look for something rather than
-// sleep: a worker that sleeps would wait until its own has woken. That holds until the file is closed,
-// at the latest by the end of the process.
+// stayAwake keeps idle processors of the machine from sleeping deeply: a worker that has slept would wait until its
+// processor has woken. It holds until the file is closed, at the latest at the end of the process.
 func stayAwake() (*os.File, error) {
 	const path = "/dev/cpu_dma_latency" // PM QoS: a signed number of 32 bits, microseconds, in the machine's order
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -67,19 +66,19 @@ func stayAwake() (*os.File, error) {
 	return f, nil
 }
 
-// quicken does what --latency asks for, as far as that is allowed, and notes it.
+// quicken does what --latency asks for, as far as the process may, and notes what it did in latencyNote.
 func (r *running) quicken() {
 	switch r.latency {
 	case latencies[0]:
 		return
 	case latencies[2]:
-		r.latencySays = "poll, workers never sleep"
+		r.latencyNote = "poll, workers never sleep"
 		return
 	}
 	var err error
 	if r.awake, err = stayAwake(); err != nil {
-		r.latencySays = fmt.Sprintf("normal: --latency low is not allowed (%v)", err)
+		r.latencyNote = fmt.Sprintf("normal: --latency low is not allowed (%v)", err)
 		return
 	}
-	r.latencySays = "low, processors that have nothing to do stay awake"
+	r.latencyNote = "low, processors that have nothing to do stay awake"
 }

@@ -14,35 +14,35 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// Bounds of what a process waits for.
+// Bounds on how long a process waits.
 const (
-	startLimit = time.Minute      // until it runs
-	stopLimit  = 20 * time.Second // from the order to stop until it has ended
-	// At a stop a worker is stuck when its thread has computed or slept for so long without a breath, or has
-	// not answered within the other: much more than a breath takes on a machine that is busy.
+	startLimit = time.Minute      // from the start until the process runs
+	stopLimit  = 20 * time.Second // from the order to stop until the process has ended
+	// At a stop a worker is stuck if its thread has computed or slept for the first time without a breath, or has
+	// not answered within the second: much more than a breath takes on a busy machine.
 	breathLimit  = 2 * time.Second
 	breathWithin = 8 * time.Second
-	lastWord     = time.Second // to say why it ends, where nobody may read
+	lastWord     = time.Second // for the last message, whose reader may be stuck
 )
 
-// life is the process of an instance between its start and its end: an order to stop is heard at every
-// moment, and what takes too long ends the process as a crash does.
+// life is the life of an instance's process, from its start to its end. An order to stop counts at every
+// moment, and a step that takes too long ends the process as a crash does.
 type life struct {
-	orders *orders
-	log    io.Writer
-	exit   func(code int)
-	told   chan struct{} // closed by the first order to stop
-	once   sync.Once
-	over   chan struct{}
-	doing  atomic.Pointer[string]
-	inst   atomic.Pointer[graph.Instance]
-	start  *time.Timer
-	stop   atomic.Pointer[time.Timer]
+	orders   *orders
+	log      io.Writer
+	exit     func(code int)
+	stopping chan struct{} // closed by the first order to stop
+	once     sync.Once
+	over     chan struct{}
+	doing    atomic.Pointer[string]
+	inst     atomic.Pointer[graph.Instance]
+	start    *time.Timer
+	stop     atomic.Pointer[time.Timer]
 }
 
-// begin takes the first order to stop from orders; a second one is left there, for who can hurry.
+// begin takes the first order to stop from orders. A second one stays there, for steps that can be cut short.
 func begin(orders *orders, log io.Writer) *life {
-	l := &life{orders: orders, log: log, exit: os.Exit, told: make(chan struct{}), over: make(chan struct{})}
+	l := &life{orders: orders, log: log, exit: os.Exit, stopping: make(chan struct{}), over: make(chan struct{})}
 	l.at("starting")
 	l.start = time.AfterFunc(startLimit, func() { l.late(startLimit) })
 	go func() {
@@ -55,8 +55,8 @@ func begin(orders *orders, log io.Writer) *life {
 	return l
 }
 
-// undisturbed has a change of interfaces done to its end, also when there is an order to stop, but not for
-// longer than a start or a stop may take; until done.
+// undisturbed makes orders to stop wait until done is called, so that a change of interfaces is not left half done. It
+// bounds the time as a start or a stop does.
 func undisturbed(cmd *cobra.Command, what string) (done func()) {
 	o := takeOrders()
 	l := begin(o, cmd.ErrOrStderr())
@@ -67,7 +67,7 @@ func undisturbed(cmd *cobra.Command, what string) (done func()) {
 	}
 }
 
-// at says what is being done, for who asks why it takes so long.
+// at notes the present step, for the message when it takes too long.
 func (l *life) at(what string) { l.doing.Store(&what) }
 
 // end is the order to stop.
@@ -75,19 +75,19 @@ func (l *life) end() {
 	l.once.Do(func() {
 		l.start.Stop()
 		l.stop.Store(time.AfterFunc(stopLimit, func() { l.late(stopLimit) }))
-		close(l.told)
+		close(l.stopping)
 	})
 }
 
-// ordered reports that there was an order to stop.
+// ordered reports whether there was an order to stop.
 func (l *life) ordered() bool {
 	select {
-	case <-l.told:
+	case <-l.stopping:
 		return true
 	default:
 	}
 	select {
-	case <-l.told:
+	case <-l.stopping:
 	case <-l.orders.stop:
 		l.end()
 	default:
@@ -108,7 +108,7 @@ func (l *life) done() {
 	close(l.over)
 }
 
-// late ends the process because of what it has waited for.
+// late ends the process because the present step took too long.
 func (l *life) late(limit time.Duration) {
 	why := fmt.Sprintf("%s has taken more than %v", *l.doing.Load(), limit)
 	if inst := l.inst.Load(); inst != nil {
@@ -119,8 +119,7 @@ func (l *life) late(limit time.Duration) {
 	l.crash(why)
 }
 
-// crash ends the process at once, and leaves everything as it is: what closes the sockets of a process that
-// has died closes them here.
+// crash ends the process at once, without undoing anything: the kernel closes its sockets.
 func (l *life) crash(why string) {
 	said := make(chan struct{})
 	go func() {

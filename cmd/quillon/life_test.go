@@ -32,7 +32,7 @@ func TestLife(t *testing.T) {
 		t.Error("nobody has told it to stop")
 	}
 	o.stop <- unix.SIGTERM
-	<-l.told
+	<-l.stopping
 	l.end() // also by the socket
 	if !l.ordered() {
 		t.Error("it was told to stop")
@@ -79,21 +79,21 @@ func TestNotifier(t *testing.T) {
 		n := newNotifier(func(key string) string {
 			return map[string]string{"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1500000", "WATCHDOG_PID": fmt.Sprint(os.Getpid())}[key]
 		})
-		n.say("READY=1")
+		n.send("READY=1")
 		p := make([]byte, 64)
 		k, err := conn.Read(p)
 		if err != nil || string(p[:k]) != "READY=1" || !n.there() || n.watchdog != 1500*time.Millisecond {
 			t.Errorf("%q, %v; watchdog %v", p[:k], err, n.watchdog)
 		}
 		for range 10_000 { // more than its socket holds
-			n.say("WATCHDOG=1")
+			n.send("WATCHDOG=1")
 		}
 		n.close()
 		_ = conn.Close()
 	}
 	for _, env := range []map[string]string{nil, {"NOTIFY_SOCKET": "vsock:2:1"}, {"WATCHDOG_USEC": "5"}} {
 		n := newNotifier(func(key string) string { return env[key] })
-		n.say("READY=1")
+		n.send("READY=1")
 		if n.there() || n.watchdog != 0 {
 			t.Errorf("%v: there is no manager", env)
 		}
@@ -102,7 +102,7 @@ func TestNotifier(t *testing.T) {
 	for _, w := range []map[string]string{{"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "-1"}, {"WATCHDOG_USEC": "99999999999999999"}, {"WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "1"}} {
 		w["NOTIFY_SOCKET"] = path
 		n := newNotifier(func(key string) string { return w[key] })
-		n.say("READY=1") // nobody listens any more
+		n.send("READY=1") // nobody listens any more
 		if n.watchdog != 0 {
 			t.Errorf("%v: %v", w, n.watchdog)
 		}

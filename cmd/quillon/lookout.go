@@ -20,42 +20,42 @@ import (
 const (
 	// lookEvery is how often ports are looked at.
 	lookEvery = 250 * time.Millisecond
-	// lookWaits is how long a worker may wait for a processor between two looks: after so long without one, frames
-	// go past it. The kernel counts a wait when it has ended.
+	// lookWaits is how long a worker may wait for a processor between two looks: after that time frames
+	// pass in the kernel. The kernel counts a wait when it has ended.
 	lookWaits = afxdp.DefaultStale
-	// lookQuiet is how long no frame may be missed before it is said that they are seen again: what comes and
-	// goes is one line for each, at most so often.
+	// lookQuiet is how long no frame must have been missed before the lookout prints that frames are taken again. So there is
+	// at most one line in that time.
 	lookQuiet = 2 * time.Second
 )
 
-// lookout tells, once each, of frames that went past the apps in the kernel against their wish, of workers that
-// get no processor, of links that went down or came up, and of tasks that have panicked.
+// lookout prints, once each, that frames which apps want passed in the kernel, that workers get no
+// processor, that links went down or came up, and that tasks have panicked.
 type lookout struct {
 	w       io.Writer
 	faults  []*graph.PanicError
 	ports   map[string]*lookedAt
 	workers map[int]*waiting // by thread
 	up      map[string]bool  // by interface
-	names   map[int]string   // by number of the interface: what the port calls it
+	names   map[int]string   // names of interfaces, by their number
 }
 
 // waiting is a worker of a lookout.
 type waiting struct {
 	worker int
-	last   clock.Duration // that it had waited for a processor, at the last look
-	over   clock.Duration // and before it waited too long
-	at     clock.Time     // of the last look
-	from   clock.Time     // of the look before the first wait; 0: it does not
-	seen   clock.Time     // when it did last
+	last   clock.Duration // how long it had waited for a processor in all, at the last look
+	over   clock.Duration // the same before the first long wait
+	at     clock.Time     // time of the last look
+	from   clock.Time     // time of the look before the first long wait; 0: there is none
+	seen   clock.Time     // time of the last look with a long wait
 }
 
 // lookedAt is a port of a lookout.
 type lookedAt struct {
 	last  port.Stats // all queues
-	since port.Stats // as it was before the first frame that was missed
-	at    clock.Time // of the last look
-	from  clock.Time // of the look before that; 0: none is
-	seen  clock.Time // when the last one was
+	since port.Stats // totals before the first missed frame
+	at    clock.Time // time of the last look
+	from  clock.Time // time of the look before the first missed frame; 0: no frame is missed
+	seen  clock.Time // time of the last look with missed frames
 }
 
 // stamp is an absolute time, in UTC.
@@ -67,8 +67,8 @@ func (l *lookout) say(t clock.Time, p graph.PortInfo, format string, args ...any
 	fmt.Fprintf(l.w, "quillon: %s %s (%s): %s\n", stamp(t), p.Name, p.Args["dev"], fmt.Sprintf(format, args...))
 }
 
-// look compares the ports' totals with those of the last time. What was before a port is looked at first is its
-// start, and says nothing.
+// look compares the ports' totals with those of the last look. The first look at a port only stores its
+// totals.
 func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 	before := l.ports
 	l.ports = make(map[string]*lookedAt, len(ports))
@@ -78,7 +78,7 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 			all.Add(q)
 		}
 		x := before[p.Name]
-		if x == nil || all.Missed+all.ShutOut < x.last.Missed+x.last.ShutOut { // another one of the name
+		if x == nil || all.Missed+all.ShutOut < x.last.Missed+x.last.ShutOut { // another port with this name
 			x = &lookedAt{last: all, at: now}
 		}
 		l.ports[p.Name] = x
@@ -100,8 +100,8 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 	}
 }
 
-// times compares how long workers have waited for a processor with the last time. To wait is not to be stuck: a
-// worker that is stuck runs, or sleeps, and so does not wait.
+// times compares how long workers have waited for a processor with the last look. A worker that waits is not
+// stuck: a stuck one runs, or sleeps.
 func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 	before := l.workers
 	l.workers = make(map[int]*waiting, len(workers))
@@ -129,14 +129,14 @@ func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 	}
 }
 
-// end says how many frames were missed.
+// end prints how many frames were missed.
 func (l *lookout) end(now clock.Time, p graph.PortInfo, x *lookedAt) {
 	l.say(now, p, "frames are taken again; from %s to %s %d crossed unseen, %d were dropped", stamp(x.from), stamp(x.seen),
 		x.last.Missed-x.since.Missed, x.last.ShutOut-x.since.ShutOut)
 	x.from = 0
 }
 
-// link tells of a port's interface, when that has changed. One that was renamed is the port's as before.
+// link prints when the link of a port's interface has gone down or come up. The port keeps an interface that was renamed.
 func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAttrs) {
 	dev, known := l.names[a.Index]
 	if !known {
@@ -160,7 +160,7 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 	}
 }
 
-// panics tells of apps inside others that have panicked since the last time.
+// panics prints apps inside others that have panicked since the last look.
 func (l *lookout) panics(now clock.Time, all []*graph.PanicError) {
 	for _, f := range all {
 		if !slices.Contains(l.faults, f) {
@@ -196,7 +196,7 @@ func (l *lookout) troubles() []string {
 	return all
 }
 
-// linkUp reports that frames can pass: the interface is up and has a carrier.
+// linkUp reports whether frames can pass: the interface is up and has a carrier.
 func linkUp(a *netlink.LinkAttrs) bool {
 	return a.Flags&net.FlagUp != 0 && a.Flags&net.FlagRunning != 0
 }

@@ -21,7 +21,7 @@ import (
 // Exit statuses.
 const (
 	exitDone   = 0
-	exitFailed = 1 // a check failed: captures differ, a write was lost, a board stopped with what others had there
+	exitFailed = 1 // a check failed: captures differ, a write was lost, a board that stopped had other boards' state
 	exitUsage  = 2 // wrong use, or the environment lacks something
 )
 
@@ -120,8 +120,8 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 	return root
 }
 
-// flagError tells of a value that is wrong what is wanted, not which function
-// refused it.
+// flagError is an error about a flag's value that says what is wanted, not which function
+// refused the value.
 func flagError(err error) error {
 	cause := errors.Unwrap(err)
 	if _, ok := err.(interface{ GetValue() string }); !ok || cause == nil {
@@ -148,7 +148,7 @@ func flagError(err error) error {
 	return fmt.Errorf("%swant %s", strings.TrimSuffix(err.Error(), cause.Error()), want)
 }
 
-// newHelpCmd is cobra's, but refuses what it does not know.
+// newHelpCmd is cobra's help command, but refuses unknown names.
 func newHelpCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND...]",
@@ -181,7 +181,7 @@ func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
 	return w.Flush()
 }
 
-// exactly wants one argument for each name, and says which is missing.
+// exactly wants one argument for each name; the error names the missing one.
 func exactly(names ...string) cobra.PositionalArgs {
 	return optional(len(names), names...)
 }

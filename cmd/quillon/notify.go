@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifier tells the service manager how the process is; see sd_notify(3). Without one it does nothing.
+// notifier sends the state of the process to the service manager; see sd_notify(3). Without a manager it does nothing.
 type notifier struct {
 	fd int
 	to *unix.SockaddrUnix
-	// watchdog is within how long the manager wants to hear that all is well; 0: it does not.
+	// watchdog is the longest time between two messages that all is well; 0: the manager wants none.
 	watchdog time.Duration
 }
 
@@ -36,13 +36,13 @@ func newNotifier(env func(string) string) *notifier {
 	return n
 }
 
-// there reports that there is a manager.
+// there reports whether there is a manager.
 func (n *notifier) there() bool { return n.fd >= 0 }
 
-// say tells the manager, if it listens: a datagram that it has no room for is lost.
-func (n *notifier) say(what string) {
+// send sends a message to the manager, if it listens. A datagram for which the manager has no room is lost.
+func (n *notifier) send(message string) {
 	if n.there() {
-		_ = unix.Sendto(n.fd, []byte(what), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, n.to)
+		_ = unix.Sendto(n.fd, []byte(message), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, n.to)
 	}
 }
 

@@ -16,7 +16,7 @@ func newP4Cmd() *cobra.Command {
 	return group("p4", "Run P4 programs", "  quillon p4 stf ipv4_router.json routes.stf", newSTFCmd(), newP4TraceCmd())
 }
 
-// stfResult is what the run of one file gave.
+// stfResult is the result of a run of one file.
 type stfResult struct {
 	Test string `json:"test"`
 	stf.Result

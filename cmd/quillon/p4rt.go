@@ -50,7 +50,7 @@ func (f *p4rtFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics at `address`, as 127.0.0.1:9100")
 }
 
-// served is what run says about P4Runtime and metrics.
+// served is the part of run's output about P4Runtime and metrics.
 type served struct {
 	Socket  string         `json:"socket,omitempty"`  // as unix:PATH
 	Address string         `json:"address,omitempty"` // of TCP
@@ -58,7 +58,7 @@ type served struct {
 	Metrics string         `json:"metrics,omitempty"`
 }
 
-// servedDevice is a device with what it stands for.
+// servedDevice is a P4Runtime device and its app.
 type servedDevice struct {
 	ID  uint64 `json:"id"`
 	App string `json:"app,omitempty"` // of kind p4; empty: the tables of all other apps
@@ -115,7 +115,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock
 		server := p4rt.New(p4rt.Config{Clock: clk, Roles: roles})
 		stats = server.Stats()
 		s.Devices, err = devices(server, inst, clk, f.files, &closers)
-		// It goes before what its devices use, and after who reaches it.
+		// It is closed before the things that its devices use, and after its listeners.
 		closers = append(closers, func() error { server.Close(); return nil })
 		if err != nil {
 			return s, closeAll, err
@@ -139,7 +139,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock
 			socket, tcp = f.addr, false
 		}
 		if tcp {
-			// First, as more of it may be wrong.
+			// Before the others, because its flags may be wrong.
 			var at net.Addr
 			if at, err = serve(p4rt.ListenConfig{Address: f.addr, Cert: f.cert, Key: f.key, ClientCA: f.clientCA, Clients: clients, Insecure: f.insecure}); err != nil {
 				return s, closeAll, err
@@ -167,7 +167,8 @@ func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock
 	return s, closeAll, nil
 }
 
-// unreadable says which files that are read again the process, with what it has given up, cannot read.
+// unreadable names the files that are read again later, but that the process cannot read without the privileges that it
+// has given up.
 func (f *p4rtFlags) unreadable(log io.Writer) {
 	for _, name := range []string{f.cert, f.key, f.clientCA} {
 		if name == "" {
@@ -182,7 +183,7 @@ func (f *p4rtFlags) unreadable(log io.Writer) {
 	}
 }
 
-// devices puts the apps of an instance behind a server.
+// devices adds the apps of an instance to a server.
 func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files string, closers *[]func() error) ([]servedDevice, error) {
 	spec := inst.Spec()
 	var punts *engine.Punts
@@ -266,7 +267,7 @@ func programOf(name string, cfg *engine.Config) error {
 	return nil
 }
 
-// defaultRole is what --p4-client calls the role without a name.
+// defaultRole is the name of the role without a name in --p4-client.
 const defaultRole = "default"
 
 // parseClients reads --p4-client.

@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
-// p4Trace is what quillon p4 trace was told.
+// p4Trace are the flags and the state of quillon p4 trace.
 type p4Trace struct {
 	entries    string
 	port       int
@@ -100,7 +100,7 @@ func filters(all []string) ([]packettrace.Filter, error) {
 	return out, nil
 }
 
-// show prints a trace when it is wanted; false: that was the last.
+// show prints a trace if it is wanted. False: no more traces are wanted.
 func (o *p4Trace) show(cmd *cobra.Command, t packettrace.Trace) (bool, error) {
 	for _, f := range o.wanted {
 		if !f(t) {
@@ -167,7 +167,7 @@ func (o *p4Trace) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// ingress is the port that a packet came in on.
+// ingress is the port on which a packet came in.
 func (o *p4Trace) ingress(r *pcap.Reader, p *pcap.Packet) uint32 {
 	if o.port >= 0 {
 		return uint32(o.port)

@@ -143,7 +143,7 @@ func (g *generator) add(f *pflag.FlagSet) {
 	f.IntVar(&g.Endpoints, "endpoints", g.Endpoints, "generate: endpoints of a rack")
 	f.DurationVar(&g.duration, "duration", g.duration, "generate: so long a load")
 	f.Float64Var(&g.calm, "calm", g.calm, "generate: Gb/s of an endpoint outside bursts, as published")
-	f.Lookup("calm").DefValue = "0.1" // about: without the flag it is the published one
+	f.Lookup("calm").DefValue = "0.1" // rounded: the default is the published value
 	f.Float64Var(&g.burst, "burst", g.burst, "generate: Gb/s of a burst")
 	f.Float64Var(&g.Share, "burst-share", g.Share, "generate: part of the time that an endpoint bursts")
 	f.DurationVar(&g.Length, "burst-length", g.Length, "generate: mean of a burst")
@@ -151,7 +151,7 @@ func (g *generator) add(f *pflag.FlagSet) {
 	f.Uint64Var(&g.Seed, "seed", g.Seed, "generate: of everything random")
 }
 
-// source is the load that was asked for, and its title.
+// source is the load that the flags name, and its title.
 func source(cmd *cobra.Command, file, by string, g *generator, o *plan.Options, show *reading) (traffic.Source, string, error) {
 	switch {
 	case file != "" && g.name != "":
@@ -170,7 +170,7 @@ func source(cmd *cobra.Command, file, by string, g *generator, o *plan.Options, 
 	if !ok {
 		return nil, "", fmt.Errorf("--by must be ip or mac, not %q", by)
 	}
-	src, err := traffic.File(file, who, show.told)
+	src, err := traffic.File(file, who, show.progress)
 	return src, file, err
 }
 
@@ -200,7 +200,7 @@ func (g *generator) source(cmd *cobra.Command, o *plan.Options) (traffic.Source,
 	return src, fmt.Sprintf("facebook, generated: %d × %d endpoints, seed %d", g.Racks, g.Endpoints, g.Seed), err
 }
 
-// reading shows how far a file is read, once that takes a while.
+// reading shows how far a file is read, if that takes a while.
 type reading struct {
 	line  *progress
 	clk   *clock.Wall
@@ -215,7 +215,7 @@ func newReading(cmd *cobra.Command) *reading {
 
 func (r *reading) begin(pass string) { r.pass = pass }
 
-func (r *reading) told(read, size int64) {
+func (r *reading) progress(read, size int64) {
 	if now := r.clk.Now(); now.Sub(r.start) > time.Second {
 		r.line.show(now, r.pass, fmt.Sprintf("%s: %3.0f %% of %.0f MB", r.pass, 100*float64(read)/float64(size), float64(size)/1e6))
 	}
@@ -306,7 +306,7 @@ func printPlan(cmd *cobra.Command, p *plan.Plan, o *plan.Options, title, picture
 	})
 }
 
-// count is so many things.
+// count is a number and its unit in words.
 func count(n int, thing string) string {
 	if n != 1 {
 		thing += "s"

@@ -22,15 +22,15 @@ import (
 	"github.com/quillon/quillon/snic/pool/gossip"
 )
 
-// How often a board and its pool hear of each other: while something is under way,
+// The intervals at which a board and its pool exchange news: while something is under way,
 // and otherwise.
 const (
 	poolSoon = 200 * time.Microsecond
 	poolIdle = 10 * time.Millisecond
 )
 
-// leaveWithin is how long a board that stops waits for others to take home what it runs for
-// them, and leavePoll how often it looks.
+// leaveWithin is how long a board that stops waits for others to take back what it runs for
+// them, leavePoll the interval at which it checks.
 const (
 	leaveWithin = 3 * time.Second
 	leavePoll   = 5 * time.Millisecond
@@ -54,7 +54,7 @@ func (f *poolFlags) add(cmd *cobra.Command) {
 // attachKind is the kind of the switch that boards are attached to.
 const attachKind = "attach"
 
-// board is the app that is to be in the pool, and the interface of its pool port, if it
+// board is the app that joins the pool, and the interface of its pool port, if it
 // has one.
 func (f *poolFlags) board(spec *graph.Spec) (app, dev string, err error) {
 	for name, a := range spec.Apps {
@@ -126,14 +126,14 @@ func (f *poolFlags) key() ([]byte, error) {
 	}
 	if !slices.Contains([]int{16, 24, 32}, len(text)) {
 		if slices.Contains([]int{16, 24, 32}, len(b)) {
-			return b, nil // bytes of a key at its ends look like spaces
+			return b, nil // the first or last bytes of a key may look like spaces
 		}
 		return nil, fmt.Errorf("--pool-secret: %s holds %d bytes: want 16, 24 or 32, or twice as many hexadecimal digits", f.secret, len(text))
 	}
 	return []byte(text), nil
 }
 
-// maxSecret is more than a file with a secret has.
+// maxSecret is longer than any file with a secret.
 const maxSecret = 256
 
 // member is what joins an app with its part of the pool: a *snic.Peering, or an *attach.Joining.
@@ -162,8 +162,8 @@ type joined struct {
 	done   chan struct{}
 }
 
-// leave has the peers take home what runs here for them, while workers still run, and returns when
-// they have, or hurry says that there is no time. An error says what they could not, which is lost.
+// leave has the peers take back what runs here for them, while workers still run. It returns when
+// they have done so, or when hurry is closed. An error names what they could not take back, which is lost.
 func (j *joined) leave(hurry <-chan os.Signal) error {
 	if j == nil {
 		return nil
@@ -175,7 +175,7 @@ func (j *joined) leave(hurry <-chan os.Signal) error {
 	})
 }
 
-// leaving waits until nothing remains, or what does is stuck, or there is no time.
+// leaving waits until nothing remains, or the rest is stuck, or there is no time.
 func leaving(hurry <-chan os.Signal, late <-chan time.Time, remains func() (what []string, stuck bool)) error {
 	for {
 		what, stuck := remains()
@@ -221,7 +221,7 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	if err != nil {
 		return nil, err
 	}
-	// What has no address of its own gets one that is unique in the pool.
+	// An app without an address of its own gets one that is unique in the pool.
 	mac := [6]byte{2, 'p', 'o', 'o', 'l', byte(f.number)}
 	if kind == attachKind {
 		mac[5] = attach.Number
@@ -279,7 +279,7 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	return j, nil
 }
 
-// exchange lets the board and its pool hear of each other, until ctx ends.
+// exchange passes news between the board and its pool, until ctx ends.
 func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join member, p *gossip.Pool, inst *graph.Instance, app string, log io.Writer) {
 	var last string
 	do, visit := p.Do, func(v func(graph.App)) error {

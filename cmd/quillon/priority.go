@@ -15,14 +15,14 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// priority is how the threads of the process go before those of others.
+// priority is the scheduling priority of the threads of the process.
 type priority struct {
 	what string
-	// others is what all threads get, workers what those of the workers have beside. All of them get
-	// something: a worker waits for the others at times (Go's scheduler, the garbage collector), and would wait
-	// until these have got a processor.
+	// others is the priority of all threads, workers what the workers' threads get in addition. All threads have
+	// one, because a worker sometimes waits for others (Go's scheduler, the garbage collector), which must then get a
+	// processor soon.
 	others, workers unix.SchedAttr
-	// limits are what the process may give its threads later, without a capability.
+	// limits are the resource limits that allow the process to change its threads later without a capability.
 	limits map[int]uint64
 	says   string
 }
@@ -47,7 +47,7 @@ func priorityNames() (names []string) {
 	return names
 }
 
-// choosePriority is the one of a name.
+// choosePriority is the priority of a name.
 func choosePriority(name string) (*priority, error) {
 	for i := range priorities {
 		if priorities[i].what == name {
@@ -57,8 +57,8 @@ func choosePriority(name string) (*priority, error) {
 	return nil, fmt.Errorf("--priority %s: want %s", name, strings.Join(priorityNames(), ", "))
 }
 
-// take gives every thread of the process its priority; those that begin later inherit it. Where that is not
-// allowed the process runs as others do, and what is printed says so.
+// take gives every thread of the process its priority; later threads inherit it. If the process may not
+// do so, it runs as others do, and prints that.
 func (p *priority) take() (says string, _ *priority) {
 	if p.limits == nil {
 		return p.what + ", " + p.says, p
@@ -71,7 +71,7 @@ func (p *priority) take() (says string, _ *priority) {
 	}
 	err := p.probe()
 	for seen := map[string]bool{}; err == nil; {
-		// Threads begin meanwhile: until none is new.
+		// It repeats until no new thread has begun meanwhile.
 		tasks, e := os.ReadDir("/proc/self/task")
 		was := len(seen)
 		for _, t := range tasks {
@@ -91,9 +91,9 @@ func (p *priority) take() (says string, _ *priority) {
 	return fmt.Sprintf("%s, %s: --priority %s is not allowed (%v): run as root, or see quillon help run", normal.what, normal.says, p.what, err), normal
 }
 
-// session gives the session of the process the nice value of its threads, if the process leads it, as what a service
-// manager or setsid starts does: where the kernel groups threads by sessions (sched_autogroup_enabled), nice values
-// count only against others of the same one.
+// session gives the session of the process the nice value of its threads, if the process leads the session, as after a
+// start by a service manager or setsid. If the kernel groups threads by sessions (sched_autogroup_enabled), nice values
+// count only against threads of the same session.
 func (p *priority) session() (says string) {
 	if sid, err := unix.Getsid(0); err != nil || sid != os.Getpid() || p.others.Nice >= 0 {
 		return ""
@@ -104,7 +104,7 @@ func (p *priority) session() (says string) {
 	return fmt.Sprintf(", and %d for the session", p.others.Nice)
 }
 
-// limited reports that the limits of the process do not allow the priorities: its threads need a capability to
+// limited reports whether the limits of the process do not allow the priorities, so that threads need a capability to
 // change theirs.
 func (p *priority) limited() bool {
 	for limit, n := range p.limits {
@@ -157,7 +157,7 @@ func processors(list string) (cpus []int, err error) {
 	return cpus, nil
 }
 
-// cpusOf are the processors that the ports of spec want the workers on, which have queues of all of them.
+// cpusOf are the processors on which the ports of spec want the workers, each of which serves a queue of every port.
 func cpusOf(spec *graph.Spec) (cpus []int, err error) {
 	list, by := "", ""
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {

@@ -27,8 +27,8 @@ func (f *runFlags) checkWatchdog() error {
 	return nil
 }
 
-// watchLimit is how long a worker may be without a breath. A service manager that watches hears nothing
-// any more in time to end the process itself, should that not end.
+// watchLimit is how long a worker may be without a breath. It leaves a service manager that watches enough time to
+// end the process, if the process does not end itself.
 func (r *running) watchLimit() time.Duration {
 	limit := r.watchdog
 	if w := r.manager.watchdog; w > 0 && (limit == 0 || w/2 < limit) {
@@ -37,8 +37,8 @@ func (r *running) watchLimit() time.Duration {
 	return limit
 }
 
-// watch ends the process when a worker is stuck, and tells the service manager as long as none is. With
-// --watchdog 0 to end it is the manager's.
+// watch ends the process when a worker is stuck. As long as none is, it sends WATCHDOG=1 to the service manager. With
+// --watchdog 0 only the manager ends the process.
 func (r *running) watch(ctx context.Context) {
 	limit := r.watchLimit()
 	if limit == 0 {
@@ -46,7 +46,7 @@ func (r *running) watch(ctx context.Context) {
 	}
 	s := r.inst.Watch(ctx, limit, func() {
 		if r.manager.watchdog > 0 {
-			r.manager.say("WATCHDOG=1")
+			r.manager.send("WATCHDOG=1")
 		}
 	})
 	switch {
@@ -58,7 +58,7 @@ func (r *running) watch(ctx context.Context) {
 	}
 }
 
-// process is what "show process" shows.
+// process is the output of "show process".
 type process struct {
 	PID        int                 `json:"pid"`
 	Version    string              `json:"version"`
@@ -71,12 +71,12 @@ type process struct {
 	Watchdog   string              `json:"watchdog"`
 	Manager    string              `json:"manager"`
 	Workers    []graph.WorkerTimes `json:"workers"`
-	// Pool is what was not taken of what boards of the pool say; nil: it is in none.
+	// Pool counts messages of the pool that were refused; nil: the board is in no pool.
 	Pool *gossip.Drops `json:"pool_dropped,omitempty"`
 }
 
 func (r *running) process() process {
-	p := process{PID: os.Getpid(), Version: version.This().Version, Since: time.Unix(0, int64(r.begun)), Troubles: []string{}, Namespace: r.namespace, Privileges: r.privileges, Priority: r.prioritySays, Latency: r.latencySays, Watchdog: "off", Manager: "none"}
+	p := process{PID: os.Getpid(), Version: version.This().Version, Since: time.Unix(0, int64(r.begun)), Troubles: []string{}, Namespace: r.namespace, Privileges: r.privileges, Priority: r.priorityNote, Latency: r.latencyNote, Watchdog: "off", Manager: "none"}
 	if l := r.watchLimit(); l > 0 {
 		p.Watchdog = fmt.Sprintf("%v without a breath", l)
 	}

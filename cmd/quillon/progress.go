@@ -12,8 +12,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// quiet is how long lines of one step, which differ only in their numbers, are
-// held back where they cannot overwrite each other.
+// quiet is the least time between two lines of one step, which differ only in their numbers, where lines
+// cannot overwrite each other.
 const quiet = 2 * time.Second
 
 // progress shows what a long run is doing: on a terminal one line that is
@@ -32,7 +32,7 @@ func newProgress(cmd *cobra.Command) *progress {
 	return &progress{w: w, terminal: w == os.Stderr && term.IsTerminal(int(os.Stderr.Fd()))}
 }
 
-// show prints line, about step, when it is due.
+// show prints a line about a step, if one is due.
 func (p *progress) show(now clock.Time, step, line string) {
 	if p.terminal {
 		// Without wrapping, which would leave lines behind on a narrow

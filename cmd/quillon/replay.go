@@ -132,7 +132,7 @@ func replaySpec(file string, nfs []string) (*graph.Spec, error) {
 	return chain(nfs)
 }
 
-// shown refuses a number of packets to show that is none.
+// shown refuses a number of packets to show that is below 0.
 func shown(n int) error {
 	if n < 0 {
 		return fmt.Errorf("--show %d: want a number from 0", n)
@@ -140,7 +140,7 @@ func shown(n int) error {
 	return nil
 }
 
-// different makes a comparison that failed a failed check.
+// different turns the error of a comparison that found differences into a failed check.
 func different(err error) error {
 	var d *replay.DifferentError
 	if errors.As(err, &d) {

@@ -54,17 +54,17 @@ type runFlags struct {
 	root     rootFlags
 	watchdog time.Duration
 	verbose  bool
-	orders   *orders // nil: those from run on
-	held     bool    // when it has ended: some frames do not cross
+	orders   *orders // nil: run takes them
+	held     bool    // when the process has ended, some frames do not cross
 }
 
-// orders are what signals ask for, from the first change of an interface to the
-// last: in between a process that ends leaves things half done. Neither is lost
-// behind the other.
+// orders are the orders that come by signals, from the first change of an interface to the last one,
+// so that a signal does not end the process half-way. Orders to stop and to reload are kept
+// apart, so that none replaces the other.
 type orders struct{ stop, reload chan os.Signal }
 
-// takeOrders has signals be orders. A reader of our output that has gone is an
-// error of writing, and does not end the process either.
+// takeOrders turns signals into orders. It also ignores SIGPIPE: a closed pipe is only an error of
+// writing.
 func takeOrders() *orders {
 	o := &orders{make(chan os.Signal, 1), make(chan os.Signal, 1)}
 	signal.Notify(o.stop, unix.SIGINT, unix.SIGTERM)
@@ -73,7 +73,7 @@ func takeOrders() *orders {
 	return o
 }
 
-// release has signals do again what they usually do.
+// release restores the default effect of signals.
 func (o *orders) release() {
 	signal.Stop(o.stop)
 	signal.Stop(o.reload)
@@ -248,7 +248,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
 }
 
-// spec is what the arguments ask for.
+// spec is the Spec that the arguments ask for.
 func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	switch {
 	case file == "" && f.inline == "":
@@ -308,7 +308,7 @@ func (f *runFlags) read(file string) (*graph.Spec, error) {
 	return s, nil
 }
 
-// present is an error when an interface or a processor that spec needs is not there.
+// present is an error if an interface or a processor that spec needs is not there.
 func present(spec *graph.Spec) error {
 	_, err := cpusOf(spec)
 	return cmp.Or(err, open.Check(spec))
@@ -323,7 +323,7 @@ func dryRun(cmd *cobra.Command, old, new *graph.Spec) error {
 	return show(cmd, plan, func(w io.Writer) { fmt.Fprint(w, plan) })
 }
 
-// instanceName is how the instance is called when --name does not say.
+// instanceName is the name of the instance without --name.
 func (f *runFlags) instanceName(file string) string {
 	switch {
 	case f.name != "":
@@ -335,7 +335,7 @@ func (f *runFlags) instanceName(file string) string {
 	return strings.ReplaceAll(f.inline, ",", "-")
 }
 
-// stateFile is where apps of the instance keep what outlives it.
+// stateFile is the file in which apps of the instance keep what outlives it.
 func (f *runFlags) stateFile(instance string) *stateFile {
 	switch f.state {
 	case noState:
@@ -346,7 +346,7 @@ func (f *runFlags) stateFile(instance string) *stateFile {
 	return &stateFile{path: f.state}
 }
 
-// checkSocket refuses a name that is none of a file.
+// checkSocket refuses a name that cannot be a file's.
 func (f *runFlags) checkSocket(name string) error {
 	if f.control == "" && !isName(name) {
 		return fmt.Errorf("an instance cannot be named %q: want a file name; give one with --name", name)
@@ -354,7 +354,7 @@ func (f *runFlags) checkSocket(name string) error {
 	return nil
 }
 
-// isName says whether an instance can have the name: its socket is a file of that name.
+// isName reports whether an instance can have the name: its socket is a file of that name.
 func isName(name string) bool {
 	return !strings.ContainsRune(name, '/') && !strings.HasPrefix(name, ".")
 }
@@ -374,18 +374,18 @@ type running struct {
 	collect    func()
 	privileges *privileges
 	workers    *priority
-	cpus       []int  // that workers are pinned to; none: they are not
+	cpus       []int  // processors to which workers are pinned; none: they are not pinned
 	namespace  string // the network namespace of its interfaces
 
 	troubles atomic.Pointer[[]string] // of the lookout; nil: it has not looked yet
 	begun    clock.Time
 
-	prioritySays string
-	latencySays  string   // "": nothing was asked for
-	awake        *os.File // while it is open processors stay awake
+	priorityNote string
+	latencyNote  string   // "": --latency was not given
+	awake        *os.File // while this is open, processors stay awake
 
 	control *admin.Server
-	filter  port.Filter // what the apps wanted when the ports were opened
+	filter  port.Filter // the filter with which the ports were opened
 	ports   *open.Ports
 	state   *stateFile
 	inst    *graph.Instance
@@ -394,7 +394,7 @@ type running struct {
 	joined  *joined
 }
 
-// errStop is why a start ends that was told to stop.
+// errStop is the error of a start that an order to stop has ended.
 var errStop = errors.New("told to stop")
 
 // run opens the ports and runs the graph until a signal or an error.
@@ -427,7 +427,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 	}{
 		{"taking the place of the instance", r.claim}, {"taking the priority", r.prioritize}, {"opening the ports", r.openPorts},
 		{"building the graph", r.build}, {"attaching the ports", r.attach},
-		{"opening what serves controllers", r.serve}, {"giving up privileges", r.drop}, {"saying what runs", r.say},
+		{"opening what serves controllers", r.serve}, {"giving up privileges", r.drop}, {"saying what runs", r.show},
 	} {
 		r.life.at(step.what)
 		err := step.do()
@@ -441,8 +441,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 	return r.work()
 }
 
-// claim takes the place of the instance, before anything is changed: of two with one name the second
-// changes nothing. Its requests wait until it runs.
+// claim opens the control socket, before anything is changed: of two instances with one name the second
+// changes nothing. Requests wait until the instance runs.
 func (r *running) claim() (err error) {
 	if r.namespace, err = bridge.Namespace(); err != nil {
 		return err
@@ -451,7 +451,7 @@ func (r *running) claim() (err error) {
 	defer cancel(nil)
 	go func() {
 		select {
-		case <-r.life.told:
+		case <-r.life.stopping:
 			cancel(errStop)
 		case <-ctx.Done():
 		}
@@ -465,9 +465,9 @@ func (r *running) claim() (err error) {
 	return err
 }
 
-// prioritize gives the threads their priority, before there are others that wait for them, and does what --latency says.
+// prioritize gives the threads their priority, before any frames wait for them, and does what --latency asks for.
 func (r *running) prioritize() error {
-	r.prioritySays, r.workers = r.workers.take()
+	r.priorityNote, r.workers = r.workers.take()
 	r.quicken()
 	return nil
 }
@@ -483,7 +483,7 @@ func (r *running) openPorts() (err error) {
 	return asRoot(err)
 }
 
-// asRoot adds to an error what to do when this process was not permitted what root usually is.
+// asRoot adds to an error what to do if this process lacks permissions that root usually has.
 func asRoot(err error) error {
 	switch {
 	case !errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "as root"):
@@ -498,7 +498,7 @@ func (r *running) build() (err error) {
 	r.state = r.stateFile(r.name)
 	r.inst, err = graph.New(graph.Config{
 		Spec: r.spec, Kinds: kinds(), Ports: r.ports.Queues(), Clock: r.clk,
-		// Tables of flows are hashed with it: nobody outside is to know it.
+		// Tables of flows are hashed with the seed: senders must not know it.
 		Seed: rand.Uint64(),
 		Poll: r.latency == latencies[2],
 		Nice: int(r.workers.workers.Nice), Realtime: int(r.workers.workers.Priority), CPUs: r.cpus,
@@ -530,9 +530,9 @@ func (r *running) build() (err error) {
 	return nil
 }
 
-// attach has frames come here, once the apps have taken over what an earlier process
-// left: a frame to a connection that only they can translate must not cross before they
-// have said so.
+// attach has frames come here, after the apps have taken over the state of an earlier process: a frame
+// of a connection that only they can translate must not cross before they have bound
+// it.
 func (r *running) attach() error {
 	if err := r.ports.Orphaned(r.filter.Bound && r.state.left()); err != nil {
 		return err
@@ -543,7 +543,7 @@ func (r *running) attach() error {
 	return asRoot(r.ports.Attach())
 }
 
-// serve opens what controllers and other boards reach.
+// serve opens the addresses for controllers and other boards.
 func (r *running) serve() error {
 	served, closeAll, err := r.p4rt.listen(r.inst, r.control.Path(), r.clk, r.log)
 	if err != nil {
@@ -563,9 +563,9 @@ func (r *running) drop() (err error) {
 	return err
 }
 
-// say prints what was bound.
-func (r *running) say() error {
-	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.Bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.prioritySays, Latency: r.latencySays, Spec: r.spec}
+// show prints the ports, addresses and notes of the instance.
+func (r *running) show() error {
+	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.Bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.priorityNote, Latency: r.latencyNote, Spec: r.spec}
 	for _, out := range r.inst.Spec().Unlinked(kinds()) {
 		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
 	}
@@ -601,15 +601,15 @@ func (r *running) say() error {
 		} else {
 			r.privileges.brief(w)
 		}
-		fmt.Fprintf(w, "priority: %s\n", r.prioritySays)
-		if r.latencySays != "" {
-			fmt.Fprintf(w, "latency: %s\n", r.latencySays)
+		fmt.Fprintf(w, "priority: %s\n", r.priorityNote)
+		if r.latencyNote != "" {
+			fmt.Fprintf(w, "latency: %s\n", r.latencyNote)
 		}
 		fmt.Fprintf(w, "running as %s, control socket %s\n", r.name, r.control.Path())
 	})
 }
 
-// work runs the workers, and does what is ordered meanwhile.
+// work runs the workers, and carries out orders meanwhile.
 func (r *running) work() error {
 	ctx, cancel := context.WithCancel(r.cmd.Context())
 	defer cancel()
@@ -617,7 +617,7 @@ func (r *running) work() error {
 	go func() { done <- r.inst.Run(ctx) }()
 	started := r.collect
 	if len(r.served.Devices) > 0 {
-		started = func() {} // collectLess has a say by now
+		started = func() {} // collectLess was called
 	}
 	warned(r.log, r.inst)
 	if r.state.asked && r.state.path != "" {
@@ -633,22 +633,21 @@ func (r *running) work() error {
 	breathed := make(chan struct{})
 	go r.stopping(breathed)
 	r.life.runs()
-	r.manager.say("READY=1")
+	r.manager.send("READY=1")
 	for {
 		r.life.at("waiting for orders")
 		select {
 		case <-r.orders.reload:
 			r.life.at("reading " + r.file + " again")
 			r.reload()
-		case <-r.life.told:
+		case <-r.life.stopping:
 			return r.stop(cancel, breathed, done)
 		case err := <-done:
 			if err == nil {
 				return r.finish(nil)
 			}
-			// A worker failed. The programs stay, and so does the wire: what
-			// is closed by the end of the process is enough for the frames to
-			// cross in the kernel.
+			// A worker failed. The XDP programs and the wire stay: when the process has ended, its
+			// sockets are closed, and frames cross in the kernel.
 			_ = r.control.Hangup()
 			free, e := r.ports.Free()
 			err = errors.Join(err, e)
@@ -660,15 +659,15 @@ func (r *running) work() error {
 	}
 }
 
-// stopping waits for the order to stop, and then for a breath of every worker. One that is stuck ends the
-// process while the programs are attached: the frames that may cross without it do so.
+// stopping waits for the order to stop, and then for a breath of every worker. If one is stuck, the
+// process ends with the XDP programs attached, so that frames which may cross without it do so.
 func (r *running) stopping(breathed chan<- struct{}) {
 	select {
-	case <-r.life.told:
+	case <-r.life.stopping:
 	case <-r.life.over:
 		return
 	}
-	r.manager.say("STOPPING=1")
+	r.manager.send("STOPPING=1")
 	if err := r.inst.Breathe(breathLimit, breathWithin); err != nil {
 		r.life.crash(err.Error() + leftWires(r.spec, err))
 	}
@@ -681,8 +680,8 @@ func (r *running) stop(cancel func(), breathed <-chan struct{}, done <-chan erro
 	<-breathed
 	r.life.at("leaving the pool")
 	lost := r.joined.leave(r.orders.stop)
-	// The frames first, then the workers: a program that waits for a
-	// worker that has stopped would hold them up.
+	// Ports stop taking frames before workers stop: frames that wait for a stopped worker would be
+	// held up.
 	r.life.at("detaching the ports")
 	r.quiesce()
 	err := r.ports.Detach()
@@ -691,12 +690,12 @@ func (r *running) stop(cancel func(), breathed <-chan struct{}, done <-chan erro
 	return r.finish(errors.Join(lost, err, <-done))
 }
 
-// finish undoes what was done, and says err; to have been told to stop is none.
+// finish undoes what the start has done, and returns err; an order to stop is no error.
 func (r *running) finish(err error) error {
 	if errors.Is(err, errStop) {
 		err = nil
 	}
-	r.life.end() // from here on its bound holds, whatever it ends for
+	r.life.end() // from here on the bound of a stop holds, whatever the reason
 	r.life.at("closing what is open")
 	errs := []error{err}
 	if r.unserve != nil {
@@ -710,22 +709,22 @@ func (r *running) finish(err error) error {
 	}
 	if r.ports != nil {
 		errs = append(errs, r.ports.Close())
-		r.sayHeld()
+		r.printHeld()
 	}
 	if r.state != nil {
 		errs = append(errs, r.state.Close())
 	}
-	if r.control != nil { // the place of the instance last: who comes next finds all free
+	if r.control != nil { // the control socket is closed last, when the next instance finds everything free
 		errs = append(errs, r.control.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// quietLimit is how long a process that ends lets servers answer what would be guarded without it: as long as
-// clover-steer has others' atomics wait for it (repair=).
+// quietLimit is how long a process that ends waits for servers' answers to requests for guarded words: as long as
+// clover-steer lets others' atomics wait (repair=).
 const quietLimit = 600 * time.Millisecond
 
-// quiesce has apps begin nothing more that is guarded when the process has ended, and waits for what is under way.
+// quiesce stops apps from beginning requests for guarded words, and waits for those under way.
 func (r *running) quiesce() {
 	if !r.ports.Guarded() {
 		return
@@ -744,8 +743,8 @@ func (r *running) quiesce() {
 	}
 }
 
-// sayHeld tells which frames do not cross when the process has ended.
-func (r *running) sayHeld() {
+// printHeld prints which frames do not cross when the process has ended.
+func (r *running) printHeld() {
 	for _, p := range r.ports.Held() {
 		r.held = true
 		app := cmp.Or(r.state.app, "this process")
@@ -760,7 +759,7 @@ func (r *running) sayHeld() {
 	}
 }
 
-// leftWires tells what a worker that failed leaves of the inline pairs of spec.
+// leftWires says what a failed worker leaves of the inline pairs of spec.
 func leftWires(spec *graph.Spec, err error) string {
 	for _, p := range spec.Ports {
 		switch {
@@ -774,7 +773,7 @@ func leftWires(spec *graph.Spec, err error) string {
 	return ""
 }
 
-// warned prints what reports of apps warn of.
+// warned prints the warnings in the reports of apps.
 func warned(w io.Writer, inst *graph.Instance) {
 	for _, app := range slices.Sorted(maps.Keys(inst.Spec().Apps)) {
 		r, err := inst.Report(app)
@@ -787,9 +786,9 @@ func warned(w io.Writer, inst *graph.Instance) {
 	}
 }
 
-// heir is a report of an app that keeps a state: why it took nothing over when
-// it started, if there was anything. Not known before its first breath.
-type heir interface {
+// takenOver is a report of an app that keeps a state: why the app took nothing over when it
+// started, if there was anything. It is known after the app's first breath.
+type takenOver interface {
 	Inherited() (why string, known bool)
 }
 
@@ -799,9 +798,9 @@ func inherited(ctx context.Context, w io.Writer, inst *graph.Instance, app strin
 	for ctx.Err() == nil {
 		r, err := inst.Report(app)
 		if err != nil {
-			return // it was taken out, or shows nothing
+			return // the app was removed, or has no report
 		}
-		h, ok := r[0].(heir)
+		h, ok := r[0].(takenOver)
 		if !ok {
 			return
 		}
@@ -825,8 +824,8 @@ func inherited(ctx context.Context, w io.Writer, inst *graph.Instance, app strin
 	}
 }
 
-// reload applies the Spec's file anew. What is wrong with it is said, and the
-// old graph goes on.
+// reload reads the Spec's file again, and applies it. After an error, which it prints, the old graph
+// goes on.
 func (r *running) reload() {
 	w, inst, file := r.log, r.inst, r.file
 	if file == "" {

@@ -120,7 +120,7 @@ type figureInfo struct {
 	Caption     string `json:"caption"`
 	Document    string `json:"document"`
 	Calibration bool   `json:"calibration,omitempty"`
-	// Fitted are the curves that constants come from, where not all do.
+	// Fitted are the curves to which constants were fitted, if these are not all.
 	Fitted []string `json:"fitted,omitempty"`
 }
 
@@ -195,7 +195,7 @@ func runSim(ctx context.Context, cmd *cobra.Command, figures []*figure.Figure, p
 const barWidth = 24
 
 // progressBar is a bar, the share done, the part that runs, and the time left
-// if the rest takes as long as what was done.
+// at the speed so far.
 func progressBar(p figure.Progress, spent time.Duration) string {
 	full := int(p.Done*barWidth + 0.5)
 	bar := strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full)

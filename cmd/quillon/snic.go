@@ -64,7 +64,7 @@ func boardOf(c *admin.Client, app string) (string, graph.Args, error) {
 	return "", nil, fmt.Errorf("several boards run there: choose one with --app: %s", strings.Join(found, ", "))
 }
 
-// onBoard is asking about a board.
+// onBoard is asking for commands about a board.
 func onBoard[V any](cmd *cobra.Command, ask func(c *admin.Client, app string, is graph.Args, args []string) (V, error), text func(io.Writer, V)) *cobra.Command {
 	var app string
 	cmd = asking(cmd, func(c *admin.Client, args []string) (V, error) {
@@ -79,7 +79,7 @@ func onBoard[V any](cmd *cobra.Command, ask func(c *admin.Client, app string, is
 	return cmd
 }
 
-// change is what a command did to a deployment.
+// change is how a command has changed a deployment.
 type change struct {
 	App string `json:"app"`
 	// Changes are lines such as "dag 9 added".
@@ -95,8 +95,8 @@ func changeText(w io.Writer, v change) {
 	}
 }
 
-// edit changes the deployment of a board. f puts other entries in the place of those
-// that there are; it changes none.
+// edit changes the deployment of a board. f replaces entries; it must not change the entries
+// themselves.
 func edit(c *admin.Client, app string, is graph.Args, f func(*dag.Spec) error) (change, error) {
 	next, err := dag.Parse([]byte(is["deployment"]))
 	if err != nil {
@@ -119,7 +119,7 @@ func edit(c *admin.Client, app string, is graph.Args, f func(*dag.Spec) error) (
 	return change{app, differences(was, next)}, nil
 }
 
-// differences are what was added to, changed in and taken from a deployment.
+// differences are lines about what was added to, changed in and removed from a deployment.
 func differences(was, now *dag.Spec) []string {
 	out := []string{}
 	compare(&out, "task", was.Tasks, now.Tasks)
@@ -226,7 +226,7 @@ func readDeployment(cmd *cobra.Command, file string) (*dag.Spec, []byte, error) 
 	return s, src, nil
 }
 
-// knownTasks refuses network functions that there are not.
+// knownTasks refuses unknown network functions.
 func knownTasks(kind string, args map[string]string) error {
 	k, err := kindByName(kind)
 	if err != nil {
@@ -243,14 +243,14 @@ func knownTasks(kind string, args map[string]string) error {
 	return nil
 }
 
-// checked is what a deployment comes to.
+// checked is the result of checking a deployment.
 type checked struct {
 	Regions int          `json:"regions"`
 	Tasks   int          `json:"tasks"`
 	Tenants int          `json:"tenants"`
 	Rules   int          `json:"rules"`
 	Chains  int          `json:"chains"` // bitstreams to be made
-	Bytes   int64        `json:"bytes"`  // of them
+	Bytes   int64        `json:"bytes"`  // of all bitstreams
 	DAGs    []checkedDAG `json:"dags"`
 }
 
@@ -375,7 +375,7 @@ func newSNICShowCmd() *cobra.Command {
 		func(w io.Writer, v string) { fmt.Fprintln(w, strings.TrimRight(v, "\n")) })
 }
 
-// viewsOf are the board's, one a worker.
+// viewsOf are the views of a board, one a worker.
 func viewsOf(c *admin.Client, app string) ([]snic.View, error) {
 	raw, err := c.Report(app)
 	if err != nil {
@@ -390,7 +390,7 @@ func viewsOf(c *admin.Client, app string) ([]snic.View, error) {
 	return out, nil
 }
 
-// onViews is asking what a board is like: a part of what each worker says of it.
+// onViews is asking for a part of each worker's view of a board.
 func onViews[V any](cmd *cobra.Command, part func(worker int, v snic.View) V, text func(io.Writer, V)) *cobra.Command {
 	return onBoard(cmd, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]V, error) {
 		return parts(c, app, part)
@@ -406,7 +406,7 @@ func parts[V any](c *admin.Client, app string, part func(worker int, v snic.View
 	return out, err
 }
 
-// perWorker prints what there is of each worker, with a heading where there are several.
+// perWorker prints a part of each worker's view, with a heading if there are several workers.
 func perWorker[V any](text func(io.Writer, V)) func(io.Writer, []V) {
 	return func(w io.Writer, all []V) {
 		for i, v := range all {
@@ -418,7 +418,7 @@ func perWorker[V any](text func(io.Writer, V)) func(io.Writer, []V) {
 	}
 }
 
-// What the commands below print with --json is a list of these, one a worker.
+// The commands below print a list of these with --json, one a worker.
 type (
 	boardRegions struct {
 		Worker  int               `json:"worker"`
@@ -482,7 +482,7 @@ arguments stay, and its memory if that stays or grows.`,
 			if s.Tasks == nil {
 				s.Tasks = map[string]dag.TaskSpec{}
 			}
-			t.Restart = s.Tasks[args[0]].Restart // or it would start anew
+			t.Restart = s.Tasks[args[0]].Restart // another value would start the task anew
 			s.Tasks[args[0]] = t
 			return nil
 		})
@@ -502,7 +502,7 @@ arguments stay, and its memory if that stays or grows.`,
 	f.BoolVar(&remote, "remote", true, "other boards of the pool may run it")
 	f.BoolVar(&t.Endpoint, "endpoint", false, "the endpoint may do its work")
 	f.StringVar(&t.Fault, "fault", "", "what becomes of its packets when a fault of its memory has stopped it, or it has panicked: `drop` or pass (default: drop)")
-	add.PreRun = func(cmd *cobra.Command, _ []string) { // what is not told is not said
+	add.PreRun = func(cmd *cobra.Command, _ []string) { // flags that were not given are left out
 		if cmd.Flags().Changed("area") {
 			t.Area = &area
 		}

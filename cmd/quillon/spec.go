@@ -61,7 +61,8 @@ func inlineSpec(inline string, nfs []string, kind string, more graph.Args) (*gra
 	return s, nil
 }
 
-// readSpec reads and checks a Spec file; ports nil: of ports of any kind. Files that it names are beside it.
+// readSpec reads and checks a Spec file; with nil for ports it does not check their kinds. Files that the Spec names are relative
+// to the Spec's directory.
 func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -88,7 +89,7 @@ func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 	return s, specError(file, err)
 }
 
-// specError points into the file.
+// specError is an error with its place in the file.
 func specError(file string, err error) error {
 	var bad *graph.SpecError
 	switch {

@@ -22,14 +22,14 @@ import (
 // noState is the --state of an instance whose apps keep nothing.
 const noState = "none"
 
-// stateFile is the file of run --state: memory that outlives the process. One
-// app of a graph has something to keep there. Without a file it outlives the
-// app, so that one whose arguments change goes on.
+// stateFile is the file of run --state: memory that outlives the process, for one app of a
+// graph. Without a path the memory outlives the app only, so that an app whose arguments
+// change goes on.
 //
 //	0 magic (16) | 16 bytes that the file has (8, little-endian) | 24 the app's name, zeros
 //	stateHead: the app's memory
 type stateFile struct {
-	path  string // "": none, what is kept is gone with the process
+	path  string // "": there is no file; the memory is lost with the process
 	mkdir bool
 	f     *os.File
 	app   string
@@ -45,13 +45,13 @@ const (
 	stateMagic = "quillon state 1\n"
 )
 
-// defaultState is where the state of an instance is when --state does not say.
+// defaultState is the state file of an instance without --state.
 func defaultState(instance string) string {
 	return strings.TrimSuffix(admin.Path(instance), ".sock") + ".state"
 }
 
 // memory is graph.Config.Memory. An app that starts anew in a running graph
-// gets what it left.
+// gets the same memory again.
 func (s *stateFile) memory(app string, size int) ([]byte, error) {
 	if strings.Contains(app, "/") {
 		in := s.inside[app]
@@ -88,7 +88,7 @@ func (s *stateFile) own(app string, size int) ([]byte, error) {
 	return m[stateHead : stateHead+size : stateHead+size], nil
 }
 
-// name is what --state says.
+// name is the value of --state.
 func (s *stateFile) name() string {
 	if s.path == "" {
 		return noState
@@ -105,7 +105,7 @@ func bare(err error) error {
 	return err
 }
 
-// open takes the file for this process, and refuses what is no state.
+// open locks the file for this process, and refuses a file that is no state.
 func (s *stateFile) open() (err error) {
 	s.fresh = true
 	if s.path == "" {
@@ -137,7 +137,7 @@ func (s *stateFile) open() (err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.New("another process uses it")
 	}
-	// Its size now, when no other process changes it.
+	// The size is read after locking, so that no other process changes it.
 	i, err := f.Stat()
 	if err != nil {
 		return err
@@ -161,8 +161,8 @@ func (s *stateFile) open() (err error) {
 	return nil
 }
 
-// grow makes the file as large as size, at least, and maps it. What was mapped
-// before stays so: an app that is about to be replaced uses it.
+// grow makes the file at least as large as size, and maps it. Earlier mappings stay, because an app that is
+// about to be replaced uses them.
 func (s *stateFile) grow(size int64) error {
 	i, err := s.f.Stat()
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *stateFile) grow(size int64) error {
 	if len(s.maps) > 0 && int64(len(s.maps[len(s.maps)-1])) == size {
 		return nil
 	}
-	// Also of a file that is there: it may be a copy with holes.
+	// Also for an existing file, which may be a copy with holes.
 	if err := s.reserve(size); err != nil {
 		if i.Size() == 0 {
 			_ = os.Remove(s.path)
@@ -199,11 +199,11 @@ func (s *stateFile) grow(size int64) error {
 	return nil
 }
 
-// reserve has the file system keep room for so many bytes. What is in the file, and its length, stay. A page of
-// a mapped file for which there is no room would end the process when it is first touched.
+// reserve reserves room for so many bytes in the file system, without changing the file's contents and length. Touching
+// a page of a mapped file for which there is no room would end the process.
 func (s *stateFile) reserve(size int64) (err error) {
 	if s.path == "" {
-		return nil // it is in memory, of which nothing can be reserved
+		return nil // the file is in memory, where nothing can be reserved
 	}
 	i, err := s.f.Stat()
 	if err != nil {
@@ -227,7 +227,7 @@ func (s *stateFile) reserve(size int64) (err error) {
 	return nil
 }
 
-// whole reports that a file in memory (tmpfs) has all of its pages: to look at each again would take as long
+// whole reports whether a file in memory (tmpfs) has all of its pages: touching each again would take as long
 // as a restart.
 func whole(f *os.File, size int64) bool {
 	var fs unix.Statfs_t
@@ -236,8 +236,8 @@ func whole(f *os.File, size int64) bool {
 		unix.Fstat(int(f.Fd()), &st) == nil && st.Size >= size && st.Blocks*512 >= st.Size
 }
 
-// fill does what a file system without fallocate(2) does not: it writes every block of the file, with what is
-// there or with zeros.
+// fill reserves room in a file system without fallocate(2): it writes every block of the file, with the contents
+// that it has, or zeros.
 func fill(f *os.File, size int64) error {
 	block := make([]byte, 1<<20)
 	for at := int64(0); at < size; at += int64(len(block)) {
@@ -254,7 +254,7 @@ func fill(f *os.File, size int64) error {
 	return f.Sync()
 }
 
-// kept are the files of which something is kept.
+// kept are the files in which an app keeps something.
 func (s *stateFile) kept() (all []*stateFile) {
 	if s.asked {
 		all = append(all, s)

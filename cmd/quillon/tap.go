@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
-// tapped is what tap did.
+// tapped is the result of tap.
 type tapped struct {
 	At      string `json:"at"`
 	File    string `json:"file"`
@@ -83,7 +83,7 @@ leads the frames of each port to its pair; elsewhere only what the apps want is 
 	return cmd
 }
 
-// errEnough ends a tap that has copied what was asked for.
+// errEnough ends a tap that has copied as many frames as were asked for.
 var errEnough = errors.New("enough")
 
 func (r *tapped) copy(ctx context.Context, cmd *cobra.Command, c *admin.Client, count int) (err error) {

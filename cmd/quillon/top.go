@@ -89,7 +89,7 @@ reasons grow, anew every interval, until q is pressed. Without a terminal, or wi
 	return cmd
 }
 
-// sight is an instance at one moment.
+// sight are the counters of an instance at one moment.
 type sight struct {
 	at       clock.Time
 	name     string
@@ -124,7 +124,7 @@ func look(c *admin.Client, clk clock.Clock) (s sight, err error) {
 	return s, err
 }
 
-// boards are those of an instance.
+// boards are the boards of an instance.
 func boards(c *admin.Client, spec *graph.Spec) ([]boardView, error) {
 	var out []boardView
 	for _, name := range slices.Sorted(maps.Keys(spec.Apps)) {
@@ -150,7 +150,7 @@ type topView struct {
 	Apps    []appRate  `json:"apps"`
 	// Growing counters and reasons, the fastest first.
 	Growing []growth `json:"growing"`
-	// Boards are as they are at the end of the interval.
+	// Boards are the boards at the end of the interval.
 	Boards []boardView `json:"boards,omitempty"`
 }
 
@@ -191,7 +191,7 @@ func rates(a, b sight) topView {
 		r := portRate{Port: p.Name}
 		was := old[p.Name]
 		if len(was.Queues) != len(p.Queues) {
-			continue // opened in between
+			continue // the port was opened during the interval
 		}
 		for q, y := range p.Queues {
 			x := was.Queues[q]
@@ -270,8 +270,8 @@ func topText(w io.Writer, v topView) {
 	}
 }
 
-// quitKey calls quit once q is pressed on a terminal, which gives out what is typed at once, unseen, until back is
-// called. Its signals stay as they are.
+// quitKey calls quit when q is pressed. Until back is called, the terminal passes each key on at once and does not
+// show it. Keys for signals work as usual.
 func quitKey(tty *os.File, quit func()) (back func(), err error) {
 	fd := int(tty.Fd())
 	was, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -284,7 +284,7 @@ func quitKey(tty *os.File, quit func()) (back func(), err error) {
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &now); err != nil {
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
-	// It ends with the process: nobody else reads the terminal meanwhile.
+	// The goroutine ends with the process. Nothing else reads the terminal.
 	go func() {
 		key := make([]byte, 1)
 		for {

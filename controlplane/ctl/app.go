@@ -3,37 +3,57 @@ package ctl
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// App is an application on one device of a Controller. Its methods are called by
-// one goroutine, once the device is at its intent. An error has the device compared
-// again, and then the app begins again.
+// App is an application on one device of a Controller. One goroutine calls its methods,
+// once the device is at its intent. After an error the Controller compares the device
+// again, and calls Begin again.
 type App interface {
-	// Claim takes d's tables that the app writes from the intent. It is called
-	// before all else, and for each new intent.
+	// Claim takes the tables that the app writes from the intent (Device.Claim). It is
+	// called first, and for each new intent.
 	Claim(d *Device) error
-	// Begin makes the device hold what the app wants of it, whatever it holds:
-	// it may be new, or another controller may have had it.
+	// Begin makes the device hold what the app wants, whatever the device holds now:
+	// the device may be new, or another controller may have written to it.
 	Begin(ctx context.Context, s *Session) error
-	// Handle takes what the device told, in order.
+	// Handle takes messages of the device, in order.
 	Handle(ctx context.Context, s *Session, m []*p4v1.StreamMessageResponse) error
 	// Tick is called about every second.
 	Tick(ctx context.Context, s *Session) error
 }
 
-// Bounds on what waits for an app, and on what it gets at once.
+// Claim takes tables from the intent: from then on they are the app's to write, and no Diff touches them. It is an error if
+// the intent has entries of them, or members of their action profiles.
+func (d *Device) Claim(tables ...*p4info.Table) error {
+	for _, t := range tables {
+		if !slices.Contains(d.Leave, t) {
+			d.Leave = append(d.Leave, t)
+		}
+	}
+	for _, e := range d.Entities {
+		if d.leaves(e) {
+			return fmt.Errorf("%s: the intent has %s, but its table is written by what runs here", d.Target, d.Info.Text(e))
+		}
+	}
+	return nil
+}
+
+// Bounds on the messages that wait for an app, and on those of one Handle.
 const (
 	maxWaiting = 4096
 	maxAtOnce  = 1000
 )
 
-// hear keeps a message for the app; when too many wait it is lost.
-func (m *managed) hear(msg *p4v1.StreamMessageResponse) {
+// deliver queues a message for the app. When too many wait, the message is lost and counted.
+func (m *managed) deliver(msg *p4v1.StreamMessageResponse) {
 	select {
 	case m.events <- msg:
 	default:
@@ -43,7 +63,7 @@ func (m *managed) hear(msg *p4v1.StreamMessageResponse) {
 	}
 }
 
-// runApp gives the app what comes until ctx ends.
+// runApp calls the app's methods until ctx ends.
 func (m *managed) runApp(ctx context.Context, app App) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -80,11 +100,57 @@ func (m *managed) runApp(ctx context.Context, app App) {
 	}
 }
 
-// put makes a device hold, or not hold, entities: what is there already is
-// modified, what is not there any more is inserted, and what is gone need not go.
-// What fails for another reason is given back.
-func (s *Session) put(ctx context.Context, l Limits, updates []*p4v1.Update) (failed []*UpdateError, err error) {
-	for _, part := range l.split(updates) {
+// Entries reads all entries of tables, but not their default actions.
+func (s *Session) Entries(ctx context.Context, info *p4info.Info, each func(*p4v1.Entity) error, tables ...*p4info.Table) error {
+	q := Query{what: "entries", kind: p4info.KindEntry}
+	for _, t := range tables {
+		q.ask = append(q.ask, p4info.EntryOf(&p4v1.TableEntry{TableId: t.ID}))
+	}
+	_, err := s.Ask(ctx, info, []Query{q}, false, each)
+	return err
+}
+
+// Replace makes a device that holds the entries have hold the entries want, both by their keys (p4info.Key). An entry of one table may
+// refer to those of tables before it in tables, all of which are named there: what is referred to is written first, and deleted last.
+// After an error it is not known what the device holds: read the entries anew.
+func (s *Session) Replace(ctx context.Context, info *p4info.Info, have, want map[string]*p4v1.Entity, tables ...*p4info.Table) error {
+	d := &Diff{Device: &Device{Info: info}, ranks: map[uint32]int{}}
+	for rank, t := range tables {
+		d.ranks[t.ID] = rankTables + rank
+	}
+	size := map[uint32]int64{}
+	for k, h := range have {
+		size[h.GetTableEntry().GetTableId()]++
+		switch w := want[k]; {
+		case w == nil:
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_DELETE, Entity: h})
+		case !equal(w, h):
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_MODIFY, Entity: w, Old: h})
+		}
+	}
+	for k, w := range want {
+		if have[k] == nil {
+			d.Changes = append(d.Changes, Change{Type: p4v1.Update_INSERT, Entity: w})
+		}
+	}
+	d.order(size)
+	for _, b := range d.Plan(Limits{}) {
+		failed, err := s.Put(ctx, b.Updates()...)
+		if err != nil {
+			return err
+		}
+		if len(failed) > 0 {
+			return errors.New(failed[0].Text(info))
+		}
+	}
+	return nil
+}
+
+// Put makes a device hold, or not hold, entities, whatever it holds: an insertion of what is there becomes a modification, a modification
+// of what is not there an insertion, and a deletion of what is not there is none. The order of updates does not matter, as servers may
+// change it. The updates that fail for another reason are returned; err is that of a request that failed as a whole.
+func (s *Session) Put(ctx context.Context, updates ...*p4v1.Update) (failed []*UpdateError, err error) {
+	for _, part := range (Limits{}).split(updates) {
 		var w *WriteError
 		err := s.Write(ctx, p4v1.WriteRequest_CONTINUE_ON_ERROR, part...)
 		if err == nil {

@@ -29,7 +29,7 @@ func (s *Session) program(ctx context.Context, d *Device) (why string, err error
 	case d.Pipeline != nil && have.Cookie == d.Pipeline.Cookie:
 		return "", nil
 	}
-	// Somebody else loaded it, or another one.
+	// Another controller loaded this program, or another program.
 	if have, err = s.GetPipeline(ctx, p4v1.GetForwardingPipelineConfigRequest_ALL); err != nil {
 		return "", err
 	}
@@ -67,17 +67,17 @@ func (s *Session) Compare(ctx context.Context, d *Device, v Values) (*Diff, erro
 	return out, nil
 }
 
-// Load gives the device a program; what it held is gone. In bmv2 copies of packets
-// outlive the program for which they were asked, invisibly, and would add to those
-// of the next: groups and sessions go before it does.
+// Load gives the device a program; the entities of the program before are gone. bmv2 keeps
+// multicast groups and clone sessions over a change of programs, without showing them, so
+// Load deletes them first.
 func (s *Session) Load(ctx context.Context, p *Pipeline) error {
 	var gone []*p4v1.Update
 	err := s.Read(ctx, func(e *p4v1.Entity) error {
 		gone = append(gone, &p4v1.Update{Type: p4v1.Update_DELETE, Entity: e})
 		return nil
 	}, p4info.Entity{Kind: p4info.KindMulticast}.Message(), p4info.Entity{Kind: p4info.KindClone}.Message())
-	if err == nil { // else there is no program, or no such thing
-		if _, err = s.put(ctx, Limits{}, gone); err != nil {
+	if err == nil { // else there is no program, or the device has neither groups nor sessions
+		if _, err = s.Put(ctx, gone...); err != nil {
 			return err
 		}
 	}
@@ -86,9 +86,9 @@ func (s *Session) Load(ctx context.Context, p *Pipeline) error {
 
 // Outcome is what came of a Diff that was applied.
 type Outcome struct {
-	Loaded bool           // the program was
-	Done   int            // updates
-	Failed []*UpdateError // the others
+	Loaded bool           // whether the program was loaded
+	Done   int            // updates that were done
+	Failed []*UpdateError // updates that failed
 }
 
 // Err is an error when updates failed.
@@ -132,7 +132,7 @@ func (s *Session) Apply(ctx context.Context, d *Diff, l Limits) (*Outcome, error
 	return o, nil
 }
 
-// insist modifies what was to be inserted blindly and is there already.
+// insist modifies the entities whose blind insertion (Change.Blind) failed because they were there already.
 func (s *Session) insist(ctx context.Context, b Batch, failed *WriteError) (*WriteError, error) {
 	blind := map[*p4v1.Entity]bool{}
 	for _, c := range b.Changes {
@@ -165,7 +165,7 @@ func (s *Session) insist(ctx context.Context, b Batch, failed *WriteError) (*Wri
 	return rest, nil
 }
 
-// Text is an error with what it was about.
+// Text is the error, and the entity of the update.
 func (e *UpdateError) Text(info *p4info.Info) string {
 	sign := map[p4v1.Update_Type]string{p4v1.Update_INSERT: "insert ", p4v1.Update_MODIFY: "modify ", p4v1.Update_DELETE: "delete "}[e.Update.GetType()]
 	return sign + info.Text(e.Update.GetEntity()) + ": " + e.Error()

@@ -30,20 +30,19 @@ type DeviceStatus struct {
 type ControllerOptions struct {
 	Session Options // Changed and Event are the Controller's
 	Limits  Limits
-	// Every is how long a device is left alone at most before it is compared
-	// again; 0: a minute.
+	// Every is the longest time between two comparisons of a device; 0: a minute.
 	Every time.Duration
 	// Workers is how many devices are compared at once; 0: 16.
 	Workers int
 	// App makes the application of a device; nil: there are none.
 	App func(*Device) App
-	// Changed is told each new status of a device; it must not block.
+	// Changed is called with each new status of a device; it must not block.
 	Changed func(DeviceStatus)
 }
 
-// Controller keeps devices at an Intent. A device is compared when its session
-// becomes primary (so after a restart of either side, and after another controller
-// went), when the intent changes, every so often, and again after a failure.
+// Controller keeps devices at an Intent. It compares a device when the device's session
+// becomes primary (after a restart of either side, or when another controller has
+// left), when the intent changes, at intervals (Every), and again after a failure.
 //
 // A device costs a session's goroutine; comparing is done by a few workers.
 type Controller struct {
@@ -58,7 +57,7 @@ type Controller struct {
 
 	waiting sync.Mutex
 	queue   []*managed    // devices to compare
-	more    chan struct{} // there is one, perhaps
+	more    chan struct{} // holds a token when the queue may not be empty
 }
 
 // managed is a device of a Controller.
@@ -73,8 +72,8 @@ type managed struct {
 	mu       sync.Mutex
 	want     *Device
 	status   DeviceStatus
-	term     int  // counts up when the session is not primary any more
-	queued   bool // or to be queued again by the worker that has it
+	term     int  // how often the session has stopped being primary
+	queued   bool // is in the queue, or will be when the worker that compares it is done
 	busy     bool
 	failures int
 	again    *time.Timer
@@ -97,8 +96,8 @@ func NewController(d *Dialer, in *Intent, o ControllerOptions) (*Controller, err
 	return c, nil
 }
 
-// Set gives the Controller another intent, under way. Devices that stay keep their
-// sessions.
+// Set gives the Controller another intent, also while Run runs. Devices that are in both keep
+// their sessions.
 func (c *Controller) Set(in *Intent) error {
 	for _, d := range in.Devices {
 		if err := c.dialer.Check(d.Address); err != nil {
@@ -131,7 +130,7 @@ func (c *Controller) Set(in *Intent) error {
 	}
 	for _, d := range in.Devices {
 		if m := c.devices[d.Name]; m != nil {
-			m.endApp() // it would take the news that the device came to d
+			m.endApp() // else the app before would get the signal that the device is at d
 			m.mu.Lock()
 			m.want, m.app = d, apps[d.Name]
 			m.status.Aligned, m.status.Entities, m.failures = false, len(d.Entities), 0
@@ -147,7 +146,7 @@ func (c *Controller) Set(in *Intent) error {
 		o.Event = nil
 		if m.app = apps[d.Name]; m.app != nil {
 			m.begin, m.events = make(chan struct{}, 1), make(chan *p4v1.StreamMessageResponse, maxWaiting)
-			o.Event = m.hear
+			o.Event = m.deliver
 		}
 		err := m.open(c.dialer, d.Target, o)
 		if err != nil {
@@ -178,7 +177,7 @@ func (m *managed) endApp() {
 	}
 }
 
-// open holds back what the session tells until it is known.
+// open opens the session. Its callbacks wait until m.session is set.
 func (m *managed) open(d *Dialer, t Target, o Options) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -209,13 +208,13 @@ func (m *managed) changed(st Status) {
 	}
 	now := m.status
 	m.mu.Unlock()
-	m.tell(now)
+	m.report(now)
 	if st.State == Primary {
 		m.enqueue()
 	}
 }
 
-func (m *managed) tell(now DeviceStatus) {
+func (m *managed) report(now DeviceStatus) {
 	if m.c.opt.Changed != nil {
 		m.c.opt.Changed(now)
 	}
@@ -348,7 +347,7 @@ func (c *Controller) Status() []DeviceStatus {
 	return out
 }
 
-// work compares one device and applies what it lacks.
+// work compares one device and applies the changes.
 func (m *managed) work(ctx context.Context) {
 	m.mu.Lock()
 	m.queued = false
@@ -396,7 +395,7 @@ func (m *managed) work(ctx context.Context) {
 	}
 	now := m.status
 	m.mu.Unlock()
-	m.tell(now)
+	m.report(now)
 }
 
 // unwell notes that the app failed, and has the device compared again, later.
@@ -409,7 +408,7 @@ func (m *managed) unwell(err error) {
 	}
 	now := m.status
 	m.mu.Unlock()
-	m.tell(now)
+	m.report(now)
 }
 
 // problem is the failed updates in one line.

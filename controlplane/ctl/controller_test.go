@@ -18,6 +18,7 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
@@ -85,38 +86,38 @@ func (w *watch) until(t testing.TB, n int, what string, ok func(DeviceStatus) bo
 func aligned(s DeviceStatus) bool { return s.Aligned }
 
 func TestControllerKeepsDevicesAtTheIntent(t *testing.T) {
-	f := newFake(1)
-	at, stop := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, stop := f.Start(t, "127.0.0.1:0", nil)
 	d := mustIntent(t, at, "ipv4_router", routerEntities)
 	w := newWatch()
 	c := run(t, &Intent{Devices: []*Device{d}}, ControllerOptions{Changed: w.changed, Every: 20 * time.Millisecond})
 	w.until(t, 1, "aligned", func(s DeviceStatus) bool { return s.Aligned && s.Loads == 1 && s.Writes == 15 })
 
 	// The device restarts and has nothing any more.
-	f.restart(1)
+	f.Restart(1)
 	w.until(t, 1, "aligned again", func(s DeviceStatus) bool { return s.Aligned && s.Loads == 2 && s.Writes == 30 })
 
 	// So does its server, on the same address.
 	stop()
 	w.until(t, 1, "lost", func(s DeviceStatus) bool { return s.State == Connecting && !s.Aligned })
-	f2 := newFake(1)
-	f2.start(t, at, nil)
+	f2 := ctltest.New(1)
+	f2.Start(t, at, nil)
 	w.until(t, 1, "aligned after a new server", func(s DeviceStatus) bool { return s.Aligned && s.Loads == 3 })
 
 	// Somebody else's entry goes.
 	other := entity(t, d.Info, "{table: ipv4_lpm, match: {dst: 11.0.0.0/8}, action: refuse}")
-	f2.mu.Lock()
-	e := f2.update(f2.devices[1], &p4v1.Update{Type: p4v1.Update_INSERT, Entity: other})
-	f2.mu.Unlock()
+	f2.Lock()
+	e := f2.Devices[1].Update(&p4v1.Update{Type: p4v1.Update_INSERT, Entity: other})
+	f2.Unlock()
 	if e != nil {
 		t.Fatal(e)
 	}
 	w.until(t, 1, "cleaned", func(s DeviceStatus) bool { return s.Aligned && s.Writes == 46 })
 
 	// What fails is told, and tried again.
-	f2.mu.Lock()
-	f2.refuse = func(*p4v1.Update) *p4v1.Error { return wrong(codes.ResourceExhausted, "no room") }
-	f2.mu.Unlock()
+	f2.Lock()
+	f2.Refuse = func(*p4v1.Update) *p4v1.Error { return ctltest.Failed(codes.ResourceExhausted, "no room") }
+	f2.Unlock()
 	next := *d
 	next.Entities = d.Entities[:len(d.Entities)-2]
 	if err := c.Set(&Intent{Devices: []*Device{&next}}); err != nil {
@@ -125,9 +126,9 @@ func TestControllerKeepsDevicesAtTheIntent(t *testing.T) {
 	w.until(t, 1, "failing", func(s DeviceStatus) bool {
 		return strings.HasPrefix(s.Problem, "1 of 1 updates failed: delete table router_ingress.ipv4_multicast hdr.ipv4.dst=224.0.0.6") && strings.HasSuffix(s.Problem, "ResourceExhausted: no room")
 	})
-	f2.mu.Lock()
-	f2.refuse = nil
-	f2.mu.Unlock()
+	f2.Lock()
+	f2.Refuse = nil
+	f2.Unlock()
 	w.until(t, 1, "aligned to the new intent", func(s DeviceStatus) bool { return s.Aligned && s.Entities == 13 && s.Problem == "" })
 
 	// Another controller: ours stands back, and comes back.
@@ -160,7 +161,7 @@ func (slowApp) Tick(context.Context, *Session) error                            
 // Each new intent has its app begin, though the device is compared while the one
 // before ends.
 func TestAppsBeginWithEachIntent(t *testing.T) {
-	at, _ := newFake(1).start(t, "127.0.0.1:0", nil)
+	at, _ := ctltest.New(1).Start(t, "127.0.0.1:0", nil)
 	d := mustIntent(t, at, "ipv4_router", "")
 	apps := make(chan slowApp, 100)
 	c := run(t, &Intent{Devices: []*Device{d}}, ControllerOptions{App: func(*Device) App {
@@ -201,23 +202,23 @@ func TestAppsBeginWithEachIntent(t *testing.T) {
 // A device that another controller took while it was compared is not known to be
 // at the intent.
 func TestDemotedWhileComparing(t *testing.T) {
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
 	c, err := NewController(&Dialer{}, &Intent{Devices: []*Device{mustIntent(t, at, "ipv4_router", "")}}, ControllerOptions{Session: options()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	m := c.all()[0]
-	eventually(t, "to be compared", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.queued })
-	f.mu.Lock() // it does not answer
+	ctltest.Eventually(t, "to be compared", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.queued })
+	f.Lock() // it does not answer
 	done := make(chan struct{})
 	go func() { m.work(within(t)); close(done) }()
-	eventually(t, "at work", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return !m.queued })
+	ctltest.Eventually(t, "at work", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return !m.queued })
 	st := m.session.Status()
 	st.State = Backup
 	m.changed(st)
-	f.mu.Unlock()
+	f.Unlock()
 	<-done
 	if st := c.Status()[0]; st.Aligned || st.Problem != "" {
 		t.Errorf("%+v", st)
@@ -235,13 +236,11 @@ func TestThousandDevices(t *testing.T) {
 	info, config := program(t, dir, "ipv4_router")
 	var text strings.Builder
 	text.WriteString("devices:\n")
-	f := make([]*fake, thousand)
-	shared := newFake()
+	f := make([]*ctltest.Server, thousand)
+	shared := ctltest.New()
 	for i := range f {
-		f[i] = newFake(1)
-		f[i].infos = shared.infos
-		f[i].refuse = nil
-		at, _ := f[i].start(t, "127.0.0.1:0", nil)
+		f[i] = shared.Like(1)
+		at, _ := f[i].Start(t, "127.0.0.1:0", nil)
 		first := "&all"
 		if i > 0 {
 			first = "*all"
@@ -308,8 +307,8 @@ func residentMiB(t *testing.T) int {
 // TestControllerSurvives: whatever happens to devices, to their servers and to who
 // is primary, in the end all hold the intent and nothing else.
 func TestControllerSurvives(t *testing.T) {
-	f := newFake(1, 2)
-	at, stop := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1, 2)
+	at, stop := f.Start(t, "127.0.0.1:0", nil)
 	var text strings.Builder
 	text.WriteString(routerEntities + "\n  s2:\n    address: " + at + "\n    device_id: 2\n    p4info: ipv4_router.p4info.txtpb\n    config: ipv4_router.json\n")
 	dir := t.TempDir()
@@ -328,20 +327,19 @@ func TestControllerSurvives(t *testing.T) {
 		id := uint64(1 + random.IntN(2))
 		switch what := random.IntN(6); what {
 		case 0:
-			f.restart(id)
+			f.Restart(id)
 		case 1: // the whole server, and what it held
 			stop()
 			old := f
-			f = newFake(1, 2)
-			f.infos = old.infos
+			f = old.Like(1, 2)
 			if random.IntN(2) == 0 {
-				old.mu.Lock()
-				for id, dev := range old.devices {
-					f.devices[id] = &fakeDevice{info: dev.info, pipeline: dev.pipeline, entities: maps.Clone(dev.entities)}
+				old.Lock()
+				for id, dev := range old.Devices {
+					f.Devices[id] = &ctltest.Device{Info: dev.Info, Pipeline: dev.Pipeline, Entities: maps.Clone(dev.Entities)}
 				}
-				old.mu.Unlock()
+				old.Unlock()
 			}
-			_, stop = f.start(t, at, nil)
+			_, stop = f.Start(t, at, nil)
 		case 2: // another controller, for a moment
 			s := open(t, &d, at, id, options())
 			if err := s.Await(within(t)); err != nil {
@@ -349,59 +347,59 @@ func TestControllerSurvives(t *testing.T) {
 			}
 			s.Close()
 		case 3, 4: // things come and go behind its back
-			f.mu.Lock()
-			if dev := f.devices[id]; dev.info != nil {
+			f.Lock()
+			if dev := f.Devices[id]; dev.Info != nil {
 				if what == 3 {
-					f.update(dev, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: foreign})
+					dev.Update(&p4v1.Update{Type: p4v1.Update_INSERT, Entity: foreign})
 				}
-				for k := range dev.entities {
+				for k := range dev.Entities {
 					if random.IntN(3) == 0 {
-						delete(dev.entities, k)
+						delete(dev.Entities, k)
 					}
 				}
 			}
-			f.mu.Unlock()
+			f.Unlock()
 		case 5: // half of the updates fail
-			f.mu.Lock()
+			f.Lock()
 			n := 0
-			f.refuse = func(*p4v1.Update) *p4v1.Error {
+			f.Refuse = func(*p4v1.Update) *p4v1.Error {
 				if n++; n%2 == 0 {
-					return wrong(codes.Internal, "not now")
+					return ctltest.Failed(codes.Internal, "not now")
 				}
 				return nil
 			}
-			f.mu.Unlock()
+			f.Unlock()
 			w.until(t, 2, "known", func(s DeviceStatus) bool { return s.Device != "" })
-			f.mu.Lock()
-			f.refuse = nil
-			f.mu.Unlock()
+			f.Lock()
+			f.Refuse = nil
+			f.Unlock()
 		}
 		if step%10 != 9 {
 			continue
 		}
 		for _, dev := range in.Devices {
-			eventually(t, fmt.Sprintf("%s holds its intent after step %d", dev.Name, step), func() bool { return f.holds(dev) })
+			ctltest.Eventually(t, fmt.Sprintf("%s holds its intent after step %d", dev.Name, step), func() bool { return holds(f, dev) })
 		}
 	}
 }
 
 // holds reports whether a device holds what it shall and nothing else; counters are
 // the program's.
-func (f *fake) holds(d *Device) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	dev := f.devices[d.DeviceID]
+func holds(f *ctltest.Server, d *Device) bool {
+	f.Lock()
+	defer f.Unlock()
+	dev := f.Devices[d.DeviceID]
 	n := 0
 	for _, e := range d.Entities {
 		if isValue(e) {
 			continue
 		}
 		n++
-		if have := dev.entities[p4info.Key(e)]; have == nil || !equal(e, have) {
+		if have := dev.Entities[p4info.Key(e)]; have == nil || !equal(e, have) {
 			return false
 		}
 	}
-	for _, e := range dev.entities {
+	for _, e := range dev.Entities {
 		if !isValue(e) {
 			n--
 		}

@@ -25,18 +25,18 @@ type Transport struct {
 	Cert, Key  string // our own, for mutual TLS
 	ServerName string // expected in the device's certificate; empty: the host of its address
 	TLS        bool   // TLS, also when no file is named
-	Insecure   bool   // plain text to other machines, too
+	Insecure   bool   // allows plain text to other machines
 
-	// Ping asks an idle device for a sign of life this often, by HTTP/2. 0 is
-	// never: servers that do not expect it hang up, bmv2's among them. Dead hosts
-	// are found out by TCP either way.
+	// Ping is the interval of HTTP/2 pings on an idle connection; 0: none. Servers that
+	// do not expect pings close the connection, bmv2's among them. TCP detects dead
+	// hosts either way.
 	Ping time.Duration
 
 	// Dial makes the connections; nil: the system does.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// secure reports whether TLS is spoken.
+// secure reports whether the transport uses TLS.
 func (t Transport) secure() bool { return t.TLS || t.CA != "" || t.Cert != "" || t.ServerName != "" }
 
 // Check says what is wrong with the flags, and refuses plain text to others.
@@ -105,8 +105,8 @@ func (t Transport) credentials(address string) (credentials.TransportCredentials
 	return credentials.NewTLS(c), nil
 }
 
-// most is how large a message may be that a device sends: answers to reads and
-// pipeline configurations.
+// most is the largest message that is taken from a device, in bytes: an answer to a Read, or a
+// pipeline configuration.
 const most = 64 << 20
 
 func (t Transport) dial(address string) (*grpc.ClientConn, error) {
@@ -114,7 +114,7 @@ func (t Transport) dial(address string) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A host that is gone is found out after half a minute.
+	// A dead host is detected after half a minute.
 	system := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	dial := t.Dial
 	if dial == nil {
@@ -142,7 +142,7 @@ func (t Transport) dial(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address, opts...)
 }
 
-// hint adds to an error what people mostly forgot.
+// hint adds the most likely cause to an error.
 func (t Transport) hint(err error) error {
 	if !t.secure() && strings.Contains(err.Error(), "server preface") {
 		return fmt.Errorf("%w; does it speak TLS? --ca names its authority", err)

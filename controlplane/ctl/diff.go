@@ -13,25 +13,25 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Change is one thing that a device has to do to hold what is wanted.
+// Change is one update that brings a device closer to its intent.
 type Change struct {
 	Type   p4v1.Update_Type
-	Entity *p4v1.Entity // to delete: what is there
-	Old    *p4v1.Entity // of a modification; nil where what is there is unknown
-	// Blind is of a kind that the device does not show: an insertion of what is
-	// there already becomes a modification.
+	Entity *p4v1.Entity // of a deletion: what the device holds
+	Old    *p4v1.Entity // of a modification: what the device holds; nil: unknown
+	// Blind: the device does not show this kind of entities. If the entity is there
+	// already, the insertion becomes a modification.
 	Blind bool
 }
 
-// Diff is what lies between a device and what it shall hold.
+// Diff is the difference between what a device holds and its intent.
 type Diff struct {
 	Device  *Device
 	Load    string   // why the program is loaded first; "" when it is not
 	Changes []Change // in the order of a plan
-	Same    int      // entities that are as they shall be
+	Same    int      // entities that are as the intent has them
 	Unread  []Unread
 
-	ranks map[uint32]int // of tables; nil: by references
+	ranks map[uint32]int // of tables, by id; nil: from the P4Info's references
 }
 
 // rank is the rank of an entity.
@@ -42,7 +42,7 @@ func (d *Diff) rank(e *p4v1.Entity) int {
 	return rankOf(d.ranks, e)
 }
 
-// Values says what is done with registers and counters, which programs change.
+// Values says what a Diff does with registers and counters, whose values the program changes.
 type Values uint8
 
 const (
@@ -97,7 +97,7 @@ func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) 
 		blind := slices.ContainsFunc(unread, func(u Unread) bool { return u.kind.Of(e) })
 		out.Changes = append(out.Changes, Change{Type: update(e).Type, Entity: e, Blind: blind})
 	}
-	for _, u := range unread { // what nobody wants of it is not missed
+	for _, u := range unread { // a kind of which the intent has nothing is not missed
 		if slices.ContainsFunc(out.Changes, func(c Change) bool { return c.Blind && u.kind.Of(c.Entity) }) {
 			out.Unread = append(out.Unread, u)
 		}
@@ -106,8 +106,8 @@ func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) 
 	return out, nil
 }
 
-// recounted is an entry that says that its counter is zero, where it shall be and
-// leaving it out would leave the counter alone.
+// recounted is the entry with a counter of zero, where counters are compared and the intent has none for
+// it: without counter data a Write leaves the counter as it is.
 func recounted(info *p4info.Info, e *p4v1.Entity, v Values) *p4v1.Entity {
 	t := e.GetTableEntry()
 	if t == nil || t.IsDefaultAction || v != CompareValues || t.CounterData != nil || info.Table(t.TableId).Counter == nil {
@@ -122,8 +122,7 @@ func isValue(e *p4v1.Entity) bool {
 	return p4info.KindRegister.Of(e) || p4info.KindCounter.Of(e)
 }
 
-// removed is the change that takes away what nobody wants; what is always there
-// becomes what it was at first.
+// removed is the change that removes an entity; one that cannot be deleted gets its initial value.
 func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
 	x := p4info.Of(have)
 	if !x.Always() {
@@ -135,7 +134,7 @@ func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
 		if first == nil || proto.Equal(first, x.Entry.Action.GetAction()) {
 			return Change{}, false
 		}
-		// Without an action it is the program's.
+		// An entry without an action resets the default action to the program's.
 		x.Entry = proto.CloneOf(x.Entry)
 		x.Entry.Action, x.Entry.Metadata, x.Entry.CounterData, x.Entry.MeterConfig = nil, nil, nil, nil
 	case p4info.KindMeter:
@@ -160,8 +159,8 @@ const (
 	rankTables // and up, by references among tables
 )
 
-// ranks are the ranks of the tables, from their @refers_to annotations. A circle
-// of references has none that works: there the order of the P4Info counts.
+// ranks are the ranks of the tables, from their @refers_to annotations. For tables that refer
+// to each other in a circle no order works: they keep the order of the P4Info.
 func ranks(info *p4info.Info) map[uint32]int {
 	rank := map[uint32]int{}
 	var visit func(t *p4info.Table, path []*p4info.Table) int
@@ -224,10 +223,9 @@ func rankOf(tables map[uint32]int, e *p4v1.Entity) int {
 	return rankGround
 }
 
-// order brings the changes into an order in which nothing refers to what is not
-// there: first what comes, from the ground up, then what goes, from the top down.
-// So nothing is missing in between. Only where a table has no room for both do its
-// entries go first.
+// order sorts the changes so that no entity refers to one that is not there: first
+// insertions and modifications, from low ranks to high ones, then deletions, from high ranks
+// to low ones. Only the deletions of a table without room for both come first.
 func (d *Diff) order(size map[uint32]int64) {
 	anew := d.restyled()
 	grows := map[uint32]int64{}
@@ -239,7 +237,7 @@ func (d *Diff) order(size map[uint32]int64) {
 	phase := func(c Change) int {
 		switch c.Type {
 		case p4v1.Update_DELETE:
-			if anew[profileOf(d.Device.Info, c.Entity)] {
+			if anew[d.Device.Info.ProfileOf(c.Entity)] {
 				return 0
 			}
 			if t := c.Entity.GetTableEntry(); t != nil && grows[t.TableId] > 0 && size[t.TableId]+grows[t.TableId] > d.Device.Info.Table(t.TableId).Size {
@@ -266,15 +264,15 @@ func (d *Diff) order(size map[uint32]int64) {
 	})
 }
 
-// restyled are the action profiles that go from members to sets of actions in the
-// entries themselves, or back. A device has no profile with both: their tables begin
-// anew, and what was to be modified there is deleted and inserted.
+// restyled are the action profiles whose entries change from members to action sets, or
+// back. A profile cannot have both at a time, so the entries of its tables are deleted and
+// inserted instead of modified.
 func (d *Diff) restyled() map[*p4info.Profile]bool {
 	info := d.Device.Info
 	type style struct{ sets, members bool }
 	was, is := map[*p4info.Profile]style{}, map[*p4info.Profile]style{}
 	note := func(m map[*p4info.Profile]style, e *p4v1.Entity) {
-		p := profileOf(info, e)
+		p := info.ProfileOf(e)
 		if p == nil {
 			return
 		}
@@ -304,22 +302,13 @@ func (d *Diff) restyled() map[*p4info.Profile]bool {
 	var split []Change
 	for i := range d.Changes {
 		c := &d.Changes[i]
-		if c.Type == p4v1.Update_MODIFY && c.Old != nil && anew[profileOf(info, c.Entity)] {
+		if c.Type == p4v1.Update_MODIFY && c.Old != nil && anew[info.ProfileOf(c.Entity)] {
 			split = append(split, Change{Type: p4v1.Update_DELETE, Entity: c.Old})
 			c.Type, c.Old = p4v1.Update_INSERT, nil
 		}
 	}
 	d.Changes = append(d.Changes, split...)
 	return anew
-}
-
-// profileOf is the action profile that an entity belongs to or uses; nil: none.
-func profileOf(info *p4info.Info, e *p4v1.Entity) *p4info.Profile {
-	x := p4info.Of(e)
-	if t := x.Entry; t != nil && !t.IsDefaultAction {
-		return info.Table(x.Object).Profile
-	}
-	return info.Profile(x.Object)
 }
 
 // Batch is a part of a plan in which the order does not matter.
@@ -357,8 +346,8 @@ func (d *Diff) Plan(l Limits) []Batch {
 	return plan
 }
 
-// Text is a change as people read it: a sign and the entity, for a modification
-// also what was.
+// Text is a change as people read it: a sign (+, -, ~) and the entity; for a modification
+// also the old one.
 func (c Change) Text(info *p4info.Info) string {
 	text := info.Text(c.Entity)
 	switch c.Type {
@@ -385,7 +374,7 @@ func programs(info *p4info.Info, t *p4v1.TableEntry) string {
 	return "the program's"
 }
 
-// tail is what stands behind the key in an entity's text.
+// tail is the part of an entity's text that follows its key.
 func tail(text string) string {
 	for _, sep := range []string{" -> ", " = "} {
 		if _, t, ok := strings.Cut(text, sep); ok {

@@ -17,10 +17,9 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Dump writes what the session's device holds as an intent for it: an Intent that
-// is read from it is equal. Registers and counters are in it, and what the device
-// does not show is named in comments. The files are what the intent names for
-// P4Info and program.
+// Dump writes what the session's device holds, registers and counters included, as an
+// intent: reading it gives the same entities. Comments name the kinds that the device does
+// not show. infoFile and configFile are the names that the intent gives P4Info and program.
 func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configFile string, w io.Writer) (entities int, err error) {
 	lines := make([][]string, len(sections))
 	unread, err := s.Scan(ctx, info, Scope{All: true, Arrays: true}, func(e *p4v1.Entity) error {
@@ -29,10 +28,10 @@ func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configF
 				return nil // as the program has it
 			}
 		}
-		i := slices.IndexFunc(sections, func(s section) bool { return s.kind.Of(e) })
-		_, text := Line(info, e)
-		lines[i] = append(lines[i], text)
-		entities++
+		if i, text := line(info, e); i >= 0 {
+			lines[i] = append(lines[i], text)
+			entities++
+		}
 		return nil
 	})
 	if err != nil {

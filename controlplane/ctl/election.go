@@ -11,12 +11,12 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// ElectionID is 128 bits; of the controllers of a device (in a role) the one with
-// the highest is primary.
+// ElectionID has 128 bits. Of all controllers of a device (in a role) the one with
+// the highest id is primary.
 type ElectionID struct{ High, Low uint64 }
 
-// ElectionAt is the id of a controller that starts at t: later ones are higher,
-// and all are higher than what people write by hand.
+// ElectionAt is the id of a controller that starts at t: a later start gives a higher id, and
+// all are higher than ids that people write by hand.
 func ElectionAt(t clock.Time) ElectionID {
 	return ElectionID{High: uint64(t) / 1e9, Low: uint64(t) % 1e9}
 }

@@ -20,16 +20,15 @@ import (
 
 // section is how entities of one kind stand in a file.
 type section struct {
-	name   string // the key of a device's list of them
-	kind   p4info.Kind
-	many   string // they, for people
-	one    string // one of them, in errors
-	mark   string // the key of one that says which kind it is
-	fields func(*form) []field
+	name string // the key of a device's list of them
+	kind p4info.Kind
+	many string // what people call several of them
+	one  string // what errors call one of them
+	mark string // the key that tells the kind of an entity without a list around it
+	keys func(*form)
 }
 
-// sections are all kinds of entities, in the order of a file: what is referred to is
-// above what refers to it.
+// sections are all kinds of entities, in the order of a file: an entity stands below those that it refers to.
 var sections = []section{
 	{"multicast", p4info.KindMulticast, "multicast groups", "multicast", "group", (*form).multicast},
 	{"clone_sessions", p4info.KindClone, "clone sessions", "clone session", "session", (*form).clone},
@@ -43,17 +42,14 @@ var sections = []section{
 	{"counters", p4info.KindCounter, "counters", "counter", "counter", (*form).cell},
 }
 
-// sectionOf is the section of a kind; nil: entities of it stand in no file.
-func sectionOf(k p4info.Kind) *section {
-	if i := slices.IndexFunc(sections, func(s section) bool { return s.kind == k }); i >= 0 {
-		return &sections[i]
-	}
-	return nil
+// sectionOf is the index of a kind's section; -1: entities of it stand in no file.
+func sectionOf(k p4info.Kind) int {
+	return slices.IndexFunc(sections, func(s section) bool { return s.kind == k })
 }
 
 // ParseEntity reads one entity as an intent's lists have it, in one line of YAML;
-// its keys tell what it is. Op is what is to be done with it: to delete it, its key
-// is enough.
+// its keys tell what it is. Op is what will be done with the entity: for a deletion
+// its key is enough.
 func ParseEntity(info *p4info.Info, op p4v1.Update_Type, text string) (*p4v1.Entity, error) {
 	n, err := yaml.Tree("entity", []byte(text))
 	if err != nil {
@@ -67,11 +63,11 @@ func ParseEntity(info *p4info.Info, op p4v1.Update_Type, text string) (*p4v1.Ent
 	}
 	for _, k := range []p4info.Kind{p4info.KindEntry, p4info.KindClone, p4info.KindDigest, p4info.KindMeter, p4info.KindCounter,
 		p4info.KindRegister, p4info.KindValueSet, p4info.KindMember, p4info.KindMulticast} {
-		if s := sectionOf(k); has(s.mark) {
+		if has(sections[sectionOf(k)].mark) {
 			if k == p4info.KindMember && has("group") {
-				s = sectionOf(p4info.KindGroup)
+				k = p4info.KindGroup
 			}
-			return s.read(info, op, n)
+			return sections[sectionOf(k)].read(info, op, n)
 		}
 	}
 	return nil, n.Errorf("what is it? Want one of the keys table, profile, group, session, digest, meter, counter, register, value_set")
@@ -107,7 +103,7 @@ func EntryText(table string, match [][2]string, priority int, byDefault bool, ac
 	return w.String()
 }
 
-// update is what makes a device hold e: what is always there is modified.
+// update makes a device hold e: an insertion, or a modification of an entity that is always there.
 func update(e *p4v1.Entity) *p4v1.Update {
 	t := p4v1.Update_INSERT
 	if x := p4info.Of(e); x.Always() {
@@ -116,21 +112,138 @@ func update(e *p4v1.Entity) *p4v1.Update {
 	return &p4v1.Update{Type: t, Entity: e}
 }
 
-// field is a key of a file's map, and what stands behind it: a value that at points to, or what read and write do.
-type field struct {
-	key   string
-	at    any // *string, *bool, *int32, *uint32, *int64, *nanos; **yaml.Node: understood after all others
-	read  func(*yaml.Node) error
-	write func(*flow)
-	empty bool // not written
+// form is an entity on its way from or to a file. A method of each kind (multicast, entry, ...) names the keys that it
+// has there. When writing, naming a key writes it. When reading, naming a key only adds it to known, because a file has its keys in
+// any order.
+type form struct {
+	info    *p4info.Info
+	x       p4info.Entity
+	out     flow
+	reading bool
+	known   map[string]func(*yaml.Node) error // what reads the value of each key
+
+	// Values that have a meaning only when the whole map was read: names of objects, and what depends on them.
+	name, act, value, metadata  string
+	match, params, set, members *yaml.Node
+	memberID, groupID           uint32 // of an action profile, in an entry
+}
+
+// fill adds the empty messages that the kind has and x lacks.
+func (f *form) fill() {
+	x := &f.x
+	if x.Kind == p4info.KindEntry && x.Entry == nil {
+		x.Entry = &p4v1.TableEntry{}
+	}
+	if x.Kind == p4info.KindDigest && x.Digest == nil {
+		x.Digest = &p4v1.DigestEntry_Config{}
+	}
+	if x.Kind.Cells() && x.Index == nil {
+		x.Index = &p4v1.Index{}
+	}
 }
 
 // nanos is a duration in nanoseconds, as P4Runtime has it.
 type nanos int64
 
-// reader reads what stands behind the key.
-func (f *field) reader() func(*yaml.Node) error {
-	switch p := f.at.(type) {
+// key names a key. Its value is what at points to: a *string, *bool, *int32, *uint32, *int64 or *nanos.
+func (f *form) key(key string, at any) {
+	if f.reading {
+		f.known[key] = reader(at)
+		return
+	}
+	w := &f.out
+	switch p := at.(type) {
+	case *string:
+		w.text(key, *p)
+	case *bool:
+		w.text(key, strconv.FormatBool(*p))
+	case *int32:
+		w.int(key, int64(*p))
+	case *uint32:
+		w.int(key, int64(*p))
+	case *int64:
+		w.int(key, *p)
+	case *nanos:
+		w.text(key, time.Duration(*p).String())
+	}
+}
+
+// keyIf names a key that is written only if it is there.
+func (f *form) keyIf(there bool, key string, at any) {
+	if f.reading || there {
+		f.key(key, at)
+	}
+}
+
+// later names a key whose value is kept in at, and understood when all keys were read. The result says that the caller has to write
+// the value now.
+func (f *form) later(key string, at **yaml.Node, there bool) bool {
+	if f.reading {
+		f.known[key] = func(n *yaml.Node) error { *at = n; return nil }
+	}
+	return !f.reading && there
+}
+
+// inside names a key whose value is a map, with keys of its own.
+func (f *form) inside(key string, there bool, keys func(*form)) {
+	if f.reading {
+		f.known[key] = func(n *yaml.Node) error { return f.read(n, key, func() { keys(f) }) }
+	} else if there {
+		f.out.open(key)
+		keys(f)
+		f.out.close()
+	}
+}
+
+// maps names a key whose value is a list of n maps. keys names the keys of map i; when reading, i is the next one.
+func (f *form) maps(key, one string, n int, keys func(f *form, i int)) {
+	if f.reading {
+		i := -1
+		f.known[key] = yaml.Each(func(n *yaml.Node) error {
+			i++
+			return f.read(n, one, func() { keys(f, i) })
+		})
+		return
+	}
+	f.out.list(key)
+	for i := range n {
+		f.out.item()
+		keys(f, i)
+		f.out.close()
+	}
+	f.out.end()
+}
+
+// watchPort names the key of the watch port of a group's member, or of an action in a set: while that port is down the device does not use the member.
+func (f *form) watchPort(of interface{ GetWatchPort() []byte }) {
+	if !f.reading {
+		if port := of.GetWatchPort(); port != nil {
+			f.out.int("watch_port", int64(p4info.PortNumber(port)))
+		}
+		return
+	}
+	f.known["watch_port"] = func(n *yaml.Node) error {
+		var text string
+		if err := yaml.Text(&text)(n); err != nil || text == "" {
+			return err
+		}
+		port, err := parsePort(text)
+		if err != nil {
+			return err
+		}
+		switch of := of.(type) {
+		case *p4v1.ActionProfileGroup_Member:
+			of.WatchKind = &p4v1.ActionProfileGroup_Member_WatchPort{WatchPort: port}
+		case *p4v1.ActionProfileAction:
+			of.WatchKind = &p4v1.ActionProfileAction_WatchPort{WatchPort: port}
+		}
+		return nil
+	}
+}
+
+// reader reads a value into what at points to.
+func reader(at any) func(*yaml.Node) error {
+	switch p := at.(type) {
 	case *string:
 		return yaml.Text(p)
 	case *bool:
@@ -141,135 +254,48 @@ func (f *field) reader() func(*yaml.Node) error {
 		return yaml.Int(p)
 	case *int64:
 		return yaml.Int(p)
-	case *nanos:
-		return yaml.Duration((*int64)(p))
-	case **yaml.Node:
-		return func(n *yaml.Node) error { *p = n; return nil }
 	}
-	return f.read
+	return yaml.Duration((*int64)(at.(*nanos)))
 }
 
-// readFields reads a map.
-func readFields(n *yaml.Node, what string, fields []field) error {
-	known := make(map[string]func(*yaml.Node) error, len(fields))
-	for i := range fields {
-		known[fields[i].key] = fields[i].reader()
-	}
-	return n.Fields(what, known)
+// read reads a map with the keys that keys names.
+func (f *form) read(n *yaml.Node, what string, keys func()) error {
+	f.reading, f.known = true, map[string]func(*yaml.Node) error{}
+	keys()
+	return n.Fields(what, f.known)
 }
 
-// watched is the port with which a member of a group comes and goes, where it has one.
-func watched(port []byte, set func(port []byte)) field {
-	return field{key: "watch_port", empty: port == nil,
-		read: func(n *yaml.Node) (err error) {
-			var text string
-			if err = yaml.Text(&text)(n); err == nil && text != "" {
-				if port, err = parsePort(text); err == nil {
-					set(port)
-				}
-			}
-			return err
-		},
-		write: func(w *flow) { w.int("watch_port", int64(p4info.PortNumber(port))) },
-	}
-}
-
-// fields writes what is not empty of a map.
-func (w *flow) fields(list []field) {
-	for i := range list {
-		f := &list[i]
-		if f.empty {
-			continue
-		}
-		switch p := f.at.(type) {
-		case *string:
-			w.text(f.key, *p)
-		case *bool:
-			w.text(f.key, strconv.FormatBool(*p))
-		case *int32:
-			w.int(f.key, int64(*p))
-		case *uint32:
-			w.int(f.key, int64(*p))
-		case *int64:
-			w.int(f.key, *p)
-		case *nanos:
-			w.text(f.key, time.Duration(*p).String())
-		default:
-			f.write(w)
-		}
-	}
-}
-
-// maps writes a list of n maps.
-func (w *flow) maps(key string, n int, fields func(n int) []field) {
-	w.list(key)
-	for i := range n {
-		w.item()
-		w.fields(fields(i))
-		w.close()
-	}
-	w.end()
-}
-
-// inside is a map in a map; fresh are the fields of one that is to be read.
-func inside(key string, fields []field, fresh func() []field) field {
-	return field{key: key, empty: fields == nil,
-		read: func(n *yaml.Node) error { return readFields(n, key, fresh()) },
-		write: func(w *flow) {
-			w.open(key)
-			w.fields(fields)
-			w.close()
-		},
-	}
-}
-
-// form is an entity on its way from or to a file.
-type form struct {
-	info *p4info.Info
-	x    p4info.Entity
-
-	// These are understood when the whole map was read: names of objects, and what depends on them.
-	name, act, value, metadata  string
-	match, params, set, members *yaml.Node
-	memberID, groupID           uint32 // of an action profile, in an entry
-}
-
-// newForm is one of x, with all that its kind has: to be filled in, or with nothing in it to be written.
-func newForm(info *p4info.Info, x p4info.Entity) *form {
-	f := &form{info: info, x: x}
-	if o := info.Object(x.Kind, x.Object); o != nil {
-		f.name = o.Name
-	}
-	if x.Kind == p4info.KindEntry && x.Entry == nil {
-		f.x.Entry = &p4v1.TableEntry{}
-	}
-	if x.Kind == p4info.KindDigest && x.Digest == nil {
-		f.x.Digest = &p4v1.DigestEntry_Config{}
-	}
-	if x.Kind.Cells() && x.Index == nil {
-		f.x.Index = &p4v1.Index{}
-	}
-	return f
-}
-
-// Line is an entity as a file has it: one line of YAML, and the list it is of.
+// Line is an entity as a file has it: one line of YAML, and the name of the list that has it.
 func Line(info *p4info.Info, e *p4v1.Entity) (section, text string) {
-	x := p4info.Of(e)
-	s := sectionOf(x.Kind)
-	if s == nil {
+	i, text := line(info, e)
+	if i < 0 {
 		return "", ""
 	}
-	w := &flow{}
-	w.start()
-	w.fields(s.fields(newForm(info, x)))
-	w.close()
-	return s.name, w.String()
+	return sections[i].name, text
+}
+
+// line is Line with the index of the section; -1: entities of this kind stand in no file.
+func line(info *p4info.Info, e *p4v1.Entity) (section int, text string) {
+	f := &form{info: info, x: p4info.Of(e)}
+	i := sectionOf(f.x.Kind)
+	if i < 0 {
+		return i, ""
+	}
+	if o := info.Object(f.x.Kind, f.x.Object); o != nil {
+		f.name = o.Name
+	}
+	f.fill()
+	f.out.start()
+	sections[i].keys(f)
+	f.out.close()
+	return i, f.out.String()
 }
 
 // read reads an entity of the section.
 func (s *section) read(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error) {
-	f := newForm(info, p4info.Entity{Kind: s.kind})
-	if err := readFields(n, s.one, s.fields(f)); err != nil {
+	f := &form{info: info, x: p4info.Entity{Kind: s.kind}}
+	f.fill()
+	if err := f.read(n, s.one, func() { s.keys(f) }); err != nil {
 		return nil, err
 	}
 	x := &f.x
@@ -330,202 +356,220 @@ func (s *section) read(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node) (*p
 	return checked(info, op, n, "", x.Message())
 }
 
-// The kinds, as they stand in a file.
+// The kinds of entities in a file.
 
 // multicast is {group: ID, ports: [1, 2, {port: 3, instance: 1}]}.
-func (f *form) multicast() []field {
-	return []field{{key: "group", at: &f.x.ID}, f.ports()}
+func (f *form) multicast() {
+	f.key("group", &f.x.ID)
+	f.ports()
 }
 
 // clone is {session: ID, ports: [1], class_of_service: N, packet_length: N}.
-func (f *form) clone() []field {
-	return []field{{key: "session", at: &f.x.ID}, f.ports(),
-		{key: "class_of_service", at: &f.x.Class, empty: f.x.Class == 0}, {key: "packet_length", at: &f.x.Length, empty: f.x.Length == 0}}
+func (f *form) clone() {
+	f.key("session", &f.x.ID)
+	f.ports()
+	f.keyIf(f.x.Class != 0, "class_of_service", &f.x.Class)
+	f.keyIf(f.x.Length != 0, "packet_length", &f.x.Length)
 }
 
 // ports is a list of ports: numbers, or {port: N, instance: N}.
-func (f *form) ports() field {
-	return field{key: "ports",
-		read: yaml.Each(func(n *yaml.Node) error {
-			r := &p4v1.Replica{}
-			port := n.Text
-			if n.Kind != yaml.Scalar {
-				if err := readFields(n, "ports", []field{{key: "port", at: &port}, {key: "instance", at: &r.Instance}}); err != nil {
-					return err
-				}
-			}
-			v, err := parsePort(port)
-			if err != nil {
-				return n.Wrap("port", err)
-			}
-			r.PortKind = &p4v1.Replica_Port{Port: v}
-			f.x.Replicas = append(f.x.Replicas, r)
-			return nil
-		}),
-		write: func(w *flow) {
-			w.list("ports")
-			for _, r := range f.x.Replicas {
-				port := strconv.FormatUint(uint64(p4info.ReplicaPort(r)), 10)
-				if r.Instance == 0 {
-					w.value(port)
-					continue
-				}
-				w.item()
-				w.fields([]field{{key: "port", at: &port}, {key: "instance", at: &r.Instance}})
-				w.close()
-			}
-			w.end()
-		},
+func (f *form) ports() {
+	if f.reading {
+		f.known["ports"] = yaml.Each(f.readPort)
+		return
 	}
+	w := &f.out
+	w.list("ports")
+	for _, r := range f.x.Replicas {
+		port := int64(p4info.ReplicaPort(r))
+		if r.Instance == 0 {
+			w.number(port)
+			continue
+		}
+		w.item()
+		w.int("port", port)
+		w.int("instance", int64(r.Instance))
+		w.close()
+	}
+	w.end()
+}
+
+func (f *form) readPort(n *yaml.Node) error {
+	r := &p4v1.Replica{}
+	port := n.Text
+	if n.Kind != yaml.Scalar {
+		err := f.read(n, "ports", func() {
+			f.key("port", &port)
+			f.key("instance", &r.Instance)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	v, err := parsePort(port)
+	if err != nil {
+		return n.Wrap("port", err)
+	}
+	r.PortKind = &p4v1.Replica_Port{Port: v}
+	f.x.Replicas = append(f.x.Replicas, r)
+	return nil
 }
 
 // digest is {digest: NAME, max_timeout: 100ms, max_list: N, ack_timeout: 1s}.
-func (f *form) digest() []field {
+func (f *form) digest() {
 	c := f.x.Digest
-	return []field{{key: "digest", at: &f.name}, {key: "max_timeout", at: (*nanos)(&c.MaxTimeoutNs)}, {key: "max_list", at: &c.MaxListSize}, {key: "ack_timeout", at: (*nanos)(&c.AckTimeoutNs)}}
+	f.key("digest", &f.name)
+	f.key("max_timeout", (*nanos)(&c.MaxTimeoutNs))
+	f.key("max_list", &c.MaxListSize)
+	f.key("ack_timeout", (*nanos)(&c.AckTimeoutNs))
 }
 
 // valueSet is {value_set: NAME, members: [{FIELD: VALUE}]}.
-func (f *form) valueSet() []field {
-	return []field{{key: "value_set", at: &f.name}, {key: "members", at: &f.members, write: func(w *flow) {
-		w.maps("members", len(f.x.Values), func(n int) []field { return matches(f.info.ValueSet(f.x.Object).Fields, f.x.Values[n].Match) })
-	}}}
+func (f *form) valueSet() {
+	f.key("value_set", &f.name)
+	if f.later("members", &f.members, true) {
+		f.maps("members", "member", len(f.x.Values), func(f *form, i int) {
+			f.matches(f.info.ValueSet(f.x.Object).Fields, f.x.Values[i].Match)
+		})
+	}
 }
 
 // cell is {meter: NAME, index: N, cir: N, cburst: N, pir: N, pburst: N}, {counter: NAME, index: N, packets: N, bytes: N}
 // or {register: NAME, index: N, value: VALUE}.
-func (f *form) cell() []field {
+func (f *form) cell() {
 	x := &f.x
-	list := []field{{key: x.Kind.String(), at: &f.name}, {key: "index", at: &x.Index.Index}}
-	fresh := x.Object == 0 // to be read
+	f.key(x.Kind.String(), &f.name)
+	f.key("index", &x.Index.Index)
 	switch x.Kind {
 	case p4info.KindMeter:
-		if fresh {
-			x.Rates = &p4v1.MeterConfig{}
-		}
-		return append(list, rates(x.Rates)...)
+		f.rates(&x.Rates)
 	case p4info.KindCounter:
-		if fresh {
-			x.Count = &p4v1.CounterData{}
+		f.counts(&x.Count)
+	default:
+		if r := f.info.Register(x.Object); r != nil {
+			f.value = p4info.FormatValue(r.Name, p4info.Type{Bits: r.Bits}, x.Data.GetBitstring())
 		}
-		return append(list, counts(x.Count)...)
+		f.key("value", &f.value)
 	}
-	if r := f.info.Register(x.Object); r != nil {
-		f.value = p4info.FormatValue(r.Name, p4info.Type{Bits: r.Bits}, x.Data.GetBitstring())
-	}
-	return append(list, field{key: "value", at: &f.value})
 }
 
 // rates are a meter's: cir: N, cburst: N, pir: N, pburst: N.
-func rates(c *p4v1.MeterConfig) []field {
-	if c == nil {
-		return nil
+func (f *form) rates(at **p4v1.MeterConfig) {
+	if f.reading {
+		*at = &p4v1.MeterConfig{}
 	}
-	return []field{{key: "cir", at: &c.Cir}, {key: "cburst", at: &c.Cburst}, {key: "pir", at: &c.Pir}, {key: "pburst", at: &c.Pburst},
-		{key: "eburst", at: &c.Eburst, empty: c.Eburst == 0}}
+	if c := *at; c != nil {
+		f.key("cir", &c.Cir)
+		f.key("cburst", &c.Cburst)
+		f.key("pir", &c.Pir)
+		f.key("pburst", &c.Pburst)
+		f.keyIf(c.Eburst != 0, "eburst", &c.Eburst)
+	}
 }
 
 // counts are a counter's: packets: N, bytes: N.
-func counts(c *p4v1.CounterData) []field {
-	if c == nil {
-		return nil
+func (f *form) counts(at **p4v1.CounterData) {
+	if f.reading {
+		*at = &p4v1.CounterData{}
 	}
-	return []field{{key: "packets", at: &c.PacketCount}, {key: "bytes", at: &c.ByteCount}}
+	if c := *at; c != nil {
+		f.key("packets", &c.PacketCount)
+		f.key("bytes", &c.ByteCount)
+	}
 }
 
 // member is {profile: NAME, member: ID, action: NAME, params: {NAME: VALUE}}.
-func (f *form) member() []field {
-	return append([]field{{key: "profile", at: &f.name}, {key: "member", at: &f.x.ID}}, f.actionFields(f.x.Action, &f.act, &f.params)...)
+func (f *form) member() {
+	f.key("profile", &f.name)
+	f.key("member", &f.x.ID)
+	f.action(f.x.Action)
 }
 
-// actionFields are action: NAME, params: {NAME: VALUE}.
-func (f *form) actionFields(a *p4v1.Action, name *string, params **yaml.Node) []field {
+// action is action: NAME, params: {NAME: VALUE}.
+func (f *form) action(a *p4v1.Action) {
 	act := f.info.Action(a.GetActionId())
 	if act != nil {
-		*name = act.Name
+		f.act = act.Name
 	}
-	return []field{{key: "action", at: name, empty: act == nil}, {key: "params", at: params, empty: act == nil || len(a.Params) == 0, write: func(w *flow) {
-		w.open("params")
+	f.keyIf(act != nil, "action", &f.act)
+	if f.later("params", &f.params, act != nil && len(a.Params) > 0) {
+		f.out.open("params")
 		for _, p := range a.Params {
 			if x := p4info.FieldByID(act.Params, p.ParamId); x != nil {
-				w.text(x.Name, p4info.FormatValue(x.Name, x.Type, p.Value))
+				f.out.text(x.Name, p4info.FormatValue(x.Name, x.Type, p.Value))
 			}
 		}
-		w.close()
-	}}}
+		f.out.close()
+	}
 }
 
 // group is {profile: NAME, group: ID, members: [{member: ID, weight: N}], max_size: N}.
-func (f *form) group() []field {
-	member := func(m *p4v1.ActionProfileGroup_Member) []field {
-		return []field{{key: "member", at: &m.MemberId}, {key: "weight", at: &m.Weight}, watched(m.GetWatchPort(), func(port []byte) {
-			m.WatchKind = &p4v1.ActionProfileGroup_Member_WatchPort{WatchPort: port}
-		})}
-	}
-	return []field{{key: "profile", at: &f.name}, {key: "group", at: &f.x.ID}, {key: "max_size", at: &f.x.MaxSize, empty: f.x.MaxSize == 0}, {
-		key: "members",
-		read: yaml.Each(func(n *yaml.Node) error {
-			m := &p4v1.ActionProfileGroup_Member{Weight: 1}
-			f.x.Members = append(f.x.Members, m)
-			return readFields(n, "member", member(m))
-		}),
-		write: func(w *flow) {
-			w.maps("members", len(f.x.Members), func(n int) []field { return member(f.x.Members[n]) })
-		},
-	}}
+func (f *form) group() {
+	f.key("profile", &f.name)
+	f.key("group", &f.x.ID)
+	f.keyIf(f.x.MaxSize != 0, "max_size", &f.x.MaxSize)
+	f.maps("members", "member", len(f.x.Members), func(f *form, i int) {
+		if f.reading {
+			f.x.Members = append(f.x.Members, &p4v1.ActionProfileGroup_Member{Weight: 1})
+		}
+		m := f.x.Members[i]
+		f.key("member", &m.MemberId)
+		f.key("weight", &m.Weight)
+		f.watchPort(m)
+	})
 }
 
 // entry is an entry of a table:
 //
 //	{table: NAME, match: {FIELD: VALUE}, priority: N, action: NAME, params: {NAME: VALUE}}
-func (f *form) entry() []field {
+func (f *form) entry() {
 	e := f.x.Entry
 	if len(e.Metadata) > 0 {
 		f.metadata = "0x" + hex.EncodeToString(e.Metadata)
 	}
-	act, does := f.actionFields(e.Action.GetAction(), &f.act, &f.params), e.Action.GetType()
+	does := e.Action.GetType()
 	_, isMember := does.(*p4v1.TableAction_ActionProfileMemberId)
 	_, isGroup := does.(*p4v1.TableAction_ActionProfileGroupId)
 	f.memberID, f.groupID = e.Action.GetActionProfileMemberId(), e.Action.GetActionProfileGroupId()
-	set := e.Action.GetActionProfileActionSet()
-	return []field{
-		{key: "table", at: &f.name},
-		{key: "default", at: &e.IsDefaultAction, empty: !e.IsDefaultAction},
-		{key: "match", at: &f.match, empty: len(e.Match) == 0, write: func(w *flow) {
-			w.open("match")
-			w.fields(matches(f.info.Table(e.TableId).Fields, e.Match))
-			w.close()
-		}},
-		{key: "priority", at: &e.Priority, empty: e.Priority == 0},
-		act[0], act[1],
-		{key: "member", at: &f.memberID, empty: !isMember},
-		{key: "group", at: &f.groupID, empty: !isGroup},
-		{key: "actions", at: &f.set, empty: set == nil, write: func(w *flow) {
-			w.maps("actions", len(set.ActionProfileActions), func(n int) []field {
-				return f.setAction(set.ActionProfileActions[n], new(string), new(*yaml.Node))
-			})
-		}},
-		{key: "idle_timeout", at: (*nanos)(&e.IdleTimeoutNs), empty: e.IdleTimeoutNs == 0},
-		inside("meter", rates(e.MeterConfig), func() []field {
-			e.MeterConfig = &p4v1.MeterConfig{}
-			return rates(e.MeterConfig)
-		}),
-		inside("counter", counts(e.CounterData), func() []field {
-			e.CounterData = &p4v1.CounterData{}
-			return counts(e.CounterData)
-		}),
-		{key: "metadata", at: &f.metadata, empty: f.metadata == ""},
+	f.key("table", &f.name)
+	f.keyIf(e.IsDefaultAction, "default", &e.IsDefaultAction)
+	if f.later("match", &f.match, len(e.Match) > 0) {
+		f.out.open("match")
+		f.matches(f.info.Table(e.TableId).Fields, e.Match)
+		f.out.close()
 	}
+	f.keyIf(e.Priority != 0, "priority", &e.Priority)
+	f.action(e.Action.GetAction())
+	f.keyIf(isMember, "member", &f.memberID)
+	f.keyIf(isGroup, "group", &f.groupID)
+	if set := e.Action.GetActionProfileActionSet(); f.later("actions", &f.set, set != nil) {
+		f.maps("actions", "actions", len(set.ActionProfileActions), func(f *form, i int) {
+			f.setAction(f.x.Entry.Action.GetActionProfileActionSet().ActionProfileActions[i])
+		})
+	}
+	f.keyIf(e.IdleTimeoutNs != 0, "idle_timeout", (*nanos)(&e.IdleTimeoutNs))
+	f.inside("meter", e.MeterConfig != nil, func(f *form) { f.rates(&f.x.Entry.MeterConfig) })
+	f.inside("counter", e.CounterData != nil, func(f *form) { f.counts(&f.x.Entry.CounterData) })
+	f.keyIf(f.metadata != "", "metadata", &f.metadata)
 }
 
 // setAction is {action: NAME, params: {NAME: VALUE}, weight: N, watch_port: N}.
-func (f *form) setAction(a *p4v1.ActionProfileAction, name *string, params **yaml.Node) []field {
-	return append(f.actionFields(a.Action, name, params), field{key: "weight", at: &a.Weight}, watched(a.GetWatchPort(), func(port []byte) {
-		a.WatchKind = &p4v1.ActionProfileAction_WatchPort{WatchPort: port}
-	}))
+func (f *form) setAction(a *p4v1.ActionProfileAction) {
+	f.action(a.Action)
+	f.key("weight", &a.Weight)
+	f.watchPort(a)
 }
 
-// readEntry reads what of an entry depends on its table.
+// matches writes the fields of a key.
+func (f *form) matches(fields []p4info.Field, list []*p4v1.FieldMatch) {
+	for _, m := range list {
+		if x := p4info.FieldByID(fields, m.FieldId); x != nil {
+			f.out.text(x.Name, x.MatchText(m))
+		}
+	}
+}
+
+// readEntry reads the parts of an entry that depend on its table.
 func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error) {
 	e := f.x.Entry
 	if f.name == "" {
@@ -578,12 +622,11 @@ func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error
 	case f.set != nil:
 		set := &p4v1.ActionProfileActionSet{}
 		err := yaml.Each(func(n *yaml.Node) error {
-			var name string
-			var params *yaml.Node
 			a := &p4v1.ActionProfileAction{Weight: 1}
-			err := readFields(n, "actions", f.setAction(a, &name, &params))
+			one := &form{info: f.info}
+			err := one.read(n, "actions", func() { one.setAction(a) })
 			if err == nil {
-				a.Action, err = readAction(t, name, params, n)
+				a.Action, err = readAction(t, one.act, one.params, n)
 			}
 			set.ActionProfileActions = append(set.ActionProfileActions, a)
 			return err
@@ -601,8 +644,8 @@ func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error
 	return checked(f.info, op, n, where, f.x.Message())
 }
 
-// checked lets P4Info judge an entity that stands at n, and what is to be done
-// with it; UNSPECIFIED: what makes a device hold it.
+// checked checks an entity, which stands at n, and the operation on it against the P4Info. UNSPECIFIED is the
+// operation that makes a device hold the entity.
 func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string, e *p4v1.Entity) (*p4v1.Entity, error) {
 	u := update(e)
 	if op != p4v1.Update_UNSPECIFIED {
@@ -614,7 +657,7 @@ func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string,
 		normal(e)
 		return e, nil
 	}
-	if t := e.GetTableEntry(); t != nil { // P4Info may not name the entry, and not as it was written
+	if t := e.GetTableEntry(); t != nil { // the error of p4info does not name the entry as the file has it
 		msg := err.Error()
 		if name := "table " + info.Table(t.TableId).Name; strings.HasPrefix(msg, name) {
 			msg = strings.TrimPrefix(strings.TrimPrefix(msg, name), ": ")
@@ -627,7 +670,7 @@ func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string,
 	return nil, n.Wrap("", err)
 }
 
-// short is an entry as errors name it, as it stands in the file.
+// short is an entry's key as it stands in the file, for errors.
 func short(match *yaml.Node, e *p4v1.TableEntry) string {
 	if e.IsDefaultAction {
 		return "default"
@@ -666,9 +709,9 @@ func readParams(act *p4info.Action, params *yaml.Node) (*p4v1.Action, error) {
 		return nil, err
 	}
 	for i, k := range params.Keys {
-		p, err := fieldNamed(act.Params, k.Text)
+		p, err := p4info.FieldByName(act.Params, "parameter", k.Text)
 		if err != nil {
-			return nil, k.Wrap("", fmt.Errorf("action %s: %s", act.Name, strings.ReplaceAll(err.Error(), "field", "parameter")))
+			return nil, k.Wrap("", fmt.Errorf("action %s: %w", act.Name, err))
 		}
 		x := params.List[i]
 		if p.Type.Bits == 0 && x.Kind == yaml.Mapping {
@@ -692,7 +735,7 @@ func readParams(act *p4info.Action, params *yaml.Node) (*p4v1.Action, error) {
 }
 
 // object is a map of values as a JSON object of strings, with sorted names and without
-// spaces: what tables of quillon's own server take for arguments. An empty map is the empty
+// spaces: tables of quillon's own server take arguments so. An empty map gives the empty
 // string.
 func object(n *yaml.Node) (string, error) {
 	m := map[string]string{}

@@ -14,24 +14,23 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 )
 
-// ErrNotPrimary is why a device takes no writes from a session: another
+// ErrNotPrimary: the device takes no writes from the session, because another
 // controller has a higher election id.
 var ErrNotPrimary = errors.New("not primary")
 
-// ErrNotConnected is why nothing can be asked of a device now.
+// ErrNotConnected: there is no connection to the device now.
 var ErrNotConnected = errors.New("not connected")
 
-// ErrNoPipeline is why a device has nothing to compare with: no program was
-// loaded.
+// ErrNoPipeline: no program is loaded on the device.
 var ErrNoPipeline = errors.New("the device has no program: quillon ctl set-pipeline loads one")
 
-// UpdateError is why a device did not do an update.
+// UpdateError is an update that failed, and the device's reason.
 type UpdateError struct {
 	Update  *p4v1.Update
 	Code    codes.Code // the canonical one
 	Message string
 	Space   string // of Own, the device's
-	Own     int32  // the device's own number for it
+	Own     int32  // the device's own number of the reason
 }
 
 func (e *UpdateError) Error() string {
@@ -45,7 +44,7 @@ func (e *UpdateError) Error() string {
 	return fmt.Sprintf("%s: %s", e.Code, msg)
 }
 
-// WriteError is a request of which some updates were not done, the others were.
+// WriteError is a request of which some updates failed; the others were done.
 type WriteError struct {
 	Total  int
 	Failed []*UpdateError
@@ -66,8 +65,8 @@ func (e *WriteError) Unwrap() []error {
 
 // writeError decodes the answer to a Write of updates. PI, and with it bmv2,
 // answers UNKNOWN with a p4.v1.Error for every update, good ones included; others
-// use another top-level code, wrap each in a google.rpc.Status, or give no details,
-// which for a single update says as much.
+// use another top-level code, wrap each in a google.rpc.Status, or give no details, which is enough for a
+// single update.
 func writeError(err error, updates []*p4v1.Update) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -111,8 +110,7 @@ func writeError(err error, updates []*p4v1.Update) error {
 	return requestError(err)
 }
 
-// perUpdate reports whether c, as the code of a whole request, can be about its
-// update.
+// perUpdate reports whether the code of a request with one update can be that of the update.
 func perUpdate(c codes.Code) bool {
 	switch c {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.PermissionDenied, codes.Unauthenticated:
@@ -121,9 +119,9 @@ func perUpdate(c codes.Code) bool {
 	return true
 }
 
-// readError decodes the answer to a Read: by the specification it is UNKNOWN with a
-// p4.v1.Error for each of the queries; the first that failed counts. Others answer
-// with that one's code.
+// readError decodes the answer to a Read. By the specification its code is UNKNOWN, with a
+// p4.v1.Error for each query; the first that failed counts. Other servers answer with the code of
+// that query.
 func readError(err error) error {
 	if st := status.Convert(err); st.Code() == codes.Unknown {
 		for _, d := range st.Details() {
@@ -154,7 +152,7 @@ func requestError(err error) error {
 	}
 }
 
-// plain is a device's words as one line of what can be printed.
+// plain is a device's message as one line of printable characters.
 func plain(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -174,7 +172,7 @@ func (e *callError) Error() string {
 	return fmt.Sprintf("%s (%s)", plain(dialed(e.st.Message())), e.st.Code())
 }
 
-// dialed is the reason in what gRPC says of a connection that it did not get.
+// dialed is the reason in gRPC's message about a connection that failed.
 func dialed(msg string) string {
 	quoted, ok := strings.CutPrefix(msg, "connection error: desc = ")
 	if !ok {

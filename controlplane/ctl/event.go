@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Event is something that a device told, in names.
+// Event is a message of a device, with names for ids.
 type Event struct {
 	Kind   string            `json:"kind"` // digest, packet, idle, error
 	Name   string            `json:"name,omitempty"`
@@ -23,7 +23,7 @@ type Event struct {
 	Text   string            `json:"text"`
 }
 
-// Events are what is in a message of a device; of an arbitration nothing.
+// Events are the events in a message of a device; an arbitration has none.
 func Events(info *p4info.Info, m *p4v1.StreamMessageResponse) []Event {
 	switch x := m.Update.(type) {
 	case *p4v1.StreamMessageResponse_Digest:
@@ -35,7 +35,7 @@ func Events(info *p4info.Info, m *p4v1.StreamMessageResponse) []Event {
 		for _, data := range x.Digest.Data {
 			e := Event{Kind: "digest", Name: d.Name, Fields: map[string]string{}}
 			var parts []string
-			for i, v := range digestValues(d, data) {
+			for i, v := range d.Values(data) {
 				f := d.Fields[i]
 				e.Fields[f.Name] = p4info.FormatValue(f.Name, f.Type, v)
 				parts = append(parts, f.Name+"="+e.Fields[f.Name])
@@ -78,30 +78,6 @@ func name(info *p4info.Info, table uint32) string {
 		return t.Name
 	}
 	return fmt.Sprintf("0x%08x", table)
-}
-
-// digestValues are the values of a digest's fields, in order; nil when it is not
-// made of unsigned integers.
-func digestValues(d *p4info.Digest, data *p4v1.P4Data) [][]byte {
-	var members []*p4v1.P4Data
-	switch x := data.GetData().(type) {
-	case *p4v1.P4Data_Struct:
-		members = x.Struct.Members
-	case *p4v1.P4Data_Tuple:
-		members = x.Tuple.Members
-	default:
-		members = []*p4v1.P4Data{data}
-	}
-	if len(members) != len(d.Fields) {
-		return nil
-	}
-	out := make([][]byte, len(members))
-	for i, m := range members {
-		if out[i] = m.GetBitstring(); out[i] == nil {
-			return nil
-		}
-	}
-	return out
 }
 
 // Subscribe asks the device for the digests of a program that it does not send yet.

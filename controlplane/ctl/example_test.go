@@ -6,7 +6,10 @@ import (
 	"log"
 	"time"
 
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
 	"github.com/quillon/quillon/controlplane/ctl"
+	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/clock"
 )
 
@@ -39,7 +42,41 @@ func Example() {
 	}
 }
 
-// Devices are kept at an intent, and bridges made of them that learn.
+// mirror is an app that keeps one entry on a device: its table is not the intent's any more.
+type mirror struct {
+	info  *p4info.Info
+	table *p4info.Table
+}
+
+func (m *mirror) Claim(d *ctl.Device) (err error) {
+	m.info = d.Info
+	if m.table, err = p4info.ByName(d.Info.Tables, "table", "mirror"); err != nil {
+		return err
+	}
+	return d.Claim(m.table)
+}
+
+// Begin finds anything there: what another controller has left, too.
+func (m *mirror) Begin(ctx context.Context, s *ctl.Session) error {
+	have := map[string]*p4v1.Entity{}
+	err := s.Entries(ctx, m.info, func(e *p4v1.Entity) error { have[p4info.Key(e)] = e; return nil }, m.table)
+	if err != nil {
+		return err
+	}
+	e, err := ctl.ParseEntity(m.info, p4v1.Update_INSERT, "{table: mirror, match: {port: 1}, action: copy_to, params: {session: 7}}")
+	if err != nil {
+		return err
+	}
+	return s.Replace(ctx, m.info, have, map[string]*p4v1.Entity{p4info.Key(e): e}, m.table)
+}
+
+func (m *mirror) Handle(context.Context, *ctl.Session, []*p4v1.StreamMessageResponse) error {
+	return nil
+}
+
+func (m *mirror) Tick(context.Context, *ctl.Session) error { return nil }
+
+// Devices are kept at an intent, and an app writes a table of theirs.
 func ExampleController() {
 	in, err := ctl.ReadIntent("bridges.yaml")
 	if err != nil {
@@ -47,7 +84,7 @@ func ExampleController() {
 	}
 	c, err := ctl.NewController(&ctl.Dialer{}, in, ctl.ControllerOptions{
 		Session: ctl.Options{Clock: clock.NewWall()},
-		App:     func(*ctl.Device) ctl.App { return &ctl.Learner{Idle: 5 * time.Minute} },
+		App:     func(*ctl.Device) ctl.App { return &mirror{} },
 	})
 	if err != nil {
 		log.Fatal(err)

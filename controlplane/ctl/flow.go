@@ -38,8 +38,9 @@ func (w *flow) list(k string) { w.key(k); w.WriteByte('['); w.first = true }
 func (w *flow) end()          { w.WriteByte(']'); w.first = false }
 
 func (w *flow) text(k, v string)      { w.key(k); w.WriteString(quoted(v)) }
-func (w *flow) int(k string, v int64) { w.key(k); w.WriteString(strconv.FormatInt(v, 10)) }
-func (w *flow) value(v string)        { w.comma(); w.WriteString(quoted(v)) }
+func (w *flow) int(k string, v int64) { w.key(k); w.digits(v) }
+func (w *flow) number(v int64)        { w.comma(); w.digits(v) }
+func (w *flow) digits(v int64)        { w.Write(strconv.AppendInt(w.AvailableBuffer(), v, 10)) }
 
 // quoted is s as YAML: with quotes, unless it is plainly a word or a number.
 func quoted(s string) string {

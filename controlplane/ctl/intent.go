@@ -35,13 +35,13 @@ import (
 //	      - {table: vlan_member, default: true, action: refuse_member}
 //	      - {table: tasks, match: {task: fw}, action: run, params: {kind: firewall, args: {default: allow}, more: {area: 2}}}
 //
-// Files are found from the folder of the intent. Names may be written by their end
-// where that is clear. A map for a parameter that is a string stands for a JSON object of
-// strings. All of a table's entries are the intent's, and its default
-// action is the program's where the intent has none, except for tables to leave;
-// so are all multicast groups, clone sessions, members and groups. Of digests,
-// meters and value sets it has those that it names. Registers and counters are
-// written when the program is loaded, and are the program's from then on.
+// Files are relative to the folder of the intent. Of a name the part after a dot is enough
+// if only one name ends so. A map for a parameter that is a string stands for a JSON object of
+// strings. A device at its intent has no entries, multicast groups, clone sessions, members or
+// groups but those of the intent; a table without a default action in the intent has the
+// program's. Tables under leave are not touched. Digests, meters and value sets that the
+// intent does not name are not touched either. Registers and counters are written only when
+// the program is loaded.
 type Intent struct {
 	File    string
 	Devices []*Device
@@ -52,7 +52,7 @@ type Device struct {
 	Target
 	Info     *p4info.Info
 	Pipeline *Pipeline
-	Leave    []*p4info.Table // not the intent's: somebody else writes them
+	Leave    []*p4info.Table // tables that are not the intent's: others write them
 	Entities []*p4v1.Entity  // canonical, each Key once
 }
 
@@ -185,16 +185,16 @@ func (d *Device) readSections(lists [][]*yaml.Node) error {
 	return errors.Join(append(errs, d.references(where))...)
 }
 
-// leaves reports whether an entity is of what is left to somebody else.
+// leaves reports whether an entity is of a table in Leave, or of such a table's action profile.
 func (d *Device) leaves(e *p4v1.Entity) bool {
 	if t := e.GetTableEntry(); t != nil {
 		return slices.Contains(d.Leave, d.Info.Table(t.TableId))
 	}
-	p := profileOf(d.Info, e)
+	p := d.Info.ProfileOf(e)
 	return p != nil && left(d.Leave, p)
 }
 
-// references checks that what entities refer to is there.
+// references checks that the intent has the entities to which others refer.
 func (d *Device) references(where map[string]*yaml.Node) error {
 	have := map[string]bool{}
 	for _, e := range d.Entities {
@@ -202,9 +202,9 @@ func (d *Device) references(where map[string]*yaml.Node) error {
 	}
 	var errs []error
 	for _, e := range d.Entities {
-		for _, need := range profileReferences(d.Info, e) {
-			if !have[need.key] {
-				errs = append(errs, where[p4info.Key(e)].Errorf("%s: there is no %s", d.Info.Text(e), need.text))
+		for _, need := range d.Info.References(e) {
+			if !have[need.Key] {
+				errs = append(errs, where[p4info.Key(e)].Errorf("%s: there is no %s", d.Info.Text(e), need.Text))
 			}
 		}
 	}
@@ -246,7 +246,7 @@ func (fs *files) pipeline(infoFile, configFile string) (*p4info.Info, *Pipeline,
 func NewPipeline(info *p4configv1.P4Info, config []byte) *Pipeline {
 	h := sha256.New()
 	m, err := proto.MarshalOptions{Deterministic: true}.Marshal(info)
-	if err != nil { // of a message that was read: cannot be
+	if err != nil { // impossible: the message was decoded before
 		m = nil
 	}
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(m))))
@@ -267,26 +267,4 @@ func ReadP4Info(file string) (*p4configv1.P4Info, error) {
 		return nil, fmt.Errorf("%s: no P4Info: %s", file, strings.TrimPrefix(first, "proto: "))
 	}
 	return m, nil
-}
-
-// profileReference is something of an action profile that an entity needs.
-type profileReference struct{ key, text string }
-
-func profileReferences(info *p4info.Info, e *p4v1.Entity) []profileReference {
-	to := func(k p4info.Kind, p *p4info.Profile, id uint32) profileReference {
-		x := p4info.Entity{Kind: k, Object: p.ID, ID: id}
-		return profileReference{x.Key(), fmt.Sprintf("%v %d of action profile %s", k, id, p.Name)}
-	}
-	x := p4info.Of(e)
-	var need []profileReference
-	for _, m := range x.Members {
-		need = append(need, to(p4info.KindMember, info.Profile(x.Object), m.MemberId))
-	}
-	switch a := x.Entry.GetAction().GetType().(type) {
-	case *p4v1.TableAction_ActionProfileMemberId:
-		need = append(need, to(p4info.KindMember, info.Table(x.Object).Profile, a.ActionProfileMemberId))
-	case *p4v1.TableAction_ActionProfileGroupId:
-		need = append(need, to(p4info.KindGroup, info.Table(x.Object).Profile, a.ActionProfileGroupId))
-	}
-	return need
 }

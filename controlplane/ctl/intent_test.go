@@ -11,6 +11,7 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/p4src"
 )
@@ -173,9 +174,9 @@ func TestDigestsInIntents(t *testing.T) {
 }
 
 // connect opens a session to a fake device and loads d's program there.
-func connect(t *testing.T, f *fake, name, entities string) (*Session, *Device) {
+func connect(t *testing.T, f *ctltest.Server, name, entities string) (*Session, *Device) {
 	t.Helper()
-	at, _ := f.start(t, "127.0.0.1:0", nil)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
 	d := mustIntent(t, at, name, entities)
 	s := open(t, &Dialer{}, at, 1, options())
 	if err := s.Ready(within(t)); err != nil {
@@ -198,13 +199,13 @@ func apply(t *testing.T, s *Session, d *Device) *Outcome {
 }
 
 func TestApplyIsIdempotent(t *testing.T) {
-	f := newFake(1)
+	f := ctltest.New(1)
 	s, d := connect(t, f, "ipv4_router", routerEntities)
 	if o := apply(t, s, d); !o.Loaded || o.Done != 15 || o.Err() != nil {
 		t.Errorf("first: %+v %v", o, o.Err())
 	}
-	writes := f.writes
-	if o := apply(t, s, d); o.Loaded || o.Done != 0 || f.writes != writes {
+	writes := f.Writes
+	if o := apply(t, s, d); o.Loaded || o.Done != 0 || f.Writes != writes {
 		t.Errorf("second: %+v", o)
 	}
 	// What others add and change goes; a route that they took comes back.
@@ -251,7 +252,7 @@ func entity(t *testing.T, info *p4info.Info, text string) *p4v1.Entity {
 }
 
 func TestDefaultsGoBack(t *testing.T) {
-	f := newFake(1)
+	f := ctltest.New(1)
 	s, d := connect(t, f, "l2_bridge", "    entries: [{table: vlan_member, default: true, action: refuse_member}, {table: port_vlan, default: true, action: set_vid, params: {vid: 7}}]")
 	if o := apply(t, s, d); o.Done != 2 {
 		t.Errorf("%+v", o)
@@ -274,10 +275,10 @@ func TestDefaultsGoBack(t *testing.T) {
 }
 
 func TestFailedUpdatesAreTold(t *testing.T) {
-	f := newFake(1)
-	f.refuse = func(u *p4v1.Update) *p4v1.Error {
+	f := ctltest.New(1)
+	f.Refuse = func(u *p4v1.Update) *p4v1.Error {
 		if p := u.Entity.GetTableEntry().GetAction().GetAction().GetParams(); len(p) == 3 {
-			return wrong(codes.ResourceExhausted, "no room")
+			return ctltest.Failed(codes.ResourceExhausted, "no room")
 		}
 		return nil
 	}
@@ -287,9 +288,9 @@ func TestFailedUpdatesAreTold(t *testing.T) {
 		!strings.HasSuffix(o.Failed[0].Text(d.Info), "ResourceExhausted: no room") {
 		t.Errorf("%+v %v", o, o.Err())
 	}
-	f.mu.Lock()
-	f.refuse = nil
-	f.mu.Unlock()
+	f.Lock()
+	f.Refuse = nil
+	f.Unlock()
 	if o := apply(t, s, d); o.Done != 1 || o.Err() != nil {
 		t.Errorf("%+v", o)
 	}
@@ -297,8 +298,8 @@ func TestFailedUpdatesAreTold(t *testing.T) {
 
 // What cannot be read is written, and written again as a modification.
 func TestUnreadableKinds(t *testing.T) {
-	f := newFake(1)
-	f.hidden = "Gm"
+	f := ctltest.New(1)
+	f.Hidden = "Gm"
 	s, d := connect(t, f, "ipv4_router", routerEntities)
 	for n, want := range []int{15, 2, 2} {
 		diff, err := s.Compare(within(t), d, LeaveValues)
@@ -321,7 +322,7 @@ func TestUnreadableKinds(t *testing.T) {
 }
 
 func TestOtherPrograms(t *testing.T) {
-	f := newFake(1)
+	f := ctltest.New(1)
 	s, bridge := connect(t, f, "l2_bridge", "")
 	apply(t, s, bridge)
 	router := mustIntent(t, bridge.Address, "ipv4_router", routerEntities)
@@ -333,7 +334,7 @@ func TestOtherPrograms(t *testing.T) {
 	if _, err := s.Compare(within(t), router, LeaveValues); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("%v", err)
 	}
-	f.restart(1)
+	f.Restart(1)
 	until(t, s, "primary again", func(s Status) bool { return s.Losses == 1 && s.State == Primary })
 	if _, err := s.Compare(within(t), router, LeaveValues); !errors.Is(err, ErrNoPipeline) {
 		t.Errorf("%v", err)

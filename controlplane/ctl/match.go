@@ -17,7 +17,7 @@ import (
 func readMatch(fields []p4info.Field, n *yaml.Node) ([]*p4v1.FieldMatch, error) {
 	var out []*p4v1.FieldMatch
 	for i, k := range n.Keys {
-		f, err := fieldNamed(fields, k.Text)
+		f, err := p4info.FieldByName(fields, "field", k.Text)
 		if err != nil {
 			return nil, err
 		}
@@ -39,33 +39,8 @@ func readMatch(fields []p4info.Field, n *yaml.Node) ([]*p4v1.FieldMatch, error) 
 	return out, nil
 }
 
-// fieldNamed finds a field by its name or the end of it after a dot.
-func fieldNamed(fields []p4info.Field, name string) (*p4info.Field, error) {
-	var found []*p4info.Field
-	var names []string
-	for i := range fields {
-		f := &fields[i]
-		if f.Name == name {
-			return f, nil
-		}
-		if strings.HasSuffix(f.Name, "."+name) {
-			found = append(found, f)
-		}
-		names = append(names, f.Name)
-	}
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		return nil, fmt.Errorf("field %s may be %s or %s", name, found[0].Name, found[1].Name)
-	case len(names) == 0:
-		return nil, fmt.Errorf("there is no field %s: there are none", name)
-	}
-	return nil, fmt.Errorf("there is no field %s; there are: %s", name, strings.Join(names, ", "))
-}
-
 // parseMatch reads what a field must be: VALUE, VALUE/LENGTH (a prefix, also as a
-// mask), VALUE&&&MASK, LOW..HIGH; "*" is anything.
+// mask), VALUE&&&MASK, LOW..HIGH; "*" matches any value.
 func parseMatch(f *p4info.Field, s string) (*p4v1.FieldMatch, error) {
 	if s == "*" && f.Match != p4configv1.MatchField_EXACT {
 		return nil, nil
@@ -128,7 +103,7 @@ func parsePrefix(t p4info.Type, s string) (v []byte, length int, err error) {
 }
 
 // parseMasked reads VALUE&&&MASK, a prefix, or a VALUE that must be equal; a nil
-// mask is anything.
+// mask matches any value.
 func parseMasked(t p4info.Type, s string) (v, mask []byte, err error) {
 	val, tail, has := strings.Cut(s, "&&&")
 	if !has {
@@ -151,14 +126,4 @@ func parseMasked(t p4info.Type, s string) (v, mask []byte, err error) {
 		return nil, nil, fmt.Errorf("%s has bits that its mask leaves out", s)
 	}
 	return v, mask, nil
-}
-
-// matches are the fields of a key, to be written.
-func matches(fields []p4info.Field, list []*p4v1.FieldMatch) (out []field) {
-	for _, m := range list {
-		if f := p4info.FieldByID(fields, m.FieldId); f != nil {
-			out = append(out, field{write: func(w *flow) { w.text(f.Name, f.MatchText(m)) }})
-		}
-	}
-	return out
 }

@@ -16,6 +16,7 @@ import (
 	p4configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/value"
 	"github.com/quillon/quillon/p4src"
@@ -145,8 +146,8 @@ func genEntities(t *rapid.T, info *p4info.Info) []*p4v1.Entity {
 	var out []*p4v1.Entity
 	seen, count := map[string]bool{}, map[uint32]int64{}
 	add := func(e *p4v1.Entity) {
-		for _, need := range profileReferences(info, e) {
-			if !seen[need.key] {
+		for _, need := range info.References(e) {
+			if !seen[need.Key] {
 				return
 			}
 		}
@@ -314,8 +315,8 @@ func infos(t testing.TB) []*p4info.Info {
 // makes another device equal, too.
 func TestDumpRoundTrip(t *testing.T) {
 	all := infos(t)
-	f := newFake(1, 2)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1, 2)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
 	s := open(t, &Dialer{}, at, 1, options())
 	s2 := open(t, &Dialer{}, at, 2, options())
 	for _, s := range []*Session{s, s2} {
@@ -396,8 +397,8 @@ func TestDumpRoundTrip(t *testing.T) {
 // whatever, and then there is nothing left to do.
 func TestApplyConverges(t *testing.T) {
 	all := infos(t)
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
 	s := open(t, &Dialer{}, at, 1, options())
 	if err := s.Ready(within(t)); err != nil {
 		t.Fatal(err)

@@ -15,9 +15,9 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Record is what a running controller leaves in its state file: for people who ask
-// how it stands, and for the one after it, whose election ids must be higher even
-// when the clock went back.
+// Record is the state file of a running controller. People read its status there; the next
+// controller reads the election ids, because its own must be higher even if the clock
+// was set back.
 type Record struct {
 	Intent   string         `json:"intent"`
 	PID      int            `json:"pid"`
@@ -42,14 +42,14 @@ func RecordDir() (string, error) {
 	return filepath.Join(dir, "quillon", "ctl"), nil
 }
 
-// RecordFile is a state file that this process keeps.
+// RecordFile is a state file that this process has locked.
 type RecordFile struct {
 	path string
 	lock *os.File
 	last Record
 }
 
-// KeepRecord takes a state file for this process alone, and reads what is in it.
+// KeepRecord locks a state file for this process, and reads it.
 func KeepRecord(path string) (*RecordFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (f *RecordFile) Election(t clock.Time) ElectionID {
 	return e
 }
 
-// Save writes r in place of what was there.
+// Save replaces the file's record by r.
 func (f *RecordFile) Save(r Record) error {
 	r.PID, r.Running = os.Getpid(), false
 	b, err := json.MarshalIndent(r, "", " ")
@@ -106,7 +106,7 @@ func (f *RecordFile) Save(r Record) error {
 	return os.Rename(f.path+".new", f.path)
 }
 
-// Close lets others have the file.
+// Close unlocks the file.
 func (f *RecordFile) Close() error { return f.lock.Close() }
 
 // keeper is the process that a lock file names; 0: none yet.
@@ -115,8 +115,8 @@ func keeper(lock *os.File) (pid int) {
 	return pid
 }
 
-// ReadRecord reads a state file, whoever keeps it. A controller that has just taken it has not written yet, and is
-// waited for a little: what is there is of one before it.
+// ReadRecord reads a state file, also one that another process has locked. A controller that has just locked the file has not written
+// its record yet: ReadRecord waits a little for it.
 func ReadRecord(path string) (Record, error) {
 	for tries := 50; ; tries-- {
 		r, begins, err := readRecord(path)
@@ -127,7 +127,7 @@ func ReadRecord(path string) (Record, error) {
 	}
 }
 
-// readRecord reads a state file; begins: another controller than the one that wrote it has the file by now.
+// readRecord reads a state file; begins: the controller that has locked the file is not the one that wrote it.
 func readRecord(path string) (r Record, begins bool, err error) {
 	pid := 0
 	if lock, err := os.OpenFile(path+".lock", os.O_RDWR|unix.O_CLOEXEC, 0); err == nil {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -17,6 +16,7 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/controlplane/p4rt/engine"
@@ -224,50 +224,6 @@ func converge(t *testing.T, address string) {
 	})
 }
 
-// The learning bridge and the router begin and end well on quillon's own server.
-func TestAppsOnServer(t *testing.T) {
-	at := realServer(t)
-	routes, err := parseRoutes("r", []byte(routesText))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, x := range []struct {
-		program string
-		app     func() App
-	}{
-		{"l2_bridge", func() App { return &Learner{Idle: time.Second} }},
-		{"ipv4_router", func() App { return &Router{Config: routes["s1"]} }},
-	} {
-		t.Run(x.program, func(t *testing.T) {
-			d := mustIntent(t, at, x.program, "")
-			w := newWatch()
-			c := run(t, &Intent{Devices: []*Device{d}}, ControllerOptions{Changed: w.changed, App: func(*Device) App { return x.app() }})
-			w.until(t, 1, "aligned", aligned)
-			s := open(t, &Dialer{}, at, 1, Options{Clock: clock.NewWall(), Observe: true})
-			if err := s.Ready(within(t)); err != nil {
-				t.Fatal(err)
-			}
-			want := map[string]int{"l2_bridge": 1, "ipv4_router": 12}[x.program] // a digest; entries and a next hop
-			eventually(t, "what the app wants", func() bool {
-				n := 0
-				diff := func() error {
-					_, err := s.Scan(within(t), d.Info, Scope{All: true}, func(e *p4v1.Entity) error {
-						if x := e.GetTableEntry(); x == nil || !x.IsDefaultAction {
-							n++
-						}
-						return nil
-					})
-					return err
-				}
-				return diff() == nil && n == want
-			})
-			if st := c.Status(); st[0].Problem != "" {
-				t.Errorf("%+v", st)
-			}
-		})
-	}
-}
-
 // A controller that runs is primary again when one for the moment has gone: the
 // specification has nobody primary below the highest election id ever seen.
 func TestPrimaryComesBack(t *testing.T) {
@@ -297,7 +253,7 @@ func TestPrimaryComesBack(t *testing.T) {
 			until(t, other, "backup", isState(Backup))
 			third.Close()
 			// Of the two that are left one is.
-			eventually(t, "a primary", func() bool {
+			ctltest.Eventually(t, "a primary", func() bool {
 				return (stays.Status().State == Primary) != (other.Status().State == Primary)
 			})
 			other.Close()
@@ -306,7 +262,7 @@ func TestPrimaryComesBack(t *testing.T) {
 			late := options() // its clock is behind
 			late.Election = ElectionID{Low: 1}
 			// The server may not have seen yet that the one before has gone.
-			eventually(t, "ready", func() bool {
+			ctltest.Eventually(t, "ready", func() bool {
 				stays = open(t, &d, at, 1, late)
 				err := stays.Ready(within(t))
 				if err != nil {

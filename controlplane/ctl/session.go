@@ -23,7 +23,7 @@ import (
 type State uint8
 
 const (
-	Connecting State = iota // no stream: it is tried again
+	Connecting State = iota // there is no stream; the session tries to open one
 	Backup                  // another controller is primary: nothing is written
 	Primary
 	Observing // there is a connection, and no part in the arbitration: nothing is written
@@ -68,16 +68,15 @@ type Options struct {
 	Clock    clock.Clock // for the election id and Status.Since
 	Election ElectionID  // zero: by the clock
 	Backoff  Backoff
-	// Observe takes no part in the arbitration: whoever is primary stays it. There
-	// are no writes and no events then.
+	// Observe: the session takes no part in the arbitration, so that the primary does not
+	// change. It cannot write, and gets no events.
 	Observe bool
-	// Patience is how long the device may take to answer to the arbitration, and
-	// to a Write; 0: 10 s. About programs it may think for ten times as long, and
-	// so in a Read between two messages.
+	// Patience is how long the device may take to answer the arbitration or a Write; 0: 10 s.
+	// It may take ten times as long to load a program, and between two messages of a Read.
 	Patience time.Duration
-	// Changed is told each new status, and Event what the device sends besides:
-	// digests, packets, idle entries, errors. Both are called by the session's own
-	// goroutine, one at a time, and must not block.
+	// Changed is called with each new status, Event with each other message of the device:
+	// digests, packets, idle entries, errors. The session's goroutine calls both, one at a
+	// time; they must not block.
 	Changed func(Status)
 	Event   func(*p4v1.StreamMessageResponse)
 }
@@ -87,9 +86,8 @@ type Backoff struct {
 	First, Most time.Duration // zero: 200 ms, 30 s
 }
 
-// delay is the wait after the nth failure in a row (from 0): twice as long each
-// time, and a random part of it off, so that sessions that were lost at once do
-// not come back at once.
+// delay is the wait after the nth failure in a row (from 0). It doubles each time, and is shortened
+// by a random part, so that sessions that were lost together do not reconnect together.
 func (b Backoff) delay(n int, random func() float64) time.Duration {
 	first, most := b.First, b.Most
 	if first <= 0 {
@@ -116,12 +114,12 @@ type Status struct {
 	Since    clock.Time `json:"since"`    // of State, ns since the epoch
 	Election ElectionID `json:"election"` // ours
 	Leader   ElectionID `json:"leader"`   // the primary's, zero when there is none
-	Losses   int        `json:"losses"`   // of the stream, and attempts to get one
+	Losses   int        `json:"losses"`   // streams that ended, and attempts that failed
 	Err      string     `json:"error,omitempty"`
 }
 
-// Session is a stream to one device, kept up by a goroutine of its own. All
-// methods may be called by any goroutine.
+// Session is a stream to one device. Its goroutine opens the stream again when it ends. Any goroutine
+// may call the methods.
 type Session struct {
 	Target Target
 
@@ -160,22 +158,21 @@ func Open(d *Dialer, t Target, o Options) (*Session, error) {
 	return s, nil
 }
 
-// Close ends the session: the device elects another primary.
+// Close ends the session. The device then elects another primary.
 func (s *Session) Close() {
 	s.cancel()
 	<-s.done
 }
 
-// Status is how the session stands.
+// Status is the session's status now.
 func (s *Session) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// Ready waits until the session is primary; that another one is, is ErrNotPrimary.
-// Where none is, the session is about to be.
-// An attempt to connect that fails ends the wait.
+// Ready waits until the session is primary. It fails with ErrNotPrimary if another controller is primary, and with
+// the error of the connection if an attempt to connect fails. While nobody is primary it waits.
 func (s *Session) Ready(ctx context.Context) error { return s.wait(ctx, true) }
 
 // Await waits until the session is primary, through failures and other primaries.
@@ -219,11 +216,11 @@ func (s *Session) run(ctx context.Context) {
 	defer close(s.done)
 	defer s.set(nil, func(st *Status) { st.State = Closed })
 	for failures := 0; ; {
-		was, err := s.attempt(ctx)
+		answered, err := s.attempt(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if was {
+		if answered {
 			failures = 0
 		}
 		s.set(err, func(st *Status) {
@@ -239,7 +236,7 @@ func (s *Session) run(ctx context.Context) {
 	}
 }
 
-// set changes the status and tells everybody.
+// set changes the status, and wakes all who wait for a change.
 func (s *Session) set(err error, change func(*Status)) {
 	s.mu.Lock()
 	before := s.status
@@ -257,9 +254,9 @@ func (s *Session) set(err error, change func(*Status)) {
 	}
 }
 
-// attempt opens a stream and follows it to its end; was says that the device
-// answered to the arbitration.
-func (s *Session) attempt(ctx context.Context) (was bool, err error) {
+// attempt opens a stream and follows it to its end; answered says that the device
+// answered the arbitration.
+func (s *Session) attempt(ctx context.Context) (answered bool, err error) {
 	c, err := s.dialer.get(s.Target.Address)
 	if err != nil {
 		return false, err
@@ -273,7 +270,7 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 	defer timer.Stop()
 
 	if s.opt.Observe {
-		was, err = s.observe(ctx, c, timer)
+		answered, err = s.observe(ctx, c, timer)
 		if cause := context.Cause(ctx); cause == late {
 			err = late
 		}
@@ -281,7 +278,7 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 		s.conn = nil
 		s.mu.Unlock()
 		broken = true
-		return was, err
+		return answered, err
 	}
 	stream, err := p4v1.NewP4RuntimeClient(c).StreamChannel(ctx)
 	if err == nil {
@@ -300,7 +297,7 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 		}
 		if a := m.GetArbitration(); a != nil {
 			timer.Stop()
-			was = true
+			answered = true
 			s.arbitrated(c, stream, a)
 			if vacant != nil {
 				vacant.Stop()
@@ -317,22 +314,22 @@ func (s *Session) attempt(ctx context.Context) (was bool, err error) {
 	s.mu.Unlock()
 	if cause := context.Cause(ctx); cause == late {
 		broken = true
-		return was, late
+		return answered, late
 	}
 	if err == io.EOF {
-		return was, errors.New("the device ended the stream")
+		return answered, errors.New("the device ended the stream")
 	}
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.AlreadyExists:
-		// Somebody has this election id: perhaps a stream of ours whose end the
-		// device did not see.
+		// Another stream has this election id: perhaps an old one of this session, whose end the
+		// device has not noticed.
 		s.mu.Lock()
 		s.status.Election = s.status.Election.next()
 		s.mu.Unlock()
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		broken = true
 	}
-	return was, s.dialer.hint(requestError(err))
+	return answered, s.dialer.hint(requestError(err))
 }
 
 // claim sends the session's election id.
@@ -344,33 +341,33 @@ func (s *Session) claim(stream p4v1.P4Runtime_StreamChannelClient) error {
 	s.send.Lock()
 	defer s.send.Unlock()
 	err := stream.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_Arbitration{Arbitration: m}})
-	if err == io.EOF { // the reason comes with Recv
+	if err == io.EOF { // Recv returns the reason
 		return nil
 	}
 	return err
 }
 
-// succeed claims the place of a primary that has gone: by the specification
-// nobody takes it without an election id that is not below the highest so far.
+// succeed claims the place of a primary that has left. By the specification the next primary needs an
+// election id that is not below the highest one so far.
 func (s *Session) succeed(stream p4v1.P4Runtime_StreamChannelClient, highest ElectionID) {
 	s.mu.Lock()
 	if s.stream != stream || s.status.State != Backup || s.status.Leader != (ElectionID{}) {
 		s.mu.Unlock()
 		return
 	}
-	e := ElectionAt(s.opt.Clock.Now()) // of several sessions each has another
+	e := ElectionAt(s.opt.Clock.Now()) // another one for each session
 	if !highest.Less(e) {
 		if e = highest.next(); e.Less(highest) {
-			e = highest // 2^128-1: nobody who has it is there
+			e = highest // 2^128-1: whoever had it has left
 		}
 	}
 	s.status.Election = e
 	s.mu.Unlock()
-	_ = s.claim(stream) // a failure comes with Recv
+	_ = s.claim(stream) // Recv returns a failure
 }
 
 // observe asks whether the device is there, and follows the connection to its end.
-func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (was bool, err error) {
+func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (answered bool, err error) {
 	_, err = p4v1.NewP4RuntimeClient(c).GetForwardingPipelineConfig(ctx, &p4v1.GetForwardingPipelineConfigRequest{
 		DeviceId: s.Target.DeviceID, ResponseType: p4v1.GetForwardingPipelineConfigRequest_COOKIE_ONLY,
 	})
@@ -384,7 +381,7 @@ func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (was 
 	s.conn = c
 	s.mu.Unlock()
 	s.set(nil, func(st *Status) { st.State, st.Err = Observing, "" })
-	// A connection that has answered is said to be ready a moment later.
+	// gRPC reports the state of a connection that has answered as ready only a moment later.
 	for at, ready := c.GetState(), false; at == connectivity.Ready || at == connectivity.Connecting && !ready; at = c.GetState() {
 		ready = at == connectivity.Ready
 		if !c.WaitForStateChange(ctx, at) {
@@ -394,7 +391,7 @@ func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (was 
 	return true, errors.New("the connection was lost")
 }
 
-// arbitrated takes the device's word on who is primary.
+// arbitrated takes an arbitration update: who is primary.
 func (s *Session) arbitrated(c *conn, stream p4v1.P4Runtime_StreamChannelClient, a *p4v1.MasterArbitrationUpdate) {
 	s.mu.Lock()
 	s.conn, s.stream = c, stream
@@ -411,7 +408,7 @@ func (s *Session) arbitrated(c *conn, stream p4v1.P4Runtime_StreamChannelClient,
 	})
 }
 
-// client is the connection when there is one, else the reason.
+// client is a client on the connection; the error says why there is none.
 func (s *Session) client(write bool) (p4v1.P4RuntimeClient, ElectionID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -427,8 +424,8 @@ func (s *Session) client(write bool) (p4v1.P4RuntimeClient, ElectionID, error) {
 	return p4v1.NewP4RuntimeClient(s.conn), s.status.Election, nil
 }
 
-// Write sends updates in one request. That some failed is a *WriteError; ErrNotPrimary
-// and ErrNotConnected may be wrapped in others.
+// Write sends updates in one request. The error is a *WriteError if some of them failed; others may
+// wrap ErrNotPrimary or ErrNotConnected.
 func (s *Session) Write(ctx context.Context, atomicity p4v1.WriteRequest_Atomicity, updates ...*p4v1.Update) error {
 	c, election, err := s.client(true)
 	if err != nil {
@@ -442,20 +439,20 @@ func (s *Session) Write(ctx context.Context, atomicity p4v1.WriteRequest_Atomici
 	return writeError(inTime(ctx, err), updates)
 }
 
-// late is why a call was ended: the device did not answer in time.
+// late is the cause of a cancelled call: the device did not answer in time.
 type late time.Duration
 
 func (l late) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(l)) }
 
-// atMost is a context for a call that may take so long. The device is not told: it
-// could say so before we do.
+// atMost is a context for a call that may take so long. It is not a deadline of gRPC, which the device would get, too:
+// the device's own error could come before this one.
 func atMost(ctx context.Context, d time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	t := time.AfterFunc(d, func() { cancel(late(d)) })
 	return ctx, func() { t.Stop(); cancel(nil) }
 }
 
-// inTime is the error of a call, or that it was ended.
+// inTime is the error of a call, or the cause of its cancellation.
 func inTime(ctx context.Context, err error) error {
 	if l, ok := context.Cause(ctx).(late); ok && err != nil {
 		return l
@@ -463,11 +460,11 @@ func inTime(ctx context.Context, err error) error {
 	return err
 }
 
-// long is how long the device may think about a program.
+// long is how long the device may take to load a program.
 func (s *Session) long() time.Duration { return 10 * s.opt.Patience }
 
-// Read gives the entities that match those asked for, as they come.
-func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, asked ...*p4v1.Entity) error {
+// Read yields the entities that match the queries, in the order in which they come.
+func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, queries ...*p4v1.Entity) error {
 	c, _, err := s.client(false)
 	if err != nil {
 		return err
@@ -476,7 +473,7 @@ func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, aske
 	defer cancel(nil)
 	timer := time.AfterFunc(s.long(), func() { cancel(late(s.long())) })
 	defer timer.Stop()
-	r, err := c.Read(ctx, &p4v1.ReadRequest{DeviceId: s.Target.DeviceID, Role: s.Target.Role, Entities: asked})
+	r, err := c.Read(ctx, &p4v1.ReadRequest{DeviceId: s.Target.DeviceID, Role: s.Target.Role, Entities: queries})
 	if err != nil {
 		return requestError(err)
 	}
@@ -505,8 +502,7 @@ type Pipeline struct {
 	Cookie uint64
 }
 
-// SetPipeline loads a program; what the device held is gone, unless action says
-// otherwise.
+// SetPipeline loads a program. The entities of the program before are gone, unless action keeps them.
 func (s *Session) SetPipeline(ctx context.Context, action p4v1.SetForwardingPipelineConfigRequest_Action, p *Pipeline) error {
 	c, election, err := s.client(true)
 	if err != nil {
@@ -522,7 +518,7 @@ func (s *Session) SetPipeline(ctx context.Context, action p4v1.SetForwardingPipe
 	return requestError(inTime(ctx, err))
 }
 
-// GetPipeline asks for the program, or for the parts of it that what names.
+// GetPipeline asks for the device's program, or for parts of it.
 func (s *Session) GetPipeline(ctx context.Context, what p4v1.GetForwardingPipelineConfigRequest_ResponseType) (*Pipeline, error) {
 	c, _, err := s.client(false)
 	if err != nil {

@@ -12,14 +12,15 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
 func isState(want State) func(Status) bool { return func(s Status) bool { return s.State == want } }
 
 func TestSecondControllerTakesOver(t *testing.T) {
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
 	var d Dialer
 	a := open(t, &d, at, 1, options())
 	if err := a.Ready(within(t)); err != nil {
@@ -48,8 +49,8 @@ func TestSecondControllerTakesOver(t *testing.T) {
 }
 
 func TestRolesHavePrimariesOfTheirOwn(t *testing.T) {
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
 	var d Dialer
 	a := open(t, &d, at, 1, options())
 	b, err := Open(&d, Target{Address: at, DeviceID: 1, Role: "routes"}, options())
@@ -65,8 +66,8 @@ func TestRolesHavePrimariesOfTheirOwn(t *testing.T) {
 }
 
 func TestSessionComesBack(t *testing.T) {
-	f := newFake(1)
-	at, stop := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, stop := f.Start(t, "127.0.0.1:0", nil)
 	var d Dialer
 	s := open(t, &d, at, 1, options())
 	if err := s.Ready(within(t)); err != nil {
@@ -86,8 +87,8 @@ func TestSessionComesBack(t *testing.T) {
 	if err := s.Ready(within(t)); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("ready: %v", err)
 	}
-	f2 := newFake(1)
-	f2.start(t, at, nil)
+	f2 := ctltest.New(1)
+	f2.Start(t, at, nil)
 	if err := s.Await(within(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -95,16 +96,16 @@ func TestSessionComesBack(t *testing.T) {
 
 // A device that does not answer, though its connection lives, holds nobody for ever.
 func TestStalledDevice(t *testing.T) {
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
 	o := options()
 	o.Patience = 30 * time.Millisecond
 	s := open(t, &Dialer{}, at, 1, o)
 	if err := s.Await(within(t)); err != nil {
 		t.Fatal(err)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Lock()
+	defer f.Unlock()
 	for name, do := range map[string]func(context.Context) error{
 		"Read": func(ctx context.Context) error {
 			return s.Read(ctx, func(*p4v1.Entity) error { return nil }, p4info.Entity{Kind: p4info.KindMulticast}.Message())
@@ -125,8 +126,8 @@ func TestStalledDevice(t *testing.T) {
 // A stream whose end the device did not see keeps its election id: the next one of
 // the session has another.
 func TestElectionIDInUse(t *testing.T) {
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
 	var d Dialer
 	o := options()
 	o.Election = ElectionID{5, ^uint64(0)}
@@ -144,7 +145,7 @@ func TestElectionIDInUse(t *testing.T) {
 }
 
 func TestUnknownDevice(t *testing.T) {
-	at, _ := newFake(1).start(t, "127.0.0.1:0", nil)
+	at, _ := ctltest.New(1).Start(t, "127.0.0.1:0", nil)
 	s := open(t, &Dialer{}, at, 2, options())
 	if err := s.Ready(within(t)); err == nil || !strings.Contains(err.Error(), "there is no device 2") {
 		t.Errorf("%v", err)
@@ -196,12 +197,12 @@ func TestWriteErrors(t *testing.T) {
 	u := []*p4v1.Update{{Type: p4v1.Update_INSERT}, {Type: p4v1.Update_DELETE}}
 	errs := []*p4v1.Error{{}, {CanonicalCode: int32(codes.NotFound), Message: "gone", Space: "t", Code: 7}}
 	var w *WriteError
-	if err := writeError(bmv2Style(2, errs), u); !errors.As(err, &w) || len(w.Failed) != 1 || w.Failed[0].Update != u[1] ||
+	if err := writeError(ctltest.WriteStatus(errs), u); !errors.As(err, &w) || len(w.Failed) != 1 || w.Failed[0].Update != u[1] ||
 		w.Failed[0].Code != codes.NotFound || err.Error() != "1 of 2 updates failed: NotFound: gone (t 7)" {
 		t.Errorf("%v", err)
 	}
 	// Details for one of two: nobody can say for which.
-	if err := writeError(bmv2Style(2, errs[1:]), u); errors.As(err, &w) && w == nil || !strings.Contains(err.Error(), "1 reasons for 2 updates: NotFound: gone") {
+	if err := writeError(ctltest.WriteStatus(errs[1:]), u); errors.As(err, &w) && w == nil || !strings.Contains(err.Error(), "1 reasons for 2 updates: NotFound: gone") {
 		t.Errorf("%v", err)
 	}
 	for _, c := range []struct {
@@ -238,7 +239,7 @@ func TestReadErrors(t *testing.T) {
 		code codes.Code
 		text string
 	}{
-		{bmv2Style(2, []*p4v1.Error{{}, {CanonicalCode: int32(codes.NotFound), Message: "gone"}}), codes.NotFound, "gone (NotFound)"},
+		{ctltest.WriteStatus([]*p4v1.Error{{}, {CanonicalCode: int32(codes.NotFound), Message: "gone"}}), codes.NotFound, "gone (NotFound)"},
 		{status.Error(codes.Unimplemented, "no such thing"), codes.Unimplemented, "no such thing (Unimplemented)"},
 		{status.Error(codes.Unknown, "oh"), codes.Unknown, "oh (Unknown)"},
 	} {
@@ -284,8 +285,8 @@ func TestElectionIDs(t *testing.T) {
 }
 
 func TestObserverLeavesThePrimaryAlone(t *testing.T) {
-	f := newFake(1)
-	at, stop := f.start(t, "127.0.0.1:0", nil)
+	f := ctltest.New(1)
+	at, stop := f.Start(t, "127.0.0.1:0", nil)
 	var d Dialer
 	a := open(t, &d, at, 1, options())
 	if err := a.Ready(within(t)); err != nil {

@@ -18,33 +18,34 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/table"
 	"github.com/quillon/quillon/nf/value"
 )
 
-// Query is one kind of entities that is read of a device at a time: a device that
-// does not know the kind says so for all of it.
+// Query is one kind of entities, which is read in one request: a device that does not support
+// the kind refuses the whole request.
 type Query struct {
 	what string
 	kind p4info.Kind // of what comes
 	ask  []*p4v1.Entity
 }
 
-// Cells reports whether a query is for cells of a counter, meter or register, of which those that are zero, or not
-// set, are shown only when that is asked for.
+// Cells reports whether a query is for cells of a counter, meter or register. Ask yields cells that are zero, or not
+// set, only with zero.
 func (q Query) Cells() bool { return q.kind.Cells() }
 
-// Scope says what is read of a device.
+// Scope says which entities of a device are read.
 type Scope struct {
 	Leave []*p4info.Table // not of these tables
-	// Arrays is whether counters and registers are read: dumps have them.
+	// Arrays says that counters and registers are read, too, as dumps need them.
 	Arrays bool
-	// Named are the entities of an intent: of meters, value sets and digests
-	// those are read that have a name there. With All, all are.
+	// Named are the entities of an intent. Of meters, value sets and digests only those
+	// that the intent names are read; with All, all of them.
 	Named []*p4v1.Entity
 	All   bool
 }
 
-// queries are what there is to ask of a device with this P4Info.
+// queries are all queries of a device with this P4Info.
 func (sc Scope) queries(info *p4info.Info) []Query {
 	named, metered := map[uint32]bool{}, map[uint32]bool{} // objects; tables with a meter
 	for _, e := range sc.Named {
@@ -91,7 +92,7 @@ func (sc Scope) queries(info *p4info.Info) []Query {
 	return all
 }
 
-// ofTable are what there is to ask of a table: its entries, and its default entry.
+// ofTable are the queries of a table: its entries, and its default entry.
 func (sc Scope) ofTable(t *p4info.Table, named, metered bool) (ask []*p4v1.Entity) {
 	initial := t.Proto.GetHasInitialEntries() && !named && !sc.All
 	if len(t.Fields) > 0 && !t.Const && !initial {
@@ -110,7 +111,7 @@ func (sc Scope) ofTable(t *p4info.Table, named, metered bool) (ask []*p4v1.Entit
 	return ask
 }
 
-// left reports whether all of a profile's tables are left to somebody else.
+// left reports whether all tables of a profile are in leave.
 func left(leave []*p4info.Table, p *p4info.Profile) bool {
 	for _, t := range p.Tables {
 		if !slices.Contains(leave, t) {
@@ -127,14 +128,14 @@ type Unread struct {
 	kind p4info.Kind
 }
 
-// Scan reads what a device holds, and gives each entity in canonical form. Kinds
-// that the device cannot show are told, and are no error.
+// Scan reads what a device holds, and yields each entity in canonical form. Kinds
+// that the device cannot show are returned, and are no error.
 func (s *Session) Scan(ctx context.Context, info *p4info.Info, sc Scope, yield func(*p4v1.Entity) error) ([]Unread, error) {
 	return s.Ask(ctx, info, sc.queries(info), false, yield)
 }
 
-// Ask is Scan for some queries. With zero, cells of arrays come that are zero or
-// not set, too.
+// Ask is Scan for some queries. With zero it also yields cells that are zero or not
+// set.
 func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero bool, yield func(*p4v1.Entity) error) ([]Unread, error) {
 	var unread []Unread
 	for _, q := range ask {
@@ -161,7 +162,7 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 			for _, one := range q.ask {
 				err = s.Read(ctx, each, one)
 				switch c := status.Code(err); {
-				case c == codes.NotFound && digests: // PI does not find a digest that nobody asked for
+				case c == codes.NotFound && digests: // PI does not find a digest to which nobody has subscribed
 					err = nil
 				case c == codes.InvalidArgument && !digests: // nor members of a profile with sets of actions
 					err = nil
@@ -184,8 +185,8 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 	return unread, nil
 }
 
-// Queries are what reads the object or the kind of a name; without one, all there
-// is. A second name is the index of a cell.
+// Queries are the queries of the object, or the kind, that a name means; without a name, all
+// queries. A second name is the index of a cell.
 func Queries(info *p4info.Info, names ...string) ([]Query, error) {
 	all := Scope{All: true, Arrays: true}.queries(info)
 	if len(names) == 0 {
@@ -240,29 +241,24 @@ func Queries(info *p4info.Info, names ...string) ([]Query, error) {
 	return some, nil
 }
 
-// objectNamed finds what can be read by its name, its alias or the end of its name; kind is what it is, and its name.
+// objectNamed finds an object that can be read by its name, its alias or the end of its name; kind is the object's kind and name.
 func objectNamed(info *p4info.Info, name string) (id uint32, kind string, err error) {
+	var all []*p4info.Object
 	for _, k := range []p4info.Kind{p4info.KindEntry, p4info.KindMember, p4info.KindCounter, p4info.KindMeter, p4info.KindRegister, p4info.KindDigest, p4info.KindValueSet} {
-		for _, o := range info.Objects(k) {
-			if o.Name != name && o.Alias != name && !strings.HasSuffix(o.Name, "."+name) {
-				continue
-			}
-			if id != 0 && o.Name != name {
-				kind += " and "
-			} else {
-				kind = ""
-			}
-			id = o.ID
-			kind += o.What() + " " + o.Name
-		}
+		all = append(all, info.Objects(k)...)
+	}
+	var found []string
+	for _, i := range table.Called(len(all), name, func(i int) (full, alias string) { return all[i].Name, all[i].Alias }) {
+		id = all[i].ID
+		found = append(found, all[i].What()+" "+all[i].Name)
 	}
 	switch {
-	case id == 0:
+	case len(found) == 0:
 		err = fmt.Errorf("the program has nothing that is called %s; quillon ctl read shows all there is", name)
-	case strings.Contains(kind, " and "):
-		err = fmt.Errorf("%s may be %s: write it in full", name, kind)
+	case len(found) > 1:
+		err = fmt.Errorf("%s may be %s: write it in full", name, strings.Join(found, " and "))
 	}
-	return id, kind, err
+	return id, strings.Join(found, " and "), err
 }
 
 // Sections are the names of the lists of an intent, in their order.
@@ -293,8 +289,8 @@ func Text(info *p4info.Info, e *p4v1.Entity) string {
 	return text
 }
 
-// stored is an entity that a device showed, in canonical form and without what
-// belongs to the moment; nil: it is the program's, or, without zero, like new.
+// stored is an entity of a device in canonical form, without times and colours of the moment. nil: the entity is the
+// program's, or, without zero, has its initial value.
 func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) {
 	counted(info, e)
 	x := p4info.Of(e)
@@ -350,8 +346,8 @@ func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) 
 	return e, nil
 }
 
-// counted leaves of an entity's counts those that its counter is for: bmv2 shows
-// both, but takes only these.
+// counted removes the counts (packets or bytes) that an entity's counter does not have: bmv2 shows both, but
+// takes only those of the counter's unit.
 func counted(info *p4info.Info, e *p4v1.Entity) {
 	x := p4info.Of(e)
 	d, unit := x.Count, p4configv1.CounterSpec_UNSPECIFIED
@@ -370,7 +366,7 @@ func counted(info *p4info.Info, e *p4v1.Entity) {
 	}
 }
 
-// unset reports whether a meter has no rates: bmv2 shows those as very large.
+// unset reports whether a meter has no rates: bmv2 shows very large ones then.
 func unset(c *p4v1.MeterConfig) bool {
 	return c == nil || c.Cir == 0 && c.Cburst == 0 && c.Pir == 0 && c.Pburst == 0
 }
@@ -385,7 +381,7 @@ func zeroData(d *p4v1.P4Data) bool {
 	return d == nil || b != nil
 }
 
-// normal puts lists whose order means nothing in order.
+// normal sorts the lists whose order has no meaning.
 func normal(e *p4v1.Entity) {
 	x := p4info.Of(e)
 	for _, r := range x.Replicas {
@@ -397,7 +393,7 @@ func normal(e *p4v1.Entity) {
 	slices.SortFunc(x.Members, func(a, b *p4v1.ActionProfileGroup_Member) int { return cmp.Compare(a.MemberId, b.MemberId) })
 }
 
-// equal reports whether a device that shows have holds what want says. Counts are
+// equal reports whether have, as a device shows it, is what want asks for. Counts are
 // not compared.
 func equal(want, have *p4v1.Entity) bool {
 	w, h := p4info.Of(want), p4info.Of(have)
@@ -420,8 +416,8 @@ func equal(want, have *p4v1.Entity) bool {
 	return proto.Equal(want, have)
 }
 
-// sameRates compares rates. bmv2 keeps them in other units and shows them rounded
-// down: what it was told may come back as one less.
+// sameRates compares rates. bmv2 keeps rates in other units and shows them rounded
+// down: a rate that was written may come back as one less.
 func sameRates(a, b *p4v1.MeterConfig) bool {
 	near := func(x, y int64) bool { return x-y <= 1 && y-x <= 1 }
 	return (a == nil) == (b == nil) && near(a.GetCir(), b.GetCir()) && near(a.GetPir(), b.GetPir()) &&

@@ -6,9 +6,8 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 )
 
-// Limits bound one Write request. A server answers with an error for each update
-// in the trailer, whose size clients bound as well: many updates are several
-// requests.
+// Limits bound one Write request; more updates take several requests. The reason is the answer: it has an error for each
+// update in the trailer, whose size gRPC clients bound.
 type Limits struct {
 	Updates int // at most; 0: 1,000
 	Bytes   int // of the message, about; 0: 1 MiB. A single larger update goes alone

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/internal/authority"
 )
 
@@ -17,8 +18,8 @@ func TestTLS(t *testing.T) {
 	others.Client("client")
 	ours.Write("text", []byte("text"))
 	server := &tls.Config{Certificates: []tls.Certificate{ours.Pair("server")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ours.Pool()}
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", credentials.NewTLS(server))
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", credentials.NewTLS(server))
 	ca, cert, key := ours.File("ca.pem"), ours.File("client.pem"), ours.File("client.key")
 	for _, c := range []struct {
 		name string
@@ -54,14 +55,14 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{a.Pair("server")}})
 	}
 	ca := first.File("ca.pem")
-	f := newFake(1)
-	at, stop := f.start(t, "127.0.0.1:0", config(first))
+	f := ctltest.New(1)
+	at, stop := f.Start(t, "127.0.0.1:0", config(first))
 	s := open(t, &Dialer{Transport: Transport{CA: ca}}, at, 1, options())
 	if err := s.Ready(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	f.start(t, at, config(second))
+	f.Start(t, at, config(second))
 	until(t, s, "refusing", func(st Status) bool { return strings.Contains(st.Err, "certificate") })
 	first.Write("ca.pem", second.Bytes("ca.pem"))
 	until(t, s, "primary", isState(Primary))

@@ -95,7 +95,7 @@ func FuzzIntent(f *testing.F) {
 			if err != nil {
 				t.Fatalf("%s: %v", line, err)
 			}
-			s := sectionOf(p4info.Of(e).Kind)
+			s := sections[sectionOf(p4info.Of(e).Kind)]
 			again, err := s.read(info, p4v1.Update_UNSPECIFIED, n)
 			if err != nil || s.name != name || !proto.Equal(e, again) {
 				t.Fatalf("%s became %s (%v)", info.Text(e), line, err)

@@ -2,6 +2,7 @@ package p4info
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
@@ -182,6 +183,40 @@ func EntryOf(e *p4v1.TableEntry) *p4v1.Entity {
 // Always reports whether the entity can neither be inserted nor deleted, only be modified.
 func (x *Entity) Always() bool {
 	return kinds[x.Kind].always || x.Kind == KindEntry && x.Entry.GetIsDefaultAction()
+}
+
+// Reference is a member or a group of an action profile that an entity needs.
+type Reference struct {
+	Key  string // of what is needed
+	Text string
+}
+
+// References are what an entity of the program needs of action profiles: a group its members, an entry its member or group.
+func (i *Info) References(e *p4v1.Entity) (need []Reference) {
+	x := Of(e)
+	add := func(k Kind, p *Profile, id uint32) {
+		y := Entity{Kind: k, Object: p.ID, ID: id}
+		need = append(need, Reference{y.Key(), fmt.Sprintf("%v %d of action profile %s", k, id, p.Name)})
+	}
+	for _, m := range x.Members {
+		add(KindMember, i.Profile(x.Object), m.MemberId)
+	}
+	switch a := x.Entry.GetAction().GetType().(type) {
+	case *p4v1.TableAction_ActionProfileMemberId:
+		add(KindMember, i.Table(x.Object).Profile, a.ActionProfileMemberId)
+	case *p4v1.TableAction_ActionProfileGroupId:
+		add(KindGroup, i.Table(x.Object).Profile, a.ActionProfileGroupId)
+	}
+	return need
+}
+
+// ProfileOf is the action profile of a member, a group, or an entry's table; nil: there is none.
+func (i *Info) ProfileOf(e *p4v1.Entity) *Profile {
+	x := Of(e)
+	if t := x.Entry; t != nil && !t.IsDefaultAction {
+		return i.Table(x.Object).Profile
+	}
+	return i.Profile(x.Object)
 }
 
 // Key names an entity within its device: two entities in canonical form have

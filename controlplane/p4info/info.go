@@ -4,6 +4,9 @@ import (
 	"strings"
 
 	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
+	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
+
+	"github.com/quillon/quillon/nf/table"
 )
 
 // Info is a P4Info that was found consistent. It does not change, and may be
@@ -126,6 +129,30 @@ type Digest struct {
 	// Fields are the message's, when it is one unsigned integer, or a tuple or
 	// a struct of them; or of values of translated types.
 	Fields []Field
+}
+
+// Values are the values of the digest's fields in a message, in order; nil when it is not
+// made of unsigned integers.
+func (d *Digest) Values(data *p4v1.P4Data) [][]byte {
+	var members []*p4v1.P4Data
+	switch x := data.GetData().(type) {
+	case *p4v1.P4Data_Struct:
+		members = x.Struct.Members
+	case *p4v1.P4Data_Tuple:
+		members = x.Tuple.Members
+	default:
+		members = []*p4v1.P4Data{data}
+	}
+	if len(members) != len(d.Fields) {
+		return nil
+	}
+	out := make([][]byte, len(members))
+	for i, m := range members {
+		if out[i] = m.GetBitstring(); out[i] == nil {
+			return nil
+		}
+	}
+	return out
 }
 
 // ValueSet is a parser's value set.
@@ -524,34 +551,47 @@ func (i *Info) Named(k Kind, name string) (*Object, error) {
 //
 //	t, err := p4info.ByName(info.Tables, "table", "ipv4_lpm")
 func ByName[T object](list []T, kind, name string) (T, error) {
-	var found []T
-	for _, x := range list {
-		if x.object().Name == name {
-			return x, nil
-		}
-		if o := x.object(); o.Alias == name || strings.HasSuffix(o.Name, "."+name) {
-			found = append(found, x)
-		}
+	i, err := called(len(list), kind, name, func(i int) (full, alias string) { return list[i].object().Name, list[i].object().Alias })
+	if err != nil {
+		var none T
+		return none, err
 	}
-	var none T
-	switch len(found) {
-	case 1:
+	return list[i], nil
+}
+
+// FieldByName finds a field of a key, or a parameter of an action: by its name, or the end of it after a dot. kind is what
+// errors call it.
+func FieldByName(list []Field, kind, name string) (*Field, error) {
+	i, err := called(len(list), kind, name, func(i int) (full, alias string) { return list[i].Name, list[i].Name })
+	if err != nil {
+		return nil, err
+	}
+	return &list[i], nil
+}
+
+func called(n int, kind, name string, names func(i int) (full, alias string)) (int, error) {
+	found := table.Called(n, name, names)
+	full := func(of []int, between string) string {
+		var list []string
+		for _, i := range of {
+			s, _ := names(i)
+			list = append(list, s)
+		}
+		return strings.Join(list, between)
+	}
+	switch {
+	case len(found) == 1:
 		return found[0], nil
-	case 0:
-		var names []string
-		for _, x := range list {
-			names = append(names, x.object().Name)
-		}
-		if len(names) == 0 {
-			return none, refuse(notFound, "there is no %s %s: the program has none", kind, name)
-		}
-		return none, refuse(notFound, "there is no %s %s; there are: %s", kind, name, strings.Join(names, ", "))
+	case len(found) > 1:
+		return 0, refuse(notFound, "%s %s may be %s: write it in full", kind, name, full(found, " or "))
+	case n == 0:
+		return 0, refuse(notFound, "there is no %s %s: there are none", kind, name)
 	}
-	var names []string
-	for _, x := range found {
-		names = append(names, x.object().Name)
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
 	}
-	return none, refuse(notFound, "%s %s may be %s: write it in full", kind, name, strings.Join(names, " or "))
+	return 0, refuse(notFound, "there is no %s %s; there are: %s", kind, name, full(all, ", "))
 }
 
 // Action finds an action that the table may have by its name, alias or end of

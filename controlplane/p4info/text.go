@@ -191,7 +191,7 @@ func (f *Field) MatchText(m *p4v1.FieldMatch) string {
 	v := FormatValue(f.Name, f.Type, *c.Value)
 	switch c.Match {
 	case configv1.MatchField_LPM:
-		return fmt.Sprintf("%s/%d", v, *c.Prefix)
+		return v + "/" + strconv.Itoa(int(*c.Prefix))
 	case configv1.MatchField_TERNARY:
 		return v + "&&&0x" + hex.EncodeToString(*c.More)
 	case configv1.MatchField_RANGE:

@@ -66,16 +66,18 @@ func FormatValue(name string, t Type, v []byte) string {
 }
 
 func (t Type) form(name string) value.Form {
-	name = strings.ToLower(name)
-	has := func(part string) bool { return strings.Contains(name, part) }
-	switch {
-	case t.Bits == 0:
+	switch t.Bits {
+	case 0:
 		return value.Words
-	case t.Bits == 48:
+	case 48:
 		return value.MAC
-	case t.Bits == 32 && (has("ip") || has("addr")), t.Bits == 128 && (has("ip") || has("addr") || has("gid")):
-		return value.IP
-	case t.Bits <= 32:
+	case 32, 128:
+		name = strings.ToLower(name)
+		if strings.Contains(name, "ip") || strings.Contains(name, "addr") || t.Bits == 128 && strings.Contains(name, "gid") {
+			return value.IP
+		}
+	}
+	if t.Bits <= 32 {
 		return value.Decimal
 	}
 	return value.Hex

@@ -12,11 +12,11 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// role is what a device knows of one of its roles.
+// role is a role of a device, with the controllers that claimed it.
 type role struct {
 	name    string
-	config  *anypb.Any // of the last primary
-	scope   *scope     // by that; nil: everything
+	config  *anypb.Any // role configuration of the last primary
+	scope   *scope     // from config; nil: everything is allowed
 	highest *p4v1.Uint128
 	primary *stream // nil: none
 	streams map[*stream]struct{}
@@ -26,10 +26,10 @@ type role struct {
 type stream struct {
 	dev      *device
 	role     *role
-	election *p4v1.Uint128 // nil: it does not want to be primary
+	election *p4v1.Uint128 // nil: the controller does not want to be primary
 	call     *call
 	caller   *caller
-	strays   int // messages before the first claim
+	strays   int // messages that came before the first claim
 
 	mu     sync.Mutex
 	queue  []*p4v1.StreamMessageResponse
@@ -39,8 +39,8 @@ type stream struct {
 	closed bool
 }
 
-// send queues a message, false: it was lost because too much waits. The state of
-// the arbitration is never lost, older ones are then.
+// send queues a message. It reports false if the message is lost because too many wait. An arbitration
+// update is never lost: it replaces older ones in the queue.
 func (st *stream) send(m *p4v1.StreamMessageResponse) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -76,7 +76,7 @@ func (st *stream) next() *p4v1.StreamMessageResponse {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if len(st.queue) == 0 {
-		st.queue = nil // and the room that it had
+		st.queue = nil // frees its memory
 		return nil
 	}
 	m := st.queue[0]
@@ -88,8 +88,8 @@ func (st *stream) next() *p4v1.StreamMessageResponse {
 	return m
 }
 
-// peerQueue changes how many bytes wait for all streams of the stream's peer, and
-// returns how many do.
+// peerQueue adds to the number of bytes that wait for all streams of the stream's peer, and
+// returns the sum.
 func (st *stream) peerQueue(n int) int {
 	if p := st.peer(); p != nil {
 		return int(p.queued.Add(int64(n)))
@@ -97,7 +97,7 @@ func (st *stream) peerQueue(n int) int {
 	return 0
 }
 
-// peer is whose the stream is; nil: the server was not reached by Listen.
+// peer is the account of the stream's peer; nil: the connection did not come through Listen.
 func (st *stream) peer() *peerAccount {
 	if st.call == nil || st.call.c == nil {
 		return nil
@@ -113,14 +113,14 @@ func (st *stream) discard() {
 	st.closed, st.queue, st.size = true, nil, 0
 }
 
-// isClosed reports that the stream has ended, or is to.
+// isClosed reports whether the stream has ended, or is ending.
 func (st *stream) isClosed() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.closed
 }
 
-// become makes a stream the primary of a role; nil: nobody. d.mu is held.
+// become makes a stream the primary of a role; nil: the role has no primary. d.mu is held.
 func (r *role) become(st *stream) {
 	for _, x := range []*stream{r.primary, st} {
 		if x == nil || r.primary == st {
@@ -135,7 +135,7 @@ func (r *role) become(st *stream) {
 		x.mu.Unlock()
 		if x.call != nil && x.call.c != nil {
 			x.call.c.primaries.Add(step)
-			x.call.c.was.Store(true)
+			x.call.c.hadPrimary.Store(true)
 		}
 	}
 	r.primary = st
@@ -160,15 +160,15 @@ func same(a, b *p4v1.Uint128) bool { return !less(a, b) && !less(b, a) }
 func (s *Server) StreamChannel(g p4v1.P4Runtime_StreamChannelServer) error {
 	k := callOf(g.Context())
 	st := &stream{call: k, caller: callerOf(g.Context()), room: queueForSure, wake: make(chan struct{}, 1)}
-	// The handler waits for neither: a client that sends nothing, and one that does
-	// not read, are sent away like others. Both end with the stream.
+	// The handler waits for neither goroutine, so that it can also end the stream of a client that
+	// sends nothing or does not read. Both goroutines end with the stream.
 	in := make(chan *p4v1.StreamMessageRequest)
 	go func() {
 		defer close(in)
 		for {
 			m, err := g.Recv()
 			if err != nil {
-				return // the client is gone
+				return // the client has closed the stream
 			}
 			select {
 			case in <- m:
@@ -207,15 +207,15 @@ func (s *Server) StreamChannel(g p4v1.P4Runtime_StreamChannelServer) error {
 			if !ok {
 				return nil
 			}
-			if err := s.heard(st, m); err != nil {
+			if err := s.receive(st, m); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// heard takes a message of a controller. An error ends its stream.
-func (s *Server) heard(st *stream, m *p4v1.StreamMessageRequest) error {
+// receive handles a message of a controller. An error ends the controller's stream.
+func (s *Server) receive(st *stream, m *p4v1.StreamMessageRequest) error {
 	if st.dev == nil && m.GetArbitration() == nil {
 		if st.strays++; st.strays > maxStrays {
 			s.stats.StreamsRefused.Add(1)
@@ -243,7 +243,7 @@ func streamError(c codes.Code, text string, e *p4v1.StreamError) *p4v1.StreamMes
 	return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Error{Error: e}}
 }
 
-// arbitrate takes a controller's claim. An error ends its stream.
+// arbitrate handles a controller's claim. An error ends the controller's stream.
 func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 	d := st.dev
 	name := m.GetRole().GetName()
@@ -317,8 +317,8 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 		d.mu.Unlock()
 		return nil
 	}
-	// From now on nothing of the one before is accepted; what is being written
-	// is finished first.
+	// From now on no update of the primary before is accepted. A write that is under way
+	// ends first.
 	r.become(nil)
 	r.highest = st.election
 	r.config, r.scope = m.GetRole().GetConfig(), scope
@@ -344,8 +344,8 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 	return nil
 }
 
-// scopeOf is what a role may do: what the server was told, or else what its
-// controller says.
+// scopeOf is what a role may do: by Config.Roles, or else by the role configuration of its
+// controller.
 func (s *Server) scopeOf(name string, config *anypb.Any) (*scope, error) {
 	own, err := scopeOf(config)
 	if err != nil || s.cfg.Roles == nil {
@@ -363,8 +363,8 @@ func (s *Server) scopeOf(name string, config *anypb.Any) (*scope, error) {
 	return nil, grpcstatus.Errorf(codes.InvalidArgument, "there is no role %q", name)
 }
 
-// makeRoom ends a stream for another's sake, where a role has as many as it may: one
-// that is not primary, of the peer that has most, if that has more than the other's.
+// makeRoom ends a stream when a role has as many streams as it may have: one that is not
+// primary, of the peer with the most streams, if that peer has more than the peer of the new stream.
 func (r *role) makeRoom(st *stream) bool {
 	has := map[*peerAccount]int{}
 	for x := range r.streams {
@@ -390,7 +390,7 @@ func (r *role) turnOut(st *stream, err error) {
 	st.call.stop(err)
 }
 
-// leave takes a controller out whose stream has ended.
+// leave removes a controller whose stream has ended.
 func (d *device) leave(st *stream) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -401,7 +401,7 @@ func (d *device) leave(st *stream) {
 	}
 	delete(r.streams, st)
 	if len(r.streams) == 0 && r.highest == nil && r.name != "" && d.roles[r.name] == r {
-		delete(d.roles, r.name) // there is nothing to remember
+		delete(d.roles, r.name) // it has no state
 	}
 	if r.primary == st {
 		r.become(nil)
@@ -409,14 +409,14 @@ func (d *device) leave(st *stream) {
 	}
 }
 
-// tellAll sends the state of a role's arbitration to all its controllers.
+// tellAll sends an arbitration update to all controllers of a role.
 func (d *device) tellAll(r *role) {
 	for st := range r.streams {
 		st.send(d.advice(r, st))
 	}
 }
 
-// advice is the state of a role's arbitration for one of its controllers.
+// advice is an arbitration update of a role for one of its controllers.
 func (d *device) advice(r *role, to *stream) *p4v1.StreamMessageResponse {
 	m := &p4v1.MasterArbitrationUpdate{DeviceId: d.id, ElectionId: r.highest, Status: &status.Status{}}
 	if r.name != "" || r.config != nil {
@@ -433,9 +433,9 @@ func (d *device) advice(r *role, to *stream) *p4v1.StreamMessageResponse {
 	return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Arbitration{Arbitration: m}}
 }
 
-// primary checks that a request comes from the primary of a role, and says what
-// it may do. Election ids are no secret: beside the id the client must be the one that
-// claimed the role with it.
+// primary checks that a request comes from the primary of a role, and returns what the role
+// may do. Election ids are no secret: the client of the request must also be the one that
+// claimed the role with the id.
 func (d *device) primary(c *caller, name string, e *p4v1.Uint128) (*scope, error) {
 	if err := c.mayWrite(name); err != nil {
 		return nil, err

@@ -8,17 +8,16 @@ import (
 )
 
 const (
-	// maxList is how long a list of digests becomes when its size is not
-	// limited.
+	// maxList is the most messages in a list if the controller set no limit.
 	maxList = 1024
-	// maxCache is how many messages of one digest may be sent and not
-	// acknowledged; more are lost.
+	// maxCache is the most messages of one digest that may be sent and not
+	// acknowledged; further ones are lost.
 	maxCache = 1 << 16
 )
 
 // digest makes lists of the messages of one digest: no message twice in a list,
-// nor again while a list with it has not been acknowledged. Times go in, lists
-// and a next time come out.
+// nor again while a list with it has not been acknowledged. It has no timer: callers pass the
+// time, and ask with next when to call due.
 type digest struct {
 	id       uint32
 	config   *p4v1.DigestEntry_Config
@@ -26,7 +25,7 @@ type digest struct {
 	keys     []string
 	buffered map[string]bool
 	size     int        // of the buffer, in bytes
-	first    clock.Time // when the buffer's first came
+	first    clock.Time // when the first message of the buffer came
 	cache    map[string]uint64
 	sent     []sentList // oldest first
 	last     uint64     // id of the last list
@@ -46,7 +45,7 @@ func newDigest(id uint32, c *p4v1.DigestEntry_Config) *digest {
 }
 
 // add takes a message. It returns a list when one is due; lost: there was no
-// room for it.
+// room for the message.
 func (g *digest) add(now clock.Time, m *p4v1.P4Data) (list *p4v1.DigestList, lost bool) {
 	g.expire(now)
 	k, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m)
@@ -109,7 +108,7 @@ func (g *digest) forget(l sentList) {
 	}
 }
 
-// ack forgets the list that the controller has seen.
+// ack forgets a list that the controller has acknowledged.
 func (g *digest) ack(id uint64) {
 	for n, l := range g.sent {
 		if l.id == id {
@@ -120,7 +119,7 @@ func (g *digest) ack(id uint64) {
 	}
 }
 
-// next is when due should be asked again.
+// next is when due has to be called again.
 func (g *digest) next() clock.Time {
 	if len(g.buffer) == 0 {
 		return clock.Never

@@ -1,13 +1,13 @@
 // Package p4rt is a P4Runtime server (p4.v1.P4Runtime, API version 1.5.0) in
-// front of any number of devices. It holds what the protocol is made of:
+// front of any number of devices. It does what all devices have in common:
 // arbitration by election ids and roles, pipeline configurations, checks of
 // every entity against P4Info, errors for each update, wildcards, lists of
-// digests with their acknowledgements, notifications. A Device does the rest,
-// with entities that were checked; see package p4info.
+// digests with their acknowledgements, notifications. A Device gets
+// checked entities; see package p4info.
 //
-// Listen serves a Unix socket, whose clients the kernel names, or TCP, whose
-// clients show certificates (Client says what each may do) or are anybody. What a
-// client may have at once, before and after it has claimed a role, is in a table
-// of constants (door.go); how long a message is, the gate learns from the frames
-// of HTTP/2 before the message is there, since gRPC has one limit for all clients.
+// Listen serves a Unix socket, where the kernel identifies clients, or TCP, where
+// certificates identify them (Client says what each may do), or nothing does. Constants in
+// door.go bound the connections, streams and calls of a client, before and after it
+// has claimed a role. gRPC has one limit of message sizes for all clients; the gate
+// (gate.go) sets one for each connection, by reading the lengths in HTTP/2 frames.
 package p4rt

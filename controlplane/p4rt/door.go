@@ -20,31 +20,30 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What clients may cost a listener. A peer is who a client was identified as (a user
-// of the socket, a certificate), or else the host that it comes from. What has one is
-// not refused for what others have, as far as that is possible: where a table is full,
-// who has most of it and claimed nothing has to go first; and a connection on which a
-// controller is primary is refused nothing for what others have: it has maxConnCalls of
-// its own.
+// Bounds on what clients have of a listener. A peer is the identity of a client (a user
+// of the socket, a certificate), or else the client's host. One peer should not keep
+// others out: when a table is full, the peer that has most of it and has claimed no role
+// loses an entry. A connection on which a controller is primary does not depend on
+// others at all: it has maxConnCalls of its own.
 const (
-	maxConns     = 256 // that are open
+	maxConns     = 256 // open connections
 	maxPeerConns = 64
 
 	maxStreams     = 1024 // StreamChannels, beside those of connections with a primary
 	maxPeerStreams = 256
-	maxPeerWaiting = 64 // of those, that have claimed nothing yet
+	maxPeerWaiting = 64 // those of them that have claimed no role yet
 
-	maxCalls     = 4096 // that have begun and not ended, streams among them
+	maxCalls     = 4096 // calls that have begun and not ended, streams among them
 	maxPeerCalls = 512
-	maxPeerUnary = 32 // requests that are being answered; more are refused
-	maxPeerReads = 8  // Reads that are being answered; more wait
+	maxPeerUnary = 32 // requests that are being answered; further ones are refused
+	maxPeerReads = 8  // Reads that are being answered; further ones wait
 
 	// maxConnCalls is the most of all of these on one connection.
 	maxConnCalls = 256
 
-	// patience is how long a client may take with a handshake, the message of a
-	// request, and the first claim of a StreamChannel; and stalled how long with
-	// taking a message of a Read's answer.
+	// patience is how long a client may take for a handshake, for the message of a
+	// request, and for the first claim on a StreamChannel. stalled is how long it may
+	// take to accept a message of a Read's answer.
 	patience = 10 * time.Second
 	stalled  = 30 * time.Second
 
@@ -77,13 +76,13 @@ type door struct {
 	conns   map[*conn]struct{}
 	closed  bool
 	peers   map[string]*peerAccount
-	streams int     // that count
-	waiting []*call // those of them that have claimed nothing, oldest first
+	streams int     // StreamChannels, but those on connections with a primary
+	waiting []*call // those of them that have claimed no role, oldest first
 	calls   int
-	told    map[string]bool // what log was told
+	logged  map[string]bool // the messages that log got
 }
 
-// peerAccount is what a peer has of a door's tables. Counts are the door's to guard.
+// peerAccount is what a peer has of a door's tables. The door's mutex guards the counts.
 type peerAccount struct {
 	key, name           string
 	conns, calls, unary int
@@ -103,13 +102,13 @@ type conn struct {
 	held   atomic.Int64 // bytes of messages that have not come in full
 	once   sync.Once
 
-	// From the handshake on.
+	// These are set from the handshake on.
 	caller *caller
 	peer   *peerAccount
 
-	claims    atomic.Int32 // streams that have claimed a role
-	primaries atomic.Int32 // those that are primary
-	was       atomic.Bool  // one of them was
+	claims     atomic.Int32 // streams that have claimed a role
+	primaries  atomic.Int32 // those that are primary
+	hadPrimary atomic.Bool  // one of them is primary, or was
 }
 
 // call is an RPC. Nil: the server was not made with Options.
@@ -117,11 +116,11 @@ type call struct {
 	c      *conn // nil: the server was not reached by Listen
 	cancel context.CancelFunc
 	timer  *time.Timer
-	// Of a StreamChannel, whose handler says why it ends: gRPC itself would say that
-	// a context was cancelled.
+	// These are of a StreamChannel. Its handler returns why the stream ends: the error of gRPC would
+	// only say that a context was cancelled.
 	once    sync.Once
 	end     chan struct{}
-	why     error // once end is closed
+	why     error // is set when end is closed
 	counted bool  // guarded by the door
 }
 
@@ -154,7 +153,7 @@ func (k *call) ended() <-chan struct{} {
 	return k.end
 }
 
-// within ends the call if it is not told otherwise until then; 0: it may last.
+// within ends the call after a time, unless it is called again before; 0: the call may last.
 func (k *call) within(d time.Duration) {
 	if k == nil {
 		return
@@ -168,7 +167,7 @@ func (k *call) within(d time.Duration) {
 
 var errLate = status.Errorf(codes.DeadlineExceeded, "no role was claimed within %v: send a MasterArbitrationUpdate first", patience)
 
-// begin is told of every call before its message has come.
+// begin is gRPC's hook for every call, before the call's message has come.
 func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
 	c := connOf(ctx)
 	below, cancel := context.WithCancel(ctx)
@@ -198,7 +197,7 @@ func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
 	return context.WithValue(below, callKey{}, k), nil
 }
 
-// answerUnary has a unary call be answered, unless the peer has too many.
+// answerUnary answers a unary call, unless the peer has too many.
 func answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 	k := callOf(ctx)
 	k.within(0)
@@ -206,7 +205,7 @@ func answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.U
 		return h(ctx, req)
 	}
 	size := 0
-	if m, ok := req.(proto.Message); ok && k.c.was.Load() && k.c.caller.trust != owner {
+	if m, ok := req.(proto.Message); ok && k.c.hadPrimary.Load() && k.c.caller.trust != owner {
 		size = proto.Size(m)
 	}
 	out, err := k.c.enterUnary(size)
@@ -248,7 +247,7 @@ func (c *conn) enterUnary(size int) (out func(), err error) {
 // former is the sum of what a peer's connections have that carry no primary now, and the one with most; d.mu is held.
 func (d *door) former(p *peerAccount, has func(*conn) int) (sum int, most *conn) {
 	for x := range d.conns {
-		if x.peer != p || !x.was.Load() || x.primaries.Load() > 0 {
+		if x.peer != p || !x.hadPrimary.Load() || x.primaries.Load() > 0 {
 			continue
 		}
 		n := has(x)
@@ -273,7 +272,7 @@ func (c *conn) flooded() *conn {
 	return nil
 }
 
-// answerStream does so with a streaming call.
+// answerStream answers a streaming call, unless the peer has too many.
 func answerStream(srv any, s grpc.ServerStream, i *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 	k := callOf(s.Context())
 	switch i.FullMethod {
@@ -298,12 +297,12 @@ func answerStream(srv any, s grpc.ServerStream, i *grpc.StreamServerInfo, h grpc
 		}
 		k.within(patience)
 	default:
-		k.within(0) // health and reflection say little
+		k.within(0) // health and reflection send little
 	}
 	return h(srv, s)
 }
 
-// Accept lets the next client in for whom there is room.
+// Accept returns the next connection for which there is room.
 func (d *door) Accept() (net.Conn, error) {
 	for {
 		raw, err := d.Listener.Accept()
@@ -318,7 +317,7 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// account is a peer's; d.mu is held.
+// account is the account of a peer; d.mu is held.
 func (d *door) account(key, name string) *peerAccount {
 	p := d.peers[key]
 	if p == nil {
@@ -329,14 +328,14 @@ func (d *door) account(key, name string) *peerAccount {
 	return p
 }
 
-// drop gives back what account has given; d.mu is held.
+// drop gives an account back; d.mu is held.
 func (d *door) drop(p *peerAccount) {
 	if p.conns--; p.conns == 0 {
 		delete(d.peers, p.key)
 	}
 }
 
-// enter takes a connection into the table.
+// enter adds a connection to the table.
 func (d *door) enter(raw net.Conn) (*conn, bool) {
 	c := &conn{Conn: raw, d: d}
 	name := hostOf(raw.RemoteAddr())
@@ -345,7 +344,7 @@ func (d *door) enter(raw net.Conn) (*conn, bool) {
 		d.mu.Unlock()
 		return nil, false
 	}
-	of := name // whose connection would have to go
+	of := name // the host that loses a connection; "": the one with most
 	if p := d.peers[name]; p == nil || p.conns < maxPeerConns {
 		of = ""
 	}
@@ -369,8 +368,8 @@ func (d *door) enter(raw net.Conn) (*conn, bool) {
 	return c, true
 }
 
-// shut lets nobody in any more, and ends all connections. gRPC's Stop would wait for handshakes, and
-// for clients that do not take the last words of TLS.
+// shut refuses new connections, and ends all others. gRPC's Stop would wait for handshakes, and
+// for clients that do not read the last messages of TLS.
 func (d *door) shut() {
 	d.mu.Lock()
 	d.closed = true
@@ -396,7 +395,7 @@ func (d *door) idle(host string) *conn {
 	return found
 }
 
-// remove takes a connection out of the table; d.mu is held.
+// remove removes a connection from the table; d.mu is held.
 func (d *door) remove(c *conn) {
 	if _, there := d.conns[c]; there {
 		delete(d.conns, c)
@@ -407,7 +406,7 @@ func (d *door) remove(c *conn) {
 	}
 }
 
-// Close hangs up.
+// Close closes the connection and removes it from the table.
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		c.d.mu.Lock()
@@ -417,7 +416,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// expel ends a connection, and says why.
+// expel ends a connection, and logs why.
 func (c *conn) expel(why error) {
 	c.d.stats.ConnsRefused.Add(1)
 	who := c.host.name
@@ -426,9 +425,9 @@ func (c *conn) expel(why error) {
 	}
 	c.d.mu.Lock()
 	text := who + why.Error()
-	first := !c.d.told[text] && len(c.d.told) < 100
+	first := !c.d.logged[text] && len(c.d.logged) < 100
 	if first {
-		c.d.told[text] = true
+		c.d.logged[text] = true
 	}
 	c.d.mu.Unlock()
 	if first && c.d.log != nil {
@@ -437,15 +436,15 @@ func (c *conn) expel(why error) {
 	c.Close()
 }
 
-// proven reports that a client may send long messages: it is the socket's owner, or was
-// primary on this connection.
-func (c *conn) proven() bool { return c.was.Load() || c.caller.trust == owner }
+// proven reports whether a client may send long messages: the owner of the socket may, and a client that
+// is or was primary on this connection.
+func (c *conn) proven() bool { return c.hadPrimary.Load() || c.caller.trust == owner }
 
-// AuthType has a conn be the credentials.AuthInfo of its calls.
+// AuthType implements credentials.AuthInfo: a conn is that of its calls.
 func (c *conn) AuthType() string { return "quillon" }
 
-// enterCall counts a call; where there are too many it returns the connection that has
-// to go.
+// enterCall counts a call. If there are too many, it returns the connection that has to be
+// closed.
 func (d *door) enterCall(c *conn) (out *conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -474,9 +473,9 @@ func (d *door) leaveCall(c *conn) {
 	d.mu.Unlock()
 }
 
-// join counts a StreamChannel, which has claimed nothing yet. Where there are too many
-// the one has to go that has waited longest for its first claim, of the same peer or of
-// the one with most.
+// join counts a StreamChannel, which has claimed no role yet. If there are too many, it ends
+// the one that has waited longest for its first claim, of the same peer or of the peer with
+// most.
 func (d *door) join(k *call) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -511,7 +510,7 @@ func (d *door) join(k *call) error {
 	return nil
 }
 
-// uncount is the end of a stream for the tables; d.mu is held.
+// uncount removes a stream that has ended from the counts; d.mu is held.
 func (d *door) uncount(k *call) {
 	if !k.counted {
 		return
@@ -535,7 +534,7 @@ func (d *door) leave(k *call) {
 	d.uncount(k)
 }
 
-// claimed is told of a stream's first claim.
+// claimed notes the first claim of a stream.
 func (k *call) claimed() {
 	k.within(0)
 	if k == nil || k.c == nil {
@@ -547,7 +546,7 @@ func (k *call) claimed() {
 	k.c.d.mu.Unlock()
 }
 
-// ServerHandshake finds out who a client is.
+// ServerHandshake identifies a client.
 func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, ok := raw.(*conn)
 	if !ok {
@@ -586,7 +585,7 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 	return newGate(under, c), c, nil
 }
 
-// ClientHandshake is for clients, and a door has none.
+// ClientHandshake implements credentials.TransportCredentials; only clients need it.
 func (d *door) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("a door is a server's")
 }
@@ -599,14 +598,14 @@ func (d *door) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "quillon"}
 }
 
-// Clone is of no use to a server, which has its credentials alone.
+// Clone implements credentials.TransportCredentials; a server needs no copies.
 func (d *door) Clone() credentials.TransportCredentials { return d }
 
-// OverrideServerName is for clients.
+// OverrideServerName implements credentials.TransportCredentials; only clients need it.
 func (d *door) OverrideServerName(string) error { return nil }
 
-// hostOf is the host of an address: of IPv6 the network of 64 bits, of which a host may
-// have every address.
+// hostOf is the host of an address. For IPv6 it is the network of 64 bits, because one host may have
+// all addresses there.
 func hostOf(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

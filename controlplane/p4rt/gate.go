@@ -19,22 +19,22 @@ const (
 	prefaceSize = 24 // of what a client sends first (RFC 9113, section 3.4)
 )
 
-// frames finds the frames of one direction of an HTTP/2 connection as its bytes
-// pass by.
+// frames finds the frames of one direction of an HTTP/2 connection, in the bytes that are
+// read or written.
 type frames struct {
-	skip     int // bytes to come before the next header that nobody looks at
+	skip     int // bytes to skip before the next header
 	head     [9]byte
-	n        int // of head, as far as it has come
+	n        int // bytes of head that have come
 	kind     byte
 	stream   uint32
-	end      bool // the frame is the stream's last of this direction
+	end      bool // the frame is the last of its stream in this direction
 	pads     bool // the next byte is the length of the padding
-	left     int  // bytes of a DATA frame's content that are to come
-	tailSkip int  // padding behind them
+	left     int  // bytes of a DATA frame's content that have not come
+	tailSkip int  // bytes of padding behind the content
 }
 
 // feed calls data for the pieces of DATA frames' content, with last after the last
-// piece of a frame, and other for every other frame. An error of data ends it.
+// piece of a frame, and other for every other frame. An error of data ends feed.
 func (f *frames) feed(p []byte, data func(piece []byte, last bool) error, other func()) error {
 	for len(p) > 0 {
 		switch {
@@ -101,24 +101,24 @@ func (f *frames) header(data func([]byte, bool) error, other func()) error {
 }
 
 // gate is a client's connection, behind TLS where there is TLS. It learns how long
-// each gRPC message is from the message's prefix, before the message is there, and ends the
-// connection of a client that may not send so much.
+// each gRPC message is from the message's prefix, before the rest of the message comes, and ends the
+// connection if the client may not send so much.
 type gate struct {
 	net.Conn
 	c *conn
 
 	mu       sync.Mutex
 	in, out  frames
-	messages map[uint32]partial // by stream, those of which a part has come
-	held     int                // bytes: the lengths of those
+	messages map[uint32]partial // by stream: messages of which a part has come
+	held     int                // the sum of their lengths, in bytes
 }
 
 // partial is a message of which a part has come.
 type partial struct {
 	head [5]byte // compressed or not, and the length, big endian
-	n    int     // of head, as far as it has come
-	left int     // bytes behind it that are to come
-	size int     // what counts in held
+	n    int     // bytes of head that have come
+	left int     // bytes behind head that have not come
+	size int     // the message's part of held
 }
 
 func newGate(under net.Conn, c *conn) *gate {
@@ -136,8 +136,8 @@ func (g *gate) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write follows what the server sends, too: a stream that the server ends has no
-// message to wait for.
+// Write also reads the frames that the server sends: when the server ends a stream, the rest of the
+// stream's message will not come.
 func (g *gate) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	_ = g.out.feed(p, func([]byte, bool) error { return nil }, func() {
@@ -149,7 +149,7 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.Conn.Write(p)
 }
 
-// other takes a frame of the client's that has no content of messages.
+// other takes a frame of the client without content of messages.
 func (g *gate) other() {
 	if g.in.kind == frameReset {
 		g.forget(g.in.stream)
@@ -161,7 +161,7 @@ func (g *gate) forget(stream uint32) {
 	delete(g.messages, stream)
 }
 
-// content takes a piece of a stream's messages.
+// content takes a piece of the messages of a stream.
 func (g *gate) content(p []byte, last bool) error {
 	id := g.in.stream
 	m, begun := g.messages[id]
@@ -175,7 +175,7 @@ func (g *gate) content(p []byte, last bool) error {
 			}
 			m.left = int(binary.BigEndian.Uint32(m.head[1:]))
 			if err := g.take(&m); err != nil {
-				delete(g.messages, id) // the one before it is not held any more
+				delete(g.messages, id) // the message before has come
 				return err
 			}
 		}
@@ -202,12 +202,12 @@ func (g *gate) content(p []byte, last bool) error {
 	return nil
 }
 
-// take counts a message whose length is known now.
+// take counts a message when its length is known.
 func (g *gate) take(m *partial) error {
 	most, all := strangersMessage, strangersHeld
 	if g.c.proven() {
 		if m.left > MaxMessage {
-			return nil // gRPC says so itself, and ends the call
+			return nil // gRPC refuses the message itself, and ends the call
 		}
 		most, all = MaxMessage, provenHeld
 	}

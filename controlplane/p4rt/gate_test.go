@@ -43,7 +43,7 @@ func (d *door) gated(under net.Conn) *gate {
 }
 
 func testDoor(l net.Listener) *door {
-	return &door{Listener: l, stats: &Stats{}, conns: map[*conn]struct{}{}, peers: map[string]*peerAccount{}, told: map[string]bool{},
+	return &door{Listener: l, stats: &Stats{}, conns: map[*conn]struct{}{}, peers: map[string]*peerAccount{}, logged: map[string]bool{},
 		whois: func(net.Conn, credentials.AuthInfo) (*caller, error) { return &caller{}, nil }}
 }
 
@@ -166,7 +166,7 @@ func TestGate(t *testing.T) {
 				}
 			}
 			g := gated(&said{b: out.Bytes(), next: func(most int) int { return most }})
-			g.c.was.Store(c.proven)
+			g.c.hadPrimary.Store(c.proven)
 			_, err := io.ReadAll(g)
 			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q", err, c.says)
@@ -205,7 +205,7 @@ func TestGatesOfOne(t *testing.T) {
 			for _, n := range c.primaries {
 				g := d.gated(&said{b: begun.Bytes(), next: func(most int) int { return most }})
 				g.c.caller.trust = c.trust
-				g.c.was.Store(true)
+				g.c.hadPrimary.Store(true)
 				g.c.primaries.Store(n)
 				all = append(all, g)
 				if _, err := io.ReadAll(g); err != nil {
@@ -275,7 +275,7 @@ func BenchmarkGate(b *testing.B) {
 	}
 	s := &said{next: func(most int) int { return most }}
 	g := gated(s)
-	g.c.was.Store(true)
+	g.c.hadPrimary.Store(true)
 	g.in.skip = 0
 	p := make([]byte, 32<<10)
 	b.SetBytes(1 << 20)

@@ -22,26 +22,25 @@ import (
 
 // ListenConfig says where and how a server is reached.
 type ListenConfig struct {
-	// Address is unix:PATH, a socket for root and this user, who may do everything;
-	// or host:port, or a host alone.
+	// Address is unix:PATH, host:port, or a host alone. A socket is for root and this user, who
+	// may do everything.
 	Address string
-	// Cert and Key are PEM files: TLS. ClientCA is one with the authorities of
-	// clients, which must show a certificate then. Files that have changed are
-	// read again with the next connection.
+	// Cert and Key are PEM files, for TLS. ClientCA is a PEM file with the authorities of
+	// clients; with it clients must show a certificate. Files that have changed are read again at the
+	// next connection.
 	Cert, Key, ClientCA string
-	// Clients are those of ClientCA that are let in, and what they may do; none:
-	// all, and everything.
+	// Clients are the clients of ClientCA that are let in, and what they may do. Without any, all
+	// clients are let in, and may do everything.
 	Clients []Client
-	// Insecure serves clients whom nothing identifies, and who may do everything:
-	// plain text, or TLS without ClientCA.
+	// Insecure allows plain text, and TLS without ClientCA: then nothing identifies clients, and all
+	// may do everything.
 	Insecure bool
-	// Log is told what went wrong with files that were read again, which clients were
-	// turned out, and of requests that were given up by a panic (see Options); nil:
-	// nobody.
+	// Log gets errors of files that were read again, of connections that were ended, and of requests
+	// that ended with a panic (see Options); nil: they are not logged.
 	Log func(error)
 }
 
-// Listener is a server that can be reached.
+// Listener is an address at which a server can be reached.
 type Listener struct {
 	d   *door
 	end func() error
@@ -50,7 +49,7 @@ type Listener struct {
 // Listen makes a server reachable, with the health and reflection services, and over a
 // socket with ForgetMethod. There may be several listeners.
 func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
-	d := &door{stats: &s.stats, log: cfg.Log, conns: map[*conn]struct{}{}, peers: map[string]*peerAccount{}, told: map[string]bool{}}
+	d := &door{stats: &s.stats, log: cfg.Log, conns: map[*conn]struct{}{}, peers: map[string]*peerAccount{}, logged: map[string]bool{}}
 	path, local := socketOf(cfg.Address)
 	var err error
 	if local {
@@ -64,7 +63,7 @@ func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
 	return d.open(s, local), nil
 }
 
-// open has a server answer at the door; local: to the owner, too.
+// open has a server answer at the door; local: the owner's service, too.
 func (d *door) open(s *Server, local bool) *Listener {
 	g, h := grpc.NewServer(append(Options(d.log), grpc.Creds(d))...), health.NewServer()
 	s.Register(g)
@@ -99,7 +98,7 @@ func (d *door) openSocket(path string, cfg ListenConfig) (err error) {
 	return nil
 }
 
-// openTCP opens a TCP port, unless the configuration would let in whom it should not.
+// openTCP opens a TCP port. It refuses configurations that would let anybody in, without Insecure.
 func (d *door) openTCP(s *Server, cfg ListenConfig) error {
 	addr := Address(cfg.Address)
 	if _, _, err := net.SplitHostPort(addr); err != nil {
@@ -153,7 +152,7 @@ func Address(a string) string {
 	return net.JoinHostPort(strings.Trim(a, "[]"), strconv.Itoa(Port))
 }
 
-// Addr is where the server is reached.
+// Addr is the address at which the server is reached.
 func (l *Listener) Addr() net.Addr { return l.d.Addr() }
 
 // Close ends all connections. Closing twice does nothing more.
@@ -172,7 +171,7 @@ func serverTLS(cfg ListenConfig) (*tls.Config, error) {
 	return c, nil
 }
 
-// files are those of TLS, as they were read last.
+// files are the files of TLS, as they were read last.
 type files struct {
 	cfg ListenConfig
 
@@ -195,8 +194,8 @@ func (f *files) stamp() (all [3]stamp) {
 	return all
 }
 
-// current is the configuration for a new connection. When what is there now
-// cannot be used, the one before goes on.
+// current is the configuration for a new connection. If the files are wrong now, it is the
+// configuration before.
 func (f *files) current() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()

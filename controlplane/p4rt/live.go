@@ -18,16 +18,16 @@ type device struct {
 	s   *Server
 	dev Device
 
-	// writing is held by one write at a time, and by reads while they gather
-	// a message: a read that fits into one message sees no half of a write.
+	// writing is held by a write, and by a read while it gathers a message: an answer that
+	// fits into one message has all of a write or nothing.
 	writing sync.RWMutex
-	saved   Pipeline // built, written and read, but not yet committed; nil: none
-	// Cookies of what runs and of what is saved; nil: none.
+	saved   Pipeline // saved and not yet committed: reads and writes are about it; nil: none
+	// Cookies of the pipeline that runs, and of the saved one; nil: none.
 	cookie, savedCookie *p4v1.ForwardingPipelineConfig_Cookie
 
 	arbitration sync.Mutex // one claim at a time
 
-	mu      sync.Mutex // held briefly; inside of writing
+	mu      sync.Mutex // held briefly; locked after writing
 	roles   map[string]*role
 	digests map[uint32]*digest
 	timer   *time.Timer // for the digests
@@ -59,7 +59,7 @@ func (d *device) current() Pipeline {
 	return d.dev.Pipeline()
 }
 
-// event takes what the device has to say.
+// event takes an event of the device.
 func (d *device) event(e Event) {
 	st := &d.s.stats
 	st.PacketInsLost.Add(e.PacketInsLost)
@@ -80,8 +80,8 @@ func (d *device) event(e Event) {
 	}
 }
 
-// toPrimaries sends a message to the primaries of the roles that may have it;
-// false: to none.
+// toPrimaries sends a message to the primaries of all roles that may get it. It reports false if none
+// got it.
 func (d *device) toPrimaries(m *p4v1.StreamMessageResponse, may func(*scope) bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,7 +107,7 @@ func (d *device) idle(entries []*p4v1.TableEntry) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.s.cfg.Clock.Now()
-	told := false
+	sent := false
 	for _, r := range d.roles {
 		if r.primary == nil {
 			continue
@@ -122,9 +122,9 @@ func (d *device) idle(entries []*p4v1.TableEntry) {
 			continue
 		}
 		m := &p4v1.IdleTimeoutNotification{TableEntry: mine, Timestamp: int64(now)}
-		told = r.primary.send(&p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_IdleTimeoutNotification{IdleTimeoutNotification: m}}) || told
+		sent = r.primary.send(&p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_IdleTimeoutNotification{IdleTimeoutNotification: m}}) || sent
 	}
-	if told {
+	if sent {
 		d.s.stats.IdleNotices.Add(uint64(len(entries)))
 	} else {
 		d.s.stats.IdleNoticesLost.Add(uint64(len(entries)))
@@ -149,7 +149,7 @@ func (d *device) digest(id uint32, m *p4v1.P4Data) {
 	d.arm(now)
 }
 
-// sendDigests sends a list to whom it concerns.
+// sendDigests sends a list of digests to the primaries that may get it.
 func (d *device) sendDigests(g *digest, list *p4v1.DigestList) {
 	if list == nil {
 		return
@@ -161,10 +161,10 @@ func (d *device) sendDigests(g *digest, list *p4v1.DigestList) {
 		return
 	}
 	d.s.stats.DigestsLost.Add(uint64(len(list.GetData())))
-	g.ack(list.GetListId()) // nobody has seen it: it may come again
+	g.ack(list.GetListId()) // no controller got the list: its messages may come again
 }
 
-// arm sets the timer to when the next list is due.
+// arm sets the timer to the time at which the next list is due.
 func (d *device) arm(now clock.Time) {
 	next := clock.Never
 	for _, g := range d.digests {
@@ -249,8 +249,8 @@ func (s *Server) tryPacketOut(st *stream, m *p4v1.PacketOut) error {
 	return d.dev.PacketOut(m)
 }
 
-// setDigests replaces the digests that the device sends, and keeps the state of
-// those that stay.
+// setDigests replaces the set of digests that the device sends. Digests that are in both keep their
+// state.
 func (d *device) setDigests(want map[uint32]*p4v1.DigestEntry_Config) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// ForgetMethod is what only clients of the socket may call: a device forgets the
-// arbitration of a role, as far as it is known by the device's id and the role's name of a
-// p4.v1.MasterArbitrationUpdate. All streams of the role end, and the highest election id
-// may be claimed anew from 1 on. The answer is a google.protobuf.Empty.
+// ForgetMethod is a method for clients of the socket only: a device forgets the arbitration of
+// a role. The request is a p4.v1.MasterArbitrationUpdate, of which the device's id and the
+// role's name count. All streams of the role end, and the next election ids may begin at 1
+// again. The answer is a google.protobuf.Empty.
 const ForgetMethod = "/quillon.Owner/ForgetArbitration"
 
-// registerOwner makes the service known to a grpc.Server.
+// registerOwner adds the service to a grpc.Server.
 func (s *Server) registerOwner(g *grpc.Server) {
 	g.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "quillon.Owner",
@@ -40,9 +40,9 @@ func (s *Server) registerOwner(g *grpc.Server) {
 	}, nil)
 }
 
-// forget ends all streams of a role, and has it be as if nobody had claimed it.
+// forget ends all streams of a role, and resets the role's arbitration.
 func (d *device) forget(name string) error {
-	// What the primary writes is finished first; nothing of it is accepted behind.
+	// A write of the primary that is under way ends first; later ones are refused.
 	d.arbitration.Lock()
 	defer d.arbitration.Unlock()
 	d.writing.Lock()

@@ -19,7 +19,7 @@ func (s *Server) SetForwardingPipelineConfig(ctx context.Context, r *p4v1.SetFor
 	}
 	who := callerOf(ctx)
 	if _, err := d.primary(who, r.GetRole(), r.GetElectionId()); err != nil {
-		return nil, err // without a turn for what would be refused
+		return nil, err // before it waits for its turn
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -106,10 +106,9 @@ func (d *device) commit(p Pipeline, cookie *p4v1.ForwardingPipelineConfig_Cookie
 // carryBatch is how many entities are carried over at a time.
 const carryBatch = 1024
 
-// carry writes what a controller gave one pipeline into another: all entries,
-// members, groups, replication and value sets, or it is an error that names the
-// first that does not fit; meters, counters and registers where there still are
-// such.
+// carry writes the entities of one pipeline into another. Entries, members, groups, replication
+// entries and value sets must fit; the error names the first that does not. Meters, counters and
+// registers are carried if the new program still has them.
 func carry(old, new Pipeline) error {
 	var batch []*p4v1.Update
 	strict := true
@@ -176,7 +175,7 @@ func carry(old, new Pipeline) error {
 			if o.Meter != nil {
 				q.MeterConfig = &p4v1.MeterConfig{}
 			}
-			// Entries that the program begins with may be there already.
+			// The program's initial entries may be there already.
 			if err := clearTable(new, o.ID); err != nil {
 				return err
 			}
@@ -207,7 +206,7 @@ func carry(old, new Pipeline) error {
 	return nil
 }
 
-// clearTable deletes the entries that a program begins with.
+// clearTable deletes a program's initial entries.
 func clearTable(p Pipeline, table uint32) error {
 	t := p.Info().Table(table)
 	if t == nil || t.Const {

@@ -53,7 +53,7 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 	}
 	size := 0
 	answer := &p4v1.ReadResponse{}
-	var ended error // no more can be sent
+	var ended error // of Send: no more can be sent
 	flush := func() error {
 		s.stats.EntitiesRead.Add(uint64(len(answer.Entities)))
 		held = false
@@ -106,7 +106,7 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 	return err
 }
 
-// read answers one query, which has been checked.
+// read answers one query, which was checked before.
 func (d *device) read(p Pipeline, q *p4v1.Entity, yield func(*p4v1.Entity) error) error {
 	x := p4info.Of(q)
 	switch x.Kind {
@@ -175,7 +175,7 @@ func readTable(p Pipeline, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) e
 	})
 }
 
-// readDirect reads direct counters or meters with their entries.
+// readDirect reads direct counters or meters by reading their entries.
 func (d *device) readDirect(p Pipeline, x *p4info.Entity, yield func(*p4v1.Entity) error) error {
 	found, q := false, x.Entry
 	for _, t := range p.Info().Tables {

@@ -13,16 +13,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recoverer lets a server live on whose handler has panicked. Locks are held with
-// defer, so that none stays.
+// recoverer turns a panic of a handler into an error, so that the server goes on. Handlers unlock
+// with defer, so that no lock stays locked.
 type recoverer struct {
 	log func(error)
 
-	mu   sync.Mutex
-	seen map[uintptr]bool // places
+	mu     sync.Mutex
+	logged map[uintptr]bool // places whose panic was logged
 }
 
-// panicked is the answer to a request, from a function that the panic unwinds.
+// panicked is the answer to a request whose handler has panicked; a deferred function calls it.
 func (r *recoverer) panicked(method string, v any) error {
 	// The place is that of the panic: behind this one, the deferred function, and
 	// those of the runtime.
@@ -36,11 +36,11 @@ func (r *recoverer) panicked(method string, v any) error {
 		}
 	}
 	r.mu.Lock()
-	first := !r.seen[place]
-	if r.seen == nil {
-		r.seen = map[uintptr]bool{}
+	first := !r.logged[place]
+	if r.logged == nil {
+		r.logged = map[uintptr]bool{}
 	}
-	r.seen[place] = true
+	r.logged[place] = true
 	r.mu.Unlock()
 	if first && r.log != nil {
 		r.log(fmt.Errorf("p4runtime: %s: a defect, and the request was given up: %v\n%s", method, v, debug.Stack()))

@@ -77,7 +77,7 @@ func (s *scope) has(o *p4info.Object) bool {
 	return o != nil && (s.ids[o.ID] || s.names[o.Name] || s.names[o.Alias])
 }
 
-// allows reports whether an entity is in the scope.
+// allows reports whether the scope has an entity.
 func (s *scope) allows(i *p4info.Info, e *p4v1.Entity) bool {
 	if s == nil {
 		return true

@@ -23,17 +23,17 @@ const (
 	APIVersion = "1.5.0"
 	// Port is the TCP port that IANA gave P4Runtime.
 	Port = 9559
-	// MaxMessage is the longest message that is taken, in bytes: room for the
-	// largest programs, and for about a million small updates. What is longer
-	// is ResourceExhausted.
+	// MaxMessage is the longest message that the server takes, in bytes: room for the
+	// largest programs, and for about a million small updates. Longer ones fail with
+	// ResourceExhausted.
 	MaxMessage = 64 << 20
-	// maxAnswer is how much of a Read's answer, or of a list of digests, goes
-	// into one message: below the 4 MiB that clients take unless told otherwise.
+	// maxAnswer bounds one message of a Read's answer, and a list of digests, in bytes: below the
+	// 4 MiB that clients take by default.
 	maxAnswer = 1 << 20
-	// maxNotes is how many notifications and packets may wait for a client, and
-	// maxQueue how many bytes of them for a primary; what waits for others is no more
-	// than queueForSure. A primary has more than that only as long as less
-	// than maxPeerQueue waits for all streams of its peer.
+	// maxNotes is how many notifications and packets may wait for a client. maxQueue is how many
+	// bytes of them may wait for a primary, queueForSure for others. A primary has more
+	// than queueForSure only while less than maxPeerQueue bytes wait for all streams of its
+	// peer.
 	maxNotes     = 4096
 	maxQueue     = 16 << 20
 	queueForSure = 64 << 10
@@ -44,15 +44,15 @@ const (
 	maxRoles = 1000
 )
 
-// Config is what a Server may be told; the zero value will do.
+// Config are the settings of a Server; the zero value is good.
 type Config struct {
-	// Clock tells the time of notifications; nil: the wall clock.
+	// Clock is for the timestamps of notifications; nil: the wall clock.
 	Clock clock.Clock
 	// MaxStreams is how many controllers may be connected for one device and
 	// role; 0: 64.
 	MaxStreams int
-	// Roles are the roles that there are beside the default role, with what
-	// they may do; nil: any role, with what its controller says.
+	// Roles are the roles beside the default role, and what they may do. nil: there is any
+	// role, and its controller says what it may do.
 	Roles map[string]Role
 }
 
@@ -77,10 +77,10 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, devices: map[uint64]*device{}}
 }
 
-// Options are what a grpc.Server for this service should be made with: sizes of
-// messages, limits of time, probes that end streams of clients that are no more, and an
-// answer to requests that a handler panics over, INTERNAL, with the stack told to log the
-// first time at each place; nil: to nobody. Limits on what a peer has are Listen's.
+// Options are the options with which a grpc.Server of this service should be made: sizes of
+// messages, limits of time, and probes that end streams of dead clients. A request whose
+// handler panics is answered INTERNAL, and log gets the stack, once for each place of a panic;
+// nil: it is not logged. The bounds on what a peer may have are in Listen.
 func Options(log func(error)) []grpc.ServerOption {
 	r := &recoverer{log: log}
 	return []grpc.ServerOption{
@@ -90,7 +90,7 @@ func Options(log func(error)) []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxConnCalls),
-		// Windows do not grow with what a client sends.
+		// Windows have a fixed size, however much a client sends.
 		grpc.StaticStreamWindowSize(64 << 10),
 		grpc.StaticConnWindowSize(1 << 20),
 		grpc.SharedWriteBuffer(true),
@@ -100,10 +100,10 @@ func Options(log func(error)) []grpc.ServerOption {
 	}
 }
 
-// Register makes the service known to a grpc.Server.
+// Register adds the service to a grpc.Server.
 func (s *Server) Register(g *grpc.Server) { p4v1.RegisterP4RuntimeServer(g, s) }
 
-// Add puts a device behind the server, and listens to it.
+// Add adds a device under an id, and listens to its events.
 func (s *Server) Add(id uint64, dev Device) error {
 	if id == 0 {
 		return errors.New("p4runtime: device 0: ids begin with 1")
@@ -123,7 +123,7 @@ func (s *Server) Add(id uint64, dev Device) error {
 	return nil
 }
 
-// Close stops listening to the devices. The grpc.Server is its owner's to stop,
+// Close stops listening to the devices. The owner of the grpc.Server stops that
 // before.
 func (s *Server) Close() {
 	s.mu.Lock()

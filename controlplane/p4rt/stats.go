@@ -2,7 +2,7 @@ package p4rt
 
 import "sync/atomic"
 
-// Stats counts what a server did. All only grow but Streams.
+// Stats counts what a server did. Only Streams can fall.
 type Stats struct {
 	Streams           atomic.Int64 // controllers that are connected
 	ArbitrationErrors atomic.Uint64
@@ -21,7 +21,7 @@ type Stats struct {
 	DigestsLost       atomic.Uint64 // not asked for, no primary, or it was too slow
 	IdleNotices       atomic.Uint64
 	IdleNoticesLost   atomic.Uint64
-	ConnsRefused      atomic.Uint64 // not let in, or ended for what they did
+	ConnsRefused      atomic.Uint64 // not let in, or ended for going over a limit
 	StreamsRefused    atomic.Uint64
 	CallsRefused      atomic.Uint64
 }

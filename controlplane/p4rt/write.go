@@ -28,7 +28,7 @@ func (s *Server) Write(ctx context.Context, r *p4v1.WriteRequest) (*p4v1.WriteRe
 	}
 	who := callerOf(ctx)
 	if _, err := d.primary(who, r.GetRole(), r.GetElectionId()); err != nil {
-		return nil, err // without a turn for what would be refused
+		return nil, err // before it waits for its turn
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -56,7 +56,7 @@ func (s *Server) Write(ctx context.Context, r *p4v1.WriteRequest) (*p4v1.WriteRe
 	return &p4v1.WriteResponse{}, err
 }
 
-// write makes updates and says what became of each.
+// write makes updates, and returns an error for each.
 func (d *device) write(p Pipeline, scope *scope, updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) []error {
 	errs := make([]error, len(updates))
 	all := a != p4v1.WriteRequest_CONTINUE_ON_ERROR
@@ -120,12 +120,12 @@ func writeDigest(i *p4info.Info, m map[uint32]*p4v1.DigestEntry_Config, op p4v1.
 	return nil
 }
 
-// maxErrorText bounds the text of one update's error: all of them travel in
-// the status, which clients take up to a limit.
+// maxErrorText bounds the text of one update's error, in bytes. The status has the errors of all updates, and
+// clients bound the size of a status.
 const maxErrorText = 240
 
 // report is the status of a batch: nil, or Unknown with a p4.v1.Error for each of
-// its elements. Bad is how many were refused.
+// its elements; bad is how many were refused.
 func report(what string, errs []error) (bad int, err error) {
 	if !slices.ContainsFunc(errs, func(e error) bool { return e != nil }) {
 		return 0, nil

@@ -25,10 +25,6 @@ type CASConfig struct {
 	// Replace lets the middlebox move them onto one connection and replace
 	// them by WRITEs; otherwise it forwards.
 	Replace bool
-	// Device puts the word into the NIC's memory.
-	Device bool
-	// Args are further arguments of swordbox.
-	Args graph.Args
 	// Middlebox is the machine; zero: DPDK. Its Kind and Args do not matter.
 	Middlebox Middlebox
 
@@ -72,7 +68,7 @@ func CAS(ctx context.Context, c CASConfig) (VerbsMeasured, error) {
 		b = DPDK(c.NIC, c.Network)
 	}
 	v := VerbsConfig{
-		Op: rnic.OpCompareSwap, QPs: c.QPs, Outstanding: c.Outstanding, Addresses: 1, Device: c.Device, Together: !c.Free, Middlebox: &b,
+		Op: rnic.OpCompareSwap, QPs: c.QPs, Outstanding: c.Outstanding, Addresses: 1, Together: !c.Free, Middlebox: &b,
 		NIC: c.NIC, Network: c.Network, Seed: c.Seed, Warmup: c.Warmup, Measure: c.Measure, Progress: c.Progress,
 		apart: 20 * time.Microsecond,
 	}
@@ -86,9 +82,6 @@ func CAS(ctx context.Context, c CASConfig) (VerbsMeasured, error) {
 				"mode": "replace", "replace": "learnt", "writable": "assume", "settle": "200us", "pair": "200us", "conns": fmt.Sprint(len(conns)), "window": fmt.Sprint(max(16, 2*c.QPs*c.Outstanding)),
 				"hold": fmt.Sprint(max(1024, 4*c.QPs*c.Outstanding)), "rdatomic": fmt.Sprint(max(c.NIC.Outstanding, 1)),
 				"static": strings.Join(conns, ";"),
-			}
-			for k, x := range c.Args {
-				b.Args[k] = x
 			}
 		}
 	}

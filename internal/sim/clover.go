@@ -41,19 +41,13 @@ type CloverConfig struct {
 	// QPs is how many queue pairs a host's threads share towards the memory
 	// node; 0 = one each. Threads that share one always run; see Machine.Bind.
 	QPs int
-	// LeanReads lets clients read shortcuts only when they need them, instead
-	// of beside every entry as Clover's library does.
-	LeanReads bool
-	// Work is the client library's own; zero = CloverLibrary. Bare leaves it
-	// out.
+	// Work is the client library's own; zero = CloverLibrary.
 	Work CloverWork
-	Bare bool
 	// Entries is how many entries the memory node has; 0 = enough for the run.
 	Entries int
 
-	NIC     NIC     // zero: ConnectX5
-	Network Network // zero: Rack100G
-	Seed    uint64
+	NIC  NIC // zero: ConnectX5
+	Seed uint64
 	// Warmup and Measure are virtual time; 0 = 1 ms and 5 ms.
 	Warmup, Measure time.Duration
 	// Progress is told the share of the run that is done.
@@ -134,7 +128,7 @@ func (c *CloverConfig) defaults() error {
 	if c.NIC == (NIC{}) {
 		c.NIC = ConnectX5()
 	}
-	if c.Work == (CloverWork{}) && !c.Bare {
+	if c.Work == (CloverWork{}) {
 		c.Work = CloverLibrary()
 	}
 	if c.Warmup == 0 {
@@ -172,7 +166,7 @@ type cloverRack struct {
 
 // rack builds the machines, and fills the store through the network.
 func (c *CloverConfig) rack(ctx context.Context) (*cloverRack, error) {
-	w, err := New(Config{Network: c.Network, Seed: c.Seed, Slots: 8192 + 16*c.Hosts*c.ThreadsPerHost})
+	w, err := New(Config{Seed: c.Seed, Slots: 8192 + 16*c.Hosts*c.ThreadsPerHost})
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +199,7 @@ func (c *CloverConfig) rack(ctx context.Context) (*cloverRack, error) {
 	r.cl, err = clover.New(clover.Config{
 		Keys: ycsb.Sequential(1, c.Keys), Slab: c.ObjectSize, Entries: c.Entries, Sessions: c.ThreadsPerHost, QPs: c.QPs,
 		Mix: ycsb.Mix{Writes: c.WriteShare}, Theta: c.Zipf, Seed: c.Seed, Profile: rnic.ConnectX, Conn: conn,
-		EagerShortcuts: !c.LeanReads, Warm: true,
+		EagerShortcuts: true, Warm: true,
 	}, nodes)
 	if err != nil {
 		return nil, err

@@ -73,19 +73,19 @@ type Machine struct {
 	up, down link
 	rng      *rand.Rand
 
-	rxFree, txFree Time // the NIC takes, makes its next message
-	atomicFree     Time // the atomic unit takes its next
-	slots          []slot
-	reads          []slot
-	in             []flow   // by our queue pair: requests and answers that come
-	out            [][]flow // by peer and its queue pair: those that go
-	threads        int      // that flows of requests are bound to
-	contexts       []uint32 // queue pairs whose contexts are in the NIC
-	device         []span
-	wakeAt         Time
-	deviceOp       bool // the request that executes is on device memory
-	frame          hdr.Frame
-	stats          MachineStats
+	rxFree     Time // the NIC takes its next message
+	atomicFree Time // the atomic unit takes its next
+	slots      []slot
+	reads      []slot
+	in         []flow   // by our queue pair: requests and answers that come
+	out        [][]flow // by peer and its queue pair: those that go
+	threads    int      // that flows of requests are bound to
+	contexts   []uint32 // queue pairs whose contexts are in the NIC
+	device     []span
+	wakeAt     Time
+	deviceOp   bool // the request that executes is on device memory
+	frame      hdr.Frame
+	stats      MachineStats
 }
 
 // MachineStats are a machine's totals.

@@ -21,7 +21,6 @@ type ReorderConfig struct {
 	Addresses int           // 0 = 1024
 	Requests  int           // 0 = 100,000
 	NIC       NIC           // zero: ConnectX5
-	Network   Network       // zero: Rack100G
 	Seed      uint64
 	Progress  func(done float64)
 }
@@ -143,7 +142,7 @@ func Reorder(ctx context.Context, c ReorderConfig) (Reordered, error) {
 	if c.QPs < 1 || c.QPs > 4096 || c.Addresses < 1 || c.Addresses > 1<<20 || c.Requests < 1 || c.Pace < time.Nanosecond {
 		return r, errors.New("sim: reordering is measured with 1 to 4096 queue pairs, 1 to 2^20 addresses and at least one request")
 	}
-	w, err := New(Config{Network: c.Network, Seed: c.Seed})
+	w, err := New(Config{Seed: c.Seed})
 	if err != nil {
 		return r, err
 	}

@@ -17,7 +17,7 @@
 //	return s, r.Err()
 //
 // An argument that is not given keeps the default of its declaration. The first error stays, and names the
-// argument: "vxlan: mtu=9: want a number from 576 to 65535". A Reader also reads arguments one by one.
+// argument: "vxlan: mtu=9: want a number from 576 to 65535".
 package arg
 
 import (
@@ -33,19 +33,12 @@ import (
 	"time"
 )
 
-// Reader reads the arguments of one app.
+// Reader has the arguments of one app, and the first error in them. Set.Read makes it.
 type Reader struct {
-	kind  string
-	args  map[string]string
-	asked []string
-	err   error
-	bare  error // err, without what it is about
-}
-
-// Read begins with the arguments of an app of that kind, which errors begin with
-// unless it is "".
-func Read(kind string, args map[string]string) *Reader {
-	return &Reader{kind: kind, args: args}
+	kind string
+	args map[string]string
+	read []string // the names that were read
+	err  error
 }
 
 // Given reports whether there is such an argument.
@@ -67,19 +60,19 @@ func (r *Reader) Failf(format string, args ...any) {
 	}
 }
 
-// Err is the first error. An argument that nobody has asked for is one.
+// Err is the first error. An argument that was not declared is one.
 func (r *Reader) Err() error {
 	for name := range r.args {
-		if !slices.Contains(r.asked, name) {
+		if !slices.Contains(r.read, name) {
 			r.Failf("no argument %q", name)
 		}
 	}
 	return r.err
 }
 
-// Func has read read the argument, if it is given and is none of words.
+// Func has read read an argument that is declared with own, if it is given and is none of words.
 func (r *Reader) Func(name string, read func(v string) error, words ...string) {
-	r.asked = append(r.asked, name)
+	r.read = append(r.read, name)
 	v, ok := r.args[name]
 	if !ok || r.err != nil || slices.Contains(words, v) {
 		return
@@ -88,17 +81,8 @@ func (r *Reader) Func(name string, read func(v string) error, words ...string) {
 		if len(words) > 0 {
 			err = fmt.Errorf("%w, or %s", err, strings.Join(words, " or "))
 		}
-		r.bare = err
 		r.Failf("%s=%s: %w", name, clip(v), err)
 	}
-}
-
-// Value is what parse makes of the argument.
-func Value[T any](r *Reader, name string, p *T, parse func(v string) (T, error), words ...string) {
-	r.Func(name, func(v string) (err error) {
-		*p, err = parse(v)
-		return err
-	}, words...)
 }
 
 // clip is s, cut where it would make a line too long.
@@ -115,22 +99,6 @@ func Items(v, sep string) iter.Seq[string] {
 	return strings.SplitSeq(strings.ReplaceAll(v, "\n", sep), sep)
 }
 
-// Each has read read each item of a list that is joined by +.
-func (r *Reader) Each(name string, read func(v string) error, words ...string) {
-	r.Func(name, func(v string) error {
-		for x := range Items(v, "+") {
-			if err := read(x); err != nil {
-				return fmt.Errorf("%q: %w", clip(x), err)
-			}
-		}
-		return nil
-	}, words...)
-}
-
-type integer interface {
-	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64
-}
-
 // parse reads a decimal number, or a hexadecimal one behind 0x.
 func parse(v string) (int64, error) {
 	if x, ok := strings.CutPrefix(v, "0x"); ok {
@@ -140,40 +108,34 @@ func parse(v string) (int64, error) {
 	return strconv.ParseInt(v, 10, 64)
 }
 
-// Number is a number from least to most.
-func Number[T integer](r *Reader, name string, p *T, least, most T, words ...string) {
-	r.Func(name, func(v string) error {
-		n, err := parse(v)
-		if err != nil || T(n) < least || T(n) > most || int64(T(n)) != n {
-			return fmt.Errorf("want a number from %d to %d", least, most)
-		}
-		*p = T(n)
-		return nil
-	}, words...)
+// number reads a number from least to most.
+func number(v string, least, most int64) (int64, error) {
+	n, err := parse(v)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("want a number from %d to %d", least, most)
+	}
+	return n, nil
 }
 
 const units = "kMG"
 
-// Scaled is a number from least to most, perhaps with k, M or G behind it for powers
+// ParseScaled reads a number from least to most, perhaps with k, M or G behind it for powers
 // of step, which is 1000 or 1024.
-func Scaled[T integer](r *Reader, name string, p *T, step, least, most int64) {
-	r.Func(name, func(v string) error {
-		digits, unit := v, int64(1)
-		for i, u := range units {
-			if d, ok := strings.CutSuffix(v, string(u)); ok {
-				digits = d
-				for range i + 1 {
-					unit *= step
-				}
+func ParseScaled(v string, step, least, most int64) (int64, error) {
+	digits, unit := v, int64(1)
+	for i, u := range units {
+		if d, ok := strings.CutSuffix(v, string(u)); ok {
+			digits = d
+			for range i + 1 {
+				unit *= step
 			}
 		}
-		n, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || n < 0 || n > most/unit || n*unit < least {
-			return fmt.Errorf("want a number from %s to %s, with k, M or G for powers of %d", scale(least, step), scale(most, step), step)
-		}
-		*p = T(n * unit)
-		return nil
-	})
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > most/unit || n*unit < least {
+		return 0, fmt.Errorf("want a number from %s to %s, with k, M or G for powers of %d", scale(least, step), scale(most, step), step)
+	}
+	return n * unit, nil
 }
 
 // scale is n with the largest unit that leaves nothing.
@@ -185,54 +147,33 @@ func scale(n, step int64) string {
 	return strconv.FormatInt(n, 10) + units[max(i-1, 0):i]
 }
 
-// Choice is the index of one of names.
-func Choice[T integer](r *Reader, name string, p *T, names ...string) {
-	r.Func(name, func(v string) error {
-		i, last := slices.Index(names, v), len(names)-1
-		if i < 0 {
-			return fmt.Errorf("want %s or %s", strings.Join(names[:last], ", "), names[last])
-		}
-		*p = T(i)
-		return nil
-	})
-}
-
-// Either is one of two words: whether it is the second.
-func (r *Reader) Either(name string, p *bool, no, yes string) {
-	i := -1
-	if Choice(r, name, &i, no, yes); i >= 0 {
-		*p = i == 1
+// choice is the index of one of names.
+func choice(v string, names []string) (int, error) {
+	i, last := slices.Index(names, v), len(names)-1
+	if i < 0 {
+		return 0, fmt.Errorf("want %s or %s", strings.Join(names[:last], ", "), names[last])
 	}
-}
-
-// OnOff is on or off.
-func (r *Reader) OnOff(name string, p *bool) {
-	off := !*p
-	r.Either(name, &off, "on", "off")
-	*p = !off
+	return i, nil
 }
 
 // Longest is the limit of durations that have none: times that they are added to
 // do not overflow.
 const Longest = 10 * 365 * 24 * time.Hour
 
-// Duration is one from least to most; 0 needs no unit.
-func (r *Reader) Duration(name string, p *time.Duration, least, most time.Duration) {
-	r.Func(name, func(v string) error {
-		d, err := time.ParseDuration(v)
-		switch {
-		case err == nil && d >= least && d <= most:
-			*p = d
-			return nil
-		case most < Longest:
-			return fmt.Errorf("want a duration from %s to %s", short(least), short(most))
-		case least > 1:
-			return fmt.Errorf("want a duration of %s or more", short(least))
-		case least == 1:
-			return errors.New("want a duration such as 100ms or 5m")
-		}
-		return errors.New("want a duration such as 100ms or 5m, or 0")
-	})
+// duration reads a duration from least to most; 0 needs no unit.
+func duration(v string, least, most time.Duration) (time.Duration, error) {
+	d, err := time.ParseDuration(v)
+	switch {
+	case err == nil && d >= least && d <= most:
+		return d, nil
+	case most < Longest:
+		return 0, fmt.Errorf("want a duration from %s to %s", short(least), short(most))
+	case least > 1:
+		return 0, fmt.Errorf("want a duration of %s or more", short(least))
+	case least == 1:
+		return 0, errors.New("want a duration such as 100ms or 5m")
+	}
+	return 0, errors.New("want a duration such as 100ms or 5m, or 0")
 }
 
 // short is d in ASCII, without units that are 0.
@@ -298,11 +239,6 @@ func formatUnits(n uint64, unit string) string {
 	return strconv.FormatUint(n, 10) + rateUnits[max(i-1, 0):i] + unit
 }
 
-// Rate is bits a second, from least to most.
-func (r *Reader) Rate(name string, p *uint64, least, most uint64) {
-	Value(r, name, p, func(v string) (uint64, error) { return ParseRate(v, least, most) })
-}
-
 // ParseMAC reads the MAC address of a host: not that of a group, and not zero.
 func ParseMAC(v string) (mac [6]byte, err error) {
 	m, err := net.ParseMAC(v)
@@ -310,11 +246,6 @@ func ParseMAC(v string) (mac [6]byte, err error) {
 		return mac, errors.New("want the MAC address of a host, such as 02:00:00:00:00:01")
 	}
 	return [6]byte(m), nil
-}
-
-// MAC is the MAC address of a host.
-func (r *Reader) MAC(name string, p *[6]byte, words ...string) {
-	Value(r, name, p, ParseMAC, words...)
 }
 
 // ParseAddr reads the IP address of a host: not that of a group, and not zero. An
@@ -326,6 +257,3 @@ func ParseAddr(v string) (netip.Addr, error) {
 	}
 	return a, nil
 }
-
-// Addr is the IP address of a host.
-func (r *Reader) Addr(name string, p *netip.Addr) { Value(r, name, p, ParseAddr) }

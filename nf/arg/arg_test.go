@@ -3,56 +3,49 @@ package arg
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// all reads one argument of every sort.
+// all has an argument of every sort.
 type all struct {
-	vni    int32
-	octet  uint8
-	count  int
-	size   uint64
-	rate   int64
-	role   uint8
-	drop   bool
-	on     bool
-	mac    [6]byte
-	addr   netip.Addr
-	list   []string
-	wait   time.Duration
-	idle   time.Duration
-	settle time.Duration
+	vni    int32         `arg:"vni" range:"0..2^24-1" keep:"none"`
+	octet  uint8         `arg:"octet" range:"1.."`
+	count  int           `arg:"count" range:"-5..5" keep:"few many"`
+	size   uint64        `arg:"size" unit:"1024" range:"1..2^30"`
+	rate   int64         `arg:"rate" unit:"1000" range:"1000..1500"`
+	bits   uint64        `arg:"bits" unit:"bit" range:"1e6..2000000000"`
+	role   uint8         `arg:"role" words:"edge task forwarder"`
+	drop   bool          `arg:"others" words:"pass drop"`
+	on     bool          `arg:"on" words:"off on"`
+	mac    [6]byte       `arg:"mac" keep:"none"`
+	addr   netip.Addr    `arg:"addr"`
+	list   []letter      `arg:"list" keep:"any"`
+	wait   time.Duration `arg:"wait" range:"1us..5m"`
+	idle   time.Duration `arg:"idle" range:"1ns.."`
+	settle time.Duration `arg:"settle" range:".."`
+	tick   time.Duration `arg:"tick" range:"1h.."`
+	need   struct{}      `arg:"need" own:"true"`
 }
 
-func read(args map[string]string) (s all, err error) {
-	s = all{vni: -1, count: 7, on: true, wait: time.Second}
-	r := Read("x", args)
-	Number(r, "vni", &s.vni, 0, 1<<24-1, "none")
-	Number(r, "octet", &s.octet, 1, 255)
-	Number(r, "count", &s.count, -5, 5, "few", "many")
-	Scaled(r, "size", &s.size, 1024, 1, 1<<30)
-	Scaled(r, "rate", &s.rate, 1000, 1000, 1500)
-	Choice(r, "role", &s.role, "edge", "task", "forwarder")
-	r.Either("others", &s.drop, "pass", "drop")
-	r.OnOff("on", &s.on)
-	r.MAC("mac", &s.mac, "none")
-	r.Addr("addr", &s.addr)
-	r.Each("list", func(v string) error {
-		if s.list = append(s.list, v); v == "x" {
-			return errors.New("want no x")
-		}
-		return nil
-	}, "any")
-	r.Duration("wait", &s.wait, time.Microsecond, 5*time.Minute)
-	r.Duration("idle", &s.idle, 1, Longest)
-	r.Duration("settle", &s.settle, 0, Longest)
-	r.Duration("tick", new(time.Duration), time.Hour, Longest)
+type letter string
+
+func (l *letter) UnmarshalText(b []byte) error {
+	if *l = letter(b); *l == "x" {
+		return errors.New("want no x")
+	}
+	return nil
+}
+
+var declaredAll = Declare("x", all{vni: -1, count: 7, on: true, wait: time.Second})
+
+func read(args map[string]string) (all, error) {
+	s, r := declaredAll.Read(args)
 	if r.Given("need") {
 		r.Need("need", "a hint")
 	}
-	r.Func("need", func(string) error { return nil })
 	if s.octet == 9 {
 		r.Failf("octet=%d is one too many", s.octet)
 	}
@@ -79,7 +72,7 @@ func TestValues(t *testing.T) {
 	if s.vni != 16 || s.octet != 255 || s.count != -5 || s.size != 1<<30 || s.rate != 1000 || s.role != 2 || !s.drop || s.on {
 		t.Errorf("%+v", s)
 	}
-	if s.mac != [6]byte{2, 0, 0, 0, 0, 1} || s.addr.String() != "10.0.0.1" || strings.Join(s.list, " ") != "a b" || s.wait != 5*time.Minute || s.idle != 1 || s.settle != 0 {
+	if s.mac != [6]byte{2, 0, 0, 0, 0, 1} || s.addr.String() != "10.0.0.1" || !slices.Equal(s.list, []letter{"a", "b"}) || s.wait != 5*time.Minute || s.idle != 1 || s.settle != 0 {
 		t.Errorf("%+v", s)
 	}
 	if s, err := read(map[string]string{"others": "pass", "on": "on", "octet": "010"}); s.drop || !s.on || s.octet != 10 || err != nil {
@@ -146,8 +139,8 @@ func TestFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Read("", map[string]string{"x": ""}).Err(); err == nil || err.Error() != `no argument "x"` {
-		t.Error(err)
+	if _, r := Declare("", struct{}{}).Read(map[string]string{"x": ""}); r.Err() == nil || r.Err().Error() != `no argument "x"` {
+		t.Error(r.Err())
 	}
 }
 
@@ -172,13 +165,10 @@ func TestRates(t *testing.T) {
 			t.Errorf("%q is taken for %d: %v", v, got, err)
 		}
 	}
-	var n uint64
-	r := Read("x", map[string]string{"rate": "999kbit"})
-	if r.Rate("rate", &n, 1e6, 2e9); r.Err() == nil || r.Err().Error() != "x: rate=999kbit: want a rate from 1Mbit to 2Gbit, such as 10Mbit or 1.5Gbit" {
-		t.Error(r.Err())
+	if _, err := read(map[string]string{"bits": "999kbit"}); err == nil || err.Error() != "x: bits=999kbit: want a rate from 1Mbit to 2Gbit, such as 10Mbit or 1.5Gbit" {
+		t.Error(err)
 	}
-	r = Read("x", map[string]string{"rate": "2Gbit"})
-	if r.Rate("rate", &n, 1e6, 2e9); r.Err() != nil || n != 2e9 {
-		t.Error(n, r.Err())
+	if s, err := read(map[string]string{"bits": "2Gbit"}); err != nil || s.bits != 2e9 {
+		t.Error(s.bits, err)
 	}
 }

@@ -36,12 +36,23 @@ type field struct {
 	name, need string
 	typ        reflect.Type
 	offset     uintptr
-	read       reading
+	read       reading  // nil: the caller reads it
 	words      []string // that leave the value as it is
 }
 
-// reading reads the argument of that name into what p points to, unless it is one of words.
-type reading func(r *Reader, name string, p any, words []string)
+// reading reads an argument into what p points to.
+type reading func(v string, p any) error
+
+// into is a reading of what parse returns.
+func into[T any](parse func(v string) (T, error)) reading {
+	return func(v string, p any) (err error) {
+		x, err := parse(v)
+		if err == nil {
+			*p.(*T) = x
+		}
+		return err
+	}
+}
 
 // Declare is the Set of the fields of T that have a tag arg; byDef has their
 // values where no argument is given. Fields may be unexported. The tags:
@@ -55,11 +66,10 @@ type reading func(r *Reader, name string, p any, words []string)
 //	default:"as cbs"     what is shown as the default, where byDef does not tell; "-": nothing
 //	need:"a hint"        it must be given; the hint is a part of the error
 //	file:"true"          it names a file of this machine
-//	own:"true"           it is declared only: the caller reads it, from the Reader
+//	own:"true"           it is declared only: the caller reads it (Reader.Func)
 //
-// Numbers, durations, bool, string, netip.Addr and [6]byte (a MAC address) are read as
-// the methods of Reader do, other types by their UnmarshalText, and slices of these element by
-// element, as Items of +. The fields of a struct without a tag are taken, too. Declare panics when a tag makes no sense.
+// Numbers may be hexadecimal. A netip.Addr is read by ParseAddr, a [6]byte by ParseMAC, types other than numbers, durations,
+// bool and string by their UnmarshalText, and slices of these element by element, as Items of +. The fields of a struct without a tag are taken, too. Declare panics when a tag makes no sense.
 func Declare[T any](kind string, byDef T) *Set[T] {
 	s := &Set[T]{kind: kind, byDef: byDef}
 	t := reflect.TypeFor[T]()
@@ -73,9 +83,14 @@ func (s *Set[T]) Params() []Param { return slices.Clone(s.params) }
 // Read reads args into settings. The caller checks what concerns several arguments, and reports that to the Reader; then it
 // asks the Reader for Err.
 func (s *Set[T]) Read(args map[string]string) (T, *Reader) {
-	v, r := s.byDef, Read(s.kind, args)
+	v, r := s.byDef, &Reader{kind: s.kind, args: args}
 	for _, f := range s.fields {
-		f.read(r, f.name, reflect.NewAt(f.typ, unsafe.Add(unsafe.Pointer(&v), f.offset)).Interface(), f.words)
+		if f.read == nil {
+			r.read = append(r.read, f.name)
+			continue
+		}
+		p := reflect.NewAt(f.typ, unsafe.Add(unsafe.Pointer(&v), f.offset)).Interface()
+		r.Func(f.name, func(v string) error { return f.read(v, p) }, f.words...)
 	}
 	for _, f := range s.fields {
 		if f.need != "" {
@@ -116,7 +131,6 @@ func (s *Set[T]) take(name string, t reflect.Type, tag reflect.StructTag, offset
 	f := field{name: name, need: tag.Get("need"), typ: t, offset: offset, words: strings.Fields(tag.Get("keep"))}
 	p := Param{Name: name, Help: tag.Get("help"), File: tag.Get("file") == "true", Default: tag.Get("default")}
 	show := func() string { return "" }
-	f.read = func(r *Reader, name string, _ any, _ []string) { r.asked = append(r.asked, name) }
 	if tag.Get("own") != "true" {
 		var err error
 		if f.read, show, err = how(t, tag, byDef.Interface()); err != nil {
@@ -141,34 +155,30 @@ func how(t reflect.Type, tag reflect.StructTag, p any) (read reading, show func(
 	switch p := p.(type) {
 	case *time.Duration:
 		least, most, err := durations(tag.Get("range"))
-		return func(r *Reader, name string, p any, _ []string) { r.Duration(name, p.(*time.Duration), least, most) },
-			func() string { return short(*p) }, err
+		return into(func(v string) (time.Duration, error) { return duration(v, least, most) }), func() string { return short(*p) }, err
 	case *netip.Addr:
-		return func(r *Reader, name string, p any, words []string) {
-				Value(r, name, p.(*netip.Addr), ParseAddr, words...)
-			},
-			func() string { return "" }, nil
+		return into(ParseAddr), func() string { return "" }, nil
 	case *[6]byte:
-		return func(r *Reader, name string, p any, words []string) { r.MAC(name, p.(*[6]byte), words...) },
-			func() string {
-				if *p == ([6]byte{}) {
-					return ""
-				}
-				return net.HardwareAddr(p[:]).String()
-			}, nil
+		return into(ParseMAC), func() string {
+			if *p == ([6]byte{}) {
+				return ""
+			}
+			return net.HardwareAddr(p[:]).String()
+		}, nil
 	case *string:
-		return func(r *Reader, name string, p any, words []string) {
-			r.Func(name, func(v string) error { *p.(*string) = v; return nil }, words...)
-		}, func() string { return *p }, nil
+		return into(func(v string) (string, error) { return v, nil }), func() string { return *p }, nil
 	case *bool:
 		if len(words) != 2 {
 			return nil, nil, fmt.Errorf("want two words")
 		}
+		names := words
 		if words[0] == "off" && words[1] == "on" {
-			return func(r *Reader, name string, p any, _ []string) { r.OnOff(name, p.(*bool)) }, func() string { return words[index(*p)] }, nil
+			names = []string{"on", "off"}
 		}
-		return func(r *Reader, name string, p any, _ []string) { r.Either(name, p.(*bool), words[0], words[1]) },
-			func() string { return words[index(*p)] }, nil
+		return into(func(v string) (bool, error) {
+			_, err := choice(v, names)
+			return v == words[1], err
+		}), func() string { return words[index(*p)] }, nil
 	case encoding.TextUnmarshaler:
 		show = func() string {
 			if m, ok := p.(encoding.TextMarshaler); ok {
@@ -177,9 +187,7 @@ func how(t reflect.Type, tag reflect.StructTag, p any) (read reading, show func(
 			}
 			return ""
 		}
-		return func(r *Reader, name string, p any, words []string) {
-			r.Func(name, func(v string) error { return p.(encoding.TextUnmarshaler).UnmarshalText([]byte(v)) }, words...)
-		}, show, nil
+		return func(v string, p any) error { return p.(encoding.TextUnmarshaler).UnmarshalText([]byte(v)) }, show, nil
 	}
 	switch {
 	case t.Kind() == reflect.Slice:
@@ -188,11 +196,9 @@ func how(t reflect.Type, tag reflect.StructTag, p any) (read reading, show func(
 		return nil, nil, fmt.Errorf("of type %v", t)
 	}
 	if len(words) > 0 {
-		return func(r *Reader, name string, p any, _ []string) {
-			i := -1
-			if Choice(r, name, &i, words...); i >= 0 {
-				set(reflect.ValueOf(p).Elem(), int64(i))
-			}
+		return func(v string, p any) error {
+			i, err := choice(v, words)
+			return set(p, int64(i), err)
 		}, func() string { return words[get(v)] }, nil
 	}
 	return numbers(t, tag, v)
@@ -212,18 +218,17 @@ func list(t reflect.Type, tag reflect.StructTag, v reflect.Value) (read reading,
 		}
 		return strings.Join(all, "+")
 	}
-	return func(r *Reader, name string, p any, words []string) {
-		to, first := reflect.ValueOf(p).Elem(), true
-		r.Each(name, func(x string) error {
-			if first {
-				to.SetZero()
-				first = false
+	return func(v string, p any) error {
+		to := reflect.ValueOf(p).Elem()
+		to.SetZero()
+		for x := range Items(v, "+") {
+			e := reflect.New(t.Elem())
+			if err := one(x, e.Interface()); err != nil {
+				return fmt.Errorf("%q: %w", clip(x), err)
 			}
-			e, part := reflect.New(t.Elem()), Reader{args: map[string]string{name: x}}
-			one(&part, name, e.Interface(), nil)
 			to.Set(reflect.Append(to, e.Elem()))
-			return part.bare
-		}, words...)
+		}
+		return nil
 	}, show, nil
 }
 
@@ -244,28 +249,26 @@ func numbers(t reflect.Type, tag reflect.StructTag, v reflect.Value) (read readi
 			return nil, nil, err
 		}
 	}
-	value := func() string { return strconv.FormatInt(get(v), 10) }
-	if unit := tag.Get("unit"); unit == "1000" || unit == "1024" {
+	switch unit := tag.Get("unit"); unit {
+	case "":
+		return func(v string, p any) error {
+			n, err := number(v, least, most)
+			return set(p, n, err)
+		}, func() string { return strconv.FormatInt(get(v), 10) }, nil
+	case "1000", "1024":
 		step, _ := strconv.ParseInt(unit, 10, 64)
-		return func(r *Reader, name string, p any, _ []string) {
-			n := get(reflect.ValueOf(p).Elem())
-			Scaled(r, name, &n, step, least, most)
-			set(reflect.ValueOf(p).Elem(), n)
+		return func(v string, p any) error {
+			n, err := ParseScaled(v, step, least, most)
+			return set(p, n, err)
 		}, func() string { return scale(get(v), step) }, nil
-	} else if unit == "bit" {
-		return func(r *Reader, name string, p any, _ []string) {
-			n := uint64(get(reflect.ValueOf(p).Elem()))
-			r.Rate(name, &n, uint64(least), uint64(most))
-			set(reflect.ValueOf(p).Elem(), int64(n))
+	case "bit":
+		return func(v string, p any) error {
+			n, err := ParseRate(v, uint64(least), uint64(most))
+			return set(p, int64(n), err)
 		}, func() string { return formatUnits(uint64(get(v)), unit) }, nil
-	} else if unit != "" {
+	default:
 		return nil, nil, fmt.Errorf("unit %q", unit)
 	}
-	return func(r *Reader, name string, p any, words []string) {
-		n := get(reflect.ValueOf(p).Elem())
-		Number(r, name, &n, least, most, words...)
-		set(reflect.ValueOf(p).Elem(), n)
-	}, value, nil
 }
 
 func index(b bool) int {
@@ -275,7 +278,7 @@ func index(b bool) int {
 	return 0
 }
 
-// get and set are for numbers of whatever type.
+// get is a number of any type.
 func get(v reflect.Value) int64 {
 	if v.CanInt() {
 		return v.Int()
@@ -283,12 +286,16 @@ func get(v reflect.Value) int64 {
 	return int64(v.Uint())
 }
 
-func set(v reflect.Value, n int64) {
-	if v.CanInt() {
+// set sets the number of any type that p points to, unless there is an error, which it returns.
+func set(p any, n int64, err error) error {
+	switch v := reflect.ValueOf(p).Elem(); {
+	case err != nil:
+	case v.CanInt():
 		v.SetInt(n)
-	} else {
+	default:
 		v.SetUint(uint64(n))
 	}
+	return err
 }
 
 // constant is a number of a tag: decimal, 2^N or 2^N-1.

@@ -41,8 +41,8 @@ type Reconfigurer interface {
 	Reconfigure(args Args) error
 }
 
-// Flusher is told when packets went past the graph unseen (see
-// port.Bypasser): what it remembers of the traffic may be stale.
+// Flusher has its Flush called when packets went past the graph unseen (see
+// port.Bypasser): what the app remembers of the traffic may be stale.
 type Flusher interface {
 	Flush(c *Ctx)
 }
@@ -117,8 +117,8 @@ type Kind struct {
 	Reasons  []counter.Def
 	// Describe words a trace record that an app of the kind wrote (Ctx.Trace); nil: its numbers are shown.
 	Describe func(app App, kind uint16, args [4]uint64) string
-	// Soft: an app of it can do without what it keeps in Env.Memory. Config.Memory is
-	// asked for that of NAME/record: where a place is one app's, it is not this one's.
+	// Soft: apps of the kind can do without what they keep in Env.Memory. The graph asks Config.Memory
+	// for NAME/record instead of NAME, so that a place for one app does not go to a soft one.
 	Soft bool
 	// Tables are the app's. Control is the control block of its P4 twin that has
 	// them: what their names begin with in P4Info; "": the app's name.
@@ -133,16 +133,16 @@ type Kind struct {
 	// Memory reports whether an app with these arguments keeps anything in memory that
 	// it is given (nf/memory); nil: it does not, if its effects are known.
 	Memory func(args Args) bool
-	// Alone: what an instance knows is not for others, so that an app that runs one inside, in several workers, gives all of its frames to
-	// the instance of one worker, the first. Env.Workers is 1 there.
+	// Alone: instances do not share what they know. An Outer with several workers gives all frames of such an app inside to
+	// the instance in the first worker. Env.Workers is 1 there.
 	Alone bool
 	// Note, if not nil, is what a user should know at start of an app with these
 	// arguments, which are valid; "": nothing.
 	Note func(args Args) string
 	// New makes one instance for one worker. Errors name the argument.
 	New func(env Env, args Args) (App, error)
-	// Together, if not nil, says what is wrong with the apps of the kind that a graph has, each in so many workers,
-	// where nothing is wrong with any alone.
+	// Together, if not nil, returns an error about several apps of the kind in one graph, in so many workers, each of
+	// which would be right alone.
 	Together func(apps map[string]Args, workers int) error
 }
 
@@ -154,7 +154,7 @@ func Always(e effect.Effects) func(Args) effect.Effects {
 // Param documents one argument of a Kind.
 type Param = arg.Param
 
-// Env is what an app may know of its surroundings when it is made.
+// Env is what a new app gets to know of its surroundings.
 type Env struct {
 	Name            string // the app's name in the Spec
 	Worker, Workers int
@@ -171,8 +171,8 @@ type Env struct {
 	// app of the same name in the next process finds there what this one left,
 	// whatever ended it. Zeros at first. One call an app, not one a worker.
 	Memory func(size int) ([]byte, error)
-	// Asked says that the app is made to be asked what it wants, and gone then: what
-	// takes long to make can be left out.
+	// Asked says that the app is only made to ask it what it wants (Wanter), and is then thrown away: it
+	// may leave out what takes long to make.
 	Asked bool
 }
 
@@ -238,12 +238,12 @@ var nodeStats = [numStats]counter.Def{
 	statSampledNanos:   {Name: "sampled-ns", Help: "time that they took"},
 }
 
-// sampleEvery is how many batches share one that is timed: two readings of
-// the clock (about 100 ns) spread over as many batches cost nothing.
+// sampleEvery: one batch of so many is timed, so that the two readings of the clock (about
+// 100 ns) cost nothing.
 const sampleEvery = 64
 
-// linkCap is the most frames that wait on a link. Eight batches: an app that
-// turns one frame into several within a breath fits.
+// linkCap is the most frames that wait on a link: eight batches, for apps that make
+// several frames of one within a breath.
 const linkCap = 8 * packet.MaxBatch
 
 // Now is the time of the breath; it does not move while the breath lasts.
@@ -263,20 +263,20 @@ func (c *Ctx) Wake(at clock.Time) {
 	}
 }
 
-// Bind has frames to queue pair q not cross while no worker takes them, or, with
-// on false, cross again, at all ports of the graph that know queue pairs
-// (port.Binder; the app's Filter says Bound). It is done when Bind returns.
+// Bind drops frames to queue pair q while no worker takes them, at all ports of the
+// graph that know queue pairs (port.Binder); with on false it lets them cross again. The app's
+// Filter says Bound. It is done when Bind returns.
 func (c *Ctx) Bind(q port.QueuePair, on bool) error {
 	return c.binders(func(b port.Binder) error { return b.Bind(q, on) })
 }
 
-// Rebind has frames to just these queue pairs not cross.
+// Rebind is Bind for exactly these queue pairs: all others cross again.
 func (c *Ctx) Rebind(q []port.QueuePair) error {
 	return c.binders(func(b port.Binder) error { return b.Rebind(q) })
 }
 
-// binders does so at all ports, once each, as one set is for all queues of an
-// interface, and whichever refuse; the first error is returned.
+// binders calls f for each port.Binder, once an interface, because all queues of an interface share
+// one set. It goes on after an error, and returns the first one.
 func (c *Ctx) binders(do func(port.Binder) error) (err error) {
 	for _, p := range c.worker.graph.ports {
 		for _, q := range p.queues {
@@ -291,9 +291,9 @@ func (c *Ctx) binders(do func(port.Binder) error) (err error) {
 	return err
 }
 
-// Guards are the guards of the graph's ports, each once: who guards a word does so in
+// Guards are the guards of the graph's ports, each once. An app that guards a word does so in
 // all of them (port.Guarder; the app's Filter says Guarded). They may change when
-// the app is flushed: it asks then, and not on the packet path.
+// the app is flushed: it calls Guards then, and not on the packet path.
 func (c *Ctx) Guards() (all []*port.Guard) {
 	for _, p := range c.worker.graph.ports {
 		for _, q := range p.queues {
@@ -346,10 +346,10 @@ func (c *Ctx) Copy(b *packet.Buf) *packet.Buf {
 	return x
 }
 
-// Discard gives back a frame from Get or Copy that the app does not need after all: it
-// was never there. Of a frame and its copies it does not matter which.
+// Discard gives back a frame from Get or Copy that the app does not need, and does not count it as
+// generated any more. For a copy the app may give back the frame instead.
 func (c *Ctx) Discard(b *packet.Buf) {
-	b.Put() // it may panic: nothing is counted before
+	b.Put() // before counting, because it may panic
 	c.node.stats.Add(statGenerated, ^uint64(0))
 }
 
@@ -435,13 +435,13 @@ func (c *Ctx) drop(b *packet.Buf, r Reason) {
 		b.Verdict, b.ReasonApp, b.Reason = packet.Dropped, n.index+1, uint16(r)
 		c.onDrop(b)
 	}
-	b.Put() // it panics if the frame is free already: nothing is counted before
+	b.Put() // before counting, because it panics if the frame is free already
 	n.reasons.Add(counter.ID(r), 1)
 	n.stats.Add(statDropped, 1)
 }
 
 // Punt gives a copy of b to the controller and b back to its pool, and counts
-// reason r. When nobody listens, or not fast enough, the frame is dropped and
+// reason r. If there is no listener, or it is too slow, the frame is dropped and
 // counted as no-controller or punt-full instead.
 func (c *Ctx) Punt(b *packet.Buf, r Reason) {
 	n := c.node

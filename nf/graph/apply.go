@@ -15,9 +15,9 @@ import (
 // made.
 var ErrStale = errors.New("the graph has changed since the plan was made: plan again")
 
-// ErrPort is wrapped by errors of Apply that come after the change: a port
-// that went could not be closed, or one could not be told what to let through.
-// The latter is tried again with the next Plan.
+// ErrPort is wrapped by errors of Apply after the change of the graph: a removed port
+// could not be closed, or a port's filter could not be set. Setting the
+// filter is tried again with the next Plan.
 var ErrPort = errors.New("the change was made, but a port failed")
 
 // Plan is the way from what runs to spec: Diff, checked, and with apps that
@@ -54,8 +54,8 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 	return p, nil
 }
 
-// takes reports whether an app can take the arguments that it has in spec while
-// it runs; otherwise it starts anew.
+// takes reports whether an app can take its arguments of spec while it runs;
+// otherwise it starts anew.
 func (i *Instance) takes(name string, spec *Spec) bool {
 	a, ok := i.graphs[0].node(name).app.(Reconfigurer)
 	return ok && a.Takes(maps.Clone(spec.Apps[name].Args))
@@ -64,14 +64,14 @@ func (i *Instance) takes(name string, spec *Spec) bool {
 // keep is an error when p takes an app away that traffic depends on, or has
 // frames come to it, or pass it, in another way.
 func (i *Instance) keep(p Plan) error {
-	gone := map[string]bool{} // and whether an app of its name takes its place
+	removed := map[string]bool{} // by app: whether an app of the name takes its place
 	for _, a := range p.Actions {
 		switch a.Op {
 		case OpStop:
-			gone[a.Name] = false
+			removed[a.Name] = false
 		case OpReconfigure:
 			if !i.takes(a.Name, p.new) {
-				gone[a.Name] = true
+				removed[a.Name] = true
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func (i *Instance) keep(p Plan) error {
 		if !ok {
 			continue
 		}
-		succeeded, goes := gone[n.name]
+		succeeded, goes := removed[n.name]
 		moves, err := moved(p.old, p.new, n.name)
 		switch {
 		case err != nil:
@@ -168,10 +168,10 @@ func around(s *Spec, app string) (near, past map[string]bool, err error) {
 	return near, past, nil
 }
 
-// Apply carries out a Plan under traffic: the workers change between two
-// breaths, all at the same time. Apps that the Plan does not name keep their state, their counters and the
-// frames that they hold. On error nothing has changed, but for one that wraps
-// ErrPort: the Plan was carried out then.
+// Apply carries out a Plan under traffic: all workers change at the same time, between two
+// breaths. Apps that the Plan does not name keep their state, their counters and the
+// frames that they hold. After an error nothing has changed, unless it wraps
+// ErrPort: then the Plan was carried out.
 func (i *Instance) Apply(p Plan) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -230,7 +230,7 @@ func (i *Instance) Apply(p Plan) error {
 		return giveUp(errors.Join(err, i.reconfigure(changes, p.new, i.spec)))
 	}
 	if len(opened) > 0 {
-		i.filter = nil // they were opened with what was wanted at some time
+		i.filter = nil // new ports were opened with an older filter
 	}
 	if err := errors.Join(i.closePorts(closing), i.tellPorts()); err != nil {
 		return fmt.Errorf("%w: %w", ErrPort, err)
@@ -262,7 +262,7 @@ func (i *Instance) reconfigure(names []string, old, new *Spec) error {
 	}
 	var done []change
 	give := func(c change, spec *Spec) (err error) {
-		err = errPanicked // what is left when it does
+		err = errPanicked // stays if the app panics
 		c.w.do(func() {
 			c.w.ctx.node = c.node
 			err = c.app.Reconfigure(maps.Clone(spec.Apps[c.name].Args))
@@ -332,8 +332,8 @@ func sameSpec(a, b *Spec) bool {
 	return reflect.DeepEqual(norm(a), norm(b))
 }
 
-// Wants is the union of what the apps of spec want to see: what ports are
-// opened with. It makes each app once and lets go of it.
+// Wants is the union of what the apps of spec want to see, with which ports are
+// opened. It makes each app once, asks it, and throws it away.
 func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 	if err := spec.Validate(kinds, nil); err != nil {
 		return port.Filter{}, err
@@ -374,8 +374,8 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 	return f, oneGuards(guards)
 }
 
-// oneGuards is an error when several apps guard words of servers' memory: each has just what it knows of
-// guarded in all ports (port.Guard), and what the others guard would be free.
+// oneGuards is an error if several apps guard words of servers' memory: each sets the guards of all
+// ports to the words that it knows (port.Guard), which would free the words of the others.
 func oneGuards(apps []string) error {
 	if len(apps) < 2 {
 		return nil
@@ -395,7 +395,7 @@ func (l *layout) guards() (names []string) {
 	return names
 }
 
-// Wants is the union of what the running apps want to see, and of what somebody looks at.
+// Wants is the union of what the running apps, taps and traces want to see.
 func (i *Instance) Wants() port.Filter {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -429,14 +429,14 @@ func appWants(a App, straight bool) port.Filter {
 	return port.Filter{All: true}
 }
 
-// watched reports that somebody looks at frames as they pass: by a tap, or by a trace that
-// waits for any frame. A trace that waits for a reason waits for frames of apps that want them.
+// watched reports whether a tap, or a trace without a reason, waits for any frame that passes. A trace
+// with a reason waits only for frames that apps want.
 func (l *layout) watched() bool {
 	return slices.ContainsFunc(l.links, func(k *link) bool { return k.tap != nil }) ||
 		slices.ContainsFunc(l.ports, func(p *portNode) bool { return p.mark != nil && p.mark.want == nil && p.mark.left.Load() > 0 })
 }
 
-// straight reports that the graph leads the frames of each port to the port that they cross to
+// straight reports whether the graph leads the frames of each port to the port to which they cross
 // in the kernel when no app wants them. An app that does not want a frame passes it from its one side to the other.
 func (s *Spec) straight(kinds []Kind) bool {
 	edges, err := s.edges()
@@ -484,7 +484,7 @@ func union(a, b port.Filter) port.Filter {
 	return f
 }
 
-// merged is a, and what b has more.
+// merged is a, and the elements of b that are not in a.
 func merged[T comparable](a, b []T) []T {
 	all := slices.Clone(a)
 	for _, x := range b {
@@ -495,8 +495,8 @@ func merged[T comparable](a, b []T) []T {
 	return all
 }
 
-// tellPorts gives the ports the filter unless all of them have it. It comes after each change of
-// what the apps want, or of what somebody looks at.
+// tellPorts sets the filter of the ports, unless all of them have it. It is called after each change of
+// what apps, taps and traces want.
 func (i *Instance) tellPorts() error {
 	f := i.wants()
 	if i.filter != nil && reflect.DeepEqual(f, *i.filter) {

@@ -95,8 +95,8 @@ func (k *Kind) WriteEntries(args Args) (_ Args, name string, item int, _ error) 
 	return args, "", 0, nil
 }
 
-// writeList adds argument name to args, from entries of the tables that it stands for. Where entries need priorities and have none, one
-// comes before those behind it.
+// writeList adds argument name to args, from entries of the tables that it stands for. If entries need priorities and have none, earlier ones
+// get higher ones.
 func (k *Kind) writeList(args Args, name string, lines []string) (item int, _ error) {
 	var tables []*table.Decl
 	for i := range k.Tables {

@@ -12,18 +12,18 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// bell wakes a worker that sleeps. It is among what the worker waits for, a port that
-// nothing is asked of but its file, an eventfd; there is one while Run runs.
+// bell wakes a worker that sleeps. It is one of the ports for which the worker waits, of which
+// only the file, an eventfd, is used. It is open while Run runs.
 type bell struct {
 	port.Port
 	asleep atomic.Bool
-	mu     sync.Mutex // of fd: who rings last may do so when nobody sleeps any more
+	mu     sync.Mutex // guards fd: somebody may ring while the worker ends
 	fd     int        // -1: none
 }
 
 func newBell() *bell { return &bell{fd: -1} }
 
-// open makes the eventfd. Without one the worker sleeps as long as it means to.
+// open makes the eventfd. Without one nothing wakes the worker early.
 func (b *bell) open() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,11 +55,11 @@ func (b *bell) ring() {
 	}
 }
 
-// awake is what the worker says when it has slept.
+// awake notes that the worker has slept. The worker calls it.
 func (b *bell) awake() {
 	b.asleep.Store(false)
 	var n [8]byte
-	_, _ = unix.Read(b.fd, n[:]) // or it was not rung
+	_, _ = unix.Read(b.fd, n[:]) // fails if nobody rang
 }
 
 // wait sleeps for d, or until somebody rings.

@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// bell wakes a worker that sleeps: not here, it sleeps as long as it means to.
+// bell does nothing on this system: nothing wakes a worker early.
 type bell struct {
 	port.Port
 	asleep atomic.Bool

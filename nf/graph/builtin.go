@@ -57,8 +57,8 @@ as those of a function do that has to see them.`,
 	}
 }
 
-// wire wants nothing, unless all is set. The graph has it want all where what it does not
-// see would go another way.
+// wire wants no frames, unless all is set. The graph sets all where a frame would cross to another port in the
+// kernel than in the graph.
 type wire struct{ all bool }
 
 func (wire) Push(c *Ctx, in int, b *packet.Batch) { c.EmitAll(1-in, b.Bufs()) }

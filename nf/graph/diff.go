@@ -150,7 +150,8 @@ func inWords(kind string, args Args) string {
 	return kind
 }
 
-// flat is a value as it is, or how many lines it has, or quoted where it has what does not show.
+// flat is a value on one line: the number of its lines if it has several, quotes around it if it has characters that do
+// not print.
 func flat(v string) string {
 	v = strings.TrimSuffix(v, "\n")
 	switch n := strings.Count(v, "\n") + 1; {
@@ -165,7 +166,7 @@ func flat(v string) string {
 // shownLines is how many of the lines that differ a plan shows.
 const shownLines = 8
 
-// changed is how a value has changed: of one with lines those that differ.
+// changed is how a value has changed; of a value with several lines only those that differ.
 func changed(was, is string) string {
 	if !strings.Contains(strings.TrimSuffix(was, "\n")+strings.TrimSuffix(is, "\n"), "\n") {
 		return fmt.Sprintf("%s (was %s)", flat(is), flat(was))

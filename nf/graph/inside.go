@@ -17,10 +17,10 @@ import (
 // they have counters, reasons and traces, and their frames are in the books.
 type Outer interface {
 	App
-	// Inside hands over the apps inside, in the order of Kind.Inside: before the
-	// first frame, and whenever the graph has changed. One that is the same as
-	// before is the same *Inside. Instances of those that are missing now must be
-	// given up, with what they hold.
+	// Inside gets the apps inside, in the order of Kind.Inside: before the first
+	// frame, and after each change of the graph. An app that stays is the same *Inside as
+	// before. Of apps that are missing the Outer must remove all instances
+	// (Inside.Remove).
 	Inside(c *Ctx, apps []*Inside)
 }
 
@@ -41,22 +41,22 @@ type Inside struct {
 	Args Args
 
 	env   Env
-	ctx   *Ctx // of its worker
+	ctx   *Ctx // of the worker
 	node  *node
 	outer *node
 	spare App // made when the Spec was checked
 	apps  []App
 	gone  []uint64
 
-	shares atomic.Bool // instances of other workers have a part in what it knows
+	shares atomic.Bool // its instances share state with those of other workers (Env.Share)
 	over   bool
 	fault  atomic.Pointer[PanicError] // the latest
 
 	closed, bound, guarded bool // see port.Filter
 }
 
-// newInside makes the node of an app inside, and one instance, which shows
-// whether its arguments are right.
+// newInside makes the node of an app inside, and one instance, to check the
+// arguments.
 func newInside(env Env, ctx *Ctx, index uint16, outer *node, spec InsideSpec, kind *Kind) (*Inside, error) {
 	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, env: env, ctx: ctx, outer: outer}
 	if kind.Alone && env.Workers > 1 {
@@ -104,25 +104,25 @@ func (in *Inside) Make() (App, error) {
 	return app, nil
 }
 
-// begin has an instance be one of them.
+// begin adds an instance.
 func (in *Inside) begin(app App) {
 	in.over = false
 	in.apps = append(in.apps, app)
 }
 
-// Anew is a new instance that has nothing of those that there are: what instances share (Env.Share)
-// is made anew for it, and for later ones. With several workers it is an instance like others, because those of
-// other workers go on with what they share.
+// Anew is a new instance that shares nothing with the present ones: the shared values (Env.Share)
+// are made anew for it and for later instances. With several workers it is Make, because the instances of
+// other workers go on with the shared values.
 func (in *Inside) Anew() (App, error) {
 	if in.env.Workers == 1 {
-		in.spare = nil // it may share it
+		in.spare = nil // the spare may share the values before
 		in.env.Share = (&share{}).get
 	}
 	return in.Make()
 }
 
-// Apart is Anew in two parts. make, from any goroutine, makes the instance; take, on the worker, has it be one of
-// them.
+// Apart is Anew in two parts: make makes the instance, on any goroutine; take adds it, on the
+// worker.
 func (in *Inside) Apart() (make func() (App, error), take func(App)) {
 	env := in.env
 	if env.Workers == 1 {
@@ -136,8 +136,8 @@ func (in *Inside) Apart() (make func() (App, error), take func(App)) {
 	return make, take
 }
 
-// Remove lets an instance give up what it holds (see Holder), and forgets it.
-// The caller takes the frames that the instance emits meanwhile.
+// Remove stops an instance, which emits or drops the frames that it holds (see Holder), and removes it.
+// The caller takes the frames that the instance emits.
 func (in *Inside) Remove(c *Ctx, app App) {
 	at := slices.Index(in.apps, app)
 	if at < 0 {
@@ -147,7 +147,7 @@ func (in *Inside) Remove(c *Ctx, app App) {
 	if h, ok := app.(Holder); ok {
 		left, over := in.apps, in.over
 		if !in.Try(func() { h.Stop(c) }) && (insideApp{in}).heldBy(left) == 0 {
-			in.apps, in.over = left, over // they had no part in it
+			in.apps, in.over = left, over // the other instances go on
 		}
 	}
 }
@@ -158,8 +158,8 @@ func (in *Inside) enter(c *Ctx) *node {
 	return outer
 }
 
-// Push gives an instance frames of the outer app. Those that it does not emit,
-// it holds, has dropped or punted: see Gone. It reports false if the instances are over.
+// Push gives an instance frames of the outer app. The instance emits them (Emitted), holds them, or drops or
+// punts them (Gone). Push reports false if the instances are over.
 func (in *Inside) Push(c *Ctx, app App, input int, b *packet.Batch) (ok bool) {
 	c.node.stats.Add(statOut, uint64(b.Len()))
 	outer := c.node
@@ -197,7 +197,7 @@ func (in *Inside) Take(c *Ctx, output int, b *packet.Batch) int {
 }
 
 // Gone calls f with the tags (packet.Meta.Tag) of frames that instances have dropped or punted since
-// the last call; 0 are their own.
+// the last call. Frames that an instance made have tag 0.
 func (in *Inside) Gone(f func(tag uint64)) {
 	for _, tag := range in.gone {
 		f(tag)
@@ -227,8 +227,8 @@ func (in *Inside) Tick(c *Ctx, app App) (next clock.Time) {
 	return next
 }
 
-// Woken is when the earliest of the instances wants its timer to run because of what
-// came since the last call (see Ctx.Wake); clock.Never if none does. The outer app's Tick
+// Woken is the earliest time at which an instance wants its timer to run because of frames that
+// came since the last call (see Ctx.Wake); clock.Never: none does. The outer app's Tick
 // runs no later than that.
 func (in *Inside) Woken() clock.Time {
 	at := in.node.next
@@ -236,17 +236,17 @@ func (in *Inside) Woken() clock.Time {
 	return at
 }
 
-// Flush tells an instance that frames went past it.
+// Flush calls an instance's Flush: frames went past it.
 func (in *Inside) Flush(c *Ctx, app App) {
 	if f, ok := app.(Flusher); ok {
 		in.Try(func() { f.Flush(c) })
 	}
 }
 
-// insideApp is what the framework sees of an app inside: all instances.
+// insideApp is the App that the framework has for all instances of an app inside.
 type insideApp struct{ *Inside }
 
-// Push is not called: no link leads here, and nobody injects.
+// Push is never called: no link leads to an app inside, and Inject refuses it.
 func (insideApp) Push(*Ctx, int, *packet.Batch) {
 	panic("graph: a frame for an app inside another came by a link")
 }
@@ -254,7 +254,7 @@ func (insideApp) Push(*Ctx, int, *packet.Batch) {
 // Held is what all instances hold.
 func (in insideApp) Held() int { return in.heldBy(in.apps) }
 
-// Stop is the outer app's to do, by Remove.
+// Stop does nothing: the outer app stops instances, by Remove.
 func (insideApp) Stop(*Ctx) {}
 
 func (in insideApp) heldBy(apps []App) (n int) {
@@ -270,8 +270,8 @@ func (in insideApp) heldBy(apps []App) (n int) {
 	return n
 }
 
-// Wants to see nothing, which is the outer app's to say. But what an app inside
-// would not have cross without it does not.
+// Wants is a filter that wants no frames, as the outer app says which ones it wants. But frames that an app
+// inside does not let cross unseen (Closed, Bound, Guarded) do not cross.
 func (in insideApp) Wants() port.Filter {
 	return port.Filter{Closed: in.closed, Bound: in.bound, Guarded: in.guarded}
 }
@@ -340,7 +340,7 @@ func (i *Instance) insides(spec *Spec, name string, outer *node, w int, fresh bo
 			return nil, fail(fmt.Errorf("%s: %w", s.Name, err))
 		}
 		if n := i.graphs[w].node(full); n != nil {
-			in.node.owner = n.owner ^ 1 // not that of the one whose place it takes
+			in.node.owner = n.owner ^ 1 // differs from the owner of the app that it replaces
 		}
 		out = append(out, in)
 	}

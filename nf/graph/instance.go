@@ -16,7 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Config is what an Instance is made of.
+// Config are the parts and settings of an Instance.
 type Config struct {
 	Spec  *Spec
 	Kinds []Kind
@@ -27,11 +27,11 @@ type Config struct {
 	Ports map[string][]port.Port
 	// OpenPort opens a port that a Plan adds; nil: ports stay as they are.
 	OpenPort func(name string, s PortSpec) ([]port.Port, error)
-	// ClosedPort is told of a port that a Plan took away, or that was opened for
-	// one that failed, when its queues are closed; nil: nobody is.
+	// ClosedPort, if not nil, is called when the queues of a port were closed that a Plan removed, or
+	// that was opened for a Plan that failed.
 	ClosedPort func(queues []port.Port)
-	// Clock tells live workers the time and times the apps. With Step and
-	// Push the time is given; nil leaves the apps untimed then.
+	// Clock is the clock of live workers, and measures what apps cost. With Step and
+	// Push the caller gives the time, and Clock may be nil: then apps are not measured.
 	Clock clock.Clock
 	// Memory yields memory that outlives the process, by app; see Env.Memory and
 	// Kind.Soft.
@@ -44,20 +44,19 @@ type Config struct {
 	Spin clock.Duration
 	// Poll has live workers never sleep: each takes all of a processor.
 	Poll bool
-	// Nice is the nice value of the threads of live workers: below 0 they go
-	// before other threads, as those that serve controllers. It takes
-	// CAP_SYS_NICE, or a limit (RLIMIT_NICE) that allows it; without, it is left out.
-	// 0: as it is.
+	// Nice is the nice value of the threads of live workers. Below 0 they run before other
+	// threads, such as those that serve controllers. It needs CAP_SYS_NICE or RLIMIT_NICE;
+	// without, it is ignored. 0: unchanged.
 	Nice int
-	// Realtime is the priority in SCHED_FIFO that they get instead, from 1 on; it takes
-	// as much (RLIMIT_RTPRIO). 0: none.
+	// Realtime is a priority in SCHED_FIFO for these threads instead, from 1 on. It needs
+	// CAP_SYS_NICE or RLIMIT_RTPRIO. 0: none.
 	Realtime int
 	// CPUs are the processors that live workers are pinned to: worker n to
 	// CPUs[n % len(CPUs)]. Empty: none is.
 	CPUs []int
-	// OnDrop sees every dropped frame, on the worker's goroutine, with its
-	// verdict and reason set, just before it is given back. It may call the
-	// Instance's ReasonOf and nothing else of it. Nil: nobody does.
+	// OnDrop, if not nil, is called with every dropped frame, on the worker's goroutine, just before
+	// the frame goes back to its pool. Verdict and reason are set. Of the Instance it may
+	// call ReasonOf alone.
 	OnDrop func(b *packet.Buf)
 }
 
@@ -71,7 +70,7 @@ type Instance struct {
 	notes   []string
 	stop    atomic.Bool
 	traced  atomic.Uint32
-	looked  chan struct{} // a worker has traced what it was to: the ports may take up less
+	looked  chan struct{} // a worker has traced all frames of its job: filters may become narrower
 	closed  bool
 	// known is read without mu: workers ask for reasons while a change that
 	// holds mu waits for them.
@@ -83,7 +82,7 @@ type Instance struct {
 	graphs []*layout // by worker: the same as the workers have, or will have
 	ports  map[string][]port.Port
 	punts  *Tap
-	filter *port.Filter // what the ports were told last; nil: not all of them
+	filter *port.Filter // the last filter of the ports; nil: not all ports have the same
 }
 
 // New builds the graph; nothing runs yet. Errors of the Spec are *SpecError.
@@ -145,25 +144,25 @@ func New(cfg Config) (*Instance, error) {
 	if err := i.adopt(cfg.Spec.Clone(), i.ports, built, known, func() error { return nil }); err != nil {
 		return nil, err
 	}
-	// They were opened with what Wants said, which need not be all that the apps
-	// know now.
+	// The ports were opened with the filter of Wants; the apps that were made since may want
+	// more.
 	return i, i.tellPorts()
 }
 
 // Notes are remarks for the user about how the graph was laid out.
 func (i *Instance) Notes() []string { return slices.Clone(i.notes) }
 
-// Kinds are those that its Specs may name.
+// Kinds are the kinds that Specs of the instance may name.
 func (i *Instance) Kinds() []Kind { return i.cfg.Kinds }
 
-// Workers is their number.
+// Workers is the number of workers.
 func (i *Instance) Workers() int { return len(i.workers) }
 
-// directory numbers the apps and ports that there are or were; it is replaced,
+// directory numbers all apps and ports, also those that were removed. It is replaced,
 // never changed.
 type directory struct {
 	names []string
-	kinds []*Kind // the latest of that name
+	kinds []*Kind // the kind of the latest app of that name
 }
 
 // clone is a copy to change.
@@ -185,7 +184,7 @@ func (d *directory) number(name string, k *Kind) uint16 {
 // name is that of the app or port with an index.
 func (i *Instance) name(index uint16) string { return i.known.Load().names[index] }
 
-// together says what is wrong with apps of a kind only when there are all of them.
+// together checks the apps of each kind by Kind.Together.
 func (s *Spec) together(kinds []Kind, workers int) error {
 	for _, k := range kinds {
 		if k.Together == nil {
@@ -373,8 +372,8 @@ func (s *share) get(make func() any) any {
 	return s.v
 }
 
-// adopt hands the layouts to the workers, between two breaths of all of them, if
-// they may go then.
+// adopt hands the layouts to the workers, between two breaths of all of them, unless an app must not
+// be removed (Keeper).
 func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout, known *directory, may func() error) error {
 	var err error
 	i.together(0, func() {
@@ -405,7 +404,7 @@ func (i *Instance) together(n int, fn func()) {
 	i.workers[n].do(func() { i.together(n+1, fn) })
 }
 
-// Spec is a copy of what runs.
+// Spec is a copy of the running Spec.
 func (i *Instance) Spec() *Spec {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -456,7 +455,7 @@ func (i *Instance) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lookWhile has the ports take up less when traces are at their end, until ctx is.
+// lookWhile narrows the ports' filter when traces end, until ctx is done.
 func (i *Instance) lookWhile(ctx context.Context) {
 	for {
 		select {
@@ -620,8 +619,7 @@ func (i *Instance) Close() error {
 	return closeAll(all)
 }
 
-// closeAll closes ports side by side: each may have to wait until all processors have
-// forgotten it.
+// closeAll closes ports at the same time, because closing one may have to wait for all processors (RCU).
 func closeAll(ports []port.Port) error {
 	errs := make([]error, len(ports))
 	var wg sync.WaitGroup
@@ -634,8 +632,8 @@ func closeAll(ports []port.Port) error {
 
 // Conservation checks the books between breaths: received + generated =
 // transmitted + dropped + punted + held, for the instance, and for every app
-// what went in and came out. An app that lost or doubled a frame is named. In each worker what was handed to
-// others counts as gone, and what was taken from them as come: what is handed and not yet taken is held.
+// what went in and came out. The error names an app that lost or doubled a frame. In each worker frames handed to
+// others count as sent, and frames taken from others as received; frames that are handed over and not yet taken are held.
 func (i *Instance) Conservation() error {
 	var sum books
 	var wrong []string

@@ -16,8 +16,8 @@ type node struct {
 	index    uint16 // the same in all workers, and for the life of the instance
 	kind     *Kind
 	app      App     // nil: a port
-	inside   *Inside // what app stands for inside another one; nil: it does not
-	owner    uint32  // packet.Meta.Owner of its frames; 0: it is not inside another one
+	inside   *Inside // of an app inside another one; nil: of others
+	owner    uint32  // packet.Meta.Owner of its frames; 0: the app is not inside another one
 	relay    *relay  // to the instances of other workers; nil: there is none
 	ticker   Ticker
 	next     clock.Time // when ticker wants to run
@@ -48,7 +48,7 @@ func newNode(name string, index uint16, kind *Kind, app App) *node {
 	return n
 }
 
-// framework is the Reason of one of the framework's own.
+// framework is the Reason for one of the framework's reasons.
 func (n *node) framework(r Reason) Reason { return Reason(len(n.kind.Reasons)) + r }
 
 // describe words a trace record of the node's app; of an app inside another one, any instance does. n may be nil: the app has gone.
@@ -63,7 +63,7 @@ func (n *node) describe(kind uint16, args [4]uint64) (text string) {
 			return text
 		}
 		app = n.inside.apps[0]
-		defer func() { _ = recover() }() // an instance that panics here says nothing of how it is
+		defer func() { _ = recover() }() // a panic here, while words are made, ends no instance
 	}
 	return n.kind.Describe(app, kind, args)
 }
@@ -87,7 +87,7 @@ type portNode struct {
 	node
 	spec     PortSpec
 	queues   []port.Port
-	bypass   []port.Bypasser // nil where a queue is none
+	bypass   []port.Bypasser // by queue; nil: it is none
 	missed   []uint64
 	eof      []bool
 	txClosed bool
@@ -132,12 +132,12 @@ var linkStats = [numLinkStats]counter.Def{
 type link struct {
 	edge
 	q        []*packet.Buf // cap linkCap
-	to       *node         // nil: toPort
+	to       *node         // nil: the link leads to toPort
 	in       int
 	toPort   *portNode
 	fromNode *node
-	tap      *ring // copies of what crosses; nil: none
-	tapped   int   // of q, those that the tap has seen
+	tap      *ring // copies of the frames that cross; nil: none
+	tapped   int   // how many of q were copied
 	stats    *counter.Set
 	_        [line]byte
 }
@@ -153,7 +153,7 @@ type layout struct {
 	nodes  []*node // apps in topological order, each before those inside it
 	outers []outer
 	relays []*node     // apps that hand frames from worker to worker
-	back   bool        // a link leads to an app that is earlier in it
+	back   bool        // a link leads to an app that is earlier in nodes
 	ports  []*portNode // by name
 	links  []*link     // by text
 	all    []*node     // apps, then ports

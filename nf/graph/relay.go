@@ -10,7 +10,7 @@ import (
 // to another. Taken gets those that others have handed to this one: in the order in
 // which each of them did, with the Meta that they had there (Tag above all; a trace
 // ends with the hand-over), in buffers of this worker's. It disposes of them as Push
-// does of what comes in.
+// does.
 type Taker interface {
 	Taken(c *Ctx, b *packet.Batch)
 }
@@ -19,7 +19,7 @@ type Taker interface {
 // wait longer than it helps, and not stay in the caches.
 const relayFrames, relayBytes = 512, 256 << 10
 
-// relay is how the instances of an app hand frames to each other: a ring from every
+// relay has the rings by which instances of an app hand frames to each other, one from every
 // worker to every other one.
 type relay struct {
 	rings [][]*ring // from, to; nil: the same worker
@@ -45,9 +45,9 @@ func newRelay(app App, workers int) *relay {
 	return r
 }
 
-// Hand gives b to the app's instance in another worker, which must be a Taker: it gets
-// a copy in its next breath, and b is back in its pool. False: there is no room, no such worker, the
-// app runs inside another one, or it is being stopped; b is still the caller's then.
+// Hand gives b to the app's instance in another worker; the app must be a Taker. The instance gets
+// a copy in its next breath, and b goes back to its pool. False: there is no room or no such worker, or the
+// app runs inside another one or is being stopped; then b is still the caller's.
 func (c *Ctx) Hand(worker int, b *packet.Buf) bool {
 	n, w := c.node, c.worker
 	if n.relay == nil || n.relay.over || worker < 0 || worker >= len(n.relay.rings) || worker == w.index {
@@ -71,13 +71,13 @@ func (c *Ctx) Hand(worker int, b *packet.Buf) bool {
 	return true
 }
 
-// staged is a ring that has frames which its reader does not see yet.
+// staged is a ring with frames that were not published.
 type staged struct {
 	ring *ring
 	to   int
 }
 
-// publish has others see what was handed to them, and wakes those that sleep.
+// publish makes the frames that were handed to other workers visible to them, and wakes those that sleep.
 func (w *worker) publish() {
 	for _, s := range w.staged {
 		s.ring.publish()
@@ -86,7 +86,7 @@ func (w *worker) publish() {
 	w.staged = w.staged[:0]
 }
 
-// take gives the apps what was handed to them: at most a batch of each other worker's.
+// take gives apps the frames that were handed to them, at most a batch from each other worker.
 func (w *worker) take() (moved int) {
 	for _, n := range w.graph.relays {
 		for from := range w.all {
@@ -98,7 +98,7 @@ func (w *worker) take() (moved int) {
 	return moved
 }
 
-// takeFrom gives an app a batch of what a worker has handed to it, as far as there are buffers.
+// takeFrom gives an app a batch of the frames that a worker has handed to it, as far as there are buffers.
 func (w *worker) takeFrom(n *node, from int) int {
 	r := n.relay.rings[from][w.index]
 	e := r.next()
@@ -142,7 +142,7 @@ func (w *worker) takeFrom(n *node, from int) int {
 	return k
 }
 
-// lose counts a frame that was handed over, and for which there is no buffer, as dropped.
+// lose drops and counts a frame that was handed over, for which there is no buffer.
 func (w *worker) lose(n *node, why Reason) {
 	n.stats.Add(statTaken, 1)
 	n.stats.Add(statDropped, 1)
@@ -170,7 +170,7 @@ func (n *node) handedTo(worker int) (frames int) {
 	return frames
 }
 
-// handing reports that another worker has not yet taken all that this one handed to it.
+// handing reports whether another worker has not yet taken all frames that this one handed to it.
 func (w *worker) handing() bool {
 	for _, n := range w.graph.relays {
 		for to, r := range n.relay.rings[w.index] {
@@ -182,8 +182,8 @@ func (w *worker) handing() bool {
 	return false
 }
 
-// endRelay has an app that is stopped take what was handed to it, and nothing be handed over any more.
-// That for which there is no buffer is dropped.
+// endRelay gives an app that is being stopped the frames that were handed to it, and ends handing over. Frames
+// without a buffer are dropped.
 func (w *worker) endRelay(n *node) {
 	if n.relay == nil {
 		return
@@ -205,9 +205,9 @@ func (w *worker) endRelay(n *node) {
 	}
 }
 
-// allAtEnd reports that no worker will receive or hand over anything any more: this one has said so of itself,
-// and all others have. One that is handed a frame says that it is not before the frame leaves the ring, and
-// who has handed it over is not at its end as long as it is there: so nobody goes too early.
+// allAtEnd reports whether no worker will receive or hand over a frame any more: all have set atEnd. A worker that
+// takes a frame from a ring clears its atEnd first, and the worker that handed the frame over does not set its own before
+// the ring is empty, so that none ends too early.
 func (w *worker) allAtEnd() bool {
 	if len(w.graph.relays) == 0 {
 		return true
@@ -232,8 +232,8 @@ func (w *worker) goesOn() {
 	}
 }
 
-// relayTick is when somebody who owns the time is to have the worker breathe because of
-// what was handed to it.
+// relayTick is when the owner of the time has to step the worker because frames were handed
+// to it.
 func (w *worker) relayTick(at clock.Time) clock.Time {
 	if w.handedOver() > 0 {
 		at = min(at, w.ctx.now.Add(1000))

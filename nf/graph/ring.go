@@ -17,19 +17,19 @@ type ring struct {
 	buf     []byte
 	dropped atomic.Uint64
 
-	_     [64]byte // the words of either side on lines of their own
+	_     [64]byte // keeps the words of the two sides on different cache lines
 	put   atomic.Uint64
-	in    uint64 // frames and bytes in the ring since it was made, with those that are not yet visible
+	in    uint64 // frames and bytes that were put in since the ring was made, also those that are not yet visible
 	bytes uint64
-	most  uint64 // of what is in them, what the reader had taken when the writer looked last
+	most  uint64 // frames (and bytes) that the reader had taken when the writer looked last
 	freed uint64
 
 	_     [64]byte
-	taken atomic.Uint64 // frames, and bytes, that the reader is done with
+	taken atomic.Uint64 // frames and bytes whose room the reader has given back
 	gone  atomic.Uint64
-	out   uint64 // frames and bytes that it has read
+	out   uint64 // frames and bytes that the reader has read
 	from  uint64
-	seen  uint64 // frames that were there when it looked last
+	seen  uint64 // frames that were visible when the reader looked last
 
 	_ [64]byte
 }
@@ -50,7 +50,7 @@ func newRing(frames, bytes int) *ring {
 	return &ring{entries: make([]entry, frames), buf: make([]byte, bytes)}
 }
 
-// stage copies b, which the reader sees when publish was called; false when there is no room.
+// stage copies b into the ring; the reader sees it after publish. False: there is no room.
 func (r *ring) stage(b *packet.Buf, now clock.Time, node uint16) bool {
 	frame := b.Bytes()
 	n := uint64(len(frame))
@@ -69,10 +69,10 @@ func (r *ring) stage(b *packet.Buf, now clock.Time, node uint16) bool {
 	return true
 }
 
-// publish has the reader see what was staged.
+// publish makes the staged frames visible to the reader.
 func (r *ring) publish() { r.put.Store(r.in) }
 
-// add stages and publishes a frame; false, and counted, when there is no room.
+// add stages and publishes a frame. False: there is no room; the frame is counted as lost.
 func (r *ring) add(b *packet.Buf, now clock.Time, node uint16) bool {
 	if !r.stage(b, now, node) {
 		r.dropped.Add(1)
@@ -82,13 +82,13 @@ func (r *ring) add(b *packet.Buf, now clock.Time, node uint16) bool {
 	return true
 }
 
-// waiting is how many frames the reader sees and has not given back. Anybody may ask.
+// waiting is how many visible frames the reader has not given back. Any goroutine may call it.
 func (r *ring) waiting() int {
-	taken := r.taken.Load() // first: never more than there are
+	taken := r.taken.Load() // before put, so that the difference is never negative
 	return int(r.put.Load() - taken)
 }
 
-// next is the oldest frame that was not read; nil: there is none.
+// next is the oldest frame that was not read; nil: none.
 func (r *ring) next() *entry {
 	if r.out == r.seen {
 		if r.seen = r.put.Load(); r.out == r.seen {
@@ -98,8 +98,8 @@ func (r *ring) next() *entry {
 	return &r.entries[r.out&uint64(len(r.entries)-1)]
 }
 
-// read copies the bytes of frame e, which next has returned, to p, which is as long; the next one is next
-// then. Their room is taken until free.
+// read copies the bytes of frame e, which next has returned, to p, which has e's length, and moves on to the next
+// frame. The room of e stays taken until free.
 func (r *ring) read(e *entry, p []byte) {
 	i := r.from & uint64(len(r.buf)-1)
 	k := copy(p, r.buf[i:])
@@ -107,13 +107,13 @@ func (r *ring) read(e *entry, p []byte) {
 	r.skip(e)
 }
 
-// skip is read without the bytes.
+// skip is read without copying.
 func (r *ring) skip(e *entry) {
 	r.from += uint64(e.n)
 	r.out++
 }
 
-// free gives back the room of what was read.
+// free gives back the room of the frames that were read.
 func (r *ring) free() {
 	r.gone.Store(r.from)
 	r.taken.Store(r.out)

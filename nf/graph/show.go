@@ -17,7 +17,7 @@ import (
 	"github.com/quillon/quillon/nf/trace"
 )
 
-// Count is one counter of one app or port, summed over the workers, as of
+// Count is one counter of one app or port, summed over the workers, after
 // their last breath.
 type Count struct {
 	Node string `json:"node"`
@@ -60,7 +60,7 @@ type NodeRuntime struct {
 	Packets uint64  `json:"packets"`
 	Batch   float64 `json:"batch"` // frames a call
 	NsPer   float64 `json:"ns_per_packet"`
-	Timed   uint64  `json:"timed_packets"` // those that NsPer is of
+	Timed   uint64  `json:"timed_packets"` // packets from which NsPer is measured
 	Held    int     `json:"held"`
 }
 
@@ -72,7 +72,7 @@ type LinkRuntime struct {
 	Depth   uint64 `json:"depth"`
 }
 
-// Runtime is how the graph runs.
+// Runtime is what apps cost and links carry.
 type Runtime struct {
 	Workers int           `json:"workers"`
 	Nodes   []NodeRuntime `json:"nodes"`
@@ -80,7 +80,7 @@ type Runtime struct {
 	Notes   []string      `json:"notes,omitempty"`
 }
 
-// Runtime is the state of apps and links as of the last breath.
+// Runtime is the state of apps and links after the last breath.
 func (i *Instance) Runtime() Runtime {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -158,10 +158,10 @@ func (i *Instance) Visit(app string, worker int, f func(App)) error {
 	}, false)
 }
 
-// Work is Visit for what takes longer: f is called between breaths, again and
-// again while it returns true, each time for as long as it is told, more or less a
-// step. While a worker has frames that is a few microseconds, and all the work from
-// outside gets a fifth of its time. Those who work at the same time take turns.
+// Work is Visit for longer work: f is called between breaths, again and again while it
+// returns true. Each call should take about the time that f gets: a few microseconds while
+// the worker has frames; then all calls of Work together get a fifth of the worker's time.
+// Calls of Work at the same time take turns.
 func (i *Instance) Work(app string, worker int, f func(App, clock.Duration) bool) error {
 	return i.post(app, worker, f, true)
 }
@@ -225,7 +225,7 @@ func (i *Instance) ReasonOf(m *packet.Meta) (app, reason string) {
 	return i.reason(m.ReasonApp, m.Reason)
 }
 
-// reason resolves Meta's numbering: app is the index + 1.
+// reason resolves the numbers of a Meta: app is the index + 1.
 func (i *Instance) reason(app, r uint16) (string, string) {
 	d := i.known.Load()
 	if app == 0 || int(app) > len(d.names) {
@@ -265,8 +265,8 @@ func Dot(s *Spec) string {
 // AddTrace traces the next n frames received on a port; with a reason ("bad-icrc"
 // or "steer.bad-icrc") the next n that end with it, by a drop or as marked. A
 // worker keeps one reason at a time: that of the last call. Earlier traces are
-// forgotten, unless frames of an earlier call are still waited for. While frames are waited for
-// without a reason, the ports take up what no app wants, too.
+// deleted, unless an earlier call still waits for frames. While a call without a reason waits for
+// frames, the ports also take up frames that no app wants.
 func (i *Instance) AddTrace(portName string, n int, reason string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -309,7 +309,7 @@ func (i *Instance) AddTrace(portName string, n int, reason string) error {
 	return nil
 }
 
-// ClearTrace ends tracing and forgets what was traced.
+// ClearTrace ends tracing and deletes all traces.
 func (i *Instance) ClearTrace() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -357,7 +357,7 @@ func (t Traced) String() string {
 	return b.String()
 }
 
-// Trace is what was traced so far, by packet.
+// Trace are the traces so far, by packet.
 func (i *Instance) Trace() []Traced {
 	i.mu.RLock()
 	defer i.mu.RUnlock()

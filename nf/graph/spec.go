@@ -58,7 +58,7 @@ type AppSpec struct {
 	Args Args   `yaml:"args,omitempty" json:"args,omitempty"`
 }
 
-// PortKind documents a sort of port for Validate; whoever opens ports declares
+// PortKind documents a sort of port for Validate. A program that opens ports declares
 // the kinds that it knows.
 type PortKind struct {
 	Name    string  `json:"name"`
@@ -91,7 +91,7 @@ func ParseSpec(src []byte) (*Spec, error) {
 	return s, nil
 }
 
-// writeCables puts the apps of cables between their ports and what is linked to these.
+// writeCables puts the apps of cables between ports and the apps that are linked to the ports.
 func (s *Spec) writeCables() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		p := s.Ports[name]
@@ -193,10 +193,10 @@ func validName(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-// path is the place of a value in the YAML document.
+// path is the path of a value in the YAML document.
 func path(steps ...any) []any { return steps }
 
-// errAt is a SpecError that points at a place, as far as the source is known.
+// errAt is a SpecError that points at a place in the source, if there is one.
 func (s *Spec) errAt(place []any, format string, args ...any) *SpecError {
 	return (*SpecError)(yaml.At(s.source, place, fmt.Sprintf(format, args...)))
 }
@@ -444,8 +444,8 @@ func findKind(kinds []Kind, name string) *Kind {
 	return nil
 }
 
-// Beside has arguments that name files (Param.File) mean those beside the Spec's own file, which is in directory
-// dir: relative names become absolute. Arguments of apps inside others stay as they are.
+// Beside makes relative names of files in arguments (Param.File) absolute, relative to dir, the directory of the Spec's
+// file. Arguments of apps inside others do not change.
 func (s *Spec) Beside(kinds []Kind, dir string) {
 	for name, a := range s.Apps {
 		k := findKind(kinds, a.Kind)

@@ -20,7 +20,7 @@ type AppTables struct {
 	Tables    []table.Decl
 }
 
-// Tables are those of all apps, by the apps' names.
+// Tables are the tables of all apps, by the apps' names.
 func (i *Instance) Tables() []AppTables {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -66,9 +66,9 @@ func (i *Instance) TableDefault(app, name string) (*table.Call, error) {
 	return &c, nil
 }
 
-// ReadTable calls f with the entries of an app's table, which are gone when f
-// returns; an error of f ends it. The workers go on between slices of a large
-// table: an entry that comes or goes meanwhile may be seen or not.
+// ReadTable calls f with each entry of an app's table. f must not keep the entry; an error
+// of f ends ReadTable. The workers go on between slices of a large table: an entry
+// that is added or deleted meanwhile may be missing or not.
 func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error {
 	d, t, args, err := i.decl(app, name)
 	if err != nil {
@@ -124,15 +124,15 @@ func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error
 
 // visit is Visit with the worker's Ctx.
 func (i *Instance) visit(app string, worker int, f func(*Ctx, App) error) error {
-	err := errPanicked // what is left when it does
+	err := errPanicked // stays if the app panics
 	if e := i.Visit(app, worker, func(a App) { err = f(&i.workers[worker].ctx, a) }); e != nil {
 		return table.Errorf(table.Missing, "%v", e)
 	}
 	return err
 }
 
-// errAborted is what changes get that would have worked, had they not been
-// asked for together with one that did not.
+// errAborted is the error of changes that failed only because another one of the same request
+// failed.
 var errAborted = &table.Error{Code: table.Aborted, Msg: "not made: another change of the same request failed"}
 
 // TableChange is a change of an app's table.
@@ -141,15 +141,15 @@ type TableChange struct {
 	table.Change
 }
 
-// WriteTables makes changes in their order, and returns an error for each. What
-// neighbouring changes make of apps' arguments these get at once. With together
-// all are made or none; then all tables must be settings.
+// WriteTables makes changes in their order, and returns an error for each. Consecutive
+// changes of settings are one change of the graph. With together all are made or none; then all
+// tables must be settings.
 func (i *Instance) WriteTables(changes []TableChange, together bool) []error {
 	return i.WriteTablesIf(changes, together, nil)
 }
 
-// WriteTablesIf is WriteTables that makes no change of settings that allow has an error
-// for: it is told what the Spec was and what it would be.
+// WriteTablesIf is WriteTables that first calls allow with the Spec before and after each change of
+// settings. If allow returns an error, the change is not made.
 func (i *Instance) WriteTablesIf(changes []TableChange, together bool, allow func(was, now *Spec) error) []error {
 	errs := make([]error, len(changes))
 	settings := make([]bool, len(changes))
@@ -191,7 +191,7 @@ func (i *Instance) WriteTablesIf(changes []TableChange, together bool, allow fun
 	return errs
 }
 
-// ofApp says in an error whose it is.
+// ofApp puts an app's name into an error.
 func ofApp(app string, err error) error {
 	var e *table.Error
 	if !errors.As(err, &e) {
@@ -245,7 +245,7 @@ func (i *Instance) remove(c *TableChange) error {
 	return missing
 }
 
-// stales is how often changes are tried again that others came in between of.
+// stales is how often changes are tried again when the graph has changed meanwhile.
 const stales = 100
 
 // configure makes changes of settings, which were checked, to the apps'
@@ -350,7 +350,7 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool, allow func
 		}
 		return errs, false
 	}
-	// Whose fault it was is found out by halves: what can be made with others is not made alone.
+	// The change that failed is found by halving the list, so that the others are still made together.
 	half := len(changes) / 2
 	copy(errs, i.configure(changes[:half], false, allow))
 	copy(errs[half:], i.configure(changes[half:], false, allow))
@@ -391,8 +391,8 @@ func (i *Instance) FileArgs(s *Spec) []FileArg {
 	return out
 }
 
-// meant is an error when what a change asks for means nothing to the app, whatever
-// else its table has.
+// meant is an error if a change makes no sense for the app, whatever other entries the
+// table has.
 func meant(d *table.Decl, c *table.Change) error {
 	var alone table.Rows
 	if d.Default != nil {
@@ -410,8 +410,8 @@ func meant(d *table.Decl, c *table.Change) error {
 	return err
 }
 
-// move is the Plan from old, which runs or ran, to spec, carried out. A port
-// that could not be told is the next Plan's matter.
+// move carries out the Plan from old to spec. That a port's filter could not be set is no error: the next Plan
+// tries again.
 func (i *Instance) move(old, spec *Spec) error {
 	if sameSpec(old, spec) {
 		return nil

@@ -24,7 +24,7 @@ type Frame struct {
 }
 
 // Tap yields copies of frames; one goroutine reads it. Workers never wait for
-// it: what finds its buffer full is counted in Dropped.
+// the reader: frames for which the buffer has no room are counted in Dropped.
 type Tap struct {
 	inst  *Instance
 	rings []*ring
@@ -63,10 +63,10 @@ func (t *Tap) Dropped() uint64 {
 // Close ends the copying.
 func (t *Tap) Close() { t.close() }
 
-// Tap copies what crosses an edge: "NAME.OUT", an output of an app or the
-// "out" of a port, or "NAME.IN", all links that lead to that input. Until it is closed, the
-// ports take up what no app wants, too. An edge has one tap at a time. It outlives a Plan that makes anew what is at the ends of
-// the edge; when a Plan takes the edge away, it yields nothing more.
+// Tap copies the frames that cross an edge: "NAME.OUT", an output of an app or the
+// "out" of a port, or "NAME.IN", all links that lead to that input. Until the tap is closed, the
+// ports also take up frames that no app wants. An edge has one tap at a time. The tap goes on after a Plan that replaces the
+// ends of the edge; after a Plan that removes the edge it yields nothing more.
 func (i *Instance) Tap(at string) (*Tap, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -130,15 +130,15 @@ func (i *Instance) Tap(at string) (*Tap, error) {
 	return t, nil
 }
 
-// look has the ports take up what somebody looks at, and no more, if they still can: a port that
-// cannot do so goes on as it was until the next change.
+// look sets the ports' filter to what apps, taps and traces want. A port on which that fails keeps its filter until the
+// next change.
 func (i *Instance) look() {
 	if !i.closed {
 		_ = i.tellPorts()
 	}
 }
 
-// ErrListening is returned by Listen when somebody does already.
+// ErrListening is returned by Listen if there is a listener already.
 var ErrListening = errors.New("a controller is listening already")
 
 // Listen yields the frames that apps punt; one listener at a time. Without one

@@ -26,7 +26,7 @@ const (
 // packets under way may have.
 const traceSize, stageSize = 8192, 2048
 
-// MaxTrace is how many traced frames a worker keeps at most; of more the first are lost.
+// MaxTrace is the most traced frames that a worker keeps. Further ones replace the oldest.
 const MaxTrace = traceSize
 
 // reasonKey names a reason of one app: as packet.Meta has it.
@@ -45,7 +45,7 @@ type tracer struct {
 	last  *atomic.Uint32 // the instance's number of the last traced packet
 	stage []trace.Record
 	open  int    // packets under way
-	old   uint32 // packets up to this one are forgotten
+	old   uint32 // records of packets up to this one are ignored
 	want  []reasonKey
 	left  *atomic.Int64 // with want: how many may still be kept
 }
@@ -54,7 +54,7 @@ func newTracer(last *atomic.Uint32) *tracer {
 	return &tracer{ring: trace.NewRing(traceSize), last: last, stage: make([]trace.Record, 0, stageSize)}
 }
 
-// start marks a received frame when the job wants more.
+// start marks a received frame if the job wants more frames.
 func (t *tracer) start(c *Ctx, b *packet.Buf, job *traceJob) {
 	if job.left.Load() <= 0 || (job.want == nil && job.left.Add(-1) < 0) {
 		return
@@ -69,7 +69,7 @@ func (t *tracer) add(c *Ctx, b *packet.Buf, kind uint16, args ...uint64) {
 		return
 	}
 	if len(t.stage) == cap(t.stage) {
-		// Packets that stay with an app for long lose their beginning.
+		// Packets that an app holds for long lose their first records.
 		t.stage = append(t.stage[:0], t.stage[stageSize/2:]...)
 	}
 	r := trace.Record{Packet: b.Trace, At: int64(c.now), App: c.node.index, Kind: kind}

@@ -28,11 +28,11 @@ const (
 	silent   = "has made no breath"
 )
 
-// thread is what the kernel tells of a worker's thread.
+// thread is what the kernel reports about a worker's thread.
 type thread struct {
-	cpu     clock.Duration // that it has used since it began
-	asleep  bool           // it waits for something other than a processor
-	stopped bool           // a debugger holds it
+	cpu     clock.Duration // processor time since the thread began
+	asleep  bool           // the thread waits for something other than a processor
+	stopped bool           // a debugger has stopped the thread
 }
 
 // WorkerTimes are how a live worker's thread fares, since it began.
@@ -67,10 +67,10 @@ type vigil struct {
 // watched is a worker as its vigil knows it.
 type watched struct {
 	*worker
-	asked  <-chan struct{} // closed when it is between two breaths; nil: it was not asked
-	since  clock.Duration  // what its thread had used when it was asked
-	last   clock.Duration  // and at the last look
-	asleep clock.Duration  // for so long it sleeps, in looks
+	answer <-chan struct{} // is closed when the worker is between two breaths; nil: it was not asked
+	since  clock.Duration  // the thread's processor time when the worker was asked
+	last   clock.Duration  // the thread's processor time at the last look
+	asleep clock.Duration  // how long the thread has slept, counted in looks
 }
 
 func (i *Instance) vigil(every, limit clock.Duration) *vigil {
@@ -81,8 +81,8 @@ func (i *Instance) vigil(every, limit clock.Duration) *vigil {
 	return v
 }
 
-// look looks at every worker once. waits tells how many have not answered yet; stuck is one of
-// them that had its time, nil: none.
+// look looks at every worker once. waits is how many have not answered yet; stuck is one of
+// them that is stuck, nil: none.
 func (v *vigil) look() (waits int, stuck *Stuck) {
 	for n := range v.of {
 		w := &v.of[n]
@@ -92,7 +92,7 @@ func (v *vigil) look() (waits int, stuck *Stuck) {
 		waits++
 		t, ok := v.read(int(w.thread.Load()))
 		switch {
-		case !ok: // the thread has ended, and the worker with it
+		case !ok: // the thread and the worker have ended
 			continue
 		case w.since < 0:
 			w.since, w.last, w.asleep = t.cpu, t.cpu, 0
@@ -114,26 +114,27 @@ func (v *vigil) look() (waits int, stuck *Stuck) {
 	return waits, stuck
 }
 
-// pending asks a worker for a breath, unless it was asked, and reports that it has not answered.
+// pending asks a worker to answer between two breaths, unless it was asked before, and reports whether it has not
+// answered yet.
 func (w *watched) pending() bool {
-	if w.asked == nil {
-		w.asked, w.since = w.knock(), -1
+	if w.answer == nil {
+		w.answer, w.since = w.knock(), -1
 	}
 	select {
-	case <-w.asked:
-		w.asked = nil
+	case <-w.answer:
+		w.answer = nil
 		return false
 	default:
 		return true
 	}
 }
 
-// guilty blames w, or the worker in an app that w waits for: a change of the graph holds all
-// workers, between two breaths, until the last one is there.
+// guilty is w, or the worker for which w waits: during a change of the graph all workers wait, between two
+// breaths, for the last one, which may be stuck in an app.
 func (v *vigil) guilty(w *worker, doing string, long clock.Duration) *Stuck {
 	if w.running() == nil {
 		for n := range v.of {
-			if o := &v.of[n]; o.asked != nil && o.running() != nil {
+			if o := &v.of[n]; o.answer != nil && o.running() != nil {
 				return o.stuck(silent, long)
 			}
 		}
@@ -150,8 +151,8 @@ func (w *worker) stuck(doing string, long clock.Duration) *Stuck {
 }
 
 // running is the app whose code the worker runs, as another goroutine sees it: of a worker that is
-// stuck it does not change. The packet path writes it without a lock, so that the race detector
-// is not to look.
+// stuck it does not change. The packet path writes it without a lock, so the race detector
+// must ignore it.
 //
 //go:norace
 //go:noinline
@@ -197,8 +198,8 @@ func (i *Instance) Watch(ctx context.Context, limit clock.Duration, beat func())
 // breatheEvery is between two looks of Breathe.
 const breatheEvery = 5 * time.Millisecond
 
-// Breathe waits until every worker was between two breaths, or ended. A worker that is stuck, as with Watch,
-// or that did not answer within so long, is the error.
+// Breathe waits until every worker was between two breaths, or has ended. The error names a worker that is stuck, as
+// with Watch, or that did not answer within the limit.
 func (i *Instance) Breathe(limit, within clock.Duration) error {
 	v := i.vigil(breatheEvery, limit)
 	tick := time.NewTicker(v.every)
@@ -208,7 +209,7 @@ func (i *Instance) Breathe(limit, within clock.Duration) error {
 	for n := range v.of {
 		for w := &v.of[n]; stuck == nil && w.pending(); {
 			select {
-			case <-w.asked:
+			case <-w.answer:
 			case <-tick.C:
 				_, stuck = v.look()
 			case <-late:

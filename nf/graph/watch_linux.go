@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// threadID is that of the calling thread.
+// threadID is the number of the calling thread.
 func threadID() int { return syscall.Gettid() }
 
 // timesOf reads what /proc/self/task/ID/schedstat has: how long the thread ran, and how long it waited for a
@@ -35,7 +35,7 @@ func readThread(id int) (t thread, ok bool) {
 	if err != nil {
 		return t, false
 	}
-	// Its name, in parentheses, may hold anything.
+	// The thread's name, in parentheses, may have any characters.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	const state, utime, stime = 0, 11, 12
 	if len(fields) <= stime {

@@ -16,24 +16,24 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// maxSleep bounds a worker's sleep: the ports' heartbeat, and how long an
-// order from outside waits.
+// maxSleep bounds a worker's sleep, so that ports are looked at, and orders from outside
+// are done.
 const maxSleep = 10_000_000 // ns
 
 // shortSleep is what a sleep costs at the least, with the timer's slack: for a timer
 // that is due before, the worker stays awake.
 const shortSleep = 50_000 // ns
 
-// mailSpin is how long a worker without frames stays awake for the next order
-// from outside: who has many gives one at a time.
+// mailSpin is how long a worker without frames stays awake after an order from outside: a
+// caller with many orders gives one at a time.
 const mailSpin = 200_000 // ns
 
-// pollLook is how often a worker that never sleeps has its ports do what they do before others sleep: see poll.Idler.
+// pollLook is how often a worker that never sleeps calls its ports' poll.Idler, which other workers call before they
+// sleep.
 const pollLook = 1_000_000 // ns
 
-// A worker with frames gives work from outside a slice of its time at once, and one
-// part in workShare of all of it: that long a frame waits at the worst. It has
-// frames when one moved not longer than workIdle ago; else who works has more at once.
+// A worker with frames gives work from outside (Work) one slice after another, in all a part in workShare of its
+// time. A slice is the longest that a frame waits. Slices are longer when no frame has moved for workIdle.
 const (
 	workSlice     = 8_000     // ns
 	workIdleSlice = 100_000   // ns
@@ -46,7 +46,7 @@ type PanicError struct {
 	App, Kind string
 	Value     any
 	At        string // FILE:LINE
-	Frames    int    // that it held, and that were dropped
+	Frames    int    // frames that the app held, and that were dropped
 	Stack     []byte
 }
 
@@ -54,8 +54,7 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("app %s (%s) panicked: %v", e.App, e.Kind, e.Value)
 }
 
-// worker runs one layout. Everything in it is the worker's own while mu is
-// held; see do.
+// worker runs one layout. Who holds mu may use all fields; see do.
 type worker struct {
 	index  int
 	clk    clock.Clock
@@ -65,13 +64,13 @@ type worker struct {
 	graph  *layout
 	punt   *ring
 	batch  packet.Batch
-	tick   clock.Time // the earliest of the nodes'
-	gone   books      // of nodes that were taken away
+	tick   clock.Time // the earliest next of the nodes
+	past   books      // sums of nodes that were removed
 	err    error      // why the worker stopped
 	spinNs clock.Duration
-	poll   bool            // it never sleeps
+	poll   bool            // the worker never sleeps
 	tracer *tracer         // kept while ctx.tracer is off
-	traced chan<- struct{} // told when it has traced what it was to
+	traced chan<- struct{} // gets a token when all frames of the trace job have come
 	waits  []port.Port     // reused by wait
 	all    []*worker
 	staged []staged // rings to others in this breath
@@ -84,7 +83,7 @@ type worker struct {
 	mailMu sync.Mutex
 	mail   []*letter
 	mailed atomic.Bool
-	live   bool         // under mailMu: the worker reads its mail
+	live   bool         // guarded by mailMu: the worker reads its mail
 	thread atomic.Int32 // of the run: the number of its thread
 
 	// Of the run:
@@ -109,7 +108,7 @@ func (w *worker) do(fn func()) {
 	}})
 }
 
-// post has the worker carry out an order, and returns when it is done.
+// post has the worker carry out an order, and returns when the order is done.
 func (w *worker) post(l letter) {
 	w.mailMu.Lock()
 	if w.live {
@@ -121,7 +120,7 @@ func (w *worker) post(l letter) {
 		<-l.done
 		return
 	}
-	// Before mailMu goes: a run that begins now would keep mu for itself.
+	// mu is locked before mailMu is unlocked: a run that begins in between would keep mu.
 	w.mu.Lock()
 	w.mailMu.Unlock()
 	defer w.mu.Unlock()
@@ -129,13 +128,13 @@ func (w *worker) post(l letter) {
 	}
 }
 
-// begin gives an order a slice, and reports that there is more of it.
+// begin gives an order a slice, and reports whether it needs more.
 func (w *worker) begin(l *letter, slice clock.Duration) (more bool) {
 	defer w.recover()
 	return l.fn(slice)
 }
 
-// readMail runs what others asked for.
+// readMail carries out the orders of others.
 func (w *worker) readMail(last bool) {
 	w.mailMu.Lock()
 	mail := w.mail
@@ -159,7 +158,7 @@ func (w *worker) readMail(last bool) {
 	}
 }
 
-// turn gives a slice to the work whose turn it is, and reports that it is done.
+// turn gives a slice to the order whose turn it is, and reports whether the order is done.
 func (w *worker) turn(slice clock.Duration) (done bool) {
 	l := w.works[0]
 	w.works = append(w.works[:0], w.works[1:]...)
@@ -171,8 +170,8 @@ func (w *worker) turn(slice clock.Duration) (done bool) {
 	return true
 }
 
-// share gives those who work from outside their share of the time, and reports that one
-// of them is done; moved is when a frame did last.
+// share gives orders from outside their share of the time, and reports whether one of
+// them is done; moved is when a frame moved last.
 func (w *worker) share(now, moved clock.Time) (done bool) {
 	if now.Sub(moved) > workIdle {
 		return w.turn(workIdleSlice)
@@ -235,9 +234,9 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, cfg *Config) error 
 		if w.mailed.Load() {
 			w.readMail(false)
 			if alone {
-				runtime.Gosched() // whoever asked waits for this core
+				runtime.Gosched() // the caller whose order is done may wait for this core
 			}
-			busy = w.clk.Now() // they may ask again at once
+			busy = w.clk.Now() // the caller may have another order at once
 		}
 		now := w.clk.Now()
 		moved, err := w.step(now)
@@ -290,7 +289,7 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, cfg *Config) error 
 	return w.err
 }
 
-// backlog reports that a port has not taken all that it was given.
+// backlog reports whether a port has not taken all frames that it was given.
 func (w *worker) backlog() bool {
 	for _, l := range w.graph.links {
 		if len(l.q) > 0 {
@@ -300,7 +299,7 @@ func (w *worker) backlog() bool {
 	return false
 }
 
-// finished reports that no frame will come any more and none waits.
+// finished reports whether no frame will come any more and none waits.
 func (w *worker) finished() bool {
 	if !w.drained() {
 		w.goesOn()
@@ -309,7 +308,7 @@ func (w *worker) finished() bool {
 	return w.allAtEnd()
 }
 
-// drained reports that no frame will come any more by a port and none waits.
+// drained reports whether no frame will come any more from a port and none waits.
 func (w *worker) drained() bool {
 	if len(w.graph.ports) == 0 {
 		return false
@@ -326,7 +325,7 @@ func (w *worker) drained() bool {
 	}
 	for _, n := range w.graph.nodes {
 		if n.held() > 0 && w.tick != clock.Never {
-			return false // a timer may let go of them
+			return false // a timer may emit the frames that the app holds
 		}
 	}
 	return true
@@ -369,7 +368,7 @@ func (w *worker) sleep(ctx context.Context, d clock.Duration) error {
 		}
 	}
 	if len(w.graph.relays) > 0 {
-		d = min(d, maxSleep/100) // nobody can wake it
+		d = min(d, maxSleep/100) // nothing can wake the worker
 	}
 	if queues == 1 {
 		return waitErr(first, first.Wait(ctx, d))
@@ -384,8 +383,8 @@ func (w *worker) sleep(ctx context.Context, d clock.Duration) error {
 	return nil
 }
 
-// waitErr is an error of waiting for q; nil: for several ports, of which err
-// says which.
+// waitErr is an error of waiting for q; q is nil when the worker waited for several ports, and err names
+// the port.
 func waitErr(q port.Port, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil
@@ -418,7 +417,7 @@ func (w *worker) breath(now clock.Time) (moved int) {
 	return moved
 }
 
-// drain takes what lies on the links to its end, and closes the books.
+// drain moves the frames that wait on links to their ends, and publishes the counters.
 func (w *worker) drain() (moved int) {
 	g := w.graph
 	for _, n := range g.nodes {
@@ -457,8 +456,8 @@ func (w *worker) drain() (moved int) {
 	return moved
 }
 
-// tracing reports that a trace still waits for frames. It tells the instance when a port has seen all
-// frames that it was to trace.
+// tracing reports whether a trace still waits for frames. It signals the instance (traced) when a port has had all frames
+// of its job.
 func (w *worker) tracing() bool {
 	on := false
 	for _, p := range w.graph.ports {
@@ -469,7 +468,7 @@ func (w *worker) tracing() bool {
 				p.mark = nil
 				select {
 				case w.traced <- struct{}{}:
-				default: // it has been told, and has not looked yet
+				default: // the token before was not taken yet
 				}
 			}
 		}
@@ -491,7 +490,7 @@ func (w *worker) runTicks(now clock.Time) (moved int) {
 	w.tick = clock.Never
 	for _, n := range w.graph.nodes {
 		if n.inside != nil {
-			continue // the outer app's to run
+			continue // the outer app runs its timer
 		}
 		if n.next <= now {
 			c.node = n
@@ -532,7 +531,7 @@ func (w *worker) flush() {
 	}
 }
 
-// rx takes a batch from a queue and hands it to what the port is linked to.
+// rx takes a batch from a queue, and delivers it over the port's link.
 func (w *worker) rx(p *portNode, i int) int {
 	c, b := &w.ctx, &w.batch
 	b.Reset()
@@ -546,7 +545,7 @@ func (w *worker) rx(p *portNode, i int) int {
 	if k == 0 {
 		return 0
 	}
-	// Frames that crossed unseen before these have been counted by now.
+	// The bypass counter has all frames that crossed unseen before these by now.
 	w.checkBypass()
 	c.node = &p.node
 	for _, x := range b.Bufs() {
@@ -650,7 +649,7 @@ func (w *worker) push(n *node, app App, in int, b *packet.Batch) {
 	n.stats.Add(statSampledPackets, k)
 }
 
-// tx sends what waits on a link; what the port does not take stays.
+// tx sends the frames that wait on a link. Those that the port does not take stay.
 func (w *worker) tx(p *portNode, l *link) int {
 	c, b := &w.ctx, &w.batch
 	c.node = &p.node
@@ -718,8 +717,8 @@ func (w *worker) tracedTx(p *portNode, b *packet.Batch) (int, error) {
 	return n, err
 }
 
-// adopt takes over a layout: what is on links that are no more is dropped,
-// what is taken away leaves its sums in gone.
+// adopt takes over a layout: frames on removed links are dropped, the sums of removed nodes go
+// to past.
 func (w *worker) adopt(g *layout) {
 	c := &w.ctx
 	old := w.graph
@@ -728,7 +727,7 @@ func (w *worker) adopt(g *layout) {
 		o.node.app.(Outer).Inside(c, o.apps)
 	}
 	if old != nil {
-		w.drain() // what apps gave up
+		w.drain() // frames that stopped apps have emitted
 		for _, n := range old.all {
 			if g.node(n.name) != n {
 				w.stopApp(n)
@@ -742,15 +741,15 @@ func (w *worker) adopt(g *layout) {
 			if !kept {
 				w.clear(l)
 				if next := g.link(l.edge); next != nil {
-					next.tap = l.tap // it was made anew: who taps it goes on
+					next.tap = l.tap // the link was replaced: its tap goes on
 				}
 			}
 		}
 		for i, n := range old.all {
 			if g.node(n.name) != n {
-				w.gone.held += uint64(n.held())
+				w.past.held += uint64(n.held())
 				n.commit()
-				w.gone.addNode(n, i >= len(old.nodes))
+				w.past.addNode(n, i >= len(old.nodes))
 			}
 		}
 	}
@@ -759,7 +758,7 @@ func (w *worker) adopt(g *layout) {
 	}
 	w.graph = g
 	w.staged = make([]staged, 0, len(g.relays)*len(w.all))
-	// Nothing that is over keeps frames, and with them memory, from going.
+	// The old layout must not keep frames and memory alive.
 	w.batch, w.waits = packet.Batch{}, nil
 	w.pool = nil
 	if len(g.ports) > 0 {
@@ -770,7 +769,7 @@ func (w *worker) adopt(g *layout) {
 	c.node = nil
 }
 
-// stopApp lets an app give up what it holds, to where it is linked.
+// stopApp stops an app: the frames that it held go over its links, or are dropped.
 func (w *worker) stopApp(n *node) {
 	w.endRelay(n)
 	if h, ok := n.app.(Holder); ok {
@@ -780,8 +779,8 @@ func (w *worker) stopApp(n *node) {
 	}
 }
 
-// clear drops what waits on a link: what a port has not taken yet, or what
-// apps that are linked both ways were still handing on.
+// clear drops the frames that wait on a link: a port has not taken them yet, or apps that are linked
+// both ways were still passing them on.
 func (w *worker) clear(l *link) {
 	n := l.to
 	if l.toPort != nil {
@@ -799,9 +798,9 @@ func (w *worker) clear(l *link) {
 
 // sums are the worker's books.
 func (w *worker) sums() books {
-	b := w.gone
+	b := w.past
 	for i, n := range w.graph.all {
-		b.held += uint64(n.held()) // if it panics what it holds is dropped
+		b.held += uint64(n.held()) // if the app panics, the frames that it holds are dropped
 		b.addNode(n, i >= len(w.graph.nodes))
 	}
 	for _, l := range w.graph.links {

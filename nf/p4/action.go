@@ -12,7 +12,7 @@ type action struct {
 	code   []step
 }
 
-// step is a primitive: run it, or jump, if there is a test only when it fails.
+// step is a primitive to run, or a jump. A jump with a test is taken when the test fails.
 type step struct {
 	run  func(k *packetState)
 	test testFn
@@ -25,8 +25,8 @@ func (a *action) run(k *packetState, data []uint64) {
 	execute(k, a.code)
 }
 
-// maxJumps is how often an action may jump: loops of P4 have bounds, those of
-// JSON need not.
+// maxJumps is how often an action may jump. Loops of P4 have bounds; a JSON file may have
+// others.
 const maxJumps = 1 << 16
 
 func execute(k *packetState, code []step) {

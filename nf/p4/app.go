@@ -164,12 +164,12 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	return a, nil
 }
 
-// Switch is the engine; nil: there is no program. It may be used by the
-// worker's goroutine only, and ends when the app gets another program.
+// Switch is the switch that runs; nil: there is no program. Only the worker's goroutine may use
+// it, until the app gets another program.
 func (a *App) Switch() *Switch { return a.sw }
 
-// Load gives the app the program in a file that p4c-bm2-ss wrote. When that is
-// refused, the program it has goes on.
+// Load gives the app the program in a file that p4c-bm2-ss wrote. After an error the app's
+// program before goes on.
 func (a *App) Load(json []byte) error {
 	p, err := Load(json)
 	if err != nil {
@@ -190,15 +190,14 @@ func (a *App) NewSwitch(p *Program) (*Switch, error) { return NewSwitch(p, a.cfg
 // between two breaths.
 func (a *App) Use(sw *Switch) {
 	if sw != nil {
-		sw.cfg.Digest = a.digest // it may have been made by an app that was rebuilt
+		sw.cfg.Digest = a.digest // the switch may have been made by the app before this one
 	}
 	a.sw = sw
 	a.programs++
 }
 
-// OnDigest has f called for what the program sends to the controller, by the
-// worker's goroutine; the data is valid during the call. One is called, or
-// none: nil.
+// OnDigest sets the function that the worker's goroutine calls with each digest of the
+// program; nil: none. The data is valid during the call.
 func (a *App) OnDigest(f func(Digest)) { a.onDigest = f }
 
 func (a *App) digest(d Digest) {
@@ -255,8 +254,8 @@ func (a *App) process(x *packet.Buf, port uint32) {
 	a.copies = a.copies[:0]
 }
 
-// emit takes a frame from the engine. The first goes into the buffer of the
-// frame that came in, as soon as the engine needs that no more.
+// emit takes a frame that leaves the switch. The first one goes into the buffer of the
+// frame that came in, as soon as the switch does not need that any more.
 func (a *App) emit(port uint32, frame []byte) {
 	if a.first.port == ^uint32(0) {
 		a.first.port = port

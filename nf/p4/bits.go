@@ -2,7 +2,7 @@ package p4
 
 import "encoding/binary"
 
-// readBits reads n <= 64 bits at bit off of b, which has them.
+// readBits reads n <= 64 bits at bit off of b, which must be long enough.
 func readBits(b []byte, off, n int) uint64 {
 	if n == 0 {
 		return 0
@@ -73,7 +73,7 @@ type bitWriter struct {
 	n   uint // bits in acc, below 64
 }
 
-// put appends the lowest n <= 64 bits of v, which has no others.
+// put appends the lowest n <= 64 bits of v, whose other bits must be 0.
 func (w *bitWriter) put(v uint64, n uint) {
 	if w.n+n < 64 {
 		w.acc = w.acc<<n | v

@@ -43,7 +43,7 @@ func (l *loader) compile(ops []jsonOp) []step {
 	return code
 }
 
-// call is a primitive that is compiled, one of so many of an action.
+// call is a primitive of an action, to be compiled.
 type call struct {
 	*loader
 	jsonOp
@@ -164,7 +164,7 @@ func (c call) assignUnionStack() step {
 	}}
 }
 
-// jump goes to the primitive that a parameter says, if there is a test when it fails.
+// jump goes to the primitive whose number is a parameter. With a test it goes there when the test fails.
 func (c call) jump(i int, test testFn) step {
 	to, ok := c.number(i).constant()
 	if !ok || to > uint64(c.of) {
@@ -304,8 +304,8 @@ func (l *loader) assignVarbit(a, b *expr) step {
 
 // shift compiles push and pop.
 func (c call) shift() step {
-	var rows [][]int // bases of what moves together
-	var w []int      // and their words
+	var rows [][]int // bases of headers that move together
+	var w []int      // their numbers of words
 	e := c.expr(&c.Parameters[0])
 	size := 0
 	switch e.sort {
@@ -340,8 +340,8 @@ func (c call) shift() step {
 	}}
 }
 
-// shift moves headers of w words by n places, up or down, and clears those that
-// nothing comes to.
+// shift moves headers of w words by n places, up or down, and clears the places that
+// become free.
 func (k *packetState) shift(bases []int, w, n int, up bool) {
 	for i := range bases {
 		to, from := bases[i], i+n
@@ -374,15 +374,15 @@ func (c call) logMessage() step {
 	return step{run: m.log}
 }
 
-// computed is a place for a number that Go code computes, and what stores it at the
-// first parameter.
+// computed is a scratch word for a number that Go code computes, and a function that stores the number at
+// the first parameter.
 func (c call) computed(to int) (at int, store func(k *packetState)) {
 	at = c.g.words(1)
 	return at, c.g.store(c.place(to), &expr{op: opScratch, idx: at, bits: 64})
 }
 
-// random stores a number from the second parameter to the third; nothing when there
-// is none.
+// random stores a number between the second and the third parameter; nothing when the third is
+// smaller.
 func (c call) random() step {
 	at, store := c.computed(0)
 	lo, hi := c.index(1), c.index(2)
@@ -472,7 +472,7 @@ func (c call) readRegister() step {
 
 func (c call) writeRegister() step { return step{run: c.g.store(c.cell(0, 1), c.number(2))} }
 
-// target is e, to which something is assigned.
+// target checks that e may be assigned to.
 func (l *loader) target(e *expr) *expr {
 	switch e.op {
 	case opField, opMember, opLast, opRegister:

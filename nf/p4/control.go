@@ -296,9 +296,9 @@ func (s *Switch) Entries(name string, yield func(Handle, Entry) bool) error {
 	return nil
 }
 
-// EntriesFrom is Entries from an entry on, or the next one when that is no more:
-// a walk may pause, and go on behind the last entry that it saw while the table
-// changed. It returns where it would go on, and whether there may be more.
+// EntriesFrom is Entries from an entry on, or from the next one if the entry was deleted: a
+// walk may pause, and go on behind its last entry after the table has
+// changed. It returns where to go on, and whether there may be more entries.
 func (s *Switch) EntriesFrom(name string, from Handle, yield func(Handle, Entry) bool) (next Handle, more bool, err error) {
 	t, err := s.table(name)
 	if err != nil {
@@ -432,7 +432,7 @@ func (s *Switch) DefaultCount(name string) (Count, error) {
 	return t.defCount, nil
 }
 
-// SetDefaultCount sets it.
+// SetDefaultCount sets that counter.
 func (s *Switch) SetDefaultCount(name string, c Count) error {
 	if _, err := s.DefaultCount(name); err != nil {
 		return err
@@ -457,7 +457,7 @@ func (s *Switch) DefaultMeter(name string) ([]Rate, error) {
 	return t.defMeter.config(), nil
 }
 
-// SetDefaultMeter configures it, as SetEntryMeter does that of an entry.
+// SetDefaultMeter configures that meter, as SetEntryMeter does an entry's.
 func (s *Switch) SetDefaultMeter(name string, rates ...Rate) error {
 	if _, err := s.DefaultMeter(name); err != nil {
 		return err
@@ -498,13 +498,13 @@ func (s *Switch) EntryIdle(name string, h Handle) (clock.Duration, error) {
 	return s.now.Sub(t.uses[i].hit), nil
 }
 
-// Advance tells the time between two packets: what is inserted then has been
-// hit then. Time does not go back.
+// Advance sets the time between two packets. Entries that are inserted from then on count as hit
+// at that time. Time does not go back.
 func (s *Switch) Advance(now clock.Time) { s.now = max(s.now, now) }
 
-// ExpiredFrom calls yield for the entries of a table that were not hit for their
-// timeout, of n from one on, and counts their timeout anew. It returns where to
-// go on; false: that was the last.
+// ExpiredFrom looks at n entries of a table, from one on, calls yield for those that were not hit for
+// their timeout, and starts their timeout again. It returns where to go on; false: these were
+// the last.
 func (s *Switch) ExpiredFrom(name string, from Handle, n int, yield func(Handle, Entry)) (next Handle, more bool, err error) {
 	t, err := s.table(name)
 	if err != nil {

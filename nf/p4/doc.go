@@ -31,7 +31,7 @@
 //   - A packet may take Config.MaxPasses passes through the pipelines, and a
 //     parser maxStates states (then: error.ParserTimeout), an action maxJumps jumps.
 //     bmv2 would go on for ever.
-//   - What makes bmv2 abort or read at random has a defined outcome. An index
+//   - Where bmv2 aborts or reads random memory the outcome is defined. An index
 //     outside of a stack or a register array reads 0 and writes nothing, a
 //     division by zero yields 0, a lookahead behind the end of the packet is
 //     error.PacketTooShort. A failed assert or assume drops the packet.

@@ -191,7 +191,7 @@ func (g *generator) where(e *expr) wordsFn {
 	}
 }
 
-// read compiles what lies somewhere; nowhere is 0.
+// read compiles the value at a place; without a place it is 0.
 func (g *generator) read(e *expr, n int) code {
 	sign := 64 * n // that of the value's words, which goes on to the left
 	if e.fld != nil && e.fld.signed {

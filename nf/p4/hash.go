@@ -94,7 +94,7 @@ type summer struct {
 	pos uint // bits so far
 }
 
-// add appends the lowest n <= 64 bits of v, which has no others. As 2^16 is 1
+// add appends the lowest n <= 64 bits of v, whose other bits must be 0. As 2^16 is 1
 // modulo 2^16 - 1, a number counts by where it ends in a word.
 func (s *summer) add(v uint64, n uint) {
 	s.pos += n

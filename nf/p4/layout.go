@@ -150,11 +150,6 @@ type packetState struct {
 // sessionValid marks that a packet is to be cloned, even to session 0.
 const sessionValid = 1 << 31
 
-// clearRequests forgets what actions asked for.
-func (k *packetState) clearRequests() {
-	k.session, k.cloneList, k.digest, k.resubmitted, k.recirculate = 0, 0, 0, 0, 0
-}
-
 // setValid makes the header at base valid, and the others of its union invalid.
 func (k *packetState) setValid(base int) {
 	k.v[base] = 1

@@ -9,8 +9,8 @@ import (
 	"unicode"
 )
 
-// loader turns JSON into a Program. The first thing that is wrong ends it: fail
-// panics with a loadError, which Load returns.
+// loader turns JSON into a Program. The first error ends it: fail panics with a
+// loadError, which Load returns.
 type loader struct {
 	*jsonProgram
 	p      *Program
@@ -31,7 +31,7 @@ type loader struct {
 	acts   map[int]*action
 	nodes  map[string]int
 	params []param // of the action that is compiled
-	self   *header // whose fields all fields of an expression are; nil: named by each
+	self   *header // the header of all fields of an expression; nil: each field names its header
 	depth  int     // of the expression that is read
 	cells  int     // words of all counters, meters and registers
 }
@@ -426,7 +426,7 @@ func (l *loader) standard() {
 	}
 }
 
-// stdFieldOf is a field of a header that may be missing, as h may.
+// stdFieldOf is a field of a header; h and the field may be missing.
 func stdFieldOf(h *header, name string) stdField {
 	if h == nil || h.typ.index[name] == nil || h.typ.index[name].bits > 64 {
 		return stdField{slot: -1}
@@ -459,7 +459,7 @@ const (
 	maxCells = 1 << 28
 )
 
-// array reads what arrays have in common; words are those of a cell.
+// array reads the common parts of arrays; words is the length of a cell.
 func (l *loader) array(j jsonArray, what string, words int) ArrayInfo {
 	a := ArrayInfo{Name: j.Name}
 	a.ID = l.integer(j.ID, "id of "+what+" "+a.Name, 0, maxID)

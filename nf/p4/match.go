@@ -30,22 +30,22 @@ func hashWords(key []uint64) uint64 {
 }
 
 // hashIndex maps keys to entries: open addressing with linear probing, at most
-// half full. It keeps entries only; the keys are with the owner. When it grows,
+// half full. It has only entries; their keys are in the owner's rows. When it grows,
 // each entry that is added moves a few others, so that none takes long.
 type hashIndex struct {
 	slots slots
 	used  int
-	old   slots // what it grows out of; nil: it does not grow
-	moved int   // slots of old that were looked at
+	old   slots // the smaller slots, from which entries move; nil: the index does not grow now
+	moved int   // slots of old whose entries have moved
 }
 
 // slots hold entries + 1; 0: free.
 type slots []uint32
 
-// gone is in old what is no more there; what is behind it may be.
-const gone = ^uint32(0)
+// tombstone marks a slot of old whose entry has moved or was deleted: a search goes on behind it.
+const tombstone = ^uint32(0)
 
-// home is where an entry with that hash begins to look.
+// home is the slot at which the search for a hash begins.
 func (s slots) home(h uint64) int { return int(h & uint64(len(s)-1)) }
 
 func (s slots) put(e uint32, h uint64) {
@@ -77,9 +77,9 @@ func (x *hashIndex) add(e uint32, h uint64, hash func(e uint32) uint64) {
 		x.old, x.moved, x.slots = x.slots, 0, make(slots, max(8, 2*len(x.slots)))
 	}
 	for end := min(x.moved+8, len(x.old)); x.moved < end; x.moved++ {
-		if s := x.old[x.moved]; s != 0 && s != gone {
+		if s := x.old[x.moved]; s != 0 && s != tombstone {
 			x.slots.put(s-1, hash(s-1))
-			x.old[x.moved] = gone
+			x.old[x.moved] = tombstone
 		}
 	}
 	if x.moved == len(x.old) {
@@ -89,7 +89,7 @@ func (x *hashIndex) add(e uint32, h uint64, hash func(e uint32) uint64) {
 	x.used++
 }
 
-// swap puts entry e in the place of old.
+// swap replaces entry old by e.
 func (x *hashIndex) swap(old, e uint32, h uint64) {
 	for _, s := range [...]slots{x.slots, x.old} {
 		if i := s.of(old, h); i >= 0 {
@@ -101,7 +101,7 @@ func (x *hashIndex) swap(old, e uint32, h uint64) {
 // del removes an entry and closes the gap that it leaves.
 func (x *hashIndex) del(e uint32, h uint64, hash func(e uint32) uint64) {
 	if i := x.old.of(e, h); i >= 0 {
-		x.old[i] = gone
+		x.old[i] = tombstone
 		x.used--
 		return
 	}
@@ -150,7 +150,7 @@ func (m *exactMatcher) find(t *table, key []uint64) uint32 {
 func (t *table) seek(s slots, key []uint64, h uint64) uint32 {
 	w := len(key)
 	for i := s.home(h); s[i] != 0; i = (i + 1) & (len(s) - 1) {
-		if x := s[i]; x != gone {
+		if x := s[i]; x != tombstone {
 			at := int(x-1) * w
 			if sameWords(key, t.keys[at:at+w]) {
 				return x - 1
@@ -273,7 +273,7 @@ func (u *tuple) head(t *table, masked []uint64) uint32 {
 // seekMasked is the entry of slots with a masked key.
 func (t *table) seekMasked(s slots, masked []uint64, h uint64) uint32 {
 	for i := s.home(h); s[i] != 0; i = (i + 1) & (len(s) - 1) {
-		if x := s[i]; x != gone && t.sameMasked(x-1, masked) {
+		if x := s[i]; x != tombstone && t.sameMasked(x-1, masked) {
 			return x - 1
 		}
 	}

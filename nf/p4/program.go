@@ -135,7 +135,7 @@ var (
 	ErrInvalid  = errors.New("invalid")
 )
 
-// infos are what is told of a list's elements.
+// infos are the descriptions of a list's elements.
 func infos[T, I any](list []T, of func(T) I) []I {
 	all := make([]I, len(list))
 	for i, x := range list {

@@ -140,14 +140,14 @@ type group struct {
 	uses    int
 }
 
-// share is a live member's part of the packets: the numbers below end that those
-// in front of it do not have.
+// share is a live member's part of the packets: the numbers from the end of the share before up to
+// its own end.
 type share struct {
 	*member
 	end uint64
 }
 
-// pick is the live member that has a number, modulo all there are; nil: none.
+// pick is the live member with a number, modulo the sum of all shares; nil: none.
 func (g *group) pick(n uint64) *member {
 	if len(g.live) == 0 {
 		return nil
@@ -189,7 +189,7 @@ func (p *profile) pick(k *packetState, memberAt, groupAt uint32) (*action, []uin
 	return m.act, m.data
 }
 
-// places keeps things at numbers from 1 that they have until they go.
+// places gives things numbers from 1, which they keep until they are removed.
 type places[T any] struct {
 	list []*T
 	free []uint32

@@ -141,7 +141,7 @@ func (l *loader) keyPart(v *jsonValue) keyPart {
 	return keyPart{}
 }
 
-// lookahead reads which bits of the packet are meant.
+// lookahead reads the range of bits of a lookahead.
 func (l *loader) lookahead(in *jsonValue) (off, bits int) {
 	return l.integer(in.at(0), "offset of a lookahead", 0, maxBits), l.integer(in.at(1), "width of a lookahead", 1, maxBits)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Config is what a Switch may be told; the zero value is a switch like
+// Config are the settings of a Switch; the zero value makes a switch like
 // simple_switch without options.
 type Config struct {
 	// Start is the time that the program's timestamps count from.
@@ -21,7 +21,7 @@ type Config struct {
 	MaxPasses int
 	// Seed of random().
 	Seed uint64
-	// Digest is called for what the program sends to the controller. The data
+	// Digest is called with each digest that the program sends to the controller. The data
 	// is valid during the call.
 	Digest func(d Digest)
 	// Trace is called for the steps of each packet while it is set.
@@ -55,7 +55,7 @@ const (
 	NoQueue
 	// PassLimit: recirculated, resubmitted or cloned without end.
 	PassLimit
-	// LoopLimit: an action went round in a loop too often.
+	// LoopLimit: an action jumped more than maxJumps times.
 	LoopLimit
 	// Asserted: an assert or an assume did not hold.
 	Asserted
@@ -69,10 +69,10 @@ var reasonNames = [numReasons]string{"", "parser-error", "no-table-hit", "ingres
 // String is a short name in kebab case.
 func (r Reason) String() string { return reasonNames[r] }
 
-// Result is what became of a packet.
+// Result says what became of a packet.
 type Result struct {
 	Emitted int    // frames
-	Dropped Reason // of the last that was dropped
+	Dropped Reason // of the last packet, clone or replica that was dropped
 }
 
 // Emit takes a frame that leaves on a port; the frame is valid during the call.
@@ -102,7 +102,7 @@ type Session struct {
 	Group    uint32
 	// Length is the most bytes that leave of a clone; 0: all.
 	Length int
-	// Priority is the one that clones are queued with; 0: as they have it.
+	// Priority is the priority with which clones are queued; 0: their own.
 	Priority int
 }
 
@@ -128,12 +128,12 @@ type Switch struct {
 	emit    Emit
 	result  Result
 	passes  int
-	port    uint32 // that the frame came in on
-	copies  int    // made of it so far
-	copied  int    // number of the one that is worked on
+	port    uint32 // on which the frame came in
+	copies  int    // copies made of the frame so far
+	copied  int    // number of the copy that is processed now
 	dropped [numReasons]uint64
 
-	in, out []*packetState // wait for ingress, for egress
+	in, out []*packetState // packets that wait for ingress, and for egress
 	inAt    int
 	outAt   int
 	spare   []*packetState
@@ -190,8 +190,8 @@ func (s *Switch) SetTrace(f func(Event)) { s.trace = f }
 // Dropped is how many packets, clones and replicas ended for a reason.
 func (s *Switch) Dropped(r Reason) uint64 { return s.dropped[r] }
 
-// Process runs a frame that came in on a port at time now through the program,
-// with all that becomes of it, and emits what leaves. The frame is only read.
+// Process runs a frame that came in on a port at time now through the program, with all its
+// clones and replicas, and emits the frames that leave. It only reads the frame.
 func (s *Switch) Process(now clock.Time, port uint32, frame []byte, emit Emit) Result {
 	s.now = max(s.now, now)
 	s.micros = uint64(s.now.Sub(s.cfg.Start)) / 1000
@@ -246,7 +246,7 @@ const maxFrame = 1 << 30
 // give returns a packet that has ended.
 func (s *Switch) give(k *packetState) { s.spare = append(s.spare, k) }
 
-// lose counts what is dropped.
+// lose counts a packet that is dropped.
 func (s *Switch) lose(r Reason) {
 	s.result.Dropped = r
 	s.dropped[r]++
@@ -361,8 +361,8 @@ func (s *Switch) doIngress(k *packetState) {
 	s.enqueue(k, spec)
 }
 
-// copyOf is a new packet with k's frame. A frame in k's own memory goes with
-// it: k is not parsed again.
+// copyOf is a new packet with k's frame. If the frame is in k's own memory, the memory moves to
+// the new packet: k is not parsed again.
 func (s *Switch) copyOf(k *packetState) *packetState {
 	c := s.take()
 	s.copies++
@@ -405,7 +405,7 @@ func (s *Switch) cloneIngress(k *packetState, size uint64) {
 	s.give(c)
 }
 
-// session is a Session that may be there.
+// session is a Session, or none.
 type session struct {
 	Session
 	set bool
@@ -459,7 +459,7 @@ func (s *Switch) toSession(c *packetState, ses Session) {
 func (s *Switch) multicast(k *packetState, to []Replica) int {
 	for _, r := range to {
 		if s.passes+len(s.in)-s.inAt+len(s.out)-s.outAt >= s.cfg.MaxPasses {
-			s.lose(PassLimit) // those that wait take the passes that are left
+			s.lose(PassLimit) // the packets that wait take all passes that are left
 			continue
 		}
 		c := s.replicate(k)
@@ -545,7 +545,7 @@ func (s *Switch) doEgress(k *packetState) {
 		s.drop(k, k.failed)
 		return
 	}
-	if k.cut != 0 && len(frame) > k.cut { // a clone, also where it does not leave
+	if k.cut != 0 && len(frame) > k.cut { // a clone, also one that is recirculated
 		frame = frame[:k.cut]
 	}
 	if k.recirculate != 0 {

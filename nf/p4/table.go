@@ -19,7 +19,7 @@ type keyDef struct {
 	mask     []uint64
 }
 
-// tableDef is a table on paper.
+// tableDef is the declaration of a table.
 type tableDef struct {
 	TableInfo
 	index    int
@@ -28,7 +28,7 @@ type tableDef struct {
 	dw       int // words of an entry's action data, at most
 	ranged   []bool
 	hasRange bool
-	kind     MatchKind // of the table: how its entries compete
+	kind     MatchKind // of the table: which of several entries wins
 	actions  []*action
 	next     []int // node behind an action, by its index
 	hit      int   // node behind a hit or a miss, when branches
@@ -94,7 +94,7 @@ type Handle uint32
 // Count is what a counter has counted.
 type Count struct{ Packets, Bytes uint64 }
 
-// row is what is known of an entry besides its key and its data.
+// row is an entry without its key and its data.
 type row struct {
 	act    int32 // in Program.actions; -1: member or group
 	order  int32 // the lowest wins: the priority, or the inverse of the prefix
@@ -167,7 +167,7 @@ func newTable(d *tableDef) *table {
 	return t
 }
 
-// tupled reports whether rows have masks.
+// tupled reports whether the rows of the table have masks.
 func (t *table) tupled() bool {
 	_, ok := t.m.(*tupleMatcher)
 	return ok

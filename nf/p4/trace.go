@@ -89,10 +89,10 @@ func (s *Switch) event(kind EventKind, object int, value uint64) {
 	s.trace(Event{Kind: kind, Object: object, Value: value, Copy: s.copied})
 }
 
-// Describe says what an event was, in the program's names.
+// Describe is an event in words, with the program's names.
 func (p *Program) Describe(e Event) string { return p.step(e).String() }
 
-// step is an event in the program's names; of entries it knows nothing.
+// step is an event with the program's names, without the contents of entries.
 func (p *Program) step(e Event) packettrace.Step {
 	switch e.Kind {
 	case EventState:
@@ -159,7 +159,7 @@ func (p *Program) step(e Event) packettrace.Step {
 	return packettrace.Step{Kind: packettrace.Note, Name: fmt.Sprintf("event %d %d %d", e.Kind, e.Object, e.Value)}
 }
 
-// Step is an event in the program's names. An entry is shown as it
+// Step is an event with the program's names. An entry is shown as it
 // is now.
 func (s *Switch) Step(e Event) packettrace.Step {
 	x := s.prog.step(e)
@@ -181,7 +181,7 @@ func (s *Switch) Step(e Event) packettrace.Step {
 	case entry.Group != 0:
 		x.Entry.Via = fmt.Sprintf("group %d", entry.Group)
 	}
-	if x.Key == nil { // the event did not keep it
+	if x.Key == nil { // the event has no room for the key
 		x.Key = make([]packettrace.Field, len(t.def.keys))
 		for i := range x.Key {
 			x.Key[i].Name = t.def.Keys[i].Name

@@ -194,8 +194,25 @@ func (d *Decl) Action(name string) int {
 }
 
 // HasKey reports whether the table has a key field of that name, or of a name that ends with it.
-func (d *Decl) HasKey(name string) bool {
-	return slices.ContainsFunc(d.Keys, func(k Field) bool { return k.Name == name || strings.HasSuffix(k.Name, "."+name) })
+func (d *Decl) HasKey(name string) bool { return len(fieldsCalled(d.Keys, name)) > 0 }
+
+// Called are the indices of those of n things that name means: the one that has it for its full name; or else all that have it for an
+// alias, or at the end of their full name after a dot.
+func Called(n int, name string, names func(i int) (full, alias string)) (found []int) {
+	for i := range n {
+		full, alias := names(i)
+		if full == name {
+			return []int{i}
+		}
+		if alias == name || strings.HasSuffix(full, "."+name) {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+func fieldsCalled(fields []Field, name string) []int {
+	return Called(len(fields), name, func(i int) (full, alias string) { return fields[i].Name, fields[i].Name })
 }
 
 // Prioritized reports whether entries need a priority.

@@ -254,20 +254,18 @@ func (d *Decl) Parse(t Text) (Entry, error) {
 func full(values map[string]string, fields []Field) (map[string]string, error) {
 	out := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		end := func(f Field) bool { return strings.HasSuffix(f.Name, "."+name) }
-		i := slices.IndexFunc(fields, func(f Field) bool { return f.Name == name })
-		if i < 0 {
-			if i = slices.IndexFunc(fields, end); i >= 0 && slices.ContainsFunc(fields[i+1:], end) {
-				return nil, fmt.Errorf("%s alone; it has %s", name, list(fieldNames(fields)))
+		found, wrong := fieldsCalled(fields, name), ""
+		if len(found) == 1 {
+			f := fields[found[0]].Name
+			if _, twice := out[f]; !twice {
+				out[f] = values[name]
+				continue
 			}
+			wrong = " a second time"
+		} else if len(found) > 1 {
+			wrong = " alone"
 		}
-		if i < 0 {
-			return nil, fmt.Errorf("%s; it has %s", name, list(fieldNames(fields)))
-		}
-		if _, twice := out[fields[i].Name]; twice {
-			return nil, fmt.Errorf("%s a second time; it has %s", name, list(fieldNames(fields)))
-		}
-		out[fields[i].Name] = values[name]
+		return nil, fmt.Errorf("%s%s; it has %s", name, wrong, list(fieldNames(fields)))
 	}
 	return out, nil
 }

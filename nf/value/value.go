@@ -15,6 +15,7 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -108,9 +109,16 @@ func Format(f Form, width int, v []byte) string {
 		copy(full[6-len(v):], v)
 		return net.HardwareAddr(full[:6]).String()
 	case f == Hex:
-		return "0x" + new(big.Int).SetBytes(v).Text(16)
+		return "0x" + digits(v, 16)
 	}
-	return new(big.Int).SetBytes(v).String()
+	return digits(v, 10)
+}
+
+func digits(v []byte, base int) string {
+	if len(v) <= 8 {
+		return strconv.FormatUint(Uint64(v), base)
+	}
+	return new(big.Int).SetBytes(v).Text(base)
 }
 
 // Canonical is v in its canonical form, in v's memory.

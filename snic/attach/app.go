@@ -165,7 +165,6 @@ type app struct {
 	rules      []mat.Rule
 	lanes      []lane
 	shelf      hold.Shelf[note]
-	waiting    int // of lanes, the first that may have frames that wait
 	count      int // of boards
 	mtu        int
 	gap        clock.Duration

@@ -55,7 +55,6 @@ type Joining struct {
 	count    int
 	tables   []told
 	view     *View
-	found    []*app // of a visit
 }
 
 // told is a table that the app is to have.

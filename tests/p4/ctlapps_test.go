@@ -15,6 +15,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/ctl"
+	"github.com/quillon/quillon/examples/controller"
 	"github.com/quillon/quillon/nf/hdr"
 )
 
@@ -103,7 +104,7 @@ func (b *bench) device(name, lists string) *ctl.Device {
 // switch have taught where addresses are; they move, and are forgotten.
 func tryLearning(t *testing.T, b *bench) {
 	d := b.device("l2_bridge", "    multicast: [{group: 1, ports: [1, 2, 3, 4, 5]}]\n")
-	c := b.control(d, func() ctl.App { return &ctl.Learner{Idle: 3 * time.Second} })
+	c := b.control(d, func() ctl.App { return &controller.Learner{Idle: 3 * time.Second} })
 	defer wellKept(t, c)
 	x, y := []byte{2, 0, 0, 0, 0, 0xaa}, []byte{2, 0, 0, 0, 0, 0xbb}
 	frame := func(dst, src []byte) []byte {
@@ -165,11 +166,11 @@ func tryRouting(t *testing.T, b *bench) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	routes, err := ctl.ReadRoutes(file)
+	routes, err := controller.ReadRoutes(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := b.control(d, func() ctl.App { return &ctl.Router{Config: routes["sw"]} })
+	c := b.control(d, func() ctl.App { return &controller.Router{Config: routes["sw"]} })
 	defer wellKept(t, c)
 	if !b.until("the interfaces' entries", func() bool { return len(b.texts("router_mac")) == 3 && len(b.texts("ipv4_lpm")) == 7 }) {
 		return

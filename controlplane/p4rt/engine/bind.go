@@ -18,18 +18,18 @@ func refuse(c codes.Code, format string, args ...any) error {
 	return &p4info.Error{Code: c, Text: fmt.Sprintf(format, args...)}
 }
 
-// table ties a table of the P4Info to that of the program.
+// table is a table of the P4Info and the same table of the program.
 type table struct {
 	info *p4info.Table
 	name string
 	keys []key // in the order of the program
-	// top is what an entry's two priorities add up to; 0: they have none.
+	// top is the sum of an entry's two priorities, P4Runtime's and the engine's; 0: entries have none.
 	top int64
 	// actions by id, and ids by name.
 	actions map[uint32]string
 	ids     map[string]uint32
-	states  map[p4.Handle]*more // of the entries that have some
-	def     more                // of the default entry
+	states  map[p4.Handle]*more // for entries with any of it
+	def     more                // for the default entry
 }
 
 // key is a field of a key of the program.
@@ -39,7 +39,7 @@ type key struct {
 	bits  int
 }
 
-// more is what the engine does not keep of an entry.
+// more are the parts of an entry that nf/p4 does not keep.
 type more struct {
 	cookie   uint64 // controller_metadata
 	metadata []byte
@@ -50,7 +50,7 @@ type more struct {
 
 func (m *more) empty() bool { return m.cookie == 0 && len(m.metadata) == 0 && m.set == nil }
 
-// binding ties the objects of a P4Info to those of a program.
+// binding maps the objects of a P4Info to those of a program.
 type binding struct {
 	tables    map[uint32]*table
 	digests   map[int]*p4info.Digest // by the program's id
@@ -64,12 +64,12 @@ type binding struct {
 	params  map[uint64]*slot
 	byName  map[string][]*slot
 	message map[uint32][]*slot
-	// Headers of packets, as the program has them, and their slots.
+	// Headers of packets with the program's widths, and their slots.
 	packetIn, packetOut           *p4info.Header
 	packetInSlots, packetOutSlots []*slot
 }
 
-// bind checks that a program is what a P4Info says.
+// bind checks that a program and a P4Info fit together, and maps their objects.
 func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 	b := &binding{tables: map[uint32]*table{}, digests: map[int]*p4info.Digest{}, valueSets: map[uint32]int{},
 		info: i, fields: map[uint64]*slot{}, params: map[uint64]*slot{}, byName: map[string][]*slot{}, message: map[uint32][]*slot{}}
@@ -104,7 +104,7 @@ func (b *binding) bindActions(prog *p4.Program) error {
 	for _, a := range b.info.Actions {
 		ps, ok := params[a.Name]
 		if !ok {
-			continue // of a table that was optimised away
+			continue // its table was optimised away
 		}
 		if len(ps) != len(a.Params) {
 			return mismatch("action %s takes %d parameters, in the program %d", a.Name, len(a.Params), len(ps))
@@ -193,7 +193,7 @@ func (b *binding) bindKey(x *table, keys []p4.KeyInfo) error {
 	return nil
 }
 
-// bindCells is for counters, meters and registers.
+// bindCells binds counters, meters and registers.
 func (b *binding) bindCells(prog *p4.Program) error {
 	for _, x := range []struct {
 		kind string
@@ -310,7 +310,7 @@ func fits(m configv1.MatchField_MatchType, k p4.MatchKind) bool {
 // isOnes reports whether v is the greatest number of a width.
 func isOnes(v []byte, width int) bool { return string(value.Canonical(v)) == string(value.Ones(width)) }
 
-// key is the key of an entry for the engine.
+// key is an entry's key in nf/p4's form.
 func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 	list := make([]p4.Match, len(t.keys))
 	ms := e.GetMatch() // in the order of the fields
@@ -336,7 +336,7 @@ func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 	return list, int32(t.top - int64(e.GetPriority()))
 }
 
-// match is the key of an entry of the engine.
+// match is a key of nf/p4 in P4Runtime's form.
 func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
 	for n := range t.keys {
 		k, m := &t.keys[n], list[n]
@@ -363,7 +363,7 @@ func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
 	}
 }
 
-// action is an action for the engine.
+// action is an action in nf/p4's form.
 func (t *table) action(a *p4v1.Action) p4.Action {
 	x := p4.Action{Name: t.actions[a.GetActionId()]}
 	for _, p := range a.GetParams() {
@@ -372,7 +372,7 @@ func (t *table) action(a *p4v1.Action) p4.Action {
 	return x
 }
 
-// describe is an action of the engine.
+// describe is an action of nf/p4 in P4Runtime's form.
 func (t *table) describe(a p4.Action) *p4v1.Action {
 	id := t.ids[a.Name]
 	x := &p4v1.Action{ActionId: id}

@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// pollEvery is how often packets for controllers are looked for while some
-	// come, pollIdle while none do.
+	// pollEvery is the interval at which the device looks for packets for controllers while some
+	// come, pollIdle while none come.
 	pollEvery = time.Millisecond
 	pollIdle  = 8 * time.Millisecond
-	// scanEvery is how often idle entries are looked for, and checkEvery
-	// whether the app was rebuilt.
+	// scanEvery is the interval of looking for idle entries, checkEvery that of checking whether
+	// the app was rebuilt.
 	scanEvery  = 100 * time.Millisecond
 	checkEvery = time.Second
 	// maxDigests is how many digest messages may wait.
 	maxDigests = 4096
 )
 
-// Config is what a Device is made of.
+// Config are the parts and settings of a Device.
 type Config struct {
 	Instance *graph.Instance
-	App      string // its name; of kind p4, in worker 0
-	// Punts is where packets for controllers come from, shared by the devices
-	// of an instance; nil: there are none.
+	App      string // the name of an app of kind p4, which runs in worker 0
+	// Punts gives the packets for controllers. All devices of an instance share it. nil: there are
+	// no such packets.
 	Punts *Punts
-	// Clock is the instance's, when it runs live: idle timeouts go on between
-	// two packets then. Nil: they stand.
+	// Clock is the clock of a live instance, by which idle timeouts pass also while no packet
+	// comes. nil: they pass only with packets.
 	Clock clock.Clock
-	// Info and Program are what the app began with, if that is known: the
-	// P4Info and the JSON.
+	// Info and Program are the P4Info and the JSON with which the app began, if they are
+	// known.
 	Info    *p4info.Info
 	Program []byte
 }
@@ -53,14 +53,14 @@ type Device struct {
 	wall    clock.Clock
 	current atomic.Pointer[pipeline]
 	digests chan digestMessage
-	lost    atomic.Uint64 // digests, not yet told
+	lost    atomic.Uint64 // digests lost since the last event
 
 	mu   sync.Mutex
-	stop func() // nil: nobody listens
+	stop func() // ends listening; nil: there is no listener
 }
 
 type digestMessage struct {
-	sw   *p4.Switch // who sent it
+	sw   *p4.Switch // the switch that sent the digest
 	id   int
 	n    int
 	data [96]byte
@@ -89,7 +89,7 @@ func New(cfg Config) (*Device, error) {
 	return d, nil
 }
 
-// app calls f with the app between two breaths.
+// app calls f with the app, between two breaths.
 func (d *Device) app(f func(*p4.App)) error {
 	return d.work(func(a *p4.App, _ clock.Duration) bool {
 		f(a)
@@ -97,8 +97,8 @@ func (d *Device) app(f func(*p4.App)) error {
 	})
 }
 
-// work calls f with the app between breaths, for as long as it is told, again and
-// again while it returns true.
+// work calls f with the app, between two breaths, and again in later ones while f returns true. Each
+// call may take slice.
 func (d *Device) work(f func(*p4.App, clock.Duration) bool) error {
 	kind := error(nil)
 	ran := false
@@ -157,7 +157,7 @@ func (d *Device) Build(info *p4info.Info, config []byte) (p4rt.Pipeline, error) 
 	return p, nil
 }
 
-// pipeline ties a switch to what controllers know of it.
+// pipeline makes a pipeline of a switch and its P4Info.
 func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pipeline, error) {
 	b, err := bind(info, sw.Program())
 	if err != nil {
@@ -180,8 +180,8 @@ func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pip
 	return p, nil
 }
 
-// constTop is what the two priorities of an entry of a constant table add up
-// to: the first of the program's entries has the highest of P4Runtime's.
+// constTop is the top of a constant table (table.top): the first of the program's entries has
+// P4Runtime's highest priority.
 func constTop(sw *p4.Switch, name string) int64 {
 	top := int64(0)
 	_ = sw.Entries(name, func(_ p4.Handle, e p4.Entry) bool {
@@ -206,7 +206,7 @@ func (d *Device) Commit(x p4rt.Pipeline) error {
 	defer p.own.Unlock()
 	err := d.app(func(a *p4.App) {
 		d.use(a, p)
-		d.current.Store(p) // with it: restore, too, looks at both on the worker
+		d.current.Store(p) // in the same step as use: restore compares both on the worker
 	})
 	if err != nil {
 		return refuse(codes.Unavailable, "%v", err)
@@ -218,7 +218,7 @@ func (d *Device) Commit(x p4rt.Pipeline) error {
 	return nil
 }
 
-// use has the app run a pipeline; the worker's.
+// use has the app run a pipeline. The worker calls it.
 func (d *Device) use(a *p4.App, p *pipeline) {
 	if d.cfg.Clock != nil {
 		p.sw.Advance(d.cfg.Clock.Now())
@@ -316,14 +316,14 @@ func (d *Device) packetIn(f func(p4rt.Event), frame []byte) {
 			meta[n].Value = s.toSDN(meta[n].GetValue())
 		}
 	}
-	if err != nil { // shorter than the program's own header
+	if err != nil { // the frame is shorter than the program's own header
 		f(p4rt.Event{PacketInsLost: 1})
 		return
 	}
 	f(p4rt.Event{PacketIn: &p4v1.PacketIn{Payload: payload, Metadata: meta}})
 }
 
-// run passes on digests, and looks for idle entries.
+// run passes digests on, and looks for idle entries.
 func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 	scan, check := time.NewTicker(scanEvery), time.NewTicker(checkEvery)
 	defer scan.Stop()
@@ -334,7 +334,7 @@ func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 			return
 		case m := <-d.digests:
 			p := d.current.Load()
-			if p == nil || p.sw != m.sw { // of a program that was replaced
+			if p == nil || p.sw != m.sw { // its program was replaced
 				d.lost.Add(1)
 				continue
 			}
@@ -356,8 +356,8 @@ func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 	}
 }
 
-// restore gives the app its pipeline again when it was rebuilt, by a plan that
-// changed its arguments: what controllers wrote outlives that.
+// restore gives the app its pipeline back when a plan that changed the app's arguments has rebuilt the app:
+// what controllers wrote stays.
 func (d *Device) restore() {
 	p := d.current.Load()
 	_ = d.app(func(a *p4.App) {
@@ -393,7 +393,7 @@ func (d *Device) idle(f func(p4rt.Event)) {
 			if err != nil {
 				return
 			}
-			for n, x := range found { // not by the worker: who chooses names waits for it
+			for n, x := range found { // not on the worker, for which those that choose names wait
 				found[n] = p.binding.out(p4info.EntryOf(x)).GetTableEntry()
 			}
 			if len(found) > 0 {
@@ -403,7 +403,7 @@ func (d *Device) idle(f func(p4rt.Event)) {
 	}
 }
 
-// digestData is the value of a message.
+// digestData is the value of a digest's message.
 func digestData(d *p4info.Digest, slots []*slot, b []byte) *p4v1.P4Data {
 	var list []*p4v1.P4Data
 	for i, f := range d.Fields {
@@ -434,8 +434,8 @@ func digestData(d *p4info.Digest, slots []*slot, b []byte) *p4v1.P4Data {
 	return list[0]
 }
 
-// Punts takes the frames that the apps of an instance punt, and gives each to
-// the device of its app.
+// Punts takes the frames that apps of an instance punt, and gives each one to the device of
+// its app.
 type Punts struct {
 	mu   sync.RWMutex
 	to   map[string]func(frame []byte)
@@ -444,7 +444,7 @@ type Punts struct {
 	wg   sync.WaitGroup
 }
 
-// ListenPunts begins to listen to an instance, which has one listener at a time.
+// ListenPunts begins to take an instance's punted frames. An instance has one listener at a time.
 func ListenPunts(inst *graph.Instance) (*Punts, error) {
 	tap, err := inst.Listen()
 	if err != nil {
@@ -481,7 +481,7 @@ func ListenPunts(inst *graph.Instance) (*Punts, error) {
 	return p, nil
 }
 
-// Close ends the listening.
+// Close stops taking frames.
 func (p *Punts) Close() {
 	close(p.done)
 	p.wg.Wait()

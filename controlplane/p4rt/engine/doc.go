@@ -1,25 +1,26 @@
 // Package engine puts an app of kind p4 in a running graph behind a P4Runtime
 // server: a p4rt.Device whose configurations are bmv2's JSON.
 //
-// What a controller asks for reaches the engine between two breaths of its
-// worker, in slices of bounded time, so that forwarding goes on. Messages are
-// taken apart and built outside of the worker.
+// Requests of controllers are done between two breaths of the app's worker, in
+// slices of bounded time, so that forwarding goes on. Messages are
+// decoded and built outside of the worker.
 //
-// P4Runtime's higher priority wins, the engine's lower: an entry of priority p
-// has priority 2^31-1-p in the engine; entries of constant tables count
-// downwards from their number.
+// In P4Runtime the higher priority wins, in nf/p4 the lower one: an entry of priority p
+// has priority 2^31-1-p in nf/p4. In constant tables P4Runtime's priorities count down
+// from the number of entries.
 //
 // # Translation
 //
-// Values of types with @p4runtime_translation are the controllers' at the door and the
-// program's behind it: in keys, parameters, members, digests, and metadata of packets. A
-// string stands for a value by the type's annotation
-// @p4runtime_translation_mappings({{"eth1", 1}, {"eth2", 2}}), or else for one that the
-// device chooses when it is written first, from 1 on. Values without a name are "#7". A
-// number is itself, and must fit; with mappings it is one of them. Types with the same URI
-// have the same names. Names are at most 255 bytes; those that no entry has any more are
-// forgotten when values run out, whatever registers hold. Values that have mappings are
-// matched as a whole, or not at all; plain numbers may have masks of fewer bits than the
-// device has. Ports of multicast groups, clone sessions and watches are the device's
-// numbers, and fields of value sets are not translated.
+// Values of types with @p4runtime_translation are translated between controllers and
+// the program: in keys, parameters, members, digests, and metadata of packets. A
+// string stands for the value in the type's annotation
+// @p4runtime_translation_mappings({{"eth1", 1}, {"eth2", 2}}). For a string that is not
+// there the device chooses a value when the string is first written, from 1 on. Controllers
+// see value 7 without a name as "#7". A number stands for itself, and must fit; with
+// mappings it must be one of them. Types with the same URI share their names. A name has
+// at most 255 bytes. When values run out, names that no entry has any more are forgotten,
+// even if a register holds their value. Values with mappings are matched as a whole or not
+// at all; masks of plain numbers may have fewer bits than the device's. Ports of
+// multicast groups, clone sessions and watches are the device's numbers, and fields of
+// value sets are not translated.
 package engine

@@ -12,7 +12,7 @@ import (
 // maxWeight is the highest weight of a member of a group.
 const maxWeight = 0xffff
 
-// prepareEntry takes an update of an entry of a table apart.
+// prepareEntry decodes an update of a table's entry.
 func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry, undo bool) op {
 	t := p.binding.tables[e.GetTableId()]
 	if e.GetIsDefaultAction() {
@@ -68,7 +68,7 @@ func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry, undo bo
 
 func (p *pipeline) insertEntry(sw *p4.Switch, t *table, x p4.Entry, set *p4v1.ActionProfileActionSet, m more, e *p4v1.TableEntry) (func(), error) {
 	if set != nil {
-		// What is there already is found before anything is made for it.
+		// An entry that is there already is refused before members are made for it.
 		if _, err := sw.Find(t.name, x.Key, x.Priority); err == nil {
 			return nil, refuse(codes.AlreadyExists, "table %s: there is an entry with this key", t.name)
 		}
@@ -99,7 +99,7 @@ func (p *pipeline) insertEntry(sw *p4.Switch, t *table, x p4.Entry, set *p4v1.Ac
 	return func() { _, _ = p.deleteEntry(sw, t, h, false) }, nil
 }
 
-// deleteEntry deletes an entry; to take that back, if that may be wanted, is to insert it again.
+// deleteEntry deletes an entry. Its undo, if one is wanted, inserts the entry again.
 func (p *pipeline) deleteEntry(sw *p4.Switch, t *table, h p4.Handle, undo bool) (func(), error) {
 	var again *p4v1.TableEntry
 	if undo {
@@ -138,7 +138,7 @@ func (p *pipeline) modifyEntry(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry,
 	}
 	was := t.states[h]
 	if !t.info.Const {
-		if e.GetAction() == nil { // it stays
+		if e.GetAction() == nil { // the action stays
 			x.Action, x.Member, x.Group = old.Action, old.Member, old.Group
 			if was != nil {
 				m.set, m.group, m.members = was.set, was.group, was.members
@@ -220,9 +220,8 @@ func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
 	}
 }
 
-// writeDefault writes the direct resources of the default entry, and returns what
-// takes that back. As for other entries a counter stays without data, and a meter
-// without rates is reset.
+// writeDefault writes the direct resources of the default entry, and returns the undo. As with other
+// entries, without counter data the counter stays, and without a meter configuration the meter is reset.
 func (t *table) writeDefault(sw *p4.Switch, e *p4v1.TableEntry) (func(), error) {
 	back := func() {}
 	if t.info.Meter != nil {
@@ -251,7 +250,7 @@ func (t *table) setDefaultMeter(sw *p4.Switch, c *p4v1.MeterConfig) (undo func()
 	return swap(rates(c), func() ([]p4.Rate, error) { return sw.DefaultMeter(t.name) }, func(r []p4.Rate) error { return sw.SetDefaultMeter(t.name, r...) })
 }
 
-// entry is an entry of the engine for controllers.
+// entry is an entry of nf/p4 in P4Runtime's form.
 func (p *pipeline) entry(t *table, h p4.Handle, x p4.Entry) *p4v1.TableEntry {
 	return t.entry(x, t.states[h])
 }
@@ -278,11 +277,11 @@ func (t *table) entry(x p4.Entry, m *more) *p4v1.TableEntry {
 // whole is an entry with its direct resources.
 func (p *pipeline) whole(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry) *p4v1.TableEntry {
 	q := &p4v1.TableEntry{CounterData: &p4v1.CounterData{}, MeterConfig: &p4v1.MeterConfig{}}
-	return t.message(q, p.see(sw, t, q, h, x)).GetTableEntry()
+	return t.message(q, p.readEntry(sw, t, q, h, x)).GetTableEntry()
 }
 
-// seen is an entry that was read, before it is made a message.
-type seen struct {
+// reading is what was read of an entry on the worker; message makes a message of it elsewhere.
+type reading struct {
 	x     p4.Entry
 	m     *more
 	count p4.Count
@@ -290,8 +289,9 @@ type seen struct {
 	idle  clock.Duration
 }
 
-func (p *pipeline) see(sw *p4.Switch, t *table, q *p4v1.TableEntry, h p4.Handle, x p4.Entry) seen {
-	s := seen{x: x, m: t.states[h]}
+// readEntry reads an entry on the worker, with the direct resources that a query asks for.
+func (p *pipeline) readEntry(sw *p4.Switch, t *table, q *p4v1.TableEntry, h p4.Handle, x p4.Entry) reading {
+	s := reading{x: x, m: t.states[h]}
 	if q.GetCounterData() != nil && t.info.Counter != nil {
 		s.count, _ = sw.EntryCount(t.name, h)
 	}
@@ -304,7 +304,7 @@ func (p *pipeline) see(sw *p4.Switch, t *table, q *p4v1.TableEntry, h p4.Handle,
 	return s
 }
 
-func (t *table) message(q *p4v1.TableEntry, s seen) *p4v1.Entity {
+func (t *table) message(q *p4v1.TableEntry, s reading) *p4v1.Entity {
 	e := t.entry(s.x, s.m)
 	if q.GetCounterData() != nil && t.info.Counter != nil {
 		e.CounterData = counterData(s.count)
@@ -326,12 +326,12 @@ func (p *pipeline) readEntries(q *p4v1.TableEntry, yield func(*p4v1.Entity) erro
 	}
 	if len(q.GetMatch()) > 0 && (!t.info.Priority || q.GetPriority() != 0) {
 		key, prio := t.key(q)
-		var s seen
+		var s reading
 		var found bool
 		err := p.visit(func(sw *p4.Switch) bool {
 			if h, err := sw.Find(t.name, key, prio); err == nil {
 				if x, err := sw.Get(t.name, h); err == nil {
-					s, found = p.see(sw, t, q, h, x), true
+					s, found = p.readEntry(sw, t, q, h, x), true
 				}
 			}
 			return false
@@ -341,7 +341,7 @@ func (p *pipeline) readEntries(q *p4v1.TableEntry, yield func(*p4v1.Entity) erro
 		}
 		return yield(t.message(q, s))
 	}
-	var list []seen
+	var list []reading
 	from, more := p4.Handle(0), true
 	for more {
 		list = list[:0]
@@ -349,7 +349,7 @@ func (p *pipeline) readEntries(q *p4v1.TableEntry, yield func(*p4v1.Entity) erro
 		err := p.visit(func(sw *p4.Switch) bool {
 			n := 0
 			from, more, failed = sw.EntriesFrom(t.name, from, func(h p4.Handle, x p4.Entry) bool {
-				list = append(list, p.see(sw, t, q, h, x))
+				list = append(list, p.readEntry(sw, t, q, h, x))
 				n++
 				return n < 8
 			})

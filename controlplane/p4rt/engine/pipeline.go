@@ -13,8 +13,8 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// firstHidden is the first id of members and groups that action sets are made
-// of; controllers see none of them.
+// firstHidden is the first id of the members and groups that make up action sets. Controllers
+// do not see them.
 const firstHidden = 1 << 31
 
 // maxClass is the highest class of service: v1model's priority has three bits.
@@ -23,29 +23,29 @@ const maxClass = 7
 // maxAtomic is how many updates may be made between two frames.
 const maxAtomic = 10_000
 
-// pipeline is a program with its state. While it is live, the switch and what
-// stands below it are the worker's; see visit.
+// pipeline is a program with its state. While it is live, the switch and all fields
+// below it belong to the worker; see visit.
 type pipeline struct {
 	dev     *Device
 	info    *p4info.Info
 	config  []byte
 	binding *binding
 
-	// own is held for reading while a live pipeline is visited, and for
-	// writing otherwise, and to change live.
+	// own is held for reading by visits of a live pipeline. All else holds it for writing: visits of
+	// others, and changes of live.
 	own  sync.RWMutex
 	live bool
 
 	sw *p4.Switch
-	// kept are groups, multicast groups and clone sessions as controllers wrote them, by their ids.
+	// kept are groups, multicast groups and clone sessions, as controllers wrote them, by id.
 	kept map[place]map[uint32]*p4info.Entity
-	// hidden counts the action sets of a profile, shown those groups and
-	// members that are the controller's: a profile has either.
+	// hidden counts the action sets of a profile, shown the groups and members of controllers. A
+	// profile cannot have both.
 	hidden  map[uint32]uint32
 	nextSet uint32
 }
 
-// place is where entities are kept: those of a kind and an object.
+// place is a kind and an object whose entities are kept.
 type place struct {
 	kind   p4info.Kind
 	object uint32
@@ -72,7 +72,7 @@ func (p *pipeline) Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity)
 	return nil
 }
 
-// cost is how many entries or elements of an array an update is about.
+// cost is the number of entries, or of elements of an array, that an update changes.
 func (p *pipeline) cost(e *p4v1.Entity) int64 {
 	x := p4info.Of(e)
 	if o := p.info.Object(x.Kind, x.Object); o != nil && x.Kind.Cells() && x.Index == nil {
@@ -81,8 +81,8 @@ func (p *pipeline) cost(e *p4v1.Entity) int64 {
 	return 1
 }
 
-// visit calls step again and again while it returns true: between breaths, in slices
-// of time, when the pipeline is live.
+// visit calls step until step returns false. If the pipeline is live, it does so between breaths, in slices of
+// bounded time.
 func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 	p.own.RLock()
 	if p.live {
@@ -106,7 +106,7 @@ func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 	}
 	p.own.RUnlock()
 	p.own.Lock()
-	if p.live { // just committed
+	if p.live { // it was committed meanwhile
 		p.own.Unlock()
 		return p.visit(step)
 	}
@@ -119,7 +119,7 @@ func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 	return nil
 }
 
-// codeOf gives an engine's refusal its code.
+// codeOf is the canonical code of an error of nf/p4.
 func codeOf(err error) error {
 	if err == nil {
 		return nil
@@ -142,8 +142,8 @@ func codeOf(err error) error {
 	return &p4info.Error{Code: c, Text: err.Error()}
 }
 
-// op makes one update, and returns what takes it back, if that was wanted. With errMore it has made a
-// part of it, and is to be called again.
+// op does one update, and returns its undo, if one was asked for. After errMore it has done a
+// part of the update, and must be called again.
 type op func(sw *p4.Switch) (undo func(), err error)
 
 var errMore = errors.New("there is more to do")
@@ -237,7 +237,7 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	return errs
 }
 
-// prepare takes an update apart, outside of the worker. Without undo nobody takes it back.
+// prepare decodes an update, outside of the worker. undo: the op returns an undo.
 func (p *pipeline) prepare(t p4v1.Update_Type, x *p4info.Entity, undo bool) op {
 	switch x.Kind {
 	case p4info.KindEntry:
@@ -274,7 +274,7 @@ func (p *pipeline) prepare(t p4v1.Update_Type, x *p4info.Entity, undo bool) op {
 	return refused(refuse(codes.Unimplemented, "the device has no such entities"))
 }
 
-// prepareDirect takes an update of a direct counter or meter apart.
+// prepareDirect decodes an update of a direct counter or meter.
 func (p *pipeline) prepareDirect(x p4info.Entity) op {
 	t := p.binding.tables[x.Object]
 	if x.Entry.GetIsDefaultAction() {
@@ -303,7 +303,7 @@ func (p *pipeline) prepareDirect(x p4info.Entity) op {
 	}
 }
 
-// swap sets a value, and returns what sets the one before again.
+// swap sets a value, and returns a function that sets the old value again.
 func swap[V any](v V, get func() (V, error), set func(V) error) (undo func(), err error) {
 	old, err := get()
 	if err == nil {
@@ -316,8 +316,8 @@ func refused(err error) op { return func(*p4.Switch) (func(), error) { return ni
 
 func nothing(*p4.Switch) (func(), error) { return func() {}, nil }
 
-// cellsAtOnce is how many elements of an array are read or written before the
-// time is looked at.
+// cellsAtOnce is how many elements of an array are read or written between two looks at the
+// clock.
 const cellsAtOnce = 16
 
 // writeCells sets the element of an array, or all of them.
@@ -375,7 +375,7 @@ func meterConfig(r []p4.Rate) *p4v1.MeterConfig {
 // signedBits is the width of a register of signed integers; 0: it has none.
 func signedBits(a *p4info.Array) int { return int(a.Spec.GetBitstring().GetInt().GetBitwidth()) }
 
-// registerBits is a value as the engine keeps it.
+// registerBits is a register's value in nf/p4's form.
 func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 	switch x := d.GetData().(type) {
 	case *p4v1.P4Data_Bool:
@@ -390,7 +390,7 @@ func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 		if w == 0 || x.Bitstring[0] < 0x80 {
 			return x.Bitstring, nil
 		}
-		v := value.Ones(w) // negative: its sign to the left
+		v := value.Ones(w) // negative: the sign is extended to the left
 		for n := range x.Bitstring {
 			if at := len(v) - len(x.Bitstring) + n; at >= 0 {
 				v[at] &= x.Bitstring[n] | ^value.Ones(8 * len(x.Bitstring))[n]
@@ -401,7 +401,7 @@ func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 	return nil, refuse(codes.Unimplemented, "register %s: values of this type", a.Name)
 }
 
-// registerData is a value of the engine.
+// registerData is a register's value in P4Runtime's form.
 func registerData(a *p4info.Array, v []byte) *p4v1.P4Data {
 	if a.Spec.GetBool() != nil {
 		return &p4v1.P4Data{Data: &p4v1.P4Data_Bool{Bool: !value.IsZero(v)}}
@@ -433,7 +433,7 @@ func replicas(list []*p4v1.Replica) ([]p4.Replica, error) {
 	return out, nil
 }
 
-// keep has the switch do what an update says of an entity that is kept, and keeps it.
+// keep has the switch do an update of an entity of kept, and keeps the entity.
 func (p *pipeline) keep(t p4v1.Update_Type, x p4info.Entity, do func(sw *p4.Switch, old *p4info.Entity) (undo func(), err error)) op {
 	at := place{x.Kind, x.Object}
 	return func(sw *p4.Switch) (func(), error) {
@@ -503,8 +503,8 @@ func (p *pipeline) prepareClone(t p4v1.Update_Type, x p4info.Entity) op {
 	})
 }
 
-// exists checks that what is inserted is not there, and what is modified or
-// deleted is.
+// exists checks that an entity is not there if it is inserted, and is there if it is modified or
+// deleted.
 func exists(t p4v1.Update_Type, there bool, x *p4info.Entity) error {
 	switch {
 	case t == p4v1.Update_INSERT && there:
@@ -590,7 +590,7 @@ func (p *pipeline) prepareMember(t p4v1.Update_Type, x p4info.Entity) op {
 	}
 }
 
-// tooHigh refuses an id that controllers do not have.
+// tooHigh refuses ids from firstHidden on.
 func tooHigh(t p4v1.Update_Type, x *p4info.Entity, pr *p4info.Profile) op {
 	if t != p4v1.Update_INSERT {
 		return refused(refuse(codes.NotFound, "there is no %v %d of %s", x.Kind, x.ID, pr.Name))
@@ -689,8 +689,7 @@ func (p *pipeline) makeSet(sw *p4.Switch, t *table, s *p4v1.ActionProfileActionS
 	return nil
 }
 
-// dropSet takes the members and the group of an action set away, which no entry
-// uses any more.
+// dropSet deletes the members and the group of an action set that no entry uses any more.
 func (p *pipeline) dropSet(sw *p4.Switch, t *table, m *more) {
 	pr := t.info.Profile
 	if m.group != 0 {

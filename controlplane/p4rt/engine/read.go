@@ -15,7 +15,7 @@ import (
 func (p *pipeline) Read(q *p4v1.Entity, give func(*p4v1.Entity) error) error {
 	q, err := p.binding.in(q, false)
 	if err != nil {
-		return nil // of what has no such name there is nothing
+		return nil // a name that was never written has no entries
 	}
 	yield := func(e *p4v1.Entity) error { return give(p.binding.out(e)) }
 	switch x := p4info.Of(q); x.Kind {
@@ -38,8 +38,8 @@ func (p *pipeline) Read(q *p4v1.Entity, give func(*p4v1.Entity) error) error {
 	return refuse(codes.Unimplemented, "the device has no such entities")
 }
 
-// readKept yields the entity of an id, or all of an object in their order when it is 0. What is kept never changes, it
-// is replaced.
+// readKept yields the entity of an id, or for id 0 all of an object, in their order. A kept entity is never changed, only
+// replaced.
 func (p *pipeline) readKept(q *p4info.Entity, yield func(*p4v1.Entity) error) error {
 	var list []*p4info.Entity
 	err := p.visit(func(*p4.Switch) bool {

@@ -24,27 +24,27 @@ const (
 	maxNames = 1 << 16
 )
 
-// names is a translation: what controllers call values, and what the program does.
-// Types with the same URI share it.
+// names is a translation between the controllers' values and the program's. Types with the
+// same URI share it.
 //
-// The program's annotation @p4runtime_translation_mappings({{SDN, VALUE}, ...}) of the
-// type says what is what. A string that is not in it gets a value when it is
-// written first: the lowest that is free, but 0, which is what no program has set. When
-// none is free, those are taken back that no entry has any more. "#7" is the value 7, which
-// has no name, and gets none while an entry has it. Numbers are themselves, unless there are
-// mappings: then those are all.
+// The type's annotation @p4runtime_translation_mappings({{SDN, VALUE}, ...}) has fixed
+// pairs. A string that is not in it gets a value when it is first written: the lowest free one
+// above 0, as 0 is the value of a field that was never set. If none is free, names that no entry
+// has any more lose their values. "#7" is value 7 while it has no name; it gets none
+// while an entry has it. Numbers stand for themselves; with mappings only the mapped numbers
+// exist.
 type names struct {
 	uri   string
-	bits  int  // of the program's values, at least
+	bits  int  // the smallest width of the program's fields
 	words bool // controllers have strings
-	fixed int  // mappings; above 0 of numbers: there are no others
+	fixed int  // the number of mappings; if it is above 0, numbers have no other values
 
-	mu    sync.Mutex // never asked for by the worker
+	mu    sync.Mutex // the worker never locks it
 	to    map[string]uint64
 	from  map[uint64]string
-	mine  map[string]uint64 // values that the device chose: the write that named them last
-	turn  uint64            // of the write
-	hint  uint64            // lower values are taken
+	mine  map[string]uint64 // names with values that the device chose: the last write that used them
+	turn  uint64            // the number of the present write
+	hint  uint64            // all lower values are taken
 	sweep func(used func(uint64)) error
 }
 
@@ -54,10 +54,10 @@ type slot struct {
 	sdn, dev int // widths; sdn is 0 for strings
 }
 
-// identity reports whether numbers stay what they are.
+// identity reports whether numbers stand for themselves.
 func (s *slot) identity() bool { return !s.words && s.fixed == 0 }
 
-// translations reads those of a P4Info.
+// translations reads the translations of a P4Info.
 func translations(i *p4info.Info) (map[string]*names, error) {
 	all := map[string]*names{}
 	for name, t := range i.Proto.GetTypeInfo().GetNewTypes() {
@@ -184,7 +184,7 @@ func (n *names) fits(bits int) error {
 	return nil
 }
 
-// toDevice is the program's value for a controller's. With alloc a string that has none
+// toDevice is the program's value for a controller's. With alloc a string without a value
 // gets one.
 func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 	if s.identity() {
@@ -242,7 +242,7 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 	return value.Bytes(x), nil
 }
 
-// give has a name stand for a value.
+// give makes a name stand for a value.
 func (n *names) give(name string, v uint64) {
 	n.to[name], n.from[v], n.mine[name] = v, name, n.turn
 }
@@ -274,7 +274,7 @@ func (n *names) full() error {
 	return refuse(codes.ResourceExhausted, "translation %q: all %d values of the device have a name that is in use", n.uri, len(n.from))
 }
 
-// forget takes back what no entry has, and this write has not named.
+// forget removes the names that no entry has, and that the present write has not used.
 func (n *names) forget() error {
 	used := map[uint64]bool{}
 	if err := n.sweep(func(v uint64) { used[v] = true }); err != nil {
@@ -291,7 +291,7 @@ func (n *names) forget() error {
 	return nil
 }
 
-// toSDN is what controllers call a value of the program.
+// toSDN is the controllers' value for one of the program.
 func (s *slot) toSDN(v []byte) []byte {
 	if s.identity() || value.BitLen(v) > 64 {
 		return value.Canonical(v)
@@ -308,7 +308,7 @@ func (s *slot) toSDN(v []byte) []byte {
 	return value.Canonical(v)
 }
 
-// whole refuses what of a mapped number is no single value.
+// whole refuses a match on a part of a mapped number.
 func (s *slot) whole(is bool) error {
 	if is {
 		return nil
@@ -316,7 +316,7 @@ func (s *slot) whole(is bool) error {
 	return refuse(codes.Unimplemented, "translation %q: of values that are translated one is matched, or all", s.uri)
 }
 
-// matchIn translates what a field must be into the program's terms.
+// matchIn translates a match to the program's values.
 func (s *slot) matchIn(m *p4v1.FieldMatch, alloc bool) (err error) {
 	c := p4info.CondOf(m)
 	switch c.Match {
@@ -327,7 +327,7 @@ func (s *slot) matchIn(m *p4v1.FieldMatch, alloc bool) (err error) {
 				return err
 			}
 		}
-		if n -= s.sdn - s.dev; n <= 0 { // the last bits count
+		if n -= s.sdn - s.dev; n <= 0 { // the program has only the last bits
 			return refuse(codes.OutOfRange, "a prefix of length %d matches everything: the device has %d bits", *c.Prefix, s.dev)
 		}
 		*c.Prefix = int32(n)
@@ -359,7 +359,7 @@ func (s *slot) matchIn(m *p4v1.FieldMatch, alloc bool) (err error) {
 	return err
 }
 
-// matchOut is the way back.
+// matchOut translates a match to the controllers' values.
 func (s *slot) matchOut(m *p4v1.FieldMatch) {
 	c, whole := p4info.CondOf(m), true
 	switch c.Match {
@@ -384,7 +384,7 @@ func (s *slot) matchOut(m *p4v1.FieldMatch) {
 
 func slotKey(object, field uint32) uint64 { return uint64(object)<<32 | uint64(field) }
 
-// each calls f for the translated values of an entity: those of keys, and those of
+// each calls f for each value of an entity that is translated, in keys and
 // parameters.
 func (b *binding) each(e *p4v1.Entity, key func(*slot, *p4v1.FieldMatch) error, param func(*slot, *p4v1.Action_Param) error) error {
 	action := func(a *p4v1.Action) error {
@@ -416,7 +416,7 @@ func (b *binding) each(e *p4v1.Entity, key func(*slot, *p4v1.FieldMatch) error, 
 	return action(x.Action)
 }
 
-// in is an entity in the program's terms.
+// in is an entity with the program's values.
 func (b *binding) in(e *p4v1.Entity, alloc bool) (*p4v1.Entity, error) {
 	if len(b.fields)+len(b.params) == 0 {
 		return e, nil
@@ -428,12 +428,12 @@ func (b *binding) in(e *p4v1.Entity, alloc bool) (*p4v1.Entity, error) {
 	})
 }
 
-// out is an entity in the controllers' terms.
+// out is an entity with the controllers' values.
 func (b *binding) out(e *p4v1.Entity) *p4v1.Entity {
 	if len(b.fields)+len(b.params) == 0 {
 		return e
 	}
-	e = proto.CloneOf(e) // parts of it are kept
+	e = proto.CloneOf(e) // parts of e are kept, and must not change
 	_ = b.each(e, func(s *slot, m *p4v1.FieldMatch) error { s.matchOut(m); return nil }, func(s *slot, x *p4v1.Action_Param) error {
 		x.Value = s.toSDN(x.GetValue())
 		return nil
@@ -441,7 +441,7 @@ func (b *binding) out(e *p4v1.Entity) *p4v1.Entity {
 	return e
 }
 
-// newTurn begins a write: what it names is kept until the next.
+// newTurn begins a write. Names that the write uses are not forgotten before the next one.
 func (b *binding) newTurn() {
 	for _, n := range b.names {
 		n.mu.Lock()
@@ -450,8 +450,8 @@ func (b *binding) newTurn() {
 	}
 }
 
-// header ties the fields of a packet's header to those of the program: their slots, nil
-// for those that are not translated, and the header with the program's widths.
+// header is the slots of the fields of a packet's header (nil for those that are not translated), and
+// the header with the program's widths.
 func (b *binding) header(h *p4info.Header, prog *p4.Program) (*p4info.Header, []*slot, error) {
 	if h == nil {
 		return nil, nil, nil
@@ -464,7 +464,7 @@ func (b *binding) header(h *p4info.Header, prog *p4.Program) (*p4info.Header, []
 	if !translated {
 		return h, slots, nil
 	}
-	// Nothing says which of the program's headers it is, but its fields.
+	// The fields are all that tells which of the program's headers it is.
 	var widths []int
 	for _, fields := range prog.Headers() {
 		if len(fields) != len(h.Fields) {
@@ -510,8 +510,8 @@ func (b *binding) named(t p4info.Type) *names {
 	return b.names[tr.GetUri()]
 }
 
-// slot is that of a field with a type, for which the program has so many bits; nil: its
-// values are not translated.
+// slot is the slot of a field with a type, which has so many bits in the program; nil: its values are not
+// translated.
 func (b *binding) slot(where string, t p4info.Type, dev int) (*slot, error) {
 	n := b.named(t)
 	if n == nil {
@@ -527,7 +527,7 @@ func (b *binding) slot(where string, t p4info.Type, dev int) (*slot, error) {
 	return s, n.fits(dev)
 }
 
-// used calls f with the values of a translation that entries and members have.
+// used calls f with each value of a translation that an entry or a member has.
 func (p *pipeline) used(n *names, f func(uint64)) error {
 	note := func(s *slot, v []byte) {
 		if s != nil && s.names == n && len(v) <= 8 {

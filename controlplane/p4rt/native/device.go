@@ -24,10 +24,10 @@ type Device struct {
 
 	mu   sync.Mutex
 	pipe *pipeline
-	made string // what pipe was made of
-	// notes are the metadata of entries, by key: the controller's own.
+	made string // the specification from which pipe was made
+	// notes are the controllers' metadata of entries, by key.
 	notes map[string]note
-	// ahead is how far controllers have moved what counters are read as.
+	// ahead is what is added to a count that is read, because a controller has written the counter.
 	ahead map[cell]uint64
 }
 
@@ -49,13 +49,13 @@ func New(inst *graph.Instance) (*Device, error) {
 	return d, err
 }
 
-// Files is the directory whose files controllers may name in arguments of apps, by
-// their full path. Without it they may name none: an app would read whatever the
-// process may read. Before the device is served.
+// Files sets the directory whose files controllers may name in arguments of apps, by
+// their full path. Without it they may name none, because an app could read any file that the
+// process may read. It must be called before the device is served.
 func (d *Device) Files(dir string) { d.files = filepath.Clean(dir) }
 
-// allow refuses arguments with which a controller names other files. Those that were
-// there stay.
+// allow refuses changes of arguments that name files outside of Files. Arguments that do not change are
+// allowed.
 func (d *Device) allow(was, now *graph.Spec) error {
 	old := d.inst.FileArgs(was)
 	for _, a := range d.inst.FileArgs(now) {
@@ -70,9 +70,9 @@ func (d *Device) allow(was, now *graph.Spec) error {
 	return nil
 }
 
-// pipeline is that of the graph as it is now.
+// pipeline is the pipeline of the graph as it is now.
 func (d *Device) pipeline() (*pipeline, error) {
-	// Apps inside others come and go by Writes, which change no pipeline.
+	// A Write may add or remove apps inside others. It changes no pipeline.
 	apps, counts := d.inst.Tables(), slices.DeleteFunc(d.inst.Counters(), func(c graph.Count) bool { return strings.Contains(c.Node, "/") })
 	var made []byte
 	for _, a := range apps {
@@ -98,7 +98,7 @@ func (d *Device) pipeline() (*pipeline, error) {
 func (d *Device) Pipeline() p4rt.Pipeline {
 	p, err := d.pipeline()
 	if err != nil {
-		return nil // kinds that contradict themselves: New says so
+		return nil // the kinds contradict themselves: New returned an error
 	}
 	return p
 }
@@ -123,7 +123,7 @@ func (d *Device) PacketOut(*p4v1.PacketOut) error {
 	return &p4info.Error{Code: codes.Unimplemented, Text: "a graph of Go apps takes no packets from the controller"}
 }
 
-// Listen implements p4rt.Device: there is nothing to say.
+// Listen implements p4rt.Device: there are no events.
 func (d *Device) Listen(func(p4rt.Event)) (stop func(), err error) { return func() {}, nil }
 
 // pipeline is the graph as it was when its schema was made.
@@ -172,7 +172,7 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	errs := make([]error, len(updates))
 	together := a != p4v1.WriteRequest_CONTINUE_ON_ERROR
 	var changes []graph.TableChange
-	var from []int // which update a change is
+	var from []int // the index of each change's update
 	bad := false
 	counters := false
 	for n, u := range updates {
@@ -217,8 +217,8 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	return errs
 }
 
-// writeCounter has a counter read as it says from now on. What the graph itself
-// counts does not change: others look at it.
+// writeCounter changes what P4Runtime reads of a counter from now on. The graph's own counts do not
+// change, because others read them, too.
 func (p *pipeline) writeCounter(c *p4v1.CounterEntry) {
 	i := int64(0)
 	b := p.counts[c.GetCounterId()]
@@ -238,7 +238,7 @@ func (p *pipeline) writeCounter(c *p4v1.CounterEntry) {
 	}
 }
 
-// note keeps an entry's metadata, or forgets it.
+// note keeps an entry's metadata, or removes it.
 func (d *Device) note(u *p4v1.Update) {
 	e := u.GetEntity().GetTableEntry()
 	n := note{slices.Clone(e.GetMetadata()), e.GetControllerMetadata()}
@@ -251,7 +251,7 @@ func (d *Device) note(u *p4v1.Update) {
 	}
 }
 
-// change is an update in terms of the graph.
+// change is an update as a change of the graph's tables.
 func (p *pipeline) change(u *p4v1.Update) (c graph.TableChange, err error) {
 	e := u.GetEntity().GetTableEntry()
 	if e == nil {
@@ -308,7 +308,7 @@ func (t *place) key(list []*p4v1.FieldMatch) []table.Cond {
 	return key
 }
 
-// match is a key as P4Runtime has it.
+// match is a key in P4Runtime's form.
 func (t *place) match(key []table.Cond) []*p4v1.FieldMatch {
 	out := make([]*p4v1.FieldMatch, 0, len(key))
 	for i, c := range key {

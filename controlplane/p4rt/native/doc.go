@@ -12,16 +12,16 @@
 // graph's own counts do not change. Counter NAME.reasons[i] is what became of frames, with
 // the names of the indices in its annotations.
 //
-// Of tables whose fields are texts (snic's tasks, for one) the fields are of a translated
-// type with strings (words_t). Arguments in them that name files are refused, unless
+// Fields that are texts (in snic's tasks, for one) have a translated type with strings
+// (words_t). Arguments in them that name files are refused, unless
 // Device.Files allows a directory.
 //
-// The updates of a request that asks for all or none are made in one change of the graph,
-// and their order does not matter, as far as they are of one app. Without, they are
-// as well if all of them can be made; if not, by halves, in their order.
+// An atomic request is one change of the graph; all its updates must be of one app, and
+// their order does not matter. Other requests are one change, too, if all updates can be
+// done; if not, they are halved until the updates that fail are found.
 //
-// The pipeline is the graph: it is there from the start, and changes with it. What runs
-// inside an app, as a board's tasks do, is no part of it, nor are its counters: a Write
-// changes no pipeline. A
-// client may set a P4Info whose objects are all here, which changes nothing.
+// The pipeline is the graph: it is there from the start, and changes with the graph. Apps
+// inside another one, as a board's tasks, are not part of it, nor are their counters, so that
+// a Write changes no pipeline. A client may set a P4Info whose objects are all in the
+// device's own; that changes nothing.
 package native

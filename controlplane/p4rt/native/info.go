@@ -15,7 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// noAction is what tables without a default of their own do.
+// noAction is the default action of tables that declare none.
 const noAction = "NoAction"
 
 // place is an app's table.
@@ -51,7 +51,7 @@ func hash(name string) uint32 {
 	return h + h<<15
 }
 
-// namer gives out ids and short names.
+// namer assigns ids and short names.
 type namer struct {
 	taken map[uint32]string
 	pre   []*configv1.Preamble
@@ -98,7 +98,7 @@ func (n *namer) alias() {
 	}
 }
 
-// newSchema makes the P4Info of apps, whose counts are counts.
+// newSchema makes the P4Info of apps with their counts.
 func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
 	b := &builder{
 		schema: &schema{tables: map[uint32]*place{}, counts: map[uint32]block{}},
@@ -108,7 +108,7 @@ func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
 		}},
 		prefix: map[string]string{},
 	}
-	// An app whose twin has a name in P4 has that name, unless there are two.
+	// An app with a P4 twin has the twin's name, unless two apps have the same twin.
 	twins := map[string]int{}
 	for _, a := range apps {
 		twins[a.Control]++
@@ -160,7 +160,7 @@ func (b *builder) table(a *graph.AppTables, d *table.Decl, actions map[string]*c
 	x := &configv1.Table{
 		Preamble:     b.n.preamble(configv1.P4Ids_TABLE, b.prefix[a.App]+"."+d.Name, d.Help),
 		Size:         int64(d.Size),
-		IsConstTable: d.Setting == nil, // the app's own: a controller must not bring it to an intent
+		IsConstTable: d.Setting == nil, // state of the app: a controller must not bring it to an intent
 	}
 	at := &place{app: a.App, decl: d}
 	for i := range d.Keys {
@@ -258,8 +258,8 @@ func doc(help string) *configv1.Documentation {
 	return &configv1.Documentation{Brief: help}
 }
 
-// words is the type of texts: they are theirs to read who have the table, and no
-// numbers stand for them.
+// words is the type of texts: controllers and device have the same strings, and no numbers stand for
+// them.
 const words = "words_t"
 
 // typeOf is the named type of a field; nil: it has none.
@@ -300,7 +300,7 @@ func matchField(f *table.Field, id uint32) *configv1.MatchField {
 	}
 }
 
-// within is an error when an object of info is not in s, or is another there.
+// within is an error if an object of info is not in s, or differs from the one there.
 func (s *schema) within(info *p4info.Info) error {
 	have, want := s.info.Proto, info.Proto
 	for _, err := range []error{

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/ycsb"
@@ -62,8 +61,6 @@ type LoadConfig struct {
 	ValueSize int // 0: 1024
 	// Ops is how many operations are begun; 0: as many as there is time for.
 	Ops int
-	// Work is a session's own time between an answer and its next request.
-	Work time.Duration
 	// Log, if not nil, records the history. Done, if not nil, is told of each end.
 	Log  *history.Log[history.Register, uint64]
 	Done func(Done)
@@ -189,7 +186,7 @@ func (l *Load) begin(now clock.Time, i int, t *thread) bool {
 
 func (l *Load) end(now clock.Time, d Done) {
 	l.ended++
-	l.threads[d.Session].at = now.Add(l.cfg.Work)
+	l.threads[d.Session].at = now
 	var number uint64
 	switch {
 	case d.Status == clio.Unknown:

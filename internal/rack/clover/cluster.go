@@ -65,12 +65,11 @@ type Config struct {
 	// Warm lets every client begin with the first entry and the shortcut of
 	// every key in its cache, as if it had read them all before.
 	Warm bool
-	// Mix, Theta and Scrambled are the workload's; see ycsb.Config. Their zero
+	// Mix and Theta are the workload's; see ycsb.Config. Their zero
 	// values mean only reads, all keys alike.
-	Mix       ycsb.Mix
-	Theta     float64
-	Scrambled bool
-	Seed      uint64
+	Mix   ycsb.Mix
+	Theta float64
+	Seed  uint64
 	// Profile is whose NICs these are.
 	Profile rnic.Profile
 	// LinkMTU is the Ethernet MTU; 0 = 1500.
@@ -384,7 +383,7 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 		}
 		c.sessions = append(c.sessions, s)
 		number := uint32(index*cfg.Sessions + i + 1)
-		gen, err := ycsb.New(ycsb.Config{Mix: cfg.Mix, Theta: cfg.Theta, Scrambled: cfg.Scrambled, Keys: cfg.Keys, Seed: cfg.Seed}, uint64(number))
+		gen, err := ycsb.New(ycsb.Config{Mix: cfg.Mix, Theta: cfg.Theta, Keys: cfg.Keys, Seed: cfg.Seed}, uint64(number))
 		if err != nil {
 			return nil, err
 		}

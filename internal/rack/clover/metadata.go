@@ -63,9 +63,6 @@ type MetadataConfig struct {
 	// GCBelow is the share of free entries below which superseded entries are
 	// searched for and recycled; 0 = 0.5, 1 = always.
 	GCBelow float64
-	// RTT is the estimate behind the grace period, which is twice as long;
-	// 0 = by slab size, as Clover has it.
-	RTT time.Duration
 	// MaxClients is how many connections it can serve; 0 = 4096.
 	MaxClients int
 }
@@ -145,7 +142,7 @@ func NewMetadata(nic *rnic.NIC, l Layout, c MetadataConfig) (*Metadata, error) {
 	if c.MaxClients == 0 {
 		c.MaxClients = 4096
 	}
-	if c.GCBelow < 0 || c.GCBelow > 1 || c.MaxClients < 0 || c.RTT < 0 {
+	if c.GCBelow < 0 || c.GCBelow > 1 || c.MaxClients < 0 {
 		return nil, fmt.Errorf("clover: GC below a share of %v free is outside 0..1, or a negative number", c.GCBelow)
 	}
 	m := &Metadata{nic: nic, pd: nic.AllocPD(), cfg: c, layout: l, keys: make(map[uint64]*keyMeta)}
@@ -436,15 +433,12 @@ func (m *Metadata) giveBack(now clock.Time, req []byte) uint64 {
 func (m *Metadata) retire(now clock.Time, p Pointer, e *entryMeta) {
 	e.state = entryRetired
 	s, _ := m.layout.Entry(p.LH())
-	m.grace.push(retired{p, now.Add(2 * m.rtt(int(s.Slab)))})
+	m.grace.push(retired{p, now.Add(2 * rtt(int(s.Slab)))})
 	m.stats.Retired++
 }
 
-// rtt is Clover's estimate by slab size.
-func (m *Metadata) rtt(slab int) time.Duration {
-	if m.cfg.RTT != 0 {
-		return m.cfg.RTT
-	}
+// rtt is Clover's estimate by slab size. The grace period is twice as long.
+func rtt(slab int) time.Duration {
 	switch {
 	case slab < 1<<10:
 		return 2 * time.Microsecond

@@ -52,8 +52,6 @@ type Config struct {
 	Client   int
 	Sessions int
 	Chunk    Chunk
-	// CachePages bounds the cache of internal pages; 0 = no bound.
-	CachePages int
 	// CQ is where the completions of all the client's queue pairs arrive.
 	CQ *rnic.CQ
 	// Dial connects a session to a node anew; its queue pair before that, if any,
@@ -191,9 +189,6 @@ func (c *Client) alloc() Addr {
 func (c *Client) keep(a Addr, p page) {
 	old, ok := c.cache[a]
 	if !ok {
-		if c.cfg.CachePages > 0 && len(c.cache) >= c.cfg.CachePages {
-			return
-		}
 		old = make(page, PageSize)
 		c.cache[a] = old
 	}

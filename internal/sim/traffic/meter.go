@@ -261,7 +261,6 @@ type Spikes struct {
 	s         slicer
 	threshold []float64
 	together  []int64
-	idle      int64
 }
 
 // NewSpikes takes for spikes what is more than the mean by at least so many

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Difference is where two traces part: the first step that is not the same.
+// Difference is the first step that differs between two traces.
 type Difference struct {
 	Packet int    `json:"packet"`           // position in both, from 0
 	Copy   int    `json:"copy"`             // number
@@ -22,8 +22,8 @@ type Comparison struct {
 	Difference *Difference `json:"difference"`
 }
 
-// tells reports whether traces of an origin have steps of a kind.
-func (o Origin) tells(k Kind) bool {
+// has reports whether traces of an origin have steps of a kind.
+func (o Origin) has(k Kind) bool {
 	switch k {
 	case Note:
 		return false
@@ -38,8 +38,8 @@ func (o Origin) tells(k Kind) bool {
 }
 
 // Diff compares two traces of the same packets: the first of a with the first of
-// b, and so on, each copy with the one of its number. Steps count that both
-// sources can tell. Handles and priorities are not compared, as they depend on
+// b, and so on, each copy with the copy of the same number. Only steps that
+// both sources have are compared. Handles and priorities are not compared, as they depend on
 // how entries were added. Between two traces of the engine the reasons of drops
 // count, and digests, groups and sessions do: of bmv2's they are not known.
 func Diff(a, b []Trace) Comparison {
@@ -76,7 +76,7 @@ func Diff(a, b []Trace) Comparison {
 
 // compare compares a copy; true: there is a difference.
 func (c *Comparison) compare(packet, number int, a, b *Trace) bool {
-	both := func(k Kind) bool { return a.Origin.tells(k) && b.Origin.tells(k) }
+	both := func(k Kind) bool { return a.Origin.has(k) && b.Origin.has(k) }
 	x, y := a.steps(number, both), b.steps(number, both)
 	know := knowledge{
 		places: a.Origin != BMv2Debug && b.Origin != BMv2Debug,
@@ -100,7 +100,7 @@ func (c *Comparison) compare(packet, number int, a, b *Trace) bool {
 	return false
 }
 
-// steps are those of a copy that count.
+// steps are the steps of a copy that are compared.
 func (t *Trace) steps(number int, count func(Kind) bool) []Step {
 	for _, c := range t.Copies {
 		if c.Number == number {
@@ -110,8 +110,8 @@ func (t *Trace) steps(number int, count func(Kind) bool) []Step {
 	return nil
 }
 
-// knowledge is what both sides know of steps that they both have: places in the
-// frame; all that the engine does.
+// knowledge says which parts of steps both sides have: places in the frame; all that a switch of nf/p4
+// records.
 type knowledge struct{ places, all bool }
 
 // same compares what two steps say.
@@ -125,7 +125,7 @@ func (s *Step) same(o *Step, know knowledge) bool {
 		return true
 	case Received:
 		return s.Length == o.Length || s.Length == 0 || o.Length == 0
-	case Action: // the name is that of a table that only one side knows
+	case Action: // its Name is of a table, which only one side has
 		return s.Action == o.Action && sameArgs(s.Args, o.Args)
 	case Table:
 		return s.Name == o.Name && s.Action == o.Action && sameArgs(s.Args, o.Args) && sameKey(s.Key, o.Key)
@@ -133,7 +133,7 @@ func (s *Step) same(o *Step, know knowledge) bool {
 	return s.Name == o.Name && s.Length == o.Length
 }
 
-// sameArgs compares values; a source that does not tell them has none.
+// sameArgs compares values; they are the same if one source has none.
 func sameArgs(a, b []Field) bool {
 	if a == nil || b == nil {
 		return true
@@ -158,8 +158,8 @@ func sameKey(a, b []Field) bool {
 	})
 }
 
-// free is what the value that matches leaves open of an entry's match: bmv2 keeps
-// bits that do not count.
+// free masks the bits of an entry's match that any value matches: bmv2 keeps them
+// as they were written.
 func free(match string) string {
 	for _, sep := range []string{"/", "&&&"} {
 		if i := strings.Index(match, sep); i >= 0 {

@@ -30,14 +30,14 @@ type logPacket struct {
 	copies map[int]*logCopy
 }
 
-// logCopy is what the log has told of a copy and what is not a step yet.
+// logCopy is a copy as far as the log was read, with the parts of a step that is not complete.
 type logCopy struct {
 	packet  *logPacket
 	number  int
 	at      int     // bytes parsed
 	key     []Field // of the lookup under way
-	table   string  // whose action comes
-	ran     string  // action that was told already
+	table   string  // the table whose action follows
+	ran     string  // the action that is a step already
 	cloning bool
 }
 
@@ -160,7 +160,7 @@ func (l *logReader) message(m logLine, more []string) {
 		return
 	}
 	if _, again := l.packets[m.packet]; again && m.copy == 0 && strings.HasPrefix(m.text, received) {
-		delete(l.packets, m.packet) // the switch was started again
+		delete(l.packets, m.packet) // the switch was restarted
 	}
 	c := l.of(m.packet, m.copy)
 	l.last[m.thread] = c
@@ -188,9 +188,9 @@ func number(s, before string) (int, bool) {
 // received begins the first message of a packet.
 const received = "Processing packet received on port "
 
-// stage reads the messages of parsers, pipelines, deparsers and checksums. It reports whether there is a step to tell, and whether it
-// knows the message.
-func (c *logCopy) stage(s string) (_ Step, told, known bool) {
+// stage reads the messages of parsers, pipelines, deparsers and checksums. hasStep: the message is a step; known: the message is one
+// of these.
+func (c *logCopy) stage(s string) (_ Step, hasStep, known bool) {
 	if n, ok := number(s, received); ok {
 		return Step{Kind: Received, Port: uint32(n)}, true, true
 	}
@@ -228,10 +228,10 @@ func (c *logCopy) stage(s string) (_ Step, told, known bool) {
 	return Step{}, false, false
 }
 
-// step is what a message tells; false: nothing, or nothing yet.
+// step is the step of a message; false: the message is none, or the step needs further messages.
 func (c *logCopy) step(s string, more []string) (Step, bool) {
-	if step, told, known := c.stage(s); known {
-		return step, told
+	if step, hasStep, known := c.stage(s); known {
+		return step, hasStep
 	}
 	if strings.HasPrefix(s, "Looking up key:") {
 		c.key = nil
@@ -246,7 +246,7 @@ func (c *logCopy) step(s string, more []string) (Step, bool) {
 	if step, ok := c.lookup(s); ok {
 		c.table = ""
 		if len(step.Key) == 0 && !step.Holds {
-			c.table = step.Name // what it does is all there is to tell
+			c.table = step.Name // without a key, its action is the step
 			return Step{}, false
 		}
 		return step, true
@@ -264,7 +264,7 @@ func (c *logCopy) step(s string, more []string) (Step, bool) {
 	}
 	switch s {
 	case "Cloning packet at ingress", "Cloning packet at egress":
-		c.cloning = true // when there is such a session
+		c.cloning = true // if the session exists
 		return Step{}, false
 	case "Multicast requested for packet":
 		return Step{Kind: Multicast}, true
@@ -314,7 +314,7 @@ func (c *logCopy) step(s string, more []string) (Step, bool) {
 	return Step{Kind: Note, Name: s + where(line)}, !quiet(s)
 }
 
-// quiet reports whether a message repeats what others tell.
+// quiet reports whether a message only repeats other ones.
 func quiet(s string) bool {
 	for _, p := range []string{"Applying table ", "Primitive (no source info)", "Pipeline '", "Parser '", "Deparser '"} {
 		if strings.HasPrefix(s, p) {
@@ -401,7 +401,7 @@ func match(s string) string {
 // actionEntry takes "NAME - ARG,ARG,".
 func (c *logCopy) actionEntry(text string) (Step, bool) {
 	name, list, ok := strings.Cut(text, " -")
-	if !ok || name == "" { // NULL; what runs next is not the table's
+	if !ok || name == "" { // NULL: the next action is not the table's
 		return Step{Kind: Note, Name: "no action"}, true
 	}
 	var args []Field
@@ -489,7 +489,7 @@ func (l *logReader) traces() []Trace {
 	for _, p := range l.order {
 		p.Origin = origin
 		for _, c := range p.Copies {
-			// A group without members is not told.
+			// The log does not name a group without members.
 			for i := len(c.Steps) - 1; i >= 0; i-- {
 				if c.Steps[i].Kind == Multicast {
 					p.Add(c.Number, Step{Kind: Drop, Name: "no-replica"})

@@ -12,8 +12,8 @@ import (
 // ErrNone: what was read holds no trace of a packet.
 var ErrNone = errors.New("no packet's trace: want a log of simple_switch, a PacketTrace of bmv2, or traces as JSON")
 
-// Read reads traces, whoever wrote them: this package's as JSON, bmv2's log, or
-// bmv2's PacketTraces. They are told apart by their beginning.
+// Read reads traces: this package's JSON, bmv2's log, or bmv2's PacketTraces. The beginning tells which
+// one it is.
 func Read(r io.Reader) ([]Trace, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	head, err := b.Peek(4096)

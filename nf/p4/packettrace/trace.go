@@ -46,7 +46,7 @@ const (
 	Assert      Kind = "assert"      // Name: the text of what does not hold
 	Transmit    Kind = "transmit"    // Port, Length
 	Drop        Kind = "drop"        // Name of the reason; empty: not known
-	Note        Kind = "note"        // Name: what only this source tells
+	Note        Kind = "note"        // Name: a message that only this source has
 )
 
 // Field is a named value.
@@ -73,7 +73,7 @@ type Step struct {
 	Action string  `json:"action,omitempty"`
 	Args   []Field `json:"args,omitempty"`
 	Source string  `json:"source,omitempty"` // the program's text
-	Line   string  `json:"line,omitempty"`   // and where that is
+	Line   string  `json:"line,omitempty"`   // and its place in the file
 }
 
 // Entry is the entry that a table hit.
@@ -89,7 +89,7 @@ type Copy struct {
 	Steps  []Step `json:"steps"`
 }
 
-// Origin is who wrote a trace, and with it what the trace tells.
+// Origin is the program that wrote a trace; which steps there are depends on it.
 type Origin string
 
 // The origins of traces.
@@ -138,7 +138,7 @@ func (s Step) String() string {
 	return strings.ReplaceAll(head, "\n", " ")
 }
 
-// lines are what happened, and more about it.
+// lines are the step in words, and details of it.
 func (s Step) lines() (head string, rest []string) {
 	switch s.Kind {
 	case Received:
@@ -231,7 +231,7 @@ func (s Step) lines() (head string, rest []string) {
 	return head, rest
 }
 
-// copyText is the copy that was made; bmv2 does not tell.
+// copyText names the copy that was made; bmv2 does not record it.
 func (s Step) copyText() string {
 	if s.Copy == 0 {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
-// words are numbers as what a command takes them for.
+// words are the numbers of a command, each of at most so many bits.
 func words(all []*big.Int, bits int) ([]uint32, error) {
 	out := make([]uint32, len(all))
 	for i, n := range all {

@@ -13,9 +13,9 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
-// Failure is what did not come out as the file says.
+// Failure is an expectation of the file that was not met.
 type Failure struct {
-	Line int    `json:"line"` // of the statement; 0: nothing expected it
+	Line int    `json:"line"` // of the statement; 0: no statement expected the frame
 	Text string `json:"text"`
 }
 
@@ -27,7 +27,7 @@ func (f Failure) String() string {
 	return fmt.Sprintf("line %d: %s", f.Line, f.Text)
 }
 
-// Result is what a run of a file gave.
+// Result is the result of a run of a file.
 type Result struct {
 	Packets  int       `json:"packets"`  // sent
 	Checks   int       `json:"checks"`   // expect, no_packet, check_counter, check_register
@@ -50,19 +50,19 @@ func Run(prog *p4.Program, statements []Statement, c p4.Config) (Result, error) 
 	return r.Result, nil
 }
 
-// port is what left by a port, and what was expected to.
+// port has the frames that left by a port, and those that were expected.
 type port struct {
 	out  [][]byte
 	want []*Statement
 }
 
-// label is an entry that a file gave a name.
+// label is an entry to which the file gave a name.
 type label struct {
 	table  string
 	handle p4.Handle
 }
 
-// node is one of a multicast group's: a rid and its ports.
+// node is a node of a multicast group: a rid and its ports.
 type node struct {
 	rid   uint16
 	ports []uint32
@@ -74,7 +74,7 @@ type run struct {
 	sw     *p4.Switch
 	now    clock.Time
 	ports  map[uint32]*port
-	last   int // frames that the last packet gave
+	last   int // frames that left after the last packet
 	labels map[string]label
 	nodes  []node
 	groups map[uint32][]int
@@ -151,7 +151,7 @@ func (r *run) do(s *Statement) error {
 	return nil
 }
 
-// resolve finds the one of names that is name, or ends in it.
+// resolve finds the one of names that is name, or ends with it.
 func resolve(what, name string, names []string) (string, error) {
 	if slices.Contains(names, name) {
 		return name, nil
@@ -251,7 +251,7 @@ func (r *run) add(s *Statement) error {
 	return err
 }
 
-// entry is what an add adds, and where.
+// entry is the entry of an add, and its table.
 func (r *run) entry(s *Statement) (p4.TableInfo, p4.Entry, error) {
 	t, err := r.table(s.Name)
 	if err != nil {
@@ -427,7 +427,7 @@ func holds(a *big.Int, cond string, b *big.Int) bool {
 	}
 }
 
-// compare compares what left by each port with what was expected to.
+// compare compares the frames that left by each port with those that were expected.
 func (r *run) compare() {
 	var all []uint32
 	for n := range r.ports {
@@ -462,7 +462,7 @@ func shown(s *Statement) string {
 	return s.Data
 }
 
-// differs is the digit from which a frame is not as expected; -1: it is.
+// differs is the first digit at which a frame differs from what was expected; -1: none.
 func differs(s *Statement, got string) int {
 	for i := range len(s.Data) {
 		if i >= len(got) || s.Data[i] != '*' && s.Data[i] != got[i] {

@@ -75,7 +75,6 @@ type Config struct {
 	On func(n *pool.Node, now clock.Time, e pool.Event)
 	// Page, if not nil, is called with each message of a pool.Pager that comes, one at a time, as On is. The bytes are its own.
 	Page func(n *pool.Node, now clock.Time, message []byte)
-	Log  io.Writer // of memberlist; nil: nowhere
 }
 
 // Pool is a Node with its sockets.
@@ -174,10 +173,7 @@ func Start(c Config) (*Pool, error) {
 	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
 	m.RetransmitMult, m.PushPullInterval = rumours, exchange
 	m.EnableCompression = false // states are long, and wait for it
-	m.LogOutput = c.Log
-	if c.Log == nil {
-		m.LogOutput = io.Discard
-	}
+	m.LogOutput = io.Discard
 	if len(c.Secret) > 0 {
 		m.SecretKey = c.Secret
 	}
@@ -299,14 +295,6 @@ func (p *Pool) rejoin(alone bool) {
 			}
 		}
 	}
-}
-
-// failed closes what was opened.
-func failed(p *Pool, err error) error {
-	if err2 := p.close(false); err2 != nil {
-		return fmt.Errorf("%w; %w", err, err2)
-	}
-	return err
 }
 
 // oneLine makes one line of memberlist's errors.

@@ -1,4 +1,6 @@
-package ctl
+// Package controller is two applications of P4Runtime controllers, for programs to begin with: a learning bridge by digests
+// (Learner) and a router by packets from and to the device (Router). Commands "quillon ctl learn" and "quillon ctl route" run them.
+package controller
 
 import (
 	"context"
@@ -10,6 +12,7 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl"
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/nf/value"
 )
@@ -25,8 +28,8 @@ type Learner struct {
 	// Most is how many addresses are learnt, besides what the tables hold; 0:
 	// no other bound.
 	Most int
-	// Told is told what is learnt and forgotten; nil: nobody is.
-	Told func(string)
+	// Report gets what is learnt and forgotten, in words; nil: nobody does.
+	Report func(string)
 
 	info           *p4info.Info
 	digest         *p4info.Digest
@@ -34,14 +37,14 @@ type Learner struct {
 	smac, dmac     *p4info.Table
 	known, forward *p4info.ActionRef
 	at             map[place]uint32 // port, of each address
-	full           bool             // and told so
+	full           bool             // and reported
 }
 
 // place is an address in a VLAN, both as canonical bytes.
 type place struct{ vid, mac string }
 
-// Claim implements App.
-func (l *Learner) Claim(d *Device) (err error) {
+// Claim implements ctl.App.
+func (l *Learner) Claim(d *ctl.Device) (err error) {
 	l.info = d.Info
 	if l.digest, err = p4info.ByName(d.Info.Digests, "digest", "learn_t"); err != nil {
 		return fmt.Errorf("%s: the program does not learn: %w", d.Target, err)
@@ -66,22 +69,7 @@ func (l *Learner) Claim(d *Device) (err error) {
 	if l.forward, err = l.dmac.Action("forward"); err != nil {
 		return fmt.Errorf("%s: %w", d.Target, err)
 	}
-	return d.claim(l.smac, l.dmac)
-}
-
-// claim takes tables from the intent.
-func (d *Device) claim(tables ...*p4info.Table) error {
-	for _, t := range tables {
-		if !slices.Contains(d.Leave, t) {
-			d.Leave = append(d.Leave, t)
-		}
-	}
-	for _, e := range d.Entities {
-		if d.leaves(e) {
-			return fmt.Errorf("%s: the intent has %s, but its table is written by what runs here", d.Target, d.Info.Text(e))
-		}
-	}
-	return nil
+	return d.Claim(l.smac, l.dmac)
 }
 
 // entryFor is a table's entry for p.
@@ -115,15 +103,13 @@ func placeOf(t *p4v1.TableEntry) (p place, port uint32, ok bool) {
 	return p, port, true
 }
 
-// Begin implements App: it asks for the digest and takes over what the tables
+// Begin implements ctl.App: it asks for the digest and takes over what the tables
 // hold, if they agree.
-func (l *Learner) Begin(ctx context.Context, s *Session) error {
+func (l *Learner) Begin(ctx context.Context, s *ctl.Session) error {
 	l.at, l.full = map[place]uint32{}, false
 	var updates []*p4v1.Update
 	to := map[place]uint32{} // dmac's
-	_, err := s.Ask(ctx, l.info, []Query{{what: "learnt addresses", kind: p4info.KindEntry, ask: []*p4v1.Entity{
-		p4info.EntryOf(&p4v1.TableEntry{TableId: l.dmac.ID}), p4info.EntryOf(&p4v1.TableEntry{TableId: l.smac.ID}),
-	}}}, false, func(e *p4v1.Entity) error {
+	err := s.Entries(ctx, l.info, func(e *p4v1.Entity) error {
 		t := e.GetTableEntry()
 		p, port, ok := placeOf(t)
 		if !ok {
@@ -141,7 +127,7 @@ func (l *Learner) Begin(ctx context.Context, s *Session) error {
 			updates = append(updates, &p4v1.Update{Type: p4v1.Update_MODIFY, Entity: entryFor(l.smac, l.known, p, port, l.Idle)})
 		}
 		return nil
-	})
+	}, l.dmac, l.smac)
 	if err != nil {
 		return err
 	}
@@ -163,9 +149,9 @@ func (l *Learner) Begin(ctx context.Context, s *Session) error {
 	})
 }
 
-// Handle implements App. What the device may do with updates in another order is
+// Handle implements ctl.App. What the device may do with updates in another order is
 // avoided: of each address only the last news counts.
-func (l *Learner) Handle(ctx context.Context, s *Session, messages []*p4v1.StreamMessageResponse) error {
+func (l *Learner) Handle(ctx context.Context, s *ctl.Session, messages []*p4v1.StreamMessageResponse) error {
 	const gone = ^uint32(0)
 	news := map[place]uint32{}
 	var order []place
@@ -178,7 +164,7 @@ func (l *Learner) Handle(ctx context.Context, s *Session, messages []*p4v1.Strea
 	for _, m := range messages {
 		if d := m.GetDigest(); d != nil && d.DigestId == l.digest.ID {
 			for _, data := range d.Data {
-				if v := digestValues(l.digest, data); v != nil {
+				if v := l.digest.Values(data); v != nil {
 					vid, _ := p4info.Canonical(v[l.vid], l.digest.Fields[l.vid].Type.Bits)
 					src, _ := p4info.Canonical(v[l.src], l.digest.Fields[l.src].Type.Bits)
 					note(place{string(vid), string(src)}, p4info.PortNumber(v[l.port]))
@@ -211,8 +197,8 @@ func (l *Learner) Handle(ctx context.Context, s *Session, messages []*p4v1.Strea
 		case port == gone:
 		case !known:
 			if l.Most > 0 && len(l.at) >= l.Most {
-				if !l.full && l.Told != nil {
-					l.Told(fmt.Sprintf("%d addresses are known: no more are learnt", len(l.at)))
+				if !l.full && l.Report != nil {
+					l.Report(fmt.Sprintf("%d addresses are known: no more are learnt", len(l.at)))
 				}
 				l.full = true
 				continue
@@ -239,12 +225,12 @@ func (l *Learner) Handle(ctx context.Context, s *Session, messages []*p4v1.Strea
 	return nil
 }
 
-// Tick implements App.
-func (l *Learner) Tick(context.Context, *Session) error { return nil }
+// Tick implements ctl.App.
+func (l *Learner) Tick(context.Context, *ctl.Session) error { return nil }
 
 // write writes entries; that a table is full is no error.
-func (l *Learner) write(ctx context.Context, s *Session, updates []*p4v1.Update) error {
-	failed, err := s.put(ctx, Limits{}, updates)
+func (l *Learner) write(ctx context.Context, s *ctl.Session, updates []*p4v1.Update) error {
+	failed, err := s.Put(ctx, updates...)
 	if err != nil {
 		return err
 	}
@@ -259,16 +245,16 @@ func (l *Learner) write(ctx context.Context, s *Session, updates []*p4v1.Update)
 		drop = append(drop, l.entries(p4v1.Update_DELETE, p, 0)...)
 	}
 	if len(drop) > 0 {
-		_, err = s.put(ctx, Limits{}, drop)
+		_, err = s.Put(ctx, drop...)
 	}
 	return err
 }
 
 func (l *Learner) tell(what string, p place, port uint32) {
-	if l.Told == nil {
+	if l.Report == nil {
 		return
 	}
 	mac := p4info.FormatValue("mac", p4info.Type{Bits: 48}, []byte(p.mac))
 	vid := p4info.FormatValue("vid", p4info.Type{Bits: 12}, []byte(p.vid))
-	l.Told(fmt.Sprintf("%s %s in VLAN %s at port %d", what, mac, vid, port))
+	l.Report(fmt.Sprintf("%s %s in VLAN %s at port %d", what, mac, vid, port))
 }

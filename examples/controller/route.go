@@ -1,9 +1,8 @@
-package ctl
+package controller
 
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,7 +12,9 @@ import (
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl"
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/value"
 	"github.com/quillon/quillon/nf/yaml"
 )
@@ -240,12 +241,12 @@ func (c *RouterConfig) lookup(a netip.Addr) (netip.Addr, bool) {
 // are found.
 type Router struct {
 	Config *RouterConfig
-	// Told is told of neighbours; nil: nobody is.
-	Told func(string)
+	// Report gets news of neighbours, in words; nil: nobody does.
+	Report func(string)
 
 	info   *p4info.Info
 	tables map[string]*p4info.Table
-	ranks  map[uint32]int
+	order  []*p4info.Table // what is referred to is before what refers to it
 
 	have      map[string]*p4v1.Entity // what the device holds of the tables
 	neighbors map[netip.Addr]*neighbor
@@ -273,18 +274,17 @@ const (
 	errorsASecond = 100 // ICMP errors
 )
 
-// Claim implements App.
-func (r *Router) Claim(d *Device) error {
+// Claim implements ctl.App.
+func (r *Router) Claim(d *ctl.Device) error {
 	r.info = d.Info
-	r.tables, r.ranks = map[string]*p4info.Table{}, map[uint32]int{}
-	for rank, name := range []string{"router_mac", "port_mac", "next_hop", "ecmp", "ipv4_lpm"} {
+	r.tables, r.order = map[string]*p4info.Table{}, nil
+	for _, name := range []string{"router_mac", "port_mac", "next_hop", "ecmp", "ipv4_lpm"} {
 		t, err := p4info.ByName(d.Info.Tables, "table", name)
 		if err != nil {
 			return fmt.Errorf("%s: the program is no router: %w", d.Target, err)
 		}
-		r.tables[name] = t
-		r.ranks[t.ID] = rankTables + rank
-		if err := d.claim(t); err != nil {
+		r.tables[name], r.order = t, append(r.order, t)
+		if err := d.Claim(t); err != nil {
 			return err
 		}
 	}
@@ -300,7 +300,7 @@ func (r *Router) entities() (map[string]*p4v1.Entity, error) {
 	out := map[string]*p4v1.Entity{}
 	var failed error
 	add := func(table string, match [][2]string, action string, params ...[2]string) {
-		e, err := ParseEntity(r.info, p4v1.Update_INSERT, EntryText(table, match, 0, false, action, params))
+		e, err := ctl.ParseEntity(r.info, p4v1.Update_INSERT, ctl.EntryText(table, match, 0, false, action, params))
 		if err != nil && failed == nil {
 			failed = err
 		}
@@ -351,37 +351,21 @@ func (r *Router) entities() (map[string]*p4v1.Entity, error) {
 
 // group is the entry of a prefix with several next hops.
 func (r *Router) group(p netip.Prefix, hops []*neighbor) (*p4v1.Entity, error) {
-	w := &flow{}
-	w.start()
-	w.text("table", r.tables["ecmp"].Name)
-	w.open("match")
-	w.text("dst", p.String())
-	w.close()
-	w.list("actions")
+	var choices []string
 	for _, n := range hops {
-		w.item()
-		w.text("action", "choose")
-		w.open("params")
-		w.int("next_hop", int64(n.id))
-		w.close()
-		w.close()
+		choices = append(choices, fmt.Sprintf("{action: choose, params: {next_hop: %d}}", n.id))
 	}
-	w.end()
-	w.close()
-	return ParseEntity(r.info, p4v1.Update_INSERT, w.String())
+	text := fmt.Sprintf("{table: %s, match: {dst: %s}, actions: [%s]}", r.tables["ecmp"].Name, p, strings.Join(choices, ", "))
+	return ctl.ParseEntity(r.info, p4v1.Update_INSERT, text)
 }
 
-// Begin implements App: what the tables hold tells the neighbours that were known.
-func (r *Router) Begin(ctx context.Context, s *Session) error {
+// Begin implements ctl.App: what the tables hold tells the neighbours that were known.
+func (r *Router) Begin(ctx context.Context, s *ctl.Session) error {
 	r.have, r.neighbors, r.budget = map[string]*p4v1.Entity{}, map[netip.Addr]*neighbor{}, errorsASecond
-	q := Query{what: "routes", kind: p4info.KindEntry}
-	for _, t := range r.tables {
-		q.ask = append(q.ask, p4info.EntryOf(&p4v1.TableEntry{TableId: t.ID}))
-	}
-	_, err := s.Ask(ctx, r.info, []Query{q}, false, func(e *p4v1.Entity) error {
+	err := s.Entries(ctx, r.info, func(e *p4v1.Entity) error {
 		r.have[p4info.Key(e)] = e
 		return nil
-	})
+	}, r.order...)
 	if err != nil {
 		return err
 	}
@@ -475,36 +459,13 @@ func (r *Router) freeID() uint16 {
 }
 
 // update brings the tables to what they shall hold.
-func (r *Router) update(ctx context.Context, s *Session) error {
+func (r *Router) update(ctx context.Context, s *ctl.Session) error {
 	want, err := r.entities()
 	if err != nil {
 		return err
 	}
-	d := &Diff{Device: &Device{Info: r.info}, ranks: r.ranks}
-	size := map[uint32]int64{}
-	for k, h := range r.have {
-		size[h.GetTableEntry().TableId]++
-		switch w := want[k]; {
-		case w == nil:
-			d.Changes = append(d.Changes, Change{Type: p4v1.Update_DELETE, Entity: h})
-		case !equal(w, h):
-			d.Changes = append(d.Changes, Change{Type: p4v1.Update_MODIFY, Entity: w, Old: h})
-		}
-	}
-	for k, w := range want {
-		if r.have[k] == nil {
-			d.Changes = append(d.Changes, Change{Type: p4v1.Update_INSERT, Entity: w})
-		}
-	}
-	d.order(size)
-	for _, b := range d.Plan(Limits{}) {
-		failed, err := s.put(ctx, Limits{}, b.Updates())
-		if err != nil {
-			return err
-		}
-		if len(failed) > 0 {
-			return errors.New(failed[0].Text(r.info))
-		}
+	if err := s.Replace(ctx, r.info, r.have, want, r.order...); err != nil {
+		return err
 	}
 	r.have = want
 	return nil
@@ -516,8 +477,8 @@ const (
 	reasonToCPU = 5
 )
 
-// Handle implements App.
-func (r *Router) Handle(ctx context.Context, s *Session, messages []*p4v1.StreamMessageResponse) error {
+// Handle implements ctl.App.
+func (r *Router) Handle(ctx context.Context, s *ctl.Session, messages []*p4v1.StreamMessageResponse) error {
 	changed := false
 	for _, m := range messages {
 		p := m.GetPacket()
@@ -552,8 +513,8 @@ func (r *Router) Handle(ctx context.Context, s *Session, messages []*p4v1.Stream
 	return nil
 }
 
-// Tick implements App: it asks again, and after neighbours that were long silent.
-func (r *Router) Tick(ctx context.Context, s *Session) error {
+// Tick implements ctl.App: it asks again, and after neighbours that were long silent.
+func (r *Router) Tick(ctx context.Context, s *ctl.Session) error {
 	r.now++
 	r.budget = errorsASecond
 	changed := false
@@ -588,14 +549,14 @@ func (r *Router) wanted(a netip.Addr) bool {
 }
 
 func (r *Router) lost(a netip.Addr, n *neighbor) {
-	if n.known && r.Told != nil {
-		r.Told(fmt.Sprintf("%s does not answer any more", a))
+	if n.known && r.Report != nil {
+		r.Report(fmt.Sprintf("%s does not answer any more", a))
 	}
 	n.known, n.frames, n.id = false, nil, 0
 }
 
 // ask begins to look for a neighbour; nil: there are too many.
-func (r *Router) ask(s *Session, a netip.Addr) *neighbor {
+func (r *Router) ask(s *ctl.Session, a netip.Addr) *neighbor {
 	n := r.neighbors[a]
 	if n != nil {
 		return n
@@ -610,7 +571,7 @@ func (r *Router) ask(s *Session, a netip.Addr) *neighbor {
 }
 
 // arp takes an ARP frame; changed says that a neighbour is new or has moved.
-func (r *Router) arp(s *Session, port uint32, frame []byte) (changed bool) {
+func (r *Router) arp(s *ctl.Session, port uint32, frame []byte) (changed bool) {
 	b := frame[14:]
 	if len(b) < 28 || binary.BigEndian.Uint64(b)>>16 != 0x000108000604 {
 		return false
@@ -635,8 +596,8 @@ func (r *Router) arp(s *Session, port uint32, frame []byte) (changed bool) {
 				n.id = r.freeID()
 			}
 			n.mac, n.known, changed = sender, true, true
-			if r.Told != nil {
-				r.Told(fmt.Sprintf("%s is at %s, port %d", from, sender, port))
+			if r.Report != nil {
+				r.Report(fmt.Sprintf("%s is at %s, port %d", from, sender, port))
 			}
 			for _, f := range n.frames {
 				r.forward(s, i, n, f)
@@ -651,7 +612,7 @@ func (r *Router) arp(s *Session, port uint32, frame []byte) (changed bool) {
 }
 
 // request asks for a neighbour's address: itself when it is known.
-func (r *Router) request(s *Session, a netip.Addr, n *neighbor) {
+func (r *Router) request(s *ctl.Session, a netip.Addr, n *neighbor) {
 	i := r.Config.interfaceOf(a)
 	if i == nil {
 		return
@@ -682,7 +643,7 @@ func arpFrame(op uint16, from MAC, fromIP netip.Addr, to MAC, toIP netip.Addr) [
 
 // ipv4 takes an IPv4 frame that the device did not forward itself. Its header is
 // whole, and its checksum right: the program saw to that.
-func (r *Router) ipv4(s *Session, port, reason uint32, frame []byte) {
+func (r *Router) ipv4(s *ctl.Session, port, reason uint32, frame []byte) {
 	b := frame[14:]
 	if len(b) < 20 || b[0]>>4 != 4 {
 		return
@@ -734,7 +695,7 @@ func (r *Router) ipv4(s *Session, port, reason uint32, frame []byte) {
 }
 
 // icmp sends an ICMP message back to where a frame came from.
-func (r *Router) icmp(s *Session, in *Interface, frame []byte, from, to netip.Addr, message []byte) {
+func (r *Router) icmp(s *ctl.Session, in *Interface, frame []byte, from, to netip.Addr, message []byte) {
 	f := make([]byte, 0, 14+20+len(message))
 	f = append(f, frame[6:12]...)
 	f = append(f, in.MAC[:]...)
@@ -743,14 +704,14 @@ func (r *Router) icmp(s *Session, in *Interface, frame []byte, from, to netip.Ad
 	f = append(f, 0, 0, 0, 0, 64, 1, 0, 0)
 	f = append(f, from.AsSlice()...)
 	f = append(f, to.AsSlice()...)
-	binary.BigEndian.PutUint16(f[24:], checksum(f[14:34]))
+	binary.BigEndian.PutUint16(f[24:], hdr.Checksum(f[14:34], 0))
 	message[2], message[3] = 0, 0
-	binary.BigEndian.PutUint16(message[2:], checksum(message))
+	binary.BigEndian.PutUint16(message[2:], hdr.Checksum(message, 0))
 	r.send(s, in.Port, append(f, message...))
 }
 
 // forward sends a frame that waited, as the device would have.
-func (r *Router) forward(s *Session, out *Interface, n *neighbor, frame []byte) {
+func (r *Router) forward(s *ctl.Session, out *Interface, n *neighbor, frame []byte) {
 	b := frame[14:]
 	if out == nil || b[8] <= 1 {
 		return
@@ -760,27 +721,12 @@ func (r *Router) forward(s *Session, out *Interface, n *neighbor, frame []byte) 
 	b[8]--
 	header := b[:int(b[0]&15)*4]
 	header[10], header[11] = 0, 0
-	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	binary.BigEndian.PutUint16(header[10:], hdr.Checksum(header, 0))
 	r.send(s, out.Port, frame)
 }
 
-// checksum is the Internet's (RFC 1071).
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for ; len(b) > 1; b = b[2:] {
-		sum += uint32(binary.BigEndian.Uint16(b))
-	}
-	if len(b) == 1 {
-		sum += uint32(b[0]) << 8
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
-}
-
 // send sends a frame out of a port. That it cannot be sent is seen elsewhere.
-func (r *Router) send(s *Session, port uint32, frame []byte) {
+func (r *Router) send(s *ctl.Session, port uint32, frame []byte) {
 	p := &p4v1.PacketOut{Payload: frame}
 	for _, f := range r.info.PacketOut.Fields {
 		v := []byte{0}

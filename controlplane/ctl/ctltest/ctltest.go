@@ -1,4 +1,10 @@
-package ctl
+// Package ctltest is a P4Runtime server in memory, for tests of controllers.
+//
+//	server := ctltest.New(1)                        // of device 1
+//	address, stop := server.Start(t, "127.0.0.1:0", nil)
+//	server.Tell(1, message)                         // to its primary: a digest, a packet
+//	server.Restart(1)                               // the device has nothing any more
+package ctltest
 
 import (
 	"context"
@@ -22,31 +28,29 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/p4info"
-	"github.com/quillon/quillon/nf/clock"
 )
 
-// fake is a server with any number of devices, each a map of entities: what
-// P4Runtime says of arbitration, writes and reads, and no packets. It fails as it
-// is told to.
-type fake struct {
+// Server is a P4Runtime server with any number of devices, each a map of entities: what the specification says of arbitration, writes and
+// reads, and no packets. It fails as a test has it fail. The mutex guards all fields, and the devices.
+type Server struct {
 	p4v1.UnimplementedP4RuntimeServer
 
-	mu      sync.Mutex
-	devices map[uint64]*fakeDevice
-	infos   *infoCache
+	sync.Mutex
+	Devices map[uint64]*Device
 
-	// refuse is asked before each update; nil: none is refused.
-	refuse func(u *p4v1.Update) *p4v1.Error
-	// style is how failed updates are told.
-	style func(updates int, errs []*p4v1.Error) error
-	// hidden are kinds that cannot be read, by the first byte of their Keys.
-	hidden string
-	// writes counts Write requests, most is the largest one's updates.
-	writes, most int
-	sent         []*p4v1.StreamMessageRequest
+	// Refuse is asked before each update; nil: none is refused.
+	Refuse func(u *p4v1.Update) *p4v1.Error
+	// Hidden are kinds that cannot be read, by the first byte of their keys (p4info.Key).
+	Hidden string
+	// Writes counts Write requests, Most is the largest one's updates.
+	Writes, Most int
+	// Sent is what controllers have sent on their streams, but for their arbitration.
+	Sent []*p4v1.StreamMessageRequest
+
+	infos *infoCache
 }
 
-// infoCache has programs by cookie, for any number of fakes.
+// infoCache has programs by cookie, for any number of servers.
 type infoCache struct {
 	mu    sync.Mutex
 	known map[uint64]*p4info.Info
@@ -55,41 +59,58 @@ type infoCache struct {
 func (c *infoCache) get(p *p4v1.ForwardingPipelineConfig) (*p4info.Info, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if i := c.known[p.GetCookie().GetCookie()]; i != nil {
+	cookie := p.GetCookie().GetCookie()
+	if i := c.known[cookie]; i != nil {
 		return i, nil
 	}
 	i, err := p4info.New(p.GetP4Info())
-	if err == nil {
-		c.known[p.GetCookie().GetCookie()] = i
+	if err == nil && cookie != 0 { // 0: it has none
+		c.known[cookie] = i
 	}
 	return i, err
 }
 
-type fakeDevice struct {
-	info     *p4info.Info
-	pipeline *p4v1.ForwardingPipelineConfig
-	entities map[string]*p4v1.Entity
-	streams  []*fakeStream
+// Device is what a device of a server holds.
+type Device struct {
+	Info     *p4info.Info // of its program; nil: it has none
+	Pipeline *p4v1.ForwardingPipelineConfig
+	Entities map[string]*p4v1.Entity // by their keys
+
+	streams []*stream
 }
 
-type fakeStream struct {
+type stream struct {
 	p4v1.P4Runtime_StreamChannelServer
-	election ElectionID
+	election election
 	role     string
 	primary  bool
 	kill     chan error
 }
 
-func newFake(ids ...uint64) *fake {
-	f := &fake{devices: map[uint64]*fakeDevice{}, infos: &infoCache{known: map[uint64]*p4info.Info{}}, style: bmv2Style}
-	for _, id := range ids {
-		f.devices[id] = &fakeDevice{entities: map[string]*p4v1.Entity{}}
-	}
-	return f
+// election is an election id: the high and the low half.
+type election [2]uint64
+
+func electionOf(u *p4v1.Uint128) election { return election{u.GetHigh(), u.GetLow()} }
+
+func (e election) less(o election) bool { return slices.Compare(e[:], o[:]) < 0 }
+
+// New is a server of devices without programs.
+func New(ids ...uint64) *Server {
+	return (&Server{infos: &infoCache{known: map[uint64]*p4info.Info{}}}).Like(ids...)
 }
 
-// start serves on an address of this machine until stop or the end of the test.
-func (f *fake) start(t testing.TB, address string, creds credentials.TransportCredentials) (at string, stop func()) {
+// Like is another server, of devices without programs. It keeps what it has read of programs where f keeps that: a thousand
+// servers read a program once.
+func (f *Server) Like(ids ...uint64) *Server {
+	o := &Server{Devices: map[uint64]*Device{}, infos: f.infos}
+	for _, id := range ids {
+		o.Devices[id] = &Device{Entities: map[string]*p4v1.Entity{}}
+	}
+	return o
+}
+
+// Start serves on an address of this machine until stop or the end of the test.
+func (f *Server) Start(t testing.TB, address string, creds credentials.TransportCredentials) (at string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -108,7 +129,8 @@ func (f *fake) start(t testing.TB, address string, creds credentials.TransportCr
 	return l.Addr().String(), stop
 }
 
-func bmv2Style(_ int, errs []*p4v1.Error) error {
+// WriteStatus is the status of a Write with an error for each update, as bmv2 and the specification have it.
+func WriteStatus(errs []*p4v1.Error) error {
 	st := &rpcstatus.Status{Code: int32(codes.Unknown)}
 	for _, e := range errs {
 		a, _ := anypb.New(e)
@@ -117,33 +139,33 @@ func bmv2Style(_ int, errs []*p4v1.Error) error {
 	return status.FromProto(st).Err()
 }
 
-func (f *fake) device(id uint64) (*fakeDevice, error) {
-	d := f.devices[id]
+func (f *Server) device(id uint64) (*Device, error) {
+	d := f.Devices[id]
 	if d == nil {
 		return nil, status.Errorf(codes.NotFound, "there is no device %d", id)
 	}
 	return d, nil
 }
 
-// restart makes a device forget everything, and ends its streams.
-func (f *fake) restart(id uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	d := f.devices[id]
+// Restart makes a device forget everything, and ends its streams.
+func (f *Server) Restart(id uint64) {
+	f.Lock()
+	defer f.Unlock()
+	d := f.Devices[id]
 	for _, s := range d.streams {
 		s.kill <- status.Error(codes.Unavailable, "restart")
 	}
-	d.pipeline, d.info, d.entities = nil, nil, map[string]*p4v1.Entity{}
+	d.Pipeline, d.Info, d.Entities = nil, nil, map[string]*p4v1.Entity{}
 }
 
-func (f *fake) StreamChannel(stream p4v1.P4Runtime_StreamChannelServer) error {
-	s := &fakeStream{P4Runtime_StreamChannelServer: stream, kill: make(chan error, 1)}
-	m, err := stream.Recv()
+func (f *Server) StreamChannel(c p4v1.P4Runtime_StreamChannelServer) error {
+	s := &stream{P4Runtime_StreamChannelServer: c, kill: make(chan error, 1)}
+	m, err := c.Recv()
 	if err != nil {
 		return err
 	}
 	a := m.GetArbitration()
-	f.mu.Lock()
+	f.Lock()
 	d, err := f.device(a.GetDeviceId())
 	if err == nil {
 		s.election, s.role = electionOf(a.ElectionId), a.GetRole().GetName()
@@ -154,29 +176,29 @@ func (f *fake) StreamChannel(stream p4v1.P4Runtime_StreamChannelServer) error {
 		}
 	}
 	if err != nil {
-		f.mu.Unlock()
+		f.Unlock()
 		return err
 	}
 	d.streams = append(d.streams, s)
 	d.elect(a.DeviceId)
-	f.mu.Unlock()
+	f.Unlock()
 	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		d.streams = slices.DeleteFunc(d.streams, func(x *fakeStream) bool { return x == s })
+		f.Lock()
+		defer f.Unlock()
+		d.streams = slices.DeleteFunc(d.streams, func(x *stream) bool { return x == s })
 		d.elect(a.DeviceId)
 	}()
 	ended := make(chan error, 1)
 	go func() {
 		for {
-			m, err := stream.Recv()
+			m, err := c.Recv()
 			if err != nil {
 				ended <- err
 				return
 			}
-			f.mu.Lock()
-			f.sent = append(f.sent, m)
-			f.mu.Unlock()
+			f.Lock()
+			f.Sent = append(f.Sent, m)
+			f.Unlock()
 		}
 	}()
 	select {
@@ -191,11 +213,11 @@ func (f *fake) StreamChannel(stream p4v1.P4Runtime_StreamChannelServer) error {
 }
 
 // elect tells all streams of all roles who is primary.
-func (d *fakeDevice) elect(id uint64) {
+func (d *Device) elect(id uint64) {
 	for _, s := range d.streams {
 		best := s.election
 		for _, o := range d.streams {
-			if o.role == s.role && best.Less(o.election) {
+			if o.role == s.role && best.less(o.election) {
 				best = o.election
 			}
 		}
@@ -205,23 +227,23 @@ func (d *fakeDevice) elect(id uint64) {
 			st.Code = int32(codes.AlreadyExists)
 		}
 		s.Send(&p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Arbitration{Arbitration: &p4v1.MasterArbitrationUpdate{
-			DeviceId: id, ElectionId: best.proto(), Status: st,
+			DeviceId: id, ElectionId: &p4v1.Uint128{High: best[0], Low: best[1]}, Status: st,
 		}}})
 	}
 }
 
-// tell sends a message to the primary of a device.
-func (f *fake) tell(id uint64, m *p4v1.StreamMessageResponse) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, s := range f.devices[id].streams {
+// Tell sends a message to the primary of a device.
+func (f *Server) Tell(id uint64, m *p4v1.StreamMessageResponse) {
+	f.Lock()
+	defer f.Unlock()
+	for _, s := range f.Devices[id].streams {
 		if s.primary {
 			s.Send(m)
 		}
 	}
 }
 
-func (d *fakeDevice) primary(e *p4v1.Uint128, role string) error {
+func (d *Device) primary(e *p4v1.Uint128, role string) error {
 	for _, s := range d.streams {
 		if s.election == electionOf(e) && s.role == role && s.primary {
 			return nil
@@ -230,9 +252,9 @@ func (d *fakeDevice) primary(e *p4v1.Uint128, role string) error {
 	return status.Error(codes.PermissionDenied, "Not primary")
 }
 
-func (f *fake) SetForwardingPipelineConfig(_ context.Context, r *p4v1.SetForwardingPipelineConfigRequest) (*p4v1.SetForwardingPipelineConfigResponse, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *Server) SetForwardingPipelineConfig(_ context.Context, r *p4v1.SetForwardingPipelineConfigRequest) (*p4v1.SetForwardingPipelineConfigResponse, error) {
+	f.Lock()
+	defer f.Unlock()
 	d, err := f.device(r.DeviceId)
 	if err != nil {
 		return nil, err
@@ -248,36 +270,36 @@ func (f *fake) SetForwardingPipelineConfig(_ context.Context, r *p4v1.SetForward
 		return &p4v1.SetForwardingPipelineConfigResponse{}, nil
 	}
 	r.Config.P4Info = info.Proto // one for all devices
-	d.pipeline, d.info, d.entities = r.Config, info, map[string]*p4v1.Entity{}
+	d.Pipeline, d.Info, d.Entities = r.Config, info, map[string]*p4v1.Entity{}
 	return &p4v1.SetForwardingPipelineConfigResponse{}, nil
 }
 
-func (f *fake) GetForwardingPipelineConfig(_ context.Context, r *p4v1.GetForwardingPipelineConfigRequest) (*p4v1.GetForwardingPipelineConfigResponse, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *Server) GetForwardingPipelineConfig(_ context.Context, r *p4v1.GetForwardingPipelineConfigRequest) (*p4v1.GetForwardingPipelineConfigResponse, error) {
+	f.Lock()
+	defer f.Unlock()
 	d, err := f.device(r.DeviceId)
 	if err != nil {
 		return nil, err
 	}
-	if d.pipeline == nil {
+	if d.Pipeline == nil {
 		return nil, status.Error(codes.FailedPrecondition, "No forwarding pipeline config set for this device")
 	}
-	c := &p4v1.ForwardingPipelineConfig{Cookie: d.pipeline.Cookie}
+	c := &p4v1.ForwardingPipelineConfig{Cookie: d.Pipeline.Cookie}
 	if r.ResponseType != p4v1.GetForwardingPipelineConfigRequest_COOKIE_ONLY {
-		c = d.pipeline
+		c = d.Pipeline
 	}
 	return &p4v1.GetForwardingPipelineConfigResponse{Config: c}, nil
 }
 
-func (f *fake) Capabilities(context.Context, *p4v1.CapabilitiesRequest) (*p4v1.CapabilitiesResponse, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *Server) Capabilities(context.Context, *p4v1.CapabilitiesRequest) (*p4v1.CapabilitiesResponse, error) {
+	f.Lock()
+	defer f.Unlock()
 	return &p4v1.CapabilitiesResponse{P4RuntimeApiVersion: "1.5.0"}, nil
 }
 
-func (f *fake) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResponse, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResponse, error) {
+	f.Lock()
+	defer f.Unlock()
 	d, err := f.device(r.DeviceId)
 	if err != nil {
 		return nil, err
@@ -285,117 +307,122 @@ func (f *fake) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteRespon
 	if err := d.primary(r.ElectionId, r.Role); err != nil {
 		return nil, err
 	}
-	if d.info == nil {
+	if d.Info == nil {
 		return nil, status.Error(codes.FailedPrecondition, "no program")
 	}
-	f.writes++
-	f.most = max(f.most, len(r.Updates))
+	f.Writes++
+	f.Most = max(f.Most, len(r.Updates))
 	errs, failed := make([]*p4v1.Error, len(r.Updates)), false
 	for i, u := range r.Updates {
 		errs[i] = &p4v1.Error{}
-		if e := f.update(d, u); e != nil {
+		var e *p4v1.Error
+		if f.Refuse != nil {
+			e = f.Refuse(u)
+		}
+		if e == nil {
+			e = d.Update(u)
+		}
+		if e != nil {
 			errs[i], failed = e, true
 		}
 	}
 	if failed {
-		return nil, f.style(len(r.Updates), errs)
+		return nil, WriteStatus(errs)
 	}
 	return &p4v1.WriteResponse{}, nil
 }
 
-func wrong(c codes.Code, format string, args ...any) *p4v1.Error {
-	return &p4v1.Error{CanonicalCode: int32(c), Message: fmt.Sprintf(format, args...), Space: "fake"}
+// Failed is an error of an update.
+func Failed(c codes.Code, format string, args ...any) *p4v1.Error {
+	return &p4v1.Error{CanonicalCode: int32(c), Message: fmt.Sprintf(format, args...), Space: "ctltest"}
 }
 
-func (f *fake) update(d *fakeDevice, u *p4v1.Update) *p4v1.Error {
-	if f.refuse != nil {
-		if e := f.refuse(u); e != nil {
-			return e
-		}
+// Update does what a Write does with one update; nil: it is done. The device has a program, and the server's mutex is locked.
+func (d *Device) Update(u *p4v1.Update) *p4v1.Error {
+	if err := d.Info.Update(u); err != nil {
+		return Failed(status.Code(err), "%v", err)
 	}
-	if err := d.info.Update(u); err != nil {
-		return wrong(status.Code(err), "%v", err)
-	}
-	key := p4info.Key(u.Entity)
-	old := d.entities[key]
+	x := p4info.Of(u.Entity)
+	key, always := x.Key(), x.Always()
+	old := d.Entities[key]
 	if u.Type == p4v1.Update_DELETE {
 		if old == nil {
-			return wrong(codes.NotFound, "nothing to delete")
+			return Failed(codes.NotFound, "nothing to delete")
 		}
-		for _, e := range d.entities {
-			for _, need := range profileReferences(d.info, e) {
-				if need.key == key {
-					return wrong(codes.FailedPrecondition, "%s needs it", d.info.Text(e))
+		for _, e := range d.Entities {
+			for _, need := range d.Info.References(e) {
+				if need.Key == key {
+					return Failed(codes.FailedPrecondition, "%s needs it", d.Info.Text(e))
 				}
 			}
 		}
-		delete(d.entities, key)
+		delete(d.Entities, key)
 		return nil
 	}
-	for _, need := range profileReferences(d.info, u.Entity) {
-		if d.entities[need.key] == nil {
-			return wrong(codes.NotFound, "there is no %s", need.text)
+	for _, need := range d.Info.References(u.Entity) {
+		if d.Entities[need.Key] == nil {
+			return Failed(codes.NotFound, "there is no %s", need.Text)
 		}
 	}
-	if p := profileOf(d.info, u.Entity); p != nil {
+	if p := d.Info.ProfileOf(u.Entity); p != nil {
 		set := u.Entity.GetTableEntry().GetAction().GetActionProfileActionSet() != nil
-		for _, e := range d.entities {
-			if profileOf(d.info, e) == p && (e.GetTableEntry().GetAction().GetActionProfileActionSet() != nil) != set {
-				return wrong(codes.InvalidArgument, "members and sets of actions in one profile")
+		for _, e := range d.Entities {
+			if d.Info.ProfileOf(e) == p && (e.GetTableEntry().GetAction().GetActionProfileActionSet() != nil) != set {
+				return Failed(codes.InvalidArgument, "members and sets of actions in one profile")
 			}
 		}
 	}
 	if t := u.Entity.GetTableEntry(); t != nil && !t.IsDefaultAction && u.Type == p4v1.Update_INSERT {
 		n := int64(0)
-		for _, e := range d.entities {
+		for _, e := range d.Entities {
 			if x := e.GetTableEntry(); x != nil && x.TableId == t.TableId && !x.IsDefaultAction {
 				n++
 			}
 		}
-		if n >= d.info.Table(t.TableId).Size {
-			return wrong(codes.ResourceExhausted, "the table is full")
+		if n >= d.Info.Table(t.TableId).Size {
+			return Failed(codes.ResourceExhausted, "the table is full")
 		}
 	}
 	switch {
 	case u.Type == p4v1.Update_INSERT && old != nil:
-		return wrong(codes.AlreadyExists, "it is there")
-	case u.Type == p4v1.Update_MODIFY && old == nil && update(u.Entity).Type == p4v1.Update_INSERT:
-		return wrong(codes.NotFound, "nothing to modify")
+		return Failed(codes.AlreadyExists, "it is there")
+	case u.Type == p4v1.Update_MODIFY && old == nil && !always:
+		return Failed(codes.NotFound, "nothing to modify")
 	}
 	if t := u.Entity.GetTableEntry(); t != nil && t.IsDefaultAction && t.Action == nil {
-		delete(d.entities, key)
+		delete(d.Entities, key)
 		return nil
 	}
-	d.entities[key] = proto.Clone(u.Entity).(*p4v1.Entity)
+	d.Entities[key] = proto.Clone(u.Entity).(*p4v1.Entity)
 	return nil
 }
 
-func (f *fake) Read(r *p4v1.ReadRequest, s p4v1.P4Runtime_ReadServer) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *Server) Read(r *p4v1.ReadRequest, s p4v1.P4Runtime_ReadServer) error {
+	f.Lock()
+	defer f.Unlock()
 	d, err := f.device(r.DeviceId)
 	if err != nil {
 		return err
 	}
-	if d.info == nil {
+	if d.Info == nil {
 		return status.Error(codes.FailedPrecondition, "no program")
 	}
 	for _, q := range r.Entities {
-		if err := d.info.Query(q); err != nil {
+		if err := d.Info.Query(q); err != nil {
 			return err
 		}
 		kind := p4info.Key(q)[:1]
-		if len(f.hidden) > 0 && slices.Contains([]byte(f.hidden), kind[0]) {
+		if len(f.Hidden) > 0 && slices.Contains([]byte(f.Hidden), kind[0]) {
 			return status.Errorf(codes.Unimplemented, "no reads\nof this kind")
 		}
 		m := &p4v1.ReadResponse{}
-		for key, e := range d.entities {
+		for key, e := range d.Entities {
 			if key[:1] == kind && fits(q, e) {
 				m.Entities = append(m.Entities, proto.Clone(e).(*p4v1.Entity))
 			}
 		}
 		if t := q.GetTableEntry(); t != nil && t.IsDefaultAction && len(m.Entities) == 0 {
-			if a := d.info.Table(t.TableId).InitialDefault(); a != nil {
+			if a := d.Info.Table(t.TableId).InitialDefault(); a != nil {
 				m.Entities = append(m.Entities, &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: &p4v1.TableEntry{
 					TableId: t.TableId, IsDefaultAction: true, Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}},
 				}}})
@@ -432,48 +459,8 @@ func fits(q, e *p4v1.Entity) bool {
 
 // The tests' sessions are quick to give up and to come back.
 
-func options() Options {
-	return Options{Clock: clock.NewWall(), Backoff: Backoff{First: time.Millisecond, Most: 20 * time.Millisecond}}
-}
-
-func within(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func open(t testing.TB, d *Dialer, address string, id uint64, o Options) *Session {
-	t.Helper()
-	s, err := Open(d, Target{Address: address, DeviceID: id}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
-
-// until waits for a session's status.
-func until(t testing.TB, s *Session, what string, ok func(Status) bool) Status {
-	t.Helper()
-	ctx := within(t)
-	for {
-		s.mu.Lock()
-		st, changed := s.status, s.changed
-		s.mu.Unlock()
-		if ok(st) {
-			return st
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			t.Fatalf("never %s: %+v", what, st)
-		}
-	}
-}
-
-// eventually waits until ok, which it tries every millisecond.
-func eventually(t testing.TB, what string, ok func() bool) {
+// Eventually waits until ok, which it tries every millisecond.
+func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	limit := time.After(60 * time.Second)
 	tick := time.NewTicker(time.Millisecond)

@@ -1,57 +1,140 @@
-package ctl
+package controller
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
+	"github.com/quillon/quillon/controlplane/ctl"
+	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
+	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/controlplane/p4rt/engine"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/p4src"
 )
 
-// appBed is an app on a fake device.
-type appBed struct {
-	t    *testing.T
-	f    *fake
-	d    *Device
-	c    *Controller
-	w    *watch
-	mu   sync.Mutex
-	said []string
+// intent is an intent for one device with a program of p4src.
+func intent(t testing.TB, address, program, entities string) *ctl.Intent {
+	t.Helper()
+	dir := t.TempDir()
+	text := fmt.Sprintf("devices:\n  s1:\n    address: %s\n    p4info: %s.p4info.txtpb\n    config: %s.json\n%s", address, program, program, entities)
+	files := map[string][]byte{"intent.yaml": []byte(text)}
+	for _, name := range []string{program + ".p4info.txtpb", program + ".json"} {
+		b, err := p4src.Files.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = b
+	}
+	for name, b := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in, err := ctl.ReadIntent(filepath.Join(dir, "intent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
 }
 
-func newAppBed(t *testing.T, name, entities string, app func(told func(string)) App) *appBed {
+func options() ctl.Options {
+	return ctl.Options{Clock: clock.NewWall(), Backoff: ctl.Backoff{First: time.Millisecond, Most: 20 * time.Millisecond}}
+}
+
+func within(t testing.TB) context.Context {
 	t.Helper()
-	b := &appBed{t: t, f: newFake(1), w: newWatch()}
-	at, _ := b.f.start(t, "127.0.0.1:0", nil)
-	b.d = mustIntent(t, at, name, entities)
-	b.c = run(t, &Intent{Devices: []*Device{b.d}}, ControllerOptions{Changed: b.w.changed, App: func(*Device) App {
-		return app(func(s string) {
-			b.mu.Lock()
-			b.said = append(b.said, s)
-			b.mu.Unlock()
-		})
-	}})
-	b.w.until(t, 1, "aligned", aligned)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// open is a session that is primary, with a device at its intent.
+func open(t testing.TB, d *ctl.Device) *ctl.Session {
+	t.Helper()
+	s, err := ctl.Open(&ctl.Dialer{}, d.Target, options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	if err := s.Ready(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	diff, err := s.Compare(within(t), d, ctl.LeaveValues)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := s.Apply(within(t), diff, ctl.Limits{}); err != nil || o.Err() != nil {
+		t.Fatal(err, o.Err())
+	}
+	return s
+}
+
+// keep runs a controller with an app until the end of the test; it returns when the device is at its intent.
+func keep(t testing.TB, in *ctl.Intent, app ctl.App) *ctl.Controller {
+	t.Helper()
+	c, err := ctl.NewController(&ctl.Dialer{}, in, ctl.ControllerOptions{Session: options(), App: func(*ctl.Device) ctl.App { return app }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { c.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done; c.Close() })
+	ctltest.Eventually(t, "aligned", func() bool { return c.Status()[0].Aligned })
+	return c
+}
+
+// appBed is an app on a device of a server in memory.
+type appBed struct {
+	t  *testing.T
+	f  *ctltest.Server
+	d  *ctl.Device
+	c  *ctl.Controller
+	mu sync.Mutex
+	// news is what the app reported.
+	news []string
+}
+
+func newAppBed(t *testing.T, program, entities string, app func(report func(string)) ctl.App) *appBed {
+	t.Helper()
+	b := &appBed{t: t, f: ctltest.New(1)}
+	at, _ := b.f.Start(t, "127.0.0.1:0", nil)
+	in := intent(t, at, program, entities)
+	b.d = in.Devices[0]
+	b.c = keep(t, in, app(func(s string) {
+		b.mu.Lock()
+		b.news = append(b.news, s)
+		b.mu.Unlock()
+	}))
 	return b
 }
 
 // texts are the entries of a table that the device holds, sorted.
 func (b *appBed) texts(table string) []string {
-	b.f.mu.Lock()
-	defer b.f.mu.Unlock()
+	b.f.Lock()
+	defer b.f.Unlock()
 	var out []string
-	for _, e := range b.f.devices[1].entities {
+	for _, e := range b.f.Devices[1].Entities {
 		if x := e.GetTableEntry(); x != nil && strings.HasSuffix(b.d.Info.Table(x.TableId).Name, "."+table) {
 			_, text, _ := strings.Cut(b.d.Info.Text(e), "."+table+" ")
 			out = append(out, text)
@@ -71,7 +154,7 @@ func (b *appBed) until(table string, want ...string) {
 			b.t.Logf("table %s:\n%s\nwant\n%s", table, strings.Join(b.texts(table), "\n"), strings.Join(want, "\n"))
 		}
 	}()
-	eventually(b.t, "table "+table, func() bool { return slices.Equal(b.texts(table), want) })
+	ctltest.Eventually(b.t, "table "+table, func() bool { return slices.Equal(b.texts(table), want) })
 	ok = true
 }
 
@@ -85,26 +168,26 @@ func (b *appBed) tell(list uint64, learnt ...[3]uint64) {
 		}
 		m.Data = append(m.Data, &p4v1.P4Data{Data: &p4v1.P4Data_Struct{Struct: data}})
 	}
-	b.f.tell(1, &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Digest{Digest: m}})
+	b.f.Tell(1, &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Digest{Digest: m}})
 }
 
 func (b *appBed) sent() []*p4v1.StreamMessageRequest {
-	b.f.mu.Lock()
-	defer b.f.mu.Unlock()
-	return slices.Clone(b.f.sent)
+	b.f.Lock()
+	defer b.f.Unlock()
+	return slices.Clone(b.f.Sent)
 }
 
 func TestLearner(t *testing.T) {
-	b := newAppBed(t, "l2_bridge", "    multicast: [{group: 1, ports: [1, 2]}]", func(told func(string)) App {
-		return &Learner{Idle: time.Minute, Most: 3, Told: told}
+	b := newAppBed(t, "l2_bridge", "    multicast: [{group: 1, ports: [1, 2]}]", func(report func(string)) ctl.App {
+		return &Learner{Idle: time.Minute, Most: 3, Report: report}
 	})
 	const m1, m2, m3, m4 = 0x020000000001, 0x020000000002, 0x020000000003, 0x020000000004
 	subscribed := func() bool {
-		b.f.mu.Lock()
-		defer b.f.mu.Unlock()
-		return b.f.devices[1].entities[p4info.Key(&p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: b.d.Info.Digests[0].ID}}})] != nil
+		b.f.Lock()
+		defer b.f.Unlock()
+		return b.f.Devices[1].Entities[p4info.Key(&p4v1.Entity{Entity: &p4v1.Entity_DigestEntry{DigestEntry: &p4v1.DigestEntry{DigestId: b.d.Info.Digests[0].ID}}})] != nil
 	}
-	eventually(t, "a digest is asked for", subscribed)
+	ctltest.Eventually(t, "a digest is asked for", subscribed)
 	b.tell(7, [3]uint64{m1, 1, 1}, [3]uint64{m2, 1, 2}, [3]uint64{m1, 1, 1})
 	b.until("smac", "meta.vid=1 hdr.ethernet.src=02:00:00:00:00:01 -> bridge_ingress.known(port=1)", "meta.vid=1 hdr.ethernet.src=02:00:00:00:00:02 -> bridge_ingress.known(port=2)")
 	b.until("dmac", "meta.vid=1 hdr.ethernet.dst=02:00:00:00:00:01 -> bridge_ingress.forward(port=1)", "meta.vid=1 hdr.ethernet.dst=02:00:00:00:00:02 -> bridge_ingress.forward(port=2)")
@@ -120,7 +203,7 @@ func TestLearner(t *testing.T) {
 		{FieldId: 1, FieldMatchType: &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: []byte{0, 1}}}},
 		{FieldId: 2, FieldMatchType: &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: []byte{2, 0, 0, 0, 0, 2}}}},
 	}}
-	b.f.tell(1, &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_IdleTimeoutNotification{IdleTimeoutNotification: &p4v1.IdleTimeoutNotification{TableEntry: []*p4v1.TableEntry{idle}}}})
+	b.f.Tell(1, &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_IdleTimeoutNotification{IdleTimeoutNotification: &p4v1.IdleTimeoutNotification{TableEntry: []*p4v1.TableEntry{idle}}}})
 	b.until("dmac", "meta.vid=1 hdr.ethernet.dst=02:00:00:00:00:01 -> bridge_ingress.forward(port=3)", "meta.vid=2 hdr.ethernet.dst=02:00:00:00:00:03 -> bridge_ingress.forward(port=4)")
 	acks := 0
 	for _, m := range b.sent() {
@@ -132,14 +215,14 @@ func TestLearner(t *testing.T) {
 		t.Errorf("%d acknowledgements", acks)
 	}
 	// The device restarts: it learns anew.
-	b.f.restart(1)
-	b.w.until(t, 1, "aligned again", func(s DeviceStatus) bool { return s.Aligned && s.Loads == 2 })
-	eventually(t, "a digest is asked for", subscribed)
+	b.f.Restart(1)
+	ctltest.Eventually(t, "aligned again", func() bool { s := b.c.Status()[0]; return s.Aligned && s.Loads == 2 })
+	ctltest.Eventually(t, "a digest is asked for", subscribed)
 	b.tell(1, [3]uint64{m2, 1, 2})
 	b.until("dmac", "meta.vid=1 hdr.ethernet.dst=02:00:00:00:00:02 -> bridge_ingress.forward(port=2)")
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	said := strings.Join(b.said, "\n")
+	said := strings.Join(b.news, "\n")
 	for _, want := range []string{"learnt 02:00:00:00:00:01 in VLAN 1 at port 1", "moved 02:00:00:00:00:01 in VLAN 1 at port 3", "3 addresses are known: no more are learnt", "forgotten 02:00:00:00:00:02 in VLAN 1 at port 2"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("nothing of %q in\n%s", want, said)
@@ -149,14 +232,10 @@ func TestLearner(t *testing.T) {
 
 // A new controller takes over what the one before it learnt, where the tables agree.
 func TestLearnerTakesOver(t *testing.T) {
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
-	d := mustIntent(t, at, "l2_bridge", "")
-	s := open(t, &Dialer{}, at, 1, options())
-	if err := s.Ready(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	apply(t, s, d)
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
+	d := intent(t, at, "l2_bridge", "").Devices[0]
+	s := open(t, d)
 	l := &Learner{Idle: time.Second}
 	if err := l.Claim(d); err != nil {
 		t.Fatal(err)
@@ -167,7 +246,11 @@ func TestLearnerTakesOver(t *testing.T) {
 		"{table: smac, match: {vid: 1, src: 2}, action: known, params: {port: 2}}",   // without a time, and without the other
 		"{table: dmac, match: {vid: 1, dst: 3}, action: forward, params: {port: 3}}", // without the other
 	} {
-		if err := s.Write(within(t), 0, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: entity(t, d.Info, text)}); err != nil {
+		e, err := ctl.ParseEntity(d.Info, p4v1.Update_INSERT, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Write(within(t), 0, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: e}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -180,7 +263,7 @@ func TestLearnerTakesOver(t *testing.T) {
 	if len(l.at) != 2 {
 		t.Errorf("knows %v", l.at)
 	}
-	for _, e := range f.devices[1].entities {
+	for _, e := range f.Devices[1].Entities {
 		if x := e.GetTableEntry(); x != nil && x.TableId == l.smac.ID && x.IdleTimeoutNs != 1e9 {
 			t.Errorf("%s has no idle timeout", d.Info.Text(e))
 		}
@@ -188,18 +271,18 @@ func TestLearnerTakesOver(t *testing.T) {
 }
 
 func TestAppsClaimTheirTables(t *testing.T) {
-	bridge := mustIntent(t, "127.0.0.1:1", "l2_bridge", "    entries: [{table: dmac, match: {vid: 1, dst: 1}, action: refuse}]")
+	bridge := intent(t, "127.0.0.1:1", "l2_bridge", "    entries: [{table: dmac, match: {vid: 1, dst: 1}, action: refuse}]").Devices[0]
 	if err := (&Learner{}).Claim(bridge); err == nil || !strings.Contains(err.Error(), "is written by what runs here") {
 		t.Errorf("%v", err)
 	}
 	if err := (&Router{Config: &RouterConfig{}}).Claim(bridge); err == nil || !strings.Contains(err.Error(), "is no router") {
 		t.Errorf("%v", err)
 	}
-	router := mustIntent(t, "127.0.0.1:1", "ipv4_router", "")
+	router := intent(t, "127.0.0.1:1", "ipv4_router", "").Devices[0]
 	if err := (&Learner{}).Claim(router); err == nil || !strings.Contains(err.Error(), "does not learn") {
 		t.Errorf("%v", err)
 	}
-	withMember := mustIntent(t, "127.0.0.1:1", "ipv4_router", "    members: [{profile: ecmp_selector, member: 1, action: choose, params: {next_hop: 1}}]")
+	withMember := intent(t, "127.0.0.1:1", "ipv4_router", "    members: [{profile: ecmp_selector, member: 1, action: choose, params: {next_hop: 1}}]").Devices[0]
 	if err := (&Router{Config: &RouterConfig{}}).Claim(withMember); err == nil || !strings.Contains(err.Error(), "member 1") {
 		t.Errorf("%v", err)
 	}
@@ -246,7 +329,7 @@ func TestRoutesFile(t *testing.T) {
 
 // packetIn has the device send a frame to the controller.
 func (b *appBed) packetIn(port, reason byte, frame []byte) {
-	b.f.tell(1, &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Packet{Packet: &p4v1.PacketIn{Payload: frame, Metadata: []*p4v1.PacketMetadata{
+	b.f.Tell(1, &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Packet{Packet: &p4v1.PacketIn{Payload: frame, Metadata: []*p4v1.PacketMetadata{
 		{MetadataId: 1, Value: []byte{port}}, {MetadataId: 2, Value: []byte{0}}, {MetadataId: 3, Value: []byte{reason}},
 	}}}})
 }
@@ -254,7 +337,7 @@ func (b *appBed) packetIn(port, reason byte, frame []byte) {
 // packetOut waits for the nth frame that the controller sent.
 func (b *appBed) packetOut(n int) (port byte, frame []byte) {
 	b.t.Helper()
-	eventually(b.t, fmt.Sprintf("%d frames of the controller", n+1), func() bool {
+	ctltest.Eventually(b.t, fmt.Sprintf("%d frames of the controller", n+1), func() bool {
 		i := 0
 		for _, m := range b.sent() {
 			if p := m.GetPacket(); p != nil {
@@ -285,7 +368,7 @@ func TestRouter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newAppBed(t, "ipv4_router", "", func(told func(string)) App { return &Router{Config: routes["s1"], Told: told} })
+	b := newAppBed(t, "ipv4_router", "", func(report func(string)) ctl.App { return &Router{Config: routes["s1"], Report: report} })
 	mac := func(n byte) MAC { return MAC{2, 0, 0, 0, 0, n} }
 	r1, r2 := MAC{2, 0, 0, 0, 1, 1}, MAC{2, 0, 0, 0, 1, 2}
 	base := []string{
@@ -328,7 +411,7 @@ func TestRouter(t *testing.T) {
 	// Pinged.
 	echo := func(kind byte, data string) []byte {
 		m := append([]byte{kind, 0, 0, 0, 0, 1, 0, 2}, data...)
-		binary.BigEndian.PutUint16(m[2:], checksum(m))
+		binary.BigEndian.PutUint16(m[2:], hdr.Checksum(m, 0))
 		return m
 	}
 	b.packetIn(1, reasonToCPU, ipFrame(r1, mac(5), 64, 1, "10.0.1.5", "10.0.2.1", echo(8, "abc")))
@@ -339,7 +422,7 @@ func TestRouter(t *testing.T) {
 	data = ipFrame(r1, mac(5), 1, 17, "10.0.1.5", "10.9.1.1", payload)
 	b.packetIn(1, reasonNoTTL, data)
 	exceeded := append([]byte{11, 0, 0, 0, 0, 0, 0, 0}, data[14:14+28]...)
-	binary.BigEndian.PutUint16(exceeded[2:], checksum(exceeded))
+	binary.BigEndian.PutUint16(exceeded[2:], hdr.Checksum(exceeded, 0))
 	if port, f := b.packetOut(4); port != 1 || hex.EncodeToString(f) != hex.EncodeToString(ipFrame(mac(5), r1, 64, 1, "10.0.1.1", "10.0.1.5", exceeded)) {
 		t.Errorf("port %d: %x", port, f)
 	}
@@ -350,7 +433,7 @@ func TestRouter(t *testing.T) {
 		"meta.next_hop=2 -> router_ingress.forward(dst=02:00:00:00:00:02, src=02:00:00:00:01:02, port=2)",
 		"meta.next_hop=3 -> router_ingress.forward(dst=02:00:00:00:00:06, src=02:00:00:00:01:01, port=1)")
 	b.mu.Lock()
-	if said := fmt.Sprint(b.said); strings.Contains(said, "00:07") || !strings.Contains(said, "10.0.1.5 is at 02:00:00:00:00:06, port 1") {
+	if said := fmt.Sprint(b.news); strings.Contains(said, "00:07") || !strings.Contains(said, "10.0.1.5 is at 02:00:00:00:00:06, port 1") {
 		t.Error(said)
 	}
 	b.mu.Unlock()
@@ -364,25 +447,22 @@ func TestRouter(t *testing.T) {
 	if err := second.Claim(b.d); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, &Dialer{}, b.d.Address, 1, options())
-	if err := s.Ready(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	b.f.mu.Lock()
+	s := open(t, b.d)
+	b.f.Lock()
 	before := map[string]*p4v1.Entity{}
-	for k, e := range b.f.devices[1].entities {
+	for k, e := range b.f.Devices[1].Entities {
 		before[k] = proto.Clone(e).(*p4v1.Entity)
 	}
-	b.f.mu.Unlock()
+	b.f.Unlock()
 	if err := second.Begin(within(t), s); err != nil {
 		t.Fatal(err)
 	}
-	b.f.mu.Lock()
-	defer b.f.mu.Unlock()
-	if len(before) != len(b.f.devices[1].entities) {
-		t.Errorf("%d entities, before %d", len(b.f.devices[1].entities), len(before))
+	b.f.Lock()
+	defer b.f.Unlock()
+	if len(before) != len(b.f.Devices[1].Entities) {
+		t.Errorf("%d entities, before %d", len(b.f.Devices[1].Entities), len(before))
 	}
-	for k, e := range b.f.devices[1].entities {
+	for k, e := range b.f.Devices[1].Entities {
 		if !proto.Equal(e, before[k]) {
 			t.Errorf("%s was %s", b.d.Info.Text(e), b.d.Info.Text(before[k]))
 		}
@@ -396,14 +476,10 @@ func TestRouterGivesUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFake(1)
-	at, _ := f.start(t, "127.0.0.1:0", nil)
-	d := mustIntent(t, at, "ipv4_router", "")
-	s := open(t, &Dialer{}, at, 1, options())
-	if err := s.Ready(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	apply(t, s, d)
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
+	d := intent(t, at, "ipv4_router", "").Devices[0]
+	s := open(t, d)
 	r := &Router{Config: routes["s1"]}
 	if err := r.Claim(d); err != nil {
 		t.Fatal(err)
@@ -448,7 +524,7 @@ func FuzzRouterFrames(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	d := mustIntent(f, "127.0.0.1:1", "ipv4_router", "")
+	d := intent(f, "127.0.0.1:1", "ipv4_router", "").Devices[0]
 	addr := netip.MustParseAddr
 	f.Add(byte(1), byte(3), arpFrame(1, MAC{2, 0, 0, 0, 0, 5}, addr("10.0.1.5"), MAC{}, addr("10.0.1.1")))
 	f.Add(byte(1), byte(5), ipFrame(MAC{2}, MAC{4}, 64, 1, "10.0.1.5", "10.0.2.1", []byte{8, 0, 0, 0, 0, 0, 0, 0}))
@@ -461,7 +537,7 @@ func FuzzRouterFrames(f *testing.F) {
 		}
 		r.have, r.neighbors, r.budget = map[string]*p4v1.Entity{}, map[netip.Addr]*neighbor{}, 1
 		r.neighbors[addr("10.0.1.9")] = &neighbor{mac: MAC{2}, known: true, id: 1}
-		s := &Session{}
+		s := &ctl.Session{}
 		if len(frame) >= 14 {
 			r.arp(s, uint32(port), slices.Clone(frame))
 			r.ipv4(s, uint32(port), uint32(reason), slices.Clone(frame))
@@ -471,4 +547,88 @@ func FuzzRouterFrames(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// realServer is quillon's own server with a P4 engine behind it; its address.
+func realServer(t testing.TB) string {
+	t.Helper()
+	inst, err := graph.New(graph.Config{Spec: &graph.Spec{Apps: map[string]graph.AppSpec{"sw": {Kind: "p4"}}}, Kinds: []graph.Kind{*p4.Kind()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	punts, err := engine.ListenPunts(inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := engine.New(engine.Config{Instance: inst, App: "sw", Punts: punts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := p4rt.New(p4rt.Config{Clock: clock.NewWall()})
+	if err := server.Add(1, dev); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(p4rt.Options(nil)...)
+	server.Register(g)
+	done := make(chan struct{})
+	go func() { _ = g.Serve(l); close(done) }()
+	t.Cleanup(func() {
+		g.Stop()
+		<-done
+		server.Close()
+		punts.Close()
+		_ = inst.Close()
+	})
+	return l.Addr().String()
+}
+
+// The learning bridge and the router begin and end well on quillon's own server.
+func TestAppsOnServer(t *testing.T) {
+	at := realServer(t)
+	routes, err := parseRoutes("r", []byte(routesText))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		program string
+		app     func() ctl.App
+	}{
+		{"l2_bridge", func() ctl.App { return &Learner{Idle: time.Second} }},
+		{"ipv4_router", func() ctl.App { return &Router{Config: routes["s1"]} }},
+	} {
+		t.Run(x.program, func(t *testing.T) {
+			in := intent(t, at, x.program, "")
+			d := in.Devices[0]
+			c := keep(t, in, x.app())
+			s, err := ctl.Open(&ctl.Dialer{}, d.Target, ctl.Options{Clock: clock.NewWall(), Observe: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Ready(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]int{"l2_bridge": 1, "ipv4_router": 12}[x.program] // a digest; entries and a next hop
+			ctltest.Eventually(t, "what the app wants", func() bool {
+				n := 0
+				diff := func() error {
+					_, err := s.Scan(within(t), d.Info, ctl.Scope{All: true}, func(e *p4v1.Entity) error {
+						if x := e.GetTableEntry(); x == nil || !x.IsDefaultAction {
+							n++
+						}
+						return nil
+					})
+					return err
+				}
+				return diff() == nil && n == want
+			})
+			if st := c.Status(); st[0].Problem != "" {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
 }
