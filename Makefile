@@ -146,6 +146,7 @@ vet:
 	@$(GO) vet ./...
 	@$(GO) vet -tags pktdebug ./nf/...
 	@$(GO) -C bench vet ./...
+	@$(GO) -C packages vet ./...
 
 # Under emulation of single programs: what attaches XDP programs, makes namespaces, or
 # takes minutes even here is left out; so is what the emulator has not: bpf(2), and programs
@@ -233,7 +234,7 @@ install: share
 VERSION ?= $(or $(shell git describe --tags --dirty 2>/dev/null),$(shell git describe --always --dirty 2>/dev/null),unknown)
 EPOCH   ?= $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),0)
 packages: share
-	@mkdir -p bin/packages && for a in amd64 arm64; do GOARCH=$$a $(GO) build $(VCS) -trimpath "-ldflags=-s -w" -o bin/packages/quillon-$$a ./cmd/quillon || exit; done
+	@mkdir -p bin/packages && for a in amd64 arm64; do GOARCH=$$a $(GO) build $(VCS) $(SMALL) -o bin/packages/quillon-$$a ./cmd/quillon || exit; done
 	$(GO) -C packages run . -version $(VERSION) -time $(EPOCH) -out ../bin/packages -share ../bin/share ../bin/packages/quillon-amd64 ../bin/packages/quillon-arm64
 
 lint:

@@ -1,11 +1,13 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -42,12 +44,20 @@ func (b *build) oci(images []*image) error {
 	if _, err := layout.Write(dir, index); err != nil {
 		return err
 	}
+	var all []file
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			all = append(all, file{path, strings.TrimPrefix(path, dir), 0o644})
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	w, err := os.Create(b.name("oci.tar"))
 	if err != nil {
 		return err
 	}
-	t := tar.NewWriter(w)
-	return errors.Join(t.AddFS(os.DirFS(dir)), t.Close(), w.Close())
+	return errors.Join(archive(w, all, b.time), w.Close())
 }
 
 // image is that of an architecture: the program, and nothing beside.
