@@ -46,6 +46,9 @@ func BenchmarkLine(b *testing.B) {
 // TestLineAllocations: a dump has as many lines as the device has entities, so the keys of a line may not cost
 // allocations, only its values: a form, a buffer that grows, and the text of each value.
 func TestLineAllocations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("with -short the detector of races may run, which allocates, too")
+	}
 	info := everythingInfo(t)
 	for _, x := range lineEntities {
 		e, err := ParseEntity(info, p4v1.Update_UNSPECIFIED, x.text)
