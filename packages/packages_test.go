@@ -230,12 +230,8 @@ test ! -e /etc/quillon
 test ! -e /usr/share/doc/quillon
 echo all well
 ' sh "$(basename "$1")" "$(basename "$2")"`
-	arch, err := exec.Command("dpkg", "--print-architecture").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
 	of := func(version string) string {
-		return made(t, "v"+version) + "/quillon_" + version + "_" + strings.TrimSpace(string(arch)) + ".deb"
+		return made(t, "v"+version) + "/quillon_" + version + "_" + arch(t) + ".deb"
 	}
 	out, err := exec.Command("unshare", "-mpf", "--kill-child", "sh", "-c", script, "sh", of("1.2.3"), of("1.2.4")).CombinedOutput()
 	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 77 {
