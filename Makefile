@@ -161,7 +161,7 @@ check-arm64: deps
 # What the tests use beyond Go: a program, or a file, and its Debian package.
 TOOLS = ip:iproute2 ping:iputils-ping iperf3:iperf3 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux mount:mount timeout:coreutils \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev \
-	qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
+	/lib/systemd/systemd:systemd qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
 	/usr/include/infiniband/verbs.h:libibverbs-dev /etc/libibverbs.d/rxe.driver:ibverbs-providers
 # What guests run in the long form.
 PROGRAMS = busybox:busybox-static rping:rdmacm-utils ucx_perftest:ucx-utils orted:openmpi-bin mpicc:libopenmpi-dev \
