@@ -10,7 +10,6 @@ import (
 	"slices"
 	"testing"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
@@ -18,50 +17,8 @@ import (
 
 	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
-	"github.com/quillon/quillon/controlplane/p4rt"
-	"github.com/quillon/quillon/controlplane/p4rt/engine"
-	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/p4src"
 )
-
-// realServer is quillon's own server with a P4 engine behind it; its address.
-func realServer(t testing.TB) string {
-	t.Helper()
-	inst, err := graph.New(graph.Config{Spec: &graph.Spec{Apps: map[string]graph.AppSpec{"sw": {Kind: "p4"}}}, Kinds: []graph.Kind{*p4.Kind()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	punts, err := engine.ListenPunts(inst)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := engine.New(engine.Config{Instance: inst, App: "sw", Punts: punts})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := p4rt.New(p4rt.Config{Clock: clock.NewWall()})
-	if err := server.Add(1, dev); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := grpc.NewServer(p4rt.Options(nil)...)
-	server.Register(g)
-	done := make(chan struct{})
-	go func() { _ = g.Serve(l); close(done) }()
-	t.Cleanup(func() {
-		g.Stop()
-		<-done
-		server.Close()
-		punts.Close()
-		_ = inst.Close()
-	})
-	return l.Addr().String()
-}
 
 // bmv2Server is a simple_switch_grpc without interfaces; its address.
 func bmv2Server(t *testing.T) string {
@@ -120,7 +77,7 @@ func possible(list []*p4v1.Entity) []*p4v1.Entity {
 // programs: every update is accepted, then there is nothing left to do, and what is
 // read of it and written again is the same.
 func TestServersConverge(t *testing.T) {
-	t.Run("quillon", func(t *testing.T) { converge(t, realServer(t)) })
+	t.Run("quillon", func(t *testing.T) { converge(t, ctltest.Engine(t)) })
 	t.Run("simple_switch_grpc", func(t *testing.T) { converge(t, bmv2Server(t)) })
 }
 
@@ -231,7 +188,7 @@ func TestPrimaryComesBack(t *testing.T) {
 		name  string
 		serve func(*testing.T) string
 	}{
-		{"quillon", func(t *testing.T) string { return realServer(t) }},
+		{"quillon", func(t *testing.T) string { return ctltest.Engine(t) }},
 		{"simple_switch_grpc", bmv2Server},
 	} {
 		t.Run(x.name, func(t *testing.T) {

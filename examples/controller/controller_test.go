@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
@@ -23,12 +21,8 @@ import (
 	"github.com/quillon/quillon/controlplane/ctl"
 	"github.com/quillon/quillon/controlplane/ctl/ctltest"
 	"github.com/quillon/quillon/controlplane/p4info"
-	"github.com/quillon/quillon/controlplane/p4rt"
-	"github.com/quillon/quillon/controlplane/p4rt/engine"
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/p4src"
 )
 
@@ -549,46 +543,9 @@ func FuzzRouterFrames(f *testing.F) {
 	})
 }
 
-// realServer is quillon's own server with a P4 engine behind it; its address.
-func realServer(t testing.TB) string {
-	t.Helper()
-	inst, err := graph.New(graph.Config{Spec: &graph.Spec{Apps: map[string]graph.AppSpec{"sw": {Kind: "p4"}}}, Kinds: []graph.Kind{*p4.Kind()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	punts, err := engine.ListenPunts(inst)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := engine.New(engine.Config{Instance: inst, App: "sw", Punts: punts})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := p4rt.New(p4rt.Config{Clock: clock.NewWall()})
-	if err := server.Add(1, dev); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := grpc.NewServer(p4rt.Options(nil)...)
-	server.Register(g)
-	done := make(chan struct{})
-	go func() { _ = g.Serve(l); close(done) }()
-	t.Cleanup(func() {
-		g.Stop()
-		<-done
-		server.Close()
-		punts.Close()
-		_ = inst.Close()
-	})
-	return l.Addr().String()
-}
-
 // The learning bridge and the router begin and end well on quillon's own server.
 func TestAppsOnServer(t *testing.T) {
-	at := realServer(t)
+	at := ctltest.Engine(t)
 	routes, err := parseRoutes("r", []byte(routesText))
 	if err != nil {
 		t.Fatal(err)

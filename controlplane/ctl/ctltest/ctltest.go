@@ -243,23 +243,29 @@ func (f *Server) Tell(id uint64, m *p4v1.StreamMessageResponse) {
 	}
 }
 
-func (d *Device) primary(e *p4v1.Uint128, role string) error {
+// primary is the device of a request that only its primary may send.
+func (f *Server) primary(r interface {
+	GetDeviceId() uint64
+	GetElectionId() *p4v1.Uint128
+	GetRole() string
+}) (*Device, error) {
+	d, err := f.device(r.GetDeviceId())
+	if err != nil {
+		return nil, err
+	}
 	for _, s := range d.streams {
-		if s.election == electionOf(e) && s.role == role && s.primary {
-			return nil
+		if s.election == electionOf(r.GetElectionId()) && s.role == r.GetRole() && s.primary {
+			return d, nil
 		}
 	}
-	return status.Error(codes.PermissionDenied, "Not primary")
+	return nil, status.Error(codes.PermissionDenied, "Not primary")
 }
 
 func (f *Server) SetForwardingPipelineConfig(_ context.Context, r *p4v1.SetForwardingPipelineConfigRequest) (*p4v1.SetForwardingPipelineConfigResponse, error) {
 	f.Lock()
 	defer f.Unlock()
-	d, err := f.device(r.DeviceId)
+	d, err := f.primary(r)
 	if err != nil {
-		return nil, err
-	}
-	if err := d.primary(r.ElectionId, r.Role); err != nil {
 		return nil, err
 	}
 	info, err := f.infos.get(r.Config)
@@ -300,11 +306,8 @@ func (f *Server) Capabilities(context.Context, *p4v1.CapabilitiesRequest) (*p4v1
 func (f *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResponse, error) {
 	f.Lock()
 	defer f.Unlock()
-	d, err := f.device(r.DeviceId)
+	d, err := f.primary(r)
 	if err != nil {
-		return nil, err
-	}
-	if err := d.primary(r.ElectionId, r.Role); err != nil {
 		return nil, err
 	}
 	if d.Info == nil {
