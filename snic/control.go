@@ -390,7 +390,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		if t.in == nil {
 			continue
 		}
-		if t.next = min(t.next, t.in.Woken()); t.next <= now {
+		if t.next = min(t.next, t.in.Woken()); t.next <= now && !b.gates.crowded {
 			t.next = t.in.Tick(c, t.app)
 			t.fell()
 			b.runner.sweep(c, t, t.in)

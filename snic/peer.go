@@ -287,6 +287,7 @@ func (pl *placement) settleHere(now clock.Time, n int) {
 	s.where.settle(now)
 	if visits != nil {
 		pl.follow(n, visits)
+		pl.lacking = pl.lacking || s.missing && pl.runner.waits[n] > 0 // its region was freed meanwhile
 		return
 	}
 	pl.plan(now, n, pl.runner.waits[n] == 0)

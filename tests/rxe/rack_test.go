@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -203,6 +204,7 @@ func unbridged() error {
 // middlebox is a running instance between clients and server.
 type middlebox struct {
 	r       *rack
+	name    string
 	control string   // socket
 	args    []string // of quillon run
 	process *exec.Cmd
@@ -214,7 +216,7 @@ type middlebox struct {
 // own; arguments are those of quillon run.
 func (r *rack) insert(t *testing.T, name string, args ...string) *middlebox {
 	t.Helper()
-	m := &middlebox{r: r, control: r.folder + "/control", ended: make(chan error, 1)}
+	m := &middlebox{r: r, name: name, control: r.folder + "/control", ended: make(chan error, 1)}
 	m.args = append([]string{"run", "--inline", sides[0].place + "," + sides[1].place, "--name", name, "--control", m.control}, args...)
 	m.start(t)
 	return m
@@ -304,6 +306,9 @@ func (m *middlebox) remove(t *testing.T) {
 	}
 	err := m.r.space.Do(func() error {
 		_, err := run(m.r.quillon, "detach", sides[0].place, sides[1].place)
+		if left := os.Remove("/run/quillon/" + m.name + ".state"); !errors.Is(left, fs.ErrNotExist) { // 50 MB each, in a /run of the space's own
+			err = errors.Join(err, left)
+		}
 		return errors.Join(err, bridged())
 	})
 	if err != nil {
