@@ -310,6 +310,27 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// The region of a DAG that comes back is freed before those are let on that wait for what is still elsewhere: it is launched again.
+func TestIdleWhileComingBack(t *testing.T) {
+	x := scripted(t, fmt.Sprintf(turns, ""), "idle", "20ms")
+	b := x.App().(*board)
+	x.Advance(10 * time.Millisecond)
+	w := &b.cat.services[0].where
+	w.depart(b.cat.seen, workerAt(1))
+	w.comeBack()
+	w.arrive(b.cat.seen)
+	b.place.hold(0)
+	x.Push("p0", frame(1, "00000000-."))
+	x.Advance(50 * time.Millisecond)
+	if k := instances(x, "a"); k != 0 {
+		t.Fatalf("%d instances when idle", k)
+	}
+	b.place.settleHere(b.cat.seen, 0)
+	if out := x.Advance(20 * time.Millisecond).Out["p1"]; marks(out) != "-.a" {
+		t.Errorf("%s", marks(out))
+	}
+}
+
 // What the endpoint has done comes back when a region is free.
 func TestEndpoint(t *testing.T) {
 	x := scripted(t, `
