@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -72,8 +73,9 @@ func checkSpec(file string) (verdict, error) {
 		x.Error = oneLine(err).Error()
 		return x, nil
 	}
-	if _, err := graph.Diff(nil, s); err != nil {
-		x.Error = oneLine(err).Error()
+	_, err = graph.Diff(nil, s)
+	if err := cmp.Or(open.Valid(s), err); err != nil {
+		x.Error = file + ": " + oneLine(err).Error()
 		return x, nil
 	}
 	x.Ports, x.Apps, x.Links = len(s.Ports), len(s.Apps), len(s.Links)

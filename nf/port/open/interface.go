@@ -11,6 +11,33 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
+// Valid is an error when afxdp ports do not fit each other, on whatever machine: the ends of a pair do not name each other or have
+// different arguments, or two ports are one interface.
+func Valid(spec *graph.Spec) error {
+	of := map[string]string{} // ports by interface
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		p := spec.Ports[name]
+		if p.Kind != AFXDP {
+			continue
+		}
+		dev := p.Args["dev"]
+		if dev != "" && of[dev] != "" {
+			return fmt.Errorf("ports %s and %s are both interface %s: an interface is one port", of[dev], name, dev)
+		}
+		of[dev] = name
+		other := p.Args["pair"]
+		if other == "" {
+			continue
+		}
+		if q, ok := spec.Ports[other]; !ok || q.Kind != AFXDP || q.Args["pair"] != name {
+			return fmt.Errorf("port %s: its pair %q must be an afxdp port with pair: %s", name, other, name)
+		} else if !maps.Equal(withoutDev(p.Args), withoutDev(q.Args)) {
+			return fmt.Errorf("ports %s and %s are a pair: but for dev and pair their arguments must be the same", name, other)
+		}
+	}
+	return nil
+}
+
 // Check is an error when an interface that the ports of spec need is missing, or when a pair is a bridge and one of its
 // ports. Nothing is opened.
 func Check(spec *graph.Spec) error {

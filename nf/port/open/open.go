@@ -107,6 +107,9 @@ func Prepare(spec *graph.Spec, cfg Config) (_ *Ports, err error) {
 			err = errors.Join(err, o.Close())
 		}
 	}()
+	if err := Valid(spec); err != nil {
+		return nil, err
+	}
 	names := slices.Sorted(maps.Keys(spec.Ports))
 	for i, name := range names {
 		if o.ports[name] != nil {
@@ -124,15 +127,8 @@ func Prepare(spec *graph.Spec, cfg Config) (_ *Ports, err error) {
 		if err != nil {
 			return nil, err
 		}
-		q, ok := spec.Ports[other]
-		if !ok || q.Kind != AFXDP || q.Args["pair"] != name {
-			return nil, fmt.Errorf("port %s: its pair %q must be an afxdp port with pair: %s", name, other, name)
-		}
-		if !maps.Equal(withoutDev(p.Args), withoutDev(q.Args)) {
-			return nil, fmt.Errorf("ports %s and %s are a pair: but for dev and pair their arguments must be the same", name, other)
-		}
 		wire := afxdp.PairConfig{
-			A: p.Args["dev"], B: q.Args["dev"], NameA: name, NameB: other,
+			A: p.Args["dev"], B: spec.Ports[other].Args["dev"], NameA: name, NameB: other,
 			IndexA: uint16(i), IndexB: uint16(slices.Index(names, other)), Options: x.options(o.cfg.Filter, o.cfg.Clock), Fallback: x.fallback, Keep: x.keep,
 		}
 		if err := o.openPair(name, other, wire, p.Args); err != nil {
