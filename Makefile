@@ -25,7 +25,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 MODULE  = $(shell sed -n 's/^module //p' go.mod)
 # Tests that make namespaces or attach XDP programs: one package at a time. Most of
 # their time they wait, so that the others run beside them.
-SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | grep -vx -e '$(RXE)' -e ./bench | sort -u)
+SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | grep -vx -e '$(RXE)' -e ./bench -e ./packages | sort -u)
 # The guests and what is between them are built by the test: go test cannot know
 # when an earlier result still holds. Their timers want whole processors.
 RXE     = ./tests/rxe
