@@ -50,8 +50,7 @@ undoes all.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg.Bridge, cfg.Port = args[0], args[1]
 			cfg.StateDir, _ = cmd.Flags().GetString("state")
-			f.orders = takeOrders()
-			defer f.orders.release()
+			f.orders = takeOrders() // until the process ends: a second signal does not change how it does
 			if !start {
 				if len(f.nfs) > 0 {
 					return errors.New("--nf goes with --run")
