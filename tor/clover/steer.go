@@ -566,7 +566,7 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 		o.linked = true // if it was: there is nobody to tell
 	}
 	for i := range s.rows {
-		s.rows[i].nw, s.rows[i].unread = 0, false
+		s.rows[i].nw, s.rows[i].unread, s.rows[i].marks = 0, false, 0
 	}
 	s.gaps = s.gaps[:0]
 	c.Count(ctrFlushes, 1)
