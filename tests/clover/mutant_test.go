@@ -110,7 +110,7 @@ func mutants() (all []mutant.Mutant) {
 		{"others are sent behind what is not answered", "tick.go", "s.dropKey(c, rec.key) // nobody", "_ = rec // nobody", "TestRepair"},
 		{"marks of congestion are repeated", "tick.go", "\tunmark(b, f)\n", "", "TestMarks"},
 		{"FECN and BECN are repeated", "tick.go", "\th[4] &^= 0xC0\n", "\t_ = h\n", "TestMarks"},
-		{"a mark that is taken off leaves its checksum", "tick.go", "\t\t\tip.UpdateChecksum()\n", "", "TestMarks"},
+		{"a mark that is taken off leaves its checksum", "tick.go", "\t\tip.UpdateChecksum()\n", "", "TestMarks"},
 		{"a gap is for ever", "tick.go", "\t\t\ts.cut(c, g.key)\n", "", "TestCut"},
 		{"gaps that change places are missed", "chain.go", "for i := len(s.gaps) - 1; i >= 0; i-- {\n\t\tif i >= len(s.gaps) {", "for i := 0; i < len(s.gaps); i++ {\n\t\tif i >= len(s.gaps) {", "TestGapsInAnyOrder"},
 		{"only the first worker's CASes are sent again", "tick.go", "for w := range s.open {\n\t\t\tleft = ", "for w := range s.open[:1] {\n\t\t\tleft = ", "TestRepairsOfAll"},
