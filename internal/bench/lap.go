@@ -37,10 +37,14 @@ func (c *course) add(psn uint32, op hdr.Opcode) {
 }
 
 // answered reports whether the responses r fit the requests c: the atomics and
-// READs of one are those of the other.
+// READs of one are those of the other. Responses to what was asked before the
+// recording begin r.
 func (c *course) answered(r *course) bool {
 	for psn, op := range r.ops {
 		req, ok := c.ops[psn]
+		if hdr.PSNDiff(psn, c.first) < 0 {
+			continue
+		}
 		if !ok || (op == hdr.AtomicAck) != req.Has(hdr.IsAtomic) || op.Has(hdr.IsReadResp) != req.Has(hdr.IsRead) {
 			return false
 		}

@@ -24,6 +24,9 @@ const (
 	mixFrames  = 1 << 16
 	mixClients = 32
 	mixNodes   = 3
+	// So many frames of each client pass before the recording begins: by then the server has executed an atomic
+	// of all of them, without which nobody is led behind their appends.
+	mixBefore = 64
 )
 
 // recorded plays a recorded load through an app in memory, with so many batches of buffers; beside it the same frames pass
@@ -53,7 +56,7 @@ func (m *mix) contest(batches int, kind string, args graph.Args) (*contest, erro
 }
 
 func steerBenchmark() Benchmark {
-	return recorded("steer", "clover-steer, reads and writes, on a recorded Clover mix in memory", recordMix, 4, "clover-steer", steerArgs())
+	return recorded("steer", "clover-steer, reads and writes, on a recorded Clover mix in memory, of clients that were at work before", recordMix, 4, "clover-steer", steerArgs())
 }
 
 func steerArgs() graph.Args {
@@ -65,6 +68,7 @@ type mix struct {
 	bytes   []byte
 	batches []mixBatch
 	frames  int
+	before  int            // frames to pass before the first that is recorded
 	lap     clock.Duration // what is played again and again takes so long; 0: it is played once
 }
 
@@ -207,6 +211,10 @@ func (t *tape) Rx(b *packet.Batch) (int, error) {
 	if n == 0 || t.mix.frames >= t.frames {
 		return n, err
 	}
+	if t.mix.before > 0 {
+		t.mix.before -= n
+		return n, err
+	}
 	x := mixBatch{port: t.name, at: t.now.Now()}
 	for _, f := range b.Bufs()[first:] {
 		t.mix.bytes = append(t.mix.bytes, f.Bytes()...)
@@ -257,7 +265,7 @@ func recordClover(net byte, nodes, frames int, args graph.Args) (*mix, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &mix{}
+	m := &mix{before: nodes * mixClients * mixBefore}
 	inst, err := graph.New(graph.Config{
 		Spec: Between("clover-steer", args), Kinds: registry.Kinds(),
 		Ports: map[string][]port.Port{"pa": {&tape{m1, "pa", m, frames, clk}}, "pb": {&tape{n0, "pb", m, frames, clk}}},

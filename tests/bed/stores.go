@@ -27,6 +27,7 @@ type StoreWorld struct {
 	Profile rnic.Profile
 	Conn    rnic.Conn
 	Spoofs  []Spoof
+	Rogue   Rogue
 	Ends    []time.Duration // of the box, which comes back soon
 	Faults  fault.Mix
 }
@@ -61,16 +62,25 @@ func RandomStore(seed uint64) StoreWorld {
 	if rng.IntN(2) == 0 {
 		w.Store.Slab = 128 << rng.IntN(5) // up to eight packets
 	}
+	if rng.IntN(4) == 0 {
+		w.Rogue = Rogue{Powerless: rng.IntN(4) == 0, Unheard: rng.IntN(4) == 0}
+		for range 1 + rng.IntN(3) {
+			w.Rogue.Strikes = append(w.Rogue.Strikes, time.Duration(2200+rng.IntN(2000))*time.Microsecond)
+		}
+		// Long enough for a box to follow it, and with others who append at that moment.
+		w.Store.Clients, w.Store.Sessions, w.Store.Ops = max(w.Store.Clients, 2), max(w.Store.Sessions, 3), 200+rng.IntN(300)
+	}
 	return w
 }
 
 // Run plays it through the box, or on a bare wire when there is none.
 func (w StoreWorld) Run(seed uint64, box *Box, s fault.Schedule) (*MixedResult, error) {
 	senders := w.Store.Clients + 2
+	bad := &rogue{}
 	b, err := New(Config{
 		Clients: 1, Guests: senders, Sessions: 1, MTU: w.MTU, Profile: w.Profile, Conn: w.Conn, Box: box, Schedule: s, Seed: seed,
 		Serve: func(*rnic.PD) error { return nil },
-		App:   func(*Bed, *Client) (host.App, error) { return Idle{}, nil },
+		App:   func(*Bed, *Client) (host.App, error) { return bad, nil },
 	})
 	if err != nil {
 		return nil, err
@@ -80,6 +90,8 @@ func (w StoreWorld) Run(seed uint64, box *Box, s fault.Schedule) (*MixedResult, 
 	if err != nil {
 		return nil, err
 	}
+	space := store.cl.Layout()[0]
+	*bad = rogue{Rogue: w.Rogue, b: b, c: b.clients[0], cl: store.cl, rng: rand.New(rand.NewPCG(seed, 0x726f677565)), next: b.start, entry: space.FirstLH + space.Count - 1}
 	at, mac, ip := b.Guest(senders - 1)
 	b.Attach(senders-1, host.NewNode(at, w.adversary(b, at, mac, ip), nil))
 	ends := slices.Clone(w.Ends)
@@ -232,6 +244,7 @@ func TryStore(seed uint64, box *Box, small *StoreWorld, counts map[string]uint64
 	s = fault.Shrink(s, 50, func(s fault.Schedule) bool { return fails(w, s) })
 	w.Spoofs = fewer(w.Spoofs, func(x []Spoof) bool { v := w; v.Spoofs = x; return fails(v, s) })
 	w.Ends = fewer(w.Ends, func(x []time.Duration) bool { v := w; v.Ends = x; return fails(v, s) })
+	w.Rogue.Strikes = fewer(w.Rogue.Strikes, func(x []time.Duration) bool { v := w; v.Rogue.Strikes = x; return fails(v, s) })
 	*small = w
 	return fmt.Errorf("%w\n%v", err, s)
 }

@@ -291,3 +291,64 @@ func TestFault07MadeUpDestinations(t *testing.T) {
 		t.Errorf("%d requests were steered, and %d after a stranger's frames", without, with)
 	}
 }
+
+// A client that may use the memory, and is malicious, has its append follow what it knows will not be executed. Others
+// append to the same key meanwhile: they are answered as on a bare wire.
+func TestFaultMaliciousClient(t *testing.T) {
+	for name, trick := range map[string]struct {
+		access rnic.Access // of its queue pair
+		front  func(c *chains, m *appender)
+	}{
+		"behind a request that is refused": {rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic, func(c *chains, m *appender) {
+			m.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: base, RKey: c.m.RKey + 0x100})
+		}},
+		"without the right to atomics": {rnic.RemoteRead | rnic.RemoteWrite, func(*chains, *appender) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := rnic.DefaultConn()
+			conn.Timeout = 10 // 4 ms
+			bed.Both(t, bed.SceneConfig{Box: ofSteer(graph.Args{"settle": "0s", "pair": "60us"})}, func(t *testing.T, s *bed.Scene) {
+				l := bed.Link{PD: s.PD(), Conn: conn}
+				c := newChains(t, s, l.PD)
+				a, b := c.appender(s.Peer(0, 0, l)), c.appender(s.Peer(1, 0, l))
+				l.Access = trick.access
+				m := c.appender(s.Peer(2, 0, l))
+				all := []*appender{a, b}
+				if trick.access&rnic.RemoteAtomic != 0 {
+					all = append(all, m)
+				}
+				for round := range uint64(60) {
+					c.begin(round, all...)
+					c.end(all...)
+					m.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, slab)}, RemoteAddr: entryAt(1), RKey: c.m.RKey})
+					s.Pause(100 * time.Microsecond)
+				}
+				for _, x := range []*appender{m, a, b} {
+					x.key, x.lh = 0, c.next
+					c.next++
+					x.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{entry(0)}, RemoteAddr: entryAt(x.lh), RKey: c.m.RKey})
+					x.Await()
+				}
+				c.walk(0, m) // it knows the tail; others may not
+				s.Stall()
+				trick.front(c, m)
+				c.link(m)
+				s.Pause(20 * time.Microsecond)
+				c.link(a)
+				s.Pause(20 * time.Microsecond)
+				c.link(b)
+				s.Pause(20 * time.Microsecond)
+				s.Thaw()
+				c.end(a, b)
+				m.Await()
+				if st := m.Status(m.cas); st == rnic.Success {
+					t.Fatal("the malicious client's append was executed")
+				}
+				c.check()
+				if s.Instance() != nil && s.Count("steered-cas") == 0 {
+					t.Error("nothing is steered")
+				}
+			})
+		})
+	}
+}

@@ -83,8 +83,15 @@
 //     server answers a repeated atomic from its memory of it. It goes
 //     out with the marks of congestion (ECN, FECN, BECN) of none.
 //   - From its second repetition on nobody else is sent behind it.
-//   - Nor is anybody while the server may refuse what is in front of it on its connection, and so never
-//     come to it (risk.go).
+//   - A CAS is steered, and others are led behind it, only when its client cannot keep it from being executed
+//     (rank, target; not with clients=trusted). First, the server has answered all in front of it on its
+//     connection, in full: nothing there can be refused, which would end the queue pair, or be missing, for
+//     which this app has no copy; the CAS has the PSN that the server expects; and it is in the middle of no
+//     message. Second, the server has executed a CAS of this connection under this R_Key before, so that the
+//     queue pair and the region have the right to it; the tail is in the same region. Third, that one had the same
+//     destination MAC address and P_Key, so that it is for the server's NIC, and so is what is sent again.
+//     Others pass as on a wire. So does each first append of a connection, and where threads
+//     share a queue pair each append behind a request of another's that is not answered.
 //   - A CAS that failed tells its client so; those behind its entry wait until the
 //     client has linked the entry elsewhere.
 //   - When neither will happen (its connection ended, or was quiet for idle=; a

@@ -148,6 +148,10 @@ func TestReborn(t *testing.T) {
 		r.Push("b", frameOf{src: r.server, dst: r.client, sport: 0xC020, op: hdr.ReadRespOnly, qpn: 0x7777, psn: psn, ext: make([]byte, hdr.AETHLen), payload: make([]byte, r.size)}.bytes())
 		psn++
 	}
+	r.casAt(0x20, psn, 0x9009, 0x30000)
+	ext := binary.BigEndian.AppendUint64(make([]byte, hdr.AETHLen), uint64(wire.Fresh(1)))
+	r.Push("b", frameOf{src: r.server, dst: r.client, sport: 0xC020, op: hdr.AtomicAck, qpn: 0x7777, psn: psn, ext: ext}.bytes())
+	psn++
 	p := make([]byte, r.size)
 	wireEntry(p, key)
 	r.to(0x20, psn, hdr.WriteOnly, reth(entryAt(0x9004), r.rkey, r.size), p)
@@ -347,7 +351,7 @@ func TestUDPChecksum(t *testing.T) {
 // server would refuse it, and the client would lose a repetition. It is not given
 // up while its client may still ask.
 func TestPatience(t *testing.T) {
-	r := row3(t, graph.Args{"repair": "10ms"})
+	r := row3(t, graph.Args{"repair": "10ms", "clients": "trusted"})
 	r.linked(0x20, 109)
 	r.linked(0x30, 109)
 	r.wrote(0x10, 110, 0x9004)

@@ -441,7 +441,7 @@ func (s *Steer) adopt(h *heir) (why string) {
 	o.key, o.slot, o.linked, o.past, o.repairs = key, noSlot, false, false, 0
 	r.unmet = true
 	copy(r.start[:], h.start)
-	r.startF = h.startF
+	r.startF, r.startMarks = h.startF, marksOf(h.start, &h.startF)
 	h.op = o
 	return ""
 }

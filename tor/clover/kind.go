@@ -39,6 +39,7 @@ const (
 	reasonUnpaired
 	reasonUnknownTail
 	reasonUnattributed
+	reasonUnproven
 	reasonVersion
 	reasonOtherRegion
 	reasonWindowFull
@@ -82,6 +83,7 @@ var reasons = func() []counter.Def {
 		reasonUnpaired:     {Name: "unpaired", Help: "the connection's other direction is not known yet"},
 		reasonUnknownTail:  {Name: "unknown-tail", Help: "the key's tail is not known for sure"},
 		reasonUnattributed: {Name: "unattributed-cas", Help: "a compare-and-swap whose written entry is not known for sure"},
+		reasonUnproven:     {Name: "unproven", Help: "a compare-and-swap behind a request that is not answered, or of a connection whose first atomic it is: others are led behind those alone that nothing keeps from being executed"},
 		reasonVersion:      {Name: "other-version", Help: "the tail's version is not that of the entry that was asked for (recycled=)"},
 		reasonOtherRegion:  {Name: "other-region", Help: "the tail was written under another R_Key than the request's: its memory may be another server's, or gone"},
 		reasonWindowFull:   {Name: "window-full", Help: "too many unanswered requests on the connection to remember one more"},
@@ -220,6 +222,7 @@ type settings struct {
 	hold    int           `arg:"hold" range:"1..2^14" help:"answers to hold at most until what they stand behind is known to be linked; half of them for those behind these on the same connection. What might find no place is not steered"`
 	repair  time.Duration `arg:"repair" range:"0..1h" help:"send a steered compare-and-swap again when it stays unanswered this long, then twice as long, and so on; 0 = never"`
 	anySide bool          `arg:"answers" words:"b any" help:"the side whose answers count: b; or any, where both directions come by one port, as when a capture is played: then who is on side a can answer for servers"`
+	trusted bool          `arg:"clients" words:"any trusted" help:"any: a compare-and-swap is steered, and others are led behind it, only when its client cannot keep it from being executed: when all in front of it on its connection was answered, and an atomic under its R_Key was executed there before. trusted: that is not asked, for clients whose threads share queue pairs; one that has a request refused just before its append then ends the connections of those behind it"`
 	dropBad bool          `arg:"bad" words:"pass drop" help:"frames with a wrong checksum, ICRC or length: pass or drop"`
 	idle    time.Duration `arg:"idle" range:"0.." help:"what was not used for this long is forgotten: a connection; and, where others want its place, a key, a region, a server. An append that others stand behind is waited for as long. 0: for ever"`
 }

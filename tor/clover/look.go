@@ -54,6 +54,7 @@ const (
 	repeated
 	early // ahead of the expected PSN
 	next
+	alone  // a CAS that is the next, between two messages, and the server has answered all in front of it
 	within // a READ that is the next request, or takes up one whose packets nobody could count in its middle
 	newer  // an answer to a PSN behind all that the server had answered
 )

@@ -44,9 +44,15 @@ func (s *Steer) rank(p *parsed, r *row, b []byte) {
 	case d < 0 || d > int32(r.slack):
 		p.order = early
 	default:
-		if r.slack > 0 && p.fl&hdr.IsRead != 0 {
+		switch {
+		case p.f.Op == hdr.CompareSwap:
+			if !r.inside && (r.acked+1)&hdr.PSNMask == p.psn {
+				p.order = alone
+			}
+		case r.slack > 0 && p.fl&hdr.IsRead != 0:
 			p.order = within
 		}
+		r.inside = p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0
 		r.ahead, r.slack = 0, slack
 		r.epsn = (p.psn + n) & hdr.PSNMask
 	}
@@ -64,7 +70,7 @@ func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 			return
 		}
 		fallthrough
-	case next:
+	case next, alone:
 		switch {
 		case fl&hdr.IsWrite != 0 && fl&(hdr.IsOnly|hdr.IsFirst) != 0:
 			s.write(c, x, b)
@@ -352,7 +358,7 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 		pass(c, x, reasonWindowFull)
 		return
 	}
-	rec.kind, rec.swap = opCAS, uint64(swap)
+	rec.kind, rec.swap, rec.marks = opCAS, uint64(swap), marksOf(b, f)
 	rec.va, rec.rkey, rec.cliVer = va, a.RKey(), cmp.Version()
 	rec.newVA, rec.newVer = rec.va, rec.cliVer
 	i := s.entryOf(r, swap)
@@ -391,14 +397,21 @@ func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	c.Count(ctrAppends, 1)
 	if int(f.BTH)+hdr.BTHLen <= len(r.start) && len(b) >= len(r.start) {
 		s.enlist(rec, s.place(ri), c.Now())
-		r.start = [len(r.start)]byte(b)
-		r.startF = *f
+		if r.startMarks != rec.marks {
+			r.startMarks, r.start, r.startF = rec.marks, [len(r.start)]byte(b), *f
+		}
 		s.note(rec, ri)
 	}
 	if s.rewriteCAS(b, rec) {
 		c.Mark(x, packet.Rewritten, reasonSteeredCAS)
 		c.Trace(x, traceCAS, uint64(psn), va, rec.newVA, k.key)
 	}
+}
+
+// marksOf is what a frame's way to the server's queue pair depends on, and a client chooses: destination MAC address
+// and P_Key. It is not 0: no P_Key in use is.
+func marksOf(b []byte, f *hdr.Frame) uint64 {
+	return binary.BigEndian.Uint64(b)&^0xFFFF | uint64(binary.BigEndian.Uint16(b[f.BTH+2:]))
 }
 
 // target is the entry that the CAS rec is steered to, which links what w wrote;
@@ -413,6 +426,8 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 		// Linked before it is known to be written: it may be overwritten
 		// after somebody was sent behind it.
 		return nil, reasonUnattributed
+	case !s.cfg.trusted && (s.order != alone || r.marks == 0 || r.marks != rec.marks || r.proven != rec.rkey):
+		return nil, reasonUnproven
 	case k.unlinked() > s.cfg.ahead:
 		return nil, reasonAhead
 	case k.unlinked() > 0 && !s.room(1):
@@ -549,6 +564,9 @@ func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte) {
 		if rec == nil || rec.kind != opCAS || rec.va != a.VA() || rec.rkey != a.RKey() || rec.swap != a.Swap() || rec.compare() != a.Compare() {
 			s.untracked(c, b, r.sid, fl)
 			return
+		}
+		if rec.marks != marksOf(b, f) {
+			rec.marks = 0
 		}
 		if rec.steered && s.rewriteCAS(b, rec) {
 			c.Mark(x, packet.Rewritten, reasonRepeated)

@@ -113,18 +113,20 @@ func (s *Steer) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
 // where they were expected, are where it is.
 func (s *Steer) proven(c *graph.Ctx, p *parsed, r *row, up uint32) {
 	r.answered = c.Now()
+	p.order, p.acked = repeated, r.acked
+	if p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
+		return // of a READ's answer: the last packet has the PSN before that of the next request
+	}
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
 		if r.ahead > 0 && hdr.PSNDiff(up, r.aheadFrom) >= 0 && hdr.PSNDiff(r.aheadTo, up) > 0 {
 			r.epsn = r.aheadTo
 		}
-		r.ahead = 0
+		r.ahead, r.inside = 0, true
 	}
-	p.order = repeated
 	if hdr.PSNDiff(up, r.acked) > 0 {
-		p.order, r.acked = newer, up
+		p.order, p.acked, r.acked = newer, up, up
 	}
-	p.acked = r.acked
 }
 
 // nak handles a NAK of psn: what was sent from there on was not executed.
@@ -152,6 +154,7 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (
 	orig := h.Original()
 	first := rec.live
 	rec.live = false
+	r.marks, r.proven = rec.marks, rec.rkey
 	s.close(rec)
 	if !rec.steered {
 		switch {

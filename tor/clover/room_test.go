@@ -286,7 +286,8 @@ func TestConnectionManager(t *testing.T) {
 		r.linked(0x10, 109)
 		r.request(0x1050)
 		r.reply(side, 0x50)
-		if got := r.steers(0x50, 600, 0x9002, entryAt(0x9001)); got != (side == "b") {
+		r.prove(0x50, 600)
+		if got := r.steers(0x50, 601, 0x9002, entryAt(0x9001)); got != (side == "b") {
 			t.Errorf("a reply from side %s: steered %v", side, got)
 		}
 	}

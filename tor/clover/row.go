@@ -43,6 +43,7 @@ type row struct {
 	unread bool   // a write waits for its acknowledgement to make its R_Key known
 	due    bool   // in state.due
 	begun  bool   // a request was seen
+	inside bool   // the next request may be inside a message: its first packets passed, or requests went unseen
 	unmet  bool   // of inherited CASes; whether its ends are still each other's is not known
 	epsn   uint32 // next PSN expected of the client
 	slack  uint32 // PSNs that an earlier READ may have used beyond epsn
@@ -51,15 +52,20 @@ type row struct {
 	// on, and the next would be aheadTo.
 	aheadFrom, aheadTo uint32
 	answered           clock.Time // newest answer
-	q                  hold.Queue // answers that are held, in their order
-	heldTo             uint32     // PSN of the last of them
-	writes             [maxWrites]pendingWrite
-	// start is how the newest steered CAS's frame begins, at least up to the end of the
+	// The server has executed a CAS of this connection under R_Key proven, in a frame with these marks
+	// (marksOf); 0: it has not, as far as is known.
+	marks  uint64
+	proven uint32
+	q      hold.Queue // answers that are held, in their order
+	heldTo uint32     // PSN of the last of them
+	writes [maxWrites]pendingWrite
+	// start is how a steered CAS's frame began that had startMarks, at least up to the end of the
 	// BTH: a CAS that is sent again begins with that. The frame's layout is startF.
-	start  [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
-	startF hdr.Frame
+	startMarks uint64
+	start      [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
+	startF     hdr.Frame
 	// Whole lines of the cache: another worker may have the next row.
-	_ [32]byte
+	_ [8]byte
 }
 
 const noServer = -1
@@ -93,6 +99,7 @@ type op struct {
 	va, newVA uint64
 	swap      uint64     // CAS: as the client sent it; it compares with Fresh(cliVer)
 	entry     uint64     // CAS: address of the new entry; 0: not known
+	marks     uint64     // CAS: of the frames that brought it; 0: they differ
 	sent      clock.Time // CAS: last sent to the server
 	psn       uint32
 	epoch     uint32 // of the key when the request passed

@@ -38,7 +38,7 @@ const (
 
 // state is what all workers share. A worker that has its own turn at connections owns, of the
 // connections that are its own in conns (conn.Row.Owner), what conn.Table.Plain changes and
-// what follows PSNs: begun, epsn, slack, acked, ahead, aheadFrom, aheadTo and answered of the
+// what follows PSNs: begun, inside, epsn, slack, acked, ahead, aheadFrom, aheadTo and answered of the
 // row. A worker that has all these turns owns that of all connections; the worker whose turn it is at
 // keys owns all else. What both turns read (row.sid, cfg, flush), and which connections there
 // are, is changed by a worker that has all turns. A worker that takes several takes those at connections first.
@@ -566,7 +566,7 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 		o.linked = true // if it was: there is nobody to tell
 	}
 	for i := range s.rows {
-		s.rows[i].nw, s.rows[i].unread = 0, false
+		s.rows[i].nw, s.rows[i].unread, s.rows[i].marks = 0, false, 0
 	}
 	s.gaps = s.gaps[:0]
 	c.Count(ctrFlushes, 1)

@@ -89,6 +89,12 @@ func (r *rig) append(qpn, psn uint32, target, va uint64, lh uint32, key uint64) 
 	r.from(qpn, psn+1, hdr.AtomicAck, hdr.SynACK, uint64(wire.Fresh(1)), nil)
 }
 
+// prove has the server execute an atomic of qpn's.
+func (r *rig) prove(qpn, psn uint32) {
+	r.to(qpn, psn, hdr.CompareSwap, atomicETH(0x10000, r.rkey, r.swap(1, 1, 1), uint64(wire.Fresh(1))), nil)
+	r.from(qpn, psn, hdr.AtomicAck, hdr.SynACK, 1<<28, nil)
+}
+
 // warm pairs qpn and has four appends of other keys on it, so that handles are
 // known; the next PSN is psn+8.
 func (r *rig) warm(qpn, psn uint32, va uint64, lh uint32) {
@@ -121,7 +127,7 @@ func only(t testing.TB, fs []graphtest.Frame) []byte {
 // TestGoldenCAS: the frame that the papers' own implementation sent out, byte
 // for byte.
 func TestGoldenCAS(t *testing.T) {
-	r := newRig(t, graph.Args{})
+	r := newRig(t, graph.Args{"clients": "trusted"})
 	r.client, r.server = netip.MustParseAddr("192.168.1.17"), netip.MustParseAddr("192.168.1.13")
 	r.rkey, r.size = 0x57251, 1024
 	const handle0, va0 = 0x8f480, 0x557a46b78100

@@ -153,22 +153,29 @@ func (s *Steer) anew(c *graph.Ctx, r *row, more int) (*packet.Buf, []byte) {
 
 // unmark takes marks of congestion off a frame that is sent anew: another frame
 // met that congestion (RFC 3168: CE is 3, and ECT(0), as RoCE NICs send it, 2;
-// IBTA A17: FECN and BECN).
+// IBTA A17: FECN and BECN). And it may go as far as others, whatever the client gave its own.
 func unmark(b []byte, f *hdr.Frame) {
 	h := f.BTHOf(b)
 	h[4] &^= 0xC0
 	switch f.Net {
 	case hdr.NetIPv4:
-		if ip := f.IPv4Of(b); ip.TOS()&3 == 3 {
+		ip := f.IPv4Of(b)
+		if ip.TOS()&3 == 3 {
 			ip.SetTOS(ip.TOS() - 1)
-			ip.UpdateChecksum()
 		}
+		ip.SetTTL(hops)
+		ip.UpdateChecksum()
 	case hdr.NetIPv6:
-		if ip := f.IPv6Of(b); ip.TrafficClass()&3 == 3 {
+		ip := f.IPv6Of(b)
+		if ip.TrafficClass()&3 == 3 {
 			ip.SetTrafficClass(ip.TrafficClass() - 1)
 		}
+		ip.SetHopLimit(hops)
 	}
 }
+
+// hops is the TTL and hop limit of frames that are made here, the usual one (RFC 1700).
+const hops = 64
 
 // Trace kinds.
 const (

@@ -463,6 +463,9 @@ func (cl *Cluster) Connections() []Connection { return cl.conns }
 // MemoryAddr is the address of a memory node.
 func (cl *Cluster) MemoryAddr(node int) netip.Addr { return cl.addrs[node] }
 
+// MemoryPD is the protection domain of a memory node's regions.
+func (cl *Cluster) MemoryPD(node int) *rnic.PD { return cl.memory[node].pd }
+
 // Layout is where the entries and shortcuts are.
 func (cl *Cluster) Layout() Layout { return cl.meta.layout }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/sim"
+	"github.com/quillon/quillon/nf/graph"
 	tor "github.com/quillon/quillon/tor/clover"
 )
 
@@ -68,7 +69,8 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	c := sim.CloverConfig{
 		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: writes, Keys: r.keys, Zipf: r.zipf,
 		ObjectSize: par.ObjectSize, Mode: t.mode, SteeredKeys: par.SteeredKeys,
-		NIC: nic, Seed: par.Seed,
+		Args: graph.Args{"clients": "trusted"}, // as the papers trust them
+		NIC:  nic, Seed: par.Seed,
 	}
 	// Threads that share queue pairs cannot take turns on the simulated
 	// processors: where there are more threads than those, each has its own.
