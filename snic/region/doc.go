@@ -116,7 +116,7 @@
 //   - Gone: nothing of a removed chain is left; its number may be used again.
 //
 // A chain's packets are buffered from the demand until Running or Share, in bounded
-// space; Withdraw ends a demand that nobody has any more.
+// space.
 //
 // # What is counted
 //

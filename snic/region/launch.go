@@ -173,17 +173,6 @@ func (f *Fabric) unwait(id int) {
 	}
 }
 
-// Withdraw takes back a demand that waits. False when there is none.
-func (f *Fabric) Withdraw(now clock.Time, chain int) bool {
-	now = f.advance(now)
-	if !f.knows(chain) || !f.chains[chain].waiting {
-		return false
-	}
-	f.unwait(chain)
-	f.settle(now)
-	return true
-}
-
 // covers reports whether chain a has the tasks of chain b in their order.
 func (f *Fabric) covers(a, b int) bool {
 	if a == b {

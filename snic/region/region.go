@@ -829,14 +829,3 @@ func (f *Fabric) Fail(now clock.Time, region int) bool {
 	f.settle(now)
 	return true
 }
-
-// Repair puts a region into service again. False when it has not failed.
-func (f *Fabric) Repair(now clock.Time, region int) bool {
-	now = f.advance(now)
-	if region < 0 || region >= len(f.slots) || f.slots[region].state != Failed {
-		return false
-	}
-	f.empty(now, region, Free)
-	f.settle(now)
-	return true
-}

@@ -563,9 +563,6 @@ func (b *body) configure(what int) {
 	case 0:
 		if in.chain < 0 {
 			b.place(r, b.c.pick(len(b.lengths)))
-		} else if in.paused {
-			b.must(b.s.Resume(r))
-			in.paused = false
 		}
 	case 1, 2:
 		if in.chain < 0 {
@@ -641,6 +638,17 @@ func (b *body) check() {
 	}
 }
 
+// remove has what is in a paused region run, and takes the instance away.
+func (b *body) remove(r int) {
+	for !b.s.Drained(r) {
+		i := slices.IndexFunc(b.execs, func(e exec) bool { return e.Region == r })
+		b.step(i)
+		b.drain()
+	}
+	b.must(b.s.Remove(r))
+	b.regions[r] = instance{chain: -1}
+}
+
 // finish brings all out: every chain gets an instance, and all that can run does.
 func (b *body) finish() {
 	for len(b.taken) > 0 {
@@ -649,8 +657,7 @@ func (b *body) finish() {
 	b.drain()
 	for r := range b.regions {
 		if in := &b.regions[r]; in.paused {
-			b.must(b.s.Resume(r))
-			in.paused = false
+			b.remove(r)
 		}
 	}
 	for ch := range b.lengths {
@@ -672,12 +679,7 @@ func (b *body) finish() {
 			b.drain()
 			b.must(b.s.Pause(r))
 			b.regions[r].paused = true
-			for !b.s.Drained(r) {
-				i := slices.IndexFunc(b.execs, func(e exec) bool { return e.Region == r })
-				b.step(i)
-				b.drain()
-			}
-			b.must(b.s.Remove(r))
+			b.remove(r)
 		}
 		b.place(r, ch)
 	}

@@ -68,7 +68,7 @@
 // instance of the chain, in the middle of a visit, too, or is parked until there
 // is one: this is what buffers packets during stop-and-launch. Packets inside
 // finish. Remove takes the instance away when it has drained. A moved flow's
-// state is the owner's matter: it moves between Drained and Resume or Place.
+// state is the owner's matter: it moves between Drained and Place.
 //
 // A packet keeps its plan: when SetRoute changes a route, packets of which a
 // task has run finish as they began, and the later ones of their flow wait for

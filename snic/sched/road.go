@@ -41,11 +41,11 @@ type header struct {
 	rest    uint16 // tasks of the visit that it has no credit for yet
 	credits uint16 // tasks that it is told to run, later those of them whose credits it has
 	kept    uint8  // the task that keeps it, + 1; 0: none
-	term    uint32 // of the region, when it came there
 	queue   int8   // the task in whose queue it is; -1: in none
 	state   uint8
 	visit   uint8
 	end     uint8 // of the branch's visits
+	_       [4]byte
 }
 
 // links are a header's in the queue of a task, or among the parked of a chain.
@@ -191,12 +191,12 @@ func (s *Scheduler) Keep(lane, task int) {
 // cannot wait there, as the region takes no more.
 func (s *Scheduler) goOn(h int32, x *header, rg *region) bool {
 	now, at := x.rest, none
-	if pk := &s.packets[h>>(s.shift&31)]; pk.before != none && s.plans[pk.plan].spread == PerFlow && (rg.queued&x.rest != 0 || x.term != rg.term) {
+	if pk := &s.packets[h>>(s.shift&31)]; pk.before != none && s.plans[pk.plan].spread == PerFlow && (rg.queued&x.rest != 0 || rg.paused) {
 		var open uint16
 		open, at = s.ahead(h, x, pk)
 		now &= open
 	}
-	if now == 0 && (at == none || x.term != rg.term) {
+	if now == 0 && (at == none || rg.paused) {
 		return false
 	}
 	for m := now; m != 0; m &= m - 1 {
@@ -224,7 +224,7 @@ func (s *Scheduler) ahead(h int32, x *header, pk *packet) (open uint16, at int32
 		case q.plan != pk.plan || q.stage != pk.stage || y.visit != x.visit:
 			return ^uint16(0), none // it has got on, and all before it
 		case y.state == idle: // it was dropped here, and is waited for in other branches
-		case y.state < waiting || y.region != x.region || y.term != x.term:
+		case y.state < waiting || y.region != x.region:
 			undone := y.rest | y.credits
 			if y.kept != 0 {
 				undone |= 1 << (y.kept - 1)
@@ -257,7 +257,7 @@ func (s *Scheduler) Return(lane int, dropped bool) {
 	x.credits = 0
 	rg.running--
 	again := x.rest != 0 && !dropped
-	stay := again && x.term == rg.term
+	stay := again && !rg.paused
 	if x.kept != 0 {
 		if x.kept = 0; again && !s.panic && s.goOn(h, x, rg) {
 			return // it had no credits, which others could have now
@@ -402,7 +402,7 @@ func (s *Scheduler) admitTo(c *chain, h int32, x *header, pk *packet, pl *plan) 
 		return
 	}
 	rg := &s.regions[r]
-	x.region, x.term = int16(r), rg.term
+	x.region = int16(r)
 	rg.load++
 	missing := rg.queued & x.rest
 	for m := x.rest; m != 0; m &= m - 1 {
@@ -519,7 +519,7 @@ func (s *Scheduler) mayFollow(pk *packet, h, r int32) bool {
 	if visit := s.headers[h].visit; y.visit != visit {
 		return y.visit > visit
 	}
-	return y.state >= waiting && int32(y.region) == r && y.term == s.regions[r].term
+	return y.state >= waiting && int32(y.region) == r
 }
 
 // reserve takes credits for what is left of a header's visit in region r, as far

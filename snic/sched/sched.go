@@ -147,7 +147,6 @@ type region struct {
 	n       int32 // tasks
 	paused  bool
 	queued  uint16  // tasks that somebody waits for
-	term    uint32  // begins with each Pause: who came before does not stay
 	running int32   // headers that have left the scheduler, or are about to
 	load    int32   // these and those that wait here
 	taken   int32   // packets on the bulk road
@@ -278,7 +277,10 @@ func (s *Scheduler) Place(region, chain int, credits []int) error {
 	*rg = regionOf(int32(chain), credits)
 	c.tasks = rg.n
 	c.placed++
-	s.open(int32(region))
+	at, _ := slices.BinarySearch(c.open, int32(region))
+	c.setOpen(slices.Insert(c.open, at, int32(region)))
+	s.unpark(c)
+	s.settle()
 	return nil
 }
 
@@ -312,15 +314,6 @@ func (s *Scheduler) instance(region int) (*region, error) {
 	return &s.regions[region], nil
 }
 
-// open lets packets into a region.
-func (s *Scheduler) open(region int32) {
-	c := &s.chains[s.regions[region].chain]
-	at, _ := slices.BinarySearch(c.open, region)
-	c.setOpen(slices.Insert(c.open, at, region))
-	s.unpark(c)
-	s.settle()
-}
-
 func (c *chain) setOpen(open []int32) {
 	c.open, c.only = open, none
 	if len(open) == 1 {
@@ -336,7 +329,6 @@ func (s *Scheduler) Pause(region int) error {
 		return err
 	}
 	rg.paused = true
-	rg.term++
 	c := &s.chains[rg.chain]
 	at, _ := slices.BinarySearch(c.open, int32(region))
 	c.setOpen(slices.Delete(c.open, at, at+1))
@@ -355,17 +347,6 @@ func (s *Scheduler) Pause(region int) error {
 	}
 	s.unpark(c)
 	s.settle()
-	return nil
-}
-
-// Resume lets packets into a region again.
-func (s *Scheduler) Resume(region int) error {
-	rg, err := s.instance(region)
-	if err != nil || !rg.paused {
-		return err
-	}
-	rg.paused = false
-	s.open(int32(region))
 	return nil
 }
 
