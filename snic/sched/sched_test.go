@@ -383,7 +383,7 @@ func TestStopAndLaunch(t *testing.T) {
 	want(t, "in part", runs(t, s), "0.0@0:3 1.0@0:1")
 	ok(t, s.Pause(0))
 	arrive(t, s, 0, 9)
-	if n := s.chains[0].parked; n != 3 {
+	if n := s.road.in.chains[0].parked; n != 3 {
 		t.Errorf("%d packets are parked", n)
 	}
 	if err := s.Remove(0); err == nil {
@@ -453,7 +453,7 @@ func TestReroute(t *testing.T) {
 	ok(t, s.Remove(1))
 	s.Return(lane(s, 1, 0), false)
 	want(t, "its plan is in force: it waits for its chain", runs(t, s), "2.0@0:3")
-	if n := s.chains[1].parked; n != 1 {
+	if n := s.road.in.chains[1].parked; n != 1 {
 		t.Errorf("%d are parked", n)
 	}
 	ok(t, s.RemoveRoute(0))
@@ -491,7 +491,7 @@ func TestPlansEnd(t *testing.T) {
 		}
 		leaves(t, s)
 	}
-	if n := len(s.plans); n > 4 {
+	if n := len(s.road.plans.all); n > 4 {
 		t.Errorf("%d plans are kept", n)
 	}
 }
