@@ -8,6 +8,9 @@
 // once an epoch, and takes Events after every call. It allocates nothing but when
 // chains and tasks are added, and while the room for events grows.
 //
+// The Fabric decides. Its floorplan is which chain is in which region, and how that changes; its monitor
+// measures what regions, chains and tasks have to do. Neither knows of demands.
+//
 // # Regions
 //
 // A region has an area and holds one chain at most:

@@ -4,6 +4,12 @@
 // number, which its owner keeps a frame for. After New only changes of what is
 // configured allocate.
 //
+// # Parts
+//
+// The Scheduler is what its owner calls. Its road takes packets from Arrive to Leave, and uses four parts that know
+// nothing of it: queues (credits of tasks, and headers that wait for them), Instances (where chains are, and where a
+// flow goes), order (packets of a flow, by arrival) and plans (routes that packets keep).
+//
 // # What it knows
 //
 // A region holds an instance of a chain: at most 16 tasks in their order, each

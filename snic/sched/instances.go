@@ -1,8 +1,6 @@
 package sched
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // Instances is where chains are: which regions hold one, and to which of them a flow goes. With seats (Seat) it is the owner who says
 // what flows bring, and has them moved.
