@@ -119,7 +119,7 @@ func (p *floorplan) claim(now clock.Time, i, id int, c Cause) {
 	}
 	s.chain = id
 	p.enter(now, i, Queued)
-	p.port.enqueue(i, p.slots[i].cause)
+	p.port.enqueue(i, s.cause)
 	if old != none {
 		p.bury(now, old)
 	}
@@ -134,7 +134,7 @@ func (p *floorplan) promote(i int) {
 	s.cause = OnDemand
 	if s.state == Queued {
 		p.port.dequeue(i)
-		p.port.enqueue(i, p.slots[i].cause)
+		p.port.enqueue(i, s.cause)
 	}
 }
 
@@ -263,7 +263,7 @@ func (p *floorplan) drained(now clock.Time, i int) {
 		p.tell(now, Evict, i, old)
 		s.chain = next
 		p.enter(now, i, Queued)
-		p.port.enqueue(i, p.slots[i].cause)
+		p.port.enqueue(i, s.cause)
 		p.bury(now, old)
 	default:
 		p.deschedule(now, i)
