@@ -30,13 +30,13 @@ type aside struct {
 
 // goesAside reports whether a flow goes through the other chains.
 func (rn *runner) goesAside(s *service, flow uint64) bool {
-	return s.aside != nil && s.aside.taken[rn.sched.Bucket(flow)]
+	return s.aside != nil && s.aside.taken[rn.sched.Instances().Bucket(flow)]
 }
 
 // count notes what flows of a group bring, before any of it is refused.
 func (ig *ingress) count(a *aside, g *group) {
 	for i, x := range g.batch.Bufs() {
-		k, bytes := ig.runner.sched.Bucket(g.flows[i]), int64(x.Len())*int64(g.weight)/stands
+		k, bytes := ig.runner.sched.Instances().Bucket(g.flows[i]), int64(x.Len())*int64(g.weight)/stands
 		a.fresh[k] += bytes
 		if a.taken[k] {
 			a.arrived += bytes

@@ -564,14 +564,15 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestThriftRemembers: who stayed long and has to go again within twice that stays twice as long; who stayed at home for longer begins anew.
+// TestThriftRemembers: who has to go again within twice the time that it stayed, and within eight periods whatever that was, stays twice
+// as long; who stayed at home for longer begins anew.
 func TestThriftRemembers(t *testing.T) {
 	const period = clock.Duration(time.Millisecond)
 	at := clock.Time(time.Hour)
-	for _, c := range []struct{ ago, want clock.Duration }{{20, 32}, {31, 32}, {33, 1}} {
-		x := thrift{patience: 16 * period}
+	for _, c := range []struct{ stayed, ago, want clock.Duration }{{16, 20, 32}, {16, 31, 32}, {16, 33, 1}, {1, 7, 2}, {1, 8, 1}, {2, 7, 4}} {
+		x := thrift{patience: c.stayed * period}
 		if x.came(at, at.Add(-c.ago*period), period); x.patience != c.want*period {
-			t.Errorf("%d periods after it left it stays %v", c.ago, x.patience)
+			t.Errorf("stayed %d periods, left %d periods ago: it stays %v", c.stayed, c.ago, x.patience)
 		}
 	}
 }
@@ -590,6 +591,36 @@ func TestTrifleGoesHome(t *testing.T) {
 		s.recent = c.part * 1e8 / 8 * b.monitor.Seconds()
 		if got := b.near.hasRoom(home, s); got != c.want {
 			t.Errorf("with %g of an instance: %v", c.part, got)
+		}
+	}
+}
+
+// TestGivenBackOneByOne: of workers that could all give a DAG back, one does at a time, and the next when four monitor periods later the home
+// has measured what it got.
+func TestGivenBackOneByOne(t *testing.T) {
+	x := limited(t, 4, "state: true", "fair", "off")
+	next, last := 0, map[int]string{}
+	x.offer(60*time.Millisecond, 320, 16, &next, last)
+	var at []clock.Time
+	gave := 0
+	for range 1000 {
+		x.offer(1, 20, 16, &next, last)
+		n := 0
+		for _, b := range x.boards() {
+			n += int(b.near.gave)
+		}
+		for ; gave < n; gave++ {
+			at = append(at, x.now)
+		}
+	}
+	if len(at) != 3 {
+		t.Fatalf("given back at %v", at)
+	}
+	const step = 200 * time.Microsecond // between two frames
+	period := x.board(0).monitor
+	for i, a := range at[1:] {
+		if d := a.Sub(at[i]); d < 4*period-step || d > (4+patient)*period {
+			t.Errorf("given back %v after another: %v", d, at)
 		}
 	}
 }

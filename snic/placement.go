@@ -458,7 +458,7 @@ func (pl *placement) spares(id int) bool {
 		return float64(slices.Max(pl.cat.chains[chain].load)) <= region.Under*float64(pl.monitor)*float64(instances)
 	}
 	if k := len(pl.cat.chains[id].running); k > 1 {
-		return room(id, k-1) && pl.runner.sched.Spare(id, region.Under*float32(pl.monitor))
+		return room(id, k-1) && pl.runner.sched.Instances().Spare(id, region.Under*float32(pl.monitor))
 	}
 	candidates := slices.DeleteFunc(pl.cat.candidates(false), func(c dag.Candidate) bool { return int(c.Chain) == id })
 	for n := range pl.cat.services {

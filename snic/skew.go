@@ -52,7 +52,7 @@ func (cat *catalog) perByte(visits []sched.Visit) (out []float32) {
 func (pl *placement) seat(chain int) {
 	for _, t := range pl.cat.chains[chain].tasks {
 		if pl.cat.tasks[t].Throughput > 0 {
-			pl.runner.sched.Seat(chain)
+			pl.runner.sched.Instances().Seat(chain)
 			return
 		}
 	}
@@ -79,7 +79,7 @@ func (ig *ingress) wants(s *service, visits []sched.Visit, perByte []float32, as
 				continue
 			}
 			bytes := x.Len() * int(g.weight) / stands
-			r := ig.runner.sched.Want(v.Chain, g.flows[k], ns*float32(bytes))
+			r := ig.runner.sched.Instances().Want(v.Chain, g.flows[k], ns*float32(bytes))
 			if r < 0 {
 				continue
 			}
@@ -172,14 +172,14 @@ func (pl *placement) balance(d clock.Duration) {
 		if n < 0 || len(pl.cat.chains[n].running) == 0 || pl.cat.chains[n].running[0] != r {
 			continue
 		}
-		pl.moved += uint64(pl.runner.sched.Balance(int(n), fade, region.Under*float32(pl.monitor), !pl.cat.chains[n].State))
+		pl.moved += uint64(pl.runner.sched.Instances().Balance(int(n), fade, region.Under*float32(pl.monitor), !pl.cat.chains[n].State))
 	}
 }
 
 // crowd is what a chain's fullest instance has of late, and of that what cannot be parted: in parts of what an instance
 // can. flow: how much of this is surely of one flow. none: its load is not measured by flows.
 func (pl *placement) crowd(chain int) (instance, bucket, flow float64, some bool) {
-	i, k, f := pl.runner.sched.Heaviest(chain)
+	i, k, f := pl.runner.sched.Instances().Heaviest(chain)
 	m := float64(pl.monitor)
 	return float64(i) / m, float64(k) / m, float64(f) / m, i > 0
 }

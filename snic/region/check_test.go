@@ -8,11 +8,11 @@ import (
 // Check says what is not as it must be.
 func (f *Fabric) Check() error {
 	type counts struct{ running, coming, leaving int }
-	want := make([]counts, len(f.tasks))
+	want := make([]counts, len(f.plan.monitor.tasks))
 	loading, victims := 0, 0
 	var queued []int
-	for i := range f.slots {
-		s := &f.slots[i]
+	for i := range f.plan.slots {
+		s := &f.plan.slots[i]
 		if holds := s.state != Free && s.state != Failed; holds != (s.chain != none) {
 			return fmt.Errorf("region %d is %v with chain %d", i, s.state, s.chain)
 		}
@@ -20,11 +20,11 @@ func (f *Fabric) Check() error {
 			return fmt.Errorf("region %d is %v with chain %d to follow", i, s.state, s.next)
 		}
 		for _, id := range [...]int{s.chain, s.next} {
-			if id != none && !f.chains[id].known {
+			if id != none && !f.plan.chains[id].known {
 				return fmt.Errorf("region %d: chain %d is not known", i, id)
 			}
-			if id != none && f.chains[id].area > s.area {
-				return fmt.Errorf("region %d of area %d: chain %d has %d", i, s.area, id, f.chains[id].area)
+			if id != none && f.plan.chains[id].area > s.area {
+				return fmt.Errorf("region %d of area %d: chain %d has %d", i, s.area, id, f.plan.chains[id].area)
 			}
 		}
 		var c counts
@@ -35,8 +35,8 @@ func (f *Fabric) Check() error {
 		case Loading:
 			loading++
 			c.coming++
-			if f.port.region != i {
-				return fmt.Errorf("region %d is loading, the port serves %d", i, f.port.region)
+			if f.plan.port.region != i {
+				return fmt.Errorf("region %d is loading, the port serves %d", i, f.plan.port.region)
 			}
 		case Running:
 			c.running++
@@ -46,28 +46,28 @@ func (f *Fabric) Check() error {
 			victims++
 		}
 		if s.chain != none {
-			for _, t := range f.chains[s.chain].tasks {
+			for _, t := range f.plan.chains[s.chain].tasks {
 				want[t].running += c.running
 				want[t].coming += c.coming
 				want[t].leaving += c.leaving
 			}
-			if f.chains[s.chain].dead && s.state != Stopping && s.state != Loading {
+			if f.plan.chains[s.chain].dead && s.state != Stopping && s.state != Loading {
 				return fmt.Errorf("region %d is %v with removed chain %d", i, s.state, s.chain)
 			}
 		}
 		if s.next != none {
-			for _, t := range f.chains[s.next].tasks {
+			for _, t := range f.plan.chains[s.next].tasks {
 				want[t].coming++
 			}
 		}
 	}
-	if (loading == 1) != (f.port.region != none) || loading > 1 {
-		return fmt.Errorf("%d regions are loading, the port serves %d", loading, f.port.region)
+	if (loading == 1) != (f.plan.port.region != none) || loading > 1 {
+		return fmt.Errorf("%d regions are loading, the port serves %d", loading, f.plan.port.region)
 	}
-	if victims > f.victims {
-		return fmt.Errorf("%d regions have victims, %d may", victims, f.victims)
+	if victims > f.plan.victims {
+		return fmt.Errorf("%d regions have victims, %d may", victims, f.plan.victims)
 	}
-	inPort := append(slices.Clone(f.port.demand), f.port.others...)
+	inPort := append(slices.Clone(f.plan.port.demand), f.plan.port.others...)
 	slices.Sort(inPort)
 	if !slices.Equal(queued, inPort) {
 		return fmt.Errorf("regions %v are queued, the port knows %v", queued, inPort)
@@ -76,21 +76,21 @@ func (f *Fabric) Check() error {
 		return fmt.Errorf("the port is idle, regions %v wait for it", inPort)
 	}
 	for t, w := range want {
-		if e := &f.tasks[t]; (counts{e.running, e.coming, e.leaving}) != w {
+		if e := &f.plan.monitor.tasks[t]; (counts{e.running, e.coming, e.leaving}) != w {
 			return fmt.Errorf("task %d: counted %d running, %d coming, %d leaving: there are %v", t, e.running, e.coming, e.leaving, w)
 		}
 	}
 	waiting := 0
-	for id := range f.chains {
-		if f.chains[id].waiting {
+	for id := range f.plan.chains {
+		if f.plan.chains[id].waiting {
 			waiting++
-			if !f.knows(id) || !slices.Contains(f.waiting, id) {
+			if !f.plan.knows(id) || !slices.Contains(f.waiting, id) {
 				return fmt.Errorf("chain %d waits, and is in no queue", id)
 			}
-			if f.hosting(id) != none {
-				return fmt.Errorf("chain %d waits, region %d has it", id, f.hosting(id))
+			if f.plan.hosting(f.now, id) != none {
+				return fmt.Errorf("chain %d waits, region %d has it", id, f.plan.hosting(f.now, id))
 			}
-			if f.smallest(Free, f.chains[id].area) != none || f.oldestVictim(f.chains[id].area) != none {
+			if f.plan.smallest(Free, f.plan.chains[id].area) != none || f.plan.oldestVictim(f.plan.chains[id].area) != none {
 				return fmt.Errorf("chain %d waits, and a region is free", id)
 			}
 		}

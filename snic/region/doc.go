@@ -8,6 +8,9 @@
 // once an epoch, and takes Events after every call. It allocates nothing but when
 // chains and tasks are added, and while the room for events grows.
 //
+// The Fabric decides. Its floorplan is which chain is in which region, and how that changes; its monitor
+// measures what regions, chains and tasks have to do. Neither knows of demands.
+//
 // # Regions
 //
 // A region has an area and holds one chain at most:
@@ -116,7 +119,7 @@
 //   - Gone: nothing of a removed chain is left; its number may be used again.
 //
 // A chain's packets are buffered from the demand until Running or Share, in bounded
-// space; Withdraw ends a demand that nobody has any more.
+// space.
 //
 // # What is counted
 //

@@ -206,12 +206,10 @@ func TestQueueFull(t *testing.T) {
 		t.Errorf("%v", d.Reason)
 	}
 	b.choice(Demand{Chain: 1, NoPeer: true}, Wait, -1)
-	if !b.Withdraw(b.now, 1) || b.Withdraw(b.now, 1) {
-		t.Error("withdraw")
-	}
+	b.Remove(b.now, 1)
 	b.choice(Demand{Chain: 3, NoPeer: true}, Wait, -1)
 	b.to(clock.Time(40 * ms))
-	b.want("0 load r0 c0", "5 run r0 c0",
+	b.want("0 load r0 c0", "0 gone c1", "5 run r0 c0",
 		"10 stop r0 c0", "10 evict r0 c0", "10 load r0 c2", "15 run r0 c2",
 		"20 stop r0 c2", "20 evict r0 c2", "20 load r0 c3", "25 run r0 c3")
 }
@@ -349,16 +347,12 @@ func TestFailure(t *testing.T) {
 		t.Errorf("%v", d.Reason)
 	}
 	b.choice(Demand{Chain: 20}, Remote, -1)
-	// A smaller one waits for the region that is left, or has what is repaired.
+	// A smaller one waits for the region that is left.
 	b.choice(Demand{Chain: 3, NoPeer: true}, Wait, -1)
-	if !b.Repair(b.now, 0) || b.Repair(b.now, 0) {
-		t.Error("repair")
-	}
-	b.take()
 	b.Fail(b.now, 1)
 	b.take()
 	b.to(clock.Time(20 * ms))
-	b.want("6 load r0 c3", "6 evict r1 c2", "11 run r0 c3")
+	b.want("6 evict r1 c2", "6 refuse c3")
 }
 
 // A demand whose region fails is the first of those that wait.

@@ -54,3 +54,20 @@ func TestHold(t *testing.T) {
 		}
 	}
 }
+
+// What waited in a region when it stopped is none of the work of who runs there next.
+func TestHoldEndsWithTheRun(t *testing.T) {
+	b := newBoard(t, Default(1, 1))
+	b.choice(Demand{Chain: 0, NoPeer: true}, LoadFree, 0)
+	b.to(clock.Time(6 * ms))
+	b.Hold(0, 0, 1e6)
+	b.Release(b.now, 0)
+	b.take()
+	first := b.Times(0).Accessed
+	b.choice(Demand{Chain: 0, NoPeer: true}, Revive, 0)
+	b.to(clock.Time(8 * ms))
+	b.Sample(b.now)
+	if got := b.Times(0).Accessed; first == 0 || got != first {
+		t.Errorf("accessed for %v, then for %v without a packet", first, got)
+	}
+}

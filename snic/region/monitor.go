@@ -6,6 +6,44 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
+// monitor measures what regions that run, chains and tasks have to do. Launches and stops are told to it.
+type monitor struct {
+	cfg     *Config
+	gauges  []gauge // by region
+	crews   []crew  // by chain
+	tasks   []task
+	sampled clock.Time // end of the last sample
+	round   uint32     // number of the sample
+	overdue bool       // a task may be overloaded for a period
+}
+
+// gauge is what a region has to do while it runs. Arrays are by task of its chain.
+type gauge struct {
+	chain int
+	tasks []int      // of the chain; nil: the region does not run
+	from  clock.Time // start of its part of this sample
+	used  clock.Time // last time when it had something to do
+	load  float64    // of its busiest task, in instances; a mean over about a monitor period
+	bytes [MaxTasks]int64
+	work  [MaxTasks]float64 // ns, in this sample
+	part  [MaxTasks]float64 // of an instance; a mean over about a monitor period
+	wait  [MaxTasks]float64 // ns of work that waits while senders are held back, until the next sample
+	each  [MaxTasks]Watch   // whether it is too much
+
+	accessed, worked clock.Duration // of Times
+}
+
+// crew is the instances of a chain, each measured by its busiest task.
+type crew struct {
+	spare   bool // one instance too many for a whole period
+	watched int  // instances, when it was last judged
+	running int  // in this sample
+	work    float64
+	under   clock.Time // as of a task
+	rest    float64
+	asked   clock.Time // when Config.Spares last said no
+}
+
 // task is a network task, wherever it is.
 type task struct {
 	known   bool
@@ -43,13 +81,6 @@ var calm = Watch{over: clock.Never}
 // NewWatch is one that has seen nothing.
 func NewWatch() Watch { return calm }
 
-// Judge judges by a sample what is in no region: n that work, and had so many ns of work in dt ns. It reports whether that is
-// too much, as it is of a task.
-func (f *Fabric) Judge(now clock.Time, w *Watch, work, n, dt float64) bool {
-	w.see(now, work, n, dt, &f.cfg)
-	return w.due
-}
-
 // see judges n instances by a sample in which they had so much work.
 func (w *Watch) see(now clock.Time, work, n, dt float64, cfg *Config) {
 	excess := work - n*dt*cfg.Over
@@ -75,113 +106,187 @@ func (t *task) take(w *Watch) {
 	}
 }
 
+// set tells what a task needs, in ns a byte.
+func (m *monitor) set(now clock.Time, id int, perByte float64) {
+	for id >= len(m.tasks) {
+		m.tasks = append(m.tasks, task{over: clock.Never, all: calm})
+	}
+	m.tasks[id].known, m.tasks[id].perByte = true, perByte
+	m.restart(now, id)
+}
+
+// start begins the measurement of a region that runs from now on.
+func (m *monitor) start(now clock.Time, region, chain int, tasks []int) {
+	g := &m.gauges[region]
+	*g = gauge{chain: chain, tasks: tasks, from: now, used: now, accessed: g.accessed, worked: g.worked}
+}
+
+// end ends the measurement of a region that runs no more.
+func (m *monitor) end(now clock.Time, region int) {
+	g := &m.gauges[region]
+	m.fold(now, g)
+	g.tasks = nil
+}
+
+// count adds instances of tasks, and starts their monitors again.
+func (m *monitor) count(now clock.Time, tasks []int, running, coming, leaving int) {
+	for _, t := range tasks {
+		e := &m.tasks[t]
+		if e.running == 0 {
+			e.bytes = 0 // what nobody handled is no load of who comes
+		}
+		e.running += running
+		e.coming += coming
+		e.leaving += leaving
+		if e.running == 0 {
+			e.load = 0
+		}
+		if e.running+e.coming == 0 {
+			e.booked = 0
+		}
+		m.restart(now, t)
+	}
+}
+
 // restart starts a task's monitors: its instances have changed.
-func (f *Fabric) restart(now clock.Time, id int) {
-	t := &f.tasks[id]
+func (m *monitor) restart(now clock.Time, id int) {
+	t := &m.tasks[id]
 	t.due, t.spare, t.over = false, false, clock.Never
 	t.all = calm
 	t.under, t.rest = now, 0
-	for i := range f.slots {
-		if s := &f.slots[i]; s.chain != none {
-			if k := slices.Index(f.chains[s.chain].tasks, id); k >= 0 {
-				s.each[k] = calm
-			}
+	for i := range m.gauges {
+		g := &m.gauges[i]
+		if k := slices.Index(g.tasks, id); k >= 0 {
+			g.each[k] = calm
 		}
 	}
 }
 
-// Load tells that a task should handle so many bytes in a region, or in one that
-// is not known (-1), since the last call. They count at the next Sample.
-func (f *Fabric) Load(region, task int, bytes int64) {
-	if task < 0 || task >= len(f.tasks) || bytes <= 0 {
-		return
-	}
-	f.tasks[task].bytes += bytes
-	if region < 0 || region >= len(f.slots) || f.slots[region].state != Running {
-		return
-	}
-	s := &f.slots[region]
-	for k, t := range f.chains[s.chain].tasks {
-		if t == task {
-			s.bytes[k] += bytes
-			return
+// left is what a task has left, in instances.
+func (m *monitor) left(e *task) float64 {
+	return float64(e.running+e.coming)*m.cfg.Over - e.load - e.booked
+}
+
+// room reports whether each of these tasks has this bandwidth left.
+func (m *monitor) room(tasks []int, rate float64) bool {
+	for _, t := range tasks {
+		e := &m.tasks[t]
+		left, need := m.left(e), rate*e.perByte/8e9
+		if e.perByte > 0 && (left <= slack || need > left+slack) {
+			return false
 		}
 	}
+	return true
 }
 
-// Hold tells that so many ns of work wait for a task in a region, while those who send it more are held back: what would have
-// come is not known, but what waits is to be done besides what came. It counts in the next Sample; a second call takes the place of the first.
-func (f *Fabric) Hold(region, task int, ns float64) {
-	if region < 0 || region >= len(f.slots) || f.slots[region].state != Running || !(ns > 0) {
-		return
-	}
-	s := &f.slots[region]
-	if k := slices.Index(f.chains[s.chain].tasks, task); k >= 0 {
-		s.wait[k] = ns
+// book counts bandwidth as used until it is measured.
+func (m *monitor) book(tasks []int, rate float64) {
+	for _, t := range tasks {
+		e := &m.tasks[t]
+		e.booked += rate * e.perByte / 8e9
 	}
 }
 
-// Sample ends a measurement, and scales what was overloaded or underloaded for a
-// whole monitor period. It is called regularly, many times a period.
-func (f *Fabric) Sample(now clock.Time) {
-	now = f.advance(now)
-	dt := float64(now.Sub(f.sampled))
-	if dt <= 0 {
-		f.settle(now)
+// load adds bytes that a task should handle.
+func (m *monitor) load(region, task int, bytes int64) {
+	if task < 0 || task >= len(m.tasks) || bytes <= 0 {
 		return
 	}
-	f.round++
-	f.overdue, f.vain = false, false
-	weight := min(1, dt/float64(f.cfg.Monitor))
-	for i := range f.slots {
-		s := &f.slots[i]
-		if s.state != Running {
+	m.tasks[task].bytes += bytes
+	if region < 0 || region >= len(m.gauges) {
+		return
+	}
+	g := &m.gauges[region]
+	if k := slices.Index(g.tasks, task); k >= 0 {
+		g.bytes[k] += bytes
+	}
+}
+
+// hold sets what waits for a task in a region.
+func (m *monitor) hold(region, task int, ns float64) {
+	if region < 0 || region >= len(m.gauges) || !(ns > 0) {
+		return
+	}
+	g := &m.gauges[region]
+	if k := slices.Index(g.tasks, task); k >= 0 {
+		g.wait[k] = ns
+	}
+}
+
+// fold ends a running region's part of a sample, and returns its work in ns.
+func (m *monitor) fold(now clock.Time, g *gauge) (busy float64) {
+	any := false
+	for k, t := range g.tasks {
+		g.work[k] = 0
+		any = any || g.wait[k] > 0
+		if b := g.bytes[k]; b > 0 {
+			any = true
+			g.work[k] = float64(b) * m.tasks[t].perByte
+			busy = max(busy, g.work[k])
+			g.bytes[k] = 0
+		}
+	}
+	if any {
+		g.used = now
+		ran := now.Sub(g.from)
+		g.accessed += ran
+		g.worked += clock.Duration(min(float64(ran), busy))
+	}
+	g.from = now
+	return busy
+}
+
+// sample ends a measurement that took dt, and judges by it.
+func (m *monitor) sample(now clock.Time, dt float64) {
+	m.round++
+	m.overdue = false
+	weight := min(1, dt/float64(m.cfg.Monitor))
+	for i := range m.gauges {
+		g := &m.gauges[i]
+		if g.tasks == nil {
 			continue
 		}
-		busy := f.fold(now, s)
-		s.load += (busy/dt - s.load) * weight
-		for k, t := range f.chains[s.chain].tasks {
-			s.part[k] += (s.work[k]/dt - s.part[k]) * weight
-			if s.wait[k] > 0 {
-				f.tasks[t].wait += s.wait[k]
-				f.tasks[t].held++
+		busy := m.fold(now, g)
+		g.load += (busy/dt - g.load) * weight
+		for k, t := range g.tasks {
+			g.part[k] += (g.work[k]/dt - g.part[k]) * weight
+			if g.wait[k] > 0 {
+				m.tasks[t].wait += g.wait[k]
+				m.tasks[t].held++
 			}
 		}
-		c := &f.chains[s.chain]
+		c := &m.crews[g.chain]
 		c.running++
-		c.work += busy + slices.Max(s.wait[:])
+		c.work += busy + slices.Max(g.wait[:])
 	}
-	for i := range f.slots {
-		s := &f.slots[i]
-		if s.state != Running {
+	for i := range m.gauges {
+		g := &m.gauges[i]
+		if g.tasks == nil {
 			continue
 		}
-		c := &f.chains[s.chain]
-		if c.running > 0 {
-			f.watchChain(now, c, dt)
+		if c := &m.crews[g.chain]; c.running > 0 {
+			m.watchChain(now, c, dt)
 		}
-		for k, t := range c.tasks {
-			e := &f.tasks[t]
-			if e.round != f.round {
-				e.round = f.round
-				f.watch(now, e, dt, weight)
+		for k, t := range g.tasks {
+			e := &m.tasks[t]
+			if e.round != m.round {
+				e.round = m.round
+				m.watch(now, e, dt, weight)
 				e.take(&e.all)
 			}
 			if e.settled {
-				s.each[k].see(now, s.work[k]+s.wait[k], 1, dt, &f.cfg)
-				e.take(&s.each[k])
+				g.each[k].see(now, g.work[k]+g.wait[k], 1, dt, m.cfg)
+				e.take(&g.each[k])
 			}
-			s.wait[k] = 0
-			f.overdue = f.overdue || e.due
+			g.wait[k] = 0
+			m.overdue = m.overdue || e.due
 		}
 	}
-	f.sampled = now
-	f.scaleIn(now)
-	f.settle(now)
+	m.sampled = now
 }
 
 // watch judges a task by its last sample.
-func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
+func (m *monitor) watch(now clock.Time, e *task, dt, weight float64) {
 	n := float64(e.running)
 	work := float64(e.bytes) * e.perByte
 	if e.bytes > 0 || e.wait > 0 {
@@ -200,33 +305,33 @@ func (f *Fabric) watch(now clock.Time, e *task, dt, weight float64) {
 	if e.coming+e.leaving > 0 {
 		return
 	}
-	if e.under > f.sampled { // its instances changed within the sample
+	if e.under > m.sampled { // its instances changed within the sample
 		e.under = now
 		return
 	}
 	e.settled = true
-	e.all.see(now, asked, n, dt, &f.cfg)
-	e.rest = max(0, e.rest+most-(n-1)*dt*f.cfg.Under)
+	e.all.see(now, asked, n, dt, m.cfg)
+	e.rest = max(0, e.rest+most-(n-1)*dt*m.cfg.Under)
 	switch {
-	case e.rest > (n-1)*float64(f.cfg.Backlog):
+	case e.rest > (n-1)*float64(m.cfg.Backlog):
 		e.under, e.rest, e.spare = now, 0, false
-	case now.Sub(e.under) >= f.cfg.Monitor:
+	case now.Sub(e.under) >= m.cfg.Monitor:
 		e.spare = e.rest == 0
 		e.under, e.rest = now, 0
 	}
 }
 
 // watchChain judges by the last sample whether one instance less of a chain would do.
-func (f *Fabric) watchChain(now clock.Time, c *chain, dt float64) {
+func (m *monitor) watchChain(now clock.Time, c *crew, dt float64) {
 	others := float64(c.running - 1)
 	if c.running != c.watched {
 		c.watched, c.spare, c.under, c.rest = c.running, false, now, 0
 	} else {
-		c.rest = max(0, c.rest+c.work-others*dt*f.cfg.Under)
+		c.rest = max(0, c.rest+c.work-others*dt*m.cfg.Under)
 		switch {
-		case c.rest > others*float64(f.cfg.Backlog):
+		case c.rest > others*float64(m.cfg.Backlog):
 			c.under, c.rest, c.spare = now, 0, false
-		case now.Sub(c.under) >= f.cfg.Monitor:
+		case now.Sub(c.under) >= m.cfg.Monitor:
 			c.spare = c.rest == 0
 			c.under, c.rest = now, 0
 		}
@@ -234,41 +339,18 @@ func (f *Fabric) watchChain(now clock.Time, c *chain, dt float64) {
 	c.running, c.work = 0, 0
 }
 
-// scaleIn stops regions that are not needed.
-func (f *Fabric) scaleIn(now clock.Time) {
-	for {
-		best := none
-		for i := range f.slots {
-			if s := &f.slots[i]; s.state == Running && f.needless(now, s) && (best == none || s.load < f.slots[best].load) {
-				best = i
-			}
-		}
-		if best == none {
-			return
-		}
-		s := &f.slots[best]
-		if used := now.Sub(max(s.used, s.since)) < f.cfg.Monitor; used && f.cfg.Spares != nil && !f.cfg.Spares(s.chain) {
-			f.chains[s.chain].asked = now // again when a period is over
-			continue
-		}
-		f.stats.ScaledIn++
-		f.tell(now, ScaleIn, best, s.chain)
-		f.stop(now, best)
-	}
-}
-
-// needless reports whether all tasks of a region can do without it, and the others with its
-// chain take its packets.
-func (f *Fabric) needless(now clock.Time, s *slot) bool {
-	if c := &f.chains[s.chain]; c.watched > 1 && !c.spare || c.asked != 0 && now.Sub(c.asked) < f.cfg.Monitor {
+// spares reports whether a running region's chain, and each of its tasks, can do without it: it has others with room, or, since the
+// region runs, had nothing to do for Config.Idle.
+func (m *monitor) spares(now clock.Time, g *gauge, since clock.Time) bool {
+	if c := &m.crews[g.chain]; c.watched > 1 && !c.spare || c.asked != 0 && now.Sub(c.asked) < m.cfg.Monitor {
 		return false
 	}
-	for _, t := range f.chains[s.chain].tasks {
-		e := &f.tasks[t]
+	for _, t := range g.tasks {
+		e := &m.tasks[t]
 		if e.coming+e.leaving > 0 {
 			return false
 		}
-		idle := f.cfg.Idle > 0 && now.Sub(max(e.used, s.since)) >= f.cfg.Idle
+		idle := m.cfg.Idle > 0 && now.Sub(max(e.used, since)) >= m.cfg.Idle
 		if !(e.running > 1 && e.spare) && !idle {
 			return false
 		}
@@ -276,58 +358,17 @@ func (f *Fabric) needless(now clock.Time, s *slot) bool {
 	return true
 }
 
-// scaleOut launches one more instance of a task that is overloaded, that for which
-// it lasts longest first.
-func (f *Fabric) scaleOut(now clock.Time) bool {
-	if !f.overdue || f.vain {
-		return false
-	}
-	last, full := none, f.Free() == 0
-	for {
-		t := f.afterOverdue(now, last, full)
-		if t == none {
-			f.vain = true
-			return false
-		}
-		if i := f.victimWith(t); i != none {
-			f.scaled(now, t, i, f.slots[i].chain)
-			f.revive(now, i, Scaled)
-			return true
-		}
-		if id := f.bitstream(t); id != none {
-			i := f.find(now, id, Scaled)
-			f.scaled(now, t, i, id)
-			f.claim(now, i, id, Scaled)
-			return true
-		}
-		if e := &f.tasks[t]; e.told <= now {
-			e.told = now.Add(f.cfg.Monitor)
-			f.stats.Overloads++
-			f.emit(Event{Kind: Overload, At: now, Region: none, Chain: none, Task: t})
-		}
-		last = t
-	}
-}
-
-func (f *Fabric) scaled(now clock.Time, task, region, id int) {
-	f.stats.ScaledOut++
-	f.emit(Event{Kind: ScaleOut, Cause: Scaled, At: now, Region: region, Chain: id, Task: task})
-}
-
 // afterOverdue is the task overloaded for a period that follows last: by the time
 // since when, then by number. When the board is full, only those to be told of.
-func (f *Fabric) afterOverdue(now clock.Time, last int, full bool) int {
+func (m *monitor) afterOverdue(now clock.Time, last int, full bool) int {
 	after := func(a, b int) bool {
-		x, y := f.tasks[a].over, f.tasks[b].over
+		x, y := m.tasks[a].over, m.tasks[b].over
 		return x > y || x == y && a > b
 	}
 	best := none
-	for i := range f.slots {
-		if f.slots[i].state != Running {
-			continue
-		}
-		for _, t := range f.chains[f.slots[i].chain].tasks {
-			if f.tasks[t].due && !(full && f.tasks[t].told > now) && (last == none || after(t, last)) && (best == none || after(best, t)) {
+	for i := range m.gauges {
+		for _, t := range m.gauges[i].tasks {
+			if m.tasks[t].due && !(full && m.tasks[t].told > now) && (last == none || after(t, last)) && (best == none || after(best, t)) {
 				best = t
 			}
 		}
@@ -343,14 +384,14 @@ type worth struct {
 
 func (a worth) less(b worth) bool { return a.due < b.due || a.due == b.due && a.load < b.load }
 
-// worth of a chain for an overloaded task; the zero worth if it has not the task, or if the body
+// worth of a chain with these tasks for one that is overloaded; the zero worth if it has not the task, or if the body
 // says that it is no help.
-func (f *Fabric) worth(id, task int) (w worth) {
-	if !slices.Contains(f.chains[id].tasks, task) || f.cfg.Helps != nil && !f.cfg.Helps(id, task) {
+func (m *monitor) worth(id int, tasks []int, task int) (w worth) {
+	if !slices.Contains(tasks, task) || m.cfg.Helps != nil && !m.cfg.Helps(id, task) {
 		return worth{}
 	}
-	for _, t := range f.chains[id].tasks {
-		e := &f.tasks[t]
+	for _, t := range tasks {
+		e := &m.tasks[t]
 		if e.due {
 			w.due++
 		}
@@ -359,40 +400,4 @@ func (f *Fabric) worth(id, task int) (w worth) {
 		}
 	}
 	return w
-}
-
-// victimWith is the victim to run for an overloaded task.
-func (f *Fabric) victimWith(task int) int {
-	best, most := none, worth{}
-	for i := range f.slots {
-		s := &f.slots[i]
-		if s.state != Victim {
-			continue
-		}
-		if w := f.worth(s.chain, task); most.less(w) {
-			best, most = i, w
-		}
-	}
-	return best
-}
-
-// bitstream is the chain to launch for an overloaded task, into a region that is
-// free or has a victim.
-func (f *Fabric) bitstream(task int) int {
-	area := f.Free()
-	if area == 0 {
-		return none
-	}
-	best, most := none, worth{}
-	for id := range f.chains {
-		c := &f.chains[id]
-		if !c.known || c.dead || c.area > area {
-			continue
-		}
-		w := f.worth(id, task)
-		if most.less(w) || w == most && w.due > 0 && c.area < f.chains[best].area {
-			best, most = id, w
-		}
-	}
-	return best
 }

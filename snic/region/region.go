@@ -156,73 +156,10 @@ type Event struct {
 
 // Fabric is the regions of a board.
 type Fabric struct {
-	cfg     Config
-	victims int // at most
+	plan    floorplan
 	now     clock.Time
-	sampled clock.Time // end of the last sample
-	round   uint32     // number of the sample
-	overdue bool       // a task may be overloaded for a period
-	vain    bool       // for none of these there is a region, or a chain that helps, until a region changes or the next sample
-	slots   []slot
-	chains  []chain
-	tasks   []task
-	port    port
-	waiting []int // chains, first come first
-	kept    float64
-	events  []Event
-	given   []Event
-	stats   Stats
-}
-
-// slot is a region.
-type slot struct {
-	state   State
-	cause   Cause // of the launch
-	stopped bool  // the body says so
-	freed   bool  // since the last Freed was considered
-	chain   int   // in it, or on its way
-	next    int   // while Stopping: launched here afterwards
-	area    int
-	seq     uint32     // stops so far
-	since   clock.Time // start of the state
-	ready   clock.Time // while Stopping: not over before
-	used    clock.Time
-	counted clock.Time // times holds what was before
-	load    float64    // of its busiest task, in instances; a mean over about a monitor period
-	bytes   [MaxTasks]int64
-	work    [MaxTasks]float64 // ns, of its tasks, in this sample
-	part    [MaxTasks]float64 // of an instance; a mean over about a monitor period
-	wait    [MaxTasks]float64 // ns of work that waits while senders are held back, until the next sample
-	each    [MaxTasks]Watch   // whether it is too much
-	times   Times
-}
-
-type chain struct {
-	known   bool
-	dead    bool // removed, something of it is left
-	waiting bool
-	save    bool
-	away    bool // may run at the endpoint
-	area    int
-	pr      clock.Duration
-	tasks   []int
-
-	// As of a task, over all instances of the chain, each by its busiest task.
-	spare   bool
-	watched int // instances, when it was last judged
-	running int // in this sample
-	work    float64
-	under   clock.Time
-	rest    float64
-	asked   clock.Time // when Spares last said no
-}
-
-// port is the configuration port.
-type port struct {
-	region int // whose PR is under way, or none
-	until  clock.Time
-	demand []int // regions that wait, first come first
-	others []int
+	waiting []int   // chains, first come first
+	given   []Event // by Events
 }
 
 // New is a board whose regions are free.
@@ -248,21 +185,24 @@ func New(now clock.Time, cfg Config) (*Fabric, error) {
 		return nil, fmt.Errorf("region: room for %d chains to wait: want 0 to %d", cfg.Waiting, maxID)
 	}
 	cfg.Areas = slices.Clone(cfg.Areas)
-	f := &Fabric{cfg: cfg, now: now, sampled: now, port: port{region: none}}
-	if _, err := f.delay(cfg.Bitstream); err != nil {
+	n := len(cfg.Areas)
+	f := &Fabric{
+		plan: floorplan{
+			cfg: cfg, victims: int(cfg.Victims*float64(n) + slack), slots: make([]slot, n),
+			port:    port{region: none, demand: make([]int, 0, n), others: make([]int, 0, n)},
+			monitor: monitor{gauges: make([]gauge, n), sampled: now},
+			events:  make([]Event, 0, 8*n),
+		},
+		now: now, waiting: make([]int, 0, cfg.Waiting+n+1), given: make([]Event, 0, 8*n),
+	}
+	f.plan.monitor.cfg = &f.plan.cfg
+	if _, err := f.plan.cfg.delay(cfg.Bitstream); err != nil {
 		return nil, err
 	}
-	n := len(cfg.Areas)
-	f.victims = int(cfg.Victims*float64(n) + slack)
-	f.slots = make([]slot, n)
-	for i := range f.slots {
-		f.slots[i] = slot{area: cfg.Areas[i], chain: none, next: none, since: now, used: now, counted: now}
+	for i, area := range cfg.Areas {
+		f.plan.slots[i] = slot{area: area, chain: none, next: none, since: now, counted: now}
+		f.plan.monitor.gauges[i].used = now
 	}
-	f.port.demand = make([]int, 0, n)
-	f.port.others = make([]int, 0, n)
-	f.waiting = make([]int, 0, cfg.Waiting+n+1)
-	f.events = make([]Event, 0, 8*n)
-	f.given = make([]Event, 0, 8*n)
 	return f, nil
 }
 
@@ -270,10 +210,10 @@ func New(now clock.Time, cfg Config) (*Fabric, error) {
 const maxTime = clock.Duration(1e9 * 3600 * 24)
 
 // delay is how long the PR of a bitstream takes.
-func (f *Fabric) delay(bytes int64) (clock.Duration, error) {
-	d := math.Ceil(float64(bytes) * 1e9 / float64(f.cfg.Rate))
-	if !(d <= float64(f.cfg.Monitor)) {
-		return 0, fmt.Errorf("region: the PR of %d bytes takes %v, longer than the monitor period of %v: chains would be replaced before they run", bytes, clock.Duration(min(d, float64(maxTime))), f.cfg.Monitor)
+func (c *Config) delay(bytes int64) (clock.Duration, error) {
+	d := math.Ceil(float64(bytes) * 1e9 / float64(c.Rate))
+	if !(d <= float64(c.Monitor)) {
+		return 0, fmt.Errorf("region: the PR of %d bytes takes %v, longer than the monitor period of %v: chains would be replaced before they run", bytes, clock.Duration(min(d, float64(maxTime))), c.Monitor)
 	}
 	return clock.Duration(d), nil
 }
@@ -287,16 +227,11 @@ func (f *Fabric) SetTask(id int, throughput float64) error {
 	if !(throughput == 0 || throughput >= 1) || throughput > maxRate {
 		return fmt.Errorf("region: task %d: throughput of %g bits a second: want 0 (no limit), or 1 to 1e18", id, throughput)
 	}
-	for id >= len(f.tasks) {
-		f.tasks = append(f.tasks, task{over: clock.Never, all: calm})
-	}
-	t := &f.tasks[id]
-	t.known = true
-	t.perByte = 0
+	perByte := 0.
 	if throughput > 0 {
-		t.perByte = 8e9 / throughput
+		perByte = 8e9 / throughput
 	}
-	f.restart(f.now, id)
+	f.plan.monitor.set(f.now, id, perByte)
 	return nil
 }
 
@@ -305,17 +240,17 @@ func (f *Fabric) Add(id int, c Chain) error {
 	switch {
 	case id < 0 || id >= maxID:
 		return fmt.Errorf("region: chain %d: want a number from 0, below %d", id, maxID)
-	case id < len(f.chains) && f.chains[id].known:
+	case id < len(f.plan.chains) && f.plan.chains[id].known:
 		return fmt.Errorf("region: chain %d is there already, or something is left of it: remove it, and wait until it is gone", id)
-	case c.Area <= 0 || c.Area > slices.Max(f.cfg.Areas):
-		return fmt.Errorf("region: chain %d has an area of %d: want 1 to %d, as the largest region has", id, c.Area, slices.Max(f.cfg.Areas))
+	case c.Area <= 0 || c.Area > slices.Max(f.plan.cfg.Areas):
+		return fmt.Errorf("region: chain %d has an area of %d: want 1 to %d, as the largest region has", id, c.Area, slices.Max(f.plan.cfg.Areas))
 	case c.Bitstream < 0:
 		return fmt.Errorf("region: chain %d has a bitstream of %d bytes: want 0 (as others) or more", id, c.Bitstream)
 	case len(c.Tasks) == 0 || len(c.Tasks) > MaxTasks:
 		return fmt.Errorf("region: chain %d has %d tasks: want 1 to %d", id, len(c.Tasks), MaxTasks)
 	}
 	for i, t := range c.Tasks {
-		if t < 0 || t >= len(f.tasks) || !f.tasks[t].known {
+		if t < 0 || t >= len(f.plan.monitor.tasks) || !f.plan.monitor.tasks[t].known {
 			return fmt.Errorf("region: chain %d: task %d is unknown", id, t)
 		}
 		if slices.Contains(c.Tasks[:i], t) {
@@ -323,100 +258,76 @@ func (f *Fabric) Add(id int, c Chain) error {
 		}
 	}
 	if c.Bitstream == 0 {
-		c.Bitstream = f.cfg.Bitstream
+		c.Bitstream = f.plan.cfg.Bitstream
 	}
-	pr, err := f.delay(c.Bitstream)
+	pr, err := f.plan.cfg.delay(c.Bitstream)
 	if err != nil {
 		return fmt.Errorf("chain %d: %w", id, err)
 	}
-	for id >= len(f.chains) {
-		f.chains = append(f.chains, chain{})
+	for id >= len(f.plan.chains) {
+		f.plan.chains = append(f.plan.chains, chain{})
+		f.plan.monitor.crews = append(f.plan.monitor.crews, crew{})
 	}
-	f.chains[id] = chain{known: true, save: c.Save, away: c.Endpoint, area: c.Area, pr: pr, tasks: slices.Clone(c.Tasks)}
+	f.plan.monitor.crews[id] = crew{}
+	f.plan.chains[id] = chain{known: true, save: c.Save, away: c.Endpoint, area: c.Area, pr: pr, tasks: slices.Clone(c.Tasks)}
 	return nil
-}
-
-// knows reports whether a chain is deployed.
-func (f *Fabric) knows(id int) bool {
-	return id >= 0 && id < len(f.chains) && f.chains[id].known && !f.chains[id].dead
 }
 
 // Remove ends a chain: it stops where it runs, and is not kept. False when it is
 // not deployed.
 func (f *Fabric) Remove(now clock.Time, id int) bool {
 	now = f.advance(now)
-	if !f.knows(id) {
+	if !f.plan.knows(id) {
 		return false
 	}
 	f.unwait(id)
-	f.chains[id].dead = true
-	for i := range f.slots {
-		s := &f.slots[i]
+	f.plan.chains[id].dead = true
+	for i := range f.plan.slots {
+		s := &f.plan.slots[i]
 		if s.state == Stopping && s.next == id {
-			f.unclaim(now, i)
+			f.plan.unclaim(now, i)
 		}
 		if s.chain != id {
 			continue
 		}
 		switch s.state {
 		case Queued:
-			f.revoke(now, i)
-			f.empty(now, i, Free)
+			f.plan.revoke(now, i)
+			f.plan.empty(now, i, Free)
 		case Running:
-			f.stop(now, i)
+			f.plan.stop(now, i)
 		case Victim:
-			f.evict(now, i)
+			f.plan.evict(now, i)
 		}
 	}
-	f.bury(now, id)
+	f.plan.bury(now, id)
 	f.settle(now)
 	return true
-}
-
-// bury ends a removed chain of which nothing is left.
-func (f *Fabric) bury(now clock.Time, id int) {
-	if !f.chains[id].dead {
-		return
-	}
-	for i := range f.slots {
-		if f.slots[i].chain == id || f.slots[i].next == id {
-			return
-		}
-	}
-	f.chains[id] = chain{}
-	f.emit(Event{Kind: Gone, At: now, Region: none, Chain: id, Task: none})
 }
 
 // Events is what happened since the last call. The slice is good until the next
 // one; calls of other methods leave it alone.
 func (f *Fabric) Events() []Event {
-	f.events, f.given = f.given[:0], f.events
+	f.plan.events, f.given = f.given[:0], f.plan.events
 	return f.given
-}
-
-func (f *Fabric) emit(e Event) { f.events = append(f.events, e) }
-
-// tell emits an event about a region and a chain.
-func (f *Fabric) tell(now clock.Time, k Kind, region, chain int) {
-	f.emit(Event{Kind: k, At: now, Region: region, Chain: chain, Task: none})
 }
 
 // Next is when Advance has something to do; clock.Never when only calls of others
 // bring something new.
 func (f *Fabric) Next() clock.Time {
 	t := clock.Never
-	if f.port.region != none {
-		t = f.port.until
+	if f.plan.port.region != none {
+		t = f.plan.port.until
 	}
-	for i := range f.slots {
-		s := &f.slots[i]
+	for i := range f.plan.slots {
+		s := &f.plan.slots[i]
 		if s.state != Stopping {
 			continue
 		}
 		if s.stopped {
 			t = min(t, s.ready)
-		} else if f.cfg.Patience > 0 {
-			t = min(t, s.since.Add(f.cfg.Patience))
+		} else if f.plan.cfg.Patience > 0 {
+			t = min(t, s.since.Add(f.plan.cfg.Patience))
 		}
 	}
 	if len(f.waiting) > 0 {
@@ -452,23 +363,23 @@ func (f *Fabric) advance(now clock.Time) clock.Time {
 // due ends what ends at t, and reports whether anything changed.
 func (f *Fabric) due(t clock.Time) bool {
 	changed := false
-	if i := f.port.region; i != none && f.port.until <= t {
-		f.port.region = none
-		f.loaded(t, i)
+	if i := f.plan.port.region; i != none && f.plan.port.until <= t {
+		f.plan.port.region = none
+		f.plan.loaded(t, i)
 		changed = true
 	}
-	for i := range f.slots {
-		s := &f.slots[i]
+	for i := range f.plan.slots {
+		s := &f.plan.slots[i]
 		if s.state != Stopping {
 			continue
 		}
-		if !s.stopped && f.cfg.Patience > 0 && s.since.Add(f.cfg.Patience) <= t {
-			f.stats.Kills++
-			f.tell(t, Kill, i, s.chain)
+		if !s.stopped && f.plan.cfg.Patience > 0 && s.since.Add(f.plan.cfg.Patience) <= t {
+			f.plan.stats.Kills++
+			f.plan.tell(t, Kill, i, s.chain)
 			s.stopped, s.ready = true, t
 		}
 		if s.stopped && s.ready <= t {
-			f.drained(t, i)
+			f.plan.drained(t, i)
 			changed = true
 		}
 	}
@@ -480,7 +391,7 @@ func (f *Fabric) due(t clock.Time) bool {
 func (f *Fabric) settle(now clock.Time) bool {
 	any := false
 	for {
-		changed := f.startPR(now)
+		changed := f.plan.startPR(now)
 		changed = f.serve(now) || changed
 		changed = f.scaleOut(now) || changed
 		if !changed {
@@ -488,191 +399,14 @@ func (f *Fabric) settle(now clock.Time) bool {
 		}
 		any = true
 	}
-	for i := range f.slots {
-		s := &f.slots[i]
+	for i := range f.plan.slots {
+		s := &f.plan.slots[i]
 		if s.freed && (s.state == Free || s.state == Victim) {
-			f.emit(Event{Kind: Freed, At: now, Region: i, Chain: none, Task: none})
+			f.plan.emit(Event{Kind: Freed, At: now, Region: i, Chain: none, Task: none})
 		}
 		s.freed = false
 	}
 	return any
-}
-
-// enter changes the state of a region.
-func (f *Fabric) enter(now clock.Time, i int, st State) {
-	s := &f.slots[i]
-	f.account(now, s)
-	s.state, s.since, f.vain = st, now, false
-}
-
-// shift counts instances of a chain's tasks, and starts their monitors again.
-func (f *Fabric) shift(now clock.Time, id, running, coming, leaving int) {
-	for _, t := range f.chains[id].tasks {
-		e := &f.tasks[t]
-		if e.running == 0 {
-			e.bytes = 0 // what nobody handled is no load of who comes
-		}
-		e.running += running
-		e.coming += coming
-		e.leaving += leaving
-		if e.running == 0 {
-			e.load = 0
-		}
-		if e.running+e.coming == 0 {
-			e.booked = 0
-		}
-		f.restart(now, t)
-	}
-}
-
-// claim chooses a region for a chain: Free, or one with a victim of another, or
-// Stopping without a use.
-func (f *Fabric) claim(now clock.Time, i, id int, c Cause) {
-	s := &f.slots[i]
-	s.cause = c
-	f.shift(now, id, 0, 1, 0)
-	if s.state == Stopping {
-		s.next = id
-		return
-	}
-	old := s.chain
-	if s.state == Victim {
-		f.stats.Evicted++
-		f.tell(now, Evict, i, old)
-	}
-	s.chain = id
-	f.enter(now, i, Queued)
-	f.enqueue(i)
-	if old != none {
-		f.bury(now, old)
-	}
-}
-
-func (f *Fabric) enqueue(i int) {
-	if f.slots[i].cause == OnDemand {
-		f.port.demand = append(f.port.demand, i)
-	} else {
-		f.port.others = append(f.port.others, i)
-	}
-}
-
-func (f *Fabric) dequeue(i int) {
-	for _, q := range []*[]int{&f.port.demand, &f.port.others} {
-		if k := slices.Index(*q, i); k >= 0 {
-			*q = slices.Delete(*q, k, k+1)
-		}
-	}
-}
-
-// promote makes a launch that nobody waited for one on demand.
-func (f *Fabric) promote(i int) {
-	s := &f.slots[i]
-	if s.cause == OnDemand {
-		return
-	}
-	s.cause = OnDemand
-	if s.state == Queued {
-		f.dequeue(i)
-		f.enqueue(i)
-	}
-}
-
-// revoke takes a launch off the queue of the port. The region is in no state that
-// may stay: it is claimed, or emptied, at once.
-func (f *Fabric) revoke(now clock.Time, i int) {
-	s := &f.slots[i]
-	f.dequeue(i)
-	f.shift(now, s.chain, 0, -1, 0)
-	f.revoked(now, i, s.chain)
-}
-
-// revoked tells that a launch is off.
-func (f *Fabric) revoked(now clock.Time, i, id int) {
-	f.stats.Revoked++
-	f.emit(Event{Kind: Revoke, Cause: f.slots[i].cause, At: now, Region: i, Chain: id, Task: none})
-}
-
-// unclaim takes back what a Stopping region is for.
-func (f *Fabric) unclaim(now clock.Time, i int) {
-	s := &f.slots[i]
-	f.shift(now, s.next, 0, -1, 0)
-	f.revoked(now, i, s.next)
-	s.next = none
-}
-
-// empty leaves nothing in a region.
-func (f *Fabric) empty(now clock.Time, i int, st State) {
-	s := &f.slots[i]
-	old := s.chain
-	s.chain = none
-	f.enter(now, i, st)
-	s.freed = st == Free
-	if old != none {
-		f.bury(now, old)
-	}
-}
-
-// evict empties a region whose chain is not, or no longer, running.
-func (f *Fabric) evict(now clock.Time, i int) {
-	f.stats.Evicted++
-	f.tell(now, Evict, i, f.slots[i].chain)
-	f.empty(now, i, Free)
-}
-
-// startPR begins the next PR when the port is free.
-func (f *Fabric) startPR(now clock.Time) bool {
-	if f.port.region != none {
-		return false
-	}
-	q := &f.port.demand
-	if len(*q) == 0 {
-		q = &f.port.others
-	}
-	if len(*q) == 0 {
-		return false
-	}
-	i := (*q)[0]
-	*q = slices.Delete(*q, 0, 1)
-	s := &f.slots[i]
-	f.enter(now, i, Loading)
-	f.port.region, f.port.until = i, now.Add(f.chains[s.chain].pr)
-	f.stats.PRs[s.cause]++
-	f.emit(Event{Kind: Load, Cause: s.cause, At: now, Until: f.port.until, Region: i, Chain: s.chain, Task: none})
-	return true
-}
-
-// loaded ends a PR.
-func (f *Fabric) loaded(now clock.Time, i int) {
-	s := &f.slots[i]
-	if f.chains[s.chain].dead {
-		f.shift(now, s.chain, 0, -1, 0)
-		f.evict(now, i)
-		return
-	}
-	f.run(now, i, -1)
-}
-
-// run opens a region; coming is -1 when its chain was counted as on its way.
-func (f *Fabric) run(now clock.Time, i, coming int) {
-	s := &f.slots[i]
-	f.enter(now, i, Running)
-	s.used, s.load, s.part = now, 0, [MaxTasks]float64{}
-	f.shift(now, s.chain, 1, coming, 0)
-	f.emit(Event{Kind: Run, Cause: s.cause, At: now, Region: i, Chain: s.chain, Task: none})
-}
-
-// stop closes a region.
-func (f *Fabric) stop(now clock.Time, i int) {
-	s := &f.slots[i]
-	f.fold(now, s)
-	f.enter(now, i, Stopping)
-	f.shift(now, s.chain, -1, 0, 1)
-	s.seq++
-	s.stopped, s.ready = false, now
-	if f.chains[s.chain].save {
-		s.ready = now.Add(f.cfg.Stop)
-	}
-	f.emit(Event{Kind: Stop, At: now, Region: i, Chain: s.chain, Task: none, Seq: s.seq, Save: f.chains[s.chain].save})
 }
 
 // Stopped tells that what a Stop asked for is done: nothing is inside, and
@@ -680,94 +414,29 @@ func (f *Fabric) stop(now clock.Time, i int) {
 // region does not wait for that.
 func (f *Fabric) Stopped(now clock.Time, region int, seq uint32) bool {
 	now = f.advance(now)
-	if region < 0 || region >= len(f.slots) {
+	if region < 0 || region >= len(f.plan.slots) {
 		return false
 	}
-	s := &f.slots[region]
+	s := &f.plan.slots[region]
 	if s.state != Stopping || s.stopped || s.seq != seq {
 		return false
 	}
 	s.stopped = true
 	if s.ready <= now {
-		f.drained(now, region)
+		f.plan.drained(now, region)
 	}
 	f.settle(now)
 	return true
-}
-
-// drained ends a stop.
-func (f *Fabric) drained(now clock.Time, i int) {
-	s := &f.slots[i]
-	old, next := s.chain, s.next
-	s.next = none
-	f.shift(now, old, 0, 0, -1)
-	switch {
-	case next == old:
-		f.run(now, i, -1)
-	case next != none:
-		f.stats.Evicted++
-		f.tell(now, Evict, i, old)
-		s.chain = next
-		f.enter(now, i, Queued)
-		f.enqueue(i)
-		f.bury(now, old)
-	default:
-		f.deschedule(now, i)
-	}
-}
-
-// deschedule keeps a chain as a victim, or not.
-func (f *Fabric) deschedule(now clock.Time, i int) {
-	s := &f.slots[i]
-	if f.chains[s.chain].dead {
-		f.evict(now, i)
-		return
-	}
-	f.kept += f.cfg.Keep
-	if f.victims == 0 || f.kept < 1-slack {
-		f.evict(now, i)
-		return
-	}
-	f.kept = max(0, f.kept-1)
-	f.enter(now, i, Victim)
-	s.freed = true
-	for n := f.count(Victim); n > f.victims; n-- {
-		f.evict(now, f.oldestVictim(0))
-	}
-}
-
-// count is how many regions are in a state.
-func (f *Fabric) count(st State) int {
-	n := 0
-	for i := range f.slots {
-		if f.slots[i].state == st {
-			n++
-		}
-	}
-	return n
-}
-
-// oldestVictim is the victim least recently used, in a region of at least this
-// area.
-func (f *Fabric) oldestVictim(area int) int {
-	best := none
-	for i := range f.slots {
-		s := &f.slots[i]
-		if s.state == Victim && s.area >= area && (best == none || s.used < f.slots[best].used) {
-			best = i
-		}
-	}
-	return best
 }
 
 // Release deschedules what runs in a region, as when a chain has moved elsewhere.
 // False when nothing runs there.
 func (f *Fabric) Release(now clock.Time, region int) bool {
 	now = f.advance(now)
-	if region < 0 || region >= len(f.slots) || f.slots[region].state != Running {
+	if region < 0 || region >= len(f.plan.slots) || f.plan.slots[region].state != Running {
 		return false
 	}
-	f.stop(now, region)
+	f.plan.stop(now, region)
 	f.settle(now)
 	return true
 }
@@ -777,66 +446,55 @@ func (f *Fabric) Release(now clock.Time, region int) bool {
 // such region in service.
 func (f *Fabric) Fail(now clock.Time, region int) bool {
 	now = f.advance(now)
-	if region < 0 || region >= len(f.slots) || f.slots[region].state == Failed {
+	if region < 0 || region >= len(f.plan.slots) || f.plan.slots[region].state == Failed {
 		return false
 	}
-	s := &f.slots[region]
+	s := &f.plan.slots[region]
 	again := none
 	switch s.state {
 	case Queued:
-		f.revoke(now, region)
+		f.plan.revoke(now, region)
 		again = s.chain
 	case Loading:
-		f.port.region = none
-		f.shift(now, s.chain, 0, -1, 0)
-		f.revoked(now, region, s.chain)
+		f.plan.port.region = none
+		f.plan.shift(now, s.chain, 0, -1, 0)
+		f.plan.revoked(now, region, s.chain)
 		again = s.chain
 	case Stopping:
 		if s.next != none {
 			again = s.next
-			f.unclaim(now, region)
+			f.plan.unclaim(now, region)
 		}
-		f.shift(now, s.chain, 0, 0, -1)
-		f.tell(now, Evict, region, s.chain)
+		f.plan.shift(now, s.chain, 0, 0, -1)
+		f.plan.tell(now, Evict, region, s.chain)
 	case Running:
-		f.fold(now, s)
-		f.shift(now, s.chain, -1, 0, 0)
-		f.tell(now, Evict, region, s.chain)
+		f.plan.monitor.end(now, region)
+		f.plan.shift(now, s.chain, -1, 0, 0)
+		f.plan.tell(now, Evict, region, s.chain)
 	case Victim:
-		f.tell(now, Evict, region, s.chain)
+		f.plan.tell(now, Evict, region, s.chain)
 	}
 	cause := s.cause
-	f.empty(now, region, Failed)
-	if again != none && cause == OnDemand && f.knows(again) && !f.chains[again].waiting {
-		f.chains[again].waiting = true
+	f.plan.empty(now, region, Failed)
+	if again != none && cause == OnDemand && f.plan.knows(again) && !f.plan.chains[again].waiting {
+		f.plan.chains[again].waiting = true
 		f.waiting = slices.Insert(f.waiting, 0, again)
 	}
 	largest := 0
-	for i := range f.slots {
-		if f.slots[i].state != Failed {
-			largest = max(largest, f.slots[i].area)
+	for i := range f.plan.slots {
+		if f.plan.slots[i].state != Failed {
+			largest = max(largest, f.plan.slots[i].area)
 		}
 	}
 	for k := 0; k < len(f.waiting); {
-		if id := f.waiting[k]; f.chains[id].area > largest {
+		if id := f.waiting[k]; f.plan.chains[id].area > largest {
 			f.unwait(id)
-			f.stats.Refused[TooLarge]++
-			f.emit(Event{Kind: Refuse, At: now, Region: none, Chain: id, Task: none, Reason: TooLarge})
+			f.plan.stats.Refused[TooLarge]++
+			f.plan.emit(Event{Kind: Refuse, At: now, Region: none, Chain: id, Task: none, Reason: TooLarge})
 			continue
 		}
 		k++
 	}
-	f.settle(now)
-	return true
-}
-
-// Repair puts a region into service again. False when it has not failed.
-func (f *Fabric) Repair(now clock.Time, region int) bool {
-	now = f.advance(now)
-	if region < 0 || region >= len(f.slots) || f.slots[region].state != Failed {
-		return false
-	}
-	f.empty(now, region, Free)
 	f.settle(now)
 	return true
 }

@@ -125,7 +125,7 @@ func (b *board) drive(until clock.Time, load func(now clock.Time, task int) floa
 			// Spread over the regions that have the task.
 			var at []int
 			for i := range b.Regions() {
-				if v := b.Region(i); v.State == Running && slices.Contains(b.chains[v.Chain].tasks, task) {
+				if v := b.Region(i); v.State == Running && slices.Contains(b.plan.chains[v.Chain].tasks, task) {
 					at = append(at, i)
 				}
 			}
@@ -288,7 +288,7 @@ func TestVictimLimit(t *testing.T) {
 			b.Release(b.now, i)
 			b.take()
 		}
-		if n := b.count(Victim); n != c.want {
+		if n := b.plan.count(Victim); n != c.want {
 			t.Errorf("%+v: %d victims", c, n)
 		}
 		if c.want > 0 && c.keep == 1 && b.Region(3).State != Victim {

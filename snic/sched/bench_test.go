@@ -127,14 +127,8 @@ func TestNoAllocations(t *testing.T) {
 		if n := testing.AllocsPerRun(100, func() { full(t, s, flow, 10) }); n != 0 {
 			t.Errorf("%s, few credits: %v allocations", name, n)
 		}
-		// Pause and Resume allocate nothing, either.
-		if n := testing.AllocsPerRun(100, func() {
-			for i := range 100 {
-				s.Arrive(0, 64, uint64(i%7), 0)
-			}
-			if s.Pause(0) != nil || s.Pause(1) != nil || s.Resume(0) != nil || s.Resume(1) != nil {
-				t.Fatal("pause or resume failed")
-			}
+		credits := []int{128, 128, 128, 128}
+		out := func() {
 			for {
 				if r, ok := s.Next(); ok {
 					s.Return(r.Lane, false)
@@ -142,6 +136,20 @@ func TestNoAllocations(t *testing.T) {
 					break
 				}
 			}
+		}
+		// Nor do Pause, Remove and Place.
+		if n := testing.AllocsPerRun(100, func() {
+			for i := range 100 {
+				s.Arrive(0, 64, uint64(i%7), 0)
+			}
+			if s.Pause(0) != nil || s.Pause(1) != nil {
+				t.Fatal("pause failed")
+			}
+			out()
+			if s.Remove(0) != nil || s.Place(0, 0, credits) != nil || s.Remove(1) != nil || s.Place(1, 0, credits) != nil {
+				t.Fatal("remove or place failed")
+			}
+			out()
 		}); n != 0 {
 			t.Errorf("%s, stops: %v allocations", name, n)
 		}

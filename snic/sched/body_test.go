@@ -42,11 +42,11 @@ type told struct {
 
 func next(s *Scheduler) (told, bool) {
 	r, ok := s.Next()
-	return told{r, r.Lane >> s.shift, r.Lane & (1<<s.shift - 1)}, ok
+	return told{r, r.Lane >> s.road.shift, r.Lane & (1<<s.road.shift - 1)}, ok
 }
 
 // lane is that of a packet in a branch.
-func lane(s *Scheduler, packet, branch int) int { return packet<<s.shift | branch }
+func lane(s *Scheduler, packet, branch int) int { return packet<<s.road.shift | branch }
 
 // exec is a run in a region of the body: tasks leave it one by one.
 type exec struct {
@@ -192,7 +192,7 @@ func (b *body) place(region, ch int) {
 		in.credits = append(in.credits, 1+b.c.pick(3))
 	}
 	if b.c.pick(2) == 0 {
-		b.s.Seat(ch)
+		b.s.Instances().Seat(ch)
 	}
 	b.must(b.s.Place(region, ch, in.credits))
 	b.regions[region] = in
@@ -460,7 +460,7 @@ func (b *body) leave() bool {
 		return false
 	}
 	p := b.inside[l.Packet]
-	if p == nil || l.Route != p.route || l.Tenant != p.tenant || int(b.s.packets[l.Packet].bytes) != p.bytes {
+	if p == nil || l.Route != p.route || l.Tenant != p.tenant || int(b.s.road.order.packets[l.Packet].bytes) != p.bytes {
 		b.fatalf("%+v leaves, which is not inside", l)
 	}
 	if l.Dropped != None && p.gone {
@@ -563,9 +563,6 @@ func (b *body) configure(what int) {
 	case 0:
 		if in.chain < 0 {
 			b.place(r, b.c.pick(len(b.lengths)))
-		} else if in.paused {
-			b.must(b.s.Resume(r))
-			in.paused = false
 		}
 	case 1, 2:
 		if in.chain < 0 {
@@ -612,11 +609,11 @@ func (b *body) configure(what int) {
 		ch := b.c.pick(len(b.lengths))
 		for range b.c.pick(8) {
 			flow := b.c.pick(bodyFlows)
-			if r := b.s.Want(ch, uint64(flow), float32(1+b.c.pick(4))); r >= 0 && (b.regions[r].chain != ch || b.regions[r].paused) {
+			if r := b.s.Instances().Want(ch, uint64(flow), float32(1+b.c.pick(4))); r >= 0 && (b.regions[r].chain != ch || b.regions[r].paused) {
 				b.fatalf("flow %d of chain %d is to go to region %d: %+v", flow, ch, r, b.regions[r])
 			}
 		}
-		b.s.Balance(ch, float32(b.c.pick(3))/2, float32(b.c.pick(3)), b.c.pick(2) == 0)
+		b.s.Instances().Balance(ch, float32(b.c.pick(3))/2, float32(b.c.pick(3)), b.c.pick(2) == 0)
 	}
 }
 
@@ -641,6 +638,17 @@ func (b *body) check() {
 	}
 }
 
+// remove has what is in a paused region run, and takes the instance away.
+func (b *body) remove(r int) {
+	for !b.s.Drained(r) {
+		i := slices.IndexFunc(b.execs, func(e exec) bool { return e.Region == r })
+		b.step(i)
+		b.drain()
+	}
+	b.must(b.s.Remove(r))
+	b.regions[r] = instance{chain: -1}
+}
+
 // finish brings all out: every chain gets an instance, and all that can run does.
 func (b *body) finish() {
 	for len(b.taken) > 0 {
@@ -649,8 +657,7 @@ func (b *body) finish() {
 	b.drain()
 	for r := range b.regions {
 		if in := &b.regions[r]; in.paused {
-			b.must(b.s.Resume(r))
-			in.paused = false
+			b.remove(r)
 		}
 	}
 	for ch := range b.lengths {
@@ -672,12 +679,7 @@ func (b *body) finish() {
 			b.drain()
 			b.must(b.s.Pause(r))
 			b.regions[r].paused = true
-			for !b.s.Drained(r) {
-				i := slices.IndexFunc(b.execs, func(e exec) bool { return e.Region == r })
-				b.step(i)
-				b.drain()
-			}
-			b.must(b.s.Remove(r))
+			b.remove(r)
 		}
 		b.place(r, ch)
 	}

@@ -24,7 +24,7 @@ type Books struct {
 // Books are the books up to now.
 func (s *Scheduler) Books() Books {
 	b := s.books
-	b.Inside, b.Taken, b.Stored = len(s.packets)-len(s.free), int(s.taken), int(s.store)
+	b.Inside, b.Taken, b.Stored = len(s.road.order.packets)-len(s.free), int(s.taken), int(s.store)
 	return b
 }
 
@@ -39,7 +39,7 @@ type Instance struct {
 
 // Instance tells of a region; an unknown one holds nothing.
 func (s *Scheduler) Instance(region int) Instance {
-	rg, err := s.instance(region)
+	rg, err := s.road.in.instance(region)
 	if err != nil {
 		return Instance{Chain: -1}
 	}
@@ -56,7 +56,7 @@ type Task struct {
 
 // Task tells of a task in a region; the zero Task when there is none.
 func (s *Scheduler) Task(region, task int) Task {
-	rg, err := s.instance(region)
+	rg, err := s.road.in.instance(region)
 	if err != nil || uint(task) >= uint(rg.n) {
 		return Task{}
 	}
@@ -75,10 +75,10 @@ func (s *Scheduler) Tenant(tenant int) (packets, bytes int) {
 // Check goes through all that the scheduler knows and tells what does not fit:
 // an error of the scheduler, or calls of its owner that cannot be.
 func (s *Scheduler) Check() error {
-	if s.misuse > 0 {
-		return fmt.Errorf("sched: %d calls for what the caller does not have", s.misuse)
+	if s.road.misuse > 0 {
+		return fmt.Errorf("sched: %d calls for what the caller does not have", s.road.misuse)
 	}
-	return errors.Join(s.checkPackets(), s.checkRegions(), s.checkHeaders(), s.checkFlows())
+	return errors.Join(s.checkPackets(), s.checkRegions(), s.checkHeaders(), s.road.order.checkFlows())
 }
 
 func (s *Scheduler) checkPackets() error {
@@ -90,13 +90,13 @@ func (s *Scheduler) checkPackets() error {
 	if sum != b.Arrived {
 		return fmt.Errorf("sched: %d packets arrived, %d are accounted for", b.Arrived, sum)
 	}
-	if len(s.work) > 0 {
-		return fmt.Errorf("sched: %d packets were not looked at", len(s.work))
+	if len(s.road.order.work) > 0 {
+		return fmt.Errorf("sched: %d packets were not looked at", len(s.road.order.work))
 	}
 	inside, bytes := 0, int64(0)
-	tenants, routes, users := make([]tenantState, len(s.tenants)), make([]int32, len(s.routes)), make([]int32, len(s.plans))
-	for p := range s.packets {
-		pk := &s.packets[p]
+	tenants, routes, users := make([]tenantState, len(s.tenants)), make([]int32, len(s.routes)), make([]int32, len(s.road.plans.all))
+	for p := range s.road.order.packets {
+		pk := &s.road.order.packets[p]
 		if !pk.inside {
 			continue
 		}
@@ -125,7 +125,7 @@ func (s *Scheduler) checkPackets() error {
 			return fmt.Errorf("sched: route %d has %d packets inside, not %d", i, routes[i], s.routes[i].inside)
 		}
 	}
-	for i, pl := range s.plans {
+	for i, pl := range s.road.plans.all {
 		if pl != nil && (pl.users != users[i] || !pl.current && users[i] == 0) {
 			return fmt.Errorf("sched: plan %d (in force: %v) has %d packets, not %d", i, pl.current, users[i], pl.users)
 		}
@@ -136,13 +136,13 @@ func (s *Scheduler) checkPackets() error {
 // checkRegions goes through credits and queues.
 func (s *Scheduler) checkRegions() error {
 	taken := int64(0)
-	for r := range s.regions {
-		rg := &s.regions[r]
+	for r := range s.road.queues.regions {
+		rg := &s.road.queues.regions[r]
 		var credits [MaxTasks]int32
 		running, load := int32(0), int32(0)
-		for h := range s.headers {
-			x := &s.headers[h]
-			if int(x.region) != r || x.state < waiting || !s.packets[h>>s.shift].inside {
+		for h := range s.road.queues.headers {
+			x := &s.road.queues.headers[h]
+			if int(x.region) != r || x.state < waiting || !s.road.order.packets[h>>s.road.shift].inside {
 				continue
 			}
 			load++
@@ -165,7 +165,7 @@ func (s *Scheduler) checkRegions() error {
 			if rg.chain == none {
 				continue
 			}
-			if err := s.checkQueue(r, i); err != nil {
+			if err := s.road.queues.checkQueue(r, i); err != nil {
 				return err
 			}
 		}
@@ -176,40 +176,13 @@ func (s *Scheduler) checkRegions() error {
 	return nil
 }
 
-func (s *Scheduler) checkQueue(r, task int) error {
-	rg := &s.regions[r]
-	t := &rg.tasks[task]
-	n, prev := int32(0), none
-	for h := t.head; h != none; h = s.links[h].next {
-		x := &s.headers[h]
-		switch {
-		case s.links[h].prev != prev || int(x.region) != r || int(x.queue) != task || bits.TrailingZeros16(x.rest) != task:
-			return fmt.Errorf("sched: header %d is in the queue of region %d task %d by mistake", h, r, task)
-		case x.state == waiting && x.credits != 0:
-			return fmt.Errorf("sched: header %d waits and has credits %#x", h, x.credits)
-		case x.state == waiting && rg.paused:
-			return fmt.Errorf("sched: header %d waits in region %d, which is paused", h, r)
-		case x.state < waiting:
-			return fmt.Errorf("sched: header %d in state %d is in a queue", h, x.state)
-		case prev == none && x.state == waiting && t.free > 0:
-			return fmt.Errorf("sched: header %d waits for task %d of region %d, which has %d credits", h, task, r, t.free)
-		}
-		n++
-		prev = h
-	}
-	if n != t.waiting || prev != t.tail || (n > 0) != (rg.queued&(1<<task) != 0) {
-		return fmt.Errorf("sched: %d wait for task %d of region %d, not %d", n, task, r, t.waiting)
-	}
-	return nil
-}
-
 // checkHeaders goes through those that wait for something else than credits.
 func (s *Scheduler) checkHeaders() error {
 	parks := 0
-	for h := range s.headers {
-		x := &s.headers[h]
-		pk := &s.packets[h>>s.shift]
-		branch := h & (1<<s.shift - 1)
+	for h := range s.road.queues.headers {
+		x := &s.road.queues.headers[h]
+		pk := &s.road.order.packets[h>>s.road.shift]
+		branch := h & (1<<s.road.shift - 1)
 		if !pk.inside || pk.finished || branch >= int(pk.branches) {
 			continue
 		}
@@ -225,15 +198,15 @@ func (s *Scheduler) checkHeaders() error {
 			if pk.before == none {
 				return fmt.Errorf("sched: header %d waits for nobody", h)
 			}
-			q, y := &s.packets[pk.before], &s.headers[int(pk.before)<<s.shift|branch]
+			q, y := &s.road.order.packets[pk.before], &s.road.queues.headers[int(pk.before)<<s.road.shift|branch]
 			if q.plan == pk.plan && (q.stage > pk.stage || q.stage == pk.stage && y.visit > x.visit) {
 				return fmt.Errorf("sched: header %d waits for packet %d, which has got on", h, pk.before)
 			}
 		case parked:
 			parks++
-			c := s.visitOf(int32(h)).chain
-			if len(s.chains[c].open) > 0 || s.chains[c].placed == 0 && !s.plans[pk.plan].current && s.instead == nil {
-				return fmt.Errorf("sched: header %d waits for chain %d, which has %d instances", h, c, s.chains[c].placed)
+			c := s.road.visitOf(int32(h)).chain
+			if len(s.road.in.chains[c].open) > 0 || s.road.in.chains[c].placed == 0 && !s.road.plans.all[pk.plan].current && s.road.instead == nil {
+				return fmt.Errorf("sched: header %d waits for chain %d, which has %d instances", h, c, s.road.in.chains[c].placed)
 			}
 		case idle:
 			if pk.reason == None && x.visit < x.end {
@@ -241,8 +214,8 @@ func (s *Scheduler) checkHeaders() error {
 			}
 		}
 	}
-	for i := range s.chains {
-		c := &s.chains[i]
+	for i := range s.road.in.chains {
+		c := &s.road.in.chains[i]
 		parks -= int(c.parked)
 		if c.seats == nil {
 			continue
@@ -259,50 +232,5 @@ func (s *Scheduler) checkHeaders() error {
 	return nil
 }
 
-// checkFlows goes through the order of flows.
-func (s *Scheduler) checkFlows() error {
-	known := 0
-	for b := range s.flows.first {
-		for i := s.flows.first[b]; i != none; i = s.flows.e[i].next {
-			known++
-			e := &s.flows.e[i]
-			last, active := none, none
-			for p := e.head; p != none; p = s.packets[p].next {
-				pk := &s.packets[p]
-				if !pk.inside || pk.queue != i || pk.flow != e.hash || pk.tenant != e.tenant || pk.back != e.back {
-					return fmt.Errorf("sched: packet %d is in flow %d by mistake", p, i)
-				}
-				if last = p; pk.finished {
-					continue
-				}
-				if pk.before != active || active != none && s.packets[active].after != p {
-					return fmt.Errorf("sched: packet %d is behind %d, not %d", p, pk.before, active)
-				}
-				active = p
-			}
-			if s.packets[e.head].finished || last != e.tail || active != e.last {
-				return fmt.Errorf("sched: flow %d ends with %d and %d, not %d and %d", i, last, active, e.tail, e.last)
-			}
-		}
-	}
-	if known+len(s.flows.free) != len(s.flows.e) {
-		return fmt.Errorf("sched: %d flows are known, %d free, of %d", known, len(s.flows.free), len(s.flows.e))
-	}
-	return nil
-}
-
-// Visits reports whether a route visits a chain, or a packet that is still on an
-// older one.
-func (s *Scheduler) Visits(chain int) bool {
-	for _, pl := range s.plans {
-		if pl == nil {
-			continue
-		}
-		for _, v := range pl.visits {
-			if int(v.chain) == chain {
-				return true
-			}
-		}
-	}
-	return false
-}
+// Visits reports whether a route visits a chain, or a packet that is still on an older one.
+func (s *Scheduler) Visits(chain int) bool { return s.road.plans.visits(int32(chain)) }

@@ -17,16 +17,16 @@ func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask
 	if rt.plan == none {
 		return 0, 0, 0
 	}
-	pl := s.plans[rt.plan]
+	pl := s.road.plans.all[rt.plan]
 	if !pl.bulk || rt.inside > 0 && (pl.spread == PerFlow || !pl.anyOrder) {
 		return 0, 0, 0
 	}
 	v := &pl.visits[0]
-	r := s.choose(&s.chains[v.chain], pl.spread, flow, v.mask)
+	r := s.road.in.choose(&s.road.in.chains[v.chain], pl.spread, flow, v.mask)
 	if r == none {
 		return 0, 0, 0
 	}
-	rg := &s.regions[r]
+	rg := &s.road.queues.regions[r]
 	if rg.queued&v.mask != 0 {
 		return 0, 0, 0
 	}
@@ -58,14 +58,14 @@ func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask
 // When there were not so many, that is a fault of the caller, which Check tells
 // of, and nothing happens.
 func (s *Scheduler) Give(region int, mask uint16, n, dropped int) {
-	if uint(region) >= uint(len(s.regions)) || n < 0 || dropped < 0 || dropped > n || n > int(s.regions[region].taken) {
-		s.misuse++
+	if uint(region) >= uint(len(s.road.queues.regions)) || n < 0 || dropped < 0 || dropped > n || n > int(s.road.queues.regions[region].taken) {
+		s.road.misuse++
 		return
 	}
-	rg := &s.regions[region]
+	rg := &s.road.queues.regions[region]
 	for m := mask; m != 0; m &= m - 1 {
 		if int(rg.tasks[bits.TrailingZeros16(m)].taken) < n {
-			s.misuse++
+			s.road.misuse++
 			return
 		}
 	}
@@ -79,9 +79,9 @@ func (s *Scheduler) Give(region int, mask uint16, n, dropped int) {
 		t.free += int32(n)
 	}
 	for m := mask & rg.queued; m != 0; m &= m - 1 {
-		s.serve(int32(region), bits.TrailingZeros16(m))
+		s.road.queues.serve(int32(region), bits.TrailingZeros16(m))
 	}
-	s.settle()
+	s.road.settle()
 }
 
 // Choose is the region that a flow of a route would go to in its first visit, as
@@ -90,9 +90,9 @@ func (s *Scheduler) Choose(route int, flow uint64) int {
 	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none {
 		return -1
 	}
-	pl := s.plans[s.routes[route].plan]
+	pl := s.road.plans.all[s.routes[route].plan]
 	if len(pl.visits) == 0 {
 		return -1
 	}
-	return int(s.choose(&s.chains[pl.visits[0].chain], PerFlow, flow, pl.visits[0].mask))
+	return int(s.road.in.choose(&s.road.in.chains[pl.visits[0].chain], PerFlow, flow, pl.visits[0].mask))
 }

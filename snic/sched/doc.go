@@ -4,6 +4,12 @@
 // number, which its owner keeps a frame for. After New only changes of what is
 // configured allocate.
 //
+// # Parts
+//
+// The Scheduler is what its owner calls. Its road takes packets from Arrive to Leave, and uses four parts that know
+// nothing of it: queues (credits of tasks, and headers that wait for them), Instances (where chains are, and where a
+// flow goes), order (packets of a flow, by arrival) and plans (routes that packets keep).
+//
 // # What it knows
 //
 // A region holds an instance of a chain: at most 16 tasks in their order, each
@@ -68,7 +74,7 @@
 // instance of the chain, in the middle of a visit, too, or is parked until there
 // is one: this is what buffers packets during stop-and-launch. Packets inside
 // finish. Remove takes the instance away when it has drained. A moved flow's
-// state is the owner's matter: it moves between Drained and Resume or Place.
+// state is the owner's matter: it moves between Drained and Place.
 //
 // A packet keeps its plan: when SetRoute changes a route, packets of which a
 // task has run finish as they began, and the later ones of their flow wait for

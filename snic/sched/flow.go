@@ -1,6 +1,17 @@
 package sched
 
-import "math/bits"
+import (
+	"fmt"
+	"math/bits"
+)
+
+// order is that of packets in their flows.
+type order struct {
+	packets []packet
+	flows   flows
+	leaving ring    // packets, for Leave
+	work    []int32 // packets whose predecessor got on
+}
 
 // flows finds the flows of which packets are inside. A flow is a hash, a tenant
 // and a direction; tenants do not meet, whatever hashes they send.
@@ -44,9 +55,9 @@ func (f *flows) bucket(hash uint64, tenant int32) uint32 {
 }
 
 // join makes a packet the last of its flow.
-func (s *Scheduler) join(p int32) {
-	f := &s.flows
-	pk := &s.packets[p]
+func (o *order) join(p int32) {
+	f := &o.flows
+	pk := &o.packets[p]
 	k := f.bucket(pk.flow, pk.tenant)
 	b := &f.first[k]
 	for i := *b; i != none; i = f.e[i].next {
@@ -55,10 +66,10 @@ func (s *Scheduler) join(p int32) {
 			continue
 		}
 		pk.queue = i
-		s.packets[e.tail].next = p
+		o.packets[e.tail].next = p
 		e.tail = p
 		if pk.before = e.last; e.last != none {
-			s.packets[e.last].after = p
+			o.packets[e.last].after = p
 		}
 		e.last = p
 		return
@@ -73,25 +84,25 @@ func (s *Scheduler) join(p int32) {
 
 // part is called when a packet is finished: those of its flow before which
 // nothing is left may leave.
-func (s *Scheduler) part(p int32) {
-	f := &s.flows
-	pk := &s.packets[p]
+func (o *order) part(p int32) {
+	f := &o.flows
+	pk := &o.packets[p]
 	e := &f.e[pk.queue]
 	if pk.after == none {
 		e.last = pk.before
 	} else {
-		s.packets[pk.after].before = pk.before
+		o.packets[pk.after].before = pk.before
 	}
 	if pk.before != none {
-		s.packets[pk.before].after = pk.after
+		o.packets[pk.before].after = pk.after
 	}
 	pk.before, pk.after = none, none
 	if e.head != p {
 		return
 	}
-	for p != none && s.packets[p].finished {
-		s.leaving.push(p)
-		p = s.packets[p].next
+	for p != none && o.packets[p].finished {
+		o.leaving.push(p)
+		p = o.packets[p].next
 	}
 	if e.head = p; p != none {
 		return
@@ -102,4 +113,50 @@ func (s *Scheduler) part(p int32) {
 	}
 	*b = e.next
 	f.free = append(f.free, pk.queue)
+}
+
+// wake has the packet after pk in its flow looked at: pk got on.
+func (o *order) wake(pk *packet) {
+	if pk.after != none {
+		o.look(pk.after)
+	}
+}
+
+func (o *order) look(a int32) {
+	if q := &o.packets[a]; q.held != 0 && !q.woken {
+		q.woken = true
+		o.work = append(o.work, a)
+	}
+}
+
+// checkFlows goes through the order of flows.
+func (o *order) checkFlows() error {
+	known := 0
+	for b := range o.flows.first {
+		for i := o.flows.first[b]; i != none; i = o.flows.e[i].next {
+			known++
+			e := &o.flows.e[i]
+			last, active := none, none
+			for p := e.head; p != none; p = o.packets[p].next {
+				pk := &o.packets[p]
+				if !pk.inside || pk.queue != i || pk.flow != e.hash || pk.tenant != e.tenant || pk.back != e.back {
+					return fmt.Errorf("sched: packet %d is in flow %d by mistake", p, i)
+				}
+				if last = p; pk.finished {
+					continue
+				}
+				if pk.before != active || active != none && o.packets[active].after != p {
+					return fmt.Errorf("sched: packet %d is behind %d, not %d", p, pk.before, active)
+				}
+				active = p
+			}
+			if o.packets[e.head].finished || last != e.tail || active != e.last {
+				return fmt.Errorf("sched: flow %d ends with %d and %d, not %d and %d", i, last, active, e.tail, e.last)
+			}
+		}
+	}
+	if known+len(o.flows.free) != len(o.flows.e) {
+		return fmt.Errorf("sched: %d flows are known, %d free, of %d", known, len(o.flows.free), len(o.flows.e))
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -103,67 +102,15 @@ const none = int32(-1)
 // Scheduler is the state machine. No part of it may be used by two goroutines at
 // a time.
 type Scheduler struct {
-	packets []packet
-	headers []header // 1<<shift for each packet, one for each branch
-	links   []links  // of headers
-	shift   uint     // below 32, which shifts say so that the compiler knows
-	last    int32    // 1<<shift - 1
-	side    int      // branches that a stage may have
-	panic   bool
-	instead func(route, chain int, mask uint16) (int, uint16, uint16)
+	road    road
 	free    []int32 // packets that are not used
-	ready   ring    // headers that have credits, for Next
-	leaving ring    // packets, for Leave
-	work    []int32 // packets whose predecessor got on
-	flows   flows
-
-	regions []region
-	chains  []chain
 	routes  []routeState
 	tenants []tenantState
-	plans   []*plan
-	heirs   []*plan // of them, heirs
-	spare   []int32 // plans that are not used
+	side    int // branches that a stage may have
 
 	store, storeSize int64
 	taken            int64 // packets on the bulk road
 	books            Books
-	misuse           int
-}
-
-// task is an instance of a task.
-type task struct {
-	total      int32 // credits
-	free       int32 // below 0 after credits were taken away, or packets that were kept went on
-	taken      int32 // credits out on the bulk road
-	head, tail int32 // headers that wait, in their order
-	waiting    int32
-	packets    uint64 // wanted, from Place on
-	bytes      uint64
-}
-
-type region struct {
-	chain   int32 // none: nothing is placed
-	n       int32 // tasks
-	paused  bool
-	queued  uint16  // tasks that somebody waits for
-	term    uint32  // begins with each Pause: who came before does not stay
-	running int32   // headers that have left the scheduler, or are about to
-	load    int32   // these and those that wait here
-	taken   int32   // packets on the bulk road
-	work    float32 // of the buckets that it has, of late
-	tasks   [MaxTasks]task
-}
-
-type chain struct {
-	tasks      int32   // while there are instances
-	placed     int32   // instances
-	open       []int32 // those that take packets, ascending
-	only       int32   // that of open, if it is one; else none
-	turn       int32   // of open, for RoundRobin and LeastLoaded
-	seats      *seats  // nil: flows go by rendezvous
-	head, tail int32   // headers that wait for an instance
-	parked     int32
 }
 
 type routeState struct {
@@ -174,33 +121,6 @@ type routeState struct {
 type tenantState struct {
 	packets int32
 	bytes   int64
-}
-
-// span is a piece of a plan's branches or visits.
-type span struct{ from, to uint8 }
-
-type visit struct {
-	chain int32
-	mask  uint16
-}
-
-// plan is a route that does not change, and that packets keep.
-type plan struct {
-	route    int32
-	users    int32 // packets
-	current  bool
-	spread   Spread
-	anyOrder bool
-	back     bool
-	bulk     bool // one visit
-	stages   []span
-	branches []span
-	visits   []visit
-	source   Route
-	slot     int32
-	inherits bool  // it is an heir
-	heir     *plan // of it, the latest
-	succession
 }
 
 // New makes a scheduler. Nothing is placed and no route is known.
@@ -218,22 +138,29 @@ func New(c Config) (*Scheduler, error) {
 	}
 	shift := uint(bits.Len(uint(c.Branches - 1)))
 	s := &Scheduler{
-		packets: make([]packet, c.Packets), headers: make([]header, c.Packets<<shift), links: make([]links, c.Packets<<shift),
-		shift: shift, last: 1<<shift - 1, side: c.Branches, panic: c.Panic, instead: c.Instead,
-		free: make([]int32, c.Packets), ready: newRing(c.Packets << shift), leaving: newRing(c.Packets),
-		work: make([]int32, 0, c.Packets), flows: newFlows(c.Packets, c.Seed),
-		regions: make([]region, c.Regions), chains: make([]chain, c.Chains), routes: make([]routeState, c.Routes),
-		tenants: make([]tenantState, c.Tenants), storeSize: int64(c.Store),
+		road: road{
+			queues: queues{
+				regions: make([]region, c.Regions), headers: make([]header, c.Packets<<shift), links: make([]links, c.Packets<<shift),
+				ready: newRing(c.Packets << shift), panic: c.Panic,
+			},
+			order: order{
+				packets: make([]packet, c.Packets), flows: newFlows(c.Packets, c.Seed), leaving: newRing(c.Packets), work: make([]int32, 0, c.Packets),
+			},
+			shift: shift, last: 1<<shift - 1, instead: c.Instead,
+		},
+		free: make([]int32, c.Packets), routes: make([]routeState, c.Routes), tenants: make([]tenantState, c.Tenants),
+		side: c.Branches, storeSize: int64(c.Store),
 	}
+	s.road.in = Instances{chains: make([]chain, c.Chains), odd: s.road.order.flows.odd, queues: &s.road.queues}
 	for i := range s.free {
 		s.free[i] = int32(c.Packets - 1 - i)
-		s.packets[i].plan = none
+		s.road.order.packets[i].plan = none
 	}
-	for i := range s.regions {
-		s.regions[i].chain = none
+	for i := range s.road.queues.regions {
+		s.road.queues.regions[i].chain = none
 	}
-	for i := range s.chains {
-		s.chains[i].head, s.chains[i].tail, s.chains[i].only = none, none, none
+	for i := range s.road.in.chains {
+		s.road.in.chains[i].head, s.road.in.chains[i].tail, s.road.in.chains[i].only = none, none, none
 	}
 	for i := range s.routes {
 		s.routes[i].plan = none
@@ -241,18 +168,21 @@ func New(c Config) (*Scheduler, error) {
 	return s, nil
 }
 
+// Instances says where chains are.
+func (s *Scheduler) Instances() *Instances { return &s.road.in }
+
 // Place puts an instance of a chain into a region where there is none, with
 // credits for each of its tasks. Packets that wait for the chain go to it.
 func (s *Scheduler) Place(region, chain int, credits []int) error {
-	if err := s.checkRegion(region); err != nil {
+	if err := s.road.in.checkRegion(region); err != nil {
 		return err
 	}
-	rg := &s.regions[region]
+	rg := &s.road.queues.regions[region]
 	switch {
 	case rg.chain != none:
 		return fmt.Errorf("sched: region %d holds chain %d: remove it first", region, rg.chain)
-	case chain < 0 || chain >= len(s.chains):
-		return fmt.Errorf("sched: chain %d: there are 0 to %d", chain, len(s.chains)-1)
+	case chain < 0 || chain >= len(s.road.in.chains):
+		return fmt.Errorf("sched: chain %d: there are 0 to %d", chain, len(s.road.in.chains)-1)
 	case len(credits) < 1 || len(credits) > MaxTasks:
 		return fmt.Errorf("sched: a chain of %d tasks: 1 to %d are possible", len(credits), MaxTasks)
 	}
@@ -261,11 +191,11 @@ func (s *Scheduler) Place(region, chain int, credits []int) error {
 			return fmt.Errorf("sched: %d credits for task %d of chain %d: 1 to %d are possible", n, i, chain, MaxCredits)
 		}
 	}
-	c := &s.chains[chain]
+	c := &s.road.in.chains[chain]
 	if c.placed > 0 && int(c.tasks) != len(credits) {
 		return fmt.Errorf("sched: chain %d has %d tasks in other regions, not %d", chain, c.tasks, len(credits))
 	}
-	for _, pl := range s.plans {
+	for _, pl := range s.road.plans.all {
 		if pl == nil {
 			continue
 		}
@@ -278,106 +208,51 @@ func (s *Scheduler) Place(region, chain int, credits []int) error {
 	*rg = regionOf(int32(chain), credits)
 	c.tasks = rg.n
 	c.placed++
-	s.open(int32(region))
+	at, _ := slices.BinarySearch(c.open, int32(region))
+	c.setOpen(slices.Insert(c.open, at, int32(region)))
+	s.road.unpark(c)
+	s.road.settle()
 	return nil
-}
-
-func regionOf(chain int32, credits []int) region {
-	rg := region{chain: chain, n: int32(len(credits))}
-	for i := range rg.tasks {
-		t := &rg.tasks[i]
-		t.head, t.tail = none, none
-		if i < len(credits) {
-			t.total, t.free = int32(credits[i]), int32(credits[i])
-		}
-	}
-	return rg
-}
-
-func (s *Scheduler) checkRegion(region int) error {
-	if region < 0 || region >= len(s.regions) {
-		return fmt.Errorf("sched: region %d: there are 0 to %d", region, len(s.regions)-1)
-	}
-	return nil
-}
-
-// instance is the region, if something is placed there.
-func (s *Scheduler) instance(region int) (*region, error) {
-	if err := s.checkRegion(region); err != nil {
-		return nil, err
-	}
-	if s.regions[region].chain == none {
-		return nil, fmt.Errorf("sched: region %d holds no chain", region)
-	}
-	return &s.regions[region], nil
-}
-
-// open lets packets into a region.
-func (s *Scheduler) open(region int32) {
-	c := &s.chains[s.regions[region].chain]
-	at, _ := slices.BinarySearch(c.open, region)
-	c.setOpen(slices.Insert(c.open, at, region))
-	s.unpark(c)
-	s.settle()
-}
-
-func (c *chain) setOpen(open []int32) {
-	c.open, c.only = open, none
-	if len(open) == 1 {
-		c.only = open[0]
-	}
 }
 
 // Pause lets no more packets into a region. Those that wait there go to another
 // instance of the chain, or are parked until there is one.
 func (s *Scheduler) Pause(region int) error {
-	rg, err := s.instance(region)
+	rg, err := s.road.in.instance(region)
 	if err != nil || rg.paused {
 		return err
 	}
 	rg.paused = true
-	rg.term++
-	c := &s.chains[rg.chain]
+	c := &s.road.in.chains[rg.chain]
 	at, _ := slices.BinarySearch(c.open, int32(region))
 	c.setOpen(slices.Delete(c.open, at, at+1))
-	s.leaveSeats(c, int32(region))
+	s.road.in.leaveSeats(c, int32(region))
 	// Those that are farther in the chain came first.
 	for t := int(rg.n) - 1; t >= 0; t-- {
 		for h := rg.tasks[t].head; h != none; {
-			next := s.links[h].next
-			if s.headers[h].state == waiting {
-				s.dequeue(h)
+			next := s.road.queues.links[h].next
+			if s.road.queues.headers[h].state == waiting {
+				s.road.queues.dequeue(h)
 				rg.load--
-				s.park(c, h)
+				s.road.in.park(c, h)
 			}
 			h = next
 		}
 	}
-	s.unpark(c)
-	s.settle()
-	return nil
-}
-
-// Resume lets packets into a region again.
-func (s *Scheduler) Resume(region int) error {
-	rg, err := s.instance(region)
-	if err != nil || !rg.paused {
-		return err
-	}
-	rg.paused = false
-	s.open(int32(region))
+	s.road.unpark(c)
+	s.road.settle()
 	return nil
 }
 
 // Drained reports whether no packet is in the region.
 func (s *Scheduler) Drained(region int) bool {
-	rg, err := s.instance(region)
+	rg, err := s.road.in.instance(region)
 	return err != nil || rg.running == 0 && rg.taken == 0
 }
 
 // Remove takes the instance out of a region that is paused and drained.
 func (s *Scheduler) Remove(region int) error {
-	rg, err := s.instance(region)
+	rg, err := s.road.in.instance(region)
 	if err != nil {
 		return err
 	}
@@ -387,12 +262,12 @@ func (s *Scheduler) Remove(region int) error {
 	case !s.Drained(region):
 		return fmt.Errorf("sched: %d packets are in region %d", rg.running+rg.taken, region)
 	}
-	c := &s.chains[rg.chain]
+	c := &s.road.in.chains[rg.chain]
 	*rg = regionOf(none, nil)
 	if c.placed--; c.placed == 0 {
 		c.seats = nil
-		s.unpark(c) // those on old plans are dropped now
-		s.settle()
+		s.road.unpark(c) // those on old plans are dropped now
+		s.road.settle()
 	}
 	return nil
 }
@@ -400,7 +275,7 @@ func (s *Scheduler) Remove(region int) error {
 // SetCredits changes how many packets a task may have at a time. When it has
 // more, it gets the next when it has less.
 func (s *Scheduler) SetCredits(region, task, credits int) error {
-	rg, err := s.instance(region)
+	rg, err := s.road.in.instance(region)
 	switch {
 	case err != nil:
 		return err
@@ -412,213 +287,7 @@ func (s *Scheduler) SetCredits(region, task, credits int) error {
 	t := &rg.tasks[task]
 	t.free += int32(credits) - t.total
 	t.total = int32(credits)
-	s.serve(int32(region), task)
-	s.settle()
+	s.road.queues.serve(int32(region), task)
+	s.road.settle()
 	return nil
-}
-
-// SetRoute makes a route, or changes it under traffic: packets of which no task
-// has run follow the new one, the others finish as they began.
-func (s *Scheduler) SetRoute(id int, r Route) error { return s.SetRoutes([]int{id}, []Route{r}) }
-
-// SetRoutes is SetRoute for several routes at once. Packets of all of them that follow the new ones do so in the order in which they
-// arrived. With an error none is changed.
-func (s *Scheduler) SetRoutes(ids []int, routes []Route) error {
-	plans := make([]*plan, len(ids))
-	for i, id := range ids {
-		if err := s.checkRoute(id); err != nil {
-			return err
-		}
-		pl, err := s.plan(id, routes[i])
-		if err != nil {
-			return err
-		}
-		plans[i] = pl
-	}
-	var old []int32
-	var move []moved
-	for i, id := range ids {
-		rt := &s.routes[id]
-		if rt.plan != none && same(s.plans[rt.plan].source, routes[i]) {
-			continue
-		}
-		s.enter(plans[i])
-		old = append(old, rt.plan)
-		move = s.supersede(rt.plan, plans[i].slot, move)
-		rt.plan = plans[i].slot
-	}
-	s.reroute(move)
-	for _, pl := range old {
-		s.retire(pl)
-	}
-	if len(old) > 0 {
-		for _, id := range ids {
-			s.lookAgain(int32(id))
-		}
-	}
-	return nil
-}
-
-// RemoveRoute makes a route unknown. Packets of which no task has run are
-// dropped (Gone), the others finish as they began.
-func (s *Scheduler) RemoveRoute(id int) error {
-	if err := s.checkRoute(id); err != nil {
-		return err
-	}
-	old := s.routes[id].plan
-	s.routes[id].plan = none
-	s.reroute(s.supersede(old, none, nil))
-	s.retire(old)
-	s.lookAgain(int32(id))
-	return nil
-}
-
-func (s *Scheduler) checkRoute(id int) error {
-	if id < 0 || id >= len(s.routes) {
-		return fmt.Errorf("sched: route %d: there are 0 to %d", id, len(s.routes)-1)
-	}
-	return nil
-}
-
-// plan checks a route and lays it flat.
-func (s *Scheduler) plan(id int, r Route) (*plan, error) {
-	if r.Spread > LeastLoaded {
-		return nil, fmt.Errorf("sched: route %d: spread %d: there are 0 to %d", id, r.Spread, LeastLoaded)
-	}
-	pl := &plan{route: int32(id), current: true, spread: r.Spread, anyOrder: r.AnyOrder, back: r.Back}
-	for i, stage := range r.Stages {
-		if len(stage) < 1 || len(stage) > s.side {
-			return nil, fmt.Errorf("sched: route %d: stage %d has %d branches: 1 to %d are possible", id, i, len(stage), s.side)
-		}
-		from := len(pl.branches)
-		for j, branch := range stage {
-			if len(branch) < 1 || len(pl.visits)+len(branch) > MaxVisits {
-				return nil, fmt.Errorf("sched: route %d: branch %d of stage %d has %d visits: a route has 1 to %d in all", id, j, i, len(branch), MaxVisits)
-			}
-			at := len(pl.visits)
-			for _, v := range branch {
-				if v.Chain < 0 || v.Chain >= len(s.chains) {
-					return nil, fmt.Errorf("sched: route %d: chain %d: there are 0 to %d", id, v.Chain, len(s.chains)-1)
-				}
-				if v.Mask == 0 {
-					return nil, fmt.Errorf("sched: route %d: a visit to chain %d runs no task", id, v.Chain)
-				}
-				if c := &s.chains[v.Chain]; c.placed > 0 && bits.Len16(v.Mask) > int(c.tasks) {
-					return nil, fmt.Errorf("sched: route %d: mask %#x of chain %d, which has %d tasks", id, v.Mask, v.Chain, c.tasks)
-				}
-				pl.visits = append(pl.visits, visit{chain: int32(v.Chain), mask: v.Mask})
-			}
-			pl.branches = append(pl.branches, span{uint8(at), uint8(len(pl.visits))})
-		}
-		pl.stages = append(pl.stages, span{uint8(from), uint8(len(pl.branches))})
-	}
-	pl.bulk = len(pl.visits) == 1
-	pl.source = Route{Spread: r.Spread, AnyOrder: r.AnyOrder, Back: r.Back, Stages: make([][][]Visit, len(r.Stages))}
-	for i, stage := range r.Stages {
-		pl.source.Stages[i] = make([][]Visit, len(stage))
-		for j, branch := range stage {
-			pl.source.Stages[i][j] = slices.Clone(branch)
-		}
-	}
-	return pl, nil
-}
-
-func same(a, b Route) bool {
-	return a.Spread == b.Spread && a.AnyOrder == b.AnyOrder && a.Back == b.Back && slices.EqualFunc(a.Stages, b.Stages, func(x, y [][]Visit) bool {
-		return slices.EqualFunc(x, y, slices.Equal[[]Visit])
-	})
-}
-
-// moved is a packet that goes to another plan.
-type moved struct {
-	packet int32
-	plan   int32 // none: it is dropped
-}
-
-// supersede ends the force of a plan, and adds the packets of which no task has run to those that are to go to plan now.
-func (s *Scheduler) supersede(old, now int32, move []moved) []moved {
-	if old == none {
-		return move
-	}
-	s.plans[old].current = false
-	left := s.plans[old].users // to be found
-	s.plans[old].users++       // stays until retire
-	for p := 0; left > 0; p++ {
-		pk := &s.packets[p]
-		if pk.plan != old || !pk.inside {
-			continue
-		}
-		if left--; pk.begun || pk.reason != None {
-			continue
-		}
-		for m := uint32(1)<<pk.branches - 1; m != 0; m &= m - 1 {
-			s.recall(int32(p)<<s.shift | int32(bits.TrailingZeros32(m)))
-		}
-		pk.held = 0
-		s.plans[old].users--
-		pk.plan = none // so that none of its flow comes before it
-		move = append(move, moved{int32(p), now})
-	}
-	return move
-}
-
-// reroute has packets that supersede found go to their new plans, in the order in which they arrived: whatever is served late keeps its
-// flow from leaving.
-func (s *Scheduler) reroute(move []moved) {
-	slices.SortFunc(move, func(a, b moved) int { return cmp.Compare(s.packets[a.packet].seq, s.packets[b.packet].seq) })
-	for _, m := range move {
-		if m.plan == none {
-			// Its plan is needed no more; only what is of the flow is.
-			s.packets[m.packet].reason = Gone
-			s.finish(m.packet)
-			continue
-		}
-		s.packets[m.packet].plan = m.plan
-		s.plans[m.plan].users++
-		s.begin(m.packet, s.plans[m.plan])
-	}
-}
-
-// retire ends what supersede began.
-func (s *Scheduler) retire(old int32) {
-	if old == none {
-		return
-	}
-	if s.plans[old].users > 1 { // somebody finishes as it began, or is dropped now
-		for _, v := range s.plans[old].visits {
-			if c := &s.chains[v.chain]; c.placed == 0 {
-				s.unpark(c)
-			}
-		}
-	}
-	s.settle()
-	s.unuse(old)
-}
-
-// recall takes a header of which no task has run from where it waits.
-func (s *Scheduler) recall(h int32) {
-	x := &s.headers[h]
-	switch x.state {
-	case waiting:
-		s.dequeue(h)
-		s.regions[x.region].load--
-	case parked:
-		s.unlink(&s.chains[s.visitOf(h).chain], h)
-	}
-	x.state = idle
-}
-
-// unuse is called when a packet does not need its plan any more.
-func (s *Scheduler) unuse(slot int32) {
-	pl := s.plans[slot]
-	pl.users--
-	if pl.current || pl.users > 0 {
-		return
-	}
-	s.plans[slot] = nil
-	s.spare = append(s.spare, slot)
-	if pl.inherits {
-		at := slices.Index(s.heirs, pl)
-		s.heirs = slices.Delete(s.heirs, at, at+1)
-	}
 }

@@ -243,7 +243,8 @@ func TestFlowsMove(t *testing.T) {
 			t.Errorf("instance %d has %d of %d flows", i, c, flows)
 		}
 	}
-	ok(t, s.Resume(2))
+	ok(t, s.Remove(2))
+	ok(t, s.Place(2, 0, []int{1, 1}))
 	if !slices.Equal(five, where()) {
 		t.Error("flows are not where they were")
 	}
@@ -282,7 +283,8 @@ func TestDrain(t *testing.T) {
 	if !s.Drained(0) || s.Drained(1) {
 		t.Error("0 has drained, 1 has not")
 	}
-	ok(t, s.Resume(0))
+	ok(t, s.Remove(0))
+	ok(t, s.Place(0, 0, []int{2, 2}))
 	arrive(t, s, 0, flow)
 	want(t, "back again", runs(t, s), "")
 	s.Return(lane(s, 2, 0), false)
@@ -369,29 +371,6 @@ func TestRerouteTogether(t *testing.T) {
 	want(t, "with an error no route is changed", runs(t, s), "")
 }
 
-// TestPauseAndResume: who comes back to a region that was stopped meanwhile is
-// not mixed with those that came after.
-func TestPauseAndResume(t *testing.T) {
-	s, flow := two(t)
-	for i := range 2 {
-		ok(t, s.SetCredits(i, 1, 1))
-	}
-	arrive(t, s, 0, flow) // runs both
-	arrive(t, s, 0, flow) // runs task 0, then waits for task 1
-	arrive(t, s, 0, flow) // waits for task 0
-	want(t, "in part", runs(t, s), "0.0@0:3 1.0@0:1")
-	ok(t, s.Pause(0))
-	ok(t, s.Resume(0))
-	want(t, "2 waits for those in front of it", runs(t, s), "")
-	s.Return(lane(s, 0, 0), false)
-	want(t, "0 is done", runs(t, s), "")
-	s.Return(lane(s, 1, 0), false)
-	want(t, "1 goes on, 2 follows", runs(t, s), "1.0@0:2 2.0@0:1")
-	s.Return(lane(s, 2, 0), false)
-	s.Return(lane(s, 1, 0), false)
-	want(t, "2 goes on", runs(t, s), "2.0@0:2")
-}
-
 // TestStopAndLaunch: packets wait while the only instance of their chain is
 // stopped and another is launched, also in the middle of it, and go on there.
 func TestStopAndLaunch(t *testing.T) {
@@ -404,7 +383,7 @@ func TestStopAndLaunch(t *testing.T) {
 	want(t, "in part", runs(t, s), "0.0@0:3 1.0@0:1")
 	ok(t, s.Pause(0))
 	arrive(t, s, 0, 9)
-	if n := s.chains[0].parked; n != 3 {
+	if n := s.road.in.chains[0].parked; n != 3 {
 		t.Errorf("%d packets are parked", n)
 	}
 	if err := s.Remove(0); err == nil {
@@ -474,7 +453,7 @@ func TestReroute(t *testing.T) {
 	ok(t, s.Remove(1))
 	s.Return(lane(s, 1, 0), false)
 	want(t, "its plan is in force: it waits for its chain", runs(t, s), "2.0@0:3")
-	if n := s.chains[1].parked; n != 1 {
+	if n := s.road.in.chains[1].parked; n != 1 {
 		t.Errorf("%d are parked", n)
 	}
 	ok(t, s.RemoveRoute(0))
@@ -512,7 +491,7 @@ func TestPlansEnd(t *testing.T) {
 		}
 		leaves(t, s)
 	}
-	if n := len(s.plans); n > 4 {
+	if n := len(s.road.plans.all); n > 4 {
 		t.Errorf("%d plans are kept", n)
 	}
 }
@@ -719,7 +698,7 @@ func TestErrors(t *testing.T) {
 		"spread":          s.SetRoute(0, Route{Spread: 3}),
 		"remove route":    s.RemoveRoute(-1),
 		"pause":           s.Pause(1),
-		"resume":          s.Resume(99),
+		"pause unknown":   s.Pause(99),
 		"remove":          s.Remove(0),
 		"remove nothing":  s.Remove(1),
 		"credits":         s.SetCredits(0, 0, 0),

@@ -25,8 +25,8 @@ type seats struct {
 // Seat has flows of a chain, with Spread PerFlow, go to its instances by the work that they bring (Want,
 // Balance), not by rendezvous hashing alone. It is to be called before the chain's first Place, and holds until it
 // has no instance any more.
-func (s *Scheduler) Seat(chain int) {
-	c := &s.chains[chain]
+func (in *Instances) Seat(chain int) {
+	c := &in.chains[chain]
 	if c.seats != nil {
 		return
 	}
@@ -37,64 +37,64 @@ func (s *Scheduler) Seat(chain int) {
 }
 
 // bucketOf is the bucket of a flow, and what tells it from others there.
-func (s *Scheduler) bucketOf(flow uint64) (bucket uint32, rest uint32) {
-	x := (flow ^ flow>>32) * s.flows.odd
+func (in *Instances) bucketOf(flow uint64) (bucket uint32, rest uint32) {
+	x := (flow ^ flow>>32) * in.odd
 	x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
 	return uint32(x >> (64 - bucketBits)), uint32(x)
 }
 
 // Bucket is that of a flow, 0 to Buckets-1: as a chain with seats has it.
-func (s *Scheduler) Bucket(flow uint64) int {
-	k, _ := s.bucketOf(flow)
+func (in *Instances) Bucket(flow uint64) int {
+	k, _ := in.bucketOf(flow)
 	return int(k)
 }
 
 // seat is the instance of a bucket, of several that take packets.
-func (s *Scheduler) seat(c *chain, k uint32) int32 {
+func (in *Instances) seat(c *chain, k uint32) int32 {
 	r := c.seats.region[k]
 	if r == none {
 		r = rendezvous(c.open, uint64(k))
-		if _, free := s.ends(c); s.regions[r].work > (1+uneven)*s.regions[free].work {
+		if _, free := in.ends(c); in.queues.regions[r].work > (1+uneven)*in.queues.regions[free].work {
 			r = free
 		}
-		s.sit(c, k, r)
+		in.sit(c, k, r)
 	}
 	return r
 }
 
 // sit moves a bucket to an instance, or to none.
-func (s *Scheduler) sit(c *chain, k uint32, r int32) {
+func (in *Instances) sit(c *chain, k uint32, r int32) {
 	t := c.seats
 	w := t.work[k] + t.fresh[k]
 	if old := t.region[k]; old != none {
-		s.regions[old].work -= w
+		in.queues.regions[old].work -= w
 	}
 	if t.region[k] = r; r != none {
-		s.regions[r].work += w
+		in.queues.regions[r].work += w
 	}
 }
 
 // Want says that a packet of a flow brings a chain so much work, in ns of an instance, whether it will
 // be let in or not, and returns the region that is to do it; -1: none takes packets. Without
 // Seat it only tells where the flow goes.
-func (s *Scheduler) Want(chain int, flow uint64, work float32) int {
-	c := &s.chains[chain]
+func (in *Instances) Want(chain int, flow uint64, work float32) int {
+	c := &in.chains[chain]
 	if len(c.open) == 0 {
 		return int(none)
 	}
 	t := c.seats
 	if t == nil {
-		return int(s.choose(c, PerFlow, flow, 0))
+		return int(in.choose(c, PerFlow, flow, 0))
 	}
-	k, rest := s.bucketOf(flow)
+	k, rest := in.bucketOf(flow)
 	r := c.open[0]
 	if len(c.open) > 1 {
-		r = s.seat(c, k)
+		r = in.seat(c, k)
 	} else if t.region[k] != r {
-		s.sit(c, k, r) // so that it stays when there are more
+		in.sit(c, k, r) // so that it stays when there are more
 	}
 	t.fresh[k] += work
-	s.regions[r].work += work
+	in.queues.regions[r].work += work
 	switch {
 	case t.flow[k] == rest:
 		t.lead[k] += work
@@ -112,14 +112,14 @@ func (s *Scheduler) Want(chain int, flow uint64, work float32) int {
 // this makes the fullest one emptier. Packets that are inside are followed in order: see the
 // package. forget: what a flow has left behind, here or in a task, is nothing, so that a bucket that nobody
 // uses any more has no instance. Balance returns how many buckets were moved.
-func (s *Scheduler) Balance(chain int, fade, full float32, forget bool) (moved int) {
-	c := &s.chains[chain]
+func (in *Instances) Balance(chain int, fade, full float32, forget bool) (moved int) {
+	c := &in.chains[chain]
 	t := c.seats
 	if t == nil {
 		return 0
 	}
 	for _, r := range c.open {
-		s.regions[r].work = 0
+		in.queues.regions[r].work = 0
 	}
 	for k := range t.region {
 		if t.work[k] == 0 && t.long[k] == 0 && t.fresh[k] == 0 {
@@ -139,11 +139,11 @@ func (s *Scheduler) Balance(chain int, fade, full float32, forget bool) (moved i
 				t.region[k] = none
 			}
 		} else if r != none {
-			s.regions[r].work += t.work[k]
+			in.queues.regions[r].work += t.work[k]
 		}
 	}
 	for len(c.open) > 1 {
-		n := s.ease(c, full)
+		n := in.ease(c, full)
 		if moved += n; n == 0 || moved >= Buckets {
 			break
 		}
@@ -165,13 +165,13 @@ const (
 )
 
 // ends are the instances that have most and least work, the first of them each.
-func (s *Scheduler) ends(c *chain) (full, free int32) {
+func (in *Instances) ends(c *chain) (full, free int32) {
 	full, free = c.open[0], c.open[0]
 	for _, r := range c.open[1:] {
-		if s.regions[r].work > s.regions[full].work {
+		if in.queues.regions[r].work > in.queues.regions[full].work {
 			full = r
 		}
-		if s.regions[r].work < s.regions[free].work {
+		if in.queues.regions[r].work < in.queues.regions[free].work {
 			free = r
 		}
 	}
@@ -180,13 +180,13 @@ func (s *Scheduler) ends(c *chain) (full, free int32) {
 
 // ease moves buckets from the fullest instance to the emptiest, and returns how many: the one that is nearest to half
 // of the difference, or, where all are light against it, as many as it takes.
-func (s *Scheduler) ease(c *chain, full float32) (moved int) {
+func (in *Instances) ease(c *chain, full float32) (moved int) {
 	t := c.seats
-	from, to := s.ends(c)
-	if s.regions[from].load > s.regions[from].running {
+	from, to := in.ends(c)
+	if in.queues.regions[from].load > in.queues.regions[from].running {
 		full = 0
 	}
-	high, low := s.regions[from].work, s.regions[to].work
+	high, low := in.queues.regions[from].work, in.queues.regions[to].work
 	diff := high - low
 	if high <= full || diff <= high*uneven {
 		return 0
@@ -200,17 +200,17 @@ func (s *Scheduler) ease(c *chain, full float32) (moved int) {
 	if best < 0 {
 		return 0
 	}
-	s.sit(c, uint32(best), to)
+	in.sit(c, uint32(best), to)
 	moved++
 	if gain > diff/8 {
 		return moved
 	}
 	for k, r := range t.region {
 		if w := t.work[k]; r == from && w > 0 {
-			if s.regions[from].work <= full || s.regions[from].work-s.regions[to].work < 2*w {
+			if in.queues.regions[from].work <= full || in.queues.regions[from].work-in.queues.regions[to].work < 2*w {
 				continue
 			}
-			s.sit(c, uint32(k), to)
+			in.sit(c, uint32(k), to)
 			moved++
 		}
 	}
@@ -219,12 +219,12 @@ func (s *Scheduler) ease(c *chain, full float32) (moved int) {
 
 // Heaviest is what the fullest instance of a chain with seats had to do when Balance was called last, in all, of the
 // bucket that has most, and of one flow in it at least.
-func (s *Scheduler) Heaviest(chain int) (instance, bucket, flow float32) {
-	c := &s.chains[chain]
+func (in *Instances) Heaviest(chain int) (instance, bucket, flow float32) {
+	c := &in.chains[chain]
 	if c.seats == nil || len(c.open) == 0 {
 		return 0, 0, 0
 	}
-	full, _ := s.ends(c)
+	full, _ := in.ends(c)
 	best := -1
 	for k, r := range c.seats.region {
 		if r != full {
@@ -243,13 +243,13 @@ func (s *Scheduler) Heaviest(chain int) (instance, bucket, flow float32) {
 // Spare reports whether the other instances of a chain with seats would have no more than full each, if the
 // emptiest one were not there: by what their buckets have of late, or had for longer, whichever is more. What
 // few flows bring is more or less by chance.
-func (s *Scheduler) Spare(chain int, full float32) bool {
-	c := &s.chains[chain]
+func (in *Instances) Spare(chain int, full float32) bool {
+	c := &in.chains[chain]
 	if c.seats == nil || len(c.open) < 2 {
 		return true
 	}
 	t := c.seats
-	_, free := s.ends(c)
+	_, free := in.ends(c)
 	// The heaviest first, each to the emptiest: as they would go.
 	room := make([]float32, 0, len(c.open))
 	for _, r := range c.open {
@@ -288,14 +288,14 @@ func (s *Scheduler) Spare(chain int, full float32) bool {
 }
 
 // leaveSeats takes an instance that takes no more packets from all buckets.
-func (s *Scheduler) leaveSeats(c *chain, region int32) {
+func (in *Instances) leaveSeats(c *chain, region int32) {
 	if c.seats == nil {
 		return
 	}
 	for k, r := range c.seats.region {
 		if r == region {
-			s.sit(c, uint32(k), none)
+			in.sit(c, uint32(k), none)
 		}
 	}
-	s.regions[region].work = 0
+	in.queues.regions[region].work = 0
 }

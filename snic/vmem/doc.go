@@ -9,6 +9,9 @@
 // it stops that space, and no other. What a stopped space has stays until it is
 // closed.
 //
+// A Memory is what owners of spaces call. Its pager brings pages into frames and out of them, and knows who
+// waits; frames are the physical pages and their age, shares what tenants have and have a right to.
+//
 // # When memory is full
 //
 // A frame that somebody needs is taken from the tenant that has most above its

@@ -364,7 +364,7 @@ func TestLeastRecentlyUsedGoes(t *testing.T) {
 	}
 	put(t, m, b, 0, 3, 14) // page 1 goes
 	for page, want := range []pageState{resident, swapped, resident, resident} {
-		if got := m.spaces[0].pages[page].state; got != want {
+		if got := m.pager.spaces[0].pages[page].state; got != want {
 			t.Errorf("page %d: %d, want %d", page, got, want)
 		}
 	}
@@ -492,7 +492,7 @@ func TestNobodyHasRoom(t *testing.T) {
 	if st := put(t, m, b, 0, 5, 5); st != Refused {
 		t.Errorf("a page too many: %v", st)
 	}
-	if _, ok := m.Next(); ok && m.spaces[0].want >= 0 {
+	if _, ok := m.Next(); ok && m.pager.spaces[0].want >= 0 {
 		t.Error("who was refused waits")
 	}
 	for round := range 4 {
@@ -528,7 +528,7 @@ func TestLossStopsOwners(t *testing.T) {
 			at = id
 		}
 	}
-	gone := m.spaces[at].pages[0].handle
+	gone := m.pager.spaces[at].pages[0].handle
 	delete(b.pages, gone)
 	m.Lose(func(h Handle) bool { return h == gone })
 	for id := range 3 {
@@ -654,8 +654,8 @@ func TestModel(t *testing.T) {
 		}
 		// lost are the owners of handles that the bank loses.
 		owner := func(h Handle) int {
-			for id := range m.spaces {
-				for _, e := range m.spaces[id].pages {
+			for id := range m.pager.spaces {
+				for _, e := range m.pager.spaces[id].pages {
 					if e.handle == h && (e.state == swapped || e.state == arriving) {
 						return id
 					}
@@ -727,7 +727,7 @@ func TestModel(t *testing.T) {
 			},
 			"grow": func(t *rapid.T) { // behind what the model has
 				id, more := rapid.IntRange(0, 3).Draw(t, "space"), rapid.IntRange(-1, 2).Draw(t, "pages")
-				if err := m.Grow(id, len(m.spaces[id].pages)+more); (err == nil) != (spaces[id].open && !spaces[id].stopped && more >= 0) {
+				if err := m.Grow(id, len(m.pager.spaces[id].pages)+more); (err == nil) != (spaces[id].open && !spaces[id].stopped && more >= 0) {
 					t.Fatal(err)
 				}
 			},
@@ -737,7 +737,7 @@ func TestModel(t *testing.T) {
 					t.Skip()
 				}
 				before, frees := m.Room(), m.Frees(id)
-				exact := before > 0 && m.first < 0 && (b == nil || b.room >= b.stored())
+				exact := before > 0 && m.pager.first < 0 && (b == nil || b.room >= b.stored())
 				if err := m.Close(id); (err == nil) != spaces[id].open {
 					t.Fatal(err)
 				}
@@ -818,7 +818,7 @@ func TestModel(t *testing.T) {
 				bit := Handle(rapid.IntRange(0, 1).Draw(t, "board"))
 				for h := range b.pages {
 					if h&1 == bit {
-						if id := owner(h); id >= 0 && m.spaces[id].open {
+						if id := owner(h); id >= 0 && m.pager.spaces[id].open {
 							gets := false
 							for _, p := range b.pending {
 								gets = gets || p.h == h
@@ -874,18 +874,18 @@ func TestModel(t *testing.T) {
 				check(m.Check())
 				if _, urgent := m.Dirty(); urgent {
 					scrubs++
-				} else if m.first >= 0 && m.out+m.in == 0 {
+				} else if m.pager.first >= 0 && m.pager.out+m.pager.in == 0 {
 					t.Fatal("somebody waits, and nothing is under way")
 				}
-				for f := range m.frames {
-					e, zeros := &m.frames[f], 0
+				for f := range m.pager.frames.all {
+					e, zeros := &m.pager.frames.all[f], 0
 					if e.state == clean {
 						zeros = 16
 					} else if e.state == dirty {
 						zeros = int(e.stamp)
 					}
-					if !bytes.Equal(m.bytes(int32(f))[:zeros], make([]byte, zeros)) {
-						t.Fatalf("frame %d is not clear: %x", f, m.bytes(int32(f)))
+					if !bytes.Equal(m.pager.frames.bytes(int32(f))[:zeros], make([]byte, zeros)) {
+						t.Fatalf("frame %d is not clear: %x", f, m.pager.frames.bytes(int32(f)))
 					}
 				}
 				if b != nil {
@@ -939,8 +939,8 @@ func TestModel(t *testing.T) {
 			b.finish(m, 0, true)
 		}
 		check(m.Check())
-		if m.free+len(loans) != len(m.frames) || m.promised != 0 || m.held != 0 {
-			t.Fatalf("%d frames of %d are free, %d promised, %d held", m.free, len(m.frames), m.promised, m.held)
+		if m.pager.frames.free+len(loans) != len(m.pager.frames.all) || m.pager.promised != 0 || m.pager.shares.held != 0 {
+			t.Fatalf("%d frames of %d are free, %d promised, %d held", m.pager.frames.free, len(m.pager.frames.all), m.pager.promised, m.pager.shares.held)
 		}
 		if b != nil && len(b.pages) != 0 {
 			t.Fatalf("%d pages are left elsewhere", len(b.pages))
@@ -970,8 +970,8 @@ func pendingOf(b *bank) []pending {
 // countSwapped is how many pages of open spaces are elsewhere, on their way
 // there or back.
 func countSwapped(m *Memory) (n int) {
-	for id := range m.spaces {
-		for _, e := range m.spaces[id].pages {
+	for id := range m.pager.spaces {
+		for _, e := range m.pager.spaces[id].pages {
 			if e.state == swapped || e.state == leaving || e.state == arriving {
 				n++
 			}
@@ -983,8 +983,8 @@ func countSwapped(m *Memory) (n int) {
 // orphans is how many pages are under way for nobody, less those under way to
 // here that were lost meanwhile.
 func orphans(b *bank, m *Memory) (n int) {
-	for f := range m.frames {
-		if e := &m.frames[f]; e.space < 0 && (e.state == out || e.state == in) {
+	for f := range m.pager.frames.all {
+		if e := &m.pager.frames.all[f]; e.space < 0 && (e.state == out || e.state == in) {
 			n++
 		}
 	}
@@ -1058,11 +1058,11 @@ func BenchmarkVictim(b *testing.B) {
 					put(b, m, r, id, page, 1)
 				}
 			}
-			m.tenants[0].held++
-			m.held++
+			m.pager.shares.tenants[0].held++
+			m.pager.shares.held++
 			b.ReportAllocs()
 			for b.Loop() {
-				if m.victim() < 0 {
+				if m.pager.victim() < 0 {
 					b.Fatal("nobody")
 				}
 			}
@@ -1120,7 +1120,7 @@ func TestTold(t *testing.T) {
 		t.Fatalf("%d under way, want 1", len(b.pending))
 	}
 	m.Page(2, small, Read)
-	if m.first >= 0 || m.Held(2) != 0 {
+	if m.pager.first >= 0 || m.Held(2) != 0 {
 		t.Error("a space that has stopped waits")
 	}
 	b.drain(m)

@@ -1,0 +1,123 @@
+package sched
+
+// Arrive takes a packet of so many bytes in, for a route; flow is its hash. The
+// result is its number, 0 to Config.Packets-1, which is its own until Leave. With
+// a reason, the packet was refused and has no number.
+func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reason) {
+	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none {
+		return s.refuse(UnknownRoute)
+	}
+	if uint(bytes) > 1<<30 || uint(tenant) >= uint(len(s.tenants)) {
+		return s.refuse(BadPacket)
+	}
+	if len(s.free) == 0 {
+		return s.refuse(NoDescriptor)
+	}
+	if s.store+int64(bytes) > s.storeSize {
+		return s.refuse(StoreFull)
+	}
+	tn := &s.tenants[tenant]
+	s.books.Arrived++
+	s.store += int64(bytes)
+	tn.packets++
+	tn.bytes += int64(bytes)
+	rt := &s.routes[route]
+	rt.inside++
+	pl := s.road.plans.all[rt.plan]
+	pl.users++
+	p := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	pk := &s.road.order.packets[p]
+	pk.flow, pk.bytes, pk.tenant, pk.route, pk.plan = flow, int32(bytes), int32(tenant), int32(route), rt.plan
+	pk.queue, pk.next, pk.before, pk.after = none, none, none, none
+	pk.held, pk.reason, pk.seq = 0, None, s.books.Arrived
+	pk.inside, pk.finished, pk.back = true, false, pl.back
+	if pl.spread == PerFlow || !pl.anyOrder {
+		s.road.order.join(p)
+	}
+	s.road.begin(p, pl)
+	s.road.settle()
+	return int(p), None
+}
+
+func (s *Scheduler) refuse(r Reason) (int, Reason) {
+	s.books.Refused[r]++
+	return -1, r
+}
+
+// Run is what to run now: the tasks in Mask of the chain in Region, in a lane. A lane is a packet in one of the branches of a
+// stage, on that branch's copy of the header: its number is (packet << bits | branch), with as many bits as Config.Branches
+// need. The compiler keeps a struct of up to four fields in registers; a longer one, of which
+// some million a second are returned, costs a wait for what has just been stored.
+type Run struct {
+	Lane   int
+	Region int
+	Mask   uint16
+}
+
+// Next is what to run now. Runs of a region are to be begun in the order of Next.
+func (s *Scheduler) Next() (Run, bool) {
+	if s.road.queues.ready.n == 0 {
+		return Run{}, false
+	}
+	h := s.road.queues.ready.pop()
+	x := &s.road.queues.headers[h]
+	x.state = running
+	s.books.Runs++
+	return Run{Lane: int(h), Region: int(x.region), Mask: x.credits}, true
+}
+
+// Stage is the stage of its plan that a packet is in, of which Next has told, and how many branches that has: with several,
+// each is on a copy of the header.
+func (s *Scheduler) Stage(packet int) (stage, branches int) {
+	pk := &s.road.order.packets[packet]
+	return int(pk.stage), int(pk.branches)
+}
+
+// Release gives the credit of a task back, which the packet has left. When it
+// has given it back already, or has none, that is a fault of the caller, which
+// Check tells of, and nothing happens.
+func (s *Scheduler) Release(lane, task int) { s.road.release(lane, task) }
+
+// Keep says that a task keeps a packet for a time of its own: for an answer, say, which comes through the same tasks. All of the
+// packet's credits go back, for this task and for those behind it, and its place in a queue. How many packets are kept is bounded by the packet
+// store, and by the task. The packet is in the region still. It goes on by Return and Next, which are called before the task lets others go. Return gives it credits for what is left though others may have
+// them all: if it waited for one, those of its flow that come out of the task behind it, and have theirs, would overtake it. It does wait where one
+// before it in its flow waits. It is a fault of the caller, and nothing happens, when the packet has no credit of the task.
+func (s *Scheduler) Keep(lane, task int) { s.road.keep(lane, task) }
+
+// Return says that what Next told has been run, as far as it came, and gives the
+// credits back that are left. dropped: a task dropped the packet. It is a fault
+// of the caller, and nothing happens, when Next has not told of it.
+func (s *Scheduler) Return(lane int, dropped bool) { s.road.comeBack(lane, dropped) }
+
+// Left is a packet that leaves.
+type Left struct {
+	Packet  int
+	Route   int
+	Tenant  int
+	Dropped Reason // None: it goes on its way
+}
+
+// Leave is the next packet that is done. Its number and its room in the packet
+// store are free from now on.
+func (s *Scheduler) Leave() (Left, bool) {
+	if s.road.order.leaving.n == 0 {
+		return Left{}, false
+	}
+	p := s.road.order.leaving.pop()
+	pk := &s.road.order.packets[p]
+	pk.inside = false
+	s.free = append(s.free, p)
+	s.store -= int64(pk.bytes)
+	tn := &s.tenants[pk.tenant]
+	tn.packets--
+	tn.bytes -= int64(pk.bytes)
+	s.routes[pk.route].inside--
+	if pk.reason == None {
+		s.books.Left++
+	} else {
+		s.books.Dropped[pk.reason]++
+	}
+	return Left{int(p), int(pk.route), int(pk.tenant), pk.reason}, true
+}
