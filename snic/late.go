@@ -52,7 +52,8 @@ func (gt *gates) pass(c *graph.Ctx, to, tenant int, x *packet.Buf) {
 	}
 }
 
-// keep keeps a frame in the packet store until another worker has room for it. It reports false if the store has none: waited: it was there before.
+// keep keeps a frame in the packet store until another worker has room for it. It reports false if the store has none. waited: the frame was there
+// before.
 func (gt *gates) keep(c *graph.Ctx, l *lates, tenant int, x *packet.Buf, waited bool) bool {
 	k := &gt.stock.kept[tenant]
 	if l.waiting() == gt.stock.packets || !waited && gt.stock.full(k, x.Len()) {

@@ -949,8 +949,8 @@ type told struct {
 	deployment uint64
 	chains     []pool.Chain
 	titles     []string
-	homes      []int   // as pooled.homes
-	rooms      [][]int // the areas of each worker's free regions, where there are several
+	homes      []int // as pooled.homes
+	ends       []int // where the regions of each worker end in info.Regions; nil: there is one worker
 	info       pool.Info
 	closed     []bool // DAGs that it would not run for a peer
 	say        []said
@@ -1084,11 +1084,7 @@ func (p *Peering) Reserve(_ clock.Time, l pool.Lease, chain int, rate float64) b
 		}
 	}
 	need, room := t.chains[chain].Area, 0
-	regions := t.info.Regions
-	if t.homes != nil {
-		regions = t.rooms[t.home(chain)]
-	}
-	for _, a := range regions {
+	for _, a := range t.regions(t.home(chain)) {
 		if a >= need {
 			room++
 		}
@@ -1204,18 +1200,30 @@ func (p *Peering) together() *told {
 	regions, chains := t.info.Regions[:0], t.info.Chains[:0]
 	t.info = first.info
 	t.info.Regions, t.info.Chains, t.info.Load = regions, chains, 0
-	t.rooms, t.closed = t.rooms[:0], t.closed[:0]
+	t.ends, t.closed = t.ends[:0], t.closed[:0]
 	t.fresh, p.anew = p.anew, false
 	for _, of := range x.parts {
 		t.info.Regions, t.info.Chains = append(t.info.Regions, of.info.Regions...), append(t.info.Chains, of.info.Chains...)
 		t.info.Load += of.info.Load
-		t.rooms = append(t.rooms, of.info.Regions)
+		t.ends = append(t.ends, len(t.info.Regions))
 	}
 	for i := range first.closed {
 		t.closed = append(t.closed, x.parts[t.home(i)].closed[i])
 	}
 	t.say, p.unsaid = append(t.say[:0], p.unsaid...), p.unsaid[:0]
 	return t
+}
+
+// regions are the areas of a worker's free regions.
+func (t *told) regions(worker int) []int {
+	if t.ends == nil {
+		return t.info.Regions
+	}
+	from := 0
+	if worker > 0 {
+		from = t.ends[worker-1]
+	}
+	return t.info.Regions[from:t.ends[worker]]
 }
 
 // home is the worker that says what becomes of a DAG, by its index in the deployment.
@@ -1349,10 +1357,13 @@ func (b *board) pushPeers(c *graph.Ctx, in int, frames *packet.Batch) {
 	b.takePeers(c, frames)
 }
 
-// whose is the DAG that a frame by the pool's port says that it is of; nil: none here.
+// whose is the DAG that a frame of a peer says that it is of; nil: none here, or it is no peer's.
 func (nb *nearby) whose(x *packet.Buf) *service {
 	p := x.Bytes()
 	if len(p) < outerLen || [6]byte(p[:6]) != nb.pool.mac || binary.BigEndian.Uint16(p[12:]) != hdr.EtherNSH {
+		return nil
+	}
+	if from, ok := nb.pool.byMAC[[6]byte(p[6:12])]; !ok || from < 0 {
 		return nil
 	}
 	if n, ok := nb.pool.byUID[hdr.NSH(p[hdr.EthernetLen:]).SPI()]; ok {

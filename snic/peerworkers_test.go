@@ -12,6 +12,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/snic/dag"
 	"github.com/quillon/quillon/snic/pool"
 )
 
@@ -283,5 +284,82 @@ func TestPeerWorkersDeploy(t *testing.T) {
 			}
 			r.quiet(map[string]int{})
 		})
+	}
+}
+
+// TestPeerWorkersOwnState: a board that has frames of its own of a DAG with state does not take it from another board, though they came in by a
+// worker that hands them over.
+func TestPeerWorkersOwnState(t *testing.T) {
+	r := newRackOf(t, 2, []string{trio(8)}, "idle", "15ms")
+	r.run(20 * time.Millisecond)
+	home := r.members[0].boards()[0]
+	at := slices.IndexFunc(home.deployment.DAGs, func(d dag.DAG) bool { return d.UID == 8 })
+	if home.near.closed(at) {
+		t.Fatal("it is closed before a frame has come")
+	}
+	for flow := range 2 { // one comes in by each worker
+		r.members[0].crew.push(1-flow, 0, sequence(2, flow, 1))
+		r.run(5 * time.Millisecond)
+		if !home.near.closed(at) {
+			t.Errorf("after a frame by worker %d another board may run it here", 1-flow)
+		}
+	}
+}
+
+// TestReserveByWorker: what is promised to a peer is a region of the worker that runs its DAG.
+func TestReserveByWorker(t *testing.T) {
+	p := NewPeering(0, [6]byte{})
+	chain := pool.Chain{Area: 1}
+	p.now = &told{chains: []pool.Chain{chain, chain}, closed: make([]bool, 2), homes: []int{0, 1}, ends: []int{1, 3}, info: pool.Info{Regions: []int{1, 1, 1}}}
+	for i, c := range []struct {
+		chain int
+		want  bool
+	}{{0, true}, {0, false}, {1, true}, {1, true}, {1, false}} {
+		if got := p.Reserve(0, pool.Lease{Owner: 1, ID: uint32(i + 1)}, c.chain, 1); got != c.want {
+			t.Errorf("request %d, for chain %d: %v", i, c.chain, got)
+		}
+	}
+}
+
+// TestToldTogether: what workers say while they do not all have the same deployment in force is told when they have, if it is of that.
+func TestToldTogether(t *testing.T) {
+	p := NewPeering(0, [6]byte{})
+	part := func(deployment uint64, ids ...int) *told {
+		x := &told{deployment: deployment, homes: []int{0, 1}, closed: []bool{len(ids) > 0, true}, fresh: deployment == 1, info: pool.Info{Regions: []int{len(ids)}, Load: 1}}
+		for _, id := range ids {
+			x.say = append(x.say, said{kind: wants, id: id})
+		}
+		return x
+	}
+	said := func(t *told) (ids []int) {
+		for _, s := range t.say {
+			ids = append(ids, s.id)
+		}
+		return ids
+	}
+	p.talk.workers = 2
+	for i, c := range []struct {
+		parts []*told
+		want  []int // nil: nothing is told
+	}{
+		{[]*told{part(1, 1)}, nil},
+		{[]*told{part(2, 2), part(1, 3)}, nil},
+		{[]*told{part(2, 4), part(2, 5)}, []int{2, 4, 5}},
+		{[]*told{part(2), part(2, 6)}, []int{6}},
+	} {
+		p.talk.parts = c.parts
+		got := p.together()
+		if got == nil && c.want == nil {
+			continue
+		}
+		if got == nil || !slices.Equal(said(got), c.want) {
+			t.Fatalf("%d: told %+v, want %v", i, got, c.want)
+		}
+		if i == 2 && (!got.fresh || got.info.Load != 2 || !slices.Equal(got.info.Regions, []int{1, 1}) || !slices.Equal(got.closed, []bool{true, true})) {
+			t.Errorf("told %+v", got)
+		}
+		if i == 3 && got.fresh {
+			t.Error("it is fresh twice")
+		}
 	}
 }
