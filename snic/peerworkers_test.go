@@ -12,6 +12,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/snic/dag"
 	"github.com/quillon/quillon/snic/pool"
 )
@@ -361,5 +362,49 @@ func TestToldTogether(t *testing.T) {
 		if i == 3 && got.fresh {
 			t.Error("it is fresh twice")
 		}
+	}
+}
+
+// TestAbroad: a worker does not run a DAG that it hands over while that is abroad, though it has a free region; if it is on its way from there, it
+// goes back. No frame is lost, and none passes another.
+func TestAbroad(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		when phase // the DAG is abroad from then on
+		ends phase
+	}{{"never", held, here}, {"before", away, away}, {"under way", returning, away}} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newCrew(t, peerKinds(), 2, graph.Args{"deployment": trio(2), "idle": "15ms", "victims": "0"})
+			x.advance(20 * time.Millisecond)
+			w := x.board(1)
+			n := slices.IndexFunc(w.cat.services, func(s service) bool { return s.UID == 7 })
+			s := &w.cat.services[n]
+			if s.where.phase != away || s.lodge.home != 0 {
+				t.Fatalf("at first it is %+v", s.where)
+			}
+			x.push(1, 0, sequence(3, 0, 1)) // what is in the worker's region is used, and then idle
+			sent := 0
+			for range 3000 {
+				if s.where.phase == c.when {
+					w.cat.house.abroad[n].Store(true)
+				}
+				sent++
+				x.push(1, 0, sequence(1, 0, sent))
+				x.advance(20 * time.Microsecond)
+			}
+			x.advance(time.Millisecond)
+			if s.where.phase != c.ends {
+				t.Errorf("in the end it is %+v", s.where)
+			}
+			out := slices.DeleteFunc(x.Result().Out["p1"], func(f graphtest.Frame) bool { return f.Bytes[29] == 3 })
+			for i, f := range out {
+				if got := string(f.Bytes[42:48]); got != fmt.Sprintf("%06d", i+1) {
+					t.Fatalf("frame %d is %s", i+1, got)
+				}
+			}
+			if len(out) != sent {
+				t.Errorf("%d of %d came out", len(out), sent)
+			}
+		})
 	}
 }
