@@ -15,13 +15,13 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// crew is a board of several workers in virtual time: ports p0 to p3, a queue a worker.
+// crew is a board of several workers in virtual time: ports p0 to p3, and p14, a queue a worker.
 type crew struct {
 	t     testing.TB
 	inst  *graph.Instance
 	now   clock.Time
 	pools []*packet.Pool
-	ends  [4][]*end // by port and worker
+	ends  [5][]*end // by port and worker
 	got   graphtest.Result
 }
 
@@ -45,13 +45,16 @@ func (p *end) Tx(b *packet.Batch) (int, error) {
 	for _, x := range b.Bufs() {
 		f := p.x.frame(x)
 		p.sent = append(p.sent, f.Bytes)
-		name := fmt.Sprintf("p%d", p.port)
+		name := crewPorts[p.port]
 		p.x.got.Out[name] = append(p.x.got.Out[name], f)
 	}
 	n := b.Len()
 	b.PutAll()
 	return n, nil
 }
+
+// crewPorts are the board's ports.
+var crewPorts = [...]string{"p0", "p1", "p2", "p3", "p14"}
 
 func newCrew(t testing.TB, kinds []graph.Kind, workers int, args graph.Args) *crew {
 	t.Helper()
@@ -65,7 +68,7 @@ func newCrew(t testing.TB, kinds []graph.Kind, workers int, args graph.Args) *cr
 	for i := range x.ends {
 		name := fmt.Sprintf("x%d", i)
 		cfg.Spec.Ports[name] = graph.PortSpec{Kind: "test"}
-		cfg.Spec.Links = append(cfg.Spec.Links, fmt.Sprintf("%s.out -> nic.p%d", name, i), fmt.Sprintf("nic.p%d -> %s.in", i, name))
+		cfg.Spec.Links = append(cfg.Spec.Links, fmt.Sprintf("%s.out -> nic.%s", name, crewPorts[i]), fmt.Sprintf("nic.%s -> %s.in", crewPorts[i], name))
 	}
 	for range workers {
 		pool, err := packet.NewPool(graphtest.Slots, 2048, nil)
@@ -131,11 +134,15 @@ func (x *crew) frame(b *packet.Buf) graphtest.Frame {
 // Push has frames come in by a port: those of a flow and direction by one worker.
 func (x *crew) Push(in string, frames ...[]byte) graphtest.Result {
 	x.t.Helper()
-	port := int(in[1] - '0')
+	port := slices.Index(crewPorts[:], in)
 	by := make([][][]byte, len(x.pools))
-	for _, f := range frames {
-		w := (int(f[29]) + int(f[28]) + int(f[33])*port) % len(by)
-		by[w] = append(by[w], f)
+	for _, all := range frames {
+		f := all
+		if in == "p14" {
+			f = all[outerLen:]
+		}
+		w := (int(f[29]) + int(f[35]) + int(f[28]) + int(f[33])*port) % len(by)
+		by[w] = append(by[w], all)
 	}
 	for w, fs := range by {
 		x.push(w, port, fs...)

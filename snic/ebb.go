@@ -83,7 +83,7 @@ func (fe *fellows) ebb(now clock.Time) {
 			continue
 		}
 		home := &fe.cat.house.tides[s.lodge.home]
-		if s.lodge.thrift.due(now, fe.hasRoom(home, s), fe.monitor) && home.claim(now, now.Add(settled*fe.monitor)) {
+		if s.lodge.thrift.due(now, !fe.cat.house.abroad[n].Load() && fe.hasRoom(home, s), fe.monitor) && home.claim(now, now.Add(settled*fe.monitor)) {
 			fe.cat.house.crying[n].Store(false) // that was when there was more
 			fe.gave++
 			fe.leaveFor(int(n))

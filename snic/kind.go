@@ -164,7 +164,9 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 			}
 			var out []graph.InsideSpec
 			for _, t := range s.deployment.Tasks {
-				out = append(out, graph.InsideSpec{Name: t.Name, AppSpec: graph.AppSpec{Kind: t.Kind, Args: t.Args}})
+				// What goes to another board, or comes from there, is what one instance knows.
+				alone := s.poolPort >= 0 && t.State && t.Remote
+				out = append(out, graph.InsideSpec{Name: t.Name, AppSpec: graph.AppSpec{Kind: t.Kind, Args: t.Args}, Alone: alone})
 			}
 			return out, nil
 		},

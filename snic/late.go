@@ -36,6 +36,25 @@ func (gt *gates) delay(c *graph.Ctx, l *lates, tenant int, x *packet.Buf, waited
 	} else if l.waiting() == 0 || c.Now() >= l.since.Add(lateFor) {
 		return false
 	}
+	return gt.keep(c, l, tenant, x, waited)
+}
+
+// fromPool is the tag of a frame that came by the pool's port, on its way to the home of its DAG. It stands alone.
+const fromPool = 1 << 62
+
+// pass gives a frame that came by the pool's port, as it came, to the home of its DAG. A frame that has been at a peer waits in the packet store
+// where the ring has no room.
+func (gt *gates) pass(c *graph.Ctx, to, tenant int, x *packet.Buf) {
+	x.Tag = fromPool
+	if l := &gt.lates[to]; !(l.waiting() == 0 && c.Hand(to, x)) && !gt.keep(c, l, tenant, x, false) {
+		x.Tag = 0
+		c.Drop(x, reasonCrowded)
+	}
+}
+
+// keep keeps a frame in the packet store until another worker has room for it. It reports false if the store has none. waited: the frame was there
+// before.
+func (gt *gates) keep(c *graph.Ctx, l *lates, tenant int, x *packet.Buf, waited bool) bool {
 	k := &gt.stock.kept[tenant]
 	if l.waiting() == gt.stock.packets || !waited && gt.stock.full(k, x.Len()) {
 		return false
@@ -56,11 +75,15 @@ func (gt *gates) handLates(c *graph.Ctx) {
 		l := &gt.lates[to]
 		for l.waiting() > 0 {
 			f := l.q[l.head]
-			w, size := wayOf(f.buf.Tag), f.buf.Len()
+			tag, size := f.buf.Tag, f.buf.Len()
 			if !c.Hand(to, f.buf) {
 				break
 			}
 			gt.forget(l, size)
+			if tag == fromPool {
+				continue
+			}
+			w := wayOf(tag)
 			if s := &gt.cat.services[w.dag]; s.UID != 0 && s.term == w.term {
 				s.lodge.handed++
 			}

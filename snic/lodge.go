@@ -53,6 +53,10 @@ type lodge struct {
 	// Bytes of late: that came, and that were let in.
 	offered, let int64
 	came         int64    // frames that others handed over, and what they stand for, in 1/stands; in this epoch
+	frames       uint64   // that others handed over, ever
+	bytes        uint64   // of these
+	counted      uint64   // bytes when rate was measured
+	rate         float64  // of these, in bytes a second, of late
 	weight       uint8    // what a frame stands for, in 1/stands
 	guests       []lodger // of other workers' frames here
 	thrift       thrift
@@ -86,7 +90,7 @@ func (cat *catalog) hosts() int { return min(cat.workers, cat.deployment.Regions
 
 // lone reports that a DAG is to be in one worker: what its tasks know, each instance has for itself.
 func (cat *catalog) lone(s *service) bool {
-	return slices.ContainsFunc(s.tasks, func(n int) bool { t := &cat.tasks[n]; return t.space != nil || t.in != nil && t.in.Kind.Alone })
+	return slices.ContainsFunc(s.tasks, func(n int) bool { t := &cat.tasks[n]; return t.space != nil || t.in != nil && t.in.Alone })
 }
 
 // limited reports that more instances of a DAG's tasks do more.
@@ -162,7 +166,7 @@ func (fe *fellows) leaveFor(n int) {
 // comeBack has a DAG run here, if there is a region that nobody needs.
 func (fe *fellows) comeBack(now clock.Time, n int) bool {
 	s := &fe.cat.services[n]
-	if s.UID == 0 || s.where.phase != away || s.lodge.asked || fe.cat.lately(s) == 0 {
+	if s.UID == 0 || s.where.phase != away || s.lodge.asked || fe.cat.house.abroad[n].Load() || fe.cat.lately(s) == 0 {
 		return false
 	}
 	visits := fe.spareRegions(now, s)
@@ -190,7 +194,7 @@ func (fe *fellows) lodgings(c *graph.Ctx) {
 			if s := fe.asker(a); s != nil {
 				s.lodge.asked = false
 				if s.where.phase == arriving {
-					fe.runHere(now, int(a.dag))
+					fe.arrived(now, int(a.dag))
 				}
 			}
 			a.state.Store(noAsk)
@@ -245,7 +249,7 @@ func (fe *fellows) move(now clock.Time, n int) bool {
 	case w.phase == leaving:
 		return true
 	case w.phase == arriving && now >= w.since.Add(leftWithin):
-		fe.runHere(now, n)
+		fe.arrived(now, n)
 	case w.phase == arriving && l.asked:
 		return true
 	case w.coming() && fe.cat.runs(s):
@@ -270,6 +274,17 @@ func (fe *fellows) move(now clock.Time, n int) bool {
 	return false
 }
 
+// arrived has a DAG run here that came from its home, or, if that sends it to a peer, go back there: what was handed over may be at the peer.
+func (fe *fellows) arrived(now clock.Time, n int) {
+	if !fe.cat.house.abroad[n].Load() {
+		fe.runHere(now, n)
+		return
+	}
+	visits := fe.cat.services[n].visits
+	fe.lodge(n)
+	fe.place.abandon(now, visits)
+}
+
 // runHere has frames of a DAG run here that went to its home until now.
 func (fe *fellows) runHere(now clock.Time, n int) {
 	fe.came++
@@ -286,7 +301,7 @@ func (fe *fellows) runHere(now clock.Time, n int) {
 func (fe *fellows) help(now clock.Time) {
 	for n := range fe.cat.services {
 		s := &fe.cat.services[n]
-		if s.UID == 0 || s.where.to == 0 {
+		if s.UID == 0 || s.where.to >= 0 {
 			continue
 		}
 		cried := fe.cat.house.crying[n].Load()
@@ -297,12 +312,14 @@ func (fe *fellows) help(now clock.Time) {
 	fe.freed = false
 }
 
-// cry asks workers that hand frames of a DAG over to run them, since there are too many.
-func (fe *fellows) cry(n int) {
+// cry asks workers that hand frames of a DAG over to run them, since there are too many. It reports whether one may: they were not
+// asked before in vain.
+func (fe *fellows) cry(n int) (may bool) {
 	if slices.ContainsFunc(fe.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
-		fe.cat.house.crying[n].Store(true)
+		may = !fe.cat.house.crying[n].Swap(true)
 		fe.cat.house.cries.Add(1)
 	}
+	return may
 }
 
 // hand gives a frame to the worker that runs its DAG; waited: it comes from the packet store.
@@ -331,6 +348,10 @@ func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 	for _, x := range frames.Bufs() {
 		tag := x.Tag
 		x.Tag = 0
+		if tag == fromPool {
+			b.near.pool.handed.Add(x)
+			continue
+		}
 		w := wayOf(tag)
 		if int(w.dag) >= len(b.cat.services) || b.cat.services[w.dag].UID == 0 || b.cat.services[w.dag].term != w.term {
 			c.Drop(x, reasonGone)
@@ -351,6 +372,10 @@ func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 	if g.batch.Len() > 0 {
 		b.ingress.takeIn(c, g)
 	}
+	if p := b.near.pool; p != nil && p.handed.Len() > 0 {
+		b.takePeers(c, &p.handed)
+		p.handed.Reset()
+	}
 	b.runner.pump(c)
 }
 
@@ -360,6 +385,8 @@ func (ig *ingress) takeIn(c *graph.Ctx, g *group) {
 	d.lodge.guests[g.from-1].took += uint32(g.batch.Len())
 	d.arrived += int64(g.bytes) * int64(g.weight) / stands
 	d.lodge.came += int64(g.batch.Len()) * int64(g.weight)
+	d.lodge.frames += uint64(g.batch.Len())
+	d.lodge.bytes += uint64(g.bytes)
 	ig.place.list(c, g.way.dag)
 	if !d.elsewhere() {
 		ig.offer(d, g)

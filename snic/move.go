@@ -250,7 +250,7 @@ func upTo(orders []order) int {
 	return len(orders)
 }
 
-// open takes apart what an order brings.
+// open takes apart what an order brings; nil: it is for the tasks of another worker.
 func (nb *nearby) open(o *order) *incoming {
 	n := o.chain
 	if o.kind != toRestore {
@@ -259,12 +259,17 @@ func (nb *nearby) open(o *order) *incoming {
 	if o.deployment != nb.pool.hash || n < 0 || n >= len(nb.cat.dagOf) {
 		return &incoming{} // it is not for these tasks
 	}
-	return nb.arrive(&nb.cat.services[nb.cat.dagOf[n]], o.brings())
+	s := &nb.cat.services[nb.cat.dagOf[n]]
+	if !nb.cat.speaks(s) {
+		return nil
+	}
+	return nb.arrive(s, o.brings())
 }
 
 // renewal is an instance of a task that knows nothing, which is made beside the worker: a table of many places
 // takes milliseconds.
 type renewal struct {
+	of    *pooled // whose worker takes it
 	in    *graph.Inside
 	new   func() (graph.App, error)
 	take  func(graph.App)
@@ -280,7 +285,7 @@ func (nb *nearby) renewed(n int) bool {
 		return true
 	}
 	if t.fresh == nil || t.fresh.in != t.in {
-		t.fresh = &renewal{in: t.in}
+		t.fresh = &renewal{of: nb.pool, in: t.in}
 		t.fresh.new, t.fresh.take = t.in.Apart()
 		nb.pool.make = append(nb.pool.make, t.fresh)
 	}

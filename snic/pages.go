@@ -111,6 +111,13 @@ func (b *board) trade(t *pageTrade) {
 	t.size, t.ram, t.free = int(m.page), m.ram, m.Free()
 }
 
+// heed notes how much room peers have, in a worker whose tasks have no pages there: all that have are in the first one.
+func (m *onboard) heed(room int) {
+	if m != nil && m.swap != nil {
+		m.swap.room = room
+	}
+}
+
 // pages is a Peering's part in pages.
 type pages struct {
 	*pool.Pager

@@ -90,9 +90,11 @@ type pooled struct {
 	titles  []string     // what people call it
 	orders  []order
 	say     []said
-	make    []*renewal // of tasks
-	saving  bool       // there is more of what a DAG knows
-	pieceAt clock.Time // when
+	make    []*renewal   // of tasks
+	homes   []int        // of DAGs, by index in the deployment: the worker that says what becomes of one; nil: there is one
+	handed  packet.Batch // frames by the pool's port that other workers have handed over
+	saving  bool         // there is more of what a DAG knows
+	pieceAt clock.Time   // when
 	sent, answered, served,
 	failed uint64
 }
@@ -163,13 +165,14 @@ const (
 
 // said is what the board says to the pool.
 type said struct {
-	kind  saidKind
-	id    int // DAG, by index in the deployment
-	rate  float64
-	lease pool.Lease
-	out   *outgoing
-	state []byte // the same in one, made beside the worker
-	area  int
+	kind       saidKind
+	id         int // DAG, by index in the deployment; of frees: the worker whose region it is
+	rate       float64
+	lease      pool.Lease
+	out        *outgoing
+	state      []byte // the same in one, made beside the worker
+	area       int
+	deployment uint64 // while it waits for other workers
 }
 
 type saidKind uint8
@@ -199,13 +202,19 @@ func (h *hosting) serves(peer int) bool {
 	return false
 }
 
-// mayGo reports whether the pool is to be asked when there is no room for a DAG.
+// speaks reports that this worker says what becomes of a DAG in the pool: it is its home. All that goes to a peer and comes back goes
+// through it, so that a flow keeps its order.
+func (cat *catalog) speaks(s *service) bool { return cat.house == nil || s.lodge.home == cat.worker }
+
+// mayGo reports whether the home, or there the pool, is to be asked when there is no room for a DAG.
 func (nb *nearby) mayGo(now clock.Time, n int) bool {
+	return !nb.cat.speaks(&nb.cat.services[n]) || nb.mayTravel(now, n)
+}
+
+// mayTravel reports whether the pool is to be asked for a peer for a DAG.
+func (nb *nearby) mayTravel(now clock.Time, n int) bool {
 	s := &nb.cat.services[n]
-	if nb.cat.house != nil {
-		return s.lodge.home != nb.cat.worker
-	}
-	if nb.pool == nil || nb.pool.usable == 0 || s.wish.wanted || len(s.hosted.guests) > 0 || now < s.wish.alone {
+	if nb.pool == nil || !nb.cat.speaks(s) || nb.pool.usable == 0 || s.wish.wanted || len(s.hosted.guests) > 0 || now < s.wish.alone {
 		return false
 	}
 	i := slices.Index(nb.cat.dagOf, n)
@@ -214,12 +223,26 @@ func (nb *nearby) mayGo(now clock.Time, n int) bool {
 
 // leave has a DAG wait, for which there is no region, and go to another worker or a peer.
 func (nb *nearby) leave(n int) {
-	if nb.cat.house != nil {
-		nb.leaveFor(n)
-	} else {
+	if nb.cat.speaks(&nb.cat.services[n]) {
 		nb.ask(n, true)
+	} else {
+		nb.leaveFor(n)
 	}
 }
+
+// signpost tells other workers whether a DAG is abroad.
+func (nb *nearby) signpost(n int) {
+	if nb.cat.house != nil {
+		s := &nb.cat.services[n]
+		nb.cat.house.abroad[n].Store(s.UID != 0 && (s.wish.wanted || s.elsewhere()))
+	}
+}
+
+// load is what a DAG gets here, with what other workers hand over, in bytes a second.
+func (s *service) load() float64 { return s.rate + s.lodge.rate }
+
+// own reports that frames of the board's own have come to a DAG here, and not of peers alone.
+func (s *service) own() bool { return s.packets+s.lodge.frames > s.hosted.foreign }
 
 // regionFreed notes that a region is free.
 func (nb *nearby) regionFreed() {
@@ -233,11 +256,12 @@ func (nb *nearby) regionFreed() {
 func (nb *nearby) ask(n int, pause bool) {
 	s := &nb.cat.services[n]
 	s.wish.wanted = true
-	nb.pool.say = append(nb.pool.say, said{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.rate * 8})
+	nb.pool.say = append(nb.pool.say, said{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.load() * 8})
 	if pause {
 		s.where.hold()
 		nb.place.hold(n)
 	}
+	nb.signpost(n)
 }
 
 // route sets the way of all packets of a DAG, there and back.
@@ -417,14 +441,19 @@ func (nb *nearby) joinPool(c *graph.Ctx) {
 		nb.pool.hash = id
 		nb.pool.say, nb.pool.busy, nb.pool.full = nil, nil, 0
 		for i := range nb.cat.services {
-			if s := &nb.cat.services[i]; s.elsewhere() || s.wish.wanted || s.hosted.guests != nil {
+			s := &nb.cat.services[i]
+			if !nb.cat.speaks(s) {
+				continue
+			}
+			if s.elsewhere() || s.wish.wanted || s.hosted.guests != nil {
 				s.where.settle(nb.cat.seen)
 				s.wish, s.hosted = wish{}, hosting{foreign: s.hosted.foreign}
 				s.visits = nil
 			}
-			if s := &nb.cat.services[i]; s.UID != 0 && s.packets > s.hosted.foreign {
+			if s.UID != 0 && s.own() {
 				nb.cat.mine(s)
 			}
+			nb.signpost(i)
 		}
 		for n := range nb.cat.tasks {
 			nb.forget(c, n)
@@ -438,9 +467,12 @@ func (nb *nearby) joinPool(c *graph.Ctx) {
 			users[t]++
 		}
 	}
-	nb.pool.chains, nb.pool.stays, nb.pool.titles = nil, nil, nil
+	nb.pool.chains, nb.pool.stays, nb.pool.titles, nb.pool.homes = nil, nil, nil, nil
 	for i, x := range d.DAGs {
 		s := &nb.cat.services[nb.cat.dagOf[i]]
+		if nb.cat.house != nil {
+			nb.pool.homes = append(nb.pool.homes, s.lodge.home)
+		}
 		ch := pool.Chain{Area: math.MaxInt32, Bitstream: d.Regions.Bitstream, Stateful: true, Hand: true}
 		why := ""
 		if visits := s.best; visits != nil {
@@ -493,7 +525,7 @@ func (nb *nearby) peering(c *graph.Ctx) {
 			p.number, p.mac = o.board, o.mac
 		case o.kind == aPeer:
 			p.meet(o.board, o.peer)
-		case o.deployment != p.hash:
+		case o.deployment != p.hash || !nb.concerns(&o):
 		case o.kind == toRemember:
 			if n := o.event.Want; n >= 0 && n < len(nb.cat.dagOf) && !nb.restore(&nb.cat.services[nb.cat.dagOf[n]], o.state, o.in) {
 				p.failed++
@@ -529,6 +561,15 @@ func (nb *nearby) peering(c *graph.Ctx) {
 		}
 	}
 	p.busy = busy
+}
+
+// concerns reports whether an order, which all workers of a board get, is for this one.
+func (nb *nearby) concerns(o *order) bool {
+	i := o.chain
+	if o.kind == anEvent || o.kind == toRemember {
+		i = o.event.Want
+	}
+	return nb.cat.house == nil || i >= 0 && i < len(nb.cat.dagOf) && nb.cat.speaks(&nb.cat.services[nb.cat.dagOf[i]])
 }
 
 // progress takes a DAG, of that index in the deployment, further on its way to a peer or back, and tells the pool of it.
@@ -662,6 +703,7 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 	}
 	n := nb.cat.dagOf[e.Want]
 	s := &nb.cat.services[n]
+	defer nb.signpost(n)
 	switch e.Kind {
 	case pool.Redirect:
 		s.wish.stuck = e.Reason == pool.TooMuch
@@ -708,7 +750,7 @@ func (nb *nearby) home(now clock.Time, n int) {
 		t := &nb.cat.tasks[n]
 		running, _ := nb.place.fabric.Task(n)
 		// Its rate is known for certain after two measurements.
-		if t.Throughput > 0 && (s.rate*8 > float64(t.Throughput)*float64(max(running, 1)) || now < s.where.left.Add(2*rateEvery)) {
+		if t.Throughput > 0 && (s.load()*8 > float64(t.Throughput)*float64(max(running, 1)) || now < s.where.left.Add(2*rateEvery)) {
 			return // it is more than it could do here
 		}
 	}
@@ -765,7 +807,7 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 func (nb *nearby) endGuest(now clock.Time, n, at int) {
 	s := &nb.cat.services[n]
 	s.hosted.guests = slices.Delete(s.hosted.guests, at, at+1)
-	if len(s.hosted.guests) == 0 && s.packets == s.hosted.foreign && !s.elsewhere() {
+	if len(s.hosted.guests) == 0 && !s.own() && !s.elsewhere() {
 		visits := s.visits
 		nb.place.unroute(n)
 		s.missing = true
@@ -781,7 +823,7 @@ func (nb *nearby) clean(c *graph.Ctx, n int) bool {
 	switch {
 	case !s.hosted.stale:
 		return true
-	case s.packets > s.hosted.foreign: // frames of its own have come: nobody can tell apart whose it is
+	case s.own(): // frames of its own have come: nobody can tell apart whose it is
 		nb.cat.mine(s)
 	case nb.runner.waits[n] > 0 && c.Now() < s.hosted.ended.Add(patience):
 		return false
@@ -834,7 +876,7 @@ func (nb *nearby) tellPool() *told {
 	was := &p.tells[p.last]
 	p.last = 1 - p.last
 	t := &p.tells[p.last]
-	t.deployment, t.chains, t.titles = p.hash, p.chains, p.titles
+	t.deployment, t.chains, t.titles, t.homes = p.hash, p.chains, p.titles, p.homes
 	t.say = append(t.say[:0], p.say...)
 	clear(p.say)
 	p.say = p.say[:0]
@@ -859,12 +901,17 @@ func (nb *nearby) tellPool() *told {
 	}
 	for i, n := range nb.cat.dagOf {
 		s := &nb.cat.services[n]
-		t.info.Load += s.rate * 8
+		if s.where.to >= 0 { // else it counts where it goes
+			t.info.Load += s.load() * 8
+		}
+		t.closed[i] = !nb.cat.speaks(s) || nb.closed(i)
+		if !nb.cat.speaks(s) {
+			continue
+		}
 		sent = sent || s.where.to > 0 && !s.where.coming()
 		if s.wish.wanted {
-			t.say = append(t.say, said{kind: sees, id: i, rate: s.rate * 8})
+			t.say = append(t.say, said{kind: sees, id: i, rate: s.load() * 8})
 		}
-		t.closed[i] = nb.closed(i)
 		t.open = t.open || s.wish.wanted && s.where.to == 0 || s.where.underWay() || slices.ContainsFunc(s.hosted.guests, func(g guest) bool { return !g.ready || g.saving })
 		if (!t.closed[i] || len(s.hosted.guests) > 0) && len(t.info.Chains) < mostTold && nb.cat.hopes(s) {
 			left := math.MaxFloat64
@@ -877,7 +924,7 @@ func (nb *nearby) tellPool() *told {
 	}
 	if sent && nb.place.fabric.Free() > 0 && nb.place.fabric.Waiting() == 0 && nb.cat.seen >= p.freed.Add(asideFor) {
 		p.freed = nb.cat.seen
-		t.say = append(t.say, said{kind: frees, area: nb.place.fabric.Free()})
+		t.say = append(t.say, said{kind: frees, id: nb.cat.worker, area: nb.place.fabric.Free()})
 	}
 	t.opened = t.open
 	return t
@@ -895,7 +942,7 @@ func stayed(ns float64) int64 {
 func (nb *nearby) closed(i int) bool {
 	s := &nb.cat.services[nb.cat.dagOf[i]]
 	h := &s.hosted
-	return s.elsewhere() || s.wish.wanted || nb.place.busy() || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.packets > h.foreign || len(h.guests) > 0)
+	return s.elsewhere() || s.wish.wanted || nb.place.busy() || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.own() || len(h.guests) > 0)
 }
 
 // told is what a board tells the pool.
@@ -903,6 +950,8 @@ type told struct {
 	deployment uint64
 	chains     []pool.Chain
 	titles     []string
+	homes      []int // as pooled.homes
+	ends       []int // where the regions of each worker end in info.Regions; nil: there is one worker
 	info       pool.Info
 	closed     []bool // DAGs that it would not run for a peer
 	say        []said
@@ -928,6 +977,10 @@ type Peering struct {
 	peers    [MaxPeers]peer
 	promised map[pool.Lease]int // area
 	chains   map[pool.Lease]int
+	all      [2]told // what several workers tell together, in turns
+	last     int     // of all
+	unsaid   []said  // what some have said while others had another deployment
+	anew     bool    // or that they were not asked before
 	pages    pages
 	talk     talk
 }
@@ -936,11 +989,13 @@ type Peering struct {
 type talk struct {
 	orders, later []order
 	trade         pageTrade
-	told          *told
+	parts         []*told // of each worker
+	told          *told   // all of it
 	err           error
 	busy          bool
 	// The parts of it, made once.
 	ask, tell func(n *pool.Node, now clock.Time)
+	workers   int // of the board
 	visit     func(a graph.App)
 	// Instances of tasks, to be made beside the worker, and made.
 	make, made []*renewal
@@ -964,22 +1019,31 @@ func NewPeering(number int, mac [6]byte) *Peering {
 		}
 		b.near.pool.orders = append(b.near.pool.orders, x.orders...)
 		for _, r := range x.made {
-			r.ready = true
+			if r.of == b.near.pool {
+				r.ready = true
+			}
 		}
-		x.made = nil
-		x.make, b.near.pool.make = b.near.pool.make, nil
-		if len(x.later) > 0 {
+		x.make, b.near.pool.make = append(x.make, b.near.pool.make...), nil
+		if len(x.later) > 0 && x.later[0].in == nil {
 			x.later[0].in = b.near.open(&x.later[0])
 		}
-		x.told = b.near.tellPool()
-		x.trade.fresh = x.told.fresh
+		t := b.near.tellPool()
+		x.parts = append(x.parts, t)
+		x.workers = b.workers
+		if b.cat.worker > 0 {
+			b.memory.heed(x.trade.room)
+			return
+		}
+		x.trade.fresh = t.fresh
 		b.trade(&x.trade)
-		if x.told.whole { // else it is what was told last
-			x.told.info.Pages, x.told.info.Page = x.trade.free, x.trade.size
+		if t.whole { // else it is what was told last
+			t.info.Pages, t.info.Page = x.trade.free, x.trade.size
 		}
 	}
 	x.tell = func(n *pool.Node, now clock.Time) {
-		x.err = errors.Join(x.err, p.tell(n, now, x.told))
+		if x.told = p.together(); x.told != nil {
+			x.err = errors.Join(x.err, p.tell(n, now, x.told))
+		}
 		x.busy = p.pages.take(n, now, &x.trade)
 	}
 	return p
@@ -1021,12 +1085,17 @@ func (p *Peering) Reserve(_ clock.Time, l pool.Lease, chain int, rate float64) b
 		}
 	}
 	need, room := t.chains[chain].Area, 0
-	for _, a := range t.info.Regions {
+	for _, a := range t.regions(t.home(chain)) {
 		if a >= need {
 			room++
 		}
 	}
-	if len(p.promised) >= room {
+	for other := range p.promised {
+		if t.home(p.chains[other]) == t.home(chain) {
+			room--
+		}
+	}
+	if room <= 0 {
 		delete(p.chains, l)
 		return false
 	}
@@ -1053,7 +1122,7 @@ func (p *Peering) Release(_ clock.Time, l pool.Lease) {
 }
 
 // Exchange lets the board and the Node hear of each other: do has the Node used, and
-// visit the app, between two of its breaths. It reports whether something is under way, for
+// visit the app in each of its workers, in their order, between two of its breaths. It reports whether something is under way, for
 // which it is to be called again soon.
 func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error) {
 	x := &p.talk
@@ -1065,33 +1134,105 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 	}
 	ready := upTo(x.orders)
 	x.orders, x.later = x.orders[:ready], x.orders[ready:]
-	x.told, x.err, x.busy = nil, nil, false
+	x.parts, x.make, x.err, x.busy = x.parts[:0], x.make[:0], nil, false
 	x.err = visit(x.visit)
-	n, t := len(x.orders)+len(x.later), x.told
-	if x.err != nil || t == nil {
+	n := len(x.orders) + len(x.later)
+	if x.err != nil || len(x.parts) == 0 {
 		p.met = false // it may be another one
 		p.pages.left = x.trade.events
 		return false, x.err
 	}
-	for i := range t.say {
-		if s := &t.say[i]; s.out != nil {
-			s.state = s.out.out.bytes()
+	open := false
+	for _, t := range x.parts {
+		open = open || t.open
+		for i := range t.say {
+			if s := &t.say[i]; s.out != nil {
+				s.state = s.out.out.bytes()
+			}
 		}
 	}
 	do(x.tell)
-	clear(t.say)
+	open = open || x.told == nil
+	for _, t := range x.parts {
+		clear(t.say)
+	}
 	n += len(x.make)
 	for _, r := range x.make {
 		r.app, r.err = r.new()
 	}
-	x.made, x.make = x.make, nil
+	x.made, x.make = x.make, x.made[:0]
 	if len(x.later) > 0 {
+		if x.later[0].in == nil {
+			x.later[0].in = &incoming{} // its worker does not know of it
+		}
 		x.later[0].in.read()
 		p.left = slices.Clone(x.later)
 	}
 	clear(memory[:cap(memory)])
 	p.spare, x.orders, x.later, x.trade = memory, nil, nil, pageTrade{}
-	return t.open || x.busy || n > 0, x.err
+	return open || x.busy || n > 0, x.err
+}
+
+// together is what all workers of a board tell; nil: they have not all put the same deployment in force. What was said until then is told later.
+func (p *Peering) together() *told {
+	x := &p.talk
+	first := x.parts[0]
+	if x.workers == 1 {
+		return first
+	}
+	same := len(x.parts) == x.workers
+	for _, t := range x.parts {
+		same = same && t.deployment == first.deployment
+	}
+	p.unsaid = slices.DeleteFunc(p.unsaid, func(s said) bool { return s.deployment != first.deployment })
+	for _, t := range x.parts {
+		p.anew = p.anew || t.fresh
+		for _, s := range t.say {
+			s.deployment = t.deployment
+			p.unsaid = append(p.unsaid, s)
+		}
+	}
+	if !same {
+		return nil
+	}
+	p.last = 1 - p.last
+	t := &p.all[p.last]
+	t.deployment, t.chains, t.titles, t.homes = first.deployment, first.chains, first.titles, first.homes
+	regions, chains := t.info.Regions[:0], t.info.Chains[:0]
+	t.info = first.info
+	t.info.Regions, t.info.Chains, t.info.Load = regions, chains, 0
+	t.ends, t.closed = t.ends[:0], t.closed[:0]
+	t.fresh, p.anew = p.anew, false
+	for _, of := range x.parts {
+		t.info.Regions, t.info.Chains = append(t.info.Regions, of.info.Regions...), append(t.info.Chains, of.info.Chains...)
+		t.info.Load += of.info.Load
+		t.ends = append(t.ends, len(t.info.Regions))
+	}
+	for i := range first.closed {
+		t.closed = append(t.closed, x.parts[t.home(i)].closed[i])
+	}
+	t.say, p.unsaid = append(t.say[:0], p.unsaid...), p.unsaid[:0]
+	return t
+}
+
+// regions are the areas of a worker's free regions.
+func (t *told) regions(worker int) []int {
+	if t.ends == nil {
+		return t.info.Regions
+	}
+	from := 0
+	if worker > 0 {
+		from = t.ends[worker-1]
+	}
+	return t.info.Regions[from:t.ends[worker]]
+}
+
+// home is the worker that says what becomes of a DAG, by its index in the deployment.
+func (t *told) home(i int) int {
+	if t.homes == nil {
+		return 0
+	}
+	return t.homes[i]
 }
 
 // Remains says what of others is here, and so is lost with this board; stuck: none of it can go.
@@ -1170,7 +1311,7 @@ func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
 		case remains:
 			n.Stay(now, s.id)
 		case frees:
-			n.Freed(s.area)
+			n.FreedFor(s.area, func(id int) bool { return t.home(id) == s.id })
 		case isReady:
 			delete(p.promised, s.lease)
 			n.Ready(now, s.lease)
@@ -1193,15 +1334,54 @@ func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
 	return errs
 }
 
-// pushPeers takes in what comes by the pool's port, or the one opposite.
+// pushPeers takes in what comes by the pool's port, or the one opposite. Frames of DAGs of other homes go there.
 func (b *board) pushPeers(c *graph.Ctx, in int, frames *packet.Batch) {
+	if in != b.near.pool.port {
+		for _, x := range frames.Bufs() {
+			c.Drop(x, reasonBadPeer)
+		}
+		return
+	}
+	if b.cat.house != nil {
+		bufs, n := frames.Bufs(), 0
+		for _, x := range bufs {
+			if s := b.near.whose(x); s != nil && !b.cat.speaks(s) {
+				b.gates.pass(c, s.lodge.home, s.tenant, x)
+				continue
+			}
+			bufs[n] = x
+			n++
+		}
+		frames.Reset()
+		frames.Append(bufs[:n])
+	}
+	b.takePeers(c, frames)
+}
+
+// whose is the DAG that a frame of a peer says that it is of; nil: none here, or it is no peer's.
+func (nb *nearby) whose(x *packet.Buf) *service {
+	p := x.Bytes()
+	if len(p) < outerLen || [6]byte(p[:6]) != nb.pool.mac || binary.BigEndian.Uint16(p[12:]) != hdr.EtherNSH {
+		return nil
+	}
+	if from, ok := nb.pool.byMAC[[6]byte(p[6:12])]; !ok || from < 0 {
+		return nil
+	}
+	if n, ok := nb.pool.byUID[hdr.NSH(p[hdr.EthernetLen:]).SPI()]; ok {
+		return &nb.cat.services[n]
+	}
+	return nil
+}
+
+// takePeers takes frames of peers in.
+func (b *board) takePeers(c *graph.Ctx, frames *packet.Batch) {
+	in := b.near.pool.port
+	if b.split.scarce.used&(1<<in) == 0 {
+		b.split.use(c.Now(), in)
+	}
 	n := 0
 	var first uint16
 	for _, x := range frames.Bufs() {
-		if in != b.near.pool.port {
-			c.Drop(x, reasonBadPeer)
-			continue
-		}
 		dag, out := b.near.fromPeer(c, x)
 		if dag < 0 {
 			continue
@@ -1216,7 +1396,7 @@ func (b *board) pushPeers(c *graph.Ctx, in int, frames *packet.Batch) {
 	b.ingress.dispatch(c, in, n)
 }
 
-// relieve has DAGs run at workers that hand frames of them over, and has the DAG go to a peer that relieves most, one at a time.
+// relieve has DAGs run at workers that hand frames of them over, and has the DAG go to a peer that relieves most, one at a time, if no worker helps.
 func (nb *nearby) relieve(now clock.Time, relief func(n int) float64) {
 	best, most := -1, 0.
 	for n := range nb.cat.services {
@@ -1225,10 +1405,10 @@ func (nb *nearby) relieve(now clock.Time, relief func(n int) float64) {
 			return
 		}
 		r := relief(n)
-		if r > 0 && nb.cat.house != nil {
-			nb.cry(n)
+		if r > 0 && nb.cat.house != nil && nb.cry(n) {
+			continue
 		}
-		if r > most && nb.pool != nil && nb.mayGo(now, n) {
+		if r > most && nb.mayTravel(now, n) {
 			best, most = n, r
 		}
 	}

@@ -59,6 +59,7 @@ func peerKinds() []graph.Kind {
 // member is a board of a rack, with its part of the pool.
 type member struct {
 	*graphtest.Test
+	crew *crew // of several workers; then there is no Test
 	node *pool.Node
 	join *Peering
 	dead bool
@@ -82,6 +83,7 @@ type rack struct {
 	inc     uint64
 	args    []string
 	visits  bool // a board is visited by its part of the pool, now
+	workers int  // of each board; 0: one
 }
 
 type parcel struct {
@@ -93,7 +95,11 @@ type parcel struct {
 const slice = 50 * time.Microsecond
 
 func newRack(t *testing.T, deployments []string, args ...string) *rack {
-	r := &rack{t: t, rng: rand.New(rand.NewPCG(1, 2)), args: args, parted: map[[2]int]bool{}}
+	return newRackOf(t, 0, deployments, args...)
+}
+
+func newRackOf(t *testing.T, workers int, deployments []string, args ...string) *rack {
+	r := &rack{t: t, rng: rand.New(rand.NewPCG(1, 2)), args: args, parted: map[[2]int]bool{}, workers: workers}
 	for i, d := range deployments {
 		r.members = append(r.members, nil)
 		r.start(i, d)
@@ -109,16 +115,45 @@ func (r *rack) start(i int, d string) {
 		for k := 0; k < len(args); k += 2 {
 			a[args[k]] = args[k+1]
 		}
-		m := &member{Test: graphtest.NewOuter(t, memoryKinds(), a), mac: [6]byte{2, 0, 0, 0, 0, byte(i)}, out: map[string][]graphtest.Frame{}, drop: map[string]int{}}
+		m := &member{mac: [6]byte{2, 0, 0, 0, 0, byte(i)}, out: map[string][]graphtest.Frame{}, drop: map[string]int{}}
+		if r.workers > 0 {
+			m.crew = newCrew(t, memoryKinds(), r.workers, a)
+		} else {
+			m.Test = graphtest.NewOuter(t, memoryKinds(), a)
+		}
 		m.join = NewPeering(i, m.mac)
 		var err error
 		r.inc++
-		m.node, err = pool.New(m.Clock.Now(), pool.Config{Board: i, Topology: pool.Intermediate(MaxPeers, false), Inc: r.inc, Host: m.join, Period: time.Millisecond})
+		m.node, err = pool.New(m.clock(), pool.Config{Board: i, Topology: pool.Intermediate(MaxPeers, false), Inc: r.inc, Host: m.join, Period: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.members[i] = m
 	}
+}
+
+// clock is a board's time.
+func (m *member) clock() clock.Time {
+	if m.crew != nil {
+		return m.crew.now
+	}
+	return m.Clock.Now()
+}
+
+// boards are its parts, one a worker.
+func (m *member) boards() []*board {
+	if m.crew != nil {
+		return m.crew.boards()
+	}
+	return []*board{m.App().(*board)}
+}
+
+// player gives it frames and time.
+func (m *member) player() player {
+	if m.crew != nil {
+		return m.crew
+	}
+	return single{m.Test}
 }
 
 func (r *rack) take(i int, res graphtest.Result) {
@@ -142,7 +177,7 @@ func (r *rack) take(i int, res graphtest.Result) {
 
 // push gives frames to a board.
 func (r *rack) push(i int, port string, frames ...[]byte) {
-	r.take(i, r.members[i].Push(port, frames...))
+	r.take(i, r.members[i].player().Push(port, frames...))
 }
 
 func due(q []parcel, now clock.Duration) (ready, left []parcel) {
@@ -174,7 +209,7 @@ func (r *rack) run(d time.Duration, each ...func()) {
 		for _, p := range ready {
 			if p.data[0] == 'P' { // of a Pager
 				if m := r.members[p.to]; !m.dead {
-					m.join.Page(m.Clock.Now(), p.data)
+					m.join.Page(m.clock(), p.data)
 				}
 			} else if s, err := pool.Decode(p.data); err != nil {
 				r.t.Fatal(err)
@@ -183,7 +218,7 @@ func (r *rack) run(d time.Duration, each ...func()) {
 			}
 		}
 		for i, m := range r.members {
-			r.take(i, m.Advance(slice))
+			r.take(i, m.player().Advance(slice))
 			if m.dead {
 				continue
 			}
@@ -192,14 +227,16 @@ func (r *rack) run(d time.Duration, each ...func()) {
 			if r.now%(4*slice) == 0 {
 				if _, err := m.join.Exchange(do, func(f func(graph.App)) error {
 					r.visits = true
-					f(m.App())
+					for _, b := range m.boards() {
+						f(b)
+					}
 					r.visits = false
 					return nil
 				}); err != nil {
 					r.t.Fatal(err)
 				}
 			}
-			for s := m.node.Poll(m.Clock.Now()); s != nil; s = m.node.Poll(m.Clock.Now()) {
+			for s := m.node.Poll(m.clock()); s != nil; s = m.node.Poll(m.clock()) {
 				for range 1 + r.rng.IntN(2) {
 					if b, err := s.Encode(); err != nil {
 						r.t.Fatal(err)
@@ -218,10 +255,10 @@ func (r *rack) run(d time.Duration, each ...func()) {
 
 func (r *rack) do(m *member) func(func(*pool.Node, clock.Time)) {
 	return func(f func(*pool.Node, clock.Time)) {
-		f(m.node, m.Clock.Now())
+		f(m.node, m.clock())
 		for e := m.node.Events(); len(e) > 0; e = m.node.Events() {
 			for _, e := range e {
-				m.join.On(m.node, m.Clock.Now(), e)
+				m.join.On(m.node, m.clock(), e)
 			}
 		}
 	}

@@ -591,6 +591,9 @@ func (pl *placement) endEpoch(now clock.Time) {
 			s := &pl.cat.services[i]
 			s.rate = float64(s.bytes-s.counted) / d.Seconds()
 			s.counted = s.bytes
+			l := &s.lodge
+			l.rate = float64(l.bytes-l.counted) / d.Seconds()
+			l.counted = l.bytes
 		}
 		pl.rateAt = now
 	}

@@ -330,6 +330,9 @@ func (b *board) poolView() *PoolView {
 	}
 	for i, n := range b.cat.dagOf {
 		s := &b.cat.services[n]
+		if !b.cat.speaks(s) {
+			continue
+		}
 		x := AwayView{UID: s.UID, Run: b.cat.names(s.tasks), Peer: s.where.to.peer()}
 		switch {
 		case s.where.coming():
@@ -369,6 +372,12 @@ func (b *board) poolView() *PoolView {
 		}
 	}
 	return v
+}
+
+// Add adds what another worker of the board says, which has a part in the pool of its own.
+func (v *PoolView) Add(o *PoolView) {
+	v.Sent, v.Answered, v.Served, v.Failed = v.Sent+o.Sent, v.Answered+o.Answered, v.Served+o.Served, v.Failed+o.Failed
+	v.Away, v.Guests, v.Stays = append(v.Away, o.Away...), append(v.Guests, o.Guests...), append(v.Stays, o.Stays...)
 }
 
 func seconds(d clock.Duration) float64 { return max(0, time.Duration(d).Seconds()) }

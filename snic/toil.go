@@ -64,10 +64,10 @@ func (pl *placement) toilsMuch(n int) float64 {
 
 // toilHere is which part of a worker's time a DAG would take that is at a peer, by what its tasks cost when they ran here.
 func (cat *catalog) toilHere(s *service) float64 {
-	if s.bytes == 0 {
+	if s.bytes+s.lodge.bytes == 0 {
 		return 0
 	}
-	return s.rate * float64(s.packets) / float64(s.bytes) * s.cost / 1e9
+	return s.load() * float64(s.packets+s.lodge.frames) / float64(s.bytes+s.lodge.bytes) * s.cost / 1e9
 }
 
 // busy reports that a worker has no time for more.

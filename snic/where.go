@@ -2,8 +2,8 @@ package snic
 
 import "github.com/quillon/quillon/nf/clock"
 
-// whereabouts is where frames of a DAG run, and how far it is on its way to somewhere else: to a peer of the board's pool, or
-// to another worker of the board. No board is in a pool and has several workers.
+// whereabouts is where a worker has frames of a DAG run, and how far it is on its way to somewhere else: to a peer of the board's pool,
+// where the worker is the DAG's home, or to the home.
 type whereabouts struct {
 	phase phase
 	to    site // where its frames went last; not changed while they wait

@@ -29,6 +29,8 @@ type house struct {
 	tides  []tide     // of workers
 	crying []atomic.Bool
 	cries  atomic.Uint32 // how often one of them began to
+	// abroad: a DAG is at a peer, or on its way there or back, or one is looked for. Its home alone writes it.
+	abroad []atomic.Bool
 }
 
 // ask is the question of one worker to another.
@@ -104,7 +106,7 @@ func (b *board) join(env graph.Env) {
 	b.cat.worker = env.Worker
 	if n := b.workers; n > 1 {
 		b.cat.house = env.Share(func() any {
-			return &house{rows: make([]row, n), asks: make([]leaveAsk, n*n), tides: make([]tide, n), crying: make([]atomic.Bool, maxDAGs)}
+			return &house{rows: make([]row, n), asks: make([]leaveAsk, n*n), tides: make([]tide, n), crying: make([]atomic.Bool, maxDAGs), abroad: make([]atomic.Bool, maxDAGs)}
 		}).(*house)
 	}
 }

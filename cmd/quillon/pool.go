@@ -214,9 +214,6 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 		return nil, err
 	}
 	kind := spec.Apps[app].Kind
-	if kind == snicKind && inst.Visit(app, 1, func(graph.App) {}) == nil {
-		return nil, fmt.Errorf("--pool: %s has several workers, and a board of a pool has one: give its ports one queue", app)
-	}
 	key, err := f.key()
 	if err != nil {
 		return nil, err

@@ -754,7 +754,11 @@ func newSNICPoolCmd() *cobra.Command {
 		if v[0].Pool == nil {
 			return nil, errors.New("the board is in no pool: give it pool-port=, and quillon run --pool")
 		}
-		return v[0].Pool, nil
+		all := v[0].Pool
+		for i := range v[1:] {
+			all.Add(v[1+i].Pool)
+		}
+		return all, nil
 	}, func(w io.Writer, v *snic.PoolView) {
 		fmt.Fprintf(w, "board %d: %d frames to peers, %d back; %d given back to peers\n", v.Board, v.Sent, v.Answered, v.Served)
 		if v.Failed > 0 {

@@ -28,6 +28,8 @@ type Outer interface {
 type InsideSpec struct {
 	Name string
 	AppSpec
+	// Alone: its instances do not share what they know, whatever its kind is. The outer app gives all of its frames to the instance in one worker.
+	Alone bool
 }
 
 // Inside is an app inside an Outer, in one worker. It may have any number of
@@ -36,9 +38,10 @@ type InsideSpec struct {
 //
 // An instance that panics ends alone: see Over.
 type Inside struct {
-	Name string // without that of the outer app
-	Kind *Kind
-	Args Args
+	Name  string // without that of the outer app
+	Kind  *Kind
+	Args  Args
+	Alone bool // its instances share nothing: InsideSpec and Kind say so
 
 	env   Env
 	ctx   *Ctx // of the worker
@@ -58,9 +61,12 @@ type Inside struct {
 // newInside makes the node of an app inside, and one instance, to check the
 // arguments.
 func newInside(env Env, ctx *Ctx, index uint16, outer *node, spec InsideSpec, kind *Kind) (*Inside, error) {
-	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, env: env, ctx: ctx, outer: outer}
-	if kind.Alone && env.Workers > 1 {
-		in.env.Workers, in.env.Share = 1, (&share{}).get
+	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, Alone: kind.Alone || spec.Alone, env: env, ctx: ctx, outer: outer}
+	if in.Alone && env.Workers > 1 {
+		if env.Worker > 0 {
+			in.env.Memory = nil // it is the first worker's
+		}
+		in.env.Worker, in.env.Workers, in.env.Share = 0, 1, (&share{}).get
 	} else if env.Workers > 1 {
 		in.env.Share = func(make func() any) any {
 			in.shares.Store(true)
@@ -316,7 +322,7 @@ func (i *Instance) insides(spec *Spec, name string, outer *node, w int, fresh bo
 			}
 			return nil, fail(fmt.Errorf("%s: unknown kind %q%s", s.Name, s.Kind, suggest(s.Kind, names)))
 		}
-		if n := i.graphs[w].node(full); n != nil && !fresh && n.kind.Name == k.Name && maps.Equal(n.inside.Args, s.Args) {
+		if n := i.graphs[w].node(full); n != nil && !fresh && n.kind.Name == k.Name && n.inside.Alone == (k.Alone || s.Alone) && maps.Equal(n.inside.Args, s.Args) {
 			out = append(out, n.inside)
 			continue
 		}

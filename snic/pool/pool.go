@@ -441,10 +441,13 @@ func (n *Node) room(p *peer, w *want) float64 {
 
 // Freed tells that a region of so much area is free here, and nobody here waits
 // for it. It reports whether a want is to return.
-func (n *Node) Freed(area int) bool {
+func (n *Node) Freed(area int) bool { return n.FreedFor(area, nil) }
+
+// FreedFor is Freed where only some wants may have the region, by their ids; nil: all may.
+func (n *Node) FreedFor(area int, may func(id int) bool) bool {
 	var best *want
 	for _, w := range n.wants {
-		if w.stage == running && !w.stuck && n.Chains[w.chain].Area <= area && (best == nil || w.rate > best.rate) {
+		if w.stage == running && !w.stuck && (may == nil || may(w.id)) && n.Chains[w.chain].Area <= area && (best == nil || w.rate > best.rate) {
 			best = w
 		}
 	}

@@ -754,6 +754,9 @@ func TestHome(t *testing.T) {
 		x.run(30 * ms)
 		b := x.boards[0]
 		b.regions[0].used = false
+		if b.FreedFor(3, func(want int) bool { return want != id }) {
+			t.Error("one comes back that may not have the region")
+		}
 		for range 20 { // the body may say no
 			if b.Freed(3) {
 				b.work(x.now)

@@ -74,6 +74,12 @@ const translated = `
 
 func raiseBoards(t testing.TB, deployment string) *boards {
 	t.Helper()
+	return raiseBoardsOf(t, deployment, 1)
+}
+
+// raiseBoardsOf has ports of so many queues: as many workers has a board, each with a region, or two.
+func raiseBoardsOf(t testing.TB, deployment string, queues int) *boards {
+	t.Helper()
 	b := &boards{t: t, dir: t.TempDir(), sources: map[string]string{}}
 	must := func(err error) {
 		t.Helper()
@@ -92,7 +98,7 @@ func raiseBoards(t testing.TB, deployment string) *boards {
 	}
 	b.box = space(true)
 	hosts := []*topo.Space{space(false), space(false)}
-	must(topo.Veth(b.box, "pa", b.box, "pb"))
+	must(topo.VethOf(queues, b.box, "pa", b.box, "pb"))
 	must(b.box.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -111,7 +117,7 @@ func raiseBoards(t testing.TB, deployment string) *boards {
 		return netlink.LinkSetUp(lo)
 	}))
 	for i, s := range hosts {
-		must(topo.Veth(b.box, fmt.Sprint("a", i), s, "eth"))
+		must(topo.VethOf(queues, b.box, fmt.Sprint("a", i), s, "eth"))
 		must(s.Do(func() error {
 			l, err := netlink.LinkByName("eth")
 			if err != nil {
@@ -182,7 +188,7 @@ apps:
     args:
       pool-port: p14
       pool-mtu: 1522
-      deployment: |`+fmt.Sprintf(deployment, 1)+`
+      deployment: |`+fmt.Sprintf(deployment, queues)+`
 links: [a0.out -> nic.p0, nic.p0 -> a0.in, a1.out -> nic.p1, nic.p1 -> a1.in, seg.out -> nic.p14, nic.p14 -> seg.in]
 `), 0o600))
 	must(os.WriteFile(filepath.Join(b.dir, "b.yaml"), []byte(`ports:
@@ -193,7 +199,7 @@ apps:
     args:
       pool-port: p14
       pool-mtu: 1522
-      deployment: |`+fmt.Sprintf(deployment, 2)+`
+      deployment: |`+fmt.Sprintf(deployment, 2*queues)+`
 links: [seg.out -> nic.p14, nic.p14 -> seg.in]
 `), 0o600))
 	must(os.WriteFile(filepath.Join(b.dir, "key"), []byte(strings.Repeat("0f", 16)+"\n"), 0o600))
@@ -289,8 +295,17 @@ func (b *boards) answered(text string, within time.Duration) bool {
 // A board that has no region for a DAG has it run at another one, there and back. When that
 // is killed it takes little with it, and the board goes on by itself; when it is there
 // again nothing is wrong.
-func TestPool(t *testing.T) {
-	b := raiseBoards(t, deployment)
+func TestPool(t *testing.T) { withWorkers(t, poolPasses) }
+
+// withWorkers runs a test with boards of one worker and of two.
+func withWorkers(t *testing.T, f func(t *testing.T, workers int)) {
+	for _, workers := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) { f(t, workers) })
+	}
+}
+
+func poolPasses(t *testing.T, workers int) {
+	b := raiseBoardsOf(t, deployment, workers)
 	b.start(0)
 	b.start(1)
 	b.until("peer", func() bool { return strings.Contains(b.show(0), "the same") && strings.Contains(b.show(1), "the same") })
@@ -343,8 +358,10 @@ func TestPool(t *testing.T) {
 
 // A board that is stopped gives back what it runs for others, under traffic: no datagram is lost, and
 // connections are what they were.
-func TestPoolLeaves(t *testing.T) {
-	b := raiseBoards(t, translated)
+func TestPoolLeaves(t *testing.T) { withWorkers(t, poolLeaves) }
+
+func poolLeaves(t *testing.T, workers int) {
+	b := raiseBoardsOf(t, translated, workers)
 	b.start(0)
 	b.start(1)
 	b.until("peer", func() bool { return strings.Contains(b.show(0), "the same") && strings.Contains(b.show(1), "the same") })
@@ -418,6 +435,9 @@ func TestPoolLeaves(t *testing.T) {
 	t.Logf("it stops within %v; %d of %d datagrams are lost; none for %v at most, with one every %v", took, lost, connections*each, longest, gap)
 	if lost > 0 {
 		t.Errorf("%d datagrams are lost: %s", lost, b.counters(0))
+	}
+	if strings.Contains(b.counters(0), "handed") != (workers > 1) {
+		t.Errorf("with %d workers: %s", workers, b.counters(0))
 	}
 	// The other end may speak first on those connections, and on no others.
 	b.mu.Lock()

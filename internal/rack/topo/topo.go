@@ -374,11 +374,14 @@ func (t *Topology) Close() error {
 }
 
 // Veth makes a pair of links of one queue, far in b and near in a, and brings both up.
-func Veth(a *Space, near string, b *Space, far string) error {
+func Veth(a *Space, near string, b *Space, far string) error { return VethOf(1, a, near, b, far) }
+
+// VethOf is Veth with so many queues.
+func VethOf(queues int, a *Space, near string, b *Space, far string) error {
 	err := a.Do(func() error {
 		return supported(netlink.LinkAdd(&netlink.Veth{
-			LinkAttrs: netlink.LinkAttrs{Name: near, TxQLen: 1000, NumTxQueues: 1, NumRxQueues: 1},
-			PeerName:  far, PeerNumTxQueues: 1, PeerNumRxQueues: 1, PeerNamespace: netlink.NsFd(b.ns.Fd()),
+			LinkAttrs: netlink.LinkAttrs{Name: near, TxQLen: 1000, NumTxQueues: queues, NumRxQueues: queues},
+			PeerName:  far, PeerNumTxQueues: uint32(queues), PeerNumRxQueues: uint32(queues), PeerNamespace: netlink.NsFd(b.ns.Fd()),
 		}))
 	})
 	if err == nil {
