@@ -34,8 +34,8 @@ type notes struct {
 	kinds uint64
 	// rounds is how many times the client asked for something new since the newest of
 	// heard, and the time before that, at least Config.Settle apart, and sent nothing out of its turn.
-	// After one without a bit the time before does not count: a client whose request is lost is silent
-	// in one round, and refused in the next.
+	// After a voice without a bit, or that was forgotten, the time before does not count: a client whose request is lost is
+	// silent in one round, and refused in the next.
 	rounds uint8
 	begun  bool // the client has asked for something new since the notes began
 }
@@ -249,7 +249,7 @@ func (t *Table) hush(l *bucket, bit uint64, silent bool) {
 		if r := &t.rows[i-1]; r.notes != 0 {
 			x := &t.notes[r.notes-1]
 			if silent && x.heard&bit != 0 {
-				x.rounds = min(x.rounds, 1)
+				x.rounds = 0
 			}
 			x.heard, x.few, x.many, x.ahead = x.heard&^bit, x.few&^bit, x.many&^bit, x.ahead&^bit
 		}

@@ -332,6 +332,48 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
+// TestSilentClient: a client that asks for nothing for some time is not heard either. When it goes on, and its first request is lost, it is silent
+// for one round more. What is answered meanwhile is another's, whose requests are not seen.
+func TestSilentClient(t *testing.T) {
+	x, c, unseen := newTable(t, Config{Rows: 4, Infer: true, Settle: settle, Reuse: 5 * settle}), nth(0), nth(1)
+	const behind = 3 // requests that unseen is slower
+	now := clock.Time(time.Hour)
+	ask := func(p uint32) { feed(x, now, c.request(hdr.WriteOnly, p)) }
+	answered := func(q *connection, p uint32) {
+		t.Helper()
+		if _, e := feed(x, now, q.response(hdr.Acknowledge, p)); e == NowPaired && q == unseen {
+			t.Fatalf("taken for the other one when it was answered %d", p)
+		}
+	}
+	p := uint32(behind)
+	for ; p < 8; p++ {
+		now = now.Add(settle)
+		ask(p)
+		answered(unseen, p-behind)
+		answered(c, p)
+	}
+	for i := range uint32(behind) {
+		now = now.Add(2 * settle)
+		answered(unseen, p-behind+i)
+	}
+	for range 2 {
+		now = now.Add(settle)
+		ask(p)
+		answered(unseen, p)
+		p++
+	}
+	now = now.Add(settle / 2)
+	refusal := c.response(hdr.Acknowledge, p-2)
+	refusal[54] = byte(hdr.SynNAKSequence)
+	feed(x, now, refusal)
+	for ; p < 40; p++ {
+		now = now.Add(settle)
+		ask(p)
+		answered(unseen, p)
+		answered(c, p)
+	}
+}
+
 // TestUnlisted: while requests pass between two hosts that have no row, for want
 // of room, nothing between the two is paired; and afterwards it is.
 func TestUnlisted(t *testing.T) {
