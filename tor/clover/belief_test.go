@@ -195,8 +195,8 @@ func TestSteeredOnce(t *testing.T) {
 }
 
 func TestNotSteered(t *testing.T) {
-	known := func(t *testing.T) *rig {
-		r := crew(t, graph.Args{})
+	known := func(t *testing.T, clients string) *rig {
+		r := crew(t, graph.Args{"clients": clients})
 		r.wrote(0x10, 108, 0x9001)
 		r.link(0x10, 109, 0x9001, old)
 		r.linked(0x10, 109)
@@ -204,23 +204,25 @@ func TestNotSteered(t *testing.T) {
 		return r
 	}
 	t.Run("entry not acknowledged", func(t *testing.T) {
-		r := known(t)
-		p := make([]byte, 128)
-		wireEntry(p, key)
-		r.to(0x20, 108, hdr.WriteOnly, reth(entryAt(0x9002), r.rkey, 128), p)
-		if at := r.link(0x20, 109, 0x9002, old); at != old {
-			t.Errorf("steered to %#x before its entry is known to be there", at)
+		for _, clients := range []string{"any", "trusted"} {
+			r := known(t, clients)
+			p := make([]byte, 128)
+			wireEntry(p, key)
+			r.to(0x20, 108, hdr.WriteOnly, reth(entryAt(0x9002), r.rkey, 128), p)
+			if at := r.link(0x20, 109, 0x9002, old); at != old {
+				t.Errorf("clients=%s: steered to %#x before its entry is known to be there", clients, at)
+			}
 		}
 	})
 	t.Run("unpaired connection", func(t *testing.T) {
-		r := known(t)
+		r := known(t, "any")
 		r.wrote(0x40, 50, 0x9002)
 		if at := r.link(0x40, 51, 0x9002, old); at != old {
 			t.Errorf("steered to %#x although its answer could not be turned back", at)
 		}
 	})
 	t.Run("ahead of its turn", func(t *testing.T) {
-		r := known(t)
+		r := known(t, "any")
 		r.wrote(0x20, 108, 0x9002)
 		if at := r.link(0x20, 110, 0x9002, old); at != old {
 			t.Errorf("steered to %#x although the server will not take it", at)

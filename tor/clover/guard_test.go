@@ -312,7 +312,7 @@ func TestUDPChecksum(t *testing.T) {
 		binary.BigEndian.PutUint16(b[14+20+6:], 0x1234)
 		return b
 	}
-	r := row3(t, graph.Args{"repair": "10ms", "recycled": "adjust"})
+	r := row3(t, graph.Args{"repair": "10ms", "recycled": "adjust", "clients": "trusted"})
 	r.linked(0x20, 109)
 	r.linked(0x30, 109)
 	read := frameOf{src: r.client, dst: r.server, sport: 0xC010, op: hdr.ReadRequest, qpn: 0x10, psn: 110, ext: reth(entryAt(0x9001), r.rkey, 128)}
@@ -328,8 +328,10 @@ func TestUDPChecksum(t *testing.T) {
 		t.Errorf("its answer was changed and has checksum %#x", got)
 	}
 	r.wrote(0x20, 110, 0x9004)
-	out = only(t, r.Push("a", summed(frameOf{src: r.client, dst: r.server, sport: 0xC020, op: hdr.CompareSwap, qpn: 0x20, psn: 111,
-		ext: atomicETH(old, r.rkey, r.swap(0x9004, 1, 3), uint64(wire.Fresh(3)))})).Out["b"])
+	cas := summed(frameOf{src: r.client, dst: r.server, sport: 0xC020, op: hdr.CompareSwap, qpn: 0x20, psn: 111,
+		ext: atomicETH(old, r.rkey, r.swap(0x9004, 1, 3), uint64(wire.Fresh(3)))})
+	cas[5]++ // to another MAC address than before: what is sent again begins as this one does
+	out = only(t, r.Push("a", cas).Out["b"])
 	if got := sum(out); got != 0 {
 		t.Errorf("a CAS left with checksum %#x", got)
 	}

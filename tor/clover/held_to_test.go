@@ -113,8 +113,10 @@ func TestNoAppend(t *testing.T) {
 			if name == "an append" {
 				want = theTail
 			}
-			if got := goes(steered(t, graph.Args{})); got != want {
-				t.Errorf("it goes to %#x, want %#x", got, want)
+			for _, clients := range []string{"any", "trusted"} {
+				if got := goes(steered(t, graph.Args{"clients": clients})); got != want {
+					t.Errorf("clients=%s: it goes to %#x, want %#x", clients, got, want)
+				}
 			}
 		})
 	}
