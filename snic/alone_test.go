@@ -2,6 +2,7 @@ package snic
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,5 +62,33 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: all, dag: 2}]
 				}
 			})
 		}
+	}
+}
+
+// TestAloneLater: a DAG whose home is not the first worker gets no task that is there alone. What runs goes on as it was.
+func TestAloneLater(t *testing.T) {
+	kinds := append(scripts(), *p4.Kind())
+	kinds[0] = *Kind(*p4.Kind())
+	text := func(run string) graph.Args {
+		return graph.Args{"fair": "off", "deployment": fmt.Sprintf(`
+regions: {count: 4, area: 2}
+tasks: {a: {kind: p4, args: {program: ../p4src/l2_bridge.json}, endpoint: false}, b: {kind: quick, args: {letter: b}}}
+tenants: {u: {}}
+dags: [{uid: 1, tenant: u, run: b}, {uid: 2, tenant: u, run: %s}]
+rules: [{match: "src:10.0.0.1", dag: 1}, {match: all, dag: 2}]
+`, run)}
+	}
+	x := newCrew(t, kinds, 2, text("b"))
+	x.advance(20 * time.Millisecond)
+	const want = "DAG 2 runs in worker 1, and its task a is in the first one alone: take the DAG out, and deploy it anew"
+	if err := x.Set(text("b -> a")); err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("%v, want %s", err, want)
+	}
+	for i := range 20 {
+		x.push(i%2, 0, frame(2, fmt.Sprintf("%08d-.", i)))
+		x.advance(time.Millisecond)
+	}
+	if out := x.Result().Out["p1"]; len(out) != 20 {
+		t.Errorf("%d of 20 frames came out", len(out))
 	}
 }

@@ -1,6 +1,7 @@
 package snic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -446,7 +447,7 @@ func (b *board) Reconfigure(args graph.Args) error {
 	if err := b.roomFor(s.deployment); err != nil {
 		return err
 	}
-	if err := b.memory.fits(s.deployment); err != nil {
+	if err := cmp.Or(b.settledAs(&s), b.memory.fits(s.deployment)); err != nil {
 		return err
 	}
 	b.next = s

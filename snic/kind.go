@@ -164,9 +164,7 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 			}
 			var out []graph.InsideSpec
 			for _, t := range s.deployment.Tasks {
-				// What goes to another board, or comes from there, is what one instance knows.
-				alone := s.poolPort >= 0 && t.State && t.Remote
-				out = append(out, graph.InsideSpec{Name: t.Name, AppSpec: graph.AppSpec{Kind: t.Kind, Args: t.Args}, Alone: alone})
+				out = append(out, graph.InsideSpec{Name: t.Name, AppSpec: graph.AppSpec{Kind: t.Kind, Args: t.Args}, Alone: s.travels(&t)})
 			}
 			return out, nil
 		},

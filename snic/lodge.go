@@ -1,6 +1,7 @@
 package snic
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/dag"
 	"github.com/quillon/quillon/snic/region"
 	"github.com/quillon/quillon/snic/sched"
 )
@@ -91,6 +93,29 @@ func (cat *catalog) hosts() int { return min(cat.workers, cat.deployment.Regions
 // lone reports that a DAG is to be in one worker: what its tasks know, each instance has for itself.
 func (cat *catalog) lone(s *service) bool {
 	return slices.ContainsFunc(s.tasks, func(n int) bool { t := &cat.tasks[n]; return t.space != nil || t.in != nil && t.in.Alone })
+}
+
+// travels reports that a task may go to a board of the pool with what it knows: that is what one instance knows.
+func (s *settings) travels(t *dag.Task) bool { return s.poolPort >= 0 && t.State && t.Remote }
+
+// settledAs is an error when a DAG is to get a task that is in the first worker alone, and has its home in another one: frames that are
+// under way would meet an instance there that knows nothing.
+func (b *board) settledAs(s *settings) error {
+	if b.cat.house == nil {
+		return nil
+	}
+	for _, x := range s.deployment.DAGs {
+		n := slices.IndexFunc(b.cat.services, func(v service) bool { return v.UID == x.UID })
+		if n < 0 || b.cat.services[n].lodge.home == 0 {
+			continue
+		}
+		for _, id := range x.Tasks {
+			if t := &s.deployment.Tasks[id]; t.Memory > 0 || s.travels(t) || b.library.kinds[t.Kind].Alone {
+				return fmt.Errorf("DAG %d runs in worker %d, and its task %s is in the first one alone: take the DAG out, and deploy it anew", x.UID, b.cat.services[n].lodge.home, t.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // limited reports that more instances of a DAG's tasks do more.
