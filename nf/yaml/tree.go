@@ -98,11 +98,11 @@ func (c *converter) convert(a ast.Node) (*Node, *Error) {
 	case *ast.AliasNode:
 		x := c.anchors[a.Value.GetToken().Value]
 		if x == nil {
-			return nil, c.node(a, Null).errorf("there is no anchor &%s above", a.Value.GetToken().Value)
+			return nil, c.node(a, Null).errorf("there is no anchor %q above", a.Value.GetToken().Value)
 		}
 		return x, nil
 	case *ast.TagNode:
-		return nil, c.node(a, Null).errorf("tags as %s are not understood", a.Start.Value)
+		return nil, c.node(a, Null).errorf("tags as %q are not understood", a.Start.Value)
 	case *ast.LiteralNode:
 		n := c.node(a, Scalar)
 		n.Text = a.Value.Value

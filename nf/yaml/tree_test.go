@@ -12,7 +12,8 @@ func TestTree(t *testing.T) {
 		{"a: 1\nb: [2, 3]\n", ""},
 		{"a: &x {c: 1}\nb: *x\n", ""},
 		{"a: 1\na: 2\n", "f:2"},
-		{"a: *x\n", "f:1: there is no anchor &x above"},
+		{"a: *x\n", "f:1: there is no anchor \"x\" above"},
+		{"*\n0}\n\n:|\t", "f:1: there is no anchor"}, // the parser takes a name over lines
 		{"a: &x [*x]\n", "f:1"},
 		{"a: {\n", "f:"},
 		{"a: !!binary x\n", "f:1"},
