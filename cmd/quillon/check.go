@@ -37,10 +37,12 @@ needed, and the interfaces need not be there. Exit status 1: a spec is wrong.`,
 		Args:    atLeast("SPEC.yaml"),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			all, wrong := make([]verdict, 0, len(files)), 0
+			var unread error
 			for _, file := range files {
 				x, err := checkSpec(file)
 				if err != nil {
-					return err
+					unread = cmp.Or(unread, err)
+					continue
 				}
 				if x.Error != "" {
 					wrong++
@@ -53,6 +55,9 @@ needed, and the interfaces need not be there. Exit status 1: a spec is wrong.`,
 				}
 			}); err != nil {
 				return err
+			}
+			if unread != nil {
+				return unread
 			}
 			if wrong > 0 {
 				return failed{fmt.Errorf("wrong: %d of %s", wrong, count(len(all), "spec"))}
