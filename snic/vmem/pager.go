@@ -293,6 +293,14 @@ func (pg *pager) evict(f int32) bool {
 	return true
 }
 
+// orphan ends the operation of a frame whose space has gone meanwhile; moved: the page is, or was, on another board.
+func (pg *pager) orphan(f int32, moved bool) {
+	if moved {
+		pg.remote.Drop(Handle(pg.frames.all[f].stamp))
+	}
+	pg.frames.give(f)
+}
+
 // done is Memory.Done.
 func (pg *pager) done(op Op, ok bool) bool {
 	f := int32(uint32(op))
@@ -305,10 +313,7 @@ func (pg *pager) done(op Op, ok bool) bool {
 	case out:
 		pg.out--
 		if id < 0 {
-			if ok {
-				pg.remote.Drop(Handle(x.stamp))
-			}
-			pg.frames.give(f)
+			pg.orphan(f, ok)
 			break
 		}
 		s := &pg.spaces[id]
@@ -325,10 +330,7 @@ func (pg *pager) done(op Op, ok bool) bool {
 	case in:
 		pg.in--
 		if id < 0 {
-			if ok {
-				pg.remote.Drop(Handle(x.stamp))
-			}
-			pg.frames.give(f)
+			pg.orphan(f, ok)
 			break
 		}
 		s := &pg.spaces[id]
