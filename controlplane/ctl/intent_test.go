@@ -153,7 +153,7 @@ func TestIntentErrors(t *testing.T) {
 		{"  s2: {address: a, p4info: ipv4_router.json}", "no P4Info"},
 		{"  s2: {p4info: a}", "address is missing"},
 		{"  s2: {address: a}", "p4info is missing"},
-		{"  s2: *x", "&x"},
+		{"  s2: *x", `intent.yaml:6: there is no anchor "x" above`},
 	} {
 		_, err := intent(t, "127.0.0.1:9559", "ipv4_router", c.text)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
