@@ -26,7 +26,7 @@ const (
 )
 
 func swordboxBenchmark() Benchmark {
-	return recorded("swordbox", "swordbox (shared connection, acknowledgements for each client, atomics as WRITEs) on a recorded load of counters in memory", recordLocks, 64,
+	return recorded("swordbox", "swordbox (shared connection, acknowledgements for each client, atomics as WRITEs) on a recorded load of counters in memory", recordLocks, lockBatches,
 		"swordbox", swordboxArgs())
 }
 

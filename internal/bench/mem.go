@@ -39,7 +39,11 @@ func All() []Benchmark {
 			}},
 		)
 	}
-	bs = append(bs, breathBenchmark(), steerBenchmark(), swordboxBenchmark(), snicBenchmark(), snicChainBenchmark())
+	steer, swordbox := steerBenchmark(), swordboxBenchmark()
+	bs = append(bs, breathBenchmark(),
+		steer, price(steer, recordMix, steerBatches, "clover-steer", steerArgs()),
+		swordbox, price(swordbox, recordLocks, lockBatches, "swordbox", swordboxArgs()),
+		snicBenchmark(), snicChainBenchmark())
 	bs = append(bs, snicModelledBenchmarks()...)
 	return slices.Concat(bs, twoBenchmarks(), boardBenchmarks(), oneBenchmarks(), vethBenchmarks())
 }

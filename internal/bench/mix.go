@@ -55,8 +55,38 @@ func (m *mix) contest(batches int, kind string, args graph.Args) (*contest, erro
 	}, nil
 }
 
+// price is a recorded load through an app that keeps what outlives the process; in the place of pass-through, the
+// same without.
+func price(of Benchmark, record func(net byte) (*mix, error), batches int, kind string, args graph.Args) Benchmark {
+	about := of.About + ", with what outlives the process kept; in the place of pass-through: without"
+	return Benchmark{of.Name + "-record", about, func(clock.Clock) (*contest, error) {
+		m, err := record(0)
+		if err != nil {
+			return nil, fmt.Errorf("record the load: %w", err)
+		}
+		c, err := m.contest(batches, kind, args)
+		if err != nil {
+			return nil, err
+		}
+		pool, err := packet.NewPool(batches*packet.MaxBatch, 2048, nil)
+		if err != nil {
+			return nil, err
+		}
+		without := drained(kind, args, pool)
+		without.Memory = nil
+		c.pass = m.run(pool, without)
+		return c, nil
+	}}
+}
+
+// steerBatches and lockBatches are the buffers that the two apps need for their loads, in batches.
+const (
+	steerBatches = 4
+	lockBatches  = 64
+)
+
 func steerBenchmark() Benchmark {
-	return recorded("steer", "clover-steer, reads and writes, on a recorded Clover mix in memory, of clients that were at work before", recordMix, 4, "clover-steer", steerArgs())
+	return recorded("steer", "clover-steer, reads and writes, on a recorded Clover mix in memory, of clients that were at work before", recordMix, steerBatches, "clover-steer", steerArgs())
 }
 
 func steerArgs() graph.Args {
@@ -92,8 +122,13 @@ const warmLaps = 128
 
 // through is a run of the mix through a fresh instance of an app.
 func (m *mix) through(pool *packet.Pool, kind string, args graph.Args) Run {
+	return m.run(pool, drained(kind, args, pool))
+}
+
+// run is a run of the mix through a fresh instance, whose ports take their buffers from pool.
+func (m *mix) run(pool *packet.Pool, c graph.Config) Run {
 	return func() (func() (int, error), error) {
-		inst, err := graph.New(drained(kind, args, pool))
+		inst, err := graph.New(c)
 		if err != nil {
 			return nil, err
 		}
