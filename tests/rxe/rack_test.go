@@ -17,6 +17,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/quillon/quillon/internal/initramfs"
 	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -63,7 +64,7 @@ func newRack(t, until *testing.T, clients, mtu int, all bool) *rack {
 	r := &rack{space: space, quillon: built + "/quillon", serves: map[string]bool{}}
 	until.Cleanup(r.takeDown)
 	im := build(t, all)
-	if _, err := run("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w", "-o", r.quillon, "../../cmd/quillon"); err != nil {
+	if _, err := initramfs.Run("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w", "-o", r.quillon, "../../cmd/quillon"); err != nil {
 		t.Fatal(err)
 	}
 	// The name of a Unix socket is short.
@@ -266,7 +267,7 @@ func (m *middlebox) crash(t *testing.T, absent time.Duration) {
 func (m *middlebox) counters() (map[string]uint64, error) {
 	var out []byte
 	err := m.r.space.Do(func() (err error) {
-		out, err = run(m.r.quillon, "show", "counters", "--json", "--control", m.control)
+		out, err = initramfs.Run(m.r.quillon, "show", "counters", "--json", "--control", m.control)
 		return err
 	})
 	if err != nil {
@@ -305,7 +306,7 @@ func (m *middlebox) remove(t *testing.T) {
 		t.Errorf("quillon does not stop\n%s", m.log.String())
 	}
 	err := m.r.space.Do(func() error {
-		_, err := run(m.r.quillon, "detach", sides[0].place, sides[1].place)
+		_, err := initramfs.Run(m.r.quillon, "detach", sides[0].place, sides[1].place)
 		if left := os.Remove("/run/quillon/" + m.name + ".state"); !errors.Is(left, fs.ErrNotExist) { // 50 MB each, in a /run of the space's own
 			err = errors.Join(err, left)
 		}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quillon/quillon/internal/initramfs"
 )
 
 var (
@@ -479,7 +481,7 @@ func (m *middlebox) report(t *testing.T) {
 		}
 		app, _, _ := strings.Cut(arg, ",")
 		err := m.r.space.Do(func() error {
-			out, err := run(m.r.quillon, "report", app, "--control", m.control)
+			out, err := initramfs.Run(m.r.quillon, "report", app, "--control", m.control)
 			t.Logf("quillon report %s:\n%s", app, out)
 			return err
 		})

@@ -1,0 +1,17 @@
+module github.com/quillon/quillon/nffgo
+
+go 1.26.0
+
+replace github.com/quillon/quillon => ../
+
+require (
+	github.com/intel-go/nff-go v0.9.2
+	github.com/quillon/quillon v0.0.0-00010101000000-000000000000
+)
+
+require (
+	github.com/gaissmai/bart v0.30.0 // indirect
+	github.com/goccy/go-yaml v1.19.2 // indirect
+	github.com/pkg/errors v0.8.1 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)

@@ -1,0 +1,5 @@
+package nffgo
+
+import "testing"
+
+func inGuest(*testing.M) {}
