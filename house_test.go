@@ -49,7 +49,8 @@ var doors = map[string][]string{
 	"internal/bridge":     {"internal/ethtool", "internal/own"},
 	"internal/doctor":     {"internal/xsk", "internal/ethtool"},
 	"internal/metrics":    {"nf", "controlplane"},
-	"bench":               {"*"}, // a module of its own
+	"bench":               {"*"},                                             // a module of its own
+	"nffgo":               {"nf", "internal/registry", "internal/initramfs"}, // a module of its own
 	"p4src":               {},
 	"cmd":                 {"*"},
 	"examples":            {"nf", "controlplane", "p4src"},
@@ -58,6 +59,7 @@ var doors = map[string][]string{
 	"internal/registry":   {"nf", "tor", "snic"},
 	"internal/xsk":        {"nf/port", "internal/ethtool"},
 	"tests":               {"nf", "tor", "snic", "rack", "internal/rack"},
+	"tests/rxe":           {"nf", "tor", "snic", "rack", "internal/rack", "internal/initramfs"},
 }
 
 // banned says which foreign packages may not be imported under a folder.

@@ -1,5 +1,201 @@
 package nffgo
 
-import "testing"
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
 
-func inGuest(*testing.M) {}
+	"github.com/intel-go/nff-go/common"
+	"github.com/intel-go/nff-go/flow"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/initramfs"
+	"github.com/quillon/quillon/internal/registry"
+	"github.com/quillon/quillon/nf/graph"
+)
+
+// drivers is where Debian's DPDK 22.11 has them.
+const drivers = "/usr/lib/x86_64-linux-gnu/dpdk/pmds-23.0/"
+
+// TestFlows runs a graph in flows of nff-go between two ports of DPDK, in a guest: nff-go wants more processors than most machines of
+// contributors have. The guest's first process is this test's binary (inGuest).
+func TestFlows(t *testing.T) {
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		t.Skip("missing: apt-get install --no-install-recommends qemu-system-x86")
+	}
+	kernel, err := initramfs.GetKernel("../bin/rxe")
+	if err != nil {
+		t.Skipf("no kernel for the guest: %v", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []string{self, drivers + "librte_net_af_packet.so", drivers + "librte_mempool_ring.so"}
+	var a initramfs.Archive
+	if err := errors.Join(a.AddModules(kernel, []string{"veth"}), a.AddLibraries(files)); err != nil {
+		t.Fatal(err)
+	}
+	a.Add("/init", self)
+	for _, f := range files[1:] {
+		a.Add(f, f)
+	}
+	image := t.TempDir() + "/initramfs"
+	if err := a.Write(image); err != nil {
+		t.Fatal(err)
+	}
+	guest := exec.Command("timeout", "-k", "5", "240", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-smp", "8",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio", "-kernel", kernel.File, "-initrd", image,
+		"-append", "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off")
+	out, err := guest.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	said := regexp.MustCompile(`(?m)^result: (.*?)\r?$`).FindSubmatch(out)
+	if said == nil || !strings.HasPrefix(string(said[1]), "ok") {
+		t.Fatalf("%s", out)
+	}
+	t.Logf("%s", said[1])
+}
+
+// inGuest is the guest's first process: it does not return.
+func inGuest(*testing.M) {
+	err := errors.Join(initramfs.SetUp(), os.MkdirAll("/var/run", 0o755), os.Chmod("/", 0o755)) // DPDK has sockets there, and loads no drivers from where others write
+	var what string
+	if err == nil {
+		what, err = flows()
+	}
+	if err != nil {
+		what = err.Error()
+	}
+	fmt.Printf("\nresult: %s\n", what)
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// flows sends datagrams from one side through a NAPT to the other, has each answered there, and looks at both.
+func flows() (string, error) {
+	var ends []int // sockets on a0 and b0; nff-go has a1 and b1
+	for _, name := range []string{"a", "b"} {
+		for _, f := range []string{"default/disable_ipv6"} {
+			_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+f, []byte("1"), 0)
+		}
+		veth := netlink.NewVeth(netlink.NewLinkAttrs())
+		veth.Name, veth.PeerName = name+"0", name+"1"
+		if err := netlink.LinkAdd(veth); err != nil {
+			return "", fmt.Errorf("veth: %w", err)
+		}
+		for _, n := range []string{"0", "1"} {
+			l, err := netlink.LinkByName(name + n)
+			if err == nil {
+				err = netlink.LinkSetUp(l)
+			}
+			if err != nil {
+				return "", err
+			}
+			if n == "0" {
+				s, err := end(l.Attrs().Index)
+				if err != nil {
+					return "", err
+				}
+				ends = append(ends, s)
+			}
+		}
+	}
+	err := flow.SystemInit(&flow.Config{
+		DPDKArgs: []string{"--no-pci", "--no-huge", "--no-shconf", "--no-telemetry", "-m", "256", "--log-level=error",
+			"--vdev", "net_af_packet0,iface=a1", "--vdev", "net_af_packet1,iface=b1"},
+		LogType: common.No, DisableScheduler: true, NoSetSIGINTHandler: true, TXQueuesNumberPerPort: 1,
+	})
+	if err != nil {
+		return "", err
+	}
+	spec, err := graph.ParseSpec(fmt.Appendf(nil, between, "napt", "public: 198.51.100.1"))
+	if err != nil {
+		return "", err
+	}
+	g, err := New(Config{Graph: graph.Config{Spec: spec, Kinds: registry.Kinds()}, Ports: []string{"pa", "pb"}})
+	if err != nil {
+		return "", err
+	}
+	if err := g.Between(0, 1); err != nil {
+		return "", err
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- flow.SystemStart() }()
+	exchanged, err := exchange(ends[0], ends[1], 100)
+	if err == nil {
+		select {
+		case err = <-failed:
+			err = fmt.Errorf("SystemStart has returned: %w", err)
+		default:
+		}
+	}
+	if err := errors.Join(err, g.Err(), g.Instance().Conservation()); err != nil {
+		return "", fmt.Errorf("after %d: %w; %+v", exchanged, err, g.Stats())
+	}
+	s := g.Stats()
+	if s.Received != s.Sent || s.Sent < 2*uint64(exchanged) {
+		return "", fmt.Errorf("%d went and came, and the graph: %+v", exchanged, s)
+	}
+	return fmt.Sprintf("ok: %d datagrams went through a NAPT and were answered", exchanged), nil
+}
+
+// end is a socket that sends and receives frames of an interface, and waits for them for a second.
+func end(index int) (int, error) {
+	s, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	if err != nil {
+		return 0, err
+	}
+	return s, errors.Join(
+		unix.Bind(s, &unix.SockaddrLinklayer{Protocol: 0x0300 /* ETH_P_ALL, as on the wire */, Ifindex: index}),
+		unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}),
+		unix.SetsockoptInt(s, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1))
+}
+
+// exchange has so many datagrams go from a to b and be answered, and returns how many did. The first are sent until nff-go runs.
+func exchange(a, b, n int) (int, error) {
+	in := make([]byte, 2048)
+	for i := range n {
+		f := udp(byte(i%20+1), uint16(2000+i), 10+i)
+		deadline := time.Now().Add(time.Minute)
+		for got := 0; ; {
+			if time.Now().After(deadline) {
+				return i, fmt.Errorf("datagram %d does not come through", i)
+			}
+			if _, err := unix.Write(a, f); err != nil {
+				return i, err
+			}
+			var err error
+			if got, err = unix.Read(b, in); err == nil && i > 0 && bytes.Equal(in[42:got], f[42:]) || err == nil && i == 0 {
+				in = in[:got]
+				break
+			}
+		}
+		if !bytes.Equal(in[26:30], []byte{198, 51, 100, 1}) || !bytes.Equal(in[42:], f[42:]) {
+			return i, fmt.Errorf("%x came of %x", in, f)
+		}
+		copy(in[26:34], append(append([]byte{}, in[30:34]...), in[26:30]...)) // addresses
+		copy(in[34:38], append(append([]byte{}, in[36:38]...), in[34:36]...)) // ports
+		binary.BigEndian.PutUint16(in[40:], 0)                                // no checksum
+		if _, err := unix.Write(b, in); err != nil {
+			return i, err
+		}
+		in = in[:cap(in)]
+		got, err := unix.Read(a, in)
+		if err != nil {
+			return i, fmt.Errorf("the answer to datagram %d: %w", i, err)
+		}
+		if !bytes.Equal(in[30:34], f[26:30]) || !bytes.Equal(in[36:38], f[34:36]) || !bytes.Equal(in[42:got], f[42:]) {
+			return i, fmt.Errorf("%x answers %x", in[:got], f)
+		}
+	}
+	return n, nil
+}

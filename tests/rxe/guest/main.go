@@ -26,6 +26,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/initramfs"
 	"github.com/quillon/quillon/tests/rxe"
 )
 
@@ -115,13 +116,8 @@ func do(ctx context.Context, q rxe.Request) rxe.Reply {
 
 // setUp mounts, loads, configures, and opens the serial line.
 func setUp() (io.ReadWriter, error) {
-	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}} {
-		if err := os.MkdirAll(m[1], 0o755); err != nil {
-			return nil, err
-		}
-		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil {
-			return nil, fmt.Errorf("mount %s: %w", m[1], err)
-		}
+	if err := initramfs.SetUp(); err != nil {
+		return nil, err
 	}
 	if err := errors.Join(os.Setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin"), os.Setenv("HOME", "/tmp")); err != nil {
 		return nil, err
@@ -130,33 +126,10 @@ func setUp() (io.ReadWriter, error) {
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, unlimited); err != nil {
 		return nil, fmt.Errorf("lockable memory: %w", err)
 	}
-	if err := loadModules(); err != nil {
-		return nil, err
-	}
 	if err := network(); err != nil {
 		return nil, err
 	}
 	return openLine("/dev/ttyS1")
-}
-
-// loadModules loads the files of /modules in the order of their names.
-func loadModules() error {
-	names, err := filepath.Glob("/modules/*.ko")
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		f, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		err = unix.FinitModule(int(f.Fd()), "", 0)
-		f.Close()
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("load %s: %w", name, err)
-		}
-	}
-	return nil
 }
 
 // network brings lo and eth0 up and puts rxe0 on eth0. IPv4 comes first: it
