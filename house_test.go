@@ -48,7 +48,10 @@ var doors = map[string][]string{
 	"internal/admin":      {"nf", "internal/own"},
 	"internal/bridge":     {"internal/ethtool", "internal/own"},
 	"internal/doctor":     {"internal/xsk", "internal/ethtool"},
-	"internal/metrics":    {"nf", "controlplane"},
+	"internal/metrics":    {"nf", "controlplane", "internal/httpd"},
+	"internal/httpd":      {"internal/own"},
+	"internal/rates":      {"nf", "snic", "internal/admin"},
+	"internal/ui":         {"nf", "internal/admin", "internal/rates", "internal/httpd", "internal/registry"},
 	"bench":               {"*"},                                             // a module of its own
 	"nffgo":               {"nf", "internal/registry", "internal/initramfs"}, // a module of its own
 	"p4src":               {},

@@ -107,6 +107,7 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		newTableCmd(),
 		newTapCmd(),
 		newTopCmd(),
+		newUICmd(),
 		newTraceCmd(),
 		newNFCmd(),
 	)

@@ -21,12 +21,13 @@ import (
 	"github.com/quillon/quillon/controlplane/p4rt/engine"
 	"github.com/quillon/quillon/controlplane/p4rt/native"
 	"github.com/quillon/quillon/internal/garbage"
+	"github.com/quillon/quillon/internal/httpd"
 	"github.com/quillon/quillon/internal/metrics"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// p4rtFlags are the flags of run about P4Runtime and metrics.
+// p4rtFlags are the flags of run about P4Runtime, metrics and the page.
 type p4rtFlags struct {
 	addr      string
 	cert, key string
@@ -36,6 +37,7 @@ type p4rtFlags struct {
 	clients   []string
 	files     string
 	metrics   string
+	ui        string
 }
 
 func (f *p4rtFlags) add(cmd *cobra.Command) {
@@ -44,10 +46,11 @@ func (f *p4rtFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.key, "tls-key", "", "the certificate's key, a PEM `file`")
 	cmd.Flags().StringVar(&f.clientCA, "tls-client-ca", "", "PEM `file` with the authorities of clients, which must show a certificate")
 	cmd.Flags().StringArrayVar(&f.clients, "p4-client", nil, "a client and what it may, as `NAME=ROLE,...`: the certificate's common name or a URI of it, and roles of --p4-role, or default; also: read-only, max-election-id=HIGH:LOW. Other certificates are refused then")
-	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "let whoever reaches a TCP address be a controller: P4Runtime in plain text, or without --tls-client-ca; and metrics beyond the loopback interface")
+	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "let whoever reaches a TCP address be a controller: P4Runtime in plain text, or without --tls-client-ca; and metrics and --ui beyond the loopback interface")
 	cmd.Flags().StringArrayVar(&f.roles, "p4-role", nil, "a role and what it may write, as `NAME=TABLE,...`; also: multicast, packet-in, packet-out, pipeline. Other roles are refused then")
 	cmd.Flags().StringVar(&f.files, "p4-files", "", "`directory` whose files controllers may name in arguments of apps, by full path, as in the keys= of a task of a board (default: none)")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics at `address`, as 127.0.0.1:9100")
+	cmd.Flags().StringVar(&f.ui, "ui", "", "serve a page that shows the instance in a browser at `address`, as 127.0.0.1:8080, or unix:PATH (see quillon help ui)")
 }
 
 // served is the part of run's output about P4Runtime and metrics.
@@ -56,6 +59,7 @@ type served struct {
 	Address string         `json:"address,omitempty"` // of TCP
 	Devices []servedDevice `json:"devices,omitempty"`
 	Metrics string         `json:"metrics,omitempty"`
+	UI      string         `json:"ui,omitempty"` // with its token
 }
 
 // servedDevice is a P4Runtime device and its app.
@@ -78,6 +82,9 @@ func (s *served) print(w io.Writer) {
 	}
 	if s.Metrics != "" {
 		fmt.Fprintf(w, "metrics on http://%s/metrics\n", s.Metrics)
+	}
+	if s.UI != "" {
+		fmt.Fprintf(w, "shown at %s\n", s.UI)
 	}
 }
 
@@ -156,7 +163,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock
 		return s, closeAll, errors.New("--tls-cert, --tls-key, --tls-client-ca, --p4-client, --p4-role and --p4-files are for --p4runtime")
 	}
 	if f.metrics != "" {
-		var m *metrics.Server
+		var m *httpd.Server
 		m, err = metrics.Listen(f.metrics, f.insecure, inst, stats)
 		if err != nil {
 			return s, closeAll, err

@@ -26,6 +26,7 @@ import (
 
 	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/internal/bridge"
+	"github.com/quillon/quillon/internal/ui"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -550,6 +551,15 @@ func (r *running) serve() error {
 		return err
 	}
 	r.served = served
+	if r.p4rt.ui != "" {
+		page, err := ui.Listen(ui.Config{Address: r.p4rt.ui, Anyone: r.p4rt.insecure, Dial: r.control.Client, Clock: r.clk})
+		if err != nil {
+			return errors.Join(err, closeAll())
+		}
+		served.UI = page.URL()
+		controllers := closeAll
+		closeAll = func() error { return errors.Join(page.Close(), controllers()) }
+	}
 	r.joined, err = r.pool.start(r.inst, r.spec, r.clk, r.log)
 	r.unserve = func() error { return errors.Join(r.joined.close(), closeAll()) }
 	return err
@@ -573,7 +583,7 @@ func (r *running) show() error {
 	if len(r.state.kept()) > 0 {
 		info.State = r.state.kept()[0].path
 	}
-	if len(r.served.Devices) > 0 || r.served.Metrics != "" {
+	if len(r.served.Devices) > 0 || r.served.Metrics != "" || r.served.UI != "" {
 		info.Served = r.served
 	}
 	if r.state.asked && r.state.path == "" {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/rates"
 	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/snic"
@@ -375,21 +376,6 @@ func newSNICShowCmd() *cobra.Command {
 		func(w io.Writer, v string) { fmt.Fprintln(w, strings.TrimRight(v, "\n")) })
 }
 
-// viewsOf are the views of a board, one a worker.
-func viewsOf(c *admin.Client, app string) ([]snic.View, error) {
-	raw, err := c.Report(app)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]snic.View, len(raw))
-	for i, r := range raw {
-		if err := json.Unmarshal(r, &out[i]); err != nil {
-			return nil, fmt.Errorf("app %s: %w", app, err)
-		}
-	}
-	return out, nil
-}
-
 // onViews is asking for a part of each worker's view of a board.
 func onViews[V any](cmd *cobra.Command, part func(worker int, v snic.View) V, text func(io.Writer, V)) *cobra.Command {
 	return onBoard(cmd, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]V, error) {
@@ -398,7 +384,7 @@ func onViews[V any](cmd *cobra.Command, part func(worker int, v snic.View) V, te
 }
 
 func parts[V any](c *admin.Client, app string, part func(worker int, v snic.View) V) ([]V, error) {
-	all, err := viewsOf(c, app)
+	all, err := rates.Boards(c, app)
 	out := make([]V, len(all))
 	for i, v := range all {
 		out[i] = part(i, v)
@@ -747,7 +733,7 @@ func newSNICPoolCmd() *cobra.Command {
 		Use: "pool", Short: "Show the boards of the pool, and what runs where",
 		Example: "  quillon snic pool", Args: exactly(),
 	}, func(c *admin.Client, app string, _ graph.Args, _ []string) (*snic.PoolView, error) {
-		v, err := viewsOf(c, app)
+		v, err := rates.Boards(c, app)
 		if err != nil {
 			return nil, err
 		}

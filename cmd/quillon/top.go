@@ -3,11 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/signal"
-	"slices"
-	"sort"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -18,10 +15,8 @@ import (
 	"golang.org/x/term"
 	"golang.org/x/text/width"
 
-	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/rates"
 	"github.com/quillon/quillon/nf/clock"
-	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/snic"
 )
 
 func newTopCmd() *cobra.Command {
@@ -58,7 +53,7 @@ reasons grow, anew every interval, until q is pressed. Without a terminal, or wi
 				defer back()
 			}
 			clk := clock.NewWall()
-			before, err := look(c, clk)
+			before, err := rates.Look(c, clk)
 			if err != nil {
 				return err
 			}
@@ -70,11 +65,11 @@ reasons grow, anew every interval, until q is pressed. Without a terminal, or wi
 					return nil
 				case <-tick.C:
 				}
-				after, err := look(c, clk)
+				after, err := rates.Look(c, clk)
 				if err != nil {
 					return err
 				}
-				v := rates(before, after)
+				v := rates.Between(before, after)
 				if !live {
 					return show(cmd, v, func(w io.Writer) { topText(w, v) })
 				}
@@ -89,166 +84,7 @@ reasons grow, anew every interval, until q is pressed. Without a terminal, or wi
 	return cmd
 }
 
-// sight are the counters of an instance at one moment.
-type sight struct {
-	at       clock.Time
-	name     string
-	counters []graph.Count
-	runtime  graph.Runtime
-	ports    admin.Ports
-	boards   []boardView
-}
-
-// boardView is a board in one worker.
-type boardView struct {
-	App    string `json:"app"`
-	Worker int    `json:"worker"`
-	snic.View
-}
-
-func look(c *admin.Client, clk clock.Clock) (s sight, err error) {
-	g, err := c.Graph()
-	if err == nil {
-		s.counters, err = c.Counters()
-	}
-	if err == nil {
-		s.runtime, err = c.Runtime()
-	}
-	if err == nil {
-		s.ports, err = c.Ports()
-	}
-	if err == nil {
-		s.boards, err = boards(c, g.Spec)
-	}
-	s.name, s.at = g.Name, clk.Now()
-	return s, err
-}
-
-// boards are the boards of an instance.
-func boards(c *admin.Client, spec *graph.Spec) ([]boardView, error) {
-	var out []boardView
-	for _, name := range slices.Sorted(maps.Keys(spec.Apps)) {
-		if spec.Apps[name].Kind != snicKind {
-			continue
-		}
-		views, err := viewsOf(c, name)
-		if err != nil {
-			return nil, err
-		}
-		for i, v := range views {
-			out = append(out, boardView{name, i, v})
-		}
-	}
-	return out, nil
-}
-
-// topView is what top --json prints: rates over an interval.
-type topView struct {
-	Name    string     `json:"name"`
-	Seconds float64    `json:"seconds"`
-	Ports   []portRate `json:"ports"`
-	Apps    []appRate  `json:"apps"`
-	// Growing counters and reasons, the fastest first.
-	Growing []growth `json:"growing"`
-	// Boards are the boards at the end of the interval.
-	Boards []boardView `json:"boards,omitempty"`
-}
-
-type portRate struct {
-	Port     string  `json:"port"`
-	RxPps    float64 `json:"rx_pps"`
-	RxBps    float64 `json:"rx_bit_per_s"`
-	TxPps    float64 `json:"tx_pps"`
-	TxBps    float64 `json:"tx_bit_per_s"`
-	DropPps  float64 `json:"dropped_pps"`
-	Bypassed float64 `json:"bypassed_pps"`
-	Missed   float64 `json:"missed_pps"`
-}
-
-type appRate struct {
-	App         string  `json:"app"`
-	Pps         float64 `json:"pps"`
-	Batch       float64 `json:"packets_per_call"`
-	NsPerPacket float64 `json:"ns_per_packet"`
-}
-
-type growth struct {
-	App       string  `json:"app"`
-	Group     string  `json:"group"`
-	Name      string  `json:"name"`
-	PerSecond float64 `json:"per_second"`
-	Total     uint64  `json:"total"`
-}
-
-func rates(a, b sight) topView {
-	v := topView{Name: b.name, Seconds: b.at.Sub(a.at).Seconds(), Ports: []portRate{}, Apps: []appRate{}, Growing: []growth{}, Boards: b.boards}
-	per := func(before, after uint64) float64 { return float64(after-before) / v.Seconds }
-	old := map[string]graph.PortInfo{}
-	for _, p := range a.ports.Ports {
-		old[p.Name] = p
-	}
-	for _, p := range b.ports.Ports {
-		r := portRate{Port: p.Name}
-		was := old[p.Name]
-		if len(was.Queues) != len(p.Queues) {
-			continue // the port was opened during the interval
-		}
-		for q, y := range p.Queues {
-			x := was.Queues[q]
-			r.RxPps += per(x.RxPackets, y.RxPackets)
-			r.RxBps += 8 * per(x.RxBytes, y.RxBytes)
-			r.TxPps += per(x.TxPackets, y.TxPackets)
-			r.TxBps += 8 * per(x.TxBytes, y.TxBytes)
-			r.DropPps += per(x.RxDropped+x.TxDropped+x.ShutOut+x.TooLong, y.RxDropped+y.TxDropped+y.ShutOut+y.TooLong)
-			r.Bypassed += per(x.Bypassed, y.Bypassed)
-			r.Missed += per(x.Missed, y.Missed)
-		}
-		v.Ports = append(v.Ports, r)
-	}
-	nodes := map[string]graph.NodeRuntime{}
-	for _, n := range a.runtime.Nodes {
-		nodes[n.Node] = n
-	}
-	isPort := map[string]bool{}
-	for _, p := range b.ports.Ports {
-		isPort[p.Name] = true
-	}
-	for _, n := range b.runtime.Nodes {
-		was, ok := nodes[n.Node]
-		if isPort[n.Node] || !ok || n.Packets < was.Packets {
-			continue
-		}
-		r := appRate{App: n.Node, Pps: per(was.Packets, n.Packets)}
-		// What packets cost in the interval, where some of them were timed.
-		switch timed := n.Timed - was.Timed; {
-		case n.Packets == was.Packets:
-		case timed > 0 && n.Timed >= was.Timed:
-			r.NsPerPacket = max(0, n.NsPer*float64(n.Timed)-was.NsPer*float64(was.Timed)) / float64(timed)
-		default:
-			r.NsPerPacket = n.NsPer
-		}
-		if calls := n.Calls - was.Calls; calls > 0 {
-			r.Batch = float64(n.Packets-was.Packets) / float64(calls)
-		}
-		v.Apps = append(v.Apps, r)
-	}
-	type key struct{ node, group, name string }
-	counts := map[key]uint64{}
-	for _, c := range a.counters {
-		counts[key{c.Node, c.Group, c.Name}] = c.Value
-	}
-	for _, c := range b.counters {
-		was, ok := counts[key{c.Node, c.Group, c.Name}]
-		if c.Group == "frames" || !ok || c.Value <= was {
-			continue
-		}
-		v.Growing = append(v.Growing, growth{c.Node, c.Group, c.Name, per(was, c.Value), c.Value})
-	}
-	sort.SliceStable(v.Growing, func(i, j int) bool { return v.Growing[i].PerSecond > v.Growing[j].PerSecond })
-	return v
-}
-
-func topText(w io.Writer, v topView) {
+func topText(w io.Writer, v rates.View) {
 	fmt.Fprintf(w, "%s, over %.1f s\n\n", v.Name, v.Seconds)
 	fmt.Fprintln(w, "port\trx/s\trx bit/s\ttx/s\ttx bit/s\tdropped/s\tbypassed/s\tmissed/s")
 	for _, p := range v.Ports {
@@ -301,7 +137,7 @@ func quitKey(tty *os.File, quit func()) (back func(), err error) {
 }
 
 // drawTop redraws the terminal, as many lines and columns as it has.
-func drawTop(screen *os.File, v topView) {
+func drawTop(screen *os.File, v rates.View) {
 	cols, rows, err := term.GetSize(int(screen.Fd()))
 	if err != nil || cols < 1 || rows < 3 {
 		cols, rows = 80, 24

@@ -10,31 +10,33 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/rates"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/open"
 )
 
 func TestRates(t *testing.T) {
-	a := sight{
-		at: 1e9, name: "box",
-		counters: []graph.Count{{Node: "x", Group: "reason", Name: "bad", Value: 5}, {Node: "x", Group: "counter", Name: "still", Value: 7}, {Node: "x", Group: "frames", Name: "in", Value: 1}},
-		runtime:  graph.Runtime{Nodes: []graph.NodeRuntime{{Node: "x", Calls: 10, Packets: 100, NsPer: 20, Timed: 2}, {Node: "idle", Packets: 9, NsPer: 7, Timed: 1}, {Node: "p"}}},
-		ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 100, RxBytes: 1000}}}}},
+	a := rates.Sight{
+		At: 1e9, Graph: admin.Graph{Name: "box"},
+		Counters: []graph.Count{{Node: "x", Group: "reason", Name: "bad", Value: 5}, {Node: "x", Group: "counter", Name: "still", Value: 7}, {Node: "x", Group: "frames", Name: "in", Value: 1}},
+		Runtime:  graph.Runtime{Nodes: []graph.NodeRuntime{{Node: "x", Calls: 10, Packets: 100, NsPer: 20, Timed: 2}, {Node: "idle", Packets: 9, NsPer: 7, Timed: 1}, {Node: "p"}}, Links: []graph.LinkRuntime{{Link: "l", Packets: 10, Drops: 1}}},
+		Ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 100, RxBytes: 1000}}}}},
 	}
-	b := sight{
-		at: 3e9, name: "box",
-		counters: []graph.Count{{Node: "x", Group: "reason", Name: "bad", Value: 25}, {Node: "x", Group: "counter", Name: "still", Value: 7}, {Node: "x", Group: "frames", Name: "in", Value: 9}},
-		runtime:  graph.Runtime{Nodes: []graph.NodeRuntime{{Node: "x", Calls: 20, Packets: 400, NsPer: 12, Timed: 8}, {Node: "idle", Packets: 9, NsPer: 7, Timed: 2}, {Node: "p"}, {Node: "new"}}},
-		ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 300, RxBytes: 5000, RxDropped: 1, Bypassed: 4, Missed: 6, ShutOut: 9}}}, {Name: "q", Queues: make([]port.Stats, 2)}}},
+	b := rates.Sight{
+		At: 3e9, Graph: admin.Graph{Name: "box"},
+		Counters: []graph.Count{{Node: "x", Group: "reason", Name: "bad", Value: 25}, {Node: "x", Group: "counter", Name: "still", Value: 7}, {Node: "x", Group: "frames", Name: "in", Value: 9}},
+		Runtime:  graph.Runtime{Nodes: []graph.NodeRuntime{{Node: "x", Calls: 20, Packets: 400, NsPer: 12, Timed: 8}, {Node: "idle", Packets: 9, NsPer: 7, Timed: 2}, {Node: "p"}, {Node: "new"}}, Links: []graph.LinkRuntime{{Link: "l", Packets: 30, Drops: 5, Depth: 7}, {Link: "new"}}},
+		Ports:    admin.Ports{Ports: []graph.PortInfo{{Name: "p", Queues: []port.Stats{{RxPackets: 300, RxBytes: 5000, RxDropped: 1, Bypassed: 4, Missed: 6, ShutOut: 9}}}, {Name: "q", Queues: make([]port.Stats, 2)}}},
 	}
-	want := topView{
+	want := rates.View{
 		Name: "box", Seconds: 2,
-		Ports:   []portRate{{Port: "p", RxPps: 100, RxBps: 16000, DropPps: 5, Bypassed: 2, Missed: 3}},
-		Apps:    []appRate{{App: "x", Pps: 150, Batch: 30, NsPerPacket: (8*12 - 2*20) / 6.}, {App: "idle"}},
-		Growing: []growth{{App: "x", Group: "reason", Name: "bad", PerSecond: 10, Total: 25}},
+		Ports:   []rates.Port{{Port: "p", RxPps: 100, RxBps: 16000, DropPps: 5, Bypassed: 2, Missed: 3}},
+		Apps:    []rates.App{{App: "x", Pps: 150, Batch: 30, NsPerPacket: (8*12 - 2*20) / 6.}, {App: "idle"}},
+		Links:   []rates.Link{{Link: "l", Pps: 10, DropPps: 2, Depth: 7}},
+		Growing: []rates.Growth{{App: "x", Group: "reason", Name: "bad", PerSecond: 10, Total: 25}},
 	}
-	got := rates(a, b)
+	got := rates.Between(a, b)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}

@@ -144,7 +144,7 @@ func (c *Client) lost(err error) error {
 	if c.late.Load() {
 		return fmt.Errorf("the instance on %s has not answered in time: %s", c.path, c.wayOut())
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrClosedPipe) {
 		return fmt.Errorf("the instance on %s has gone: %w", c.path, io.ErrUnexpectedEOF)
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -187,28 +188,32 @@ func (s *Server) accept() {
 			time.Sleep(pollEvery)
 			continue
 		}
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
+		if err := s.welcome(c); err != nil {
+			_ = json.NewEncoder(c).Encode(failure(err))
 			c.Close()
-			continue
 		}
-		if len(s.conns) >= maxClients {
-			s.mu.Unlock()
-			_ = json.NewEncoder(c).Encode(failure(fmt.Errorf("%d clients are served already: try again when one has ended", maxClients)))
-			c.Close()
-			continue
-		}
-		s.conns[c] = struct{}{}
-		s.mu.Unlock()
-		s.wg.Go(func() {
-			s.serve(c)
-			c.Close()
-			s.mu.Lock()
-			delete(s.conns, c)
-			s.mu.Unlock()
-		})
 	}
+}
+
+// welcome serves a client, if there is room.
+func (s *Server) welcome(c net.Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errors.New("the instance ends")
+	}
+	if len(s.conns) >= maxClients {
+		return fmt.Errorf("%d clients are served already: try again when one has ended", maxClients)
+	}
+	s.conns[c] = struct{}{}
+	s.wg.Go(func() {
+		s.serve(c)
+		c.Close()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+	})
+	return nil
 }
 
 func (s *Server) serve(c net.Conn) {
@@ -409,4 +414,13 @@ func (s *Server) stream(c net.Conn, out *json.Encoder, req request) {
 		case <-tick.C:
 		}
 	}
+}
+
+// Client is one in this process.
+func (s *Server) Client() (*Client, error) {
+	here, there := net.Pipe()
+	if err := s.welcome(there); err != nil {
+		return nil, err
+	}
+	return &Client{path: s.cfg.Path, pid: os.Getpid(), conn: here, in: json.NewDecoder(here)}, nil
 }

@@ -10,20 +10,15 @@
 package metrics
 
 import (
-	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"strconv"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/internal/httpd"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -94,84 +89,11 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	})
 }
 
-// Server answers at /metrics.
-type Server struct {
-	ln  net.Listener
-	srv *http.Server
-	end chan error
-}
-
-// Listen serves the counters of an instance, and of a server unless it is nil, by
-// HTTP. An address that others can reach must be asked for by anyone.
-func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (*Server, error) {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, fmt.Errorf("metrics: address %s: want host:port", addr)
-	}
-	if ip := net.ParseIP(host); !anyone && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("metrics: address %s can be reached by others, in plain text: take one of the loopback interface, or ask for it with --insecure", addr)
-	}
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
+// Listen serves the counters of an instance, and of a server unless it is nil, at /metrics of an address (see httpd.Listen).
+func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (*httpd.Server, error) {
 	all := prometheus.NewRegistry()
 	all.MustRegister(collector{inst, stats}, collectors.NewGoCollector())
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
-	s := &Server{ln: ln, srv: &http.Server{Handler: mux, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: maxHeaders}, end: make(chan error, 1)}
-	go func() { s.end <- s.srv.Serve(&few{Listener: ln}) }()
-	return s, nil
-}
-
-// All clients together have maxConns connections at a time. A connection ends when it asks nothing, or does not take its answer,
-// for so long.
-const (
-	maxConns   = 64
-	maxHeaders = 8 << 10 // bytes of a request
-	patience   = 5 * time.Second
-)
-
-// few is a listener that hangs up on whoever comes while maxConns are there.
-type few struct {
-	net.Listener
-	open atomic.Int32
-}
-
-func (l *few) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if l.open.Add(1) <= maxConns {
-			return &counted{Conn: c, of: l}, nil
-		}
-		l.open.Add(-1)
-		_ = c.Close()
-	}
-}
-
-// counted is one of these connections.
-type counted struct {
-	net.Conn
-	of   *few
-	gone sync.Once
-}
-
-func (c *counted) Close() error {
-	c.gone.Do(func() { c.of.open.Add(-1) })
-	return c.Conn.Close()
-}
-
-// Addr is where the metrics are.
-func (s *Server) Addr() net.Addr { return s.ln.Addr() }
-
-// Close hangs up.
-func (s *Server) Close() error {
-	err := s.srv.Close()
-	if e := <-s.end; !errors.Is(e, http.ErrServerClosed) {
-		err = errors.Join(err, e)
-	}
-	return err
+	return httpd.Listen("metrics", addr, anyone, mux)
 }

@@ -1,0 +1,228 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/internal/admin"
+	"github.com/quillon/quillon/internal/httpd"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/pcap"
+	"github.com/quillon/quillon/nf/table"
+)
+
+// answer is a handler that shows what is found, as JSON, or why not.
+func answer[V any](find func(r *http.Request) (V, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		out := http.NewResponseController(w)
+		_ = out.SetReadDeadline(time.Time{})
+		_ = out.SetWriteDeadline(time.Now().Add(traceWithin + httpd.Patience))
+		v, err := find(r)
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(v)
+	}
+}
+
+// refuse says why: the instance does not do that, or it is not there.
+func refuse(w http.ResponseWriter, err error) {
+	status := http.StatusBadGateway
+	if errors.As(err, new(*admin.Error)) || errors.Is(err, errBusy) {
+		status = http.StatusConflict
+	}
+	http.Error(w, err.Error(), status)
+}
+
+// dial is a connection of a request's own.
+func (s *Server) dial() (*admin.Client, error) {
+	c, err := s.cfg.Dial()
+	if err == nil {
+		c.Within = httpd.Patience
+	}
+	return c, err
+}
+
+// tableName is a table of an app.
+type tableName struct {
+	App   string `json:"app"`
+	Kind  string `json:"kind"`
+	Table string `json:"table"`
+	Help  string `json:"help"`
+}
+
+func (s *Server) tables(*http.Request) ([]tableName, error) {
+	c, err := s.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	all, err := c.Tables()
+	list := []tableName{}
+	for _, t := range all {
+		list = append(list, tableName{t.App, t.Kind, t.Name, t.Help})
+	}
+	return list, err
+}
+
+// entries are the first of a table.
+type entries struct {
+	Entries []table.Text `json:"entries"`
+	More    bool         `json:"more"` // there are others
+}
+
+var errMany = errors.New("enough")
+
+func (s *Server) table(r *http.Request) (e entries, err error) {
+	c, err := s.dial()
+	if err != nil {
+		return e, err
+	}
+	defer c.Close()
+	e.Entries = []table.Text{}
+	err = c.Table(r.FormValue("app"), r.FormValue("table"), func(t table.Text) error {
+		if len(e.Entries) == maxEntries {
+			e.More = true
+			c.Close() // the rest is not waited for
+			return errMany
+		}
+		e.Entries = append(e.Entries, t)
+		return nil
+	})
+	if e.More {
+		err = nil
+	}
+	return e, err
+}
+
+// errBusy is the answer where enough of what takes long is under way.
+var errBusy = fmt.Errorf("%d traces and captures are under way: try again when one has ended", maxSlow)
+
+// begin takes a place for what takes long.
+func (s *Server) begin() (end func(), err error) {
+	select {
+	case s.slow <- struct{}{}:
+		return func() { <-s.slow }, nil
+	default:
+		return nil, errBusy
+	}
+}
+
+// trace follows the next frame of a port, or the next that is dropped or marked for a reason.
+func (s *Server) trace(r *http.Request) (t graph.Traced, err error) {
+	end, err := s.begin()
+	if err != nil {
+		return t, err
+	}
+	defer end()
+	c, err := s.dial()
+	if err != nil {
+		return t, err
+	}
+	defer c.Close()
+	before, err := c.Trace()
+	if err != nil {
+		return t, err
+	}
+	seen := map[uint32]bool{}
+	for _, x := range before {
+		seen[x.Packet] = true
+	}
+	if err := c.AddTrace(r.FormValue("port"), 1, r.FormValue("reason")); err != nil {
+		return t, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), traceWithin)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return t, &admin.Error{Msg: fmt.Sprintf("no frame has come for %v", traceWithin)}
+		case <-s.done:
+			return t, &admin.Error{Msg: "the page is no longer served"}
+		case <-tick.C:
+		}
+		all, err := c.Trace()
+		if err != nil {
+			return t, err
+		}
+		for _, x := range all {
+			if !seen[x.Packet] {
+				return x, nil
+			}
+		}
+	}
+}
+
+// capture copies what crosses a link into a file to download, for a while.
+func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
+	end, err := s.begin()
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	defer end()
+	c, err := s.dial()
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	defer c.Close()
+	deadline := time.Now().Add(captureFor + httpd.Patience)
+	out := http.NewResponseController(w)
+	if err := errors.Join(out.SetReadDeadline(time.Time{}), out.SetWriteDeadline(deadline)); err != nil {
+		refuse(w, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), captureFor)
+	defer cancel()
+	at := r.FormValue("at")
+	var file *pcap.Writer
+	begun := func() {
+		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
+		w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", strings.NewReplacer("/", "-", `"`, "", "\\", "").Replace(at)+".pcapng"))
+		if file, err = pcap.NewWriter(&bounded{w, captureBytes}, pcap.NewHeader(pcap.NG)); err == nil {
+			_, err = file.AddInterface(pcap.Interface{Name: at, Link: pcap.LinkEthernet, Resol: 9})
+		}
+	}
+	streamed := c.Tap(ctx, at, begun, func(x admin.Captured) error {
+		if err != nil {
+			return err
+		}
+		p := pcap.Packet{Time: x.At, Data: x.Data, OrigLen: uint32(len(x.Data))}
+		if x.Reason != "" {
+			p.Comments = [][]byte{[]byte(x.Verdict.String() + ": " + x.Reason)}
+		}
+		return file.Write(&p)
+	})
+	if file == nil {
+		if streamed == nil {
+			streamed = errors.New("nothing was copied")
+		}
+		refuse(w, streamed)
+		return
+	}
+	_ = file.Flush()
+}
+
+// bounded ends what is written to it after so many bytes.
+type bounded struct {
+	io.Writer
+	left int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, errMany
+	}
+	return b.Writer.Write(p)
+}

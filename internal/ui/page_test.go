@@ -1,0 +1,107 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPage looks at the page in a browser: it shows what a link carries soon after that has changed, follows a frame on a click and
+// by the keyboard, says when the instance is gone, asks nobody else, and has no errors.
+func TestPage(t *testing.T) {
+	x := run(t, chain)
+	s := serve(t, x)
+	b := open(t, s.URL(), 1200, 900, false)
+	b.until(`document.querySelectorAll("#graph .link").length === 6 && document.title === "box · quillon"`)
+	label := `[...document.querySelectorAll("#graph .link")].find(e => e.getAttribute("aria-label") === "link a.out -> wall.a").querySelector("text").textContent`
+	b.until(label + ` === "0/s"`)
+	began := time.Now()
+	x.pps.Store(2000)
+	b.until(label + ` !== "0/s"`)
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("a change was shown after %v", took)
+	} else {
+		t.Logf("a change was shown after %v", took)
+	}
+	b.until(label + `.includes("k/s")`)
+	b.until(`document.querySelector("#apps tbody").innerText.includes("wall") && document.querySelector("#ports tbody").rows.length === 2`)
+	b.eval(`document.querySelector("#graph .port").dispatchEvent(new MouseEvent("click", {bubbles: true}))`)
+	b.until(`document.querySelector("#chosen pre")?.textContent.includes("wall")`)
+	b.eval(`document.querySelector("#graph .app").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true}))`)
+	b.until(`document.querySelector("#h-chosen").textContent.includes("App nat: napt")`)
+	b.eval(`document.querySelector("#graph .link").dispatchEvent(new MouseEvent("click", {bubbles: true}))`)
+	b.until(`document.querySelector("#chosen a[download]").href.includes("/capture?at=")`)
+	b.eval(`document.querySelector("#reload").click()`)
+	b.until(`document.querySelector("#table").innerText.includes("allow")`)
+	b.shot("chain")
+	if err := x.control.Hangup(); err != nil {
+		t.Error(err)
+	}
+	b.until(`document.querySelector("#state").textContent.includes("no instance")`)
+	b.shot("gone")
+	b.clean(s.http.Addr().String())
+}
+
+// TestPages looks at graphs of other shapes: each is drawn, without an error.
+func TestPages(t *testing.T) {
+	board := `
+ports: {a: {kind: test}, b: {kind: test}}
+apps:
+  nic:
+    kind: snic
+    args:
+      pr-rate: 10G
+      deployment: |
+        regions: {count: 4, area: 4}
+        tasks:
+          fw:  {kind: firewall, args: {rules: "allow+in:a"}}
+          nat: {kind: napt, args: {public: 198.51.100.1}}
+` + tenants() + `links: [a.out -> nic.p0, nic.p1 -> b.in, b.out -> nic.p1, nic.p0 -> a.in]`
+	var many strings.Builder
+	many.WriteString("ports: {a: {kind: test}, b: {kind: test}}\napps:\n")
+	links := []string{"a.out -> w00.a"}
+	for i := range 28 {
+		fmt.Fprintf(&many, "  w%02d: {kind: wire}\n", i)
+		if i > 0 {
+			links = append(links, fmt.Sprintf("w%02d.b -> w%02d.a", i-1, i))
+		}
+	}
+	fmt.Fprintf(&many, "links: [%s, w27.b -> b.in]\n", strings.Join(links, ", "))
+	for _, c := range []struct {
+		name, spec    string
+		width, height int
+		dark          bool
+		until         string
+	}{
+		{"empty", "ports: {a: {kind: test}}\napps: {}\nlinks: []", 900, 500, false, `document.querySelectorAll("#graph .port").length === 1`},
+		{"board-dark", board, 1200, 1400, true, `document.querySelector("#boards")?.innerText.includes("t2")`},
+		{"many", many.String(), 1200, 900, false, `document.querySelectorAll("#graph .app").length === 28`},
+		{"narrow", chain, 380, 900, false, `document.querySelectorAll("#ports tbody tr").length === 2`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := run(t, c.spec)
+			x.pps.Store(2000)
+			s := serve(t, x)
+			b := open(t, s.URL(), c.width, c.height, c.dark)
+			b.until(c.until)
+			time.Sleep(2500 * time.Millisecond)
+			if wide := b.eval("document.documentElement.scrollWidth <= innerWidth"); wide != "true" {
+				t.Errorf("the page is wider than its window: %s of %s", b.eval("document.documentElement.scrollWidth"), b.eval("innerWidth"))
+			}
+			b.shot(c.name)
+			b.clean(s.http.Addr().String())
+		})
+	}
+}
+
+// tenants are some of a board's, with a DAG and a rule each, in YAML.
+func tenants() string {
+	var who, dags, rules strings.Builder
+	for i := 1; i <= 4; i++ {
+		fmt.Fprintf(&who, "          t%d: {}\n", i)
+		fmt.Fprintf(&dags, "          - {uid: %d, tenant: t%d, run: fw -> nat}\n", i, i)
+		fmt.Fprintf(&rules, "          - {match: 'src:10.%d.0.0/16', dag: %d}\n", i, i)
+	}
+	return "        tenants:\n" + who.String() + "        dags:\n" + dags.String() + "        rules:\n" + rules.String()
+}
