@@ -18,11 +18,11 @@ import (
 )
 
 // answer is a handler that shows what is found, as JSON, or why not.
-func answer[V any](find func(r *http.Request) (V, error)) http.HandlerFunc {
+func answer[V any](s *Server, find func(r *http.Request) (V, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out := http.NewResponseController(w)
 		_ = out.SetReadDeadline(time.Time{})
-		_ = out.SetWriteDeadline(time.Now().Add(traceWithin + httpd.Patience))
+		_ = out.SetWriteDeadline(s.after(traceWithin + httpd.Patience))
 		v, err := find(r)
 		if err != nil {
 			refuse(w, err)
@@ -177,9 +177,8 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.Close()
-	deadline := time.Now().Add(captureFor + httpd.Patience)
 	out := http.NewResponseController(w)
-	if err := errors.Join(out.SetReadDeadline(time.Time{}), out.SetWriteDeadline(deadline)); err != nil {
+	if err := errors.Join(out.SetReadDeadline(time.Time{}), out.SetWriteDeadline(s.after(captureFor+httpd.Patience))); err != nil {
 		refuse(w, err)
 		return
 	}

@@ -75,9 +75,9 @@ func Listen(cfg Config) (*Server, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", http.FileServerFS(files))
 	mux.HandleFunc("GET /events", s.events)
-	mux.HandleFunc("GET /tables", answer(s.tables))
-	mux.HandleFunc("GET /table", answer(s.table))
-	mux.HandleFunc("GET /trace", answer(s.trace))
+	mux.HandleFunc("GET /tables", answer(s, s.tables))
+	mux.HandleFunc("GET /table", answer(s, s.table))
+	mux.HandleFunc("GET /trace", answer(s, s.trace))
 	mux.HandleFunc("GET /capture", s.capture)
 	known := make(chan struct{}) // s.http is
 	guarded := s.guard(mux)
@@ -110,6 +110,9 @@ func (s *Server) Close() error {
 	<-s.done
 	return err
 }
+
+// after is so much later.
+func (s *Server) after(d time.Duration) time.Time { return time.Unix(0, int64(s.cfg.Clock.Now().Add(d))) }
 
 // guard lets those ask who have the token, in a cookie that the address sets, and asked for this host: a page elsewhere whose name
 // was made to lead here did not.
@@ -264,7 +267,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		case <-s.done:
 			return
 		case text := <-mine:
-			err := out.SetWriteDeadline(time.Now().Add(httpd.Patience))
+			err := out.SetWriteDeadline(s.after(httpd.Patience))
 			if err == nil {
 				_, err = fmt.Fprintf(w, "data: %s\n\n", text)
 			}
