@@ -112,7 +112,9 @@ func (s *Server) Close() error {
 }
 
 // after is so much later.
-func (s *Server) after(d time.Duration) time.Time { return time.Unix(0, int64(s.cfg.Clock.Now().Add(d))) }
+func (s *Server) after(d time.Duration) time.Time {
+	return time.Unix(0, int64(s.cfg.Clock.Now().Add(d)))
+}
 
 // guard lets those ask who have the token, in a cookie that the address sets, and asked for this host: a page elsewhere whose name
 // was made to lead here did not.
