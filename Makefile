@@ -164,7 +164,7 @@ check-arm64: deps
 TOOLS = ip:iproute2 ping:iputils-ping iperf3:iperf3 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux mount:mount timeout:coreutils \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev \
 	/usr/include/dpdk/rte_ethdev.h:libdpdk-dev /usr/include/numa.h:libnuma-dev pkg-config:pkg-config \
-	chromium:chromium /lib/systemd/systemd:systemd qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
+	chromium:chromium promtool:prometheus /lib/systemd/systemd:systemd qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
 	/usr/include/infiniband/verbs.h:libibverbs-dev /etc/libibverbs.d/rxe.driver:ibverbs-providers
 # What guests run in the long form.
 PROGRAMS = busybox:busybox-static rping:rdmacm-utils ucx_perftest:ucx-utils orted:openmpi-bin mpicc:libopenmpi-dev \
@@ -219,11 +219,12 @@ man: bin/quillon
 # What goes to share/ beside a program: pages, completions, documents.
 .PHONY: share install packages
 share: bin/quillon
-	@rm -rf bin/share && mkdir -p bin/share/bash-completion/completions bin/share/zsh/site-functions bin/share/fish/vendor_completions.d bin/share/doc/quillon/examples
+	@rm -rf bin/share && mkdir -p bin/share/bash-completion/completions bin/share/zsh/site-functions bin/share/fish/vendor_completions.d bin/share/doc/quillon/examples bin/share/quillon
 	@bin/quillon man bin/share/man/man1 >/dev/null && gzip -9nf bin/share/man/man1/*.1
 	@bin/quillon completion bash >bin/share/bash-completion/completions/quillon
 	@bin/quillon completion zsh >bin/share/zsh/site-functions/_quillon
 	@bin/quillon completion fish >bin/share/fish/vendor_completions.d/quillon.fish
+	@bin/quillon metrics rules >bin/share/quillon/quillon.rules.yml && bin/quillon metrics dashboard >bin/share/quillon/dashboard.json
 	@cp README.md CHANGELOG.md docs/*.md bin/share/doc/quillon/ && cp LICENSE bin/share/doc/quillon/copyright && cp examples/*.yaml bin/share/doc/quillon/examples/
 
 PREFIX ?= /usr/local

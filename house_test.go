@@ -48,7 +48,7 @@ var doors = map[string][]string{
 	"internal/admin":      {"nf", "internal/own"},
 	"internal/bridge":     {"internal/ethtool", "internal/own"},
 	"internal/doctor":     {"internal/xsk", "internal/ethtool"},
-	"internal/metrics":    {"nf", "controlplane", "internal/httpd"},
+	"internal/metrics":    {"nf", "snic", "controlplane", "internal/httpd", "internal/version"},
 	"internal/httpd":      {"internal/own"},
 	"internal/rates":      {"nf", "snic", "internal/admin"},
 	"internal/ui":         {"nf", "internal/admin", "internal/rates", "internal/httpd", "internal/registry"},

@@ -108,6 +108,7 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		newTapCmd(),
 		newTopCmd(),
 		newUICmd(),
+		newMetricsCmd(),
 		newTraceCmd(),
 		newNFCmd(),
 	)

@@ -91,7 +91,7 @@ func (s *served) print(w io.Writer) {
 // listen serves an instance as the flags say: each app of kind p4 is a device
 // from 1 on, by name; the tables of all other apps are one more. Control is the path of
 // the instance's control socket.
-func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock, log io.Writer) (s *served, closeAll func() error, err error) {
+func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock.Clock, log io.Writer) (s *served, closeAll func() error, err error) {
 	s = &served{}
 	var closers []func() error
 	closeAll = func() error {
@@ -164,7 +164,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, control string, clk clock.Clock
 	}
 	if f.metrics != "" {
 		var m *httpd.Server
-		m, err = metrics.Listen(f.metrics, f.insecure, inst, stats)
+		m, err = metrics.Listen(metrics.Config{Address: f.metrics, Anyone: f.insecure, Name: name, Started: clk.Now(), Instance: inst, Server: stats})
 		if err != nil {
 			return s, closeAll, err
 		}

@@ -546,7 +546,7 @@ func (r *running) attach() error {
 
 // serve opens the addresses for controllers and other boards.
 func (r *running) serve() error {
-	served, closeAll, err := r.p4rt.listen(r.inst, r.control.Path(), r.clk, r.log)
+	served, closeAll, err := r.p4rt.listen(r.inst, r.name, r.control.Path(), r.clk, r.log)
 	if err != nil {
 		return err
 	}

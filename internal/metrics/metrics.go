@@ -1,15 +1,16 @@
 // Package metrics shows the counters of a running graph, and those of a
-// P4Runtime server in front of it, to Prometheus.
+// P4Runtime server in front of it, to Prometheus; and has rules and a dashboard for them.
 //
-//	quillon_frames_total{counter="in",node="sw"} 12
-//	quillon_reasons_total{node="sw",reason="no-port"} 0
-//	quillon_app_counter{counter="digests",node="sw"} 3
-//	quillon_p4runtime_updates_total 1000
+//	quillon_frames_total{counter="in",name="rack7",node="sw"} 12
+//	quillon_reasons_total{name="rack7",node="sw",reason="no-port"} 0
+//	quillon_app_value{counter="digests",name="rack7",node="sw"} 3
+//	quillon_p4runtime_updates_total{name="rack7"} 1000
 //
 // Beside them are the Go collector's own.
 package metrics
 
 import (
+	_ "embed"
 	"net/http"
 	"strconv"
 
@@ -19,15 +20,50 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/internal/httpd"
+	"github.com/quillon/quillon/internal/version"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/snic"
 )
+
+// Rules are Prometheus' recording and alerting rules, Dashboard is Grafana's.
+var (
+	//go:embed quillon.rules.yml
+	Rules []byte
+	//go:embed dashboard.json
+	Dashboard []byte
+)
+
+// Config says what is shown.
+type Config struct {
+	Address  string // host:port, or unix:PATH
+	Anyone   bool   // others may reach the address
+	Name     string // of the instance, a label of all
+	Started  clock.Time
+	Instance *graph.Instance
+	Server   *p4rt.Stats // nil: there is no server
+}
+
+// Listen serves /metrics.
+func Listen(c Config) (*httpd.Server, error) {
+	all := prometheus.NewRegistry()
+	prometheus.WrapRegistererWith(prometheus.Labels{"name": c.Name}, all).MustRegister(collector{c})
+	all.MustRegister(collectors.NewGoCollector())
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
+	return httpd.Listen("metrics", c.Address, c.Anyone, mux)
+}
 
 // collector reads the counters when Prometheus asks: the packet path does not
 // know of it.
-type collector struct {
-	inst  *graph.Instance
-	stats *p4rt.Stats // nil: there is no server
+type collector struct{ Config }
+
+// maxTenants are as many tenants and DAGs of a board as have series: each costs Prometheus memory.
+const maxTenants = 1000
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("quillon_"+name, help, labels, nil)
 }
 
 // groups are those of graph.Count. An app's own may be counters or gauges.
@@ -35,29 +71,98 @@ var groups = map[string]struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 }{
-	"frames":  {prometheus.NewDesc("quillon_frames_total", "Frames of an app or a port: in, out, generated, dropped, punted.", []string{"node", "counter"}, nil), prometheus.CounterValue},
-	"reason":  {prometheus.NewDesc("quillon_reasons_total", "Frames that were dropped or marked, by reason.", []string{"node", "reason"}, nil), prometheus.CounterValue},
-	"counter": {prometheus.NewDesc("quillon_app_counter", "An app's own counter or gauge.", []string{"node", "counter"}, nil), prometheus.UntypedValue},
+	"frames":  {desc("frames_total", "Frames of an app or a port: in, out, generated, dropped, punted.", "node", "counter"), prometheus.CounterValue},
+	"reason":  {desc("reasons_total", "Frames that were dropped or marked, by reason.", "node", "reason"), prometheus.CounterValue},
+	"counter": {desc("app_value", "An app's own counter or gauge.", "node", "counter"), prometheus.UntypedValue},
 }
 
-// ports are the totals of ports, over all their queues.
-var ports = prometheus.NewDesc("quillon_port_frames_total", "Frames at a port: rx and tx; rx_dropped, tx_dropped; and those that no app saw: "+
-	"bypassed (nobody wants them), missed (wanted, and crossed in the kernel), shut_out (wanted, and dropped there); too_long are those of the bypassed and the missed that the other interface's MTU is too short for: dropped.", []string{"port", "counter"}, nil)
+var (
+	info    = desc("info", "1, for the version of the program.", "version", "workers")
+	started = desc("start_time_seconds", "When the instance started, in seconds since 1970.")
+	// ports are the totals of ports, over all their queues.
+	ports = desc("port_frames_total", "Frames at a port: rx and tx; rx_dropped, tx_dropped; and those that no app saw: "+
+		"bypassed (nobody wants them), missed (wanted, and crossed in the kernel), shut_out (wanted, and dropped there); too_long are those of the bypassed and the missed that the other interface's MTU is too short for: dropped.", "port", "counter")
+	bytes = desc("port_bytes_total", "Bytes of the frames that a port received (rx) and sent (tx).", "port", "counter")
+	// workers are the times of workers' threads.
+	workers = desc("worker_seconds_total", "Times of a worker's thread: ran, and waited (ready to run, and not scheduled).", "worker", "counter")
 
-// workers are the times of workers' threads.
-var workers = prometheus.NewDesc("quillon_worker_seconds_total", "Times of a worker's thread: ran, and waited (ready to run, and not scheduled).", []string{"worker", "counter"}, nil)
+	timed        = desc("app_timed_frames_total", "Frames of an app whose time was measured, and of which app_timed_seconds_total is the time.", "node")
+	timedSeconds = desc("app_timed_seconds_total", "Time that an app took for the frames of app_timed_frames_total.", "node")
+	held         = desc("app_held_frames", "Frames that an app keeps.", "node")
+	links        = desc("link_frames_total", "Frames on a link: crossed, and dropped as it was full.", "link", "counter")
+	depth        = desc("link_depth_frames", "Frames that wait on a link.", "link")
+
+	boardBusy    = desc("board_busy_ratio", "Part of its time that a worker needs for what comes to a SuperNIC; more than 1: there is too much.", "node", "worker")
+	boardInside  = desc("board_inside_frames", "Frames in the regions of a SuperNIC, or on their way there.", "node", "worker")
+	boardStored  = desc("board_stored_bytes", "Bytes in the packet store of a SuperNIC.", "node", "worker")
+	boardWaiting = desc("board_waiting_chains", "Chains of a SuperNIC that wait for a region.", "node", "worker")
+	tenantShare  = desc("tenant_share_ratio", "Dominant share of a tenant: of the resource of which it has most.", "node", "worker", "tenant")
+	tenantGrant  = desc("tenant_grant_ratio", "Part of what a tenant asked for that it got.", "node", "worker", "tenant")
+	dagFrames    = desc("dag_frames_total", "Frames of a DAG: taken in, and throttled.", "node", "worker", "dag", "tenant", "counter")
+)
 
 // Describe implements prometheus.Collector: what there is changes with the graph.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
+// sink takes metrics.
+type sink chan<- prometheus.Metric
+
+func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+}
+
+func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
 // Collect implements prometheus.Collector.
-func (c collector) Collect(to chan<- prometheus.Metric) {
-	for _, x := range c.inst.Counters() {
-		if g, ok := groups[x.Group]; ok {
-			to <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(x.Value), x.Node, x.Name)
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	to := sink(ch)
+	inst := c.Instance
+	to.gauge(info, 1, version.This().Version, strconv.Itoa(inst.Workers()))
+	to.gauge(started, float64(c.Started)/1e9)
+	// A reason of an app may have the name of one that all apps have, as "stopped" of a SuperNIC: they are one series.
+	sums := map[[3]string]uint64{}
+	for _, x := range inst.Counters() {
+		sums[[3]string{x.Group, x.Node, x.Name}] += x.Value
+	}
+	for k, v := range sums {
+		if g, ok := groups[k[0]]; ok {
+			to <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(v), k[1], k[2])
 		}
 	}
-	for _, p := range c.inst.Ports() {
+	c.ports(to)
+	for _, w := range inst.Times() {
+		n := strconv.Itoa(w.Worker)
+		to.counter(workers, w.Ran.Seconds(), n, "ran")
+		to.counter(workers, w.Waited.Seconds(), n, "waited")
+	}
+	run := inst.Runtime()
+	for _, n := range run.Nodes {
+		to.counter(timed, float64(n.Timed), n.Node)
+		to.counter(timedSeconds, n.NsPer*float64(n.Timed)/1e9, n.Node)
+		to.gauge(held, float64(n.Held), n.Node)
+	}
+	for _, l := range run.Links {
+		to.counter(links, float64(l.Packets), l.Link, "crossed")
+		to.counter(links, float64(l.Drops), l.Link, "dropped")
+		to.gauge(depth, float64(l.Depth), l.Link)
+	}
+	c.boards(to)
+	if c.Server == nil {
+		return
+	}
+	c.Server.Each(func(name, help string, gauge bool, v float64) {
+		kind := prometheus.CounterValue
+		if gauge {
+			kind = prometheus.GaugeValue
+		}
+		to <- prometheus.MustNewConstMetric(desc("p4runtime_"+name, help), kind, v)
+	})
+}
+
+func (c collector) ports(to sink) {
+	for _, p := range c.Instance.Ports() {
 		var all port.Stats
 		for _, q := range p.Queues {
 			all.Add(q)
@@ -69,31 +174,42 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 			{"rx", all.RxPackets}, {"tx", all.TxPackets}, {"rx_dropped", all.RxDropped}, {"tx_dropped", all.TxDropped},
 			{"bypassed", all.Bypassed}, {"missed", all.Missed}, {"shut_out", all.ShutOut}, {"too_long", all.TooLong},
 		} {
-			to <- prometheus.MustNewConstMetric(ports, prometheus.CounterValue, float64(x.n), p.Name, x.name)
+			to.counter(ports, float64(x.n), p.Name, x.name)
 		}
+		to.counter(bytes, float64(all.RxBytes), p.Name, "rx")
+		to.counter(bytes, float64(all.TxBytes), p.Name, "tx")
 	}
-	for _, w := range c.inst.Times() {
-		n := strconv.Itoa(w.Worker)
-		to <- prometheus.MustNewConstMetric(workers, prometheus.CounterValue, w.Ran.Seconds(), n, "ran")
-		to <- prometheus.MustNewConstMetric(workers, prometheus.CounterValue, w.Waited.Seconds(), n, "waited")
-	}
-	if c.stats == nil {
-		return
-	}
-	c.stats.Each(func(name, help string, gauge bool, v float64) {
-		kind := prometheus.CounterValue
-		if gauge {
-			kind = prometheus.GaugeValue
-		}
-		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("quillon_p4runtime_"+name, help, nil, nil), kind, v)
-	})
 }
 
-// Listen serves the counters of an instance, and of a server unless it is nil, at /metrics of an address (see httpd.Listen).
-func Listen(addr string, anyone bool, inst *graph.Instance, stats *p4rt.Stats) (*httpd.Server, error) {
-	all := prometheus.NewRegistry()
-	all.MustRegister(collector{inst, stats}, collectors.NewGoCollector())
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{}))
-	return httpd.Listen("metrics", addr, anyone, mux)
+// boards shows SuperNICs.
+func (c collector) boards(to sink) {
+	for node, app := range c.Instance.Spec().Apps {
+		if app.Kind != "snic" {
+			continue
+		}
+		views, err := c.Instance.Report(node)
+		if err != nil {
+			continue // it has just been taken out
+		}
+		for i, x := range views {
+			v, ok := x.(snic.View)
+			if !ok {
+				continue
+			}
+			w := strconv.Itoa(i)
+			to.gauge(boardBusy, v.Board.Busy, node, w)
+			to.gauge(boardInside, float64(v.Board.Inside), node, w)
+			to.gauge(boardStored, float64(v.Board.Stored), node, w)
+			to.gauge(boardWaiting, float64(v.Board.Waiting), node, w)
+			for _, t := range v.Tenants[:min(len(v.Tenants), maxTenants)] {
+				to.gauge(tenantShare, t.Share, node, w, t.Tenant)
+				to.gauge(tenantGrant, t.Grant, node, w, t.Tenant)
+			}
+			for _, d := range v.DAGs[:min(len(v.DAGs), maxTenants)] {
+				uid := strconv.FormatUint(uint64(d.UID), 10)
+				to.counter(dagFrames, float64(d.Packets), node, w, uid, d.Tenant, "taken")
+				to.counter(dagFrames, float64(d.Throttled), node, w, uid, d.Tenant, "throttled")
+			}
+		}
+	}
 }

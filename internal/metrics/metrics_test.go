@@ -62,7 +62,7 @@ func running(t *testing.T) *graph.Instance {
 // or do not take what they asked for: descriptors and memory are the process's.
 func TestBounded(t *testing.T) {
 	t.Parallel()
-	s, err := metrics.Listen("127.0.0.1:0", false, running(t), nil)
+	s, err := metrics.Listen(metrics.Config{Address: "127.0.0.1:0", Name: "box", Instance: running(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestBounded(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	inst := running(t)
-	times := []string{"quillon_worker_seconds_total{counter=\"ran\",worker=\"0\"} ", "quillon_worker_seconds_total{counter=\"waited\",worker=\"0\"} "}
+	times := []string{"quillon_worker_seconds_total{counter=\"ran\",name=\"box\",worker=\"0\"} ", "quillon_worker_seconds_total{counter=\"waited\",name=\"box\",worker=\"0\"} "}
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
 		times = nil // this kernel does not count them
 	}
@@ -134,7 +134,7 @@ func TestMetrics(t *testing.T) {
 	stats := p4rt.New(p4rt.Config{}).Stats()
 	stats.Updates.Add(1_000_000_000)
 	stats.Streams.Add(2)
-	s, err := metrics.Listen("127.0.0.1:0", false, inst, stats)
+	s, err := metrics.Listen(metrics.Config{Address: "127.0.0.1:0", Name: "box", Instance: inst, Server: stats})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,9 +148,9 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v %v", r, err)
 	}
 	for _, want := range append(times,
-		"quillon_frames_total{counter=\"in\",node=\"s\"} 0\n", "quillon_reasons_total{node=\"s\",reason=\"sunk\"} 0\n",
-		"quillon_port_frames_total{counter=\"missed\",port=\"a\"} 3\n", "quillon_port_frames_total{counter=\"shut_out\",port=\"a\"} 7\n", "quillon_port_frames_total{counter=\"bypassed\",port=\"a\"} 22\n",
-		"quillon_p4runtime_updates_total 1e+09\n", "# TYPE quillon_p4runtime_streams gauge\nquillon_p4runtime_streams 2\n",
+		"quillon_frames_total{counter=\"in\",name=\"box\",node=\"s\"} 0\n", "quillon_reasons_total{name=\"box\",node=\"s\",reason=\"sunk\"} 0\n",
+		"quillon_port_frames_total{counter=\"missed\",name=\"box\",port=\"a\"} 3\n", "quillon_port_frames_total{counter=\"shut_out\",name=\"box\",port=\"a\"} 7\n", "quillon_port_frames_total{counter=\"bypassed\",name=\"box\",port=\"a\"} 22\n",
+		"quillon_p4runtime_updates_total{name=\"box\"} 1e+09\n", "# TYPE quillon_p4runtime_streams gauge\nquillon_p4runtime_streams{name=\"box\"} 2\n",
 	) {
 		if !bytes.Contains(body, []byte(want)) {
 			t.Errorf("%q is missing", want)
@@ -172,7 +172,7 @@ func TestMetrics(t *testing.T) {
 		t.Error(err)
 	}
 	for _, addr := range []string{"0.0.0.0:0", ":0", "127.0.0.1"} {
-		if s, err := metrics.Listen(addr, false, inst, stats); err == nil {
+		if s, err := metrics.Listen(metrics.Config{Address: addr, Instance: inst, Server: stats}); err == nil {
 			s.Close()
 			t.Errorf("%s was taken", addr)
 		}
