@@ -50,6 +50,7 @@ var doors = map[string][]string{
 	"internal/doctor":     {"internal/xsk", "internal/ethtool"},
 	"internal/metrics":    {"nf", "snic", "controlplane", "internal/httpd", "internal/version"},
 	"internal/httpd":      {"internal/own"},
+	"internal/dissector":  {"nf"},
 	"internal/rates":      {"nf", "snic", "internal/admin"},
 	"internal/ui":         {"nf", "internal/admin", "internal/rates", "internal/httpd", "internal/registry"},
 	"bench":               {"*"},                                             // a module of its own

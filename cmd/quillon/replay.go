@@ -185,5 +185,5 @@ comments. Shows what differs field by field. Exit status 1 when anything does.`,
 	diff.Flags().BoolVar(&o.IgnoreTime, "ignore-time", false, "leave timestamps out")
 	diff.Flags().BoolVar(&o.IgnoreComments, "ignore-comments", false, "leave the packets' comments out")
 	diff.Flags().IntVar(&o.Shown, "show", replay.ShownDifferences, "how many differing packets to show")
-	return group("pcap", "Work on captures", "  quillon pcap diff got.pcap want.pcap", diff)
+	return group("pcap", "Work on captures", "  quillon pcap diff got.pcap want.pcap", diff, newDissectorCmd())
 }
