@@ -109,6 +109,7 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 		newTopCmd(),
 		newUICmd(),
 		newMetricsCmd(),
+		newConntrackCmd(),
 		newTraceCmd(),
 		newNFCmd(),
 	)

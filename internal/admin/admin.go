@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/table"
+	"github.com/quillon/quillon/nf/track"
 )
 
 // Version of the protocol. A server refuses requests of another.
@@ -37,6 +38,7 @@ const (
 	opTableWrite = "table-write"
 	opStop       = "stop"
 	opProcess    = "process"
+	opTrack      = "connections"
 )
 
 type request struct {
@@ -54,6 +56,8 @@ type request struct {
 	Table  string     `json:"table,omitempty"`
 	Change string     `json:"change,omitempty"` // insert, modify, delete or default
 	Entry  table.Text `json:"entry,omitzero"`
+	// Filter is of the connections that are asked for.
+	Filter *track.Filter `json:"filter,omitempty"`
 }
 
 type response struct {
@@ -114,6 +118,18 @@ type rows struct {
 type Captured struct {
 	graph.Frame
 	Dropped uint64 `json:"dropped"`
+}
+
+// Connection is one that an app remembers, and after how many seconds without a packet it forgets it.
+type Connection struct {
+	track.Connection
+	Left float64 `json:"left_s"`
+}
+
+// connections are some. More: another answer follows.
+type connections struct {
+	Connections []Connection `json:"connections"`
+	More        bool         `json:"more,omitempty"`
 }
 
 // Path is where the socket of the instance of that name is by default:

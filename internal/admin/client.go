@@ -253,12 +253,16 @@ func (c *Client) Table(app, name string, f func(table.Text) error) error {
 			return stopped
 		}
 		r = rows{}
-		c.mu.Lock()
-		stop := c.bound(answerWithin)
-		err = c.answer(&r)
-		stop()
-		c.mu.Unlock()
+		err = c.next(&r)
 	}
+}
+
+// next waits for another answer to the same request.
+func (c *Client) next(result any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.bound(answerWithin)()
+	return c.answer(result)
 }
 
 // Change changes an app's table: what is insert, modify, delete or default. A

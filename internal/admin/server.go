@@ -244,6 +244,12 @@ func (s *Server) serve(c net.Conn) {
 			}
 			continue
 		}
+		if req.Op == opTrack {
+			if s.connections(out, req) != nil {
+				return
+			}
+			continue
+		}
 		v, err := s.do(req)
 		r := failure(err)
 		if err == nil {

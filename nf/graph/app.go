@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/table"
+	"github.com/quillon/quillon/nf/track"
 )
 
 // App is one function of the graph. Push must dispose of every Buf of b: emit
@@ -63,6 +64,13 @@ type Tabler interface {
 // Reporter shows its state: a value for encoding/json, built for the caller.
 type Reporter interface {
 	Report() any
+}
+
+// Tracker remembers connections.
+type Tracker interface {
+	// Connections calls f with those that this worker shows, from a place on (0 is the first), as long as about n take, and
+	// returns the place to go on from; negative: there are none left. f must not keep its argument. What stays meanwhile is shown once.
+	Connections(c *Ctx, from, n int, f func(*track.Connection)) (next int)
 }
 
 // Holder keeps Bufs between breaths.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/quillon/quillon/nf/table"
+	"github.com/quillon/quillon/nf/track"
 )
 
 // scanPlaces is how many places of a table are looked at between two breaths:
@@ -435,4 +436,43 @@ func oneLine(err error) string {
 		return bad.Msg
 	}
 	return fmt.Sprint(err)
+}
+
+// trackPlaces is how many connections are looked at between two breaths: some microseconds.
+const trackPlaces = 64
+
+// Connections calls f with the connections that an app remembers and has keeps; f may keep its argument. An error of f ends
+// it. The workers go on between slices: a connection that comes or goes meanwhile may be missing.
+func (i *Instance) Connections(app string, has func(*track.Connection) bool, f func(*track.Connection) error) error {
+	var found []track.Connection
+	for w := range i.workers {
+		for from := 0; from >= 0; {
+			found = found[:0]
+			tracks := true
+			err := i.visit(app, w, func(c *Ctx, a App) error {
+				t, ok := a.(Tracker)
+				if tracks = ok; !ok {
+					return nil
+				}
+				from = t.Connections(c, from, trackPlaces, func(x *track.Connection) {
+					if x.App = app; has(x) {
+						found = append(found, *x)
+					}
+				})
+				return nil
+			})
+			if err == nil && !tracks {
+				err = table.Errorf(table.Missing, "app %s remembers no connections", app)
+			}
+			if err != nil {
+				return err
+			}
+			for n := range found {
+				if err := f(&found[n]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }

@@ -1,0 +1,67 @@
+package firewall
+
+import (
+	"net/netip"
+
+	"github.com/quillon/quillon/nf/flow"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/track"
+)
+
+// tracked are conntrack's words for the states of TCP connections.
+var tracked = [numStates]string{tcpSyn: "SYN_SENT", tcpSynAck: "SYN_RECV", tcpOpen: "ESTABLISHED", tcpClosing: "FIN_WAIT", tcpTimeWait: "TIME_WAIT", tcpReset: "CLOSE"}
+
+// Connections implements graph.Tracker. All workers share what they know: the first one shows it.
+func (a *app) Connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
+	if a.worker != 0 {
+		return -1
+	}
+	places := a.st.shards[0].conns.Places()
+	at := from / places
+	s := a.st.take(uint64(at))
+	next := s.conns.Some(from%places, n, func(i int) {
+		p := s.conns.At(i)
+		if p.Val.until < c.Now() {
+			return
+		}
+		x := shown(&p.Key, &p.Val)
+		x.Left = p.Val.until.Sub(c.Now())
+		f(&x)
+	})
+	a.st.give(s)
+	switch {
+	case next >= 0:
+		return at*places + next
+	case at+1 < len(a.st.shards):
+		return (at + 1) * places
+	}
+	return -1
+}
+
+// shown is a connection as conntrack has it.
+func shown(k *flow.Key, c *conn) track.Connection {
+	if c.opener == 1 {
+		r := k.Reversed()
+		k = &r
+	}
+	addr := func(b *[16]byte) netip.Addr {
+		if k.Family == hdr.NetIPv4 {
+			return netip.AddrFrom4([4]byte(b[:4]))
+		}
+		return netip.AddrFrom16(*b)
+	}
+	x := track.Connection{
+		Proto: k.Proto, State: tracked[c.state], Unreplied: c.state == tcpSyn || c.state == oneWay, Assured: !c.tentative(),
+		Orig: track.Tuple{Src: addr(&k.Src), Dst: addr(&k.Dst), SPort: k.SrcPort, DPort: k.DstPort},
+	}
+	switch k.Proto {
+	case hdr.ProtoICMP, hdr.ProtoICMPv6: // an identifier on side a, a type on side b: see query
+		x.Orig.SPort, x.Orig.DPort = k.SrcPort, 0
+		if c.opener == 1 {
+			x.Orig.SPort = k.DstPort
+		}
+	}
+	x.Reply = x.Orig.Reversed()
+	return x
+}
