@@ -32,6 +32,7 @@ const (
 	reasonFrom
 	reasonNobody
 	reasonForeign
+	reasonCheck
 	numReasons
 )
 
@@ -43,12 +44,17 @@ var reasons = [numReasons]counter.Def{
 	reasonFrom:      {Name: "from-backend", Help: "a backend's packet got the virtual address"},
 	reasonNobody:    {Name: "no-backend", Help: "no backend of that family is up: dropped"},
 	reasonForeign:   {Name: "foreign", Help: "from a backend and its service's port, and no connection that it was chosen for: passed"},
+	reasonCheck:     {Name: "to-the-box", Help: "of a backend to the box's own address: an answer to a check, a question for that address, or of no use; it ends here"},
 }
 
 const (
 	ctrConns counter.ID = iota
 	ctrUntracked
 	ctrMoved
+	ctrChecks
+	ctrFailed
+	ctrDown
+	ctrUp
 	numCounters
 )
 
@@ -56,6 +62,10 @@ var counters = [numCounters]counter.Def{
 	ctrConns:     {Name: "connections", Help: "connections that were given a backend and a place"},
 	ctrUntracked: {Name: "untracked", Help: "packets of connections without a place (conns=): they go where the lookup table says"},
 	ctrMoved:     {Name: "forgotten", Help: "connections forgotten because their backend went or is down"},
+	ctrChecks:    {Name: "checks", Help: "health checks of backends"},
+	ctrFailed:    {Name: "checks-failed", Help: "that were answered badly, or not in time"},
+	ctrDown:      {Name: "found-down", Help: "times that a backend was found down"},
+	ctrUp:        {Name: "backends-up", Help: "backends that get new connections (the first worker's counter)"},
 }
 
 // Kind declares balance.
@@ -75,25 +85,43 @@ others come and go. When there is no place to remember it, or another worker see
 its answers, it goes where the lookup table says; then it moves when that changes,
 which is about one in as many connections as there are backends.
 
+With check= backends are asked whether they are there, each check-interval=, from an
+address of the box's own (check-from=), for which it answers ARP and neighbour
+solicitations on port b. One that did not answer check-fall= checks gets no new
+connections until it has answered check-rise=; those that it has stay, or go to others with
+check-down=move. Connections of others stay where they are. Where all backends of a
+family are found down, packets go where they would without checks. Checks have no VLAN tag.
+"quillon report" has each backend's health, since when, and how its last check ended.
+
 A backend's state is what the operator says: up, drain (no new connections) or
-down (its connections go to others). Backends are the tables backends and
+down (its connections go to others, and it is not checked). Backends are the tables backends and
 backends_ipv6, too. Nobody answers ARP or neighbour solicitations for the virtual
 address: the router before it needs an entry with any MAC behind port b, or mac=.
 
-  quillon run --inline eth1,eth2 --nf balance,vip=10.0.0.100,port=80,backends=10.0.0.1@02:00:00:00:00:01+10.0.0.2@02:00:00:00:00:02*2`,
+  quillon run --inline eth1,eth2 --nf balance,vip=10.0.0.100,port=80,backends=10.0.0.1@02:00:00:00:00:01+10.0.0.2@02:00:00:00:00:02*2
+  quillon run --inline eth1,eth2 --nf balance,vip=10.0.0.100,port=80,backends=10.0.0.2@02:00:00:00:00:02,check=http,check-from=10.0.0.99@02:00:00:00:00:99`,
 		In:       []string{"a", "b"},
 		Out:      []string{"a", "b"},
 		Params:   arguments.Params(),
 		Counters: counters[:],
 		Reasons:  reasons[:],
 		Tables:   tables(),
-		Effects:  graph.Always(effect.Effects{Reads: effect.Flow, Writes: effect.Ethernet | effect.Encap | effect.IPAddresses, Drops: true, State: true}),
-		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
+		Effects: func(args graph.Args) effect.Effects {
+			s, err := parse(args)
+			return effect.Effects{Reads: effect.Flow, Writes: effect.Ethernet | effect.Encap | effect.IPAddresses, Drops: true, State: true,
+				Answers: err != nil || s.check != checkNone}
+		},
+		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			if err != nil {
 				return nil, err
 			}
-			b := &balance{settings: s, conns: conns{Table: flow.New[connKey, conn](s.conns)}}
+			mk := func() any { return &health{all: map[netip.Addr]*probe{}} }
+			h, _ := mk().(*health)
+			if env.Share != nil {
+				h = env.Share(mk).(*health)
+			}
+			b := &balance{settings: s, health: h, worker: env.Worker, conns: conns{Table: flow.New[connKey, conn](s.conns)}}
 			for i := range b.lookup {
 				b.lookup[i] = make(lookup, s.size)
 			}
@@ -111,9 +139,10 @@ type settings struct {
 	size     int           `arg:"size" range:"3..2^22" help:"places in the lookup table: a prime, 100 times the backends or more"`
 	conns    int           `arg:"conns" range:"1..2^24" help:"connections that there is room for, about 55 bytes each"`
 	idle     time.Duration `arg:"idle" range:"1ns.." help:"a connection without traffic for so long makes room for another"`
+	checks
 }
 
-var arguments = arg.Declare("balance", settings{size: 65537, conns: 65536, idle: 5 * time.Minute})
+var arguments = arg.Declare("balance", settings{size: 65537, conns: 65536, idle: 5 * time.Minute, checks: defaultChecks})
 
 // vips are the virtual addresses of IPv4 and IPv6.
 type vips [2]netip.Addr
@@ -162,12 +191,19 @@ func parse(args graph.Args) (settings, error) {
 	if len(s.backends) > s.size {
 		r.Failf("size=%d: fewer places than there are backends", s.size)
 	}
-	return s, r.Err()
+	if err := r.Err(); err != nil {
+		return s, err
+	}
+	return s, s.validChecks()
 }
 
 // balance is the app.
 type balance struct {
 	settings
+	worker int
+	health *health
+	probes []*probe  // of the backends
+	get    [2][]byte // what an HTTP check asks for, by family
 	conns  conns
 	lookup [2]lookup // IPv4, IPv6
 	byAddr map[netip.Addr]uint16
@@ -182,6 +218,42 @@ func (b *balance) populate() {
 	for i := range b.backends {
 		b.byAddr[b.backends[i].addr] = uint16(i)
 	}
+	b.probes = b.probes[:0]
+	for i := range b.backends {
+		b.probes = append(b.probes, b.health.of(b.backends[i].addr))
+	}
+	if b.worker == 0 {
+		b.health.keep(b.backends)
+	}
+	for i := range b.get {
+		b.get[i] = b.question(i)
+	}
+}
+
+// alive reports whether a backend is not known to be down.
+func (b *balance) alive(i uint16) bool { return b.check == checkNone || !b.probes[i].failed.Load() }
+
+// choose is the backend for a new connection, or one that is to move. In the place of one that is down it is another one of the same
+// table, for each connection alike in all workers; other connections stay where they are. Where all are down it is as if none was.
+func (b *balance) choose(family int, hash uint64) uint16 {
+	first := b.lookup[family].pick(hash)
+	if first == nobody || b.alive(first) {
+		return first
+	}
+	for range 32 {
+		hash = hdr.Fold(hash, 3)
+		if who := b.lookup[family].pick(hash); b.alive(who) {
+			return who
+		}
+	}
+	// Most are down.
+	n := len(b.backends)
+	for k, at := 0, int(hash%uint64(n)); k < n; k, at = k+1, (at+1)%n {
+		if x := &b.backends[at]; x.state == up && x.weight > 0 && familyOf(x.addr) == family && b.alive(uint16(at)) {
+			return uint16(at)
+		}
+	}
+	return first
 }
 
 // Takes implements graph.Reconfigurer.
@@ -237,6 +309,10 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		var d hdr.Layers
 		r := reasonMalformed
 		if hdr.Walk(frame, &d) && !d.Malformed() {
+			if in == 1 && b.check != checkNone && b.answered(c, frame, &d) {
+				c.Drop(x, reasonCheck)
+				continue
+			}
 			r = b.one(c, in, frame, &d)
 		}
 		switch r {
@@ -299,8 +375,12 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 	place := b.conns.find(&key, spot)
 	if place != nil {
 		who, place.seen = place.backend, c.Now()
+		if b.ondown == moveDown && in == 0 && !b.alive(who) {
+			who = b.choose(family, hash)
+			place.backend = who
+		}
 	} else {
-		who = b.lookup[family].pick(hash)
+		who = b.choose(family, hash)
 	}
 	eth := hdr.Ethernet(frame[:hdr.EthernetLen])
 	if in == 1 {
@@ -365,15 +445,27 @@ func readdress(frame []byte, d *hdr.Layers, at int, addr []byte) {
 // Report implements graph.Reporter.
 func (b *balance) Report() any {
 	type row struct {
-		Backend     string `json:"backend"`
-		State       string `json:"state"`
-		Weight      int    `json:"weight"`
-		Places      int    `json:"places"` // of the lookup table
-		Connections int    `json:"connections"`
+		Backend string `json:"backend"`
+		State   string `json:"state"`
+		// Of a backend that is checked: up, down or not checked, since when, and how the last check ended.
+		Health      string  `json:"health,omitempty"`
+		Since       float64 `json:"since_unix_s,omitempty"`
+		Last        string  `json:"last_check,omitempty"`
+		Weight      int     `json:"weight"`
+		Places      int     `json:"places"` // of the lookup table
+		Connections int     `json:"connections"`
 	}
 	rows := make([]row, len(b.backends))
 	for i, x := range b.backends {
 		rows[i] = row{Backend: x.addr.String(), State: stateNames[x.state], Weight: int(x.weight)}
+		if p := b.probes[i]; b.check != checkNone && x.state != down {
+			p.turn.Take()
+			rows[i].Health, rows[i].Since, rows[i].Last = "up", float64(p.since)/1e9, p.why
+			if p.failed.Load() {
+				rows[i].Health = "down"
+			}
+			p.turn.Give()
+		}
 	}
 	for _, l := range b.lookup {
 		for _, i := range l {
