@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -73,7 +74,11 @@ func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
 	if _, err := chain(f.nfs); err != nil {
 		return err
 	}
-	l := begin(f.orders, cmd.ErrOrStderr())
+	log, err := f.logs.logger(cmd.ErrOrStderr(), cmp.Or(f.name, cfg.Port))
+	if err != nil {
+		return err
+	}
+	l := begin(f.orders, log)
 	l.at("inserting the splice")
 	s, err := bridge.Insert(cfg)
 	l.done()
@@ -88,14 +93,14 @@ func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
 	if f.held { // without the splice the bridge would carry frames that must not cross
 		return err
 	}
-	l = begin(f.orders, cmd.ErrOrStderr())
+	l = begin(f.orders, log)
 	defer l.done()
 	l.at("taking the splice away")
 	return errors.Join(err, unsplice(cfg.StateDir, s))
 }
 
 func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
-	l := begin(orders, cmd.ErrOrStderr())
+	l := begin(orders, forPeople(cmd.ErrOrStderr()))
 	defer l.done()
 	l.at("inserting the splice")
 	s, err := bridge.Insert(cfg)

@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -29,7 +29,7 @@ const (
 // moment, and a step that takes too long ends the process as a crash does.
 type life struct {
 	orders   *orders
-	log      io.Writer
+	log      *slog.Logger
 	exit     func(code int)
 	stopping chan struct{} // closed by the first order to stop
 	once     sync.Once
@@ -41,7 +41,7 @@ type life struct {
 }
 
 // begin takes the first order to stop from orders. A second one stays there, for steps that can be cut short.
-func begin(orders *orders, log io.Writer) *life {
+func begin(orders *orders, log *slog.Logger) *life {
 	l := &life{orders: orders, log: log, exit: os.Exit, stopping: make(chan struct{}), over: make(chan struct{})}
 	l.at("starting")
 	l.start = time.AfterFunc(startLimit, func() { l.late(startLimit) })
@@ -59,7 +59,7 @@ func begin(orders *orders, log io.Writer) *life {
 // bounds the time as a start or a stop does.
 func undisturbed(cmd *cobra.Command, what string) (done func()) {
 	o := takeOrders()
-	l := begin(o, cmd.ErrOrStderr())
+	l := begin(o, forPeople(cmd.ErrOrStderr()))
 	l.at(what)
 	return func() {
 		l.done()
@@ -124,7 +124,7 @@ func (l *life) crash(why string) {
 	said := make(chan struct{})
 	go func() {
 		defer close(said)
-		fmt.Fprintf(l.log, "quillon: %s: the process ends, as by a crash\n", why)
+		l.log.Error(why + ": the process ends, as by a crash")
 	}()
 	select {
 	case <-said:

@@ -25,7 +25,7 @@ func TestLife(t *testing.T) {
 	o := &orders{make(chan os.Signal, 1), make(chan os.Signal, 1)}
 	r, w := io.Pipe() // nobody reads
 	defer r.Close()
-	l := begin(o, w)
+	l := begin(o, forPeople(w))
 	code := make(chan int, 1)
 	l.exit = func(c int) { code <- c }
 	if l.ordered() {
@@ -56,7 +56,7 @@ func TestLife(t *testing.T) {
 	l.done()
 
 	var said strings.Builder
-	l = begin(o, &said)
+	l = begin(o, forPeople(&said))
 	l.exit = func(c int) { code <- c }
 	l.at("opening the ports")
 	l.late(3 * time.Second)

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"path"
 	"slices"
@@ -31,7 +31,7 @@ const (
 // lookout prints, once each, that frames which apps want passed in the kernel, that workers get no
 // processor, that links went down or came up, and that tasks have panicked.
 type lookout struct {
-	w       io.Writer
+	log     *slog.Logger
 	faults  []*graph.PanicError
 	ports   map[string]*lookedAt
 	workers map[int]*waiting // by thread
@@ -63,8 +63,8 @@ func stamp(t clock.Time) string {
 	return time.Unix(0, int64(t)).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-func (l *lookout) say(t clock.Time, p graph.PortInfo, format string, args ...any) {
-	fmt.Fprintf(l.w, "quillon: %s %s (%s): %s\n", stamp(t), p.Name, p.Args["dev"], fmt.Sprintf(format, args...))
+func (l *lookout) say(level slog.Level, t clock.Time, p graph.PortInfo, format string, args ...any) {
+	l.log.Log(context.Background(), level, fmt.Sprintf("%s (%s): %s", p.Name, p.Args["dev"], fmt.Sprintf(format, args...)), at(t), "port", p.Name, "dev", p.Args["dev"])
 }
 
 // look compares the ports' totals with those of the last look. The first look at a port only stores its
@@ -89,7 +89,7 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 				if all.ShutOut > x.last.ShutOut {
 					what = "are dropped"
 				}
-				l.say(now, p, "frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they %s", what)
+				l.say(slog.LevelWarn, now, p, "frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they %s", what)
 			}
 			x.seen = now
 		}
@@ -116,13 +116,13 @@ func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 		case more >= lookWaits:
 			if x.from == 0 {
 				x.from, x.over = x.at, x.last
-				fmt.Fprintf(l.w, "quillon: %s worker %d is not scheduled: it was ready to run and waited %v for a processor; others run there (quillon help run: --priority, --cpu)\n",
-					stamp(now), w.Worker, more.Round(time.Millisecond))
+				l.log.Warn(fmt.Sprintf("worker %d is not scheduled: it was ready to run and waited %v for a processor; others run there (quillon help run: --priority, --cpu)",
+					w.Worker, more.Round(time.Millisecond)), at(now), "worker", w.Worker)
 			}
 			x.seen = now
 		case x.from != 0 && now.Sub(x.seen) >= lookQuiet:
-			fmt.Fprintf(l.w, "quillon: %s worker %d is scheduled again; from %s to %s it waited %v for a processor\n",
-				stamp(now), w.Worker, stamp(x.from), stamp(x.seen), (w.Waited - x.over).Round(time.Millisecond))
+			l.log.Info(fmt.Sprintf("worker %d is scheduled again; from %s to %s it waited %v for a processor",
+				w.Worker, stamp(x.from), stamp(x.seen), (w.Waited-x.over).Round(time.Millisecond)), at(now), "worker", w.Worker)
 			x.from = 0
 		}
 		x.last, x.at = w.Waited, now
@@ -131,7 +131,7 @@ func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 
 // end prints how many frames were missed.
 func (l *lookout) end(now clock.Time, p graph.PortInfo, x *lookedAt) {
-	l.say(now, p, "frames are taken again; from %s to %s %d crossed unseen, %d were dropped", stamp(x.from), stamp(x.seen),
+	l.say(slog.LevelInfo, now, p, "frames are taken again; from %s to %s %d crossed unseen, %d were dropped", stamp(x.from), stamp(x.seen),
 		x.last.Missed-x.since.Missed, x.last.ShutOut-x.since.ShutOut)
 	x.from = 0
 }
@@ -153,9 +153,9 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 			continue
 		}
 		if up {
-			l.say(now, p, "the link is up")
+			l.say(slog.LevelInfo, now, p, "the link is up")
 		} else {
-			l.say(now, p, "the link is down")
+			l.say(slog.LevelWarn, now, p, "the link is down")
 		}
 	}
 }
@@ -164,8 +164,8 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 func (l *lookout) panics(now clock.Time, all []*graph.PanicError) {
 	for _, f := range all {
 		if !slices.Contains(l.faults, f) {
-			fmt.Fprintf(l.w, "quillon: %s %v (%s); it has ended alone, and %d frames that it held are dropped: to start it again quillon snic restart %s\n",
-				stamp(now), f, f.At, f.Frames, path.Base(f.App))
+			l.log.Error(fmt.Sprintf("%v (%s); it has ended alone, and %d frames that it held are dropped: to start it again quillon snic restart %s",
+				f, f.At, f.Frames, path.Base(f.App)), at(now), "app", f.App)
 		}
 	}
 	l.faults = all
@@ -202,11 +202,11 @@ func linkUp(a *netlink.LinkAttrs) bool {
 }
 
 // lookOut runs a lookout on an instance until ctx ends, and has troubles told after each look.
-func lookOut(ctx context.Context, w io.Writer, inst *graph.Instance, clk clock.Clock, troubles func([]string)) {
-	l := &lookout{w: w, up: map[string]bool{}, names: map[int]string{}}
+func lookOut(ctx context.Context, log *slog.Logger, inst *graph.Instance, clk clock.Clock, troubles func([]string)) {
+	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
-		fmt.Fprintf(w, "quillon: links that go down or come up are not told: %v\n", err)
+		log.Warn(fmt.Sprintf("links that go down or come up are not told: %v", err))
 		links = nil
 	}
 	for _, p := range inst.Ports() {

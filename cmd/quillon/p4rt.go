@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -91,7 +92,7 @@ func (s *served) print(w io.Writer) {
 // listen serves an instance as the flags say: each app of kind p4 is a device
 // from 1 on, by name; the tables of all other apps are one more. Control is the path of
 // the instance's control socket.
-func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock.Clock, log io.Writer) (s *served, closeAll func() error, err error) {
+func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock.Clock, log *slog.Logger) (s *served, closeAll func() error, err error) {
 	s = &served{}
 	var closers []func() error
 	closeAll = func() error {
@@ -128,7 +129,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock
 			return s, closeAll, err
 		}
 		serve := func(cfg p4rt.ListenConfig) (net.Addr, error) {
-			cfg.Log = func(err error) { fmt.Fprintln(log, "quillon:", err) }
+			cfg.Log = func(err error) { log.Warn(err.Error(), "part", "p4runtime") }
 			l, err := p4rt.Listen(server, cfg)
 			if err != nil {
 				return nil, err
@@ -176,14 +177,14 @@ func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock
 
 // unreadable names the files that are read again later, but that the process cannot read without the privileges that it
 // has given up.
-func (f *p4rtFlags) unreadable(log io.Writer) {
+func (f *p4rtFlags) unreadable(log *slog.Logger) {
 	for _, name := range []string{f.cert, f.key, f.clientCA} {
 		if name == "" {
 			continue
 		}
 		file, err := os.Open(name)
 		if err != nil {
-			fmt.Fprintf(log, "quillon: %v, for uid %d without root's capabilities: P4Runtime stays with what was read at the start, also when the file is renewed\n", err, os.Geteuid())
+			log.Warn(fmt.Sprintf("%v, for uid %d without root's capabilities: P4Runtime stays with what was read at the start, also when the file is renewed", err, os.Geteuid()), "file", name)
 			continue
 		}
 		_ = file.Close()

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -205,7 +205,7 @@ func (j *joined) close() error {
 }
 
 // start joins the board of an instance to its pool.
-func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Clock, log io.Writer) (*joined, error) {
+func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Clock, log *slog.Logger) (*joined, error) {
 	if f.listen == "" {
 		return nil, nil
 	}
@@ -246,20 +246,20 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 			case !first:
 				what = fmt.Sprintf("there is another board %d, at %s, which was started first: this one takes no part until it has a number of its own (--pool-board) or the other one is gone", node.Board, addr)
 			}
-			fmt.Fprintf(log, "quillon: pool: %s\n", what)
+			log.Warn("pool: "+what, "part", "pool")
 		},
 		Alone: func(err error) {
 			if err != nil {
-				fmt.Fprintf(log, "quillon: pool: %v; the board is alone until one does\n", err)
+				log.Warn(fmt.Sprintf("pool: %v; the board is alone until one does", err), "part", "pool")
 			} else {
-				fmt.Fprintln(log, "quillon: pool: a board of --join answers")
+				log.Info("pool: a board of --join answers", "part", "pool")
 			}
 		},
 		On: func(n *pool.Node, now clock.Time, e pool.Event) {
 			join.On(n, now, e)
 			switch e.Kind {
 			case pool.PeerUp, pool.PeerLost:
-				fmt.Fprintf(log, "quillon: pool: board %d: %v\n", e.Peer, e.Kind)
+				log.Info(fmt.Sprintf("pool: board %d: %v", e.Peer, e.Kind), "part", "pool", "board", e.Peer)
 			}
 		},
 	})
@@ -277,7 +277,7 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 }
 
 // exchange passes news between the board and its pool, until ctx ends.
-func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join member, p *gossip.Pool, inst *graph.Instance, app string, log io.Writer) {
+func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join member, p *gossip.Pool, inst *graph.Instance, app string, log *slog.Logger) {
 	var last string
 	do, visit := p.Do, func(v func(graph.App)) error {
 		err := inst.Visit(app, 0, v)
@@ -295,7 +295,7 @@ func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join mem
 		}
 		if err != nil && err.Error() != last {
 			last = err.Error()
-			fmt.Fprintf(log, "quillon: pool: %v\n", oneLine(err))
+			log.Warn(fmt.Sprintf("pool: %v", oneLine(err)), "part", "pool")
 		}
 		timer.Reset(wait)
 		select {

@@ -52,7 +52,7 @@ func (r *running) watch(ctx context.Context) {
 	switch {
 	case s == nil:
 	case r.watchdog == 0:
-		fmt.Fprintf(r.log, "quillon: %v: the service manager hears nothing more of this process\n", s)
+		r.log.Warn(fmt.Sprintf("%v: the service manager hears nothing more of this process", s))
 	default:
 		r.life.crash(s.Error() + leftWires(r.spec, s))
 	}

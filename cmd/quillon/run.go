@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -54,6 +55,7 @@ type runFlags struct {
 	pool     poolFlags
 	root     rootFlags
 	watchdog time.Duration
+	logs     logFlags
 	verbose  bool
 	orders   *orders // nil: run takes them
 	held     bool    // when the process has ended, some frames do not cross
@@ -246,6 +248,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("latency", completion(latencyNames))
 	cmd.Flags().StringVar(&f.name, "name", "", "the instance's name (default: after the interfaces or the file)")
 	cmd.Flags().StringVar(&f.control, "control", "", "control `socket` (default: by name, see quillon help show)")
+	f.logs.add(cmd)
 	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
 }
 
@@ -364,7 +367,7 @@ func isName(name string) bool {
 type running struct {
 	*runFlags
 	cmd        *cobra.Command
-	log        io.Writer
+	log        *slog.Logger
 	spec       *graph.Spec
 	file       string
 	name       string
@@ -400,12 +403,15 @@ var errStop = errors.New("told to stop")
 
 // run opens the ports and runs the graph until a signal or an error.
 func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error {
-	r := &running{runFlags: f, cmd: cmd, log: cmd.ErrOrStderr(), spec: spec, file: file, name: f.instanceName(file), clk: clock.NewWall(), orders: f.orders}
+	r := &running{runFlags: f, cmd: cmd, spec: spec, file: file, name: f.instanceName(file), clk: clock.NewWall(), orders: f.orders}
 	r.begun = r.clk.Now()
 	if err := cmp.Or(f.checkSocket(r.name), f.pool.check(spec), f.root.check(spec), f.checkWatchdog(), checkLatency(f.latency)); err != nil {
 		return err
 	}
 	var err error
+	if r.log, err = f.logs.logger(cmd.ErrOrStderr(), r.name); err != nil {
+		return err
+	}
 	if r.workers, err = choosePriority(f.priority); err != nil {
 		return err
 	}
@@ -587,7 +593,7 @@ func (r *running) show() error {
 		info.Served = r.served
 	}
 	if r.state.asked && r.state.path == "" {
-		fmt.Fprintf(r.log, "quillon: --state none: when this process ends, end the connections of %s's clients before the next one starts\n", r.state.app)
+		r.log.Warn(fmt.Sprintf("--state none: when this process ends, end the connections of %s's clients before the next one starts", r.state.app), "app", r.state.app)
 	}
 	return show(r.cmd, info, func(w io.Writer) {
 		for _, i := range info.Bound {
@@ -760,11 +766,11 @@ func (r *running) printHeld() {
 		app := cmp.Or(r.state.app, "this process")
 		switch {
 		case p.QueuePairs && r.state.path != "":
-			fmt.Fprintf(r.log, "quillon: connections that cannot do without %s are handed over: until the next process runs, frames to these do not cross between %s and %s, and all others do; to end that: %s\n", app, p.A, p.B, p.Free)
+			r.log.Warn(fmt.Sprintf("connections that cannot do without %s are handed over: until the next process runs, frames to these do not cross between %s and %s, and all others do; to end that: %s", app, p.A, p.B, p.Free), "app", app)
 		case p.QueuePairs:
-			fmt.Fprintf(r.log, "quillon: --state none: connections that cannot do without %s are lost: frames to these do not cross between %s and %s; end them at their clients, and then: %s\n", app, p.A, p.B, p.Free)
+			r.log.Warn(fmt.Sprintf("--state none: connections that cannot do without %s are lost: frames to these do not cross between %s and %s; end them at their clients, and then: %s", app, p.A, p.B, p.Free), "app", app)
 		default:
-			fmt.Fprintf(r.log, "quillon: appends that %s sent have no answer yet: for a minute, or until the next process runs, other atomics to their words do not cross between %s and %s, and all else does; to end that: %s\n", app, p.A, p.B, p.Free)
+			r.log.Warn(fmt.Sprintf("appends that %s sent have no answer yet: for a minute, or until the next process runs, other atomics to their words do not cross between %s and %s, and all else does; to end that: %s", app, p.A, p.B, p.Free), "app", app)
 		}
 	}
 }
@@ -784,14 +790,14 @@ func leftWires(spec *graph.Spec, err error) string {
 }
 
 // warned prints the warnings in the reports of apps.
-func warned(w io.Writer, inst *graph.Instance) {
+func warned(log *slog.Logger, inst *graph.Instance) {
 	for _, app := range slices.Sorted(maps.Keys(inst.Spec().Apps)) {
 		r, err := inst.Report(app)
 		if err != nil || len(r) == 0 {
 			continue
 		}
 		if x, ok := r[0].(interface{ Warns() string }); ok && x.Warns() != "" {
-			fmt.Fprintf(w, "quillon: %s: %s\n", app, x.Warns())
+			log.Warn(fmt.Sprintf("%s: %s", app, x.Warns()), "app", app)
 		}
 	}
 }
@@ -804,7 +810,7 @@ type takenOver interface {
 
 // inherited prints what the app took over from the process before this one.
 // Its counters "taken-over" and "lost" tell how many connections.
-func inherited(ctx context.Context, w io.Writer, inst *graph.Instance, app string) {
+func inherited(ctx context.Context, log *slog.Logger, inst *graph.Instance, app string) {
 	for ctx.Err() == nil {
 		r, err := inst.Report(app)
 		if err != nil {
@@ -826,9 +832,9 @@ func inherited(ctx context.Context, w io.Writer, inst *graph.Instance, app strin
 		}
 		switch {
 		case why != "":
-			fmt.Fprintf(w, "quillon: %s: %s: %d connections are lost, their clients are told\n", app, why, n["lost"])
+			log.Error(fmt.Sprintf("%s: %s: %d connections are lost, their clients are told", app, why, n["lost"]), "app", app, "lost", n["lost"])
 		case n["taken-over"] > 0:
-			fmt.Fprintf(w, "quillon: %s: %d connections taken over\n", app, n["taken-over"])
+			log.Info(fmt.Sprintf("%s: %d connections taken over", app, n["taken-over"]), "app", app, "taken_over", n["taken-over"])
 		}
 		return
 	}
@@ -837,9 +843,9 @@ func inherited(ctx context.Context, w io.Writer, inst *graph.Instance, app strin
 // reload reads the Spec's file again, and applies it. After an error, which it prints, the old graph
 // goes on.
 func (r *running) reload() {
-	w, inst, file := r.log, r.inst, r.file
+	inst, file := r.inst, r.file
 	if file == "" {
-		fmt.Fprintln(w, "quillon: SIGHUP: there is no spec file to read again")
+		r.log.Warn("SIGHUP: there is no spec file to read again")
 		return
 	}
 	spec, err := r.read(file)
@@ -847,17 +853,16 @@ func (r *running) reload() {
 		var plan graph.Plan
 		if plan, err = inst.Plan(spec); err == nil {
 			if err = inst.Apply(plan); err == nil {
-				fmt.Fprintf(w, "quillon: SIGHUP: %s", strings.ReplaceAll(plan.String(), "\n", "; "))
-				fmt.Fprintln(w)
+				r.log.Info("SIGHUP: "+strings.ReplaceAll(plan.String(), "\n", "; "), "file", file)
 				return
 			}
 		}
 	}
 	if errors.Is(err, graph.ErrPort) {
-		fmt.Fprintf(w, "quillon: SIGHUP: %v\n", oneLine(err))
+		r.log.Error(fmt.Sprintf("SIGHUP: %v", oneLine(err)), "file", file)
 		return
 	}
-	fmt.Fprintf(w, "quillon: SIGHUP: nothing changed: %v\n", oneLine(err))
+	r.log.Error(fmt.Sprintf("SIGHUP: nothing changed: %v", oneLine(err)), "file", file)
 }
 
 func newDetachCmd() *cobra.Command {
