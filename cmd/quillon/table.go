@@ -203,7 +203,11 @@ given values in their keys.`,
 			if e.Priority != 0 {
 				key = append(key, fmt.Sprintf("priority=%d", e.Priority))
 			}
-			fmt.Fprintf(w, "%s\t%s\n", strings.Join(key, " "), callText(r.decl, e))
+			fmt.Fprintf(w, "%s\t%s", strings.Join(key, " "), callText(r.decl, e))
+			if e.Counts != nil {
+				fmt.Fprintf(w, "\t%d packets\t%d bytes", e.Counts.Packets, e.Counts.Bytes)
+			}
+			fmt.Fprintln(w)
 		}
 		if r.More {
 			fmt.Fprintln(w, "…")

@@ -76,6 +76,14 @@ func decl(bits int) table.Decl {
 	return d
 }
 
+// place tells rules of a family apart.
+type place struct {
+	key  [numFields]table.Cond
+	prio int32
+}
+
+func placeOf(e *table.Entry) place { return place{[numFields]table.Cond(e.Key), e.Priority} }
+
 // parseRules reads rules with ; or a new line in between, each ACTION and any of
 // in, src, dst, proto, sport and dport with a colon and a value, and prio, with +
 // in between: allow+in:a+proto:tcp+dport:80-90+prio:7. A rule without prio comes
@@ -89,10 +97,6 @@ func parseRules(v string, keys []table.Field) (all []table.Entry, err error) {
 	if len(texts) > maxRules {
 		return nil, fmt.Errorf("at most %d rules", maxRules)
 	}
-	type place struct {
-		key  [numFields]table.Cond
-		prio int32
-	}
 	taken := map[place]bool{}
 	for i, text := range texts {
 		e, err := parseRule(strings.TrimSpace(text), keys)
@@ -102,7 +106,7 @@ func parseRules(v string, keys []table.Field) (all []table.Entry, err error) {
 		if e.Priority == 0 {
 			e.Priority = int32(len(texts)-i) * 10
 		}
-		p := place{[numFields]table.Cond(e.Key), e.Priority}
+		p := placeOf(&e)
 		if taken[p] {
 			return nil, fmt.Errorf("%q: there is another with the same conditions and priority", text)
 		}
@@ -208,6 +212,7 @@ type acl struct {
 	axes    [numFields]axis
 	words   int // a row of bits
 	actions []uint8
+	places  map[place]int // of the sorted rules
 }
 
 // axis is one field: row i is for values from from[i] on, up to from[i+1].
@@ -222,9 +227,10 @@ const noPort = 1 << 16
 func newACL(rules []table.Entry, keys []table.Field) *acl {
 	rules = slices.Clone(rules)
 	slices.SortStableFunc(rules, func(x, y table.Entry) int { return int(y.Priority) - int(x.Priority) })
-	t := &acl{words: (len(rules) + 63) / 64, actions: make([]uint8, len(rules))}
+	t := &acl{words: (len(rules) + 63) / 64, actions: make([]uint8, len(rules)), places: make(map[place]int, len(rules))}
 	for i := range rules {
 		t.actions[i] = uint8(rules[i].Action)
+		t.places[placeOf(&rules[i])] = i
 	}
 	for f := range t.axes {
 		t.axes[f] = newAxis(rules, f, &keys[f], t.words)

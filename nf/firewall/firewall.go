@@ -53,7 +53,9 @@ func (st *state) compile(args graph.Args) (*policy, error) {
 type app struct {
 	flow.Mover
 	*policy
-	gen             uint16 // of the policy
+	gen             uint16            // of the policy
+	size            int               // of the frame at hand
+	hits            [2][]table.Counts // of IPv4's and IPv6's rules, as they are sorted
 	st              *state
 	worker, workers int
 }
@@ -71,8 +73,11 @@ func newApp(args graph.Args, env graph.Env) (*app, error) {
 		a.st = env.Share(mk).(*state)
 	}
 	a.Mover = flow.Mover{Start: &a.st.start, Kind: "firewall", Version: version, Size: recordSize, Record: a.record, Build: a.build}
-	a.policy, err = a.st.compile(args)
-	return a, err
+	if a.policy, err = a.st.compile(args); err != nil {
+		return nil, err
+	}
+	a.recount(nil)
+	return a, nil
 }
 
 // Wants implements graph.Wanter: everything, and nothing crosses untouched.
@@ -91,7 +96,9 @@ func (a *app) Reconfigure(args graph.Args) error {
 	if err != nil {
 		return err
 	}
+	was := a.policy
 	a.policy = p
+	a.recount(was)
 	a.gen++
 	return nil
 }
@@ -122,6 +129,7 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	a.Now = c.Now()
 	for _, x := range b.Bufs() {
+		a.size = x.Len()
 		v := a.one(c, in, x.Bytes())
 		if !v.pass {
 			c.Drop(x, v.reason)
@@ -434,6 +442,9 @@ func (a *app) permits(k *flow.Key, opener uint8) (bool, graph.Reason) {
 	if i < 0 {
 		return a.allow, reasonDefault
 	}
+	n := &a.hits[familyIndex(k.Family)][i]
+	n.Packets++
+	n.Bytes += uint64(a.size)
 	return t.actions[i] == allow, reasonDenied
 }
 
@@ -481,6 +492,39 @@ func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdic
 		return verdict{false, reasonUnrelated}
 	}
 	return verdict{true, reasonRelated}
+}
+
+// familyIndex is the index of a family's rules.
+func familyIndex(family uint8) int {
+	if family == hdr.NetIPv6 {
+		return 1
+	}
+	return 0
+}
+
+// recount gives the rules of now what those that were there before, with the same action, have counted.
+func (a *app) recount(was *policy) {
+	for f, t := range a.acl {
+		old := a.hits[f]
+		a.hits[f] = make([]table.Counts, len(t.actions))
+		for p, i := range t.places {
+			if was == nil {
+				break
+			}
+			if k, ok := was.acl[f].places[p]; ok && was.acl[f].actions[k] == t.actions[i] {
+				a.hits[f][i] = old[k]
+			}
+		}
+	}
+}
+
+// Counted implements graph.Counter: the packets that a rule has decided, which are those that opened connections or would have. Packets
+// of connections that are there are not looked up.
+func (a *app) Counted(t int, e *table.Entry, n *table.Counts) {
+	if i, ok := a.acl[t].places[placeOf(e)]; ok {
+		n.Packets += a.hits[t][i].Packets
+		n.Bytes += a.hits[t][i].Bytes
+	}
 }
 
 // Report implements graph.Reporter.

@@ -61,6 +61,12 @@ type Tabler interface {
 	Remove(c *Ctx, t int, key []table.Cond) error
 }
 
+// Counter counts what entries of its tables do that are settings.
+type Counter interface {
+	// Counted adds to n what entry e of table t, an index in Kind.Tables, has done in this worker.
+	Counted(t int, e *table.Entry, n *table.Counts)
+}
+
 // Reporter shows its state: a value for encoding/json, built for the caller.
 type Reporter interface {
 	Report() any

@@ -76,9 +76,16 @@ func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error
 		return err
 	}
 	if d.Setting != nil {
-		for _, e := range d.Setting.Of(args).Entries {
-			if err := f(&e); err != nil {
+		all := d.Setting.Of(args).Entries
+		for first := 0; first < len(all); first += trackPlaces {
+			some := all[first:min(first+trackPlaces, len(all))]
+			if err := i.counted(app, t, some); err != nil {
 				return err
+			}
+			for n := range some {
+				if err := f(&some[n]); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -118,6 +125,29 @@ func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error
 					return err
 				}
 			}
+		}
+	}
+	return nil
+}
+
+// counted adds to entries of an app's table what they have done in all workers, if the app counts that.
+func (i *Instance) counted(app string, t int, some []table.Entry) error {
+	for w := range i.workers {
+		err := i.visit(app, w, func(_ *Ctx, a App) error {
+			x, ok := a.(Counter)
+			for n := range some {
+				if !ok {
+					break
+				}
+				if some[n].Counts == nil {
+					some[n].Counts = new(table.Counts)
+				}
+				x.Counted(t, &some[n], some[n].Counts)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -438,7 +468,7 @@ func oneLine(err error) string {
 	return fmt.Sprint(err)
 }
 
-// trackPlaces is how many connections are looked at between two breaths: some microseconds.
+// trackPlaces is how many connections, or counts of entries, are looked at between two breaths: some microseconds.
 const trackPlaces = 64
 
 // Connections calls f with the connections that an app remembers and has keeps; f may keep its argument. An error of f ends

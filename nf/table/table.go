@@ -242,6 +242,13 @@ type Entry struct {
 	Key      []Cond
 	Priority int32 // the higher one counts; 0 where no field needs it
 	Call
+	Counts *Counts // what it has done, where the app counts that and is asked for it; of changes it is nil
+}
+
+// Counts are packets, and their bytes.
+type Counts struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
 }
 
 // Same reports whether e is found where o is.
@@ -249,7 +256,12 @@ func (e *Entry) Same(o *Entry) bool { return e.Priority == o.Priority && slices.
 
 // Clone is a copy that shares nothing with e.
 func (e *Entry) Clone() *Entry {
-	return &Entry{slices.Clone(e.Key), e.Priority, Call{e.Action, slices.Clone(e.Params)}}
+	c := &Entry{slices.Clone(e.Key), e.Priority, Call{e.Action, slices.Clone(e.Params)}, nil}
+	if e.Counts != nil {
+		n := *e.Counts
+		c.Counts = &n
+	}
+	return c
 }
 
 // Change is one change of a table.

@@ -17,6 +17,7 @@ type Text struct {
 	Priority int32             `json:"priority,omitempty"`
 	Action   string            `json:"action,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
+	Counts   *Counts           `json:"counts,omitempty"`
 }
 
 // Value is v in the field's form.
@@ -142,7 +143,7 @@ func (f *Field) Canonical(c Cond) Cond {
 // Text is an entry in words.
 func (d *Decl) Text(e *Entry) Text {
 	t := d.call(e.Call)
-	t.Priority, t.Match = e.Priority, map[string]string{}
+	t.Priority, t.Match, t.Counts = e.Priority, map[string]string{}, e.Counts
 	for i := range d.Keys {
 		if !e.Key[i].Any {
 			t.Match[d.Keys[i].Name] = d.Keys[i].Cond(e.Key[i])
