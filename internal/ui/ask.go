@@ -103,6 +103,29 @@ func (s *Server) table(r *http.Request) (e entries, err error) {
 	return e, err
 }
 
+// p4 is what an app that runs a P4 program reports: its tables, and how full they are. Other apps' reports may look at all that they
+// remember, for which a worker would wait.
+func (s *Server) p4(r *http.Request) (json.RawMessage, error) {
+	c, err := s.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	g, err := c.Graph()
+	if err != nil {
+		return nil, err
+	}
+	app := r.FormValue("app")
+	if g.Spec.Apps[app].Kind != "p4" {
+		return nil, &admin.Error{Msg: fmt.Sprintf("%q is no app that runs a P4 program", app)}
+	}
+	all, err := c.Report(app)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[0], nil
+}
+
 // errBusy is the answer where enough of what takes long is under way.
 var errBusy = fmt.Errorf("%d traces and captures are under way: try again when one has ended", maxSlow)
 

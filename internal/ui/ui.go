@@ -77,6 +77,7 @@ func Listen(cfg Config) (*Server, error) {
 	mux.HandleFunc("GET /events", s.events)
 	mux.HandleFunc("GET /tables", answer(s, s.tables))
 	mux.HandleFunc("GET /table", answer(s, s.table))
+	mux.HandleFunc("GET /p4", answer(s, s.p4))
 	mux.HandleFunc("GET /trace", answer(s, s.trace))
 	mux.HandleFunc("GET /capture", s.capture)
 	known := make(chan struct{}) // s.http is

@@ -315,7 +315,7 @@ func TestAsked(t *testing.T) {
 	if status, body := get(t, c, host+"/table?app=wall&table=acl"); status != 200 || !strings.Contains(body, `"action":"allow"`) {
 		t.Errorf("status %d: %s", status, body)
 	}
-	for _, path := range []string{"/trace?port=nosuch", "/table?app=nosuch&table=x", "/capture?at=nosuch.out"} {
+	for _, path := range []string{"/trace?port=nosuch", "/p4?app=nosuch", "/table?app=nosuch&table=x", "/capture?at=nosuch.out"} {
 		if status, body := get(t, c, host+path); status != http.StatusConflict || !strings.Contains(body, "nosuch") {
 			t.Errorf("%s: status %d: %s", path, status, body)
 		}

@@ -191,7 +191,20 @@ function showLink(l) {
 let newest = null;
 function showApp(name) {
   const app = newest.graph.spec.apps[name], args = Object.entries(app.args || {}).map(([k, v]) => k + "=" + v).join("\n");
-  chosen("App " + name + ": " + app.kind, node("pre", {textContent: args || "no arguments: all are as quillon nf describe says"}));
+  const tables = node("div", {className: "scroll"});
+  chosen("App " + name + ": " + app.kind, node("pre", {textContent: args || "no arguments: all are as quillon nf describe says"}), tables);
+  if (app.kind === "p4") showP4(name, tables);
+}
+
+async function showP4(app, place) {
+  try {
+    const report = await ask("p4", {app});
+    grid(place, [col("table", r => r.name, {text: true}), col("entries", r => number(r.entries)), col("of", r => number(r.size)), col("full", r => bar(r.size ? r.entries / r.size : 0), {text: true})],
+      report.tables || [], r => r.name);
+    if (!report.tables?.length) place.replaceChildren(node("p", {textContent: "no program yet, or one without tables"}));
+  } catch (e) {
+    place.replaceChildren(node("p", {textContent: e.message}));
+  }
 }
 
 function show(e) {
