@@ -22,11 +22,11 @@ serve() { b iperf3 -s -B $1 >/dev/null 2>&1 & }
 serve 10.0.0.2; two=$!
 serve 10.0.0.3; three=$!
 until [ $(b ss -Hltn | grep -c :5201) = 2 ]; do sleep 0.1; done
-quillon run --inline eth1,eth2 --nf balance,vip=10.0.0.100,port=5201,backends=10.0.0.2@$mac+10.0.0.3@$mac,check=tcp,check-from=10.0.0.99@02:00:00:00:00:99,check-interval=200ms,check-timeout=150ms,check-rise=2,check-fall=2
+quillon run --inline eth1,eth2 --nf balance,vip=10.0.0.100,port=5201,backends=10.0.0.2@$mac+10.0.0.3@$mac,check=tcp,check-from=10.0.0.99@02:00:00:00:00:99,check-interval=500ms,check-timeout=450ms,check-rise=2,check-fall=3
 health() { # of a backend, until it is so
   i=0
   until quillon report balance --json | tr -d ' \n' | grep -q '"backend":"'$1'"[^}]*"health":"'$2'"[^}]*"last_check":"'"$3"'"'; do
-    i=$((i + 1)); [ $i -lt 100 ] || { quillon report balance; return 1; }
+    i=$((i + 1)); [ $i -lt 300 ] || { quillon report balance; return 1; }
     sleep 0.1
   done
 }

@@ -295,7 +295,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("%d dials for three who looked", n)
 	}
 	deaf.Body.Close()
-	for end := time.Now().Add(10 * time.Second); s.watchers() > 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); s.watchers() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("who has gone is still told")
 		}
@@ -360,13 +360,13 @@ func TestBusy(t *testing.T) {
 			}
 		}()
 	}
-	for end := time.Now().Add(5 * time.Second); len(s.slow) < maxSlow && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); len(s.slow) < maxSlow && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	if status, body := get(t, c, host+"/trace?port=a"); status != http.StatusConflict || !strings.Contains(body, "under way") {
 		t.Errorf("status %d: %s", status, body)
 	}
 	cancel()
-	for end := time.Now().Add(5 * time.Second); len(s.slow) > 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); len(s.slow) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the places are not given back")
 		}
