@@ -25,7 +25,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 MODULE  = $(shell sed -n 's/^module //p' go.mod)
 # Tests that make namespaces or attach XDP programs: one package at a time. Most of
 # their time they wait, so that the others run beside them.
-SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | grep -vx -e '$(RXE)' -e ./bench -e ./packages -e ./nffgo | sort -u)
+SERIAL  = $(shell grep -rlE 'netns|afxdp|testscript|NewSpace|package topo' --include='*_test.go' . | xargs -r -n1 dirname | grep -vx -e '$(RXE)' -e ./bench -e ./packages -e ./nffgo -e ./dpdk | sort -u)
 # The guests and what is between them are built by the test: go test cannot know
 # when an earlier result still holds. Their timers want whole processors.
 RXE     = ./tests/rxe
@@ -95,8 +95,8 @@ test: deps vet bin/quillon
 	@{ $(MAKE) -s -j2 test-that-computes test-that-waits || echo '{"Action":"exit","Output":"make"}'; \
 	   cat bin/waits.json; \
 	   (cd bench && { $(call RUN,.); }); (cd packages && { $(call RUN,.); }); \
-	   if pkg-config --exists libdpdk 2>/dev/null; then (cd nffgo && $(GO) build -o ../bin/with ./with && ../bin/with $(call RUN,.)); \
-	   else echo 'nffgo: left out, DPDK is missing (apt-get install libdpdk-dev libnuma-dev pkg-config gcc)'; fi; \
+	   if pkg-config --exists libdpdk 2>/dev/null; then (cd dpdk && export CGO_ENABLED=1 CGO_CFLAGS_ALLOW='.*' && { $(call RUN,.); }); (cd nffgo && $(GO) build -o ../bin/with ./with && ../bin/with $(call RUN,.)); \
+	   else echo 'dpdk and nffgo: left out, DPDK is missing (apt-get install libdpdk-dev libnuma-dev pkg-config gcc)'; fi; \
 	   $(call RUN,-count=1 -timeout 20m $(RXE)); \
 	   $(call RUN,-run '$(RATES)' ./cmd/quillon); \
 	 } 2>&1 | bin/tally

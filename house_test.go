@@ -55,6 +55,7 @@ var doors = map[string][]string{
 	"internal/rates":      {"nf", "snic", "internal/admin"},
 	"internal/ui":         {"nf", "internal/admin", "internal/rates", "internal/httpd", "internal/registry"},
 	"bench":               {"*"},                                             // a module of its own
+	"dpdk":                {"nf"},                                            // a module of its own
 	"nffgo":               {"nf", "internal/registry", "internal/initramfs"}, // a module of its own
 	"p4src":               {},
 	"cmd":                 {"*"},
