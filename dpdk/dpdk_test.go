@@ -160,6 +160,9 @@ func through(t *testing.T, a, b int, k graph.Kind, times int) {
 	want := func(s int, f []byte) {
 		t.Helper()
 		n, err := unix.Read(s, in)
+		for errors.Is(err, unix.EINTR) { // a signal of Go's
+			n, err = unix.Read(s, in)
+		}
 		if err != nil || !bytes.Equal(in[:n], f) {
 			t.Fatalf("%d bytes (%v), want %d: %x, want %x", n, err, len(f), in[:min(n, 40)], f[:min(len(f), 40)])
 		}

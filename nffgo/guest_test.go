@@ -160,6 +160,15 @@ func end(index int) (int, error) {
 		unix.SetsockoptInt(s, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1))
 }
 
+// read is a read that a signal of Go's does not end.
+func read(s int, b []byte) (n int, err error) {
+	for {
+		if n, err = unix.Read(s, b); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
 // exchange has so many datagrams go from a to b and be answered, and returns how many did. The first are sent until nff-go runs.
 func exchange(a, b, n int) (int, error) {
 	in := make([]byte, 2048)
@@ -174,7 +183,7 @@ func exchange(a, b, n int) (int, error) {
 				return i, err
 			}
 			var err error
-			if got, err = unix.Read(b, in); err == nil && i > 0 && bytes.Equal(in[42:got], f[42:]) || err == nil && i == 0 {
+			if got, err = read(b, in); err == nil && i > 0 && bytes.Equal(in[42:got], f[42:]) || err == nil && i == 0 {
 				in = in[:got]
 				break
 			}
@@ -189,7 +198,7 @@ func exchange(a, b, n int) (int, error) {
 			return i, err
 		}
 		in = in[:cap(in)]
-		got, err := unix.Read(a, in)
+		got, err := read(a, in)
 		if err != nil {
 			return i, fmt.Errorf("the answer to datagram %d: %w", i, err)
 		}
