@@ -68,9 +68,37 @@ type Config struct {
 	Device string // as DPDK names it: net_af_packet0, 0000:03:00.0
 	Name   string // of the port in the graph; "": Device
 	Index  uint16 // number of the port in the metadata of received frames
+	// With is a port of the same worker whose pool this port uses: frames go from one to the other without a copy. Frames is the
+	// other's then. Either may be closed first.
+	With *Port
 	// Frames in the pool, and Ring, the descriptors of each of the device's rings; 0: 8,192, and 1,024, or as near to it as the device can.
 	Frames, Ring int
 	Clock        clock.Clock // for receive times; nil: a new wall clock
+}
+
+// memory is where frames are: outside of Go's heap, as drivers keep pointers into it.
+type memory struct {
+	bytes []byte
+	users int // ports
+}
+
+// memories guards memory.users.
+var memories sync.Mutex
+
+func (m *memory) use() *memory {
+	memories.Lock()
+	defer memories.Unlock()
+	m.users++
+	return m
+}
+
+func (m *memory) release() error {
+	memories.Lock()
+	defer memories.Unlock()
+	if m.users--; m.users > 0 {
+		return nil
+	}
+	return unix.Munmap(m.bytes)
 }
 
 // slotSize is that of a pool's slots: DPDK's headroom of 128 bytes, and the 2,048 for which drivers want room.
@@ -80,9 +108,10 @@ const slotSize = 2304
 type Port struct {
 	cfg    Config
 	c      *C.struct_dpdk_port
-	mem    []byte
+	mem    *memory
 	pool   *packet.Pool
 	give   int // slots that the driver should have to receive into
+	rounds int
 	frames [packet.MaxBatch]C.struct_dpdk_frame
 	slots  [packet.MaxBatch]C.uint32_t
 
@@ -111,30 +140,50 @@ func Open(cfg Config) (_ *Port, err error) {
 		cfg.Clock = clock.NewWall()
 	}
 	p := &Port{cfg: cfg, give: cfg.Frames / 2}
+	var with *C.struct_dpdk_port
+	if o := cfg.With; o != nil {
+		p.cfg.Frames, p.give, p.pool, with = o.cfg.Frames, o.give, o.pool, o.c
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	// Outside of Go's heap: the driver keeps pointers into it.
-	if p.mem, err = unix.Mmap(-1, 0, cfg.Frames*slotSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+	if with != nil {
+		p.mem = cfg.With.mem.use()
+		if err = p.start(with); err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
+	mem, err := unix.Mmap(-1, 0, cfg.Frames*slotSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
 		return nil, fmt.Errorf("dpdk: %s: memory for frames: %w", cfg.Device, err)
 	}
-	if p.pool, err = packet.NewPool(cfg.Frames, slotSize, p.mem); err != nil {
+	p.mem = (&memory{bytes: mem}).use()
+	if p.pool, err = packet.NewPool(cfg.Frames, slotSize, mem); err != nil {
 		return nil, err
 	}
-	name := C.CString(cfg.Device)
+	if err = p.start(nil); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// start opens the device, with the slots of another port or new ones, and starts it.
+func (p *Port) start(with *C.struct_dpdk_port) error {
+	name := C.CString(p.cfg.Device)
 	defer C.free(unsafe.Pointer(name))
 	var code C.int
-	p.c = C.dpdk_open(name, unsafe.Pointer(&p.mem[0]), C.uint32_t(cfg.Frames), slotSize, C.uint16_t(cfg.Ring), &code)
+	p.c = C.dpdk_open(name, with, unsafe.Pointer(&p.mem.bytes[0]), C.uint32_t(p.cfg.Frames), slotSize, C.uint16_t(p.cfg.Ring), &code)
 	if p.c == nil {
-		return nil, fmt.Errorf("dpdk: %s: %s", cfg.Device, C.GoString(C.dpdk_error(code)))
+		return fmt.Errorf("dpdk: %s: %s", p.cfg.Device, C.GoString(C.dpdk_error(code)))
 	}
 	p.supply()
 	if code = C.dpdk_start(p.c); code < 0 {
-		return nil, fmt.Errorf("dpdk: %s: start: %s", cfg.Device, C.GoString(C.dpdk_error(code)))
+		return fmt.Errorf("dpdk: %s: start: %s", p.cfg.Device, C.GoString(C.dpdk_error(code)))
 	}
-	return p, nil
+	return nil
 }
 
 // Name implements port.Port.
@@ -142,6 +191,9 @@ func (p *Port) Name() string { return p.cfg.Name }
 
 // Pool implements port.Port.
 func (p *Port) Pool() *packet.Pool { return p.pool }
+
+// supplyEvery is how many looks for frames there are between two at who has the slots, which takes as long as some frames.
+const supplyEvery = 16
 
 // supply moves slots to the driver, or back, so that each has enough.
 func (p *Port) supply() {
@@ -167,7 +219,9 @@ func (p *Port) supply() {
 
 // Rx implements port.Port.
 func (p *Port) Rx(b *packet.Batch) (int, error) {
-	p.supply()
+	if p.rounds++; p.rounds%supplyEvery == 0 || p.pool.Free() < 2*packet.MaxBatch {
+		p.supply()
+	}
 	room := b.Room()
 	if room == 0 {
 		return 0, nil
@@ -273,5 +327,5 @@ func (p *Port) Close() error {
 	}
 	mem := p.mem
 	p.mem = nil
-	return unix.Munmap(mem)
+	return mem.release()
 }

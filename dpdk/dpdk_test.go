@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -52,9 +51,11 @@ func TestPorts(t *testing.T) {
 	if _, err := Open(Config{Device: "net_af_packet0", Frames: 10}); err == nil {
 		t.Error("10 frames are enough")
 	}
-	t.Run("wire", func(t *testing.T) { through(t, a, b, wire, 1) })
-	t.Run("twice", func(t *testing.T) { through(t, a, b, twice, 2) }) // new frames, of one port's pool, by the other port
-	t.Run("hold", func(t *testing.T) { through(t, a, b, hold, 1) })   // most of the pool is held for a while
+	for _, shared := range []bool{false, true} { // one pool for both ports
+		t.Run(fmt.Sprint("wire ", shared), func(t *testing.T) { through(t, a, b, wire, 1, shared) })
+		t.Run(fmt.Sprint("twice ", shared), func(t *testing.T) { through(t, a, b, twice, 2, shared) })
+		t.Run(fmt.Sprint("hold ", shared), func(t *testing.T) { through(t, a, b, hold, 1, shared) }) // a third of the pool is held for a while
+	}
 }
 
 // veth makes a veth NAME0 - NAME1 and returns a socket on NAME0.
@@ -134,11 +135,15 @@ func (h *holder) Push(c *graph.Ctx, in int, b *packet.Batch) {
 }
 
 // through sends frames of all sizes from a to b, and back: all arrive, in their order, each so many times on the way there.
-func through(t *testing.T, a, b int, k graph.Kind, times int) {
+func through(t *testing.T, a, b int, k graph.Kind, times int, shared bool) {
 	const frames, flight = 6000, 60
 	var ports [2]*Port
 	for i := range ports {
-		p, err := Open(Config{Device: fmt.Sprintf("net_af_packet%d", i), Frames: 1024, Index: uint16(i)})
+		c := Config{Device: fmt.Sprintf("net_af_packet%d", i), Frames: 1024, Index: uint16(i)}
+		if shared {
+			c.With = ports[0]
+		}
+		p, err := Open(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,6 +170,13 @@ func through(t *testing.T, a, b int, k graph.Kind, times int) {
 		}
 		if err != nil || !bytes.Equal(in[:n], f) {
 			t.Fatalf("%d bytes (%v), want %d: %x, want %x", n, err, len(f), in[:min(n, 40)], f[:min(len(f), 40)])
+		}
+	}
+	for _, s := range []int{a, b} { // what the graph before let go of at its end
+		for {
+			if n, _, err := unix.Recvfrom(s, in, unix.MSG_DONTWAIT); n <= 0 && !errors.Is(err, unix.EINTR) {
+				break
+			}
 		}
 	}
 	var way [2][][]byte // frames in flight
@@ -220,5 +232,4 @@ func through(t *testing.T, a, b int, k graph.Kind, times int) {
 	if err := inst.Close(); err != nil {
 		t.Error(err)
 	}
-	time.Sleep(10 * time.Millisecond)
 }

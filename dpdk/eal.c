@@ -8,6 +8,7 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_lcore.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
 
@@ -18,6 +19,7 @@ int dpdk_init(int argc, char **argv) { return rte_eal_init(argc, argv) < 0 ? -rt
 struct dpdk_port {
 	struct rte_mempool *pool;
 	struct rte_mbuf **of; /* the mbuf of each slot */
+	int *users; /* ports of that pool that are open */
 	uint8_t *mem;
 	uint32_t slots, size;
 	uint16_t port;
@@ -33,12 +35,14 @@ static uint32_t slot_of(const struct dpdk_port *p, const struct rte_mbuf *m) { r
 static int slots_open(struct dpdk_port *p, const char *name)
 {
 	struct rte_pktmbuf_extmem mem = {.buf_ptr = p->mem, .buf_iova = RTE_BAD_IOVA, .buf_len = (size_t)p->slots * p->size, .elt_size = p->size};
-	p->pool = rte_pktmbuf_pool_create_extbuf(name, p->slots, 0, 0, p->size, SOCKET_ID_ANY, &mem, 1);
+	p->pool = rte_pktmbuf_pool_create_extbuf(name, p->slots, p->slots / 16 < 256 ? p->slots / 16 : 256, 0, p->size, SOCKET_ID_ANY, &mem, 1);
 	if (!p->pool)
 		return -rte_errno;
 	p->of = calloc(p->slots, sizeof *p->of);
-	if (!p->of)
+	p->users = calloc(1, sizeof *p->users);
+	if (!p->of || !p->users)
 		return -ENOMEM;
+	*p->users = 1;
 	for (uint32_t i = 0; i < p->slots; i++) {
 		struct rte_mbuf *m = rte_pktmbuf_alloc(p->pool);
 		if (!m)
@@ -48,12 +52,17 @@ static int slots_open(struct dpdk_port *p, const char *name)
 	return 0;
 }
 
-struct dpdk_port *dpdk_open(const char *device, void *mem, uint32_t slots, uint32_t size, uint16_t ring, int *error)
+struct dpdk_port *dpdk_open(const char *device, struct dpdk_port *with, void *mem, uint32_t slots, uint32_t size, uint16_t ring, int *error)
 {
 	struct dpdk_port *p = calloc(1, sizeof *p);
 	if (!p) {
 		*error = -ENOMEM;
 		return NULL;
+	}
+	if (with) {
+		*p = *with;
+		p->found = 0;
+		++*p->users;
 	}
 	p->mem = mem;
 	p->slots = slots;
@@ -67,7 +76,7 @@ struct dpdk_port *dpdk_open(const char *device, void *mem, uint32_t slots, uint3
 	p->found = 1;
 	snprintf(name, sizeof name, "quillon%u", p->port);
 	uint16_t rx = ring, tx = ring;
-	if ((*error = slots_open(p, name)) < 0 || (*error = rte_eth_dev_info_get(p->port, &info)) < 0 ||
+	if ((!with && (*error = slots_open(p, name)) < 0) || (*error = rte_eth_dev_info_get(p->port, &info)) < 0 ||
 	    (*error = rte_eth_dev_configure(p->port, 1, 1, &conf)) < 0 || (*error = rte_eth_dev_adjust_nb_rx_tx_desc(p->port, &rx, &tx)) < 0 ||
 	    (*error = rte_eth_rx_queue_setup(p->port, 0, rx, SOCKET_ID_ANY, NULL, p->pool)) < 0 ||
 	    (*error = rte_eth_tx_queue_setup(p->port, 0, tx, SOCKET_ID_ANY, NULL)) < 0)
@@ -92,8 +101,11 @@ void dpdk_close(struct dpdk_port *p)
 	/* A device that is closed is gone for the process: it is stopped, and may be opened again. */
 	if (p->found)
 		rte_eth_dev_stop(p->port);
-	free(p->of);
-	rte_mempool_free(p->pool);
+	if (!p->users || --*p->users == 0) {
+		free(p->of);
+		free(p->users);
+		rte_mempool_free(p->pool);
+	}
 	free(p);
 }
 
@@ -123,6 +135,13 @@ uint32_t dpdk_free(struct dpdk_port *p) { return rte_mempool_avail_count(p->pool
 /* Frames of several mbufs are not taken: *chained says how many. */
 uint32_t dpdk_rx(struct dpdk_port *p, struct dpdk_frame *f, uint32_t n, uint32_t *chained)
 {
+	/* A thread that DPDK knows has a cache of mbufs; a worker stays on its thread. */
+	static __thread int known;
+	if (!known) {
+		known = 1;
+		if (rte_lcore_id() == LCORE_ID_ANY)
+			rte_thread_register();
+	}
 	struct rte_mbuf *m[64];
 	uint32_t got = rte_eth_rx_burst(p->port, 0, m, n), k = 0;
 	for (uint32_t i = 0; i < got; i++) {

@@ -14,7 +14,8 @@ struct dpdk_port;
 /* Errors are negative errno values. */
 const char *dpdk_error(int code);
 int dpdk_init(int argc, char **argv);
-struct dpdk_port *dpdk_open(const char *device, void *mem, uint32_t slots, uint32_t size, uint16_t ring, int *error);
+/* Slots are those of another port (with), or new ones in mem. */
+struct dpdk_port *dpdk_open(const char *device, struct dpdk_port *with, void *mem, uint32_t slots, uint32_t size, uint16_t ring, int *error);
 int dpdk_start(struct dpdk_port *p);
 void dpdk_close(struct dpdk_port *p);
 void dpdk_give(struct dpdk_port *p, const uint32_t *slots, uint32_t n);

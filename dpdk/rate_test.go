@@ -114,7 +114,11 @@ func ours(t *testing.T, ctx context.Context) {
 	}
 	ports := map[string][]port.Port{}
 	for i, name := range []string{"pa", "pb"} {
-		p, err := Open(Config{Device: fmt.Sprintf("net_af_packet%d", i)})
+		c := Config{Device: fmt.Sprintf("net_af_packet%d", i)}
+		if i == 1 {
+			c.With = ports["pa"][0].(*Port)
+		}
+		p, err := Open(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +128,7 @@ func ours(t *testing.T, ctx context.Context) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inst, err := graph.New(graph.Config{Spec: spec, Kinds: []graph.Kind{wire}, Clock: clock.NewWall(), Ports: ports, Poll: true})
+	inst, err := graph.New(graph.Config{Spec: spec, Kinds: []graph.Kind{wire}, Clock: clock.NewWall(), Ports: ports, Poll: true, CPUs: []int{1}})
 	if err != nil {
 		t.Fatal(err)
 	}
