@@ -49,7 +49,7 @@ func run(t *testing.T, spec string) *instance {
 	ports, ends := map[string][]port.Port{}, map[string]port.Port{}
 	for name := range s.Ports {
 		here, far := mem.NewWire(name, name+"-far", pool, 4096, clk)
-		ports[name], ends[name] = []port.Port{here}, far
+		ports[name], ends[name] = []port.Port{&counted{Port: here}}, far
 	}
 	inst, err := graph.New(graph.Config{Spec: s, Kinds: registry.Kinds(), Ports: ports, Clock: clk, Seed: 1})
 	if err != nil {
@@ -73,6 +73,34 @@ func run(t *testing.T, spec string) *instance {
 		}
 	})
 	return x
+}
+
+// counted is a port of one goroutine whose totals others may ask for.
+type counted struct {
+	port.Port
+	rx, rxBytes, tx, txBytes atomic.Uint64
+}
+
+func (p *counted) Stats() port.Stats {
+	return port.Stats{RxPackets: p.rx.Load(), RxBytes: p.rxBytes.Load(), TxPackets: p.tx.Load(), TxBytes: p.txBytes.Load()}
+}
+
+func (p *counted) Rx(b *packet.Batch) (int, error) {
+	first := b.Len()
+	n, err := p.Port.Rx(b)
+	for _, x := range b.Bufs()[first:] {
+		p.rx.Add(1)
+		p.rxBytes.Add(uint64(x.Len()))
+	}
+	return n, err
+}
+
+func (p *counted) Tx(b *packet.Batch) (int, error) {
+	for _, x := range b.Bufs() { // the wires take all
+		p.tx.Add(1)
+		p.txBytes.Add(uint64(x.Len()))
+	}
+	return p.Port.Tx(b)
 }
 
 // live sends to port a, has the graph breathe, and takes what leaves it, each millisecond.
