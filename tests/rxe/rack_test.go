@@ -47,6 +47,9 @@ var sides = [2]side{
 	{"br1", "s0", "s1", "br3", [2]string{"s2", "s3"}, [2]string{"s4", "s5"}},
 }
 
+// serverTap is the server's own cable: what passes there no middlebox and no fault has touched since the server sent it.
+const serverTap = "tap0"
+
 // plain is the bridge in the middlebox's place in its absence.
 const plain = "plain"
 
