@@ -63,7 +63,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 		if r.ready || r.State == Closing {
 			return NoSlot, Forged
 		}
-		t.keep(s, now)
+		t.keep(r, now.Add(t.cfg.TimeWait))
 		t.Remove(s)
 		return NoSlot, Removed
 	case hdr.ReadyToUse:

@@ -255,23 +255,12 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 	return min((n-1)/mtu+1, maxWindow)
 }
 
-// restart numbers the requests from this one on.
-func (t *Table) restart(r *Row, now clock.Time, b []byte, f *hdr.Frame) {
-	psn := f.BTHOf(b).PSN()
-	t.note(r, b, f)
-	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
-	r.old, r.mark, r.markAt = psn, psn, now
-	r.misses, r.wild = 0, 0
-	r.doubt()
-	t.overhear(r)
-}
-
 // doubt forgets what spoke for a candidate.
 func (r *Row) doubt() { r.candidate, r.matches, r.asks = 0, 0, 0 }
 
 // note learns P_Key and path MTU, which all but the last packet of a message
 // fill.
-func (t *Table) note(r *Row, b []byte, f *hdr.Frame) {
+func (t *store) note(r *Row, b []byte, f *hdr.Frame) {
 	if r.PKey == 0 {
 		r.PKey = f.BTHOf(b).PKey()
 		t.rewatch(r)
@@ -330,55 +319,12 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 
 // successor reports whether what waits for the server's queue pair of r are
 // requests of the same client, numbered anew.
-func (t *Table) successor(r *Row) bool {
+func (t *store) successor(r *Row) bool {
 	if r.rival == 0 {
 		return false
 	}
 	n := &t.rows[r.rival-1]
 	return n.Learnt == Inferred && n.Client.Addr == r.Client.Addr && n.Net == r.Net
-}
-
-// near reports whether a request with PSN p goes on with those of r, or repeats one.
-func (r *Row) near(p, window uint32) bool {
-	d := hdr.PSNDiff(p, r.sent)
-	return d <= 0 && uint32(-d) <= window || d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent)))
-}
-
-// number follows the PSNs of requests; false when they have started anew.
-func (t *Table) number(r *Row, now clock.Time, psn uint32, b []byte, f *hdr.Frame) bool {
-	n, cfg := r.psns(b, f), &t.cfg
-	window := cfg.Window
-	switch d := hdr.PSNDiff(psn, r.sent); {
-	case d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent))):
-		round := now.Sub(r.markAt) >= cfg.Settle
-		t.asked(now, r, psn, n, round, f)
-		if round {
-			r.old, r.mark, r.markAt = r.mark, r.next, now
-		}
-		if r.matches > 0 && r.asks < enough && (r.asks == 0 || now.Sub(r.asked) >= cfg.Settle) {
-			r.asks++
-			r.asked = now
-		}
-		r.sent, r.next, r.wild = psn, (psn+n)&hdr.PSNMask, 0
-	case d <= 0 && uint32(-d) <= window:
-		if hdr.PSNDiff(psn, r.low) < 0 && r.matches == 0 {
-			r.low = psn // a retransmission of what was sent before we looked
-		}
-		if r.matches > 0 && hdr.PSNDiff(psn, r.matched) <= 0 {
-			r.doubt() // it had no answer: that was another's
-		}
-		t.forget(r)
-		r.wild = 0
-	default:
-		if psn != r.wildNext {
-			r.wild = 0
-		}
-		t.forget(r)
-		r.wild++
-		r.wildNext = (psn + n) & hdr.PSNMask
-		return r.wild < enough
-	}
-	return true
 }
 
 // fits reports whether PSN p may answer a request of r.
@@ -435,51 +381,6 @@ func (t *Table) unpair(s Slot) {
 	t.overhear(r)
 	t.place(s)
 	t.rewatch(r)
-}
-
-// fit looks for the half-open rows of client (dst, qpn) that a response from
-// server src may answer: how many there are, one of them, and whether that is the only
-// one of the response's UDP port. Where it is not the candidate that answers, the
-// candidate is in doubt.
-func (t *Table) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Slot, n int, byPort bool) {
-	p, port := f.BTHOf(b).PSN(), uint16(0)
-	if t.cfg.SamePort {
-		port = portOf(b, f)
-	}
-	same, fitSame := NoSlot, 0
-	for i := t.bucket(dst, src).head; i != 0; i = t.rows[i-1].succ {
-		r := &t.rows[i-1]
-		if r.Client.Addr != dst || r.Server.Addr != src || r.Net != f.Net {
-			continue
-		}
-		if d := hdr.PSNDiff(r.next, r.low); d > int32(t.cfg.Window) {
-			r.low = (r.next - t.cfg.Window) & hdr.PSNMask
-		}
-		itsPort := t.cfg.SamePort && r.Client.Port == port
-		ahead := hdr.PSNDiff(p, r.next)
-		switch {
-		case r.matches == 0:
-		case r.candidate == qpn:
-			if ahead >= 0 {
-				r.doubt() // it asked for no such thing
-			}
-		case itsPort == t.cfg.SamePort && hdr.PSNDiff(p, r.old) >= 0 && ahead < int32(t.cfg.Window):
-			r.doubt() // both answer what was asked just now, or a request was not seen
-		}
-		if !r.fits(p) {
-			continue
-		}
-		found = i - 1
-		n++
-		if itsPort {
-			same = i - 1
-			fitSame++
-		}
-	}
-	if fitSame == 1 {
-		return same, 1, true
-	}
-	return found, n, false
 }
 
 // infer looks for the one half-open row that a response from server src to
@@ -549,11 +450,4 @@ func (r *Row) support(qpn, p uint32) {
 		r.matched = p
 		r.matches = min(r.matches+1, enough)
 	}
-}
-
-// settled reports whether the candidate of r is its client: enough responses
-// matched, and the client went on for so long that another would have been seen to
-// be answered, or refused after one lost request.
-func (t *Table) settled(r *Row) bool {
-	return r.matches >= enough && (t.cfg.Settle < 0 || r.asks >= enough)
 }

@@ -83,7 +83,7 @@ func (n *notes) maybe() uint64 {
 
 // asked notes a new request with PSN psn that takes n PSNs; the numbering of r is
 // that before it. round: it is Config.Settle later than the one that counted last.
-func (t *Table) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.Frame) {
+func (t *byPSN) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.Frame) {
 	if r.notes == 0 {
 		return
 	}
@@ -109,7 +109,7 @@ func (t *Table) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.
 
 // forget drops what the notes of r say against voices. None of them is less likely to be
 // its client for that.
-func (t *Table) forget(r *Row) {
+func (t *byPSN) forget(r *Row) {
 	if r.notes != 0 {
 		x := &t.notes[r.notes-1]
 		*x = notes{heard: x.heard}
@@ -118,7 +118,7 @@ func (t *Table) forget(r *Row) {
 
 // overhear begins the notes of r, whose numbering is new: voices that were answered near
 // that before may be its client.
-func (t *Table) overhear(r *Row) {
+func (t *byPSN) overhear(r *Row) {
 	t.forget(r)
 	if r.notes == 0 {
 		return
@@ -132,7 +132,7 @@ func (t *Table) overhear(r *Row) {
 
 // near reports whether what was answered with PSN p may be r's, or some of its requests
 // are not seen.
-func (t *Table) near(r *Row, p uint32) bool {
+func (t *byPSN) near(r *Row, p uint32) bool {
 	return hdr.PSNDiff(p, r.low) >= 0 && hdr.PSNDiff(p, r.next) < int32(t.cfg.Window)
 }
 
@@ -140,7 +140,7 @@ func (t *Table) near(r *Row, p uint32) bool {
 // voice's bit; 0 when it answers nothing that a half-open row may have asked for, or there
 // is no room for it: then rows that it may be the client of wait until it was
 // silent for enough rounds.
-func (t *Table) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) uint64 {
+func (t *byPSN) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) uint64 {
 	p, k, bit, fresh, known := f.BTHOf(b).PSN(), kindOf(f.Op), uint64(0), false, false
 	for i := l.head; i != 0; i = t.rows[i-1].succ {
 		r := &t.rows[i-1]
@@ -189,7 +189,7 @@ func (v *voice) answer(p uint32) bool {
 }
 
 // voice is the one of a queue pair, a new one if need be; nil when there is no room.
-func (t *Table) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net uint8) *voice {
+func (t *byPSN) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net uint8) *voice {
 	used, oldest := uint64(0), int32(0)
 	for i := l.voices; i != 0; i = t.voices[i-1].succ {
 		v := &t.voices[i-1]
@@ -222,7 +222,7 @@ func (t *Table) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net 
 
 // hushSome looks at some voices, other ones each time, and forgets those that were not heard
 // for long.
-func (t *Table) hushSome(now clock.Time) {
+func (t *byPSN) hushSome(now clock.Time) {
 	for range min(reclaim, len(t.voices)) {
 		v := &t.voices[t.nextVoice]
 		if t.nextVoice++; t.nextVoice == len(t.voices) {
@@ -236,7 +236,7 @@ func (t *Table) hushSome(now clock.Time) {
 
 // hush forgets the voice with a bit. Silent: it was not heard for long, since it is no
 // more or its row's client has asked for nothing.
-func (t *Table) hush(l *bucket, bit uint64, silent bool) {
+func (t *byPSN) hush(l *bucket, bit uint64, silent bool) {
 	for at := &l.voices; *at != 0; at = &t.voices[*at-1].succ {
 		if i := *at; t.voices[i-1].bit == bit {
 			*at = t.voices[i-1].succ
@@ -259,7 +259,7 @@ func (t *Table) hush(l *bucket, bit uint64, silent bool) {
 // only is the row that the voice with a bit, which was answered just now, is the client of: the
 // half-open rows between the two hosts and the voices there can be paired in one
 // way, or some of them with each other. NoSlot when they cannot, or as yet.
-func (t *Table) only(now clock.Time, l *bucket, src, dst Addr, net uint8, bit uint64) Slot {
+func (t *byPSN) only(now clock.Time, l *bucket, src, dst Addr, net uint8, bit uint64) Slot {
 	if bit == 0 || now < l.later {
 		return NoSlot
 	}

@@ -13,6 +13,13 @@ type past struct {
 	until          clock.Time
 }
 
+// timeWait are the connections that have ended: a ring, whose oldest entry is at pastAt.
+type timeWait struct {
+	past    []past
+	pastAt  int
+	pastIDs names // their ends by address and communication ID
+}
+
 type pastEnd struct {
 	addr    Addr
 	id, qpn uint32
@@ -26,10 +33,10 @@ func (p *past) ends(client bool) (e, peer *pastEnd) {
 	return &p.server, &p.client
 }
 
-// keep puts row s, which the connection manager made and which has ended at a
-// time, among the past ones, in place of the oldest of them.
-func (t *Table) keep(s Slot, at clock.Time) {
-	r, p := &t.rows[s], &t.past[t.pastAt]
+// keep puts row r, which the connection manager made and which has ended, among the past ones until a time, in
+// place of the oldest of them.
+func (t *timeWait) keep(r *Row, until clock.Time) {
+	p := &t.past[t.pastAt]
 	slot := Slot(t.pastAt)
 	if t.pastAt++; t.pastAt == len(t.past) {
 		t.pastAt = 0
@@ -39,7 +46,7 @@ func (t *Table) keep(s Slot, at clock.Time) {
 			t.pastIDs.del(e.addr, e.id, refOf(slot, client))
 		}
 	}
-	*p = past{until: at.Add(t.cfg.TimeWait)}
+	*p = past{until: until}
 	for _, client := range []bool{false, true} {
 		e, _ := r.ends(client)
 		o, _ := p.ends(client)

@@ -30,8 +30,23 @@ func (r *Row) class() class {
 // so that frames of a connection cost nothing.
 type quiet []Slot
 
+// byQuiet are the rows that may have to make room, a heap for each class, and how many half-open ones each client has. It
+// says which row was quiet longest; to remove one is for Table.
+type byQuiet struct {
+	*store
+	quiet     [numClasses]quiet
+	perClient [pairings][1024]int32 // half-open rows, by class
+}
+
+func (t *byQuiet) init(s *store) {
+	t.store = s
+	for c := range t.quiet {
+		t.quiet[c] = make(quiet, 0, len(s.rows))
+	}
+}
+
 // place puts row s into the heap of its class.
-func (t *Table) place(s Slot) {
+func (t *byQuiet) place(s Slot) {
 	t.unplace(s)
 	r := &t.rows[s]
 	if c := r.class(); c < numClasses {
@@ -45,7 +60,7 @@ func (t *Table) place(s Slot) {
 }
 
 // unplace takes row s out of its heap.
-func (t *Table) unplace(s Slot) {
+func (t *byQuiet) unplace(s Slot) {
 	r := &t.rows[s]
 	if !r.placed {
 		return
@@ -66,12 +81,12 @@ func (t *Table) unplace(s Slot) {
 
 // halves counts the half-open rows of class c of one client (or of a few: it is a
 // hash). Requests that are made up in its name do not keep it from announcing.
-func (t *Table) halves(c class, client Addr) *int32 {
+func (t *byQuiet) halves(c class, client Addr) *int32 {
 	return &t.perClient[c][t.qps.hash(client, 0)&uint32(len(t.perClient[c])-1)]
 }
 
 // maxHalf is the most half-open rows, of all clients, and of one and a class.
-func (t *Table) maxHalf() (all, one int) {
+func (t *byQuiet) maxHalf() (all, one int) {
 	all = min(len(t.rows), max(len(t.rows)/4, 64))
 	return all, max(all/4, 32, min(all/2, maxVoices))
 }
@@ -138,19 +153,19 @@ func (t *Table) spare(now clock.Time, c class, least clock.Duration) bool {
 // Displaced is how many rows made room for others since New.
 func (t *Table) Displaced() uint64 { return t.displaced }
 
-func (t *Table) swap(h quiet, i, j int32) {
+func (t *byQuiet) swap(h quiet, i, j int32) {
 	h[i], h[j] = h[j], h[i]
 	t.rows[h[i]].at, t.rows[h[j]].at = i, j
 }
 
-func (t *Table) rise(h quiet, i int32) {
+func (t *byQuiet) rise(h quiet, i int32) {
 	for i > 0 && t.rows[h[i]].since < t.rows[h[(i-1)/2]].since {
 		t.swap(h, i, (i-1)/2)
 		i = (i - 1) / 2
 	}
 }
 
-func (t *Table) sink(h quiet, i int32) {
+func (t *byQuiet) sink(h quiet, i int32) {
 	for {
 		k := 2*i + 1
 		if k >= int32(len(h)) {

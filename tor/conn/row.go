@@ -207,7 +207,7 @@ const (
 )
 
 // rewatch decides anew what frames of the row need.
-func (t *Table) rewatch(r *Row) {
+func (t *store) rewatch(r *Row) {
 	switch {
 	case r.State != Paired || r.rival != 0 || r.Learnt == Inferred && !r.pinned || r.Learnt == Managed && !r.ready || r.PKey == 0:
 		r.easy = hard

@@ -67,34 +67,27 @@ const (
 )
 
 // Table is a bounded set of connections. Not for concurrent use.
+//
+// It has four parts: the rows and where their ends are found (store), the half-open rows and what
+// PSNs say about whose answers are whose (byPSN), the order in which rows may have to make room (byQuiet),
+// and the connections that have ended (timeWait). Table itself is the door: what a frame or a datagram does to all of them.
 type Table struct {
+	store
+	byPSN
+	byQuiet
+	timeWait
+	free      []Slot
+	cursor    int // of Sweep
+	displaced uint64
+}
+
+// store are the rows, and where they are found by the names of their ends. It decides
+// nothing.
+type store struct {
 	cfg  Config
 	rows []Row
-	free []Slot
 	qps  names // ends of rows by address and QPN
 	ids  names // ends of managed rows by address and communication ID
-	// pairs are the lists of half-open inferred rows, by the hash of their two
-	// addresses.
-	pairs []bucket
-	lacks []clock.Time // see lacking
-	// notes are those of half-open inferred rows, blank what no row has of them;
-	// voices are unpaired queue pairs that are answered, mute what is none of them
-	// (+1).
-	notes       []notes
-	voices      []voice
-	blank, mute []int32
-	nextVoice   int // that hushSome looks at
-	cursor      int // of Sweep
-	// quiet are the rows that may have to make room.
-	quiet     [numClasses]quiet
-	displaced uint64
-	perClient [pairings][1024]int32 // half-open rows, by class
-
-	// past is a ring, whose oldest entry is at pastAt; pastIDs are its ends by
-	// address and communication ID.
-	past    []past
-	pastAt  int
-	pastIDs names
 }
 
 // ErrFull is returned when a table has no room.
@@ -129,20 +122,14 @@ func New(c Config) (*Table, error) {
 	if c.Window > maxWindow {
 		return nil, fmt.Errorf("conn: a window of %d PSNs: give at most %d", c.Window, maxWindow)
 	}
-	t := &Table{cfg: c, rows: make([]Row, c.Rows), free: make([]Slot, 0, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed),
-		past: make([]past, c.Rows), pastIDs: newNames(2*c.Rows, ^c.Seed)}
-	t.pairs = make([]bucket, max(256, len(t.qps.E)/4))
-	if c.SamePort {
-		t.lacks = make([]clock.Time, lackingPorts)
+	t := &Table{
+		store:    store{cfg: c, rows: make([]Row, c.Rows), qps: newNames(2*c.Rows, c.Seed), ids: newNames(2*c.Rows, ^c.Seed)},
+		timeWait: timeWait{past: make([]past, c.Rows), pastIDs: newNames(2*c.Rows, ^c.Seed)},
+		free:     make([]Slot, 0, c.Rows),
 	}
+	t.byQuiet.init(&t.store)
 	half, _ := t.maxHalf()
-	t.notes, t.voices = make([]notes, half), make([]voice, half)
-	for i := int32(half); i > 0; i-- {
-		t.blank, t.mute = append(t.blank, i), append(t.mute, i)
-	}
-	for c := range t.quiet {
-		t.quiet[c] = make(quiet, 0, len(t.rows))
-	}
+	t.byPSN.init(&t.store, half)
 	for s := Slot(c.Rows - 1); s >= 0; s-- {
 		t.free = append(t.free, s)
 	}
@@ -150,10 +137,10 @@ func New(c Config) (*Table, error) {
 }
 
 // Row is the row in slot s, which must be in use.
-func (t *Table) Row(s Slot) *Row { return &t.rows[s] }
+func (t *store) Row(s Slot) *Row { return &t.rows[s] }
 
 // Used reports whether slot s holds a row.
-func (t *Table) Used(s Slot) bool { return s >= 0 && int(s) < len(t.rows) && t.rows[s].used }
+func (t *store) Used(s Slot) bool { return s >= 0 && int(s) < len(t.rows) && t.rows[s].used }
 
 // Len is the number of rows in use, Cap the most there can be.
 func (t *Table) Len() int { return len(t.rows) - len(t.free) }
@@ -167,20 +154,20 @@ func (t *Table) Bytes() int {
 
 // Find is the row with an end at (a, qpn), and whether that is its client.
 // NoSlot when there is none.
-func (t *Table) Find(a Addr, qpn uint32) (s Slot, client bool) {
+func (t *store) Find(a Addr, qpn uint32) (s Slot, client bool) {
 	if r := t.find(a, qpn); r != noRef {
 		return r.slot(), r.client()
 	}
 	return NoSlot, false
 }
 
-func (t *Table) find(a Addr, qpn uint32) ref {
+func (t *store) find(a Addr, qpn uint32) ref {
 	k, _ := t.row(a, qpn)
 	return k
 }
 
 // row is find, and the row; nil when there is none.
-func (t *Table) row(a Addr, qpn uint32) (ref, *Row) {
+func (t *store) row(a Addr, qpn uint32) (ref, *Row) {
 	x := &t.qps
 	h := x.hash(a, qpn)
 	for p := x.Start(h); x.E[p] != 0; p = x.Next(p) {
@@ -231,7 +218,7 @@ func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, own
 }
 
 // findID is the row with an end that calls the connection id.
-func (t *Table) findID(a Addr, id uint32) ref {
+func (t *store) findID(a Addr, id uint32) ref {
 	x := &t.ids
 	h := x.hash(a, id)
 	for p := x.Start(h); x.E[p] != 0; p = x.Next(p) {
@@ -245,23 +232,23 @@ func (t *Table) findID(a Addr, id uint32) ref {
 	return noRef
 }
 
-func (t *Table) putQP(s Slot, client bool) {
+func (t *store) putQP(s Slot, client bool) {
 	e, _ := t.rows[s].ends(client)
 	t.qps.put(e.Addr, e.QPN, refOf(s, client))
 }
 
-func (t *Table) delQP(s Slot, client bool) {
+func (t *store) delQP(s Slot, client bool) {
 	e, _ := t.rows[s].ends(client)
 	t.qps.del(e.Addr, e.QPN, refOf(s, client))
 }
 
-func (t *Table) putID(s Slot, client bool, id uint32) {
+func (t *store) putID(s Slot, client bool, id uint32) {
 	e, _ := t.rows[s].ends(client)
 	e.CommID, e.hasComm = id, true
 	t.ids.put(e.Addr, id, refOf(s, client))
 }
 
-func (t *Table) delID(s Slot, client bool) {
+func (t *store) delID(s Slot, client bool) {
 	e, _ := t.rows[s].ends(client)
 	if e.hasComm {
 		t.ids.del(e.Addr, e.CommID, refOf(s, client))
@@ -297,7 +284,7 @@ func (t *Table) Remove(s Slot) {
 	}
 	r := &t.rows[s]
 	if r.State == Closing {
-		t.keep(s, r.LastSeen)
+		t.keep(r, r.LastSeen.Add(t.cfg.TimeWait))
 	}
 	if r.waits {
 		// Its queue pairs are other rows'.
@@ -372,90 +359,4 @@ func (t *Table) expired(s Slot, now clock.Time) bool {
 		return quiet >= t.cfg.Close
 	}
 	return r.Learnt != Static && quiet >= t.cfg.Idle && (!r.pinned || t.cfg.LetGo == nil || t.cfg.LetGo(s))
-}
-
-// bucket is a list of half-open inferred rows.
-type bucket struct {
-	head Slot // +1
-	n    int32
-	// unlisted is when (+1) a request was last seen that has no row for want of
-	// room: what answers it may seem to answer another.
-	unlisted clock.Time
-	// voices (+1) are the queue pairs that are answered between its hosts and are not
-	// paired; they are not compared before later.
-	voices int32
-	later  clock.Time
-}
-
-func (t *Table) bucket(client, server Addr) *bucket {
-	h := t.qps.hash(client, t.qps.hash(server, 0))
-	return &t.pairs[h&uint32(len(t.pairs)-1)]
-}
-
-// crowded reports whether requests passed of late between the hosts of l that have
-// no row: until they are no more, nobody there is paired.
-func (t *Table) crowded(now clock.Time, l *bucket) bool {
-	return t.recent(now, l.unlisted)
-}
-
-// recent reports whether something noted at a time (+1; 0: never) is less old than Config.Reuse.
-func (t *Table) recent(now, at clock.Time) bool { return at != 0 && now.Sub(at-1) < t.cfg.Reuse }
-
-// unlisted notes such a request. What spoke for candidates before does so no more.
-func (t *Table) unlisted(now clock.Time, l *bucket, client, server Addr, port uint16) {
-	if !t.crowded(now, l) {
-		for i := l.head; i != 0; i = t.rows[i-1].succ {
-			t.rows[i-1].doubt()
-			t.forget(&t.rows[i-1])
-		}
-	}
-	l.unlisted = now + 1
-	if t.cfg.SamePort {
-		*t.lacking(client, server, port) = now + 1
-	}
-}
-
-// lackingPorts is how many sets of ports are told apart: a power of two.
-const lackingPorts = 1 << 13
-
-// lacking is when (+1; 0: never) a request from a port of client's to server found no room
-// last, or one of the few whose hash is the same.
-func (t *Table) lacking(client, server Addr, port uint16) *clock.Time {
-	return &t.lacks[t.qps.hash(client, t.qps.hash(server, uint32(port)))%lackingPorts]
-}
-
-func (t *Table) list(s Slot) {
-	r := &t.rows[s]
-	l := t.bucket(r.Client.Addr, r.Server.Addr)
-	r.listed, r.prev, r.succ = true, 0, l.head
-	if l.head != 0 {
-		t.rows[l.head-1].prev = s + 1
-	}
-	l.head = s + 1
-	l.n++
-	if n := len(t.blank) - 1; n >= 0 {
-		r.notes, t.blank = t.blank[n], t.blank[:n]
-		t.notes[r.notes-1] = notes{}
-	}
-}
-
-func (t *Table) unlist(s Slot) {
-	r := &t.rows[s]
-	if !r.listed {
-		return
-	}
-	l := t.bucket(r.Client.Addr, r.Server.Addr)
-	l.n--
-	if r.prev != 0 {
-		t.rows[r.prev-1].succ = r.succ
-	} else {
-		l.head = r.succ
-	}
-	if r.succ != 0 {
-		t.rows[r.succ-1].prev = r.prev
-	}
-	r.listed, r.prev, r.succ = false, 0, 0
-	if r.notes != 0 {
-		t.blank, r.notes = append(t.blank, r.notes), 0
-	}
 }

@@ -1,0 +1,227 @@
+package conn
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// byPSN are the half-open inferred rows, by their two hosts, and what the PSNs that pass say about which of them a
+// response answers: fit and settled where one row alone can be meant, listen and only (lockstep.go) where
+// several count alike. It changes rows' numbering, and no names.
+type byPSN struct {
+	*store
+	// pairs are the lists of these rows, by the hash of their two addresses.
+	pairs []bucket
+	lacks []clock.Time // see lacking
+	// notes are those of the rows, blank what no row has of them; voices are unpaired queue pairs that
+	// are answered, mute what is none of them (+1).
+	notes       []notes
+	voices      []voice
+	blank, mute []int32
+	nextVoice   int // that hushSome looks at
+}
+
+// init makes room for half rows.
+func (t *byPSN) init(s *store, half int) {
+	t.store = s
+	t.pairs = make([]bucket, max(256, len(s.qps.E)/4))
+	if s.cfg.SamePort {
+		t.lacks = make([]clock.Time, lackingPorts)
+	}
+	t.notes, t.voices = make([]notes, half), make([]voice, half)
+	for i := int32(half); i > 0; i-- {
+		t.blank, t.mute = append(t.blank, i), append(t.mute, i)
+	}
+}
+
+// bucket is a list of half-open inferred rows.
+type bucket struct {
+	head Slot // +1
+	n    int32
+	// unlisted is when (+1) a request was last seen that has no row for want of
+	// room: what answers it may seem to answer another.
+	unlisted clock.Time
+	// voices (+1) are the queue pairs that are answered between its hosts and are not
+	// paired; they are not compared before later.
+	voices int32
+	later  clock.Time
+}
+
+func (t *byPSN) bucket(client, server Addr) *bucket {
+	h := t.qps.hash(client, t.qps.hash(server, 0))
+	return &t.pairs[h&uint32(len(t.pairs)-1)]
+}
+
+// crowded reports whether requests passed of late between the hosts of l that have
+// no row: until they are no more, nobody there is paired.
+func (t *byPSN) crowded(now clock.Time, l *bucket) bool {
+	return t.recent(now, l.unlisted)
+}
+
+// recent reports whether something noted at a time (+1; 0: never) is less old than Config.Reuse.
+func (t *byPSN) recent(now, at clock.Time) bool { return at != 0 && now.Sub(at-1) < t.cfg.Reuse }
+
+// unlisted notes such a request. What spoke for candidates before does so no more.
+func (t *byPSN) unlisted(now clock.Time, l *bucket, client, server Addr, port uint16) {
+	if !t.crowded(now, l) {
+		for i := l.head; i != 0; i = t.rows[i-1].succ {
+			t.rows[i-1].doubt()
+			t.forget(&t.rows[i-1])
+		}
+	}
+	l.unlisted = now + 1
+	if t.cfg.SamePort {
+		*t.lacking(client, server, port) = now + 1
+	}
+}
+
+// lackingPorts is how many sets of ports are told apart: a power of two.
+const lackingPorts = 1 << 13
+
+// lacking is when (+1; 0: never) a request from a port of client's to server found no room
+// last, or one of the few whose hash is the same.
+func (t *byPSN) lacking(client, server Addr, port uint16) *clock.Time {
+	return &t.lacks[t.qps.hash(client, t.qps.hash(server, uint32(port)))%lackingPorts]
+}
+
+func (t *byPSN) list(s Slot) {
+	r := &t.rows[s]
+	l := t.bucket(r.Client.Addr, r.Server.Addr)
+	r.listed, r.prev, r.succ = true, 0, l.head
+	if l.head != 0 {
+		t.rows[l.head-1].prev = s + 1
+	}
+	l.head = s + 1
+	l.n++
+	if n := len(t.blank) - 1; n >= 0 {
+		r.notes, t.blank = t.blank[n], t.blank[:n]
+		t.notes[r.notes-1] = notes{}
+	}
+}
+
+func (t *byPSN) unlist(s Slot) {
+	r := &t.rows[s]
+	if !r.listed {
+		return
+	}
+	l := t.bucket(r.Client.Addr, r.Server.Addr)
+	l.n--
+	if r.prev != 0 {
+		t.rows[r.prev-1].succ = r.succ
+	} else {
+		l.head = r.succ
+	}
+	if r.succ != 0 {
+		t.rows[r.succ-1].prev = r.prev
+	}
+	r.listed, r.prev, r.succ = false, 0, 0
+	if r.notes != 0 {
+		t.blank, r.notes = append(t.blank, r.notes), 0
+	}
+}
+
+// restart numbers the requests from this one on.
+func (t *byPSN) restart(r *Row, now clock.Time, b []byte, f *hdr.Frame) {
+	psn := f.BTHOf(b).PSN()
+	t.note(r, b, f)
+	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
+	r.old, r.mark, r.markAt = psn, psn, now
+	r.misses, r.wild = 0, 0
+	r.doubt()
+	t.overhear(r)
+}
+
+// near reports whether a request with PSN p goes on with those of r, or repeats one.
+func (r *Row) near(p, window uint32) bool {
+	d := hdr.PSNDiff(p, r.sent)
+	return d <= 0 && uint32(-d) <= window || d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent)))
+}
+
+// number follows the PSNs of requests; false when they have started anew.
+func (t *byPSN) number(r *Row, now clock.Time, psn uint32, b []byte, f *hdr.Frame) bool {
+	n, cfg := r.psns(b, f), &t.cfg
+	window := cfg.Window
+	switch d := hdr.PSNDiff(psn, r.sent); {
+	case d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent))):
+		round := now.Sub(r.markAt) >= cfg.Settle
+		t.asked(now, r, psn, n, round, f)
+		if round {
+			r.old, r.mark, r.markAt = r.mark, r.next, now
+		}
+		if r.matches > 0 && r.asks < enough && (r.asks == 0 || now.Sub(r.asked) >= cfg.Settle) {
+			r.asks++
+			r.asked = now
+		}
+		r.sent, r.next, r.wild = psn, (psn+n)&hdr.PSNMask, 0
+	case d <= 0 && uint32(-d) <= window:
+		if hdr.PSNDiff(psn, r.low) < 0 && r.matches == 0 {
+			r.low = psn // a retransmission of what was sent before we looked
+		}
+		if r.matches > 0 && hdr.PSNDiff(psn, r.matched) <= 0 {
+			r.doubt() // it had no answer: that was another's
+		}
+		t.forget(r)
+		r.wild = 0
+	default:
+		if psn != r.wildNext {
+			r.wild = 0
+		}
+		t.forget(r)
+		r.wild++
+		r.wildNext = (psn + n) & hdr.PSNMask
+		return r.wild < enough
+	}
+	return true
+}
+
+// fit looks for the half-open rows of client (dst, qpn) that a response from
+// server src may answer: how many there are, one of them, and whether that is the only
+// one of the response's UDP port. Where it is not the candidate that answers, the
+// candidate is in doubt.
+func (t *byPSN) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Slot, n int, byPort bool) {
+	p, port := f.BTHOf(b).PSN(), uint16(0)
+	if t.cfg.SamePort {
+		port = portOf(b, f)
+	}
+	same, fitSame := NoSlot, 0
+	for i := t.bucket(dst, src).head; i != 0; i = t.rows[i-1].succ {
+		r := &t.rows[i-1]
+		if r.Client.Addr != dst || r.Server.Addr != src || r.Net != f.Net {
+			continue
+		}
+		if d := hdr.PSNDiff(r.next, r.low); d > int32(t.cfg.Window) {
+			r.low = (r.next - t.cfg.Window) & hdr.PSNMask
+		}
+		itsPort := t.cfg.SamePort && r.Client.Port == port
+		ahead := hdr.PSNDiff(p, r.next)
+		switch {
+		case r.matches == 0:
+		case r.candidate == qpn:
+			if ahead >= 0 {
+				r.doubt() // it asked for no such thing
+			}
+		case itsPort == t.cfg.SamePort && hdr.PSNDiff(p, r.old) >= 0 && ahead < int32(t.cfg.Window):
+			r.doubt() // both answer what was asked just now, or a request was not seen
+		}
+		if !r.fits(p) {
+			continue
+		}
+		found = i - 1
+		n++
+		if itsPort {
+			same = i - 1
+			fitSame++
+		}
+	}
+	if fitSame == 1 {
+		return same, 1, true
+	}
+	return found, n, false
+}
+
+// settled reports whether the candidate of r is its client: enough responses
+// matched, and the client went on for so long that another would have been seen to
+// be answered, or refused after one lost request.
+func (t *byPSN) settled(r *Row) bool {
+	return r.matches >= enough && (t.cfg.Settle < 0 || r.asks >= enough)
+}
