@@ -26,9 +26,13 @@ func newTopCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch a running instance: rates, reasons, ns/packet",
-		Long: `Shows the rates of ports and apps, what the apps cost, and which counters and
-reasons grow, anew every interval, until q is pressed. Without a terminal, or with
---once, one interval is measured and printed.`,
+		Long: `Shows the rates of ports and apps, what the apps cost, how long frames stay, and
+which counters and reasons grow, anew every interval, until q is pressed. Without
+a terminal, or with --once, one interval is measured and printed.
+
+A frame's stay is from the moment at which a worker looks at its ports until it has
+given to ports what it took there. What the kernel does before and after is not in it,
+nor for how long an app holds a frame (a shaper, say).`,
 		Example: "  quillon top\n  quillon top --once --every 5s --json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -93,6 +97,9 @@ func topText(w io.Writer, v rates.View) {
 	fmt.Fprintln(w, "\napp\tpackets/s\tpackets/call\tns/packet")
 	for _, a := range v.Apps {
 		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\n", a.App, short(a.Pps), a.Batch, a.NsPerPacket)
+	}
+	if v.Stay.Max > 0 {
+		fmt.Fprintf(w, "\nframes stay %v (half of them), %v (99 %%), %v (all)\n", v.Stay.P50, v.Stay.P99, v.Stay.Max)
 	}
 	for _, b := range v.Boards {
 		fmt.Fprintf(w, "\n%s, worker %d: %d packets inside, %sB stored, %.0f %% busy\n", b.App, b.Worker, b.Board.Inside, short(float64(b.Board.Stored)), 100*b.Board.Busy)

@@ -88,6 +88,7 @@ var (
 
 	timed        = desc("app_timed_frames_total", "Frames of an app whose time was measured, and of which app_timed_seconds_total is the time.", "node")
 	timedSeconds = desc("app_timed_seconds_total", "Time that an app took for the frames of app_timed_frames_total.", "node")
+	stay         = desc("stay_seconds", "How long frames stayed with the worker that took them from a port, until it had given frames to ports; not for how long apps held them.")
 	held         = desc("app_held_frames", "Frames that an app keeps.", "node")
 	links        = desc("link_frames_total", "Frames on a link: crossed, and dropped as it was full.", "link", "counter")
 	depth        = desc("link_depth_frames", "Frames that wait on a link.", "link")
@@ -113,6 +114,26 @@ func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
 
 func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+// leastBucket and mostBucket are the bounds of a stay's buckets, in powers of 2 of nanoseconds: 1 us and 268 ms. Each is four
+// times the one before.
+const leastBucket, mostBucket = 10, 28
+
+func (s sink) stays(run graph.Runtime) {
+	buckets, all := map[float64]uint64{}, uint64(0)
+	for p := leastBucket; p <= mostBucket; p += 2 {
+		buckets[float64(uint64(1)<<p)/1e9] = 0
+	}
+	for _, x := range run.Stays {
+		all += x.Frames
+		for p := leastBucket; p <= mostBucket; p += 2 {
+			if x.UpTo <= 1<<p {
+				buckets[float64(uint64(1)<<p)/1e9] += x.Frames
+			}
+		}
+	}
+	s <- prometheus.MustNewConstHistogram(stay, all, run.Stayed.Seconds(), buckets)
 }
 
 // Collect implements prometheus.Collector.
@@ -148,6 +169,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		to.counter(links, float64(l.Drops), l.Link, "dropped")
 		to.gauge(depth, float64(l.Depth), l.Link)
 	}
+	to.stays(run)
 	c.boards(to)
 	if c.Server == nil {
 		return

@@ -150,7 +150,7 @@ func TestMetrics(t *testing.T) {
 	for _, want := range append(times,
 		"quillon_frames_total{counter=\"in\",name=\"box\",node=\"s\"} 0\n", "quillon_reasons_total{name=\"box\",node=\"s\",reason=\"sunk\"} 0\n",
 		"quillon_port_frames_total{counter=\"missed\",name=\"box\",port=\"a\"} 3\n", "quillon_port_frames_total{counter=\"shut_out\",name=\"box\",port=\"a\"} 7\n", "quillon_port_frames_total{counter=\"bypassed\",name=\"box\",port=\"a\"} 22\n",
-		"quillon_p4runtime_updates_total{name=\"box\"} 1e+09\n", "# TYPE quillon_p4runtime_streams gauge\nquillon_p4runtime_streams{name=\"box\"} 2\n",
+		"quillon_p4runtime_updates_total{name=\"box\"} 1e+09\n", "quillon_stay_seconds_bucket{name=\"box\",le=\"1.024e-06\"} 0\n", "quillon_stay_seconds_count{name=\"box\"} 0\n", "# TYPE quillon_p4runtime_streams gauge\nquillon_p4runtime_streams{name=\"box\"} 2\n",
 	) {
 		if !bytes.Contains(body, []byte(want)) {
 			t.Errorf("%q is missing", want)

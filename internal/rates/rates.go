@@ -76,6 +76,7 @@ type View struct {
 	Ports   []Port  `json:"ports"`
 	Apps    []App   `json:"apps"`
 	Links   []Link  `json:"links"`
+	Stay    Stay    `json:"stay"`
 	// Growing counters and reasons, the fastest first.
 	Growing []Growth `json:"growing"`
 	// Boards are the boards at the end of the interval.
@@ -109,6 +110,14 @@ type Link struct {
 	Pps     float64 `json:"pps"`
 	DropPps float64 `json:"dropped_pps"`
 	Depth   uint64  `json:"depth"` // frames that wait on it, at the end
+}
+
+// Stay is how long frames stayed with the worker that took them from a port, where they were not held: half of them, 99 in a hundred,
+// and all, to a quarter more (graph.Stay). 0 where no frame came.
+type Stay struct {
+	P50 clock.Duration `json:"p50_ns"`
+	P99 clock.Duration `json:"p99_ns"`
+	Max clock.Duration `json:"max_ns"`
 }
 
 // Growth is that of a counter or reason.
@@ -183,6 +192,8 @@ func Between(a, b Sight) View {
 			v.Links = append(v.Links, Link{l.Link, per(was.Packets, l.Packets), per(was.Drops, l.Drops), l.Depth})
 		}
 	}
+	grown := graph.StaysSince(a.Runtime.Stays, b.Runtime.Stays)
+	v.Stay = Stay{graph.StayOf(grown, 0.5), graph.StayOf(grown, 0.99), graph.StayOf(grown, 1)}
 	type key struct{ node, group, name string }
 	counts := map[key]uint64{}
 	for _, c := range a.Counters {

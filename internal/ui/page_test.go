@@ -41,6 +41,10 @@ func TestPage(t *testing.T) {
 	b.until(`document.querySelector("#chosen a[download]").href.includes("/capture?at=")`)
 	b.eval(`document.querySelector("#reload").click()`)
 	b.until(`document.querySelector("#table").innerText.includes("allow")`)
+	b.eval(`showRates({...newest.rates, stay: {p50_ns: 1500, p99_ns: 22400, max_ns: 3200000}})`)
+	if got, want := b.eval(`byId("stay").textContent.trim()`), "Frames stay 1.5 µs (half of them), 22.4 µs (99 %), 3.2 ms (all)"; !strings.HasPrefix(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 	b.shot("chain")
 	if err := x.control.Hangup(); err != nil {
 		t.Error(err)

@@ -74,10 +74,12 @@ type LinkRuntime struct {
 
 // Runtime is what apps cost and links carry.
 type Runtime struct {
-	Workers int           `json:"workers"`
-	Nodes   []NodeRuntime `json:"nodes"`
-	Links   []LinkRuntime `json:"links"`
-	Notes   []string      `json:"notes,omitempty"`
+	Workers int            `json:"workers"`
+	Nodes   []NodeRuntime  `json:"nodes"`
+	Links   []LinkRuntime  `json:"links"`
+	Stays   []Stay         `json:"stays,omitempty"` // since the start
+	Stayed  clock.Duration `json:"stayed_ns"`       // of all frames together
+	Notes   []string       `json:"notes,omitempty"`
 }
 
 // Runtime is the state of apps and links after the last breath.
@@ -85,6 +87,7 @@ func (i *Instance) Runtime() Runtime {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	r := Runtime{Workers: len(i.workers), Notes: i.Notes()}
+	r.Stays, r.Stayed = staysOf(i.workers)
 	held := make([]int, len(i.graphs[0].all))
 	for n, w := range i.workers {
 		w.do(func() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
 
@@ -162,5 +163,50 @@ func TestWorkPanics(t *testing.T) {
 	var p *graph.PanicError
 	if err := <-ran; !errors.As(err, &p) || p.App != "s" {
 		t.Errorf("%v", err)
+	}
+}
+
+// Frames are counted by how long they stay with a worker, and others' orders are no part of that.
+func TestStaysOfFrames(t *testing.T) {
+	const slow = 20_000_000 // ns: that of the app
+	inst, err := graph.New(graph.Config{
+		Spec:  parse(t, "ports: {a: {kind: spring}}\napps: {s: {kind: slow}}\nlinks: [a.out -> s.in]\n"),
+		Kinds: append(kinds(), graph.Kind{Name: "slow", In: []string{"in"}, New: func(graph.Env, graph.Args) (graph.App, error) { return dawdler(slow), nil }}),
+		Clock: clock.NewWall(),
+		Ports: map[string][]port.Port{"a": {newSpring(t, "a", 1<<40)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error)
+	go func() { ran <- inst.Run(ctx) }()
+	for moved(inst) < 1000 {
+		if err := inst.Visit("s", 0, func(graph.App) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+	run := inst.Runtime()
+	frames := uint64(0)
+	for _, s := range run.Stays {
+		frames += s.Frames
+	}
+	if half := graph.StayOf(run.Stays, 0.5); half < slow || frames == 0 || frames > moved(inst) || run.Stayed < clock.Duration(frames)*slow {
+		t.Errorf("half of %d frames stayed %v, all together %v; %d moved", frames, half, run.Stayed, moved(inst))
+	}
+}
+
+// dawdler is an app that keeps its worker for so long a batch.
+type dawdler clock.Duration
+
+func (a dawdler) Push(c *graph.Ctx, _ int, b *packet.Batch) {
+	for clk, end := clock.NewWall(), clock.NewWall().Now().Add(clock.Duration(a)); clk.Now() < end; {
+	}
+	for _, x := range b.Bufs() {
+		c.Drop(x, 0)
 	}
 }

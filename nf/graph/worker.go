@@ -76,6 +76,7 @@ type worker struct {
 	staged []staged // rings to others in this breath
 	bell   *bell
 	atEnd  atomic.Bool // of the run: see allAtEnd
+	stays  stays
 
 	// mu makes Step and do exclude each other. A running worker holds it for
 	// its whole run and looks at mailed between breaths.
@@ -230,8 +231,14 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, cfg *Config) error 
 	alone := runtime.GOMAXPROCS(0) <= len(w.all)
 	busy := w.clk.Now()
 	moving, looked := busy.Add(-2*workIdle), busy
+	// The last breath began at took and moved so many frames; they are counted at the next look at the clock.
+	took, frames := clock.Time(0), 0
 	for !stop.Load() && w.err == nil {
 		if w.mailed.Load() {
+			if frames > 0 {
+				w.stays.add(w.clk.Now().Sub(took), frames)
+				frames = 0
+			}
 			w.readMail(false)
 			if alone {
 				runtime.Gosched() // the caller whose order is done may wait for this core
@@ -239,14 +246,22 @@ func (w *worker) run(ctx context.Context, stop *atomic.Bool, cfg *Config) error 
 			busy = w.clk.Now() // the caller may have another order at once
 		}
 		now := w.clk.Now()
+		if frames > 0 {
+			w.stays.add(now.Sub(took), frames)
+		}
 		moved, err := w.step(now)
 		if err != nil {
 			return err
 		}
+		took, frames = now, moved
 		if moved > 0 {
 			moving = now
 		}
 		if len(w.works) > 0 {
+			if frames > 0 {
+				w.stays.add(w.clk.Now().Sub(took), frames)
+				frames = 0
+			}
 			if w.share(now, moving) && alone {
 				runtime.Gosched()
 			}

@@ -34,12 +34,12 @@ function remember(name, value) {
   past.set(name, list);
 }
 
-function spark(name) {
+function spark(name, unit = number) {
   const list = past.get(name) || [];
   const most = Math.max(1e-9, ...list), w = 100, h = 18;
   const d = list.length < 2 ? "" : list.map((v, i) => (i ? "L" : "M") + (w * (kept - list.length + i) / (kept - 1)).toFixed(1) + " " + (h - 1 - (h - 2) * v / most).toFixed(1)).join("");
-  const s = svg("svg", {class: "spark", width: w, height: h, role: "img", "aria-label": "the last minutes, at most " + number(most)});
-  s.append(svg("title", {}, "the last minutes; at most " + number(most)), svg("path", {d}));
+  const s = svg("svg", {class: "spark", width: w, height: h, role: "img", "aria-label": "the last minutes, at most " + unit(most)});
+  s.append(svg("title", {}, "the last minutes; at most " + unit(most)), svg("path", {d}));
   return s;
 }
 
@@ -73,7 +73,12 @@ function grid(place, columns, rows, key) {
   for (const [k, tr] of t.known) if (!seen.has(k)) { tr.remove(); t.known.delete(k); }
 }
 
-const rate = f => ({cell: r => number(f(r))});
+// time is a number of nanoseconds with a unit.
+function time(ns) {
+  for (const [f, u] of [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]]) if (ns >= f) return number(ns / f) + " " + u;
+  return ns + " ns";
+}
+
 const col = (name, cell, more = {}) => ({name, cell, ...more});
 
 // The graph.
@@ -254,6 +259,10 @@ function showRates(v) {
     p.below.textContent = p.kind;
     p.bad.textContent = q.missed_pps ? `missed ${number(q.missed_pps)}/s` : "";
   }
+  const stay = byId("stay");
+  remember("stay", v.stay.p99_ns);
+  if (v.stay.max_ns) stay.replaceChildren(`Frames stay ${time(v.stay.p50_ns)} (half of them), ${time(v.stay.p99_ns)} (99 %), ${time(v.stay.max_ns)} (all) `, spark("stay", time));
+  else stay.textContent = "";
   grid(byId("ports"), [col("port", r => r.port, {text: true}), col("received/s", r => number(r.rx_pps)), col("bit/s", r => number(r.rx_bit_per_s)), col("", r => spark("port " + r.port)),
     col("sent/s", r => number(r.tx_pps)), col("bit/s", r => number(r.tx_bit_per_s)), col("dropped/s", r => number(r.dropped_pps), {bad: r => r.dropped_pps > 0}),
     col("bypassed/s", r => number(r.bypassed_pps)), col("missed/s", r => number(r.missed_pps), {bad: r => r.missed_pps > 0})], v.ports, r => r.port);
