@@ -27,7 +27,8 @@ func newTableCmd() *cobra.Command {
 	cmd.Long = `Shows and changes the tables of a running instance: those that P4Runtime has
 (quillon run --p4runtime), under the same names. Some stand for arguments of
 their app, so that changing them is what quillon set does; the others show what
-the app knows. quillon nf describe says what tables an app has.
+the app knows. quillon nf describe says what tables an app has. Those of a P4 program
+are shown, and changed by its controllers alone (quillon ctl).
 
 Of a field's name the last part is enough where only one has it: key for
 meta.key. Values are numbers (decimal, or with 0x), addresses, and by the field's

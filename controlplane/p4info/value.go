@@ -2,7 +2,6 @@ package p4info
 
 import (
 	"encoding/hex"
-	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -62,23 +61,5 @@ func ParseValue(t Type, s string) ([]byte, error) {
 // address where name and width say that it is one, decimal up to 32 bits, else
 // hexadecimal.
 func FormatValue(name string, t Type, v []byte) string {
-	return value.Format(t.form(name), t.Bits, v)
-}
-
-func (t Type) form(name string) value.Form {
-	switch t.Bits {
-	case 0:
-		return value.Words
-	case 48:
-		return value.MAC
-	case 32, 128:
-		name = strings.ToLower(name)
-		if strings.Contains(name, "ip") || strings.Contains(name, "addr") || t.Bits == 128 && strings.Contains(name, "gid") {
-			return value.IP
-		}
-	}
-	if t.Bits <= 32 {
-		return value.Decimal
-	}
-	return value.Hex
+	return value.Format(value.FormOf(name, t.Bits), t.Bits, v)
 }

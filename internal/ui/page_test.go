@@ -89,7 +89,9 @@ apps:
 		{"board-dark", board, 1200, 1400, true, `document.querySelector("#boards")?.innerText.includes("t2")`},
 		{"many", many.String(), 1200, 900, false, `document.querySelectorAll("#graph .app").length === 28`},
 		{"p4", "ports: {a: {kind: test}, b: {kind: test}}\napps: {sw: {kind: p4, args: {program: ../../p4src/l2_bridge.json}}}\nlinks: [a.out -> sw.1, sw.1 -> a.in, b.out -> sw.2, sw.2 -> b.in]", 1000, 700, false,
-			`(document.querySelector("#graph .app") && !window.clicked && (window.clicked = true) && document.querySelector("#graph .app").dispatchEvent(new MouseEvent("click", {bubbles: true})), document.querySelector("#chosen")?.innerText.includes("bridge_ingress.dmac"))`},
+			`(document.querySelector("#graph .app") && !window.clicked && (window.clicked = true) && document.querySelector("#graph .app").dispatchEvent(new MouseEvent("click", {bubbles: true})), document.querySelector("#chosen")?.innerText.includes("bridge_ingress.dmac")) &&
+			(window.picked || (window.picked = true) && [...document.querySelectorAll("#chosen button")].find(b => b.textContent === "bridge_ingress.dmac").click() === undefined) &&
+			byId("table").innerText.includes("by default: ") && byId("tables").value.includes("bridge_ingress.dmac")`},
 		{"narrow", chain, 380, 900, false, `document.querySelectorAll("#ports tbody tr").length === 2`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -138,6 +138,10 @@ type Kind struct {
 	// them: what their names begin with in P4Info; "": the app's name.
 	Tables  []table.Decl
 	Control string
+	// Declared, in the place of Tables, are those that an app has at the moment, as they follow from the program that it runs, say:
+	// none of them a setting, each with the default action that it has now. It is called in the app's worker. P4Runtime's native server
+	// does not have them.
+	Declared func(App) []table.Decl
 	// Inside, of the kind of an Outer, are the apps that run inside an app with
 	// these arguments.
 	Inside func(args Args) ([]InsideSpec, error)

@@ -24,30 +24,53 @@ type AppTables struct {
 // Tables are the tables of all apps, by the apps' names.
 func (i *Instance) Tables() []AppTables {
 	i.mu.RLock()
-	defer i.mu.RUnlock()
+	kinds := map[string]*Kind{}
+	for name, a := range i.spec.Apps {
+		kinds[name] = findKind(i.cfg.Kinds, a.Kind)
+	}
+	i.mu.RUnlock()
 	var out []AppTables
-	for _, name := range slices.Sorted(maps.Keys(i.spec.Apps)) {
-		if k := findKind(i.cfg.Kinds, i.spec.Apps[name].Kind); len(k.Tables) > 0 {
-			out = append(out, AppTables{name, k.Name, k.Control, k.Tables})
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
+		k := kinds[name]
+		if tables := i.declared(name, k); len(tables) > 0 {
+			out = append(out, AppTables{name, k.Name, k.Control, tables})
 		}
 	}
 	return out
+}
+
+// declared are the tables that an app of kind k has now.
+func (i *Instance) declared(app string, k *Kind) []table.Decl {
+	if k.Declared == nil {
+		return k.Tables
+	}
+	var tables []table.Decl
+	_ = i.visit(app, 0, func(_ *Ctx, a App) error { // one that has gone has none
+		tables = k.Declared(a)
+		return nil
+	})
+	return tables
 }
 
 // decl is the declaration of an app's table, its index, and the app's
 // arguments.
 func (i *Instance) decl(app, name string) (*table.Decl, int, Args, error) {
 	i.mu.RLock()
-	defer i.mu.RUnlock()
 	a, ok := i.spec.Apps[app]
+	args, k := maps.Clone(a.Args), findKind(i.cfg.Kinds, a.Kind)
+	var apps []string
 	if !ok {
-		return nil, 0, nil, table.Errorf(table.Invalid, "no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
+		apps = slices.Sorted(maps.Keys(i.spec.Apps))
 	}
-	tables := findKind(i.cfg.Kinds, a.Kind).Tables
+	i.mu.RUnlock()
+	if !ok {
+		return nil, 0, nil, table.Errorf(table.Invalid, "no app is named %q%s", app, suggest(app, apps))
+	}
+	tables := i.declared(app, k)
 	var names []string
 	for n := range tables {
 		if tables[n].Name == name {
-			return &tables[n], n, maps.Clone(a.Args), nil
+			return &tables[n], n, args, nil
 		}
 		names = append(names, tables[n].Name)
 	}
@@ -60,8 +83,11 @@ func (i *Instance) decl(app, name string) (*table.Decl, int, Args, error) {
 // TableDefault is the default action of an app's table; nil when it has none.
 func (i *Instance) TableDefault(app, name string) (*table.Call, error) {
 	d, _, args, err := i.decl(app, name)
-	if err != nil || d.Setting == nil || d.Default == nil {
+	switch {
+	case err != nil || d.Default == nil:
 		return nil, err
+	case d.Setting == nil:
+		return d.Default, nil // of an app that declares what it has now
 	}
 	c := d.Setting.Of(args).Default
 	return &c, nil
@@ -100,7 +126,12 @@ func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error
 			found = found[:0]
 			err := i.visit(app, w, func(c *Ctx, a App) error {
 				at, ok := a.(Tabler)
-				if !ok || c.node.kind.Tables[t].Name != name {
+				k := c.node.kind
+				tables := k.Tables
+				if k.Declared != nil {
+					tables = k.Declared(a)
+				}
+				if !ok || t >= len(tables) || tables[t].Name != name {
 					return table.Errorf(table.Missing, "app %s has no table %s any more", app, name)
 				}
 				from = at.Scan(c, t, from, scanPlaces, func(e *table.Entry) {
@@ -113,7 +144,11 @@ func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error
 					found = found[:n+1]
 					x := &found[n]
 					x.Key, x.Params = append(x.Key[:0], e.Key...), append(x.Params[:0], e.Params...)
-					x.Priority, x.Action = e.Priority, e.Action
+					x.Priority, x.Action, x.Counts = e.Priority, e.Action, nil
+					if e.Counts != nil {
+						counts := *e.Counts
+						x.Counts = &counts
+					}
 				})
 				return nil
 			})

@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/packet"
+	apptable "github.com/quillon/quillon/nf/table"
 )
 
 // Ports is how many numbered ports the app has.
@@ -74,6 +75,7 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 			countCopiesDropped: {Name: "copies-dropped", Help: "clones, replicas and originals that ended while another copy left"},
 		},
 		Describe: describe,
+		Declared: declared,
 		New:      newApp,
 	}
 	for r := NotDropped + 1; r < numReasons; r++ {
@@ -99,6 +101,7 @@ type App struct {
 	// programs counts the switches, so that a trace of another is not taken for
 	// one of this.
 	programs uint16
+	decls    []apptable.Decl // of its tables
 	cfg      Config
 	cpu      uint32 // ^0: none
 
@@ -191,6 +194,7 @@ func (a *App) NewSwitch(p *Program) (*Switch, error) { return NewSwitch(p, a.cfg
 func (a *App) Use(sw *Switch) {
 	if sw != nil {
 		sw.cfg.Digest = a.digest // the switch may have been made by the app before this one
+		a.decls = declare(sw.prog)
 	}
 	a.sw = sw
 	a.programs++

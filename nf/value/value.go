@@ -30,6 +30,26 @@ const (
 	Words // no number but a text
 )
 
+// FormOf is how people write the field of that name: an address where name and width say that it is one, a decimal
+// number up to 32 bits, else hexadecimal. A field of 0 bits is a text.
+func FormOf(name string, width int) Form {
+	switch width {
+	case 0:
+		return Words
+	case 48:
+		return MAC
+	case 32, 128:
+		name = strings.ToLower(name)
+		if strings.Contains(name, "ip") || strings.Contains(name, "addr") || width == 128 && strings.Contains(name, "gid") {
+			return IP
+		}
+	}
+	if width <= 32 {
+		return Decimal
+	}
+	return Hex
+}
+
 // maxDigits is how many digits of a number are read.
 const maxDigits = 1 << 12
 

@@ -204,7 +204,8 @@ function showApp(name) {
 async function showP4(app, place) {
   try {
     const report = await ask("p4", {app});
-    grid(place, [col("table", r => r.name, {text: true}), col("entries", r => number(r.entries)), col("of", r => number(r.size)), col("full", r => bar(r.size ? r.entries / r.size : 0), {text: true})],
+    const pick = name => node("button", {type: "button", className: "plain", textContent: name, title: "read it", onclick: () => pickTable(app, name)});
+    grid(place, [col("table", r => pick(r.name), {text: true}), col("entries", r => number(r.entries)), col("of", r => number(r.size)), col("full", r => bar(r.size ? r.entries / r.size : 0), {text: true})],
       report.tables || [], r => r.name);
     if (!report.tables?.length) place.replaceChildren(node("p", {textContent: "no program yet, or one without tables"}));
   } catch (e) {
@@ -329,7 +330,8 @@ async function readTable() {
     place.replaceChildren();
     grid(place, [...fields.map(f => col(f, e => e.match?.[f] ?? (e.default ? "" : "any"), {text: true})), col("priority", e => e.priority ? String(e.priority) : ""),
       col("action", e => (e.default ? "by default: " : "") + (e.action || ""), {text: true}),
-      col("parameters", e => Object.entries(e.params || {}).map(([k, v]) => k + "=" + v).join(" "), {text: true})], t.entries, e => JSON.stringify(e));
+      col("parameters", e => Object.entries(e.params || {}).map(([k, v]) => k + "=" + v).join(" "), {text: true}),
+      ...(t.entries.some(e => e.counts) ? [col("packets", e => number(e.counts?.packets || 0)), col("bytes", e => number(e.counts?.bytes || 0))] : [])], t.entries, e => JSON.stringify(e));
     if (t.more) place.append(node("p", {className: "hint", textContent: "the first " + t.entries.length + "; quillon table show has all"}));
     if (!t.entries.length) place.replaceChildren(node("p", {textContent: "no entries"}));
   } catch (e) {
@@ -337,6 +339,14 @@ async function readTable() {
   }
 }
 byId("reload").addEventListener("click", readTable);
+
+// pickTable reads a table of an app, which may have come with a program after the page was loaded.
+async function pickTable(app, table) {
+  await listTables();
+  byId("tables").value = JSON.stringify([app, table]);
+  await readTable();
+  byId("tables-section").scrollIntoView();
+}
 
 const source = new EventSource("events");
 source.onmessage = m => show(JSON.parse(m.data));
