@@ -442,19 +442,21 @@ func readdress(frame []byte, d *hdr.Layers, at int, addr []byte) {
 	be.PutUint16(sum, v)
 }
 
+// row is what the app shows of a backend.
+type row struct {
+	Backend string `json:"backend"`
+	State   string `json:"state"`
+	// Of a backend that is checked: up, down or not checked, since when, and how the last check ended.
+	Health      string  `json:"health,omitempty"`
+	Since       float64 `json:"since_unix_s,omitempty"`
+	Last        string  `json:"last_check,omitempty"`
+	Weight      int     `json:"weight"`
+	Places      int     `json:"places"` // of the lookup table
+	Connections int     `json:"connections"`
+}
+
 // Report implements graph.Reporter.
 func (b *balance) Report() any {
-	type row struct {
-		Backend string `json:"backend"`
-		State   string `json:"state"`
-		// Of a backend that is checked: up, down or not checked, since when, and how the last check ended.
-		Health      string  `json:"health,omitempty"`
-		Since       float64 `json:"since_unix_s,omitempty"`
-		Last        string  `json:"last_check,omitempty"`
-		Weight      int     `json:"weight"`
-		Places      int     `json:"places"` // of the lookup table
-		Connections int     `json:"connections"`
-	}
 	rows := make([]row, len(b.backends))
 	for i, x := range b.backends {
 		rows[i] = row{Backend: x.addr.String(), State: stateNames[x.state], Weight: int(x.weight)}
@@ -474,8 +476,25 @@ func (b *balance) Report() any {
 			}
 		}
 	}
-	for i := b.conns.Next(0); i >= 0; i = b.conns.Next(i + 1) {
-		rows[b.conns.At(i).Val.backend].Connections++
-	}
-	return rows
+	return &report{rows, b, 0}
 }
+
+// report is a row for each backend; connections are counted from place at on.
+type report struct {
+	rows []row
+	b    *balance
+	at   int
+}
+
+// Look implements graph.Gradual.
+func (r *report) Look(n int) (more bool) {
+	end := min(r.at+n, r.b.conns.Places())
+	for i := r.b.conns.NextBefore(r.at, end); i >= 0; i = r.b.conns.NextBefore(i+1, end) {
+		r.rows[r.b.conns.At(i).Val.backend].Connections++
+	}
+	r.at = end
+	return end < r.b.conns.Places()
+}
+
+// Value implements graph.Gradual.
+func (r *report) Value() any { return r.rows }

@@ -527,25 +527,42 @@ func (a *app) Counted(t int, e *table.Entry, n *table.Counts) {
 	}
 }
 
+// report is what an app shows of its worker's shards.
+type report struct {
+	Connections map[string]int `json:"connections"` // by state
+	Places      int            `json:"places"`
+	Bytes       int            `json:"bytes"` // of memory
+	Tentative   int            `json:"half_open"`
+	Rules       int            `json:"rules"`
+
+	a         *app
+	shard, at int // looked at next
+}
+
 // Report implements graph.Reporter.
 func (a *app) Report() any {
-	type report struct {
-		Connections map[string]int `json:"connections"` // by state
-		Places      int            `json:"places"`
-		Bytes       int            `json:"bytes"` // of memory
-		Tentative   int            `json:"half_open"`
-		Rules       int            `json:"rules"`
+	return &report{Connections: map[string]int{}, Rules: len(a.rules[0]) + len(a.rules[1]), a: a, shard: a.worker}
+}
+
+// Look implements graph.Gradual.
+func (r *report) Look(n int) (more bool) {
+	if r.shard >= len(r.a.st.shards) {
+		return false
 	}
-	r := report{Connections: map[string]int{}, Rules: len(a.rules[0]) + len(a.rules[1])}
-	for i := a.worker; i < len(a.st.shards); i += a.workers {
-		s := a.st.take(uint64(i))
-		for i := s.conns.Next(0); i >= 0; i = s.conns.Next(i + 1) {
-			r.Connections[stateNames[s.conns.At(i).Val.state]]++
-		}
+	s := r.a.st.take(uint64(r.shard))
+	defer r.a.st.give(s)
+	end := min(r.at+n, s.conns.Places())
+	for i := s.conns.NextBefore(r.at, end); i >= 0; i = s.conns.NextBefore(i+1, end) {
+		r.Connections[stateNames[s.conns.At(i).Val.state]]++
+	}
+	if r.at = end; end >= s.conns.Places() {
 		r.Places += s.conns.Places()
 		r.Bytes += s.conns.Bytes() + s.frags.Bytes()
 		r.Tentative += s.tents
-		a.st.give(s)
+		r.shard, r.at = r.shard+r.a.workers, 0
 	}
-	return r
+	return r.shard < len(r.a.st.shards)
 }
+
+// Value implements graph.Gradual.
+func (r *report) Value() any { return *r }

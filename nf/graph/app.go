@@ -67,10 +67,33 @@ type Counter interface {
 	Counted(t int, e *table.Entry, n *table.Counts)
 }
 
-// Reporter shows its state: a value for encoding/json, built for the caller.
+// Reporter shows its state: a value for encoding/json, built for the caller. It is a Gradual where the app must look at
+// all that it remembers for that.
 type Reporter interface {
 	Report() any
 }
+
+// Gradual is a report that is made some at a time, between breaths of the app's worker.
+type Gradual interface {
+	// Look looks at n places more, or a few more than that; false: there are none left.
+	Look(n int) (more bool)
+	// Value is the report, when none are left.
+	Value() any
+}
+
+// Report is what an app shows, made at once: for a caller that owns its worker.
+func Report(a Reporter) any {
+	v := a.Report()
+	if g, ok := v.(Gradual); ok {
+		for g.Look(lookPlaces) {
+		}
+		v = g.Value()
+	}
+	return v
+}
+
+// lookPlaces is how many places a Gradual looks at between two breaths: some microseconds.
+const lookPlaces = 256
 
 // Tracker remembers connections.
 type Tracker interface {

@@ -287,7 +287,7 @@ func (in insideApp) Report() any {
 	out := []any{}
 	for _, a := range in.apps {
 		if r, ok := a.(Reporter); ok {
-			in.Try(func() { out = append(out, r.Report()) })
+			in.Try(func() { out = append(out, Report(r)) })
 		}
 	}
 	return out

@@ -195,13 +195,23 @@ func (i *Instance) Report(app string) ([]any, error) {
 	var out []any
 	for n := range i.workers {
 		var kind string
-		err := i.Visit(app, n, func(a App) {
-			if r, ok := a.(Reporter); ok {
-				out = append(out, r.Report())
-			} else {
+		var v any
+		err := i.Work(app, n, func(a App, _ clock.Duration) (more bool) {
+			g, begun := v.(Gradual)
+			if r, ok := a.(Reporter); !ok {
 				kind = i.workers[n].ctx.node.kind.Name
+				return false
+			} else if !begun {
+				v = r.Report()
+				_, begun = v.(Gradual)
+				return begun
 			}
+			if more = g.Look(lookPlaces); !more {
+				v = g.Value()
+			}
+			return more
 		})
+		out = append(out, v)
 		if err != nil {
 			return nil, err
 		}
