@@ -55,10 +55,10 @@ func TestLists(t *testing.T) {
 // TestBadLists: an error is one line, and says where.
 func TestBadLists(t *testing.T) {
 	for list, want := range map[string]string{
-		"rules: [{action: allow, in: a}, {action: permit}]": "spec:5:40: app x: table acl has no action permit; it has allow and deny",
+		"rules: [{action: allow, in: a}, {action: permit}]": "spec:5:40: app x: table acl has no action permit; it has allow, deny and limit",
 		"rules: [{in: a}]":                                       "spec:5:16: app x: table acl: action: is missing",
 		"rules: [{action: allow, in: c}]":                        "in=c: want a, b, or a number of 1 bits",
-		"rules: [{action: allow, colour: red}]":                  "table acl has no field colour; it has in, src, dst, proto, sport, dport, priority and action",
+		"rules: [{action: allow, colour: red}]":                  "table acl has no field colour; it has in, src, dst, proto, sport, dport, rate, burst, priority and action",
 		"rules: [{action: allow, dst: 10.0.0.0/40}]":             "want a prefix length from 0 to 32",
 		"rules: [{action: allow, priority: -1}]":                 "priority: -1: want a number above 0",
 		"conns: [{a: b}]":                                        "conns= is no table: want a text, or a list of texts",
@@ -92,7 +92,7 @@ rules: [{match: all, dag: 1}]
 `
 	for rule, want := range map[string]string{
 		"{action: allow, proto: udp}": "",
-		"{action: let}":               "task fw: table acl_ipv6 has no action let; it has allow and deny",
+		"{action: let}":               "task fw: table acl_ipv6 has no action let; it has allow, deny and limit",
 	} {
 		s, err := dag.Parse(fmt.Appendf(nil, text, rule))
 		if err != nil {

@@ -1,12 +1,15 @@
 package firewall
 
 import (
+	"cmp"
 	"fmt"
 	mathbits "math/bits"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/table"
 )
 
@@ -28,7 +31,11 @@ const (
 const (
 	allow = iota
 	deny
+	limit
 )
+
+// maxRate is the most connections a second that a rule may be limited to, and the most at once.
+const maxRate = 1_000_000
 
 // decl declares the rules of a family, by the bits of its addresses.
 func decl(bits int) table.Decl {
@@ -45,6 +52,10 @@ func decl(bits int) table.Decl {
 		Actions: []table.Action{
 			allow: {Name: "allow", Scope: table.EntryOnly, Help: "the connection is opened, and its answers pass"},
 			deny:  {Name: "deny", Scope: table.EntryOnly, Help: "dropped"},
+			limit: {Name: "limit", Scope: table.EntryOnly, Help: "as allow, for so many connections a second, and dropped beyond", Params: []table.Field{
+				{Name: "rate", Bits: 20, Help: "connections a second"},
+				{Name: "burst", Bits: 20, Help: "connections at once"},
+			}},
 		},
 		Size: maxRules, May: table.Insert | table.Modify | table.Delete,
 	}
@@ -87,7 +98,7 @@ func placeOf(e *table.Entry) place { return place{[numFields]table.Cond(e.Key), 
 // parseRules reads rules with ; or a new line in between, each ACTION and any of
 // in, src, dst, proto, sport and dport with a colon and a value, and prio, with +
 // in between: allow+in:a+proto:tcp+dport:80-90+prio:7. A rule without prio comes
-// before those behind it.
+// before those behind it. With rate, and perhaps burst, allow becomes limit.
 func parseRules(v string, keys []table.Field) (all []table.Entry, err error) {
 	if v == "" || v == "none" {
 		return nil, nil
@@ -130,6 +141,7 @@ func parseRule(text string, keys []table.Field) (e table.Entry, err error) {
 		return e, fmt.Errorf("want allow or deny first, not %q", action)
 	}
 	seen := map[string]bool{}
+	var rate, burst uint64
 	for more {
 		var term string
 		term, terms, more = strings.Cut(terms, "+")
@@ -138,17 +150,29 @@ func parseRule(text string, keys []table.Field) (e table.Entry, err error) {
 			return e, fmt.Errorf("%s is there twice", name)
 		}
 		seen[name] = true
-		if name == "prio" {
+		switch name {
+		case "prio":
 			n, err := strconv.ParseInt(value, 10, 32)
 			if err != nil || n < 1 {
 				return e, fmt.Errorf("prio:%s: want a number above 0", value)
 			}
 			e.Priority = int32(n)
 			continue
+		case "rate", "burst":
+			n, err := strconv.ParseUint(value, 10, 32)
+			if err != nil || n < 1 || n > maxRate {
+				return e, fmt.Errorf("%s:%s: want a number of connections from 1 to %d", name, value, maxRate)
+			}
+			if name == "rate" {
+				rate = n
+			} else {
+				burst = n
+			}
+			continue
 		}
 		i := slices.IndexFunc(keys, func(f table.Field) bool { return f.Name == name })
 		if i < 0 {
-			return e, fmt.Errorf("%q is none of in, src, dst, proto, sport, dport and prio, with a colon and a value", name)
+			return e, fmt.Errorf("%q is none of in, src, dst, proto, sport, dport, prio, rate and burst, with a colon and a value", name)
 		}
 		f := &keys[i]
 		if e.Key[i], err = f.ParseCond(value); err != nil {
@@ -162,6 +186,15 @@ func parseRule(text string, keys []table.Field) (e table.Entry, err error) {
 		case f.Match == table.Ternary && (c.M.PrefixLen(f.Bits) < 0 || c.V.AndNot(c.M) != table.Value{}):
 			return e, fmt.Errorf("%s: want an address or a prefix without bits behind it", term)
 		}
+	}
+	switch {
+	case rate == 0 && burst == 0:
+	case rate == 0:
+		return e, fmt.Errorf("burst: without rate")
+	case e.Action == deny:
+		return e, fmt.Errorf("rate: a rule that denies has none")
+	default:
+		e.Action, e.Params = limit, []table.Value{table.Uint(rate), table.Uint(cmp.Or(burst, rate))}
 	}
 	return e, nil
 }
@@ -177,7 +210,7 @@ func formatRules(all []table.Entry, keys []table.Field) string {
 		if n > 0 {
 			b.WriteByte(';')
 		}
-		b.WriteString([]string{allow: "allow", deny: "deny"}[e.Action])
+		b.WriteString([]string{allow: "allow", deny: "deny", limit: "allow"}[e.Action])
 		for i := range keys {
 			c, f := e.Key[i], &keys[i]
 			if c.Any {
@@ -199,6 +232,9 @@ func formatRules(all []table.Entry, keys []table.Field) string {
 			}
 			fmt.Fprintf(&b, "+%s:%s", f.Name, text)
 		}
+		if e.Action == limit {
+			fmt.Fprintf(&b, "+rate:%d+burst:%d", e.Params[0].Lo, e.Params[1].Lo)
+		}
 		fmt.Fprintf(&b, "+prio:%d", e.Priority)
 	}
 	return b.String()
@@ -212,7 +248,34 @@ type acl struct {
 	axes    [numFields]axis
 	words   int // a row of bits
 	actions []uint8
+	meters  []*meter      // nil: the rule has none
 	places  map[place]int // of the sorted rules
+}
+
+// meter bounds how many connections a rule opens, for all workers together: the generic cell rate algorithm (ITU-T I.371).
+type meter struct {
+	every clock.Duration // between two connections
+	depth clock.Duration // for how many a burst has room
+	next  atomic.Int64   // when the bucket will be full again, if nothing is opened until then
+}
+
+func newMeter(rate, burst uint64) *meter {
+	every := clock.Duration(1_000_000_000 / rate)
+	return &meter{every: every, depth: every * clock.Duration(burst)}
+}
+
+// take reports whether one more may be opened now.
+func (m *meter) take(now clock.Time) bool {
+	for {
+		was := m.next.Load()
+		full := max(clock.Time(was), now).Add(m.every)
+		if full.Sub(now) > m.depth {
+			return false
+		}
+		if m.next.CompareAndSwap(was, int64(full)) {
+			return true
+		}
+	}
 }
 
 // axis is one field: row i is for values from from[i] on, up to from[i+1].
@@ -224,13 +287,24 @@ type axis struct {
 // noPort is the port of what has none: rules about ports do not hold.
 const noPort = 1 << 16
 
-func newACL(rules []table.Entry, keys []table.Field) *acl {
+// newACL compiles rules. Those that were there before, with the same limit, keep their meters: was may be nil.
+func newACL(rules []table.Entry, keys []table.Field, was *acl) *acl {
 	rules = slices.Clone(rules)
 	slices.SortStableFunc(rules, func(x, y table.Entry) int { return int(y.Priority) - int(x.Priority) })
-	t := &acl{words: (len(rules) + 63) / 64, actions: make([]uint8, len(rules)), places: make(map[place]int, len(rules))}
+	t := &acl{words: (len(rules) + 63) / 64, actions: make([]uint8, len(rules)), meters: make([]*meter, len(rules)), places: make(map[place]int, len(rules))}
 	for i := range rules {
-		t.actions[i] = uint8(rules[i].Action)
-		t.places[placeOf(&rules[i])] = i
+		p := placeOf(&rules[i])
+		t.actions[i], t.places[p] = uint8(rules[i].Action), i
+		if rules[i].Action != limit {
+			continue
+		}
+		m := newMeter(rules[i].Params[0].Lo, rules[i].Params[1].Lo)
+		if was != nil {
+			if k, ok := was.places[p]; ok && was.meters[k] != nil && was.meters[k].every == m.every && was.meters[k].depth == m.depth {
+				m = was.meters[k]
+			}
+		}
+		t.meters[i] = m
 	}
 	for f := range t.axes {
 		t.axes[f] = newAxis(rules, f, &keys[f], t.words)

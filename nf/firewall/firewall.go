@@ -42,7 +42,11 @@ func (st *state) compile(args graph.Args) (*policy, error) {
 		if last != nil && last.args[name] == args[name] {
 			p.acl[i] = last.acl[i]
 		} else {
-			p.acl[i] = newACL(s.rules[i], decl([2]int{32, 128}[i]).Keys)
+			var was *acl
+			if last != nil {
+				was = last.acl[i]
+			}
+			p.acl[i] = newACL(s.rules[i], decl([2]int{32, 128}[i]).Keys, was)
 		}
 	}
 	st.last.Store(p)
@@ -336,7 +340,7 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 	if answer {
 		return verdict{false, reasonNone}
 	}
-	if ok, r := a.permits(k, uint8(in)); !ok {
+	if ok, r := a.permits(k, uint8(in), true); !ok {
 		return verdict{false, r}
 	}
 	x, evicted, v := s.open(k, hash, uint8(in), a.Now, &a.settings, a.Seed, len(a.st.shards))
@@ -412,15 +416,15 @@ func (a *app) recheck(x *conn, k *flow.Key) (ok bool, r graph.Reason) {
 	if x.gen == a.gen {
 		return true, 0
 	}
-	if ok, r = a.permits(k, x.opener); ok {
+	if ok, r = a.permits(k, x.opener, false); ok {
 		x.gen = a.gen
 	}
 	return ok, r
 }
 
 // permits reports whether the rules let a connection be opened from that port,
-// and why not.
-func (a *app) permits(k *flow.Key, opener uint8) (bool, graph.Reason) {
+// and why not. A new one counts for the rule's limit.
+func (a *app) permits(k *flow.Key, opener uint8, opens bool) (bool, graph.Reason) {
 	src, dst, sport, dport := &k.Src, &k.Dst, k.SrcPort, k.DstPort
 	if opener == 1 {
 		src, dst, sport, dport = dst, src, dport, sport
@@ -445,7 +449,10 @@ func (a *app) permits(k *flow.Key, opener uint8) (bool, graph.Reason) {
 	n := &a.hits[familyIndex(k.Family)][i]
 	n.Packets++
 	n.Bytes += uint64(a.size)
-	return t.actions[i] == allow, reasonDenied
+	if m := t.meters[i]; m != nil && opens && !m.take(a.Now) {
+		return false, reasonRate
+	}
+	return t.actions[i] != deny, reasonDenied
 }
 
 // about is what becomes of an ICMP error: it passes when what it quotes is a

@@ -716,7 +716,7 @@ func TestFirstMatch(t *testing.T) {
 			}
 			rules = append(rules, e)
 		}
-		acl := newACL(rules, keys)
+		acl := newACL(rules, keys, nil)
 		for range 30 {
 			var v [numFields]table.Value
 			for f := range v {

@@ -34,6 +34,7 @@ const (
 	reasonStray
 	reasonTiny
 	reasonRouted
+	reasonRate
 	numReasons
 )
 
@@ -60,6 +61,7 @@ var reasons = [numReasons]counter.Def{
 	reasonFragment:     {Name: "fragment", Help: "a fragment: dropped (fragments=)"},
 	reasonStray:        {Name: "stray-fragment", Help: "a fragment of a datagram whose first one has not passed: dropped"},
 	reasonRouted:       {Name: "source-route", Help: "its sender says by what way it goes on (IPv4 options 131 and 137, IPv6 routing header 0), so its destination is another: dropped"},
+	reasonRate:         {Name: "rule-rate", Help: "would open a connection beyond its rule's limit (rate:): dropped"},
 	reasonTiny:         {Name: "tiny-fragment", Help: "a fragment that divides the transport header: dropped"},
 }
 
@@ -94,10 +96,12 @@ no IP datagram passes, and so does IPv6 neighbour discovery.
 A rule is allow or deny and conditions, with + in between; rules are separated by ;
 or a new line: in:a or b (the port), src and dst (addresses or prefixes), proto (a
 number, tcp, udp, icmp), sport and dport (a port, or a range as 80-90), prio (the
-higher one counts; without, a rule counts before those behind it). rules= is for
+higher one counts; without, a rule counts before those behind it). With rate:N a rule
+that allows opens at most N connections a second, burst:M of them at once (N without),
+and drops what would open more. rules= is for
 IPv4 and rules6= for IPv6, and rules of one open nothing of the other; they are the
-tables acl and acl_ipv6, too. When rules change, connections that they would not
-allow any more end with their next packet.
+tables acl and acl_ipv6, too, which also count what each rule decided. When rules change,
+connections that they would not allow any more end with their next packet.
 
 With mode=strict a TCP connection begins with a SYN, and segments are dropped whose
 numbers are out of the window; mode=loose takes up connections in the middle, when
@@ -118,7 +122,8 @@ allow+in:b+proto:udp+sport:67+dport:68 as well, and rules6= for DHCPv6
 allow+in:b+proto:udp+sport:547+dport:546.
 
   quillon run --inline eth1,eth2 --nf firewall,rules=allow+in:a
-  quillon run --inline eth1,eth2 --nf 'firewall,rules=allow+in:a;allow+in:b+dst:10.0.0.5+proto:tcp+dport:443'`,
+  quillon run --inline eth1,eth2 --nf 'firewall,rules=allow+in:a;allow+in:b+dst:10.0.0.5+proto:tcp+dport:443'
+  quillon run --inline eth1,eth2 --nf 'firewall,rules=allow+in:a;allow+in:b+proto:tcp+dport:22+rate:5'`,
 		In:       []string{"a", "b"},
 		Out:      []string{"a", "b"},
 		Params:   arguments.Params(),
