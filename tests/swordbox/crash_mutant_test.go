@@ -47,7 +47,7 @@ func crashMutants() []mutant {
 		{"a state of the future is believed", "recover.go", "case now < alive:", "case false:", frames, "TestDamagedState"},
 		{"what another process let through is over at once", "recover.go", "s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)", "", frames, "TestReplacesSoon|" + crash},
 		{"what crossed unseen is of no matter", "flush.go", "n.words.touchAll(0, until)", "", frames, "TestLate"},
-		{"numbering goes on though frames crossed unseen", "flush.go", "if f.synced {\n\t\t\t\ts.unfollow(f)", "if false {\n\t\t\t\ts.unfollow(f)", frames, "TestLate$"},
+		{"numbering goes on though frames crossed unseen", "flush.go", "if f.synced {\n\t\t\t\tn.unfollow(f)", "if false {\n\t\t\t\tn.unfollow(f)", frames, "TestLate$"},
 		{"bound connections are let go when frames crossed unseen", "flush.go", "if f.bound {\n\t\t\t\tcontinue", "if false {\n\t\t\t\tcontinue", frames, "TestLate$"},
 		{"answers that were held are not asked for again", "recover.go", "o.state, o.got = sUnsent, 0 // its client", "_ = 0 // its client", frames, "TestHeldAnswerIsGone"},
 	}

@@ -11,7 +11,7 @@ import (
 
 // admit sends the next request of flow fl on, x with the bytes b; false when it
 // must wait. f are its headers.
-func (s *wire) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	n.waits.why = queue{}
 	if fl.cur != none {
@@ -99,7 +99,7 @@ type extent struct {
 
 // classify makes of the request in b, with headers f, which is the next one of flow
 // i, operation o. False when it must wait.
-func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent, ok bool) {
+func (s *clientSide) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent, ok bool) {
 	n := s.n
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
 	info := f.Op.Info().Flags
@@ -161,7 +161,7 @@ func (s *wire) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent, ok b
 // route is the connection that o, the next operation of flow fl and about word w, goes
 // over; key is its key if it may go over another's. False when it must wait: also until
 // all packets are here of a message that goes over another's connection.
-func (s *wire) route(fl *flow, o *op, key *key, w int32, m extent) (*flow, bool) {
+func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow, bool) {
 	n := s.n
 	if m.unsure {
 		return fl, s.usable(fl, fl, o, nil)
@@ -195,7 +195,7 @@ func (n *node) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *pack
 
 // middle sends on a packet of the message that flow fl is in; false when it
 // must wait.
-func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *clientSide) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	o := n.get(fl.cur)
 	info := f.Op.Info().Flags
@@ -232,47 +232,6 @@ func (s *wire) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	s.send(fl, c, o, x, b, f, k)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	return true
-}
-
-// send gives the server packet k of op o of flow fl, which connection c carries: frame x,
-// the bytes b, as its client sent it, with headers f.
-func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
-	psn := psnAdd(o.spsn, k)
-	ecn := f.ECNOf(b)
-	if ecn == hdr.CE {
-		c.marked.add(s.n.index(fl))
-	}
-	if o.is(fReplaced) {
-		h := &c.up
-		size := h.len() + hdr.RETHLen + 8 + hdr.ICRCLen
-		if !resize(x, size) { // smaller than an atomic: cannot be
-			s.c.Drop(x, reasonNoBuf)
-			return
-		}
-		b = x.Bytes()
-		made := h.write(b, o, psn)
-		made.SetECN(b, ecn) // a mark is of this operation
-		s.c.Mark(x, packet.Forwarded, reasonReplaced)
-		s.seal(toServers, x, b, &made)
-		return
-	}
-	ours, h := c != fl, f.BTHOf(b)
-	// What is open must be answered: others may wait for it.
-	ack := fl.trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !h.AckReq()
-	if ours || ack || h.PSN() != psn {
-		if ours {
-			c.up.address(b)
-			s.c.Mark(x, packet.Forwarded, reasonMoved)
-		}
-		noUDPSum(b, f)
-		h.SetPSN(psn)
-		if ack {
-			h.SetAckReq(true)
-		}
-		s.seal(toServers, x, b, f)
-		return
-	}
-	s.emit(toServers, x)
 }
 
 // last is the held frame that is number k of those of flow fl that wait; nil

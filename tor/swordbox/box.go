@@ -96,7 +96,9 @@ type Box struct {
 	requests, responses, bytes uint64
 
 	wire
-	batch [packet.MaxBatch]parsed // where workers share nodes
+	clients  clientSide
+	carriers carrierSide
+	batch    [packet.MaxBatch]parsed // where workers share nodes
 }
 
 // parsed is a frame that was looked at.
@@ -137,6 +139,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	}
 	b := &Box{shared: s, cfg: cfg, worker: env.Worker, workers: env.Workers, fixed: len(cfg.servers) > 0}
 	b.wire.cfg = &b.cfg
+	b.clients, b.carriers = clientSide{&b.wire, &b.carriers}, carrierSide{&b.wire, &b.clients}
 	if b.workers > 1 {
 		b.post = &post{}
 	}
@@ -374,15 +377,15 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 		}
 		return
 	case in == toClients && fl&hdr.IsRequest != 0:
-		s.request(x, b)
+		s.clients.request(x, b)
 	case in == toServers && fl&hdr.IsResponse != 0:
-		s.response(x, b)
+		s.carriers.response(x, b)
 	default: // a server's request, or the answer to one
 		s.pass(in, x)
 		return
 	}
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waits.all) != 0 || !n.strangers.Empty() {
-		s.settle()
+		s.clients.settle()
 	}
 }
 

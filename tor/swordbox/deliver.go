@@ -3,7 +3,6 @@ package swordbox
 import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 )
 
@@ -22,7 +21,7 @@ func (n *node) due(f *flow) {
 
 // deliver gives the client of flow fl the answers that are due, in the order of
 // its requests.
-func (s *wire) deliver(fl *flow) {
+func (s *clientSide) deliver(fl *flow) {
 	n := s.n
 	if !fl.synced || fl.gone {
 		return
@@ -108,34 +107,9 @@ func (s *wire) deliver(fl *flow) {
 	}
 }
 
-// relay gives the client of flow fl packet k of the answer to READ o: frame x, the
-// bytes b, whose headers are f. ours: its own connection carried it.
-func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
-	if !fl.down.fits(f) {
-		s.c.Drop(x, reasonAbsorbed)
-		return
-	}
-	h := f.BTHOf(b)
-	psn := psnAdd(o.cpsn, k)
-	ext := f.Op.Info().Ext
-	msn := (fl.released() + 1) & 0xFFFFFF
-	if ours && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
-		s.emit(toClients, x)
-		return
-	}
-	if !ours {
-		fl.down.address(b)
-	}
-	h.SetPSN(psn)
-	if ext&hdr.HasAETH != 0 {
-		f.AETHOf(b).SetMSN(msn)
-	}
-	s.seal(toClients, x, b, f)
-}
-
 // relayHeld gives the client of flow fl the held packets of the answer to READ
 // o, of which end have come.
-func (s *wire) relayHeld(fl *flow, o *op, end uint32) {
+func (s *clientSide) relayHeld(fl *flow, o *op, end uint32) {
 	n, q, k := s.n, o.held(), end
 	for at := q.First(); at != 0; at = n.shelf.Next(at) {
 		k--
@@ -174,7 +148,7 @@ func (n *node) end(fl *flow) {
 
 // refuse tells the client of flow fl again that its connection is gone: with the
 // PSN of what failed, since a NAK says that all before it was executed.
-func (s *wire) refuse(fl *flow) {
+func (s *clientSide) refuse(fl *flow) {
 	syn := fl.verdict
 	if syn == 0 {
 		syn = hdr.SynNAKRemoteOperation
@@ -184,7 +158,7 @@ func (s *wire) refuse(fl *flow) {
 
 // acknowledge repeats the newest acknowledgement of flow fl. While a READ is done
 // again it waits: it would tell the client that the READ's answer was lost.
-func (s *wire) acknowledge(fl *flow) {
+func (s *clientSide) acknowledge(fl *flow) {
 	if fl.head == fl.first {
 		return
 	}
@@ -198,7 +172,7 @@ func (s *wire) acknowledge(fl *flow) {
 
 // answerAgain gives the client of flow fl the answer to its operation number k,
 // which was released, once more.
-func (s *wire) answerAgain(fl *flow, k uint32) {
+func (s *clientSide) answerAgain(fl *flow, k uint32) {
 	if int32(k-fl.head) >= 0 || int32(k-fl.first) < 0 {
 		return
 	}
@@ -218,7 +192,7 @@ func (s *wire) answerAgain(fl *flow, k uint32) {
 // more, as a responder does (IBTA 9.7.5.1.2): what was written is acknowledged;
 // of atomics the answers to the last ones are known, and others are left without
 // an answer, since their client cannot be waiting for one.
-func (s *wire) longAgo(fl *flow, b []byte, psn uint32) {
+func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 	info := s.f.Op.Info().Flags
 	switch {
 	case info&hdr.IsAtomic != 0:

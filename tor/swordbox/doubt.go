@@ -35,7 +35,7 @@ import (
 
 // inquire asks the server which of the operations that connection c carries it has
 // executed. A server that answers, and does not say it for giveup=, never will.
-func (s *wire) inquire(c *flow) {
+func (s *carrierSide) inquire(c *flow) {
 	if c.heard.Sub(max(c.loaded, s.n.mem.barred)) >= clock.Duration(s.cfg.giveup) {
 		s.fail(c)
 		return
@@ -64,7 +64,7 @@ const longSince = farOff / 2
 // be: Linux (rxe) acknowledges the newest request that was none. One such acknowledgement
 // is not enough: it may be that to a repetition of the other process's, with requests
 // behind it that wait at a server that paused.
-func (s *wire) judge(c *flow, psn uint32, b []byte) {
+func (s *carrierSide) judge(c *flow, psn uint32, b []byte) {
 	if !c.gated {
 		return
 	}
@@ -91,7 +91,7 @@ func (s *wire) judge(c *flow, psn uint32, b []byte) {
 
 // mayAsk reports whether it is time to ask the server about connection c, which is given
 // up when it is gone.
-func (s *wire) mayAsk(c *flow) bool {
+func (s *carrierSide) mayAsk(c *flow) bool {
 	now := s.c.Now()
 	switch {
 	case now < s.n.mem.barred:
@@ -110,7 +110,7 @@ func (s *wire) mayAsk(c *flow) bool {
 
 // fill sends what the server misses before the question of connection c, from the PSN on
 // that it expects, and the question: some of it, the rest when that was answered.
-func (s *wire) fill(c *flow) {
+func (s *carrierSide) fill(c *flow) {
 	c.filled = c.next
 	for range burst {
 		if psnLess(c.gate, c.filled) || !s.emptyWrite(c, c.filled) {
@@ -123,7 +123,7 @@ func (s *wire) fill(c *flow) {
 
 // concludes handles answer b, with PSN psn, when it is to the question of connection c, or
 // to what fills the PSNs before that. False when it is not.
-func (s *wire) concludes(c *flow, psn uint32, b []byte) bool {
+func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 	if !c.gated || psnLess(psn, c.next) || psnLess(c.gate, psn) || s.f.Op != hdr.Acknowledge {
 		return false
 	}
@@ -157,7 +157,7 @@ func (s *wire) concludes(c *flow, psn uint32, b []byte) bool {
 // cut: the server expects PSN psn on connection c. It has executed nothing of what has
 // that or a later one: the clients of that are to send it again. The PSNs up to that of
 // the question are filled.
-func (s *wire) cut(c *flow, psn uint32) {
+func (s *carrierSide) cut(c *flow, psn uint32) {
 	n := s.n
 	last, o := (*op)(nil), n.oldest(c)
 	for o != nil && psnLess(o.spsn, psn) {

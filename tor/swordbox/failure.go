@@ -44,7 +44,7 @@ func (n *node) lose(o *op, harmless bool) {
 }
 
 // fail gives up connection c. What it carried may have been executed or not.
-func (s *wire) fail(c *flow) {
+func (s *carrierSide) fail(c *flow) {
 	s.c.Count(ctrFailedLanes, 1)
 	s.bequest(s.n.bury(c, true))
 }
@@ -85,7 +85,7 @@ func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 }
 
 // bequest sends what connection heir has inherited, from PSN from on; heir may be nil.
-func (s *wire) bequest(heir *flow, from uint32) {
+func (s *carrierSide) bequest(heir *flow, from uint32) {
 	if heir != nil && heir.next != from && !heir.repair {
 		s.again(heir, from, heir.next)
 	}
@@ -163,7 +163,7 @@ func (n *node) bequeath(o *op, c *flow) {
 }
 
 // remove forgets flow fl: its connection is gone.
-func (s *wire) remove(fl *flow) {
+func (s *clientSide) remove(fl *flow) {
 	n := s.n
 	if !fl.synced {
 		return
@@ -177,7 +177,7 @@ func (s *wire) remove(fl *flow) {
 	if fl.oldest != none {
 		s.c.Count(ctrFailedLanes, 1)
 	}
-	s.bequest(n.bury(fl, true))
+	s.carriers.bequest(n.bury(fl, true))
 	for k := fl.first; k != fl.tail; k++ {
 		if o := n.op(fl, k); o.state == sOpen {
 			o.flags |= fOrphan // on another connection, where what is behind it needs it

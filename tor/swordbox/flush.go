@@ -24,18 +24,17 @@ func (s *Box) Flush(c *graph.Ctx) {
 			}
 			n.row(f).Client.HasPSN = false // its first request may have crossed: who sends that PSN now repeats it, or makes it up
 			if f.synced {
-				s.unfollow(f)
+				n.unfollow(f)
 			}
 		}
-		s.settle()
+		s.clients.settle()
 	}
 	s.release()
 	s.c = nil
 }
 
 // unfollow forgets the numbering of f, whose ends count alike, and what was open.
-func (s *wire) unfollow(f *flow) {
-	n := s.n
+func (n *node) unfollow(f *flow) {
 	n.dismiss(f, reasonAbsorbed)
 	n.keys.recall(f)
 	for o := n.oldest(f); o != nil; o = n.oldest(f) {

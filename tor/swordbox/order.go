@@ -11,7 +11,7 @@ import (
 
 // choose is the connection that o, of flow fl and about word w (see words.of), goes
 // over; false when it must wait. x is its key if it may go over another's connection.
-func (s *wire) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
+func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
 		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
@@ -62,7 +62,7 @@ func (s *wire) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 // awaitsLane reports whether atomic o, of flow fl and about word w, waits for connection
 // want, over which the word's others go: until it is its turn there, or, when that cannot carry
 // it, until nothing of the word is under way and all can go over another one.
-func (s *wire) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
+func (s *clientSide) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
 	n := s.n
 	if !n.fits(want, fl, o, x) {
 		n.waits.why = queue{forWord, w}
@@ -80,7 +80,7 @@ func (n *node) stuck(fl *flow, o *op, x *key) bool {
 
 // usable reports whether connection c can carry o, of flow fl, now;
 // x is its key if it may go over another's connection.
-func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
+func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
 	if s.able(c, fl, o, x) {
 		return true
 	}
@@ -89,7 +89,7 @@ func (s *wire) usable(c, fl *flow, o *op, x *key) bool {
 }
 
 // able is usable, and leaves open what a request that cannot go waits for.
-func (s *wire) able(c, fl *flow, o *op, x *key) bool {
+func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 	n := s.n
 	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
 		return false
@@ -111,7 +111,7 @@ func (s *wire) able(c, fl *flow, o *op, x *key) bool {
 		}
 		now := s.c.Now()
 		if now.Sub(c.heard) > s.cfg.alive {
-			s.query(c)
+			s.carriers.query(c)
 			return false
 		}
 		if c.oldest != none && now.Sub(c.stirred()) > n.overdue() {

@@ -290,17 +290,17 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 		if !f.synced {
 			continue
 		}
-		s.advance(f)
+		s.carriers.advance(f)
 		switch {
 		case f.dead && f.oldest != none:
-			s.bequest(n.bury(f, true))
+			s.carriers.bequest(n.bury(f, true))
 		case f.writes > 0:
 			f.inDoubt = true
 		}
 		f.gated = f.gated && !psnLess(f.gate, f.next)
 		n.due(f)
 	}
-	s.settle()
+	s.clients.settle()
 	return nil
 }
 
@@ -485,7 +485,7 @@ func (n *node) bereave(now clock.Time, f *flow, b []byte) bool {
 
 // tell answers a request, x, of a connection that is lost with the NAK that
 // ends its client's queue pair. The frame itself becomes the answer.
-func (s *wire) tell(fl *flow, x *packet.Buf, b []byte) {
+func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 	f := &s.f
 	var h header
 	if !h.learn(b, f) {

@@ -7,7 +7,7 @@ import (
 )
 
 // repeat handles a request of flow fl that was there before.
-func (s *wire) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	if !psnLess(psn, fl.admitted) {
 		s.c.Drop(x, reasonRepeat) // it waits here
@@ -32,7 +32,7 @@ func (s *wire) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.late(fl, o, k, x, b)
 	case released && n.doubtful(fl):
 		fl.again, fl.doubted = k, true
-		s.query(fl)
+		s.carriers.query(fl)
 		s.c.Drop(x, reasonRepeat)
 	case released:
 		if o.kind.atomic() || o.kind == kOdd || s.f.BTHOf(b).AckReq() {
@@ -48,7 +48,7 @@ func (s *wire) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 // late handles a repetition, x with the bytes b, of operation number k of flow fl, o, that
 // is to be executed anew: it goes, or waits as a request that comes first. One at a time
 // does; its client sends the others when it is told that they are missing.
-func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
+func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 	n := s.n
 	switch {
 	case !fl.late.Empty():
@@ -76,7 +76,7 @@ func (s *wire) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 
 // keepLate holds x, a repetition of a request of flow fl, which has none; false when there is no
 // room.
-func (s *wire) keepLate(fl *flow, x *packet.Buf) bool {
+func (s *clientSide) keepLate(fl *flow, x *packet.Buf) bool {
 	n := s.n
 	if !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0 {
 		return false
@@ -89,7 +89,7 @@ func (s *wire) keepLate(fl *flow, x *packet.Buf) bool {
 // retry sends a repetition, x with the bytes b and headers f, of an operation that is to
 // be executed anew; false when it must wait. When it cannot be, ever, its client is told,
 // and is gone, and x is left.
-func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
+func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	n.waits.why = queue{}
 	psn := f.BTHOf(b).PSN()
@@ -128,7 +128,7 @@ func (s *wire) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 
 // reenter sends an operation that is on record, and not open, as a new one;
 // false when it must wait.
-func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, off uint32) bool {
+func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, off uint32) bool {
 	n := s.n
 	if cur := n.get(fl.cur); cur != nil && cur != o && cur.state == sOpen {
 		return false // in the middle of a message the server takes nothing else
@@ -187,7 +187,7 @@ func (s *wire) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, o
 
 // resend handles a repetition of an open operation of flow fl, from its packet
 // off on.
-func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
+func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	n := s.n
 	c := n.carrier(o)
 	if c.inDoubt {
@@ -213,7 +213,7 @@ func (s *wire) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 		}
 		return
 	}
-	s.nudge(c)
+	s.carriers.nudge(c)
 	s.c.Drop(x, reasonRepeat)
 }
 
@@ -229,7 +229,7 @@ func (n *node) prompt(o *op, ask uint32, syn hdr.Syndrome) {
 }
 
 // missing: the server expects PSN psn on connection c.
-func (s *wire) missing(c *flow, psn uint32) {
+func (s *carrierSide) missing(c *flow, psn uint32) {
 	n := s.n
 	o := n.oldest(c)
 	if o == nil {
@@ -262,7 +262,7 @@ func (n *node) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 // nudge sends the oldest request of connection c again, since there was no
 // answer for long: it, its answer, or the server's acknowledgement may be lost.
 // What is behind it follows when it was answered and they were not.
-func (s *wire) nudge(c *flow) {
+func (s *carrierSide) nudge(c *flow) {
 	n := s.n
 	o := n.oldest(c)
 	if o == nil || c.repair || c.inDoubt {
@@ -278,7 +278,7 @@ func (s *wire) nudge(c *flow) {
 
 // nudgeLost sends the oldest request of connection c again, whose answer was
 // lost: later ones were acknowledged.
-func (s *wire) nudgeLost(c *flow) {
+func (s *carrierSide) nudgeLost(c *flow) {
 	o := s.n.oldest(c)
 	at, now := psnAdd(o.spsn, o.got), s.c.Now()
 	if c.repair || c.inDoubt || c.nudged == at && now.Sub(c.since) < max(2*c.trip, 10e3) {
@@ -289,7 +289,7 @@ func (s *wire) nudgeLost(c *flow) {
 }
 
 // again sends the requests of connection c with PSNs in [psn, goal) again.
-func (s *wire) again(c *flow, psn, goal uint32) {
+func (s *carrierSide) again(c *flow, psn, goal uint32) {
 	if c.inDoubt {
 		return
 	}
@@ -304,7 +304,7 @@ const burst = 32
 
 // pump sends again what is to be sent again on connection c, in the order of
 // PSNs.
-func (s *wire) pump(c *flow) {
+func (s *carrierSide) pump(c *flow) {
 	n := s.n
 	o := n.oldest(c)
 	if o != nil && psnLess(c.expect, o.spsn) {
@@ -343,7 +343,7 @@ func (s *wire) pump(c *flow) {
 
 // make sends packet off of op o, which connection c carries, from what is known
 // of it here.
-func (s *wire) make(c *flow, o *op, off uint32) bool {
+func (s *carrierSide) make(c *flow, o *op, off uint32) bool {
 	n := s.n
 	h := &c.up
 	k := o.kind
@@ -396,7 +396,7 @@ func (n *node) isVoid(o *op) bool {
 }
 
 // makeKept sends packet off of op o again, which is held as its client sent it.
-func (s *wire) makeKept(o *op, off uint32) bool {
+func (s *carrierSide) makeKept(o *op, off uint32) bool {
 	n := s.n
 	q := o.held()
 	at := q.First()

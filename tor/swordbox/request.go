@@ -6,8 +6,18 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
+// clientSide handles a client's requests, from their arrival until they are sent to the
+// server or answered, and gives clients their answers, in the order of their requests and in
+// their PSNs. What waits for its turn waits here. carrierSide needs settle, behind what an
+// answer has led to, and answerAgain, of a client that repeats itself; what operations it has
+// closed settle finds in order.ready.
+type clientSide struct {
+	*wire
+	carriers *carrierSide
+}
+
 // request handles a client's request; x is disposed of.
-func (s *wire) request(x *packet.Buf, b []byte) {
+func (s *clientSide) request(x *packet.Buf, b []byte) {
 	fl := s.sender(x, b)
 	if fl == nil {
 		return
@@ -65,9 +75,37 @@ func (s *wire) request(x *packet.Buf, b []byte) {
 	s.take(fl, x, b, psn)
 }
 
+// settle does what frames have led to: rows that went, answers that are due,
+// requests that may go on.
+func (s *clientSide) settle() {
+	n := s.n
+	if !n.strangers.Empty() {
+		s.admitStrangers()
+	}
+	if len(n.waits.all) != 0 {
+		n.rotate(1)
+	}
+	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 {
+		for _, f := range n.removed {
+			s.remove(f)
+		}
+		n.removed = n.removed[:0]
+		for k := 0; k < len(n.ready); k++ {
+			f := n.ready[k]
+			f.isReady = false
+			s.deliver(f)
+			n.note(f)
+		}
+		n.ready = n.ready[:0]
+		if n.waits.n != 0 {
+			left = s.resume(left)
+		}
+	}
+}
+
 // sender is the flow that the request in b, x, is of; nil: of none that may be
 // followed, and it was disposed of.
-func (s *wire) sender(x *packet.Buf, b []byte) *flow {
+func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
 	n := s.n
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {
@@ -108,7 +146,7 @@ func (n *node) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 }
 
 // take handles the request of flow fl that comes next.
-func (s *wire) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	fl.gapNAK = false
 	k, is := uint32(1), s.f.Op.Info().Flags
@@ -169,7 +207,7 @@ const farOff = 1 << 16
 // is another connection's by now, and its answer tells so (see confirmed).
 // Otherwise it is dropped, and the server is asked for its own view, with a
 // repetition: it acknowledges that as before if nothing has changed.
-func (s *wire) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
+func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
 	far := d > farOff || d < -farOff
 	if n.row(fl).Learnt != conn.Inferred || !fl.trusted {
@@ -190,7 +228,7 @@ func (s *wire) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32)
 		s.stranger(x, b, reasonStranger)
 		return true
 	case far || d > 0:
-		s.query(fl)
+		s.carriers.query(fl)
 		s.c.Drop(x, reasonPSNGap)
 		return true
 	}
@@ -199,7 +237,7 @@ func (s *wire) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32)
 
 // follow takes over the numbering of flow fl at the request in b, x, if it is time.
 // False when it passed as a stranger's.
-func (s *wire) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
+func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	row := s.n.row(fl)
 	turn := fl.inTurn(&s.f, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
 	fl.seen = true

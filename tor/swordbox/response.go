@@ -7,8 +7,18 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
+// carrierSide handles what a connection carries, from when it was sent until the server has
+// answered it: the server's responses, what is lost and sent again, the questions whether the
+// server's end is there and what it has executed, and the connection's end. All PSNs are as
+// the server numbers. clientSide needs query and nudge, when a client repeats itself or a
+// connection was quiet, and bequest, when its client is gone.
+type carrierSide struct {
+	*wire
+	clients *clientSide
+}
+
 // response handles a server's response; x is disposed of.
-func (s *wire) response(x *packet.Buf, b []byte) {
+func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	n := s.n
 	slot, e := n.conns.Response(s.c.Now(), &s.ends, b, &s.f)
 	if e == conn.Spoofed {
@@ -76,7 +86,7 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 	}
 	if fl.doubted {
 		fl.doubted = false
-		s.answerAgain(fl, fl.again)
+		s.clients.answerAgain(fl, fl.again)
 	}
 	if !fl.trusted {
 		if n.trust(fl, &s.f, b, psn); !fl.trusted {
@@ -92,9 +102,9 @@ func (s *wire) response(x *packet.Buf, b []byte) {
 
 // absorb does what an answer on connection fl, x, has led to. Nobody needs the frame
 // itself any more: it may become an answer.
-func (s *wire) absorb(fl *flow, x *packet.Buf) {
+func (s *carrierSide) absorb(fl *flow, x *packet.Buf) {
 	s.spare, s.to = x, fl
-	s.settle()
+	s.clients.settle()
 	if s.spare != nil {
 		s.spare = nil
 		s.c.Drop(x, reasonAbsorbed)
@@ -103,7 +113,7 @@ func (s *wire) absorb(fl *flow, x *packet.Buf) {
 
 // digest does what the answer in b, x, with PSN psn means on connection fl; true
 // when it disposed of x.
-func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
+func (s *carrierSide) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 	n := s.n
 	syn := hdr.Syndrome(0)
 	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
@@ -148,7 +158,7 @@ func (s *wire) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 
 // odd handles an answer of the server far from what flow fl asked, x with the
 // bytes b.
-func (s *wire) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	switch {
 	case fl.confirmed(psn):
@@ -161,7 +171,7 @@ func (s *wire) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	s.pass(toServers, x)
-	s.settle()
+	s.clients.settle()
 }
 
 // hear notes that the server answered on connection fl.
@@ -216,13 +226,13 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 
 // passive notes what an answer on connection c means, and passes it as it is:
 // both ends still count alike.
-func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
+func (s *carrierSide) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	f := &s.f
 	before := psnAdd(psn, hdr.PSNMask)
 	if f.Op == hdr.Acknowledge {
 		if syn := f.AETHOf(b).Syndrome(); syn.NAK() && syn != hdr.SynNAKSequence {
-			s.unfollow(c) // its queue pairs are of no use any more, whichever request it was
+			n.unfollow(c) // its queue pairs are of no use any more, whichever request it was
 			s.emit(toClients, x)
 			return
 		}
@@ -250,7 +260,7 @@ func (s *wire) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 
 // acked notes that the server has executed all that connection c carried up to
 // psn.
-func (s *wire) acked(c *flow, psn uint32) {
+func (s *carrierSide) acked(c *flow, psn uint32) {
 	c.ack(psn)
 	s.advance(c)
 	if c.repair {
@@ -284,7 +294,7 @@ func (n *node) partly(c *flow) {
 }
 
 // advance completes what is acknowledged, in order.
-func (s *wire) advance(c *flow) {
+func (s *carrierSide) advance(c *flow) {
 	n := s.n
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if o.is(fEarly) {
@@ -308,7 +318,7 @@ func (s *wire) advance(c *flow) {
 }
 
 // complete notes that op o, the oldest of its connection, is answered.
-func (s *wire) complete(o *op) {
+func (s *carrierSide) complete(o *op) {
 	n := s.n
 	n.unlink(o)
 	again := o.flags&(fAgain|fOrphan) == fAgain
@@ -323,7 +333,7 @@ func (s *wire) complete(o *op) {
 }
 
 // atomicAck is the answer to an atomic that went as one.
-func (s *wire) atomicAck(c *flow, psn uint32, original uint64) {
+func (s *carrierSide) atomicAck(c *flow, psn uint32, original uint64) {
 	n := s.n
 	o := n.carries(c, psn)
 	if o == nil {
@@ -347,7 +357,7 @@ func (s *wire) atomicAck(c *flow, psn uint32, original uint64) {
 
 // inTime completes the oldest operation of connection c, which is answered up to
 // psn, and what is behind it.
-func (s *wire) inTime(c *flow, psn uint32) {
+func (s *carrierSide) inTime(c *flow, psn uint32) {
 	c.ack(psn)
 	s.complete(s.n.oldest(c))
 	s.advance(c)
@@ -355,7 +365,7 @@ func (s *wire) inTime(c *flow, psn uint32) {
 
 // readResponse is a packet of the answer to a READ; true when x was disposed
 // of.
-func (s *wire) readResponse(c *flow, psn uint32, frame *packet.Buf, b []byte) bool {
+func (s *carrierSide) readResponse(c *flow, psn uint32, frame *packet.Buf, b []byte) bool {
 	n := s.n
 	o := n.oldest(c)
 	if o == nil {
@@ -403,7 +413,7 @@ func (s *wire) readResponse(c *flow, psn uint32, frame *packet.Buf, b []byte) bo
 
 // early holds the answer to READ o of connection c, which is in one packet, while
 // one before it is missing; false when it cannot.
-func (s *wire) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
+func (s *carrierSide) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
 	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.keep(o, frame) {
 		return false
 	}

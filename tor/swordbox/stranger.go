@@ -222,3 +222,31 @@ func (n *node) named(a conn.Addr) bool {
 // macOf is the MAC that frame b goes to; fromOf the one that it is from.
 func macOf(b []byte) uint64  { return be.Uint64(b) >> 16 }
 func fromOf(b []byte) uint64 { return be.Uint64(b[6:]) >> 16 }
+
+// askStrangers asks the server whether it is there, on the connection of the
+// request that came last of those that are not followed: by a repetition of what was
+// long ago. What came just before it may never have come to the server, or wait here
+// too: then the server would execute the question in its place, and the client take
+// the answer for that to its request. Answers to old requests say what was executed.
+func (s *wire) askStrangers() {
+	n := s.n
+	if n.strangers.Empty() {
+		return
+	}
+	b := n.shelf.Frame(n.strangers.Last()).Bytes()
+	if hdr.Parse(b, &s.g) != hdr.IsRoCE || s.g.Op.Transport() != hdr.RC {
+		return
+	}
+	var h header
+	if !h.learn(b, &s.g) {
+		return
+	}
+	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
+	if x == nil {
+		return
+	}
+	o := op{kind: kWrite}
+	made := h.write(x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
+	s.seal(toServers, x, x.Bytes(), &made)
+	s.c.Count(ctrProbes, 1)
+}

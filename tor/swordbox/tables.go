@@ -365,7 +365,7 @@ func (s *Box) reconnect() {
 				continue
 			}
 			n.conns.Remove(conn.Slot(i))
-			s.settle()
+			s.clients.settle()
 		}
 	}
 	for _, c := range want {
@@ -374,7 +374,7 @@ func (s *Box) reconnect() {
 			s.own(n)
 			n.kept = true
 			_, err = n.conns.AddStatic(s.c.Now(), c)
-			s.settle()
+			s.clients.settle()
 		}
 		if err != nil {
 			s.c.Count(ctrStaticRefused, 1)
@@ -541,7 +541,7 @@ func (s *Box) Remove(c *graph.Ctx, t int, key []table.Cond) error {
 			return table.Errorf(table.Busy, "connection %v: table static has it: delete it there", r)
 		}
 		n.conns.Remove(slot)
-		s.settle()
+		s.clients.settle()
 		return nil
 	}
 	return table.Errorf(table.Missing, "there is no connection from %v to %v/%#x", client, server, qpn)

@@ -284,7 +284,7 @@ func (n *node) uncount(f *flow) {
 
 // resume lets go what waits, as far as it may: of no more than so many clients, and no more
 // requests. The result is how many are left of these.
-func (s *wire) resume(most int) int {
+func (s *clientSide) resume(most int) int {
 	for t := &s.n.waits; t.n > 0 && most > 0; {
 		i := t.calls[t.from]
 		t.from, t.n = (t.from+1)%len(t.calls), t.n-1
@@ -302,7 +302,7 @@ func (s *wire) resume(most int) int {
 // many went. When its first request has to wait on,
 // for the same, it keeps its place in the queue; but where those that wait for different
 // things are in one queue, nobody is to stand before others for long.
-func (s *wire) try(f *flow, most int) (went int) {
+func (s *clientSide) try(f *flow, most int) (went int) {
 	n, i := s.n, s.n.index(f)
 	w := &n.waits.w[i]
 	n.uncount(f)
@@ -326,7 +326,7 @@ func (s *wire) try(f *flow, most int) (went int) {
 
 // drain sends on what waits of flow fl, as far as it may, and most frames of it. The result is how
 // many went. When that was all that may it is to be tried again.
-func (s *wire) drain(fl *flow, most int) (went int) {
+func (s *clientSide) drain(fl *flow, most int) (went int) {
 	for fl.awaits() {
 		if went == most {
 			s.n.waits.why = queue{}

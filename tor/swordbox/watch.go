@@ -5,7 +5,6 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/nf/hdr"
 )
 
 // tick is the longest time between two looks at connections.
@@ -34,13 +33,13 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 
 // hasten sends again what is lost of others' operations, and lets go requests that have waited as
 // long as they may. The result is when that is to be done again.
-func (s *wire) hasten(now clock.Time) clock.Time {
+func (s *Box) hasten(now clock.Time) clock.Time {
 	n, next := s.n, clock.Never
 	if n.lends {
 		n.lends = false
 		for i := range n.flows {
 			if f := &n.flows[i]; f.guests > 0 {
-				s.watch(f)
+				s.carriers.watch(f)
 				n.lends, next = true, now.Add(clock.Duration(leastPatience))
 			}
 		}
@@ -48,7 +47,7 @@ func (s *wire) hasten(now clock.Time) clock.Time {
 	if len(n.waits.all) > 0 {
 		n.rotate(mostResumed)
 	}
-	s.settle()
+	s.clients.settle()
 	if len(n.waits.all) > 0 {
 		next = min(next, now.Add(n.haste()))
 	}
@@ -86,19 +85,19 @@ func (s *Box) inspectAll(now clock.Time) {
 			case f.quiet && now.Sub(f.heard) < s.cfg.idle:
 				f.quiet = false // the server's end is there
 			case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
-				s.watch(f)
+				s.carriers.watch(f)
 				busy = busy || f.inDoubt || f.gated
-			case f.quiet && f.asked != 0 && s.unanswered(f, f.asked):
+			case f.quiet && f.asked != 0 && s.carriers.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
 				n.conns.Remove(n.slot(f))
 			case f.quiet:
-				s.query(f)
+				s.carriers.query(f)
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
 				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
 			}
 		}
 		busy = busy || !n.strangers.Empty()
-		s.settle()
+		s.clients.settle()
 		if !n.idle() || n.kept || !s.cfg.mode.moves() {
 			n.busy = now
 		} else if now.Sub(n.busy) > s.cfg.idle {
@@ -124,7 +123,7 @@ func (s *Box) inspectAll(now clock.Time) {
 }
 
 // watch looks at connection c, which carries something.
-func (s *wire) watch(c *flow) {
+func (s *carrierSide) watch(c *flow) {
 	n := s.n
 	now := s.c.Now()
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
@@ -166,7 +165,7 @@ func (s *wire) watch(c *flow) {
 // query asks the server whether its end of connection c is there, and still counts
 // as is thought: by a repetition of what it acknowledged last, which it
 // acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
-func (s *wire) query(c *flow) {
+func (s *carrierSide) query(c *flow) {
 	now := s.c.Now()
 	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
@@ -179,25 +178,11 @@ func (s *wire) query(c *flow) {
 	}
 }
 
-// emptyWrite sends the server a WRITE of nothing over connection c, with PSN psn; false
-// when there is no buffer.
-func (s *wire) emptyWrite(c *flow, psn uint32) bool {
-	o := op{kind: kWrite}
-	x := s.blank(c.up.len() + hdr.RETHLen + hdr.ICRCLen)
-	if x == nil {
-		return false
-	}
-	made := c.up.write(x.Bytes(), &o, psn)
-	s.seal(toServers, x, x.Bytes(), &made)
-	s.c.Count(ctrProbes, 1)
-	return true
-}
-
 // unanswered reports whether the server has not answered on connection c since
 // some time, although it did on others giveup= later: then its end of l is gone,
 // and it is not the server that pauses. The others are asked if they are silent.
 // When the server was silent on all, l has giveup= from its first answer on.
-func (s *wire) unanswered(c *flow, since clock.Time) bool {
+func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 	n := s.n
 	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
 	since = max(since, n.awake)
@@ -220,32 +205,4 @@ func (s *wire) unanswered(c *flow, since clock.Time) bool {
 	}
 	s.askStrangers()
 	return false
-}
-
-// askStrangers asks the server whether it is there, on the connection of the
-// request that came last of those that are not followed: by a repetition of what was
-// long ago. What came just before it may never have come to the server, or wait here
-// too: then the server would execute the question in its place, and the client take
-// the answer for that to its request. Answers to old requests say what was executed.
-func (s *wire) askStrangers() {
-	n := s.n
-	if n.strangers.Empty() {
-		return
-	}
-	b := n.shelf.Frame(n.strangers.Last()).Bytes()
-	if hdr.Parse(b, &s.g) != hdr.IsRoCE || s.g.Op.Transport() != hdr.RC {
-		return
-	}
-	var h header
-	if !h.learn(b, &s.g) {
-		return
-	}
-	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
-	if x == nil {
-		return
-	}
-	o := op{kind: kWrite}
-	made := h.write(x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
-	s.seal(toServers, x, x.Bytes(), &made)
-	s.c.Count(ctrProbes, 1)
 }

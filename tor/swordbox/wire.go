@@ -8,8 +8,9 @@ import (
 )
 
 // wire is what a worker has at hand of what comes and goes: the node that it has, the
-// frame at hand, and where frames are made and sent. Its methods handle frames; what
-// they mean for an operation, a word or a key those say themselves.
+// frame at hand, and where frames are made and sent. Its methods send frames: as they
+// are, or with other addresses, PSNs and MSNs, or made from what is on record. Which are
+// sent when clientSide and carrierSide say.
 type wire struct {
 	c    *graph.Ctx
 	cfg  *settings
@@ -38,34 +39,6 @@ func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 		s.n.keys.recall(&s.n.flows[slot]) // what it carries is answered before it goes
 	}
 	s.pass(in, x)
-}
-
-// settle does what frames have led to: rows that went, answers that are due,
-// requests that may go on.
-func (s *wire) settle() {
-	n := s.n
-	if !n.strangers.Empty() {
-		s.admitStrangers()
-	}
-	if len(n.waits.all) != 0 {
-		n.rotate(1)
-	}
-	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 {
-		for _, f := range n.removed {
-			s.remove(f)
-		}
-		n.removed = n.removed[:0]
-		for k := 0; k < len(n.ready); k++ {
-			f := n.ready[k]
-			f.isReady = false
-			s.deliver(f)
-			n.note(f)
-		}
-		n.ready = n.ready[:0]
-		if n.waits.n != 0 {
-			left = s.resume(left)
-		}
-	}
 }
 
 // pass sends a frame on as it is.
@@ -150,6 +123,86 @@ func (s *wire) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, p
 	}
 	s.seal(toClients, x, b, &made)
 	return true
+}
+
+// send gives the server packet k of op o of flow fl, which connection c carries: frame x,
+// the bytes b, as its client sent it, with headers f.
+func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+	psn := psnAdd(o.spsn, k)
+	ecn := f.ECNOf(b)
+	if ecn == hdr.CE {
+		c.marked.add(s.n.index(fl))
+	}
+	if o.is(fReplaced) {
+		h := &c.up
+		size := h.len() + hdr.RETHLen + 8 + hdr.ICRCLen
+		if !resize(x, size) { // smaller than an atomic: cannot be
+			s.c.Drop(x, reasonNoBuf)
+			return
+		}
+		b = x.Bytes()
+		made := h.write(b, o, psn)
+		made.SetECN(b, ecn) // a mark is of this operation
+		s.c.Mark(x, packet.Forwarded, reasonReplaced)
+		s.seal(toServers, x, b, &made)
+		return
+	}
+	ours, h := c != fl, f.BTHOf(b)
+	// What is open must be answered: others may wait for it.
+	ack := fl.trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !h.AckReq()
+	if ours || ack || h.PSN() != psn {
+		if ours {
+			c.up.address(b)
+			s.c.Mark(x, packet.Forwarded, reasonMoved)
+		}
+		noUDPSum(b, f)
+		h.SetPSN(psn)
+		if ack {
+			h.SetAckReq(true)
+		}
+		s.seal(toServers, x, b, f)
+		return
+	}
+	s.emit(toServers, x)
+}
+
+// emptyWrite sends the server a WRITE of nothing over connection c, with PSN psn; false
+// when there is no buffer.
+func (s *wire) emptyWrite(c *flow, psn uint32) bool {
+	o := op{kind: kWrite}
+	x := s.blank(c.up.len() + hdr.RETHLen + hdr.ICRCLen)
+	if x == nil {
+		return false
+	}
+	made := c.up.write(x.Bytes(), &o, psn)
+	s.seal(toServers, x, x.Bytes(), &made)
+	s.c.Count(ctrProbes, 1)
+	return true
+}
+
+// relay gives the client of flow fl packet k of the answer to READ o: frame x, the
+// bytes b, whose headers are f. ours: its own connection carried it.
+func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
+	if !fl.down.fits(f) {
+		s.c.Drop(x, reasonAbsorbed)
+		return
+	}
+	h := f.BTHOf(b)
+	psn := psnAdd(o.cpsn, k)
+	ext := f.Op.Info().Ext
+	msn := (fl.released() + 1) & 0xFFFFFF
+	if ours && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
+		s.emit(toClients, x)
+		return
+	}
+	if !ours {
+		fl.down.address(b)
+	}
+	h.SetPSN(psn)
+	if ext&hdr.HasAETH != 0 {
+		f.AETHOf(b).SetMSN(msn)
+	}
+	s.seal(toClients, x, b, f)
 }
 
 // resize gives x the length n.
