@@ -4,7 +4,6 @@ import (
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/prefetch"
 )
@@ -53,7 +52,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		}
 		return false
 	}
-	copied, ok := n.insure(fl, c, o, m, x)
+	copied, ok := s.insure(fl, c, o, m, x)
 	if !ok {
 		return false
 	}
@@ -64,7 +63,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		return false
 	}
 	if copied != nil {
-		s.n.retain(o, copied)
+		s.n.shelf.retain(o, copied)
 	}
 	fl.tail++
 	prefetch.Line(uintptr(unsafe.Pointer(o)) + unsafe.Sizeof(*o)) // for the next request: the ring is longer than the caches
@@ -129,7 +128,7 @@ func (s *clientSide) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent
 			m.whole = false
 			p := uint32(len(f.PayloadOf(b)))
 			o.npsn = max(2, (o.len+p-1)/p)
-			if l := n.last(fl, int32(min(o.npsn, 1<<30))); l != nil && hdr.Parse(l.Bytes(), &s.h) == hdr.IsRoCE && s.h.Op.Info().Ext&hdr.HasImmDt != 0 {
+			if l := n.shelf.last(fl, int32(min(o.npsn, 1<<30))); l != nil && hdr.Parse(l.Bytes(), &s.h) == hdr.IsRoCE && s.h.Op.Info().Ext&hdr.HasImmDt != 0 {
 				o.flags |= fOwn
 			}
 		} else if o.len == 8 && len(f.PayloadOf(b)) == 8 {
@@ -170,7 +169,7 @@ func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow,
 	if !ok || c == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
 		return c, ok
 	}
-	if o.npsn <= n.longest() && n.shelf.Room(3*int(o.npsn)) {
+	if o.npsn <= n.shelf.longest() && n.shelf.Room(3*int(o.npsn)) {
 		return nil, false
 	}
 	// Too long to be gathered: over its own connection, behind all that is open.
@@ -179,12 +178,13 @@ func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow,
 
 // insure makes o, of flow fl, one that can be sent again here, if others may come to
 // be behind it on connection c: by a copy of x. False when it must wait for room.
-func (n *node) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *packet.Buf, ok bool) {
+func (s *clientSide) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *packet.Buf, ok bool) {
+	n := s.n
 	if o.makeable() {
 		return nil, true
 	}
-	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && !o.is(fOwn) && n.roomy()) && n.mayHold(fl) {
-		if copied = n.copyOf(x); copied != nil {
+	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && !o.is(fOwn) && n.shelf.roomy()) && n.shelf.mayHold(fl) {
+		if copied = n.shelf.copyOf(x); copied != nil {
 			return copied, true
 		}
 	}
@@ -209,11 +209,11 @@ func (s *clientSide) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) boo
 		return false
 	}
 	if o.is(fKept) {
-		y := n.copyOf(x)
+		y := n.shelf.copyOf(x)
 		if y == nil {
 			return false
 		}
-		s.n.retain(o, y)
+		s.n.shelf.retain(o, y)
 	}
 	k := uint32(hdr.PSNDiff(fl.admitted, o.cpsn))
 	last := info&hdr.IsLast != 0
@@ -232,99 +232,4 @@ func (s *clientSide) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) boo
 	s.send(fl, c, o, x, b, f, k)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	return true
-}
-
-// last is the held frame that is number k of those of flow fl that wait; nil
-// when there are not so many.
-func (n *node) last(fl *flow, k int32) *packet.Buf {
-	if fl.stall.Len() < int(k) {
-		return nil
-	}
-	at := fl.stall.First()
-	for ; k > 1; k-- {
-		at = n.shelf.Next(at)
-	}
-	return n.shelf.Frame(at)
-}
-
-// copyOf is a copy of x to hold; nil when there is no room or no buffer.
-func (n *node) copyOf(x *packet.Buf) *packet.Buf {
-	if !n.shelf.Room(1) {
-		return nil
-	}
-	return hold.Copy(n.c, x)
-}
-
-// retain holds a packet of o until it is answered.
-func (n *node) retain(o *op, x *packet.Buf) {
-	if !o.is(fKept) {
-		o.flags |= fKept
-		o.out = 0
-	}
-	n.keep(o, x)
-}
-
-// keep holds packet x of o, a frame of that worker's; false when there is no room.
-func (n *node) keep(o *op, x *packet.Buf) bool {
-	q, fl := o.held(), n.flowOf(o)
-	if o.kind == kRead && !n.mayHold(fl) || n.shelf.Put(&q, x, n.worker, struct{}{}) == 0 {
-		return false
-	}
-	o.hold(q)
-	n.waits.w[n.index(fl)].kept++
-	n.tally(fl)
-	return true
-}
-
-// unkeep drops the packets that are held of o.
-func (n *node) unkeep(o *op) {
-	if o.holds() {
-		q, all := o.held(), n.shelf.Len()
-		n.shelf.Drop(n.c, &q, n.worker, reasonAbsorbed)
-		o.out = 0
-		n.waits.w[n.index(n.flowOf(o))].kept -= int32(all - n.shelf.Len())
-		n.tally(n.flowOf(o))
-	}
-	o.flags &^= fKept
-}
-
-// roomy reports whether a quarter of the room for frames is free: then frames may wait for
-// better times. Five clients that hold all they may leave more.
-func (n *node) roomy() bool { return n.shelf.Cap() != 0 && n.shelf.Room(n.shelf.Cap()/4) }
-
-// mayHold reports whether one more frame of flow f may be held: while f has less than half of
-// what is free, and its client may, too. So k connections that have frames held without end
-// leave two parts in k+2 of all room to the others (Choudhury and Hahne, dynamic queue length
-// thresholds, 1998).
-func (n *node) mayHold(f *flow) bool {
-	return 2*(f.stall.Len()+int(n.waits.w[n.index(f)].kept)) < n.shelf.Cap()-n.shelf.Len() && n.clientMayHold(f)
-}
-
-// clientMayHold reports whether one more frame of flow f's client may be held: while all
-// connections from its address have less than twice what is free. So a third of all room is
-// left to others, however many they are.
-func (n *node) clientMayHold(f *flow) bool {
-	return int(n.waits.hosts[n.host(f)]) < 2*(n.shelf.Cap()-n.shelf.Len())
-}
-
-// host is where frames of f's client are counted: few clients share a count, and with it
-// the bound.
-func (n *node) host(f *flow) uint8 {
-	if w := &n.waits.w[n.index(f)]; w.tallied != 0 {
-		return w.host
-	}
-	a := n.row(f).Client.Addr.As16()
-	return uint8(hash(be.Uint64(a[:]) ^ be.Uint64(a[8:])<<1))
-}
-
-// tally counts anew how many frames are held of f's client. What is left of a connection
-// that is gone stays its client's.
-func (n *node) tally(f *flow) {
-	w := &n.waits.w[n.index(f)]
-	held := int32(f.stall.Len()+f.late.Len()) + w.kept
-	if held != w.tallied {
-		w.host = n.host(f)
-		n.waits.hosts[w.host] += held - w.tallied
-		w.tallied = held
-	}
 }

@@ -40,12 +40,8 @@ type shared struct {
 	stops  int    // workers that stopped
 }
 
-// node is a memory server and all that is known of the connections to it. A
-// worker owns it while it handles frames of it.
-//
-// It puts operations in order, between the client that sends each, the word and the key
-// that each is about, and the connection that carries it: enter when an operation comes,
-// forget when it is done. It sends nothing; that is for wire.
+// node is a memory server: its addresses, whose turn it is to have it, and what is known of
+// it (order). A worker owns it while it handles frames of it.
 type node struct {
 	turn   atomic.Bool
 	_      [63]byte      // those who wait for their turn look at a line of its own
@@ -53,35 +49,20 @@ type node struct {
 	addrs  []conn.Addr   // of one server
 	kept   bool          // static= names it
 	gone   bool          // its place is another's, or nobody's: it is not to be used
+	twins  bool          // requests wait until no twin has writes
 	busy   clock.Time    // when it had a connection last
 	mac    atomic.Uint64 // where its answers come from; 0: not known
-	// twin: another node has this MAC, and may be the same server.
-	twin  atomic.Bool
-	twins bool // requests wait until no twin has writes
-	conns *conn.Table
-	record
-	records   []byte // beside flows, of those that are bound (see memory)
-	words     words
-	keys      keys
-	shelf     hold.Shelf[struct{}]
-	ready     []*flow // flows with an answer to give, after the frame at hand
-	waits     waits
+	order
+	removed   []*flow    // rows that went, to be dealt with after the table is at rest
 	strangers hold.Queue // requests that nobody follows, and wait
 	longs     longWrites
-	removed   []*flow // rows that went, to be dealt with after the table is at rest
-	// Of the worker that has it.
+}
+
+// owner is the worker that has a node.
+type owner struct {
 	c      *graph.Ctx
 	cfg    *settings
 	worker int
-	mem    *memory
-
-	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
-	lastFrom              *flow
-	awake                 clock.Time     // when the server was first heard after it was silent for giveup=/2
-	asking                clock.Time     // when others were last asked whether their server is there
-	trip                  clock.Duration // time until an answer, smoothed; 0: not known
-	asks                  int32          // connection that was asked last whether its server is there
-	lends                 bool           // a connection carries operations of others: see hasten
 }
 
 // Box is the app; one instance a worker.
@@ -153,11 +134,8 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 
 // newNode makes what a server in that place needs. Its flows are what was left there.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
-	n := &node{number: place, mem: m, record: newRecord(m.of(place), cfg.window), records: m.recordsOf(place),
-		words: newWords(cfg.words), shelf: hold.New[struct{}](cfg.hold, workers),
-		ready: make([]*flow, 0, cfg.conns), waits: newWaits(cfg.conns),
-		removed: make([]*flow, 0, cfg.conns)}
-	n.keys.patience = n.patience
+	n := &node{number: place, removed: make([]*flow, 0, cfg.conns)}
+	n.order.init(place, m, cfg, workers)
 	lanes := make([]*flow, len(n.keys.k)*cfg.shared)
 	for d := range n.keys.k {
 		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
@@ -187,9 +165,6 @@ func (n *node) letGo(s conn.Slot) bool {
 	f.quiet = true
 	return false
 }
-
-// row is what tor/conn knows of flow f.
-func (n *node) row(f *flow) *conn.Row { return n.conns.Row(n.slot(f)) }
 
 // begin makes what is known from the start: what the process before this one
 // left, and what the arguments say. It comes before the first frame.
@@ -249,7 +224,7 @@ func (s *Box) own(n *node) {
 		}
 	}
 	s.n = n
-	n.c, n.cfg, n.worker = s.c, &s.cfg, s.worker
+	n.owner = owner{s.c, &s.cfg, s.worker}
 	n.shelf.Return(s.c, s.worker, reasonAbsorbed)
 }
 
@@ -445,7 +420,7 @@ func (s *Box) Stop(c *graph.Ctx) {
 			f := &n.flows[i]
 			n.dismiss(f, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
-				s.n.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
+				s.n.shelf.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
 			}
 		}
 	}

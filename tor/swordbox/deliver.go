@@ -7,7 +7,7 @@ import (
 )
 
 // due notes that flow f may have answers to give.
-func (n *node) due(f *flow) {
+func (n *order) due(f *flow) {
 	if !f.isReady {
 		f.isReady = true
 		k := len(n.ready)
@@ -15,7 +15,7 @@ func (n *node) due(f *flow) {
 		n.ready[k] = f
 	}
 	if f.waits {
-		n.call(n.index(f))
+		n.waits.call(n.index(f))
 	}
 }
 
@@ -80,7 +80,7 @@ func (s *clientSide) deliver(fl *flow) {
 				return
 			}
 			fl.verdict = n.beside(o).syndrome()
-			n.end(fl)
+			s.end(fl)
 			return
 		}
 		if !flush() {
@@ -114,11 +114,9 @@ func (s *clientSide) relayHeld(fl *flow, o *op, end uint32) {
 	for at := q.First(); at != 0; at = n.shelf.Next(at) {
 		k--
 	}
-	for ; !q.Empty(); k++ {
-		x, _ := n.shelf.Take(s.c, &q, s.n.worker)
-		n.waits.w[n.index(fl)].kept--
-		n.tally(fl)
-		if o.hold(q); x == nil {
+	for ; o.holds(); k++ {
+		x := n.shelf.take(fl, o)
+		if x == nil {
 			continue
 		}
 		b := x.Bytes()
@@ -131,19 +129,20 @@ func (s *clientSide) relayHeld(fl *flow, o *op, end uint32) {
 }
 
 // dismiss drops what waits of flow f.
-func (n *node) dismiss(f *flow, why graph.Reason) {
+func (n *order) dismiss(f *flow, why graph.Reason) {
 	n.shelf.Drop(n.c, &f.stall, n.worker, why)
 	n.shelf.Drop(n.c, &f.late, n.worker, why)
-	n.leave(f)
+	n.shelf.tally(f)
+	n.waits.leave(f)
 	f.claimed = false
 }
 
 // end resets flow fl: its client's queue pair goes to the error state by the
 // NAK that it was given.
-func (n *node) end(fl *flow) {
-	fl.gone, fl.ended = true, n.una(fl)
-	n.dismiss(fl, reasonReset)
-	n.c.Count(ctrResets, 1)
+func (s *clientSide) end(fl *flow) {
+	fl.gone, fl.ended = true, s.n.una(fl)
+	s.n.dismiss(fl, reasonReset)
+	s.c.Count(ctrResets, 1)
 }
 
 // refuse tells the client of flow fl again that its connection is gone: with the
@@ -202,7 +201,7 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 				return
 			}
 		}
-	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.n.doubtful(fl):
+	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.doubtful(fl):
 		s.acknowledge(fl)
 	}
 }
@@ -210,6 +209,6 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 // doubtful reports whether the server is to confirm first that its end of flow fl
 // counts as before: when it was quiet, and a new connection with the same numbers
 // of queue pairs would not have been announced.
-func (n *node) doubtful(fl *flow) bool {
-	return fl.trusted && fl.oldest == none && n.c.Now().Sub(fl.heard) >= n.cfg.alive && n.row(fl).Learnt == conn.Inferred
+func (s *clientSide) doubtful(fl *flow) bool {
+	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.row(fl).Learnt == conn.Inferred
 }

@@ -36,7 +36,7 @@ import (
 // inquire asks the server which of the operations that connection c carries it has
 // executed. A server that answers, and does not say it for giveup=, never will.
 func (s *carrierSide) inquire(c *flow) {
-	if c.heard.Sub(max(c.loaded, s.n.mem.barred)) >= clock.Duration(s.cfg.giveup) {
+	if c.heard.Sub(max(c.loaded, s.n.ledger.mem.barred)) >= clock.Duration(s.cfg.giveup) {
 		s.fail(c)
 		return
 	}
@@ -94,7 +94,7 @@ func (s *carrierSide) judge(c *flow, psn uint32, b []byte) {
 func (s *carrierSide) mayAsk(c *flow) bool {
 	now := s.c.Now()
 	switch {
-	case now < s.n.mem.barred:
+	case now < s.n.ledger.mem.barred:
 		return false
 	case c.cur != none: // a question in the middle of a message would be an error
 		if now.Sub(c.began) > s.cfg.giveup {
@@ -128,7 +128,7 @@ func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 		return false
 	}
 	syn := s.f.AETHOf(b).Syndrome()
-	s.n.hear(c)
+	s.n.pulse.hear(c, s.c.Now(), s.cfg.giveup)
 	c.hears(s.c.Now())
 	switch {
 	case syn.ACK():
@@ -170,7 +170,7 @@ func (s *carrierSide) cut(c *flow, psn uint32) {
 	}
 	for o != nil {
 		next := n.behind(o)
-		n.unkeep(o)
+		n.shelf.unkeep(o)
 		o.state, o.got = sUnsent, 0
 		n.prompt(o, 0, hdr.SynNAKSequence)
 		n.forget(o, false)

@@ -7,7 +7,7 @@ import (
 // fatal: the server refused the request at psn; the connection is in the error
 // state. Nothing behind it was executed; what is before it was, though answers
 // may have been lost.
-func (n *node) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
+func (n *order) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if d := hdr.PSNDiff(psn, o.spsn); d < 0 {
 			break
@@ -26,9 +26,9 @@ func (n *node) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 
 // lose takes op o, the oldest of its connection, off it. harmless: it was
 // executed and its answer has nothing to tell, or it can be done again.
-func (n *node) lose(o *op, harmless bool) {
+func (n *order) lose(o *op, harmless bool) {
 	n.unlink(o)
-	n.unkeep(o)
+	n.shelf.unkeep(o)
 	done := false
 	switch {
 	case o.kind == kRead:
@@ -55,10 +55,10 @@ func (s *carrierSide) fail(c *flow) {
 // it, can have been executed since. It is then at the end of what heir carries, from
 // PSN from on, and yet to be sent (see bequest). Other operations end their clients'
 // connections.
-func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
+func (n *order) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 	c.dead, c.repair, c.inDoubt, c.gated = true, false, false, false
 	n.keys.recall(c)
-	n.wake(queue{forCarrier, n.index(c)})
+	n.waits.wake(queue{forCarrier, n.index(c)})
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if doubt && !o.executed(&c.carrier) && n.decided(o) {
 			if heir == nil {
@@ -76,7 +76,7 @@ func (n *node) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 			continue
 		}
 		n.unlink(o)
-		n.unkeep(o)
+		n.shelf.unkeep(o)
 		o.state, o.got = sUnsent, 0
 		n.prompt(o, 0, hdr.SynNAKSequence)
 		n.forget(o, false)
@@ -93,7 +93,7 @@ func (s *carrierSide) bequest(heir *flow, from uint32) {
 
 // heir is a connection that can carry on with op o of connection l: one that is
 // lent, or of those that may the one that was heard last; none if there is none.
-func (n *node) heir(l *flow, o *op) *flow {
+func (n *order) heir(l *flow, o *op) *flow {
 	x := n.keys.find(o.rkey)
 	if x == nil || x.until != 0 || !o.is(fRight) || !x.allows(o, accessOf(o)) {
 		return nil // the server may refuse it, and would end the heir
@@ -125,7 +125,7 @@ const mostHeirs = 1024
 // decided reports whether open op o leaves a value in its word that was known
 // when it was sent and still is: neither an operation on the word nor one of
 // its client that was sent before it was lost.
-func (n *node) decided(o *op) bool {
+func (n *order) decided(o *op) bool {
 	if o.word < 0 || o.is(fLoose|fOwn) || !n.words.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
 		return false
 	}
@@ -134,7 +134,7 @@ func (n *node) decided(o *op) bool {
 
 // bequeath puts op o, the oldest of its connection, at the end of what
 // connection c carries. It is yet to be sent.
-func (n *node) bequeath(o *op, c *flow) {
+func (n *order) bequeath(o *op, c *flow) {
 	n.unlink(o)
 	n.carrier(o).count(o, -1)
 	if o.is(fGuest) {
@@ -144,9 +144,9 @@ func (n *node) bequeath(o *op, c *flow) {
 	if i := n.flowOf(o); i != c {
 		o.flags |= fGuest
 		n.keys.guest(o, 1)
-		n.diverge(c)
+		n.ledger.diverge(c)
 		if !o.is(fOrphan) {
-			n.diverge(i)
+			n.ledger.diverge(i)
 		}
 	}
 	if !o.is(fOrphan) {
@@ -182,9 +182,9 @@ func (s *clientSide) remove(fl *flow) {
 		if o := n.op(fl, k); o.state == sOpen {
 			o.flags |= fOrphan // on another connection, where what is behind it needs it
 		} else {
-			n.unkeep(o)
+			n.shelf.unkeep(o)
 		}
 	}
-	n.strike(fl)
+	n.ledger.strike(fl)
 	*fl = noFlow
 }

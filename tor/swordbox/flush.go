@@ -34,7 +34,7 @@ func (s *Box) Flush(c *graph.Ctx) {
 }
 
 // unfollow forgets the numbering of f, whose ends count alike, and what was open.
-func (n *node) unfollow(f *flow) {
+func (n *order) unfollow(f *flow) {
 	n.dismiss(f, reasonAbsorbed)
 	n.keys.recall(f)
 	for o := n.oldest(f); o != nil; o = n.oldest(f) {
@@ -43,7 +43,7 @@ func (n *node) unfollow(f *flow) {
 		n.forget(o, false)
 	}
 	for k := f.first; k != f.tail; k++ {
-		n.unkeep(n.op(f, k))
+		n.shelf.unkeep(n.op(f, k))
 	}
 	*f = noFlow
 }

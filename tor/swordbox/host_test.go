@@ -22,7 +22,7 @@ func TestHoldPerClient(t *testing.T) {
 	}
 	other := r.join()
 	n := (*r.box().nodes.Load())[0]
-	n.trip = 1e9 // the server takes its time: that it does not answer is no sign of anything
+	n.pulse.trip = 1e9 // the server takes its time: that it does not answer is no sign of anything
 	stuck := func(c *party) {
 		t.Helper()
 		for range places + 16 { // the server answers none, and window= is full
@@ -51,7 +51,7 @@ func TestHoldPerClient(t *testing.T) {
 		r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn}))
 		r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply}))
 	}
-	if n.waits.hosts != [256]int32{} || n.shelf.Len() != 0 {
-		t.Errorf("%v are counted, %d held", n.waits.hosts, n.shelf.Len())
+	if n.shelf.hosts != [256]int32{} || n.shelf.Len() != 0 {
+		t.Errorf("%v are counted, %d held", n.shelf.hosts, n.shelf.Len())
 	}
 }

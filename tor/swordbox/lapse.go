@@ -8,7 +8,7 @@ package swordbox
 
 // lapse takes what connection c carries, all of its own client's, out of the counts of words.
 // Nobody else's goes behind it.
-func (n *node) lapse(c *flow) {
+func (n *order) lapse(c *flow) {
 	n.keys.recall(c)
 	for o := n.oldest(c); o != nil; o = n.behind(o) {
 		if o.word == lapsed {
@@ -18,28 +18,28 @@ func (n *node) lapse(c *flow) {
 			n.words.leave(o, n.place(o), n.beside(o), false, n.c.Now())
 			n.roams(o)
 			if w >= 0 {
-				n.wake(queue{forWord, w})
+				n.waits.wake(queue{forWord, w})
 			}
 		}
 		o.word = lapsed
 		if o.is(fKept) {
-			n.unkeep(o)
+			n.shelf.unkeep(o)
 		}
 		if !o.is(fUnkept) {
 			o.flags |= fUnkept
 			c.unkept++
 		}
 	}
-	n.wake(queue{})
+	n.waits.wake(queue{})
 	n.c.Count(ctrLapsed, 1)
 }
 
 // hasLapsed reports whether all that connection f carries has lapsed.
-func (n *node) hasLapsed(f *flow) bool { return f.oldest != none && n.ops[f.newest].word == lapsed }
+func (r *record) hasLapsed(f *flow) bool { return f.oldest != none && r.ops[f.newest].word == lapsed }
 
 // roams notes that operation o, which has lapsed, may be executed within settle=, at any time.
 // True when it must not yet be sent: see stranger.
-func (n *node) roams(o *op) (wait bool) {
+func (n *order) roams(o *op) (wait bool) {
 	until := n.c.Now().Add(n.cfg.settle)
 	n.words.unknown = until
 	wait, _ = n.words.touch(o.va, o.len, none, 0, until)

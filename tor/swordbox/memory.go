@@ -144,9 +144,9 @@ func (m *memory) recordsOf(p int) []byte {
 	return m.b[memHead+p*m.conns*recordLen:][:m.conns*recordLen]
 }
 
-// recordOf is that of flow f, of n.records.
-func (n *node) recordOf(f *flow) []byte {
-	return n.records[int(n.index(f))*recordLen:][:recordLen]
+// recordOf is that of flow f, of those that it has.
+func (l *ledger) recordOf(f *flow) []byte {
+	return l.records[int(l.r.index(f))*recordLen:][:recordLen]
 }
 
 // left is the number of connections on record in b.
@@ -214,44 +214,55 @@ func (r *identity) ends() [2]port.QueuePair {
 	return [2]port.QueuePair{{Addr: r.client.Netip(), QPN: r.cqpn}, {Addr: r.server.Netip(), QPN: r.sqpn}}
 }
 
+// ledger has on record, in memory that outlives the process, which connections of a server are
+// bound. diverge comes before the first frame that makes a connection's ends count
+// differently, note behind every answer to its client, strike when it is gone. adopt and
+// bereave are for a process that begins with what another one left.
+type ledger struct {
+	records []byte // beside flows; nil when nothing outlives this process
+	mem     *memory
+	r       *record
+	by      *owner
+}
+
 // diverge notes that both ends of flow f's connection will count differently.
-func (n *node) diverge(f *flow) {
+func (l *ledger) diverge(f *flow) {
 	if !f.bound {
-		n.bind(f)
+		l.bind(f)
 	}
 }
 
 // bind puts flow f on record.
-func (n *node) bind(f *flow) {
+func (l *ledger) bind(f *flow) {
 	f.bound = true
-	n.mem.bound.Add(1)
-	row := &n.rows[n.index(f)]
-	*row = *n.row(f)
+	l.mem.bound.Add(1)
+	row := &l.r.rows[l.r.index(f)]
+	*row = *l.r.row(f)
 	r := identityOf(row)
-	if n.records != nil {
-		r.write(n.recordOf(f))
-		n.note(f)
+	if l.records != nil {
+		r.write(l.recordOf(f))
+		l.note(f)
 	}
 	for _, q := range r.ends() {
-		if n.c.Bind(q, true) != nil {
-			n.c.Count(ctrUnbound, 1)
+		if l.by.c.Bind(q, true) != nil {
+			l.by.c.Count(ctrUnbound, 1)
 		}
 	}
 }
 
 // strike takes flow f off the record.
-func (n *node) strike(f *flow) {
+func (l *ledger) strike(f *flow) {
 	if !f.bound {
 		return
 	}
 	f.bound = false
-	n.mem.bound.Add(-1)
-	if n.records != nil {
-		setBound(n.recordOf(f), false)
+	l.mem.bound.Add(-1)
+	if l.records != nil {
+		setBound(l.recordOf(f), false)
 	}
-	r := identityOf(&n.rows[n.index(f)])
+	r := identityOf(&l.r.rows[l.r.index(f)])
 	for _, q := range r.ends() {
-		_ = n.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
+		_ = l.by.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
 	}
 }
 
@@ -261,9 +272,9 @@ const knownPSN = 1 << 31
 // note puts on record which of the requests of flow f is the oldest without an
 // answer, for a process of another version: the client of a connection that is lost
 // must not take a NAK for the acknowledgement of what was before it.
-func (n *node) note(f *flow) {
-	if f.bound && f.lost == 0 && n.records != nil {
-		le.PutUint32(n.recordOf(f)[unaAt:], n.una(f)|knownPSN)
+func (l *ledger) note(f *flow) {
+	if f.bound && f.lost == 0 && l.records != nil {
+		le.PutUint32(l.recordOf(f)[unaAt:], l.r.una(f)|knownPSN)
 	}
 }
 

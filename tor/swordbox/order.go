@@ -2,12 +2,42 @@ package swordbox
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/tor/conn"
 )
+
+// order is what is known of the connections to a server, of its words and of rights, and puts
+// operations in order, between the client that sends each, the word and the key that each is
+// about, and the connection that carries it: enter when an operation comes, forget when it is
+// done, whatever its end. bury and lapse do that for all that a connection carries. It sends
+// nothing, and says in ready which clients have an answer.
+type order struct {
+	owner
+	record
+	words  words
+	keys   keys
+	shelf  shelf
+	waits  waits
+	pulse  pulse
+	ledger ledger
+	ready  []*flow // flows with an answer to give, after the frame at hand
+	// twin: another node has this MAC, and may be the same server.
+	twin  atomic.Bool
+	lends bool // a connection carries operations of others: see hasten
+}
+
+// init makes it, of the server in that place. Its flows are what was left there.
+func (n *order) init(place int, m *memory, cfg *settings, workers int) {
+	n.record, n.words, n.ready = newRecord(m.of(place), cfg.window), newWords(cfg.words), make([]*flow, 0, cfg.conns)
+	n.shelf = newShelf(cfg.hold, workers, cfg.conns, &n.record, &n.owner)
+	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)
+	n.ledger = ledger{records: m.recordsOf(place), mem: m, r: &n.record, by: &n.owner}
+	n.keys.patience = n.patience
+}
 
 // choose is the connection that o, of flow fl and about word w (see words.of), goes
 // over; false when it must wait. x is its key if it may go over another's connection.
@@ -74,7 +104,7 @@ func (s *clientSide) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
 
 // stuck reports whether o, of flow fl, whose key is x if it may go over another's
 // connection, has no way left.
-func (n *node) stuck(fl *flow, o *op, x *key) bool {
+func (n *order) stuck(fl *flow, o *op, x *key) bool {
 	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l *flow) bool { return l != fl && n.fits(l, fl, o, x) })
 }
 
@@ -101,7 +131,7 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 		if c.guests == 0 {
 			return true
 		}
-		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.roomy() || !n.mayHold(fl)) {
+		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.shelf.roomy() || !n.shelf.mayHold(fl)) {
 			c.claimed = true // others' operations come to an end first
 			return false
 		}
@@ -114,7 +144,7 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 			s.carriers.query(c)
 			return false
 		}
-		if c.oldest != none && now.Sub(c.stirred()) > n.overdue() {
+		if c.oldest != none && now.Sub(c.stirred()) > n.pulse.overdue() {
 			return false // its client may be gone, and what it carries lost
 		}
 	}
@@ -122,7 +152,7 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 }
 
 // takes reports whether the server takes one more READ or atomic on connection c, of client fl.
-func (n *node) takes(c, fl *flow) bool {
+func (n *order) takes(c, fl *flow) bool {
 	if c == fl && c.guests == 0 || c.rd < n.depth(c) {
 		return true
 	}
@@ -132,20 +162,15 @@ func (n *node) takes(c, fl *flow) bool {
 
 // fits reports whether o, of flow fl, with key x, is of a sort that another's
 // connection c can carry.
-func (n *node) fits(c, fl *flow, o *op, x *key) bool {
+func (n *order) fits(c, fl *flow, o *op, x *key) bool {
 	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape && n.bears(c, fl) &&
-		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.longest())
+		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.shelf.longest())
 }
-
-// longest is how many packets an operation has at most that goes over another's
-// connection: it is held until it is complete, or has others wait for its answer. A
-// client may wait for an acknowledgement after 128 packets (RXE_MAX_UNACKED_PSNS).
-func (n *node) longest() uint32 { return min(uint32(n.shelf.Cap())/4, 64) }
 
 // depth is the number of READs and atomics that the server takes at once on
 // connection c (IBTA: responder resources), as the connection manager told, or
 // as its client has had at once.
-func (n *node) depth(c *flow) int32 {
+func (n *order) depth(c *flow) int32 {
 	if r := n.row(c); r.Learnt == conn.Managed {
 		return int32(r.Server.Resources)
 	}
@@ -156,11 +181,11 @@ func (n *node) depth(c *flow) int32 {
 }
 
 // replaces reports whether atomics on the node's words may become WRITEs.
-func (n *node) replaces() bool { return n.cfg.mode == Replace && !n.twin.Load() }
+func (n *order) replaces() bool { return n.cfg.mode == Replace && !n.twin.Load() }
 
 // foretold reports whether what o finds in its word is known, so that an atomic
 // needs none of the server's responder resources on connection c.
-func (n *node) foretold(o *op, c *flow) bool {
+func (n *order) foretold(o *op, c *flow) bool {
 	if w := n.words.of(o); w != none && n.replaces() {
 		v := &n.words.w[w]
 		return v.vouched && n.words.believes(v) && n.writable(o, c)
@@ -170,7 +195,7 @@ func (n *node) foretold(o *op, c *flow) bool {
 
 // foresaw reports whether what was foretold of atomic o still holds: nothing
 // made its word unknown since.
-func (n *node) foresaw(o *op) bool {
+func (n *order) foresaw(o *op) bool {
 	w := o.word
 	if w < 0 {
 		return false
@@ -183,7 +208,7 @@ func (n *node) foresaw(o *op) bool {
 // that takes atomics need not take WRITEs, nor need a queue pair; and whose atomic
 // would be refused may not write in its place. What only the
 // client of c can send again must not be ahead of what others wait for.
-func (n *node) writable(o *op, c *flow) bool {
+func (n *order) writable(o *op, c *flow) bool {
 	if !o.is(fRight) || c.unkept > 0 {
 		return false
 	}
@@ -196,7 +221,7 @@ func (n *node) writable(o *op, c *flow) bool {
 
 // enter puts op o of flow fl, about word w, in order: on connection c, and with the
 // others of its words. False when it must wait, and nothing has changed.
-func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
+func (n *order) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	if w == none && n.cfg.trackable(o) {
 		w = n.words.track(o.va, o.rkey, n.cfg.vouches(o.va))
 	}
@@ -227,13 +252,13 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 			n.keys.recall(c)
 		}
 		if o.spsn != o.cpsn || o.is(fReplaced) {
-			n.diverge(fl)
+			n.ledger.diverge(fl)
 		}
 	} else {
 		key.guests++
 		n.c.Count(ctrMoved, 1)
-		n.diverge(fl)
-		n.diverge(c)
+		n.ledger.diverge(fl)
+		n.ledger.diverge(c)
 		if c.guests == 1 {
 			n.lends = true
 			n.c.Wake(n.c.Now().Add(leastPatience)) // by then it may be lost
@@ -245,11 +270,11 @@ func (n *node) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 
 // enterWord puts op o of flow fl, which changes word w and nothing else, in order
 // with the word's others, if that can be. False when it must wait.
-func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
+func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
 	n.waits.why = queue{forWord, w}
-	if !n.isNext(fl, w) && n.waited(fl) < n.limit(fl) {
+	if !n.waits.isNext(fl, w) && n.waits.waited(fl) < n.waits.limit(fl) {
 		return false
 	}
 	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
@@ -300,7 +325,7 @@ func (n *node) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 // goes over connection c. The words that it touches are not known until it is
 // done. False when it must wait: for WRITEs that are under way in the place of atomics;
 // as it counts from then on, no others come.
-func (n *node) enterFree(fl *flow, o *op, c *flow) bool {
+func (n *order) enterFree(fl *flow, o *op, c *flow) bool {
 	wait, any := n.words.touch(o.va, o.len, n.index(c), n.words.free.gen, 0)
 	if !wait {
 		n.words.joinFree(o)
@@ -309,7 +334,7 @@ func (n *node) enterFree(fl *flow, o *op, c *flow) bool {
 		}
 	}
 	if wait {
-		n.count(fl)
+		n.waits.count(fl)
 	}
 	if any {
 		n.words.free.now()
@@ -318,7 +343,7 @@ func (n *node) enterFree(fl *flow, o *op, c *flow) bool {
 }
 
 // effect computes what op o, which is in order, does to its word.
-func (n *node) effect(o *op, v *word, c *flow) {
+func (n *order) effect(o *op, v *word, c *flow) {
 	known := n.words.believes(v)
 	v.probe = none
 	if !known {
@@ -368,7 +393,7 @@ func (n *node) effect(o *op, v *word, c *flow) {
 
 // forget takes op o, which is not open any more, out of all counts. done: it
 // was executed.
-func (n *node) forget(o *op, done bool) {
+func (n *order) forget(o *op, done bool) {
 	c, now, at := n.carrier(o), n.c.Now(), n.place(o)
 	if done {
 		was := n.keys.forgotten
@@ -386,12 +411,12 @@ func (n *node) forget(o *op, done bool) {
 	}
 	c.count(o, -1)
 	if o.is(fKept) {
-		n.unkeep(o)
+		n.shelf.unkeep(o)
 	}
 	if o.word >= 0 {
-		n.wake(queue{forWord, o.word})
+		n.waits.wake(queue{forWord, o.word})
 	}
-	n.wake(queue{})
+	n.waits.wake(queue{})
 	free := o.word == none && o.modifies()
 	var m *more
 	if o.is(fProbe) {
@@ -409,7 +434,7 @@ func (n *node) forget(o *op, done bool) {
 }
 
 // meetWord tracks the word of o, which was executed, if it is to be tracked and is not.
-func (n *node) meetWord(o *op, now clock.Time) {
+func (n *order) meetWord(o *op, now clock.Time) {
 	if n.cfg.trackable(o) && n.words.of(o) == none && !n.words.admit(o, now, n.cfg.vouches(o.va)) {
 		n.c.Count(ctrWordFull, 1)
 	}
@@ -418,7 +443,7 @@ func (n *node) meetWord(o *op, now clock.Time) {
 // compare compares what READ o found, which connection c carried, with its word's
 // value, if nothing that changes the word was under way: what is behind a READ
 // the server may execute before it.
-func (n *node) compare(c *flow, o *op, p []byte) {
+func (n *order) compare(c *flow, o *op, p []byte) {
 	if w := n.words.again(o, int32(o.prior)); w != none && len(p) == 8 {
 		if v := &n.words.w[w]; n.words.believes(v) && n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
 			n.mismatch(o)
@@ -431,7 +456,7 @@ func (n *node) compare(c *flow, o *op, p []byte) {
 const distrust = 10 * time.Second
 
 // mismatch: the word of o is not what it should have been.
-func (n *node) mismatch(o *op) {
+func (n *order) mismatch(o *op) {
 	n.c.Count(ctrMismatches, 1)
 	n.words.mistrust(o, n.c.Now().Add(distrust))
 }

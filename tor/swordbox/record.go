@@ -8,14 +8,15 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// record is what is remembered of the connections to a server: of each its flow, and a
-// ring of its client's operations. An operation that the server has not answered is
+// record is what is remembered of the connections to a server: of each what tor/conn knows
+// (row), its flow, and a ring of its client's operations. An operation that the server has not answered is
 // also in the list of what some connection carries. What links them are numbers, since
 // they lie in memory that outlives the process.
 type record struct {
 	arrays
 	window uint32 // places for a flow's operations: a power of two
 	shift  uint8  // its logarithm
+	conns  *conn.Table
 }
 
 func newRecord(a arrays, window int) record {
@@ -69,6 +70,9 @@ func (r *record) beside(o *op) *more { return &r.more[r.place(o)] }
 
 // slot is what tor/conn calls flow f.
 func (r *record) slot(f *flow) conn.Slot { return conn.Slot(r.index(f)) }
+
+// row is what tor/conn knows of flow f.
+func (r *record) row(f *flow) *conn.Row { return r.conns.Row(r.slot(f)) }
 
 // classifyAtomic makes of the atomic in b, with headers f, operation o.
 func (r *record) classifyAtomic(o *op, b []byte, f *hdr.Frame) {

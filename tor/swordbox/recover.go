@@ -148,7 +148,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 	s.own(n)
 	defer s.release()
 	if why == nil {
-		why = n.adopt(now, &s.mem)
+		why = n.ledger.adopt(now)
 	}
 	if why == nil {
 		why = s.rebuild(n, now)
@@ -161,7 +161,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 		n.removed = n.removed[:0]
 		clear(n.ops)
 		for i := range n.flows {
-			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !n.bereave(now, &n.flows[i], b) {
+			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !n.ledger.bereave(now, &n.flows[i], b) {
 				setBound(b, false) // its queue pairs are not its own any more
 			}
 		}
@@ -189,22 +189,23 @@ func (s *Box) settleIn(now clock.Time, p int, a conn.Addr) *node {
 }
 
 // adopt gives the table of connections those that are on record.
-func (n *node) adopt(now clock.Time, m *memory) error {
-	for i := range n.flows {
-		b := recordIn(m.b, m.geometry, n.number, i)
+func (l *ledger) adopt(now clock.Time) error {
+	r := l.r
+	for i := range r.flows {
+		b := l.recordOf(&r.flows[i])
 		if b[boundAt] == 0 {
-			n.flows[i] = noFlow
+			r.flows[i] = noFlow
 			continue
 		}
-		var r identity
-		r.read(b)
-		if identityOf(&n.rows[i]) != r {
+		var id identity
+		id.read(b)
+		if identityOf(&r.rows[i]) != id {
 			return errSave
 		}
-		if err := n.conns.Adopt(now, conn.Slot(i), &n.rows[i]); err != nil {
+		if err := r.conns.Adopt(now, conn.Slot(i), &r.rows[i]); err != nil {
 			return err
 		}
-		if !n.flows[i].sane(n.window) {
+		if !r.flows[i].sane(r.window) {
 			return errSave
 		}
 	}
@@ -399,7 +400,7 @@ func (r *record) restart(o *op) bool {
 }
 
 // relink makes anew what connection c carries: list, the operations at.
-func (n *node) relink(c *flow, list []*op, now clock.Time) {
+func (n *order) relink(c *flow, list []*op, now clock.Time) {
 	slices.SortFunc(list, func(a, b *op) int {
 		return cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))
 	})
@@ -442,7 +443,7 @@ func (n *node) relink(c *flow, list []*op, now clock.Time) {
 
 // rejoin counts open operation o, which another process sent. The word of a WRITE
 // that takes an atomic's place is tracked from the start: requests of others wait.
-func (n *node) rejoin(o *op) {
+func (n *order) rejoin(o *op) {
 	if !o.modifies() {
 		return
 	}
@@ -460,9 +461,9 @@ func (n *node) rejoin(o *op) {
 	n.words.w[w].writes++
 }
 
-// bereave makes flow f of record b, a connection of node n that was lost with a
-// process before this one: its client is told when it asks. False when it cannot be.
-func (n *node) bereave(now clock.Time, f *flow, b []byte) bool {
+// bereave makes flow f of record b, a connection that was lost with a process before this
+// one: its client is told when it asks. False when it cannot be.
+func (l *ledger) bereave(now clock.Time, f *flow, b []byte) bool {
 	var r identity
 	r.read(b)
 	row := conn.Row{Client: conn.End{Addr: r.client, QPN: r.cqpn}, Server: conn.End{Addr: r.server, QPN: r.sqpn}, Learnt: conn.Static, Net: hdr.NetIPv6}
@@ -472,14 +473,14 @@ func (n *node) bereave(now clock.Time, f *flow, b []byte) bool {
 	case r.client.Is4():
 		row.Net = hdr.NetIPv4
 	}
-	if n.conns.Adopt(now, n.slot(f), &row) != nil {
+	if l.r.conns.Adopt(now, l.r.slot(f), &row) != nil {
 		return false
 	}
-	n.rows[n.index(f)] = row
+	l.r.rows[l.r.index(f)] = row
 	*f = noFlow
-	f.synced, f.gone, f.bound, f.span = true, true, true, min(n.window, narrow)
+	f.synced, f.gone, f.bound, f.span = true, true, true, min(l.r.window, narrow)
 	f.ended, f.lost = le.Uint32(b[unaAt:]), now.Add(keepGone)
-	n.c.Count(ctrLost, 1)
+	l.by.c.Count(ctrLost, 1)
 	return true
 }
 

@@ -30,7 +30,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.resend(fl, o, x, off)
 	case released && o.kind == kRead || o.state == sUnsent:
 		s.late(fl, o, k, x, b)
-	case released && n.doubtful(fl):
+	case released && s.doubtful(fl):
 		fl.again, fl.doubted = k, true
 		s.carriers.query(fl)
 		s.c.Drop(x, reasonRepeat)
@@ -69,7 +69,7 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 		}
 		s.c.Drop(x, reasonEarly)
 		if !fl.waits {
-			n.uncount(fl)
+			n.waits.uncount(fl)
 		}
 	}
 }
@@ -78,11 +78,11 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 // room.
 func (s *clientSide) keepLate(fl *flow, x *packet.Buf) bool {
 	n := s.n
-	if !n.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0 {
+	if !n.shelf.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0 {
 		return false
 	}
-	n.wait(fl)
-	n.tally(fl)
+	n.waits.wait(fl)
+	n.shelf.tally(fl)
 	return true
 }
 
@@ -111,7 +111,7 @@ func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	switch {
 	case s.reenter(fl, o, x, b, f, off):
 	case !again && fl.open == 0 && n.stuck(fl, o, n.keys.movable(fl, o)):
-		n.end(fl)
+		s.end(fl)
 		s.refuse(fl)
 		return true
 	default:
@@ -138,7 +138,7 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	} else if off != 0 {
 		return false
 	}
-	n.unkeep(o)
+	n.shelf.unkeep(o)
 	o.flags &= fAckReq | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // operands as they came
@@ -161,8 +161,8 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	if !o.makeable() {
 		if c == fl {
 			o.flags |= fUnkept
-		} else if n.clientMayHold(fl) {
-			copied = n.copyOf(x)
+		} else if n.shelf.clientMayHold(fl) {
+			copied = n.shelf.copyOf(x)
 		}
 		if c != fl && copied == nil {
 			return false
@@ -175,7 +175,7 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 		return false
 	}
 	if copied != nil {
-		s.n.retain(o, copied)
+		s.n.shelf.retain(o, copied)
 	}
 	if o.state == sUnsent {
 		fl.unsent--
@@ -205,11 +205,11 @@ func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 		if o.kind == kRead && off < o.got {
 			o.got = off
 			o.flags &^= fEarly
-			n.unkeep(o)
+			n.shelf.unkeep(o)
 		}
 		s.send(fl, c, o, x, x.Bytes(), &s.f, off)
 		if c.catchesUp(o, off) {
-			n.call(n.index(c))
+			n.waits.call(n.index(c))
 		}
 		return
 	}
@@ -219,7 +219,7 @@ func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 
 // prompt has the client of op o told, in its turn, the NAK syn about its packet
 // ask.
-func (n *node) prompt(o *op, ask uint32, syn hdr.Syndrome) {
+func (n *order) prompt(o *op, ask uint32, syn hdr.Syndrome) {
 	if o.is(fOrphan) {
 		return
 	}
@@ -248,7 +248,8 @@ func (s *carrierSide) missing(c *flow, psn uint32) {
 
 // notReady: the server has no receive buffer for the request at psn. Its client
 // must wait; nothing of others is behind it (see usable).
-func (n *node) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
+func (s *carrierSide) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
+	n := s.n
 	o := n.oldest(c)
 	if o == nil {
 		return
@@ -391,8 +392,8 @@ func (s *carrierSide) make(c *flow, o *op, off uint32) bool {
 // have written there since over another connection. What the server has of it already it executes once,
 // whatever comes under the same PSN (IBTA 9.7.5.1.2). What is in order with a word's operations is
 // executed before those that came since; a message of many packets may be executed in part.
-func (n *node) isVoid(o *op) bool {
-	return o.modifies() && o.npsn == 1 && (o.word == none || o.is(fLoose)) && !o.is(fReplaced) && (o.is(fOrphan) || n.flowOf(o).gone)
+func (r *record) isVoid(o *op) bool {
+	return o.modifies() && o.npsn == 1 && (o.word == none || o.is(fLoose)) && !o.is(fReplaced) && (o.is(fOrphan) || r.flowOf(o).gone)
 }
 
 // makeKept sends packet off of op o again, which is held as its client sent it.

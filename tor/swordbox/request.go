@@ -83,7 +83,7 @@ func (s *clientSide) settle() {
 		s.admitStrangers()
 	}
 	if len(n.waits.all) != 0 {
-		n.rotate(1)
+		n.waits.rotate(1)
 	}
 	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 {
 		for _, f := range n.removed {
@@ -94,7 +94,7 @@ func (s *clientSide) settle() {
 			f := n.ready[k]
 			f.isReady = false
 			s.deliver(f)
-			n.note(f)
+			n.ledger.note(f)
 		}
 		n.ready = n.ready[:0]
 		if n.waits.n != 0 {
@@ -136,13 +136,13 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
 // owned reports whether it is known whose the queue pair is that the frame at hand is
 // for: of a connection that was announced, or that the server has answered. Whoever
 // was only the first to send for it may not be its owner.
-func (n *node) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
-	slot, _ := n.conns.Find(ends.Dst, f.BTHOf(b).DestQP())
+func (r *record) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
+	slot, _ := r.conns.Find(ends.Dst, f.BTHOf(b).DestQP())
 	if slot == conn.NoSlot {
 		return false
 	}
-	r := n.conns.Row(slot)
-	return r.Learnt != conn.Inferred || r.State == conn.Paired
+	row := r.conns.Row(slot)
+	return row.Learnt != conn.Inferred || row.State == conn.Paired
 }
 
 // take handles the request of flow fl that comes next.
@@ -166,16 +166,16 @@ func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		fl.measure(b, &s.f)
 	}
 	if !fl.stall.Empty() || !s.admit(fl, x, b, &s.f) {
-		if !n.mayHold(fl) || n.shelf.Put(&fl.stall, x, s.n.worker, struct{}{}) == 0 {
+		if !n.shelf.mayHold(fl) || n.shelf.Put(&fl.stall, x, s.n.worker, struct{}{}) == 0 {
 			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came
 			s.c.Drop(x, reasonHoldFull)
 			if !fl.waits {
-				n.uncount(fl)
+				n.waits.uncount(fl)
 			}
 			return
 		}
-		n.wait(fl)
-		n.tally(fl)
+		n.waits.wait(fl)
+		n.shelf.tally(fl)
 		if fl.stall.Len() > 1 {
 			s.try(fl, mostResumed) // it may complete a message
 		}
@@ -188,7 +188,7 @@ func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	if fl.doomed {
-		n.end(fl)
+		s.end(fl)
 	}
 }
 
@@ -245,7 +245,7 @@ func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool 
 	case row.State == conn.HalfOpen:
 		s.stranger(x, b, reasonUnpaired)
 		return false
-	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.n.sync(fl, &s.f, b, psn):
+	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(fl, b, psn):
 		s.stranger(x, b, reasonStranger)
 		return false
 	}
@@ -254,14 +254,15 @@ func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool 
 
 // sync takes over the numbering of a connection: until now both ends count
 // alike. False when frames cannot be made for it.
-func (n *node) sync(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
+func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
+	n := s.n
 	r := n.row(fl)
 	if r.Server.Port == 0 && r.Server.QPN == 0 {
 		return false
 	}
 	mtu, mtuLow := fl.mtu, max(fl.mtuLow, 256)
 	if mtu == 0 {
-		mtu = n.cfg.mtu
+		mtu = s.cfg.mtu
 	}
 	*fl = noFlow
 	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
@@ -270,12 +271,12 @@ func (n *node) sync(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 	if r.MTU != 0 {
 		fl.mtu = uint32(r.MTU)
 	}
-	if !fl.up.learn(b, f) {
+	if !fl.up.learn(b, &s.f) {
 		*fl = noFlow
 		return false
 	}
 	fl.shape = fl.up.shape
 	n.conns.Pin(n.slot(fl)) // from here on the numbering is ours
-	n.c.Count(ctrSynced, 1)
+	s.c.Count(ctrSynced, 1)
 	return true
 }

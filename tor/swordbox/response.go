@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
@@ -30,7 +29,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		if fl != nil {
 			fl.learnMTU(&s.f, b)
 		}
-		n.hear(fl)
+		n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 		s.pass(toServers, x)
 		return
 	}
@@ -58,7 +57,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		fl.onward = true
 	}
 	if fl.young && !fl.onward && !fl.gated && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
-		n.hear(fl)
+		n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 		s.pass(toServers, x) // of the time before
 		return
 	}
@@ -77,12 +76,12 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || fl.diverged())
 		return
 	}
-	n.hear(fl)
-	n.time(fl)
+	n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+	n.pulse.time(fl, s.c.Now())
 	fl.hears(s.c.Now())
-	n.wake(queue{forCarrier, n.index(fl)})
+	n.waits.wake(queue{forCarrier, n.index(fl)})
 	if fl.waits {
-		n.call(n.index(fl))
+		n.waits.call(n.index(fl))
 	}
 	if fl.doubted {
 		fl.doubted = false
@@ -129,7 +128,7 @@ func (s *carrierSide) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool
 		switch {
 		case syn.ACK():
 			s.acked(fl, psn)
-			n.partly(fl)
+			s.partly(fl)
 		default:
 			s.acked(fl, psnAdd(psn, hdr.PSNMask))
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
@@ -141,7 +140,7 @@ func (s *carrierSide) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool
 			case syn == hdr.SynNAKSequence:
 				s.missing(fl, psn)
 			case syn.RNR():
-				n.notReady(fl, psn, syn)
+				s.notReady(fl, psn, syn)
 			case syn.NAK():
 				n.fatal(fl, psn, syn)
 			}
@@ -172,31 +171,6 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 	s.pass(toServers, x)
 	s.clients.settle()
-}
-
-// hear notes that the server answered on connection fl.
-func (n *node) hear(fl *flow) {
-	now := n.c.Now()
-	if now.Sub(n.lastHeard) > clock.Duration(n.cfg.giveup)/2 {
-		n.awake = now
-	}
-	if n.lastFrom != fl {
-		n.otherHeard, n.lastFrom = n.lastHeard, fl
-	}
-	n.lastHeard = now
-}
-
-// time takes the round trip that the answer at hand, on connection c, tells of, for all of the
-// server's. One that was long counts as four usual ones: the server paused.
-func (n *node) time(c *flow) {
-	if !c.timed {
-		return
-	}
-	t := n.c.Now().Sub(c.loaded)
-	if n.trip == 0 {
-		n.trip = t
-	}
-	n.trip += (min(t, 4*n.trip) - n.trip) / 8
 }
 
 // trust takes from the first answer to a request on record what answers look
@@ -271,20 +245,21 @@ func (s *carrierSide) acked(c *flow, psn uint32) {
 // suspects reports whether what was sent before the oldest request was sent again, and has no
 // answer yet, is to be sent again, too: that one was answered, and then no other for as long
 // as answers are waited for. A server that paused answers them one by one.
-func (n *node) suspects(c *flow, o *op) bool {
+func (s *carrierSide) suspects(c *flow, o *op) bool {
 	if c.suspect == 0 || o.spsn == c.nudged {
 		return false
 	}
-	if !psnLess(o.spsn, c.suspect) || o.got != 0 || n.handedOver(c) && c.writes == 0 {
+	if !psnLess(o.spsn, c.suspect) || o.got != 0 || s.n.handedOver(c) && c.writes == 0 {
 		c.suspect = 0
 	}
-	return c.suspect != 0 && n.c.Now().Sub(c.heard) >= c.timeout(n.cfg.giveup)
+	return c.suspect != 0 && s.c.Now().Sub(c.heard) >= c.timeout(s.cfg.giveup)
 }
 
 // partly has a client told of the first packets of a message of many that connection
 // x carries, when the server has acknowledged them: it may wait for that before it
 // sends more (rxe: after 128).
-func (n *node) partly(c *flow) {
+func (s *carrierSide) partly(c *flow) {
+	n := s.n
 	o := n.oldest(c)
 	if o != nil && (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(c.acked, o.spsn) {
 		f := n.flowOf(o)
@@ -398,7 +373,7 @@ func (s *carrierSide) readResponse(c *flow, psn uint32, frame *packet.Buf, b []b
 		s.c.Drop(frame, reasonAbsorbed)
 	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
 		s.relay(fl, o, c == fl, frame, b, &s.f, k)
-	} else if !n.keep(o, frame) {
+	} else if !n.shelf.keep(o, frame) {
 		// No room: it will be asked for again.
 		o.got--
 		s.c.Drop(frame, reasonHoldFull)
@@ -414,7 +389,7 @@ func (s *carrierSide) readResponse(c *flow, psn uint32, frame *packet.Buf, b []b
 // early holds the answer to READ o of connection c, which is in one packet, while
 // one before it is missing; false when it cannot.
 func (s *carrierSide) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
-	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.keep(o, frame) {
+	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.shelf.keep(o, frame) {
 		return false
 	}
 	o.got = 1

@@ -39,7 +39,7 @@ type longWrite struct {
 type longWrites [256]longWrite
 
 // scopeOf is the memory that request b, with headers f, may change.
-func (n *node) scopeOf(now, until clock.Time, b []byte, f *hdr.Frame) (m scope) {
+func (l *longWrites) scopeOf(now, until clock.Time, b []byte, f *hdr.Frame) (m scope) {
 	c := hdr.ChangeOf(b, f)
 	info := (f.Op & 0x1F).Info() // the operations of all transports are numbered alike
 	switch {
@@ -52,10 +52,10 @@ func (n *node) scopeOf(now, until clock.Time, b []byte, f *hdr.Frame) (m scope) 
 	case c.Reach == hdr.ReachRC && info.Ext&hdr.HasRETH != 0 && (info.Flags&hdr.IsWrite != 0 || f.Op == hdr.AtomicWrite):
 		m = scope{va: f.RETHOf(b).VA(), len: f.RETHOf(b).DMALength()}
 	case c.Reach == hdr.ReachMore || c.Reach == hdr.ReachRC && info.Flags&hdr.IsWrite != 0:
-		return n.longs.of(now, until, b, f, info.Flags&hdr.IsLast != 0)
+		return l.of(now, until, b, f, info.Flags&hdr.IsLast != 0)
 	}
 	if m.len != 0 && info.Flags&hdr.IsFirst != 0 {
-		n.longs.begin(now, until, m, b, f)
+		l.begin(now, until, m, b, f)
 	}
 	return m
 }
@@ -138,7 +138,7 @@ func (s *wire) admitStrangers() {
 // R_Key, at some time. True when it must not yet.
 func (n *node) disturb(b []byte, f *hdr.Frame) (wait bool) {
 	until := n.c.Now().Add(n.cfg.settle)
-	m := n.scopeOf(n.c.Now(), until, b, f)
+	m := n.longs.scopeOf(n.c.Now(), until, b, f)
 	switch {
 	case f.Why == hdr.IsRoCE && f.Op.Info().Ext&hdr.HasIETH != 0:
 		return !n.keys.invalidate(f.IETHOf(b).RKey(), until)

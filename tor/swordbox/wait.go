@@ -55,47 +55,47 @@ type waiter struct {
 	at         int32 // its place in waits.all
 	in         queue
 	since      clock.Time // when the first of its requests began to wait
-	kept       int32      // frames that are held of its operations: answers to READs, and copies
 	called     bool       // in waits.calls
-	tallied    int32      // frames that are held of its client, as counted in waits.hosts[host]
-	host       uint8
-	counts     bool // its request is one of the free operations, from now on (see enterFree)
-	odd        bool // of an odd generation of these
+	counts     bool       // its request is one of the free operations, from now on (see enterFree)
+	odd        bool       // of an odd generation of these
 }
 
 // waits are the clients whose requests wait. A first one is a number and 1; 0: there is none.
 type waits struct {
-	w        []waiter   // beside the flows
-	all      []int32    // flows that wait
-	turn     int        // of all, the one that was tried last
-	other    int32      // first of those that wait for something else
-	carriers []int32    // first of those that wait for a connection
-	calls    []int32    // flows to be tried, a ring
-	from, n  int        // of calls
-	hosts    [256]int32 // frames that are held of clients, by hash of their address
-	why      queue      // what the request at hand, which cannot go on, has to wait for
+	w        []waiter // beside the flows
+	all      []int32  // flows that wait
+	turn     int      // of all, the one that was tried last
+	other    int32    // first of those that wait for something else
+	carriers []int32  // first of those that wait for a connection
+	calls    []int32  // flows to be tried, a ring
+	from, n  int      // of calls
+	why      queue    // what the request at hand, which cannot go on, has to wait for
+	r        *record
+	words    *words
+	pulse    *pulse
+	by       *owner
 }
 
-func newWaits(flows int) waits {
-	return waits{w: make([]waiter, flows), all: make([]int32, 0, flows), carriers: make([]int32, flows), calls: make([]int32, flows)}
+func newWaits(flows int, r *record, words *words, pulse *pulse, by *owner) waits {
+	return waits{w: make([]waiter, flows), all: make([]int32, 0, flows), carriers: make([]int32, flows), calls: make([]int32, flows), r: r, words: words, pulse: pulse, by: by}
 }
 
 // first is where queue q begins.
-func (n *node) first(q queue) *int32 {
+func (t *waits) first(q queue) *int32 {
 	switch q.kind {
 	case forCarrier:
-		return &n.waits.carriers[q.at]
+		return &t.carriers[q.at]
 	case forWord:
-		return &n.words.u[q.at].first
+		return &t.words.u[q.at].first
 	}
-	return &n.waits.other
+	return &t.other
 }
 
 // line puts flow i at the end of queue q.
-func (n *node) line(i int32, q queue) {
-	h, w := n.first(q), n.waits.w
+func (t *waits) line(i int32, q queue) {
+	h, w := t.first(q), t.w
 	if q.kind == forWord {
-		n.words.w[q.at].queued = true
+		t.words.w[q.at].queued = true
 	}
 	if w[i].in = q; *h == 0 {
 		w[i].next, w[i].prev, *h = i, i, i+1
@@ -108,13 +108,13 @@ func (n *node) line(i int32, q queue) {
 }
 
 // quit takes flow i out of its queue.
-func (n *node) quit(i int32) {
-	w := n.waits.w
+func (t *waits) quit(i int32) {
+	w := t.w
 	q := w[i].in
-	h, next, prev := n.first(q), w[i].next, w[i].prev
+	h, next, prev := t.first(q), w[i].next, w[i].prev
 	if next == i {
 		if *h = 0; q.kind == forWord {
-			n.words.w[q.at].queued = false
+			t.words.w[q.at].queued = false
 		}
 		return
 	}
@@ -125,24 +125,24 @@ func (n *node) quit(i int32) {
 }
 
 // wait notes that flow f has requests that wait, for what was found last.
-func (n *node) wait(f *flow) {
+func (t *waits) wait(f *flow) {
 	if f.waits {
 		return
 	}
 	f.waits = true
-	i, t := n.index(f), &n.waits
-	t.w[i].since, t.w[i].at = n.c.Now(), int32(len(t.all))
+	i := t.r.index(f)
+	t.w[i].since, t.w[i].at = t.by.c.Now(), int32(len(t.all))
 	t.all = append(t.all, i)
-	n.line(i, t.why)
-	n.c.Wake(n.c.Now().Add(n.haste()))
+	t.line(i, t.why)
+	t.by.c.Wake(t.by.c.Now().Add(t.haste()))
 }
 
 // haste is how soon requests that wait are to be tried again, though nothing came: a part of what the
 // least patient of them may wait. Looked at are some.
-func (n *node) haste() clock.Duration {
+func (t *waits) haste() clock.Duration {
 	most := mostPatience
-	for _, i := range n.waits.all[max(0, len(n.waits.all)-mostResumed):] {
-		most = min(most, n.limit(&n.flows[i]))
+	for _, i := range t.all[max(0, len(t.all)-mostResumed):] {
+		most = min(most, t.limit(&t.r.flows[i]))
 	}
 	return min(max(most/8, leastHaste), leastPatience)
 }
@@ -151,38 +151,36 @@ func (n *node) haste() clock.Duration {
 const leastHaste = clock.Duration(20 * time.Microsecond)
 
 // leave notes that nothing of flow f waits any more, and wakes who stood behind it.
-func (n *node) leave(f *flow) {
-	n.uncount(f)
-	n.tally(f)
+func (t *waits) leave(f *flow) {
+	t.uncount(f)
 	if !f.waits {
 		return
 	}
 	f.waits = false
-	i, t := n.index(f), &n.waits
-	n.quit(i)
+	i := t.r.index(f)
+	t.quit(i)
 	last := t.all[len(t.all)-1]
 	t.all[t.w[i].at], t.w[last].at = last, t.w[i].at
 	t.all = t.all[:len(t.all)-1]
-	n.wake(t.w[i].in)
+	t.wake(t.w[i].in)
 }
 
 // wake has the first one of queue q tried.
-func (n *node) wake(q queue) {
-	if len(n.waits.all) != 0 { // else nobody is in any
-		n.wakeFirst(q)
+func (t *waits) wake(q queue) {
+	if len(t.all) != 0 { // else nobody is in any
+		t.wakeFirst(q)
 	}
 }
 
-func (n *node) wakeFirst(q queue) {
-	if h := *n.first(q); h != 0 {
-		n.call(h - 1)
+func (t *waits) wakeFirst(q queue) {
+	if h := *t.first(q); h != 0 {
+		t.call(h - 1)
 	}
 }
 
 // call has flow i tried, if requests of it wait.
-func (n *node) call(i int32) {
-	t := &n.waits
-	if !n.flows[i].waits || t.w[i].called {
+func (t *waits) call(i int32) {
+	if !t.r.flows[i].waits || t.w[i].called {
 		return
 	}
 	t.w[i].called = true
@@ -191,53 +189,48 @@ func (n *node) call(i int32) {
 }
 
 // rotate has k of those that wait tried, in turns.
-func (n *node) rotate(k int) {
-	t := &n.waits
+func (t *waits) rotate(k int) {
 	for range min(k, len(t.all)) {
 		if t.turn++; t.turn >= len(t.all) {
 			t.turn = 0
 		}
-		n.call(t.all[t.turn])
+		t.call(t.all[t.turn])
 	}
 }
 
 // isNext reports whether no other client of those that wait for word w comes before flow f.
-func (n *node) isNext(f *flow, w int32) bool {
-	return !n.words.w[w].queued || n.words.u[w].first-1 == n.index(f)
+func (t *waits) isNext(f *flow, w int32) bool {
+	return !t.words.w[w].queued || t.words.u[w].first-1 == t.r.index(f)
 }
 
 // waited is how long the request of flow f that comes next has waited.
-func (n *node) waited(f *flow) clock.Duration {
+func (t *waits) waited(f *flow) clock.Duration {
 	if !f.waits {
 		return 0
 	}
-	return n.c.Now().Sub(n.waits.w[n.index(f)].since)
+	return t.by.c.Now().Sub(t.w[t.r.index(f)].since)
 }
 
 // limit is how long a request of flow f may wait where it need not. Its client gives up when
 // nobody answers for its timeout, at the earliest; it is told by the connection manager. Of
 // others it is known only that the server's answers are no later than they wait.
-func (n *node) limit(f *flow) clock.Duration {
-	if code := n.row(f).AckTimeout; code != 0 {
+func (t *waits) limit(f *flow) clock.Duration {
+	if code := t.r.row(f).AckTimeout; code != 0 {
 		return min(mostPatience, ackTimeout(code-1)/4)
 	}
-	return min(mostPatience, trips*n.trip)
+	return min(mostPatience, trips*t.pulse.trip)
 }
-
-// overdue is how long after the last answer on a connection, or since it carries something, it is to be
-// expected that no other one comes.
-func (n *node) overdue() clock.Duration { return max(4*n.trip, leastPatience) }
 
 // patience is how long the client of flow f waits for an answer before it gives up, in units of
 // 4.096 us, as the connection manager said; where nobody did, without end. 0: it may not ask again.
-func (n *node) patience(f *flow) uint64 {
-	switch r := n.row(f); {
-	case r.AckTimeout <= 1:
+func (r *record) patience(f *flow) uint64 {
+	switch row := r.row(f); {
+	case row.AckTimeout <= 1:
 		return ^uint64(0)
-	case r.Retries == 0:
+	case row.Retries == 0:
 		return 0
 	default:
-		return uint64(r.Retries+1) << (r.AckTimeout - 1)
+		return uint64(row.Retries+1) << (row.AckTimeout - 1)
 	}
 }
 
@@ -246,9 +239,9 @@ func (n *node) patience(f *flow) uint64 {
 // c carried: so it must not be less patient than f's. When a request that c carries is refused, the
 // clients of those behind it are asked for them again, which both must bear. A client whose own
 // connection is dead has no other way.
-func (n *node) bears(c, f *flow) bool {
-	p := n.patience(f)
-	return f.dead || p != 0 && n.patience(c) >= p
+func (r *record) bears(c, f *flow) bool {
+	p := r.patience(f)
+	return f.dead || p != 0 && r.patience(c) >= p
 }
 
 // ackTimeout is the time of a code of IBTA's (9.7.6.1.3); 0 is without end.
@@ -261,24 +254,24 @@ func ackTimeout(code uint8) clock.Duration {
 
 // patient reports whether the request of flow f that comes next may wait where it need not,
 // for something that moved on last at some time.
-func (n *node) patient(f *flow, moved clock.Time) bool {
-	most := n.limit(f)
-	return n.roomy() && n.c.Now().Sub(moved) < most/4 && n.waited(f) < most
+func (n *order) patient(f *flow, moved clock.Time) bool {
+	most := n.waits.limit(f)
+	return n.shelf.roomy() && n.c.Now().Sub(moved) < most/4 && n.waits.waited(f) < most
 }
 
 // count makes the request of flow f that waits one of the free operations already: nothing is
 // believed of what it changes, and so no other one goes in front of it that it would
 // have to wait for.
-func (n *node) count(f *flow) {
-	if w := &n.waits.w[n.index(f)]; !w.counts {
-		w.counts, w.odd = true, n.words.free.enter()
+func (t *waits) count(f *flow) {
+	if w := &t.w[t.r.index(f)]; !w.counts {
+		w.counts, w.odd = true, t.words.free.enter()
 	}
 }
 
-func (n *node) uncount(f *flow) {
-	if w := &n.waits.w[n.index(f)]; w.counts {
+func (t *waits) uncount(f *flow) {
+	if w := &t.w[t.r.index(f)]; w.counts {
 		w.counts = false
-		n.words.free.leave(w.odd)
+		t.words.free.leave(w.odd)
 	}
 }
 
@@ -305,20 +298,21 @@ func (s *clientSide) resume(most int) int {
 func (s *clientSide) try(f *flow, most int) (went int) {
 	n, i := s.n, s.n.index(f)
 	w := &n.waits.w[i]
-	n.uncount(f)
+	n.waits.uncount(f)
 	went = s.drain(f, most)
+	n.shelf.tally(f)
 	if !f.awaits() {
-		n.leave(f)
+		n.waits.leave(f)
 		return went
 	}
-	if n.tally(f); went > 0 {
+	if went > 0 {
 		w.since = n.c.Now()
 	}
 	if was := w.in; went > 0 || was != n.waits.why || was.kind == forOther {
-		n.quit(i)
-		n.line(i, n.waits.why)
+		n.waits.quit(i)
+		n.waits.line(i, n.waits.why)
 		if was.kind != forOther {
-			n.wake(was)
+			n.waits.wake(was)
 		}
 	}
 	return went
@@ -330,7 +324,7 @@ func (s *clientSide) drain(fl *flow, most int) (went int) {
 	for fl.awaits() {
 		if went == most {
 			s.n.waits.why = queue{}
-			s.n.call(s.n.index(fl))
+			s.n.waits.call(s.n.index(fl))
 			return went
 		}
 		q := &fl.stall
@@ -350,7 +344,7 @@ func (s *clientSide) drain(fl *flow, most int) (went int) {
 		}
 		s.n.shelf.Remove(q)
 		if fl.doomed {
-			s.n.end(fl)
+			s.end(fl)
 		}
 	}
 	return went

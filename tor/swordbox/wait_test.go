@@ -148,7 +148,7 @@ func TestHeldShare(t *testing.T) {
 	r := newRig(t, graph.Args{"hold": "8", "order": "word", "mode": "mux"})
 	a, b := r.join(), r.join()
 	n := (*r.box().nodes.Load())[0]
-	kept := func() int { return int(n.waits.w[1].kept) }
+	kept := func() int { return int(n.shelf.of[1].kept) }
 	for range 3 {
 		one(t, b.cas(0x7010, 1, 2).Out["b"]) // over a's connection
 		for range 3 {

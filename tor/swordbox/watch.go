@@ -45,11 +45,11 @@ func (s *Box) hasten(now clock.Time) clock.Time {
 		}
 	}
 	if len(n.waits.all) > 0 {
-		n.rotate(mostResumed)
+		n.waits.rotate(mostResumed)
 	}
 	s.clients.settle()
 	if len(n.waits.all) > 0 {
-		next = min(next, now.Add(n.haste()))
+		next = min(next, now.Add(n.waits.haste()))
 	}
 	return next
 }
@@ -74,7 +74,7 @@ func (s *Box) inspectAll(now clock.Time) {
 		s.own(n)
 		n.conns.Sweep(now)
 		if away > period {
-			n.awake = min(n.awake.Add(away), now)
+			n.pulse.awake = min(n.pulse.awake.Add(away), now)
 		}
 		for l := range n.flows {
 			f := &n.flows[l]
@@ -153,7 +153,7 @@ func (s *carrierSide) watch(c *flow) {
 		s.fail(c)
 		return
 	}
-	if o := n.oldest(c); n.suspects(c, o) {
+	if o := n.oldest(c); s.suspects(c, o) {
 		goal := c.suspect
 		c.suspect = 0
 		s.again(c, o.spsn, goal)
@@ -185,21 +185,19 @@ func (s *carrierSide) query(c *flow) {
 func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 	n := s.n
 	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
-	since = max(since, n.awake)
-	heard := n.lastHeard
-	if n.lastFrom == c {
-		heard = n.otherHeard
-	}
+	p := &n.pulse
+	since = max(since, p.awake)
+	heard := p.elsewhere(c)
 	if heard.Sub(since) >= giveup/2 && now.Sub(since) >= giveup {
 		return true
 	}
-	if now.Sub(max(since, n.asking)) < giveup/4 {
+	if now.Sub(max(since, p.asking)) < giveup/4 {
 		return false
 	}
-	n.asking = now
+	p.asking = now
 	for range min(8, len(n.flows)) {
-		n.asks = (n.asks + 1) % int32(len(n.flows))
-		if f := &n.flows[n.asks]; f != c && f.synced && f.trusted && !f.dead && !f.gone {
+		p.asks = (p.asks + 1) % int32(len(n.flows))
+		if f := &n.flows[p.asks]; f != c && f.synced && f.trusted && !f.dead && !f.gone {
 			s.query(f)
 		}
 	}
