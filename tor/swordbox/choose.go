@@ -1,0 +1,112 @@
+package swordbox
+
+import (
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// choose is the connection that o, of flow fl and about word w (see words.of), goes
+// over; false when it must wait. x is its key if it may go over another's connection.
+func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
+	n := s.n
+	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
+		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
+	}
+	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
+	if o.modifies() && (!tracked || o.wide()) {
+		o.flags |= fBare
+	}
+	want := fl
+	if lanes := x.lanesOf(); tracked && len(lanes) > 0 {
+		if want = lanes[0]; len(lanes) > 1 {
+			want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
+		}
+		if w != none && n.words.w[w].flight > 0 {
+			want = n.flow(n.words.w[w].lane)
+		}
+	}
+	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
+		// Behind its client's open ones; but from its own connection to a
+		// shared one it goes when they are done.
+		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl, fl.stirred()) {
+			return nil, false
+		}
+		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
+	}
+	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.words.settled(w, s.c.Now())) {
+		return nil, false // one of those may be its client's
+	}
+	if want != fl {
+		if s.usable(want, fl, o, x) {
+			return want, true
+		}
+		// Better late than out of order with the others.
+		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && s.awaitsLane(want, fl, o, x, w) {
+			return nil, false
+		}
+	}
+	if fl.dead {
+		for _, l := range x.lanesOf() {
+			if s.usable(l, fl, o, x) {
+				return l, true
+			}
+		}
+	}
+	return fl, s.usable(fl, fl, o, x)
+}
+
+// awaitsLane reports whether atomic o, of flow fl and about word w, waits for connection
+// want, over which the word's others go: until it is its turn there, or, when that cannot carry
+// it, until nothing of the word is under way and all can go over another one.
+func (s *clientSide) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
+	n := s.n
+	if !n.fits(want, fl, o, x) {
+		n.waits.why = queue{forWord, w}
+		return n.patient(fl, want.stirred())
+	}
+	n.waits.why = queue{forCarrier, n.index(want)}
+	return n.patient(fl, want.stirred())
+}
+
+// usable reports whether connection c can carry o, of flow fl, now;
+// x is its key if it may go over another's connection.
+func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
+	if s.able(c, fl, o, x) {
+		return true
+	}
+	s.n.waits.why = queue{forCarrier, s.n.index(c)}
+	return false
+}
+
+// able is usable, and leaves open what a request that cannot go waits for.
+func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
+	n := s.n
+	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
+		return false
+	}
+	if c == fl {
+		if c.mustRepeat() {
+			return false
+		}
+		if c.guests == 0 {
+			return true
+		}
+		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.shelf.roomy() || !n.shelf.mayHold(fl)) {
+			c.claimed = true // others' operations come to an end first
+			return false
+		}
+	} else {
+		if c.claimed || c.unkept > 0 || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
+			return false
+		}
+		now := s.c.Now()
+		if now.Sub(c.heard) > s.cfg.alive {
+			s.carriers.query(c)
+			return false
+		}
+		if c.oldest != none && now.Sub(c.stirred()) > n.pulse.overdue() {
+			return false // its client may be gone, and what it carries lost
+		}
+	}
+	return o.kind != kRead && (!o.kind.atomic() || n.foretold(o, c)) || n.takes(c, fl)
+}
