@@ -189,7 +189,7 @@ func mutants() []mutant {
 		{"a repetition is answered for a server that may be gone", "repair.go", "case released && s.doubtful(fl):", "case false:", frames, "TestDoubted"},
 		{"a connection on record goes for what anybody made up", "request.go", "!fl.bound && (far", "(far", frames, "TestRecordedStays"},
 		{"what this process sleeps through is silence", "watch.go", "if away > period {\n\t\t\t\tf.excuse", "if false {\n\t\t\t\tf.excuse", frames, "TestAway"},
-		{"what this process sleeps through counts since the server was heard again", "watch.go", "n.pulse.awake = min(n.pulse.awake.Add(away), now)", "", frames, "TestAway"},
+		{"what this process sleeps through counts since the server was heard again", "watch.go", "n.pulse.excuse(away, now)", "", frames, "TestAway"},
 		{"a connection that begins anew is the old one", "response.go", "fl.confirmed(psn) || ", "", frames, "TestReborn"},
 		{"who is ended is told something else the second time", "deliver.go", "fl.verdict = n.beside(o).syndrome()", "fl.verdict = 0", frames, "TestFatal"},
 		{"who is ended is told of another request", "deliver.go", "fl.gone, fl.ended = true, s.n.una(fl)", "fl.gone, fl.ended = true, fl.admitted", frames, "TestFatal"},

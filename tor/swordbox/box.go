@@ -58,7 +58,8 @@ type node struct {
 	longs     longWrites
 }
 
-// owner is the worker that has a node.
+// owner is the worker that has a node: parts of the node ask it for the time, and count and
+// drop by it.
 type owner struct {
 	c      *graph.Ctx
 	cfg    *settings

@@ -22,8 +22,8 @@ type client struct {
 	toldGap   bool // and sent
 	tellPart  bool // the server acknowledged packets of its oldest message, not all: it is to be told
 	mixed     bool // its open ops are on several connections
-	isReady   bool // in node.ready
-	waits     bool // in node.waiting
+	isReady   bool // in order.ready
+	waits     bool // in waits.all
 	vague     bool // its newest request is a READ of vagueLen bytes that waits here. As the path MTU is not known, nor is how many PSNs it takes
 	unsure    bool // its newest op is such a READ that was sent on, over its own connection: its answer tells
 	doomed    bool // no connection can carry its next request: it was sent a NAK, and will be gone

@@ -21,7 +21,7 @@
 //
 // Anybody can make up requests. So a request far from what is expected, or one
 // that looks like an old repetition on a connection that was quiet, changes
-// nothing by itself: the server is asked (wire.query), by a repetition of what it
+// nothing by itself: the server is asked (carrierSide.query), by a repetition of what it
 // acknowledged last. Any responder acknowledges that once more, whatever the
 // rights of the queue pair, and executes nothing (IBTA 9.7.5.1.2). When it does
 // not, its end is another connection's.
@@ -208,11 +208,19 @@
 // A connection (flow) is a client, what its client sent and was told, in the client's
 // numbers, and a carrier, what was sent to the server over it, whoever's it is, in the
 // server's. Operations (op) lie in a record; each belongs to one client, and while it is
-// open to one carrier. words knows what the memory holds, and keys who may do what. node
-// is all of that for one server, and puts operations in order. wire handles frames, makes
-// them and sends them: a request is classified, gets a connection (choose), its place in
-// the order (enter), and is sent; an answer is matched to operations, which leave
-// (forget), and is given to clients in their turn (deliver). Box is the app.
+// open to one carrier.
+//
+// Frames are handled from two sides. clientSide has a request classified, gives it a
+// connection (choose) and its place in the order (enter), and sends it; carrierSide matches
+// an answer to operations, which leave (forget), and clientSide gives it to clients in their
+// turn (deliver). Each has a field for the other, and few calls go that way. wire has the
+// frame at hand, makes frames and sends them, for both.
+//
+// A node is a memory server. Its order puts operations in order, and has the parts that know
+// more of one thing: words what the memory holds, keys who may do what, waits which requests
+// wait and for what, shelf which frames are held, pulse when the server was heard, and ledger
+// what the next process is to find. These parts know each other only where init says so. Box
+// is the app: it finds a frame's node, and looks at connections from time to time.
 //
 // # Memory and threads
 //

@@ -46,7 +46,7 @@ func (n *order) lose(o *op, harmless bool) {
 // fail gives up connection c. What it carried may have been executed or not.
 func (s *carrierSide) fail(c *flow) {
 	s.c.Count(ctrFailedLanes, 1)
-	s.bequest(s.n.bury(c, true))
+	s.bequest(c)
 }
 
 // bury ends connection c. doubt: what it carried may have been executed. Then
@@ -84,9 +84,10 @@ func (n *order) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 	return heir, from
 }
 
-// bequest sends what connection heir has inherited, from PSN from on; heir may be nil.
-func (s *carrierSide) bequest(heir *flow, from uint32) {
-	if heir != nil && heir.next != from && !heir.repair {
+// bequest ends connection c, of which nobody knows what was executed of what it carried, and
+// sends what another one inherits.
+func (s *carrierSide) bequest(c *flow) {
+	if heir, from := s.n.bury(c, true); heir != nil && heir.next != from && !heir.repair {
 		s.again(heir, from, heir.next)
 	}
 }
@@ -177,7 +178,7 @@ func (s *clientSide) remove(fl *flow) {
 	if fl.oldest != none {
 		s.c.Count(ctrFailedLanes, 1)
 	}
-	s.carriers.bequest(n.bury(fl, true))
+	s.carriers.bequest(fl)
 	for k := fl.first; k != fl.tail; k++ {
 		if o := n.op(fl, k); o.state == sOpen {
 			o.flags |= fOrphan // on another connection, where what is behind it needs it

@@ -144,7 +144,7 @@ func (m *memory) recordsOf(p int) []byte {
 	return m.b[memHead+p*m.conns*recordLen:][:m.conns*recordLen]
 }
 
-// recordOf is that of flow f, of those that it has.
+// recordOf is the record of flow f.
 func (l *ledger) recordOf(f *flow) []byte {
 	return l.records[int(l.r.index(f))*recordLen:][:recordLen]
 }
@@ -214,10 +214,9 @@ func (r *identity) ends() [2]port.QueuePair {
 	return [2]port.QueuePair{{Addr: r.client.Netip(), QPN: r.cqpn}, {Addr: r.server.Netip(), QPN: r.sqpn}}
 }
 
-// ledger has on record, in memory that outlives the process, which connections of a server are
-// bound. diverge comes before the first frame that makes a connection's ends count
-// differently, note behind every answer to its client, strike when it is gone. adopt and
-// bereave are for a process that begins with what another one left.
+// ledger has the records of a server's bound connections. diverge comes before the first frame that
+// makes a connection's ends count differently, note behind what its client was told, strike when it
+// is gone; adopt and bereave when a process begins with what another one left.
 type ledger struct {
 	records []byte // beside flows; nil when nothing outlives this process
 	mem     *memory

@@ -85,7 +85,7 @@ type op struct {
 }
 
 // lapsed is the word of an operation that nothing counts any more, though it is open: see
-// node.lapse.
+// order.lapse.
 const lapsed = int32(-2)
 
 // more is what few operations need, beside op.

@@ -7,14 +7,15 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// order is what is known of the connections to a server, of its words and of rights, and puts
-// operations in order, between the client that sends each, the word and the key that each is
-// about, and the connection that carries it: enter when an operation comes, forget when it is
-// done, whatever its end. bury and lapse do that for all that a connection carries. It sends
-// nothing, and says in ready which clients have an answer.
+// order puts a server's operations in order, between the client that sends each, the word and the
+// key that each is about, and the connection that carries it; it has what is known of all of these.
+// enter comes when an operation does, forget when it is done, whatever its end; lapse, fatal and
+// bury are about all that a connection carries. It sends nothing: which clients have an answer is
+// in ready, for settle.
 type order struct {
 	owner
 	record
@@ -24,16 +25,15 @@ type order struct {
 	waits  waits
 	pulse  pulse
 	ledger ledger
-	ready  []*flow // flows with an answer to give, after the frame at hand
-	// twin: another node has this MAC, and may be the same server.
-	twin  atomic.Bool
-	lends bool // a connection carries operations of others: see hasten
+	ready  []*flow     // flows with an answer to give, after the frame at hand
+	twin   atomic.Bool // another node has this MAC, and may be the same server
+	lends  bool        // a connection carries operations of others: see hasten
 }
 
-// init makes it, of the server in that place. Its flows are what was left there.
+// init makes that of the server in that place. Its flows are what was left there.
 func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.record, n.words, n.ready = newRecord(m.of(place), cfg.window), newWords(cfg.words), make([]*flow, 0, cfg.conns)
-	n.shelf = newShelf(cfg.hold, workers, cfg.conns, &n.record, &n.owner)
+	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner}
 	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)
 	n.ledger = ledger{records: m.recordsOf(place), mem: m, r: &n.record, by: &n.owner}
 	n.keys.patience = n.patience

@@ -6,10 +6,9 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// pulse is when the server was heard, over whichever connection, and how long it takes to
-// answer. From it others tell a server that pauses from a connection whose end is gone
-// (elsewhere, overdue), and how long a request may wait (waits.limit). hear and time come
-// with every answer.
+// pulse is when the server was heard, over whichever connection, and how long it takes to answer:
+// hear and time come with each response. So a server that pauses is told from a connection whose
+// end is gone (elsewhere), and it is known when an answer is late (overdue).
 type pulse struct {
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              *flow
@@ -54,3 +53,6 @@ func (p *pulse) elsewhere(c *flow) clock.Time {
 // overdue is how long after the last answer on a connection, or since it carries something, it is to be
 // expected that no other one comes.
 func (p *pulse) overdue() clock.Duration { return max(4*p.trip, leastPatience) }
+
+// excuse takes the time that this app was away for none of the server's silence.
+func (p *pulse) excuse(away clock.Duration, now clock.Time) { p.awake = min(p.awake.Add(away), now) }

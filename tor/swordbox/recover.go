@@ -294,7 +294,7 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 		s.carriers.advance(f)
 		switch {
 		case f.dead && f.oldest != none:
-			s.carriers.bequest(n.bury(f, true))
+			s.carriers.bequest(f)
 		case f.writes > 0:
 			f.inDoubt = true
 		}

@@ -6,11 +6,11 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// clientSide handles a client's requests, from their arrival until they are sent to the
-// server or answered, and gives clients their answers, in the order of their requests and in
-// their PSNs. What waits for its turn waits here. carrierSide needs settle, behind what an
-// answer has led to, and answerAgain, of a client that repeats itself; what operations it has
-// closed settle finds in order.ready.
+// clientSide is the responder, for clients: it takes a request that has the expected PSN
+// (client.arrived), sends it on when its turn has come, answers a duplicate from the record, and
+// gives each client its responses in the order of its requests, with its PSNs and MSNs. carrierSide
+// calls settle, behind each response, and answerAgain, when the server was heard on a connection
+// whose client had sent a duplicate.
 type clientSide struct {
 	*wire
 	carriers *carrierSide

@@ -6,11 +6,10 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// carrierSide handles what a connection carries, from when it was sent until the server has
-// answered it: the server's responses, what is lost and sent again, the questions whether the
-// server's end is there and what it has executed, and the connection's end. All PSNs are as
-// the server numbers. clientSide needs query and nudge, when a client repeats itself or a
-// connection was quiet, and bequest, when its client is gone.
+// carrierSide is the requester, for the server: it matches responses to what a connection carries,
+// from the oldest unacknowledged PSN on, sends again what is lost, asks whether the server's end is
+// there and what it has executed, and ends connections. clientSide calls query, when a connection
+// was quiet, nudge, when a client repeats what is open, and bequest, when a client is gone.
 type carrierSide struct {
 	*wire
 	clients *clientSide

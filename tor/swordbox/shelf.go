@@ -5,12 +5,11 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// shelf holds frames of connections: requests that wait for their turn, answers to READs
-// that are ahead of others, and packets that may have to be sent again here. It says whether
-// one more may be held, so that neither a connection nor a client takes all room from the
-// others. The queues lie with what they are of (flow.stall, flow.late, op.held). keep, retain,
-// take and unkeep count the frames of an operation; whoever changes another queue calls tally
-// behind it.
+// shelf holds frames: requests that wait, answers to READs that are ahead of others, and packets
+// that may have to be sent again here. Their queues are with what they are of (flow.stall,
+// flow.late, op.held). mayHold says whether one more may be held, so that neither a connection nor
+// a client takes all room. keep, retain, take and unkeep count an operation's frames; whoever
+// changes another queue calls tally behind it.
 type shelf struct {
 	hold.Shelf[struct{}]
 	of    []holding  // beside the flows
@@ -24,10 +23,6 @@ type holding struct {
 	kept    int32 // of its operations: answers to READs, and copies
 	tallied int32 // of its client, as counted in shelf.hosts[host]
 	host    uint8
-}
-
-func newShelf(places, workers, flows int, r *record, by *owner) shelf {
-	return shelf{Shelf: hold.New[struct{}](places, workers), of: make([]holding, flows), r: r, by: by}
 }
 
 // last is the held frame that is number k of those of flow fl that wait; nil

@@ -60,7 +60,11 @@ type waiter struct {
 	odd        bool       // of an odd generation of these
 }
 
-// waits are the clients whose requests wait. A first one is a number and 1; 0: there is none.
+// waits are the clients whose requests wait, in queues by what they wait for, and which of them
+// are to be tried (calls). wait, stay and leave say that a client's requests wait, still or no
+// more; wake and call have it tried, by resume. Whoever finds that the request at hand cannot go
+// on sets why. limit and waited say how long it may wait where it need not, and has.
+// A first one is a number and 1; 0: there is none.
 type waits struct {
 	w        []waiter // beside the flows
 	all      []int32  // flows that wait
@@ -165,6 +169,24 @@ func (t *waits) leave(f *flow) {
 	t.wake(t.w[i].in)
 }
 
+// stay notes that requests of flow f wait on, for what was found last, after so many went. When
+// its first one waits for the same as before it keeps its place in the queue; but where those
+// that wait for different things are in one queue, nobody is to stand before others for long.
+func (t *waits) stay(f *flow, went int) {
+	i := t.r.index(f)
+	w := &t.w[i]
+	if went > 0 {
+		w.since = t.by.c.Now()
+	}
+	if was := w.in; went > 0 || was != t.why || was.kind == forOther {
+		t.quit(i)
+		t.line(i, t.why)
+		if was.kind != forOther {
+			t.wake(was)
+		}
+	}
+}
+
 // wake has the first one of queue q tried.
 func (t *waits) wake(q queue) {
 	if len(t.all) != 0 { // else nobody is in any
@@ -186,6 +208,14 @@ func (t *waits) call(i int32) {
 	t.w[i].called = true
 	t.calls[(t.from+t.n)%len(t.calls)] = i
 	t.n++
+}
+
+// next is the flow that was called first, and is not called any more.
+func (t *waits) next() *flow {
+	i := t.calls[t.from]
+	t.from, t.n = (t.from+1)%len(t.calls), t.n-1
+	t.w[i].called = false
+	return &t.r.flows[i]
 }
 
 // rotate has k of those that wait tried, in turns.
@@ -279,11 +309,8 @@ func (t *waits) uncount(f *flow) {
 // requests. The result is how many are left of these.
 func (s *clientSide) resume(most int) int {
 	for t := &s.n.waits; t.n > 0 && most > 0; {
-		i := t.calls[t.from]
-		t.from, t.n = (t.from+1)%len(t.calls), t.n-1
-		t.w[i].called = false
 		went := 0
-		if f := &s.n.flows[i]; f.waits {
+		if f := t.next(); f.waits {
 			went = s.try(f, most)
 		}
 		most -= max(went, 1)
@@ -292,28 +319,15 @@ func (s *clientSide) resume(most int) int {
 }
 
 // try lets go what waits of flow f, as far as it may, and most requests of it. The result is how
-// many went. When its first request has to wait on,
-// for the same, it keeps its place in the queue; but where those that wait for different
-// things are in one queue, nobody is to stand before others for long.
+// many went.
 func (s *clientSide) try(f *flow, most int) (went int) {
-	n, i := s.n, s.n.index(f)
-	w := &n.waits.w[i]
+	n := s.n
 	n.waits.uncount(f)
 	went = s.drain(f, most)
-	n.shelf.tally(f)
-	if !f.awaits() {
+	if n.shelf.tally(f); f.awaits() {
+		n.waits.stay(f, went)
+	} else {
 		n.waits.leave(f)
-		return went
-	}
-	if went > 0 {
-		w.since = n.c.Now()
-	}
-	if was := w.in; went > 0 || was != n.waits.why || was.kind == forOther {
-		n.waits.quit(i)
-		n.waits.line(i, n.waits.why)
-		if was.kind != forOther {
-			n.waits.wake(was)
-		}
 	}
 	return went
 }

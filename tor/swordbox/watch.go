@@ -74,7 +74,7 @@ func (s *Box) inspectAll(now clock.Time) {
 		s.own(n)
 		n.conns.Sweep(now)
 		if away > period {
-			n.pulse.awake = min(n.pulse.awake.Add(away), now)
+			n.pulse.excuse(away, now)
 		}
 		for l := range n.flows {
 			f := &n.flows[l]

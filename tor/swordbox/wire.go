@@ -9,8 +9,8 @@ import (
 
 // wire is what a worker has at hand of what comes and goes: the node that it has, the
 // frame at hand, and where frames are made and sent. Its methods send frames: as they
-// are, or with other addresses, PSNs and MSNs, or made from what is on record. Which are
-// sent when clientSide and carrierSide say.
+// are, with other addresses, PSNs and MSNs, or made from what is on record. When to send
+// what clientSide and carrierSide decide; both have the worker's one.
 type wire struct {
 	c    *graph.Ctx
 	cfg  *settings
