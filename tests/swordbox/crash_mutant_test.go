@@ -8,7 +8,7 @@ func crashMutants() []mutant {
 		{"WRITEs of which nobody knows are sent again, by a scene", "recover.go", "f.inDoubt = true", "f.inDoubt = false", histories, "TestCrash"},
 		{"the server is asked while frames may be under way", "doubt.go", "case now < s.n.ledger.mem.barred:", "case false:", frames, crash},
 		{"the question takes no PSN", "doubt.go", "if c.next = psnAdd(psn, 1); psn == c.gate {", "if psn == c.gate {", frames, crash},
-		{"the question has the PSN of what is open", "doubt.go", "s.emptyWrite(c, c.gate)", "s.emptyWrite(c, c.acked)", frames, crash},
+		{"the question has the PSN of what is open", "doubt.go", "s.emptyWrite(&c.up, c.gate)", "s.emptyWrite(&c.up, c.acked)", frames, crash},
 		{"a NAK is believed while frames may be under way", "response.go", "if fl.gated {\n\t\t\t\t\ts.cut", "if true {\n\t\t\t\t\ts.cut", frames, "TestAskedForOnce"},
 		{"a server that has asked is asked no more", "doubt.go", "c.tries > 0 && s.emptyWrite", "c.tries > 255 && s.emptyWrite", frames, "TestAskedForOnce"},
 		{"a server that has asked is asked no more, by a scene", "doubt.go", "c.tries > 0 && s.emptyWrite", "c.tries > 255 && s.emptyWrite", histories, "TestCrashBehindNAK"},

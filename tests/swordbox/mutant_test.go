@@ -183,7 +183,7 @@ func mutants() []mutant {
 		{"who is not followed invalidates unseen", "stranger.go", "return !n.keys.invalidate(f.IETHOf(b).RKey(), until)", "return false", frames, "TestRevoked"},
 		{"others go behind a WRITE with immediate", "admit.go", "o.kind == kWrite && !o.is(fOwn) &&", "o.kind == kWrite &&", frames, "TestNobodyBehindImmediate"},
 		{"a repetition that must wait is lost", "repair.go", "n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0", "true", frames, "TestLateComes"},
-		{"a connection is asked with what the server does not know", "watch.go", "s.emptyWrite(c, c.acked)", "s.emptyWrite(c, c.next)", frames, "TestProbe"},
+		{"a connection is asked with what the server does not know", "watch.go", "s.emptyWrite(&c.up, c.acked)", "s.emptyWrite(&c.up, c.next)", frames, "TestProbe"},
 		{"a server that knows nothing of a connection keeps it", "response.go", " || fl.denied(&s.f, b, psn, s.cfg.alive) {", " {", frames, "TestDenied"},
 		{"a server that means another connection keeps it", "carrier.go", "return psn != c.acked && !c.affirmed(h, b, psn)", "return false", frames, "TestDenied"},
 		{"a repetition is answered for a server that may be gone", "repair.go", "case released && s.doubtful(fl):", "case false:", frames, "TestDoubted"},

@@ -47,8 +47,8 @@ func (s *carrierSide) inquire(c *flow) {
 		c.gate = c.next
 		c.gated = true // last: the process may end between any two
 	}
-	s.emptyWrite(c, c.gate)
-	if c.tries > 0 && s.emptyWrite(c, psnAdd(c.acked, -longSince&hdr.PSNMask)) {
+	s.emptyWrite(&c.up, c.gate)
+	if c.tries > 0 && s.emptyWrite(&c.up, psnAdd(c.acked, -longSince&hdr.PSNMask)) {
 		c.echoed = false
 	}
 	c.tried(s.c.Now())
@@ -113,7 +113,7 @@ func (s *carrierSide) mayAsk(c *flow) bool {
 func (s *carrierSide) fill(c *flow) {
 	c.filled = c.next
 	for range burst {
-		if psnLess(c.gate, c.filled) || !s.emptyWrite(c, c.filled) {
+		if psnLess(c.gate, c.filled) || !s.emptyWrite(&c.up, c.filled) {
 			break
 		}
 		c.filled = psnAdd(c.filled, 1)

@@ -249,14 +249,13 @@ func (s *carrierSide) missing(c *flow, psn uint32) {
 // notReady: the server has no receive buffer for the request at psn. Its client
 // must wait; nothing of others is behind it (see usable).
 func (s *carrierSide) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
-	n := s.n
-	o := n.oldest(c)
+	o := s.n.oldest(c)
 	if o == nil {
 		return
 	}
 	if d := hdr.PSNDiff(psn, o.spsn); d >= 0 && d < int32(o.npsn) {
 		c.lags, c.notReady = true, psn
-		n.prompt(o, uint32(d), syn)
+		s.n.prompt(o, uint32(d), syn)
 	}
 }
 
@@ -349,7 +348,7 @@ func (s *carrierSide) make(c *flow, o *op, off uint32) bool {
 	h := &c.up
 	k := o.kind
 	if n.isVoid(o) && c.may>>aWrite&1 != 0 {
-		return s.emptyWrite(c, o.spsn)
+		return s.emptyWrite(&c.up, o.spsn)
 	}
 	if o.is(fKept) {
 		return s.makeKept(o, off)

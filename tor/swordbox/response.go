@@ -258,12 +258,11 @@ func (s *carrierSide) suspects(c *flow, o *op) bool {
 // x carries, when the server has acknowledged them: it may wait for that before it
 // sends more (rxe: after 128).
 func (s *carrierSide) partly(c *flow) {
-	n := s.n
-	o := n.oldest(c)
+	o := s.n.oldest(c)
 	if o != nil && (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(c.acked, o.spsn) {
-		f := n.flowOf(o)
+		f := s.n.flowOf(o)
 		f.tellPart = true
-		n.due(f)
+		s.n.due(f)
 	}
 }
 

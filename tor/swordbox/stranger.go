@@ -238,15 +238,7 @@ func (s *wire) askStrangers() {
 		return
 	}
 	var h header
-	if !h.learn(b, &s.g) {
-		return
+	if h.learn(b, &s.g) {
+		s.emptyWrite(&h, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
 	}
-	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
-	if x == nil {
-		return
-	}
-	o := op{kind: kWrite}
-	made := h.write(x.Bytes(), &o, psnAdd(s.g.BTHOf(b).PSN(), -mostUnacked&hdr.PSNMask))
-	s.seal(toServers, x, x.Bytes(), &made)
-	s.c.Count(ctrProbes, 1)
 }

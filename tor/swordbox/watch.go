@@ -170,7 +170,7 @@ func (s *carrierSide) query(c *flow) {
 	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
 	}
-	if !s.emptyWrite(c, c.acked) {
+	if !s.emptyWrite(&c.up, c.acked) {
 		return
 	}
 	if c.asking = now; c.asked == 0 {

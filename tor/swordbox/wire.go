@@ -166,15 +166,15 @@ func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k
 	s.emit(toServers, x)
 }
 
-// emptyWrite sends the server a WRITE of nothing over connection c, with PSN psn; false
-// when there is no buffer.
-func (s *wire) emptyWrite(c *flow, psn uint32) bool {
+// emptyWrite sends the server a WRITE of nothing, with front h and PSN psn; false when
+// there is no buffer.
+func (s *wire) emptyWrite(h *header, psn uint32) bool {
 	o := op{kind: kWrite}
-	x := s.blank(c.up.len() + hdr.RETHLen + hdr.ICRCLen)
+	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
 	if x == nil {
 		return false
 	}
-	made := c.up.write(x.Bytes(), &o, psn)
+	made := h.write(x.Bytes(), &o, psn)
 	s.seal(toServers, x, x.Bytes(), &made)
 	s.c.Count(ctrProbes, 1)
 	return true
