@@ -50,7 +50,7 @@ func (t Transport) Check(address string) error {
 	if address == "" {
 		return errors.New("the device has no address")
 	}
-	if t.secure() || t.Insecure || local(address) {
+	if t.secure() || t.Insecure || Local(address) {
 		return nil
 	}
 	return fmt.Errorf("%s is not this machine, and plain text would tell all that is said: give --ca for TLS, or --insecure", address)
@@ -62,8 +62,8 @@ func socket(address string) (path string, ok bool) {
 	return strings.TrimPrefix(path, "//"), ok
 }
 
-// local reports whether address is on this machine.
-func local(address string) bool {
+// Local reports whether address is on this machine.
+func Local(address string) bool {
 	if _, ok := socket(address); ok {
 		return true
 	}
@@ -84,6 +84,15 @@ func (t Transport) credentials(address string) (credentials.TransportCredentials
 	if _, ok := socket(address); ok || !t.secure() {
 		return insecure.NewCredentials(), nil
 	}
+	c, err := t.Config()
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(c), nil
+}
+
+// Config is what the transport has for TLS.
+func (t Transport) Config() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if t.CA != "" {
 		pem, err := os.ReadFile(t.CA)
@@ -102,7 +111,7 @@ func (t Transport) credentials(address string) (credentials.TransportCredentials
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
-	return credentials.NewTLS(c), nil
+	return c, nil
 }
 
 // most is the largest message that is taken from a device, in bytes: an answer to a Read, or a

@@ -21,6 +21,22 @@ func ElectionAt(t clock.Time) ElectionID {
 	return ElectionID{High: uint64(t) / 1e9, Low: uint64(t) % 1e9}
 }
 
+// ElectionOf is the id of a leader that a store has elected: the store began at t, and rev is the revision at which it got the leader's key.
+// A later leader has a higher id, so that devices refuse what one before it still writes. All are above what ElectionAt ever gives, so that
+// nobody leads beside the store by starting later, and below 2^127, above which only the socket of a quillon elects.
+func ElectionOf(t clock.Time, rev int64) ElectionID {
+	return ElectionID{High: 1<<62 + uint64(t)/1e9, Low: uint64(rev) << termBits}
+}
+
+// termBits are the lowest bits of a leader's ids. It counts in them when its id is in use, by a stream of its own of which the device
+// has not noticed the end, or by another controller that found the place empty.
+const termBits = 16
+
+// sameTerm reports whether e and o are ids of one leader.
+func (e ElectionID) sameTerm(o ElectionID) bool {
+	return e.High == o.High && e.Low>>termBits == o.Low>>termBits
+}
+
 // ParseElectionID reads "HIGH,LOW" or "LOW".
 func ParseElectionID(s string) (ElectionID, error) {
 	high, low, two := strings.Cut(s, ",")

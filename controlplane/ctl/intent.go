@@ -58,6 +58,7 @@ type Device struct {
 
 // Files are read once for all devices that name them.
 type files struct {
+	read      func(path string) ([]byte, error)
 	infos     map[string]*p4info.Info
 	configs   map[string][]byte
 	pipelines map[string]*Pipeline
@@ -73,11 +74,17 @@ func ReadIntent(file string) (*Intent, error) {
 }
 
 func parseIntent(file string, src []byte) (*Intent, error) {
+	return ParseIntent(file, src, os.ReadFile)
+}
+
+// ParseIntent is an intent whose text is src. read reads the files that it names, by paths that begin with the folder of file where
+// the intent's are relative.
+func ParseIntent(file string, src []byte, read func(path string) ([]byte, error)) (*Intent, error) {
 	root, err := yaml.Tree(file, src)
 	if err != nil {
 		return nil, err
 	}
-	fs := files{map[string]*p4info.Info{}, map[string][]byte{}, map[string]*Pipeline{}}
+	fs := files{read, map[string]*p4info.Info{}, map[string][]byte{}, map[string]*Pipeline{}}
 	in := &Intent{File: file}
 	err = root.Fields("intent", map[string]func(*yaml.Node) error{"devices": func(n *yaml.Node) error {
 		if err := n.Want(yaml.Mapping, "devices"); err != nil {
@@ -214,7 +221,11 @@ func (d *Device) references(where map[string]*yaml.Node) error {
 func (fs *files) pipeline(infoFile, configFile string) (*p4info.Info, *Pipeline, error) {
 	info := fs.infos[infoFile]
 	if info == nil {
-		m, err := ReadP4Info(infoFile)
+		b, err := fs.read(infoFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		m, err := decodeP4Info(infoFile, b)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -232,7 +243,7 @@ func (fs *files) pipeline(infoFile, configFile string) (*p4info.Info, *Pipeline,
 	config, ok := fs.configs[configFile]
 	if !ok {
 		var err error
-		if config, err = os.ReadFile(configFile); err != nil {
+		if config, err = fs.read(configFile); err != nil {
 			return nil, nil, err
 		}
 		fs.configs[configFile] = config
@@ -261,6 +272,10 @@ func ReadP4Info(file string) (*p4configv1.P4Info, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decodeP4Info(file, b)
+}
+
+func decodeP4Info(file string, b []byte) (*p4configv1.P4Info, error) {
 	m, err := p4info.Decode(b)
 	if err != nil {
 		first, _, _ := strings.Cut(strings.ReplaceAll(err.Error(), "\u00a0", " "), "\n")

@@ -24,6 +24,11 @@ type Record struct {
 	At       clock.Time     `json:"at"` // ns since the epoch, of the last change
 	Election ElectionID     `json:"election"`
 	Devices  []DeviceStatus `json:"devices"`
+	// Host, Revision and Problem are of controllers that share a store: where the one that leads runs, which revision of the intent it
+	// keeps, and why not a newer one.
+	Host     string `json:"host,omitempty"`
+	Revision int64  `json:"revision,omitempty"`
+	Problem  string `json:"problem,omitempty"`
 	// Running is whether the controller that wrote this still runs; not in the file.
 	Running bool `json:"running,omitempty"`
 }

@@ -79,6 +79,9 @@ type Options struct {
 	// time; they must not block.
 	Changed func(Status)
 	Event   func(*p4v1.StreamMessageResponse)
+	// Held is for a controller that a store has elected; nil: for all others. It is asked before each write, and its error says why this
+	// controller leads no more. Such a session claims its leader's ids alone (ElectionOf), so that it never comes before the next leader.
+	Held func() error
 }
 
 // Backoff is how long a session waits after each loss of its stream.
@@ -302,7 +305,7 @@ func (s *Session) attempt(ctx context.Context) (answered bool, err error) {
 			if vacant != nil {
 				vacant.Stop()
 			}
-			if codes.Code(a.Status.GetCode()) == codes.NotFound {
+			if s.mayClaim(a) {
 				vacant = time.AfterFunc(s.opt.Backoff.delay(0, rand.Float64), func() { s.succeed(stream, electionOf(a.ElectionId)) })
 			}
 		} else if s.opt.Event != nil {
@@ -347,16 +350,28 @@ func (s *Session) claim(stream p4v1.P4Runtime_StreamChannelClient) error {
 	return err
 }
 
+// mayClaim reports whether the session may claim with an id above the highest one: when nobody is primary; a session with a lease, when that
+// id is one of its own leader's.
+func (s *Session) mayClaim(a *p4v1.MasterArbitrationUpdate) bool {
+	highest, own := electionOf(a.ElectionId), s.Status().Election
+	if s.opt.Held != nil {
+		return codes.Code(a.Status.GetCode()) != codes.OK && own.sameTerm(highest)
+	}
+	return codes.Code(a.Status.GetCode()) == codes.NotFound
+}
+
 // succeed claims the place of a primary that has left. By the specification the next primary needs an
 // election id that is not below the highest one so far.
 func (s *Session) succeed(stream p4v1.P4Runtime_StreamChannelClient, highest ElectionID) {
 	s.mu.Lock()
-	if s.stream != stream || s.status.State != Backup || s.status.Leader != (ElectionID{}) {
+	if s.stream != stream || s.status.State != Backup || s.opt.Held == nil && s.status.Leader != (ElectionID{}) {
 		s.mu.Unlock()
 		return
 	}
 	e := ElectionAt(s.opt.Clock.Now()) // another one for each session
-	if !highest.Less(e) {
+	if s.opt.Held != nil {
+		e = highest.next()
+	} else if !highest.Less(e) {
 		if e = highest.next(); e.Less(highest) {
 			e = highest // 2^128-1: whoever had it has left
 		}
@@ -404,6 +419,9 @@ func (s *Session) arbitrated(c *conn, stream p4v1.P4Runtime_StreamChannelClient,
 		if st.State = Primary; codes.Code(a.Status.GetCode()) != codes.OK {
 			st.State = Backup
 			st.Err = notPrimary(*st).Error()
+			if highest := electionOf(a.ElectionId); s.opt.Held != nil && st.Leader == (ElectionID{}) && !st.Election.sameTerm(highest) {
+				st.Err = fmt.Sprintf("%v: election id %v was there before, which is above this leader's; if nobody else leads: quillon ctl forget", ErrNotPrimary, highest)
+			}
 		}
 	})
 }
@@ -420,6 +438,11 @@ func (s *Session) client(write bool) (p4v1.P4RuntimeClient, ElectionID, error) {
 	}
 	if write && s.status.State != Primary {
 		return nil, ElectionID{}, fmt.Errorf("%s: %w", s.Target, notPrimary(s.status))
+	}
+	if write && s.opt.Held != nil {
+		if err := s.opt.Held(); err != nil {
+			return nil, ElectionID{}, fmt.Errorf("%s: %w: %w", s.Target, ErrNotPrimary, err)
+		}
 	}
 	return p4v1.NewP4RuntimeClient(s.conn), s.status.Election, nil
 }
@@ -559,6 +582,11 @@ func (s *Session) Send(m *p4v1.StreamMessageRequest) error {
 	}
 	if st.State != Primary {
 		return fmt.Errorf("%s: %w", s.Target, notPrimary(st))
+	}
+	if s.opt.Held != nil {
+		if err := s.opt.Held(); err != nil {
+			return fmt.Errorf("%s: %w: %w", s.Target, ErrNotPrimary, err)
+		}
 	}
 	s.send.Lock()
 	defer s.send.Unlock()

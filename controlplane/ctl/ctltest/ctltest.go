@@ -44,6 +44,8 @@ type Server struct {
 	Hidden string
 	// Writes counts Write requests, Most is the largest one's updates.
 	Writes, Most int
+	// Done is called with each Write of which some updates were done, and how many, while the mutex is locked; nil: it is not.
+	Done func(r *p4v1.WriteRequest, updates int)
 	// Sent is what controllers have sent on their streams, but for their arbitration.
 	Sent []*p4v1.StreamMessageRequest
 
@@ -315,7 +317,7 @@ func (f *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResp
 	}
 	f.Writes++
 	f.Most = max(f.Most, len(r.Updates))
-	errs, failed := make([]*p4v1.Error, len(r.Updates)), false
+	errs, failed := make([]*p4v1.Error, len(r.Updates)), 0
 	for i, u := range r.Updates {
 		errs[i] = &p4v1.Error{}
 		var e *p4v1.Error
@@ -326,10 +328,14 @@ func (f *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResp
 			e = d.Update(u)
 		}
 		if e != nil {
-			errs[i], failed = e, true
+			errs[i] = e
+			failed++
 		}
 	}
-	if failed {
+	if f.Done != nil {
+		f.Done(r, len(r.Updates)-failed)
+	}
+	if failed > 0 {
 		return nil, WriteStatus(errs)
 	}
 	return &p4v1.WriteResponse{}, nil
