@@ -74,8 +74,11 @@ var banned = map[string][]string{
 	"nf/hdr/hdrtest": {}, // of tests
 	"nf/hdr":         {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
 	"nf/graph":       {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
-	"tor":            {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
-	"snic":           {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
+	// etcd's client is for those who name a store there.
+	"controlplane":                {"go.etcd.io"},
+	"controlplane/ctl/store/etcd": {},
+	"tor":                         {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
+	"snic":                        {"google.golang.org/grpc", "github.com/google/gopacket", "log/slog", "github.com/prometheus"},
 }
 
 // parts are those of a live board. The simulator runs a board as a whole, and has no second one.
@@ -260,6 +263,9 @@ func TestHouseRulesCatchOffenders(t *testing.T) {
 		{"nf/hdr", "github.com/google/gopacket/layers", false},
 		{"nf/port/pcap", "github.com/google/gopacket/pcapgo", true},
 		{"tor/clover", "google.golang.org/grpc", false},
+		{"controlplane/ctl", "go.etcd.io/etcd/client/v3", false},
+		{"controlplane/ctl/store", "go.etcd.io/etcd/client/v3", false},
+		{"controlplane/ctl/store/etcd", "go.etcd.io/etcd/client/v3", true},
 	} {
 		if why := mayImport(c.from, c.to); (why == "") != c.ok {
 			t.Errorf("%s -> %s: %q", c.from, c.to, why)

@@ -29,6 +29,7 @@ func newCtlCmd() *cobra.Command {
 		newCtlDiffCmd(),
 		newCtlDumpCmd(),
 		newCtlForgetCmd(),
+		newCtlHistoryCmd(),
 		newCtlLearnCmd(),
 		newCtlPlanCmd(),
 		newCtlReadCmd(),
@@ -225,16 +226,24 @@ func (f *oneIntent) add(cmd *cobra.Command, writes bool) {
 
 func (f *oneIntent) read(file string) (*ctl.Intent, error) {
 	in, err := ctl.ReadIntent(file)
-	if err != nil || len(f.only) == 0 {
-		return in, err
+	if err == nil {
+		err = f.choose(in)
+	}
+	return in, err
+}
+
+// choose leaves the devices of --device in an intent.
+func (f *oneIntent) choose(in *ctl.Intent) error {
+	if len(f.only) == 0 {
+		return nil
 	}
 	for _, name := range f.only {
 		if !slices.ContainsFunc(in.Devices, func(d *ctl.Device) bool { return d.Name == name }) {
-			return nil, fmt.Errorf("%s has no device %s", file, name)
+			return fmt.Errorf("%s has no device %s", in.File, name)
 		}
 	}
 	in.Devices = slices.DeleteFunc(in.Devices, func(d *ctl.Device) bool { return !slices.Contains(f.only, d.Name) })
-	return in, nil
+	return nil
 }
 
 // each connects to every device of an intent, to several at the same time, and returns the results

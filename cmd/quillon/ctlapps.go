@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,7 +36,7 @@ func newCtlLearnCmd() *cobra.Command {
 	var idle time.Duration
 	var most int
 	cmd := &cobra.Command{
-		Use:   "learn INTENT.yaml",
+		Use:   "learn INTENT.yaml | --store URL",
 		Short: "Make learning bridges of devices that run l2_bridge",
 		Long: `Keeps devices at an intent, as run does, and makes bridges of them that learn: what
 the digest learn_t tells (a source address, its VLAN and port) is written into the
@@ -44,9 +45,9 @@ tables smac and dmac. An address that moves is moved; one that was not seen for
 after one of the device addresses are learnt anew.
 
 The program is p4src's l2_bridge, or one with that digest and those tables. The
-intent gives the rest: the group with all ports, VLANs.`,
+intent gives the rest: the group with all ports, VLANs. --store is as of run.`,
 		Example: "  quillon ctl learn bridges.yaml\n  quillon ctl learn bridges.yaml --idle 30s --device s1",
-		Args:    exactly("INTENT.yaml"),
+		Args:    k.store.intent,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if idle != 0 {
 				if err := some("idle", idle); err != nil {
@@ -57,10 +58,11 @@ intent gives the rest: the group with all ports, VLANs.`,
 			k.opt.App = func(d *ctl.Device) ctl.App {
 				return &controller.Learner{Idle: idle, Most: most, Report: report(d.Name)}
 			}
-			return k.keep(cmd, args[0], nil)
+			return k.keep(cmd, strings.Join(args, ""), nil)
 		},
 	}
 	k.add(cmd)
+	k.store.add(cmd)
 	cmd.Flags().DurationVar(&idle, "idle", 5*time.Minute, "forget an address that was not seen this long; 0: never")
 	cmd.Flags().IntVar(&most, "most", 0, "learn this many addresses at most (default: what the tables hold)")
 	return cmd

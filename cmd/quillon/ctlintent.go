@@ -4,20 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"path/filepath"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/controlplane/ctl"
-	"github.com/quillon/quillon/nf/clock"
 )
 
 // diffJSON is the difference between a device and its intent, as --json prints it.
@@ -242,7 +235,9 @@ func applyTo(cmd *cobra.Command, f *oneIntent, in *ctl.Intent, l ctl.Limits, v c
 func newCtlApplyCmd() *cobra.Command {
 	var f oneIntent
 	var l ctl.Limits
+	var st storeFlags
 	var dry bool
+	var onto, old int64
 	cmd := &cobra.Command{
 		Use:   "apply INTENT.yaml",
 		Short: "Bring devices to an intent, once",
@@ -251,11 +246,33 @@ where the device has none or another, then inserts, modifies and deletes. A seco
 apply finds nothing to do. Updates that fail are told with the device's reason, and
 do not stop the others.
 
-Exit status: 0 done, 1 updates failed, 2 the intent is wrong, or a device does not
-answer or has another primary.`,
-		Example: "  quillon ctl apply switches.yaml --dry-run\n  quillon ctl apply switches.yaml --device s1",
-		Args:    exactly("INTENT.yaml"),
+With --store it talks to no device: it stores the intent, and the files that it names,
+in etcd as a new revision, which the controllers that run there apply at once. --onto N
+refuses that if somebody else stored a revision after N; --revision N, in the place of
+INTENT.yaml, goes back to an older one.
+
+Exit status: 0 done, 1 updates failed or N is not the newest revision, 2 the intent is
+wrong, or a device does not answer or has another primary.`,
+		Example: `  quillon ctl apply switches.yaml --dry-run
+  quillon ctl apply switches.yaml --device s1
+  quillon ctl apply switches.yaml --store etcd://127.0.0.1:2379/net1 --onto 6
+  quillon ctl apply --store etcd://127.0.0.1:2379/net1 --revision 5`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if old > 0 && st.url != "" {
+				return exactly()(cmd, args)
+			}
+			return exactly("INTENT.yaml")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if st.url != "" {
+				if dry || len(f.only) > 0 {
+					return errors.New("--store stores all of an intent: leave out --dry-run and --device")
+				}
+				return st.put(cmd, &f.ctlFlags, strings.Join(args, ""), onto, old)
+			}
+			if onto >= 0 || old > 0 {
+				return errors.New("--onto and --revision are of --store")
+			}
 			in, err := f.read(args[0])
 			if err != nil {
 				return err
@@ -268,7 +285,10 @@ answer or has another primary.`,
 	}
 	f.add(cmd, true)
 	addLimits(cmd, &l)
+	st.add(cmd)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the plan only")
+	cmd.Flags().Int64Var(&onto, "onto", -1, "store it if this `revision` is the newest (0: there is none)")
+	cmd.Flags().Int64Var(&old, "revision", 0, "store this older `revision` again")
 	return cmd
 }
 
@@ -313,273 +333,6 @@ func newCtlRestoreCmd() *cobra.Command {
 	cmd.Flags().StringVar(&address, "grpc-addr", "", "another device's `address`")
 	cmd.Flags().Uint64Var(&id, "device-id", 0, "another device's `id`")
 	return cmd
-}
-
-func newCtlRunCmd() *cobra.Command {
-	var k keeper
-	cmd := &cobra.Command{
-		Use:   "run INTENT.yaml",
-		Short: "Keep devices at an intent",
-		Long: `Keeps devices at an intent until it is stopped: whenever this controller becomes
-primary for one (so after a restart of either side), when the file changed (SIGHUP
-reads it again), every --every, and after a failure, it compares and applies. What
-happens is printed, a line each; with --json, a JSON value each.
-
-How it stands is in a state file, which quillon ctl status shows, by default after
-the intent's name in quillon/ctl in $XDG_STATE_HOME (else ~/.local/state). The file
-belongs to one controller at a time.`,
-		Example: "  quillon ctl run switches.yaml\n  quillon ctl run switches.yaml --every 10s --state /var/lib/quillon/ctl.json",
-		Args:    exactly("INTENT.yaml"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return k.keep(cmd, args[0], nil) },
-	}
-	k.add(cmd)
-	return cmd
-}
-
-// keeper are the flags of commands that keep devices at an intent.
-type keeper struct {
-	oneIntent
-	opt   ctl.ControllerOptions
-	state string
-}
-
-func (k *keeper) add(cmd *cobra.Command) {
-	k.oneIntent.add(cmd, true)
-	addLimits(cmd, &k.opt.Limits)
-	cmd.Flags().DurationVar(&k.opt.Every, "every", time.Minute, "compare a device this often")
-	cmd.Flags().IntVar(&k.opt.Workers, "workers", 16, "devices that are compared at once")
-	cmd.Flags().StringVar(&k.state, "state", "", "the state `file` (default: by the intent's name in quillon/ctl in $XDG_STATE_HOME)")
-}
-
-// statePath is the state file of an intent.
-func statePath(intent string) (string, error) {
-	dir, err := ctl.RecordDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(dir, strings.TrimSuffix(filepath.Base(intent), filepath.Ext(intent))+".json"), nil
-}
-
-// saveWithin is the longest time until a new status is in the state file.
-const saveWithin = 100 * time.Millisecond
-
-// keep runs a controller until a signal ends it. with, if not nil, is called with each intent that is read,
-// before it is used, to read other files.
-func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) error) error {
-	read := func() (*ctl.Intent, error) {
-		in, err := k.read(file)
-		if err == nil && with != nil {
-			err = with(in)
-		}
-		return in, err
-	}
-	if err := some("every", k.opt.Every); err != nil {
-		return err
-	}
-	in, err := read()
-	if err != nil {
-		return err
-	}
-	state := k.state
-	if state == "" {
-		if state, err = statePath(file); err != nil {
-			return err
-		}
-	}
-	record, err := ctl.KeepRecord(state)
-	if err != nil {
-		return err
-	}
-	defer record.Close()
-	o := k.opt
-	if o.Session, err = k.options(false); err != nil {
-		return err
-	}
-	now := clock.NewWall()
-	if k.election == "" {
-		o.Session.Election = record.Election(now.Now())
-	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
-	defer stop()
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, unix.SIGHUP)
-	defer signal.Stop(hup)
-
-	// One goroutine prints the news, in the order in which they come.
-	news := newNews()
-	o.Changed = news.add
-	c, err := ctl.NewController(&ctl.Dialer{Transport: k.Transport}, in, o)
-	if err != nil {
-		return err
-	}
-	save := func() error {
-		return record.Save(ctl.Record{Intent: file, At: now.Now(), Election: o.Session.Election, Devices: c.Status()})
-	}
-	var running sync.WaitGroup
-	running.Go(func() { c.Run(ctx) })
-	defer func() { c.Close(); running.Wait() }()
-	if err := save(); err != nil {
-		stop()
-		return err
-	}
-	last := map[string]string{}
-	var saving <-chan time.Time // when to save; nil: everything is saved
-	for {
-		select {
-		case <-news.more:
-			for _, s := range news.take() {
-				line := deviceLine(s)
-				if last[s.Device] == line {
-					continue
-				}
-				last[s.Device] = line
-				if saving == nil {
-					saving = time.After(saveWithin)
-				}
-				if err := showLine(cmd, s, line); err != nil {
-					return err
-				}
-			}
-		case <-saving:
-			saving = nil
-			if err := save(); err != nil {
-				return err
-			}
-		case <-hup:
-			next, err := read()
-			if err == nil {
-				err = c.Set(next)
-			}
-			if err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "quillon: the intent stays what it was: %v\n", oneLine(err))
-			}
-		case <-ctx.Done():
-			return save()
-		}
-	}
-}
-
-// news are statuses that wait to be printed, the latest of each device.
-type news struct {
-	mu   sync.Mutex
-	list []ctl.DeviceStatus
-	more chan struct{}
-}
-
-func newNews() *news { return &news{more: make(chan struct{}, 1)} }
-
-func (n *news) add(s ctl.DeviceStatus) {
-	n.mu.Lock()
-	n.list = append(n.list, s)
-	n.mu.Unlock()
-	select {
-	case n.more <- struct{}{}:
-	default:
-	}
-}
-
-func (n *news) take() []ctl.DeviceStatus {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	l := n.list
-	n.list = nil
-	return l
-}
-
-// deviceLine is a device's status in one line.
-func deviceLine(s ctl.DeviceStatus) string {
-	line := fmt.Sprintf("%s\t%s", s.Device, s.State)
-	switch {
-	case s.State == ctl.Connecting && s.Err == "":
-	case s.State != ctl.Primary:
-		line += ": " + s.Err
-	case s.Problem != "":
-		line += ", not at the intent: " + s.Problem
-	case s.Aligned:
-		line += fmt.Sprintf(", at the intent (%d entities, %d updates done, program loaded %d times)", s.Entities, s.Writes, s.Loads)
-	default:
-		line += ", to be compared"
-	}
-	return line
-}
-
-// showLine prints one of a stream of values: a line, or JSON of one line.
-func showLine(cmd *cobra.Command, v any, text string) error {
-	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
-		return encodeLine(cmd.OutOrStdout(), v)
-	}
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.ReplaceAll(text, "\t", "  "))
-	return err
-}
-
-func newCtlStatusCmd() *cobra.Command {
-	var f oneDevice
-	var state string
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show how controllers and their devices stand",
-		Long: `Shows what running controllers (quillon ctl run), and those that ran, last knew of
-their devices: from the state files in quillon/ctl in $XDG_STATE_HOME (else
-~/.local/state), or from --state. With --grpc-addr or --device-id it asks
-a device itself.
-
-Exit status: 0 all devices are at their intents, 1 some are not.`,
-		Example: "  quillon ctl status\n  quillon ctl status --state /var/lib/quillon/ctl.json --json\n  quillon ctl status --device-id 1",
-		Args:    exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("grpc-addr") || cmd.Flags().Changed("device-id") {
-				return f.ask(cmd)
-			}
-			files := []string{state}
-			if state == "" {
-				dir, err := ctl.RecordDir()
-				if err != nil {
-					return err
-				}
-				files, _ = filepath.Glob(filepath.Join(dir, "*.json"))
-				if len(files) == 0 {
-					return fmt.Errorf("no controller left its state in %s: start one with quillon ctl run", dir)
-				}
-			}
-			var all []ctl.Record
-			other := 0
-			for _, file := range files {
-				r, err := ctl.ReadRecord(file)
-				if err != nil {
-					return err
-				}
-				for _, d := range r.Devices {
-					if !r.Running || !d.Aligned {
-						other++
-					}
-				}
-				all = append(all, r)
-			}
-			if err := show(cmd, all, func(w io.Writer) { statusText(w, all) }); err != nil {
-				return err
-			}
-			if other > 0 {
-				return failed{fmt.Errorf("%d devices are not known to be at their intents", other)}
-			}
-			return nil
-		},
-	}
-	f.add(cmd, false)
-	cmd.Flags().StringVar(&state, "state", "", "the state `file` of one controller")
-	return cmd
-}
-
-func statusText(w io.Writer, all []ctl.Record) {
-	for _, r := range all {
-		running := fmt.Sprintf("runs (process %d)", r.PID)
-		if !r.Running {
-			running = "does not run; this is what it last knew, at " + time.Unix(0, int64(r.At)).Format(time.DateTime)
-		}
-		fmt.Fprintf(w, "%s: %s, election id %s\n", r.Intent, running, r.Election)
-		for _, d := range r.Devices {
-			fmt.Fprintf(w, "  %s\n", deviceLine(d))
-		}
-	}
 }
 
 // deviceJSON describes a device, as --json prints it.

@@ -1,0 +1,226 @@
+// Package etcd is the store of several controllers of one network: intents in revisions, an election, and how the devices stand, under
+// one prefix of an etcd.
+//
+//	PREFIX/born             when the store began, in ns since the epoch
+//	PREFIX/head             the number of the newest revision
+//	PREFIX/intent/NUMBER    a revision: who stored it when, and which files it has
+//	PREFIX/blob/SUM/PIECE   what is in a file, by the hash of its content
+//	PREFIX/leader/LEASE     a controller that leads, the one whose key is the oldest, or stands by
+//	PREFIX/status/...       what the leader knows of itself and of its devices
+//
+// A leader is one as long as its lease lasts, which it counts from before each request that extends it, so that it is the first to know that it
+// ended. What it still sends then is refused by the devices: its election id is of the revision at which its key was created, and that of
+// the next leader is higher.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/quillon/quillon/controlplane/ctl"
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Config says which store it is, and who uses it.
+type Config struct {
+	URL            string        // etcd://HOST:PORT[,HOST:PORT...]/PREFIX
+	Transport      ctl.Transport // CA, Cert and Key for TLS; Insecure
+	User, Password string        // of etcd; empty: none
+	Who            string        // this controller, for people
+	Clock          clock.Clock
+	// Patience is how long etcd may take to answer.
+	Patience time.Duration
+	// Tell is told what people may want to know, a line each; nil: nobody is. It must not block.
+	Tell func(string)
+}
+
+// Store is a store in etcd.
+type Store struct {
+	Config
+	endpoints []string
+	prefix    string // begins and ends with /
+	client    *clientv3.Client
+
+	telling sync.Mutex
+	told    string
+	away    atomic.Bool // etcd did not answer, and people know
+}
+
+// Scheme begins the address of a store in etcd.
+const Scheme = "etcd://"
+
+// parse takes a store's address apart.
+func parse(url string) (endpoints []string, prefix string, err error) {
+	rest, ok := strings.CutPrefix(url, Scheme)
+	hosts, prefix, _ := strings.Cut(rest, "/")
+	prefix = strings.Trim(prefix, "/")
+	if !ok || hosts == "" || prefix == "" {
+		return nil, "", fmt.Errorf("store %q: want etcd://HOST:PORT[,HOST:PORT...]/PREFIX, as in etcd://127.0.0.1:2379/net1", url)
+	}
+	for _, h := range strings.Split(hosts, ",") {
+		if _, port, err := net.SplitHostPort(h); err != nil || port == "" {
+			return nil, "", fmt.Errorf("store %q: %q: want HOST:PORT, as in 127.0.0.1:2379", url, h)
+		}
+		endpoints = append(endpoints, h)
+	}
+	return endpoints, "/" + prefix + "/", nil
+}
+
+// Open connects to a store, and fails when it does not answer.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	s := &Store{Config: c}
+	var err error
+	if s.endpoints, s.prefix, err = parse(c.URL); err != nil {
+		return nil, err
+	}
+	t := c.Transport
+	secure := t.CA != "" || t.Cert != "" || t.Key != ""
+	if (t.Cert == "") != (t.Key == "") {
+		return nil, errors.New("--store-cert and --store-key go together")
+	}
+	o := clientv3.Config{
+		Username: c.User, Password: c.Password, DialTimeout: c.Patience, Logger: zap.NewNop(),
+		// etcd hangs up on who asks more often than every 5 s.
+		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithNoProxy()},
+	}
+	scheme := "http://"
+	if secure {
+		scheme = "https://"
+		if o.TLS, err = t.Config(); err != nil {
+			return nil, err
+		}
+	}
+	for _, e := range s.endpoints {
+		if !secure && !t.Insecure && !ctl.Local(e) {
+			return nil, fmt.Errorf("store %s is not this machine, and plain text would give away who may write: give --store-ca for TLS, or --insecure", e)
+		}
+		o.Endpoints = append(o.Endpoints, scheme+e)
+	}
+	if s.client, err = clientv3.New(o); err != nil {
+		return nil, s.explain(err)
+	}
+	if _, _, err := s.head(ctx); err != nil {
+		s.client.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close implements store.Store.
+func (s *Store) Close() error { return s.client.Close() }
+
+// tell tells a line, unless it was the last one, too.
+func (s *Store) tell(line string) {
+	s.telling.Lock()
+	again := line == s.told
+	s.told = line
+	s.telling.Unlock()
+	if s.Tell != nil && !again {
+		s.Tell(line)
+	}
+}
+
+// fails tells an error, once until etcd answers again.
+func (s *Store) fails(err error) {
+	if !s.away.Swap(true) {
+		s.tell(err.Error())
+	}
+}
+
+// explain says what to do about an error of etcd.
+func (s *Store) explain(err error) error {
+	text := err.Error()
+	do := ""
+	switch {
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty):
+		do = "give user:password with --store-login or QUILLON_STORE_LOGIN"
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		do = "give its user a role that reads and writes " + s.prefix
+	case errors.Is(err, rpctypes.ErrRequestTooLarge):
+		do = "start etcd with a larger --max-request-bytes"
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		do = "compact and defragment it, then etcdctl alarm disarm"
+	case strings.Contains(text, "certificate"), strings.Contains(text, "tls:"):
+		do = "--store-ca names its authority, --store-cert and --store-key are ours"
+	case strings.Contains(text, "server preface"), strings.Contains(text, "EOF"):
+		do = "does it speak TLS? --store-ca names its authority"
+	default:
+		do = "is it running there, with most of its members?"
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		text = "no answer in time"
+	}
+	text, _, _ = strings.Cut(text, "\n")
+	return &failure{fmt.Sprintf("etcd at %s: %s: %s", strings.Join(s.endpoints, ", "), text, do), err}
+}
+
+// failure is an error of etcd in words.
+type failure struct {
+	text  string
+	cause error
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.cause }
+
+// lasting reports whether an error does not pass by itself.
+func lasting(err error) bool {
+	return errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrPermissionDenied)
+}
+
+// get asks for a key, or for all under it.
+func (s *Store) get(ctx context.Context, key string, o ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Patience)
+	defer cancel()
+	r, err := s.client.Get(ctx, s.prefix+key, o...)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	s.away.Store(false)
+	return r, nil
+}
+
+// commit does what then says if all of when is true.
+func (s *Store) commit(ctx context.Context, when []clientv3.Cmp, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Patience)
+	defer cancel()
+	r, err := s.client.Txn(ctx).If(when...).Then(then...).Commit()
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	s.away.Store(false)
+	return r, nil
+}
+
+// pause waits a moment, or until ctx ends.
+func pause(ctx context.Context) {
+	select {
+	case <-time.After(200 * time.Millisecond):
+	case <-ctx.Done():
+	}
+}
+
+// head is the number of the newest revision (0: there is none), and the key's revision in etcd.
+func (s *Store) head(ctx context.Context) (number, mod int64, err error) {
+	r, err := s.get(ctx, "head")
+	if err != nil || len(r.Kvs) == 0 {
+		return 0, 0, err
+	}
+	if number, err = strconv.ParseInt(string(r.Kvs[0].Value), 10, 64); err != nil {
+		return 0, 0, fmt.Errorf("%s%s: %w: it was not written by quillon", s.prefix, "head", err)
+	}
+	return number, r.Kvs[0].ModRevision, nil
+}

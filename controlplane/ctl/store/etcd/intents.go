@@ -1,0 +1,333 @@
+package etcd
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/quillon/quillon/controlplane/ctl/store"
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Info describes a revision.
+type Info struct {
+	Number  int64      `json:"revision"`
+	At      clock.Time `json:"at"` // ns since the epoch
+	By      string     `json:"by"`
+	Intent  string     `json:"intent"`  // its file there
+	Devices int        `json:"devices"` // of the intent
+	Like    int64      `json:"like,omitempty"`
+	Files   []fileInfo `json:"files"` // the intent comes first
+}
+
+// fileInfo is where the content of a file is.
+type fileInfo struct {
+	Path   string `json:"path"`
+	Sum    string `json:"sum"`    // SHA-256 of the content
+	Pieces int    `json:"pieces"` // of the compressed content
+}
+
+const (
+	// piece is the most that one request carries: etcd takes 1.5 MiB.
+	piece = 1 << 20
+	// largest is the most that a file has, in bytes.
+	largest = 256 << 20
+	// kept is how many revisions the store has.
+	kept = 100
+)
+
+func intentKey(n int64) string { return fmt.Sprintf("intent/%020d", n) }
+
+func blobKey(sum string, i int) string { return fmt.Sprintf("blob/%s/%d", sum, i) }
+
+// Conflict is the error of Put when somebody stored another revision meanwhile.
+type Conflict struct {
+	Onto   int64
+	Newest Info
+}
+
+func (c *Conflict) Error() string {
+	return fmt.Sprintf("revision %d is the newest, by %s, not %d: see what it changed (quillon ctl history %d), and apply --onto %[1]d", c.Newest.Number, c.Newest.By, c.Onto, c.Newest.Number)
+}
+
+// Put stores an intent as the next revision. Onto is the revision that it is to follow, and another one that was stored meanwhile is an
+// error, *Conflict; below 0 it follows the newest. The newest is not stored again: then stored is false. like is the older revision
+// that it repeats, 0: none.
+func (s *Store) Put(ctx context.Context, b *store.Bundle, onto, like int64) (in Info, stored bool, err error) {
+	intent, err := b.Intent()
+	if err != nil {
+		return in, false, err
+	}
+	for range 10 {
+		number, mod, err := s.head(ctx)
+		if err != nil {
+			return in, false, err
+		}
+		var last Info
+		if number > 0 {
+			if last, err = s.Info(ctx, number); err != nil {
+				return in, false, err
+			}
+		}
+		if onto >= 0 && onto != number {
+			return in, false, &Conflict{onto, last}
+		}
+		in = Info{Number: number + 1, At: s.Clock.Now(), By: s.Who, Intent: b.Name, Devices: len(intent.Devices), Like: like}
+		if in.Files, err = s.upload(ctx, b, last.Files); err != nil {
+			return in, false, err
+		}
+		if slices.Equal(in.Files, last.Files) {
+			return last, false, nil
+		}
+		text, err := json.Marshal(in)
+		if err != nil {
+			return in, false, err
+		}
+		// The comparison is also of the pieces: none that the newest revision names, or that were put since it was looked up, is deleted
+		// but by who changes head, too (prune).
+		r, err := s.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(s.prefix+"head"), "=", mod)},
+			clientv3.OpPut(s.prefix+intentKey(in.Number), string(text)), clientv3.OpPut(s.prefix+"head", strconv.FormatInt(in.Number, 10)))
+		if err != nil {
+			return in, false, fmt.Errorf("%w; quillon ctl history shows whether revision %d was stored", err, in.Number)
+		}
+		if r.Succeeded {
+			if in.Number > kept {
+				s.prune(ctx, in.Number, r.Header.Revision)
+			}
+			return in, true, nil
+		}
+	}
+	return in, false, errors.New("others store revisions all the time: try again")
+}
+
+// upload puts the content of all files into the store, but for what the last revision has, too.
+func (s *Store) upload(ctx context.Context, b *store.Bundle, last []fileInfo) ([]fileInfo, error) {
+	known := map[string]fileInfo{}
+	for _, f := range last {
+		known[f.Sum] = f
+	}
+	var all []fileInfo
+	add := func(path string, content []byte) error {
+		if len(content) > largest {
+			return fmt.Errorf("%s has %d bytes, and a store takes %d: divide the network", path, len(content), largest)
+		}
+		f := fileInfo{Path: path, Sum: fmt.Sprintf("%x", sha256.Sum256(content))}
+		if k, ok := known[f.Sum]; ok {
+			f.Pieces = k.Pieces
+			all = append(all, f)
+			return nil
+		}
+		var packed bytes.Buffer
+		z := gzip.NewWriter(&packed)
+		if _, err := z.Write(content); err != nil {
+			return err
+		}
+		if err := z.Close(); err != nil {
+			return err
+		}
+		for part := range slices.Chunk(packed.Bytes(), piece) {
+			if _, err := s.commit(ctx, nil, clientv3.OpPut(s.prefix+blobKey(f.Sum, f.Pieces), string(part))); err != nil {
+				return err
+			}
+			f.Pieces++
+		}
+		known[f.Sum] = f
+		all = append(all, f)
+		return nil
+	}
+	if err := add(b.Name, b.Text); err != nil {
+		return nil, err
+	}
+	for _, path := range slices.Sorted(maps.Keys(b.Files)) {
+		if err := add(path, b.Files[path]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// prune deletes revisions that are older than the kept ones, and the content that no other has. Head is written with each deletion, unchanged, so that a
+// revision that is being stored, and counts on content without a name yet, begins again. What fails is left to the next.
+func (s *Store) prune(ctx context.Context, newest, mod int64) {
+	all, err := s.History(ctx)
+	if err != nil {
+		return
+	}
+	needed := map[string]bool{}
+	var gone []clientv3.Op
+	for _, in := range all {
+		if in.Number <= newest-kept {
+			gone = append(gone, clientv3.OpDelete(s.prefix+intentKey(in.Number)))
+			continue
+		}
+		for _, f := range in.Files {
+			needed[f.Sum] = true
+		}
+	}
+	r, err := s.get(ctx, "blob/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return
+	}
+	for _, kv := range r.Kvs {
+		sum, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), s.prefix+"blob/"), "/")
+		if !needed[sum] {
+			gone = append(gone, clientv3.OpDelete(string(kv.Key)))
+		}
+	}
+	for part := range slices.Chunk(gone, 100) {
+		head := clientv3.OpPut(s.prefix+"head", strconv.FormatInt(newest, 10))
+		r, err := s.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(s.prefix+"head"), "=", mod)}, append(slices.Clone(part), head)...)
+		if err != nil || !r.Succeeded {
+			return
+		}
+		mod = r.Header.Revision
+	}
+}
+
+// Info describes the revision of a number.
+func (s *Store) Info(ctx context.Context, number int64) (in Info, err error) {
+	r, err := s.get(ctx, intentKey(number))
+	if err != nil {
+		return in, err
+	}
+	if len(r.Kvs) == 0 {
+		return in, fmt.Errorf("there is no revision %d: quillon ctl history lists them", number)
+	}
+	return in, json.Unmarshal(r.Kvs[0].Value, &in)
+}
+
+// History describes the revisions, the oldest first.
+func (s *Store) History(ctx context.Context) (all []Info, err error) {
+	r, err := s.get(ctx, "intent/", clientv3.WithPrefix())
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range r.Kvs {
+		var in Info
+		if err := json.Unmarshal(kv.Value, &in); err != nil {
+			return nil, fmt.Errorf("%s: %w: it was not written by quillon", kv.Key, err)
+		}
+		all = append(all, in)
+	}
+	return all, nil
+}
+
+// Get is the intent of a revision, with its files.
+func (s *Store) Get(ctx context.Context, number int64) (*store.Bundle, error) {
+	in, err := s.Info(ctx, number)
+	if err != nil {
+		return nil, err
+	}
+	b := &store.Bundle{Name: in.Intent, Files: map[string][]byte{}}
+	for i, f := range in.Files {
+		content, err := s.download(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			b.Text = content
+		} else {
+			b.Files[f.Path] = content
+		}
+	}
+	return b, nil
+}
+
+func (s *Store) download(ctx context.Context, f fileInfo) ([]byte, error) {
+	var packed bytes.Buffer
+	for i := range f.Pieces {
+		r, err := s.get(ctx, blobKey(f.Sum, i))
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range r.Kvs {
+			packed.Write(kv.Value)
+		}
+	}
+	damaged := fmt.Errorf("%s: its content in the store is damaged: apply the intent again, or an older revision", f.Path)
+	z, err := gzip.NewReader(&packed)
+	if err != nil {
+		return nil, damaged
+	}
+	content, err := io.ReadAll(io.LimitReader(z, largest+1))
+	if err != nil || fmt.Sprintf("%x", sha256.Sum256(content)) != f.Sum {
+		return nil, damaged
+	}
+	return content, nil
+}
+
+// Watch implements store.Store.
+func (s *Store) Watch(ctx context.Context) <-chan store.Revision {
+	out := make(chan store.Revision, 1)
+	go func() {
+		last := int64(0)
+		for ctx.Err() == nil {
+			if err := s.follow(ctx, &last, out); err != nil && ctx.Err() == nil {
+				s.fails(err)
+			}
+			pause(ctx)
+		}
+	}()
+	return out
+}
+
+// follow sends revisions other than the last, until the watch ends.
+func (s *Store) follow(ctx context.Context, last *int64, out chan store.Revision) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	r, err := s.get(ctx, "head")
+	if err != nil {
+		return err
+	}
+	for _, kv := range r.Kvs {
+		if err := s.send(ctx, kv.Value, last, out); err != nil {
+			return err
+		}
+	}
+	for w := range s.client.Watch(ctx, s.prefix+"head", clientv3.WithRev(r.Header.Revision+1)) {
+		if err := w.Err(); err != nil {
+			return s.explain(err)
+		}
+		for _, e := range w.Events {
+			if e.Type != clientv3.EventTypePut {
+				continue
+			}
+			if err := s.send(ctx, e.Kv.Value, last, out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// send sends the revision of a number. An error is etcd's, and not the revision's.
+func (s *Store) send(ctx context.Context, number []byte, last *int64, out chan store.Revision) error {
+	n, err := strconv.ParseInt(string(number), 10, 64)
+	if err != nil || n == *last {
+		return err
+	}
+	r := store.Revision{Number: n}
+	b, err := s.Get(ctx, n)
+	var f *failure
+	if errors.As(err, &f) {
+		return err
+	}
+	if err == nil {
+		r.Intent, err = b.Intent()
+	}
+	r.Err = err
+	*last = n
+	store.Send(out, r)
+	return nil
+}
