@@ -164,7 +164,7 @@ check-arm64: deps
 TOOLS = ip:iproute2 ping:iputils-ping iperf3:iperf3 bridge:iproute2 ethtool:ethtool tshark:tshark setpriv:util-linux unshare:util-linux mount:mount timeout:coreutils \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev \
 	/usr/include/dpdk/rte_ethdev.h:libdpdk-dev /usr/include/numa.h:libnuma-dev pkg-config:pkg-config \
-	chromium:chromium promtool:prometheus /lib/systemd/systemd:systemd qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
+	chromium:chromium promtool:prometheus etcd:etcd-server /lib/systemd/systemd:systemd qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
 	/usr/include/infiniband/verbs.h:libibverbs-dev /etc/libibverbs.d/rxe.driver:ibverbs-providers
 # What guests run in the long form.
 PROGRAMS = busybox:busybox-static rping:rdmacm-utils ucx_perftest:ucx-utils orted:openmpi-bin mpicc:libopenmpi-dev \

@@ -181,14 +181,18 @@ func (l *leader) lead(ctx context.Context, t store.Term) (err error) {
 		}
 		return t.Save(r)
 	}
-	if l.latest.Number > 0 {
+	select { // what has come while another led is newer than what there was
+	case r := <-l.revisions:
+		if err := l.take(ctx, r); err != nil {
+			return err
+		}
+	default:
+	}
+	if problem := l.problem; l.c == nil && l.latest.Number > 0 {
 		if err := l.take(ctx, l.latest); err != nil {
 			return err
 		}
-	} else if l.k.store.url == "" {
-		if err := l.take(ctx, <-l.revisions); err != nil {
-			return err
-		}
+		l.problem = problem
 	}
 	if err := save(); err != nil {
 		return err

@@ -14,7 +14,8 @@ type Store interface {
 	// Watch sends the newest revision of the intent, and then each newer one, until ctx ends. One that nobody has received yet is
 	// replaced by a newer one.
 	Watch(ctx context.Context) <-chan Revision
-	// Lead waits until this controller leads. An error is one that does not pass by itself.
+	// Lead waits until this controller leads, and Watch has sent the revision that is the newest then. An error is one that does not pass
+	// by itself.
 	Lead(ctx context.Context) (Term, error)
 	Close() error
 }

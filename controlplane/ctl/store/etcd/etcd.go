@@ -15,9 +15,11 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,6 +58,11 @@ type Store struct {
 	telling sync.Mutex
 	told    string
 	away    atomic.Bool // etcd did not answer, and people know
+
+	sending sync.Mutex
+	watched bool
+	sent    int64         // the number of the last revision that Watch has sent
+	newer   chan struct{} // closed when it has sent another
 }
 
 // Scheme begins the address of a store in etcd.
@@ -80,7 +87,7 @@ func parse(url string) (endpoints []string, prefix string, err error) {
 
 // Open connects to a store, and fails when it does not answer.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	s := &Store{Config: c}
+	s := &Store{Config: c, newer: make(chan struct{})}
 	var err error
 	if s.endpoints, s.prefix, err = parse(c.URL); err != nil {
 		return nil, err
@@ -114,9 +121,41 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	if _, _, err := s.head(ctx); err != nil {
 		s.client.Close()
+		if errors.Is(err, context.DeadlineExceeded) {
+			if c := s.connect(o.TLS); c != nil {
+				err = s.explain(c)
+			}
+		}
 		return nil, err
 	}
 	return s, nil
+}
+
+// connect is why no connection can be made to one of the members, which etcd's client does not tell; nil: they can be made.
+func (s *Store) connect(secure *tls.Config) error {
+	for _, e := range s.endpoints {
+		c, err := net.DialTimeout("tcp", e, time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if secure == nil {
+			continue
+		}
+		own := secure.Clone()
+		own.ServerName, _, _ = net.SplitHostPort(e)
+		own.NextProtos = []string{"h2"}
+		t := tls.Client(c, own)
+		_ = t.SetDeadline(time.Unix(0, int64(s.Clock.Now().Add(time.Second))))
+		// Our certificate is judged after the handshake.
+		if err = t.Handshake(); err == nil {
+			_, err = t.Read(make([]byte, 1))
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close implements store.Store.
@@ -145,7 +184,7 @@ func (s *Store) explain(err error) error {
 	text := err.Error()
 	do := ""
 	switch {
-	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty):
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrPermissionDenied) && s.User == "":
 		do = "give user:password with --store-login or QUILLON_STORE_LOGIN"
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		do = "give its user a role that reads and writes " + s.prefix
@@ -155,8 +194,8 @@ func (s *Store) explain(err error) error {
 		do = "compact and defragment it, then etcdctl alarm disarm"
 	case strings.Contains(text, "certificate"), strings.Contains(text, "tls:"):
 		do = "--store-ca names its authority, --store-cert and --store-key are ours"
-	case strings.Contains(text, "server preface"), strings.Contains(text, "EOF"):
-		do = "does it speak TLS? --store-ca names its authority"
+	case errors.Is(err, context.DeadlineExceeded):
+		do = "is it running there, with most of its members? does it want TLS (--store-ca)?"
 	default:
 		do = "is it running there, with most of its members?"
 	}

@@ -270,10 +270,12 @@ func (s *Store) download(ctx context.Context, f fileInfo) ([]byte, error) {
 // Watch implements store.Store.
 func (s *Store) Watch(ctx context.Context) <-chan store.Revision {
 	out := make(chan store.Revision, 1)
+	s.sending.Lock()
+	s.watched = true
+	s.sending.Unlock()
 	go func() {
-		last := int64(0)
 		for ctx.Err() == nil {
-			if err := s.follow(ctx, &last, out); err != nil && ctx.Err() == nil {
+			if err := s.follow(ctx, out); err != nil && ctx.Err() == nil {
 				s.fails(err)
 			}
 			pause(ctx)
@@ -283,7 +285,7 @@ func (s *Store) Watch(ctx context.Context) <-chan store.Revision {
 }
 
 // follow sends revisions other than the last, until the watch ends.
-func (s *Store) follow(ctx context.Context, last *int64, out chan store.Revision) error {
+func (s *Store) follow(ctx context.Context, out chan store.Revision) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	r, err := s.get(ctx, "head")
@@ -291,7 +293,7 @@ func (s *Store) follow(ctx context.Context, last *int64, out chan store.Revision
 		return err
 	}
 	for _, kv := range r.Kvs {
-		if err := s.send(ctx, kv.Value, last, out); err != nil {
+		if err := s.send(ctx, kv.Value, out); err != nil {
 			return err
 		}
 	}
@@ -303,7 +305,7 @@ func (s *Store) follow(ctx context.Context, last *int64, out chan store.Revision
 			if e.Type != clientv3.EventTypePut {
 				continue
 			}
-			if err := s.send(ctx, e.Kv.Value, last, out); err != nil {
+			if err := s.send(ctx, e.Kv.Value, out); err != nil {
 				return err
 			}
 		}
@@ -312,9 +314,12 @@ func (s *Store) follow(ctx context.Context, last *int64, out chan store.Revision
 }
 
 // send sends the revision of a number. An error is etcd's, and not the revision's.
-func (s *Store) send(ctx context.Context, number []byte, last *int64, out chan store.Revision) error {
+func (s *Store) send(ctx context.Context, number []byte, out chan store.Revision) error {
 	n, err := strconv.ParseInt(string(number), 10, 64)
-	if err != nil || n == *last {
+	s.sending.Lock()
+	last := s.sent
+	s.sending.Unlock()
+	if err != nil || n == last {
 		return err
 	}
 	r := store.Revision{Number: n}
@@ -327,7 +332,36 @@ func (s *Store) send(ctx context.Context, number []byte, last *int64, out chan s
 		r.Intent, err = b.Intent()
 	}
 	r.Err = err
-	*last = n
 	store.Send(out, r)
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.sent = n
+	close(s.newer)
+	s.newer = make(chan struct{})
 	return nil
+}
+
+// current waits until Watch has sent the revision that is the newest now: a new leader with an older one would undo what the one before has
+// begun.
+func (s *Store) current(ctx context.Context, l *lease) error {
+	n, _, err := s.head(ctx)
+	for err == nil {
+		s.sending.Lock()
+		sent, newer := s.sent, s.newer
+		if !s.watched {
+			sent = n
+		}
+		s.sending.Unlock()
+		if sent >= n {
+			return nil
+		}
+		select {
+		case <-newer:
+		case <-l.over:
+			err = errOver
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	return err
 }

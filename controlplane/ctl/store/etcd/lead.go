@@ -193,11 +193,16 @@ func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 			return nil, errOver
 		}
 		if string(r.Kvs[0].Key) == t.key {
+			if err := s.current(ctx, t.lease); err != nil {
+				return nil, err
+			}
 			s.tell(fmt.Sprintf("this controller leads, election id %v", t.election))
 			go t.write()
 			return t, nil
 		}
-		s.tell(fmt.Sprintf("%s leads, this controller stands by", r.Kvs[0].Value))
+		if who := string(r.Kvs[0].Value); who != s.Who { // else it is our lease before, which is not over yet
+			s.tell(who + " leads, this controller stands by")
+		}
 		if err := s.changed(ctx, t.lease, r.Header.Revision); err != nil {
 			return nil, err
 		}
