@@ -65,7 +65,8 @@ others are about one device: --grpc-addr and --device-id.
 
 The controller with the highest election id is primary, and only it writes. Ids
 are made from the time: who starts last is primary, and the one before says so and
-waits. Commands that only read take no part in that.
+waits; those that etcd elects (ctl run --store) are above all of these. Commands that
+only read take no part in that.
 
 An address is unix:PATH, a quillon's Unix socket, or host:port. Plain text goes only
 to this machine, unless --insecure says otherwise; --ca and its siblings speak TLS.`

@@ -220,13 +220,26 @@ func lasting(err error) bool {
 	return errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrPermissionDenied)
 }
 
+// attempt is how long one of several attempts may take. A member of etcd that has passed a request on to one that died then answers after
+// 6 s or more, when others have long elected another leader.
+const attempt = 2 * time.Second
+
 // get asks for a key, or for all under it.
 func (s *Store) get(ctx context.Context, key string, o ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
-	r, err := s.client.Get(ctx, s.prefix+key, o...)
-	if err != nil {
-		return nil, s.explain(err)
+	var r *clientv3.GetResponse
+	for {
+		one, done := context.WithTimeout(ctx, attempt)
+		var err error
+		r, err = s.client.Get(one, s.prefix+key, o...)
+		done()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return nil, s.explain(err)
+		}
 	}
 	s.away.Store(false)
 	return r, nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/quillon/quillon/controlplane/ctl"
@@ -36,7 +37,7 @@ type lease struct {
 
 // grant begins a lease.
 func (s *Store) grant(ctx context.Context) (*lease, error) {
-	ask, cancel := context.WithTimeout(ctx, s.Patience)
+	ask, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	asked := s.Clock.Now()
 	g, err := s.client.Grant(ask, ttl)
@@ -118,17 +119,33 @@ func (l *lease) extend(ctx context.Context) {
 	}
 }
 
-// end gives the lease back.
+// end gives the lease back, and waits no longer than it lasts until etcd has it. Where etcd is electing its own leader that is later, and the lease
+// would be extended by that: so it goes on.
 func (l *lease) end() {
 	l.lose()
 	l.stop()
-	ctx, cancel := context.WithTimeout(context.Background(), l.ttl)
-	defer cancel()
-	_, _ = l.s.client.Revoke(ctx, l.id) // else it ends by itself
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		for range 10 {
+			ctx, cancel := context.WithTimeout(l.s.client.Ctx(), l.ttl)
+			_, err := l.s.client.Revoke(ctx, l.id)
+			cancel()
+			if err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) || l.s.client.Ctx().Err() != nil {
+				return
+			}
+		}
+	}()
+	select {
+	case <-back:
+	case <-time.After(l.ttl):
+	}
 }
 
 // born is when the store began.
 func (s *Store) born(ctx context.Context) (clock.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
 	key := s.prefix + "born"
 	now := strconv.FormatInt(int64(s.Clock.Now()), 10)
 	if _, err := s.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, clientv3.OpPut(key, now)); err != nil {
@@ -178,7 +195,9 @@ func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 		}
 	}()
 	t.key = fmt.Sprintf("%sleader/%x", s.prefix, t.lease.id)
-	put, err := s.commit(ctx, nil, clientv3.OpPut(t.key, s.Who, clientv3.WithLease(t.lease.id)))
+	ask, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	put, err := s.commit(ask, nil, clientv3.OpPut(t.key, s.Who, clientv3.WithLease(t.lease.id)))
 	if err != nil {
 		return nil, err
 	}

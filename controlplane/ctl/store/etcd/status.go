@@ -65,7 +65,9 @@ func (t *term) write() {
 		t.next = nil
 		t.mu.Unlock()
 		for r != nil {
-			err := t.store(ctx, &stored, *r)
+			try, done := context.WithTimeout(ctx, attempt)
+			err := t.store(try, &stored, *r)
+			done()
 			if err == nil || t.Held() != nil || ended {
 				break
 			}
