@@ -58,6 +58,9 @@ type Conflict struct {
 }
 
 func (c *Conflict) Error() string {
+	if c.Newest.Number == 0 {
+		return fmt.Sprintf("there is no revision %d, and no other: apply --onto 0", c.Onto)
+	}
 	return fmt.Sprintf("revision %d is the newest, by %s, not %d: see what it changed (quillon ctl history %d), and apply --onto %[1]d", c.Newest.Number, c.Newest.By, c.Onto, c.Newest.Number)
 }
 
