@@ -94,7 +94,7 @@ test: deps vet bin/quillon
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(MAKE) -s -j2 test-that-computes test-that-waits || echo '{"Action":"exit","Output":"make"}'; \
 	   cat bin/waits.json; \
-	   (cd bench && { $(call RUN,.); }); (cd packages && { $(call RUN,.); }); \
+	   (cd bench && { $(call RUN,.); }); (cd packages && { $(call RUN,-count=1 -timeout 30m .); }); \
 	   if pkg-config --exists libdpdk 2>/dev/null; then (cd dpdk && export CGO_ENABLED=1 CGO_CFLAGS_ALLOW='.*' && { $(call RUN,.); }); (cd nffgo && $(GO) build -o ../bin/with ./with && ../bin/with $(call RUN,.)); \
 	   else echo 'dpdk and nffgo: left out, DPDK is missing (apt-get install libdpdk-dev libnuma-dev pkg-config gcc)'; fi; \
 	   $(call RUN,-count=1 -timeout 20m $(RXE)); \
@@ -165,6 +165,7 @@ TOOLS = ip:iproute2 ping:iputils-ping iperf3:iperf3 bridge:iproute2 ethtool:etht
 	gcc:gcc /usr/include/stdlib.h:libc6-dev \
 	/usr/include/dpdk/rte_ethdev.h:libdpdk-dev /usr/include/numa.h:libnuma-dev pkg-config:pkg-config \
 	chromium:chromium promtool:prometheus etcd:etcd-server /lib/systemd/systemd:systemd qemu-system-x86_64:qemu-system-x86 ib_write_bw:perftest xz:xz-utils \
+	mmdebstrap:mmdebstrap mke2fs:e2fsprogs depmod:kmod \
 	/usr/include/infiniband/verbs.h:libibverbs-dev /etc/libibverbs.d/rxe.driver:ibverbs-providers
 # What guests run in the long form.
 PROGRAMS = busybox:busybox-static rping:rdmacm-utils ucx_perftest:ucx-utils orted:openmpi-bin mpicc:libopenmpi-dev \

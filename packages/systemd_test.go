@@ -172,12 +172,9 @@ func TestUnit(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	binary := dir + "/quillon-" + arch(t)
-	if out, err := exec.Command("go", "-C", "..", "build", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace", "-ldflags=-s -w", "-o", binary, "./cmd/quillon").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	binary := buildProgram(t, dir)
 	trial := dir + "/trial"
-	err := errors.Join(os.Mkdir(trial, 0o755), os.Mkdir(dir+"/share", 0o755), os.Mkdir(dir+"/box", 0o755))
+	err := errors.Join(os.Mkdir(trial, 0o755), os.Mkdir(dir+"/box", 0o755))
 	for name, text := range map[string]string{"links.sh": links, "links.service": linksService, "trial.service": trialService, "1.sh": first, "2.sh": second} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(trial, name), []byte(text), 0o600))
 	}
@@ -185,11 +182,11 @@ func TestUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, name := range []string{"one", "two"} {
-		version := fmt.Sprintf("v1.2.%d", 3+i)
-		if err := run([]string{"-version", version, "-out", trial, "-share", dir + "/share", binary}); err != nil {
+		version := fmt.Sprintf("1.2.%d", 3+i)
+		if err := makePackage(dir, trial, version, binary); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(fmt.Sprintf("%s/quillon_%s_%s.deb", trial, version[1:], arch(t)), trial+"/"+name+".deb"); err != nil {
+		if err := os.Rename(fmt.Sprintf("%s/quillon_%s_%s.deb", trial, version, arch(t)), trial+"/"+name+".deb"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -206,6 +203,26 @@ func TestUnit(t *testing.T) {
 	if strings.Count(string(well), "well") != 2 {
 		t.Errorf("%d of 2 boots went well:\n%s", strings.Count(string(well), "well"), said)
 	}
+}
+
+// buildProgram builds quillon, and returns its file.
+func buildProgram(t *testing.T, dir string) string {
+	t.Helper()
+	binary := dir + "/quillon-" + arch(t)
+	build := exec.Command("go", "-C", "..", "build", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace", "-ldflags=-s -w", "-o", binary, "./cmd/quillon")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+// makePackage packs a program, without documents; dir is a folder for an empty one.
+func makePackage(dir, out, version, binary string) error {
+	if err := os.MkdirAll(dir+"/share", 0o755); err != nil {
+		return err
+	}
+	return run([]string{"-version", "v" + version, "-out", out, "-share", dir + "/share", binary})
 }
 
 // arch is what Debian calls this machine.

@@ -128,6 +128,16 @@ type Archive struct {
 
 // AddModules adds the modules of a kernel that guests load from /modules, numbered in loading order.
 func (a *Archive) AddModules(k Kernel, modules []string) error {
+	files, err := k.Modules(modules)
+	for _, f := range files {
+		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(f), ".ko"), "-", "_")
+		a.Add(fmt.Sprintf("/modules/%03d-%s.ko", len(a.seen), name), f)
+	}
+	return err
+}
+
+// Modules are the files of modules, each behind those that it depends on.
+func (k Kernel) Modules(modules []string) ([]string, error) {
 	files := map[string]string{}
 	err := filepath.WalkDir(k.root+"/lib/modules", func(path string, d os.DirEntry, err error) error {
 		if name, ok := strings.CutSuffix(filepath.Base(path), ".ko"); ok {
@@ -136,8 +146,9 @@ func (a *Archive) AddModules(k Kernel, modules []string) error {
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var sorted []string
 	done := map[string]bool{}
 	var load func(name string) error
 	load = func(name string) error {
@@ -152,15 +163,15 @@ func (a *Archive) AddModules(k Kernel, modules []string) error {
 		for _, n := range needs {
 			err = errors.Join(err, load(n))
 		}
-		a.Add(fmt.Sprintf("/modules/%03d-%s.ko", len(a.seen), name), files[name])
+		sorted = append(sorted, files[name])
 		return err
 	}
 	for _, m := range modules {
 		if err := load(m); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return sorted, nil
 }
 
 // depends lists the modules that a module's file names as needed.
