@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -60,11 +62,14 @@ type keeper struct {
 	opt   ctl.ControllerOptions
 	state string
 	store storeFlags
+	logs  logFlags
+	log   *slog.Logger
 }
 
 func (k *keeper) add(cmd *cobra.Command) {
 	k.oneIntent.add(cmd, true)
 	addLimits(cmd, &k.opt.Limits)
+	k.logs.add(cmd)
 	cmd.Flags().DurationVar(&k.opt.Every, "every", time.Minute, "compare a device this often")
 	cmd.Flags().IntVar(&k.opt.Workers, "workers", 16, "devices that are compared at once")
 	cmd.Flags().StringVar(&k.state, "state", "", "the state `file` (default: by the intent's name in quillon/ctl in $XDG_STATE_HOME)")
@@ -86,6 +91,10 @@ const saveWithin = 100 * time.Millisecond
 // before it is used, to read other files.
 func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) error) error {
 	if err := some("every", k.opt.Every); err != nil {
+		return err
+	}
+	var err error
+	if k.log, err = k.logs.logger(cmd.ErrOrStderr(), cmp.Or(k.store.url, file)); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
@@ -133,7 +142,7 @@ func (k *keeper) open(ctx context.Context, cmd *cobra.Command, intent string, ag
 	}
 	host, _ := os.Hostname()
 	return k.store.open(ctx, &k.ctlFlags, fmt.Sprintf("%s, process %d", host, os.Getpid()), func(line string) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "quillon: %s\n", line)
+		k.log.Warn(line)
 	})
 }
 
@@ -228,7 +237,7 @@ func (l *leader) lead(ctx context.Context, t store.Term) (err error) {
 				return err
 			}
 		case <-t.Over():
-			fmt.Fprintln(l.cmd.ErrOrStderr(), "quillon: the lease in etcd is over: nothing is written until it is this controller's again")
+			l.k.log.Warn("the lease in etcd is over: nothing is written until it is this controller's again")
 			return nil
 		case <-ctx.Done():
 			return save()
@@ -262,12 +271,12 @@ func (l *leader) take(ctx context.Context, r store.Revision) error {
 		return nil
 	case l.k.store.url != "":
 		l.problem = fmt.Sprintf("revision %d: %v", r.Number, oneLine(err))
-		fmt.Fprintf(l.cmd.ErrOrStderr(), "quillon: the intent stays what it was: %s\n", l.problem)
+		l.k.log.Error("the intent stays what it was: "+l.problem, "revision", r.Number)
 		return nil
 	case l.c == nil:
 		return err
 	}
-	fmt.Fprintf(l.cmd.ErrOrStderr(), "quillon: the intent stays what it was: %v\n", oneLine(err))
+	l.k.log.Error("the intent stays what it was: " + oneLine(err).Error())
 	return nil
 }
 
