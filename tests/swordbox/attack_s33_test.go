@@ -1,0 +1,104 @@
+package swordbox
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tests/bed"
+)
+
+// Requests that somebody makes up, of which the first says that its message is in packets of
+// 256 bytes, do not have the box take a wrong path MTU for a connection's.
+func TestAttackMadeUpMTU(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		quiet time.Duration
+		far   int
+		warm  int
+		alone bool // nobody else is there: its two ends count alike
+	}{
+		{"before it is followed", 0, 100000, 0, false},
+		{"before it is followed, after one", 0, 100000, 1, false},
+		{"before it is followed, after two", 0, -100000, 2, false},
+		{"before it is followed, after two, alone", 0, -100000, 2, true},
+		{"quiet", 300 * time.Millisecond, 100000, 20, false},
+		{"quiet, alone", 300 * time.Millisecond, 100000, 20, true},
+		{"quiet, behind, alone", 300 * time.Millisecond, -100000, 20, true},
+		{"busy", 0, 100000, 20, false},
+	} {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(c.name+"/"+mode, func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode})}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					if !c.alone {
+						known(t, s, m, b)
+					}
+					for range c.warm {
+						s.Pause(500 * time.Microsecond)
+						warm(t, m, va, 1, a)
+					}
+					s.Pause(c.quiet)
+					s.Send(10*time.Microsecond, a.Frame(a.Here.ClientPSN+uint32(c.far), bed.Packet{Op: hdr.WriteFirst, Ext: bed.RETH(va, 0x55, 1024), Payload: make([]byte, 256)}))
+					if c.warm < 20 {
+						known(t, s, m, a)
+					}
+					for range 5 {
+						if st := a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 1024)}, RemoteAddr: va, RKey: m.RKey}); st != rnic.Success {
+							t.Fatalf("READ: %v", st)
+						}
+						warm(t, m, va, 3, a)
+						if st := a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 4000)}, RemoteAddr: va, RKey: m.RKey}); st != rnic.Success {
+							t.Fatalf("READ: %v", st)
+						}
+						warm(t, m, va, 3, a)
+						if !c.alone {
+							warm(t, m, va, 3, a, b)
+						}
+					}
+					healthy(t, a, b)
+				})
+			})
+		}
+	}
+}
+
+// Several requests in a row that somebody makes up, as if they came next to each other,
+// while a connection is paired and not yet followed, do not have its client ended.
+func TestAttackInTurn(t *testing.T) {
+	for _, far := range []int{1000, -1000, 100000, -100000, 1 << 22} {
+		for n := range 6 {
+			t.Run(fmt.Sprintf("%d after %d", far, n), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, b)
+					for range n {
+						s.Pause(2 * time.Millisecond)
+						warm(t, m, va, 1, a)
+					}
+					s.Pause(10 * time.Millisecond)
+					was := s.Count("synced")
+					var frames [][]byte
+					for k := range 8 {
+						frames = append(frames, a.Frame(a.Here.ClientPSN+uint32(far)+uint32(k), bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true}))
+					}
+					s.Send(10*time.Microsecond, frames...)
+					t.Logf("synced %d then %d", was, s.Count("synced"))
+					for range 10 {
+						s.Pause(500 * time.Microsecond)
+						warm(t, m, va, 1, a)
+					}
+					warm(t, m, va, 20, a, b)
+					healthy(t, a, b)
+				})
+			})
+		}
+	}
+}
