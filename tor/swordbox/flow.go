@@ -118,15 +118,20 @@ const maxMessage = 1 << 31
 // message's last.
 func full(n uint32) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
 
-// packets is the number of PSNs that request b, with headers f, takes.
-func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
+// learnPart learns a path MTU from request b, with headers f, which comes in its turn: others
+// anybody can make up.
+func (fl *flow) learnPart(f *hdr.Frame, b []byte) {
 	info := f.Op.Info().Flags
 	if fl.mtu == 0 && info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 {
 		if p := uint32(len(f.PayloadOf(b))); full(p) {
 			fl.mtu = p
 		}
 	}
-	if info&hdr.IsRead == 0 {
+}
+
+// packets is the number of PSNs that request b, with headers f, takes.
+func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
+	if f.Op.Info().Flags&hdr.IsRead == 0 {
 		return 1
 	}
 	ln := f.RETHOf(b).DMALength()

@@ -151,6 +151,7 @@ func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	fl.gapNAK = false
 	k, is := uint32(1), s.f.Op.Info().Flags
 	if is&(hdr.IsRead|hdr.IsFirst|hdr.IsMiddle) != 0 {
+		fl.learnPart(&s.f, b)
 		k = fl.packets(&s.f, b)
 	}
 	if fl.unsure {
@@ -268,7 +269,7 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
 	fl.arrived, fl.admitted, fl.span = psn, psn, min(n.window, narrow)
 	fl.next, fl.acked, fl.expect = psn, psnAdd(psn, hdr.PSNMask), psn
-	if r.MTU != 0 {
+	if r.MTU != 0 && r.Learnt != conn.Inferred { // else of any request, whoever made it up
 		fl.mtu = uint32(r.MTU)
 	}
 	if !fl.up.learn(b, &s.f) {
