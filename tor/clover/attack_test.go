@@ -1,0 +1,52 @@
+package clover
+
+import (
+	"testing"
+	"time"
+)
+
+// unmix is the inverse of index.Mix.
+func unmix(x uint64) uint64 {
+	inverse := func(m uint64) uint64 {
+		r := m
+		for range 6 {
+			r *= 2 - m*r
+		}
+		return r
+	}
+	x ^= x >> 33
+	x *= inverse(0xc4ceb9fe1a85ec53)
+	x ^= x >> 33
+	x *= inverse(0xff51afd7ed558ccd)
+	return x ^ x>>33
+}
+
+// A client of the store's chooses the keys of its entries. What it costs to find the keys of
+// others does not grow with what it chose.
+func TestAttackChosenKeys(t *testing.T) {
+	const places = 1 << 16
+	cost := func(key func(k uint64) uint64) time.Duration {
+		table := newKeyTable(places)
+		for k := range uint64(places / 2) {
+			table.insert(0, key(k))
+		}
+		for k := range uint64(1000) {
+			table.insert(0, k)
+		}
+		best := time.Hour
+		for range 3 {
+			begin := time.Now()
+			for k := range uint64(1000) {
+				table.find(0, k)
+			}
+			best = min(best, time.Since(begin)/1000)
+		}
+		return best
+	}
+	fair := cost(func(k uint64) uint64 { return 1<<20 + k })
+	chosen := cost(func(k uint64) uint64 { return unmix(k<<32 | 7) })
+	t.Logf("to find another client's key takes %v, and %v when somebody chose half of the keys", fair, chosen)
+	if chosen > 20*fair+time.Microsecond {
+		t.Errorf("to find another client's key takes %v; %v when somebody chose half of the keys", fair, chosen)
+	}
+}
