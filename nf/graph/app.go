@@ -201,6 +201,8 @@ type Env struct {
 	Worker, Workers int
 	// Inside says that the app runs inside another one, where Ctx.Hand hands nothing over.
 	Inside bool
+	// Seed is the run's: what hashes are keyed with, so that nobody can choose what collides.
+	Seed uint64
 	// Clock is the graph's when it moves while a breath lasts; nil: time stands
 	// still meanwhile, as in replay and in simulations.
 	Clock clock.Clock

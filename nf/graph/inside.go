@@ -334,7 +334,7 @@ func (i *Instance) insides(spec *Spec, name string, outer *node, w int, fresh bo
 		if shares[full] == nil {
 			shares[full] = &share{}
 		}
-		env := Env{Name: full, Worker: w, Workers: len(i.workers), Inside: true, Share: shares[full].get}
+		env := Env{Name: full, Worker: w, Workers: len(i.workers), Inside: true, Seed: i.cfg.Seed, Share: shares[full].get}
 		if i.workers[w].timed {
 			env.Clock = i.cfg.Clock
 		}

@@ -295,7 +295,7 @@ func (i *Instance) make(spec *Spec, names []string, fresh map[string]bool, share
 				continue
 			}
 			kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
-			env := Env{Name: name, Worker: w, Workers: len(i.workers), Share: shares[name].get}
+			env := Env{Name: name, Worker: w, Workers: len(i.workers), Seed: i.cfg.Seed, Share: shares[name].get}
 			if i.workers[w].timed {
 				env.Clock = i.cfg.Clock
 			}

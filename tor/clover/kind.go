@@ -208,6 +208,7 @@ Port a faces the clients, port b the memory nodes.`,
 
 // settings are the parsed arguments.
 type settings struct {
+	seed    uint64        // of what hashes are keyed with
 	mode    Mode          `arg:"mode" words:"off write read-write" help:"off, write, or read-write; can be changed while running"`
 	keys    int           `arg:"keys" range:"1..16777214" help:"keys to track at most"`
 	addrs   int           `arg:"addrs" range:"1..2^28" default:"64 per key, from 1,024 keys on fewer, down to 16" help:"entry addresses to remember, 16 bytes each"`

@@ -105,6 +105,7 @@ func newState(cfg settings, workers int) *state {
 		gone:  leavers{keys: make([]int32, 0, cfg.keys), regions: make([]uint16, 0, maxRegions)},
 		shelf: hold.New[waiting](cfg.hold, workers), waits: index.New(cfg.hold + 1), due: make([]int32, 0, cfg.conns),
 	}
+	s.keys.seed = cfg.seed
 	s.passing.Store(cfg.mode == Off)
 	for i := maxRegions - 1; i >= 0; i-- {
 		s.freeRegions = append(s.freeRegions, uint16(i))
@@ -116,7 +117,7 @@ func newState(cfg settings, workers int) *state {
 		s.given = append(s.given, conn.AddrFrom(a))
 	}
 	c := conn.Config{
-		Rows: cfg.conns, Infer: true, SamePort: true, Settle: cmp.Or(cfg.pair, conn.AtOnce), Idle: cfg.idle,
+		Rows: cfg.conns, Seed: cfg.seed, Infer: true, SamePort: true, Settle: cmp.Or(cfg.pair, conn.AtOnce), Idle: cfg.idle,
 		OnRemove: func(i conn.Slot) { s.in.leave(int32(i)) },
 		LetGo: func(i conn.Slot) bool {
 			return s.mayLeave(int32(i)) || s.cfg.idle > 0 && s.ctx.Now().Sub(s.conns.Row(i).LastSeen) >= s.cfg.idle
@@ -167,7 +168,11 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if env.Asked {
 		return &Steer{state: &state{cfg: cfg}}, nil
 	}
-	st := env.Share(func() any { return newState(cfg, env.Workers) }).(*state)
+	st := env.Share(func() any {
+		cfg := cfg
+		cfg.seed = env.Seed
+		return newState(cfg, env.Workers)
+	}).(*state)
 	if err := st.journal.remember(env); err != nil {
 		return nil, err
 	}

@@ -34,6 +34,7 @@ const noSlot = int32(-1)
 type keyTable struct {
 	s     []keyState
 	ix    index.Index
+	seed  uint64
 	free  []int32
 	epoch uint32
 	n     int // in use
@@ -50,8 +51,11 @@ func newKeyTable(n int) keyTable {
 
 func keyHash(server uint16, key uint64) uint32 { return uint32(index.Mix(key ^ uint64(server)<<48)) }
 
+// hash is that of a key, keyed so that no client can choose keys that collide.
+func (t *keyTable) hash(server uint16, key uint64) uint32 { return keyHash(server, key^t.seed) }
+
 func (t *keyTable) find(server uint16, key uint64) int32 {
-	h := keyHash(server, key)
+	h := t.hash(server, key)
 	for p := t.ix.Start(h); t.ix.E[p] != 0; p = t.ix.Next(p) {
 		if s, ok := t.ix.Slot(p, h); ok && t.s[s].key == key && uint16(t.s[s].server) == server {
 			return s
@@ -72,14 +76,14 @@ func (t *keyTable) insert(server uint16, key uint64) int32 {
 	t.epoch++
 	k := &t.s[s]
 	*k = keyState{key: key, server: uint8(server), epoch: t.epoch, cut: k.cut, sent: k.sent, sure: k.sent, tail: noSlot, used: true}
-	t.ix.Put(keyHash(server, key), s)
+	t.ix.Put(t.hash(server, key), s)
 	return s
 }
 
 // remove takes a key out. Its slot is not free yet: addresses may name it.
 func (t *keyTable) remove(s int32) {
 	k := &t.s[s]
-	t.ix.Del(keyHash(uint16(k.server), k.key), s)
+	t.ix.Del(t.hash(uint16(k.server), k.key), s)
 	t.epoch++
 	*k = keyState{epoch: t.epoch, cut: t.epoch, sent: k.sent, sure: k.sent, tail: noSlot}
 	t.n--

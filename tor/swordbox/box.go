@@ -109,6 +109,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	}
 	s := env.Share(func() any {
 		s := &shared{cfg: cfg}
+		s.cfg.seed = env.Seed
 		s.mem.geometry = cfg.geometry()
 		s.nodes.Store(&[]*node{})
 		if s.failed = s.remember(env); s.failed == nil && !env.Asked {
@@ -142,7 +143,7 @@ func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
 	}
 	var err error
-	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Infer: cfg.infer, Settle: cmp.Or(cfg.pair, conn.AtOnce), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
+	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Seed: cfg.seed, Infer: cfg.infer, Settle: cmp.Or(cfg.pair, conn.AtOnce), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
 		if len(n.removed) < cap(n.removed) {
 			n.removed = append(n.removed, &n.flows[s])
 		}

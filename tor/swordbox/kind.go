@@ -249,6 +249,7 @@ type settings struct {
 	idle        time.Duration `arg:"idle" range:"1ns.." help:"forget a connection that was quiet for so long"`
 
 	cover  []span // the memory of track, in order, nothing twice
+	seed   uint64 // of what hashes are keyed with; of no app's own settings
 	static []string
 }
 

@@ -33,6 +33,7 @@ type order struct {
 // init makes that of the server in that place. Its flows are what was left there.
 func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.record, n.words, n.ready = newRecord(m.of(place), cfg.window), newWords(cfg.words), make([]*flow, 0, cfg.conns)
+	n.words.seed = cfg.seed
 	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner}
 	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)
 	n.ledger = ledger{records: m.recordsOf(place), mem: m, r: &n.record, by: &n.owner}

@@ -135,6 +135,7 @@ type words struct {
 	// comes block k+1+key, modulo 2^64: all are in order as long as nothing was written.
 	freeB uint64
 	bx    index.Index
+	seed  uint64           // keys the hashes of both
 	hits  [mostWords]int32 // of over
 
 	beliefs uint64 // numbers given to beliefs (word.belief)
@@ -158,16 +159,18 @@ const nowhere = ^uint64(0)
 
 func hash(v uint64) uint32 { return uint32(index.Mix(v)) }
 
-// wordHash is the hash of the word at va, which is aligned. Those of words that share a
+// wordHash is the hash, keyed so that no client can choose words that collide, of the word at va, which is aligned. Those of words that share a
 // line of memory follow each other, so that they share one of the index.
-func wordHash(va uint64) uint32 { return hash(va>>lineShift)&^7 | uint32(va>>3)&7 }
+func (t *words) wordHash(va uint64) uint32 {
+	return hash(va>>lineShift^t.seed)&^7 | uint32(va>>3)&7
+}
 
 // find is the word at va, which is aligned; none if it is not tracked.
 func (t *words) find(va uint64) int32 {
 	if t.w[t.found].va == va {
 		return t.found // one operation asks several times
 	}
-	h := wordHash(va)
+	h := t.wordHash(va)
 	for p := t.ix.Start(h); t.ix.E[p] != 0; p = t.ix.Next(p) {
 		if i, ok := t.ix.Slot(p, h); ok && t.w[i].va == va {
 			t.found = i
@@ -184,7 +187,7 @@ func shift(level uint) uint { return 3 + level*blockShift }
 func blockOf(va uint64, level uint) uint64 { return va>>shift(level+1)<<2 | uint64(level) }
 
 func (t *words) block(key uint64) int32 {
-	h := hash(key)
+	h := hash(key ^ t.seed)
 	for p := t.bx.Start(h); t.bx.E[p] != 0; p = t.bx.Next(p) {
 		if i, ok := t.bx.Slot(p, h); ok && t.b[i].key == key {
 			return i
@@ -207,7 +210,7 @@ func (t *words) add(va uint64, rkey uint32) int32 {
 	t.n++
 	t.w[i] = word{va: va, rkey: rkey, lane: none, probe: none, used: true}
 	t.u[i] = unrest{}
-	t.ix.Put(wordHash(va), i)
+	t.ix.Put(t.wordHash(va), i)
 	for level := range uint(levels) {
 		key := blockOf(va, level)
 		k := t.block(key)
@@ -215,7 +218,7 @@ func (t *words) add(va uint64, rkey uint32) int32 {
 			k = int32(t.freeB)
 			t.freeB += 1 + t.b[k].key
 			t.b[k] = block{key: key}
-			t.bx.Put(hash(key), k)
+			t.bx.Put(hash(key^t.seed), k)
 		}
 		t.b[k].parts |= 1 << (va >> shift(level) & 63)
 	}
@@ -225,14 +228,14 @@ func (t *words) add(va uint64, rkey uint32) int32 {
 // remove forgets word i, which no open operation has.
 func (t *words) remove(i int32) {
 	va := t.w[i].va
-	t.ix.Del(wordHash(va), i)
+	t.ix.Del(t.wordHash(va), i)
 	for level := range uint(levels) {
 		key := blockOf(va, level)
 		k := t.block(key)
 		if t.b[k].parts &^= 1 << (va >> shift(level) & 63); t.b[k].parts != 0 {
 			break
 		}
-		t.bx.Del(hash(key), k)
+		t.bx.Del(hash(key^t.seed), k)
 		t.b[k].key, t.freeB = t.freeB-uint64(k)-1, uint64(k)
 	}
 	t.w[i].va = nowhere
