@@ -102,3 +102,52 @@ func TestAttackInTurn(t *testing.T) {
 		}
 	}
 }
+
+// What the box has learnt of a connection that it did not follow yet, and that is gone, it does
+// not take for another one's that comes in its place.
+func TestAttackPlaceOfAnother(t *testing.T) {
+	for _, mtus := range [][2]int{{256, 1024}, {1024, 256}} {
+		for n := 1; n <= 5; n++ {
+			t.Run(fmt.Sprintf("%d after %d, %d", mtus[1], mtus[0], n), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"idle": "1s"})}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					first, second := rnic.DefaultConn(), rnic.DefaultConn()
+					first.PathMTU, second.PathMTU = mtus[0], mtus[1]
+					b := s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, b)
+					read := func(p *bed.Peer, n int) {
+						t.Helper()
+						if st := p.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, n)}, RemoteAddr: va, RKey: m.RKey}); st != rnic.Success {
+							t.Fatalf("READ of %d: %v", n, st)
+						}
+					}
+					a := s.Peer(0, 0, bed.Link{PD: pd, Conn: first})
+					for k := range n {
+						s.Pause(2 * time.Millisecond)
+						if k == n-1 {
+							read(a, 1024)
+						} else {
+							warm(t, m, va, 1, a)
+						}
+					}
+					t.Logf("synced %d", s.Count("synced"))
+					for range 10 { // a is quiet until it is forgotten
+						s.Pause(300 * time.Millisecond)
+						warm(t, m, va, 1, b)
+					}
+					c := s.Peer(2, 0, bed.Link{PD: pd, Conn: second})
+					for range 10 {
+						s.Pause(2 * time.Millisecond)
+						warm(t, m, va, 1, c)
+					}
+					for range 3 {
+						read(c, 1024)
+						warm(t, m, va, 1, c)
+					}
+					healthy(t, b, c)
+				})
+			})
+		}
+	}
+}
