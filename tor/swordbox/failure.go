@@ -167,6 +167,7 @@ func (n *order) bequeath(o *op, c *flow) {
 func (s *clientSide) remove(fl *flow) {
 	n := s.n
 	if !fl.synced {
+		*fl = noFlow // what was learnt of it meanwhile is not the next one's
 		return
 	}
 	for o := n.oldest(fl); o != nil; o = n.behind(o) {
