@@ -151,3 +151,41 @@ func TestAttackPlaceOfAnother(t *testing.T) {
 		}
 	}
 }
+
+// A made-up request a little ahead of what is expected, while a READ is under way whose length in
+// packets is not known, does not tell how many these are.
+func TestAttackAheadOfRead(t *testing.T) {
+	for _, ahead := range []uint32{2, 3, 4, 5, 8, 16, 17, 60, 100, 200, 250} {
+		for _, waits := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d, %v", ahead, waits), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, a, b)
+					s.Stall()
+					if waits {
+						post(a, m, va, 1)
+					}
+					a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 1<<16)}, RemoteAddr: va, RKey: m.RKey})
+					s.Pause(50 * time.Microsecond)
+					n := uint32(20)
+					if waits {
+						n++
+					}
+					s.Send(10*time.Microsecond, a.Frame(a.Here.ClientPSN+n+ahead, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true}))
+					s.Pause(50 * time.Microsecond)
+					s.Thaw()
+					a.Await(b)
+					for range 5 {
+						warm(t, m, va, 3, a, b)
+						if st := a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 1024)}, RemoteAddr: va, RKey: m.RKey}); st != rnic.Success {
+							t.Fatalf("READ: %v", st)
+						}
+					}
+					healthy(t, a, b)
+				})
+			})
+		}
+	}
+}
