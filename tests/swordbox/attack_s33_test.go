@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/rnic"
@@ -186,6 +187,35 @@ func TestAttackAheadOfRead(t *testing.T) {
 					healthy(t, a, b)
 				})
 			})
+		}
+	}
+}
+
+// One frame that is lost behind a READ whose length in packets is not known yet ends nobody.
+func TestAttackLossBehindRead(t *testing.T) {
+	for dir := range fault.Dir(2) {
+		for frame := 20; frame < 27; frame++ {
+			for _, size := range []int{2048, 4096, 1 << 16} {
+				lost := fault.Schedule{{Action: fault.Drop, Where: "c0", Dir: dir, Frame: frame}}
+				t.Run(fmt.Sprintf("%v/%d", lost[0], size), func(t *testing.T) {
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil), Schedule: lost}, func(t *testing.T, s *bed.Scene) {
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<17, all)
+						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+						known(t, s, m, a, b)
+						a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, size)}, RemoteAddr: va, RKey: m.RKey})
+						for k := range 6 {
+							a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 16)}, RemoteAddr: va + 1<<16 + 64*uint64(k), RKey: m.RKey})
+						}
+						a.Await()
+						healthy(t, a)
+						for range 3 {
+							warm(t, m, va, 3, a, b)
+						}
+						healthy(t, a, b)
+					})
+				})
+			}
 		}
 	}
 }
