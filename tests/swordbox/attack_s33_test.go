@@ -195,7 +195,7 @@ func TestAttackAheadOfRead(t *testing.T) {
 func TestAttackLossBehindRead(t *testing.T) {
 	for dir := range fault.Dir(2) {
 		for frame := 20; frame < 27; frame++ {
-			for _, size := range []int{2048, 4096, 1 << 16} {
+			for _, size := range []int{300, 600, 2048, 4096, 1 << 16, -300, -600, -2048} { // negative: behind an atomic
 				lost := fault.Schedule{{Action: fault.Drop, Where: "c0", Dir: dir, Frame: frame}}
 				t.Run(fmt.Sprintf("%v/%d", lost[0], size), func(t *testing.T) {
 					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil), Schedule: lost}, func(t *testing.T, s *bed.Scene) {
@@ -203,6 +203,11 @@ func TestAttackLossBehindRead(t *testing.T) {
 						m := s.MR(pd, va, 1<<17, all)
 						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
 						known(t, s, m, a, b)
+						size := size
+						if size < 0 {
+							size = -size
+							post(a, m, va, 1)
+						}
 						a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, size)}, RemoteAddr: va, RKey: m.RKey})
 						for k := range 6 {
 							a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 16)}, RemoteAddr: va + 1<<16 + 64*uint64(k), RKey: m.RKey})
