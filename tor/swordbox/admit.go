@@ -68,8 +68,11 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	fl.tail++
 	prefetch.Line(uintptr(unsafe.Pointer(o)) + unsafe.Sizeof(*o)) // for the next request: the ring is longer than the caches
 	fl.unsure = m.unsure
-	if m.unsure {
-		fl.vague = false
+	if fl.vague && fl.stall.Len() <= 1 { // it is the READ of unknown length itself
+		if fl.vague = false; !m.unsure { // its path MTU has become known meanwhile
+			fl.arrived = psnAdd(o.cpsn, o.npsn)
+			n.known = append(n.known, fl)
+		}
 	}
 	if !m.whole {
 		fl.cur, fl.began = n.place(o), s.c.Now()

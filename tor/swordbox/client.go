@@ -223,6 +223,9 @@ func (r *record) settleLength(fl *flow, k uint32) {
 	if k == 1 {
 		fl.mtuLow = max(fl.mtuLow, o.len)
 	}
+	if !fl.early.Empty() {
+		r.known = append(r.known, fl)
+	}
 }
 
 // opens notes that its operation o was given to a carrier.

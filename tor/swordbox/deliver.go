@@ -132,6 +132,7 @@ func (s *clientSide) relayHeld(fl *flow, o *op, end uint32) {
 func (n *order) dismiss(f *flow, why graph.Reason) {
 	n.shelf.Drop(n.c, &f.stall, n.worker, why)
 	n.shelf.Drop(n.c, &f.late, n.worker, why)
+	n.shelf.Drop(n.c, &f.early, n.worker, why)
 	n.shelf.tally(f)
 	n.waits.leave(f)
 	f.claimed = false

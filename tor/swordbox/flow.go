@@ -50,7 +50,8 @@ type flow struct {
 
 	late     hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
 	notReady uint32     // with lags: PSN that its client has to send again next
-	_        [24]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	early    hold.Queue // requests behind a READ whose length is not known: see clientSide.wait
+	_        [12]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the
@@ -95,20 +96,13 @@ func (fl *flow) learnMTU(f *hdr.Frame, b []byte) {
 	}
 }
 
-// settleMTU takes the path MTU from the request behind a READ that waits, which
-// takes k PSNs then.
-func (f *flow) settleMTU(k uint32) {
-	if k == 1 {
-		f.vague, f.mtuLow = false, max(f.mtuLow, f.vagueLen)
-		return
+// mostOf is how many PSNs the newest request, a READ of unknown length, takes at the most.
+func (r *record) mostOf(f *flow) uint32 {
+	n := f.vagueLen
+	if f.unsure {
+		n = r.ops[f.newest].len
 	}
-	for mtu := uint32(256); mtu <= 4096; mtu *= 2 {
-		if (f.vagueLen+mtu-1)/mtu == k {
-			f.vague, f.mtu = false, mtu
-			f.arrived = psnAdd(f.arrived, k-1)
-			return
-		}
-	}
+	return (n + 255) / 256
 }
 
 // maxMessage is the longest message (IBTA 9.7.2: 2^31 bytes).

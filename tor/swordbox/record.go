@@ -17,10 +17,11 @@ type record struct {
 	window uint32 // places for a flow's operations: a power of two
 	shift  uint8  // its logarithm
 	conns  *conn.Table
+	known  []*flow // the length of a READ is known by now that requests of theirs have waited for (clientSide.wait)
 }
 
 func newRecord(a arrays, window int) record {
-	return record{arrays: a, window: uint32(window), shift: uint8(bits.TrailingZeros(uint(window)))}
+	return record{arrays: a, window: uint32(window), shift: uint8(bits.TrailingZeros(uint(window))), known: make([]*flow, 0, len(a.flows))}
 }
 
 // perFlow is the inverse, modulo 2^32, of the length of a flow in lines of the cache,

@@ -22,7 +22,6 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	if fl == nil {
 		return
 	}
-	n := s.n
 	psn := s.f.BTHOf(b).PSN()
 	if !fl.synced && !s.follow(fl, x, b, psn) {
 		return
@@ -40,26 +39,25 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if fl.unsure && psn != fl.arrived {
-		// The next request tells how many packets the READ before it takes.
-		o := &n.ops[fl.newest]
-		if d := hdr.PSNDiff(psn, o.cpsn); d > 1 && uint32(d) <= (o.len+255)/256 {
-			n.settleLength(fl, uint32(d))
-		}
-	}
+	s.turn(fl, x, b, psn)
+}
+
+// turn handles a request of flow fl that is followed, by its PSN.
+func (s *clientSide) turn(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+	n := s.n
 	d := hdr.PSNDiff(psn, fl.arrived)
-	if d != 0 && s.outOfTurn(fl, x, b, psn, d) {
+	if (fl.vague || fl.unsure) && d >= 0 && uint32(d) < n.mostOf(fl)+farOff {
+		s.wait(fl, x)
 		return
 	}
-	if fl.vague && d >= 0 {
-		fl.settleMTU(uint32(d) + 1)
-		d = hdr.PSNDiff(psn, fl.arrived)
+	if d != 0 && s.outOfTurn(fl, x, b, psn, d) {
+		return
 	}
 	switch {
 	case d > 0:
 		// A responder would ask for what is missing; once it has answered
 		// what came before.
-		if !fl.gapNAK && !fl.vague && !fl.unsure {
+		if !fl.gapNAK {
 			fl.gapNAK, fl.toldGap = true, false
 			n.due(fl)
 		}
@@ -85,11 +83,15 @@ func (s *clientSide) settle() {
 	if len(n.waits.all) != 0 {
 		n.waits.rotate(1)
 	}
-	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 {
+	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 || len(n.known) > 0 {
 		for _, f := range n.removed {
 			s.remove(f)
 		}
 		n.removed = n.removed[:0]
+		for k := 0; k < len(n.known); k++ {
+			s.readmit(n.known[k])
+		}
+		n.known = n.known[:0]
 		for k := 0; k < len(n.ready); k++ {
 			f := n.ready[k]
 			f.isReady = false
@@ -101,6 +103,37 @@ func (s *clientSide) settle() {
 			left = s.resume(left)
 		}
 	}
+}
+
+// wait holds a request of flow fl behind a READ whose number of PSNs is not known: whether it is the one that comes next, or one
+// before it is missing, or it is a part of the READ, the READ's answer tells. Nobody's guess does: a client sends
+// many requests at once, of which some may be lost, and others may make up some.
+func (s *clientSide) wait(fl *flow, x *packet.Buf) {
+	if h := &s.n.shelf; !h.mayHold(fl) || h.Put(&fl.early, x, s.n.worker, struct{}{}) == 0 {
+		s.c.Drop(x, reasonHoldFull)
+		return
+	}
+	s.n.shelf.tally(fl)
+}
+
+// readmit handles requests of flow fl that have waited for the length of a READ, in the order in which they came, as far as
+// they do not have to wait for another one. When there is no buffer for a copy of another worker's, they are lost.
+func (s *clientSide) readmit(fl *flow) {
+	for !fl.early.Empty() && !fl.vague && !fl.unsure && !fl.gone {
+		x := s.n.shelf.Mine(s.c, &fl.early, s.n.worker)
+		if x == nil {
+			s.n.shelf.Drop(s.c, &fl.early, s.n.worker, reasonHoldFull)
+			break
+		}
+		s.n.shelf.Remove(&fl.early)
+		b := x.Bytes()
+		if hdr.Parse(b, &s.f) != hdr.IsRoCE || !s.ends.Of(b, &s.f) {
+			s.c.Drop(x, reasonAbsorbed)
+			continue
+		}
+		s.turn(fl, x, b, s.f.BTHOf(b).PSN())
+	}
+	s.n.shelf.tally(fl)
 }
 
 // sender is the flow that the request in b, x, is of; nil: of none that may be
@@ -153,10 +186,6 @@ func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	if is&(hdr.IsRead|hdr.IsFirst|hdr.IsMiddle) != 0 {
 		fl.learnPart(&s.f, b)
 		k = fl.packets(&s.f, b)
-	}
-	if fl.unsure {
-		// Of one packet, then; or another one of the same length again.
-		n.settleLength(fl, 1)
 	}
 	fl.arrived = psnAdd(psn, k)
 	if fl.young && hdr.PSNDiff(psn, fl.start) > mostUnacked {

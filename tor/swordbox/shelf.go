@@ -104,7 +104,7 @@ func (h *shelf) longest() uint32 { return min(uint32(h.Cap())/4, 64) }
 // leave two parts in k+2 of all room to the others (Choudhury and Hahne, dynamic queue length
 // thresholds, 1998).
 func (h *shelf) mayHold(f *flow) bool {
-	return 2*(f.stall.Len()+int(h.of[h.r.index(f)].kept)) < h.Cap()-h.Len() && h.clientMayHold(f)
+	return 2*(f.stall.Len()+f.early.Len()+int(h.of[h.r.index(f)].kept)) < h.Cap()-h.Len() && h.clientMayHold(f)
 }
 
 // clientMayHold reports whether one more frame of flow f's client may be held: while all
@@ -128,7 +128,7 @@ func (h *shelf) host(f *flow) uint8 {
 // that is gone stays its client's.
 func (h *shelf) tally(f *flow) {
 	w := &h.of[h.r.index(f)]
-	held := int32(f.stall.Len()+f.late.Len()) + w.kept
+	held := int32(f.stall.Len()+f.late.Len()+f.early.Len()) + w.kept
 	if held != w.tallied {
 		w.host = h.host(f)
 		h.hosts[w.host] += held - w.tallied
