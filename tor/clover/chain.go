@@ -9,6 +9,15 @@ import (
 // maxUnlinked is how many appends of a key may be open at most.
 const maxUnlinked = 1 << 14
 
+// chains are the appends that are not known to be linked, in the order of each key: what became of
+// them, who stands behind whom, and their records in the journal. They are told by answers to
+// CASes, by repairs, and by connections that end; they wake the answers that wait for them.
+type chains struct {
+	answers
+	gaps    []gap // in no order
+	journal journal
+}
+
 // gap is an append that the server refused, or whose outcome nobody will know,
 // while it is not settled what becomes of its number.
 type gap struct {
@@ -34,8 +43,8 @@ func (k *keyState) linked(n uint32) bool { return int32(n-k.sure) <= 0 }
 
 // advance notes that the oldest append of a key that was not known to be
 // linked is; those behind it that were answered before are, too.
-func (s *state) advance(ki int32) {
-	k := &s.keys.s[ki]
+func (s *chains) advance(ki int32) {
+	k := &s.mem.keys.s[ki]
 	for {
 		k.sure++
 		if k.waits != 0 {
@@ -48,7 +57,7 @@ func (s *state) advance(ki int32) {
 }
 
 // closed reports whether append n of a key was a gap that is over.
-func (s *state) closed(ki int32, n uint32) bool {
+func (s *chains) closed(ki int32, n uint32) bool {
 	for i := range s.gaps {
 		if g := &s.gaps[i]; g.over && g.key == ki && g.n == n {
 			s.settleGap(i)
@@ -60,21 +69,21 @@ func (s *state) closed(ki int32, n uint32) bool {
 
 // settleGap removes gap i; the last one has its place. A loop over gaps that may remove
 // some begins with the last one, and misses none.
-func (s *state) settleGap(i int) {
+func (s *chains) settleGap(i int) {
 	n := len(s.gaps) - 1
 	s.gaps[i] = s.gaps[n]
 	s.gaps = s.gaps[:n]
 }
 
 // void reports whether a steered CAS was sent behind what will never be linked.
-func (s *state) void(rec *op) bool {
-	return rec.steered && !rec.linked && int32(rec.epoch-s.keys.s[rec.key].cut) < 0
+func (s *chains) void(rec *op) bool {
+	return rec.steered && !rec.linked && int32(rec.epoch-s.mem.keys.s[rec.key].cut) < 0
 }
 
 // succeeded: the server linked the entry of a steered CAS behind the one
 // before. The client may know when that one is linked, too: false until then.
-func (s *state) succeeded(rec *op) bool {
-	k := &s.keys.s[rec.key]
+func (s *chains) succeeded(rec *op) bool {
+	k := &s.mem.keys.s[rec.key]
 	if !rec.linked && !k.linked(rec.n) {
 		if rec.n != k.sure+1 {
 			return false
@@ -82,20 +91,20 @@ func (s *state) succeeded(rec *op) bool {
 		s.advance(rec.key)
 	}
 	rec.linked = true
-	s.erase(rec)
+	s.journal.erase(rec)
 	return true
 }
 
 // failed: the entry of a steered CAS is not linked, and its client knows.
 // Until the client has linked it somewhere, nobody behind it is told that he
 // succeeded.
-func (s *state) failed(c *graph.Ctx, i int32, rec *op) {
-	s.erase(rec)
-	k := &s.keys.s[rec.key]
+func (s *chains) failed(c *graph.Ctx, i int32, rec *op) {
+	s.journal.erase(rec)
+	k := &s.mem.keys.s[rec.key]
 	if rec.linked || k.linked(rec.n) || s.void(rec) {
 		return
 	}
-	s.dropKey(c, rec.key)
+	s.mem.dropKey(c, rec.key)
 	alone := rec.n == k.sent
 	if !alone {
 		c.Count(ctrOrphans, 1)
@@ -105,8 +114,8 @@ func (s *state) failed(c *graph.Ctx, i int32, rec *op) {
 }
 
 // addGap notes a gap.
-func (s *state) addGap(c *graph.Ctx, g gap) {
-	if g.over && g.n == s.keys.s[g.key].sure+1 {
+func (s *chains) addGap(c *graph.Ctx, g gap) {
+	if g.over && g.n == s.mem.keys.s[g.key].sure+1 {
 		s.advance(g.key)
 		return
 	}
@@ -118,7 +127,7 @@ func (s *state) addGap(c *graph.Ctx, g gap) {
 }
 
 // relinked: a CAS that was not steered linked the entry with handle lh.
-func (s *state) relinked(sid int16, lh uint32) {
+func (s *chains) relinked(sid int16, lh uint32) {
 	for i := len(s.gaps) - 1; i >= 0; i-- {
 		if i >= len(s.gaps) {
 			continue // more than one was removed
@@ -132,35 +141,35 @@ func (s *state) relinked(sid int16, lh uint32) {
 }
 
 // over: gap i is over.
-func (s *state) over(i int) {
+func (s *chains) over(i int) {
 	g := &s.gaps[i]
 	g.over = true
-	if key := g.key; g.n == s.keys.s[key].sure+1 {
+	if key := g.key; g.n == s.mem.keys.s[key].sure+1 {
 		s.settleGap(i)
 		s.advance(key)
 	}
 }
 
 // ended: what became of a steered CAS will not be known.
-func (s *Steer) ended(rec *op) {
+func (s *chains) ended(c *graph.Ctx, rec *op) {
 	if rec.kind != opCAS || !rec.steered || rec.linked || s.void(rec) {
 		return
 	}
-	k := &s.keys.s[rec.key]
+	k := &s.mem.keys.s[rec.key]
 	switch {
 	case k.linked(rec.n):
 	case rec.n == k.sent:
-		s.dropKey(s.ctx, rec.key)
-		s.addGap(s.ctx, gap{key: rec.key, n: rec.n, over: true})
+		s.mem.dropKey(c, rec.key)
+		s.addGap(c, gap{key: rec.key, n: rec.n, over: true})
 	default:
-		s.cut(s.ctx, rec.key)
+		s.cut(c, rec.key)
 	}
 }
 
 // cut gives up a key's appends that are not known to be linked: their clients
 // are never told that they succeeded, and their connections end by time-out.
-func (s *state) cut(c *graph.Ctx, ki int32) {
-	k := &s.keys.s[ki]
+func (s *chains) cut(c *graph.Ctx, ki int32) {
+	k := &s.mem.keys.s[ki]
 	if k.sure == k.sent {
 		return
 	}
@@ -177,26 +186,26 @@ func (s *state) cut(c *graph.Ctx, ki int32) {
 			s.settleGap(i)
 		}
 	}
-	s.dropKey(c, ki)
+	s.mem.dropKey(c, ki)
 	s.wakeReads(ki)
 	k.sure, k.cut = k.sent, k.epoch
 	c.Count(ctrCut, 1)
 }
 
 // endRow forgets the requests of a connection, and what is held of it.
-func (s *Steer) endRow(i int32) {
+func (s *desk) endRow(i int32) {
 	s.discard(s.ctx, &s.rows[i])
 	ring := s.opsOf(i)
 	for j := range ring {
 		s.close(&ring[j])
-		s.erase(&ring[j])
-		s.ended(&ring[j])
+		s.journal.erase(&ring[j])
+		s.ended(s.ctx, &ring[j])
 	}
 	clear(ring)
 }
 
 // leave forgets connection i: its row in the table of connections is about to go.
-func (s *Steer) leave(i int32) {
+func (s *desk) leave(i int32) {
 	s.endRow(i)
 	r := &s.rows[i]
 	for n := range s.gaps {
@@ -213,14 +222,14 @@ func (s *Steer) leave(i int32) {
 
 // mayLeave reports whether a connection can be forgotten without harm to
 // anybody: the answers to all that was steered on it are known, and given.
-func (s *state) mayLeave(i int32) bool {
+func (s *chains) mayLeave(i int32) bool {
 	if !s.rows[i].q.Empty() {
 		return false
 	}
 	ring := s.opsOf(i)
 	for j := range ring {
 		o := &ring[j]
-		if o.steered && (o.live || o.kind == opCAS && (s.void(o) || !o.linked && !s.keys.s[o.key].linked(o.n))) {
+		if o.steered && (o.live || o.kind == opCAS && (s.void(o) || !o.linked && !s.mem.keys.s[o.key].linked(o.n))) {
 			return false
 		}
 	}

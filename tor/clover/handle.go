@@ -7,20 +7,27 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
+// handles are the bases by which a handle names an address. They are taught by appends that were
+// acknowledged, asked by those that pass, and forgotten with their region.
+type handles struct {
+	bases    []base
+	baseUses uint32 // clock of base.seen
+}
+
 // base says that the entry with handle LH of a slab class lies at va + LH*size:
 // n appends that were acknowledged may have linked an entry that says so.
 type base struct {
 	va     uint64
 	size   uint32
 	n      uint32
-	seen   uint32 // when it last was said, by state.baseUses
+	seen   uint32 // when it last was said, by handles.baseUses
 	region uint16
 }
 
 // entryOf finds the written entry that a CAS with swap word w links: the
 // index in r.writes of the one whose address its handle names; negative when
 // no handle can be turned into its address yet.
-func (s *state) entryOf(r *row, w wire.Pointer) int {
+func (s *handles) entryOf(r *row, w wire.Pointer) int {
 	for i := range r.writes[:r.nw] {
 		p := &r.writes[i]
 		at := baseOf(p.va, w, p.size, p.region)
@@ -40,7 +47,7 @@ func baseOf(va uint64, w wire.Pointer, size uint32, region uint16) base {
 // of them, and twice as many as on any other base of that slab class. An append
 // on a connection where several entries wait may be any one's; so the right base
 // is said by all, and wrong ones scatter, or are said as often as the right one.
-func (s *state) trusted(x *base) bool {
+func (s *handles) trusted(x *base) bool {
 	var n, other uint32
 	for i := range s.bases {
 		if y := &s.bases[i]; y.region == x.region && y.size == x.size {
@@ -56,7 +63,7 @@ func (s *state) trusted(x *base) bool {
 
 // taught counts one more append that may say base x, and returns how many do.
 // Where there is no room, the base that was said longest ago goes.
-func (s *state) taught(x base) uint32 {
+func (s *handles) taught(x base) uint32 {
 	s.baseUses++
 	x.seen = s.baseUses
 	oldest := 0
@@ -85,7 +92,7 @@ func (s *state) taught(x base) uint32 {
 
 // learn draws what the success of a CAS whose entry is not known teaches of
 // handles: it is one of those that were written before it and wait.
-func (s *state) learn(r *row, rec *op) {
+func (s *handles) learn(r *row, rec *op) {
 	swap := wire.Pointer(rec.swap)
 	one, most, next := -1, uint32(0), uint32(0) // which says the base that is said most, and how often that and the next one are
 	for i := range r.writes[:r.nw] {
@@ -110,6 +117,6 @@ func (s *state) learn(r *row, rec *op) {
 }
 
 // forgetBases forgets what is known of handles of a region.
-func (s *state) forgetBases(region uint16) {
+func (s *handles) forgetBases(region uint16) {
 	s.bases = slices.DeleteFunc(s.bases, func(x base) bool { return x.region == region })
 }

@@ -35,6 +35,17 @@ func (s *sketch) halve() {
 	}
 }
 
+// hotKeys finds the keys that are used most, when there are more than places (hot=). memory
+// offers it what finds no place; Tick has it do a piece of a round.
+type hotKeys struct {
+	sketch   sketch
+	cand     [candidates]candidate
+	coldest  [candidates]int32 // keys of the round that goes on, the coldest first
+	hand     int               // where the round is
+	promised int               // free slots of keys, now or soon, that are candidates'
+	rehot    clock.Time
+}
+
 // candidate is a key that was used often while the key table was full.
 type candidate struct {
 	key    uint64
@@ -46,7 +57,7 @@ type candidate struct {
 const candidates = 16
 
 // offer notes a candidate, the best ones staying.
-func (s *state) offer(server uint16, key uint64, uses uint32) {
+func (s *hotKeys) offer(server uint16, key uint64, uses uint32) {
 	worst := 0
 	for i := range s.cand {
 		x := &s.cand[i]
@@ -66,7 +77,7 @@ func (s *state) offer(server uint16, key uint64, uses uint32) {
 // rebalance is a piece of a round, in which candidates take the place of keys
 // that are used less than half as often, and all counts age. It returns how many
 // keys went.
-func (s *state) rebalance(c *graph.Ctx, now clock.Time) (evicted int) {
+func (s *hotKeys) rebalance(m *memory, c *graph.Ctx, now clock.Time) (evicted int) {
 	if s.hand == 0 {
 		if now < s.rehot {
 			return 0
@@ -76,17 +87,17 @@ func (s *state) rebalance(c *graph.Ctx, now clock.Time) (evicted int) {
 			s.coldest[i] = noSlot
 		}
 	}
-	end := min(s.hand+sweepKeys, len(s.keys.s))
+	end := min(s.hand+sweepKeys, len(m.keys.s))
 	for ; s.hand < end; s.hand++ {
-		if k := &s.keys.s[s.hand]; k.used {
-			s.isCold(int32(s.hand))
+		if k := &m.keys.s[s.hand]; k.used {
+			s.isCold(m, int32(s.hand))
 		}
 	}
-	if s.hand < len(s.keys.s) {
+	if s.hand < len(m.keys.s) {
 		return 0
 	}
 	s.hand = 0
-	return s.replace(c)
+	return s.replace(m, c)
 }
 
 // round is how often hot keys are looked for.
@@ -94,15 +105,15 @@ const round = 100 * time.Millisecond
 
 // isCold puts a key among the coldest of the round, if it is one of them; then
 // its uses age.
-func (s *state) isCold(k int32) {
-	x := &s.keys.s[k]
+func (s *hotKeys) isCold(m *memory, k int32) {
+	x := &m.keys.s[k]
 	defer func() { x.hits >>= 1 }()
 	if x.unlinked() > 0 {
 		return
 	}
 	// Counts of the keys before the hand were halved already.
 	i := candidates
-	for i > 0 && (s.coldest[i-1] == noSlot || s.keys.s[s.coldest[i-1]].hits > x.hits>>1) {
+	for i > 0 && (s.coldest[i-1] == noSlot || m.keys.s[s.coldest[i-1]].hits > x.hits>>1) {
 		i--
 	}
 	if i < candidates {
@@ -113,7 +124,7 @@ func (s *state) isCold(k int32) {
 
 // replace ends a round: the hottest candidates take the places of keys that left
 // in the round before, and the coldest keys leave for those that have none.
-func (s *state) replace(c *graph.Ctx) (evicted int) {
+func (s *hotKeys) replace(m *memory, c *graph.Ctx) (evicted int) {
 	slices.SortFunc(s.cand[:], func(a, b candidate) int { return cmp.Compare(b.uses, a.uses) })
 	next, waiting := 0, 0
 	for i := range s.cand {
@@ -121,12 +132,12 @@ func (s *state) replace(c *graph.Ctx) (evicted int) {
 		if x.uses == 0 {
 			break
 		}
-		if s.keys.find(x.server, x.key) != noSlot {
+		if m.keys.find(x.server, x.key) != noSlot {
 			*x = candidate{}
 			continue
 		}
-		if k := s.insert(int16(x.server), x.key); k != noSlot {
-			s.keys.s[k].hits = x.uses >> 1
+		if k := m.insert(int16(x.server), x.key); k != noSlot {
+			m.keys.s[k].hits = x.uses >> 1
 			s.promised = max(0, s.promised-1)
 			*x = candidate{}
 			continue
@@ -135,9 +146,9 @@ func (s *state) replace(c *graph.Ctx) (evicted int) {
 		for next < candidates && s.coldest[next] != noSlot {
 			k := s.coldest[next]
 			next++
-			if y := &s.keys.s[k]; y.used && y.unlinked() == 0 {
+			if y := &m.keys.s[k]; y.used && y.unlinked() == 0 {
 				if x.uses > 4*y.hits {
-					s.forget(c, k)
+					m.forget(c, k)
 					s.promised++
 					evicted++
 				}

@@ -134,7 +134,7 @@ func (j *journal) keep(i int32, w port.Word, swap uint64, in ...*port.Guard) {
 }
 
 // word is a word of server sid's memory.
-func (s *state) word(sid int16, va uint64) port.Word { return port.WordAt(s.servers[sid].words, va) }
+func (s *nodes) word(sid int16, va uint64) port.Word { return port.WordAt(s.servers[sid].words, va) }
 
 func (j *journal) record(i int32) *[noteLen]byte {
 	return (*[noteLen]byte)(j.b[journalHead+int(i)*noteLen:])
@@ -164,7 +164,7 @@ func sum(p *[noteLen]byte, i int32) uint64 {
 
 // note writes the record of a CAS that is steered over connection ri, whose front r
 // has just kept.
-func (s *Steer) note(rec *op, ri int32) {
+func (s *desk) note(rec *op, ri int32) {
 	j := &s.journal
 	if j.b == nil {
 		return
@@ -197,33 +197,42 @@ func (s *Steer) note(rec *op, ri int32) {
 
 // erase takes a CAS off the record: it is linked, or refused, or nothing will be
 // known of it.
-func (s *state) erase(o *op) {
+func (j *journal) erase(o *op) {
 	if o.note == 0 {
 		return
 	}
-	s.unguard(o)
-	binary.LittleEndian.PutUint64(s.journal.record(o.note - 1)[:], 0)
-	s.journal.put(o.note - 1)
+	j.unguard(o)
+	binary.LittleEndian.PutUint64(j.record(o.note - 1)[:], 0)
+	j.put(o.note - 1)
 	o.note = 0
 }
 
 // unguard: where a CAS goes is free for all. The server has answered it, so that
 // something is linked there, or nothing will be known of it.
-func (s *state) unguard(o *op) {
+func (j *journal) unguard(o *op) {
 	if o.note == 0 {
 		return
 	}
-	k := &s.journal.kept[o.note-1]
+	k := &j.kept[o.note-1]
 	if k.place == 0 {
 		return
 	}
 	if o.repairs > awaitRepairs {
-		s.journal.overdue.Take(k.word, k.place)
+		j.overdue.Take(k.word, k.place)
 	}
-	for _, g := range s.journal.guards {
+	for _, g := range j.guards {
 		g.Take(k.word, k.place)
 	}
 	k.place = 0
+}
+
+// awaited: o was sent again. After some times others' atomics do not wait for it any more.
+func (j *journal) awaited(o *op) {
+	if o.repairs == awaitRepairs+1 && o.note != 0 {
+		if k := &j.kept[o.note-1]; k.place != 0 {
+			j.overdue.Put(k.word, k.place)
+		}
+	}
 }
 
 // expire has what is too old to be taken over be guarded no more, some records at a time.
@@ -241,19 +250,10 @@ func (j *journal) expire(now clock.Time) {
 	}
 }
 
-// awaited: o was sent again. After some times others' atomics do not wait for it any more.
-func (s *state) awaited(o *op) {
-	if o.repairs == awaitRepairs+1 && o.note != 0 {
-		if k := &s.journal.kept[o.note-1]; k.place != 0 {
-			s.journal.overdue.Put(k.word, k.place)
-		}
-	}
-}
-
 // waits reports whether an unsteered frame does not go on: an atomic that goes where its client sent
 // it, while a CAS on record is on its way there. If it came first, that CAS would be
 // refused, and others may stand behind what it links. Its client asks again.
-func (s *Steer) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
+func (s *desk) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	if len(s.journal.guards) == 0 || s.cfg.repair == 0 {
 		return false
 	}
@@ -264,6 +264,10 @@ func (s *Steer) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	c.Drop(x, reasonAwaits)
 	return true
 }
+
+// legacy takes over what is on record: what a process before this one left. Steer calls it before
+// the first frame, and after all was forgotten; responses, when the server of such a connection answers.
+type legacy struct{ *desk }
 
 // heir is a CAS that is on record, and that may be lost.
 type heir struct {
@@ -314,7 +318,7 @@ func (h *heir) compare(o *heir, by, then int) int {
 // inherit takes over what is on record: what a process before this one left, or,
 // when all is forgotten, what this one did. Such a CAS may be lost, and its client
 // gone, while others stand behind it: it is sent again as if this process had sent it.
-func (s *Steer) inherit(c *graph.Ctx) {
+func (s legacy) inherit(c *graph.Ctx) {
 	j := &s.journal
 	if j.b == nil {
 		return
@@ -377,7 +381,7 @@ func (s *Steer) inherit(c *graph.Ctx) {
 }
 
 // disowned counts a record that is not taken over.
-func (s *Steer) disowned(why string) {
+func (s legacy) disowned(why string) {
 	s.journal.disowned++
 	s.journal.why = why
 	s.ctx.Count(ctrDisowned, 1)
@@ -391,7 +395,7 @@ func (j *journal) drop(i int32) {
 
 // adopt has h be a request of its connection, which is one of the table; or says
 // why not.
-func (s *Steer) adopt(h *heir) (why string) {
+func (s legacy) adopt(h *heir) (why string) {
 	now := s.ctx.Now()
 	if age := now.Sub(h.at); age > keepNotes || age < -keepNotes {
 		return "too old"
@@ -449,7 +453,7 @@ func (s *Steer) adopt(h *heir) (why string) {
 // succeed has h be the newest append of its key, to be sent at once. Its record keeps
 // the number of before: until all that were inherited are over, no other append of the
 // key is steered.
-func (s *Steer) succeed(h *heir) {
+func (s legacy) succeed(h *heir) {
 	o := h.op
 	k := &s.keys.s[o.key]
 	if k.unlinked() > 0 && s.room(1) {
@@ -460,44 +464,9 @@ func (s *Steer) succeed(h *heir) {
 	s.enlist(o, s.placeOf(h.row, o), s.ctx.Now().Add(-s.cfg.repair))
 }
 
-// ask finds out whether the ends of connection i are still each other's, and where
-// the server is: by an empty WRITE so old that it is a repetition for who is, and
-// just acknowledged, with the newest PSN (IBTA 9.7.5.1.2). Its PSN is far from where
-// another connection with the same numbers may be.
-func (s *Steer) ask(c *graph.Ctx, i int32, rec *op) {
-	r := &s.rows[i]
-	x, b := s.anew(c, r, hdr.RETHLen)
-	if x == nil {
-		return
-	}
-	f := &s.g
-	h := f.BTHOf(b)
-	f.Op = hdr.WriteOnly
-	h.SetOpCode(hdr.WriteOnly)
-	h.SetAckReq(true)
-	h.SetPSN((rec.psn - lookback) & hdr.PSNMask)
-	clear(f.RETHOf(b))
-	switch n := uint16(hdr.AtomicETHLen - hdr.RETHLen); f.Net {
-	case hdr.NetIPv4:
-		ip := f.IPv4Of(b)
-		ip.SetTotalLen(ip.TotalLen() - n)
-		ip.UpdateChecksum()
-	default:
-		ip := f.IPv6Of(b)
-		ip.SetPayloadLen(ip.PayloadLen() - n)
-	}
-	if f.L4 != 0 {
-		u := f.UDPOf(b)
-		u.SetLen(u.Len() - uint16(hdr.AtomicETHLen-hdr.RETHLen))
-	}
-	hdr.SetICRC(b, f)
-	c.Mark(x, packet.Generated, reasonAsked)
-	c.Emit(fromServers, x)
-}
-
 // met takes the server's first acknowledgement to connection i of inherited CASes:
 // up to psn. They are sent if it is where they were.
-func (s *Steer) met(c *graph.Ctx, i int32, psn uint32) {
+func (s legacy) met(c *graph.Ctx, i int32, psn uint32) {
 	r := &s.rows[i]
 	r.unmet = false
 	ring := s.opsOf(i)
@@ -511,25 +480,25 @@ func (s *Steer) met(c *graph.Ctx, i int32, psn uint32) {
 			return
 		} else if d >= 0 {
 			o.past = d > 0
-			s.unguard(o) // it has been executed: there is something, or it was refused
+			s.journal.unguard(o) // it has been executed: there is something, or it was refused
 		}
-		s.resend(c, i, o)
+		repairs{s.desk}.resend(c, i, o)
 	}
 }
 
 // passed reports whether an inherited CAS has not been answered though the server is
 // past it, and was asked: its client has had the answer, and went on.
-func (s *state) passed(i int32, o *op) bool {
+func (s *traffic) passed(i int32, o *op) bool {
 	r := &s.rows[i]
 	return o.heir && o.repairs >= 2 && !r.unmet && hdr.PSNDiff(r.acked, o.psn) >= 0
 }
 
 // settle takes such a CAS for linked: it was, or its client knows that it was not.
-func (s *Steer) settle(o *op) {
+func (s *chains) settle(c *graph.Ctx, o *op) {
 	s.close(o)
-	s.erase(o)
-	if k := &s.keys.s[o.key]; !s.void(o) && !k.linked(o.n) {
-		s.addGap(s.ctx, gap{key: o.key, n: o.n, over: true})
+	s.journal.erase(o)
+	if k := &s.mem.keys.s[o.key]; !s.void(o) && !k.linked(o.n) {
+		s.addGap(c, gap{key: o.key, n: o.n, over: true})
 	}
 	o.live, o.linked = false, true
 }

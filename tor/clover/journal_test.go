@@ -510,7 +510,7 @@ func BenchmarkNote(b *testing.B) {
 	for i := range s.ops {
 		if o := &s.ops[i]; o.note != 0 {
 			for b.Loop() {
-				s.erase(o)
+				s.journal.erase(o)
 				s.note(o, int32(i/window))
 			}
 			return

@@ -9,7 +9,36 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
+	"github.com/quillon/quillon/tor/index"
 )
+
+// memory is what is known of the nodes' memory: keys and their tails, the addresses of entries, and
+// by embedded parts the nodes and their regions, handles, and which keys are hot. It is asked and told by
+// whoever has the turn at keys; of what is open it knows only whom to wake when a tail is dropped.
+type memory struct {
+	cfg     *settings
+	readers *answers
+	keys    keyTable
+	addrs   addrTable
+	handles
+	nodes
+	aged       clock.Time
+	gone       leavers
+	keyHand    int // where giveUp is
+	regionHand int
+	hotKeys
+}
+
+// nodes are the memory nodes and their regions, and the age by which they make room. Nodes are
+// met by connections to them, and regions by memory, when the server has acknowledged a WRITE there.
+type nodes struct {
+	age         uint16      // counts eighths of idle=
+	given       []conn.Addr // by servers=, in no VLAN; none: all are served
+	freeRegions []uint16
+	byKey       index.Index // regions by server and R_Key
+	servers     [maxServers]node
+	regions     [maxRegions]region
+}
 
 // node is a memory node. Those that are not given by configuration are met
 // when a connection to them is known in both directions.
@@ -71,10 +100,10 @@ const (
 const ages = 8
 
 // disused reports whether what was last used at an age may make room.
-func (s *state) disused(seen uint16) bool { return s.age-seen >= ages }
+func (s *nodes) disused(seen uint16) bool { return s.age-seen >= ages }
 
 // server is the number of a memory node that is known; noServer if it is not.
-func (s *state) server(a conn.Addr) int16 {
+func (s *nodes) server(a conn.Addr) int16 {
 	for i := range s.servers {
 		if x := &s.servers[i]; x.at == a && x.used {
 			return int16(i)
@@ -84,13 +113,13 @@ func (s *state) server(a conn.Addr) int16 {
 }
 
 // serves reports whether a may be a memory node: the user may have named them.
-func (s *state) serves(a conn.Addr) bool {
+func (s *nodes) serves(a conn.Addr) bool {
 	return len(s.given) == 0 || slices.Contains(s.given, a.In(0))
 }
 
 // meet is the number of a memory node, new or not; noServer when there is no
 // room for one more, or the user named those that there are.
-func (s *state) meet(a conn.Addr) int16 {
+func (s *memory) meet(a conn.Addr) int16 {
 	if sid := s.server(a); sid != noServer {
 		return sid
 	}
@@ -113,12 +142,12 @@ func (s *state) meet(a conn.Addr) int16 {
 	return noServer
 }
 
-func (s *state) setServer(i int, a conn.Addr) {
+func (s *memory) setServer(i int, a conn.Addr) {
 	s.servers[i] = node{at: a, match: addrOf(a.Netip()), words: port.Words(a.Netip()), used: true, seen: s.age, doubt: s.keys.epoch}
 }
 
 // regionOf is the number of a memory region that is known; noRegion if it is not.
-func (s *state) regionOf(sid int16, rkey uint32) uint16 {
+func (s *nodes) regionOf(sid int16, rkey uint32) uint16 {
 	h := keyHash(uint16(sid), uint64(rkey))
 	for p := s.byKey.Start(h); s.byKey.E[p] != 0; p = s.byKey.Next(p) {
 		if i, ok := s.byKey.Slot(p, h); ok && s.isRegion(uint16(i), sid, rkey) {
@@ -129,7 +158,7 @@ func (s *state) regionOf(sid int16, rkey uint32) uint16 {
 }
 
 // isRegion reports whether region i is that of an R_Key of a server.
-func (s *state) isRegion(i uint16, sid int16, rkey uint32) bool {
+func (s *nodes) isRegion(i uint16, sid int16, rkey uint32) bool {
 	if i == noRegion {
 		return false
 	}
@@ -139,7 +168,7 @@ func (s *state) isRegion(i uint16, sid int16, rkey uint32) bool {
 
 // admit is the number of a memory region that the server has acknowledged a
 // WRITE to; noRegion when there is no room for one more.
-func (s *state) admit(sid int16, rkey uint32) uint16 {
+func (s *nodes) admit(sid int16, rkey uint32) uint16 {
 	if i := s.regionOf(sid, rkey); i != noRegion {
 		return i
 	}
@@ -157,7 +186,7 @@ func (s *state) admit(sid int16, rkey uint32) uint16 {
 
 // leaveRegion makes room for another region. What was written there is unknown
 // from now on; the number is free when no address names it any more.
-func (s *state) leaveRegion(i uint16) {
+func (s *memory) leaveRegion(i uint16) {
 	g := &s.regions[i]
 	s.byKey.Del(keyHash(uint16(g.sid), uint64(g.rkey)), int32(i))
 	s.servers[g.sid].regions--
@@ -167,21 +196,21 @@ func (s *state) leaveRegion(i uint16) {
 }
 
 // lookup is the address slot of (server, va), or noSlot.
-func (s *state) lookup(sid int16, va uint64) int32 {
+func (s *memory) lookup(sid int16, va uint64) int32 {
 	return s.inSet(s.addrs.set(uint16(sid), va), sid, va)
 }
 
 // setOf is the set of address slots of (server, va), which the request at hand names.
-func (s *Steer) setOf(sid int16, va uint64) int32 {
+func (s *desk) setOf(sid int16, va uint64) int32 {
 	if sid == int16(s.parsed.asked) {
 		return s.parsed.set
 	}
-	s.asked = int8(sid)
+	s.lookout.asked = int8(sid)
 	return s.addrs.set(uint16(sid), va)
 }
 
 // inSet is lookup in the set that begins with slot i.
-func (s *state) inSet(i int32, sid int16, va uint64) int32 {
+func (s *memory) inSet(i int32, sid int16, va uint64) int32 {
 	set := s.addrs.e[i : i+ways]
 	for w := range set {
 		if e := &set[w]; e.va == va && e.used() {
@@ -194,13 +223,13 @@ func (s *state) inSet(i int32, sid int16, va uint64) int32 {
 }
 
 // live reports whether address slot entry e is in use, and what it names too.
-func (s *state) live(e *entry) bool {
+func (s *memory) live(e *entry) bool {
 	return e.used() && s.keys.s[e.key()].used && s.regions[e.region()].used
 }
 
 // remember notes that an entry was written to (server, va), whose set of address slots is set:
 // the slot.
-func (s *state) remember(c *graph.Ctx, set int32, sid int16, va, info uint64) int32 {
+func (s *memory) remember(c *graph.Ctx, set int32, sid int16, va, info uint64) int32 {
 	t := &s.addrs
 	slot := s.inSet(set, sid, va)
 	if slot == noSlot {
@@ -225,7 +254,7 @@ func (s *state) remember(c *graph.Ctx, set int32, sid int16, va, info uint64) in
 
 // place4 is which of the four address slots from i on is taken for a new
 // address: a free one, or the oldest that is no tail, or the oldest.
-func (s *state) place4(i int32) int32 {
+func (s *memory) place4(i int32) int32 {
 	t := &s.addrs
 	slot, oldest, best := i, -1, -1
 	for w := i; w < i+ways; w++ {
@@ -245,7 +274,7 @@ func (s *state) place4(i int32) int32 {
 	return slot
 }
 
-func (s *state) isTail(slot int32) bool {
+func (s *memory) isTail(slot int32) bool {
 	e := &s.addrs.e[slot]
 	if !e.used() {
 		return false
@@ -255,7 +284,7 @@ func (s *state) isTail(slot int32) bool {
 }
 
 // vacate empties an address slot; when it is a tail, its key is dropped.
-func (s *state) vacate(c *graph.Ctx, slot int32) {
+func (s *memory) vacate(c *graph.Ctx, slot int32) {
 	if s.isTail(slot) {
 		s.dropKey(c, s.addrs.e[slot].key())
 	}
@@ -263,17 +292,17 @@ func (s *state) vacate(c *graph.Ctx, slot int32) {
 }
 
 // dropKey forgets a key's tail.
-func (s *state) dropKey(c *graph.Ctx, k int32) {
+func (s *memory) dropKey(c *graph.Ctx, k int32) {
 	known := s.keys.s[k].known()
 	s.keys.drop(k)
 	if known {
 		c.Count(ctrDropped, 1)
-		s.wakeReads(k)
+		s.readers.wakeReads(k)
 	}
 }
 
 // tail is the newest entry of a key, as far as it is believed; nil: not known.
-func (s *state) tail(c *graph.Ctx, ki int32) *entry {
+func (s *memory) tail(c *graph.Ctx, ki int32) *entry {
 	k := &s.keys.s[ki]
 	if s.doubted(k) {
 		s.dropKey(c, ki) // and what was asked before says nothing of what is now
@@ -291,12 +320,12 @@ func (s *state) tail(c *graph.Ctx, ki int32) *entry {
 
 // doubted reports whether what is known of a key was learnt before its server's
 // memory became unknown.
-func (s *state) doubted(k *keyState) bool {
+func (s *memory) doubted(k *keyState) bool {
 	return int32(k.epoch-s.servers[k.server].doubt) <= 0
 }
 
 // doubt makes all unknown that was learnt of a server's memory.
-func (s *state) doubt(c *graph.Ctx, sid int16) {
+func (s *memory) doubt(c *graph.Ctx, sid int16) {
 	s.keys.epoch++
 	s.servers[sid].doubt = s.keys.epoch
 	c.Count(ctrDoubts, 1)
@@ -304,7 +333,7 @@ func (s *state) doubt(c *graph.Ctx, sid int16) {
 
 // disturb notes that something that may change an entry's header goes
 // untracked to (server, va).
-func (s *Steer) disturb(c *graph.Ctx, sid int16, va uint64) {
+func (s *desk) disturb(c *graph.Ctx, sid int16, va uint64) {
 	s.unsteered = true
 	slot := s.lookup(sid, va)
 	if slot == noSlot {
@@ -318,7 +347,7 @@ func (s *Steer) disturb(c *graph.Ctx, sid int16, va uint64) {
 
 // overwrite notes that n bytes from va on are written, over whatever entries
 // begin there; but one at keep.
-func (s *state) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep uint64) {
+func (s *memory) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep uint64) {
 	g := &s.servers[sid].where
 	if n == 0 || g.step == 0 {
 		return
@@ -344,7 +373,7 @@ const noEntry = 1
 
 // foreign notes what a frame may change that is no request of a reliable
 // connection, or that may be one in part or unseen.
-func (s *Steer) foreign(c *graph.Ctx, b []byte) {
+func (s *desk) foreign(c *graph.Ctx, b []byte) {
 	f := &s.f
 	change := hdr.ChangeOf(b, f)
 	if change.Reach < hdr.ReachRC || change.Reach == hdr.ReachMore || change.Reach == hdr.ReachSend {
@@ -386,7 +415,7 @@ const (
 )
 
 // giveUp makes room by disuse, a bounded piece of the work at a time.
-func (s *state) giveUp(c *graph.Ctx, now clock.Time) {
+func (s *memory) giveUp(c *graph.Ctx, now clock.Time) {
 	if s.cfg.idle > 0 && now.Sub(s.aged) >= s.cfg.idle/ages {
 		s.aged, s.gone.due = now, true
 		s.age++
@@ -421,7 +450,7 @@ func (s *state) giveUp(c *graph.Ctx, now clock.Time) {
 }
 
 // sweepAddrs empties address slots that name what was given up.
-func (s *state) sweepAddrs() {
+func (s *memory) sweepAddrs() {
 	g := &s.gone
 	if !g.looking {
 		if len(g.keys)+len(g.regions) == 0 && !g.due {
@@ -459,8 +488,7 @@ func (s *state) sweepAddrs() {
 }
 
 // forget removes a key. Its number is free when no address names it any more.
-func (s *state) forget(c *graph.Ctx, k int32) {
-	s.cut(c, k)
+func (s *memory) forget(c *graph.Ctx, k int32) {
 	s.dropKey(c, k)
 	s.servers[s.keys.s[k].server].keys--
 	s.keys.remove(k)

@@ -30,11 +30,11 @@ func TestLines(t *testing.T) {
 		}
 	}
 	var s state
-	read := unsafe.Offsetof(s.given) + unsafe.Sizeof(s.given)
-	if changed := unsafe.Offsetof(s.keys); changed < read+line-1 {
+	read := unsafe.Offsetof(s.cfg) + unsafe.Sizeof(s.cfg)
+	if changed := unsafe.Offsetof(s.in); changed < read+line-1 {
 		t.Errorf("what changes begins at %d, what is read ends at %d", changed, read)
 	}
-	for name, at := range map[string]uintptr{"conns": unsafe.Offsetof(s.conns), "ops": unsafe.Offsetof(s.ops), "cfg": unsafe.Offsetof(s.cfg), "open": unsafe.Offsetof(s.open)} {
+	for name, at := range map[string]uintptr{"conns": unsafe.Offsetof(s.conns), "ops": unsafe.Offsetof(s.ops), "settled": unsafe.Offsetof(s.settled), "open": unsafe.Offsetof(s.open)} {
 		if at < unsafe.Sizeof(s.atKeys) || at >= read {
 			t.Errorf("%s is not among what is read", name)
 		}
@@ -129,10 +129,10 @@ func TestRepairsOfAll(t *testing.T) {
 	for w := range 3 {
 		o := &st.ops[w*window]
 		*o = op{kind: opCAS, steered: true, live: true}
-		(&Steer{state: st, worker: w}).enlist(o, int32(w*window), 0)
+		(&desk{state: st, worker: w}).enlist(o, int32(w*window), 0)
 	}
 	st.keys.s[0].cut = 1 // they will not be linked, so no frame is made
-	first := &Steer{state: st}
+	first := repairs{&desk{state: st}}
 	first.repair(nil, clock.Time(0).Add(st.cfg.repair))
 	for w := range 3 {
 		if o := &st.ops[w*window]; o.repairs != 1 || o.list != 1 {

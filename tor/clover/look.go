@@ -74,12 +74,24 @@ const (
 	asBadICRC
 )
 
+// lookout finds out what frames of a batch are, and counts them, before its worker's turn: it reads nothing
+// that other workers write. Push sets it up for each batch.
+type lookout struct {
+	// Of the batch at hand: whether nothing of it is steered, what responses (0) and requests (1)
+	// are by the input that it came by, and the RoCE frames in it.
+	off                     bool
+	sides                   [2]as
+	looked, requests, bytes uint64
+	asked                   int8      // the server that requests are looked at for
+	home                    addrTable // where addresses are: what never changes of memory.addrs, beside whose line other workers write
+}
+
 // look finds out what it takes no state to know of a frame of the batch at hand. It is
 // not part of its caller: the compiler makes one piece of a function and those that it
 // calls only as long as the piece is small.
 //
 //go:noinline
-func (s *Steer) look(p *parsed, x *packet.Buf) {
+func (s *lookout) look(p *parsed, x *packet.Buf) {
 	b := x.Bytes()
 	p.b, p.n, p.unsteered, p.asked = b, 0, false, nobody
 	if s.off {
@@ -112,7 +124,7 @@ func (s *Steer) look(p *parsed, x *packet.Buf) {
 }
 
 // glance is look where nothing is steered.
-func (s *Steer) glance(p *parsed, b []byte) {
+func (s *lookout) glance(p *parsed, b []byte) {
 	if p.as = asOther; hdr.Parse(b, &p.f) == hdr.IsRoCE {
 		p.as = asIs
 		s.count(p, b)
@@ -120,7 +132,7 @@ func (s *Steer) glance(p *parsed, b []byte) {
 }
 
 // count counts a RoCE frame.
-func (s *Steer) count(p *parsed, b []byte) {
+func (s *lookout) count(p *parsed, b []byte) {
 	p.fl = p.f.Op.Info().Flags
 	s.looked++
 	s.requests += uint64(p.fl & hdr.IsRequest)
@@ -129,7 +141,7 @@ func (s *Steer) count(p *parsed, b []byte) {
 
 // study is the rest of look for the frames that few are like: those with a flaw, and those that are
 // not hdr.Frame.Plain.
-func (s *Steer) study(p *parsed, b []byte, flaw hdr.Flaw) {
+func (s *lookout) study(p *parsed, b []byte, flaw hdr.Flaw) {
 	f := &p.f
 	if f.Why != hdr.IsRoCE {
 		p.as = asOther

@@ -11,8 +11,12 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
+// requests does what a client's request leads to: it notes what is written, and steers
+// compare-and-swaps and READs. Steer calls it in the worker's turn.
+type requests struct{ *desk }
+
 // request handles a request packet of a reliable connection, from a client.
-func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte) {
+func (s requests) request(c *graph.Ctx, x *packet.Buf, b []byte) {
 	s.order = unfollowed
 	if s.row = s.connection(c, x, b); s.row >= 0 {
 		s.rank(s.parsed, &s.rows[s.row], b)
@@ -22,10 +26,10 @@ func (s *Steer) request(c *graph.Ctx, x *packet.Buf, b []byte) {
 
 // rank finds where a request of a connection, whose row is r, stands, and moves the expected
 // PSN on if it is the next. Of one that is early nothing is noted.
-func (s *Steer) rank(p *parsed, r *row, b []byte) {
+func (s *traffic) rank(p *parsed, r *row, b []byte) {
 	n, slack := uint32(1), uint32(0)
 	if p.fl&hdr.IsRead != 0 && p.f.RETHOf(b).DMALength() > leastMTU {
-		n, slack = s.psnsOf(b, p.row)
+		n, slack = s.psnsOf(p, b)
 	}
 	d := hdr.PSNDiff(p.psn, r.epsn)
 	p.psns, p.slack, p.acked, p.order = n, uint16(min(slack, 1<<15)), r.acked, next
@@ -62,7 +66,7 @@ func (s *Steer) rank(p *parsed, r *row, b []byte) {
 // that these are short.
 //
 //go:noinline
-func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
+func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 	p := s.parsed
 	switch fl := p.fl; p.order {
 	case within:
@@ -101,7 +105,7 @@ func (s *Steer) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 
 // connection is the number of the connection of a request; negative when it is
 // none that is followed.
-func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte) int32 {
+func (s requests) connection(c *graph.Ctx, x *packet.Buf, b []byte) int32 {
 	if !s.serves(s.ends.Dst) {
 		return noSlot
 	}
@@ -132,15 +136,15 @@ func (s *Steer) connection(c *graph.Ctx, x *packet.Buf, b []byte) int32 {
 }
 
 // followed reports whether the connection of a request has a row.
-func (s *Steer) followed(b []byte) bool {
+func (s requests) followed(b []byte) bool {
 	i, client := s.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
 	return i != conn.NoSlot && !client
 }
 
 // psnsOf is how many PSNs a READ takes, one a packet of its answer, and how many
 // more it may take beyond them.
-func (s *Steer) psnsOf(b []byte, i int32) (n, slack uint32) {
-	size, mtu := s.f.RETHOf(b).DMALength(), uint32(s.conns.Row(conn.Slot(i)).MTU)
+func (s *traffic) psnsOf(p *parsed, b []byte) (n, slack uint32) {
+	size, mtu := p.f.RETHOf(b).DMALength(), uint32(s.conns.Row(conn.Slot(p.row)).MTU)
 	switch {
 	case size <= leastMTU || size > 1<<31: // or empty, or to be refused
 		return 1, 0
@@ -158,7 +162,7 @@ const leastMTU = 256
 // the server answers it (see response). When the server answers nothing, and
 // nobody depends on what is known of the connection, it may be another one with
 // the same numbers: it is met anew.
-func (s *Steer) astray(i int32, psn, n uint32) {
+func (s requests) astray(i int32, psn, n uint32) {
 	r := &s.rows[i]
 	if r.ahead == 0 || psn != r.aheadTo {
 		r.ahead, r.aheadFrom = 0, psn
@@ -174,7 +178,7 @@ func (s *Steer) astray(i int32, psn, n uint32) {
 // quietBefore is how long a server has answered nothing on connection i that may be another
 // one by now. Where a READ was led elsewhere, and its answer lost behind the app, the
 // client may repeat it after a time-out of 17 s (IBTA 11.6.2: local ACK timeout 22).
-func (s *state) quietBefore(i int32) time.Duration {
+func (s *traffic) quietBefore(i int32) time.Duration {
 	ring := s.opsOf(i)
 	for j := range ring {
 		if o := &ring[j]; o.kind == opRead && o.steered {
@@ -185,8 +189,8 @@ func (s *state) quietBefore(i int32) time.Duration {
 }
 
 // trackable reports whether a request makes its connection worth a row.
-func (s *Steer) trackable(b []byte, fl hdr.OpFlags) bool {
-	f := &s.f
+func (p *parsed) trackable(b []byte, fl hdr.OpFlags) bool {
+	f := &p.f
 	if f.Op == hdr.CompareSwap {
 		return true
 	}
@@ -199,7 +203,7 @@ func (s *Steer) trackable(b []byte, fl hdr.OpFlags) bool {
 
 // untracked notes what a request may change that is forwarded without being
 // understood.
-func (s *Steer) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
+func (s *desk) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
 	if sid == noServer {
 		return
 	}
@@ -217,7 +221,7 @@ func (s *Steer) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
 }
 
 // write handles the first or only packet of a WRITE.
-func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte) {
+func (s requests) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f := &s.f
 	r := &s.rows[s.row]
 	reth := f.RETHOf(b)
@@ -275,7 +279,7 @@ func (s *Steer) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 }
 
 // keyOf is the number of a key, new or not; noSlot when it is not steered.
-func (s *state) keyOf(sid int16, key uint64) int32 {
+func (s *memory) keyOf(sid int16, key uint64) int32 {
 	k := s.keys.find(uint16(sid), key)
 	if k == noSlot && s.cfg.only.has(s.servers[sid].match, key) {
 		if len(s.keys.free) > s.promised {
@@ -293,7 +297,7 @@ func (s *state) keyOf(sid int16, key uint64) int32 {
 }
 
 // insert adds a key that is not there; noSlot when there is no room.
-func (s *state) insert(sid int16, key uint64) int32 {
+func (s *memory) insert(sid int16, key uint64) int32 {
 	k := s.keys.insert(uint16(sid), key)
 	if k != noSlot {
 		s.keys.s[k].seen = s.age
@@ -303,7 +307,7 @@ func (s *state) insert(sid int16, key uint64) int32 {
 }
 
 // written remembers an entry whose key and region are known.
-func (s *state) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite) {
+func (s *memory) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite) {
 	class, _ := wire.Class(w.size)
 	w.slot = s.remember(c, set, sid, w.va, packEntry(w.key, w.version, w.region, class))
 	if g := &s.regions[w.region]; g.seen != s.age {
@@ -311,38 +315,26 @@ func (s *state) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite) {
 	}
 }
 
-// acknowledged remembers entries that were the first under their R_Keys, now
-// that the server has taken them.
-func (s *Steer) acknowledged(c *graph.Ctx, r *row) {
-	r.unread = false
-	for i := range r.writes[:r.nw] {
-		w := &r.writes[i]
-		switch {
-		case w.region != noRegion || w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
-		case hdr.PSNDiff(s.acked, w.end) < 0:
-			r.unread = true
-		default:
-			if w.region = s.admit(r.sid, w.rkey); w.region != noRegion {
-				s.written(c, s.addrs.set(uint16(r.sid), w.va), r.sid, w)
-			}
-		}
-	}
-}
-
 // holds reports whether address slot i is that of the entry of key k at va, in
 // its incarnation version.
-func (s *state) holds(i int32, va uint64, k int32, version uint8) bool {
+func (s *memory) holds(i int32, va uint64, k int32, version uint8) bool {
 	e := &s.addrs.e[i]
 	return e.used() && e.va == va && e.key() == k && e.version() == version
 }
 
 // current reports whether w still describes what its address slot holds.
-func (s *state) current(w *pendingWrite) bool {
+func (s *memory) current(w *pendingWrite) bool {
 	return w.slot != noSlot && s.holds(w.slot, w.va, w.key, w.version)
 }
 
+// holdsEntry reports whether the address slot of a CAS's new entry still
+// holds it: an answer may be so late that the entry was recycled meanwhile.
+func (s *memory) holdsEntry(rec *op) bool {
+	return s.holds(rec.slot, rec.entry, rec.key, wire.Pointer(rec.swap).NextVersion())
+}
+
 // cas handles a compare-and-swap in its turn.
-func (s *Steer) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
+func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f, ri, psn := &s.f, s.row, s.psn
 	r := &s.rows[ri]
 	a := f.AtomicETHOf(b)
@@ -416,7 +408,7 @@ func marksOf(b []byte, f *hdr.Frame) uint64 {
 
 // target is the entry that the CAS rec is steered to, which links what w wrote;
 // nil when it goes where it was sent, and why.
-func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, graph.Reason) {
+func (s requests) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, graph.Reason) {
 	t := s.tail(c, w.key)
 	k := &s.keys.s[w.key]
 	switch {
@@ -448,16 +440,16 @@ func (s *Steer) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, 
 }
 
 // rewriteCAS applies a record to its request; false when nothing changes.
-func (s *Steer) rewriteCAS(b []byte, rec *op) bool {
+func (p *parsed) rewriteCAS(b []byte, rec *op) bool {
 	if rec.newVA == rec.va && rec.newVer == rec.cliVer {
 		return false
 	}
-	a := s.f.AtomicETHOf(b)
+	a := p.f.AtomicETHOf(b)
 	n := 8 // VA
 	if rec.newVer != rec.cliVer {
 		n = hdr.AtomicETHLen
 	}
-	s.changing(b, int(s.f.BTH)+hdr.BTHLen, n)
+	p.changing(b, int(p.f.BTH)+hdr.BTHLen, n)
 	a.SetVA(rec.newVA)
 	if rec.newVer != rec.cliVer {
 		a.SetCompare(uint64(wire.Fresh(rec.newVer)))
@@ -467,7 +459,7 @@ func (s *Steer) rewriteCAS(b []byte, rec *op) bool {
 }
 
 // read handles a READ request in its turn.
-func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte) {
+func (s requests) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f, ri, psn, npsn := &s.f, s.row, s.psn, s.psns
 	r := &s.rows[ri]
 	reth := f.RETHOf(b)
@@ -529,15 +521,15 @@ func (s *Steer) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 
 // rewriteRead sends a READ of va, somewhere in what rec asked for, to the same
 // place of where rec was sent.
-func (s *Steer) rewriteRead(b []byte, rec *op, va uint64) {
-	reth := s.f.RETHOf(b)
-	s.changing(b, int(s.f.BTH)+hdr.BTHLen, 8)
+func (p *parsed) rewriteRead(b []byte, rec *op, va uint64) {
+	reth := p.f.RETHOf(b)
+	p.changing(b, int(p.f.BTH)+hdr.BTHLen, 8)
 	reth.SetVA(rec.newVA + (va - rec.va))
 }
 
 // readOn handles a READ request that repeats a steered one, or takes it up again in its middle; false when it is
 // none. Where the path MTU was not known when that passed, the middle looks like the next request.
-func (s *Steer) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
+func (s requests) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	rec := s.op(s.row, s.psn)
 	if rec == nil || rec.kind != opRead || !rec.steered {
 		return false
@@ -554,7 +546,7 @@ func (s *Steer) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 
 // again handles a retransmission. What it asks for must be what was asked for
 // then: else it is another's, and only what it may change is noted.
-func (s *Steer) again(c *graph.Ctx, x *packet.Buf, b []byte) {
+func (s requests) again(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f, ri, psn, fl := &s.f, s.row, s.psn, s.fl
 	r := &s.rows[ri]
 	switch {

@@ -10,8 +10,12 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
+// responses does what a server's answer leads to: what it proves is known from then on, and
+// it is turned back, or held. Steer calls it in the worker's turn.
+type responses struct{ *desk }
+
 // response handles a packet of a server; false when it does not go on.
-func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
+func (s responses) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	p := s.parsed
 	at, e := s.conns.Response(c.Now(), &p.ends, b, &p.f)
 	if at == conn.NoSlot {
@@ -45,9 +49,10 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 		}
 	}
 	p.row = i
-	s.proven(c, p, r, up)
+	r.heard(c, p, up)
 	if r.unmet && p.fl&hdr.IsAck != 0 {
-		if s.met(c, i, up); r.sid == noServer {
+		legacy{s.desk}.met(c, i, up)
+		if r.sid == noServer {
 			return true
 		}
 	}
@@ -58,7 +63,7 @@ func (s *Steer) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 // go on. It is not part of its callers, so that these are short.
 //
 //go:noinline
-func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
+func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	p := s.parsed
 	r := &s.rows[p.row]
 	if p.order == newer && r.unread {
@@ -98,9 +103,27 @@ func (s *Steer) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	return s.behind(c, in, x)
 }
 
+// acknowledged remembers entries that were the first under their R_Keys, now
+// that the server has taken them.
+func (s responses) acknowledged(c *graph.Ctx, r *row) {
+	r.unread = false
+	for i := range r.writes[:r.nw] {
+		w := &r.writes[i]
+		switch {
+		case w.region != noRegion || w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
+		case hdr.PSNDiff(s.acked, w.end) < 0:
+			r.unread = true
+		default:
+			if w.region = s.admit(r.sid, w.rkey); w.region != noRegion {
+				s.written(c, s.addrs.set(uint16(r.sid), w.va), r.sid, w)
+			}
+		}
+	}
+}
+
 // behind holds a response that waits for nothing but those before it on its connection; true
 // when there are none, so that it goes on.
-func (s *Steer) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
+func (s responses) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
 	if s.rows[s.row].q.Empty() {
 		return true
 	}
@@ -108,10 +131,9 @@ func (s *Steer) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
 	return false
 }
 
-// proven notes that the server has answered requests of a connection, whose row is r, up
-// to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
+// heard notes that the server has answered requests of a connection up to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
 // where they were expected, are where it is.
-func (s *Steer) proven(c *graph.Ctx, p *parsed, r *row, up uint32) {
+func (r *row) heard(c *graph.Ctx, p *parsed, up uint32) {
 	r.answered = c.Now()
 	p.order, p.acked = repeated, r.acked
 	if p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
@@ -130,7 +152,7 @@ func (s *Steer) proven(c *graph.Ctx, p *parsed, r *row, up uint32) {
 }
 
 // nak handles a NAK of psn: what was sent from there on was not executed.
-func (s *Steer) nak(c *graph.Ctx, i int32, psn uint32, syn hdr.Syndrome) {
+func (s responses) nak(c *graph.Ctx, i int32, psn uint32, syn hdr.Syndrome) {
 	fatal := syn != hdr.SynNAKSequence
 	ring := s.opsOf(i)
 	for j := range ring {
@@ -149,7 +171,7 @@ func (s *Steer) nak(c *graph.Ctx, i int32, psn uint32, syn hdr.Syndrome) {
 
 // casAck handles the answer to a recorded CAS; false when it tells of a success
 // that its client may not know of yet.
-func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (known bool) {
+func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (known bool) {
 	h := s.f.AtomicAckETHOf(b)
 	orig := h.Original()
 	first := rec.live
@@ -196,15 +218,9 @@ func (s *Steer) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (
 	return !ok || !s.void(rec) && s.succeeded(rec)
 }
 
-// holdsEntry reports whether the address slot of a CAS's new entry still
-// holds it: an answer may be so late that the entry was recycled meanwhile.
-func (s *state) holdsEntry(rec *op) bool {
-	return s.holds(rec.slot, rec.entry, rec.key, wire.Pointer(rec.swap).NextVersion())
-}
-
 // confirm: an unsteered append succeeded. Its entry is the key's tail, unless
 // a CAS was sent behind it already.
-func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
+func (s responses) confirm(c *graph.Ctx, r *row, rec *op) {
 	r.linked(rec.entry)
 	k := &s.keys.s[rec.key]
 	if !k.used || k.epoch != rec.epoch || k.unlinked() > 0 || c.Now() < s.settled ||
@@ -221,7 +237,7 @@ func (s *Steer) confirm(c *graph.Ctx, r *row, rec *op) {
 
 // restoreRead gives the answer to a steered READ the version of the entry
 // that was asked for; believed: so is still the tail that it was sent to.
-func (s *Steer) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op, believed bool) {
+func (s responses) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op, believed bool) {
 	p := s.f.PayloadOf(b)
 	if len(p) < 8 {
 		return

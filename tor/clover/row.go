@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/hold"
+	"github.com/quillon/quillon/tor/conn"
 	"github.com/quillon/quillon/tor/prefetch"
 )
 
@@ -30,6 +31,15 @@ type pendingWrite struct {
 // get one (creations).
 const maxWrites = 8
 
+// traffic is the connections that are followed, and the requests on them. Who owns what
+// of it is said at state. It finds where a request stands (rank) and its record (op).
+type traffic struct {
+	conns *conn.Table
+	rows  []row     // of the connections in conns
+	ops   []op      // of the rows, window each
+	open  []openOps // by worker
+}
+
 // row is what is known of a reliable connection beside its row in conn.Table,
 // which has the same number: where its client's requests stand, in terms of
 // PSNs, and what was done to them. Requests move the numbers on when they are
@@ -41,7 +51,7 @@ type row struct {
 	nw     uint8
 	head   uint8  // newest record, modulo window
 	unread bool   // a write waits for its acknowledgement to make its R_Key known
-	due    bool   // in state.due
+	due    bool   // in answers.due
 	begun  bool   // a request was seen
 	inside bool   // the next request may be inside a message: its first packets passed, or requests went unseen
 	unmet  bool   // of inherited CASes; whether its ends are still each other's is not known
@@ -111,7 +121,7 @@ type op struct {
 	// repeated: places+1; 0: none.
 	before, after int32
 	npsn          uint16
-	booked        uint16 // places for its answer (state.booked)
+	booked        uint16 // places for its answer (answers.booked)
 	note          int32  // its record in the journal+1; 0: none
 	kind          uint8
 	class         uint8 // READ: of the entry
@@ -148,11 +158,11 @@ func (o *op) compare() uint64 { return uint64(wire.Fresh(o.cliVer)) }
 const window = 16
 
 // opsOf are the records of row i, a ring.
-func (s *state) opsOf(i int32) []op { return s.ops[int(i)*window : (int(i)+1)*window] }
+func (s *traffic) opsOf(i int32) []op { return s.ops[int(i)*window : (int(i)+1)*window] }
 
 // op is the record of the request of row i that used PSN psn; nil if there is
 // none.
-func (s *state) op(i int32, psn uint32) *op {
+func (s *traffic) op(i int32, psn uint32) *op {
 	ring := (*[window]op)(s.opsOf(i))
 	for at, n := s.rows[i].head, 0; n < window; at, n = at-1, n+1 {
 		o := &ring[at%window]
@@ -171,18 +181,18 @@ func (s *state) op(i int32, psn uint32) *op {
 
 // newOp is an empty record for PSN psn of row i, in place of the oldest one; nil
 // when that one is still needed.
-func (s *Steer) newOp(i int32, psn uint32) *op {
+func (s *desk) newOp(i int32, psn uint32) *op {
 	r := &s.rows[i]
 	o := &s.ops[int(i)*window+int((r.head+1)%window)]
 	if o.live && o.steered {
 		if hdr.PSNDiff(psn, o.psn) < unacked || hdr.PSNDiff(s.acked, o.psn) <= 0 {
 			return nil
 		}
-		s.ended(o) // the server has gone on: it was answered, and not here
+		s.ended(s.ctx, o) // the server has gone on: it was answered, and not here
 	}
 	if o.list != 0 || o.booked != 0 || o.note != 0 {
 		s.close(o)
-		s.erase(o)
+		s.journal.erase(o)
 	}
 	r.head++
 	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
@@ -192,7 +202,7 @@ func (s *Steer) newOp(i int32, psn uint32) *op {
 
 // ahead has the processor fetch the n-th place of row i, the next to be used: all of them
 // are more than its caches keep beside all else.
-func (s *state) ahead(i int32, n uint8) {
+func (s *traffic) ahead(i int32, n uint8) {
 	o := uintptr(unsafe.Pointer(&s.ops[int(i)*window+int(n%window)]))
 	prefetch.Line(o)
 	prefetch.Line(o + unsafe.Sizeof(op{}) - 1)
@@ -208,15 +218,15 @@ const (
 
 // close ends the wait for the answer to a record: it is sent again no more, and
 // the places for its answer are others'.
-func (s *state) close(o *op) {
+func (s *chains) close(o *op) {
 	s.booked -= int(o.booked)
 	o.booked = 0
 	s.delist(o)
-	s.unguard(o)
+	s.journal.unguard(o)
 }
 
 // delist takes a record out of the list of those that are not answered.
-func (s *state) delist(o *op) {
+func (s *traffic) delist(o *op) {
 	if o.list == 0 {
 		return
 	}
@@ -238,7 +248,7 @@ func (s *state) delist(o *op) {
 
 // enlist puts a steered CAS at the end of this worker's list of those that were repeated
 // as often.
-func (s *Steer) enlist(o *op, at int32, now clock.Time) {
+func (s *desk) enlist(o *op, at int32, now clock.Time) {
 	open := &s.open[s.worker]
 	l := &open.lists[o.repairs]
 	o.sent, o.list, o.before, o.after = now, uint16(s.worker+1), l.last, 0
@@ -252,9 +262,9 @@ func (s *Steer) enlist(o *op, at int32, now clock.Time) {
 }
 
 // place is where the newest record of row i is among all, and placeOf where o is.
-func (s *state) place(i int32) int32 { return i*window + int32(s.rows[i].head%window) }
+func (s *traffic) place(i int32) int32 { return i*window + int32(s.rows[i].head%window) }
 
-func (s *state) placeOf(i int32, o *op) int32 {
+func (s *traffic) placeOf(i int32, o *op) int32 {
 	ring := s.opsOf(i)
 	for j := range ring {
 		if &ring[j] == o {

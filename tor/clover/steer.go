@@ -46,52 +46,21 @@ const (
 // What most turns change comes last but for large tables, and in few lines of the
 // processor's cache: each of them comes from the other worker's cache at each turn.
 type state struct {
-	atKeys  turn
-	atConns []turn // by worker; who takes all does so in this order
+	turns
 
 	// What turns read.
-	conns   *conn.Table
-	rows    []row       // of the connections in conns
-	ops     []op        // of the rows, window each
+	traffic
 	passing atomic.Bool // mode=off: frames need not be looked at
 	flush   bool        // forget everything before the next batch
 	choose  int         // keys from this one on are not yet compared with a new choice; len(keys.s): all are
 	settled clock.Time
-	open    []openOps // by worker
 	cfg     settings
-	given   []conn.Addr // by servers=, in no VLAN; none: all are served
 	_       [line]byte
 
-	keys     keyTable
-	addrs    addrTable
-	in       *Steer     // the worker whose turn it is
-	ctx      *graph.Ctx // and its context
-	booked   int        // places of the shelf that are kept for answers to come
-	gaps     []gap      // in no order
-	due      []int32    // connections of which some held answers may go
-	bases    []base
-	baseUses uint32              // clock of base.seen
-	age      uint16              // counts eighths of idle=
-	shelf    hold.Shelf[waiting] // answers that wait
-	waits    index.Index         // of these, those that wait for an append, by its key and number
-	journal  journal
-
-	servers     [maxServers]node
-	regions     [maxRegions]region
-	freeRegions []uint16
-	byKey       index.Index // regions by server and R_Key
-
-	aged       clock.Time
-	gone       leavers
-	keyHand    int // where giveUp is
-	regionHand int
-
-	sketch   sketch
-	cand     [candidates]candidate
-	coldest  [candidates]int32 // keys of the round that goes on, the coldest first
-	hand     int               // where the round is
-	promised int               // free slots of keys, now or soon, that are candidates'
-	rehot    clock.Time
+	in  *desk      // of the worker whose turn it is
+	ctx *graph.Ctx // and its context
+	chains
+	memory
 }
 
 // line is the length of a line of the processor's cache.
@@ -99,11 +68,16 @@ const line = 64
 
 func newState(cfg settings, workers int) *state {
 	s := &state{
-		cfg: cfg, flush: true, choose: cfg.keys, open: make([]openOps, workers), atConns: make([]turn, workers),
-		keys: newKeyTable(cfg.keys), addrs: newAddrTable(cfg.addrs), rows: make([]row, cfg.conns), ops: make([]op, cfg.conns*window),
-		freeRegions: make([]uint16, 0, maxRegions), byKey: index.New(maxRegions), bases: make([]base, 0, maxBases), gaps: make([]gap, 0, maxGaps),
+		cfg: cfg, flush: true, choose: cfg.keys, turns: turns{atConns: make([]turn, workers)},
+		traffic: traffic{rows: make([]row, cfg.conns), ops: make([]op, cfg.conns*window), open: make([]openOps, workers)},
+	}
+	s.chains = chains{answers: answers{
+		traffic: &s.traffic, mem: &s.memory, shelf: hold.New[waiting](cfg.hold, workers), waits: index.New(cfg.hold + 1), due: make([]int32, 0, cfg.conns),
+	}, gaps: make([]gap, 0, maxGaps)}
+	s.memory = memory{
+		cfg: &s.cfg, readers: &s.answers, keys: newKeyTable(cfg.keys), addrs: newAddrTable(cfg.addrs), handles: handles{bases: make([]base, 0, maxBases)},
+		nodes: nodes{freeRegions: make([]uint16, 0, maxRegions), byKey: index.New(maxRegions)},
 		gone:  leavers{keys: make([]int32, 0, cfg.keys), regions: make([]uint16, 0, maxRegions)},
-		shelf: hold.New[waiting](cfg.hold, workers), waits: index.New(cfg.hold + 1), due: make([]int32, 0, cfg.conns),
 	}
 	s.keys.seed = cfg.seed
 	s.passing.Store(cfg.mode == Off)
@@ -133,31 +107,14 @@ func newState(cfg settings, workers int) *state {
 	return s
 }
 
-// Steer is the app; one instance a worker.
+// Steer is the app; one instance a worker, which calls it. It owns the worker's batch, and takes its
+// frames through the turns. What a frame leads to is done by requests and responses, what
+// is sent again by repairs, what a process before this one left is taken over by legacy. These
+// four own nothing: they work at the worker's desk.
 type Steer struct {
-	*state
-	worker, workers int
-	*parsed         // the frame at hand
-	batch           []parsed
-	held            parsed    // a frame that was held
-	g               hdr.Frame // of one that is made
-	goes            []gone    // by the worker's turn, to be sent after it
-
-	// Of the batch at hand: whether nothing of it is steered, what responses (0) and requests (1)
-	// are by the input that it came by, and the RoCE frames in it.
-	off                     bool
-	sides                   [2]as
-	looked, requests, bytes uint64
-	asked                   int8      // the server that requests are looked at for
-	home                    addrTable // where addresses are: what never changes of state.addrs, beside whose line other workers write
-	together                int       // batches for which it takes all turns at connections
-	ending                  bool
-}
-
-// gone is a frame that was held and goes on.
-type gone struct {
-	x   *packet.Buf
-	out uint8
+	desk
+	batch    []parsed
+	together int // batches for which it takes all turns at connections
 }
 
 func newApp(env graph.Env, args graph.Args) (graph.App, error) {
@@ -166,7 +123,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	if env.Asked {
-		return &Steer{state: &state{cfg: cfg}}, nil
+		return &Steer{desk: desk{state: &state{cfg: cfg}}}, nil
 	}
 	st := env.Share(func() any {
 		cfg := cfg
@@ -176,7 +133,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if err := st.journal.remember(env); err != nil {
 		return nil, err
 	}
-	s := &Steer{state: st, home: st.addrs, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}
+	s := &Steer{desk: desk{state: st, lookout: lookout{home: st.addrs}, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}}
 	s.batch = make([]parsed, 4*packet.MaxBatch)[:packet.MaxBatch] // so long a one begins with a line
 	old := make([][hdr.AtomicETHLen]byte, packet.MaxBatch+1)
 	for i := range s.batch {
@@ -252,29 +209,36 @@ func (t *turn) take() {
 
 func (t *turn) give() { t.taken.Store(false) }
 
+// turns are who may change the state. Whoever handles frames takes those that it needs; whoever
+// asks or changes something from outside takes all.
+type turns struct {
+	atKeys  turn
+	atConns []turn // by worker; who takes all does so in this order
+}
+
 // lock takes both turns.
-func (s *Steer) lock() {
-	if s.workers > 1 {
+func (s *turns) lock() {
+	if len(s.atConns) > 1 {
 		s.takeConns()
 		s.atKeys.take()
 	}
 }
 
 // takeConns takes all turns at connections.
-func (s *Steer) takeConns() {
+func (s *turns) takeConns() {
 	for i := range s.atConns {
 		s.atConns[i].take()
 	}
 }
 
-func (s *Steer) giveConns() {
+func (s *turns) giveConns() {
 	for i := range s.atConns {
 		s.atConns[i].give()
 	}
 }
 
-func (s *Steer) unlock() {
-	if s.workers > 1 {
+func (s *turns) unlock() {
+	if len(s.atConns) > 1 {
 		s.atKeys.give()
 		s.giveConns()
 	}
@@ -487,7 +451,7 @@ func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
 			up = (up - 1) & hdr.PSNMask
 		}
 	}
-	s.proven(c, p, r, up)
+	r.heard(c, p, up)
 	return true
 }
 
@@ -521,9 +485,9 @@ func (s *Steer) keyed(c *graph.Ctx, in int, x *packet.Buf, p *parsed, plain bool
 	case !plain || p.as > asResponse:
 		goes = s.frame(c, in, x)
 	case p.as == asRequest:
-		s.requested(c, x, p.b)
+		requests{&s.desk}.requested(c, x, p.b)
 	default:
-		goes = p.row < 0 || s.responded(c, in, x, p.b)
+		goes = p.row < 0 || responses{&s.desk}.responded(c, in, x, p.b)
 	}
 	return goes && (!p.unsteered || !s.waits(c, x, p.b))
 }
@@ -539,11 +503,11 @@ func (s *Steer) gauge(c *graph.Ctx) {
 
 // begin is the start of this worker's turn.
 func (s *Steer) begin(c *graph.Ctx) {
-	s.in, s.ctx = s, c
+	s.in, s.ctx = &s.desk, c
 	s.shelf.Return(c, s.worker, reasonUnheld)
 	if s.flush {
 		s.forgetAll(c)
-		s.inherit(c)
+		legacy{&s.desk}.inherit(c)
 	}
 	if s.choose < len(s.keys.s) {
 		s.forgetOthers(c)
@@ -582,6 +546,7 @@ func (s *Steer) forgetOthers(c *graph.Ctx) {
 	end := min(s.choose+sweepKeys, len(s.keys.s))
 	for ; s.choose < end; s.choose++ {
 		if k := &s.keys.s[s.choose]; k.used && !s.cfg.only.has(s.servers[k.server].match, k.key) {
+			s.cut(c, int32(s.choose))
 			s.forget(c, int32(s.choose))
 		}
 	}
@@ -623,13 +588,13 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 			s.foreign(c, b)
 		}
 	case asRequest:
-		s.request(c, x, b)
+		requests{&s.desk}.request(c, x, b)
 	case asResponse:
-		return s.response(c, in, x, b)
+		return responses{&s.desk}.response(c, in, x, b)
 	case asBackRequest:
 		s.untracked(c, b, s.server(s.ends.Dst), s.fl)
 	case asBackResponse:
-		return !s.cfg.anySide || s.response(c, in, x, b)
+		return !s.cfg.anySide || responses{&s.desk}.response(c, in, x, b)
 	}
 	return true
 }
@@ -654,35 +619,4 @@ func (s *Steer) manage(c *graph.Ctx, in int, b []byte) bool {
 		}
 	}
 	return true
-}
-
-// event takes what a frame meant to the table of connections.
-func (s *Steer) event(i int32, e conn.Event) {
-	r := &s.rows[i]
-	switch e {
-	case conn.Opened, conn.Replaced:
-		*r = row{sid: noServer, region: noRegion, due: r.due}
-	case conn.Unpaired:
-		s.leave(i)
-	case conn.NowPaired:
-		// The app numbers requests from now on: no frame alone undoes the pairing.
-		x := s.conns.Row(conn.Slot(i))
-		s.conns.Pin(conn.Slot(i))
-		s.serve(i)
-		r.answered = s.ctx.Now()
-		if x.Client.HasPSN {
-			r.epsn, r.acked = x.Client.StartPSN, (x.Client.StartPSN-1)&hdr.PSNMask
-		}
-	}
-}
-
-// serve has connection i, both of whose directions are known, be one to a memory
-// node, if there is a place for that.
-func (s *Steer) serve(i int32) {
-	r := &s.rows[i]
-	if r.sid = s.meet(s.conns.Row(conn.Slot(i)).Server.Addr); r.sid != noServer {
-		v := &s.servers[r.sid]
-		v.rows++
-		v.seen = s.age
-	}
 }

@@ -24,9 +24,9 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	s.lock()
 	s.begin(c)
 	if s.cfg.mode != Off {
-		s.repair(c, now)
+		repairs{&s.desk}.repair(c, now)
 		if s.cfg.hot > 0 {
-			c.Count(ctrEvicted, uint64(s.rebalance(c, now)))
+			c.Count(ctrEvicted, uint64(s.rebalance(&s.memory, c, now)))
 		}
 		s.giveUp(c, now)
 	}
@@ -39,12 +39,16 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	return now.Add(tickEvery)
 }
 
+// repairs makes frames anew: a steered CAS that stays unanswered, and the question where a connection
+// is. Steer.Tick calls it, and legacy.
+type repairs struct{ *desk }
+
 // tickRepairs is how many CASes a tick sends again at most.
 const tickRepairs = 256
 
 // repair sends steered CASes again that stayed unanswered, and gives up what
 // will never be linked.
-func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
+func (s repairs) repair(c *graph.Ctx, now clock.Time) {
 	left := tickRepairs
 	for n := range maxRepairs + 1 {
 		for w := range s.open {
@@ -67,7 +71,7 @@ func (s *Steer) repair(c *graph.Ctx, now clock.Time) {
 
 // repairOf does so with those of a list that were repeated n times, as long as some are
 // left of the tick's, and returns how many are.
-func (s *Steer) repairOf(c *graph.Ctx, now clock.Time, n int, list *opList, left int) int {
+func (s repairs) repairOf(c *graph.Ctx, now clock.Time, n int, list *opList, left int) int {
 	for s.cfg.repair > 0 && left > 0 && list.first != 0 {
 		at := list.first - 1
 		rec := &s.ops[at]
@@ -77,7 +81,7 @@ func (s *Steer) repairOf(c *graph.Ctx, now clock.Time, n int, list *opList, left
 		left--
 		s.delist(rec)
 		if s.passed(at/window, rec) {
-			s.settle(rec)
+			s.settle(c, rec)
 			continue
 		}
 		if n == maxRepairs {
@@ -89,7 +93,7 @@ func (s *Steer) repairOf(c *graph.Ctx, now clock.Time, n int, list *opList, left
 		}
 		s.resend(c, at/window, rec)
 		rec.repairs++
-		s.awaited(rec)
+		s.journal.awaited(rec)
 		s.enlist(rec, at, now)
 	}
 	return left
@@ -98,7 +102,7 @@ func (s *Steer) repairOf(c *graph.Ctx, now clock.Time, n int, list *opList, left
 // resend builds the steered CAS of rec, on connection i, from its record and
 // emits it, if the server would take it: it would refuse what is ahead of its
 // turn, which costs the client a repetition.
-func (s *Steer) resend(c *graph.Ctx, i int32, rec *op) {
+func (s repairs) resend(c *graph.Ctx, i int32, rec *op) {
 	r := &s.rows[i]
 	switch {
 	case s.void(rec):
@@ -127,7 +131,7 @@ func (s *Steer) resend(c *graph.Ctx, i int32, rec *op) {
 
 // anew is a frame, with s.g, that begins as the newest CAS of r did and has room for
 // so many bytes behind the BTH; nil when there is none.
-func (s *Steer) anew(c *graph.Ctx, r *row, more int) (*packet.Buf, []byte) {
+func (s repairs) anew(c *graph.Ctx, r *row, more int) (*packet.Buf, []byte) {
 	x := c.Get()
 	if x == nil {
 		return nil, nil
@@ -149,6 +153,41 @@ func (s *Steer) anew(c *graph.Ctx, r *row, more int) (*packet.Buf, []byte) {
 		b[f.L4+6], b[f.L4+7] = 0, 0
 	}
 	return x, b
+}
+
+// ask finds out whether the ends of connection i are still each other's, and where
+// the server is: by an empty WRITE so old that it is a repetition for who is, and
+// just acknowledged, with the newest PSN (IBTA 9.7.5.1.2). Its PSN is far from where
+// another connection with the same numbers may be.
+func (s repairs) ask(c *graph.Ctx, i int32, rec *op) {
+	r := &s.rows[i]
+	x, b := s.anew(c, r, hdr.RETHLen)
+	if x == nil {
+		return
+	}
+	f := &s.g
+	h := f.BTHOf(b)
+	f.Op = hdr.WriteOnly
+	h.SetOpCode(hdr.WriteOnly)
+	h.SetAckReq(true)
+	h.SetPSN((rec.psn - lookback) & hdr.PSNMask)
+	clear(f.RETHOf(b))
+	switch n := uint16(hdr.AtomicETHLen - hdr.RETHLen); f.Net {
+	case hdr.NetIPv4:
+		ip := f.IPv4Of(b)
+		ip.SetTotalLen(ip.TotalLen() - n)
+		ip.UpdateChecksum()
+	default:
+		ip := f.IPv6Of(b)
+		ip.SetPayloadLen(ip.PayloadLen() - n)
+	}
+	if f.L4 != 0 {
+		u := f.UDPOf(b)
+		u.SetLen(u.Len() - uint16(hdr.AtomicETHLen-hdr.RETHLen))
+	}
+	hdr.SetICRC(b, f)
+	c.Mark(x, packet.Generated, reasonAsked)
+	c.Emit(fromServers, x)
 }
 
 // unmark takes marks of congestion off a frame that is sent anew: another frame

@@ -6,8 +6,21 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/index"
 )
+
+// answers are those that their clients may not see yet, and places for those that will come. Requests book
+// them, a desk holds answers and lets go of them, chains and memory say what has happened.
+type answers struct {
+	*traffic
+	mem    *memory
+	booked int                 // places of the shelf that are kept for answers to come
+	due    []int32             // connections of which some held answers may go
+	shelf  hold.Shelf[waiting] // answers that wait
+	waits  index.Index         // of these, those that wait for an append, by its key and number
+}
 
 // waiting is the note about an answer that its client may not see yet: it waits
 // for append n of a key (a CAS's own; of a READ that of the entry that it was
@@ -30,19 +43,19 @@ type waiting struct {
 // room reports whether answers that may have to wait, in so many frames, will
 // have places: half of them are for those that come behind such an answer on the
 // same connection.
-func (s *state) room(frames int) bool {
+func (s *answers) room(frames int) bool {
 	return s.shelf.Room(s.shelf.Cap()/2 + s.booked + frames)
 }
 
 // book keeps places for the answer to rec.
-func (s *state) book(rec *op, frames int) {
+func (s *answers) book(rec *op, frames int) {
 	rec.booked = uint16(frames)
 	s.booked += frames
 }
 
 // hold keeps an answer, behind those that are held of its connection; false
 // when there is no room for it. One like it may be held already.
-func (s *Steer) hold(c *graph.Ctx, x *packet.Buf, w waiting) bool {
+func (s *desk) hold(c *graph.Ctx, x *packet.Buf, w waiting) bool {
 	r := &s.rows[w.row]
 	if !r.q.Empty() && hdr.PSNDiff(w.psn, r.heldTo) <= 0 {
 		c.Drop(x, reasonHere)
@@ -69,9 +82,9 @@ func appendHash(key int32, n uint32) uint32 {
 }
 
 // list has the answer in a place woken when what it waits for happens.
-func (s *state) list(at int32) {
+func (s *answers) list(at int32) {
 	w := s.shelf.Note(at)
-	k := &s.keys.s[w.key]
+	k := &s.mem.keys.s[w.key]
 	w.listed, w.before, w.after = true, 0, k.waits
 	if k.waits != 0 {
 		s.shelf.Note(k.waits).before = at
@@ -81,7 +94,7 @@ func (s *state) list(at int32) {
 }
 
 // unlist has the answer in a place wait for nothing but those before it.
-func (s *state) unlist(at int32) {
+func (s *answers) unlist(at int32) {
 	w := s.shelf.Note(at)
 	if !w.listed {
 		return
@@ -90,7 +103,7 @@ func (s *state) unlist(at int32) {
 	if w.before != 0 {
 		s.shelf.Note(w.before).after = w.after
 	} else {
-		s.keys.s[w.key].waits = w.after
+		s.mem.keys.s[w.key].waits = w.after
 	}
 	if w.after != 0 {
 		s.shelf.Note(w.after).before = w.before
@@ -99,7 +112,7 @@ func (s *state) unlist(at int32) {
 }
 
 // wake lets go of the answer in a place as soon as those before it have gone.
-func (s *state) wake(at int32) {
+func (s *answers) wake(at int32) {
 	s.unlist(at)
 	w := s.shelf.Note(at)
 	if r := &s.rows[w.row]; r.q.First() == at && !r.due {
@@ -110,7 +123,7 @@ func (s *state) wake(at int32) {
 
 // answered is the place of the held answer to append n of a key; 0: there is
 // none.
-func (s *state) answered(ki int32, n uint32) int32 {
+func (s *answers) answered(ki int32, n uint32) int32 {
 	h := appendHash(ki, n)
 	for p := s.waits.Start(h); s.waits.E[p] != 0; p = s.waits.Next(p) {
 		if at, ok := s.waits.Slot(p, h); ok {
@@ -123,7 +136,7 @@ func (s *state) answered(ki int32, n uint32) int32 {
 }
 
 // wakeAppend wakes all that wait for append n of a key, which is linked.
-func (s *state) wakeAppend(ki int32, n uint32) {
+func (s *chains) wakeAppend(ki int32, n uint32) {
 	h := appendHash(ki, n)
 	for p := s.waits.Start(h); s.waits.E[p] != 0; {
 		at, ok := s.waits.Slot(p, h)
@@ -139,7 +152,7 @@ func (s *state) wakeAppend(ki int32, n uint32) {
 		if !w.read {
 			if o := &s.ops[w.op]; o.kind == opCAS && o.psn == w.psn && o.key == ki && o.n == n {
 				o.linked = true
-				s.erase(o)
+				s.journal.erase(o)
 			}
 		}
 		s.wake(at) // something else may be at p now
@@ -147,8 +160,8 @@ func (s *state) wakeAppend(ki int32, n uint32) {
 }
 
 // wakeReads wakes the READs of a tail that is not believed any more.
-func (s *state) wakeReads(ki int32) {
-	for at := s.keys.s[ki].waits; at != 0; {
+func (s *answers) wakeReads(ki int32) {
+	for at := s.mem.keys.s[ki].waits; at != 0; {
 		w := s.shelf.Note(at)
 		next := w.after
 		if w.read {
@@ -159,7 +172,7 @@ func (s *state) wakeReads(ki int32) {
 }
 
 // release lets go of what may go.
-func (s *Steer) release(c *graph.Ctx) {
+func (s *desk) release(c *graph.Ctx) {
 	for len(s.due) > 0 {
 		n := len(s.due) - 1
 		ri := s.due[n]
@@ -170,7 +183,7 @@ func (s *Steer) release(c *graph.Ctx) {
 }
 
 // drain lets go of the answers of a connection, as far as they may.
-func (s *Steer) drain(c *graph.Ctx, ri int32) {
+func (s *desk) drain(c *graph.Ctx, ri int32) {
 	r := &s.rows[ri]
 	for !r.q.Empty() && !s.shelf.Note(r.q.First()).listed {
 		x, w := s.shelf.Take(c, &r.q, s.worker)
@@ -188,7 +201,7 @@ func (s *Steer) drain(c *graph.Ctx, ri int32) {
 }
 
 // send sends what was let go of.
-func (s *Steer) send(c *graph.Ctx) {
+func (s *desk) send(c *graph.Ctx) {
 	for _, g := range s.goes {
 		c.Emit(int(g.out), g.x)
 	}
@@ -196,7 +209,7 @@ func (s *Steer) send(c *graph.Ctx) {
 }
 
 // nobodys gives the entry in the answer to a READ a version that none has.
-func (s *Steer) nobodys(x *packet.Buf) {
+func (s *desk) nobodys(x *packet.Buf) {
 	b, q := x.Bytes(), &s.held
 	if hdr.Parse(b, &q.f) != hdr.IsRoCE {
 		return
@@ -214,7 +227,7 @@ func (q *parsed) setHeader(b, p []byte, w wire.Pointer) {
 }
 
 // discard drops what is held of a connection: its client asks again.
-func (s *Steer) discard(c *graph.Ctx, r *row) {
+func (s *desk) discard(c *graph.Ctx, r *row) {
 	for at := r.q.First(); at != 0; at = s.shelf.Next(at) {
 		s.unlist(at)
 	}
@@ -222,7 +235,7 @@ func (s *Steer) discard(c *graph.Ctx, r *row) {
 }
 
 // discardAll drops all that is held.
-func (s *Steer) discardAll(c *graph.Ctx) {
+func (s *desk) discardAll(c *graph.Ctx) {
 	for i := range s.rows {
 		s.discard(c, &s.rows[i])
 	}
