@@ -56,6 +56,30 @@ func (s *chains) advance(ki int32) {
 	}
 }
 
+// wakeAppend wakes all that wait for append n of a key, which is linked.
+func (s *chains) wakeAppend(ki int32, n uint32) {
+	h := appendHash(ki, n)
+	for p := s.waits.Start(h); s.waits.E[p] != 0; {
+		at, ok := s.waits.Slot(p, h)
+		if !ok {
+			p = s.waits.Next(p)
+			continue
+		}
+		w := s.shelf.Note(at)
+		if w.key != ki || w.n != n {
+			p = s.waits.Next(p)
+			continue
+		}
+		if !w.read {
+			if o := &s.ops[w.op]; o.kind == opCAS && o.psn == w.psn && o.key == ki && o.n == n {
+				o.linked = true
+				s.journal.erase(o)
+			}
+		}
+		s.wake(at) // something else may be at p now
+	}
+}
+
 // closed reports whether append n of a key was a gap that is over.
 func (s *chains) closed(ki int32, n uint32) bool {
 	for i := range s.gaps {
@@ -73,6 +97,15 @@ func (s *chains) settleGap(i int) {
 	n := len(s.gaps) - 1
 	s.gaps[i] = s.gaps[n]
 	s.gaps = s.gaps[:n]
+}
+
+// close ends the wait for the answer to a record: it is sent again no more, and
+// the places for its answer are others'.
+func (s *chains) close(o *op) {
+	s.booked -= int(o.booked)
+	o.booked = 0
+	s.delist(o)
+	s.journal.unguard(o)
 }
 
 // void reports whether a steered CAS was sent behind what will never be linked.
@@ -166,6 +199,16 @@ func (s *chains) ended(c *graph.Ctx, rec *op) {
 	}
 }
 
+// settle takes such a CAS for linked: it was, or its client knows that it was not.
+func (s *chains) settle(c *graph.Ctx, o *op) {
+	s.close(o)
+	s.journal.erase(o)
+	if k := &s.mem.keys.s[o.key]; !s.void(o) && !k.linked(o.n) {
+		s.addGap(c, gap{key: o.key, n: o.n, over: true})
+	}
+	o.live, o.linked = false, true
+}
+
 // cut gives up a key's appends that are not known to be linked: their clients
 // are never told that they succeeded, and their connections end by time-out.
 func (s *chains) cut(c *graph.Ctx, ki int32) {
@@ -190,34 +233,6 @@ func (s *chains) cut(c *graph.Ctx, ki int32) {
 	s.wakeReads(ki)
 	k.sure, k.cut = k.sent, k.epoch
 	c.Count(ctrCut, 1)
-}
-
-// endRow forgets the requests of a connection, and what is held of it.
-func (s *desk) endRow(i int32) {
-	s.discard(s.ctx, &s.rows[i])
-	ring := s.opsOf(i)
-	for j := range ring {
-		s.close(&ring[j])
-		s.journal.erase(&ring[j])
-		s.ended(s.ctx, &ring[j])
-	}
-	clear(ring)
-}
-
-// leave forgets connection i: its row in the table of connections is about to go.
-func (s *desk) leave(i int32) {
-	s.endRow(i)
-	r := &s.rows[i]
-	for n := range s.gaps {
-		if g := &s.gaps[n]; g.row == i {
-			g.told = false
-		}
-	}
-	if r.sid != noServer {
-		s.servers[r.sid].rows--
-		s.servers[r.sid].seen = s.age
-	}
-	*r = row{sid: noServer, region: noRegion, due: r.due}
 }
 
 // mayLeave reports whether a connection can be forgotten without harm to

@@ -1,6 +1,8 @@
 package clover
 
 import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
@@ -56,4 +58,135 @@ func (s *desk) serve(i int32) {
 		v.rows++
 		v.seen = s.age
 	}
+}
+
+// leave forgets connection i: its row in the table of connections is about to go.
+func (s *desk) leave(i int32) {
+	s.endRow(i)
+	r := &s.rows[i]
+	for n := range s.gaps {
+		if g := &s.gaps[n]; g.row == i {
+			g.told = false
+		}
+	}
+	if r.sid != noServer {
+		s.servers[r.sid].rows--
+		s.servers[r.sid].seen = s.age
+	}
+	*r = row{sid: noServer, region: noRegion, due: r.due}
+}
+
+// endRow forgets the requests of a connection, and what is held of it.
+func (s *desk) endRow(i int32) {
+	s.discard(s.ctx, &s.rows[i])
+	ring := s.opsOf(i)
+	for j := range ring {
+		s.close(&ring[j])
+		s.journal.erase(&ring[j])
+		s.ended(s.ctx, &ring[j])
+	}
+	clear(ring)
+}
+
+// setOf is the set of address slots of (server, va), which the request at hand names.
+func (s *desk) setOf(sid int16, va uint64) int32 {
+	if sid == int16(s.parsed.asked) {
+		return s.parsed.set
+	}
+	s.lookout.asked = int8(sid)
+	return s.addrs.set(uint16(sid), va)
+}
+
+// disturb notes that something that may change an entry's header goes
+// untracked to (server, va).
+func (s *desk) disturb(c *graph.Ctx, sid int16, va uint64) {
+	s.unsteered = true
+	slot := s.lookup(sid, va)
+	if slot == noSlot {
+		return
+	}
+	if s.isTail(slot) {
+		s.dropKey(c, s.addrs.e[slot].key())
+	}
+	s.addrs.e[slot].info |= entryTouched
+}
+
+// untracked notes what a request may change that is forwarded without being
+// understood.
+func (s *desk) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
+	if sid == noServer {
+		return
+	}
+	f := &s.f
+	switch ext := f.Op.Info().Ext; {
+	case fl&hdr.IsAtomic != 0 && ext&hdr.HasAtomicETH != 0:
+		s.disturb(c, sid, f.AtomicETHOf(b).VA())
+	case fl&hdr.IsAtomic != 0:
+		s.disturb(c, sid, f.MaskedAtomicETHOf(b).VA())
+	case f.Op == hdr.AtomicWrite:
+		s.overwrite(c, sid, f.RETHOf(b).VA(), 8, noEntry)
+	case fl&hdr.IsWrite != 0 && ext&hdr.HasRETH != 0:
+		s.overwrite(c, sid, f.RETHOf(b).VA(), f.RETHOf(b).DMALength(), noEntry)
+	}
+}
+
+// foreign notes what a frame may change that is no request of a reliable
+// connection, or that may be one in part or unseen.
+func (s *desk) foreign(c *graph.Ctx, b []byte) {
+	f := &s.f
+	change := hdr.ChangeOf(b, f)
+	if change.Reach < hdr.ReachRC || change.Reach == hdr.ReachMore || change.Reach == hdr.ReachSend {
+		return
+	}
+	to := conn.Target(b, f)
+	for i := range s.servers {
+		if v := &s.servers[i]; !v.used || v.at.In(0) != to && f.Why != hdr.DeepTags {
+			continue
+		}
+		s.unsteered = true
+		switch change.Reach {
+		case hdr.ReachRC:
+			s.untracked(c, b, int16(i), f.Op.Info().Flags)
+		case hdr.ReachRange:
+			s.overwrite(c, int16(i), change.VA, change.Len, noEntry)
+		default:
+			s.doubt(c, int16(i))
+		}
+	}
+}
+
+// newOp is an empty record for PSN psn of row i, in place of the oldest one; nil
+// when that one is still needed.
+func (s *desk) newOp(i int32, psn uint32) *op {
+	r := &s.rows[i]
+	o := &s.ops[int(i)*window+int((r.head+1)%window)]
+	if o.live && o.steered {
+		if hdr.PSNDiff(psn, o.psn) < unacked || hdr.PSNDiff(s.acked, o.psn) <= 0 {
+			return nil
+		}
+		s.ended(s.ctx, o) // the server has gone on: it was answered, and not here
+	}
+	if o.list != 0 || o.booked != 0 || o.note != 0 {
+		s.close(o)
+		s.journal.erase(o)
+	}
+	r.head++
+	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
+	s.ahead(i, r.head+1)
+	return o
+}
+
+// enlist puts a steered CAS at the end of this worker's list of those that were repeated
+// as often.
+func (s *desk) enlist(o *op, at int32, now clock.Time) {
+	open := &s.open[s.worker]
+	l := &open.lists[o.repairs]
+	o.sent, o.list, o.before, o.after = now, uint16(s.worker+1), l.last, 0
+	if l.last != 0 {
+		s.ops[l.last-1].after = at + 1
+	} else {
+		l.first = at + 1
+	}
+	l.last = at + 1
+	open.n++
 }

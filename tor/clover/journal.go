@@ -133,9 +133,6 @@ func (j *journal) keep(i int32, w port.Word, swap uint64, in ...*port.Guard) {
 	}
 }
 
-// word is a word of server sid's memory.
-func (s *nodes) word(sid int16, va uint64) port.Word { return port.WordAt(s.servers[sid].words, va) }
-
 func (j *journal) record(i int32) *[noteLen]byte {
 	return (*[noteLen]byte)(j.b[journalHead+int(i)*noteLen:])
 }
@@ -484,21 +481,4 @@ func (s legacy) met(c *graph.Ctx, i int32, psn uint32) {
 		}
 		repairs{s.desk}.resend(c, i, o)
 	}
-}
-
-// passed reports whether an inherited CAS has not been answered though the server is
-// past it, and was asked: its client has had the answer, and went on.
-func (s *traffic) passed(i int32, o *op) bool {
-	r := &s.rows[i]
-	return o.heir && o.repairs >= 2 && !r.unmet && hdr.PSNDiff(r.acked, o.psn) >= 0
-}
-
-// settle takes such a CAS for linked: it was, or its client knows that it was not.
-func (s *chains) settle(c *graph.Ctx, o *op) {
-	s.close(o)
-	s.journal.erase(o)
-	if k := &s.mem.keys.s[o.key]; !s.void(o) && !k.linked(o.n) {
-		s.addGap(c, gap{key: o.key, n: o.n, over: true})
-	}
-	o.live, o.linked = false, true
 }

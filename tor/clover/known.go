@@ -5,7 +5,6 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
@@ -195,18 +194,12 @@ func (s *memory) leaveRegion(i uint16) {
 	s.forgetBases(i)
 }
 
+// word is a word of server sid's memory.
+func (s *nodes) word(sid int16, va uint64) port.Word { return port.WordAt(s.servers[sid].words, va) }
+
 // lookup is the address slot of (server, va), or noSlot.
 func (s *memory) lookup(sid int16, va uint64) int32 {
 	return s.inSet(s.addrs.set(uint16(sid), va), sid, va)
-}
-
-// setOf is the set of address slots of (server, va), which the request at hand names.
-func (s *desk) setOf(sid int16, va uint64) int32 {
-	if sid == int16(s.parsed.asked) {
-		return s.parsed.set
-	}
-	s.lookout.asked = int8(sid)
-	return s.addrs.set(uint16(sid), va)
 }
 
 // inSet is lookup in the set that begins with slot i.
@@ -331,20 +324,6 @@ func (s *memory) doubt(c *graph.Ctx, sid int16) {
 	c.Count(ctrDoubts, 1)
 }
 
-// disturb notes that something that may change an entry's header goes
-// untracked to (server, va).
-func (s *desk) disturb(c *graph.Ctx, sid int16, va uint64) {
-	s.unsteered = true
-	slot := s.lookup(sid, va)
-	if slot == noSlot {
-		return
-	}
-	if s.isTail(slot) {
-		s.dropKey(c, s.addrs.e[slot].key())
-	}
-	s.addrs.e[slot].info |= entryTouched
-}
-
 // overwrite notes that n bytes from va on are written, over whatever entries
 // begin there; but one at keep.
 func (s *memory) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep uint64) {
@@ -368,33 +347,63 @@ func (s *memory) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep ui
 	}
 }
 
-// noEntry is an address at which there is no entry.
-const noEntry = 1
-
-// foreign notes what a frame may change that is no request of a reliable
-// connection, or that may be one in part or unseen.
-func (s *desk) foreign(c *graph.Ctx, b []byte) {
-	f := &s.f
-	change := hdr.ChangeOf(b, f)
-	if change.Reach < hdr.ReachRC || change.Reach == hdr.ReachMore || change.Reach == hdr.ReachSend {
-		return
+// keyOf is the number of a key, new or not; noSlot when it is not steered.
+func (s *memory) keyOf(sid int16, key uint64) int32 {
+	k := s.keys.find(uint16(sid), key)
+	if k == noSlot && s.cfg.only.has(s.servers[sid].match, key) {
+		if len(s.keys.free) > s.promised {
+			k = s.insert(sid, key)
+		}
+		if k == noSlot && s.cfg.hot > 0 {
+			s.offer(uint16(sid), key, s.sketch.add(uint16(sid), key))
+		}
 	}
-	to := conn.Target(b, f)
-	for i := range s.servers {
-		if v := &s.servers[i]; !v.used || v.at.In(0) != to && f.Why != hdr.DeepTags {
-			continue
-		}
-		s.unsteered = true
-		switch change.Reach {
-		case hdr.ReachRC:
-			s.untracked(c, b, int16(i), f.Op.Info().Flags)
-		case hdr.ReachRange:
-			s.overwrite(c, int16(i), change.VA, change.Len, noEntry)
-		default:
-			s.doubt(c, int16(i))
-		}
+	if k != noSlot {
+		s.keys.s[k].hits++
+		s.keys.s[k].usedAt(s.age)
+	}
+	return k
+}
+
+// insert adds a key that is not there; noSlot when there is no room.
+func (s *memory) insert(sid int16, key uint64) int32 {
+	k := s.keys.insert(uint16(sid), key)
+	if k != noSlot {
+		s.keys.s[k].seen = s.age
+		s.servers[sid].keys++
+	}
+	return k
+}
+
+// written remembers an entry whose key and region are known.
+func (s *memory) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite) {
+	class, _ := wire.Class(w.size)
+	w.slot = s.remember(c, set, sid, w.va, packEntry(w.key, w.version, w.region, class))
+	if g := &s.regions[w.region]; g.seen != s.age {
+		g.seen = s.age
 	}
 }
+
+// holds reports whether address slot i is that of the entry of key k at va, in
+// its incarnation version.
+func (s *memory) holds(i int32, va uint64, k int32, version uint8) bool {
+	e := &s.addrs.e[i]
+	return e.used() && e.va == va && e.key() == k && e.version() == version
+}
+
+// current reports whether w still describes what its address slot holds.
+func (s *memory) current(w *pendingWrite) bool {
+	return w.slot != noSlot && s.holds(w.slot, w.va, w.key, w.version)
+}
+
+// holdsEntry reports whether the address slot of a CAS's new entry still
+// holds it: an answer may be so late that the entry was recycled meanwhile.
+func (s *memory) holdsEntry(rec *op) bool {
+	return s.holds(rec.slot, rec.entry, rec.key, wire.Pointer(rec.swap).NextVersion())
+}
+
+// noEntry is an address at which there is no entry.
+const noEntry = 1
 
 // leavers are numbers that are given up, and that addresses may still name. They
 // are free when all addresses were looked at since.

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 	"github.com/quillon/quillon/tor/prefetch"
@@ -173,4 +174,44 @@ func (p *parsed) seal(b []byte) {
 	}
 	hdr.PatchICRC(b, &p.f, int(p.from), p.old[:p.n])
 	p.n = 0
+}
+
+// trackable reports whether a request makes its connection worth a row.
+func (p *parsed) trackable(b []byte, fl hdr.OpFlags) bool {
+	f := &p.f
+	if f.Op == hdr.CompareSwap {
+		return true
+	}
+	if fl&(hdr.IsWrite|hdr.IsRead) != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 {
+		_, ok := wire.Class(f.RETHOf(b).DMALength())
+		return ok
+	}
+	return false
+}
+
+// rewriteCAS applies a record to its request; false when nothing changes.
+func (p *parsed) rewriteCAS(b []byte, rec *op) bool {
+	if rec.newVA == rec.va && rec.newVer == rec.cliVer {
+		return false
+	}
+	a := p.f.AtomicETHOf(b)
+	n := 8 // VA
+	if rec.newVer != rec.cliVer {
+		n = hdr.AtomicETHLen
+	}
+	p.changing(b, int(p.f.BTH)+hdr.BTHLen, n)
+	a.SetVA(rec.newVA)
+	if rec.newVer != rec.cliVer {
+		a.SetCompare(uint64(wire.Fresh(rec.newVer)))
+		a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
+	}
+	return true
+}
+
+// rewriteRead sends a READ of va, somewhere in what rec asked for, to the same
+// place of where rec was sent.
+func (p *parsed) rewriteRead(b []byte, rec *op, va uint64) {
+	reth := p.f.RETHOf(b)
+	p.changing(b, int(p.f.BTH)+hdr.BTHLen, 8)
+	reth.SetVA(rec.newVA + (va - rec.va))
 }

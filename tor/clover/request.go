@@ -2,7 +2,6 @@ package clover
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -22,44 +21,6 @@ func (s requests) request(c *graph.Ctx, x *packet.Buf, b []byte) {
 		s.rank(s.parsed, &s.rows[s.row], b)
 	}
 	s.requested(c, x, b)
-}
-
-// rank finds where a request of a connection, whose row is r, stands, and moves the expected
-// PSN on if it is the next. Of one that is early nothing is noted.
-func (s *traffic) rank(p *parsed, r *row, b []byte) {
-	n, slack := uint32(1), uint32(0)
-	if p.fl&hdr.IsRead != 0 && p.f.RETHOf(b).DMALength() > leastMTU {
-		n, slack = s.psnsOf(p, b)
-	}
-	d := hdr.PSNDiff(p.psn, r.epsn)
-	p.psns, p.slack, p.acked, p.order = n, uint16(min(slack, 1<<15)), r.acked, next
-	switch {
-	case r.sid == noServer:
-		// Only followed, until its other direction is known.
-		p.order = unpaired
-		if !r.begun || d <= -lookback {
-			r.acked = (p.psn - 1) & hdr.PSNMask
-		}
-		if !r.begun || d >= 0 || d <= -lookback {
-			r.epsn, r.slack, r.begun = (p.psn+n)&hdr.PSNMask, slack, true
-		}
-	case d < 0 && d > -lookback:
-		p.order = repeated
-	case d < 0 || d > int32(r.slack):
-		p.order = early
-	default:
-		switch {
-		case p.f.Op == hdr.CompareSwap:
-			if !r.inside && (r.acked+1)&hdr.PSNMask == p.psn {
-				p.order = alone
-			}
-		case r.slack > 0 && p.fl&hdr.IsRead != 0:
-			p.order = within
-		}
-		r.inside = p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0
-		r.ahead, r.slack = 0, slack
-		r.epsn = (p.psn + n) & hdr.PSNMask
-	}
 }
 
 // requested does what a request whose order is known leads to. It is not part of its callers, so
@@ -141,19 +102,6 @@ func (s requests) followed(b []byte) bool {
 	return i != conn.NoSlot && !client
 }
 
-// psnsOf is how many PSNs a READ takes, one a packet of its answer, and how many
-// more it may take beyond them.
-func (s *traffic) psnsOf(p *parsed, b []byte) (n, slack uint32) {
-	size, mtu := p.f.RETHOf(b).DMALength(), uint32(s.conns.Row(conn.Slot(p.row)).MTU)
-	switch {
-	case size <= leastMTU || size > 1<<31: // or empty, or to be refused
-		return 1, 0
-	case mtu != 0:
-		return (size-1)/mtu + 1, 0
-	}
-	return 1, (size - 1) / leastMTU
-}
-
 // leastMTU is the smallest path MTU.
 const leastMTU = 256
 
@@ -172,51 +120,6 @@ func (s requests) astray(i int32, psn, n uint32) {
 	x := s.conns.Row(conn.Slot(i))
 	if r.ahead == maxAhead && x.Learnt == conn.Inferred && s.ctx.Now().Sub(r.answered) > s.quietBefore(i) && s.mayLeave(i) {
 		s.conns.Remove(conn.Slot(i))
-	}
-}
-
-// quietBefore is how long a server has answered nothing on connection i that may be another
-// one by now. Where a READ was led elsewhere, and its answer lost behind the app, the
-// client may repeat it after a time-out of 17 s (IBTA 11.6.2: local ACK timeout 22).
-func (s *traffic) quietBefore(i int32) time.Duration {
-	ring := s.opsOf(i)
-	for j := range ring {
-		if o := &ring[j]; o.kind == opRead && o.steered {
-			return 20 * time.Second
-		}
-	}
-	return time.Second
-}
-
-// trackable reports whether a request makes its connection worth a row.
-func (p *parsed) trackable(b []byte, fl hdr.OpFlags) bool {
-	f := &p.f
-	if f.Op == hdr.CompareSwap {
-		return true
-	}
-	if fl&(hdr.IsWrite|hdr.IsRead) != 0 && f.Op.Info().Ext&hdr.HasRETH != 0 {
-		_, ok := wire.Class(f.RETHOf(b).DMALength())
-		return ok
-	}
-	return false
-}
-
-// untracked notes what a request may change that is forwarded without being
-// understood.
-func (s *desk) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
-	if sid == noServer {
-		return
-	}
-	f := &s.f
-	switch ext := f.Op.Info().Ext; {
-	case fl&hdr.IsAtomic != 0 && ext&hdr.HasAtomicETH != 0:
-		s.disturb(c, sid, f.AtomicETHOf(b).VA())
-	case fl&hdr.IsAtomic != 0:
-		s.disturb(c, sid, f.MaskedAtomicETHOf(b).VA())
-	case f.Op == hdr.AtomicWrite:
-		s.overwrite(c, sid, f.RETHOf(b).VA(), 8, noEntry)
-	case fl&hdr.IsWrite != 0 && ext&hdr.HasRETH != 0:
-		s.overwrite(c, sid, f.RETHOf(b).VA(), f.RETHOf(b).DMALength(), noEntry)
 	}
 }
 
@@ -276,61 +179,6 @@ func (s requests) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 	}
 	r.writes[r.nw] = w
 	r.nw++
-}
-
-// keyOf is the number of a key, new or not; noSlot when it is not steered.
-func (s *memory) keyOf(sid int16, key uint64) int32 {
-	k := s.keys.find(uint16(sid), key)
-	if k == noSlot && s.cfg.only.has(s.servers[sid].match, key) {
-		if len(s.keys.free) > s.promised {
-			k = s.insert(sid, key)
-		}
-		if k == noSlot && s.cfg.hot > 0 {
-			s.offer(uint16(sid), key, s.sketch.add(uint16(sid), key))
-		}
-	}
-	if k != noSlot {
-		s.keys.s[k].hits++
-		s.keys.s[k].usedAt(s.age)
-	}
-	return k
-}
-
-// insert adds a key that is not there; noSlot when there is no room.
-func (s *memory) insert(sid int16, key uint64) int32 {
-	k := s.keys.insert(uint16(sid), key)
-	if k != noSlot {
-		s.keys.s[k].seen = s.age
-		s.servers[sid].keys++
-	}
-	return k
-}
-
-// written remembers an entry whose key and region are known.
-func (s *memory) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite) {
-	class, _ := wire.Class(w.size)
-	w.slot = s.remember(c, set, sid, w.va, packEntry(w.key, w.version, w.region, class))
-	if g := &s.regions[w.region]; g.seen != s.age {
-		g.seen = s.age
-	}
-}
-
-// holds reports whether address slot i is that of the entry of key k at va, in
-// its incarnation version.
-func (s *memory) holds(i int32, va uint64, k int32, version uint8) bool {
-	e := &s.addrs.e[i]
-	return e.used() && e.va == va && e.key() == k && e.version() == version
-}
-
-// current reports whether w still describes what its address slot holds.
-func (s *memory) current(w *pendingWrite) bool {
-	return w.slot != noSlot && s.holds(w.slot, w.va, w.key, w.version)
-}
-
-// holdsEntry reports whether the address slot of a CAS's new entry still
-// holds it: an answer may be so late that the entry was recycled meanwhile.
-func (s *memory) holdsEntry(rec *op) bool {
-	return s.holds(rec.slot, rec.entry, rec.key, wire.Pointer(rec.swap).NextVersion())
 }
 
 // cas handles a compare-and-swap in its turn.
@@ -439,25 +287,6 @@ func (s requests) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry
 	return t, 0
 }
 
-// rewriteCAS applies a record to its request; false when nothing changes.
-func (p *parsed) rewriteCAS(b []byte, rec *op) bool {
-	if rec.newVA == rec.va && rec.newVer == rec.cliVer {
-		return false
-	}
-	a := p.f.AtomicETHOf(b)
-	n := 8 // VA
-	if rec.newVer != rec.cliVer {
-		n = hdr.AtomicETHLen
-	}
-	p.changing(b, int(p.f.BTH)+hdr.BTHLen, n)
-	a.SetVA(rec.newVA)
-	if rec.newVer != rec.cliVer {
-		a.SetCompare(uint64(wire.Fresh(rec.newVer)))
-		a.SetSwap(uint64(wire.Pointer(rec.swap).WithVersion(rec.newVer)))
-	}
-	return true
-}
-
 // read handles a READ request in its turn.
 func (s requests) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f, ri, psn, npsn := &s.f, s.row, s.psn, s.psns
@@ -517,14 +346,6 @@ func (s requests) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 	s.rewriteRead(b, rec, va)
 	c.Mark(x, packet.Rewritten, reasonSteeredRead)
 	c.Trace(x, traceRead, uint64(psn), va, rec.newVA, k.key)
-}
-
-// rewriteRead sends a READ of va, somewhere in what rec asked for, to the same
-// place of where rec was sent.
-func (p *parsed) rewriteRead(b []byte, rec *op, va uint64) {
-	reth := p.f.RETHOf(b)
-	p.changing(b, int(p.f.BTH)+hdr.BTHLen, 8)
-	reth.SetVA(rec.newVA + (va - rec.va))
 }
 
 // readOn handles a READ request that repeats a steered one, or takes it up again in its middle; false when it is

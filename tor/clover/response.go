@@ -131,26 +131,6 @@ func (s responses) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
 	return false
 }
 
-// heard notes that the server has answered requests of a connection up to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
-// where they were expected, are where it is.
-func (r *row) heard(c *graph.Ctx, p *parsed, up uint32) {
-	r.answered = c.Now()
-	p.order, p.acked = repeated, r.acked
-	if p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
-		return // of a READ's answer: the last packet has the PSN before that of the next request
-	}
-	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
-		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
-		if r.ahead > 0 && hdr.PSNDiff(up, r.aheadFrom) >= 0 && hdr.PSNDiff(r.aheadTo, up) > 0 {
-			r.epsn = r.aheadTo
-		}
-		r.ahead, r.inside = 0, true
-	}
-	if hdr.PSNDiff(up, r.acked) > 0 {
-		p.order, p.acked, r.acked = newer, up, up
-	}
-}
-
 // nak handles a NAK of psn: what was sent from there on was not executed.
 func (s responses) nak(c *graph.Ctx, i int32, psn uint32, syn hdr.Syndrome) {
 	fatal := syn != hdr.SynNAKSequence

@@ -1,9 +1,11 @@
 package clover
 
 import (
+	"time"
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/hold"
@@ -160,6 +162,97 @@ const window = 16
 // opsOf are the records of row i, a ring.
 func (s *traffic) opsOf(i int32) []op { return s.ops[int(i)*window : (int(i)+1)*window] }
 
+// rank finds where a request of a connection, whose row is r, stands, and moves the expected
+// PSN on if it is the next. Of one that is early nothing is noted.
+func (s *traffic) rank(p *parsed, r *row, b []byte) {
+	n, slack := uint32(1), uint32(0)
+	if p.fl&hdr.IsRead != 0 && p.f.RETHOf(b).DMALength() > leastMTU {
+		n, slack = s.psnsOf(p, b)
+	}
+	d := hdr.PSNDiff(p.psn, r.epsn)
+	p.psns, p.slack, p.acked, p.order = n, uint16(min(slack, 1<<15)), r.acked, next
+	switch {
+	case r.sid == noServer:
+		// Only followed, until its other direction is known.
+		p.order = unpaired
+		if !r.begun || d <= -lookback {
+			r.acked = (p.psn - 1) & hdr.PSNMask
+		}
+		if !r.begun || d >= 0 || d <= -lookback {
+			r.epsn, r.slack, r.begun = (p.psn+n)&hdr.PSNMask, slack, true
+		}
+	case d < 0 && d > -lookback:
+		p.order = repeated
+	case d < 0 || d > int32(r.slack):
+		p.order = early
+	default:
+		switch {
+		case p.f.Op == hdr.CompareSwap:
+			if !r.inside && (r.acked+1)&hdr.PSNMask == p.psn {
+				p.order = alone
+			}
+		case r.slack > 0 && p.fl&hdr.IsRead != 0:
+			p.order = within
+		}
+		r.inside = p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0
+		r.ahead, r.slack = 0, slack
+		r.epsn = (p.psn + n) & hdr.PSNMask
+	}
+}
+
+// heard notes that the server has answered requests of a connection up to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
+// where they were expected, are where it is.
+func (r *row) heard(c *graph.Ctx, p *parsed, up uint32) {
+	r.answered = c.Now()
+	p.order, p.acked = repeated, r.acked
+	if p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
+		return // of a READ's answer: the last packet has the PSN before that of the next request
+	}
+	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
+		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
+		if r.ahead > 0 && hdr.PSNDiff(up, r.aheadFrom) >= 0 && hdr.PSNDiff(r.aheadTo, up) > 0 {
+			r.epsn = r.aheadTo
+		}
+		r.ahead, r.inside = 0, true
+	}
+	if hdr.PSNDiff(up, r.acked) > 0 {
+		p.order, p.acked, r.acked = newer, up, up
+	}
+}
+
+// psnsOf is how many PSNs a READ takes, one a packet of its answer, and how many
+// more it may take beyond them.
+func (s *traffic) psnsOf(p *parsed, b []byte) (n, slack uint32) {
+	size, mtu := p.f.RETHOf(b).DMALength(), uint32(s.conns.Row(conn.Slot(p.row)).MTU)
+	switch {
+	case size <= leastMTU || size > 1<<31: // or empty, or to be refused
+		return 1, 0
+	case mtu != 0:
+		return (size-1)/mtu + 1, 0
+	}
+	return 1, (size - 1) / leastMTU
+}
+
+// quietBefore is how long a server has answered nothing on connection i that may be another
+// one by now. Where a READ was led elsewhere, and its answer lost behind the app, the
+// client may repeat it after a time-out of 17 s (IBTA 11.6.2: local ACK timeout 22).
+func (s *traffic) quietBefore(i int32) time.Duration {
+	ring := s.opsOf(i)
+	for j := range ring {
+		if o := &ring[j]; o.kind == opRead && o.steered {
+			return 20 * time.Second
+		}
+	}
+	return time.Second
+}
+
+// passed reports whether an inherited CAS has not been answered though the server is
+// past it, and was asked: its client has had the answer, and went on.
+func (s *traffic) passed(i int32, o *op) bool {
+	r := &s.rows[i]
+	return o.heir && o.repairs >= 2 && !r.unmet && hdr.PSNDiff(r.acked, o.psn) >= 0
+}
+
 // op is the record of the request of row i that used PSN psn; nil if there is
 // none.
 func (s *traffic) op(i int32, psn uint32) *op {
@@ -179,27 +272,6 @@ func (s *traffic) op(i int32, psn uint32) *op {
 	return nil
 }
 
-// newOp is an empty record for PSN psn of row i, in place of the oldest one; nil
-// when that one is still needed.
-func (s *desk) newOp(i int32, psn uint32) *op {
-	r := &s.rows[i]
-	o := &s.ops[int(i)*window+int((r.head+1)%window)]
-	if o.live && o.steered {
-		if hdr.PSNDiff(psn, o.psn) < unacked || hdr.PSNDiff(s.acked, o.psn) <= 0 {
-			return nil
-		}
-		s.ended(s.ctx, o) // the server has gone on: it was answered, and not here
-	}
-	if o.list != 0 || o.booked != 0 || o.note != 0 {
-		s.close(o)
-		s.journal.erase(o)
-	}
-	r.head++
-	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
-	s.ahead(i, r.head+1)
-	return o
-}
-
 // ahead has the processor fetch the n-th place of row i, the next to be used: all of them
 // are more than its caches keep beside all else.
 func (s *traffic) ahead(i int32, n uint8) {
@@ -215,15 +287,6 @@ const (
 	lookback = 1 << 22
 	unacked  = 128
 )
-
-// close ends the wait for the answer to a record: it is sent again no more, and
-// the places for its answer are others'.
-func (s *chains) close(o *op) {
-	s.booked -= int(o.booked)
-	o.booked = 0
-	s.delist(o)
-	s.journal.unguard(o)
-}
 
 // delist takes a record out of the list of those that are not answered.
 func (s *traffic) delist(o *op) {
@@ -244,21 +307,6 @@ func (s *traffic) delist(o *op) {
 	}
 	open.n--
 	o.list, o.before, o.after = 0, 0, 0
-}
-
-// enlist puts a steered CAS at the end of this worker's list of those that were repeated
-// as often.
-func (s *desk) enlist(o *op, at int32, now clock.Time) {
-	open := &s.open[s.worker]
-	l := &open.lists[o.repairs]
-	o.sent, o.list, o.before, o.after = now, uint16(s.worker+1), l.last, 0
-	if l.last != 0 {
-		s.ops[l.last-1].after = at + 1
-	} else {
-		l.first = at + 1
-	}
-	l.last = at + 1
-	open.n++
 }
 
 // place is where the newest record of row i is among all, and placeOf where o is.

@@ -135,30 +135,6 @@ func (s *answers) answered(ki int32, n uint32) int32 {
 	return 0
 }
 
-// wakeAppend wakes all that wait for append n of a key, which is linked.
-func (s *chains) wakeAppend(ki int32, n uint32) {
-	h := appendHash(ki, n)
-	for p := s.waits.Start(h); s.waits.E[p] != 0; {
-		at, ok := s.waits.Slot(p, h)
-		if !ok {
-			p = s.waits.Next(p)
-			continue
-		}
-		w := s.shelf.Note(at)
-		if w.key != ki || w.n != n {
-			p = s.waits.Next(p)
-			continue
-		}
-		if !w.read {
-			if o := &s.ops[w.op]; o.kind == opCAS && o.psn == w.psn && o.key == ki && o.n == n {
-				o.linked = true
-				s.journal.erase(o)
-			}
-		}
-		s.wake(at) // something else may be at p now
-	}
-}
-
 // wakeReads wakes the READs of a tail that is not believed any more.
 func (s *answers) wakeReads(ki int32) {
 	for at := s.mem.keys.s[ki].waits; at != 0; {
