@@ -9,13 +9,12 @@ import (
 // maxUnlinked is how many appends of a key may be open at most.
 const maxUnlinked = 1 << 14
 
-// chains are the appends that are not known to be linked, in the order of each key: what became of
-// them, who stands behind whom, and their records in the journal. They are told by answers to
-// CASes, by repairs, and by connections that end; they wake the answers that wait for them.
+// chains say what became of the appends that are not known to be linked, and keep them on record. Answers
+// to CASes, repairs, and connections that end tell them; they wake the answers that wait for an append.
 type chains struct {
-	answers
 	gaps    []gap // in no order
 	journal journal
+	answers
 }
 
 // gap is an append that the server refused, or whose outcome nobody will know,
@@ -199,7 +198,7 @@ func (s *chains) ended(c *graph.Ctx, rec *op) {
 	}
 }
 
-// settle takes such a CAS for linked: it was, or its client knows that it was not.
+// settle takes a CAS whose server is past it for linked: it was, or its client knows that it was not.
 func (s *chains) settle(c *graph.Ctx, o *op) {
 	s.close(o)
 	s.journal.erase(o)

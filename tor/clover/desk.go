@@ -8,10 +8,9 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// desk is what a worker has at hand: the state that it shares, the frame, and what is made and let
-// go of in its turn. Its methods are the steps that Steer, requests, responses, repairs and legacy have in
-// common; they lie with their subjects (known.go, row.go, chain.go, wait.go, journal.go), and what
-// becomes of a connection here.
+// desk is what a worker has at hand: the state that it shares, the frame, and what it lets go of in its
+// turn. Its methods are the steps that Steer, requests, responses, repairs and legacy have in common; those
+// that hold answers are in wait.go, those for the record in journal.go.
 type desk struct {
 	*state
 	worker, workers int

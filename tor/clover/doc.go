@@ -152,6 +152,16 @@
 // Linux rxe does, ignores it until the client gives its connection up. With
 // recycled=adjust, an answer that comes while nobody is there is not turned back.
 //
+// # Parts
+//
+// Workers share one state: turns say who may change it; traffic is connections and the requests on them;
+// memory is what is known, with nodes, handles and hotKeys; chains are what is open, with answers that are
+// held and the journal. chains and answers ask memory; memory only has them wake readers.
+//
+// Steer, one a worker, takes a batch through the turns. lookout finds out what a frame is. requests, responses,
+// repairs and legacy do what it leads to: they see all that lies on their worker's desk, and
+// own nothing. Steer calls all of them, responses legacy, legacy repairs, and nobody the other way.
+//
 // # Memory
 //
 // 64 bytes a key (state, index, and the lists of those that are free or given up),

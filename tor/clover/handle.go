@@ -7,8 +7,8 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
-// handles are the bases by which a handle names an address. They are taught by appends that were
-// acknowledged, asked by those that pass, and forgotten with their region.
+// handles are the bases by which a handle names an address: acknowledged appends teach them, appends that
+// pass ask them.
 type handles struct {
 	bases    []base
 	baseUses uint32 // clock of base.seen

@@ -35,8 +35,8 @@ func (s *sketch) halve() {
 	}
 }
 
-// hotKeys finds the keys that are used most, when there are more than places (hot=). memory
-// offers it what finds no place; Tick has it do a piece of a round.
+// hotKeys finds the keys that are used most, when there are more than places (hot=). memory offers it
+// those that find none, and Tick has it do a piece of a round.
 type hotKeys struct {
 	sketch   sketch
 	cand     [candidates]candidate

@@ -262,8 +262,8 @@ func (s *desk) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	return true
 }
 
-// legacy takes over what is on record: what a process before this one left. Steer calls it before
-// the first frame, and after all was forgotten; responses, when the server of such a connection answers.
+// legacy takes over what is on record. Steer calls it before the first frame, and when all was forgotten;
+// responses, when the server of such a connection answers.
 type legacy struct{ *desk }
 
 // heir is a CAS that is on record, and that may be lost.

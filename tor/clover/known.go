@@ -11,14 +11,14 @@ import (
 	"github.com/quillon/quillon/tor/index"
 )
 
-// memory is what is known of the nodes' memory: keys and their tails, the addresses of entries, and
-// by embedded parts the nodes and their regions, handles, and which keys are hot. It is asked and told by
-// whoever has the turn at keys; of what is open it knows only whom to wake when a tail is dropped.
+// memory is what is known of the nodes' memory: keys and their tails, the addresses of entries, and, in parts
+// of its own, nodes, handles, and which keys are hot. Who has the turn at keys asks it and tells it. Of what is open
+// it knows only its readers, who are woken when a tail is dropped.
 type memory struct {
+	addrs   addrTable
+	keys    keyTable
 	cfg     *settings
 	readers *answers
-	keys    keyTable
-	addrs   addrTable
 	handles
 	nodes
 	aged       clock.Time
@@ -28,8 +28,8 @@ type memory struct {
 	hotKeys
 }
 
-// nodes are the memory nodes and their regions, and the age by which they make room. Nodes are
-// met by connections to them, and regions by memory, when the server has acknowledged a WRITE there.
+// nodes are the memory nodes, their regions, and the age by which they make room. memory has them
+// come and go.
 type nodes struct {
 	age         uint16      // counts eighths of idle=
 	given       []conn.Addr // by servers=, in no VLAN; none: all are served

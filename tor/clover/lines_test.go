@@ -31,13 +31,16 @@ func TestLines(t *testing.T) {
 	}
 	var s state
 	read := unsafe.Offsetof(s.cfg) + unsafe.Sizeof(s.cfg)
-	if changed := unsafe.Offsetof(s.in); changed < read+line-1 {
+	if changed := unsafe.Offsetof(s.chains); changed < read+line-1 {
 		t.Errorf("what changes begins at %d, what is read ends at %d", changed, read)
 	}
 	for name, at := range map[string]uintptr{"conns": unsafe.Offsetof(s.conns), "ops": unsafe.Offsetof(s.ops), "settled": unsafe.Offsetof(s.settled), "open": unsafe.Offsetof(s.open)} {
 		if at < unsafe.Sizeof(s.atKeys) || at >= read {
 			t.Errorf("%s is not among what is read", name)
 		}
+	}
+	if first, end := unsafe.Offsetof(s.booked), unsafe.Offsetof(s.addrs)+unsafe.Sizeof(s.addrs); first%line != 0 || end != first+line {
+		t.Errorf("what most turns change is at %d to %d, and no line", first, end)
 	}
 }
 

@@ -75,8 +75,8 @@ const (
 	asBadICRC
 )
 
-// lookout finds out what frames of a batch are, and counts them, before its worker's turn: it reads nothing
-// that other workers write. Push sets it up for each batch.
+// lookout finds out what the frames of a batch are, and counts them, before its worker's turn: it reads
+// nothing that other workers write. Push has it begin with each batch.
 type lookout struct {
 	// Of the batch at hand: whether nothing of it is steered, what responses (0) and requests (1)
 	// are by the input that it came by, and the RoCE frames in it.

@@ -10,8 +10,8 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// requests does what a client's request leads to: it notes what is written, and steers
-// compare-and-swaps and READs. Steer calls it in the worker's turn.
+// requests does what a client's request leads to: it notes what is written, and steers CASes and READs.
+// Steer calls it in the worker's turn at keys.
 type requests struct{ *desk }
 
 // request handles a request packet of a reliable connection, from a client.

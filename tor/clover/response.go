@@ -10,8 +10,8 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// responses does what a server's answer leads to: what it proves is known from then on, and
-// it is turned back, or held. Steer calls it in the worker's turn.
+// responses does what a server's answer leads to: what it proves is noted, and the answer is turned back,
+// or held. Steer calls it in the worker's turn at keys.
 type responses struct{ *desk }
 
 // response handles a packet of a server; false when it does not go on.

@@ -33,8 +33,8 @@ type pendingWrite struct {
 // get one (creations).
 const maxWrites = 8
 
-// traffic is the connections that are followed, and the requests on them. Who owns what
-// of it is said at state. It finds where a request stands (rank) and its record (op).
+// traffic is the connections that are followed, and the requests on them: it finds where a request
+// stands (rank), and its record (op). Which worker's turn owns what of it is said at state.
 type traffic struct {
 	conns *conn.Table
 	rows  []row     // of the connections in conns

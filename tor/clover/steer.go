@@ -43,8 +43,8 @@ const (
 // keys owns all else. What both turns read (row.sid, cfg, flush), and which connections there
 // are, is changed by a worker that has all turns. A worker that takes several takes those at connections first.
 //
-// What most turns change comes last but for large tables, and in few lines of the
-// processor's cache: each of them comes from the other worker's cache at each turn.
+// What most turns change comes in few lines of the processor's cache: each of them comes from the
+// other worker's cache at each turn.
 type state struct {
 	turns
 
@@ -55,11 +55,13 @@ type state struct {
 	choose  int         // keys from this one on are not yet compared with a new choice; len(keys.s): all are
 	settled clock.Time
 	cfg     settings
-	_       [line]byte
+	_       [line + 40]byte
 
+	// What most turns change is in one line: the end of chains (booked), in, ctx, and the
+	// beginning of memory (addrs).
+	chains
 	in  *desk      // of the worker whose turn it is
 	ctx *graph.Ctx // and its context
-	chains
 	memory
 }
 
@@ -107,10 +109,9 @@ func newState(cfg settings, workers int) *state {
 	return s
 }
 
-// Steer is the app; one instance a worker, which calls it. It owns the worker's batch, and takes its
-// frames through the turns. What a frame leads to is done by requests and responses, what
-// is sent again by repairs, what a process before this one left is taken over by legacy. These
-// four own nothing: they work at the worker's desk.
+// Steer is the app; one instance a worker, which takes its batch through the turns. requests, responses,
+// repairs and legacy do what frames, ticks and records lead to. These own nothing: they are the desk, by
+// other names.
 type Steer struct {
 	desk
 	batch    []parsed
@@ -209,8 +210,8 @@ func (t *turn) take() {
 
 func (t *turn) give() { t.taken.Store(false) }
 
-// turns are who may change the state. Whoever handles frames takes those that it needs; whoever
-// asks or changes something from outside takes all.
+// turns say which worker may change the state. Who handles frames takes those that it needs; who asks
+// from outside takes all.
 type turns struct {
 	atKeys  turn
 	atConns []turn // by worker; who takes all does so in this order

@@ -39,8 +39,8 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	return now.Add(tickEvery)
 }
 
-// repairs makes frames anew: a steered CAS that stays unanswered, and the question where a connection
-// is. Steer.Tick calls it, and legacy.
+// repairs makes frames anew: a steered CAS that stays unanswered, or the question where a connection is.
+// Tick and legacy call it.
 type repairs struct{ *desk }
 
 // tickRepairs is how many CASes a tick sends again at most.

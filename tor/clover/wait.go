@@ -11,15 +11,15 @@ import (
 	"github.com/quillon/quillon/tor/index"
 )
 
-// answers are those that their clients may not see yet, and places for those that will come. Requests book
-// them, a desk holds answers and lets go of them, chains and memory say what has happened.
+// answers are those that their clients may not see yet, and the places of those to come. Requests book
+// places; a desk holds answers, and lets go of those that chains and memory have woken.
 type answers struct {
 	*traffic
 	mem    *memory
-	booked int                 // places of the shelf that are kept for answers to come
 	due    []int32             // connections of which some held answers may go
 	shelf  hold.Shelf[waiting] // answers that wait
 	waits  index.Index         // of these, those that wait for an append, by its key and number
+	booked int                 // places of the shelf that are kept for answers to come
 }
 
 // waiting is the note about an answer that its client may not see yet: it waits
@@ -36,7 +36,7 @@ type waiting struct {
 	before, after int32
 	out           uint8
 	read          bool
-	listed        bool // in that list; a CAS also in state.success
+	listed        bool // in that list, and in answers.waits
 	void          bool // what it tells will never be true
 }
 
