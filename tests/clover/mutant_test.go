@@ -155,7 +155,7 @@ func mutants() (all []mutant.Mutant) {
 		{"XRC does not wait", "desk.go", "\t\ts.unsteered = true\n\t\tswitch", "\t\tswitch", "TestAwaits"},
 		{"the client's version is not kept", "journal.go", "uint64(rec.cliVer)<<32", "uint64(rec.newVer)<<32", "TestInheritAdjust"},
 		// What is learnt, and forgotten.
-		{"servers are met that never answered", "row.go", "\tn, slack :=", "\ts.meet(s.ends.Dst)\n\tn, slack :=", "TestMadeUpServers"},
+		{"servers are met that never answered", "request.go", "\ts.order = unfollowed\n", "\ts.order = unfollowed\n\ts.meet(s.ends.Dst)\n", "TestMadeUpServers"},
 		{"servers are for ever", "known.go", "s.servers[oldest].leaving = true", "_ = oldest", "TestManyServers"},
 		{"regions are for ever", "known.go", "pressed && s.disused(g.seen) || ", "pressed && false || ", "TestManyRegions"},
 		{"regions are learnt from what may be refused", "request.go", "\tw.region = r.region\n", "\tw.region = s.admit(r.sid, w.rkey)\n", "TestRefusedRegions"},
