@@ -16,7 +16,15 @@ func named[T any](list []T, what, name string, of func(T) string) (int, error) {
 	return 0, fmt.Errorf("%s %s: %w", what, name, ErrNotFound)
 }
 
-func (s *Switch) table(name string) (*table, error) {
+// entries are the tables with their entries, default entries, direct counters and direct meters. Who controls the switch
+// changes them; applyTable looks up rows and counts.
+type entries struct {
+	*common
+	*actionProfiles
+	tables []*table
+}
+
+func (s *entries) table(name string) (*table, error) {
 	i, err := named(s.tables, "table", name, func(t *table) string { return t.def.Name })
 	if err != nil {
 		return nil, err
@@ -25,7 +33,7 @@ func (s *Switch) table(name string) (*table, error) {
 }
 
 // entry finds a live entry.
-func (s *Switch) entry(name string, h Handle) (*table, uint32, error) {
+func (s *entries) entry(name string, h Handle) (*table, uint32, error) {
 	t, err := s.table(name)
 	if err != nil {
 		return nil, 0, err
@@ -38,7 +46,7 @@ func (s *Switch) entry(name string, h Handle) (*table, uint32, error) {
 
 // target resolves what an entry, or a default entry, does: it writes the
 // action's data, and returns the action or the places of a member or group.
-func (s *Switch) target(d *tableDef, e *Entry, data []uint64) (act *action, memberAt, groupAt uint32, err error) {
+func (s *entries) target(d *tableDef, e *Entry, data []uint64) (act *action, memberAt, groupAt uint32, err error) {
 	if d.profile < 0 {
 		if e.Member != 0 || e.Group != 0 {
 			return nil, 0, 0, invalid("table %s has no action profile", d.Name)
@@ -67,7 +75,7 @@ func (s *Switch) target(d *tableDef, e *Entry, data []uint64) (act *action, memb
 }
 
 // hold counts the use of a member or group, by n.
-func (s *Switch) hold(d *tableDef, memberAt, groupAt uint32, n int) {
+func (s *entries) hold(d *tableDef, memberAt, groupAt uint32, n int) {
 	if memberAt != 0 {
 		s.profiles[d.profile].memberAt.list[memberAt-1].uses += n
 	}
@@ -77,7 +85,7 @@ func (s *Switch) hold(d *tableDef, memberAt, groupAt uint32, n int) {
 }
 
 // Insert adds an entry to a table.
-func (s *Switch) Insert(name string, e Entry) (Handle, error) {
+func (s *entries) Insert(name string, e Entry) (Handle, error) {
 	t, err := s.table(name)
 	if err != nil {
 		return 0, err
@@ -155,7 +163,7 @@ func (t *table) preset(e presetEntry) error {
 
 // Modify gives an entry another action, member or group, and timeout. The key
 // of e does not matter.
-func (s *Switch) Modify(name string, h Handle, e Entry) error {
+func (s *entries) Modify(name string, h Handle, e Entry) error {
 	t, i, err := s.entry(name, h)
 	if err != nil {
 		return err
@@ -187,7 +195,7 @@ func (s *Switch) Modify(name string, h Handle, e Entry) error {
 }
 
 // Delete removes an entry.
-func (s *Switch) Delete(name string, h Handle) error {
+func (s *entries) Delete(name string, h Handle) error {
 	t, i, err := s.entry(name, h)
 	if err != nil {
 		return err
@@ -211,7 +219,7 @@ func (s *Switch) Delete(name string, h Handle) error {
 }
 
 // Find is the entry with this key and priority.
-func (s *Switch) Find(name string, key []Match, priority int32) (Handle, error) {
+func (s *entries) Find(name string, key []Match, priority int32) (Handle, error) {
 	t, err := s.table(name)
 	if err != nil {
 		return 0, err
@@ -228,7 +236,7 @@ func (s *Switch) Find(name string, key []Match, priority int32) (Handle, error) 
 }
 
 // Len is the number of entries of a table.
-func (s *Switch) Len(name string) (int, error) {
+func (s *entries) Len(name string) (int, error) {
 	t, err := s.table(name)
 	if err != nil {
 		return 0, err
@@ -238,7 +246,7 @@ func (s *Switch) Len(name string) (int, error) {
 
 // Get is an entry as it was inserted, with values in as many bytes as their
 // fields need.
-func (s *Switch) Get(name string, h Handle) (Entry, error) {
+func (s *entries) Get(name string, h Handle) (Entry, error) {
 	t, i, err := s.entry(name, h)
 	if err != nil {
 		return Entry{}, err
@@ -246,7 +254,7 @@ func (s *Switch) Get(name string, h Handle) (Entry, error) {
 	return s.describe(t, i), nil
 }
 
-func (s *Switch) describe(t *table, i uint32) Entry {
+func (s *entries) describe(t *table, i uint32) Entry {
 	r := &t.rows[i]
 	e := Entry{Priority: r.prio}
 	for _, kd := range t.def.keys {
@@ -283,7 +291,7 @@ func describeAction(a *action, data []uint64) Action {
 
 // Entries calls yield for every entry of a table, until it returns false.
 // The table must not change meanwhile.
-func (s *Switch) Entries(name string, yield func(Handle, Entry) bool) error {
+func (s *entries) Entries(name string, yield func(Handle, Entry) bool) error {
 	t, err := s.table(name)
 	if err != nil {
 		return err
@@ -299,7 +307,7 @@ func (s *Switch) Entries(name string, yield func(Handle, Entry) bool) error {
 // EntriesFrom is Entries from an entry on, or from the next one if the entry was deleted: a
 // walk may pause, and go on behind its last entry after the table has
 // changed. It returns where to go on, and whether there may be more entries.
-func (s *Switch) EntriesFrom(name string, from Handle, yield func(Handle, Entry) bool) (next Handle, more bool, err error) {
+func (s *entries) EntriesFrom(name string, from Handle, yield func(Handle, Entry) bool) (next Handle, more bool, err error) {
 	t, err := s.table(name)
 	if err != nil {
 		return 0, false, err
@@ -314,7 +322,7 @@ func (s *Switch) EntriesFrom(name string, from Handle, yield func(Handle, Entry)
 
 // SetDefault sets what a table does for a packet that no entry matches. Key and
 // priority of e do not matter.
-func (s *Switch) SetDefault(name string, e Entry) error {
+func (s *entries) SetDefault(name string, e Entry) error {
 	t, err := s.table(name)
 	if err != nil {
 		return err
@@ -338,7 +346,7 @@ func (s *Switch) SetDefault(name string, e Entry) error {
 }
 
 // ResetDefault gives a table the default entry of the program again.
-func (s *Switch) ResetDefault(name string) error {
+func (s *entries) ResetDefault(name string) error {
 	t, err := s.table(name)
 	if err != nil {
 		return err
@@ -349,7 +357,7 @@ func (s *Switch) ResetDefault(name string) error {
 }
 
 // Default is the default entry of a table; false: there is none.
-func (s *Switch) Default(name string) (Entry, bool, error) {
+func (s *entries) Default(name string) (Entry, bool, error) {
 	t, err := s.table(name)
 	if err != nil {
 		return Entry{}, false, err
@@ -366,7 +374,7 @@ func (s *Switch) Default(name string) (Entry, bool, error) {
 }
 
 // EntryCount is what the direct counter of an entry counted.
-func (s *Switch) EntryCount(name string, h Handle) (Count, error) {
+func (s *entries) EntryCount(name string, h Handle) (Count, error) {
 	t, i, err := s.entry(name, h)
 	if err != nil {
 		return Count{}, err
@@ -378,7 +386,7 @@ func (s *Switch) EntryCount(name string, h Handle) (Count, error) {
 }
 
 // SetEntryCount sets the direct counter of an entry.
-func (s *Switch) SetEntryCount(name string, h Handle, c Count) error {
+func (s *entries) SetEntryCount(name string, h Handle, c Count) error {
 	t, i, err := s.entry(name, h)
 	if err != nil {
 		return err
@@ -391,7 +399,7 @@ func (s *Switch) SetEntryCount(name string, h Handle, c Count) error {
 }
 
 // EntryMeter is the configuration of an entry's direct meter; none: all green.
-func (s *Switch) EntryMeter(name string, h Handle) ([]Rate, error) {
+func (s *entries) EntryMeter(name string, h Handle) ([]Rate, error) {
 	t, i, err := s.entry(name, h)
 	if err != nil {
 		return nil, err
@@ -404,7 +412,7 @@ func (s *Switch) EntryMeter(name string, h Handle) ([]Rate, error) {
 
 // SetEntryMeter configures an entry's direct meter: the committed rate and the
 // peak rate; none resets it.
-func (s *Switch) SetEntryMeter(name string, h Handle, rates ...Rate) error {
+func (s *entries) SetEntryMeter(name string, h Handle, rates ...Rate) error {
 	t, i, err := s.entry(name, h)
 	if err != nil {
 		return err
@@ -421,7 +429,7 @@ func (s *Switch) SetEntryMeter(name string, h Handle, rates ...Rate) error {
 
 // DefaultCount is what the direct counter of a table's default entry counted: misses.
 // bmv2 counts none.
-func (s *Switch) DefaultCount(name string) (Count, error) {
+func (s *entries) DefaultCount(name string) (Count, error) {
 	t, err := s.table(name)
 	if err == nil && !t.def.Counters {
 		err = invalid("table %s has no direct counter", name)
@@ -433,7 +441,7 @@ func (s *Switch) DefaultCount(name string) (Count, error) {
 }
 
 // SetDefaultCount sets that counter.
-func (s *Switch) SetDefaultCount(name string, c Count) error {
+func (s *entries) SetDefaultCount(name string, c Count) error {
 	if _, err := s.DefaultCount(name); err != nil {
 		return err
 	}
@@ -446,7 +454,7 @@ func (s *Switch) SetDefaultCount(name string, c Count) error {
 
 // DefaultMeter is the configuration of the direct meter of a table's default entry;
 // none: what a miss finds in the meter's result stays there, as in bmv2.
-func (s *Switch) DefaultMeter(name string) ([]Rate, error) {
+func (s *entries) DefaultMeter(name string) ([]Rate, error) {
 	t, err := s.table(name)
 	if err == nil && !t.def.Meters {
 		err = invalid("table %s has no direct meter", name)
@@ -458,7 +466,7 @@ func (s *Switch) DefaultMeter(name string) ([]Rate, error) {
 }
 
 // SetDefaultMeter configures that meter, as SetEntryMeter does an entry's.
-func (s *Switch) SetDefaultMeter(name string, rates ...Rate) error {
+func (s *entries) SetDefaultMeter(name string, rates ...Rate) error {
 	if _, err := s.DefaultMeter(name); err != nil {
 		return err
 	}
@@ -487,7 +495,7 @@ func checkRates(d *meterDef, rates []Rate) error {
 
 // EntryIdle is how long an entry has not been hit, at the time of the last
 // packet.
-func (s *Switch) EntryIdle(name string, h Handle) (clock.Duration, error) {
+func (s *entries) EntryIdle(name string, h Handle) (clock.Duration, error) {
 	t, i, err := s.entry(name, h)
 	if err != nil {
 		return 0, err
@@ -498,14 +506,10 @@ func (s *Switch) EntryIdle(name string, h Handle) (clock.Duration, error) {
 	return s.now.Sub(t.uses[i].hit), nil
 }
 
-// Advance sets the time between two packets. Entries that are inserted from then on count as hit
-// at that time. Time does not go back.
-func (s *Switch) Advance(now clock.Time) { s.now = max(s.now, now) }
-
 // ExpiredFrom looks at n entries of a table, from one on, calls yield for those that were not hit for
 // their timeout, and starts their timeout again. It returns where to go on; false: these were
 // the last.
-func (s *Switch) ExpiredFrom(name string, from Handle, n int, yield func(Handle, Entry)) (next Handle, more bool, err error) {
+func (s *entries) ExpiredFrom(name string, from Handle, n int, yield func(Handle, Entry)) (next Handle, more bool, err error) {
 	t, err := s.table(name)
 	if err != nil {
 		return 0, false, err
@@ -518,352 +522,4 @@ func (s *Switch) ExpiredFrom(name string, from Handle, n int, yield func(Handle,
 		}
 	}
 	return Handle(end), end < len(t.uses), nil
-}
-
-// cell finds an element of an array.
-func cell[T interface{ info() *ArrayInfo }](list []T, what, name string, index int) (int, error) {
-	i, err := named(list, what, name, func(x T) string { return x.info().Name })
-	if err != nil {
-		return 0, err
-	}
-	if n := list[i].info().Size; index < 0 || index >= n {
-		return 0, invalid("%s %s: index %d, it has %d", what, name, index, n)
-	}
-	return i, nil
-}
-
-func (a *arrayDef) info() *ArrayInfo    { return &a.ArrayInfo }
-func (r *registerDef) info() *ArrayInfo { return &r.ArrayInfo }
-func (m *meterDef) info() *ArrayInfo    { return &m.ArrayInfo }
-
-// Count is an indirect counter.
-func (s *Switch) Count(name string, index int) (Count, error) {
-	i, err := cell(s.prog.counters, "counter", name, index)
-	if err != nil {
-		return Count{}, err
-	}
-	return s.counters[i][index], nil
-}
-
-// SetCount sets an indirect counter.
-func (s *Switch) SetCount(name string, index int, c Count) error {
-	i, err := cell(s.prog.counters, "counter", name, index)
-	if err != nil {
-		return err
-	}
-	s.counters[i][index] = c
-	return nil
-}
-
-// Register is a register's value, big-endian.
-func (s *Switch) Register(name string, index int) ([]byte, error) {
-	i, err := cell(s.prog.registers, "register", name, index)
-	if err != nil {
-		return nil, err
-	}
-	d := s.prog.registers[i]
-	return bigEndian(s.registers[i][index*d.words:], d.Bits), nil
-}
-
-// SetRegister sets a register.
-func (s *Switch) SetRegister(name string, index int, value []byte) error {
-	i, err := cell(s.prog.registers, "register", name, index)
-	if err != nil {
-		return err
-	}
-	d := s.prog.registers[i]
-	v := make([]uint64, d.words)
-	if !number(v, value, d.Bits) {
-		return invalid("register %s: %x is wider than %d bits", name, value, d.Bits)
-	}
-	copy(s.registers[i][index*d.words:], v)
-	return nil
-}
-
-// Meter is the configuration of an indirect meter; none: all green.
-func (s *Switch) Meter(name string, index int) ([]Rate, error) {
-	i, err := cell(s.prog.meters, "meter", name, index)
-	if err != nil {
-		return nil, err
-	}
-	if s.prog.meters[i].direct {
-		return nil, invalid("meter %s is direct: it belongs to entries", name)
-	}
-	return s.meters[i][index].config(), nil
-}
-
-// SetMeter configures an indirect meter: the committed rate and the peak rate;
-// none resets it.
-func (s *Switch) SetMeter(name string, index int, rates ...Rate) error {
-	i, err := cell(s.prog.meters, "meter", name, index)
-	if err != nil {
-		return err
-	}
-	d := s.prog.meters[i]
-	if d.direct {
-		return invalid("meter %s is direct: it belongs to entries", name)
-	}
-	if err := checkRates(d, rates); err != nil {
-		return err
-	}
-	s.meters[i][index].configure(s.now, rates)
-	return nil
-}
-
-// SetValueSet sets the members of a parser's value set, big-endian.
-func (s *Switch) SetValueSet(name string, members [][]byte) error {
-	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
-	if err != nil {
-		return err
-	}
-	d := s.prog.vsets[i]
-	var all [][]uint64
-	for _, m := range members {
-		v := make([]uint64, words(d.bits))
-		if !number(v, m, d.bits) {
-			return invalid("value set %s: %x is wider than %d bits", name, m, d.bits)
-		}
-		all = append(all, v)
-	}
-	s.vsets[i].members = all
-	return nil
-}
-
-// ValueSet is the members of a parser's value set.
-func (s *Switch) ValueSet(name string) ([][]byte, error) {
-	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
-	if err != nil {
-		return nil, err
-	}
-	var all [][]byte
-	for _, m := range s.vsets[i].members {
-		all = append(all, bigEndian(m, s.vsets[i].def.bits))
-	}
-	return all, nil
-}
-
-// SetMulticast sets the replicas of a multicast group; none deletes it.
-func (s *Switch) SetMulticast(group uint32, replicas []Replica) error {
-	if group == 0 || group > 0xffff {
-		return invalid("multicast group %d: groups are 1 to %d", group, 0xffff)
-	}
-	s.groups = put(s.groups, int(group), slices.Clone(replicas))
-	return nil
-}
-
-// Multicast is the replicas of a multicast group.
-func (s *Switch) Multicast(group uint32) []Replica { return slices.Clone(s.replicas(group)) }
-
-// SetSession sets a clone session (a mirroring session): 0 to 32767.
-func (s *Switch) SetSession(id uint32, ses Session) error {
-	if id > 0x7fff {
-		return invalid("clone session %d: the highest is %d", id, 0x7fff)
-	}
-	if ses.Length < 0 || ses.Priority < 0 || ses.Priority >= s.cfg.Queues {
-		return invalid("clone session %d: a length of %d, a priority of %d: want priorities below %d", id, ses.Length, ses.Priority, s.cfg.Queues)
-	}
-	ses.Replicas = slices.Clone(ses.Replicas)
-	s.sessions = put(s.sessions, int(id), session{ses, true})
-	return nil
-}
-
-// Session is a clone session; false: there is none.
-func (s *Switch) Session(id uint32) (Session, bool) {
-	ses, ok := s.session(id)
-	ses.Replicas = slices.Clone(ses.Replicas)
-	return ses, ok
-}
-
-// DeleteSession removes a clone session.
-func (s *Switch) DeleteSession(id uint32) error {
-	if _, ok := s.session(id); !ok {
-		return fmt.Errorf("clone session %d: %w", id, ErrNotFound)
-	}
-	s.sessions[id] = session{}
-	return nil
-}
-
-func (s *Switch) profile(name string) (*profile, error) {
-	i, err := named(s.profiles, "action profile", name, func(p *profile) string { return p.def.Name })
-	if err != nil {
-		return nil, err
-	}
-	return s.profiles[i], nil
-}
-
-// SetMember adds a member to an action profile, or gives it another action.
-func (s *Switch) SetMember(profile string, id uint32, a Action) error {
-	p, err := s.profile(profile)
-	if err != nil {
-		return err
-	}
-	if id == 0 {
-		return invalid("action profile %s: 0 is no member", profile)
-	}
-	data := make([]uint64, p.def.dw)
-	act, err := findAction("action profile "+profile, p.def.actions, a, data)
-	if err != nil {
-		return err
-	}
-	m := p.members[id]
-	if m == nil {
-		if p.def.Size > 0 && len(p.members) >= p.def.Size {
-			return fmt.Errorf("action profile %s with %d members is %w", profile, len(p.members), ErrFull)
-		}
-		m = &member{id: id}
-		p.members[id] = m
-		m.at = p.memberAt.put(m)
-	}
-	m.act, m.data = act, data
-	return nil
-}
-
-// Member is the action of a member.
-func (s *Switch) Member(profile string, id uint32) (Action, error) {
-	p, err := s.profile(profile)
-	if err != nil {
-		return Action{}, err
-	}
-	m := p.members[id]
-	if m == nil {
-		return Action{}, fmt.Errorf("member %d of %s: %w", id, profile, ErrNotFound)
-	}
-	return describeAction(m.act, m.data), nil
-}
-
-// Members are the ids of a profile's members, ascending.
-func (s *Switch) Members(profile string) ([]uint32, error) {
-	p, err := s.profile(profile)
-	if err != nil {
-		return nil, err
-	}
-	return sortedIDs(p.members), nil
-}
-
-func sortedIDs[V any](m map[uint32]V) []uint32 {
-	ids := make([]uint32, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-// DeleteMember removes a member that no entry and no group uses.
-func (s *Switch) DeleteMember(profile string, id uint32) error {
-	p, err := s.profile(profile)
-	if err != nil {
-		return err
-	}
-	m := p.members[id]
-	if m == nil {
-		return fmt.Errorf("member %d of %s: %w", id, profile, ErrNotFound)
-	}
-	if m.uses > 0 {
-		return fmt.Errorf("member %d of %s is %w", id, profile, ErrInUse)
-	}
-	delete(p.members, id)
-	p.memberAt.drop(m.at)
-	return nil
-}
-
-// SetGroup sets the members of a group of an action selector; the group is made
-// if there is none.
-func (s *Switch) SetGroup(profile string, id uint32, members []GroupMember) error {
-	p, err := s.profile(profile)
-	if err != nil {
-		return err
-	}
-	if !p.def.Selector {
-		return invalid("action profile %s is no selector", profile)
-	}
-	if id == 0 {
-		return invalid("action profile %s: 0 is no group", profile)
-	}
-	seen := map[uint32]bool{}
-	for _, gm := range members {
-		switch {
-		case p.members[gm.ID] == nil:
-			return fmt.Errorf("member %d of %s: %w", gm.ID, profile, ErrNotFound)
-		case seen[gm.ID]:
-			return fmt.Errorf("group %d of %s: member %d %w in it", id, profile, gm.ID, ErrExists)
-		case gm.Weight < 0 || gm.Weight > math.MaxUint16:
-			return invalid("group %d of %s: weight %d", id, profile, gm.Weight)
-		}
-		seen[gm.ID] = true
-	}
-	g := p.groups[id]
-	if g == nil {
-		g = &group{id: id}
-		p.groups[id] = g
-		g.at = p.groupAt.put(g)
-	}
-	for _, gm := range g.members {
-		p.members[gm.ID].uses--
-	}
-	g.members = slices.Clone(members)
-	slices.SortFunc(g.members, func(a, b GroupMember) int { return int(int64(a.ID) - int64(b.ID)) })
-	for _, gm := range g.members {
-		p.members[gm.ID].uses++
-	}
-	p.refresh(g, s.down)
-	return nil
-}
-
-// Group is the members of a group.
-func (s *Switch) Group(profile string, id uint32) ([]GroupMember, error) {
-	p, err := s.profile(profile)
-	if err != nil {
-		return nil, err
-	}
-	g := p.groups[id]
-	if g == nil {
-		return nil, fmt.Errorf("group %d of %s: %w", id, profile, ErrNotFound)
-	}
-	return slices.Clone(g.members), nil
-}
-
-// Groups are the ids of a selector's groups, ascending.
-func (s *Switch) Groups(profile string) ([]uint32, error) {
-	p, err := s.profile(profile)
-	if err != nil {
-		return nil, err
-	}
-	return sortedIDs(p.groups), nil
-}
-
-// DeleteGroup removes a group that no entry uses.
-func (s *Switch) DeleteGroup(profile string, id uint32) error {
-	p, err := s.profile(profile)
-	if err != nil {
-		return err
-	}
-	g := p.groups[id]
-	if g == nil {
-		return fmt.Errorf("group %d of %s: %w", id, profile, ErrNotFound)
-	}
-	if g.uses > 0 {
-		return fmt.Errorf("group %d of %s is %w", id, profile, ErrInUse)
-	}
-	for _, gm := range g.members {
-		p.members[gm.ID].uses--
-	}
-	delete(p.groups, id)
-	p.groupAt.drop(g.at)
-	return nil
-}
-
-// SetLink says whether a port is up: members of groups that watch a port that
-// is down get no packets. Ports are up at first.
-func (s *Switch) SetLink(port uint32, up bool) {
-	if up {
-		delete(s.down, port)
-	} else {
-		s.down[port] = true
-	}
-	for _, p := range s.profiles {
-		for _, g := range p.groups {
-			p.refresh(g, s.down)
-		}
-	}
 }

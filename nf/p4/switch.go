@@ -107,23 +107,19 @@ type Session struct {
 }
 
 // Switch runs a program. It belongs to one goroutine.
+//
+// Those who control it change four parts: the tables (entries), the action profiles, the arrays, and where copies go. Switch itself is
+// what a packet goes through, from Process on: parsers, pipelines, queues. It looks at the parts and counts in them.
 type Switch struct {
-	prog      *Program
-	cfg       Config
-	tables    []*table
-	registers [][]uint64
-	counters  [][]Count
-	meters    [][]meter
-	profiles  []*profile
-	vsets     []valueSet
-	groups    [][]Replica             // by number; none: no such group
-	sessions  []session               // by number
-	down      map[uint32]bool         // ports
-	hashes    []func(b []byte) uint64 // in the place of a calculation's own
+	common
+	actionProfiles
+	entries
+	arrays
+	replication
+	hashes []func(b []byte) uint64 // in the place of a calculation's own
 
 	rand    *rand.Rand
 	trace   func(Event)
-	now     clock.Time
 	micros  uint64
 	emit    Emit
 	result  Result
@@ -139,6 +135,13 @@ type Switch struct {
 	spare   []*packetState
 	tmp     []uint64
 	buf     []byte // frames that leave, inputs of hashes
+}
+
+// common is what all parts of a Switch read. The time goes on in Process and Advance alone.
+type common struct {
+	prog *Program
+	cfg  Config
+	now  clock.Time
 }
 
 // NewSwitch makes a switch with the program's own entries in its tables.
@@ -158,10 +161,11 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 	if most := p.std.egressSpec.mask; uint64(c.DropPort) > most {
 		return nil, invalid("drop port %d, the program's ports are 0 to %d", c.DropPort, most)
 	}
-	s := &Switch{prog: p, cfg: c, trace: c.Trace, now: c.Start,
-		down: map[uint32]bool{}, hashes: make([]func(b []byte) uint64, len(p.calcs)),
+	s := &Switch{common: common{p, c, c.Start}, actionProfiles: actionProfiles{down: map[uint32]bool{}}, trace: c.Trace, hashes: make([]func(b []byte) uint64, len(p.calcs)),
 		tmp:  make([]uint64, p.tmp),
 		rand: rand.New(rand.NewPCG(c.Seed, 0x70345f3136))}
+	s.entries.common, s.entries.actionProfiles = &s.common, &s.actionProfiles
+	s.arrays.common, s.replication.common = &s.common, &s.common
 	for _, d := range p.profiles {
 		s.profiles = append(s.profiles, newProfile(d))
 	}
@@ -189,6 +193,10 @@ func (s *Switch) SetTrace(f func(Event)) { s.trace = f }
 
 // Dropped is how many packets, clones and replicas ended for a reason.
 func (s *Switch) Dropped(r Reason) uint64 { return s.dropped[r] }
+
+// Advance sets the time between two packets. Entries that are inserted from then on count as hit
+// at that time. Time does not go back.
+func (s *Switch) Advance(now clock.Time) { s.now = max(s.now, now) }
 
 // Process runs a frame that came in on a port at time now through the program, with all its
 // clones and replicas, and emits the frames that leave. It only reads the frame.
@@ -403,27 +411,6 @@ func (s *Switch) cloneIngress(k *packetState, size uint64) {
 	s.toSession(c, ses)
 	s.copied = k.copied
 	s.give(c)
-}
-
-// session is a Session, or none.
-type session struct {
-	Session
-	set bool
-}
-
-func (s *Switch) session(id uint32) (Session, bool) {
-	if int(id) >= len(s.sessions) {
-		return Session{}, false
-	}
-	return s.sessions[id].Session, s.sessions[id].set
-}
-
-// replicas are those of a multicast group.
-func (s *Switch) replicas(group uint32) []Replica {
-	if int(group) >= len(s.groups) {
-		return nil
-	}
-	return s.groups[group]
 }
 
 // put stores v at place i of list, which grows as far as it must.
