@@ -2,7 +2,7 @@ package p4
 
 import "math/rand/v2"
 
-func (l *loader) actions() {
+func (l *compiler) actions() {
 	for _, j := range l.Actions {
 		a := &action{index: len(l.p.actions)}
 		a.Name = j.Name
@@ -27,7 +27,7 @@ func (l *loader) actions() {
 }
 
 // compile compiles the primitives of an action.
-func (l *loader) compile(ops []jsonOp) []step {
+func (l *compiler) compile(ops []jsonOp) []step {
 	code := make([]step, 0, len(ops))
 	for _, op := range ops {
 		l.in("primitive "+op.Op, func() {
@@ -45,7 +45,7 @@ func (l *loader) compile(ops []jsonOp) []step {
 
 // call is a primitive of an action, to be compiled.
 type call struct {
-	*loader
+	*compiler
 	jsonOp
 	of int
 }
@@ -252,7 +252,7 @@ func (c call) cut() step {
 }
 
 // condition compiles a parameter that is true, or not 0.
-func (l *loader) condition(v *jsonValue) testFn {
+func (l *compiler) condition(v *jsonValue) testFn {
 	e := l.expr(v)
 	if e.sort == sortData {
 		e = &expr{op: opToBool, sort: sortBool, kids: [3]*expr{e}}
@@ -283,7 +283,7 @@ func (k *packetState) assignUnion(to, from *union) {
 }
 
 // assignVarbit copies a varbit with its length.
-func (l *loader) assignVarbit(a, b *expr) step {
+func (l *compiler) assignVarbit(a, b *expr) step {
 	if a.fld == nil || b.fld == nil || !a.fld.varbit || !b.fld.varbit {
 		l.fail("want two fields of variable length")
 	}
@@ -357,7 +357,7 @@ func (k *packetState) shift(bases []int, w, n int, up bool) {
 }
 
 // message makes a log message.
-func (l *loader) message(format string) *logMessage {
+func (l *compiler) message(format string) *logMessage {
 	m := &logMessage{format: format, index: len(l.p.logs)}
 	l.p.logs = append(l.p.logs, m)
 	return m
@@ -405,7 +405,7 @@ func uniform(r *rand.Rand, most uint64) uint64 {
 }
 
 func (c call) hashed() step {
-	calc := find(c.loader, c.calcs, "calculation", c.name(2))
+	calc := find(c.document, c.calcs, "calculation", c.name(2))
 	at, store := c.computed(0)
 	base, size := c.index(1), c.index(3)
 	return step{run: func(k *packetState) {
@@ -418,7 +418,7 @@ func (c call) hashed() step {
 // An index of a counter or a meter that is too large does nothing.
 
 func (c call) count() step {
-	i, index := find(c.loader, c.ctrs, "counter", c.name(0)), c.index(1)
+	i, index := find(c.document, c.ctrs, "counter", c.name(0)), c.index(1)
 	return step{run: func(k *packetState) {
 		cells, n := k.sw.counters[i], index(k)
 		if n < uint64(len(cells)) {
@@ -429,7 +429,7 @@ func (c call) count() step {
 }
 
 func (c call) meter() step {
-	i, index := find(c.loader, c.mtrs, "meter", c.name(0)), c.index(1)
+	i, index := find(c.document, c.mtrs, "meter", c.name(0)), c.index(1)
 	def := c.p.meters[i]
 	at, store := c.computed(2)
 	return step{run: func(k *packetState) {
@@ -473,7 +473,7 @@ func (c call) readRegister() step {
 func (c call) writeRegister() step { return step{run: c.g.store(c.cell(0, 1), c.number(2))} }
 
 // target checks that e may be assigned to.
-func (l *loader) target(e *expr) *expr {
+func (l *compiler) target(e *expr) *expr {
 	switch e.op {
 	case opField, opMember, opLast, opRegister:
 		return e

@@ -9,13 +9,20 @@ import (
 	"unicode"
 )
 
-// loader turns JSON into a Program. The first error ends it: fail panics with a
-// loadError, which Load returns.
-type loader struct {
+// document is the JSON, and the Program that comes of it. The first error ends the loading: fail panics with a loadError, which
+// Load returns.
+//
+// What is loaded stands on what was loaded before: the parsers and the pipelines on what their expressions name (compiler), this on
+// the headers (shapes), these on the document.
+type document struct {
 	*jsonProgram
-	p      *Program
-	g      generator
-	where  []string
+	p     *Program
+	where []string
+}
+
+// shapes are the headers, and the groups and fields that the program finds in them by name.
+type shapes struct {
+	*document
 	types  map[string]*headerType
 	names  map[string]*header
 	ids    map[int]*header
@@ -24,12 +31,18 @@ type loader struct {
 	byUID  map[int]*union
 	ustks  map[string]*unionStack
 	alias  map[string]fieldName
+}
+
+// compiler makes code of expressions and actions. It loads what they name beside headers: calculations, counters, meters and
+// registers.
+type compiler struct {
+	*shapes
+	g      generator
 	calcs  map[string]*calculation
 	regs   map[string]int
 	ctrs   map[string]int
 	mtrs   map[string]int
 	acts   map[int]*action
-	nodes  map[string]int
 	params []param // of the action that is compiled
 	self   *header // the header of all fields of an expression; nil: each field names its header
 	depth  int     // of the expression that is read
@@ -56,13 +69,14 @@ func Load(src []byte) (p *Program, err error) {
 			panic(x)
 		}
 	}()
-	l := &loader{jsonProgram: j, p: &Program{ingress: noNode, egress: noNode, errors: map[string]uint32{}},
-		types: map[string]*headerType{}, names: map[string]*header{}, ids: map[int]*header{},
-		stacks: map[string]*stack{}, unions: map[string]*union{}, byUID: map[int]*union{}, ustks: map[string]*unionStack{},
-		alias: map[string]fieldName{}, calcs: map[string]*calculation{}, regs: map[string]int{}, ctrs: map[string]int{},
-		mtrs: map[string]int{}, acts: map[int]*action{}, nodes: map[string]int{}}
+	l := &compiler{
+		shapes: &shapes{document: &document{jsonProgram: j, p: &Program{ingress: noNode, egress: noNode, errors: map[string]uint32{}}},
+			types: map[string]*headerType{}, names: map[string]*header{}, ids: map[int]*header{}, stacks: map[string]*stack{},
+			unions: map[string]*union{}, byUID: map[int]*union{}, ustks: map[string]*unionStack{}, alias: map[string]fieldName{}},
+		calcs: map[string]*calculation{}, regs: map[string]int{}, ctrs: map[string]int{}, mtrs: map[string]int{}, acts: map[int]*action{}}
+	parsers, pipelines := &parserLoader{l}, &pipelineLoader{l, map[string]int{}}
 	for _, step := range []func(){l.version, l.headers, l.headerGroups, l.aliases, l.standard, l.errorCodes, l.arrays,
-		l.calculations, l.lists, l.actions, l.parsers, l.deparsers, l.pipelines, l.checksums} {
+		l.calculations, l.lists, l.actions, parsers.parsers, parsers.deparsers, pipelines.pipelines, l.checksums} {
 		step()
 	}
 	if l.p.tmp = l.g.tmp; l.p.tmp > maxSlots {
@@ -72,7 +86,7 @@ func Load(src []byte) (p *Program, err error) {
 }
 
 // fail ends the loading.
-func (l *loader) fail(format string, args ...any) {
+func (l *document) fail(format string, args ...any) {
 	at := strings.Join(l.where, ", ")
 	if at != "" {
 		at += ": "
@@ -89,14 +103,14 @@ func printed(r rune) rune {
 }
 
 // in runs f with a part of the program added to what errors name.
-func (l *loader) in(what string, f func()) {
+func (l *document) in(what string, f func()) {
 	l.where = append(l.where, what)
 	f()
 	l.where = l.where[:len(l.where)-1]
 }
 
 // find is the object of a name, or of a number.
-func find[K comparable, T any](l *loader, all map[K]T, what string, key K) T {
+func find[K comparable, T any](l *document, all map[K]T, what string, key K) T {
 	x, ok := all[key]
 	if !ok {
 		l.fail("no %s is called %s", what, short(key))
@@ -105,7 +119,7 @@ func find[K comparable, T any](l *loader, all map[K]T, what string, key K) T {
 }
 
 // integer is a number without a fraction, of a *float64 or a *jsonValue.
-func (l *loader) integer(v any, what string, lowest, highest int) int {
+func (l *document) integer(v any, what string, lowest, highest int) int {
 	n, _ := v.(*float64)
 	if j, ok := v.(*jsonValue); ok {
 		n = j.number
@@ -117,7 +131,7 @@ func (l *loader) integer(v any, what string, lowest, highest int) int {
 }
 
 // optional is a number without a fraction that need not be there.
-func (l *loader) optional(v *float64, what string, otherwise, lowest, highest int) int {
+func (l *document) optional(v *float64, what string, otherwise, lowest, highest int) int {
 	if v == nil {
 		return otherwise
 	}
@@ -128,7 +142,7 @@ func (l *loader) optional(v *float64, what string, otherwise, lowest, highest in
 const maxID = 1<<31 - 1
 
 // hex reads a hexstr: a number with an optional sign and 0x.
-func (l *loader) hex(s string) *big.Int {
+func (l *document) hex(s string) *big.Int {
 	digits, neg := strings.CutPrefix(s, "-")
 	digits = strings.TrimPrefix(digits, "0x")
 	n, ok := new(big.Int), len(digits) > 0 && len(digits) <= maxBits/4
@@ -145,7 +159,7 @@ func (l *loader) hex(s string) *big.Int {
 }
 
 // hexWords reads a hexstr that is at least 0 and fits bits.
-func (l *loader) hexWords(s string, bits int) []uint64 {
+func (l *document) hexWords(s string, bits int) []uint64 {
 	n := l.hex(s)
 	if n.Sign() < 0 || n.BitLen() > bits {
 		l.fail("%s does not fit %d bits", short(s), bits)
@@ -195,14 +209,14 @@ func constBig(n *big.Int) *expr {
 	return e
 }
 
-func (l *loader) version() {
+func (l *document) version() {
 	if v := l.Meta.Version; v != nil && (len(v) == 0 || v[0] != 2) {
 		l.fail("format version %s, want 2.x: compile with a current p4c-bm2-ss", short(v))
 	}
 }
 
 // slot takes words of the state.
-func (l *loader) slot(n int) int {
+func (l *shapes) slot(n int) int {
 	at := l.p.slots
 	if n > maxSlots-at {
 		l.fail("the headers need more than %d words", maxSlots)
@@ -211,7 +225,7 @@ func (l *loader) slot(n int) int {
 	return at
 }
 
-func (l *loader) headers() {
+func (l *shapes) headers() {
 	for _, j := range l.HeaderTypes {
 		t := &headerType{name: j.Name, index: map[string]*field{}}
 		l.in("header type "+t.name, func() { l.headerType(t, j) })
@@ -221,7 +235,7 @@ func (l *loader) headers() {
 		l.types[t.name] = t
 	}
 	for _, j := range l.Headers {
-		h := &header{name: j.Name, typ: find(l, l.types, "header type", j.Type), meta: j.Metadata}
+		h := &header{name: j.Name, typ: find(l.document, l.types, "header type", j.Type), meta: j.Metadata}
 		h.id = l.integer(j.ID, "id of header "+h.name, 0, maxID)
 		if l.names[h.name] != nil || l.ids[h.id] != nil {
 			l.fail("two headers are called %q, or have id %d", h.name, h.id)
@@ -243,9 +257,9 @@ func (l *loader) headers() {
 }
 
 // headerGroups reads stacks, unions and stacks of unions.
-func (l *loader) headerGroups() {
+func (l *shapes) headerGroups() {
 	for _, j := range l.HeaderStacks {
-		s := &stack{name: j.Name, typ: find(l, l.types, "header type", j.Type), next: l.slot(1), elems: l.headersByID(j.Headers)}
+		s := &stack{name: j.Name, typ: find(l.document, l.types, "header type", j.Type), next: l.slot(1), elems: l.headersByID(j.Headers)}
 		for _, h := range s.elems {
 			if h.typ != s.typ {
 				l.fail("header stack %s: header %s is no %s", s.name, h.name, s.typ.name)
@@ -295,7 +309,7 @@ func (l *loader) headerGroups() {
 
 func (h *header) sameType(o *header) bool { return h.typ == o.typ }
 
-func (l *loader) headersByID(ids []*float64) (all []*header) {
+func (l *shapes) headersByID(ids []*float64) (all []*header) {
 	for _, id := range ids {
 		h := l.ids[l.integer(id, "a header id", 0, maxID)]
 		if h == nil {
@@ -306,7 +320,7 @@ func (l *loader) headersByID(ids []*float64) (all []*header) {
 	return all
 }
 
-func (l *loader) headerType(t *headerType, j jsonHeaderType) {
+func (l *shapes) headerType(t *headerType, j jsonHeaderType) {
 	t.words, t.lengthExp = 1, &j.LengthExp
 	for _, jf := range j.Fields {
 		f := &field{name: jf.at(0).text, signed: jf.at(2).truth, saturate: jf.at(3).truth, off: t.words, bitOff: t.bits}
@@ -353,19 +367,19 @@ var validity = &field{name: "$valid$", bits: 1}
 
 // field finds a field by its names, or by an alias. The field $valid$ of a header is
 // its validity.
-func (l *loader) field(name fieldName) (*header, *field) {
+func (l *shapes) field(name fieldName) (*header, *field) {
 	name = l.resolve(name)
-	h := find(l, l.names, "header", name[0])
+	h := find(l.document, l.names, "header", name[0])
 	return h, l.member(h.typ, name[1], "header", h.name)
 }
 
 // fieldOf finds the field of [header, field].
-func (l *loader) fieldOf(v *jsonValue) (*header, *field) {
+func (l *shapes) fieldOf(v *jsonValue) (*header, *field) {
 	return l.field(fieldName{v.at(0).text, v.at(1).text})
 }
 
 // member finds a field of a header type; what and of say whose it is.
-func (l *loader) member(t *headerType, name, what, of string) *field {
+func (l *shapes) member(t *headerType, name, what, of string) *field {
 	if name == validity.name {
 		return validity
 	}
@@ -376,7 +390,7 @@ func (l *loader) member(t *headerType, name, what, of string) *field {
 	return f
 }
 
-func (l *loader) aliases() {
+func (l *shapes) aliases() {
 	for _, j := range l.FieldAliases {
 		to := j.at(1)
 		l.fieldOf(to)
@@ -385,7 +399,7 @@ func (l *loader) aliases() {
 }
 
 // resolve is the field that a name stands for.
-func (l *loader) resolve(name fieldName) fieldName {
+func (l *shapes) resolve(name fieldName) fieldName {
 	if to, ok := l.alias[name[0]+"."+name[1]]; ok {
 		return to
 	}
@@ -393,7 +407,7 @@ func (l *loader) resolve(name fieldName) fieldName {
 }
 
 // standard finds the fields that the architecture knows.
-func (l *loader) standard() {
+func (l *shapes) standard() {
 	s := &l.p.std
 	for _, x := range []struct {
 		to           *stdField
@@ -437,7 +451,7 @@ func stdFieldOf(h *header, name string) stdField {
 
 var coreErrors = []string{"NoError", "PacketTooShort", "NoMatch", "StackOutOfBounds", "HeaderTooShort", "ParserTimeout", "ParserInvalidArgument"}
 
-func (l *loader) errorCodes() {
+func (l *document) errorCodes() {
 	next := uint32(0)
 	for _, j := range l.Errors {
 		name := j.at(0).text
@@ -460,7 +474,7 @@ const (
 )
 
 // array reads the common parts of arrays; words is the length of a cell.
-func (l *loader) array(j jsonArray, what string, words int) ArrayInfo {
+func (l *compiler) array(j jsonArray, what string, words int) ArrayInfo {
 	a := ArrayInfo{Name: j.Name}
 	a.ID = l.integer(j.ID, "id of "+what+" "+a.Name, 0, maxID)
 	a.Size = l.optional(j.Size, "size of "+what+" "+a.Name, 0, 0, maxArray)
@@ -470,7 +484,7 @@ func (l *loader) array(j jsonArray, what string, words int) ArrayInfo {
 	return a
 }
 
-func (l *loader) arrays() {
+func (l *compiler) arrays() {
 	for _, j := range l.CounterArrays {
 		if !j.Direct {
 			c := &arrayDef{l.array(j, "counter", 2)}
@@ -503,7 +517,7 @@ func (l *loader) arrays() {
 	}
 }
 
-func (l *loader) calculations() {
+func (l *compiler) calculations() {
 	for _, j := range l.Calculations {
 		c := &calculation{name: j.Name, index: len(l.p.calcs)}
 		l.in("calculation "+c.name, func() { l.calculation(c, j) })
@@ -512,7 +526,7 @@ func (l *loader) calculations() {
 	}
 }
 
-func (l *loader) calculation(c *calculation, j jsonCalculation) {
+func (l *compiler) calculation(c *calculation, j jsonCalculation) {
 	if c.hash = algorithm(j.Algo); c.hash == nil {
 		l.fail("unknown hash algorithm %q", j.Algo)
 	}
@@ -523,7 +537,7 @@ func (l *loader) calculation(c *calculation, j jsonCalculation) {
 			h, f := l.fieldOf(&in.Value)
 			c.inputs = append(c.inputs, input{hdr: h, fld: f})
 		case "header":
-			c.inputs = append(c.inputs, input{hdr: find(l, l.names, "header", in.Value.text)})
+			c.inputs = append(c.inputs, input{hdr: find(l.document, l.names, "header", in.Value.text)})
 		case "hexstr":
 			n := l.integer(in.Bitwidth, "bitwidth", 0, maxBits)
 			c.inputs = append(c.inputs, input{value: l.hexWords(in.Value.text, n), bits: n})
@@ -540,7 +554,7 @@ func (l *loader) calculation(c *calculation, j jsonCalculation) {
 
 // lists reads value sets, the lists of fields that copies of a packet keep, and those
 // that go to the controller.
-func (l *loader) lists() {
+func (l *shapes) lists() {
 	for _, j := range l.ValueSets {
 		bits := l.integer(j.Bits, "width of value set "+j.Name, 1, maxBits)
 		l.p.vsets = append(l.p.vsets, &valueSetDef{j.Name, bits})
@@ -557,7 +571,7 @@ func (l *loader) lists() {
 					ranges = append(ranges, copyRange{h.base + f.lengthOff, 1})
 				}
 			case "header":
-				h := find(l, l.names, "header", e.inner().text)
+				h := find(l.document, l.names, "header", e.inner().text)
 				ranges = append(ranges, copyRange{h.base + 1, h.typ.words - 1})
 			}
 		}
@@ -575,12 +589,12 @@ func (l *loader) lists() {
 	}
 }
 
-func (l *loader) checksums() {
+func (l *compiler) checksums() {
 	for _, j := range l.Checksums {
 		c := &checksum{name: j.Name}
 		l.in("checksum "+c.name, func() {
 			c.hdr, c.fld = l.field(j.Target)
-			c.calc = find(l, l.calcs, "calculation", j.Calculation)
+			c.calc = find(l.document, l.calcs, "calculation", j.Calculation)
 			switch {
 			case c.fld.bits > 64:
 				l.fail("field %s has more than 64 bits", c.fld.name)

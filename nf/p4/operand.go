@@ -9,12 +9,12 @@ var sortNames = [...]string{"number", "bool", "header", "header stack", "header 
 const maxDepth = 1000
 
 // expression reads an expression that yields what is wanted.
-func (l *loader) expression(v *jsonValue, want sort) *expr {
+func (l *compiler) expression(v *jsonValue, want sort) *expr {
 	return l.sorted(l.expr(v), want, v)
 }
 
 // sorted is e, which was read from v and yields what is wanted.
-func (l *loader) sorted(e *expr, want sort, v *jsonValue) *expr {
+func (l *compiler) sorted(e *expr, want sort, v *jsonValue) *expr {
 	if e.sort != want {
 		l.fail("a %s where a %s belongs: %s", sortNames[e.sort], sortNames[want], short(v))
 	}
@@ -22,7 +22,7 @@ func (l *loader) sorted(e *expr, want sort, v *jsonValue) *expr {
 }
 
 // data reads a number; a bool is 1 or 0.
-func (l *loader) data(v *jsonValue) *expr {
+func (l *compiler) data(v *jsonValue) *expr {
 	e := l.expr(v)
 	if e.sort == sortBool {
 		return &expr{op: opToData, bits: 1, kids: [3]*expr{e}}
@@ -31,7 +31,7 @@ func (l *loader) data(v *jsonValue) *expr {
 }
 
 // expr reads an expression.
-func (l *loader) expr(v *jsonValue) *expr {
+func (l *compiler) expr(v *jsonValue) *expr {
 	if l.depth++; l.depth > maxDepth {
 		l.fail("an expression is nested deeper than %d", maxDepth)
 	}
@@ -68,22 +68,22 @@ func (l *loader) expr(v *jsonValue) *expr {
 	case "register":
 		return l.cellExpr(in.at(0).text, l.expression(in.at(1), sortData))
 	case "header":
-		return headerExpr(find(l, l.names, "header", in.text))
+		return headerExpr(find(l.document, l.names, "header", in.text))
 	case "header_stack":
-		return stackExpr(find(l, l.stacks, "header stack", in.text))
+		return stackExpr(find(l.document, l.stacks, "header stack", in.text))
 	case "stack_field":
-		return l.lastOf(find(l, l.stacks, "header stack", in.at(0).text), in.at(1).text)
+		return l.lastOf(find(l.document, l.stacks, "header stack", in.at(0).text), in.at(1).text)
 	case "header_union":
-		return &expr{op: opUnion, sort: sortUnion, union: find(l, l.unions, "header union", in.text)}
+		return &expr{op: opUnion, sort: sortUnion, union: find(l.document, l.unions, "header union", in.text)}
 	case "header_union_stack":
-		return &expr{op: opUnionStack, sort: sortUnionStack, ustk: find(l, l.ustks, "header union stack", in.text)}
+		return &expr{op: opUnionStack, sort: sortUnionStack, ustk: find(l.document, l.ustks, "header union stack", in.text)}
 	}
 	l.fail("unknown expression: %s", short(v))
 	return nil
 }
 
-func (l *loader) cellExpr(register string, index *expr) *expr {
-	i := find(l, l.regs, "register", register)
+func (l *compiler) cellExpr(register string, index *expr) *expr {
+	i := find(l.document, l.regs, "register", register)
 	r := l.p.registers[i]
 	return &expr{op: opRegister, reg: r, regAt: i, bits: r.Bits, kids: [3]*expr{index}}
 }
@@ -93,7 +93,7 @@ func headerExpr(h *header) *expr { return &expr{op: opHeader, sort: sortHeader, 
 func stackExpr(s *stack) *expr { return &expr{op: opStack, sort: sortStack, stack: s, typ: s.typ} }
 
 // lastOf is a field of the last header of a stack, or that header.
-func (l *loader) lastOf(s *stack, name string) *expr {
+func (l *compiler) lastOf(s *stack, name string) *expr {
 	if name == "last" && s.typ.index[name] == nil {
 		st := stackExpr(s)
 		return &expr{op: opElem, sort: sortHeader, typ: s.typ, kids: [3]*expr{st, lastIndex(st)}}
@@ -127,7 +127,7 @@ var (
 const maxDivision = 4096
 
 // operation reads {op, left, right, cond}.
-func (l *loader) operation(v *jsonValue) *expr {
+func (l *compiler) operation(v *jsonValue) *expr {
 	if o, ok := dataOps[v.op]; ok {
 		a := constExpr(0)
 		if v.left.json != nil || v.op != "+" && v.op != "-" {
@@ -180,7 +180,7 @@ func (l *loader) operation(v *jsonValue) *expr {
 
 // choice is one of two values. Of headers both have the same type: what is read of
 // them lies at the same places.
-func (l *loader) choice(cond, a, b *expr) *expr {
+func (l *compiler) choice(cond, a, b *expr) *expr {
 	if a.sort == sortStack || a.sort == sortUnionStack || a.typ != b.typ {
 		l.fail("a choice of a %s where both must be of one type", sortNames[a.sort])
 	}
@@ -188,7 +188,7 @@ func (l *loader) choice(cond, a, b *expr) *expr {
 }
 
 // part reads an operation that yields a part of a stack, a union or a header.
-func (l *loader) part(v *jsonValue) *expr {
+func (l *compiler) part(v *jsonValue) *expr {
 	switch v.op {
 	case "dereference_stack", "dereference_header_stack":
 		s, at := l.expression(v.left, sortStack), l.expression(v.right, sortData)

@@ -2,8 +2,14 @@ package p4
 
 import "slices"
 
+// pipelineLoader loads action profiles, tables, conditions, and what follows what.
+type pipelineLoader struct {
+	*compiler
+	nodes map[string]int // by name
+}
+
 // pipelines reads tables, conditions and their order.
-func (l *loader) pipelines() {
+func (l *pipelineLoader) pipelines() {
 	for _, j := range l.Pipelines {
 		for _, jp := range j.Profiles {
 			l.actionProfile(jp)
@@ -55,7 +61,7 @@ func (l *loader) pipelines() {
 	l.acyclic()
 }
 
-func (l *loader) addNode(kind nodeKind, name string) {
+func (l *pipelineLoader) addNode(kind nodeKind, name string) {
 	if _, ok := l.nodes[name]; ok {
 		l.fail("two tables or conditions are called %q", name)
 	}
@@ -63,18 +69,18 @@ func (l *loader) addNode(kind nodeKind, name string) {
 	l.p.nodes = append(l.p.nodes, node{kind: kind, name: name, table: len(l.p.tables), yes: noNode, no: noNode})
 }
 
-func (l *loader) named(name string) *node { return &l.p.nodes[l.nodes[name]] }
+func (l *pipelineLoader) named(name string) *node { return &l.p.nodes[l.nodes[name]] }
 
 // node is what comes next; nil: nothing.
-func (l *loader) node(name *string) int {
+func (l *pipelineLoader) node(name *string) int {
 	if name == nil {
 		return noNode
 	}
-	return find(l, l.nodes, "table or condition", *name)
+	return find(l.document, l.nodes, "table or condition", *name)
 }
 
 // tableNode reads a table. One that can only run one action is that action.
-func (l *loader) tableNode(n *node, j jsonTable) {
+func (l *pipelineLoader) tableNode(n *node, j jsonTable) {
 	d := l.p.tables[n.table]
 	l.table(d, j)
 	if len(d.keys) == 0 && d.ConstDefault && d.initial != nil {
@@ -87,7 +93,7 @@ func (l *loader) tableNode(n *node, j jsonTable) {
 
 // membersNext is where a table goes behind an action that a member of its profile
 // has from another table: behind its own of that name, or as after no action.
-func (l *loader) membersNext() {
+func (l *pipelineLoader) membersNext() {
 	for _, d := range l.p.tables {
 		if d.profile < 0 || d.branches {
 			continue
@@ -106,7 +112,7 @@ func (l *loader) membersNext() {
 
 func (a *action) sameName(b *action) bool { return a.Name == b.Name }
 
-func (l *loader) actionByID(id *float64) *action {
+func (l *pipelineLoader) actionByID(id *float64) *action {
 	a := l.acts[l.integer(id, "an action id", 0, maxID)]
 	if a == nil {
 		l.fail("no action has id %s", short(id))
@@ -125,7 +131,7 @@ func (p *Program) successors(i int) []int {
 }
 
 // acyclic refuses a pipeline that would not end.
-func (l *loader) acyclic() {
+func (l *pipelineLoader) acyclic() {
 	const unseen, open, done = 0, 1, 2
 	state := make([]uint8, len(l.p.nodes))
 	type frame struct {
@@ -160,7 +166,7 @@ func (l *loader) acyclic() {
 	}
 }
 
-func (l *loader) actionProfile(j jsonProfile) {
+func (l *pipelineLoader) actionProfile(j jsonProfile) {
 	d := &profileDef{index: len(l.p.profiles)}
 	d.Name = j.Name
 	if l.profile(d.Name) >= 0 {
@@ -178,7 +184,7 @@ func (l *loader) actionProfile(j jsonProfile) {
 }
 
 // profile is the index of an action profile; -1: there is none.
-func (l *loader) profile(name string) int {
+func (l *pipelineLoader) profile(name string) int {
 	return slices.IndexFunc(l.p.profiles, func(p *profileDef) bool { return p.Name == name })
 }
 
@@ -187,7 +193,7 @@ var matchKinds = map[string]MatchKind{"exact": Exact, "lpm": LPM, "ternary": Ter
 // maxPrefix is the widest field with prefixes.
 const maxPrefix = 1 << 14
 
-func (l *loader) table(d *tableDef, j jsonTable) {
+func (l *pipelineLoader) table(d *tableDef, j jsonTable) {
 	d.Name, d.ID, d.Counters, d.Timeout = j.Name, l.integer(j.ID, "id", 0, maxID), j.Counters, j.Timeout
 	d.profile, d.meter = -1, -1
 	kind, ok := matchKinds[j.Match]
@@ -215,7 +221,7 @@ func (l *loader) table(d *tableDef, j jsonTable) {
 		l.fail("unknown type %q", j.Type)
 	}
 	if j.DirectMeters != nil {
-		d.meter, d.Meters = find(l, l.mtrs, "direct meter", *j.DirectMeters), true
+		d.meter, d.Meters = find(l.document, l.mtrs, "direct meter", *j.DirectMeters), true
 		if !l.p.meters[d.meter].direct {
 			l.fail("no direct meter is called %q", *j.DirectMeters)
 		}
@@ -238,7 +244,7 @@ func (l *loader) table(d *tableDef, j jsonTable) {
 	d.Hidden = len(d.keys) == 0 && len(d.actions) == 1 && d.ConstDefault && d.initial != nil && len(d.initial.params) == 0
 }
 
-func (l *loader) tableKey(d *tableDef, j jsonKey) {
+func (l *pipelineLoader) tableKey(d *tableDef, j jsonKey) {
 	kind, ok := matchKinds[j.Match]
 	if !ok {
 		l.fail("unknown match_type %q of a key", j.Match)
@@ -250,7 +256,7 @@ func (l *loader) tableKey(d *tableDef, j jsonKey) {
 		if of.text == "" {
 			of = of.at(0)
 		}
-		h := find(l, l.names, "header", of.text)
+		h := find(l.document, l.names, "header", of.text)
 		k.bits, k.slot, name = 1, h.base, h.name
 	} else {
 		h, f := l.fieldOf(&j.Target)
@@ -288,7 +294,7 @@ func (l *loader) tableKey(d *tableDef, j jsonKey) {
 	d.Keys = append(d.Keys, KeyInfo{name, kind, k.bits})
 }
 
-func (l *loader) tableActions(d *tableDef, j jsonTable) {
+func (l *pipelineLoader) tableActions(d *tableDef, j jsonTable) {
 	d.baseMiss = l.node(j.BaseNext)
 	hit, onHit := j.Next["__HIT__"]
 	miss, onMiss := j.Next["__MISS__"]
@@ -314,7 +320,7 @@ func (l *loader) tableActions(d *tableDef, j jsonTable) {
 }
 
 // tableAction is an action of a table, by its id, or in old programs by its name.
-func (l *loader) tableAction(j jsonTable, i int) *action {
+func (l *pipelineLoader) tableAction(j jsonTable, i int) *action {
 	switch {
 	case i < len(j.ActionIDs):
 		return l.actionByID(j.ActionIDs[i])
@@ -329,7 +335,7 @@ func (l *loader) tableAction(j jsonTable, i int) *action {
 }
 
 // actionData reads the action of an entry of the program, with its arguments.
-func (l *loader) actionData(d *tableDef, j jsonCall) (*action, []uint64) {
+func (l *pipelineLoader) actionData(d *tableDef, j jsonCall) (*action, []uint64) {
 	a := l.actionByID(j.Action)
 	if !slices.Contains(d.actions, a) {
 		l.fail("action %s is none of the table's", a.Name)
@@ -346,7 +352,7 @@ func (l *loader) actionData(d *tableDef, j jsonCall) (*action, []uint64) {
 	return a, data
 }
 
-func (l *loader) presetEntry(d *tableDef, j jsonEntry, at int, keys []jsonKey) {
+func (l *pipelineLoader) presetEntry(d *tableDef, j jsonEntry, at int, keys []jsonKey) {
 	e := presetEntry{parsedKey: parsedKey{key: make([]uint64, d.kw), mask: make([]uint64, d.kw)}}
 	e.priority = int32(l.optional(j.Priority, "priority", at+1, -1<<31, 1<<31-1))
 	if len(j.Match) != len(d.keys) {

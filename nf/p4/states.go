@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// Loading of parsers and deparsers.
+// parserLoader loads the parser and the deparser.
+type parserLoader struct{ *compiler }
 
-func (l *loader) parsers() {
+func (l *parserLoader) parsers() {
 	if len(l.Parsers) == 0 {
 		return
 	}
@@ -29,7 +30,7 @@ func (l *loader) parsers() {
 		if name == nil {
 			return -1
 		}
-		return find(l, index, "parser state", *name)
+		return find(l.document, index, "parser state", *name)
 	}
 	for i, js := range j.States {
 		l.in("parser state "+js.Name, func() { l.parseState(p, p.states[i], js, next) })
@@ -37,7 +38,7 @@ func (l *loader) parsers() {
 	p.start = next(j.Init)
 }
 
-func (l *loader) parseState(p *parser, st *parseState, j jsonState, next func(*string) int) {
+func (l *parserLoader) parseState(p *parser, st *parseState, j jsonState, next func(*string) int) {
 	for _, op := range j.Ops {
 		l.in("operation "+op.Op, func() { st.ops = append(st.ops, l.parseOp(p, op)) })
 	}
@@ -91,7 +92,7 @@ func (l *loader) parseState(p *parser, st *parseState, j jsonState, next func(*s
 	}
 }
 
-func (l *loader) valueSet(name string) int {
+func (l *parserLoader) valueSet(name string) int {
 	i := slices.IndexFunc(l.p.vsets, func(v *valueSetDef) bool { return v.name == name })
 	if i < 0 {
 		l.fail("no value set is called %q", name)
@@ -100,7 +101,7 @@ func (l *loader) valueSet(name string) int {
 }
 
 // keyWords reads a transition's value: the key's parts, each padded to bytes.
-func (l *loader) keyWords(st *parseState, hex string, padded int) []uint64 {
+func (l *parserLoader) keyWords(st *parseState, hex string, padded int) []uint64 {
 	out := make([]uint64, st.kw)
 	all := l.hexWords(hex, padded)
 	at := padded
@@ -115,7 +116,7 @@ func (l *loader) keyWords(st *parseState, hex string, padded int) []uint64 {
 	return out
 }
 
-func (l *loader) keyPart(v *jsonValue) keyPart {
+func (l *parserLoader) keyPart(v *jsonValue) keyPart {
 	in := v.inner()
 	switch v.typ {
 	case "field", "stack_field":
@@ -142,13 +143,13 @@ func (l *loader) keyPart(v *jsonValue) keyPart {
 }
 
 // lookahead reads the range of bits of a lookahead.
-func (l *loader) lookahead(in *jsonValue) (off, bits int) {
+func (l *parserLoader) lookahead(in *jsonValue) (off, bits int) {
 	return l.integer(in.at(0), "offset of a lookahead", 0, maxBits), l.integer(in.at(1), "width of a lookahead", 1, maxBits)
 }
 
 // unionMember finds the stack of unions and the place in a union of [stack, member].
-func (l *loader) unionMember(in *jsonValue) (*unionStack, int) {
-	s, name := find(l, l.ustks, "header union stack", in.at(0).text), in.at(1).text
+func (l *parserLoader) unionMember(in *jsonValue) (*unionStack, int) {
+	s, name := find(l.document, l.ustks, "header union stack", in.at(0).text), in.at(1).text
 	m := slices.Index(s.elems[0].types, name)
 	if m < 0 {
 		l.fail("header union stack %s has no member %q", s.name, name)
@@ -159,7 +160,7 @@ func (l *loader) unionMember(in *jsonValue) (*unionStack, int) {
 // parserOps are the operations of a parser with how many parameters they have.
 var parserOps = map[string]int{"extract": 1, "extract_VL": 2, "set": 2, "verify": 2, "shift": 1, "advance": 1, "primitive": 1}
 
-func (l *loader) parseOp(p *parser, op jsonOp) parseOp {
+func (l *parserLoader) parseOp(p *parser, op jsonOp) parseOp {
 	params := op.Parameters
 	if n, ok := parserOps[op.Op]; !ok {
 		l.fail("unknown operation")
@@ -214,7 +215,7 @@ func (k *packetState) advance(e *parserErrors, n uint64) int64 {
 	return parsed
 }
 
-func (l *loader) parserSet(e *parserErrors, params []jsonValue) parseOp {
+func (l *parserLoader) parserSet(e *parserErrors, params []jsonValue) parseOp {
 	dst := l.expression(&params[0], sortData)
 	if dst.op != opField {
 		l.fail("a destination that is no field")
@@ -246,18 +247,18 @@ func (l *loader) parserSet(e *parserErrors, params []jsonValue) parseOp {
 
 // extraction compiles extract and extract_VL. The target is a header, or the next of
 // size in a stack.
-func (l *loader) extraction(e *parserErrors, params []jsonValue) parseOp {
+func (l *parserLoader) extraction(e *parserErrors, params []jsonValue) parseOp {
 	var t *headerType
 	var base baseFn
 	next, size := -1, 0
 	var h *header
 	switch in := params[0].inner(); params[0].typ {
 	case "regular":
-		h = find(l, l.names, "header", in.text)
+		h = find(l.document, l.names, "header", in.text)
 		t = h.typ
 		base = func(*packetState) int { return h.base }
 	case "stack":
-		s := find(l, l.stacks, "header stack", in.text)
+		s := find(l.document, l.stacks, "header stack", in.text)
 		t, next, size = s.typ, s.next, len(s.bases)
 		base = func(k *packetState) int { return s.bases[k.v[s.next]] }
 	case "union_stack":
@@ -301,7 +302,7 @@ func (l *loader) extraction(e *parserErrors, params []jsonValue) parseOp {
 
 // extractComputed compiles the extraction of a header that computes the length
 // of its varbit from its own fields in front of it.
-func (l *loader) extractComputed(e *parserErrors, t *headerType, h *header) parseOp {
+func (l *parserLoader) extractComputed(e *parserErrors, t *headerType, h *header) parseOp {
 	if t.lengthExp.json == nil || h == nil {
 		l.fail("header type %s: nothing says how long field %s is", t.name, t.varbit.name)
 	}
@@ -332,13 +333,13 @@ func (l *loader) extractComputed(e *parserErrors, t *headerType, h *header) pars
 	}
 }
 
-func (l *loader) deparsers() {
+func (l *parserLoader) deparsers() {
 	if len(l.Deparsers) == 0 {
 		return
 	}
 	l.p.deparser = &deparser{code: l.compile(l.Deparsers[0].Primitives)}
 	for _, name := range l.Deparsers[0].Order {
-		h := find(l, l.names, "header", name)
+		h := find(l.document, l.names, "header", name)
 		if h.meta || h.typ.bits%8 != 0 {
 			l.fail("deparser: %s is no header", h.name)
 		}
