@@ -225,7 +225,7 @@ type Ctx struct {
 	rand   *rand.Rand
 	tracer *tracer // nil: no packet is traced
 	node   *node
-	worker *worker
+	mover  *mover
 	onDrop func(b *packet.Buf)
 }
 
@@ -302,7 +302,7 @@ func (c *Ctx) Wake(at clock.Time) {
 	}
 	if n.ticker != nil && at < n.next {
 		n.next = at
-		c.worker.tick = min(c.worker.tick, at)
+		c.mover.tick = min(c.mover.tick, at)
 	}
 }
 
@@ -321,7 +321,7 @@ func (c *Ctx) Rebind(q []port.QueuePair) error {
 // binders calls f for each port.Binder, once an interface, because all queues of an interface share
 // one set. It goes on after an error, and returns the first one.
 func (c *Ctx) binders(do func(port.Binder) error) (err error) {
-	for _, p := range c.worker.graph.ports {
+	for _, p := range c.mover.graph.ports {
 		for _, q := range p.queues {
 			if b, ok := q.(port.Binder); ok {
 				if e := do(b); err == nil {
@@ -338,7 +338,7 @@ func (c *Ctx) binders(do func(port.Binder) error) (err error) {
 // all of them (port.Guarder; the app's Filter says Guarded). They may change when
 // the app is flushed: it calls Guards then, and not on the packet path.
 func (c *Ctx) Guards() (all []*port.Guard) {
-	for _, p := range c.worker.graph.ports {
+	for _, p := range c.mover.graph.ports {
 		for _, q := range p.queues {
 			if b, ok := q.(port.Guarder); ok {
 				if g, err := b.Guard(); err == nil && !slices.Contains(all, g) {
@@ -363,10 +363,10 @@ func (c *Ctx) Set(id counter.ID, v uint64) { c.node.counters.Set(id, v) }
 // Get is an empty frame for the app to fill and emit, counted as generated;
 // nil when the worker's pool (that of its first port) is empty.
 func (c *Ctx) Get() *packet.Buf {
-	if c.worker.pool == nil {
+	if c.mover.pool == nil {
 		return nil
 	}
-	b := c.worker.pool.Get()
+	b := c.mover.pool.Get()
 	if b == nil {
 		return nil
 	}
@@ -488,7 +488,7 @@ func (c *Ctx) drop(b *packet.Buf, r Reason) {
 // counted as no-controller or punt-full instead.
 func (c *Ctx) Punt(b *packet.Buf, r Reason) {
 	n := c.node
-	ring := c.worker.punt
+	ring := c.mover.punt
 	if ring == nil {
 		c.drop(b, n.framework(reasonNoController))
 		return

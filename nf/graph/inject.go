@@ -41,7 +41,7 @@ func (i *Instance) Inject(app, input string, worker int, frame []byte) error {
 }
 
 // generate has an app push a frame that came from outside.
-func (w *worker) generate(n *node, in int, frame []byte) error {
+func (w *mover) generate(n *node, in int, frame []byte) error {
 	c, b := &w.ctx, &w.batch
 	if w.timed {
 		c.now = max(c.now, w.clk.Now())

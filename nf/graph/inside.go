@@ -178,7 +178,7 @@ func (in *Inside) Push(c *Ctx, app App, input int, b *packet.Batch) (ok bool) {
 		x.Owner = owner
 	}
 	defer in.rescue(outer)
-	c.worker.push(in.node, app, input, b)
+	c.mover.push(in.node, app, input, b)
 	c.node = outer
 	return true
 }

@@ -117,12 +117,12 @@ func New(cfg Config) (*Instance, error) {
 		spin = 20_000
 	}
 	for n := range workers {
-		w := &worker{index: n, clk: cfg.Clock, spinNs: spin, poll: cfg.Poll, tick: clock.Never}
+		w := &worker{mover: mover{index: n, clk: cfg.Clock, tick: clock.Never}, spinNs: spin, poll: cfg.Poll}
 		if cfg.Clock != nil {
 			_, manual := cfg.Clock.(*clock.Manual)
 			w.timed = !manual
 		}
-		w.ctx = Ctx{rand: rand.New(rand.NewPCG(cfg.Seed, uint64(n))), worker: w, onDrop: cfg.OnDrop}
+		w.ctx = Ctx{rand: rand.New(rand.NewPCG(cfg.Seed, uint64(n))), mover: &w.mover, onDrop: cfg.OnDrop}
 		w.tracer, w.traced, w.bell = newTracer(&i.traced), i.looked, newBell()
 		i.workers = append(i.workers, w)
 		i.graphs = append(i.graphs, &layout{})
@@ -384,6 +384,7 @@ func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*lay
 		for n, w := range i.workers {
 			func() {
 				defer w.recover()
+				w.waits = nil // removed ports must not be kept alive
 				w.adopt(graphs[n])
 			}()
 		}
@@ -501,7 +502,7 @@ func (i *Instance) Begin(now clock.Time) error {
 	return nil
 }
 
-func (w *worker) runDue(now clock.Time) (err error) {
+func (w *mover) runDue(now clock.Time) (err error) {
 	if w.err != nil {
 		return w.err
 	}
@@ -535,7 +536,7 @@ func (i *Instance) PushTo(n int, name string, now clock.Time, b *packet.Batch) e
 	return w.inject(p, now, b)
 }
 
-func (w *worker) inject(p *portNode, now clock.Time, b *packet.Batch) (err error) {
+func (w *mover) inject(p *portNode, now clock.Time, b *packet.Batch) (err error) {
 	if w.err != nil {
 		return w.err
 	}

@@ -82,7 +82,7 @@ func (in *Inside) rescue(outer *node) {
 		c.Drop(x, n.framework(reasonPanicked))
 	}
 	var done []*packet.Pool
-	for _, p := range c.worker.graph.ports {
+	for _, p := range c.mover.graph.ports {
 		for _, q := range p.queues {
 			if pool := q.Pool(); pool != nil && !slices.Contains(done, pool) {
 				done = append(done, pool)

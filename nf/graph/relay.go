@@ -49,7 +49,7 @@ func newRelay(app App, workers int) *relay {
 // a copy in its next breath, and b goes back to its pool. False: there is no room or no such worker, or the
 // app runs inside another one or is being stopped; then b is still the caller's.
 func (c *Ctx) Hand(worker int, b *packet.Buf) bool {
-	n, w := c.node, c.worker
+	n, w := c.node, c.mover
 	if n.relay == nil || n.relay.over || worker < 0 || worker >= len(n.relay.rings) || worker == w.index {
 		return false
 	}
@@ -78,7 +78,7 @@ type staged struct {
 }
 
 // publish makes the frames that were handed to other workers visible to them, and wakes those that sleep.
-func (w *worker) publish() {
+func (w *mover) publish() {
 	for _, s := range w.staged {
 		s.ring.publish()
 		w.all[s.to].bell.ring()
@@ -87,7 +87,7 @@ func (w *worker) publish() {
 }
 
 // take gives apps the frames that were handed to them, at most a batch from each other worker.
-func (w *worker) take() (moved int) {
+func (w *mover) take() (moved int) {
 	for _, n := range w.graph.relays {
 		for from := range w.all {
 			if from != w.index {
@@ -99,7 +99,7 @@ func (w *worker) take() (moved int) {
 }
 
 // takeFrom gives an app a batch of the frames that a worker has handed to it, as far as there are buffers.
-func (w *worker) takeFrom(n *node, from int) int {
+func (w *mover) takeFrom(n *node, from int) int {
 	r := n.relay.rings[from][w.index]
 	e := r.next()
 	if e == nil || w.pool == nil {
@@ -143,14 +143,14 @@ func (w *worker) takeFrom(n *node, from int) int {
 }
 
 // lose drops and counts a frame that was handed over, for which there is no buffer.
-func (w *worker) lose(n *node, why Reason) {
+func (w *mover) lose(n *node, why Reason) {
 	n.stats.Add(statTaken, 1)
 	n.stats.Add(statDropped, 1)
 	n.reasons.Add(counter.ID(n.framework(why)), 1)
 }
 
 // handedOver is how many frames wait that were handed to this worker.
-func (w *worker) handedOver() (frames int) {
+func (w *mover) handedOver() (frames int) {
 	for _, n := range w.graph.relays {
 		frames += n.handedTo(w.index)
 	}
@@ -171,7 +171,7 @@ func (n *node) handedTo(worker int) (frames int) {
 }
 
 // handing reports whether another worker has not yet taken all frames that this one handed to it.
-func (w *worker) handing() bool {
+func (w *mover) handing() bool {
 	for _, n := range w.graph.relays {
 		for to, r := range n.relay.rings[w.index] {
 			if to != w.index && r.waiting() > 0 {
@@ -184,7 +184,7 @@ func (w *worker) handing() bool {
 
 // endRelay gives an app that is being stopped the frames that were handed to it, and ends handing over. Frames
 // without a buffer are dropped.
-func (w *worker) endRelay(n *node) {
+func (w *mover) endRelay(n *node) {
 	if n.relay == nil {
 		return
 	}
@@ -208,7 +208,7 @@ func (w *worker) endRelay(n *node) {
 // allAtEnd reports whether no worker will receive or hand over a frame any more: all have set atEnd. A worker that
 // takes a frame from a ring clears its atEnd first, and the worker that handed the frame over does not set its own before
 // the ring is empty, so that none ends too early.
-func (w *worker) allAtEnd() bool {
+func (w *mover) allAtEnd() bool {
 	if len(w.graph.relays) == 0 {
 		return true
 	}
@@ -226,7 +226,7 @@ func (w *worker) allAtEnd() bool {
 }
 
 // goesOn says that the worker is not at its end.
-func (w *worker) goesOn() {
+func (w *mover) goesOn() {
 	if w.atEnd.Load() {
 		w.atEnd.Store(false)
 	}
@@ -234,7 +234,7 @@ func (w *worker) goesOn() {
 
 // relayTick is when the owner of the time has to step the worker because frames were handed
 // to it.
-func (w *worker) relayTick(at clock.Time) clock.Time {
+func (w *mover) relayTick(at clock.Time) clock.Time {
 	if w.handedOver() > 0 {
 		at = min(at, w.ctx.now.Add(1000))
 	}

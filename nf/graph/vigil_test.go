@@ -84,7 +84,7 @@ func TestVigilBreath(t *testing.T) {
 // A worker that a change holds until another one comes is not blamed for that one.
 func TestVigilBlames(t *testing.T) {
 	v, th := looked(t, time.Second)
-	w := &worker{index: 1, live: true}
+	w := &worker{mover: mover{index: 1}, live: true}
 	w.ctx.node = &node{name: "slow", kind: &Kind{Name: "dummy"}}
 	v.of = append(v.of, watched{worker: w})
 	th.asleep = true
