@@ -20,15 +20,21 @@ var ErrStale = errors.New("the graph has changed since the plan was made: plan a
 // filter is tried again with the next Plan.
 var ErrPort = errors.New("the change was made, but a port failed")
 
+// plans changes what runs. It has ports take up what apps want after a change.
+type plans struct {
+	*current
+	*taps
+}
+
 // Plan is the way from what runs to spec: Diff, checked, and with apps that
 // cannot be reconfigured shown as stopped and started.
-func (i *Instance) Plan(spec *Spec) (Plan, error) {
+func (i *plans) Plan(spec *Spec) (Plan, error) {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	return i.plan(spec)
 }
 
-func (i *Instance) plan(spec *Spec) (Plan, error) {
+func (i *plans) plan(spec *Spec) (Plan, error) {
 	if err := spec.Validate(i.cfg.Kinds, nil); err != nil {
 		return Plan{}, err
 	}
@@ -56,14 +62,14 @@ func (i *Instance) plan(spec *Spec) (Plan, error) {
 
 // takes reports whether an app can take its arguments of spec while it runs;
 // otherwise it starts anew.
-func (i *Instance) takes(name string, spec *Spec) bool {
+func (i *plans) takes(name string, spec *Spec) bool {
 	a, ok := i.graphs[0].node(name).app.(Reconfigurer)
 	return ok && a.Takes(maps.Clone(spec.Apps[name].Args))
 }
 
 // keep is an error when p takes an app away that traffic depends on, or has
 // frames come to it, or pass it, in another way.
-func (i *Instance) keep(p Plan) error {
+func (i *plans) keep(p Plan) error {
 	removed := map[string]bool{} // by app: whether an app of the name takes its place
 	for _, a := range p.Actions {
 		switch a.Op {
@@ -172,7 +178,7 @@ func around(s *Spec, app string) (near, past map[string]bool, err error) {
 // breaths. Apps that the Plan does not name keep their state, their counters and the
 // frames that they hold. After an error nothing has changed, unless it wraps
 // ErrPort: then the Plan was carried out.
-func (i *Instance) Apply(p Plan) error {
+func (i *plans) Apply(p Plan) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.closed {
@@ -239,7 +245,7 @@ func (i *Instance) Apply(p Plan) error {
 }
 
 // closePorts closes ports that the graph does not have any more.
-func (i *Instance) closePorts(ports [][]port.Port) error {
+func (i *plans) closePorts(ports [][]port.Port) error {
 	var errs []error
 	for _, qs := range ports {
 		for _, q := range qs {
@@ -253,7 +259,7 @@ func (i *Instance) closePorts(ports [][]port.Port) error {
 }
 
 // reconfigure gives apps their new arguments, in every worker or in none.
-func (i *Instance) reconfigure(names []string, old, new *Spec) error {
+func (i *plans) reconfigure(names []string, old, new *Spec) error {
 	type change struct {
 		w    *worker
 		app  Reconfigurer
@@ -292,7 +298,7 @@ var errPanicked = errors.New("it panicked, and the instance stops")
 
 // Set changes arguments of a running app and leaves the others as they are.
 // It is Apply of a Plan that reconfigures it.
-func (i *Instance) Set(app string, args Args) (Plan, error) {
+func (i *plans) Set(app string, args Args) (Plan, error) {
 	spec := i.Spec()
 	a, ok := spec.Apps[app]
 	if !ok {
@@ -396,13 +402,13 @@ func (l *layout) guards() (names []string) {
 }
 
 // Wants is the union of what the running apps, taps and traces want to see.
-func (i *Instance) Wants() port.Filter {
+func (i *taps) Wants() port.Filter {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	return i.wants()
 }
 
-func (i *Instance) wants() port.Filter {
+func (i *taps) wants() port.Filter {
 	var f port.Filter
 	straight, watched := i.spec.straight(i.cfg.Kinds), false
 	for n, w := range i.workers {
@@ -497,7 +503,7 @@ func merged[T comparable](a, b []T) []T {
 
 // tellPorts sets the filter of the ports, unless all of them have it. It is called after each change of
 // what apps, taps and traces want.
-func (i *Instance) tellPorts() error {
+func (i *taps) tellPorts() error {
 	f := i.wants()
 	if i.filter != nil && reflect.DeepEqual(f, *i.filter) {
 		return nil

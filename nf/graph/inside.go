@@ -295,7 +295,7 @@ func (in insideApp) Report() any {
 
 // insides lays out the apps inside the app of a name, in one worker: those that
 // run stay unless the outer app is new.
-func (i *Instance) insides(spec *Spec, name string, outer *node, w int, fresh bool, known *directory, shares map[string]*share) ([]*Inside, error) {
+func (i *plans) insides(spec *Spec, name string, outer *node, w int, fresh bool, known *directory, shares map[string]*share) ([]*Inside, error) {
 	kind := outer.kind
 	if kind.Inside == nil {
 		return nil, nil

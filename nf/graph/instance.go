@@ -64,25 +64,32 @@ type Config struct {
 // time with Step and Push: the breath is the same. All other methods may be
 // called from any goroutine at any time; what touches a worker's state happens
 // between two of its breaths.
+//
+// What runs now (current) is what its other parts look at: the traces and taps (taps), the changes of the graph (plans), and what
+// apps have in tables (tables). Instance itself begins, drives, counts and ends.
 type Instance struct {
+	current
+	taps
+	plans
+	tables
+	notes []string
+	stop  atomic.Bool
+}
+
+// current is what runs: the workers, and the graph that they have. Plans alone replace the graph.
+type current struct {
 	cfg     Config
 	workers []*worker
-	notes   []string
-	stop    atomic.Bool
-	traced  atomic.Uint32
-	looked  chan struct{} // a worker has traced all frames of its job: filters may become narrower
-	closed  bool
 	// known is read without mu: workers ask for reasons while a change that
 	// holds mu waits for them.
 	known atomic.Pointer[directory]
 
-	// mu guards what follows and serialises changes.
+	// mu guards what follows, and what taps say that it guards, and serialises changes.
 	mu     sync.RWMutex
+	closed bool
 	spec   *Spec
 	graphs []*layout // by worker: the same as the workers have, or will have
 	ports  map[string][]port.Port
-	punts  *Tap
-	filter *port.Filter // the last filter of the ports; nil: not all ports have the same
 }
 
 // New builds the graph; nothing runs yet. Errors of the Spec are *SpecError.
@@ -93,7 +100,10 @@ func New(cfg Config) (*Instance, error) {
 	if err := cfg.Spec.Validate(cfg.Kinds, nil); err != nil {
 		return nil, err
 	}
-	i := &Instance{cfg: cfg, spec: &Spec{}, ports: map[string][]port.Port{}, looked: make(chan struct{}, 1)}
+	i := &Instance{current: current{cfg: cfg, spec: &Spec{}, ports: map[string][]port.Port{}}}
+	i.taps = taps{current: &i.current, looked: make(chan struct{}, 1)}
+	i.plans = plans{&i.current, &i.taps}
+	i.tables = tables{&i.current, &i.plans}
 	i.known.Store(&directory{})
 	workers := 0
 	for _, name := range slices.Sorted(maps.Keys(cfg.Spec.Ports)) {
@@ -153,10 +163,10 @@ func New(cfg Config) (*Instance, error) {
 func (i *Instance) Notes() []string { return slices.Clone(i.notes) }
 
 // Kinds are the kinds that Specs of the instance may name.
-func (i *Instance) Kinds() []Kind { return i.cfg.Kinds }
+func (i *current) Kinds() []Kind { return i.cfg.Kinds }
 
 // Workers is the number of workers.
-func (i *Instance) Workers() int { return len(i.workers) }
+func (i *current) Workers() int { return len(i.workers) }
 
 // directory numbers all apps and ports, also those that were removed. It is replaced,
 // never changed.
@@ -182,7 +192,7 @@ func (d *directory) number(name string, k *Kind) uint16 {
 }
 
 // name is that of the app or port with an index.
-func (i *Instance) name(index uint16) string { return i.known.Load().names[index] }
+func (i *current) name(index uint16) string { return i.known.Load().names[index] }
 
 // together checks the apps of each kind by Kind.Together.
 func (s *Spec) together(kinds []Kind, workers int) error {
@@ -206,7 +216,7 @@ func (s *Spec) together(kinds []Kind, workers int) error {
 // build lays out spec for every worker, and numbers what is new. Apps and
 // ports of the running graph are taken over unless they are in fresh. It
 // changes nothing that runs.
-func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[string]bool) ([]*layout, *directory, error) {
+func (i *plans) build(spec *Spec, ports map[string][]port.Port, fresh map[string]bool) ([]*layout, *directory, error) {
 	edges, err := spec.edges()
 	if err != nil {
 		return nil, nil, err
@@ -286,7 +296,7 @@ func (i *Instance) build(spec *Spec, ports map[string][]port.Port, fresh map[str
 }
 
 // make makes the apps of each worker that it does not have, or that are in fresh.
-func (i *Instance) make(spec *Spec, names []string, fresh map[string]bool, shares map[string]*share) ([]map[string]App, error) {
+func (i *plans) make(spec *Spec, names []string, fresh map[string]bool, shares map[string]*share) ([]map[string]App, error) {
 	apps := make([]map[string]App, len(i.workers))
 	for w := range i.workers {
 		apps[w] = map[string]App{}
@@ -374,7 +384,7 @@ func (s *share) get(make func() any) any {
 
 // adopt hands the layouts to the workers, between two breaths of all of them, unless an app must not
 // be removed (Keeper).
-func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout, known *directory, may func() error) error {
+func (i *plans) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout, known *directory, may func() error) error {
 	var err error
 	i.together(0, func() {
 		if err = errors.Join(may(), oneGuards(graphs[0].guards())); err != nil {
@@ -397,7 +407,7 @@ func (i *Instance) adopt(spec *Spec, ports map[string][]port.Port, graphs []*lay
 
 // together runs fn while the workers from number n on are all between two
 // breaths.
-func (i *Instance) together(n int, fn func()) {
+func (i *current) together(n int, fn func()) {
 	if n == len(i.workers) {
 		fn()
 		return
@@ -406,7 +416,7 @@ func (i *Instance) together(n int, fn func()) {
 }
 
 // Spec is a copy of the running Spec.
-func (i *Instance) Spec() *Spec {
+func (i *current) Spec() *Spec {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	return i.spec.Clone()
@@ -457,7 +467,7 @@ func (i *Instance) Run(ctx context.Context) error {
 }
 
 // lookWhile narrows the ports' filter when traces end, until ctx is done.
-func (i *Instance) lookWhile(ctx context.Context) {
+func (i *taps) lookWhile(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -154,7 +154,7 @@ func (i *Instance) Ports() []PortInfo {
 
 // Visit calls f with the app of a name in one worker, between two of its breaths.
 // The worker waits for f, which must be short and must not keep the app.
-func (i *Instance) Visit(app string, worker int, f func(App)) error {
+func (i *current) Visit(app string, worker int, f func(App)) error {
 	return i.post(app, worker, func(a App, _ clock.Duration) bool {
 		f(a)
 		return false
@@ -165,11 +165,11 @@ func (i *Instance) Visit(app string, worker int, f func(App)) error {
 // returns true. Each call should take about the time that f gets: a few microseconds while
 // the worker has frames; then all calls of Work together get a fifth of the worker's time.
 // Calls of Work at the same time take turns.
-func (i *Instance) Work(app string, worker int, f func(App, clock.Duration) bool) error {
+func (i *current) Work(app string, worker int, f func(App, clock.Duration) bool) error {
 	return i.post(app, worker, f, true)
 }
 
-func (i *Instance) post(app string, at int, f func(App, clock.Duration) bool, long bool) error {
+func (i *current) post(app string, at int, f func(App, clock.Duration) bool, long bool) error {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	if at < 0 || at >= len(i.workers) {
@@ -223,7 +223,7 @@ func (i *Instance) Report(app string) ([]any, error) {
 }
 
 // App is the app of that name in a worker: for tests, which own the worker.
-func (i *Instance) App(name string, worker int) App {
+func (i *current) App(name string, worker int) App {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	if n := i.graphs[worker].node(name); n != nil {
@@ -234,12 +234,12 @@ func (i *Instance) App(name string, worker int) App {
 
 // ReasonOf is the name of the app and of the reason in a frame's Meta; empty
 // when no app gave one.
-func (i *Instance) ReasonOf(m *packet.Meta) (app, reason string) {
+func (i *current) ReasonOf(m *packet.Meta) (app, reason string) {
 	return i.reason(m.ReasonApp, m.Reason)
 }
 
 // reason resolves the numbers of a Meta: app is the index + 1.
-func (i *Instance) reason(app, r uint16) (string, string) {
+func (i *current) reason(app, r uint16) (string, string) {
 	d := i.known.Load()
 	if app == 0 || int(app) > len(d.names) {
 		return "", ""
@@ -280,7 +280,7 @@ func Dot(s *Spec) string {
 // worker keeps one reason at a time: that of the last call. Earlier traces are
 // deleted, unless an earlier call still waits for frames. While a call without a reason waits for
 // frames, the ports also take up frames that no app wants.
-func (i *Instance) AddTrace(portName string, n int, reason string) error {
+func (i *taps) AddTrace(portName string, n int, reason string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if n <= 0 {
@@ -323,7 +323,7 @@ func (i *Instance) AddTrace(portName string, n int, reason string) error {
 }
 
 // ClearTrace ends tracing and deletes all traces.
-func (i *Instance) ClearTrace() {
+func (i *taps) ClearTrace() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	defer i.look()
@@ -371,7 +371,7 @@ func (t Traced) String() string {
 }
 
 // Trace are the traces so far, by packet.
-func (i *Instance) Trace() []Traced {
+func (i *taps) Trace() []Traced {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	byID := map[uint32]*Traced{}
@@ -395,7 +395,7 @@ func (i *Instance) Trace() []Traced {
 }
 
 // traceText formats a record; on the worker, between breaths.
-func (i *Instance) traceText(w *worker, r trace.Record) string {
+func (i *taps) traceText(w *worker, r trace.Record) string {
 	end := func(what string) string {
 		app, reason := i.reason(uint16(r.Args[0]), uint16(r.Args[1]))
 		if reason == "" {

@@ -14,6 +14,12 @@ import (
 // some 10 µs.
 const scanPlaces = 256
 
+// tables reads and writes what apps have in tables. A table that is a setting changes by a Plan.
+type tables struct {
+	*current
+	*plans
+}
+
 // AppTables are the tables that a running app has.
 type AppTables struct {
 	App, Kind string
@@ -22,7 +28,7 @@ type AppTables struct {
 }
 
 // Tables are the tables of all apps, by the apps' names.
-func (i *Instance) Tables() []AppTables {
+func (i *tables) Tables() []AppTables {
 	i.mu.RLock()
 	kinds := map[string]*Kind{}
 	for name, a := range i.spec.Apps {
@@ -40,7 +46,7 @@ func (i *Instance) Tables() []AppTables {
 }
 
 // declared are the tables that an app of kind k has now.
-func (i *Instance) declared(app string, k *Kind) []table.Decl {
+func (i *tables) declared(app string, k *Kind) []table.Decl {
 	if k.Declared == nil {
 		return k.Tables
 	}
@@ -54,7 +60,7 @@ func (i *Instance) declared(app string, k *Kind) []table.Decl {
 
 // decl is the declaration of an app's table, its index, and the app's
 // arguments.
-func (i *Instance) decl(app, name string) (*table.Decl, int, Args, error) {
+func (i *tables) decl(app, name string) (*table.Decl, int, Args, error) {
 	i.mu.RLock()
 	a, ok := i.spec.Apps[app]
 	args, k := maps.Clone(a.Args), findKind(i.cfg.Kinds, a.Kind)
@@ -81,7 +87,7 @@ func (i *Instance) decl(app, name string) (*table.Decl, int, Args, error) {
 }
 
 // TableDefault is the default action of an app's table; nil when it has none.
-func (i *Instance) TableDefault(app, name string) (*table.Call, error) {
+func (i *tables) TableDefault(app, name string) (*table.Call, error) {
 	d, _, args, err := i.decl(app, name)
 	switch {
 	case err != nil || d.Default == nil:
@@ -96,7 +102,7 @@ func (i *Instance) TableDefault(app, name string) (*table.Call, error) {
 // ReadTable calls f with each entry of an app's table. f must not keep the entry; an error
 // of f ends ReadTable. The workers go on between slices of a large table: an entry
 // that is added or deleted meanwhile may be missing or not.
-func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error {
+func (i *tables) ReadTable(app, name string, f func(*table.Entry) error) error {
 	d, t, args, err := i.decl(app, name)
 	if err != nil {
 		return err
@@ -166,7 +172,7 @@ func (i *Instance) ReadTable(app, name string, f func(*table.Entry) error) error
 }
 
 // counted adds to entries of an app's table what they have done in all workers, if the app counts that.
-func (i *Instance) counted(app string, t int, some []table.Entry) error {
+func (i *tables) counted(app string, t int, some []table.Entry) error {
 	for w := range i.workers {
 		err := i.visit(app, w, func(_ *Ctx, a App) error {
 			x, ok := a.(Counter)
@@ -189,7 +195,7 @@ func (i *Instance) counted(app string, t int, some []table.Entry) error {
 }
 
 // visit is Visit with the worker's Ctx.
-func (i *Instance) visit(app string, worker int, f func(*Ctx, App) error) error {
+func (i *tables) visit(app string, worker int, f func(*Ctx, App) error) error {
 	err := errPanicked // stays if the app panics
 	if e := i.Visit(app, worker, func(a App) { err = f(&i.workers[worker].ctx, a) }); e != nil {
 		return table.Errorf(table.Missing, "%v", e)
@@ -210,13 +216,13 @@ type TableChange struct {
 // WriteTables makes changes in their order, and returns an error for each. Consecutive
 // changes of settings are one change of the graph. With together all are made or none; then all
 // tables must be settings.
-func (i *Instance) WriteTables(changes []TableChange, together bool) []error {
+func (i *tables) WriteTables(changes []TableChange, together bool) []error {
 	return i.WriteTablesIf(changes, together, nil)
 }
 
 // WriteTablesIf is WriteTables that first calls allow with the Spec before and after each change of
 // settings. If allow returns an error, the change is not made.
-func (i *Instance) WriteTablesIf(changes []TableChange, together bool, allow func(was, now *Spec) error) []error {
+func (i *tables) WriteTablesIf(changes []TableChange, together bool, allow func(was, now *Spec) error) []error {
 	errs := make([]error, len(changes))
 	settings := make([]bool, len(changes))
 	for n := range changes {
@@ -276,7 +282,7 @@ func aborted(errs []error) []error {
 }
 
 // remove deletes an entry that the app itself has, in all workers that have it.
-func (i *Instance) remove(c *TableChange) error {
+func (i *tables) remove(c *TableChange) error {
 	d, t, _, err := i.decl(c.App, c.Table)
 	if err != nil {
 		return err
@@ -316,7 +322,7 @@ const stales = 100
 
 // configure makes changes of settings, which were checked, to the apps'
 // arguments.
-func (i *Instance) configure(changes []TableChange, together bool, allow func(was, now *Spec) error) []error {
+func (i *tables) configure(changes []TableChange, together bool, allow func(was, now *Spec) error) []error {
 	for range stales {
 		errs, stale := i.tryConfigure(changes, together, allow)
 		if !stale {
@@ -337,7 +343,7 @@ type setting struct {
 	rows table.Rows
 }
 
-func (i *Instance) tryConfigure(changes []TableChange, together bool, allow func(was, now *Spec) error) (errs []error, stale bool) {
+func (i *tables) tryConfigure(changes []TableChange, together bool, allow func(was, now *Spec) error) (errs []error, stale bool) {
 	old := i.Spec()
 	spec := old.Clone()
 	errs = make([]error, len(changes))
@@ -428,7 +434,7 @@ func (i *Instance) tryConfigure(changes []TableChange, together bool, allow func
 type FileArg struct{ App, Kind, Arg, Value string }
 
 // FileArgs are those of a Spec. Apps inside one whose arguments are wrong have none.
-func (i *Instance) FileArgs(s *Spec) []FileArg {
+func (i *tables) FileArgs(s *Spec) []FileArg {
 	var out []FileArg
 	of := func(name string, a AppSpec) {
 		k := findKind(i.cfg.Kinds, a.Kind)
@@ -478,7 +484,7 @@ func meant(d *table.Decl, c *table.Change) error {
 
 // move carries out the Plan from old to spec. That a port's filter could not be set is no error: the next Plan
 // tries again.
-func (i *Instance) move(old, spec *Spec) error {
+func (i *tables) move(old, spec *Spec) error {
 	if sameSpec(old, spec) {
 		return nil
 	}
@@ -508,7 +514,7 @@ const trackPlaces = 64
 
 // Connections calls f with the connections that an app remembers and has keeps; f may keep its argument. An error of f ends
 // it. The workers go on between slices: a connection that comes or goes meanwhile may be missing.
-func (i *Instance) Connections(app string, has func(*track.Connection) bool, f func(*track.Connection) error) error {
+func (i *tables) Connections(app string, has func(*track.Connection) bool, f func(*track.Connection) error) error {
 	var found []track.Connection
 	for w := range i.workers {
 		for from := 0; from >= 0; {

@@ -5,10 +5,22 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 )
+
+// taps are the taps, the traces and the listener, and the filter that has the ports take up the frames that these and the apps
+// want. Who calls look, wants or tellPorts holds mu.
+type taps struct {
+	*current
+	traced atomic.Uint32
+	looked chan struct{} // a worker has traced all frames of its job: filters may become narrower
+	punts  *Tap          // guarded by mu, as filter is
+	filter *port.Filter  // the last filter of the ports; nil: not all ports have the same
+}
 
 // Frame is a copy of a frame that crossed a tapped link, or was punted.
 type Frame struct {
@@ -26,7 +38,7 @@ type Frame struct {
 // Tap yields copies of frames; one goroutine reads it. Workers never wait for
 // the reader: frames for which the buffer has no room are counted in Dropped.
 type Tap struct {
-	inst  *Instance
+	inst  *current
 	rings []*ring
 	turn  int
 	close func()
@@ -67,7 +79,7 @@ func (t *Tap) Close() { t.close() }
 // "out" of a port, or "NAME.IN", all links that lead to that input. Until the tap is closed, the
 // ports also take up frames that no app wants. An edge has one tap at a time. The tap goes on after a Plan that replaces the
 // ends of the edge; after a Plan that removes the edge it yields nothing more.
-func (i *Instance) Tap(at string) (*Tap, error) {
+func (i *taps) Tap(at string) (*Tap, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	matches := func(l *link) bool { return l.from+"."+l.out == at }
@@ -82,7 +94,7 @@ func (i *Instance) Tap(at string) (*Tap, error) {
 		slices.Sort(known)
 		return nil, fmt.Errorf("no link is at %q%s", at, suggest(at, slices.Compact(known)))
 	}
-	t := &Tap{inst: i}
+	t := &Tap{inst: i.current}
 	busy := false
 	for _, w := range i.workers {
 		w.do(func() {
@@ -132,7 +144,7 @@ func (i *Instance) Tap(at string) (*Tap, error) {
 
 // look sets the ports' filter to what apps, taps and traces want. A port on which that fails keeps its filter until the
 // next change.
-func (i *Instance) look() {
+func (i *taps) look() {
 	if !i.closed {
 		_ = i.tellPorts()
 	}
@@ -143,13 +155,13 @@ var ErrListening = errors.New("a controller is listening already")
 
 // Listen yields the frames that apps punt; one listener at a time. Without one
 // they are dropped, and counted as no-controller.
-func (i *Instance) Listen() (*Tap, error) {
+func (i *taps) Listen() (*Tap, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.punts != nil {
 		return nil, ErrListening
 	}
-	t := &Tap{inst: i}
+	t := &Tap{inst: i.current}
 	for _, w := range i.workers {
 		r := newRing(tapFrames, tapBytes)
 		t.rings = append(t.rings, r)

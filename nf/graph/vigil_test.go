@@ -13,7 +13,7 @@ func looked(t *testing.T, limit time.Duration) (*vigil, *thread) {
 	w := &worker{live: true}
 	w.thread.Store(1)
 	now := &thread{}
-	v := (&Instance{workers: []*worker{w}}).vigil(limit/10, limit)
+	v := (&Instance{current: current{workers: []*worker{w}}}).vigil(limit/10, limit)
 	v.read = func(int) (thread, bool) { return *now, true }
 	return v, now
 }
@@ -134,7 +134,7 @@ func TestReadThread(t *testing.T) {
 
 // Without workers that run nobody is waited for.
 func TestBreatheNobody(t *testing.T) {
-	i := &Instance{workers: []*worker{{}}}
+	i := &Instance{current: current{workers: []*worker{{}}}}
 	if err := i.Breathe(time.Second, time.Minute); err != nil {
 		t.Error(err)
 	}
