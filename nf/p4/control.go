@@ -523,3 +523,376 @@ func (s *entries) ExpiredFrom(name string, from Handle, n int, yield func(Handle
 	}
 	return Handle(end), end < len(t.uses), nil
 }
+
+// arrays are the indirect counters, the meters and the registers, by their places in the program, and the members of value sets. Who controls
+// the switch reads and sets them; primitives and parser states take cells and members from here.
+type arrays struct {
+	*common
+	registers [][]uint64
+	counters  [][]Count
+	meters    [][]meter
+	vsets     []valueSet
+}
+
+// cell finds an element of an array.
+func cell[T interface{ info() *ArrayInfo }](list []T, what, name string, index int) (int, error) {
+	i, err := named(list, what, name, func(x T) string { return x.info().Name })
+	if err != nil {
+		return 0, err
+	}
+	if n := list[i].info().Size; index < 0 || index >= n {
+		return 0, invalid("%s %s: index %d, it has %d", what, name, index, n)
+	}
+	return i, nil
+}
+
+func (a *arrayDef) info() *ArrayInfo    { return &a.ArrayInfo }
+func (r *registerDef) info() *ArrayInfo { return &r.ArrayInfo }
+func (m *meterDef) info() *ArrayInfo    { return &m.ArrayInfo }
+
+// Count is an indirect counter.
+func (s *arrays) Count(name string, index int) (Count, error) {
+	i, err := cell(s.prog.counters, "counter", name, index)
+	if err != nil {
+		return Count{}, err
+	}
+	return s.counters[i][index], nil
+}
+
+// SetCount sets an indirect counter.
+func (s *arrays) SetCount(name string, index int, c Count) error {
+	i, err := cell(s.prog.counters, "counter", name, index)
+	if err != nil {
+		return err
+	}
+	s.counters[i][index] = c
+	return nil
+}
+
+// Register is a register's value, big-endian.
+func (s *arrays) Register(name string, index int) ([]byte, error) {
+	i, err := cell(s.prog.registers, "register", name, index)
+	if err != nil {
+		return nil, err
+	}
+	d := s.prog.registers[i]
+	return bigEndian(s.registers[i][index*d.words:], d.Bits), nil
+}
+
+// SetRegister sets a register.
+func (s *arrays) SetRegister(name string, index int, value []byte) error {
+	i, err := cell(s.prog.registers, "register", name, index)
+	if err != nil {
+		return err
+	}
+	d := s.prog.registers[i]
+	v := make([]uint64, d.words)
+	if !number(v, value, d.Bits) {
+		return invalid("register %s: %x is wider than %d bits", name, value, d.Bits)
+	}
+	copy(s.registers[i][index*d.words:], v)
+	return nil
+}
+
+// Meter is the configuration of an indirect meter; none: all green.
+func (s *arrays) Meter(name string, index int) ([]Rate, error) {
+	i, err := cell(s.prog.meters, "meter", name, index)
+	if err != nil {
+		return nil, err
+	}
+	if s.prog.meters[i].direct {
+		return nil, invalid("meter %s is direct: it belongs to entries", name)
+	}
+	return s.meters[i][index].config(), nil
+}
+
+// SetMeter configures an indirect meter: the committed rate and the peak rate;
+// none resets it.
+func (s *arrays) SetMeter(name string, index int, rates ...Rate) error {
+	i, err := cell(s.prog.meters, "meter", name, index)
+	if err != nil {
+		return err
+	}
+	d := s.prog.meters[i]
+	if d.direct {
+		return invalid("meter %s is direct: it belongs to entries", name)
+	}
+	if err := checkRates(d, rates); err != nil {
+		return err
+	}
+	s.meters[i][index].configure(s.now, rates)
+	return nil
+}
+
+// SetValueSet sets the members of a parser's value set, big-endian.
+func (s *arrays) SetValueSet(name string, members [][]byte) error {
+	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
+	if err != nil {
+		return err
+	}
+	d := s.prog.vsets[i]
+	var all [][]uint64
+	for _, m := range members {
+		v := make([]uint64, words(d.bits))
+		if !number(v, m, d.bits) {
+			return invalid("value set %s: %x is wider than %d bits", name, m, d.bits)
+		}
+		all = append(all, v)
+	}
+	s.vsets[i].members = all
+	return nil
+}
+
+// ValueSet is the members of a parser's value set.
+func (s *arrays) ValueSet(name string) ([][]byte, error) {
+	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
+	if err != nil {
+		return nil, err
+	}
+	var all [][]byte
+	for _, m := range s.vsets[i].members {
+		all = append(all, bigEndian(m, s.vsets[i].def.bits))
+	}
+	return all, nil
+}
+
+// replication says where copies of a packet go. Who controls the switch sets it; the pipelines ask session and replicas for each
+// packet that is cloned or sent to a group.
+type replication struct {
+	*common
+	groups   [][]Replica // by number; none: no such group
+	sessions []session   // by number
+}
+
+// SetMulticast sets the replicas of a multicast group; none deletes it.
+func (s *replication) SetMulticast(group uint32, replicas []Replica) error {
+	if group == 0 || group > 0xffff {
+		return invalid("multicast group %d: groups are 1 to %d", group, 0xffff)
+	}
+	s.groups = put(s.groups, int(group), slices.Clone(replicas))
+	return nil
+}
+
+// Multicast is the replicas of a multicast group.
+func (s *replication) Multicast(group uint32) []Replica { return slices.Clone(s.replicas(group)) }
+
+// SetSession sets a clone session (a mirroring session): 0 to 32767.
+func (s *replication) SetSession(id uint32, ses Session) error {
+	if id > 0x7fff {
+		return invalid("clone session %d: the highest is %d", id, 0x7fff)
+	}
+	if ses.Length < 0 || ses.Priority < 0 || ses.Priority >= s.cfg.Queues {
+		return invalid("clone session %d: a length of %d, a priority of %d: want priorities below %d", id, ses.Length, ses.Priority, s.cfg.Queues)
+	}
+	ses.Replicas = slices.Clone(ses.Replicas)
+	s.sessions = put(s.sessions, int(id), session{ses, true})
+	return nil
+}
+
+// Session is a clone session; false: there is none.
+func (s *replication) Session(id uint32) (Session, bool) {
+	ses, ok := s.session(id)
+	ses.Replicas = slices.Clone(ses.Replicas)
+	return ses, ok
+}
+
+// DeleteSession removes a clone session.
+func (s *replication) DeleteSession(id uint32) error {
+	if _, ok := s.session(id); !ok {
+		return fmt.Errorf("clone session %d: %w", id, ErrNotFound)
+	}
+	s.sessions[id] = session{}
+	return nil
+}
+
+// actionProfiles are the action profiles with their members and groups, and the ports that are down, which groups avoid.
+// Who controls the switch changes them; entries take members and groups from here.
+type actionProfiles struct {
+	profiles []*profile
+	down     map[uint32]bool // ports
+}
+
+func (s *actionProfiles) profile(name string) (*profile, error) {
+	i, err := named(s.profiles, "action profile", name, func(p *profile) string { return p.def.Name })
+	if err != nil {
+		return nil, err
+	}
+	return s.profiles[i], nil
+}
+
+// SetMember adds a member to an action profile, or gives it another action.
+func (s *actionProfiles) SetMember(profile string, id uint32, a Action) error {
+	p, err := s.profile(profile)
+	if err != nil {
+		return err
+	}
+	if id == 0 {
+		return invalid("action profile %s: 0 is no member", profile)
+	}
+	data := make([]uint64, p.def.dw)
+	act, err := findAction("action profile "+profile, p.def.actions, a, data)
+	if err != nil {
+		return err
+	}
+	m := p.members[id]
+	if m == nil {
+		if p.def.Size > 0 && len(p.members) >= p.def.Size {
+			return fmt.Errorf("action profile %s with %d members is %w", profile, len(p.members), ErrFull)
+		}
+		m = &member{id: id}
+		p.members[id] = m
+		m.at = p.memberAt.put(m)
+	}
+	m.act, m.data = act, data
+	return nil
+}
+
+// Member is the action of a member.
+func (s *actionProfiles) Member(profile string, id uint32) (Action, error) {
+	p, err := s.profile(profile)
+	if err != nil {
+		return Action{}, err
+	}
+	m := p.members[id]
+	if m == nil {
+		return Action{}, fmt.Errorf("member %d of %s: %w", id, profile, ErrNotFound)
+	}
+	return describeAction(m.act, m.data), nil
+}
+
+// Members are the ids of a profile's members, ascending.
+func (s *actionProfiles) Members(profile string) ([]uint32, error) {
+	p, err := s.profile(profile)
+	if err != nil {
+		return nil, err
+	}
+	return sortedIDs(p.members), nil
+}
+
+func sortedIDs[V any](m map[uint32]V) []uint32 {
+	ids := make([]uint32, 0, len(m))
+	for id := range m {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// DeleteMember removes a member that no entry and no group uses.
+func (s *actionProfiles) DeleteMember(profile string, id uint32) error {
+	p, err := s.profile(profile)
+	if err != nil {
+		return err
+	}
+	m := p.members[id]
+	if m == nil {
+		return fmt.Errorf("member %d of %s: %w", id, profile, ErrNotFound)
+	}
+	if m.uses > 0 {
+		return fmt.Errorf("member %d of %s is %w", id, profile, ErrInUse)
+	}
+	delete(p.members, id)
+	p.memberAt.drop(m.at)
+	return nil
+}
+
+// SetGroup sets the members of a group of an action selector; the group is made
+// if there is none.
+func (s *actionProfiles) SetGroup(profile string, id uint32, members []GroupMember) error {
+	p, err := s.profile(profile)
+	if err != nil {
+		return err
+	}
+	if !p.def.Selector {
+		return invalid("action profile %s is no selector", profile)
+	}
+	if id == 0 {
+		return invalid("action profile %s: 0 is no group", profile)
+	}
+	seen := map[uint32]bool{}
+	for _, gm := range members {
+		switch {
+		case p.members[gm.ID] == nil:
+			return fmt.Errorf("member %d of %s: %w", gm.ID, profile, ErrNotFound)
+		case seen[gm.ID]:
+			return fmt.Errorf("group %d of %s: member %d %w in it", id, profile, gm.ID, ErrExists)
+		case gm.Weight < 0 || gm.Weight > math.MaxUint16:
+			return invalid("group %d of %s: weight %d", id, profile, gm.Weight)
+		}
+		seen[gm.ID] = true
+	}
+	g := p.groups[id]
+	if g == nil {
+		g = &group{id: id}
+		p.groups[id] = g
+		g.at = p.groupAt.put(g)
+	}
+	for _, gm := range g.members {
+		p.members[gm.ID].uses--
+	}
+	g.members = slices.Clone(members)
+	slices.SortFunc(g.members, func(a, b GroupMember) int { return int(int64(a.ID) - int64(b.ID)) })
+	for _, gm := range g.members {
+		p.members[gm.ID].uses++
+	}
+	p.refresh(g, s.down)
+	return nil
+}
+
+// Group is the members of a group.
+func (s *actionProfiles) Group(profile string, id uint32) ([]GroupMember, error) {
+	p, err := s.profile(profile)
+	if err != nil {
+		return nil, err
+	}
+	g := p.groups[id]
+	if g == nil {
+		return nil, fmt.Errorf("group %d of %s: %w", id, profile, ErrNotFound)
+	}
+	return slices.Clone(g.members), nil
+}
+
+// Groups are the ids of a selector's groups, ascending.
+func (s *actionProfiles) Groups(profile string) ([]uint32, error) {
+	p, err := s.profile(profile)
+	if err != nil {
+		return nil, err
+	}
+	return sortedIDs(p.groups), nil
+}
+
+// DeleteGroup removes a group that no entry uses.
+func (s *actionProfiles) DeleteGroup(profile string, id uint32) error {
+	p, err := s.profile(profile)
+	if err != nil {
+		return err
+	}
+	g := p.groups[id]
+	if g == nil {
+		return fmt.Errorf("group %d of %s: %w", id, profile, ErrNotFound)
+	}
+	if g.uses > 0 {
+		return fmt.Errorf("group %d of %s is %w", id, profile, ErrInUse)
+	}
+	for _, gm := range g.members {
+		p.members[gm.ID].uses--
+	}
+	delete(p.groups, id)
+	p.groupAt.drop(g.at)
+	return nil
+}
+
+// SetLink says whether a port is up: members of groups that watch a port that
+// is down get no packets. Ports are up at first.
+func (s *actionProfiles) SetLink(port uint32, up bool) {
+	if up {
+		delete(s.down, port)
+	} else {
+		s.down[port] = true
+	}
+	for _, p := range s.profiles {
+		for _, g := range p.groups {
+			p.refresh(g, s.down)
+		}
+	}
+}

@@ -224,6 +224,24 @@ func (p *profile) refresh(g *group, down map[uint32]bool) {
 	}
 }
 
+// resetArrays zeroes counters, registers and meters.
+func (s *arrays) resetArrays() {
+	s.registers, s.counters, s.meters = nil, nil, nil
+	for _, r := range s.prog.registers {
+		s.registers = append(s.registers, make([]uint64, r.Size*r.words))
+	}
+	for _, c := range s.prog.counters {
+		s.counters = append(s.counters, make([]Count, c.Size))
+	}
+	for _, m := range s.prog.meters {
+		n := m.Size
+		if m.direct {
+			n = 0
+		}
+		s.meters = append(s.meters, make([]meter, n))
+	}
+}
+
 // sendDigest gives the fields of a digest to the controller.
 func (s *Switch) sendDigest(k *packetState) {
 	if s.cfg.Digest == nil {

@@ -413,6 +413,27 @@ func (s *Switch) cloneIngress(k *packetState, size uint64) {
 	s.give(c)
 }
 
+// session is a Session, or none.
+type session struct {
+	Session
+	set bool
+}
+
+func (s *replication) session(id uint32) (Session, bool) {
+	if int(id) >= len(s.sessions) {
+		return Session{}, false
+	}
+	return s.sessions[id].Session, s.sessions[id].set
+}
+
+// replicas are those of a multicast group.
+func (s *replication) replicas(group uint32) []Replica {
+	if int(group) >= len(s.groups) {
+		return nil
+	}
+	return s.groups[group]
+}
+
 // put stores v at place i of list, which grows as far as it must.
 func put[T any](list []T, i int, v T) []T {
 	if i >= len(list) {
