@@ -42,9 +42,9 @@ type mover struct {
 	err    error           // why the worker stopped
 	tracer *tracer         // kept while ctx.tracer is off
 	traced chan<- struct{} // gets a token when all frames of the trace job have come
-	all    []*worker
-	staged []staged    // rings to others in this breath
-	atEnd  atomic.Bool // of the run: see allAtEnd
+	all    []*worker       // apps hand frames to each other through them
+	staged []staged        // rings to others in this breath
+	atEnd  atomic.Bool     // of the run: see allAtEnd
 }
 
 // recover turns an app's panic into the worker's error.
