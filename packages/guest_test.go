@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -23,6 +24,8 @@ var debianArgs = []string{"mmdebstrap", "--mode=root", "--variant=minbase", "--i
 	`--aptopt=APT::Install-Recommends "false"`, `--aptopt=Acquire::Languages "none"`,
 	"--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
 	"bookworm"}
+
+var long = flag.Bool("long", false, "boot a guest, too")
 
 // needs are programs and their Debian packages.
 var needs = []struct{ path, debian string }{
@@ -45,8 +48,8 @@ var pathParts = regexp.MustCompile(`^(.*/lib/modules)/([^/]+)/(.*)$`)
 // brings: the instance is there again after a reboot, bears an upgrade of the package, a kill, a reload and a stop while frames
 // cross, and nothing is left of it when the package is purged. The machine is emulated, and has no network.
 func TestGuest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the program, and boots an emulated machine")
+	if !*long {
+		t.Skip("only in the long form (make test-rxe): it takes 5 to 10 minutes")
 	}
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the guest is made of Debian's amd64 packages")
