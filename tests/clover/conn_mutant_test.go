@@ -25,7 +25,7 @@ func connMutants() (all []mutant.Mutant) {
 		{"a frame in the other direction is plain", "data.go", "k.client() == (fl&hdr.IsRequest != 0) || ", "", "TestNotPlain"},
 		{"another worker's connection is plain", "data.go", "owner != 0 && r.Owner != owner || ", "", "TestPlain"},
 		{"a connection that is watched is plain", "data.go", "r.easy == hard || r.MTU == 0 && fl&", "r.MTU == 0 && fl&", "TestPlain"},
-		{"what would tell the path MTU is plain", "data.go", "r.easy == hard || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0", "r.easy == hard", "TestNotPlain"},
+		{"what would tell the path MTU is plain", "data.go", "r.easy == hard || r.MTU == 0 && fl&hdr.IsResponse != 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0", "r.easy == hard", "TestNotPlain"},
 		// The short way for most frames.
 		{"a connection that is watched is found easily", "table.go", "r.easy != plain || ", "", "TestPlain|TestNotPlain"},
 		{"MAC addresses do not matter to who is found easily", "row.go", " && !t.cfg.GuardMAC", "", "TestNotPlain|TestGuard"},
@@ -35,7 +35,7 @@ func connMutants() (all []mutant.Mutant) {
 		{"a frame from another address is found easily", "table.go", "from.Addr.lo != ends.Src.lo ||", "false ||", "TestReuse|TestLetGoWhenIdle"},
 		{"a frame in the other direction is found easily", "table.go", "uint32(k)&1 == uint32(fl&hdr.IsRequest) || ", "", "TestNotPlain"},
 		{"another worker's connection is found easily", "table.go", "owner != 0 && r.Owner != owner || ", "", "TestNotPlain"},
-		{"what tells the path MTU is found easily", "table.go", " || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 {", " {", "TestNotPlain"},
+		{"what tells the path MTU is found easily", "table.go", " || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 && fl&hdr.IsResponse != 0 {", " {", "TestNotPlain"},
 		{"who is found easily was not heard", "table.go", "\t\tr.LastSeen = now\n\t\treturn k.slot()", "\t\treturn k.slot()", "TestPlain"},
 		// Which queue pairs belong together.
 		{"any answer that fits has found its client", "psn.go", "return r.matches >= enough && (", "return r.matches > 0 && (", "TestInference|TestEvidence|TestDoubts"},

@@ -224,3 +224,63 @@ func TestAttackLossBehindRead(t *testing.T) {
 		}
 	}
 }
+
+// A made-up request with the very PSN that the server expects next, which the server throws away unseen, takes no request's place: not
+// the next one of its client, and nobody else's.
+func TestAttackExactUnseen(t *testing.T) {
+	other := [6]byte{2, 0, 0, 9, 9, 9}
+	defects := []struct {
+		name string
+		undo func(b []byte, f *hdr.Frame) // behind the checksums
+	}{
+		{"P_Key", func(b []byte, f *hdr.Frame) { f.BTHOf(b).SetPKey(0x8001); hdr.SetICRC(b, f) }},
+		{"limited P_Key", func(b []byte, f *hdr.Frame) { f.BTHOf(b).SetPKey(1); hdr.SetICRC(b, f) }},
+		{"MAC", func(b []byte, _ *hdr.Frame) { copy(b, other[:]) }},
+		{"ICRC", func(b []byte, _ *hdr.Frame) { b[len(b)-1] ^= 1 }},
+		{"IPv4 checksum", func(b []byte, f *hdr.Frame) { b[f.L3+10] ^= 1 }},
+		{"BTH version", func(b []byte, f *hdr.Frame) { b[f.BTH+1] |= 1; hdr.SetICRC(b, f) }},
+	}
+	requests := []struct {
+		name string
+		k    bed.Packet
+	}{
+		{"empty WRITE", bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true}},
+		{"WRITE", bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 64), Payload: make([]byte, 64), AckReq: true}},
+		{"WRITE FIRST", bed.Packet{Op: hdr.WriteFirst, Ext: bed.RETH(va, 0x55, 4096), Payload: make([]byte, 1024)}},
+		{"SEND", bed.Packet{Op: hdr.SendOnly, Payload: make([]byte, 64), AckReq: true}},
+		{"READ", bed.Packet{Op: hdr.ReadRequest, Ext: bed.RETH(va, 0x55, 5000), AckReq: true}},
+		{"CAS", bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(va, 0x55, 1, 0), AckReq: true}},
+	}
+	for _, mode := range []string{"mux", "replace"} {
+		for _, d := range defects {
+			for _, r := range requests {
+				t.Run(mode+"/"+d.name+"/"+r.name, func(t *testing.T) {
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode})}, func(t *testing.T, s *bed.Scene) {
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+						known(t, s, m, a, b)
+						x := a.Frame(a.Here.ClientPSN+20, r.k)
+						var f hdr.Frame
+						if hdr.Parse(x, &f) != hdr.IsRoCE {
+							t.Fatal("it is no RoCE")
+						}
+						d.undo(x, &f)
+						s.Send(10*time.Microsecond, x)
+						s.Pause(time.Millisecond)
+						for range 5 {
+							warm(t, m, va, 3, a, b)
+							if st := a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 4000)}, RemoteAddr: va, RKey: m.RKey}); st != rnic.Success {
+								t.Fatalf("READ: %v", st)
+							}
+						}
+						healthy(t, a, b)
+						if now := bed.WordAt(m, va); now != 40+30 {
+							t.Errorf("70 additions make %d", now)
+						}
+					})
+				})
+			}
+		}
+	}
+}

@@ -130,7 +130,7 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 		return NoSlot, Full
 	}
 	r := &t.rows[s]
-	r.Net, r.PKey, r.MTU, r.tid = f.Net, m.PKey(), uint16(m.PathMTU()), m.TransactionID()
+	r.Net, r.MTU, r.tid = f.Net, uint16(m.PathMTU()), m.TransactionID()
 	r.AckTimeout, r.Retries = m.LocalACKTimeout()+1, m.RetryCount()
 	r.Client = End{Addr: src, QPN: m.LocalQPN(), L2: [12]byte(b[:12]), Resources: m.ResponderResources(), Depth: m.InitiatorDepth()}
 	r.Server = End{Addr: dst, StartPSN: m.StartingPSN(), HasPSN: true}

@@ -66,7 +66,7 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 		return t.stranger(now, s, ends, qpn, b, f)
 	}
 	r.Client.saw(b, f)
-	if r.easy == hard || r.MTU == 0 && f.Op.Any(hdr.IsFirst|hdr.IsMiddle) {
+	if r.easy == hard {
 		return t.watchRequest(now, s, b, f)
 	}
 	r.LastSeen = now
@@ -127,7 +127,7 @@ func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner 
 	}
 	_, from := r.ends(k.client())
 	if owner != 0 && r.Owner != owner || k.client() == (fl&hdr.IsRequest != 0) || from.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !from.mayBe(b) ||
-		r.easy == hard || r.MTU == 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
+		r.easy == hard || r.MTU == 0 && fl&hdr.IsResponse != 0 && fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
 		return k.slot(), false
 	}
 	from.saw(b, f)
@@ -255,11 +255,19 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 	return min((n-1)/mtu+1, maxWindow)
 }
 
+// Takes reports whether the server's end may execute request b, of its client, with headers f: in its partition (IBTA 10.9.3: one of
+// both is a full member of it), and to the MAC address that the server's answers come from. Where routers give it another one, the
+// request may get there all the same.
+func (r *Row) Takes(b []byte, f *hdr.Frame) (partition, address bool) {
+	k := f.BTHOf(b).PKey()
+	return (k^r.PKey)&0x7FFF == 0 && (k|r.PKey)&0x8000 != 0 || r.PKey == 0, [6]byte(b[:6]) == r.Server.SrcMAC()
+}
+
 // doubt forgets what spoke for a candidate.
 func (r *Row) doubt() { r.candidate, r.matches, r.asks = 0, 0, 0 }
 
-// note learns P_Key and path MTU, which all but the last packet of a message
-// fill.
+// note learns P_Key and path MTU from a response: packets of a READ's answer fill the path MTU, but for the last. Anybody
+// can make up a request with other ones.
 func (t *store) note(r *Row, b []byte, f *hdr.Frame) {
 	if r.PKey == 0 {
 		r.PKey = f.BTHOf(b).PKey()
@@ -276,7 +284,6 @@ func (t *store) note(r *Row, b []byte, f *hdr.Frame) {
 // watchRequest is Request for a row that needs more than a look-up.
 func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
 	r := &t.rows[s]
-	t.note(r, b, f)
 	psn := f.BTHOf(b).PSN()
 	if w := r.rival - 1; r.rival != 0 {
 		if t.successor(r) && !r.near(psn, t.cfg.Window) {

@@ -624,8 +624,7 @@ func TestNotPlain(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"a request of the server's":       reverse.request(hdr.WriteOnly, 5),
 		"an answer of the client's":       back.response(hdr.Acknowledge, 5),
-		"what tells the path MTU":         c.request(hdr.WriteFirst, 5),
-		"what tells it, of the server's":  c.response(hdr.ReadRespFirst, 5),
+		"what tells the path MTU":         c.response(hdr.ReadRespFirst, 5),
 		"":                                other,
 		"by another network":              other,
 		"an answer by another network":    c.response(hdr.Acknowledge, 5),
@@ -901,8 +900,8 @@ func TestHandshakeCorners(t *testing.T) {
 	}
 }
 
-// A row that is known but for its path MTU learns it from whichever end first
-// sends a packet that is not its message's last; others say nothing of it.
+// A row that is known but for its path MTU and its P_Key learns both from the server's frames, the path MTU from a packet that is not
+// its message's last. Requests, which anybody can make up, say nothing of either.
 func TestLearnsMTU(t *testing.T) {
 	for _, server := range []bool{false, true} {
 		x, c := newTable(t, Config{Rows: 4}), example()
@@ -920,19 +919,19 @@ func TestLearnsMTU(t *testing.T) {
 				t.Fatal(got, e)
 			}
 		}
-		only, first := hdr.WriteOnly, hdr.WriteFirst
+		only, first, want, key := hdr.WriteOnly, hdr.WriteFirst, uint16(0), uint16(0)
 		if server {
-			only, first = hdr.ReadRespOnly, hdr.ReadRespFirst
+			only, first, want, key = hdr.ReadRespOnly, hdr.ReadRespFirst, 2048, 0xFFFF
 		}
 		send(only, 512)
 		send(first, 500) // of no MTU
-		if r := x.Row(s); r.MTU != 0 || r.PKey != 0xFFFF {
+		if r := x.Row(s); r.MTU != 0 || r.PKey != key {
 			t.Fatalf("server %v: MTU %d, P_Key %#x", server, r.MTU, r.PKey)
 		}
 		send(first, 2048)
 		send(first, 1024)
-		if r := x.Row(s); r.MTU != 2048 {
-			t.Errorf("server %v: MTU %d, want 2048", server, r.MTU)
+		if r := x.Row(s); r.MTU != want || r.PKey != key {
+			t.Errorf("server %v: MTU %d, P_Key %#x", server, r.MTU, r.PKey)
 		}
 	}
 }

@@ -123,7 +123,6 @@ func (t *byPSN) unlist(s Slot) {
 // restart numbers the requests from this one on.
 func (t *byPSN) restart(r *Row, now clock.Time, b []byte, f *hdr.Frame) {
 	psn := f.BTHOf(b).PSN()
-	t.note(r, b, f)
 	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
 	r.old, r.mark, r.markAt = psn, psn, now
 	r.misses, r.wild = 0, 0

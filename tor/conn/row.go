@@ -122,7 +122,7 @@ func (e *End) DstMAC() [6]byte { return [6]byte(e.L2[:6]) }
 type Row struct {
 	Client, Server End
 	LastSeen       clock.Time
-	PKey           uint16 // 0 = not known
+	PKey           uint16 // of the server's frames; 0: none was seen
 	MTU            uint16 // path MTU in bytes; 0 = not known
 	Net            uint8  // hdr.NetIPv4, NetIPv6, or NetGRH for RoCE v1
 	Learnt         Source

@@ -208,7 +208,7 @@ func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, own
 			to, from = from, to
 		}
 		if r.easy != plain || uint32(k)&1 == uint32(fl&hdr.IsRequest) || to.QPN != qpn || to.Addr.lo != dst || from.Addr.lo != ends.Src.lo ||
-			owner != 0 && r.Owner != owner || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 {
+			owner != 0 && r.Owner != owner || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 && fl&hdr.IsResponse != 0 {
 			return Elsewhere
 		}
 		from.L2, from.Port = [12]byte(c[:]), binary.BigEndian.Uint16(c[hdr.EthernetLen+hdr.IPv4Len:])

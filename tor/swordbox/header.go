@@ -50,6 +50,9 @@ func (h *header) frame(b []byte, opcode hdr.Opcode) hdr.Frame {
 	return hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
 }
 
+// mac is the MAC address that frames with front h go to.
+func (h *header) mac() uint64 { return macOf(h.b[:]) }
+
 // fits reports whether h can be put on parsed frame f.
 func (h *header) fits(f *hdr.Frame) bool {
 	return uint16(h.l3) == f.L3 && uint16(h.l4) == f.L4 && uint16(h.bth) == f.BTH && h.net == f.Net

@@ -76,6 +76,8 @@ const (
 	reasonWindowFull
 	reasonSpoofed
 	reasonForged
+	reasonPartition
+	reasonAddress
 	reasonReset
 	reasonNoBuf
 	numReasons
@@ -108,6 +110,8 @@ var reasons = func() []counter.Def {
 		reasonHoldFull:    {Name: "hold-full", Help: "a frame that had to wait, and no room to hold it (hold=): its sender will repeat it"},
 		reasonWindowFull:  {Name: "window-full", Help: "more requests without answer than can be remembered (window=)"},
 		reasonSpoofed:     {Name: "spoofed", Help: "for a known queue pair, but not from its peer"},
+		reasonPartition:   {Name: "partition", Help: "a request with another P_Key than its server's: it passes as it is, and the server throws it away"},
+		reasonAddress:     {Name: "other-mac", Help: "a request to another MAC address than its server answers from, until several in a row have gone there"},
 		reasonForged:      {Name: "forged-cm", Help: "a connection manager's datagram that contradicts what is known"},
 		reasonReset:       {Name: "reset", Help: "of a connection that could not be kept: its client was told"},
 		reasonNoBuf:       {Name: "no-buffer", Help: "no buffer for an answer; it will be given to the retransmission"},

@@ -25,6 +25,7 @@ type order struct {
 	waits  waits
 	pulse  pulse
 	ledger ledger
+	strays []stray     // beside the flows
 	ready  []*flow     // flows with an answer to give, after the frame at hand
 	twin   atomic.Bool // another node has this MAC, and may be the same server
 	lends  bool        // a connection carries operations of others: see hasten
@@ -33,6 +34,7 @@ type order struct {
 // init makes that of the server in that place. Its flows are what was left there.
 func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.record, n.words, n.ready = newRecord(m.of(place), cfg.window), newWords(cfg.words), make([]*flow, 0, cfg.conns)
+	n.strays = make([]stray, cfg.conns)
 	n.words.seed = cfg.seed
 	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner}
 	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)

@@ -294,6 +294,7 @@ func (s *carrierSide) again(c *flow, psn, goal uint32) {
 		return
 	}
 	c.repair, c.expect, c.goal = true, psn, goal
+	s.readdress(c)
 	c.tried(s.c.Now())
 	s.c.Count(ctrRepairs, 1)
 	s.pump(c)

@@ -26,6 +26,9 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	if !fl.synced && !s.follow(fl, x, b, psn) {
 		return
 	}
+	if partition, address := s.n.row(fl).Takes(b, &s.f); !(partition && address) && s.lost(fl, x, b, partition) {
+		return
+	}
 	if fl.lost != 0 {
 		s.tell(fl, x, b)
 		return

@@ -77,7 +77,10 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	}
 	n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 	n.pulse.time(fl, s.c.Now())
-	fl.hears(s.c.Now())
+	again := fl.tries != 0
+	if fl.hears(s.c.Now()); again {
+		s.readdress(fl)
+	}
 	n.waits.wake(queue{forCarrier, n.index(fl)})
 	if fl.waits {
 		n.waits.call(n.index(fl))
