@@ -51,3 +51,22 @@ func TestAttackChosenKeys(t *testing.T) {
 		t.Errorf("to find another client's key takes %v; %v when somebody chose half of the keys", fair, chosen)
 	}
 }
+
+// A client that chooses the addresses of its entries does not choose whose entries these displace.
+func TestAttackChosenAddresses(t *testing.T) {
+	fair := newAddrTable(1 << 16)
+	keyed := fair
+	keyed.seed = 0x5EED
+	const others = 1000
+	one, n := map[int32]bool{}, 0
+	for va := uint64(1) << 32; n < others; va += 64 {
+		if fair.set(0, va) == fair.set(0, 0) {
+			one[keyed.set(0, va)] = true
+			n++
+		}
+	}
+	// Of 1,000 addresses in 16,384 sets some 30 share one by chance.
+	if len(one) < 9*others/10 {
+		t.Errorf("%d addresses that are in one set without a seed are in %d with one", others, len(one))
+	}
+}

@@ -81,7 +81,7 @@ func newState(cfg settings, workers int) *state {
 		nodes: nodes{freeRegions: make([]uint16, 0, maxRegions), byKey: index.New(maxRegions)},
 		gone:  leavers{keys: make([]int32, 0, cfg.keys), regions: make([]uint16, 0, maxRegions)},
 	}
-	s.keys.seed = cfg.seed
+	s.keys.seed, s.addrs.seed = cfg.seed, uint32(cfg.seed)
 	s.passing.Store(cfg.mode == Off)
 	for i := maxRegions - 1; i >= 0; i-- {
 		s.freeRegions = append(s.freeRegions, uint16(i))

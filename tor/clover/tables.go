@@ -132,9 +132,10 @@ const ways = 4
 // that a known tail is always in the table.
 type addrTable struct {
 	e    []entry
-	mask uint64 // sets-1
-	tick uint8  // age stamp of new entries
+	mask uint32 // sets-1
+	seed uint32 // keys the choice of the set
 	n    uint32 // inserts, for the stamp
+	tick uint8  // age stamp of new entries
 }
 
 func newAddrTable(n int) addrTable {
@@ -142,11 +143,11 @@ func newAddrTable(n int) addrTable {
 	for sets*ways < n {
 		sets *= 2
 	}
-	return addrTable{e: make([]entry, sets*ways), mask: uint64(sets - 1)}
+	return addrTable{e: make([]entry, sets*ways), mask: uint32(sets - 1)}
 }
 
 func (t *addrTable) set(server uint16, va uint64) int32 {
-	return int32(index.Mix(va^uint64(server)<<48)&t.mask) * ways
+	return int32(uint32(index.Mix(va^uint64(server)<<48^uint64(t.seed)<<16))&t.mask) * ways
 }
 
 func (t *addrTable) bytes() int { return len(t.e) * 16 }
