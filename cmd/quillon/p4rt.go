@@ -39,6 +39,7 @@ type p4rtFlags struct {
 	files     string
 	metrics   string
 	ui        string
+	uiChange  bool
 }
 
 func (f *p4rtFlags) add(cmd *cobra.Command) {
@@ -52,6 +53,7 @@ func (f *p4rtFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.files, "p4-files", "", "`directory` whose files controllers may name in arguments of apps, by full path, as in the keys= of a task of a board (default: none)")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics at `address`, as 127.0.0.1:9100")
 	cmd.Flags().StringVar(&f.ui, "ui", "", "serve a page that shows the instance in a browser at `address`, as 127.0.0.1:8080, or unix:PATH (see quillon help ui)")
+	cmd.Flags().BoolVar(&f.uiChange, "ui-change", false, "let that page change arguments of apps, and tables")
 }
 
 // served is the part of run's output about P4Runtime and metrics.

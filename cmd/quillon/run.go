@@ -558,7 +558,7 @@ func (r *running) serve() error {
 	}
 	r.served = served
 	if r.p4rt.ui != "" {
-		page, err := ui.Listen(ui.Config{Address: r.p4rt.ui, Anyone: r.p4rt.insecure, Dial: r.control.Client, Clock: r.clk})
+		page, err := ui.Listen(ui.Config{Address: r.p4rt.ui, Anyone: r.p4rt.insecure, Change: r.p4rt.uiChange, Dial: r.control.Client, Clock: r.clk})
 		if err != nil {
 			return errors.Join(err, closeAll())
 		}

@@ -68,41 +68,6 @@ func newTableListCmd() *cobra.Command {
 	})
 }
 
-// rowArgs reads KEY=VALUE... [priority=N] [ACTION [PARAM=VALUE...]].
-func rowArgs(args []string) (table.Text, error) {
-	t := table.Text{}
-	for _, a := range args {
-		k, v, ok := strings.Cut(a, "=")
-		into := &t.Match
-		switch {
-		case !ok && t.Action != "":
-			return t, fmt.Errorf("%q is not of the form PARAM=VALUE", a)
-		case !ok:
-			t.Action = a
-			continue
-		case t.Action != "" && k != "": // a text may be empty
-			into = &t.Params
-		case k == "" || v == "":
-			return t, fmt.Errorf("%q is not of the form KEY=VALUE", a)
-		case k == "priority":
-			n, err := strconv.ParseInt(v, 10, 32)
-			if err != nil || n < 1 {
-				return t, fmt.Errorf("priority=%s: want a number from 1", v)
-			}
-			t.Priority = int32(n)
-			continue
-		}
-		if *into == nil {
-			*into = map[string]string{}
-		}
-		if _, twice := (*into)[k]; twice {
-			return t, fmt.Errorf("%s is given twice", k)
-		}
-		(*into)[k] = v
-	}
-	return t, nil
-}
-
 func newTableChangeCmd(what, short, example string) *cobra.Command {
 	use := what + " APP.TABLE KEY=VALUE... [priority=N] ACTION [PARAM=VALUE...]"
 	switch what {
@@ -117,7 +82,7 @@ func newTableChangeCmd(what, short, example string) *cobra.Command {
 			if err != nil {
 				return struct{}{}, err
 			}
-			e, err := rowArgs(args[1:])
+			e, err := table.TextOf(args[1:])
 			if err != nil {
 				return struct{}{}, err
 			}
@@ -149,7 +114,7 @@ given values in their keys.`,
 		if err != nil {
 			return r, err
 		}
-		want, err := rowArgs(args[1:])
+		want, err := table.TextOf(args[1:])
 		if err != nil {
 			return r, err
 		}

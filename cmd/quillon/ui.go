@@ -22,16 +22,19 @@ type uiAt struct {
 func newUICmd() *cobra.Command {
 	var t target
 	var addr string
-	var insecure bool
+	var insecure, change bool
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Show a running instance in a browser",
 		Long: `Serves a page that shows a running instance, until interrupted: the graph and what
 each link carries, what apps cost and drop, a SuperNIC's regions and tenants, tables, the
-way of a single frame, and captures to download. It changes nothing. The address that
-is printed has a token, without which nobody is answered; over ssh, forward its port:
-ssh -L 8080:127.0.0.1:8080 HOST. At unix:PATH there is no token: the socket is its user's
-alone. "quillon run --ui" serves the same page from the instance itself.
+way of a single frame, and captures to download. It changes nothing, unless --change
+lets it change arguments of apps and tables, as quillon set and quillon table do.
+
+The address that is printed has a token, without which nobody is answered; over ssh,
+forward its port: ssh -L 8080:127.0.0.1:8080 HOST. At unix:PATH there is no token: the
+socket is its user's alone. "quillon run --ui" serves the same page from the instance
+itself.
 
 The page is told once a second what has changed. An instance whose page nobody has open
 is not asked.`,
@@ -50,7 +53,7 @@ is not asked.`,
 			again := target{name: g.Name, control: t.control} // also when another starts beside it
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
-			s, err := ui.Listen(ui.Config{Address: addr, Anyone: insecure, Dial: func() (*admin.Client, error) { return again.dial() }, Clock: clock.NewWall()})
+			s, err := ui.Listen(ui.Config{Address: addr, Anyone: insecure, Change: change, Dial: func() (*admin.Client, error) { return again.dial() }, Clock: clock.NewWall()})
 			if err != nil {
 				return err
 			}
@@ -64,6 +67,7 @@ is not asked.`,
 	}
 	t.add(cmd)
 	cmd.Flags().StringVar(&addr, "listen", "127.0.0.1:0", "`address` of the page: host:port, port 0 for a free one, or unix:PATH")
+	cmd.Flags().BoolVar(&change, "change", false, "let the page change arguments of apps, and tables")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "serve others too, in plain text: they need the token")
 	return cmd
 }

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,10 +54,11 @@ func (s *Server) dial() (*admin.Client, error) {
 
 // tableName is a table of an app.
 type tableName struct {
-	App   string `json:"app"`
-	Kind  string `json:"kind"`
-	Table string `json:"table"`
-	Help  string `json:"help"`
+	App   string    `json:"app"`
+	Kind  string    `json:"kind"`
+	Table string    `json:"table"`
+	Help  string    `json:"help"`
+	May   table.Ops `json:"may"` // be changed so
 }
 
 func (s *Server) tables(*http.Request) ([]tableName, error) {
@@ -68,9 +70,82 @@ func (s *Server) tables(*http.Request) ([]tableName, error) {
 	all, err := c.Tables()
 	list := []tableName{}
 	for _, t := range all {
-		list = append(list, tableName{t.App, t.Kind, t.Name, t.Help})
+		list = append(list, tableName{t.App, t.Kind, t.Name, t.Help, t.May})
 	}
 	return list, err
+}
+
+// ours lets the page alone ask for changes, and no other one that the browser shows: others cannot name this type without being
+// asked for their origin.
+func ours(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if from := r.Header.Get("Origin"); r.Header.Get("Content-Type") != "application/json" || from != "" && from != "http://"+r.Host {
+			http.Error(w, "changes are made by this page alone", http.StatusForbidden)
+			return
+		}
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxChange)) // while a read is bounded in time: see answer
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(text))
+		h(w, r)
+	}
+}
+
+// asked reads what the page asks to be changed.
+func asked(r *http.Request, into any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return &admin.Error{Msg: err.Error()}
+	}
+	return nil
+}
+
+// set changes arguments of an app.
+func (s *Server) set(r *http.Request) (p admin.Plan, err error) {
+	var q struct {
+		App  string     `json:"app"`
+		Args graph.Args `json:"args"`
+	}
+	if err := asked(r, &q); err != nil {
+		return p, err
+	}
+	c, err := s.dial()
+	if err != nil {
+		return p, err
+	}
+	defer c.Close()
+	return c.Set(q.App, q.Args)
+}
+
+// change changes a table: by an entry that was read, or by one in the words of quillon table.
+func (s *Server) change(r *http.Request) (struct{}, error) {
+	var done struct{}
+	var q struct {
+		App   string      `json:"app"`
+		Table string      `json:"table"`
+		What  string      `json:"what"` // as of admin.Client.Change
+		Entry *table.Text `json:"entry"`
+		Words string      `json:"words"`
+	}
+	if err := asked(r, &q); err != nil {
+		return done, err
+	}
+	if q.Entry == nil {
+		e, err := table.TextOf(strings.Fields(q.Words))
+		if err != nil {
+			return done, &admin.Error{Msg: err.Error()}
+		}
+		q.Entry = &e
+	}
+	c, err := s.dial()
+	if err != nil {
+		return done, err
+	}
+	defer c.Close()
+	return done, c.Change(q.App, q.Table, q.What, *q.Entry)
 }
 
 // entries are the first of a table.

@@ -54,6 +54,36 @@ func TestPage(t *testing.T) {
 	b.clean(s.http.Addr().String())
 }
 
+// TestPageChanges changes arguments and a table from the page, which says why something cannot be.
+func TestPageChanges(t *testing.T) {
+	x := run(t, chain)
+	s := serve(t, x, func(c *Config) { c.Change = true })
+	b := open(t, s.URL(), 1200, 1000, false)
+	b.until(`document.querySelectorAll("#graph .link").length === 6 && document.querySelector("#tables").options.length > 0`)
+	b.eval(`document.querySelectorAll("#graph .app")[1].dispatchEvent(new MouseEvent("click", {bubbles: true}))`)
+	b.until(`document.querySelector("#h-chosen").textContent.includes("App wall: firewall") && document.querySelector("#chosen form")`)
+	submit := func(place, words, want string) {
+		t.Helper()
+		b.eval(fmt.Sprintf(`(f => { f.querySelector("input").value = %q; f.requestSubmit(); })(document.querySelector(%q))`, words, place))
+		b.until(fmt.Sprintf(`document.querySelector(%q).innerText.includes(%q)`, place, want))
+	}
+	submit("#chosen form", "nosuch=1", "nosuch")
+	submit("#chosen form", "rules=allow+in:a+proto:udp", "wall")
+	b.until(`byId("args").textContent === "rules=allow+in:a+proto:udp"`)
+	b.eval(`byId("tables").value = [...byId("tables").options].map(o => o.value).find(v => v.includes('"acl"')); byId("reload").click()`)
+	b.until(`document.querySelector("#table form") && document.querySelectorAll("#table tbody tr").length > 0`)
+	b.shot("change")
+	submit("#table form", "nosuch=1 allow", "nosuch")
+	rows := b.eval(`document.querySelectorAll("#table tbody tr").length`)
+	b.eval(`(f => { f.querySelector("input").value = "dport=53 priority=900 allow"; f.requestSubmit(); })(document.querySelector("#table form"))`)
+	b.until(`document.querySelectorAll("#table tbody tr").length === ` + rows + ` + 1`)
+	for range 2 { // the first click asks
+		b.eval(`[...document.querySelectorAll("#table tbody tr")].find(r => r.innerText.includes("900")).querySelector("button").click()`)
+	}
+	b.until(`document.querySelectorAll("#table tbody tr").length === ` + rows)
+	// What was refused is an error on the browser's console.
+}
+
 // TestPages looks at graphs of other shapes: each is drawn, without an error.
 func TestPages(t *testing.T) {
 	board := `

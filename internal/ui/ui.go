@@ -32,6 +32,7 @@ var page embed.FS
 type Config struct {
 	Address string // host:port or unix:PATH
 	Anyone  bool   // others may reach the address; they still need the token
+	Change  bool   // the page may change arguments of apps, and tables
 	// Dial connects to the instance. It is called anew when the connection is lost, and for what takes long.
 	Dial  func() (*admin.Client, error)
 	Clock clock.Clock
@@ -59,7 +60,8 @@ const (
 	traceWithin  = 10 * time.Second
 	captureFor   = 10 * time.Second
 	captureBytes = 16 << 20
-	maxEntries   = 500 // of a table
+	maxEntries   = 500      // of a table
+	maxChange    = 64 << 10 // bytes of what a change says
 )
 
 // Listen begins to serve.
@@ -80,6 +82,10 @@ func Listen(cfg Config) (*Server, error) {
 	mux.HandleFunc("GET /p4", answer(s, s.p4))
 	mux.HandleFunc("GET /trace", answer(s, s.trace))
 	mux.HandleFunc("GET /capture", s.capture)
+	if cfg.Change {
+		mux.HandleFunc("POST /set", ours(answer(s, s.set)))
+		mux.HandleFunc("POST /change", ours(answer(s, s.change)))
+	}
 	known := make(chan struct{}) // s.http is
 	guarded := s.guard(mux)
 	s.http, err = httpd.Listen("ui", cfg.Address, cfg.Anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -155,9 +161,10 @@ func (s *Server) is(token string) bool {
 
 // event is what browsers get each second. Without a connection to the instance it has Error alone.
 type event struct {
-	Error string       `json:"error,omitempty"`
-	Graph *admin.Graph `json:"graph,omitempty"`
-	Rates *rates.View  `json:"rates,omitempty"` // not in the first one
+	Error  string       `json:"error,omitempty"`
+	Change bool         `json:"change,omitempty"` // see Config
+	Graph  *admin.Graph `json:"graph,omitempty"`
+	Rates  *rates.View  `json:"rates,omitempty"` // not in the first one
 }
 
 // watch looks at the instance while anybody looks at the page.
@@ -190,6 +197,7 @@ func (s *Server) watch(ctx context.Context) {
 		if err == nil {
 			var now rates.Sight
 			if now, err = rates.Look(c, s.cfg.Clock); err == nil {
+				e.Change = s.cfg.Change
 				now.Graph.Dot = ""
 				e.Graph = &now.Graph
 				if before != nil {

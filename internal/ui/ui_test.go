@@ -165,9 +165,13 @@ apps: {wall: {kind: firewall, args: {rules: "allow+in:a"}}, nat: {kind: napt, ar
 links: [a.out -> wall.a, wall.b -> nat.a, nat.b -> b.in, b.out -> nat.b, nat.a -> wall.b, wall.a -> a.in]`
 
 // serve serves an instance's page, at a TCP address.
-func serve(t *testing.T, x *instance) *Server {
+func serve(t *testing.T, x *instance, more ...func(*Config)) *Server {
 	t.Helper()
-	s, err := Listen(Config{Address: "127.0.0.1:0", Dial: x.control.Client, Clock: clock.NewWall()})
+	cfg := Config{Address: "127.0.0.1:0", Dial: x.control.Client, Clock: clock.NewWall()}
+	for _, f := range more {
+		f(&cfg)
+	}
+	s, err := Listen(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,6 +254,60 @@ func TestGuard(t *testing.T) {
 	}
 	if _, err := Listen(Config{Address: "0.0.0.0:0"}); err == nil || !strings.Contains(err.Error(), "--insecure") {
 		t.Errorf("an address of others: %v", err)
+	}
+}
+
+// TestChange: with Change, and only then, arguments and tables can be changed, by the page alone: not by another one's request, not
+// without the token, and not by what is no JSON, or too much.
+func TestChange(t *testing.T) {
+	x := run(t, chain)
+	post := func(c *http.Client, s *Server, path, origin, kind, body string) (int, string) {
+		t.Helper()
+		r, _ := http.NewRequest("POST", "http://"+s.http.Addr().String()+path, strings.NewReader(body))
+		r.Header.Set("Content-Type", kind)
+		if origin != "" {
+			r.Header.Set("Origin", origin)
+		}
+		a, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		text, _ := io.ReadAll(a.Body)
+		return a.StatusCode, string(text)
+	}
+	const json, set = "application/json", `{"app": "wall", "args": {"rules": "allow+in:b"}}`
+	insert := `{"app": "wall", "table": "acl", "what": "insert", "words": "dport=53 priority=900 allow"}`
+	readOnly := serve(t, x)
+	if status, _ := post(client(t, readOnly), readOnly, "/set", "", json, set); status != http.StatusMethodNotAllowed {
+		t.Errorf("a page that only shows: status %d", status)
+	}
+	s := serve(t, x, func(c *Config) { c.Change = true })
+	c, host := client(t, s), "http://"+s.http.Addr().String()
+	for _, q := range []struct {
+		what               string
+		c                  *http.Client
+		path, origin, kind string
+		body               string
+		status             int
+	}{
+		{"no token", http.DefaultClient, "/set", host, json, set, http.StatusForbidden},
+		{"another page", c, "/set", "http://elsewhere.example", json, set, http.StatusForbidden},
+		{"a file", c, "/set", "null", json, set, http.StatusForbidden},
+		{"a form", c, "/set", host, "text/plain", set, http.StatusForbidden},
+		{"too much", c, "/set", host, json, `{"app": "` + strings.Repeat("x", maxChange) + `"}`, http.StatusBadRequest},
+		{"no JSON", c, "/set", host, json, "x", http.StatusConflict},
+		{"no such app", c, "/set", host, json, `{"app": "nosuch", "args": {"rules": ""}}`, http.StatusConflict},
+		{"no words", c, "/change", host, json, `{"app": "wall", "table": "acl", "what": "insert", "words": "= ="}`, http.StatusConflict},
+		{"", c, "/set", host, json, set, http.StatusOK},
+		{"", c, "/change", "", json, insert, http.StatusOK},
+	} {
+		if status, text := post(q.c, s, q.path, q.origin, q.kind, q.body); status != q.status {
+			t.Errorf("%q: status %d: %s", q.what, status, text)
+		}
+	}
+	if status, body := get(t, c, host+"/table?app=wall&table=acl"); status != 200 || !strings.Contains(body, `"priority":900`) {
+		t.Errorf("status %d: %s", status, body)
 	}
 }
 

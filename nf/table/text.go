@@ -20,6 +20,41 @@ type Text struct {
 	Counts   *Counts           `json:"counts,omitempty"`
 }
 
+// TextOf reads an entry of words: KEY=VALUE... [priority=N] [ACTION [PARAM=VALUE...]].
+func TextOf(words []string) (Text, error) {
+	t := Text{}
+	for _, a := range words {
+		k, v, ok := strings.Cut(a, "=")
+		into := &t.Match
+		switch {
+		case !ok && t.Action != "":
+			return t, fmt.Errorf("%q is not of the form PARAM=VALUE", a)
+		case !ok:
+			t.Action = a
+			continue
+		case t.Action != "" && k != "": // a text may be empty
+			into = &t.Params
+		case k == "" || v == "":
+			return t, fmt.Errorf("%q is not of the form KEY=VALUE", a)
+		case k == "priority":
+			n, err := strconv.ParseInt(v, 10, 32)
+			if err != nil || n < 1 {
+				return t, fmt.Errorf("priority=%s: want a number from 1", v)
+			}
+			t.Priority = int32(n)
+			continue
+		}
+		if *into == nil {
+			*into = map[string]string{}
+		}
+		if _, twice := (*into)[k]; twice {
+			return t, fmt.Errorf("%s is given twice", k)
+		}
+		(*into)[k] = v
+	}
+	return t, nil
+}
+
 // Value is v in the field's form.
 func (f *Field) Value(v Value) string {
 	if f.Form == Words {

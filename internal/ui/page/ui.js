@@ -174,6 +174,33 @@ async function ask(path, params) {
   return r.json();
 }
 
+// change has the instance changed, and says why not.
+async function change(path, what) {
+  const r = await fetch(path, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(what)});
+  const text = (await r.text()).trim();
+  if (!r.ok) throw new Error(text);
+  return JSON.parse(text);
+}
+
+// form is a line to write, and what to do with it: done(line) says what has happened.
+function form(label, example, button, done) {
+  const line = node("input", {type: "text", placeholder: example, spellcheck: false, autocomplete: "off"}), said = node("p", {className: "hint", role: "status"});
+  const f = node("form", {className: "change"}, node("label", {}, label + " ", line), " ", node("button", {textContent: button}), said);
+  f.addEventListener("submit", async e => {
+    e.preventDefault();
+    said.className = "hint";
+    said.textContent = "asked";
+    try {
+      said.textContent = await done(line.value.trim());
+      line.value = "";
+    } catch (why) {
+      said.className = "hint bad";
+      said.textContent = why.message;
+    }
+  });
+  return f;
+}
+
 async function trace(title, params) {
   chosen(title, node("p", {textContent: "waiting for a frame, 10 s at most"}));
   try {
@@ -194,11 +221,16 @@ function showLink(l) {
 }
 
 let newest = null;
+const argsOf = app => Object.entries(app?.args || {}).map(([k, v]) => k + "=" + v).join("\n") || "no arguments: all are as quillon nf describe says";
 function showApp(name) {
-  const app = newest.graph.spec.apps[name], args = Object.entries(app.args || {}).map(([k, v]) => k + "=" + v).join("\n");
-  const tables = node("div", {className: "scroll"});
-  chosen("App " + name + ": " + app.kind, node("pre", {textContent: args || "no arguments: all are as quillon nf describe says"}), tables);
+  const app = newest.graph.spec.apps[name], tables = node("div", {className: "scroll"});
+  chosen("App " + name + ": " + app.kind, node("pre", {id: "args", textContent: argsOf(app)}), tables);
+  byId("args").app = name;
   if (app.kind === "p4") showP4(name, tables);
+  if (newest.change) byId("chosen-body").append(form("Arguments", "NAME=VALUE ...", "Set", async line => {
+    const args = Object.fromEntries(line.split(/\s+/).map(a => [a.split("=", 1)[0], a.slice(a.indexOf("=") + 1)]));
+    return (await change("set", {app: name, args})).text.trim() || "nothing has changed";
+  }));
 }
 
 async function showP4(app, place) {
@@ -233,6 +265,8 @@ function show(e) {
     for (const id of ["ports", "apps", "growing"]) byId(id).replaceChildren();
     listTables();
   }
+  const args = byId("args");
+  if (args) args.textContent = argsOf(g.spec.apps[args.app]);
   if (e.rates) showRates(e.rates);
 }
 
@@ -316,7 +350,7 @@ async function listTables() {
   try {
     const list = await ask("tables", {});
     byId("tables-section").hidden = list.length === 0;
-    byId("tables").replaceChildren(...list.map(t => Object.assign(node("option", {textContent: `${t.app} ${t.table}: ${t.help}`}), {value: JSON.stringify([t.app, t.table])})));
+    byId("tables").replaceChildren(...list.map(t => Object.assign(node("option", {textContent: `${t.app} ${t.table}: ${t.help}`}), {value: JSON.stringify([t.app, t.table, t.may])})));
     byId("table").replaceChildren();
   } catch (e) {
     byId("tables-section").hidden = true;
@@ -324,16 +358,36 @@ async function listTables() {
 }
 
 async function readTable() {
-  const [app, table] = JSON.parse(byId("tables").value), place = byId("table");
+  const [app, table, may] = JSON.parse(byId("tables").value), place = byId("table"), ways = newest?.change ? may : [];
+  // twice: the first click asks.
+  const remove = entry => {
+    const b = node("button", {type: "button", className: "plain", textContent: "delete"});
+    b.addEventListener("click", async () => {
+      if (b.textContent === "delete") { b.textContent = "delete it?"; return; }
+      try {
+        await change("change", {app, table, what: "delete", entry: {match: entry.match, priority: entry.priority}});
+        readTable();
+      } catch (e) { b.replaceWith(node("span", {className: "bad", textContent: e.message})); }
+    });
+    return b;
+  };
   try {
     const t = await ask("table", {app, table}), fields = [...new Set(t.entries.flatMap(e => Object.keys(e.match || {})))];
     place.replaceChildren();
     grid(place, [...fields.map(f => col(f, e => e.match?.[f] ?? (e.default ? "" : "any"), {text: true})), col("priority", e => e.priority ? String(e.priority) : ""),
       col("action", e => (e.default ? "by default: " : "") + (e.action || ""), {text: true}),
       col("parameters", e => Object.entries(e.params || {}).map(([k, v]) => k + "=" + v).join(" "), {text: true}),
-      ...(t.entries.some(e => e.counts) ? [col("packets", e => number(e.counts?.packets || 0)), col("bytes", e => number(e.counts?.bytes || 0))] : [])], t.entries, e => JSON.stringify(e));
+      ...(t.entries.some(e => e.counts) ? [col("packets", e => number(e.counts?.packets || 0)), col("bytes", e => number(e.counts?.bytes || 0))] : []),
+      ...(ways.includes("delete") ? [col("", e => e.default ? "" : remove(e), {text: true})] : [])], t.entries, e => JSON.stringify(e));
     if (t.more) place.append(node("p", {className: "hint", textContent: "the first " + t.entries.length + "; quillon table show has all"}));
     if (!t.entries.length) place.replaceChildren(node("p", {textContent: "no entries"}));
+    for (const what of ["insert", "modify", "default"]) {
+      if (ways.includes(what)) place.append(form(what, what === "default" ? "ACTION PARAM=VALUE ..." : "KEY=VALUE ... priority=N ACTION PARAM=VALUE ...", "Do it", async words => {
+        await change("change", {app, table, what, words});
+        setTimeout(readTable, 0);
+        return "done";
+      }));
+    }
   } catch (e) {
     place.replaceChildren(node("p", {textContent: e.message}));
   }
@@ -343,7 +397,7 @@ byId("reload").addEventListener("click", readTable);
 // pickTable reads a table of an app, which may have come with a program after the page was loaded.
 async function pickTable(app, table) {
   await listTables();
-  byId("tables").value = JSON.stringify([app, table]);
+  byId("tables").value = [...byId("tables").options].map(o => o.value).find(v => JSON.parse(v).slice(0, 2).join() === app + "," + table);
   await readTable();
   byId("tables-section").scrollIntoView();
 }
