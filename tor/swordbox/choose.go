@@ -21,9 +21,10 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 		if want = lanes[0]; len(lanes) > 1 {
 			want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
 		}
-		if w != none && n.words.w[w].flight > 0 {
-			want = n.flow(n.words.w[w].lane)
-		}
+	}
+	// Behind what is under way to its word: also when it may not move there, and some of that is its client's.
+	if w != none && n.words.w[w].flight > 0 && (len(x.lanesOf()) > 0 || fl.open > 0) {
+		want = n.flow(n.words.w[w].lane)
 	}
 	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
@@ -33,7 +34,7 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 		}
 		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
 	}
-	if w != none && fl.open > 0 && n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.words.settled(w, s.c.Now())) {
+	if w != none && fl.open > 0 && (n.words.w[w].loose > 0 || n.words.w[w].flight == 0 && !n.words.settled(w, s.c.Now())) {
 		return nil, false // one of those may be its client's
 	}
 	if want != fl {
