@@ -212,21 +212,48 @@ func (m *lpmMatcher) remove(t *table, e uint32) {
 	m.routes.Delete(netip.PrefixFrom(m.addr(t.key(e)), int(t.rows[e].prefix)))
 }
 
-// tupleMatcher searches a space of tuples: entries with the same mask are one
-// hash of masked keys. Entries with the same masked key are a chain in the order
-// in which they win. Ranges are compared along the chain. LPM is a priority, too:
-// that of the longer prefix.
+// tupleMatcher finds entries of any masks and ranges. Few are looked through in the order in which they win. Of more, those of a mask that many
+// have are a tuple: one hash of masked keys (tuple space search). Entries of a tuple with the same masked key are a short chain in the
+// order in which they win; their ranges are compared along it. All others are in vectors. LPM is a priority, too: that of the longer prefix.
 type tupleMatcher struct {
-	tuples []*tuple // by best
+	few    []uint32 // by wins; then there is nothing else
+	tuples []*tuple // those that are hashed, by best
+	masks  map[uint64][]*tuple
+	vectors
 	masked []uint64
 }
 
+// tuple is a mask that entries have.
 type tuple struct {
-	mask []uint64
-	idx  hashIndex
-	n    int
-	best int32 // no entry has a lower order
+	mask   []uint64
+	n      int // entries
+	hashed bool
+	idx    hashIndex
+	best   int32 // no entry has a lower order
+	// Places of vectors before moved have been looked through for entries of the mask, since it is hashed.
+	moved int
 }
+
+// homeOf says where an entry is.
+type homeOf uint8
+
+const (
+	inFew homeOf = iota
+	inTuple
+	inVectors
+)
+
+const (
+	// mostFew are looked through faster than a segment.
+	mostFew = 16
+	// enoughOfMask entries are found faster by a hash of their own than in vectors: it takes as long as some segments. So are someOfMask
+	// that are a good part of all.
+	enoughOfMask, someOfMask, goodPart = 2 * perSegment, 64, 8
+	// mostChained entries have one masked key in a tuple.
+	mostChained = 8
+	// movedAtOnce are the places that are looked through with each insertion, so that none takes long.
+	movedAtOnce = 128
+)
 
 // rank is the order in which entries that hit win: the lowest first.
 func (t *table) rank(e uint32) int32 { return t.rows[e].order }
@@ -239,6 +266,11 @@ func (t *table) wins(a, b uint32) bool {
 }
 
 func (m *tupleMatcher) find(t *table, key []uint64) uint32 {
+	for _, e := range m.few {
+		if t.hits(e, key) {
+			return e
+		}
+	}
 	found := none
 	for _, u := range m.tuples {
 		if found != none && u.best > t.rank(found) {
@@ -257,7 +289,21 @@ func (m *tupleMatcher) find(t *table, key []uint64) uint32 {
 			}
 		}
 	}
+	if m.vectors.n > 0 {
+		found = m.vectors.find(t, key, found)
+	}
 	return found
+}
+
+// hits reports whether key hits e.
+func (t *table) hits(e uint32, key []uint64) bool {
+	k, mask := t.key(e), t.mask(e)
+	for i, w := range key {
+		if (w^k[i])&mask[i] != 0 && !t.def.ranged[i] {
+			return false
+		}
+	}
+	return t.inRanges(e, key)
 }
 
 // head is the first entry with a masked key.
@@ -331,32 +377,102 @@ func (m *tupleMatcher) hash(t *table, e uint32) uint64 {
 	return hashWords(m.masked)
 }
 
-func (m *tupleMatcher) tuple(mask []uint64) int {
-	return slices.IndexFunc(m.tuples, func(u *tuple) bool { return slices.Equal(u.mask, mask) })
-}
-
-func (m *tupleMatcher) sort() {
-	slices.SortStableFunc(m.tuples, func(a, b *tuple) int { return int(a.best) - int(b.best) })
+// tuple is that of a mask; nil: no entry has it.
+func (m *tupleMatcher) tuple(mask []uint64) *tuple {
+	for _, u := range m.masks[hashWords(mask)] {
+		if slices.Equal(u.mask, mask) {
+			return u
+		}
+	}
+	return nil
 }
 
 func (m *tupleMatcher) insert(t *table, e uint32) {
-	mask := t.tupleMask(nil, e)
-	i := m.tuple(mask)
-	if i < 0 {
-		i = len(m.tuples)
-		m.tuples = append(m.tuples, &tuple{mask: mask, best: t.rank(e)})
+	if len(m.few) < mostFew && m.n() == 0 {
+		i, _ := slices.BinarySearchFunc(m.few, e, func(a, b uint32) int {
+			if t.wins(a, b) {
+				return -1
+			}
+			return 1
+		})
+		m.few = slices.Insert(m.few, i, e)
+		t.rows[e].home = inFew
+		return
 	}
-	u := m.tuples[i]
-	hash := func(e uint32) uint64 { return m.hash(t, e) }
-	h := hash(e)
-	head := none
-	if u.n > 0 {
-		head = u.head(t, m.masked)
+	for _, e := range m.few {
+		m.add(t, e)
+	}
+	m.few = m.few[:0]
+	m.add(t, e)
+}
+
+// n is how many entries are not among few.
+func (m *tupleMatcher) n() int { return len(m.masks) }
+
+// add inserts an entry behind few.
+func (m *tupleMatcher) add(t *table, e uint32) {
+	mask := t.tupleMask(nil, e)
+	u := m.tuple(mask)
+	if u == nil {
+		u = &tuple{mask: mask, best: t.rank(e)}
+		if m.masks == nil {
+			m.masks = map[uint64][]*tuple{}
+		}
+		h := hashWords(mask)
+		m.masks[h] = append(m.masks[h], u)
 	}
 	u.n++
 	u.best = min(u.best, t.rank(e))
-	m.sort()
+	if !u.hashed && (u.n >= enoughOfMask || u.n >= someOfMask && goodPart*u.n >= t.n) {
+		u.hashed, u.moved = true, 0
+		m.tuples = append(m.tuples, u)
+	}
+	if u.hashed {
+		slices.SortStableFunc(m.tuples, func(a, b *tuple) int { return int(a.best) - int(b.best) })
+		m.move(t, u)
+	}
+	if !u.hashed || !m.chain(t, u, e) {
+		m.vectors.insert(t, e)
+		t.rows[e].home = inVectors
+	}
+}
+
+// move has some of the entries of a tuple that are in vectors come to its hash.
+func (m *tupleMatcher) move(t *table, u *tuple) {
+	for end := min(u.moved+movedAtOnce, len(m.segs)*perSegment); u.moved < end; u.moved++ {
+		s, at := m.segs[u.moved/perSegment], u.moved&segmentMask
+		if s.used[at/64]>>(at&63)&1 == 0 {
+			continue
+		}
+		e := s.entry[at]
+		if m.masked = t.tupleMask(m.masked[:0], e); !slices.Equal(m.masked, u.mask) {
+			continue
+		}
+		place := t.next[e]
+		if m.chain(t, u, e) {
+			next := t.next[e]
+			t.next[e] = place
+			m.vectors.remove(t, e)
+			t.next[e] = next
+		}
+	}
+}
+
+// chain inserts an entry into a tuple's hash; false when too many have its masked key.
+func (m *tupleMatcher) chain(t *table, u *tuple, e uint32) bool {
+	hash := func(e uint32) uint64 { return m.hash(t, e) }
+	h := hash(e)
+	head := none
+	if u.idx.used > 0 {
+		head = u.head(t, m.masked)
+	}
+	k := 0
+	for p := head; p != none; p = t.next[p] {
+		k++
+	}
 	switch {
+	case k == mostChained:
+		return false
 	case head == none:
 		t.next[e] = none
 		u.idx.add(e, h, hash)
@@ -370,11 +486,35 @@ func (m *tupleMatcher) insert(t *table, e uint32) {
 		}
 		t.next[e], t.next[p] = t.next[p], e
 	}
+	t.rows[e].home = inTuple
+	return true
 }
 
 func (m *tupleMatcher) remove(t *table, e uint32) {
-	i := m.tuple(t.tupleMask(nil, e))
-	u := m.tuples[i]
+	if t.rows[e].home == inFew {
+		i := slices.Index(m.few, e)
+		m.few = slices.Delete(m.few, i, i+1)
+		return
+	}
+	u := m.tuple(t.tupleMask(nil, e))
+	if t.rows[e].home == inVectors {
+		m.vectors.remove(t, e)
+	} else {
+		m.unchain(t, u, e)
+	}
+	if u.n--; u.n > 0 {
+		return
+	}
+	same := func(x *tuple) bool { return x == u }
+	h := hashWords(u.mask)
+	if m.masks[h] = slices.DeleteFunc(m.masks[h], same); len(m.masks[h]) == 0 {
+		delete(m.masks, h)
+	}
+	m.tuples = slices.DeleteFunc(m.tuples, same)
+}
+
+// unchain takes an entry out of a tuple's hash.
+func (m *tupleMatcher) unchain(t *table, u *tuple, e uint32) {
 	hash := func(e uint32) uint64 { return m.hash(t, e) }
 	h := hash(e)
 	head := u.head(t, m.masked)
@@ -389,8 +529,5 @@ func (m *tupleMatcher) remove(t *table, e uint32) {
 		u.idx.swap(e, t.next[e], h)
 	default:
 		u.idx.del(e, h, hash)
-	}
-	if u.n--; u.n == 0 {
-		m.tuples = slices.Delete(m.tuples, i, i+1)
 	}
 }

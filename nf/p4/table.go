@@ -101,6 +101,7 @@ type row struct {
 	prio   int32
 	prefix int16
 	live   bool
+	home   homeOf // of a tupleMatcher
 	member uint32
 	group  uint32
 }
@@ -161,7 +162,7 @@ func newTable(d *tableDef) *table {
 	case d.kind == LPM && single:
 		t.m = &lpmMatcher{bits: d.keys[0].bits}
 	default:
-		t.m = &tupleMatcher{masked: make([]uint64, d.kw)}
+		t.m = &tupleMatcher{masked: make([]uint64, d.kw), vectors: newVectors(d)}
 	}
 	t.act, t.actData = d.initial, d.initData
 	return t
@@ -405,21 +406,32 @@ func (m *lpmMatcher) exact(p parsedKey) uint32 {
 
 // exact finds the entry with just this key, masks and order.
 func (m *tupleMatcher) exact(t *table, p parsedKey) uint32 {
-	mask := slices.Clone(p.mask)
-	masked := slices.Clone(p.key)
+	for _, e := range m.few {
+		if t.equal(e, p) {
+			return e
+		}
+	}
+	mask, masked := slices.Clone(p.mask), slices.Clone(p.key)
 	for i := range mask {
 		if t.def.ranged[i] {
 			mask[i], masked[i] = 0, 0
 		}
 	}
-	i := m.tuple(mask)
-	if i < 0 {
+	u := m.tuple(mask)
+	if u == nil {
 		return none
 	}
-	for e := m.tuples[i].head(t, masked); e != none; e = t.next[e] {
-		if t.rank(e) == p.order && slices.Equal(t.key(e), p.key) && slices.Equal(t.mask(e), p.mask) {
-			return e
+	if u.hashed {
+		for e := u.head(t, masked); e != none; e = t.next[e] {
+			if t.equal(e, p) {
+				return e
+			}
 		}
 	}
-	return none
+	return m.vectors.exact(t, p)
+}
+
+// equal reports whether e has just this key, masks and order.
+func (t *table) equal(e uint32, p parsedKey) bool {
+	return t.rank(e) == p.order && slices.Equal(t.key(e), p.key) && slices.Equal(t.mask(e), p.mask)
 }
