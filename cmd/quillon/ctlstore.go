@@ -231,6 +231,10 @@ The last 100 are kept.`,
 			}
 			return show(cmd, list(all), func(w io.Writer) {
 				for _, in := range all {
+					if in.Problem != "" {
+						fmt.Fprintf(w, "%d\t%s\n", in.Number, in.Problem)
+						continue
+					}
 					like := ""
 					if in.Like > 0 {
 						like = fmt.Sprintf(", as revision %d", in.Like)

@@ -18,8 +18,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Cluster is an etcd whose data end with the test. Its members elect a leader within half a second, so that a lease has one second
-// at least.
+// Cluster is an etcd whose data end with the test. Its members elect a leader within half a second, unless they are told
+// otherwise.
 type Cluster struct {
 	Members []*Member
 }
@@ -27,6 +27,7 @@ type Cluster struct {
 // Member is a process of a Cluster.
 type Member struct {
 	Client string // host:port for clients
+	Data   string // the folder of what it has
 	args   []string
 	log    string
 	cmd    *exec.Cmd
@@ -46,9 +47,9 @@ func Start(t testing.TB, n int, scheme string, more ...string) *Cluster {
 		initial = append(initial, fmt.Sprintf("m%d=%s", i, peers[i]))
 	}
 	for i := range n {
-		m := &Member{Client: free(t), log: filepath.Join(dir, fmt.Sprintf("m%d.log", i))}
+		m := &Member{Client: free(t), Data: filepath.Join(dir, fmt.Sprintf("m%d", i)), log: filepath.Join(dir, fmt.Sprintf("m%d.log", i))}
 		m.args = append([]string{
-			"--name", fmt.Sprintf("m%d", i), "--data-dir", filepath.Join(dir, fmt.Sprintf("m%d", i)),
+			"--name", fmt.Sprintf("m%d", i), "--data-dir", m.Data,
 			"--listen-client-urls", scheme + "://" + m.Client, "--advertise-client-urls", scheme + "://" + m.Client,
 			"--listen-peer-urls", peers[i], "--initial-advertise-peer-urls", peers[i], "--initial-cluster", strings.Join(initial, ","),
 			"--heartbeat-interval", "50", "--election-timeout", "500", "--log-level", "warn", "--logger", "zap",
@@ -169,5 +170,18 @@ func (c *Cluster) Leader(t testing.TB) *Member {
 		}
 	}
 	t.Fatal("no member leads")
+	return nil
+}
+
+// Follower is a member that does not lead the cluster.
+func (c *Cluster) Follower(t testing.TB) *Member {
+	t.Helper()
+	leads := c.Leader(t)
+	for _, m := range c.Members {
+		if m != leads && m.cmd != nil {
+			return m
+		}
+	}
+	t.Fatal("no member follows")
 	return nil
 }

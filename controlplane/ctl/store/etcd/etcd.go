@@ -8,9 +8,9 @@
 //	PREFIX/leader/LEASE     a controller that leads, the one whose key is the oldest, or stands by
 //	PREFIX/status/...       what the leader knows of itself and of its devices
 //
-// A leader is one as long as its lease lasts, which it counts from before each request that extends it, so that it is the first to know that it
-// ended. What it still sends then is refused by the devices: its election id is of the revision at which its key was created, and that of
-// the next leader is higher.
+// A leader is one as long as its lease lasts, which it counts from before each request that extends it. Another controller ends the lease sooner
+// when it was not extended for a second (depose). What the former leader still sends then is refused by the devices: its election id is of the
+// revision at which its key was created, and that of the next leader is higher.
 package etcd
 
 import (
@@ -20,12 +20,15 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -54,33 +57,50 @@ type Store struct {
 	endpoints []string
 	prefix    string // begins and ends with /
 	client    *clientv3.Client
+	stranger  *clientv3.Client // has no user; nil: nor has the other
 
 	telling sync.Mutex
 	told    string
 	away    atomic.Bool // etcd did not answer, and people know
 
+	seen  atomic.Int64     // etcd's revision, as it was told last
+	back  atomic.Bool      // etcd was put back to an older one
+	lease clientv3.LeaseID // the last one of this controller; of Lead
+
 	sending sync.Mutex
 	watched bool
-	sent    int64         // the number of the last revision that Watch has sent
+	sent    sent          // the last revision that Watch has sent
 	newer   chan struct{} // closed when it has sent another
 }
 
 // Scheme begins the address of a store in etcd.
 const Scheme = "etcd://"
 
+// ours is what a store has under its prefix.
+var ours = []string{"born", "head", "intent", "blob", "leader", "status"}
+
 // parse takes a store's address apart.
 func parse(url string) (endpoints []string, prefix string, err error) {
 	rest, ok := strings.CutPrefix(url, Scheme)
 	hosts, prefix, _ := strings.Cut(rest, "/")
-	prefix = strings.Trim(prefix, "/")
+	prefix = strings.TrimSuffix(prefix, "/")
 	if !ok || hosts == "" || prefix == "" {
 		return nil, "", fmt.Errorf("store %q: want etcd://HOST:PORT[,HOST:PORT...]/PREFIX, as in etcd://127.0.0.1:2379/net1", url)
 	}
 	for _, h := range strings.Split(hosts, ",") {
-		if _, port, err := net.SplitHostPort(h); err != nil || port == "" {
+		_, port, err := net.SplitHostPort(h)
+		if _, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil {
 			return nil, "", fmt.Errorf("store %q: %q: want HOST:PORT, as in 127.0.0.1:2379", url, h)
 		}
 		endpoints = append(endpoints, h)
+	}
+	for _, part := range strings.Split(prefix, "/") {
+		if slices.Contains(ours, part) {
+			return nil, "", fmt.Errorf("store %q: want a PREFIX without %q, which is what a store has under its own", url, part)
+		}
+		if part == "" || strings.ContainsFunc(part, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }) {
+			return nil, "", fmt.Errorf("store %q: want a PREFIX as net1 or site/net1, without spaces", url)
+		}
 	}
 	return endpoints, "/" + prefix + "/", nil
 }
@@ -116,11 +136,17 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		}
 		o.Endpoints = append(o.Endpoints, scheme+e)
 	}
+	if c.User != "" {
+		if o.DialOptions, err = s.signIn(o); err != nil {
+			return nil, s.explain(err)
+		}
+	}
 	if s.client, err = clientv3.New(o); err != nil {
+		s.Close()
 		return nil, s.explain(err)
 	}
 	if _, _, err := s.head(ctx); err != nil {
-		s.client.Close()
+		s.Close()
 		if errors.Is(err, context.DeadlineExceeded) {
 			if c := s.connect(o.TLS); c != nil {
 				err = s.explain(c)
@@ -129,6 +155,22 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// signIn has a client ask for its token by another one, which has none: the client would show the token that it had, and an etcd that has
+// forgotten that one (as it was started again) refuses it for ever.
+func (s *Store) signIn(o clientv3.Config) ([]grpc.DialOption, error) {
+	o.Username, o.Password = "", ""
+	var err error
+	if s.stranger, err = clientv3.New(o); err != nil {
+		return nil, err
+	}
+	return append(o.DialOptions, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, on *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if method == pb.Auth_Authenticate_FullMethodName {
+			on = s.stranger.ActiveConnection()
+		}
+		return do(ctx, method, req, reply, on, opts...)
+	})), nil
 }
 
 // connect is why no connection can be made to one of the members, which etcd's client does not tell; nil: they can be made.
@@ -159,7 +201,14 @@ func (s *Store) connect(secure *tls.Config) error {
 }
 
 // Close implements store.Store.
-func (s *Store) Close() error { return s.client.Close() }
+func (s *Store) Close() (err error) {
+	for _, c := range []*clientv3.Client{s.client, s.stranger} {
+		if c != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}
+	return err
+}
 
 // tell tells a line, unless it was the last one, too.
 func (s *Store) tell(line string) {
@@ -228,6 +277,7 @@ const attempt = 2 * time.Second
 func (s *Store) get(ctx context.Context, key string, o ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
+	before := s.seen.Load()
 	var r *clientv3.GetResponse
 	for {
 		one, done := context.WithTimeout(ctx, attempt)
@@ -242,7 +292,19 @@ func (s *Store) get(ctx context.Context, key string, o ...clientv3.OpOption) (*c
 		}
 	}
 	s.away.Store(false)
+	if now := r.Header.Revision; now < before {
+		s.back.Store(true)
+		s.seen.Store(now)
+	} else {
+		s.see(now)
+	}
 	return r, nil
+}
+
+// see remembers etcd's revision.
+func (s *Store) see(now int64) {
+	for old := s.seen.Load(); old < now && !s.seen.CompareAndSwap(old, now); old = s.seen.Load() {
+	}
 }
 
 // commit does what then says if all of when is true.
@@ -254,6 +316,7 @@ func (s *Store) commit(ctx context.Context, when []clientv3.Cmp, then ...clientv
 		return nil, s.explain(err)
 	}
 	s.away.Store(false)
+	s.see(r.Header.Revision)
 	return r, nil
 }
 

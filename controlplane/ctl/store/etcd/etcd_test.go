@@ -252,7 +252,7 @@ func TestLead(t *testing.T) {
 	a, b := open(t, url, "a"), open(t, url, "b")
 	now := clock.NewWall()
 	ta := keep(t, a, 3*time.Second)
-	if ta.ttl != time.Second {
+	if ta.ttl != ttl*time.Second {
 		t.Errorf("a lease lasts %v", ta.ttl)
 	}
 	type led struct {
@@ -364,7 +364,7 @@ func TestLeaderHasTheNewestRevision(t *testing.T) {
 	x.End()
 }
 
-// TestEtcdIsAway: members that hang or die one at a time cost the leader nothing; when all are gone its lease ends, at once by its own
+// TestEtcdIsAway: members that hang or die one at a time cost the leader nothing; when all are gone its lease ends by its own
 // clock, and when they are back it leads again, with a higher id.
 func TestEtcdIsAway(t *testing.T) {
 	c := etcdtest.Start(t, 3, "http")

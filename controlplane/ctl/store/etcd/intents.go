@@ -13,7 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/quillon/quillon/controlplane/ctl/store"
@@ -28,7 +31,8 @@ type Info struct {
 	Intent  string     `json:"intent"`  // its file there
 	Devices int        `json:"devices"` // of the intent
 	Like    int64      `json:"like,omitempty"`
-	Files   []fileInfo `json:"files"` // the intent comes first
+	Files   []fileInfo `json:"files"`             // the intent comes first
+	Problem string     `json:"problem,omitempty"` // why it cannot be read
 }
 
 // fileInfo is where the content of a file is.
@@ -79,18 +83,22 @@ func (s *Store) Put(ctx context.Context, b *store.Bundle, onto, like int64) (in 
 		}
 		var last Info
 		if number > 0 {
-			if last, err = s.Info(ctx, number); err != nil {
+			// What is damaged is no reason not to store another one.
+			var f *failure
+			if last, err = s.Info(ctx, number); errors.As(err, &f) {
 				return in, false, err
 			}
+			last.Number = number
 		}
 		if onto >= 0 && onto != number {
 			return in, false, &Conflict{onto, last}
 		}
 		in = Info{Number: number + 1, At: s.Clock.Now(), By: s.Who, Intent: b.Name, Devices: len(intent.Devices), Like: like}
-		if in.Files, err = s.upload(ctx, b, last.Files); err != nil {
+		var mended bool
+		if in.Files, mended, err = s.upload(ctx, b, last.Files); err != nil {
 			return in, false, err
 		}
-		if slices.Equal(in.Files, last.Files) {
+		if !mended && slices.Equal(in.Files, last.Files) {
 			return last, false, nil
 		}
 		text, err := json.Marshal(in)
@@ -114,22 +122,29 @@ func (s *Store) Put(ctx context.Context, b *store.Bundle, onto, like int64) (in 
 	return in, false, errors.New("others store revisions all the time: try again")
 }
 
-// upload puts the content of all files into the store, but for what the last revision has, too.
-func (s *Store) upload(ctx context.Context, b *store.Bundle, last []fileInfo) ([]fileInfo, error) {
+// upload puts the content of all files into the store, but for what the last revision has, too. mended says that some of that was damaged.
+func (s *Store) upload(ctx context.Context, b *store.Bundle, last []fileInfo) (all []fileInfo, mended bool, err error) {
 	known := map[string]fileInfo{}
 	for _, f := range last {
 		known[f.Sum] = f
 	}
-	var all []fileInfo
 	add := func(path string, content []byte) error {
 		if len(content) > largest {
 			return fmt.Errorf("%s has %d bytes, and a store takes %d: divide the network", path, len(content), largest)
 		}
 		f := fileInfo{Path: path, Sum: fmt.Sprintf("%x", sha256.Sum256(content))}
 		if k, ok := known[f.Sum]; ok {
-			f.Pieces = k.Pieces
-			all = append(all, f)
-			return nil
+			_, err := s.download(ctx, k)
+			if err == nil {
+				f.Pieces = k.Pieces
+				all = append(all, f)
+				return nil
+			}
+			var failed *failure
+			if errors.As(err, &failed) {
+				return err
+			}
+			mended = true
 		}
 		var packed bytes.Buffer
 		z := gzip.NewWriter(&packed)
@@ -150,14 +165,14 @@ func (s *Store) upload(ctx context.Context, b *store.Bundle, last []fileInfo) ([
 		return nil
 	}
 	if err := add(b.Name, b.Text); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, path := range slices.Sorted(maps.Keys(b.Files)) {
 		if err := add(path, b.Files[path]); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	return all, nil
+	return all, mended, nil
 }
 
 // prune deletes revisions that are older than the kept ones, and the content that no other has. Head is written with each deletion, unchanged, so that a
@@ -207,7 +222,18 @@ func (s *Store) Info(ctx context.Context, number int64) (in Info, err error) {
 	if len(r.Kvs) == 0 {
 		return in, fmt.Errorf("there is no revision %d: quillon ctl history lists them", number)
 	}
-	return in, json.Unmarshal(r.Kvs[0].Value, &in)
+	return readInfo(r.Kvs[0])
+}
+
+// readInfo reads what describes a revision.
+func readInfo(kv *mvccpb.KeyValue) (in Info, err error) {
+	if err = json.Unmarshal(kv.Value, &in); err == nil && len(in.Files) == 0 {
+		err = errors.New("it has no files")
+	}
+	if err != nil {
+		return Info{}, fmt.Errorf("%s: %w: it was not written by quillon", kv.Key, err)
+	}
+	return in, nil
 }
 
 // History describes the revisions, the oldest first.
@@ -217,9 +243,10 @@ func (s *Store) History(ctx context.Context) (all []Info, err error) {
 		return nil, err
 	}
 	for _, kv := range r.Kvs {
-		var in Info
-		if err := json.Unmarshal(kv.Value, &in); err != nil {
-			return nil, fmt.Errorf("%s: %w: it was not written by quillon", kv.Key, err)
+		in, err := readInfo(kv)
+		if err != nil {
+			n, _ := strconv.ParseInt(strings.TrimPrefix(string(kv.Key), s.prefix+"intent/"), 10, 64)
+			in = Info{Number: n, Problem: err.Error()}
 		}
 		all = append(all, in)
 	}
@@ -248,17 +275,18 @@ func (s *Store) Get(ctx context.Context, number int64) (*store.Bundle, error) {
 }
 
 func (s *Store) download(ctx context.Context, f fileInfo) ([]byte, error) {
+	damaged := fmt.Errorf("%s: its content in the store is damaged: apply the intent again, or an older revision", f.Path)
 	var packed bytes.Buffer
 	for i := range f.Pieces {
 		r, err := s.get(ctx, blobKey(f.Sum, i))
 		if err != nil {
 			return nil, err
 		}
-		for _, kv := range r.Kvs {
-			packed.Write(kv.Value)
+		if len(r.Kvs) == 0 {
+			return nil, damaged
 		}
+		packed.Write(r.Kvs[0].Value)
 	}
-	damaged := fmt.Errorf("%s: its content in the store is damaged: apply the intent again, or an older revision", f.Path)
 	z, err := gzip.NewReader(&packed)
 	if err != nil {
 		return nil, damaged
@@ -287,43 +315,86 @@ func (s *Store) Watch(ctx context.Context) <-chan store.Revision {
 	return out
 }
 
+// again is how often head is read although nothing was told of it: an etcd that was put back tells nothing until it has come as far as it
+// was.
+const again = 5 * time.Second
+
 // follow sends revisions other than the last, until the watch ends.
 func (s *Store) follow(ctx context.Context, out chan store.Revision) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	r, err := s.get(ctx, "head")
-	if err != nil {
-		return err
-	}
-	for _, kv := range r.Kvs {
-		if err := s.send(ctx, kv.Value, out); err != nil {
+	var at int64 // etcd's revision
+	read := func() error {
+		r, err := s.get(ctx, "head")
+		if err != nil {
 			return err
 		}
-	}
-	for w := range s.client.Watch(ctx, s.prefix+"head", clientv3.WithRev(r.Header.Revision+1)) {
-		if err := w.Err(); err != nil {
-			return s.explain(err)
-		}
-		for _, e := range w.Events {
-			if e.Type != clientv3.EventTypePut {
-				continue
+		at = r.Header.Revision
+		for _, kv := range r.Kvs {
+			if err := s.send(ctx, kv.Value, out); err != nil {
+				return err
 			}
-			if err := s.send(ctx, e.Kv.Value, out); err != nil {
+		}
+		return nil
+	}
+	if err := read(); err != nil {
+		return err
+	}
+	look := time.NewTicker(again)
+	defer look.Stop()
+	watch := s.client.Watch(ctx, s.prefix+"head", clientv3.WithRev(at+1))
+	for {
+		select {
+		case w, ok := <-watch:
+			if err := w.Err(); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+				return s.explain(err)
+			}
+			if !ok || w.Canceled {
+				return nil
+			}
+			at = max(at, w.Header.Revision)
+			for _, e := range w.Events {
+				if e.Type != clientv3.EventTypePut {
+					continue
+				}
+				if err := s.send(ctx, e.Kv.Value, out); err != nil {
+					return err
+				}
+			}
+		case <-look.C:
+			before := at
+			if err := read(); err != nil || at < before {
 				return err
 			}
 		}
 	}
-	return nil
+}
+
+// sent is a revision that was sent.
+type sent struct {
+	number int64
+	text   string // what describes it; empty: there is nothing
 }
 
 // send sends the revision of a number. An error is etcd's, and not the revision's.
 func (s *Store) send(ctx context.Context, number []byte, out chan store.Revision) error {
 	n, err := strconv.ParseInt(string(number), 10, 64)
+	if err != nil {
+		return fmt.Errorf("%s%s: %w: it was not written by quillon", s.prefix, "head", err)
+	}
+	is := sent{number: n}
+	have, err := s.get(ctx, intentKey(n))
+	if err != nil {
+		return err
+	}
+	for _, kv := range have.Kvs {
+		is.text = string(kv.Value)
+	}
 	s.sending.Lock()
 	last := s.sent
 	s.sending.Unlock()
-	if err != nil || n == last {
-		return err
+	if is == last {
+		return nil
 	}
 	r := store.Revision{Number: n}
 	b, err := s.Get(ctx, n)
@@ -338,7 +409,7 @@ func (s *Store) send(ctx context.Context, number []byte, out chan store.Revision
 	store.Send(out, r)
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	s.sent = n
+	s.sent = is
 	close(s.newer)
 	s.newer = make(chan struct{})
 	return nil
@@ -347,24 +418,20 @@ func (s *Store) send(ctx context.Context, number []byte, out chan store.Revision
 // current waits until Watch has sent the revision that is the newest now: a new leader with an older one would undo what the one before has
 // begun.
 func (s *Store) current(ctx context.Context, l *lease) error {
-	n, _, err := s.head(ctx)
-	for err == nil {
+	for {
 		s.sending.Lock()
-		sent, newer := s.sent, s.newer
-		if !s.watched {
-			sent = n
-		}
+		watched, last, newer := s.watched, s.sent.number, s.newer
 		s.sending.Unlock()
-		if sent >= n {
-			return nil
+		n, _, err := s.head(ctx)
+		if err != nil || !watched || n == 0 || last == n {
+			return err
 		}
 		select {
 		case <-newer:
 		case <-l.over:
-			err = errOver
+			return errOver
 		case <-ctx.Done():
-			err = ctx.Err()
+			return ctx.Err()
 		}
 	}
-	return err
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -18,9 +21,15 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// ttl is the time for which a lease is asked, in s. etcd makes it its own least: 1.5 times its election timeout, in whole seconds,
-// which is 2 s unless it is told otherwise.
-const ttl = 1
+// ttl is the time for which a lease is asked, in s. etcd makes it longer where its own election timeout wants that: 1.5 times that, in
+// whole seconds.
+const ttl = 2
+
+// beat is how often a lease is extended.
+const beat = 200 * time.Millisecond
+
+// forgiven is how many times its length a lease may be silent until its holder gives it up. While etcd elects its own leader no lease ends.
+const forgiven = 3
 
 var errOver = errors.New("the lease in etcd is over, another controller may lead")
 
@@ -29,7 +38,9 @@ type lease struct {
 	s     *Store
 	id    clientv3.LeaseID
 	ttl   time.Duration
-	until atomic.Int64 // clock.Time: it lasts until then at least
+	until atomic.Int64  // clock.Time: it lasts until then at least, unless another controller ends it
+	next  chan struct{} // has a stream that waits extend it again
+	open  chan struct{} // has a place for each stream that there may be
 	over  chan struct{}
 	lose  func() // closes over
 	stop  context.CancelFunc
@@ -44,7 +55,7 @@ func (s *Store) grant(ctx context.Context) (*lease, error) {
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	l := &lease{s: s, id: g.ID, ttl: time.Duration(g.TTL) * time.Second, over: make(chan struct{})}
+	l := &lease{s: s, id: g.ID, ttl: time.Duration(g.TTL) * time.Second, next: make(chan struct{}), open: make(chan struct{}, s.atOnce()), over: make(chan struct{})}
 	l.lose = sync.OnceFunc(func() { close(l.over) })
 	l.until.Store(int64(asked.Add(l.ttl)))
 	var keep context.Context
@@ -53,7 +64,16 @@ func (s *Store) grant(ctx context.Context) (*lease, error) {
 	return l, nil
 }
 
-// Held is nil while the lease lasts.
+// atOnce is how many requests may wait for etcd's answer where each beat has one. To look at a password takes a member of etcd a tenth of a second
+// or more, also of a request that has ended since; too many of these have it do nothing else.
+func (s *Store) atOnce() int {
+	if s.User != "" {
+		return 3
+	}
+	return 10
+}
+
+// Held is nil while the lease lasts. It may be nil again after it was not: when etcd was away, and has kept the lease.
 func (l *lease) Held() error {
 	select {
 	case <-l.over:
@@ -66,56 +86,75 @@ func (l *lease) Held() error {
 	return nil
 }
 
-// keep has the lease extended, five times in its length, whether or not the request before was answered: a member of etcd that hangs costs
+// keep has the lease extended. A stream that has not answered within a beat gets company, of another member of etcd: one that hangs costs
 // nothing.
 func (l *lease) keep(ctx context.Context) {
-	tick := time.NewTicker(l.ttl / 5)
+	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	for {
-		wait := time.NewTimer(clock.Time(l.until.Load()).Sub(l.s.Clock.Now()))
+	for away := false; ; {
 		select {
 		case <-tick.C:
-			go l.extend(ctx)
-		case <-wait.C:
-			if l.Held() != nil {
-				l.lose()
-			}
 		case <-l.over:
-			wait.Stop()
 			return
 		case <-ctx.Done():
-			wait.Stop()
 			return
 		}
-		wait.Stop()
+		silent := l.s.Clock.Now().Sub(clock.Time(l.until.Load())) + l.ttl
+		if silent >= forgiven*l.ttl {
+			l.lose()
+			return
+		}
+		if silent >= l.ttl && !away {
+			l.s.tell(fmt.Sprintf("etcd at %s does not extend the lease: nothing is written until it does", strings.Join(l.s.endpoints, ", ")))
+		}
+		away = silent >= l.ttl
+		select {
+		case l.next <- struct{}{}:
+			continue
+		default:
+		}
+		select {
+		case l.open <- struct{}{}:
+			go l.extend(ctx)
+		default:
+		}
 	}
 }
 
-// extend has the lease extended, and counts from before the request.
+// extend has the lease extended by a stream of its own, and again by the same stream, as etcd asks for the password for each.
 func (l *lease) extend(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, l.ttl)
+	defer func() { <-l.open }()
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	asked := l.s.Clock.Now()
+	late := time.AfterFunc(l.ttl, cancel)
+	defer late.Stop()
 	stream, err := pb.NewLeaseClient(l.s.client.ActiveConnection()).LeaseKeepAlive(ctx)
-	if err != nil {
-		return
-	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)}); err != nil {
-		return
-	}
-	r, err := stream.Recv()
-	if err != nil {
-		return
-	}
-	if r.TTL <= 0 {
-		l.lose()
-		return
-	}
-	for until := int64(asked.Add(time.Duration(r.TTL) * time.Second)); ; {
-		old := l.until.Load()
-		if old >= until || l.until.CompareAndSwap(old, until) {
+	for err == nil {
+		// It counts from before the request.
+		asked := l.s.Clock.Now()
+		if stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)}) != nil {
 			return
 		}
+		var r *pb.LeaseKeepAliveResponse
+		if r, err = stream.Recv(); err != nil {
+			return
+		}
+		if r.TTL <= 0 {
+			l.lose()
+			return
+		}
+		for until := int64(asked.Add(time.Duration(r.TTL) * time.Second)); ; {
+			old := l.until.Load()
+			if old >= until || l.until.CompareAndSwap(old, until) {
+				break
+			}
+		}
+		late.Reset(l.ttl)
+		select {
+		case <-l.next:
+		case <-ctx.Done():
+		}
+		late.Reset(l.ttl)
 	}
 }
 
@@ -142,26 +181,36 @@ func (l *lease) end() {
 	}
 }
 
-// born is when the store began.
+// born is when the store began. An etcd that was put back to what it was begins anew: the ids of those who led since then were seen by
+// devices.
 func (s *Store) born(ctx context.Context) (clock.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	key := s.prefix + "born"
-	now := strconv.FormatInt(int64(s.Clock.Now()), 10)
-	if _, err := s.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, clientv3.OpPut(key, now)); err != nil {
-		return 0, err
-	}
-	r, err := s.get(ctx, "born")
-	if err != nil {
-		return 0, err
-	}
-	for _, kv := range r.Kvs {
-		t, err := strconv.ParseInt(string(kv.Value), 10, 64)
-		if err == nil && t > 0 {
-			return clock.Time(t), nil
+	for {
+		r, err := s.get(ctx, "born")
+		if err != nil {
+			return 0, err
+		}
+		now, mod := s.Clock.Now(), int64(0)
+		for _, kv := range r.Kvs {
+			t, err := strconv.ParseInt(string(kv.Value), 10, 64)
+			if err != nil || t <= 0 {
+				return 0, fmt.Errorf("%s: no time: it was not written by quillon", key)
+			}
+			if !s.back.Load() {
+				return clock.Time(t), nil
+			}
+			now, mod = max(now, clock.Time(t).Add(time.Second)), kv.ModRevision
+		}
+		done, err := s.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", mod)}, clientv3.OpPut(key, strconv.FormatInt(int64(now), 10)))
+		if err != nil {
+			return 0, err
+		}
+		if done.Succeeded {
+			s.back.Store(false)
 		}
 	}
-	return 0, fmt.Errorf("%s: no time: it was not written by quillon", key)
 }
 
 // Lead implements store.Store. While etcd does not answer it tries again.
@@ -203,15 +252,19 @@ func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 	}
 	t.revision = put.Header.Revision
 	t.election = ctl.ElectionOf(born, t.revision)
+	former := s.lease
+	s.lease = t.lease.id
 	for {
-		r, err := s.get(ctx, "leader/", clientv3.WithFirstCreate()...)
+		r, err := s.get(ctx, "leader/", oldestFirst...)
 		if err != nil {
 			return nil, err
 		}
-		if len(r.Kvs) == 0 {
+		all := controllers(r.Kvs)
+		place := slices.IndexFunc(all, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == t.key })
+		if place < 0 {
 			return nil, errOver
 		}
-		if string(r.Kvs[0].Key) == t.key {
+		if place == 0 {
 			if err := s.current(ctx, t.lease); err != nil {
 				return nil, err
 			}
@@ -219,13 +272,20 @@ func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 			go t.write()
 			return t, nil
 		}
-		if who := string(r.Kvs[0].Value); who != s.Who { // else it is our lease before, which is not over yet
-			s.tell(who + " leads, this controller stands by")
+		if clientv3.LeaseID(all[0].Lease) != former { // which may not be over yet
+			s.tell(string(all[0].Value) + " leads, this controller stands by")
 		}
 		if err := s.changed(ctx, t.lease, r.Header.Revision); err != nil {
 			return nil, err
 		}
 	}
+}
+
+var oldestFirst = []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)}
+
+// controllers leaves out keys that have no lease: no controller writes such.
+func controllers(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
+	return slices.DeleteFunc(all, func(kv *mvccpb.KeyValue) bool { return kv.Lease == 0 })
 }
 
 // changed waits until a controller has left since a revision of etcd.
@@ -235,7 +295,7 @@ func (s *Store) changed(ctx context.Context, l *lease, since int64) error {
 	left := s.client.Watch(ctx, s.prefix+"leader/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithRev(since+1))
 	select {
 	case w, ok := <-left:
-		if err := w.Err(); err != nil {
+		if err := w.Err(); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 			return s.explain(err)
 		}
 		if !ok {
@@ -268,7 +328,7 @@ func (t *term) Join(o *ctl.Options) { o.Election, o.Held = t.election, t.lease.H
 
 func (t *term) Over() <-chan struct{} { return t.over }
 
-// End implements store.Term. It waits no longer than a lease lasts.
+// End implements store.Term. It waits no longer than a lease lasts for the last Save, and for etcd to have the lease back.
 func (t *term) End() {
 	t.mu.Lock()
 	t.ended = true
@@ -277,6 +337,7 @@ func (t *term) End() {
 	select {
 	case <-t.done:
 	case <-t.over:
+	case <-time.After(t.ttl):
 	}
 	t.end()
 }

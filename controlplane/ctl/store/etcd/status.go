@@ -13,7 +13,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/quillon/quillon/controlplane/ctl"
-	"github.com/quillon/quillon/nf/clock"
 )
 
 // Status is how a network stands, as its leader has stored it.
@@ -54,31 +53,32 @@ func (t *term) write() {
 		}
 	}()
 	var stored map[string]string
-	for {
-		select {
-		case <-t.more:
-		case <-t.over:
-			return
+	var r *ctl.Record // to be stored; nil: there is nothing
+	for ctx.Err() == nil {
+		if r == nil {
+			select {
+			case <-t.more:
+			case <-t.over:
+				return
+			}
 		}
 		t.mu.Lock()
-		r, ended := t.next, t.ended
-		t.next = nil
+		if t.next != nil {
+			r, t.next = t.next, nil
+		}
+		ended := t.ended
 		t.mu.Unlock()
-		for r != nil {
+		if r != nil {
 			try, done := context.WithTimeout(ctx, attempt)
 			err := t.store(try, &stored, *r)
 			done()
-			if err == nil || t.Held() != nil || ended {
-				break
+			if err == nil {
+				r = nil
+			} else if !ended && ctx.Err() == nil {
+				t.s.fails(err)
+				stored = nil
+				pause(ctx)
 			}
-			t.s.fails(err)
-			stored = nil
-			pause(ctx)
-			t.mu.Lock()
-			if t.next != nil {
-				r, t.next = t.next, nil
-			}
-			t.mu.Unlock()
 		}
 		if ended {
 			return
@@ -141,8 +141,7 @@ func (t *term) store(ctx context.Context, stored *map[string]string, r ctl.Recor
 // Status is how the network stands, of one moment.
 func (s *Store) Status(ctx context.Context) (st Status, err error) {
 	r, err := s.commit(ctx, nil, clientv3.OpGet(s.prefix+"head"),
-		clientv3.OpGet(s.prefix+"leader/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)),
-		clientv3.OpGet(s.prefix+"status/", clientv3.WithPrefix()), clientv3.OpGet(s.prefix+"born"))
+		clientv3.OpGet(s.prefix+"leader/", oldestFirst...), clientv3.OpGet(s.prefix+"status/", clientv3.WithPrefix()))
 	if err != nil {
 		return st, err
 	}
@@ -163,17 +162,14 @@ func (s *Store) Status(ctx context.Context) (st Status, err error) {
 		}
 	}
 	st.Devices = devices
-	for i, kv := range one(1) {
+	for i, kv := range controllers(one(1)) {
 		if i > 0 {
 			st.Standby = append(st.Standby, string(kv.Value))
 			continue
 		}
 		st.Leader = string(kv.Value)
 		// What is stored may be the leader's before.
-		for _, b := range one(3) {
-			born, _ := strconv.ParseInt(string(b.Value), 10, 64)
-			st.Running = st.Election == ctl.ElectionOf(clock.Time(born), kv.CreateRevision)
-		}
+		st.Running = st.Election.Low == ctl.ElectionOf(0, kv.CreateRevision).Low
 	}
 	return st, nil
 }
