@@ -22,7 +22,7 @@ import (
 )
 
 // ttl is the time for which a lease is asked, in s. etcd makes it longer where its own election timeout wants that: 1.5 times that, in
-// whole seconds.
+// whole seconds. From 2 s on etcd tells that a lease was not extended for a second (see depose).
 const ttl = 2
 
 // beat is how often a lease is extended.
@@ -275,7 +275,7 @@ func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 		if clientv3.LeaseID(all[0].Lease) != former { // which may not be over yet
 			s.tell(string(all[0].Value) + " leads, this controller stands by")
 		}
-		if err := s.changed(ctx, t.lease, r.Header.Revision); err != nil {
+		if err := s.changed(ctx, t.lease, clientv3.LeaseID(all[place-1].Lease), r.Header.Revision); err != nil {
 			return nil, err
 		}
 	}
@@ -288,10 +288,11 @@ func controllers(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 	return slices.DeleteFunc(all, func(kv *mvccpb.KeyValue) bool { return kv.Lease == 0 })
 }
 
-// changed waits until a controller has left since a revision of etcd.
-func (s *Store) changed(ctx context.Context, l *lease, since int64) error {
+// changed waits until a controller has left since a revision of etcd, and has the one before this one leave when it is silent.
+func (s *Store) changed(ctx context.Context, l *lease, before clientv3.LeaseID, since int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
+	go s.depose(ctx, before)
 	left := s.client.Watch(ctx, s.prefix+"leader/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithRev(since+1))
 	select {
 	case w, ok := <-left:
@@ -306,6 +307,47 @@ func (s *Store) changed(ctx context.Context, l *lease, since int64) error {
 		return errOver
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// depose ends a lease that was not extended for a second, which takes five extensions. etcd does so by itself only at the lease's end. It
+// tells the seconds that are left, rounded down, and after it has elected its own leader all leases are as if they were new.
+//
+// The holder may only have been slow. It knows when it extends the lease the next time; what it writes until then is refused by devices, or
+// comes before the next leader's session, which compares afterwards.
+func (s *Store) depose(ctx context.Context, id clientv3.LeaseID) {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	var since atomic.Int64 // clock.Time of the first answer that it is silent; 0: it is not
+	asking := make(chan struct{}, s.atOnce())
+	ask := func() {
+		defer func() { <-asking }()
+		ctx, cancel := context.WithTimeout(ctx, attempt)
+		defer cancel()
+		asked := s.Clock.Now()
+		r, err := s.client.TimeToLive(ctx, id)
+		switch {
+		case err != nil:
+		case r.TTL < 0 || r.TTL >= r.GrantedTTL-1:
+			since.Store(0)
+		case since.CompareAndSwap(0, int64(s.Clock.Now())):
+			// When all of this machine or etcd stood still, the holder's requests may be behind this one: it is asked again.
+		case asked.Sub(clock.Time(since.Load())) >= beat/2:
+			// Who may not do that waits for the lease's end.
+			_, _ = s.client.Revoke(ctx, id)
+		}
+	}
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case asking <- struct{}{}:
+			go ask()
+		default:
+		}
 	}
 }
 
