@@ -264,6 +264,12 @@ wrong, or a device does not answer or has another primary.`,
 			return exactly("INTENT.yaml")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("onto") && onto < 0 {
+				return fmt.Errorf("--onto %d: want the number of a revision, or 0", onto)
+			}
+			if cmd.Flags().Changed("revision") && old < 1 {
+				return fmt.Errorf("--revision %d: want the number of a revision, from 1", old)
+			}
 			if st.url != "" {
 				if dry || len(f.only) > 0 {
 					return errors.New("--store stores all of an intent: leave out --dry-run and --device")

@@ -40,8 +40,7 @@ belongs to one controller at a time.
 With --store the intent is in etcd, where quillon ctl apply --store puts it, and the
 state, too, for controllers on several machines: one leads, the others stand by. A new
 revision is applied as soon as it is stored. When the leader is stopped another leads
-at once; when it dies, as soon as its lease is over: 2 s, or etcd's election timeout
-times 1.5 in whole seconds. Its election id is above those that are made from the time,
+at once; when it dies or hangs, 1.0 to 1.5 s later. Its election id is above those that are made from the time,
 and below the next leader's, so that devices refuse what a former leader writes. When
 etcd is away devices keep what they have, and nothing is written until it is back.`,
 		Example: `  quillon ctl run switches.yaml
@@ -103,6 +102,9 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 	signal.Notify(hup, unix.SIGHUP)
 	defer signal.Stop(hup)
 	s, err := k.open(ctx, cmd, file, hup)
+	if err != nil && ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
