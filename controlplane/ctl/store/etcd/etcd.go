@@ -279,8 +279,9 @@ func (s *Store) get(ctx context.Context, key string, o ...clientv3.OpOption) (*c
 	defer cancel()
 	before := s.seen.Load()
 	var r *clientv3.GetResponse
-	for {
-		one, done := context.WithTimeout(ctx, attempt)
+	// Another member may answer at once, and is asked soon.
+	for wait := attempt / 4; ; wait = min(2*wait, attempt) {
+		one, done := context.WithTimeout(ctx, wait)
 		var err error
 		r, err = s.client.Get(one, s.prefix+key, o...)
 		done()

@@ -87,8 +87,9 @@ func (s *Store) Put(ctx context.Context, b *store.Bundle, onto, like int64) (in 
 			var f *failure
 			if last, err = s.Info(ctx, number); errors.As(err, &f) {
 				return in, false, err
+			} else if err != nil {
+				last = Info{Number: number, By: "unknown"}
 			}
-			last.Number = number
 		}
 		if onto >= 0 && onto != number {
 			return in, false, &Conflict{onto, last}
@@ -352,14 +353,10 @@ func (s *Store) follow(ctx context.Context, out chan store.Revision) error {
 			if !ok || w.Canceled {
 				return nil
 			}
+			// What was told may not be the newest any more.
 			at = max(at, w.Header.Revision)
-			for _, e := range w.Events {
-				if e.Type != clientv3.EventTypePut {
-					continue
-				}
-				if err := s.send(ctx, e.Kv.Value, out); err != nil {
-					return err
-				}
+			if err := read(); err != nil {
+				return err
 			}
 		case <-look.C:
 			before := at

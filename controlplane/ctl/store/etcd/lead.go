@@ -126,7 +126,7 @@ func (l *lease) extend(ctx context.Context) {
 	defer func() { <-l.open }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	late := time.AfterFunc(l.ttl, cancel)
+	late := time.AfterFunc(attempt, cancel)
 	defer late.Stop()
 	stream, err := pb.NewLeaseClient(l.s.client.ActiveConnection()).LeaseKeepAlive(ctx)
 	for err == nil {
@@ -149,17 +149,17 @@ func (l *lease) extend(ctx context.Context) {
 				break
 			}
 		}
-		late.Reset(l.ttl)
+		late.Reset(attempt)
 		select {
 		case <-l.next:
 		case <-ctx.Done():
 		}
-		late.Reset(l.ttl)
+		late.Reset(attempt)
 	}
 }
 
-// end gives the lease back, and waits no longer than it lasts until etcd has it. Where etcd is electing its own leader that is later, and the lease
-// would be extended by that: so it goes on.
+// end gives the lease back, and waits a moment until etcd has it. Where etcd is electing its own leader that is later, and the lease would be
+// extended by that: so it goes on.
 func (l *lease) end() {
 	l.lose()
 	l.stop()
@@ -177,7 +177,7 @@ func (l *lease) end() {
 	}()
 	select {
 	case <-back:
-	case <-time.After(l.ttl):
+	case <-time.After(attempt):
 	}
 }
 
@@ -370,7 +370,7 @@ func (t *term) Join(o *ctl.Options) { o.Election, o.Held = t.election, t.lease.H
 
 func (t *term) Over() <-chan struct{} { return t.over }
 
-// End implements store.Term. It waits no longer than a lease lasts for the last Save, and for etcd to have the lease back.
+// End implements store.Term. It waits a moment for the last Save, and for etcd to have the lease back.
 func (t *term) End() {
 	t.mu.Lock()
 	t.ended = true
@@ -379,7 +379,7 @@ func (t *term) End() {
 	select {
 	case <-t.done:
 	case <-t.over:
-	case <-time.After(t.ttl):
+	case <-time.After(attempt):
 	}
 	t.end()
 }

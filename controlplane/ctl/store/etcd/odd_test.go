@@ -172,6 +172,44 @@ func TestSameNumber(t *testing.T) {
 	}
 }
 
+// TestManyRevisions: of many that are stored at once the newest comes soon, and not after all others were taken apart.
+func TestManyRevisions(t *testing.T) {
+	s := open(t, etcdtest.Start(t, 1, "http").URL("net1"), "a")
+	b := bundle(t, 1, "")
+	for i := range 5000 {
+		b.Text = fmt.Appendf(b.Text, "      - {table: dmac, match: {vid: 1, dst: 02:00:00:00:%02x:%02x}, action: forward, params: {port: 1}}\n", i>>8, i&255)
+	}
+	in := put(t, s, b)
+	const many = 100
+	for n := int64(2); n <= many; n++ {
+		in.Number = n
+		text, _ := json.Marshal(in)
+		set(t, s, intentKey(n), string(text))
+	}
+	now := clock.NewWall()
+	one := time.Hour
+	for range 5 {
+		start := now.Now()
+		if _, err := b.Intent(); err != nil {
+			t.Fatal(err)
+		}
+		one = min(one, now.Now().Sub(start))
+	}
+	news := s.Watch(t.Context())
+	next(t, news)
+	for n := 2; n <= many; n++ {
+		set(t, s, "head", fmt.Sprint(n))
+	}
+	start := now.Now()
+	for next(t, news).Number != many {
+	}
+	took := now.Now().Sub(start)
+	t.Logf("one takes %v, the newest of %d came after %v", one, many, took)
+	if took > many/4*one {
+		t.Error("those before it were taken apart, too")
+	}
+}
+
 // TestPrefixes: networks do not write into each other.
 func TestPrefixes(t *testing.T) {
 	for url, ok := range map[string]bool{
