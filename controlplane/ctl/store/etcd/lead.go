@@ -316,7 +316,7 @@ func (s *Store) changed(ctx context.Context, l *lease, before clientv3.LeaseID, 
 // The holder may only have been slow. It knows when it extends the lease the next time; what it writes until then is refused by devices, or
 // comes before the next leader's session, which compares afterwards.
 func (s *Store) depose(ctx context.Context, id clientv3.LeaseID) {
-	tick := time.NewTicker(beat)
+	tick := time.NewTicker(beat / 2)
 	defer tick.Stop()
 	var since atomic.Int64 // clock.Time of the first answer that it is silent; 0: it is not
 	asking := make(chan struct{}, s.atOnce())
