@@ -275,7 +275,7 @@ func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 		if clientv3.LeaseID(all[0].Lease) != former { // which may not be over yet
 			s.tell(string(all[0].Value) + " leads, this controller stands by")
 		}
-		if err := s.changed(ctx, t.lease, clientv3.LeaseID(all[place-1].Lease), r.Header.Revision); err != nil {
+		if err := s.changed(ctx, t.lease, clientv3.LeaseID(all[0].Lease), r.Header.Revision); err != nil {
 			return nil, err
 		}
 	}
@@ -288,11 +288,11 @@ func controllers(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 	return slices.DeleteFunc(all, func(kv *mvccpb.KeyValue) bool { return kv.Lease == 0 })
 }
 
-// changed waits until a controller has left since a revision of etcd, and has the one before this one leave when it is silent.
-func (s *Store) changed(ctx context.Context, l *lease, before clientv3.LeaseID, since int64) error {
+// changed waits until a controller has left since a revision of etcd, and has the one that leads leave when it is silent.
+func (s *Store) changed(ctx context.Context, l *lease, leads clientv3.LeaseID, since int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	go s.depose(ctx, before)
+	go s.depose(ctx, leads)
 	left := s.client.Watch(ctx, s.prefix+"leader/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithRev(since+1))
 	select {
 	case w, ok := <-left:

@@ -367,12 +367,16 @@ func TestPasswordIsSeldomAsked(t *testing.T) {
 		return n
 	}
 	x := lead(t, s)
-	before := looks()
-	time.Sleep(20 * beat)
-	if more := looks() - before; before == 0 || more > 10 {
-		t.Errorf("in 20 beats the password was looked at %d times, before %d times", more, before)
+	defer x.End()
+	var more int
+	for range 5 { // an answer that takes longer than a beat costs a look
+		before := looks()
+		time.Sleep(20 * beat)
+		if more = looks() - before; before > 0 && more < 2 {
+			return
+		}
 	}
-	x.End()
+	t.Errorf("in 20 beats the password was looked at %d times", more)
 }
 
 // TestReadOnly: one that may only read sees how things stand, and is told why it does nothing else.
