@@ -273,23 +273,42 @@ func lasting(err error) bool {
 // 6 s or more, when others have long elected another leader.
 const attempt = 2 * time.Second
 
-// get asks for a key, or for all under it.
+// members is how many members of etcd are asked for the same at once, at most.
+const members = 4
+
+// get asks for a key, or for all under it. While there is no answer it asks other members, too: the next ones of the client's round.
 func (s *Store) get(ctx context.Context, key string, o ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
 	before := s.seen.Load()
+	type answer struct {
+		r   *clientv3.GetResponse
+		err error
+	}
+	answers := make(chan answer, members)
+	ask := func() {
+		one, done := context.WithTimeout(ctx, attempt)
+		defer done()
+		r, err := s.client.Get(one, s.prefix+key, o...)
+		answers <- answer{r, err}
+	}
+	go ask()
+	more := time.NewTicker(beat / 2)
+	defer more.Stop()
 	var r *clientv3.GetResponse
-	// Another member may answer at once, and is asked soon.
-	for wait := attempt / 4; ; wait = min(2*wait, attempt) {
-		one, done := context.WithTimeout(ctx, wait)
-		var err error
-		r, err = s.client.Get(one, s.prefix+key, o...)
-		done()
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return nil, s.explain(err)
+	for asked := 1; r == nil; {
+		select {
+		case a := <-answers:
+			asked--
+			if a.err != nil && (ctx.Err() != nil || !errors.Is(a.err, context.DeadlineExceeded)) {
+				return nil, s.explain(a.err)
+			}
+			r = a.r
+		case <-more.C:
+			if asked < members {
+				asked++
+				go ask()
+			}
 		}
 	}
 	s.away.Store(false)
