@@ -88,7 +88,9 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	s.send(fl, c, o, x, b, f, 0)
 	fl.admitted = psnAdd(fl.admitted, 1)
 	if o.kind == kRead {
-		fl.admitted = psnAdd(o.cpsn, o.npsn)
+		if fl.admitted = psnAdd(o.cpsn, o.npsn); o.npsn > farOff {
+			n.fade(fl)
+		}
 	}
 	return true
 }

@@ -104,6 +104,13 @@ func (r *record) carries(c *flow, psn uint32) *op {
 	return nil
 }
 
+// isAwaited reports whether an answer with PSN psn may be to what connection c carries, or to what
+// was just before that. A READ may take more PSNs than farOff.
+func (r *record) isAwaited(c *flow, psn uint32) bool {
+	o := r.oldest(c)
+	return o != nil && psnLess(psn, c.next) && hdr.PSNDiff(psn, o.spsn) >= -farOff
+}
+
 // part is the PSN of the last packet of o, which is not done, that the server has
 // acknowledged, as its client numbers; false when there is none.
 func (r *record) part(o *op) (psn uint32, ok bool) {

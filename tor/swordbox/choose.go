@@ -82,7 +82,7 @@ func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
 // able is usable, and leaves open what a request that cannot go waits for.
 func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 	n := s.n
-	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || hdr.PSNDiff(c.next, c.acked) > mostUnacked {
+	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || (c.next-c.acked)&hdr.PSNMask > mostUnacked {
 		return false
 	}
 	if c == fl {

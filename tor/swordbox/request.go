@@ -227,8 +227,16 @@ func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 
 // farOff is how far from what is expected no retransmission of a flow is: the most
 // PSNs that are under way on a connection, and more (RXE_MAX_UNACKED_PSNS is 128;
-// send queues of devices hold 32,768 requests at most).
+// send queues of devices hold 32,768 requests at most). A READ alone may take more,
+// up to 2^23: one PSN for each packet of its answer (isVast, isAwaited).
 const farOff = 1 << 16
+
+// isVast reports whether request b of flow fl, with headers f, repeats a READ on record from one
+// of its packets on: its PSN may be farther behind than farOff.
+func (r *record) isVast(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
+	o, _ := r.find(fl, psn)
+	return o != nil && o.kind == kRead && o.same(f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
+}
 
 // outOfTurn handles a request of flow fl that is not the one that is expected, by d
 // PSNs; false when it is to be handled as a repetition, or as one that comes too
@@ -242,7 +250,7 @@ const farOff = 1 << 16
 // repetition: it acknowledges that as before if nothing has changed.
 func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
-	far := d > farOff || d < -farOff
+	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
 	if n.row(fl).Learnt != conn.Inferred || !fl.trusted {
 		return false // a new connection would have been announced
 	}

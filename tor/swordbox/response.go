@@ -48,7 +48,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		}
 	}
 	d := hdr.PSNDiff(psn, fl.next)
-	if d > farOff || d < -farOff {
+	if d > farOff || d < -farOff && !n.isAwaited(fl, psn) {
 		s.odd(fl, x, b, psn)
 		return
 	}
