@@ -13,6 +13,9 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.c.Drop(x, reasonRepeat) // it waits here
 		return
 	}
+	if s.doubtful(fl) { // it may be new, of another connection
+		s.carriers.query(fl)
+	}
 	o, k := n.find(fl, psn)
 	if o == nil {
 		s.longAgo(fl, b, psn)
@@ -32,7 +35,6 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.late(fl, o, k, x, b)
 	case released && s.doubtful(fl):
 		fl.again, fl.doubted = k, true
-		s.carriers.query(fl)
 		s.c.Drop(x, reasonRepeat)
 	case released:
 		if o.kind.atomic() || o.kind == kOdd || s.f.BTHOf(b).AckReq() {

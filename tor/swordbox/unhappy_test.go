@@ -309,6 +309,78 @@ func TestReborn(t *testing.T) {
 	})
 }
 
+// TestRebornBehind: the two queue pairs of a connection that was quiet, and that nobody announced, are
+// made anew with the same numbers, and begin with a PSN that is on record as another request's, or
+// was. The server is asked, and its client's first request comes there when it is sent again.
+func TestRebornBehind(t *testing.T) {
+	for _, bound := range []bool{false, true} {
+		for _, back := range []uint32{2, 17, 30, 60, 1000} {
+			for name, op := range map[string]hdr.Opcode{"WRITE": hdr.WriteOnly, "SEND": hdr.SendOnly, "READ": hdr.ReadRequest, "atomic": hdr.FetchAdd} {
+				t.Run(fmt.Sprintf("%s/%d/bound %v", name, back, bound), func(t *testing.T) { rebornBehind(t, bound, back, op) })
+			}
+		}
+	}
+}
+
+func rebornBehind(t *testing.T, bound bool, back uint32, op hdr.Opcode) {
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a, b := r.join(), r.client()
+	for range 6 {
+		b.warm()
+		r.Clock.Advance(time.Millisecond)
+	}
+	b.reads()
+	b.writes()
+	b.adds()
+	b.msn += 3
+	if bound {
+		b.learn(a, 0x7000, 1)
+	}
+	for range 40 {
+		b.warm()
+	}
+	r.Clock.Advance(2 * time.Second)
+	expected, msn := psnAdd(b.psn, -back&hdr.PSNMask), uint32(0)
+	server := func(fs []graphtest.Frame) {
+		for _, f := range fs {
+			var h hdr.Frame
+			if hdr.Parse(f.Bytes, &h); h.BTHOf(f.Bytes).DestQP() != b.sqpn {
+				continue
+			}
+			answer := b.response(hdr.Acknowledge, expected, aeth(hdr.SynNAKSequence, msn), nil)
+			if d := hdr.PSNDiff(h.BTHOf(f.Bytes).PSN(), expected); d == 0 {
+				expected = psnAdd(expected, 1)
+				msn++
+				continue
+			} else if d < 0 {
+				answer = b.response(hdr.Acknowledge, psnAdd(expected, hdr.PSNMask), aeth(hdr.SynACK, msn), nil)
+			}
+			r.Push("b", answer)
+		}
+	}
+	first := expected
+	var x []byte
+	switch op {
+	case hdr.WriteOnly:
+		x = b.made(op, first, reth(lowest+64, testRKey, 8), little(1))
+	case hdr.FetchAdd:
+		x = b.made(op, first, atomicETH(lowest, testRKey, 1, 0), nil)
+	case hdr.SendOnly:
+		x = b.made(op, first, nil, make([]byte, 8))
+	case hdr.ReadRequest:
+		x = b.made(op, first, reth(lowest+64, testRKey, 8), nil)
+	}
+	for range 3 { // as its client asks
+		server(r.Push("a", x).Out["b"])
+		for range 5 {
+			server(r.Advance(20 * time.Millisecond).Out["b"])
+		}
+	}
+	if expected == first {
+		t.Errorf("the first request did not come to the server in 3 tries")
+	}
+}
+
 // TestRecordedStays: three frames that somebody made up, with a client's address
 // and queue pair, do not take a connection off the record: its two ends count
 // differently, and what its client writes would be acknowledged and not executed.
