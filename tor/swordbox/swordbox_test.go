@@ -196,6 +196,7 @@ func TestVouched(t *testing.T) {
 		as    hdr.Opcode
 	}{{"7000+8", hdr.WriteOnly}, {"7001+8", hdr.CompareSwap}, {"6ff8+f", hdr.CompareSwap}, {"6000+2000", hdr.WriteOnly}} {
 		r.set(graph.Args{"track": x.track})
+		move(hdr.CompareSwap) // the first one tells the value
 		move(x.as)
 		if warning() != "" {
 			t.Error(warning())

@@ -159,6 +159,31 @@ func TestTrackWhileRunning(t *testing.T) {
 }
 
 // What can be taken while it runs is; for anything else the app starts anew.
+// TestVouchedLater: until memory is tracked anybody may have written there. What was believed of its words
+// says nothing of them then: the next atomic goes as it is, and only those behind its answer do not.
+func TestVouchedLater(t *testing.T) {
+	const va = 0x7100
+	r := newRig(t, graph.Args{"replace": "tracked"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	psn := b.psn
+	same(t, b.cas(va, 1, 2).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 2, 1), nil))
+	b.msn++
+	same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(psn, b.msn, 1))
+	// The server's processor writes 7.
+	if err := r.change(table.Insert, "tracked", table.Text{Match: map[string]string{"va": "0x7000..0x7fff"}, Priority: 1, Action: "track"}); err != nil {
+		t.Fatal(err)
+	}
+	psn = b.psn
+	same(t, b.cas(va, 7, 8).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 8, 7), nil))
+	b.msn++
+	same(t, a.atomicAck(7).Out["a"], b.atomicAckTo(psn, b.msn, 7))
+	psn = b.psn
+	same(t, b.cas(va, 8, 9).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(9)))
+	b.msn++
+	same(t, a.ack().Out["a"], b.atomicAckTo(psn, b.msn, 8))
+}
+
 func TestTakes(t *testing.T) {
 	for args, keeps := range map[string]bool{
 		"guard=drop": true, "bad=drop": true, "track=1000+8": true, "static=10.9.0.5/0x11-10.9.0.1/0x77": true, "mode=replace": true,

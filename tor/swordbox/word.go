@@ -360,11 +360,15 @@ func (t *words) doubtAll() {
 	t.shaken = t.beliefs
 }
 
-// vouch notes which words the operator vouches for.
+// vouch notes which words the operator vouches for. What was believed of one before says nothing: others
+// may have written there.
 func (t *words) vouch(cfg *settings) {
 	for i := range t.w[:t.born] {
 		w := &t.w[i]
-		w.vouched = w.va != nowhere && cfg.vouches(w.va)
+		was := w.vouched
+		if w.vouched = w.va != nowhere && cfg.vouches(w.va); w.vouched && !was {
+			w.doubt()
+		}
 	}
 }
 
