@@ -251,6 +251,9 @@ func (s *Box) pair() {
 		for _, k := range nodes {
 			twin = twin || k != m && k.mac.Load() == m.mac.Load() && k.mac.Load() != 0 && (!s.fixed || m.named(k.addrs[0].In(0)))
 		}
+		if m.twin.Load() && !twin {
+			m.words.doubtAll() // the other one's clients may have written there
+		}
 		if m.twins = twin; m.twin.Swap(twin) != twin && twin {
 			s.c.Count(ctrTwins, 1)
 		}

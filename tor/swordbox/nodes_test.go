@@ -119,6 +119,44 @@ func TestTwinParts(t *testing.T) {
 	}
 }
 
+// TestTwinWas: what a client under another address of a server wrote there is not undone when that address
+// has had no connection for long, and the server counts as one again.
+func TestTwinWas(t *testing.T) {
+	const va = 0x7008
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	r := newRig(t, graph.Args{"idle": "1s"})
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	r.server = other
+	c := r.client().connect()
+	c.warm()
+	c.proven()
+	one(t, c.cas(va, 1, 7).Out["b"])
+	one(t, c.atomicAck(1).Out["a"])
+	one(t, r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn})).Out["b"])
+	one(t, r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply})).Out["a"])
+	r.server = first
+	for range 100 {
+		r.Advance(50 * time.Millisecond)
+		for _, x := range []*party{a, b} {
+			one(t, x.read(lowest, 8).Out["b"]) // over the connection of a
+			one(t, a.answer(hdr.ReadRespOnly, nil, little(0)).Out["a"])
+			x.msn++
+		}
+	}
+	if m := r.report(); len(m.Servers) != 1 || m.Servers[0].Twin {
+		t.Fatalf("%+v", m.Servers)
+	}
+	psn := b.psn
+	same(t, b.cas(va, 7, 8).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 8, 7), nil))
+	b.msn++
+	same(t, a.atomicAck(7).Out["a"], b.atomicAckTo(psn, b.msn, 7))
+	psn = b.psn
+	same(t, b.cas(va, 8, 9).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(va, testRKey, 8), little(9)))
+	b.msn++
+	same(t, a.ack().Out["a"], b.atomicAckTo(psn, b.msn, 8))
+}
+
 // BenchmarkMadeUp is the first frame to another made-up server.
 func BenchmarkMadeUp(b *testing.B) {
 	p, r, _ := crowded(b, 0, 0)
