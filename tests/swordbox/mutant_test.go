@@ -125,6 +125,7 @@ func mutants() []mutant {
 		{"a full table stays as it is", "word.go", "t.evict(now)", "_ = t", frames, "TestFull"},
 		{"what was believed before memory was tracked counts", "word.go", "w.vouched && !was {", "false {", frames, "TestVouchedLater"},
 		{"what was believed of a twin's words counts", "nodes.go", "m.words.doubtAll() // the other", "_ = m.words // the other", frames, "TestTwinWas"},
+		{"frames of a server that is not named any more cross", "box.go", "f.Hosts = append(f.Hosts, s.inherited()...)", "_ = 0", frames, "TestWantsOfOldServers"},
 		{"all memory is vouched for", "order.go", "case v.vouched && n.replaces():", "case n.replaces():", frames, "TestVouched"},
 		{"the second WRITE of a sender is not told from the first", "stranger.go", "w.doubly || !w.done", "false", frames, "TestLongStranger"},
 		{"a packet far behind belongs to a WRITE", "stranger.go", "w.qpn != qpn || now >= w.until || ", "w.qpn != qpn || ", frames, "TestLongStranger"},

@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"cmp"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -35,6 +36,7 @@ type shared struct {
 	asked  asked
 	mem    memory
 	begun  atomic.Bool
+	heired []netip.Addr // see inherited; with mu
 	failed error
 	why    string // why nothing was taken over; "": it was, or there was nothing
 	stops  int    // workers that stopped
@@ -202,10 +204,17 @@ func (s *Box) begin(now clock.Time) {
 }
 
 // Wants implements graph.Wanter. Frames of connections whose ends count
-// differently must not cross untouched. Whether there are any is not known
-// without the memory.
+// differently must not cross untouched, whether servers= names their servers (any more) or
+// not. Whether there are any is not known without the memory.
 func (s *Box) Wants() port.Filter {
-	return port.Filter{RoCE: true, Hosts: slices.Concat(s.cfg.servers...), Bound: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
+	f := port.Filter{RoCE: true, Hosts: slices.Concat(s.cfg.servers...), Bound: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
+	if len(f.Hosts) != 0 {
+		for a := range s.cfg.strangers() {
+			f.Hosts = append(f.Hosts, a.Netip())
+		}
+		f.Hosts = append(f.Hosts, s.inherited()...)
+	}
+	return f
 }
 
 // turnSpins is how often a worker that waits for a node looks before it lets go of

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -156,6 +157,29 @@ func left(b []byte) (n int) {
 		n += int(recordIn(b, g, 0, k)[boundAt] & 1)
 	}
 	return n
+}
+
+// inherited are the servers of connections that are on record when this process begins.
+func (s *shared) inherited() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mem.b != nil && !s.begun.Load() {
+		s.heired = serversIn(s.mem.b)
+	}
+	return s.heired
+}
+
+// serversIn are the servers of the connections on record in b.
+func serversIn(b []byte) (all []netip.Addr) {
+	g := geometryIn(b)
+	for k := range g.places * g.conns {
+		var r identity
+		b := recordIn(b, g, 0, k)
+		if r.read(b); b[boundAt] != 0 && !slices.Contains(all, r.server.Netip()) {
+			all = append(all, r.server.Netip())
+		}
+	}
+	return all
 }
 
 // used is the number of the last place in b that has one, and one.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -201,6 +202,32 @@ func diverged(t *testing.T, args graph.Args) (r *rig, k *kept, a, b *party) {
 		t.Fatalf("%d connections on record, want 2", n)
 	}
 	return r, k, a, b
+}
+
+// Frames of connections on record must come here, also when servers= does not name their servers any
+// more: the kernel lets all others cross. So must those of a server that only static= names.
+func TestWantsOfOldServers(t *testing.T) {
+	was, now := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.7.7")
+	for _, how := range []string{"set", "restart"} {
+		r, k, a, _ := diverged(t, graph.Args{"servers": was.String()})
+		args := graph.Args{"servers": now.String(), "static": "10.9.3.16/0x100-10.9.3.1/0x200"}
+		if how == "set" {
+			r.set(args)
+		} else {
+			r.restart(k, false, time.Millisecond, args)
+		}
+		for _, when := range []string{"before the first frame", "behind it"} {
+			if f := r.Inst.Wants(); !slices.Contains(f.Hosts, was) || !slices.Contains(f.Hosts, now) || !slices.Contains(f.Hosts, netip.MustParseAddr("10.9.3.1")) || !f.Bound {
+				t.Errorf("%s, %s: wants %+v", how, when, f)
+			}
+			r.box().heired = nil // as if nobody had asked before the first frame
+			same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, a.spsn, reth(0x5000, testRKey, 8), little(1)))
+			one(t, a.ack().Out["a"])
+		}
+	}
+	if f := newRig(t, nil).Inst.Wants(); len(f.Hosts) != 0 {
+		t.Errorf("without servers= it wants frames of %v alone", f.Hosts)
+	}
 }
 
 // With mode=off connections whose two ends count differently go on being
