@@ -46,14 +46,15 @@ type shared struct {
 // it (order). A worker owns it while it handles frames of it.
 type node struct {
 	turn   atomic.Bool
-	_      [63]byte      // those who wait for their turn look at a line of its own
-	number int           // of its place in the memory that outlives the process
-	addrs  []conn.Addr   // of one server
-	kept   bool          // static= names it
-	gone   bool          // its place is another's, or nobody's: it is not to be used
-	twins  bool          // requests wait until no twin has writes
-	busy   clock.Time    // when it had a connection last
-	mac    atomic.Uint64 // where its answers come from; 0: not known
+	_      [63]byte         // those who wait for their turn look at a line of its own
+	number int              // of its place in the memory that outlives the process
+	addrs  []conn.Addr      // of one server
+	kept   bool             // static= names it
+	gone   bool             // its place is another's, or nobody's: it is not to be used
+	twins  bool             // requests wait until no twin has writes
+	busy   clock.Time       // when it had a connection last
+	macs   [4]atomic.Uint64 // where its answers come from, as a bond's and a router's may from several; 0: none
+	nextAt int              // of macs, the place of the next one that is new
 	order
 	removed   []*flow    // rows that went, to be dealt with after the table is at rest
 	strangers hold.Queue // requests that nobody follows, and wait
@@ -347,8 +348,8 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 		return
 	}
 	if in == toServers {
-		if n.mac.Load() != fromOf(b) {
-			s.locate(n, b)
+		if mac := fromOf(b); n.macs[0].Load() != mac && !n.isAt(mac) {
+			s.locate(n, mac)
 		}
 	} else if n.twins && s.awaitsTwin() && !isCM {
 		s.c.Drop(x, reasonTwin)

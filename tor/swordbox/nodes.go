@@ -232,13 +232,32 @@ func (s *Box) node(a conn.Addr) *node {
 	return nil
 }
 
-// locate notes the MAC that node n's answer b came from, as requests to it go there.
+// locate notes another MAC that an answer of node n came from, as requests to it go there.
 // Where a server has several addresses, what is known of its words from one is not
 // so from another: nothing is replaced then.
-func (s *Box) locate(n *node, b []byte) {
-	if mac := fromOf(b); n.mac.Swap(mac) != mac {
-		s.pair()
+func (s *Box) locate(n *node, mac uint64) {
+	n.macs[n.nextAt%len(n.macs)].Store(mac)
+	n.nextAt++
+	s.pair()
+}
+
+// isAt reports whether node n's answers come from that MAC; meets whether they come from one that m's come from, too.
+func (n *node) isAt(mac uint64) bool {
+	for i := range n.macs {
+		if n.macs[i].Load() == mac && mac != 0 {
+			return true
+		}
 	}
+	return false
+}
+
+func (n *node) meets(m *node) bool {
+	for i := range n.macs {
+		if m.isAt(n.macs[i].Load()) {
+			return true
+		}
+	}
+	return false
 }
 
 // pair finds nodes with the same MAC.
@@ -249,7 +268,7 @@ func (s *Box) pair() {
 		s.own(m)
 		twin := false
 		for _, k := range nodes {
-			twin = twin || k != m && k.mac.Load() == m.mac.Load() && k.mac.Load() != 0 && (!s.fixed || m.named(k.addrs[0].In(0)))
+			twin = twin || k != m && k.meets(m) && (!s.fixed || m.named(k.addrs[0].In(0)))
 		}
 		if m.twin.Load() && !twin {
 			m.words.doubtAll() // the other one's clients may have written there
@@ -270,7 +289,7 @@ func (s *Box) awaitsTwin() bool {
 	n.twins = false
 	busy := false
 	for _, m := range *s.nodes.Load() {
-		if m != n && m.mac.Load() == n.mac.Load() {
+		if m != n && m.meets(n) {
 			s.own(m)
 			busy = busy || m.words.writes > 0
 		}

@@ -157,6 +157,39 @@ func TestTwinWas(t *testing.T) {
 	same(t, a.ack().Out["a"], b.atomicAckTo(psn, b.msn, 8))
 }
 
+// TestTwinsOfManyMACs: answers of a server come from several MAC addresses, as those of a bond or by two routers
+// do. Two addresses that had one in common may be one server's from then on, whichever of them each
+// was heard from last; and requests wait for that once, not with each answer.
+func TestTwinsOfManyMACs(t *testing.T) {
+	const va = 0x7008
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	r := newRig(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	one(t, b.cas(va, 1, 2).Out["b"]) // as a WRITE, on its way
+	r.server = other
+	c := r.client().connect()
+	dropped(t, c.request(hdr.WriteOnly, reth(0, 0, 0), nil), "twin")
+	c.psn--
+	r.server = first
+	one(t, a.ack().Out["a"])
+	b.msn++
+	for k := range byte(20) {
+		r.server, r.serverMAC[5] = other, 1+k%3
+		c.warm()
+		r.server, r.serverMAC[5] = first, 1+(k+1)%3
+		for range 3 {
+			if got := opcode(t, one(t, b.cas(va, 2, 2).Out["b"])); got != hdr.CompareSwap {
+				t.Fatalf("with answer %d an atomic goes as %v", k, got)
+			}
+			one(t, a.atomicAck(2).Out["a"])
+		}
+	}
+	if n := r.Counter("twins"); n != 2 {
+		t.Errorf("twins were found %d times", n)
+	}
+}
+
 // BenchmarkMadeUp is the first frame to another made-up server.
 func BenchmarkMadeUp(b *testing.B) {
 	p, r, _ := crowded(b, 0, 0)

@@ -173,11 +173,11 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 	named, near := false, false
 	for _, n := range nodes {
 		named = named || n.named(a)
-		near = near || n.mac.Load() == mac
+		near = near || n.isAt(mac)
 	}
 	wait := (*node)(nil)
 	for _, n := range nodes {
-		if hit := n.named(a) || !named && (n.mac.Load() == mac || !near && a == conn.Addr{}); !hit {
+		if hit := n.named(a) || !named && (n.isAt(mac) || !near && a == conn.Addr{}); !hit {
 			continue
 		}
 		if s.own(n); n.gone {
