@@ -109,7 +109,7 @@ func mutants() []mutant {
 		{"a request to another MAC address takes a PSN", "address.go", "if !known {", "if false {", histories, "TestAttackExactUnseen"},
 		{"another MAC address is never the server's", "address.go", "n.strays[n.index(fl)].persists(", "false && n.strays[n.index(fl)].persists(", frames, "TestServerMoves"},
 		{"one request has moved the server", "address.go", "return s.n >= enough && ", "return ", frames, "TestServerMoves|TestRouterMoves"},
-		{"what is sent again goes to the old address", "address.go", "to = s.n.mac.Load()", "_ = to", frames, "TestServerMoves"},
+		{"what is sent again goes to the old address", "address.go", "to = s.n.elsewhere(to, int(c.tries/2))", "_ = to", frames, "TestServerMoves"},
 		{"a server that moved is heard, and not found", "response.go", "\t\ts.readdress(fl)\n", "\t\t_ = fl\n", frames, "TestServerMoves"},
 		{"what may not move passes its client's own", "choose.go", "(len(x.lanesOf()) > 0 || fl.open > 0)", "len(x.lanesOf()) > 0", histories, "TestWordsOrder"},
 		{"what is not in order with a word is passed", "choose.go", "(n.words.w[w].loose > 0 || n.words.w[w].flight == 0 && !n.words.settled(w, s.c.Now()))", "n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.words.settled(w, s.c.Now()))", histories, "TestWordsOrderAmongOthers"},

@@ -34,7 +34,7 @@ func (s *clientSide) lost(fl *flow, x *packet.Buf, b []byte, partition bool) boo
 	}
 	known := fl.silent != 0
 	if fl.direct() && !known {
-		known = to == answersFrom(n.row(fl)) || to == n.mac.Load() || n.strays[n.index(fl)].persists(to, fl.arrived, s.c.Now(), clock.Duration(s.cfg.alive))
+		known = to == answersFrom(n.row(fl)) || n.isAt(to) || n.strays[n.index(fl)].persists(to, fl.arrived, s.c.Now(), clock.Duration(s.cfg.alive))
 		if !known {
 			s.c.Drop(x, reasonAddress)
 			return true
@@ -75,16 +75,32 @@ func (s *stray) persists(to uint64, arrived uint32, now clock.Time, alive clock.
 }
 
 // readdress has what is sent again on connection c go to the MAC address that its server last answered from, and, while that is
-// silent, by turns to the one that it last answered others from.
+// silent, by turns to those that it answered others from.
 func (s *carrierSide) readdress(c *flow) {
 	if !c.direct() {
 		return
 	}
 	to := answersFrom(s.n.row(c))
 	if c.tries&1 != 0 {
-		to = s.n.mac.Load()
+		to = s.n.elsewhere(to, int(c.tries/2))
 	}
 	if to != 0 {
 		c.moves(to)
 	}
+}
+
+// elsewhere is one of the MAC addresses, other than mac, that node n's answers come from, by turns; 0: there is none.
+func (n *node) elsewhere(mac uint64, turn int) uint64 {
+	var all [len(n.macs)]uint64
+	k := 0
+	for i := range n.macs {
+		if x := n.macs[i].Load(); x != 0 && x != mac {
+			all[k] = x
+			k++
+		}
+	}
+	if k == 0 {
+		return 0
+	}
+	return all[turn%k]
 }
