@@ -419,6 +419,9 @@ func (q *QP) Connect(c Conn) error {
 // Conn is what the queue pair was connected with.
 func (q *QP) Conn() Conn { return q.conn }
 
+// Pending are the PSNs of requests that were posted and not answered: from una on, before next.
+func (q *QP) Pending() (una, next uint32) { return q.req.una, q.req.postPSN }
+
 // PostSend adds a work request to the send queue. All that w points to is copied, but for
 // the SGL's memory.
 func (q *QP) PostSend(w *SendWR) error {

@@ -35,6 +35,8 @@ type Box struct {
 	Killed bool
 	// Late: it is not there at the beginning, and frames cross.
 	Late bool
+	// Workers is how many the box has; 0 = 1.
+	Workers int
 	// Connected and Disconnected, if not nil, are told about queue pairs that were
 	// connected, and that are gone, while the box runs: what a connection
 	// manager's packets, or a controller, would tell it.
@@ -231,7 +233,11 @@ func New(c Config) (*Bed, error) {
 	ends = append(ends, in)
 	boxIn, boxOut := wire("box-in")
 	toServer, fromBox := wire("box-out")
-	b.box = &box{bed: b, a: boxOut, b: toServer, memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}, guard: port.NewGuard(nil), torn: map[string]*torn{}, rng: rand.New(rand.NewPCG(b.cfg.Seed, 0x746F726E))}
+	workersOfBox := 1
+	if c.Box != nil {
+		workersOfBox = max(c.Box.Workers, 1)
+	}
+	b.box = &box{bed: b, a: newSpread(boxOut, workersOfBox, c.Seed), b: newSpread(toServer, workersOfBox, c.Seed+1), memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}, guard: port.NewGuard(nil), torn: map[string]*torn{}, rng: rand.New(rand.NewPCG(b.cfg.Seed, 0x746F726E))}
 	b.bridge = host.NewBridge(ends...)
 	for i, m := range append(slices.Clone(b.machines), b.server) {
 		b.bridge.Fix(m.mac, i)
@@ -349,6 +355,9 @@ type Link struct {
 	ClientConn *rnic.Conn // of the client's end, where it differs
 	Recv       int        // work requests that the server's receive queue holds; 0 = 1
 	CQ         *rnic.CQ   // the server's
+	// Near and Far are queue pairs that are connected anew, with the numbers that they have; nil: new ones
+	// are made.
+	Near, Far *rnic.QP
 }
 
 // All is every right that a queue pair can give, and None is none: LocalWrite
@@ -367,16 +376,16 @@ func (b *Bed) Dial(c *Client, session int) (*rnic.QP, error) {
 
 // Connect is Dial for queue pairs as l has them.
 func (b *Bed) Connect(c *Client, session int, l Link) (*rnic.QP, error) {
-	b.hangUp(session)
+	b.hangUp(session, l.Near, l.Far)
 	if b.server.node == nil {
 		return nil, errDown
 	}
 	l = l.defaults(b)
-	q, err := c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: All})
+	q, err := l.near(c)
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.nic.CreateQP(rnic.QPInit{PD: l.PD, SendCQ: l.CQ, RecvCQ: l.CQ, Access: l.Access, MaxSend: 1, MaxRecv: l.Recv})
+	r, err := l.far(b.nic)
 	if err != nil {
 		return nil, err
 	}
@@ -411,6 +420,22 @@ func (b *Bed) Connect(c *Client, session int, l Link) (*rnic.QP, error) {
 	return q, nil
 }
 
+// near is the client's queue pair.
+func (l *Link) near(c *Client) (*rnic.QP, error) {
+	if l.Near != nil {
+		return l.Near, nil
+	}
+	return c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: All})
+}
+
+// far is the server's queue pair.
+func (l *Link) far(nic *rnic.NIC) (*rnic.QP, error) {
+	if l.Far != nil {
+		return l.Far, nil
+	}
+	return nic.CreateQP(rnic.QPInit{PD: l.PD, SendCQ: l.CQ, RecvCQ: l.CQ, Access: l.Access, MaxSend: 1, MaxRecv: l.Recv})
+}
+
 func (l Link) defaults(b *Bed) Link {
 	if l.PD == nil {
 		l.PD = b.pd
@@ -439,14 +464,19 @@ func (Idle) Step(clock.Time) bool { return false }
 // Deadline implements host.App.
 func (Idle) Deadline() clock.Time { return clock.Never }
 
-// hangUp takes a session's queue pairs away.
-func (b *Bed) hangUp(session int) {
+// hangUp takes a session's queue pairs away, but for those to keep, which are only reset.
+func (b *Bed) hangUp(session int, keep ...*rnic.QP) {
 	e := &b.conns[session]
 	if e.client == nil {
 		return
 	}
-	e.client.Destroy()
-	e.server.Destroy()
+	for _, q := range []*rnic.QP{e.client, e.server} {
+		if slices.Contains(keep, q) {
+			q.Reset()
+		} else {
+			q.Destroy()
+		}
+	}
 	e.client, e.server = nil, nil
 	if f := b.cfg.Box; f != nil && f.Disconnected != nil && b.box.inst != nil {
 		f.Disconnected(b.box.inst, e.Connection)
@@ -606,7 +636,7 @@ func (b *Bed) Close() error {
 	for _, t := range b.box.torn {
 		t.close()
 	}
-	held := b.bridge.Held() + b.box.out[0].Len() + b.box.out[1].Len()
+	held := b.bridge.Held() + b.box.out[0].Len() + b.box.out[1].Len() + b.box.a.Held() + b.box.b.Held()
 	for _, w := range b.wires {
 		held += w.Held()
 	}

@@ -17,7 +17,7 @@ import (
 // function, or while it is down, frames cross untouched.
 type box struct {
 	bed    *Bed
-	a, b   port.Port
+	a, b   *spread
 	inst   *graph.Instance // nil: down
 	starts uint64
 	memory map[string][]byte // that outlives the function, by app
@@ -99,7 +99,7 @@ func (x *box) up() error {
 	inst, err := graph.New(graph.Config{
 		Spec:  chain(append(slices.Clone(f.Front), Stage{"box", f.Kind, args})),
 		Kinds: kinds(f),
-		Ports: map[string][]port.Port{"a": {lent{x.a, x}}, "b": {lent{x.b, x}}},
+		Ports: map[string][]port.Port{"a": x.queues(x.a), "b": x.queues(x.b)},
 		Seed:  x.bed.cfg.Seed + x.starts<<32,
 		Memory: func(app string, size int) ([]byte, error) {
 			if len(x.memory[app]) == size {

@@ -34,7 +34,10 @@ import (
 // rtt is longer than a frame and its answer are on their way when nobody waits.
 const rtt = 300 * time.Microsecond
 
-func (p *play) law(t Twin) error {
+// judge judges the history of a play.
+type judge struct{ *play }
+
+func (p judge) law() error {
 	var errs []error
 	for _, check := range []func() error{p.lawOfClasses, p.lawOfBlocks, p.lawOfSends, p.lawOfMarks} {
 		if err := check(); err != nil {
@@ -61,7 +64,7 @@ func (p *play) law(t Twin) error {
 }
 
 // lawOfClasses: what became of each operation.
-func (p *play) lawOfClasses() error {
+func (p judge) lawOfClasses() error {
 	type life struct{ queue, life int }
 	broke, waits := map[life]*record{}, map[life]bool{}
 	var errs []error
@@ -119,7 +122,7 @@ func (r *record) right() rnic.Access {
 }
 
 // allows reports why the law does not allow that r ended so; "" when it does.
-func (p *play) allows(q *Queue, r *record, class Class) string {
+func (p judge) allows(q *Queue, r *record, class Class) string {
 	need := r.right()
 	rdatomic := r.Op >= rnic.OpRead && r.Op <= rnic.OpMaskedCompareSwap
 	switch class {
@@ -185,9 +188,28 @@ func (p *play) allows(q *Queue, r *record, class Class) string {
 	return ""
 }
 
+// refused reports whether r was flushed since its server refused one before it: it
+// was never executed.
+func (p judge) refused(r *record) bool {
+	if p.w.Passes {
+		return false
+	}
+	for _, x := range p.res.Records {
+		if x.queue == r.queue && x.life == r.life && !x.open && x.status != rnic.Success && x.status != rnic.WRFlushError {
+			c := ClassOf(x.status)
+			// The answer of a READ, or of an atomic that is executed late, is made
+			// after what is behind it; when it is withdrawn, that was executed.
+			valid, _ := p.was(x)
+			withdrawn := valid && (x.Op == rnic.OpRead || x.Op > rnic.OpRead && late(p.cfg.Seed))
+			return c == InvalidRequest || c == AccessError && !withdrawn
+		}
+	}
+	return false
+}
+
 // was reports whether r's R_Key was valid, and whether it was not, at some moment
 // between r's post and its completion.
-func (p *play) was(r *record) (valid, invalid bool) {
+func (p judge) was(r *record) (valid, invalid bool) {
 	for _, keys := range p.keys {
 		for _, k := range keys {
 			if k.rkey != r.rkey || k.from > r.done {
@@ -206,7 +228,7 @@ func (r *record) foreign() bool {
 }
 
 // mayExhaust: each thing that goes wrong costs a client no more than a try.
-func (p *play) mayExhaust(q *Queue, r *record) string {
+func (p judge) mayExhaust(q *Queue, r *record) string {
 	if !p.silent(q, r) && q.Near.RetryCnt == 7 && p.w.Profile == rnic.RXE {
 		return "rxe never gives up with 7 retries"
 	}
@@ -231,7 +253,7 @@ func (p *play) mayExhaust(q *Queue, r *record) string {
 // refusal that was lost: it is silent from then on. So it is when it refused a READ in
 // front of r that was there twice: a duplicate READ is executed again (IBTA 9.7.5.1.3), with the
 // rights of that time, and a client that has the answer to the first heeds no refusal of the second.
-func (p *play) silent(q *Queue, r *record) bool {
+func (p judge) silent(q *Queue, r *record) bool {
 	lossy, twice := p.Struck() > 0, p.copies()
 	for _, e := range p.w.Events {
 		lossy = lossy || e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps
@@ -249,7 +271,7 @@ func (p *play) silent(q *Queue, r *record) bool {
 }
 
 // revoked reports whether an R_Key was taken away before some time.
-func (p *play) revoked(rkey uint32, before clock.Time) bool {
+func (p judge) revoked(rkey uint32, before clock.Time) bool {
 	return slices.ContainsFunc(p.keys, func(keys []epoch) bool {
 		return slices.ContainsFunc(keys, func(k epoch) bool { return k.rkey == rkey && k.to <= before })
 	})
@@ -261,7 +283,7 @@ func (p *play) revoked(rkey uint32, before clock.Time) bool {
 
 // bereaved reports whether r may have gone over the connection of another session, which had given up
 // while that still counted as living (alive=, 100 ms).
-func (p *play) bereaved(r *record) bool {
+func (p judge) bereaved(r *record) bool {
 	return p.unaware() && r.moves() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
 		gaveUp := x.status == rnic.RetryExceededError || x.status == rnic.RNRRetryExceededError
 		return gaveUp && p.share(x, r) && x.done >= r.posted.Add(-100*time.Millisecond) && x.done <= r.done
@@ -270,7 +292,7 @@ func (p *play) bereaved(r *record) bool {
 
 // refusedOther reports whether the server refused a request of another session just before r ended, so
 // that r's client may have been asked for r again.
-func (p *play) refusedOther(r *record) bool {
+func (p judge) refusedOther(r *record) bool {
 	return p.unaware() && r.moves() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
 		class := ClassOf(x.status)
 		return x.moves() && p.share(x, r) && (class == AccessError || class == InvalidRequest) && x.done >= r.posted.Add(-rtt) && x.done <= r.done.Add(rtt)
@@ -285,14 +307,14 @@ func (r *record) moves() bool {
 
 // share reports whether sessions of x and r may have operations on one connection: both queue pairs have
 // the right to one R_Key, and so they are of one protection domain.
-func (p *play) share(x, r *record) bool {
+func (p judge) share(x, r *record) bool {
 	return x.queue != r.queue && p.w.Queues[x.queue].Domain == p.w.Queues[r.queue].Domain
 }
 
 // robbed reports whether r's own connection may have been ended by a refusal of another session's
 // operation, under an R_Key that the server's CPU had taken away: no box sees that (docs/SECURITY.md).
 // What a client SENDs to invalidate a key it sees.
-func (p *play) robbed(r *record) bool {
+func (p judge) robbed(r *record) bool {
 	return p.cfg.Box != nil && slices.ContainsFunc(p.res.Records, func(x *record) bool {
 		return x.moves() && p.share(x, r) && ClassOf(x.status) == AccessError && p.taken[x.rkey] && x.done >= r.since && x.done <= r.done
 	})
@@ -300,13 +322,13 @@ func (p *play) robbed(r *record) bool {
 
 // unaware reports whether there is a box that may not know its clients' settings: nobody tells them, or
 // what tells them passed without it, as to a server in a VLAN, which has a place when it has answered there.
-func (p *play) unaware() bool {
+func (p judge) unaware() bool {
 	return p.Instance() != nil && (!p.w.Managed || p.w.Link.Tag.VID != 0 || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What >= BoxEnds }))
 }
 
 // late reports whether a rxe queue pair of r's session ended without saying so
 // (a SEND that invalidates what cannot be).
-func (p *play) late(q *Queue, r *record) bool {
+func (p judge) late(q *Queue, r *record) bool {
 	if p.w.Profile != rnic.RXE {
 		return false
 	}
@@ -319,7 +341,7 @@ func (p *play) late(q *Queue, r *record) bool {
 }
 
 // mayWait: RNR retries were all waited for, and no buffer was there.
-func (p *play) mayWait(q *Queue, r *record) string {
+func (p judge) mayWait(q *Queue, r *record) string {
 	if r.Op != rnic.OpSend && r.Op != rnic.OpSendInv && r.Op != rnic.OpWriteImm {
 		return "it needs no receive buffer"
 	}
@@ -355,7 +377,7 @@ func rnrWait(code int) time.Duration {
 
 // lawOfBlocks: a session's own cells hold what was acknowledged last, or what came
 // behind it and may have been executed.
-func (p *play) lawOfBlocks() error {
+func (p judge) lawOfBlocks() error {
 	type cell struct{ memory, queue, at int }
 	may := map[cell][]uint64{}
 	size := p.w.blockSize()
@@ -364,7 +386,7 @@ func (p *play) lawOfBlocks() error {
 			continue
 		}
 		class := ClassOf(r.status)
-		if class == AccessError || class == InvalidRequest || class == Flushed && p.refused(nil, r) {
+		if class == AccessError || class == InvalidRequest || class == Flushed && p.refused(r) {
 			if !p.partly(r) {
 				continue
 			}
@@ -396,13 +418,13 @@ func (p *play) lawOfBlocks() error {
 
 // partly reports whether packets of r may have been executed before one was
 // refused: its R_Key was valid for some time.
-func (p *play) partly(r *record) bool {
+func (p judge) partly(r *record) bool {
 	valid, _ := p.was(r)
 	return valid && len(r.data) > p.w.MTU
 }
 
 // lawOfSends: what was acknowledged has come, and nothing came twice.
-func (p *play) lawOfSends() error {
+func (p judge) lawOfSends() error {
 	for _, r := range p.res.Records {
 		if r.Op != rnic.OpSend && r.Op != rnic.OpSendInv {
 			continue
@@ -422,14 +444,14 @@ func (p *play) lawOfSends() error {
 }
 
 // copies reports whether frames were doubled or late on their way.
-func (p *play) copies() bool {
+func (p judge) copies() bool {
 	return p.Struck() > 0 && slices.ContainsFunc(p.cfg.Schedule, func(f fault.Fault) bool {
 		return f.Action == fault.Duplicate || f.Action == fault.Delay
 	})
 }
 
 // lawOfMarks: who is told of congestion has met it.
-func (p *play) lawOfMarks() error {
+func (p judge) lawOfMarks() error {
 	if p.w.CE == 0 || len(p.w.Spoofs) > 0 || p.box.starts > 1 || len(p.w.Odd) > 0 {
 		return nil
 	}

@@ -139,7 +139,7 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	if err == nil && p.err == nil {
 		err = b.Settle(time.Millisecond)
 	}
-	return p.end(t, errors.Join(err, p.err))
+	return p.end(errors.Join(err, p.err))
 }
 
 // nameServer has an app with servers= be told the server: it cannot remember the connection manager's
@@ -156,7 +156,7 @@ func (x *Box) nameServer() {
 }
 
 // end takes the verdict of a run that is over.
-func (p *play) end(t Twin, err error) (*TwinResult, error) {
+func (p *play) end(err error) (*TwinResult, error) {
 	res := p.res
 	res.Took, res.Struck = p.Clock.Now().Sub(p.start), p.Struck()
 	if p.Instance() != nil {
@@ -174,7 +174,7 @@ func (p *play) end(t Twin, err error) (*TwinResult, error) {
 		}
 	}
 	if err == nil {
-		err = p.law(t)
+		err = judge{p}.law()
 	}
 	if p.frozen != nil {
 		p.server.node = p.frozen
@@ -580,28 +580,9 @@ func (p *play) close(q *queue, r *record, now clock.Time) {
 		p.res.Words.Return(r.log, now, binary.LittleEndian.Uint64(r.data))
 	case class == AccessError || class == InvalidRequest || class == RNRExceeded && p.Struck() == 0:
 		p.res.Words.Forget(r.log)
-	case class == Flushed && p.refused(q, r):
+	case class == Flushed && judge{p}.refused(r):
 		p.res.Words.Forget(r.log)
 	}
-}
-
-// refused reports whether r was flushed since its server refused one before it: it
-// was never executed.
-func (p *play) refused(q *queue, r *record) bool {
-	if p.w.Passes {
-		return false
-	}
-	for _, x := range p.res.Records {
-		if x.queue == r.queue && x.life == r.life && !x.open && x.status != rnic.Success && x.status != rnic.WRFlushError {
-			c := ClassOf(x.status)
-			// The answer of a READ, or of an atomic that is executed late, is made
-			// after what is behind it; when it is withdrawn, that was executed.
-			valid, _ := p.was(x)
-			withdrawn := valid && (x.Op == rnic.OpRead || x.Op > rnic.OpRead && late(p.cfg.Seed))
-			return c == InvalidRequest || c == AccessError && !withdrawn
-		}
-	}
-	return false
 }
 
 // broken ends a life of a session's.
