@@ -284,9 +284,22 @@ func (p judge) revoked(rkey uint32, before clock.Time) bool {
 // bereaved reports whether r may have gone over the connection of another session, which had given up
 // while that still counted as living (alive=, 100 ms).
 func (p judge) bereaved(r *record) bool {
+	if p.unaware() && r.moves() && p.left(r) {
+		return true
+	}
 	return p.unaware() && r.moves() && slices.ContainsFunc(p.res.Records, func(x *record) bool {
 		gaveUp := x.status == rnic.RetryExceededError || x.status == rnic.RNRRetryExceededError
 		return gaveUp && p.share(x, r) && x.done >= r.posted.Add(-100*time.Millisecond) && x.done <= r.done
+	})
+}
+
+// left reports whether r may have gone over the connection of another session, which had ended of its own
+// accord while it still counted as living.
+func (p judge) left(r *record) bool {
+	return slices.ContainsFunc(p.queues, func(q *queue) bool {
+		return q.number != r.queue && q.Domain == p.w.Queues[r.queue].Domain && slices.ContainsFunc(q.quits, func(at clock.Time) bool {
+			return at >= r.posted.Add(-100*time.Millisecond) && at <= r.done
+		})
 	})
 }
 
@@ -323,7 +336,7 @@ func (p judge) robbed(r *record) bool {
 // unaware reports whether there is a box that may not know its clients' settings: nobody tells them, or
 // what tells them passed without it, as to a server in a VLAN, which has a place when it has answered there.
 func (p judge) unaware() bool {
-	return p.Instance() != nil && (!p.w.Managed || p.w.Link.Tag.VID != 0 || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What >= BoxEnds }))
+	return p.Instance() != nil && (!p.w.Managed || p.w.Link.Tag.VID != 0 || slices.ContainsFunc(p.w.Queues, func(q Queue) bool { return q.Unseen }) || slices.ContainsFunc(p.w.Events, func(e Event) bool { return e.What >= BoxEnds }))
 }
 
 // late reports whether a rxe queue pair of r's session ended without saying so
@@ -420,7 +433,7 @@ func (p judge) lawOfBlocks() error {
 // refused: its R_Key was valid for some time.
 func (p judge) partly(r *record) bool {
 	valid, _ := p.was(r)
-	return valid && len(r.data) > p.w.MTU
+	return valid && len(r.data) > r.mtu
 }
 
 // lawOfSends: what was acknowledged has come, and nothing came twice.
@@ -445,7 +458,12 @@ func (p judge) lawOfSends() error {
 
 // copies reports whether frames were doubled or late on their way.
 func (p judge) copies() bool {
-	return p.Struck() > 0 && slices.ContainsFunc(p.cfg.Schedule, func(f fault.Fault) bool {
+	return p.Struck() > 0 && p.delays()
+}
+
+// delays reports whether frames may be doubled or late on their way.
+func (p judge) delays() bool {
+	return slices.ContainsFunc(p.cfg.Schedule, func(f fault.Fault) bool {
 		return f.Action == fault.Duplicate || f.Action == fault.Delay
 	})
 }
@@ -455,8 +473,12 @@ func (p judge) lawOfMarks() error {
 	if p.w.CE == 0 || len(p.w.Spoofs) > 0 || p.box.starts > 1 || len(p.w.Odd) > 0 {
 		return nil
 	}
+	met := map[uint32]int{}
 	for _, e := range p.ends {
-		if p.told[e.ClientQPN] > 0 && p.marked[e.ServerQPN] == 0 {
+		met[e.ClientQPN] += p.marked[e.ServerQPN]
+	}
+	for _, e := range p.ends {
+		if p.told[e.ClientQPN] > 0 && met[e.ClientQPN] == 0 {
 			return fmt.Errorf("queue pair %#x was told %d times of congestion that none of its frames met", e.ClientQPN, p.told[e.ClientQPN])
 		}
 	}

@@ -32,7 +32,7 @@ func (p *play) manage(q *queue, now clock.Time) {
 	client := p.machines[q.Client].name
 	request := hdr.CMFields{
 		AttributeID: hdr.ConnectRequest, TransactionID: uint64(id) | 7<<32, LocalCommID: 0x51000000 | id, ServiceID: 0x106 << 16, TransportService: hdr.RC, PKey: 0xFFFF,
-		PathMTU: p.w.MTU, LocalGID: c.ClientIP, RemoteGID: c.ServerIP, HopLimit: 64, LocalACKTimeout: uint8(near.Timeout), RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
+		PathMTU: c.MTU, LocalGID: c.ClientIP, RemoteGID: c.ServerIP, HopLimit: 64, LocalACKTimeout: uint8(near.Timeout), RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
 		MaxCMRetries: 15, RetryCount: uint8(near.RetryCnt), RNRRetryCount: 7, LocalQPN: c.ClientQPN, StartingPSN: c.ServerPSN,
 		ResponderResources: uint8(max(near.MaxDestRdAtomic, 0)), InitiatorDepth: uint8(near.MaxRdAtomic),
 	}

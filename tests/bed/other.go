@@ -198,8 +198,8 @@ type Spy struct {
 	host.Endpoint
 	// In sees what comes to the NIC, and Out what it sends.
 	In, Out func(now clock.Time, b []byte)
-	// Lose reports that a frame that comes is lost.
-	Lose func(b []byte) bool
+	// Lose reports that a frame that comes is lost, and LoseOut that one is that the NIC sends.
+	Lose, LoseOut func(b []byte) bool
 	// Also, by time, is sent in front of what the NIC sends, from Pool.
 	Also []timed
 	Pool *packet.Pool
@@ -237,6 +237,18 @@ func (s *Spy) Output(now clock.Time, out *packet.Batch) {
 	for _, b := range out.Bufs()[had:] {
 		if s.Out != nil {
 			s.Out(now, b.Bytes())
+		}
+	}
+	if s.LoseOut == nil {
+		return
+	}
+	all := slices.Clone(out.Bufs())
+	out.Reset()
+	for i, b := range all {
+		if i >= had && s.LoseOut(b.Bytes()) {
+			b.Put()
+		} else {
+			out.Add(b)
 		}
 	}
 }

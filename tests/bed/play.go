@@ -40,6 +40,7 @@ type play struct {
 	got    map[[2]uint64]int // SENDs that came, by session and number
 	marked map[uint32]int    // by the client's queue pair: frames that met congestion
 	told   map[uint32]int    // notifications
+	losses losses
 	res    *TwinResult
 	nic    *rnic.NIC // the server's
 	spies  map[string]*Spy
@@ -67,8 +68,10 @@ type queue struct {
 	since    clock.Time // when it was connected
 	redialAt clock.Time
 	done     bool
-	used     int // receives, of this life
-	end      int // of its connection in play.ends
+	used     int          // receives, of this life
+	left     int          // lives that ended of their own accord
+	quits    []clock.Time // of these
+	end      int          // of its connection in play.ends
 }
 
 // lives is how often a session connects again.
@@ -77,7 +80,7 @@ const lives = 3
 // Run plays the world through the box, or on a bare wire when there is none.
 func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	p := &play{
-		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, told: map[uint32]int{}, odds: map[uint32]int{}, spies: map[string]*Spy{}, taken: map[uint32]bool{},
+		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, told: map[uint32]int{}, odds: map[uint32]int{}, spies: map[string]*Spy{}, taken: map[uint32]bool{}, losses: losses{up: map[uint32]*loss{}, down: map[uint32]*loss{}},
 		res: &TwinResult{Words: new(history.Log[history.Word, uint64])}, events: slices.Clone(t.Events), harm: make([]int, len(t.Queues)),
 	}
 	for range t.Queues {
@@ -96,7 +99,7 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	}
 	if t.Box != nil {
 		b := *t.Box
-		b.Late, b.Clean = t.Late, !t.Crash
+		b.Late, b.Clean, b.Workers = t.Late, !t.Crash, t.Workers
 		if t.Managed {
 			b.nameServer()
 		}
@@ -118,6 +121,7 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	b.sim.Workers = append(b.sim.Workers, p)
 	p.cpu = p.res.Words.NewClient()
 	for i, q := range t.Queues {
+		q.Steps = slices.Clone(q.Steps) // leave changes them
 		p.queues = append(p.queues, &queue{Queue: q, number: i, at: b.Clock.Now()})
 	}
 	if senders > 0 {
@@ -215,6 +219,9 @@ func (p *play) wrap(machine string, nic *rnic.NIC) host.Endpoint {
 	}
 	spy := &Spy{Endpoint: nic, Pool: nic.Pool()}
 	p.spies[machine] = spy
+	if machine != "s0" && p.w.loses() {
+		spy.Lose, spy.LoseOut = p.losses.in, p.losses.out
+	}
 	if machine == "s0" && len(p.w.Odd) > 0 {
 		spy.Endpoint = &Other{Endpoint: nic, Regions: p.regions, Only: firstOdd, Did: p.did}
 	}
@@ -430,7 +437,7 @@ func (p *play) Deadline() clock.Time {
 		case q.qp == nil:
 			at = min(at, q.redialAt)
 		default:
-			if q.next < len(q.Steps) && len(q.open) < q.Outstanding {
+			if q.next < len(q.Steps) && len(q.open) < q.Outstanding && (len(q.open) == 0 || !q.Steps[q.next].Anew) {
 				at = min(at, q.at)
 			}
 			if q.Gap > 0 {
@@ -486,6 +493,8 @@ func (p *play) happen(now clock.Time) (n int) {
 			if p.server.stalled = e.What == Stalled; !p.server.stalled {
 				p.frozen, p.server.node = p.server.node, nil
 			}
+		case BoxReloads:
+			p.reload(e.Value)
 		case BoxComes:
 			p.err = errors.Join(p.err, p.box.up())
 		case BoxSleeps:
@@ -587,15 +596,31 @@ func (p *play) close(q *queue, r *record, now clock.Time) {
 
 // broken ends a life of a session's.
 func (p *play) broken(q *queue, now clock.Time) {
-	if p.w.Managed {
+	if p.managed(q) {
 		p.unmanage(q, now)
 	}
-	if q.life >= lives || q.next >= len(q.Steps) {
+	if q.life-q.left >= lives || q.next >= len(q.Steps) {
 		q.done = true
 		return
 	}
 	q.qp, q.redialAt = nil, now.Add(3*handshake)
 }
+
+// leave ends a life of a session's that nothing is wrong with. Without a connection manager the next one may
+// begin at once.
+func (p *play) leave(q *queue, now clock.Time) {
+	q.Steps[q.next].Anew = false
+	q.left++
+	q.quits = append(q.quits, now)
+	if p.managed(q) {
+		p.broken(q, now)
+		return
+	}
+	q.qp, q.redialAt = nil, now
+}
+
+// managed reports whether the connection manager's datagrams tell of a session's connections.
+func (p *play) managed(q *queue) bool { return p.w.Managed && !q.Unseen }
 
 // step connects a session, posts what it posts now, and its server's receives.
 func (p *play) step(q *queue, now clock.Time) (n int, err error) {
@@ -622,6 +647,13 @@ func (p *play) step(q *queue, now clock.Time) (n int, err error) {
 	}
 	for q.next < len(q.Steps) && len(q.open) < q.Outstanding && q.at <= now && q.qp.State() == rnic.StateReady {
 		s := q.Steps[q.next]
+		if s.Anew {
+			if len(q.open) == 0 {
+				p.leave(q, now)
+				n++
+			}
+			break
+		}
 		if q.next++; q.next < len(q.Steps) {
 			q.at = max(now, q.at).Add(q.Steps[q.next].Think)
 		}
@@ -630,7 +662,7 @@ func (p *play) step(q *queue, now clock.Time) (n int, err error) {
 			return n, err
 		}
 	}
-	if q.next >= len(q.Steps) && len(q.open) == 0 {
+	if q.qp != nil && q.next >= len(q.Steps) && len(q.open) == 0 {
 		q.done = true
 	}
 	return n, nil
@@ -642,21 +674,33 @@ func (p *play) dial(q *queue, now clock.Time) error {
 	if q.life > 0 { // a real connection manager's PSNs are random then
 		far.SQPSN, far.RQPSN = 0, 0
 	}
-	far.PathMTU, near.PathMTU = p.w.MTU, p.w.MTU
 	session := q.Client*len(p.w.Queues) + q.number
-	qp, err := p.Connect(c, session, Link{PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, Conn: far, ClientConn: &near, Recv: 64, CQ: p.cq})
+	l := Link{PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, ClientConn: &near, Recv: 64, CQ: p.cq}
+	if e := &p.conns[session]; q.life > 0 && q.left > 0 && e.client != nil && e.client.State() == rnic.StateReady {
+		if q.Again[0] {
+			l.Near = e.client
+		}
+		if q.Again[1] && e.server.State() == rnic.StateReady {
+			l.Far = e.server
+			p.harm[q.number]++ // a late frame of the connection before may be far ahead
+		}
+	}
+	q.life++
+	far.PathMTU = p.w.path(&q.Queue, q.life)
+	near.PathMTU, l.Conn = far.PathMTU, far
+	qp, err := p.Connect(c, session, l)
 	if err != nil {
 		return err
 	}
 	q.qp, q.far = qp, p.conns[session].server
-	q.life++
+	p.watchLosses(q)
 	q.since = now
 	q.logger = p.res.Words.NewClient()
 	q.used = 0
 	p.ends = append(p.ends, p.conns[session].Connection)
 	q.gap = now.Add(q.Gap)
 	q.end = len(p.ends) - 1
-	if p.w.Managed {
+	if p.managed(q) {
 		p.manage(q, now)
 	}
 	p.receive(q, q.Receives, now)
@@ -686,14 +730,14 @@ func (p *play) receive(q *queue, n int, now clock.Time) {
 
 // post posts a step.
 func (p *play) post(q *queue, s Step, now clock.Time) error {
-	r := &record{Step: s, queue: q.number, life: q.life, id: len(p.res.Records), region: &p.w.Regions[s.Region], since: q.since, posted: now, done: clock.Never, status: Pending, log: -1, open: true}
+	r := &record{Step: s, queue: q.number, life: q.life, id: len(p.res.Records), region: &p.w.Regions[s.Region], since: q.since, mtu: q.qp.Conn().PathMTU, posted: now, done: clock.Never, status: Pending, log: -1, open: true}
 	keys := p.keys[s.Region]
 	k := &keys[len(keys)-1]
 	if s.Stale && len(keys) > 1 {
 		k = &keys[len(keys)-2]
 	}
 	r.rkey = k.rkey
-	w := rnic.SendWR{ID: uint64(r.id), Op: s.Op, RemoteAddr: r.region.VA + s.Offset, RKey: r.rkey, Compare: s.Compare, Swap: s.Swap, CompareMask: s.Mask, SwapMask: s.Mask, Fence: s.Fence, Signaled: !s.Unsignal || q.next == len(q.Steps) || len(q.open)+1 >= q.Outstanding}
+	w := rnic.SendWR{ID: uint64(r.id), Op: s.Op, RemoteAddr: r.region.VA + s.Offset, RKey: r.rkey, Compare: s.Compare, Swap: s.Swap, CompareMask: s.Mask, SwapMask: s.Mask, Fence: s.Fence, Signaled: !s.Unsignal || q.next == len(q.Steps) || q.Steps[q.next].Anew || len(q.open)+1 >= q.Outstanding}
 	switch s.Op {
 	case rnic.OpCompareSwap, rnic.OpFetchAdd, rnic.OpMaskedCompareSwap:
 		r.data = make([]byte, 8)

@@ -21,6 +21,9 @@ type Spoof struct {
 	Trick  Trick
 	Victim int    // session
 	Seed   uint64 // of all else
+	Turn   uint32 // how many come before it in a row: it has the PSN behind theirs
+	// Counted: the box counts what servers do not see; see Limits.
+	Counted bool
 }
 
 // Trick is what a spoofed frame is like.
@@ -46,14 +49,27 @@ const (
 	numTricks
 )
 
+// Tricks of wider worlds.
+const (
+	Close   Trick = numTricks + iota // 1 to 4,095 ahead
+	Around                           // half of all PSNs away
+	Ignored                          // the PSN that comes next, in a frame that the server throws away unseen
+	Parts                            // parts of messages, of sizes that do not fit, with any PSN but the next
+	numWideTricks
+)
+
 // target is whom a spoofed frame is about.
 type target struct {
 	Connection
-	used  uint32 // PSNs that the server has certainly seen
-	reach []Reach
-	mac   [6]byte // the adversary's
-	own   netip.Addr
-	mtu   int
+	used uint32 // PSNs that the server has certainly seen
+	// From una on and before next are the PSNs of what the client has posted and has no answer to. What is more
+	// than clear behind next is never reached before the frame that has it is there.
+	una, next, clear uint32
+	reach            []Reach
+	mac              [6]byte // the adversary's
+	own              netip.Addr
+	mtu              int
+	ahead            bool // the frame is
 }
 
 // Reach is an address, and an R_Key that somebody has for it.
@@ -95,14 +111,28 @@ func (p *play) spoof(x *Spoof, mac [6]byte, own netip.Addr) []byte {
 	for i := range p.keys {
 		t.reach = append(t.reach, Reach{p.w.Regions[i].VA, p.keys[i][len(p.keys[i])-1].rkey})
 	}
-	if x.Trick == FarAhead || x.Trick == JustAhead {
+	t.una, t.next = q.qp.Pending()
+	if (judge{p}).delays() {
+		t.clear = q.rest()
+	}
+	b := x.frame(&t)
+	if t.ahead {
 		p.harm[q.number]++
 	}
-	return x.frame(&t)
+	return b
+}
+
+// rest is more PSNs than a session has still to post.
+func (q *queue) rest() (n uint32) {
+	for _, s := range q.Steps[q.next:] {
+		n += uint32(s.Length/256) + 1
+	}
+	return n
 }
 
 // frame is what x sends about a connection.
 func (x *Spoof) frame(c *target) []byte {
+	c.ahead = x.Trick == FarAhead || x.Trick == JustAhead
 	rng := rand.New(rand.NewPCG(x.Seed, 0x73706f6f66))
 	at, used := c.reach[rng.IntN(len(c.reach))], c.used
 	op, ext, data := request(rng, at)
@@ -121,6 +151,8 @@ func (x *Spoof) frame(c *target) []byte {
 		f.PSN += rng.Uint32N(used)
 	}
 	switch x.Trick {
+	case Close, Around, Ignored, Parts:
+		return x.wide(rng, c, f, at)
 	case Before:
 		f.PSN -= 1 + rng.Uint32N(300)
 	case FarBehind:
@@ -213,4 +245,84 @@ func anyAddr(rng *rand.Rand, own netip.Addr) netip.Addr {
 		return netip.AddrFrom16([16]byte{0xfd, 5: byte(rng.Uint32()), 14: byte(rng.Uint32()), 15: byte(rng.Uint32())})
 	}
 	return netip.AddrFrom4([4]byte{10, 9, byte(rng.Uint32()), byte(rng.Uint32())})
+}
+
+// wide is what x sends in a wider world, of f.
+func (x *Spoof) wide(rng *rand.Rand, c *target, f Packet, at Reach) []byte {
+	close := c.next + c.clear + 1 + rng.Uint32N([]uint32{4, 20, 250, 4095}[rng.IntN(4)])
+	around := c.next + 1<<23 + rng.Uint32N(4096) - 2048
+	switch x.Trick {
+	case Close:
+		f.PSN, c.ahead = close, true
+	case Around:
+		f.PSN, c.ahead = around, true
+	case Ignored:
+		f.PSN = c.una + rng.Uint32N(c.next-c.una&hdr.PSNMask+2)
+	case Parts:
+		f.part(rng, at, c.mtu)
+		switch place := rng.IntN(6); {
+		case place == 0 && c.used > 0:
+			f.PSN += (rng.Uint32N(c.used)+x.Turn)%c.used - x.Turn
+		case place == 1:
+			f.PSN = f.PSN - 1 - rng.Uint32N(300) - 130 // a row of them stays behind
+		case place == 2:
+			f.PSN -= 1<<16 + rng.Uint32N(1<<22)
+		case place == 3:
+			f.PSN, c.ahead = f.PSN+1<<17+rng.Uint32N(1<<22), true
+		case place == 4:
+			f.PSN, c.ahead = around, true
+		default:
+			f.PSN, c.ahead = close, true
+		}
+	}
+	if f.PSN += x.Turn; x.Trick != Ignored {
+		return f.Bytes()
+	}
+	return x.ignored(rng, f)
+}
+
+// ignored is frame f in such a way that the server does not look at it.
+func (x *Spoof) ignored(rng *rand.Rand, f Packet) []byte {
+	way := rng.IntN(4)
+	if x.Counted {
+		way &= 1
+	}
+	if way == 2 {
+		f.DstMAC[5] ^= 0x40
+	}
+	b := f.Bytes()
+	var h hdr.Frame
+	if hdr.Parse(b, &h) != hdr.IsRoCE {
+		return nil
+	}
+	switch bth := b[h.BTH:]; way {
+	case 0:
+		b[len(b)-1] ^= 1 // of the ICRC
+		return b
+	case 1:
+		bth[1] |= 1 << rng.IntN(4) // the version
+	case 3:
+		binary.BigEndian.PutUint16(bth[2:], uint16(rng.Uint32N(0x7FFF)|rng.Uint32N(2)<<15))
+	}
+	hdr.SetICRC(b, &h)
+	return b
+}
+
+// part makes p a part of a message.
+func (p *Packet) part(rng *rand.Rand, at Reach, mtu int) {
+	full := 256
+	for full < mtu && rng.IntN(3) > 0 {
+		full *= 2
+	}
+	n := full
+	if rng.IntN(4) == 0 {
+		n = rng.IntN(mtu)
+	}
+	p.Ext, p.Payload = nil, make([]byte, n)
+	switch p.Op = []hdr.Opcode{hdr.WriteFirst, hdr.WriteFirst, hdr.SendFirst, hdr.WriteMiddle, hdr.SendMiddle, hdr.WriteLast, hdr.SendLast, hdr.WriteOnly, hdr.ReadRequest}[rng.IntN(9)]; p.Op {
+	case hdr.WriteFirst, hdr.WriteOnly:
+		p.Ext = RETH(at.VA, at.RKey, uint32(rng.IntN(8*full)))
+	case hdr.ReadRequest:
+		p.Ext, p.Payload = RETH(at.VA, at.RKey, rng.Uint32()>>rng.IntN(32)), nil
+	}
 }

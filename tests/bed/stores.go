@@ -15,6 +15,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -56,7 +57,12 @@ func RandomStore(seed uint64) StoreWorld {
 	}
 	if rng.IntN(2) == 0 {
 		v := World{Queues: make([]Queue, w.Store.Clients)}
-		v.spoofs(rng)
+		for range 1 + rng.IntN(4) {
+			v.spoofs(rng, 0, numTricks, Limits{})
+		}
+		if wide := rand.New(rand.NewPCG(seed, 0x77696465)); wide.IntN(2) == 0 {
+			v.spoofs(wide, numTricks, numWideTricks, Limits{})
+		}
 		w.Spoofs = v.Spoofs
 	}
 	if rng.IntN(2) == 0 {
@@ -133,9 +139,13 @@ func (w StoreWorld) adversary(b *Bed, at port.Port, mac [6]byte, own netip.Addr)
 				Connection: Connection{ClientMAC: client.mac, ServerMAC: b.server.mac, ClientIP: client.ip, ServerIP: b.server.ip, ClientQPN: q.Conn().DestQPN, ServerQPN: q.QPN, ClientPSN: clover.FirstPSN, ServerPSN: clover.FirstPSN},
 				reach:      []Reach{{0x7f0000000000, 1}}, mac: mac, own: own, mtu: w.MTU,
 			}
-			if q.Stats().RxRequests > 0 {
+			n := uint32(q.Stats().RxRequests)
+			if n > 0 {
 				t.used = 1
 			}
+			// Every request takes a PSN, and READs may take more: what comes next is known about.
+			t.next, t.clear = (t.ClientPSN+n+1)&hdr.PSNMask, 1<<12
+			t.una = (t.next - min(n, 4)) & hdr.PSNMask
 			return x.frame(&t)
 		})
 	}

@@ -31,6 +31,8 @@ type World struct {
 	Crash       bool    // the box's end is no clean one
 	CE          int     // one of so many of the clients' frames meets congestion; 0 = none
 	Faults      fault.Mix
+	// Workers is how many the box has; 0 = 1.
+	Workers int
 	// Passes: operations of one client on different words may pass each other, as on
 	// several queue pairs. What was flushed behind one that was refused may have been executed.
 	Passes bool
@@ -60,11 +62,29 @@ type Queue struct {
 	Gap            time.Duration
 	Outstanding    int
 	Steps          []Step
+	// Paths are the path MTUs of its connections, one after the other and from the first on again; none: the world's.
+	Paths []int
+	// Again: a connection that ends of its own accord leaves its queue pairs' numbers to the next one.
+	Again [2]bool // the client's, the server's
+	// Unseen: no datagrams of the connection manager tell of its connections.
+	Unseen bool
+	// Lost are frames behind the first READ of several packets of each connection, by place from 1 on, that never
+	// arrive: on the way to the server, and from there.
+	Lost [2][]int
+}
+
+// path is the path MTU of the connection of some life, from 1 on.
+func (w *World) path(q *Queue, life int) int {
+	if len(q.Paths) == 0 {
+		return w.MTU
+	}
+	return q.Paths[(life-1)%len(q.Paths)]
 }
 
 // Step is an operation.
 type Step struct {
 	Think    time.Duration // after the step before was posted
+	Anew     bool          // when all before it are through the connection ends, and another one begins
 	Op       rnic.Op
 	Region   int    // whose R_Key
 	Stale    bool   // the R_Key before the last
@@ -97,6 +117,7 @@ const (
 	Stalled                     // the server does nothing; what is sent to it waits
 	Frozen                      // the server does nothing; what is sent to it is lost
 	BoxEnds                     // the box stops, and the next one starts after For
+	BoxReloads                  // the box is given another setting, and perhaps starts anew
 	BoxSleeps                   // the box does not run: what need not be held crosses unseen
 	BoxComes                    // the first box starts
 )
@@ -148,6 +169,7 @@ type record struct {
 	region      *Region
 	rkey        uint32
 	since       clock.Time // when its queue pair was connected
+	mtu         int        // of its path
 	posted      clock.Time
 	done        clock.Time
 	status      rnic.Status

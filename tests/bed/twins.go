@@ -71,7 +71,7 @@ func (t Twins) Shrink(seed uint64) (w World, s fault.Schedule, err error) {
 	w.Odd = fewer(w.Odd, func(x []Odd) bool { v := w; v.Odd = x; return tries < effort && fails(v, s) })
 	for _, simple := range []func(*World){
 		func(w *World) { w.IPv6 = false }, func(w *World) { w.Link = rnic.Link{} }, func(w *World) { w.CE = 0 }, func(w *World) { w.Managed = false }, func(w *World) { w.AckCoalesce = 0 },
-		func(w *World) { w.Profile = rnic.RXE },
+		func(w *World) { w.Profile = rnic.RXE }, func(w *World) { w.Workers = 1 }, (*World).lessOften, (*World).loseNothing,
 	} {
 		v := w
 		if simple(&v); fails(v, s) {
@@ -118,7 +118,7 @@ func fewer[T any](all []T, bad func([]T) bool) []T {
 // String shows what is left of a world.
 func (w World) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash)
+	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v, workers %d\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash, w.Workers)
 	for i, r := range w.Regions {
 		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v, window %d of session %d\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast, r.Window, r.Owner)
 	}
@@ -126,10 +126,13 @@ func (w World) String() string {
 		if len(q.Steps) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "session %d: client %d, domain %d, gives %d, resources %d, asks %d, timeout %d, retries %d, RNR retries %d of timer %d, %d receives and one each %v, outstanding %d\n",
-			i, q.Client, q.Domain, q.Gives, q.Far.MaxDestRdAtomic, q.Near.MaxRdAtomic, q.Near.Timeout, q.Near.RetryCnt, q.Near.RNRRetry, q.Far.MinRNRTimer, q.Receives, q.Gap, q.Outstanding)
+		fmt.Fprintf(&b, "session %d: client %d, domain %d, gives %d, resources %d, asks %d, timeout %d, retries %d, RNR retries %d of timer %d, %d receives and one each %v, outstanding %d, first PSNs %#x %#x, paths %d, again %v, unseen %v, lost %v\n",
+			i, q.Client, q.Domain, q.Gives, q.Far.MaxDestRdAtomic, q.Near.MaxRdAtomic, q.Near.Timeout, q.Near.RetryCnt, q.Near.RNRRetry, q.Far.MinRNRTimer, q.Receives, q.Gap, q.Outstanding, q.Far.SQPSN, q.Far.RQPSN, q.Paths, q.Again, q.Unseen, q.Lost)
 		for _, s := range q.Steps {
 			r := record{Step: s, region: &w.Regions[s.Region], data: make([]byte, s.Length)}
+			if s.Anew {
+				b.WriteString("\tanew:\n")
+			}
 			fmt.Fprintf(&b, "\tafter %v %v (region %d, compare %#x, swap %#x)\n", s.Think, &r, s.Region, s.Compare, s.Swap)
 		}
 	}
@@ -140,13 +143,13 @@ func (w World) String() string {
 		fmt.Fprintf(&b, "at %v: way %d, operation %d, region %d, offset %d, compare %#x, swap %#x\n", o.At, o.Way, o.Op, o.Region, o.Offset, o.Compare, o.Swap)
 	}
 	for _, x := range w.Spoofs {
-		fmt.Fprintf(&b, "at %v: trick %d, victim %d\n", x.At, x.Trick, x.Victim)
+		fmt.Fprintf(&b, "at %v: trick %d, victim %d, turn %d, seed %d\n", x.At, x.Trick, x.Victim, x.Turn, x.Seed)
 	}
 	return b.String()
 }
 
 func (h Happening) String() string {
-	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box sleeps", "the box comes"}[h]
+	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box is reloaded", "the box sleeps", "the box comes"}[h]
 }
 
 // Sum is what many runs came to.

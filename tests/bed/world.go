@@ -23,6 +23,9 @@ type Limits struct {
 	NoRestart bool
 	// Crashes: it is killed in each world, up to four times.
 	Crashes bool
+	// Counted: the box takes a request of another P_Key, or for another MAC address, for the client's, and counts
+	// its PSN, which the server does not. Its client hangs then; so there are none with a PSN that may be next.
+	Counted bool
 	// Passes: operations of one client on different words may pass each other in it.
 	Passes bool
 }
@@ -79,10 +82,15 @@ func RandomWorld(seed uint64, l Limits) World {
 		w.odd(rng)
 	}
 	if yes(2) {
-		w.spoofs(rng)
+		for range 1 + rng.IntN(4) {
+			w.spoofs(rng, 0, numTricks, l)
+		}
 	}
 	if !yes(3) {
 		w.Faults = fault.Mix{Links: links(nil, w.Clients), Frames: 1 + rng.IntN(12), Within: 20 + rng.IntN(200)}
+	}
+	if wide := rand.New(rand.NewPCG(seed, 0x77696465)); wide.IntN(4) > 0 {
+		w.widen(wide, l)
 	}
 	return w
 }
@@ -321,27 +329,29 @@ func (w *World) odd(rng *rand.Rand) {
 	slices.SortStableFunc(w.Odd, func(a, b Odd) int { return int(a.At - b.At) })
 }
 
-// spoofs are the adversary's: tricks, each tried some times.
-func (w *World) spoofs(rng *rand.Rand) {
-	for range 1 + rng.IntN(4) {
-		trick, victim := Trick(rng.IntN(int(numTricks))), rng.IntN(len(w.Queues))
-		at, gap := time.Duration(rng.IntN(600))*time.Microsecond, time.Duration(1+rng.IntN(20))*time.Microsecond
-		if rng.IntN(6) == 0 { // into a quiet time
-			at, gap = time.Duration(100+rng.IntN(300))*time.Millisecond, 10*time.Millisecond
+// spoofs are the adversary's: a trick from first on, before end, tried some times.
+func (w *World) spoofs(rng *rand.Rand, first, end Trick, l Limits) {
+	trick, victim := first+Trick(rng.IntN(int(end-first))), rng.IntN(len(w.Queues))
+	at, gap := time.Duration(rng.IntN(600))*time.Microsecond, time.Duration(1+rng.IntN(20))*time.Microsecond
+	if rng.IntN(6) == 0 { // into a quiet time
+		at, gap = time.Duration(100+rng.IntN(300))*time.Millisecond, 10*time.Millisecond
+	}
+	n := 1 + rng.IntN(12)
+	if rng.IntN(4) == 0 {
+		n = 130
+	}
+	same := rng.Uint64()
+	again := rng.IntN(3) == 0
+	row := again && trick >= numTricks && rng.IntN(2) == 0
+	for i := range n {
+		s := Spoof{At: at + time.Duration(i)*gap, Trick: trick, Victim: victim, Seed: rng.Uint64(), Counted: l.Counted}
+		if again {
+			s.Seed = same
 		}
-		n := 1 + rng.IntN(12)
-		if rng.IntN(4) == 0 {
-			n = 130
+		if row {
+			s.Turn = uint32(i)
 		}
-		same := rng.Uint64()
-		again := rng.IntN(3) == 0
-		for i := range n {
-			s := Spoof{At: at + time.Duration(i)*gap, Trick: trick, Victim: victim, Seed: rng.Uint64()}
-			if again {
-				s.Seed = same
-			}
-			w.Spoofs = append(w.Spoofs, s)
-		}
+		w.Spoofs = append(w.Spoofs, s)
 	}
 	slices.SortStableFunc(w.Spoofs, func(a, b Spoof) int { return int(a.At - b.At) })
 }

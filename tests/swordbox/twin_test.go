@@ -27,7 +27,7 @@ func twins() map[string]bed.Twins {
 	} {
 		args := graph.Args{"settle": "60us", "pair": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 		maps.Copy(args, a)
-		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word"}}
+		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word", Counted: true}}
 	}
 	return out
 }
