@@ -501,22 +501,25 @@ func (w *World) Compare(wire, box *TwinResult) error {
 	}
 	// What a queue pair that ended early on the bare wire did not come to do may be
 	// done through the box: its steps have times of their own.
-	waits, steps := time.Duration(0), time.Duration(0)
+	waits, receives, steps := time.Duration(0), time.Duration(0), time.Duration(0)
 	for i := range w.Queues {
 		q, n := &w.Queues[i], 0
 		all := time.Duration(0)
 		for _, s := range q.Steps {
 			all += s.Think
+			if s.Anew && !w.Managed {
+				waits += w.Gone
+			}
 			if s.Op == rnic.OpSend || s.Op == rnic.OpSendInv || s.Op == rnic.OpWriteImm {
 				n++
 			}
 		}
 		steps = max(steps, all)
 		if q.Receives < n {
-			waits = max(waits, time.Duration(n)*rnrWait(q.Far.MinRNRTimer))
+			receives = max(receives, time.Duration(n)*rnrWait(q.Far.MinRNRTimer))
 		}
 	}
-	if most := 10*wire.Took + 100*time.Millisecond + waits + steps; box.Took > most {
+	if most := 10*wire.Took + 100*time.Millisecond + waits + receives + steps; box.Took > most {
 		return fmt.Errorf("through the box it took %v, %v on the bare wire", box.Took, wire.Took)
 	}
 	return nil

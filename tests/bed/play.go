@@ -616,7 +616,9 @@ func (p *play) leave(q *queue, now clock.Time) {
 		p.broken(q, now)
 		return
 	}
-	q.qp, q.redialAt = nil, now
+	if q.qp, q.redialAt = nil, now; q.Again[1] {
+		q.redialAt = now.Add(p.w.Alive)
+	}
 }
 
 // managed reports whether the connection manager's datagrams tell of a session's connections.

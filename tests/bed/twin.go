@@ -31,6 +31,8 @@ type World struct {
 	Crash       bool    // the box's end is no clean one
 	CE          int     // one of so many of the clients' frames meets congestion; 0 = none
 	Faults      fault.Mix
+	// Alive is how long a number of a server's queue pair rests, and Gone for how long nobody knows of a client that it went; see Limits.
+	Alive, Gone time.Duration
 	// Workers is how many the box has; 0 = 1.
 	Workers int
 	// Passes: operations of one client on different words may pass each other, as on

@@ -23,9 +23,16 @@ type Limits struct {
 	NoRestart bool
 	// Crashes: it is killed in each world, up to four times.
 	Crashes bool
-	// Counted: the box takes a request of another P_Key, or for another MAC address, for the client's, and counts
-	// its PSN, which the server does not. Its client hangs then; so there are none with a PSN that may be next.
+	// Counted: until the server has answered on a connection, the box takes a request of another P_Key, or for another MAC
+	// address, for the client's, and counts its PSN, which the server does not. Its client hangs then; so there are none with a PSN that
+	// may be next.
 	Counted bool
+	// Alive is how long the box takes a queue pair of the server's for the connection's that it was heard of, whatever
+	// PSN requests have: nobody uses its number again before, unless the connection manager tells of it.
+	Alive time.Duration
+	// Gone is how long what went over a connection may have no answer when its client goes without a word of the
+	// connection manager.
+	Gone time.Duration
 	// Passes: operations of one client on different words may pass each other in it.
 	Passes bool
 }
@@ -36,7 +43,7 @@ func RandomWorld(seed uint64, l Limits) World {
 	yes := func(of int) bool { return rng.IntN(of) == 0 }
 	w := World{
 		IPv6: yes(4), MTU: 256 << rng.IntN(5), Profile: rnic.Profile(rng.IntN(2)), AckCoalesce: []int{0, 1, 4, 16}[rng.IntN(4)],
-		Clients: 1 + rng.IntN(3), Domains: 1 + rng.IntN(3), Memories: 1 + rng.IntN(2), Passes: l.Passes,
+		Clients: 1 + rng.IntN(3), Domains: 1 + rng.IntN(3), Memories: 1 + rng.IntN(2), Passes: l.Passes, Alive: l.Alive, Gone: l.Gone,
 	}
 	crowd := isCrowd(seed)
 	if crowd {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/nf/graph"
@@ -15,7 +16,8 @@ import (
 
 // twins are the ways to run swordbox in worlds that are compared with a bare wire.
 // The times that it waits are as short as the worlds are; how patient it is it has
-// to find out itself.
+// to find out itself. A client that went without a word is taken for living for alive= (100 ms), and what went over its
+// connection has no answer for giveup= (300 ms) then, which are the app's own.
 func twins() map[string]bed.Twins {
 	out := map[string]bed.Twins{}
 	for name, a := range map[string]graph.Args{
@@ -27,7 +29,7 @@ func twins() map[string]bed.Twins {
 	} {
 		args := graph.Args{"settle": "60us", "pair": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 		maps.Copy(args, a)
-		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word", Counted: true}}
+		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word", Counted: true, Alive: 110 * time.Millisecond, Gone: 400 * time.Millisecond}}
 	}
 	return out
 }
@@ -64,6 +66,9 @@ func TestManaged(t *testing.T) {
 	for seed := range uint64(20) {
 		w := bed.RandomWorld(seed, bed.Limits{NoCPU: true, NoRestart: true})
 		w.Managed, w.Events, w.Spoofs, w.Odd, w.Faults = true, nil, nil, nil, fault.Mix{}
+		for i := range w.Queues {
+			w.Queues[i].Unseen, w.Queues[i].Lost = false, [2][]int{}
+		}
 		w.Link.Tag.VID = 0 // in a VLAN a server has a place when it has answered there
 		r, err := bed.Twin{World: w, Box: twins()["replace"].Box}.Run(seed, nil)
 		if err != nil {
