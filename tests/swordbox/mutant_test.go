@@ -203,6 +203,7 @@ func mutants() []mutant {
 		{"a server that knows nothing of a connection keeps it", "response.go", " || fl.denied(&s.f, b, psn, s.cfg.alive) {", " {", frames, "TestDenied"},
 		{"a server that means another connection keeps it", "carrier.go", "return psn != c.acked && !c.affirmed(h, b, psn)", "return false", frames, "TestDenied"},
 		{"nobody asks whose a request with a used PSN is", "repair.go", "if s.doubtful(fl) { // it may", "if false { // it may", frames, "TestRebornBehind"},
+		{"a connection that static= names is never made anew", "deliver.go", "Learnt != conn.Managed", "Learnt == conn.Inferred", frames, "TestRebornBehind"},
 		{"a repetition is answered for a server that may be gone", "repair.go", "case released && s.doubtful(fl):", "case false:", frames, "TestDoubted"},
 		{"a connection on record goes for what anybody made up", "request.go", "!fl.bound && (far", "(far", frames, "TestRecordedStays"},
 		{"what this process sleeps through is silence", "watch.go", "if away > period {\n\t\t\t\tf.excuse", "if false {\n\t\t\t\tf.excuse", frames, "TestAway"},

@@ -211,5 +211,5 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 // counts as before: when it was quiet, and a new connection with the same numbers
 // of queue pairs would not have been announced.
 func (s *clientSide) doubtful(fl *flow) bool {
-	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.row(fl).Learnt == conn.Inferred
+	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.row(fl).Learnt != conn.Managed
 }

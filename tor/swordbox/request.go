@@ -251,7 +251,7 @@ func (r *record) isVast(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
 	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
-	if n.row(fl).Learnt != conn.Inferred || !fl.trusted {
+	if n.row(fl).Learnt == conn.Managed || !fl.trusted {
 		return false // a new connection would have been announced
 	}
 	if fl.open > 0 || fl.oldest != none || !fl.stall.Empty() || s.c.Now().Sub(fl.heard) < s.cfg.alive {

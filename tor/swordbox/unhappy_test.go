@@ -309,21 +309,27 @@ func TestReborn(t *testing.T) {
 	})
 }
 
-// TestRebornBehind: the two queue pairs of a connection that was quiet, and that nobody announced, are
-// made anew with the same numbers, and begin with a PSN that is on record as another request's, or
+// TestRebornBehind: the two queue pairs of a connection that was quiet, and that nobody announced, or static=
+// names, are made anew with the same numbers, and begin with a PSN that is on record as another request's, or
 // was. The server is asked, and its client's first request comes there when it is sent again.
 func TestRebornBehind(t *testing.T) {
+	for _, static := range []string{"none", "10.9.0.17/0x101-10.9.0.1/0x201"} {
+		t.Run(static, func(t *testing.T) { testRebornBehind(t, graph.Args{"mode": "mux", "static": static}) })
+	}
+}
+
+func testRebornBehind(t *testing.T, args graph.Args) {
 	for _, bound := range []bool{false, true} {
 		for _, back := range []uint32{2, 17, 30, 60, 1000} {
 			for name, op := range map[string]hdr.Opcode{"WRITE": hdr.WriteOnly, "SEND": hdr.SendOnly, "READ": hdr.ReadRequest, "atomic": hdr.FetchAdd} {
-				t.Run(fmt.Sprintf("%s/%d/bound %v", name, back, bound), func(t *testing.T) { rebornBehind(t, bound, back, op) })
+				t.Run(fmt.Sprintf("%s/%d/bound %v", name, back, bound), func(t *testing.T) { rebornBehind(t, args, bound, back, op) })
 			}
 		}
 	}
 }
 
-func rebornBehind(t *testing.T, bound bool, back uint32, op hdr.Opcode) {
-	r := newRig(t, graph.Args{"mode": "mux"})
+func rebornBehind(t *testing.T, args graph.Args, bound bool, back uint32, op hdr.Opcode) {
+	r := newRig(t, args)
 	a, b := r.join(), r.client()
 	for range 6 {
 		b.warm()
