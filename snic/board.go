@@ -184,5 +184,6 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 		}
 		n += b.ingress.collect(c, n, r.DAG, !forward, uint16(out), f.Hash, x)
 	}
+	b.split.known(c.Now(), frames.Len())
 	b.ingress.dispatch(c, in, n)
 }

@@ -211,15 +211,20 @@
 // batch of every 256 packets that a task gets, for each DAG. In replay time stands still in a breath, and costs are not measured.
 //
 // While several tenants send, a worker's time is one of the resources that are divided: all that is left when the worker has looked at everything
-// that comes. When tasks would run for more than 50 us at once, or more waits at the ports and they take longer than looking, frames wait in
-// the lobby, a queue for each tenant. The worker looks until nothing waits at its ports, lets tasks run for 50 us, and looks again. So the
+// that comes. When tasks would run for more than 50 us at once, or more waits at the ports and to have frames go on takes twice as long as looking at
+// them, frames wait in the lobby, a queue for each tenant. What both take is measured: to go on is tasks, and all that follows, as sending them.
+// The worker looks until nothing waits at its ports, lets tasks run for 50 us, and looks again; at least a quarter of its time is for tasks. So the
 // ports' rings do not overflow, where nobody can tell whose frames are lost: a tenant that floods loses what its own queue has no room for, which is
 // what it leaves to others of the packet store and of the port's buffers, and as much work as slack= is long, or a batch. Who has had least of the
 // time has the next turn, of 20 us, and pays for it what it took, as measured. Time counts as much more as a tenant has of its dominant resource
 // while it has one part of time: so dominant shares grow alike. What a tenant has of memory is not looked at there.
 //
-// A task that runs longer than a port's ring lasts has the ring overflow for all that: a batch is not divided further than to single frames, and a task is
-// never interrupted. Of tasks that take less than looking at the frames nobody's is refused; what is too much is lost at the ports.
+// While one tenant alone is known to be there, tasks run for 32 times as long as looking took: so a tenant that begins to send is seen although
+// the ring overflows, and then its share is kept for it. That is so when a batch takes more than 200 us.
+//
+// A task that runs longer than a port's ring lasts (ring= frames at the rate at which they come) has the ring overflow for all that, and so has a
+// worker that has no processor: a task is never interrupted, and nobody can tell whose frames are lost. A longer ring is the remedy. Where looking at all
+// that comes takes more than three quarters of the time, or to go on less than twice as long as looking, what is too much is lost at the ports.
 //
 // A worker has not enough time when for a monitor period frames ask for more of it than there is, or wait at the ports all the time,
 // or when senders are held back (by pauses or marks) while nine tenths of it are used. All its regions have that time

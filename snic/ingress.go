@@ -95,7 +95,7 @@ func (ig *ingress) dispatch(c *graph.Ctx, in, n int) {
 		ig.groupOf[2*g.way.dag] = 0
 		ig.groupOf[2*g.way.dag+1] = 0
 	}
-	ig.weigh(n)
+	ig.weigh(c.Now(), n)
 	ig.runner.convoy.open = true
 	for i := range ig.groups[:n] {
 		ig.admit(c, in, &ig.groups[i])
@@ -156,6 +156,7 @@ func (ig *ingress) letIn(c *graph.Ctx, in int, g *group, measured bool) {
 	if d.where.to == 0 {
 		ig.split.spent.tasks += d.cost * float64(g.batch.Len())
 	}
+	ig.split.spent.let += g.batch.Len()
 	measured = measured || ig.split.fair == nil
 	if d.where.goes() && ig.runner.waits[g.way.dag] == 0 {
 		if !measured {

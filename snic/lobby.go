@@ -13,8 +13,17 @@ import (
 
 const (
 	// atWork is for how long tasks run before the worker looks at its ports again, in ns. A ring of 1,024 frames lasts so long at 20 million a
-	// second. It looks until nothing waits there, but no longer than tasks ran, or might have.
-	atWork = 50_000
+	// second. It looks until nothing waits there, but no longer than looking times as long as tasks ran, or might have: so a flood
+	// leaves a quarter of the time to tasks, at least.
+	atWork  = 50_000
+	looking = 3
+	// worth is how many times as long as looking at frames it takes at least to have them go on where tenants queue.
+	worth = 2
+	// hides is from when on the frames of a batch may hide others that come: while tasks run on them, in ns, the ring overflows, and of a
+	// tenant that begins to send nothing may be seen for long. So the worker looks although nobody else is known to be there: for atWork at
+	// most, and then tasks run for lone times as long as that took.
+	hides = 4 * atWork
+	lone  = 32
 	// atOnce is for how long tasks run on frames of a tenant before another one's turn, in ns.
 	atOnce = 20_000
 	// unknown is what a frame counts for whose cost is not known, in ns.
@@ -31,6 +40,7 @@ type lobby struct {
 	time   float64    // what the latest one to be served had had
 	more   bool       // a batch came as large as batches are: more waits at the port
 	much   bool       // what came together is more than can run at once
+	hides  bool       // and for longer than others may be hidden by it
 	looks  clock.Time // since then no tasks have run; 0: they have in the breath before
 	ran    float64    // ns that tasks ran then
 }
@@ -140,27 +150,40 @@ func (lb *lobby) sink() {
 }
 
 // counts is what a frame of a DAG counts for until it has run.
-func (d *service) counts() float64 {
+func (ig *ingress) counts(d *service) float64 {
 	if d.cost == 0 {
 		return unknown
 	}
-	return d.cost
+	return d.cost + ig.split.spent.onward
 }
 
-// weigh finds whether n groups are more than can run at once: they take longer than atWork, or longer than it takes to look at them while more waits
-// at the port. Of what takes less than that, nobody has more time when another's is refused.
-func (ig *ingress) weigh(n int) {
+// weigh finds whether n groups are more than can run at once: they take longer than atWork, or worth times as long as it takes to look at them while
+// more waits at the port. Of what takes less than that, nobody has much more time when another's is refused, which takes time as well.
+func (ig *ingress) weigh(now clock.Time, n int) {
 	takes, looks := 0., 0.
 	for i := range ig.groups[:n] {
 		g := &ig.groups[i]
-		takes += ig.cat.services[g.way.dag].cost * float64(g.batch.Len())
-		looks += ig.split.spent.overhead * float64(g.batch.Len())
+		d := &ig.cat.services[g.way.dag]
+		ig.meet(now, d)
+		takes += (d.cost + ig.split.spent.onward) * float64(g.batch.Len())
+		looks += ig.split.spent.look * float64(g.batch.Len())
 	}
-	ig.lobby.much = takes > atWork || ig.lobby.more && takes > looks
+	ig.lobby.much = takes > atWork || ig.lobby.more && takes > worth*looks
+	ig.lobby.hides = takes > hides
+}
+
+// meet notes whose frames came: several tenants are there when it is another one than the last time.
+func (ig *ingress) meet(now clock.Time, d *service) {
+	if s := &ig.split.spent; d.where.to == 0 && s.last != d.tenant+1 {
+		if s.last > 0 {
+			s.several = now.Add(togetherFor)
+		}
+		s.last = d.tenant + 1
+	}
 }
 
 // queues reports whether frames of a DAG that come now wait for their tenant's turn: behind others of the tenant, or since there is not time
-// for all. One tenant alone need not wait: what its frames overflow is a ring of its own frames.
+// for all. One tenant alone need not wait, unless its frames hide those of others: what they overflow is a ring of its own frames.
 func (ig *ingress) queues(now clock.Time, d *service) bool {
 	lb, s := &ig.lobby, &ig.split.spent
 	switch {
@@ -169,7 +192,7 @@ func (ig *ingress) queues(now clock.Time, d *service) bool {
 	case s.clock == nil || ig.split.fair == nil || d.where.to != 0 || d.missing:
 		return false
 	}
-	return lb.frames > 0 || lb.much && now < s.several
+	return lb.frames > 0 || lb.much && now < s.several || lb.hides
 }
 
 // trim drops the frames of a group for which the lobby has no room, and returns how many there are left. A tenant has no more
@@ -177,7 +200,7 @@ func (ig *ingress) queues(now clock.Time, d *service) bool {
 func (ig *ingress) trim(c *graph.Ctx, d *service, g *group) int {
 	lb, st := &ig.lobby, ig.stock
 	waits, k := int(lb.queues[d.tenant].n), st.kept[d.tenant]
-	packets, bytes, cost := st.packets-st.inside, st.bytes-st.stored, d.counts()
+	packets, bytes, cost := st.packets-st.inside, st.bytes-st.stored, ig.counts(d)
 	n, refused := 0, 0
 	for i, x := range g.batch.Bufs() {
 		size := int64(x.Len())
@@ -209,7 +232,7 @@ func (ig *ingress) queue(c *graph.Ctx, in int, d *service, g *group) {
 	if ig.split.fair != nil {
 		ig.split.measure(d, in, g)
 	}
-	k, cost := &ig.stock.kept[d.tenant], float32(d.counts())
+	k, cost := &ig.stock.kept[d.tenant], float32(ig.counts(d))
 	for i, x := range g.batch.Bufs() {
 		ig.lobby.push(d.tenant, waiting{buf: x, flow: g.flows[i], way: g.way, cost: cost, in: int8(in), from: int8(g.from), weight: g.weight})
 		ig.stock.inside++
@@ -226,6 +249,7 @@ func (ig *ingress) queue(c *graph.Ctx, in int, d *service, g *group) {
 
 // enter has a group that came from another worker wait, or lets it in.
 func (ig *ingress) enter(c *graph.Ctx, in int, d *service, g *group) {
+	ig.meet(c.Now(), d)
 	switch {
 	case !ig.queues(c.Now(), d):
 		ig.letIn(c, in, g, false)
@@ -247,12 +271,19 @@ func (ig *ingress) serve(c *graph.Ctx) {
 	if lb.looks == 0 {
 		lb.looks = now
 	}
-	if more && float64(now.Sub(lb.looks)) < max(atWork, lb.ran) {
+	looked, most, work := float64(now.Sub(lb.looks)), looking*max(atWork, lb.ran), float64(atWork)
+	if now >= s.several {
+		most, work = atWork, max(atWork, lone*looked)
+	}
+	if more && looked < most {
 		return
 	}
-	lb.looks, lb.ran = 0, 0
-	for lb.frames > 0 && lb.ran < atWork && !ig.gates.crowded {
-		lb.ran += ig.turn(c, atWork-lb.ran)
+	lb.looks, lb.ran, s.ran = 0, 0, now
+	if s.clock != nil {
+		ig.split.begin(now)
+	}
+	for lb.frames > 0 && lb.ran < work && !ig.gates.crowded {
+		lb.ran += ig.turn(c, work-lb.ran)
 	}
 	s.full = more || lb.frames > 0
 }
@@ -266,7 +297,8 @@ func (ig *ingress) turn(c *graph.Ctx, left float64) float64 {
 	g := &ig.groups[0]
 	g.batch.Reset()
 	in, took := 0, 0. // by what frames counted for
-	for left = min(left, atOnce); q.n > 0 && !g.batch.Full() && took < left; {
+	// What it takes besides tasks is less for each frame of a full batch, and no reason to have a smaller one.
+	for left = min(left, atOnce); q.n > 0 && !g.batch.Full() && took-s.onward*float64(g.batch.Len()) < left; {
 		w := &lb.slots[q.head]
 		if n := g.batch.Len(); n == 0 {
 			g.way, g.from, g.weight, g.bytes, in = w.way, int(w.from), w.weight, 0, int(w.in)
@@ -289,7 +321,7 @@ func (ig *ingress) turn(c *graph.Ctx, left float64) float64 {
 	} else {
 		s.tenant, s.beyond, s.counted = int(tenant)+1, 0, 0
 		if d.cost > 0 {
-			s.counted = took / d.cost / float64(g.batch.Len())
+			s.counted = took / (d.cost + s.onward) / float64(g.batch.Len())
 		} else if s.clock != nil {
 			took = 0 // it is not known, and so measured
 		}

@@ -366,7 +366,7 @@ func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 	if b.split.spent.clock != nil {
 		b.split.breathe(c.Now(), frames.Len())
 		b.ingress.lobby.more = b.ingress.lobby.more || frames.Full()
-		b.ingress.lobby.much = b.ingress.lobby.more
+		b.ingress.lobby.much, b.ingress.lobby.hides = b.ingress.lobby.more, false
 	}
 	g := &b.ingress.groups[0]
 	g.batch.Reset()

@@ -398,7 +398,7 @@ func TestMachine(t *testing.T) {
 	total := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) { machine(t, rt, total, rapid.SampledFrom([]int{1, 1, 2, 4}).Draw(rt, "workers")) })
 	for _, what := range []string{"bang", "handed over", "waited for time"} {
-		if total[what] == 0 {
+		if total[what] == 0 && !(testing.Short() && what == "waited for time") { // it is rare among 20 runs
 			t.Errorf("nothing was dropped or %s: %v", what, total)
 		}
 	}

@@ -20,6 +20,8 @@ const (
 	stall = 1e6
 	// overheadOf is of how many packets one measurement of a worker's own work is.
 	overheadOf = 4096
+	// lookEvery is of how many batches of some size one is timed until it is known whose its packets are.
+	lookEvery = 16
 	// often is how many breaths there are for each one that leaves frames waiting, at least, while all is well.
 	often = 8
 	// togetherFor is how long several tenants count as being there since the last time. Of a tenant whose frames are
@@ -36,20 +38,47 @@ type spent struct {
 	full  bool        // it began with all frames that fit a batch: more waited
 	tasks float64     // ns of tasks in this breath
 	got   int         // packets in it
+	let   int         // packets that went on to tasks in it
 
 	busy, work float64 // ns of breaths after which more waited, and of them those of tasks
 	packets    int     // in them
 	overhead   float64 // ns that a packet costs besides tasks
 
+	look   float64    // ns that a packet costs until it is known whose it is
+	looks  int        // batches since that was measured
+	ran    clock.Time // the breath in which tasks ran before frames were looked at
+	spare  sample     // of breaths after which more waited, and in which packets went on: what they took besides tasks and looking
+	onward float64    // ns that a packet costs besides tasks and looking: what is spared, besides tasks, when it is refused
+
 	breaths int        // ever
 	fulls   int        // of them, after which more waited
 	several clock.Time // until then several tenants count as being there
+	last    int        // the number + 1 of the one whose frames came last; 0: none's
 	arrived int        // packets since
 	since   clock.Time
 
 	tenant  int     // the number + 1 of the one whose turn it is; 0: none's
 	counted float64 // what its frames were counted for, over what they are known to cost now
 	beyond  float64 // ns that they took beyond what they were counted for
+}
+
+// sample is ns of a number of packets.
+type sample struct {
+	ns      float64
+	packets int
+}
+
+// into adds a sample to a mean, when it has enough packets, and begins anew.
+func (x *sample) into(mean *float64) {
+	if x.packets < overheadOf/8 {
+		return
+	}
+	ns := max(0, x.ns) / float64(x.packets)
+	if *mean == 0 {
+		*mean = ns
+	}
+	*mean += (ns - *mean) / costs
+	*x = sample{}
 }
 
 // timed reports whether a batch of n packets of a DAG is to be timed in a task.
@@ -69,6 +98,7 @@ func (rn *runner) took(d *service, i int, ns clock.Duration, n int) {
 	x := max(1, float64(ns)) / float64(n)
 	c, s := &d.costs[i], &rn.split.spent
 	was, usual := *c, x
+	s.tasks += float64(ns) - was*float64(n) // of what was counted when they were let in
 	if was > 0 {
 		usual = min(x, leap*was+jump)
 	}
@@ -86,37 +116,74 @@ func (rn *runner) took(d *service, i int, ns clock.Duration, n int) {
 	}
 }
 
-// breathe notes that frames have come: what the breath before took besides tasks, if more waited after it.
+// breathe notes that frames have come.
 func (sh *shares) breathe(now clock.Time, frames int) {
+	sh.begin(now)
 	s := &sh.spent
-	if now != s.at {
-		s.breaths++
-		if s.full {
-			s.fulls++
-			s.busy += float64(now.Sub(s.at))
-			s.work += s.tasks
-			if s.packets += s.got; s.packets >= overheadOf {
-				x := max(0, s.busy-s.work) / float64(s.packets)
-				if s.overhead == 0 {
-					s.overhead = x
-				}
-				s.overhead += (x - s.overhead) / costs
-				s.busy, s.work, s.packets = 0, 0, 0
-			}
-		}
-		s.at, s.full, s.tasks, s.got = now, false, 0, 0
-	}
 	s.full = s.full || frames == packet.MaxBatch
 	s.got += frames
 	s.arrived += frames
 }
 
+// begin begins a breath, if it has not begun: what the breath before took besides tasks is noted, if more waited after it.
+func (sh *shares) begin(now clock.Time) {
+	s := &sh.spent
+	if now == s.at {
+		return
+	}
+	s.breaths++
+	if s.full {
+		s.fulls++
+		took := float64(now.Sub(s.at))
+		s.busy += took
+		s.work += s.tasks
+		if s.packets += s.got; s.packets >= overheadOf {
+			x := max(0, s.busy-s.work) / float64(s.packets)
+			if s.overhead == 0 {
+				s.overhead = x
+			}
+			s.overhead += (x - s.overhead) / costs
+			s.busy, s.work, s.packets = 0, 0, 0
+		}
+		if s.let > 0 && s.look > 0 {
+			x := took - s.tasks - s.look*float64(s.got)
+			if s.onward > 0 { // the processor may have been away
+				x = min(x, (leap*s.onward+jump)*float64(s.let))
+			}
+			s.spare.ns += x
+			s.spare.packets += s.let
+			s.spare.into(&s.onward)
+		} else if s.let == 0 && s.got > 0 {
+			s.looked(took / float64(s.got))
+		}
+	}
+	s.at, s.full, s.tasks, s.got, s.let = now, false, 0, 0, 0
+}
+
+// looked notes what it took to look at a packet. A worker may lose the processor meanwhile.
+func (s *spent) looked(ns float64) {
+	if s.look == 0 {
+		s.look = ns
+	}
+	s.look += (min(ns, leap*s.look+jump) - s.look) / (costs * costs)
+}
+
+// known measures now and then how long it took until it is known whose the packets of a batch are: of one that came first in a breath, before
+// anything ran.
+func (sh *shares) known(now clock.Time, n int) {
+	s := &sh.spent
+	if s.clock == nil || n < packet.MaxBatch/4 || s.got != n || s.ran == now {
+		return
+	}
+	if s.looks++; s.looks >= lookEvery || s.look == 0 {
+		s.looks = 0
+		s.looked(float64(s.clock.Now().Sub(now)) / float64(n))
+	}
+}
+
 // supply tells how much time of a worker there is for tasks: all but what it has to do for what comes, whatever becomes of it.
 func (sh *shares) supply(now clock.Time) {
 	s := &sh.spent
-	if sh.fair.Active() > 1 {
-		s.several = now.Add(togetherFor)
-	}
 	d := now.Sub(s.since)
 	if sh.scarce.processor < 0 || d < sh.monitor/samples {
 		return

@@ -347,6 +347,9 @@ func (r *Range) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&r.mem[o
 // Arrived is how many frames the sink has seen.
 func (r *Range) Arrived() uint64 { return atomic.LoadUint64(r.word(offArrived)) }
 
+// Sent is how many frames the generator has sent, if its list has several.
+func (r *Range) Sent() uint64 { return atomic.LoadUint64(r.word(offSent)) }
+
 // burst is Range.Burst unless told, about a second's.
 const burst = 1 << 23
 
