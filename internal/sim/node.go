@@ -29,7 +29,7 @@ type node struct {
 	k      *kernel
 	number uint32
 	inst   *graph.Instance
-	pool   *packet.Pool
+	pools  []*packet.Pool // by worker
 	batch  packet.Batch
 	tickAt Time
 	ports  []string
@@ -48,11 +48,15 @@ type body struct {
 // frames is how many a pool has, and of how many bytes.
 type frames struct{ n, size int }
 
-// newNode makes an app, a board or a switch that boards are attached to, with these ports.
-func newNode(k *kernel, app string, args graph.Args, ports []string, f frames, seed uint64, around *body) (n *node, err error) {
+// newNode makes an app, a board or a switch that boards are attached to, with these ports and so many workers.
+func newNode(k *kernel, app string, args graph.Args, ports []string, workers int, f frames, seed uint64, around *body) (n *node, err error) {
 	n = &node{k: k, tickAt: never, ports: ports, cables: map[int]*cable{}, body: around}
-	if n.pool, err = packet.NewPool(f.n, packet.Headroom+max(f.size, 256), nil); err != nil {
-		return nil, err
+	for range workers {
+		pool, err := packet.NewPool(f.n, packet.Headroom+max(f.size, 256), nil)
+		if err != nil {
+			return nil, err
+		}
+		n.pools = append(n.pools, pool)
 	}
 	task := *dummy.Kind()
 	make := task.New
@@ -69,7 +73,9 @@ func newNode(k *kernel, app string, args graph.Args, ports []string, f frames, s
 	}
 	for p, name := range ports {
 		cfg.Spec.Ports[name] = graph.PortSpec{Kind: "sim"}
-		cfg.Ports[name] = []port.Port{&jack{n: n, name: name, number: p}}
+		for w := range workers {
+			cfg.Ports[name] = append(cfg.Ports[name], &jack{n: n, name: name, number: p, worker: w})
+		}
 		cfg.Spec.Links = append(cfg.Spec.Links, name+".out -> "+appName+"."+name, appName+"."+name+" -> "+name+".in")
 	}
 	n.number = k.add(n)
@@ -92,7 +98,22 @@ type cable struct {
 	port int
 }
 
-// view is the board as it reports itself.
+// worker is the one that a frame comes to: as a network card chooses it, by addresses and ports.
+func (n *node) worker(frame []byte) int {
+	if len(n.pools) == 1 {
+		return 0
+	}
+	if binary.BigEndian.Uint16(frame[12:]) == hdr.EtherNSH {
+		frame = frame[hdr.EthernetLen+8:] // between boards: of the frame inside
+	}
+	h := uint32(2166136261) // FNV-1a
+	for _, b := range frame[26:38] {
+		h = (h ^ uint32(b)) * 16777619
+	}
+	return int(h>>8) % len(n.pools)
+}
+
+// view is the board as its first worker reports it.
 func (n *node) view() snic.View { return n.inst.App(appName, 0).(graph.Reporter).Report().(snic.View) }
 
 // load lets time pass until all DAGs have their regions.
@@ -165,7 +186,8 @@ func (n *node) note(err error) {
 
 // receive gives the board a frame.
 func (n *node) receive(port int, frame []byte) {
-	x := n.pool.Get()
+	w := n.worker(frame)
+	x := n.pools[w].Get()
 	if x == nil || !x.SetBytes(frame) {
 		n.note(errors.New("the board has more packets than it may"))
 		return
@@ -173,7 +195,7 @@ func (n *node) receive(port int, frame []byte) {
 	x.RxTime = int64(n.k.now.Clock())
 	n.batch.Reset()
 	n.batch.Add(x)
-	n.note(n.inst.Push(n.ports[port], n.k.now.Clock(), &n.batch))
+	n.note(n.inst.PushTo(w, n.ports[port], n.k.now.Clock(), &n.batch))
 	n.tick()
 }
 
@@ -191,16 +213,17 @@ func frameOf(i, size int) []byte {
 // sourceOf is the source of a packet, whatever tasks have declared that they write.
 func sourceOf(x *packet.Buf) int { return int(x.Bytes()[29]) }
 
-// jack is a port of the board.
+// jack is a port of the board, a worker's part of it.
 type jack struct {
 	n      *node
 	name   string
 	number int
+	worker int
 	stats  port.Stats
 }
 
 func (j *jack) Name() string                                     { return j.name }
-func (j *jack) Pool() *packet.Pool                               { return j.n.pool }
+func (j *jack) Pool() *packet.Pool                               { return j.n.pools[j.worker] }
 func (j *jack) Rx(*packet.Batch) (int, error)                    { return 0, nil }
 func (j *jack) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
 func (j *jack) Stats() port.Stats                                { return j.stats }

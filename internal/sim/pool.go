@@ -67,7 +67,8 @@ type rackConfig struct {
 	deployment string // without regions
 	regions    [2]int // of the boards
 	args       graph.Args
-	frames     frames     // of each node
+	workers    int        // of a board; 0: one, as the source's boards have one scheduler
+	frames     frames     // of each worker of a node
 	perByte    Time       // of cables
 	entrance   graph.Args // of the board that endpoints are at, besides
 	seed       uint64
@@ -92,7 +93,11 @@ func (r *rack) build(c *rackConfig) (err error) {
 		way["pre-launch"] = "off"
 	}
 	add := func(app string, args graph.Args, ports ...string) (*node, error) {
-		n, err := newNode(&r.k, app, args, ports, c.frames, c.seed, c.around(len(r.nodes)))
+		workers := 1
+		if app == boardApp {
+			workers = max(c.workers, 1)
+		}
+		n, err := newNode(&r.k, app, args, ports, workers, c.frames, c.seed, c.around(len(r.nodes)))
 		r.nodes = append(r.nodes, n)
 		return n, err
 	}
@@ -244,7 +249,9 @@ func (m *member) fire(kind uint32, arg uint64, _ *packet.Buf) {
 	switch kind {
 	case poolTalk:
 		soon, err := m.join.Exchange(m.do, func(visit func(graph.App)) error {
-			visit(m.inst.App(appName, 0))
+			for w := range m.pools {
+				visit(m.inst.App(appName, w))
+			}
 			return nil
 		})
 		m.note(err)

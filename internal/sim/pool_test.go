@@ -10,6 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/dummy"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic"
 	"github.com/quillon/quillon/snic/attach"
 )
@@ -111,5 +112,66 @@ func TestSamePool(t *testing.T) {
 	}
 	if err := w.close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPoolOfWorkers: boards of several workers do for each other what boards of one do: a DAG for which the first board has no region runs at
+// the second, for flows that come in by any worker, and every packet comes out.
+func TestPoolOfWorkers(t *testing.T) {
+	for workers := 1; workers <= 3; workers++ {
+		w := &wayed{n: HTG9200()}
+		w.id = w.k.add(w)
+		c := SNICConfig{SNIC: w.n, Monitor: 5 * time.Millisecond}
+		const sent = 256
+		done := [2]int{}
+		err := w.build(&rackConfig{
+			SNIC: w.n, topology: Intermediate, regions: [2]int{1, 2}, deployment: `
+tasks: {other: {kind: dummy}, nt: {kind: dummy}}
+tenants: {user: {}}
+dags: [{uid: 1, tenant: user, run: other}, {uid: 2, tenant: user, run: nt}]
+rules: [{match: "src:10.0.0.0", dag: 1}, {match: "src:10.0.0.1", dag: 2}]
+`, args: c.args(""), workers: workers, frames: frames{256 + w.n.Packets, 256}, perByte: Time(8e3 / w.n.GbitPerSecond),
+			around: func(i int) *body {
+				return &body{send: func(port int, _ *packet.Buf) { done[port&1]++ }, drop: func(x *packet.Buf) { t.Errorf("board %d drops %v", i, x.Meta) },
+					meter: func(app graph.App, _ string) graph.App { return app }}
+			},
+		})
+		if err == nil {
+			err = w.begin(From(meeting) / 2)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		came := map[int]int{}
+		for i := range sent + 1 {
+			f := frameOf(1, 128)
+			f[35] = byte(i % 16) // flows
+			came[w.entry.worker(f)]++
+			w.entry.receive(portIn, f)
+			until := w.k.now + 20*Microsecond
+			if i == 0 {
+				until = From(meeting) // the first one has the way made
+			}
+			if err := w.begin(until); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for b, n := range w.boards {
+			in := uint64(0)
+			for _, k := range n.inst.Counters() {
+				if k.Group == "frames" && k.Name == "in" && k.Node == appName+"/nt" {
+					in += k.Value
+				}
+			}
+			if want := []uint64{0, sent}[b]; in < want || b == 0 && in > 1 {
+				t.Errorf("%d workers: the task of board %d had %d packets", workers, b, in)
+			}
+		}
+		if len(came) != workers || done != [2]int{0, sent + 1} {
+			t.Errorf("%d workers: packets by worker %v, by the port that they left by %v", workers, came, done)
+		}
+		if err := w.close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

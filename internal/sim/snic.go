@@ -247,7 +247,8 @@ func newBoard(c SNICConfig) (*board, error) {
 		b.metered[task] = &metered{app, b, task}
 		return b.metered[task]
 	}
-	b.node, err = newNode(&b.k, boardApp, c.args(text.String()), pairs(c.SNIC.Ports), frames, c.Seed, &body{send: b.left, drop: b.dropped, meter: meter})
+	// One worker: the source's board has one scheduler, and a run here is of that.
+	b.node, err = newNode(&b.k, boardApp, c.args(text.String()), pairs(c.SNIC.Ports), 1, frames, c.Seed, &body{send: b.left, drop: b.dropped, meter: meter})
 	if err != nil {
 		return nil, err
 	}
