@@ -122,7 +122,7 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 	}
 	if b.split.spent.clock != nil {
 		b.split.breathe(c.Now(), frames.Len())
-		b.ingress.lobby.more = b.ingress.lobby.more || frames.Full()
+		b.ingress.lobby.look(frames)
 	}
 	n := 0
 	forward := in&1 == 0

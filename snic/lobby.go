@@ -37,12 +37,12 @@ type lobby struct {
 	queues []queue // by number of the tenant
 	turns  []int32 // a heap of the tenants that have frames here: who has had least is the first
 	frames int
-	time   float64    // what the latest one to be served had had
-	more   bool       // a batch came as large as batches are: more waits at the port
-	much   bool       // what came together is more than can run at once
-	hides  bool       // and for longer than others may be hidden by it
-	looks  clock.Time // since then no tasks have run; 0: they have in the breath before
-	ran    float64    // ns that tasks ran then
+	time   float64 // what the latest one to be served had had
+	more   bool    // a batch came as large as batches are: more waits at the port
+	much   bool    // what came together is more than can run at once
+	hides  bool    // and for longer than others may be hidden by it
+	seen   int     // frames that were looked at since tasks ran
+	ran    float64 // ns that tasks ran then
 }
 
 // waiting is a frame, and what is known of it.
@@ -81,6 +81,12 @@ func (lb *lobby) deploy(tenants int) {
 	if cap(lb.turns) < tenants {
 		lb.turns = append(make([]int32, 0, cap(lb.queues)), lb.turns...)
 	}
+}
+
+// look notes that frames have come.
+func (lb *lobby) look(frames *packet.Batch) {
+	lb.more = lb.more || frames.Full()
+	lb.seen += frames.Len()
 }
 
 // push adds a frame to those of a tenant.
@@ -268,17 +274,15 @@ func (ig *ingress) serve(c *graph.Ctx) {
 	}
 	now := c.Now()
 	c.Wake(now)
-	if lb.looks == 0 {
-		lb.looks = now
-	}
-	looked, most, work := float64(now.Sub(lb.looks)), looking*max(atWork, lb.ran), float64(atWork)
+	// By frames, not by the clock: a worker that has lost the processor meanwhile has so much more to look at.
+	looked, most, work := s.look*float64(lb.seen), looking*max(atWork, lb.ran), float64(atWork)
 	if now >= s.several {
-		most, work = atWork, max(atWork, lone*looked)
+		most, work = atWork, max(atWork, lone*min(looked, atWork))
 	}
 	if more && looked < most {
 		return
 	}
-	lb.looks, lb.ran, s.ran = 0, 0, now
+	lb.seen, lb.ran, s.ran = 0, 0, now
 	if s.clock != nil {
 		ig.split.begin(now)
 	}

@@ -365,7 +365,7 @@ func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf, waited boo
 func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 	if b.split.spent.clock != nil {
 		b.split.breathe(c.Now(), frames.Len())
-		b.ingress.lobby.more = b.ingress.lobby.more || frames.Full()
+		b.ingress.lobby.look(frames)
 		b.ingress.lobby.much, b.ingress.lobby.hides = b.ingress.lobby.more, false
 	}
 	g := &b.ingress.groups[0]

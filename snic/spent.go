@@ -162,6 +162,7 @@ func (sh *shares) begin(now clock.Time) {
 
 // looked notes what it took to look at a packet. A worker may lose the processor meanwhile.
 func (s *spent) looked(ns float64) {
+	ns = max(1, ns)
 	if s.look == 0 {
 		s.look = ns
 	}
