@@ -100,10 +100,10 @@ func (rn *runner) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.B
 	}
 	t.way = w
 	in := side(w.back)
-	if rn.timed(t, d, i, len(frames)) {
+	if rn.split.timed(t, d, i, len(frames)) {
 		start := rn.split.spent.clock.Now()
 		rn.push(c, t, in, batch)
-		rn.took(d, i, rn.split.spent.clock.Now().Sub(start), len(frames))
+		rn.split.took(d, i, rn.split.spent.clock.Now().Sub(start), len(frames))
 	} else {
 		rn.push(c, t, in, batch)
 	}
@@ -322,7 +322,7 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 		id := frames[i].lane
 		p, l := &rn.packets[id>>laneBits], &rn.lanes[id]
 		if n := batch.Len(); n > 0 && !(joint && p.way.back == w.back) && (several || p.way != w) {
-			several = t.quiet && p.way.back == w.back && timed && rn.untimed(t, w, p.way, n+1)
+			several = t.quiet && p.way.back == w.back && timed && rn.split.untimed(t, w, p.way, n+1)
 			if !several {
 				rn.give(c, t, w, batch)
 				batch.Reset()
@@ -360,27 +360,14 @@ func (rn *runner) ripe(c *graph.Ctx, t *task, id int32, p *inside, l *lane) bool
 	return false
 }
 
-// untimed reports whether a task may have n packets in one batch that go several ways, two of which are given: one that is to be
-// timed has to be of one DAG.
-func (rn *runner) untimed(t *task, x, y way, n int) bool {
-	return rn.split.spent.tenant == 0 && t.untimed+n < timedEvery && rn.costKnown(t, x.dag) && rn.costKnown(t, y.dag)
-}
-
-// costKnown reports whether it has been measured what a packet of a DAG costs in a task.
-func (rn *runner) costKnown(t *task, dag int32) bool {
-	d := &rn.cat.services[dag]
-	k := rn.place(d, t)
-	return k < 0 || d.costs[k] > 0
-}
-
 // give gives a task a batch whose frames go the way w, the last of them if they go several, and takes what the task lets go of.
 func (rn *runner) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	t.way = w
 	d, n := &rn.cat.services[w.dag], batch.Len()
-	if k := rn.place(d, t); k >= 0 && rn.timed(t, d, k, n) {
+	if k := rn.split.place(d, t); k >= 0 && rn.split.timed(t, d, k, n) {
 		start := rn.split.spent.clock.Now()
 		rn.push(c, t, side(w.back), batch)
-		rn.took(d, k, rn.split.spent.clock.Now().Sub(start), n)
+		rn.split.took(d, k, rn.split.spent.clock.Now().Sub(start), n)
 	} else {
 		rn.push(c, t, side(w.back), batch)
 	}
@@ -392,18 +379,6 @@ func (rn *runner) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 		}
 	}
 	rn.given = rn.given[:0]
-}
-
-// place is where a task is in a DAG; -1: it is not there, or nobody asks as nothing is timed.
-func (rn *runner) place(d *service, t *task) int {
-	if rn.split.spent.clock != nil {
-		for i, n := range d.tasks {
-			if &rn.cat.tasks[n] == t {
-				return i
-			}
-		}
-	}
-	return -1
 }
 
 // sweep takes what a task has let go of, by the app that it is or was.
@@ -742,31 +717,14 @@ func (rn *runner) rush(c *graph.Ctx, g *group, d *service) int {
 func (rn *runner) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) {
 	k := &rn.convoy
 	if n := k.batch.Len(); n > 0 {
-		if !k.alone && w.out < ports && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && rn.unmeasured(d, n+len(frames)) {
+		if !k.alone && w.out < ports && k.batch.Room() >= len(frames) && slices.Equal(k.d.tasks, d.tasks) && rn.split.unmeasured(d, n+len(frames)) {
 			k.batch.Append(frames)
 			return
 		}
 		rn.runConvoy(c)
 	}
-	k.d, k.way, k.alone = d, w, !rn.unmeasured(d, len(frames))
+	k.d, k.way, k.alone = d, w, !rn.split.unmeasured(d, len(frames))
 	k.batch.Append(frames)
-}
-
-// unmeasured reports whether n packets may run through the tasks of a DAG together with those of others: none of the tasks is to be
-// timed then, which is done with packets of one DAG.
-func (rn *runner) unmeasured(d *service, n int) bool {
-	if rn.split.spent.clock == nil {
-		return true
-	}
-	if rn.split.spent.tenant > 0 {
-		return false
-	}
-	for i, t := range d.tasks {
-		if rn.cat.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // runConvoy runs what was gathered.

@@ -82,11 +82,11 @@ func (x *sample) into(mean *float64) {
 }
 
 // timed reports whether a batch of n packets of a DAG is to be timed in a task.
-func (rn *runner) timed(t *task, d *service, i, n int) bool {
-	if rn.split.spent.clock == nil {
+func (sh *shares) timed(t *task, d *service, i, n int) bool {
+	if sh.spent.clock == nil {
 		return false
 	}
-	if t.untimed += n; t.untimed < timedEvery && d.costs[i] > 0 && rn.split.spent.tenant == 0 {
+	if t.untimed += n; t.untimed < timedEvery && d.costs[i] > 0 && sh.spent.tenant == 0 {
 		return false
 	}
 	t.untimed = 0
@@ -94,9 +94,9 @@ func (rn *runner) timed(t *task, d *service, i, n int) bool {
 }
 
 // took notes that n packets of a DAG were so long in its task i. Whose turn it is pays for the difference to what they were counted for.
-func (rn *runner) took(d *service, i int, ns clock.Duration, n int) {
+func (sh *shares) took(d *service, i int, ns clock.Duration, n int) {
 	x := max(1, float64(ns)) / float64(n)
-	c, s := &d.costs[i], &rn.split.spent
+	c, s := &d.costs[i], &sh.spent
 	was, usual := *c, x
 	s.tasks += float64(ns) - was*float64(n) // of what was counted when they were let in
 	if was > 0 {
@@ -114,6 +114,48 @@ func (rn *runner) took(d *service, i int, ns clock.Duration, n int) {
 	for _, v := range d.costs {
 		d.cost += v
 	}
+}
+
+// untimed reports whether a task may have n packets in one batch that go several ways, two of which are given: one that is to be
+// timed has to be of one DAG.
+func (sh *shares) untimed(t *task, x, y way, n int) bool {
+	return sh.spent.tenant == 0 && t.untimed+n < timedEvery && sh.costKnown(t, x.dag) && sh.costKnown(t, y.dag)
+}
+
+// costKnown reports whether it has been measured what a packet of a DAG costs in a task.
+func (sh *shares) costKnown(t *task, dag int32) bool {
+	d := &sh.cat.services[dag]
+	k := sh.place(d, t)
+	return k < 0 || d.costs[k] > 0
+}
+
+// place is where a task is in a DAG; -1: it is not there, or nobody asks as nothing is timed.
+func (sh *shares) place(d *service, t *task) int {
+	if sh.spent.clock != nil {
+		for i, n := range d.tasks {
+			if &sh.cat.tasks[n] == t {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// unmeasured reports whether n packets may run through the tasks of a DAG together with those of others: none of the tasks is to be
+// timed then, which is done with packets of one DAG.
+func (sh *shares) unmeasured(d *service, n int) bool {
+	if sh.spent.clock == nil {
+		return true
+	}
+	if sh.spent.tenant > 0 {
+		return false
+	}
+	for i, t := range d.tasks {
+		if sh.cat.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // breathe notes that frames have come.
