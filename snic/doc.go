@@ -184,6 +184,7 @@
 // The home asks the pool when it has no region, or too much and no worker that hands frames over helps. Workers that run a DAG themselves,
 // each for what comes in there, go on while what its home has of it is at a peer; but none begins to while the DAG is abroad: what it handed
 // over may be at the peer. A task with state that may go to a peer (remote) knows what one instance knows, in the first worker, as with Kind.Alone;
+// since what it knows goes as one instance saves it, and nothing makes one state of those of several. So more workers do not make such a task faster;
 // with remote: false its DAGs run in all workers, and stay. Memory is the first worker's, and its pages travel. The Peering hears all workers,
 // and tells the pool one thing once all have put the same deployment in force.
 //
@@ -212,7 +213,8 @@
 //
 // While several tenants send, a worker's time is one of the resources that are divided: all that is left when the worker has looked at everything
 // that comes. When tasks would run for more than 50 us at once, or more waits at the ports and to have frames go on takes twice as long as looking at
-// them, frames wait in the lobby, a queue for each tenant. What both take is measured: to go on is tasks, and all that follows, as sending them.
+// them, or their tasks longer than all else, frames wait in the lobby, a queue for each tenant. What both take is measured: to go on is tasks, and all
+// that follows, as sending them.
 // The worker looks until nothing waits at its ports, lets tasks run for 50 us, and looks again; at least a quarter of its time is for tasks. So the
 // ports' rings do not overflow, where nobody can tell whose frames are lost: a tenant that floods loses what its own queue has no room for, which is
 // what it leaves to others of the packet store and of the port's buffers, and as much work as slack= is long, or a batch. Who has had least of the

@@ -163,18 +163,20 @@ func (ig *ingress) counts(d *service) float64 {
 	return d.cost + ig.split.spent.onward
 }
 
-// weigh finds whether n groups are more than can run at once: they take longer than atWork, or worth times as long as it takes to look at them while
-// more waits at the port. Of what takes less than that, nobody has much more time when another's is refused, which takes time as well.
+// weigh finds whether n groups are more than can run at once: they take longer than atWork, or, while more waits at the port, longer than all else
+// that they take, or worth times as long as looking at them with the way out. Of what takes less than that, nobody has much more time when another's
+// is refused, which takes time as well.
 func (ig *ingress) weigh(now clock.Time, n int) {
-	takes, looks := 0., 0.
+	takes, looks, ways, besides := 0., 0., 0., 0.
+	s := &ig.split.spent
 	for i := range ig.groups[:n] {
 		g := &ig.groups[i]
 		d := &ig.cat.services[g.way.dag]
 		ig.meet(now, d)
-		takes += (d.cost + ig.split.spent.onward) * float64(g.batch.Len())
-		looks += ig.split.spent.look * float64(g.batch.Len())
+		n := float64(g.batch.Len())
+		takes, looks, ways, besides = takes+d.cost*n, looks+s.look*n, ways+s.onward*n, besides+s.overhead*n
 	}
-	ig.lobby.much = takes > atWork || ig.lobby.more && takes > worth*looks
+	ig.lobby.much = takes > atWork || ig.lobby.more && (takes > besides || takes+ways > worth*looks)
 	ig.lobby.hides = takes > hides
 }
 
