@@ -214,6 +214,7 @@ func mutants() []mutant {
 		{"an atomic's answer is forgotten with its record", "admit.go", "fl.tail - fl.span + 1\n\t\tfl.outlive(o)", "fl.tail - fl.span + 1", frames, "TestPast"},
 		{"another atomic has the answer of one that is past", "deliver.go", "p.whole() && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:])", "p.whole() && p.psn == psn", frames, "TestPast"},
 		{"READs that are past are acknowledged", "deliver.go", "case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq()", "case s.f.BTHOf(b).AckReq()", frames, "TestPast"},
+		{"an answer of the round of PSNs before", "deliver.go", "fl.past[(fl.pastAt-1-k)&15]", "fl.past[k]", frames, "TestPastOfBothRounds"},
 		{"who sends old requests is told an error", "repair.go", "s.longAgo(fl, b, psn)\n", "s.answer(fl, hdr.Acknowledge, psn, hdr.SynNAKRemoteOperation, 0)\n", frames, "TestPast"},
 		{"an early answer to an atomic is lost", "response.go", "o.flags |= fEarly\n\t\ts.nudgeLost(c)", "", frames, "TestEarly"},
 		{"an early answer to a READ is lost", "response.go", "return s.early(c, it, psn, frame)", "return false", frames, "TestEarly"},

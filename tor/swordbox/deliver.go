@@ -196,8 +196,8 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 	info := s.f.Op.Info().Flags
 	switch {
 	case info&hdr.IsAtomic != 0:
-		for k := range fl.past {
-			if p := &fl.past[k]; p.whole() && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:]) {
+		for k := range uint32(len(fl.past)) { // the newest first: PSNs come round
+			if p := &fl.past[(fl.pastAt-1-k)&15]; p.whole() && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:]) {
 				s.answer(fl, hdr.AtomicAck, psn, fl.syn, p.prior)
 				return
 			}

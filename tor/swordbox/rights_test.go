@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // ask sends a request of c for a sort of access to eight bytes.
@@ -512,6 +513,35 @@ func TestPast(t *testing.T) {
 	none0(t, r.Push("a", a.made(hdr.CompareSwap, atomics[9], atomicETH(va+8, testRKey, 1, 2), nil)).Out["a"])
 	none0(t, r.Push("a", a.made(hdr.ReadRequest, write, reth(va, testRKey, 8), nil)).Out["a"])
 	same(t, r.Push("a", a.made(hdr.WriteOnly, write, reth(va+8, testRKey, 8), little(1))).Out["a"], a.ackTo(a.psn-1, a.msn))
+}
+
+// TestPastOfBothRounds: PSNs come round after 2^24. Of two atomics with one PSN that are not on record any more the
+// later one is repeated.
+func TestPastOfBothRounds(t *testing.T) {
+	const va = 0x7008
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a := r.join()
+	var psns []uint32
+	for k := range uint64(2) {
+		psns = append(psns, a.psn)
+		one(t, a.cas(va, k, k+1).Out["b"])
+		one(t, a.atomicAck(k + 100).Out["a"])
+		a.msn++
+	}
+	for range 20 {
+		one(t, a.write(va+8, 1).Out["b"])
+		one(t, a.ack().Out["a"])
+		a.msn++
+	}
+	n := (*r.box().nodes.Load())[0]
+	slot, _ := n.conns.Find(conn.AddrFrom(a.ip), a.cqpn)
+	for k := range n.flows[slot].past { // as if the first were of the round before
+		if p := &n.flows[slot].past[k]; p.whole() && p.psn == psns[0] {
+			p.psn = psns[1]
+			p.sum = p.check()
+		}
+	}
+	same(t, r.Push("a", a.made(hdr.CompareSwap, psns[1], atomicETH(va, testRKey, 2, 1), nil)).Out["a"], a.atomicAckTo(psns[1], a.msn, 101))
 }
 
 // TestEarly: an answer behind one that was lost is kept; what had none is sent
