@@ -40,9 +40,10 @@ belongs to one controller at a time.
 With --store the intent is in etcd, where quillon ctl apply --store puts it, and the
 state, too, for controllers on several machines: one leads, the others stand by. A new
 revision is applied as soon as it is stored. When the leader is stopped another leads
-at once; when it dies or hangs, 1.0 to 1.5 s later. Its election id is above those that are made from the time,
-and below the next leader's, so that devices refuse what a former leader writes. When
-etcd is away devices keep what they have, and nothing is written until it is back.`,
+at once; when it dies or hangs, 1.0 to 1.5 s later. Its election id is above those that
+are made from the time, and below the next leader's, so that devices refuse what a
+former leader writes. When etcd is away devices keep what they have, and nothing is
+written until it is back.`,
 		Example: `  quillon ctl run switches.yaml
   quillon ctl run switches.yaml --every 10s --state /var/lib/quillon/ctl.json
   quillon ctl run --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/net1 \
