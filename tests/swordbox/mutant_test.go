@@ -123,7 +123,7 @@ func mutants() []mutant {
 		{"what is refused takes a place", "word.go", "t.remove(w) // it was refused", "v.doubt()", frames, "TestRefused"},
 		{"memory under a new key is never replaced on", "word.go", "v.rkey = o.rkey\n\t\t\tv.doubt()", "v.doubt()", frames, "TestNewKey"},
 		{"a full table stays as it is", "word.go", "t.evict(now)", "_ = t", frames, "TestFull"},
-		{"what was believed before memory was tracked counts", "word.go", "w.vouched && !was {", "false {", frames, "TestVouchedLater"},
+		{"what was believed before memory was tracked counts", "word.go", "w.vouched && !was {", "false && !was {", frames, "TestVouchedLater"},
 		{"what was believed of a twin's words counts", "nodes.go", "m.words.doubtAll() // the other", "_ = m.words // the other", frames, "TestTwinWas"},
 		{"frames of a server that is not named any more cross", "box.go", "f.Hosts = append(f.Hosts, s.inherited()...)", "_ = 0", frames, "TestWantsOfOldServers"},
 		{"a server is where it was heard last alone", "nodes.go", "n.nextAt++", "_ = n.nextAt", frames, "TestTwinsOfManyMACs"},

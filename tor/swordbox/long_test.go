@@ -107,14 +107,16 @@ func testVastRead(t *testing.T, length uint32, alike bool) {
 		// Its client asks again, from the next packet on.
 		left := reth(lowest+uint64(k+1)*256, testRKey, length-(k+1)*256)
 		same(t, r.Push("a", a.made(hdr.ReadRequest, psnAdd(first, k+1), left, nil)).Out["b"], a.made(hdr.ReadRequest, psnAdd(at, k+1), left, nil))
-		if k == 1 {
+		if k == 1 && alike { // a request behind it has what is long before it forgotten anyway
 			if out := a.write(lowest, 8).Out["b"]; (len(out) == 0) != (packets > mostUnacked) {
 				t.Errorf("behind %d PSNs %d requests are sent on", packets, len(out))
 			}
 		}
 	}
 	a.spsn, a.smsn = psnAdd(at, packets), a.smsn+1
-	one(t, a.ack().Out["a"])
+	if alike {
+		one(t, a.ack().Out["a"])
+	}
 	left := reth(lowest+256, testRKey, length-256)
 	if n := len(r.Push("a", a.made(hdr.ReadRequest, psnAdd(first, 1), left, nil)).Out["b"]); n != 1 {
 		t.Errorf("a repetition of a READ that was answered is sent on as %d", n)
