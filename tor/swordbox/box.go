@@ -343,16 +343,16 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 		}
 		s.own(n)
 	}
-	if n.gone {
-		s.aside(in, x, b, reasonStranger)
-		return
-	}
 	if in == toServers {
 		if mac := fromOf(b); n.macs[0].Load() != mac && !n.isAt(mac) {
 			s.locate(n, mac)
 		}
 	} else if n.twins && s.awaitsTwin() && !isCM {
 		s.c.Drop(x, reasonTwin)
+		return
+	}
+	if n.gone { // perhaps just now: to look at others gives its turn away
+		s.aside(in, x, b, reasonStranger)
 		return
 	}
 	switch {
