@@ -34,6 +34,7 @@ func crashMutants() []mutant {
 		{"an operation whose frame never left is on record", "recover.go", "\t\tg.tail--\n", "", frames, "TestDiesBeforeItSends"},
 		{"the order of PSNs is not made anew", "recover.go", "cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))", "cmp.Compare(n.place(a), n.place(b))", frames, "TestCarriedInOrder"},
 		{"the next PSN is the first", "recover.go", "c.next = psnAdd(o.spsn, o.npsn)\n", "", frames, crash},
+		{"the next process counts on from what is open", "recover.go", "after := psnAdd(c.acked, 1); psnLess(c.next, after)", "after := psnAdd(c.acked, 1); false", frames, "TestAskedAndKilled"},
 		{"order=word ends with the process", "recover.go", "o.word == none && !o.is(fBare|fOrphan)", "false", frames, "TestWordOrderOverACrash"},
 		{"words of WRITEs under way are nobody's", "recover.go", "n.words.w[w].writes++\n", "", frames, "TestNothingMeanwhile|TestHandedOverWrite"},
 		{"messages are counted from the beginning", "recover.go", "base: f.base, ", "", frames, crash},

@@ -1,7 +1,9 @@
 package swordbox
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -502,4 +504,35 @@ func TestCutTeachesNothing(t *testing.T) {
 	if a := &n.flows[0]; a.inDoubt || a.oldest != none || n.keys.find(other) != nil {
 		t.Errorf("in doubt %v, open %v, right to a key that was not used %v", a.inDoubt, a.oldest != none, n.keys.find(other) != nil)
 	}
+}
+
+// A process asks its server what was executed, is told, and ends, too, while a READ's answer is still missing. The next one
+// counts on behind the question: the server would take a request with its PSN for a repetition.
+func TestAskedAndKilled(t *testing.T) {
+	r, k, a, b := diverged(t, nil)
+	at := a.spsn
+	one(t, b.cas(0x7000, 7, 8).Out["b"]) // as a WRITE, over a's connection
+	again := a.psn
+	one(t, a.read(lowest, 8).Out["b"])
+	r.restart(k, false, time.Microsecond, nil)
+	question := a.empty(at + 2)
+	for n := 0; ; n++ {
+		if n == 100 {
+			t.Fatal("the server is not asked")
+		}
+		if slices.ContainsFunc(r.Advance(100 * time.Microsecond).Out["b"], func(f graphtest.Frame) bool { return bytes.Equal(f.Bytes, question) }) {
+			break
+		}
+	}
+	r.Push("b", a.response(hdr.Acknowledge, at+2, aeth(hdr.SynACK, a.smsn+3), nil))
+	r.restart(k, false, time.Microsecond, nil)
+	r.Push("a", a.made(hdr.ReadRequest, again, reth(lowest, testRKey, 8), nil))
+	r.Push("b", a.response(hdr.ReadRespOnly, at+1, aeth(hdr.SynACK, a.smsn+3), little(0)))
+	var got []graphtest.Frame
+	for _, f := range a.write(0x5000, 1).Out["b"] {
+		if hdr.BTH(f.Bytes[42:]).DestQP() == a.sqpn {
+			got = append(got, f)
+		}
+	}
+	same(t, got, a.moved(a, hdr.WriteOnly, at+3, reth(0x5000, testRKey, 8), little(1)))
 }

@@ -440,6 +440,10 @@ func (n *order) relink(c *flow, list []*op, now clock.Time) {
 			n.words.writes++
 		}
 	}
+	// Behind a READ whose answer was lost the server may have executed more: the question of a process before this one.
+	if after := psnAdd(c.acked, 1); psnLess(c.next, after) {
+		c.next = after
+	}
 }
 
 // rejoin counts open operation o, which another process sent. The word of a WRITE
