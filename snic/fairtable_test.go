@@ -25,6 +25,7 @@ type arena struct {
 	ring    int           // frames that wait for a worker
 	late    time.Duration // the tenant begins so long after the flood
 	during  time.Duration // the latter half of it counts
+	wrong   float64       // what the worker begins with as the time that looking at a frame takes, in ns
 	args    graph.Args
 }
 
@@ -104,7 +105,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 	x := newCrew(tb, kinds, t.workers, args)
 	for w, k := range cores {
 		b := x.board(w)
-		b.split.spent.clock = k.clk
+		b.split.spent.clock, b.split.spent.look = k.clk, t.wrong
 		if err := b.split.deployShares(x.now); err != nil {
 			tb.Fatal(err)
 		}
@@ -231,6 +232,19 @@ func TestFairBySparing(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestFairThoughLookWasWrong: a worker that was kept from its work while it measured for the first time how long looking at a frame takes learns better.
+func TestFairThoughLookWasWrong(t *testing.T) {
+	for _, each := range []time.Duration{time.Microsecond, 5 * time.Microsecond, 100 * time.Microsecond} {
+		t.Run(each.String(), func(t *testing.T) {
+			a := arena{workers: 1, each: each, look: 115, on: 1200, ring: 2048, late: 20 * time.Millisecond, during: 200 * time.Millisecond, flows: [2]int{1, 1}, wrong: 1e5}
+			a.rates = [2]float64{.12 / (each + a.on).Seconds(), 3.5e6}
+			if part, used := a.run(t); part < .95 || used < .95 {
+				t.Errorf("it gets %.3f of its part, and %.3f of the time is used", part, used)
+			}
+		})
 	}
 }
 

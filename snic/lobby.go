@@ -17,6 +17,9 @@ const (
 	// leaves a quarter of the time to tasks, at least.
 	atWork  = 50_000
 	looking = 3
+	// leastSeen is how many frames the worker looks at, at least, before tasks run again while more waits. Among them are batches in whose
+	// breath nothing else is done: so what looking takes is measured again, however wrong it was.
+	leastSeen = 4 * packet.MaxBatch
 	// worth is how many times as long as looking at frames it takes at least to have them go on where tenants queue.
 	worth = 2
 	// hides is from when on the frames of a batch may hide others that come: while tasks run on them, in ns, the ring overflows, and of a
@@ -281,7 +284,7 @@ func (ig *ingress) serve(c *graph.Ctx) {
 	if now >= s.several {
 		most, work = atWork, max(atWork, lone*min(looked, atWork))
 	}
-	if more && looked < most {
+	if more && (looked < most || lb.seen < leastSeen) {
 		return
 	}
 	lb.seen, lb.ran, s.ran = 0, 0, now

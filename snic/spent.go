@@ -21,7 +21,7 @@ const (
 	// overheadOf is of how many packets one measurement of a worker's own work is.
 	overheadOf = 4096
 	// lookEvery is of how many batches of some size one is timed until it is known whose its packets are.
-	lookEvery = 16
+	lookEvery = 4
 	// often is how many breaths there are for each one that leaves frames waiting, at least, while all is well.
 	often = 8
 	// togetherFor is how long several tenants count as being there since the last time. Of a tenant whose frames are
@@ -202,13 +202,18 @@ func (sh *shares) begin(now clock.Time) {
 	s.at, s.full, s.tasks, s.got, s.let = now, false, 0, 0, 0
 }
 
-// looked notes what it took to look at a packet. A worker may lose the processor meanwhile.
+// looked notes what it took to look at a packet. A worker may lose the processor meanwhile: so the mean falls faster than it rises, and begins with no
+// more than jump.
 func (s *spent) looked(ns float64) {
 	ns = max(1, ns)
-	if s.look == 0 {
-		s.look = ns
+	switch {
+	case s.look == 0:
+		s.look = min(ns, jump)
+	case ns < s.look:
+		s.look += (ns - s.look) / costs
+	default:
+		s.look += (min(ns, leap*s.look+jump) - s.look) / (costs * costs)
 	}
-	s.look += (min(ns, leap*s.look+jump) - s.look) / (costs * costs)
 }
 
 // known measures now and then how long it took until it is known whose the packets of a batch are: of one that came first in a breath, before
