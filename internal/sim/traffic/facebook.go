@@ -137,10 +137,14 @@ type bursts struct {
 	start, end  float64
 }
 
+// rarest is the smallest share of time that bursts have. Below it none comes:
+// gaps of a smaller share soon leave the range of numbers.
+const rarest = 1e-12
+
 // newBursts begins long before 0, so that what is seen from 0 on does not
 // depend on how it began.
 func newBursts(r *rand.Rand, share, length float64) bursts {
-	b := bursts{r: r, never: share <= 0}
+	b := bursts{r: r, never: share < rarest}
 	if b.never {
 		b.start, b.end = math.Inf(1), math.Inf(1)
 		return b
@@ -214,7 +218,7 @@ func (f *Facebook) Each(rack, endpoint int, emit func(interval int, bytes float6
 	own := newBursts(r, f.Share*(1-part), f.Length.Seconds())
 	shared := bursts{never: true, start: math.Inf(1)}
 	switch {
-	case f.Share <= 0:
+	case f.Share < rarest:
 	case f.Correlation > 0:
 		shared = newBursts(common, f.Share, f.Length.Seconds())
 	case f.Correlation < 0:

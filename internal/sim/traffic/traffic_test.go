@@ -207,6 +207,23 @@ func TestFacebookCheck(t *testing.T) {
 	}
 }
 
+// However small the share, what is generated ends.
+func TestRarest(t *testing.T) {
+	for _, correlation := range []float64{0, 0.5, -0.5, -1, 1, math.Nextafter(1, 0), math.Nextafter(-1, 0)} {
+		for _, share := range []float64{5e-324, 1e-300, 1e-200, rarest, 1e-6} {
+			f := Facebook{Endpoints: 3, Interval: 10 * time.Millisecond, Intervals: 100, Line: 1e9, Share: share,
+				Length: 30 * time.Millisecond, Correlation: correlation, Seed: 1}
+			for e := range f.Endpoints {
+				f.Each(0, e, func(i int, bytes float64) {
+					if !(bytes > 0 && bytes <= 1e7*(1+1e-9)) {
+						t.Errorf("share %v, correlation %v: %v bytes", share, correlation, bytes)
+					}
+				})
+			}
+		}
+	}
+}
+
 func TestCSV(t *testing.T) {
 	src := openText(t, "\xef\xbb\xbftime,endpoint,bytes\r\n# all of rack r\n\n10.000000001,a,100,r\r\n10.5, \"b\" , 50 ,r\n9.9,a,1,r\n1.11e1,a,7.5\n12,a,0")
 	var got []string
