@@ -50,19 +50,6 @@ type asked struct {
 // collect adds a frame to those of a batch that go the same way, of which there
 // are n groups, and returns how many groups it made.
 func (ig *ingress) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow uint64, x *packet.Buf) int {
-	d := &ig.cat.services[dag]
-	size := x.Len()
-	if !d.listed {
-		ig.place.list(c, int32(dag))
-	}
-	d.arrived += int64(size)
-	d.packets++
-	d.bytes += uint64(size)
-	if d.away {
-		c.Mark(x, packet.Forwarded, reasonEndpoint)
-		ig.gates.emit(c, way{int32(dag), back, out, d.term}, x)
-		return 0
-	}
 	route := 2 * dag
 	if back {
 		route++
@@ -71,6 +58,16 @@ func (ig *ingress) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow
 	// Of one route, those of another pair of ports are a group of their own.
 	g := int(ig.groupOf[route]) - 1
 	if g < 0 {
+		d := &ig.cat.services[dag]
+		if !d.listed {
+			ig.place.list(c, int32(dag))
+		}
+		if d.away {
+			d.came(1, x.Len())
+			c.Mark(x, packet.Forwarded, reasonEndpoint)
+			ig.gates.emit(c, way{int32(dag), back, out, d.term}, x)
+			return 0
+		}
 		g, made = n, 1
 		ig.groupOf[route] = int8(g + 1)
 		ig.groups[g].way = way{int32(dag), back, out, d.term}
@@ -81,8 +78,15 @@ func (ig *ingress) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow
 	k := &ig.groups[g]
 	k.flows[k.batch.Len()] = flow
 	k.batch.Add(x)
-	k.bytes += size
+	k.bytes += x.Len()
 	return made
+}
+
+// came counts packets that came to a DAG, before any is refused.
+func (d *service) came(packets, bytes int) {
+	d.arrived += int64(bytes)
+	d.packets += uint64(packets)
+	d.bytes += uint64(bytes)
 }
 
 // dispatch admits the n groups that were collected.
@@ -94,6 +98,7 @@ func (ig *ingress) dispatch(c *graph.Ctx, in, n int) {
 		g := &ig.groups[i]
 		ig.groupOf[2*g.way.dag] = 0
 		ig.groupOf[2*g.way.dag+1] = 0
+		ig.cat.services[g.way.dag].came(g.batch.Len(), g.bytes)
 	}
 	ig.weigh(c.Now(), n)
 	ig.runner.convoy.open = true

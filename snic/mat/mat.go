@@ -203,6 +203,7 @@ func (k *key) both() uint64 {
 func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
 	q := Ask{Layers: *l}
 	t.Ahead(&q, b, in)
+	t.Near(&q)
 	return t.Find(&q, b, in, forward)
 }
 
@@ -213,7 +214,8 @@ type Ask struct {
 	key        key
 	hash       uint64
 	tags       uint64 // of the set, as they were
-	near       uint64 // of what Find will look at
+	flow       Flow   // with found
+	found      bool   // the table had it when Near was called
 }
 
 // Ahead begins to look for the flow of frame b, which came in by port in.
@@ -231,13 +233,28 @@ func places(tags, hash uint64) uint64 {
 	return (x - 0x0001000100010001) &^ x & 0x8000800080008000
 }
 
-// Near goes on with what Ahead has begun.
+// Near goes on with what Ahead has begun: it looks at the first place that may have the flow.
 func (t *Table) Near(q *Ask) {
-	q.near = t.flows[q.hash&t.mask*4+uint64(bits.TrailingZeros64(places(q.tags, q.hash)))&63/16].key[0]
+	q.found = false
+	if m := places(q.tags, q.hash); m != 0 {
+		if f := &t.flows[q.hash&t.mask*4+uint64(bits.TrailingZeros64(m))/16]; f.key.equal(&q.key) {
+			q.flow, q.found = f.Flow, true
+		}
+	}
 }
 
-// Find is the flow of the frame, which Ahead was called with. forward says whether rules hold as they are written.
+// Find is the flow of the frame, which Ahead and Near were called with since rules were set. forward says whether rules hold as
+// they are written.
 func (t *Table) Find(q *Ask, b []byte, in uint16, forward bool) Flow {
+	if q.found {
+		t.Hits++
+		return q.flow
+	}
+	return t.find(q, b, in, forward)
+}
+
+// find looks at all places: flows of the same batch may have come to the table since Near.
+func (t *Table) find(q *Ask, b []byte, in uint16, forward bool) Flow {
 	s := &t.sets[q.hash&t.mask]
 	for m := places(s.tags, q.hash); m != 0; m &= m - 1 {
 		f := &t.flows[q.hash&t.mask*4+uint64(bits.TrailingZeros64(m))/16]
