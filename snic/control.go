@@ -288,7 +288,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		s.term, number[uid] = term, n
 	}
 	b.cat.dagOf = b.cat.dagOf[:0]
-	var fresh []int
+	fresh := false
 	for i, x := range d.DAGs {
 		n := number[x.UID]
 		b.cat.dagOf = append(b.cat.dagOf, n)
@@ -311,7 +311,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		}
 		if s.UID == 0 {
 			*s = service{deployed: deployed{term: s.term}, inflow: inflow{listed: slices.Contains(b.place.active, int32(n))}}
-			fresh = append(fresh, n)
+			fresh = true
 		}
 		s.stages = stages
 		s.DAG, s.tenant = x, tenants[x.Tenant]
@@ -320,9 +320,9 @@ func (b *board) deployServices(numbers, tenants []int) error {
 			s.costs, s.cost = make([]float64, len(tasks)), 0
 		}
 	}
-	for _, n := range fresh {
-		if b.cat.house != nil {
-			b.cat.lodgeNew(n)
+	if b.cat.house != nil && fresh {
+		if err := b.giveHomes(); err != nil {
+			return err
 		}
 	}
 	// What a task makes before a packet came to it goes forward in a DAG that has it.

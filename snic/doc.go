@@ -64,8 +64,9 @@
 //     their loads as often as tasks are looked at. A home gets one DAG back in four monitor periods; one that has to go again soon
 //     stays twice as long as the time before. Of several workers that hand frames of a DAG over, none takes it from another: either
 //     runs it, or the home does.
-//   - DAGs of functions whose instances are not to know of each other (graph.Kind.Alone: a P4 program, a hop), of tasks with memory of
-//     the board, and of tasks with state that may go to another board of a pool, are at one worker, the first, as what they know is there.
+//   - DAGs of functions whose instances are not to know of each other (graph.Kind.Alone: a P4 program, a hop), and of tasks with memory of
+//     the board, are at one worker, the first, as what they know is there. A DAG with a task with state that may go to another board of a
+//     pool is at one worker, too: at its home, whichever that is. DAGs that have such a task in common have the same home.
 //
 // A DAG goes from one worker to another in three steps: its frames wait in the packet store; those before them leave,
 // here or, which the other worker says, there; then those that wait go the new way, in their order; those for which the ring to the
@@ -183,8 +184,9 @@
 // the home, by whatever worker it came in, by the pool's port too; so a flow keeps its order. What runs for a peer is in regions of the home.
 // The home asks the pool when it has no region, or too much and no worker that hands frames over helps. Workers that run a DAG themselves,
 // each for what comes in there, go on while what its home has of it is at a peer; but none begins to while the DAG is abroad: what it handed
-// over may be at the peer. A task with state that may go to a peer (remote) knows what one instance knows, in the first worker, as with Kind.Alone;
-// since what it knows goes as one instance saves it, and nothing makes one state of those of several. So more workers do not make such a task faster;
+// over may be at the peer. A task with state that may go to a peer (remote) knows what one instance knows, in its DAG's home,
+// since what it knows goes as one instance saves it, and nothing makes one state of those of several. So more workers do not make such a task faster,
+// but several of them run in several workers;
 // with remote: false its DAGs run in all workers, and stay. Memory is the first worker's, and its pages travel. The Peering hears all workers,
 // and tells the pool one thing once all have put the same deployment in force.
 //

@@ -88,7 +88,7 @@ const (
 )
 
 // hosts is how many workers have regions.
-func (cat *catalog) hosts() int { return min(cat.workers, cat.deployment.Regions.Count) }
+func (s *settings) hosts() int { return min(s.workers, s.deployment.Regions.Count) }
 
 // lone reports that a DAG is to be in one worker: what its tasks know, each instance has for itself.
 func (cat *catalog) lone(s *service) bool {
@@ -98,24 +98,117 @@ func (cat *catalog) lone(s *service) bool {
 // travels reports that a task may go to a board of the pool with what it knows: that is what one instance knows.
 func (s *settings) travels(t *dag.Task) bool { return s.poolPort >= 0 && t.State && t.Remote }
 
-// settledAs is an error when a DAG is to get a task that is in the first worker alone, and has its home in another one: frames that are
-// under way would meet an instance there that knows nothing.
+// first reports that a task is in the first worker alone: what it knows is in memory that is only there, or its kind says so.
+func (s *settings) first(t *dag.Task) bool {
+	return t.Memory > 0 || s.library.kinds[t.Kind].Alone || s.travels(t) && s.library.usesMemory(t.Kind, t.Args)
+}
+
+// groups are the tasks that are in one worker each: those of a group are in the same one, as DAGs have several of them. A group has
+// the number of one of its tasks; other tasks are in none, which is -1. first says which tasks are in the first worker alone.
+func (s *settings) groups(first []bool) []int {
+	d := s.deployment
+	out := make([]int, len(d.Tasks))
+	for i := range out {
+		if out[i] = -1; first[i] || s.travels(&d.Tasks[i]) {
+			out[i] = i
+		}
+	}
+	for _, x := range d.DAGs {
+		g := groupOf(out, x)
+		for _, t := range x.Tasks {
+			if old := out[t]; old >= 0 && old != g {
+				for i := range out {
+					if out[i] == old {
+						out[i] = g
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// groupOf is the group of a DAG's tasks; -1: none of them is in one.
+func groupOf(groups []int, x dag.DAG) int {
+	for _, t := range x.Tasks {
+		if groups[t] >= 0 {
+			return groups[t]
+		}
+	}
+	return -1
+}
+
+// homes are the homes of a deployment's DAGs, by their places in it. first says which tasks are in the first worker alone. settled is the home that a DAG has; negative: it is new. A new
+// one has that of its group, and otherwise that of its turn. An error says which DAG would have to leave its home: frames that are
+// under way would meet tasks elsewhere that know nothing.
+func (s *settings) homes(first []bool, turn, settled func(i int) int) ([]int, error) {
+	d, groups := s.deployment, s.groups(first)
+	of := slices.Repeat([]int{-1}, len(groups)) // homes of groups
+	for i, is := range first {
+		if is {
+			of[groups[i]] = 0
+		}
+	}
+	out := make([]int, len(d.DAGs))
+	for i, x := range d.DAGs {
+		out[i] = settled(i)
+		if g := groupOf(groups, x); g >= 0 && out[i] >= 0 {
+			if of[g] >= 0 && of[g] != out[i] {
+				return nil, fmt.Errorf("DAG %d runs in worker %d, and what its tasks know is in worker %d alone: take the DAG out, and deploy it anew", x.UID, out[i], of[g])
+			}
+			of[g] = out[i]
+		}
+	}
+	for i, x := range d.DAGs {
+		if out[i] >= 0 {
+			continue
+		}
+		out[i] = turn(i) % s.hosts()
+		if g := groupOf(groups, x); g >= 0 {
+			if of[g] < 0 {
+				of[g] = out[i]
+			}
+			out[i] = of[g]
+		}
+	}
+	return out, nil
+}
+
+// settledAs is an error when a deployment cannot be put in force while several workers run: a DAG would have to leave its home, or is not
+// at home in the first worker and would get a task that is in one worker alone, while others may run the DAG, too.
 func (b *board) settledAs(s *settings) error {
 	if b.cat.house == nil {
 		return nil
 	}
-	for _, x := range s.deployment.DAGs {
-		n := slices.IndexFunc(b.cat.services, func(v service) bool { return v.UID == x.UID })
-		if n < 0 || b.cat.services[n].lodge.home == 0 {
+	at := make([]int, len(s.deployment.DAGs))
+	for i, x := range s.deployment.DAGs {
+		at[i] = slices.IndexFunc(b.cat.services, func(v service) bool { return v.UID == x.UID })
+	}
+	home := func(i int) int {
+		if at[i] < 0 {
+			return -1
+		}
+		return b.cat.services[at[i]].lodge.home
+	}
+	first := make([]bool, len(s.deployment.Tasks))
+	for i := range first {
+		first[i] = s.first(&s.deployment.Tasks[i])
+	}
+	for i, x := range s.deployment.DAGs {
+		if home(i) <= 0 {
 			continue
 		}
 		for _, id := range x.Tasks {
-			if t := &s.deployment.Tasks[id]; t.Memory > 0 || s.travels(t) || b.library.kinds[t.Kind].Alone {
-				return fmt.Errorf("DAG %d runs in worker %d, and its task %s is in the first one alone: take the DAG out, and deploy it anew", x.UID, b.cat.services[n].lodge.home, t.Name)
+			switch t := &s.deployment.Tasks[id]; {
+			case first[id]:
+				return fmt.Errorf("DAG %d runs in worker %d, and its task %s is in the first one alone: take the DAG out, and deploy it anew", x.UID, home(i), t.Name)
+			case s.travels(t) && !b.cat.lone(&b.cat.services[at[i]]):
+				return fmt.Errorf("DAG %d may run in several workers, and its task %s is in one alone: take the DAG out, and deploy it anew", x.UID, t.Name)
 			}
 		}
 	}
-	return nil
+	_, err := s.homes(first, func(i int) int { return i }, home)
+	return err
 }
 
 // limited reports that more instances of a DAG's tasks do more.
@@ -123,13 +216,25 @@ func (cat *catalog) limited(s *service) bool {
 	return slices.ContainsFunc(s.tasks, func(n int) bool { return cat.tasks[n].Throughput > 0 })
 }
 
-// lodgeNew gives a DAG that is new its home: workers take turns.
-func (cat *catalog) lodgeNew(n int) {
-	s := &cat.services[n]
-	s.lodge = lodge{home: n % cat.hosts(), weight: stands, guests: make([]lodger, cat.workers)}
-	if cat.lone(s) {
-		s.lodge.home = 0
+// giveHomes gives new DAGs their homes.
+func (b *board) giveHomes() error {
+	lodgeOf := func(i int) *lodge { return &b.cat.services[b.cat.dagOf[i]].lodge }
+	first := make([]bool, len(b.deployment.Tasks))
+	for i, n := range b.cat.taskOf { // the task may be of a kind that the library does not know
+		first[i] = b.first(&b.deployment.Tasks[i]) || b.cat.tasks[n].in.Kind.Alone
 	}
+	homes, err := b.homes(first, func(i int) int { return b.cat.dagOf[i] }, func(i int) int {
+		if lodgeOf(i).guests == nil { // it is new
+			return -1
+		}
+		return lodgeOf(i).home
+	})
+	for i, home := range homes {
+		if l := lodgeOf(i); l.guests == nil {
+			*l = lodge{home: home, weight: stands, guests: make([]lodger, b.workers)}
+		}
+	}
+	return err
 }
 
 // planAll plans all DAGs: those whose home is here first, then others where there is room.

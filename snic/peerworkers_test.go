@@ -18,7 +18,8 @@ import (
 )
 
 // trio is DAGs of source 1 to 4 for boards with so many regions: that of source 2 has state, and that of source 3 a limit. Of two workers
-// or three, those of 1 and 2 are at home in the first, that of 3 in the second, and that of 4 in the last one.
+// those of 1 and 4 are at home in the first, and those of 3 and 2 in the second; of three those of 1 and 2 are in the first, that of 3 is
+// in the second, and that of 4 in the third.
 func trio(regions int) string {
 	return fmt.Sprintf(`
 regions: {count: %d, area: 1}
@@ -293,7 +294,7 @@ func TestPeerWorkersDeploy(t *testing.T) {
 func TestPeerWorkersOwnState(t *testing.T) {
 	r := newRackOf(t, 2, []string{trio(8)}, "idle", "15ms")
 	r.run(20 * time.Millisecond)
-	home := r.members[0].boards()[0]
+	home := r.members[0].boards()[1]
 	at := slices.IndexFunc(home.deployment.DAGs, func(d dag.DAG) bool { return d.UID == 8 })
 	if home.near.closed(at) {
 		t.Fatal("it is closed before a frame has come")
@@ -303,6 +304,106 @@ func TestPeerWorkersOwnState(t *testing.T) {
 		r.run(5 * time.Millisecond)
 		if !home.near.closed(at) {
 			t.Errorf("after a frame by worker %d another board may run it here", 1-flow)
+		}
+	}
+}
+
+// TestStateInTurn: DAGs with state that may go to a peer are at home in all workers in turn, each in one; those that have such a task in
+// common are in the same one, and those with a task that is in the first worker alone are there.
+func TestStateInTurn(t *testing.T) {
+	const text = `
+regions: {count: 8, area: 2}
+tasks:
+  a: {kind: tally, reads: [ip-addresses], writes: [payload], answers: true, state: true, area: 1}
+  b: {kind: tally, reads: [ip-addresses], writes: [payload], answers: true, state: true, area: 1}
+  c: {kind: tally, reads: [ip-addresses], writes: [payload], answers: true, state: true, area: 1}
+  h: {kind: hoard, state: true, area: 1, memory: 64k}
+tenants: {u: {}}
+dags:
+  - {uid: 1, tenant: u, run: a}
+  - {uid: 2, tenant: u, run: b}
+  - {uid: 3, tenant: u, run: %s}
+  - {uid: 4, tenant: u, run: %s}
+rules:
+  - {match: "src:10.0.0.1", dag: 1}
+  - {match: "src:10.0.0.2", dag: 2}
+  - {match: "src:10.0.0.3", dag: 3}
+  - {match: "src:10.0.0.4", dag: 4}
+`
+	for _, x := range []struct {
+		third, fourth string
+		homes         [4]int
+	}{
+		{"c", "c", [4]int{0, 1, 0, 0}},
+		{"c -> b", "c", [4]int{0, 1, 1, 1}},
+		{"b -> h", "c", [4]int{0, 0, 0, 1}},
+	} {
+		t.Run(x.third+", "+x.fourth, func(t *testing.T) {
+			r := newRackOf(t, 2, []string{fmt.Sprintf(text, x.third, x.fourth)}, "memory", "1M", "page", "4k", "fair", "off")
+			r.run(20 * time.Millisecond)
+			for i := range 40 {
+				r.members[0].crew.push(i/4%2, 0, sequence(byte(1+i%4), i, i))
+				r.run(slice)
+			}
+			for w, b := range r.members[0].boards() {
+				for n, home := range x.homes {
+					s := &b.cat.services[n]
+					if s.lodge.home != home || (s.where.to == 0) != (w == home) {
+						t.Errorf("worker %d: the home of DAG %d is %d, want %d; it runs at %d", w, n+1, s.lodge.home, home, s.where.to)
+					}
+				}
+			}
+			counts := map[byte]uint16{}
+			for _, f := range r.flush(0, "p1") {
+				if src := f.Bytes[29]; src <= 2 && !strings.Contains(x.third, "b") {
+					if counts[src]++; binary.BigEndian.Uint16(f.Bytes[48:]) != counts[src] {
+						t.Errorf("frame %d of source %d has number %d", counts[src], src, binary.BigEndian.Uint16(f.Bytes[48:]))
+					}
+				}
+			}
+			if len(counts) == 0 && !strings.Contains(x.third, "b") {
+				t.Error("no frame came out")
+			}
+		})
+	}
+}
+
+// TestStateLater: a DAG that comes later goes where what its tasks know is, and one that would need it from two workers is refused.
+func TestStateLater(t *testing.T) {
+	text := func(more string) graph.Args {
+		return graph.Args{"pool-port": "p14", "fair": "off", "deployment": `
+regions: {count: 8, area: 3}
+tasks:
+  a: {kind: tally, reads: [ip-addresses], writes: [payload], answers: true, state: true, area: 1}
+  b: {kind: tally, reads: [ip-addresses], writes: [payload], answers: true, state: true, area: 1}
+  c: {kind: tally, reads: [ip-addresses], writes: [payload], answers: true, state: true, area: 1}
+  m: {kind: mark, args: {letter: m}, reads: [ip-addresses], writes: [payload], area: 1}
+tenants: {u: {}}
+dags:
+  - {uid: 1, tenant: u, run: a}
+  - {uid: 2, tenant: u, run: b}
+  - {uid: 3, tenant: u, run: m}
+` + more + `
+rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
+`}
+	}
+	x := newCrew(t, memoryKinds(), 2, text("  - {uid: 4, tenant: u, run: m}"))
+	x.advance(20 * time.Millisecond)
+	for _, c := range []struct{ more, want string }{
+		{"  - {uid: 5, tenant: u, run: a -> b}", "DAG 2 runs in worker 1, and what its tasks know is in worker 0 alone: take the DAG out, and deploy it anew"},
+		{"  - {uid: 4, tenant: u, run: c}", "DAG 4 may run in several workers, and its task c is in one alone: take the DAG out, and deploy it anew"},
+		{"  - {uid: 5, tenant: u, run: b -> c}", ""},
+	} {
+		if err := x.Set(text(c.more)); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.more, err, c.want)
+		}
+	}
+	x.advance(20 * time.Millisecond)
+	for w, b := range x.boards() {
+		for _, n := range b.cat.dagOf {
+			if s := &b.cat.services[n]; s.UID == 5 && s.lodge.home != 1 {
+				t.Errorf("worker %d: the home of the DAG that came is %d", w, s.lodge.home)
+			}
 		}
 	}
 }
