@@ -703,7 +703,7 @@ func (rn *runner) rush(c *graph.Ctx, g *group, d *service) int {
 			return at
 		}
 		rn.gather(c, d, g.way, bufs[at:at+k])
-		rn.convoy.taken = append(rn.convoy.taken, taken{r, mask, k})
+		rn.convoy.took(r, mask, k)
 		if at += k; !rn.convoy.open || k < n {
 			rn.runConvoy(c)
 		}
@@ -725,6 +725,15 @@ func (rn *runner) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) 
 	}
 	k.d, k.way, k.alone = d, w, !rn.split.unmeasured(d, len(frames))
 	k.batch.Append(frames)
+}
+
+// took notes what the scheduler has given, to be given back together: mostly all is for the same tasks.
+func (k *convoy) took(region int, mask uint16, n int) {
+	if i := len(k.taken) - 1; i >= 0 && k.taken[i].region == region && k.taken[i].mask == mask {
+		k.taken[i].n += n
+		return
+	}
+	k.taken = append(k.taken, taken{region, mask, n})
 }
 
 // runConvoy runs what was gathered.
