@@ -74,7 +74,7 @@ func floodFrame(src byte, flow int) []byte {
 
 // overXDP has a board run between two veths for some time, to which a tenant's frames and those of a flood come as fast as a processor can send
 // them, of every of frames some of the tenant's. It returns how many frames a second of both were sent, and came out.
-func overXDP(b *testing.B, fair string, each time.Duration, flows, some, of int, during time.Duration) (sent, out [2]float64) {
+func overXDP(b *testing.B, fair, ring string, each time.Duration, flows, some, of int, during time.Duration) (sent, out [2]float64) {
 	var list []blast.Frame
 	for i := range max(of, 2*flows) {
 		if i*some/of != (i+1)*some/of {
@@ -104,8 +104,8 @@ func overXDP(b *testing.B, fair string, each time.Duration, flows, some, of int,
 	kinds[0] = *snic.Kind(kinds[1:]...)
 	spec := &graph.Spec{
 		Ports: map[string]graph.PortSpec{
-			"pa": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.A, "pair": "pb", "stale": "1s", "cpu": "1"}},
-			"pb": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.B, "pair": "pa", "stale": "1s", "cpu": "1"}},
+			"pa": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.A, "pair": "pb", "stale": "1s", "cpu": "1", "ring": ring}},
+			"pb": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.B, "pair": "pa", "stale": "1s", "cpu": "1", "ring": ring}},
 		},
 		Apps: map[string]graph.AppSpec{"nic": {Kind: "snic", Args: graph.Args{"fair": fair, "pr-rate": "1000G", "deployment": `
 regions: {count: 1, area: 1}
@@ -156,7 +156,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 func BenchmarkFairXDP(b *testing.B) {
 	for _, each := range []time.Duration{50, 200, 1000, 5000, 20_000, 100_000} {
 		b.Run(each.String(), func(b *testing.B) {
-			alone, can := overXDP(b, "on", each, 4, 0, 1, 300*time.Millisecond)
+			alone, can := overXDP(b, "on", "2048", each, 4, 0, 1, 300*time.Millisecond)
 			fmt.Printf("%v: the flood alone: %.0f frames a second, %.0f come out\n", each, alone[1], can[1])
 			for _, asks := range []float64{.05, .12, .3} {
 				var line strings.Builder
@@ -167,7 +167,7 @@ func BenchmarkFairXDP(b *testing.B) {
 						if of < 100 {
 							some, of = 10, int(10*alone[1]/(asks*can[1]))
 						}
-						sent, out := overXDP(b, fair, each, flows, some, of, 400*time.Millisecond)
+						sent, out := overXDP(b, fair, "2048", each, flows, some, of, 400*time.Millisecond)
 						fmt.Fprintf(&line, " %3.0f %% (%.2f %.2f)", 100*out[0]/sent[0], (sent[0]+sent[1])/1e6, (out[0]+out[1])/can[1])
 					}
 					line.WriteString(" |")
