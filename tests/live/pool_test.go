@@ -45,13 +45,16 @@ const deployment = `
           regions: {count: %d, area: 1}
           tasks:
             quiet: {kind: wire, area: 1}
+            calm: {kind: wire, area: 1}
             fw: {kind: firewall, args: {default: allow}, area: 1}
           tenants: {alice: {}, bob: {}}
           dags:
             - {uid: 7, tenant: alice, run: quiet}
+            - {uid: 6, tenant: alice, run: calm}
             - {uid: 8, tenant: bob, run: fw}
           rules:
             - {match: "src:10.0.0.99", dag: 7}
+            - {match: "src:10.0.0.98", dag: 6}
             - {match: "proto:17+src:10.0.0.2", dag: 8}
 `
 
@@ -60,14 +63,17 @@ const translated = `
           regions: {count: %d, area: 2}
           tasks:
             quiet: {kind: wire, area: 2}
+            calm: {kind: wire, area: 2}
             fw: {kind: firewall, args: {rules: "allow+in:a"}, area: 1}
             nat: {kind: napt, args: {public: 10.0.0.77}, area: 1}
           tenants: {alice: {}, bob: {}}
           dags:
             - {uid: 7, tenant: alice, run: quiet}
+            - {uid: 6, tenant: alice, run: calm}
             - {uid: 8, tenant: bob, run: fw -> nat}
           rules:
             - {match: "src:10.0.0.99", dag: 7}
+            - {match: "src:10.0.0.98", dag: 6}
             - {match: "proto:17+src:10.0.0.2", dag: 8}
             - {match: "src:10.0.0.77", dag: 8}
 `
@@ -77,7 +83,8 @@ func raiseBoards(t testing.TB, deployment string) *boards {
 	return raiseBoardsOf(t, deployment, 1)
 }
 
-// raiseBoardsOf has ports of so many queues: as many workers has a board, each with a region, or two.
+// raiseBoardsOf has ports of so many queues: as many workers has a board, each with a region, or three. Of two workers each is the home of a DAG that
+// nobody sends to, so that the first board has no region for another one.
 func raiseBoardsOf(t testing.TB, deployment string, queues int) *boards {
 	t.Helper()
 	b := &boards{t: t, dir: t.TempDir(), sources: map[string]string{}}
@@ -199,7 +206,7 @@ apps:
     args:
       pool-port: p14
       pool-mtu: 1522
-      deployment: |`+fmt.Sprintf(deployment, 2*queues)+`
+      deployment: |`+fmt.Sprintf(deployment, 3*queues)+`
 links: [seg.out -> nic.p14, nic.p14 -> seg.in]
 `), 0o600))
 	must(os.WriteFile(filepath.Join(b.dir, "key"), []byte(strings.Repeat("0f", 16)+"\n"), 0o600))
