@@ -229,3 +229,30 @@ func TestLongMessages(t *testing.T) {
 		})
 	}
 }
+
+// A client's queue pair may be connected to another queue pair of the server's at once, while its old
+// connection is on record and has carried operations of others.
+func TestClientConnectsElsewhere(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"})}, func(t *testing.T, s *bed.Scene) {
+		l := bed.Link{PD: s.PD()}
+		m := s.MR(l.PD, va, 4096, all)
+		a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+		known(t, s, m, a, b)
+		for range 5 {
+			post(a, m, va, 3)
+			post(b, m, va, 3)
+			a.Await(b)
+		}
+		l.Near = a.QP
+		again := s.Peer(0, 0, l)
+		for i := range uint64(20) {
+			if st := again.WriteWord(m, va+1024, i); st != rnic.Success {
+				t.Fatal(st)
+			}
+			if v, st := again.ReadWord(m, va+1024); st != rnic.Success || v != i {
+				t.Fatal(st, v)
+			}
+		}
+		healthy(t, again, b)
+	})
+}

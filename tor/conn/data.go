@@ -376,6 +376,13 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 	return s, Unpaired
 }
 
+// Answers reports whether a response from and to ends may be for a connection whose client's queue pair is not known: its
+// client's old queue pair may serve a new connection, while the old connection is still on record.
+func (t *Table) Answers(ends *Ends, b []byte, f *hdr.Frame) bool {
+	_, n, _ := t.fit(ends.Src, ends.Dst, f.BTHOf(b).DestQP(), b, f)
+	return n > 0
+}
+
 // unpair forgets the client's queue pair of an inferred row.
 func (t *Table) unpair(s Slot) {
 	r := &t.rows[s]

@@ -167,7 +167,7 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	case fl.denied(&s.f, b, psn, s.cfg.alive):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(n.slot(fl))
-	case fl.diverged():
+	case fl.diverged() && !n.conns.Answers(&s.ends, b, &s.f):
 		s.bad(toServers, x, reasonBadPSN, true)
 		return
 	}
