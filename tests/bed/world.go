@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -37,6 +38,8 @@ type Limits struct {
 	Lasting bool
 	// NoAround: nobody makes up requests with PSNs half of all away, nor does a box that asks for that bear them.
 	NoAround bool
+	// Crowds: one world of so many is a crowd; 0: as QUILLON_CROWDS says.
+	Crowds int
 	// Passes: operations of one client on different words may pass each other in it.
 	Passes bool
 }
@@ -49,7 +52,7 @@ func RandomWorld(seed uint64, l Limits) World {
 		IPv6: yes(4), MTU: 256 << rng.IntN(5), Profile: rnic.Profile(rng.IntN(2)), AckCoalesce: []int{0, 1, 4, 16}[rng.IntN(4)],
 		Clients: 1 + rng.IntN(3), Domains: 1 + rng.IntN(3), Memories: 1 + rng.IntN(2), Passes: l.Passes, Alive: l.Alive, Gone: l.Gone,
 	}
-	crowd := isCrowd(seed)
+	crowd := isCrowd(seed, cmp.Or(l.Crowds, crowds))
 	if crowd {
 		w.Clients = 1 + rng.IntN(6)
 	}
@@ -114,7 +117,7 @@ func RandomWorld(seed uint64, l Limits) World {
 
 // isCrowd reports whether many share the words of that seed's world, most of them with little
 // patience. All other worlds are the same whether there are crowds or not.
-func isCrowd(seed uint64) bool {
+func isCrowd(seed uint64, crowds int) bool {
 	return crowds > 0 && rand.New(rand.NewPCG(seed, 0x63726f7764)).IntN(crowds) == 0
 }
 

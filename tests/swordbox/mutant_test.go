@@ -34,6 +34,7 @@ func mutants() []mutant {
 		{"the cache survives strangers", "stranger.go", "wait, _ = n.words.touch(m.va, m.len, none, 0, until)", "", frames, "TestForgets"},
 		{"strangers' WRITEs are executed at once", "stranger.go", "until := n.c.Now().Add(n.cfg.settle)", "until := n.c.Now()", frames, "TestBarrier"},
 		{"a client's queue pair is of its old connection for ever", "response.go", "fl.diverged() && !n.conns.Answers(&s.ends, b, &s.f)", "fl.diverged()", histories, "TestClientConnectsElsewhere"},
+		{"what waits for somebody who is gone goes another way", "choose.go", " || n.waits.isForsaken(fl)", "", histories, "TestFoundWorlds/crash"},
 		{"long READs' answers are nobody's", "response.go", "d < -farOff && !n.isAwaited(fl, psn)", "d < -farOff", frames, "TestVastRead"},
 		{"long READs have no repetitions", "request.go", "d < -farOff && !n.isVast(fl, &s.f, b, psn)", "d < -farOff", histories, "TestVastRead"},
 		{"what is long before a long READ is remembered", "admit.go", "o.npsn > farOff {", "false {", frames, "TestVastRead"},

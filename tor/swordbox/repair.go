@@ -11,6 +11,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	if !psnLess(psn, fl.admitted) {
 		s.c.Drop(x, reasonRepeat) // it waits here
+		n.waits.want(fl)
 		return
 	}
 	if s.doubtful(fl) { // it may be new, of another connection

@@ -55,6 +55,7 @@ type waiter struct {
 	at         int32 // its place in waits.all
 	in         queue
 	since      clock.Time // when the first of its requests began to wait
+	wanted     clock.Time // when its client last sent one that waits, or repeated one
 	called     bool       // in waits.calls
 	counts     bool       // its request is one of the free operations, from now on (see enterFree)
 	odd        bool       // of an odd generation of these
@@ -130,11 +131,12 @@ func (t *waits) quit(i int32) {
 
 // wait notes that flow f has requests that wait, for what was found last.
 func (t *waits) wait(f *flow) {
+	i := t.r.index(f)
+	t.w[i].wanted = t.by.c.Now()
 	if f.waits {
 		return
 	}
 	f.waits = true
-	i := t.r.index(f)
 	t.w[i].since, t.w[i].at = t.by.c.Now(), int32(len(t.all))
 	t.all = append(t.all, i)
 	t.line(i, t.why)
@@ -239,6 +241,21 @@ func (t *waits) waited(f *flow) clock.Duration {
 		return 0
 	}
 	return t.by.c.Now().Sub(t.w[t.r.index(f)].since)
+}
+
+// want notes that the client of flow f was heard, which wants what waits. It may go another way from now on.
+func (t *waits) want(f *flow) {
+	if i := t.r.index(f); f.waits {
+		t.w[i].wanted = t.by.c.Now()
+		t.call(i)
+	}
+}
+
+// isForsaken reports whether the requests of flow f that wait are perhaps nobody's any more: their client was silent for alive=, and may
+// be gone without a word, and have connected anew. The server does not execute what goes over a connection that ended. So they go over no
+// other one, until their client is heard again.
+func (t *waits) isForsaken(f *flow) bool {
+	return f.waits && t.by.c.Now().Sub(t.w[t.r.index(f)].wanted) > clock.Duration(t.by.cfg.alive)
 }
 
 // limit is how long a request of flow f may wait where it need not. Its client gives up when
