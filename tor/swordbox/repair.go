@@ -9,9 +9,9 @@ import (
 // repeat handles a request of flow fl that was there before.
 func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
+	n.waits.hear(fl)
 	if !psnLess(psn, fl.admitted) {
 		s.c.Drop(x, reasonRepeat) // it waits here
-		n.waits.want(fl)
 		return
 	}
 	if s.doubtful(fl) { // it may be new, of another connection

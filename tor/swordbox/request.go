@@ -184,6 +184,7 @@ func (r *record) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 // take handles the request of flow fl that comes next.
 func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
+	n.waits.hear(fl)
 	fl.gapNAK = false
 	k, is := uint32(1), s.f.Op.Info().Flags
 	if is&(hdr.IsRead|hdr.IsFirst|hdr.IsMiddle) != 0 {

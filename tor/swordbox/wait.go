@@ -55,7 +55,7 @@ type waiter struct {
 	at         int32 // its place in waits.all
 	in         queue
 	since      clock.Time // when the first of its requests began to wait
-	wanted     clock.Time // when its client last sent one that waits, or repeated one
+	wanted     clock.Time // when its client was last heard
 	called     bool       // in waits.calls
 	counts     bool       // its request is one of the free operations, from now on (see enterFree)
 	odd        bool       // of an odd generation of these
@@ -131,13 +131,13 @@ func (t *waits) quit(i int32) {
 
 // wait notes that flow f has requests that wait, for what was found last.
 func (t *waits) wait(f *flow) {
-	i := t.r.index(f)
-	t.w[i].wanted = t.by.c.Now()
 	if f.waits {
 		return
 	}
 	f.waits = true
+	i := t.r.index(f)
 	t.w[i].since, t.w[i].at = t.by.c.Now(), int32(len(t.all))
+	t.w[i].wanted = t.w[i].since
 	t.all = append(t.all, i)
 	t.line(i, t.why)
 	t.by.c.Wake(t.by.c.Now().Add(t.haste()))
@@ -243,17 +243,21 @@ func (t *waits) waited(f *flow) clock.Duration {
 	return t.by.c.Now().Sub(t.w[t.r.index(f)].since)
 }
 
-// want notes that the client of flow f was heard, which wants what waits. It may go another way from now on.
-func (t *waits) want(f *flow) {
-	if i := t.r.index(f); f.waits {
-		t.w[i].wanted = t.by.c.Now()
-		t.call(i)
+// hear notes that the client of flow f sent a request, a new one or a repetition: it still wants those that wait.
+func (t *waits) hear(f *flow) {
+	if !f.waits {
+		return
 	}
+	i := t.r.index(f)
+	if t.isForsaken(f) {
+		t.call(i) // they may go another way again
+	}
+	t.w[i].wanted = t.by.c.Now()
 }
 
-// isForsaken reports whether the requests of flow f that wait are perhaps nobody's any more: their client was silent for alive=, and may
-// be gone without a word, and have connected anew. The server does not execute what goes over a connection that ended. So they go over no
-// other one, until their client is heard again.
+// isForsaken reports whether nobody may want the requests of flow f that wait: its client was silent for alive=. It may have gone
+// without a word, and have connected anew. What goes over the connection that it left the server does not execute; over another one it would.
+// So these requests go over their own connection only, until their client is heard.
 func (t *waits) isForsaken(f *flow) bool {
 	return f.waits && t.by.c.Now().Sub(t.w[t.r.index(f)].wanted) > clock.Duration(t.by.cfg.alive)
 }
