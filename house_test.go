@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,6 +90,11 @@ const maxFunc = 100
 
 var mayBeLonger = map[string]string{"nf/hdr.parse": "the headers of each frame in one go: a call costs nanoseconds"}
 
+// maxMethods is how many methods a type has at most. The doc comments of those of mayHaveMore say why they have more.
+const maxMethods = 40
+
+var mayHaveMore = []string{"snic.catalog", "snic.placement", "snic/pool.Node"}
+
 var badNames = []string{"util", "utils", "common", "helper", "helpers", "manager", "base", "types"}
 
 // under reports whether p is folder or lies in it.
@@ -163,7 +169,6 @@ func wallClockCalls(f *ast.File) []token.Pos {
 	return at
 }
 
-// TestHouse holds the rules of the house in every Go file of the module.
 // leftovers are calls of the built-in print and println in f: what somebody who
 // looked for a fault forgot.
 func leftovers(f *ast.File) []token.Pos {
@@ -179,9 +184,26 @@ func leftovers(f *ast.File) []token.Pos {
 	return at
 }
 
+// receiver is the name of the type that fn is a method of; "" when it is none.
+func receiver(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return ""
+	}
+	name := ""
+	ast.Inspect(fn.Recv.List[0].Type, func(n ast.Node) bool {
+		if x, ok := n.(*ast.Ident); ok && name == "" {
+			name = x.Name
+		}
+		return true
+	})
+	return name
+}
+
+// TestHouse holds the rules of the house in every Go file of the module.
 func TestHouse(t *testing.T) {
 	fset := token.NewFileSet()
 	files := 0
+	methods := map[string]int{}
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -217,7 +239,14 @@ func TestHouse(t *testing.T) {
 			}
 		}
 		for _, d := range f.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && mayBeLonger[pkg+"."+fn.Name.Name] == "" {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			if of := receiver(fn); of != "" {
+				methods[pkg+"."+of]++
+			}
+			if mayBeLonger[pkg+"."+fn.Name.Name] == "" {
 				if n := fset.Position(fn.End()).Line - fset.Position(fn.Pos()).Line + 1; n > maxFunc {
 					t.Errorf("%s: %s has %d lines, at most %d", fset.Position(fn.Pos()), fn.Name.Name, n, maxFunc)
 				}
@@ -238,6 +267,16 @@ func TestHouse(t *testing.T) {
 	}
 	if files == 0 {
 		t.Error("no Go files found")
+	}
+	for of, n := range methods {
+		if n > maxMethods && !slices.Contains(mayHaveMore, of) {
+			t.Errorf("%s has %d methods, at most %d", of, n, maxMethods)
+		}
+	}
+	for _, of := range mayHaveMore {
+		if n := methods[of]; n <= maxMethods {
+			t.Errorf("%s is listed as a type with more than %d methods, and has %d", of, maxMethods, n)
+		}
 	}
 }
 

@@ -168,17 +168,20 @@ func New(p *configv1.P4Info) (*Info, error) {
 	if p == nil {
 		return nil, invalid("there is no P4Info")
 	}
-	i := &Info{Proto: p, byID: map[uint32]object{}, of: map[string][]*Object{}}
+	i := builder{&Info{Proto: p, byID: map[uint32]object{}, of: map[string][]*Object{}}}
 	for _, step := range []func() error{i.addActions, i.addProfiles, i.addTables, i.addArrays, i.addDirect, i.addRest} {
 		if err := step(); err != nil {
 			return nil, err
 		}
 	}
-	return i, nil
+	return i.Info, nil
 }
 
+// builder is an Info that New makes of a message.
+type builder struct{ *Info }
+
 // add makes an object known.
-func (i *Info) add(kind string, pre *configv1.Preamble, x object) error {
+func (i builder) add(kind string, pre *configv1.Preamble, x object) error {
 	o := x.object()
 	*o = Object{pre.GetId(), pre.GetName(), pre.GetAlias(), pre.GetAnnotations(), kind}
 	if o.ID == 0 {
@@ -196,7 +199,7 @@ func (i *Info) add(kind string, pre *configv1.Preamble, x object) error {
 }
 
 // typeOf is the type of a value, by its width and the type that it names.
-func (i *Info) typeOf(where string, width int32, named *configv1.P4NamedType) (Type, error) {
+func (i builder) typeOf(where string, width int32, named *configv1.P4NamedType) (Type, error) {
 	t := Type{int(width), named.GetName()}
 	if t.Named != "" {
 		if nt := i.Proto.GetTypeInfo().GetNewTypes()[t.Named]; nt != nil {
@@ -220,7 +223,7 @@ func (i *Info) Translation(named string) *configv1.P4NewTypeTranslation {
 	return i.Proto.GetTypeInfo().GetNewTypes()[named].GetTranslatedType()
 }
 
-func (i *Info) addActions() error {
+func (i builder) addActions() error {
 	for _, p := range i.Proto.GetActions() {
 		a := &Action{Proto: p}
 		if err := i.add("action", p.GetPreamble(), a); err != nil {
@@ -237,7 +240,7 @@ func (i *Info) addActions() error {
 }
 
 // field adds a field, a parameter or a metadata to a list.
-func (i *Info) field(where string, list *[]Field, m interface {
+func (i builder) field(where string, list *[]Field, m interface {
 	GetId() uint32
 	GetName() string
 	GetBitwidth() int32
@@ -256,7 +259,7 @@ func (i *Info) field(where string, list *[]Field, m interface {
 	return nil
 }
 
-func (i *Info) matchFields(where string, list []*configv1.MatchField) ([]Field, error) {
+func (i builder) matchFields(where string, list []*configv1.MatchField) ([]Field, error) {
 	var out []Field
 	for _, m := range list {
 		if err := i.field(where+", field ", &out, m); err != nil {
@@ -276,7 +279,7 @@ func (i *Info) matchFields(where string, list []*configv1.MatchField) ([]Field, 
 	return out, nil
 }
 
-func (i *Info) addProfiles() error {
+func (i builder) addProfiles() error {
 	for _, p := range i.Proto.GetActionProfiles() {
 		x := &Profile{Proto: p, Selector: p.GetWithSelector()}
 		if err := i.add("action profile", p.GetPreamble(), x); err != nil {
@@ -287,7 +290,7 @@ func (i *Info) addProfiles() error {
 	return nil
 }
 
-func (i *Info) addTables() error {
+func (i builder) addTables() error {
 	for _, p := range i.Proto.GetTables() {
 		t := &Table{Proto: p, Const: p.GetIsConstTable(), Size: p.GetSize(),
 			IdleTimeout: p.GetIdleTimeoutBehavior() == configv1.Table_NOTIFY_CONTROL}
@@ -337,7 +340,7 @@ func (i *Info) addTables() error {
 	return nil
 }
 
-func (i *Info) addArrays() error {
+func (i builder) addArrays() error {
 	add := func(list *[]*Array, kind string, pre *configv1.Preamble, a *Array) error {
 		if a.Size < 0 {
 			return invalid("P4Info: %s %s: a size of %d", kind, pre.GetName(), a.Size)
@@ -395,7 +398,7 @@ func (i *Info) width(s *configv1.P4DataTypeSpec) (int, bool) {
 	return 0, false
 }
 
-func (i *Info) addDirect() error {
+func (i builder) addDirect() error {
 	add := func(kind string, pre *configv1.Preamble, d *Direct, table uint32, list *[]*Direct, slot func(*Table) **Direct) error {
 		if err := i.add(kind, pre, d); err != nil {
 			return err
@@ -425,7 +428,7 @@ func (i *Info) addDirect() error {
 	return nil
 }
 
-func (i *Info) addRest() error {
+func (i builder) addRest() error {
 	for _, p := range i.Proto.GetDigests() {
 		d := &Digest{Spec: p.GetTypeSpec()}
 		if err := i.add("digest", p.GetPreamble(), d); err != nil {
@@ -467,7 +470,7 @@ func (i *Info) addRest() error {
 }
 
 // members are the fields of a message, if all are unsigned integers.
-func (i *Info) members(s *configv1.P4DataTypeSpec) []Field {
+func (i builder) members(s *configv1.P4DataTypeSpec) []Field {
 	var out []Field
 	add := func(name string, s *configv1.P4DataTypeSpec) bool {
 		if n := s.GetNewType().GetName(); i.Translation(n) != nil {

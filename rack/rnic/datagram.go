@@ -12,12 +12,13 @@ import (
 const grhLen = 40
 
 // sendDatagram sends a UD SEND.
-func (q *QP) sendDatagram(b *packet.Buf, w *sendWQE) {
+func (r *requester) sendDatagram(b *packet.Buf, w *sendWQE) {
+	q := r.q
 	op, ext := hdr.SendOnly, hdr.DETHLen
 	if w.Op == OpSendImm {
 		op, ext = hdr.SendOnlyImm, hdr.DETHLen+hdr.ImmDtLen
 	}
-	p, body := q.begin(b, op, q.req.sendPSN, ext, int(w.length))
+	p, body := q.begin(b, op, r.sendPSN, ext, int(w.length))
 	copy(p, w.ah.MAC[:])
 	ip := p[q.tmpl.frame.L3:]
 	if q.tmpl.frame.Net == hdr.NetIPv4 {
@@ -48,8 +49,9 @@ func (q *QP) sendDatagram(b *packet.Buf, w *sendWQE) {
 }
 
 // inputUD takes a datagram.
-func (q *QP) inputUD(p []byte, f *hdr.Frame) {
-	s, st := &q.resp, &q.nic.stats
+func (s *responder) inputUD(p []byte, f *hdr.Frame) {
+	q := s.q
+	st := &q.nic.stats
 	q.stats.RxRequests++
 	d := f.DETHOf(p)
 	if d.QKey() != q.init.QKey {
@@ -79,8 +81,9 @@ func (q *QP) inputUD(p []byte, f *hdr.Frame) {
 
 // inputUC takes a packet of an unreliable connection. A message with a hole,
 // or that cannot be placed, is dropped as a whole.
-func (q *QP) inputUC(p []byte, f *hdr.Frame) {
-	s, st := &q.resp, &q.nic.stats
+func (s *responder) inputUC(p []byte, f *hdr.Frame) {
+	q := s.q
+	st := &q.nic.stats
 	psn := f.BTHOf(p).PSN()
 	q.stats.RxRequests++
 	start := f.Op.Any(hdr.IsFirst | hdr.IsOnly)
@@ -96,9 +99,9 @@ func (q *QP) inputUC(p []byte, f *hdr.Frame) {
 	s.epsn = psnAdd(psn, 1)
 	syn := hdr.SynNAKRemoteAccess
 	if f.Op.Has(hdr.IsSend) {
-		syn = q.receiveSend(p, f)
+		syn = s.receiveSend(p, f)
 	} else if q.init.Access&RemoteWrite != 0 {
-		syn = q.receiveWrite(p, f)
+		syn = s.receiveWrite(p, f)
 	}
 	switch {
 	case syn.ACK():

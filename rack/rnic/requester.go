@@ -24,6 +24,7 @@ const (
 // Requests before cur are sent, that at cur is being sent. After a loss cur
 // and sendPSN go back to the oldest PSN that is not acknowledged, una.
 type requester struct {
+	q        *QP
 	sq       []sendWQE
 	head, n  int
 	cur      int
@@ -72,13 +73,13 @@ func (r *requester) clear() {
 }
 
 func (r *requester) connect(c *Conn) {
-	*r = requester{sq: r.sq, retry: c.RetryCnt, rnrRetry: c.RNRRetry, timeout: ackTimeout(c.Timeout)}
+	*r = requester{q: r.q, sq: r.sq, retry: c.RetryCnt, rnrRetry: c.RNRRetry, timeout: ackTimeout(c.Timeout)}
 	r.postPSN, r.sendPSN, r.maxPSN, r.una = c.SQPSN, c.SQPSN, c.SQPSN, c.SQPSN
 }
 
 // canSend reports whether the next request packet may go out now.
-func (q *QP) canSend() bool {
-	r := &q.req
+func (r *requester) canSend() bool {
+	q := r.q
 	if q.state != StateReady || r.rnrWait || r.cur == r.n {
 		return false
 	}
@@ -97,18 +98,18 @@ func (q *QP) canSend() bool {
 
 // kick queues q for Output if it has something to send.
 func (q *QP) kick() {
-	q.runLocal()
-	if !q.inReq && q.canSend() {
+	q.req.runLocal()
+	if !q.inReq && q.req.canSend() {
 		q.nic.reqQ.pushReq(q)
 	}
 }
 
 // sendRequest makes the next request packet; false when there is none.
-func (q *QP) sendRequest(b *packet.Buf) bool {
-	if !q.canSend() {
+func (r *requester) sendRequest(b *packet.Buf) bool {
+	q := r.q
+	if !r.canSend() {
 		return false
 	}
-	r := &q.req
 	w := r.at(r.cur)
 	i := (r.sendPSN - w.first) & hdr.PSNMask
 	psn := r.sendPSN
@@ -117,13 +118,13 @@ func (q *QP) sendRequest(b *packet.Buf) bool {
 	}
 	switch {
 	case w.Op == OpRead:
-		q.sendRead(b, w, i)
+		r.sendRead(b, w, i)
 	case w.rdAtomic():
-		q.sendAtomic(b, w)
+		r.sendAtomic(b, w)
 	case q.Type == TypeUD:
-		q.sendDatagram(b, w)
+		r.sendDatagram(b, w)
 	default:
-		q.sendSegment(b, w, i)
+		r.sendSegment(b, w, i)
 	}
 	if w.rdAtomic() {
 		if !w.counted {
@@ -140,35 +141,38 @@ func (q *QP) sendRequest(b *packet.Buf) bool {
 	if r.sendPSN == (w.last()+1)&hdr.PSNMask {
 		r.cur++
 		if q.Type != TypeRC {
-			q.complete(Success)
+			r.complete(Success)
 			return true
 		}
 	}
 	if q.Type == TypeRC && q.timer.want == clock.Never {
-		q.armTimeout()
+		r.armTimeout()
 	}
 	return true
 }
 
-func (q *QP) armTimeout() {
-	if q.req.timeout > 0 {
-		q.setTimer(q.nic.now.Add(q.req.timeout))
+func (r *requester) armTimeout() {
+	q := r.q
+	if r.timeout > 0 {
+		q.setTimer(q.nic.now.Add(r.timeout))
 	}
 }
 
-func (q *QP) sendRead(b *packet.Buf, w *sendWQE, i uint32) {
-	p, body := q.begin(b, hdr.ReadRequest, q.req.sendPSN, hdr.RETHLen, 0)
+func (r *requester) sendRead(b *packet.Buf, w *sendWQE, i uint32) {
+	q := r.q
+	p, body := q.begin(b, hdr.ReadRequest, r.sendPSN, hdr.RETHLen, 0)
 	off := i * q.mtu
 	h := hdr.RETH(body)
 	h.SetVA(w.RemoteAddr + uint64(off))
 	h.SetRKey(w.RKey)
 	h.SetDMALength(w.length - off)
 	q.tmpl.bth(p).SetAckReq(true)
-	q.req.noAck = 0
+	r.noAck = 0
 	q.finish(p)
 }
 
-func (q *QP) sendAtomic(b *packet.Buf, w *sendWQE) {
+func (r *requester) sendAtomic(b *packet.Buf, w *sendWQE) {
+	q := r.q
 	op, size := hdr.CompareSwap, hdr.AtomicETHLen
 	switch w.Op {
 	case OpFetchAdd:
@@ -176,7 +180,7 @@ func (q *QP) sendAtomic(b *packet.Buf, w *sendWQE) {
 	case OpMaskedCompareSwap:
 		op, size = hdr.MaskedCompSwap, hdr.MaskedAtomicETHLen
 	}
-	p, body := q.begin(b, op, q.req.sendPSN, size, 0)
+	p, body := q.begin(b, op, r.sendPSN, size, 0)
 	h := hdr.AtomicETH(body)
 	h.SetVA(w.RemoteAddr)
 	h.SetRKey(w.RKey)
@@ -188,12 +192,13 @@ func (q *QP) sendAtomic(b *packet.Buf, w *sendWQE) {
 		m.SetCompareMask(w.CompareMask)
 	}
 	q.tmpl.bth(p).SetAckReq(true)
-	q.req.noAck = 0
+	r.noAck = 0
 	q.finish(p)
 }
 
 // sendSegment sends packet i of a SEND or WRITE.
-func (q *QP) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
+func (r *requester) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
+	q := r.q
 	first, last := i == 0, i == w.psns-1
 	off := i * q.mtu
 	n := min(w.length-off, q.mtu)
@@ -227,7 +232,7 @@ func (q *QP) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
 		}
 		ext += hdr.IETHLen
 	}
-	p, body := q.begin(b, op, q.req.sendPSN, ext, int(n))
+	p, body := q.begin(b, op, r.sendPSN, ext, int(n))
 	if write && first {
 		h := hdr.RETH(body)
 		h.SetVA(w.RemoteAddr)
@@ -246,7 +251,6 @@ func (q *QP) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
 		h.SetSolicited(true)
 	}
 	if q.Type == TypeRC {
-		r := &q.req
 		if last || r.noAck > maxNoAckReq {
 			h.SetAckReq(true)
 			r.noAck = 0
@@ -259,13 +263,13 @@ func (q *QP) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
 
 // complete finishes the oldest request, and those without a packet behind it
 // that were executed.
-func (q *QP) complete(s Status) {
-	q.completeOne(s)
-	q.completeLocal()
+func (r *requester) complete(s Status) {
+	r.completeOne(s)
+	r.completeLocal()
 }
 
-func (q *QP) completeOne(s Status) {
-	r := &q.req
+func (r *requester) completeOne(s Status) {
+	q := r.q
 	w := r.at(0)
 	r.una = (w.last() + 1) & hdr.PSNMask
 	wc := WC{ID: w.ID, Op: w.Op, Status: s, ByteLen: w.length}
@@ -277,8 +281,9 @@ func (q *QP) completeOne(s Status) {
 }
 
 // inputResponse takes an ACK, NAK, READ or atomic response.
-func (q *QP) inputResponse(p []byte, f *hdr.Frame) {
-	r, s := &q.req, &q.nic.stats
+func (r *requester) inputResponse(p []byte, f *hdr.Frame) {
+	q := r.q
+	s := &q.nic.stats
 	psn := f.BTHOf(p).PSN()
 	q.stats.RxResponses++
 	if r.n == 0 || hdr.PSNDiff(psn, r.una) < 0 || hdr.PSNDiff(psn, r.maxPSN) >= 0 {
@@ -287,7 +292,7 @@ func (q *QP) inputResponse(p []byte, f *hdr.Frame) {
 	}
 	s.RxResponses++
 	una := r.una
-	q.respond(p, f, psn)
+	r.respond(p, f, psn)
 	if q.state != StateReady {
 		return
 	}
@@ -299,7 +304,7 @@ func (q *QP) inputResponse(p []byte, f *hdr.Frame) {
 			if r.una == r.maxPSN {
 				q.setTimer(clock.Never)
 			} else {
-				q.armTimeout()
+				r.armTimeout()
 			}
 		}
 	}
@@ -307,18 +312,19 @@ func (q *QP) inputResponse(p []byte, f *hdr.Frame) {
 }
 
 // respond acts on a response to PSN psn, una <= psn < maxPSN.
-func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
-	r, s := &q.req, &q.nic.stats
+func (r *requester) respond(p []byte, f *hdr.Frame, psn uint32) {
+	q := r.q
+	s := &q.nic.stats
 	// Everything before psn was received. For a READ or an atomic that is not
 	// enough: its response was lost.
 	for hdr.PSNDiff(psn, r.at(0).last()) > 0 {
 		if r.at(0).rdAtomic() {
 			s.ImplicitNAKs++
-			q.goBack()
+			r.goBack()
 			return
 		}
-		q.progress()
-		q.complete(Success)
+		r.progress()
+		r.complete(Success)
 		if q.state != StateReady {
 			return
 		}
@@ -326,7 +332,7 @@ func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
 	w := r.at(0)
 	if w.Op == OpRead && psn != r.una {
 		s.ImplicitNAKs++
-		q.goBack()
+		r.goBack()
 		return
 	}
 	var syn hdr.Syndrome
@@ -335,7 +341,7 @@ func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
 	}
 	if !syn.ACK() {
 		if f.Op == hdr.Acknowledge {
-			q.refused(w, psn, syn)
+			r.refused(w, psn, syn)
 		}
 		return
 	}
@@ -343,7 +349,7 @@ func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
 	case f.Op == hdr.Acknowledge:
 		if w.rdAtomic() {
 			s.ImplicitNAKs++
-			q.goBack()
+			r.goBack()
 			return
 		}
 	case f.Op == hdr.AtomicAck && w.isAtomic():
@@ -359,26 +365,28 @@ func (q *QP) respond(p []byte, f *hdr.Frame, psn uint32) {
 	default: // an answer to another kind of request
 		return
 	}
-	q.progress()
+	r.progress()
 	if psn == w.last() {
-		q.complete(Success)
+		r.complete(Success)
 		return
 	}
 	r.una = (psn + 1) & hdr.PSNMask
 }
 
 // progress notes that something new was acknowledged: all tries are left again.
-func (q *QP) progress() {
-	q.req.retrying = false
-	q.req.retry, q.req.rnrRetry = q.conn.RetryCnt, q.conn.RNRRetry
+func (r *requester) progress() {
+	q := r.q
+	r.retrying = false
+	r.retry, r.rnrRetry = q.conn.RetryCnt, q.conn.RNRRetry
 }
 
 // refused acts on an RNR NAK or NAK of PSN psn, which is in w.
-func (q *QP) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
-	r, s := &q.req, &q.nic.stats
+func (r *requester) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
+	q := r.q
+	s := &q.nic.stats
 	if r.una != psn {
 		r.una = psn
-		q.progress()
+		r.progress()
 	}
 	q.stats.NAKRx.count(syn)
 	switch {
@@ -394,14 +402,14 @@ func (q *QP) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
 		if r.rnrRetry != 7 {
 			r.rnrRetry--
 		}
-		q.rewind()
+		r.rewind()
 		r.retrying = false
 		r.rnrWait = true
 		q.setTimer(q.nic.now.Add(rnrDelay(uint8(syn) & 31)))
 		return
 	case syn == hdr.SynNAKSequence:
 		s.NAKSequenceRx++
-		q.goBack()
+		r.goBack()
 		return
 	case statusOf(syn) == Success: // reserved codes and types
 		return
@@ -411,8 +419,8 @@ func (q *QP) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
 }
 
 // goBack resends everything from una on, unless that is under way already.
-func (q *QP) goBack() {
-	r := &q.req
+func (r *requester) goBack() {
+	q := r.q
 	if r.retrying || r.rnrWait {
 		return
 	}
@@ -423,12 +431,11 @@ func (q *QP) goBack() {
 	if r.retry != 7 || q.nic.cfg.Profile != RXE {
 		r.retry--
 	}
-	q.rewind()
-	q.armTimeout()
+	r.rewind()
+	r.armTimeout()
 }
 
-func (q *QP) rewind() {
-	r := &q.req
+func (r *requester) rewind() {
 	for i := 0; i <= r.cur && i < r.n; i++ {
 		r.at(i).counted = false
 	}
@@ -438,8 +445,8 @@ func (q *QP) rewind() {
 }
 
 // expire is called when the queue pair's timer has run out.
-func (q *QP) expire() {
-	r := &q.req
+func (r *requester) expire() {
+	q := r.q
 	if q.state != StateReady {
 		return
 	}
@@ -453,6 +460,6 @@ func (q *QP) expire() {
 	}
 	q.nic.stats.Timeouts++
 	r.retrying = false
-	q.goBack()
+	r.goBack()
 	q.kick()
 }

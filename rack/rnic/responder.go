@@ -22,6 +22,7 @@ const (
 
 // responder is the receiving half of a queue pair.
 type responder struct {
+	q           *QP
 	rq          []RecvWR
 	rqHead, rqN int
 
@@ -90,7 +91,7 @@ type answer struct {
 }
 
 func (s *responder) connect(c *Conn, t Type) {
-	*s = responder{rq: s.rq, rqHead: s.rqHead, rqN: s.rqN, res: s.res, due: s.due}
+	*s = responder{q: s.q, rq: s.rq, rqHead: s.rqHead, rqN: s.rqN, res: s.res, due: s.due}
 	s.epsn, s.notRead = c.RQPSN, c.RQPSN
 	if t != TypeRC {
 		return
@@ -136,8 +137,8 @@ func (s *responder) tail() *answer {
 }
 
 // add queues an answer.
-func (q *QP) add(a answer) {
-	s := &q.resp
+func (s *responder) add(a answer) {
+	q := s.q
 	if s.dueN == len(s.due) {
 		// Room is checked before a request is executed; what comes here are
 		// acknowledgements, and cumulative.
@@ -156,8 +157,8 @@ func (q *QP) add(a answer) {
 }
 
 // ack acknowledges everything up to psn.
-func (q *QP) ack(psn uint32) {
-	s := &q.resp
+func (s *responder) ack(psn uint32) {
+	q := s.q
 	a := answer{kind: answerAck, syndrome: q.nic.ackSyndrome(), covers: 1, psn: psn, msn: s.msn}
 	if s.dueN > 0 {
 		t := s.tail()
@@ -168,12 +169,13 @@ func (q *QP) ack(psn uint32) {
 			return
 		}
 	}
-	q.add(a)
+	s.add(a)
 }
 
 // nak refuses the request of PSN psn.
-func (q *QP) nak(psn uint32, syn hdr.Syndrome) {
-	q.add(answer{kind: answerAck, syndrome: syn, psn: psn, msn: q.resp.msn})
+func (s *responder) nak(psn uint32, syn hdr.Syndrome) {
+	q := s.q
+	s.add(answer{kind: answerAck, syndrome: syn, psn: psn, msn: s.msn})
 	q.stats.NAKTx.count(syn)
 	switch {
 	case syn.RNR():
@@ -186,14 +188,14 @@ func (q *QP) nak(psn uint32, syn hdr.Syndrome) {
 }
 
 // nakFatal refuses the expected request and ends the connection.
-func (q *QP) nakFatal(syn hdr.Syndrome) {
-	q.nak(q.resp.epsn, syn)
-	q.end(Failure{Status: statusOf(syn), Responder: true, Syndrome: syn, PSN: q.resp.epsn, Why: q.resp.why})
+func (s *responder) nakFatal(syn hdr.Syndrome) {
+	s.nak(s.epsn, syn)
+	s.q.end(Failure{Status: statusOf(syn), Responder: true, Syndrome: syn, PSN: s.epsn, Why: s.why})
 }
 
 // refuse notes why a request gets the answer syn.
-func (q *QP) refuse(syn hdr.Syndrome, why string) hdr.Syndrome {
-	q.resp.why = why
+func (s *responder) refuse(syn hdr.Syndrome, why string) hdr.Syndrome {
+	s.why = why
 	return syn
 }
 
@@ -221,8 +223,9 @@ func (q *QP) remote(key uint32, va uint64, length uint32, a Access) []byte {
 }
 
 // inputRequest takes a packet of a reliable connection's request.
-func (q *QP) inputRequest(p []byte, f *hdr.Frame) {
-	s, st := &q.resp, &q.nic.stats
+func (s *responder) inputRequest(p []byte, f *hdr.Frame) {
+	q := s.q
+	st := &q.nic.stats
 	h := f.BTHOf(p)
 	q.stats.RxRequests++
 	d := hdr.PSNDiff(h.PSN(), s.epsn)
@@ -236,16 +239,16 @@ func (q *QP) inputRequest(p []byte, f *hdr.Frame) {
 		st.DropSequence++
 		if !s.nakSent {
 			s.nakSent = true
-			q.nak(s.epsn, hdr.SynNAKSequence)
+			s.nak(s.epsn, hdr.SynNAKSequence)
 		}
 		return
 	case d < 0:
-		q.duplicate(p, f, h.PSN())
+		s.duplicate(p, f, h.PSN())
 		return
 	}
 	st.RxRequests++
 	s.nakSent = false
-	syn := q.perform(p, f)
+	syn := s.perform(p, f)
 	switch {
 	case q.state != StateReady: // a completion did not fit
 	case syn.ACK() && f.Op.Any(hdr.IsRead|hdr.IsAtomic): // the response is queued
@@ -253,12 +256,12 @@ func (q *QP) inputRequest(p []byte, f *hdr.Frame) {
 		s.epsn = psnAdd(s.epsn, 1)
 		s.notRead = s.epsn
 		if h.AckReq() {
-			q.ack(psnAdd(s.epsn, -1))
+			s.ack(psnAdd(s.epsn, -1))
 		}
 	case syn.RNR():
-		q.nak(s.epsn, syn)
+		s.nak(s.epsn, syn)
 	default:
-		q.nakFatal(syn)
+		s.nakFatal(syn)
 	}
 }
 
@@ -278,34 +281,33 @@ func right(op hdr.Opcode) Access {
 // perform executes the expected request packet, and returns the syndrome that
 // answers it. The order of the checks is that of rxe: sequence of opcodes, the
 // queue pair's rights, resources, length and R_Key.
-func (q *QP) perform(p []byte, f *hdr.Frame) hdr.Syndrome {
-	s, op := &q.resp, f.Op
+func (s *responder) perform(p []byte, f *hdr.Frame) hdr.Syndrome {
+	op := f.Op
 	need := right(op)
 	switch {
 	case !s.sequence(op):
-		return q.refuse(hdr.SynNAKInvalidRequest, "packet out of the sequence of its message")
-	case q.init.Access&need != need:
-		return q.refuse(hdr.SynNAKInvalidRequest, "the queue pair does not allow the operation")
-	case need&(RemoteRead|RemoteAtomic) != 0 && !q.room():
-		return q.refuse(hdr.SynNAKInvalidRequest, "more READs and atomics than responder resources")
+		return s.refuse(hdr.SynNAKInvalidRequest, "packet out of the sequence of its message")
+	case s.q.init.Access&need != need:
+		return s.refuse(hdr.SynNAKInvalidRequest, "the queue pair does not allow the operation")
+	case need&(RemoteRead|RemoteAtomic) != 0 && !s.room():
+		return s.refuse(hdr.SynNAKInvalidRequest, "more READs and atomics than responder resources")
 	case op.Has(hdr.IsSend):
-		return q.receiveSend(p, f)
+		return s.receiveSend(p, f)
 	case op.Has(hdr.IsWrite):
-		return q.receiveWrite(p, f)
+		return s.receiveWrite(p, f)
 	case op.Has(hdr.IsRead):
-		return q.receiveRead(p, f)
+		return s.receiveRead(p, f)
 	case op == hdr.CompareSwap || op == hdr.FetchAdd || op == hdr.MaskedCompSwap:
-		return q.receiveAtomic(p, f)
+		return s.receiveAtomic(p, f)
 	}
-	return q.refuse(hdr.SynNAKInvalidRequest, "unsupported opcode")
+	return s.refuse(hdr.SynNAKInvalidRequest, "unsupported opcode")
 }
 
 // room reports whether a READ or atomic finds a responder resource. Without
 // any it never does. When all are in use, rxe takes the oldest; the ConnectX
 // profile refuses, as IBTA 9.7.4.1 wants it.
-func (q *QP) room() bool {
-	s := &q.resp
-	return len(s.res) > 0 && (q.nic.cfg.Profile == RXE || s.open < len(s.res))
+func (s *responder) room() bool {
+	return len(s.res) > 0 && (s.q.nic.cfg.Profile == RXE || s.open < len(s.res))
 }
 
 // sequence reports whether op may follow what came before.
@@ -317,7 +319,8 @@ func (s *responder) sequence(op hdr.Opcode) bool {
 }
 
 // segment reports whether a packet of op may carry n bytes.
-func (q *QP) segment(op hdr.Opcode, n uint32) bool {
+func (s *responder) segment(op hdr.Opcode, n uint32) bool {
+	q := s.q
 	switch {
 	case op.Any(hdr.IsFirst | hdr.IsMiddle):
 		return n == q.mtu
@@ -327,17 +330,18 @@ func (q *QP) segment(op hdr.Opcode, n uint32) bool {
 	return n <= q.mtu
 }
 
-func (q *QP) rnr() hdr.Syndrome { return hdr.SynRNR | hdr.Syndrome(q.conn.MinRNRTimer) }
+func (s *responder) rnr() hdr.Syndrome { return hdr.SynRNR | hdr.Syndrome(s.q.conn.MinRNRTimer) }
 
 // receiveSend takes a packet of a SEND and returns the syndrome that answers
 // it.
-func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
-	s, op, data := &q.resp, f.Op, f.PayloadOf(p)
-	if !q.segment(op, uint32(len(data))) {
-		return q.refuse(hdr.SynNAKInvalidRequest, "payload of a length that the opcode forbids")
+func (s *responder) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
+	q := s.q
+	op, data := f.Op, f.PayloadOf(p)
+	if !s.segment(op, uint32(len(data))) {
+		return s.refuse(hdr.SynNAKInvalidRequest, "payload of a length that the opcode forbids")
 	}
 	if s.rqN == 0 {
-		return q.rnr()
+		return s.rnr()
 	}
 	if op.Any(hdr.IsFirst | hdr.IsOnly) {
 		s.got = 0
@@ -346,7 +350,7 @@ func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 	if len(data) > len(w.Buf)-int(s.got) {
 		id := s.popRecv().ID
 		q.init.RecvCQ.add(q, WC{ID: id, Op: OpRecv, Status: LocalLengthError})
-		return q.refuse(hdr.SynNAKInvalidRequest, "message longer than its receive request")
+		return s.refuse(hdr.SynNAKInvalidRequest, "message longer than its receive request")
 	}
 	copy(w.Buf[s.got:], data)
 	s.got += uint32(len(data))
@@ -355,7 +359,7 @@ func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 	if ext&hdr.HasIETH != 0 {
 		wc.Imm = f.IETHOf(p).RKey()
 		if !q.invalidate(wc.Imm) {
-			return q.cannotInvalidate(f.BTHOf(p).AckReq())
+			return s.cannotInvalidate(f.BTHOf(p).AckReq())
 		}
 	}
 	s.in = sendMessage
@@ -373,32 +377,33 @@ func (q *QP) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 }
 
 // receiveWrite takes a packet of an RDMA WRITE.
-func (q *QP) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
-	s, op, data := &q.resp, f.Op, f.PayloadOf(p)
+func (s *responder) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
+	q := s.q
+	op, data := f.Op, f.PayloadOf(p)
 	n := uint32(len(data))
 	imm := op.Info().Ext&hdr.HasImmDt != 0
 	if imm && s.rqN == 0 {
-		return q.rnr()
+		return s.rnr()
 	}
 	va, left, rkey := s.va, s.left, s.rkey
 	if op.Any(hdr.IsFirst | hdr.IsOnly) {
 		h := f.RETHOf(p)
 		va, left, rkey = h.VA(), h.DMALength(), h.RKey()
 		if left > maxMessage {
-			return q.refuse(hdr.SynNAKInvalidRequest, "message longer than 2^31")
+			return s.refuse(hdr.SynNAKInvalidRequest, "message longer than 2^31")
 		}
 		if left > 0 && q.remote(rkey, va, left, RemoteWrite) == nil {
-			return q.refuse(hdr.SynNAKRemoteAccess, "WRITE where its R_Key does not reach")
+			return s.refuse(hdr.SynNAKRemoteAccess, "WRITE where its R_Key does not reach")
 		}
 	}
 	end := op.Any(hdr.IsLast | hdr.IsOnly)
-	if !q.segment(op, n) || end != (n == left) || n > left {
-		return q.refuse(hdr.SynNAKInvalidRequest, "payload of another length than the RETH's")
+	if !s.segment(op, n) || end != (n == left) || n > left {
+		return s.refuse(hdr.SynNAKInvalidRequest, "payload of another length than the RETH's")
 	}
 	if n > 0 {
 		dst := q.remote(rkey, va, n, RemoteWrite)
 		if dst == nil {
-			return q.refuse(hdr.SynNAKRemoteAccess, "WRITE where its R_Key does not reach")
+			return s.refuse(hdr.SynNAKRemoteAccess, "WRITE where its R_Key does not reach")
 		}
 		copy(dst, data)
 	}
@@ -422,11 +427,10 @@ func (q *QP) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
 	return hdr.SynACK
 }
 
-func (q *QP) remember(r resource) (at int32) {
-	s := &q.resp
+func (s *responder) remember(r resource) (at int32) {
 	at = int32(s.resNext)
 	s.resNext = (s.resNext + 1) & (len(s.res) - 1)
-	if old := &s.res[at]; q.nic.cfg.LateAtomics && old.kind == answerAtomic && q.execute(old) {
+	if old := &s.res[at]; s.q.nic.cfg.LateAtomics && old.kind == answerAtomic && s.execute(old) {
 		// The peer may have more under way than it may.
 		for i := range s.dueN {
 			if a := &s.due[(s.dueHead+i)&(len(s.due)-1)]; a.kind == answerAtomic && a.res == at {
@@ -441,11 +445,11 @@ func (q *QP) remember(r resource) (at int32) {
 // execute executes an atomic that was not yet. Its operands are numbers; the
 // word in memory is little-endian, as the hosts are. False when the region went
 // away since the request came.
-func (q *QP) execute(r *resource) bool {
+func (s *responder) execute(r *resource) bool {
 	if r.kind != answerAtomic || r.executed {
 		return true
 	}
-	word := q.remote(r.rkey, r.va, 8, RemoteAtomic)
+	word := s.q.remote(r.rkey, r.va, 8, RemoteAtomic)
 	if word == nil {
 		return false
 	}
@@ -470,26 +474,27 @@ func (q *QP) execute(r *resource) bool {
 
 // receiveRead takes a READ request. Its response is made by Output, a packet
 // at a time, from what the memory holds then.
-func (q *QP) receiveRead(p []byte, f *hdr.Frame) hdr.Syndrome {
-	s, h := &q.resp, f.RETHOf(p)
+func (s *responder) receiveRead(p []byte, f *hdr.Frame) hdr.Syndrome {
+	q := s.q
+	h := f.RETHOf(p)
 	n := h.DMALength()
 	if n > maxMessage || uint64(n) > maxPackets*uint64(q.mtu) {
-		return q.refuse(hdr.SynNAKInvalidRequest, "message longer than 2^31")
+		return s.refuse(hdr.SynNAKInvalidRequest, "message longer than 2^31")
 	}
 	if n > 0 && q.remote(h.RKey(), h.VA(), n, RemoteRead) == nil {
-		return q.refuse(hdr.SynNAKRemoteAccess, "READ where its R_Key does not reach")
+		return s.refuse(hdr.SynNAKRemoteAccess, "READ where its R_Key does not reach")
 	}
 	s.msn = psnAdd(s.msn, 1)
 	psn := s.epsn
 	s.epsn = psnAdd(psn, int(max((n+q.mtu-1)/q.mtu, 1)))
-	q.remember(resource{kind: answerRead, first: psn, last: psnAdd(s.epsn, -1), va: h.VA(), rkey: h.RKey(), length: n})
-	q.add(answer{kind: answerRead, first: true, counted: true, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
+	s.remember(resource{kind: answerRead, first: psn, last: psnAdd(s.epsn, -1), va: h.VA(), rkey: h.RKey(), length: n})
+	s.add(answer{kind: answerRead, first: true, counted: true, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
 	return hdr.SynACK
 }
 
 // receiveAtomic takes an atomic, and executes it unless the NIC does so late.
-func (q *QP) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
-	s := &q.resp
+func (s *responder) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
+	q := s.q
 	r := resource{kind: answerAtomic, first: s.epsn, last: s.epsn, op: f.Op}
 	var h hdr.AtomicETH
 	if f.Op == hdr.MaskedCompSwap {
@@ -501,27 +506,28 @@ func (q *QP) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
 	}
 	r.va, r.rkey, r.swap, r.compare = h.VA(), h.RKey(), h.Swap(), h.Compare()
 	if q.remote(r.rkey, r.va, 8, RemoteAtomic) == nil {
-		return q.refuse(hdr.SynNAKRemoteAccess, "atomic where its R_Key does not reach")
+		return s.refuse(hdr.SynNAKRemoteAccess, "atomic where its R_Key does not reach")
 	}
 	if r.va&7 != 0 {
-		return q.refuse(hdr.SynNAKInvalidRequest, "atomic at an address that is no multiple of 8")
+		return s.refuse(hdr.SynNAKInvalidRequest, "atomic at an address that is no multiple of 8")
 	}
 	s.msn = psnAdd(s.msn, 1)
 	psn := s.epsn
 	s.epsn = psnAdd(psn, 1)
 	s.notRead = s.epsn
-	at := q.remember(r)
+	at := s.remember(r)
 	a := answer{kind: answerAtomic, counted: true, psn: psn, msn: s.msn, res: at}
-	if r := &s.res[at]; !q.nic.cfg.LateAtomics && q.execute(r) {
+	if r := &s.res[at]; !q.nic.cfg.LateAtomics && s.execute(r) {
 		a.res, a.original = none, r.original
 	}
-	q.add(a)
+	s.add(a)
 	return hdr.SynACK
 }
 
 // duplicate answers a request that was executed before.
-func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
-	s, st := &q.resp, &q.nic.stats
+func (s *responder) duplicate(p []byte, f *hdr.Frame, psn uint32) {
+	q := s.q
+	st := &q.nic.stats
 	q.stats.Duplicates++
 	if f.Op.Any(hdr.IsSend | hdr.IsWrite) {
 		st.RxRequests++
@@ -530,7 +536,7 @@ func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 		if q.nic.cfg.Profile == RXE {
 			newest = s.notRead // rxe_resp.c: ack_psn
 		}
-		q.ack(psnAdd(newest, -1))
+		s.ack(psnAdd(newest, -1))
 		return
 	}
 	for i := range s.res {
@@ -544,7 +550,7 @@ func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 			if r.executed {
 				a.res, a.original = none, r.original
 			}
-			q.add(a)
+			s.add(a)
 			st.ReplayedAtoms++
 		case r.kind == answerRead && f.Op == hdr.ReadRequest:
 			h := f.RETHOf(p)
@@ -563,7 +569,7 @@ func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 				}
 			}
 			first := psn == r.first || q.nic.cfg.Profile == ConnectX
-			q.add(answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
+			s.add(answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
 		default:
 			continue
 		}
@@ -575,8 +581,8 @@ func (q *QP) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 }
 
 // sendResponse makes the next response packet; false when there is none.
-func (q *QP) sendResponse(b *packet.Buf) bool {
-	s := &q.resp
+func (s *responder) sendResponse(b *packet.Buf) bool {
+	q := s.q
 	if s.dueN == 0 {
 		return false
 	}
@@ -585,7 +591,7 @@ func (q *QP) sendResponse(b *packet.Buf) bool {
 		seg := min(a.left, q.mtu)
 		data := q.remote(a.rkey, a.va, seg, RemoteRead)
 		if data != nil || seg == 0 {
-			q.sendReadResponse(b, a, data)
+			s.sendReadResponse(b, a, data)
 			if a.left == seg {
 				s.popAnswer()
 				return true
@@ -596,12 +602,12 @@ func (q *QP) sendResponse(b *packet.Buf) bool {
 			a.first = false
 			return true
 		}
-		q.withdrawn(a)
+		s.withdrawn(a)
 	} else if a.kind == answerAtomic && a.res != none {
-		if r := &s.res[a.res]; q.execute(r) {
+		if r := &s.res[a.res]; s.execute(r) {
 			a.original = r.original
 		} else {
-			q.withdrawn(a)
+			s.withdrawn(a)
 		}
 	}
 	op, ext := hdr.Acknowledge, hdr.AETHLen
@@ -623,9 +629,10 @@ func (q *QP) sendResponse(b *packet.Buf) bool {
 
 // withdrawn makes of answer a, the next one, and of all behind it a refusal: the
 // region went away between request and response.
-func (q *QP) withdrawn(a *answer) {
+func (s *responder) withdrawn(a *answer) {
+	q := s.q
 	*a = answer{kind: answerAck, syndrome: hdr.SynNAKRemoteAccess, psn: a.psn, msn: a.msn}
-	q.resp.dueN, q.resp.open = 1, 0
+	s.dueN, s.open = 1, 0
 	q.nic.stats.NAKErrorTx++
 	q.stats.NAKTx.count(a.syndrome)
 	q.end(Failure{Status: RemoteAccessError, Responder: true, Syndrome: a.syndrome, PSN: a.psn, Why: "the region went away before the response"})
@@ -639,7 +646,8 @@ func (s *responder) popAnswer() {
 	s.dueN--
 }
 
-func (q *QP) sendReadResponse(b *packet.Buf, a *answer, data []byte) {
+func (s *responder) sendReadResponse(b *packet.Buf, a *answer, data []byte) {
+	q := s.q
 	last := int(a.left) == len(data)
 	op, ext := hdr.ReadRespMiddle, 0
 	switch {

@@ -94,32 +94,33 @@ func (q *QP) checkLocal(w *SendWR) error {
 }
 
 // runLocal executes the requests without a packet that are next.
-func (q *QP) runLocal() {
-	r := &q.req
+func (r *requester) runLocal() {
+	q := r.q
 	for q.state == StateReady && !r.rnrWait && r.cur < r.n {
 		w := r.at(r.cur)
 		if !w.local() || w.Fence && r.cur > 0 && !w.done {
 			return
 		}
-		if !w.done && !q.executeLocal(w) {
+		if !w.done && !r.executeLocal(w) {
 			q.end(Failure{Status: w.status, Why: "bind or invalidation that is not allowed"})
 			return
 		}
 		w.done = true
 		r.cur++
-		q.completeLocal()
+		r.completeLocal()
 	}
 }
 
 // completeLocal completes executed requests without a packet that became the
 // oldest.
-func (q *QP) completeLocal() {
-	for q.req.n > 0 && q.req.at(0).done {
-		q.completeOne(Success)
+func (r *requester) completeLocal() {
+	for r.n > 0 && r.at(0).done {
+		r.completeOne(Success)
 	}
 }
 
-func (q *QP) executeLocal(w *sendWQE) bool {
+func (r *requester) executeLocal(w *sendWQE) bool {
+	q := r.q
 	ok := false
 	w.status = LocalQPOperationError
 	switch w.Op {
@@ -219,16 +220,16 @@ func (q *QP) invalidate(key uint32) bool {
 // cannotInvalidate answers a SEND whose R_Key cannot be invalidated. rxe takes it
 // for a class J fault: the receive request completes in error, the SEND is
 // acknowledged, and the responder's queue pair ends. ConnectX refuses.
-func (q *QP) cannotInvalidate(ackReq bool) hdr.Syndrome {
+func (s *responder) cannotInvalidate(ackReq bool) hdr.Syndrome {
+	q := s.q
 	const why = "R_Key that cannot be invalidated"
 	if q.nic.cfg.Profile != RXE {
-		return q.refuse(hdr.SynNAKRemoteAccess, why)
+		return s.refuse(hdr.SynNAKRemoteAccess, why)
 	}
-	s := &q.resp
 	id := s.popRecv().ID
 	q.init.RecvCQ.add(q, WC{ID: id, Op: OpRecv, Status: RemoteInvalidRequestError})
 	if ackReq {
-		q.ack(s.epsn)
+		s.ack(s.epsn)
 	}
 	q.end(Failure{Status: RemoteInvalidRequestError, Responder: true, PSN: s.epsn, Why: why})
 	return hdr.SynACK

@@ -159,7 +159,8 @@ type Peer struct {
 	Info  Info // of that time
 }
 
-// Node is a board's part of the pool.
+// Node is a board's part of the pool. It has many methods, since each event of the board (a DAG wants a region, a state is saved, a page is lent)
+// is one of them, and the same message tells the peers of all.
 type Node struct {
 	Config
 	info   Info
