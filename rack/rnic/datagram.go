@@ -12,8 +12,7 @@ import (
 const grhLen = 40
 
 // sendDatagram sends a UD SEND.
-func (r *requester) sendDatagram(b *packet.Buf, w *sendWQE) {
-	q := r.q
+func (r *requester) sendDatagram(q *QP, b *packet.Buf, w *sendWQE) {
 	op, ext := hdr.SendOnly, hdr.DETHLen
 	if w.Op == OpSendImm {
 		op, ext = hdr.SendOnlyImm, hdr.DETHLen+hdr.ImmDtLen
@@ -49,8 +48,7 @@ func (r *requester) sendDatagram(b *packet.Buf, w *sendWQE) {
 }
 
 // inputUD takes a datagram.
-func (s *responder) inputUD(p []byte, f *hdr.Frame) {
-	q := s.q
+func (s *responder) inputUD(q *QP, p []byte, f *hdr.Frame) {
 	st := &q.nic.stats
 	q.stats.RxRequests++
 	d := f.DETHOf(p)
@@ -81,8 +79,7 @@ func (s *responder) inputUD(p []byte, f *hdr.Frame) {
 
 // inputUC takes a packet of an unreliable connection. A message with a hole,
 // or that cannot be placed, is dropped as a whole.
-func (s *responder) inputUC(p []byte, f *hdr.Frame) {
-	q := s.q
+func (s *responder) inputUC(q *QP, p []byte, f *hdr.Frame) {
 	st := &q.nic.stats
 	psn := f.BTHOf(p).PSN()
 	q.stats.RxRequests++
@@ -99,9 +96,9 @@ func (s *responder) inputUC(p []byte, f *hdr.Frame) {
 	s.epsn = psnAdd(psn, 1)
 	syn := hdr.SynNAKRemoteAccess
 	if f.Op.Has(hdr.IsSend) {
-		syn = s.receiveSend(p, f)
+		syn = s.receiveSend(q, p, f)
 	} else if q.init.Access&RemoteWrite != 0 {
-		syn = s.receiveWrite(p, f)
+		syn = s.receiveWrite(q, p, f)
 	}
 	switch {
 	case syn.ACK():

@@ -497,7 +497,7 @@ func TestFairness(t *testing.T) {
 	n := l.nic[0]
 	// The others may read from us meanwhile.
 	for _, p := range ps {
-		p.qp[0].resp.add(answer{kind: answerAck, psn: 1})
+		p.qp[0].resp.add(p.qp[0], answer{kind: answerAck, psn: 1})
 	}
 	n.Output(l.now, &l.batch)
 	for i, b := range l.batch.Bufs() {

@@ -277,9 +277,9 @@ func (q *QP) input(p []byte, f *hdr.Frame) {
 			return
 		}
 		if f.Op.Has(hdr.IsResponse) {
-			q.req.inputResponse(p, f)
+			q.req.inputResponse(q, p, f)
 		} else {
-			q.resp.inputRequest(p, f)
+			q.resp.inputRequest(q, p, f)
 		}
 	case hdr.UC:
 		if q.Type != TypeUC {
@@ -290,13 +290,13 @@ func (q *QP) input(p []byte, f *hdr.Frame) {
 			s.DropWrongPeer++
 			return
 		}
-		q.resp.inputUC(p, f)
+		q.resp.inputUC(q, p, f)
 	case hdr.UD:
 		if q.Type != TypeUD {
 			s.DropBadState++
 			return
 		}
-		q.resp.inputUD(p, f)
+		q.resp.inputUD(q, p, f)
 	case hdr.CNT:
 		if q.Type != TypeUD && !q.fromPeer(p, f) {
 			s.DropWrongPeer++
@@ -345,7 +345,7 @@ func (n *NIC) Output(now clock.Time, out *packet.Batch) {
 				q.sendCNP(b)
 				n.stats.TxControl++
 				n.emit(b, out)
-			case q.resp.sendResponse(b):
+			case q.resp.sendResponse(q, b):
 				n.stats.TxResponses++
 				n.emit(b, out)
 			default:
@@ -358,7 +358,7 @@ func (n *NIC) Output(now clock.Time, out *packet.Batch) {
 		}
 		q := n.reqQ.head
 		n.reqQ.popReq()
-		if q.req.sendRequest(b) {
+		if q.req.sendRequest(q, b) {
 			n.stats.TxRequests++
 			n.emit(b, out)
 		} else {
@@ -395,7 +395,7 @@ func (n *NIC) Tick(now clock.Time) {
 		if q == nil {
 			return
 		}
-		q.req.expire()
+		q.req.expire(q)
 	}
 }
 

@@ -23,8 +23,9 @@ const (
 //
 // Requests before cur are sent, that at cur is being sent. After a loss cur
 // and sendPSN go back to the oldest PSN that is not acknowledged, una.
+//
+// Its methods get the queue pair as an argument: a pointer to it here would make small messages 3 % slower.
 type requester struct {
-	q        *QP
 	sq       []sendWQE
 	head, n  int
 	cur      int
@@ -73,13 +74,12 @@ func (r *requester) clear() {
 }
 
 func (r *requester) connect(c *Conn) {
-	*r = requester{q: r.q, sq: r.sq, retry: c.RetryCnt, rnrRetry: c.RNRRetry, timeout: ackTimeout(c.Timeout)}
+	*r = requester{sq: r.sq, retry: c.RetryCnt, rnrRetry: c.RNRRetry, timeout: ackTimeout(c.Timeout)}
 	r.postPSN, r.sendPSN, r.maxPSN, r.una = c.SQPSN, c.SQPSN, c.SQPSN, c.SQPSN
 }
 
 // canSend reports whether the next request packet may go out now.
-func (r *requester) canSend() bool {
-	q := r.q
+func (r *requester) canSend(q *QP) bool {
 	if q.state != StateReady || r.rnrWait || r.cur == r.n {
 		return false
 	}
@@ -98,16 +98,15 @@ func (r *requester) canSend() bool {
 
 // kick queues q for Output if it has something to send.
 func (q *QP) kick() {
-	q.req.runLocal()
-	if !q.inReq && q.req.canSend() {
+	q.req.runLocal(q)
+	if !q.inReq && q.req.canSend(q) {
 		q.nic.reqQ.pushReq(q)
 	}
 }
 
 // sendRequest makes the next request packet; false when there is none.
-func (r *requester) sendRequest(b *packet.Buf) bool {
-	q := r.q
-	if !r.canSend() {
+func (r *requester) sendRequest(q *QP, b *packet.Buf) bool {
+	if !r.canSend(q) {
 		return false
 	}
 	w := r.at(r.cur)
@@ -118,13 +117,13 @@ func (r *requester) sendRequest(b *packet.Buf) bool {
 	}
 	switch {
 	case w.Op == OpRead:
-		r.sendRead(b, w, i)
+		r.sendRead(q, b, w, i)
 	case w.rdAtomic():
-		r.sendAtomic(b, w)
+		r.sendAtomic(q, b, w)
 	case q.Type == TypeUD:
-		r.sendDatagram(b, w)
+		r.sendDatagram(q, b, w)
 	default:
-		r.sendSegment(b, w, i)
+		r.sendSegment(q, b, w, i)
 	}
 	if w.rdAtomic() {
 		if !w.counted {
@@ -141,25 +140,23 @@ func (r *requester) sendRequest(b *packet.Buf) bool {
 	if r.sendPSN == (w.last()+1)&hdr.PSNMask {
 		r.cur++
 		if q.Type != TypeRC {
-			r.complete(Success)
+			r.complete(q, Success)
 			return true
 		}
 	}
 	if q.Type == TypeRC && q.timer.want == clock.Never {
-		r.armTimeout()
+		r.armTimeout(q)
 	}
 	return true
 }
 
-func (r *requester) armTimeout() {
-	q := r.q
+func (r *requester) armTimeout(q *QP) {
 	if r.timeout > 0 {
 		q.setTimer(q.nic.now.Add(r.timeout))
 	}
 }
 
-func (r *requester) sendRead(b *packet.Buf, w *sendWQE, i uint32) {
-	q := r.q
+func (r *requester) sendRead(q *QP, b *packet.Buf, w *sendWQE, i uint32) {
 	p, body := q.begin(b, hdr.ReadRequest, r.sendPSN, hdr.RETHLen, 0)
 	off := i * q.mtu
 	h := hdr.RETH(body)
@@ -171,8 +168,7 @@ func (r *requester) sendRead(b *packet.Buf, w *sendWQE, i uint32) {
 	q.finish(p)
 }
 
-func (r *requester) sendAtomic(b *packet.Buf, w *sendWQE) {
-	q := r.q
+func (r *requester) sendAtomic(q *QP, b *packet.Buf, w *sendWQE) {
 	op, size := hdr.CompareSwap, hdr.AtomicETHLen
 	switch w.Op {
 	case OpFetchAdd:
@@ -197,8 +193,7 @@ func (r *requester) sendAtomic(b *packet.Buf, w *sendWQE) {
 }
 
 // sendSegment sends packet i of a SEND or WRITE.
-func (r *requester) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
-	q := r.q
+func (r *requester) sendSegment(q *QP, b *packet.Buf, w *sendWQE, i uint32) {
 	first, last := i == 0, i == w.psns-1
 	off := i * q.mtu
 	n := min(w.length-off, q.mtu)
@@ -263,13 +258,12 @@ func (r *requester) sendSegment(b *packet.Buf, w *sendWQE, i uint32) {
 
 // complete finishes the oldest request, and those without a packet behind it
 // that were executed.
-func (r *requester) complete(s Status) {
-	r.completeOne(s)
-	r.completeLocal()
+func (r *requester) complete(q *QP, s Status) {
+	r.completeOne(q, s)
+	r.completeLocal(q)
 }
 
-func (r *requester) completeOne(s Status) {
-	q := r.q
+func (r *requester) completeOne(q *QP, s Status) {
 	w := r.at(0)
 	r.una = (w.last() + 1) & hdr.PSNMask
 	wc := WC{ID: w.ID, Op: w.Op, Status: s, ByteLen: w.length}
@@ -281,8 +275,7 @@ func (r *requester) completeOne(s Status) {
 }
 
 // inputResponse takes an ACK, NAK, READ or atomic response.
-func (r *requester) inputResponse(p []byte, f *hdr.Frame) {
-	q := r.q
+func (r *requester) inputResponse(q *QP, p []byte, f *hdr.Frame) {
 	s := &q.nic.stats
 	psn := f.BTHOf(p).PSN()
 	q.stats.RxResponses++
@@ -292,7 +285,7 @@ func (r *requester) inputResponse(p []byte, f *hdr.Frame) {
 	}
 	s.RxResponses++
 	una := r.una
-	r.respond(p, f, psn)
+	r.respond(q, p, f, psn)
 	if q.state != StateReady {
 		return
 	}
@@ -304,7 +297,7 @@ func (r *requester) inputResponse(p []byte, f *hdr.Frame) {
 			if r.una == r.maxPSN {
 				q.setTimer(clock.Never)
 			} else {
-				r.armTimeout()
+				r.armTimeout(q)
 			}
 		}
 	}
@@ -312,19 +305,18 @@ func (r *requester) inputResponse(p []byte, f *hdr.Frame) {
 }
 
 // respond acts on a response to PSN psn, una <= psn < maxPSN.
-func (r *requester) respond(p []byte, f *hdr.Frame, psn uint32) {
-	q := r.q
+func (r *requester) respond(q *QP, p []byte, f *hdr.Frame, psn uint32) {
 	s := &q.nic.stats
 	// Everything before psn was received. For a READ or an atomic that is not
 	// enough: its response was lost.
 	for hdr.PSNDiff(psn, r.at(0).last()) > 0 {
 		if r.at(0).rdAtomic() {
 			s.ImplicitNAKs++
-			r.goBack()
+			r.goBack(q)
 			return
 		}
-		r.progress()
-		r.complete(Success)
+		r.progress(q)
+		r.complete(q, Success)
 		if q.state != StateReady {
 			return
 		}
@@ -332,7 +324,7 @@ func (r *requester) respond(p []byte, f *hdr.Frame, psn uint32) {
 	w := r.at(0)
 	if w.Op == OpRead && psn != r.una {
 		s.ImplicitNAKs++
-		r.goBack()
+		r.goBack(q)
 		return
 	}
 	var syn hdr.Syndrome
@@ -341,7 +333,7 @@ func (r *requester) respond(p []byte, f *hdr.Frame, psn uint32) {
 	}
 	if !syn.ACK() {
 		if f.Op == hdr.Acknowledge {
-			r.refused(w, psn, syn)
+			r.refused(q, w, psn, syn)
 		}
 		return
 	}
@@ -349,7 +341,7 @@ func (r *requester) respond(p []byte, f *hdr.Frame, psn uint32) {
 	case f.Op == hdr.Acknowledge:
 		if w.rdAtomic() {
 			s.ImplicitNAKs++
-			r.goBack()
+			r.goBack(q)
 			return
 		}
 	case f.Op == hdr.AtomicAck && w.isAtomic():
@@ -365,28 +357,26 @@ func (r *requester) respond(p []byte, f *hdr.Frame, psn uint32) {
 	default: // an answer to another kind of request
 		return
 	}
-	r.progress()
+	r.progress(q)
 	if psn == w.last() {
-		r.complete(Success)
+		r.complete(q, Success)
 		return
 	}
 	r.una = (psn + 1) & hdr.PSNMask
 }
 
 // progress notes that something new was acknowledged: all tries are left again.
-func (r *requester) progress() {
-	q := r.q
+func (r *requester) progress(q *QP) {
 	r.retrying = false
 	r.retry, r.rnrRetry = q.conn.RetryCnt, q.conn.RNRRetry
 }
 
 // refused acts on an RNR NAK or NAK of PSN psn, which is in w.
-func (r *requester) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
-	q := r.q
+func (r *requester) refused(q *QP, w *sendWQE, psn uint32, syn hdr.Syndrome) {
 	s := &q.nic.stats
 	if r.una != psn {
 		r.una = psn
-		r.progress()
+		r.progress(q)
 	}
 	q.stats.NAKRx.count(syn)
 	switch {
@@ -409,7 +399,7 @@ func (r *requester) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
 		return
 	case syn == hdr.SynNAKSequence:
 		s.NAKSequenceRx++
-		r.goBack()
+		r.goBack(q)
 		return
 	case statusOf(syn) == Success: // reserved codes and types
 		return
@@ -419,8 +409,7 @@ func (r *requester) refused(w *sendWQE, psn uint32, syn hdr.Syndrome) {
 }
 
 // goBack resends everything from una on, unless that is under way already.
-func (r *requester) goBack() {
-	q := r.q
+func (r *requester) goBack(q *QP) {
 	if r.retrying || r.rnrWait {
 		return
 	}
@@ -432,7 +421,7 @@ func (r *requester) goBack() {
 		r.retry--
 	}
 	r.rewind()
-	r.armTimeout()
+	r.armTimeout(q)
 }
 
 func (r *requester) rewind() {
@@ -445,8 +434,7 @@ func (r *requester) rewind() {
 }
 
 // expire is called when the queue pair's timer has run out.
-func (r *requester) expire() {
-	q := r.q
+func (r *requester) expire(q *QP) {
 	if q.state != StateReady {
 		return
 	}
@@ -460,6 +448,6 @@ func (r *requester) expire() {
 	}
 	q.nic.stats.Timeouts++
 	r.retrying = false
-	r.goBack()
+	r.goBack(q)
 	q.kick()
 }

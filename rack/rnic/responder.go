@@ -20,9 +20,8 @@ const (
 	writeMessage
 )
 
-// responder is the receiving half of a queue pair.
+// responder is the receiving half of a queue pair, which is the first argument of its methods, as of requester's.
 type responder struct {
-	q           *QP
 	rq          []RecvWR
 	rqHead, rqN int
 
@@ -91,7 +90,7 @@ type answer struct {
 }
 
 func (s *responder) connect(c *Conn, t Type) {
-	*s = responder{q: s.q, rq: s.rq, rqHead: s.rqHead, rqN: s.rqN, res: s.res, due: s.due}
+	*s = responder{rq: s.rq, rqHead: s.rqHead, rqN: s.rqN, res: s.res, due: s.due}
 	s.epsn, s.notRead = c.RQPSN, c.RQPSN
 	if t != TypeRC {
 		return
@@ -137,8 +136,7 @@ func (s *responder) tail() *answer {
 }
 
 // add queues an answer.
-func (s *responder) add(a answer) {
-	q := s.q
+func (s *responder) add(q *QP, a answer) {
 	if s.dueN == len(s.due) {
 		// Room is checked before a request is executed; what comes here are
 		// acknowledgements, and cumulative.
@@ -157,8 +155,7 @@ func (s *responder) add(a answer) {
 }
 
 // ack acknowledges everything up to psn.
-func (s *responder) ack(psn uint32) {
-	q := s.q
+func (s *responder) ack(q *QP, psn uint32) {
 	a := answer{kind: answerAck, syndrome: q.nic.ackSyndrome(), covers: 1, psn: psn, msn: s.msn}
 	if s.dueN > 0 {
 		t := s.tail()
@@ -169,13 +166,12 @@ func (s *responder) ack(psn uint32) {
 			return
 		}
 	}
-	s.add(a)
+	s.add(q, a)
 }
 
 // nak refuses the request of PSN psn.
-func (s *responder) nak(psn uint32, syn hdr.Syndrome) {
-	q := s.q
-	s.add(answer{kind: answerAck, syndrome: syn, psn: psn, msn: s.msn})
+func (s *responder) nak(q *QP, psn uint32, syn hdr.Syndrome) {
+	s.add(q, answer{kind: answerAck, syndrome: syn, psn: psn, msn: s.msn})
 	q.stats.NAKTx.count(syn)
 	switch {
 	case syn.RNR():
@@ -188,9 +184,9 @@ func (s *responder) nak(psn uint32, syn hdr.Syndrome) {
 }
 
 // nakFatal refuses the expected request and ends the connection.
-func (s *responder) nakFatal(syn hdr.Syndrome) {
-	s.nak(s.epsn, syn)
-	s.q.end(Failure{Status: statusOf(syn), Responder: true, Syndrome: syn, PSN: s.epsn, Why: s.why})
+func (s *responder) nakFatal(q *QP, syn hdr.Syndrome) {
+	s.nak(q, s.epsn, syn)
+	q.end(Failure{Status: statusOf(syn), Responder: true, Syndrome: syn, PSN: s.epsn, Why: s.why})
 }
 
 // refuse notes why a request gets the answer syn.
@@ -223,8 +219,7 @@ func (q *QP) remote(key uint32, va uint64, length uint32, a Access) []byte {
 }
 
 // inputRequest takes a packet of a reliable connection's request.
-func (s *responder) inputRequest(p []byte, f *hdr.Frame) {
-	q := s.q
+func (s *responder) inputRequest(q *QP, p []byte, f *hdr.Frame) {
 	st := &q.nic.stats
 	h := f.BTHOf(p)
 	q.stats.RxRequests++
@@ -239,16 +234,16 @@ func (s *responder) inputRequest(p []byte, f *hdr.Frame) {
 		st.DropSequence++
 		if !s.nakSent {
 			s.nakSent = true
-			s.nak(s.epsn, hdr.SynNAKSequence)
+			s.nak(q, s.epsn, hdr.SynNAKSequence)
 		}
 		return
 	case d < 0:
-		s.duplicate(p, f, h.PSN())
+		s.duplicate(q, p, f, h.PSN())
 		return
 	}
 	st.RxRequests++
 	s.nakSent = false
-	syn := s.perform(p, f)
+	syn := s.perform(q, p, f)
 	switch {
 	case q.state != StateReady: // a completion did not fit
 	case syn.ACK() && f.Op.Any(hdr.IsRead|hdr.IsAtomic): // the response is queued
@@ -256,12 +251,12 @@ func (s *responder) inputRequest(p []byte, f *hdr.Frame) {
 		s.epsn = psnAdd(s.epsn, 1)
 		s.notRead = s.epsn
 		if h.AckReq() {
-			s.ack(psnAdd(s.epsn, -1))
+			s.ack(q, psnAdd(s.epsn, -1))
 		}
 	case syn.RNR():
-		s.nak(s.epsn, syn)
+		s.nak(q, s.epsn, syn)
 	default:
-		s.nakFatal(syn)
+		s.nakFatal(q, syn)
 	}
 }
 
@@ -281,24 +276,24 @@ func right(op hdr.Opcode) Access {
 // perform executes the expected request packet, and returns the syndrome that
 // answers it. The order of the checks is that of rxe: sequence of opcodes, the
 // queue pair's rights, resources, length and R_Key.
-func (s *responder) perform(p []byte, f *hdr.Frame) hdr.Syndrome {
+func (s *responder) perform(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	op := f.Op
 	need := right(op)
 	switch {
 	case !s.sequence(op):
 		return s.refuse(hdr.SynNAKInvalidRequest, "packet out of the sequence of its message")
-	case s.q.init.Access&need != need:
+	case q.init.Access&need != need:
 		return s.refuse(hdr.SynNAKInvalidRequest, "the queue pair does not allow the operation")
-	case need&(RemoteRead|RemoteAtomic) != 0 && !s.room():
+	case need&(RemoteRead|RemoteAtomic) != 0 && !s.room(q):
 		return s.refuse(hdr.SynNAKInvalidRequest, "more READs and atomics than responder resources")
 	case op.Has(hdr.IsSend):
-		return s.receiveSend(p, f)
+		return s.receiveSend(q, p, f)
 	case op.Has(hdr.IsWrite):
-		return s.receiveWrite(p, f)
+		return s.receiveWrite(q, p, f)
 	case op.Has(hdr.IsRead):
-		return s.receiveRead(p, f)
+		return s.receiveRead(q, p, f)
 	case op == hdr.CompareSwap || op == hdr.FetchAdd || op == hdr.MaskedCompSwap:
-		return s.receiveAtomic(p, f)
+		return s.receiveAtomic(q, p, f)
 	}
 	return s.refuse(hdr.SynNAKInvalidRequest, "unsupported opcode")
 }
@@ -306,8 +301,8 @@ func (s *responder) perform(p []byte, f *hdr.Frame) hdr.Syndrome {
 // room reports whether a READ or atomic finds a responder resource. Without
 // any it never does. When all are in use, rxe takes the oldest; the ConnectX
 // profile refuses, as IBTA 9.7.4.1 wants it.
-func (s *responder) room() bool {
-	return len(s.res) > 0 && (s.q.nic.cfg.Profile == RXE || s.open < len(s.res))
+func (s *responder) room(q *QP) bool {
+	return len(s.res) > 0 && (q.nic.cfg.Profile == RXE || s.open < len(s.res))
 }
 
 // sequence reports whether op may follow what came before.
@@ -319,8 +314,7 @@ func (s *responder) sequence(op hdr.Opcode) bool {
 }
 
 // segment reports whether a packet of op may carry n bytes.
-func (s *responder) segment(op hdr.Opcode, n uint32) bool {
-	q := s.q
+func (q *QP) segment(op hdr.Opcode, n uint32) bool {
 	switch {
 	case op.Any(hdr.IsFirst | hdr.IsMiddle):
 		return n == q.mtu
@@ -330,18 +324,17 @@ func (s *responder) segment(op hdr.Opcode, n uint32) bool {
 	return n <= q.mtu
 }
 
-func (s *responder) rnr() hdr.Syndrome { return hdr.SynRNR | hdr.Syndrome(s.q.conn.MinRNRTimer) }
+func (q *QP) rnr() hdr.Syndrome { return hdr.SynRNR | hdr.Syndrome(q.conn.MinRNRTimer) }
 
 // receiveSend takes a packet of a SEND and returns the syndrome that answers
 // it.
-func (s *responder) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
-	q := s.q
+func (s *responder) receiveSend(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	op, data := f.Op, f.PayloadOf(p)
-	if !s.segment(op, uint32(len(data))) {
+	if !q.segment(op, uint32(len(data))) {
 		return s.refuse(hdr.SynNAKInvalidRequest, "payload of a length that the opcode forbids")
 	}
 	if s.rqN == 0 {
-		return s.rnr()
+		return q.rnr()
 	}
 	if op.Any(hdr.IsFirst | hdr.IsOnly) {
 		s.got = 0
@@ -359,7 +352,7 @@ func (s *responder) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 	if ext&hdr.HasIETH != 0 {
 		wc.Imm = f.IETHOf(p).RKey()
 		if !q.invalidate(wc.Imm) {
-			return s.cannotInvalidate(f.BTHOf(p).AckReq())
+			return s.cannotInvalidate(q, f.BTHOf(p).AckReq())
 		}
 	}
 	s.in = sendMessage
@@ -377,13 +370,12 @@ func (s *responder) receiveSend(p []byte, f *hdr.Frame) hdr.Syndrome {
 }
 
 // receiveWrite takes a packet of an RDMA WRITE.
-func (s *responder) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
-	q := s.q
+func (s *responder) receiveWrite(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	op, data := f.Op, f.PayloadOf(p)
 	n := uint32(len(data))
 	imm := op.Info().Ext&hdr.HasImmDt != 0
 	if imm && s.rqN == 0 {
-		return s.rnr()
+		return q.rnr()
 	}
 	va, left, rkey := s.va, s.left, s.rkey
 	if op.Any(hdr.IsFirst | hdr.IsOnly) {
@@ -397,7 +389,7 @@ func (s *responder) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
 		}
 	}
 	end := op.Any(hdr.IsLast | hdr.IsOnly)
-	if !s.segment(op, n) || end != (n == left) || n > left {
+	if !q.segment(op, n) || end != (n == left) || n > left {
 		return s.refuse(hdr.SynNAKInvalidRequest, "payload of another length than the RETH's")
 	}
 	if n > 0 {
@@ -427,10 +419,10 @@ func (s *responder) receiveWrite(p []byte, f *hdr.Frame) hdr.Syndrome {
 	return hdr.SynACK
 }
 
-func (s *responder) remember(r resource) (at int32) {
+func (s *responder) remember(q *QP, r resource) (at int32) {
 	at = int32(s.resNext)
 	s.resNext = (s.resNext + 1) & (len(s.res) - 1)
-	if old := &s.res[at]; s.q.nic.cfg.LateAtomics && old.kind == answerAtomic && s.execute(old) {
+	if old := &s.res[at]; q.nic.cfg.LateAtomics && old.kind == answerAtomic && s.execute(q, old) {
 		// The peer may have more under way than it may.
 		for i := range s.dueN {
 			if a := &s.due[(s.dueHead+i)&(len(s.due)-1)]; a.kind == answerAtomic && a.res == at {
@@ -445,11 +437,11 @@ func (s *responder) remember(r resource) (at int32) {
 // execute executes an atomic that was not yet. Its operands are numbers; the
 // word in memory is little-endian, as the hosts are. False when the region went
 // away since the request came.
-func (s *responder) execute(r *resource) bool {
+func (s *responder) execute(q *QP, r *resource) bool {
 	if r.kind != answerAtomic || r.executed {
 		return true
 	}
-	word := s.q.remote(r.rkey, r.va, 8, RemoteAtomic)
+	word := q.remote(r.rkey, r.va, 8, RemoteAtomic)
 	if word == nil {
 		return false
 	}
@@ -474,8 +466,7 @@ func (s *responder) execute(r *resource) bool {
 
 // receiveRead takes a READ request. Its response is made by Output, a packet
 // at a time, from what the memory holds then.
-func (s *responder) receiveRead(p []byte, f *hdr.Frame) hdr.Syndrome {
-	q := s.q
+func (s *responder) receiveRead(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	h := f.RETHOf(p)
 	n := h.DMALength()
 	if n > maxMessage || uint64(n) > maxPackets*uint64(q.mtu) {
@@ -487,14 +478,13 @@ func (s *responder) receiveRead(p []byte, f *hdr.Frame) hdr.Syndrome {
 	s.msn = psnAdd(s.msn, 1)
 	psn := s.epsn
 	s.epsn = psnAdd(psn, int(max((n+q.mtu-1)/q.mtu, 1)))
-	s.remember(resource{kind: answerRead, first: psn, last: psnAdd(s.epsn, -1), va: h.VA(), rkey: h.RKey(), length: n})
-	s.add(answer{kind: answerRead, first: true, counted: true, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
+	s.remember(q, resource{kind: answerRead, first: psn, last: psnAdd(s.epsn, -1), va: h.VA(), rkey: h.RKey(), length: n})
+	s.add(q, answer{kind: answerRead, first: true, counted: true, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
 	return hdr.SynACK
 }
 
 // receiveAtomic takes an atomic, and executes it unless the NIC does so late.
-func (s *responder) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
-	q := s.q
+func (s *responder) receiveAtomic(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	r := resource{kind: answerAtomic, first: s.epsn, last: s.epsn, op: f.Op}
 	var h hdr.AtomicETH
 	if f.Op == hdr.MaskedCompSwap {
@@ -515,18 +505,17 @@ func (s *responder) receiveAtomic(p []byte, f *hdr.Frame) hdr.Syndrome {
 	psn := s.epsn
 	s.epsn = psnAdd(psn, 1)
 	s.notRead = s.epsn
-	at := s.remember(r)
+	at := s.remember(q, r)
 	a := answer{kind: answerAtomic, counted: true, psn: psn, msn: s.msn, res: at}
-	if r := &s.res[at]; !q.nic.cfg.LateAtomics && s.execute(r) {
+	if r := &s.res[at]; !q.nic.cfg.LateAtomics && s.execute(q, r) {
 		a.res, a.original = none, r.original
 	}
-	s.add(a)
+	s.add(q, a)
 	return hdr.SynACK
 }
 
 // duplicate answers a request that was executed before.
-func (s *responder) duplicate(p []byte, f *hdr.Frame, psn uint32) {
-	q := s.q
+func (s *responder) duplicate(q *QP, p []byte, f *hdr.Frame, psn uint32) {
 	st := &q.nic.stats
 	q.stats.Duplicates++
 	if f.Op.Any(hdr.IsSend | hdr.IsWrite) {
@@ -536,7 +525,7 @@ func (s *responder) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 		if q.nic.cfg.Profile == RXE {
 			newest = s.notRead // rxe_resp.c: ack_psn
 		}
-		s.ack(psnAdd(newest, -1))
+		s.ack(q, psnAdd(newest, -1))
 		return
 	}
 	for i := range s.res {
@@ -550,7 +539,7 @@ func (s *responder) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 			if r.executed {
 				a.res, a.original = none, r.original
 			}
-			s.add(a)
+			s.add(q, a)
 			st.ReplayedAtoms++
 		case r.kind == answerRead && f.Op == hdr.ReadRequest:
 			h := f.RETHOf(p)
@@ -569,7 +558,7 @@ func (s *responder) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 				}
 			}
 			first := psn == r.first || q.nic.cfg.Profile == ConnectX
-			s.add(answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
+			s.add(q, answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
 		default:
 			continue
 		}
@@ -581,8 +570,7 @@ func (s *responder) duplicate(p []byte, f *hdr.Frame, psn uint32) {
 }
 
 // sendResponse makes the next response packet; false when there is none.
-func (s *responder) sendResponse(b *packet.Buf) bool {
-	q := s.q
+func (s *responder) sendResponse(q *QP, b *packet.Buf) bool {
 	if s.dueN == 0 {
 		return false
 	}
@@ -591,7 +579,7 @@ func (s *responder) sendResponse(b *packet.Buf) bool {
 		seg := min(a.left, q.mtu)
 		data := q.remote(a.rkey, a.va, seg, RemoteRead)
 		if data != nil || seg == 0 {
-			s.sendReadResponse(b, a, data)
+			s.sendReadResponse(q, b, a, data)
 			if a.left == seg {
 				s.popAnswer()
 				return true
@@ -602,12 +590,12 @@ func (s *responder) sendResponse(b *packet.Buf) bool {
 			a.first = false
 			return true
 		}
-		s.withdrawn(a)
+		s.withdrawn(q, a)
 	} else if a.kind == answerAtomic && a.res != none {
-		if r := &s.res[a.res]; s.execute(r) {
+		if r := &s.res[a.res]; s.execute(q, r) {
 			a.original = r.original
 		} else {
-			s.withdrawn(a)
+			s.withdrawn(q, a)
 		}
 	}
 	op, ext := hdr.Acknowledge, hdr.AETHLen
@@ -629,8 +617,7 @@ func (s *responder) sendResponse(b *packet.Buf) bool {
 
 // withdrawn makes of answer a, the next one, and of all behind it a refusal: the
 // region went away between request and response.
-func (s *responder) withdrawn(a *answer) {
-	q := s.q
+func (s *responder) withdrawn(q *QP, a *answer) {
 	*a = answer{kind: answerAck, syndrome: hdr.SynNAKRemoteAccess, psn: a.psn, msn: a.msn}
 	s.dueN, s.open = 1, 0
 	q.nic.stats.NAKErrorTx++
@@ -646,8 +633,7 @@ func (s *responder) popAnswer() {
 	s.dueN--
 }
 
-func (s *responder) sendReadResponse(b *packet.Buf, a *answer, data []byte) {
-	q := s.q
+func (s *responder) sendReadResponse(q *QP, b *packet.Buf, a *answer, data []byte) {
 	last := int(a.left) == len(data)
 	op, ext := hdr.ReadRespMiddle, 0
 	switch {

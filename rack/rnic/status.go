@@ -73,6 +73,6 @@ func (q *QP) end(f Failure) {
 // broke completes the oldest request with status s, and ends the queue pair.
 func (q *QP) broke(s Status, f Failure) {
 	f.Status = s
-	q.req.complete(s)
+	q.req.complete(q, s)
 	q.end(f)
 }

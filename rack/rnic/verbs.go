@@ -303,7 +303,6 @@ func (n *NIC) CreateGSI(i QPInit) (*QP, error) {
 
 func (n *NIC) newQP(i QPInit, qpn uint32) *QP {
 	q := &QP{QPN: qpn, Type: i.Type, nic: n, init: i}
-	q.req.q, q.resp.q = q, q
 	q.timer.reset()
 	q.req.sq = make([]sendWQE, i.MaxSend)
 	sges := make([][]byte, i.MaxSend*fewSGE)

@@ -94,33 +94,31 @@ func (q *QP) checkLocal(w *SendWR) error {
 }
 
 // runLocal executes the requests without a packet that are next.
-func (r *requester) runLocal() {
-	q := r.q
+func (r *requester) runLocal(q *QP) {
 	for q.state == StateReady && !r.rnrWait && r.cur < r.n {
 		w := r.at(r.cur)
 		if !w.local() || w.Fence && r.cur > 0 && !w.done {
 			return
 		}
-		if !w.done && !r.executeLocal(w) {
+		if !w.done && !r.executeLocal(q, w) {
 			q.end(Failure{Status: w.status, Why: "bind or invalidation that is not allowed"})
 			return
 		}
 		w.done = true
 		r.cur++
-		r.completeLocal()
+		r.completeLocal(q)
 	}
 }
 
 // completeLocal completes executed requests without a packet that became the
 // oldest.
-func (r *requester) completeLocal() {
+func (r *requester) completeLocal(q *QP) {
 	for r.n > 0 && r.at(0).done {
-		r.completeOne(Success)
+		r.completeOne(q, Success)
 	}
 }
 
-func (r *requester) executeLocal(w *sendWQE) bool {
-	q := r.q
+func (r *requester) executeLocal(q *QP, w *sendWQE) bool {
 	ok := false
 	w.status = LocalQPOperationError
 	switch w.Op {
@@ -220,8 +218,7 @@ func (q *QP) invalidate(key uint32) bool {
 // cannotInvalidate answers a SEND whose R_Key cannot be invalidated. rxe takes it
 // for a class J fault: the receive request completes in error, the SEND is
 // acknowledged, and the responder's queue pair ends. ConnectX refuses.
-func (s *responder) cannotInvalidate(ackReq bool) hdr.Syndrome {
-	q := s.q
+func (s *responder) cannotInvalidate(q *QP, ackReq bool) hdr.Syndrome {
 	const why = "R_Key that cannot be invalidated"
 	if q.nic.cfg.Profile != RXE {
 		return s.refuse(hdr.SynNAKRemoteAccess, why)
@@ -229,7 +226,7 @@ func (s *responder) cannotInvalidate(ackReq bool) hdr.Syndrome {
 	id := s.popRecv().ID
 	q.init.RecvCQ.add(q, WC{ID: id, Op: OpRecv, Status: RemoteInvalidRequestError})
 	if ackReq {
-		s.ack(s.epsn)
+		s.ack(q, s.epsn)
 	}
 	q.end(Failure{Status: RemoteInvalidRequestError, Responder: true, PSN: s.epsn, Why: why})
 	return hdr.SynACK
