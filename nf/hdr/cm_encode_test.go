@@ -28,7 +28,7 @@ func fieldsOf(m hdr.CM) *hdr.CMFields {
 // What Linux and ConnectX-5 sent is written again, to the last bit.
 func TestCMEncodeAsCaptured(t *testing.T) {
 	n := 0
-	for _, name := range captures(t) {
+	for _, name := range captures() {
 		for i, b := range readPcap(t, name) {
 			var f hdr.Frame
 			hdr.Parse(b, &f)

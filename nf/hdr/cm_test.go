@@ -85,7 +85,7 @@ func TestCMHandshakes(t *testing.T) {
 	count := map[hdr.CMAttr]int{}
 	requests, replies := map[uint32]row{}, map[uint32]row{}
 	firstPSN, wanted := map[uint32]uint32{}, map[uint32]uint32{}
-	for _, b := range readPcap(t, "testdata/captures/perftest-write-rdmacm-128B.pcap") {
+	for _, b := range readPcap(t, "../../tests/pcap/rxe/perftest-write-rdmacm-128B.pcap") {
 		var f hdr.Frame
 		if hdr.Parse(b, &f) != hdr.IsRoCE {
 			t.Fatal(f.Why)

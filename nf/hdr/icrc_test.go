@@ -73,7 +73,7 @@ var wrongICRC = map[string]int{
 
 func TestCapturesICRC(t *testing.T) {
 	total := 0
-	for _, name := range captures(t) {
+	for _, name := range captures() {
 		wrong := 0
 		for i, b := range readPcap(t, name) {
 			var f hdr.Frame

@@ -69,10 +69,10 @@ func parsed(p []byte, at clock.Time) *captured {
 	return c
 }
 
-// capture reads the RoCE frames of connections (no management datagrams).
+// capture reads the RoCE frames of connections (no management datagrams) of one of the golden captures.
 func capture(t *testing.T, name string) []*captured {
 	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", name))
+	f, err := os.Open("../../tests/pcap/" + name + ".pcap")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func TestServerAsRXE(t *testing.T) {
 		"error-ro-cas", "error-ro-write", "rnr-send-1qp", "rnr-exceeded", "send-imm-2qp", "psn-wrap-read4096", "ipv6-write-5003B",
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := capture(t, "rxe/"+name+".pcap")
+			fs := capture(t, "rxe/"+name)
 			base, _, _ := strings.Cut(name, ".")
 			psn, server, va, size, key, ro := logged(t, "rxe/"+base+".log")
 			m := newSparse(va, size)
@@ -374,9 +374,9 @@ func TestServerAsRXE(t *testing.T) {
 }
 
 func TestServerAsConnectX(t *testing.T) {
-	for _, name := range []string{"rcuckoo_rdma_traffic_roce_only", "swordbox_write_steer_1_key_1_thread_100_packet_ingress"} {
+	for _, name := range []string{"rcuckoo-masked-cas/in", "connectx-write-steering/100-packet-ingress"} {
 		t.Run(name, func(t *testing.T) {
-			fs := capture(t, "connectx/"+name+".pcap")
+			fs := capture(t, name)
 			// A region for each key, as wide as the requests to it.
 			lo, hi := map[uint32]uint64{}, map[uint32]uint64{}
 			for _, c := range fs {
@@ -409,7 +409,7 @@ func TestServerAsConnectX(t *testing.T) {
 // playClient lets a NIC that stands for the client post what the captured
 // client sent, and hands it the captured answers.
 func playClient(t *testing.T, name string) {
-	fs := capture(t, "rxe/"+name+".client.pcap")
+	fs := capture(t, "rxe/"+name+".client")
 	psn, server, _, _, _, _ := logged(t, "rxe/"+name+".log")
 	k := connections(fs, server)[0]
 	pool, err := packet.NewPool(256, 4096, nil)
