@@ -167,7 +167,7 @@ func newApp(env graph.Env, args graph.Args) (*app, error) {
 		return nil, fmt.Errorf("gobackn: %w", err)
 	}
 	mk := func() any {
-		st := &state{server: server, breath: make([]clock.Time, a.workers), back: make([][]returned, a.workers)}
+		st := &state{turn: turn.Shared{Alone: a.workers == 1}, server: server, breath: make([]clock.Time, a.workers), back: make([][]returned, a.workers)}
 		for w := range st.back {
 			if a.workers > 1 {
 				st.back[w] = make([]returned, 0, mostBack)
@@ -185,7 +185,7 @@ func newApp(env graph.Env, args graph.Args) (*app, error) {
 
 // state is what the instances of all workers share: whose turn it is may use it.
 type state struct {
-	turn   turn.Turn
+	turn   turn.Shared
 	server *gbn.Server
 	breath []clock.Time // that each worker is in
 	back   [][]returned // frames that each has to give back
@@ -212,19 +212,6 @@ type app struct {
 	c               *graph.Ctx
 	batch           [packet.MaxBatch]gbn.Seen
 	verdicts        [packet.MaxBatch]gbn.Verdict
-}
-
-// take and give are the worker's turn.
-func (a *app) take() {
-	if a.workers > 1 {
-		a.turn.Take()
-	}
-}
-
-func (a *app) give() {
-	if a.workers > 1 {
-		a.turn.Give()
-	}
 }
 
 // Get implements gbn.Out.
@@ -295,14 +282,14 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		asks = asks || x.Asks()
 	}
 	if asks {
-		a.take()
+		a.turn.Take()
 		a.begin(c)
 		for i, b := range batch.Bufs() {
 			a.verdicts[i] = a.decide(c, in, b, &a.batch[i])
 		}
 		a.gauge(c)
 		c.Wake(a.wants(c.Now()))
-		a.give()
+		a.turn.Give()
 	} else {
 		for i := range batch.Bufs() {
 			a.verdicts[i] = a.batch[i].Verdict()
@@ -361,8 +348,8 @@ func (a *app) wants(now clock.Time) clock.Time {
 
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	a.begin(c)
 	a.server.Tick(c.Now(), a)
 	a.gauge(c)
@@ -371,8 +358,8 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 
 // Held implements graph.Holder.
 func (a *app) Held() int {
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	return a.heldHere()
 }
 
@@ -381,8 +368,8 @@ func (a *app) heldHere() int { return a.server.HeldBy(a.worker) + len(a.back[a.w
 
 // Stop implements graph.Holder: what waits is dropped, with the sessions.
 func (a *app) Stop(c *graph.Ctx) {
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	a.begin(c)
 	a.server.Stop(a)
 	a.begin(c)

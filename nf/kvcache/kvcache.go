@@ -112,9 +112,9 @@ page of a pair is at another board a read of it passes; the next one may hit.`,
 			}
 			a := &app{workers: max(1, env.Workers)}
 			if a.workers == 1 {
-				a.state = newState(s)
+				a.state = newState(s, true)
 			} else {
-				a.state = env.Share(func() any { return newState(s) }).(*state)
+				a.state = env.Share(func() any { return newState(s, false) }).(*state)
 				a.values = make([][maxValue]byte, packet.MaxBatch)
 			}
 			return a, nil
@@ -149,7 +149,7 @@ func parse(args graph.Args) (settings, error) {
 // state is what the instances of all workers share: whose turn it is may use it. Of the
 // settings only the policy changes.
 type state struct {
-	turn turn.Turn
+	turn turn.Shared
 	settings
 	cache   cache
 	pending pendings
@@ -159,8 +159,8 @@ type state struct {
 	evicted uint64 // counted
 }
 
-func newState(s settings) *state {
-	return &state{settings: s, cache: newCache(s.entries, s.value, s.bytes, nil), pending: newPendings(s.pending), senders: newSenders(s.sessions)}
+func newState(s settings, alone bool) *state {
+	return &state{turn: turn.Shared{Alone: alone}, settings: s, cache: newCache(s.entries, s.value, s.bytes, nil), pending: newPendings(s.pending), senders: newSenders(s.sessions)}
 }
 
 // app is one instance.
@@ -184,23 +184,10 @@ type looked struct {
 	value  []byte // of a hit
 }
 
-// take and give are the worker's turn.
-func (a *app) take() {
-	if a.workers > 1 {
-		a.turn.Take()
-	}
-}
-
-func (a *app) give() {
-	if a.workers > 1 {
-		a.turn.Give()
-	}
-}
-
 // UseMemory implements memory.User. Memory is one worker's, to which all frames come then: no other has a part in what it knows.
 func (a *app) UseMemory(s memory.Space) error {
 	if a.workers > 1 {
-		a.workers, a.state, a.values = 1, newState(a.settings), nil
+		a.workers, a.state, a.values = 1, newState(a.settings, true), nil
 	}
 	n := int(min(int64(a.entries), s.Size()/int64(a.value)))
 	if n == 0 {
@@ -227,8 +214,8 @@ func (a *app) GrowMemory() {
 // Takes implements graph.Reconfigurer.
 func (a *app) Takes(args graph.Args) bool {
 	s, err := parse(args)
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	s.lru = a.lru
 	return err == nil && s == a.settings
 }
@@ -239,16 +226,16 @@ func (a *app) Reconfigure(args graph.Args) error {
 	if err != nil {
 		return err
 	}
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	a.lru = s.lru
 	return nil
 }
 
 // Flush implements graph.Flusher.
 func (a *app) Flush(c *graph.Ctx) {
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	clear(a.senders.rows)
 	a.forget(c)
 }
@@ -295,7 +282,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		asks = asks || a.batch[i].asks
 	}
 	if asks {
-		a.take()
+		a.turn.Take()
 		a.begin(c)
 		for i, x := range batch.Bufs() {
 			if l := &a.batch[i]; l.asks {
@@ -304,7 +291,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		}
 		a.gauge(c)
 		at := a.wants(c.Now())
-		a.give()
+		a.turn.Give()
 		c.Wake(at)
 	}
 	for i, x := range batch.Bufs() {
@@ -517,8 +504,8 @@ func (a *app) abandon(i int32) {
 
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	a.begin(c)
 	for i := a.pending.order.Oldest(); i != none && c.Now().Sub(a.pending.rows[i].since) >= a.settle; i = a.pending.order.Oldest() {
 		c.Count(ctrExpired, 1)

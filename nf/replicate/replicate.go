@@ -108,7 +108,7 @@ Devices behind eth1, clients behind eth2. All workers know the same writes.`,
 			}
 			a := &app{worker: env.Worker, workers: max(1, env.Workers)}
 			mk := func() any {
-				return &state{settings: s, ops: newOps(s.pending), up: 1<<len(s.replicas) - 1, shelf: hold.New[struct{}](s.pending, a.workers)}
+				return &state{turn: turn.Shared{Alone: a.workers == 1}, settings: s, ops: newOps(s.pending), up: 1<<len(s.replicas) - 1, shelf: hold.New[struct{}](s.pending, a.workers)}
 			}
 			if a.workers == 1 {
 				a.state = mk().(*state)
@@ -167,7 +167,7 @@ func parseReplicas(v string) (all []clio.End, err error) {
 
 // state is what the instances of all workers share: whose turn it is may use it.
 type state struct {
-	turn turn.Turn
+	turn turn.Shared
 	settings
 	ops   ops
 	shelf hold.Shelf[struct{}] // of writes
@@ -195,19 +195,6 @@ type looked struct {
 	copies bool
 }
 
-// take and give are the worker's turn.
-func (a *app) take() {
-	if a.workers > 1 {
-		a.turn.Take()
-	}
-}
-
-func (a *app) give() {
-	if a.workers > 1 {
-		a.turn.Give()
-	}
-}
-
 // Wants implements graph.Wanter: nothing of Clio crosses untouched. A write that did would be on the first
 // device only.
 func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}, Closed: true} }
@@ -225,8 +212,8 @@ func (a *app) Reconfigure(args graph.Args) error {
 	if err != nil {
 		return err
 	}
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	if s.revive != a.revive {
 		a.up = 1<<len(s.replicas) - 1
 	}
@@ -236,8 +223,8 @@ func (a *app) Reconfigure(args graph.Args) error {
 
 // Held implements graph.Holder.
 func (a *app) Held() int {
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	return a.shelf.Held(a.worker)
 }
 
@@ -263,7 +250,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		asks = asks || a.batch[i].asks
 	}
 	if asks {
-		a.take()
+		a.turn.Take()
 		a.shelf.Return(c, a.worker, reasonMoved)
 		for i, x := range batch.Bufs() {
 			if l := &a.batch[i]; l.asks {
@@ -272,7 +259,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		}
 		a.gauge(c)
 		at := a.wants(c.Now())
-		a.give()
+		a.turn.Give()
 		c.Wake(at)
 	}
 	for i, x := range batch.Bufs() {
@@ -523,8 +510,8 @@ func (a *app) reply(c *graph.Ctx, b *packet.Buf, s clio.Status) {
 
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	a.shelf.Return(c, a.worker, reasonMoved)
 	for i := a.ops.order.Oldest(); i != none && a.ops.rows[i].due <= c.Now(); i = a.ops.order.Oldest() {
 		o := &a.ops.rows[i]
@@ -580,8 +567,8 @@ func (a *app) bury(c *graph.Ctx, dead uint8) {
 // Stop implements graph.Holder: what is under way is answered Unknown, what waits
 // Busy.
 func (a *app) Stop(c *graph.Ctx) {
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	for i := a.ops.order.Oldest(); i != none; i = a.ops.order.Oldest() {
 		next := a.ops.rows[i].next
 		a.ops.finish(i)
@@ -609,8 +596,8 @@ func (a *app) Report() any {
 		Device string `json:"device"`
 		State  string `json:"state"`
 	}
-	a.take()
-	defer a.give()
+	a.turn.Take()
+	defer a.turn.Give()
 	rows := make([]row, len(a.replicas))
 	for d, e := range a.replicas {
 		rows[d] = row{netip.AddrFrom4(e.IP).String(), "up"}

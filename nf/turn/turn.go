@@ -22,6 +22,26 @@ type Turn struct {
 	_     [line - 4]byte
 }
 
+// Shared is a Turn of workers that may be one alone, which need not take it.
+type Shared struct {
+	Turn
+	Alone bool
+}
+
+// Take waits until the turn is the caller's.
+func (s *Shared) Take() {
+	if !s.Alone {
+		s.Turn.Take()
+	}
+}
+
+// Give ends it.
+func (s *Shared) Give() {
+	if !s.Alone {
+		s.Turn.Give()
+	}
+}
+
 // Take waits until the turn is the caller's.
 func (t *Turn) Take() {
 	for n := 1; t.taken.Load() || !t.taken.CompareAndSwap(false, true); n++ {
