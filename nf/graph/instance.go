@@ -558,15 +558,6 @@ func (w *mover) inject(p *portNode, now clock.Time, b *packet.Batch) (err error)
 		w.runTicks(now)
 	}
 	w.take()
-	c.node = &p.node
-	for _, x := range b.Bufs() {
-		x.Counted = true
-	}
-	if p.mark != nil && c.tracer != nil {
-		for _, x := range b.Bufs() {
-			c.tracer.start(c, x, p.mark)
-		}
-	}
 	w.received(p, b)
 	w.drain()
 	return nil

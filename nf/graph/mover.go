@@ -211,7 +211,7 @@ func (w *mover) flush() {
 
 // rx takes a batch from a queue, and delivers it over the port's link.
 func (w *mover) rx(p *portNode, i int) int {
-	c, b := &w.ctx, &w.batch
+	b := &w.batch
 	b.Reset()
 	k, err := p.queues[i].Rx(b)
 	if err != nil {
@@ -225,6 +225,13 @@ func (w *mover) rx(p *portNode, i int) int {
 	}
 	// The bypass counter has all frames that crossed unseen before these by now.
 	w.checkBypass()
+	w.received(p, b)
+	return k
+}
+
+// received carries a batch over the port's link.
+func (w *mover) received(p *portNode, b *packet.Batch) {
+	c := &w.ctx
 	c.node = &p.node
 	for _, x := range b.Bufs() {
 		x.Counted = true
@@ -234,13 +241,6 @@ func (w *mover) rx(p *portNode, i int) int {
 			c.tracer.start(c, x, p.mark)
 		}
 	}
-	w.received(p, b)
-	return k
-}
-
-// received carries a batch over the port's link.
-func (w *mover) received(p *portNode, b *packet.Batch) {
-	c := &w.ctx
 	k := b.Len()
 	p.stats.Add(statIn, uint64(k))
 	p.stats.Add(statCalls, 1)
