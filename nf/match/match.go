@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -247,7 +248,7 @@ func parsePrefix(v string) (p prefix, err error) {
 }
 
 // number reads a decimal number, or one with 0x in front.
-func number(s string, bits int) (uint64, error) {
+func number[T uint8 | uint16 | uint32](to *T, s string, bits int) error {
 	digits, hex := strings.CutPrefix(s, "0x")
 	base := 10
 	if hex {
@@ -255,9 +256,10 @@ func number(s string, bits int) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(digits, base, bits)
 	if err != nil {
-		return 0, fmt.Errorf("want a number of %d bits", bits)
+		return fmt.Errorf("want a number of %d bits", bits)
 	}
-	return n, nil
+	*to = T(n)
+	return nil
 }
 
 func parsePorts(s string) (r [2]uint16, err error) {
@@ -265,15 +267,13 @@ func parsePorts(s string) (r [2]uint16, err error) {
 	if !ok {
 		to = from
 	}
-	a, err := number(from, 16)
-	if err != nil {
-		return r, err
+	if err = number(&r[0], from, 16); err == nil {
+		err = number(&r[1], to, 16)
 	}
-	b, err := number(to, 16)
-	if err == nil && b < a {
+	if err == nil && r[1] < r[0] {
 		err = errors.New("the range ends before it begins")
 	}
-	return [2]uint16{uint16(a), uint16(b)}, err
+	return r, err
 }
 
 // UnmarshalText implements encoding.TextUnmarshaler: it is Parse.
@@ -297,46 +297,29 @@ func Parse(v string) (Match, error) {
 	var m Match
 	for x := range strings.SplitSeq(strings.ReplaceAll(v, "\n", "+"), "+") {
 		name, s, _ := strings.Cut(x, ":")
-		var t term
-		var n uint64
+		t := term(1) << max(0, slices.Index(names[:], name))
 		var err error
 		switch name {
 		case "vlan":
-			t = hasVLAN
-			n, err = number(s, 12)
-			m.vid = uint16(n)
+			err = number(&m.vid, s, 12)
 		case "type":
-			t = hasType
-			n, err = number(s, 16)
-			m.etherType = uint16(n)
+			err = number(&m.etherType, s, 16)
 		case "proto":
-			t = hasProto
-			n, err = number(s, 8)
-			m.proto = uint8(n)
+			err = number(&m.proto, s, 8)
 		case "src":
-			t = hasSrc
 			m.src, err = parsePrefix(s)
 		case "dst":
-			t = hasDst
 			m.dst, err = parsePrefix(s)
 		case "sport":
-			t = hasSport
 			m.sport, err = parsePorts(s)
 		case "dport":
-			t = hasDport
 			m.dport, err = parsePorts(s)
 		case "vni":
-			t = hasVNI
-			n, err = number(s, 24)
-			m.vni = uint32(n)
+			err = number(&m.vni, s, 24)
 		case "qpn":
-			t = hasQPN
-			n, err = number(s, 24)
-			m.qpn = uint32(n)
+			err = number(&m.qpn, s, 24)
 		case "nsh":
-			t = hasNSH
-			n, err = number(s, 24)
-			m.nsh = uint32(n)
+			err = number(&m.nsh, s, 24)
 		default:
 			err = errors.New("want all, none, or " + strings.Join(names[:numTerms-1], ", ") + " and " + names[numTerms-1] +
 				", each with a colon and a value, and + in between")
