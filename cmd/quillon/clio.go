@@ -76,15 +76,7 @@ namespace, link or process is left behind.`,
 			"  quillon clio demo --mem --keys 1000 --json clio.json --plot clio",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.Check(); err != nil {
-				return fmt.Errorf("--%w", err)
-			}
-			if err := p.check(); err != nil {
-				return err
-			}
-			ctx, done := interrupted(cmd.Context())
-			defer done()
-			return runClioDemo(ctx, cmd, c, p)
+			return p.run(cmd, c.Check, func(ctx context.Context) error { return runClioDemo(ctx, cmd, c, p) })
 		},
 	}
 	f := cmd.Flags()

@@ -40,15 +40,7 @@ ends, no namespace, link or process is left behind.`,
   quillon demo --mem --json demo.json --plot demo`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.Check(); err != nil {
-				return fmt.Errorf("--%w", err)
-			}
-			if err := p.check(); err != nil {
-				return err
-			}
-			ctx, done := interrupted(cmd.Context())
-			defer done()
-			return runDemo(ctx, cmd, c, p)
+			return p.run(cmd, c.Check, func(ctx context.Context) error { return runDemo(ctx, cmd, c, p) })
 		},
 	}
 	f := cmd.Flags()
@@ -116,12 +108,17 @@ func (p *playing) add(f *pflag.FlagSet) {
 	f.StringVar(&p.plot, "plot", "", "write the figure to `PREFIX`.png and PREFIX.svg")
 }
 
-// check returns an error, before the run, about a file that cannot be written.
-func (p *playing) check() error {
-	if err := canWrite(p.json); err != nil {
+// run runs a demo whose settings pass check, until a signal comes. A file that cannot be written is an error before.
+func (p *playing) run(cmd *cobra.Command, check func() error, demo func(context.Context) error) error {
+	if err := check(); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	if err := errors.Join(canWrite(p.json), canWrite(p.plot)); err != nil {
 		return err
 	}
-	return canWrite(p.plot)
+	ctx, done := interrupted(cmd.Context())
+	defer done()
+	return demo(ctx)
 }
 
 // demoResult is the result of a demo.

@@ -42,13 +42,15 @@ type Result struct {
 	Locks  *history.Log[history.Lock, struct{}]
 }
 
+// or makes d of a zero.
+func or(v *int, d int) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
 // defaults fills in what is zero.
 func (t Trial) defaults() Trial {
-	or := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
 	or(&t.Clients, 3)
 	or(&t.Sessions, 2)
 	or(&t.Ops, 12)

@@ -58,11 +58,6 @@ type MixedResult struct {
 func LocksVA(i int) uint64 { return uint64(i+1) << 36 }
 
 func (m Mixed) defaults() Mixed {
-	or := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
 	or(&m.MTU, 256)
 	or(&m.Sessions, 2)
 	or(&m.Store.Clients, 2)

@@ -66,11 +66,6 @@ const patience = 20 * time.Second
 // NewScene makes a scene; it ends with the test.
 func NewScene(tb testing.TB, c SceneConfig) *Scene {
 	tb.Helper()
-	or := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
 	or(&c.Clients, 3)
 	or(&c.Sessions, 2)
 	or(&c.Senders, 1)

@@ -44,11 +44,6 @@ type TreeResult struct {
 }
 
 func (t Tree) defaults() Tree {
-	or := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
 	or(&t.Clients, 3)
 	or(&t.Sessions, 3)
 	or(&t.Ops, 12)

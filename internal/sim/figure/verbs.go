@@ -15,6 +15,18 @@ const verbsThreads = 24
 // streamDepth keeps a queue pair busy whatever the round trip is.
 const streamDepth = 64
 
+// rate is v with how many requests a second were measured.
+func (v Value) rate(m sim.VerbsMeasured, err error) ([]Value, error) {
+	if err != nil {
+		return nil, err
+	}
+	if m.Errors > 0 {
+		return nil, fmt.Errorf("%d requests failed", m.Errors)
+	}
+	v.Y = m.OpsPerSecond / 1e6
+	return []Value{v}, nil
+}
+
 // verbsJob measures one point.
 func verbsJob(par Params, v Value, c sim.VerbsConfig) (job, error) {
 	nic, err := par.nic()
@@ -35,15 +47,7 @@ func verbsJob(par Params, v Value, c sim.VerbsConfig) (job, error) {
 		cost: float64(max(c.QPs, 1) * max(c.Outstanding, 1)),
 		run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
 			c.Progress = progress
-			m, err := sim.Verbs(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			if m.Errors > 0 {
-				return nil, fmt.Errorf("%d requests failed", m.Errors)
-			}
-			v.Y = m.OpsPerSecond / 1e6
-			return []Value{v}, nil
+			return v.rate(sim.Verbs(ctx, c))
 		},
 	}, nil
 }
@@ -134,15 +138,7 @@ func replaced(p *Published, par Params) ([]job, error) {
 				name: fmt.Sprintf("%s, %v queue pairs", s.Name, at.x), cost: 1,
 				run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
 					c.Progress = progress
-					m, err := sim.CAS(ctx, c)
-					if err != nil {
-						return nil, err
-					}
-					if m.Errors > 0 {
-						return nil, fmt.Errorf("%d requests failed", m.Errors)
-					}
-					v.Y = m.OpsPerSecond / 1e6
-					return []Value{v}, nil
+					return v.rate(sim.CAS(ctx, c))
 				},
 			})
 		}
