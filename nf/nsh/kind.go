@@ -80,8 +80,6 @@ const (
 	forwarder
 )
 
-var roleNames = [...]string{"edge", "task", "forwarder"}
-
 // Kind declares nsh.
 func Kind() *graph.Kind {
 	return &graph.Kind{

@@ -282,11 +282,6 @@ func (f *Facebook) Each(rack, endpoint int, emit func(interval int, bytes float6
 	flush(f.Intervals)
 }
 
-// Load adds the endpoint's bytes to into, an element for each interval.
-func (f *Facebook) Load(rack, endpoint int, into []float64) {
-	f.Each(rack, endpoint, func(i int, bytes float64) { into[i] += bytes })
-}
-
 // few is how many requests an interval may have to be drawn one by one; the sum
 // of more is drawn from the normal distribution with its mean and variance.
 const few = 32
