@@ -51,10 +51,12 @@ func frames(t testing.TB) (out [][]byte) {
 	for _, b := range vectors(t) {
 		out = append(out, b)
 	}
-	names, err := filepath.Glob(data + "captures/*.pcap")
+	const golden = "../../../../tests/pcap/"
+	names, err := filepath.Glob(golden + "rxe/*.pcap")
 	if err != nil || len(names) == 0 {
 		t.Fatal("no captures", err)
 	}
+	names = append(names, golden+"rcuckoo-masked-cas/in.pcap", golden+"connectx-write-steering/10-packet-ingress.pcap")
 	for _, n := range names {
 		file, err := os.Open(n)
 		if err != nil {
