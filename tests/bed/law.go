@@ -293,11 +293,11 @@ func (p judge) bereaved(r *record) bool {
 	})
 }
 
-// left reports whether r may have gone over the connection of another session, which had ended of its own
-// accord while it still counted as living.
+// left reports whether r may have gone over another connection, of its own session's life before or of another session's, which had
+// ended of its own accord while it still counted as living.
 func (p judge) left(r *record) bool {
 	return slices.ContainsFunc(p.queues, func(q *queue) bool {
-		return q.number != r.queue && q.Domain == p.w.Queues[r.queue].Domain && slices.ContainsFunc(q.quits, func(at clock.Time) bool {
+		return q.Domain == p.w.Queues[r.queue].Domain && slices.ContainsFunc(q.quits, func(at clock.Time) bool {
 			return at >= r.posted.Add(-100*time.Millisecond) && at <= r.done
 		})
 	})

@@ -34,10 +34,6 @@ type Limits struct {
 	// Gone is how long what went over a connection may have no answer when its client goes without a word of the
 	// connection manager.
 	Gone time.Duration
-	// Lasting: no connection ends of its own accord, and none begins in its place. That a box does not bear that is a fault of the box's.
-	Lasting bool
-	// NoAround: nobody makes up requests with PSNs half of all away, nor does a box that asks for that bear them.
-	NoAround bool
 	// Crowds: one world of so many is a crowd; 0: as QUILLON_CROWDS says.
 	Crowds int
 	// Passes: operations of one client on different words may pass each other in it.
@@ -105,12 +101,6 @@ func RandomWorld(seed uint64, l Limits) World {
 	}
 	if wide := rand.New(rand.NewPCG(seed, 0x77696465)); wide.IntN(4) > 0 {
 		w.widen(wide, l)
-	}
-	if l.Lasting {
-		w.lessOften()
-	}
-	if l.NoAround {
-		w.Spoofs = slices.DeleteFunc(w.Spoofs, func(s Spoof) bool { return s.Trick == Around })
 	}
 	return w
 }

@@ -38,6 +38,32 @@ func TestAttackFarRead(t *testing.T) {
 	})
 }
 
+// A server's queue pair is connected anew, with another one of the same client's, and nobody says so. The server answers that one,
+// whatever it is asked about the connection before. A client that is patient enough goes on.
+func TestServersNumberComesBack(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"})}, func(t *testing.T, s *bed.Scene) {
+		l := bed.Link{PD: s.PD()}
+		m := s.MR(l.PD, va, 4096, all)
+		a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+		known(t, s, m, a, b)
+		for range 5 {
+			post(a, m, va, 3)
+			post(b, m, va, 3)
+			a.Await(b)
+		}
+		s.Pause(110 * time.Millisecond)
+		l.Far = a.Far
+		l.Conn = rnic.Conn{PathMTU: 1024, Timeout: 14, RetryCnt: 7} // 67 ms, eight times
+		again := s.Peer(0, 0, l)
+		for i := range uint64(20) {
+			if st := again.WriteWord(m, va+1024, i); st != rnic.Success {
+				t.Fatal(st)
+			}
+		}
+		healthy(t, again, b)
+	})
+}
+
 // A client that is allowed to write, and sends WRITEs whose lengths contradict
 // each other, ends its own connection and nobody else's.
 func TestAttackLengths(t *testing.T) {

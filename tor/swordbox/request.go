@@ -252,7 +252,15 @@ func (r *record) isVast(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
 	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
-	if n.row(fl).Learnt == conn.Managed || !fl.trusted {
+	switch {
+	case !fl.trusted && far && !fl.bound && !fl.diverged():
+		// No answer says which of both is the client's: what was followed may have been made up.
+		n.unfollow(fl)
+		fl.inTurn(&s.f, b, psn)
+		fl.seen = true
+		s.stranger(x, b, reasonStranger)
+		return true
+	case n.row(fl).Learnt == conn.Managed || !fl.trusted:
 		return false // a new connection would have been announced
 	}
 	if fl.open > 0 || fl.oldest != none || !fl.stall.Empty() || s.c.Now().Sub(fl.heard) < s.cfg.alive {
@@ -270,6 +278,7 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 		s.stranger(x, b, reasonStranger)
 		return true
 	case far || d > 0:
+		fl.disputed = fl.disputed || far
 		s.carriers.query(fl)
 		s.c.Drop(x, reasonPSNGap)
 		return true

@@ -87,10 +87,10 @@ func (s *Box) inspectAll(now clock.Time) {
 			case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
 				s.carriers.watch(f)
 				busy = busy || f.inDoubt || f.gated
-			case f.quiet && f.asked != 0 && s.carriers.unanswered(f, f.asked):
+			case (f.quiet || f.disputed) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
 				n.conns.Remove(n.slot(f))
-			case f.quiet:
+			case f.quiet || f.disputed:
 				s.carriers.query(f)
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
 				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
