@@ -105,6 +105,14 @@ func (x *box) up() error {
 			if len(x.memory[app]) == size {
 				return x.memory[app], nil
 			}
+			if f.Reloads != nil { // the file of a state grows in place
+				if x.memory[app] == nil {
+					x.memory[app] = make([]byte, 12<<20)
+				}
+				if size <= len(x.memory[app]) {
+					return x.memory[app][:size:size], nil
+				}
+			}
 			x.memory[app] = make([]byte, size)
 			if f.Killed {
 				t, err := newTorn(size)

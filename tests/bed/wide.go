@@ -239,6 +239,21 @@ func (p *play) reload(n uint64) {
 		return
 	}
 	args := []graph.Args{{"bad": "drop"}, {"bad": "pass"}, {"settle": "61us"}, {"settle": "60us"}}
+	if p.cfg.Box.Reloads != nil {
+		args = p.cfg.Box.Reloads
+	}
 	// A box that others depend on may refuse to start anew.
 	_, _ = p.box.inst.Set("box", args[n%uint64(len(args))])
+}
+
+// wilder gives the box more workers, and settings that change under traffic.
+func (w *World) wilder(rng *rand.Rand, l Limits) {
+	w.Workers = 1 + rng.IntN(4)
+	if l.NoRestart || rng.IntN(2) == 0 {
+		return
+	}
+	for range 1 + rng.IntN(5) {
+		w.Events = append(w.Events, Event{At: time.Duration(rng.IntN(800)) * time.Microsecond, What: BoxReloads, Value: rng.Uint64()})
+	}
+	slices.SortStableFunc(w.Events, func(a, b Event) int { return int(a.At - b.At) })
 }

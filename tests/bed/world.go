@@ -38,6 +38,8 @@ type Limits struct {
 	Crowds int
 	// Passes: operations of one client on different words may pass each other in it.
 	Passes bool
+	// Wilder: it has up to four workers, and its settings change under traffic (Box.Reloads).
+	Wilder bool
 }
 
 // RandomWorld is the world that a seed stands for.
@@ -101,6 +103,9 @@ func RandomWorld(seed uint64, l Limits) World {
 	}
 	if wide := rand.New(rand.NewPCG(seed, 0x77696465)); wide.IntN(4) > 0 {
 		w.widen(wide, l)
+	}
+	if l.Wilder {
+		w.wilder(rand.New(rand.NewPCG(seed, 0x77696c64)), l)
 	}
 	return w
 }
