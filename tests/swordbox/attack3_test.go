@@ -90,3 +90,89 @@ func TestAttackUDPChecksums(t *testing.T) {
 		}
 	}
 }
+
+// managers sends datagrams of the connection manager: from clients by the scene's sender, and from the server.
+type managers struct {
+	*bed.Scene
+	server *bed.Spy
+}
+
+func newManagers(t *testing.T, c bed.SceneConfig) *managers {
+	g := &managers{}
+	c.Wrap = func(machine string, nic *rnic.NIC) host.Endpoint {
+		x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+		if machine == "s0" {
+			g.server = x
+		}
+		return x
+	}
+	g.Scene = bed.NewScene(t, c)
+	return g
+}
+
+// datagram is a message about the connection of p, from its client or to it.
+func datagram(p *bed.Peer, up bool, m hdr.CMFields) bed.Packet {
+	d := hdr.DETH(make([]byte, hdr.DETHLen))
+	d.SetQKey(hdr.GSIQKey)
+	d.SetSrcQP(1)
+	mad := hdr.CM(make([]byte, hdr.MADLen))
+	mad.Encode(&m)
+	c := p.Here
+	f := bed.Packet{SrcMAC: c.ClientMAC, DstMAC: c.ServerMAC, Src: c.ClientIP, Dst: c.ServerIP, Op: hdr.UDSendOnly, QPN: 1, Ext: d, Payload: mad}
+	if !up {
+		f.SrcMAC, f.DstMAC, f.Src, f.Dst = c.ServerMAC, c.ClientMAC, c.ServerIP, c.ClientIP
+	}
+	return f
+}
+
+// announce is the handshake of p's connection, with that identifier on both sides.
+func (g *managers) announce(p *bed.Peer, id uint32) {
+	c := p.Here
+	g.Send(10*time.Microsecond, datagram(p, true, hdr.CMFields{AttributeID: hdr.ConnectRequest, TransactionID: uint64(id), LocalCommID: id, ServiceID: 0x106 << 16, TransportService: hdr.RC, PKey: 0xFFFF, PathMTU: c.MTU,
+		LocalGID: c.ClientIP, RemoteGID: c.ServerIP, LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, LocalQPN: c.ClientQPN, StartingPSN: c.ServerPSN, ResponderResources: 1, InitiatorDepth: 16}).Bytes())
+	g.server.Send(g.Clock.Now(), datagram(p, false, hdr.CMFields{AttributeID: hdr.ConnectReply, TransactionID: uint64(id), LocalCommID: id | 1<<24, RemoteCommID: id, LocalQPN: c.ServerQPN, StartingPSN: c.ClientPSN,
+		ResponderResources: 16, InitiatorDepth: 1, RNRRetryCount: 7}).Bytes())
+	g.Pause(50 * time.Microsecond)
+	g.Send(10*time.Microsecond, datagram(p, true, hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: uint64(id), LocalCommID: id, RemoteCommID: id | 1<<24}).Bytes())
+}
+
+// A request for the end of a connection that does not come to the server ends nobody.
+func TestAttackUnseenDisconnect(t *testing.T) {
+	defects := map[string]func(p *bed.Packet, b []byte) []byte{
+		"MAC": func(p *bed.Packet, _ []byte) []byte { p.DstMAC = [6]byte{2, 0, 0, 9, 9, 9}; return p.Bytes() },
+		"P_Key": func(_ *bed.Packet, b []byte) []byte {
+			var f hdr.Frame
+			hdr.Parse(b, &f)
+			f.BTHOf(b).SetPKey(0x8001)
+			hdr.SetICRC(b, &f)
+			return b
+		},
+		"VLAN": func(_ *bed.Packet, b []byte) []byte { return append(append(append([]byte(nil), b[:12]...), 0x81, 0, 0, 7), b[12:]...) },
+	}
+	for name, defect := range defects {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
+					s := newManagers(t, bed.SceneConfig{Box: x})
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					s.announce(a, 1)
+					s.announce(b, 2)
+					known(t, s.Scene, m, a, b)
+					t.Logf("conns %d, moved %d, synced %d", s.Count("conns"), s.Count("moved"), s.Count("synced"))
+					k := datagram(b, true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: 2 | 8<<32, LocalCommID: 2, RemoteCommID: 2 | 1<<24, RemoteQPN: b.Here.ServerQPN})
+					s.Send(10*time.Microsecond, defect(&k, k.Bytes()))
+					for range 80 {
+						s.Pause(100 * time.Millisecond)
+						post(a, m, va, 1)
+						post(b, m, va, 1)
+						a.Await(b)
+					}
+					t.Logf("moved %d, synced %d", s.Count("moved"), s.Count("synced"))
+					healthy(t, a, b)
+				}
+			})
+		}
+	}
+}
