@@ -176,3 +176,83 @@ func TestAttackUnseenDisconnect(t *testing.T) {
 		}
 	}
 }
+
+// A made-up request with the very PSN that comes next, in a frame of another shape than those of its connection, which the server
+// throws away unseen, takes no request's place.
+func TestAttackExactOtherShape(t *testing.T) {
+	tag := func(b []byte, tags ...byte) []byte { return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...) }
+	shapes := map[string]func(b []byte) []byte{
+		"a tag of 0x88A8":  func(b []byte) []byte { return tag(b, 0x88, 0xA8, 0, 0) },
+		"two tags":         func(b []byte) []byte { return tag(b, 0x81, 0, 0, 0, 0x81, 0, 0, 0) },
+		"0x88A8 and 8100":  func(b []byte) []byte { return tag(b, 0x88, 0xA8, 0, 0, 0x81, 0, 0, 0) },
+		"IPv4 options":     func(b []byte) []byte { return options(b, 1) },
+		"long options":     func(b []byte) []byte { return options(b, 10) },
+		"UDP checksum":     func(b []byte) []byte { b[14+20+6] = 1; return b },
+		"Ethernet trailer": func(b []byte) []byte { return append(b, 0, 0, 0, 0) }, // the server takes it
+	}
+	for name, shape := range shapes {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				if name == "Ethernet trailer" {
+					t.Skip("it is taken on a bare wire, too")
+				}
+				wrap := func(machine string, nic *rnic.NIC) host.Endpoint { // a server as most are
+					return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+						s, at := udpSum(b)
+						return machine == "s0" && (b[12] == 8 && b[13] == 0 && b[14] != 0x45 || at != 0 && b[at]|b[at+1] != 0 && s != 0xFFFF)
+					}}
+				}
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, a, b)
+					x := a.Frame(a.Here.ClientPSN+20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+4096, m.RKey, 64), Payload: make([]byte, 64), AckReq: true})
+					s.Send(10*time.Microsecond, shape(x))
+					s.Pause(time.Millisecond)
+					sent := 20
+					for range 5 {
+						warm(t, m, va, 3, a, b)
+						if st := a.WriteWord(m, va+4096, uint64(sent)); st != rnic.Success {
+							t.Fatalf("WRITE: %v", st)
+						}
+						if now := bed.WordAt(m, va+4096); now != uint64(sent) {
+							t.Errorf("%d was written, %d is there", sent, now)
+						}
+						sent++
+					}
+					healthy(t, a, b)
+					if now := bed.WordAt(m, va); now != 40+30 {
+						t.Errorf("70 additions make %d", now)
+					}
+				})
+			})
+		}
+	}
+}
+
+// options is an IPv4 frame with n words of options that say nothing.
+func options(b []byte, n int) []byte {
+	p := append(append([]byte(nil), b[:34]...), make([]byte, 4*n)...)
+	for i := range 4 * n {
+		p[34+i] = 1
+	}
+	p = append(p, b[34:]...)
+	ip := p[14:]
+	ip[0] = 0x45 + byte(n)
+	binary.BigEndian.PutUint16(ip[2:], binary.BigEndian.Uint16(ip[2:])+uint16(4*n))
+	ip[10], ip[11] = 0, 0
+	s := uint32(0)
+	for i := 0; i < 20+4*n; i += 2 {
+		s += uint32(binary.BigEndian.Uint16(ip[i:]))
+	}
+	for s > 0xFFFF {
+		s = s>>16 + s&0xFFFF
+	}
+	binary.BigEndian.PutUint16(ip[10:], ^uint16(s))
+	var f hdr.Frame
+	if hdr.Parse(p, &f) == hdr.IsRoCE {
+		hdr.SetICRC(p, &f)
+	}
+	return p
+}
