@@ -1,8 +1,13 @@
 package clover
 
 import (
+	"bytes"
 	"testing"
 	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
 // unmix is the inverse of index.Mix.
@@ -68,5 +73,49 @@ func TestAttackChosenAddresses(t *testing.T) {
 	// Of 1,000 addresses in 16,384 sets some 30 share one by chance.
 	if len(one) < 9*others/10 {
 		t.Errorf("%d addresses that are in one set without a seed are in %d with one", others, len(one))
+	}
+}
+
+// A CAS in a frame of a shape that the server's NIC does not take is not steered, and nobody is led behind it: behind IEEE 802.1ad
+// tags, behind several, and with IP options.
+func TestAttackOtherShape(t *testing.T) {
+	tag := func(b []byte, tags ...byte) []byte { return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...) }
+	options := func(b []byte, n int) []byte {
+		p := append(append([]byte(nil), b[:34]...), bytes.Repeat([]byte{1}, 4*n)...)
+		p = append(p, b[34:]...)
+		ip := hdr.IPv4(p[14:][:20+4*n])
+		ip[0] += byte(n)
+		ip.SetTotalLen(uint16(len(p) - 14))
+		ip.UpdateChecksum()
+		return p
+	}
+	for name, shape := range map[string]func(b []byte) []byte{
+		"a tag of 0x88A8": func(b []byte) []byte { return tag(b, 0x88, 0xA8, 0, 0) },
+		"two tags":        func(b []byte) []byte { return tag(b, 0x81, 0, 0, 0, 0x81, 0, 0, 0) },
+		"IPv4 options":    func(b []byte) []byte { return options(b, 1) },
+		"long options":    func(b []byte) []byte { return options(b, 10) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := away(t, graph.Args{"repair": "10ms"})
+			b := frameOf{src: r.client, dst: r.server, sport: 0xC020, op: hdr.CompareSwap, qpn: 0x20, psn: 109, ext: atomicETH(old, r.rkey, r.swap(0x9002, 1, 1), uint64(wire.Fresh(1))), ackReq: true}.bytes()
+			b = shape(b)
+			var f hdr.Frame
+			if hdr.Parse(b, &f) != hdr.IsRoCE {
+				t.Fatal(f.Why)
+			}
+			hdr.SetICRC(b, &f)
+			r.Clock.Advance(time.Microsecond)
+			if at := atomicOf(t, only(t, r.Push("a", b).Out["b"])).VA(); at != old {
+				t.Errorf("sent to %#x", at)
+			}
+			if at := r.link(0x30, 109, 0x9003, old); at == entryAt(0x9002) {
+				t.Errorf("another is led behind it")
+			}
+			again := 0
+			for range 30 {
+				again += len(r.Advance(20 * time.Millisecond).Out["b"])
+			}
+			t.Logf("sent again %d times", again)
+		})
 	}
 }
