@@ -256,3 +256,113 @@ func options(b []byte, n int) []byte {
 	}
 	return p
 }
+
+// A client that carries others' operations, and sends a request that the server throws away unseen, ends nobody else.
+func TestAttackOwnOtherShape(t *testing.T) {
+	tag := func(b []byte, tags ...byte) []byte { return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...) }
+	shapes := map[string]func(b []byte) []byte{
+		"a tag of 0x88A8": func(b []byte) []byte { return tag(b, 0x88, 0xA8, 0, 0) },
+		"IPv4 options":    func(b []byte) []byte { return options(b, 1) },
+		"UDP checksum":    func(b []byte) []byte { b[14+20+6] = 1; return b },
+		"TTL": func(b []byte) []byte {
+			ip := hdr.IPv4(b[14:][:20])
+			ip.SetTTL(1)
+			ip.UpdateChecksum()
+			return b
+		},
+	}
+	wrap := func(machine string, nic *rnic.NIC) host.Endpoint { // a server as most are, behind a router
+		return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+			s, at := udpSum(b)
+			return machine == "s0" && (b[12] == 8 && b[13] == 0 && (b[14] != 0x45 || b[22] < 2) || at != 0 && b[at]|b[at+1] != 0 && s != 0xFFFF)
+		}}
+	}
+	requests := map[string]func(rkey uint32) bed.Packet{
+		"long WRITE": func(rkey uint32) bed.Packet {
+			return bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+4096, rkey, 64), Payload: make([]byte, 64), AckReq: true}
+		},
+		"short WRITE": func(rkey uint32) bed.Packet {
+			return bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+4096, rkey, 8), Payload: make([]byte, 8), AckReq: true}
+		},
+		"READ": func(rkey uint32) bed.Packet {
+			return bed.Packet{Op: hdr.ReadRequest, Ext: bed.RETH(va+4096, rkey, 64), AckReq: true}
+		},
+		"FETCH-ADD": func(rkey uint32) bed.Packet {
+			return bed.Packet{Op: hdr.FetchAdd, Ext: bed.AtomicETH(va+4096, rkey, 1, 0), AckReq: true}
+		},
+		"SEND": func(uint32) bed.Packet {
+			return bed.Packet{Op: hdr.SendOnly, Payload: make([]byte, 64), AckReq: true}
+		},
+	}
+	for name, shape := range shapes {
+		for what, request := range requests {
+			for _, mode := range []string{"mux", "replace"} {
+				for bad := range 2 {
+					t.Run(fmt.Sprintf("%s/%s/%s/%d", name, what, mode, bad), func(t *testing.T) {
+						bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+							pd := s.PD()
+							m := s.MR(pd, va, 1<<16, all)
+							peers := []*bed.Peer{s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})}
+							known(t, s, m, peers...)
+							start := s.Clock.Now()
+							s.Send(10*time.Microsecond, shape(peers[bad].Frame(peers[bad].Here.ClientPSN+20, request(m.RKey))))
+							others := append(append([]*bed.Peer(nil), peers[:bad]...), peers[bad+1:]...)
+							slowest := time.Duration(0)
+							for range 10 {
+								for _, p := range others {
+									post(p, m, va, 2)
+								}
+								others[0].Await(others[1:]...)
+								s.Pause(20 * time.Millisecond)
+							}
+							for _, p := range others {
+								for id := range p.Posted() {
+									slowest = max(slowest, p.Latency(id))
+								}
+							}
+							t.Logf("the slowest took %v; %d were sent again by the box, in %v", slowest, s.Count("resent"), s.Clock.Now().Sub(start))
+							healthy(t, others...)
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// A client whose path MTU is more than what the way to the server takes is told by its own time-out, and nobody else is.
+func TestAttackTooLongForTheWay(t *testing.T) {
+	wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+		return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool { return machine == "s0" && len(b) > 1518 }}
+	}
+	for i, args := range []graph.Args{{"mode": "mux"}, {"mode": "replace"}, {"mode": "mux", "track": "0+ffffffffffff"}} {
+		for bad := range 3 {
+			t.Run(fmt.Sprintf("%d/%d", i, bad), func(t *testing.T) {
+				c := rnic.DefaultConn()
+				c.PathMTU, c.Timeout, c.RetryCnt = 4096, 10, 7 // 4 ms
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(args), MTU: 4096, Conn: c, Profile: rnic.ConnectX, Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					peers := []*bed.Peer{s.Peer(0, 0, bed.Link{PD: pd, Conn: c}), s.Peer(1, 0, bed.Link{PD: pd, Conn: c}), s.Peer(2, 0, bed.Link{PD: pd, Conn: c})}
+					known(t, s, m, peers...)
+					for _, p := range peers {
+						p.Write(m, va+4096, make([]byte, 16))
+						p.WriteWord(m, va+8, 1)
+					}
+					peers[bad].Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 4000)}, RemoteAddr: va + 4096, RKey: m.RKey})
+					others := append(append([]*bed.Peer(nil), peers[:bad]...), peers[bad+1:]...)
+					for range 10 {
+						for _, p := range others {
+							post(p, m, va, 2)
+						}
+						others[0].Await(others[1:]...)
+						s.Pause(20 * time.Millisecond)
+					}
+					peers[bad].Await()
+					t.Logf("%v, %d sent again", peers[bad].Status(peers[bad].Posted()-1), s.Count("resent"))
+					healthy(t, others...)
+				})
+			})
+		}
+	}
+}
