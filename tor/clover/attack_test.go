@@ -119,3 +119,25 @@ func TestAttackOtherShape(t *testing.T) {
 		})
 	}
 }
+
+// Which keys are steered may change while appends of a key are under way: their clients are told of what the server did.
+func TestAttackOtherKeysUnderWay(t *testing.T) {
+	for _, only := range []string{"none", "any@10.9.9.9+none", "1-4"} {
+		r := away(t, graph.Args{})
+		if at := r.link(0x20, 109, 0x9002, old); at != entryAt(0x9001) {
+			t.Fatalf("sent to %#x", at)
+		}
+		if at := r.link(0x30, 109, 0x9003, old); at != entryAt(0x9002) {
+			t.Fatalf("another is sent to %#x", at)
+		}
+		if err := r.Set(graph.Args{"only": only}); err != nil {
+			t.Fatal(err)
+		}
+		r.Advance(50 * time.Millisecond)
+		for _, qpn := range []uint32{0x20, 0x30} {
+			if got := r.linked(qpn, 109).Out["a"]; len(got) != 1 {
+				t.Errorf("only=%s: the server's answer that %#x has linked its entry becomes %d frames; %d chains are cut", only, qpn, len(got), r.Counter("chains-cut"))
+			}
+		}
+	}
+}
