@@ -257,3 +257,24 @@ func (w *World) wilder(rng *rand.Rand, l Limits) {
 	}
 	slices.SortStableFunc(w.Events, func(a, b Event) int { return int(a.At - b.At) })
 }
+
+// Spread has the shared words lie in three lines of memory, and not in one: set it before worlds are made.
+var Spread bool
+
+// sharedAt is where shared word number i is in a memory.
+func sharedAt(i int) uint64 {
+	if Spread {
+		return []uint64{0, 136, 192}[i]
+	}
+	return 8 * uint64(i)
+}
+
+// isShared reports whether byte at of a memory is the first of a shared word.
+func isShared[T int | uint64](at T) bool {
+	for i := range sharedWords {
+		if uint64(at) == sharedAt(i) {
+			return true
+		}
+	}
+	return false
+}

@@ -147,7 +147,9 @@ func TestAttackUnseenDisconnect(t *testing.T) {
 			hdr.SetICRC(b, &f)
 			return b
 		},
-		"VLAN": func(_ *bed.Packet, b []byte) []byte { return append(append(append([]byte(nil), b[:12]...), 0x81, 0, 0, 7), b[12:]...) },
+		"VLAN": func(_ *bed.Packet, b []byte) []byte {
+			return append(append(append([]byte(nil), b[:12]...), 0x81, 0, 0, 7), b[12:]...)
+		},
 	}
 	for name, defect := range defects {
 		for _, mode := range []string{"mux", "replace"} {
@@ -180,7 +182,9 @@ func TestAttackUnseenDisconnect(t *testing.T) {
 // A made-up request with the very PSN that comes next, in a frame of another shape than those of its connection, which the server
 // throws away unseen, takes no request's place.
 func TestAttackExactOtherShape(t *testing.T) {
-	tag := func(b []byte, tags ...byte) []byte { return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...) }
+	tag := func(b []byte, tags ...byte) []byte {
+		return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...)
+	}
 	shapes := map[string]func(b []byte) []byte{
 		"a tag of 0x88A8":  func(b []byte) []byte { return tag(b, 0x88, 0xA8, 0, 0) },
 		"two tags":         func(b []byte) []byte { return tag(b, 0x81, 0, 0, 0, 0x81, 0, 0, 0) },
@@ -259,7 +263,9 @@ func options(b []byte, n int) []byte {
 
 // A client that carries others' operations, and sends a request that the server throws away unseen, ends nobody else.
 func TestAttackOwnOtherShape(t *testing.T) {
-	tag := func(b []byte, tags ...byte) []byte { return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...) }
+	tag := func(b []byte, tags ...byte) []byte {
+		return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...)
+	}
 	shapes := map[string]func(b []byte) []byte{
 		"a tag of 0x88A8": func(b []byte) []byte { return tag(b, 0x88, 0xA8, 0, 0) },
 		"IPv4 options":    func(b []byte) []byte { return options(b, 1) },

@@ -19,7 +19,7 @@ func wild() map[string]bed.Twins {
 		b := *t.Box
 		b.Reloads = []graph.Args{
 			{"mode": "off"}, {"mode": "mux"}, {"mode": b.Args["mode"]}, {"mode": b.Args["mode"]}, {"shared": "3"}, {"shared": "1"}, {"order": "strict"},
-			{"hold": "16"}, {"hold": "256"}, {"window": "128"}, {"conns": "48"}, {"words": "8"}, {"verify": "1us"}, {"learn": "off"}, {"learn": "on"},
+			{"hold": "16"}, {"hold": "256"}, {"words": "8"}, {"verify": "1us"}, {"learn": "off"}, {"learn": "on"},
 			{"guard": "drop"}, {"guard": "pass"}, {"bad": "drop"}, {"infer": "off"}, {"infer": "on"}, {"rdatomic": "1"}, {"rdatomic": "learnt"},
 		}
 		if name == "replace" || name == "word" {
@@ -38,7 +38,7 @@ func wild() map[string]bed.Twins {
 				}
 			}
 			some("words", "1", "2", "3", "16")
-			some("hold", "0", "1", "3", "16", "40")
+			some("hold", "12", "16", "40")
 			some("conns", "1", "2", "3", "4")
 			some("window", "16", "32")
 			some("shared", "1", "2", "5", "64")
@@ -67,6 +67,7 @@ func TestWild(t *testing.T) {
 		n = 20
 	}
 	all := wild()
+	bed.Spread = os.Getenv("QUILLON_SPREAD") != ""
 	for _, name := range []string{"mux", "replace", "word", "all", "crash"} {
 		t.Run(name, func(t *testing.T) {
 			if seed, ok := bed.Seed(); ok {
