@@ -3,6 +3,8 @@ package swordbox
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // udpSum is the sum over UDP and its pseudo header of a RoCEv2 frame, 0xFFFF when the checksum in it is right; and the place
@@ -302,16 +305,23 @@ func TestAttackOwnOtherShape(t *testing.T) {
 	}
 	for name, shape := range shapes {
 		for what, request := range requests {
-			for _, mode := range []string{"mux", "replace"} {
-				for bad := range 2 {
-					t.Run(fmt.Sprintf("%s/%s/%s/%d", name, what, mode, bad), func(t *testing.T) {
-						bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+			for i, args := range []graph.Args{{"mode": "mux"}, {"mode": "replace"}, {"mode": "mux", "track": "0+ffffffffffff"}} {
+				for bad := range 3 {
+					t.Run(fmt.Sprintf("%s/%s/%d/%d", name, what, i, bad), func(t *testing.T) {
+						bed.Both(t, bed.SceneConfig{Box: ofSwordbox(args), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
 							pd := s.PD()
 							m := s.MR(pd, va, 1<<16, all)
 							peers := []*bed.Peer{s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})}
 							known(t, s, m, peers...)
+							n := uint32(20)
+							if args["track"] != "" { // they have written there
+								for _, p := range peers {
+									p.Write(m, va+4096, make([]byte, 64))
+								}
+								n++
+							}
 							start := s.Clock.Now()
-							s.Send(10*time.Microsecond, shape(peers[bad].Frame(peers[bad].Here.ClientPSN+20, request(m.RKey))))
+							s.Send(10*time.Microsecond, shape(peers[bad].Frame(peers[bad].Here.ClientPSN+n, request(m.RKey))))
 							others := append(append([]*bed.Peer(nil), peers[:bad]...), peers[bad+1:]...)
 							slowest := time.Duration(0)
 							for range 10 {
@@ -367,6 +377,59 @@ func TestAttackTooLongForTheWay(t *testing.T) {
 					peers[bad].Await()
 					t.Logf("%v, %d sent again", peers[bad].Status(peers[bad].Posted()-1), s.Count("resent"))
 					healthy(t, others...)
+				})
+			})
+		}
+	}
+}
+
+// A connection that carries others' operations, and that somebody names with static= while it is in use, goes on.
+func TestAttackNamedInUse(t *testing.T) {
+	of := func(peers ...*bed.Peer) string {
+		var all []string
+		for _, p := range peers {
+			c := p.Here
+			all = append(all, conn.StaticConn{Client: c.ClientIP, ClientQPN: c.ClientQPN, Server: c.ServerIP, ServerQPN: c.ServerQPN}.String())
+		}
+		return strings.Join(all, ";")
+	}
+	for _, mode := range []string{"mux", "replace"} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", mode, restart), func(t *testing.T) {
+				box := ofSwordbox(graph.Args{"mode": mode})
+				args := ""
+				box.Configure = func(*bed.Bed) graph.Args {
+					a := maps.Clone(box.Args)
+					if args != "" {
+						a["static"] = args
+					}
+					return a
+				}
+				box.Clean = true
+				bed.Both(t, bed.SceneConfig{Box: box}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, a, b)
+					args = of(a, b)
+					switch {
+					case s.Instance() == nil:
+					case restart:
+						s.Remove()
+						s.Insert()
+					default:
+						if _, err := s.Instance().Set("box", graph.Args{"static": args}); err != nil {
+							t.Logf("refused: %v", err)
+						}
+					}
+					s.Pause(50 * time.Millisecond)
+					for range 10 {
+						post(a, m, va, 2)
+						post(b, m, va, 2)
+						a.Await(b)
+					}
+					healthy(t, a, b)
+					args = ""
 				})
 			})
 		}
