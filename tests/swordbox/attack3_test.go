@@ -429,9 +429,51 @@ func TestAttackNamedInUse(t *testing.T) {
 						a.Await(b)
 					}
 					healthy(t, a, b)
+					if now := bed.WordAt(m, va); now != 40+40 {
+						t.Errorf("80 additions make %d", now)
+					}
 					args = ""
 				})
 			})
+		}
+	}
+}
+
+// Somebody makes up a connection manager's handshake in the name of a client's queue pair that is in use, and quiet just then. The server
+// has another queue pair then, and the client's own connection goes on.
+func TestAttackHandshakeOfAnother(t *testing.T) {
+	for _, managed := range []bool{true, false} {
+		for _, quiet := range []time.Duration{time.Millisecond, time.Second} {
+			for _, args := range []graph.Args{{"mode": "mux"}, {"mode": "replace", "guard": "drop"}} {
+				t.Run(fmt.Sprintf("managed %v, %v, %s", managed, quiet, args["mode"]), func(t *testing.T) {
+					for _, x := range []*bed.Box{nil, ofSwordbox(args)} {
+						s := newManagers(t, bed.SceneConfig{Box: x})
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+						if managed {
+							s.announce(a, 1)
+							s.announce(b, 2)
+						}
+						known(t, s.Scene, m, a, b)
+						s.Pause(quiet)
+						made := *b
+						made.Here.ServerQPN, made.Here.ServerPSN, made.Here.ClientPSN = 0x999, 5, 6
+						t.Logf("moved %d, bound %d", s.Count("moved"), s.Bound())
+						s.announce(&made, 77)
+						for range 10 {
+							s.Pause(5 * time.Millisecond)
+							post(a, m, va, 2)
+							post(b, m, va, 2)
+							a.Await(b)
+						}
+						healthy(t, a, b)
+						if now := bed.WordAt(m, va); now != 40+40 {
+							t.Errorf("80 additions make %d", now)
+						}
+					}
+				})
+			}
 		}
 	}
 }
