@@ -141,3 +141,28 @@ func TestAttackOtherKeysUnderWay(t *testing.T) {
 		}
 	}
 }
+
+// A client has the connection manager tell of a second connection of its own queue pair, or somebody else does, while an append of
+// it is under way that others are led behind. The server executes the append, and all of them are told so.
+func TestAttackHandshakeUnderWay(t *testing.T) {
+	r := away(t, graph.Args{})
+	r.cm("a", r.client, r.server, hdr.CMFields{AttributeID: hdr.ConnectRequest, LocalCommID: 11, LocalQPN: 0x1020, StartingPSN: 900, TransportService: hdr.RC, PathMTU: 1024, LocalGID: r.client, RemoteGID: r.server})
+	if at := r.link(0x20, 109, 0x9002, old); at != entryAt(0x9001) {
+		t.Fatalf("sent to %#x", at)
+	}
+	r.Clock.Advance(time.Microsecond)
+	r.cm("b", r.server, r.client, hdr.CMFields{AttributeID: hdr.ConnectReply, LocalCommID: 22, RemoteCommID: 11, LocalQPN: 0x777, StartingPSN: 600})
+	if at := r.link(0x30, 109, 0x9003, old); at != entryAt(0x9002) {
+		t.Fatalf("another is sent to %#x", at)
+	}
+	r.cm("a", r.client, r.server, hdr.CMFields{AttributeID: hdr.ReadyToUse, LocalCommID: 11, RemoteCommID: 22})
+	first, second := r.linked(0x20, 109), r.linked(0x30, 109)
+	if n := len(first.Out["a"]) + len(second.Out["a"]); n != 2 {
+		t.Errorf("of two answers that an entry was linked %d go on; %d chains are cut", n, r.Counter("chains-cut"))
+	}
+	total := 0
+	for range 30 {
+		total += len(r.Advance(20 * time.Millisecond).Out["a"])
+	}
+	t.Logf("%d later", total)
+}
