@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -473,6 +474,97 @@ func TestAttackHandshakeOfAnother(t *testing.T) {
 						}
 					}
 				})
+			}
+		}
+	}
+}
+
+// The numbering of a connection that carries others' operations comes round, twice.
+func TestAttackComesRound(t *testing.T) {
+	if os.Getenv("QUILLON_LONG") == "" {
+		t.Skip("it takes minutes: QUILLON_LONG=1 runs it")
+	}
+	const size = 20 << 20
+	c := rnic.DefaultConn()
+	c.PathMTU = 256
+	for _, mode := range []string{"mux", "replace"} {
+		for reader := range 2 {
+			t.Run(fmt.Sprint(mode, reader), func(t *testing.T) {
+				s := bed.NewScene(t, bed.SceneConfig{MTU: 256, Conn: c, Box: ofSwordbox(graph.Args{"mode": mode})})
+				pd := s.PD()
+				m := s.MR(pd, va, size, all)
+				l := bed.Link{PD: pd, Conn: c}
+				peers := []*bed.Peer{s.Peer(0, 0, l), s.Peer(1, 0, l)}
+				a, b := peers[reader], peers[1-reader]
+				known(t, s, m, a, b)
+				sum := uint64(40)
+				for k := range 2*(1<<24)/(size/256) + 10 {
+					if st := a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, size)}, RemoteAddr: va, RKey: m.RKey}); st != rnic.Success {
+						t.Fatalf("READ %d: %v", k, st)
+					}
+					warm(t, m, va, 3, a, b)
+					if sum += 6; bed.WordAt(m, va) != sum {
+						t.Fatalf("after READ %d: %d additions make %d", k, sum, bed.WordAt(m, va))
+					}
+				}
+				t.Logf("moved %d", s.Count("moved"))
+				healthy(t, a, b)
+			})
+		}
+	}
+}
+
+// The box was late, and frames crossed unseen: it does not know where connections count. Requests in a row that somebody makes up then
+// do not tell it.
+func TestAttackInTurnBehindBypass(t *testing.T) {
+	kinds := map[string]func(rkey uint32) bed.Packet{
+		"empty WRITE": func(uint32) bed.Packet { return bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true} },
+		"SEND":        func(uint32) bed.Packet { return bed.Packet{Op: hdr.SendOnly, Payload: make([]byte, 16), AckReq: true} },
+		"READ":        func(rkey uint32) bed.Packet { return bed.Packet{Op: hdr.ReadRequest, Ext: bed.RETH(va, rkey, 8), AckReq: true} },
+	}
+	for name, kind := range kinds {
+		for _, managed := range []bool{true, false} {
+			for _, far := range []int{-12, -200, -1000, -100000, 1000, 100000, 1 << 22} {
+				for _, n := range []int{3, 8} {
+					t.Run(fmt.Sprintf("%s, managed %v, %d frames, %d away", name, managed, n, far), func(t *testing.T) {
+						for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux"})} {
+							s := newManagers(t, bed.SceneConfig{Box: x})
+							pd := s.PD()
+							m := s.MR(pd, va, 1<<16, all)
+							a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+							if managed {
+								s.announce(a, 1)
+								s.announce(b, 2)
+							}
+							for range 20 {
+								s.Pause(500 * time.Microsecond)
+								warm(t, m, va, 1, a)
+							}
+							s.Sleep(200 * time.Microsecond)
+							warm(t, m, va, 2, a, b)
+							s.Pause(time.Millisecond)
+							var frames [][]byte
+							for k := range n {
+								frames = append(frames, a.Frame(a.Here.ClientPSN+22+uint32(far)+uint32(k), kind(m.RKey)))
+							}
+							s.Send(10*time.Microsecond, frames...)
+							synced := s.Count("synced")
+							for range 10 {
+								s.Pause(20 * time.Millisecond)
+								post(a, m, va, 2)
+								post(b, m, va, 2)
+								a.Await(b)
+								if a.State() != rnic.StateReady || a.Status(a.Posted()-1) != rnic.Success {
+									break
+								}
+							}
+							healthy(t, a, b)
+							if now := bed.WordAt(m, va); now != 20+4+40 {
+								t.Errorf("64 additions make %d; synced %d", now, synced)
+							}
+						}
+					})
+				}
 			}
 		}
 	}
