@@ -524,7 +524,7 @@ func TestAttackInTurnBehindBypass(t *testing.T) {
 	}
 	for name, kind := range kinds {
 		for _, managed := range []bool{true, false} {
-			for _, far := range []int{-12, -200, -1000, -100000, 1000, 100000, 1 << 22} {
+			for _, far := range []int{-12, -200, -1000, -100000, 15, 1000, 100000, 1 << 22} {
 				for _, n := range []int{3, 8} {
 					t.Run(fmt.Sprintf("%s, managed %v, %d frames, %d away", name, managed, n, far), func(t *testing.T) {
 						for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux"})} {
@@ -565,6 +565,49 @@ func TestAttackInTurnBehindBypass(t *testing.T) {
 						}
 					})
 				}
+			}
+		}
+	}
+}
+
+// Requests in a row that somebody makes up come between the handshake of a connection and its first request.
+func TestAttackInTurnBeforeFirst(t *testing.T) {
+	for _, far := range []int{-12, -1000, -100000, -1 << 22, 15, 1000, 100000, 1 << 22} {
+		for _, n := range []int{1, 3, 8} {
+			for _, before := range []int{0, 1, 2} {
+				t.Run(fmt.Sprintf("%d frames, %d away, after %d", n, far, before), func(t *testing.T) {
+					for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux"})} {
+						s := newManagers(t, bed.SceneConfig{Box: x})
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						b := s.Peer(1, 0, bed.Link{PD: pd})
+						s.announce(b, 2)
+						known(t, s.Scene, m, b)
+						a := s.Peer(0, 0, bed.Link{PD: pd})
+						s.announce(a, 1)
+						if before > 0 {
+							warm(t, m, va, before, a)
+						}
+						var frames [][]byte
+						for k := range n {
+							frames = append(frames, a.Frame(a.Here.ClientPSN+uint32(before)+uint32(far)+uint32(k), bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true}))
+						}
+						s.Send(10*time.Microsecond, frames...)
+						for range 10 {
+							s.Pause(20 * time.Millisecond)
+							post(a, m, va, 2)
+							post(b, m, va, 2)
+							a.Await(b)
+							if a.State() != rnic.StateReady || a.Status(a.Posted()-1) != rnic.Success {
+								break
+							}
+						}
+						healthy(t, a, b)
+						if now := bed.WordAt(m, va); now != 20+uint64(before)+40 {
+							t.Errorf("%d additions make %d; synced %d", 60+before, now, s.Count("synced"))
+						}
+					}
+				})
 			}
 		}
 	}
