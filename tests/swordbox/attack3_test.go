@@ -612,3 +612,39 @@ func TestAttackInTurnBeforeFirst(t *testing.T) {
 		}
 	}
 }
+
+// As TestAttackInTurn, with PSNs that the client comes to.
+func TestAttackInTurnReached(t *testing.T) {
+	for _, far := range []int{12, 25, 40} {
+		for n := range 12 {
+			for _, pause := range []time.Duration{0, 300 * time.Microsecond, 2 * time.Millisecond} {
+				t.Run(fmt.Sprintf("%d after %d, %v", far, n, pause), func(t *testing.T) {
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+						known(t, s, m, b)
+						for range n {
+							s.Pause(pause)
+							warm(t, m, va, 1, a)
+						}
+						was := s.Count("synced")
+						var frames [][]byte
+						for k := range 8 {
+							frames = append(frames, a.Frame(a.Here.ClientPSN+uint32(n+far+k), bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true}))
+						}
+						s.Send(10*time.Microsecond, frames...)
+						t.Logf("synced %d then %d", was, s.Count("synced"))
+						for k := range 100 {
+							s.Pause(50 * time.Microsecond)
+							if _, st := a.Add(m, va, 1); st != rnic.Success {
+								t.Fatalf("addition %d: %v", k, st)
+							}
+						}
+						healthy(t, a, b)
+					})
+				})
+			}
+		}
+	}
+}
