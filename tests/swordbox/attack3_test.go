@@ -738,3 +738,124 @@ func TestAttackTagsOneWay(t *testing.T) {
 		}
 	}
 }
+
+// A client goes on sending to a queue pair that was its own, and is another client's by now: guard=drop does not take that one's frames
+// for made up.
+func TestAttackFormerOwner(t *testing.T) {
+	open(t, "a row lives on by its client's requests alone, and guard=drop drops those of the queue pair's next owner (record.owned)")
+	for _, guard := range []string{"pass", "drop"} {
+		for _, quiet := range []time.Duration{time.Millisecond, 3 * time.Second} {
+			t.Run(fmt.Sprint(guard, quiet), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "guard": guard})}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, c := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})
+					known(t, s, m, a, c)
+					a.Far.Reset()
+					a.QP.Reset()
+					s.Pause(quiet)
+					own := a.Frame(a.Here.ClientPSN+20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true, SrcMAC: a.Here.ClientMAC})
+					s.Send(10*time.Microsecond, own)
+					b := s.Peer(1, 0, bed.Link{PD: pd, Far: a.Far})
+					for range 20 {
+						s.Send(10*time.Microsecond, own)
+						post(b, m, va, 1)
+						s.Pause(400 * time.Millisecond)
+					}
+					b.Await()
+					healthy(t, b)
+					for id := range b.Posted() {
+						if d := b.Latency(id); d > 100*time.Millisecond {
+							t.Fatalf("an operation took %v", d)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// Hosts whose frames are longer than what is in them, or that change from frame to frame what a frame may change, are served as others.
+func TestAttackOddFrames(t *testing.T) {
+	n := byte(0)
+	ways := map[string]func(b []byte) []byte{
+		"a trailer": func(b []byte) []byte { return append(b, 1, 2, 3, 4) },
+		"a source port for each": func(b []byte) []byte {
+			if b[12] == 8 && b[23] == 17 {
+				n++
+				b[34], b[35] = 0xC0, n
+				var f hdr.Frame
+				if hdr.Parse(b, &f) == hdr.IsRoCE {
+					hdr.SetICRC(b, &f)
+				}
+			}
+			return b
+		},
+		"DSCP and TTL for each": func(b []byte) []byte {
+			if b[12] == 8 && b[23] == 17 {
+				n++
+				ip := hdr.IPv4(b[14:][:20])
+				ip.SetTOS(n&0x3F<<2 | ip.TOS()&3)
+				ip.SetTTL(64 + n&0x3F)
+				ip.UpdateChecksum()
+			}
+			return b
+		},
+		"a priority for each": func(b []byte) []byte {
+			n++
+			return append(append(append([]byte(nil), b[:12]...), 0x81, 0, n<<5, 0), b[12:]...)
+		},
+		"a priority for some": func(b []byte) []byte {
+			if n++; n%3 != 0 {
+				return b
+			}
+			return append(append(append([]byte(nil), b[:12]...), 0x81, 0, n<<5, 0), b[12:]...)
+		},
+	}
+	for name, way := range ways {
+		for _, who := range []string{"s0", "c", ""} {
+			for _, mode := range []string{"mux", "replace"} {
+				t.Run(fmt.Sprintf("%s/%s/%s", name, who, mode), func(t *testing.T) {
+					if name == "a priority for some" {
+						open(t, "a frame of another shape than its connection's is moved as if it had that (wire.send)")
+					}
+					wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+						if strings.HasPrefix(machine, who) {
+							return &retag{Endpoint: nic, out: way}
+						}
+						return nic
+					}
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "track": "0+ffffffffffff"}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+						known(t, s, m, a, b)
+						for k := range 20 {
+							for _, p := range []*bed.Peer{a, b} {
+								post(p, m, va, 2)
+								p.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 16)}, RemoteAddr: va + 64 + 64*uint64(k), RKey: m.RKey})
+								p.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 1600)}, RemoteAddr: va, RKey: m.RKey})
+								p.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 3000)}, RemoteAddr: va + 8192, RKey: m.RKey})
+							}
+							a.Await(b)
+						}
+						healthy(t, a, b)
+						slowest := time.Duration(0)
+						for _, p := range []*bed.Peer{a, b} {
+							for id := range p.Posted() {
+								slowest = max(slowest, p.Latency(id))
+							}
+						}
+						t.Logf("the slowest took %v; moved %d", slowest, s.Count("moved"))
+						if now := bed.WordAt(m, va); now != 40+80 {
+							t.Errorf("120 additions make %d", now)
+						}
+						if slowest > time.Millisecond {
+							t.Errorf("the slowest took %v", slowest)
+						}
+					})
+				})
+			}
+		}
+	}
+}
