@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // A client that may change a region chooses which words of it are tracked (learn=). What it
@@ -114,5 +115,34 @@ func TestAttackServersJoined(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// Whose frames are counted with whose (shelf.hosts) nobody finds out who does not know the key.
+func TestAttackChosenHost(t *testing.T) {
+	if os.Getenv("QUILLON_OPEN") == "" {
+		t.Skip("shelf.host and place64 hash without a key")
+	}
+	buckets := func(seed uint64) (all [64]uint8) {
+		cfg, err := parseArgs(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.seed = seed
+		n, err := newNode(0, &memory{geometry: cfg.geometry()}, &cfg, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range all {
+			at, err := n.conns.AddStatic(1, conn.StaticConn{Client: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 2)}), Server: netip.AddrFrom4([4]byte{10, 0, 0, 1}), ClientQPN: 7, ServerQPN: uint32(100 + i)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[i] = n.shelf.host(&n.flows[at])
+		}
+		return all
+	}
+	if buckets(1) == buckets(2) {
+		t.Error("frames of clients are counted in places that everybody can compute: who takes an address with another's place takes his room")
 	}
 }
