@@ -859,3 +859,68 @@ func TestAttackOddFrames(t *testing.T) {
 		}
 	}
 }
+
+// A client whose connection carried what the server refused, and that goes on over others', is quiet for idle=. Then it goes on, or is told.
+func TestAttackDeadAndQuiet(t *testing.T) {
+	open(t, "node.letGo lets go of a connection whose server's end is dead, while its client lives and goes on over others")
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			c := rnic.DefaultConn()
+			c.Timeout = 8
+			s := bed.NewScene(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "idle": "2s"}), Conn: c, Profile: rnic.RXE})
+			pd := s.PD()
+			m, gone := s.MR(pd, va, 1<<16, all), s.MR(pd, 1<<30, 1<<16, all)
+			var peers []*bed.Peer
+			for i := range 3 {
+				peers = append(peers, s.Peer(i, 0, bed.Link{PD: pd}), s.Peer(i, 1, bed.Link{PD: pd}))
+			}
+			known(t, s, m, peers...)
+			for range 5 {
+				warm(t, gone, 1<<30, 1, peers...)
+			}
+			for _, p := range peers {
+				p.Write(m, va+128, make([]byte, 8))
+			}
+			if err := gone.Dereg(); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range peers[1:2] {
+				p.Post(rnic.SendWR{Op: rnic.OpFetchAdd, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 30, RKey: gone.RKey, Swap: 1})
+			}
+			peers[1].Await()
+			for i, p := range peers {
+				t.Logf("%d: %v here, %v there", i, p.State(), p.Far.State())
+			}
+			for range 5 {
+				warm(t, m, va, 1, peers[2:]...)
+			}
+			alive := 0
+			for i, p := range peers {
+				if p.State() != rnic.StateReady || p.Far.State() == rnic.StateReady {
+					continue
+				}
+				alive++
+				if _, st := p.Add(m, va, 1); st != rnic.Success {
+					t.Logf("%d: %v at once", i, st)
+					continue
+				}
+				for range 30 {
+					s.Pause(200 * time.Millisecond)
+					for k, q := range peers {
+						if k != i && q.State() == rnic.StateReady {
+							q.Add(m, va, 1)
+						}
+					}
+				}
+				_, st := p.Add(m, va, 1)
+				t.Logf("%d: %v after it was quiet; gone %d", i, st, s.Count("connections-gone"))
+				if st == bed.Hung {
+					t.Errorf("%d is not told", i)
+				}
+			}
+			if alive == 0 {
+				t.Skip("nobody's connection carried what was refused")
+			}
+		})
+	}
+}
