@@ -34,7 +34,7 @@ func mutants() []mutant {
 		{"the cache survives strangers", "stranger.go", "wait, _ = n.words.touch(m.va, m.len, none, 0, until)", "", frames, "TestForgets"},
 		{"strangers' WRITEs are executed at once", "stranger.go", "until := n.c.Now().Add(n.cfg.settle)", "until := n.c.Now()", frames, "TestBarrier"},
 		{"a client's queue pair is of its old connection for ever", "response.go", "fl.diverged() && !n.conns.Answers(&s.ends, b, &s.f)", "fl.diverged()", histories, "TestClientConnectsElsewhere"},
-		{"what was made up is followed for ever", "request.go", "case !fl.trusted && far && !fl.bound && !fl.diverged():", "case false:", histories, "TestFoundWorlds/word4550"},
+		{"what was made up is followed for ever", "request.go", "case !fl.trusted && !fl.bound && !fl.diverged():", "case false:", histories, "TestFoundWorlds/word4550"},
 		{"a question without an answer waits for ever", "watch.go", "case (f.quiet || f.disputed) && f.asked", "case f.quiet && f.asked", histories, "TestServersNumberComesBack"},
 		{"what waits for somebody who is gone goes another way", "choose.go", " || n.waits.isForsaken(fl)", "", histories, "TestFoundWorlds/crash9407"},
 		{"long READs' answers are nobody's", "response.go", "d < -farOff && !n.isAwaited(fl, psn)", "d < -farOff", frames, "TestVastRead"},

@@ -29,6 +29,11 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	if partition, address := s.n.row(fl).Takes(b, &s.f); !(partition && address) && s.lost(fl, x, b, partition) {
 		return
 	}
+	if fl.trusted && !(s.f.Plain && fl.shape == plain && s.f.UDPOf(b).Checksum() == 0) {
+		if b = s.uniform(fl, x, b); b == nil {
+			return
+		}
+	}
 	if fl.lost != 0 {
 		s.tell(fl, x, b)
 		return
@@ -43,6 +48,21 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		return
 	}
 	s.turn(fl, x, b, psn)
+}
+
+// uniform has request b, x, of flow fl look as all that went to the server and was answered, but for a priority tag, which all servers
+// take. One of another shape, or with a wrong UDP checksum, a server may throw away unseen; if it took a place on record, its PSN would be
+// the next request's at the server. So it is dropped. The result are the frame's bytes; nil when it was disposed of.
+func (s *clientSide) uniform(fl *flow, x *packet.Buf, b []byte) []byte {
+	switch {
+	case !udpSumOK(b, &s.f) || !fl.up.alike(b, &s.f):
+		s.c.Drop(x, reasonShape)
+		return nil
+	case !fl.up.fits(&s.f) && !fl.up.wear(x, &s.f):
+		s.c.Drop(x, reasonNoBuf)
+		return nil
+	}
+	return x.Bytes()
 }
 
 // turn handles a request of flow fl that is followed, by its PSN.
@@ -253,8 +273,11 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 	n := s.n
 	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
 	switch {
-	case !fl.trusted && far && !fl.bound && !fl.diverged():
-		// No answer says which of both is the client's: what was followed may have been made up.
+	case !fl.trusted && !fl.bound && !fl.diverged():
+		if d < 0 && fl.young && !fl.onward && psnLess(psn, fl.start) {
+			return false
+		}
+		// No answer says which of both are the client's, this request or those on record: anybody may have made up either.
 		n.unfollow(fl)
 		fl.inTurn(&s.f, b, psn)
 		fl.seen = true
