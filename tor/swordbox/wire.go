@@ -201,6 +201,7 @@ func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr
 	if !ours {
 		fl.down.address(b)
 	}
+	noUDPSum(b, f)
 	h.SetPSN(psn)
 	if ext&hdr.HasAETH != 0 {
 		f.AETHOf(b).SetMSN(msn)
