@@ -923,3 +923,143 @@ func TestAttackDeadAndQuiet(t *testing.T) {
 		})
 	}
 }
+
+// A client has more READs under way than its server's end has responder resources, which a server with Linux' transport executes all the same, and
+// then carries others' atomics. One lost answer ends nobody.
+func TestAttackMoreThanResources(t *testing.T) {
+	open(t, "how many READs a client had under way says nothing of the responder resources of a server that executes more than it remembers (carrier.deep)")
+	for _, mode := range []string{"mux", "replace"} {
+		for _, p := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+			for frame := 60; frame < 160; frame += 7 {
+				lost := fault.Schedule{{Action: fault.Drop, Where: "s0", Dir: fault.Down, Frame: frame}}
+				t.Run(fmt.Sprintf("%s/%v/%d", mode, p, frame), func(t *testing.T) {
+					c := rnic.DefaultConn()
+					c.Timeout, c.MaxRdAtomic, c.MaxDestRdAtomic = 10, 16, 16
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Conn: c, Profile: p, Schedule: lost}, func(t *testing.T, s *bed.Scene) {
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						far, near := c, c
+						far.MaxDestRdAtomic = 1
+						a := s.Peer(0, 0, bed.Link{PD: pd, Conn: far, ClientConn: &near})
+						known(t, s, m, a)
+						for range 3 {
+							for range 16 {
+								a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va, RKey: m.RKey})
+							}
+							a.Await()
+						}
+						if a.State() != rnic.StateReady {
+							t.Skip("its server does not bear it")
+						}
+						others := []*bed.Peer{s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})}
+						known(t, s, m, others...)
+						for range 10 {
+							for k := range 8 {
+								for _, p := range others {
+									post(p, m, va+8*uint64(k), 1)
+								}
+							}
+							others[0].Await(others[1])
+						}
+						healthy(t, others...)
+						sum := uint64(0)
+						for k := range 8 {
+							sum += bed.WordAt(m, va+8*uint64(k))
+						}
+						if sum != 20+40+160 {
+							t.Errorf("220 additions make %d", sum)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A request that went over another's connection is lost, the box starts anew before it has sent it again, and its client is patient, or gone without a word.
+// Those behind it go on.
+func TestAttackLostWithBoxAndClient(t *testing.T) {
+	open(t, "a request that only its client can send again, and that is on another's connection, is waited for without end while the server asks for it (carrierSide.missing)")
+	for _, mode := range []string{"mux", "replace"} {
+		for lane := range 3 {
+			for who := range 3 {
+				for _, how := range []string{"gone", "slow", "set"} {
+					size := []int{64, 3000}[(lane+who)%2]
+					t.Run(fmt.Sprintf("%s/%d/%d/%s", mode, lane, who, how), func(t *testing.T) {
+						if who == 0 {
+							t.Skip("its own connection carries it")
+						}
+						lose := 0
+						wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+							if machine != "s0" {
+								return nic
+							}
+							return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+								if lose > 0 {
+									var f hdr.Frame
+									if hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsWrite) {
+										lose--
+										return true
+									}
+								}
+								return false
+							}}
+						}
+						c := rnic.DefaultConn()
+						c.Timeout = 10
+						s := bed.NewScene(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "track": "0+ffffffffffff"}), Wrap: wrap, Conn: c, Profile: rnic.ConnectX})
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						var peers []*bed.Peer
+						for i := range 3 {
+							l := bed.Link{PD: pd, Conn: c}
+							if i == who && how != "gone" { // patient
+								l.Conn.Timeout = 20
+							}
+							peers = append(peers, s.Peer((i+lane)%3, 0, l))
+						}
+						known(t, s, m, peers...)
+						for _, p := range peers {
+							p.Write(m, va+4096, make([]byte, size))
+							p.Write(m, va+4096, make([]byte, size))
+						}
+						lose = 8
+						bad := peers[who]
+						bad.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, size)}, RemoteAddr: va + 4096, RKey: m.RKey})
+						s.Pause(20 * time.Microsecond)
+						if how == "set" {
+							if _, err := s.Instance().Set("box", graph.Args{"settle": "201ms"}); err != nil {
+								t.Fatal(err)
+							}
+						} else {
+							s.Remove()
+							s.Insert()
+						}
+						if how == "gone" {
+							bad.QP.Reset()
+						}
+						lose = 0
+						var others []*bed.Peer
+						for i, p := range peers {
+							if i != who {
+								others = append(others, p)
+							}
+						}
+						for range 5 {
+							s.Pause(time.Millisecond)
+							for _, p := range others {
+								post(p, m, va, 2)
+								p.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, size)}, RemoteAddr: va + 4096, RKey: m.RKey})
+							}
+							others[0].Await(others[1])
+							if others[0].Status(others[0].Posted()-1) == bed.Hung {
+								break
+							}
+						}
+						healthy(t, others...)
+					})
+				}
+			}
+		}
+	}
+}
