@@ -1063,3 +1063,40 @@ func TestAttackLostWithBoxAndClient(t *testing.T) {
 		}
 	}
 }
+
+// As TestAttackInTurnBeforeFirst, for connections of static=.
+func TestAttackInTurnStatic(t *testing.T) {
+	open(t, "three requests in a row tell where a connection counts (flow.inTurn), and what is out of turn then is dropped")
+	for _, psn := range []bool{true, false} {
+		for _, far := range []int{-1000, 15} {
+			t.Run(fmt.Sprintf("psn %v, %d", psn, far), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil)}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, b)
+					c := a.Here
+					if s.Instance() != nil {
+						x := conn.StaticConn{Client: c.ClientIP, ClientQPN: c.ClientQPN, Server: c.ServerIP, ServerQPN: c.ServerQPN, HasPSN: psn, PSN: c.ClientPSN}
+						if _, err := s.Instance().Set("box", graph.Args{"static": x.String()}); err != nil {
+							t.Fatal(err)
+						}
+						s.Pause(50 * time.Millisecond)
+					}
+					var frames [][]byte
+					for k := range 3 {
+						frames = append(frames, a.Frame(a.Here.ClientPSN+uint32(far+k), bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true}))
+					}
+					s.Send(10*time.Microsecond, frames...)
+					for k := range 40 {
+						s.Pause(50 * time.Microsecond)
+						if _, st := a.Add(m, va, 1); st != rnic.Success {
+							t.Fatalf("addition %d: %v", k, st)
+						}
+					}
+					healthy(t, a, b)
+				})
+			})
+		}
+	}
+}
