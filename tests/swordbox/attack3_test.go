@@ -197,7 +197,6 @@ func TestAttackUnseenDisconnect(t *testing.T) {
 // A made-up request with the very PSN that comes next, in a frame of another shape than those of its connection, which the server
 // throws away unseen, takes no request's place.
 func TestAttackExactOtherShape(t *testing.T) {
-	open(t, "a request of another shape than its connection's takes a PSN (clientSide.request)")
 	tag := func(b []byte, tags ...byte) []byte {
 		return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...)
 	}
@@ -251,6 +250,31 @@ func TestAttackExactOtherShape(t *testing.T) {
 	}
 }
 
+// As TestAttackExactOtherShape, where all frames have a priority tag, and the made-up one has a tag of another type.
+func TestAttackOtherTag(t *testing.T) {
+	tag := func(b []byte, kind ...byte) []byte {
+		return append(append(append(append([]byte(nil), b[:12]...), kind...), 0x60, 0), b[12:]...)
+	}
+	wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+		x := &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool { return machine == "s0" && b[12] == 0x88 }}
+		return &retag{Endpoint: x, out: func(b []byte) []byte { return tag(b, 0x81, 0) }}
+	}
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+		pd := s.PD()
+		m := s.MR(pd, va, 1<<16, all)
+		a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+		known(t, s, m, a, b)
+		x := a.Frame(a.Here.ClientPSN+20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+4096, m.RKey, 64), Payload: make([]byte, 64), AckReq: true})
+		s.Send(10*time.Microsecond, tag(x, 0x88, 0xA8))
+		s.Pause(time.Millisecond)
+		warm(t, m, va, 5, a, b)
+		healthy(t, a, b)
+		if now := bed.WordAt(m, va); now != 40+10 {
+			t.Errorf("50 additions make %d", now)
+		}
+	})
+}
+
 // options is an IPv4 frame with n words of options that say nothing.
 func options(b []byte, n int) []byte {
 	p := append(append([]byte(nil), b[:34]...), make([]byte, 4*n)...)
@@ -279,7 +303,6 @@ func options(b []byte, n int) []byte {
 
 // A client that carries others' operations, and sends a request that the server throws away unseen, ends nobody else.
 func TestAttackOwnOtherShape(t *testing.T) {
-	open(t, "a kept request that the server never takes is sent again without end, and what is behind it waits (carrierSide.missing)")
 	tag := func(b []byte, tags ...byte) []byte {
 		return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...)
 	}
@@ -362,7 +385,6 @@ func TestAttackOwnOtherShape(t *testing.T) {
 
 // A client whose path MTU is more than what the way to the server takes is told by its own time-out, and nobody else is.
 func TestAttackTooLongForTheWay(t *testing.T) {
-	open(t, "a kept request that the server never takes is sent again without end, and what is behind it waits (carrierSide.missing)")
 	wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
 		return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool { return machine == "s0" && len(b) > 1518 }}
 	}
@@ -392,6 +414,55 @@ func TestAttackTooLongForTheWay(t *testing.T) {
 					peers[bad].Await()
 					t.Logf("%v, %d sent again", peers[bad].Status(peers[bad].Posted()-1), s.Count("resent"))
 					healthy(t, others...)
+				})
+			})
+		}
+	}
+}
+
+// The way to the server carries shorter packets from one moment on, and a client goes on with WRITEs that are too long for it: it is told, and the
+// others, who have operations behind these, go on.
+func TestAttackWayShrinks(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for bad := range 3 {
+			t.Run(fmt.Sprintf("%s/%d", mode, bad), func(t *testing.T) {
+				short := false
+				wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+					return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool { return short && machine == "s0" && len(b) > 700 }}
+				}
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "track": "0+ffffffffffff"}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					peers := []*bed.Peer{s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})}
+					known(t, s, m, peers...)
+					for range 3 {
+						for _, p := range peers {
+							p.Write(m, va+4096, make([]byte, 1000))
+							p.WriteWord(m, va+8, 1)
+						}
+					}
+					short = true
+					defer func() { short = false }()
+					for range 3 {
+						peers[bad].Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 1000)}, RemoteAddr: va + 4096, RKey: m.RKey})
+					}
+					others := append(append([]*bed.Peer(nil), peers[:bad]...), peers[bad+1:]...)
+					for range 10 {
+						for _, p := range others {
+							post(p, m, va, 2)
+						}
+						others[0].Await(others[1:]...)
+						s.Pause(20 * time.Millisecond)
+					}
+					healthy(t, others...)
+					for _, p := range others {
+						for id := range p.Posted() {
+							if d := p.Latency(id); d > time.Second {
+								t.Fatalf("an operation took %v", d)
+							}
+						}
+					}
+					t.Logf("%d were sent again", s.Count("resent"))
 				})
 			})
 		}
@@ -533,7 +604,6 @@ func TestAttackComesRound(t *testing.T) {
 // The box was late, and frames crossed unseen: it does not know where connections count. Requests in a row that somebody makes up then
 // do not tell it.
 func TestAttackInTurnBehindBypass(t *testing.T) {
-	open(t, "three requests in a row tell where a connection counts (flow.inTurn), and what is out of turn then is dropped")
 	kinds := map[string]func(rkey uint32) bed.Packet{
 		"empty WRITE": func(uint32) bed.Packet {
 			return bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true}
@@ -593,7 +663,6 @@ func TestAttackInTurnBehindBypass(t *testing.T) {
 
 // Requests in a row that somebody makes up come between the handshake of a connection and its first request.
 func TestAttackInTurnBeforeFirst(t *testing.T) {
-	open(t, "three requests in a row tell where a connection counts (flow.inTurn), and what is out of turn then is dropped")
 	for _, far := range []int{-12, -1000, -100000, -1 << 22, 15, 1000, 100000, 1 << 22} {
 		for _, n := range []int{1, 3, 8} {
 			for _, before := range []int{0, 1, 2} {
@@ -637,7 +706,6 @@ func TestAttackInTurnBeforeFirst(t *testing.T) {
 
 // As TestAttackInTurn, with PSNs that the client comes to.
 func TestAttackInTurnReached(t *testing.T) {
-	open(t, "three requests in a row tell where a connection counts (flow.inTurn), and what is out of turn then is dropped")
 	for _, far := range []int{12, 25, 40} {
 		for n := range 12 {
 			for _, pause := range []time.Duration{0, 300 * time.Microsecond, 2 * time.Millisecond} {
@@ -700,7 +768,6 @@ func (r *retag) Output(now clock.Time, out *packet.Batch) {
 // A server whose frames have priority tags (VID 0), and clients whose frames have none, or the other way round: nothing moves, and what is
 // lost heals as on a wire.
 func TestAttackTagsOneWay(t *testing.T) {
-	open(t, "a connection that is never trusted is followed, and repetitions on it are dropped (clientSide.repeat)")
 	tagged := func(b []byte) []byte {
 		return append(append(append([]byte(nil), b[:12]...), 0x81, 0, 0x60, 0), b[12:]...)
 	}
@@ -815,9 +882,6 @@ func TestAttackOddFrames(t *testing.T) {
 		for _, who := range []string{"s0", "c", ""} {
 			for _, mode := range []string{"mux", "replace"} {
 				t.Run(fmt.Sprintf("%s/%s/%s", name, who, mode), func(t *testing.T) {
-					if name == "a priority for some" {
-						open(t, "a frame of another shape than its connection's is moved as if it had that (wire.send)")
-					}
 					wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
 						if strings.HasPrefix(machine, who) {
 							return &retag{Endpoint: nic, out: way}

@@ -297,6 +297,9 @@ func (n *order) forget(o *op, done bool) {
 		if n.keys.learn(o, c, now, n.cfg.mode.moves()); n.keys.forgotten != was {
 			n.c.Count(ctrKeysForgotten, n.keys.forgotten-was)
 		}
+		if o.kind == kWrite && o.len > leastProven && o.flags&(fGuest|fOrphan) == 0 {
+			c.proven = max(c.proven, c.payload(o))
+		}
 	}
 	if !o.is(fOrphan) {
 		fl := n.ownerOf(at)
