@@ -113,12 +113,15 @@ func (x *box) up() error {
 					return x.memory[app][:size:size], nil
 				}
 			}
+			was := x.memory[app] // the file of a state grows
 			x.memory[app] = make([]byte, size)
+			copy(x.memory[app], was)
 			if f.Killed {
 				t, err := newTorn(size)
 				if err != nil {
 					return nil, err
 				}
+				copy(t.b, was)
 				x.torn[app], x.memory[app] = t, t.b
 			}
 			return x.memory[app], nil

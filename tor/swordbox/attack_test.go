@@ -120,9 +120,6 @@ func TestAttackServersJoined(t *testing.T) {
 
 // Whose frames are counted with whose (shelf.hosts) nobody finds out who does not know the key.
 func TestAttackChosenHost(t *testing.T) {
-	if os.Getenv("QUILLON_OPEN") == "" {
-		t.Skip("shelf.host and place64 hash without a key")
-	}
 	buckets := func(seed uint64) (all [64]uint8) {
 		cfg, err := parseArgs(nil)
 		if err != nil {

@@ -170,6 +170,7 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
 			s.stranger(x, b, reasonSpoofed) // the server may take it
 			return nil
 		}
+		s.dispute(&s.ends, b)
 		s.bad(toClients, x, reasonSpoofed, true)
 		return nil
 	case conn.Full:
@@ -191,14 +192,25 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
 
 // owned reports whether it is known whose the queue pair is that the frame at hand is
 // for: of a connection that was announced, or that the server has answered. Whoever
-// was only the first to send for it may not be its owner.
+// was only the first to send for it may not be its owner, nor is it a client that the server does not answer any more.
 func (r *record) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 	slot, _ := r.conns.Find(ends.Dst, f.BTHOf(b).DestQP())
 	if slot == conn.NoSlot {
 		return false
 	}
 	row := r.conns.Row(slot)
-	return row.Learnt != conn.Inferred || row.State == conn.Paired
+	return (row.Learnt != conn.Inferred || row.State == conn.Paired) && !r.hasLapsed(&r.flows[slot])
+}
+
+// dispute has the server asked whether the queue pair that spoofed request b is for is still the connection's that is known, if it was not heard of
+// that for alive=: its owner may be gone, and another client have it.
+func (s *clientSide) dispute(ends *conn.Ends, b []byte) {
+	n := s.n
+	slot, _ := n.conns.Find(ends.Dst, s.f.BTHOf(b).DestQP())
+	if f := n.flow(int32(slot)); f != nil && f.synced && f.trusted && f.oldest == none && s.c.Now().Sub(f.heard) >= s.cfg.alive {
+		f.disputed = true
+		s.carriers.query(f)
+	}
 }
 
 // take handles the request of flow fl that comes next.
