@@ -1159,3 +1159,57 @@ func TestAttackInTurnStatic(t *testing.T) {
 		}
 	}
 }
+
+// Behind a bypass a client repeats some requests that were executed, as their acknowledgement was lost, and goes on with new ones when the server has
+// acknowledged all of them again. Nobody makes up anything.
+func TestAttackRepeatsSomeBehindBypass(t *testing.T) {
+	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+		for again := 2; again < 6; again++ {
+			t.Run(fmt.Sprintf("%v/%d", profile, again), func(t *testing.T) {
+				loseIn, loseOut, sent := false, false, 0
+				wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+					if machine != "c0" {
+						return nic
+					}
+					return &bed.Spy{Endpoint: nic, Lose: func([]byte) bool { return loseIn }, LoseOut: func([]byte) bool {
+						sent++
+						return loseOut && sent > again
+					}}
+				}
+				c := rnic.DefaultConn()
+				c.Timeout = 10 // 4 ms
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(nil), Conn: c, Profile: profile, Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+					loseIn, loseOut = false, false
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, b)
+					for range 10 {
+						s.Pause(500 * time.Microsecond)
+						warm(t, m, va, 1, a)
+					}
+					s.Sleep(200 * time.Microsecond)
+					loseIn = true
+					for k := range 12 {
+						a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 16)}, RemoteAddr: va + 64 + 64*uint64(k), RKey: m.RKey})
+					}
+					s.Pause(time.Millisecond)
+					loseIn, loseOut, sent = false, true, 0
+					s.Until(func() bool { return sent >= again }, time.Second)
+					s.Pause(100 * time.Microsecond)
+					loseOut = false
+					a.Await()
+					t.Logf("%d were sent again; the last WRITE took %v; synced %d, gaps %d", sent, a.Latency(a.Posted()-1), s.Count("synced"), s.Count("psn-gap"))
+					for range 20 {
+						s.Pause(time.Millisecond)
+						if _, st := a.Add(m, va, 1); st != rnic.Success {
+							t.Fatalf("an addition: %v", st)
+						}
+					}
+					healthy(t, a, b)
+					t.Logf("synced %d, gaps %d", s.Count("synced"), s.Count("psn-gap"))
+				})
+			})
+		}
+	}
+}
