@@ -319,7 +319,7 @@ func (s *carrierSide) again(c *flow, psn, goal uint32) {
 	} else if c.heard >= c.since {
 		c.misses++
 	}
-	if o := s.n.oldest(c); c.misses >= mostMisses && o.is(fKept) && !o.is(fOrphan) && !s.n.flowOf(o).gone {
+	if o := s.n.oldest(c); c.misses >= mostMisses && (o.is(fKept) || !o.makeable()) && !o.is(fOrphan) && !s.n.flowOf(o).gone {
 		c.misses = 0
 		s.abandon(c, o)
 		return
@@ -351,7 +351,7 @@ func (s *carrierSide) pump(c *flow) {
 			c.expect = end
 			continue
 		}
-		if !o.makeable() {
+		if !o.makeable() && !(n.isVoid(o) && c.may>>aWrite&1 != 0) {
 			// What is behind it is of the connection's own client: see usable.
 			n.prompt(o, uint32(max(0, hdr.PSNDiff(c.expect, o.spsn))), hdr.SynNAKSequence)
 			break
