@@ -88,7 +88,6 @@ func TestAttackChosenAddresses(t *testing.T) {
 // A CAS in a frame of a shape that the server's NIC does not take is not steered, and nobody is led behind it: behind IEEE 802.1ad
 // tags, behind several, and with IP options.
 func TestAttackOtherShape(t *testing.T) {
-	open(t, "marksOf tells P_Key and MAC address, and not the shape of a frame")
 	tag := func(b []byte, tags ...byte) []byte {
 		return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...)
 	}
