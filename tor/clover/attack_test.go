@@ -133,7 +133,6 @@ func TestAttackOtherShape(t *testing.T) {
 
 // Which keys are steered may change while appends of a key are under way: their clients are told of what the server did.
 func TestAttackOtherKeysUnderWay(t *testing.T) {
-	open(t, "Steer.forgetOthers cuts appends that are under way")
 	for _, only := range []string{"none", "any@10.9.9.9+none", "1-4"} {
 		r := away(t, graph.Args{})
 		if at := r.link(0x20, 109, 0x9002, old); at != entryAt(0x9001) {
