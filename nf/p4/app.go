@@ -348,7 +348,7 @@ func (a *App) Report() any {
 	r := Report{Dropped: map[string]uint64{}, Now: a.sw.now}
 	for _, t := range a.sw.tables {
 		if !t.def.Hidden {
-			r.Tables = append(r.Tables, TableReport{t.def.Name, t.n, t.def.Size})
+			r.Tables = append(r.Tables, TableReport{t.def.Name, t.n, t.size})
 		}
 	}
 	for d := NotDropped + 1; d < numReasons; d++ {

@@ -411,16 +411,16 @@ func TestValueSet(t *testing.T) {
 	sw := s.load(t, Config{})
 	got, _ := run(sw, 0, "abc")
 	expect(t, got, sent{0, "abc"})
-	if err := sw.SetValueSet("vs", [][]byte{[]byte("zz"), []byte("ab")}); err != nil {
+	if err := sw.SetValueSet("vs", []ValueMember{{Value: []byte("zz")}, {Value: []byte("ab")}}); err != nil {
 		t.Fatal(err)
 	}
 	got, _ = run(sw, 0, "abc")
 	expect(t, got, sent{0, "ab"})
-	if err := sw.SetValueSet("vs", [][]byte{[]byte("abc")}); !errors.Is(err, ErrInvalid) {
+	if err := sw.SetValueSet("vs", []ValueMember{{Value: []byte("abc")}}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
-	if got, err := sw.ValueSet("vs"); err != nil || !slices.EqualFunc(got, []string{"zz", "ab"}, func(a []byte, b string) bool { return string(a) == b }) {
-		t.Errorf("%q, %v", got, err)
+	if got, err := sw.ValueSet("vs"); err != nil || !slices.EqualFunc(got, []string{"zz", "ab"}, func(a ValueMember, b string) bool { return string(a.Value) == b }) {
+		t.Errorf("%v, %v", got, err)
 	}
 	// A set of another width than the key has no place beside it.
 	s.extra["parse_vsets"] = append(s.extra["parse_vsets"].(arr), obj{"name": "wide", "id": 1, "compressed_bitwidth": 300})
@@ -432,7 +432,7 @@ func TestValueSet(t *testing.T) {
 	}
 	if err == nil {
 		sw, _ = NewSwitch(p, Config{})
-		if err := sw.SetValueSet("wide", [][]byte{nil}); err != nil {
+		if err := sw.SetValueSet("wide", []ValueMember{{}}); err != nil {
 			t.Fatal(err)
 		}
 		run(sw, 0, "abc")

@@ -17,6 +17,9 @@ type keyDef struct {
 	slot     int
 	validity int // slot; the field counts as 0 while it is 0. -1: always valid
 	mask     []uint64
+	// where is the place of a field of an element of a stack whose index the packet tells, with the element's validity in front; nil: slot
+	// has the field.
+	where func(k *packetState) (valid bool, v []uint64)
 }
 
 // tableDef is the declaration of a table.
@@ -115,6 +118,8 @@ type use struct {
 // table is a table with its entries.
 type table struct {
 	def   *tableDef
+	fixed bool // its entries are the program's, and stay
+	size  int  // how many entries it takes
 	m     matcher
 	n     int
 	rows  []row
@@ -154,7 +159,7 @@ func (t *table) entryData(e uint32) []uint64 {
 }
 
 func newTable(d *tableDef) *table {
-	t := &table{def: d, probe: make([]uint64, d.kw)}
+	t := &table{def: d, fixed: d.Const, size: d.Size, probe: make([]uint64, d.kw)}
 	single := len(d.keys) == 1 && d.keys[0].bits <= 128
 	switch {
 	case d.kind == Exact:
@@ -191,6 +196,12 @@ func (t *table) readKey(k *packetState) {
 		switch {
 		case d.validity >= 0 && k.v[d.validity] == 0:
 			clear(key[d.at : d.at+d.words])
+		case d.where != nil:
+			if valid, v := d.where(k); valid {
+				copy(key[d.at:d.at+d.words], v)
+			} else {
+				clear(key[d.at : d.at+d.words])
+			}
 		case d.words == 1:
 			key[d.at] = k.v[d.slot]
 		default:
@@ -213,7 +224,7 @@ func (t *table) alloc() uint32 {
 	d := t.def
 	room := cap(t.rows)
 	if int(e) == room { // seldom: all entries are copied
-		room = max(64, min(16*room, d.Size))
+		room = max(64, min(16*room, t.size))
 	}
 	t.rows = longer(t.rows, 1, room)
 	t.keys = longer(t.keys, d.kw, room)
