@@ -40,6 +40,50 @@ func (b *broken) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) []
 	return nil
 }
 
+// A client that takes few headers, as gRPC in C++ and Python by default, gets an error for each of many updates; one that takes more gets
+// them whole. Without the client's setting an answer of this size ended the call without any.
+func TestManyErrors(t *testing.T) {
+	s := p4rt.New(p4rt.Config{})
+	if err := s.Add(1, &broken{testInfo()}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "127.0.0.1:0", Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close(); s.Close() })
+	for n, c := range []struct {
+		headers uint32
+		updates int
+		code    codes.Code
+	}{{16 << 10, 60, codes.Unknown}, {16 << 10, 2000, codes.ResourceExhausted}, {8192 + 100*2000, 2000, codes.Unknown}} {
+		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithMaxHeaderListSize(c.headers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		client := p4v1.NewP4RuntimeClient(conn)
+		stream, err := client.StreamChannel(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(claimOf(uint64(n + 1))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		r := &p4v1.WriteRequest{DeviceId: 1, ElectionId: &p4v1.Uint128{Low: uint64(n + 1)}}
+		for range c.updates {
+			r.Updates = append(r.Updates, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: p4info.EntryOf(&p4v1.TableEntry{TableId: 1, Priority: -7})})
+		}
+		_, err = client.Write(t.Context(), r)
+		if st := status.Convert(err); st.Code() != c.code || c.code == codes.Unknown && len(st.Details()) != c.updates {
+			t.Errorf("%d updates: %d details, %.200v", c.updates, len(st.Details()), err)
+		}
+	}
+}
+
 // A request over which a handler panics is answered with INTERNAL, is logged once, and
 // the others go on: nothing stays locked.
 func TestPanics(t *testing.T) {

@@ -214,7 +214,9 @@ func TestInitialEntries(t *testing.T) {
 
 // The same JSON with const entries, and with a P4Info of another program.
 func TestConstEntries(t *testing.T) {
-	w, _ := newCompiled(t, func(s string) string { return strings.Replace(s, "has_initial_entries: true", "is_const_table: true", 1) })
+	w, _ := newCompiled(t, func(s string) string {
+		return strings.Replace(s, "has_initial_entries: true", "is_const_table: true", 1)
+	})
 	for _, entry := range []string{`table_id: 33000001 match { field_id: 1 ternary { value: "b" mask: "\xff" } } priority: 7`, `table_id: 33000002 match { field_id: 1 exact { value: "b" } }`} {
 		w.refused(codes.PermissionDenied, op("INSERT", "table_entry { "+entry+" action { action { action_id: 16000002 } } }"))
 	}
