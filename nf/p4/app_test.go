@@ -209,3 +209,21 @@ func TestAppTracesArguments(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Ports without a link stay known to the app when it gets another program.
+func TestLinksOutliveAProgram(t *testing.T) {
+	a := &App{}
+	a.SetLinks(map[uint32]bool{3: true})
+	for range 2 {
+		sw := newSource().load(t, Config{})
+		sw.SetLink(9, false)
+		a.Use(sw)
+		if len(sw.down) != 1 || !sw.down[3] {
+			t.Errorf("down: %v", sw.down)
+		}
+	}
+	a.SetLinks(nil)
+	if len(a.sw.down) != 0 {
+		t.Errorf("down: %v", a.sw.down)
+	}
+}

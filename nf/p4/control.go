@@ -2,6 +2,7 @@ package p4
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -934,6 +935,19 @@ func (s *actionProfiles) SetLink(port uint32, up bool) {
 	} else {
 		s.down[port] = true
 	}
+	s.refreshAll()
+}
+
+// setLinks has just these ports be down.
+func (s *actionProfiles) setLinks(down map[uint32]bool) {
+	s.down = maps.Clone(down)
+	if s.down == nil {
+		s.down = map[uint32]bool{}
+	}
+	s.refreshAll()
+}
+
+func (s *actionProfiles) refreshAll() {
 	for _, p := range s.profiles {
 		for _, g := range p.groups {
 			p.refresh(g, s.down)
