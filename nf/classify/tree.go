@@ -1,0 +1,297 @@
+package classify
+
+import "slices"
+
+const (
+	// shortList is how long a leaf's list may be before it is divided, longList how long before its entries go to vectors; firstList is the first
+	// of a set that grows: what divides all others is chosen by so many.
+	shortList, longList, firstList = 12, 64, 512
+	// together is how few entries a node has to have to be one leaf again.
+	together = shortList / 3
+	// sampled is how many entries of a node are looked at to choose its byte, while the set grows.
+	sampled = 1024
+
+	noChunk = -1
+	anyByte = 256 // the branch of entries that do not want a byte to have one value
+	noRank  = int32(1<<31 - 1)
+)
+
+// node is a part of the entries.
+type node struct {
+	parent *node
+	side   int   // which branch of parent it is
+	n      int   // entries below
+	best   int32 // no entry below has a lower order
+	chunk  int   // the byte that it is divided by; noChunk: it is a leaf
+
+	any  *node
+	at   *[256]uint16 // by value: the place in kids + 1; 0: there is none
+	kids []*node
+
+	limit int      // a leaf that has more entries is looked at whether a byte divides it
+	list  []uint32 // entries of a leaf, in their order
+	rows  []uint64 // their keys and masks in turn
+	vec   *vectors // in place of the list
+}
+
+// clear makes x an empty leaf.
+func (x *node) clear() {
+	*x = node{parent: x.parent, side: x.side, n: x.n, best: noRank, chunk: noChunk, limit: shortList}
+	if x.parent == nil {
+		x.limit = firstList
+	}
+}
+
+// known is a branch of x; nil: there is none.
+func (x *node) known(side int) *node {
+	if side == anyByte {
+		return x.any
+	}
+	if k := x.at[side]; k > 0 {
+		return x.kids[k-1]
+	}
+	return nil
+}
+
+// branch is a branch of x, which is made if there is none.
+func (x *node) branch(side int) *node {
+	y := x.known(side)
+	if y != nil {
+		return y
+	}
+	y = &node{parent: x, side: side}
+	y.clear()
+	if side == anyByte {
+		x.any = y
+	} else {
+		x.kids = append(x.kids, y)
+		x.at[side] = uint16(len(x.kids))
+	}
+	return y
+}
+
+// detach takes an empty branch away, and returns x.
+func (x *node) detach(y *node) *node {
+	if y.side == anyByte {
+		x.any = nil
+		return x
+	}
+	at, last := x.at[y.side]-1, len(x.kids)-1
+	x.kids[at] = x.kids[last]
+	x.at[x.kids[at].side] = at + 1
+	x.kids, x.at[y.side] = x.kids[:last], 0
+	return x
+}
+
+// whole is the value that an entry wants a byte to have; anyByte: it does not want just one.
+func (s *Set) whole(chunk int, key, mask []uint64) int {
+	c := &s.chunks[chunk]
+	lo, hi, m, all := c.span(key, mask)
+	switch {
+	case all:
+		return anyByte
+	case c.ranged && lo == hi, !c.ranged && m == c.top():
+		return int(lo)
+	}
+	return anyByte
+}
+
+// find is the entry that comes first of those below x that the key hits, and of found.
+func (x *node) find(s *Set, key []uint64, found uint32) uint32 {
+	for {
+		if found != None && x.best > s.order[found] {
+			return found
+		}
+		if x.chunk == noChunk {
+			return x.search(s, key, found)
+		}
+		c := &s.chunks[x.chunk]
+		var next *node
+		if k := x.at[uint8(key[c.word]>>c.shift)]; k > 0 {
+			next = x.kids[k-1]
+		}
+		switch {
+		case next == nil:
+			next = x.any
+		case x.any != nil && x.any.n > 0:
+			found = next.find(s, key, found)
+			next = x.any
+		}
+		if next == nil {
+			return found
+		}
+		x = next
+	}
+}
+
+// search is find in a leaf.
+func (x *node) search(s *Set, key []uint64, found uint32) uint32 {
+	if x.vec != nil {
+		return x.vec.find(s, key, found)
+	}
+	w := s.width
+	rows := x.rows
+next:
+	for _, e := range x.list {
+		if found != None && !s.wins(e, found) {
+			break
+		}
+		low, high := rows[:w], rows[w:2*w]
+		rows = rows[2*w:]
+		for i, k := range key {
+			if (k^low[i])&high[i] != 0 && !s.ranged[i] {
+				continue next
+			}
+		}
+		if !s.ranges || s.inRanges(low, high, key) {
+			return e
+		}
+	}
+	return found
+}
+
+// add adds an entry to a leaf, which counts it already, and divides the leaf if it has got too many.
+func (x *node) add(s *Set, e uint32) {
+	s.leaf[e] = x
+	if x.vec != nil {
+		x.vec.insert(s, e)
+	} else {
+		x.insert(s, e)
+	}
+	if x.n <= x.limit && len(x.list) <= longList {
+		return
+	}
+	all := x.entries(nil)
+	if x.vec != nil && x.choose(s, all) == noChunk {
+		x.limit = 2 * x.n
+		return
+	}
+	x.build(s, all)
+}
+
+// insert puts an entry into the list of a leaf.
+func (x *node) insert(s *Set, e uint32) {
+	i, _ := slices.BinarySearchFunc(x.list, e, func(a, b uint32) int {
+		if s.wins(a, b) {
+			return -1
+		}
+		return 1
+	})
+	x.list = slices.Insert(x.list, i, e)
+	x.rows = slices.Insert(x.rows, 2*i*s.width, s.Key(e)...)
+	x.rows = slices.Insert(x.rows, (2*i+1)*s.width, s.Mask(e)...)
+}
+
+// drop takes an entry out of a leaf; the counts stay.
+func (x *node) drop(s *Set, e uint32) {
+	if x.vec != nil {
+		x.vec.remove(s, e)
+		return
+	}
+	i := slices.Index(x.list, e)
+	x.list = slices.Delete(x.list, i, i+1)
+	x.rows = slices.Delete(x.rows, 2*i*s.width, 2*(i+1)*s.width)
+}
+
+// entries are those below x, behind list.
+func (x *node) entries(list []uint32) []uint32 {
+	switch {
+	case x.vec != nil:
+		return x.vec.entries(list)
+	case x.chunk == noChunk:
+		return append(list, x.list...)
+	}
+	if x.any != nil {
+		list = x.any.entries(list)
+	}
+	for _, k := range x.kids {
+		list = k.entries(list)
+	}
+	return list
+}
+
+// collapse makes a leaf of x again.
+func (x *node) collapse(s *Set) {
+	all := x.entries(nil)
+	best := x.best
+	x.clear()
+	x.best = best
+	for _, e := range all {
+		s.leaf[e] = x
+		x.insert(s, e)
+	}
+}
+
+// build divides x into branches, as often as that helps; all are its entries.
+func (x *node) build(s *Set, all []uint32) {
+	best, first := x.best, x.parent == nil && x.limit == firstList && x.n <= firstList
+	x.clear()
+	x.best = best
+	c := noChunk
+	if len(all) > shortList && !first {
+		c = x.choose(s, all)
+	}
+	switch {
+	case c != noChunk:
+		x.chunk, x.at = c, new([256]uint16)
+		parts := map[*node][]uint32{}
+		for _, e := range all {
+			y := x.branch(s.whole(c, s.Key(e), s.Mask(e)))
+			y.best = min(y.best, s.order[e])
+			parts[y] = append(parts[y], e)
+		}
+		for y, part := range parts {
+			y.n = len(part)
+			y.build(s, part)
+		}
+	case len(all) <= longList:
+		for _, e := range all {
+			s.leaf[e] = x
+			x.insert(s, e)
+		}
+		x.limit = max(x.limit, 2*len(all))
+	default:
+		x.vec = &vectors{}
+		for _, e := range all {
+			s.leaf[e] = x
+			x.vec.insert(s, e)
+		}
+		x.limit = max(x.limit, 2*len(all))
+	}
+}
+
+// choose is the byte that divides entries best; noChunk: no byte leaves so few of them that it is worth a step.
+func (x *node) choose(s *Set, all []uint32) int {
+	step := max(1, len(all)/sampled)
+	least, best := 0, noChunk
+	for c := range s.chunks {
+		if x.divided(c) {
+			continue
+		}
+		var of [anyByte + 1]int
+		n, squares := 0, 0
+		for i := 0; i < len(all); i += step {
+			of[s.whole(c, s.Key(all[i]), s.Mask(all[i]))]++
+			n++
+		}
+		for _, k := range of[:anyByte] {
+			squares += k * k
+		}
+		// What is left on average for a packet that hits one of them: those that do not look, and those of its value.
+		left := of[anyByte] + squares/max(1, n-of[anyByte])
+		if 8*left <= 5*n && (best == noChunk || left < least) {
+			least, best = left, c
+		}
+	}
+	return best
+}
+
+// divided reports whether x, or what it is a branch of, is divided by a byte.
+func (x *node) divided(c int) bool {
+	for ; x != nil; x = x.parent {
+		if x.chunk == c {
+			return true
+		}
+	}
+	return false
+}
