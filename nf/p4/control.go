@@ -151,14 +151,15 @@ func (d *tableDef) checkTimeout(t clock.Duration) error {
 // add fills a new row.
 func (t *table) add(p parsedKey, priority int32, r row, data []uint64) uint32 {
 	e := t.alloc()
-	r.order, r.prio, r.prefix, r.live = p.order, priority, int16(min(p.prefix, math.MaxInt16)), true
+	r.prio, r.prefix, r.live = priority, int16(min(p.prefix, math.MaxInt16)), true
 	t.rows[e] = r
-	copy(t.key(e), p.key)
 	copy(t.entryData(e), data)
-	if t.tupled() {
-		copy(t.mask(e), p.mask)
+	if t.set != nil {
+		t.set.Insert(e, p.key, p.mask, p.order)
+	} else {
+		copy(t.key(e), p.key)
+		t.m.insert(t, e)
 	}
-	t.m.insert(t, e)
 	t.n++
 	return e
 }
@@ -274,7 +275,7 @@ func (s *entries) describe(t *table, i uint32) Entry {
 		case LPM:
 			m.Prefix = int(r.prefix)
 		case Ternary, Range:
-			m.Mask = bigEndian(t.mask(i)[kd.at:], kd.bits)
+			m.Mask = bigEndian(t.set.Mask(i)[kd.at:], kd.bits)
 		}
 		e.Key = append(e.Key, m)
 	}

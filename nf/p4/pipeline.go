@@ -288,10 +288,6 @@ func (l *pipelineLoader) tableKey(d *tableDef, j jsonKey) {
 		name = j.Name
 	}
 	d.kw += k.words
-	for range k.words {
-		d.ranged = append(d.ranged, kind == Range)
-	}
-	d.hasRange = d.hasRange || kind == Range
 	d.keys = append(d.keys, k)
 	d.Keys = append(d.Keys, KeyInfo{name, kind, k.bits})
 }
