@@ -114,8 +114,12 @@ func (x *node) find(s *Set, key []uint64, found uint32) uint32 {
 		case next == nil:
 			next = x.any
 		case x.any != nil && x.any.n > 0:
-			found = next.find(s, key, found)
-			next = x.any
+			first, second := next, x.any // the better one first: it may spare the other
+			if second.best < first.best {
+				first, second = second, first
+			}
+			found = first.find(s, key, found)
+			next = second
 		}
 		if next == nil {
 			return found
@@ -252,6 +256,12 @@ func (x *node) build(s *Set, all []uint32) {
 		x.limit = max(x.limit, 2*len(all))
 	default:
 		x.vec = &vectors{}
+		slices.SortFunc(all, func(a, b uint32) int {
+			if s.wins(a, b) {
+				return -1
+			}
+			return 1
+		})
 		for _, e := range all {
 			s.leaf[e] = x
 			x.vec.insert(s, e)

@@ -45,6 +45,7 @@ type segment struct {
 	entry [perSegment]uint32
 	n     int
 	best  int32 // no entry has a lower order
+	mixed bool  // entries do not lie as they come: of two that a key hits the first need not win
 }
 
 // rows are the vectors of a chunk.
@@ -146,10 +147,31 @@ func (v *vectors) insert(s *Set, e uint32) {
 	g := v.segs[place/perSegment]
 	g.mark(s, place, s.Key(e), s.Mask(e), true)
 	g.entry[place&segmentMask] = e
+	g.mixed = g.mixed || !g.between(s, int(place&segmentMask))
 	g.n++
 	g.best = min(g.best, s.order[e])
 	s.place[e] = place
 	v.n++
+}
+
+// between reports whether the entry at a place comes behind the one before it, and before the one behind it.
+func (g *segment) between(s *Set, at int) bool {
+	e := g.entry[at]
+	for p := at - 1; p >= 0; {
+		if x := g.used[p/64] << uint(63-p&63); x != 0 {
+			if !s.wins(g.entry[p-bits.LeadingZeros64(x)], e) {
+				return false
+			}
+			break
+		}
+		p = p&^63 - 1
+	}
+	for p := at + 1; p < perSegment; p = p&^63 + 64 {
+		if x := g.used[p/64] >> uint(p&63); x != 0 {
+			return s.wins(e, g.entry[p+bits.TrailingZeros64(x)])
+		}
+	}
+	return true
 }
 
 // remove lets go of an entry.
@@ -158,7 +180,7 @@ func (v *vectors) remove(s *Set, e uint32) {
 	g := v.segs[place/perSegment]
 	g.mark(s, place, s.Key(e), s.Mask(e), false)
 	if g.n--; g.n == 0 {
-		g.best = noRank
+		g.best, g.mixed = noRank, false
 	}
 	v.free = append(v.free, place)
 	v.n--
@@ -215,8 +237,13 @@ func (g *segment) winner(s *Set, key []uint64, hits *lane, found uint32) uint32 
 	for w, x := range hits {
 		for ; x != 0; x &= x - 1 {
 			e := g.entry[w*64+bits.TrailingZeros64(x)]
-			if (found == None || s.wins(e, found)) && (!s.ranges || s.inRanges(s.Key(e), s.Mask(e), key)) {
-				found = e
+			switch wins := found == None || s.wins(e, found); {
+			case !wins && !g.mixed:
+				return found
+			case wins && (!s.ranges || s.inRanges(s.Key(e), s.Mask(e), key)):
+				if found = e; !g.mixed {
+					return found
+				}
 			}
 		}
 	}
