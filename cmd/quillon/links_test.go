@@ -72,3 +72,12 @@ func TestLinksAreTold(t *testing.T) {
 		t.Error(b.String())
 	}
 }
+
+// Many inputs that are numbers are described by the first and the last.
+func TestGates(t *testing.T) {
+	for want, names := range map[string]string{"a b": "a b", "0 to 3 cpu": "0 1 2 3 cpu", "0 1 3 to 5": "0 1 3 4 5", "in 07 8": "in 07 8"} {
+		if got := gates(strings.Fields(names)); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

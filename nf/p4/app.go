@@ -14,8 +14,8 @@ import (
 	apptable "github.com/quillon/quillon/nf/table"
 )
 
-// Ports is how many numbered ports the app has.
-const Ports = 64
+// Ports is how many numbered ports the app has: as many as v1model's port numbers of 9 bits name.
+const Ports = 1 << 9
 
 // cpuInput is the input for frames from the controller.
 const cpuInput = Ports

@@ -42,7 +42,7 @@ func TestApp(t *testing.T) {
 	s := portSource()
 	x := graphtest.New(t, *Kind(), graph.Args{"program": programFile(t, s), "cpu": "200"})
 	sw := x.App().(*App).Switch()
-	if err := sw.SetMulticast(9, []Replica{{Port: 3}, {Port: 4}, {Port: 99}}); err != nil {
+	if err := sw.SetMulticast(9, []Replica{{Port: 3}, {Port: 300}, {Port: 512 + 99}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := sw.SetSession(1, Session{Replicas: []Replica{{Port: 5}}}); err != nil {
@@ -61,9 +61,9 @@ func TestApp(t *testing.T) {
 	}
 	r = x.Push("7", []byte("\x02a\x09rest"))
 	one(r, "3", "\x00\x07\x02a\x09rest")
-	one(r, "4", "\x00\x07\x02a\x09rest")
+	one(r, "300", "\x00\x07\x02a\x09rest")
 	if len(r.Dropped) != 1 || r.Dropped[0].Reason != "no-port" {
-		t.Errorf("to port 99: %+v", r.Dropped)
+		t.Errorf("to port 611: %+v", r.Dropped)
 	}
 	r = x.Push("7", []byte("\x02c\x00rest"))
 	one(r, "5", "\x00\x00\x02c\x00rest")
