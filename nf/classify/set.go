@@ -27,6 +27,8 @@ type Set struct {
 	order  []int32
 	leaf   []*node  // of each entry; nil: the number is free
 	place  []uint32 // in its leaf's vectors
+	// dividing are nodes whose entries have not all moved to their branches, and some that are not any more.
+	dividing []*node
 }
 
 // span is where a field is in a key.
@@ -113,6 +115,7 @@ func (s *Set) Insert(e uint32, key, mask []uint64, order int32) {
 		x = x.branch(s.whole(x.chunk, key, mask))
 	}
 	x.add(s, e)
+	s.move()
 }
 
 // Entry is an entry of a Fill.
@@ -130,7 +133,7 @@ func (s *Set) Fill(list []Entry) {
 		all = append(all, x.Number)
 		s.root.best = min(s.root.best, x.Order)
 	}
-	s.root.n, s.root.limit = len(all), 0
+	s.root.n, s.root.limit, s.dividing = len(all), 0, nil
 	s.root.build(s, all)
 }
 
@@ -140,9 +143,7 @@ func (s *Set) Remove(e uint32) {
 	x.drop(s, e)
 	s.leaf[e] = nil
 	for up := x; up != nil; up = up.parent {
-		if up.n--; up.n == 0 {
-			up.best = noRank
-		}
+		up.n--
 	}
 	if x.n == 0 && x.parent != nil {
 		x = x.parent.detach(x)
@@ -150,8 +151,15 @@ func (s *Set) Remove(e uint32) {
 	for up := x; up != nil; up = up.parent {
 		if up.chunk != noChunk && up.n <= together || up.vec != nil && up.n <= longList/4 {
 			up.collapse(s)
+			x = up
 		}
 	}
+	for up := x; up != nil && up.best >= s.order[e]; up = up.parent {
+		if up.best == s.order[e] {
+			up.best = up.lowest(s)
+		}
+	}
+	s.move()
 }
 
 // Find is the entry that comes first of those that a key hits; None: it hits none.
@@ -165,16 +173,21 @@ func (s *Set) Find(key []uint64) uint32 {
 // Exact is the entry with just this key, mask and order; None: there is none.
 func (s *Set) Exact(key, mask []uint64, order int32) uint32 {
 	x := &s.root
-	for x.chunk != noChunk {
-		if x = x.known(s.whole(x.chunk, key, mask)); x == nil {
-			return None
-		}
-	}
 	same := func(e uint32) bool {
 		return s.order[e] == order && slices.Equal(s.Key(e), key) && slices.Equal(s.Mask(e), mask)
 	}
-	if x.vec != nil {
-		return x.vec.exact(s, key, same)
+	for {
+		if x.vec != nil {
+			if e := x.vec.exact(s, key, mask, same); e != None {
+				return e
+			}
+		}
+		if x.chunk == noChunk {
+			break
+		}
+		if x = x.known(s.whole(x.chunk, key, mask)); x == nil {
+			return None
+		}
 	}
 	if i := slices.IndexFunc(x.list, same); i >= 0 {
 		return x.list[i]

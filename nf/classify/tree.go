@@ -8,8 +8,12 @@ const (
 	shortList, longList, firstList = 12, 64, 512
 	// together is how few entries a node has to have to be one leaf again.
 	together = shortList / 3
-	// sampled is how many entries of a node are looked at to choose its byte, while the set grows.
-	sampled = 1024
+	// sampled is how many bytes of a node's entries are looked at to choose the one that divides it.
+	sampled = 8192
+	// moved is how many entries move with a change while leaves are divided: more than come.
+	moved = 8
+	// deepest bounds how many leaves a search may have to look at: two to this power.
+	deepest = 6
 
 	noChunk = -1
 	anyByte = 256 // the branch of entries that do not want a byte to have one value
@@ -31,7 +35,7 @@ type node struct {
 	limit int      // a leaf that has more entries is looked at whether a byte divides it
 	list  []uint32 // entries of a leaf, in their order
 	rows  []uint64 // their keys and masks in turn
-	vec   *vectors // in place of the list
+	vec   *vectors // in place of the list; of a node that is being divided: entries that have not moved to its branches
 }
 
 // clear makes x an empty leaf.
@@ -79,6 +83,7 @@ func (x *node) detach(y *node) *node {
 	at, last := x.at[y.side]-1, len(x.kids)-1
 	x.kids[at] = x.kids[last]
 	x.at[x.kids[at].side] = at + 1
+	x.kids[last] = nil
 	x.kids, x.at[y.side] = x.kids[:last], 0
 	return x
 }
@@ -104,6 +109,9 @@ func (x *node) find(s *Set, key []uint64, found uint32) uint32 {
 		}
 		if x.chunk == noChunk {
 			return x.search(s, key, found)
+		}
+		if x.vec != nil {
+			found = x.vec.find(s, key, found)
 		}
 		c := &s.chunks[x.chunk]
 		var next *node
@@ -154,7 +162,8 @@ next:
 	return found
 }
 
-// add adds an entry to a leaf, which counts it already, and divides the leaf if it has got too many.
+// add adds an entry to a leaf, which counts it already, and divides the leaf if it has got too many. Those of a list are divided at once, those
+// of vectors few by few.
 func (x *node) add(s *Set, e uint32) {
 	s.leaf[e] = x
 	if x.vec != nil {
@@ -165,12 +174,42 @@ func (x *node) add(s *Set, e uint32) {
 	if x.n <= x.limit && len(x.list) <= longList {
 		return
 	}
-	all := x.entries(nil)
-	if x.vec != nil && x.choose(s, all) == noChunk {
+	if x.vec == nil {
+		x.build(s, x.entries(nil))
+		return
+	}
+	c := x.choose(s, x.vec.some(sampled))
+	if c == noChunk {
 		x.limit = 2 * x.n
 		return
 	}
-	x.build(s, all)
+	x.chunk, x.at = c, new([256]uint16)
+	s.dividing = append(s.dividing, x)
+}
+
+// move moves a few entries of nodes that are being divided to where they belong.
+func (s *Set) move() {
+	for left := moved; left > 0 && len(s.dividing) > 0; {
+		last := len(s.dividing) - 1
+		x := s.dividing[last]
+		if x.chunk == noChunk || x.vec == nil || x.vec.n == 0 {
+			if x.chunk != noChunk {
+				x.vec = nil
+			}
+			s.dividing[last], s.dividing = nil, s.dividing[:last]
+			continue
+		}
+		e := x.vec.segs[len(x.vec.segs)-1].first()
+		x.vec.remove(s, e)
+		y := x
+		for y.chunk != noChunk {
+			y = y.branch(s.whole(y.chunk, s.Key(e), s.Mask(e)))
+			y.n++
+			y.best = min(y.best, s.order[e])
+		}
+		y.add(s, e)
+		left--
+	}
 }
 
 // insert puts an entry into the list of a leaf.
@@ -199,12 +238,10 @@ func (x *node) drop(s *Set, e uint32) {
 
 // entries are those below x, behind list.
 func (x *node) entries(list []uint32) []uint32 {
-	switch {
-	case x.vec != nil:
-		return x.vec.entries(list)
-	case x.chunk == noChunk:
-		return append(list, x.list...)
+	if x.vec != nil {
+		list = x.vec.entries(list)
 	}
+	list = append(list, x.list...)
 	if x.any != nil {
 		list = x.any.entries(list)
 	}
@@ -217,13 +254,42 @@ func (x *node) entries(list []uint32) []uint32 {
 // collapse makes a leaf of x again.
 func (x *node) collapse(s *Set) {
 	all := x.entries(nil)
-	best := x.best
+	x.forget()
 	x.clear()
-	x.best = best
 	for _, e := range all {
 		s.leaf[e] = x
 		x.insert(s, e)
 	}
+	x.best = x.lowest(s)
+}
+
+// forget has nodes that are below x no longer be divided.
+func (x *node) forget() {
+	x.vec = nil
+	if x.any != nil {
+		x.any.forget()
+	}
+	for _, k := range x.kids {
+		k.forget()
+	}
+}
+
+// lowest is the lowest order of the entries below x, whose branches know theirs.
+func (x *node) lowest(s *Set) int32 {
+	least := noRank
+	if len(x.list) > 0 {
+		least = s.order[x.list[0]]
+	}
+	if x.vec != nil {
+		least = min(least, x.vec.lowest())
+	}
+	if x.any != nil {
+		least = min(least, x.any.best)
+	}
+	for _, k := range x.kids {
+		least = min(least, k.best)
+	}
+	return least
 }
 
 // build divides x into branches, as often as that helps; all are its entries.
@@ -272,8 +338,11 @@ func (x *node) build(s *Set, all []uint32) {
 
 // choose is the byte that divides entries best; noChunk: no byte leaves so few of them that it is worth a step.
 func (x *node) choose(s *Set, all []uint32) int {
-	step := max(1, len(all)/sampled)
+	step := max(1, len(all)*len(s.chunks)/sampled)
 	least, best := 0, noChunk
+	if x.depth() == deepest {
+		return noChunk
+	}
 	for c := range s.chunks {
 		if x.divided(c) {
 			continue
@@ -304,4 +373,12 @@ func (x *node) divided(c int) bool {
 		}
 	}
 	return false
+}
+
+// depth is how many nodes are above x.
+func (x *node) depth() (n int) {
+	for ; x.parent != nil; x = x.parent {
+		n++
+	}
+	return n
 }

@@ -6,10 +6,12 @@ import (
 )
 
 // vectors has entries of any masks and ranges. They lie in segments, which are looked through one by one: a segment whose
-// best entry is worse than the one found is passed over, and of the others few bytes are looked at until none is left.
+// best entry is worse than the one found is passed over, and of the others few bytes are looked at until none is left. Of few entries
+// vectors are short, and few entries of what were many move together, so that memory is bounded by how many there are.
 type vectors struct {
 	segs []*segment
-	free []uint32 // places, as Set.place has them
+	open []int // segments with room
+	low  int   // a segment that had room for what was moved last
 	n    int
 }
 
@@ -27,9 +29,11 @@ type chunk struct {
 type bitsOf struct{ at, from, to int }
 
 const (
-	lanes       = 8 // words of a vector in a segment
+	lanes       = 8 // words of a vector in a segment, at most
 	perSegment  = 64 * lanes
 	segmentMask = perSegment - 1
+	// sparse: vectors with fewer than one in so many places taken give segments back.
+	sparse = 4
 )
 
 // lane is a vector's part in a segment.
@@ -38,19 +42,20 @@ type lane [lanes]uint64
 // segment has the vectors of some entries.
 type segment struct {
 	used  lane
+	words int      // of each vector: as many as the entries need, 1, 2, 4 or lanes
 	rows  []*rows  // by chunk; nil: no entry looks at it
-	any   []lane   // entries that do not look at it
+	any   []uint64 // entries that do not look at it: a vector for each chunk
 	order []uint16 // chunks that entries look at, those first that leave the fewest of them
 	turns int      // changes since order was made
 	entry [perSegment]uint32
 	n     int
-	best  int32 // no entry has a lower order
+	best  int32 // the lowest order of its entries
 	mixed bool  // entries do not lie as they come: of two that a key hits the first need not win
 }
 
 // rows are the vectors of a chunk.
 type rows struct {
-	of      [256]lane
+	of      []uint64    // 256 of them
 	entries [256]uint16 // in each of them
 	// cares is how many entries look at the chunk, all how many there are in all vectors together, and squares the sum of the squares of these.
 	cares, all, squares int
@@ -83,7 +88,7 @@ func (c *chunk) top() uint8 { return uint8(1<<min(8, c.rest.to-c.rest.from+8) - 
 
 // mark sets or clears an entry's bit in all vectors that it is in.
 func (g *segment) mark(s *Set, place uint32, key, mask []uint64, set bool) {
-	w, bit := place&segmentMask/64, uint64(1)<<(place&63)
+	w, bit := int(place&segmentMask/64), uint64(1)<<(place&63)
 	put := func(to *uint64) {
 		if set {
 			*to |= bit
@@ -94,12 +99,12 @@ func (g *segment) mark(s *Set, place uint32, key, mask []uint64, set bool) {
 	for i := range s.chunks {
 		lo, hi, m, all := s.chunks[i].span(key, mask)
 		if all {
-			put(&g.any[i][w])
+			put(&g.any[i*g.words+w])
 			continue
 		}
 		r, d := g.rows[i], 1
 		if r == nil {
-			r = new(rows)
+			r = &rows{of: make([]uint64, 256*g.words)}
 			g.rows[i] = r
 		}
 		if !set {
@@ -112,12 +117,15 @@ func (g *segment) mark(s *Set, place uint32, key, mask []uint64, set bool) {
 		}
 		for b := int(lo); b <= int(hi); b++ {
 			if uint8(b)&m == lo&m {
-				put(&r.of[b][w])
+				put(&r.of[b*g.words+w])
 				k := int(r.entries[b])
 				r.entries[b] = uint16(k + d)
 				r.all += d
 				r.squares += 2*k*d + 1
 			}
+		}
+		if r.cares == 0 {
+			g.rows[i] = nil
 		}
 	}
 	put(&g.used[w])
@@ -132,25 +140,54 @@ func (g *segment) leaves(chunk uint16) int {
 	return g.n - r.cares + r.squares/max(r.all, 1)
 }
 
-// insert takes up an entry.
-func (v *vectors) insert(s *Set, e uint32) {
-	place := uint32(len(v.segs) * perSegment)
-	if n := len(v.free); n > 0 {
-		place, v.free = v.free[n-1], v.free[:n-1]
-	} else {
-		k := len(s.chunks)
-		v.segs = append(v.segs, &segment{rows: make([]*rows, k), any: make([]lane, k), order: make([]uint16, 0, k), best: noRank})
-		for p := place + perSegment - 1; p > place; p-- {
-			v.free = append(v.free, p)
+// grow doubles the words of each vector.
+func (g *segment) grow() {
+	longer := func(of []uint64) []uint64 {
+		to := make([]uint64, 2*len(of))
+		for i, j := 0, 0; i < len(of); i, j = i+g.words, j+2*g.words {
+			copy(to[j:j+g.words], of[i:])
+		}
+		return to
+	}
+	for _, r := range g.rows {
+		if r != nil {
+			r.of = longer(r.of)
 		}
 	}
-	g := v.segs[place/perSegment]
-	g.mark(s, place, s.Key(e), s.Mask(e), true)
-	g.entry[place&segmentMask] = e
-	g.mixed = g.mixed || !g.between(s, int(place&segmentMask))
+	g.any = longer(g.any)
+	g.words *= 2
+}
+
+// insert takes up an entry.
+func (v *vectors) insert(s *Set, e uint32) {
+	if len(v.open) == 0 {
+		k := len(s.chunks)
+		v.open = append(v.open, len(v.segs))
+		v.segs = append(v.segs, &segment{words: 1, rows: make([]*rows, k), any: make([]uint64, k), order: make([]uint16, 0, k), best: noRank})
+	}
+	last := len(v.open) - 1
+	if v.put(s, v.open[last], e); v.segs[v.open[last]].n == perSegment {
+		v.open = v.open[:last]
+	}
+}
+
+// put puts an entry into a segment with room.
+func (v *vectors) put(s *Set, at int, e uint32) {
+	g := v.segs[at]
+	if g.n == 64*g.words {
+		g.grow()
+	}
+	place := 0
+	for g.used[place/64] == ^uint64(0) {
+		place += 64
+	}
+	place += bits.TrailingZeros64(^g.used[place/64])
+	s.place[e] = uint32(at*perSegment + place)
+	g.mark(s, s.place[e], s.Key(e), s.Mask(e), true)
+	g.entry[place] = e
+	g.mixed = g.mixed || !g.between(s, place)
 	g.n++
 	g.best = min(g.best, s.order[e])
-	s.place[e] = place
 	v.n++
 }
 
@@ -174,26 +211,102 @@ func (g *segment) between(s *Set, at int) bool {
 	return true
 }
 
-// remove lets go of an entry.
+// remove lets go of an entry, and moves a few others where most places are free.
 func (v *vectors) remove(s *Set, e uint32) {
-	place := s.place[e]
-	g := v.segs[place/perSegment]
-	g.mark(s, place, s.Key(e), s.Mask(e), false)
-	if g.n--; g.n == 0 {
-		g.best, g.mixed = noRank, false
+	v.take(s, e)
+	last := len(v.segs) - 1
+	for range 2 {
+		if last == 0 || v.n >= (last+1)*perSegment/sparse || v.segs[last].n == 0 {
+			break
+		}
+		for v.low %= last; v.segs[v.low].n == perSegment; { // one of them is not full
+			v.low = (v.low + 1) % last
+		}
+		e := v.segs[last].first()
+		v.take(s, e)
+		if v.put(s, v.low, e); v.segs[v.low].n == perSegment {
+			v.close(v.low)
+		}
 	}
-	v.free = append(v.free, place)
+	switch {
+	case last > 0 && v.segs[last].n == 0:
+		v.close(last)
+		v.segs[last], v.segs = nil, v.segs[:last]
+	case last == 0 && v.segs[0].words == lanes && v.n <= 64:
+		all := v.entries(nil)
+		*v = vectors{}
+		for _, e := range all {
+			v.insert(s, e)
+		}
+	}
+}
+
+// close takes a segment off the list of those with room.
+func (v *vectors) close(at int) {
+	v.open = slices.DeleteFunc(v.open, func(x int) bool { return x == at })
+}
+
+// take is remove, and moves nothing.
+func (v *vectors) take(s *Set, e uint32) {
+	place := s.place[e]
+	at := int(place / perSegment)
+	g := v.segs[at]
+	if g.n == perSegment {
+		v.open = append(v.open, at)
+	}
+	g.mark(s, place, s.Key(e), s.Mask(e), false)
+	g.n--
 	v.n--
+	if s.order[e] == g.best {
+		g.best = noRank
+		g.each(func(e uint32) bool { g.best = min(g.best, s.order[e]); return true })
+	}
+	g.mixed = g.mixed && g.n > 1
+}
+
+// each yields the entries of a segment, until yield says false.
+func (g *segment) each(yield func(e uint32) bool) {
+	for w, x := range g.used {
+		for ; x != 0; x &= x - 1 {
+			if !yield(g.entry[w*64+bits.TrailingZeros64(x)]) {
+				return
+			}
+		}
+	}
+}
+
+// first is an entry of a segment that has some.
+func (g *segment) first() (first uint32) {
+	g.each(func(e uint32) bool { first = e; return false })
+	return first
+}
+
+// lowest is the lowest order of the entries.
+func (v *vectors) lowest() int32 {
+	least := noRank
+	for _, g := range v.segs {
+		least = min(least, g.best)
+	}
+	return least
+}
+
+// some are at most so many of the entries, of all segments.
+func (v *vectors) some(most int) (list []uint32) {
+	for _, g := range v.segs {
+		n := 0
+		g.each(func(e uint32) bool {
+			list = append(list, e)
+			n++
+			return n*len(v.segs) < most
+		})
+	}
+	return list
 }
 
 // entries are all of them, behind list.
 func (v *vectors) entries(list []uint32) []uint32 {
 	for _, g := range v.segs {
-		for w, x := range g.used {
-			for ; x != 0; x &= x - 1 {
-				list = append(list, g.entry[w*64+bits.TrailingZeros64(x)])
-			}
-		}
+		g.each(func(e uint32) bool { list = append(list, e); return true })
 	}
 	return list
 }
@@ -213,10 +326,13 @@ func (v *vectors) find(s *Set, key []uint64, found uint32) uint32 {
 
 // hits are the entries that the key may hit.
 func (g *segment) hits(chunks []chunk, key []uint64) lane {
+	if g.words < lanes {
+		return g.hitsFew(chunks, key)
+	}
 	a := g.used
 	for _, c := range g.order {
 		k := &chunks[c]
-		r, y := &g.rows[c].of[uint8(key[k.word]>>k.shift)], &g.any[c]
+		r, y := (*lane)(g.rows[c].of[int(uint8(key[k.word]>>k.shift))*lanes:]), (*lane)(g.any[int(c)*lanes:])
 		a[0] &= r[0] | y[0]
 		a[1] &= r[1] | y[1]
 		a[2] &= r[2] | y[2]
@@ -226,6 +342,24 @@ func (g *segment) hits(chunks []chunk, key []uint64) lane {
 		a[6] &= r[6] | y[6]
 		a[7] &= r[7] | y[7]
 		if a[0]|a[1]|a[2]|a[3]|a[4]|a[5]|a[6]|a[7] == 0 {
+			break
+		}
+	}
+	return a
+}
+
+// hitsFew is hits of a segment with few entries.
+func (g *segment) hitsFew(chunks []chunk, key []uint64) lane {
+	a, n := g.used, g.words
+	for _, c := range g.order {
+		k := &chunks[c]
+		r, y := g.rows[c].of[int(uint8(key[k.word]>>k.shift))*n:][:n], g.any[int(c)*n:][:n]
+		left := uint64(0)
+		for i := range r {
+			a[i&(lanes-1)] &= r[i] | y[i]
+			left |= a[i&(lanes-1)]
+		}
+		if left == 0 {
 			break
 		}
 	}
@@ -250,11 +384,18 @@ func (g *segment) winner(s *Set, key []uint64, hits *lane, found uint32) uint32 
 	return found
 }
 
-// exact is an entry that is the same as one with this key.
-func (v *vectors) exact(s *Set, key []uint64, same func(uint32) bool) uint32 {
+// exact is an entry that is the same as one with this key and mask. It hits the lowest key that the one hits and the highest, as do few others.
+func (v *vectors) exact(s *Set, key, mask []uint64, same func(uint32) bool) uint32 {
+	highest := slices.Clone(mask)
+	for i := range highest {
+		if !s.ranged[i] {
+			highest[i] = key[i] | ^mask[i]
+		}
+	}
 	for _, g := range v.segs {
-		for w, x := range g.hits(s.chunks, key) {
-			for ; x != 0; x &= x - 1 {
+		low, high := g.hits(s.chunks, key), g.hits(s.chunks, highest)
+		for w, x := range low {
+			for x &= high[w]; x != 0; x &= x - 1 {
 				if e := g.entry[w*64+bits.TrailingZeros64(x)]; same(e) {
 					return e
 				}
