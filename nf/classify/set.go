@@ -11,6 +11,9 @@ type Field struct {
 	Range bool // entries have a lowest and a highest value, not bits that count
 }
 
+// wide: its ranges are not those of one byte.
+func (f Field) wide() bool { return f.Range && f.Bits > 8 }
+
 // words of a field.
 func (f Field) words() int { return (f.Bits + 63) / 64 }
 
@@ -18,6 +21,7 @@ func (f Field) words() int { return (f.Bits + 63) / 64 }
 type Set struct {
 	fields []span
 	width  int // words of a key
+	slices int // vectors of a segment's sliced
 	chunks []chunk
 	ranges bool
 	ranged []bool // words of a key that are of a range
@@ -45,6 +49,9 @@ func New(fields []Field) *Set {
 		s.fields = append(s.fields, x)
 		for at := 0; at < f.Bits; at += 8 {
 			s.chunks = append(s.chunks, chunk{word: x.at + at/64, shift: uint(at % 64), ranged: f.Range, rest: bitsOf{x.at, at + 8, f.Bits}})
+		}
+		if f.wide() {
+			s.slices += 2 * f.Bits
 		}
 		for range f.words() {
 			s.ranged = append(s.ranged, f.Range)

@@ -47,10 +47,12 @@ type segment struct {
 	any   []uint64 // entries that do not look at it: a vector for each chunk
 	order []uint16 // chunks that entries look at, those first that leave the fewest of them
 	turns int      // changes since order was made
-	entry [perSegment]uint32
-	n     int
-	best  int32 // the lowest order of its entries
-	mixed bool  // entries do not lie as they come: of two that a key hits the first need not win
+	// sliced are the lowest and highest values of entries' ranges, bit by bit: two vectors for each bit, the highest first.
+	sliced []uint64
+	entry  [perSegment]uint32
+	n      int
+	best   int32 // the lowest order of its entries
+	mixed  bool  // entries do not lie as they come: of two that a key hits the first need not win
 }
 
 // rows are the vectors of a chunk.
@@ -87,7 +89,11 @@ func (c *chunk) span(key, mask []uint64) (lo, hi, m uint8, all bool) {
 func (c *chunk) top() uint8 { return uint8(1<<min(8, c.rest.to-c.rest.from+8) - 1) }
 
 // mark sets or clears an entry's bit in all vectors that it is in.
-func (g *segment) mark(s *Set, place uint32, key, mask []uint64, set bool) {
+func (g *segment) mark(s *Set, e uint32, set bool) {
+	place, key, mask := s.place[e], s.Key(e), s.Mask(e)
+	if set {
+		g.slice(s, e)
+	}
 	w, bit := int(place&segmentMask/64), uint64(1)<<(place&63)
 	put := func(to *uint64) {
 		if set {
@@ -154,7 +160,7 @@ func (g *segment) grow() {
 			r.of = longer(r.of)
 		}
 	}
-	g.any = longer(g.any)
+	g.any, g.sliced = longer(g.any), longer(g.sliced)
 	g.words *= 2
 }
 
@@ -163,7 +169,7 @@ func (v *vectors) insert(s *Set, e uint32) {
 	if len(v.open) == 0 {
 		k := len(s.chunks)
 		v.open = append(v.open, len(v.segs))
-		v.segs = append(v.segs, &segment{words: 1, rows: make([]*rows, k), any: make([]uint64, k), order: make([]uint16, 0, k), best: noRank})
+		v.segs = append(v.segs, &segment{words: 1, rows: make([]*rows, k), any: make([]uint64, k), order: make([]uint16, 0, k), sliced: make([]uint64, s.slices), best: noRank})
 	}
 	last := len(v.open) - 1
 	if v.put(s, v.open[last], e); v.segs[v.open[last]].n == perSegment {
@@ -183,7 +189,7 @@ func (v *vectors) put(s *Set, at int, e uint32) {
 	}
 	place += bits.TrailingZeros64(^g.used[place/64])
 	s.place[e] = uint32(at*perSegment + place)
-	g.mark(s, s.place[e], s.Key(e), s.Mask(e), true)
+	g.mark(s, e, true)
 	g.entry[place] = e
 	g.mixed = g.mixed || !g.between(s, place)
 	g.n++
@@ -254,7 +260,7 @@ func (v *vectors) take(s *Set, e uint32) {
 	if g.n == perSegment {
 		v.open = append(v.open, at)
 	}
-	g.mark(s, place, s.Key(e), s.Mask(e), false)
+	g.mark(s, e, false)
 	g.n--
 	v.n--
 	if s.order[e] == g.best {
@@ -366,17 +372,68 @@ func (g *segment) hitsFew(chunks []chunk, key []uint64) lane {
 	return a
 }
 
+// slice writes an entry's bits into sliced.
+func (g *segment) slice(s *Set, e uint32) {
+	w, bit := int(s.place[e]&segmentMask/64), uint64(1)<<(s.place[e]&63)
+	at := w
+	put := func(x uint64) {
+		if g.sliced[at] &^= bit; x&1 != 0 {
+			g.sliced[at] |= bit
+		}
+		at += g.words
+	}
+	low, high := s.Key(e), s.Mask(e)
+	for i := range s.fields {
+		f := &s.fields[i]
+		for b := f.Bits - 1; b >= 0 && f.wide(); b-- {
+			put(low[f.at+b/64] >> (b % 64))
+			put(high[f.at+b/64] >> (b % 64))
+		}
+	}
+}
+
+// within leaves of hits those whose ranges contain the key, all at once, bit by bit.
+func (g *segment) within(s *Set, key []uint64, hits *lane) {
+	v := g.sliced
+	for i := range s.fields {
+		f := &s.fields[i]
+		if !f.wide() {
+			continue
+		}
+		low, high := *hits, *hits // those whose bits so far are as the key's
+		for b := f.Bits - 1; b >= 0; b-- {
+			one := -(key[f.at+b/64] >> (b % 64) & 1) // all bits, or none
+			for w := range g.words {
+				l, h := v[w], v[w+g.words]
+				hits[w] &^= low[w]&l&^one | high[w]&one&^h
+				low[w] &^= l ^ one
+				high[w] &^= h ^ one
+			}
+			v = v[2*g.words:]
+		}
+	}
+}
+
+// several ranges of a segment's entries do not contain the key though all bytes fit: the others are looked at together.
+const several = 32
+
 // winner is the entry that comes first of hits, whose ranges contain the key, and of found.
 func (g *segment) winner(s *Set, key []uint64, hits *lane, found uint32) uint32 {
-	for w, x := range hits {
-		for ; x != 0; x &= x - 1 {
-			e := g.entry[w*64+bits.TrailingZeros64(x)]
+	missed := 0
+	for w := range hits {
+		for ; hits[w] != 0; hits[w] &= hits[w] - 1 {
+			e := g.entry[w*64+bits.TrailingZeros64(hits[w])]
 			switch wins := found == None || s.wins(e, found); {
 			case !wins && !g.mixed:
 				return found
-			case wins && (!s.ranges || s.inRanges(s.Key(e), s.Mask(e), key)):
+			case !wins:
+			case !s.ranges || s.inRanges(s.Key(e), s.Mask(e), key):
 				if found = e; !g.mixed {
 					return found
+				}
+			default:
+				if missed++; missed == several {
+					g.within(s, key, hits)
 				}
 			}
 		}

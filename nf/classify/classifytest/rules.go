@@ -18,7 +18,12 @@ func Fields() []classify.Field {
 // pairs of hosts. The others are hard for some ways to search.
 func Seeds() []string { return []string{"acl", "fw", "ipc", "random masks", "ranges", "one mask"} }
 
-// Rules makes n rules of a seed. Their numbers and orders are their places.
+// Worst are sorts of rules made to be hard for a set: any bytes wanted and others not, so that a search goes down both branches everywhere; ranges
+// that no packet of Probe's that is at their border is in; prefixes in prefixes; many groups of entries that no byte tells apart; masks that one
+// key hits all.
+func Worst() []string { return []string{"subsets", "borders", "nested", "crowded", "one key"} }
+
+// Rules makes n rules of a seed, or of a sort of Worst's. Their numbers and orders are their places.
 func Rules(rng *rand.Rand, seed string, n int) []classify.Entry {
 	g := &generator{Rand: rng, nets: make([]uint32, 40)}
 	for i := range g.nets {
@@ -56,7 +61,48 @@ func (g *generator) rule(seed string) []cond {
 	case "ranges":
 		return []cond{{}, {}, g.short(), g.short(), {}}
 	}
-	return []cond{g.prefix(24), g.prefix(24), g.ports(10), g.ports(10), g.protocol()}
+	if seed == "one mask" {
+		return []cond{g.prefix(24), g.prefix(24), g.ports(10), g.ports(10), g.protocol()}
+	}
+	return g.worst(seed)
+}
+
+func (g *generator) worst(seed string) []cond {
+	switch seed {
+	case "subsets":
+		bytes := func() (c cond) {
+			for at := 0; at < 32; at += 8 {
+				if v := g.Uint64N(4); v > 0 {
+					c[0] |= v / 2 << at
+					c[1] |= 255 << at
+				}
+			}
+			return c
+		}
+		port := func() cond {
+			if v := g.Uint64N(3); v > 0 {
+				return cond{v, v}
+			}
+			return usual[0]
+		}
+		return []cond{bytes(), bytes(), port(), port(), {6, 254 + g.Uint64N(2)}}
+	case "borders":
+		low := 0x1210 + g.Uint64N(0x60)
+		return []cond{{}, {}, {low, 0x8000 + g.Uint64N(0x4000)}, usual[0], {}}
+	case "nested":
+		n := g.IntN(33)
+		mask := uint64(0xFFFFFFFF) << uint(32-n) & 0xFFFFFFFF
+		m := g.IntN(33)
+		other := uint64(0xFFFFFFFF) << uint(32-m) & 0xFFFFFFFF
+		low := g.Uint64N(0x8000)
+		return []cond{{0x0A0B0C0D & mask, mask}, {0xC0A80102 & other, other}, {low, 0xFFFF - low}, usual[0], {}}
+	case "crowded":
+		x, y := g.bits(), g.bits()
+		group := g.Uint64N(1 << 10)
+		return []cond{{group<<16 | x[0]&0xFFFF, 0xFFFF0000 | x[1]&0xFFFF}, y, g.short(), g.short(), {}}
+	}
+	m := g.Uint64N(1 << 32)
+	return []cond{{0, m}, {0, g.Uint64N(1 << 32)}, usual[0], usual[0], {}} // one key
 }
 
 // prefix is one of the lengths, of one of the networks.
