@@ -33,6 +33,9 @@ func (s *Set) nodes(yield func(*node) bool) {
 	walk(&s.root)
 }
 
+// Dividing reports whether entries wait to be moved.
+func (s *Set) Dividing() bool { return len(s.dividing) > 0 }
+
 // Words are how many words the vectors have.
 func (s *Set) Words() (n int) {
 	for x := range s.nodes {

@@ -344,9 +344,6 @@ func (x *node) choose(s *Set, all []uint32) int {
 		return noChunk
 	}
 	for c := range s.chunks {
-		if x.divided(c) {
-			continue
-		}
 		var of [anyByte + 1]int
 		n, squares := 0, 0
 		for i := 0; i < len(all); i += step {
@@ -363,16 +360,6 @@ func (x *node) choose(s *Set, all []uint32) int {
 		}
 	}
 	return best
-}
-
-// divided reports whether x, or what it is a branch of, is divided by a byte.
-func (x *node) divided(c int) bool {
-	for ; x != nil; x = x.parent {
-		if x.chunk == c {
-			return true
-		}
-	}
-	return false
 }
 
 // depth is how many nodes are above x.

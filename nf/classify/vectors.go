@@ -421,8 +421,9 @@ const several = 32
 func (g *segment) winner(s *Set, key []uint64, hits *lane, found uint32) uint32 {
 	missed := 0
 	for w := range hits {
-		for ; hits[w] != 0; hits[w] &= hits[w] - 1 {
+		for hits[w] != 0 {
 			e := g.entry[w*64+bits.TrailingZeros64(hits[w])]
+			hits[w] &= hits[w] - 1
 			switch wins := found == None || s.wins(e, found); {
 			case !wins && !g.mixed:
 				return found

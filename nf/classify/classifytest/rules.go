@@ -2,6 +2,7 @@
 package classifytest
 
 import (
+	"math/bits"
 	"math/rand/v2"
 
 	"github.com/quillon/quillon/nf/classify"
@@ -20,8 +21,10 @@ func Seeds() []string { return []string{"acl", "fw", "ipc", "random masks", "ran
 
 // Worst are sorts of rules made to be hard for a set: any bytes wanted and others not, so that a search goes down both branches everywhere; ranges
 // that no packet of Probe's that is at their border is in; prefixes in prefixes; many groups of entries that no byte tells apart; masks that one
-// key hits all.
-func Worst() []string { return []string{"subsets", "borders", "nested", "crowded", "one key"} }
+// key hits all; half of the entries told apart by one byte, half of the others by the next.
+func Worst() []string {
+	return []string{"subsets", "borders", "nested", "crowded", "one key", "tall"}
+}
 
 // Rules makes n rules of a seed, or of a sort of Worst's. Their numbers and orders are their places.
 func Rules(rng *rand.Rand, seed string, n int) []classify.Entry {
@@ -100,6 +103,12 @@ func (g *generator) worst(seed string) []cond {
 		x, y := g.bits(), g.bits()
 		group := g.Uint64N(1 << 10)
 		return []cond{{group<<16 | x[0]&0xFFFF, 0xFFFF0000 | x[1]&0xFFFF}, y, g.short(), g.short(), {}}
+	}
+	if seed == "tall" {
+		var two [2]cond
+		at := 8 * min(bits.TrailingZeros64(g.Uint64()), 7)
+		two[at/32] = cond{g.Uint64N(256) << (at % 32), 255 << (at % 32)}
+		return []cond{two[0], two[1], g.short(), usual[0], {}}
 	}
 	m := g.Uint64N(1 << 32)
 	return []cond{{0, m}, {0, g.Uint64N(1 << 32)}, usual[0], usual[0], {}} // one key
