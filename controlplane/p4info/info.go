@@ -414,7 +414,8 @@ func (i builder) addRest() error {
 		if err := i.add("digest", p.GetPreamble(), d); err != nil {
 			return err
 		}
-		if d.shape = i.shapeOf("", d.Spec, &d.Fields, 0); d.shape == nil {
+		room := maxParts
+		if d.shape = i.shapeOf("", d.Spec, &d.Fields, 0, &room); d.shape == nil {
 			d.Fields = nil
 		}
 		i.Digests = append(i.Digests, d)

@@ -17,11 +17,17 @@ type shape struct {
 	names []string // of an enum, by number
 }
 
-// maxShape is how deep a message's parts may be nested.
-const maxShape = 16
+// Bounds on a message: how deep its parts may be nested, and how many there may be. Types in types make many of a short P4Info.
+const (
+	maxShape = 16
+	maxParts = 4096
+)
 
-// shapeOf reads a type, and adds its values to fields; nil: no message can have it.
-func (i builder) shapeOf(name string, spec *configv1.P4DataTypeSpec, fields *[]Field, depth int) *shape {
+// shapeOf reads a type, and adds its values to fields; nil: no message can have it. room is how many more parts there may be.
+func (i builder) shapeOf(name string, spec *configv1.P4DataTypeSpec, fields *[]Field, depth int, room *int) *shape {
+	if *room--; *room < 0 {
+		return nil
+	}
 	add := func(s *shape, t Type) *shape {
 		*fields = append(*fields, Field{ID: uint32(len(*fields) + 1), Name: name, Type: t})
 		return s
@@ -29,7 +35,7 @@ func (i builder) shapeOf(name string, spec *configv1.P4DataTypeSpec, fields *[]F
 	if n := spec.GetNewType().GetName(); n != "" && depth < maxShape {
 		nt := i.Proto.GetTypeInfo().GetNewTypes()[n]
 		if nt.GetTranslatedType() == nil {
-			return i.shapeOf(name, nt.GetOriginalType(), fields, depth+1)
+			return i.shapeOf(name, nt.GetOriginalType(), fields, depth+1, room)
 		}
 		t, err := i.typeOf(name, 0, spec.GetNewType())
 		if err != nil {
@@ -79,12 +85,13 @@ func (i builder) shapeOf(name string, spec *configv1.P4DataTypeSpec, fields *[]F
 	if depth == maxShape {
 		return nil
 	}
+	s.parts = []*shape{} // also of an empty struct
 	for n, m := range parts {
 		full := names[n]
 		if name != "" && full != "" {
 			full = name + "." + full
 		}
-		p := i.shapeOf(full, m, fields, depth+1)
+		p := i.shapeOf(full, m, fields, depth+1, room)
 		if p == nil {
 			return nil
 		}
