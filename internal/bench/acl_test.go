@@ -13,7 +13,7 @@ func TestACL(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range r.Seeds {
-		if s.Hits < 0.8 || s.Hits > 1 || s.Work.Allocs > 0.01 || s.Updates.Min <= 0 || s.FillMs.Min <= 0 || s.PassThrough.NsPerPacket.Min <= 0 {
+		if s.Hits < 0.8 || s.Hits > 1 || s.Work.Allocs > 0.01 || s.Updates.Min <= 0 || s.FillMs.Min <= 0 || s.Filled.Min <= 0 || s.PassThrough.NsPerPacket.Min <= 0 {
 			t.Errorf("%+v", s)
 		}
 	}

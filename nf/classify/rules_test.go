@@ -377,7 +377,7 @@ func TestFewOfMany(t *testing.T) {
 				delete(live, e)
 			}
 		}
-		if got := s.Words(); got > 40*13*300*4 { // some words for each of the values of 13 bytes
+		if got := s.Words(); got > 3*13*300 { // three words for each of the values of 13 bytes
 			t.Errorf("%s: 40 entries have %d words", seed, got)
 		}
 		var wg sync.WaitGroup
