@@ -2,7 +2,6 @@ package classify
 
 import (
 	"fmt"
-	"maps"
 	"math/bits"
 	"slices"
 )
@@ -126,14 +125,17 @@ func (s *Set) Check() (err error) {
 }
 
 func (v *vectors) check(s *Set, fail func(format string, args ...any) bool) bool {
-	n, open := 0, map[int]bool{}
+	n, end := 0, uint64(0)
 	for at, g := range v.segs {
+		if v.byID[g.id] != g || at > 0 && (g.from < end || v.segs[at-1].n+g.n <= perSegment/2) || g.from > end && at == 0 || len(v.segs) > 1 && g.n == 0 {
+			return fail("segment %d of %d", at, len(v.segs))
+		}
 		count, best, sorted := 0, noRank, true
 		last := None
 		for e := range g.each {
 			sorted = sorted && (last == None || s.wins(last, e))
 			count, best, last = count+1, min(best, s.order[e]), e
-			if p := s.place[e]; int(p/perSegment) != at || g.entry[p&segmentMask] != e {
+			if p := s.place[e]; int(p/perSegment) != g.id || g.entry[p&segmentMask] != e || s.rank(e) < g.from || s.rank(e) < end {
 				return fail("entry %d is at %d", e, p)
 			}
 		}
@@ -149,17 +151,10 @@ func (v *vectors) check(s *Set, fail func(format string, args ...any) bool) bool
 		if count != g.n || taken != g.n || best != g.best || !sorted && !g.mixed || g.n > 64*g.words {
 			return fail("segment %d has %d of %d words", at, g.n, g.words)
 		}
-		if g.n < perSegment {
-			open[at] = true
-		}
-		n += count
+		n, end = n+count, g.most(s)+1
 	}
-	list := map[int]bool{}
-	for _, at := range v.open {
-		list[at] = true
-	}
-	if n != v.n || len(list) != len(v.open) || !maps.Equal(open, list) {
-		return fail("%d of %d entries, open are %v of %v", n, v.n, v.open, open)
+	if ids := slices.DeleteFunc(slices.Clone(v.byID), func(g *segment) bool { return g == nil }); n != v.n || len(ids) != len(v.segs) {
+		return fail("%d of %d entries, %d of %d segments", n, v.n, len(ids), len(v.segs))
 	}
 	return true
 }

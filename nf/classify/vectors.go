@@ -1,17 +1,18 @@
 package classify
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 )
 
-// vectors has entries of any masks and ranges. They lie in segments, which are looked through one by one: a segment whose
-// best entry is worse than the one found is passed over, and of the others few bytes are looked at until none is left. Of few entries
-// vectors are short, and few entries of what were many move together, so that memory is bounded by how many there are.
+// vectors has entries of any masks and ranges. They lie in segments, which are looked through one by one: those of the first segment come before
+// those of the second, so that a search ends at a segment whose best entry is worse than the one found, and of the others few bytes are looked at
+// until none is left. Of few entries vectors are short, a full segment becomes two, and two of few entries one, so that memory is bounded by how
+// many entries there are.
 type vectors struct {
 	segs []*segment
-	open []int // segments with room
-	low  int   // a segment that had room for what was moved last
+	byID []*segment // nil: the number is free
 	n    int
 }
 
@@ -32,8 +33,6 @@ const (
 	lanes       = 8 // words of a vector in a segment, at most
 	perSegment  = 64 * lanes
 	segmentMask = perSegment - 1
-	// sparse: vectors with fewer than one in so many places taken give segments back.
-	sparse = 4
 )
 
 // lane is a vector's part in a segment.
@@ -41,6 +40,8 @@ type lane [lanes]uint64
 
 // segment has the vectors of some entries.
 type segment struct {
+	id    int
+	from  uint64 // no entry has a lower rank
 	used  lane
 	words int      // of each vector: as many as the entries need, 1, 2, 4 or lanes
 	rows  []*rows  // by chunk; nil: no entry looks at it
@@ -136,8 +137,13 @@ func (g *segment) mark(s *Set, e uint32, set bool) {
 	}
 	put(&g.used[w])
 	if g.turns++; g.turns&15 == 1 {
-		slices.SortFunc(g.order, func(a, b uint16) int { return g.leaves(a) - g.leaves(b) })
+		g.sort()
 	}
+}
+
+// sort puts the chunks first that leave the fewest entries.
+func (g *segment) sort() {
+	slices.SortFunc(g.order, func(a, b uint16) int { return g.leaves(a) - g.leaves(b) })
 }
 
 // leaves is how many entries a chunk leaves on average of those that a key hits which hits one of them.
@@ -164,22 +170,45 @@ func (g *segment) grow() {
 	g.words *= 2
 }
 
+// rank is an entry's place in the order in which entries come: that with the lower one wins.
+func (s *Set) rank(e uint32) uint64 { return uint64(uint32(s.order[e])^1<<31)<<32 | uint64(e) }
+
+// add makes a segment behind those of the lower ranks.
+func (v *vectors) add(g *segment) {
+	if g.id = slices.Index(v.byID, nil); g.id < 0 {
+		g.id = len(v.byID)
+		v.byID = append(v.byID, nil)
+	}
+	v.byID[g.id] = g
+	v.segs = slices.Insert(v.segs, v.at(g.from)+1, g)
+}
+
+// at is where a rank belongs; -1: there is no segment.
+func (v *vectors) at(rank uint64) int {
+	i, same := slices.BinarySearchFunc(v.segs, rank, func(g *segment, rank uint64) int { return cmp.Compare(g.from, rank) })
+	if same {
+		return i
+	}
+	return i - 1
+}
+
 // insert takes up an entry.
 func (v *vectors) insert(s *Set, e uint32) {
-	if len(v.open) == 0 {
+	at, rank := v.at(s.rank(e)), s.rank(e)
+	if full := at >= 0 && v.segs[at].n == perSegment; at < 0 || full && at == len(v.segs)-1 && v.segs[at].most(s) < rank { // entries that come in their order fill it
+		if at < 0 {
+			rank = 0
+		}
 		k := len(s.chunks)
-		v.open = append(v.open, len(v.segs))
-		v.segs = append(v.segs, &segment{words: 1, rows: make([]*rows, k), any: make([]uint64, k), order: make([]uint16, 0, k), sliced: make([]uint64, s.slices), best: noRank})
+		v.add(&segment{from: rank, words: 1, rows: make([]*rows, k), any: make([]uint64, k), order: make([]uint16, 0, k), sliced: make([]uint64, s.slices), best: noRank})
+	} else if full {
+		v.split(s, v.segs[at])
 	}
-	last := len(v.open) - 1
-	if v.put(s, v.open[last], e); v.segs[v.open[last]].n == perSegment {
-		v.open = v.open[:last]
-	}
+	v.put(s, v.segs[v.at(s.rank(e))], e)
 }
 
 // put puts an entry into a segment with room.
-func (v *vectors) put(s *Set, at int, e uint32) {
-	g := v.segs[at]
+func (v *vectors) put(s *Set, g *segment, e uint32) {
 	if g.n == 64*g.words {
 		g.grow()
 	}
@@ -188,13 +217,82 @@ func (v *vectors) put(s *Set, at int, e uint32) {
 		place += 64
 	}
 	place += bits.TrailingZeros64(^g.used[place/64])
-	s.place[e] = uint32(at*perSegment + place)
+	s.place[e] = uint32(g.id*perSegment + place)
 	g.mark(s, e, true)
 	g.entry[place] = e
 	g.mixed = g.mixed || !g.between(s, place)
 	g.n++
 	g.best = min(g.best, s.order[e])
 	v.n++
+}
+
+// most is the highest rank of a segment's entries.
+func (g *segment) most(s *Set) (most uint64) {
+	g.each(func(e uint32) bool { most = max(most, s.rank(e)); return true })
+	return most
+}
+
+// split moves the half of a full segment's entries that come last into one of their own.
+func (v *vectors) split(s *Set, g *segment) {
+	var ranks [perSegment]uint64
+	for i, e := range g.entry {
+		ranks[i] = s.rank(e)
+	}
+	slices.Sort(ranks[:])
+	middle := ranks[perSegment/2]
+	var stay lane
+	for i, e := range g.entry {
+		if s.rank(e) < middle {
+			stay[i/64] |= 1 << (i % 64)
+		}
+	}
+	h := &segment{from: middle, words: g.words, any: slices.Clone(g.any), sliced: slices.Clone(g.sliced), entry: g.entry, mixed: g.mixed}
+	for _, r := range g.rows {
+		if r != nil {
+			r = &rows{of: slices.Clone(r.of)}
+		}
+		h.rows = append(h.rows, r)
+	}
+	v.add(h)
+	g.keep(s, &stay)
+	for w := range stay {
+		stay[w] = ^stay[w]
+	}
+	h.keep(s, &stay)
+	h.each(func(e uint32) bool { s.place[e] = uint32(h.id*perSegment) + s.place[e]&segmentMask; return true })
+}
+
+// keep leaves of a segment's entries those of some.
+func (g *segment) keep(s *Set, some *lane) {
+	g.used, g.n, g.best, g.order = *some, 0, noRank, g.order[:0]
+	g.each(func(e uint32) bool { g.n, g.best = g.n+1, min(g.best, s.order[e]); return true })
+	for i := range g.any {
+		g.any[i] &= some[i%g.words]
+	}
+	for i, r := range g.rows {
+		if r == nil {
+			continue
+		}
+		r.cares, r.all, r.squares = g.n, 0, 0
+		for _, x := range g.any[i*g.words:][:g.words] {
+			r.cares -= bits.OnesCount64(x)
+		}
+		if r.cares == 0 {
+			g.rows[i] = nil
+			continue
+		}
+		for b := range r.entries {
+			n := 0
+			for w, x := range some[:g.words] {
+				r.of[b*g.words+w] &= x
+				n += bits.OnesCount64(r.of[b*g.words+w])
+			}
+			r.entries[b] = uint16(n)
+			r.all, r.squares = r.all+n, r.squares+n*n
+		}
+		g.order = append(g.order, uint16(i))
+	}
+	g.sort()
 }
 
 // between reports whether the entry at a place comes behind the one before it, and before the one behind it.
@@ -217,28 +315,18 @@ func (g *segment) between(s *Set, at int) bool {
 	return true
 }
 
-// remove lets go of an entry, and moves a few others where most places are free.
+// remove lets go of an entry.
 func (v *vectors) remove(s *Set, e uint32) {
+	g := v.byID[s.place[e]/perSegment]
 	v.take(s, e)
-	last := len(v.segs) - 1
-	for range 2 {
-		if last == 0 || v.n >= (last+1)*perSegment/sparse || v.segs[last].n == 0 {
-			break
-		}
-		for v.low %= last; v.segs[v.low].n == perSegment; { // one of them is not full
-			v.low = (v.low + 1) % last
-		}
-		e := v.segs[last].first()
-		v.take(s, e)
-		if v.put(s, v.low, e); v.segs[v.low].n == perSegment {
-			v.close(v.low)
+	at := slices.Index(v.segs, g)
+	for _, n := range [...]int{at, at + 1} { // one with those before it, or behind it
+		if n > 0 && n < len(v.segs) && (g.n == 0 || v.segs[n-1].n+v.segs[n].n <= perSegment/2) {
+			v.merge(s, n)
+			return
 		}
 	}
-	switch {
-	case last > 0 && v.segs[last].n == 0:
-		v.close(last)
-		v.segs[last], v.segs = nil, v.segs[:last]
-	case last == 0 && v.segs[0].words == lanes && v.n <= 64:
+	if len(v.segs) == 1 && g.words == lanes && v.n <= 64 {
 		all := v.entries(nil)
 		*v = vectors{}
 		for _, e := range all {
@@ -247,19 +335,25 @@ func (v *vectors) remove(s *Set, e uint32) {
 	}
 }
 
-// close takes a segment off the list of those with room.
-func (v *vectors) close(at int) {
-	v.open = slices.DeleteFunc(v.open, func(x int) bool { return x == at })
+// merge makes one of a segment and the one before it.
+func (v *vectors) merge(s *Set, n int) {
+	to, from := v.segs[n-1], v.segs[n]
+	if from.n > to.n {
+		to, from = from, to
+	}
+	for from.n > 0 {
+		e := from.first()
+		v.take(s, e)
+		v.put(s, to, e)
+	}
+	to.from = v.segs[n-1].from
+	v.byID[from.id] = nil
+	v.segs = slices.DeleteFunc(v.segs, func(g *segment) bool { return g == from })
 }
 
-// take is remove, and moves nothing.
+// take is remove, and leaves the segments as they are.
 func (v *vectors) take(s *Set, e uint32) {
-	place := s.place[e]
-	at := int(place / perSegment)
-	g := v.segs[at]
-	if g.n == perSegment {
-		v.open = append(v.open, at)
-	}
+	g := v.byID[s.place[e]/perSegment]
 	g.mark(s, e, false)
 	g.n--
 	v.n--
@@ -289,11 +383,10 @@ func (g *segment) first() (first uint32) {
 
 // lowest is the lowest order of the entries.
 func (v *vectors) lowest() int32 {
-	least := noRank
-	for _, g := range v.segs {
-		least = min(least, g.best)
+	if len(v.segs) == 0 {
+		return noRank
 	}
-	return least
+	return v.segs[0].best
 }
 
 // some are at most so many of the entries, of all segments.
@@ -320,8 +413,8 @@ func (v *vectors) entries(list []uint32) []uint32 {
 // find is the entry that comes first of those that the key hits, and of found.
 func (v *vectors) find(s *Set, key []uint64, found uint32) uint32 {
 	for _, g := range v.segs {
-		if g.n == 0 || found != None && g.best > s.order[found] {
-			continue
+		if found != None && g.best > s.order[found] {
+			break
 		}
 		if hits := g.hits(s.chunks, key); hits != (lane{}) {
 			found = g.winner(s, key, &hits, found)
