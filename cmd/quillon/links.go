@@ -33,11 +33,13 @@ func tellLinks(ctx context.Context, inst *graph.Instance) func(up map[string]boo
 	}
 }
 
+var p4Kind = p4.Kind().Name
+
 // tellPrograms tells each app of kind p4 which of its numbered ports lead to ports without a link.
 func tellPrograms(inst *graph.Instance, up map[string]bool) {
 	spec := inst.Spec()
 	for name, app := range spec.Apps {
-		if app.Kind != p4.Kind().Name {
+		if app.Kind != p4Kind {
 			continue
 		}
 		down := map[uint32]bool{}
