@@ -19,11 +19,10 @@ func (f Field) words() int { return (f.Bits + 63) / 64 }
 
 // Set is a set of entries, which have numbers that their owner gives: small ones, as there is a place for each number below the highest.
 type Set struct {
-	fields []span
 	width  int // words of a key
 	slices int // vectors of a segment's sliced
 	chunks []chunk
-	ranges bool
+	ranges []span // fields of ranges
 	ranged []bool // words of a key that are of a range
 	root   node
 	keys   []uint64
@@ -46,7 +45,6 @@ func New(fields []Field) *Set {
 	s := &Set{}
 	for _, f := range fields {
 		x := span{f, s.width, s.width + f.words()}
-		s.fields = append(s.fields, x)
 		for at := 0; at < f.Bits; at += 8 {
 			s.chunks = append(s.chunks, chunk{word: x.at + at/64, shift: uint(at % 64), ranged: f.Range, rest: bitsOf{x.at, at + 8, f.Bits}})
 		}
@@ -56,7 +54,10 @@ func New(fields []Field) *Set {
 		for range f.words() {
 			s.ranged = append(s.ranged, f.Range)
 		}
-		s.width, s.ranges = x.end, s.ranges || f.Range
+		s.width = x.end
+		if f.Range {
+			s.ranges = append(s.ranges, x)
+		}
 	}
 	s.root.clear()
 	return s
@@ -204,10 +205,9 @@ func (s *Set) Exact(key, mask []uint64, order int32) uint32 {
 
 // inRanges reports whether the ranges from low to high contain those fields of key.
 func (s *Set) inRanges(low, high, key []uint64) bool {
-	for i := range s.fields {
-		f := &s.fields[i]
+	for i := range s.ranges {
+		f := &s.ranges[i]
 		switch {
-		case !f.Range:
 		case f.end-f.at == 1:
 			if k := key[f.at]; k < low[f.at] || k > high[f.at] {
 				return false

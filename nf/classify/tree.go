@@ -155,7 +155,7 @@ next:
 				continue next
 			}
 		}
-		if !s.ranges || s.inRanges(low, high, key) {
+		if s.inRanges(low, high, key) {
 			return e
 		}
 	}

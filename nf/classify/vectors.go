@@ -476,8 +476,8 @@ func (g *segment) slice(s *Set, e uint32) {
 		at += g.words
 	}
 	low, high := s.Key(e), s.Mask(e)
-	for i := range s.fields {
-		f := &s.fields[i]
+	for i := range s.ranges {
+		f := &s.ranges[i]
 		for b := f.Bits - 1; b >= 0 && f.wide(); b-- {
 			put(low[f.at+b/64] >> (b % 64))
 			put(high[f.at+b/64] >> (b % 64))
@@ -488,8 +488,8 @@ func (g *segment) slice(s *Set, e uint32) {
 // within leaves of hits those whose ranges contain the key, all at once, bit by bit.
 func (g *segment) within(s *Set, key []uint64, hits *lane) {
 	v := g.sliced
-	for i := range s.fields {
-		f := &s.fields[i]
+	for i := range s.ranges {
+		f := &s.ranges[i]
 		if !f.wide() {
 			continue
 		}
@@ -521,7 +521,7 @@ func (g *segment) winner(s *Set, key []uint64, hits *lane, found uint32) uint32 
 			case !wins && !g.mixed:
 				return found
 			case !wins:
-			case !s.ranges || s.inRanges(s.Key(e), s.Mask(e), key):
+			case s.inRanges(s.Key(e), s.Mask(e), key):
 				if found = e; !g.mixed {
 					return found
 				}

@@ -344,13 +344,11 @@ func (t *acl) fill(rules []table.Entry, keys []table.Field) {
 // match is the rule for values, by its place among the sorted ones; negative:
 // there is none.
 func (t *acl) match(v *[numFields]table.Value) int {
-	var words [maxWords]uint64
-	key := words[:0]
-	for f := range v {
-		key = append(key, v[f].Lo)
-		if t.long && (f == fieldSrc || f == fieldDst) {
-			key = append(key, v[f].Hi)
-		}
+	words := [maxWords]uint64{v[fieldIn].Lo, v[fieldSrc].Lo, v[fieldDst].Lo, v[fieldProto].Lo, v[fieldSport].Lo, v[fieldDport].Lo}
+	key := words[:numFields]
+	if t.long {
+		words = [maxWords]uint64{v[fieldIn].Lo, v[fieldSrc].Lo, v[fieldSrc].Hi, v[fieldDst].Lo, v[fieldDst].Hi, v[fieldProto].Lo, v[fieldSport].Lo, v[fieldDport].Lo}
+		key = words[:]
 	}
 	if e := t.set.Find(key); e != classify.None {
 		return int(e)
