@@ -45,9 +45,10 @@ func TestApp(t *testing.T) {
 	if err := sw.SetMulticast(9, []Replica{{Port: 3}, {Port: 300}, {Port: 512 + 99}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := sw.SetSession(1, Session{Replicas: []Replica{{Port: 5}}}); err != nil {
+	if err := sw.SetSession(1, Session{Replicas: []Replica{{Port: 6, Backups: []Replica{{Port: 5}}}}}); err != nil {
 		t.Fatal(err)
 	}
+	x.App().(*App).SetLinks(map[uint32]bool{6: true})
 	one := func(r graphtest.Result, out, want string) {
 		t.Helper()
 		if len(r.Out[out]) != 1 || string(r.Out[out][0].Bytes) != want {

@@ -422,11 +422,25 @@ func registerData(a *p4info.Array, v []byte) *p4v1.P4Data {
 
 func replicas(list []*p4v1.Replica) ([]p4.Replica, error) {
 	var out []p4.Replica
-	for _, r := range list {
-		if r.GetInstance() > 0xffff {
-			return nil, refuse(codes.InvalidArgument, "instance %d: the highest is %d", r.GetInstance(), 0xffff)
+	one := func(port, instance uint32) (p4.Replica, error) {
+		if instance > 0xffff {
+			return p4.Replica{}, refuse(codes.InvalidArgument, "instance %d: the highest is %d", instance, 0xffff)
 		}
-		out = append(out, p4.Replica{Port: p4info.ReplicaPort(r), Rid: uint16(r.GetInstance())})
+		return p4.Replica{Port: port, Rid: uint16(instance)}, nil
+	}
+	for _, r := range list {
+		x, err := one(p4info.ReplicaPort(r), r.GetInstance())
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range r.GetBackupReplicas() {
+			y, err := one(p4info.PortNumber(b.GetPort()), b.GetInstance())
+			if err != nil {
+				return nil, err
+			}
+			x.Backups = append(x.Backups, y)
+		}
+		out = append(out, x)
 	}
 	return out, nil
 }
