@@ -507,7 +507,7 @@ func (w *World) Compare(wire, box *TwinResult) error {
 		all := time.Duration(0)
 		for _, s := range q.Steps {
 			all += s.Think
-			if s.Anew && !w.Managed {
+			if s.Anew && (!w.Managed || q.Unseen) {
 				waits += w.Gone
 			}
 			if s.Op == rnic.OpSend || s.Op == rnic.OpSendInv || s.Op == rnic.OpWriteImm {
