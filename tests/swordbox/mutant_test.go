@@ -95,7 +95,7 @@ func mutants() []mutant {
 		{"what may have been executed is done again", "failure.go", "if doubt {\n\t\t\tn.lose", "if false {\n\t\t\tn.lose", frames, "TestServerGone"},
 		{"what is behind a lost operation goes on", "failure.go", "!n.flowOf(o).failed", "true", frames, "TestInherited"},
 		{"an atomic behind a lost one on its word goes on", "failure.go", "!n.words.believes(&n.words.w[o.word]) || !o.is(fReplaced)", "!o.is(fReplaced)", frames, "TestInherited"},
-		{"what goes on is not sent", "failure.go", "s.again(heir, from, heir.next)", "_ = from", frames, "TestInherited"},
+		{"what goes on is not sent", "failure.go", "s.again(successor, from, successor.next)", "_ = from", frames, "TestInherited"},
 		{"nobody repeats a READ that is done again", "carrier.go", "return c.guests == 0 && !o.is(fAgain|fOrphan)", "_ = o\n\treturn c.guests == 0", frames, "TestRereadLost"},
 		{"what others do is undone", "order.go", "!ordered && v.writes > 0", "false", frames, "TestWaits"},
 		{"what strangers do is undone", "word.go", "wait = wait || v.writes > 0 && v.lane != lane", "", frames, "TestWaits"},

@@ -28,18 +28,18 @@ const (
 
 // shared is what all workers have in common.
 type shared struct {
-	cfg    settings
-	mu     sync.Mutex // to add a node
-	nodes  atomic.Pointer[[]*node]
-	places []*node        // memory of servers to come; with mu
-	heirs  sync.WaitGroup // memory that is made
-	asked  asked
-	mem    memory
-	begun  atomic.Bool
-	heired []netip.Addr // see inherited; with mu
-	failed error
-	why    string // why nothing was taken over; "": it was, or there was nothing
-	stops  int    // workers that stopped
+	cfg         settings
+	mu          sync.Mutex // to add a node
+	nodes       atomic.Pointer[[]*node]
+	places      []*node        // memory of servers to come; with mu
+	making      sync.WaitGroup // memory that is made
+	asked       asked
+	mem         memory
+	begun       atomic.Bool
+	leftServers []netip.Addr // see inherited; with mu
+	failed      error
+	why         string // why nothing was taken over; "": it was, or there was nothing
+	stops       int    // workers that stopped
 }
 
 // node is a memory server: its addresses, whose turn it is to have it, and what is known of

@@ -457,19 +457,19 @@ func TestNoHeirInQuestion(t *testing.T) {
 	r, _, _, _ := diverged(t, nil)
 	n := (*r.box().nodes.Load())[0]
 	o, to := &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight}, &n.flows[0]
-	if n.heir(&n.flows[1], o) != to {
+	if n.successor(&n.flows[1], o) != to {
 		t.Fatal("it can carry on")
 	}
 	for _, state := range []*bool{&to.gated, &to.inDoubt} {
 		*state = true
-		if n.heir(&n.flows[1], o) == to {
+		if n.successor(&n.flows[1], o) == to {
 			t.Error("it inherits")
 		}
 		*state = false
 	}
 }
 
-// Nor does what the server may refuse go to any: the heir's connection would end for it.
+// Nor does what the server may refuse go to any: the successor's connection would end for it.
 func TestNoHeirOfWhatMayBeRefused(t *testing.T) {
 	r, _, _, _ := diverged(t, nil)
 	n := (*r.box().nodes.Load())[0]
@@ -479,12 +479,12 @@ func TestNoHeirOfWhatMayBeRefused(t *testing.T) {
 		"its client was not seen to may": {kind: kWrite, va: 0x7000, len: 8, rkey: testRKey},
 		"nobody was seen to reach there": {kind: kWrite, va: k.hi[aWrite], len: 8, rkey: testRKey, flags: fRight},
 	} {
-		if heir := n.heir(&n.flows[1], &o); (heir != nil) != (name == "may") {
-			t.Errorf("%s: %v", name, heir != nil)
+		if successor := n.successor(&n.flows[1], &o); (successor != nil) != (name == "may") {
+			t.Errorf("%s: %v", name, successor != nil)
 		}
 	}
 	k.until = r.Clock.Now().Add(time.Second)
-	if n.heir(&n.flows[1], &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight}) != nil {
+	if n.successor(&n.flows[1], &op{kind: kWrite, va: 0x7000, len: 8, rkey: testRKey, flags: fRight}) != nil {
 		t.Error("under a key that is being invalidated")
 	}
 }

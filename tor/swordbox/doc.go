@@ -23,8 +23,12 @@
 // that looks like an old repetition on a connection that was quiet, changes
 // nothing by itself: the server is asked (carrierSide.query), by a repetition of what it
 // acknowledged last. Any responder acknowledges that once more, whatever the
-// rights of the queue pair, and executes nothing (IBTA 9.7.5.1.2). When it does
-// not, its end is another connection's.
+// rights of the queue pair, and executes nothing (IBTA 9.7.5.1.2). When it answers
+// otherwise, its end is another connection's, and so it is when it does not answer for giveup=,
+// though it answers others. Until the server's first answer nothing tells requests that are
+// made up from the client's: one that is out of turn ends the following, and passes.
+// A request of another shape than those that were answered, as behind other tags or with
+// IP options, a server may throw away unseen; so it takes no PSN (clientSide.uniform).
 //
 // # Rights
 //

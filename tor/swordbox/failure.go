@@ -52,22 +52,22 @@ func (s *carrierSide) fail(c *flow) {
 // bury ends connection c. doubt: what it carried may have been executed. Then
 // READs can be done again, and so can, over another connection, what leaves a
 // known value in a word: nothing but what is behind it, and comes again behind
-// it, can have been executed since. It is then at the end of what heir carries, from
+// it, can have been executed since. It is then at the end of what successor carries, from
 // PSN from on, and yet to be sent (see bequest). Other operations end their clients'
 // connections.
-func (n *order) bury(c *flow, doubt bool) (heir *flow, from uint32) {
+func (n *order) bury(c *flow, doubt bool) (successor *flow, from uint32) {
 	c.dead, c.repair, c.inDoubt, c.gated = true, false, false, false
 	n.keys.recall(c)
 	n.waits.wake(queue{forCarrier, n.index(c)})
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if doubt && !o.executed(&c.carrier) && n.decided(o) {
-			if heir == nil {
-				if heir = n.heir(c, o); heir != nil {
-					from = heir.next
+			if successor == nil {
+				if successor = n.successor(c, o); successor != nil {
+					from = successor.next
 				}
 			}
-			if heir != nil && heir == n.heir(c, o) {
-				n.bequeath(o, heir)
+			if successor != nil && successor == n.successor(c, o) {
+				n.bequeath(o, successor)
 				continue
 			}
 		}
@@ -81,23 +81,23 @@ func (n *order) bury(c *flow, doubt bool) (heir *flow, from uint32) {
 		n.prompt(o, 0, hdr.SynNAKSequence)
 		n.forget(o, false)
 	}
-	return heir, from
+	return successor, from
 }
 
 // bequest ends connection c, of which nobody knows what was executed of what it carried, and
 // sends what another one inherits.
 func (s *carrierSide) bequest(c *flow) {
-	if heir, from := s.n.bury(c, true); heir != nil && heir.next != from && !heir.repair {
-		s.again(heir, from, heir.next)
+	if successor, from := s.n.bury(c, true); successor != nil && successor.next != from && !successor.repair {
+		s.again(successor, from, successor.next)
 	}
 }
 
-// heir is a connection that can carry on with op o of connection l: one that is
+// successor is a connection that can carry on with op o of connection l: one that is
 // lent, or of those that may the one that was heard last; none if there is none.
-func (n *order) heir(l *flow, o *op) *flow {
+func (n *order) successor(l *flow, o *op) *flow {
 	x := n.keys.find(o.rkey)
 	if x == nil || x.until != 0 || !o.is(fRight) || !x.allows(o, accessOf(o)) {
-		return nil // the server may refuse it, and would end the heir
+		return nil // the server may refuse it, and would end the successor
 	}
 	can := func(c *flow) bool {
 		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair && !c.inDoubt && !c.gated &&
@@ -109,7 +109,7 @@ func (n *order) heir(l *flow, o *op) *flow {
 		}
 	}
 	best := (*flow)(nil)
-	for k := range min(len(n.flows), mostHeirs) {
+	for k := range min(len(n.flows), mostSuccessors) {
 		if c := &n.flows[(int(n.index(l))+1+k)%len(n.flows)]; can(c) && (best == nil || c.heard > best.heard) {
 			best = c
 		}
@@ -120,8 +120,8 @@ func (n *order) heir(l *flow, o *op) *flow {
 	return best
 }
 
-// mostHeirs is how many connections are looked at to find one.
-const mostHeirs = 1024
+// mostSuccessors is how many connections are looked at to find one.
+const mostSuccessors = 1024
 
 // decided reports whether open op o leaves a value in its word that was known
 // when it was sent and still is: neither an operation on the word nor one of

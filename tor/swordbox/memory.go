@@ -208,9 +208,9 @@ func (s *shared) inherited() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mem.b != nil && !s.begun.Load() {
-		s.heired = serversIn(s.mem.b)
+		s.leftServers = serversIn(s.mem.b)
 	}
-	return s.heired
+	return s.leftServers
 }
 
 // serversIn are the servers of the connections on record in b.

@@ -105,7 +105,7 @@ func (s *Box) part(n *node) {
 	s.mu.Unlock()
 	s.release()
 	s.pair()
-	s.heirs.Go(func() {
+	s.making.Go(func() {
 		m, err := newNode(n.number, &s.mem, &s.shared.cfg, s.workers)
 		if err != nil {
 			return

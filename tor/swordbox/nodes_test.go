@@ -85,7 +85,7 @@ func TestServersPart(t *testing.T) {
 				break
 			}
 		}
-		r.box().heirs.Wait()
+		r.box().making.Wait()
 		if m := r.report(); len(m.Servers) != 0 || m.Memory.Spare == 0 {
 			t.Fatalf("%d servers are left, %d bytes to come", len(m.Servers), m.Memory.Spare)
 		}
@@ -113,7 +113,7 @@ func TestTwinParts(t *testing.T) {
 	for range 100 {
 		r.Advance(50 * time.Millisecond)
 	}
-	r.box().heirs.Wait()
+	r.box().making.Wait()
 	if m := r.report(); len(m.Servers) != 1 || m.Servers[0].Twin {
 		t.Errorf("%+v", m.Servers)
 	}

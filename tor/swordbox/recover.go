@@ -29,7 +29,7 @@ func (s *Box) inherit(now clock.Time) {
 		return
 	}
 	count := left(m.b)
-	s.heired = serversIn(m.b)
+	s.leftServers = serversIn(m.b)
 	g, alive := geometryIn(m.b), clock.Time(le.Uint64(m.b[24:]))
 	if [memHead]byte(m.b) != [memHead]byte{} {
 		s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)

@@ -220,7 +220,7 @@ func TestWantsOfOldServers(t *testing.T) {
 			if f := r.Inst.Wants(); !slices.Contains(f.Hosts, was) || !slices.Contains(f.Hosts, now) || !slices.Contains(f.Hosts, netip.MustParseAddr("10.9.3.1")) || !f.Bound {
 				t.Errorf("%s, %s: wants %+v", how, when, f)
 			}
-			r.box().heired = nil // as if nobody had asked before the first frame
+			r.box().leftServers = nil // as if nobody had asked before the first frame
 			same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, a.spsn, reth(0x5000, testRKey, 8), little(1)))
 			one(t, a.ack().Out["a"])
 		}
