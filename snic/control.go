@@ -151,10 +151,10 @@ func (b *board) deployTenants() (out []int) {
 		if n == len(b.cat.tenants) {
 			b.cat.tenants = append(b.cat.tenants, "")
 			b.stock.kept = append(b.stock.kept, kept{})
-			b.split.had = append(b.split.had, had{})
+			b.split.obtained = append(b.split.obtained, obtained{})
 		}
 		if b.cat.tenants[n] != name {
-			b.cat.tenants[n], b.split.had[n] = name, had{grant: 1}
+			b.cat.tenants[n], b.split.obtained[n] = name, obtained{grant: 1}
 		}
 	}
 	b.ingress.lobby.deploy(len(b.cat.tenants))

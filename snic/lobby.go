@@ -64,7 +64,7 @@ type waiting struct {
 type queue struct {
 	head, tail int32
 	n          int
-	had        float64 // ns of the worker that it has had, by its weight; no less than others had when its first frame came
+	served     float64 // ns of the worker that it has had, by its weight; no less than others had when its first frame came
 }
 
 // init makes room for so many frames.
@@ -101,7 +101,7 @@ func (lb *lobby) push(tenant int, w waiting) {
 	q := &lb.queues[tenant]
 	if q.n == 0 {
 		q.head = i
-		q.had = max(q.had, lb.time)
+		q.served = max(q.served, lb.time)
 		lb.turns = append(lb.turns, int32(tenant))
 		lb.rise(len(lb.turns) - 1)
 	} else {
@@ -135,10 +135,10 @@ func (lb *lobby) settle() {
 	lb.sink()
 }
 
-func (lb *lobby) had(i int) float64 { return lb.queues[lb.turns[i]].had }
+func (lb *lobby) served(i int) float64 { return lb.queues[lb.turns[i]].served }
 
 func (lb *lobby) rise(i int) {
-	for t := lb.turns; i > 0 && lb.had(i) < lb.had((i-1)/2); i = (i - 1) / 2 {
+	for t := lb.turns; i > 0 && lb.served(i) < lb.served((i-1)/2); i = (i - 1) / 2 {
 		t[i], t[(i-1)/2] = t[(i-1)/2], t[i]
 	}
 }
@@ -147,10 +147,10 @@ func (lb *lobby) sink() {
 	t := lb.turns
 	for i := 0; ; {
 		k := 2*i + 1
-		if k+1 < len(t) && lb.had(k+1) < lb.had(k) {
+		if k+1 < len(t) && lb.served(k+1) < lb.served(k) {
 			k++
 		}
-		if k >= len(t) || lb.had(i) <= lb.had(k) {
+		if k >= len(t) || lb.served(i) <= lb.served(k) {
 			return
 		}
 		t[i], t[k] = t[k], t[i]
@@ -302,7 +302,7 @@ func (ig *ingress) turn(c *graph.Ctx, left float64) float64 {
 	lb, s := &ig.lobby, &ig.split.spent
 	tenant := lb.turns[0]
 	q := &lb.queues[tenant]
-	lb.time = max(lb.time, q.had)
+	lb.time = max(lb.time, q.served)
 	g := &ig.groups[0]
 	g.batch.Reset()
 	in, took := 0, 0. // by what frames counted for
@@ -343,7 +343,7 @@ func (ig *ingress) turn(c *graph.Ctx, left float64) float64 {
 	if ig.split.fair != nil {
 		weight = ig.split.fair.Weight(int(tenant)) * ig.split.fair.Part(int(tenant), int(ig.split.scarce.processor))
 	}
-	q.had += took / weight
+	q.served += took / weight
 	lb.settle()
 	return took
 }

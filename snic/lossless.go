@@ -60,7 +60,7 @@ type gates struct {
 	pool   *pooled           // nil: it is in none
 	pauses *[ports]*lossless // nil: no port is lossless
 	paused int               // frames that wait at these
-	marked []int32           // tenants that were told by marks since the last sample
+	marked []int32           // tenants some of whose packets were marked since the last sample
 	lates  []lates           // by worker
 	late   int               // frames in them
 
@@ -77,7 +77,7 @@ func (gt *gates) send(c *graph.Ctx, out int, frames []*packet.Buf) {
 	gt.crowded = gt.crowded || c.Room(out) <= crowdedAt
 }
 
-// mark notes that senders of a tenant were told by marks to send less.
+// mark notes that packets of a tenant were marked, so that its senders send less.
 func (gt *gates) mark(tenant int) {
 	if t := int32(tenant); len(gt.marked) < cap(gt.marked) && !slices.Contains(gt.marked, t) {
 		gt.marked = append(gt.marked, t)
@@ -185,16 +185,16 @@ func (gt *gates) strain(c *graph.Ctx, in, tenant int) {
 	gt.look(c)
 }
 
-// told reports whether a tenant was asked to send less since the last sample: to pause at a lossless port, or by marks.
-func (gt *gates) told(tenant int) bool {
+// askedToSlow reports whether a tenant was asked to send less since the last sample: to pause at a lossless port, or by marks.
+func (gt *gates) askedToSlow(tenant int) bool {
 	if slices.Contains(gt.marked, int32(tenant)) {
 		return true
 	}
 	return gt.pauses != nil && slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
 }
 
-// tells reports whether any tenant was.
-func (gt *gates) tells() bool {
+// anyAskedToSlow reports whether any tenant was asked to send less.
+func (gt *gates) anyAskedToSlow() bool {
 	return len(gt.marked) > 0 || gt.pauses != nil && slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 })
 }
 

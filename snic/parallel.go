@@ -26,7 +26,7 @@ type branch struct {
 	marked int8         // place in the DAG of the last that marked it; -1: none has
 	writes effect.Field // of the tasks that it came to
 	was    remark       // before the last of them, if it has a copy
-	said   remark       // by the last that marked it
+	mark   remark       // by the last that marked it
 }
 
 // remark is what a task says of a frame (graph.Ctx.Mark).
@@ -169,17 +169,17 @@ func (rn *runner) ready(c *graph.Ctx, id int32, p *inside, l *lane, t *task) boo
 
 // returned notes that a task is done with the frame of a branch, and whether it has marked it.
 func (rn *runner) returned(id int32, p *inside, l *lane, t *task) {
-	said, was := remarkOf(l.buf), p.was
+	mark, was := remarkOf(l.buf), p.was
 	if l.buf == p.original {
 		p.lent = false
 	} else {
 		was = rn.branches[id].was
 	}
-	if said == was {
+	if mark == was {
 		return
 	}
 	b := rn.change(id, p)
-	b.marked, b.said = max(b.marked, 0), said
+	b.marked, b.mark = max(b.marked, 0), mark
 	d := &rn.cat.services[p.way.dag]
 	if d.term != p.way.term {
 		return
@@ -204,10 +204,10 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		return
 	}
 	lanes, branches := rn.lanes[id<<laneBits:][:p.branches], rn.branches[id<<laneBits:][:p.branches]
-	last, said, copies := int8(-1), remark{}, false
+	last, mark, copies := int8(-1), remark{}, false
 	for i := range lanes {
 		if b := &branches[i]; p.changed && b.marked > last {
-			last, said = b.marked, b.said
+			last, mark = b.marked, b.mark
 		}
 		copies = copies || lanes[i].buf != x
 	}
@@ -215,7 +215,7 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		x = mergeCopies(x, lanes, branches)
 	}
 	if last >= 0 {
-		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
+		x.Verdict, x.ReasonApp, x.Reason = mark.verdict, mark.app, mark.reason
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
 	rn.keep(c, id, x)

@@ -54,7 +54,7 @@ const patience = 500 * time.Millisecond
 const fullEvery = 5 * time.Millisecond
 
 // mostTold is how many DAGs a board offers to run at most.
-const mostTold = 1024
+const mostOffered = 1024
 
 // limbo is a chain that is in no region: whose packets are to wait go there.
 const limbo = maxChains
@@ -77,19 +77,19 @@ type pooled struct {
 	byMAC   map[[6]byte]int
 	byUID   map[uint32]int
 	usable  int
-	joined  bool       // somebody hears what it says
-	busy    []int      // DAGs that are on their way, by index in the deployment
-	full    clock.Time // when all was told, last
-	tells   [2]told    // what it tells, in turns: the pool goes by the one while the other is written
-	last    int        // which of them was told last
-	freed   clock.Time // when the pool was told that a region is free
-	copies  clock.Time // when to look for guests of which a copy is due
+	joined  bool          // somebody hears what it says
+	busy    []int         // DAGs that are on their way, by index in the deployment
+	full    clock.Time    // when all was told, last
+	states  [2]boardState // what it tells, in turns: the pool goes by the one while the other is written
+	last    int           // which of them was told last
+	freed   clock.Time    // when the pool was told that a region is free
+	copies  clock.Time    // when to look for guests of which a copy is due
 	hash    uint64
 	chains  []pool.Chain // by index of the DAG in the deployment
 	stays   []string     // why it does not go to a peer; "": it may
 	titles  []string     // what people call it
 	orders  []order
-	say     []said
+	say     []notice
 	make    []*renewal   // of tasks
 	homes   []int        // of DAGs, by index in the deployment: the worker that says what becomes of one; nil: there is one
 	handed  packet.Batch // frames by the pool's port that other workers have handed over
@@ -125,15 +125,15 @@ type hosting struct {
 
 // guest is a peer's DAG that runs here.
 type guest struct {
-	lease   pool.Lease
-	ready   bool
-	saving  bool
-	since   clock.Time
-	gone    bool       // its state is on the way home
-	copied  clock.Time // when its board was told last what it knows
-	had     uint64     // packets that it had had then
-	copying bool       // its board is to be told
-	out     *outgoing
+	lease       pool.Lease
+	ready       bool
+	saving      bool
+	since       clock.Time
+	gone        bool       // its state is on the way home
+	copied      clock.Time // when its board was told last what it knows
+	packetsThen uint64     // packets that it had had then
+	copying     bool       // its board is to be told
+	out         *outgoing
 }
 
 // order is what the pool says to the board.
@@ -163,9 +163,9 @@ const (
 	itself
 )
 
-// said is what the board says to the pool.
-type said struct {
-	kind       saidKind
+// notice is one thing that the board tells the pool.
+type notice struct {
+	kind       noticeKind
 	id         int // DAG, by index in the deployment; of frees: the worker whose region it is
 	rate       float64
 	lease      pool.Lease
@@ -175,10 +175,10 @@ type said struct {
 	deployment uint64 // while it waits for other workers
 }
 
-type saidKind uint8
+type noticeKind uint8
 
 const (
-	wants saidKind = iota
+	wants noticeKind = iota
 	hands
 	comes
 	remains
@@ -256,7 +256,7 @@ func (nb *nearby) regionFreed() {
 func (nb *nearby) ask(n int, pause bool) {
 	s := &nb.cat.services[n]
 	s.wish.wanted = true
-	nb.pool.say = append(nb.pool.say, said{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.load() * 8})
+	nb.pool.say = append(nb.pool.say, notice{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.load() * 8})
 	if pause {
 		s.where.hold()
 		nb.place.hold(n)
@@ -579,7 +579,7 @@ func (nb *nearby) progress(now clock.Time, i int) {
 	w := &s.where
 	switch {
 	case w.phase == handing && !nb.runner.begun(n) && nb.piece(now, s, &w.out):
-		p.say = append(p.say, said{kind: hands, id: i, out: w.out})
+		p.say = append(p.say, notice{kind: hands, id: i, out: w.out})
 		w.hold()
 	case !w.coming():
 	case nb.cat.runs(s) && w.phase == returning:
@@ -587,7 +587,7 @@ func (nb *nearby) progress(now clock.Time, i int) {
 		nb.place.hold(n)
 	case nb.cat.runs(s) && (w.phase == launching || now >= w.since.Add(underway)):
 		w.hold()
-		p.say = append(p.say, said{kind: comes, id: i})
+		p.say = append(p.say, notice{kind: comes, id: i})
 	case !nb.cat.hopes(s):
 		s.visits = nil
 		if w.phase == arriving {
@@ -595,7 +595,7 @@ func (nb *nearby) progress(now clock.Time, i int) {
 		} else {
 			w.stay()
 		}
-		p.say = append(p.say, said{kind: remains, id: i})
+		p.say = append(p.say, notice{kind: remains, id: i})
 	}
 }
 
@@ -630,9 +630,9 @@ func (nb *nearby) serve(now clock.Time, n int) {
 		switch {
 		case !g.ready && nb.cat.runs(s):
 			g.ready = true
-			p.say = append(p.say, said{kind: isReady, lease: g.lease})
+			p.say = append(p.say, notice{kind: isReady, lease: g.lease})
 		case !g.ready && !nb.cat.hopes(s):
-			p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
+			p.say = append(p.say, notice{kind: hasFailed, lease: g.lease})
 			g.gone = true
 		case g.saving && !g.gone && (nb.runner.waits[n] == 0 && now >= max(g.since, s.hosted.heard).Add(underway) || now >= g.since.Add(patience)):
 			if !nb.piece(now, s, &g.out) {
@@ -641,17 +641,17 @@ func (nb *nearby) serve(now clock.Time, n int) {
 			if g.out.out.size > pool.MaxState {
 				g.saving = false
 				p.failed++
-				p.say = append(p.say, said{kind: isKept, lease: g.lease})
+				p.say = append(p.say, notice{kind: isKept, lease: g.lease})
 			} else {
 				g.gone = true
-				p.say = append(p.say, said{kind: hasSaved, lease: g.lease, out: g.out})
+				p.say = append(p.say, notice{kind: hasSaved, lease: g.lease, out: g.out})
 			}
 			g.out = nil
 		case g.saving:
 			g.out = nil // packets have come meanwhile
 		case g.copying && nb.piece(now, s, &g.out):
 			if g.out.out.size <= pool.MaxState {
-				p.say = append(p.say, said{kind: hasCopied, lease: g.lease, out: g.out})
+				p.say = append(p.say, notice{kind: hasCopied, lease: g.lease, out: g.out})
 			} else {
 				p.failed++
 			}
@@ -669,7 +669,7 @@ func (nb *nearby) copyOne(now clock.Time) {
 		s := &nb.cat.services[n]
 		for k := range s.hosted.guests {
 			g := &s.hosted.guests[k]
-			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.hosted.foreign || !nb.cat.knows(s) {
+			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.packetsThen == s.hosted.foreign || !nb.cat.knows(s) {
 				continue // there is nothing, or nothing new
 			}
 			if at := max(g.copied, g.since).Add(nb.poolCopy); now < at || done {
@@ -677,7 +677,7 @@ func (nb *nearby) copyOne(now clock.Time) {
 				continue
 			}
 			done = true
-			g.copied, g.had, g.copying, g.out = now, s.hosted.foreign, true, nil
+			g.copied, g.packetsThen, g.copying, g.out = now, s.hosted.foreign, true, nil
 			p.busy = appendNew(p.busy, i, len(nb.cat.dagOf))
 		}
 	}
@@ -726,7 +726,7 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 		if s.where.comeBack() {
 			nb.home(now, n)
 		} else {
-			nb.pool.say = append(nb.pool.say, said{kind: remains, id: e.Want})
+			nb.pool.say = append(nb.pool.say, notice{kind: remains, id: e.Want})
 		}
 	case pool.Pause:
 		s.where.hand()
@@ -771,7 +771,7 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 	at := slices.IndexFunc(s.hosted.guests, func(g guest) bool { return g.lease == o.lease })
 	switch {
 	case o.kind == toLoad && at < 0 && (!nb.clean(c, n) || nb.closed(o.chain)):
-		nb.pool.say = append(nb.pool.say, said{kind: hasFailed, lease: o.lease}) // since it was promised
+		nb.pool.say = append(nb.pool.say, notice{kind: hasFailed, lease: o.lease}) // since it was promised
 	case o.kind == toLoad && at < 0:
 		s.hosted.guests = append(s.hosted.guests, guest{lease: o.lease, since: now})
 		for _, t := range s.tasks {
@@ -793,7 +793,7 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 			k = hasFailed
 			nb.endGuest(now, n, at)
 		}
-		nb.pool.say = append(nb.pool.say, said{kind: k, lease: o.lease})
+		nb.pool.say = append(nb.pool.say, notice{kind: k, lease: o.lease})
 	case o.kind == toSave:
 		g := &s.hosted.guests[at]
 		g.saving, g.since, g.copying, g.out = true, now, false, nil
@@ -871,11 +871,11 @@ func (nb *nearby) forget(c *graph.Ctx, n int) {
 }
 
 // tellPool is what the board tells the pool.
-func (nb *nearby) tellPool() *told {
+func (nb *nearby) tellPool() *boardState {
 	p := nb.pool
-	was := &p.tells[p.last]
+	was := &p.states[p.last]
 	p.last = 1 - p.last
-	t := &p.tells[p.last]
+	t := &p.states[p.last]
 	t.deployment, t.chains, t.titles, t.homes = p.hash, p.chains, p.titles, p.homes
 	t.say = append(t.say[:0], p.say...)
 	clear(p.say)
@@ -910,10 +910,10 @@ func (nb *nearby) tellPool() *told {
 		}
 		sent = sent || s.where.to > 0 && !s.where.coming()
 		if s.wish.wanted {
-			t.say = append(t.say, said{kind: sees, id: i, rate: s.load() * 8})
+			t.say = append(t.say, notice{kind: sees, id: i, rate: s.load() * 8})
 		}
 		t.open = t.open || s.wish.wanted && s.where.to == 0 || s.where.underWay() || slices.ContainsFunc(s.hosted.guests, func(g guest) bool { return !g.ready || g.saving })
-		if (!t.closed[i] || len(s.hosted.guests) > 0) && len(t.info.Chains) < mostTold && nb.cat.hopes(s) {
+		if (!t.closed[i] || len(s.hosted.guests) > 0) && len(t.info.Chains) < mostOffered && nb.cat.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
 				left = min(left, nb.place.fabric.Left(v.Chain))
@@ -924,7 +924,7 @@ func (nb *nearby) tellPool() *told {
 	}
 	if sent && nb.place.fabric.Free() > 0 && nb.place.fabric.Waiting() == 0 && nb.cat.seen >= p.freed.Add(asideFor) {
 		p.freed = nb.cat.seen
-		t.say = append(t.say, said{kind: frees, id: nb.cat.worker, area: nb.place.fabric.Free()})
+		t.say = append(t.say, notice{kind: frees, id: nb.cat.worker, area: nb.place.fabric.Free()})
 	}
 	t.opened = t.open
 	return t
@@ -945,8 +945,8 @@ func (nb *nearby) closed(i int) bool {
 	return s.elsewhere() || s.wish.wanted || nb.place.busy() || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.own() || len(h.guests) > 0)
 }
 
-// told is what a board tells the pool.
-type told struct {
+// boardState is all that a board tells the pool.
+type boardState struct {
 	deployment uint64
 	chains     []pool.Chain
 	titles     []string
@@ -954,7 +954,7 @@ type told struct {
 	ends       []int // where the regions of each worker end in info.Regions; nil: there is one worker
 	info       pool.Info
 	closed     []bool // DAGs that it would not run for a peer
-	say        []said
+	say        []notice
 	whole      bool // all of it is news, and no part from what was told before
 	open       bool // something is under way
 	opened     bool // or was, when all was told
@@ -967,7 +967,7 @@ type told struct {
 type Peering struct {
 	number   int
 	mac      [6]byte
-	now      *told
+	now      *boardState
 	orders   []order
 	left     []order // they wait for a state that has been read meanwhile
 	spare    []order // memory for them
@@ -977,10 +977,10 @@ type Peering struct {
 	peers    [MaxPeers]peer
 	promised map[pool.Lease]int // area
 	chains   map[pool.Lease]int
-	all      [2]told // what several workers tell together, in turns
-	last     int     // of all
-	unsaid   []said  // what some have said while others had another deployment
-	anew     bool    // or that they were not asked before
+	all      [2]boardState // what several workers tell together, in turns
+	last     int           // of all
+	unsent   []notice      // what some have said while others had another deployment
+	anew     bool          // or that they were not asked before
 	pages    pages
 	talk     talk
 }
@@ -989,14 +989,14 @@ type Peering struct {
 type talk struct {
 	orders, later []order
 	trade         pageTrade
-	parts         []*told // of each worker
-	told          *told   // all of it
+	parts         []*boardState // of each worker
+	state         *boardState   // all of it
 	err           error
 	busy          bool
 	// The parts of it, made once.
-	ask, tell func(n *pool.Node, now clock.Time)
-	workers   int // of the board
-	visit     func(a graph.App)
+	ask, tellNode func(n *pool.Node, now clock.Time)
+	workers       int // of the board
+	visit         func(a graph.App)
 	// Instances of tasks, to be made beside the worker, and made.
 	make, made []*renewal
 }
@@ -1004,7 +1004,7 @@ type talk struct {
 // NewPeering is for a board of that number, of whose pool port that is the
 // address.
 func NewPeering(number int, mac [6]byte) *Peering {
-	p := &Peering{number: number, mac: mac, now: &told{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{},
+	p := &Peering{number: number, mac: mac, now: &boardState{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{},
 		pages: pages{Pager: pool.NewPager(number, MaxPeers, 0)}}
 	x := &p.talk
 	x.ask = func(n *pool.Node, now clock.Time) {
@@ -1040,9 +1040,9 @@ func NewPeering(number int, mac [6]byte) *Peering {
 			t.info.Pages, t.info.Page = x.trade.free, x.trade.size
 		}
 	}
-	x.tell = func(n *pool.Node, now clock.Time) {
-		if x.told = p.together(); x.told != nil {
-			x.err = errors.Join(x.err, p.tell(n, now, x.told))
+	x.tellNode = func(n *pool.Node, now clock.Time) {
+		if x.state = p.together(); x.state != nil {
+			x.err = errors.Join(x.err, p.tellNode(n, now, x.state))
 		}
 		x.busy = p.pages.take(n, now, &x.trade)
 	}
@@ -1151,8 +1151,8 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 			}
 		}
 	}
-	do(x.tell)
-	open = open || x.told == nil
+	do(x.tellNode)
+	open = open || x.state == nil
 	for _, t := range x.parts {
 		clear(t.say)
 	}
@@ -1174,7 +1174,7 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 }
 
 // together is what all workers of a board tell; nil: they have not all put the same deployment in force. What was said until then is told later.
-func (p *Peering) together() *told {
+func (p *Peering) together() *boardState {
 	x := &p.talk
 	first := x.parts[0]
 	if x.workers == 1 {
@@ -1184,12 +1184,12 @@ func (p *Peering) together() *told {
 	for _, t := range x.parts {
 		same = same && t.deployment == first.deployment
 	}
-	p.unsaid = slices.DeleteFunc(p.unsaid, func(s said) bool { return s.deployment != first.deployment })
+	p.unsent = slices.DeleteFunc(p.unsent, func(s notice) bool { return s.deployment != first.deployment })
 	for _, t := range x.parts {
 		p.anew = p.anew || t.fresh
 		for _, s := range t.say {
 			s.deployment = t.deployment
-			p.unsaid = append(p.unsaid, s)
+			p.unsent = append(p.unsent, s)
 		}
 	}
 	if !same {
@@ -1211,12 +1211,12 @@ func (p *Peering) together() *told {
 	for i := range first.closed {
 		t.closed = append(t.closed, x.parts[t.home(i)].closed[i])
 	}
-	t.say, p.unsaid = append(t.say[:0], p.unsaid...), p.unsaid[:0]
+	t.say, p.unsent = append(t.say[:0], p.unsent...), p.unsent[:0]
 	return t
 }
 
 // regions are the areas of a worker's free regions.
-func (t *told) regions(worker int) []int {
+func (t *boardState) regions(worker int) []int {
 	if t.ends == nil {
 		return t.info.Regions
 	}
@@ -1228,7 +1228,7 @@ func (t *told) regions(worker int) []int {
 }
 
 // home is the worker that says what becomes of a DAG, by its index in the deployment.
-func (t *told) home(i int) int {
+func (t *boardState) home(i int) int {
 	if t.homes == nil {
 		return 0
 	}
@@ -1281,8 +1281,8 @@ func (p *Peering) meet(n *pool.Node) {
 	}
 }
 
-// tell tells the Node of the board.
-func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
+// tellNode tells the Node the state of the board.
+func (p *Peering) tellNode(n *pool.Node, now clock.Time, t *boardState) error {
 	if t.fresh {
 		p.met = false // another one may have been told
 	}

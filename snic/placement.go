@@ -640,7 +640,7 @@ func (pl *placement) note(e region.Event) {
 // pressed ends a sample of who was told to send less: who is to pause still, is in the next one, too.
 func (pl *placement) pressed(now clock.Time) {
 	gt := pl.gates
-	if !gt.tells() {
+	if !gt.anyAskedToSlow() {
 		return
 	}
 	pl.waitings(now)

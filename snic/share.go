@@ -11,15 +11,15 @@ import (
 // shares is what tenants get of the board: of this worker's part of it, and of the whole (whole.go).
 type shares struct {
 	*settings
-	fixed  *settings
-	cat    *catalog
-	memory *onboard     // nil: there is none
-	fair   *fair.Sharer // nil: with fair=off
-	scarce scarce
-	spent  spent
-	whole  whole
-	had    []had // by number of the tenant
-	hadAt  clock.Time
+	fixed      *settings
+	cat        *catalog
+	memory     *onboard     // nil: there is none
+	fair       *fair.Sharer // nil: with fair=off
+	scarce     scarce
+	spent      spent
+	whole      whole
+	obtained   []obtained // by number of the tenant
+	obtainedAt clock.Time
 }
 
 // scarce numbers what tenants share: what comes in by each port, what goes out by
@@ -103,10 +103,10 @@ func (sh *shares) deployShares(now clock.Time) error {
 		held = 1
 	}
 	var err error
-	for n := range sh.had {
-		sh.had[n].until = fair.Usage{}
+	for n := range sh.obtained {
+		sh.obtained[n].until = fair.Usage{}
 	}
-	sh.hadAt = now
+	sh.obtainedAt = now
 	sh.fair, err = fair.New(now, fair.Config{Tenants: max(len(sh.cat.tenants), 1), Resources: len(s.names), Held: held, Epoch: sh.epoch, Burst: sh.partBurst(), Slack: sh.slack, Parts: sh.workers})
 	if err != nil {
 		return err
@@ -211,9 +211,9 @@ func (cat *catalog) instances(task int) (n int) {
 	return n
 }
 
-// had is what a tenant got of the board over the last rateEvery: an epoch alone says little of
-// who sends in bursts.
-type had struct {
+// obtained is what a tenant got of the board over the last rateEvery. A single epoch says little about a tenant that
+// sends in bursts.
+type obtained struct {
 	share float64    // dominant
 	grant float64    // the part of what came that was let in
 	until fair.Usage // when that was measured
@@ -221,19 +221,19 @@ type had struct {
 
 // recall measures what tenants got since it did so before.
 func (sh *shares) recall(now clock.Time) {
-	d := now.Sub(sh.hadAt)
+	d := now.Sub(sh.obtainedAt)
 	if sh.fair == nil || d < rateEvery {
 		return
 	}
-	for n := range sh.had {
-		x, u := &sh.had[n], sh.fair.Usage(n)
+	for n := range sh.obtained {
+		x, u := &sh.obtained[n], sh.fair.Usage(n)
 		x.share, x.grant = (u.Share-x.until.Share)/float64(d), 1
 		if arrived := u.Arrived - x.until.Arrived; arrived > 0 {
 			x.grant = (u.Admitted - x.until.Admitted) / arrived
 		}
 		x.until = u
 	}
-	sh.hadAt = now
+	sh.obtainedAt = now
 }
 
 // measure tells what a group uses, before it is dispatched.

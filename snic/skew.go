@@ -107,7 +107,7 @@ func (pl *placement) waitings(now clock.Time) {
 			continue
 		}
 		s := &pl.cat.services[n]
-		if s.UID == 0 || s.elsewhere() || !pl.gates.told(s.tenant) {
+		if s.UID == 0 || s.elsewhere() || !pl.gates.askedToSlow(s.tenant) {
 			continue
 		}
 		task, most := -1, 0.

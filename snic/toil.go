@@ -14,7 +14,7 @@ type toil struct {
 	breaths       [2]int  // at the last sample: how many there were, and after how many of them more frames waited
 	load          float64 // a mean over about a monitor period; 1: all of the time
 	watch         region.Watch
-	told          clock.Time // nobody is asked for help before
+	askAgain      clock.Time // nobody is asked for help before
 }
 
 // toils notes what came of a DAG in an epoch.
@@ -43,11 +43,11 @@ func (pl *placement) toiled(now clock.Time, d clock.Duration) {
 	t.load += (work/dt - t.load) * min(1, dt/float64(pl.monitor))
 	waited := often*(s.fulls-t.breaths[1]) > s.breaths-t.breaths[0]
 	t.asked, t.frames, t.breaths = 0, 0, [2]int{s.breaths, s.fulls}
-	if waited || t.load >= region.Under && pl.gates.tells() {
+	if waited || t.load >= region.Under && pl.gates.anyAskedToSlow() {
 		work = max(work, dt) + dt
 	}
-	if pl.fabric.Judge(now, &t.watch, work, 1, dt) && now >= t.told {
-		t.told = now.Add(pl.monitor)
+	if pl.fabric.Judge(now, &t.watch, work, 1, dt) && now >= t.askAgain {
+		t.askAgain = now.Add(pl.monitor)
 		pl.near.relieve(now, pl.toilsMuch)
 	}
 }

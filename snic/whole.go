@@ -38,7 +38,7 @@ func (h *house) ask(from, to int) *leaveAsk { return &h.asks[from*len(h.rows)+to
 
 // row is what worker 0 and another one leave for each other.
 type row struct {
-	told  slot[demands]
+	asked slot[demands]
 	bound slot[bounds]
 }
 
@@ -82,7 +82,7 @@ type whole struct {
 
 	// Worker 0 alone:
 	sharer *fair.Sharer
-	told   []demands // the latest of each worker
+	latest []demands // the latest of each worker
 	own    bounds
 }
 
@@ -128,7 +128,7 @@ func (sh *shares) deployWhole(now clock.Time) (err error) {
 		return nil
 	}
 	s := &sh.scarce
-	w.told = make([]demands, sh.workers)
+	w.latest = make([]demands, sh.workers)
 	cfg := fair.Config{Tenants: max(len(sh.cat.tenants), 1), Resources: s.flows(), Epoch: max(sh.epoch, exchangeEvery)}
 	w.sharer, err = fair.New(now, cfg)
 	if err != nil {
@@ -167,9 +167,9 @@ func (sh *shares) exchange(now clock.Time) {
 		sh.heedBounds(now, &row.bound.v)
 		row.bound.full.Store(false)
 	}
-	if !row.told.full.Load() {
-		sh.demand(now, &row.told.v)
-		row.told.full.Store(true)
+	if !row.asked.full.Load() {
+		sh.demand(now, &row.asked.v)
+		row.asked.full.Store(true)
 	}
 }
 
@@ -196,9 +196,9 @@ func (sh *shares) divide(now clock.Time) {
 	w, flows := &sh.whole, sh.scarce.flows()
 	w.busy = false
 	w.own.instances = append(w.own.instances[:0], make([]int32, flows)...)
-	for i := range w.told {
-		d := &w.told[i]
-		if m := &sh.cat.house.rows[i].told; i == 0 {
+	for i := range w.latest {
+		d := &w.latest[i]
+		if m := &sh.cat.house.rows[i].asked; i == 0 {
 			sh.demand(now, d)
 		} else if m.full.Load() {
 			*d, m.v = m.v, *d
@@ -222,13 +222,13 @@ func (sh *shares) divide(now clock.Time) {
 		}
 	}
 	_ = w.sharer.Epoch(now) // capacities and weights are checked; limits stay on error
-	for i := range w.told {
+	for i := range w.latest {
 		if i == 0 {
-			sh.bind(&w.own, &w.told[0])
+			sh.bind(&w.own, &w.latest[0])
 			sh.heedBounds(now, &w.own)
 		} else if m := &sh.cat.house.rows[i].bound; !m.full.Load() {
 			m.v.instances = append(m.v.instances[:0], w.own.instances...)
-			sh.bind(&m.v, &w.told[i])
+			sh.bind(&m.v, &w.latest[i])
 			m.full.Store(true)
 		}
 	}

@@ -119,7 +119,7 @@ type want struct {
 	handed    bool       // state is what it knew here
 	stuck     bool       // the peer cannot give it back: its state is too much
 	state     []byte
-	told      clock.Time // when the state was in a message, last; 0: never
+	sentAt    clock.Time // when the state was in a message, last; 0: never
 	copied    uint32     // the newest copy of the peer's, of this ask
 	copy      []byte     // what the chain knew there then
 	tried     []uint64   // by peer: its incarnation when it refused, or did not answer
@@ -130,7 +130,7 @@ type lease struct {
 	chain  int
 	status Status
 	state  []byte
-	told   clock.Time // when state or copy was in a message, last; 0: never
+	sentAt clock.Time // when state or copy was in a message, last; 0: never
 	stuck  bool       // what it knows was too much to be moved
 	copied uint32     // number of the newest copy
 	copy   []byte     // what it knew then; nil: the owner has it
@@ -412,7 +412,7 @@ func (n *Node) place(now clock.Time, w *want) {
 	n.ask++
 	p := &n.peers[best]
 	w.peer, w.ask, w.stage = best, n.ask, asked
-	w.handed, w.stuck, w.state, w.told = false, false, nil, 0
+	w.handed, w.stuck, w.state, w.sentAt = false, false, nil, 0
 	w.copied, w.copy = 0, nil
 	w.since = p.seq + 1
 	w.deadline = now.Add(n.Dead)
@@ -514,7 +514,7 @@ func (n *Node) Hand(now clock.Time, id int, state []byte) bool {
 		n.end(now, w)
 		return true
 	}
-	w.handed, w.state, w.told = true, state, 0
+	w.handed, w.state, w.sentAt = true, state, 0
 	n.peers[w.peer].next = min(n.peers[w.peer].next, now)
 	return true
 }
@@ -624,7 +624,7 @@ func (n *Node) Saved(now clock.Time, l Lease, state []byte) bool {
 		return false
 	}
 	e := n.lease(l)
-	e.state, e.told, e.copy = state, 0, nil
+	e.state, e.sentAt, e.copy = state, 0, nil
 	return true
 }
 
@@ -636,7 +636,7 @@ func (n *Node) Copied(now clock.Time, l Lease, state []byte) bool {
 		return false
 	}
 	e.copied++
-	e.copy, e.told = state, 0
+	e.copy, e.sentAt = state, 0
 	return true
 }
 
@@ -654,12 +654,12 @@ func (n *Node) Sent(now clock.Time, board int, ok bool) {
 	}
 	for _, w := range n.wants {
 		if w.peer == board {
-			w.told = 0
+			w.sentAt = 0
 		}
 	}
 	for _, e := range n.leases {
 		if e.Owner == board {
-			e.told = 0
+			e.sentAt = 0
 		}
 	}
 }
@@ -995,13 +995,13 @@ func (n *Node) Poll(now clock.Time) *State {
 		s := &n.out
 		*s = State{From: n.Board, To: i, Inc: n.Inc, Seq: p.seq, SeenInc: p.inc, Seen: p.seen, Info: n.info, Asks: s.Asks[:0], Answers: s.Answers[:0]}
 		room := n.most // what does not fit is told when others have been taken
-		fits := func(state []byte, told *clock.Time) bool {
+		fits := func(state []byte, sentAt *clock.Time) bool {
 			// What is long goes once, and again if nothing has come of it.
-			if len(state) > room || len(state) > shortState && *told > 0 && now < max(*told, p.out).Add(n.Dead) {
+			if len(state) > room || len(state) > shortState && *sentAt > 0 && now < max(*sentAt, p.out).Add(n.Dead) {
 				return false
 			}
 			room -= len(state)
-			*told = max(now, 1)
+			*sentAt = max(now, 1)
 			return true
 		}
 		for _, w := range n.wants {
@@ -1012,7 +1012,7 @@ func (n *Node) Poll(now clock.Time) *State {
 			switch {
 			case w.stage == moving:
 				phase = Moving
-			case w.handed && w.stage == handing && fits(w.state, &w.told):
+			case w.handed && w.stage == handing && fits(w.state, &w.sentAt):
 				phase = Handed
 			case w.stage >= loading:
 				phase = Loaded
@@ -1026,9 +1026,9 @@ func (n *Node) Poll(now clock.Time) *State {
 		for _, e := range n.leases {
 			switch {
 			case e.Owner != i:
-			case e.status == Saved && !fits(e.state, &e.told):
+			case e.status == Saved && !fits(e.state, &e.sentAt):
 				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: Serving})
-			case e.status != Saved && e.copy != nil && fits(e.copy, &e.told):
+			case e.status != Saved && e.copy != nil && fits(e.copy, &e.sentAt):
 				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: e.status, Copy: e.copied, State: e.copy})
 			default:
 				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: e.status, State: e.state})
