@@ -32,15 +32,15 @@ const (
 // MaxPeers is how many boards a pool has at most: a way has 6 bits for a peer.
 const MaxPeers = 63
 
-// asideFor is how long a DAG that no peer takes is not offered again.
+// asideFor is the time after which a DAG that no peer takes is offered again.
 const asideFor = 100 * time.Millisecond
 
-// stayFor is how long one stays whose state is too much.
+// stayFor is how long a DAG whose state is too large is not offered.
 const stayFor = 10 * time.Second
 
-// underway is how long frames may be on the way to a peer: for so long a DAG that comes home
-// waits before the peer is told to stop, and the peer before it does after
-// the last one.
+// underway is how long frames may be on the way to a peer. A DAG that comes home waits so
+// long before the peer is told to stop, and the peer waits so long after the last frame before
+// it stops.
 const underway = time.Millisecond
 
 // echo is how long answers of a peer are taken for a DAG that was there.
@@ -50,16 +50,17 @@ const echo = time.Second
 // the same.
 const patience = 500 * time.Millisecond
 
-// fullEvery is how often a board tells its pool all; what has happened, it tells at once.
+// fullEvery is how often a board tells its pool its whole state; events it tells at once.
 const fullEvery = 5 * time.Millisecond
 
-// mostTold is how many DAGs a board offers to run at most.
+// mostOffered is the most DAGs that a board offers to run.
 const mostOffered = 1024
 
 // limbo is a chain that is in no region: whose packets are to wait go there.
 const limbo = maxChains
 
-// nearby is the board's part in what several do: boards of a pool, and, in fellows, workers of one board. It implements helpers.
+// nearby is what the board does together with others: with boards of a pool, and, in fellows, with other workers of the board. It
+// implements helpers.
 type nearby struct {
 	fellows
 	split  *shares
@@ -77,24 +78,24 @@ type pooled struct {
 	byMAC   map[[6]byte]int
 	byUID   map[uint32]int
 	usable  int
-	joined  bool          // somebody hears what it says
-	busy    []int         // DAGs that are on their way, by index in the deployment
-	full    clock.Time    // when all was told, last
+	joined  bool          // a Peering is there
+	busy    []int         // DAGs on their way to a peer or back, by index in the deployment
+	full    clock.Time    // when the whole state was told last
 	states  [2]boardState // what it tells, in turns: the pool goes by the one while the other is written
 	last    int           // which of them was told last
 	freed   clock.Time    // when the pool was told that a region is free
 	copies  clock.Time    // when to look for guests of which a copy is due
 	hash    uint64
 	chains  []pool.Chain // by index of the DAG in the deployment
-	stays   []string     // why it does not go to a peer; "": it may
-	titles  []string     // what people call it
+	stays   []string     // why the DAG does not go to a peer; "": it may
+	titles  []string     // the DAG's name for people
 	orders  []order
 	say     []notice
 	make    []*renewal   // of tasks
 	homes   []int        // of DAGs, by index in the deployment: the worker that says what becomes of one; nil: there is one
 	handed  packet.Batch // frames by the pool's port that other workers have handed over
-	saving  bool         // there is more of what a DAG knows
-	pieceAt clock.Time   // when
+	saving  bool         // the state of a DAG is being saved
+	pieceAt clock.Time   // when the next piece is saved
 	sent, answered, served,
 	failed uint64
 }
@@ -102,7 +103,7 @@ type pooled struct {
 // peer is another board.
 type peer struct {
 	up     bool
-	usable bool // it has the same deployment
+	usable bool // the peer has the same deployment
 	mac    [6]byte
 	view   pool.Peer
 }
@@ -110,17 +111,17 @@ type peer struct {
 // wish is what a DAG of this board wants of the pool.
 type wish struct {
 	wanted bool       // a peer is looked for, or has been found
-	alone  clock.Time // it is not offered again before
-	stuck  bool       // its state is too much to go to a peer, or to come home
+	alone  clock.Time // the DAG is not offered again before
+	stuck  bool       // its state is too large to go to a peer, or to come home
 }
 
 // hosting is what a DAG does here for peers.
 type hosting struct {
 	guests  []guest
 	foreign uint64     // packets of peers
-	heard   clock.Time // when the last of them came
-	stale   bool       // what it knows of guests is to go, when no packet is inside
-	ended   clock.Time // the last guest's end
+	heard   clock.Time // when the last of these packets came
+	stale   bool       // state from guests must be removed, once no packet is inside
+	ended   clock.Time // when the last guest ended
 }
 
 // guest is a peer's DAG that runs here.
@@ -130,13 +131,13 @@ type guest struct {
 	saving      bool
 	since       clock.Time
 	gone        bool       // its state is on the way home
-	copied      clock.Time // when its board was told last what it knows
-	packetsThen uint64     // packets that it had had then
-	copying     bool       // its board is to be told
+	copied      clock.Time // when its board was sent a copy of its state last
+	packetsThen uint64     // foreign packets at that time
+	copying     bool       // a copy of its state is being made for its board
 	out         *outgoing
 }
 
-// order is what the pool says to the board.
+// order is one thing that the pool tells the board.
 type order struct {
 	kind       orderKind
 	deployment uint64
@@ -202,8 +203,8 @@ func (h *hosting) serves(peer int) bool {
 	return false
 }
 
-// speaks reports that this worker says what becomes of a DAG in the pool: it is its home. All that goes to a peer and comes back goes
-// through it, so that a flow keeps its order.
+// speaks reports whether this worker decides about a DAG in the pool, as the DAG's home. All frames to a peer and back go through the
+// home, so that a flow keeps its order.
 func (cat *catalog) speaks(s *service) bool { return cat.house == nil || s.lodge.home == cat.worker }
 
 // mayGo reports whether the home, or there the pool, is to be asked when there is no room for a DAG.
@@ -221,7 +222,7 @@ func (nb *nearby) mayTravel(now clock.Time, n int) bool {
 	return i >= 0 && nb.pool.stays[i] == ""
 }
 
-// leave has a DAG wait, for which there is no region, and go to another worker or a peer.
+// leave makes the frames of a DAG for which there is no region wait, and sends the DAG to another worker or a peer.
 func (nb *nearby) leave(n int) {
 	if nb.cat.speaks(&nb.cat.services[n]) {
 		nb.ask(n, true)
@@ -238,10 +239,10 @@ func (nb *nearby) signpost(n int) {
 	}
 }
 
-// load is what a DAG gets here, with what other workers hand over, in bytes a second.
+// load is how many bytes a second come for a DAG here, including frames that other workers hand over.
 func (s *service) load() float64 { return s.rate + s.lodge.rate }
 
-// own reports that frames of the board's own have come to a DAG here, and not of peers alone.
+// own reports whether a DAG here has had frames of the board itself, not only of peers.
 func (s *service) own() bool { return s.packets+s.lodge.frames > s.hosted.foreign }
 
 // regionFreed notes that a region is free.
@@ -252,7 +253,7 @@ func (nb *nearby) regionFreed() {
 	nb.freed = nb.cat.house != nil
 }
 
-// ask has the pool look for a peer; with pause the DAG's frames wait meanwhile.
+// ask makes the pool look for a peer; with pause the DAG's frames wait meanwhile.
 func (nb *nearby) ask(n int, pause bool) {
 	s := &nb.cat.services[n]
 	s.wish.wanted = true
@@ -281,14 +282,14 @@ func (pl *placement) route(n int, r sched.Route) {
 	}
 }
 
-// hold gives packets of a DAG that no task has run on a route on which they wait, as its whereabouts say.
+// hold puts packets of a DAG on which no task has run on a route on which they wait, as its whereabouts say.
 func (pl *placement) hold(n int) {
 	s := &pl.cat.services[n]
 	s.bulk, s.width, s.missing = false, 0, false
 	pl.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
 }
 
-// send has packets of a DAG go to a peer from now on, those that wait first.
+// send sends packets of a DAG to a peer from now on, first those that wait.
 func (nb *nearby) send(now clock.Time, n, to int) {
 	s := &nb.cat.services[n]
 	visits := s.visits
@@ -298,13 +299,13 @@ func (nb *nearby) send(now clock.Time, n, to int) {
 	nb.place.abandon(now, visits)
 }
 
-// local has packets of a DAG run here again, those that wait first. No peer is looked for any more.
+// local makes packets of a DAG run here again, first those that wait. The pool no longer looks for a peer.
 func (nb *nearby) local(now clock.Time, n int) {
 	nb.cat.services[n].wish.wanted = false
 	nb.place.settleHere(now, n)
 }
 
-// settleHere has packets of a DAG run here, those that wait first.
+// settleHere makes packets of a DAG run here, first those that wait.
 func (pl *placement) settleHere(now clock.Time, n int) {
 	s := &pl.cat.services[n]
 	visits := s.visits
@@ -317,7 +318,7 @@ func (pl *placement) settleHere(now clock.Time, n int) {
 	pl.plan(now, n, pl.runner.waits[n] == 0)
 }
 
-// abandon deschedules what no DAG that runs here goes through.
+// abandon deschedules the chains of visits that no DAG here goes through.
 func (pl *placement) abandon(now clock.Time, visits []sched.Visit) {
 	for _, v := range visits {
 		used := false
@@ -433,8 +434,8 @@ func flow(x *packet.Buf) uint64 {
 	return mat.Hash(x.Bytes(), &l)
 }
 
-// joinPool learns a deployment: what may go to peers. What was agreed on with them
-// about another one is over.
+// joinPool takes up a deployment: it finds the DAGs that may go to peers. Agreements with
+// peers about another deployment end.
 func (nb *nearby) joinPool(c *graph.Ctx) {
 	d := nb.deployment
 	if id := d.Number(); id != nb.pool.hash {
@@ -499,23 +500,23 @@ func (nb *nearby) joinPool(c *graph.Ctx) {
 	}
 }
 
-// tells reports that what a task knows can be saved.
+// tells reports whether the state of a task can be saved.
 func tells(app graph.App) bool {
 	_, ok := app.(graph.Saver)
 	return ok
 }
 
-// runs reports that all that a DAG goes through is in regions.
+// runs reports whether all chains that a DAG goes through are in regions.
 func (cat *catalog) runs(s *service) bool {
 	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(cat.chains[v.Chain].running) == 0 })
 }
 
-// hopes reports that all that a DAG goes through is in regions, or will be.
+// hopes reports whether all chains that a DAG goes through are in regions, or will be.
 func (cat *catalog) hopes(s *service) bool {
 	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { ch := &cat.chains[v.Chain]; return len(ch.running) == 0 && !ch.asked })
 }
 
-// peering does what the pool says, and tells what has come of it.
+// peering carries out the orders of the pool, and tells the pool the results.
 func (nb *nearby) peering(c *graph.Ctx) {
 	p := nb.pool
 	now := c.Now()
@@ -572,7 +573,7 @@ func (nb *nearby) concerns(o *order) bool {
 	return nb.cat.house == nil || i >= 0 && i < len(nb.cat.dagOf) && nb.cat.speaks(&nb.cat.services[nb.cat.dagOf[i]])
 }
 
-// progress takes a DAG, of that index in the deployment, further on its way to a peer or back, and tells the pool of it.
+// progress continues the way of DAG i of the deployment to a peer or back, and tells the pool.
 func (nb *nearby) progress(now clock.Time, i int) {
 	p, n := nb.pool, nb.cat.dagOf[i]
 	s := &nb.cat.services[n]
@@ -622,7 +623,7 @@ func (p *pooled) meet(n int, is peer) {
 	}
 }
 
-// serve does what is to be done for the guests of a DAG, and tells what has come of it.
+// serve does what the guests of a DAG need, and tells the pool the results.
 func (nb *nearby) serve(now clock.Time, n int) {
 	p, s := nb.pool, &nb.cat.services[n]
 	for k := range s.hosted.guests {
@@ -660,7 +661,7 @@ func (nb *nearby) serve(now clock.Time, n int) {
 	}
 }
 
-// copyOne has the board of a guest be told what that knows, of one of those for which it is time.
+// copyOne begins a copy of the state of one guest for which a copy is due, for the guest's board.
 func (nb *nearby) copyOne(now clock.Time) {
 	p := nb.pool
 	p.copies = now.Add(nb.poolCopy)
@@ -816,8 +817,8 @@ func (nb *nearby) endGuest(now clock.Time, n, at int) {
 	}
 }
 
-// clean has the tasks of a DAG forget what they know of guests that have ended, when packets of theirs
-// are no longer inside. It reports false if that is still to be done.
+// clean makes the tasks of a DAG forget the state of guests that have ended, once no packets of these guests
+// are inside. It reports false if that is still to be done.
 func (nb *nearby) clean(c *graph.Ctx, n int) bool {
 	s := &nb.cat.services[n]
 	switch {
@@ -842,14 +843,14 @@ func (nb *nearby) clean(c *graph.Ctx, n int) bool {
 	return true
 }
 
-// mine has the tasks of a DAG keep what they know.
+// mine makes the state of a DAG's tasks the board's own: it is kept when guests end.
 func (cat *catalog) mine(s *service) {
 	for _, t := range s.tasks {
 		cat.tasks[t].lent, cat.tasks[t].fresh = false, nil
 	}
 }
 
-// forget has a task begin anew that knows things of a peer's DAG.
+// forget starts task n anew if its state is of a peer's DAG.
 func (nb *nearby) forget(c *graph.Ctx, n int) {
 	t := &nb.cat.tasks[n]
 	if !t.lent || t.in == nil || t.halted {
@@ -870,7 +871,7 @@ func (nb *nearby) forget(c *graph.Ctx, n int) {
 	nb.runner.sweep(c, t, t.in)
 }
 
-// tellPool is what the board tells the pool.
+// tellPool makes the state that the board tells the pool.
 func (nb *nearby) tellPool() *boardState {
 	p := nb.pool
 	was := &p.states[p.last]
@@ -938,7 +939,7 @@ func stayed(ns float64) int64 {
 	return int64(math.Exp2(math.Ceil(math.Log2(min(ns, 1e12)))))
 }
 
-// closed reports that a DAG is not to run here for another peer.
+// closed reports whether a DAG must not run here for another peer.
 func (nb *nearby) closed(i int) bool {
 	s := &nb.cat.services[nb.cat.dagOf[i]]
 	h := &s.hosted
@@ -955,9 +956,9 @@ type boardState struct {
 	info       pool.Info
 	closed     []bool // DAGs that it would not run for a peer
 	say        []notice
-	whole      bool // all of it is news, and no part from what was told before
+	whole      bool // all of it is new; else parts are as they were told before
 	open       bool // something is under way
-	opened     bool // or was, when all was told
+	opened     bool // something was under way when the whole state was told
 	fresh      bool // the board has not been asked before
 }
 
@@ -1001,8 +1002,8 @@ type talk struct {
 	make, made []*renewal
 }
 
-// NewPeering is for a board of that number, of whose pool port that is the
-// address.
+// NewPeering makes the Peering of a board with a number in the pool. mac is the address
+// of its pool port.
 func NewPeering(number int, mac [6]byte) *Peering {
 	p := &Peering{number: number, mac: mac, now: &boardState{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{},
 		pages: pages{Pager: pool.NewPager(number, MaxPeers, 0)}}
@@ -1059,7 +1060,7 @@ func (p *Peering) On(n *pool.Node, now clock.Time, e pool.Event) {
 	}
 	o := order{kind: anEvent, deployment: n.Deployment(), event: e}
 	if e.Kind == pool.Unredirect && e.State != nil {
-		// At once no more frames go there; it goes on when its state has been read.
+		// From now on no more frames go there. The DAG goes on when its state has been read.
 		o.event.State = nil
 		p.orders = append(p.orders, o, order{kind: toRemember, deployment: o.deployment, event: o.event, state: e.State})
 		return
@@ -1071,8 +1072,8 @@ func (p *Peering) host(k orderKind, l pool.Lease, state []byte) {
 	p.orders = append(p.orders, order{kind: k, deployment: p.now.deployment, lease: l, chain: p.chains[l], state: state})
 }
 
-// Reserve implements pool.Host. What is promised is what the board had a short time
-// ago; if it has it no more when it is to load, the lease fails.
+// Reserve implements pool.Host. It promises regions that the board had a short time ago;
+// if the board no longer has them when it must load, the lease fails.
 func (p *Peering) Reserve(_ clock.Time, l pool.Lease, chain int, rate float64) bool {
 	t := p.now
 	if chain >= len(t.closed) || t.closed[chain] {
@@ -1121,9 +1122,9 @@ func (p *Peering) Release(_ clock.Time, l pool.Lease) {
 	delete(p.chains, l)
 }
 
-// Exchange lets the board and the Node hear of each other: do has the Node used, and
-// visit the app in each of its workers, in their order, between two of its breaths. It reports whether something is under way, for
-// which it is to be called again soon.
+// Exchange carries news between the board and the Node. do calls its argument with the Node; visit calls its argument with the
+// app of each worker, in their order, between two breaths of that worker. Exchange reports whether something is under way, so that
+// it should be called again soon.
 func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error) {
 	x := &p.talk
 	do(x.ask)
@@ -1173,7 +1174,8 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 	return open || x.busy || n > 0, x.err
 }
 
-// together is what all workers of a board tell; nil: they have not all put the same deployment in force. What was said until then is told later.
+// together joins the states of all workers of a board; nil: not all of them have put the same deployment in force yet. Notices are kept
+// until they have.
 func (p *Peering) together() *boardState {
 	x := &p.talk
 	first := x.parts[0]
@@ -1227,7 +1229,7 @@ func (t *boardState) regions(worker int) []int {
 	return t.info.Regions[from:t.ends[worker]]
 }
 
-// home is the worker that says what becomes of a DAG, by its index in the deployment.
+// home is the worker that decides about a DAG, by the DAG's index in the deployment.
 func (t *boardState) home(i int) int {
 	if t.homes == nil {
 		return 0
@@ -1235,7 +1237,7 @@ func (t *boardState) home(i int) int {
 	return t.homes[i]
 }
 
-// Remains says what of others is here, and so is lost with this board; stuck: none of it can go.
+// Remains describes what the board has of others, which is lost with this board; stuck: none of it can go elsewhere.
 func (p *Peering) Remains(n *pool.Node) (what []string, stuck bool) {
 	stuck = p.Keeps() == 0
 	for _, g := range n.Guests() {
@@ -1358,7 +1360,7 @@ func (b *board) pushPeers(c *graph.Ctx, in int, frames *packet.Batch) {
 	b.takePeers(c, frames)
 }
 
-// whose is the DAG that a frame of a peer says that it is of; nil: none here, or it is no peer's.
+// whose is the DAG that a peer's frame names; nil: there is none here, or the frame is of no peer.
 func (nb *nearby) whose(x *packet.Buf) *service {
 	p := x.Bytes()
 	if len(p) < outerLen || [6]byte(p[:6]) != nb.pool.mac || binary.BigEndian.Uint16(p[12:]) != hdr.EtherNSH {
@@ -1396,7 +1398,8 @@ func (b *board) takePeers(c *graph.Ctx, frames *packet.Batch) {
 	b.ingress.dispatch(c, in, n)
 }
 
-// relieve has DAGs run at workers that hand frames of them over, and has the DAG go to a peer that relieves most, one at a time, if no worker helps.
+// relieve asks workers that hand over frames of DAGs to run these DAGs themselves. If no worker helps, the DAG without which most load
+// would be gone goes to a peer, one at a time.
 func (nb *nearby) relieve(now clock.Time, relief func(n int) float64) {
 	best, most := -1, 0.
 	for n := range nb.cat.services {
