@@ -8,7 +8,7 @@ import (
 	"github.com/quillon/quillon/snic/fair"
 )
 
-// shares is what tenants get of the board: of this worker's part of it, and of the whole (whole.go).
+// shares divides the board among tenants: this worker's part of it, and together with other workers the whole (whole.go).
 type shares struct {
 	*settings
 	fixed      *settings
@@ -22,9 +22,9 @@ type shares struct {
 	obtainedAt clock.Time
 }
 
-// scarce numbers what tenants share: what comes in by each port, what goes out by
-// it, the packet store, the tasks that have a throughput, a worker's time, and memory. What is not used, or
-// has no limit, is none of them: an epoch's division looks at all.
+// scarce numbers the resources that tenants share: what comes in by each port, what goes out by
+// it, the packet store, the tasks that have a throughput, a worker's time, and memory. A resource that is not used, or
+// has no limit, has no number, because the division of an epoch looks at all numbers.
 type scarce struct {
 	used    uint32       // ports: frames have come in by them, or the ports opposite
 	ingress [ports]int16 // -1: none, here and below
@@ -32,11 +32,11 @@ type scarce struct {
 	tasks   [maxNumbers]int16
 	// processor is a worker's time, in ns of tasks.
 	processor int16
-	memory    int16 // held, and so the last
+	memory    int16 // held, not used up, and so the last
 	names     []string
 }
 
-// flows is how many of them are used up by what comes.
+// flows is how many of the resources are flows: used up by what comes.
 func (s *scarce) flows() int {
 	if s.memory >= 0 {
 		return int(s.memory)
@@ -46,10 +46,10 @@ func (s *scarce) flows() int {
 
 const resStore = 0
 
-// stays is of about how many packets the mean is that service.stay is.
+// stays is the number of packets, about, of which service.stay is the mean.
 const stays = 64
 
-// number gives what is shared now its numbers: the same in all workers. order is that of the deployment's tasks.
+// number numbers the resources that are shared now, in all workers alike. order is the order of the deployment's tasks.
 func (s *scarce) number(tasks []task, order []int, processor, memory bool) {
 	s.names = append(s.names[:0], "packet store")
 	add := func(at *int16, is bool, name string) {
@@ -86,8 +86,8 @@ func (sh *shares) use(now clock.Time, in int) {
 	}
 }
 
-// deployShares sets up the division of the board among tenants. Nothing of the
-// epoch before is kept: it is short.
+// deployShares sets up the division of the board among tenants. Measurements of the
+// present epoch are lost: an epoch is short.
 func (sh *shares) deployShares(now clock.Time) error {
 	if sh.memory != nil {
 		sh.memory.shares(sh.shares)
@@ -151,8 +151,8 @@ func (sh *shares) deployShares(now clock.Time) error {
 	return nil
 }
 
-// expect tells what a byte of a tenant will use, as far as that is known before it
-// comes: of tenants with one DAG.
+// expect tells the division what a byte of a tenant will use, as far as that is known before
+// bytes come: for tenants with one DAG.
 func (sh *shares) expect() {
 	s := &sh.scarce
 	perByte := make([]float64, len(s.names))
@@ -186,7 +186,7 @@ func (sh *shares) expect() {
 	}
 }
 
-// capacities tells what the instances of each task can handle together.
+// capacities tells the division what the instances of each task can handle together.
 func (sh *shares) capacities() {
 	if sh.fair == nil {
 		return
@@ -219,7 +219,7 @@ type obtained struct {
 	until fair.Usage // when that was measured
 }
 
-// recall measures what tenants got since it did so before.
+// recall measures what tenants got since its last call.
 func (sh *shares) recall(now clock.Time) {
 	d := now.Sub(sh.obtainedAt)
 	if sh.fair == nil || d < rateEvery {
@@ -236,7 +236,7 @@ func (sh *shares) recall(now clock.Time) {
 	sh.obtainedAt = now
 }
 
-// measure tells what a group uses, before it is dispatched.
+// measure tells the division what a group uses, before the group is dispatched.
 func (sh *shares) measure(d *service, in int, g *group) {
 	s, bytes := &sh.scarce, int64(g.bytes)
 	if in >= 0 {
