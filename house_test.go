@@ -404,7 +404,8 @@ func folders(t *testing.T) (all []string) {
 	return all
 }
 
-// TestRooms: each folder with Go files lies in a room of the architecture's table, and each room is there.
+// TestRooms: each folder with Go files lies in a room of the architecture's table, and each room is there. A network function needs no
+// row: its doors are those of nf.
 func TestRooms(t *testing.T) {
 	text, err := os.ReadFile("docs/ARCHITECTURE.md")
 	if err != nil {
@@ -412,7 +413,7 @@ func TestRooms(t *testing.T) {
 	}
 	rooms, all := roomsOf(string(text)), folders(t)
 	for _, folder := range all {
-		if !slices.ContainsFunc(rooms, func(room string) bool { return under(folder, room) }) {
+		if longest(doors, folder) != "nf" && !slices.ContainsFunc(rooms, func(room string) bool { return under(folder, room) }) {
 			t.Errorf("%s lies in no room of docs/ARCHITECTURE.md", folder)
 		}
 	}
