@@ -37,6 +37,8 @@ type Box struct {
 	Late bool
 	// Workers is how many the box has; 0 = 1.
 	Workers int
+	// Reloads are the settings that it may be given while it runs (BoxReloads); none: some that change little.
+	Reloads []graph.Args
 	// Connected and Disconnected, if not nil, are told about queue pairs that were
 	// connected, and that are gone, while the box runs: what a connection
 	// manager's packets, or a controller, would tell it.

@@ -105,12 +105,23 @@ func (x *box) up() error {
 			if len(x.memory[app]) == size {
 				return x.memory[app], nil
 			}
+			if f.Reloads != nil { // the file of a state grows in place
+				if x.memory[app] == nil {
+					x.memory[app] = make([]byte, 12<<20)
+				}
+				if size <= len(x.memory[app]) {
+					return x.memory[app][:size:size], nil
+				}
+			}
+			was := x.memory[app] // the file of a state grows
 			x.memory[app] = make([]byte, size)
+			copy(x.memory[app], was)
 			if f.Killed {
 				t, err := newTorn(size)
 				if err != nil {
 					return nil, err
 				}
+				copy(t.b, was)
 				x.torn[app], x.memory[app] = t, t.b
 			}
 			return x.memory[app], nil

@@ -50,7 +50,7 @@ func (p judge) law() error {
 	now, reader := p.Clock.Now(), p.res.Words.NewClient()
 	for m, mem := range p.memory {
 		for at := uint64(0); at < firstBlock; at += 8 {
-			if at >= 8*sharedWords && (at < cpuWord || at >= cpuWord+8*cpuWords) {
+			if !isShared(at) && (at < cpuWord || at >= cpuWord+8*cpuWords) {
 				continue
 			}
 			id := p.res.Words.Call(reader, now, history.Word{Op: rnic.OpRead, Addr: uint64(m)<<32 | at})

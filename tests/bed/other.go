@@ -253,6 +253,11 @@ func (s *Spy) Output(now clock.Time, out *packet.Batch) {
 	}
 }
 
+// Send has a frame be sent in front of what the NIC sends, behind those that were to be sent before.
+func (s *Spy) Send(at clock.Time, b []byte) {
+	s.Also = append(s.Also, timed{at, func() []byte { return b }})
+}
+
 // Deadline implements host.Endpoint.
 func (s *Spy) Deadline() clock.Time {
 	if len(s.Also) > 0 {

@@ -442,3 +442,6 @@ func (r *StoreRun) Wait(limit time.Duration) bool {
 
 // Check is the verdict: what the clients were told, and what is in memory.
 func (r *StoreRun) Check() error { return r.check(r.scene.Bed, nil) }
+
+// Sleep has the box not run for d: what need not be held crosses unseen.
+func (s *Scene) Sleep(d time.Duration) { s.box.asleep = s.Clock.Now().Add(d) }

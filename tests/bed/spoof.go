@@ -80,7 +80,7 @@ type Reach struct {
 
 // request is an RC request or what looks like one.
 func request(rng *rand.Rand, at Reach) (op hdr.Opcode, ext, data []byte) {
-	va, rkey := at.VA+8*uint64(rng.IntN(sharedWords)), at.RKey
+	va, rkey := at.VA+sharedAt(rng.IntN(sharedWords)), at.RKey
 	switch rng.IntN(6) {
 	case 0:
 		return hdr.ReadRequest, RETH(va, rkey, uint32(8*rng.IntN(600))), nil

@@ -31,6 +31,9 @@ type StoreWorld struct {
 	Rogue   Rogue
 	Ends    []time.Duration // of the box, which comes back soon
 	Faults  fault.Mix
+	IPv6    bool
+	Workers int     // of the box; 0 = 1
+	Sets    []Spoof // when the box is given another setting of Box.Reloads, by Seed
 }
 
 // RandomStore is the store world that a seed stands for.
@@ -79,12 +82,30 @@ func RandomStore(seed uint64) StoreWorld {
 	return w
 }
 
+// WildStore is RandomStore with more workers, IPv6, and settings that change under traffic.
+func WildStore(seed uint64) StoreWorld {
+	w := RandomStore(seed)
+	rng := rand.New(rand.NewPCG(seed, 0x77696c64))
+	w.Workers, w.IPv6 = 1+rng.IntN(4), rng.IntN(4) == 0
+	if rng.IntN(2) == 0 {
+		for range 1 + rng.IntN(6) {
+			w.Sets = append(w.Sets, Spoof{At: time.Duration(rng.IntN(3000)) * time.Microsecond, Seed: rng.Uint64()})
+		}
+		slices.SortFunc(w.Sets, func(a, b Spoof) int { return int(a.At - b.At) })
+	}
+	return w
+}
+
 // Run plays it through the box, or on a bare wire when there is none.
 func (w StoreWorld) Run(seed uint64, box *Box, s fault.Schedule) (*MixedResult, error) {
 	senders := w.Store.Clients + 2
 	bad := &rogue{}
+	if box != nil {
+		x := *box
+		box, x.Workers = &x, w.Workers
+	}
 	b, err := New(Config{
-		Clients: 1, Guests: senders, Sessions: 1, MTU: w.MTU, Profile: w.Profile, Conn: w.Conn, Box: box, Schedule: s, Seed: seed,
+		IPv6: w.IPv6, Clients: 1, Guests: senders, Sessions: 1, MTU: w.MTU, Profile: w.Profile, Conn: w.Conn, Box: box, Schedule: s, Seed: seed,
 		Serve: func(*rnic.PD) error { return nil },
 		App:   func(*Bed, *Client) (host.App, error) { return bad, nil },
 	})
@@ -100,11 +121,17 @@ func (w StoreWorld) Run(seed uint64, box *Box, s fault.Schedule) (*MixedResult, 
 	*bad = rogue{Rogue: w.Rogue, b: b, c: b.clients[0], cl: store.cl, rng: rand.New(rand.NewPCG(seed, 0x726f677565)), next: b.start, entry: space.FirstLH + space.Count - 1}
 	at, mac, ip := b.Guest(senders - 1)
 	b.Attach(senders-1, host.NewNode(at, w.adversary(b, at, mac, ip), nil))
-	ends := slices.Clone(w.Ends)
+	ends, sets := slices.Clone(w.Ends), slices.Clone(w.Sets)
 	err = b.Run(func() bool {
 		for len(ends) > 0 && b.start.Add(ends[0]) <= b.Clock.Now() {
 			ends = ends[1:]
 			err = errors.Join(err, b.box.down(), b.box.up())
+		}
+		for len(sets) > 0 && b.start.Add(sets[0].At) <= b.Clock.Now() {
+			if b.box.inst != nil && box != nil && len(box.Reloads) > 0 {
+				_, _ = b.box.inst.Set("box", box.Reloads[sets[0].Seed%uint64(len(box.Reloads))])
+			}
+			sets = sets[1:]
 		}
 		return store.done(b) && !b.More()
 	}, longest)
@@ -216,7 +243,15 @@ func SweepStores(tb testing.TB, box *Box, first uint64, n int) {
 // not nil, is given the least of the world that still fails. The box's counters are
 // added to counts.
 func TryStore(seed uint64, box *Box, small *StoreWorld, counts map[string]uint64) error {
-	w := RandomStore(seed)
+	return tryStore(RandomStore(seed), seed, box, small, counts)
+}
+
+// TryWildStore is TryStore for WildStore.
+func TryWildStore(seed uint64, box *Box, small *StoreWorld, counts map[string]uint64) error {
+	return tryStore(WildStore(seed), seed, box, small, counts)
+}
+
+func tryStore(w StoreWorld, seed uint64, box *Box, small *StoreWorld, counts map[string]uint64) error {
 	s := fault.Random(seed, w.Faults)
 	play := func(w StoreWorld, s fault.Schedule) error {
 		wire, err := w.Run(seed, nil, s)
@@ -254,6 +289,13 @@ func TryStore(seed uint64, box *Box, small *StoreWorld, counts map[string]uint64
 	s = fault.Shrink(s, 50, func(s fault.Schedule) bool { return fails(w, s) })
 	w.Spoofs = fewer(w.Spoofs, func(x []Spoof) bool { v := w; v.Spoofs = x; return fails(v, s) })
 	w.Ends = fewer(w.Ends, func(x []time.Duration) bool { v := w; v.Ends = x; return fails(v, s) })
+	w.Sets = fewer(w.Sets, func(x []Spoof) bool { v := w; v.Sets = x; return fails(v, s) })
+	for _, simple := range []func(*StoreWorld){func(w *StoreWorld) { w.Workers = 1 }, func(w *StoreWorld) { w.IPv6 = false }} {
+		v := w
+		if simple(&v); fails(v, s) {
+			w = v
+		}
+	}
 	w.Rogue.Strikes = fewer(w.Rogue.Strikes, func(x []time.Duration) bool { v := w; v.Rogue.Strikes = x; return fails(v, s) })
 	*small = w
 	return fmt.Errorf("%w\n%v", err, s)

@@ -3,6 +3,7 @@ package bed
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -19,6 +21,18 @@ import (
 type Twins struct {
 	Box    *Box // nil: on the wire only
 	Limits Limits
+	// Args, if not nil, are a seed's own arguments of the box, beside Box.Args.
+	Args func(seed uint64) graph.Args
+}
+
+// box is the box of a seed.
+func (t Twins) box(seed uint64) *Box {
+	b := *t.Box
+	if t.Args != nil {
+		b.Args = maps.Clone(b.Args)
+		maps.Copy(b.Args, t.Args(seed))
+	}
+	return &b
 }
 
 // Try plays the world of a seed.
@@ -38,7 +52,7 @@ func (t Twins) play(w World, seed uint64, s fault.Schedule) (wire, box *TwinResu
 	if t.Box == nil {
 		return wire, nil, nil
 	}
-	if box, err = (Twin{World: w, Box: t.Box}).Run(seed, s); err != nil {
+	if box, err = (Twin{World: w, Box: t.box(seed)}).Run(seed, s); err != nil {
 		return wire, box, err
 	}
 	return wire, box, w.Compare(wire, box)

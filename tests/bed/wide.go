@@ -239,6 +239,42 @@ func (p *play) reload(n uint64) {
 		return
 	}
 	args := []graph.Args{{"bad": "drop"}, {"bad": "pass"}, {"settle": "61us"}, {"settle": "60us"}}
+	if p.cfg.Box.Reloads != nil {
+		args = p.cfg.Box.Reloads
+	}
 	// A box that others depend on may refuse to start anew.
 	_, _ = p.box.inst.Set("box", args[n%uint64(len(args))])
+}
+
+// wilder gives the box more workers, and settings that change under traffic.
+func (w *World) wilder(rng *rand.Rand, l Limits) {
+	w.Workers = 1 + rng.IntN(4)
+	if l.NoRestart || rng.IntN(2) == 0 {
+		return
+	}
+	for range 1 + rng.IntN(5) {
+		w.Events = append(w.Events, Event{At: time.Duration(rng.IntN(800)) * time.Microsecond, What: BoxReloads, Value: rng.Uint64()})
+	}
+	slices.SortStableFunc(w.Events, func(a, b Event) int { return int(a.At - b.At) })
+}
+
+// Spread has the shared words lie in three lines of memory, and not in one: set it before worlds are made.
+var Spread bool
+
+// sharedAt is where shared word number i is in a memory.
+func sharedAt(i int) uint64 {
+	if Spread {
+		return []uint64{0, 136, 192}[i]
+	}
+	return 8 * uint64(i)
+}
+
+// isShared reports whether byte at of a memory is the first of a shared word.
+func isShared[T int | uint64](at T) bool {
+	for i := range sharedWords {
+		if uint64(at) == sharedAt(i) {
+			return true
+		}
+	}
+	return false
 }

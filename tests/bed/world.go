@@ -38,6 +38,8 @@ type Limits struct {
 	Crowds int
 	// Passes: operations of one client on different words may pass each other in it.
 	Passes bool
+	// Wilder: it has up to four workers, and its settings change under traffic (Box.Reloads).
+	Wilder bool
 }
 
 // RandomWorld is the world that a seed stands for.
@@ -101,6 +103,9 @@ func RandomWorld(seed uint64, l Limits) World {
 	}
 	if wide := rand.New(rand.NewPCG(seed, 0x77696465)); wide.IntN(4) > 0 {
 		w.widen(wide, l)
+	}
+	if l.Wilder {
+		w.wilder(rand.New(rand.NewPCG(seed, 0x77696c64)), l)
 	}
 	return w
 }
@@ -248,7 +253,7 @@ func (w *World) operation(rng *rand.Rand, i int, s *Step, wrong bool) {
 	}
 	s.Region = mine[rng.IntN(len(mine))]
 	r := &w.Regions[s.Region]
-	s.Offset, s.Length = 8*uint64(rng.IntN(sharedWords)), 8
+	s.Offset, s.Length = sharedAt(rng.IntN(sharedWords)), 8
 	switch s.Op {
 	case rnic.OpSend:
 		s.Offset, s.Length = 0, 16
@@ -298,7 +303,7 @@ func (w *World) events(rng *rand.Rand, l Limits) {
 	for range rng.IntN(4) {
 		e := Event{At: at(), What: CPUWrite, Region: rng.IntN(len(w.Regions)), Offset: cpuWord + 8*uint64(rng.IntN(cpuWords)), Value: uint64(100 + rng.IntN(100))}
 		if !l.NoCPU && rng.IntN(2) == 0 {
-			e.Offset = 8 * uint64(rng.IntN(sharedWords))
+			e.Offset = sharedAt(rng.IntN(sharedWords))
 		}
 		w.Events = append(w.Events, e)
 	}
@@ -329,7 +334,7 @@ func (w *World) events(rng *rand.Rand, l Limits) {
 // odd are operations of others, with every right, in ways that a box may not know.
 func (w *World) odd(rng *rand.Rand) {
 	for range 1 + rng.IntN(12) {
-		o := Odd{At: time.Duration(rng.IntN(600)) * time.Microsecond, Way: Way(rng.IntN(int(numWays))), Region: rng.IntN(len(w.Regions)), Offset: 8 * uint64(rng.IntN(sharedWords)),
+		o := Odd{At: time.Duration(rng.IntN(600)) * time.Microsecond, Way: Way(rng.IntN(int(numWays))), Region: rng.IntN(len(w.Regions)), Offset: sharedAt(rng.IntN(sharedWords)),
 			Op: []rnic.Op{rnic.OpWrite, rnic.OpFetchAdd, rnic.OpCompareSwap}[rng.IntN(3)], Compare: value(rng), Swap: value(rng)}
 		if o.Way == ByUC {
 			o.Op = rnic.OpWrite

@@ -254,6 +254,21 @@ func marksOf(b []byte, f *hdr.Frame) uint64 {
 	return binary.BigEndian.Uint64(b)&^0xFFFF | uint64(binary.BigEndian.Uint16(b[f.BTH+2:]))
 }
 
+// ordinary reports whether frame b has headers that every NIC understands: one 802.1Q tag at most, and no IP options or extension headers.
+func ordinary(b []byte, f *hdr.Frame) bool {
+	switch {
+	case f.Plain:
+		return true
+	case f.Tags > 1 || f.Tags == 1 && f.EthernetOf(b).EtherType() != hdr.EtherVLAN:
+		return false
+	case f.Net == hdr.NetIPv4:
+		return f.L4-f.L3 == hdr.IPv4Len
+	case f.Net == hdr.NetIPv6:
+		return f.L4-f.L3 == hdr.IPv6Len
+	}
+	return true
+}
+
 // target is the entry that the CAS rec is steered to, which links what w wrote;
 // nil when it goes where it was sent, and why.
 func (s requests) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, graph.Reason) {
@@ -266,7 +281,7 @@ func (s requests) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry
 		// Linked before it is known to be written: it may be overwritten
 		// after somebody was sent behind it.
 		return nil, reasonUnattributed
-	case !s.cfg.trusted && (s.order != alone || r.marks == 0 || r.marks != rec.marks || r.proven != rec.rkey):
+	case !s.cfg.trusted && (s.order != alone || r.marks == 0 || r.marks != rec.marks || r.proven != rec.rkey || !ordinary(s.b, &s.f)):
 		return nil, reasonUnproven
 	case k.unlinked() > s.cfg.ahead:
 		return nil, reasonAhead

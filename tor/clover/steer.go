@@ -542,14 +542,18 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 	c.Count(ctrFlushes, 1)
 }
 
-// forgetOthers drops keys that are not chosen, some at a time.
+// forgetOthers drops keys that are not chosen, some at a time. One with appends under way goes when their clients were told of them.
 func (s *Steer) forgetOthers(c *graph.Ctx) {
 	end := min(s.choose+sweepKeys, len(s.keys.s))
 	for ; s.choose < end; s.choose++ {
-		if k := &s.keys.s[s.choose]; k.used && !s.cfg.only.has(s.servers[k.server].match, k.key) {
-			s.cut(c, int32(s.choose))
-			s.forget(c, int32(s.choose))
+		k := &s.keys.s[s.choose]
+		if !k.used || s.cfg.only.has(s.servers[k.server].match, k.key) {
+			continue
 		}
+		if s.dropKey(c, int32(s.choose)); k.unlinked() > 0 || k.waits != 0 {
+			return
+		}
+		s.forget(c, int32(s.choose))
 	}
 }
 

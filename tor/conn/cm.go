@@ -70,7 +70,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 		if toClient || !r.Server.hasComm {
 			return NoSlot, Forged
 		}
-		if r.waits && t.lives(s) {
+		if r.waits && (t.lives(s) || !t.mayTake(s)) {
 			return s, Waiting
 		}
 		from.L2 = [12]byte(b[:12])
@@ -207,6 +207,15 @@ func (t *Table) lives(s Slot) bool {
 	}
 	o := &t.rows[k.slot()]
 	return o.State == Paired && o.LastSeen >= r.LastSeen
+}
+
+// mayTake reports whether the row that has the client's queue pair of waiting row s may go: not while it is pinned, and its owner keeps it, as
+// anybody may have made up a handshake in the name of a client that is quiet just then. What comes over the new connection then passes as
+// another's. What queue pair is whose on its own side the server says itself.
+func (t *Table) mayTake(s Slot) bool {
+	r := &t.rows[s]
+	k, own := t.find(r.Client.Addr, r.Client.QPN), t.find(r.Server.Addr, r.Server.QPN)
+	return k == noRef || own != noRef && own.slot() == k.slot() || t.mayGo(k.slot())
 }
 
 // commit pairs row s, whose client has confirmed the handshake.

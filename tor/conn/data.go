@@ -13,7 +13,9 @@ const (
 	// is compared with all of them.
 	maxCandidates = 256
 	leastMTU      = 256
-	maxMessage    = 1 << 31 // bytes (IBTA 9.7.2)
+	// outlived is how long no answer of a server's is late that was sent before it got a DisconnectRequest.
+	outlived   = clock.Duration(1e9)
+	maxMessage = 1 << 31 // bytes (IBTA 9.7.2)
 )
 
 // saw notes what a frame tells about the end that sent it.
@@ -293,7 +295,7 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 		// ReadyToUse does (IBTA 12.9.6), if the old one has been silent since
 		// the ConnectReply.
 		n := &t.rows[w]
-		if t.unclaim(r); r.rival != 0 && n.Client.Addr == r.Client.Addr && n.Server.Addr == r.Server.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && r.LastSeen < n.LastSeen {
+		if t.unclaim(r); r.rival != 0 && n.Client.Addr == r.Client.Addr && n.Server.Addr == r.Server.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && r.LastSeen < n.LastSeen && t.mayTake(w) {
 			t.commit(now, w)
 			t.rows[w].Client.saw(b, f)
 			return w, NowPaired
@@ -344,7 +346,11 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 	r := &t.rows[s]
 	t.note(r, b, f)
 	if r.State == Closing {
-		return s, IsClosing
+		if now.Sub(r.LastSeen) < outlived {
+			return s, IsClosing
+		}
+		r.State, r.LastSeen = Paired, now // its server never got the DisconnectRequest
+		t.rewatch(r)
 	}
 	if r.Learnt == Managed && !r.ready {
 		r.ready = true // the client's confirmation was lost

@@ -96,9 +96,9 @@ func (c StaticConn) String() string {
 }
 
 // AddStatic adds a connection from configuration. Inferred rows with one of
-// its queue pairs go; one that is configured otherwise, or that the connection
-// manager made, is an error. A connection that is there already, and paired, is
-// no error, and stays as it is unless it was inferred.
+// its queue pairs go; one that is configured otherwise, that the connection
+// manager made, or that its owner keeps, is an error. A connection that is there already, and paired, is
+// no error, and stays as it is; one that was inferred is a configured one from then on.
 func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
 	client := End{Addr: AddrFrom(c.Client).In(c.VLAN), QPN: c.ClientQPN, StartPSN: c.PSN, HasPSN: c.HasPSN}
 	server := End{Addr: AddrFrom(c.Server).In(c.VLAN), QPN: c.ServerQPN}
@@ -108,11 +108,18 @@ func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
 			continue
 		}
 		r := &t.rows[k.slot()]
-		if r.Learnt == Inferred {
-			continue
-		}
-		if r.Client.Addr == client.Addr && r.Client.QPN == client.QPN && r.Server.Addr == server.Addr && r.Server.QPN == server.QPN {
+		same := r.Client.Addr == client.Addr && r.Client.QPN == client.QPN && r.Server.Addr == server.Addr && r.Server.QPN == server.QPN
+		switch {
+		case same && r.Learnt == Inferred && r.State == Paired && r.pinned:
+			t.unclaim(r)
+			r.Learnt = Static
+			t.place(k.slot())
+			t.rewatch(r)
 			return k.slot(), nil
+		case same && r.Learnt != Inferred:
+			return k.slot(), nil
+		case r.Learnt == Inferred && t.mayGo(k.slot()):
+			continue
 		}
 		return NoSlot, fmt.Errorf("connection %v: queue pair %v/%#x is in use by %v", c, e.Addr, e.QPN, r)
 	}

@@ -356,7 +356,12 @@ func (t *Table) expired(s Slot, now clock.Time) bool {
 	case HalfOpen:
 		return quiet >= t.cfg.HalfOpen
 	case Closing:
-		return quiet >= t.cfg.Close
+		return quiet >= t.cfg.Close && t.mayGo(s)
 	}
-	return r.Learnt != Static && quiet >= t.cfg.Idle && (!r.pinned || t.cfg.LetGo == nil || t.cfg.LetGo(s))
+	return r.Learnt != Static && quiet >= t.cfg.Idle && t.mayGo(s)
+}
+
+// mayGo reports whether the owner of row s, if it is pinned, lets go of it.
+func (t *Table) mayGo(s Slot) bool {
+	return !t.rows[s].pinned || t.cfg.LetGo == nil || t.cfg.LetGo(s)
 }

@@ -188,7 +188,7 @@ func (s *clientSide) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied
 	if o.makeable() {
 		return nil, true
 	}
-	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && !o.is(fOwn) && n.shelf.roomy()) && n.shelf.mayHold(fl) {
+	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && !o.is(fOwn) && !fl.unproven(o) && n.shelf.roomy()) && n.shelf.mayHold(fl) {
 		if copied = n.shelf.copyOf(x); copied != nil {
 			return copied, true
 		}

@@ -112,7 +112,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	}
 	s := env.Share(func() any {
 		s := &shared{cfg: cfg}
-		s.cfg.seed = env.Seed
+		s.cfg.seed, s.asked.seed = env.Seed, env.Seed
 		s.mem.geometry = cfg.geometry()
 		s.nodes.Store(&[]*node{})
 		if s.failed = s.remember(env); s.failed == nil && !env.Asked {
@@ -164,6 +164,8 @@ func (n *node) letGo(s conn.Slot) bool {
 		return true
 	case f.oldest != none && !n.hasLapsed(f) || f.gated || f.lost != 0 && !f.told:
 		return false
+	case f.dead && f.bound && !f.gone: // its client goes on over others' connections
+		return n.conns.Len() > len(n.flows)*3/4
 	case f.gone || f.dead || !f.bound:
 		return true
 	}

@@ -47,7 +47,7 @@ type carrier struct {
 	goal                uint32 // and the one behind the last
 	gate                uint32 // see gated
 	nudged              uint32 // PSN of the request that was last sent again for want of an answer
-	_                   uint32 // to the end of the line
+	missed              uint32 // PSN of what was last sent again
 
 	grants grants
 	up     header // of frames to the server
@@ -58,6 +58,7 @@ type carrier struct {
 	filled  uint32     // see fill: PSN of what comes next to fill
 	echoes  uint8      // see judge: questions in a row that had no answer but the acknowledgement of what was known
 	echoed  bool       // the last one had it
+	misses  uint8      // how often in a row it was sent again from PSN missed on, though it was heard between
 }
 
 // oldest is the operation at the front of those that connection c carries, and

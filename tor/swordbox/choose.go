@@ -92,7 +92,7 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 		if c.guests == 0 {
 			return true
 		}
-		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || !n.shelf.roomy() || !n.shelf.mayHold(fl)) {
+		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || fl.unproven(o) || !n.shelf.roomy() || !n.shelf.mayHold(fl)) {
 			c.claimed = true // others' operations come to an end first
 			return false
 		}

@@ -51,7 +51,8 @@ type flow struct {
 	late     hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
 	notReady uint32     // with lags: PSN that its client has to send again next
 	early    hold.Queue // requests behind a READ whose length is not known: see clientSide.wait
-	_        [12]byte   // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	proven   uint32     // the longest payload of a WRITE's packet that the server acknowledged over this connection, if over leastProven: see unproven
+	_        [8]byte    // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the
@@ -103,6 +104,23 @@ func (r *record) mostOf(f *flow) uint32 {
 		n = r.ops[f.newest].len
 	}
 	return (n + 255) / 256
+}
+
+// leastProven is the longest payload that each way carries (IBTA: the least path MTU).
+const leastProven = 256
+
+// payload is the longest payload of a packet of WRITE o of flow f.
+func (f *flow) payload(o *op) uint32 {
+	if o.npsn > 1 {
+		return min(o.len, f.effMTU())
+	}
+	return o.len
+}
+
+// unproven reports whether the packets of o, of flow f, are longer than all that the server has acknowledged over its client's connection: the
+// way to the server may not carry them, and then what is behind them would wait without end.
+func (f *flow) unproven(o *op) bool {
+	return o.kind == kWrite && o.len > leastProven && f.payload(o) > max(f.proven, leastProven)
 }
 
 // maxMessage is the longest message (IBTA 9.7.2: 2^31 bytes).

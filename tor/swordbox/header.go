@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 )
 
 // header is a frame's front up to the end of the BTH.
@@ -58,6 +59,44 @@ func (h *header) fits(f *hdr.Frame) bool {
 	return uint16(h.l3) == f.L3 && uint16(h.l4) == f.L4 && uint16(h.bth) == f.BTH && h.net == f.Net
 }
 
+// alike reports whether frame b, with headers f, has the tags that h has, in any priority, but for a priority tag, which one of both may have,
+// and no IP options.
+func (h *header) alike(b []byte, f *hdr.Frame) bool {
+	if h.fits(f) {
+		for at := hdr.EthernetLen - 2; at < int(h.l3)-2; at += hdr.VLANLen {
+			if be.Uint16(b[at:]) != be.Uint16(h.b[at:]) {
+				return false
+			}
+		}
+		return true
+	}
+	untagged := func(b []byte, l3 int) int { // how far the tag moves what is behind it; -1: there is more
+		switch {
+		case l3 == hdr.EthernetLen:
+			return 0
+		case l3 == hdr.EthernetLen+hdr.VLANLen && be.Uint16(b[hdr.EthernetLen-2:]) == hdr.EtherVLAN:
+			return hdr.VLANLen
+		}
+		return -1
+	}
+	own, others := untagged(h.b[:], int(h.l3)), untagged(b, int(f.L3))
+	return own >= 0 && others >= 0 && h.net == f.Net && int(h.bth)-own == int(f.BTH)-others
+}
+
+// udpSumOK reports whether the UDP checksum of frame b, with headers f, is right, if it has one.
+func udpSumOK(b []byte, f *hdr.Frame) bool {
+	if f.L4 == 0 || f.UDPOf(b).Checksum() == 0 {
+		return true
+	}
+	n := int(f.UDPOf(b).Len())
+	if f.Net == hdr.NetIPv4 {
+		ip := f.IPv4Of(b)
+		return hdr.Checksum(b[f.L4:int(f.L4)+n], hdr.PseudoSum(ip.Src(), ip.Dst(), hdr.ProtoUDP, n)) == 0
+	}
+	ip := f.IPv6Of(b)
+	return hdr.Checksum(b[f.L4:int(f.L4)+n], hdr.PseudoSum(ip.Src(), ip.Dst(), hdr.ProtoUDP, n)) == 0
+}
+
 // address gives a frame that h fits on the addresses of h: Ethernet, VLAN, IP,
 // UDP source port, P_Key and queue pair, and the treatment on the way that belongs
 // to them: class of traffic, hops. An ECN mark stays with the frame. The ICRC is
@@ -84,6 +123,30 @@ func (h *header) address(b []byte) {
 		addressUDP((*[hdr.UDPLen]byte)(b[h.l4:]), (*[hdr.UDPLen]byte)(h.b[h.l4:]))
 	}
 	addressBTH((*[hdr.BTHLen]byte)(b[h.bth:]), (*[hdr.BTHLen]byte)(h.b[h.bth:]))
+}
+
+// wear gives frame x, whose headers are f, the front h in the place of its own, which is of another shape: tags, IP options or an
+// Ethernet trailer that not every server takes. The operation and its PSN stay, and so do its ECN mark and what is behind the BTH. The
+// ICRC is made anew. False when there is no room for it.
+func (h *header) wear(x *packet.Buf, f *hdr.Frame) bool {
+	b := x.Bytes()
+	bth, ecn := [hdr.BTHLen]byte(b[f.BTH:]), f.ECNOf(b)
+	longer := h.len() - int(f.BTH) - hdr.BTHLen
+	if longer > int(x.Off()) {
+		return false
+	}
+	x.SetFrame(int(x.Off())-longer, int(f.End)+hdr.ICRCLen+longer)
+	b = x.Bytes()
+	h.front(b)
+	t := b[h.bth:]
+	t[0], t[1], t[4] = bth[0], bth[1], bth[4]
+	copy(t[8:hdr.BTHLen], bth[8:])
+	if hdr.Parse(b, f) != hdr.IsRoCE {
+		return false
+	}
+	f.SetECN(b, ecn)
+	hdr.SetICRC(b, f)
+	return true
 }
 
 func addressIPv4(to, from *[hdr.IPv4Len]byte) {

@@ -190,7 +190,7 @@ func (t *keys) lent(f *flow) {
 // it thinks of it.
 func (t *keys) movable(fl *flow, o *op) *key {
 	a := accessOf(o)
-	if o.kind == kSend || o.is(fOwn) || !fl.trusted || fl.misshapen || fl.may>>a&1 == 0 || o.len == 0 || o.kind.atomic() && o.va&7 != 0 {
+	if o.kind == kSend || o.is(fOwn) || !fl.trusted || fl.misshapen || fl.may>>a&1 == 0 || o.len == 0 || o.kind.atomic() && o.va&7 != 0 || fl.unproven(o) {
 		return nil
 	}
 	if x := t.find(o.rkey); x != nil && x.until == 0 && fl.granted(x) && x.allows(o, a) {

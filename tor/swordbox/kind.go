@@ -78,6 +78,7 @@ const (
 	reasonForged
 	reasonPartition
 	reasonAddress
+	reasonShape
 	reasonReset
 	reasonNoBuf
 	numReasons
@@ -112,6 +113,7 @@ var reasons = func() []counter.Def {
 		reasonSpoofed:     {Name: "spoofed", Help: "for a known queue pair, but not from its peer"},
 		reasonPartition:   {Name: "partition", Help: "a request with another P_Key than its server's: it passes as it is, and the server throws it away"},
 		reasonAddress:     {Name: "other-mac", Help: "a request to another MAC address than its server answers from, until several in a row have gone there"},
+		reasonShape:       {Name: "other-shape", Help: "a request with tags or IP options that its connection's others have not, or with a wrong UDP checksum: a server may throw it away unseen"},
 		reasonForged:      {Name: "forged-cm", Help: "a connection manager's datagram that contradicts what is known"},
 		reasonReset:       {Name: "reset", Help: "of a connection that could not be kept: its client was told"},
 		reasonNoBuf:       {Name: "no-buffer", Help: "no buffer for an answer; it will be given to the retransmission"},

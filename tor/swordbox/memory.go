@@ -118,8 +118,52 @@ func (s *shared) remember(env graph.Env) error {
 				s.mem.conns, s.mem.window, s.mem.places, n, g.conns, g.window, used(b, g))
 		}
 	}
+	if a, c, joined := s.cfg.servers.regroup(b); a != c {
+		was, is := "one server", "two"
+		if joined {
+			was, is = "two servers", "one"
+		}
+		return fmt.Errorf("servers= says that %v and %v are %s, and connections are left for which they were %s: give servers= as it was, or end them first (mode=end)", a, c, is, was)
+	}
 	s.mem.b = b
 	return nil
+}
+
+// regroup are two addresses of servers that connections on record in b are of, and that s says otherwise of whether they are one server's than
+// the process did that left them; joined: s says that they are. The zero addresses when there are none.
+func (s servers) regroup(b []byte) (a, c netip.Addr, joined bool) {
+	g := geometryIn(b)
+	type at struct {
+		place int
+		addr  conn.Addr
+	}
+	var all []at
+	for k := range g.places * g.conns {
+		r := recordIn(b, g, 0, k)
+		if r[boundAt] == 0 {
+			continue
+		}
+		var id identity
+		id.read(r)
+		x := at{k / g.conns, id.server}
+		for _, y := range all {
+			switch one := s.alike(x.addr.Netip(), y.addr.Netip()); {
+			case x.place == y.place && !one:
+				return y.addr.Netip(), x.addr.Netip(), false
+			case x.place != y.place && one && x.addr.VLAN() == y.addr.VLAN():
+				return y.addr.Netip(), x.addr.Netip(), true
+			}
+		}
+		if !slices.Contains(all, x) {
+			all = append(all, x)
+		}
+	}
+	return a, c, false
+}
+
+// alike reports whether two addresses are one server's.
+func (s servers) alike(a, b netip.Addr) bool {
+	return a == b || slices.ContainsFunc(s, func(of []netip.Addr) bool { return slices.Contains(of, a) && slices.Contains(of, b) })
 }
 
 // geometryIn is the geometry of what is in b; zero when there is nothing, or

@@ -133,7 +133,8 @@ func (n *node) idle() bool {
 // few places, and an address may have one of some: when all of these are taken, lately, it is
 // noted another time.
 type asked struct {
-	at [64]askedPlace
+	at   [64]askedPlace
+	seed uint64 // so that nobody chooses addresses that share a place
 }
 
 type askedPlace struct {
@@ -156,16 +157,16 @@ const (
 // askedWays is how many places an address may have.
 const askedWays = 4
 
-func place64(a conn.Addr) uint32 {
+func (l *asked) place(a conn.Addr) uint32 {
 	v := a.As16()
-	return hash(be.Uint64(v[:])^be.Uint64(v[8:])<<1^uint64(a.VLAN())<<48) % 64
+	return hash(l.seed^be.Uint64(v[:])^be.Uint64(v[8:])<<1^uint64(a.VLAN())<<48) % uint32(len(l.at))
 }
 
 // find is the place that fits, of those that a may have, for this worker alone until it clears
 // turn; nil when there is none.
 func (l *asked) find(a conn.Addr, fits func(e *askedPlace) bool) *askedPlace {
 	for k := range uint32(askedWays) {
-		e := &l.at[(place64(a)+k)%uint32(len(l.at))]
+		e := &l.at[(l.place(a)+k)%uint32(len(l.at))]
 		if e.turn.CompareAndSwap(false, true) {
 			if fits(e) {
 				return e

@@ -221,7 +221,7 @@ func TestFoundBesideAnother(t *testing.T) {
 	server := (*r.box().nodes.Load())[0].addrs[0]
 	r = newRig(t, nil)
 	for i := range r.box().asked.at {
-		if uint32(i) != place64(server) {
+		if uint32(i) != r.box().asked.place(server) {
 			r.box().asked.at[i].turn.Store(true)
 		}
 	}
@@ -238,7 +238,7 @@ func TestFoundAtOnce(t *testing.T) {
 	var servers []netip.Addr
 	for k := uint16(1); len(servers) < many; k++ {
 		a := netip.AddrFrom4([4]byte{10, 9, byte(k >> 8), byte(k)})
-		if place64(conn.AddrFrom(a)) == 5 {
+		if r.box().asked.place(conn.AddrFrom(a)) == 5 {
 			servers = append(servers, a)
 		}
 	}

@@ -36,7 +36,7 @@ func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.record, n.words, n.ready = newRecord(m.of(place), cfg.window), newWords(cfg.words), make([]*flow, 0, cfg.conns)
 	n.strays = make([]stray, cfg.conns)
 	n.words.seed = cfg.seed
-	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner}
+	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner, seed: cfg.seed}
 	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)
 	n.ledger = ledger{records: m.recordsOf(place), mem: m, r: &n.record, by: &n.owner}
 	n.keys.patience = n.patience
@@ -296,6 +296,9 @@ func (n *order) forget(o *op, done bool) {
 		was := n.keys.forgotten
 		if n.keys.learn(o, c, now, n.cfg.mode.moves()); n.keys.forgotten != was {
 			n.c.Count(ctrKeysForgotten, n.keys.forgotten-was)
+		}
+		if o.kind == kWrite && o.len > leastProven && o.flags&(fGuest|fOrphan) == 0 {
+			c.proven = max(c.proven, c.payload(o))
 		}
 	}
 	if !o.is(fOrphan) {

@@ -249,6 +249,24 @@ func (s *carrierSide) missing(c *flow, psn uint32) {
 	s.again(c, psn, c.next)
 }
 
+// mostMisses is how often in a row one request is sent again in vain, while the server answers on its connection, until it is given up: as often as
+// a client tries (retry_cnt is 7 at most).
+const mostMisses = 8
+
+// abandon gives up o, the oldest request that connection c carries: something on the way to the server does not let it through as its client made it,
+// and what others have behind it waits. The client is told an error, as it would have found out by its own tries. A WRITE of nothing takes the
+// request's PSN (isVoid); where the queue pair may not write, or there are several PSNs, the connection has failed.
+func (s *carrierSide) abandon(c *flow, o *op) {
+	fl := s.n.flowOf(o)
+	s.clients.end(fl)
+	s.clients.refuse(fl)
+	if !s.n.isVoid(o) || c.may>>aWrite&1 == 0 {
+		s.fail(c)
+		return
+	}
+	s.again(c, o.spsn, c.next)
+}
+
 // notReady: the server has no receive buffer for the request at psn. Its client
 // must wait; nothing of others is behind it (see usable).
 func (s *carrierSide) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
@@ -296,6 +314,16 @@ func (s *carrierSide) again(c *flow, psn, goal uint32) {
 	if c.inDoubt {
 		return
 	}
+	if psn != c.missed {
+		c.missed, c.misses = psn, 0
+	} else if c.heard >= c.since {
+		c.misses++
+	}
+	if o := s.n.oldest(c); c.misses >= mostMisses && (o.is(fKept) || !o.makeable()) && !o.is(fOrphan) && !s.n.flowOf(o).gone {
+		c.misses = 0
+		s.abandon(c, o)
+		return
+	}
 	c.repair, c.expect, c.goal = true, psn, goal
 	s.readdress(c)
 	c.tried(s.c.Now())
@@ -323,7 +351,7 @@ func (s *carrierSide) pump(c *flow) {
 			c.expect = end
 			continue
 		}
-		if !o.makeable() {
+		if !o.makeable() && !(n.isVoid(o) && c.may>>aWrite&1 != 0) {
 			// What is behind it is of the connection's own client: see usable.
 			n.prompt(o, uint32(max(0, hdr.PSNDiff(c.expect, o.spsn))), hdr.SynNAKSequence)
 			break
@@ -416,7 +444,8 @@ func (s *carrierSide) makeKept(o *op, off uint32) bool {
 		return false
 	}
 	s.c.Mark(x, packet.Generated, reasonMade)
-	psn := s.h.BTHOf(x.Bytes()).PSN()
-	s.send(n.flowOf(o), n.carrier(o), o, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, o.cpsn)))
+	c, psn := n.carrier(o), s.h.BTHOf(x.Bytes()).PSN()
+	c.up.address(x.Bytes()) // as what got there
+	s.send(n.flowOf(o), c, o, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, o.cpsn)))
 	return true
 }

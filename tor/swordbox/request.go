@@ -29,6 +29,11 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	if partition, address := s.n.row(fl).Takes(b, &s.f); !(partition && address) && s.lost(fl, x, b, partition) {
 		return
 	}
+	if fl.trusted && !(s.f.Plain && fl.shape == plain && s.f.UDPOf(b).Checksum() == 0) {
+		if b = s.uniform(fl, x, b); b == nil {
+			return
+		}
+	}
 	if fl.lost != 0 {
 		s.tell(fl, x, b)
 		return
@@ -43,6 +48,21 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		return
 	}
 	s.turn(fl, x, b, psn)
+}
+
+// uniform has request b, x, of flow fl look as all that went to the server and was answered, but for a priority tag, which all servers
+// take. One of another shape, or with a wrong UDP checksum, a server may throw away unseen; if it took a place on record, its PSN would be
+// the next request's at the server. So it is dropped. The result are the frame's bytes; nil when it was disposed of.
+func (s *clientSide) uniform(fl *flow, x *packet.Buf, b []byte) []byte {
+	switch {
+	case !udpSumOK(b, &s.f) || !fl.up.alike(b, &s.f):
+		s.c.Drop(x, reasonShape)
+		return nil
+	case !fl.up.fits(&s.f) && !fl.up.wear(x, &s.f):
+		s.c.Drop(x, reasonNoBuf)
+		return nil
+	}
+	return x.Bytes()
 }
 
 // turn handles a request of flow fl that is followed, by its PSN.
@@ -150,6 +170,7 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
 			s.stranger(x, b, reasonSpoofed) // the server may take it
 			return nil
 		}
+		s.dispute(&s.ends, b)
 		s.bad(toClients, x, reasonSpoofed, true)
 		return nil
 	case conn.Full:
@@ -171,14 +192,25 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
 
 // owned reports whether it is known whose the queue pair is that the frame at hand is
 // for: of a connection that was announced, or that the server has answered. Whoever
-// was only the first to send for it may not be its owner.
+// was only the first to send for it may not be its owner, nor is it a client that the server does not answer any more.
 func (r *record) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 	slot, _ := r.conns.Find(ends.Dst, f.BTHOf(b).DestQP())
 	if slot == conn.NoSlot {
 		return false
 	}
 	row := r.conns.Row(slot)
-	return row.Learnt != conn.Inferred || row.State == conn.Paired
+	return (row.Learnt != conn.Inferred || row.State == conn.Paired) && !r.hasLapsed(&r.flows[slot])
+}
+
+// dispute has the server asked whether the queue pair that spoofed request b is for is still the connection's that is known, if it was not heard of
+// that for alive=: its owner may be gone, and another client have it.
+func (s *clientSide) dispute(ends *conn.Ends, b []byte) {
+	n := s.n
+	slot, _ := n.conns.Find(ends.Dst, s.f.BTHOf(b).DestQP())
+	if f := n.flow(int32(slot)); f != nil && f.synced && f.trusted && f.oldest == none && s.c.Now().Sub(f.heard) >= s.cfg.alive {
+		f.disputed = true
+		s.carriers.query(f)
+	}
 }
 
 // take handles the request of flow fl that comes next.
@@ -253,8 +285,11 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 	n := s.n
 	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
 	switch {
-	case !fl.trusted && far && !fl.bound && !fl.diverged():
-		// No answer says which of both is the client's: what was followed may have been made up.
+	case !fl.trusted && !fl.bound && !fl.diverged():
+		if d < 0 && fl.young && !fl.onward && psnLess(psn, fl.start) {
+			return false
+		}
+		// No answer says which of both are the client's, this request or those on record: anybody may have made up either.
 		n.unfollow(fl)
 		fl.inTurn(&s.f, b, psn)
 		fl.seen = true

@@ -16,6 +16,7 @@ type shelf struct {
 	hosts [256]int32 // frames that are held of clients, by hash of their address
 	r     *record
 	by    *owner
+	seed  uint64 // so that nobody chooses whose frames are counted with whose
 }
 
 // holding is how many frames are held of a flow.
@@ -121,7 +122,7 @@ func (h *shelf) host(f *flow) uint8 {
 		return w.host
 	}
 	a := h.r.row(f).Client.Addr.As16()
-	return uint8(hash(be.Uint64(a[:]) ^ be.Uint64(a[8:])<<1))
+	return uint8(hash((be.Uint64(a[:]) ^ be.Uint64(a[8:])<<1) ^ h.seed))
 }
 
 // tally counts anew how many frames are held of f's client. What is left of a connection

@@ -499,14 +499,22 @@ func TestLengthCost(t *testing.T) {
 	}
 }
 
-// TestUDPChecksum: a UDP checksum that is there does not become wrong.
+// TestUDPChecksum: a UDP checksum that is there does not become wrong, and a frame of which it is wrong, which the server may throw away,
+// takes no PSN.
 func TestUDPChecksum(t *testing.T) {
 	r := newRig(t, nil)
 	a, b := r.join(), r.join()
 	f := frame{srcMAC: b.mac, dstMAC: r.serverMAC, src: b.ip, dst: r.server, sport: b.sport, op: hdr.CompareSwap, pkey: b.pkey, qpn: b.sqpn, psn: b.psn,
 		ext: atomicETH(0x7000, testRKey, 1, 0), ack: true, sum: 0x1234}
-	got := one(t, r.Push("a", f.bytes()).Out["b"])
+	dropped(t, r.Push("a", f.bytes()), "other-shape")
+	x := f.bytes()
 	var h hdr.Frame
+	hdr.Parse(x, &h)
+	udp := h.UDPOf(x)
+	udp.SetChecksum(0)
+	n := int(udp.Len())
+	udp.SetChecksum(hdr.Checksum(x[h.L4:int(h.L4)+n], hdr.PseudoSum(f.src, f.dst, hdr.ProtoUDP, n)))
+	got := one(t, r.Push("a", x).Out["b"])
 	hdr.Parse(got, &h)
 	if h.BTHOf(got).DestQP() == a.sqpn && h.UDPOf(got).Checksum() != 0 {
 		t.Error("moved with the checksum of another frame")

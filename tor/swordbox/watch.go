@@ -195,11 +195,17 @@ func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 		return false
 	}
 	p.asking = now
-	for range min(8, len(n.flows)) {
-		p.asks = (p.asks + 1) % int32(len(n.flows))
-		if f := &n.flows[p.asks]; f != c && f.synced && f.trusted && !f.dead && !f.gone {
+	ask := func(f *flow) {
+		if f != c && f.synced && f.trusted && !f.dead && !f.gone {
 			s.query(f)
 		}
+	}
+	if p.lastFrom != nil {
+		ask(p.lastFrom) // the table may have room for many, and few be there
+	}
+	for range min(8, len(n.flows)) {
+		p.asks = (p.asks + 1) % int32(len(n.flows))
+		ask(&n.flows[p.asks])
 	}
 	s.askStrangers()
 	return false

@@ -183,9 +183,12 @@ func (s *wire) emptyWrite(h *header, psn uint32) bool {
 // relay gives the client of flow fl packet k of the answer to READ o: frame x, the
 // bytes b, whose headers are f. ours: its own connection carried it.
 func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
-	if !fl.down.fits(f) {
-		s.c.Drop(x, reasonAbsorbed)
-		return
+	if !ours && !fl.down.fits(f) {
+		if !fl.down.wear(x, f) {
+			s.c.Drop(x, reasonNoBuf)
+			return
+		}
+		b = x.Bytes()
 	}
 	h := f.BTHOf(b)
 	psn := psnAdd(o.cpsn, k)
@@ -198,6 +201,7 @@ func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr
 	if !ours {
 		fl.down.address(b)
 	}
+	noUDPSum(b, f)
 	h.SetPSN(psn)
 	if ext&hdr.HasAETH != 0 {
 		f.AETHOf(b).SetMSN(msn)
