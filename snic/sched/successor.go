@@ -12,8 +12,8 @@ type succession struct {
 	left  uint16 // tasks of the old chain that it has not
 }
 
-// inherit has a header, whose plan is not in force and whose chain has no instance, go where the body says that its tasks are, or will
-// be (Config.Instead). It reports false if they are nowhere.
+// inherit sends a header, whose plan is not in force and whose chain has no instance, to where its tasks run or will run
+// (Config.Instead). It reports false if they run nowhere.
 func (rd *road) inherit(h int32, pk *packet) bool {
 	if rd.instead == nil {
 		return false
@@ -76,7 +76,7 @@ func (ps *plans) successor(pl *plan, key succession, tasks uint16) *plan {
 	return &e
 }
 
-// lookAgain has packets of a route that wait for chains without an instance ask anew where to go: the route has changed.
+// lookAgain makes packets of a route that wait for chains without an instance ask again where to go, because the route has changed.
 func (rd *road) lookAgain(route int32) {
 	if len(rd.plans.successors) == 0 {
 		return
