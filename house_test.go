@@ -30,6 +30,7 @@ var doors = map[string][]string{
 	"nf/port/afxdp":       {"nf/packet", "nf/clock", "nf/port", "nf/hdr", "internal/xsk", "internal/ethtool"},
 	"nf/port/open":        {"nf"},
 	"nf/port/pcap":        {"nf/packet", "nf/clock", "nf/port", "nf/hdr"},
+	"nf/classify":         {},
 	"nf/table":            {"nf/value"},
 	"nf/effect":           {},
 	"nf/value":            {},

@@ -65,7 +65,7 @@ on, when the app has met all connections and keys.`,
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", 11, "rounds to take the median of")
 	cmd.Flags().BoolVar(&list, "list", false, "list the benchmarks")
-	cmd.AddCommand(newBenchP4Cmd(), newBenchP4RuntimeCmd())
+	cmd.AddCommand(newBenchP4Cmd(), newBenchP4RuntimeCmd(), newBenchACLCmd())
 	return cmd
 }
 
@@ -93,6 +93,33 @@ and what memory a million exact entries take.`,
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", 11, "rounds to take the median of")
 	cmd.Flags().IntVar(&routes, "routes", 10_000, "routes of ipv4_router")
+	return cmd
+}
+
+func newBenchACLCmd() *cobra.Command {
+	var rounds, rules int
+	cmd := &cobra.Command{
+		Use:   "acl-10000",
+		Short: "Measure how 10,000 rules are searched and changed",
+		Long: `Searches rules about addresses, ports and protocols as P4 tables and the firewall
+do, in memory: rules as ClassBench's seeds acl, fw and ipc have them, made here, and
+keys of packets that mostly meet one, beside a walk of the list. Then rules are
+replaced: one that is taken out, and one that is put in, are two updates.`,
+		Example: "  quillon bench acl-10000\n  quillon bench acl-10000 --rules 100000 --rounds 5 --json",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if rounds < 1 || rules < 1 || rules > bench.MaxRules {
+				return fmt.Errorf("--rounds %d --rules %d: want 1 or more, and 1 to %d", rounds, rules, bench.MaxRules)
+			}
+			r, err := bench.ACL(cmd.ErrOrStderr(), rounds, rules)
+			if err != nil {
+				return err
+			}
+			return show(cmd, r, r.Table)
+		},
+	}
+	cmd.Flags().IntVar(&rounds, "rounds", 11, "rounds to take the median of")
+	cmd.Flags().IntVar(&rules, "rules", 10_000, "rules of each sort")
 	return cmd
 }
 

@@ -6,6 +6,14 @@ import (
 	"testing"
 )
 
+// TestBenchACLRefuses: as TestBenchP4Refuses.
+func TestBenchACLRefuses(t *testing.T) {
+	var text strings.Builder
+	if code := execute([]string{"bench", "acl-10000", "--rules", "0"}, io.Discard, &text); code != exitUsage || !strings.Contains(text.String(), "--rounds 11 --rules 0: want 1 or more, and 1 to 1000000") {
+		t.Errorf("exit status %d, %s", code, text.String())
+	}
+}
+
 // TestBenchP4Refuses: what is wrong is said in one line.
 func TestBenchP4Refuses(t *testing.T) {
 	for want, args := range map[string][]string{

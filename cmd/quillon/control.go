@@ -234,8 +234,12 @@ func runtimeText(w io.Writer, r graph.Runtime) {
 func portsText(w io.Writer, p admin.Ports) {
 	fmt.Fprintln(w, "port\tqueue\trx packets\trx bytes\ttx packets\ttx bytes\trx dropped\ttx dropped\tbypassed\tmissed\tshut out\ttoo long")
 	for _, x := range p.Ports {
+		name := x.Args["dev"]
+		if x.Link == "down" {
+			name += ", no link"
+		}
 		for q, s := range x.Queues {
-			fmt.Fprintf(w, "%s (%s)\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", x.Name, x.Args["dev"], q,
+			fmt.Fprintf(w, "%s (%s)\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", x.Name, name, q,
 				s.RxPackets, s.RxBytes, s.TxPackets, s.TxBytes, s.RxDropped, s.TxDropped, s.Bypassed, s.Missed, s.ShutOut, s.TooLong)
 		}
 	}

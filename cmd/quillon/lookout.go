@@ -160,6 +160,17 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 	}
 }
 
+// links are the ports whose links are known: up or down.
+func (l *lookout) links(ports []graph.PortInfo) map[string]bool {
+	up := map[string]bool{}
+	for _, p := range ports {
+		if is, known := l.up[p.Args["dev"]]; known && p.Args["dev"] != "" {
+			up[p.Name] = is
+		}
+	}
+	return up
+}
+
 // panics prints apps inside others that have panicked since the last look.
 func (l *lookout) panics(now clock.Time, all []*graph.PanicError) {
 	for _, f := range all {
@@ -215,9 +226,11 @@ func lookOut(ctx context.Context, log *slog.Logger, inst *graph.Instance, clk cl
 			l.names[i.Attrs().Index] = p.Args["dev"]
 		}
 	}
+	tell := tellLinks(ctx, inst)
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
+		tell(l.links(inst.Ports()))
 		select {
 		case <-ctx.Done():
 			return

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -124,12 +125,29 @@ func describeParams(w io.Writer, params []graph.Param) {
 	}
 }
 
+// gates are the names of inputs or outputs, of numbers that follow each other the first and the last.
+func gates(names []string) string {
+	var out []string
+	for i := 0; i < len(names); {
+		end := i + 1
+		for n, err := strconv.Atoi(names[i]); err == nil && end < len(names) && names[end] == strconv.Itoa(n+end-i); end++ {
+		}
+		if end-i > 2 {
+			out = append(out, names[i]+" to "+names[end-1])
+		} else {
+			out = append(out, names[i:end]...)
+		}
+		i = end
+	}
+	return strings.Join(out, " ")
+}
+
 func describeKind(w io.Writer, k graph.Kind) {
 	fmt.Fprintf(w, "%s - %s\n", k.Name, k.Summary)
 	if k.Doc != "" {
 		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(k.Doc))
 	}
-	fmt.Fprintf(w, "\nInputs:  %s\nOutputs: %s\n", strings.Join(k.In, " "), strings.Join(k.Out, " "))
+	fmt.Fprintf(w, "\nInputs:  %s\nOutputs: %s\n", gates(k.In), gates(k.Out))
 	describeParams(w, k.Params)
 	describeTables(w, k.Tables)
 	for _, s := range []struct {

@@ -69,6 +69,8 @@ type served struct {
 type servedDevice struct {
 	ID  uint64 `json:"id"`
 	App string `json:"app,omitempty"` // of kind p4; empty: the tables of all other apps
+	// Missing is the file that has no P4Info of the app's program: the device shows nothing of it.
+	Missing string `json:"missing_p4info,omitempty"`
 }
 
 func (s *served) print(w io.Writer) {
@@ -80,6 +82,9 @@ func (s *served) print(w io.Writer) {
 		what := "the tables of the apps"
 		if d.App != "" {
 			what = "app " + d.App
+		}
+		if d.Missing != "" {
+			what += fmt.Sprintf(", without its program, as there is no %s: a controller has to load one (quillon ctl set-pipeline)", d.Missing)
 		}
 		fmt.Fprintf(w, "P4Runtime on %s: device %d is %s\n", at, d.ID, what)
 	}
@@ -213,7 +218,8 @@ func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files s
 			*closers = append(*closers, func() error { punts.Close(); return nil })
 		}
 		cfg := engine.Config{Instance: inst, App: name, Punts: punts, Clock: clk}
-		if err := programOf(app.Args["program"], &cfg); err != nil {
+		missing, err := programOf(app.Args["program"], &cfg)
+		if err != nil {
 			return nil, fmt.Errorf("app %s: %w", name, err)
 		}
 		dev, err := engine.New(cfg)
@@ -224,7 +230,7 @@ func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files s
 		if err := server.Add(id, dev); err != nil {
 			return nil, err
 		}
-		list = append(list, servedDevice{id, name})
+		list = append(list, servedDevice{id, name, missing})
 	}
 	if others || len(list) == 0 {
 		dev, err := native.New(inst)
@@ -250,14 +256,14 @@ func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files s
 }
 
 // programOf reads the program that an app begins with, and the P4Info beside it:
-// NAME.p4info.txtpb or NAME.p4info.txt for NAME.json.
-func programOf(name string, cfg *engine.Config) error {
+// NAME.p4info.txtpb or NAME.p4info.txt for NAME.json; missing is that file if there is none.
+func programOf(name string, cfg *engine.Config) (missing string, err error) {
 	if name == "" {
-		return nil
+		return "", nil
 	}
 	src, err := os.ReadFile(name)
 	if err != nil {
-		return err
+		return "", err
 	}
 	base := strings.TrimSuffix(name, ".json")
 	for _, end := range []string{".p4info.txtpb", ".p4info.txt", ".p4info.bin"} {
@@ -266,15 +272,15 @@ func programOf(name string, cfg *engine.Config) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 		if cfg.Info, err = p4info.Parse(text); err != nil {
-			return fmt.Errorf("%s: %w", base+end, err)
+			return "", fmt.Errorf("%s: %w", base+end, err)
 		}
 		cfg.Program = src
-		return nil
+		return "", nil
 	}
-	return nil
+	return base + ".p4info.txtpb", nil
 }
 
 // defaultRole is the name of the role without a name in --p4-client.

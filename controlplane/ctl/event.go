@@ -3,7 +3,6 @@ package ctl
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -80,14 +79,15 @@ func name(info *p4info.Info, table uint32) string {
 	return fmt.Sprintf("0x%08x", table)
 }
 
-// Subscribe asks the device for the digests of a program that it does not send yet.
+// Subscribe asks the device for the digests of a program, as c says, also for those that another controller asked for: what that one did not
+// acknowledge is sent again when c's time for an acknowledgement is over, not its own. (PI, which bmv2 has, forgets it earlier if the digest is
+// deleted, but its timers do not outlive that.)
 func (s *Session) Subscribe(ctx context.Context, digests []*p4info.Digest, c *p4v1.DigestEntry_Config) error {
 	for _, d := range digests {
 		e := p4info.Entity{Kind: p4info.KindDigest, Object: d.ID, Digest: c}
-		err := s.Write(ctx, p4v1.WriteRequest_CONTINUE_ON_ERROR, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: e.Message()})
-		var w *WriteError
-		if errors.As(err, &w) && w.Failed[0].Code == codes.AlreadyExists {
-			continue
+		failed, err := s.Put(ctx, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: e.Message()})
+		if err == nil && len(failed) > 0 {
+			err = failed[0]
 		}
 		if err != nil {
 			return fmt.Errorf("%s: digest %s: %w", s.Target, d.Name, err)

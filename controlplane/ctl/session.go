@@ -211,7 +211,11 @@ func notPrimary(st Status) error {
 	if st.Leader == (ElectionID{}) {
 		return fmt.Errorf("%w: no controller is", ErrNotPrimary)
 	}
-	return fmt.Errorf("%w: election id %v is, this is %v", ErrNotPrimary, st.Leader, st.Election)
+	hint := ""
+	if st.Election.High < 1<<62 { // a store elects the others
+		hint = "; --election-id gives this one another"
+	}
+	return fmt.Errorf("%w: election id %v is, this is %v%s", ErrNotPrimary, st.Leader, st.Election, hint)
 }
 
 // run keeps the stream up until ctx ends.

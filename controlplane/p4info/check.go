@@ -783,13 +783,13 @@ func ReplicaPort(r *p4v1.Replica) uint32 {
 	return r.GetEgressPort() //nolint:staticcheck // clients of before 1.4 use it
 }
 
+// maxBackups of a replica are looked at for each packet, at most.
+const maxBackups = 16
+
 func replicas(list []*p4v1.Replica) error {
 	type one struct{ port, instance uint32 }
 	seen := map[one]bool{}
 	for _, r := range list {
-		if len(r.GetBackupReplicas()) > 0 {
-			return refuse(codes.Unimplemented, "backup replicas")
-		}
 		switch p := r.GetPortKind().(type) {
 		case *p4v1.Replica_Port:
 			c, err := Canonical(p.Port, 32)
@@ -805,6 +805,22 @@ func replicas(list []*p4v1.Replica) error {
 			return invalid("port %d with instance %d is there twice", k.port, k.instance)
 		}
 		seen[k] = true
+		own := map[one]bool{k: true}
+		if n := len(r.GetBackupReplicas()); n > maxBackups {
+			return refuse(codes.ResourceExhausted, "port %d: %d backup replicas, at most %d", k.port, n, maxBackups)
+		}
+		for _, b := range r.GetBackupReplicas() {
+			c, err := Canonical(b.GetPort(), 32)
+			if err != nil {
+				return in("port of a backup replica", err)
+			}
+			b.Port = c
+			x := one{PortNumber(c), b.GetInstance()}
+			if own[x] {
+				return invalid("port %d: its backup port %d with instance %d is there twice", k.port, x.port, x.instance)
+			}
+			own[x] = true
+		}
 	}
 	return nil
 }

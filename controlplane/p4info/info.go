@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	configv1 "github.com/p4lang/p4runtime/go/p4/config/v1"
-	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 
 	"github.com/quillon/quillon/nf/table"
 )
@@ -69,6 +68,7 @@ type Table struct {
 	// Priority: entries need one, as a field is ternary, range or optional.
 	Priority bool
 	Const    bool // its entries are the program's
+	Initial  bool // the program has entries of it
 	// ConstDefault is the default action that may not change; nil: it may.
 	ConstDefault *Action
 	IdleTimeout  bool
@@ -126,33 +126,10 @@ type Direct struct {
 type Digest struct {
 	Object
 	Spec *configv1.P4DataTypeSpec
-	// Fields are the message's, when it is one unsigned integer, or a tuple or
-	// a struct of them; or of values of translated types.
+	// Fields are the values that a message is made of, in order, those of structs in structs, too. nil: it has some of a type that no
+	// message can have, as header unions. A value of an enum or an error has a name, and 0 bits.
 	Fields []Field
-}
-
-// Values are the values of the digest's fields in a message, in order; nil when it is not
-// made of unsigned integers.
-func (d *Digest) Values(data *p4v1.P4Data) [][]byte {
-	var members []*p4v1.P4Data
-	switch x := data.GetData().(type) {
-	case *p4v1.P4Data_Struct:
-		members = x.Struct.Members
-	case *p4v1.P4Data_Tuple:
-		members = x.Tuple.Members
-	default:
-		members = []*p4v1.P4Data{data}
-	}
-	if len(members) != len(d.Fields) {
-		return nil
-	}
-	out := make([][]byte, len(members))
-	for i, m := range members {
-		if out[i] = m.GetBitstring(); out[i] == nil {
-			return nil
-		}
-	}
-	return out
+	shape  *shape
 }
 
 // ValueSet is a parser's value set.
@@ -201,6 +178,9 @@ func (i builder) add(kind string, pre *configv1.Preamble, x object) error {
 // typeOf is the type of a value, by its width and the type that it names.
 func (i builder) typeOf(where string, width int32, named *configv1.P4NamedType) (Type, error) {
 	t := Type{int(width), named.GetName()}
+	if t == (Type{}) && i.Proto.GetTypeInfo().GetError() != nil {
+		return Type{0, ErrorType}, nil // p4c gives no width to a field that is an error
+	}
 	if t.Named != "" {
 		if nt := i.Proto.GetTypeInfo().GetNewTypes()[t.Named]; nt != nil {
 			switch tr := nt.GetTranslatedType().GetSdnType().(type) {
@@ -292,7 +272,7 @@ func (i builder) addProfiles() error {
 
 func (i builder) addTables() error {
 	for _, p := range i.Proto.GetTables() {
-		t := &Table{Proto: p, Const: p.GetIsConstTable(), Size: p.GetSize(),
+		t := &Table{Proto: p, Const: p.GetIsConstTable(), Initial: p.GetHasInitialEntries(), Size: p.GetSize(),
 			IdleTimeout: p.GetIdleTimeoutBehavior() == configv1.Table_NOTIFY_CONTROL}
 		if err := i.add("table", p.GetPreamble(), t); err != nil {
 			return err
@@ -434,7 +414,10 @@ func (i builder) addRest() error {
 		if err := i.add("digest", p.GetPreamble(), d); err != nil {
 			return err
 		}
-		d.Fields = i.members(d.Spec)
+		room := maxParts
+		if d.shape = i.shapeOf("", d.Spec, &d.Fields, 0, &room); d.shape == nil {
+			d.Fields = nil
+		}
 		i.Digests = append(i.Digests, d)
 	}
 	for _, p := range i.Proto.GetValueSets() {
@@ -467,47 +450,6 @@ func (i builder) addRest() error {
 		}
 	}
 	return nil
-}
-
-// members are the fields of a message, if all are unsigned integers.
-func (i builder) members(s *configv1.P4DataTypeSpec) []Field {
-	var out []Field
-	add := func(name string, s *configv1.P4DataTypeSpec) bool {
-		if n := s.GetNewType().GetName(); i.Translation(n) != nil {
-			t, err := i.typeOf(name, 0, s.GetNewType())
-			out = append(out, Field{ID: uint32(len(out) + 1), Name: name, Type: t})
-			return err == nil
-		}
-		w, ok := i.width(s)
-		out = append(out, Field{ID: uint32(len(out) + 1), Name: name, Type: Type{Bits: w}})
-		return ok
-	}
-	switch t := s.GetTypeSpec().(type) {
-	case *configv1.P4DataTypeSpec_Struct:
-		for _, m := range i.Proto.GetTypeInfo().GetStructs()[t.Struct.GetName()].GetMembers() {
-			if !add(m.GetName(), m.GetTypeSpec()) {
-				return nil
-			}
-		}
-	case *configv1.P4DataTypeSpec_Header:
-		for _, m := range i.Proto.GetTypeInfo().GetHeaders()[t.Header.GetName()].GetMembers() {
-			spec := &configv1.P4DataTypeSpec{TypeSpec: &configv1.P4DataTypeSpec_Bitstring{Bitstring: m.GetTypeSpec()}}
-			if !add(m.GetName(), spec) {
-				return nil
-			}
-		}
-	case *configv1.P4DataTypeSpec_Tuple:
-		for _, m := range t.Tuple.GetMembers() {
-			if !add("", m) {
-				return nil
-			}
-		}
-	default:
-		if !add("", s) {
-			return nil
-		}
-	}
-	return out
 }
 
 func find[T any](i *Info, id uint32) *T {

@@ -2,6 +2,7 @@ package p4info_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -155,7 +156,10 @@ func TestRefusals(t *testing.T) {
 		{codes.Unimplemented, "by colour", `type: MODIFY entity { meter_entry { meter_id: 352080900 counter_data { } } }`},
 		{codes.InvalidArgument, "multicast group 0", `type: INSERT entity { packet_replication_engine_entry { multicast_group_entry { } } }`},
 		{codes.InvalidArgument, "there twice", `type: INSERT entity { packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 replicas { egress_port: 1 } replicas { port: "\x00\x01" } } } }`},
-		{codes.Unimplemented, "backup", `type: INSERT entity { packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 replicas { egress_port: 1 backup_replicas { port: "\x01" } } } } }`},
+		{codes.InvalidArgument, "its backup port 1", `type: INSERT entity { packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 replicas { egress_port: 1 backup_replicas { port: "\x00\x01" } } } } }`},
+		{codes.InvalidArgument, "its backup port 2", `type: INSERT entity { packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 replicas { egress_port: 1 backup_replicas { port: "\x02" } backup_replicas { port: "\x02" } } } } }`},
+		{codes.OutOfRange, "a backup replica", `type: INSERT entity { packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 replicas { egress_port: 1 backup_replicas { } } } } }`},
+		{codes.ResourceExhausted, "17 backup replicas", `type: INSERT entity { packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 replicas { egress_port: 1 ` + strings.Repeat(`backup_replicas { port: "\x02" } `, 17) + `} } } }`},
 		{codes.InvalidArgument, "clone session 0", `type: DELETE entity { packet_replication_engine_entry { clone_session_entry { } } }`},
 		{codes.InvalidArgument, "member 0", `type: DELETE entity { action_profile_member { action_profile_id: 294569155 } }`},
 		{codes.InvalidArgument, "an action is missing", `type: INSERT entity { action_profile_member { action_profile_id: 294569155 member_id: 1 } }`},
@@ -313,6 +317,39 @@ func TestCircleOfTypes(t *testing.T) {
 	u := update(t, `type: MODIFY entity { register_entry { register_id: 1 data { bitstring: "\x01" } } }`)
 	if err := i.Update(u); status.Code(err) != codes.Unimplemented {
 		t.Error(err)
+	}
+}
+
+// TestStructsOfStructs: a short P4Info whose digest would have a hundred million fields is one of a digest that nobody can have, and an empty struct is one.
+func TestStructsOfStructs(t *testing.T) {
+	var types strings.Builder
+	for n := range 8 {
+		fmt.Fprintf(&types, `structs { key: "s%d" value { `, n)
+		for range 10 {
+			if n == 7 {
+				types.WriteString(`members { name: "x" type_spec { bitstring { bit { bitwidth: 8 } } } } `)
+			} else {
+				fmt.Fprintf(&types, `members { name: "x" type_spec { struct { name: "s%d" } } } `, n+1)
+			}
+		}
+		types.WriteString(`} } `)
+	}
+	types.WriteString(`structs { key: "none" value {} } structs { key: "pair" value { members { name: "e" type_spec { struct { name: "none" } } } members { name: "v" type_spec { bitstring { bit { bitwidth: 8 } } } } } }`)
+	i, err := p4info.Parse([]byte(`digests { preamble { id: 1 name: "much" } type_spec { struct { name: "s0" } } }
+		digests { preamble { id: 2 name: "some" } type_spec { struct { name: "s6" } } }
+		digests { preamble { id: 3 name: "empty" } type_spec { struct { name: "pair" } } } type_info { ` + types.String() + ` }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(i.Digests[0].Fields); n != 0 {
+		t.Errorf("%d fields", n)
+	}
+	if n := len(i.Digests[1].Fields); n != 100 {
+		t.Errorf("%d fields, want 100", n)
+	}
+	d := i.Digests[2]
+	if m := d.Message([][]byte{{7}}); len(m.GetStruct().GetMembers()) != 2 || len(d.Values(m)) != 1 || d.Values(m)[0][0] != 7 {
+		t.Errorf("%v has %v", m, d.Values(m))
 	}
 }
 

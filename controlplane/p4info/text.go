@@ -95,11 +95,17 @@ func meterText(c *p4v1.MeterConfig) string {
 }
 
 func replicaText(list []*p4v1.Replica) string {
+	one := func(port, instance uint32) string {
+		if instance == 0 {
+			return fmt.Sprint(port)
+		}
+		return fmt.Sprintf("%d#%d", port, instance)
+	}
 	var s []string
 	for _, r := range list {
-		t := fmt.Sprint(ReplicaPort(r))
-		if r.GetInstance() != 0 {
-			t += fmt.Sprintf("#%d", r.GetInstance())
+		t := one(ReplicaPort(r), r.GetInstance())
+		for _, b := range r.GetBackupReplicas() {
+			t += " or " + one(PortNumber(b.GetPort()), b.GetInstance())
 		}
 		s = append(s, t)
 	}

@@ -1,6 +1,7 @@
 package p4rt
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 
@@ -426,11 +427,24 @@ func (d *device) advice(r *role, to *stream) *p4v1.StreamMessageResponse {
 	case to:
 		m.Status.Message = "primary"
 	case nil:
-		m.Status.Code, m.Status.Message = int32(codes.NotFound), "backup; there is no primary"
+		m.Status.Code, m.Status.Message = int32(codes.NotFound), "backup; there is no primary, which"+atLeast(r.highest)
 	default:
 		m.Status.Code, m.Status.Message = int32(codes.AlreadyExists), "backup"
 	}
 	return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Arbitration{Arbitration: m}}
+}
+
+// atLeast is what a claim takes when e is the highest election id so far.
+func atLeast(e *p4v1.Uint128) string {
+	return fmt.Sprintf(" takes an election id of %d.%d or more%s", e.GetHigh(), e.GetLow(), timely(e))
+}
+
+// timely says where an election id comes from that is a time, to a controller that has a small one.
+func timely(e *p4v1.Uint128) string {
+	if h := e.GetHigh(); h < 1<<30 || h >= 1<<62 { // seconds since 1970, and the ids of leaders of a store
+		return ""
+	}
+	return " (quillon ctl makes them from the time, unless its --election-id says another; quillon ctl forget has a device forget them)"
 }
 
 // primary checks that a request comes from the primary of a role, and returns what the role
@@ -448,10 +462,14 @@ func (d *device) primary(c *caller, name string, e *p4v1.Uint128) (*scope, error
 	}
 	switch {
 	case r.primary == nil:
-		return nil, grpcstatus.Errorf(codes.PermissionDenied, "role %q of device %d has no primary: claim it on a stream first", name, d.id)
+		claim := "claim it on a stream first"
+		if r.highest != nil {
+			claim += ", which" + atLeast(r.highest)
+		}
+		return nil, grpcstatus.Errorf(codes.PermissionDenied, "role %q of device %d has no primary: %s", name, d.id, claim)
 	case e == nil || !same(e, r.primary.election):
 		p := r.primary.election
-		return nil, grpcstatus.Errorf(codes.PermissionDenied, "not primary: election id %d.%d, the primary's is %d.%d", e.GetHigh(), e.GetLow(), p.GetHigh(), p.GetLow())
+		return nil, grpcstatus.Errorf(codes.PermissionDenied, "not primary: election id %d.%d, the primary's is %d.%d%s", e.GetHigh(), e.GetLow(), p.GetHigh(), p.GetLow(), timely(p))
 	case c.key() != r.primary.caller.key():
 		return nil, grpcstatus.Errorf(codes.PermissionDenied, "not primary: the election id is another client's")
 	}

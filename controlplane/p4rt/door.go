@@ -100,7 +100,9 @@ type conn struct {
 	calls  int          // guarded by the door
 	long   int          // bytes of long requests that are being answered; guarded by the door
 	held   atomic.Int64 // bytes of messages that have not come in full
-	once   sync.Once
+	// headers is how long a list of headers the client takes, in bytes; 0: it does not say.
+	headers atomic.Uint32
+	once    sync.Once
 
 	// These are set from the handshake on.
 	caller *caller

@@ -9,9 +9,13 @@ import (
 
 // Types and flags of HTTP/2 frames (RFC 9113, section 6).
 const (
-	frameData    = 0
-	frameHeaders = 1
-	frameReset   = 3
+	frameData     = 0
+	frameHeaders  = 1
+	frameReset    = 3
+	frameSettings = 4
+
+	// settingHeaders is how long a list of headers the sender takes, in bytes (section 6.5.2).
+	settingHeaders = 6
 
 	flagEndStream = 0x1
 	flagPadded    = 0x8
@@ -31,15 +35,21 @@ type frames struct {
 	pads     bool // the next byte is the length of the padding
 	left     int  // bytes of a DATA frame's content that have not come
 	tailSkip int  // bytes of padding behind the content
+
+	item [6]byte // of a SETTINGS frame: two bytes of the setting's identifier, four of its value
+	at   int     // bytes of item that have come
 }
 
 // feed calls data for the pieces of DATA frames' content, with last after the last
-// piece of a frame, and other for every other frame. An error of data ends feed.
-func (f *frames) feed(p []byte, data func(piece []byte, last bool) error, other func()) error {
+// piece of a frame, other for every other frame, and setting (if it is not nil) for what is in SETTINGS frames. An error of data ends feed.
+func (f *frames) feed(p []byte, data func(piece []byte, last bool) error, other func(), setting func(id uint16, v uint32)) error {
 	for len(p) > 0 {
 		switch {
 		case f.skip > 0:
 			n := min(f.skip, len(p))
+			if f.kind == frameSettings && setting != nil {
+				f.settings(p[:n], setting)
+			}
 			f.skip -= n
 			p = p[n:]
 		case f.pads:
@@ -78,10 +88,23 @@ func (f *frames) feed(p []byte, data func(piece []byte, last bool) error, other 
 	return nil
 }
 
+// settings takes a piece of a SETTINGS frame's content.
+func (f *frames) settings(p []byte, setting func(id uint16, v uint32)) {
+	for len(p) > 0 {
+		n := copy(f.item[f.at:], p)
+		f.at += n
+		p = p[n:]
+		if f.at == len(f.item) {
+			setting(binary.BigEndian.Uint16(f.item[:]), binary.BigEndian.Uint32(f.item[2:]))
+			f.at = 0
+		}
+	}
+}
+
 // header begins a frame: 3 bytes of length, one of type, one of flags, 4 of the
 // stream's identifier, big endian.
 func (f *frames) header(data func([]byte, bool) error, other func()) error {
-	f.n = 0
+	f.n, f.at = 0, 0
 	length := int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
 	flags := f.head[4]
 	f.kind = f.head[3]
@@ -129,7 +152,7 @@ func (g *gate) Read(p []byte) (int, error) {
 	n, err := g.Conn.Read(p)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if e := g.in.feed(p[:n], g.content, g.other); e != nil {
+	if e := g.in.feed(p[:n], g.content, g.other, g.setting); e != nil {
 		g.c.expel(e)
 		return 0, e
 	}
@@ -144,7 +167,7 @@ func (g *gate) Write(p []byte) (int, error) {
 		if g.out.kind == frameReset || g.out.end {
 			g.forget(g.out.stream)
 		}
-	})
+	}, nil)
 	g.mu.Unlock()
 	return g.Conn.Write(p)
 }
@@ -153,6 +176,13 @@ func (g *gate) Write(p []byte) (int, error) {
 func (g *gate) other() {
 	if g.in.kind == frameReset {
 		g.forget(g.in.stream)
+	}
+}
+
+// setting takes a setting of the client's.
+func (g *gate) setting(id uint16, v uint32) {
+	if id == settingHeaders {
+		g.c.headers.Store(v)
 	}
 }
 

@@ -102,7 +102,7 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 			return err
 		}
 	}
-	_, err = report("requests", errs)
+	_, err = report("requests", errs, room(g.Context()))
 	return err
 }
 

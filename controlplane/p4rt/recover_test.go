@@ -1,6 +1,7 @@
 package p4rt_test
 
 import (
+	"context"
 	"io"
 	"strings"
 	"sync"
@@ -38,6 +39,118 @@ func (b *broken) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) []
 	}
 	_ = updates[len(updates)]
 	return nil
+}
+
+// A client that takes few headers, as gRPC in C++ and Python by default, gets an error for each of many updates; one that takes more gets
+// them whole. Without the client's setting an answer of this size ended the call without any.
+func TestManyErrors(t *testing.T) {
+	s := p4rt.New(p4rt.Config{})
+	if err := s.Add(1, &broken{testInfo()}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "127.0.0.1:0", Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close(); s.Close() })
+	for n, c := range []struct {
+		headers uint32
+		updates int
+		code    codes.Code
+	}{{16 << 10, 60, codes.Unknown}, {16 << 10, 2000, codes.ResourceExhausted}, {8192 + 100*2000, 2000, codes.Unknown}} {
+		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithMaxHeaderListSize(c.headers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		client := p4v1.NewP4RuntimeClient(conn)
+		stream, err := client.StreamChannel(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(claimOf(uint64(n + 1))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		r := &p4v1.WriteRequest{DeviceId: 1, ElectionId: &p4v1.Uint128{Low: uint64(n + 1)}}
+		for range c.updates {
+			r.Updates = append(r.Updates, &p4v1.Update{Type: p4v1.Update_INSERT, Entity: p4info.EntryOf(&p4v1.TableEntry{TableId: 1, Priority: -7})})
+		}
+		_, err = client.Write(t.Context(), r)
+		if st := status.Convert(err); st.Code() != c.code || c.code == codes.Unknown && len(st.Details()) != c.updates {
+			t.Errorf("%d updates: %d details, %.200v", c.updates, len(st.Details()), err)
+		}
+	}
+}
+
+// A controller with a small election id is told what keeps it out: ids that are made from the time.
+func TestSmallElectionID(t *testing.T) {
+	s := p4rt.New(p4rt.Config{})
+	if err := s.Add(1, &broken{testInfo()}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := p4rt.Listen(s, p4rt.ListenConfig{Address: "127.0.0.1:0", Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close(); s.Close() })
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := p4v1.NewP4RuntimeClient(conn)
+	claim := func(e *p4v1.Uint128) (said string, end func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := client.StreamChannel(ctx)
+		if err == nil {
+			err = stream.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_Arbitration{Arbitration: &p4v1.MasterArbitrationUpdate{DeviceId: 1, ElectionId: e}}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.GetArbitration().GetStatus().GetMessage(), func() {
+			cancel()
+			for err == nil {
+				_, err = stream.Recv()
+			}
+		}
+	}
+	small := &p4v1.Uint128{Low: 1}
+	write := func() string {
+		_, err := client.Write(t.Context(), &p4v1.WriteRequest{DeviceId: 1, ElectionId: small})
+		return status.Convert(err).Message()
+	}
+	const hint = " (quillon ctl makes them from the time, unless its --election-id says another; quillon ctl forget has a device forget them)"
+	_, end := claim(&p4v1.Uint128{High: 1764000000, Low: 5})
+	if got, want := write(), "not primary: election id 0.1, the primary's is 1764000000.5"+hint; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	end()
+	if _, err := client.Capabilities(t.Context(), &p4v1.CapabilitiesRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	want := "which takes an election id of 1764000000.5 or more" + hint
+	var got string
+	for range 1000 { // the stream's end takes a moment
+		got, end = claim(small)
+		end()
+		if strings.HasPrefix(got, "backup; there is no primary") {
+			break
+		}
+	}
+	if got != "backup; there is no primary, "+want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := write(), `role "" of device 1 has no primary: claim it on a stream first, `+want; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // A request over which a handler panics is answered with INTERNAL, is logged once, and

@@ -2,12 +2,14 @@ package p4rt
 
 import (
 	"context"
+	"encoding/base64"
 	"slices"
 	"strings"
 
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/quillon/quillon/controlplane/p4info"
@@ -51,7 +53,7 @@ func (s *Server) Write(ctx context.Context, r *p4v1.WriteRequest) (*p4v1.WriteRe
 	}
 	errs := d.write(p, scope, r.GetUpdates(), r.GetAtomicity())
 	s.stats.Updates.Add(uint64(len(errs)))
-	refused, err := report("updates", errs)
+	refused, err := report("updates", errs, room(ctx))
 	s.stats.UpdateErrors.Add(uint64(refused))
 	return &p4v1.WriteResponse{}, err
 }
@@ -124,32 +126,82 @@ func writeDigest(i *p4info.Info, m map[uint32]*p4v1.DigestEntry_Config, op p4v1.
 // clients bound the size of a status.
 const maxErrorText = 240
 
+// Bounds on the headers that a client takes, in bytes. A status is among them. A client that says nothing takes unsaidHeaders, as those of
+// gRPC in Go do. Others take fewer than they say: gRPC in C++, and with it in Python, says 16 KiB and refuses some that are longer than half
+// of that, and all that are longer than four fifths where it says more.
+const (
+	unsaidHeaders  = 16 << 20
+	defaultHeaders = 16 << 10
+)
+
+// room is how long the headers with a status may be for the client of a call.
+func room(ctx context.Context) int {
+	c := connOf(ctx)
+	if c == nil {
+		return unsaidHeaders
+	}
+	switch n := int(c.headers.Load()); {
+	case n == 0:
+		return unsaidHeaders
+	case n <= defaultHeaders:
+		return min(n*4/5, defaultHeaders/2)
+	default:
+		return min(n, 1<<30) * 4 / 5
+	}
+}
+
+// headersSize is at most how long the headers with a status are, with what gRPC and HTTP/2 add to each of them.
+func headersSize(st *status.Status) int {
+	const names = len("grpc-status-details-bin") + len("grpc-message") + len("grpc-status") + len("content-type: application/grpc :status: 200") + 5*32
+	return names + base64.RawStdEncoding.EncodedLen(proto.Size(st.Proto())) + 3*len(st.Message())
+}
+
 // report is the status of a batch: nil, or Unknown with a p4.v1.Error for each of
-// its elements; bad is how many were refused.
-func report(what string, errs []error) (bad int, err error) {
+// its elements; bad is how many were refused. Where that does not fit into the room for it, texts are cut; where it does not fit without them the
+// code is ResourceExhausted, without errors, as the specification has it.
+func report(what string, errs []error, room int) (bad int, err error) {
 	if !slices.ContainsFunc(errs, func(e error) bool { return e != nil }) {
 		return 0, nil
 	}
-	details := make([]protoadapt.MessageV1, len(errs))
 	first := ""
-	for n, err := range errs {
-		e := &p4v1.Error{}
-		if err != nil {
-			st := statusOf(err)
-			e.CanonicalCode, e.Message, e.Space = int32(st.Code()), st.Message(), "quillon"
-			if len(e.Message) > maxErrorText {
-				e.Message = strings.ToValidUTF8(e.Message[:maxErrorText], "") + "…"
-			}
-			if bad == 0 {
-				first = e.Message
-			}
-			bad++
+	for _, err := range errs {
+		if err == nil {
+			continue
 		}
-		details[n] = protoadapt.MessageV1Of(e)
+		if bad == 0 {
+			first = cut(statusOf(err).Message(), maxErrorText)
+		}
+		bad++
 	}
-	st, err := status.Newf(codes.Unknown, "%d of %d %s were refused, the first: %s", bad, len(errs), what, first).WithDetails(details...)
-	if err != nil {
-		return bad, status.Error(codes.Internal, err.Error())
+	for _, most := range []int{maxErrorText, maxErrorText / 2, maxErrorText / 4, maxErrorText / 10, 0} {
+		details := make([]protoadapt.MessageV1, len(errs))
+		for n, err := range errs {
+			e := &p4v1.Error{}
+			if err != nil {
+				st := statusOf(err)
+				e.CanonicalCode, e.Message, e.Space = int32(st.Code()), cut(st.Message(), most), "quillon"
+			}
+			details[n] = protoadapt.MessageV1Of(e)
+		}
+		st, err := status.Newf(codes.Unknown, "%d of %d %s were refused, the first: %s", bad, len(errs), what, first).WithDetails(details...)
+		if err != nil {
+			return bad, status.Error(codes.Internal, err.Error())
+		}
+		if headersSize(st) <= room {
+			return bad, st.Err()
+		}
 	}
-	return bad, st.Err()
+	return bad, status.Errorf(codes.ResourceExhausted, "%d of %d %s were refused, and the client takes no answer with an error for each: let it take %d bytes of metadata (grpc.max_metadata_size), or send fewer at once; the first: %s",
+		bad, len(errs), what, defaultHeaders/2+100*len(errs), first)
+}
+
+// cut is at most so many bytes of a text.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	if most == 0 {
+		return ""
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }

@@ -264,6 +264,28 @@ func TestLearnerTakesOver(t *testing.T) {
 	}
 }
 
+// Somebody asked for the digest before, with hours for an acknowledgement, and left without one. A device tells a message again only when that
+// time is over: the learner's counts from then on.
+func TestLearnerAfterAnother(t *testing.T) {
+	f := ctltest.New(1)
+	at, _ := f.Start(t, "127.0.0.1:0", nil)
+	in := intent(t, at, "l2_bridge", "")
+	d := in.Devices[0]
+	s := open(t, d)
+	if err := s.Subscribe(within(t), d.Info.Digests, &p4v1.DigestEntry_Config{MaxListSize: 1, AckTimeoutNs: int64(5 * time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	wait := func() time.Duration {
+		f.Lock()
+		defer f.Unlock()
+		e := p4info.Entity{Kind: p4info.KindDigest, Object: d.Info.Digests[0].ID}
+		return time.Duration(f.Devices[1].Entities[e.Key()].GetDigestEntry().GetConfig().GetAckTimeoutNs())
+	}
+	keep(t, in, &Learner{Idle: time.Minute})
+	ctltest.Eventually(t, "a second for an acknowledgement", func() bool { return wait() == time.Second })
+}
+
 func TestAppsClaimTheirTables(t *testing.T) {
 	bridge := intent(t, "127.0.0.1:1", "l2_bridge", "    entries: [{table: dmac, match: {vid: 1, dst: 1}, action: refuse}]").Devices[0]
 	if err := (&Learner{}).Claim(bridge); err == nil || !strings.Contains(err.Error(), "is written by what runs here") {

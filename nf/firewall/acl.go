@@ -3,18 +3,18 @@ package firewall
 import (
 	"cmp"
 	"fmt"
-	mathbits "math/bits"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 
+	"github.com/quillon/quillon/nf/classify"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/table"
 )
 
 // maxRules of a family.
-const maxRules = 2048
+const maxRules = 16384
 
 // Fields of a rule, in the order of a table's key.
 const (
@@ -240,13 +240,10 @@ func formatRules(all []table.Entry, keys []table.Field) string {
 	return b.String()
 }
 
-// acl finds the first of the rules, by priority, that a packet meets: for each
-// field the values fall into intervals, each with a word of bits that says which
-// rules hold there; the first bit that is in all six is the rule (Lakshman and
-// Stiliadis, High-Speed Policy-based Packet Forwarding, SIGCOMM 1998).
+// acl finds the first of the rules, by priority, that a packet meets. Their numbers in the set are their places among the sorted ones.
 type acl struct {
-	axes    [numFields]axis
-	words   int // a row of bits
+	set     *classify.Set
+	long    bool // addresses have two words
 	actions []uint8
 	meters  []*meter      // nil: the rule has none
 	places  map[place]int // of the sorted rules
@@ -278,12 +275,6 @@ func (m *meter) take(now clock.Time) bool {
 	}
 }
 
-// axis is one field: row i is for values from from[i] on, up to from[i+1].
-type axis struct {
-	from []table.Value
-	rows []uint64
-}
-
 // noPort is the port of what has none: rules about ports do not hold.
 const noPort = 1 << 16
 
@@ -291,7 +282,7 @@ const noPort = 1 << 16
 func newACL(rules []table.Entry, keys []table.Field, was *acl) *acl {
 	rules = slices.Clone(rules)
 	slices.SortStableFunc(rules, func(x, y table.Entry) int { return int(y.Priority) - int(x.Priority) })
-	t := &acl{words: (len(rules) + 63) / 64, actions: make([]uint8, len(rules)), meters: make([]*meter, len(rules)), places: make(map[place]int, len(rules))}
+	t := &acl{actions: make([]uint8, len(rules)), meters: make([]*meter, len(rules)), places: make(map[place]int, len(rules)), long: keys[fieldSrc].Bits > 64}
 	for i := range rules {
 		p := placeOf(&rules[i])
 		t.actions[i], t.places[p] = uint8(rules[i].Action), i
@@ -306,99 +297,61 @@ func newACL(rules []table.Entry, keys []table.Field, was *acl) *acl {
 		}
 		t.meters[i] = m
 	}
-	for f := range t.axes {
-		t.axes[f] = newAxis(rules, f, &keys[f], t.words)
-	}
+	t.fill(rules, keys)
 	return t
 }
 
-// bounds are the least and the greatest value that meet a condition.
-func bounds(c table.Cond, f *table.Field) (lo, hi table.Value) {
-	switch f.Match {
-	case table.Ternary:
-		not := table.Ones(f.Bits).AndNot(c.M)
-		return c.V, table.Value{Hi: c.V.Hi | not.Hi, Lo: c.V.Lo | not.Lo}
-	case table.Range:
-		return c.V, c.M
-	}
-	return c.V, c.V
-}
+// portBits are the bits of a port, with noPort.
+const portBits = 17
 
-// next is v+1; ok is false when there is none.
-func next(v table.Value) (n table.Value, ok bool) {
-	n = table.Value{Hi: v.Hi, Lo: v.Lo + 1}
-	if n.Lo == 0 {
-		n.Hi++
-	}
-	return n, n != table.Value{}
-}
+// maxWords are the words of a key in the set, at most.
+const maxWords = numFields + 2
 
-func newAxis(rules []table.Entry, field int, f *table.Field, words int) axis {
-	x := axis{from: []table.Value{{}}}
-	every := make([]uint64, words) // rules that do not look at the field
-	for i := range rules {
-		c := rules[i].Key[field]
-		if c.Any {
-			every[i/64] |= 1 << (i % 64)
-			continue
+// fill puts the sorted rules into the set.
+func (t *acl) fill(rules []table.Entry, keys []table.Field) {
+	var fields []classify.Field
+	for i := range keys {
+		f := classify.Field{Bits: keys[i].Bits, Range: keys[i].Match == table.Range}
+		if f.Range {
+			f.Bits = portBits
 		}
-		lo, hi := bounds(c, f)
-		x.from = append(x.from, lo)
-		if n, ok := next(hi); ok {
-			x.from = append(x.from, n)
-		}
+		fields = append(fields, f)
 	}
-	slices.SortFunc(x.from, table.Value.Compare)
-	x.from = slices.Compact(x.from)
-	x.rows = make([]uint64, len(x.from)*words)
-	for at := 0; at < len(x.rows); at += words {
-		copy(x.rows[at:], every)
-	}
-	for i := range rules {
-		c := rules[i].Key[field]
-		if c.Any {
-			continue
+	t.set = classify.New(fields)
+	list := make([]classify.Entry, len(rules))
+	for n := range rules {
+		e := classify.Entry{Number: uint32(n), Order: int32(n)}
+		for i := range keys {
+			v, m := rules[n].Key[i].V, table.Ones(fields[i].Bits)
+			switch c := rules[n].Key[i]; {
+			case c.Any && !fields[i].Range:
+				v, m = table.Value{}, table.Value{}
+			case c.Any:
+				v = table.Value{} // to the highest
+			case fields[i].Range || keys[i].Match == table.Ternary:
+				m = c.M
+			}
+			e.Key, e.Mask = append(e.Key, v.Lo), append(e.Mask, m.Lo)
+			if fields[i].Bits > 64 {
+				e.Key, e.Mask = append(e.Key, v.Hi), append(e.Mask, m.Hi)
+			}
 		}
-		lo, hi := bounds(c, f)
-		for at := x.find(lo); at < len(x.from) && !hi.Less(x.from[at]); at++ {
-			x.rows[at*words+i/64] |= 1 << (i % 64)
-		}
+		list[n] = e
 	}
-	return x
-}
-
-// find is the row of a value.
-func (x *axis) find(v table.Value) int {
-	lo, hi := 0, len(x.from)
-	for hi-lo > 1 {
-		m := int(uint(lo+hi) / 2)
-		if v.Less(x.from[m]) {
-			hi = m
-		} else {
-			lo = m
-		}
-	}
-	return lo
+	t.set.Fill(list)
 }
 
 // match is the rule for values, by its place among the sorted ones; negative:
 // there is none.
 func (t *acl) match(v *[numFields]table.Value) int {
-	if t.words == 0 {
-		return -1
+	words := [maxWords]uint64{v[fieldIn].Lo, v[fieldSrc].Lo, v[fieldDst].Lo, v[fieldProto].Lo, v[fieldSport].Lo, v[fieldDport].Lo}
+	key := words[:numFields]
+	if t.long {
+		words = [maxWords]uint64{v[fieldIn].Lo, v[fieldSrc].Lo, v[fieldSrc].Hi, v[fieldDst].Lo, v[fieldDst].Hi, v[fieldProto].Lo, v[fieldSport].Lo, v[fieldDport].Lo}
+		key = words[:]
 	}
-	var at [numFields]int
-	for f := range t.axes {
-		at[f] = t.axes[f].find(v[f]) * t.words
-	}
-	for w := range t.words {
-		bits := ^uint64(0)
-		for f := range t.axes {
-			bits &= t.axes[f].rows[at[f]+w]
-		}
-		if bits != 0 {
-			return w*64 + mathbits.TrailingZeros64(bits)
-		}
+	if e := t.set.Find(key); e != classify.None {
+		return int(e)
 	}
 	return -1
 }

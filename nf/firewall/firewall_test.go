@@ -3,8 +3,10 @@ package firewall
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -725,25 +727,91 @@ func TestFirstMatch(t *testing.T) {
 			if rapid.Bool().Draw(t, "no ports") {
 				v[fieldSport], v[fieldDport] = table.Uint(noPort), table.Uint(noPort)
 			}
-			want, prio := -1, int32(0)
-			for i, r := range rules {
-				holds := true
-				for f, c := range r.Key {
-					lo, hi := bounds(c, &keys[f])
-					if keys[f].Match == table.Ternary && !c.Any && v[f].And(c.M) != c.V || keys[f].Match != table.Ternary && !c.Any && (v[f].Less(lo) || hi.Less(v[f])) {
-						holds = false
-					}
-				}
-				if holds && r.Priority > prio {
-					want, prio = i, r.Priority
-				}
-			}
+			want := walkRules(rules, keys, &v)
 			got := acl.match(&v)
 			if (got < 0) != (want < 0) || got >= 0 && int(acl.actions[got]) != rules[want].Action {
 				t.Fatalf("%v: %d, want rule %d", v, got, want)
 			}
 		}
 	})
+}
+
+// walkRules is the rule that values meet first by priority, and of the same by place; -1: they meet none.
+func walkRules(rules []table.Entry, keys []table.Field, v *[numFields]table.Value) int {
+	want, prio := -1, int32(0)
+	for i := range rules {
+		holds := true
+		for f := range rules[i].Key {
+			c, high := &rules[i].Key[f], rules[i].Key[f].V
+			if keys[f].Match == table.Range {
+				high = c.M
+			}
+			switch {
+			case c.Any:
+			case keys[f].Match == table.Ternary:
+				holds = holds && v[f].And(c.M) == c.V
+			default:
+				holds = holds && !v[f].Less(c.V) && !high.Less(v[f])
+			}
+		}
+		if holds && rules[i].Priority > prio {
+			want, prio = i, rules[i].Priority
+		}
+	}
+	return want
+}
+
+// TestManyRules: as many rules as there may be, as those of real networks are, against a walk of the list.
+func TestManyRules(t *testing.T) {
+	n := 10_000
+	if testing.Short() {
+		n = 2000
+	}
+	rng := rand.New(rand.NewPCG(3, 5))
+	var text strings.Builder
+	for range n {
+		fmt.Fprintf(&text, "%s", []string{"allow", "deny"}[rng.IntN(2)])
+		if rng.IntN(4) > 0 {
+			fmt.Fprintf(&text, "+src:10.%d.%d.0/24", rng.IntN(4), rng.IntN(256))
+		}
+		if rng.IntN(3) > 0 {
+			fmt.Fprintf(&text, "+dst:192.168.%d.%d", rng.IntN(40), rng.IntN(256))
+		}
+		if rng.IntN(2) > 0 {
+			low := rng.IntN(65536)
+			fmt.Fprintf(&text, "+proto:tcp+dport:%d-%d", low, low+rng.IntN(min(300, 65536-low)))
+		}
+		text.WriteString(";")
+	}
+	keys := decl(32).Keys
+	rules, err := parseRules(text.String(), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	acl := newACL(rules, keys, nil)
+	sorted := slices.Clone(rules)
+	slices.SortStableFunc(sorted, func(x, y table.Entry) int { return int(y.Priority) - int(x.Priority) })
+	hits := 0
+	for range 1500 {
+		e := &rules[rng.IntN(len(rules))]
+		v := [numFields]table.Value{fieldIn: table.Uint(rng.Uint64N(2)), fieldSrc: table.Uint(0x0a000000 | rng.Uint64N(1<<18)), fieldDst: table.Uint(0xc0a80000 | rng.Uint64N(1<<14)),
+			fieldProto: table.Uint(6), fieldSport: table.Uint(rng.Uint64N(1 << 16)), fieldDport: table.Uint(rng.Uint64N(1 << 16))}
+		for f, c := range e.Key {
+			if !c.Any && rng.IntN(8) > 0 {
+				v[f] = c.V
+			}
+		}
+		want := walkRules(sorted, keys, &v)
+		if got := acl.match(&v); got != want {
+			t.Fatalf("%v: rule %d, want %d", v, got, want)
+		}
+		if want >= 0 {
+			hits++
+		}
+	}
+	if hits < 500 {
+		t.Errorf("%d hits", hits)
+	}
 }
 
 // TestChange: connections that new rules would not allow end, others stay.

@@ -73,6 +73,7 @@ type Instance struct {
 	plans
 	tables
 	notes []string
+	links atomic.Pointer[map[string]bool] // by port; see SetLinks
 	stop  atomic.Bool
 }
 

@@ -133,8 +133,12 @@ type PortInfo struct {
 	Name   string       `json:"name"`
 	Kind   string       `json:"kind"`
 	Args   Args         `json:"args,omitempty"`
+	Link   string       `json:"link,omitempty"` // up or down; empty: not known
 	Queues []port.Stats `json:"queues"`
 }
+
+// SetLinks says of which ports the links are up or down, as Ports shows it. up does not change any more.
+func (i *Instance) SetLinks(up map[string]bool) { i.links.Store(&up) }
 
 // Ports are the totals of every queue of every port.
 func (i *Instance) Ports() []PortInfo {
@@ -144,6 +148,11 @@ func (i *Instance) Ports() []PortInfo {
 	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
 		s := i.spec.Ports[name]
 		p := PortInfo{Name: name, Kind: s.Kind, Args: maps.Clone(s.Args)}
+		if m := i.links.Load(); m != nil {
+			if up, known := (*m)[name]; known {
+				p.Link = map[bool]string{true: "up", false: "down"}[up]
+			}
+		}
 		for _, q := range i.ports[name] {
 			p.Queues = append(p.Queues, q.Stats())
 		}

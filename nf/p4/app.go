@@ -2,7 +2,9 @@ package p4
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -12,8 +14,8 @@ import (
 	apptable "github.com/quillon/quillon/nf/table"
 )
 
-// Ports is how many numbered ports the app has.
-const Ports = 64
+// Ports is how many numbered ports the app has: as many as v1model's port numbers of 9 bits name.
+const Ports = 1 << 9
 
 // cpuInput is the input for frames from the controller.
 const cpuInput = Ports
@@ -103,7 +105,8 @@ type App struct {
 	programs uint16
 	decls    []apptable.Decl // of its tables
 	cfg      Config
-	cpu      uint32 // ^0: none
+	cpu      uint32          // ^0: none
+	down     map[uint32]bool // ports that have no link
 
 	onDigest func(Digest)
 
@@ -195,9 +198,22 @@ func (a *App) Use(sw *Switch) {
 	if sw != nil {
 		sw.cfg.Digest = a.digest // the switch may have been made by the app before this one
 		a.decls = declare(sw.prog)
+		sw.setLinks(a.down)
 	}
 	a.sw = sw
 	a.programs++
+}
+
+// SetLinks says which of the app's ports have no link now, also to programs that it gets later: members of groups that watch them get no
+// packets. Call it between two breaths.
+func (a *App) SetLinks(down map[uint32]bool) {
+	if maps.Equal(a.down, down) {
+		return
+	}
+	a.down = maps.Clone(down)
+	if a.sw != nil {
+		a.sw.setLinks(down)
+	}
 }
 
 // OnDigest sets the function that the worker's goroutine calls with each digest of the
@@ -329,7 +345,8 @@ func describe(app graph.App, kind uint16, args [4]uint64) string {
 // Report is what an App shows of its state.
 type Report struct {
 	Tables  []TableReport     `json:"tables"`
-	Dropped map[string]uint64 `json:"dropped"` // packets and copies, by reason
+	Dropped map[string]uint64 `json:"dropped"`        // packets and copies, by reason
+	Down    []uint32          `json:"down,omitempty"` // ports that have no link
 	Now     clock.Time        `json:"now"`
 }
 
@@ -345,10 +362,10 @@ func (a *App) Report() any {
 	if a.sw == nil {
 		return Report{}
 	}
-	r := Report{Dropped: map[string]uint64{}, Now: a.sw.now}
+	r := Report{Dropped: map[string]uint64{}, Now: a.sw.now, Down: slices.Sorted(maps.Keys(a.down))}
 	for _, t := range a.sw.tables {
 		if !t.def.Hidden {
-			r.Tables = append(r.Tables, TableReport{t.def.Name, t.n, t.def.Size})
+			r.Tables = append(r.Tables, TableReport{t.def.Name, t.n, t.size})
 		}
 	}
 	for d := NotDropped + 1; d < numReasons; d++ {

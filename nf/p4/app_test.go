@@ -42,12 +42,13 @@ func TestApp(t *testing.T) {
 	s := portSource()
 	x := graphtest.New(t, *Kind(), graph.Args{"program": programFile(t, s), "cpu": "200"})
 	sw := x.App().(*App).Switch()
-	if err := sw.SetMulticast(9, []Replica{{Port: 3}, {Port: 4}, {Port: 99}}); err != nil {
+	if err := sw.SetMulticast(9, []Replica{{Port: 3}, {Port: 300}, {Port: 512 + 99}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := sw.SetSession(1, Session{Replicas: []Replica{{Port: 5}}}); err != nil {
+	if err := sw.SetSession(1, Session{Replicas: []Replica{{Port: 6, Backups: []Replica{{Port: 5}}}}}); err != nil {
 		t.Fatal(err)
 	}
+	x.App().(*App).SetLinks(map[uint32]bool{6: true})
 	one := func(r graphtest.Result, out, want string) {
 		t.Helper()
 		if len(r.Out[out]) != 1 || string(r.Out[out][0].Bytes) != want {
@@ -61,9 +62,9 @@ func TestApp(t *testing.T) {
 	}
 	r = x.Push("7", []byte("\x02a\x09rest"))
 	one(r, "3", "\x00\x07\x02a\x09rest")
-	one(r, "4", "\x00\x07\x02a\x09rest")
+	one(r, "300", "\x00\x07\x02a\x09rest")
 	if len(r.Dropped) != 1 || r.Dropped[0].Reason != "no-port" {
-		t.Errorf("to port 99: %+v", r.Dropped)
+		t.Errorf("to port 611: %+v", r.Dropped)
 	}
 	r = x.Push("7", []byte("\x02c\x00rest"))
 	one(r, "5", "\x00\x00\x02c\x00rest")
@@ -207,5 +208,23 @@ func TestAppTracesArguments(t *testing.T) {
 	i := slices.IndexFunc(app.sw.prog.actions, func(a *action) bool { return a.Name == "router_ingress.forward" })
 	if got := app.sw.prog.Describe(Event{Kind: EventAction, Object: i}); got != "action router_ingress.forward(...)" {
 		t.Error(got)
+	}
+}
+
+// Ports without a link stay known to the app when it gets another program.
+func TestLinksOutliveAProgram(t *testing.T) {
+	a := &App{}
+	a.SetLinks(map[uint32]bool{3: true})
+	for range 2 {
+		sw := newSource().load(t, Config{})
+		sw.SetLink(9, false)
+		a.Use(sw)
+		if len(sw.down) != 1 || !sw.down[3] {
+			t.Errorf("down: %v", sw.down)
+		}
+	}
+	a.SetLinks(nil)
+	if len(a.sw.down) != 0 {
+		t.Errorf("down: %v", a.sw.down)
 	}
 }

@@ -2,6 +2,7 @@ package p4
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -84,6 +85,16 @@ func (s *entries) hold(d *tableDef, memberAt, groupAt uint32, n int) {
 	}
 }
 
+// Fix says what the JSON does not: whether the entries of a table are the program's for good, as "const entries" are and "entries" are not,
+// also when there are none; and how many it takes, where the JSON counts the program's only. size below that number does not matter.
+func (s *entries) Fix(name string, fixed bool, size int) error {
+	t, err := s.table(name)
+	if err == nil {
+		t.fixed, t.size = fixed, max(size, t.def.Size)
+	}
+	return err
+}
+
 // Insert adds an entry to a table.
 func (s *entries) Insert(name string, e Entry) (Handle, error) {
 	t, err := s.table(name)
@@ -92,7 +103,7 @@ func (s *entries) Insert(name string, e Entry) (Handle, error) {
 	}
 	d := t.def
 	switch {
-	case d.Const:
+	case t.fixed:
 		return 0, fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
 	case len(d.keys) == 0:
 		return 0, invalid("table %s has no key", name)
@@ -107,7 +118,7 @@ func (s *entries) Insert(name string, e Entry) (Handle, error) {
 	if t.same(p) != none {
 		return 0, fmt.Errorf("table %s: an entry with this key %w", name, ErrExists)
 	}
-	if t.n >= d.Size {
+	if t.n >= t.size {
 		return 0, fmt.Errorf("table %s with %d entries is %w", name, t.n, ErrFull)
 	}
 	data := make([]uint64, d.dw)
@@ -140,14 +151,15 @@ func (d *tableDef) checkTimeout(t clock.Duration) error {
 // add fills a new row.
 func (t *table) add(p parsedKey, priority int32, r row, data []uint64) uint32 {
 	e := t.alloc()
-	r.order, r.prio, r.prefix, r.live = p.order, priority, int16(min(p.prefix, math.MaxInt16)), true
+	r.prio, r.prefix, r.live = priority, int16(min(p.prefix, math.MaxInt16)), true
 	t.rows[e] = r
-	copy(t.key(e), p.key)
 	copy(t.entryData(e), data)
-	if t.tupled() {
-		copy(t.mask(e), p.mask)
+	if t.set != nil {
+		t.set.Insert(e, p.key, p.mask, p.order)
+	} else {
+		copy(t.key(e), p.key)
+		t.m.insert(t, e)
 	}
-	t.m.insert(t, e)
 	t.n++
 	return e
 }
@@ -169,7 +181,7 @@ func (s *entries) Modify(name string, h Handle, e Entry) error {
 		return err
 	}
 	d := t.def
-	if d.Const {
+	if t.fixed {
 		return fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
 	}
 	if err := d.checkTimeout(e.Timeout); err != nil {
@@ -200,7 +212,7 @@ func (s *entries) Delete(name string, h Handle) error {
 	if err != nil {
 		return err
 	}
-	if t.def.Const {
+	if t.fixed {
 		return fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
 	}
 	t.m.remove(t, i)
@@ -263,7 +275,7 @@ func (s *entries) describe(t *table, i uint32) Entry {
 		case LPM:
 			m.Prefix = int(r.prefix)
 		case Ternary, Range:
-			m.Mask = bigEndian(t.mask(i)[kd.at:], kd.bits)
+			m.Mask = bigEndian(t.set.Mask(i)[kd.at:], kd.bits)
 		}
 		e.Key = append(e.Key, m)
 	}
@@ -624,34 +636,68 @@ func (s *arrays) SetMeter(name string, index int, rates ...Rate) error {
 	return nil
 }
 
-// SetValueSet sets the members of a parser's value set, big-endian.
-func (s *arrays) SetValueSet(name string, members [][]byte) error {
+// ValueMember is a member of a value set: what the fields of a transition's key must be, one behind the other without gaps, big-endian.
+type ValueMember struct {
+	Value []byte
+	// Mask are the bits that count; nil: all but those of Ranges.
+	Mask   []byte
+	Ranges []ValueRange
+}
+
+// ValueRange is a field of the key that must be from Low to High. Shift is how many bits of the key follow it.
+type ValueRange struct {
+	Shift, Bits int
+	Low, High   []byte
+}
+
+// SetValueSet sets the members of a parser's value set.
+func (s *arrays) SetValueSet(name string, members []ValueMember) error {
 	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
 	if err != nil {
 		return err
 	}
 	d := s.prog.vsets[i]
-	var all [][]uint64
+	all := make([]vsetMember, 0, len(members))
 	for _, m := range members {
-		v := make([]uint64, words(d.bits))
-		if !number(v, m, d.bits) {
-			return invalid("value set %s: %x is wider than %d bits", name, m, d.bits)
+		x := vsetMember{value: make([]uint64, words(d.bits)), mask: make([]uint64, words(d.bits)), from: m}
+		if !number(x.value, m.Value, d.bits) || !number(x.mask, m.Mask, d.bits) {
+			return invalid("value set %s: %x or mask %x is wider than %d bits", name, m.Value, m.Mask, d.bits)
 		}
-		all = append(all, v)
+		if m.Mask == nil {
+			prefixMask(x.mask, d.bits, d.bits)
+		}
+		for _, r := range m.Ranges {
+			w := words(d.bits)
+			y := vsetRange{shift: uint64(r.Shift), bits: r.Bits, low: make([]uint64, w), high: make([]uint64, w)}
+			if r.Bits < 1 || r.Shift < 0 || r.Shift+r.Bits > d.bits || !number(y.low, r.Low, r.Bits) || !number(y.high, r.High, r.Bits) {
+				return invalid("value set %s: a range from %x to %x of %d bits in front of %d", name, r.Low, r.High, r.Bits, r.Shift)
+			}
+			field := make([]uint64, w)
+			prefixMask(field, r.Bits, r.Bits)
+			wShl(field, field, y.shift)
+			for j := range field {
+				x.mask[j] &^= field[j]
+			}
+			x.ranges = append(x.ranges, y)
+		}
+		for j := range x.value {
+			x.value[j] &= x.mask[j]
+		}
+		all = append(all, x)
 	}
 	s.vsets[i].members = all
 	return nil
 }
 
-// ValueSet is the members of a parser's value set.
-func (s *arrays) ValueSet(name string) ([][]byte, error) {
+// ValueSet is the members of a parser's value set, as they were set.
+func (s *arrays) ValueSet(name string) ([]ValueMember, error) {
 	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
 	if err != nil {
 		return nil, err
 	}
-	var all [][]byte
+	var all []ValueMember
 	for _, m := range s.vsets[i].members {
-		all = append(all, bigEndian(m, s.vsets[i].def.bits))
+		all = append(all, m.from)
 	}
 	return all, nil
 }
@@ -890,6 +936,19 @@ func (s *actionProfiles) SetLink(port uint32, up bool) {
 	} else {
 		s.down[port] = true
 	}
+	s.refreshAll()
+}
+
+// setLinks has just these ports be down.
+func (s *actionProfiles) setLinks(down map[uint32]bool) {
+	s.down = maps.Clone(down)
+	if s.down == nil {
+		s.down = map[uint32]bool{}
+	}
+	s.refreshAll()
+}
+
+func (s *actionProfiles) refreshAll() {
 	for _, p := range s.profiles {
 		for _, g := range p.groups {
 			p.refresh(g, s.down)

@@ -154,7 +154,7 @@ func (a *App) Scan(_ *graph.Ctx, t, from, n int, yield func(*apptable.Entry)) (n
 	}
 	// P4Runtime's priorities are shown: the higher one wins.
 	top := int32(math.MaxInt32)
-	if x.def.Const {
+	if len(x.def.preset) > 0 {
 		top = 1
 		for _, e := range x.def.preset {
 			top = max(top, 1+e.priority)

@@ -66,7 +66,7 @@ func exercise(t testing.TB, sw *Switch, port uint32, frame []byte) {
 
 func prepare(sw *Switch) {
 	_ = sw.SetSession(2, Session{Replicas: []Replica{{Port: 1}, {Port: 2, Rid: 1}}})
-	_ = sw.SetValueSet("vs", [][]byte{{1}})
+	_ = sw.SetValueSet("vs", []ValueMember{{Value: []byte{1}}})
 }
 
 // FuzzLoad: a program is refused or runs; never a panic, never without end.

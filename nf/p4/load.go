@@ -557,7 +557,7 @@ func (l *compiler) calculation(c *calculation, j jsonCalculation) {
 func (l *shapes) lists() {
 	for _, j := range l.ValueSets {
 		bits := l.integer(j.Bits, "width of value set "+j.Name, 1, maxBits)
-		l.p.vsets = append(l.p.vsets, &valueSetDef{j.Name, bits})
+		l.p.vsets = append(l.p.vsets, &valueSetDef{name: j.Name, bits: bits})
 	}
 	for _, j := range l.FieldLists {
 		id := l.integer(j.ID, "id of field list "+j.Name, 0, 1<<16-1)

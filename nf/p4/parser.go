@@ -161,19 +161,8 @@ func (s *Switch) inValueSet(st *parseState, c *parseCase, key []uint64) bool {
 			packed[j] |= part[j]
 		}
 	}
-	for _, m := range vs.members {
-		hit := true
-		for j := range packed {
-			keep := ^uint64(0)
-			if c.mask != nil {
-				keep = c.mask[j]
-			}
-			if (packed[j]^m[j])&keep != 0 {
-				hit = false
-				break
-			}
-		}
-		if hit {
+	for i := range vs.members {
+		if vs.members[i].hits(packed, c.mask, part) {
 			return true
 		}
 	}

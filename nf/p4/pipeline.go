@@ -258,6 +258,8 @@ func (l *pipelineLoader) tableKey(d *tableDef, j jsonKey) {
 		}
 		h := find(l.document, l.names, "header", of.text)
 		k.bits, k.slot, name = 1, h.base, h.name
+	} else if j.Target.op != "" {
+		name = l.stackKey(&k, &j.Target)
 	} else {
 		h, f := l.fieldOf(&j.Target)
 		if f.varbit {
@@ -286,12 +288,28 @@ func (l *pipelineLoader) tableKey(d *tableDef, j jsonKey) {
 		name = j.Name
 	}
 	d.kw += k.words
-	for range k.words {
-		d.ranged = append(d.ranged, kind == Range)
-	}
-	d.hasRange = d.hasRange || kind == Range
 	d.keys = append(d.keys, k)
 	d.Keys = append(d.Keys, KeyInfo{name, kind, k.bits})
+}
+
+// stackKey reads a key's field of an element of a stack that the packet chooses: an operation, where other keys have the names of a header and
+// its field. It returns the field's name.
+func (l *pipelineLoader) stackKey(k *keyDef, target *jsonValue) string {
+	e := l.sorted(l.operation(target), sortData, target)
+	if (e.op != opMember && e.op != opField) || e.fld.varbit {
+		l.fail("a key that is no field of a fixed length: %s", short(target))
+	}
+	holder, where := l.g.holder(e), l.g.where(e)
+	check := e.fld != validity
+	k.bits = e.fld.bits
+	k.where = func(p *packetState) (bool, []uint64) {
+		b := holder(p)
+		if b < 0 || check && p.v[b] == 0 {
+			return false, nil
+		}
+		return true, where(p)
+	}
+	return e.fld.name
 }
 
 func (l *pipelineLoader) tableActions(d *tableDef, j jsonTable) {

@@ -2,6 +2,7 @@ package p4
 
 import (
 	"errors"
+	"maps"
 	"slices"
 )
 
@@ -189,10 +190,20 @@ func (p *Program) Profiles() []ProfileInfo {
 	return infos(p.profiles, func(d *profileDef) ProfileInfo { return d.ProfileInfo })
 }
 
-// ValueSets are the parser's value sets; Bits is the width of a member.
-func (p *Program) ValueSets() []FieldInfo {
-	return infos(p.vsets, func(v *valueSetDef) FieldInfo { return FieldInfo{v.name, v.bits} })
+// ValueSetInfo is a parser's value set. Bits is the width of a member, Parts are those of its fields; nil: no state of the parser tells.
+type ValueSetInfo struct {
+	Name  string
+	Bits  int
+	Parts []int
 }
+
+// ValueSets are the parser's value sets.
+func (p *Program) ValueSets() []ValueSetInfo {
+	return infos(p.vsets, func(v *valueSetDef) ValueSetInfo { return ValueSetInfo{v.name, v.bits, v.parts} })
+}
+
+// Errors are the program's numbers of errors, by name.
+func (p *Program) Errors() map[string]uint32 { return maps.Clone(p.errors) }
 
 // Digests are what the program may send to the controller.
 func (p *Program) Digests() []DigestInfo {

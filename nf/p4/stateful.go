@@ -23,8 +23,9 @@ type meterDef struct {
 }
 
 type valueSetDef struct {
-	name string
-	bits int
+	name  string
+	bits  int
+	parts []int // widths of the parts of the key that it is compared with
 }
 
 type digestDef struct {
@@ -110,7 +111,43 @@ func (m *meter) execute(d *meterDef, now clock.Time, size int) uint64 {
 // valueSet holds the members of a parser's value set.
 type valueSet struct {
 	def     *valueSetDef
-	members [][]uint64
+	members []vsetMember
+}
+
+// vsetMember is a ValueMember in words.
+type vsetMember struct {
+	value, mask []uint64
+	ranges      []vsetRange
+	from        ValueMember
+}
+
+// vsetRange is a ValueRange in words as many as the key has.
+type vsetRange struct {
+	shift     uint64
+	bits      int
+	low, high []uint64
+}
+
+// hits reports whether a key is the member, in the bits of keep (nil: in all). part is scratch of as many words.
+func (m *vsetMember) hits(key, keep, part []uint64) bool {
+	for j, w := range key {
+		d := (w ^ m.value[j]) & m.mask[j]
+		if keep != nil {
+			d &= keep[j]
+		}
+		if d != 0 {
+			return false
+		}
+	}
+	for i := range m.ranges {
+		r := &m.ranges[i]
+		wShr(part, key, r.shift, 0)
+		wKeep(part, r.bits, false)
+		if wCmp(part, r.low) < 0 || wCmp(part, r.high) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // member is an action with its data.

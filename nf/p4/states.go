@@ -84,6 +84,7 @@ func (l *parserLoader) parseState(p *parser, st *parseState, j jsonState, next f
 			if t.Mask != nil {
 				c.mask = l.hexWords(*t.Mask, bits)
 			}
+			def.parts = infos(st.parts, func(k keyPart) int { return k.bits })
 			st.pack = l.g.words(2 * words(bits))
 		default:
 			l.fail("unknown transition %q", t.Type)

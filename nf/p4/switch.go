@@ -93,6 +93,9 @@ const (
 type Replica struct {
 	Port uint32
 	Rid  uint16
+	// Backups are what serves in its place while its port is down: the first whose port is up, or the replica itself if none is. Their own do not
+	// count.
+	Backups []Replica
 }
 
 // Session says where clones go: to Replicas, and to those of a multicast
@@ -460,17 +463,18 @@ func (s *Switch) toSession(c *packetState, ses Session) {
 	x := s.replicate(c) // the clone itself
 	x.copied = c.copied
 	s.copies--
-	s.send(x, ses.Replicas[0])
+	s.send(x, s.serving(&ses.Replicas[0]))
 }
 
 // multicast queues a copy for each replica and returns how many there are.
 func (s *Switch) multicast(k *packetState, to []Replica) int {
-	for _, r := range to {
+	for i := range to {
 		if s.passes+len(s.in)-s.inAt+len(s.out)-s.outAt >= s.cfg.MaxPasses {
 			s.lose(PassLimit) // the packets that wait take all passes that are left
 			continue
 		}
 		c := s.replicate(k)
+		r := s.serving(&to[i])
 		if s.trace != nil {
 			s.event(EventReplica, int(r.Port), uint64(c.copied))
 		}
@@ -479,7 +483,19 @@ func (s *Switch) multicast(k *packetState, to []Replica) int {
 	return len(to)
 }
 
-func (s *Switch) send(c *packetState, to Replica) {
+// serving is a replica, or its backup that serves while the replica's port is down.
+func (s *Switch) serving(r *Replica) *Replica {
+	if len(r.Backups) > 0 && s.down[r.Port] {
+		for i := range r.Backups {
+			if b := &r.Backups[i]; !s.down[b.Port] {
+				return b
+			}
+		}
+	}
+	return r
+}
+
+func (s *Switch) send(c *packetState, to *Replica) {
 	s.prog.std.rid.set(c, uint64(to.Rid))
 	s.enqueue(c, to.Port)
 }

@@ -203,11 +203,28 @@ func TestCloneEgress(t *testing.T) {
 func TestMulticast(t *testing.T) {
 	sw := wired(arr{assign(std("mcast_grp"), hexs("0x1")), assign(fld("h", "dst"), hexs("0x58"))},
 		arr{assign(fld("h", "src"), std("egress_rid")), assign(fld("h", "kind"), std("instance_type"))}).load(t, Config{})
-	if err := sw.SetMulticast(1, []Replica{{1, 10}, {2, 20}, {1, 30}}); err != nil {
+	if err := sw.SetMulticast(1, []Replica{{Port: 1, Rid: 10}, {Port: 2, Rid: 20}, {Port: 1, Rid: 30}}); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := run(sw, 0, "abcdef")
 	expect(t, got, sent{1, "X\x0a\x05def"}, sent{2, "X\x14\x05def"}, sent{1, "X\x1e\x05def"})
+	// While its port is down the first of its backups whose port is up is in a replica's place.
+	if err := sw.SetMulticast(1, []Replica{{Port: 1, Rid: 10, Backups: []Replica{{Port: 4, Rid: 40}, {Port: 2, Rid: 50}}}, {Port: 3, Rid: 30}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		down []uint32
+		want sent
+	}{{nil, sent{1, "X\x0a\x05def"}}, {[]uint32{1, 3}, sent{4, "X\x28\x05def"}}, {[]uint32{1, 4}, sent{2, "X\x32\x05def"}}, {[]uint32{1, 2, 4}, sent{1, "X\x0a\x05def"}},
+		{[]uint32{2, 4}, sent{1, "X\x0a\x05def"}}} {
+		down := map[uint32]bool{}
+		for _, p := range x.down {
+			down[p] = true
+		}
+		sw.setLinks(down)
+		got, _ = run(sw, 0, "abcdef")
+		expect(t, got, x.want, sent{3, "X\x1e\x05def"})
+	}
 }
 
 // TestReplicasAreBounded: replicas that could not pass egress are not made.
@@ -411,16 +428,16 @@ func TestValueSet(t *testing.T) {
 	sw := s.load(t, Config{})
 	got, _ := run(sw, 0, "abc")
 	expect(t, got, sent{0, "abc"})
-	if err := sw.SetValueSet("vs", [][]byte{[]byte("zz"), []byte("ab")}); err != nil {
+	if err := sw.SetValueSet("vs", []ValueMember{{Value: []byte("zz")}, {Value: []byte("ab")}}); err != nil {
 		t.Fatal(err)
 	}
 	got, _ = run(sw, 0, "abc")
 	expect(t, got, sent{0, "ab"})
-	if err := sw.SetValueSet("vs", [][]byte{[]byte("abc")}); !errors.Is(err, ErrInvalid) {
+	if err := sw.SetValueSet("vs", []ValueMember{{Value: []byte("abc")}}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
-	if got, err := sw.ValueSet("vs"); err != nil || !slices.EqualFunc(got, []string{"zz", "ab"}, func(a []byte, b string) bool { return string(a) == b }) {
-		t.Errorf("%q, %v", got, err)
+	if got, err := sw.ValueSet("vs"); err != nil || !slices.EqualFunc(got, []string{"zz", "ab"}, func(a ValueMember, b string) bool { return string(a.Value) == b }) {
+		t.Errorf("%v, %v", got, err)
 	}
 	// A set of another width than the key has no place beside it.
 	s.extra["parse_vsets"] = append(s.extra["parse_vsets"].(arr), obj{"name": "wide", "id": 1, "compressed_bitwidth": 300})
@@ -432,7 +449,7 @@ func TestValueSet(t *testing.T) {
 	}
 	if err == nil {
 		sw, _ = NewSwitch(p, Config{})
-		if err := sw.SetValueSet("wide", [][]byte{nil}); err != nil {
+		if err := sw.SetValueSet("wide", []ValueMember{{}}); err != nil {
 			t.Fatal(err)
 		}
 		run(sw, 0, "abc")

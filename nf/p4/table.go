@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/quillon/quillon/nf/classify"
 	"github.com/quillon/quillon/nf/clock"
 )
 
@@ -17,6 +18,9 @@ type keyDef struct {
 	slot     int
 	validity int // slot; the field counts as 0 while it is 0. -1: always valid
 	mask     []uint64
+	// where is the place of a field of an element of a stack whose index the packet tells, with the element's validity in front; nil: slot
+	// has the field.
+	where func(k *packetState) (valid bool, v []uint64)
 }
 
 // tableDef is the declaration of a table.
@@ -24,10 +28,8 @@ type tableDef struct {
 	TableInfo
 	index    int
 	keys     []keyDef
-	kw       int // words of a key
-	dw       int // words of an entry's action data, at most
-	ranged   []bool
-	hasRange bool
+	kw       int       // words of a key
+	dw       int       // words of an entry's action data, at most
 	kind     MatchKind // of the table: which of several entries wins
 	actions  []*action
 	next     []int // node behind an action, by its index
@@ -97,11 +99,9 @@ type Count struct{ Packets, Bytes uint64 }
 // row is an entry without its key and its data.
 type row struct {
 	act    int32 // in Program.actions; -1: member or group
-	order  int32 // the lowest wins: the priority, or the inverse of the prefix
 	prio   int32
 	prefix int16
 	live   bool
-	home   homeOf // of a tupleMatcher
 	member uint32
 	group  uint32
 }
@@ -115,12 +115,13 @@ type use struct {
 // table is a table with its entries.
 type table struct {
 	def   *tableDef
+	fixed bool // its entries are the program's, and stay
+	size  int  // how many entries it takes
 	m     matcher
 	n     int
 	rows  []row
+	set   *classify.Set // nil: keys has the keys, and there are no masks
 	keys  []uint64
-	masks []uint64 // tuples only: masks, and the upper ends of ranges
-	next  []uint32 // tuples only: chains
 	data  []uint64
 	count []Count
 	meter []meter
@@ -139,13 +140,11 @@ type table struct {
 }
 
 func (t *table) key(e uint32) []uint64 {
+	if t.set != nil {
+		return t.set.Key(e)
+	}
 	w := t.def.kw
 	return t.keys[int(e)*w : int(e)*w+w]
-}
-
-func (t *table) mask(e uint32) []uint64 {
-	w := t.def.kw
-	return t.masks[int(e)*w : int(e)*w+w]
 }
 
 func (t *table) entryData(e uint32) []uint64 {
@@ -154,7 +153,7 @@ func (t *table) entryData(e uint32) []uint64 {
 }
 
 func newTable(d *tableDef) *table {
-	t := &table{def: d, probe: make([]uint64, d.kw)}
+	t := &table{def: d, fixed: d.Const, size: d.Size, probe: make([]uint64, d.kw)}
 	single := len(d.keys) == 1 && d.keys[0].bits <= 128
 	switch {
 	case d.kind == Exact:
@@ -162,16 +161,11 @@ func newTable(d *tableDef) *table {
 	case d.kind == LPM && single:
 		t.m = &lpmMatcher{bits: d.keys[0].bits}
 	default:
-		t.m = &tupleMatcher{masked: make([]uint64, d.kw), vectors: newVectors(d)}
+		m := newSetMatcher(d)
+		t.m, t.set = m, m.Set
 	}
 	t.act, t.actData = d.initial, d.initData
 	return t
-}
-
-// tupled reports whether the rows of the table have masks.
-func (t *table) tupled() bool {
-	_, ok := t.m.(*tupleMatcher)
-	return ok
 }
 
 // lookup finds the entry that the packet hits.
@@ -191,6 +185,12 @@ func (t *table) readKey(k *packetState) {
 		switch {
 		case d.validity >= 0 && k.v[d.validity] == 0:
 			clear(key[d.at : d.at+d.words])
+		case d.where != nil:
+			if valid, v := d.where(k); valid {
+				copy(key[d.at:d.at+d.words], v)
+			} else {
+				clear(key[d.at : d.at+d.words])
+			}
 		case d.words == 1:
 			key[d.at] = k.v[d.slot]
 		default:
@@ -213,14 +213,14 @@ func (t *table) alloc() uint32 {
 	d := t.def
 	room := cap(t.rows)
 	if int(e) == room { // seldom: all entries are copied
-		room = max(64, min(16*room, d.Size))
+		room = max(64, min(16*room, t.size))
 	}
 	t.rows = longer(t.rows, 1, room)
-	t.keys = longer(t.keys, d.kw, room)
 	t.data = longer(t.data, d.dw, room)
-	if t.tupled() {
-		t.masks = longer(t.masks, d.kw, room)
-		t.next = longer(t.next, 1, room)
+	if t.set != nil {
+		t.set.Room(room)
+	} else {
+		t.keys = longer(t.keys, d.kw, room)
 	}
 	if d.Counters {
 		t.count = longer(t.count, 1, room)
@@ -357,8 +357,8 @@ func (t *table) same(p parsedKey) uint32 {
 		return m.find(t, p.key)
 	case *lpmMatcher:
 		return m.exact(p)
-	case *tupleMatcher:
-		return m.exact(t, p)
+	case setMatcher:
+		return m.Exact(p.key, p.mask, p.order)
 	}
 	return none
 }
@@ -402,36 +402,4 @@ func (m *lpmMatcher) exact(p parsedKey) uint32 {
 		return e
 	}
 	return none
-}
-
-// exact finds the entry with just this key, masks and order.
-func (m *tupleMatcher) exact(t *table, p parsedKey) uint32 {
-	for _, e := range m.few {
-		if t.equal(e, p) {
-			return e
-		}
-	}
-	mask, masked := slices.Clone(p.mask), slices.Clone(p.key)
-	for i := range mask {
-		if t.def.ranged[i] {
-			mask[i], masked[i] = 0, 0
-		}
-	}
-	u := m.tuple(mask)
-	if u == nil {
-		return none
-	}
-	if u.hashed {
-		for e := u.head(t, masked); e != none; e = t.next[e] {
-			if t.equal(e, p) {
-				return e
-			}
-		}
-	}
-	return m.vectors.exact(t, p)
-}
-
-// equal reports whether e has just this key, masks and order.
-func (t *table) equal(e uint32, p parsedKey) bool {
-	return t.rank(e) == p.order && slices.Equal(t.key(e), p.key) && slices.Equal(t.mask(e), p.mask)
 }

@@ -177,6 +177,23 @@ func BitLen(v []byte) int {
 // IsZero reports whether v is 0.
 func IsZero(v []byte) bool { return BitLen(v) == 0 }
 
+// Signed is the shortest two's complement of the number that the lowest width bits of v are in two's complement.
+func Signed(v []byte, width int) []byte {
+	b := make([]byte, (width+7)/8)
+	for i := range min(len(b), len(v)) {
+		b[len(b)-1-i] = v[len(v)-1-i]
+	}
+	if r := (width-1)%8 + 1; b[0]>>(r-1)&1 != 0 {
+		b[0] |= byte(0xff << r)
+	} else {
+		b[0] &^= byte(0xff << r)
+	}
+	for len(b) > 1 && (b[0] == 0 && b[1] < 0x80 || b[0] == 0xff && b[1] >= 0x80) {
+		b = b[1:]
+	}
+	return b
+}
+
 // Ones is the greatest number of a width, in canonical form.
 func Ones(width int) []byte {
 	if width == 0 {

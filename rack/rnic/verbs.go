@@ -422,6 +422,9 @@ func (q *QP) Conn() Conn { return q.conn }
 // Pending are the PSNs of requests that were posted and not answered: from una on, before next.
 func (q *QP) Pending() (una, next uint32) { return q.req.una, q.req.postPSN }
 
+// Expected is the PSN of the request that the queue pair executes next (IBTA: expected PSN).
+func (q *QP) Expected() uint32 { return q.resp.epsn }
+
 // PostSend adds a work request to the send queue. All that w points to is copied, but for
 // the SGL's memory.
 func (q *QP) PostSend(w *SendWR) error {

@@ -166,11 +166,10 @@ func (w StoreWorld) adversary(b *Bed, at port.Port, mac [6]byte, own netip.Addr)
 				Connection: Connection{ClientMAC: client.mac, ServerMAC: b.server.mac, ClientIP: client.ip, ServerIP: b.server.ip, ClientQPN: q.Conn().DestQPN, ServerQPN: q.QPN, ClientPSN: clover.FirstPSN, ServerPSN: clover.FirstPSN},
 				reach:      []Reach{{0x7f0000000000, 1}}, mac: mac, own: own, mtu: w.MTU,
 			}
-			n := uint32(q.Stats().RxRequests)
+			n := (q.Expected() - t.ClientPSN) & hdr.PSNMask
 			if n > 0 {
 				t.used = 1
 			}
-			// Every request takes a PSN, and READs may take more: what comes next is known about.
 			t.next, t.clear = (t.ClientPSN+n+1)&hdr.PSNMask, 1<<12
 			t.una = (t.next - min(n, 4)) & hdr.PSNMask
 			return x.frame(&t)

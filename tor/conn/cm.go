@@ -70,7 +70,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 		if toClient || !r.Server.hasComm {
 			return NoSlot, Forged
 		}
-		if r.waits && (t.lives(s) || !t.mayTake(s)) {
+		if r.waits && t.lives(s) {
 			return s, Waiting
 		}
 		from.L2 = [12]byte(b[:12])
@@ -195,10 +195,11 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 	return s, NowPaired
 }
 
-// lives reports whether the client's queue pair that waiting row s names has been
-// heard as another connection's since the ConnectReply: then somebody else made up
-// the handshake. Names of connections are no secret from who has one with the same
-// host: Linux counts them, under a mask that stays.
+// lives reports whether the client's queue pair that waiting row s names lives in another connection: it was heard as
+// that one's since the ConnectReply, or it is pinned, and its owner keeps it. Then somebody else may have made up
+// the handshake: names of connections are no secret from who has one with the same
+// host, as Linux counts them, under a mask that stays. What comes over the new connection then passes as another's. Which connection a queue pair on its
+// own side is of the server says itself.
 func (t *Table) lives(s Slot) bool {
 	r := &t.rows[s]
 	k := t.find(r.Client.Addr, r.Client.QPN)
@@ -206,16 +207,11 @@ func (t *Table) lives(s Slot) bool {
 		return false
 	}
 	o := &t.rows[k.slot()]
-	return o.State == Paired && o.LastSeen >= r.LastSeen
-}
-
-// mayTake reports whether the row that has the client's queue pair of waiting row s may go: not while it is pinned, and its owner keeps it, as
-// anybody may have made up a handshake in the name of a client that is quiet just then. What comes over the new connection then passes as
-// another's. What queue pair is whose on its own side the server says itself.
-func (t *Table) mayTake(s Slot) bool {
-	r := &t.rows[s]
-	k, own := t.find(r.Client.Addr, r.Client.QPN), t.find(r.Server.Addr, r.Server.QPN)
-	return k == noRef || own != noRef && own.slot() == k.slot() || t.mayGo(k.slot())
+	if o.State == Paired && o.LastSeen >= r.LastSeen {
+		return true
+	}
+	own := t.find(r.Server.Addr, r.Server.QPN)
+	return (own == noRef || own.slot() != k.slot()) && !t.mayGo(k.slot())
 }
 
 // commit pairs row s, whose client has confirmed the handshake.

@@ -170,7 +170,7 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
 			s.stranger(x, b, reasonSpoofed) // the server may take it
 			return nil
 		}
-		s.dispute(&s.ends, b)
+		s.carriers.dispute(b)
 		s.bad(toClients, x, reasonSpoofed, true)
 		return nil
 	case conn.Full:
@@ -200,17 +200,6 @@ func (r *record) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 	}
 	row := r.conns.Row(slot)
 	return (row.Learnt != conn.Inferred || row.State == conn.Paired) && !r.hasLapsed(&r.flows[slot])
-}
-
-// dispute has the server asked whether the queue pair that spoofed request b is for is still the connection's that is known, if it was not heard of
-// that for alive=: its owner may be gone, and another client have it.
-func (s *clientSide) dispute(ends *conn.Ends, b []byte) {
-	n := s.n
-	slot, _ := n.conns.Find(ends.Dst, s.f.BTHOf(b).DestQP())
-	if f := n.flow(int32(slot)); f != nil && f.synced && f.trusted && f.oldest == none && s.c.Now().Sub(f.heard) >= s.cfg.alive {
-		f.disputed = true
-		s.carriers.query(f)
-	}
 }
 
 // take handles the request of flow fl that comes next.

@@ -178,6 +178,17 @@ func (s *carrierSide) query(c *flow) {
 	}
 }
 
+// dispute has the server asked whether the queue pair that spoofed request b is for is still the connection's that is known, if it was not heard of
+// that for alive=: its owner may be gone, and another client have it.
+func (s *carrierSide) dispute(b []byte) {
+	n := s.n
+	slot, _ := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
+	if f := n.flow(int32(slot)); f != nil && f.synced && f.trusted && f.oldest == none && s.c.Now().Sub(f.heard) >= s.cfg.alive {
+		f.disputed = true
+		s.query(f)
+	}
+}
+
 // unanswered reports whether the server has not answered on connection c since
 // some time, although it did on others giveup= later: then its end of l is gone,
 // and it is not the server that pauses. The others are asked if they are silent.

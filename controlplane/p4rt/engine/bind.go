@@ -22,6 +22,7 @@ func refuse(c codes.Code, format string, args ...any) error {
 type table struct {
 	info *p4info.Table
 	name string
+	gone bool  // the compiler took it out of the program, as nothing depends on it
 	keys []key // in the order of the program
 	// top is the sum of an entry's two priorities, P4Runtime's and the engine's; 0: entries have none.
 	top int64
@@ -53,17 +54,16 @@ func (m *more) empty() bool { return m.cookie == 0 && len(m.metadata) == 0 && m.
 // binding maps the objects of a P4Info to those of a program.
 type binding struct {
 	tables    map[uint32]*table
-	digests   map[int]*p4info.Digest // by the program's id
-	valueSets map[uint32]int         // widths
+	digests   map[int]*digest // by the program's id
+	valueSets map[uint32]*valueSet
 
-	// Translation of values: by URI; of fields by table and field, of parameters by action
-	// and parameter and, in order, by the action's name; of digests by id, in order.
-	info    *p4info.Info
-	names   map[string]*names
-	fields  map[uint64]*slot
-	params  map[uint64]*slot
-	byName  map[string][]*slot
-	message map[uint32][]*slot
+	// Translation of values: by URI; of fields by table or value set and field, of parameters by action
+	// and parameter and, in order, by the action's name.
+	info   *p4info.Info
+	names  map[string]*names
+	fields map[uint64]*slot
+	params map[uint64]*slot
+	byName map[string][]*slot
 	// Headers of packets with the program's widths, and their slots.
 	packetIn, packetOut           *p4info.Header
 	packetInSlots, packetOutSlots []*slot
@@ -71,11 +71,14 @@ type binding struct {
 
 // bind checks that a program and a P4Info fit together, and maps their objects.
 func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
-	b := &binding{tables: map[uint32]*table{}, digests: map[int]*p4info.Digest{}, valueSets: map[uint32]int{},
-		info: i, fields: map[uint64]*slot{}, params: map[uint64]*slot{}, byName: map[string][]*slot{}, message: map[uint32][]*slot{}}
+	b := &binding{tables: map[uint32]*table{}, digests: map[int]*digest{}, valueSets: map[uint32]*valueSet{},
+		info: i, fields: map[uint64]*slot{}, params: map[uint64]*slot{}, byName: map[string][]*slot{}}
 	var err error
 	if b.names, err = translations(i); err != nil {
 		return nil, err
+	}
+	if i.Proto.GetTypeInfo().GetError() != nil {
+		b.names[p4info.ErrorType] = errorNames(prog.Errors())
 	}
 	for _, step := range []func(*p4.Program) error{b.bindActions, b.bindTables, b.bindCells, b.bindDigests, b.bindValueSets, b.bindProfiles} {
 		if err := step(prog); err != nil {
@@ -89,6 +92,24 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// takenOut is the error of writes to a table that is gone.
+func (t *table) takenOut() error {
+	return refuse(codes.Unimplemented, "table %s: the compiler took it out of the program, as nothing depends on it: it has no entries", t.name)
+}
+
+// settle tells a switch what the JSON does not tell of its tables.
+func (b *binding) settle(sw *p4.Switch) {
+	for _, t := range b.tables {
+		switch i := t.info; {
+		case t.gone:
+		case i.Const:
+			_ = sw.Fix(t.name, true, 0)
+		case i.Initial: // the JSON's size is the number of its entries
+			_ = sw.Fix(t.name, false, int(min(i.Size, math.MaxInt32)))
+		}
+	}
 }
 
 // mismatch is the error that P4Info and program differ.
@@ -128,42 +149,63 @@ func (b *binding) bindActions(prog *p4.Program) error {
 }
 
 func (b *binding) bindTables(prog *p4.Program) error {
+	there := 0
 	for _, t := range b.info.Tables {
-		pt, ok := prog.Table(t.Name)
-		if !ok {
-			return mismatch("there is no table %s", t.Name)
-		}
 		x := &table{info: t, name: t.Name, actions: map[uint32]string{}, ids: map[string]uint32{}, states: map[p4.Handle]*more{}}
-		if err := b.bindKey(x, pt.Keys); err != nil {
-			return err
-		}
-		for _, a := range pt.Actions {
-			x.ids[a.Name] = 0
-		}
+		b.tables[t.ID] = x
+		pt, ok := prog.Table(t.Name)
 		for _, r := range t.Actions {
-			if _, ok := x.ids[r.Name]; !ok && t.Profile == nil {
-				return mismatch("table %s: there is no action %s", t.Name, r.Name)
-			}
 			x.actions[r.ID], x.ids[r.Name] = r.Name, r.ID
 		}
-		switch {
-		case t.Const != pt.Const:
-			return mismatch("table %s: its entries are constant in one of them only", t.Name)
-		case t.Priority != pt.Priority:
-			return mismatch("table %s: its entries have priorities in one of them only", t.Name)
-		case (t.Profile == nil) != (pt.Profile == "") || t.Profile != nil && t.Profile.Name != pt.Profile:
-			return mismatch("table %s: its action profile is %q in the program", t.Name, pt.Profile)
-		case t.Counter != nil && !pt.Counters:
-			return mismatch("table %s: the program has no direct counter", t.Name)
-		case t.Meter != nil && !pt.Meters:
-			return mismatch("table %s: the program has no direct meter", t.Name)
-		case t.IdleTimeout && !pt.Timeout:
-			return mismatch("table %s: the program has no idle timeout", t.Name)
+		if x.gone = !ok; x.gone {
+			continue
 		}
-		if t.Priority {
-			x.top = math.MaxInt32
+		there++
+		if err := b.bindTable(x, &pt); err != nil {
+			return err
 		}
-		b.tables[t.ID] = x
+	}
+	// The compiler takes out a table that nothing depends on; a program of which it took out all is another one than the P4Info's.
+	if there == 0 && len(b.info.Tables) > 0 && slices.ContainsFunc(prog.Tables(), func(t p4.TableInfo) bool { return !t.Hidden }) {
+		return mismatch("there is no table %s", b.info.Tables[0].Name)
+	}
+	return nil
+}
+
+func (b *binding) bindTable(x *table, pt *p4.TableInfo) error {
+	t := x.info
+	if err := b.bindKey(x, pt.Keys); err != nil {
+		return err
+	}
+	for _, r := range t.Actions {
+		if t.Profile == nil && !slices.ContainsFunc(pt.Actions, func(a p4.ActionInfo) bool { return a.Name == r.Name }) {
+			return mismatch("table %s: there is no action %s", t.Name, r.Name)
+		}
+	}
+	for _, a := range pt.Actions {
+		if _, ok := x.ids[a.Name]; !ok {
+			x.ids[a.Name] = 0
+		}
+	}
+	switch {
+	// The JSON does not tell const entries from others, and shows no empty ones.
+	case pt.Const && !t.Const && !t.Initial:
+		return mismatch("table %s: only the program has entries of it", t.Name)
+	case !pt.Const && t.Initial:
+		return mismatch("table %s: the program has no entries of it", t.Name)
+	case t.Priority != pt.Priority:
+		return mismatch("table %s: its entries have priorities in one of them only", t.Name)
+	case (t.Profile == nil) != (pt.Profile == "") || t.Profile != nil && t.Profile.Name != pt.Profile:
+		return mismatch("table %s: its action profile is %q in the program", t.Name, pt.Profile)
+	case t.Counter != nil && !pt.Counters:
+		return mismatch("table %s: the program has no direct counter", t.Name)
+	case t.Meter != nil && !pt.Meters:
+		return mismatch("table %s: the program has no direct meter", t.Name)
+	case t.IdleTimeout && !pt.Timeout:
+		return mismatch("table %s: the program has no idle timeout", t.Name)
+	}
+	if t.Priority {
+		x.top = math.MaxInt32
 	}
 	return nil
 }
@@ -223,61 +265,157 @@ func (b *binding) bindCells(prog *p4.Program) error {
 	return nil
 }
 
+// digest is a digest of the P4Info and one of the program's, whose messages it is.
+type digest struct {
+	info  *p4info.Digest
+	slots []*slot // of its fields; nil: the value is not translated
+	bits  []int   // widths of its fields
+}
+
+// bindDigests finds the program's digests by name, and of those that the compiler named otherwise, as it does when their type has no name, the
+// first that fits. One that the compiler took out sends nothing.
 func (b *binding) bindDigests(prog *p4.Program) error {
-	for _, d := range b.info.Digests {
-		found := false
-		for _, p := range prog.Digests() {
-			if p.Name != d.Name {
-				continue
-			}
-			if found = true; len(p.Fields) != len(d.Fields) {
-				return mismatch("digest %s has %d fields, in the program %d", d.Name, len(d.Fields), len(p.Fields))
-			}
-			for n := range p.Fields {
-				s, err := b.slot("digest "+d.Name, d.Fields[n].Type, p.Fields[n].Bits)
-				if err != nil {
-					return err
-				}
-				b.message[d.ID] = append(b.message[d.ID], s)
-				if s == nil && p.Fields[n].Bits != d.Fields[n].Type.Bits {
-					return mismatch("digest %s, field %s has %d bits, in the program %d", d.Name, d.Fields[n].Name, d.Fields[n].Type.Bits, p.Fields[n].Bits)
-				}
-			}
-			b.digests[p.ID] = d
+	free := prog.Digests()
+	take := func(d *p4info.Digest, p p4.DigestInfo) error {
+		x, err := b.digest(d, &p)
+		if err == nil {
+			b.digests[p.ID] = x
+			free = slices.DeleteFunc(free, func(q p4.DigestInfo) bool { return q.ID == p.ID })
 		}
-		if !found {
-			return mismatch("there is no digest %s", d.Name)
+		return err
+	}
+	var open []*p4info.Digest
+	for _, d := range b.info.Digests {
+		if d.Fields == nil {
+			return refuse(codes.Unimplemented, "digest %s: messages of this type", d.Name)
+		}
+		is := func(p p4.DigestInfo) bool { return p.Name == d.Name }
+		if !slices.ContainsFunc(free, is) {
+			open = append(open, d)
+		}
+		for at := slices.IndexFunc(free, is); at >= 0; at = slices.IndexFunc(free, is) {
+			if err := take(d, free[at]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, d := range open {
+		err := error(nil)
+		for _, p := range slices.Clone(free) {
+			if err = take(d, p); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// digest binds a digest to one of the program, if it fits.
+func (b *binding) digest(d *p4info.Digest, p *p4.DigestInfo) (*digest, error) {
+	if len(p.Fields) != len(d.Fields) {
+		return nil, mismatch("digest %s has %d fields, in the program %d", d.Name, len(d.Fields), len(p.Fields))
+	}
+	x := &digest{info: d}
+	for n := range p.Fields {
+		f, bits := &d.Fields[n], p.Fields[n].Bits
+		s, err := b.slot("digest "+d.Name, f.Type, bits)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil && f.Type.Bits != bits && f.Type.Bits > 0 { // a number of an enum has any width
+			return nil, mismatch("digest %s, field %s has %d bits, in the program %d", d.Name, f.Name, f.Type.Bits, bits)
+		}
+		x.slots, x.bits = append(x.slots, s), append(x.bits, bits)
+	}
+	return x, nil
+}
+
+// message is the message of a digest whose fields the program has laid one behind the other, each in whole bytes.
+func (d *digest) message(b []byte) *p4v1.P4Data {
+	var list [][]byte
+	for i, bits := range d.bits {
+		n := (bits + 7) / 8
+		v := append([]byte(nil), value.Canonical(b[:n])...)
+		if s := d.slots[i]; s != nil {
+			v = s.toSDN(v)
+		}
+		list = append(list, v)
+		b = b[n:]
+	}
+	return d.info.Message(list)
+}
+
+// valueSet is a value set of the P4Info with the program's widths.
+type valueSet struct {
+	info   *p4info.ValueSet
+	bits   int
+	widths []int // of its fields
+}
+
 func (b *binding) bindValueSets(prog *p4.Program) error {
 	for _, v := range b.info.ValueSets {
-		width := 0
-		for _, f := range v.Fields {
-			if f.Match != configv1.MatchField_EXACT {
-				return refuse(codes.Unimplemented, "value set %s is matched by %s: exact matches only", v.Name, p4info.MatchName(f.Match))
-			}
-			if b.named(f.Type) != nil {
-				return refuse(codes.Unimplemented, "value set %s: values of field %s are translated", v.Name, f.Name)
-			}
-			width += f.Type.Bits
-		}
-		found := false
-		for _, p := range prog.ValueSets() {
-			if p.Name == v.Name {
-				if found = true; p.Bits != width {
-					return mismatch("value set %s has %d bits, in the program %d", v.Name, width, p.Bits)
-				}
-			}
-		}
-		if !found {
+		at := slices.IndexFunc(prog.ValueSets(), func(p p4.ValueSetInfo) bool { return p.Name == v.Name })
+		if at < 0 {
 			return mismatch("there is no value set %s", v.Name)
 		}
-		b.valueSets[v.ID] = width
+		p := prog.ValueSets()[at]
+		x := &valueSet{info: v, bits: p.Bits}
+		left := p.Bits
+		for n, f := range v.Fields {
+			width := f.Type.Bits
+			if b.named(f.Type) != nil {
+				if len(p.Parts) != len(v.Fields) {
+					return mismatch("value set %s has %d fields, in the program %d", v.Name, len(v.Fields), len(p.Parts))
+				}
+				width = p.Parts[n]
+			}
+			s, err := b.slot("value set "+v.Name+", field "+f.Name, f.Type, width)
+			if err != nil {
+				return err
+			}
+			if s != nil {
+				b.fields[slotKey(v.ID, f.ID)] = s
+			}
+			x.widths = append(x.widths, width)
+			left -= width
+		}
+		if left != 0 {
+			return mismatch("value set %s has %d bits, in the program %d", v.Name, p.Bits-left, p.Bits)
+		}
+		b.valueSets[v.ID] = x
 	}
 	return nil
+}
+
+// member is a member of a value set in nf/p4's form.
+func (v *valueSet) member(m *p4v1.ValueSetMember) p4.ValueMember {
+	x := p4.ValueMember{Value: make([]byte, (v.bits+7)/8), Mask: make([]byte, (v.bits+7)/8)}
+	left, ms := v.bits, m.GetMatch() // in the order of the fields
+	for n, f := range v.info.Fields {
+		w := v.widths[n]
+		left -= w
+		if len(ms) == 0 || ms[0].GetFieldId() != f.ID {
+			continue // it matches everything
+		}
+		c := p4info.CondOf(ms[0])
+		ms = ms[1:]
+		mask := value.Ones(w)
+		switch c.Match {
+		case configv1.MatchField_RANGE:
+			x.Ranges = append(x.Ranges, p4.ValueRange{Shift: left, Bits: w, Low: *c.Value, High: *c.More})
+			continue
+		case configv1.MatchField_TERNARY:
+			mask = *c.More
+		case configv1.MatchField_LPM:
+			mask = value.Prefix(int(*c.Prefix), w)
+		}
+		orShifted(x.Value, *c.Value, left)
+		orShifted(x.Mask, mask, left)
+	}
+	return x
 }
 
 func (b *binding) bindProfiles(prog *p4.Program) error {
@@ -286,7 +424,8 @@ func (b *binding) bindProfiles(prog *p4.Program) error {
 		for _, q := range prog.Profiles() {
 			found = found || q.Name == p.Name && q.Selector == p.Selector
 		}
-		if !found && len(p.Tables) > 0 {
+		used := slices.ContainsFunc(p.Tables, func(t *p4info.Table) bool { return !b.tables[t.ID].gone })
+		if !found && used {
 			return mismatch("there is no such action profile as %s", p.Name)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
-	"github.com/quillon/quillon/nf/value"
 )
 
 const (
@@ -83,6 +82,9 @@ func New(cfg Config) (*Device, error) {
 	p, err := d.pipeline(cfg.Info, cfg.Program, sw)
 	if err != nil {
 		return nil, fmt.Errorf("app %s: %w", cfg.App, err)
+	}
+	if err := d.app(func(*p4.App) { p.binding.settle(sw) }); err != nil {
+		return nil, err
 	}
 	p.live = true
 	d.current.Store(p)
@@ -154,6 +156,7 @@ func (d *Device) Build(info *p4info.Info, config []byte) (p4rt.Pipeline, error) 
 	if err != nil {
 		return nil, err
 	}
+	p.binding.settle(sw)
 	return p, nil
 }
 
@@ -166,6 +169,7 @@ func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pip
 	p := &pipeline{
 		dev: d, info: info, config: config, sw: sw, binding: b,
 		kept:    map[place]map[uint32]*p4info.Entity{},
+		values:  map[uint32][]*p4v1.ValueSetMember{},
 		hidden:  map[uint32]uint32{},
 		nextSet: firstHidden,
 	}
@@ -173,16 +177,16 @@ func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pip
 		n.sweep = func(f func(uint64)) error { return p.used(n, f) }
 	}
 	for _, t := range b.tables {
-		if t.info.Const && t.top != 0 {
-			t.top = constTop(sw, t.name)
+		if (t.info.Const || t.info.Initial) && t.top != 0 {
+			t.top = programTop(sw, t.name)
 		}
 	}
 	return p, nil
 }
 
-// constTop is the top of a constant table (table.top): the first of the program's entries has
-// P4Runtime's highest priority.
-func constTop(sw *p4.Switch, name string) int64 {
+// programTop is the top of a table with entries of the program (table.top): the last of them has P4Runtime's priority 1, as p4c says of them,
+// and the priorities of controllers' entries are compared with theirs. The JSON does not tell the priorities that the program's text gives them.
+func programTop(sw *p4.Switch, name string) int64 {
 	top := int64(0)
 	_ = sw.Entries(name, func(_ p4.Handle, e p4.Entry) bool {
 		top = max(top, int64(e.Priority))
@@ -342,8 +346,8 @@ func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 			if m.long != nil {
 				data = m.long
 			}
-			if info := p.binding.digests[m.id]; info != nil {
-				f(p4rt.Event{DigestID: info.ID, Digest: digestData(info, p.binding.message[info.ID], data)})
+			if x := p.binding.digests[m.id]; x != nil {
+				f(p4rt.Event{DigestID: x.info.ID, Digest: x.message(data)})
 			}
 		case <-scan.C:
 			d.idle(f)
@@ -375,7 +379,7 @@ func (d *Device) idle(f func(p4rt.Event)) {
 		return
 	}
 	for _, t := range p.binding.tables {
-		if !t.info.IdleTimeout {
+		if !t.info.IdleTimeout || t.gone {
 			continue
 		}
 		from, more := p4.Handle(0), true
@@ -401,37 +405,6 @@ func (d *Device) idle(f func(p4rt.Event)) {
 			}
 		}
 	}
-}
-
-// digestData is the value of a digest's message.
-func digestData(d *p4info.Digest, slots []*slot, b []byte) *p4v1.P4Data {
-	var list []*p4v1.P4Data
-	for i, f := range d.Fields {
-		width := f.Type.Bits
-		if slots[i] != nil {
-			width = slots[i].dev
-		}
-		n := (width + 7) / 8
-		v := append([]byte(nil), value.Canonical(b[:n])...)
-		if slots[i] != nil {
-			v = slots[i].toSDN(v)
-		}
-		list = append(list, &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}})
-		b = b[n:]
-	}
-	switch {
-	case d.Spec.GetStruct() != nil:
-		return &p4v1.P4Data{Data: &p4v1.P4Data_Struct{Struct: &p4v1.P4StructLike{Members: list}}}
-	case d.Spec.GetTuple() != nil:
-		return &p4v1.P4Data{Data: &p4v1.P4Data_Tuple{Tuple: &p4v1.P4StructLike{Members: list}}}
-	case d.Spec.GetHeader() != nil:
-		h := &p4v1.P4Header{IsValid: true}
-		for _, x := range list {
-			h.Bitstrings = append(h.Bitstrings, x.GetBitstring())
-		}
-		return &p4v1.P4Data{Data: &p4v1.P4Data_Header{Header: h}}
-	}
-	return list[0]
 }
 
 // Punts takes the frames that apps of an instance punt, and gives each one to the device of

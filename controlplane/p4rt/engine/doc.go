@@ -6,8 +6,12 @@
 // decoded and built outside of the worker.
 //
 // In P4Runtime the higher priority wins, in nf/p4 the lower one: an entry of priority p
-// has priority 2^31-1-p in nf/p4. In constant tables P4Runtime's priorities count down
-// from the number of entries.
+// has priority 2^31-1-p in nf/p4. In tables with entries of the program P4Runtime's priorities count down
+// from the number of these.
+//
+// The P4Info says more than the JSON: which tables have entries of the program that controllers may change, which const ones have none, and which
+// tables the compiler took out, as nothing depends on them. Those have no entries, and take none. The JSON's entries have the priorities of
+// their places: it does not have those that the program's text gives them.
 //
 // # Translation
 //
@@ -21,6 +25,5 @@
 // at most 255 bytes. When values run out, names that no entry has any more are forgotten,
 // even if a register holds their value. Values with mappings are matched as a whole or not
 // at all; masks of plain numbers may have fewer bits than the device's. Ports of
-// multicast groups, clone sessions and watches are the device's numbers, and fields of
-// value sets are not translated.
+// multicast groups, clone sessions and watches are the device's numbers. Errors, as keys and in digests, are translated, too: to their names.
 package engine

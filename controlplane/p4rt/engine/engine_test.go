@@ -14,6 +14,8 @@ import (
 
 	"github.com/quillon/quillon/controlplane/p4info"
 	"github.com/quillon/quillon/controlplane/p4rt"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/p4src"
 )
 
@@ -224,7 +226,7 @@ func TestPacketIO(t *testing.T) {
 const (
 	smac   = `table_entry { table_id: 42577946 idle_timeout_ns: 1000000000 match { field_id: 1 exact { value: "\x01" } } match { field_id: 2 exact { value: "\x02\x00\x00\x00\x00\x0a" } } action { action { action_id: 18542872 params { param_id: 1 value: "\x00" } } } }`
 	dmac   = `table_entry { table_id: 43557776 match { field_id: 1 exact { value: "\x01" } } match { field_id: 2 exact { value: "\x02\x00\x00\x00\x00\x0a" } } action { action { action_id: 19017622 params { param_id: 1 value: "\x00" } } } }`
-	flood  = `packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 metadata: "all" replicas { port: "\x00\x00" } replicas { egress_port: 1 } replicas { port: "\x02" instance: 5 } replicas { port: "\x03" } } }`
+	flood  = `packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 metadata: "all" replicas { port: "\x00\x00" } replicas { egress_port: 1 } replicas { port: "\x02" instance: 5 } replicas { port: "\x03" backup_replicas { port: "\x00\x02" instance: 6 } } } }`
 	digest = `digest_entry { digest_id: 398033514 config { max_timeout_ns: 1000000 max_list_size: 2 ack_timeout_ns: 5000000000 } }`
 )
 
@@ -240,7 +242,7 @@ func TestBridge(t *testing.T) {
 	w.do(op("INSERT", digest), op("INSERT", flood))
 	w.refused(codes.AlreadyExists, op("INSERT", digest))
 	w.texts(`digest_entry { }`, "digest learn_t lists of 2, 1000000 ns, acknowledged in 5000000000 ns")
-	w.texts(`packet_replication_engine_entry { multicast_group_entry { } }`, "multicast group 1 -> ports 0, 1, 2#5, 3")
+	w.texts(`packet_replication_engine_entry { multicast_group_entry { } }`, "multicast group 1 -> ports 0, 1, 2#5, 3 or 2#6")
 	g := w.read(`packet_replication_engine_entry { multicast_group_entry { multicast_group_id: 1 } }`)[0].GetPacketReplicationEngineEntry().GetMulticastGroupEntry()
 	if string(g.GetMetadata()) != "all" || string(g.GetReplicas()[0].GetPort()) != "\x00" {
 		t.Error(g)
@@ -253,6 +255,16 @@ func TestBridge(t *testing.T) {
 		t.Fatal(list)
 	}
 	for n, want := range []int{0, 3, 3, 3} {
+		if out := w.got(n); len(out) != want {
+			t.Errorf("port %d: %d frames", n, len(out))
+		}
+	}
+	// A backup serves while its port has no link.
+	if err := w.inst.Visit("sw", 0, func(a graph.App) { a.(*p4.App).SetLinks(map[uint32]bool{3: true}) }); err != nil {
+		t.Fatal(err)
+	}
+	w.send(0, ether(9, 10))
+	for n, want := range []int{0, 1, 2, 0} {
 		if out := w.got(n); len(out) != want {
 			t.Errorf("port %d: %d frames", n, len(out))
 		}

@@ -15,6 +15,9 @@ const maxWeight = 0xffff
 // prepareEntry decodes an update of a table's entry.
 func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry, undo bool) op {
 	t := p.binding.tables[e.GetTableId()]
+	if t.gone {
+		return refused(t.takenOut())
+	}
 	if e.GetIsDefaultAction() {
 		return p.prepareDefault(t, e)
 	}
@@ -321,6 +324,9 @@ func (t *table) message(q *p4v1.TableEntry, s reading) *p4v1.Entity {
 // readEntries yields the entries of a table.
 func (p *pipeline) readEntries(q *p4v1.TableEntry, yield func(*p4v1.Entity) error) error {
 	t := p.binding.tables[q.GetTableId()]
+	if t.gone {
+		return nil
+	}
 	if q.GetIsDefaultAction() {
 		return p.readDefault(t, q, yield)
 	}

@@ -39,6 +39,8 @@ type pipeline struct {
 	sw *p4.Switch
 	// kept are groups, multicast groups and clone sessions, as controllers wrote them, by id.
 	kept map[place]map[uint32]*p4info.Entity
+	// values are the members of value sets with the program's values, by id.
+	values map[uint32][]*p4v1.ValueSetMember
 	// hidden counts the action sets of a profile, shown the groups and members of controllers. A
 	// profile cannot have both.
 	hidden  map[uint32]uint32
@@ -277,6 +279,9 @@ func (p *pipeline) prepare(t p4v1.Update_Type, x *p4info.Entity, undo bool) op {
 // prepareDirect decodes an update of a direct counter or meter.
 func (p *pipeline) prepareDirect(x p4info.Entity) op {
 	t := p.binding.tables[x.Object]
+	if t.gone {
+		return refused(t.takenOut())
+	}
 	if x.Entry.GetIsDefaultAction() {
 		switch {
 		case x.Kind == p4info.KindDirectMeter:
@@ -410,25 +415,32 @@ func registerData(a *p4info.Array, v []byte) *p4v1.P4Data {
 		return &p4v1.P4Data{Data: &p4v1.P4Data_EnumValue{EnumValue: value.Canonical(v)}}
 	}
 	if w := signedBits(a); w > 0 {
-		v = append([]byte(nil), v...)
-		if r := (w - 1) % 8; v[0]>>r&1 != 0 {
-			v[0] |= 0xff << r
-		}
-		for len(v) > 1 && (v[0] == 0 && v[1] < 0x80 || v[0] == 0xff && v[1] >= 0x80) {
-			v = v[1:]
-		}
-		return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}}
+		return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: value.Signed(v, w)}}
 	}
 	return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: value.Canonical(v)}}
 }
 
 func replicas(list []*p4v1.Replica) ([]p4.Replica, error) {
 	var out []p4.Replica
-	for _, r := range list {
-		if r.GetInstance() > 0xffff {
-			return nil, refuse(codes.InvalidArgument, "instance %d: the highest is %d", r.GetInstance(), 0xffff)
+	one := func(port, instance uint32) (p4.Replica, error) {
+		if instance > 0xffff {
+			return p4.Replica{}, refuse(codes.InvalidArgument, "instance %d: the highest is %d", instance, 0xffff)
 		}
-		out = append(out, p4.Replica{Port: p4info.ReplicaPort(r), Rid: uint16(r.GetInstance())})
+		return p4.Replica{Port: port, Rid: uint16(instance)}, nil
+	}
+	for _, r := range list {
+		x, err := one(p4info.ReplicaPort(r), r.GetInstance())
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range r.GetBackupReplicas() {
+			y, err := one(p4info.PortNumber(b.GetPort()), b.GetInstance())
+			if err != nil {
+				return nil, err
+			}
+			x.Backups = append(x.Backups, y)
+		}
+		out = append(out, x)
 	}
 	return out, nil
 }
@@ -516,20 +528,19 @@ func exists(t p4v1.Update_Type, there bool, x *p4info.Entity) error {
 }
 
 func (p *pipeline) prepareValueSet(x p4info.Entity) op {
-	v := p.info.ValueSet(x.Object)
-	width := p.binding.valueSets[v.ID]
-	var members [][]byte
+	v := p.binding.valueSets[x.Object]
+	members := make([]p4.ValueMember, 0, len(x.Values))
 	for _, m := range x.Values {
-		b := make([]byte, (width+7)/8)
-		end := 0 // bits of the fields so far
-		for n, f := range v.Fields {
-			end += f.Type.Bits
-			orShifted(b, m.GetMatch()[n].GetExact().GetValue(), width-end)
-		}
-		members = append(members, b)
+		members = append(members, v.member(m))
 	}
 	return func(sw *p4.Switch) (func(), error) {
-		return swap(members, func() ([][]byte, error) { return sw.ValueSet(v.Name) }, func(m [][]byte) error { return sw.SetValueSet(v.Name, m) })
+		old := p.values[x.Object]
+		undo, err := swap(members, func() ([]p4.ValueMember, error) { return sw.ValueSet(v.info.Name) }, func(m []p4.ValueMember) error { return sw.SetValueSet(v.info.Name, m) })
+		if err != nil {
+			return nil, err
+		}
+		p.values[x.Object] = x.Values
+		return func() { undo(); p.values[x.Object] = old }, nil
 	}
 }
 
@@ -542,17 +553,6 @@ func orShifted(b, v []byte, by int) {
 			}
 		}
 	}
-}
-
-// bitsOf are width bits of b, of which so many follow.
-func bitsOf(b []byte, after, width int) []byte {
-	v := make([]byte, (width+7)/8)
-	for n := range width {
-		if at := n + after; b[len(b)-1-at/8]>>(at%8)&1 != 0 {
-			v[len(v)-1-n/8] |= 1 << (n % 8)
-		}
-	}
-	return value.Canonical(v)
 }
 
 func (p *pipeline) prepareMember(t p4v1.Update_Type, x p4info.Entity) op {

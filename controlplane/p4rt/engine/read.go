@@ -137,22 +137,9 @@ func (p *pipeline) readMembers(q *p4info.Entity, yield func(*p4v1.Entity) error)
 }
 
 func (p *pipeline) readValueSet(id uint32, yield func(*p4v1.Entity) error) error {
-	v := p.info.ValueSet(id)
-	var members [][]byte
-	err := p.visit(func(sw *p4.Switch) bool { members, _ = sw.ValueSet(v.Name); return false })
-	if err != nil {
+	var list []*p4v1.ValueSetMember
+	if err := p.visit(func(*p4.Switch) bool { list = p.values[id]; return false }); err != nil {
 		return err
 	}
-	x := p4info.Entity{Kind: p4info.KindValueSet, Object: id}
-	for _, b := range members {
-		m := &p4v1.ValueSetMember{}
-		left := p.binding.valueSets[id]
-		for n := range v.Fields {
-			f := &v.Fields[n]
-			left -= f.Type.Bits
-			m.Match = append(m.Match, f.Matching(bitsOf(b, left, f.Type.Bits), nil, 0)) // they are exact
-		}
-		x.Values = append(x.Values, m)
-	}
-	return yield(x.Message())
+	return yield(p4info.Entity{Kind: p4info.KindValueSet, Object: id, Values: list}.Message())
 }

@@ -37,7 +37,9 @@ type names struct {
 	uri   string
 	bits  int  // the smallest width of the program's fields
 	words bool // controllers have strings
-	fixed int  // the number of mappings; if it is above 0, numbers have no other values
+	// closed: there are no values but the fixed ones, as of errors.
+	closed bool
+	fixed  int // the number of mappings; if it is above 0, numbers have no other values
 
 	mu    sync.Mutex // the worker never locks it
 	to    map[string]uint64
@@ -81,6 +83,15 @@ func translations(i *p4info.Info) (map[string]*names, error) {
 		}
 	}
 	return all, nil
+}
+
+// errorNames is the translation of the program's errors, whose values controllers have by name.
+func errorNames(errors map[string]uint32) *names {
+	n := &names{uri: p4info.ErrorType, words: true, closed: true, fixed: len(errors), bits: 64, to: map[string]uint64{}, from: map[uint64]string{}, mine: map[string]uint64{}}
+	for name, v := range errors {
+		n.to[name], n.from[uint64(v)] = uint64(v), name
+	}
+	return n
 }
 
 // mappings reads an annotation.
@@ -214,7 +225,7 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 			return nil, refuse(codes.OutOfRange, "%q needs more than the %d bits that the device has for it", key, s.dev)
 		case s.from[x] != "" || s.has(x):
 			return nil, refuse(codes.InvalidArgument, "%q is named %q", key, s.from[x])
-		case !alloc:
+		case !alloc || s.closed:
 			return value.Bytes(x), nil
 		}
 		if len(s.mine) >= maxNames {
@@ -229,6 +240,8 @@ func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 		return value.Bytes(x), nil
 	}
 	switch {
+	case s.closed:
+		return nil, refuse(codes.InvalidArgument, "the program has no error %q", key[:min(len(key), maxName)])
 	case len(v) > maxName:
 		return nil, refuse(codes.OutOfRange, "a name of %d bytes: at most %d", len(v), maxName)
 	case !alloc:
@@ -413,6 +426,15 @@ func (b *binding) each(e *p4v1.Entity, key func(*slot, *p4v1.FieldMatch) error, 
 	if err := action(x.Entry.GetAction().GetAction()); err != nil {
 		return err
 	}
+	for _, v := range x.Values {
+		for _, m := range v.GetMatch() {
+			if s := b.fields[slotKey(x.Object, m.GetFieldId())]; s != nil {
+				if err := key(s, m); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	return action(x.Action)
 }
 
@@ -503,6 +525,9 @@ func (b *binding) named(t p4info.Type) *names {
 	if t.Named == "" {
 		return nil
 	}
+	if t.Named == p4info.ErrorType && t.Bits == 0 {
+		return b.names[p4info.ErrorType]
+	}
 	tr := b.info.Translation(t.Named)
 	if tr == nil {
 		return nil
@@ -542,7 +567,7 @@ func (p *pipeline) used(n *names, f func(uint64)) error {
 		}
 	}
 	for _, t := range p.binding.tables {
-		from, more := p4.Handle(0), true
+		from, more := p4.Handle(0), !t.gone
 		for more {
 			count := 0
 			err := p.visit(func(sw *p4.Switch) bool {
@@ -567,6 +592,19 @@ func (p *pipeline) used(n *names, f func(uint64)) error {
 				return err
 			}
 		}
+	}
+	err := p.visit(func(*p4.Switch) bool {
+		for id, list := range p.values {
+			for _, v := range list {
+				for _, m := range v.GetMatch() {
+					note(p.binding.fields[slotKey(id, m.GetFieldId())], *p4info.CondOf(m).Value)
+				}
+			}
+		}
+		return false
+	})
+	if err != nil {
+		return err
 	}
 	for _, pr := range p.info.Profiles {
 		err := p.visit(func(sw *p4.Switch) bool {
