@@ -365,3 +365,108 @@ func TestOptionalInterfaces(t *testing.T) {
 		t.Errorf("the table has no %s", name)
 	}
 }
+
+// roomsOf are the folders that the architecture's table of rooms names.
+func roomsOf(text string) (rooms []string) {
+	_, table, _ := strings.Cut(text, "\n## Rooms\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	for row := range strings.Lines(table) {
+		cells := strings.Split(row, "|")
+		if len(cells) != 5 || !strings.Contains(cells[1], "`") {
+			continue
+		}
+		for i, part := range strings.Split(cells[1], "`") {
+			if i%2 == 1 {
+				rooms = append(rooms, strings.TrimSuffix(part, "/<case>"))
+			}
+		}
+	}
+	return rooms
+}
+
+// folders are the folders of the module, and of those inside it, with Go files.
+func folders(t *testing.T) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if n := d.Name(); d.IsDir() && name != "." && (strings.HasPrefix(n, ".") || n == "testdata" || n == "bin") {
+			return fs.SkipDir
+		}
+		if p := path.Dir(filepath.ToSlash(name)); !d.IsDir() && strings.HasSuffix(name, ".go") && p != "." && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestRooms: each folder with Go files lies in a room of the architecture's table, and each room is there. A network function needs no
+// row: its doors are those of nf.
+func TestRooms(t *testing.T) {
+	text, err := os.ReadFile("docs/ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rooms, all := roomsOf(string(text)), folders(t)
+	for _, folder := range all {
+		if longest(doors, folder) != "nf" && !slices.ContainsFunc(rooms, func(room string) bool { return under(folder, room) }) {
+			t.Errorf("%s lies in no room of docs/ARCHITECTURE.md", folder)
+		}
+	}
+	for _, room := range rooms {
+		if _, err := os.Stat(room); err != nil {
+			t.Errorf("docs/ARCHITECTURE.md has a room that is not there: %v", err)
+		}
+	}
+}
+
+// public are the folders that other programs import. Their packages have Go examples; withoutExample says why some have none.
+var public = []string{"nf", "controlplane/ctl", "controlplane/p4rt", "rack/rnic"}
+
+var withoutExample = map[string]string{
+	"nf/graph/graphtest":          "of tests: it needs a testing.TB",
+	"nf/hdr/hdrtest":              "of tests: it needs a testing.TB",
+	"nf/mtu/mtutest":              "of tests: it needs a testing.TB",
+	"controlplane/ctl/ctltest":    "of tests: it needs a testing.TB",
+	"nf/classify/classifytest":    "of tests",
+	"nf/port":                     "interfaces: nf/port/mem has one",
+	"nf/memory":                   "interfaces, which a board implements",
+	"controlplane/ctl/store":      "an interface: file has one",
+	"controlplane/ctl/store/etcd": "needs an etcd",
+	"nf/port/afxdp":               "needs root and an interface: nf/port/open has one",
+	"nf/port/afpacket":            "needs root and an interface: nf/port/open has one",
+	"nf/port/tap":                 "needs root and an interface: nf/port/open has one",
+	"nf/port/poll":                "needs files of the kernel",
+	"nf/hold":                     "needs a breath",
+	"nf/gobackn/gbn":              "needs a network: its package comment shows the calls",
+	"nf/classify":                 "none yet",
+	"nf/p4/xdp":                   "none yet",
+	"controlplane/p4rt":           "none yet",
+	"controlplane/p4rt/engine":    "none yet",
+	"controlplane/p4rt/native":    "none yet",
+}
+
+// TestPublicPackagesHaveExamples: what others import shows how it is used, by code that is compiled.
+func TestPublicPackagesHaveExamples(t *testing.T) {
+	for _, folder := range folders(t) {
+		if !slices.ContainsFunc(public, func(p string) bool { return under(folder, p) }) || strings.Contains(folder, "/internal/") {
+			continue
+		}
+		files, err := filepath.Glob(folder + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := slices.ContainsFunc(files, func(name string) bool {
+			text, err := os.ReadFile(name)
+			return err == nil && strings.Contains(string(text), "\nfunc Example")
+		})
+		if why := withoutExample[folder]; has == (why != "") {
+			t.Errorf("%s: has an example: %v; why it has none: %q", folder, has, why)
+		}
+	}
+}

@@ -9,23 +9,24 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// besides is from where on routes of flows begin that go aside.
+// besides is the first number of routes for flows that go aside.
 const besides = 2 * inLine
 
 // spills is how many DAGs are tried, the largest first, until one has another way.
 const spills = 8
 
-// aside is flows of a DAG that go through other chains than the rest, which has more than its chains can do: buckets of flows, as
-// instances have. Each goes the other way when its packets inside are done (snic/sched: packets of a flow on different plans).
+// aside is the part of a DAG's flows that goes through other chains, because the DAG's own chains have too much. Flows are taken by
+// buckets, the same as those of instances. A flow changes its way when its packets inside are done (snic/sched: packets of a flow on
+// different plans).
 type aside struct {
 	visits  []sched.Visit
 	perByte []float32 // as that of the service
 	taken   [sched.Buckets]bool
-	bytes   [sched.Buckets]float64 // of about the last monitor period
-	fresh   [sched.Buckets]int64   // since they were looked at
-	arrived int64                  // bytes of those that are taken, in this epoch
-	part    float64                // of all bytes that these had of late
-	since   clock.Time             // it is measured
+	bytes   [sched.Buckets]float64 // of each bucket, in about the last monitor period
+	fresh   [sched.Buckets]int64   // bytes of each bucket since the last sample
+	arrived int64                  // bytes of the buckets that are taken, in this epoch
+	part    float64                // the share of the taken buckets in the DAG's recent bytes
+	since   clock.Time             // when the measurement began
 }
 
 // goesAside reports whether a flow goes through the other chains.
@@ -44,7 +45,7 @@ func (ig *ingress) count(a *aside, g *group) {
 	}
 }
 
-// through is all visits of a DAG, those of flows that go aside, too.
+// through is all visits of a DAG, including those of flows that go aside.
 func (s *service) through() []sched.Visit {
 	if s.aside == nil {
 		return s.visits
@@ -52,7 +53,7 @@ func (s *service) through() []sched.Visit {
 	return slices.Concat(s.visits, s.aside.visits)
 }
 
-// asides is how many bytes a DAG was sent of late that go aside.
+// asides is how many of a DAG's recent bytes go aside.
 func (cat *catalog) asides(s *service) int64 {
 	if s.aside == nil {
 		return 0
@@ -60,7 +61,7 @@ func (cat *catalog) asides(s *service) int64 {
 	return int64(float64(cat.lately(s)) * s.aside.part)
 }
 
-// filled is how busy the instances are that visits go to: of the busiest task, the mean of its instances; 1 is all that they can do.
+// filled is how busy the instances are that visits go to: the mean load of the instances of the busiest task. At 1 they can do no more.
 func (pl *placement) filled(visits []sched.Visit) (most float64) {
 	for _, v := range visits {
 		ch := &pl.cat.chains[v.Chain]
@@ -78,7 +79,7 @@ func (pl *placement) filled(visits []sched.Visit) (most float64) {
 	return most
 }
 
-// fills is by how much a byte in a monitor period adds to filled.
+// fills is how much a byte in a monitor period adds to filled.
 func (pl *placement) fills(visits []sched.Visit, perByte []float32) (most float64) {
 	for i, v := range visits {
 		most = max(most, float64(perByte[i])/float64(pl.monitor)/float64(max(len(pl.cat.chains[v.Chain].running), 1)))
@@ -86,13 +87,13 @@ func (pl *placement) fills(visits []sched.Visit, perByte []float32) (most float6
 	return most
 }
 
-// running reports whether all that visits go through takes packets.
+// running reports whether all chains of visits take packets.
 func (cat *catalog) running(visits []sched.Visit) bool {
 	return !slices.ContainsFunc(visits, func(v sched.Visit) bool { return len(cat.chains[v.Chain].running) == 0 })
 }
 
-// spill has flows of a DAG go through chains that run and have room, since there is too much of a task in a chain, and no region
-// for more of it. It reports whether that is under way.
+// spill is called when a task has too much in a chain and no region is free for another instance. It moves flows of a DAG to chains
+// that run and have room, and reports whether such a move is under way.
 func (pl *placement) spill(now clock.Time, chain, task int) bool {
 	var all []int
 	for n := range pl.cat.services {
@@ -124,7 +125,7 @@ func (pl *placement) spill(now clock.Time, chain, task int) bool {
 	return false
 }
 
-// otherWay is the cheapest way of a DAG through chains that run, without one of them, that takes no more visits; nil: there is none.
+// otherWay is a DAG's cheapest way through running chains without chain without, with no more visits than now; nil: there is none.
 func (pl *placement) otherWay(n, without int) []sched.Visit {
 	candidates := slices.DeleteFunc(pl.cat.candidates(false), func(c dag.Candidate) bool {
 		return int(c.Chain) == without || len(pl.cat.chains[c.Chain].running) == 0
@@ -136,7 +137,7 @@ func (pl *placement) otherWay(n, without int) []sched.Visit {
 	return visits
 }
 
-// divide makes another way for flows of a DAG. Which go there is said when they are measured.
+// divide makes another way for flows of a DAG. Which flows take it is decided after they have been measured.
 func (pl *placement) divide(now clock.Time, n int, visits []sched.Visit) {
 	s := &pl.cat.services[n]
 	s.aside = &aside{visits: visits, perByte: pl.cat.perByte(visits), since: now}
@@ -144,15 +145,15 @@ func (pl *placement) divide(now clock.Time, n int, visits []sched.Visit) {
 	pl.setRoutes(n, visits, besides)
 }
 
-// together has all flows of a DAG go the same way.
+// together ends the other way: all flows of a DAG go the same way again.
 func (pl *placement) together(n int) {
 	s := &pl.cat.services[n]
 	s.aside = nil
 	pl.follow(n, s.visits)
 }
 
-// ease measures the flows of DAGs that are, or may come to be, in two parts, and moves some of them where one part has too much. It
-// moves flows of one DAG in a monitor period, since it takes so long to measure what came of that.
+// ease measures the flows of DAGs that have two ways, or may get a second one, and moves some flows if one way has too much. In a
+// monitor period it moves flows of one DAG only, because measuring the effect takes that long.
 func (pl *placement) ease(now clock.Time, d clock.Duration) {
 	fade := min(1, float64(d)/float64(pl.monitor))
 	for n := range pl.cat.services {
@@ -198,7 +199,7 @@ func (a *aside) fold(fade float64) {
 	}
 }
 
-// sum is how many bytes all buckets have had of late that are taken, or are not.
+// sum is the recent bytes of all buckets that are taken, or of all that are not.
 func (a *aside) sum(taken bool) (sum float64) {
 	for k, v := range a.bytes {
 		if a.taken[k] == taken {
@@ -208,8 +209,8 @@ func (a *aside) sum(taken bool) (sum float64) {
 	return sum
 }
 
-// move takes buckets, or gives them back, until they have bytes of late; the greatest first, none that is more than room. It returns
-// how many.
+// move takes buckets, or gives them back, until their recent bytes reach bytes: the largest first, and none larger than room. It
+// returns how many.
 func (a *aside) move(take bool, bytes, room float64) (moved int) {
 	var order []int
 	for k, v := range a.bytes {

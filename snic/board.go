@@ -26,7 +26,7 @@ const (
 	inLine     = 2 * maxDAGs           // from here on routes that have no stage of several branches
 )
 
-// board is one sNIC: its owners, and what happens in which order.
+// board is one sNIC: it holds the owners (doc.go), and calls them in the right order.
 type board struct {
 	settings
 	cat     catalog
@@ -37,8 +37,8 @@ type board struct {
 	place   placement
 	ingress ingress
 	near    nearby
-	fixed   settings // what it was made with
-	next    settings // from Reconfigure, until Inside
+	fixed   settings // the settings that the board was made with
+	next    settings // new settings, between Reconfigure and Inside
 
 	memory *onboard // nil: there is none
 	renew  bool     // a deployment is to be put in force
@@ -94,8 +94,8 @@ func (b *board) newScheduler(s settings, seed uint64) (*sched.Scheduler, error) 
 		Routes: 2 * besides, Tenants: maxTenants, Branches: maxLanes, Panic: s.panics, Seed: seed, Instead: b.cat.instead})
 }
 
-// Inside brings the tasks of a deployment; the next Tick puts the rest in force,
-// because time stands still here.
+// Inside receives the tasks of a deployment. The next Tick puts the rest of the
+// deployment in force, because there is no time here.
 func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {
 	b.settings = b.next
 	b.cat.numbers.take(b.deployment)

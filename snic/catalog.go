@@ -18,25 +18,25 @@ type task struct {
 	in   *graph.Inside
 	app  graph.App
 	next clock.Time // of its timer
-	// modelled: it takes a time on the board that is not that of its code here.
+	// modelled: the task takes a declared time, not the time of its code here.
 	modelled bool
-	// holds: it may keep packets.
+	// holds: the task may keep packets.
 	holds bool
-	// quiet: it makes no packets of its own, as its function says, too.
+	// quiet: the task makes no packets of its own. Its function declares that.
 	quiet bool
-	// looks: it does no more to packets than look at them, or drop them, and does so at once. Then it needs no copy where
-	// others run beside it: what these write it does not look at.
+	// looks: the task only looks at packets, or drops them, and keeps none. It needs no copy when others run beside it: it does not
+	// look at what they write.
 	looks bool
-	// halted: a fault has stopped it; app is nil as soon as it has given up what it held.
+	// halted: a fault has stopped the task. app is nil once it has given up the packets that it held.
 	halted  bool
 	fault   string
-	lent    bool // what it knows may be of a peer's DAG
+	lent    bool // its state may belong to a peer's DAG
 	fresh   *renewal
-	oneFlow oneFlow // a flow that is too much for an instance
-	untimed int     // packets since one was timed
+	oneFlow oneFlow // a single flow that is too much for an instance
+	untimed int     // packets since the last one that was timed
 	space   *space  // of the board's memory; nil: it has none
-	// way is that of the last packet that came to it: what it makes by itself goes
-	// the same.
+	// way is the way of the last packet that came to the task: packets that the task
+	// makes by itself go the same way.
 	way way
 }
 
@@ -45,7 +45,7 @@ type way struct {
 	dag  int32
 	back bool
 	out  uint16 // port; from ports on: a port of a peer, of number out/16-1
-	term uint16 // of the number of the DAG
+	term uint16 // tells apart DAGs that had the same number, one after the other
 }
 
 // chain is a bitstream.
@@ -53,14 +53,14 @@ type chain struct {
 	dag.Chain
 	tasks   []int   // numbers
 	running []int   // regions that have it and take packets
-	known   bool    // to the fabric
-	rests   bool    // it is gone, but packets may be on their way to it
+	known   bool    // the fabric knows the chain
+	rests   bool    // the chain is gone, but packets may be on their way to it
 	ends    bool    // it is no longer deployed
-	asked   bool    // a launch is under way, or waits
-	load    []int64 // of each task by the DAGs that go through it, in ns of an instance
+	asked   bool    // a launch is under way, or waiting
+	load    []int64 // for each task, the work of the DAGs that go through the chain, in ns of an instance
 }
 
-// service is a DAG that is deployed: what each owner knows of it, which that owner alone writes, but where a field says otherwise.
+// service is a DAG that is deployed. Each part belongs to one owner, which alone writes it unless a field says otherwise.
 type service struct {
 	deployed
 	routed
@@ -76,48 +76,49 @@ type deployed struct {
 	tenant int
 	tasks  []int         // in one of the orders that are right
 	stages [][][]int     // the same in stages of branches that may run side by side
-	best   []sched.Visit // the fewest, whatever is in the regions; nil: there are none
+	best   []sched.Visit // the fewest visits, whatever is in the regions; nil: there are none
 	term   uint16        // DAGs that have had the number; it wraps
 }
 
 // routed is how placement has a DAG go through regions.
 type routed struct {
-	visits  []sched.Visit // the plan: forward; nil: none
+	visits  []sched.Visit // the plan, in forward direction; nil: none
 	spread  sched.Spread
 	bulk    bool       // packets run to the end at once
 	width   int        // the most branches of a stage, side by side; 0: one after the other
-	copies  int        // as many copies as such a packet may need at a time
-	twin    bool       // it has routes in line, too
-	split   bool       // it has routes of flows that go aside, too
+	copies  int        // how many copies a packet may need at a time
+	twin    bool       // the DAG also has routes in line
+	split   bool       // the DAG also has routes for flows that go aside
 	aside   *aside     // flows that go another way than visits; nil: none does
 	missing bool       // a chain of the plan is in no region
-	refused bool       // it cannot be launched
-	away    bool       // endpoints do the work
+	refused bool       // the DAG cannot be launched
+	away    bool       // endpoints do the work of the DAG
 	again   clock.Time // when to ask again, after it was refused
-	byFlow  bool       // what its flows bring is measured one by one
-	perByte []float32  // ns of an instance that a byte takes, of each visit; 0: no limit
+	byFlow  bool       // the load of each flow is measured
+	perByte []float32  // for each visit, ns of an instance that a byte takes; 0: no limit
 }
 
-// inflow is how much is sent to a DAG: ingress counts in an epoch, at whose end placement takes means.
+// inflow is how much is sent to a DAG: ingress counts it, and at the end of an epoch placement computes the means.
 type inflow struct {
 	arrived  int64   // bytes in this epoch, before any was refused
 	listed   bool    // in placement.active
 	rate     float64 // bytes a second, of late
-	counted  uint64  // bytes when it was measured
-	recent   float64 // bytes of about the last monitor period
-	toil     float64 // ns of the worker that these take
+	counted  uint64  // bytes when rate was measured last
+	recent   float64 // bytes in about the last monitor period
+	toil     float64 // ns of the worker's time that these bytes take
 	recentAt clock.Time
-	reckoned uint64 // packets when that was
+	reckoned uint64 // packets when toil was computed last
 }
 
-// price is what the runner has measured of packets of a DAG.
+// price is what the runner has measured: the time that packets of a DAG take.
 type price struct {
-	stay  float64   // ns that one is in the packet store, of late
-	costs []float64 // ns of a worker that one takes in each task; 0: not yet known
-	cost  float64   // together
+	stay  float64   // ns that a packet stays in the packet store, a recent mean
+	costs []float64 // for each task, ns of a worker that a packet takes; 0: not yet known
+	cost  float64   // the sum of costs
 }
 
-// roaming is what nearby knows of a DAG: where it runs, and for whom. Ingress counts what other workers hand over, and peers send.
+// roaming is what nearby knows of a DAG: where the DAG runs, and for whom. Ingress counts the frames that other workers hand over
+// and that peers send.
 type roaming struct {
 	where  whereabouts
 	wish   wish
@@ -125,7 +126,7 @@ type roaming struct {
 	lodge  lodge
 }
 
-// usage is what ingress has counted of a DAG, ever.
+// usage is what ingress has counted of a DAG since its deployment.
 type usage struct {
 	packets, bytes,
 	throttled uint64
@@ -159,7 +160,7 @@ func (cat *catalog) tenantNumbers() map[string]int {
 	return out
 }
 
-// become makes an app the task's.
+// become gives the task another app.
 func (t *task) become(in *graph.Inside, app graph.App) {
 	t.in, t.app, t.next = in, app, 0
 	t.halted, t.fault = false, ""
@@ -169,8 +170,8 @@ func (t *task) become(in *graph.Inside, app graph.App) {
 	}
 }
 
-// free reports that nobody has a number of tasks: no task, and no chain, in which
-// packets may still be on their way to the task that was there.
+// free reports whether the number n of a task can be used again: no task has it, and
+// no chain in which packets may still be on their way to a task of that number.
 func (cat *catalog) free(n int) bool {
 	return cat.tasks[n].in == nil && !slices.ContainsFunc(cat.chains, func(ch chain) bool { return slices.Contains(ch.tasks, n) })
 }
@@ -193,8 +194,8 @@ func (ch *chain) is(tasks []dag.TaskID, numbers []int) bool {
 	return slices.EqualFunc(ch.tasks, tasks, func(n int, t dag.TaskID) bool { return n == numbers[t] })
 }
 
-// candidates are chains that a DAG may use now: those that take packets or soon
-// will, or all.
+// candidates are the chains that a DAG may use: those that take packets now or soon,
+// or with all every chain.
 func (cat *catalog) candidates(all bool) []dag.Candidate {
 	var out []dag.Candidate
 	for i := range cat.chains {
@@ -246,8 +247,8 @@ func (cat *catalog) bestCovers() {
 	}
 }
 
-// masked is a mask of some tasks of a chain as one of another chain that has
-// them, too.
+// masked translates a mask of tasks of one chain into the mask of the same tasks in
+// another chain.
 func (cat *catalog) masked(tasks []int, mask uint16, in int) uint16 {
 	var m uint16
 	for i, t := range tasks {
@@ -258,14 +259,14 @@ func (cat *catalog) masked(tasks []int, mask uint16, in int) uint16 {
 	return m
 }
 
-// instead is where tasks of a chain run now, or will, for packets of a route: the first of them, and those behind it in the same visit of its
-// DAG.
+// instead says where tasks of a chain run now, or soon, for packets of a route: it finds the chain of the first of these tasks, and
+// which of the tasks behind it are in the same visit of the DAG.
 func (cat *catalog) instead(route, chain int, mask uint16) (other int, tasks, done uint16) {
 	from := cat.chains[chain].tasks
 	s := &cat.services[route%inLine/2]
 	for _, v := range s.through() {
 		if s.elsewhere() && len(cat.chains[v.Chain].running) == 0 {
-			continue // it is not launched here any more
+			continue // this task is not launched here any more
 		}
 		to, last := cat.chains[v.Chain].tasks, -1
 		for i, t := range from {
@@ -291,14 +292,14 @@ func (cat *catalog) uses(n, chain int) bool {
 	return cat.services[n].UID != 0 && slices.ContainsFunc(cat.services[n].through(), func(v sched.Visit) bool { return v.Chain == chain })
 }
 
-// lately is how many bytes a DAG was sent in about the last monitor period: a mean in which
-// what is longer ago counts less.
+// lately is how many bytes came for a DAG in about the last monitor period: a mean in which
+// older bytes count less.
 func (cat *catalog) lately(s *service) int64 {
 	return int64(s.recent * cat.fade(cat.seen.Sub(s.recentAt)))
 }
 
-// work is how long an instance of a task takes for so many bytes, in ns; of one that takes all that
-// comes, as long as the published board's data path: 64 bytes in a cycle of 250 MHz, 128 Gb/s.
+// work is how long an instance of a task takes for so many bytes, in ns. A task without a limit takes
+// as long as the published board's data path: 64 bytes in a cycle of 250 MHz, 128 Gb/s.
 func (t *task) work(bytes int64) int64 {
 	rate := int64(128e9)
 	if t.Throughput > 0 {
@@ -307,7 +308,7 @@ func (t *task) work(bytes int64) int64 {
 	return int64(float64(bytes) * 8e9 / float64(rate))
 }
 
-// weighAll puts on all chains what goes through them.
+// weighAll computes the load of all chains anew.
 func (cat *catalog) weighAll() {
 	for i := range cat.chains {
 		ch := &cat.chains[i]
@@ -323,17 +324,18 @@ func (cat *catalog) weighAll() {
 	}
 }
 
-// mainly is how many bytes a DAG was sent of late, without those that go aside.
+// mainly is a DAG's recent bytes, without those that go aside.
 func (cat *catalog) mainly(s *service) int64 { return cat.lately(s) - cat.asides(s) }
 
-// weigh puts what DAG n was sent of late on the chains of visits, or with -1 takes it away; without what goes aside, which stays where it is.
+// weigh adds the recent bytes of DAG n to the load of the chains of visits, or with sign -1 takes them away. Bytes that go aside are not
+// counted here.
 func (cat *catalog) weigh(n int, visits []sched.Visit, sign int64) {
 	if s := &cat.services[n]; !s.elsewhere() {
 		cat.load(visits, sign*(cat.mainly(s)+1))
 	}
 }
 
-// load puts bytes on the chains of visits.
+// load adds bytes to the load of the chains of visits.
 func (cat *catalog) load(visits []sched.Visit, bytes int64) {
 	for _, v := range visits {
 		ch := &cat.chains[v.Chain]
@@ -345,13 +347,13 @@ func (cat *catalog) load(visits []sched.Visit, bytes int64) {
 	}
 }
 
-// cost is what an instance of a chain would have to do for its task i if so many bytes more went there.
+// cost is the load of an instance of a chain for its task i if so many more bytes went there.
 func (cat *catalog) cost(bytes int64, chain, i int) int64 {
 	ch := &cat.chains[chain]
 	return (ch.load[i] + cat.tasks[ch.tasks[i]].work(bytes)) / int64(max(len(ch.running), 1))
 }
 
-// cheapest is the plan through candidates of a DAG that is not among their load.
+// cheapest is the cheapest plan of a DAG through candidates. Their load does not contain the DAG.
 func (cat *catalog) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
 	s := &cat.services[n]
 	bytes := cat.mainly(s) + 1
@@ -363,7 +365,7 @@ func (cat *catalog) cheapest(n int, candidates []dag.Candidate) []sched.Visit {
 	return cover(s.tasks, candidates)
 }
 
-// dear is the cost of a plan of such a DAG: of the dearest task of each visit, together.
+// dear is the cost of a plan of a DAG: the sum, over the visits, of the cost of the most expensive task.
 func (cat *catalog) dear(n int, visits []sched.Visit) (sum int64) {
 	bytes := cat.mainly(&cat.services[n]) + 1
 	for _, v := range visits {
@@ -376,7 +378,7 @@ func (cat *catalog) dear(n int, visits []sched.Visit) (sum int64) {
 	return sum
 }
 
-// carried calls f with the chain in which a DAG has a task run here, and its bytes of late.
+// carried calls f with each chain in which a DAG's task runs here, and the recent bytes that go there.
 func (cat *catalog) carried(n, task int, f func(chain int, bytes int64)) {
 	s := &cat.services[n]
 	if s.UID == 0 || s.elsewhere() {
@@ -397,7 +399,7 @@ func (cat *catalog) carried(n, task int, f func(chain int, bytes int64)) {
 	}
 }
 
-// has reports whether a task runs in a visit.
+// has reports whether a visit includes a task.
 func (cat *catalog) has(v sched.Visit, task int) bool {
 	i := slices.Index(cat.chains[v.Chain].tasks, task)
 	return i >= 0 && v.Mask&(1<<i) != 0
@@ -412,8 +414,8 @@ func (cat *catalog) names(tasks []int) string {
 	return strings.Join(out, " -> ")
 }
 
-// lay is the way of a DAG through visits, in stages whose branches run side by side where
-// that is to be, and the most branches of a stage; 0: no stage has several. It notes how many copies a packet may need.
+// lay returns the way of a DAG through visits, forward and back, in stages whose branches run side by side if
+// they should, and the largest number of branches of a stage; 0: no stage has several. It notes how many copies a packet may need.
 func (cat *catalog) lay(s *service, visits []sched.Visit) (there, back [][][]sched.Visit, width int) {
 	s.copies = 0
 	for _, stage := range cat.laid(s) {
@@ -435,8 +437,8 @@ func (cat *catalog) lay(s *service, visits []sched.Visit) (there, back [][][]sch
 	return there, back, width
 }
 
-// laid is a DAG's stages as they run: those whose branches run one after the other are
-// one branch, with what is like that before and behind.
+// laid is a DAG's stages as they run: stages whose branches run one after the other are
+// joined, with their neighbours of the same sort, to one branch.
 func (cat *catalog) laid(s *service) (out [][][]int) {
 	place := func(x, y int) int { return slices.Index(s.tasks, x) - slices.Index(s.tasks, y) }
 	for _, stage := range s.stages {
@@ -466,8 +468,8 @@ func (cat *catalog) beside(stage [][]int) bool {
 	return len(stage) > 1 && (cat.parallel == parallelOn || cat.parallel == parallelAuto && modelled > 1)
 }
 
-// visits are those in which tasks run, in their order, of visits in which all tasks of
-// a DAG do; and those back, each for one task.
+// visits selects from all, the visits of a whole DAG, those in which tasks run, in their
+// order; and the visits back, one for each task.
 func (cat *catalog) visits(tasks []int, all []sched.Visit) (there, back []sched.Visit) {
 	last := -1
 	for _, t := range tasks {

@@ -15,22 +15,22 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// batchCredits is what an instance of a task has whose time is not modelled: it
-// runs a batch at a time.
+// batchCredits is how many credits an instance has if its task's time is not modelled:
+// it runs a batch at a time.
 const batchCredits = packet.MaxBatch
 
-// samples is how often a monitor period tasks are looked at.
+// samples is how often in a monitor period the load of tasks is measured.
 const samples = 16
 
-// rateEvery is over how long rates of DAGs are measured, and what tenants got.
+// rateEvery is the time over which the rates of DAGs, and what tenants got, are measured.
 const rateEvery = 100 * time.Millisecond
 
-// share is what an epoch is long at least for each DAG that is active. Dividing takes
-// some 80 ns of it (snic/fair): so it takes no more than a tenth of a processor, however
-// many there are.
+// share is the least length of an epoch for each active DAG. Division takes some 80 ns of
+// it (snic/fair), so that it takes no more than a tenth of a processor, however many DAGs
+// there are.
 const share = 800 * time.Nanosecond
 
-// place is the number of what is named, or the first that is free; -1: none is.
+// place is the index of the element that is the wanted one, or else of the first free element; -1: there is none.
 func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
 	at := -1
 	for i := range all {
@@ -46,8 +46,8 @@ func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
 	return at
 }
 
-// deploy puts the deployment of settings in force, whose tasks are there: what stays
-// keeps its number, its state and its packets.
+// deploy puts the deployment of settings in force. Its tasks have been made. What stays
+// from the deployment before keeps its number, its state and its packets.
 func (b *board) deploy(c *graph.Ctx) error {
 	d := b.deployment
 	b.split.whole.gen = b.cat.numbers.gen
@@ -113,8 +113,8 @@ func (x *numbering) take(d *dag.Deployment) {
 	x.tenants = renumber(x.tenants, names, func(int) {})
 }
 
-// renumber gives each of wanted a number, its index in the result. An owner that has one keeps it. left is told the numbers that lose
-// their owners.
+// renumber gives each of wanted a number, its index in the result. An owner that has a number keeps it. left is called with each number
+// that loses its owner.
 func renumber[K comparable](owners, wanted []K, left func(n int)) []K {
 	var nobody K
 	without := make(map[K]bool, len(wanted)) // a number
@@ -151,10 +151,10 @@ func (b *board) deployTenants() (out []int) {
 		if n == len(b.cat.tenants) {
 			b.cat.tenants = append(b.cat.tenants, "")
 			b.stock.kept = append(b.stock.kept, kept{})
-			b.split.had = append(b.split.had, had{})
+			b.split.obtained = append(b.split.obtained, obtained{})
 		}
 		if b.cat.tenants[n] != name {
-			b.cat.tenants[n], b.split.had[n] = name, had{grant: 1}
+			b.cat.tenants[n], b.split.obtained[n] = name, obtained{grant: 1}
 		}
 	}
 	b.ingress.lobby.deploy(len(b.cat.tenants))
@@ -209,7 +209,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 			t.try(func() { move(was, app) })
 		}
 	}
-	// What the old ones hold goes on from there, while the others are all there.
+	// Packets that old tasks hold go on from there, as long as all other tasks are present.
 	for _, o := range olds {
 		o.in.Remove(c, o.app)
 		b.runner.sweep(c, &b.cat.tasks[o.task], o.in)
@@ -248,7 +248,7 @@ func (b *board) deployTasks(c *graph.Ctx, apps []*graph.Inside) error {
 	return nil
 }
 
-// move gives an app the state of the one whose place it takes, if both can.
+// move gives an app the state of the app that it replaces, if both support that.
 func move(from, to graph.App) {
 	if m, ok := to.(graph.Mover); ok && m.Inherit(from) {
 		return
@@ -339,7 +339,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 	return nil
 }
 
-// cover is the visits in which tasks run through candidates; nil: they cannot.
+// cover is the visits by which tasks run in candidates; nil: the candidates do not have all of them.
 func cover(tasks []int, candidates []dag.Candidate) []sched.Visit {
 	branch := make([]dag.TaskID, len(tasks))
 	for i, t := range tasks {
@@ -454,8 +454,8 @@ func (b *board) Reconfigure(args graph.Args) error {
 	return nil
 }
 
-// roomFor reports whether there are numbers for what a deployment brings, beside what
-// of earlier ones is still there.
+// roomFor returns an error if there are not enough numbers for a deployment beside what is
+// left of earlier ones.
 func (b *board) roomFor(d *dag.Deployment) error {
 	left := maxNumbers - len(b.cat.tasks)
 	for n := range b.cat.tasks {
@@ -487,7 +487,7 @@ func (b *board) roomFor(d *dag.Deployment) error {
 	return nil
 }
 
-// Takes reports whether only what can be changed under traffic is another.
+// Takes reports whether all arguments that differ can be changed under traffic.
 func (b *board) Takes(args graph.Args) bool {
 	s, err := b.parse(args)
 	return err != nil || b.takes(&s)
@@ -500,7 +500,7 @@ func (b *board) takes(s *settings) bool {
 		s.memory == b.fixed.memory && s.page == b.fixed.page && s.promise == b.fixed.promise && s.lossless == b.fixed.lossless
 }
 
-// Held is what waits on the board, outside of tasks.
+// Held is how many frames wait on the board, outside of tasks.
 func (b *board) Held() int {
 	return b.runner.held + b.gates.paused + b.gates.late + b.ingress.lobby.frames
 }

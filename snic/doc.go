@@ -12,8 +12,8 @@
 //
 // # Owners and words
 //
-// A board is the wiring of its owners; each calls only those above it in this list, but for two things: placement asks
-// nearby for help (helpers), and regions ask placement what is to be launched (region.Config).
+// A board consists of owners. Each calls only owners above it in this list, with two exceptions: placement asks nearby for
+// help (helpers), and regions ask placement what to launch (region.Config).
 //
 //	catalog    what is deployed, by number: tasks, chains, DAGs, tenants. It decides nothing and touches no frame (catalog.go).
 //	stock      the books of the packet store (inside.go)
@@ -25,20 +25,20 @@
 //	nearby     DAGs that run at another worker or at a board of the pool, and those of others that run here (peer.go, move.go);
 //	           fellows, a part of it, is for other workers (lodge.go, ebb.go), and late.go for frames that go there
 //
-// A lane is a packet in one branch of a stage. A term tells DAGs apart that have had the same number, one after the other.
-// To place a chain is to put it in a region. A node is a board of a pool (pool.Node), and nothing else.
+// A lane is a packet in one branch of a stage. A term tells apart DAGs that had the same number, one after the other. To
+// place a chain is to put it into a region. A node is always a board of a pool (pool.Node).
 //
 // # What is real and what is modelled
 //
-// Tasks do their work on the frames. A region is a place for a chain: to load it
-// takes as long as the chain's bitstream through the configuration port, and until then
-// packets wait. A task that declares a throughput or a latency has them: it keeps
-// packets for as long as the board would. One that declares neither takes the time that
-// its code takes, and has credits for a batch.
+// Tasks do their work on the frames. A region is a place for a chain: loading takes as
+// long as the chain's bitstream would take through the configuration port, and packets
+// wait until then. A task that declares a throughput or a latency keeps packets for as
+// long as the board would. A task that declares neither takes the time of its code, and
+// has credits for a batch.
 //
-// A task has one instance of its code in a worker, whose state all regions share that
-// run it. So its state survives a context switch, a scaling and a move, as with state in on-board
-// memory; nothing is copied, and a flow may go to any instance.
+// A task has one instance of its code in a worker. All regions that run the task share the
+// state of that instance. So state survives a context switch, a scaling and a move, as state
+// in on-board memory does; nothing is copied, and a flow may go to any instance.
 //
 // # Workers
 //
@@ -57,44 +57,47 @@
 //   - A worker with frames of such a DAG loads it when a region becomes free. A DAG with a throughput is loaded
 //     elsewhere when its home has too much of it and no region left, by a worker that hands frames of it over and has a
 //     free region. It counts what came in, not what was let in.
-//   - So it is when the home's worker has not the time for all frames, as it was measured what they cost (below, "Cost").
-//   - A worker that needs a DAG's region for another one, has the DAG go to its home.
-//   - A DAG with a throughput goes home, and its region is free, when its home has had room for all that comes of it for two monitor
-//     periods: for its tasks, no more than nine tenths of what their instances there can do, and for its time. Workers tell each other
-//     their loads as often as tasks are looked at. A home gets one DAG back in four monitor periods; one that has to go again soon
-//     stays twice as long as the time before. Of several workers that hand frames of a DAG over, none takes it from another: either
-//     runs it, or the home does.
+//   - The same happens when the home's worker does not have the time for all frames, by their measured costs (below, "Cost").
+//   - A worker that needs a DAG's region for another DAG sends the DAG to its home.
+//   - A DAG with a throughput goes home, and its region becomes free, when its home has had room for all of its frames for two
+//     monitor periods: room in its tasks, up to nine tenths of what their instances there can do, and in the worker's time. Workers
+//     tell each other their loads as often as the load of tasks is measured. A home gets one DAG back in four monitor periods; a DAG
+//     that has to leave again soon stays away twice as long as the time before. If several workers hand over frames of a DAG, none
+//     takes it from another: one of them runs it, or the home does.
 //   - DAGs of functions whose instances are not to know of each other (graph.Kind.Alone: a P4 program, a hop), and of tasks with memory of
 //     the board, are at one worker, the first, as what they know is there. A DAG with a task with state that may go to another board of a
 //     pool is at one worker, too: at its home, whichever that is. DAGs that have such a task in common have the same home.
 //
-// A DAG goes from one worker to another in three steps: its frames wait in the packet store; those before them leave,
-// here or, which the other worker says, there; then those that wait go the new way, in their order; those for which the ring to the
-// other worker has no room stay in the packet store until it has. So none is lost, and a flow keeps its order in each direction.
+// A DAG goes from one worker to another in three steps. First its new frames wait in the packet store. Then the earlier frames
+// leave, here or at the other worker, which reports that. Then the waiting frames go the new way, in their order; frames for which
+// the ring to the other worker has no room stay in the packet store until it has. So none is lost, and a flow keeps its order in each
+// direction.
 //
-// What tenants get of ports and tasks is divided once for all workers, by worker 0, every 100 µs or epoch=, if that is
-// longer: each worker's part of a tenant's share is that of the tenant's demand which came in there (snic/fair). What a
-// worker alone has, its time and packet store, it divides itself. Until it has been divided, what a tenant begins to
-// send by all of n workers at once is let in as by n boards: for two divisions, and n times burst=, which is itself
-// divided by n, but is no less than a batch of full frames in each worker.
+// Worker 0 divides ports and tasks among tenants, for all workers, every 100 µs, or every epoch= if that is longer. A
+// worker gets that part of a tenant's share which corresponds to its part of the tenant's demand (snic/fair). A worker
+// divides its own time and packet store itself. A tenant that begins to send by all of n workers at once is let in by
+// each of them as by a board of its own, for the time of two divisions, up to n times burst=. Each worker has the n-th part
+// of burst=, but no less than a batch of full frames.
 //
-// All traffic of a DAG that comes in by one worker uses the regions of one worker. Frames that are handed over wait for their tenant's turn
-// there, as those that came in there do. What comes too fast for the ring to that worker is dropped, whosever it is (hand-over-full).
+// All frames of a DAG that come in by one worker use the regions of one worker. Frames that are handed over wait there for their tenant's
+// turn, as frames that came in there do. Frames that come too fast for the ring to that worker are dropped, whatever their tenant
+// (hand-over-full).
 //
 // # Flows and instances
 //
-// A chain with several instances shares out what comes. Where no task of a DAG remembers packets, answers or holds them,
-// each packet goes to the instance that has least inside, and all leave in order. Otherwise a flow goes to one
-// instance: new ones to where there is room, and while an instance has too much, groups of flows go from there to others, each
-// when its packets inside are done. What tasks should handle is measured of each instance, before anything is throttled. A
-// task gets another instance when all together have too much, or one has that cannot be helped by moving flows; but not
-// where one flow alone is nearly all of it: no more instances would help, and quillon snic tasks says so.
+// A chain with several instances divides its packets among them. If no task of a DAG remembers packets, answers them or holds
+// them, each packet goes to the instance that has least inside, and all leave in order. Otherwise all packets of a flow go to one
+// instance: a new flow goes where there is room, and groups of flows leave an instance that has too much, each group when its
+// packets inside are done. The demand for each instance is measured before anything is throttled. A task gets another instance
+// when all instances together have too much, or when one has too much and moving flows does not help. It gets none if a single flow
+// is nearly all of the load: more instances would not help, and quillon snic tasks says so.
 //
-// Where there is no region for another instance, some flows of a DAG go through other chains that run, have its tasks and have room
-// (aside.go): by the same 1,024 buckets, which are measured for a monitor period, and then as many as it takes to have nine tenths of what
-// the DAG's own chain can do there, and no more than that in the other one. They give way when the other chain has too much, and come back
-// when all fit into the DAG's own chain. The other way takes no more visits than the own one. A flow goes over when its packets inside are
-// done. Only what is scheduled one by one goes this way: DAGs with a task whose time is modelled.
+// If there is no region for another instance, some flows of a DAG go through other chains that run, have its tasks and have room
+// (aside.go). The flows are chosen by the same 1,024 buckets. These are measured for a monitor period; then so many of them move that
+// the DAG's own chain has nine tenths of what it can do, and the other chain no more than that. Flows leave the other chain when it has
+// too much, and come back when all fit into the DAG's own chain. The other way takes no more visits than the DAG's own way. A flow
+// changes its way when its packets inside are done. This is only for packets that are scheduled one by one: those of DAGs with a task
+// whose time is modelled.
 //
 // # Side by side
 //
@@ -142,15 +145,15 @@
 // pass); its memory is free. It starts again when its restart: changes. A task whose code panics ends in the same way, but
 // that what it held is always dropped: nobody knows what it is (graph.Inside.Over). Its chain stays in its region.
 //
-// Memory is one of the resources that are shared: who has much of it gets less of what else is scarce, if that is its
-// dominant share, and the other way round. Weights are the tenants'; what else a tenant has of the board is told to
-// vmem as its mean over a monitor period, as the load of tasks is: in an epoch alone, which is as long as a few packets
-// take, who sends in bursts has all or nothing. With fair=off nobody has a share: the page goes that was not accessed
-// for longest.
+// Memory is one of the shared resources: a tenant whose dominant share is memory gets less of other scarce resources,
+// and the other way round. Weights are those of the tenants. vmem learns what else a tenant has of the board as a mean over
+// a monitor period, like the load of tasks: in a single epoch, which is as long as a few packets take, a tenant that sends
+// in bursts has everything or nothing. With fair=off there are no shares: the page that was not accessed for longest goes.
 //
-// The board's memory is the machine's, which gives it as it is used, not at the start; more than the machine has, for
-// all boards of an instance, is refused. What a task leaves is cleared by the worker, 32 kB in a breath at most, before
-// another has it: who touches a new page when all that is free has yet to be cleared waits for that (memory.Wait).
+// The board's memory is memory of the machine, taken when it is used, not at the start. A board is refused if all boards of
+// an instance would have more than the machine has. The worker clears the memory that a task leaves, at most 32 kB in a
+// breath, before another task gets it. A task that touches a new page while all free pages have yet to be cleared waits
+// (memory.Wait).
 //
 // In a pool (below) what is more than the board has is at peers: pages go between boards with the pool's messages, from
 // memory to memory beside the worker, which only hands over and takes, between two breaths. An access to a page that is
@@ -161,11 +164,11 @@
 // # Pool
 //
 // With pool-port= boards on an Ethernet segment help each other (snic/pool decides, Peering joins a
-// board with it). All have the same tasks, tenants and DAGs, or do nothing for
-// each other; regions may differ. What moves is a DAG: for which there is no region,
-// or that with most traffic through a task which is overloaded, with no region free
-// for it. It goes if all of its tasks may (remote), and none of them has state and is of
-// another DAG, too: state is in one place. Then frames of it go there and come back:
+// board with it). All must have the same tasks, tenants and DAGs, or they do nothing for
+// each other; regions may differ. What moves is a DAG: one for which there is no region, or
+// the one with most traffic through an overloaded task if no region is free for that task.
+// A DAG may go if all of its tasks may (remote), and none of them has state and is in
+// another DAG, too: state is in one place. Then its frames go to the peer and come back:
 //
 //	Ethernet: to the peer's address, from the own one, type 0x894f
 //	NSH (RFC 8300): no metadata; path: the UID; next protocol Ethernet
@@ -177,8 +180,8 @@
 // it, and nobody else. The segment is trusted: who can send there can pass for a board. But a frame
 // is taken only from the address that a board of the pool has told, which no other has: when a
 // DAG runs here for that board, or back when the own one is, or was just now, there.
-// All that have the secret can say that they are any board. That takes 22 bytes more than the frame has: what does not fit into
-// pool-mtu= is dropped. A frame that would go on to a third board is dropped.
+// Whoever has the secret can pretend to be any board. The headers take 22 bytes: a frame that does not fit into pool-mtu= with
+// them is dropped. A frame that would go on to a third board is dropped.
 //
 // Of a board with several workers the home of a DAG says what becomes of it in the pool. All that goes to a peer and comes back goes through
 // the home, by whatever worker it came in, by the pool's port too; so a flow keeps its order. What runs for a peer is in regions of the home.
@@ -213,10 +216,10 @@
 // The board measures what a task costs of a worker's time, where the clock moves while a breath lasts: it times one
 // batch of every 256 packets that a task gets, for each DAG. In replay time stands still in a breath, and costs are not measured.
 //
-// While several tenants send, a worker's time is one of the resources that are divided: all that is left when the worker has looked at everything
-// that comes. When tasks would run for more than 50 us at once, or more waits at the ports and to have frames go on takes twice as long as looking at
-// them, or their tasks longer than all else, frames wait in the lobby, a queue for each tenant. What both take is measured: to go on is tasks, and all
-// that follows, as sending them.
+// While several tenants send, a worker's time is one of the resources that are divided: the time that is left when the worker has looked at all
+// frames that come. Frames wait in the lobby, which has a queue for each tenant, in two cases: if tasks would run for more than 50 us at once; and if
+// more frames wait at the ports, and either processing frames (tasks, and what follows, such as sending) takes twice as long as looking at them, or
+// tasks take longer than all else. These times are measured.
 // The worker looks until nothing waits at its ports, lets tasks run for 50 us, and looks again; at least a quarter of its time is for tasks. So the
 // ports' rings do not overflow, where nobody can tell whose frames are lost: a tenant that floods loses what its own queue has no room for, which is
 // what it leaves to others of the packet store and of the port's buffers, and as much work as slack= is long, or a batch. Who has had least of the
@@ -230,11 +233,11 @@
 // worker that has no processor: a task is never interrupted, and nobody can tell whose frames are lost. A longer ring is the remedy. Where looking at all
 // that comes takes more than three quarters of the time, or to go on less than twice as long as looking, what is too much is lost at the ports.
 //
-// A worker has not enough time when for a monitor period frames ask for more of it than there is, or wait at the ports all the time,
-// or when senders are held back (by pauses or marks) while nine tenths of it are used. All its regions have that time
-// together, so no region is launched for it. DAGs whose frames cost more than it takes to send them elsewhere are then run by workers that hand
-// them over, if these have regions, and the one that takes most time goes to a board of the pool that has time and a region. It
-// comes home when there is time for it. A DAG stays whose frames come in by its own worker, in a board that is in no pool.
+// A worker does not have enough time if, for a monitor period, frames ask for more time than there is, or frames wait at the ports all the
+// time, or senders are held back (by pauses or marks) while nine tenths of the time are used. All regions of a worker share its time, so another
+// region would not help, and none is launched. DAGs whose frames cost more than sending them elsewhere are then run by the workers that hand
+// them over, if these have regions. The DAG that takes most time goes to a board of the pool that has time and a region, and comes home when
+// there is time for it. A DAG whose frames come in by its own worker stays if the board is in no pool.
 //
 // # Failures
 //

@@ -9,22 +9,24 @@ import (
 	"github.com/quillon/quillon/snic/region"
 )
 
-// A worker that runs a DAG of another home, since that had too much of it, gives it back when the home has room for all of it. Each
-// worker tells all others what it has of each task; the worker that runs the DAG adds what it would bring, and decides.
+// A worker may run a DAG whose home is another worker, because the home had too much of it. It gives the DAG back when the home has
+// room for all of it. Each worker tells all others its load of each task; the worker that runs the DAG adds the DAG's load to the
+// home's, and decides.
 
 const (
-	// mostPatience is how many monitor periods a DAG stays at most that came back soon after it was given back.
+	// mostPatience is the longest time, in monitor periods, for which a DAG stays that came back soon after it was given back.
 	mostPatience = 64
-	// settled is after how many monitor periods a worker has measured what was given back to it: a mean over one has 98 % of it then.
+	// settled is the number of monitor periods after which a worker has measured a DAG that was given back to it: by then a mean over one
+	// period contains 98 % of the load.
 	settled = 4
-	// patient is for how many monitor periods a home has room before something is given back to it: after a pause of two fifths of a period
-	// a mean over one takes nearly two more to say that there is no room.
+	// patient is the number of monitor periods for which a home must have had room before a DAG is given back to it: after a pause of two
+	// fifths of a period, a mean over one period takes nearly two periods to show again that there is no room.
 	patient = 2
-	// trifle is how much of an instance counts as nothing: so much may go to a home that has more than region.Under.
+	// trifle is a load, in instances, that counts as nothing: so much may go to a home that has more than region.Under.
 	trifle = .01
 )
 
-// tide is what a worker tells the others of its load. Only that worker writes it, but for until.
+// tide is the load that a worker publishes for the others. Only that worker writes it, except until.
 type tide struct {
 	// tasks has of each task, by its index in the deployment, the load in instances (the bits of a float32), the number of instances, and the
 	// low bits of the deployment's number.
@@ -34,7 +36,7 @@ type tide struct {
 	_     [48]byte      // the next one is on another line of the processor's cache
 }
 
-// thrift is when a DAG, that runs in another worker than its home, is given back.
+// thrift says when a DAG that does not run at its home is given back.
 type thrift struct {
 	since    clock.Time     // the home has had room for it all the time; 0: it has none
 	stays    clock.Time     // it stays until then
@@ -52,7 +54,7 @@ func (t *thrift) came(now, left clock.Time, monitor clock.Duration) {
 	t.since, t.stays = 0, now.Add(t.patience)
 }
 
-// due notes whether the home has room for a DAG, and reports whether it has had for long enough.
+// due notes whether the home has room for a DAG, and reports whether the home has had room for long enough.
 func (t *thrift) due(now clock.Time, room bool, monitor clock.Duration) bool {
 	if !room {
 		t.since = 0
@@ -64,7 +66,8 @@ func (t *thrift) due(now clock.Time, room bool, monitor clock.Duration) bool {
 	return now >= max(t.since.Add(patient*monitor), t.stays)
 }
 
-// ebb tells the others what this worker has to do, and gives DAGs back of which their homes can do all. It looks so often as tasks are looked at.
+// ebb publishes the load of this worker, and gives back DAGs for which their homes have room. It does so as often as the load of tasks is
+// measured.
 func (fe *fellows) ebb(now clock.Time) {
 	if now < fe.ebbAt {
 		return
@@ -94,12 +97,12 @@ func (fe *fellows) ebb(now clock.Time) {
 	fe.lodged = lodged
 }
 
-// lodges reports that a DAG runs here, though its home is elsewhere, because there is too much of it for that.
+// lodges reports whether a DAG runs here because its home, another worker, has too much of it.
 func (cat *catalog) lodges(s *service) bool {
 	return s.UID != 0 && s.lodge.home != cat.worker && s.where.phase == here && s.visits != nil && cat.limited(s)
 }
 
-// hasRoom reports whether a worker could do what comes of a DAG here, besides what it has.
+// hasRoom reports whether a worker has room for a DAG's load here in addition to its own load.
 func (fe *fellows) hasRoom(home *tide, s *service) bool {
 	busy := float64(math.Float32frombits(home.busy.Load()))
 	toil, bytes := s.toil*fe.cat.fade(fe.cat.seen.Sub(s.recentAt)), fe.cat.lately(s)
@@ -129,7 +132,7 @@ func (fe *fellows) hasRoom(home *tide, s *service) bool {
 	return true
 }
 
-// claim has no other DAG given back to a worker before until; false: one was a short time ago.
+// claim reserves a worker until a time: nobody gives another DAG back to it before. False: a DAG was given back a short time ago.
 func (t *tide) claim(now, until clock.Time) bool {
 	was := t.until.Load()
 	return int64(now) >= was && t.until.CompareAndSwap(was, int64(until))

@@ -90,7 +90,7 @@ func TestEbbMachine(t *testing.T) {
 	total := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) { ebbMachine(t, rt, total) })
 	t.Log(total)
-	if total["came"] == 0 || total["given back"] == 0 {
+	if !testing.Short() && (total["came"] == 0 || total["given back"] == 0) { // few tries may not have it
 		t.Errorf("nothing went to and fro: %v", total)
 	}
 }

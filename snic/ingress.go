@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/snic/mat"
 )
 
-// ingress is whose a frame is, and whether it is let in.
+// ingress finds the DAG and the tenant of each frame, and decides whether the frame is let in.
 type ingress struct {
 	*settings
 	cat    *catalog
@@ -25,7 +25,7 @@ type ingress struct {
 	asked   [packet.MaxBatch]asked // frames of a batch
 	rules   []mat.Rule
 	groups  []group
-	groupOf [2 * maxDAGs]int8 // index into groups + 1
+	groupOf [2 * maxDAGs]int8 // by route: index into groups + 1
 	part    []int64           // bytes of a group, by region
 	touched []int32           // regions that have some
 }
@@ -34,17 +34,17 @@ type ingress struct {
 type group struct {
 	way    way
 	from   int   // worker + 1 that handed it over; 0: none
-	weight uint8 // what a frame stands for, as in lodge
+	weight uint8 // how many frames one of these stands for, as in lodge
 	bytes  int
 	flow   uint64 // of the first
 	flows  [packet.MaxBatch]uint64
 	batch  packet.Batch
 }
 
-// asked is a frame whose flow is looked for.
+// asked is a frame whose flow is looked up.
 type asked struct {
 	mat.Ask
-	whole bool // its headers are
+	whole bool // the headers are complete
 }
 
 // collect adds a frame to those of a batch that go the same way, of which there
@@ -55,7 +55,7 @@ func (ig *ingress) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow
 		route++
 	}
 	made := 0
-	// Of one route, those of another pair of ports are a group of their own.
+	// Frames of one route that leave by different pairs of ports are different groups.
 	g := int(ig.groupOf[route]) - 1
 	if g < 0 {
 		d := &ig.cat.services[dag]
@@ -145,7 +145,7 @@ func (ig *ingress) admit(c *graph.Ctx, in int, g *group) {
 	}
 }
 
-// offer notes what flows of a group bring where they are to be told apart, before any of it is refused.
+// offer notes the load of a group's flows, if flows are measured one by one, before any frame is refused.
 func (ig *ingress) offer(d *service, g *group) {
 	if d.aside != nil {
 		ig.count(d.aside, g)
@@ -155,7 +155,8 @@ func (ig *ingress) offer(d *service, g *group) {
 	}
 }
 
-// letIn sends a group that was let in into its DAG; in is the port that it came by, -1: another worker's. measured: what it uses is told.
+// letIn sends a group that was admitted into its DAG. in is the port by which it came, -1: a port of another worker. measured: what the
+// group uses has been counted already.
 func (ig *ingress) letIn(c *graph.Ctx, in int, g *group, measured bool) {
 	d := &ig.cat.services[g.way.dag]
 	if d.where.to == 0 {
@@ -202,7 +203,7 @@ func (ig *ingress) letIn(c *graph.Ctx, in int, g *group, measured bool) {
 }
 
 // deployRules fills the match-action table: the user's rules, then the service
-// paths of all DAGs, then that other paths are nobody's.
+// paths of all DAGs, then a rule that other service paths belong to nobody.
 func (ig *ingress) deployRules() {
 	ig.rules = ig.rules[:0]
 	for _, r := range ig.deployment.Rules {

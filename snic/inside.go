@@ -8,20 +8,20 @@ import (
 // inside is a packet on the full road.
 type inside struct {
 	way      way
-	begun    bool  // a task has had it
-	lost     bool  // a task has not let it go on: it ends
+	begun    bool  // a task has had the packet
+	lost     bool  // a task did not let it go on: the packet ends
 	failed   bool  // there were no copies for it
-	lent     bool  // a task has what is original
+	lent     bool  // a task has the frame original
 	promised uint8 // copies that it may still need
 	stage    uint8
-	branches uint8 // it runs in, side by side
+	branches uint8 // how many branches it runs in side by side
 	changed  bool  // a task has marked one of these, or one is on a copy
 	from     int8  // worker + 1 that handed it over; 0: none
 	size     int32
 	tenant   int32
-	original *packet.Buf // its frame meanwhile; nil: a task has ended it
+	original *packet.Buf // its frame while it runs in branches; nil: a task has ended the frame
 	since    clock.Time  // it is in the packet store
-	was      remark      // before the task that original is lent to
+	was      remark      // the mark before the task that has original
 	_        [10]byte    // each is one line of the processor's cache
 }
 
@@ -36,29 +36,29 @@ type lane struct {
 	kept   bool   // and keeps it: the lane has no credits
 }
 
-// stock is the books of the packet store.
+// stock counts what is in the packet store.
 type stock struct {
-	packets int   // that it has room for
-	bytes   int64 // and how much
+	packets int   // for how many packets the store has room
+	bytes   int64 // for how many bytes
 	set     *settings
 	kept    []kept // by number of the tenant
-	inside  int    // packets
-	stored  int64  // bytes
+	inside  int    // packets in the store
+	stored  int64  // bytes in the store
 }
 
 // kept is what a tenant has in the packet store.
 type kept struct {
 	packets int32
 	bytes   int64
-	work    float64 // ns of a worker that those in the lobby take
+	work    float64 // ns of a worker that its frames in the lobby will take
 }
 
-// delay is the packets that a modelled task has, or another modelled part of the board, in the order in which
-// they leave it.
+// delay is the packets that a modelled task, or another modelled part of the board, has, in the order in which
+// they leave.
 type delay struct {
 	task int32      // its number; of a region's delays, as long as something is placed there
-	busy clock.Time // until then it works on those before
-	rest float64    // and for this part of a ns
+	busy clock.Time // until then the part works on earlier packets
+	rest float64    // the fraction of a ns by which busy is too early
 	q    []delayed
 	head int
 }
@@ -74,36 +74,36 @@ type ring struct {
 	at, n int
 }
 
-// convoy is packets that have been taken to run at once, and are still to run: of DAGs that have the same tasks, so that they can
-// be one batch. All that are dispatched together go in the same direction, and out by the same port.
+// convoy is packets that will run through their tasks at once, as one batch. Their DAGs have the same tasks. Packets that are
+// dispatched together go in the same direction, and leave by the same port.
 type convoy struct {
-	open  bool // more may come
-	alone bool // a task is to be timed
+	open  bool // more packets may join
+	alone bool // no packets of other DAGs may join, because a task is to be timed
 	d     *service
 	way   way
 	batch packet.Batch
 	taken []taken
 }
 
-// taken is what the scheduler has given credits.
+// taken says for which tasks the scheduler has given credits.
 type taken struct {
 	region int
 	mask   uint16
 	n      int
 }
 
-// take makes a lane that of a frame, which is nowhere yet. Each field is set by itself: a whole lane would be made elsewhere
-// and copied from there, which has to wait for it.
+// take gives the lane a frame that has not run yet. Each field is set by itself: the compiler would build a whole lane elsewhere
+// and copy it, and the copy would have to wait.
 func (l *lane) take(x *packet.Buf) {
 	l.buf, l.region, l.mask, l.at, l.lent, l.kept = x, -1, 0, -1, false, false
 }
 
-// full reports that a tenant may store no packet of so many bytes: it would have more than it leaves to all others.
+// full reports whether a packet of so many bytes is too much for a tenant: the tenant would have more of the store than it leaves free.
 func (s *stock) full(k *kept, bytes int) bool {
 	return int(k.packets) >= s.packets-s.inside || k.bytes+int64(bytes) > s.bytes-s.stored
 }
 
-// much reports whether a tenant has more than 1/part of the room that it may have, or of the work that may wait.
+// much reports whether a tenant uses more than 1/part of the room that it may use, or of the work that may wait for it.
 func (s *stock) much(tenant, part int) bool {
 	k := &s.kept[tenant]
 	return part*int(k.packets) > s.packets-s.inside || int64(part)*k.bytes > s.bytes-s.stored || float64(part)*k.work > float64(s.set.slack)
@@ -119,7 +119,7 @@ func (d *delay) push(l int32, at clock.Time) {
 	d.q = append(d.q, delayed{l, at})
 }
 
-// pop is the next one, when its time has come.
+// pop returns the next packet, if its time has come.
 func (d *delay) pop(now clock.Time) (lane int32, ok bool) {
 	if d.head == len(d.q) || d.q[d.head].at > now {
 		return 0, false
@@ -128,7 +128,7 @@ func (d *delay) pop(now clock.Time) (lane int32, ok bool) {
 	return d.q[d.head-1].lane, true
 }
 
-// next is when the next one leaves.
+// next is when the next packet leaves.
 func (d *delay) next() clock.Time {
 	if d.head == len(d.q) {
 		return clock.Never

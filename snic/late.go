@@ -8,12 +8,12 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// lates are frames for another worker that wait for room in the ring, in their order: what waited in the packet store while
-// their DAG was on its way to that worker is more than the ring may have room for. They stay in the books of the packet store.
+// lates are frames for another worker that wait for room in the ring, in their order. They waited in the packet store while their DAG
+// was on its way to that worker, and may be more than fit into the ring. The packet store counts them until they leave.
 type lates struct {
 	q     []late
 	head  int
-	since clock.Time // the last DAG went there
+	since clock.Time // when the last DAG went to that worker
 }
 
 type late struct {
@@ -21,15 +21,15 @@ type late struct {
 	tenant int32
 }
 
-// lateFor is how long frames that come after those that waited may wait behind them. Then they are dropped while some wait still: the other
-// worker takes less than comes.
+// lateFor is how long newer frames may queue behind frames that waited. After that they are dropped as long as the queue is not empty:
+// the other worker takes frames more slowly than they come.
 const lateFor = 10 * time.Millisecond
 
 // waiting is how many frames there are.
 func (l *lates) waiting() int { return len(l.q) - l.head }
 
-// delay keeps a frame, which has its tag, for a worker that has no room for it now. waited: it comes from the packet store. It reports false when
-// the frame must not wait.
+// delay keeps a frame, which has its tag, for a worker whose ring has no room now. waited: the frame comes from the packet store. delay
+// reports false when the frame must not wait.
 func (gt *gates) delay(c *graph.Ctx, l *lates, tenant int, x *packet.Buf, waited bool) bool {
 	if waited {
 		l.since = c.Now()
@@ -39,11 +39,11 @@ func (gt *gates) delay(c *graph.Ctx, l *lates, tenant int, x *packet.Buf, waited
 	return gt.keep(c, l, tenant, x, waited)
 }
 
-// fromPool is the tag of a frame that came by the pool's port, on its way to the home of its DAG. It stands alone.
+// fromPool is the tag of a frame that came by the pool's port and is on its way to the home of its DAG. No other bits are set.
 const fromPool = 1 << 62
 
-// pass gives a frame that came by the pool's port, as it came, to the home of its DAG. A frame that has been at a peer waits in the packet store
-// where the ring has no room.
+// pass gives a frame that came by the pool's port, unchanged, to the home of its DAG. If the ring has no room, a frame that has been at a
+// peer waits in the packet store.
 func (gt *gates) pass(c *graph.Ctx, to, tenant int, x *packet.Buf) {
 	x.Tag = fromPool
 	if l := &gt.lates[to]; !(l.waiting() == 0 && c.Hand(to, x)) && !gt.keep(c, l, tenant, x, false) {
@@ -52,8 +52,8 @@ func (gt *gates) pass(c *graph.Ctx, to, tenant int, x *packet.Buf) {
 	}
 }
 
-// keep keeps a frame in the packet store until another worker has room for it. It reports false if the store has none. waited: the frame was there
-// before.
+// keep keeps a frame in the packet store until another worker has room for it. It reports false if the store is full. waited: the frame was in
+// the store before.
 func (gt *gates) keep(c *graph.Ctx, l *lates, tenant int, x *packet.Buf, waited bool) bool {
 	k := &gt.stock.kept[tenant]
 	if l.waiting() == gt.stock.packets || !waited && gt.stock.full(k, x.Len()) {

@@ -38,14 +38,14 @@ type lobby struct {
 	slots  []waiting
 	free   int32   // the first that is not used, -1: none
 	queues []queue // by number of the tenant
-	turns  []int32 // a heap of the tenants that have frames here: who has had least is the first
+	turns  []int32 // a heap of the tenants that have frames here, by what they were served: the least first
 	frames int
-	time   float64 // what the latest one to be served had had
-	more   bool    // a batch came as large as batches are: more waits at the port
-	much   bool    // what came together is more than can run at once
-	hides  bool    // and for longer than others may be hidden by it
+	time   float64 // what the tenant of the latest turn had been served before it
+	more   bool    // a full batch came: more frames wait at the port
+	much   bool    // the frames that came together are more than can run at once
+	hides  bool    // they take so long that frames of others may be hidden
 	seen   int     // frames that were looked at since tasks ran
-	ran    float64 // ns that tasks ran then
+	ran    float64 // ns that tasks ran the last time
 }
 
 // waiting is a frame, and what is known of it.
@@ -64,7 +64,7 @@ type waiting struct {
 type queue struct {
 	head, tail int32
 	n          int
-	had        float64 // ns of the worker that it has had, by its weight; no less than others had when its first frame came
+	served     float64 // ns of the worker's time that the tenant got, divided by its weight; at least lobby.time when its first frame came
 }
 
 // init makes room for so many frames.
@@ -101,7 +101,7 @@ func (lb *lobby) push(tenant int, w waiting) {
 	q := &lb.queues[tenant]
 	if q.n == 0 {
 		q.head = i
-		q.had = max(q.had, lb.time)
+		q.served = max(q.served, lb.time)
 		lb.turns = append(lb.turns, int32(tenant))
 		lb.rise(len(lb.turns) - 1)
 	} else {
@@ -135,10 +135,10 @@ func (lb *lobby) settle() {
 	lb.sink()
 }
 
-func (lb *lobby) had(i int) float64 { return lb.queues[lb.turns[i]].had }
+func (lb *lobby) served(i int) float64 { return lb.queues[lb.turns[i]].served }
 
 func (lb *lobby) rise(i int) {
-	for t := lb.turns; i > 0 && lb.had(i) < lb.had((i-1)/2); i = (i - 1) / 2 {
+	for t := lb.turns; i > 0 && lb.served(i) < lb.served((i-1)/2); i = (i - 1) / 2 {
 		t[i], t[(i-1)/2] = t[(i-1)/2], t[i]
 	}
 }
@@ -147,10 +147,10 @@ func (lb *lobby) sink() {
 	t := lb.turns
 	for i := 0; ; {
 		k := 2*i + 1
-		if k+1 < len(t) && lb.had(k+1) < lb.had(k) {
+		if k+1 < len(t) && lb.served(k+1) < lb.served(k) {
 			k++
 		}
-		if k >= len(t) || lb.had(i) <= lb.had(k) {
+		if k >= len(t) || lb.served(i) <= lb.served(k) {
 			return
 		}
 		t[i], t[k] = t[k], t[i]
@@ -158,7 +158,7 @@ func (lb *lobby) sink() {
 	}
 }
 
-// counts is what a frame of a DAG counts for until it has run.
+// counts is the time, in ns, that a frame of a DAG is counted for until it has run.
 func (ig *ingress) counts(d *service) float64 {
 	if d.cost == 0 {
 		return unknown
@@ -183,7 +183,7 @@ func (ig *ingress) weigh(now clock.Time, n int) {
 	ig.lobby.hides = takes > hides
 }
 
-// meet notes whose frames came: several tenants are there when it is another one than the last time.
+// meet notes whose frames came. If the tenant is another one than the last time, several tenants are present.
 func (ig *ingress) meet(now clock.Time, d *service) {
 	if s := &ig.split.spent; d.where.to == 0 && s.last != d.tenant+1 {
 		if s.last > 0 {
@@ -193,8 +193,9 @@ func (ig *ingress) meet(now clock.Time, d *service) {
 	}
 }
 
-// queues reports whether frames of a DAG that come now wait for their tenant's turn: behind others of the tenant, or since there is not time
-// for all. One tenant alone need not wait, unless its frames hide those of others: what they overflow is a ring of its own frames.
+// queues reports whether frames of a DAG that come now wait for their tenant's turn: because others of the tenant wait already, or because
+// there is not time for all. A tenant that is alone need not wait, unless its frames may hide those of others: a ring that overflows then
+// loses only its own frames.
 func (ig *ingress) queues(now clock.Time, d *service) bool {
 	lb, s := &ig.lobby, &ig.split.spent
 	switch {
@@ -238,7 +239,7 @@ func (ig *ingress) trim(c *graph.Ctx, d *service, g *group) int {
 	return n
 }
 
-// queue has a group wait, for which there is room.
+// queue puts a group, for which there is room, into the lobby.
 func (ig *ingress) queue(c *graph.Ctx, in int, d *service, g *group) {
 	if ig.split.fair != nil {
 		ig.split.measure(d, in, g)
@@ -258,7 +259,7 @@ func (ig *ingress) queue(c *graph.Ctx, in int, d *service, g *group) {
 	c.Wake(c.Now())
 }
 
-// enter has a group that came from another worker wait, or lets it in.
+// enter puts a group that came from another worker into the lobby, or lets it in at once.
 func (ig *ingress) enter(c *graph.Ctx, in int, d *service, g *group) {
 	ig.meet(c.Now(), d)
 	switch {
@@ -269,7 +270,7 @@ func (ig *ingress) enter(c *graph.Ctx, in int, d *service, g *group) {
 	}
 }
 
-// serve has tasks run on frames of the lobby for some time.
+// serve runs tasks on frames of the lobby for some time.
 func (ig *ingress) serve(c *graph.Ctx) {
 	lb, s := &ig.lobby, &ig.split.spent
 	more := lb.more
@@ -297,12 +298,12 @@ func (ig *ingress) serve(c *graph.Ctx) {
 	s.full = more || lb.frames > 0
 }
 
-// turn serves the tenant that has had least, and returns what that took.
+// turn serves the tenant that was served least, and returns the ns that this took.
 func (ig *ingress) turn(c *graph.Ctx, left float64) float64 {
 	lb, s := &ig.lobby, &ig.split.spent
 	tenant := lb.turns[0]
 	q := &lb.queues[tenant]
-	lb.time = max(lb.time, q.had)
+	lb.time = max(lb.time, q.served)
 	g := &ig.groups[0]
 	g.batch.Reset()
 	in, took := 0, 0. // by what frames counted for
@@ -343,7 +344,7 @@ func (ig *ingress) turn(c *graph.Ctx, left float64) float64 {
 	if ig.split.fair != nil {
 		weight = ig.split.fair.Weight(int(tenant)) * ig.split.fair.Part(int(tenant), int(ig.split.scarce.processor))
 	}
-	q.had += took / weight
+	q.served += took / weight
 	lb.settle()
 	return took
 }

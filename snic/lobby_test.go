@@ -152,18 +152,18 @@ func TestLobbyHeap(t *testing.T) {
 		}
 		first := lb.turns[0]
 		for _, k := range lb.turns {
-			if lb.queues[k].n == 0 || lb.queues[k].had < lb.queues[first].had {
+			if lb.queues[k].n == 0 || lb.queues[k].served < lb.queues[first].served {
 				t.Fatalf("tenant %d (%+v) is served before %d (%+v)", first, lb.queues[first], k, lb.queues[k])
 			}
 		}
 		q := &lb.queues[first]
-		lb.time = max(lb.time, q.had)
+		lb.time = max(lb.time, q.served)
 		if x := lb.pop(first); x.flow <= last[first] {
 			t.Fatalf("of tenant %d, %d comes after %d", first, x.flow, last[first])
 		} else {
 			last[first] = x.flow
 		}
-		q.had += rng.ExpFloat64()
+		q.served += rng.ExpFloat64()
 		lb.settle()
 		n := 0
 		for i := lb.free; i >= 0; i = lb.slots[i].next {

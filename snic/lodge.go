@@ -14,17 +14,17 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// Region r of a board is worker r mod workers'. A frame runs where it came in, if its DAG has regions there; otherwise it is
-// handed to the DAG's home, the one worker that never hands frames of that DAG over. So no frame goes on for ever.
+// Region r of a board belongs to worker r mod workers. A frame runs in the worker where it came in, if its DAG has regions there;
+// otherwise that worker hands it to the DAG's home, the one worker that never hands over frames of that DAG. So no frame goes round.
 
 const (
 	// maxWorkers is how many a tag has room for.
 	maxWorkers = 64
 	// transit is how often a worker looks while a DAG goes from one to another.
 	transit = 5 * time.Microsecond
-	// leftWithin is when all that was handed over has left at the latest, as far as order is kept.
+	// leftWithin is the longest wait until all frames that were handed over have left. After that the order of flows is not kept.
 	leftWithin = 100 * time.Millisecond
-	// stands are the parts of what a frame stands for.
+	// stands is the denominator of weights: one frame that stands for itself has weight stands.
 	stands = 16
 )
 
@@ -49,9 +49,9 @@ type fellows struct {
 
 // lodge is a DAG's part in other workers.
 type lodge struct {
-	home   int    // its worker
-	asked  bool   // its home is to say when all that it was handed has left
-	handed uint32 // frames, to its home
+	home   int    // the DAG's home, a worker
+	asked  bool   // the home was asked to say when all frames that it was handed have left
+	handed uint32 // frames that were handed to the home
 	// Bytes of late: that came, and that were let in.
 	offered, let int64
 	came         int64    // frames that others handed over, and what they stand for, in 1/stands; in this epoch
@@ -64,7 +64,7 @@ type lodge struct {
 	thrift       thrift
 }
 
-// lodger is what a worker has handed over.
+// lodger counts the frames that one worker has handed over.
 type lodger struct {
 	took   uint32
 	inside int32
@@ -90,21 +90,22 @@ const (
 // hosts is how many workers have regions.
 func (s *settings) hosts() int { return min(s.workers, s.deployment.Regions.Count) }
 
-// lone reports that a DAG is to be in one worker: what its tasks know, each instance has for itself.
+// lone reports whether a DAG must be in one worker, because instances of its tasks do not share their state.
 func (cat *catalog) lone(s *service) bool {
 	return slices.ContainsFunc(s.tasks, func(n int) bool { t := &cat.tasks[n]; return t.space != nil || t.in != nil && t.in.Alone })
 }
 
-// travels reports that a task may go to a board of the pool with what it knows: that is what one instance knows.
+// travels reports whether a task may go to another board of the pool with its state, which is then the state of one instance.
 func (s *settings) travels(t *dag.Task) bool { return s.poolPort >= 0 && t.State && t.Remote }
 
-// first reports that a task is in the first worker alone: what it knows is in memory that is only there, or its kind says so.
+// first reports whether a task is in the first worker alone: it has memory of the board, which is only there, or its kind is Alone.
 func (s *settings) first(t *dag.Task) bool {
 	return t.Memory > 0 || s.library.kinds[t.Kind].Alone || s.travels(t) && s.library.usesMemory(t.Kind, t.Args)
 }
 
-// groups are the tasks that are in one worker each: those of a group are in the same one, as DAGs have several of them. A group has
-// the number of one of its tasks; other tasks are in none, which is -1. first says which tasks are in the first worker alone.
+// groups puts the tasks that must be in one worker into groups. Tasks that a DAG has in common are in one group, and so in the same
+// worker. The number of a group is that of one of its tasks; tasks without a group have -1. first says which tasks are in the first
+// worker alone.
 func (s *settings) groups(first []bool) []int {
 	d := s.deployment
 	out := make([]int, len(d.Tasks))
@@ -138,9 +139,9 @@ func groupOf(groups []int, x dag.DAG) int {
 	return -1
 }
 
-// homes are the homes of a deployment's DAGs, by their places in it. first says which tasks are in the first worker alone. settled is the home that a DAG has; negative: it is new. A new
-// one has that of its group, and otherwise that of its turn. An error says which DAG would have to leave its home: frames that are
-// under way would meet tasks elsewhere that know nothing.
+// homes are the homes of a deployment's DAGs, by their index. first says which tasks are in the first worker alone. settled is the
+// present home of a DAG; negative: the DAG is new. A new DAG gets the home of its group, or else turn's. An error names a DAG that
+// would have to leave its home: frames that are under way would meet tasks without their state.
 func (s *settings) homes(first []bool, turn, settled func(i int) int) ([]int, error) {
 	d, groups := s.deployment, s.groups(first)
 	of := slices.Repeat([]int{-1}, len(groups)) // homes of groups
@@ -268,8 +269,8 @@ func (fe *fellows) planAll(now clock.Time) {
 	}
 }
 
-// spareRegions has a DAG whose home is elsewhere be in regions that nobody here needs; nil: there are not enough, or
-// it is to be at its home.
+// spareRegions launches a DAG whose home is elsewhere in regions that nobody here needs, and returns its visits; nil: there are not
+// enough regions, or the DAG must be at its home.
 func (fe *fellows) spareRegions(now clock.Time, s *service) []sched.Visit {
 	visits := slices.Clone(s.best)
 	if visits == nil || fe.cat.lone(s) || fe.place.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
@@ -278,7 +279,7 @@ func (fe *fellows) spareRegions(now clock.Time, s *service) []sched.Visit {
 	return visits
 }
 
-// lodge has all frames of a DAG go to its home, those that wait first.
+// lodge sends all frames of a DAG to its home, first those that wait.
 func (fe *fellows) lodge(n int) {
 	s := &fe.cat.services[n]
 	s.where.depart(fe.cat.seen, workerAt(s.lodge.home))
@@ -286,14 +287,14 @@ func (fe *fellows) lodge(n int) {
 	fe.place.route(n, sched.Route{})
 }
 
-// leaveFor has a DAG, for which there is no region here, go to its home.
+// leaveFor sends a DAG for which there is no region here to its home.
 func (fe *fellows) leaveFor(n int) {
 	fe.cat.services[n].where.leave()
 	fe.place.hold(n)
 	fe.moving = append(fe.moving, int32(n))
 }
 
-// comeBack has a DAG run here, if there is a region that nobody needs.
+// comeBack makes a DAG run here if a region is free that nobody needs.
 func (fe *fellows) comeBack(now clock.Time, n int) bool {
 	s := &fe.cat.services[n]
 	if s.UID == 0 || s.where.phase != away || s.lodge.asked || fe.cat.house.abroad[n].Load() || fe.cat.lately(s) == 0 {
@@ -355,7 +356,7 @@ func (fe *fellows) asker(a *leaveAsk) *service {
 	return nil
 }
 
-// left reports whether all of a DAG that another worker has handed over has left.
+// left reports whether all frames of a DAG that another worker has handed over have left.
 func (fe *fellows) left(from int, a *leaveAsk) bool {
 	if a.gen > fe.whole.gen {
 		return false // it is not yet known here
@@ -364,7 +365,7 @@ func (fe *fellows) left(from int, a *leaveAsk) bool {
 	return s == nil || s.lodge.guests[from].took == a.handed && s.lodge.guests[from].inside == 0
 }
 
-// move takes a DAG further on its way to another worker, or from it, and reports whether there is more to be done.
+// move continues the move of a DAG to another worker, or from it, and reports whether more is to be done.
 func (fe *fellows) move(now clock.Time, n int) bool {
 	s := &fe.cat.services[n]
 	w, l := &s.where, &s.lodge
@@ -404,7 +405,8 @@ func (fe *fellows) move(now clock.Time, n int) bool {
 	return false
 }
 
-// arrived has a DAG run here that came from its home, or, if that sends it to a peer, go back there: what was handed over may be at the peer.
+// arrived makes a DAG run here that came from its home. If the home is sending the DAG to a peer, the DAG goes back to the home: frames
+// that were handed over may be at the peer.
 func (fe *fellows) arrived(now clock.Time, n int) {
 	if !fe.cat.house.abroad[n].Load() {
 		fe.runHere(now, n)
@@ -415,7 +417,7 @@ func (fe *fellows) arrived(now clock.Time, n int) {
 	fe.place.abandon(now, visits)
 }
 
-// runHere has frames of a DAG run here that went to its home until now.
+// runHere makes frames of a DAG run here that went to its home until now.
 func (fe *fellows) runHere(now clock.Time, n int) {
 	fe.came++
 	s := &fe.cat.services[n]
@@ -427,7 +429,7 @@ func (fe *fellows) runHere(now clock.Time, n int) {
 	}
 }
 
-// help has DAGs run here whose homes have too much of them, or which need no more than a region that is free here.
+// help makes DAGs run here whose homes have too much of them, or which need only a region that is free here.
 func (fe *fellows) help(now clock.Time) {
 	for n := range fe.cat.services {
 		s := &fe.cat.services[n]
@@ -442,8 +444,8 @@ func (fe *fellows) help(now clock.Time) {
 	fe.freed = false
 }
 
-// cry asks workers that hand frames of a DAG over to run them, since there are too many. It reports whether one may: they were not
-// asked before in vain.
+// cry asks the workers that hand over frames of a DAG to run the DAG themselves, because there are too many frames here. It reports
+// whether one of them may do so; after a question in vain it reports false.
 func (fe *fellows) cry(n int) (may bool) {
 	if slices.ContainsFunc(fe.cat.services[n].lodge.guests, func(l lodger) bool { return l.took > 0 }) {
 		may = !fe.cat.house.crying[n].Swap(true)
@@ -524,7 +526,7 @@ func (ig *ingress) takeIn(c *graph.Ctx, g *group) {
 	ig.enter(c, -1, d, g)
 }
 
-// reckon finds what a frame that is handed over stands for.
+// reckon computes the weight of a frame that is handed over.
 func (l *lodge) reckon() {
 	if l.offered < 1<<16 {
 		return

@@ -32,14 +32,14 @@ var pauseCounters = [numCounters]counter.Def{
 	ctrPaused:      {Name: "paused", Help: "frames that wait for the end of a pause"},
 }
 
-// maxPaused is how many frames wait at a lossless port at most: more is dropped. From half of it on the ports that frames
-// come in by are asked to pause.
+// maxPaused is the most frames that wait at a lossless port; more are dropped. When half of them wait, the ports by which
+// frames come in are asked to pause.
 const maxPaused = 512
 
 // pauseEvery is how often a board that has asked for a pause looks whether it is still needed.
 const pauseEvery = 5_000 // ns
 
-// lossless is a port of which a priority is not to lose frames.
+// lossless is a port with a priority that must not lose frames.
 type lossless struct {
 	class   int // the priority, 0 to 7
 	ask     hop.Asker
@@ -48,11 +48,11 @@ type lossless struct {
 	strains []int32                // who have since the last sample
 	queue   [maxPaused]*packet.Buf // frames that leave by it after the pause
 	head, n int
-	owed    bool // a frame that says so could not be made
+	owed    bool // a frame that asks for a pause, or ends one, is still to be sent
 	q       uint16
 }
 
-// gates is how frames leave: by a port, which may be lossless, or to a peer, or to another worker.
+// gates sends frames away: by a port, which may be lossless, to a peer, or to another worker.
 type gates struct {
 	cat    *catalog
 	stock  *stock
@@ -60,15 +60,15 @@ type gates struct {
 	pool   *pooled           // nil: it is in none
 	pauses *[ports]*lossless // nil: no port is lossless
 	paused int               // frames that wait at these
-	marked []int32           // tenants that were told by marks since the last sample
+	marked []int32           // tenants some of whose packets were marked since the last sample
 	lates  []lates           // by worker
 	late   int               // frames in them
 
-	// crowded: a link has room for no more than crowdedAt frames. What waits on the board waits on until the next breath.
+	// crowded: a link has room for no more than crowdedAt frames. Frames on the board wait until the next breath.
 	crowded bool
 }
 
-// crowdedAt is half of a link: what one batch of frames becomes in tasks that make several of one has room.
+// crowdedAt is half of a link. That is room for the frames that one batch can become in tasks that make several frames of one.
 const crowdedAt = 4 * packet.MaxBatch
 
 // send sends frames by a port.
@@ -77,7 +77,7 @@ func (gt *gates) send(c *graph.Ctx, out int, frames []*packet.Buf) {
 	gt.crowded = gt.crowded || c.Room(out) <= crowdedAt
 }
 
-// mark notes that senders of a tenant were told by marks to send less.
+// mark notes that packets of a tenant were marked, so that its senders send less.
 func (gt *gates) mark(tenant int) {
 	if t := int32(tenant); len(gt.marked) < cap(gt.marked) && !slices.Contains(gt.marked, t) {
 		gt.marked = append(gt.marked, t)
@@ -142,7 +142,7 @@ func (gt *gates) hear(c *graph.Ctx, in int, x *packet.Buf) bool {
 	return true
 }
 
-// depart sends a frame by a port, or has it wait for the end of a pause.
+// depart sends a frame by a port, or keeps it until the end of a pause.
 func (gt *gates) depart(c *graph.Ctx, out int, x *packet.Buf) {
 	if gt.pauses != nil && gt.stays(c, out, x) {
 		return
@@ -151,7 +151,7 @@ func (gt *gates) depart(c *graph.Ctx, out int, x *packet.Buf) {
 	gt.crowded = gt.crowded || c.Room(out) <= crowdedAt
 }
 
-// stays has a frame wait at a lossless port, where its priority pauses, and reports whether it does.
+// stays keeps a frame at a lossless port whose priority is paused, and reports whether it did.
 func (gt *gates) stays(c *graph.Ctx, out int, x *packet.Buf) bool {
 	p := gt.pauses[out]
 	if p == nil || p.n == 0 && c.Now() >= p.obey.Until() || priority(x.Bytes()) != p.class {
@@ -169,7 +169,7 @@ func (gt *gates) stays(c *graph.Ctx, out int, x *packet.Buf) bool {
 	return true
 }
 
-// strain notes that a tenant that sends by a lossless port is to send less: it is asked not to, before frames are dropped.
+// strain notes that a tenant that sends by a lossless port should send less: the port asks for a pause before frames are dropped.
 func (gt *gates) strain(c *graph.Ctx, in, tenant int) {
 	p := gt.pauses[in]
 	if p == nil || !gt.much(c.Now(), tenant, 2) || slices.Contains(p.tenants, int32(tenant)) {
@@ -185,16 +185,16 @@ func (gt *gates) strain(c *graph.Ctx, in, tenant int) {
 	gt.look(c)
 }
 
-// told reports whether a tenant was asked to send less since the last sample: to pause at a lossless port, or by marks.
-func (gt *gates) told(tenant int) bool {
+// askedToSlow reports whether a tenant was asked to send less since the last sample: to pause at a lossless port, or by marks.
+func (gt *gates) askedToSlow(tenant int) bool {
 	if slices.Contains(gt.marked, int32(tenant)) {
 		return true
 	}
 	return gt.pauses != nil && slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && slices.Contains(p.strains, int32(tenant)) })
 }
 
-// tells reports whether any tenant was.
-func (gt *gates) tells() bool {
+// anyAskedToSlow reports whether any tenant was asked to send less.
+func (gt *gates) anyAskedToSlow() bool {
 	return len(gt.marked) > 0 || gt.pauses != nil && slices.ContainsFunc(gt.pauses[:], func(p *lossless) bool { return p != nil && len(p.strains) > 0 })
 }
 
@@ -204,7 +204,7 @@ func (gt *gates) much(now clock.Time, tenant, part int) bool {
 	return gt.stock.much(tenant, part) || gt.split.fair != nil && gt.split.fair.Low(now, tenant)
 }
 
-// look asks for pauses that are due, and ends those that are not needed any more. It returns when it is to be called again.
+// look asks for pauses that are due, and ends those that are no longer needed. It returns the time of its next call.
 func (gt *gates) look(c *graph.Ctx) clock.Time {
 	now, due := c.Now(), clock.Never
 	full := false
@@ -260,7 +260,7 @@ func (gt *gates) pauseFrame(c *graph.Ctx, port int, p *lossless) bool {
 	return true
 }
 
-// resume sends what waited for the end of a pause, and does what is due about others. It returns when it has more to do.
+// resume sends frames whose pause has ended, and calls look for the other pauses. It returns the time of its next call.
 func (gt *gates) resume(c *graph.Ctx) clock.Time {
 	if gt.pauses == nil {
 		return clock.Never

@@ -37,7 +37,7 @@ type onboard struct {
 	of     [1 + maxNumbers]int    // their numbers on the board; -1: not yet known
 	others [1 + maxNumbers]other
 	top    int   // no tenant has a number from here on
-	look   bool  // Next may have something to say
+	look   bool  // Next may return an event
 	swap   *swap // nil: there are no other boards
 
 	weighed, sampled, scrubbed clock.Time // last; 0: not yet
@@ -149,7 +149,7 @@ func (s *space) Write(va uint64, p []byte) (int, memory.Outcome) {
 	return n, memory.Outcome(st)
 }
 
-// miss is an access that did not end well: the next Tick sees to it. After a fault the task gets no more frames.
+// miss notes an access that failed or must wait: the next Tick deals with it. After a fault the task gets no more frames.
 func (s *space) miss(st vmem.Status) {
 	s.m.look = true
 	if st == vmem.Faulted && s.id >= 0 {
@@ -157,22 +157,22 @@ func (s *space) miss(st vmem.Status) {
 	}
 }
 
-// absent reports that frames pass a task by.
+// absent reports whether frames go on without a task.
 func (t *task) absent() bool { return t.in == nil || t.halted && t.Pass }
 
-// anew reports that a task is to start again, though it is the same function with the
-// same arguments. Where only its memory grows it goes on.
+// anew reports whether a task must start again, though it is the same function with the
+// same arguments. If only its memory grows, it goes on.
 func (m *onboard) anew(t *task, x *dag.Task) bool {
 	grows := t.space != nil && !t.halted && x.Memory >= t.Memory
 	return t.Restart != x.Restart || m != nil && t.Memory != x.Memory && !grows
 }
 
-// stays reports that a task of a deployment is the one that runs.
+// stays reports whether a task of a deployment is the one that runs already.
 func (m *onboard) stays(t *task, x *dag.Task) bool {
 	return t.Kind == x.Kind && maps.Equal(t.Args, x.Args) && !m.anew(t, x)
 }
 
-// fits says why there is no room for what the tasks of a deployment declare; nil: there is.
+// fits returns an error if there is no room for the memory that the tasks of a deployment declare.
 func (m *onboard) fits(d *dag.Deployment) error {
 	if m == nil {
 		return nil
@@ -297,7 +297,7 @@ func (m *onboard) deployMemory() {
 	}
 }
 
-// holdMemory tells the division of the board who has how much of the memory.
+// holdMemory tells the division of the board how much memory each tenant has.
 func (sh *shares) holdMemory() {
 	m := sh.memory
 	if m == nil {
@@ -310,8 +310,8 @@ func (sh *shares) holdMemory() {
 	}
 }
 
-// weighMemory tells the memory what else tenants have of the board. It is called after each epoch; who sends in
-// bursts has all in one and nothing in the next, so that what counts is the mean of a monitor period.
+// weighMemory tells the memory what else tenants have of the board. It is called after each epoch, and uses means over a
+// monitor period: a tenant that sends in bursts has everything in one epoch and nothing in the next.
 func (sh *shares) weighMemory(now clock.Time) {
 	m := sh.memory
 	if m == nil {
@@ -388,7 +388,7 @@ func (b *board) heed(c *graph.Ctx) {
 		return
 	}
 	m.look = false
-	// Each is told once, or twice if what came for it went to another: what is more is for the next time.
+	// A task gets one event, or two if the page that came for it went to another; further events wait for the next call.
 	for range 4 * maxNumbers {
 		id, ok := m.Next()
 		if !ok {
@@ -422,7 +422,7 @@ func (t *task) try(code func()) bool {
 	return ok
 }
 
-// fell halts a task whose code has panicked, if it has. Its frames have been dropped.
+// fell halts a task if its code has panicked. Its frames have been dropped.
 func (t *task) fell() {
 	if t.in == nil || !t.in.Over() || t.halted && t.app == nil {
 		return

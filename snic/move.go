@@ -12,22 +12,22 @@ import (
 	"github.com/quillon/quillon/snic/pool"
 )
 
-// What the tasks of a DAG know is saved while others' frames go on: so many records at a time, which take
-// some microseconds, and not more often than that. The DAG's packets wait meanwhile, as far as the
-// packet store has room for them. What comes is read beside the worker, and put in place in a moment.
+// The state of a DAG's tasks is saved while frames of other DAGs go on: so many records at a time, which take
+// some microseconds, and at intervals. The DAG's packets wait meanwhile, as far as the
+// packet store has room for them. State that arrives is read beside the worker, and put in place in a moment.
 const (
 	pieceRecords = 128
 	pieceEvery   = 24 * time.Microsecond
 )
 
-// outgoing is what the tasks of a DAG know, on its way out: of each that can say, its number among them,
-// the length, and that.
+// outgoing is the state of a DAG's tasks on its way out: for each task that can be saved, its index in the
+// DAG, the length, and the state.
 type outgoing struct {
-	apps []graph.App // of all tasks: as long as they are these, it is right
+	apps []graph.App // of all tasks; once one of them is replaced, saving begins again
 	at   int         // the task whose turn it is
 	next func(n int) (more bool, err error)
 	head []byte // number and length of what the task knows
-	from chunks // what there was before
+	from chunks // the state as it was before the task whose turn it is
 	out  chunks
 }
 
@@ -41,7 +41,7 @@ type chunks struct {
 
 const chunkLen = 1 << 15
 
-// Write implements io.Writer. What is more than a peer would take is not kept, beyond that it is more.
+// Write implements io.Writer. Once there is more than a peer would take, the rest is not kept, and only the size grows.
 func (c *chunks) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0 && c.size <= pool.MaxState; {
 		last := len(c.all) - 1
@@ -70,13 +70,13 @@ func (cat *catalog) apps(s *service) []graph.App {
 	return out
 }
 
-// same reports whether a DAG's tasks are still run by these.
+// same reports whether a DAG's tasks still run in these apps.
 func (cat *catalog) same(s *service, apps []graph.App) bool {
 	return slices.EqualFunc(s.tasks, apps, func(t int, a graph.App) bool { return cat.tasks[t].app == a })
 }
 
-// saveSome goes on with saving what the tasks of a DAG know, n records or so, and reports that it is done.
-// If one of them has been started anew, it begins again.
+// saveSome continues to save the state of a DAG's tasks, about n records, and reports whether it is done.
+// If one of the tasks has been started anew, saving begins again.
 func (nb *nearby) saveSome(s *service, o *outgoing, n int) bool {
 	if o.apps == nil || !nb.cat.same(s, o.apps) {
 		*o = outgoing{apps: nb.cat.apps(s)}
@@ -124,7 +124,7 @@ func (nb *nearby) saveSome(s *service, o *outgoing, n int) bool {
 	return o.at == len(s.tasks)
 }
 
-// piece gives one to what is on its way out, when it is time, and reports that it is done.
+// piece calls saveSome if it is time, and reports whether the state is complete.
 func (nb *nearby) piece(now clock.Time, s *service, o **outgoing) bool {
 	p := nb.pool
 	if now >= p.pieceAt {
@@ -140,7 +140,7 @@ func (nb *nearby) piece(now clock.Time, s *service, o **outgoing) bool {
 	return false
 }
 
-// save is what the tasks of a DAG know.
+// save is the state of a DAG's tasks, saved at once.
 func (nb *nearby) save(s *service) []byte {
 	o := &outgoing{}
 	for !nb.saveSome(s, o, 1<<10) {
@@ -148,23 +148,23 @@ func (nb *nearby) save(s *service) []byte {
 	return o.out.bytes()
 }
 
-// incoming is what the tasks of a DAG are to know.
+// incoming is state for the tasks of a DAG.
 type incoming struct {
 	apps  []graph.App // of all tasks
 	parts []part
 	bad   bool
 }
 
-// part is what one of them is.
+// part is the state for one task.
 type part struct {
 	state []byte
 	task  int
-	saver graph.Saver                    // that takes it at once
-	read  func() (put func(), err error) // nil: it does
+	saver graph.Saver                    // takes the state at once
+	read  func() (put func(), err error) // of a graph.Mover; nil: saver takes it
 	put   func()
 }
 
-// arrive takes what saveSome has made apart, for the tasks of a DAG as they are now.
+// arrive takes apart what saveSome has written, for the tasks that a DAG has now.
 func (nb *nearby) arrive(s *service, state []byte) *incoming {
 	in := &incoming{apps: nb.cat.apps(s)}
 	for len(state) > 0 {
@@ -196,7 +196,7 @@ func (nb *nearby) arrive(s *service, state []byte) *incoming {
 	return in
 }
 
-// read reads what can be read beside the worker.
+// read reads the parts that can be read beside the worker.
 func (in *incoming) read() {
 	for i := range in.parts {
 		if p := &in.parts[i]; p.read != nil && !in.bad {
@@ -207,9 +207,9 @@ func (in *incoming) read() {
 	}
 }
 
-// restore gives the tasks of a DAG what saveSome has told: in, if that was read for the tasks that
-// there are. It reports false when one would not have it; then those that are read beside the worker
-// have what they had.
+// restore gives the tasks of a DAG the state that saveSome has written; it uses in if that was read for the
+// present tasks. It reports false when a task refuses its part; then the tasks whose state is read beside the
+// worker have their old state.
 func (nb *nearby) restore(s *service, state []byte, in *incoming) bool {
 	if in == nil || !nb.cat.same(s, in.apps) {
 		in = nb.arrive(s, state)
@@ -231,7 +231,7 @@ func (nb *nearby) restore(s *service, state []byte, in *incoming) bool {
 	return true
 }
 
-// brings is what an order brings for the tasks of a DAG; nil: nothing.
+// brings is the state that an order brings for the tasks of a DAG; nil: none.
 func (o *order) brings() []byte {
 	switch {
 	case o.kind == toRestore || o.kind == toRemember:
@@ -242,7 +242,7 @@ func (o *order) brings() []byte {
 	return nil
 }
 
-// upTo is how many orders there are before one whose state is to be read first.
+// upTo is the number of orders before the first one whose state must be read first.
 func upTo(orders []order) int {
 	if i := slices.IndexFunc(orders, func(o order) bool { return o.in == nil && len(o.brings()) > 0 }); i >= 0 {
 		return i
@@ -250,7 +250,7 @@ func upTo(orders []order) int {
 	return len(orders)
 }
 
-// open takes apart what an order brings; nil: it is for the tasks of another worker.
+// open takes apart the state that an order brings; nil: it is for the tasks of another worker.
 func (nb *nearby) open(o *order) *incoming {
 	n := o.chain
 	if o.kind != toRestore {
@@ -266,8 +266,8 @@ func (nb *nearby) open(o *order) *incoming {
 	return nb.arrive(s, o.brings())
 }
 
-// renewal is an instance of a task that knows nothing, which is made beside the worker: a table of many places
-// takes milliseconds.
+// renewal is a new instance of a task, without state. It is made beside the worker, because a large table takes
+// milliseconds.
 type renewal struct {
 	of    *pooled // whose worker takes it
 	in    *graph.Inside
@@ -278,7 +278,7 @@ type renewal struct {
 	ready bool // it is made, or err says why not
 }
 
-// renewed reports that a task that is to forget what it knows can at once; if not, that is seen to.
+// renewed reports whether a new instance is ready for a task that must forget its state; if not, it has one made.
 func (nb *nearby) renewed(n int) bool {
 	t := &nb.cat.tasks[n]
 	if _, much := t.app.(graph.Mover); !much || !t.lent || t.in == nil || t.halted {
@@ -292,7 +292,7 @@ func (nb *nearby) renewed(n int) bool {
 	return t.fresh.ready
 }
 
-// anewOf is a new instance for a task, the one that was made for it if there is one.
+// anewOf is a new instance for a task: the renewal that was made for the task, if there is one.
 func (nb *nearby) anewOf(t *task) (graph.App, error) {
 	r := t.fresh
 	t.fresh = nil

@@ -19,17 +19,17 @@ const (
 
 var parallels = [...]string{parallelAuto: "auto", parallelOn: "on", parallelOff: "off"}
 
-// branch is what is to be known of a frame in one of several branches: a copy, or the frame itself as long as its tasks
+// branch describes a packet in one of several branches. The branch has a copy, or the frame itself as long as the branch's tasks
 // only look at it.
 type branch struct {
-	whole  bool         // it has the payload
-	marked int8         // place in the DAG of the last that marked it; -1: none has
-	writes effect.Field // of the tasks that it came to
-	was    remark       // before the last of them, if it has a copy
-	said   remark       // by the last that marked it
+	whole  bool         // the copy has the payload
+	marked int8         // place in the DAG of the last task that marked it; -1: none has
+	writes effect.Field // what the tasks that had the frame may have written
+	was    remark       // the mark before the last task, if the branch has a copy
+	mark   remark       // the mark of the last task that marked it
 }
 
-// remark is what a task says of a frame (graph.Ctx.Mark).
+// remark is a mark of a task on a frame (graph.Ctx.Mark).
 type remark struct {
 	verdict     packet.Verdict
 	app, reason uint16
@@ -65,7 +65,7 @@ func (rn *runner) canCopy(x *packet.Buf, n int) bool {
 	return false
 }
 
-// enter makes a packet ready for a stage: what was on copies is merged, and the branches have the frame.
+// enter makes a packet ready for a stage: copies of the stage before are merged, and the new branches get the frame.
 func (rn *runner) enter(c *graph.Ctx, id, stage, branches int) {
 	p := &rn.packets[id]
 	if p.branches > 0 {
@@ -90,7 +90,7 @@ func (rn *runner) fork(c *graph.Ctx, id, n int) {
 	c.Trace(x, traceCopied, uint64(n))
 }
 
-// change is what is to be known of a branch that is no longer as all others. Nothing is kept of branches until one is.
+// change returns the branch of a lane, to be changed. A packet has no branches in memory before the first of them differs.
 func (rn *runner) change(id int32, p *inside) *branch {
 	if !p.changed {
 		p.changed = true
@@ -169,17 +169,17 @@ func (rn *runner) ready(c *graph.Ctx, id int32, p *inside, l *lane, t *task) boo
 
 // returned notes that a task is done with the frame of a branch, and whether it has marked it.
 func (rn *runner) returned(id int32, p *inside, l *lane, t *task) {
-	said, was := remarkOf(l.buf), p.was
+	mark, was := remarkOf(l.buf), p.was
 	if l.buf == p.original {
 		p.lent = false
 	} else {
 		was = rn.branches[id].was
 	}
-	if said == was {
+	if mark == was {
 		return
 	}
 	b := rn.change(id, p)
-	b.marked, b.said = max(b.marked, 0), said
+	b.marked, b.mark = max(b.marked, 0), mark
 	d := &rn.cat.services[p.way.dag]
 	if d.term != p.way.term {
 		return
@@ -204,10 +204,10 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		return
 	}
 	lanes, branches := rn.lanes[id<<laneBits:][:p.branches], rn.branches[id<<laneBits:][:p.branches]
-	last, said, copies := int8(-1), remark{}, false
+	last, mark, copies := int8(-1), remark{}, false
 	for i := range lanes {
 		if b := &branches[i]; p.changed && b.marked > last {
-			last, said = b.marked, b.said
+			last, mark = b.marked, b.mark
 		}
 		copies = copies || lanes[i].buf != x
 	}
@@ -215,7 +215,7 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		x = mergeCopies(x, lanes, branches)
 	}
 	if last >= 0 {
-		x.Verdict, x.ReasonApp, x.Reason = said.verdict, said.app, said.reason
+		x.Verdict, x.ReasonApp, x.Reason = mark.verdict, mark.app, mark.reason
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
 	rn.keep(c, id, x)
@@ -254,9 +254,9 @@ func (rn *runner) scrap(c *graph.Ctx, id int) {
 	rn.keep(c, id, x)
 }
 
-// keep ends the copies of a packet: x, one of them or the original, is its frame. With nil
-// it has none: a task has dropped a copy, or taken it, which stands for the packet in
-// the books.
+// keep ends the copies of a packet. x, a copy or the original, becomes its frame. With x nil
+// the packet has no frame: a task has dropped or taken a copy, and that copy counts for the
+// packet.
 func (rn *runner) keep(c *graph.Ctx, id int, x *packet.Buf) {
 	p := &rn.packets[id]
 	give := func(y *packet.Buf) {
@@ -279,7 +279,7 @@ func (rn *runner) keep(c *graph.Ctx, id int, x *packet.Buf) {
 	rn.sole(p)
 }
 
-// sole has a packet have no branches any more.
+// sole ends the branches of a packet.
 func (rn *runner) sole(p *inside) {
 	p.original, p.branches, p.lent = nil, 0, false
 	rn.promised -= int(p.promised) // later stages have what this one gives back

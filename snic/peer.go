@@ -32,15 +32,15 @@ const (
 // MaxPeers is how many boards a pool has at most: a way has 6 bits for a peer.
 const MaxPeers = 63
 
-// asideFor is how long a DAG that no peer takes is not offered again.
+// asideFor is the time after which a DAG that no peer takes is offered again.
 const asideFor = 100 * time.Millisecond
 
-// stayFor is how long one stays whose state is too much.
+// stayFor is how long a DAG whose state is too large is not offered.
 const stayFor = 10 * time.Second
 
-// underway is how long frames may be on the way to a peer: for so long a DAG that comes home
-// waits before the peer is told to stop, and the peer before it does after
-// the last one.
+// underway is how long frames may be on the way to a peer. A DAG that comes home waits so
+// long before the peer is told to stop, and the peer waits so long after the last frame before
+// it stops.
 const underway = time.Millisecond
 
 // echo is how long answers of a peer are taken for a DAG that was there.
@@ -50,16 +50,17 @@ const echo = time.Second
 // the same.
 const patience = 500 * time.Millisecond
 
-// fullEvery is how often a board tells its pool all; what has happened, it tells at once.
+// fullEvery is how often a board tells its pool its whole state; events it tells at once.
 const fullEvery = 5 * time.Millisecond
 
-// mostTold is how many DAGs a board offers to run at most.
-const mostTold = 1024
+// mostOffered is the most DAGs that a board offers to run.
+const mostOffered = 1024
 
 // limbo is a chain that is in no region: whose packets are to wait go there.
 const limbo = maxChains
 
-// nearby is the board's part in what several do: boards of a pool, and, in fellows, workers of one board. It implements helpers.
+// nearby is what the board does together with others: with boards of a pool, and, in fellows, with other workers of the board. It
+// implements helpers.
 type nearby struct {
 	fellows
 	split  *shares
@@ -77,24 +78,24 @@ type pooled struct {
 	byMAC   map[[6]byte]int
 	byUID   map[uint32]int
 	usable  int
-	joined  bool       // somebody hears what it says
-	busy    []int      // DAGs that are on their way, by index in the deployment
-	full    clock.Time // when all was told, last
-	tells   [2]told    // what it tells, in turns: the pool goes by the one while the other is written
-	last    int        // which of them was told last
-	freed   clock.Time // when the pool was told that a region is free
-	copies  clock.Time // when to look for guests of which a copy is due
+	joined  bool          // a Peering is there
+	busy    []int         // DAGs on their way to a peer or back, by index in the deployment
+	full    clock.Time    // when the whole state was told last
+	states  [2]boardState // what it tells, in turns: the pool goes by the one while the other is written
+	last    int           // which of them was told last
+	freed   clock.Time    // when the pool was told that a region is free
+	copies  clock.Time    // when to look for guests of which a copy is due
 	hash    uint64
 	chains  []pool.Chain // by index of the DAG in the deployment
-	stays   []string     // why it does not go to a peer; "": it may
-	titles  []string     // what people call it
+	stays   []string     // why the DAG does not go to a peer; "": it may
+	titles  []string     // the DAG's name for people
 	orders  []order
-	say     []said
+	say     []notice
 	make    []*renewal   // of tasks
 	homes   []int        // of DAGs, by index in the deployment: the worker that says what becomes of one; nil: there is one
 	handed  packet.Batch // frames by the pool's port that other workers have handed over
-	saving  bool         // there is more of what a DAG knows
-	pieceAt clock.Time   // when
+	saving  bool         // the state of a DAG is being saved
+	pieceAt clock.Time   // when the next piece is saved
 	sent, answered, served,
 	failed uint64
 }
@@ -102,7 +103,7 @@ type pooled struct {
 // peer is another board.
 type peer struct {
 	up     bool
-	usable bool // it has the same deployment
+	usable bool // the peer has the same deployment
 	mac    [6]byte
 	view   pool.Peer
 }
@@ -110,33 +111,33 @@ type peer struct {
 // wish is what a DAG of this board wants of the pool.
 type wish struct {
 	wanted bool       // a peer is looked for, or has been found
-	alone  clock.Time // it is not offered again before
-	stuck  bool       // its state is too much to go to a peer, or to come home
+	alone  clock.Time // the DAG is not offered again before
+	stuck  bool       // its state is too large to go to a peer, or to come home
 }
 
 // hosting is what a DAG does here for peers.
 type hosting struct {
 	guests  []guest
 	foreign uint64     // packets of peers
-	heard   clock.Time // when the last of them came
-	stale   bool       // what it knows of guests is to go, when no packet is inside
-	ended   clock.Time // the last guest's end
+	heard   clock.Time // when the last of these packets came
+	stale   bool       // state from guests must be removed, once no packet is inside
+	ended   clock.Time // when the last guest ended
 }
 
 // guest is a peer's DAG that runs here.
 type guest struct {
-	lease   pool.Lease
-	ready   bool
-	saving  bool
-	since   clock.Time
-	gone    bool       // its state is on the way home
-	copied  clock.Time // when its board was told last what it knows
-	had     uint64     // packets that it had had then
-	copying bool       // its board is to be told
-	out     *outgoing
+	lease       pool.Lease
+	ready       bool
+	saving      bool
+	since       clock.Time
+	gone        bool       // its state is on the way home
+	copied      clock.Time // when its board was sent a copy of its state last
+	packetsThen uint64     // foreign packets at that time
+	copying     bool       // a copy of its state is being made for its board
+	out         *outgoing
 }
 
-// order is what the pool says to the board.
+// order is one thing that the pool tells the board.
 type order struct {
 	kind       orderKind
 	deployment uint64
@@ -163,9 +164,9 @@ const (
 	itself
 )
 
-// said is what the board says to the pool.
-type said struct {
-	kind       saidKind
+// notice is one thing that the board tells the pool.
+type notice struct {
+	kind       noticeKind
 	id         int // DAG, by index in the deployment; of frees: the worker whose region it is
 	rate       float64
 	lease      pool.Lease
@@ -175,10 +176,10 @@ type said struct {
 	deployment uint64 // while it waits for other workers
 }
 
-type saidKind uint8
+type noticeKind uint8
 
 const (
-	wants saidKind = iota
+	wants noticeKind = iota
 	hands
 	comes
 	remains
@@ -202,8 +203,8 @@ func (h *hosting) serves(peer int) bool {
 	return false
 }
 
-// speaks reports that this worker says what becomes of a DAG in the pool: it is its home. All that goes to a peer and comes back goes
-// through it, so that a flow keeps its order.
+// speaks reports whether this worker decides about a DAG in the pool, as the DAG's home. All frames to a peer and back go through the
+// home, so that a flow keeps its order.
 func (cat *catalog) speaks(s *service) bool { return cat.house == nil || s.lodge.home == cat.worker }
 
 // mayGo reports whether the home, or there the pool, is to be asked when there is no room for a DAG.
@@ -221,7 +222,7 @@ func (nb *nearby) mayTravel(now clock.Time, n int) bool {
 	return i >= 0 && nb.pool.stays[i] == ""
 }
 
-// leave has a DAG wait, for which there is no region, and go to another worker or a peer.
+// leave makes the frames of a DAG for which there is no region wait, and sends the DAG to another worker or a peer.
 func (nb *nearby) leave(n int) {
 	if nb.cat.speaks(&nb.cat.services[n]) {
 		nb.ask(n, true)
@@ -238,10 +239,10 @@ func (nb *nearby) signpost(n int) {
 	}
 }
 
-// load is what a DAG gets here, with what other workers hand over, in bytes a second.
+// load is how many bytes a second come for a DAG here, including frames that other workers hand over.
 func (s *service) load() float64 { return s.rate + s.lodge.rate }
 
-// own reports that frames of the board's own have come to a DAG here, and not of peers alone.
+// own reports whether a DAG here has had frames of the board itself, not only of peers.
 func (s *service) own() bool { return s.packets+s.lodge.frames > s.hosted.foreign }
 
 // regionFreed notes that a region is free.
@@ -252,11 +253,11 @@ func (nb *nearby) regionFreed() {
 	nb.freed = nb.cat.house != nil
 }
 
-// ask has the pool look for a peer; with pause the DAG's frames wait meanwhile.
+// ask makes the pool look for a peer; with pause the DAG's frames wait meanwhile.
 func (nb *nearby) ask(n int, pause bool) {
 	s := &nb.cat.services[n]
 	s.wish.wanted = true
-	nb.pool.say = append(nb.pool.say, said{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.load() * 8})
+	nb.pool.say = append(nb.pool.say, notice{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.load() * 8})
 	if pause {
 		s.where.hold()
 		nb.place.hold(n)
@@ -281,14 +282,14 @@ func (pl *placement) route(n int, r sched.Route) {
 	}
 }
 
-// hold gives packets of a DAG that no task has run on a route on which they wait, as its whereabouts say.
+// hold puts packets of a DAG on which no task has run on a route on which they wait, as its whereabouts say.
 func (pl *placement) hold(n int) {
 	s := &pl.cat.services[n]
 	s.bulk, s.width, s.missing = false, 0, false
 	pl.route(n, sched.Route{Stages: [][][]sched.Visit{{{{Chain: limbo, Mask: 1}}}}})
 }
 
-// send has packets of a DAG go to a peer from now on, those that wait first.
+// send sends packets of a DAG to a peer from now on, first those that wait.
 func (nb *nearby) send(now clock.Time, n, to int) {
 	s := &nb.cat.services[n]
 	visits := s.visits
@@ -298,13 +299,13 @@ func (nb *nearby) send(now clock.Time, n, to int) {
 	nb.place.abandon(now, visits)
 }
 
-// local has packets of a DAG run here again, those that wait first. No peer is looked for any more.
+// local makes packets of a DAG run here again, first those that wait. The pool no longer looks for a peer.
 func (nb *nearby) local(now clock.Time, n int) {
 	nb.cat.services[n].wish.wanted = false
 	nb.place.settleHere(now, n)
 }
 
-// settleHere has packets of a DAG run here, those that wait first.
+// settleHere makes packets of a DAG run here, first those that wait.
 func (pl *placement) settleHere(now clock.Time, n int) {
 	s := &pl.cat.services[n]
 	visits := s.visits
@@ -317,7 +318,7 @@ func (pl *placement) settleHere(now clock.Time, n int) {
 	pl.plan(now, n, pl.runner.waits[n] == 0)
 }
 
-// abandon deschedules what no DAG that runs here goes through.
+// abandon deschedules the chains of visits that no DAG here goes through.
 func (pl *placement) abandon(now clock.Time, visits []sched.Visit) {
 	for _, v := range visits {
 		used := false
@@ -433,8 +434,8 @@ func flow(x *packet.Buf) uint64 {
 	return mat.Hash(x.Bytes(), &l)
 }
 
-// joinPool learns a deployment: what may go to peers. What was agreed on with them
-// about another one is over.
+// joinPool takes up a deployment: it finds the DAGs that may go to peers. Agreements with
+// peers about another deployment end.
 func (nb *nearby) joinPool(c *graph.Ctx) {
 	d := nb.deployment
 	if id := d.Number(); id != nb.pool.hash {
@@ -499,23 +500,23 @@ func (nb *nearby) joinPool(c *graph.Ctx) {
 	}
 }
 
-// tells reports that what a task knows can be saved.
+// tells reports whether the state of a task can be saved.
 func tells(app graph.App) bool {
 	_, ok := app.(graph.Saver)
 	return ok
 }
 
-// runs reports that all that a DAG goes through is in regions.
+// runs reports whether all chains that a DAG goes through are in regions.
 func (cat *catalog) runs(s *service) bool {
 	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(cat.chains[v.Chain].running) == 0 })
 }
 
-// hopes reports that all that a DAG goes through is in regions, or will be.
+// hopes reports whether all chains that a DAG goes through are in regions, or will be.
 func (cat *catalog) hopes(s *service) bool {
 	return s.visits != nil && !slices.ContainsFunc(s.visits, func(v sched.Visit) bool { ch := &cat.chains[v.Chain]; return len(ch.running) == 0 && !ch.asked })
 }
 
-// peering does what the pool says, and tells what has come of it.
+// peering carries out the orders of the pool, and tells the pool the results.
 func (nb *nearby) peering(c *graph.Ctx) {
 	p := nb.pool
 	now := c.Now()
@@ -572,14 +573,14 @@ func (nb *nearby) concerns(o *order) bool {
 	return nb.cat.house == nil || i >= 0 && i < len(nb.cat.dagOf) && nb.cat.speaks(&nb.cat.services[nb.cat.dagOf[i]])
 }
 
-// progress takes a DAG, of that index in the deployment, further on its way to a peer or back, and tells the pool of it.
+// progress continues the way of DAG i of the deployment to a peer or back, and tells the pool.
 func (nb *nearby) progress(now clock.Time, i int) {
 	p, n := nb.pool, nb.cat.dagOf[i]
 	s := &nb.cat.services[n]
 	w := &s.where
 	switch {
 	case w.phase == handing && !nb.runner.begun(n) && nb.piece(now, s, &w.out):
-		p.say = append(p.say, said{kind: hands, id: i, out: w.out})
+		p.say = append(p.say, notice{kind: hands, id: i, out: w.out})
 		w.hold()
 	case !w.coming():
 	case nb.cat.runs(s) && w.phase == returning:
@@ -587,7 +588,7 @@ func (nb *nearby) progress(now clock.Time, i int) {
 		nb.place.hold(n)
 	case nb.cat.runs(s) && (w.phase == launching || now >= w.since.Add(underway)):
 		w.hold()
-		p.say = append(p.say, said{kind: comes, id: i})
+		p.say = append(p.say, notice{kind: comes, id: i})
 	case !nb.cat.hopes(s):
 		s.visits = nil
 		if w.phase == arriving {
@@ -595,7 +596,7 @@ func (nb *nearby) progress(now clock.Time, i int) {
 		} else {
 			w.stay()
 		}
-		p.say = append(p.say, said{kind: remains, id: i})
+		p.say = append(p.say, notice{kind: remains, id: i})
 	}
 }
 
@@ -622,7 +623,7 @@ func (p *pooled) meet(n int, is peer) {
 	}
 }
 
-// serve does what is to be done for the guests of a DAG, and tells what has come of it.
+// serve does what the guests of a DAG need, and tells the pool the results.
 func (nb *nearby) serve(now clock.Time, n int) {
 	p, s := nb.pool, &nb.cat.services[n]
 	for k := range s.hosted.guests {
@@ -630,9 +631,9 @@ func (nb *nearby) serve(now clock.Time, n int) {
 		switch {
 		case !g.ready && nb.cat.runs(s):
 			g.ready = true
-			p.say = append(p.say, said{kind: isReady, lease: g.lease})
+			p.say = append(p.say, notice{kind: isReady, lease: g.lease})
 		case !g.ready && !nb.cat.hopes(s):
-			p.say = append(p.say, said{kind: hasFailed, lease: g.lease})
+			p.say = append(p.say, notice{kind: hasFailed, lease: g.lease})
 			g.gone = true
 		case g.saving && !g.gone && (nb.runner.waits[n] == 0 && now >= max(g.since, s.hosted.heard).Add(underway) || now >= g.since.Add(patience)):
 			if !nb.piece(now, s, &g.out) {
@@ -641,17 +642,17 @@ func (nb *nearby) serve(now clock.Time, n int) {
 			if g.out.out.size > pool.MaxState {
 				g.saving = false
 				p.failed++
-				p.say = append(p.say, said{kind: isKept, lease: g.lease})
+				p.say = append(p.say, notice{kind: isKept, lease: g.lease})
 			} else {
 				g.gone = true
-				p.say = append(p.say, said{kind: hasSaved, lease: g.lease, out: g.out})
+				p.say = append(p.say, notice{kind: hasSaved, lease: g.lease, out: g.out})
 			}
 			g.out = nil
 		case g.saving:
 			g.out = nil // packets have come meanwhile
 		case g.copying && nb.piece(now, s, &g.out):
 			if g.out.out.size <= pool.MaxState {
-				p.say = append(p.say, said{kind: hasCopied, lease: g.lease, out: g.out})
+				p.say = append(p.say, notice{kind: hasCopied, lease: g.lease, out: g.out})
 			} else {
 				p.failed++
 			}
@@ -660,7 +661,7 @@ func (nb *nearby) serve(now clock.Time, n int) {
 	}
 }
 
-// copyOne has the board of a guest be told what that knows, of one of those for which it is time.
+// copyOne begins a copy of the state of one guest for which a copy is due, for the guest's board.
 func (nb *nearby) copyOne(now clock.Time) {
 	p := nb.pool
 	p.copies = now.Add(nb.poolCopy)
@@ -669,7 +670,7 @@ func (nb *nearby) copyOne(now clock.Time) {
 		s := &nb.cat.services[n]
 		for k := range s.hosted.guests {
 			g := &s.hosted.guests[k]
-			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.had == s.hosted.foreign || !nb.cat.knows(s) {
+			if done = done || g.copying; g.copying || !g.ready || g.saving || g.gone || g.packetsThen == s.hosted.foreign || !nb.cat.knows(s) {
 				continue // there is nothing, or nothing new
 			}
 			if at := max(g.copied, g.since).Add(nb.poolCopy); now < at || done {
@@ -677,7 +678,7 @@ func (nb *nearby) copyOne(now clock.Time) {
 				continue
 			}
 			done = true
-			g.copied, g.had, g.copying, g.out = now, s.hosted.foreign, true, nil
+			g.copied, g.packetsThen, g.copying, g.out = now, s.hosted.foreign, true, nil
 			p.busy = appendNew(p.busy, i, len(nb.cat.dagOf))
 		}
 	}
@@ -726,7 +727,7 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 		if s.where.comeBack() {
 			nb.home(now, n)
 		} else {
-			nb.pool.say = append(nb.pool.say, said{kind: remains, id: e.Want})
+			nb.pool.say = append(nb.pool.say, notice{kind: remains, id: e.Want})
 		}
 	case pool.Pause:
 		s.where.hand()
@@ -771,7 +772,7 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 	at := slices.IndexFunc(s.hosted.guests, func(g guest) bool { return g.lease == o.lease })
 	switch {
 	case o.kind == toLoad && at < 0 && (!nb.clean(c, n) || nb.closed(o.chain)):
-		nb.pool.say = append(nb.pool.say, said{kind: hasFailed, lease: o.lease}) // since it was promised
+		nb.pool.say = append(nb.pool.say, notice{kind: hasFailed, lease: o.lease}) // since it was promised
 	case o.kind == toLoad && at < 0:
 		s.hosted.guests = append(s.hosted.guests, guest{lease: o.lease, since: now})
 		for _, t := range s.tasks {
@@ -793,7 +794,7 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 			k = hasFailed
 			nb.endGuest(now, n, at)
 		}
-		nb.pool.say = append(nb.pool.say, said{kind: k, lease: o.lease})
+		nb.pool.say = append(nb.pool.say, notice{kind: k, lease: o.lease})
 	case o.kind == toSave:
 		g := &s.hosted.guests[at]
 		g.saving, g.since, g.copying, g.out = true, now, false, nil
@@ -816,8 +817,8 @@ func (nb *nearby) endGuest(now clock.Time, n, at int) {
 	}
 }
 
-// clean has the tasks of a DAG forget what they know of guests that have ended, when packets of theirs
-// are no longer inside. It reports false if that is still to be done.
+// clean makes the tasks of a DAG forget the state of guests that have ended, once no packets of these guests
+// are inside. It reports false if that is still to be done.
 func (nb *nearby) clean(c *graph.Ctx, n int) bool {
 	s := &nb.cat.services[n]
 	switch {
@@ -842,14 +843,14 @@ func (nb *nearby) clean(c *graph.Ctx, n int) bool {
 	return true
 }
 
-// mine has the tasks of a DAG keep what they know.
+// mine makes the state of a DAG's tasks the board's own: it is kept when guests end.
 func (cat *catalog) mine(s *service) {
 	for _, t := range s.tasks {
 		cat.tasks[t].lent, cat.tasks[t].fresh = false, nil
 	}
 }
 
-// forget has a task begin anew that knows things of a peer's DAG.
+// forget starts task n anew if its state is of a peer's DAG.
 func (nb *nearby) forget(c *graph.Ctx, n int) {
 	t := &nb.cat.tasks[n]
 	if !t.lent || t.in == nil || t.halted {
@@ -870,12 +871,12 @@ func (nb *nearby) forget(c *graph.Ctx, n int) {
 	nb.runner.sweep(c, t, t.in)
 }
 
-// tellPool is what the board tells the pool.
-func (nb *nearby) tellPool() *told {
+// tellPool makes the state that the board tells the pool.
+func (nb *nearby) tellPool() *boardState {
 	p := nb.pool
-	was := &p.tells[p.last]
+	was := &p.states[p.last]
 	p.last = 1 - p.last
-	t := &p.tells[p.last]
+	t := &p.states[p.last]
 	t.deployment, t.chains, t.titles, t.homes = p.hash, p.chains, p.titles, p.homes
 	t.say = append(t.say[:0], p.say...)
 	clear(p.say)
@@ -910,10 +911,10 @@ func (nb *nearby) tellPool() *told {
 		}
 		sent = sent || s.where.to > 0 && !s.where.coming()
 		if s.wish.wanted {
-			t.say = append(t.say, said{kind: sees, id: i, rate: s.load() * 8})
+			t.say = append(t.say, notice{kind: sees, id: i, rate: s.load() * 8})
 		}
 		t.open = t.open || s.wish.wanted && s.where.to == 0 || s.where.underWay() || slices.ContainsFunc(s.hosted.guests, func(g guest) bool { return !g.ready || g.saving })
-		if (!t.closed[i] || len(s.hosted.guests) > 0) && len(t.info.Chains) < mostTold && nb.cat.hopes(s) {
+		if (!t.closed[i] || len(s.hosted.guests) > 0) && len(t.info.Chains) < mostOffered && nb.cat.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
 				left = min(left, nb.place.fabric.Left(v.Chain))
@@ -924,7 +925,7 @@ func (nb *nearby) tellPool() *told {
 	}
 	if sent && nb.place.fabric.Free() > 0 && nb.place.fabric.Waiting() == 0 && nb.cat.seen >= p.freed.Add(asideFor) {
 		p.freed = nb.cat.seen
-		t.say = append(t.say, said{kind: frees, id: nb.cat.worker, area: nb.place.fabric.Free()})
+		t.say = append(t.say, notice{kind: frees, id: nb.cat.worker, area: nb.place.fabric.Free()})
 	}
 	t.opened = t.open
 	return t
@@ -938,15 +939,15 @@ func stayed(ns float64) int64 {
 	return int64(math.Exp2(math.Ceil(math.Log2(min(ns, 1e12)))))
 }
 
-// closed reports that a DAG is not to run here for another peer.
+// closed reports whether a DAG must not run here for another peer.
 func (nb *nearby) closed(i int) bool {
 	s := &nb.cat.services[nb.cat.dagOf[i]]
 	h := &s.hosted
 	return s.elsewhere() || s.wish.wanted || nb.place.busy() || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.own() || len(h.guests) > 0)
 }
 
-// told is what a board tells the pool.
-type told struct {
+// boardState is all that a board tells the pool.
+type boardState struct {
 	deployment uint64
 	chains     []pool.Chain
 	titles     []string
@@ -954,10 +955,10 @@ type told struct {
 	ends       []int // where the regions of each worker end in info.Regions; nil: there is one worker
 	info       pool.Info
 	closed     []bool // DAGs that it would not run for a peer
-	say        []said
-	whole      bool // all of it is news, and no part from what was told before
+	say        []notice
+	whole      bool // all of it is new; else parts are as they were told before
 	open       bool // something is under way
-	opened     bool // or was, when all was told
+	opened     bool // something was under way when the whole state was told
 	fresh      bool // the board has not been asked before
 }
 
@@ -967,7 +968,7 @@ type told struct {
 type Peering struct {
 	number   int
 	mac      [6]byte
-	now      *told
+	now      *boardState
 	orders   []order
 	left     []order // they wait for a state that has been read meanwhile
 	spare    []order // memory for them
@@ -977,10 +978,10 @@ type Peering struct {
 	peers    [MaxPeers]peer
 	promised map[pool.Lease]int // area
 	chains   map[pool.Lease]int
-	all      [2]told // what several workers tell together, in turns
-	last     int     // of all
-	unsaid   []said  // what some have said while others had another deployment
-	anew     bool    // or that they were not asked before
+	all      [2]boardState // what several workers tell together, in turns
+	last     int           // of all
+	unsent   []notice      // what some have said while others had another deployment
+	anew     bool          // or that they were not asked before
 	pages    pages
 	talk     talk
 }
@@ -989,22 +990,22 @@ type Peering struct {
 type talk struct {
 	orders, later []order
 	trade         pageTrade
-	parts         []*told // of each worker
-	told          *told   // all of it
+	parts         []*boardState // of each worker
+	state         *boardState   // all of it
 	err           error
 	busy          bool
 	// The parts of it, made once.
-	ask, tell func(n *pool.Node, now clock.Time)
-	workers   int // of the board
-	visit     func(a graph.App)
+	ask, tellNode func(n *pool.Node, now clock.Time)
+	workers       int // of the board
+	visit         func(a graph.App)
 	// Instances of tasks, to be made beside the worker, and made.
 	make, made []*renewal
 }
 
-// NewPeering is for a board of that number, of whose pool port that is the
-// address.
+// NewPeering makes the Peering of a board with a number in the pool. mac is the address
+// of its pool port.
 func NewPeering(number int, mac [6]byte) *Peering {
-	p := &Peering{number: number, mac: mac, now: &told{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{},
+	p := &Peering{number: number, mac: mac, now: &boardState{}, promised: map[pool.Lease]int{}, chains: map[pool.Lease]int{},
 		pages: pages{Pager: pool.NewPager(number, MaxPeers, 0)}}
 	x := &p.talk
 	x.ask = func(n *pool.Node, now clock.Time) {
@@ -1040,9 +1041,9 @@ func NewPeering(number int, mac [6]byte) *Peering {
 			t.info.Pages, t.info.Page = x.trade.free, x.trade.size
 		}
 	}
-	x.tell = func(n *pool.Node, now clock.Time) {
-		if x.told = p.together(); x.told != nil {
-			x.err = errors.Join(x.err, p.tell(n, now, x.told))
+	x.tellNode = func(n *pool.Node, now clock.Time) {
+		if x.state = p.together(); x.state != nil {
+			x.err = errors.Join(x.err, p.tellNode(n, now, x.state))
 		}
 		x.busy = p.pages.take(n, now, &x.trade)
 	}
@@ -1059,7 +1060,7 @@ func (p *Peering) On(n *pool.Node, now clock.Time, e pool.Event) {
 	}
 	o := order{kind: anEvent, deployment: n.Deployment(), event: e}
 	if e.Kind == pool.Unredirect && e.State != nil {
-		// At once no more frames go there; it goes on when its state has been read.
+		// From now on no more frames go there. The DAG goes on when its state has been read.
 		o.event.State = nil
 		p.orders = append(p.orders, o, order{kind: toRemember, deployment: o.deployment, event: o.event, state: e.State})
 		return
@@ -1071,8 +1072,8 @@ func (p *Peering) host(k orderKind, l pool.Lease, state []byte) {
 	p.orders = append(p.orders, order{kind: k, deployment: p.now.deployment, lease: l, chain: p.chains[l], state: state})
 }
 
-// Reserve implements pool.Host. What is promised is what the board had a short time
-// ago; if it has it no more when it is to load, the lease fails.
+// Reserve implements pool.Host. It promises regions that the board had a short time ago;
+// if the board no longer has them when it must load, the lease fails.
 func (p *Peering) Reserve(_ clock.Time, l pool.Lease, chain int, rate float64) bool {
 	t := p.now
 	if chain >= len(t.closed) || t.closed[chain] {
@@ -1121,9 +1122,9 @@ func (p *Peering) Release(_ clock.Time, l pool.Lease) {
 	delete(p.chains, l)
 }
 
-// Exchange lets the board and the Node hear of each other: do has the Node used, and
-// visit the app in each of its workers, in their order, between two of its breaths. It reports whether something is under way, for
-// which it is to be called again soon.
+// Exchange carries news between the board and the Node. do calls its argument with the Node; visit calls its argument with the
+// app of each worker, in their order, between two breaths of that worker. Exchange reports whether something is under way, so that
+// it should be called again soon.
 func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error) {
 	x := &p.talk
 	do(x.ask)
@@ -1151,8 +1152,8 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 			}
 		}
 	}
-	do(x.tell)
-	open = open || x.told == nil
+	do(x.tellNode)
+	open = open || x.state == nil
 	for _, t := range x.parts {
 		clear(t.say)
 	}
@@ -1173,8 +1174,9 @@ func (p *Peering) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 	return open || x.busy || n > 0, x.err
 }
 
-// together is what all workers of a board tell; nil: they have not all put the same deployment in force. What was said until then is told later.
-func (p *Peering) together() *told {
+// together joins the states of all workers of a board; nil: not all of them have put the same deployment in force yet. Notices are kept
+// until they have.
+func (p *Peering) together() *boardState {
 	x := &p.talk
 	first := x.parts[0]
 	if x.workers == 1 {
@@ -1184,12 +1186,12 @@ func (p *Peering) together() *told {
 	for _, t := range x.parts {
 		same = same && t.deployment == first.deployment
 	}
-	p.unsaid = slices.DeleteFunc(p.unsaid, func(s said) bool { return s.deployment != first.deployment })
+	p.unsent = slices.DeleteFunc(p.unsent, func(s notice) bool { return s.deployment != first.deployment })
 	for _, t := range x.parts {
 		p.anew = p.anew || t.fresh
 		for _, s := range t.say {
 			s.deployment = t.deployment
-			p.unsaid = append(p.unsaid, s)
+			p.unsent = append(p.unsent, s)
 		}
 	}
 	if !same {
@@ -1211,12 +1213,12 @@ func (p *Peering) together() *told {
 	for i := range first.closed {
 		t.closed = append(t.closed, x.parts[t.home(i)].closed[i])
 	}
-	t.say, p.unsaid = append(t.say[:0], p.unsaid...), p.unsaid[:0]
+	t.say, p.unsent = append(t.say[:0], p.unsent...), p.unsent[:0]
 	return t
 }
 
 // regions are the areas of a worker's free regions.
-func (t *told) regions(worker int) []int {
+func (t *boardState) regions(worker int) []int {
 	if t.ends == nil {
 		return t.info.Regions
 	}
@@ -1227,15 +1229,15 @@ func (t *told) regions(worker int) []int {
 	return t.info.Regions[from:t.ends[worker]]
 }
 
-// home is the worker that says what becomes of a DAG, by its index in the deployment.
-func (t *told) home(i int) int {
+// home is the worker that decides about a DAG, by the DAG's index in the deployment.
+func (t *boardState) home(i int) int {
 	if t.homes == nil {
 		return 0
 	}
 	return t.homes[i]
 }
 
-// Remains says what of others is here, and so is lost with this board; stuck: none of it can go.
+// Remains describes what the board has of others, which is lost with this board; stuck: none of it can go elsewhere.
 func (p *Peering) Remains(n *pool.Node) (what []string, stuck bool) {
 	stuck = p.Keeps() == 0
 	for _, g := range n.Guests() {
@@ -1281,8 +1283,8 @@ func (p *Peering) meet(n *pool.Node) {
 	}
 }
 
-// tell tells the Node of the board.
-func (p *Peering) tell(n *pool.Node, now clock.Time, t *told) error {
+// tellNode tells the Node the state of the board.
+func (p *Peering) tellNode(n *pool.Node, now clock.Time, t *boardState) error {
 	if t.fresh {
 		p.met = false // another one may have been told
 	}
@@ -1358,7 +1360,7 @@ func (b *board) pushPeers(c *graph.Ctx, in int, frames *packet.Batch) {
 	b.takePeers(c, frames)
 }
 
-// whose is the DAG that a frame of a peer says that it is of; nil: none here, or it is no peer's.
+// whose is the DAG that a peer's frame names; nil: there is none here, or the frame is of no peer.
 func (nb *nearby) whose(x *packet.Buf) *service {
 	p := x.Bytes()
 	if len(p) < outerLen || [6]byte(p[:6]) != nb.pool.mac || binary.BigEndian.Uint16(p[12:]) != hdr.EtherNSH {
@@ -1396,7 +1398,8 @@ func (b *board) takePeers(c *graph.Ctx, frames *packet.Batch) {
 	b.ingress.dispatch(c, in, n)
 }
 
-// relieve has DAGs run at workers that hand frames of them over, and has the DAG go to a peer that relieves most, one at a time, if no worker helps.
+// relieve asks workers that hand over frames of DAGs to run these DAGs themselves. If no worker helps, the DAG without which most load
+// would be gone goes to a peer, one at a time.
 func (nb *nearby) relieve(now clock.Time, relief func(n int) float64) {
 	best, most := -1, 0.
 	for n := range nb.cat.services {

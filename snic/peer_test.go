@@ -42,17 +42,17 @@ func (m *tally) Push(c *graph.Ctx, in int, b *packet.Batch) {
 func (m *tally) Save(w io.Writer) error { return binary.Write(w, binary.BigEndian, m.n) }
 func (m *tally) Load(r io.Reader) error { return binary.Read(r, binary.BigEndian, &m.n) }
 
-// picky knows something, and takes nothing of what others have known.
-type picky struct{ tally }
+// refuser knows something, and takes nothing of what others have known.
+type refuser struct{ tally }
 
-func (*picky) Load(io.Reader) error { return io.ErrUnexpectedEOF }
+func (*refuser) Load(io.Reader) error { return io.ErrUnexpectedEOF }
 
 func peerKinds() []graph.Kind {
 	two := []string{"a", "b"}
 	return append(kinds(), graph.Kind{Name: "diary", In: two, Out: two, Params: []graph.Param{{Name: "n"}, {Name: "note"}}, New: func(_ graph.Env, a graph.Args) (graph.App, error) {
 		n, err := strconv.Atoi(a["n"])
 		return &diary{pages: n}, err
-	}}, graph.Kind{Name: "picky", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &picky{}, nil }}, *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "hoard", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},
+	}}, graph.Kind{Name: "refuser", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &refuser{}, nil }}, *firewall.Kind(), *napt.Kind(), graph.Kind{Name: "hoard", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &hoard{}, nil }},
 		graph.Kind{Name: "tally", In: two, Out: two, New: func(graph.Env, graph.Args) (graph.App, error) { return &tally{}, nil }})
 }
 
@@ -582,7 +582,7 @@ func TestPeerLeaves(t *testing.T) {
 // A peer that cannot take over what a DAG knows gives its region back, and the DAG runs where it
 // was.
 func TestPeerRefusesState(t *testing.T) {
-	text := func(regions int) string { return strings.Replace(pair(regions), "kind: tally", "kind: picky", 1) }
+	text := func(regions int) string { return strings.Replace(pair(regions), "kind: tally", "kind: refuser", 1) }
 	r := newRack(t, []string{text(1), text(2)}, "idle", "10s")
 	r.run(10*time.Millisecond, func() { r.push(0, "p0", frame(1, "-")) })
 	r.push(0, "p0", frame(2, "a"))
@@ -824,7 +824,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "dst:10.0.0.1", dag: 1}, {match
 		t.Run(how, func(t *testing.T) {
 			kind := "tally"
 			if how == "refusal" {
-				kind = "picky"
+				kind = "refuser"
 			}
 			r := newRack(t, []string{text(1, kind, "o"), text(2, kind, "o"), text(1, kind, "o")}, "idle", "20ms")
 			r.run(10 * time.Millisecond)
@@ -1183,7 +1183,7 @@ func TestPeerTellAllocs(t *testing.T) {
 		whole := 0
 		exchange := func() {
 			b.cat.seen = b.cat.seen.Add(fullEvery / 4)
-			if c := b.near.pool.tells[1-b.near.pool.last].closed; len(c) > 1 {
+			if c := b.near.pool.states[1-b.near.pool.last].closed; len(c) > 1 {
 				c[1] = !c[1] // what is there is not to be told
 			}
 			m.join.On(m.node, now, pool.Event{Kind: pool.PeerUp, Want: -1})

@@ -412,7 +412,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 func TestReserveByWorker(t *testing.T) {
 	p := NewPeering(0, [6]byte{})
 	chain := pool.Chain{Area: 1}
-	p.now = &told{chains: []pool.Chain{chain, chain}, closed: make([]bool, 2), homes: []int{0, 1}, ends: []int{1, 3}, info: pool.Info{Regions: []int{1, 1, 1}}}
+	p.now = &boardState{chains: []pool.Chain{chain, chain}, closed: make([]bool, 2), homes: []int{0, 1}, ends: []int{1, 3}, info: pool.Info{Regions: []int{1, 1, 1}}}
 	for i, c := range []struct {
 		chain int
 		want  bool
@@ -426,14 +426,14 @@ func TestReserveByWorker(t *testing.T) {
 // TestToldTogether: what workers say while they do not all have the same deployment in force is told when they have, if it is of that.
 func TestToldTogether(t *testing.T) {
 	p := NewPeering(0, [6]byte{})
-	part := func(deployment uint64, ids ...int) *told {
-		x := &told{deployment: deployment, homes: []int{0, 1}, closed: []bool{len(ids) > 0, true}, fresh: deployment == 1, info: pool.Info{Regions: []int{len(ids)}, Load: 1}}
+	part := func(deployment uint64, ids ...int) *boardState {
+		x := &boardState{deployment: deployment, homes: []int{0, 1}, closed: []bool{len(ids) > 0, true}, fresh: deployment == 1, info: pool.Info{Regions: []int{len(ids)}, Load: 1}}
 		for _, id := range ids {
-			x.say = append(x.say, said{kind: wants, id: id})
+			x.say = append(x.say, notice{kind: wants, id: id})
 		}
 		return x
 	}
-	said := func(t *told) (ids []int) {
+	said := func(t *boardState) (ids []int) {
 		for _, s := range t.say {
 			ids = append(ids, s.id)
 		}
@@ -441,13 +441,13 @@ func TestToldTogether(t *testing.T) {
 	}
 	p.talk.workers = 2
 	for i, c := range []struct {
-		parts []*told
+		parts []*boardState
 		want  []int // nil: nothing is told
 	}{
-		{[]*told{part(1, 1)}, nil},
-		{[]*told{part(2, 2), part(1, 3)}, nil},
-		{[]*told{part(2, 4), part(2, 5)}, []int{2, 4, 5}},
-		{[]*told{part(2), part(2, 6)}, []int{6}},
+		{[]*boardState{part(1, 1)}, nil},
+		{[]*boardState{part(2, 2), part(1, 3)}, nil},
+		{[]*boardState{part(2, 4), part(2, 5)}, []int{2, 4, 5}},
+		{[]*boardState{part(2), part(2, 6)}, []int{6}},
 	} {
 		p.talk.parts = c.parts
 		got := p.together()

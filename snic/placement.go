@@ -12,18 +12,18 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// helpers are those that DAGs may run at: other workers, or boards of the pool.
+// helpers are where a DAG may run instead: other workers, or boards of the pool.
 type helpers interface {
-	mayGo(now clock.Time, n int) bool // they may be asked for a region for a DAG
-	leave(n int)                      // it waits, and goes to one of them
-	// relieve is called when there is too much here, and no region left for it: relief says how much less it is without a DAG.
+	mayGo(now clock.Time, n int) bool // whether they may be asked for a region for a DAG
+	leave(n int)                      // makes a DAG's frames wait, and sends the DAG to one of them
+	// relieve is called when there is too much here, and no region left for it. relief says how much less there is without a DAG.
 	relieve(now clock.Time, relief func(n int) float64)
 	regionFreed()
 }
 
-// placement is which chains are in which regions, and through which of them a DAG goes. Its methods are four subjects in four files, which stay
-// together as each changes the plans of all: launches and plans (placement.go), instances and their flows (skew.go), flows that go aside (aside.go),
-// a worker's time (toil.go).
+// placement decides which chains are in which regions, and through which of them a DAG goes. Its many methods are about four subjects, in four
+// files: launches and plans (placement.go), instances and their flows (skew.go), flows that go aside (aside.go), and a worker's time (toil.go).
+// They stay in one type because each changes the plans of DAGs.
 type placement struct {
 	*settings
 	cat    *catalog
@@ -33,7 +33,7 @@ type placement struct {
 	runner *runner
 
 	fabric   *region.Fabric
-	stops    []uint32 // of each region, what it waits for to be told Stopped; 0: nothing
+	stops    []uint32 // by region: the stop that the fabric waits for; 0: none
 	log      []region.Event
 	relief   relief
 	toil     toil
@@ -42,20 +42,20 @@ type placement struct {
 	singles  uint64     // times that one flow was too much for an instance
 	lacking  bool       // a service with packets may be without a region
 	active   []int32    // services with packets in this epoch
-	quiet    bool       // nobody was there when it began
+	quiet    bool       // no DAG was active when the epoch began
 	epochAt  clock.Time // when the epoch ends
 	sampleAt clock.Time // when tasks are looked at
-	sampled  clock.Time // when they were
+	sampled  clock.Time // when they were looked at last
 	rateAt   clock.Time // when rates were measured
 	near     helpers
 }
 
-// relief is where packets go of which a task has too many, as helps knows.
+// relief describes where the packets of an overloaded task go.
 type relief struct {
 	task    int
 	at      clock.Time
 	busiest int   // the chain whose instances have most bytes for the task; -1: none has any
-	movable []int // DAGs that go there: with one of them elsewhere, no instance would have nine tenths of that
+	movable []int // DAGs that go there and may move: without any one of them, no instance would have nine tenths of its load now
 }
 
 // newFabric is the regions of a board, free.
@@ -64,7 +64,7 @@ func (pl *placement) newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
-	cfg.Patience = 0 // who keeps packets for long is waited for
+	cfg.Patience = 0 // a task that keeps packets for long is waited for
 	cfg.Idle, cfg.Keep = s.idle, float64(s.victims)/100
 	cfg.Helps, cfg.Spares = pl.helps, pl.spares
 	f, err := region.New(now, cfg)
@@ -72,7 +72,7 @@ func (pl *placement) newFabric(now clock.Time, s settings) *region.Fabric {
 		panic(fmt.Sprintf("snic: regions that were checked: %v", err))
 	}
 	if s.regions == 0 {
-		f.Fail(now, 0) // other workers have all
+		f.Fail(now, 0) // other workers have all regions
 	}
 	return f
 }
@@ -104,7 +104,7 @@ func (pl *placement) recredit() {
 	}
 }
 
-// deployChains tells the fabric which bitstreams there are.
+// deployChains tells the fabric which chains, as bitstreams, the deployment has.
 func (pl *placement) deployChains(now clock.Time, numbers []int) error {
 	all, err := pl.deployment.Chains(0)
 	if err != nil {
@@ -159,7 +159,7 @@ func (pl *placement) unroute(n int) {
 	s.twin, s.split = false, false
 }
 
-// others are from where on a DAG has routes besides the first ones.
+// others are the numbers at which further routes of a DAG begin, besides the first ones.
 func (s *service) others() (at []int) {
 	if s.twin {
 		at = append(at, inLine)
@@ -216,9 +216,9 @@ func (pl *placement) plan(now clock.Time, n int, pre bool) {
 	pl.follow(n, visits)
 }
 
-// launch has what visits go through be in regions, and has them follow it. It returns
-// ShareRunning when it is, or will be, and otherwise the first choice that is
-// none of this.
+// launch brings the chains of visits into regions, and makes the visits follow them. It
+// returns ShareRunning if all chains are in regions, or will be; otherwise the fabric's
+// first choice that is neither.
 func (pl *placement) launch(now clock.Time, visits []sched.Visit, d region.Demand) region.Choice {
 	for i := range visits {
 		v := &visits[i]
@@ -235,7 +235,7 @@ func (pl *placement) launch(now clock.Time, visits []sched.Visit, d region.Deman
 	return region.ShareRunning
 }
 
-// follow has the packets of a DAG take visits from now on.
+// follow makes the packets of a DAG take visits from now on.
 func (pl *placement) follow(n int, visits []sched.Visit) {
 	s := &pl.cat.services[n]
 	s.visits, s.spread, s.aside = visits, pl.cat.spread(s), nil
@@ -262,7 +262,7 @@ func (pl *placement) follow(n int, visits []sched.Visit) {
 	}
 }
 
-// setRoutes has the routes of a DAG, from each of some numbers on, lead through visits.
+// setRoutes makes the routes of a DAG that begin at each number of from lead through visits.
 func (pl *placement) setRoutes(n int, visits []sched.Visit, from ...int) {
 	s := &pl.cat.services[n]
 	var there, back [][][]sched.Visit
@@ -314,7 +314,7 @@ func (pl *placement) find(c *graph.Ctx, n int) bool {
 	return !s.away && !s.refused
 }
 
-// events does what the fabric has decided.
+// events carries out the decisions of the fabric.
 func (pl *placement) events(c *graph.Ctx) {
 	for {
 		events := pl.fabric.Events()
@@ -386,7 +386,7 @@ func (pl *placement) event(c *graph.Ctx, e region.Event) {
 	}
 }
 
-// close has no more packets go into a region.
+// close stops packets from going into a region.
 func (pl *placement) close(r int) {
 	ch := &pl.cat.chains[pl.cat.placed[r]]
 	if i := slices.Index(ch.running, r); i >= 0 {
@@ -396,7 +396,7 @@ func (pl *placement) close(r int) {
 	pl.reroute(false)
 }
 
-// settle tells of regions that were to stop and in which nobody is left.
+// settle tells the fabric which regions have stopped: those that it closed and that are empty now.
 func (pl *placement) settle(now clock.Time) {
 	for r, seq := range pl.stops {
 		if seq != 0 && pl.runner.sched.Drained(r) {
@@ -414,8 +414,8 @@ func (pl *placement) settle(now clock.Time) {
 	}
 }
 
-// reroute looks at the plans again after chains came or went: a DAG goes another way
-// when it must, when that takes fewer visits, or, with scaled, where less goes.
+// reroute looks at the plans again after chains came or went. A DAG gets another way
+// when it must, when that takes fewer visits, or, with scaled, when the other way has less load.
 func (pl *placement) reroute(scaled bool) {
 	pl.cat.weighAll()
 	candidates := pl.cat.candidates(false)
@@ -481,9 +481,10 @@ func (pl *placement) spares(id int) bool {
 	return true
 }
 
-// helps reports whether one more instance of a chain would take packets from the instances
-// that have most of an overloaded task: of their chain it would, of one that runs besides it
-// would not; of another one, if a DAG would go there that leaves something, but not all.
+// helps reports whether one more instance of a chain would take load from the busiest
+// instances of an overloaded task. An instance of the same chain would. One of another chain that
+// runs already would not. One of a new chain would if a DAG would go there that leaves some load
+// behind, but not all.
 func (pl *placement) helps(id, task int) bool {
 	r := &pl.relief
 	if r.task != task || r.at != pl.cat.seen {
@@ -546,7 +547,7 @@ func (pl *placement) seek(c *graph.Ctx) {
 	}
 }
 
-// loads tells regions that they should have handled bytes of a DAG in an epoch, in visits.
+// loads adds bytes that came for a DAG in an epoch to the demand of the regions of visits.
 func (pl *placement) loads(s *service, visits []sched.Visit, bytes int64) {
 	for _, v := range visits {
 		ch := &pl.cat.chains[v.Chain]
@@ -621,7 +622,7 @@ func (pl *placement) endEpoch(now clock.Time) {
 	}
 	pl.epochAt = now.Add(max(pl.epoch, clock.Duration(active)*share))
 	if pl.quiet {
-		// Nobody is there to be measured; monitors want to know that.
+		// Nothing came that could be measured, which monitors must learn, too.
 		pl.epochAt = now.Add(max(pl.epoch, pl.monitor/8))
 		if pl.split.whole.busy {
 			pl.epochAt = min(pl.epochAt, now.Add(max(pl.epoch, exchangeEvery))) // others are there
@@ -629,7 +630,7 @@ func (pl *placement) endEpoch(now clock.Time) {
 	}
 }
 
-// note keeps what has happened to regions, for people.
+// note keeps an event of a region, to be shown to people.
 func (pl *placement) note(e region.Event) {
 	if len(pl.log) == cap(pl.log) {
 		pl.log = pl.log[:copy(pl.log, pl.log[cap(pl.log)/2:])]
@@ -637,10 +638,10 @@ func (pl *placement) note(e region.Event) {
 	pl.log = append(pl.log, e)
 }
 
-// pressed ends a sample of who was told to send less: who is to pause still, is in the next one, too.
+// pressed ends a sample of the tenants that were asked to send less. A tenant that must still pause is in the next sample, too.
 func (pl *placement) pressed(now clock.Time) {
 	gt := pl.gates
-	if !gt.tells() {
+	if !gt.anyAskedToSlow() {
 		return
 	}
 	pl.waitings(now)

@@ -11,15 +11,15 @@ import (
 // press tells the senders of a group that there will soon be no more room for what their tenant sends: packets whose
 // senders know ECN are marked. Others learn it from drops.
 func (ig *ingress) press(c *graph.Ctx, g *group) {
-	told := false
+	marked := false
 	for _, x := range g.batch.Bufs() {
 		var l hdr.Layers
 		if hdr.Walk(x.Bytes(), &l) && l.L3 > 0 && congest(x.Bytes(), &l) {
 			c.Mark(x, packet.Rewritten, reasonPressed)
-			told = true
+			marked = true
 		}
 	}
-	if told {
+	if marked {
 		ig.gates.mark(ig.cat.services[g.way.dag].tenant)
 	}
 }

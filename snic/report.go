@@ -283,7 +283,7 @@ func (b *board) tenantViews() []TenantView {
 		x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
 		x.Inside, x.Stored = b.runner.sched.Tenant(n)
 		if b.split.fair != nil {
-			x.Share, x.Grant = b.split.had[n].share, b.split.had[n].grant
+			x.Share, x.Grant = b.split.obtained[n].share, b.split.obtained[n].grant
 			if b.split.fair.Grant(n) < 1 {
 				x.Limit, x.Bottleneck = b.split.fair.Limit(n)*8, b.split.resource(b.split.fair.Bottleneck(n))
 			}

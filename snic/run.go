@@ -13,11 +13,12 @@ import (
 	"github.com/quillon/quillon/snic/vmem"
 )
 
-// maxDepth is how many tasks a frame may come to in one go, there and back: what
-// tasks throw at each other beyond that is dropped.
+// maxDepth is the most tasks that a frame may come to in one go, forward and back.
+// Frames that tasks send to each other beyond that are dropped.
 const maxDepth = 3 * sched.MaxTasks
 
-// runner is packets inside, and how they go through tasks: at once, or one by one as the scheduler says, on lanes side by side.
+// runner has the packets inside the board, and runs them through tasks: at once, or one by one as the scheduler says, on lanes side by
+// side.
 type runner struct {
 	*settings
 	cat   *catalog
@@ -36,11 +37,11 @@ type runner struct {
 	passes   delay          // lanes on their way through the scheduler, where that is modelled
 	syncs    delay          // lanes on their way through the synchronisation buffer, likewise
 	resumed  int32          // the lane that goes on now, after it was kept: it takes no time of the scheduler
-	decided  int            // packet of the scheduler's last decision
+	decided  int            // the packet of the scheduler's last decision
 	modelled []int32        // of wait, those with packets
 	copied   uint64         // packets, once for each stage in which they ran side by side
 	promised int            // copies to packets
-	inLine   uint64         // packets that could not, because frames were scarce
+	inLine   uint64         // packets that could not run side by side, because frames were scarce
 	lost     func(tag uint64)
 	one      [1]*packet.Buf
 	given    []int32        // lanes of the batch that a task which may keep frames is given
@@ -50,8 +51,8 @@ type runner struct {
 	convoy   convoy
 }
 
-// side is the input of a task for a direction, and the output of the other one;
-// its other output is 1-side.
+// side is the input of a task for packets of a direction. Packets of the other
+// direction leave by the output of the same number; this direction leaves by 1-side.
 func side(back bool) int {
 	if back {
 		return 1
@@ -59,13 +60,13 @@ func side(back bool) int {
 	return 0
 }
 
-// run takes frames through the tasks of a DAG from number i on, in the direction
-// of w, with whatever tasks answer or make on the way, and out. Nobody has a credit
-// for what tasks make.
+// run takes frames through the tasks of a DAG, from task i on in the direction of w,
+// and out; also frames with which tasks answer, or which they make. Frames that tasks
+// make use no credits.
 func (rn *runner) run(c *graph.Ctx, d *service, i int, w way, frames []*packet.Buf) {
 	step := 1 - 2*side(w.back)
 	for i >= 0 && i < len(d.tasks) && rn.cat.tasks[d.tasks[i]].absent() {
-		i += step // no longer deployed, or out of order
+		i += step // the task is no longer deployed, or halted with fault: pass
 	}
 	if i < 0 || i >= len(d.tasks) {
 		if w.out < ports && rn.gates.pauses == nil {
@@ -144,7 +145,7 @@ func (d *service) start(back bool) int {
 	return 0
 }
 
-// pump has the scheduler's packets run until none can go on, or a link is nearly full, and reports whether some could.
+// pump runs the scheduler's packets until none can go on, or a link is nearly full, and reports whether any ran.
 func (rn *runner) pump(c *graph.Ctx) (some bool) {
 	for ; ; some = true {
 		if rn.gates.crowded {
@@ -167,7 +168,7 @@ func (rn *runner) pump(c *graph.Ctx) (some bool) {
 	}
 }
 
-// begin begins a run that the scheduler tells of; behind: behind those that are to go on.
+// begin starts a run that the scheduler has decided on; behind: it waits behind the lanes that are to go on.
 func (rn *runner) begin(c *graph.Ctx, r sched.Run, behind bool) {
 	n, id := r.Lane>>laneBits, int32(r.Lane)
 	p, l := &rn.packets[n], &rn.lanes[r.Lane]
@@ -197,7 +198,7 @@ func (rn *runner) begin(c *graph.Ctx, r sched.Run, behind bool) {
 	c.Wake(at)
 }
 
-// leave is the end of a packet on the full road.
+// leave ends a packet on the full road.
 func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 	p := &rn.packets[l.Packet]
 	d, k := &rn.cat.services[p.way.dag], &rn.stock.kept[p.tenant]
@@ -255,8 +256,8 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 	rn.gates.emit(c, w, x)
 }
 
-// advance takes a lane, l of number id, to the next task of what is left of its run, or back to the scheduler. Region and mask are
-// given, not loaded from the lane, where they may just have been stored.
+// advance takes lane l, whose number is id, to the next task of its run, or back to the scheduler. Region and mask are arguments and
+// are not loaded from the lane, where they may just have been stored.
 func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask uint16) {
 	if mask == 0 {
 		if rn.sync > 0 && rn.packets[id>>laneBits].branches > 0 {
@@ -310,8 +311,8 @@ func (rn *runner) back(id int32, l *lane, dropped bool) {
 	rn.sched.Return(int(id), dropped)
 }
 
-// feed gives frames to a task, in batches of those that go the same way, or, where the task makes none of its own, of which it
-// would have to be known which way they go, in the same direction.
+// feed gives frames to a task, in batches of frames that go the same way. If the task makes no frames of its own, whose way would
+// have to be known, the frames of a batch only go in the same direction.
 func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	batch := &rn.batches[rn.depth]
 	batch.Reset()
@@ -343,7 +344,7 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	}
 }
 
-// ripe reports whether a frame can go to a task now. One that cannot has been sent on without it.
+// ripe reports whether a frame can go to a task now. A frame that cannot has been sent on without the task.
 func (rn *runner) ripe(c *graph.Ctx, t *task, id int32, p *inside, l *lane) bool {
 	switch {
 	case t.absent():
@@ -360,7 +361,8 @@ func (rn *runner) ripe(c *graph.Ctx, t *task, id int32, p *inside, l *lane) bool
 	return false
 }
 
-// give gives a task a batch whose frames go the way w, the last of them if they go several, and takes what the task lets go of.
+// give gives a task a batch whose frames go the way w (if they go several ways, w is that of the last), and takes the frames that the
+// task lets go of.
 func (rn *runner) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	t.way = w
 	d, n := &rn.cat.services[w.dag], batch.Len()
@@ -381,7 +383,7 @@ func (rn *runner) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	rn.given = rn.given[:0]
 }
 
-// sweep takes what a task has let go of, by the app that it is or was.
+// sweep takes the frames that a task has let go of, from the app that is or was the task's.
 func (rn *runner) sweep(c *graph.Ctx, t *task, in *graph.Inside) {
 	in.Gone(rn.lost)
 	for out := range 2 {
@@ -430,8 +432,8 @@ func (rn *runner) let(c *graph.Ctx, t *task, x *packet.Buf, out int) (way, bool)
 	return w, true
 }
 
-// tagged tells the tag of a frame that goes its way without credits from that of a
-// packet of the full road.
+// tagged is set in the tag of a frame that goes its way without credits, and not in that
+// of a packet of the full road.
 const tagged = 1 << 63
 
 // numberTerms is how many DAGs of a number are told apart.
@@ -451,7 +453,7 @@ func wayOf(t uint64) way {
 	return way{int32(t >> 32 & (maxDAGs - 1)), t&(1<<10) != 0, uint16(t & (1<<10 - 1)), uint16(t >> 16 & (numberTerms - 1))}
 }
 
-// port is that by which frames leave; pool is that to peers.
+// port is the port by which frames leave; pool is the number of the port to peers.
 func (w way) port(pool int) int {
 	if w.out < ports {
 		return int(w.out)
@@ -483,8 +485,8 @@ func (rn *runner) onward(c *graph.Ctx, t *task, w way, x *packet.Buf) {
 	rn.gates.emit(c, w, x)
 }
 
-// known settles what a task that holds packets emits while others run through it at
-// once: what does not go their way is taken out of the batch.
+// known sorts the frames that a task emits while a batch runs through it at once. Frames
+// that the task held before, and that go another way, are taken out of the batch.
 func (rn *runner) known(c *graph.Ctx, t *task, batch *packet.Batch, out int, w way) {
 	bufs := batch.Bufs()
 	n := 0
@@ -529,7 +531,7 @@ func (rn *runner) done(c *graph.Ctx, t *task, id int32, p *inside, l *lane) {
 	rn.work.push(id)
 }
 
-// own is the lane of the full road whose frame it is, and its number; nil: it is none's.
+// own is the lane of the full road that a frame belongs to, and its number; nil: none.
 func (rn *runner) own(x *packet.Buf) (int32, *lane) {
 	id := x.Tag - 1
 	if id >= uint64(len(rn.lanes)) {
@@ -558,8 +560,8 @@ func (rn *runner) forsake(id int32) {
 	rn.back(id, l, true)
 }
 
-// due takes packets out of modelled tasks whose time has come, and returns when the
-// next one's does.
+// due takes packets whose time has come out of modelled tasks, and returns the time of
+// the next one.
 func (rn *runner) due(c *graph.Ctx) clock.Time {
 	now, next := c.Now(), clock.Never
 	for id, ok := rn.passes.pop(now); ok; id, ok = rn.passes.pop(now) {
@@ -632,8 +634,8 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 	}
 	for i := at; i < len(bufs); i++ {
 		x := bufs[i]
-		// No tenant has more of the packet store than it leaves to all others: so one that
-		// floods, or waits for a region, does not fill it (the dynamic thresholds of Choudhury
+		// No tenant may have more of the packet store than it leaves free. So a tenant that
+		// floods, or waits for a region, does not fill the store (dynamic thresholds, Choudhury
 		// and Hahne, 1998).
 		if rn.split.fair != nil && rn.stock.full(k, x.Len()) {
 			c.Drop(x, reasonOverQuota)
@@ -727,7 +729,7 @@ func (rn *runner) gather(c *graph.Ctx, d *service, w way, frames []*packet.Buf) 
 	k.batch.Append(frames)
 }
 
-// took notes what the scheduler has given, to be given back together: mostly all is for the same tasks.
+// took notes credits of the scheduler, to give them back together: most of them are for the same tasks.
 func (k *convoy) took(region int, mask uint16, n int) {
 	if i := len(k.taken) - 1; i >= 0 && k.taken[i].region == region && k.taken[i].mask == mask {
 		k.taken[i].n += n
@@ -750,7 +752,7 @@ func (rn *runner) runConvoy(c *graph.Ctx) {
 	k.taken = k.taken[:0]
 }
 
-// halt ends a task that must not go on. It stays away until it is started anew.
+// halt ends a task that must not go on. The task stays halted until it is started anew.
 func (rn *runner) halt(c *graph.Ctx, n int) {
 	t := &rn.cat.tasks[n]
 	var f vmem.Fault

@@ -8,23 +8,23 @@ import (
 	"github.com/quillon/quillon/snic/fair"
 )
 
-// shares is what tenants get of the board: of this worker's part of it, and of the whole (whole.go).
+// shares divides the board among tenants: this worker's part of it, and together with other workers the whole (whole.go).
 type shares struct {
 	*settings
-	fixed  *settings
-	cat    *catalog
-	memory *onboard     // nil: there is none
-	fair   *fair.Sharer // nil: with fair=off
-	scarce scarce
-	spent  spent
-	whole  whole
-	had    []had // by number of the tenant
-	hadAt  clock.Time
+	fixed      *settings
+	cat        *catalog
+	memory     *onboard     // nil: there is none
+	fair       *fair.Sharer // nil: with fair=off
+	scarce     scarce
+	spent      spent
+	whole      whole
+	obtained   []obtained // by number of the tenant
+	obtainedAt clock.Time
 }
 
-// scarce numbers what tenants share: what comes in by each port, what goes out by
-// it, the packet store, the tasks that have a throughput, a worker's time, and memory. What is not used, or
-// has no limit, is none of them: an epoch's division looks at all.
+// scarce numbers the resources that tenants share: what comes in by each port, what goes out by
+// it, the packet store, the tasks that have a throughput, a worker's time, and memory. A resource that is not used, or
+// has no limit, has no number, because the division of an epoch looks at all numbers.
 type scarce struct {
 	used    uint32       // ports: frames have come in by them, or the ports opposite
 	ingress [ports]int16 // -1: none, here and below
@@ -32,11 +32,11 @@ type scarce struct {
 	tasks   [maxNumbers]int16
 	// processor is a worker's time, in ns of tasks.
 	processor int16
-	memory    int16 // held, and so the last
+	memory    int16 // held, not used up, and so the last
 	names     []string
 }
 
-// flows is how many of them are used up by what comes.
+// flows is how many of the resources are flows: used up by what comes.
 func (s *scarce) flows() int {
 	if s.memory >= 0 {
 		return int(s.memory)
@@ -46,10 +46,10 @@ func (s *scarce) flows() int {
 
 const resStore = 0
 
-// stays is of about how many packets the mean is that service.stay is.
+// stays is the number of packets, about, of which service.stay is the mean.
 const stays = 64
 
-// number gives what is shared now its numbers: the same in all workers. order is that of the deployment's tasks.
+// number numbers the resources that are shared now, in all workers alike. order is the order of the deployment's tasks.
 func (s *scarce) number(tasks []task, order []int, processor, memory bool) {
 	s.names = append(s.names[:0], "packet store")
 	add := func(at *int16, is bool, name string) {
@@ -86,8 +86,8 @@ func (sh *shares) use(now clock.Time, in int) {
 	}
 }
 
-// deployShares sets up the division of the board among tenants. Nothing of the
-// epoch before is kept: it is short.
+// deployShares sets up the division of the board among tenants. Measurements of the
+// present epoch are lost: an epoch is short.
 func (sh *shares) deployShares(now clock.Time) error {
 	if sh.memory != nil {
 		sh.memory.shares(sh.shares)
@@ -103,10 +103,10 @@ func (sh *shares) deployShares(now clock.Time) error {
 		held = 1
 	}
 	var err error
-	for n := range sh.had {
-		sh.had[n].until = fair.Usage{}
+	for n := range sh.obtained {
+		sh.obtained[n].until = fair.Usage{}
 	}
-	sh.hadAt = now
+	sh.obtainedAt = now
 	sh.fair, err = fair.New(now, fair.Config{Tenants: max(len(sh.cat.tenants), 1), Resources: len(s.names), Held: held, Epoch: sh.epoch, Burst: sh.partBurst(), Slack: sh.slack, Parts: sh.workers})
 	if err != nil {
 		return err
@@ -151,8 +151,8 @@ func (sh *shares) deployShares(now clock.Time) error {
 	return nil
 }
 
-// expect tells what a byte of a tenant will use, as far as that is known before it
-// comes: of tenants with one DAG.
+// expect tells the division what a byte of a tenant will use, as far as that is known before
+// bytes come: for tenants with one DAG.
 func (sh *shares) expect() {
 	s := &sh.scarce
 	perByte := make([]float64, len(s.names))
@@ -186,7 +186,7 @@ func (sh *shares) expect() {
 	}
 }
 
-// capacities tells what the instances of each task can handle together.
+// capacities tells the division what the instances of each task can handle together.
 func (sh *shares) capacities() {
 	if sh.fair == nil {
 		return
@@ -211,32 +211,32 @@ func (cat *catalog) instances(task int) (n int) {
 	return n
 }
 
-// had is what a tenant got of the board over the last rateEvery: an epoch alone says little of
-// who sends in bursts.
-type had struct {
+// obtained is what a tenant got of the board over the last rateEvery. A single epoch says little about a tenant that
+// sends in bursts.
+type obtained struct {
 	share float64    // dominant
 	grant float64    // the part of what came that was let in
 	until fair.Usage // when that was measured
 }
 
-// recall measures what tenants got since it did so before.
+// recall measures what tenants got since its last call.
 func (sh *shares) recall(now clock.Time) {
-	d := now.Sub(sh.hadAt)
+	d := now.Sub(sh.obtainedAt)
 	if sh.fair == nil || d < rateEvery {
 		return
 	}
-	for n := range sh.had {
-		x, u := &sh.had[n], sh.fair.Usage(n)
+	for n := range sh.obtained {
+		x, u := &sh.obtained[n], sh.fair.Usage(n)
 		x.share, x.grant = (u.Share-x.until.Share)/float64(d), 1
 		if arrived := u.Arrived - x.until.Arrived; arrived > 0 {
 			x.grant = (u.Admitted - x.until.Admitted) / arrived
 		}
 		x.until = u
 	}
-	sh.hadAt = now
+	sh.obtainedAt = now
 }
 
-// measure tells what a group uses, before it is dispatched.
+// measure tells the division what a group uses, before the group is dispatched.
 func (sh *shares) measure(d *service, in int, g *group) {
 	s, bytes := &sh.scarce, int64(g.bytes)
 	if in >= 0 {

@@ -8,9 +8,9 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// spread says how packets of a DAG go to the instances of its chains: one after the other, each to the one that has
-// least inside, where no task remembers packets or lets them go in an order of its own, so that it is
-// enough that they leave in order. Otherwise a flow goes to one instance.
+// spread says how packets of a DAG go to the instances of its chains. If no task remembers packets, or lets them go in an
+// order of its own, each packet goes to the instance that has least inside, and packets leave in order. Otherwise all
+// packets of a flow go to one instance.
 func (cat *catalog) spread(s *service) sched.Spread {
 	for _, n := range s.tasks {
 		if t := &cat.tasks[n]; t.State || t.Answers || t.holds {
@@ -48,7 +48,7 @@ func (cat *catalog) perByte(visits []sched.Visit) (out []float32) {
 	return out
 }
 
-// seat has flows go to instances of a chain by what they bring, where that is measured.
+// seat assigns flows to instances of a chain by their load, if that is measured.
 func (pl *placement) seat(chain int) {
 	for _, t := range pl.cat.chains[chain].tasks {
 		if pl.cat.tasks[t].Throughput > 0 {
@@ -58,7 +58,7 @@ func (pl *placement) seat(chain int) {
 	}
 }
 
-// want tells regions what a group would have them do, before any of it is refused.
+// want adds a group to the demand of regions, before any of its frames is refused.
 func (ig *ingress) want(s *service, g *group) {
 	ig.wants(s, s.visits, s.perByte, false, g)
 	if s.aside != nil {
@@ -66,7 +66,7 @@ func (ig *ingress) want(s *service, g *group) {
 	}
 }
 
-// wants is want for one of the ways of a DAG.
+// wants is want for one of the two ways of a DAG.
 func (ig *ingress) wants(s *service, visits []sched.Visit, perByte []float32, aside bool, g *group) {
 	for i, v := range visits {
 		ns := perByte[i]
@@ -99,15 +99,15 @@ func (ig *ingress) wants(s *service, visits []sched.Visit, perByte []float32, as
 	}
 }
 
-// waitings tells regions what waits in them of tenants that were asked to send less since the last sample: of each of their DAGs, at the
-// task for which most waits, as the others get no more than that one lets them have.
+// waitings adds to the demand of regions the work that waits in them, for tenants that were asked to send less since the last sample: for
+// each of their DAGs at the task for which most waits, because that task limits the others.
 func (pl *placement) waitings(now clock.Time) {
 	for n := range pl.cat.services {
 		if pl.runner.waits[n] == 0 {
 			continue
 		}
 		s := &pl.cat.services[n]
-		if s.UID == 0 || s.elsewhere() || !pl.gates.told(s.tenant) {
+		if s.UID == 0 || s.elsewhere() || !pl.gates.askedToSlow(s.tenant) {
 			continue
 		}
 		task, most := -1, 0.
@@ -176,15 +176,15 @@ func (pl *placement) balance(d clock.Duration) {
 	}
 }
 
-// crowd is what a chain's fullest instance has of late, and of that what cannot be parted: in parts of what an instance
-// can. flow: how much of this is surely of one flow. none: its load is not measured by flows.
+// crowd is the recent load of a chain's fullest instance, and of its largest bucket, which cannot be divided, as parts of what an
+// instance can do; flow is how much of that certainly belongs to one flow. some is false if the load is not measured by flows.
 func (pl *placement) crowd(chain int) (instance, bucket, flow float64, some bool) {
 	i, k, f := pl.runner.sched.Instances().Heaviest(chain)
 	m := float64(pl.monitor)
 	return float64(i) / m, float64(k) / m, float64(f) / m, i > 0
 }
 
-// unlike is how much more than their mean the fullest instance of a chain has.
+// unlike is how much more load the fullest instance of a chain has than their mean.
 func (pl *placement) unlike(chain int) float64 {
 	most, all := 0., 0.
 	for _, r := range pl.cat.chains[chain].running {
@@ -204,8 +204,8 @@ func (pl *placement) crowded(chain, task int) bool {
 	return !some || instance > 1 || pl.fabric.Short(task)
 }
 
-// parts reports whether flows of a task could go from the fullest instance of a chain to one more:
-// not where one of them has nine tenths of what it has.
+// parts reports whether flows of a task could go from the fullest instance of a chain to another one. They could
+// not if one flow has nine tenths of that instance's load.
 func (pl *placement) parts(chain, task int) bool {
 	apart, together := int64(0), int64(0)
 	for n := range pl.cat.services {
@@ -226,18 +226,18 @@ func (pl *placement) parts(chain, task int) bool {
 	return !some || bucket < instance*.9
 }
 
-// oneFlow is that one flow alone has more of a task than an instance of it can do, so that no more of
-// them would help.
+// oneFlow describes a single flow that brings more than an instance of a task can do, so that more instances would
+// not help.
 type oneFlow struct {
 	load  float64 // in instances; 0: there is no such flow
 	until clock.Time
 }
 
-// overload sees to a task that has too much and gets no other instance: because one flow is too much, which is
-// told once, or because there is no region for it.
+// overload deals with a task that has too much and gets no other instance, because a single flow is too much (which it
+// notes once), or because there is no region.
 func (pl *placement) overload(now clock.Time, e region.Event) {
 	t := &pl.cat.tasks[e.Task]
-	_ = pl.helps(-1, e.Task) // who is the busiest
+	_ = pl.helps(-1, e.Task) // for the busiest chain
 	r := &pl.relief
 	if r.busiest >= 0 && !pl.crowded(r.busiest, e.Task) {
 		return // its flows have been moved
@@ -264,7 +264,7 @@ func (pl *placement) overload(now clock.Time, e region.Event) {
 	})
 }
 
-// single is what a flow has alone of a task that is too much for an instance, in instances; 0: there is none.
+// single is the load, in instances, of a single flow that is too much for an instance of a task; 0: there is none.
 func (cat *catalog) single(t *task) float64 {
 	if cat.seen >= t.oneFlow.until {
 		return 0

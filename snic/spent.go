@@ -7,27 +7,27 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Processor time is what a task costs for which nothing else is declared. It is measured where the clock moves while a
-// breath lasts, for one batch of every timedEvery packets that a task gets, and of each DAG.
+// The cost of a task for which nothing is declared is processor time. It is measured if the clock moves while a breath
+// lasts: for one batch in every timedEvery packets that a task gets, and for each DAG.
 const (
 	timedEvery = 256
-	// costs is of about how many measurements a mean is.
+	// costs is the number of measurements, about, of which a cost is the mean.
 	costs = 8
-	// leap is how much more than its mean a packet counts for at most, and jump besides, in ns: a worker may lose
-	// the processor while it is measured.
+	// A measurement counts for at most leap times the mean, plus jump ns: a worker may lose the processor while it
+	// measures.
 	leap, jump = 4, 1000
-	// stall is how much more than that a tenant pays for at most in its turn, in ns: less than a processor is usually given to others for.
+	// stall is the most ns beyond that for which a tenant pays in its turn. When a worker loses the processor, it is usually for longer.
 	stall = 1e6
-	// overheadOf is of how many packets one measurement of a worker's own work is.
+	// overheadOf is the number of packets in one measurement of a worker's own work.
 	overheadOf = 4096
-	// lookEvery is of how many batches of some size one is timed until it is known whose its packets are.
+	// lookEvery: of so many batches one is timed until the DAGs of its packets are known.
 	lookEvery = 4
-	// often is how many breaths there are for each one that leaves frames waiting, at least, while all is well.
+	// often is how many breaths there must be for each breath that leaves frames waiting; with fewer, time is short.
 	often = 8
-	// togetherFor is how long several tenants count as being there since the last time. Of a tenant whose frames are
-	// lost at the port a few come to the board, if any, and more seldom the longer the others' take.
+	// togetherFor is how long several tenants count as present after they were seen. If a tenant's frames are lost at the
+	// port, only a few come to the board, and fewer the longer the frames of others take.
 	togetherFor = rateEvery
-	// leastTime is what there is of a second of a worker for tasks, whatever else it has to do, in ns.
+	// leastTime is the least time for tasks in a second of a worker, in ns, whatever else it has to do.
 	leastTime = 1e7
 )
 
@@ -68,7 +68,7 @@ type sample struct {
 	packets int
 }
 
-// into adds a sample to a mean, when it has enough packets, and begins anew.
+// into adds a sample that has enough packets to a mean, and begins a new sample.
 func (x *sample) into(mean *float64) {
 	if x.packets < overheadOf/8 {
 		return
@@ -93,7 +93,8 @@ func (sh *shares) timed(t *task, d *service, i, n int) bool {
 	return true
 }
 
-// took notes that n packets of a DAG were so long in its task i. Whose turn it is pays for the difference to what they were counted for.
+// took notes that n packets of a DAG took ns in its task i. The tenant whose turn it is pays the difference to the time that they were
+// counted for.
 func (sh *shares) took(d *service, i int, ns clock.Duration, n int) {
 	x := max(1, float64(ns)) / float64(n)
 	c, s := &d.costs[i], &sh.spent
@@ -116,8 +117,8 @@ func (sh *shares) took(d *service, i int, ns clock.Duration, n int) {
 	}
 }
 
-// untimed reports whether a task may have n packets in one batch that go several ways, two of which are given: one that is to be
-// timed has to be of one DAG.
+// untimed reports whether n packets that go several ways, two of which are x and y, may be one batch for a task. A batch that is
+// timed must be of one DAG.
 func (sh *shares) untimed(t *task, x, y way, n int) bool {
 	return sh.spent.tenant == 0 && t.untimed+n < timedEvery && sh.costKnown(t, x.dag) && sh.costKnown(t, y.dag)
 }
@@ -141,8 +142,8 @@ func (sh *shares) place(d *service, t *task) int {
 	return -1
 }
 
-// unmeasured reports whether n packets may run through the tasks of a DAG together with those of others: none of the tasks is to be
-// timed then, which is done with packets of one DAG.
+// unmeasured reports whether n packets may run through the tasks of a DAG together with packets of other DAGs: no task is to be timed
+// now, because that needs packets of one DAG.
 func (sh *shares) unmeasured(d *service, n int) bool {
 	if sh.spent.clock == nil {
 		return true
@@ -216,8 +217,8 @@ func (s *spent) looked(ns float64) {
 	}
 }
 
-// known measures now and then how long it took until it is known whose the packets of a batch are: of one that came first in a breath, before
-// anything ran.
+// known measures, now and then, how long it took to find the DAGs of a batch's packets. It uses the first batch of a breath, before any task
+// ran.
 func (sh *shares) known(now clock.Time, n int) {
 	s := &sh.spent
 	if s.clock == nil || n < packet.MaxBatch/4 || s.got != n || s.ran == now {
@@ -229,7 +230,7 @@ func (sh *shares) known(now clock.Time, n int) {
 	}
 }
 
-// supply tells how much time of a worker there is for tasks: all but what it has to do for what comes, whatever becomes of it.
+// supply tells the division how much time a worker has for tasks: all but the work that every frame costs, whether it is refused or not.
 func (sh *shares) supply(now clock.Time) {
 	s := &sh.spent
 	d := now.Sub(s.since)

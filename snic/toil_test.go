@@ -127,7 +127,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 3}]
 				}
 			}
 			if n := int(x.board(1).near.came); n != c.want || (paused > 0) != (c.want > 0) || dropped > 0 {
-				t.Errorf("the other worker took a DAG %d times; %d times paused, %d dropped; %+v %v", n, paused, dropped, b.place.toil, b.gates.tells())
+				t.Errorf("the other worker took a DAG %d times; %d times paused, %d dropped; %+v %v", n, paused, dropped, b.place.toil, b.gates.anyAskedToSlow())
 			}
 		})
 	}

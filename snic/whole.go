@@ -11,14 +11,14 @@ import (
 	"github.com/quillon/quillon/snic/fair"
 )
 
-// A board has a part in each worker, which divides its own time and packet store. Ports and tasks are
-// of the whole board: worker 0 divides them, from what all parts tell of their tenants.
+// A board has a part in each worker, which divides its own time and packet store. Ports and tasks belong
+// to the whole board: worker 0 divides them, from the demands of all parts.
 
-// exchangeEvery is how often parts tell what their tenants asked for. A line of the processor's cache takes up to
-// 0.2 µs from one worker to another, and some ten of them go to and fro.
+// exchangeEvery is how often parts tell the demands of their tenants. A line of the processor's cache takes up to
+// 0.2 µs from one worker to another, and an exchange moves about ten lines.
 const exchangeEvery = 100 * time.Microsecond
 
-// endless is the capacity of what a part divides alone, as the whole has it.
+// endless is the capacity, in the division of the whole, of what each part divides alone.
 const endless = 1e18
 
 // house is what the parts of a board share.
@@ -29,32 +29,32 @@ type house struct {
 	tides  []tide     // of workers
 	crying []atomic.Bool
 	cries  atomic.Uint32 // how often one of them began to
-	// abroad: a DAG is at a peer, or on its way there or back, or one is looked for. Its home alone writes it.
+	// abroad: a DAG is at a peer, on its way there or back, or a peer is being looked for. The DAG's home alone writes it.
 	abroad []atomic.Bool
 }
 
 // ask is the question of one worker to another.
 func (h *house) ask(from, to int) *leaveAsk { return &h.asks[from*len(h.rows)+to] }
 
-// row is what worker 0 and another one leave for each other.
+// row has the messages between worker 0 and another worker.
 type row struct {
-	told  slot[demands]
+	asked slot[demands]
 	bound slot[bounds]
 }
 
-// slot is a message from one worker to another, of which each of the two has the value in its turn.
+// slot is a message from one worker to another. The two own its value in turns.
 type slot[T any] struct {
 	full atomic.Bool
 	v    T
 	_    [64]byte // the next one is on another line
 }
 
-// tag says which deployment and ports a message is of: those of another one count for nothing.
+// tag identifies the deployment and the ports of a message. A message with another tag is ignored.
 type tag struct {
 	gen, used uint32
 }
 
-// demands is what a part tells.
+// demands is the message of a part to worker 0.
 type demands struct {
 	tag
 	fair.Demands
@@ -62,7 +62,7 @@ type demands struct {
 	at        clock.Time
 }
 
-// bounds is what worker 0 has found for a part.
+// bounds is the message of worker 0 to a part: what its tenants get.
 type bounds struct {
 	tag
 	tenants   []int32
@@ -72,7 +72,7 @@ type bounds struct {
 	instances []int32   // of the whole board
 }
 
-// whole is what a part knows of the whole board.
+// whole is a part's knowledge of the whole board.
 type whole struct {
 	gen       uint32            // deployments
 	at        clock.Time        // of the next exchange
@@ -82,11 +82,11 @@ type whole struct {
 
 	// Worker 0 alone:
 	sharer *fair.Sharer
-	told   []demands // the latest of each worker
+	latest []demands // the latest of each worker
 	own    bounds
 }
 
-// of are the settings of one worker's part of a board.
+// of returns the settings of one worker's part of a board.
 func (s settings) of(worker, workers int) settings {
 	s.workers = max(workers, 1)
 	s.regions = (s.regions + s.workers - 1 - worker) / s.workers
@@ -111,7 +111,7 @@ func (b *board) join(env graph.Env) {
 	}
 }
 
-// use notes ports that frames come in by, and tells all that are known.
+// use adds to the ports that frames come in by, and returns all of them.
 func (h *house) use(ports uint32) uint32 { return h.used.Or(ports) | ports }
 
 // partBurst is what a tenant may send in one go here: its part of burst=, but no less than a batch of full frames, if
@@ -128,7 +128,7 @@ func (sh *shares) deployWhole(now clock.Time) (err error) {
 		return nil
 	}
 	s := &sh.scarce
-	w.told = make([]demands, sh.workers)
+	w.latest = make([]demands, sh.workers)
 	cfg := fair.Config{Tenants: max(len(sh.cat.tenants), 1), Resources: s.flows(), Epoch: max(sh.epoch, exchangeEvery)}
 	w.sharer, err = fair.New(now, cfg)
 	if err != nil {
@@ -148,7 +148,7 @@ func (sh *shares) deployWhole(now clock.Time) (err error) {
 	return err
 }
 
-// exchange tells the other workers what was asked for here, and hears what came of it.
+// exchange tells the other workers the demands here, and takes up what the tenants here get.
 func (sh *shares) exchange(now clock.Time) {
 	if sh.cat.house == nil || now < sh.whole.at {
 		return
@@ -167,16 +167,16 @@ func (sh *shares) exchange(now clock.Time) {
 		sh.heedBounds(now, &row.bound.v)
 		row.bound.full.Store(false)
 	}
-	if !row.told.full.Load() {
-		sh.demand(now, &row.told.v)
-		row.told.full.Store(true)
+	if !row.asked.full.Load() {
+		sh.demand(now, &row.asked.v)
+		row.asked.full.Store(true)
 	}
 }
 
 // tag is that of this worker's messages.
 func (sh *shares) tag() tag { return tag{sh.whole.gen, sh.scarce.used} }
 
-// demand writes what was asked for here.
+// demand writes the demands here.
 func (sh *shares) demand(now clock.Time, d *demands) {
 	d.tag, d.at = sh.tag(), now
 	sh.fair.Demands(now, &d.Demands)
@@ -191,14 +191,14 @@ func (sh *shares) demand(now clock.Time, d *demands) {
 	}
 }
 
-// divide divides the whole board, and tells the others what their tenants got.
+// divide divides the whole board, and tells the other parts what their tenants get.
 func (sh *shares) divide(now clock.Time) {
 	w, flows := &sh.whole, sh.scarce.flows()
 	w.busy = false
 	w.own.instances = append(w.own.instances[:0], make([]int32, flows)...)
-	for i := range w.told {
-		d := &w.told[i]
-		if m := &sh.cat.house.rows[i].told; i == 0 {
+	for i := range w.latest {
+		d := &w.latest[i]
+		if m := &sh.cat.house.rows[i].asked; i == 0 {
 			sh.demand(now, d)
 		} else if m.full.Load() {
 			*d, m.v = m.v, *d
@@ -222,19 +222,19 @@ func (sh *shares) divide(now clock.Time) {
 		}
 	}
 	_ = w.sharer.Epoch(now) // capacities and weights are checked; limits stay on error
-	for i := range w.told {
+	for i := range w.latest {
 		if i == 0 {
-			sh.bind(&w.own, &w.told[0])
+			sh.bind(&w.own, &w.latest[0])
 			sh.heedBounds(now, &w.own)
 		} else if m := &sh.cat.house.rows[i].bound; !m.full.Load() {
 			m.v.instances = append(m.v.instances[:0], w.own.instances...)
-			sh.bind(&m.v, &w.told[i])
+			sh.bind(&m.v, &w.latest[i])
 			m.full.Store(true)
 		}
 	}
 }
 
-// bind writes what the tenants of a part have got.
+// bind writes the bounds of a part.
 func (sh *shares) bind(x *bounds, d *demands) {
 	s := sh.whole.sharer
 	x.tag, x.tenants, x.rates, x.by, x.left = sh.tag(), x.tenants[:0], x.rates[:0], x.by[:0], x.left[:0]
@@ -250,7 +250,7 @@ func (sh *shares) bind(x *bounds, d *demands) {
 	}
 }
 
-// heedBounds has the tenants here keep to what they got of the whole.
+// heedBounds limits the tenants here to their bounds.
 func (sh *shares) heedBounds(now clock.Time, x *bounds) {
 	if x.tag != sh.tag() {
 		return

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -20,20 +21,21 @@ import (
 	"github.com/quillon/quillon/nf/memory"
 )
 
-// undeclared are the kinds of which snic.Effects says nothing, and why.
+// undeclared are the kinds with the two sides of a task whose Effects are nil, and why.
 var undeclared = map[string]string{
-	"tee":          "one input, two outputs",
-	"mirror":       "an output of its own, for copies",
-	"sink":         "no output",
-	"snic":         "is what tasks run in",
-	"p4":           "does what its program says",
 	"clover-steer": "remembers a rack, of which it must see all",
 	"swordbox":     "remembers a rack, of which it must see all",
 	"hop":          "one end of a cable",
-	"attach":       "is a switch, which boards are attached to",
 }
 
-// tried are the arguments with which the effects of a kind are proved.
+// sided reports whether a kind has the two sides of a task.
+func sided(k *graph.Kind) bool {
+	two := []string{"a", "b"}
+	return slices.Equal(k.In, two) && slices.Equal(k.Out, two)
+}
+
+// tried are the arguments with which the effects of a kind are proved. Kinds without a row here are proved with those of the command lines in
+// their texts.
 func tried(t *testing.T) map[string][]graph.Args {
 	keys := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(keys, []byte("0x100 8d3c1ce01bff5dd62a3a4d9cc8b1c5c0a1b2c3d4\n"), 0o600); err != nil {
@@ -55,7 +57,7 @@ func tried(t *testing.T) map[string][]graph.Args {
 		"backends": "10.0.1.1@02:00:00:00:01:01+10.0.1.2@02:00:00:00:01:02+fd00::1:1@02:00:00:00:01:01"}
 	meter := graph.Args{"cir": "8kbit", "cbs": "3000", "pbs": "3000", "green": "dscp:AF11", "yellow": "dscp:CS1"}
 	path := graph.Args{"spi": "7", "dst": mac1, "src": mac2}
-	return map[string][]graph.Args{
+	all := map[string][]graph.Args{
 		"wire":     {nil},
 		"dummy":    {nil, {"cost": "1us"}, {"touch": "64"}},
 		"police":   {meter, with(meter, "per", "flow", "flows", "8", "aware", "af"), with(meter, "per", "src", "on", "a", "full", "drop", "flows", "8")},
@@ -71,22 +73,42 @@ func tried(t *testing.T) map[string][]graph.Args {
 		"kvcache":   {{"settle": "1us"}},
 		"replicate": {{"replicas": "192.168.1.10@02:00:00:00:00:10+192.168.1.11@02:00:00:00:00:11"}},
 	}
+	for _, k := range kinds() {
+		if k.Effects != nil && all[k.Name] == nil {
+			all[k.Name] = written(t, &k)
+		}
+	}
+	return all
 }
 
-// Of every kind that may be a task it is known what it does to packets, and why not
-// of the others.
+// written are the arguments that a kind's text has in command lines; those by default where it has none.
+func written(t *testing.T, k *graph.Kind) (all []graph.Args) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`--nf +(`+regexp.QuoteMeta(k.Name)+`[^ \n]*)`).FindAllStringSubmatch(k.Doc, -1) {
+		spec, err := chain([]string{m[1]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range spec.Apps {
+			all = append(all, a.Args)
+		}
+	}
+	if all == nil {
+		all = []graph.Args{nil}
+	}
+	return all
+}
+
+// Of every kind that may be a task it is known what it does to packets, or why not.
 func TestEffectsOfEveryKind(t *testing.T) {
 	args, known := tried(t), map[string]bool{}
 	for _, k := range kinds() {
 		known[k.Name] = true
-		ok := k.Effects != nil
 		switch why := undeclared[k.Name]; {
-		case ok && why != "":
-			t.Errorf("%s declares its effects: take it out of undeclared", k.Name)
-		case !ok && why == "":
-			t.Errorf("%s is new: say in its Effects what it does to packets, and with which arguments to prove it in tried; or in undeclared why not", k.Name)
-		case ok && args[k.Name] == nil:
-			t.Errorf("%s declares its effects: say in tried with which arguments to prove it", k.Name)
+		case (k.Effects != nil || !sided(&k)) && why != "":
+			t.Errorf("%s declares its effects, or cannot be a task: take it out of undeclared", k.Name)
+		case k.Effects == nil && sided(&k) && why == "":
+			t.Errorf("%s has the two sides of a task: say in its Effects what it does to packets, or in undeclared why not", k.Name)
 		}
 	}
 	for name := range undeclared {

@@ -121,13 +121,13 @@ func (l *life) late(limit time.Duration) {
 
 // crash ends the process at once, without undoing anything: the kernel closes its sockets.
 func (l *life) crash(why string) {
-	said := make(chan struct{})
+	logged := make(chan struct{})
 	go func() {
-		defer close(said)
+		defer close(logged)
 		l.log.Error(why + ": the process ends, as by a crash")
 	}()
 	select {
-	case <-said:
+	case <-logged:
 	case <-time.After(lastWord):
 	}
 	l.exit(exitFailed)

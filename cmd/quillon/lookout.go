@@ -63,7 +63,7 @@ func stamp(t clock.Time) string {
 	return time.Unix(0, int64(t)).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-func (l *lookout) say(level slog.Level, t clock.Time, p graph.PortInfo, format string, args ...any) {
+func (l *lookout) logPort(level slog.Level, t clock.Time, p graph.PortInfo, format string, args ...any) {
 	l.log.Log(context.Background(), level, fmt.Sprintf("%s (%s): %s", p.Name, p.Args["dev"], fmt.Sprintf(format, args...)), at(t), "port", p.Name, "dev", p.Args["dev"])
 }
 
@@ -89,7 +89,7 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 				if all.ShutOut > x.last.ShutOut {
 					what = "are dropped"
 				}
-				l.say(slog.LevelWarn, now, p, "frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they %s", what)
+				l.logPort(slog.LevelWarn, now, p, "frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they %s", what)
 			}
 			x.seen = now
 		}
@@ -131,7 +131,7 @@ func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 
 // end prints how many frames were missed.
 func (l *lookout) end(now clock.Time, p graph.PortInfo, x *lookedAt) {
-	l.say(slog.LevelInfo, now, p, "frames are taken again; from %s to %s %d crossed unseen, %d were dropped", stamp(x.from), stamp(x.seen),
+	l.logPort(slog.LevelInfo, now, p, "frames are taken again; from %s to %s %d crossed unseen, %d were dropped", stamp(x.from), stamp(x.seen),
 		x.last.Missed-x.since.Missed, x.last.ShutOut-x.since.ShutOut)
 	x.from = 0
 }
@@ -153,9 +153,9 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 			continue
 		}
 		if up {
-			l.say(slog.LevelInfo, now, p, "the link is up")
+			l.logPort(slog.LevelInfo, now, p, "the link is up")
 		} else {
-			l.say(slog.LevelWarn, now, p, "the link is down")
+			l.logPort(slog.LevelWarn, now, p, "the link is down")
 		}
 	}
 }

@@ -883,12 +883,12 @@ instance was killed.`,
 				return err
 			}
 			a, b := found[0], found[len(found)-1]
-			said := fmt.Sprintf("%s and %s are free", a, b)
+			text := fmt.Sprintf("%s and %s are free", a, b)
 			switch {
 			case args[0] == args[1]:
-				said = a + " is free"
+				text = a + " is free"
 			case len(found) == 1:
-				said = a + " is free, and the other one is gone"
+				text = a + " is free, and the other one is gone"
 			}
 			if err := unused(a, b); err != nil {
 				return err
@@ -903,7 +903,7 @@ instance was killed.`,
 			if err := afxdp.Detach(a, b); err != nil {
 				return asRoot(err)
 			}
-			return show(cmd, args, func(w io.Writer) { fmt.Fprintln(w, said) })
+			return show(cmd, args, func(w io.Writer) { fmt.Fprintln(w, text) })
 		},
 	}
 }

@@ -192,7 +192,7 @@ func (l *Learner) Handle(ctx context.Context, s *ctl.Session, messages []*p4v1.S
 		switch {
 		case port == gone && known:
 			delete(l.at, p)
-			l.tell("forgotten", p, was)
+			l.report("forgotten", p, was)
 			updates = append(updates, l.entries(p4v1.Update_DELETE, p, 0)...)
 		case port == gone:
 		case !known:
@@ -204,11 +204,11 @@ func (l *Learner) Handle(ctx context.Context, s *ctl.Session, messages []*p4v1.S
 				continue
 			}
 			l.at[p] = port
-			l.tell("learnt", p, port)
+			l.report("learnt", p, port)
 			updates = append(updates, l.entries(p4v1.Update_INSERT, p, port)...)
 		case was != port:
 			l.at[p] = port
-			l.tell("moved", p, port)
+			l.report("moved", p, port)
 			updates = append(updates, l.entries(p4v1.Update_MODIFY, p, port)...)
 		}
 	}
@@ -241,7 +241,7 @@ func (l *Learner) write(ctx context.Context, s *ctl.Session, updates []*p4v1.Upd
 		}
 		p, port, _ := placeOf(f.Update.Entity.GetTableEntry())
 		delete(l.at, p)
-		l.tell("not learnt, as a table is full:", p, port)
+		l.report("not learnt, as a table is full:", p, port)
 		drop = append(drop, l.entries(p4v1.Update_DELETE, p, 0)...)
 	}
 	if len(drop) > 0 {
@@ -250,7 +250,7 @@ func (l *Learner) write(ctx context.Context, s *ctl.Session, updates []*p4v1.Upd
 	return err
 }
 
-func (l *Learner) tell(what string, p place, port uint32) {
+func (l *Learner) report(what string, p place, port uint32) {
 	if l.Report == nil {
 		return
 	}

@@ -88,8 +88,8 @@ func (c *Client) call(req request, result any) error {
 	if _, err := c.conn.Write(append(p, '\n')); err != nil {
 		// An instance that serves too many says so and hangs up, without waiting for a request.
 		var refused *Error
-		if said := c.answer(nil); errors.As(said, &refused) {
-			return said
+		if refusal := c.answer(nil); errors.As(refusal, &refused) {
+			return refusal
 		}
 		return c.lost(err)
 	}
@@ -102,14 +102,14 @@ func (c *Client) bound(within time.Duration) (stop func()) {
 		c.late.Store(true)
 		c.conn.Close()
 	})
-	tell := time.AfterFunc(tellAfter, func() {
+	notice := time.AfterFunc(tellAfter, func() {
 		if c.Tell != nil {
 			c.Tell(c.awaited("answer"))
 		}
 	})
 	return func() {
 		end.Stop()
-		tell.Stop()
+		notice.Stop()
 	}
 }
 
@@ -119,11 +119,11 @@ func (c *Client) awaited(what string) string {
 	if pid == 0 {
 		return fmt.Sprintf("waiting for the instance on %s to %s", c.path, what)
 	}
-	said := fmt.Sprintf("waiting for process %d to %s", pid, what)
+	text := fmt.Sprintf("waiting for process %d to %s", pid, what)
 	if own.Stopped(pid) {
-		said += fmt.Sprintf(", which is stopped by a signal or a debugger: kill -CONT %d has it go on, kill -KILL %[1]d ends it", pid)
+		text += fmt.Sprintf(", which is stopped by a signal or a debugger: kill -CONT %d has it go on, kill -KILL %[1]d ends it", pid)
 	}
-	return said
+	return text
 }
 
 func (c *Client) answer(result any) error {

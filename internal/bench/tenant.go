@@ -181,8 +181,8 @@ func (t *tenant) ask(q *tenantQP, op hdr.Opcode) {
 	hdr.SetICRC(b, &q.cas.f)
 }
 
-// told takes a frame that came to a client.
-func (t *tenant) told(b []byte) {
+// answered takes a frame that came to a client.
+func (t *tenant) answered(b []byte) {
 	var f hdr.Frame
 	hdr.Parse(b, &f)
 	at := f.BTHOf(b).DestQP() - clientQPN - t.first
@@ -308,7 +308,7 @@ func (t *tenant) round() (frames int, err error) {
 		n := min(len(t.arrived[i]), tenantBatch)
 		for k := range n {
 			if p := &t.arrived[i][k]; i == 0 {
-				t.told(p.b[:p.n])
+				t.answered(p.b[:p.n])
 			} else {
 				t.serve(p.b[:p.n])
 			}

@@ -130,7 +130,7 @@ const (
 	loadPaid
 	loadPause // a frame that asks for a pause is at endpoints: who, << 16, and its quanta
 	loadGoOn  // a pause may have ended
-	loadTold  // a sender hears of a packet: flow, << 2, it was marked, << 1, it was lost
+	loadHeard // a sender hears of a packet: flow, << 2, it was marked, << 1, it was lost
 )
 
 // loaded is a load under way.
@@ -397,7 +397,7 @@ func (r *loaded) fire(kind uint32, arg uint64, _ *packet.Buf) {
 	case loadPause:
 		r.obey[arg>>16].Hear(r.k.now.Clock(), uint16(arg))
 		r.goOn()
-	case loadTold:
+	case loadHeard:
 		s := &r.senders[arg>>2]
 		if s.answer(arg&2 != 0, arg&1 != 0); arg&1 != 0 {
 			r.again++
@@ -453,14 +453,14 @@ func (r *loaded) left(port int, x *packet.Buf) {
 	r.inside--
 	r.lossy = false
 	if r.senders != nil {
-		r.told(x, isMarked(x), false)
+		r.hear(x, isMarked(x), false)
 		return
 	}
 	r.goOn()
 }
 
-// told has a sender hear of its packet, which arrived or was dropped.
-func (r *loaded) told(x *packet.Buf, marked, lost bool) {
+// hear lets a sender know that its packet has arrived or was dropped.
+func (r *loaded) hear(x *packet.Buf, marked, lost bool) {
 	arg := uint64(binary.BigEndian.Uint16(x.Bytes()[34:])-firstFlow) << 2
 	if marked {
 		arg |= 2
@@ -468,7 +468,7 @@ func (r *loaded) told(x *packet.Buf, marked, lost bool) {
 	if lost {
 		arg |= 1
 	}
-	r.k.plan(r.k.now+From(r.c.Marked.RTT), r.id, loadTold, arg, nil)
+	r.k.plan(r.k.now+From(r.c.Marked.RTT), r.id, loadHeard, arg, nil)
 }
 
 // lost is a piece that a board has dropped.
@@ -477,7 +477,7 @@ func (r *loaded) lost(x *packet.Buf) {
 	case sourceOf(x) > 0:
 	case r.senders != nil:
 		r.inside--
-		r.told(x, false, true)
+		r.hear(x, false, true)
 	default:
 		r.inside--
 		r.again++

@@ -39,7 +39,7 @@ type totals struct {
 	out                     map[test][]string
 	build                   map[string][]string
 	broken                  map[string]bool // packages with a failed test
-	told                    int             // failures that belong to runs that have ended
+	ofEnded                 int             // failures that belong to runs that have ended
 	fails                   []string        // the failures, as they were printed
 }
 
@@ -113,7 +113,7 @@ func (t *totals) event(e event, w io.Writer) {
 // that of the caller: Output says which run. It counts as one failure when
 // none of the run's tests or packages did.
 func (t *totals) exit(e event, w io.Writer) {
-	if t.failed == t.told {
+	if t.failed == t.ofEnded {
 		t.failed++
 		text := fmt.Sprintf("FAIL  %s\n", e.Output)
 		for k, lines := range t.out { // tests that were cut short
@@ -122,7 +122,7 @@ func (t *totals) exit(e event, w io.Writer) {
 		}
 		t.fail(w, text)
 	}
-	t.told = t.failed
+	t.ofEnded = t.failed
 }
 
 // endOfPackage prints the package's line. A package that fails without a

@@ -61,27 +61,27 @@ type Tabler interface {
 	Remove(c *Ctx, t int, key []table.Cond) error
 }
 
-// Counter counts what entries of its tables do that are settings.
+// Counter counts, for tables that are settings, what each entry has done.
 type Counter interface {
 	// Counted adds to n what entry e of table t, an index in Kind.Tables, has done in this worker.
 	Counted(t int, e *table.Entry, n *table.Counts)
 }
 
-// Reporter shows its state: a value for encoding/json, built for the caller. It is a Gradual where the app must look at
-// all that it remembers for that.
+// Reporter shows the app's state as a value for encoding/json, which the caller may keep. The value is a Gradual if the
+// app must look at everything that it remembers to make it.
 type Reporter interface {
 	Report() any
 }
 
-// Gradual is a report that is made some at a time, between breaths of the app's worker.
+// Gradual is a report that is made step by step, between breaths of the app's worker.
 type Gradual interface {
-	// Look looks at n places more, or a few more than that; false: there are none left.
+	// Look looks at the next n places, or a few more; false: there are none left.
 	Look(n int) (more bool)
-	// Value is the report, when none are left.
+	// Value is the report, once Look has returned false.
 	Value() any
 }
 
-// Report is what an app shows, made at once: for a caller that owns its worker.
+// Report makes an app's report at once. The caller owns the app's worker.
 func Report(a Reporter) any {
 	v := a.Report()
 	if g, ok := v.(Gradual); ok {
@@ -97,8 +97,9 @@ const lookPlaces = 256
 
 // Tracker remembers connections.
 type Tracker interface {
-	// Connections calls f with those that this worker shows, from a place on (0 is the first), as long as about n take, and
-	// returns the place to go on from; negative: there are none left. f must not keep its argument. What stays meanwhile is shown once.
+	// Connections calls f with connections that this worker remembers, from place from on (0 is the first). It looks at about n
+	// places and returns the place to go on from; negative: there are none left. f must not keep its argument. A connection that
+	// lives all the time is shown once.
 	Connections(c *Ctx, from, n int, f func(*track.Connection)) (next int)
 }
 
@@ -125,9 +126,9 @@ type Keeper interface {
 type Saver interface {
 	// Save writes the state.
 	Save(w io.Writer) error
-	// Load takes what Save has written in place of the state that it has, as of
-	// now, or of its first breath. An error, as for what is damaged or does not go
-	// with the arguments, leaves it as it was.
+	// Load replaces the app's state by what Save has written. Remaining times count
+	// from now, or from the app's first breath. After an error (the data are damaged,
+	// or do not fit the arguments) the app has the state that it had before.
 	Load(r io.Reader) error
 }
 
@@ -161,9 +162,9 @@ type Kind struct {
 	// them: what their names begin with in P4Info; "": the app's name.
 	Tables  []table.Decl
 	Control string
-	// Declared, in the place of Tables, are those that an app has at the moment, as they follow from the program that it runs, say:
-	// none of them a setting, each with the default action that it has now. It is called in the app's worker. P4Runtime's native server
-	// does not have them.
+	// Declared, if not nil, takes the place of Tables: it returns the tables that an app has at the moment, for example those of the
+	// program that it runs. None of them is a setting. Each has its present default action. Declared is called in the app's worker.
+	// P4Runtime's native server does not show these tables.
 	Declared func(App) []table.Decl
 	// Inside, of the kind of an Outer, are the apps that run inside an app with
 	// these arguments.
@@ -182,8 +183,8 @@ type Kind struct {
 	Note func(args Args) string
 	// New makes one instance for one worker. Errors name the argument.
 	New func(env Env, args Args) (App, error)
-	// Together, if not nil, returns an error about several apps of the kind in one graph, in so many workers, each of
-	// which would be right alone.
+	// Together, if not nil, checks all apps of the kind in one graph. It returns an error if they do not fit each other, or the
+	// number of workers, though each app alone is right.
 	Together func(apps map[string]Args, workers int) error
 }
 
@@ -292,8 +293,8 @@ const linkCap = 8 * packet.MaxBatch
 // Now is the time of the breath; it does not move while the breath lasts.
 func (c *Ctx) Now() clock.Time { return c.now }
 
-// Wake has the app's Tick run no later than at: for what came in a Push. An app that
-// is no Ticker is not woken.
+// Wake makes the app's Tick run no later than at. Apps call it in Push, for a frame that needs a timer. It does nothing
+// for an app that is no Ticker.
 func (c *Ctx) Wake(at clock.Time) {
 	n := c.node
 	if n.inside != nil {

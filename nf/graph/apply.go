@@ -20,7 +20,7 @@ var ErrStale = errors.New("the graph has changed since the plan was made: plan a
 // filter is tried again with the next Plan.
 var ErrPort = errors.New("the change was made, but a port failed")
 
-// plans changes what runs. It has ports take up what apps want after a change.
+// plans changes what runs. After a change it sets the filters of the ports to what the apps want.
 type plans struct {
 	*current
 	*taps
@@ -67,8 +67,8 @@ func (i *plans) takes(name string, spec *Spec) bool {
 	return ok && a.Takes(maps.Clone(spec.Apps[name].Args))
 }
 
-// keep is an error when p takes an app away that traffic depends on, or has
-// frames come to it, or pass it, in another way.
+// keep returns an error if p removes an app that traffic depends on (Keeper), or
+// changes how frames come to that app or get past it.
 func (i *plans) keep(p Plan) error {
 	removed := map[string]bool{} // by app: whether an app of the name takes its place
 	for _, a := range p.Actions {
@@ -103,8 +103,8 @@ func (i *plans) keep(p Plan) error {
 	return nil
 }
 
-// moved reports whether an app has other ports around it in new than in old, or
-// frames can get past it that could not.
+// moved reports whether the ports around an app are others in new than in old, or
+// frames get past the app in new that do not in old.
 func moved(old, new *Spec, app string) (bool, error) {
 	near, past, err := around(old, app)
 	if err != nil {

@@ -72,7 +72,8 @@ func (v *argument) UnmarshalYAML(read func(any) error) error {
 	return nil
 }
 
-// WriteEntries is args with all lists of entries in the arguments' own form; nil: there is no such list. An error is about argument name, and its item, from 0.
+// WriteEntries returns args with each list of entries written in the argument's own form; nil: there is no such list. An error
+// comes with the name of the argument, and the number of the item, from 0.
 func (k *Kind) WriteEntries(args Args) (_ Args, name string, item int, _ error) {
 	lists := map[string][]string{}
 	for n, v := range args {
@@ -95,8 +96,8 @@ func (k *Kind) WriteEntries(args Args) (_ Args, name string, item int, _ error) 
 	return args, "", 0, nil
 }
 
-// writeList adds argument name to args, from entries of the tables that it stands for. If entries need priorities and have none, earlier ones
-// get higher ones.
+// writeList adds argument name to args, from entries of the tables that the argument stands for. If entries need priorities and have
+// none, earlier entries get higher ones.
 func (k *Kind) writeList(args Args, name string, lines []string) (item int, _ error) {
 	var tables []*table.Decl
 	for i := range k.Tables {

@@ -1,8 +1,7 @@
 package graph
 
 import (
-	"fmt"
-
+	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/packet"
@@ -18,21 +17,16 @@ func Builtin() []Kind {
 			Doc: `What any function in its place must be measured against. Where frames that no app wants cross in the kernel, as
 between the two ports of an inline pair, the frames of a wire do: it costs nothing. With see=all they come to the worker,
 as those of a function do that has to see them.`,
-			In:  []string{"a", "b"},
-			Out: []string{"a", "b"},
-			Params: []Param{
-				{Name: "see", Default: "none", Help: "none: frames cross in the kernel where they can, but for those that a tap or a trace looks at; all: each frame comes to the worker"},
-			},
+			In:      []string{"a", "b"},
+			Out:     []string{"a", "b"},
+			Params:  wireArguments.Params(),
 			Effects: Always(effect.Effects{}),
 			New: func(_ Env, args Args) (App, error) {
-				switch v := args["see"]; v {
-				case "", "none":
-					return wire{}, nil
-				case "all":
-					return wire{all: true}, nil
-				default:
-					return nil, fmt.Errorf("wire: see=%s: want none or all", v)
+				w, r := wireArguments.Read(args)
+				if err := r.Err(); err != nil {
+					return nil, err
 				}
+				return w, nil
 			},
 		},
 		{
@@ -59,7 +53,11 @@ as those of a function do that has to see them.`,
 
 // wire wants no frames, unless all is set. The graph sets all where a frame would cross to another port in the
 // kernel than in the graph.
-type wire struct{ all bool }
+type wire struct {
+	all bool `arg:"see" words:"none all" help:"none: frames cross in the kernel where they can, but for those that a tap or a trace looks at; all: each frame comes to the worker"`
+}
+
+var wireArguments = arg.Declare("wire", wire{})
 
 func (wire) Push(c *Ctx, in int, b *packet.Batch) { c.EmitAll(1-in, b.Bufs()) }
 

@@ -65,8 +65,8 @@ type Config struct {
 // called from any goroutine at any time; what touches a worker's state happens
 // between two of its breaths.
 //
-// What runs now (current) is what its other parts look at: the traces and taps (taps), the changes of the graph (plans), and what
-// apps have in tables (tables). Instance itself begins, drives, counts and ends.
+// Its parts are taps (taps, traces, punted frames), plans (changes of the graph) and tables (what apps have in tables). All of them
+// look at current, which is what runs now. Instance itself starts the graph, drives it, counts, and ends it.
 type Instance struct {
 	current
 	taps

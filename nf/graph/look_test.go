@@ -67,15 +67,15 @@ func TestWireWants(t *testing.T) {
 	}
 }
 
-// told is a port that has frames, and remembers its filter.
-type told struct {
+// filtered is a port that has frames, and remembers its filter.
+type filtered struct {
 	spring
 	mu     sync.Mutex
 	filter port.Filter
 	refuse error
 }
 
-func (p *told) SetFilter(f port.Filter) error {
+func (p *filtered) SetFilter(f port.Filter) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuse == nil {
@@ -84,18 +84,18 @@ func (p *told) SetFilter(f port.Filter) error {
 	return p.refuse
 }
 
-func (p *told) watched() bool {
+func (p *filtered) watched() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.filter.Watched
 }
 
-func watchable(t *testing.T, spec string, frames int) (*graph.Instance, [2]*told) {
+func watchable(t *testing.T, spec string, frames int) (*graph.Instance, [2]*filtered) {
 	t.Helper()
-	var all [2]*told
+	var all [2]*filtered
 	ports := map[string][]port.Port{}
 	for n, name := range []string{"a", "b"} {
-		all[n] = &told{spring: *newSpring(t, name, frames)}
+		all[n] = &filtered{spring: *newSpring(t, name, frames)}
 		ports[name] = []port.Port{all[n]}
 	}
 	inst, err := graph.New(graph.Config{Spec: parse(t, spec), Kinds: coyKinds(), Ports: ports, Clock: clock.NewWall()})
@@ -211,7 +211,7 @@ func TestTraceEndsItsLook(t *testing.T) {
 		}
 		until("20 frames are traced", func() bool { return len(inst.Trace()) == 20 })
 		until("nobody looks any more", func() bool {
-			return !slices.ContainsFunc(ports[:], func(p *told) bool { return p.watched() })
+			return !slices.ContainsFunc(ports[:], func(p *filtered) bool { return p.watched() })
 		})
 	}
 	cancel()

@@ -26,8 +26,8 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("app %s (%s) panicked: %v", e.App, e.Kind, e.Value)
 }
 
-// mover moves frames through one layout, a breath at a time. It knows no thread: its worker calls it, or who steps or pushes, and
-// always one alone.
+// mover moves frames through one layout, a breath at a time. It has no thread of its own: either its worker calls it, or the caller
+// of Step or Push does, never two at the same time.
 type mover struct {
 	index  int
 	clk    clock.Clock
@@ -303,7 +303,7 @@ func (w *mover) copyTo(l *link, from int) {
 	}
 }
 
-// push gives a batch to an app, that of node n or one of those that it stands for.
+// push gives a batch to the app of node n, or to one of the instances that the node stands for.
 func (w *mover) push(n *node, app App, in int, b *packet.Batch) {
 	c := &w.ctx
 	k := uint64(b.Len())

@@ -10,15 +10,15 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Over reports that the instances of an app inside another one have ended because one of them panicked. The frames
-// that they held have been dropped, with a reason of the framework: Gone tells of them, and what had been emitted is
-// still to be taken. They are not called any more. The next one that is made (Make, Anew, Apart) begins afresh.
+// Over reports that the instances of an app inside another one have ended because one of them panicked. The frames that
+// the instances held have been dropped, with a reason of the framework, and Gone reports their tags. Frames that had been
+// emitted must still be taken. The instances are not called any more. The next instance (Make, Anew, Apart) begins afresh.
 //
-// Some faults end the whole program here, too: a panic in a goroutine that an app has started, an address outside of
-// what the program has, a stack or a heap without bounds, and what the runtime calls fatal, as two goroutines that write
-// to a map at once. An app that does not come back is a matter of Instance.Watch. Where instances of several
-// workers share what they know (Env.Share) a panic ends the instance of the graph: nobody knows which of it is half changed,
-// and who waits for a turn at it.
+// Some faults still end the whole program: a panic in a goroutine that an app has started, an access to an address that the
+// program does not have, a stack or a heap that grows without bound, and errors that the runtime calls fatal, such as two
+// goroutines that write to a map at once. Instance.Watch finds an app that does not return. If instances of several workers
+// share state (Env.Share), a panic ends the whole Instance: the shared state may be half changed, and other workers may wait
+// for their turn at it.
 func (in *Inside) Over() bool { return in.over }
 
 // Fault is the latest panic of an instance; nil: none did. It may be called from any goroutine.
@@ -105,8 +105,8 @@ func (in *Inside) refuse(c *Ctx, b *packet.Batch) {
 	c.node = outer
 }
 
-// panicAt is the place of the code that has panicked, FILE:LINE, the first of several times; it is called by who has
-// recovered.
+// panicAt is the place of the code that has panicked, FILE:LINE; of several panics the first. The function that recovers
+// calls it.
 func panicAt() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])

@@ -7,10 +7,10 @@ import (
 )
 
 // Taker is an app whose instances hand frames to each other (Ctx.Hand), from one worker
-// to another. Taken gets those that others have handed to this one: in the order in
-// which each of them did, with the Meta that they had there (Tag above all; a trace
-// ends with the hand-over), in buffers of this worker's. It disposes of them as Push
-// does.
+// to another. Taken gets the frames that were handed to this instance, in buffers of this
+// worker. Frames of one sender come in the order in which it handed them over. They keep
+// their Meta, above all the Tag; a trace ends with the hand-over. Taken disposes of the
+// frames as Push does.
 type Taker interface {
 	Taken(c *Ctx, b *packet.Batch)
 }
@@ -157,7 +157,7 @@ func (w *mover) handedOver() (frames int) {
 	return frames
 }
 
-// handedTo is how many frames wait that the instances of other workers have handed to that of one.
+// handedTo is how many frames wait for the instance in a worker, handed over by the instances of others.
 func (n *node) handedTo(worker int) (frames int) {
 	if n.relay == nil {
 		return 0
@@ -232,8 +232,8 @@ func (w *mover) goesOn() {
 	}
 }
 
-// relayTick is when the owner of the time has to step the worker because frames were handed
-// to it.
+// relayTick is when the caller of Step has to step the worker because frames were handed to
+// it.
 func (w *mover) relayTick(at clock.Time) clock.Time {
 	if w.handedOver() > 0 {
 		at = min(at, w.ctx.now.Add(1000))

@@ -171,9 +171,9 @@ func (i *current) Visit(app string, worker int, f func(App)) error {
 }
 
 // Work is Visit for longer work: f is called between breaths, again and again while it
-// returns true. Each call should take about the time that f gets: a few microseconds while
-// the worker has frames; then all calls of Work together get a fifth of the worker's time.
-// Calls of Work at the same time take turns.
+// returns true. f gets the time that a call should take: a few microseconds while the
+// worker has frames. All calls of Work together get a fifth of the time of such a worker, and
+// take turns.
 func (i *current) Work(app string, worker int, f func(App, clock.Duration) bool) error {
 	return i.post(app, worker, f, true)
 }

@@ -38,8 +38,9 @@ type Spec struct {
 type PortSpec struct {
 	Kind string `yaml:"kind" json:"kind"`
 	Args Args   `yaml:"args,omitempty" json:"args,omitempty"`
-	// Cable is an app between the port and all that is linked to it, by its ports a (inside) and b: what the neighbour at the
-	// port's cable has as well, such as {kind: hop}. ParseSpec writes it out, as an app NAME-cable and its links.
+	// Cable is an app between the port and everything that is linked to the port; the app's port a is inside, b towards the cable.
+	// The neighbour at the other end of the cable has such an app as well, for example {kind: hop}. ParseSpec writes it out, as an
+	// app NAME-cable and its links.
 	Cable *AppSpec `yaml:"cable,omitempty" json:"cable,omitempty"`
 }
 
@@ -289,9 +290,9 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	return nil
 }
 
-// Unlinked are the outputs, as in "steer.b", that nothing is linked to, of a Spec that is valid: what comes out of
-// them is dropped. An app's output with an input of the same name that is not linked either is left out: that side
-// of the app is not used. So is a port that only sends; one without any link is named.
+// Unlinked are the outputs of a valid Spec that have no link, as in "steer.b": frames that leave there are dropped.
+// Two sorts are left out: an output whose input of the same name has no link either, as that side of the app is not
+// used; and the output of a port that only sends. A port without any link is named.
 func (s *Spec) Unlinked(kinds []Kind) (outs []string) {
 	from, to := map[string]bool{}, map[string]bool{}
 	es, _ := s.edges()

@@ -9,9 +9,9 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Stay says how many frames stayed with a worker for as long: from the moment at which the worker looks at its ports until
-// it has given to ports what it took there. Frames that an app holds count when they are taken and when they go, and not for the
-// time between; what the kernel does before and after is not in it.
+// Stay is the number of frames whose time with a worker was about the same. The time runs from the moment at which the worker looks
+// at its ports until it has given the frames of that look to ports again. For a frame that an app holds, the breath in which it came
+// and the breath in which it leaves count, and not the time between. Time in the kernel does not count.
 type Stay struct {
 	UpTo   clock.Duration `json:"up_to_ns"` // and longer than that of the Stay before
 	Frames uint64         `json:"frames"`
@@ -52,7 +52,7 @@ func (s *stays) add(d clock.Duration, frames int) {
 	s.ns.Store(s.ns.Load() + uint64(d)*uint64(frames))
 }
 
-// staysOf are the stays of all workers, the short ones first, without steps of no frame; and all of them together.
+// staysOf are the stays of all workers, the short ones first, without steps that have no frame; and the sum of all times.
 func staysOf(all []*worker) (steps []Stay, together clock.Duration) {
 	for _, w := range all {
 		together += clock.Duration(w.stays.ns.Load())
@@ -69,7 +69,7 @@ func staysOf(all []*worker) (steps []Stay, together clock.Duration) {
 	return steps, together
 }
 
-// StaysSince are the stays that were added to before after the earlier ones were looked at.
+// StaysSince are the stays that were counted between two looks: before is the earlier one, after the later one.
 func StaysSince(before, after []Stay) (grown []Stay) {
 	for _, s := range after {
 		if i := slices.IndexFunc(before, func(b Stay) bool { return b.UpTo == s.UpTo }); i >= 0 {
@@ -82,8 +82,8 @@ func StaysSince(before, after []Stay) (grown []Stay) {
 	return grown
 }
 
-// StayOf is a stay that a share (0 to 1) of all frames does not exceed: at most a quarter more than their longest. 0 where there are no
-// frames.
+// StayOf is a time that a share (0 to 1) of all frames did not exceed. It is at most a quarter more than the longest time of these
+// frames; 0 if there are no frames.
 func StayOf(all []Stay, share float64) clock.Duration {
 	total := uint64(0)
 	for _, s := range all {

@@ -45,7 +45,7 @@ func (i *tables) Tables() []AppTables {
 	return out
 }
 
-// declared are the tables that an app of kind k has now.
+// declared are the tables that an app of kind k has at the moment.
 func (i *tables) declared(app string, k *Kind) []table.Decl {
 	if k.Declared == nil {
 		return k.Tables
@@ -463,8 +463,8 @@ func (i *tables) FileArgs(s *Spec) []FileArg {
 	return out
 }
 
-// meant is an error if a change makes no sense for the app, whatever other entries the
-// table has.
+// meant returns an error if a change is wrong for the app whatever other entries the table
+// has.
 func meant(d *table.Decl, c *table.Change) error {
 	var alone table.Rows
 	if d.Default != nil {

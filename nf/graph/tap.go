@@ -12,8 +12,8 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// taps are the taps, the traces and the listener, and the filter that has the ports take up the frames that these and the apps
-// want. Who calls look, wants or tellPorts holds mu.
+// taps has the taps, the traces, the listener for punted frames, and the filter of the ports: which frames the ports give to
+// workers because a tap, a trace or an app wants them. Callers of look, wants and tellPorts hold mu.
 type taps struct {
 	*current
 	traced atomic.Uint32

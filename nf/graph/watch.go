@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Stuck says that a worker makes no breath any more, although its thread has
-// computed, or slept, for so long.
+// Stuck describes a worker that takes no breath any more, although its thread has
+// had the time: the thread has computed, or slept, for a whole limit.
 type Stuck struct {
 	Worker    int
 	App, Kind string // whose code the worker runs; "-" and "framework": no app's
@@ -158,7 +158,7 @@ func (w *worker) stuck(doing string, long clock.Duration) *Stuck {
 //go:noinline
 func (w *worker) running() *node { return w.ctx.node }
 
-// knock has the worker close the channel between two breaths.
+// knock asks the worker to close the channel between two breaths.
 func (w *worker) knock() <-chan struct{} {
 	l := &letter{fn: func(clock.Duration) bool { return false }, done: make(chan struct{})}
 	w.mailMu.Lock()
@@ -175,9 +175,9 @@ func (w *worker) knock() <-chan struct{} {
 // watchEvery is between two looks of Watch.
 const watchEvery = 250 * time.Millisecond
 
-// Watch returns the first worker that is stuck: it was asked for a breath, and its thread
-// computed for limit since, or slept as long. A thread that the machine does not let
-// run does neither. nil: ctx is done. beat is called after every look that found no worker stuck.
+// Watch returns the first worker that is stuck: since the worker was asked for a breath, its thread has
+// computed, or slept, for limit. A thread that gets no processor does neither. Watch returns nil when
+// ctx is done. It calls beat after every look that found no worker stuck.
 func (i *Instance) Watch(ctx context.Context, limit clock.Duration, beat func()) *Stuck {
 	v := i.vigil(min(watchEvery, limit/4), limit)
 	tick := time.NewTicker(v.every)

@@ -28,8 +28,8 @@ const mailSpin = 200_000 // ns
 // sleep.
 const pollLook = 1_000_000 // ns
 
-// A worker with frames gives work from outside (Work) one slice after another, in all a part in workShare of its
-// time. A slice is the longest that a frame waits. Slices are longer when no frame has moved for workIdle.
+// While a worker has frames, orders from outside (Work) get one slice of its time after another, in all one part in
+// workShare. No frame waits for longer than a slice. Slices are longer when no frame has moved for workIdle.
 const (
 	workSlice     = 8_000     // ns
 	workIdleSlice = 100_000   // ns
@@ -37,8 +37,8 @@ const (
 	workShare     = 5
 )
 
-// worker is a thread, or a stand-in for one, that has its mover breathe. It sleeps while there is nothing to do, and between two
-// breaths it carries out orders of others. Who holds mu may use all fields, those of the mover too; see do.
+// worker is a thread, or a stand-in for one, that runs the breaths of its mover. It sleeps while there is nothing to do, and between
+// two breaths it carries out orders from outside. A goroutine that holds mu may use all fields, those of the mover too; see do.
 type worker struct {
 	mover
 	spinNs clock.Duration

@@ -124,7 +124,7 @@ func read(src []byte, b bounds, do func(*ast.File) (*Error, error)) *Error {
 	wrong = &Error{Msg: err.Error()}
 	var y yaml.Error
 	if errors.As(err, &y) {
-		wrong.Msg = said(y)
+		wrong.Msg = message(y)
 		wrong.place(y.GetToken())
 		wrong.Excerpt = yaml.FormatErrorWithToken(wrong.Msg, y.GetToken(), false, true)
 	}
@@ -143,8 +143,8 @@ func body(f *ast.File) ast.Node {
 	return nil
 }
 
-// said is what the YAML library says, without Go's types.
-func said(err yaml.Error) string {
+// message is what the YAML library says, without Go's types.
+func message(err yaml.Error) string {
 	var to reflect.Type
 	switch err := err.(type) {
 	case *yaml.TypeError:

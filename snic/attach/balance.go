@@ -324,7 +324,7 @@ func (b *Balancer) even(n *pool.Node, dag int) (moved int) {
 			continue
 		}
 		at = append(at, k)
-		if more, told := left(n, dag, p.board); told {
+		if more, known := left(n, dag, p.board); known {
 			could[k] = p.rate + more
 		}
 		all += could[k]
@@ -452,7 +452,7 @@ func (b *Balancer) relieve(now clock.Time, n *pool.Node) {
 			if !p.used || p.board < 0 || p.board >= MaxBoards || p.rate == 0 || p.ends != clock.Never {
 				continue
 			}
-			if more, told := left(n, i, p.board); told && more < p.rate/scarce {
+			if more, known := left(n, i, p.board); known && more < p.rate/scarce {
 				d.tight = now
 				if now >= d.settled && now >= b.acted[p.board] {
 					b.order = append(b.order, id(i, k))
@@ -492,7 +492,7 @@ func (b *Balancer) unload(now clock.Time, n *pool.Node, dag, k int) bool {
 	}
 	for j := range d.places {
 		o := &d.places[j]
-		if more, told := left(n, dag, o.board&(MaxBoards-1)); j != k && o.used && o.board >= 0 && o.ends == clock.Never && told && more > o.rate/scarce {
+		if more, known := left(n, dag, o.board&(MaxBoards-1)); j != k && o.used && o.board >= 0 && o.ends == clock.Never && known && more > o.rate/scarce {
 			if b.even(n, dag) > 0 {
 				return true
 			}
@@ -516,8 +516,8 @@ func (b *Balancer) shrink(now clock.Time, n *pool.Node, dag int) {
 		if !p.used || p.ends != clock.Never {
 			continue
 		}
-		more, told := left(n, dag, p.board&(MaxBoards-1))
-		if p.board < 0 || !told {
+		more, known := left(n, dag, p.board&(MaxBoards-1))
+		if p.board < 0 || !known {
 			return
 		}
 		places++

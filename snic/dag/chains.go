@@ -36,12 +36,12 @@ type Chain struct {
 // ChainOf describes a sequence of tasks.
 func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 	c := Chain{Tasks: tasks, Remote: true, Endpoint: true}
-	told := true
+	declared := true
 	for _, id := range tasks {
 		t := &d.Tasks[id]
 		c.Area += t.Area
 		c.Bitstream += t.Bitstream
-		told = told && t.Bitstream > 0
+		declared = declared && t.Bitstream > 0
 		c.Latency += t.Latency
 		if t.Throughput > 0 && (c.Throughput == 0 || t.Throughput < c.Throughput) {
 			c.Throughput = t.Throughput
@@ -50,7 +50,7 @@ func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 		c.Remote = c.Remote && t.Remote
 		c.Endpoint = c.Endpoint && t.Endpoint
 	}
-	if !told {
+	if !declared {
 		c.Bitstream = d.Regions.Bitstream
 	}
 	return c

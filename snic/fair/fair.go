@@ -155,18 +155,18 @@ type Sharer struct {
 	flows    int
 	held     int
 
-	epoch   uint32
-	told    clock.Time // Demands
-	start   clock.Time
-	half    clock.Time
-	tenants []tenant
-	counts  []int64 // two rows of flows for each tenant
-	holds   []int64 // a row of held resources for each tenant
-	holding []int64 // the sum of them
-	active  []int32 // tenants seen in this epoch
-	before  []int32 // and in the one before
-	asking  []int32 // tenants with recent bytes
-	pools   []pool
+	epoch    uint32
+	reported clock.Time // Demands
+	start    clock.Time
+	half     clock.Time
+	tenants  []tenant
+	counts   []int64 // two rows of flows for each tenant
+	holds    []int64 // a row of held resources for each tenant
+	holding  []int64 // the sum of them
+	active   []int32 // tenants seen in this epoch
+	before   []int32 // and in the one before
+	asking   []int32 // tenants with recent bytes
+	pools    []pool
 
 	stretch    float64 // of the epoch over its latter half
 	solver     *drf.Solver
@@ -256,7 +256,7 @@ func New(now clock.Time, c Config) (*Sharer, error) {
 	s := &Sharer{
 		epochLen: c.Epoch, window: float64(c.Epoch) * window, slack: float64(c.Slack) / float64(c.Parts), burst: float64(c.Burst), flows: flows, held: c.Held,
 		parts: float64(c.Parts),
-		epoch: 1, told: now, start: now, half: now.Add(c.Epoch / 2),
+		epoch: 1, reported: now, start: now, half: now.Add(c.Epoch / 2),
 		tenants: make([]tenant, c.Tenants),
 		counts:  make([]int64, 2*c.Tenants*flows),
 		holds:   make([]int64, c.Tenants*c.Held),

@@ -17,11 +17,11 @@ type Demands struct {
 // Demands writes to d what tenants of a part have asked for in the epochs that have ended since the call before.
 func (s *Sharer) Demands(now clock.Time, d *Demands) {
 	d.Tenants, d.Bytes, d.Rows = d.Tenants[:0], d.Bytes[:0], d.Rows[:0]
-	ns := float64(now.Sub(s.told))
+	ns := float64(now.Sub(s.reported))
 	if ns <= 0 {
 		return
 	}
-	s.told = now
+	s.reported = now
 	for _, i := range s.asking {
 		t := &s.tenants[i]
 		bytes := t.recent

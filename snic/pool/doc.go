@@ -24,9 +24,9 @@
 //	bitstream (its bytes at the link's rate) ► Load: PR
 //	Redirect: a rule in the parser ◄── Ready
 //
-// A chain whose state goes along (Chain.Hand) waits between Ready and Redirect: Pause, then
-// the body calls Hand with what it knew, and the host has it (Restore, Serving).
-// Boards have the same chains, or nothing to do with each other: Info.Deployment tells.
+// A chain whose state goes along (Chain.Hand) waits between Ready and Redirect: after Pause
+// the body calls Hand with the state, which the host gets (Restore, Serving). Boards with
+// other chains (Info.Deployment) have nothing to do with each other.
 //
 // The host decides about its regions alone, so that two boards do not get the same
 // one. The owner's rule comes when the chain runs, never before.
@@ -39,27 +39,27 @@
 // chain and saves its state, and that is restored here (Resume) before the packets
 // that wait, in their order.
 //
-// What is long goes once, and again only if it was lost: while a long message is on its way (Sending, Sent) a Node
-// makes no other for who is to have it. A host may give copies of what a chain knows that goes on (Copied); they
+// A long state is sent once, and again only if it was lost: while a long message is on its way (Sending, Sent) a Node
+// makes no other message for its receiver. A host may send copies of the state of a chain that goes on (Copied); copies
 // are numbered, and each is kept until the owner has that number.
 //
-// What a chain knows goes in one message, MaxState bytes at most, with what other chains of the
-// two know at the time. A chain that knows more stays where it is (TooMuch).
+// The state of a chain goes in one message, of at most MaxState bytes, together with the states of other
+// chains between the two boards. A chain with more state stays where it is (TooMuch).
 //
 // # Leaving
 //
-// A board that stops says so first (Leave), and takes nothing more. Owners have what it
-// runs for them come back as above, at once; if there is no room (Stay), packets
-// wait for the state all the same, and with it the chain may go to another peer. When
-// nothing is left (Left) the board may go. What is too much to be moved (Guest.Stuck) goes on until it does.
+// A board that stops says so first (Leave), and takes nothing more. Owners fetch the chains that
+// it runs for them, as above, at once. If an owner has no room (Stay), packets still wait for
+// the state, and the chain may go with it to another peer. When no chain is left (Left) the
+// board may go. A chain with too much state (Guest.Stuck) runs there until the board goes.
 //
 // # Messages may be lost, repeated, late and out of order
 //
 // There is one message, State: all that its sender has to say to the receiver,
 // with what it asks of it and what it answers. The newest counts (numbers, and the
 // incarnation of the sender, which grows with each start); nothing depends on one
-// that was lost. Of one that others have overtaken what chains knew is taken, if it is still awaited. It also says what the sender has seen: an ask that was seen and has
-// no answer is not known to the host any more.
+// that was lost. If newer messages have overtaken one, only states that are still awaited are taken from it.
+// A message also says what its sender has seen: an ask that was seen and has no answer is no longer known to the host.
 //
 // # Pages
 //

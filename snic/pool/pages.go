@@ -40,7 +40,7 @@ const (
 	numPageSorts
 )
 
-// hasPage reports that a page goes along.
+// hasPage reports whether a message has a page.
 func (s pageSort) hasPage() bool { return s == askKeep || s == saysPage }
 
 // window is how many requests a board has under way to a peer.
@@ -103,7 +103,7 @@ type kept struct {
 	frame int
 }
 
-// exchangeOf is what a board has to do with a peer.
+// exchangeOf is what a board exchanges with one peer.
 type exchangeOf struct {
 	// As owner.
 	inc, seq uint64
@@ -265,7 +265,7 @@ func (p *Pager) Lost(now clock.Time, peer int) {
 	p.forget(w)
 }
 
-// leave gives up what a peer keeps, or is asked for, and has the next request be of an incarnation after one.
+// leave gives up the pages that a peer keeps or is asked to keep. The next request has a greater incarnation than inc.
 func (p *Pager) leave(now clock.Time, peer int, inc uint64) {
 	w := &p.with[peer]
 	asks := w.asks
@@ -291,7 +291,7 @@ func (p *Pager) leave(now clock.Time, peer int, inc uint64) {
 	}
 }
 
-// Met takes note that a peer is there, perhaps again: what it keeps of before it need not keep.
+// Met notes that a peer is there, perhaps again. Pages that it kept before it was lost are not needed.
 func (p *Pager) Met(now clock.Time, peer int) {
 	if peer < 0 || peer >= len(p.with) || peer == p.board {
 		return
@@ -311,7 +311,7 @@ func (p *Pager) forget(w *exchangeOf) {
 	w.theirs, w.base, w.taken, w.keeps, w.answers = 0, 0, 0, nil, nil
 }
 
-// Busy reports that something is under way.
+// Busy reports whether anything is under way.
 func (p *Pager) Busy() bool {
 	if len(p.events) > 0 {
 		return true
@@ -342,7 +342,7 @@ func (p *Pager) Events() []PageEvent {
 	return e
 }
 
-// Poll sends what is due, and there is room for; the rest when it is called again.
+// Poll sends messages that are due, as far as there is room; the rest follows at the next call.
 func (p *Pager) Poll(now clock.Time, by Carrier) {
 	for to := range p.with {
 		w := &p.with[to]
@@ -543,7 +543,7 @@ func (p *Pager) learn(now clock.Time, w *exchangeOf, from int, sort pageSort, se
 	}
 }
 
-// Evacuate has pages that a peer keeps move to others, which choose names, one for each page; false: there is none.
+// Evacuate moves the pages that a peer keeps to other peers. choose names a peer for each page; false: there is none.
 func (p *Pager) Evacuate(now clock.Time, peer int, choose func() (to int, ok bool)) {
 	w := &p.with[peer]
 	for h, at := range p.where {

@@ -41,12 +41,12 @@ type Host interface {
 	// Reserve keeps a region for the chain, or a share of one that runs it, and
 	// reports false when there is none.
 	Reserve(now clock.Time, l Lease, chain int, rate float64) bool
-	// Load: the bitstream is here. Node.Ready or Node.Failed follows.
+	// Load says that the bitstream is here. Node.Ready or Node.Failed follows.
 	Load(now clock.Time, l Lease, chain int)
 	// Restore gives the chain, which is ready, the state that it had at its owner.
 	// Node.Restored or Node.Failed follows.
 	Restore(now clock.Time, l Lease, state []byte)
-	// Save: the chain stops. Node.Saved or Node.Failed follows.
+	// Save stops the chain. Node.Saved or Node.Failed follows.
 	Save(now clock.Time, l Lease)
 	// Release ends the lease, wherever it is.
 	Release(now clock.Time, l Lease)
@@ -119,7 +119,7 @@ type want struct {
 	handed    bool       // state is what it knew here
 	stuck     bool       // the peer cannot give it back: its state is too much
 	state     []byte
-	told      clock.Time // when the state was in a message, last; 0: never
+	sentAt    clock.Time // when the state was in a message, last; 0: never
 	copied    uint32     // the newest copy of the peer's, of this ask
 	copy      []byte     // what the chain knew there then
 	tried     []uint64   // by peer: its incarnation when it refused, or did not answer
@@ -130,7 +130,7 @@ type lease struct {
 	chain  int
 	status Status
 	state  []byte
-	told   clock.Time // when state or copy was in a message, last; 0: never
+	sentAt clock.Time // when state or copy was in a message, last; 0: never
 	stuck  bool       // what it knows was too much to be moved
 	copied uint32     // number of the newest copy
 	copy   []byte     // what it knew then; nil: the owner has it
@@ -151,7 +151,7 @@ type peer struct {
 	dropped   clock.Time // when a frame became its own again, last
 }
 
-// Peer is what is known of a peer.
+// Peer is what this board knows of a peer.
 type Peer struct {
 	Alive bool
 	Heard clock.Time
@@ -244,7 +244,7 @@ func (n *Node) Leave(now clock.Time) {
 	n.soon(now)
 }
 
-// Left reports that the board leaves, and nobody's chain is here any more.
+// Left reports whether the board leaves, and no peer's chain is here any more.
 func (n *Node) Left() bool { return n.info.Leaving && len(n.Guests()) == 0 }
 
 // Guest is a peer's chain that is here.
@@ -264,9 +264,8 @@ func (n *Node) Guests() (all []Guest) {
 	return all
 }
 
-// Deploy sets what chains there are, and by which number all boards know that
-// they have the same. What was agreed on with peers ends, without an event: the body begins
-// anew.
+// Deploy sets the chains, and the number by which boards know that they have the same
+// chains. All agreements with peers end, without an event: the body begins anew.
 func (n *Node) Deploy(now clock.Time, id uint64, chains []Chain) error {
 	if err := checkChains(chains); err != nil {
 		return err
@@ -299,7 +298,7 @@ func (n *Node) Events() []Event {
 
 func (n *Node) emit(e Event) { n.events = append(n.events, e) }
 
-// soon has everybody be told at once.
+// soon makes the next messages to all peers due at once.
 func (n *Node) soon(now clock.Time) {
 	for i := range n.peers {
 		n.peers[i].next = min(n.peers[i].next, now)
@@ -336,8 +335,8 @@ func (n *Node) find(id int) (int, bool) {
 	return slices.BinarySearchFunc(n.wants, id, func(w *want, id int) int { return cmp.Compare(w.id, id) })
 }
 
-// Unwant ends a want, without an event; what the body was not yet told about it
-// goes with it. It reports whether there was one.
+// Unwant ends a want, without an event; events of it that the body has not taken yet are
+// dropped. It reports whether there was such a want.
 func (n *Node) Unwant(now clock.Time, id int) bool {
 	at, ok := n.find(id)
 	if !ok {
@@ -412,14 +411,14 @@ func (n *Node) place(now clock.Time, w *want) {
 	n.ask++
 	p := &n.peers[best]
 	w.peer, w.ask, w.stage = best, n.ask, asked
-	w.handed, w.stuck, w.state, w.told = false, false, nil, 0
+	w.handed, w.stuck, w.state, w.sentAt = false, false, nil, 0
 	w.copied, w.copy = 0, nil
 	w.since = p.seq + 1
 	w.deadline = now.Add(n.Dead)
 	p.next = min(p.next, now)
 }
 
-// twice reports that another want of the same chain of this switch is at a board, or asks it.
+// twice reports whether another want of this switch, of the same chain, is at a board or asks it.
 func (n *Node) twice(w *want, board int) bool {
 	return n.Board == n.Topology.Switch() && slices.ContainsFunc(n.wants, func(o *want) bool { return o != w && o.chain == w.chain && o.peer == board })
 }
@@ -460,9 +459,9 @@ func (n *Node) FreedFor(area int, may func(id int) bool) bool {
 	return true
 }
 
-// Fetch has what a want's chain knows come here from its peer, though the chain does not run here: Pause, Unredirect and
-// Resume follow, and the want ends; or Redirect, where it is too much to be moved. It is the switch's way to move a chain
-// from one board to another. It reports whether the chain is at a peer.
+// Fetch brings the state of a want's chain here from its peer, though the chain does not run here: Pause, Unredirect and
+// Resume follow, and the want ends; or Redirect, if the state is too large. A switch moves a chain from one board to
+// another in this way. Fetch reports whether the chain is at a peer.
 func (n *Node) Fetch(now clock.Time, id int) bool {
 	at, ok := n.find(id)
 	if !ok || n.wants[at].stage != running {
@@ -482,7 +481,7 @@ func (n *Node) Local(now clock.Time, id int) bool {
 	return true
 }
 
-// bring has a want's packets run here from now on, or when its state is here.
+// bring makes a want's packets run here, from now on or when its state has come.
 func (n *Node) bring(now clock.Time, w *want) {
 	stateful := n.Chains[w.chain].Stateful
 	switch {
@@ -501,8 +500,8 @@ func (n *Node) bring(now clock.Time, w *want) {
 	}
 }
 
-// Hand gives what a want's chain knows here, after Pause; its packets wait until
-// Redirect, Unredirect, Resume or NoPeer follows. False when it is not asked for.
+// Hand gives the state that a want's chain has here, after Pause; its packets wait until
+// Redirect, Unredirect, Resume or NoPeer follows. False: the state was not asked for.
 func (n *Node) Hand(now clock.Time, id int, state []byte) bool {
 	at, ok := n.find(id)
 	if !ok || n.wants[at].stage != handing || n.wants[at].handed {
@@ -514,7 +513,7 @@ func (n *Node) Hand(now clock.Time, id int, state []byte) bool {
 		n.end(now, w)
 		return true
 	}
-	w.handed, w.state, w.told = true, state, 0
+	w.handed, w.state, w.sentAt = true, state, 0
 	n.peers[w.peer].next = min(n.peers[w.peer].next, now)
 	return true
 }
@@ -560,7 +559,7 @@ func (n *Node) Memory() (board int, ok bool) {
 	return best, best >= 0
 }
 
-// keeps reports that a peer may keep pages.
+// keeps reports whether a peer may keep pages.
 func (n *Node) keeps(p *peer) bool { return p.alive && !p.info.Leaving && p.info.Page == n.info.Page }
 
 // Dropped takes note that a frame of a peer is its own again: it can keep another page. The peer may not know
@@ -593,7 +592,7 @@ func (n *Node) lease(l Lease) *lease {
 	return nil
 }
 
-// answer sets what becomes of a lease, if it was in one of these states.
+// answer sets the status of a lease, if it had one of the statuses from.
 func (n *Node) answer(now clock.Time, l Lease, to Status, from ...Status) bool {
 	e := n.lease(l)
 	if e == nil || !slices.Contains(from, e.status) {
@@ -617,26 +616,26 @@ func (n *Node) Failed(now clock.Time, l Lease) bool {
 	return n.answer(now, l, Failed, Granted, Loading, Ready, Serving)
 }
 
-// Saved tells that a lease's chain has stopped, and what it knew: MaxState bytes at most, or it is to go
-// on, and Kept says so.
+// Saved tells that a lease's chain has stopped, and gives its state, of at most MaxState bytes. A chain with more
+// state must go on: then the body calls Kept.
 func (n *Node) Saved(now clock.Time, l Lease, state []byte) bool {
 	if !n.answer(now, l, Saved, Ready, Serving) {
 		return false
 	}
 	e := n.lease(l)
-	e.state, e.told, e.copy = state, 0, nil
+	e.state, e.sentAt, e.copy = state, 0, nil
 	return true
 }
 
-// Copied gives a copy of what a lease's chain knows, which goes on: its owner has that if this board is lost. One
-// that is more than MaxState is not taken.
+// Copied gives a copy of the state of a lease's chain, which goes on: its owner uses the copy if this board is lost. A
+// copy of more than MaxState bytes is not taken.
 func (n *Node) Copied(now clock.Time, l Lease, state []byte) bool {
 	e := n.lease(l)
 	if len(state) > n.most || !n.answer(now, l, Serving, Serving) && !n.answer(now, l, Ready, Ready) {
 		return false
 	}
 	e.copied++
-	e.copy, e.told = state, 0
+	e.copy, e.sentAt = state, 0
 	return true
 }
 
@@ -654,17 +653,17 @@ func (n *Node) Sent(now clock.Time, board int, ok bool) {
 	}
 	for _, w := range n.wants {
 		if w.peer == board {
-			w.told = 0
+			w.sentAt = 0
 		}
 	}
 	for _, e := range n.leases {
 		if e.Owner == board {
-			e.told = 0
+			e.sentAt = 0
 		}
 	}
 }
 
-// Kept tells that a lease's chain goes on: what it knows is too much to be moved.
+// Kept tells that a lease's chain goes on, because its state is too large to be moved.
 func (n *Node) Kept(now clock.Time, l Lease) bool {
 	if !n.answer(now, l, Kept, Ready, Serving) {
 		return false
@@ -683,8 +682,8 @@ func (n *Node) Lost(now clock.Time, board int) {
 	n.forget(now, board)
 }
 
-// Renew has the board go on as one that starts anew, as an incarnation that is greater than
-// all that its number had before: all peers are lost, until they are heard of again.
+// Renew makes the board begin again, with an incarnation that is greater than all earlier
+// ones of its number: all peers are lost until they are heard of again.
 func (n *Node) Renew(now clock.Time, inc uint64) {
 	for i := range n.peers {
 		n.Lost(now, i)
@@ -744,8 +743,8 @@ func (n *Node) Heard(now clock.Time, board int, inc uint64) {
 // excuses is how much of a peer's silence may be our own doing, in terms of Config.Dead.
 const excuses = 4
 
-// Away tells that nobody has looked at the node for so long after Next: the machine had no time for it. That
-// peers were not heard of meanwhile says nothing of them. A peer that is dead is lost at most excuses times Dead later.
+// Away tells that the node was not looked at for so long after Next, because the machine had no time for it. So the
+// silence of peers in that time means nothing. A peer that is dead is lost at most excuses times Dead later.
 func (n *Node) Away(d clock.Duration) {
 	for i := range n.peers {
 		if p := &n.peers[i]; p.alive {
@@ -796,8 +795,8 @@ func (n *Node) Input(now clock.Time, s *State) bool {
 	return true
 }
 
-// late takes what chains knew from a message that newer ones have overtaken, as short ones do: what it goes
-// with may be over since, but is never begun anew. It reports whether some was still news.
+// late takes the states of chains from a message that newer, shorter ones have overtaken. The asks that the states
+// belong to may be over, but never begin again. late reports whether any state was still awaited.
 func (n *Node) late(now clock.Time, s *State) (news bool) {
 	for _, a := range s.Asks {
 		l := Lease{s.From, s.Inc, a.ID}
@@ -818,7 +817,7 @@ func (n *Node) late(now clock.Time, s *State) (news bool) {
 	return news
 }
 
-// given takes what a want's chain knew at its peer. It reports false if it is not awaited, or not there.
+// given takes the state that a want's chain had at its peer. It reports false if no state is awaited, or none is there.
 func (n *Node) given(now clock.Time, w *want, a *Answer) bool {
 	switch {
 	case a.Copy > w.copied && (w.stage == running || w.stage == returning):
@@ -918,7 +917,7 @@ func (n *Node) learn(now clock.Time, s *State) {
 	}
 }
 
-// fetch has what is at a peer that leaves come back, and what was to go there go elsewhere.
+// fetch brings back chains from a peer that leaves, and places chains elsewhere that were to go there.
 func (n *Node) fetch(now clock.Time, board int) {
 	for _, w := range slices.Clone(n.wants) {
 		switch {
@@ -995,13 +994,13 @@ func (n *Node) Poll(now clock.Time) *State {
 		s := &n.out
 		*s = State{From: n.Board, To: i, Inc: n.Inc, Seq: p.seq, SeenInc: p.inc, Seen: p.seen, Info: n.info, Asks: s.Asks[:0], Answers: s.Answers[:0]}
 		room := n.most // what does not fit is told when others have been taken
-		fits := func(state []byte, told *clock.Time) bool {
+		fits := func(state []byte, sentAt *clock.Time) bool {
 			// What is long goes once, and again if nothing has come of it.
-			if len(state) > room || len(state) > shortState && *told > 0 && now < max(*told, p.out).Add(n.Dead) {
+			if len(state) > room || len(state) > shortState && *sentAt > 0 && now < max(*sentAt, p.out).Add(n.Dead) {
 				return false
 			}
 			room -= len(state)
-			*told = max(now, 1)
+			*sentAt = max(now, 1)
 			return true
 		}
 		for _, w := range n.wants {
@@ -1012,7 +1011,7 @@ func (n *Node) Poll(now clock.Time) *State {
 			switch {
 			case w.stage == moving:
 				phase = Moving
-			case w.handed && w.stage == handing && fits(w.state, &w.told):
+			case w.handed && w.stage == handing && fits(w.state, &w.sentAt):
 				phase = Handed
 			case w.stage >= loading:
 				phase = Loaded
@@ -1026,9 +1025,9 @@ func (n *Node) Poll(now clock.Time) *State {
 		for _, e := range n.leases {
 			switch {
 			case e.Owner != i:
-			case e.status == Saved && !fits(e.state, &e.told):
+			case e.status == Saved && !fits(e.state, &e.sentAt):
 				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: Serving})
-			case e.status != Saved && e.copy != nil && fits(e.copy, &e.told):
+			case e.status != Saved && e.copy != nil && fits(e.copy, &e.sentAt):
 				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: e.status, Copy: e.copied, State: e.copy})
 			default:
 				s.Answers = append(s.Answers, Answer{ID: e.ID, Status: e.status, State: e.state})

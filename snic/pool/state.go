@@ -17,11 +17,11 @@ const (
 	maxAddr   = 64
 )
 
-// MaxState is how many bytes of what chains know a message holds at most; a chain that knows more
-// stays where it is.
+// MaxState is the most bytes of chains' states in a message; a chain with more state stays where
+// it is.
 const MaxState = 16 << 20
 
-// shortState is how long a state is at most that each message holds until it has come.
+// shortState is the length up to which a state is in each message until it has come.
 const shortState = 512
 
 // Hosted is a chain that a board runs.

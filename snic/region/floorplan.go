@@ -79,8 +79,8 @@ func (p *floorplan) knows(id int) bool {
 
 func (p *floorplan) emit(e Event) { p.events = append(p.events, e) }
 
-// tell emits an event about a region and a chain.
-func (p *floorplan) tell(now clock.Time, k Kind, region, chain int) {
+// emitFor emits an event about a region and a chain.
+func (p *floorplan) emitFor(now clock.Time, k Kind, region, chain int) {
 	p.emit(Event{Kind: k, At: now, Region: region, Chain: chain, Task: none})
 }
 
@@ -115,7 +115,7 @@ func (p *floorplan) claim(now clock.Time, i, id int, c Cause) {
 	old := s.chain
 	if s.state == Victim {
 		p.stats.Evicted++
-		p.tell(now, Evict, i, old)
+		p.emitFor(now, Evict, i, old)
 	}
 	s.chain = id
 	p.enter(now, i, Queued)
@@ -176,7 +176,7 @@ func (p *floorplan) empty(now clock.Time, i int, st State) {
 // evict empties a region whose chain is not, or no longer, running.
 func (p *floorplan) evict(now clock.Time, i int) {
 	p.stats.Evicted++
-	p.tell(now, Evict, i, p.slots[i].chain)
+	p.emitFor(now, Evict, i, p.slots[i].chain)
 	p.empty(now, i, Free)
 }
 
@@ -260,7 +260,7 @@ func (p *floorplan) drained(now clock.Time, i int) {
 		p.run(now, i, -1)
 	case next != none:
 		p.stats.Evicted++
-		p.tell(now, Evict, i, old)
+		p.emitFor(now, Evict, i, old)
 		s.chain = next
 		p.enter(now, i, Queued)
 		p.port.enqueue(i, s.cause)

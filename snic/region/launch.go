@@ -207,11 +207,11 @@ func (f *Fabric) serve(now clock.Time) bool {
 func (f *Fabric) give(now clock.Time, id int) bool {
 	if i := f.plan.hosting(now, id); i != none {
 		f.plan.promote(i)
-		f.plan.tell(now, Share, i, id)
+		f.plan.emitFor(now, Share, i, id)
 		return true
 	}
 	if i := f.plan.victimOf(id); i != none {
-		f.plan.tell(now, Share, i, id)
+		f.plan.emitFor(now, Share, i, id)
 		f.plan.revive(now, i, OnDemand)
 		return true
 	}

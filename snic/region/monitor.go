@@ -46,26 +46,26 @@ type crew struct {
 
 // task is a network task, wherever it is.
 type task struct {
-	known   bool
-	settled bool // its instances are as they were when this sample began
-	due     bool // overloaded for a whole period: one of its instances, or all together
-	spare   bool // one instance too many for a whole period
-	running int  // instances
-	coming  int
-	leaving int
-	round   uint32  // the sample that it was part of
-	perByte float64 // ns that an instance needs
-	bytes   int64   // since the last sample
-	load    float64 // in instances; a mean over about a monitor period
-	booked  float64 // in instances: promised, not yet measured
-	wait    float64 // ns of work that waits in its instances while senders are held back, at the end of this sample
-	held    int     // instances of which that is so
-	used    clock.Time
-	over    clock.Time // due since; Never: it is not
-	all     Watch      // of its instances together
-	under   clock.Time // start of the period in which one instance less is tried
-	rest    float64    // ns of work beyond what it could do since then
-	told    clock.Time // Overload is not told before
+	known      bool
+	settled    bool // its instances are as they were when this sample began
+	due        bool // overloaded for a whole period: one of its instances, or all together
+	spare      bool // one instance too many for a whole period
+	running    int  // instances
+	coming     int
+	leaving    int
+	round      uint32  // the sample that it was part of
+	perByte    float64 // ns that an instance needs
+	bytes      int64   // since the last sample
+	load       float64 // in instances; a mean over about a monitor period
+	booked     float64 // in instances: promised, not yet measured
+	wait       float64 // ns of work that waits in its instances while senders are held back, at the end of this sample
+	held       int     // instances of which that is so
+	used       clock.Time
+	over       clock.Time // due since; Never: it is not
+	all        Watch      // of its instances together
+	under      clock.Time // start of the period in which one instance less is tried
+	rest       float64    // ns of work beyond what it could do since then
+	quietUntil clock.Time // Overload is not told before
 }
 
 // Watch looks whether what instances of a task, or others that work, have to do is too much.
@@ -368,7 +368,7 @@ func (m *monitor) afterOverdue(now clock.Time, last int, full bool) int {
 	best := none
 	for i := range m.gauges {
 		for _, t := range m.gauges[i].tasks {
-			if m.tasks[t].due && !(full && m.tasks[t].told > now) && (last == none || after(t, last)) && (best == none || after(best, t)) {
+			if m.tasks[t].due && !(full && m.tasks[t].quietUntil > now) && (last == none || after(t, last)) && (best == none || after(best, t)) {
 				best = t
 			}
 		}

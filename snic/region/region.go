@@ -375,7 +375,7 @@ func (f *Fabric) due(t clock.Time) bool {
 		}
 		if !s.stopped && f.plan.cfg.Patience > 0 && s.since.Add(f.plan.cfg.Patience) <= t {
 			f.plan.stats.Kills++
-			f.plan.tell(t, Kill, i, s.chain)
+			f.plan.emitFor(t, Kill, i, s.chain)
 			s.stopped, s.ready = true, t
 		}
 		if s.stopped && s.ready <= t {
@@ -466,13 +466,13 @@ func (f *Fabric) Fail(now clock.Time, region int) bool {
 			f.plan.unclaim(now, region)
 		}
 		f.plan.shift(now, s.chain, 0, 0, -1)
-		f.plan.tell(now, Evict, region, s.chain)
+		f.plan.emitFor(now, Evict, region, s.chain)
 	case Running:
 		f.plan.monitor.end(now, region)
 		f.plan.shift(now, s.chain, -1, 0, 0)
-		f.plan.tell(now, Evict, region, s.chain)
+		f.plan.emitFor(now, Evict, region, s.chain)
 	case Victim:
-		f.plan.tell(now, Evict, region, s.chain)
+		f.plan.emitFor(now, Evict, region, s.chain)
 	}
 	cause := s.cause
 	f.plan.empty(now, region, Failed)

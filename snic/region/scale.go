@@ -48,7 +48,7 @@ func (f *Fabric) scaleIn(now clock.Time) {
 			continue
 		}
 		f.plan.stats.ScaledIn++
-		f.plan.tell(now, ScaleIn, best, g.chain)
+		f.plan.emitFor(now, ScaleIn, best, g.chain)
 		f.plan.stop(now, best)
 	}
 }
@@ -77,8 +77,8 @@ func (f *Fabric) scaleOut(now clock.Time) bool {
 			f.plan.claim(now, i, id, Scaled)
 			return true
 		}
-		if e := &f.plan.monitor.tasks[t]; e.told <= now {
-			e.told = now.Add(f.plan.cfg.Monitor)
+		if e := &f.plan.monitor.tasks[t]; e.quietUntil <= now {
+			e.quietUntil = now.Add(f.plan.cfg.Monitor)
 			f.plan.stats.Overloads++
 			f.plan.emit(Event{Kind: Overload, At: now, Region: none, Chain: none, Task: t})
 		}

@@ -7,15 +7,14 @@ import (
 	"slices"
 )
 
-// Books is what became of packets. Arrived is Left, all Dropped, Inside and Taken
-// together.
+// Books counts packets. Arrived is the sum of Left, all Dropped, Inside and Taken.
 type Books struct {
 	Arrived uint64 // on both roads; without those refused
 	Left    uint64
 	Dropped [reasons]uint64 // by reason
 	Refused [reasons]uint64 // by reason
-	Runs    uint64          // that Next told of: passes through the scheduler
-	Bulk    uint64          // of those arrived, on the bulk road
+	Runs    uint64          // that Next returned: passes through the scheduler
+	Bulk    uint64          // how many of Arrived took the bulk road
 	Inside  int             // on the full road
 	Taken   int             // on the bulk road
 	Stored  int             // bytes in the packet store
@@ -37,7 +36,7 @@ type Instance struct {
 	Waiting int // packets that wait at the scheduler for a credit here
 }
 
-// Instance tells of a region; an unknown one holds nothing.
+// Instance describes what a region holds; an unknown region holds nothing.
 func (s *Scheduler) Instance(region int) Instance {
 	rg, err := s.road.in.instance(region)
 	if err != nil {
@@ -54,7 +53,7 @@ type Task struct {
 	Packets, Bytes uint64
 }
 
-// Task tells of a task in a region; the zero Task when there is none.
+// Task describes a task in a region; the zero Task when there is none.
 func (s *Scheduler) Task(region, task int) Task {
 	rg, err := s.road.in.instance(region)
 	if err != nil || uint(task) >= uint(rg.n) {
@@ -72,8 +71,8 @@ func (s *Scheduler) Tenant(tenant int) (packets, bytes int) {
 	return int(s.tenants[tenant].packets), int(s.tenants[tenant].bytes)
 }
 
-// Check goes through all that the scheduler knows and tells what does not fit:
-// an error of the scheduler, or calls of its owner that cannot be.
+// Check goes through all data of the scheduler and returns an error for what does not
+// fit: a fault of the scheduler, or wrong calls of its owner.
 func (s *Scheduler) Check() error {
 	if s.road.misuse > 0 {
 		return fmt.Errorf("sched: %d calls for what the caller does not have", s.road.misuse)
@@ -176,7 +175,7 @@ func (s *Scheduler) checkRegions() error {
 	return nil
 }
 
-// checkHeaders goes through those that wait for something else than credits.
+// checkHeaders goes through headers that wait for something other than credits.
 func (s *Scheduler) checkHeaders() error {
 	parks := 0
 	for h := range s.road.queues.headers {

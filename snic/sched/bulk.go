@@ -2,11 +2,11 @@ package sched
 
 import "math/bits"
 
-// Take reserves the whole chain, for as many as possible of n packets of a flow,
-// of bytes in all, whose route is one visit. It answers with the region, the mask
-// and how many; 0 when the bulk road is closed, and all go the full road. With
-// one instance, or another spread than PerFlow, packets of several flows may be
-// taken together; otherwise Choose says which go to the same.
+// Take reserves the whole chain for as many as possible of n packets of a flow,
+// which have bytes bytes together and whose route is one visit. It returns the region, the
+// mask and how many packets it took; 0 when the bulk road is closed: then all take the full
+// road. With one instance, or another spread than PerFlow, packets of several flows may be
+// taken together; otherwise Choose says which flows go to the same instance.
 //
 // A packet's credits come back by Give.
 func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask uint16, taken int) {
@@ -54,9 +54,9 @@ func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask
 	return int(r), v.mask, int(got)
 }
 
-// Give returns the credits of n packets of Take, of which so many were dropped.
-// When there were not so many, that is a fault of the caller, which Check tells
-// of, and nothing happens.
+// Give returns the credits of n packets of Take, of which dropped were dropped. If Take
+// did not take so many, that is a fault of the caller: Check reports it, and nothing
+// happens.
 func (s *Scheduler) Give(region int, mask uint16, n, dropped int) {
 	if uint(region) >= uint(len(s.road.queues.regions)) || n < 0 || dropped < 0 || dropped > n || n > int(s.road.queues.regions[region].taken) {
 		s.road.misuse++

@@ -41,11 +41,11 @@
 // not run through the chain past one that had to come back. A packet that waits
 // at the scheduler has no credit: there is no deadlock.
 //
-// A task that keeps packets, for an answer that has to come through the same tasks, say, would keep their credits from it. So a packet
-// that is kept has none (Keep): no more for that task than for those behind it. When the task lets it go, it goes on at once, or
-// behind those of its flow that wait there, whoever has all credits: another packet of its flow that comes out of the task
-// behind it has its credits, and would overtake it. So there may be as many packets more in a task than it has credits as one before
-// it lets go at a time.
+// A task may keep packets, for example until an answer comes through the same tasks. The packets must not keep the credits that the
+// answer needs. So a packet that is kept has no credits (Keep), neither for that task nor for the tasks behind it. When the task lets it
+// go, it goes on at once, or behind packets of its flow that wait there, even if no credit is free: a later packet of its flow that comes
+// out of the task has its credits already, and would overtake it. So a task may have more packets than credits: as many more as an earlier
+// task lets go at a time.
 //
 // With Config.Panic a packet gets one credit at a time and comes back after each
 // task, as with PANIC (Lin et al., OSDI 2020), to compare with.
@@ -76,21 +76,21 @@
 // finish. Remove takes the instance away when it has drained. A moved flow's
 // state is the owner's matter: it moves between Drained and Place.
 //
-// A packet keeps its plan: when SetRoute changes a route, packets of which a
-// task has run finish as they began, and the later ones of their flow wait for
-// that; all others follow the new route. On a plan that is in force a packet waits while its chain has no instance. On an old one it
-// goes where its tasks are run now, or waits for that (Config.Instead), and is dropped where that is nowhere (Gone).
+// A packet keeps its plan. When SetRoute changes a route, packets on which a task has
+// run finish as they began, and later packets of their flow wait for them; all others
+// follow the new route. On a plan that is in force a packet waits while its chain has no instance. On an old plan it goes
+// where its tasks run now, or waits until they do (Config.Instead); if they run nowhere it is dropped (Gone).
 //
 // # The bulk road
 //
 // Where a route is one visit, and the body runs packets to completion as it
 // takes them, a batch needs no descriptors: Take reserves the whole chain for as
-// many packets as possible, and Give returns the credits. Packets on it are not
-// in the packet store. It is closed (0 packets) while packets of the same route
-// are inside on the full road, so that none is passed, and while somebody waits
-// for one of the tasks. What was taken is to be run in the order in which it was
-// taken, and before what Next tells after that. A flow that changes its route is
-// not followed on this road.
+// many packets as possible, and Give returns the credits. Packets on this road are not
+// in the packet store. The road is closed (0 packets) while packets of the same route
+// are on the full road, so that none of them is overtaken, and while packets wait
+// for one of the tasks. The owner runs packets in the order in which it took them, and
+// before what Next returns later. The order of a flow that changes its route is not kept
+// on this road.
 //
 // Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), sections 5.4.2 and
 // 5.4.3. Not in the source, and chosen here: places in queues, hashing and

@@ -2,8 +2,8 @@ package sched
 
 import "fmt"
 
-// Instances is where chains are: which regions hold one, and to which of them a flow goes. With seats (Seat) it is the owner who says
-// what flows bring, and has them moved.
+// Instances says where chains are: which regions hold a chain, and to which of them a flow goes. With seats (Seat) the owner reports the
+// work of flows (Want), and moves them (Balance).
 type Instances struct {
 	chains []chain
 	odd    uint64 // multiplier of the hash of buckets
@@ -63,9 +63,9 @@ func (in *Instances) choose(c *chain, spread Spread, flow uint64, mask uint16) i
 		}
 		best = c.open[c.turn]
 	case LeastLoaded:
-		// Among equals it is that one whose tasks have less to do, and then that one's turn which comes next, so that all have
-		// as much to do. By turns alone the branches of a stage, two tasks of a chain with two instances, would each go to
-		// an instance of its own for good, one of whose tasks then has all to do, and the other nothing.
+		// Of equal instances the one whose tasks have less to do is chosen, and then the next in turn, so that all have the same
+		// work. By turns alone, two branches of a stage with two instances of their chain would each always go to the same
+		// instance: in each instance one task would have all the work, and the other none.
 		if int(c.turn) >= len(c.open) {
 			c.turn = 0
 		}

@@ -1,7 +1,7 @@
 package sched
 
-// Arrive takes a packet of so many bytes in, for a route; flow is its hash. The
-// result is its number, 0 to Config.Packets-1, which is its own until Leave. With
+// Arrive takes in a packet of so many bytes, for a route; flow is the hash of its flow. It
+// returns the packet's number, 0 to Config.Packets-1, which the packet has until Leave. With
 // a reason, the packet was refused and has no number.
 func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reason) {
 	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none {
@@ -74,21 +74,21 @@ func (s *Scheduler) Stage(packet int) (stage, branches int) {
 	return int(pk.stage), int(pk.branches)
 }
 
-// Release gives the credit of a task back, which the packet has left. When it
-// has given it back already, or has none, that is a fault of the caller, which
-// Check tells of, and nothing happens.
+// Release gives back the credit of a task that the packet has left. If the packet has no
+// such credit, that is a fault of the caller: Check reports it, and nothing happens.
 func (s *Scheduler) Release(lane, task int) { s.road.release(lane, task) }
 
-// Keep says that a task keeps a packet for a time of its own: for an answer, say, which comes through the same tasks. All of the
-// packet's credits go back, for this task and for those behind it, and its place in a queue. How many packets are kept is bounded by the packet
-// store, and by the task. The packet is in the region still. It goes on by Return and Next, which are called before the task lets others go. Return gives it credits for what is left though others may have
-// them all: if it waited for one, those of its flow that come out of the task behind it, and have theirs, would overtake it. It does wait where one
-// before it in its flow waits. It is a fault of the caller, and nothing happens, when the packet has no credit of the task.
+// Keep says that a task keeps a packet for some time, for example until an answer comes through the same tasks. The packet gives back all
+// of its credits, for this task and for those behind it, and its place in a queue. The packet store, and the task, bound how many packets are
+// kept. The packet remains in the region. It goes on by Return and Next, which must be called before the task lets other packets go. Return
+// gives it credits for the rest of its visit even if none is free: if it waited for one, later packets of its flow, which have their credits,
+// would overtake it. But it waits if an earlier packet of its flow waits. If the packet has no credit of the task, that is a fault of the
+// caller, and nothing happens.
 func (s *Scheduler) Keep(lane, task int) { s.road.keep(lane, task) }
 
-// Return says that what Next told has been run, as far as it came, and gives the
-// credits back that are left. dropped: a task dropped the packet. It is a fault
-// of the caller, and nothing happens, when Next has not told of it.
+// Return says that a run of Next is over, and gives back the remaining credits. dropped: a
+// task dropped the packet. If Next did not return such a run, that is a fault of the
+// caller, and nothing happens.
 func (s *Scheduler) Return(lane int, dropped bool) { s.road.comeBack(lane, dropped) }
 
 // Left is a packet that leaves.

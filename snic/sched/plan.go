@@ -4,9 +4,9 @@ import "slices"
 
 // plans are those in force, and older ones that packets are on.
 type plans struct {
-	all   []*plan // by slot; nil: not used
-	heirs []*plan // of all, heirs
-	spare []int32 // slots that are not used
+	all        []*plan // by slot; nil: not used
+	successors []*plan // of all plans
+	spare      []int32 // slots that are not used
 }
 
 // span is a piece of a plan's branches or visits.
@@ -19,20 +19,20 @@ type visit struct {
 
 // plan is a route that does not change, and that packets keep.
 type plan struct {
-	route    int32
-	users    int32 // packets
-	current  bool
-	spread   Spread
-	anyOrder bool
-	back     bool
-	bulk     bool // one visit
-	stages   []span
-	branches []span
-	visits   []visit
-	source   Route
-	slot     int32
-	inherits bool  // it is an heir
-	heir     *plan // of it, the latest
+	route     int32
+	users     int32 // packets
+	current   bool
+	spread    Spread
+	anyOrder  bool
+	back      bool
+	bulk      bool // one visit
+	stages    []span
+	branches  []span
+	visits    []visit
+	source    Route
+	slot      int32
+	inherits  bool  // the plan is a successor
+	successor *plan // of it, the latest
 	succession
 }
 
@@ -52,8 +52,8 @@ func (ps *plans) unuse(slot int32) {
 	ps.all[slot] = nil
 	ps.spare = append(ps.spare, slot)
 	if pl.inherits {
-		at := slices.Index(ps.heirs, pl)
-		ps.heirs = slices.Delete(ps.heirs, at, at+1)
+		at := slices.Index(ps.successors, pl)
+		ps.successors = slices.Delete(ps.successors, at, at+1)
 	}
 }
 

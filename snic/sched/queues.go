@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// queues says which header has which credits, and who waits for them: for each task of a region a queue in the order of arrival.
-// It knows nothing of packets, flows and routes.
+// queues says which header has which credits, and which headers wait for credits: each task of a region has a queue, in the order of
+// arrival. It knows nothing of packets, flows and routes.
 type queues struct {
 	regions []region
 	headers []header // 1<<shift for each packet, one for each branch
@@ -30,11 +30,11 @@ type region struct {
 	chain   int32 // none: nothing is placed
 	n       int32 // tasks
 	paused  bool
-	queued  uint16  // tasks that somebody waits for
+	queued  uint16  // tasks that headers wait for
 	running int32   // headers that have left the scheduler, or are about to
-	load    int32   // these and those that wait here
+	load    int32   // running headers, and those that wait here
 	taken   int32   // packets on the bulk road
-	work    float32 // of the buckets that it has, of late
+	work    float32 // recent work of the buckets that it has
 	tasks   [MaxTasks]task
 }
 
@@ -77,9 +77,9 @@ type header struct {
 // links are a header's in the queue of a task, or among the parked of a chain.
 type links struct{ next, prev int32 }
 
-// reserve takes credits for what is left of a header's visit in region r, as far
-// as possible, and puts it into the queue of the first task that is missing.
-// first: it is the first in the queue of its first task, and leaves it.
+// reserve takes credits for the rest of a header's visit in region r, as far as
+// possible, and puts the header into the queue of the first task without a credit.
+// first: the header is the first in the queue of its first task, and leaves that queue.
 func (q *queues) reserve(h, r int32, first bool) {
 	x := &q.headers[h]
 	rg := &q.regions[r]
@@ -116,7 +116,7 @@ func (q *queues) reserve(h, r int32, first bool) {
 	}
 }
 
-// serve gives credits of a task to those who wait for it.
+// serve gives credits of a task to headers that wait for it.
 func (q *queues) serve(r int32, task int) {
 	t := &q.regions[r].tasks[task]
 	for t.free > 0 && t.head != none && q.headers[t.head].state == waiting {
@@ -190,7 +190,7 @@ func (q *queues) cut(h int32, head, tail *int32) {
 	*x = links{none, none}
 }
 
-// doing is how many packets some of its tasks have, or are to have.
+// doing is how many packets the tasks of mask have, or will have.
 func (rg *region) doing(mask uint16) (n int32) {
 	for m := mask; m != 0; m &= m - 1 {
 		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]

@@ -92,8 +92,8 @@ func (rd *road) keep(lane, task int) {
 	rd.settle()
 }
 
-// goOn has a header that was kept go on in its region, as far as those before it in its flow have. It reports false where that is not at all, and it
-// cannot wait there, as the region takes no more.
+// goOn lets a header that was kept go on in its region, as far as earlier packets of its flow allow. It reports false if it cannot go on at
+// all and cannot wait there, because the region takes no more packets.
 func (rd *road) goOn(h int32, x *header, rg *region) bool {
 	now, at := x.rest, none
 	if pk := &rd.order.packets[h>>(rd.shift&31)]; pk.before != none && rd.plans.all[pk.plan].spread == PerFlow && (rg.queued&x.rest != 0 || rg.paused) {
@@ -119,8 +119,9 @@ func (rd *road) goOn(h int32, x *header, rg *region) bool {
 	return true
 }
 
-// ahead looks at headers before h in its flow. It returns tasks that none of them has yet to run elsewhere, or waits for in the same region, and the
-// nearest that has a place in a queue there for a task of which h is to run; none if there is none.
+// ahead looks at the headers before h in its flow. It returns the tasks that are open: those that none of these headers has yet to run
+// elsewhere, or waits for in the same region. at is the nearest of these headers that is in a queue there, for a task that h is to run;
+// none if there is none.
 func (rd *road) ahead(h int32, x *header, pk *packet) (open uint16, at int32) {
 	for p := pk.before; p != none; p = rd.order.packets[p].before {
 		q, i := &rd.order.packets[p], p<<(rd.shift&31)|h&rd.last
@@ -142,7 +143,7 @@ func (rd *road) ahead(h int32, x *header, pk *packet) (open uint16, at int32) {
 	return ^uint16(0), none
 }
 
-// comeBack has a header go on that has been run: Scheduler.Return.
+// comeBack lets a header go on whose run is over: Scheduler.Return.
 func (rd *road) comeBack(lane int, dropped bool) {
 	x := rd.out(lane)
 	if x == nil {
@@ -163,7 +164,7 @@ func (rd *road) comeBack(lane int, dropped bool) {
 	stay := again && !rg.paused
 	if x.kept != 0 {
 		if x.kept = 0; again && !rd.queues.panic && rd.goOn(h, x, rg) {
-			return // it had no credits, which others could have now
+			return // it had no credits that others could get now
 		}
 	}
 	if stay {
@@ -176,7 +177,7 @@ func (rd *road) comeBack(lane int, dropped bool) {
 		x.state = idle
 		rg.load--
 		if x.queue >= 0 {
-			wanted |= 1 << x.queue // who is behind it may be the first now
+			wanted |= 1 << x.queue // the header behind it may be the first now
 			rd.queues.dequeue(h)
 		}
 	}
@@ -301,10 +302,10 @@ func (rd *road) admitTo(c *chain, h int32, x *header, pk *packet, pl *plan) {
 	}
 }
 
-// mayFollow reports whether a header may go to region r for its visit: the packet
-// before it in its flow is there, or has done the visit. When that one was
-// dropped in this branch, and is waited for in others, nothing is known of those
-// before it: no.
+// mayFollow reports whether a header may go to region r for its visit: it may if the packet
+// before it in its flow is there, or has done the visit. If that packet was dropped in this
+// branch and is still in others, it may not, because nothing is known of the packets before
+// that one.
 func (rd *road) mayFollow(pk *packet, h, r int32) bool {
 	q := &rd.order.packets[pk.before]
 	if q.plan != pk.plan || q.stage < pk.stage {
@@ -356,7 +357,7 @@ func (rd *road) finish(p int32) {
 	rd.order.part(p)
 }
 
-// settle lets those get on whose predecessors did.
+// settle lets packets go on whose predecessors have gone on.
 func (rd *road) settle() {
 	if len(rd.order.work) > 0 {
 		rd.follow()
@@ -378,7 +379,7 @@ func (rd *road) follow() {
 	}
 }
 
-// unpark has all that wait for an instance of a chain choose again.
+// unpark makes all headers that wait for an instance of a chain choose again.
 func (rd *road) unpark(c *chain) {
 	// One that is parked again comes behind those that are not looked at yet.
 	for n := c.parked; n > 0; n-- {

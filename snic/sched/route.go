@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// SetRoute makes a route, or changes it under traffic: packets of which no task
-// has run follow the new one, the others finish as they began.
+// SetRoute makes a route, or changes it under traffic: packets on which no task has run
+// follow the new route, the others finish as they began.
 func (s *Scheduler) SetRoute(id int, r Route) error { return s.SetRoutes([]int{id}, []Route{r}) }
 
 // SetRoutes is SetRoute for several routes at once. Packets of all of them that follow the new ones do so in the order in which they
@@ -49,8 +49,8 @@ func (s *Scheduler) SetRoutes(ids []int, routes []Route) error {
 	return nil
 }
 
-// RemoveRoute makes a route unknown. Packets of which no task has run are
-// dropped (Gone), the others finish as they began.
+// RemoveRoute removes a route. Packets on which no task has run are dropped (Gone), the
+// others finish as they began.
 func (s *Scheduler) RemoveRoute(id int) error {
 	if err := s.checkRoute(id); err != nil {
 		return err
@@ -119,7 +119,7 @@ type moved struct {
 	plan   int32 // none: it is dropped
 }
 
-// supersede ends the force of a plan, and adds the packets of which no task has run to those that are to go to plan now.
+// supersede puts a plan out of force, and adds the packets on which no task has run to move: they will go to plan now.
 func (rd *road) supersede(old, now int32, move []moved) []moved {
 	if old == none {
 		return move
@@ -146,8 +146,8 @@ func (rd *road) supersede(old, now int32, move []moved) []moved {
 	return move
 }
 
-// reroute has packets that supersede found go to their new plans, in the order in which they arrived: whatever is served late keeps its
-// flow from leaving.
+// reroute sends packets that supersede found to their new plans, in the order in which they arrived: a packet that is served late keeps
+// the rest of its flow from leaving.
 func (rd *road) reroute(move []moved) {
 	slices.SortFunc(move, func(a, b moved) int {
 		return cmp.Compare(rd.order.packets[a.packet].seq, rd.order.packets[b.packet].seq)
@@ -187,7 +187,7 @@ func (rd *road) begun(p int32) bool {
 	return pk.stage > 0 || slices.ContainsFunc(rd.queues.headers[p<<rd.shift:][:pk.branches], func(x header) bool { return x.begun })
 }
 
-// recall takes a header of which no task has run from where it waits.
+// recall takes a header on which no task has run away from where it waits.
 func (rd *road) recall(h int32) {
 	x := &rd.queues.headers[h]
 	switch x.state {

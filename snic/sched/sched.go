@@ -34,9 +34,9 @@ type Config struct {
 	Branches int    // of a stage; at most MaxBranches, at least 1
 	Panic    bool   // one task a run, for comparison
 	Seed     uint64 // of the hash table of flows: what an attacker does not know
-	// Instead is where tasks of a chain that has no instance any more are run, or will be, for packets of a route of which
-	// others have run: a chain that has the first of them, and more if they are in their order there; as tasks of that chain, and of the old
-	// one. nil, or 0: nowhere.
+	// Instead says where the tasks in mask, of a chain that has no instance any more, run now or will run, for packets of a route that
+	// have begun. It returns a chain that has the first of these tasks, and more of them if they are in the same order there: as tasks of
+	// that chain, and as done of the old chain. nil, or done 0: nowhere.
 	Instead func(route, chain int, mask uint16) (other int, tasks, done uint16)
 }
 
@@ -57,17 +57,17 @@ type Visit struct {
 	Mask  uint16
 }
 
-// Route is what became of a DAG: stages, one after the other, of branches, side
-// by side, of visits, one after the other. A route without stages is left at
-// once.
+// Route is the way of packets of a DAG: a series of stages; each stage has branches, which
+// run side by side; each branch is a series of visits. A packet on a route without stages
+// leaves at once.
 type Route struct {
 	Stages [][][]Visit
 	Spread Spread
 	// AnyOrder lets packets of a flow leave as they come. Otherwise, and always
 	// with PerFlow, they leave in the order in which they arrived.
 	AnyOrder bool
-	// Back says that packets on this route go the other way: packets of a flow on routes
-	// there and those on routes back are in two orders, and neither waits for the other.
+	// Back says that packets on this route go in the other direction. Packets of a flow on forward
+	// routes and those on routes back have separate orders, and do not wait for each other.
 	Back bool
 }
 
@@ -272,8 +272,8 @@ func (s *Scheduler) Remove(region int) error {
 	return nil
 }
 
-// SetCredits changes how many packets a task may have at a time. When it has
-// more, it gets the next when it has less.
+// SetCredits changes how many packets a task may have at a time. A task that has more
+// packets at the moment gets the next one when it has fewer.
 func (s *Scheduler) SetCredits(region, task, credits int) error {
 	rg, err := s.road.in.instance(region)
 	switch {

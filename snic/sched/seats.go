@@ -2,29 +2,29 @@ package sched
 
 import "slices"
 
-// Buckets is how many buckets of flows a chain with seats has. Flows of one bucket stay together: of
-// two flows, one in so many pairs cannot be parted.
+// Buckets is how many buckets of flows a chain with seats has. Flows of one bucket stay together: one in
+// so many pairs of flows cannot be separated.
 const Buckets = 1 << bucketBits
 
 const bucketBits = 10
 
-// seats say to which instance of a chain flows go: a table of fixed size of buckets of flows, each
-// with what its flows have brought of late. A bucket that nobody uses has no instance. By Want it gets
-// one by rendezvous hashing, or the one with least work, where that has less.
+// seats say to which instance of a chain flows go: a table of buckets of flows, each with the recent work
+// of its flows. A bucket without flows has no instance. Want gives it the instance of rendezvous hashing,
+// or the one with least work if that has less.
 type seats struct {
 	region [Buckets]int32 // none: a packet decides
 	work   [Buckets]float32
 	fresh  [Buckets]float32 // since Balance
 	long   [Buckets]float32 // as work, of four times as long
-	// Of each bucket, the flow that has most of its work, if one has more than all others together
-	// (the majority vote of Boyer and Moore), and by how much it leads.
+	// For each bucket, the flow that has more work than all others together, if there is one (the majority
+	// vote of Boyer and Moore), and by how much it leads.
 	flow [Buckets]uint32
 	lead [Buckets]float32
 }
 
-// Seat has flows of a chain, with Spread PerFlow, go to its instances by the work that they bring (Want,
-// Balance), not by rendezvous hashing alone. It is to be called before the chain's first Place, and holds until it
-// has no instance any more.
+// Seat assigns flows of a chain, with Spread PerFlow, to its instances by their work (Want, Balance), not by
+// rendezvous hashing alone. It must be called before the chain's first Place, and holds until the chain has no
+// instance any more.
 func (in *Instances) Seat(chain int) {
 	c := &in.chains[chain]
 	if c.seats != nil {
@@ -74,9 +74,9 @@ func (in *Instances) sit(c *chain, k uint32, r int32) {
 	}
 }
 
-// Want says that a packet of a flow brings a chain so much work, in ns of an instance, whether it will
-// be let in or not, and returns the region that is to do it; -1: none takes packets. Without
-// Seat it only tells where the flow goes.
+// Want adds the work of a packet of a flow, in ns of an instance, to a chain, whether or not the packet will
+// be let in. It returns the region that the packet would go to; -1: none takes packets. Without Seat it only
+// says where the flow goes.
 func (in *Instances) Want(chain int, flow uint64, work float32) int {
 	c := &in.chains[chain]
 	if len(c.open) == 0 {
@@ -106,12 +106,12 @@ func (in *Instances) Want(chain int, flow uint64, work float32) int {
 	return int(r)
 }
 
-// Balance ends a measurement of what flows bring a chain: fade is how much of what was measured before
-// counts no more, from 0 to 1, so that what counts is about that of the last 1/fade measurements. While an
-// instance has more than full of that, or packets wait for its credits, buckets go from there to those that have least, as far as
-// this makes the fullest one emptier. Packets that are inside are followed in order: see the
-// package. forget: what a flow has left behind, here or in a task, is nothing, so that a bucket that nobody
-// uses any more has no instance. Balance returns how many buckets were moved.
+// Balance ends a measurement of the work of a chain's flows. fade, from 0 to 1, is the part of earlier
+// measurements that no longer counts, so that about the last 1/fade measurements count. While an instance has
+// more work than full, or packets wait for its credits, buckets move from it to the instances with least work,
+// as long as that makes the fullest instance emptier. Flows keep their order: see the package comment. forget:
+// flows leave nothing behind, here or in a task, so that a bucket without flows loses its instance. Balance
+// returns how many buckets were moved.
 func (in *Instances) Balance(chain int, fade, full float32, forget bool) (moved int) {
 	c := &in.chains[chain]
 	t := c.seats
@@ -152,15 +152,15 @@ func (in *Instances) Balance(chain int, fade, full float32, forget bool) (moved 
 }
 
 const (
-	// longer is of how many times as much time seats.long is.
+	// longer is the time that seats.long covers, as a multiple of that of work.
 	longer = 4
 	// faint is the part of a full instance below which a bucket counts for nothing.
 	faint = 1e-4
-	// uneven is by which part of its work the fullest instance has more than the emptiest one before
-	// anything is moved for it.
+	// uneven is how much more work, as a part of its own, the fullest instance must have than the emptiest one
+	// before anything is moved.
 	uneven = 1. / 16
-	// most is which part of the difference a bucket has at most that is moved: with more, little is gained
-	// but that another one is the fullest.
+	// most is the largest part of the difference that a moved bucket may have: a larger bucket would only make
+	// another instance the fullest.
 	most = .8
 )
 
@@ -178,8 +178,8 @@ func (in *Instances) ends(c *chain) (full, free int32) {
 	return full, free
 }
 
-// ease moves buckets from the fullest instance to the emptiest, and returns how many: the one that is nearest to half
-// of the difference, or, where all are light against it, as many as it takes.
+// ease moves buckets from the fullest instance to the emptiest, and returns how many: the bucket that is nearest to
+// half of the difference, or several if all are much smaller than that.
 func (in *Instances) ease(c *chain, full float32) (moved int) {
 	t := c.seats
 	from, to := in.ends(c)
@@ -217,8 +217,8 @@ func (in *Instances) ease(c *chain, full float32) (moved int) {
 	return moved
 }
 
-// Heaviest is what the fullest instance of a chain with seats had to do when Balance was called last, in all, of the
-// bucket that has most, and of one flow in it at least.
+// Heaviest is the work of the fullest instance of a chain with seats when Balance was called last: of the whole
+// instance, of its largest bucket, and what a single flow of that bucket certainly has.
 func (in *Instances) Heaviest(chain int) (instance, bucket, flow float32) {
 	c := &in.chains[chain]
 	if c.seats == nil || len(c.open) == 0 {
@@ -240,9 +240,9 @@ func (in *Instances) Heaviest(chain int) (instance, bucket, flow float32) {
 	return instance, c.seats.work[best], c.seats.lead[best]
 }
 
-// Spare reports whether the other instances of a chain with seats would have no more than full each, if the
-// emptiest one were not there: by what their buckets have of late, or had for longer, whichever is more. What
-// few flows bring is more or less by chance.
+// Spare reports whether a chain with seats could do without its emptiest instance: each of the others would have no
+// more work than full. It counts the recent work of buckets, or that of a longer time, whichever is more, because the
+// work of few flows varies by chance.
 func (in *Instances) Spare(chain int, full float32) bool {
 	c := &in.chains[chain]
 	if c.seats == nil || len(c.open) < 2 {

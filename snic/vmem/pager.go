@@ -93,7 +93,7 @@ func (pg *pager) unwant(id int) {
 	pg.shares.hold(s.tenant, -1)
 }
 
-func (pg *pager) tell(id int) {
+func (pg *pager) queueWake(id int) {
 	if pg.spaces[id].wake != -2 {
 		return
 	}
@@ -115,7 +115,7 @@ func (pg *pager) stop(id int, f Fault) {
 	}
 	s.stopped, s.fault, s.table = true, f, nil
 	pg.unwant(id)
-	pg.tell(id)
+	pg.queueWake(id)
 }
 
 // settle makes a page resident in its frame.
@@ -190,7 +190,7 @@ func (pg *pager) balance(asks int) {
 			id := int(pg.first)
 			pg.unwant(id)
 			if id != asks {
-				pg.tell(id)
+				pg.queueWake(id)
 			}
 		}
 	}
@@ -225,7 +225,7 @@ func (pg *pager) serve() {
 			pg.in++
 			pg.remote.Get(pg.frames.op(f), e.handle, pg.frames.bytes(f))
 		}
-		pg.tell(int(id))
+		pg.queueWake(int(id))
 		id = next
 	}
 }
@@ -326,7 +326,7 @@ func (pg *pager) done(op Op, ok bool) bool {
 			pg.settle(id, x.vpn, f)
 			pg.shares.hold(s.tenant, 1)
 		}
-		pg.tell(id)
+		pg.queueWake(id)
 	case in:
 		pg.in--
 		if id < 0 {
@@ -345,7 +345,7 @@ func (pg *pager) done(op Op, ok bool) bool {
 			pg.frames.give(f)
 			pg.lose(id, x.vpn)
 		}
-		pg.tell(id)
+		pg.queueWake(id)
 	default:
 		return false
 	}

@@ -478,8 +478,8 @@ func (p judge) lawOfMarks() error {
 		met[e.ClientQPN] += p.marked[e.ServerQPN]
 	}
 	for _, e := range p.ends {
-		if p.told[e.ClientQPN] > 0 && met[e.ClientQPN] == 0 {
-			return fmt.Errorf("queue pair %#x was told %d times of congestion that none of its frames met", e.ClientQPN, p.told[e.ClientQPN])
+		if p.notified[e.ClientQPN] > 0 && met[e.ClientQPN] == 0 {
+			return fmt.Errorf("queue pair %#x was told %d times of congestion that none of its frames met", e.ClientQPN, p.notified[e.ClientQPN])
 		}
 	}
 	sum := 0

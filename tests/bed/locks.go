@@ -247,16 +247,16 @@ func (t Trial) try(tb testing.TB, seed uint64) (*Result, error) {
 	tb.Helper()
 	t = t.defaults()
 	res, few, err := attempt(seed, t.Faults, t.Run)
-	if tell(tb, t.Work.String(), seed, few, err) && res != nil {
+	if failed(tb, t.Work.String(), seed, few, err) && res != nil {
 		show(tb, words(seed), res.Words, err)
 		show(tb, history.Locks(), res.Locks, err)
 	}
 	return res, err
 }
 
-// tell fails the test when err is an error, and logs when it is that there is no
+// failed fails the test when err is an error, and logs when it is that there is no
 // verdict.
-func tell(tb testing.TB, what string, seed uint64, faults fault.Schedule, err error) bool {
+func failed(tb testing.TB, what string, seed uint64, faults fault.Schedule, err error) bool {
 	tb.Helper()
 	switch {
 	case err == nil:

@@ -159,7 +159,7 @@ func (m Mixed) Try(tb testing.TB, seed uint64) (_ *MixedResult, ok bool) {
 	tb.Helper()
 	m = m.defaults()
 	res, few, err := attempt(seed, m.Faults, m.Run)
-	if tell(tb, "mixed", seed, few, err) && res != nil {
+	if failed(tb, "mixed", seed, few, err) && res != nil {
 		show(tb, history.Registers(nil), res.Keys, err)
 		show(tb, treeKeys(), res.Tree.Keys, err)
 		show(tb, words(seed), res.Tree.Words, err)

@@ -232,9 +232,9 @@ func (s *Spy) Output(now clock.Time, out *packet.Batch) {
 		}
 		s.Also = s.Also[1:]
 	}
-	had := out.Len()
+	before := out.Len()
 	s.Endpoint.Output(now, out)
-	for _, b := range out.Bufs()[had:] {
+	for _, b := range out.Bufs()[before:] {
 		if s.Out != nil {
 			s.Out(now, b.Bytes())
 		}
@@ -245,7 +245,7 @@ func (s *Spy) Output(now clock.Time, out *packet.Batch) {
 	all := slices.Clone(out.Bufs())
 	out.Reset()
 	for i, b := range all {
-		if i >= had && s.LoseOut(b.Bytes()) {
+		if i >= before && s.LoseOut(b.Bytes()) {
 			b.Put()
 		} else {
 			out.Add(b)

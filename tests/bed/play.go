@@ -21,35 +21,35 @@ import (
 // play is a run of a world.
 type play struct {
 	*Bed
-	w      *World
-	cq     *rnic.CQ
-	pds    []*rnic.PD
-	binder []*rnic.QP // of the server's, by domain: it binds windows
-	under  []*rnic.MR // what windows are over, by region
-	memory [][]byte
-	keys   [][]epoch // by region
-	queues []*queue
-	events []Event
-	thaw   clock.Time
-	odds   map[uint32]int // in the log, by queue pair number: those that were not executed
-	frozen *host.Node
-	boxAt  clock.Time // when the next box starts; 0: it is there
-	cpu    int        // the CPU's number in the log
-	recvs  map[uint64][]byte
-	recvID uint64
-	got    map[[2]uint64]int // SENDs that came, by session and number
-	marked map[uint32]int    // by the client's queue pair: frames that met congestion
-	told   map[uint32]int    // notifications
-	losses losses
-	res    *TwinResult
-	nic    *rnic.NIC // the server's
-	spies  map[string]*Spy
-	ends   []Connection
-	came   int                    // marks that came to the server
-	posts  []map[int][]clock.Time // receives, by queue and life
-	harm   []int                  // by queue: frames of strangers after which a server asks for what it has
-	taken  map[uint32]bool        // R_Keys that the server's CPU has taken away
-	err    error
+	w        *World
+	cq       *rnic.CQ
+	pds      []*rnic.PD
+	binder   []*rnic.QP // of the server's, by domain: it binds windows
+	under    []*rnic.MR // what windows are over, by region
+	memory   [][]byte
+	keys     [][]epoch // by region
+	queues   []*queue
+	events   []Event
+	thaw     clock.Time
+	odds     map[uint32]int // in the log, by queue pair number: those that were not executed
+	frozen   *host.Node
+	boxAt    clock.Time // when the next box starts; 0: it is there
+	cpu      int        // the CPU's number in the log
+	recvs    map[uint64][]byte
+	recvID   uint64
+	got      map[[2]uint64]int // SENDs that came, by session and number
+	marked   map[uint32]int    // by the client's queue pair: frames that met congestion
+	notified map[uint32]int    // notifications
+	losses   losses
+	res      *TwinResult
+	nic      *rnic.NIC // the server's
+	spies    map[string]*Spy
+	ends     []Connection
+	came     int                    // marks that came to the server
+	posts    []map[int][]clock.Time // receives, by queue and life
+	harm     []int                  // by queue: frames of strangers after which a server asks for what it has
+	taken    map[uint32]bool        // R_Keys that the server's CPU has taken away
+	err      error
 }
 
 // queue is a session that plays.
@@ -80,7 +80,7 @@ const lives = 3
 // Run plays the world through the box, or on a bare wire when there is none.
 func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	p := &play{
-		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, told: map[uint32]int{}, odds: map[uint32]int{}, spies: map[string]*Spy{}, taken: map[uint32]bool{}, losses: losses{up: map[uint32]*loss{}, down: map[uint32]*loss{}},
+		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, notified: map[uint32]int{}, odds: map[uint32]int{}, spies: map[string]*Spy{}, taken: map[uint32]bool{}, losses: losses{up: map[uint32]*loss{}, down: map[uint32]*loss{}},
 		res: &TwinResult{Words: new(history.Log[history.Word, uint64])}, events: slices.Clone(t.Events), harm: make([]int, len(t.Queues)),
 	}
 	for range t.Queues {
@@ -251,7 +251,7 @@ func (p *play) wrap(machine string, nic *rnic.NIC) host.Endpoint {
 	spy.In = func(_ clock.Time, b []byte) {
 		var f hdr.Frame
 		if hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.CNP {
-			p.told[f.BTHOf(b).DestQP()]++
+			p.notified[f.BTHOf(b).DestQP()]++
 		}
 	}
 	return spy

@@ -211,7 +211,7 @@ func (t Tree) try(tb testing.TB, seed uint64) (*TreeResult, error) {
 	tb.Helper()
 	t = t.defaults()
 	res, few, err := attempt(seed, t.Faults, t.Run)
-	if tell(tb, "tree", seed, few, err) && res != nil {
+	if failed(tb, "tree", seed, few, err) && res != nil {
 		show(tb, treeKeys(), res.Keys, err)
 		show(tb, words(seed), res.Words, err)
 	}

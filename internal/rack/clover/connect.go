@@ -64,10 +64,10 @@ type managed struct {
 
 func (m *managed) fail(err error) {
 	m.failure.CompareAndSwap(nil, &err)
-	m.tell()
+	m.signal()
 }
 
-func (m *managed) tell() {
+func (m *managed) signal() {
 	select {
 	case m.moved <- struct{}{}:
 	default:
@@ -176,7 +176,7 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 		delete(g.asked, e.ID)
 		g.mine = append(g.mine, e.ID)
 		g.cl.cms.up.Add(1)
-		g.cl.cms.tell()
+		g.cl.cms.signal()
 		if o.memory != nil {
 			return g.cl.meta.layout.within(o.memory.layout[0].Node, e.PrivateData)
 		}
@@ -184,7 +184,7 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 	case cm.Disconnected:
 		if g.ending && e.ID.Active() {
 			g.cl.cms.down.Add(1)
-			g.cl.cms.tell()
+			g.cl.cms.signal()
 		} else if !g.cl.cms.end.Load() {
 			return fmt.Errorf("clover: %v ended by itself", e.ID)
 		}

@@ -159,7 +159,7 @@ func (a *Agent) Poll() (Event, bool) {
 	return e, true
 }
 
-func (a *Agent) tell(k Kind, id *ID, reason uint16, private []byte) {
+func (a *Agent) emit(k Kind, id *ID, reason uint16, private []byte) {
 	a.events = append(a.events, Event{k, id, reason, slices.Clone(private)})
 }
 
@@ -360,5 +360,5 @@ func (a *Agent) connectRequest(now clock.Time, ip netip.Addr, mac [6]byte, m hdr
 		private = private[hdr.IPCMLen:]
 	}
 	a.local[id.ours], a.remote[name{ip, id.theirs}] = id, id
-	a.tell(Requested, id, 0, private)
+	a.emit(Requested, id, 0, private)
 }

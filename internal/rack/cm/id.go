@@ -168,8 +168,8 @@ func (id *ID) ownTransaction() uint64 {
 	return 2<<32 | uint64(bits.ReverseBytes32(id.ours))
 }
 
-// say sends a message of the connection.
-func (id *ID) say(f *hdr.CMFields) {
+// sendMessage sends a message of the connection.
+func (id *ID) sendMessage(f *hdr.CMFields) {
 	if f.TransactionID == 0 {
 		f.TransactionID = id.tid
 	}
@@ -181,7 +181,7 @@ func (id *ID) say(f *hdr.CMFields) {
 // ask sends a message that wants an answer.
 func (id *ID) ask(now clock.Time, f *hdr.CMFields, wait clock.Duration, tries uint8) {
 	id.quiet()
-	id.say(f)
+	id.sendMessage(f)
 	id.wait, id.tries, id.due = wait, tries, now.Add(wait)
 	id.agent.timed = append(id.agent.timed, id)
 }
@@ -205,7 +205,7 @@ func (id *ID) expire(now clock.Time) {
 		id.end(Disconnected, 0, nil)
 		return
 	}
-	id.say(&hdr.CMFields{AttributeID: hdr.ConnectReject, Message: 2, Reason: ReasonTimeout})
+	id.sendMessage(&hdr.CMFields{AttributeID: hdr.ConnectReject, Message: 2, Reason: ReasonTimeout})
 	if id.passive {
 		id.qp.Fail()
 	}
@@ -215,7 +215,7 @@ func (id *ID) expire(now clock.Time) {
 // end forgets the connection.
 func (id *ID) end(k Kind, reason uint16, private []byte) {
 	id.forget()
-	id.agent.tell(k, id, reason, private)
+	id.agent.emit(k, id, reason, private)
 }
 
 func (id *ID) forget() {
@@ -273,7 +273,7 @@ func (id *ID) Reject(reason uint16, private []byte) error {
 	}
 	delete(id.agent.local, id.ours)
 	id.ours = 0 // who rejects a request needs no name for it
-	id.say(&hdr.CMFields{AttributeID: hdr.ConnectReject, Reason: reason, PrivateData: private})
+	id.sendMessage(&hdr.CMFields{AttributeID: hdr.ConnectReject, Reason: reason, PrivateData: private})
 	id.forget()
 	return nil
 }
@@ -285,7 +285,7 @@ func (id *ID) Delay(serviceTimeout uint8) error {
 		return fmt.Errorf("cm: delay %v: %w", id, ErrState)
 	}
 	id.delayed = true
-	id.say(&hdr.CMFields{AttributeID: hdr.MsgRcptAck, ServiceTimeout: serviceTimeout & 31})
+	id.sendMessage(&hdr.CMFields{AttributeID: hdr.MsgRcptAck, ServiceTimeout: serviceTimeout & 31})
 	return nil
 }
 
@@ -313,7 +313,7 @@ func (id *ID) disconnected() {
 func (id *ID) connectReply(m hdr.CM) {
 	a := id.agent
 	ready := func() {
-		id.say(&hdr.CMFields{AttributeID: hdr.ReadyToUse})
+		id.sendMessage(&hdr.CMFields{AttributeID: hdr.ReadyToUse})
 	}
 	switch {
 	case id.state == established && !id.passive:
@@ -328,14 +328,14 @@ func (id *ID) connectReply(m hdr.CM) {
 		id.resources = m.ResponderResources()
 		if err := id.connect(); err != nil {
 			// The owner has destroyed or used the queue pair meanwhile.
-			id.say(&hdr.CMFields{AttributeID: hdr.ConnectReject, Message: 1, Reason: ReasonConsumer})
+			id.sendMessage(&hdr.CMFields{AttributeID: hdr.ConnectReject, Message: 1, Reason: ReasonConsumer})
 			id.end(Rejected, ReasonConsumer, nil)
 			return
 		}
 		a.remote[name{id.peer.IP, id.theirs}] = id
 		id.state = established
 		ready()
-		a.tell(Established, id, 0, m.PrivateData())
+		a.emit(Established, id, 0, m.PrivateData())
 	}
 }
 
@@ -344,7 +344,7 @@ func (id *ID) readyToUse(m hdr.CM) {
 	case id.state == replySent:
 		id.quiet()
 		id.state = established
-		id.agent.tell(Established, id, 0, m.PrivateData())
+		id.agent.emit(Established, id, 0, m.PrivateData())
 	case id.state == established && id.passive:
 		id.agent.stats.Duplicates++
 	default:

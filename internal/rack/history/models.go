@@ -30,8 +30,8 @@ func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 		Name:   "word",
 		Object: func(w Word) uint64 { return w.Addr },
 		Init:   initial,
-		Step: func(state uint64, w Word, out uint64, told bool) (uint64, bool) {
-			return w.After(state), !told || w.Op == rnic.OpWrite || out == state
+		Step: func(state uint64, w Word, out uint64, returned bool) (uint64, bool) {
+			return w.After(state), !returned || w.Op == rnic.OpWrite || out == state
 		},
 		Needs: func(w Word, out uint64) (uint64, bool) { return out, w.Op == rnic.OpWrite },
 		Makes: func(w Word) (uint64, bool) {
@@ -39,7 +39,7 @@ func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 		},
 		Inert:   func(w Word) bool { return w.Op == rnic.OpRead },
 		InOrder: func(w Word) bool { return w.Op != rnic.OpRead },
-		Describe: func(w Word, out uint64, told bool) string {
+		Describe: func(w Word, out uint64, returned bool) string {
 			s := ""
 			switch w.Op {
 			case rnic.OpRead:
@@ -54,7 +54,7 @@ func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 				s = fmt.Sprintf("MCAS %#x&%#x -> %#x&%#x", w.Compare, w.CompareMask, w.Swap, w.SwapMask)
 			}
 			switch {
-			case !told:
+			case !returned:
 				s += ", outcome unknown"
 			case w.Op != rnic.OpWrite:
 				s += fmt.Sprintf(" = %#x", out)
@@ -125,16 +125,16 @@ func Locks() Model[Lock, struct{}] {
 		Name:   "lock",
 		Object: func(l Lock) uint64 { return l.Lock },
 		Init:   func(uint64) uint64 { return 0 },
-		Step: func(holder uint64, l Lock, _ struct{}, told bool) (uint64, bool) {
+		Step: func(holder uint64, l Lock, _ struct{}, returned bool) (uint64, bool) {
 			if holder == l.needs() {
 				return l.makes(), true
 			}
-			return holder, !told
+			return holder, !returned
 		},
 		Needs: func(l Lock, _ struct{}) (uint64, bool) { return l.needs(), false },
 		Makes: func(l Lock) (uint64, bool) { return l.makes(), true },
 		Inert: func(Lock) bool { return false },
-		Describe: func(l Lock, _ struct{}, told bool) string {
+		Describe: func(l Lock, _ struct{}, returned bool) string {
 			s := fmt.Sprintf("acquire as %#x", l.Owner)
 			if l.From != 0 {
 				s += fmt.Sprintf(" from %#x, dead", l.From)
@@ -142,7 +142,7 @@ func Locks() Model[Lock, struct{}] {
 			if l.Release {
 				s = fmt.Sprintf("release as %#x", l.Owner)
 			}
-			if !told {
+			if !returned {
 				s += ", outcome unknown"
 			}
 			return s
@@ -176,24 +176,24 @@ func Registers(initial func(key uint64) uint64) Model[Register, uint64] {
 		Name:   "key",
 		Object: func(r Register) uint64 { return r.Key },
 		Init:   initial,
-		Step: func(value uint64, r Register, out uint64, told bool) (uint64, bool) {
+		Step: func(value uint64, r Register, out uint64, returned bool) (uint64, bool) {
 			if r.Write {
 				return r.Value, true
 			}
-			return value, !told || out == value
+			return value, !returned || out == value
 		},
 		Needs: func(r Register, out uint64) (uint64, bool) { return out, r.Write },
 		Makes: func(r Register) (uint64, bool) { return r.Value, true },
 		Inert: func(r Register) bool { return !r.Write },
-		Describe: func(r Register, out uint64, told bool) string {
+		Describe: func(r Register, out uint64, returned bool) string {
 			s := "read"
 			switch {
 			case r.Write:
 				s = fmt.Sprintf("write %#x", r.Value)
-			case told:
+			case returned:
 				s = fmt.Sprintf("read = %#x", out)
 			}
-			if !told {
+			if !returned {
 				s += ", outcome unknown"
 			}
 			return s

@@ -17,8 +17,8 @@ type request[I any] struct {
 }
 
 type answer[O any] struct {
-	out  O
-	told bool
+	out      O
+	returned bool
 }
 
 // position is an object's state, and by client how many of its operations that
@@ -57,7 +57,7 @@ func (m *Model[I, O]) porcupine(object uint64, ops []*Op[I, O]) (porcupine.Model
 			if int(s.done[r.client]) < r.after {
 				return false, nil
 			}
-			next, ok := m.Step(s.state, r.in, a.out, a.told)
+			next, ok := m.Step(s.state, r.in, a.out, a.returned)
 			if !ok {
 				return false, nil
 			}
@@ -76,7 +76,7 @@ func (m *Model[I, O]) porcupine(object uint64, ops []*Op[I, O]) (porcupine.Model
 		Hash:  func(s any) uint64 { return s.(*position).state * 0x9E3779B97F4A7C15 },
 		DescribeOperation: func(in, out any) string {
 			a := out.(answer[O])
-			return m.Describe(in.(request[I]).in, a.out, a.told)
+			return m.Describe(in.(request[I]).in, a.out, a.returned)
 		},
 		DescribeState: func(s any) string { return m.State(s.(*position).state) },
 	}, history

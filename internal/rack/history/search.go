@@ -27,7 +27,7 @@ import (
 type move struct {
 	call, ret int64 // ret: math.MaxInt64 when it is open
 	prev      int   // the operation that takes effect before; -1: none
-	told      bool
+	returned  bool
 	inOrder   bool
 	blind     bool   // possible in every state
 	needs     uint64 // the state in which it is possible, when told and not blind
@@ -67,8 +67,8 @@ func (m *Model[I, O]) find(object uint64, ops []*Op[I, O], effort int) (bool, er
 	last := map[int]int{} // by client
 	for i, o := range ops {
 		v := &s.moves[i]
-		*v = move{call: o.call, ret: o.ret, prev: -1, told: !o.Open(), blind: o.Open(), key: [2]uint64{rng.Uint64(), rng.Uint64()}}
-		if v.told {
+		*v = move{call: o.call, ret: o.ret, prev: -1, returned: !o.Open(), blind: o.Open(), key: [2]uint64{rng.Uint64(), rng.Uint64()}}
+		if v.returned {
 			s.left++
 			s.byRet = append(s.byRet, i)
 			v.needs, v.blind = m.Needs(o.In, o.Out)
@@ -114,7 +114,7 @@ func (s *search[I, O]) count(i, n int) {
 	v, o := &s.moves[i], s.ops[i]
 	makes, known := uint64(0), true
 	switch {
-	case !v.told:
+	case !v.returned:
 		makes, known = s.m.Makes(o.In)
 	case v.blind:
 		makes, _ = s.m.Step(0, o.In, o.Out, true)
@@ -138,7 +138,7 @@ func (s *search[I, O]) take(i int) {
 	s.count(i, -1)
 	s.at[0] ^= s.moves[i].key[0]
 	s.at[1] ^= s.moves[i].key[1]
-	if s.moves[i].told {
+	if s.moves[i].returned {
 		s.left--
 	}
 }
@@ -153,7 +153,7 @@ func (s *search[I, O]) back(to int) {
 		s.count(i, 1)
 		s.at[0] ^= s.moves[i].key[0]
 		s.at[1] ^= s.moves[i].key[1]
-		if s.moves[i].told {
+		if s.moves[i].returned {
 			s.left++
 			s.lowRet = min(s.lowRet, s.place[i])
 		}
@@ -189,7 +189,7 @@ func (s *search[I, O]) from(state uint64) (bool, error) {
 		// come.
 		after, ok := s.result(k, state)
 		v := &s.moves[k]
-		if !ok || after == state && !v.told && !v.inOrder || after != state && s.missed(k, state) {
+		if !ok || after == state && !v.returned && !v.inOrder || after != state && s.missed(k, state) {
 			continue
 		}
 		at := len(s.order)
@@ -210,14 +210,14 @@ func (s *search[I, O]) result(i int, state uint64) (uint64, bool) {
 	if !v.blind && v.needs != state {
 		return 0, false
 	}
-	return s.m.Step(state, s.ops[i].In, s.ops[i].Out, v.told)
+	return s.m.Step(state, s.ops[i].In, s.ops[i].Out, v.returned)
 }
 
 // missed reports whether somebody waits for the state who would never see it
 // again after operation i.
 func (s *search[I, O]) missed(i int, state uint64) bool {
 	n := s.waiting[state]
-	if v := &s.moves[i]; v.told && !v.blind && v.needs == state {
+	if v := &s.moves[i]; v.returned && !v.blind && v.needs == state {
 		n--
 	}
 	return n > 0 && s.makers[state] == 0 && s.wild == 0
@@ -236,7 +236,7 @@ func (s *search[I, O]) next() []int {
 	if s.lowRet < len(s.byRet) {
 		first = s.moves[s.byRet[s.lowRet]].ret
 	}
-	var told, open []int
+	var returned, open []int
 	for i := s.low; i < len(s.moves); i++ {
 		v := &s.moves[i]
 		if v.call > first {
@@ -244,13 +244,13 @@ func (s *search[I, O]) next() []int {
 		}
 		switch {
 		case s.done[i] || v.prev >= 0 && !s.done[v.prev]:
-		case v.told:
-			told = append(told, i)
+		case v.returned:
+			returned = append(returned, i)
 		default:
 			open = append(open, i)
 		}
 	}
-	return append(told, open...)
+	return append(returned, open...)
 }
 
 // explains checks the order that was found, by the definition.
@@ -276,7 +276,7 @@ func (s *search[I, O]) explains(state uint64) bool {
 	}
 	for i := range s.moves {
 		v := &s.moves[i]
-		if v.told && place[i] == math.MaxInt || v.prev >= 0 && place[v.prev] > place[i] {
+		if v.returned && place[i] == math.MaxInt || v.prev >= 0 && place[v.prev] > place[i] {
 			return false
 		}
 	}

@@ -61,9 +61,9 @@ func (c *Client) enter(s *session) bool {
 	return true
 }
 
-// heir reports whether the lock that s holds goes to another session of the
+// nextHolder reports whether the lock that s holds goes to another session of the
 // client, and not back to the table.
-func (c *Client) heir(s *session) bool {
+func (c *Client) nextHolder(s *session) bool {
 	l := c.locks[keyOf(s.page)]
 	return len(l.waiting) > 0 && l.handed < maxHandOver
 }

@@ -412,13 +412,13 @@ func (s *session) insert(now clock.Time) {
 // write writes a part of the page, and gives the lock back or on.
 func (s *session) write(now clock.Time, from, length int) {
 	s.from, s.length = from, length
-	s.handed = s.c.heir(s)
+	s.handed = s.c.nextHolder(s)
 	s.do(now, stepWrite)
 }
 
 // unlock gives the lock of the wrong page back or on.
 func (s *session) unlock(now clock.Time) {
-	if s.handed = s.c.heir(s); s.handed {
+	if s.handed = s.c.nextHolder(s); s.handed {
 		s.release(now)
 		s.aside(now)
 		return

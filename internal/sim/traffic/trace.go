@@ -58,7 +58,7 @@ func Open(name string, open Opener, by By) (Source, error) {
 // File is a trace in a regular file, which may be read more than once. told may
 // be nil; each time the file is read it is told how many of its bytes have been,
 // about once a megabyte.
-func File(name string, by By, told func(read, size int64)) (Source, error) {
+func File(name string, by By, progress func(read, size int64)) (Source, error) {
 	st, err := os.Stat(name)
 	if err != nil {
 		return nil, err
@@ -68,10 +68,10 @@ func File(name string, by By, told func(read, size int64)) (Source, error) {
 	}
 	return Open(name, func() (io.ReadCloser, error) {
 		f, err := os.Open(name)
-		if err != nil || told == nil {
+		if err != nil || progress == nil {
 			return f, err
 		}
-		return &counted{File: f, size: st.Size(), told: told}, nil
+		return &counted{File: f, size: st.Size(), progress: progress}, nil
 	}, by)
 }
 
@@ -79,7 +79,7 @@ func File(name string, by By, told func(read, size int64)) (Source, error) {
 type counted struct {
 	*os.File
 	read, next, size int64
-	told             func(read, size int64)
+	progress         func(read, size int64)
 }
 
 // Read implements io.Reader.
@@ -87,7 +87,7 @@ func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.File.Read(b)
 	if c.read += int64(n); c.read >= c.next {
 		c.next = c.read + 1<<20
-		c.told(c.read, c.size)
+		c.progress(c.read, c.size)
 	}
 	return n, err
 }

@@ -106,33 +106,12 @@
 // A queue (of a pair: the two queues of a number) has one UMEM and so one
 // pool; a frame crosses from one interface to the other without a copy in
 // user space. PairConfig.Separate gives each interface its own and copies.
-// The shared one is the default. Copying had been the faster one, because the
-// copy's loads of many frames overlap and those of the kernel, which copies
-// frame by frame in Tx, do not; so Rx loads every cache line of a batch first,
-// which leaves little between the two. Millions of frames per second of the
-// forwarding threads' processor time, two veths, one worker, medians of five
-// to eight rounds in turns on a busy two-core virtual machine (AMD EPYC, Linux
-// 6.18), rounds within 27 % of them:
+// The shared one is the default: it is as fast, within the spread of what was measured (docs/PERFORMANCE.md, AF_XDP). A
+// copy has one advantage: its loads of many frames overlap, and those of the kernel, which copies frame by frame in Tx,
+// do not. So Rx loads every cache line of a batch first.
 //
-//	                              64 B    1 KiB
-//	shared UMEM (default)         0.80    0.69
-//	shared, without the loads     0.78    0.64
-//	separate UMEMs, copy          0.82    0.66
-//	DPDK testpmd, net_af_xdp, io  0.68    0.63
-//
-// Redirected in the kernel: 3.3 and 3.0 million a second by the clock, in the
-// same rounds in which the default forwarded 0.73 and 0.60. Measured by
-//
-//	go test -run - -bench . -benchtime 1500000x ./nf/port/afxdp
-//
-// (testpmd where it is installed and there are hugepages).
-//
-// Those rounds told the kernel of each batch. Now it is told of up to four full
-// ones at once: with them, in turns on a busier machine, most of seven rounds,
-// 0.82 and 0.69 million a second by the clock, testpmd 0.53 and 0.51. While frames of
-// sparse flows come it is told of each batch again: what it sends in one go is time in
-// which nobody looks for the next of them, on a veth with all that the receiver's stack
-// does.
+// The kernel is told of up to four full batches at once. While frames of sparse flows come it is told of each batch: what
+// it sends in one go is time in which nobody looks for the next of them, on a veth with all that the receiver's stack does.
 //
 // At most one ring of chunks is with the kernel for receiving, whether in the
 // fill ring or received and not yet handed out, so half of the four rings of chunks

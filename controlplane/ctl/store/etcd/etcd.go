@@ -59,9 +59,9 @@ type Store struct {
 	client    *clientv3.Client
 	stranger  *clientv3.Client // has no user; nil: nor has the other
 
-	telling sync.Mutex
-	told    string
-	away    atomic.Bool // etcd did not answer, and people know
+	telling  sync.Mutex
+	lastLine string
+	away     atomic.Bool // etcd did not answer, and people know
 
 	seen  atomic.Int64     // etcd's revision, as it was told last
 	back  atomic.Bool      // etcd was put back to an older one
@@ -210,11 +210,11 @@ func (s *Store) Close() (err error) {
 	return err
 }
 
-// tell tells a line, unless it was the last one, too.
-func (s *Store) tell(line string) {
+// report gives Tell a line, unless it is the same as the last one.
+func (s *Store) report(line string) {
 	s.telling.Lock()
-	again := line == s.told
-	s.told = line
+	again := line == s.lastLine
+	s.lastLine = line
 	s.telling.Unlock()
 	if s.Tell != nil && !again {
 		s.Tell(line)
@@ -224,7 +224,7 @@ func (s *Store) tell(line string) {
 // fails tells an error, once until etcd answers again.
 func (s *Store) fails(err error) {
 	if !s.away.Swap(true) {
-		s.tell(err.Error())
+		s.report(err.Error())
 	}
 }
 

@@ -105,7 +105,7 @@ func (l *lease) keep(ctx context.Context) {
 			return
 		}
 		if silent >= l.ttl && !away {
-			l.s.tell(fmt.Sprintf("etcd at %s does not extend the lease: nothing is written until it does", strings.Join(l.s.endpoints, ", ")))
+			l.s.report(fmt.Sprintf("etcd at %s does not extend the lease: nothing is written until it does", strings.Join(l.s.endpoints, ", ")))
 		}
 		away = silent >= l.ttl
 		select {
@@ -268,12 +268,12 @@ func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 			if err := s.current(ctx, t.lease); err != nil {
 				return nil, err
 			}
-			s.tell(fmt.Sprintf("this controller leads, election id %v", t.election))
+			s.report(fmt.Sprintf("this controller leads, election id %v", t.election))
 			go t.write()
 			return t, nil
 		}
 		if clientv3.LeaseID(all[0].Lease) != former { // which may not be over yet
-			s.tell(string(all[0].Value) + " leads, this controller stands by")
+			s.report(string(all[0].Value) + " leads, this controller stands by")
 		}
 		if err := s.changed(ctx, t.lease, clientv3.LeaseID(all[0].Lease), r.Header.Revision); err != nil {
 			return nil, err

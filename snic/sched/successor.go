@@ -2,18 +2,18 @@ package sched
 
 import "slices"
 
-// An heir is a plan of packets of which tasks have run on an older one, a chain of which has no instance any more: what is
-// left of them is run by other chains. It is like the older plan, but that a visit is another one, or two.
+// A successor is a plan for packets that have begun on an older plan, one chain of which has no instance any more: other chains run
+// the tasks that are left. It differs from the older plan in one visit, in the place of which it may have two.
 
-// succession is what tells heirs of a plan apart.
+// succession identifies a successor among those of one plan.
 type succession struct {
 	at    uint8  // the visit
 	chain int32  // where it is
 	left  uint16 // tasks of the old chain that it has not
 }
 
-// inherit has a header, whose plan is not in force and whose chain has no instance, go where the body says that its tasks are, or will
-// be (Config.Instead). It reports false if they are nowhere.
+// inherit sends a header, whose plan is not in force and whose chain has no instance, to where its tasks run or will run
+// (Config.Instead). It reports false if they run nowhere.
 func (rd *road) inherit(h int32, pk *packet) bool {
 	if rd.instead == nil {
 		return false
@@ -29,12 +29,12 @@ func (rd *road) inherit(h int32, pk *packet) bool {
 		rd.in.park(&rd.in.chains[chain], h) // it comes again
 		return true
 	}
-	if e := pl.heir; e == nil || rd.plans.all[e.slot] != e || e.succession != key {
-		pl.heir = rd.plans.heir(pl, key, tasks)
+	if e := pl.successor; e == nil || rd.plans.all[e.slot] != e || e.succession != key {
+		pl.successor = rd.plans.successor(pl, key, tasks)
 	}
 	was := pk.plan
-	pk.plan, x.rest = pl.heir.slot, tasks
-	pl.heir.users++
+	pk.plan, x.rest = pl.successor.slot, tasks
+	pl.successor.users++
 	if key.left != 0 {
 		x.end++
 		for i := h + 1; i < (h>>rd.shift)<<rd.shift+int32(pk.branches); i++ { // side by side, behind it in the plan
@@ -42,7 +42,7 @@ func (rd *road) inherit(h int32, pk *packet) bool {
 			rd.queues.headers[i].end++
 		}
 	}
-	e := pl.heir
+	e := pl.successor
 	rd.plans.unuse(was)
 	// mayFollow compares plans: now another branch of the packet may follow the packet before it, or the packet behind it may
 	// follow this one.
@@ -52,8 +52,8 @@ func (rd *road) inherit(h int32, pk *packet) bool {
 	return true
 }
 
-// heir is a plan like another one, but for one visit.
-func (ps *plans) heir(pl *plan, key succession, tasks uint16) *plan {
+// successor makes a plan that differs from pl in one visit.
+func (ps *plans) successor(pl *plan, key succession, tasks uint16) *plan {
 	e := *pl
 	e.visits = slices.Clone(pl.visits)
 	e.visits[key.at] = visit{key.chain, tasks}
@@ -70,18 +70,18 @@ func (ps *plans) heir(pl *plan, key succession, tasks uint16) *plan {
 			}
 		}
 	}
-	e.users, e.current, e.inherits, e.heir, e.source, e.succession = 0, false, true, nil, Route{}, key
+	e.users, e.current, e.inherits, e.successor, e.source, e.succession = 0, false, true, nil, Route{}, key
 	ps.enter(&e)
-	ps.heirs = append(ps.heirs, &e)
+	ps.successors = append(ps.successors, &e)
 	return &e
 }
 
-// lookAgain has packets of a route that wait for chains without an instance ask anew where to go: the route has changed.
+// lookAgain makes packets of a route that wait for chains without an instance ask again where to go, because the route has changed.
 func (rd *road) lookAgain(route int32) {
-	if len(rd.plans.heirs) == 0 {
+	if len(rd.plans.successors) == 0 {
 		return
 	}
-	for _, e := range slices.Clone(rd.plans.heirs) {
+	for _, e := range slices.Clone(rd.plans.successors) {
 		if e.route != route || rd.plans.all[e.slot] != e {
 			continue
 		}

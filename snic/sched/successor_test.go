@@ -46,8 +46,8 @@ func TestInherit(t *testing.T) {
 		want(t, c.name, runs(t, s), "1.0@1:2")
 		s.Return(lane(s, 1, 0), false)
 		want(t, c.name, leaves(t, s), c.want)
-		if len(s.road.plans.heirs) > 0 {
-			t.Errorf("%s: %d heirs are left", c.name, len(s.road.plans.heirs))
+		if len(s.road.plans.successors) > 0 {
+			t.Errorf("%s: %d successors are left", c.name, len(s.road.plans.successors))
 		}
 	}
 }
