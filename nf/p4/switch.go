@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
 // Config are the settings of a Switch; the zero value makes a switch like
@@ -142,9 +143,10 @@ type Switch struct {
 
 // common is what all parts of a Switch read. The time goes on in Process and Advance alone.
 type common struct {
-	prog *Program
-	cfg  Config
-	now  clock.Time
+	prog   *Program
+	cfg    Config
+	now    clock.Time
+	follow ir.Follower // nil: the engine runs alone
 }
 
 // NewSwitch makes a switch with the program's own entries in its tables.
@@ -164,7 +166,7 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 	if most := p.std.egressSpec.mask; uint64(c.DropPort) > most {
 		return nil, invalid("drop port %d, the program's ports are 0 to %d", c.DropPort, most)
 	}
-	s := &Switch{common: common{p, c, c.Start}, actionProfiles: actionProfiles{down: map[uint32]bool{}}, trace: c.Trace, hashes: make([]func(b []byte) uint64, len(p.calcs)),
+	s := &Switch{common: common{prog: p, cfg: c, now: c.Start}, actionProfiles: actionProfiles{down: map[uint32]bool{}}, trace: c.Trace, hashes: make([]func(b []byte) uint64, len(p.calcs)),
 		tmp:  make([]uint64, p.tmp),
 		rand: rand.New(rand.NewPCG(c.Seed, 0x70345f3136))}
 	s.entries.common, s.entries.actionProfiles = &s.common, &s.actionProfiles

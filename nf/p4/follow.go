@@ -1,0 +1,100 @@
+package p4
+
+import "github.com/quillon/quillon/nf/p4/internal/ir"
+
+// A Switch may have a follower: another executor of the program with tables of its own, in step with the Switch's. Each change goes through
+// the Switch, which tells the follower right behind it; what the follower has counted is added wherever the Switch's counts are read.
+
+// Follow tells f of all that the tables and meters have now, and from then on of each change; nil: of none. Only executors in this module's
+// package xdp can be followers.
+func (s *Switch) Follow(f ir.Follower) {
+	s.follow = f
+	if f == nil {
+		return
+	}
+	for _, t := range s.tables {
+		for i := range t.rows {
+			if t.rows[i].live {
+				s.tellRow(t, uint32(i))
+			}
+		}
+		s.tellDefault(t)
+	}
+	for i, cells := range s.meters {
+		for j := range cells {
+			if len(cells[j].rates) > 0 {
+				f.Meter(i, j, true)
+			}
+		}
+	}
+}
+
+// shown is an entry as a follower sees it.
+func (t *table) shown(e uint32) ir.Row {
+	r := &t.rows[e]
+	x := ir.Row{Key: t.key(e), Prefix: int(r.prefix), Order: r.order, Action: int(r.act), Data: t.entryData(e)}
+	if t.tupled() {
+		x.Mask = t.mask(e)
+	}
+	return x
+}
+
+// tellRow tells the follower that an entry is new, or has changed.
+func (s *common) tellRow(t *table, e uint32) {
+	if s.follow != nil {
+		s.follow.Put(t.def.index, e, t.shown(e))
+	}
+}
+
+// tellGone tells the follower that an entry is going.
+func (s *common) tellGone(t *table, e uint32) {
+	if s.follow != nil {
+		s.follow.Delete(t.def.index, e, t.shown(e))
+	}
+}
+
+func (s *common) tellDefault(t *table) {
+	if s.follow == nil {
+		return
+	}
+	act := -1
+	if t.act != nil {
+		act = t.act.index
+	}
+	s.follow.Default(t.def.index, act, t.actData)
+}
+
+func (s *common) tellMeter(of, cell int, m *meter) {
+	if s.follow != nil {
+		s.follow.Meter(of, cell, len(m.rates) > 0)
+	}
+}
+
+// defaultRow stands for the default entry where a follower counts.
+const defaultRow = -1
+
+// both adds what the follower has counted for an entry of a table.
+func (s *common) both(t *table, row int, c Count) Count {
+	if s.follow != nil {
+		x := s.follow.EntryCount(t.def.index, row)
+		c.Packets, c.Bytes = c.Packets+x.Packets, c.Bytes+x.Bytes
+	}
+	return c
+}
+
+// freshEntry has the follower count for an entry of a table from 0 on.
+func (s *common) freshEntry(t *table, row int) {
+	if s.follow != nil {
+		s.follow.ResetEntryCount(t.def.index, row)
+	}
+}
+
+// tellHit takes over that the follower has hit an entry: as if it was hit now.
+func (s *common) tellHit(t *table, e uint32) {
+	if s.follow != nil && s.follow.Hit(t.def.index, e) {
+		t.uses[e].hit = s.now
+	}
+}
+
+// Config are the settings of the switch, with those that were left out filled in.
+func (s *Switch) Config() Config { return s.cfg }

@@ -1,0 +1,285 @@
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// ProgramName is the program's name, as bpftool shows it.
+const ProgramName = "quillon_p4"
+
+// devices is the number of ports that frames may go to: 0 to devices - 1.
+const devices = 1024
+
+// queues is the number of an interface's queues that may have a socket.
+const queues = 256
+
+// maxIndex is the highest interface index that may have a port.
+const maxIndex = 1 << 16
+
+// Executor is a P4 program in the kernel, in step with a Switch: it follows the Switch's tables and meters, and counts beside it. All that changes
+// the Switch, or asks it, is done by one goroutine, as ever.
+type Executor struct {
+	tree *ir.Program
+	sw   *p4.Switch
+	prog *ebpf.Program
+	all  []closer
+
+	reasons  []Reason
+	parts    *parts
+	size     int // instructions
+	state    *ebpf.Map
+	ports    *shared
+	devices  *ebpf.Map
+	sockets  *ebpf.Map
+	outcomes *ebpf.Map
+	going    *shared
+	defaults *shared
+	tables   []*tableMaps
+	counters []*ebpf.Map
+	meters   []*shared
+
+	outer, inner *ebpf.Map // for a grace period
+	why          map[string]string
+}
+
+type closer interface{ close() error }
+
+type mapCloser struct{ *ebpf.Map }
+
+func (m mapCloser) close() error { return m.Close() }
+
+// Options are an Executor's surroundings.
+type Options struct {
+	// Ports are the program's numbers of interfaces, by the interfaces' indices. Frames go to the interfaces that have a number; those from others are left to the
+	// kernel, those to others to the engine.
+	Ports map[int]uint32
+}
+
+// New loads a program into the kernel, with the entries that the Switch has, and has it follow the Switch. tree is what p4.LoadTree made with the Switch's program.
+func New(tree *ir.Program, sw *p4.Switch, o Options) (_ *Executor, err error) {
+	x := &Executor{tree: tree, sw: sw, why: map[string]string{}}
+	defer func() {
+		if err != nil {
+			_ = x.Close()
+		}
+	}()
+	cfg := sw.Config()
+	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Ports: 2}
+	for i, n := range o.Ports {
+		if i < 0 || i >= maxIndex || n >= devices {
+			return nil, fmt.Errorf("interface %d cannot be port %d: in the kernel interface indices are below %d and ports below %d", i, n, maxIndex, devices)
+		}
+		s.Ports = max(s.Ports, i+1)
+	}
+	c, err := compile(tree, s, dryMaps(tree))
+	if err != nil {
+		return nil, fmt.Errorf("the program cannot run in the kernel: %w", err)
+	}
+	m, err := x.maps(s, &c)
+	if err != nil {
+		return nil, err
+	}
+	if c, err = compile(tree, s, m); err != nil {
+		return nil, err
+	}
+	x.reasons, x.parts, x.size = c.reasons, c.parts, len(c.code)
+	x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: ProgramName, Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+	if err != nil {
+		return nil, fmt.Errorf("the kernel refuses the program of %d instructions: %w", len(c.code), err)
+	}
+	for i, n := range o.Ports {
+		if err := x.devices.Put(n, uint32(i)); err != nil {
+			return nil, fmt.Errorf("port %d to interface %d: %w", n, i, err)
+		}
+		x.port(i, n)
+	}
+	sw.Follow(x)
+	return x, nil
+}
+
+// port says which port an interface is.
+func (x *Executor) port(index int, number uint32) { storeHalf(x.ports, index, number+1) }
+
+// Close ends following, and lets go of the program; where it is attached it goes on with the entries that it has.
+func (x *Executor) Close() error {
+	x.sw.Follow(nil)
+	var errs []error
+	if x.prog != nil {
+		errs = append(errs, x.prog.Close())
+	}
+	for _, m := range x.all {
+		errs = append(errs, m.close())
+	}
+	return errors.Join(errs...)
+}
+
+// Program is the XDP program.
+func (x *Executor) Program() *ebpf.Program { return x.prog }
+
+// Sockets is the map from queues to AF_XDP sockets that take what the engine is to run.
+func (x *Executor) Sockets() *ebpf.Map { return x.sockets }
+
+// Outcome is what became of frames, and how many.
+type Outcome struct {
+	Name   string `json:"name"`
+	Engine bool   `json:"engine"` // the frames went to the engine
+	Frames uint64 `json:"frames"`
+}
+
+// Outcomes are the counts of all that may become of a frame.
+func (x *Executor) Outcomes() ([]Outcome, error) {
+	var all []Outcome
+	for i := range firstReason + len(x.reasons) {
+		o := Outcome{Engine: i >= firstReason}
+		if o.Engine {
+			o.Name = x.reasons[i-firstReason].String()
+		} else {
+			o.Name = outcomeNames[i]
+		}
+		var each []uint64
+		if err := x.outcomes.Lookup(uint32(i), &each); err != nil {
+			return nil, fmt.Errorf("read the counts of frames: %w", err)
+		}
+		for _, n := range each {
+			o.Frames += n
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// dryMaps are descriptors that stand for those of maps which are not there yet.
+func dryMaps(p *ir.Program) descriptors {
+	ones := func(n int) []int {
+		l := make([]int, n)
+		for i := range l {
+			l[i] = 1
+		}
+		return l
+	}
+	n := len(p.Tables)
+	m := descriptors{state: 1, ports: 1, devices: 1, sockets: 1, outcomes: 1, going: 1, defaults: 1, tables: ones(n), masks: ones(n), hits: ones(n),
+		direct: ones(n), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
+	m.defaultAt, _ = placeDefaults(p)
+	return m
+}
+
+// placeDefaults says where each table's default entry lies: a word that says which of the two places behind it is in use.
+func placeDefaults(p *ir.Program) (at []int, size int) {
+	for i := range p.Tables {
+		at = append(at, size)
+		size += 8 + 2*entrySize(&p.Tables[i])
+	}
+	return at, size
+}
+
+// newMap makes a map that Close closes.
+func (x *Executor) newMap(spec ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(&spec)
+	if err != nil {
+		return nil, fmt.Errorf("make the map %s of %d entries: %w", spec.Name, spec.MaxEntries, err)
+	}
+	x.all = append(x.all, mapCloser{m})
+	return m, nil
+}
+
+func (x *Executor) newShared(name string, size int) (*shared, error) {
+	s, err := newShared(name, size)
+	if err == nil {
+		x.all = append(x.all, s)
+	}
+	return s, err
+}
+
+// array is an array that each processor has one of, for counts.
+func (x *Executor) array(name string, value, entries int) (*ebpf.Map, error) {
+	return x.newMap(ebpf.MapSpec{Name: name, Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(value), MaxEntries: uint32(max(1, entries))})
+}
+
+// maps makes the kernel's maps.
+func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
+	made := func(to **ebpf.Map, spec ebpf.MapSpec) {
+		if err == nil {
+			*to, err = x.newMap(spec)
+		}
+	}
+	memory := func(to **shared, name string, size int) {
+		if err == nil {
+			*to, err = x.newShared(name, size)
+		}
+	}
+	made(&x.state, ebpf.MapSpec{Name: "p4_state", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(c.size), MaxEntries: 1})
+	made(&x.outcomes, ebpf.MapSpec{Name: "p4_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: uint32(firstReason + len(c.reasons))})
+	made(&x.devices, ebpf.MapSpec{Name: "p4_ports", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: devices})
+	made(&x.sockets, ebpf.MapSpec{Name: "p4_sockets", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: queues})
+	made(&x.inner, ebpf.MapSpec{Name: "p4_inner", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err == nil {
+		made(&x.outer, ebpf.MapSpec{Name: "p4_outer", Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1,
+			InnerMap: &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}})
+	}
+	m.defaultAt, _ = placeDefaults(x.tree)
+	_, size := placeDefaults(x.tree)
+	memory(&x.ports, "p4_in", 4*(s.Ports))
+	memory(&x.going, "p4_going", 8*len(x.tree.Tables))
+	memory(&x.defaults, "p4_defaults", size)
+	for i := range x.tree.Tables {
+		if err == nil {
+			err = x.addTable(i, m.defaultAt[i])
+		}
+	}
+	for _, a := range x.tree.Counters {
+		var c *ebpf.Map
+		if err == nil {
+			c, err = x.array("p4_counter", 16, a.Size)
+		}
+		x.counters = append(x.counters, c)
+	}
+	for _, a := range x.tree.Meters {
+		var w *shared
+		memory(&w, "p4_meter", min(8*a.Size, maxDirect))
+		x.meters = append(x.meters, w)
+	}
+	if err != nil {
+		return m, err
+	}
+	m.state, m.outcomes, m.devices, m.sockets = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.sockets.FD()
+	m.ports, m.going, m.defaults = x.ports.m.FD(), x.going.m.FD(), x.defaults.m.FD()
+	for _, t := range x.tables {
+		m.tables, m.masks = append(m.tables, fd(t.entries)), append(m.masks, sharedFD(t.masks))
+		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
+	}
+	for i := range x.counters {
+		m.counters = append(m.counters, fd(x.counters[i]))
+	}
+	for _, w := range x.meters {
+		m.meters = append(m.meters, sharedFD(w))
+	}
+	return m, nil
+}
+
+func fd(m *ebpf.Map) int {
+	if m == nil {
+		return 0
+	}
+	return m.FD()
+}
+
+func sharedFD(s *shared) int {
+	if s == nil {
+		return 0
+	}
+	return s.m.FD()
+}
+
+// storeHalf stores a number of 32 bits.
+func storeHalf(s *shared, i int, v uint32) {
+	atomic.StoreUint32(s.half(i), v)
+}
