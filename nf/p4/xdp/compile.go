@@ -43,12 +43,13 @@ type settings struct {
 	DropPort uint32
 	Queues   int
 	Ports    int // interface indices are below it
+	Seed     uint64
 }
 
 // descriptors are those of the kernel's maps. Lists are by the object's place in the program; 0: it has none.
 type descriptors struct {
 	state, ports, devices, sockets, outcomes, going, defaults int
-	tables, masks, hits, direct, counters, meters             []int
+	tables, slots, masks, hits, direct, counters, meters      []int
 	defaultAt                                                 []int
 }
 

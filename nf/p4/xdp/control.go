@@ -294,6 +294,9 @@ func (g *gen) assignHeader(to, from *ir.Header) {
 func (g *gen) count(op *ir.Call) {
 	skip := g.fresh()
 	i := op.Args[0].Object
+	if size := g.p.Counters[i].Size; size > maxCounters {
+		unsupported("counter %s has %d cells", op.Args[0].Name, size)
+	}
 	g.value(index(op.Args[1].Expr), 0)
 	m := g.mark()
 	g.marked = append(g.marked, marked{m, g.maps.counters[i]})

@@ -1,6 +1,8 @@
 package xdp
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -47,6 +49,7 @@ type Executor struct {
 	meters   []*shared
 
 	outer, inner *ebpf.Map // for a grace period
+	graces       int       // how many there were
 	why          map[string]string
 }
 
@@ -72,7 +75,7 @@ func New(tree *ir.Program, sw *p4.Switch, o Options) (_ *Executor, err error) {
 		}
 	}()
 	cfg := sw.Config()
-	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Ports: 2}
+	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Ports: 2, Seed: seed()}
 	for i, n := range o.Ports {
 		if i < 0 || i >= maxIndex || n >= devices {
 			return nil, fmt.Errorf("interface %d cannot be port %d: in the kernel interface indices are below %d and ports below %d", i, n, maxIndex, devices)
@@ -103,6 +106,13 @@ func New(tree *ir.Program, sw *p4.Switch, o Options) (_ *Executor, err error) {
 	}
 	sw.Follow(x)
 	return x, nil
+}
+
+// seed makes where keys lie something that nobody can know who chooses keys.
+func seed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it does not fail
+	return binary.NativeEndian.Uint64(b[:])
 }
 
 // port says which port an interface is.
@@ -166,7 +176,7 @@ func dryMaps(p *ir.Program) descriptors {
 		return l
 	}
 	n := len(p.Tables)
-	m := descriptors{state: 1, ports: 1, devices: 1, sockets: 1, outcomes: 1, going: 1, defaults: 1, tables: ones(n), masks: ones(n), hits: ones(n),
+	m := descriptors{state: 1, ports: 1, devices: 1, sockets: 1, outcomes: 1, going: 1, defaults: 1, tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
 		direct: ones(n), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
@@ -232,12 +242,12 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	memory(&x.defaults, "p4_defaults", size)
 	for i := range x.tree.Tables {
 		if err == nil {
-			err = x.addTable(i, m.defaultAt[i])
+			err = x.addTable(i, m.defaultAt[i], s.Seed)
 		}
 	}
 	for _, a := range x.tree.Counters {
 		var c *ebpf.Map
-		if err == nil {
+		if err == nil && a.Size <= maxCounters {
 			c, err = x.array("p4_counter", 16, a.Size)
 		}
 		x.counters = append(x.counters, c)
@@ -253,7 +263,12 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	m.state, m.outcomes, m.devices, m.sockets = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.sockets.FD()
 	m.ports, m.going, m.defaults = x.ports.m.FD(), x.going.m.FD(), x.defaults.m.FD()
 	for _, t := range x.tables {
-		m.tables, m.masks = append(m.tables, fd(t.entries)), append(m.masks, sharedFD(t.masks))
+		m.masks = append(m.masks, sharedFD(t.masks))
+		if t.cuckoo != nil {
+			m.tables, m.slots = append(m.tables, sharedFD(t.cuckoo.records)), append(m.slots, sharedFD(t.cuckoo.slots))
+		} else {
+			m.tables, m.slots = append(m.tables, fd(t.entries)), append(m.slots, 0)
+		}
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
 	}
 	for i := range x.counters {

@@ -14,8 +14,9 @@ import (
 
 // How the kernel's tables follow the Switch's, so that a frame sees an entry as it was, or as it is, and nothing between:
 //
-//   - An entry of a table with exact keys, or with one LPM field, is one element of one map, with its action and all of its data. The kernel puts an
-//     element in the place of another as a whole.
+//   - An entry of a table with exact keys is a record that is written while nothing leads to it, and seen by one store (cuckoo).
+//   - One of a table with an LPM field, or of a very large table, is one element of one map, with its action and all of its data. The kernel puts an element in
+//     the place of another as a whole.
 //   - With ternary keys an entry is in the map before the mask that it needs is put in use by one store, and a mask is taken out of use by one
 //     store when no entry has it. Its place is written again after a grace period: when all programs have ended that may still look at it. Of entries
 //     with the same mask and masked key only the one that wins is in the map.
@@ -24,13 +25,14 @@ import (
 //   - What cannot be written (the map is full, there are more masks than places, a range that is no single value) stops the table: one store, and
 //     frames that come to it go to the engine.
 //
-// The kernel may give the memory of an element that is deleted, or replaced, to the next that is added to the same map, while a program that has just
+// The kernel may give the memory of an element of its own maps that is deleted, or replaced, to the next that is added to the same map, while a program that has just
 // looked it up still reads it. That takes a program that is held up between two loads for as long as two changes of the map take.
 
 // tableMaps are the kernel's side of a table.
 type tableMaps struct {
 	kind     sort
-	skip     bool // the program does not look at it
+	skip     bool    // the program does not look at it
+	cuckoo   *cuckoo // of a table that is direct
 	entries  *ebpf.Map
 	masks    *shared
 	hits     *shared
@@ -52,7 +54,7 @@ type ranked struct {
 }
 
 // addTable makes the maps of a table.
-func (x *Executor) addTable(i, place int) (err error) {
+func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 	t := &x.tree.Tables[i]
 	m := &tableMaps{place: place}
 	x.tables = append(x.tables, m)
@@ -64,6 +66,12 @@ func (x *Executor) addTable(i, place int) (err error) {
 	spec := ebpf.MapSpec{Name: "p4_entries", Type: ebpf.Hash, KeySize: uint32(8 * t.KeyWords), ValueSize: uint32(entrySize(t)),
 		MaxEntries: uint32(max(1, t.Size)), Flags: unix.BPF_F_NO_PREALLOC}
 	switch kind {
+	case direct:
+		m.cuckoo = &cuckoo{seed: seed, grace: x.grace}
+		m.cuckoo.cuckooShape, _ = shapeOf(t)
+		if m.cuckoo.slots, err = x.newShared("p4_slots", 4*slotsOf*m.cuckoo.buckets); err == nil {
+			m.cuckoo.records, err = x.newShared("p4_records", 8*m.cuckoo.words*m.cuckoo.cuckooShape.records)
+		}
 	case trie:
 		_, all := trieBits(t)
 		spec.Type, spec.KeySize = ebpf.LPMTrie, uint32(4+all/8)
@@ -74,7 +82,10 @@ func (x *Executor) addTable(i, place int) (err error) {
 			return err
 		}
 	}
-	if kind != keyless {
+	if err != nil {
+		return err
+	}
+	if kind != keyless && kind != direct {
 		if m.entries, err = x.newMap(spec); err != nil {
 			return err
 		}
@@ -150,6 +161,8 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 	v := value(t, row, r.Action, rank, r.Data)
 	var err error
 	switch m.kind {
+	case direct:
+		err = m.cuckoo.put(r.Key, nativeWords(v))
 	case hashed:
 		err = m.entries.Put(native(nil, r.Key...), v)
 	case trie:
@@ -185,6 +198,8 @@ func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	m.n--
 	var err error
 	switch m.kind {
+	case direct:
+		err = m.cuckoo.delete(r.Key)
 	case hashed:
 		err = m.entries.Delete(native(nil, r.Key...))
 	case trie:
@@ -329,8 +344,12 @@ func (x *Executor) grace() error {
 	if err := x.outer.Put(uint32(0), x.inner); err != nil {
 		return fmt.Errorf("wait for the programs that run: %w", err)
 	}
+	x.graces++
 	for _, m := range x.tables {
 		m.turned = false
+		if m.cuckoo != nil {
+			m.cuckoo.settle()
+		}
 		for n := range maxMasks {
 			m.was[n] = m.used[n] > 0
 		}

@@ -54,3 +54,12 @@ func native(b []byte, words ...uint64) []byte {
 
 // half is the i-th number of 32 bits.
 func (s *shared) half(i int) *uint32 { return (*uint32)(unsafe.Pointer(&s.mem[4*i])) }
+
+// nativeWords reads words in the machine's order.
+func nativeWords(b []byte) []uint64 {
+	w := make([]uint64, len(b)/8)
+	for i := range w {
+		w[i] = binary.NativeEndian.Uint64(b[8*i:])
+	}
+	return w
+}

@@ -38,7 +38,8 @@ type sort uint8
 
 const (
 	keyless sort = iota
-	hashed
+	direct       // a cuckoo
+	hashed       // the kernel's hash, of tables that are larger
 	trie
 	tuples
 )
@@ -64,9 +65,14 @@ func sortOf(t *ir.Table) (sort, string) {
 		return 0, fmt.Sprintf("its key has %d words, more than %d", t.KeyWords, maxKeyWords-2)
 	case t.DataWords > maxDataWords:
 		return 0, fmt.Sprintf("its actions have %d words of parameters, more than %d", t.DataWords, maxDataWords)
+	case t.Size > maxEntries || t.Counters && t.Size > maxCounters:
+		return 0, fmt.Sprintf("it may have %d entries", t.Size)
 	case len(t.Keys) == 0:
 		return keyless, ""
 	case t.Kind == ir.Exact:
+		if _, ok := shapeOf(t); ok {
+			return direct, ""
+		}
 		return hashed, ""
 	case t.Kind == ir.LPM && lpm > 64 && lpm != 128:
 		return 0, fmt.Sprintf("it has an LPM field of %d bits, which is more than 64 and not 128", lpm)
@@ -76,9 +82,12 @@ func sortOf(t *ir.Table) (sort, string) {
 	return tuples, ""
 }
 
+// Bounds of tables and counters in the kernel. Each processor has all counters.
 const (
 	maxKeyWords  = 24
 	maxDataWords = 64
+	maxEntries   = 1 << 24
+	maxCounters  = 1 << 18
 )
 
 // key leaves word w of the packet's key in R1.
@@ -124,6 +133,8 @@ func (g *gen) table(n int, t *ir.Table) {
 		g.label(miss)
 	} else {
 		switch kind {
+		case direct:
+			g.lookCuckoo(n, t, miss)
 		case hashed:
 			g.lookHash(n, t, miss)
 		case trie:
