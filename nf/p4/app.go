@@ -70,6 +70,7 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 			{Name: "drop-port", Default: "511", Help: "the egress_spec that drops a packet"},
 			{Name: "passes", Default: "1024", Help: "how often a frame with all its copies may pass a pipeline"},
 			{Name: "seed", Default: "0", Help: "seed of random()"},
+			{Name: "exec", Default: "engine", Help: "engine runs all frames; xdp: the kernel finishes those that it can, at afxdp ports that are not pairs, and it is an error if it can none; auto: the same, and no error"},
 		},
 		Counters: []counter.Def{
 			countDigests:       {Name: "digests", Help: "messages to the controller"},
@@ -78,7 +79,7 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 		},
 		Describe: describe,
 		Declared: declared,
-		New:      newApp,
+		New:      func(env graph.Env, args graph.Args) (graph.App, error) { return newApp(env, args, nil) },
 	}
 	for r := NotDropped + 1; r < numReasons; r++ {
 		k.Reasons = append(k.Reasons, counter.Def{Name: r.String(), Help: reasonHelp[r]})
@@ -109,6 +110,7 @@ type App struct {
 	down     map[uint32]bool // ports that have no link
 
 	onDigest func(Digest)
+	ahead    Ahead // nil: the engine runs all frames
 
 	onEmit  Emit // a.emit, bound once
 	onTrace func(Event)
@@ -128,7 +130,7 @@ type outgoing struct {
 	buf  *packet.Buf
 }
 
-func newApp(env graph.Env, args graph.Args) (graph.App, error) {
+func newApp(env graph.Env, args graph.Args, ahead func(must bool) Ahead) (graph.App, error) {
 	if env.Workers > 1 {
 		return nil, fmt.Errorf("a program's tables and registers belong to one worker, there are %d: run with one", env.Workers)
 	}
@@ -155,6 +157,9 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	a.cfg.DropPort = uint32(number("drop-port", 1<<16-1))
 	a.cfg.MaxPasses = int(number("passes", 1<<20))
 	a.cfg.Seed = number("seed", 1<<63)
+	if err == nil {
+		err = a.readExec(env, args, ahead)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -202,6 +207,9 @@ func (a *App) Use(sw *Switch) {
 	}
 	a.sw = sw
 	a.programs++
+	if a.ahead != nil {
+		a.ahead.Use(sw)
+	}
 }
 
 // SetLinks says which of the app's ports have no link now, also to programs that it gets later: members of groups that watch them get no
@@ -348,6 +356,7 @@ type Report struct {
 	Dropped map[string]uint64 `json:"dropped"`        // packets and copies, by reason
 	Down    []uint32          `json:"down,omitempty"` // ports that have no link
 	Now     clock.Time        `json:"now"`
+	Kernel  any               `json:"kernel,omitempty"` // with exec=xdp or auto: what runs there
 }
 
 // TableReport is the load of a table.
@@ -359,10 +368,14 @@ type TableReport struct {
 
 // Report implements graph.Reporter.
 func (a *App) Report() any {
-	if a.sw == nil {
-		return Report{}
+	var r Report
+	if a.ahead != nil {
+		r.Kernel = a.ahead.Report()
 	}
-	r := Report{Dropped: map[string]uint64{}, Now: a.sw.now, Down: slices.Sorted(maps.Keys(a.down))}
+	if a.sw == nil {
+		return r
+	}
+	r.Dropped, r.Now, r.Down = map[string]uint64{}, a.sw.now, slices.Sorted(maps.Keys(a.down))
 	for _, t := range a.sw.tables {
 		if !t.def.Hidden {
 			r.Tables = append(r.Tables, TableReport{t.def.Name, t.n, t.size})

@@ -5,9 +5,10 @@ import "github.com/quillon/quillon/nf/p4/internal/ir"
 // A Switch may have a follower: another executor of the program with tables of its own, in step with the Switch's. Each change goes through
 // the Switch, which tells the follower right behind it; what the follower has counted is added wherever the Switch's counts are read.
 
-// Follow tells f of all that the tables and meters have now, and from then on of each change; nil: of none. Only executors in this module's
-// package xdp can be followers.
+// Follow tells f of all that the tables and meters have now, and from then on of each change; nil: of none. What the follower before has counted
+// is the Switch's from then on. Only executors in this module's package xdp can be followers.
 func (s *Switch) Follow(f ir.Follower) {
+	s.takeOver()
 	s.follow = f
 	if f == nil {
 		return
@@ -25,6 +26,35 @@ func (s *Switch) Follow(f ir.Follower) {
 			if len(cells[j].rates) > 0 {
 				f.Meter(i, j, true)
 			}
+		}
+	}
+}
+
+// takeOver adds what the follower has counted to the Switch's own counts.
+func (s *Switch) takeOver() {
+	if s.follow == nil {
+		return
+	}
+	for i, cells := range s.counters {
+		for j := range cells {
+			n := s.follow.Count(i, j)
+			cells[j].Packets, cells[j].Bytes = cells[j].Packets+n.Packets, cells[j].Bytes+n.Bytes
+		}
+	}
+	for _, t := range s.tables {
+		for i := range t.rows {
+			if !t.rows[i].live {
+				continue
+			}
+			if t.def.Counters {
+				t.count[i] = s.both(t, i, t.count[i])
+			}
+			if t.def.Timeout {
+				s.tellHit(t, uint32(i))
+			}
+		}
+		if t.def.Counters {
+			t.defCount = s.both(t, defaultRow, t.defCount)
 		}
 	}
 }

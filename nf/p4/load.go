@@ -88,6 +88,7 @@ func loadWith(src []byte, more func(l *compiler)) (p *Program, err error) {
 	if more != nil {
 		more(l)
 	}
+	l.p.src = src
 	return l.p, nil
 }
 

@@ -22,6 +22,12 @@ func LoadTree(src []byte) (*Program, *ir.Program, error) {
 	return p, tree, err
 }
 
+// Tree is the program as a tree, as LoadTree makes it: the document is read again.
+func (p *Program) Tree() (*ir.Program, error) {
+	_, tree, err := LoadTree(p.src)
+	return tree, err
+}
+
 // lowerer makes a tree of a loaded program. It reads the document again: what the loader made of it are closures.
 type lowerer struct {
 	*compiler

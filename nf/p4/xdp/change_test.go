@@ -51,7 +51,7 @@ func TestNoHalfEntries(t *testing.T) {
 	for _, kind := range []string{"exact", "ternary"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newTwin(t, pairs(t, kind))
-			w.x.port(loopback, 1)
+			w.x.port(1)
 			action := func(i uint64) p4.Entry {
 				return p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{bigEndian(i), bigEndian(i)}}}
 			}

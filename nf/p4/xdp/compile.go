@@ -38,17 +38,28 @@ func (r Reason) String() string {
 	return r.Kind + " " + r.Name + ": " + r.Why
 }
 
+// The word of an interface that frames come from; 0: it is none of the program's. From bit inSlot on is its slot among the interfaces' own programs.
+const (
+	inNumber = 1<<10 - 1 // the port's number
+	inSlot   = 16
+	inKnown  = 1 << 28
+	inOn     = 1 << 29 // the program runs its frames
+)
+
+// whyOff is why frames go to the engine while the program is not in step with a Switch yet, or any more, and while somebody watches.
+const whyOff = "the kernel is told to leave frames to the engine"
+
 // settings are those of a Switch that its program depends on.
 type settings struct {
 	DropPort uint32
 	Queues   int
-	Ports    int // interface indices are below it
+	Indices  int // interface indices are below it
 	Seed     uint64
 }
 
 // descriptors are those of the kernel's maps. Lists are by the object's place in the program; 0: it has none.
 type descriptors struct {
-	state, ports, devices, sockets, outcomes, going, defaults int
+	state, in, out, devices, own, outcomes, going, defaults int
 	tables, slots, masks, hits, direct, counters, meters      []int
 	defaultAt                                                 []int
 }
@@ -71,7 +82,6 @@ const (
 	xdpPass     = 2
 	xdpRedirect = 4
 	ctxIfindex  = 12
-	ctxQueue    = 16
 )
 
 // maxPasses is how often the program is looked through until no more of it is found to be used. Each pass finds what the fields are made of that the one
@@ -154,9 +164,12 @@ func (g *gen) prologue() {
 	for _, at := range g.lay.zero {
 		g.add(storeImm(rState, int16(at), 0, asm.DWord))
 	}
-	g.add(asm.LoadMem(asm.R1, rCtx, ctxIfindex, asm.Word), asm.JGE.Imm(asm.R1, int32(g.opt.Ports), "unknown-port"), asm.LSh.Imm(asm.R1, 2),
-		asm.LoadMapValue(asm.R2, g.maps.ports, 0), asm.Add.Reg(asm.R2, asm.R1), asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),
-		asm.JEq.Imm(asm.R1, 0, "unknown-port"), asm.Sub.Imm(asm.R1, 1))
+	g.add(asm.LoadMem(asm.R1, rCtx, ctxIfindex, asm.Word), asm.JGE.Imm(asm.R1, int32(g.opt.Indices), "unknown-port"), asm.LSh.Imm(asm.R1, 2),
+		asm.LoadMapValue(asm.R2, g.maps.in, 0), asm.Add.Reg(asm.R2, asm.R1), asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),
+		asm.StoreMem(rState, atIn, asm.R1, asm.DWord), asm.JEq.Imm(asm.R1, 0, "unknown-port"), asm.JSet.Imm(asm.R1, inOn, "on"))
+	g.pass(whyOff)
+	g.label("on")
+	g.add(asm.And.Imm(asm.R1, inNumber))
 	g.storeStdReg(g.p.Std.IngressPort, asm.R1)
 	g.frame()
 	g.add(asm.Mov.Reg(asm.R1, rEnd), asm.Sub.Reg(asm.R1, rData), asm.StoreMem(rState, atArrived, asm.R1, asm.DWord),
@@ -198,10 +211,13 @@ func (g *gen) queue() {
 // emit sends the frame to its port.
 func (g *gen) emit() {
 	g.readField(g.p.Std.EgressSpec, 0, asm.R1)
-	there := g.fresh()
-	g.add(asm.JEq.Imm(asm.R1, int32(g.opt.DropPort), "dropped-egress"), asm.LoadMapPtr(asm.R1, g.maps.devices),
-		asm.LoadMem(asm.R2, rState, atPort, asm.DWord), asm.Mov.Imm(asm.R3, 0), asm.FnRedirectMap.Call(), asm.JEq.Imm(asm.R0, xdpRedirect, there))
-	g.pass("it goes to a port without an interface")
+	there, none := g.fresh(), g.fresh()
+	g.add(asm.JEq.Imm(asm.R1, int32(g.opt.DropPort), "dropped-egress"), asm.LoadMem(asm.R2, rState, atPort, asm.DWord),
+		asm.JGE.Imm(asm.R2, devices, none), asm.Mov.Reg(asm.R1, asm.R2), asm.LSh.Imm(asm.R1, 2), asm.LoadMapValue(asm.R3, g.maps.out, 0),
+		asm.Add.Reg(asm.R3, asm.R1), asm.LoadMem(asm.R1, asm.R3, 0, asm.Word), asm.StoreMem(rState, atLongest, asm.R1, asm.DWord),
+		asm.LoadMapPtr(asm.R1, g.maps.devices), asm.Mov.Imm(asm.R3, 0), asm.FnRedirectMap.Call(), asm.JEq.Imm(asm.R0, xdpRedirect, there))
+	g.label(none)
+	g.pass("it goes to a port that the kernel does not send to")
 	g.label(there)
 	g.updateChecksums()
 	g.part(g.deparse)
@@ -261,8 +277,8 @@ func (g *gen) finish() {
 	g.label("to-engine")
 	g.countOutcome("given")
 	g.label("given")
-	g.add(asm.LoadMapPtr(asm.R1, g.maps.sockets), asm.LoadMem(asm.R2, rCtx, ctxQueue, asm.Word), asm.Mov.Imm(asm.R3, xdpPass),
-		asm.FnRedirectMap.Call(), asm.Return())
+	g.add(asm.LoadMem(asm.R3, rState, atIn, asm.DWord), asm.RSh.Imm(asm.R3, inSlot), asm.And.Imm(asm.R3, slots-1), asm.Mov.Reg(asm.R1, rCtx),
+		asm.LoadMapPtr(asm.R2, g.maps.own), asm.FnTailCall.Call(), asm.Mov.Imm(asm.R0, xdpPass), asm.Return())
 	g.label("no-state")
 	g.add(asm.Mov.Imm(asm.R0, xdpAborted), asm.Return())
 }

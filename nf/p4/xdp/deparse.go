@@ -235,7 +235,10 @@ func (g *gen) deparse() {
 		unsupported("the headers have %d bytes", total)
 	}
 	same, moved, out := g.fresh(), g.fresh(), "headers-out"
-	g.add(asm.LoadMem(asm.R2, rState, atParsed, asm.DWord), asm.JEq.Reg(asm.R1, asm.R2, same), asm.Sub.Reg(asm.R2, asm.R1), asm.Mov.Reg(asm.R1, rCtx),
+	g.add(asm.LoadMem(asm.R2, rState, atParsed, asm.DWord), asm.LoadMem(asm.R3, rState, atArrived, asm.DWord), asm.Sub.Reg(asm.R3, asm.R2),
+		asm.Add.Reg(asm.R3, asm.R1))
+	g.fits(asm.R3)
+	g.add(asm.JEq.Reg(asm.R1, asm.R2, same), asm.Sub.Reg(asm.R2, asm.R1), asm.Mov.Reg(asm.R1, rCtx),
 		asm.FnXdpAdjustHead.Call(), asm.JEq.Imm(asm.R0, 0, moved))
 	g.pass("there is no room for longer headers, or too little is left")
 	g.label(moved)
@@ -257,8 +260,18 @@ func (g *gen) deparse() {
 	g.label(out)
 }
 
+// fits goes on when the port sends frames of so many bytes: the kernel would drop a longer one in silence. It changes R4.
+func (g *gen) fits(length asm.Register) {
+	ok := g.fresh()
+	g.add(asm.LoadMem(asm.R4, rState, atLongest, asm.DWord), asm.JLE.Reg(length, asm.R4, ok))
+	g.pass("it is longer than its port sends")
+	g.label(ok)
+}
+
 // rewrite writes the headers that were changed where they came from.
 func (g *gen) rewrite() {
+	g.add(asm.LoadMem(asm.R3, rState, atArrived, asm.DWord))
+	g.fits(asm.R3)
 	if len(g.u.dirty) > 0 {
 		g.frame()
 	}

@@ -5,42 +5,49 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
 // ProgramName is the program's name, as bpftool shows it.
-const ProgramName = "quillon_p4"
+const ProgramName = xsk.P4Program
 
-// devices is the number of ports that frames may go to: 0 to devices - 1.
-const devices = 1024
+// devices is the number of ports that frames may come from and go to: 0 to devices - 1.
+const devices = inNumber + 1
 
-// queues is the number of an interface's queues that may have a socket.
-const queues = 256
+// slots is how many interfaces frames may come from.
+const slots = 256
 
 // maxIndex is the highest interface index that may have a port.
 const maxIndex = 1 << 16
 
-// Executor is a P4 program in the kernel, in step with a Switch: it follows the Switch's tables and meters, and counts beside it. All that changes
-// the Switch, or asks it, is done by one goroutine, as ever.
+// Executor is a P4 program in the kernel, in step with a Switch: it follows the Switch's tables and meters, and counts beside it.
 type Executor struct {
 	tree *ir.Program
-	sw   *p4.Switch
+	sw   *p4.Switch // nil: it follows none
 	prog *ebpf.Program
+	from []Source
+
+	mu      sync.Mutex // guards on and watched
+	on      bool
+	watched []bool
+
 	all  []closer
 
 	reasons  []Reason
 	parts    *parts
 	size     int // instructions
 	state    *ebpf.Map
-	ports    *shared
+	in, out  *shared
 	devices  *ebpf.Map
-	sockets  *ebpf.Map
+	own      *ebpf.Map // by slot, the interfaces' own programs
 	outcomes *ebpf.Map
 	going    *shared
 	defaults *shared
@@ -61,26 +68,40 @@ func (m mapCloser) close() error { return m.Close() }
 
 // Options are an Executor's surroundings.
 type Options struct {
-	// Ports are the program's numbers of interfaces, by the interfaces' indices. Frames go to the interfaces that have a number; those from others are left to the
-	// kernel, those to others to the engine.
-	Ports map[int]uint32
+	// From are the interfaces that frames come from, the index of each with the program's number of the port. Frames of others are left to the kernel.
+	From []Source
+	// To are those that frames go to, by the program's number of the port. Frames to other ports go to the engine.
+	To map[uint32]Target
 }
 
-// New loads a program into the kernel, with the entries that the Switch has, and has it follow the Switch. tree is what p4.LoadTree made with the Switch's program.
-func New(tree *ir.Program, sw *p4.Switch, o Options) (_ *Executor, err error) {
-	x := &Executor{tree: tree, sw: sw, why: map[string]string{}}
+// Source is an interface that frames come from.
+type Source struct {
+	Index int
+	Port  uint32
+}
+
+// Target is an interface that frames go to, and the length of the longest frame that it sends.
+type Target struct {
+	Index, Longest int
+}
+
+// New loads a program into the kernel. Nothing runs there before Begin. tree is that of the program of switches with these settings.
+func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
+	x := &Executor{tree: tree, from: o.From, why: map[string]string{}}
 	defer func() {
 		if err != nil {
 			_ = x.Close()
 		}
 	}()
-	cfg := sw.Config()
-	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Ports: 2, Seed: seed()}
-	for i, n := range o.Ports {
-		if i < 0 || i >= maxIndex || n >= devices {
-			return nil, fmt.Errorf("interface %d cannot be port %d: in the kernel interface indices are below %d and ports below %d", i, n, maxIndex, devices)
+	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Indices: 2, Seed: seed()}
+	if len(o.From) > slots {
+		return nil, fmt.Errorf("%d interfaces are more than %d", len(o.From), slots)
+	}
+	for _, f := range o.From {
+		if f.Index < 0 || f.Index >= maxIndex || f.Port >= devices {
+			return nil, fmt.Errorf("interface %d cannot be port %d: in the kernel interface indices are below %d and ports below %d", f.Index, f.Port, maxIndex, devices)
 		}
-		s.Ports = max(s.Ports, i+1)
+		s.Indices = max(s.Indices, f.Index+1)
 	}
 	c, err := compile(tree, s, dryMaps(tree))
 	if err != nil {
@@ -98,14 +119,72 @@ func New(tree *ir.Program, sw *p4.Switch, o Options) (_ *Executor, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the kernel refuses the program of %d instructions: %w", len(c.code), err)
 	}
-	for i, n := range o.Ports {
-		if err := x.devices.Put(n, uint32(i)); err != nil {
-			return nil, fmt.Errorf("port %d to interface %d: %w", n, i, err)
+	for n, to := range o.To {
+		if n >= devices {
+			continue // the engine's
 		}
-		x.port(i, n)
+		if err := x.devices.Put(n, uint32(to.Index)); err != nil {
+			return nil, fmt.Errorf("port %d to interface %d: %w", n, to.Index, err)
+		}
+		storeHalf(x.out, int(n), uint32(to.Longest))
 	}
-	sw.Follow(x)
+	x.watched = make([]bool, len(o.From))
+	for i := range o.From {
+		x.tell(i)
+	}
 	return x, nil
+}
+
+// Begin has the kernel run frames with the entries that a Switch has, and follows the Switch from then on. All that changes the Switch, or asks it, is done by the
+// goroutine that calls Begin, as ever.
+func (x *Executor) Begin(sw *p4.Switch) {
+	sw.Follow(x)
+	x.sw = sw
+	x.turn(true)
+}
+
+// End has the kernel leave all frames to the engine, and ends following. The Switch takes over what the kernel has counted.
+func (x *Executor) End() {
+	x.turn(false)
+	if x.sw != nil {
+		_ = x.grace() // else frames that are still being run are not counted
+		x.sw.Follow(nil)
+		x.sw = nil
+	}
+}
+
+func (x *Executor) turn(on bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.on = on
+	for i := range x.from {
+		x.tell(i)
+	}
+}
+
+// Watch has all frames of an interface go to the engine, or no longer.
+func (x *Executor) Watch(source int, watched bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.watched[source] = watched
+	x.tell(source)
+}
+
+// tell says what is done with frames of an interface.
+func (x *Executor) tell(source int) {
+	w := inKnown | uint32(source)<<inSlot | x.from[source].Port
+	if x.on && !x.watched[source] {
+		w |= inOn
+	}
+	storeHalf(x.in, x.from[source].Index, w)
+}
+
+// Own gives the program that runs frames of an interface that the kernel does not finish.
+func (x *Executor) Own(source int, prog *ebpf.Program) error {
+	if err := x.own.Put(uint32(source), uint32(prog.FD())); err != nil {
+		return fmt.Errorf("leave frames to the engine: %w", err)
+	}
+	return nil
 }
 
 // seed makes where keys lie something that nobody can know who chooses keys.
@@ -115,12 +194,11 @@ func seed() uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// port says which port an interface is.
-func (x *Executor) port(index int, number uint32) { storeHalf(x.ports, index, number+1) }
-
-// Close ends following, and lets go of the program; where it is attached it goes on with the entries that it has.
+// Close is End, and lets go of the program; where it is attached it leaves frames to the interfaces' own programs.
 func (x *Executor) Close() error {
-	x.sw.Follow(nil)
+	if x.in != nil {
+		x.End()
+	}
 	var errs []error
 	if x.prog != nil {
 		errs = append(errs, x.prog.Close())
@@ -128,14 +206,12 @@ func (x *Executor) Close() error {
 	for _, m := range x.all {
 		errs = append(errs, m.close())
 	}
+	x.prog, x.all, x.in = nil, nil, nil
 	return errors.Join(errs...)
 }
 
 // Program is the XDP program.
 func (x *Executor) Program() *ebpf.Program { return x.prog }
-
-// Sockets is the map from queues to AF_XDP sockets that take what the engine is to run.
-func (x *Executor) Sockets() *ebpf.Map { return x.sockets }
 
 // Outcome is what became of frames, and how many.
 type Outcome struct {
@@ -176,7 +252,7 @@ func dryMaps(p *ir.Program) descriptors {
 		return l
 	}
 	n := len(p.Tables)
-	m := descriptors{state: 1, ports: 1, devices: 1, sockets: 1, outcomes: 1, going: 1, defaults: 1, tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
+	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
 		direct: ones(n), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
@@ -229,7 +305,7 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	made(&x.state, ebpf.MapSpec{Name: "p4_state", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(c.size), MaxEntries: 1})
 	made(&x.outcomes, ebpf.MapSpec{Name: "p4_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: uint32(firstReason + len(c.reasons))})
 	made(&x.devices, ebpf.MapSpec{Name: "p4_ports", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: devices})
-	made(&x.sockets, ebpf.MapSpec{Name: "p4_sockets", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: queues})
+	made(&x.own, ebpf.MapSpec{Name: "p4_own", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: slots})
 	made(&x.inner, ebpf.MapSpec{Name: "p4_inner", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if err == nil {
 		made(&x.outer, ebpf.MapSpec{Name: "p4_outer", Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1,
@@ -237,7 +313,8 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	}
 	m.defaultAt, _ = placeDefaults(x.tree)
 	_, size := placeDefaults(x.tree)
-	memory(&x.ports, "p4_in", 4*(s.Ports))
+	memory(&x.in, "p4_in", 4*s.Indices)
+	memory(&x.out, "p4_out", 4*devices)
 	memory(&x.going, "p4_going", 8*len(x.tree.Tables))
 	memory(&x.defaults, "p4_defaults", size)
 	for i := range x.tree.Tables {
@@ -260,8 +337,8 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	if err != nil {
 		return m, err
 	}
-	m.state, m.outcomes, m.devices, m.sockets = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.sockets.FD()
-	m.ports, m.going, m.defaults = x.ports.m.FD(), x.going.m.FD(), x.defaults.m.FD()
+	m.state, m.outcomes, m.devices, m.own = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.own.FD()
+	m.in, m.out, m.going, m.defaults = x.in.m.FD(), x.out.m.FD(), x.going.m.FD(), x.defaults.m.FD()
 	for _, t := range x.tables {
 		m.masks = append(m.masks, sharedFD(t.masks))
 		if t.cuckoo != nil {

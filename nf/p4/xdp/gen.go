@@ -33,6 +33,8 @@ const (
 	atMissed             // by the last table that has a key
 	atBad                // a checksum was wrong
 	atOut                // bytes of the headers that leave
+	atIn                 // the word of the interface that it came from
+	atLongest            // that its port sends
 	atMarks
 )
 

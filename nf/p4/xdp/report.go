@@ -85,7 +85,7 @@ func Analyse(tree *ir.Program, c p4.Config) Report {
 	if c.Queues == 0 {
 		c.Queues = 8
 	}
-	x, err := compile(tree, &settings{DropPort: c.DropPort, Queues: c.Queues, Ports: 2}, dryMaps(tree))
+	x, err := compile(tree, &settings{DropPort: c.DropPort, Queues: c.Queues, Indices: 2}, dryMaps(tree))
 	if err != nil {
 		return Report{Why: err.Error()}
 	}

@@ -75,7 +75,7 @@ func newTwin(t testing.TB, src []byte) *twin {
 			t.Fatal(err)
 		}
 	}
-	w.x, err = New(tree, w.sw, Options{Ports: map[int]uint32{loopback: 1}})
+	w.x, err = New(tree, w.sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}})
 	var v *ebpf.VerifierError
 	if errors.As(err, &v) {
 		t.Fatalf("%+v", v)
@@ -86,15 +86,21 @@ func newTwin(t testing.TB, src []byte) *twin {
 	t.Cleanup(func() { _ = w.x.Close() })
 	for n := range uint32(devices) {
 		if slices.Contains(closedPorts, n) {
-			err = w.x.devices.Delete(n)
-		} else {
-			err = w.x.devices.Put(n, uint32(loopback))
+			continue
 		}
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := w.x.devices.Put(n, uint32(loopback)); err != nil {
 			t.Fatal(err)
 		}
+		storeHalf(w.x.out, int(n), 1<<16)
 	}
+	w.x.Begin(w.sw)
 	return w
+}
+
+// port has frames come in at a port of the program.
+func (x *Executor) port(number uint32) {
+	x.from[0].Port = number
+	x.tell(0)
 }
 
 // both does the same to both switches.
@@ -120,7 +126,7 @@ func process(sw *p4.Switch, now clock.Time, port uint32, frame []byte) (out []se
 // inKernel runs a frame in the kernel.
 func (w *twin) inKernel(port uint32, frame []byte) (outcome int, to uint32, out []byte, code uint32) {
 	w.Helper()
-	w.x.port(loopback, port)
+	w.x.port(port)
 	opt := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
 	code, err := w.x.prog.Run(opt)
 	if err != nil {

@@ -92,10 +92,11 @@ func loaded(t testing.TB, name, entries string, from, to int) *Executor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := New(tree, sw, Options{Ports: map[int]uint32{from: 1, to: 2}})
+	x, err := New(tree, sw.Config(), Options{From: []Source{{from, 1}}, To: map[uint32]Target{1: {from, 1518}, 2: {to, 1518}}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	x.Begin(sw)
 	t.Cleanup(func() { _ = x.Close() })
 	return x
 }
