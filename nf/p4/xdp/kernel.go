@@ -236,7 +236,12 @@ func (j *job) make() (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, err := New(tree, j.sw.Config(), j.ports.o)
+	var x *Executor
+	// An interface's index is that of a namespace, which the goroutine may not be in.
+	err = j.ports.from[0].Within(func() (err error) {
+		x, err = New(tree, j.sw.Config(), j.ports.o)
+		return err
+	})
 	if err != nil {
 		return nil, oneLine(err)
 	}

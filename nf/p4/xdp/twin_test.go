@@ -190,8 +190,15 @@ func shown(all []sent) string {
 	return s
 }
 
-// counts compares all that both have counted.
+// counts compares all that both have counted, and once more when the kernel has ended, whose counts are the Switch's then.
 func (w *twin) counts() {
+	w.Helper()
+	w.compare()
+	w.x.End()
+	w.compare()
+}
+
+func (w *twin) compare() {
 	w.Helper()
 	p := w.sw.Program()
 	for _, a := range p.Counters() {

@@ -38,6 +38,17 @@ func (p *Port) Interface() Interface {
 	return Interface{Name: d.name, Index: d.index, MTU: d.mtu, Native: d.mode == xsk.Native, Alone: d.alone}
 }
 
+// Within calls f in the network namespace of the port, in which its interface has its index.
+func (p *Port) Within(f func() error) error {
+	p.dev.mu.Lock()
+	ns := p.dev.ns
+	p.dev.mu.Unlock()
+	if !ns.IsOpen() {
+		return port.ErrClosed
+	}
+	return offload.Within(ns, f)
+}
+
 // Receives readies the port's interface for frames that XDP programs redirect to it natively, which arrive at the other end of a veth only if it does GRO.
 // An error that wraps port.ErrNotSupported says that they do not arrive. It acts in the network namespace of the port.
 func (p *Port) Receives() error {
