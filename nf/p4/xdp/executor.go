@@ -39,7 +39,7 @@ type Executor struct {
 	on      bool
 	watched []bool
 
-	all  []closer
+	all []closer
 
 	reasons  []Reason
 	parts    *parts

@@ -126,4 +126,3 @@ func (d *device) watch(f port.Filter) port.Filter {
 	f.Watched = f.Watched && !f.All
 	return f
 }
-
