@@ -16,14 +16,16 @@ import (
 func newP4OffloadCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "offload PROG.json",
-		Short: "Show which parts of a P4 program could run in the kernel",
+		Short: "Show which parts of a P4 program run in the kernel",
 		Long: `Translates a program that p4c compiled for bmv2's v1model to one for XDP, and prints
 for each parser state, condition, table, action and checksum that frames come to
 whether the kernel runs it, or why frames that come there go to the engine: these the
 engine runs from the start. Parts behind one at which all frames go to the engine are
 not listed.
 
-The kernel is not asked, and nothing is loaded: no app runs programs in the kernel yet.`,
+The kernel is not asked, and nothing is loaded. An app of kind p4 runs a program so with
+exec=xdp, or exec=auto; "quillon report APP" says which share of its frames the kernel
+finished, and for which reasons others went to the engine.`,
 		Example: `  quillon p4 offload l2_bridge.json
   quillon p4 offload --json ipv4_router.json`,
 		Args: exactly("PROG.json"),

@@ -2,6 +2,7 @@ package p4
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -16,13 +17,16 @@ const (
 	ExecXDP    = "xdp"
 )
 
-// aheadLook is how often an app looks whether what runs its frames ahead of it is ready.
-const aheadLook = 5 * clock.Duration(1e6)
+// aheadLook is how often an app looks whether what runs its frames ahead of it is ready, aheadIdle how often it looks whether there is any.
+const (
+	aheadLook = 5 * clock.Duration(1e6)
+	aheadIdle = 100 * clock.Duration(1e6)
+)
 
 // Ahead runs an app's frames in the kernel, ahead of the app (package xdp). All of its methods are called by the app's worker, none at the same time as another.
 type Ahead interface {
-	// Join tells it the queues of the ports whose frames come in by port number, and of those to which frames go. With wait it returns when all is done, and says
-	// what cannot be done.
+	// Join tells it the queues of the ports whose frames come in by port number, and of those to which frames go. At first it is an error if it cannot run
+	// frames of any, and it must; with wait it returns when the program runs, or with an error if it cannot, and must.
 	Join(from, to map[int][]port.Port, wait bool) error
 	// Use has it run frames by a Switch; nil: by none. Until it is ready all frames are the app's.
 	Use(sw *Switch)
@@ -41,36 +45,56 @@ func KindAhead(ahead func(must bool) Ahead) *graph.Kind {
 	return k
 }
 
-// readExec reads the argument exec.
-func (a *App) readExec(env graph.Env, args graph.Args, ahead func(must bool) Ahead) error {
-	exec := args["exec"]
-	switch {
-	case exec == "" || exec == ExecEngine:
-		return nil
-	case !slices.Contains([]string{ExecAuto, ExecXDP}, exec):
-		return fmt.Errorf("exec=%s: want engine, xdp or auto", exec)
-	case env.Inside || ahead == nil || env.Asked:
-		if exec == ExecXDP && !env.Asked {
-			return fmt.Errorf("exec=xdp: no frames can be run in the kernel here")
-		}
-		return nil
+// frontOf is what runs frames ahead of an app, by its argument exec; nil: nothing does.
+func (a *App) frontOf(args graph.Args) (Ahead, error) {
+	switch exec := args["exec"]; {
+	case exec != "" && !slices.Contains([]string{ExecEngine, ExecAuto, ExecXDP}, exec):
+		return nil, fmt.Errorf("exec=%s: want engine, xdp or auto", exec)
+	case exec == "" || exec == ExecEngine || a.makeAhead == nil:
+		return nil, nil
+	default:
+		return a.makeAhead(exec == ExecXDP), nil
 	}
-	a.ahead = ahead(exec == ExecXDP)
+}
+
+// Takes implements graph.Reconfigurer: exec may change.
+func (a *App) Takes(args graph.Args) bool { return maps.Equal(withoutExec(args), withoutExec(a.args)) }
+
+func withoutExec(args graph.Args) graph.Args {
+	rest := maps.Clone(args)
+	delete(rest, "exec")
+	return rest
+}
+
+// Reconfigure implements graph.Reconfigurer.
+func (a *App) Reconfigure(args graph.Args) error {
+	next, err := a.frontOf(args)
+	if err != nil {
+		return err
+	}
+	if next != nil && a.joined != nil {
+		if err := next.Join(a.joined.From, a.joined.To, false); err != nil {
+			return fmt.Errorf("exec=xdp: %w", err)
+		}
+	}
+	if a.ahead != nil {
+		a.ahead.Leave()
+	}
+	a.ahead, a.args = next, args
+	if next != nil {
+		next.Use(a.sw)
+	}
 	return nil
 }
 
 // Join implements graph.Joiner.
 func (a *App) Join(j graph.Joined, first bool) error {
+	delete(j.From, cpuInput) // frames of the controller
+	a.joined = &j
 	if a.ahead == nil {
 		return nil
 	}
-	from := map[int][]port.Port{}
-	for in, queues := range j.From {
-		if in < Ports { // not the input of the controller's frames
-			from[in] = queues
-		}
-	}
-	if err := a.ahead.Join(from, j.To, first); err != nil {
+	if err := a.ahead.Join(j.From, j.To, first); err != nil {
 		return fmt.Errorf("exec=xdp: %w", err)
 	}
 	return nil
@@ -88,8 +112,11 @@ func (a *App) Ahead() bool { return a.ahead != nil }
 
 // Tick implements graph.Ticker.
 func (a *App) Tick(c *graph.Ctx) clock.Time {
-	if a.ahead == nil {
+	switch {
+	case a.makeAhead == nil:
 		return clock.Never
+	case a.ahead == nil:
+		return c.Now().Add(aheadIdle)
 	}
 	a.ahead.Look()
 	return c.Now().Add(aheadLook)

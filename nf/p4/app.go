@@ -110,7 +110,11 @@ type App struct {
 	down     map[uint32]bool // ports that have no link
 
 	onDigest func(Digest)
-	ahead    Ahead // nil: the engine runs all frames
+	args     graph.Args
+
+	makeAhead func(must bool) Ahead // nil: there is no way to run frames ahead
+	ahead     Ahead                 // nil: the engine runs all frames
+	joined    *graph.Joined         // nil: it is not told yet
 
 	onEmit  Emit // a.emit, bound once
 	onTrace func(Event)
@@ -157,10 +161,14 @@ func newApp(env graph.Env, args graph.Args, ahead func(must bool) Ahead) (graph.
 	a.cfg.DropPort = uint32(number("drop-port", 1<<16-1))
 	a.cfg.MaxPasses = int(number("passes", 1<<20))
 	a.cfg.Seed = number("seed", 1<<63)
-	if err == nil {
-		err = a.readExec(env, args, ahead)
-	}
 	if err != nil {
+		return nil, err
+	}
+	a.args = args
+	if !env.Inside && env.Clock != nil { // else there are no interfaces
+		a.makeAhead = ahead
+	}
+	if a.ahead, err = a.frontOf(args); err != nil {
 		return nil, err
 	}
 	if name := args["program"]; name != "" {
@@ -357,6 +365,14 @@ type Report struct {
 	Down    []uint32          `json:"down,omitempty"` // ports that have no link
 	Now     clock.Time        `json:"now"`
 	Kernel  any               `json:"kernel,omitempty"` // with exec=xdp or auto: what runs there
+}
+
+// Warns is what a user should know at start; "": nothing.
+func (r Report) Warns() string {
+	if w, ok := r.Kernel.(interface{ Warns() string }); ok {
+		return w.Warns()
+	}
+	return ""
 }
 
 // TableReport is the load of a table.

@@ -3,13 +3,16 @@
 //
 //	prog, tree, err := p4.LoadTree(json)
 //	sw, err := p4.NewSwitch(prog, p4.Config{})
-//	x, err := xdp.New(tree, sw, xdp.Options{Ports: map[int]uint32{ifindex1: 1, ifindex2: 2}})
+//	x, err := xdp.New(tree, sw.Config(), xdp.Options{From: ..., To: ...})
+//	x.Begin(sw)
 //	// attach x.Program() to the interfaces; entries are inserted into sw, as ever
+//
+// Apps of Kind do all that for a graph, by their argument exec (kernel).
 //
 // # What a frame sees
 //
-// The same as in the engine, or the engine itself. What the kernel cannot run (Analyse says what, and why) gives the frame to the engine, by an AF_XDP
-// socket, as it came in: nothing that the program does to a frame, and nothing that it counts, is seen before the frame has come to its end in
+// The same as in the engine, or the engine itself. What the kernel cannot run (Analyse says what, and why) gives the frame to the engine, by a tail
+// call of the interface's own program, which has the AF_XDP sockets, as it came in: nothing that the program does to a frame, and nothing that it counts, is seen before the frame has come to its end in
 // the kernel. So the engine runs it from the start. Each reason has a counter.
 //
 // The state of a frame lies in an array that each processor has one of: metadata as words of 64 bits, as in the engine, and headers as they are on the wire.
@@ -27,9 +30,17 @@
 // An entry that the kernel has hit counts as hit at the time when somebody asks for it (EntryIdle, ExpiredFrom): it may live longer than its timeout by the time
 // between two questions.
 //
-// # What is not here yet
+// # Order, and who sees what
+//
+// Frames of one flow that are run in the kernel keep their order, and so do those that the engine runs. One that the engine runs comes behind later ones
+// that the kernel ran. So exec=engine is an app's default. While a frame is watched (a capture, a trace) all go to the engine. A change of a table is in the engine
+// first, and in the kernel when the change returns. When several processors receive, they run frames at the same time, as bmv2 does, without
+// anything between them: there is no state that frames change but counters, of which each processor has its own.
+//
+// # What is not here
 //
 // Registers, hashes, meters with rates, action profiles, header stacks, fields of variable length, value sets, numbers of more than 64 bits
 // in arithmetic, multicast, clones, digests, recirculation: the engine runs such frames. Programs that are too long for the kernel in one piece are
-// refused. No app of a graph runs a program this way.
+// refused. Pairs of interfaces (a wire outlives its process, and these programs must not) and generic XDP are the engine's. When the process ends the
+// kernel runs nothing any more: nothing is pinned.
 package xdp

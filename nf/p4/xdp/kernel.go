@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -146,10 +147,16 @@ func (s *surveyed) err() error {
 
 // Join implements p4.Ahead.
 func (k *kernel) Join(from, to map[int][]port.Port, wait bool) error {
-	k.ports = survey(from, to)
-	if err := k.ports.err(); err != nil && wait && k.must {
-		return err
+	ports := survey(from, to)
+	switch {
+	case k.ports == nil:
+		if err := ports.err(); err != nil && k.must {
+			return err
+		}
+	case slices.Equal(ports.from, k.ports.from) && reflect.DeepEqual(ports.o, k.ports.o):
+		return nil
 	}
+	k.ports = ports
 	j := k.begin()
 	if j == nil {
 		return nil
@@ -175,6 +182,8 @@ func (k *kernel) Use(sw *p4.Switch) {
 	}
 }
 
+const whyNoProgram = "there is no program yet"
+
 // job is a program that is to be run.
 type job struct {
 	*kernel
@@ -192,7 +201,7 @@ func (k *kernel) begin() *job {
 		k.why = "the ports are not known yet"
 		return nil
 	case k.sw == nil:
-		k.why = "there is no program yet"
+		k.why = whyNoProgram
 		return nil
 	}
 	k.why = "the program is being translated and loaded"
@@ -329,6 +338,14 @@ type Running struct {
 	LeftOut []string    `json:"left_out,omitempty"`
 	// Stopped are tables whose frames go to the engine, since not all of their entries can be in the kernel.
 	Stopped map[string]string `json:"stopped,omitempty"`
+}
+
+// Warns says that the engine runs all frames, and why.
+func (r Running) Warns() string {
+	if r.Runs || r.Why == whyNoProgram {
+		return ""
+	}
+	return "the engine runs all frames: " + r.Why
 }
 
 // Report implements p4.Ahead.
