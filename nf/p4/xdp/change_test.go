@@ -48,7 +48,7 @@ func TestNoHalfEntries(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("it takes two processors")
 	}
-	for _, kind := range []string{"exact", "ternary"} {
+	for _, kind := range []string{"exact", "ternary", "lpm"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newTwin(t, pairs(t, kind))
 			w.x.port(1)
@@ -58,8 +58,13 @@ func TestNoHalfEntries(t *testing.T) {
 			keyed := func(key byte, i uint64) p4.Entry {
 				e := action(i)
 				e.Key = []p4.Match{{Value: []byte{key}}}
-				if kind == "ternary" {
+				switch {
+				case kind == "ternary":
 					e.Priority = 1
+				case kind == "lpm" && key == 1: // it has two places of a block
+					e.Key[0] = p4.Match{Value: []byte{0}, Prefix: 15}
+				case kind == "lpm":
+					e.Key[0].Prefix = 16
 				}
 				return e
 			}
@@ -143,6 +148,53 @@ func TestManyEntries(t *testing.T) {
 	}
 	if s := w.x.Stopped(); len(s) > 0 || w.kernel != 9*mostPairs {
 		t.Errorf("stopped: %v, %d frames in the kernel", s, w.kernel)
+	}
+}
+
+// TestManyPrefixes inserts, changes and deletes prefixes of all lengths, and looks for keys meanwhile.
+func TestManyPrefixes(t *testing.T) {
+	w := newTwin(t, pairs(t, "lpm"))
+	r := newRandom(t)
+	have := map[prefix]p4.Handle{}
+	var list []prefix
+	for n := range uint64(6000) {
+		action := p4.Action{Name: "set", Args: [][]byte{bigEndian(n), bigEndian(n)}}
+		p := prefix{r.Uint64() >> r.IntN(16) & 0xffff, 16 - r.IntN(17)*r.IntN(2)}
+		if n%3000 > 2000 && len(list) > 0 { // fewer and fewer
+			p = list[len(list)-1]
+		}
+		p.Key = p.Key >> (16 - p.Len) << (16 - p.Len)
+		switch h, there := have[p]; {
+		case there && (r.IntN(2) == 0 || n%3000 > 2000):
+			w.both(func(sw *p4.Switch) error { return sw.Delete("t", h) })
+			delete(have, p)
+		case there:
+			w.both(func(sw *p4.Switch) error { return sw.Modify("t", h, p4.Entry{Action: action}) })
+		case len(have) < mostPairs:
+			e := p4.Entry{Key: []p4.Match{{Value: bigEndian(p.Key), Prefix: p.Len}}, Action: action}
+			w.both(func(sw *p4.Switch) (err error) {
+				h, err = sw.Insert("t", e)
+				return err
+			})
+			have[p] = h
+			list = append(list, p)
+		}
+		if n%3000 > 2000 && len(list) > 0 && have[list[len(list)-1]] == 0 {
+			list = list[:len(list)-1]
+		}
+		for range 2 {
+			b := make([]byte, 64)
+			binary.BigEndian.PutUint16(b, uint16(r.Uint64()>>r.IntN(16)))
+			w.frame(1, b)
+		}
+		if t.Failed() {
+			t.Fatalf("after change %d of %d entries: %v", n, len(have), p)
+		}
+	}
+	s := w.x.tables[0].strides
+	t.Logf("%d entries, %d graces, %d blocks, %d records ever", len(have), w.x.graces, s.blocks.used, s.recs.used)
+	if st := w.x.Stopped(); len(st) > 0 || w.kernel != 12000 {
+		t.Errorf("stopped: %v, %d frames in the kernel", st, w.kernel)
 	}
 }
 

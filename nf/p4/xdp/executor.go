@@ -341,11 +341,14 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	m.in, m.out, m.going, m.defaults = x.in.m.FD(), x.out.m.FD(), x.going.m.FD(), x.defaults.m.FD()
 	for _, t := range x.tables {
 		m.masks = append(m.masks, sharedFD(t.masks))
-		if t.cuckoo != nil {
-			m.tables, m.slots = append(m.tables, sharedFD(t.cuckoo.records)), append(m.slots, sharedFD(t.cuckoo.slots))
-		} else {
-			m.tables, m.slots = append(m.tables, fd(t.entries)), append(m.slots, 0)
+		entries, slots := fd(t.entries), 0
+		switch {
+		case t.cuckoo != nil:
+			entries, slots = sharedFD(t.cuckoo.records), sharedFD(t.cuckoo.slots)
+		case t.strides != nil:
+			entries, slots = sharedFD(t.strides.records), sharedFD(t.strides.nodes)
 		}
+		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
 	}
 	for i := range x.counters {

@@ -15,7 +15,8 @@ import (
 // How the kernel's tables follow the Switch's, so that a frame sees an entry as it was, or as it is, and nothing between:
 //
 //   - An entry of a table with exact keys is a record that is written while nothing leads to it, and seen by one store (cuckoo).
-//   - One of a table with an LPM field, or of a very large table, is one element of one map, with its action and all of its data. The kernel puts an element in
+//   - So is one of a table with one LPM field (strides).
+//   - One of another table with an LPM field, or of a very large table, is one element of one map, with its action and all of its data. The kernel puts an element in
 //     the place of another as a whole.
 //   - With ternary keys an entry is in the map before the mask that it needs is put in use by one store, and a mask is taken out of use by one
 //     store when no entry has it. Its place is written again after a grace period: when all programs have ended that may still look at it. Of entries
@@ -31,8 +32,9 @@ import (
 // tableMaps are the kernel's side of a table.
 type tableMaps struct {
 	kind     sort
-	skip     bool    // the program does not look at it
-	cuckoo   *cuckoo // of a table that is direct
+	skip     bool     // the program does not look at it
+	cuckoo   *cuckoo  // of a table that is direct
+	strides  *strides // of one that is stepped
 	entries  *ebpf.Map
 	masks    *shared
 	hits     *shared
@@ -72,6 +74,12 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 		if m.cuckoo.slots, err = x.newShared("p4_slots", 4*slotsOf*m.cuckoo.buckets); err == nil {
 			m.cuckoo.records, err = x.newShared("p4_records", 8*m.cuckoo.words*m.cuckoo.cuckooShape.records)
 		}
+	case stepped:
+		shape, _ := stridesOf(t)
+		m.strides = newStrides(shape, x.grace)
+		if m.strides.nodes, err = x.newShared("p4_nodes", shape.size()); err == nil {
+			m.strides.records, err = x.newShared("p4_records", 8*shape.words*shape.records)
+		}
 	case trie:
 		_, all := trieBits(t)
 		spec.Type, spec.KeySize = ebpf.LPMTrie, uint32(4+all/8)
@@ -85,7 +93,7 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 	if err != nil {
 		return err
 	}
-	if kind != keyless && kind != direct {
+	if kind == hashed || kind == trie || kind == tuples {
 		if m.entries, err = x.newMap(spec); err != nil {
 			return err
 		}
@@ -163,6 +171,8 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 	switch m.kind {
 	case direct:
 		err = m.cuckoo.put(r.Key, nativeWords(v))
+	case stepped:
+		err = m.strides.put(prefixOf(t, &r), nativeWords(v))
 	case hashed:
 		err = m.entries.Put(native(nil, r.Key...), v)
 	case trie:
@@ -200,6 +210,8 @@ func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	switch m.kind {
 	case direct:
 		err = m.cuckoo.delete(r.Key)
+	case stepped:
+		err = m.strides.delete(prefixOf(t, &r))
 	case hashed:
 		err = m.entries.Delete(native(nil, r.Key...))
 	case trie:
@@ -349,6 +361,9 @@ func (x *Executor) grace() error {
 		m.turned = false
 		if m.cuckoo != nil {
 			m.cuckoo.settle()
+		}
+		if m.strides != nil {
+			m.strides.settle()
 		}
 		for n := range maxMasks {
 			m.was[n] = m.used[n] > 0

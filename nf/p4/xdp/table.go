@@ -40,7 +40,8 @@ const (
 	keyless sort = iota
 	direct       // a cuckoo
 	hashed       // the kernel's hash, of tables that are larger
-	trie
+	stepped      // strides
+	trie         // the kernel's, of other tables with an LPM field
 	tuples
 )
 
@@ -74,6 +75,8 @@ func sortOf(t *ir.Table) (sort, string) {
 			return direct, ""
 		}
 		return hashed, ""
+	case t.Kind == ir.LPM && fitsStrides(t):
+		return stepped, ""
 	case t.Kind == ir.LPM && lpm > 64 && lpm != 128:
 		return 0, fmt.Sprintf("it has an LPM field of %d bits, which is more than 64 and not 128", lpm)
 	case t.Kind == ir.LPM && t.Size > 0:
@@ -137,6 +140,8 @@ func (g *gen) table(n int, t *ir.Table) {
 			g.lookCuckoo(n, t, miss)
 		case hashed:
 			g.lookHash(n, t, miss)
+		case stepped:
+			g.lookStrides(n, t, miss)
 		case trie:
 			g.lookTrie(n, t, miss)
 		default:
