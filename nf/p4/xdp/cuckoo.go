@@ -24,11 +24,8 @@ type cuckoo struct {
 	cuckooShape
 	slots   *shared
 	records *shared
-	free    []uint32 // records that nobody reads
-	left    []uint32 // records that a program may still read
-	used    uint32   // records that were ever taken
+	recs    *rest
 	seed    uint64
-	grace   func() error
 }
 
 // cuckooShape is the size of a table's hash.
@@ -54,10 +51,13 @@ func shapeOf(t *ir.Table) (s cuckooShape, ok bool) {
 	if size > maxRecords/2 {
 		return s, false
 	}
-	s = cuckooShape{keyWords: t.KeyWords, words: t.KeyWords + entrySize(t)/8, records: size + max(64, size/4),
+	s = cuckooShape{keyWords: t.KeyWords, words: t.KeyWords + entrySize(t)/8, records: size + spare(size),
 		buckets: 1 << bits.Len(uint(size-1)/2)} // at most half of the slots are in use
 	return s, 8*s.words*s.records <= maxMemory
 }
+
+// spare is how many records a table of a size has beside one for each entry: for those that wait for a grace period.
+func spare(size int) int { return max(min(4*size, 4096), size/4) + begins }
 
 // multiplier mixes a word of a key into the hash: an odd number whose bits look random.
 const multiplier = 0xd6e8feb86659fd93
@@ -141,7 +141,7 @@ func (c *cuckoo) room(h uint64) (int, error) {
 	}
 	for n := len(path) - 1; n > 0; n-- {
 		atomic.StoreUint32(c.slot(path[n]), *c.slot(path[n-1]))
-		if err := c.grace(); err != nil {
+		if err := c.recs.g.now(); err != nil {
 			return -1, err
 		}
 	}
@@ -183,33 +183,8 @@ func (c *cuckoo) path(steps []step) []int {
 	return nil
 }
 
-// take is a record that nobody reads.
-func (c *cuckoo) take() (uint32, error) {
-	if len(c.free) == 0 && int(c.used) < c.cuckooShape.records {
-		c.used++
-		return c.used - 1, nil
-	}
-	if len(c.free) == 0 {
-		if len(c.left) == 0 {
-			return 0, errors.New("there are more entries than the table may have")
-		}
-		if err := c.grace(); err != nil {
-			return 0, err
-		}
-	}
-	r := c.free[len(c.free)-1]
-	c.free = c.free[:len(c.free)-1]
-	return r, nil
-}
-
-// settle is called after a grace period.
-func (c *cuckoo) settle() {
-	c.free = append(c.free, c.left...)
-	c.left = c.left[:0]
-}
-
 func (c *cuckoo) put(key []uint64, value []uint64) error {
-	r, err := c.take()
+	r, err := c.recs.take()
 	if err != nil {
 		return err
 	}
@@ -223,9 +198,9 @@ func (c *cuckoo) put(key []uint64, value []uint64) error {
 	i := c.find(key, h)
 	if i >= 0 {
 		old, _ := c.record(i)
-		c.left = append(c.left, old)
+		c.recs.leave(old)
 	} else if i, err = c.room(h); err != nil || i < 0 {
-		c.free = append(c.free, r)
+		c.recs.back(r)
 		if err != nil {
 			return err
 		}
@@ -242,7 +217,7 @@ func (c *cuckoo) delete(key []uint64) error {
 	}
 	r, _ := c.record(i)
 	atomic.StoreUint32(c.slot(i), 0)
-	c.left = append(c.left, r)
+	c.recs.leave(r)
 	return nil
 }
 

@@ -56,7 +56,7 @@ type Executor struct {
 	meters   []*shared
 
 	outer, inner *ebpf.Map // for a grace period
-	graces       int       // how many there were
+	graces       *graces
 	why          map[string]string
 }
 
@@ -88,6 +88,7 @@ type Target struct {
 // New loads a program into the kernel. Nothing runs there before Begin. tree is that of the program of switches with these settings.
 func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	x := &Executor{tree: tree, from: o.From, why: map[string]string{}}
+	x.graces = &graces{wait: x.pass, after: x.passed}
 	defer func() {
 		if err != nil {
 			_ = x.Close()
@@ -147,7 +148,7 @@ func (x *Executor) Begin(sw *p4.Switch) {
 func (x *Executor) End() {
 	x.turn(false)
 	if x.sw != nil {
-		_ = x.grace() // else frames that are still being run are not counted
+		_ = x.graces.now() // else frames that are still being run are not counted
 		x.sw.Follow(nil)
 		x.sw = nil
 	}
@@ -199,7 +200,7 @@ func (x *Executor) Close() error {
 	if x.in != nil {
 		x.End()
 	}
-	var errs []error
+	errs := []error{x.graces.collect(true)}
 	if x.prog != nil {
 		errs = append(errs, x.prog.Close())
 	}

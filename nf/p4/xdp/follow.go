@@ -69,14 +69,15 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 		MaxEntries: uint32(max(1, t.Size)), Flags: unix.BPF_F_NO_PREALLOC}
 	switch kind {
 	case direct:
-		m.cuckoo = &cuckoo{seed: seed, grace: x.grace}
+		m.cuckoo = &cuckoo{seed: seed}
 		m.cuckoo.cuckooShape, _ = shapeOf(t)
+		m.cuckoo.recs = x.graces.rest(m.cuckoo.cuckooShape.records)
 		if m.cuckoo.slots, err = x.newShared("p4_slots", 4*slotsOf*m.cuckoo.buckets); err == nil {
 			m.cuckoo.records, err = x.newShared("p4_records", 8*m.cuckoo.words*m.cuckoo.cuckooShape.records)
 		}
 	case stepped:
 		shape, _ := stridesOf(t)
-		m.strides = newStrides(shape, x.grace)
+		m.strides = newStrides(shape, x.graces)
 		if m.strides.nodes, err = x.newShared("p4_nodes", shape.size()); err == nil {
 			m.strides.records, err = x.newShared("p4_records", 8*shape.words*shape.records)
 		}
@@ -306,7 +307,7 @@ func (x *Executor) placeMask(m *tableMaps, t *ir.Table, mask []uint64) (int, err
 		return 0, fmt.Errorf("the entries have more than %d different masks", maxMasks)
 	}
 	if m.was[free] {
-		if err := x.grace(); err != nil {
+		if err := x.graces.now(); err != nil {
 			return 0, err
 		}
 	}
@@ -351,25 +352,25 @@ func (x *Executor) deleteTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64
 	return fmt.Errorf("it is not there")
 }
 
-// grace waits until all programs have ended that run now: the kernel does that when a map of maps is written, for the sake of whoever wrote.
-func (x *Executor) grace() error {
+// pass waits until all programs have ended that run now: the kernel does that when a map of maps is written, for the sake of whoever wrote.
+func (x *Executor) pass() error {
 	if err := x.outer.Put(uint32(0), x.inner); err != nil {
 		return fmt.Errorf("wait for the programs that run: %w", err)
 	}
-	x.graces++
+	return nil
+}
+
+// passed is called when all programs have ended that may have looked at anything that is not in use now.
+func (x *Executor) passed() {
 	for _, m := range x.tables {
 		m.turned = false
-		if m.cuckoo != nil {
-			m.cuckoo.settle()
-		}
 		if m.strides != nil {
-			m.strides.settle()
+			m.strides.stale = 0
 		}
 		for n := range maxMasks {
 			m.was[n] = m.used[n] > 0
 		}
 	}
-	return nil
 }
 
 // Default implements ir.Follower.
@@ -379,7 +380,7 @@ func (x *Executor) Default(table, action int, data []uint64) {
 		return
 	}
 	if m.turned {
-		if err := x.grace(); err != nil {
+		if err := x.graces.now(); err != nil {
 			x.stop(table, err)
 			return
 		}

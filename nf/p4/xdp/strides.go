@@ -19,51 +19,16 @@ type strides struct {
 	stridesShape
 	nodes, records *shared
 
-	root     int               // place of the first block that is in use
-	stale    int               // how many others were in use since the last grace period
-	prefixes map[prefix]uint32 // records
-	blocks   rest              // block numbers
-	recs     rest              // record numbers
-	grace    func() error
+	root         int               // place of the first block that is in use
+	stale        int               // how many others were in use since the last grace period
+	prefixes     map[prefix]uint32 // records
+	blocks, recs *rest             // their numbers
 }
 
 // prefix is one of a key, aligned to the left.
 type prefix struct {
 	Key uint64
 	Len int
-}
-
-// rest are numbers that are used again after a grace period.
-type rest struct {
-	free, left []uint32
-	used, most uint32
-}
-
-// take is a number that nobody uses.
-func (r *rest) take(grace func() error) (uint32, error) {
-	switch {
-	case len(r.free) > 0:
-	case r.used < r.most:
-		r.used++
-		return r.used - 1, nil
-	case len(r.left) == 0:
-		return 0, errors.New("there are more entries than there is room for")
-	default:
-		if err := grace(); err != nil {
-			return 0, err
-		}
-	}
-	n := r.free[len(r.free)-1]
-	r.free = r.free[:len(r.free)-1]
-	return n, nil
-}
-
-func (r *rest) leave(n uint32) { r.left = append(r.left, n) }
-
-// settle is called after a grace period.
-func (r *rest) settle() {
-	r.free = append(r.free, r.left...)
-	r.left = r.left[:0]
 }
 
 // stridesShape is the size of a table's trie.
@@ -88,9 +53,9 @@ func stridesOf(t *ir.Table) (s stridesShape, ok bool) {
 	if t.Kind != ir.LPM || len(t.Keys) != 1 || t.Keys[0].Bits > 64 || t.Size == 0 {
 		return s, false
 	}
-	s = stridesShape{bits: t.Keys[0].Bits, words: entrySize(t) / 8, records: t.Size + max(64, t.Size/4)}
+	s = stridesShape{bits: t.Keys[0].Bits, words: entrySize(t) / 8, records: t.Size + spare(t.Size)}
 	steps := max(0, s.bits-firstBits+nextBits-1) / nextBits
-	s.blocks = t.Size*steps + 64
+	s.blocks = t.Size*steps + spare(t.Size)
 	return s, 8*s.words*s.records <= maxMemory && 8<<nextBits*s.blocks <= maxMemory
 }
 
@@ -102,8 +67,8 @@ func fitsStrides(t *ir.Table) bool {
 // size is the length of the blocks' memory.
 func (s *stridesShape) size() int { return 8*blockAt + 8<<nextBits*s.blocks }
 
-func newStrides(shape stridesShape, grace func() error) *strides {
-	return &strides{stridesShape: shape, prefixes: map[prefix]uint32{}, blocks: rest{most: uint32(shape.blocks)}, recs: rest{most: uint32(shape.records)}, grace: grace}
+func newStrides(shape stridesShape, g *graces) *strides {
+	return &strides{stridesShape: shape, prefixes: map[prefix]uint32{}, blocks: g.rest(shape.blocks), recs: g.rest(shape.records)}
 }
 
 // stepOf is the step that a prefix ends in: it looks at the bits between.
@@ -135,7 +100,7 @@ func (s *strides) block(parent int) (block uint32, there bool) {
 
 // put adds a prefix, aligned to the left, or changes what it leads to.
 func (s *strides) put(p prefix, value []uint64) error {
-	r, err := s.recs.take(s.grace)
+	r, err := s.recs.take()
 	if err != nil {
 		return err
 	}
@@ -216,7 +181,7 @@ func (s *strides) show(p prefix) error {
 	if from == 0 {
 		return s.turn(word, first, n)
 	}
-	next, err := s.blocks.take(s.grace)
+	next, err := s.blocks.take()
 	if err != nil {
 		return err
 	}
@@ -236,7 +201,7 @@ func (s *strides) show(p prefix) error {
 // turn has the first block's next place be in use, with words changed.
 func (s *strides) turn(word func(i int) uint64, first, n int) error {
 	if s.stale == places-1 {
-		if err := s.grace(); err != nil {
+		if err := s.recs.g.now(); err != nil {
 			return err
 		}
 	}
@@ -262,7 +227,7 @@ func (s *strides) way(p prefix, from int) (parent int, err error) {
 	for at := firstBits; ; at += nextBits {
 		b, there := s.block(parent)
 		if !there {
-			if b, err = s.blocks.take(s.grace); err != nil {
+			if b, err = s.blocks.take(); err != nil {
 				return 0, err
 			}
 			for i := range 1 << nextBits {
@@ -304,13 +269,6 @@ func (s *strides) thin(p prefix) {
 		s.nodes.store(parents[i], *s.nodes.word(parents[i])&(1<<32-1))
 		s.blocks.leave(b)
 	}
-}
-
-// settle is called after a grace period.
-func (s *strides) settle() {
-	s.blocks.settle()
-	s.recs.settle()
-	s.stale = 0
 }
 
 // prefixOf is a row's prefix.
