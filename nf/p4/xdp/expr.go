@@ -170,7 +170,10 @@ func (g *gen) shiftRight(e *ir.Expr, d int) {
 	l, r := e.Kids[0], pool[d]
 	n, known := e.Kids[1].Word()
 	if !l.Fits() {
-		g.slice(l, n, known, d)
+		if !known || n >= 1<<20 {
+			unsupported("a shift of a number of more than 64 bits")
+		}
+		g.twoWords(l, int(n), d)
 		return
 	}
 	g.value(l, d)
@@ -190,25 +193,6 @@ func (g *gen) shiftRight(e *ir.Expr, d int) {
 	g.label(fits)
 	g.add(op.Reg(r, asm.R0))
 	g.label(end)
-}
-
-// slice leaves bits of a wide field or constant, from bit n on, in register d.
-func (g *gen) slice(l *ir.Expr, n uint64, known bool, d int) {
-	plain := l.Op == ir.Const && !l.Neg || l.Op == ir.Local || l.Op == ir.FieldOf && l.Field != nil && !l.Field.Signed
-	if !known || !plain {
-		unsupported("arithmetic with numbers of more than 64 bits")
-	}
-	i, s := int(n/64), n%64
-	g.word(l, i, d)
-	if s == 0 {
-		return
-	}
-	g.add(asm.RSh.Imm(pool[d], int32(s)))
-	if d+1 == len(pool) {
-		unsupported("an expression is nested too deep")
-	}
-	g.word(l, i+1, d+1)
-	g.add(asm.LSh.Imm(pool[d+1], int32(64-s)), asm.Or.Reg(pool[d], pool[d+1]))
 }
 
 // divide: a division by 0, and one of negative numbers, is 0.
@@ -318,7 +302,8 @@ func (g *gen) branch(e *ir.Expr, want bool, to string, d int) {
 		g.jumpIf(asm.JEq, pool[d], !want, to)
 	case ir.ToBool:
 		if !e.Kids[0].Fits() {
-			unsupported("arithmetic with numbers of more than 64 bits")
+			g.isNotZero(e.Kids[0], want, to, d)
+			return
 		}
 		g.value(e.Kids[0], d)
 		g.add(asm.Mov.Imm(asm.R0, 0))
@@ -373,33 +358,6 @@ func (g *gen) compare(e *ir.Expr, want bool, to string, d int) {
 	g.jumpIf(op, pool[d], want, to)
 }
 
-// compareWide compares fields, parameters and constants of more than 64 bits.
-func (g *gen) compareWide(e *ir.Expr, want bool, to string, d int) {
-	l, r := e.Kids[0], e.Kids[1]
-	if (e.Op != ir.Eq && e.Op != ir.Ne) || !plain(l) || !plain(r) || d+1 == len(pool) {
-		unsupported("a comparison of numbers of more than 64 bits")
-	}
-	equal := want == (e.Op == ir.Eq) // jump when they are equal
-	differ := to
-	if equal {
-		differ = g.fresh()
-	}
-	for i := range (max(l.Bits, r.Bits) + 63) / 64 {
-		g.word(l, i, d)
-		g.word(r, i, d+1)
-		g.add(asm.JNE.Reg(pool[d], pool[d+1], differ))
-	}
-	if equal {
-		g.jump(to)
-		g.label(differ)
-	}
-}
-
-// plain reports whether the words of e can be taken one by one.
-func plain(e *ir.Expr) bool {
-	return !e.Neg && (e.Op == ir.Const || e.Op == ir.Local || e.Op == ir.FieldOf && (e.Field == nil || !e.Field.Signed && !e.Field.Varbit))
-}
-
 // assign stores a number in a field: cut to its width, or brought into its range when it saturates.
 func (g *gen) assign(dst, src *ir.Expr) {
 	if dst.Op != ir.FieldOf {
@@ -433,14 +391,7 @@ func (g *gen) assign(dst, src *ir.Expr) {
 		g.writeField(f, 0, pool[0])
 		return
 	}
-	if !plain(src) || f.BitOff%8 != 0 || f.Bits%8 != 0 && !f.Header.Meta {
-		unsupported("it computes a number of more than 64 bits")
-	}
-	for i := range (f.Bits + 63) / 64 {
-		g.word(src, i, 0)
-		g.and(pool[0], ones(min(64, f.Bits-64*i)))
-		g.writeField(f, i, pool[0])
-	}
+	g.assignWide(f, src)
 }
 
 // assignValid stores the lowest bit of a number as a header's validity.
