@@ -17,7 +17,6 @@ import (
 const (
 	WireProgram = "quillon_wire" // of a pair; outlives its process
 	PortProgram = "quillon_port" // of one interface alone
-	P4Program   = "quillon_p4"   // in front of that of one interface alone
 )
 
 // Cross says what becomes of frames that are not for a socket.

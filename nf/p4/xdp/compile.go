@@ -88,13 +88,22 @@ const (
 // before found to be read.
 const maxPasses = 200
 
+// gen writes a program.
+type gen struct {
+	pipes
+	parse parsing
+	out   deparsing
+}
+
 // compile translates a program. It is done in passes: what the state must hold is known when the code is.
 func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 	u := newUsage()
 	for range maxPasses {
-		g := &gen{p: p, opt: opt, maps: m, u: u, next: u.more(), number: map[Reason]int{}, parts: newParts(),
+		e := &emitter{p: p, opt: opt, maps: m, u: u, next: u.more(), number: map[Reason]int{}, parts: newParts(),
 			queued: map[instance]bool{}, entered: map[place]bool{}}
-		g.lay = newLayout(p, u)
+		e.lay = newLayout(p, u)
+		c := computer{e}
+		g := &gen{pipes{operator{c}}, parsing{operator{c}}, deparsing{c}}
 		if err := g.program(); err != nil {
 			return compiled{}, err
 		}
@@ -130,9 +139,9 @@ func (g *gen) program() (err error) {
 		unsupported("its ports have %d bits", g.p.Std.EgressSpec.Bits)
 	}
 	g.prologue()
-	g.parser()
+	g.parse.parser()
 	g.label("parsed")
-	g.verifyChecksums()
+	g.out.verifyChecksums()
 	g.fromState(g.p.Std.ParserError, atError)
 	g.fromState(g.p.Std.ChecksumError, atBad)
 	g.pipeline("ingress", g.p.Ingress)
@@ -145,7 +154,7 @@ func (g *gen) program() (err error) {
 }
 
 // fromState stores a word of the state in a field that the architecture writes.
-func (g *gen) fromState(f *ir.Field, at int16) {
+func (g *emitter) fromState(f *ir.Field, at int16) {
 	if f == nil {
 		return
 	}
@@ -219,8 +228,8 @@ func (g *gen) emit() {
 	g.label(none)
 	g.pass("it goes to a port that the kernel does not send to")
 	g.label(there)
-	g.updateChecksums()
-	g.part(g.deparse)
+	g.out.updateChecksums()
+	g.part(g.out.deparse)
 	g.add(storeImm(rState, atOutcome, Forwarded, asm.DWord), asm.Mov.Imm(rData, xdpRedirect))
 	g.jump("done")
 }
@@ -284,13 +293,13 @@ func (g *gen) finish() {
 }
 
 // cellOf leaves the address of cell R1 of an array in R0.
-func (g *gen) cellOf(fd int, none string) {
+func (g *emitter) cellOf(fd int, none string) {
 	g.add(asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word))
 	g.lookUp(fd, -4, none)
 }
 
 // plus adds n to the word at off of R0. Each processor has counters of its own.
-func (g *gen) plus(off int16, n int32) {
+func (g *emitter) plus(off int16, n int32) {
 	g.add(asm.LoadMem(asm.R1, asm.R0, off, asm.DWord), asm.Add.Imm(asm.R1, n), asm.StoreMem(asm.R0, off, asm.R1, asm.DWord))
 }
 

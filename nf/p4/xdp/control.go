@@ -9,6 +9,9 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
+// pipes writes pipelines: nodes, tables, actions.
+type pipes struct{ operator }
+
 // place is a node in a pipeline.
 type place struct {
 	in   string
@@ -21,7 +24,7 @@ func (p place) label() string { return fmt.Sprintf("%s-%d", p.in, p.node) }
 func end(in string) string { return in + "-end" }
 
 // pipeline writes the nodes of a pipeline that are reached. Behind it is the label of its end.
-func (g *gen) pipeline(in string, first int) {
+func (g *pipes) pipeline(in string, first int) {
 	g.in = in
 	g.nodes = nil
 	g.toNode(first)
@@ -34,9 +37,9 @@ func (g *gen) pipeline(in string, first int) {
 }
 
 // toNode goes on with a node; -1: the pipeline ends.
-func (g *gen) toNode(i int) { g.jump(g.nodeLabel(i)) }
+func (g *pipes) toNode(i int) { g.jump(g.nodeLabel(i)) }
 
-func (g *gen) nodeLabel(i int) string {
+func (g *pipes) nodeLabel(i int) string {
 	if i < 0 {
 		return end(g.in)
 	}
@@ -48,7 +51,7 @@ func (g *gen) nodeLabel(i int) string {
 	return at.label()
 }
 
-func (g *gen) node(n *ir.Node) {
+func (g *pipes) node(n *ir.Node) {
 	switch n.Kind {
 	case ir.TestNode:
 		defer g.about("condition", n.Name)()
@@ -66,7 +69,7 @@ func (g *gen) node(n *ir.Node) {
 }
 
 // action writes an action, and goes on at node next.
-func (g *gen) action(i int, args argument, next int) {
+func (g *pipes) action(i int, args argument, next int) {
 	a := &g.p.Actions[i]
 	was := g.args
 	g.args = args
@@ -107,7 +110,7 @@ func jumpTarget(op *ir.Call) (int, bool) {
 }
 
 // step writes a primitive of an action.
-func (g *gen) step(a *ir.Action, n int, targets []string) {
+func (g *pipes) step(a *ir.Action, n int, targets []string) {
 	op := &a.Code[n]
 	if to, ok := jumpTarget(op); ok {
 		if to <= n {
@@ -135,6 +138,9 @@ func (g *gen) step(a *ir.Action, n int, targets []string) {
 	g.jump(end(g.in))
 }
 
+// operator writes primitives.
+type operator struct{ computer }
+
 // engineOnly says of primitives why only the engine has them.
 var engineOnly = map[string]string{
 	"generate_digest":                     "it sends a digest to the controller",
@@ -153,7 +159,7 @@ var arithmetic = map[string]ir.Op{"add": ir.Add, "subtract": ir.Sub, "bit_xor": 
 	"shift_right": ir.Shr, "add_to_field": ir.Add, "subtract_from_field": ir.Sub}
 
 // primitive writes a primitive. It reports whether the pipeline ends there.
-func (g *gen) primitive(op *ir.Call, _ *ir.Action) (exits bool) {
+func (g *operator) primitive(op *ir.Call, _ *ir.Action) (exits bool) {
 	if o, ok := arithmetic[op.Name]; ok {
 		n := len(op.Args)
 		g.assign(op.Args[0].Expr, combined(o, op.Args[n-2].Expr, op.Args[n-1].Expr))
@@ -224,7 +230,7 @@ func member(h *ir.Header, name string) *ir.Field {
 	return h.Fields[i]
 }
 
-func (g *gen) addHeader(h *ir.Header, fast bool) {
+func (g *operator) addHeader(h *ir.Header, fast bool) {
 	if h.Meta {
 		return // it is valid already
 	}
@@ -241,11 +247,11 @@ func (g *gen) addHeader(h *ir.Header, fast bool) {
 }
 
 // length changes packet_length by a header.
-func (g *gen) length(op asm.ALUOp, h *ir.Header) {
+func (g *emitter) length(op asm.ALUOp, h *ir.Header) {
 	g.add(asm.LoadMem(asm.R1, rState, atLength, asm.DWord), op.Imm(asm.R1, int32(h.Bits/8)), asm.StoreMem(rState, atLength, asm.R1, asm.DWord))
 }
 
-func (g *gen) removeHeader(h *ir.Header) {
+func (g *operator) removeHeader(h *ir.Header) {
 	if h.Meta {
 		unsupported("it makes metadata invalid")
 	}
@@ -258,7 +264,7 @@ func (g *gen) removeHeader(h *ir.Header) {
 	g.label(gone)
 }
 
-func (g *gen) assignHeader(to, from *ir.Header) {
+func (g *operator) assignHeader(to, from *ir.Header) {
 	if to == from {
 		return
 	}
@@ -291,7 +297,7 @@ func (g *gen) assignHeader(to, from *ir.Header) {
 }
 
 // count has a counter counted when the frame comes to its end.
-func (g *gen) count(op *ir.Call) {
+func (g *operator) count(op *ir.Call) {
 	skip := g.fresh()
 	i := op.Args[0].Object
 	if size := g.p.Counters[i].Size; size > maxCounters {
@@ -305,7 +311,7 @@ func (g *gen) count(op *ir.Call) {
 }
 
 // meter: a cell without rates is green. Others are the engine's.
-func (g *gen) meter(op *ir.Call) {
+func (g *operator) meter(op *ir.Call) {
 	skip, green := g.fresh(), g.fresh()
 	i := op.Args[0].Object
 	if size := g.p.Meters[i].Size; size == 0 || size > maxDirect/8 {
@@ -322,6 +328,6 @@ func (g *gen) meter(op *ir.Call) {
 }
 
 // cell leaves the address of word r, which is below the map's number of words, in R2. It changes r, which is not R2.
-func (g *gen) cell(fd int, r asm.Register) {
+func (g *emitter) cell(fd int, r asm.Register) {
 	g.add(asm.LSh.Imm(r, 3), asm.LoadMapValue(asm.R2, fd, 0), asm.Add.Reg(asm.R2, r))
 }

@@ -222,7 +222,7 @@ func (c *cuckoo) delete(key []uint64) error {
 }
 
 // lookCuckoo leaves the entry of the packet's key in rEntry; none: it jumps to miss.
-func (g *gen) lookCuckoo(n int, t *ir.Table, miss string) {
+func (g *pipes) lookCuckoo(n int, t *ir.Table, miss string) {
 	s, _ := shapeOf(t)
 	at := keyAt(t.KeyWords)
 	g.imm(asm.R2, g.opt.Seed)

@@ -8,11 +8,14 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
+// deparsing writes checksums, and the headers that leave.
+type deparsing struct{ computer }
+
 // checksum leaves csum16 of the inputs in R1. Headers that are invalid count for nothing; sure is one that is valid, or nil. It changes R0 to R5.
 //
 // A string of 16-bit words has the same sum in either order of their bytes, but for that order (RFC 1071, section 2(B)). So fields that lie side
 // by side on the wire are added up as they lie there, in R1, and all others by their values, in R2.
-func (g *gen) checksum(c *ir.Checksum, sure *ir.Header) {
+func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 	if !c.Sum || c.Payload {
 		unsupported("checksum %s is none of headers by csum16", c.Name)
 	}
@@ -74,7 +77,7 @@ func (g *gen) checksum(c *ir.Checksum, sure *ir.Header) {
 }
 
 // fold adds the 16-bit words of r so many times; it changes R3.
-func (g *gen) fold(r asm.Register, times int) {
+func (g *deparsing) fold(r asm.Register, times int) {
 	if times > 2 { // first both halves: what is left has at most 33 bits
 		g.add(asm.Mov.Reg(asm.R3, r), asm.RSh.Imm(asm.R3, 32), asm.Mov.Reg32(r, r), asm.Add.Reg(r, asm.R3))
 		times -= 2
@@ -85,7 +88,7 @@ func (g *gen) fold(r asm.Register, times int) {
 }
 
 // sumConst adds a constant to R2 and returns the place behind it.
-func (g *gen) sumConst(in *ir.Input, pos int) int {
+func (g *deparsing) sumConst(in *ir.Input, pos int) int {
 	if in.Bits > 64 {
 		unsupported("a checksum covers a constant of more than 64 bits")
 	}
@@ -97,7 +100,7 @@ func (g *gen) sumConst(in *ir.Input, pos int) int {
 }
 
 // sumR3 adds the number in R3, which ends at bit end of the string, to R2. As 2^16 is 1 modulo 2^16 - 1, both halves count alike.
-func (g *gen) sumR3(end int) {
+func (g *deparsing) sumR3(end int) {
 	g.add(asm.Mov.Reg(asm.R4, asm.R3), asm.RSh.Imm(asm.R4, 32), asm.Mov.Reg32(asm.R3, asm.R3), asm.Add.Reg(asm.R3, asm.R4))
 	if s := (16 - end%16) % 16; s > 0 {
 		g.add(asm.LSh.Imm(asm.R3, int32(s)))
@@ -106,7 +109,7 @@ func (g *gen) sumR3(end int) {
 }
 
 // sumField adds a field at a place of the string by its value.
-func (g *gen) sumField(f *ir.Field, pos int) {
+func (g *deparsing) sumField(f *ir.Field, pos int) {
 	end := pos + f.Bits
 	for w := range (f.Bits + 63) / 64 {
 		g.readField(f, w, asm.R3)
@@ -115,7 +118,7 @@ func (g *gen) sumField(f *ir.Field, pos int) {
 }
 
 // sumBytes adds fields that lie side by side as they are on the wire, to R1, and returns how many.
-func (g *gen) sumBytes(run []ir.Input, pos int) int {
+func (g *deparsing) sumBytes(run []ir.Input, pos int) int {
 	f := run[0].Field
 	if f.Header.Meta || f.BitOff%8 != 0 || pos != 0 {
 		return 0
@@ -144,7 +147,7 @@ func (g *gen) sumBytes(run []ir.Input, pos int) int {
 }
 
 // verifyChecksums notes in the state whether one is wrong.
-func (g *gen) verifyChecksums() {
+func (g *deparsing) verifyChecksums() {
 	for i := range g.p.Verify {
 		c := &g.p.Verify[i]
 		done := g.about("checksum", c.Name)
@@ -166,7 +169,7 @@ func (g *gen) verifyChecksums() {
 }
 
 // when jumps when a checksum's condition does not hold.
-func (g *gen) when(c *ir.Checksum, not string) {
+func (g *deparsing) when(c *ir.Checksum, not string) {
 	if c.When != nil {
 		g.part(func() { g.branch(c.When, false, not, 0) })
 	}
@@ -185,7 +188,7 @@ func asked(e *ir.Expr) *ir.Header {
 	return nil
 }
 
-func (g *gen) updateChecksums() {
+func (g *deparsing) updateChecksums() {
 	for i := range g.p.Update {
 		c := &g.p.Update[i]
 		if !c.Field.Header.Meta && !g.u.may[c.Field.Header] {
@@ -205,13 +208,13 @@ func (g *gen) updateChecksums() {
 }
 
 // leaving are the headers that may leave.
-func (g *gen) leaving() []*ir.Header {
+func (g *deparsing) leaving() []*ir.Header {
 	return slices.DeleteFunc(slices.Clone(g.p.Deparse), func(h *ir.Header) bool { return !g.u.may[h] })
 }
 
 // deparse writes the headers that leave in front of the payload. When they may leave at other places than those at which they came, all are written
 // anew, behind each other; else those that were changed, where they came.
-func (g *gen) deparse() {
+func (g *deparsing) deparse() {
 	still := !g.u.moves
 	for _, h := range g.leaving() {
 		if _, ok := g.u.at[h]; !ok {
@@ -261,7 +264,7 @@ func (g *gen) deparse() {
 }
 
 // fits goes on when the port sends frames of so many bytes: the kernel would drop a longer one in silence. It changes R4.
-func (g *gen) fits(length asm.Register) {
+func (g *deparsing) fits(length asm.Register) {
 	ok := g.fresh()
 	g.add(asm.LoadMem(asm.R4, rState, atLongest, asm.DWord), asm.JLE.Reg(length, asm.R4, ok))
 	g.pass("it is longer than its port sends")
@@ -269,7 +272,7 @@ func (g *gen) fits(length asm.Register) {
 }
 
 // rewrite writes the headers that were changed where they came from.
-func (g *gen) rewrite() {
+func (g *deparsing) rewrite() {
 	g.add(asm.LoadMem(asm.R3, rState, atArrived, asm.DWord))
 	g.fits(asm.R3)
 	if len(g.u.dirty) > 0 {
@@ -291,6 +294,6 @@ func (g *gen) rewrite() {
 }
 
 // frame loads where the frame begins and ends.
-func (g *gen) frame() {
+func (g *emitter) frame() {
 	g.add(asm.LoadMem(rData, rCtx, 0, asm.Word), asm.LoadMem(rEnd, rCtx, 4, asm.Word))
 }

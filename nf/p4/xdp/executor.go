@@ -11,13 +11,13 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/internal/ir"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 // ProgramName is the program's name, as bpftool shows it.
-const ProgramName = xsk.P4Program
+const ProgramName = afxdp.FrontProgram
 
 // devices is the number of ports that frames may come from and go to: 0 to devices - 1.
 const devices = inNumber + 1

@@ -6,9 +6,12 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
+// computer writes expressions.
+type computer struct{ *emitter }
+
 // value leaves the lowest word of a number in register d of the pool, as the engine computes it: modulo 2^64. It changes R0 and the registers
 // behind it.
-func (g *gen) value(e *ir.Expr, d int) {
+func (g *computer) value(e *ir.Expr, d int) {
 	r := pool[d]
 	if e.Sort == ir.Bool {
 		g.truth(e, d)
@@ -58,7 +61,7 @@ func (g *gen) value(e *ir.Expr, d int) {
 }
 
 // word leaves word i of a constant, a field or a parameter in register d.
-func (g *gen) word(e *ir.Expr, i, d int) {
+func (g *computer) word(e *ir.Expr, i, d int) {
 	r := pool[d]
 	switch e.Op {
 	case ir.Const:
@@ -94,13 +97,13 @@ func wordOf(v []uint64, i int, neg bool) uint64 {
 	return 0
 }
 
-func (g *gen) signExtend(r asm.Register, bits int) {
+func (g *computer) signExtend(r asm.Register, bits int) {
 	g.add(asm.LSh.Imm(r, int32(64-bits)), asm.ArSh.Imm(r, int32(64-bits)))
 }
 
 var aluOps = map[ir.Op]asm.ALUOp{ir.Add: asm.Add, ir.Sub: asm.Sub, ir.Mul: asm.Mul, ir.And: asm.And, ir.Or: asm.Or, ir.Xor: asm.Xor}
 
-func (g *gen) binary(e *ir.Expr, d int) {
+func (g *computer) binary(e *ir.Expr, d int) {
 	op := aluOps[e.Op]
 	g.value(e.Kids[0], d)
 	if k := e.Kids[1]; k.Op == ir.Const && small(k.Const[0]) {
@@ -112,7 +115,7 @@ func (g *gen) binary(e *ir.Expr, d int) {
 }
 
 // second leaves a number in R0 and keeps register d.
-func (g *gen) second(e *ir.Expr, d int) {
+func (g *computer) second(e *ir.Expr, d int) {
 	if d+1 < len(pool) {
 		g.value(e, d+1)
 		g.add(asm.Mov.Reg(asm.R0, pool[d+1]))
@@ -137,7 +140,7 @@ func index(e *ir.Expr) *ir.Expr {
 	return e
 }
 
-func (g *gen) shiftLeft(e *ir.Expr, d int) {
+func (g *computer) shiftLeft(e *ir.Expr, d int) {
 	r := pool[d]
 	g.value(e.Kids[0], d)
 	if n, ok := e.Kids[1].Word(); ok {
@@ -154,7 +157,7 @@ func (g *gen) shiftLeft(e *ir.Expr, d int) {
 }
 
 // shiftBy shifts by a constant.
-func (g *gen) shiftBy(op asm.ALUOp, r asm.Register, n uint64) {
+func (g *computer) shiftBy(op asm.ALUOp, r asm.Register, n uint64) {
 	switch {
 	case n == 0:
 	case n < 64:
@@ -166,7 +169,7 @@ func (g *gen) shiftBy(op asm.ALUOp, r asm.Register, n uint64) {
 	}
 }
 
-func (g *gen) shiftRight(e *ir.Expr, d int) {
+func (g *computer) shiftRight(e *ir.Expr, d int) {
 	l, r := e.Kids[0], pool[d]
 	n, known := e.Kids[1].Word()
 	if !l.Fits() {
@@ -196,7 +199,7 @@ func (g *gen) shiftRight(e *ir.Expr, d int) {
 }
 
 // divide: a division by 0, and one of negative numbers, is 0.
-func (g *gen) divide(e *ir.Expr, d int) {
+func (g *computer) divide(e *ir.Expr, d int) {
 	l, m, r := e.Kids[0], e.Kids[1], pool[d]
 	if !l.Fits() || !m.Fits() {
 		unsupported("a division of numbers of more than 64 bits")
@@ -223,7 +226,7 @@ func (g *gen) divide(e *ir.Expr, d int) {
 }
 
 // saturate brings a number into the range of a width.
-func (g *gen) saturate(e *ir.Expr, d int) {
+func (g *computer) saturate(e *ir.Expr, d int) {
 	l, r := e.Kids[0], pool[d]
 	if !l.Fits() || !e.Fits() {
 		unsupported("a saturating cast of numbers of more than 64 bits")
@@ -251,7 +254,7 @@ func (g *gen) saturate(e *ir.Expr, d int) {
 }
 
 // truth leaves 1 or 0 in register d.
-func (g *gen) truth(e *ir.Expr, d int) {
+func (g *computer) truth(e *ir.Expr, d int) {
 	if e.Op == ir.Valid && e.Kids[0].Op == ir.HeaderOf {
 		g.readValid(e.Kids[0].Header, pool[d])
 		return
@@ -266,7 +269,7 @@ func (g *gen) truth(e *ir.Expr, d int) {
 }
 
 // branch jumps when a bool is what is wanted. It uses registers from d on.
-func (g *gen) branch(e *ir.Expr, want bool, to string, d int) {
+func (g *computer) branch(e *ir.Expr, want bool, to string, d int) {
 	if e.Sort == ir.Data { // a number stands for a bool
 		e = &ir.Expr{Op: ir.ToBool, Sort: ir.Bool, Kids: [3]*ir.Expr{e}}
 	}
@@ -325,7 +328,7 @@ var inverse = map[asm.JumpOp]asm.JumpOp{asm.JEq: asm.JNE, asm.JNE: asm.JEq, asm.
 	asm.JSLT: asm.JSGE, asm.JSLE: asm.JSGT, asm.JSGT: asm.JSLE, asm.JSGE: asm.JSLT}
 
 // jumpIf jumps when r compares with R0 as op says, or with want false when it does not.
-func (g *gen) jumpIf(op asm.JumpOp, r asm.Register, want bool, to string) {
+func (g *computer) jumpIf(op asm.JumpOp, r asm.Register, want bool, to string) {
 	if !want {
 		op = inverse[op]
 	}
@@ -335,7 +338,7 @@ func (g *gen) jumpIf(op asm.JumpOp, r asm.Register, want bool, to string) {
 var jumps = map[ir.Op][2]asm.JumpOp{ir.Eq: {asm.JEq, asm.JEq}, ir.Ne: {asm.JNE, asm.JNE}, ir.Lt: {asm.JLT, asm.JSLT}, ir.Le: {asm.JLE, asm.JSLE},
 	ir.Gt: {asm.JGT, asm.JSGT}, ir.Ge: {asm.JGE, asm.JSGE}}
 
-func (g *gen) compare(e *ir.Expr, want bool, to string, d int) {
+func (g *computer) compare(e *ir.Expr, want bool, to string, d int) {
 	l, r := e.Kids[0], e.Kids[1]
 	op := jumps[e.Op][1]
 	switch {
@@ -359,7 +362,7 @@ func (g *gen) compare(e *ir.Expr, want bool, to string, d int) {
 }
 
 // assign stores a number in a field: cut to its width, or brought into its range when it saturates.
-func (g *gen) assign(dst, src *ir.Expr) {
+func (g *computer) assign(dst, src *ir.Expr) {
 	if dst.Op != ir.FieldOf {
 		unsupported("it assigns to an element of a header stack, or to a register")
 	}
@@ -395,7 +398,7 @@ func (g *gen) assign(dst, src *ir.Expr) {
 }
 
 // assignValid stores the lowest bit of a number as a header's validity.
-func (g *gen) assignValid(h *ir.Header, src *ir.Expr) {
+func (g *computer) assignValid(h *ir.Header, src *ir.Expr) {
 	if h.Meta {
 		unsupported("it assigns to a validity of metadata")
 	}

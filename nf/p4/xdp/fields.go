@@ -20,20 +20,20 @@ func ones(bits int) uint64 {
 var sizes = map[int]asm.Size{8: asm.Byte, 16: asm.Half, 32: asm.Word, 64: asm.DWord}
 
 // swap turns a number between the order of the wire and that of the machine.
-func (g *gen) swap(r asm.Register, bits int) {
+func (g *emitter) swap(r asm.Register, bits int) {
 	if bits > 8 {
 		g.add(asm.HostTo(asm.BE, r, sizes[bits]))
 	}
 }
 
 // bytesOf is where a header's bytes lie.
-func (g *gen) bytesOf(h *ir.Header) int {
+func (g *emitter) bytesOf(h *ir.Header) int {
 	g.next.raw[h] = true
 	return g.lay.bytes[h] // 0 in the first pass, whose code is thrown away
 }
 
 // readField leaves word i of a field in r: without a sign beyond its bits. It changes R0.
-func (g *gen) readField(f *ir.Field, i int, r asm.Register) {
+func (g *emitter) readField(f *ir.Field, i int, r asm.Register) {
 	if f.Varbit {
 		unsupported("field %s has no fixed length", fieldName(f))
 	}
@@ -52,13 +52,13 @@ func (g *gen) readField(f *ir.Field, i int, r asm.Register) {
 func fieldName(f *ir.Field) string { return f.Header.Name + "." + f.Name }
 
 // timed reports whether a field holds a time of the architecture.
-func (g *gen) timed(f *ir.Field) bool {
+func (g *emitter) timed(f *ir.Field) bool {
 	s := &g.p.Std
 	return f == s.IngressTime || f == s.EgressTime || f == s.EnqTime
 }
 
 // readBits reads n bits from bit off on of the bytes at base+at. Up to eight bytes are read that hold them. It changes R0.
-func (g *gen) readBits(at, off, n int, base, r asm.Register) {
+func (g *emitter) readBits(at, off, n int, base, r asm.Register) {
 	at += off / 8
 	s := off % 8
 	for _, w := range []int{8, 16, 32, 64} {
@@ -84,7 +84,7 @@ func (g *gen) readBits(at, off, n int, base, r asm.Register) {
 }
 
 // and keeps the bits of a mask that begins at bit 0. It needs no register.
-func (g *gen) and(r asm.Register, mask uint64) {
+func (g *emitter) and(r asm.Register, mask uint64) {
 	switch {
 	case mask == ^uint64(0):
 	case mask == ones(32):
@@ -101,7 +101,7 @@ func (g *gen) and(r asm.Register, mask uint64) {
 }
 
 // writeField stores r, which has no bits beyond the field's, as word i of a field. It changes R0, R4, R5 and r.
-func (g *gen) writeField(f *ir.Field, i int, r asm.Register) {
+func (g *emitter) writeField(f *ir.Field, i int, r asm.Register) {
 	if f.Varbit {
 		unsupported("field %s has no fixed length", fieldName(f))
 	}
@@ -119,7 +119,7 @@ func (g *gen) writeField(f *ir.Field, i int, r asm.Register) {
 }
 
 // writeBits stores the n bits of r from bit off on of the bytes at a place of the state. It changes R0, R4, R5 and r.
-func (g *gen) writeBits(at, off, n int, r asm.Register) {
+func (g *emitter) writeBits(at, off, n int, r asm.Register) {
 	if off%8 == 0 && n%8 == 0 {
 		g.writeBytes(at+off/8, n, r)
 		return
@@ -147,7 +147,7 @@ func (g *gen) writeBits(at, off, n int, r asm.Register) {
 }
 
 // writeBytes stores n bits, whole bytes, at a place of the state, in as few pieces as there are.
-func (g *gen) writeBytes(at, n int, r asm.Register) {
+func (g *emitter) writeBytes(at, n int, r asm.Register) {
 	for n > 0 {
 		w := 64
 		for w > n {
@@ -164,7 +164,7 @@ func (g *gen) writeBytes(at, n int, r asm.Register) {
 }
 
 // readValid leaves 1 or 0 in r.
-func (g *gen) readValid(h *ir.Header, r asm.Register) {
+func (g *emitter) readValid(h *ir.Header, r asm.Register) {
 	at, ok := g.lay.valid[h]
 	switch {
 	case h.Meta:
@@ -178,7 +178,7 @@ func (g *gen) readValid(h *ir.Header, r asm.Register) {
 }
 
 // setValid makes a header valid, and the others of its union invalid.
-func (g *gen) setValid(h *ir.Header) {
+func (g *emitter) setValid(h *ir.Header) {
 	if h.Meta {
 		return
 	}
@@ -191,14 +191,14 @@ func (g *gen) setValid(h *ir.Header) {
 	}
 }
 
-func (g *gen) setInvalid(h *ir.Header) {
+func (g *emitter) setInvalid(h *ir.Header) {
 	if at, ok := g.lay.valid[h]; ok {
 		g.add(storeImm(rState, int16(at), 0, asm.DWord))
 	}
 }
 
 // clearBytes makes all fields of a header 0.
-func (g *gen) clearBytes(h *ir.Header) {
+func (g *emitter) clearBytes(h *ir.Header) {
 	at, ok := g.lay.bytes[h]
 	for i := 0; ok && i < h.Bits; i += 64 {
 		g.add(storeImm(rState, int16(at+i/8), 0, asm.DWord))
@@ -206,7 +206,7 @@ func (g *gen) clearBytes(h *ir.Header) {
 }
 
 // copyBytes copies n bytes from one place to another. It changes R0.
-func (g *gen) copyBytes(to asm.Register, toAt int, from asm.Register, fromAt, n int) {
+func (g *emitter) copyBytes(to asm.Register, toAt int, from asm.Register, fromAt, n int) {
 	for at := 0; at < n; {
 		w := 8
 		for w > n-at {
@@ -218,7 +218,7 @@ func (g *gen) copyBytes(to asm.Register, toAt int, from asm.Register, fromAt, n 
 }
 
 // storeStd stores a constant in a field that the architecture writes; nil, or one that nobody reads: nothing.
-func (g *gen) storeStd(f *ir.Field, v uint64) {
+func (g *emitter) storeStd(f *ir.Field, v uint64) {
 	if f == nil {
 		return
 	}
@@ -229,7 +229,7 @@ func (g *gen) storeStd(f *ir.Field, v uint64) {
 }
 
 // storeStdReg stores a register there. It changes the register.
-func (g *gen) storeStdReg(f *ir.Field, r asm.Register) {
+func (g *emitter) storeStdReg(f *ir.Field, r asm.Register) {
 	if f == nil {
 		return
 	}

@@ -122,8 +122,8 @@ func newLayout(p *ir.Program, u *usage) *layout {
 	return l
 }
 
-// gen writes the code of a program.
-type gen struct {
+// emitter writes instructions. It has all that is known of a program while it is written.
+type emitter struct {
 	p    *ir.Program
 	opt  *settings
 	maps descriptors
@@ -157,7 +157,7 @@ type argument struct {
 	data  []uint64
 }
 
-func (g *gen) add(ins ...asm.Instruction) {
+func (g *emitter) add(ins ...asm.Instruction) {
 	for _, i := range ins {
 		for n, l := range g.pending {
 			if n == len(g.pending)-1 {
@@ -172,18 +172,18 @@ func (g *gen) add(ins ...asm.Instruction) {
 }
 
 // label names the next instruction.
-func (g *gen) label(name string) { g.pending = append(g.pending, name) }
+func (g *emitter) label(name string) { g.pending = append(g.pending, name) }
 
 // fresh is a label that nobody has.
-func (g *gen) fresh() string {
+func (g *emitter) fresh() string {
 	g.labels++
 	return fmt.Sprintf("l%d", g.labels)
 }
 
-func (g *gen) jump(label string) { g.add(asm.Ja.Label(label)) }
+func (g *emitter) jump(label string) { g.add(asm.Ja.Label(label)) }
 
 // imm loads a constant.
-func (g *gen) imm(r asm.Register, v uint64) {
+func (g *emitter) imm(r asm.Register, v uint64) {
 	if small(v) {
 		g.add(asm.Mov.Imm(r, int32(int64(v))))
 		return
@@ -196,7 +196,7 @@ func small(v uint64) bool { return int64(v) >= math.MinInt32 && int64(v) <= math
 
 // part translates a part of the program. What the kernel cannot run gives the frame to the engine, for a reason of its own, when it comes
 // there, and part is false.
-func (g *gen) part(f func()) (whole bool) {
+func (g *emitter) part(f func()) (whole bool) {
 	at, labels, spilled := len(g.code), len(g.pending), g.spilled
 	held := append([]string{}, g.pending...)
 	defer func() {
@@ -216,7 +216,7 @@ func (g *gen) part(f func()) (whole bool) {
 }
 
 // pass gives the frame to the engine.
-func (g *gen) pass(why string) {
+func (g *emitter) pass(why string) {
 	r := g.where
 	r.Why = why
 	n, ok := g.number[r]
@@ -232,7 +232,7 @@ func (g *gen) pass(why string) {
 func passLabel(n int) string { return fmt.Sprintf("pass%d", n) }
 
 // about says what is translated now, in reasons.
-func (g *gen) about(kind, name string) func() {
+func (g *emitter) about(kind, name string) func() {
 	was := g.where
 	g.where = Reason{Kind: kind, Name: name}
 	g.parts.visit(g.where)
@@ -241,7 +241,7 @@ func (g *gen) about(kind, name string) func() {
 
 // mark is a word of the state that says that something is to be done when the frame has come to its end: until then it may still go to the
 // engine, which begins anew.
-func (g *gen) mark() int {
+func (g *emitter) mark() int {
 	n := g.next.marks
 	g.next.marks++
 	return atMarks + 8*n

@@ -9,6 +9,9 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
+// parsing writes the parser.
+type parsing struct{ operator }
+
 // instance is a state of the parser at a place of the frame: each place has code of its own, so that all loads have constant offsets and the
 // kernel sees that the parser ends.
 type instance struct {
@@ -33,7 +36,7 @@ func (s instance) label() string {
 }
 
 // parser writes all states. Behind it is the label "parsed".
-func (g *gen) parser() {
+func (g *parsing) parser() {
 	if !g.p.Parser {
 		return
 	}
@@ -45,7 +48,7 @@ func (g *gen) parser() {
 }
 
 // toState goes on with a state; -1: the parser ends.
-func (g *gen) toState(s instance) {
+func (g *parsing) toState(s instance) {
 	if s.state < 0 {
 		g.add(storeImm(rState, atParsed, int64(s.at), asm.DWord))
 		g.jump("parsed")
@@ -63,12 +66,12 @@ func (g *gen) toState(s instance) {
 }
 
 // fail ends the parser with an error.
-func (g *gen) parseFails(code uint32, at int) {
+func (g *parsing) parseFails(code uint32, at int) {
 	g.add(storeImm(rState, atError, int64(code), asm.DWord), storeImm(rState, atParsed, int64(at), asm.DWord))
 	g.jump("parsed")
 }
 
-func (g *gen) parseState(s instance) {
+func (g *parsing) parseState(s instance) {
 	st := &g.p.States[s.state]
 	defer g.about("state", st.Name)()
 	g.part(func() {
@@ -81,7 +84,7 @@ func (g *gen) parseState(s instance) {
 }
 
 // parseOp does one thing in a state, and returns where the parser is then.
-func (g *gen) parseOp(op *ir.Call, s instance) instance {
+func (g *parsing) parseOp(op *ir.Call, s instance) instance {
 	switch op.Name {
 	case "extract":
 		if op.Header == nil {
@@ -126,7 +129,7 @@ func (g *gen) parseOp(op *ir.Call, s instance) instance {
 }
 
 // need goes on when n bytes from at on are there, and ends the parser at parsed when not.
-func (g *gen) need(at, n, parsed int) {
+func (g *parsing) need(at, n, parsed int) {
 	if n == 0 {
 		return
 	}
@@ -136,7 +139,7 @@ func (g *gen) need(at, n, parsed int) {
 	g.label(ok)
 }
 
-func (g *gen) extract(h *ir.Header, s instance) {
+func (g *parsing) extract(h *ir.Header, s instance) {
 	n := h.Bits / 8
 	g.need(s.at, n, s.at)
 	g.setValid(h)
@@ -155,7 +158,7 @@ func (g *gen) extract(h *ir.Header, s instance) {
 }
 
 // setLookahead stores bits that follow in a field.
-func (g *gen) setLookahead(dst *ir.Expr, a *ir.Arg, at int) {
+func (g *parsing) setLookahead(dst *ir.Expr, a *ir.Arg, at int) {
 	if a.Bits > 64 || dst.Op != ir.FieldOf || dst.Field == nil || dst.Field.Bits > 64 || dst.Field.Saturate {
 		unsupported("it looks ahead at more than 64 bits")
 	}
@@ -167,7 +170,7 @@ func (g *gen) setLookahead(dst *ir.Expr, a *ir.Arg, at int) {
 }
 
 // lookahead leaves n bits that follow in r. It changes R0 and R1.
-func (g *gen) lookahead(off, n, at int, r asm.Register) {
+func (g *parsing) lookahead(off, n, at int, r asm.Register) {
 	size := (off + n + 7) / 8
 	g.need(at, size, at)
 	// As many bytes as hold the bits, and no more: behind them the frame may end.
@@ -196,7 +199,7 @@ func (g *gen) lookahead(off, n, at int, r asm.Register) {
 	g.and(r, ones(n))
 }
 
-func (g *gen) verify(op *ir.Call, at int) {
+func (g *parsing) verify(op *ir.Call, at int) {
 	ok := g.fresh()
 	g.branch(op.Args[0].Expr, true, ok, 0)
 	code := op.Args[1].Number
@@ -215,7 +218,7 @@ func (g *gen) verify(op *ir.Call, at int) {
 const maxInRegisters = 4
 
 // choose goes on with the state that the transition key says.
-func (g *gen) choose(st *ir.State, s instance) {
+func (g *parsing) choose(st *ir.State, s instance) {
 	words := 0
 	for i := range st.Parts {
 		p := &st.Parts[i]
@@ -281,7 +284,7 @@ func (g *gen) choose(st *ir.State, s instance) {
 }
 
 // notEqual jumps when r is not v. It changes R0.
-func (g *gen) notEqual(r asm.Register, v uint64, to string) {
+func (g *parsing) notEqual(r asm.Register, v uint64, to string) {
 	if small(v) {
 		g.add(asm.JNE.Imm(r, int32(int64(v)), to))
 		return

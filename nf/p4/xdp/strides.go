@@ -278,7 +278,7 @@ func prefixOf(t *ir.Table, r *ir.Row) prefix {
 }
 
 // lookStrides leaves the entry of the packet's key in rEntry; none: it jumps to miss.
-func (g *gen) lookStrides(n int, t *ir.Table, miss string) {
+func (g *pipes) lookStrides(n int, t *ir.Table, miss string) {
 	s, _ := stridesOf(t)
 	k := &t.Keys[0]
 	done := g.fresh()

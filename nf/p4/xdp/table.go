@@ -94,7 +94,7 @@ const (
 )
 
 // key leaves word w of the packet's key in R1.
-func (g *gen) key(k *ir.Key, w int) {
+func (g *pipes) key(k *ir.Key, w int) {
 	if k.Field == nil {
 		g.readValid(k.Valid, asm.R1)
 	} else {
@@ -113,7 +113,7 @@ func (g *gen) key(k *ir.Key, w int) {
 }
 
 // table writes a table: its look-up, its actions and what comes behind them.
-func (g *gen) table(n int, t *ir.Table) {
+func (g *pipes) table(n int, t *ir.Table) {
 	kind, why := sortOf(t)
 	if why != "" {
 		unsupported("%s", why)
@@ -163,7 +163,7 @@ func (g *gen) table(n int, t *ir.Table) {
 }
 
 // missed writes what a table does without a hit.
-func (g *gen) missed(n int, t *ir.Table, counter int, own func(string) string) {
+func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string) {
 	if t.Counters {
 		g.add(storeImm(rState, int16(counter), int64(t.Size)+1, asm.DWord))
 	}
@@ -194,7 +194,7 @@ func (g *gen) missed(n int, t *ir.Table, counter int, own func(string) string) {
 }
 
 // actions writes the actions of a table. R1 is 1 + the number of the one that runs, rEntry its entry.
-func (g *gen) actions(t *ir.Table, own string, next func(action int) int) {
+func (g *pipes) actions(t *ir.Table, own string, next func(action int) int) {
 	label := func(a int) string { return fmt.Sprintf("%s-%d", own, a) }
 	seen := map[int]bool{}
 	for _, a := range t.Actions {
@@ -214,7 +214,7 @@ func (g *gen) actions(t *ir.Table, own string, next func(action int) int) {
 }
 
 // found notes that rEntry was hit, for its counter and its timeout.
-func (g *gen) found(n int, t *ir.Table, counter int) {
+func (g *pipes) found(n int, t *ir.Table, counter int) {
 	if !t.Counters && !t.Timeout {
 		return
 	}
@@ -238,7 +238,7 @@ func (g *gen) found(n int, t *ir.Table, counter int) {
 const maxDirect = 1 << 22
 
 // lookUp leaves the map's value for the key at a place of the stack in R0; none: it jumps to miss.
-func (g *gen) lookUp(fd, at int, miss string) {
+func (g *emitter) lookUp(fd, at int, miss string) {
 	g.add(asm.LoadMapPtr(asm.R1, fd), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(at)), asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, miss))
 }
@@ -246,7 +246,7 @@ func (g *gen) lookUp(fd, at int, miss string) {
 // keyAt is where a key of so many words lies on the stack.
 func keyAt(words int) int { return spillAt - 8*words }
 
-func (g *gen) lookHash(n int, t *ir.Table, miss string) {
+func (g *pipes) lookHash(n int, t *ir.Table, miss string) {
 	at := keyAt(t.KeyWords)
 	for i := range t.Keys {
 		k := &t.Keys[i]
@@ -271,7 +271,7 @@ func trieBits(t *ir.Table) (front, all int) {
 }
 
 // lookTrie: the key is a length, and then the exact fields and the LPM field, each in words in the order of the wire; the last aligned to the left.
-func (g *gen) lookTrie(n int, t *ir.Table, miss string) {
+func (g *pipes) lookTrie(n int, t *ir.Table, miss string) {
 	_, all := trieBits(t)
 	at := keyAt(all / 64)
 	g.add(storeImm(asm.RFP, int16(at-4), int64(all), asm.Word))
@@ -299,7 +299,7 @@ func (g *gen) lookTrie(n int, t *ir.Table, miss string) {
 
 // lookTuples looks up the key under each mask that is in use. On the stack are the number of the mask with the masked key, the key, and the lowest rank
 // so far.
-func (g *gen) lookTuples(n int, t *ir.Table, miss string) {
+func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 	kw := t.KeyWords
 	probe := keyAt(kw)
 	masked := probe - 8*(kw+1)

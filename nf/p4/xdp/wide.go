@@ -10,7 +10,7 @@ import (
 // constants, as p4c writes concatenations and slices.
 
 // wordAt leaves word i of a number's two's complement in register d of the pool. It changes R0 and the registers behind d.
-func (g *gen) wordAt(e *ir.Expr, i, d int) {
+func (g *computer) wordAt(e *ir.Expr, i, d int) {
 	r := pool[d]
 	switch {
 	case !e.Neg && 64*i >= max(e.Bits, 1):
@@ -68,7 +68,7 @@ func (g *gen) wordAt(e *ir.Expr, i, d int) {
 }
 
 // twoWords leaves the 64 bits of a number from a bit on in register d; those below its first are 0.
-func (g *gen) twoWords(e *ir.Expr, from, d int) {
+func (g *computer) twoWords(e *ir.Expr, from, d int) {
 	i, s := from>>6, from&63 // also of what is negative
 	if i < 0 && s == 0 || i < -1 {
 		g.imm(pool[d], 0)
@@ -106,7 +106,7 @@ func wordsOf(e *ir.Expr) int {
 }
 
 // compareWide compares numbers of more than 64 bits.
-func (g *gen) compareWide(e *ir.Expr, want bool, to string, d int) {
+func (g *computer) compareWide(e *ir.Expr, want bool, to string, d int) {
 	l, r := e.Kids[0], e.Kids[1]
 	if e.Op != ir.Eq && e.Op != ir.Ne || d+1 == len(pool) {
 		unsupported("a comparison of numbers of more than 64 bits")
@@ -132,7 +132,7 @@ func (g *gen) compareWide(e *ir.Expr, want bool, to string, d int) {
 }
 
 // isNotZero jumps when that a number of more than 64 bits is not 0 is what is wanted.
-func (g *gen) isNotZero(e *ir.Expr, want bool, to string, d int) {
+func (g *computer) isNotZero(e *ir.Expr, want bool, to string, d int) {
 	other := to
 	if !want {
 		other = g.fresh()
@@ -148,7 +148,7 @@ func (g *gen) isNotZero(e *ir.Expr, want bool, to string, d int) {
 }
 
 // assignWide stores a number in a field of more than 64 bits.
-func (g *gen) assignWide(f *ir.Field, src *ir.Expr) {
+func (g *computer) assignWide(f *ir.Field, src *ir.Expr) {
 	if f.BitOff%8 != 0 || f.Bits%8 != 0 && !f.Header.Meta {
 		unsupported("it computes a field of more than 64 bits that does not begin and end with a byte")
 	}

@@ -10,6 +10,9 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
+// FrontProgram is the name of a Front's program, as bpftool shows it.
+const FrontProgram = "quillon_p4"
+
 // Front is a program of somebody else that an interface alone has in front of its own. What it does not finish it gives to the interface's own program by a
 // tail call.
 type Front struct {
