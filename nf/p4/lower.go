@@ -2,6 +2,7 @@ package p4
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
@@ -56,6 +57,9 @@ func lower(c *compiler) *ir.Program {
 	l.lowerChecksums(p)
 	for _, d := range c.p.counters {
 		p.Counters = append(p.Counters, ir.Array{Name: d.Name, Size: d.Size})
+	}
+	for _, d := range c.p.registers {
+		p.Registers = append(p.Registers, ir.Registers{Name: d.Name, Size: d.Size, Bits: d.Bits, Words: d.words})
 	}
 	for _, d := range c.p.meters {
 		p.Meters = append(p.Meters, ir.Array{Name: d.Name, Size: d.Size})
@@ -148,7 +152,11 @@ func (l *lowerer) arg(v *jsonValue) ir.Arg {
 		a.Name, a.Object = in.text, find(l.document, l.ctrs, "counter", in.text)
 	case "meter_array":
 		a.Name, a.Object = in.text, find(l.document, l.mtrs, "meter", in.text)
-	case "calculation", "register_array", "string", "extern", "regular", "stack", "union_stack", "parameters_vector", "":
+	case "calculation":
+		a.Name, a.Object = in.text, slices.IndexFunc(l.Calculations, func(c jsonCalculation) bool { return c.Name == in.text })
+	case "register_array":
+		a.Name, a.Object = in.text, find(l.document, l.regs, "register", in.text)
+	case "string", "extern", "regular", "stack", "union_stack", "parameters_vector", "":
 		a.Name = in.text
 		if v.number != nil {
 			a.Number = uint64(*v.number)
@@ -263,7 +271,26 @@ func (l *lowerer) lowerTable(d *tableDef) ir.Table {
 	return t
 }
 
+// inputs are those of a calculation.
+func (l *lowerer) inputs(calc *calculation) (all []ir.Input) {
+	for _, in := range calc.inputs {
+		x := ir.Input{Value: in.value, Bits: in.bits}
+		switch {
+		case in.fld != nil:
+			x.Field = l.fields[in.hdr][in.fld]
+		case in.hdr != nil:
+			x.Header = l.headers[in.hdr]
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
 func (l *lowerer) lowerChecksums(p *ir.Program) {
+	for _, j := range l.Calculations {
+		calc := find(l.document, l.calcs, "calculation", j.Name)
+		p.Hashes = append(p.Hashes, ir.Hash{Name: j.Name, Algorithm: j.Algo, Payload: calc.payload, Inputs: l.inputs(calc)})
+	}
 	for _, j := range l.Checksums {
 		h, f := l.field(j.Target)
 		calc := find(l.document, l.calcs, "calculation", j.Calculation)
@@ -271,16 +298,7 @@ func (l *lowerer) lowerChecksums(p *ir.Program) {
 		if j.If.json != nil {
 			c.When = l.tree(l.truth(&j.If))
 		}
-		for _, in := range calc.inputs {
-			x := ir.Input{Value: in.value, Bits: in.bits}
-			switch {
-			case in.fld != nil:
-				x.Field = l.fields[in.hdr][in.fld]
-			case in.hdr != nil:
-				x.Header = l.headers[in.hdr]
-			}
-			c.Inputs = append(c.Inputs, x)
-		}
+		c.Inputs = l.inputs(calc)
 		if j.Verify == nil || *j.Verify {
 			p.Verify = append(p.Verify, c)
 		}

@@ -59,9 +59,9 @@ type settings struct {
 
 // descriptors are those of the kernel's maps. Lists are by the object's place in the program; 0: it has none.
 type descriptors struct {
-	state, in, out, devices, own, outcomes, going, defaults int
-	tables, slots, masks, hits, direct, counters, meters    []int
-	defaultAt                                               []int
+	state, in, out, devices, own, outcomes, going, defaults, crc int
+	tables, slots, masks, hits, direct, counters, meters         []int
+	defaultAt                                                    []int
 }
 
 // marked is a word of the state that holds 1 + the cell of a counter that is to be counted; 0: none.

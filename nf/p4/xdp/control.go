@@ -143,16 +143,15 @@ type operator struct{ computer }
 
 // engineOnly says of primitives why only the engine has them.
 var engineOnly = map[string]string{
-	"generate_digest":                     "it sends a digest to the controller",
-	"resubmit":                            "it resubmits the frame",
-	"recirculate":                         "it recirculates the frame",
-	"clone_ingress_pkt_to_egress":         "it clones the frame",
-	"clone_egress_pkt_to_egress":          "it clones the frame",
-	"modify_field_rng_uniform":            "it draws a random number",
-	"modify_field_with_hash_based_offset": "it computes a hash",
-	"register_read":                       "it reads a register",
-	"register_write":                      "it writes a register",
-	"truncate":                            "it truncates the frame",
+	"generate_digest":             "it sends a digest to the controller",
+	"resubmit":                    "it resubmits the frame",
+	"recirculate":                 "it recirculates the frame",
+	"clone_ingress_pkt_to_egress": "it clones the frame",
+	"clone_egress_pkt_to_egress":  "it clones the frame",
+	"modify_field_rng_uniform":    "it draws a random number",
+	"register_read":               "it reads a register",
+	"register_write":              "it writes a register",
+	"truncate":                    "it truncates the frame",
 }
 
 var arithmetic = map[string]ir.Op{"add": ir.Add, "subtract": ir.Sub, "bit_xor": ir.Xor, "bit_or": ir.Or, "bit_and": ir.And, "shift_left": ir.Shl,
@@ -185,6 +184,8 @@ func (g *operator) primitive(op *ir.Call, _ *ir.Action) (exits bool) {
 		g.next.written[spec] = true
 	case "count":
 		g.count(op)
+	case "modify_field_with_hash_based_offset":
+		g.hash(op)
 	case "execute_meter":
 		g.meter(op)
 	case "assert", "assume":

@@ -253,7 +253,7 @@ func dryMaps(p *ir.Program) descriptors {
 		return l
 	}
 	n := len(p.Tables)
-	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
+	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
 		direct: ones(n), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
@@ -318,6 +318,13 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	memory(&x.out, "p4_out", 4*devices)
 	memory(&x.going, "p4_going", 8*len(x.tree.Tables))
 	memory(&x.defaults, "p4_defaults", size)
+	if len(x.tree.Hashes) > 0 {
+		var tables *shared
+		if memory(&tables, "p4_crc", crcSize); err == nil {
+			crcTables(tables.mem)
+			m.crc = tables.m.FD()
+		}
+	}
 	for i := range x.tree.Tables {
 		if err == nil {
 			err = x.addTable(i, m.defaultAt[i], s.Seed)

@@ -178,7 +178,7 @@ func (a *author) action(n int) (string, int) {
 
 func (a *author) primitive(i, count int) obj {
 	header := func() obj { return obj{"type": "header", "value": pick(a, a.wire)} }
-	switch a.IntN(14) {
+	switch a.IntN(15) {
 	case 0:
 		return prim("add_header", header())
 	case 1:
@@ -204,6 +204,9 @@ func (a *author) primitive(i, count int) obj {
 		if i == count-1 && a.IntN(3) == 0 {
 			return prim("exit")
 		}
+	case 11:
+		return prim("modify_field_with_hash_based_offset", fieldOf(pick(a, a.fields)), hexs(uint64(a.IntN(3))), obj{"type": "calculation", "value": fmt.Sprintf("hash%d", a.IntN(3))},
+			hexs(pick(a, []uint64{0, 7, 16, 1000, 1 << 16, 1 << 32})))
 	case 10:
 		return prim("execute_meter", obj{"type": "meter_array", "value": "m"}, hexs(uint64(a.IntN(3))), fieldOf(pick(a, a.byHeader["meta"])))
 	}
@@ -373,6 +376,20 @@ func (a *author) program() []byte {
 		order = arr{"twin", "h2", "h0", "h3"}
 	}
 	calcs, sums := a.checksums()
+	for i := range 3 {
+		var in arr
+		for range 1 + a.IntN(5) {
+			switch f := pick(a, a.byHeader["meta"]); a.IntN(6) {
+			case 0:
+				in = append(in, obj{"type": "hexstr", "value": "0x01", "bitwidth": 1 + 8*a.IntN(3)})
+			case 1:
+				in = append(in, obj{"type": "field", "value": arr{"standard_metadata", "packet_length"}})
+			default:
+				in = append(in, obj{"type": "field", "value": arr{f.header, f.name}})
+			}
+		}
+		calcs = append(calcs, obj{"name": fmt.Sprintf("hash%d", i), "id": len(calcs), "algo": pick(a, []string{"crc32", "crc32", "crc16", "csum16"}), "input": in})
+	}
 	root := obj{"__meta__": obj{"version": arr{2, 23}}, "header_types": a.types, "headers": a.headers, "actions": a.actions,
 		"field_aliases":  arr{std("ingress_global_timestamp"), std("egress_global_timestamp"), std("mcast_grp"), std("egress_rid"), std("priority")},
 		"parsers":        arr{a.parser()},

@@ -21,7 +21,22 @@ type Program struct {
 	DeparseOps                         int       // primitives of the deparser
 	Counters                           []Array
 	Meters                             []Array // direct ones have size 0
+	Registers                          []Registers
+	Hashes                             []Hash
 	Std                                Standard
+}
+
+// Registers is an array of registers: a cell has so many words, the least significant first.
+type Registers struct {
+	Name              string
+	Size, Bits, Words int
+}
+
+// Hash is a calculation, by its algorithm's name in the JSON.
+type Hash struct {
+	Name, Algorithm string
+	Payload         bool
+	Inputs          []Input
 }
 
 // Standard are the fields that the architecture reads and writes; nil: the program has none.
@@ -155,7 +170,7 @@ func (e *Expr) Word() (uint64, bool) {
 type Arg struct {
 	Expr   *Expr
 	Name   string
-	Object int  // counter or meter, by its place in the program; -1: none
+	Object int  // counter, meter, register or hash, by its place in the program; -1: none
 	Look   bool // a lookahead of Bits bits, Off bits from where the parser is
 	Off    int
 	Bits   int
