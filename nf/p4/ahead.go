@@ -27,11 +27,11 @@ const (
 type Ahead interface {
 	// Join tells it the queues of the ports whose frames come in by port number, and of those to which frames go. At first it is an error if it cannot run
 	// frames of any, and it must; with wait it returns when the program runs, or with an error if it cannot, and must.
-	Join(from, to map[int][]port.Port, wait bool) error
+	Join(from, to map[int][]port.Port, now clock.Time, wait bool) error
 	// Use has it run frames by a Switch; nil: by none. Until it is ready all frames are the app's.
 	Use(sw *Switch)
-	// Look takes what has become ready.
-	Look()
+	// Look takes what has become ready, and the time.
+	Look(now clock.Time)
 	// Report is what an app shows of it.
 	Report() any
 	// Leave ends it.
@@ -73,7 +73,7 @@ func (a *App) Reconfigure(args graph.Args) error {
 		return err
 	}
 	if next != nil && a.joined != nil {
-		if err := next.Join(a.joined.From, a.joined.To, false); err != nil {
+		if err := next.Join(a.joined.From, a.joined.To, a.clock.Now(), false); err != nil {
 			return fmt.Errorf("exec=xdp: %w", err)
 		}
 	}
@@ -94,7 +94,7 @@ func (a *App) Join(j graph.Joined, first bool) error {
 	if a.ahead == nil {
 		return nil
 	}
-	if err := a.ahead.Join(j.From, j.To, first); err != nil {
+	if err := a.ahead.Join(j.From, j.To, a.clock.Now(), first); err != nil {
 		return fmt.Errorf("exec=xdp: %w", err)
 	}
 	return nil
@@ -118,6 +118,6 @@ func (a *App) Tick(c *graph.Ctx) clock.Time {
 	case a.ahead == nil:
 		return c.Now().Add(aheadIdle)
 	}
-	a.ahead.Look()
+	a.ahead.Look(c.Now())
 	return c.Now().Add(aheadLook)
 }

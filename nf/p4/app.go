@@ -114,6 +114,7 @@ type App struct {
 
 	makeAhead func(must bool) Ahead // nil: there is no way to run frames ahead
 	ahead     Ahead                 // nil: the engine runs all frames
+	clock     clock.Clock           // of a graph with interfaces
 	joined    *graph.Joined         // nil: it is not told yet
 
 	onEmit  Emit // a.emit, bound once
@@ -166,7 +167,7 @@ func newApp(env graph.Env, args graph.Args, ahead func(must bool) Ahead) (graph.
 	}
 	a.args = args
 	if !env.Inside && env.Clock != nil { // else there are no interfaces
-		a.makeAhead = ahead
+		a.makeAhead, a.clock = ahead, env.Clock
 	}
 	if a.ahead, err = a.frontOf(args); err != nil {
 		return nil, err

@@ -606,6 +606,10 @@ func (s *arrays) Register(name string, index int) ([]byte, error) {
 		return nil, err
 	}
 	d := s.prog.registers[i]
+	if s.follow != nil {
+		s.follow.Lock()
+		defer s.follow.Unlock()
+	}
 	return bigEndian(s.registers[i][index*d.words:], d.Bits), nil
 }
 
@@ -619,6 +623,10 @@ func (s *arrays) SetRegister(name string, index int, value []byte) error {
 	v := make([]uint64, d.words)
 	if !number(v, value, d.Bits) {
 		return invalid("register %s: %x is wider than %d bits", name, value, d.Bits)
+	}
+	if s.follow != nil {
+		s.follow.Lock()
+		defer s.follow.Unlock()
 	}
 	copy(s.registers[i][index*d.words:], v)
 	return nil

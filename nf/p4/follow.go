@@ -1,6 +1,10 @@
 package p4
 
-import "github.com/quillon/quillon/nf/p4/internal/ir"
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
 
 // A Switch may have a follower: another executor of the program with tables of its own, in step with the Switch's. Each change goes through
 // the Switch, which tells the follower right behind it; what the follower has counted is added wherever the Switch's counts are read.
@@ -12,6 +16,12 @@ func (s *Switch) Follow(f ir.Follower) {
 	s.follow = f
 	if f == nil {
 		return
+	}
+	for i, own := range s.registers {
+		if both := f.Registers(i); both != nil {
+			copy(both, own)
+			s.registers[i] = both[:len(own)]
+		}
 	}
 	for _, t := range s.tables {
 		for i := range t.rows {
@@ -39,6 +49,11 @@ func (s *Switch) takeOver() {
 		for j := range cells {
 			n := s.follow.Count(i, j)
 			cells[j].Packets, cells[j].Bytes = cells[j].Packets+n.Packets, cells[j].Bytes+n.Bytes
+		}
+	}
+	for i, both := range s.registers {
+		if s.follow.Registers(i) != nil {
+			s.registers[i] = slices.Clone(both)
 		}
 	}
 	for _, t := range s.tables {

@@ -206,6 +206,10 @@ func (s *Switch) Advance(now clock.Time) { s.now = max(s.now, now) }
 // Process runs a frame that came in on a port at time now through the program, with all its
 // clones and replicas, and emits the frames that leave. It only reads the frame.
 func (s *Switch) Process(now clock.Time, port uint32, frame []byte, emit Emit) Result {
+	if s.follow != nil {
+		s.follow.Lock()
+		defer s.follow.Unlock()
+	}
 	s.now = max(s.now, now)
 	s.micros = uint64(s.now.Sub(s.cfg.Start)) / 1000
 	s.emit, s.result, s.passes, s.port, s.copies = emit, Result{}, 0, port, 0

@@ -59,9 +59,9 @@ type settings struct {
 
 // descriptors are those of the kernel's maps. Lists are by the object's place in the program; 0: it has none.
 type descriptors struct {
-	state, in, out, devices, own, outcomes, going, defaults, crc int
-	tables, slots, masks, hits, direct, counters, meters         []int
-	defaultAt                                                    []int
+	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
+	tables, slots, masks, hits, direct, counters, meters, registers           []int
+	defaultAt                                                                 []int
 }
 
 // marked is a word of the state that holds 1 + the cell of a counter that is to be counted; 0: none.
@@ -73,6 +73,8 @@ type compiled struct {
 	reasons []Reason
 	parts   *parts
 	size    int // of the state, in bytes
+	// registers: the program uses them.
+	registers bool
 }
 
 // Return codes of an XDP program, and the places of its context.
@@ -111,7 +113,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 			if g.lay.size > maxState {
 				return compiled{}, fmt.Errorf("the state of a frame has %d bytes, more than %d", g.lay.size, maxState)
 			}
-			return compiled{prune(g.code), g.reasons, g.parts, g.lay.size}, nil
+			return compiled{prune(g.code), g.reasons, g.parts, g.lay.size, u.registers}, nil
 		}
 		u = g.next
 	}
@@ -168,7 +170,7 @@ func (g *emitter) fromState(f *ir.Field, at int16) {
 func (g *gen) prologue() {
 	g.add(asm.Mov.Reg(rCtx, asm.R1), storeImm(asm.RFP, -4, 0, asm.Word), asm.LoadMapPtr(asm.R1, g.maps.state), asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -4), asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "no-state"), asm.Mov.Reg(rState, asm.R0))
-	g.add(storeImm(rState, atMissed, 0, asm.DWord), storeImm(rState, atBad, 0, asm.DWord), storeImm(rState, atParsed, 0, asm.DWord),
+	g.add(storeImm(rState, atMissed, 0, asm.DWord), storeImm(rState, atBad, 0, asm.DWord), storeImm(rState, atParsed, 0, asm.DWord), storeImm(rState, atTaken, 0, asm.DWord),
 		storeImm(rState, atError, int64(g.p.NoError), asm.DWord))
 	for _, at := range g.lay.zero {
 		g.add(storeImm(rState, int16(at), 0, asm.DWord))
@@ -180,6 +182,7 @@ func (g *gen) prologue() {
 	g.label("on")
 	g.add(asm.And.Imm(asm.R1, inNumber))
 	g.storeStdReg(g.p.Std.IngressPort, asm.R1)
+	g.time()
 	g.frame()
 	g.add(asm.Mov.Reg(asm.R1, rEnd), asm.Sub.Reg(asm.R1, rData), asm.StoreMem(rState, atArrived, asm.R1, asm.DWord),
 		asm.StoreMem(rState, atLength, asm.R1, asm.DWord))
@@ -189,6 +192,17 @@ func (g *gen) prologue() {
 	g.pass("the frame lies in several buffers")
 	g.label(whole)
 	g.storeStdReg(g.p.Std.PacketLength, asm.R1)
+}
+
+// time has the state hold the time in µs, if anybody reads it: that of the Switch, by what it is ahead of the kernel's clock.
+func (g *gen) time() {
+	s := &g.p.Std
+	if !g.u.read[s.IngressTime] && !g.u.read[s.EgressTime] && !g.u.read[s.EnqTime] {
+		return
+	}
+	g.add(asm.FnKtimeGetNs.Call(), asm.LoadMapValue(asm.R2, g.maps.clock, 0), asm.LoadMem(asm.R1, asm.R2, 8, asm.DWord), asm.Mul.Reg(asm.R0, asm.R1),
+		asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord), asm.Add.Reg(asm.R0, asm.R1), asm.Div.Imm(asm.R0, 1000), asm.StoreMem(rState, atTime, asm.R0, asm.DWord))
+	g.fromState(s.IngressTime, atTime)
 }
 
 // queue is what is between the pipelines.
@@ -214,6 +228,8 @@ func (g *gen) queue() {
 	g.storeStdReg(s.EgressPort, asm.R1)
 	g.storeStd(s.EgressSpec, uint64(g.opt.DropPort)+1)
 	g.storeStd(s.InstanceType, 0)
+	g.fromState(s.EnqTime, atTime)
+	g.fromState(s.EgressTime, atTime)
 	g.fromState(s.PacketLength, atLength)
 }
 
@@ -268,6 +284,7 @@ func (g *gen) finish() {
 		g.label(none)
 	}
 	g.label("counted")
+	g.freeRegisters()
 	g.countOutcome("exit")
 	g.label("exit")
 	g.add(asm.Mov.Reg(asm.R0, rData), asm.Return())
@@ -284,6 +301,8 @@ func (g *gen) finish() {
 		g.jump("to-engine")
 	}
 	g.label("to-engine")
+	g.undo()
+	g.freeRegisters()
 	g.countOutcome("given")
 	g.label("given")
 	g.add(asm.LoadMem(asm.R3, rState, atIn, asm.DWord), asm.RSh.Imm(asm.R3, inSlot), asm.And.Imm(asm.R3, slots-1), asm.Mov.Reg(asm.R1, rCtx),

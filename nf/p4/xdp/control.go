@@ -26,14 +26,54 @@ func end(in string) string { return in + "-end" }
 // pipeline writes the nodes of a pipeline that are reached. Behind it is the label of its end.
 func (g *pipes) pipeline(in string, first int) {
 	g.in = in
-	g.nodes = nil
 	g.toNode(first)
-	for n := 0; n < len(g.nodes); n++ {
-		at := g.nodes[n]
-		g.label(at.label())
-		g.node(&g.p.Nodes[at.node])
+	for _, n := range g.order(first) {
+		if at := (place{in, n}); g.entered[at] {
+			g.label(at.label())
+			g.node(&g.p.Nodes[n])
+		}
 	}
 	g.label(end(in))
+}
+
+// order is that of the nodes behind one, each behind all from which frames come to it.
+func (g *pipes) order(first int) (nodes []int) {
+	seen := map[int]bool{-1: true}
+	var visit func(n int)
+	visit = func(n int) {
+		if n < 0 || seen[n] {
+			return
+		}
+		seen[n] = true
+		for _, next := range g.successors(&g.p.Nodes[n]) {
+			visit(next)
+		}
+		nodes = append(nodes, n)
+	}
+	visit(first)
+	slices.Reverse(nodes)
+	return nodes
+}
+
+func (g *pipes) successors(n *ir.Node) []int {
+	switch n.Kind {
+	case ir.TestNode:
+		return []int{n.Yes, n.No}
+	case ir.ActionNode:
+		return []int{n.Yes}
+	}
+	t := &g.p.Tables[n.Table]
+	if t.Branches {
+		return []int{t.Hit, t.Miss}
+	}
+	next := []int{t.BaseMiss}
+	for _, a := range t.Actions {
+		next = append(next, t.Next[a])
+	}
+	if t.Initial >= 0 {
+		next = append(next, t.Next[t.Initial])
+	}
+	return next
 }
 
 // toNode goes on with a node; -1: the pipeline ends.
@@ -44,10 +84,7 @@ func (g *pipes) nodeLabel(i int) string {
 		return end(g.in)
 	}
 	at := place{g.in, i}
-	if !g.entered[at] {
-		g.entered[at] = true
-		g.nodes = append(g.nodes, at)
-	}
+	g.entered[at] = true
 	return at.label()
 }
 
@@ -79,6 +116,9 @@ func (g *pipes) action(i int, args argument, next int) {
 		if to, ok := jumpTarget(&op); ok && to <= len(a.Code) && targets[to] == "" {
 			targets[to] = g.fresh()
 		}
+	}
+	if slices.ContainsFunc(a.Code, func(op ir.Call) bool { return usesRegisters(&op) }) {
+		g.takeRegisters()
 	}
 	live := true // frames come here
 	for n := range a.Code {
@@ -149,8 +189,6 @@ var engineOnly = map[string]string{
 	"clone_ingress_pkt_to_egress": "it clones the frame",
 	"clone_egress_pkt_to_egress":  "it clones the frame",
 	"modify_field_rng_uniform":    "it draws a random number",
-	"register_read":               "it reads a register",
-	"register_write":              "it writes a register",
 	"truncate":                    "it truncates the frame",
 }
 
@@ -186,6 +224,10 @@ func (g *operator) primitive(op *ir.Call, _ *ir.Action) (exits bool) {
 		g.count(op)
 	case "modify_field_with_hash_based_offset":
 		g.hash(op)
+	case "register_read":
+		g.readRegister(op)
+	case "register_write":
+		g.writeRegister(op)
 	case "execute_meter":
 		g.meter(op)
 	case "assert", "assume":

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 	"github.com/quillon/quillon/nf/port/afxdp"
@@ -54,6 +55,10 @@ type Executor struct {
 	tables   []*tableMaps
 	counters []*ebpf.Map
 	meters   []*shared
+
+	registers []*shared
+	turnWord  *shared // whether somebody has the registers; nil: they are not used
+	clock     *shared // what the Switch's time is ahead of the kernel's, in ns, and 1
 
 	outer, inner *ebpf.Map // for a grace period
 	graces       *graces
@@ -138,10 +143,25 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 
 // Begin has the kernel run frames with the entries that a Switch has, and follows the Switch from then on. All that changes the Switch, or asks it, is done by the
 // goroutine that calls Begin, as ever.
-func (x *Executor) Begin(sw *p4.Switch) {
+// now is the Switch's time.
+func (x *Executor) Begin(sw *p4.Switch, now clock.Time) {
+	x.Now(now.Sub(sw.Config().Start))
 	sw.Follow(x)
 	x.sw = sw
 	x.turn(true)
+}
+
+// Now tells the program what time it is for the Switch, since its start. It is told so again from time to time: clocks part.
+func (x *Executor) Now(since clock.Duration) {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return
+	}
+	const apart = 1e6 // a breath may have lasted so long
+	if ahead := int64(since) - ts.Nano(); *x.clock.word(1) == 0 || max(ahead-int64(*x.clock.word(0)), int64(*x.clock.word(0))-ahead) > apart {
+		x.clock.store(0, uint64(ahead))
+		x.clock.store(1, 1)
+	}
 }
 
 // End has the kernel leave all frames to the engine, and ends following. The Switch takes over what the kernel has counted.
@@ -253,7 +273,7 @@ func dryMaps(p *ir.Program) descriptors {
 		return l
 	}
 	n := len(p.Tables)
-	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
+	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
 		direct: ones(n), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
@@ -318,6 +338,17 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	memory(&x.out, "p4_out", 4*devices)
 	memory(&x.going, "p4_going", 8*len(x.tree.Tables))
 	memory(&x.defaults, "p4_defaults", size)
+	memory(&x.clock, "p4_clock", 16)
+	if c.registers {
+		memory(&x.turnWord, "p4_turn", 8)
+		for _, r := range x.tree.Registers {
+			var w *shared
+			if size := 8 * r.Size * r.Words; size <= maxMemory {
+				memory(&w, "p4_register", size)
+			}
+			x.registers = append(x.registers, w)
+		}
+	}
 	if len(x.tree.Hashes) > 0 {
 		var tables *shared
 		if memory(&tables, "p4_crc", crcSize); err == nil {
@@ -358,6 +389,11 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		}
 		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
+	}
+	m.clock, m.turn = x.clock.m.FD(), sharedFD(x.turnWord)
+	m.registers = make([]int, len(x.tree.Registers))
+	for i, w := range x.registers {
+		m.registers[i] = sharedFD(w)
 	}
 	for i := range x.counters {
 		m.counters = append(m.counters, fd(x.counters[i]))

@@ -37,9 +37,6 @@ func (g *emitter) readField(f *ir.Field, i int, r asm.Register) {
 	if f.Varbit {
 		unsupported("field %s has no fixed length", fieldName(f))
 	}
-	if g.timed(f) {
-		unsupported("it reads the time: %s", fieldName(f))
-	}
 	g.next.read[f] = true
 	if f.Header.Meta {
 		g.add(asm.LoadMem(r, rState, int16(g.lay.fields[f]+8*i), asm.DWord))
@@ -50,12 +47,6 @@ func (g *emitter) readField(f *ir.Field, i int, r asm.Register) {
 }
 
 func fieldName(f *ir.Field) string { return f.Header.Name + "." + f.Name }
-
-// timed reports whether a field holds a time of the architecture.
-func (g *emitter) timed(f *ir.Field) bool {
-	s := &g.p.Std
-	return f == s.IngressTime || f == s.EgressTime || f == s.EnqTime
-}
 
 // readBits reads n bits from bit off on of the bytes at base+at. Up to eight bytes are read that hold them. It changes R0.
 func (g *emitter) readBits(at, off, n int, base, r asm.Register) {

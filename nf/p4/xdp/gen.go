@@ -35,6 +35,8 @@ const (
 	atOut                // bytes of the headers that leave
 	atIn                 // the word of the interface that it came from
 	atLongest            // that its port sends
+	atTaken              // the frame has the registers
+	atTime               // in µs
 	atMarks
 )
 
@@ -61,23 +63,27 @@ type usage struct {
 	at      map[*ir.Header]int  // where the parser finds it, when always at one place
 	moves   bool                // headers may leave at other places than those at which they came
 	marks   int
+	// registers: they are used. writes is the number of places where they are written, olds of words that are kept for these.
+	registers    bool
+	writes, olds int
 }
 
 func newUsage() *usage {
-	return &usage{map[*ir.Field]bool{}, map[*ir.Field]bool{}, map[*ir.Header]bool{}, map[*ir.Header]bool{}, map[*ir.Header]bool{},
-		map[*ir.Header]bool{}, map[*ir.Header]int{}, false, 0}
+	return &usage{read: map[*ir.Field]bool{}, written: map[*ir.Field]bool{}, valid: map[*ir.Header]bool{}, raw: map[*ir.Header]bool{}, may: map[*ir.Header]bool{},
+		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}}
 }
 
 // more is a usage that begins with all of u: what one pass has found to be used stays so, or passes could go to and fro.
 func (u *usage) more() *usage {
-	return &usage{maps.Clone(u.read), maps.Clone(u.written), maps.Clone(u.valid), maps.Clone(u.raw), maps.Clone(u.may), maps.Clone(u.dirty),
-		maps.Clone(u.at), u.moves, 0}
+	return &usage{read: maps.Clone(u.read), written: maps.Clone(u.written), valid: maps.Clone(u.valid), raw: maps.Clone(u.raw), may: maps.Clone(u.may),
+		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), moves: u.moves}
 }
 
 // same reports whether two passes found the same.
 func (u *usage) same(o *usage) bool {
 	return len(u.read) == len(o.read) && len(u.written) == len(o.written) && len(u.valid) == len(o.valid) && len(u.raw) == len(o.raw) &&
-		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && u.moves == o.moves && u.marks == o.marks
+		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && u.moves == o.moves && u.marks == o.marks &&
+		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds
 }
 
 // layout says where in the state a frame's values lie.
@@ -86,7 +92,9 @@ type layout struct {
 	valid  map[*ir.Header]int // validities
 	bytes  map[*ir.Header]int // headers as they are on the wire
 	zero   []int              // words that are 0 at first
-	size   int
+	// Of registers: the bits that say which places have written, and what is kept of them.
+	written, olds int
+	size          int
 }
 
 func newLayout(p *ir.Program, u *usage) *layout {
@@ -102,6 +110,8 @@ func newLayout(p *ir.Program, u *usage) *layout {
 		return at
 	}
 	take(u.marks, true)
+	l.written = take((u.writes+63)/64, false)
+	l.olds = take(u.olds, false)
 	for _, h := range p.Headers {
 		if h.Meta {
 			for _, f := range h.Fields {
@@ -145,9 +155,9 @@ type emitter struct {
 	parts   *parts
 
 	marked  []marked
+	writes  []written
 	states  []instance
 	queued  map[instance]bool
-	nodes   []place
 	entered map[place]bool
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/port"
@@ -146,7 +147,7 @@ func (s *surveyed) err() error {
 }
 
 // Join implements p4.Ahead.
-func (k *kernel) Join(from, to map[int][]port.Port, wait bool) error {
+func (k *kernel) Join(from, to map[int][]port.Port, now clock.Time, wait bool) error {
 	ports := survey(from, to)
 	switch {
 	case k.ports == nil:
@@ -167,7 +168,7 @@ func (k *kernel) Join(from, to map[int][]port.Port, wait bool) error {
 	}
 	j.build()
 	b := k.ready.Load()
-	k.Look()
+	k.Look(now)
 	if k.must {
 		return b.err
 	}
@@ -299,7 +300,10 @@ func (r *running) close() error {
 }
 
 // Look implements p4.Ahead.
-func (k *kernel) Look() {
+func (k *kernel) Look(now clock.Time) {
+	if k.run != nil {
+		k.run.x.Now(now.Sub(k.sw.Config().Start))
+	}
 	b := k.ready.Swap(nil)
 	if b == nil || b.turn != k.turn.Load() {
 		return
@@ -309,7 +313,7 @@ func (k *kernel) Look() {
 		return
 	}
 	k.run, k.why = b.run, ""
-	k.run.x.Begin(k.sw)
+	k.run.x.Begin(k.sw, now)
 }
 
 // Leave implements p4.Ahead.

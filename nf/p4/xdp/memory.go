@@ -35,6 +35,11 @@ func newShared(name string, size int) (*shared, error) {
 // word is word i.
 func (s *shared) word(i int) *uint64 { return (*uint64)(unsafe.Pointer(&s.mem[8*i])) }
 
+// words are all words.
+func (s *shared) words() []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(&s.mem[0])), len(s.mem)/8)
+}
+
 func (s *shared) store(i int, v uint64) { atomic.StoreUint64(s.word(i), v) }
 
 func (s *shared) close() error {

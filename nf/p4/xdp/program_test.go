@@ -194,9 +194,12 @@ func (a *author) primitive(i, count int) obj {
 	case 5, 6:
 		return prim("assign", fieldOf(specField), hexs(uint64(a.IntN(8))))
 	case 7:
-		if a.IntN(4) == 0 {
-			return prim("register_write", obj{"type": "register_array", "value": "r"}, hexs(0), a.number(1))
+		r := obj{"type": "register_array", "value": pick(a, []string{"r", "wide"})}
+		at := pick(a, []any{hexs(uint64(a.IntN(9))), a.number(1), expr("&", a.number(1), hexs(7))})
+		if a.IntN(2) == 0 {
+			return prim("register_write", r, at, a.number(2))
 		}
+		return prim("register_read", fieldOf(pick(a, a.fields)), r, at)
 	case 8:
 		to := i + 1 + a.IntN(count-i)
 		return prim("_jump_if_zero", a.truth(1), hexs(uint64(to)))
@@ -347,7 +350,8 @@ func (a *author) program() []byte {
 	a.headers = append(a.headers, obj{"name": "standard_metadata", "id": a.id(), "header_type": "standard_metadata_t", "metadata": true})
 	length := field{"standard_metadata", "packet_length", 32}
 	for _, f := range []field{{"standard_metadata", "ingress_port", 9}, length, length, length, {"standard_metadata", "egress_port", 9},
-		{"standard_metadata", "parser_error", 32}, {"standard_metadata", "checksum_error", 1}, specField} {
+		{"standard_metadata", "parser_error", 32}, {"standard_metadata", "ingress_global_timestamp", 48},
+		{"standard_metadata", "egress_global_timestamp", 48}, {"standard_metadata", "enq_timestamp", 32}, {"standard_metadata", "checksum_error", 1}, specField} {
 		a.fields = append(a.fields, f)
 	}
 	a.header("meta", true)
@@ -396,7 +400,7 @@ func (a *author) program() []byte {
 		"deparsers":      arr{obj{"name": "deparser", "id": 0, "order": order}},
 		"pipelines":      arr{a.pipeline("ingress", 3, names, ids), a.pipeline("egress", 1, names, ids)},
 		"counter_arrays": arr{obj{"name": "c", "id": 0, "size": 8}}, "calculations": calcs, "checksums": sums,
-		"register_arrays": arr{obj{"name": "r", "id": 0, "size": 8, "bitwidth": 32}},
+		"register_arrays": arr{obj{"name": "r", "id": 0, "size": 8, "bitwidth": pick(a, []int{1, 17, 32, 64})}, obj{"name": "wide", "id": 1, "size": 5, "bitwidth": 96}},
 		"meter_arrays":    arr{obj{"name": "m", "id": 0, "type": "packets", "rate_count": 2, "size": 4}}}
 	b, err := json.Marshal(root)
 	if err != nil {

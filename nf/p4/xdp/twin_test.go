@@ -93,7 +93,7 @@ func newTwin(t testing.TB, src []byte) *twin {
 		}
 		storeHalf(w.x.out, int(n), 1<<16)
 	}
-	w.x.Begin(w.sw)
+	w.x.Begin(w.sw, 0)
 	return w
 }
 
@@ -127,10 +127,15 @@ func process(sw *p4.Switch, now clock.Time, port uint32, frame []byte) (out []se
 func (w *twin) inKernel(port uint32, frame []byte) (outcome int, to uint32, out []byte, code uint32) {
 	w.Helper()
 	w.x.port(port)
+	w.x.clock.store(0, uint64(w.now))
+	w.x.clock.store(1, 0)
 	opt := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
 	code, err := w.x.prog.Run(opt)
 	if err != nil {
 		w.Fatal(err)
+	}
+	if t := w.x.turnWord; t != nil && *t.word(0) != 0 {
+		w.Fatalf("port %d, frame %x: the registers stay taken, code %d", port, frame, code)
 	}
 	var each [][]byte
 	if err := w.x.state.Lookup(uint32(0), &each); err != nil {
@@ -206,6 +211,14 @@ func (w *twin) compare() {
 			got, _ := w.sw.Count(a.Name, i)
 			if want, _ := w.ref.Count(a.Name, i); got != want {
 				w.Errorf("counter %s %d: %v, want %v", a.Name, i, got, want)
+			}
+		}
+	}
+	for _, a := range p.Registers() {
+		for i := range a.Size {
+			got, _ := w.sw.Register(a.Name, i)
+			if want, _ := w.ref.Register(a.Name, i); !bytes.Equal(got, want) {
+				w.Errorf("register %s %d: %x, want %x", a.Name, i, got, want)
 			}
 		}
 	}

@@ -96,7 +96,7 @@ func loaded(t testing.TB, name, entries string, from, to int) *Executor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.Begin(sw)
+	x.Begin(sw, 0)
 	t.Cleanup(func() { _ = x.Close() })
 	return x
 }

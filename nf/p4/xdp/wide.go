@@ -149,7 +149,7 @@ func (g *computer) isNotZero(e *ir.Expr, want bool, to string, d int) {
 
 // assignWide stores a number in a field of more than 64 bits.
 func (g *computer) assignWide(f *ir.Field, src *ir.Expr) {
-	if f.BitOff%8 != 0 || f.Bits%8 != 0 && !f.Header.Meta {
+	if !f.Header.Meta && (f.BitOff%8 != 0 || f.Bits%8 != 0) {
 		unsupported("it computes a field of more than 64 bits that does not begin and end with a byte")
 	}
 	if f.Signed {

@@ -335,4 +335,9 @@ type Follower interface {
 	ResetEntryCount(table, row int)
 	// Hit reports whether the other executor has hit an entry since Hit was last asked.
 	Hit(table int, row uint32) bool
+	// Registers is the memory in which both have the cells of an array of registers; nil: the Switch has them alone. Who reads or writes them does so between Lock and
+	// Unlock.
+	Registers(i int) []uint64
+	Lock()
+	Unlock()
 }
