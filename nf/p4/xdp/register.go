@@ -36,7 +36,10 @@ func (g *emitter) takeRegisters() {
 	g.label(again)
 	g.add(asm.Mov.Imm(asm.R0, 0), asm.Mov.Imm(asm.R1, 1), atomicOf(asm.CmpXchg, asm.R5, asm.R1), asm.JEq.Imm(asm.R0, 0, got),
 		asm.Sub.Imm(asm.R4, 1), asm.JNE.Imm(asm.R4, 0, again))
+	was := g.where
+	g.where = Reason{} // of any action
 	g.pass("another frame has the registers for long")
+	g.where = was
 	g.label(got)
 	g.add(storeImm(rState, atTaken, 1, asm.DWord))
 	for i := range (g.u.writes + 63) / 64 {
