@@ -32,6 +32,8 @@ type Ahead interface {
 	Use(sw *Switch)
 	// Look takes what has become ready, and the time.
 	Look(now clock.Time)
+	// Counts are of all frames that it has finished, and given to the app.
+	Counts() (finished, given uint64)
 	// Report is what an app shows of it.
 	Report() any
 	// Leave ends it.
@@ -80,7 +82,7 @@ func (a *App) Reconfigure(args graph.Args) error {
 	if a.ahead != nil {
 		a.ahead.Leave()
 	}
-	a.ahead, a.args = next, args
+	a.ahead, a.args, a.finished, a.given = next, args, 0, 0
 	if next != nil {
 		next.Use(a.sw)
 	}
@@ -119,5 +121,12 @@ func (a *App) Tick(c *graph.Ctx) clock.Time {
 		return c.Now().Add(aheadIdle)
 	}
 	a.ahead.Look(c.Now())
+	if now := c.Now(); now.Sub(a.counted) >= aheadIdle {
+		a.counted = now
+		finished, given := a.ahead.Counts()
+		c.Count(countFinished, finished-a.finished)
+		c.Count(countGiven, given-a.given)
+		a.finished, a.given = finished, given
+	}
 	return c.Now().Add(aheadLook)
 }

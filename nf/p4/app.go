@@ -49,6 +49,8 @@ const (
 	countDigests counter.ID = iota
 	countCopies
 	countCopiesDropped
+	countFinished
+	countGiven
 )
 
 // Kind declares the app.
@@ -76,6 +78,8 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 			countDigests:       {Name: "digests", Help: "messages to the controller"},
 			countCopies:        {Name: "copies", Help: "frames emitted beyond one for each received: clones, replicas"},
 			countCopiesDropped: {Name: "copies-dropped", Help: "clones, replicas and originals that ended while another copy left"},
+			countFinished:      {Name: "kernel-finished", Help: "with exec=xdp or auto: frames that came to their end in the kernel, and never to the app"},
+			countGiven:         {Name: "kernel-given", Help: "with exec=xdp or auto: frames that the kernel gave to the app; quillon report has the reasons"},
 		},
 		Describe: describe,
 		Declared: declared,
@@ -116,6 +120,9 @@ type App struct {
 	ahead     Ahead                 // nil: the engine runs all frames
 	clock     clock.Clock           // of a graph with interfaces
 	joined    *graph.Joined         // nil: it is not told yet
+	counted   clock.Time            // when what runs ahead was asked for its counts
+	finished  uint64                // what it said then
+	given     uint64
 
 	onEmit  Emit // a.emit, bound once
 	onTrace func(Event)

@@ -23,7 +23,7 @@
 //
 // # Tables
 //
-// Keys that are exact are looked up in one hash, those with an LPM field in a trie, those with ternary fields under each of up to 8 masks that entries
+// Keys that are exact are looked up in one hash (cuckoo), those of one LPM field in a trie (strides), those with ternary fields under each of up to 8 masks that entries
 // have. Entries and default entries are changed one by one in a way that a frame sees the old one or the new one (follow.go says how). A table whose
 // entries are not all in the kernel, as they have more masks or a real range, is the engine's alone, until its Executor ends.
 //
@@ -35,12 +35,12 @@
 // Frames of one flow that are run in the kernel keep their order, and so do those that the engine runs. One that the engine runs comes behind later ones
 // that the kernel ran. So exec=engine is an app's default. While a frame is watched (a capture, a trace) all go to the engine. A change of a table is in the engine
 // first, and in the kernel when the change returns. When several processors receive, they run frames at the same time, as bmv2 does, without
-// anything between them: there is no state that frames change but counters, of which each processor has its own.
+// anything between them but the registers, which one frame has at a time; of counters each processor has its own.
 //
 // # What is not here
 //
-// Registers, hashes, meters with rates, action profiles, header stacks, fields of variable length, value sets, numbers of more than 64 bits
-// in arithmetic, multicast, clones, digests, recirculation: the engine runs such frames. Programs that are too long for the kernel in one piece are
+// Meters with rates, action profiles, header stacks, fields of variable length, value sets, sums and products of more than 64 bits, other hashes than crc32 and
+// crc16, multicast, clones, digests, recirculation: the engine runs such frames. Programs that are too long for the kernel in one piece are
 // refused. Pairs of interfaces (a wire outlives its process, and these programs must not) and generic XDP are the engine's. When the process ends the
 // kernel runs nothing any more: nothing is pinned.
 package xdp

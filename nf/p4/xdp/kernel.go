@@ -32,6 +32,8 @@ type kernel struct {
 	sw    *p4.Switch
 	run   *running // that follows sw; nil: none does
 	why   string   // why none does
+	// Frames of programs that have ended.
+	finished, given uint64
 
 	turn  atomic.Uint64 // grows when what is to be run changes
 	ready atomic.Pointer[built]
@@ -213,6 +215,8 @@ func (k *kernel) begin() *job {
 func (k *kernel) stop() {
 	if k.run != nil {
 		k.run.x.End()
+		finished, given, _ := k.run.x.sums()
+		k.finished, k.given = k.finished+finished, k.given+given
 		k.run = nil
 	}
 }
@@ -352,6 +356,28 @@ func (r Running) Warns() string {
 	return "the engine runs all frames: " + r.Why
 }
 
+// Counts implements p4.Ahead.
+func (k *kernel) Counts() (finished, given uint64) {
+	if k.run != nil {
+		finished, given, _ = k.run.x.sums()
+	}
+	return k.finished + finished, k.given + given
+}
+
+// sums are of frames that came to their end in the kernel, and of those that went to the engine.
+func (x *Executor) sums() (finished, given uint64, err error) {
+	all, err := x.Outcomes()
+	for _, o := range all {
+		switch {
+		case o.Engine:
+			given += o.Frames
+		case o.Name != outcomeNames[UnknownPort]:
+			finished += o.Frames
+		}
+	}
+	return finished, given, err
+}
+
 // Report implements p4.Ahead.
 func (k *kernel) Report() any {
 	r := Running{Why: k.why}
@@ -367,16 +393,11 @@ func (k *kernel) Report() any {
 		r.Why = err.Error()
 		return r
 	}
+	r.Finished, r.Given, _ = k.run.x.sums()
 	for _, o := range all {
-		switch {
-		case o.Frames == 0:
-			continue
-		case o.Engine:
-			r.Given += o.Frames
-		case o.Name != outcomeNames[UnknownPort]:
-			r.Finished += o.Frames
+		if o.Frames > 0 {
+			r.Outcomes = append(r.Outcomes, o)
 		}
-		r.Outcomes = append(r.Outcomes, o)
 	}
 	if n := r.Finished + r.Given; n > 0 {
 		r.Share = float64(r.Finished) / float64(n)
