@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -48,6 +50,9 @@ func requireKernel(t testing.TB) {
 		t.Fatal(err)
 	}
 	_ = m.Close()
+	if err := features.HaveProgramHelper(ebpf.XDP, asm.FnXdpGetBuffLen); errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skipf("this kernel is too old, 5.18 would do: %v", err)
+	}
 	runtime.LockOSThread() // for ever: the thread ends with the test's goroutine, and its processor with it
 	pin(t, 0)
 }
