@@ -45,13 +45,13 @@ const (
 	maxSteps   = 512 // slots that are looked at for room
 )
 
-// shapeOf is that of a table with exact keys; false: it would be too large.
-func shapeOf(t *ir.Table) (s cuckooShape, ok bool) {
+// shapeOf is that of a table with keys of so many words; false: it would be too large.
+func shapeOf(t *ir.Table, keyWords int) (s cuckooShape, ok bool) {
 	size := max(1, t.Size)
 	if size > maxRecords/2 {
 		return s, false
 	}
-	s = cuckooShape{keyWords: t.KeyWords, words: t.KeyWords + entrySize(t)/8, records: size + spare(size),
+	s = cuckooShape{keyWords: keyWords, words: keyWords + entrySize(t)/8, records: size + spare(size),
 		buckets: 1 << bits.Len(uint(size-1)/2)} // at most half of the slots are in use
 	return s, 8*s.words*s.records <= maxMemory
 }
@@ -221,9 +221,24 @@ func (c *cuckoo) delete(key []uint64) error {
 	return nil
 }
 
+// newCuckoo makes the hash of a table with keys of so many words.
+func (x *Executor) newCuckoo(t *ir.Table, keyWords int, seed uint64) (c *cuckoo, err error) {
+	c = &cuckoo{seed: seed}
+	c.cuckooShape, _ = shapeOf(t, keyWords)
+	c.recs = x.graces.rest(c.cuckooShape.records)
+	if c.slots, err = x.newShared("p4_slots", 4*slotsOf*c.buckets); err == nil {
+		c.records, err = x.newShared("p4_records", 8*c.words*c.cuckooShape.records)
+	}
+	return c, err
+}
+
+// mix takes the key's word in R1 into the hash in R2; R3 is the multiplier. It changes R0.
+func (g *emitter) mix() {
+	g.add(asm.Xor.Reg(asm.R2, asm.R1), asm.Mul.Reg(asm.R2, asm.R3), asm.Mov.Reg(asm.R0, asm.R2), asm.RSh.Imm(asm.R0, 32), asm.Xor.Reg(asm.R2, asm.R0))
+}
+
 // lookCuckoo leaves the entry of the packet's key in rEntry; none: it jumps to miss.
 func (g *pipes) lookCuckoo(n int, t *ir.Table, miss string) {
-	s, _ := shapeOf(t)
 	at := keyAt(t.KeyWords)
 	g.imm(asm.R2, g.opt.Seed)
 	g.imm(asm.R3, multiplier)
@@ -231,10 +246,16 @@ func (g *pipes) lookCuckoo(n int, t *ir.Table, miss string) {
 		k := &t.Keys[i]
 		for w := range k.Words {
 			g.key(k, w)
-			g.add(asm.StoreMem(asm.RFP, int16(at+8*(k.At+w)), asm.R1, asm.DWord), asm.Xor.Reg(asm.R2, asm.R1), asm.Mul.Reg(asm.R2, asm.R3),
-				asm.Mov.Reg(asm.R0, asm.R2), asm.RSh.Imm(asm.R0, 32), asm.Xor.Reg(asm.R2, asm.R0))
+			g.add(asm.StoreMem(asm.RFP, int16(at+8*(k.At+w)), asm.R1, asm.DWord))
+			g.mix()
 		}
 	}
+	s, _ := shapeOf(t, t.KeyWords)
+	g.probe(n, s, at, rEntry, miss)
+}
+
+// probe leaves in entry the one of the key at a place of the stack, whose hash is in R2; none: it jumps to miss. It changes R0, R1, R3 and R4.
+func (g *emitter) probe(n int, s cuckooShape, at int, entry asm.Register, miss string) {
 	found := g.fresh()
 	g.add(asm.Mov.Reg(asm.R4, asm.R2), asm.RSh.Imm(asm.R4, 56))
 	for second := range 2 {
@@ -247,10 +268,10 @@ func (g *pipes) lookCuckoo(n int, t *ir.Table, miss string) {
 			next := g.fresh()
 			g.add(asm.LoadMem(asm.R1, asm.R3, int16(4*j), asm.Word), asm.Mov.Reg(asm.R0, asm.R1), asm.RSh.Imm(asm.R0, recordBits),
 				asm.JNE.Reg(asm.R0, asm.R4, next), asm.And.Imm(asm.R1, 1<<recordBits-1), asm.JEq.Imm(asm.R1, 0, next), asm.Sub.Imm(asm.R1, 1),
-				asm.JGE.Imm(asm.R1, int32(s.records), next), asm.Mul.Imm(asm.R1, int32(8*s.words)), asm.LoadMapValue(rEntry, g.maps.tables[n], 0),
-				asm.Add.Reg(rEntry, asm.R1))
-			for w := range t.KeyWords {
-				g.add(asm.LoadMem(asm.R0, rEntry, int16(8*w), asm.DWord), asm.LoadMem(asm.R1, asm.RFP, int16(at+8*w), asm.DWord),
+				asm.JGE.Imm(asm.R1, int32(s.records), next), asm.Mul.Imm(asm.R1, int32(8*s.words)), asm.LoadMapValue(entry, g.maps.tables[n], 0),
+				asm.Add.Reg(entry, asm.R1))
+			for w := range s.keyWords {
+				g.add(asm.LoadMem(asm.R0, entry, int16(8*w), asm.DWord), asm.LoadMem(asm.R1, asm.RFP, int16(at+8*w), asm.DWord),
 					asm.JNE.Reg(asm.R0, asm.R1, next))
 			}
 			g.jump(found)
@@ -259,5 +280,5 @@ func (g *pipes) lookCuckoo(n int, t *ir.Table, miss string) {
 	}
 	g.jump(miss)
 	g.label(found)
-	g.add(asm.Add.Imm(rEntry, int32(8*t.KeyWords)))
+	g.add(asm.Add.Imm(entry, int32(8*s.keyWords)))
 }

@@ -16,18 +16,15 @@ import (
 //
 //   - An entry of a table with exact keys is a record that is written while nothing leads to it, and seen by one store (cuckoo).
 //   - So is one of a table with one LPM field (strides).
-//   - One of another table with an LPM field, or of a very large table, is one element of one map, with its action and all of its data. The kernel puts an element in
-//     the place of another as a whole.
-//   - With ternary keys an entry is in the map before the mask that it needs is put in use by one store, and a mask is taken out of use by one
+//   - One of another table with an LPM field is one element of the kernel's trie, with its action and all of its data. The kernel puts an element in
+//     the place of another as a whole, and gives the memory of one that went to none before all programs have ended that may still see it.
+//   - With ternary keys an entry is a record, too, and there before the mask that it needs is put in use by one store, and a mask is taken out of use by one
 //     store when no entry has it. Its place is written again after a grace period: when all programs have ended that may still look at it. Of entries
 //     with the same mask and masked key only the one that wins is in the map.
 //   - A default entry is written to the place that is not in use, after a grace period since that was, and then one store says that it is.
 //   - A table that gets its first entry is looked into, by one store, when it is there.
 //   - What cannot be written (the map is full, there are more masks than places, a range that is no single value) stops the table: one store, and
 //     frames that come to it go to the engine.
-//
-// The kernel may give the memory of an element of its own maps that is deleted, or replaced, to the next that is added to the same map, while a program that has just
-// looked it up still reads it. That takes a program that is held up between two loads for as long as two changes of the map take.
 
 // tableMaps are the kernel's side of a table.
 type tableMaps struct {
@@ -65,16 +62,9 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 		m.skip = true
 		return nil
 	}
-	spec := ebpf.MapSpec{Name: "p4_entries", Type: ebpf.Hash, KeySize: uint32(8 * t.KeyWords), ValueSize: uint32(entrySize(t)),
-		MaxEntries: uint32(max(1, t.Size)), Flags: unix.BPF_F_NO_PREALLOC}
 	switch kind {
 	case direct:
-		m.cuckoo = &cuckoo{seed: seed}
-		m.cuckoo.cuckooShape, _ = shapeOf(t)
-		m.cuckoo.recs = x.graces.rest(m.cuckoo.cuckooShape.records)
-		if m.cuckoo.slots, err = x.newShared("p4_slots", 4*slotsOf*m.cuckoo.buckets); err == nil {
-			m.cuckoo.records, err = x.newShared("p4_records", 8*m.cuckoo.words*m.cuckoo.cuckooShape.records)
-		}
+		m.cuckoo, err = x.newCuckoo(t, t.KeyWords, seed)
 	case stepped:
 		shape, _ := stridesOf(t)
 		m.strides = newStrides(shape, x.graces)
@@ -83,21 +73,16 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 		}
 	case trie:
 		_, all := trieBits(t)
-		spec.Type, spec.KeySize = ebpf.LPMTrie, uint32(4+all/8)
+		m.entries, err = x.newMap(ebpf.MapSpec{Name: "p4_entries", Type: ebpf.LPMTrie, KeySize: uint32(4 + all/8), ValueSize: uint32(entrySize(t)),
+			MaxEntries: uint32(max(1, t.Size)), Flags: unix.BPF_F_NO_PREALLOC})
 	case tuples:
-		spec.KeySize += 8
 		m.sameness = map[string][]ranked{}
-		if m.masks, err = x.newShared("p4_masks", masksSize(t)); err != nil {
-			return err
+		if m.masks, err = x.newShared("p4_masks", masksSize(t)); err == nil {
+			m.cuckoo, err = x.newCuckoo(t, t.KeyWords+1, seed)
 		}
 	}
 	if err != nil {
 		return err
-	}
-	if kind == hashed || kind == trie || kind == tuples {
-		if m.entries, err = x.newMap(spec); err != nil {
-			return err
-		}
 	}
 	if t.Timeout && t.Size <= maxDirect/8 {
 		if m.hits, err = x.newShared("p4_hits", 8*t.Size); err != nil {
@@ -174,8 +159,6 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 		err = m.cuckoo.put(r.Key, nativeWords(v))
 	case stepped:
 		err = m.strides.put(prefixOf(t, &r), nativeWords(v))
-	case hashed:
-		err = m.entries.Put(native(nil, r.Key...), v)
 	case trie:
 		err = m.entries.Put(trieKey(t, &r), v)
 	case tuples:
@@ -213,8 +196,6 @@ func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 		err = m.cuckoo.delete(r.Key)
 	case stepped:
 		err = m.strides.delete(prefixOf(t, &r))
-	case hashed:
-		err = m.entries.Delete(native(nil, r.Key...))
 	case trie:
 		err = m.entries.Delete(trieKey(t, &r))
 	case tuples:
@@ -273,7 +254,7 @@ func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v
 		m.used[n]++
 	}
 	if i == 0 {
-		if err := m.entries.Put([]byte(k), v); err != nil {
+		if err := m.cuckoo.put(nativeWords([]byte(k)), nativeWords(v)); err != nil {
 			return err
 		}
 	}
@@ -343,9 +324,9 @@ func (x *Executor) deleteTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64
 		}
 		switch {
 		case len(list) == 0:
-			return m.entries.Delete([]byte(k))
+			return m.cuckoo.delete(nativeWords([]byte(k)))
 		case i == 0:
-			return m.entries.Put([]byte(k), list[0].value)
+			return m.cuckoo.put(nativeWords([]byte(k)), nativeWords(list[0].value))
 		}
 		return nil
 	}

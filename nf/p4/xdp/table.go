@@ -39,10 +39,9 @@ type sort uint8
 const (
 	keyless sort = iota
 	direct       // a cuckoo
-	hashed       // the kernel's hash, of tables that are larger
 	stepped      // strides
 	trie         // the kernel's, of other tables with an LPM field
-	tuples
+	tuples       // a cuckoo of masked keys
 )
 
 // sortOf says how a table is translated; an error why it is not.
@@ -71,10 +70,10 @@ func sortOf(t *ir.Table) (sort, string) {
 	case len(t.Keys) == 0:
 		return keyless, ""
 	case t.Kind == ir.Exact:
-		if _, ok := shapeOf(t); ok {
+		if _, ok := shapeOf(t, t.KeyWords); ok {
 			return direct, ""
 		}
-		return hashed, ""
+		return 0, fmt.Sprintf("it may have %d entries", t.Size)
 	case t.Kind == ir.LPM && fitsStrides(t):
 		return stepped, ""
 	case t.Kind == ir.LPM && lpm > 64 && lpm != 128:
@@ -82,7 +81,10 @@ func sortOf(t *ir.Table) (sort, string) {
 	case t.Kind == ir.LPM && t.Size > 0:
 		return trie, ""
 	}
-	return tuples, ""
+	if _, ok := shapeOf(t, t.KeyWords+1); ok {
+		return tuples, ""
+	}
+	return 0, fmt.Sprintf("it may have %d entries", t.Size)
 }
 
 // Bounds of tables and counters in the kernel. Each processor has all counters.
@@ -138,8 +140,6 @@ func (g *pipes) table(n int, t *ir.Table) {
 		switch kind {
 		case direct:
 			g.lookCuckoo(n, t, miss)
-		case hashed:
-			g.lookHash(n, t, miss)
 		case stepped:
 			g.lookStrides(n, t, miss)
 		case trie:
@@ -246,19 +246,6 @@ func (g *emitter) lookUp(fd, at int, miss string) {
 // keyAt is where a key of so many words lies on the stack.
 func keyAt(words int) int { return spillAt - 8*words }
 
-func (g *pipes) lookHash(n int, t *ir.Table, miss string) {
-	at := keyAt(t.KeyWords)
-	for i := range t.Keys {
-		k := &t.Keys[i]
-		for w := range k.Words {
-			g.key(k, w)
-			g.add(asm.StoreMem(asm.RFP, int16(at+8*(k.At+w)), asm.R1, asm.DWord))
-		}
-	}
-	g.lookUp(g.maps.tables[n], at, miss)
-	g.add(asm.Mov.Reg(rEntry, asm.R0))
-}
-
 // trieBits is the number of bits of a trie's key in front of the LPM field, and all.
 func trieBits(t *ir.Table) (front, all int) {
 	for _, k := range t.Keys {
@@ -297,6 +284,9 @@ func (g *pipes) lookTrie(n int, t *ir.Table, miss string) {
 	g.add(asm.Mov.Reg(rEntry, asm.R0))
 }
 
+// rCandidate is an entry that may win; in pipelines nobody else has the register.
+const rCandidate = asm.R9
+
 // lookTuples looks up the key under each mask that is in use. On the stack are the number of the mask with the masked key, the key, and the lowest rank
 // so far.
 func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
@@ -314,18 +304,23 @@ func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 			g.add(asm.StoreMem(asm.RFP, int16(probe+8*(k.At+w)), asm.R1, asm.DWord))
 		}
 	}
+	s, _ := shapeOf(t, kw+1)
 	g.add(asm.Mov.Imm(rEntry, 0), storeImm(asm.RFP, int16(rank), -1, asm.DWord))
 	for m := range maxMasks {
 		next := g.fresh()
-		g.add(asm.LoadMapValue(asm.R1, g.maps.masks[n], 0), asm.LoadMem(asm.R2, asm.R1, 0, asm.DWord), asm.And.Imm(asm.R2, 1<<m),
-			asm.JEq.Imm(asm.R2, 0, next), storeImm(asm.RFP, int16(masked), int64(m), asm.DWord))
+		g.add(asm.LoadMapValue(asm.R4, g.maps.masks[n], 0), asm.LoadMem(asm.R1, asm.R4, 0, asm.DWord), asm.And.Imm(asm.R1, 1<<m), asm.JEq.Imm(asm.R1, 0, next))
+		g.imm(asm.R2, g.opt.Seed)
+		g.imm(asm.R3, multiplier)
+		g.add(asm.Mov.Imm(asm.R1, int32(m)), asm.StoreMem(asm.RFP, int16(masked), asm.R1, asm.DWord))
+		g.mix()
 		for w := range kw {
-			g.add(asm.LoadMem(asm.R2, asm.R1, int16(8*(1+m*kw+w)), asm.DWord), asm.LoadMem(asm.R3, asm.RFP, int16(probe+8*w), asm.DWord),
-				asm.And.Reg(asm.R2, asm.R3), asm.StoreMem(asm.RFP, int16(masked+8*(1+w)), asm.R2, asm.DWord))
+			g.add(asm.LoadMem(asm.R1, asm.R4, int16(8*(1+m*kw+w)), asm.DWord), asm.LoadMem(asm.R0, asm.RFP, int16(probe+8*w), asm.DWord),
+				asm.And.Reg(asm.R1, asm.R0), asm.StoreMem(asm.RFP, int16(masked+8*(1+w)), asm.R1, asm.DWord))
+			g.mix()
 		}
-		g.lookUp(g.maps.tables[n], masked, next)
-		g.add(asm.LoadMem(asm.R1, asm.R0, entryRank, asm.DWord), asm.LoadMem(asm.R2, asm.RFP, int16(rank), asm.DWord), asm.JGE.Reg(asm.R1, asm.R2, next),
-			asm.StoreMem(asm.RFP, int16(rank), asm.R1, asm.DWord), asm.Mov.Reg(rEntry, asm.R0))
+		g.probe(n, s, masked, rCandidate, next)
+		g.add(asm.LoadMem(asm.R1, rCandidate, entryRank, asm.DWord), asm.LoadMem(asm.R2, asm.RFP, int16(rank), asm.DWord), asm.JGE.Reg(asm.R1, asm.R2, next),
+			asm.StoreMem(asm.RFP, int16(rank), asm.R1, asm.DWord), asm.Mov.Reg(rEntry, rCandidate))
 		g.label(next)
 	}
 	g.add(asm.JEq.Imm(rEntry, 0, miss))
