@@ -91,13 +91,22 @@ func TestRegistersOnce(t *testing.T) {
 	}
 	stop.Store(true)
 	group.Wait()
+	// What it has written twice is as before the first.
+	b[1] = 7
+	if code, err := w.x.prog.Run(&ebpf.RunOptions{Data: b}); err != nil || code != xdpPass {
+		t.Fatalf("code %d, %v", code, err)
+	}
 	all, err := w.x.Outcomes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := uint64(engine) + all[Forwarded].Frames
-	for _, name := range []string{"a", "b"} {
-		got, err := w.sw.Register(name, 1)
+	for _, of := range []struct {
+		name string
+		cell int
+	}{{"a", 1}, {"b", 1}, {"b", 0}} {
+		name := of.name
+		got, err := w.sw.Register(name, of.cell)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +115,7 @@ func TestRegistersOnce(t *testing.T) {
 			n = n<<8 | uint64(x)
 		}
 		if n != want {
-			t.Errorf("register %s: %d, want %d", name, n, want)
+			t.Errorf("register %s %d: %d, want %d", name, of.cell, n, want)
 		}
 	}
 	if all[Forwarded].Frames < 50 || closed.Load() == 0 {
