@@ -62,9 +62,9 @@ func TestRandomExpressions(t *testing.T) {
 			var in, out arr
 			bits := 0
 			for i := range 10 {
-				w := a.width(64)
+				w := a.width(pick(a, []int{64, 64, 128}))
 				name := fmt.Sprintf("f%d", i)
-				in = append(in, arr{name, w, w > 1 && a.IntN(3) == 0})
+				in = append(in, arr{name, w, w > 1 && w <= 64 && a.IntN(3) == 0})
 				a.field("in", name, w)
 				bits += w
 			}
@@ -94,7 +94,7 @@ func TestRandomExpressions(t *testing.T) {
 			src := a.withExpressions(all)
 			w := newTwin(t, src)
 			for range 60 {
-				b := make([]byte, 91+8*results)
+				b := make([]byte, 171+8*results)
 				for i := range b {
 					switch a.IntN(4) {
 					case 0:

@@ -2,7 +2,11 @@ package xdp
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
+
+	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/p4/stf"
 )
 
 // TestPacketLength: packet_length follows headers that come and go.
@@ -37,6 +41,24 @@ func TestPacketLength(t *testing.T) {
 		w := newTwin(t, b)
 		if w.frame(1, make([]byte, 60)); w.kernel != 1 {
 			t.Errorf("the frame went to the engine: %v", w.engine)
+		}
+	}
+}
+
+// TestLongest: a frame that is longer than its port sends goes to the engine.
+func TestLongest(t *testing.T) {
+	w := newTwin(t, read(t, "../../../p4src/l2_bridge.json"))
+	all, err := stf.Parse(strings.NewReader(bridgeEntries))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.both(func(sw *p4.Switch) error { return stf.Configure(sw, all) })
+	b := frameOf(t, bridgeFrame)
+	for longest, kernel := range map[int]int{len(b): 1, len(b) - 1: 0} {
+		w.kernel = 0
+		storeHalf(w.x.out, 2, uint32(longest))
+		if w.frame(1, b); w.kernel != kernel {
+			t.Errorf("%d bytes where %d are sent: %d in the kernel, in the engine: %v", len(b), longest, w.kernel, w.engine)
 		}
 	}
 }

@@ -117,7 +117,13 @@ func (a *author) number(depth int) any {
 		return expr("~", nil, r)
 	case 6:
 		return expr("b2d", nil, a.truth(depth-1))
-	case 7, 8: // a slice, as p4c writes it
+	case 8: // a slice of a concatenation
+		if a.IntN(2) == 0 {
+			both := expr("|", expr("<<", expr("&", l, hexs(1<<(1+a.IntN(63))-1)), hexs(uint64(1+a.IntN(100)))), expr("&", r, hexs(1<<(1+a.IntN(63))-1)))
+			return expr("&", expr(">>", both, hexs(uint64(a.IntN(120)))), hexs(1<<(1+a.IntN(63))-1))
+		}
+		return expr("&", expr(">>", l, hexs(uint64(a.IntN(64)))), hexs(1<<(1+a.IntN(63))-1))
+	case 7: // a slice, as p4c writes it
 		return expr("&", expr(">>", l, hexs(uint64(a.IntN(64)))), hexs(1<<(1+a.IntN(33))-1))
 	}
 	e := expr(pick(a, []string{"+", "-", "*", "&", "|", "^"}), l, r)
