@@ -77,9 +77,9 @@ func (s *Switch) takeOver() {
 // shown is an entry as a follower sees it.
 func (t *table) shown(e uint32) ir.Row {
 	r := &t.rows[e]
-	x := ir.Row{Key: t.key(e), Prefix: int(r.prefix), Order: r.order, Action: int(r.act), Data: t.entryData(e)}
-	if t.tupled() {
-		x.Mask = t.mask(e)
+	x := ir.Row{Key: t.key(e), Prefix: int(r.prefix), Action: int(r.act), Data: t.entryData(e)}
+	if t.set != nil {
+		x.Mask, x.Order = t.set.Mask(e), t.set.Order(e)
 	}
 	return x
 }

@@ -24,7 +24,7 @@ const ProgramName = afxdp.FrontProgram
 const devices = inNumber + 1
 
 // slots is how many interfaces frames may come from.
-const slots = 256
+const slots = 512
 
 // maxIndex is the highest interface index that may have a port.
 const maxIndex = 1 << 16

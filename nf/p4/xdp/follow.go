@@ -151,6 +151,10 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 	if m.skip {
 		return
 	}
+	if int(row) >= max(1, t.Size) { // a controller may have it hold more
+		x.stop(table, fmt.Errorf("it has more entries than the %d that the program says", t.Size))
+		return
+	}
 	rank := rankOf(&r, row)
 	v := value(t, row, r.Action, rank, r.Data)
 	var err error
@@ -183,7 +187,7 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 // Delete implements ir.Follower.
 func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	m, t := x.tables[table], &x.tree.Tables[table]
-	if m.skip || *x.going.word(table) == tableStopped {
+	if m.skip || *x.going.word(table) == tableStopped || int(row) >= len(m.live) {
 		return
 	}
 	if m.live[row] = false; m.n == 1 {
@@ -204,7 +208,7 @@ func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	if err != nil {
 		x.stop(table, fmt.Errorf("an entry cannot be taken out of the kernel: %w", err))
 	}
-	if m.hits != nil {
+	if m.hits != nil && 8*int(row) < len(m.hits.mem) {
 		atomic.StoreUint64(m.hits.word(int(row)), 0)
 	}
 }
@@ -425,16 +429,22 @@ func (x *Executor) cellOfRow(table, row int) int {
 
 // EntryCount implements ir.Follower.
 func (x *Executor) EntryCount(table, row int) ir.Count {
+	if row >= x.tree.Tables[table].Size {
+		return ir.Count{}
+	}
 	return sum(x.tables[table].counts, x.cellOfRow(table, row))
 }
 
 // ResetEntryCount implements ir.Follower.
 func (x *Executor) ResetEntryCount(table, row int) {
+	if row >= x.tree.Tables[table].Size {
+		return
+	}
 	reset(x.tables[table].counts, x.cellOfRow(table, row))
 }
 
 // Hit implements ir.Follower.
 func (x *Executor) Hit(table int, row uint32) bool {
 	m := x.tables[table].hits
-	return m != nil && atomic.SwapUint64(m.word(int(row)), 0) != 0
+	return m != nil && 8*int(row) < len(m.mem) && atomic.SwapUint64(m.word(int(row)), 0) != 0
 }
