@@ -10,9 +10,9 @@ package p4src
 
 import "embed"
 
-// Files are the programs: NAME.p4, NAME.json and NAME.p4info.txtpb.
+// Files are the programs, compiled: NAME.json and NAME.p4info.txtpb. Their sources are beside them in the tree.
 //
-//go:embed *.p4 *.json *.txtpb
+//go:embed *.json *.txtpb
 var Files embed.FS
 
 // Programs are the names of the programs.

@@ -13,13 +13,13 @@ import (
 )
 
 func TestPrograms(t *testing.T) {
-	sources, err := fs.Glob(Files, "*.p4")
+	sources, err := filepath.Glob("*.p4")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var found []string
 	for _, name := range sources {
-		text, err := fs.ReadFile(Files, name)
+		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}

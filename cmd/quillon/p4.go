@@ -13,7 +13,7 @@ import (
 )
 
 func newP4Cmd() *cobra.Command {
-	return group("p4", "Run P4 programs", "  quillon p4 stf ipv4_router.json routes.stf", newSTFCmd(), newP4TraceCmd())
+	return group("p4", "Run P4 programs", "  quillon p4 stf ipv4_router.json routes.stf", newSTFCmd(), newP4TraceCmd(), newP4OffloadCmd())
 }
 
 // stfResult is the result of a run of one file.

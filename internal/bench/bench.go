@@ -28,7 +28,8 @@ type Benchmark struct {
 type contest struct {
 	bytes      float64 // mean length of a frame
 	work, pass Run
-	race       *race // times what it runs; nil: all of a round is timed
+	race       *race           // times what it runs; nil: all of a round is timed
+	after      func(r *Result) // adds to the result; nil: nothing
 	close      func()
 }
 
@@ -60,6 +61,8 @@ type Result struct {
 	Work        Figures `json:"work"`
 	PassThrough Figures `json:"pass_through"`
 	Skipped     string  `json:"skipped,omitempty"`
+	// Kernel: of what runs in the kernel.
+	Kernel *KernelFigures `json:"kernel,omitempty"`
 }
 
 func names(bs []Benchmark) (n []string) {
@@ -117,6 +120,9 @@ func Measure(b Benchmark, rounds int, clk clock.Clock) (Result, error) {
 		}
 	}
 	r.Work, r.PassThrough = work.Figures(c.bytes), pass.Figures(c.bytes)
+	if c.after != nil {
+		c.after(&r)
+	}
 	return r, nil
 }
 
@@ -192,6 +198,9 @@ func Table(w io.Writer, results []Result) {
 		fmt.Fprintf(w, "%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2g\t%.1f\t%.2f\n", r.Name, r.Bytes,
 			x.NsPerPacket.Median, x.NsPerPacket.Min, x.NsPerPacket.Max, x.Mpps, x.Gbps, round3(x.Allocs),
 			y.NsPerPacket.Median, y.Mpps)
+		if k := r.Kernel; k != nil {
+			fmt.Fprintf(w, "  of which the kernel ran %.1f %%, %.0f ns each\n", 100*k.Share, k.NsPerRun)
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/mirror"
 	"github.com/quillon/quillon/nf/napt"
 	"github.com/quillon/quillon/nf/nsh"
-	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/p4/xdp"
 	"github.com/quillon/quillon/nf/police"
 	"github.com/quillon/quillon/nf/replicate"
 	"github.com/quillon/quillon/nf/vxlan"
@@ -40,7 +40,7 @@ func Functions() []graph.Kind {
 	return append(graph.Builtin(),
 		*clover.Kind(),
 		*swordbox.Kind(),
-		*p4.Kind(),
+		*xdp.Kind(),
 		*aead.Kind(),
 		*balance.Kind(),
 		*dummy.Kind(),

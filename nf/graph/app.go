@@ -138,6 +138,21 @@ type Wanter interface {
 	Wants() port.Filter
 }
 
+// Joiner is an app that has something done with frames before they come to it, as by a program in the kernel.
+type Joiner interface {
+	// Join tells the app its ports, before its first frame, and again, with first false, after each change of the graph. An error at first ends the start.
+	// It is called between two breaths of the app's worker.
+	Join(j Joined, first bool) error
+	// Leave is called when the app is taken out of the graph, and when the instance closes: what Join began is at its end when it returns.
+	Leave()
+	// Ahead reports whether frames may come to their end before the graph. While somebody watches the graph (port.Filter.Watched) they do not.
+	Ahead() bool
+}
+
+// Joined are the queues of the ports that an app is linked to, with no app between: by input those whose frames come in there, and by output those to
+// which its frames go.
+type Joined struct{ From, To map[int][]port.Port }
+
 // Reason is an index into a Kind's Reasons.
 type Reason uint16
 

@@ -24,6 +24,7 @@ var ErrPort = errors.New("the change was made, but a port failed")
 type plans struct {
 	*current
 	*taps
+	joined map[Joiner]*worker
 }
 
 // Plan is the way from what runs to spec: Diff, checked, and with apps that
@@ -238,7 +239,7 @@ func (i *plans) Apply(p Plan) error {
 	if len(opened) > 0 {
 		i.filter = nil // new ports were opened with an older filter
 	}
-	if err := errors.Join(i.closePorts(closing), i.tellPorts()); err != nil {
+	if err := errors.Join(i.closePorts(closing), i.tellPorts(), i.join()); err != nil {
 		return fmt.Errorf("%w: %w", ErrPort, err)
 	}
 	return nil
@@ -410,17 +411,19 @@ func (i *taps) Wants() port.Filter {
 
 func (i *taps) wants() port.Filter {
 	var f port.Filter
-	straight, watched := i.spec.straight(i.cfg.Kinds), false
+	straight, watched, ahead, marked := i.spec.straight(i.cfg.Kinds), false, false, false
 	for n, w := range i.workers {
 		w.do(func() {
 			for _, nd := range i.graphs[n].nodes {
 				f = union(f, appWants(nd.app, straight))
+				j, ok := nd.app.(Joiner)
+				ahead = ahead || ok && j.Ahead()
 			}
-			watched = watched || w.graph.watched()
+			watched, marked = watched || w.graph.watched(), marked || w.graph.marked(false)
 		})
 	}
 	// A frame that would take another way in the graph than in the kernel is not taken up for a tap.
-	f.Watched = watched && straight && !f.All
+	f.Watched = watched && straight && !f.All || ahead && (watched || marked)
 	return f
 }
 
@@ -438,8 +441,14 @@ func appWants(a App, straight bool) port.Filter {
 // watched reports whether a tap, or a trace without a reason, waits for any frame that passes. A trace
 // with a reason waits only for frames that apps want.
 func (l *layout) watched() bool {
-	return slices.ContainsFunc(l.links, func(k *link) bool { return k.tap != nil }) ||
-		slices.ContainsFunc(l.ports, func(p *portNode) bool { return p.mark != nil && p.mark.want == nil && p.mark.left.Load() > 0 })
+	return slices.ContainsFunc(l.links, func(k *link) bool { return k.tap != nil }) || l.marked(true)
+}
+
+// marked reports whether a trace waits for frames; any: one without a reason.
+func (l *layout) marked(any bool) bool {
+	return slices.ContainsFunc(l.ports, func(p *portNode) bool {
+		return p.mark != nil && (!any || p.mark.want == nil) && p.mark.left.Load() > 0
+	})
 }
 
 // straight reports whether the graph leads the frames of each port to the port to which they cross

@@ -103,7 +103,7 @@ func New(cfg Config) (*Instance, error) {
 	}
 	i := &Instance{current: current{cfg: cfg, spec: &Spec{}, ports: map[string][]port.Port{}}}
 	i.taps = taps{current: &i.current, looked: make(chan struct{}, 1)}
-	i.plans = plans{&i.current, &i.taps}
+	i.plans = plans{&i.current, &i.taps, map[Joiner]*worker{}}
 	i.tables = tables{&i.current, &i.plans}
 	i.known.Store(&directory{})
 	workers := 0
@@ -157,7 +157,11 @@ func New(cfg Config) (*Instance, error) {
 	}
 	// The ports were opened with the filter of Wants; the apps that were made since may want
 	// more.
-	return i, i.tellPorts()
+	if err := errors.Join(i.tellPorts(), i.join()); err != nil {
+		i.leave()
+		return nil, err
+	}
+	return i, nil
 }
 
 // Notes are remarks for the user about how the graph was laid out.
@@ -599,6 +603,7 @@ func (i *Instance) Close() error {
 		return nil
 	}
 	i.closed = true
+	i.leave()
 	for _, w := range i.workers {
 		w.do(func() {
 			defer w.recover()

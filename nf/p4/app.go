@@ -49,6 +49,8 @@ const (
 	countDigests counter.ID = iota
 	countCopies
 	countCopiesDropped
+	countFinished
+	countGiven
 )
 
 // Kind declares the app.
@@ -70,15 +72,18 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 			{Name: "drop-port", Default: "511", Help: "the egress_spec that drops a packet"},
 			{Name: "passes", Default: "1024", Help: "how often a frame with all its copies may pass a pipeline"},
 			{Name: "seed", Default: "0", Help: "seed of random()"},
+			{Name: "exec", Default: "engine", Help: "engine runs all frames; xdp: the kernel finishes those that it can, at afxdp ports that are not pairs, and it is an error if it can none; auto: the same, and no error"},
 		},
 		Counters: []counter.Def{
 			countDigests:       {Name: "digests", Help: "messages to the controller"},
 			countCopies:        {Name: "copies", Help: "frames emitted beyond one for each received: clones, replicas"},
 			countCopiesDropped: {Name: "copies-dropped", Help: "clones, replicas and originals that ended while another copy left"},
+			countFinished:      {Name: "kernel-finished", Help: "with exec=xdp or auto: frames that came to their end in the kernel, and never to the app"},
+			countGiven:         {Name: "kernel-given", Help: "with exec=xdp or auto: frames that the kernel gave to the app; quillon report has the reasons"},
 		},
 		Describe: describe,
 		Declared: declared,
-		New:      newApp,
+		New:      func(env graph.Env, args graph.Args) (graph.App, error) { return newApp(env, args, nil) },
 	}
 	for r := NotDropped + 1; r < numReasons; r++ {
 		k.Reasons = append(k.Reasons, counter.Def{Name: r.String(), Help: reasonHelp[r]})
@@ -109,6 +114,15 @@ type App struct {
 	down     map[uint32]bool // ports that have no link
 
 	onDigest func(Digest)
+	args     graph.Args
+
+	makeAhead func(must bool) Ahead // nil: there is no way to run frames ahead
+	ahead     Ahead                 // nil: the engine runs all frames
+	clock     clock.Clock           // of a graph with interfaces
+	joined    *graph.Joined         // nil: it is not told yet
+	counted   clock.Time            // when what runs ahead was asked for its counts
+	finished  uint64                // what it said then
+	given     uint64
 
 	onEmit  Emit // a.emit, bound once
 	onTrace func(Event)
@@ -128,7 +142,7 @@ type outgoing struct {
 	buf  *packet.Buf
 }
 
-func newApp(env graph.Env, args graph.Args) (graph.App, error) {
+func newApp(env graph.Env, args graph.Args, ahead func(must bool) Ahead) (graph.App, error) {
 	if env.Workers > 1 {
 		return nil, fmt.Errorf("a program's tables and registers belong to one worker, there are %d: run with one", env.Workers)
 	}
@@ -156,6 +170,13 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	a.cfg.MaxPasses = int(number("passes", 1<<20))
 	a.cfg.Seed = number("seed", 1<<63)
 	if err != nil {
+		return nil, err
+	}
+	a.args = args
+	if !env.Inside && env.Clock != nil { // else there are no interfaces
+		a.makeAhead, a.clock = ahead, env.Clock
+	}
+	if a.ahead, err = a.frontOf(args); err != nil {
 		return nil, err
 	}
 	if name := args["program"]; name != "" {
@@ -202,6 +223,9 @@ func (a *App) Use(sw *Switch) {
 	}
 	a.sw = sw
 	a.programs++
+	if a.ahead != nil {
+		a.ahead.Use(sw)
+	}
 }
 
 // SetLinks says which of the app's ports have no link now, also to programs that it gets later: members of groups that watch them get no
@@ -348,6 +372,15 @@ type Report struct {
 	Dropped map[string]uint64 `json:"dropped"`        // packets and copies, by reason
 	Down    []uint32          `json:"down,omitempty"` // ports that have no link
 	Now     clock.Time        `json:"now"`
+	Kernel  any               `json:"kernel,omitempty"` // with exec=xdp or auto: what runs there
+}
+
+// Warns is what a user should know at start; "": nothing.
+func (r Report) Warns() string {
+	if w, ok := r.Kernel.(interface{ Warns() string }); ok {
+		return w.Warns()
+	}
+	return ""
 }
 
 // TableReport is the load of a table.
@@ -359,10 +392,14 @@ type TableReport struct {
 
 // Report implements graph.Reporter.
 func (a *App) Report() any {
-	if a.sw == nil {
-		return Report{}
+	var r Report
+	if a.ahead != nil {
+		r.Kernel = a.ahead.Report()
 	}
-	r := Report{Dropped: map[string]uint64{}, Now: a.sw.now, Down: slices.Sorted(maps.Keys(a.down))}
+	if a.sw == nil {
+		return r
+	}
+	r.Dropped, r.Now, r.Down = map[string]uint64{}, a.sw.now, slices.Sorted(maps.Keys(a.down))
 	for _, t := range a.sw.tables {
 		if !t.def.Hidden {
 			r.Tables = append(r.Tables, TableReport{t.def.Name, t.n, t.size})

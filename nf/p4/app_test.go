@@ -104,11 +104,11 @@ func TestAppRefuses(t *testing.T) {
 		"passes=-1: want a number":                {"program": good, "passes": "-1"},
 		"drop-port=70000: want a number from 0 t": {"program": good, "drop-port": "70000"},
 	} {
-		if _, err := newApp(graph.Env{Workers: 1}, args); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newApp(graph.Env{Workers: 1}, args, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", args, err, want)
 		}
 	}
-	if _, err := newApp(graph.Env{Workers: 2}, graph.Args{"program": good}); err == nil {
+	if _, err := newApp(graph.Env{Workers: 2}, graph.Args{"program": good}, nil); err == nil {
 		t.Error("two workers")
 	}
 }

@@ -252,12 +252,15 @@ func (c call) cut() step {
 }
 
 // condition compiles a parameter that is true, or not 0.
-func (l *compiler) condition(v *jsonValue) testFn {
+func (l *compiler) condition(v *jsonValue) testFn { return l.g.test(l.truth(v)) }
+
+// truth reads what is true, or not 0.
+func (l *compiler) truth(v *jsonValue) *expr {
 	e := l.expr(v)
 	if e.sort == sortData {
 		e = &expr{op: opToBool, sort: sortBool, kids: [3]*expr{e}}
 	}
-	return l.g.test(l.sorted(e, sortBool, v))
+	return l.sorted(e, sortBool, v)
 }
 
 func (k *packetState) assignHeader(to, from, w int) {

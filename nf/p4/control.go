@@ -135,6 +135,7 @@ func (s *entries) Insert(name string, e Entry) (Handle, error) {
 	if d.Timeout {
 		t.uses[h] = use{hit: s.now, timeout: e.Timeout}
 	}
+	s.tellRow(t, h)
 	return Handle(h), nil
 }
 
@@ -203,6 +204,7 @@ func (s *entries) Modify(name string, h Handle, e Entry) error {
 	if d.Timeout {
 		t.uses[i] = use{hit: s.now, timeout: e.Timeout}
 	}
+	s.tellRow(t, i)
 	return nil
 }
 
@@ -215,12 +217,14 @@ func (s *entries) Delete(name string, h Handle) error {
 	if t.fixed {
 		return fmt.Errorf("table %s: its entries are the program's and %w", name, ErrConst)
 	}
+	s.tellGone(t, i)
 	t.m.remove(t, i)
 	r := &t.rows[i]
 	s.hold(t.def, r.member, r.group, -1)
 	*r = row{}
 	if t.def.Counters {
 		t.count[i] = Count{}
+		s.freshEntry(t, int(i))
 	}
 	if t.def.Meters {
 		t.meter[i] = meter{}
@@ -354,6 +358,7 @@ func (s *entries) SetDefault(name string, e Entry) error {
 	s.hold(d, m, g, 1)
 	s.hold(d, t.member, t.group, -1)
 	t.act, t.actData, t.member, t.group = act, data, m, g
+	s.tellDefault(t)
 	return nil
 }
 
@@ -365,6 +370,7 @@ func (s *entries) ResetDefault(name string) error {
 	}
 	s.hold(t.def, t.member, t.group, -1)
 	t.act, t.actData, t.member, t.group = t.def.initial, t.def.initData, 0, 0
+	s.tellDefault(t)
 	return nil
 }
 
@@ -394,7 +400,7 @@ func (s *entries) EntryCount(name string, h Handle) (Count, error) {
 	if !t.def.Counters {
 		return Count{}, invalid("table %s has no direct counter", name)
 	}
-	return t.count[i], nil
+	return s.both(t, int(i), t.count[i]), nil
 }
 
 // SetEntryCount sets the direct counter of an entry.
@@ -407,6 +413,7 @@ func (s *entries) SetEntryCount(name string, h Handle, c Count) error {
 		return invalid("table %s has no direct counter", name)
 	}
 	t.count[i] = c
+	s.freshEntry(t, int(i))
 	return nil
 }
 
@@ -449,7 +456,7 @@ func (s *entries) DefaultCount(name string) (Count, error) {
 	if err != nil {
 		return Count{}, err
 	}
-	return t.defCount, nil
+	return s.both(t, defaultRow, t.defCount), nil
 }
 
 // SetDefaultCount sets that counter.
@@ -460,6 +467,7 @@ func (s *entries) SetDefaultCount(name string, c Count) error {
 	t, err := s.table(name)
 	if err == nil {
 		t.defCount = c
+		s.freshEntry(t, defaultRow)
 	}
 	return err
 }
@@ -515,6 +523,7 @@ func (s *entries) EntryIdle(name string, h Handle) (clock.Duration, error) {
 	if !t.def.Timeout {
 		return 0, invalid("table %s: its entries have no timeout", name)
 	}
+	s.tellHit(t, i)
 	return s.now.Sub(t.uses[i].hit), nil
 }
 
@@ -528,6 +537,7 @@ func (s *entries) ExpiredFrom(name string, from Handle, n int, yield func(Handle
 	}
 	end := min(int(from)+n, len(t.uses))
 	for i := int(from); i < end; i++ {
+		s.tellHit(t, uint32(i))
 		if u := &t.uses[i]; t.rows[i].live && u.timeout > 0 && s.now.Sub(u.hit) >= u.timeout {
 			yield(Handle(i), s.describe(t, uint32(i)))
 			u.hit = s.now
@@ -568,7 +578,12 @@ func (s *arrays) Count(name string, index int) (Count, error) {
 	if err != nil {
 		return Count{}, err
 	}
-	return s.counters[i][index], nil
+	c := s.counters[i][index]
+	if s.follow != nil {
+		x := s.follow.Count(i, index)
+		c.Packets, c.Bytes = c.Packets+x.Packets, c.Bytes+x.Bytes
+	}
+	return c, nil
 }
 
 // SetCount sets an indirect counter.
@@ -578,6 +593,9 @@ func (s *arrays) SetCount(name string, index int, c Count) error {
 		return err
 	}
 	s.counters[i][index] = c
+	if s.follow != nil {
+		s.follow.ResetCount(i, index)
+	}
 	return nil
 }
 
@@ -588,6 +606,10 @@ func (s *arrays) Register(name string, index int) ([]byte, error) {
 		return nil, err
 	}
 	d := s.prog.registers[i]
+	if s.follow != nil {
+		s.follow.Lock()
+		defer s.follow.Unlock()
+	}
 	return bigEndian(s.registers[i][index*d.words:], d.Bits), nil
 }
 
@@ -601,6 +623,10 @@ func (s *arrays) SetRegister(name string, index int, value []byte) error {
 	v := make([]uint64, d.words)
 	if !number(v, value, d.Bits) {
 		return invalid("register %s: %x is wider than %d bits", name, value, d.Bits)
+	}
+	if s.follow != nil {
+		s.follow.Lock()
+		defer s.follow.Unlock()
 	}
 	copy(s.registers[i][index*d.words:], v)
 	return nil
@@ -633,6 +659,7 @@ func (s *arrays) SetMeter(name string, index int, rates ...Rate) error {
 		return err
 	}
 	s.meters[i][index].configure(s.now, rates)
+	s.tellMeter(i, index, &s.meters[i][index])
 	return nil
 }
 

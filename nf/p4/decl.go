@@ -174,7 +174,8 @@ func (a *App) Scan(_ *graph.Ctx, t, from, n int, yield func(*apptable.Entry)) (n
 			out.Priority = top - e.Priority
 		}
 		if x.def.Counters {
-			out.Counts = &apptable.Counts{Packets: x.count[i].Packets, Bytes: x.count[i].Bytes}
+			n := a.sw.both(x, i, x.count[i])
+			out.Counts = &apptable.Counts{Packets: n.Packets, Bytes: n.Bytes}
 		}
 		yield(&out)
 	}

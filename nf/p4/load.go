@@ -55,7 +55,10 @@ type fieldName [2]string
 type loadError struct{ error }
 
 // Load reads a compiled program. An error says what is wrong, and where.
-func Load(src []byte) (p *Program, err error) {
+func Load(src []byte) (*Program, error) { return loadWith(src, nil) }
+
+// loadWith is Load, and has more do something with the loaded program; nil: nothing.
+func loadWith(src []byte, more func(l *compiler)) (p *Program, err error) {
 	j, err := decode(src)
 	if err != nil {
 		return nil, err
@@ -82,6 +85,10 @@ func Load(src []byte) (p *Program, err error) {
 	if l.p.tmp = l.g.tmp; l.p.tmp > maxSlots {
 		l.fail("the expressions need %d words at once, more than %d", l.p.tmp, maxSlots)
 	}
+	if more != nil {
+		more(l)
+	}
+	l.p.src = src
 	return l.p, nil
 }
 

@@ -34,6 +34,7 @@ type Program struct {
 	calcs     []*calculation
 	logs      []*logMessage
 	errors    map[string]uint32
+	src       []byte // the document
 }
 
 // MatchKind is how a key's field is compared.

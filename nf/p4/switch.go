@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
 // Config are the settings of a Switch; the zero value makes a switch like
@@ -142,9 +143,10 @@ type Switch struct {
 
 // common is what all parts of a Switch read. The time goes on in Process and Advance alone.
 type common struct {
-	prog *Program
-	cfg  Config
-	now  clock.Time
+	prog   *Program
+	cfg    Config
+	now    clock.Time
+	follow ir.Follower // nil: the engine runs alone
 }
 
 // NewSwitch makes a switch with the program's own entries in its tables.
@@ -164,7 +166,7 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 	if most := p.std.egressSpec.mask; uint64(c.DropPort) > most {
 		return nil, invalid("drop port %d, the program's ports are 0 to %d", c.DropPort, most)
 	}
-	s := &Switch{common: common{p, c, c.Start}, actionProfiles: actionProfiles{down: map[uint32]bool{}}, trace: c.Trace, hashes: make([]func(b []byte) uint64, len(p.calcs)),
+	s := &Switch{common: common{prog: p, cfg: c, now: c.Start}, actionProfiles: actionProfiles{down: map[uint32]bool{}}, trace: c.Trace, hashes: make([]func(b []byte) uint64, len(p.calcs)),
 		tmp:  make([]uint64, p.tmp),
 		rand: rand.New(rand.NewPCG(c.Seed, 0x70345f3136))}
 	s.entries.common, s.entries.actionProfiles = &s.common, &s.actionProfiles
@@ -204,6 +206,10 @@ func (s *Switch) Advance(now clock.Time) { s.now = max(s.now, now) }
 // Process runs a frame that came in on a port at time now through the program, with all its
 // clones and replicas, and emits the frames that leave. It only reads the frame.
 func (s *Switch) Process(now clock.Time, port uint32, frame []byte, emit Emit) Result {
+	if s.follow != nil {
+		s.follow.Lock()
+		defer s.follow.Unlock()
+	}
 	s.now = max(s.now, now)
 	s.micros = uint64(s.now.Sub(s.cfg.Start)) / 1000
 	s.emit, s.result, s.passes, s.port, s.copies = emit, Result{}, 0, port, 0

@@ -68,6 +68,8 @@ type device struct {
 	prog     *xsk.Program
 	mode     xsk.Mode
 	link0    link.Link     // of an interface alone
+	front    *Front        // in front of prog
+	watched  bool          // somebody looks at all frames
 	before   *xsk.Attached // an earlier process's wire
 	attached bool
 	resumed  bool        // prog, state and sockets are the earlier process's
@@ -171,6 +173,14 @@ func (d *device) owe(w [4]uint64) {
 // change sets offloads and promiscuous mode, with what it is about to change on
 // record.
 func (d *device) change(wire bool) error {
+	// Its flag, not whether it is: who else has it so may go before the wire does.
+	return d.set(wire, wire && d.link.Attrs().RawFlags&unix.IFF_PROMISC == 0)
+}
+
+// changeOffloads is change, but for promiscuous mode.
+func (d *device) changeOffloads(wire bool) error { return d.set(wire, false) }
+
+func (d *device) set(wire, promisc bool) error {
 	owed := d.restore
 	var planned [4]uint64
 	if !d.opt.LeaveOffloads {
@@ -180,8 +190,6 @@ func (d *device) change(wire bool) error {
 		}
 		planned[restoreOwn], planned[restorePeer] = uint64(own), uint64(peer)
 	}
-	// Its flag, not whether it is: who else has it so may go before the wire does.
-	promisc := wire && d.link.Attrs().RawFlags&unix.IFF_PROMISC == 0
 	if promisc {
 		planned[restorePromisc] = 1
 	}
@@ -194,8 +202,8 @@ func (d *device) change(wire bool) error {
 	defer func() { d.owe(d.fresh) }()
 	if !d.opt.LeaveOffloads {
 		own, peer, changed, err := d.offloads.Set(wire)
-		d.changed = changed
-		d.fresh[restoreOwn], d.fresh[restorePeer] = uint64(own), uint64(peer)
+		d.changed = append(d.changed, changed...)
+		d.fresh[restoreOwn], d.fresh[restorePeer] = d.fresh[restoreOwn]|uint64(own), d.fresh[restorePeer]|uint64(peer)
 		if err != nil {
 			return err
 		}
@@ -438,7 +446,7 @@ func (d *device) setFilter(f port.Filter) error {
 		d.opt.Filter = &f // Pair.Attach has the program do so
 		return d.bound.openFor(f)
 	}
-	if d.opt.seeAll() {
+	if f = d.watch(f); d.opt.seeAll() {
 		f = everything(f)
 	}
 	if reflect.DeepEqual(f, d.spec.Filter) {
@@ -458,7 +466,7 @@ func (d *device) setFilter(f port.Filter) error {
 			return explain(err)
 		}
 		if d.link0 != nil {
-			err = d.link0.Update(prog.Prog)
+			err = d.update(prog.Prog)
 		} else {
 			err = xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode)
 		}
@@ -530,7 +538,7 @@ func (d *device) detach() error {
 	defer d.mu.Unlock()
 	var errs []error
 	if d.attached {
-		d.attached = false
+		d.attached, d.front = false, nil
 		if d.link0 != nil {
 			errs = append(errs, d.link0.Close())
 		} else {

@@ -1,0 +1,145 @@
+package p4
+
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// A Switch may have a follower: another executor of the program with tables of its own, in step with the Switch's. Each change goes through
+// the Switch, which tells the follower right behind it; what the follower has counted is added wherever the Switch's counts are read.
+
+// Follow tells f of all that the tables and meters have now, and from then on of each change; nil: of none. What the follower before has counted
+// is the Switch's from then on. Only executors in this module's package xdp can be followers.
+func (s *Switch) Follow(f ir.Follower) {
+	s.takeOver()
+	s.follow = f
+	if f == nil {
+		return
+	}
+	for i, own := range s.registers {
+		if both := f.Registers(i); both != nil {
+			copy(both, own)
+			s.registers[i] = both[:len(own)]
+		}
+	}
+	for _, t := range s.tables {
+		for i := range t.rows {
+			if t.rows[i].live {
+				s.tellRow(t, uint32(i))
+			}
+		}
+		s.tellDefault(t)
+	}
+	for i, cells := range s.meters {
+		for j := range cells {
+			if len(cells[j].rates) > 0 {
+				f.Meter(i, j, true)
+			}
+		}
+	}
+}
+
+// takeOver adds what the follower has counted to the Switch's own counts.
+func (s *Switch) takeOver() {
+	if s.follow == nil {
+		return
+	}
+	for i, cells := range s.counters {
+		for j := range cells {
+			n := s.follow.Count(i, j)
+			cells[j].Packets, cells[j].Bytes = cells[j].Packets+n.Packets, cells[j].Bytes+n.Bytes
+		}
+	}
+	for i, both := range s.registers {
+		if s.follow.Registers(i) != nil {
+			s.registers[i] = slices.Clone(both)
+		}
+	}
+	for _, t := range s.tables {
+		for i := range t.rows {
+			if !t.rows[i].live {
+				continue
+			}
+			if t.def.Counters {
+				t.count[i] = s.both(t, i, t.count[i])
+			}
+			if t.def.Timeout {
+				s.tellHit(t, uint32(i))
+			}
+		}
+		if t.def.Counters {
+			t.defCount = s.both(t, defaultRow, t.defCount)
+		}
+	}
+}
+
+// shown is an entry as a follower sees it.
+func (t *table) shown(e uint32) ir.Row {
+	r := &t.rows[e]
+	x := ir.Row{Key: t.key(e), Prefix: int(r.prefix), Action: int(r.act), Data: t.entryData(e)}
+	if t.set != nil {
+		x.Mask, x.Order = t.set.Mask(e), t.set.Order(e)
+	}
+	return x
+}
+
+// tellRow tells the follower that an entry is new, or has changed.
+func (s *common) tellRow(t *table, e uint32) {
+	if s.follow != nil {
+		s.follow.Put(t.def.index, e, t.shown(e))
+	}
+}
+
+// tellGone tells the follower that an entry is going.
+func (s *common) tellGone(t *table, e uint32) {
+	if s.follow != nil {
+		s.follow.Delete(t.def.index, e, t.shown(e))
+	}
+}
+
+func (s *common) tellDefault(t *table) {
+	if s.follow == nil {
+		return
+	}
+	act := -1
+	if t.act != nil {
+		act = t.act.index
+	}
+	s.follow.Default(t.def.index, act, t.actData)
+}
+
+func (s *common) tellMeter(of, cell int, m *meter) {
+	if s.follow != nil {
+		s.follow.Meter(of, cell, len(m.rates) > 0)
+	}
+}
+
+// defaultRow stands for the default entry where a follower counts.
+const defaultRow = -1
+
+// both adds what the follower has counted for an entry of a table.
+func (s *common) both(t *table, row int, c Count) Count {
+	if s.follow != nil {
+		x := s.follow.EntryCount(t.def.index, row)
+		c.Packets, c.Bytes = c.Packets+x.Packets, c.Bytes+x.Bytes
+	}
+	return c
+}
+
+// freshEntry has the follower count for an entry of a table from 0 on.
+func (s *common) freshEntry(t *table, row int) {
+	if s.follow != nil {
+		s.follow.ResetEntryCount(t.def.index, row)
+	}
+}
+
+// tellHit takes over that the follower has hit an entry: as if it was hit now.
+func (s *common) tellHit(t *table, e uint32) {
+	if s.follow != nil && s.follow.Hit(t.def.index, e) {
+		t.uses[e].hit = s.now
+	}
+}
+
+// Config are the settings of the switch, with those that were left out filled in.
+func (s *Switch) Config() Config { return s.cfg }

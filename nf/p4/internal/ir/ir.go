@@ -1,0 +1,343 @@
+// Package ir is a loaded P4 program as a tree, for executors beside the engine of package p4, which turns programs into closures
+// that nothing can look into. What a part means is what the engine does.
+package ir
+
+// Program is a program. What it points to is its own, and is not changed.
+type Program struct {
+	Headers []*Header // and metadata
+	// Parser: there is one. Without one the whole frame is payload.
+	Parser bool
+	Start  int // state; -1: accept
+	States []State
+	// Numbers of the core library's errors.
+	NoError, TooShort, InvalidArgument uint32
+	Verify, Update                     []Checksum
+	Nodes                              []Node
+	Ingress, Egress                    int // nodes; -1: none
+	Tables                             []Table
+	Actions                            []Action
+	Deparser                           bool
+	Deparse                            []*Header // in the order in which they leave
+	DeparseOps                         int       // primitives of the deparser
+	Counters                           []Array
+	Meters                             []Array // direct ones have size 0
+	Registers                          []Registers
+	Hashes                             []Hash
+	Std                                Standard
+}
+
+// Registers is an array of registers: a cell has so many words, the least significant first.
+type Registers struct {
+	Name              string
+	Size, Bits, Words int
+}
+
+// Hash is a calculation, by its algorithm's name in the JSON.
+type Hash struct {
+	Name, Algorithm string
+	Payload         bool
+	Inputs          []Input
+}
+
+// Standard are the fields that the architecture reads and writes; nil: the program has none.
+type Standard struct {
+	IngressPort, PacketLength, InstanceType, EgressSpec, EgressPort *Field
+	ParserError, ChecksumError                                      *Field
+	IngressTime, EgressTime, Group, Rid, Priority                   *Field
+	EnqTime, EnqDepth, DeqTime, DeqDepth, Qid                       *Field
+}
+
+// Header is a header, or metadata, which is always valid.
+type Header struct {
+	Name   string
+	Index  int
+	Meta   bool
+	Bits   int // without a varbit
+	Varbit bool
+	Fields []*Field
+	Type   int       // equal for headers of one type
+	Others []*Header // of its union
+}
+
+// Field is a field of a header.
+type Field struct {
+	Name     string
+	Header   *Header
+	Bits     int
+	BitOff   int // in the header, from its first bit on the wire
+	Signed   bool
+	Saturate bool
+	Varbit   bool
+}
+
+// Op is what an expression computes, as in package p4.
+type Op uint8
+
+// The operations, in the order in which package p4 has them.
+const (
+	Const Op = iota
+	FieldOf
+	Member
+	Last
+	Local
+	Scratch
+	Register
+	Add
+	Sub
+	Mul
+	Div
+	Mod
+	Shl
+	Shr
+	And
+	Or
+	Xor
+	Neg
+	SignCast
+	SatCast
+	UsatCast
+	If
+	ToData
+	LastIndex
+	StackCount
+
+	True
+	False
+	Eq
+	Ne
+	Lt
+	Le
+	Gt
+	Ge
+	EqBool
+	NeBool
+	EqHeader
+	NeHeader
+	EqUnion
+	NeUnion
+	AndAlso
+	OrElse
+	Not
+	Valid
+	ValidUnion
+	ToBool
+
+	HeaderOf
+	Stack
+	Union
+	UnionStack
+	Elem
+	UnionElem
+	UnionHeader
+)
+
+// Sort is what an expression yields, as in package p4.
+type Sort uint8
+
+// The sorts.
+const (
+	Data Sort = iota
+	Bool
+	OfHeader
+	OfOther // stacks and unions
+)
+
+// Expr is an expression. The value v of a Data is known to lie in 0 <= v < 2^Bits, or in -2^Bits <= v < 2^Bits when Neg.
+type Expr struct {
+	Op     Op
+	Sort   Sort
+	Neg    bool
+	Bits   int
+	Kids   [3]*Expr
+	Const  []uint64 // of a Const: two's complement, least significant word first
+	Header *Header  // of HeaderOf and FieldOf
+	Field  *Field   // of FieldOf; nil: the header's validity
+	At     int      // of Local: word of the action's data; of casts: the width
+}
+
+// Fits reports whether one word says all of e's value: as an unsigned number, or as a signed one when e.Neg.
+func (e *Expr) Fits() bool { return e.Bits <= 63 || !e.Neg && e.Bits == 64 }
+
+// Word is the value of a constant that fits.
+func (e *Expr) Word() (uint64, bool) {
+	if e.Op == Const && e.Fits() {
+		return e.Const[0], true
+	}
+	return 0, false
+}
+
+// Arg is a parameter of a primitive or of an operation of the parser: an expression, or the name or number of an object.
+type Arg struct {
+	Expr   *Expr
+	Name   string
+	Object int  // counter, meter, register or hash, by its place in the program; -1: none
+	Look   bool // a lookahead of Bits bits, Off bits from where the parser is
+	Off    int
+	Bits   int
+	Number uint64 // of "shift": bytes
+}
+
+// Call is a primitive of an action, or an operation of the parser, under its name in the JSON.
+type Call struct {
+	Name   string
+	Args   []Arg
+	Header *Header // of "extract": what is extracted; nil: an element of a stack
+}
+
+// Action is an action. Data words of an entry are its parameters.
+type Action struct {
+	Name  string
+	Words int
+	Code  []Call
+}
+
+// State is a state of the parser.
+type State struct {
+	Name  string
+	Ops   []Call
+	Parts []KeyPart
+	Cases []Case
+	Next  int // when no case is it; -1: accept
+}
+
+// KeyPart is a part of a transition key: a field (with Valid its header's validity), or a lookahead. Unknown: neither.
+type KeyPart struct {
+	Field   *Field
+	Valid   *Header
+	Look    bool
+	Off     int
+	Bits    int
+	At      int // word of Value and Mask
+	Unknown bool
+}
+
+// Case is a transition. A value set has no value.
+type Case struct {
+	Value, Mask []uint64
+	ValueSet    bool
+	Next        int
+}
+
+// Checksum is a field that is verified or updated.
+type Checksum struct {
+	Name  string
+	Field *Field
+	When  *Expr // nil: always
+	// Sum: the algorithm is csum16. Payload: it covers the payload, too.
+	Sum, Payload bool
+	Inputs       []Input
+}
+
+// Input is a field, a header with all its fields, or a constant.
+type Input struct {
+	Field  *Field
+	Header *Header
+	Value  []uint64
+	Bits   int
+}
+
+// NodeKind is a sort of node.
+type NodeKind uint8
+
+// The kinds of nodes.
+const (
+	TableNode NodeKind = iota
+	TestNode
+	ActionNode
+)
+
+// Node is a step of a pipeline.
+type Node struct {
+	Kind    NodeKind
+	Name    string
+	Table   int
+	Test    *Expr
+	Action  int
+	Data    []uint64 // of Action
+	Yes, No int      // next; behind an action Yes
+}
+
+// Match is how a key is compared, as in package p4.
+type Match uint8
+
+// The kinds of matches.
+const (
+	Exact Match = iota
+	LPM
+	Ternary
+	Range
+	ValidHeader
+)
+
+// Key is a field of a table's key, at words At of a row.
+type Key struct {
+	Match Match
+	Bits  int
+	Words int
+	At    int
+	Field *Field
+	Valid *Header // the field counts as 0 while this header is invalid; with no Field: the validity itself
+	Mask  []uint64
+}
+
+// Table is a table.
+type Table struct {
+	Name      string
+	Kind      Match // of the table: which entry wins
+	Keys      []Key
+	KeyWords  int
+	DataWords int
+	Size      int
+	Actions   []int
+	Next      []int // node behind an action, by its number in the program
+	Hit, Miss int   // nodes, when Branches
+	Branches  bool
+	BaseMiss  int
+	Profile   bool
+	Meter     bool
+	Counters  bool
+	Timeout   bool
+	// ConstDefault: the default entry is Initial with InitData, and stays. -1: no action.
+	ConstDefault bool
+	Initial      int
+	InitData     []uint64
+}
+
+// Array is an array of counters or meters.
+type Array struct {
+	Name string
+	Size int
+}
+
+// Row is an entry of a table.
+type Row struct {
+	Key, Mask []uint64
+	Prefix    int
+	Order     int32 // the lowest wins
+	Action    int   // -1: a member or a group of an action profile
+	Data      []uint64
+}
+
+// Count is what a counter has counted.
+type Count struct{ Packets, Bytes uint64 }
+
+// Follower is told of every change of a Switch's tables and arrays, right after it, by the goroutine that made it, and asked for what another
+// executor has counted. Tables, counters and meters have their places in the program.
+type Follower interface {
+	Put(table int, row uint32, r Row) // inserted, or changed: its action or data
+	Delete(table int, row uint32, r Row)
+	Default(table, action int, data []uint64) // action -1: none
+	Meter(meter, cell int, configured bool)
+	// Count and EntryCount are what the other executor has counted beside the Switch; row -1: the default entry. Reset ones begin at 0 again.
+	Count(counter, cell int) Count
+	ResetCount(counter, cell int)
+	EntryCount(table, row int) Count
+	ResetEntryCount(table, row int)
+	// Hit reports whether the other executor has hit an entry since Hit was last asked.
+	Hit(table int, row uint32) bool
+	// Registers is the memory in which both have the cells of an array of registers; nil: the Switch has them alone. Who reads or writes them does so between Lock and
+	// Unlock.
+	Registers(i int) []uint64
+	Lock()
+	Unlock()
+}

@@ -1,0 +1,337 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quillon/quillon/nf/p4"
+)
+
+// mostPairs is how many entries the table of pairs may have.
+const mostPairs = 2048
+
+// pairs is a program with a table whose entries have two numbers of 64 bits, which it writes into the frame behind the key.
+func pairs(t testing.TB, kind string) []byte {
+	word := func(i int) obj { return fieldOf(field{"out", []string{"a", "b"}[i], 64}) }
+	root := obj{"__meta__": obj{"version": arr{2, 23}},
+		"header_types": arr{obj{"name": "std_t", "id": 1, "fields": stdFields},
+			obj{"name": "out_t", "id": 2, "fields": arr{arr{"key", 16, false}, arr{"a", 64, false}, arr{"b", 64, false}}}},
+		"headers": arr{obj{"name": "standard_metadata", "id": 1, "header_type": "std_t", "metadata": true},
+			obj{"name": "out", "id": 2, "header_type": "out_t", "metadata": false}},
+		"actions": arr{obj{"name": "set", "id": 1, "runtime_data": arr{obj{"name": "a", "bitwidth": 64}, obj{"name": "b", "bitwidth": 64}},
+			"primitives": arr{prim("assign", word(0), obj{"type": "runtime_data", "value": 0}), prim("assign", word(1), obj{"type": "runtime_data", "value": 1}),
+				prim("assign", fieldOf(specField), hexs(2))}}},
+		"parsers": arr{obj{"name": "parser", "id": 0, "init_state": "s", "parse_states": arr{obj{"name": "s", "id": 0,
+			"parser_ops": arr{prim("extract", obj{"type": "regular", "value": "out"})}, "transition_key": arr{},
+			"transitions": arr{obj{"type": "default", "value": nil, "mask": nil, "next_state": nil}}}}}},
+		"deparsers": arr{obj{"name": "deparser", "id": 0, "order": arr{"out"}}},
+		"pipelines": arr{obj{"name": "ingress", "init_table": "t", "conditionals": arr{}, "tables": arr{obj{"name": "t", "id": 1, "match_type": kind,
+			"type": "simple", "max_size": mostPairs, "key": arr{obj{"match_type": kind, "name": "key", "target": arr{"out", "key"}, "mask": nil}},
+			"actions": arr{"set"}, "action_ids": arr{1}, "next_tables": obj{"set": nil}, "base_default_next": nil,
+			"default_entry": obj{"action_id": 1, "action_const": true, "action_data": arr{"0x0", "0x0"}, "action_entry_const": false}}}},
+			obj{"name": "egress", "init_table": nil, "tables": arr{}, "conditionals": arr{}}}}
+	b, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestNoHalfEntries changes entries and the default entry while another processor runs frames: each frame sees one entry as it was, or as it is.
+func TestNoHalfEntries(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("it takes two processors")
+	}
+	for _, kind := range []string{"exact", "ternary", "lpm"} {
+		t.Run(kind, func(t *testing.T) {
+			w := newTwin(t, pairs(t, kind))
+			w.x.port(1)
+			action := func(i uint64) p4.Entry {
+				return p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{bigEndian(i), bigEndian(i)}}}
+			}
+			keyed := func(key byte, i uint64) p4.Entry {
+				e := action(i)
+				e.Key = []p4.Match{{Value: []byte{key}}}
+				switch {
+				case kind == "ternary":
+					e.Priority = 1
+				case kind == "lpm" && key == 1: // it has eight places of a block
+					e.Key[0] = p4.Match{Value: []byte{0}, Prefix: 13}
+				case kind == "lpm":
+					e.Key[0].Prefix = 16
+				}
+				return e
+			}
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			h, err := w.sw.Insert("t", keyed(1, 0))
+			must(err)
+			var stop atomic.Bool
+			var frames atomic.Uint64
+			var group sync.WaitGroup
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				runtime.LockOSThread()
+				pin(t, 1)
+				last := [2]uint64{}
+				keys := []byte{1, 8} // an entry, and the default entry
+				if kind == "lpm" {
+					keys = []byte{0, 8, 7, 8} // both ends of the prefix
+				}
+				for n := 0; !stop.Load(); n++ {
+					b := make([]byte, 64)
+					b[1] = keys[n%len(keys)]
+					out := make([]byte, 64)
+					code, err := w.x.prog.Run(&ebpf.RunOptions{Data: b, DataOut: out})
+					x, y := binary.BigEndian.Uint64(out[2:]), binary.BigEndian.Uint64(out[10:])
+					if err != nil || code != xdpRedirect || x != y || x < last[n%2] {
+						t.Errorf("frame %d: code %d, %v: %d and %d, before it was %d", n, code, err, x, y, last[n%2])
+						return
+					}
+					last[n%2] = x
+					frames.Add(1)
+				}
+			}()
+			const changes = 20_000
+			begun := time.Now()
+			made := uint64(0)
+			for i := uint64(1); i <= changes || frames.Load() < 1000 && time.Since(begun) < 30*time.Second; i++ {
+				made = i
+				must(w.sw.Modify("t", h, action(i)))
+				if i%1000 == 0 {
+					must(w.sw.SetDefault("t", action(i)))
+				}
+				other, err := w.sw.Insert("t", keyed(byte(10+i%40), 1<<63))
+				must(err)
+				must(w.sw.Delete("t", other))
+			}
+			took := time.Since(begun)
+			stop.Store(true)
+			group.Wait()
+			if s := w.x.Stopped(); len(s) > 0 || frames.Load() < 1000 {
+				t.Errorf("%d frames, stopped: %v", frames.Load(), s)
+			}
+			t.Logf("%d frames during %.0f changes a second of entries, and 20 of the default entry", frames.Load(), 3*float64(made)/took.Seconds())
+		})
+	}
+}
+
+// TestManyEntries fills a table, looks for what is there and for what is not, and empties it: no place is lost.
+func TestManyEntries(t *testing.T) {
+	w := newTwin(t, pairs(t, "exact"))
+	for round := range uint64(3) {
+		var all []p4.Handle
+		for i := range uint64(mostPairs) {
+			e := p4.Entry{Key: []p4.Match{{Value: bigEndian(3 * i)}}, Action: p4.Action{Name: "set", Args: [][]byte{bigEndian(i), bigEndian(round)}}}
+			w.both(func(sw *p4.Switch) error {
+				h, err := sw.Insert("t", e)
+				if sw == w.sw {
+					all = append(all, h)
+				}
+				return err
+			})
+		}
+		for i := range uint16(3 * mostPairs) {
+			b := make([]byte, 64)
+			binary.BigEndian.PutUint16(b, i)
+			w.frame(1, b)
+		}
+		for _, h := range all {
+			w.both(func(sw *p4.Switch) error { return sw.Delete("t", h) })
+		}
+	}
+	w.counts()
+	if w.x.graces.n > 20 {
+		t.Errorf("%d grace periods", w.x.graces.n)
+	}
+	if s := w.x.Stopped(); len(s) > 0 || w.kernel != 9*mostPairs {
+		t.Errorf("stopped: %v, %d frames in the kernel", s, w.kernel)
+	}
+}
+
+// TestManyPrefixes inserts, changes and deletes prefixes of all lengths, and looks for keys meanwhile.
+func TestManyPrefixes(t *testing.T) {
+	w := newTwin(t, pairs(t, "lpm"))
+	r := newRandom(t)
+	have := map[prefix]p4.Handle{}
+	var list []prefix
+	for n := range uint64(6000) {
+		action := p4.Action{Name: "set", Args: [][]byte{bigEndian(n), bigEndian(n)}}
+		p := prefix{r.Uint64() >> r.IntN(16) & 0xffff, 16 - r.IntN(17)*r.IntN(2)}
+		if n%3000 > 2000 && len(list) > 0 { // fewer and fewer
+			p = list[len(list)-1]
+		}
+		p.Key = p.Key >> (16 - p.Len) << (16 - p.Len)
+		switch h, there := have[p]; {
+		case there && (r.IntN(2) == 0 || n%3000 > 2000):
+			w.both(func(sw *p4.Switch) error { return sw.Delete("t", h) })
+			delete(have, p)
+		case there:
+			w.both(func(sw *p4.Switch) error { return sw.Modify("t", h, p4.Entry{Action: action}) })
+		case len(have) < mostPairs:
+			e := p4.Entry{Key: []p4.Match{{Value: bigEndian(p.Key), Prefix: p.Len}}, Action: action}
+			w.both(func(sw *p4.Switch) (err error) {
+				h, err = sw.Insert("t", e)
+				return err
+			})
+			have[p] = h
+			list = append(list, p)
+		}
+		if n%3000 > 2000 && len(list) > 0 && have[list[len(list)-1]] == 0 {
+			list = list[:len(list)-1]
+		}
+		for range 2 {
+			b := make([]byte, 64)
+			binary.BigEndian.PutUint16(b, uint16(r.Uint64()>>r.IntN(16)))
+			w.frame(1, b)
+		}
+		if t.Failed() {
+			t.Fatalf("after change %d of %d entries: %v", n, len(have), p)
+		}
+	}
+	s := w.x.tables[0].strides
+	t.Logf("%d entries, %d graces, %d blocks, %d records ever", len(have), w.x.graces.n, s.blocks.used, s.recs.used)
+	if st := w.x.Stopped(); len(st) > 0 || w.kernel != 12000 {
+		t.Errorf("stopped: %v, %d frames in the kernel", st, w.kernel)
+	}
+}
+
+// TestRecordsRest: a record that a program may still read is not written before a grace period.
+func TestRecordsRest(t *testing.T) {
+	w := newTwin(t, pairs(t, "exact"))
+	c := w.x.tables[0].cuckoo
+	var changes, passed atomic.Uint64
+	var graces atomic.Int64
+	w.x.graces.wait = func() error {
+		from := changes.Load()
+		err := w.x.pass()
+		passed.Store(from)
+		graces.Add(1)
+		return err
+	}
+	resting := map[uint32]uint64{} // since which change
+	r := newRandom(t)
+	where := map[uint64]uint32{} // records of keys
+	for n := range uint64(60_000) {
+		changes.Store(n)
+		key := r.Uint64N(mostPairs)
+		h := c.hash([]uint64{key})
+		if old, there := where[key]; there {
+			if r.IntN(3) == 0 {
+				if err := c.delete([]uint64{key}); err != nil {
+					t.Fatal(err)
+				}
+				delete(where, key)
+				resting[old] = n + 1
+				continue
+			}
+		}
+		old, had := where[key]
+		err := c.put([]uint64{key}, []uint64{n, 0, n, n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, _ := c.record(c.find([]uint64{key}, h))
+		if since := resting[now]; since > passed.Load() || had && now == old {
+			t.Fatalf("change %d of key %d: record %d is written while a program may read it, since change %d", n, key, now, since)
+		}
+		if had {
+			resting[old] = n + 1
+		}
+		where[key] = now
+	}
+	if n := graces.Load(); n == 0 || n > 100 {
+		t.Errorf("%d grace periods in 60,000 changes", n)
+	}
+}
+
+// TestMoves: in a hash that is nearly full entries move, and for a grace period they are in both of their places.
+func TestMoves(t *testing.T) {
+	w := newTwin(t, pairs(t, "exact"))
+	shape := cuckooShape{keyWords: 1, words: 2, buckets: 16, records: 64}
+	slots, err := w.x.newShared("slots", 4*slotsOf*shape.buckets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := w.x.newShared("records", 8*shape.words*shape.records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &graces{after: func() {}}
+	c := &cuckoo{cuckooShape: shape, slots: slots, records: records, seed: 5, recs: g.rest(64)}
+	var keys []uint64
+	where := func(key uint64) (all []int) {
+		for i := range slotsOf * shape.buckets {
+			if r, there := c.record(i); there && c.key(r)[0] == key {
+				all = append(all, i)
+			}
+		}
+		return all
+	}
+	moves := 0
+	g.wait = func() error {
+		moves++
+		twice := 0
+		for _, k := range keys {
+			if len(where(k)) == 2 {
+				twice++
+			}
+		}
+		if twice != 1 {
+			t.Errorf("%d entries are in two places during a grace period, want 1", twice)
+		}
+		return nil
+	}
+	for k := range uint64(64) {
+		if err := c.put([]uint64{k}, []uint64{k}); err != nil {
+			t.Logf("%d of 64 keys have a place: %v", k, err)
+			break
+		}
+		keys = append(keys, k)
+		for _, k := range keys {
+			if at := where(k); len(at) != 1 || c.find([]uint64{k}, c.hash([]uint64{k})) != at[0] {
+				t.Fatalf("key %d is at %v", k, at)
+			}
+		}
+	}
+	if moves == 0 || len(keys) < 48 {
+		t.Errorf("%d moves, %d keys", moves, len(keys))
+	}
+}
+
+// TestGraceOfDefaults: the place of a default entry that was just in use is not written before a grace period.
+func TestGraceOfDefaults(t *testing.T) {
+	w := newTwin(t, pairs(t, "ternary"))
+	e := p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{{1}, {1}}}}
+	w.both(func(sw *p4.Switch) error { return sw.SetDefault("t", e) })
+	first := w.x.graces.n
+	w.both(func(sw *p4.Switch) error { return sw.SetDefault("t", e) })
+	if w.x.graces.n != first+1 {
+		t.Errorf("%d grace periods before the second default entry, want 1", w.x.graces.n-first)
+	}
+	// So it is with the place of a mask.
+	for i := range maxMasks + 1 {
+		h, err := w.sw.Insert("t", p4.Entry{Key: []p4.Match{{Value: []byte{0}, Mask: []byte{byte(1 + i)}}}, Priority: 1, Action: e.Action})
+		if err == nil {
+			err = w.sw.Delete("t", h)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.x.graces.n != first+2 || len(w.x.Stopped()) > 0 {
+		t.Errorf("%d grace periods for %d masks, want 1; stopped: %v", w.x.graces.n-first-1, maxMasks+1, w.x.Stopped())
+	}
+}

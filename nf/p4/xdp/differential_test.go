@@ -1,0 +1,187 @@
+package xdp
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/quillon/quillon/nf/p4"
+)
+
+// handles are the entries of both switches; they have the same numbers.
+type handles map[string][]p4.Handle
+
+func bigEndian(v uint64) []byte {
+	return []byte{byte(v >> 56), byte(v >> 48), byte(v >> 40), byte(v >> 32), byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
+}
+
+// value is a number of a width; of a wide one the lowest bits.
+func (r random) value(bits int) []byte {
+	v := uint64(r.IntN(3))
+	if r.IntN(3) == 0 {
+		v = r.Uint64() >> r.IntN(64)
+	}
+	return bigEndian(v & ones(bits))
+}
+
+func (r random) actionOf(t p4.TableInfo) p4.Action {
+	a := t.Actions[r.IntN(len(t.Actions))]
+	x := p4.Action{Name: a.Name}
+	for _, p := range a.Params {
+		x.Args = append(x.Args, r.value(p.Bits))
+	}
+	return x
+}
+
+func (r random) entry(t p4.TableInfo) p4.Entry {
+	e := p4.Entry{Action: r.actionOf(t)}
+	for _, k := range t.Keys {
+		m := p4.Match{Value: r.value(k.Bits)}
+		switch k.Match {
+		case p4.LPM:
+			m.Prefix = r.IntN(k.Bits + 1)
+		case p4.Ternary:
+			if m.Mask = r.value(k.Bits); r.IntN(2) == 0 {
+				m.Mask = nil
+				m.Any = r.IntN(2) == 0
+			}
+		case p4.Range:
+			m.Mask = m.Value
+			m.Any = r.IntN(3) == 0
+		}
+		e.Key = append(e.Key, m)
+	}
+	if t.Priority {
+		e.Priority = int32(1 + r.IntN(8))
+	}
+	return e
+}
+
+// changeTable does something to a table of both switches.
+func (w *twin) changeTable(r random, t p4.TableInfo, have handles) {
+	w.Helper()
+	if len(t.Keys) == 0 && t.ConstDefault || t.Profile != "" || t.Const {
+		return
+	}
+	list := have[t.Name]
+	switch r.IntN(10) {
+	case 0: // these take a grace period
+		if r.IntN(4) > 0 {
+			return
+		}
+		e := p4.Entry{Action: r.actionOf(t)}
+		w.both(func(sw *p4.Switch) error { return sw.SetDefault(t.Name, e) })
+	case 1:
+		if r.IntN(8) > 0 {
+			return
+		}
+		w.both(func(sw *p4.Switch) error { return sw.ResetDefault(t.Name) })
+	case 2:
+		if len(list) > 0 {
+			i := r.IntN(len(list))
+			w.both(func(sw *p4.Switch) error { return sw.Delete(t.Name, list[i]) })
+			have[t.Name] = append(list[:i:i], list[i+1:]...)
+		}
+	case 3:
+		if len(list) > 0 {
+			h, e := list[r.IntN(len(list))], p4.Entry{Action: r.actionOf(t)}
+			w.both(func(sw *p4.Switch) error { return sw.Modify(t.Name, h, e) })
+		}
+	case 4:
+		if len(list) > 0 && t.Counters {
+			h := list[r.IntN(len(list))]
+			w.both(func(sw *p4.Switch) error { return sw.SetEntryCount(t.Name, h, p4.Count{Packets: 3}) })
+		}
+	default:
+		if len(t.Keys) == 0 {
+			return
+		}
+		e := r.entry(t)
+		var h p4.Handle
+		var last error
+		w.both(func(sw *p4.Switch) error { h, last = sw.Insert(t.Name, e); return last })
+		if last == nil {
+			have[t.Name] = append(list, h)
+		}
+	}
+}
+
+// payload is a frame whose bytes are likely to be what entries and cases ask for.
+func (r random) payload() []byte {
+	b := make([]byte, 14+r.IntN(120))
+	for i := range b {
+		switch r.IntN(4) {
+		case 0:
+			b[i] = byte(r.IntN(256))
+		case 1:
+			b[i] = byte(r.IntN(3))
+		}
+	}
+	return b
+}
+
+// rounds is how many random programs are tried.
+func rounds(t testing.TB, otherwise int) int {
+	if s := os.Getenv("QUILLON_PROGRAMS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return otherwise
+}
+
+// TestRandomPrograms: random programs do the same in the kernel as in the engine, with random entries that change between random frames.
+func TestRandomPrograms(t *testing.T) {
+	kernel, engine, why := 0, 0, map[string]int{}
+	for n := range rounds(t, 60) {
+		r := newRandom(t)
+		for range n {
+			r.Uint64()
+		}
+		r = random{newRandomOf(r.Uint64())}
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			src := (&author{random: r}).program()
+			if _, err := p4.Load(src); err != nil {
+				t.Skip(err) // numbers grow too long, by shifts
+			}
+			w := newTwin(t, src)
+			have := handles{}
+			tables := w.sw.Program().Tables()
+			for range 150 {
+				for range r.IntN(4) {
+					w.changeTable(r, tables[r.IntN(len(tables))], have)
+				}
+				if r.IntN(40) == 0 {
+					i := r.IntN(4)
+					w.both(func(sw *p4.Switch) error {
+						return sw.SetMeter("m", i, p4.Rate{PerSecond: 1, Burst: 1}, p4.Rate{PerSecond: 2, Burst: 2})
+					})
+				}
+				w.frame(uint32(r.IntN(6)), r.payload())
+				if t.Failed() {
+					break
+				}
+			}
+			w.counts()
+			if t.Failed() {
+				t.Logf("the program: %s", src)
+			}
+			kernel += w.kernel
+			for k, n := range w.engine {
+				engine += n
+				_, reason, found := strings.Cut(k, ": ")
+				if !found {
+					reason = k
+				}
+				why[reason] += n
+			}
+		})
+	}
+	t.Logf("%d frames in the kernel, %d in the engine: %v", kernel, engine, why)
+	if kernel < 10*rounds(t, 60) {
+		t.Error("too few frames stayed in the kernel: nothing is compared")
+	}
+}

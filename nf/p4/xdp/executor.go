@@ -1,0 +1,424 @@
+package xdp
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+	"github.com/quillon/quillon/nf/port/afxdp"
+)
+
+// ProgramName is the program's name, as bpftool shows it.
+const ProgramName = afxdp.FrontProgram
+
+// devices is the number of ports that frames may come from and go to: 0 to devices - 1.
+const devices = inNumber + 1
+
+// slots is how many interfaces frames may come from.
+const slots = 512
+
+// maxIndex is the highest interface index that may have a port.
+const maxIndex = 1 << 16
+
+// Executor is a P4 program in the kernel, in step with a Switch: it follows the Switch's tables and meters, and counts beside it.
+type Executor struct {
+	tree *ir.Program
+	sw   *p4.Switch // nil: it follows none
+	prog *ebpf.Program
+	from []Source
+
+	mu      sync.Mutex // guards on and watched
+	on      bool
+	watched []bool
+
+	all []closer
+
+	reasons  []Reason
+	parts    *parts
+	size     int // instructions
+	state    *ebpf.Map
+	in, out  *shared
+	devices  *ebpf.Map
+	own      *ebpf.Map // by slot, the interfaces' own programs
+	outcomes *ebpf.Map
+	going    *shared
+	defaults *shared
+	tables   []*tableMaps
+	counters []*ebpf.Map
+	meters   []*shared
+
+	registers []*shared
+	turnWord  *shared // whether somebody has the registers; nil: they are not used
+	clock     *shared // what the Switch's time is ahead of the kernel's, in ns, and 1
+
+	outer, inner *ebpf.Map // for a grace period
+	graces       *graces
+	why          map[string]string
+}
+
+type closer interface{ close() error }
+
+type mapCloser struct{ *ebpf.Map }
+
+func (m mapCloser) close() error { return m.Close() }
+
+// Options are an Executor's surroundings.
+type Options struct {
+	// From are the interfaces that frames come from, the index of each with the program's number of the port. Frames of others are left to the kernel.
+	From []Source
+	// To are those that frames go to, by the program's number of the port. Frames to other ports go to the engine.
+	To map[uint32]Target
+}
+
+// Source is an interface that frames come from.
+type Source struct {
+	Index int
+	Port  uint32
+}
+
+// Target is an interface that frames go to, and the length of the longest frame that it sends.
+type Target struct {
+	Index, Longest int
+}
+
+// New loads a program into the kernel. Nothing runs there before Begin. tree is that of the program of switches with these settings.
+func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
+	x := &Executor{tree: tree, from: o.From, why: map[string]string{}}
+	x.graces = &graces{wait: x.pass, after: x.passed}
+	defer func() {
+		if err != nil {
+			_ = x.Close()
+		}
+	}()
+	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Indices: 2, Seed: seed()}
+	if len(o.From) > slots {
+		return nil, fmt.Errorf("%d interfaces are more than %d", len(o.From), slots)
+	}
+	for _, f := range o.From {
+		if f.Index < 0 || f.Index >= maxIndex || f.Port >= devices {
+			return nil, fmt.Errorf("interface %d cannot be port %d: in the kernel interface indices are below %d and ports below %d", f.Index, f.Port, maxIndex, devices)
+		}
+		s.Indices = max(s.Indices, f.Index+1)
+	}
+	c, err := compile(tree, s, dryMaps(tree))
+	if err != nil {
+		return nil, fmt.Errorf("the program cannot run in the kernel: %w", err)
+	}
+	m, err := x.maps(s, &c)
+	if err != nil {
+		return nil, err
+	}
+	if c, err = compile(tree, s, m); err != nil {
+		return nil, err
+	}
+	x.reasons, x.parts, x.size = c.reasons, c.parts, len(c.code)
+	x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: ProgramName, Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+	if err != nil {
+		return nil, fmt.Errorf("the kernel refuses the program of %d instructions: %w", len(c.code), err)
+	}
+	for n, to := range o.To {
+		if n >= devices {
+			continue // the engine's
+		}
+		if err := x.devices.Put(n, uint32(to.Index)); err != nil {
+			return nil, fmt.Errorf("port %d to interface %d: %w", n, to.Index, err)
+		}
+		storeHalf(x.out, int(n), uint32(to.Longest))
+	}
+	x.watched = make([]bool, len(o.From))
+	for i := range o.From {
+		x.tell(i)
+	}
+	return x, nil
+}
+
+// Begin has the kernel run frames with the entries that a Switch has, and follows the Switch from then on. All that changes the Switch, or asks it, is done by the
+// goroutine that calls Begin, as ever.
+// now is the Switch's time.
+func (x *Executor) Begin(sw *p4.Switch, now clock.Time) {
+	x.Now(now.Sub(sw.Config().Start))
+	sw.Follow(x)
+	x.sw = sw
+	x.turn(true)
+}
+
+// Now tells the program what time it is for the Switch, since its start. It is told so again from time to time: clocks part.
+func (x *Executor) Now(since clock.Duration) {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return
+	}
+	const apart = 1e6 // a breath may have lasted so long
+	if ahead := int64(since) - ts.Nano(); *x.clock.word(1) == 0 || max(ahead-int64(*x.clock.word(0)), int64(*x.clock.word(0))-ahead) > apart {
+		x.clock.store(0, uint64(ahead))
+		x.clock.store(1, 1)
+	}
+}
+
+// End has the kernel leave all frames to the engine, and ends following. The Switch takes over what the kernel has counted.
+func (x *Executor) End() {
+	x.turn(false)
+	if x.sw != nil {
+		_ = x.graces.now() // else frames that are still being run are not counted
+		x.sw.Follow(nil)
+		x.sw = nil
+	}
+}
+
+func (x *Executor) turn(on bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.on = on
+	for i := range x.from {
+		x.tell(i)
+	}
+}
+
+// Watch has all frames of an interface go to the engine, or no longer.
+func (x *Executor) Watch(source int, watched bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.watched[source] = watched
+	x.tell(source)
+}
+
+// tell says what is done with frames of an interface.
+func (x *Executor) tell(source int) {
+	w := inKnown | uint32(source)<<inSlot | x.from[source].Port
+	if x.on && !x.watched[source] {
+		w |= inOn
+	}
+	storeHalf(x.in, x.from[source].Index, w)
+}
+
+// Own gives the program that runs frames of an interface that the kernel does not finish.
+func (x *Executor) Own(source int, prog *ebpf.Program) error {
+	if err := x.own.Put(uint32(source), uint32(prog.FD())); err != nil {
+		return fmt.Errorf("leave frames to the engine: %w", err)
+	}
+	return nil
+}
+
+// seed makes where keys lie something that nobody can know who chooses keys.
+func seed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it does not fail
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// Close is End, and lets go of the program; where it is attached it leaves frames to the interfaces' own programs.
+func (x *Executor) Close() error {
+	if x.in != nil {
+		x.End()
+	}
+	errs := []error{x.graces.collect(true)}
+	if x.prog != nil {
+		errs = append(errs, x.prog.Close())
+	}
+	for _, m := range x.all {
+		errs = append(errs, m.close())
+	}
+	x.prog, x.all, x.in = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// Program is the XDP program.
+func (x *Executor) Program() *ebpf.Program { return x.prog }
+
+// Outcome is what became of frames, and how many.
+type Outcome struct {
+	Name   string `json:"name"`
+	Engine bool   `json:"engine"` // the frames went to the engine
+	Frames uint64 `json:"frames"`
+}
+
+// Outcomes are the counts of all that may become of a frame.
+func (x *Executor) Outcomes() ([]Outcome, error) {
+	var all []Outcome
+	for i := range firstReason + len(x.reasons) {
+		o := Outcome{Engine: i >= firstReason}
+		if o.Engine {
+			o.Name = x.reasons[i-firstReason].String()
+		} else {
+			o.Name = outcomeNames[i]
+		}
+		var each []uint64
+		if err := x.outcomes.Lookup(uint32(i), &each); err != nil {
+			return nil, fmt.Errorf("read the counts of frames: %w", err)
+		}
+		for _, n := range each {
+			o.Frames += n
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// dryMaps are descriptors that stand for those of maps which are not there yet.
+func dryMaps(p *ir.Program) descriptors {
+	ones := func(n int) []int {
+		l := make([]int, n)
+		for i := range l {
+			l[i] = 1
+		}
+		return l
+	}
+	n := len(p.Tables)
+	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
+		direct: ones(n), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
+	m.defaultAt, _ = placeDefaults(p)
+	return m
+}
+
+// placeDefaults says where each table's default entry lies: a word that says which of the two places behind it is in use.
+func placeDefaults(p *ir.Program) (at []int, size int) {
+	for i := range p.Tables {
+		at = append(at, size)
+		size += 8 + 2*entrySize(&p.Tables[i])
+	}
+	return at, size
+}
+
+// newMap makes a map that Close closes.
+func (x *Executor) newMap(spec ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(&spec)
+	if err != nil {
+		return nil, fmt.Errorf("make the map %s of %d entries: %w", spec.Name, spec.MaxEntries, err)
+	}
+	x.all = append(x.all, mapCloser{m})
+	return m, nil
+}
+
+func (x *Executor) newShared(name string, size int) (*shared, error) {
+	s, err := newShared(name, size)
+	if err == nil {
+		x.all = append(x.all, s)
+	}
+	return s, err
+}
+
+// array is an array that each processor has one of, for counts.
+func (x *Executor) array(name string, value, entries int) (*ebpf.Map, error) {
+	return x.newMap(ebpf.MapSpec{Name: name, Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(value), MaxEntries: uint32(max(1, entries))})
+}
+
+// maps makes the kernel's maps.
+func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
+	made := func(to **ebpf.Map, spec ebpf.MapSpec) {
+		if err == nil {
+			*to, err = x.newMap(spec)
+		}
+	}
+	memory := func(to **shared, name string, size int) {
+		if err == nil {
+			*to, err = x.newShared(name, size)
+		}
+	}
+	made(&x.state, ebpf.MapSpec{Name: "p4_state", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(c.size), MaxEntries: 1})
+	made(&x.outcomes, ebpf.MapSpec{Name: "p4_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: uint32(firstReason + len(c.reasons))})
+	made(&x.devices, ebpf.MapSpec{Name: "p4_ports", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: devices})
+	made(&x.own, ebpf.MapSpec{Name: "p4_own", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: slots})
+	made(&x.inner, ebpf.MapSpec{Name: "p4_inner", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err == nil {
+		made(&x.outer, ebpf.MapSpec{Name: "p4_outer", Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1,
+			InnerMap: &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}})
+	}
+	m.defaultAt, _ = placeDefaults(x.tree)
+	_, size := placeDefaults(x.tree)
+	memory(&x.in, "p4_in", 4*s.Indices)
+	memory(&x.out, "p4_out", 4*devices)
+	memory(&x.going, "p4_going", 8*len(x.tree.Tables))
+	memory(&x.defaults, "p4_defaults", size)
+	memory(&x.clock, "p4_clock", 16)
+	if c.registers {
+		memory(&x.turnWord, "p4_turn", 8)
+		for _, r := range x.tree.Registers {
+			var w *shared
+			if size := 8 * r.Size * r.Words; size <= maxMemory {
+				memory(&w, "p4_register", size)
+			}
+			x.registers = append(x.registers, w)
+		}
+	}
+	if len(x.tree.Hashes) > 0 {
+		var tables *shared
+		if memory(&tables, "p4_crc", crcSize); err == nil {
+			crcTables(tables.mem)
+			m.crc = tables.m.FD()
+		}
+	}
+	for i := range x.tree.Tables {
+		if err == nil {
+			err = x.addTable(i, m.defaultAt[i], s.Seed)
+		}
+	}
+	for _, a := range x.tree.Counters {
+		var c *ebpf.Map
+		if err == nil && a.Size <= maxCounters {
+			c, err = x.array("p4_counter", 16, a.Size)
+		}
+		x.counters = append(x.counters, c)
+	}
+	for _, a := range x.tree.Meters {
+		var w *shared
+		memory(&w, "p4_meter", min(8*a.Size, maxDirect))
+		x.meters = append(x.meters, w)
+	}
+	if err != nil {
+		return m, err
+	}
+	m.state, m.outcomes, m.devices, m.own = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.own.FD()
+	m.in, m.out, m.going, m.defaults = x.in.m.FD(), x.out.m.FD(), x.going.m.FD(), x.defaults.m.FD()
+	for _, t := range x.tables {
+		m.masks = append(m.masks, sharedFD(t.masks))
+		entries, slots := fd(t.entries), 0
+		switch {
+		case t.cuckoo != nil:
+			entries, slots = sharedFD(t.cuckoo.records), sharedFD(t.cuckoo.slots)
+		case t.strides != nil:
+			entries, slots = sharedFD(t.strides.records), sharedFD(t.strides.nodes)
+		}
+		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
+		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
+	}
+	m.clock, m.turn = x.clock.m.FD(), sharedFD(x.turnWord)
+	m.registers = make([]int, len(x.tree.Registers))
+	for i, w := range x.registers {
+		m.registers[i] = sharedFD(w)
+	}
+	for i := range x.counters {
+		m.counters = append(m.counters, fd(x.counters[i]))
+	}
+	for _, w := range x.meters {
+		m.meters = append(m.meters, sharedFD(w))
+	}
+	return m, nil
+}
+
+func fd(m *ebpf.Map) int {
+	if m == nil {
+		return 0
+	}
+	return m.FD()
+}
+
+func sharedFD(s *shared) int {
+	if s == nil {
+		return 0
+	}
+	return s.m.FD()
+}
+
+// storeHalf stores a number of 32 bits.
+func storeHalf(s *shared, i int, v uint32) {
+	atomic.StoreUint32(s.half(i), v)
+}

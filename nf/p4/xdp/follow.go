@@ -1,0 +1,450 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// How the kernel's tables follow the Switch's, so that a frame sees an entry as it was, or as it is, and nothing between:
+//
+//   - An entry of a table with exact keys is a record that is written while nothing leads to it, and seen by one store (cuckoo).
+//   - So is one of a table with one LPM field (strides).
+//   - One of another table with an LPM field is one element of the kernel's trie, with its action and all of its data. The kernel puts an element in
+//     the place of another as a whole, and gives the memory of one that went to none before all programs have ended that may still see it.
+//   - With ternary keys an entry is a record, too, and there before the mask that it needs is put in use by one store, and a mask is taken out of use by one
+//     store when no entry has it. Its place is written again after a grace period: when all programs have ended that may still look at it. Of entries
+//     with the same mask and masked key only the one that wins is in the map.
+//   - A default entry is written to the place that is not in use, after a grace period since that was, and then one store says that it is.
+//   - A table that gets its first entry is looked into, by one store, when it is there.
+//   - What cannot be written (the map is full, there are more masks than places, a range that is no single value) stops the table: one store, and
+//     frames that come to it go to the engine.
+
+// tableMaps are the kernel's side of a table.
+type tableMaps struct {
+	kind     sort
+	skip     bool     // the program does not look at it
+	cuckoo   *cuckoo  // of a table that is direct
+	strides  *strides // of one that is stepped
+	entries  *ebpf.Map
+	masks    *shared
+	hits     *shared
+	counts   *ebpf.Map
+	place    int              // of the default entry, in bytes
+	turned   bool             // the default entry was written since the last grace period
+	used     [maxMasks]int    // entries of each mask
+	was      [maxMasks]bool   // it was in use since the last grace period
+	mask     [maxMasks]string // as bytes
+	sameness map[string][]ranked
+	live     []bool // rows that are in the kernel
+	n        int
+}
+
+// ranked is an entry among those with the same mask and masked key.
+type ranked struct {
+	rank  uint64
+	value []byte
+}
+
+// addTable makes the maps of a table.
+func (x *Executor) addTable(i, place int, seed uint64) (err error) {
+	t := &x.tree.Tables[i]
+	m := &tableMaps{place: place}
+	x.tables = append(x.tables, m)
+	kind, why := sortOf(t)
+	if m.kind = kind; why != "" {
+		m.skip = true
+		return nil
+	}
+	switch kind {
+	case direct:
+		m.cuckoo, err = x.newCuckoo(t, t.KeyWords, seed)
+	case stepped:
+		shape, _ := stridesOf(t)
+		m.strides = newStrides(shape, x.graces)
+		if m.strides.nodes, err = x.newShared("p4_nodes", shape.size()); err == nil {
+			m.strides.records, err = x.newShared("p4_records", 8*shape.words*shape.records)
+		}
+	case trie:
+		_, all := trieBits(t)
+		m.entries, err = x.newMap(ebpf.MapSpec{Name: "p4_entries", Type: ebpf.LPMTrie, KeySize: uint32(4 + all/8), ValueSize: uint32(entrySize(t)),
+			MaxEntries: uint32(max(1, t.Size)), Flags: unix.BPF_F_NO_PREALLOC})
+	case tuples:
+		m.sameness = map[string][]ranked{}
+		if m.masks, err = x.newShared("p4_masks", masksSize(t)); err == nil {
+			m.cuckoo, err = x.newCuckoo(t, t.KeyWords+1, seed)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if t.Timeout && t.Size <= maxDirect/8 {
+		if m.hits, err = x.newShared("p4_hits", 8*t.Size); err != nil {
+			return err
+		}
+	}
+	if t.Counters {
+		m.counts, err = x.array("p4_direct", 16, t.Size+1)
+	}
+	return err
+}
+
+// stop has frames that come to a table go to the engine, from now on.
+func (x *Executor) stop(table int, why error) {
+	x.going.store(table, tableStopped)
+	if name := x.tree.Tables[table].Name; x.why[name] == "" {
+		x.why[name] = why.Error()
+	}
+}
+
+// Stopped says of tables why their entries are not all in the kernel.
+func (x *Executor) Stopped() map[string]string { return x.why }
+
+// value is an entry as the program reads it.
+func value(t *ir.Table, row uint32, action int, rank uint64, data []uint64) []byte {
+	b := binary.NativeEndian.AppendUint32(nil, row)
+	b = binary.NativeEndian.AppendUint32(b, uint32(action+1))
+	b = native(b, rank)
+	for i := range t.DataWords {
+		w := uint64(0)
+		if i < len(data) {
+			w = data[i]
+		}
+		b = native(b, w)
+	}
+	return b
+}
+
+// rankOf orders entries as the engine does: the lowest wins.
+func rankOf(r *ir.Row, row uint32) uint64 { return uint64(uint32(r.Order)^1<<31)<<32 | uint64(row) }
+
+// trieKey is a row's key in a trie.
+func trieKey(t *ir.Table, r *ir.Row) []byte {
+	front, _ := trieBits(t)
+	b := binary.NativeEndian.AppendUint32(nil, uint32(front+r.Prefix))
+	for _, last := range []bool{false, true} {
+		for _, k := range t.Keys {
+			if (k.Match == ir.LPM) != last {
+				continue
+			}
+			for w := k.Words - 1; w >= 0; w-- {
+				v := r.Key[k.At+w]
+				if last && k.Bits < 64 {
+					v <<= uint(64 - k.Bits)
+				}
+				b = binary.BigEndian.AppendUint64(b, v)
+			}
+		}
+	}
+	return b
+}
+
+// Put implements ir.Follower.
+func (x *Executor) Put(table int, row uint32, r ir.Row) {
+	m, t := x.tables[table], &x.tree.Tables[table]
+	if m.skip {
+		return
+	}
+	if int(row) >= max(1, t.Size) { // a controller may have it hold more
+		x.stop(table, fmt.Errorf("it has more entries than the %d that the program says", t.Size))
+		return
+	}
+	rank := rankOf(&r, row)
+	v := value(t, row, r.Action, rank, r.Data)
+	var err error
+	switch m.kind {
+	case direct:
+		err = m.cuckoo.put(r.Key, nativeWords(v))
+	case stepped:
+		err = m.strides.put(prefixOf(t, &r), nativeWords(v))
+	case trie:
+		err = m.entries.Put(trieKey(t, &r), v)
+	case tuples:
+		err = x.putTuple(m, t, &r, rank, v)
+	}
+	if err != nil {
+		x.stop(table, fmt.Errorf("an entry cannot be put into the kernel: %w", err))
+		return
+	}
+	if int(row) >= len(m.live) {
+		m.live = append(m.live, make([]bool, int(row)+1-len(m.live))...)
+	}
+	if m.live[row] {
+		return
+	}
+	m.live[row] = true
+	if m.n++; m.n == 1 && *x.going.word(table) == tableEmpty {
+		x.going.store(table, tableFull)
+	}
+}
+
+// Delete implements ir.Follower.
+func (x *Executor) Delete(table int, row uint32, r ir.Row) {
+	m, t := x.tables[table], &x.tree.Tables[table]
+	if m.skip || *x.going.word(table) == tableStopped || int(row) >= len(m.live) {
+		return
+	}
+	if m.live[row] = false; m.n == 1 {
+		x.going.store(table, tableEmpty)
+	}
+	m.n--
+	var err error
+	switch m.kind {
+	case direct:
+		err = m.cuckoo.delete(r.Key)
+	case stepped:
+		err = m.strides.delete(prefixOf(t, &r))
+	case trie:
+		err = m.entries.Delete(trieKey(t, &r))
+	case tuples:
+		err = x.deleteTuple(m, t, &r, rankOf(&r, row))
+	}
+	if err != nil {
+		x.stop(table, fmt.Errorf("an entry cannot be taken out of the kernel: %w", err))
+	}
+	if m.hits != nil && 8*int(row) < len(m.hits.mem) {
+		atomic.StoreUint64(m.hits.word(int(row)), 0)
+	}
+}
+
+// tuple is the mask and the masked key of an entry. A range has to be a single value, or all.
+func tuple(t *ir.Table, r *ir.Row) (mask, key []uint64, err error) {
+	mask, key = slices.Clone(r.Mask), slices.Clone(r.Key)
+	for _, k := range t.Keys {
+		if k.Match != ir.Range {
+			continue
+		}
+		low, high := r.Key[k.At:k.At+k.Words], r.Mask[k.At:k.At+k.Words]
+		one, all := slices.Equal(low, high), true
+		for w := range low {
+			all = all && low[w] == 0 && high[w] == ones(min(64, k.Bits-64*w))
+		}
+		if !one && !all {
+			return nil, nil, fmt.Errorf("a range from %#x to %#x is neither one value nor all", low, high)
+		}
+		for w := range low {
+			if mask[k.At+w] = ones(min(64, k.Bits-64*w)); !one {
+				mask[k.At+w], key[k.At+w] = 0, 0
+			}
+		}
+	}
+	return mask, key, nil
+}
+
+// putTuple: an entry first, then the mask that leads to it.
+func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v []byte) error {
+	mask, key, err := tuple(t, r)
+	if err != nil {
+		return err
+	}
+	n, err := x.placeMask(m, t, mask)
+	if err != nil {
+		return err
+	}
+	k := string(native(native(nil, uint64(n)), key...))
+	list := m.sameness[k]
+	i, there := slices.BinarySearchFunc(list, rank, func(a ranked, rank uint64) int { return compare(a.rank, rank) })
+	if there {
+		list[i].value = v
+	} else {
+		list = slices.Insert(list, i, ranked{rank, v})
+		m.sameness[k] = list
+		m.used[n]++
+	}
+	if i == 0 {
+		if err := m.cuckoo.put(nativeWords([]byte(k)), nativeWords(v)); err != nil {
+			return err
+		}
+	}
+	m.masks.store(0, *m.masks.word(0)|1<<n)
+	return nil
+}
+
+func compare(a, b uint64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// placeMask is the place of a mask. A new one is not in use yet.
+func (x *Executor) placeMask(m *tableMaps, t *ir.Table, mask []uint64) (int, error) {
+	want := string(native(nil, mask...))
+	free := -1
+	for n := range maxMasks {
+		if m.used[n] > 0 && m.mask[n] == want {
+			return n, nil
+		}
+		if m.used[n] == 0 && (free < 0 || m.was[free] && !m.was[n]) {
+			free = n
+		}
+	}
+	if free < 0 {
+		return 0, fmt.Errorf("the entries have more than %d different masks", maxMasks)
+	}
+	if m.was[free] {
+		if err := x.graces.now(); err != nil {
+			return 0, err
+		}
+	}
+	m.mask[free], m.was[free] = want, true
+	for w, v := range mask {
+		m.masks.store(1+free*t.KeyWords+w, v)
+	}
+	return free, nil
+}
+
+func (x *Executor) deleteTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64) error {
+	mask, key, err := tuple(t, r)
+	if err != nil {
+		return err
+	}
+	want := string(native(nil, mask...))
+	for n := range maxMasks {
+		if m.used[n] == 0 || m.mask[n] != want {
+			continue
+		}
+		k := string(native(native(nil, uint64(n)), key...))
+		list := m.sameness[k]
+		i := slices.IndexFunc(list, func(a ranked) bool { return a.rank == rank })
+		if i < 0 {
+			break
+		}
+		list = slices.Delete(list, i, i+1)
+		if m.sameness[k] = list; len(list) == 0 {
+			delete(m.sameness, k)
+		}
+		if m.used[n]--; m.used[n] == 0 {
+			m.masks.store(0, *m.masks.word(0)&^(1<<n))
+		}
+		switch {
+		case len(list) == 0:
+			return m.cuckoo.delete(nativeWords([]byte(k)))
+		case i == 0:
+			return m.cuckoo.put(nativeWords([]byte(k)), nativeWords(list[0].value))
+		}
+		return nil
+	}
+	return fmt.Errorf("it is not there")
+}
+
+// pass waits until all programs have ended that run now: the kernel does that when a map of maps is written, for the sake of whoever wrote.
+func (x *Executor) pass() error {
+	if err := x.outer.Put(uint32(0), x.inner); err != nil {
+		return fmt.Errorf("wait for the programs that run: %w", err)
+	}
+	return nil
+}
+
+// passed is called when all programs have ended that may have looked at anything that is not in use now.
+func (x *Executor) passed() {
+	for _, m := range x.tables {
+		m.turned = false
+		if m.strides != nil {
+			m.strides.stale = 0
+		}
+		for n := range maxMasks {
+			m.was[n] = m.used[n] > 0
+		}
+	}
+}
+
+// Default implements ir.Follower.
+func (x *Executor) Default(table, action int, data []uint64) {
+	m, t := x.tables[table], &x.tree.Tables[table]
+	if m.skip {
+		return
+	}
+	if m.turned {
+		if err := x.graces.now(); err != nil {
+			x.stop(table, err)
+			return
+		}
+	}
+	m.turned = true
+	at := m.place / 8
+	next := 1 - *x.defaults.word(at)
+	b := value(t, ^uint32(0), action, 0, data)
+	for i := 0; i < len(b); i += 8 {
+		x.defaults.store(at+1+int(next)*entrySize(t)/8+i/8, binary.NativeEndian.Uint64(b[i:]))
+	}
+	x.defaults.store(at, next)
+}
+
+// Meter implements ir.Follower.
+func (x *Executor) Meter(meter, cell int, configured bool) {
+	if m := x.meters[meter]; 8*cell < len(m.mem) {
+		v := uint64(0)
+		if configured {
+			v = 1
+		}
+		m.store(cell, v)
+	}
+}
+
+// sum is what all processors have counted in a cell.
+func sum(m *ebpf.Map, cell int) (c ir.Count) {
+	var each []ir.Count
+	if m == nil || m.Lookup(uint32(cell), &each) != nil {
+		return c
+	}
+	for _, x := range each {
+		c.Packets, c.Bytes = c.Packets+x.Packets, c.Bytes+x.Bytes
+	}
+	return c
+}
+
+// reset sets a cell to 0. What a frame counts meanwhile may be lost.
+func reset(m *ebpf.Map, cell int) {
+	if m != nil {
+		n, err := ebpf.PossibleCPU()
+		if err == nil {
+			_ = m.Put(uint32(cell), make([]ir.Count, n))
+		}
+	}
+}
+
+// Count implements ir.Follower.
+func (x *Executor) Count(counter, cell int) ir.Count { return sum(x.counters[counter], cell) }
+
+// ResetCount implements ir.Follower.
+func (x *Executor) ResetCount(counter, cell int) { reset(x.counters[counter], cell) }
+
+// cellOfRow is where the counter of an entry is; the default entry's is behind all others.
+func (x *Executor) cellOfRow(table, row int) int {
+	if row < 0 {
+		return x.tree.Tables[table].Size
+	}
+	return row
+}
+
+// EntryCount implements ir.Follower.
+func (x *Executor) EntryCount(table, row int) ir.Count {
+	if row >= x.tree.Tables[table].Size {
+		return ir.Count{}
+	}
+	return sum(x.tables[table].counts, x.cellOfRow(table, row))
+}
+
+// ResetEntryCount implements ir.Follower.
+func (x *Executor) ResetEntryCount(table, row int) {
+	if row >= x.tree.Tables[table].Size {
+		return
+	}
+	reset(x.tables[table].counts, x.cellOfRow(table, row))
+}
+
+// Hit implements ir.Follower.
+func (x *Executor) Hit(table int, row uint32) bool {
+	m := x.tables[table].hits
+	return m != nil && 8*int(row) < len(m.mem) && atomic.SwapUint64(m.word(int(row)), 0) != 0
+}

@@ -1,0 +1,305 @@
+package xdp
+
+import (
+	"fmt"
+	"maps"
+	"math"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// Registers. R6 is the state of the frame, R7 the context. R8 and R9 are data and data_end in the parser and the deparser, and in pipelines R8 is the
+// entry that was hit. R1 to R5 hold values of expressions, R0 what takes one or two instructions.
+const (
+	rState = asm.R6
+	rCtx   = asm.R7
+	rData  = asm.R8
+	rEnd   = asm.R9
+	rEntry = asm.R8
+)
+
+var pool = [...]asm.Register{asm.R1, asm.R2, asm.R3, asm.R4, asm.R5}
+
+// The words of the state that every program has, by their offsets. Behind them are the marks of counters, the metadata and the headers.
+const (
+	atOutcome = 8 * iota // number of the outcome, for the tests
+	atPort               // egress port
+	atArrived            // length of the frame as it came in
+	atParsed             // bytes in front of the payload
+	atLength             // v1model's packet_length: changed by headers that are added and removed
+	atError              // parser error
+	atMissed             // by the last table that has a key
+	atBad                // a checksum was wrong
+	atOut                // bytes of the headers that leave
+	atIn                 // the word of the interface that it came from
+	atLongest            // that its port sends
+	atTaken              // the frame has the registers
+	atTime               // in µs
+	atMarks
+)
+
+// The stack: keys of look-ups at the bottom, values of deep expressions at the top.
+const (
+	stackSize  = 512
+	spillWords = 16
+	spillAt    = -8 * spillWords
+)
+
+// cannot ends the translation of a part: why the kernel cannot run it.
+type cannot struct{ why string }
+
+func unsupported(format string, args ...any) { panic(cannot{fmt.Sprintf(format, args...)}) }
+
+// usage is what a pass over the program has found to be used. The next pass lays out no more than that.
+type usage struct {
+	read    map[*ir.Field]bool
+	written map[*ir.Field]bool
+	valid   map[*ir.Header]bool // asked for
+	raw     map[*ir.Header]bool // its bytes
+	may     map[*ir.Header]bool // may be valid
+	dirty   map[*ir.Header]bool // a field of it is written
+	at      map[*ir.Header]int  // where the parser finds it, when always at one place
+	moves   bool                // headers may leave at other places than those at which they came
+	marks   int
+	// registers: they are used. writes is the number of places where they are written, olds of words that are kept for these.
+	registers    bool
+	writes, olds int
+}
+
+func newUsage() *usage {
+	return &usage{read: map[*ir.Field]bool{}, written: map[*ir.Field]bool{}, valid: map[*ir.Header]bool{}, raw: map[*ir.Header]bool{}, may: map[*ir.Header]bool{},
+		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}}
+}
+
+// more is a usage that begins with all of u: what one pass has found to be used stays so, or passes could go to and fro.
+func (u *usage) more() *usage {
+	return &usage{read: maps.Clone(u.read), written: maps.Clone(u.written), valid: maps.Clone(u.valid), raw: maps.Clone(u.raw), may: maps.Clone(u.may),
+		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), moves: u.moves}
+}
+
+// same reports whether two passes found the same.
+func (u *usage) same(o *usage) bool {
+	return len(u.read) == len(o.read) && len(u.written) == len(o.written) && len(u.valid) == len(o.valid) && len(u.raw) == len(o.raw) &&
+		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && u.moves == o.moves && u.marks == o.marks &&
+		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds
+}
+
+// layout says where in the state a frame's values lie.
+type layout struct {
+	fields map[*ir.Field]int  // of metadata
+	valid  map[*ir.Header]int // validities
+	bytes  map[*ir.Header]int // headers as they are on the wire
+	zero   []int              // words that are 0 at first
+	// Of registers: the bits that say which places have written, and what is kept of them.
+	written, olds int
+	size          int
+}
+
+func newLayout(p *ir.Program, u *usage) *layout {
+	l := &layout{fields: map[*ir.Field]int{}, valid: map[*ir.Header]int{}, bytes: map[*ir.Header]int{}, size: atMarks}
+	take := func(words int, zero bool) int {
+		at := l.size
+		for i := range words {
+			if zero {
+				l.zero = append(l.zero, at+8*i)
+			}
+		}
+		l.size += 8 * words
+		return at
+	}
+	take(u.marks, true)
+	l.written = take((u.writes+63)/64, false)
+	l.olds = take(u.olds, false)
+	for _, h := range p.Headers {
+		if h.Meta {
+			for _, f := range h.Fields {
+				if u.read[f] && !f.Varbit {
+					l.fields[f] = take((f.Bits+63)/64, true)
+				}
+			}
+			continue
+		}
+		if u.may[h] {
+			l.valid[h] = take(1, true)
+		}
+		if u.raw[h] {
+			l.bytes[h] = take((h.Bits+63)/64, true)
+			take(1, false) // loads may go 8 bytes beyond
+		}
+	}
+	return l
+}
+
+// emitter writes instructions. It has all that is known of a program while it is written.
+type emitter struct {
+	p    *ir.Program
+	opt  *settings
+	maps descriptors
+	u    *usage // of the pass before
+	next *usage // of this one
+	lay  *layout
+
+	code    asm.Instructions
+	pending []string // labels of the next instruction
+	labels  int
+	spilled int
+
+	args argument // of the action that is translated
+	in   string   // pipeline: "ingress" or "egress"
+
+	reasons []Reason
+	number  map[Reason]int
+	where   Reason // kind and name of what is translated
+	parts   *parts
+
+	marked  []marked
+	writes  []written
+	states  []instance
+	queued  map[instance]bool
+	entered map[place]bool
+}
+
+// argument says where an action's arguments are: in the entry at rEntry, or constants.
+type argument struct {
+	entry bool
+	data  []uint64
+}
+
+func (g *emitter) add(ins ...asm.Instruction) {
+	for _, i := range ins {
+		for n, l := range g.pending {
+			if n == len(g.pending)-1 {
+				i = i.WithSymbol(l)
+				break
+			}
+			g.code = append(g.code, asm.Mov.Reg(rState, rState).WithSymbol(l))
+		}
+		g.pending = g.pending[:0]
+		g.code = append(g.code, i)
+	}
+}
+
+// label names the next instruction.
+func (g *emitter) label(name string) { g.pending = append(g.pending, name) }
+
+// fresh is a label that nobody has.
+func (g *emitter) fresh() string {
+	g.labels++
+	return fmt.Sprintf("l%d", g.labels)
+}
+
+func (g *emitter) jump(label string) { g.add(asm.Ja.Label(label)) }
+
+// imm loads a constant.
+func (g *emitter) imm(r asm.Register, v uint64) {
+	if small(v) {
+		g.add(asm.Mov.Imm(r, int32(int64(v))))
+		return
+	}
+	g.add(asm.LoadImm(r, int64(v), asm.DWord))
+}
+
+// small reports whether v is the sign extension of 32 bits, as immediates are.
+func small(v uint64) bool { return int64(v) >= math.MinInt32 && int64(v) <= math.MaxInt32 }
+
+// part translates a part of the program. What the kernel cannot run gives the frame to the engine, for a reason of its own, when it comes
+// there, and part is false.
+func (g *emitter) part(f func()) (whole bool) {
+	at, labels, spilled := len(g.code), len(g.pending), g.spilled
+	held := append([]string{}, g.pending...)
+	defer func() {
+		switch x := recover().(type) {
+		case nil:
+		case cannot:
+			g.code, g.pending, g.spilled = g.code[:at], append(g.pending[:0], held[:labels]...), spilled
+			g.pass(x.why)
+			g.parts.never(g.where, x.why)
+			whole = false
+		default:
+			panic(x)
+		}
+	}()
+	f()
+	return true
+}
+
+// pass gives the frame to the engine.
+func (g *emitter) pass(why string) {
+	r := g.where
+	r.Why = why
+	n, ok := g.number[r]
+	if !ok {
+		n = len(g.reasons)
+		g.number[r] = n
+		g.reasons = append(g.reasons, r)
+	}
+	g.jump(passLabel(n))
+	g.parts.sometimes(r)
+}
+
+func passLabel(n int) string { return fmt.Sprintf("pass%d", n) }
+
+// about says what is translated now, in reasons.
+func (g *emitter) about(kind, name string) func() {
+	was := g.where
+	g.where = Reason{Kind: kind, Name: name}
+	g.parts.visit(g.where)
+	return func() { g.where = was }
+}
+
+// mark is a word of the state that says that something is to be done when the frame has come to its end: until then it may still go to the
+// engine, which begins anew.
+func (g *emitter) mark() int {
+	n := g.next.marks
+	g.next.marks++
+	return atMarks + 8*n
+}
+
+// prune removes instructions that are not reached: the kernel refuses a program with such.
+func prune(code asm.Instructions) asm.Instructions {
+	at := map[string]int{}
+	for i := range code {
+		if s := code[i].Symbol(); s != "" {
+			at[s] = i
+		}
+	}
+	reached := make([]bool, len(code))
+	todo := []int{0}
+	for len(todo) > 0 {
+		i := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for i < len(code) && !reached[i] {
+			reached[i] = true
+			ins := &code[i]
+			op := ins.OpCode.JumpOp()
+			if !ins.OpCode.Class().IsJump() || op == asm.Call {
+				i++
+				continue
+			}
+			if op == asm.Exit {
+				break
+			}
+			if to, ok := at[ins.Reference()]; ok {
+				todo = append(todo, to)
+			}
+			if op == asm.Ja {
+				break
+			}
+			i++
+		}
+	}
+	out := make(asm.Instructions, 0, len(code))
+	for i := range code {
+		if reached[i] {
+			out = append(out, code[i])
+		}
+	}
+	return out
+}
+
+// storeImm stores a constant, of which the kernel extends the sign: asm.StoreImm has none of eight bytes, which the kernel has.
+func storeImm(base asm.Register, off int16, v int64, size asm.Size) asm.Instruction {
+	return asm.Instruction{OpCode: asm.StoreImmOp(size), Dst: base, Offset: off, Constant: v}
+}

@@ -1,0 +1,178 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"math/bits"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// crc is a cyclic redundancy check of which the program has tables: reflected, and begun and ended with the same bits.
+type crc struct {
+	at    int    // of its tables, in bytes
+	flip  uint64 // the bits that it begins with, and that are turned over at its end
+	table func() [256]uint32
+}
+
+// crcs are those by their names in the JSON.
+var crcs = map[string]crc{
+	"crc32": {0, 1<<32 - 1, func() [256]uint32 { return *crc32.IEEETable }},
+	"crc16": {4096, 0, func() (t [256]uint32) {
+		const polynomial = 0x8005
+		for i := range t {
+			r := uint32(i)
+			for range 8 {
+				r = r>>1 ^ r&1*uint32(bits.Reverse16(polynomial))
+			}
+			t[i] = r
+		}
+		return t
+	}},
+}
+
+// crcSize is the length of the tables of all.
+const crcSize = 8192
+
+// crcTables writes them: of each four, for a byte that so many others come behind.
+func crcTables(mem []byte) {
+	for _, c := range crcs {
+		first := c.table()
+		t := first
+		for n := range 4 {
+			for i, v := range t {
+				binary.NativeEndian.PutUint32(mem[c.at+1024*n+4*i:], v)
+				t[i] = v>>8 ^ first[v&255]
+			}
+		}
+	}
+}
+
+// rTables is where the tables begin, while a hash is computed: in pipelines nobody else has the register.
+const rTables = asm.R9
+
+// hash writes modify_field_with_hash_based_offset.
+func (g *operator) hash(op *ir.Call) {
+	h := &g.p.Hashes[op.Args[2].Object]
+	c, ok := crcs[h.Algorithm]
+	base, known := op.Args[1].Expr.Word()
+	size, sized := op.Args[3].Expr.Word()
+	switch {
+	case g.in == "":
+		unsupported("it computes a hash in the parser")
+	case !ok || h.Payload:
+		unsupported("hash %s is none of headers by crc16 or crc32", h.Name)
+	case !known || !sized || !small(base):
+		unsupported("hash %s has bounds that are not known before", h.Name)
+	}
+	g.add(asm.LoadMapValue(rTables, g.maps.crc, uint32(c.at)), asm.Mov.Imm(asm.R2, 0))
+	g.imm(asm.R4, c.flip)
+	have := 0 // bits in R2
+	for i := range h.Inputs {
+		in := &h.Inputs[i]
+		switch {
+		case in.Field == nil && in.Header == nil:
+			for n := in.Bits; n > 0; {
+				w := (n - 1) / 64
+				g.imm(asm.R3, in.Value[w]&ones(n-64*w))
+				have = g.hashed(n-64*w, have)
+				n = 64 * w
+			}
+		case in.Field == nil || in.Field.Varbit || !in.Field.Header.Meta:
+			unsupported("hash %s covers headers that may be invalid", h.Name)
+		default:
+			for w := (in.Field.Bits+63)/64 - 1; w >= 0; w-- {
+				g.readField(in.Field, w, asm.R3)
+				have = g.hashed(min(64, in.Field.Bits-64*w), have)
+			}
+		}
+	}
+	if pad := -have & 7; pad > 0 {
+		g.add(asm.LSh.Imm(asm.R2, int32(pad)))
+		have += pad
+	}
+	for ; have > 0; have -= 8 { // byte by byte
+		g.add(asm.Mov.Reg(asm.R1, asm.R2))
+		if have > 8 {
+			g.add(asm.RSh.Imm(asm.R1, int32(have-8)))
+		}
+		g.add(asm.Xor.Reg(asm.R1, asm.R4), asm.And.Imm(asm.R1, 255), asm.LSh.Imm(asm.R1, 2), asm.Add.Reg(asm.R1, rTables), asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
+			asm.RSh.Imm(asm.R4, 8), asm.Xor.Reg(asm.R4, asm.R1))
+	}
+	g.imm(asm.R0, c.flip)
+	g.add(asm.Xor.Reg(asm.R4, asm.R0), asm.Mov.Reg(asm.R1, asm.R4))
+	g.modulo(asm.R1, max(1, size))
+	if base != 0 {
+		g.add(asm.Add.Imm(asm.R1, int32(base)))
+	}
+	g.store(op.Args[0].Expr)
+}
+
+// hashed takes n bits in R3 into a hash, of which have bits wait in R2, and returns how many wait then. R4 is the hash so far. It changes R0, R1 and R5.
+func (g *operator) hashed(n, have int) int {
+	for n > 0 {
+		part := min(n, 32)
+		g.add(asm.Mov.Reg(asm.R1, asm.R3))
+		if n > part {
+			g.add(asm.RSh.Imm(asm.R1, int32(n-part)))
+		}
+		g.and(asm.R1, ones(part))
+		g.add(asm.LSh.Imm(asm.R2, int32(part)), asm.Or.Reg(asm.R2, asm.R1))
+		n, have = n-part, have+part
+		if have < 32 {
+			continue
+		}
+		have -= 32
+		g.add(asm.Mov.Reg(asm.R1, asm.R2))
+		if have > 0 {
+			g.add(asm.RSh.Imm(asm.R1, int32(have)))
+		}
+		g.and(asm.R2, ones(have))
+		g.add(asm.Mov.Reg32(asm.R1, asm.R1), asm.HostTo(asm.BE, asm.R1, asm.Word), asm.Xor.Reg(asm.R4, asm.R1))
+		for j := range 4 {
+			g.add(asm.Mov.Reg(asm.R5, asm.R4))
+			if j > 0 {
+				g.add(asm.RSh.Imm(asm.R5, int32(8*j)))
+			}
+			g.add(asm.And.Imm(asm.R5, 255), asm.LSh.Imm(asm.R5, 2), asm.Add.Reg(asm.R5, rTables), asm.LoadMem(asm.R5, asm.R5, int16(1024*(3-j)), asm.Word))
+			if j == 0 {
+				g.add(asm.Mov.Reg(asm.R0, asm.R5))
+			} else {
+				g.add(asm.Xor.Reg(asm.R0, asm.R5))
+			}
+		}
+		g.add(asm.Mov.Reg(asm.R4, asm.R0))
+	}
+	return have
+}
+
+// modulo divides r, and leaves what is left. It changes R0.
+func (g *emitter) modulo(r asm.Register, n uint64) {
+	if n&(n-1) == 0 {
+		g.and(r, n-1)
+		return
+	}
+	g.imm(asm.R0, n)
+	g.add(asm.Mod.Reg(r, asm.R0))
+}
+
+// store stores the number in R1 in a field.
+func (g *computer) store(dst *ir.Expr) {
+	if dst.Op != ir.FieldOf || dst.Field == nil {
+		unsupported("it assigns to an element of a header stack, to a validity or to a register")
+	}
+	f := dst.Field
+	switch {
+	case f.Saturate:
+		unsupported("it stores a result in a field that saturates")
+	case f.Bits > 64:
+		unsupported("it stores a result in a field of more than 64 bits")
+	case f.Header.Meta && !g.u.read[f]:
+		g.next.written[f] = true
+		return // nobody reads it
+	}
+	g.and(asm.R1, ones(f.Bits))
+	g.writeField(f, 0, asm.R1)
+}

@@ -1,0 +1,409 @@
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afxdp"
+)
+
+// Kind is p4.Kind, whose apps may have frames run in the kernel.
+func Kind() *graph.Kind {
+	return p4.KindAhead(func(must bool) p4.Ahead { return &kernel{must: must} })
+}
+
+// kernel implements p4.Ahead. A program is translated, loaded and attached by a goroutine, which takes a tenth of a second or so, while the app runs all frames. Then
+// the app's worker has it begin. So frames are run by the program that the app has, or by none here.
+type kernel struct {
+	must  bool
+	ports *surveyed // nil: it was told none
+	sw    *p4.Switch
+	run   *running // that follows sw; nil: none does
+	why   string   // why none does
+	// Frames of programs that have ended.
+	finished, given uint64
+
+	turn  atomic.Uint64 // grows when what is to be run changes
+	ready atomic.Pointer[built]
+
+	mu       sync.Mutex // held while a program is built and attached; guards what follows
+	attached *running
+}
+
+// running is a program in front of interfaces.
+type running struct {
+	x     *Executor
+	ports []*afxdp.Port // one of each interface
+}
+
+// built is what came of an attempt.
+type built struct {
+	turn uint64
+	run  *running
+	err  error
+}
+
+// surveyed are the interfaces of an app, as far as the kernel can run their frames.
+type surveyed struct {
+	from  []*afxdp.Port // one of each interface
+	o     Options
+	shown []shownPort
+	left  []string // why others are left out
+}
+
+// shownPort is a port of the program whose frames the kernel runs.
+type shownPort struct {
+	Port      uint32 `json:"port"`
+	Interface string `json:"interface"`
+	From      bool   `json:"from"` // frames that come in there
+	To        bool   `json:"to"`   // frames to it
+}
+
+// survey looks which interfaces can be used.
+func survey(from, to map[int][]port.Port) *surveyed {
+	s := &surveyed{o: Options{To: map[uint32]Target{}}}
+	shown := map[string]*shownPort{}
+	show := func(n int, name string) *shownPort {
+		key := fmt.Sprint(n, name)
+		if shown[key] == nil {
+			shown[key] = &shownPort{Port: uint32(n), Interface: name}
+		}
+		return shown[key]
+	}
+	why := map[string]bool{}
+	each := func(ports map[int][]port.Port, f func(n int, p *afxdp.Port, i afxdp.Interface) error) {
+		for _, n := range slices.Sorted(maps.Keys(ports)) {
+			seen := map[int]bool{}
+			for _, q := range ports[n] {
+				p, i, err := usable(q)
+				if err == nil && !seen[i.Index] {
+					seen[i.Index] = true
+					err = f(n, p, i)
+				}
+				if err != nil && !why[err.Error()] {
+					why[err.Error()] = true
+					s.left = append(s.left, err.Error())
+				}
+			}
+		}
+	}
+	each(from, func(n int, p *afxdp.Port, i afxdp.Interface) error {
+		s.from = append(s.from, p)
+		s.o.From = append(s.o.From, Source{Index: i.Index, Port: uint32(n)})
+		show(n, i.Name).From = true
+		return nil
+	})
+	each(to, func(n int, p *afxdp.Port, i afxdp.Interface) error {
+		if err := p.Receives(); err != nil {
+			return err
+		}
+		// The kernel takes no longer ones: an Ethernet header and a tag beside the MTU.
+		s.o.To[uint32(n)] = Target{Index: i.Index, Longest: i.MTU + 14 + 4}
+		show(n, i.Name).To = true
+		return nil
+	})
+	for _, key := range slices.Sorted(maps.Keys(shown)) {
+		s.shown = append(s.shown, *shown[key])
+	}
+	return s
+}
+
+// usable is a port whose interface may have a program of ours.
+func usable(q port.Port) (*afxdp.Port, afxdp.Interface, error) {
+	p, ok := q.(*afxdp.Port)
+	if !ok {
+		name, _, _ := strings.Cut(q.Name(), ":")
+		return nil, afxdp.Interface{}, fmt.Errorf("port %s is not of kind afxdp", name)
+	}
+	i := p.Interface()
+	switch {
+	case !i.Alone:
+		return nil, i, fmt.Errorf("%s is one of a pair: give it without pair=", i.Name)
+	case !i.Native:
+		return nil, i, fmt.Errorf("%s has generic XDP", i.Name)
+	}
+	return p, i, nil
+}
+
+// err is why no frame can be run.
+func (s *surveyed) err() error {
+	if len(s.o.From) > 0 && len(s.o.To) > 0 {
+		return nil
+	}
+	if len(s.left) == 0 {
+		return errors.New("no port is linked to the app, with nothing between")
+	}
+	return errors.New(strings.Join(s.left, "; "))
+}
+
+// Join implements p4.Ahead.
+func (k *kernel) Join(from, to map[int][]port.Port, now clock.Time, wait bool) error {
+	ports := survey(from, to)
+	switch {
+	case k.ports == nil:
+		if err := ports.err(); err != nil && k.must {
+			return err
+		}
+	case slices.Equal(ports.from, k.ports.from) && reflect.DeepEqual(ports.o, k.ports.o):
+		return nil
+	}
+	k.ports = ports
+	j := k.begin()
+	if j == nil {
+		return nil
+	}
+	if !wait {
+		go j.build()
+		return nil
+	}
+	j.build()
+	b := k.ready.Load()
+	k.Look(now)
+	if k.must {
+		return b.err
+	}
+	return nil
+}
+
+// Use implements p4.Ahead.
+func (k *kernel) Use(sw *p4.Switch) {
+	k.sw = sw
+	if j := k.begin(); j != nil {
+		go j.build()
+	}
+}
+
+const whyNoProgram = "there is no program yet"
+
+// job is a program that is to be run.
+type job struct {
+	*kernel
+	turn  uint64
+	sw    *p4.Switch // only what never changes of it may be asked
+	ports *surveyed
+}
+
+// begin ends what runs, and says what is to run; nil: nothing can.
+func (k *kernel) begin() *job {
+	turn := k.turn.Add(1)
+	k.stop()
+	switch {
+	case k.ports == nil:
+		k.why = "the ports are not known yet"
+		return nil
+	case k.sw == nil:
+		k.why = whyNoProgram
+		return nil
+	}
+	k.why = "the program is being translated and loaded"
+	return &job{k, turn, k.sw, k.ports}
+}
+
+// stop has all frames be the app's.
+func (k *kernel) stop() {
+	if k.run != nil {
+		k.run.x.End()
+		finished, given, _ := k.run.x.sums()
+		k.finished, k.given = k.finished+finished, k.given+given
+		k.run = nil
+	}
+}
+
+// build makes the program and attaches it.
+func (j *job) build() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.kernel.turn.Load() != j.turn {
+		return // another one is to run
+	}
+	next, err := j.make()
+	if err == nil {
+		err = next.attach()
+	}
+	if err != nil {
+		_ = next.close()
+		next = nil
+	}
+	old := j.attached
+	j.attached = next
+	_ = old.leave(next)
+	j.ready.Store(&built{j.turn, next, err})
+}
+
+func (j *job) make() (*running, error) {
+	if err := j.ports.err(); err != nil {
+		return nil, err
+	}
+	tree, err := j.sw.Program().Tree()
+	if err != nil {
+		return nil, err
+	}
+	var x *Executor
+	// An interface's index is that of a namespace, which the goroutine may not be in.
+	err = j.ports.from[0].Within(func() (err error) {
+		x, err = New(tree, j.sw.Config(), j.ports.o)
+		return err
+	})
+	if err != nil {
+		return nil, oneLine(err)
+	}
+	return &running{x, j.ports.from}, nil
+}
+
+// oneLine is an error of the kernel's verifier without what it says in many lines.
+func oneLine(err error) error {
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return errors.New(first)
+}
+
+// attach puts the program in front of its interfaces.
+func (r *running) attach() error {
+	for i, p := range r.ports {
+		err := p.SetFront(&afxdp.Front{Program: r.x.prog, Own: func(own *ebpf.Program) error { return r.x.Own(i, own) }, Watch: func(watched bool) { r.x.Watch(i, watched) }})
+		if err != nil {
+			return errors.Join(err, r.leave(nil))
+		}
+	}
+	return nil
+}
+
+// leave takes the program off the interfaces that the next one has not taken over, and lets go of it.
+func (r *running) leave(next *running) error {
+	if r == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range r.ports {
+		if next != nil && slices.ContainsFunc(next.ports, func(q *afxdp.Port) bool { return q.Interface().Index == p.Interface().Index }) {
+			continue
+		}
+		if err := p.SetFront(nil); !errors.Is(err, port.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, r.close())...)
+}
+
+func (r *running) close() error {
+	if r == nil {
+		return nil
+	}
+	return r.x.Close()
+}
+
+// Look implements p4.Ahead.
+func (k *kernel) Look(now clock.Time) {
+	if k.run != nil {
+		k.run.x.Now(now.Sub(k.sw.Config().Start))
+	}
+	b := k.ready.Swap(nil)
+	if b == nil || b.turn != k.turn.Load() {
+		return
+	}
+	if b.err != nil {
+		k.why = b.err.Error()
+		return
+	}
+	k.run, k.why = b.run, ""
+	k.run.x.Begin(k.sw, now)
+}
+
+// Leave implements p4.Ahead.
+func (k *kernel) Leave() {
+	k.turn.Add(1)
+	k.stop()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_ = k.attached.leave(nil)
+	k.attached, k.ports, k.why = nil, nil, "it has ended"
+}
+
+// Running is what an app shows of the frames that the kernel runs.
+type Running struct {
+	// Runs: the kernel runs frames; if not, Why says why.
+	Runs bool   `json:"runs"`
+	Why  string `json:"why,omitempty"`
+	// Finished frames came to their end in the kernel, Given ones went to the engine, since the program was loaded. Share is the part that was finished.
+	Finished uint64  `json:"finished"`
+	Given    uint64  `json:"given"`
+	Share    float64 `json:"share"`
+	// Outcomes are those that frames had.
+	Outcomes []Outcome `json:"outcomes,omitempty"`
+	// Ports of the program that the kernel runs, and why others are left out.
+	Ports   []shownPort `json:"ports,omitempty"`
+	LeftOut []string    `json:"left_out,omitempty"`
+	// Stopped are tables whose frames go to the engine, since not all of their entries can be in the kernel.
+	Stopped map[string]string `json:"stopped,omitempty"`
+}
+
+// Warns says that the engine runs all frames, and why.
+func (r Running) Warns() string {
+	if r.Runs || r.Why == whyNoProgram {
+		return ""
+	}
+	return "the engine runs all frames: " + r.Why
+}
+
+// Counts implements p4.Ahead.
+func (k *kernel) Counts() (finished, given uint64) {
+	if k.run != nil {
+		finished, given, _ = k.run.x.sums()
+	}
+	return k.finished + finished, k.given + given
+}
+
+// sums are of frames that came to their end in the kernel, and of those that went to the engine.
+func (x *Executor) sums() (finished, given uint64, err error) {
+	all, err := x.Outcomes()
+	for _, o := range all {
+		switch {
+		case o.Engine:
+			given += o.Frames
+		case o.Name != outcomeNames[UnknownPort]:
+			finished += o.Frames
+		}
+	}
+	return finished, given, err
+}
+
+// Report implements p4.Ahead.
+func (k *kernel) Report() any {
+	r := Running{Why: k.why}
+	if k.ports != nil {
+		r.Ports, r.LeftOut = k.ports.shown, k.ports.left
+	}
+	if k.run == nil {
+		return r
+	}
+	r.Runs = true
+	all, err := k.run.x.Outcomes()
+	if err != nil {
+		r.Why = err.Error()
+		return r
+	}
+	r.Finished, r.Given, _ = k.run.x.sums()
+	for _, o := range all {
+		if o.Frames > 0 {
+			r.Outcomes = append(r.Outcomes, o)
+		}
+	}
+	if n := r.Finished + r.Given; n > 0 {
+		r.Share = float64(r.Finished) / float64(n)
+	}
+	if s := k.run.x.Stopped(); len(s) > 0 {
+		r.Stopped = maps.Clone(s)
+	}
+	return r
+}

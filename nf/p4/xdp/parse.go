@@ -1,0 +1,294 @@
+package xdp
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// parsing writes the parser.
+type parsing struct{ operator }
+
+// instance is a state of the parser at a place of the frame: each place has code of its own, so that all loads have constant offsets and the
+// kernel sees that the parser ends.
+type instance struct {
+	state int
+	at    int        // bytes in front
+	last  *ir.Header // that was extracted last
+	idle  int        // states since then
+}
+
+// The most that the parser is unrolled to.
+const (
+	maxInstances = 512
+	maxParsed    = 1024
+)
+
+func (s instance) label() string {
+	last := -1
+	if s.last != nil {
+		last = s.last.Index
+	}
+	return fmt.Sprintf("state%d-%d-%d-%d", s.state, s.at, last, s.idle)
+}
+
+// parser writes all states. Behind it is the label "parsed".
+func (g *parsing) parser() {
+	if !g.p.Parser {
+		return
+	}
+	g.toState(instance{state: g.p.Start})
+	for n := 0; n < len(g.states); n++ {
+		g.label(g.states[n].label())
+		g.parseState(g.states[n])
+	}
+}
+
+// toState goes on with a state; -1: the parser ends.
+func (g *parsing) toState(s instance) {
+	if s.state < 0 {
+		g.add(storeImm(rState, atParsed, int64(s.at), asm.DWord))
+		g.jump("parsed")
+		return
+	}
+	if !g.queued[s] {
+		if s.at > maxParsed || s.idle > len(g.p.States) || len(g.states) == maxInstances {
+			g.pass(fmt.Sprintf("the parser goes on behind %d bytes in more ways than the kernel has room for", s.at))
+			return
+		}
+		g.queued[s] = true
+		g.states = append(g.states, s)
+	}
+	g.jump(s.label())
+}
+
+// fail ends the parser with an error.
+func (g *parsing) parseFails(code uint32, at int) {
+	g.add(storeImm(rState, atError, int64(code), asm.DWord), storeImm(rState, atParsed, int64(at), asm.DWord))
+	g.jump("parsed")
+}
+
+func (g *parsing) parseState(s instance) {
+	st := &g.p.States[s.state]
+	defer g.about("state", st.Name)()
+	g.part(func() {
+		for i := range st.Ops {
+			s = g.parseOp(&st.Ops[i], s)
+		}
+		s.idle++
+		g.choose(st, s)
+	})
+}
+
+// parseOp does one thing in a state, and returns where the parser is then.
+func (g *parsing) parseOp(op *ir.Call, s instance) instance {
+	switch op.Name {
+	case "extract":
+		if op.Header == nil {
+			unsupported("it extracts into a header stack")
+		}
+		if op.Header.Varbit {
+			unsupported("header %s has a field of variable length", op.Header.Name)
+		}
+		g.extract(op.Header, s)
+		s.at, s.last, s.idle = s.at+op.Header.Bits/8, op.Header, 0
+	case "extract_VL":
+		unsupported("it extracts a field of variable length")
+	case "set":
+		if a := &op.Args[1]; a.Look {
+			g.setLookahead(op.Args[0].Expr, a, s.at)
+		} else {
+			g.assign(op.Args[0].Expr, a.Expr)
+		}
+	case "verify":
+		g.verify(op, s.at)
+	case "shift", "advance":
+		n := 8 * op.Args[0].Number
+		if e := op.Args[0].Expr; e != nil {
+			c, ok := e.Word()
+			if !ok || e.Neg || c%8 != 0 {
+				unsupported("it skips a number of bits that is not known before")
+			}
+			n = c
+		}
+		if n/8 > maxParsed {
+			unsupported("it skips %d bytes", n/8)
+		}
+		g.need(s.at, int(n/8), s.at)
+		g.next.moves = true
+		s.at, s.idle = s.at+int(n/8), 0
+	default:
+		if g.primitive(op, nil) {
+			unsupported("it ends the pipeline in the parser")
+		}
+	}
+	return s
+}
+
+// need goes on when n bytes from at on are there, and ends the parser at parsed when not.
+func (g *parsing) need(at, n, parsed int) {
+	if n == 0 {
+		return
+	}
+	ok := g.fresh()
+	g.add(asm.Mov.Reg(asm.R1, rData), asm.Add.Imm(asm.R1, int32(at+n)), asm.JLE.Reg(asm.R1, rEnd, ok))
+	g.parseFails(g.p.TooShort, parsed)
+	g.label(ok)
+}
+
+func (g *parsing) extract(h *ir.Header, s instance) {
+	n := h.Bits / 8
+	g.need(s.at, n, s.at)
+	g.setValid(h)
+	if was, there := g.next.at[h]; there && was != s.at {
+		g.next.moves = true
+	}
+	g.next.at[h] = s.at
+	// Headers that leave in another order than they came in, or not at all, move.
+	i := slices.Index(g.p.Deparse, h)
+	if i < 0 || s.last != nil && i <= slices.Index(g.p.Deparse, s.last) || s.at != 0 && s.last == nil {
+		g.next.moves = true
+	}
+	if at, ok := g.lay.bytes[h]; ok {
+		g.copyBytes(rState, at, rData, s.at, n)
+	}
+}
+
+// setLookahead stores bits that follow in a field.
+func (g *parsing) setLookahead(dst *ir.Expr, a *ir.Arg, at int) {
+	if a.Bits > 64 || dst.Op != ir.FieldOf || dst.Field == nil || dst.Field.Bits > 64 || dst.Field.Saturate {
+		unsupported("it looks ahead at more than 64 bits")
+	}
+	g.lookahead(a.Off, a.Bits, at, asm.R1)
+	if dst.Field.Bits < a.Bits {
+		g.and(asm.R1, ones(dst.Field.Bits))
+	}
+	g.writeField(dst.Field, 0, asm.R1)
+}
+
+// lookahead leaves n bits that follow in r. It changes R0 and R1.
+func (g *parsing) lookahead(off, n, at int, r asm.Register) {
+	size := (off + n + 7) / 8
+	g.need(at, size, at)
+	// As many bytes as hold the bits, and no more: behind them the frame may end.
+	first := off / 8
+	s := off % 8
+	if s+n > 64 {
+		unsupported("it looks ahead at bits in nine bytes")
+	}
+	g.imm(r, 0)
+	for i := first; i < size; {
+		w := 8
+		for w > size-i {
+			w /= 2
+		}
+		g.add(asm.LoadMem(asm.R0, rData, int16(at+i), sizes[8*w]))
+		g.swap(asm.R0, 8*w)
+		if w < 8 {
+			g.add(asm.LSh.Imm(r, int32(8*w)))
+		}
+		g.add(asm.Or.Reg(r, asm.R0))
+		i += w
+	}
+	if right := 8*(size-first) - s - n; right > 0 {
+		g.add(asm.RSh.Imm(r, int32(right)))
+	}
+	g.and(r, ones(n))
+}
+
+func (g *parsing) verify(op *ir.Call, at int) {
+	ok := g.fresh()
+	g.branch(op.Args[0].Expr, true, ok, 0)
+	code := op.Args[1].Number
+	if e := op.Args[1].Expr; e != nil {
+		c, known := e.Word()
+		if !known {
+			unsupported("it verifies with an error that is not known before")
+		}
+		code = c
+	}
+	g.parseFails(uint32(code&(1<<31-1)), at)
+	g.label(ok)
+}
+
+// maxInRegisters is how many words of a transition key stay in registers.
+const maxInRegisters = 4
+
+// choose goes on with the state that the transition key says.
+func (g *parsing) choose(st *ir.State, s instance) {
+	words := 0
+	for i := range st.Parts {
+		p := &st.Parts[i]
+		switch {
+		case p.Unknown:
+			unsupported("it looks into a header stack")
+		case p.Look && p.Bits > 64:
+			unsupported("it looks ahead at more than 64 bits")
+		}
+		words += (p.Bits + 63) / 64
+	}
+	if words > maxInRegisters {
+		unsupported("it chooses by more than %d words", maxInRegisters)
+	}
+	type keyWord struct {
+		bits, at int
+		reg      asm.Register
+	}
+	var key []keyWord
+	for i := len(st.Parts) - 1; i >= 0; i-- { // lookahead changes R1: the first parts are loaded last
+		p := &st.Parts[i]
+		for w := (p.Bits+63)/64 - 1; w >= 0; w-- {
+			words--
+			k := keyWord{min(64, p.Bits-64*w), p.At + w, pool[words+1]}
+			switch {
+			case p.Look:
+				g.lookahead(p.Off, p.Bits, s.at, k.reg)
+			case p.Valid != nil:
+				g.readValid(p.Valid, k.reg)
+			default:
+				g.readField(p.Field, w, k.reg)
+			}
+			key = append(key, k)
+		}
+	}
+	for i := range st.Cases {
+		c := &st.Cases[i]
+		if c.ValueSet {
+			g.pass("it asks a value set")
+			return
+		}
+		next := g.fresh()
+		for _, k := range key {
+			value, mask := c.Value[k.at], c.Mask[k.at]
+			switch {
+			case value&^ones(k.bits) != 0: // never
+				g.jump(next)
+				continue
+			case mask&ones(k.bits) == 0:
+				continue
+			case mask&ones(k.bits) == ones(k.bits):
+				g.notEqual(k.reg, value, next)
+				continue
+			}
+			g.imm(asm.R0, mask&ones(k.bits))
+			g.add(asm.Mov.Reg(asm.R1, k.reg), asm.And.Reg(asm.R1, asm.R0))
+			g.notEqual(asm.R1, value, next)
+		}
+		g.toState(instance{c.Next, s.at, s.last, s.idle})
+		g.label(next)
+	}
+	g.toState(instance{st.Next, s.at, s.last, s.idle})
+}
+
+// notEqual jumps when r is not v. It changes R0.
+func (g *parsing) notEqual(r asm.Register, v uint64, to string) {
+	if small(v) {
+		g.add(asm.JNE.Imm(r, int32(int64(v)), to))
+		return
+	}
+	g.imm(asm.R0, v)
+	g.add(asm.JNE.Reg(r, asm.R0, to))
+}

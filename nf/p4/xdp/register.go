@@ -1,0 +1,191 @@
+package xdp
+
+import (
+	"runtime"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// Registers lie once, in memory that the program and the Switch have in common. One frame at a time has them, as in bmv2: a word says whether somebody does. The
+// program takes it in front of the first action that has to do with registers, and gives it back when the frame has come to its end; where the frame goes to the
+// engine, what it has written is undone before that. When the word stays taken the frame is the engine's, which waits for it.
+
+// tries is how often the program looks whether the registers are free: about half a microsecond.
+const tries = 32
+
+// written is a place where an action writes a register. What it has written there is kept in the state until the frame's end: the cell, and what it was.
+type written struct {
+	register  int
+	cell, old int // offsets in the state
+	bit       int // says that it was done
+}
+
+// usesRegisters reports whether a primitive has to do with registers.
+func usesRegisters(op *ir.Call) bool {
+	return op.Name == "register_read" || op.Name == "register_write"
+}
+
+// takeRegisters takes the registers, unless the frame has them.
+func (g *emitter) takeRegisters() {
+	have, got, again := g.fresh(), g.fresh(), g.fresh()
+	g.next.registers = true
+	g.add(asm.LoadMem(asm.R1, rState, atTaken, asm.DWord), asm.JNE.Imm(asm.R1, 0, have), asm.LoadMapValue(asm.R5, g.maps.turn, 0), asm.Mov.Imm(asm.R4, tries))
+	g.label(again)
+	g.add(asm.Mov.Imm(asm.R0, 0), asm.Mov.Imm(asm.R1, 1), atomicOf(asm.CmpXchg, asm.R5, asm.R1), asm.JEq.Imm(asm.R0, 0, got),
+		asm.Sub.Imm(asm.R4, 1), asm.JNE.Imm(asm.R4, 0, again))
+	was := g.where
+	g.where = Reason{} // of any action
+	g.pass("another frame has the registers for long")
+	g.where = was
+	g.label(got)
+	g.add(storeImm(rState, atTaken, 1, asm.DWord))
+	for i := range (g.u.writes + 63) / 64 {
+		g.add(storeImm(rState, int16(g.lay.written+8*i), 0, asm.DWord))
+	}
+	g.label(have)
+}
+
+// atomicOf is an atomic operation on the word at dst. What of its number stands in the constant has to be told: asm of version 0.22 writes 0, which adds.
+func atomicOf(op asm.AtomicOp, dst, src asm.Register) asm.Instruction {
+	ins := op.Mem(dst, src, asm.DWord, 0)
+	ins.Constant = int64(op >> 8)
+	return ins
+}
+
+// freeRegisters gives them back, if the frame has them.
+func (g *emitter) freeRegisters() {
+	if !g.next.registers {
+		return
+	}
+	free := g.fresh()
+	g.add(asm.LoadMem(asm.R1, rState, atTaken, asm.DWord), asm.JEq.Imm(asm.R1, 0, free), asm.LoadMapValue(asm.R5, g.maps.turn, 0), asm.Mov.Imm(asm.R1, 0),
+		atomicOf(asm.Xchg, asm.R5, asm.R1))
+	g.label(free)
+}
+
+// undo writes back what registers were, the last first: of two writes to one cell the first knows what it was. Places stand in the order in which a frame comes to them.
+func (g *emitter) undo() {
+	if !g.next.registers {
+		return
+	}
+	end := g.fresh()
+	g.add(asm.LoadMem(asm.R1, rState, atTaken, asm.DWord), asm.JEq.Imm(asm.R1, 0, end))
+	for i := len(g.writes) - 1; i >= 0; i-- {
+		w := &g.writes[i]
+		r := &g.p.Registers[w.register]
+		skip := g.fresh()
+		g.imm(asm.R2, 1<<(w.bit%64))
+		g.add(asm.LoadMem(asm.R1, rState, int16(g.lay.written+w.bit/64*8), asm.DWord), asm.And.Reg(asm.R1, asm.R2), asm.JEq.Imm(asm.R1, 0, skip),
+			asm.LoadMem(asm.R1, rState, int16(w.cell), asm.DWord), asm.JGE.Imm(asm.R1, int32(r.Size), skip))
+		g.cellAt(w.register, asm.R3)
+		for k := range r.Words {
+			g.add(asm.LoadMem(asm.R0, rState, int16(w.old+8*k), asm.DWord), asm.StoreMem(asm.R3, int16(8*k), asm.R0, asm.DWord))
+		}
+		g.label(skip)
+	}
+	g.label(end)
+}
+
+// cellAt leaves in r where cell R1 of a register is, which is below its size. It changes R0.
+func (g *emitter) cellAt(register int, r asm.Register) {
+	g.add(asm.Mov.Reg(asm.R0, asm.R1), asm.Mul.Imm(asm.R0, int32(8*g.p.Registers[register].Words)), asm.LoadMapValue(r, g.maps.registers[register], 0), asm.Add.Reg(r, asm.R0))
+}
+
+// register is the one that a primitive names.
+func (g *operator) register(a *ir.Arg) (int, *ir.Registers) {
+	r := &g.p.Registers[a.Object]
+	switch {
+	case g.in == "":
+		unsupported("it uses registers in the parser")
+	case 8*r.Size*r.Words > maxMemory || r.Size == 0 || r.Words > 8:
+		unsupported("register %s has %d cells of %d bits", r.Name, r.Size, r.Bits)
+	}
+	return a.Object, r
+}
+
+// readRegister: an index that is too large leaves the destination as it is.
+func (g *operator) readRegister(op *ir.Call) {
+	i, r := g.register(&op.Args[1])
+	skip := g.fresh()
+	g.value(index(op.Args[2].Expr), 0)
+	g.add(asm.JGE.Imm(asm.R1, int32(r.Size), skip))
+	g.cellAt(i, asm.R2)
+	dst := op.Args[0].Expr
+	if f := dst.Field; dst.Op == ir.FieldOf && f != nil && f.Bits > 64 {
+		if f.Saturate || f.Signed || !f.Header.Meta && (f.BitOff%8 != 0 || f.Bits%8 != 0) {
+			unsupported("it reads a register into a field of more than 64 bits that is signed, saturates, or does not begin and end with a byte")
+		}
+		for w := range (f.Bits + 63) / 64 {
+			g.imm(asm.R1, 0)
+			if w < r.Words {
+				g.add(asm.LoadMem(asm.R1, asm.R2, int16(8*w), asm.DWord))
+			}
+			g.and(asm.R1, ones(min(64, f.Bits-64*w)))
+			if !f.Header.Meta || g.u.read[f] {
+				g.writeField(f, w, asm.R1)
+			}
+		}
+	} else {
+		g.add(asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord))
+		g.store(dst)
+	}
+	g.label(skip)
+}
+
+// writeRegister: an index that is too large writes nothing.
+func (g *operator) writeRegister(op *ir.Call) {
+	i, r := g.register(&op.Args[0])
+	w := written{register: i, bit: g.next.writes}
+	g.next.writes++
+	w.cell = g.lay.olds + 8*g.next.olds
+	w.old = w.cell + 8
+	g.next.olds += 1 + r.Words
+	skip := g.fresh()
+	g.value(index(op.Args[1].Expr), 0)
+	g.add(asm.JGE.Imm(asm.R1, int32(r.Size), skip), asm.StoreMem(rState, int16(w.cell), asm.R1, asm.DWord))
+	for k := range r.Words {
+		g.wordAt(op.Args[2].Expr, k, 1)
+		g.and(asm.R2, ones(min(64, r.Bits-64*k)))
+		g.cellAt(i, asm.R3)
+		g.add(asm.LoadMem(asm.R0, asm.R3, int16(8*k), asm.DWord), asm.StoreMem(rState, int16(w.old+8*k), asm.R0, asm.DWord),
+			asm.StoreMem(asm.R3, int16(8*k), asm.R2, asm.DWord))
+	}
+	at := int16(g.lay.written + w.bit/64*8)
+	g.imm(asm.R3, 1<<(w.bit%64))
+	g.add(asm.LoadMem(asm.R0, rState, at, asm.DWord), asm.Or.Reg(asm.R0, asm.R3), asm.StoreMem(rState, at, asm.R0, asm.DWord))
+	g.label(skip)
+	g.writes = append(g.writes, w)
+}
+
+// Lock implements ir.Follower: it takes the registers. A program has them for about a microsecond.
+func (x *Executor) Lock() {
+	if x.turnWord == nil {
+		return
+	}
+	for n := 1; !atomic.CompareAndSwapUint64(x.turnWord.word(0), 0, 1); n++ {
+		if n%(1<<16) == 0 {
+			runtime.Gosched()
+		}
+		if n == 1<<26 { // that is seconds: whoever took them is no more
+			return
+		}
+	}
+}
+
+// Unlock implements ir.Follower.
+func (x *Executor) Unlock() {
+	if x.turnWord != nil {
+		x.turnWord.store(0, 0)
+	}
+}
+
+// Registers implements ir.Follower.
+func (x *Executor) Registers(i int) []uint64 {
+	if i >= len(x.registers) || x.registers[i] == nil {
+		return nil
+	}
+	return x.registers[i].words()
+}

@@ -1,0 +1,99 @@
+package xdp
+
+import (
+	"slices"
+
+	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// Part is a part of a program that frames come to. Frames go to the engine there when it does one of the things in Engine, which the kernel cannot do, and
+// when one of When is true of them; else the kernel runs it.
+type Part struct {
+	Kind   string   `json:"kind"`
+	Name   string   `json:"name"`
+	Engine []string `json:"engine,omitempty"`
+	When   []string `json:"when,omitempty"`
+}
+
+// parts are those of a program that frames may come to, in the order in which they do.
+type parts struct {
+	list []Part
+	at   map[[2]string]int
+}
+
+func newParts() *parts { return &parts{at: map[[2]string]int{}} }
+
+func (p *parts) visit(r Reason) int {
+	key := [2]string{r.Kind, r.Name}
+	i, ok := p.at[key]
+	if !ok {
+		i = len(p.list)
+		p.at[key] = i
+		p.list = append(p.list, Part{Kind: r.Kind, Name: r.Name})
+	}
+	return i
+}
+
+// always are reasons that every table may have: they say nothing about a program.
+const (
+	whyStopped = "its entries are not all in the kernel"
+	whyForeign = "its entry has an action that is none of the table's"
+)
+
+// sometimes notes that some frames go to the engine at a part.
+func (p *parts) sometimes(r Reason) {
+	if r.Kind == "" || r.Why == whyStopped || r.Why == whyForeign {
+		return
+	}
+	x := &p.list[p.visit(r)]
+	if !slices.Contains(x.When, r.Why) {
+		x.When = append(x.When, r.Why)
+	}
+}
+
+// never notes that the kernel cannot do something that a part does.
+func (p *parts) never(r Reason, why string) {
+	if r.Kind == "" {
+		return
+	}
+	x := &p.list[p.visit(r)]
+	x.When = slices.DeleteFunc(x.When, func(s string) bool { return s == why })
+	if !slices.Contains(x.Engine, why) {
+		x.Engine = append(x.Engine, why)
+	}
+}
+
+// Report says what of a program the kernel runs.
+type Report struct {
+	// Kernel: the program can be loaded. If not, Why says why, and all of it runs in the engine.
+	Kernel bool   `json:"kernel"`
+	Why    string `json:"why,omitempty"`
+	// Instructions of the program, and Bytes of the state of a frame.
+	Instructions int    `json:"instructions"`
+	Bytes        int    `json:"bytes"`
+	Parts        []Part `json:"parts"`
+	// Any are reasons for which frames of any program go to the engine.
+	Any []string `json:"any"`
+}
+
+// Analyse says what of a program the kernel would run. It asks no kernel: one may still refuse the program.
+func Analyse(tree *ir.Program, c p4.Config) Report {
+	if c.DropPort == 0 {
+		c.DropPort = 511
+	}
+	if c.Queues == 0 {
+		c.Queues = 8
+	}
+	x, err := compile(tree, &settings{DropPort: c.DropPort, Queues: c.Queues, Indices: 2}, dryMaps(tree))
+	if err != nil {
+		return Report{Why: err.Error()}
+	}
+	r := Report{Kernel: true, Instructions: len(x.code), Bytes: x.size, Parts: x.parts.list}
+	for _, why := range x.reasons {
+		if why.Kind == "" {
+			r.Any = append(r.Any, why.Why)
+		}
+	}
+	return r
+}

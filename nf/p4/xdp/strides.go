@@ -1,0 +1,309 @@
+package xdp
+
+import (
+	"errors"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// A trie of our own for tables with one LPM field and no other, in memory that the program addresses itself: of 10,000 routes the kernel's own takes several times
+// as long. The first step looks at 8 bits of the key, each further one at 4.
+//
+// A block has a word for each value of its step's bits: in its lower half 1 + the record of the longest prefix that ends in this step and covers the value, in its
+// upper half 1 + the next block. The last record on the way is the one that is hit. A prefix that covers one word is changed by one store. One that
+// covers several is changed in a copy of its block, which takes the block's place by one store: so all frames see it at once. Blocks and records that nothing
+// leads to any more wait for a grace period before they are written again. The first block has several places; a word says which is in use.
+type strides struct {
+	stridesShape
+	nodes, records *shared
+
+	root         int               // place of the first block that is in use
+	stale        int               // how many others were in use since the last grace period
+	prefixes     map[prefix]uint32 // records
+	blocks, recs *rest             // their numbers
+}
+
+// prefix is one of a key, aligned to the left.
+type prefix struct {
+	Key uint64
+	Len int
+}
+
+// stridesShape is the size of a table's trie.
+type stridesShape struct {
+	bits    int // of the key
+	words   int // of a record
+	records int
+	blocks  int
+}
+
+const (
+	firstBits = 8
+	nextBits  = 4
+	places    = 16 // of the first block
+	// Where the first block's places and the others are, in words.
+	rootAt  = 8
+	blockAt = rootAt + places<<firstBits
+)
+
+// stridesOf is the shape of a table's trie; false: it is none.
+func stridesOf(t *ir.Table) (s stridesShape, ok bool) {
+	if t.Kind != ir.LPM || len(t.Keys) != 1 || t.Keys[0].Bits > 64 || t.Size == 0 {
+		return s, false
+	}
+	s = stridesShape{bits: t.Keys[0].Bits, words: entrySize(t) / 8, records: t.Size + spare(t.Size)}
+	steps := max(0, s.bits-firstBits+nextBits-1) / nextBits
+	s.blocks = t.Size*steps + spare(t.Size)
+	return s, 8*s.words*s.records <= maxMemory && 8<<nextBits*s.blocks <= maxMemory
+}
+
+func fitsStrides(t *ir.Table) bool {
+	_, ok := stridesOf(t)
+	return ok
+}
+
+// size is the length of the blocks' memory.
+func (s *stridesShape) size() int { return 8*blockAt + 8<<nextBits*s.blocks }
+
+func newStrides(shape stridesShape, g *graces) *strides {
+	return &strides{stridesShape: shape, prefixes: map[prefix]uint32{}, blocks: g.rest(shape.blocks), recs: g.rest(shape.records)}
+}
+
+// stepOf is the step that a prefix ends in: it looks at the bits between.
+func stepOf(n int) (from, to int) {
+	if n <= firstBits {
+		return 0, firstBits
+	}
+	from = firstBits + (n-firstBits-1)/nextBits*nextBits
+	return from, from + nextBits
+}
+
+// bitsAt are n bits of a key that is aligned to the left, from bit at on.
+func bitsAt(key uint64, at, n int) int {
+	if at >= 64 {
+		return 0
+	}
+	return int(key << at >> (64 - n))
+}
+
+func (s *strides) rootWord(place, i int) int { return rootAt + place<<firstBits + i }
+
+func blockWord(block uint32, i int) int { return blockAt + int(block)<<nextBits + i }
+
+// block is the one that the word at parent leads to.
+func (s *strides) block(parent int) (block uint32, there bool) {
+	v := *s.nodes.word(parent) >> 32
+	return uint32(v) - 1, v != 0
+}
+
+// put adds a prefix, aligned to the left, or changes what it leads to.
+func (s *strides) put(p prefix, value []uint64) error {
+	r, err := s.recs.take()
+	if err != nil {
+		return err
+	}
+	for w, v := range value {
+		s.records.store(int(r)*s.words+w, v)
+	}
+	old, had := s.prefixes[p]
+	s.prefixes[p] = r
+	if err := s.show(p); err != nil {
+		return err
+	}
+	if had {
+		s.recs.leave(old)
+	}
+	return nil
+}
+
+func (s *strides) delete(p prefix) error {
+	old, had := s.prefixes[p]
+	if !had {
+		return errors.New("it is not there")
+	}
+	delete(s.prefixes, p)
+	if err := s.show(p); err != nil {
+		return err
+	}
+	s.recs.leave(old)
+	s.thin(p)
+	return nil
+}
+
+// best is 1 + the record of the longest prefix of a step that covers a value there.
+func (s *strides) best(key uint64, from, to int) uint64 {
+	least := from + 1
+	if from == 0 {
+		least = 0
+	}
+	for n := min(to, s.bits); n >= least; n-- {
+		if r, ok := s.prefixes[prefix{Key: cut(key, n), Len: n}]; ok {
+			return uint64(r) + 1
+		}
+	}
+	return 0
+}
+
+// cut is a key's first n bits.
+func cut(key uint64, n int) uint64 {
+	if n == 0 {
+		return 0
+	}
+	return key >> (64 - n) << (64 - n)
+}
+
+// show has the words that a prefix covers say what the prefixes say.
+func (s *strides) show(p prefix) error {
+	from, to := stepOf(p.Len)
+	parent, err := s.way(p, from)
+	if err != nil {
+		return err
+	}
+	first := bitsAt(p.Key, from, to-from)
+	n := 1 << max(0, to-p.Len)
+	var at int // of the block's first word
+	if from == 0 {
+		at = s.rootWord(s.root, 0)
+	} else {
+		b, _ := s.block(parent)
+		at = blockWord(b, 0)
+	}
+	word := func(i int) uint64 {
+		key := cut(p.Key, from) | uint64(i)<<(64-to)
+		return *s.nodes.word(at + i)>>32<<32 | s.best(key, from, to)
+	}
+	if n == 1 {
+		s.nodes.store(at+first, word(first))
+		return nil
+	}
+	if from == 0 {
+		return s.turn(word, first, n)
+	}
+	next, err := s.blocks.take()
+	if err != nil {
+		return err
+	}
+	for i := range 1 << nextBits {
+		v := *s.nodes.word(at + i)
+		if i >= first && i < first+n {
+			v = word(i)
+		}
+		s.nodes.store(blockWord(next, i), v)
+	}
+	old, _ := s.block(parent)
+	s.nodes.store(parent, uint64(next+1)<<32|*s.nodes.word(parent)&(1<<32-1))
+	s.blocks.leave(old)
+	return nil
+}
+
+// turn has the first block's next place be in use, with words changed.
+func (s *strides) turn(word func(i int) uint64, first, n int) error {
+	if s.stale == places-1 {
+		if err := s.recs.g.now(); err != nil {
+			return err
+		}
+	}
+	next := (s.root + 1) % places
+	for i := range 1 << firstBits {
+		v := *s.nodes.word(s.rootWord(s.root, i))
+		if i >= first && i < first+n {
+			v = word(i)
+		}
+		s.nodes.store(s.rootWord(next, i), v)
+	}
+	s.root, s.stale = next, s.stale+1
+	s.nodes.store(0, uint64(s.root))
+	return nil
+}
+
+// way is the word that leads to the block of a step on the way of a prefix. Blocks that are missing are made.
+func (s *strides) way(p prefix, from int) (parent int, err error) {
+	if from == 0 {
+		return 0, nil
+	}
+	parent = s.rootWord(s.root, bitsAt(p.Key, 0, firstBits))
+	for at := firstBits; ; at += nextBits {
+		b, there := s.block(parent)
+		if !there {
+			if b, err = s.blocks.take(); err != nil {
+				return 0, err
+			}
+			for i := range 1 << nextBits {
+				s.nodes.store(blockWord(b, i), 0)
+			}
+			s.nodes.store(parent, uint64(b+1)<<32|*s.nodes.word(parent)&(1<<32-1))
+		}
+		if at == from {
+			return parent, nil
+		}
+		parent = blockWord(b, bitsAt(p.Key, at, nextBits))
+	}
+}
+
+// thin takes blocks away that lead to nothing, on the way of a prefix that is gone.
+func (s *strides) thin(p prefix) {
+	from, _ := stepOf(p.Len)
+	var parents []int
+	if from > 0 {
+		parents = append(parents, s.rootWord(s.root, bitsAt(p.Key, 0, firstBits)))
+	}
+	for at := firstBits; at < from; at += nextBits {
+		b, there := s.block(parents[len(parents)-1])
+		if !there {
+			break
+		}
+		parents = append(parents, blockWord(b, bitsAt(p.Key, at, nextBits)))
+	}
+	for i := len(parents) - 1; i >= 0; i-- {
+		b, there := s.block(parents[i])
+		if !there {
+			continue
+		}
+		for j := range 1 << nextBits {
+			if *s.nodes.word(blockWord(b, j)) != 0 {
+				return
+			}
+		}
+		s.nodes.store(parents[i], *s.nodes.word(parents[i])&(1<<32-1))
+		s.blocks.leave(b)
+	}
+}
+
+// prefixOf is a row's prefix.
+func prefixOf(t *ir.Table, r *ir.Row) prefix {
+	k := &t.Keys[0]
+	return prefix{Key: cut(r.Key[k.At]<<(64-k.Bits), r.Prefix), Len: r.Prefix}
+}
+
+// lookStrides leaves the entry of the packet's key in rEntry; none: it jumps to miss.
+func (g *pipes) lookStrides(n int, t *ir.Table, miss string) {
+	s, _ := stridesOf(t)
+	k := &t.Keys[0]
+	done := g.fresh()
+	g.key(k, 0)
+	g.add(asm.Mov.Reg(asm.R4, asm.R1))
+	if k.Bits < 64 {
+		g.add(asm.LSh.Imm(asm.R4, int32(64-k.Bits)))
+	}
+	// R4 is what is left of the key, R5 1 + the record so far.
+	nodes := func(r asm.Register, word int) { g.add(asm.LoadMapValue(r, g.maps.slots[n], uint32(8*word))) }
+	nodes(asm.R2, 0)
+	g.add(asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord), asm.And.Imm(asm.R1, places-1), asm.LSh.Imm(asm.R1, firstBits+3), asm.Mov.Reg(asm.R3, asm.R4),
+		asm.RSh.Imm(asm.R3, 64-firstBits), asm.LSh.Imm(asm.R3, 3), asm.Add.Reg(asm.R3, asm.R1))
+	nodes(asm.R2, rootAt)
+	g.add(asm.Add.Reg(asm.R2, asm.R3), asm.LoadMem(asm.R3, asm.R2, 0, asm.DWord), asm.Mov.Reg32(asm.R5, asm.R3), asm.LSh.Imm(asm.R4, firstBits))
+	for at := firstBits; at < s.bits; at += nextBits {
+		none := g.fresh()
+		g.add(asm.RSh.Imm(asm.R3, 32), asm.JEq.Imm(asm.R3, 0, done), asm.Sub.Imm(asm.R3, 1), asm.JGE.Imm(asm.R3, int32(s.blocks), done),
+			asm.LSh.Imm(asm.R3, nextBits+3), asm.Mov.Reg(asm.R1, asm.R4), asm.RSh.Imm(asm.R1, 64-nextBits), asm.LSh.Imm(asm.R1, 3), asm.Add.Reg(asm.R3, asm.R1))
+		nodes(asm.R2, blockAt)
+		g.add(asm.Add.Reg(asm.R2, asm.R3), asm.LoadMem(asm.R3, asm.R2, 0, asm.DWord), asm.LSh.Imm(asm.R4, nextBits), asm.Mov.Reg32(asm.R1, asm.R3),
+			asm.JEq.Imm(asm.R1, 0, none), asm.Mov.Reg(asm.R5, asm.R1))
+		g.label(none)
+	}
+	g.label(done)
+	g.add(asm.JEq.Imm(asm.R5, 0, miss), asm.Sub.Imm(asm.R5, 1), asm.JGE.Imm(asm.R5, int32(s.records), miss), asm.Mul.Imm(asm.R5, int32(8*s.words)),
+		asm.LoadMapValue(rEntry, g.maps.tables[n], 0), asm.Add.Reg(rEntry, asm.R5))
+}

@@ -1,0 +1,327 @@
+package xdp
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/quillon/quillon/nf/p4/internal/ir"
+)
+
+// An entry in the kernel's maps, in words of the machine's order: its row in the Switch and 1 + its action's number, 32 bits each, its rank, and the
+// action's data. The entry with the lowest rank wins. A default entry is one, too.
+const (
+	entryRow  = 0
+	entryAct  = 4
+	entryRank = 8
+	entryData = 16
+)
+
+// entrySize is the length of an entry of a table.
+func entrySize(t *ir.Table) int { return entryData + 8*t.DataWords }
+
+// A word for each table says how frames look for an entry.
+const (
+	tableEmpty   = iota // not at all: there is none
+	tableFull           // in its maps
+	tableStopped        // not in the kernel: the maps may lack something
+)
+
+// maxMasks is how many different masks the entries of a table with ternary keys may have in the kernel: each costs a look-up.
+const maxMasks = 8
+
+// A table of masks in the kernel: a word whose bits say which masks are in use, and then the masks.
+func masksSize(t *ir.Table) int { return 8 * (1 + maxMasks*t.KeyWords) }
+
+// sort is in which kind of map the entries of a table are.
+type sort uint8
+
+const (
+	keyless sort = iota
+	direct       // a cuckoo
+	stepped      // strides
+	trie         // the kernel's, of other tables with an LPM field
+	tuples       // a cuckoo of masked keys
+)
+
+// sortOf says how a table is translated; an error why it is not.
+func sortOf(t *ir.Table) (sort, string) {
+	lpm := 0
+	for _, k := range t.Keys {
+		if k.Field != nil && k.Field.Varbit {
+			return 0, "its key has a field of variable length"
+		}
+		if k.Match == ir.LPM {
+			lpm = k.Bits
+		}
+	}
+	words := t.KeyWords + 2
+	switch {
+	case t.Profile:
+		return 0, "its actions are those of an action profile"
+	case t.Meter:
+		return 0, "its entries have meters"
+	case words > maxKeyWords:
+		return 0, fmt.Sprintf("its key has %d words, more than %d", t.KeyWords, maxKeyWords-2)
+	case t.DataWords > maxDataWords:
+		return 0, fmt.Sprintf("its actions have %d words of parameters, more than %d", t.DataWords, maxDataWords)
+	case t.Size > maxEntries || t.Counters && t.Size > maxCounters:
+		return 0, fmt.Sprintf("it may have %d entries", t.Size)
+	case len(t.Keys) == 0:
+		return keyless, ""
+	case t.Kind == ir.Exact:
+		if _, ok := shapeOf(t, t.KeyWords); ok {
+			return direct, ""
+		}
+		return 0, fmt.Sprintf("it may have %d entries", t.Size)
+	case t.Kind == ir.LPM && fitsStrides(t):
+		return stepped, ""
+	case t.Kind == ir.LPM && lpm > 64 && lpm != 128:
+		return 0, fmt.Sprintf("it has an LPM field of %d bits, which is more than 64 and not 128", lpm)
+	case t.Kind == ir.LPM && t.Size > 0:
+		return trie, ""
+	}
+	if _, ok := shapeOf(t, t.KeyWords+1); ok {
+		return tuples, ""
+	}
+	return 0, fmt.Sprintf("it may have %d entries", t.Size)
+}
+
+// Bounds of tables and counters in the kernel. Each processor has all counters.
+const (
+	maxKeyWords  = 24
+	maxDataWords = 64
+	maxEntries   = 1 << 24
+	maxCounters  = 1 << 18
+)
+
+// key leaves word w of the packet's key in R1.
+func (g *pipes) key(k *ir.Key, w int) {
+	if k.Field == nil {
+		g.readValid(k.Valid, asm.R1)
+	} else {
+		skip := g.fresh()
+		if k.Valid != nil {
+			g.readValid(k.Valid, asm.R1)
+			g.add(asm.JEq.Imm(asm.R1, 0, skip))
+		}
+		g.readField(k.Field, w, asm.R1)
+		g.label(skip)
+	}
+	if w < len(k.Mask) && k.Mask[w] != ones(min(64, k.Bits-64*w)) {
+		g.imm(asm.R0, k.Mask[w])
+		g.add(asm.And.Reg(asm.R1, asm.R0))
+	}
+}
+
+// table writes a table: its look-up, its actions and what comes behind them.
+func (g *pipes) table(n int, t *ir.Table) {
+	kind, why := sortOf(t)
+	if why != "" {
+		unsupported("%s", why)
+	}
+	own := func(s string) string { return fmt.Sprintf("%s-table%d-%s", g.in, n, s) }
+	miss := own("miss")
+	counter := -1
+	if t.Counters {
+		counter = g.mark()
+		g.marked = append(g.marked, marked{counter, g.maps.direct[n]})
+	}
+	if kind != keyless || !t.ConstDefault {
+		going := g.fresh()
+		g.add(asm.LoadMapValue(asm.R1, g.maps.going, uint32(8*n)), asm.LoadMem(asm.R1, asm.R1, 0, asm.DWord), asm.JEq.Imm(asm.R1, tableFull, going),
+			asm.JEq.Imm(asm.R1, tableEmpty, miss))
+		g.pass(whyStopped)
+		g.label(going)
+	}
+	if kind == keyless {
+		g.label(miss)
+	} else {
+		switch kind {
+		case direct:
+			g.lookCuckoo(n, t, miss)
+		case stepped:
+			g.lookStrides(n, t, miss)
+		case trie:
+			g.lookTrie(n, t, miss)
+		default:
+			g.lookTuples(n, t, miss)
+		}
+		g.found(n, t, counter)
+		g.add(storeImm(rState, atMissed, 0, asm.DWord), asm.LoadMem(asm.R1, rEntry, entryAct, asm.Word))
+		next := func(a int) int {
+			if t.Branches {
+				return t.Hit
+			}
+			return t.Next[a]
+		}
+		g.actions(t, own("hit"), next)
+		g.label(miss)
+		g.add(storeImm(rState, atMissed, 1, asm.DWord))
+	}
+	g.missed(n, t, counter, own)
+}
+
+// missed writes what a table does without a hit.
+func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string) {
+	if t.Counters {
+		g.add(storeImm(rState, int16(counter), int64(t.Size)+1, asm.DWord))
+	}
+	none := t.BaseMiss
+	if t.Branches {
+		none = t.Miss
+	}
+	next := func(a int) int {
+		if t.Branches {
+			return t.Miss
+		}
+		return t.Next[a]
+	}
+	if t.ConstDefault {
+		if t.Initial < 0 {
+			g.toNode(none)
+			return
+		}
+		g.action(t.Initial, argument{data: t.InitData}, next(t.Initial))
+		return
+	}
+	// The default entry lies in one of two places; a word says in which.
+	at := g.maps.defaultAt[n]
+	g.add(asm.LoadMapValue(rEntry, g.maps.defaults, uint32(at)), asm.LoadMem(asm.R1, rEntry, 0, asm.DWord), asm.Add.Imm(rEntry, 8),
+		asm.And.Imm(asm.R1, 1), asm.Mul.Imm(asm.R1, int32(entrySize(t))), asm.Add.Reg(rEntry, asm.R1))
+	g.add(asm.LoadMem(asm.R1, rEntry, entryAct, asm.Word), asm.JEq.Imm(asm.R1, 0, g.nodeLabel(none)))
+	g.actions(t, own("miss"), next)
+}
+
+// actions writes the actions of a table. R1 is 1 + the number of the one that runs, rEntry its entry.
+func (g *pipes) actions(t *ir.Table, own string, next func(action int) int) {
+	label := func(a int) string { return fmt.Sprintf("%s-%d", own, a) }
+	seen := map[int]bool{}
+	for _, a := range t.Actions {
+		if !seen[a] {
+			seen[a] = true
+			g.add(asm.JEq.Imm(asm.R1, int32(a+1), label(a)))
+		}
+	}
+	g.pass(whyForeign)
+	for _, a := range t.Actions {
+		if seen[a] {
+			seen[a] = false
+			g.label(label(a))
+			g.action(a, argument{entry: true}, next(a))
+		}
+	}
+}
+
+// found notes that rEntry was hit, for its counter and its timeout.
+func (g *pipes) found(n int, t *ir.Table, counter int) {
+	if !t.Counters && !t.Timeout {
+		return
+	}
+	g.add(asm.LoadMem(asm.R1, rEntry, entryRow, asm.Word))
+	if t.Counters {
+		g.add(asm.Mov.Reg(asm.R2, asm.R1), asm.Add.Imm(asm.R2, 1), asm.StoreMem(rState, int16(counter), asm.R2, asm.DWord))
+	}
+	if t.Timeout {
+		if t.Size > maxDirect/8 {
+			unsupported("%d entries with timeouts", t.Size)
+		}
+		skip := g.fresh()
+		g.add(asm.JGE.Imm(asm.R1, int32(t.Size), skip))
+		g.cell(g.maps.hits[n], asm.R1)
+		g.add(storeImm(asm.R2, 0, 1, asm.DWord))
+		g.label(skip)
+	}
+}
+
+// maxDirect is the longest value of a map whose memory the program addresses itself, in bytes.
+const maxDirect = 1 << 22
+
+// lookUp leaves the map's value for the key at a place of the stack in R0; none: it jumps to miss.
+func (g *emitter) lookUp(fd, at int, miss string) {
+	g.add(asm.LoadMapPtr(asm.R1, fd), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(at)), asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, miss))
+}
+
+// keyAt is where a key of so many words lies on the stack.
+func keyAt(words int) int { return spillAt - 8*words }
+
+// trieBits is the number of bits of a trie's key in front of the LPM field, and all.
+func trieBits(t *ir.Table) (front, all int) {
+	for _, k := range t.Keys {
+		all += 64 * k.Words
+		if k.Match != ir.LPM {
+			front += 64 * k.Words
+		}
+	}
+	return front, all
+}
+
+// lookTrie: the key is a length, and then the exact fields and the LPM field, each in words in the order of the wire; the last aligned to the left.
+func (g *pipes) lookTrie(n int, t *ir.Table, miss string) {
+	_, all := trieBits(t)
+	at := keyAt(all / 64)
+	g.add(storeImm(asm.RFP, int16(at-4), int64(all), asm.Word))
+	to := at
+	for _, last := range []bool{false, true} {
+		for i := range t.Keys {
+			k := &t.Keys[i]
+			if (k.Match == ir.LPM) != last {
+				continue
+			}
+			for w := k.Words - 1; w >= 0; w-- {
+				g.key(k, w)
+				if last && k.Bits < 64 {
+					g.add(asm.LSh.Imm(asm.R1, int32(64-k.Bits)))
+				}
+				g.swap(asm.R1, 64)
+				g.add(asm.StoreMem(asm.RFP, int16(to), asm.R1, asm.DWord))
+				to += 8
+			}
+		}
+	}
+	g.lookUp(g.maps.tables[n], at-4, miss)
+	g.add(asm.Mov.Reg(rEntry, asm.R0))
+}
+
+// rCandidate is an entry that may win; in pipelines nobody else has the register.
+const rCandidate = asm.R9
+
+// lookTuples looks up the key under each mask that is in use. On the stack are the number of the mask with the masked key, the key, and the lowest rank
+// so far.
+func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
+	kw := t.KeyWords
+	probe := keyAt(kw)
+	masked := probe - 8*(kw+1)
+	rank := masked - 8
+	if -rank > stackSize {
+		unsupported("its key has %d words", kw)
+	}
+	for i := range t.Keys {
+		k := &t.Keys[i]
+		for w := range k.Words {
+			g.key(k, w)
+			g.add(asm.StoreMem(asm.RFP, int16(probe+8*(k.At+w)), asm.R1, asm.DWord))
+		}
+	}
+	s, _ := shapeOf(t, kw+1)
+	g.add(asm.Mov.Imm(rEntry, 0), storeImm(asm.RFP, int16(rank), -1, asm.DWord))
+	for m := range maxMasks {
+		next := g.fresh()
+		g.add(asm.LoadMapValue(asm.R4, g.maps.masks[n], 0), asm.LoadMem(asm.R1, asm.R4, 0, asm.DWord), asm.And.Imm(asm.R1, 1<<m), asm.JEq.Imm(asm.R1, 0, next))
+		g.imm(asm.R2, g.opt.Seed)
+		g.imm(asm.R3, multiplier)
+		g.add(asm.Mov.Imm(asm.R1, int32(m)), asm.StoreMem(asm.RFP, int16(masked), asm.R1, asm.DWord))
+		g.mix()
+		for w := range kw {
+			g.add(asm.LoadMem(asm.R1, asm.R4, int16(8*(1+m*kw+w)), asm.DWord), asm.LoadMem(asm.R0, asm.RFP, int16(probe+8*w), asm.DWord),
+				asm.And.Reg(asm.R1, asm.R0), asm.StoreMem(asm.RFP, int16(masked+8*(1+w)), asm.R1, asm.DWord))
+			g.mix()
+		}
+		g.probe(n, s, masked, rCandidate, next)
+		g.add(asm.LoadMem(asm.R1, rCandidate, entryRank, asm.DWord), asm.LoadMem(asm.R2, asm.RFP, int16(rank), asm.DWord), asm.JGE.Reg(asm.R1, asm.R2, next),
+			asm.StoreMem(asm.RFP, int16(rank), asm.R1, asm.DWord), asm.Mov.Reg(rEntry, rCandidate))
+		g.label(next)
+	}
+	g.add(asm.JEq.Imm(rEntry, 0, miss))
+}

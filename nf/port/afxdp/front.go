@@ -1,0 +1,131 @@
+package afxdp
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/internal/xsk/offload"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// FrontProgram is the name of a Front's program, as bpftool shows it.
+const FrontProgram = "quillon_p4"
+
+// Front is a program of somebody else that an interface alone has in front of its own. What it does not finish it gives to the interface's own program by a
+// tail call.
+type Front struct {
+	Program *ebpf.Program
+	// Own is told the interface's own program: before the Front is attached, and whenever another takes its place.
+	Own func(own *ebpf.Program) error
+	// Watch is told that somebody looks at all frames of the interface, which the Front leaves to the interface's own program then, or that nobody does any
+	// more. It is called before the Front is attached, and whenever that changes.
+	Watch func(watched bool)
+}
+
+// Interface is what a Front has to know of a port's interface.
+type Interface struct {
+	Name  string
+	Index int
+	MTU   int
+	// Native: its program runs in the driver. Alone: it is not one of a pair.
+	Native, Alone bool
+}
+
+// Interface is that of the port.
+func (p *Port) Interface() Interface {
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return Interface{Name: d.name, Index: d.index, MTU: d.mtu, Native: d.mode == xsk.Native, Alone: d.alone}
+}
+
+// Within calls f in the network namespace of the port, in which its interface has its index.
+func (p *Port) Within(f func() error) error {
+	p.dev.mu.Lock()
+	ns := p.dev.ns
+	p.dev.mu.Unlock()
+	if !ns.IsOpen() {
+		return port.ErrClosed
+	}
+	return offload.Within(ns, f)
+}
+
+// Receives readies the port's interface for frames that XDP programs redirect to it natively, which arrive at the other end of a veth only if it does GRO.
+// An error that wraps port.ErrNotSupported says that they do not arrive. It acts in the network namespace of the port.
+func (p *Port) Receives() error {
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.attached || !d.alone {
+		return port.ErrClosed
+	}
+	return offload.Within(d.ns, func() error {
+		can := func() bool {
+			f, err := xsk.FeaturesOf(d.index)
+			return err == nil && f&xsk.CanTransmit != 0
+		}
+		if can() {
+			return nil
+		}
+		if !d.opt.LeaveOffloads {
+			if err := d.changeOffloads(true); err != nil {
+				return err
+			}
+		}
+		if !can() {
+			return fmt.Errorf("frames that are redirected to %s would be lost (on a veth: its other end needs gro on): %w", d.name, port.ErrNotSupported)
+		}
+		return nil
+	})
+}
+
+// SetFront attaches a Front in front of the interface's own program, in the place of the one that it had; nil: the interface has its own alone. No frame is
+// lost meanwhile.
+func (p *Port) SetFront(f *Front) error {
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case !d.attached:
+		return port.ErrClosed
+	case d.link0 == nil:
+		return fmt.Errorf("interface %s is one of a pair: %w", d.name, port.ErrNotSupported)
+	case f == nil && d.front == nil:
+		return nil
+	}
+	prog := d.prog.Prog
+	if f != nil {
+		if err := f.Own(prog); err != nil {
+			return fmt.Errorf("interface %s: %w", d.name, err)
+		}
+		f.Watch(d.watched)
+		prog = f.Program
+	}
+	if err := offload.Within(d.ns, func() error { return d.link0.Update(prog) }); err != nil {
+		return fmt.Errorf("attach to %s: %w", d.name, err)
+	}
+	d.front = f
+	return nil
+}
+
+// update has prog be the program of an interface alone.
+func (d *device) update(prog *ebpf.Program) error {
+	if d.front != nil {
+		return d.front.Own(prog)
+	}
+	return d.link0.Update(prog)
+}
+
+// watch takes out of a filter that somebody watches where only a Front has to know: the interface's own program gives all frames to the graph anyway.
+func (d *device) watch(f port.Filter) port.Filter {
+	if watched := f.Watched && f.All; watched != d.watched {
+		d.watched = watched
+		if d.front != nil {
+			d.front.Watch(watched)
+		}
+	}
+	f.Watched = f.Watched && !f.All
+	return f
+}
