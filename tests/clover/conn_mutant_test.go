@@ -68,7 +68,7 @@ func connMutants() (all []mutant.Mutant) {
 		{"who was heard again loses its queue pair", "data.go", "o.Learnt != Inferred || now.Sub(o.LastSeen) < t.cfg.Reuse || o.pinned", "o.Learnt != Inferred || o.pinned", "TestReuse|TestClaims"},
 		{"who may not go goes for a claim", "data.go", "o.pinned && (t.cfg.LetGo == nil || !t.cfg.LetGo(k.slot()))", "false", "TestAgainstModel|TestPairing|TestStatic|TestReuse|TestClaims|TestRoom|TestLetGo|TestLockstep|TestNotes|TestNoVoice|TestMoreThanPlaces"},
 		{"who may not go goes for want of room", "room.go", "case r.pinned && (t.cfg.LetGo == nil || !t.cfg.LetGo(s)):", "case false:", "TestLetGo|TestFullOfLiving"},
-		{"who may not go goes when it is quiet", "table.go", "quiet >= t.cfg.Idle && (!r.pinned || t.cfg.LetGo == nil || t.cfg.LetGo(s))", "quiet >= t.cfg.Idle", "TestLetGoWhenIdle"},
+		{"who may not go goes when it is quiet", "table.go", "quiet >= t.cfg.Idle && t.mayGo(s)", "quiet >= t.cfg.Idle", "TestLetGoWhenIdle"},
 		{"rows from configuration are forgotten", "table.go", "return r.Learnt != Static && ", "return ", "TestCaptures|TestIdleClient|TestVoicesInTime|TestInference|TestContradictions|TestFull|TestBothDirections|TestDoubts|TestUnlisted|TestNetworks|TestRecall|TestGuard|TestRepetition|TestPlain|TestEvidence|TestAdopt|TestLearnsMTU|TestNoAllocation|TestFuzz|TestHandshake"},
 		// Room.
 		{"one client has all half-open places", "room.go", "case int(*t.halves(c, client)) >= one:", "case int(*t.halves(c, client)) >= one && false:", "TestRoomForSpoofers|TestStrangersAreBounded|TestHandshakeWithoutRoom"},

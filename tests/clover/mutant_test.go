@@ -169,7 +169,7 @@ func mutants() (all []mutant.Mutant) {
 		{"what is said as often is believed", "handle.go", " && n/2 >= other", "", "TestLearning|TestTrust"},
 		{"created entries stop learning", "handle.go", "case most > next:\n\t\tr.take(one)", "case most > next && r.nw == 1:\n\t\tr.take(one)", "TestManyRegions|TestLearning"},
 		{"keys that are not chosen are steered", "known.go", "if k == noSlot && s.cfg.only.has(s.servers[sid].match, key) {", "if k == noSlot {", "TestNotChosen"},
-		{"a new choice leaves keys", "steer.go", "\t\t\ts.forget(c, int32(s.choose))\n", "", "TestForgottenKey"},
+		{"a new choice leaves keys", "steer.go", "\t\ts.forget(c, int32(s.choose))\n", "", "TestForgottenKey"},
 		{"what a worker did before it met another's connection is done twice", "steer.go", "s.turn(c, in, bufs, first, n, len(bufs))", "s.turn(c, in, bufs, 0, n, len(bufs))", "TestOnceEach"},
 		{"hot keys never come in", "hot.go", "if x.uses > 4*y.hits {", "if false {", "TestHot"},
 		{"cold keys come in", "hot.go", "if x.uses > 4*y.hits {", "if true {", "TestHot"},
