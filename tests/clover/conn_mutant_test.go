@@ -68,6 +68,12 @@ func connMutants() (all []mutant.Mutant) {
 		{"who was heard again loses its queue pair", "data.go", "o.Learnt != Inferred || now.Sub(o.LastSeen) < t.cfg.Reuse || o.pinned", "o.Learnt != Inferred || o.pinned", "TestReuse|TestClaims"},
 		{"who may not go goes for a claim", "data.go", "o.pinned && (t.cfg.LetGo == nil || !t.cfg.LetGo(k.slot()))", "false", "TestAgainstModel|TestPairing|TestStatic|TestReuse|TestClaims|TestRoom|TestLetGo|TestLockstep|TestNotes|TestNoVoice|TestMoreThanPlaces"},
 		{"who may not go goes for want of room", "room.go", "case r.pinned && (t.cfg.LetGo == nil || !t.cfg.LetGo(s)):", "case false:", "TestLetGo|TestFullOfLiving"},
+		{"who may not go goes when it is to be closed", "table.go", "quiet >= t.cfg.Close && t.mayGo(s)", "quiet >= t.cfg.Close", "TestAttackUnseenDisconnect"},
+		{"what is to be closed and goes on is closed", "data.go", "if now.Sub(r.LastSeen) < outlived {", "if true {", "TestAttackUnseenDisconnect"},
+		{"a handshake takes who may not go", "cm.go", "own.slot() != k.slot()) && !t.mayGo(k.slot())", "own.slot() != k.slot()) && false", "TestAttackMadeUpHandshake"},
+		{"the server does not know its own queue pairs", "cm.go", "(own == noRef || own.slot() != k.slot()) && ", "(own == noRef || true) && ", "TestAttackMadeUpHandshake"},
+		{"who is named has a new row", "static.go", "r.State == Paired && r.pinned:", "r.State == Paired && r.pinned && false:", "TestAttackNamedInUse"},
+		{"who is named takes who may not go", "static.go", "case r.Learnt == Inferred && t.mayGo(k.slot()):", "case r.Learnt == Inferred:", "TestAttackNamedInUse"},
 		{"who may not go goes when it is quiet", "table.go", "quiet >= t.cfg.Idle && t.mayGo(s)", "quiet >= t.cfg.Idle", "TestLetGoWhenIdle"},
 		{"rows from configuration are forgotten", "table.go", "return r.Learnt != Static && ", "return ", "TestCaptures|TestIdleClient|TestVoicesInTime|TestInference|TestContradictions|TestFull|TestBothDirections|TestDoubts|TestUnlisted|TestNetworks|TestRecall|TestGuard|TestRepetition|TestPlain|TestEvidence|TestAdopt|TestLearnsMTU|TestNoAllocation|TestFuzz|TestHandshake"},
 		// Room.
