@@ -10,6 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )
@@ -126,6 +127,114 @@ func TestAttack4SourcePorts(t *testing.T) {
 							t.Errorf("it took %v", d)
 						}
 					})
+				})
+			}
+		}
+	}
+}
+
+// late is a NIC that gets one frame later.
+type late struct {
+	host.Endpoint
+	pool  *packet.Pool
+	is    func(b []byte) bool
+	by    time.Duration
+	frame []byte
+	at    clock.Time
+}
+
+// Input implements host.Endpoint.
+func (l *late) Input(now clock.Time, b *packet.Buf) {
+	if l.is != nil && l.frame == nil && l.is(b.Bytes()) {
+		l.frame, l.at = append([]byte(nil), b.Bytes()...), now.Add(l.by)
+		b.Put()
+		return
+	}
+	l.Endpoint.Input(now, b)
+}
+
+// Output implements host.Endpoint.
+func (l *late) Output(now clock.Time, out *packet.Batch) {
+	if l.at != 0 && now >= l.at {
+		b := l.pool.Get()
+		b.SetBytes(l.frame)
+		l.at = 0
+		l.Endpoint.Input(now, b)
+	}
+	l.Endpoint.Output(now, out)
+}
+
+// Deadline implements host.Endpoint.
+func (l *late) Deadline() clock.Time {
+	if at := l.Endpoint.Deadline(); l.at == 0 || at < l.at {
+		return at
+	}
+	return l.at
+}
+
+// The first atomic of a connection is on the way to the server for some time (less than settle=). Meanwhile somebody sends a request out of turn in its client's
+// name; the frame reaches no server. And another client changes the same word.
+func TestAttack4UnfollowedUnderWay(t *testing.T) {
+	for _, who := range []string{"nobody", "a stranger"} {
+		for _, kind := range []rnic.Op{rnic.OpFetchAdd, rnic.OpWrite} {
+			for _, order := range []string{"strict", "word"} {
+				t.Run(fmt.Sprintf("%s/%v/%s", who, kind, order), func(t *testing.T) {
+					for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "replace", "order": order, "writable": "assume"})} {
+						var l *late
+						g := &managers{}
+						g.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+							x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+							if machine != "s0" {
+								return x
+							}
+							g.server = x
+							l = &late{Endpoint: x, pool: nic.Pool(), by: 300 * time.Microsecond}
+							return l
+						}})
+						s := g
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						b, c := s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})
+						s.announce(b, 2)
+						s.announce(c, 3)
+						known(t, s.Scene, m, b, c)
+						a := s.Peer(0, 0, bed.Link{PD: pd})
+						a.Receive(4, 64)
+						s.announce(a, 1)
+						l.is = func(b []byte) bool {
+							var f hdr.Frame
+							return hdr.Parse(b, &f) == hdr.IsRoCE && f.BTHOf(b).DestQP() == a.Here.ServerQPN
+						}
+						w := rnic.SendWR{Op: kind, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va, RKey: m.RKey, Swap: 1000}
+						binary.LittleEndian.PutUint64(w.SGL[0], 1000)
+						a.Post(w)
+						s.Pause(20 * time.Microsecond)
+						if who == "a stranger" {
+							f := a.Frame(a.Here.ClientPSN+1000, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true})
+							f[5] ^= 0x55 // to nobody
+							s.Send(time.Microsecond, f)
+						}
+						n := uint64(0)
+						var read uint64
+						for range 30 {
+							warm(t, m, va, 1, b, c)
+							n += 2
+							s.Pause(10 * time.Microsecond)
+							if a.Status(0) != bed.Pending && read == 0 {
+								read = n
+							}
+						}
+						a.Await(b, c)
+						healthy(t, a, b, c)
+						now := bed.WordAt(m, va)
+						t.Logf("answered after %d; replaced %d; %d in memory", read, s.Count("replaced"), now)
+						if kind == rnic.OpFetchAdd && now != 40+n+1000 {
+							t.Errorf("%d additions and one of 1000 make %d", 40+n, now)
+						}
+						if kind == rnic.OpWrite && now < 1000 {
+							t.Errorf("1000 was written, and %d is there after no more than %d additions", now, 40+n)
+						}
+					}
 				})
 			}
 		}
