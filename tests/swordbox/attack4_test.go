@@ -240,3 +240,119 @@ func TestAttack4UnfollowedUnderWay(t *testing.T) {
 		}
 	}
 }
+
+// The first request of a connection waits in the box, for WRITEs that are under way in the place of atomics. Somebody sends a request out of turn in its client's
+// name, which reaches no server. A client that does not ask again (retry_cnt 0) has its answer all the same.
+func TestAttack4UnfollowedWaiting(t *testing.T) {
+	for _, who := range []string{"nobody", "a stranger"} {
+		t.Run(who, func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "replace", "writable": "assume"})} {
+				s := newManagers(t, bed.SceneConfig{Box: x})
+				pd := s.PD()
+				m := s.MR(pd, va, 1<<16, all)
+				b, c := s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})
+				s.announce(b, 2)
+				s.announce(c, 3)
+				known(t, s.Scene, m, b, c)
+				k := rnic.DefaultConn()
+				k.RetryCnt = 0
+				a := s.Peer(0, 0, bed.Link{PD: pd, Conn: k})
+				s.announce(a, 1)
+				s.Stall()
+				post(b, m, va, 2)
+				post(c, m, va, 2)
+				s.Pause(20 * time.Microsecond)
+				post(a, m, va, 1)
+				s.Pause(20 * time.Microsecond)
+				if who == "a stranger" {
+					f := a.Frame(a.Here.ClientPSN+1000, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true})
+					f[5] ^= 0x55 // to nobody
+					s.Send(time.Microsecond, f)
+				}
+				held := s.Count("held")
+				s.Pause(100 * time.Microsecond)
+				s.Thaw()
+				a.Await(b, c)
+				t.Logf("held %d; replaced %d; %d in memory", held, s.Count("replaced"), bed.WordAt(m, va))
+				healthy(t, a, b, c)
+			}
+		})
+	}
+}
+
+// A client goes on over others' connections, as its own is dead, and dies without a word. Its queue pair's number is its next one's, with another queue pair of the
+// server's.
+func TestAttack4DeadNumberComesBack(t *testing.T) {
+	for _, infer := range []string{"on", "off"} {
+		for _, managed := range []bool{true, false} {
+			for _, far := range []uint32{1, 1000, 1 << 22} {
+				if !managed && infer == "off" {
+					continue
+				}
+				t.Run(fmt.Sprintf("infer %s, managed %v, %d away", infer, managed, far), func(t *testing.T) {
+					k := rnic.DefaultConn()
+					k.Timeout = 8
+					s := newManagers(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "infer": infer, "idle": "2s"}), Conn: k, Profile: rnic.RXE, Sessions: 3})
+					pd := s.PD()
+					m, gone := s.MR(pd, va, 1<<16, all), s.MR(pd, 1<<30, 1<<16, all)
+					var peers []*bed.Peer
+					for i := range 6 {
+						peers = append(peers, s.Peer(i/2, i%2, bed.Link{PD: pd}))
+						if managed {
+							s.announce(peers[i], uint32(i+1))
+						}
+					}
+					known(t, s.Scene, m, peers...)
+					for range 5 {
+						warm(t, gone, 1<<30, 1, peers...)
+					}
+					for _, p := range peers {
+						p.Write(m, va+128, make([]byte, 8))
+					}
+					if err := gone.Dereg(); err != nil {
+						t.Fatal(err)
+					}
+					peers[1].Post(rnic.SendWR{Op: rnic.OpFetchAdd, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 30, RKey: gone.RKey, Swap: 1})
+					peers[1].Await()
+					for range 5 {
+						warm(t, m, va, 1, peers[2:]...)
+					}
+					for i, p := range peers {
+						if p.State() != rnic.StateReady || p.Far.State() == rnic.StateReady {
+							continue
+						}
+						if _, st := p.Add(m, va, 1); st != rnic.Success {
+							t.Logf("%d: %v at once", i, st)
+							continue
+						}
+						next, _ := p.QP.Pending()
+						p.QP.Reset()
+						other := peers[5-i/5*2]
+						for range 40 {
+							s.Pause(100 * time.Millisecond)
+							warm(t, m, va, 1, other)
+						}
+						c := k
+						c.SQPSN = (next + far) & hdr.PSNMask
+						again := s.Peer(i/2, 2, bed.Link{PD: pd, Near: p.QP, Conn: c})
+						if managed {
+							s.announce(again, 7)
+						}
+						for range 10 {
+							s.Pause(20 * time.Millisecond)
+							post(again, m, va, 2)
+							post(other, m, va, 2)
+							again.Await(other)
+							if again.Status(again.Posted()-1) != rnic.Success {
+								break
+							}
+						}
+						healthy(t, again, other)
+						return
+					}
+					t.Fatal("nobody's connection carried what was refused")
+				})
+			}
+		}
+	}
+}
