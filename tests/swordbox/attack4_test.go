@@ -356,3 +356,63 @@ func TestAttack4DeadNumberComesBack(t *testing.T) {
 		}
 	}
 }
+
+// The way to the server carries no long packets for a while, as when a route changes, and a client's WRITE is sent again for longer, by its timeout and
+// retry_cnt. Nobody is told anything, and so it is for those whose operations are behind it.
+func TestAttack4WayShrinksForAWhile(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for bad := range 2 {
+			for _, more := range []int{1, 2} { // operations of the others' that are behind it
+				for _, managed := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s/%d/%d/%v", mode, bad, more, managed), func(t *testing.T) {
+						short := false
+						c := rnic.DefaultConn()
+						c.Timeout, c.RetryCnt = 18, 7 // 1 s
+						for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode, "track": "0+ffffffffffff"})} {
+							g := &managers{}
+							g.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Conn: c, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+								x := &bed.Spy{Endpoint: nic, Pool: nic.Pool(), Lose: func(b []byte) bool { return short && machine == "s0" && len(b) > 700 }}
+								if machine == "s0" {
+									g.server = x
+								}
+								return x
+							}})
+							s := g
+							pd, other := s.PD(), s.PD()
+							m, own := s.MR(pd, va, 1<<16, all), s.MR(other, 1<<30, 1<<16, all)
+							peers := []*bed.Peer{s.Peer(0, 0, bed.Link{PD: pd, Conn: c}), s.Peer(1, 0, bed.Link{PD: pd, Conn: c})}
+							far := s.Peer(2, 0, bed.Link{PD: other, Conn: c})
+							if managed {
+								s.announce(peers[0], 1)
+								s.announce(peers[1], 2)
+								s.announce(far, 3)
+							}
+							known(t, s.Scene, m, peers...)
+							for range 20 {
+								far.Add(own, 1<<30, 1)
+								s.Pause(500 * time.Microsecond)
+							}
+							for range 3 {
+								for _, p := range peers {
+									p.Write(m, va+4096, make([]byte, 1000))
+									p.WriteWord(m, va+8, 1)
+								}
+							}
+							short = true
+							peers[bad].Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 1000)}, RemoteAddr: va + 4096, RKey: m.RKey})
+							post(peers[1-bad], m, va, more)
+							for range 150 {
+								s.Pause(10 * time.Millisecond)
+								far.Add(own, 1<<30, 1)
+							}
+							short = false
+							peers[0].Await(peers[1], far)
+							t.Logf("%d were sent again; the slowest took %v", s.Count("resent"), peers[bad].Latency(peers[bad].Posted()-1))
+							healthy(t, peers[0], peers[1], far)
+						}
+					})
+				}
+			}
+		}
+	}
+}
