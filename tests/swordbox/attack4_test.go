@@ -450,3 +450,45 @@ func TestAttack4SumsThatSayNothing(t *testing.T) {
 		}
 	}
 }
+
+// A request for the end of a connection that does not come to the server, and a reply to such a request that does not come there either, both in the client's name,
+// end nobody.
+func TestAttack4UnseenDisconnectAndReply(t *testing.T) {
+	for _, reply := range []bool{false, true} {
+		for _, args := range []graph.Args{{"mode": "mux"}, {"mode": "replace", "guard": "drop"}} {
+			t.Run(fmt.Sprintf("reply %v, %s", reply, args["mode"]), func(t *testing.T) {
+				for _, x := range []*bed.Box{nil, ofSwordbox(args)} {
+					s := newManagers(t, bed.SceneConfig{Box: x})
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					s.announce(a, 1)
+					s.announce(b, 2)
+					known(t, s.Scene, m, a, b)
+					for _, what := range []hdr.CMAttr{hdr.DisconnectRequest, hdr.DisconnectReply} {
+						if what == hdr.DisconnectReply && !reply {
+							continue
+						}
+						k := datagram(b, true, hdr.CMFields{AttributeID: what, TransactionID: 2 | 8<<32, LocalCommID: 2, RemoteCommID: 2 | 1<<24, RemoteQPN: b.Here.ServerQPN})
+						k.DstMAC, k.SrcMAC = [6]byte{2, 0, 0, 9, 9, 9}, [6]byte{2, 0, 0, 0, 0xee, 1}
+						s.Send(10*time.Microsecond, k.Bytes())
+					}
+					for range 10 {
+						s.Pause(100 * time.Millisecond)
+						post(a, m, va, 1)
+						post(b, m, va, 1)
+						a.Await(b)
+						if b.Status(b.Posted()-1) != rnic.Success {
+							break
+						}
+					}
+					t.Logf("moved %d, synced %d", s.Count("moved"), s.Count("synced"))
+					healthy(t, a, b)
+					if now := bed.WordAt(m, va); now != 40+20 {
+						t.Errorf("60 additions make %d", now)
+					}
+				}
+			})
+		}
+	}
+}
