@@ -492,3 +492,73 @@ func TestAttack4UnseenDisconnectAndReply(t *testing.T) {
 		}
 	}
 }
+
+// The server's MAC address changes while a client is quiet (a bond, or a router that takes over), and its clients send there from then on. Somebody makes up a
+// request of the quiet one's, or it is quiet for idle=. It goes on.
+func TestAttack4ServerMoves(t *testing.T) {
+	for _, who := range []string{"nobody", "a stranger", "idle"} {
+		for quiet := range 2 {
+			t.Run(fmt.Sprint(who, quiet), func(t *testing.T) {
+				moved := false
+				var was [6]byte
+				now := [6]byte{2, 0, 0, 0x77, 0x77, 1}
+				swap := func(at int, from, to *[6]byte) func(b []byte) []byte {
+					return func(b []byte) []byte {
+						if moved && [6]byte(b[at:at+6]) == *from {
+							copy(b[at:], to[:])
+						}
+						return b
+					}
+				}
+				wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+					switch {
+					case machine == "s0":
+						return &bed.Spy{Endpoint: &retag{Endpoint: nic, out: swap(6, &was, &now), in: swap(0, &now, &was)}, Lose: func(b []byte) bool { return moved && [6]byte(b[:6]) != now }}
+					case strings.HasPrefix(machine, "c"):
+						return &retag{Endpoint: nic, out: swap(0, &was, &now), in: swap(6, &now, &was)}
+					}
+					return nic
+				}
+				args := graph.Args{"mode": "mux"}
+				if who == "idle" {
+					args["idle"] = "2s"
+				}
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(args), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+					moved = false
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					if quiet == 0 {
+						a, b = b, a
+					}
+					was = a.Here.ServerMAC
+					known(t, s, m, a, b)
+					moved = true
+					for range 40 {
+						s.Pause(10 * time.Millisecond)
+						warm(t, m, va, 1, a)
+					}
+					if who == "a stranger" {
+						s.Send(time.Microsecond, b.Frame(b.Here.ClientPSN+20+1<<20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true}))
+					}
+					for range 400 {
+						s.Pause(10 * time.Millisecond)
+						warm(t, m, va, 1, a)
+					}
+					for range 10 {
+						post(b, m, va, 1)
+						b.Await()
+						if b.Status(b.Posted()-1) != rnic.Success {
+							break
+						}
+					}
+					t.Logf("moved %d, gone %d", s.Count("moved"), s.Count("connections-gone"))
+					healthy(t, a, b)
+					if now := bed.WordAt(m, va); now != 40+440+10 {
+						t.Errorf("490 additions make %d", now)
+					}
+				})
+			})
+		}
+	}
+}
