@@ -562,3 +562,60 @@ func TestAttack4ServerMoves(t *testing.T) {
 		}
 	}
 }
+
+// The way to the server's end of a quiet connection is interrupted for a second, as when a link of several fails. Meanwhile somebody makes up a request of its
+// client's. The client, which has seen nothing of it, goes on, and what it is told was executed is.
+func TestAttack4OutageOfTheQuiet(t *testing.T) {
+	for _, who := range []string{"nobody", "a stranger"} {
+		for _, guard := range []string{"pass", "drop"} {
+			for quiet := range 2 {
+				t.Run(fmt.Sprintf("%s/%s/%d", who, guard, quiet), func(t *testing.T) {
+					out, qpn := false, uint32(0)
+					wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+						return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+							var f hdr.Frame
+							return machine == "s0" && out && hdr.Parse(b, &f) == hdr.IsRoCE && f.BTHOf(b).DestQP() == qpn
+						}}
+					}
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "guard": guard}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+						pd := s.PD()
+						m := s.MR(pd, va, 1<<16, all)
+						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+						known(t, s, m, a, b)
+						if quiet == 0 {
+							a, b = b, a
+						}
+						s.Pause(200 * time.Millisecond)
+						out, qpn = true, b.Here.ServerQPN
+						if who == "a stranger" {
+							f := b.Frame(b.Here.ClientPSN+20+1<<20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true})
+							if guard == "drop" {
+								x := s.Stranger(b)
+								x.Here.ServerQPN = b.Here.ServerQPN
+								f = x.Frame(x.Here.ClientPSN, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true, Src: x.Here.ClientIP})
+							}
+							s.Send(time.Microsecond, f)
+						}
+						for range 100 {
+							s.Pause(10 * time.Millisecond)
+							warm(t, m, va, 1, a)
+						}
+						out = false
+						for range 10 {
+							post(b, m, va, 1)
+							b.Await()
+							if b.Status(b.Posted()-1) != rnic.Success {
+								break
+							}
+						}
+						t.Logf("moved %d, gone %d", s.Count("moved"), s.Count("connections-gone"))
+						healthy(t, a, b)
+						if now := bed.WordAt(m, va); now != 40+100+10 {
+							t.Errorf("150 additions make %d", now)
+						}
+					})
+				})
+			}
+		}
+	}
+}
