@@ -619,3 +619,85 @@ func TestAttack4OutageOfTheQuiet(t *testing.T) {
 		}
 	}
 }
+
+// A client repeats PSNs that the server has executed, as requests under another's R_Key: the server acknowledges them unread. That shows no right.
+func TestAttack4RightByRepetition(t *testing.T) {
+	for _, how := range []string{"bypass", "half around", "neither"} {
+		for _, managed := range []bool{true, false} {
+			for _, mode := range []string{"mux", "replace"} {
+				t.Run(fmt.Sprintf("%s, managed %v, %s", how, managed, mode), func(t *testing.T) {
+					for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
+						s := newManagers(t, bed.SceneConfig{Box: x})
+						pd, other := s.PD(), s.PD()
+						m, own := s.MR(pd, va, 1<<16, all), s.MR(other, 1<<30, 1<<16, all)
+						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+						if managed {
+							s.announce(a, 1)
+							s.announce(b, 2)
+						}
+						known(t, s.Scene, m, a, b)
+						for k := range uint64(5) {
+							a.WriteWord(m, va+8, k)
+							b.WriteWord(m, va+8, k)
+							a.Add(m, va+8, 1)
+							b.Add(m, va+8, 1)
+						}
+						e := s.Peer(2, 0, bed.Link{PD: other})
+						if managed {
+							s.announce(e, 3)
+						}
+						n := uint32(0)
+						made := func(psn uint32, here bool) []byte {
+							f := e.Frame(psn, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+8, m.RKey, 8), Payload: make([]byte, 8), AckReq: true, SrcMAC: e.Here.ClientMAC})
+							if !here {
+								f[5] ^= 0x55 // to nobody
+							}
+							return f
+						}
+						far := func() { // half around, in two steps: what was executed is ahead then
+							s.Send(2*time.Microsecond, made(e.Here.ClientPSN+n+1<<22, false), made(e.Here.ClientPSN+n+1<<23+100, false))
+						}
+						for range 20 { // nobody knows their numbering
+							s.Pause(500 * time.Microsecond)
+							id := e.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 30, RKey: own.RKey})
+							if how == "half around" {
+								s.Pause(time.Microsecond)
+								far()
+							}
+							e.Await()
+							if st := e.Status(id); st != rnic.Success {
+								t.Fatal(st)
+							}
+							n++
+						}
+						switch how {
+						case "bypass":
+							s.Sleep(200 * time.Microsecond)
+							s.Pause(100 * time.Microsecond)
+							if st := e.WriteWord(own, 1<<30, 1); st != rnic.Success {
+								t.Fatal(st)
+							}
+							n++
+							s.Pause(time.Millisecond)
+						case "half around":
+							far()
+						}
+						synced := s.Count("synced")
+						s.Send(2*time.Microsecond, made(e.Here.ClientPSN+n-3, true), made(e.Here.ClientPSN+n-2, true), made(e.Here.ClientPSN+n-1, true))
+						s.Pause(time.Millisecond)
+						warm(t, m, va+8, 2, a, b)
+						was := bed.WordAt(m, va+8)
+						st := e.WriteWord(m, va+8, 0x666)
+						now := bed.WordAt(m, va+8)
+						t.Logf("%v; synced %d, %d; moved %d", st, synced, s.Count("synced"), s.Count("moved"))
+						if st == rnic.Success || now != was {
+							t.Errorf("a WRITE that the server refuses ended as %v, and %#x became %#x", st, was, now)
+						}
+						warm(t, m, va+8, 3, a, b)
+						healthy(t, a, b)
+					}
+				})
+			}
+		}
+	}
+}
