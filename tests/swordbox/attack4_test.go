@@ -701,3 +701,53 @@ func TestAttack4RightByRepetition(t *testing.T) {
 		}
 	}
 }
+
+// A made-up request with the very PSN that comes next, in a frame that something on the way to the server throws away (a router, for its TTL; a switch or a bridge, as no host
+// has a group's address), takes no request's place.
+func TestAttack4ExactUnseen(t *testing.T) {
+	shapes := map[string]func(b []byte) []byte{
+		"TTL": func(b []byte) []byte {
+			ip := hdr.IPv4(b[14:][:20])
+			ip.SetTTL(1)
+			ip.UpdateChecksum()
+			return b
+		},
+		"source MAC": func(b []byte) []byte { b[6] |= 1; return b },
+		"no source":  func(b []byte) []byte { copy(b[6:12], make([]byte, 6)); return b },
+	}
+	for name, shape := range shapes {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+					return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+						return machine == "s0" && (b[22] < 2 || b[6]&1 != 0 || [6]byte(b[6:12]) == [6]byte{})
+					}}
+				}
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, a, b)
+					x := a.Frame(a.Here.ClientPSN+20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+4096, m.RKey, 64), Payload: make([]byte, 64), AckReq: true})
+					s.Send(10*time.Microsecond, shape(x))
+					s.Pause(time.Millisecond)
+					sent := 20
+					for range 5 {
+						if st := a.WriteWord(m, va+4096, uint64(sent)); st != rnic.Success {
+							t.Fatalf("WRITE: %v", st)
+						}
+						if now := bed.WordAt(m, va+4096); now != uint64(sent) {
+							t.Errorf("%d was written, %d is there", sent, now)
+						}
+						warm(t, m, va, 3, a, b)
+						sent++
+					}
+					healthy(t, a, b)
+					if now := bed.WordAt(m, va); now != 40+30 {
+						t.Errorf("70 additions make %d", now)
+					}
+				})
+			})
+		}
+	}
+}
