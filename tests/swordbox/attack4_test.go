@@ -751,3 +751,62 @@ func TestAttack4ExactUnseen(t *testing.T) {
 		}
 	}
 }
+
+// As TestAttack4RightByRepetition, and it is a stranger who sends the repetitions, in the name of a client that has done nothing. Nothing of others goes over its connection,
+// where the server refuses it.
+func TestAttack4RightOfAnother(t *testing.T) {
+	for _, managed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("managed %v", managed), func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux", "shared": "3"})} {
+				s := newManagers(t, bed.SceneConfig{Box: x})
+				pd, other := s.PD(), s.PD()
+				m, own := s.MR(pd, va, 1<<16, all), s.MR(other, 1<<30, 1<<16, all)
+				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+				if managed {
+					s.announce(a, 1)
+					s.announce(b, 2)
+				}
+				known(t, s.Scene, m, a, b)
+				write := func() {
+					for k := range uint64(16) {
+						a.WriteWord(m, va+256*k, k)
+						b.WriteWord(m, va+256*k, k)
+					}
+				}
+				warm(t, m, va+256*15, 2, a, b)
+				write()
+				e := s.Peer(2, 0, bed.Link{PD: other})
+				if managed {
+					s.announce(e, 3)
+				}
+				n := uint32(0)
+				made := func(psn uint32, here bool) []byte {
+					f := e.Frame(psn, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, m.RKey, 8), Payload: make([]byte, 8), AckReq: true})
+					if !here {
+						f[5] ^= 0x55 // to nobody
+					}
+					return f
+				}
+				for range 20 {
+					s.Pause(500 * time.Microsecond)
+					id := e.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 30, RKey: own.RKey})
+					s.Pause(time.Microsecond)
+					s.Send(2*time.Microsecond, made(e.Here.ClientPSN+n+1<<22, false), made(e.Here.ClientPSN+n+1<<23+100, false))
+					e.Await()
+					if st := e.Status(id); st != rnic.Success {
+						t.Fatal(st)
+					}
+					n++
+				}
+				s.Send(2*time.Microsecond, made(e.Here.ClientPSN+n-3, true), made(e.Here.ClientPSN+n-2, true), made(e.Here.ClientPSN+n-1, true))
+				s.Pause(time.Millisecond)
+				for range 3 {
+					write()
+					e.WriteWord(own, 1<<30, 1)
+				}
+				t.Logf("synced %d; moved %d", s.Count("synced"), s.Count("moved"))
+				healthy(t, a, b, e)
+			}
+		})
+	}
+}
