@@ -810,3 +810,57 @@ func TestAttack4RightOfAnother(t *testing.T) {
 		})
 	}
 }
+
+// Repetitions that the server acknowledges unread change no word, and nobody takes them for its value.
+func TestAttack4ValueByRepetition(t *testing.T) {
+	for _, managed := range []bool{true, false} {
+		for _, last := range []time.Duration{0, 300 * time.Millisecond} {
+			t.Run(fmt.Sprintf("managed %v, %v", managed, last), func(t *testing.T) {
+				for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "replace", "writable": "assume"})} {
+					s := newManagers(t, bed.SceneConfig{Box: x})
+					pd, other := s.PD(), s.PD()
+					m, own := s.MR(pd, va, 1<<16, all), s.MR(other, 1<<30, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					if managed {
+						s.announce(a, 1)
+						s.announce(b, 2)
+					}
+					known(t, s.Scene, m, a, b)
+					e := s.Peer(2, 0, bed.Link{PD: other})
+					if managed {
+						s.announce(e, 3)
+					}
+					n := uint32(0)
+					made := func(psn uint32, here bool) []byte {
+						f := e.Frame(psn, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, m.RKey, 8), Payload: binary.LittleEndian.AppendUint64(nil, 0x5000), AckReq: true})
+						if !here {
+							f[5] ^= 0x55 // to nobody
+						}
+						return f
+					}
+					for range 10 {
+						s.Pause(500 * time.Microsecond)
+						id := e.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 30, RKey: own.RKey})
+						s.Pause(time.Microsecond)
+						s.Send(2*time.Microsecond, made(e.Here.ClientPSN+n+1<<22, false), made(e.Here.ClientPSN+n+1<<23+100, false))
+						e.Await()
+						if st := e.Status(id); st != rnic.Success {
+							t.Fatal(st)
+						}
+						n++
+					}
+					s.Send(2*time.Microsecond, made(e.Here.ClientPSN+n-3, true), made(e.Here.ClientPSN+n-2, true))
+					s.Pause(last)
+					warm(t, m, va, 10, a, b)
+					s.Send(2*time.Microsecond, made(e.Here.ClientPSN+n-1, true))
+					warm(t, m, va, 10, a, b)
+					t.Logf("synced %d; moved %d; replaced %d; mismatches %d", s.Count("synced"), s.Count("moved"), s.Count("replaced"), s.Count("mismatches"))
+					healthy(t, a, b)
+					if now := bed.WordAt(m, va); now != 80 {
+						t.Errorf("80 additions make %#x", now)
+					}
+				}
+			})
+		}
+	}
+}
