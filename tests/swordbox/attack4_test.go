@@ -864,3 +864,76 @@ func TestAttack4ValueByRepetition(t *testing.T) {
 		}
 	}
 }
+
+// An atomic that goes over another's connection, under another R_Key than its word's others, is lost, and its client disconnects. Those behind it go on.
+func TestAttack4LostAtomicOfOneGone(t *testing.T) {
+	for goes := range 2 {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(fmt.Sprintf("%s/%d", mode, goes), func(t *testing.T) {
+				losing, key := false, uint32(0)
+				g := &managers{}
+				g.Scene = bed.NewScene(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+					x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+					if machine == "s0" {
+						g.server = x
+						x.Lose = func(b []byte) bool {
+							var f hdr.Frame
+							return losing && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.FetchAdd && hdr.AtomicETH(b[f.BTH+hdr.BTHLen:]).RKey() == key
+						}
+					}
+					return x
+				}})
+				s := g
+				pd := s.PD()
+				m, n := s.MR(pd, va, 1<<16, all), s.MR(pd, va, 1<<16, all)
+				key = n.RKey
+				peers := []*bed.Peer{s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})}
+				for i, p := range peers {
+					s.announce(p, uint32(i+1))
+				}
+				known(t, s.Scene, m, peers...)
+				known(t, s.Scene, n, peers...)
+				for _, p := range peers {
+					p.Write(m, va+1024, make([]byte, 8))
+					p.Write(n, va+1024, make([]byte, 8))
+				}
+				s.Pause(10 * time.Millisecond)
+				known(t, s.Scene, m, peers...)
+				losing = true
+				b := peers[goes]
+				loose := s.Count("out-of-order")
+				moved := s.Count("moved")
+				post(b, n, va, 1)
+				s.Pause(5 * time.Microsecond)
+				others := append(append([]*bed.Peer(nil), peers[:goes]...), peers[goes+1:]...)
+				for _, p := range others {
+					post(p, m, va, 1)
+				}
+				s.Pause(100 * time.Microsecond)
+				t.Logf("moved %d, loose %d", s.Count("moved")-moved, s.Count("out-of-order")-loose)
+				id := uint32(goes + 1)
+				s.Send(10*time.Microsecond, func() []byte {
+					k := datagram(b, true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: uint64(id) | 8<<32, LocalCommID: id, RemoteCommID: id | 1<<24, RemoteQPN: b.Here.ServerQPN})
+					return k.Bytes()
+				}())
+				d := datagram(b, false, hdr.CMFields{AttributeID: hdr.DisconnectReply, TransactionID: uint64(id) | 8<<32, LocalCommID: id | 1<<24, RemoteCommID: id})
+				g.server.Send(s.Clock.Now(), d.Bytes())
+				b.QP.Reset()
+				s.Pause(100 * time.Microsecond)
+				losing = false
+				for range 10 {
+					s.Pause(10 * time.Millisecond)
+					for _, p := range others {
+						post(p, m, va, 1)
+					}
+					others[0].Await(others[1:]...)
+				}
+				t.Logf("conns %d, resent %d, repairs %d", s.Count("connections"), s.Count("resent"), s.Count("repairs"))
+				healthy(t, others...)
+				if s.Count("resent") > 1000 {
+					t.Errorf("%d were sent again", s.Count("resent"))
+				}
+			})
+		}
+	}
+}
