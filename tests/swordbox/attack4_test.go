@@ -937,3 +937,55 @@ func TestAttack4LostAtomicOfOneGone(t *testing.T) {
 		}
 	}
 }
+
+// As TestAttack4SourcePorts, and what is lost is the first request of the connection that others have something behind.
+func TestAttack4SourcePortsFirst(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(fmt.Sprintf("%s, one port %v", mode, same), func(t *testing.T) {
+				for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
+					losing := false
+					g := &managers{}
+					spread := ported()
+					g.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+						x := spread(machine, nic).(*bed.Spy)
+						if x.Pool = nic.Pool(); same {
+							x.Out = nil
+						}
+						if machine == "s0" {
+							g.server = x
+							x.Lose = func(b []byte) bool {
+								var f hdr.Frame
+								if losing && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.WriteOnly && len(f.PayloadOf(b)) == 64 {
+									losing = false
+									return true
+								}
+								return false
+							}
+						}
+						return x
+					}})
+					s := g
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					p, q := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					s.announce(p, 1)
+					s.announce(q, 2)
+					known(t, s.Scene, m, p)
+					warm(t, m, va, 1, q)
+					moved := s.Count("moved")
+					losing = true
+					p.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 64)}, RemoteAddr: va + 512, RKey: m.RKey})
+					post(q, m, va, 1)
+					p.Await(q)
+					d := p.Latency(p.Posted() - 1)
+					t.Logf("moved %d, then %d; resent %d; it took %v, and the other's %v", moved, s.Count("moved"), s.Count("resent"), d, q.Latency(q.Posted()-1))
+					healthy(t, p, q)
+					if q.Latency(q.Posted()-1) > 20*time.Millisecond {
+						t.Errorf("one loss costs another %v", q.Latency(q.Posted()-1))
+					}
+				}
+			})
+		}
+	}
+}
