@@ -89,13 +89,13 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 		if r.State == HalfOpen || m.RemoteQPN() != to.QPN {
 			return NoSlot, Forged
 		}
-		if r.State != Closing {
+		if r.endAsked(toClient); r.State != Closing {
 			r.State, r.LastSeen = Closing, now
 			t.rewatch(r)
 		}
 		return s, IsClosing
 	case hdr.DisconnectReply:
-		if r.State != Closing {
+		if !r.wasAsked(toClient) {
 			return NoSlot, Forged
 		}
 		t.Remove(s)
@@ -210,8 +210,27 @@ func (t *Table) lives(s Slot) bool {
 	if o.State == Paired && o.LastSeen >= r.LastSeen {
 		return true
 	}
-	own := t.find(r.Server.Addr, r.Server.QPN)
-	return (own == noRef || own.slot() != k.slot()) && !t.mayGo(k.slot())
+	return keeps(t, s)
+}
+
+// keeps reports whether the owner of the row that has the client's queue pair of waiting row s keeps it, and the server does not say itself
+// that its own queue pair of that row is the new one's.
+func keeps(t *Table, s Slot) bool {
+	r := &t.rows[s]
+	k, own := t.find(r.Client.Addr, r.Client.QPN), t.find(r.Server.Addr, r.Server.QPN)
+	return k != noRef && (own == noRef || own.slot() != k.slot()) && !t.mayGo(k.slot())
+}
+
+// endAsked notes that an end sent a DisconnectRequest, to the client or to the server; wasAsked reports whether the end did that a reply to that goes to.
+func (r *Row) endAsked(toClient bool) { r.enders |= ender(!toClient) }
+
+func (r *Row) wasAsked(toClient bool) bool { return r.enders&ender(toClient) != 0 }
+
+func ender(client bool) uint8 {
+	if client {
+		return 1
+	}
+	return 2
 }
 
 // commit pairs row s, whose client has confirmed the handshake.

@@ -295,7 +295,7 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 		// ReadyToUse does (IBTA 12.9.6), if the old one has been silent since
 		// the ConnectReply.
 		n := &t.rows[w]
-		if t.unclaim(r); r.rival != 0 && n.Client.Addr == r.Client.Addr && n.Server.Addr == r.Server.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && !t.lives(w) {
+		if t.unclaim(r); r.rival != 0 && n.Client.Addr == r.Client.Addr && n.Server.Addr == r.Server.Addr && n.Server.QPN == r.Server.QPN && psn == n.Client.StartPSN && r.LastSeen < n.LastSeen && !keeps(t, w) {
 			t.commit(now, w)
 			t.rows[w].Client.saw(b, f)
 			return w, NowPaired

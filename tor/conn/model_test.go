@@ -35,6 +35,7 @@ type connRow struct {
 	connection
 	state                         State
 	replied, ready, waits, closed bool
+	ender                         [2]bool // a DisconnectRequest came from the server, from the client
 	last                          clock.Time
 	rival                         *connRow // the newest that waits for its queue pairs
 	until                         clock.Time
@@ -230,15 +231,15 @@ func (m *model) tell(now clock.Time, a hdr.CMAttr, src, dst netip.Addr, local, r
 		if r.state == HalfOpen || qpn != toQPN {
 			return Forged
 		}
-		if r.state != Closing {
+		if r.ender[map[bool]int{false: 1}[toClient]] = true; r.state != Closing {
 			r.state, r.last = Closing, now
 		}
 		return IsClosing
 	case hdr.DisconnectReply:
-		if r.state != Closing {
+		if !r.ender[map[bool]int{true: 1}[toClient]] {
 			return Forged
 		}
-		m.end(r, r.last)
+		m.gone(r)
 		return Removed
 	}
 	return Foreign
@@ -268,10 +269,10 @@ func (m *model) data(now clock.Time, request bool, src, dst netip.Addr, qpn, psn
 			return NowPaired
 		}
 	}
-	if r.state == Closing {
+	if r.state == Closing && (request || toServer || now.Sub(r.last) < outlived) {
 		return IsClosing
 	}
-	r.last = now
+	r.state, r.last = Paired, now
 	if request != toServer {
 		return Reverse
 	}

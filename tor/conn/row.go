@@ -179,7 +179,10 @@ type Row struct {
 	at     int32
 	since  clock.Time
 
-	_ [16]byte // to whole lines
+	// enders are the ends that sent a DisconnectRequest: 1 the client, 2 the server.
+	enders uint8
+
+	_ [15]byte // to whole lines
 }
 
 func (r *Row) String() string {

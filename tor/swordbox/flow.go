@@ -52,7 +52,8 @@ type flow struct {
 	notReady uint32     // with lags: PSN that its client has to send again next
 	early    hold.Queue // requests behind a READ whose length is not known: see clientSide.wait
 	proven   uint32     // the longest payload of a WRITE's packet that the server acknowledged over this connection, if over leastProven: see unproven
-	_        [8]byte    // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	sumless  bool       // its UDP checksums say nothing: that of the first request on record was wrong
+	_        [7]byte    // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the
@@ -160,8 +161,8 @@ func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
 // a request is the one that comes next, after others that were.
 func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
 	d := hdr.PSNDiff(psn, fl.arrived)
-	if fl.seen && d < 0 {
-		return false // a repetition
+	if fl.seen && (d < 0 || d > farOff) {
+		return false // a repetition, or one from far away: what the server has executed already may lie there
 	}
 	if !fl.seen || d > 0 {
 		fl.turns = 0

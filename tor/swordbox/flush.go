@@ -23,9 +23,11 @@ func (s *Box) Flush(c *graph.Ctx) {
 				continue
 			}
 			n.row(f).Client.HasPSN = false // its first request may have crossed: who sends that PSN now repeats it, or makes it up
+			seen, expected := f.seen || f.synced, f.arrived
 			if f.synced {
 				n.unfollow(f)
 			}
+			f.seen, f.arrived = seen, expected // what was there before is not what comes next
 		}
 		s.clients.settle()
 	}
@@ -40,6 +42,9 @@ func (n *order) unfollow(f *flow) {
 	for o := n.oldest(f); o != nil; o = n.oldest(f) {
 		o.flags |= fOrphan
 		n.unlink(o)
+		if o.modifies() && o.word != lapsed {
+			n.roams(o) // it may be under way
+		}
 		n.forget(o, false)
 	}
 	for k := f.first; k != f.tail; k++ {

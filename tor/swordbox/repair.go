@@ -446,6 +446,7 @@ func (s *carrierSide) makeKept(o *op, off uint32) bool {
 	s.c.Mark(x, packet.Generated, reasonMade)
 	c, psn := n.carrier(o), s.h.BTHOf(x.Bytes()).PSN()
 	c.up.address(x.Bytes()) // as what got there
+	hdr.SetICRC(x.Bytes(), &s.h)
 	s.send(n.flowOf(o), c, o, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, o.cpsn)))
 	return true
 }

@@ -55,7 +55,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 // the next request's at the server. So it is dropped. The result are the frame's bytes; nil when it was disposed of.
 func (s *clientSide) uniform(fl *flow, x *packet.Buf, b []byte) []byte {
 	switch {
-	case !udpSumOK(b, &s.f) || !fl.up.alike(b, &s.f):
+	case !fl.sumless && !udpSumOK(b, &s.f) || !fl.up.alike(b, &s.f):
 		s.c.Drop(x, reasonShape)
 		return nil
 	case !fl.up.fits(&s.f) && !fl.up.wear(x, &s.f):
@@ -279,9 +279,9 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 			return false
 		}
 		// No answer says which of both are the client's, this request or those on record: anybody may have made up either.
+		expected := fl.arrived
 		n.unfollow(fl)
-		fl.inTurn(&s.f, b, psn)
-		fl.seen = true
+		fl.seen, fl.arrived = true, expected
 		s.stranger(x, b, reasonStranger)
 		return true
 	case n.row(fl).Learnt == conn.Managed || !fl.trusted:
@@ -314,7 +314,11 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 // False when it passed as a stranger's.
 func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	row := s.n.row(fl)
-	turn := fl.inTurn(&s.f, b, psn) || row.Client.HasPSN && row.Client.StartPSN == psn && !fl.seen
+	begins := row.Client.HasPSN && !fl.seen
+	if begins {
+		fl.seen, fl.arrived = true, row.Client.StartPSN
+	}
+	turn := fl.inTurn(&s.f, b, psn) || begins && row.Client.StartPSN == psn
 	fl.seen = true
 	switch {
 	case row.State == conn.HalfOpen:
@@ -350,7 +354,7 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 		*fl = noFlow
 		return false
 	}
-	fl.shape = fl.up.shape
+	fl.shape, fl.sumless = fl.up.shape, !udpSumOK(b, &s.f)
 	n.conns.Pin(n.slot(fl)) // from here on the numbering is ours
 	s.c.Count(ctrSynced, 1)
 	return true

@@ -281,6 +281,12 @@ func (s *carrierSide) advance(c *flow) {
 		if o.npsn != 0 && psnLess(c.acked, psnAdd(o.spsn, o.npsn-1)) || c.cur == c.oldest {
 			return
 		}
+		if s.n.isVoid(o) { // a WRITE of nothing may have gone in its place
+			n.unlink(o)
+			o.state = sDone
+			n.forget(o, false)
+			continue
+		}
 		if o.answered() {
 			// The server answered it, and the answer was lost. Its client will
 			// ask again in its time; others need not wait so long.
