@@ -242,45 +242,6 @@ func TestAttack4UnfollowedUnderWay(t *testing.T) {
 	}
 }
 
-// The first request of a connection waits in the box, for WRITEs that are under way in the place of atomics. Somebody sends a request out of turn in its client's
-// name, which reaches no server. A client that does not ask again (retry_cnt 0) has its answer all the same.
-func TestAttack4UnfollowedWaiting(t *testing.T) {
-	for _, who := range []string{"nobody", "a stranger"} {
-		t.Run(who, func(t *testing.T) {
-			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "replace", "writable": "assume"})} {
-				s := newManagers(t, bed.SceneConfig{Box: x})
-				pd := s.PD()
-				m := s.MR(pd, va, 1<<16, all)
-				b, c := s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})
-				s.announce(b, 2)
-				s.announce(c, 3)
-				known(t, s.Scene, m, b, c)
-				k := rnic.DefaultConn()
-				k.RetryCnt = 0
-				a := s.Peer(0, 0, bed.Link{PD: pd, Conn: k})
-				s.announce(a, 1)
-				s.Stall()
-				post(b, m, va, 2)
-				post(c, m, va, 2)
-				s.Pause(20 * time.Microsecond)
-				post(a, m, va, 1)
-				s.Pause(20 * time.Microsecond)
-				if who == "a stranger" {
-					f := a.Frame(a.Here.ClientPSN+1000, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true})
-					f[5] ^= 0x55 // to nobody
-					s.Send(time.Microsecond, f)
-				}
-				held := s.Count("held")
-				s.Pause(100 * time.Microsecond)
-				s.Thaw()
-				a.Await(b, c)
-				t.Logf("held %d; replaced %d; %d in memory", held, s.Count("replaced"), bed.WordAt(m, va))
-				healthy(t, a, b, c)
-			}
-		})
-	}
-}
-
 // A client goes on over others' connections, as its own is dead, and dies without a word. Its queue pair's number is its next one's, with another queue pair of the
 // server's.
 func TestAttack4DeadNumberComesBack(t *testing.T) {
@@ -353,66 +314,6 @@ func TestAttack4DeadNumberComesBack(t *testing.T) {
 					}
 					t.Fatal("nobody's connection carried what was refused")
 				})
-			}
-		}
-	}
-}
-
-// The way to the server carries no long packets for a while, as when a route changes, and a client's WRITE is sent again for longer, by its timeout and
-// retry_cnt. Nobody is told anything, and so it is for those whose operations are behind it.
-func TestAttack4WayShrinksForAWhile(t *testing.T) {
-	for _, mode := range []string{"mux", "replace"} {
-		for bad := range 2 {
-			for _, more := range []int{1, 2} { // operations of the others' that are behind it
-				for _, managed := range []bool{true, false} {
-					t.Run(fmt.Sprintf("%s/%d/%d/%v", mode, bad, more, managed), func(t *testing.T) {
-						short := false
-						c := rnic.DefaultConn()
-						c.Timeout, c.RetryCnt = 18, 7 // 1 s
-						for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode, "track": "0+ffffffffffff"})} {
-							g := &managers{}
-							g.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Conn: c, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
-								x := &bed.Spy{Endpoint: nic, Pool: nic.Pool(), Lose: func(b []byte) bool { return short && machine == "s0" && len(b) > 700 }}
-								if machine == "s0" {
-									g.server = x
-								}
-								return x
-							}})
-							s := g
-							pd, other := s.PD(), s.PD()
-							m, own := s.MR(pd, va, 1<<16, all), s.MR(other, 1<<30, 1<<16, all)
-							peers := []*bed.Peer{s.Peer(0, 0, bed.Link{PD: pd, Conn: c}), s.Peer(1, 0, bed.Link{PD: pd, Conn: c})}
-							far := s.Peer(2, 0, bed.Link{PD: other, Conn: c})
-							if managed {
-								s.announce(peers[0], 1)
-								s.announce(peers[1], 2)
-								s.announce(far, 3)
-							}
-							known(t, s.Scene, m, peers...)
-							for range 20 {
-								far.Add(own, 1<<30, 1)
-								s.Pause(500 * time.Microsecond)
-							}
-							for range 3 {
-								for _, p := range peers {
-									p.Write(m, va+4096, make([]byte, 1000))
-									p.WriteWord(m, va+8, 1)
-								}
-							}
-							short = true
-							peers[bad].Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 1000)}, RemoteAddr: va + 4096, RKey: m.RKey})
-							post(peers[1-bad], m, va, more)
-							for range 150 {
-								s.Pause(10 * time.Millisecond)
-								far.Add(own, 1<<30, 1)
-							}
-							short = false
-							peers[0].Await(peers[1], far)
-							t.Logf("%d were sent again; the slowest took %v", s.Count("resent"), peers[bad].Latency(peers[bad].Posted()-1))
-							healthy(t, peers[0], peers[1], far)
-						}
-					})
-				}
 			}
 		}
 	}
@@ -563,63 +464,6 @@ func TestAttack4ServerMoves(t *testing.T) {
 	}
 }
 
-// The way to the server's end of a quiet connection is interrupted for a second, as when a link of several fails. Meanwhile somebody makes up a request of its
-// client's. The client, which has seen nothing of it, goes on, and what it is told was executed is.
-func TestAttack4OutageOfTheQuiet(t *testing.T) {
-	for _, who := range []string{"nobody", "a stranger"} {
-		for _, guard := range []string{"pass", "drop"} {
-			for quiet := range 2 {
-				t.Run(fmt.Sprintf("%s/%s/%d", who, guard, quiet), func(t *testing.T) {
-					out, qpn := false, uint32(0)
-					wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
-						return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
-							var f hdr.Frame
-							return machine == "s0" && out && hdr.Parse(b, &f) == hdr.IsRoCE && f.BTHOf(b).DestQP() == qpn
-						}}
-					}
-					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "guard": guard}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
-						pd := s.PD()
-						m := s.MR(pd, va, 1<<16, all)
-						a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
-						known(t, s, m, a, b)
-						if quiet == 0 {
-							a, b = b, a
-						}
-						s.Pause(200 * time.Millisecond)
-						out, qpn = true, b.Here.ServerQPN
-						if who == "a stranger" {
-							f := b.Frame(b.Here.ClientPSN+20+1<<20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true})
-							if guard == "drop" {
-								x := s.Stranger(b)
-								x.Here.ServerQPN = b.Here.ServerQPN
-								f = x.Frame(x.Here.ClientPSN, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true, Src: x.Here.ClientIP})
-							}
-							s.Send(time.Microsecond, f)
-						}
-						for range 100 {
-							s.Pause(10 * time.Millisecond)
-							warm(t, m, va, 1, a)
-						}
-						out = false
-						for range 10 {
-							post(b, m, va, 1)
-							b.Await()
-							if b.Status(b.Posted()-1) != rnic.Success {
-								break
-							}
-						}
-						t.Logf("moved %d, gone %d", s.Count("moved"), s.Count("connections-gone"))
-						healthy(t, a, b)
-						if now := bed.WordAt(m, va); now != 40+100+10 {
-							t.Errorf("150 additions make %d", now)
-						}
-					})
-				})
-			}
-		}
-	}
-}
-
 // A client repeats PSNs that the server has executed, as requests under another's R_Key: the server acknowledges them unread. That shows no right.
 func TestAttack4RightByRepetition(t *testing.T) {
 	for _, how := range []string{"bypass", "half around", "neither"} {
@@ -698,56 +542,6 @@ func TestAttack4RightByRepetition(t *testing.T) {
 					}
 				})
 			}
-		}
-	}
-}
-
-// A made-up request with the very PSN that comes next, in a frame that something on the way to the server throws away (a router, for its TTL; a switch or a bridge, as no host
-// has a group's address), takes no request's place.
-func TestAttack4ExactUnseen(t *testing.T) {
-	shapes := map[string]func(b []byte) []byte{
-		"TTL": func(b []byte) []byte {
-			ip := hdr.IPv4(b[14:][:20])
-			ip.SetTTL(1)
-			ip.UpdateChecksum()
-			return b
-		},
-		"source MAC": func(b []byte) []byte { b[6] |= 1; return b },
-		"no source":  func(b []byte) []byte { copy(b[6:12], make([]byte, 6)); return b },
-	}
-	for name, shape := range shapes {
-		for _, mode := range []string{"mux", "replace"} {
-			t.Run(name+"/"+mode, func(t *testing.T) {
-				wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
-					return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
-						return machine == "s0" && (b[22] < 2 || b[6]&1 != 0 || [6]byte(b[6:12]) == [6]byte{})
-					}}
-				}
-				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
-					pd := s.PD()
-					m := s.MR(pd, va, 1<<16, all)
-					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
-					known(t, s, m, a, b)
-					x := a.Frame(a.Here.ClientPSN+20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+4096, m.RKey, 64), Payload: make([]byte, 64), AckReq: true})
-					s.Send(10*time.Microsecond, shape(x))
-					s.Pause(time.Millisecond)
-					sent := 20
-					for range 5 {
-						if st := a.WriteWord(m, va+4096, uint64(sent)); st != rnic.Success {
-							t.Fatalf("WRITE: %v", st)
-						}
-						if now := bed.WordAt(m, va+4096); now != uint64(sent) {
-							t.Errorf("%d was written, %d is there", sent, now)
-						}
-						warm(t, m, va, 3, a, b)
-						sent++
-					}
-					healthy(t, a, b)
-					if now := bed.WordAt(m, va); now != 40+30 {
-						t.Errorf("70 additions make %d", now)
-					}
-				})
-			})
 		}
 	}
 }

@@ -213,12 +213,16 @@ func (t *Table) lives(s Slot) bool {
 	return keeps(t, s)
 }
 
-// keeps reports whether the owner of the row that has the client's queue pair of waiting row s keeps it, and the server does not say itself
+// keeps reports whether, and notes that, the owner of the row that has the client's queue pair of waiting row s keeps it, and the server does not say itself
 // that its own queue pair of that row is the new one's.
 func keeps(t *Table, s Slot) bool {
 	r := &t.rows[s]
 	k, own := t.find(r.Client.Addr, r.Client.QPN), t.find(r.Server.Addr, r.Server.QPN)
-	return k != noRef && (own == noRef || own.slot() != k.slot()) && !t.mayGo(k.slot())
+	if k == noRef || own != noRef && own.slot() == k.slot() || t.mayGo(k.slot()) {
+		return false
+	}
+	t.rows[k.slot()].Contested = true
+	return true
 }
 
 // endAsked notes that an end sent a DisconnectRequest, to the client or to the server; wasAsked reports whether the end did that a reply to that goes to.

@@ -181,8 +181,11 @@ type Row struct {
 
 	// enders are the ends that sent a DisconnectRequest: 1 the client, 2 the server.
 	enders uint8
+	// Contested: a handshake says that the client's queue pair is another connection's, and the owner keeps this row. Answers for that queue pair
+	// may be to what passed over the other one.
+	Contested bool
 
-	_ [15]byte // to whole lines
+	_ [14]byte // to whole lines
 }
 
 func (r *Row) String() string {

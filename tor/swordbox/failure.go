@@ -163,6 +163,21 @@ func (n *order) bequeath(o *op, c *flow) {
 	c.next = psnAdd(c.next, o.npsn)
 }
 
+// forsake gives up flow fl, whose server does not say any more that its end is there. A client whose two ends count differently is told when it asks, as
+// its end may be there after all.
+func (s *clientSide) forsake(fl *flow) {
+	n := s.n
+	if !fl.bound || fl.gone {
+		n.conns.Remove(n.slot(fl))
+		return
+	}
+	una := n.una(fl)
+	s.leave(fl)
+	*fl = noFlow
+	fl.synced, fl.gone, fl.bound, fl.span = true, true, true, min(n.window, narrow)
+	fl.ended, fl.lost = una|knownPSN, s.c.Now().Add(keepGone)
+}
+
 // remove forgets flow fl: its connection is gone.
 func (s *clientSide) remove(fl *flow) {
 	n := s.n
@@ -170,6 +185,14 @@ func (s *clientSide) remove(fl *flow) {
 		*fl = noFlow // what was learnt of it meanwhile is not the next one's
 		return
 	}
+	s.leave(fl)
+	n.ledger.strike(fl)
+	*fl = noFlow
+}
+
+// leave has what is open of flow fl go on without its client, and ends what others have over its connection.
+func (s *clientSide) leave(fl *flow) {
+	n := s.n
 	for o := n.oldest(fl); o != nil; o = n.behind(o) {
 		if n.flowOf(o) == fl {
 			o.flags |= fOrphan
@@ -187,6 +210,4 @@ func (s *clientSide) remove(fl *flow) {
 			n.shelf.unkeep(o)
 		}
 	}
-	n.ledger.strike(fl)
-	*fl = noFlow
 }

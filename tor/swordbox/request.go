@@ -35,6 +35,10 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		}
 	}
 	if fl.lost != 0 {
+		if d := hdr.PSNDiff(psn, fl.ended&hdr.PSNMask); fl.ended&knownPSN != 0 && (d > farOff || d < -farOff) {
+			s.stranger(x, b, reasonStranger) // of another connection, which has its numbers now
+			return
+		}
 		s.tell(fl, x, b)
 		return
 	}

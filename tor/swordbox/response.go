@@ -34,6 +34,10 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	}
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
+	if fl.oldest == none && (n.row(fl).Contested && (fl.asked == 0 || psn != fl.acked) || fl.dead && s.c.Now().Sub(fl.heard) >= s.cfg.alive) {
+		s.pass(toServers, x) // to the client's new connection: nothing is asked over this one
+		return
+	}
 	if fl.lost != 0 {
 		s.c.Drop(x, reasonReset)
 		return

@@ -87,12 +87,12 @@ func (s *Box) inspectAll(now clock.Time) {
 			case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
 				s.carriers.watch(f)
 				busy = busy || f.inDoubt || f.gated
-			case (f.quiet || f.disputed) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
+			case (f.disputed || f.quiet && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup)) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
-				n.conns.Remove(n.slot(f))
+				s.clients.forsake(f)
 			case f.quiet || f.disputed:
 				s.carriers.query(f)
-			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4):
+			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4 || now.Sub(f.lost) > s.cfg.idle):
 				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
 			}
 		}
@@ -169,6 +169,10 @@ func (s *carrierSide) query(c *flow) {
 	now := s.c.Now()
 	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 		return
+	}
+	if c.asked != 0 { // in vain: the server may have moved
+		c.tries = min(c.tries+1, 250)
+		s.readdress(c)
 	}
 	if !s.emptyWrite(&c.up, c.acked) {
 		return
