@@ -45,7 +45,7 @@ func mutants() []mutant {
 		{"what is kept goes under the ICRC of another port", "repair.go", "\thdr.SetICRC(x.Bytes(), &s.h)\n", "", histories, "TestAttack4SourcePortsFirst"},
 		{"a client that comes back has no answers", "response.go", "n.row(fl).Contested && (", "false && (", histories, "TestAttack4NumberComesBack"},
 		{"who may be there is forgotten", "failure.go", "if !fl.bound || fl.gone {", "if true {", frames, "TestGone|TestLapsedGone"},
-		{"what was made up is followed for ever", "request.go", "case !fl.trusted && !fl.bound && !fl.diverged():", "case false:", histories, "TestFoundWorlds/word4550"},
+		{"what was made up is followed for ever", "request.go", "case !fl.trusted && !fl.bound && !fl.diverged():", "case false:", histories, "TestAttackTagsOneWay|TestAttackInTurnReached"},
 		{"a question without an answer waits for ever", "watch.go", "case (f.disputed || f.quiet &&", "case (f.quiet &&", histories, "TestServersNumberComesBack"},
 		{"what waits for somebody who is gone goes another way", "choose.go", " || n.waits.isForsaken(fl)", "", histories, "TestFoundWorlds/crash9407"},
 		{"long READs' answers are nobody's", "response.go", "d < -farOff && !n.isAwaited(fl, psn)", "d < -farOff", frames, "TestVastRead"},
