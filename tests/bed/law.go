@@ -240,13 +240,19 @@ func (p judge) mayExhaust(q *Queue, r *record) string {
 			wrong += 2 + int(e.For/timeout)
 		}
 	}
-	if p.late(q, r) || p.silent(q, r) || p.bereaved(r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
+	if p.late(q, r) || p.silent(q, r) || p.bereaved(r) || p.comesBack(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
 		return ""
 	}
 	if wrong <= q.Near.RetryCnt {
 		return fmt.Sprintf("%d retries, and %d things went wrong", q.Near.RetryCnt, wrong)
 	}
 	return ""
+}
+
+// comesBack reports whether r goes to a queue pair of the server's whose number its session had before, over a connection that nobody ended, and its client
+// gives up sooner than a box may have found that out (docs/SECURITY.md says so).
+func (p judge) comesBack(q *Queue, r *record) bool {
+	return p.unaware() && q.Again[1] && r.life > 0 && time.Duration(4096<<q.Near.Timeout*(q.Near.RetryCnt+1)) < p.w.Gone
 }
 
 // silent reports whether r's server may have refused it, or one behind it, with a

@@ -20,9 +20,9 @@ import (
 // to find out itself. A client that went without a word is taken for living for alive= (100 ms), and what went over its
 // connection has no answer for giveup= (300 ms) then, which are the app's own.
 //
-// Of 10,000 worlds none breaks the law. With QUILLON_CROWDS=10 two of them do, 2410 and 3368 (replace): the number of a server's queue pair comes
-// back with another queue pair of the same client's, without a connection manager, and the client gives up sooner than the app has
-// found that out (giveup=; TestServersNumberComesBack has one that does not).
+// A client whose new connection has the number of a queue pair of the server's that its old one had, without a connection manager, may be ended if it gives up
+// sooner than the app has found that out (giveup=; of 10,000 worlds 2410 and 3368 with QUILLON_CROWDS=10; TestServersNumberComesBack has a client that
+// does not).
 func twins() map[string]bed.Twins {
 	out := map[string]bed.Twins{}
 	for name, a := range map[string]graph.Args{
