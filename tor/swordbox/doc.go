@@ -28,7 +28,7 @@
 // though it answers others. Until the server's first answer nothing tells requests that are
 // made up from the client's: one that is out of turn ends the following, and passes.
 // A request of another shape than those that were answered, as behind other tags or with
-// IP options, a server may throw away unseen; so it takes no PSN (clientSide.uniform).
+// IP options, a server may throw away unseen; so it takes no PSN (wire.uniform).
 //
 // # Rights
 //

@@ -172,7 +172,7 @@ func (s *clientSide) forsake(fl *flow) {
 		return
 	}
 	una := n.una(fl)
-	s.leave(fl)
+	leave(s, fl)
 	*fl = noFlow
 	fl.synced, fl.gone, fl.bound, fl.span = true, true, true, min(n.window, narrow)
 	fl.ended, fl.lost = una|knownPSN, s.c.Now().Add(keepGone)
@@ -185,13 +185,13 @@ func (s *clientSide) remove(fl *flow) {
 		*fl = noFlow // what was learnt of it meanwhile is not the next one's
 		return
 	}
-	s.leave(fl)
+	leave(s, fl)
 	n.ledger.strike(fl)
 	*fl = noFlow
 }
 
 // leave has what is open of flow fl go on without its client, and ends what others have over its connection.
-func (s *clientSide) leave(fl *flow) {
+func leave(s *clientSide, fl *flow) {
 	n := s.n
 	for o := n.oldest(fl); o != nil; o = n.behind(o) {
 		if n.flowOf(o) == fl {

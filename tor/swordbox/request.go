@@ -57,7 +57,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 // uniform has request b, x, of flow fl look as all that went to the server and was answered, but for a priority tag, which all servers
 // take. One of another shape, or with a wrong UDP checksum, a server may throw away unseen; if it took a place on record, its PSN would be
 // the next request's at the server. So it is dropped. The result are the frame's bytes; nil when it was disposed of.
-func (s *clientSide) uniform(fl *flow, x *packet.Buf, b []byte) []byte {
+func (s *wire) uniform(fl *flow, x *packet.Buf, b []byte) []byte {
 	switch {
 	case !fl.sumless && !udpSumOK(b, &s.f) || !fl.up.alike(b, &s.f):
 		s.c.Drop(x, reasonShape)
