@@ -84,7 +84,8 @@ func Parse(s string) (v []byte, width int, err error) {
 			digits, base = digits[2:], 8
 		}
 	}
-	if len(digits) > maxDigits {
+	// In each base, so that what is read can be written in all of them: a hexadecimal digit takes up to 1.21 decimal ones.
+	if most := maxDigits * 4 / 5; len(digits) > maxDigits || base > 10 && len(digits) > most {
 		return nil, 0, fmt.Errorf("the number has %d digits", len(digits))
 	}
 	n, ok := new(big.Int).SetString(digits, base)
