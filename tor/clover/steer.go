@@ -52,6 +52,7 @@ type state struct {
 	traffic
 	passing atomic.Bool // mode=off: frames need not be looked at
 	flush   bool        // forget everything before the next batch
+	skipped bool        // keys before choose were not chosen, and had appends under way: they are looked at again
 	choose  int         // keys from this one on are not yet compared with a new choice; len(keys.s): all are
 	settled clock.Time
 	cfg     settings
@@ -551,9 +552,13 @@ func (s *Steer) forgetOthers(c *graph.Ctx) {
 			continue
 		}
 		if s.dropKey(c, int32(s.choose)); k.unlinked() > 0 || k.waits != 0 {
-			return
+			s.skipped = true // others do not wait for its clients
+			continue
 		}
 		s.forget(c, int32(s.choose))
+	}
+	if s.choose == len(s.keys.s) && s.skipped {
+		s.choose, s.skipped = 0, false
 	}
 }
 

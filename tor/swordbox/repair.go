@@ -319,7 +319,7 @@ func (s *carrierSide) again(c *flow, psn, goal uint32) {
 	} else if c.heard >= c.since {
 		c.misses++
 	}
-	if o := s.n.oldest(c); c.misses >= mostMisses && (o.is(fKept) || !o.makeable()) && !o.is(fOrphan) && !s.n.flowOf(o).gone {
+	if o := s.n.oldest(c); o != nil && c.misses >= mostMisses && (o.is(fKept) || !o.makeable()) && !o.is(fOrphan) && !s.n.flowOf(o).gone {
 		c.misses = 0
 		s.abandon(c, o)
 		return
