@@ -174,7 +174,7 @@ func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	if !n.waits.isNext(fl, w) && n.waits.waited(fl) < n.waits.limit(fl) {
 		return false
 	}
-	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
+	like := c.counted && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
 	ordered := like && v.loose == 0
 	// The server may execute a WRITE before an atomic that is ahead of it. It
 	// waits, if the word's atomics do.
@@ -292,7 +292,7 @@ func (n *order) effect(o *op, v *word, c *flow) {
 // was executed.
 func (n *order) forget(o *op, done bool) {
 	c, now, at := n.carrier(o), n.c.Now(), n.place(o)
-	if done {
+	if done = done && c.counted; done {
 		was := n.keys.forgotten
 		if n.keys.learn(o, c, now, n.cfg.mode.moves()); n.keys.forgotten != was {
 			n.c.Count(ctrKeysForgotten, n.keys.forgotten-was)

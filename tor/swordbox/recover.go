@@ -314,7 +314,7 @@ func (r *record) reset(f *flow, now clock.Time) {
 			gone: f.gone, failed: f.failed, misshapen: f.misshapen, syn: f.syn, admitted: f.admitted, first: f.first, head: f.head, tail: f.tail, span: f.span,
 			base: f.base, down: f.down, ended: f.ended, verdict: f.verdict, past: f.past, pastAt: f.pastAt, answerer: none, lane: none, cur: none,
 		},
-		carrier: carrier{dead: f.dead, gated: f.gated && !f.dead, gate: f.gate, acked: f.acked, deep: f.deep, peak: f.deep, trip: max(0, f.trip), up: f.up, oldest: none, newest: none},
+		carrier: carrier{dead: f.dead, counted: f.trusted, gated: f.gated && !f.dead, gate: f.gate, acked: f.acked, deep: f.deep, peak: f.deep, trip: max(0, f.trip), up: f.up, oldest: none, newest: none},
 	}
 	if f.lost != 0 {
 		g.lost = now.Add(keepGone)

@@ -93,6 +93,9 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		fl.doubted = false
 		s.clients.answerAgain(fl, fl.again)
 	}
+	if !fl.counted {
+		n.count(fl, &s.f, b, psn)
+	}
 	if !fl.trusted {
 		if n.trust(fl, &s.f, b, psn); !fl.trusted {
 			s.passive(fl, x, b, psn)
@@ -202,6 +205,40 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	}
 	fl.trusted = true
 	fl.base = f.AETHOf(b).MSN() - k - fl.head
+}
+
+// count takes from the answer in b, with headers f and PSN psn, whether the server executes what flow fl sends. A request that it executed before
+// it acknowledges without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever sends to a connection may begin with such. So
+// what is answered shows no right and no word's value, until the MSN has risen from one answer to another by the messages between both. No
+// request of before the first of the two may have been sent again, since then an answer may have the MSN of later ones.
+func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
+	if f.Op.Info().Ext&hdr.HasAETH == 0 || !f.AETHOf(b).Syndrome().ACK() {
+		return
+	}
+	o := r.carries(fl, psn)
+	if o == nil || r.flowOf(o) != fl || psnLess(psn, o.spsn) || o.kind != kRead && psn != psnAdd(o.spsn, o.npsn-1) {
+		return
+	}
+	_, k := r.find(fl, o.cpsn)
+	msn, known := f.AETHOf(b).MSN(), fl.msn&knownMSN != 0
+	switch messages := int32(k - fl.counts); {
+	case known && messages <= 0, !known && psnLess(psn, fl.msn):
+		return
+	case known && (msn-fl.msn)&0xFFFFFF == uint32(messages):
+		fl.counted = true
+		return
+	}
+	fl.msn, fl.counts = msn|knownMSN, k
+}
+
+// knownMSN says in flow.msn that it is an MSN.
+const knownMSN = 1 << 31
+
+// recount notes that a request of flow f is sent again, or that one passes that is not on record: from what comes next on, answers count. See count.
+func (f *flow) recount() {
+	if !f.counted {
+		f.msn = f.next
+	}
 }
 
 // passive notes what an answer on connection c means, and passes it as it is:
