@@ -1,0 +1,111 @@
+package swordbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tests/bed"
+)
+
+// grabber is a client whose queue pair is of another protection domain than the memory that it has heard the R_Key of.
+type grabber struct {
+	*managers
+	m, own  *rnic.MR
+	a, b, e *bed.Peer
+	n       uint32 // requests of e's that the server has executed
+}
+
+func newGrabber(t *testing.T, x *bed.Box, managed bool, c bed.SceneConfig) *grabber {
+	c.Box = x
+	g := &grabber{managers: newManagers(t, c)}
+	pd, other := g.PD(), g.PD()
+	g.m, g.own = g.MR(pd, va, 1<<16, all), g.MR(other, 1<<30, 1<<16, all)
+	g.a, g.b = g.Peer(0, 0, bed.Link{PD: pd}), g.Peer(1, 0, bed.Link{PD: pd})
+	if managed {
+		g.announce(g.a, 1)
+		g.announce(g.b, 2)
+	}
+	g.e = g.Peer(2, 0, bed.Link{PD: other})
+	if managed {
+		g.announce(g.e, 3)
+	}
+	g.others(t)
+	return g
+}
+
+// others has the other two do what they have a right to.
+func (g *grabber) others(t *testing.T) {
+	known(t, g.Scene, g.m, g.a, g.b)
+	for k := range uint64(5) {
+		g.a.WriteWord(g.m, va+8, k)
+		g.b.WriteWord(g.m, va+8, k)
+		g.a.Add(g.m, va+8, 1)
+		g.b.Add(g.m, va+8, 1)
+	}
+}
+
+// made is a WRITE to others' memory with PSN psn, from the client itself; to the server, or to nobody.
+func (g *grabber) made(psn uint32, here bool) []byte {
+	f := g.e.Frame(psn, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+8, g.m.RKey, 8), Payload: make([]byte, 8), AckReq: true, SrcMAC: g.e.Here.ClientMAC})
+	if !here {
+		f[5] ^= 0x55
+	}
+	return f
+}
+
+// write is a request of e's that the server executes.
+func (g *grabber) write(t *testing.T) {
+	if st := g.e.WriteWord(g.own, 1<<30, 1); st != rnic.Success {
+		t.Fatal(st)
+	}
+	g.n++
+}
+
+// grab has e write to others' memory, which the server refuses.
+func (g *grabber) grab(t *testing.T) {
+	g.Pause(time.Millisecond)
+	warm(t, g.m, va+8, 2, g.a, g.b)
+	was := bed.WordAt(g.m, va+8)
+	st := g.e.WriteWord(g.m, va+8, 0x666)
+	now := bed.WordAt(g.m, va+8)
+	t.Logf("%v; synced %d; moved %d", st, g.Count("synced"), g.Count("moved"))
+	if st == rnic.Success || now != was {
+		t.Errorf("a WRITE that the server refuses ended as %v, and %#x became %#x", st, was, now)
+	}
+	warm(t, g.m, va+8, 3, g.a, g.b)
+	healthy(t, g.a, g.b)
+}
+
+// A client's frames that reach nobody lead what is expected of it once around all PSNs, in steps that are not far. Then what the server has executed
+// is ahead, and a repetition of it shows no right.
+func TestAttack5RightByStepsAround(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
+				g := newGrabber(t, x, true, bed.SceneConfig{})
+				first := g.e.Here.ClientPSN
+				g.Send(time.Microsecond, g.made(first, false), g.made(first+30_000, false)) // followed, and not any more
+				const step = 30_000
+				at := first + 1
+				at += step
+				g.Send(time.Microsecond, g.made(at, false))
+				for range 20 {
+					g.write(t)
+				}
+				t.Logf("synced %d", g.Count("synced"))
+				end := first + g.n - 3 + 1<<24
+				var frames [][]byte
+				for at += step; at+step < end; at += step {
+					frames = append(frames, g.made(at, false))
+				}
+				frames = append(frames, g.made(end-10_000, false), g.made(end-5_000, false))
+				g.Send(time.Microsecond, frames...)
+				g.Send(2*time.Microsecond, g.made(end, true), g.made(end+1, true), g.made(end+2, true))
+				g.grab(t)
+			}
+		})
+	}
+}
