@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -107,5 +108,33 @@ func TestAttack5RightByStepsAround(t *testing.T) {
 				g.grab(t)
 			}
 		})
+	}
+}
+
+// Frames crossed unseen, as the box was late: what the client sends next in its turn the server has executed.
+func TestAttack5RightBehindBypass(t *testing.T) {
+	for _, managed := range []bool{true, false} {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(fmt.Sprintf("managed %v, %s", managed, mode), func(t *testing.T) {
+				for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
+					g := newGrabber(t, x, managed, bed.SceneConfig{})
+					for range 20 {
+						g.write(t)
+					}
+					was := g.n
+					g.Sleep(400 * time.Microsecond)
+					g.Pause(100 * time.Microsecond)
+					for range 5 {
+						g.write(t)
+					}
+					g.Pause(time.Millisecond)
+					g.others(t)
+					for k := was; k < g.n; k++ {
+						g.Send(time.Microsecond, g.made(g.e.Here.ClientPSN+k, true))
+					}
+					g.grab(t)
+				}
+			})
+		}
 	}
 }
