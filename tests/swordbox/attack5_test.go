@@ -138,3 +138,37 @@ func TestAttack5RightBehindBypass(t *testing.T) {
 		}
 	}
 }
+
+// As TestAttack5RightByStepsAround, and what is made up comes between a request that the server executes and the answer to that: as to any request, but to
+// another one.
+func TestAttack5RightUnderWay(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
+				g := newGrabber(t, x, true, bed.SceneConfig{})
+				const step = 30_000
+				first := g.e.Here.ClientPSN
+				g.Send(time.Microsecond, g.made(first, false), g.made(first+step, false), g.made(first+1+step, false))
+				for range 20 {
+					g.write(t)
+				}
+				end := first + g.n - 2 + 1<<24
+				var frames [][]byte
+				at := first + 1 + 2*step
+				for ; at+70_000 < end; at += step { // what it comes to is far from there
+					frames = append(frames, g.made(at, false))
+				}
+				g.Send(time.Microsecond, frames...)
+				g.Pause(time.Millisecond)
+				g.Stall()
+				id := g.e.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 30, RKey: g.own.RKey})
+				g.Pause(5 * time.Microsecond)
+				g.Send(time.Microsecond, g.made(at, false), g.made(at+step, false), g.made(end, false), g.made(end+1, false), g.made(end+2, false))
+				g.Thaw()
+				g.e.Await()
+				t.Logf("%v", g.e.Status(id))
+				g.grab(t)
+			}
+		})
+	}
+}
