@@ -172,3 +172,68 @@ func TestAttack5RightUnderWay(t *testing.T) {
 		})
 	}
 }
+
+// As TestAttack5RightUnderWay, with the client's own rights: what others have over its connection does not go where nobody is.
+func TestAttack5CarrierToNobody(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode, "shared": "1"})} {
+				s := newManagers(t, bed.SceneConfig{Box: x})
+				pd := s.PD()
+				m := s.MR(pd, va, 1<<16, all)
+				e := s.Peer(2, 0, bed.Link{PD: pd})
+				s.announce(e, 3)
+				made := func(psn uint32) []byte {
+					f := e.Frame(psn, bed.Packet{Op: hdr.FetchAdd, Ext: bed.AtomicETH(va, m.RKey, 1, 0), AckReq: true, SrcMAC: e.Here.ClientMAC})
+					f[5] ^= 0x55 // to nobody
+					return f
+				}
+				const step = 30_000
+				first := e.Here.ClientPSN
+				s.Send(time.Microsecond, made(first), made(first+step), made(first+1+step))
+				for range 20 {
+					e.Add(m, va, 1)
+				}
+				end := first + 20 - 2 + 1<<24
+				var frames [][]byte
+				at := first + 1 + 2*step
+				for ; at+70_000 < end; at += step {
+					frames = append(frames, made(at))
+				}
+				s.Send(time.Microsecond, frames...)
+				s.Pause(time.Millisecond)
+				s.Stall()
+				post(e, m, va, 1)
+				s.Pause(5 * time.Microsecond)
+				s.Send(time.Microsecond, made(at), made(at+step), made(end), made(end+1), made(end+2))
+				s.Thaw()
+				e.Await()
+				for range 5 {
+					e.Add(m, va, 1)
+				}
+				t.Logf("synced %d", s.Count("synced"))
+				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+				s.announce(a, 1)
+				s.announce(b, 2)
+				for range 20 {
+					s.Pause(500 * time.Microsecond)
+					post(a, m, va, 1)
+					post(b, m, va, 1)
+					a.Await(b)
+					if x := a.Status(a.Posted() - 1); x != rnic.Success {
+						break
+					}
+				}
+				t.Logf("moved %d; %d in memory; resent %d", s.Count("moved"), bed.WordAt(m, va), s.Count("resent"))
+				healthy(t, a, b)
+				for _, p := range []*bed.Peer{a, b} {
+					for id := range p.Posted() {
+						if d := p.Latency(id); d > 20*time.Millisecond {
+							t.Fatalf("an operation took %v", d)
+						}
+					}
+				}
+			}
+		})
+	}
+}
