@@ -1,12 +1,16 @@
 package swordbox
 
 import (
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )
@@ -22,6 +26,14 @@ type grabber struct {
 func newGrabber(t *testing.T, x *bed.Box, managed bool, c bed.SceneConfig) *grabber {
 	c.Box = x
 	g := &grabber{managers: newManagers(t, c)}
+	g.connect(t, managed)
+	return g
+}
+
+// Far is the server's end of e's connection.
+func (g *grabber) Far() *rnic.QP { return g.e.Far }
+
+func (g *grabber) connect(t *testing.T, managed bool) {
 	pd, other := g.PD(), g.PD()
 	g.m, g.own = g.MR(pd, va, 1<<16, all), g.MR(other, 1<<30, 1<<16, all)
 	g.a, g.b = g.Peer(0, 0, bed.Link{PD: pd}), g.Peer(1, 0, bed.Link{PD: pd})
@@ -34,7 +46,6 @@ func newGrabber(t *testing.T, x *bed.Box, managed bool, c bed.SceneConfig) *grab
 		g.announce(g.e, 3)
 	}
 	g.others(t)
-	return g
 }
 
 // others has the other two do what they have a right to.
@@ -235,5 +246,85 @@ func TestAttack5CarrierToNobody(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// joining is a server whose IP joins fragments again, as Linux' does for its soft RoCE (rxe).
+type joining struct {
+	host.Endpoint
+	first []byte
+}
+
+// Input implements host.Endpoint.
+func (j *joining) Input(now clock.Time, b *packet.Buf) {
+	p := b.Bytes()
+	if len(p) > 34 && p[12] == 8 && p[13] == 0 {
+		switch part := binary.BigEndian.Uint16(p[20:]) & 0x3FFF; {
+		case part == 0x2000:
+			j.first = append([]byte(nil), p...)
+			b.Put()
+			return
+		case part != 0 && j.first != nil:
+			whole := append(j.first, p[34:]...)
+			ip := hdr.IPv4(whole[14:34])
+			binary.BigEndian.PutUint16(whole[20:], 0x4000)
+			ip.SetTotalLen(uint16(len(whole) - 14))
+			ip.UpdateChecksum()
+			b.SetBytes(whole)
+			j.first = nil
+		}
+	}
+	j.Endpoint.Input(now, b)
+}
+
+// fragments are frame b in two.
+func fragments(b []byte) [][]byte {
+	const cut = 34 + 24
+	part := func(p []byte, off uint16) []byte {
+		p = append(append([]byte(nil), b[:34]...), p...)
+		ip := hdr.IPv4(p[14:34])
+		binary.BigEndian.PutUint16(p[20:], off)
+		ip.SetTotalLen(uint16(len(p) - 14))
+		ip.UpdateChecksum()
+		return p
+	}
+	return [][]byte{part(b[34:cut], 0x2000), part(b[cut:], (cut-34)/8)}
+}
+
+// A client sends a request in fragments, which are not looked into here and which the server joins again, and then another one with the same PSN, which the server
+// acknowledges unread. That shows no right.
+func TestAttack5RightByFragments(t *testing.T) {
+	for _, managed := range []bool{true, false} {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(fmt.Sprintf("managed %v, %s", managed, mode), func(t *testing.T) {
+				for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
+					g := &grabber{managers: &managers{}}
+					g.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Profile: rnic.RXE, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+						x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+						if machine == "s0" {
+							g.server = x
+							return &joining{Endpoint: x}
+						}
+						return x
+					}})
+					g.connect(t, managed)
+					for range 20 {
+						g.Pause(500 * time.Microsecond)
+						g.write(t)
+					}
+					k := g.e.Here.ClientPSN + g.n
+					real := g.e.Frame(k, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(1<<30, g.own.RKey, 8), Payload: make([]byte, 8), AckReq: true, SrcMAC: g.e.Here.ClientMAC})
+					was := g.Far().Expected()
+					g.Send(2*time.Microsecond, fragments(real)...)
+					if g.Far().Expected() != was+1 {
+						t.Fatal("the server did not execute it")
+					}
+					g.Send(2*time.Microsecond, g.made(k, true))
+					g.e.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 8, RKey: g.m.RKey}) // its NIC takes the answer for that to this one
+					g.e.Await()
+					g.grab(t)
+				}
+			})
+		}
 	}
 }
