@@ -328,3 +328,115 @@ func TestAttack5RightByFragments(t *testing.T) {
 		}
 	}
 }
+
+// detour has what a machine sends to a queue pair wait on the way, while it says so.
+type detour struct {
+	host.Endpoint
+	pool *packet.Pool
+	qpn  uint32 // 0: nothing waits any more
+	held [][]byte
+}
+
+// Output implements host.Endpoint.
+func (d *detour) Output(now clock.Time, out *packet.Batch) {
+	if d.qpn == 0 {
+		for ; len(d.held) > 0 && !out.Full(); d.held = d.held[1:] {
+			b := d.pool.Get()
+			b.Verdict = packet.Generated
+			b.SetBytes(d.held[0])
+			out.Add(b)
+		}
+		d.Endpoint.Output(now, out)
+		return
+	}
+	before := out.Len()
+	d.Endpoint.Output(now, out)
+	all := append([]*packet.Buf(nil), out.Bufs()...)
+	out.Reset()
+	for i, b := range all {
+		var f hdr.Frame
+		if i >= before && hdr.Parse(b.Bytes(), &f) == hdr.IsRoCE && f.BTHOf(b.Bytes()).DestQP() == d.qpn {
+			d.held = append(d.held, append([]byte(nil), b.Bytes()...))
+			b.Put()
+			continue
+		}
+		out.Add(b)
+	}
+}
+
+// Deadline implements host.Endpoint.
+func (d *detour) Deadline() clock.Time {
+	if d.qpn == 0 && len(d.held) > 0 {
+		return 0
+	}
+	return d.Endpoint.Deadline()
+}
+
+// What the server answers over one connection comes half a second late, as over a way of its own that is full. Meanwhile its client goes on over another's connection. The answers
+// that come late do not acknowledge what it has sent since.
+func TestAttack5LateAnswers(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for _, more := range []int{0, 5, 10, 30} {
+			t.Run(fmt.Sprintf("%s, %d", mode, more), func(t *testing.T) {
+				for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode, "shared": "1"})} {
+					var d *detour
+					deaf := false
+					s := &managers{}
+					k := rnic.DefaultConn()
+					k.Timeout = 18
+					s.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Conn: k, Profile: rnic.RXE, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+						x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+						if machine == "s0" {
+							s.server = x
+							x.Lose = func([]byte) bool { return deaf }
+							d = &detour{Endpoint: x, pool: nic.Pool()}
+							return d
+						}
+						return x
+					}})
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					s.announce(a, 1)
+					s.announce(b, 2)
+					known(t, s.Scene, m, a, b)
+					for _, p := range []*bed.Peer{a, b} {
+						for range 3 {
+							p.WriteWord(m, va+64, 0)
+							p.ReadWord(m, va+64)
+						}
+					}
+					d.qpn = a.Here.ClientQPN
+					for range 70 {
+						b.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va, RKey: m.RKey})
+						s.Pause(10 * time.Millisecond)
+						b.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 2048, RKey: m.RKey})
+					}
+					if x != nil {
+						for range more {
+							a.WriteWord(m, va, 0)
+						}
+					}
+					deaf = true
+					first := a.Posted()
+					for i := range uint64(15) {
+						w := rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x77+i)}, RemoteAddr: va, RKey: m.RKey}
+						a.Post(w)
+					}
+					s.Pause(100 * time.Microsecond)
+					t.Logf("%d answers wait; moved %d, failed %d; %v", len(d.held), s.Count("moved"), s.Count("connections-failed"), a.State())
+					d.qpn = 0
+					s.Pause(time.Millisecond)
+					for i := range 15 {
+						if st := a.Status(first + i); st != bed.Pending && bed.WordAt(m, va) < 0x77+uint64(i) {
+							t.Errorf("WRITE %d: %v, and it is not in memory", i, st)
+						}
+					}
+					deaf = false
+					a.Await(b)
+					healthy(t, a, b)
+				}
+			})
+		}
+	}
+}
