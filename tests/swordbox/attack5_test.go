@@ -440,3 +440,86 @@ func TestAttack5LateAnswers(t *testing.T) {
 		}
 	}
 }
+
+// Somebody makes up a connection manager's handshake in the name of a client's queue pair, as in TestAttackHandshakeOfAnother, and a request from before the connection. What the server
+// answers to that does not acknowledge what the client has under way over another's connection.
+func TestAttack5HandshakeAndOldRequest(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for _, handshake := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, handshake %v", mode, handshake), func(t *testing.T) {
+				for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode, "shared": "2"})} {
+					deaf := uint32(0)
+					s := &managers{}
+					s.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+						x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+						if machine == "s0" {
+							s.server = x
+							x.Lose = func(b []byte) bool {
+								var f hdr.Frame
+								return deaf != 0 && hdr.Parse(b, &f) == hdr.IsRoCE && f.BTHOf(b).DestQP() == deaf
+							}
+						}
+						return x
+					}})
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					s.announce(a, 1)
+					s.announce(b, 2)
+					for i := range uint64(16) { // words of both connections
+						for range 3 {
+							warm(t, m, va+256*i, 1, a, b)
+							a.WriteWord(m, va+256*i, 0)
+							b.WriteWord(m, va+256*i, 0)
+						}
+					}
+					word := uint64(0) // of b's connection
+					for i := range uint64(16) {
+						was := a.Far.Expected()
+						if a.WriteWord(m, va+256*i, 0); a.Far.Expected() == was {
+							word = va + 256*i
+						}
+					}
+					_, next := a.Pending()
+					t.Logf("word %#x; a's requests count from %d, its server's end from %d", word, next, a.Far.Expected())
+					if x == nil {
+						word = va
+					}
+					if word == 0 {
+						t.Fatal("no word is of b's connection")
+					}
+					made := *b
+					made.Here = a.Here
+					made.Here.ServerQPN, made.Here.ServerPSN, made.Here.ClientPSN = 0x999, 5, 6
+					if handshake {
+						s.announce(&made, 77)
+					}
+					s.Pause(time.Millisecond)
+					if x == nil {
+						deaf = a.Here.ServerQPN
+					} else {
+						deaf = b.Here.ServerQPN
+					}
+					first := a.Posted()
+					for i := range uint64(100) {
+						a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 1000+i)}, RemoteAddr: word, RKey: m.RKey})
+					}
+					s.Pause(20 * time.Microsecond)
+					s.Send(time.Microsecond, a.Frame(a.Here.ClientPSN-1, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true}))
+					n := 0
+					for i := range 100 {
+						if st := a.Status(first + i); st == rnic.Success && bed.WordAt(m, word) < 1000+uint64(i) {
+							n++
+						}
+					}
+					if n > 0 {
+						t.Errorf("%d WRITEs are acknowledged, and not in memory", n)
+					}
+					deaf = 0
+					a.Await(b)
+					healthy(t, a, b)
+				}
+			})
+		}
+	}
+}
