@@ -1,6 +1,8 @@
 package swordbox
 
 import (
+	"bytes"
+
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 )
@@ -57,6 +59,17 @@ func (h *header) mac() uint64 { return macOf(h.b[:]) }
 // fits reports whether h can be put on parsed frame f.
 func (h *header) fits(f *hdr.Frame) bool {
 	return uint16(h.l3) == f.L3 && uint16(h.l4) == f.L4 && uint16(h.bth) == f.BTH && h.net == f.Net
+}
+
+// same reports whether frame b, with headers f, goes to the server as a frame with front h does: of the same shape, from and to the same MAC addresses, with
+// the same tags, P_Key and hops to live, and with no UDP checksum that is wrong.
+func (h *header) same(b []byte, f *hdr.Frame) bool {
+	hops := int(h.l3) + 8
+	if h.net != hdr.NetIPv4 {
+		hops = int(h.l3) + 7
+	}
+	pkey := int(h.bth) + 2
+	return h.fits(f) && bytes.Equal(b[:h.l3], h.b[:h.l3]) && b[hops] == h.b[hops] && be.Uint16(b[pkey:]) == be.Uint16(h.b[pkey:]) && udpSumOK(b, f)
 }
 
 // alike reports whether frame b, with headers f, has the tags that h has, in any priority, but for a priority tag, which one of both may have,

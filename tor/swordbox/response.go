@@ -35,7 +35,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
 	if fl.oldest == none && (n.row(fl).Contested && (fl.asked == 0 || psn != fl.acked) || fl.dead && s.c.Now().Sub(fl.heard) >= s.cfg.alive) {
-		s.pass(toServers, x) // to the client's new connection: nothing is asked over this one
+		s.others(fl, x, psn) // to the client's new connection: nothing is asked over this one
 		return
 	}
 	if fl.lost != 0 {
@@ -61,7 +61,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	}
 	if fl.young && !fl.onward && !fl.gated && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
 		n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
-		s.pass(toServers, x) // of the time before
+		s.others(fl, x, psn) // of the time before
 		return
 	}
 	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
@@ -94,10 +94,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.clients.answerAgain(fl, fl.again)
 	}
 	if !fl.counted {
-		n.count(fl, &s.f, b, psn)
-	}
-	if !fl.trusted {
-		if n.trust(fl, &s.f, b, psn); !fl.trusted {
+		if n.count(fl, &s.f, b, psn); !fl.trusted {
 			s.passive(fl, x, b, psn)
 			return
 		}
@@ -178,8 +175,18 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.bad(toServers, x, reasonBadPSN, true)
 		return
 	}
-	s.pass(toServers, x)
+	s.others(fl, x, psn)
 	s.clients.settle()
+}
+
+// others passes an answer with PSN psn that came over connection fl, x, and is to nothing that fl carries, as it is. Where both ends of fl count differently, one
+// that its client may take for an answer to what it has under way does not pass.
+func (s *carrierSide) others(fl *flow, x *packet.Buf, psn uint32) {
+	if una := s.n.una(fl); fl.bound && una != fl.arrived && !psnLess(psn, una) && hdr.PSNDiff(psn, fl.arrived) < narrow {
+		s.bad(toServers, x, reasonBadPSN, true)
+		return
+	}
+	s.pass(toServers, x)
 }
 
 // trust takes from the first answer to a request on record what answers look
@@ -212,7 +219,10 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 // what is answered shows no right and no word's value, until the MSN has risen from one answer to another by the messages between both. No
 // request of before the first of the two may have been sent again, since then an answer may have the MSN of later ones.
 func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
-	if f.Op.Info().Ext&hdr.HasAETH == 0 || !f.AETHOf(b).Syndrome().ACK() {
+	if !fl.trusted {
+		r.trust(fl, f, b, psn)
+	}
+	if !fl.trusted || f.Op.Info().Ext&hdr.HasAETH == 0 || !f.AETHOf(b).Syndrome().ACK() {
 		return
 	}
 	o := r.carries(fl, psn)

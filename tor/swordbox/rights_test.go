@@ -714,7 +714,7 @@ func TestDenied(t *testing.T) {
 func TestDoubted(t *testing.T) {
 	r := newRig(t, nil)
 	a := r.client()
-	for range 6 {
+	for range 8 {
 		a.warm()
 		r.Clock.Advance(time.Millisecond)
 	}
