@@ -523,3 +523,49 @@ func TestAttack5HandshakeAndOldRequest(t *testing.T) {
 		}
 	}
 }
+
+// The way to the server's end of one connection is interrupted for some seconds while its client is quiet, and nobody sends anything wrong. The client goes on afterwards.
+func TestAttack5LongOutageOfTheQuiet(t *testing.T) {
+	for _, outage := range []time.Duration{2 * time.Second, 5 * time.Second} {
+		t.Run(fmt.Sprint(outage), func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux", "idle": "2s"})} {
+				qpn := uint32(0)
+				s := &managers{}
+				s.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+					x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+					if machine == "s0" {
+						s.server = x
+						x.Lose = func(b []byte) bool {
+							var f hdr.Frame
+							return qpn != 0 && hdr.Parse(b, &f) == hdr.IsRoCE && f.BTHOf(b).DestQP() == qpn
+						}
+					}
+					return x
+				}})
+				pd := s.PD()
+				m := s.MR(pd, va, 1<<16, all)
+				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+				s.announce(a, 1)
+				s.announce(b, 2)
+				known(t, s.Scene, m, a, b)
+				s.Pause(time.Second)
+				warm(t, m, va, 1, a)
+				qpn = b.Here.ServerQPN
+				for range 1 + int((2*time.Second+outage)/(10*time.Millisecond)) {
+					s.Pause(10 * time.Millisecond)
+					warm(t, m, va, 1, a)
+				}
+				qpn = 0
+				s.Pause(500 * time.Millisecond)
+				for range 10 {
+					post(b, m, va, 1)
+					if b.Await(); b.Status(b.Posted()-1) != rnic.Success {
+						break
+					}
+				}
+				t.Logf("moved %d, gone %d", s.Count("moved"), s.Count("connections-gone"))
+				healthy(t, a, b)
+			}
+		})
+	}
+}
