@@ -569,3 +569,48 @@ func TestAttack5LongOutageOfTheQuiet(t *testing.T) {
 		})
 	}
 }
+
+// The server takes a window from one client's queue pair and binds it to another's, under the same R_Key. The first client has no right to it any more.
+func TestAttack5WindowMoves(t *testing.T) {
+	for line := range uint64(8) { // it decides which connection carries a word's operations
+		t.Run(fmt.Sprint(line), func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux", "shared": "2"})} {
+				word := va + 4096 + 64*line
+				s := newManagers(t, bed.SceneConfig{Box: x})
+				pd := s.PD()
+				m := s.MR(pd, va, 1<<16, all|rnic.MWBind|rnic.LocalWrite)
+				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+				s.announce(a, 1)
+				s.announce(b, 2)
+				known(t, s.Scene, m, a, b)
+				mw, err := pd.AllocMW(rnic.WindowType2B)
+				if err != nil {
+					t.Fatal(err)
+				}
+				bind := func(p *bed.Peer) *rnic.MR {
+					if mw.Bound() {
+						if err := a.Far.PostSend(&rnic.SendWR{Op: rnic.OpLocalInv, RKey: mw.RKey}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if err := p.Far.PostSend(&rnic.SendWR{Op: rnic.OpBindMW, Bind: &rnic.Bind{MW: mw, MR: m, VA: va + 4096, Length: 4096, Access: all, Key: 7}}); err != nil || !mw.Bound() {
+						t.Fatal(err, mw.Bound())
+					}
+					return &rnic.MR{RKey: mw.RKey, VA: va, Mem: m.Mem}
+				}
+				w := bind(a)
+				warm(t, w, word, 3, a)
+				a.WriteWord(w, word, 1)
+				w = bind(b)
+				b.WriteWord(w, word, 1)
+				was := s.Count("moved")
+				st := a.WriteWord(w, word, 0x666)
+				t.Logf("%v; moved %d", st, s.Count("moved")-was)
+				if now := bed.WordAt(m, word); st == rnic.Success || now == 0x666 {
+					t.Errorf("a WRITE that the server refuses ended as %v, and the word is %#x", st, now)
+				}
+				healthy(t, b)
+			}
+		})
+	}
+}
