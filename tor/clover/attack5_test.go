@@ -7,6 +7,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
 // A client sends a request in fragments, which the server joins again and does not acknowledge, as it does not ask for that. The CAS that it sends with the same PSN is no news to the
@@ -51,5 +52,39 @@ func TestAttack5CASBehindFragments(t *testing.T) {
 			got += len(r.Advance(20 * time.Millisecond).Out["a"])
 		}
 		t.Errorf("another is led behind it; of its answers %d have come within 10 s", got)
+	}
+}
+
+// A CAS from a group MAC address, which switches throw away (IEEE 802.1Q: such a source is no station's): nobody is led behind it, or what the box sends again is from the client's own address.
+func TestAttack5FromGroup(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		r := away(t, graph.Args{"repair": "10ms"})
+		lost := func(b []byte) bool { return b[6]&1 != 0 } // at the switch behind the box
+		b := frameOf{src: r.client, dst: r.server, sport: 0xC020, op: hdr.CompareSwap, qpn: 0x20, psn: 109, ext: atomicETH(old, r.rkey, r.swap(0x9002, 1, 1), uint64(wire.Fresh(1))), ackReq: true}.bytes()
+		if !own {
+			b[6] |= 1
+		}
+		r.Clock.Advance(time.Microsecond)
+		got := 0
+		if !lost(only(t, r.Push("a", b).Out["b"])) {
+			got++
+		}
+		led := r.link(0x30, 109, 0x9003, old) == entryAt(0x9002)
+		again := 0
+		for range 30 {
+			for _, p := range r.Advance(20 * time.Millisecond).Out["b"] {
+				var f hdr.Frame
+				if hdr.Parse(p.Bytes, &f) != hdr.IsRoCE || f.BTHOf(p.Bytes).DestQP() != 0x20 {
+					continue
+				}
+				if again++; !lost(p.Bytes) {
+					got++
+				}
+			}
+		}
+		t.Logf("led %v, sent again %d times", led, again)
+		if led && got == 0 {
+			t.Error("another is led behind a request that no switch lets through, however often it is sent")
+		}
 	}
 }
