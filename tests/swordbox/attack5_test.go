@@ -614,3 +614,47 @@ func TestAttack5WindowMoves(t *testing.T) {
 		})
 	}
 }
+
+// The answer to an atomic is lost that goes over another's connection, and the next request of that connection's own client is refused. The first client asks again, and has its answer.
+func TestAttack5RefusedBehindLost(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode, "shared": "1"})} {
+				lose := false
+				s := &managers{}
+				s.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+					x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+					if machine == "s0" {
+						s.server = x
+						x.LoseOut = func(b []byte) bool {
+							var f hdr.Frame
+							if lose && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.AtomicAck {
+								lose = false
+								return true
+							}
+							return false
+						}
+					}
+					return x
+				}})
+				pd := s.PD()
+				m := s.MR(pd, va, 1<<16, all)
+				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+				s.announce(a, 1)
+				s.announce(b, 2)
+				known(t, s.Scene, m, a, b)
+				lose = true
+				post(b, m, va, 1)
+				s.Pause(3 * time.Microsecond)
+				a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va, RKey: 0x55})
+				a.Await(b)
+				t.Logf("moved %d; lost %v; %v, %v", s.Count("moved"), !lose, a.Status(a.Posted()-1), b.Status(b.Posted()-1))
+				for range 3 {
+					post(b, m, va, 1)
+				}
+				b.Await()
+				healthy(t, b)
+			}
+		})
+	}
+}
