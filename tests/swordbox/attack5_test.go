@@ -658,3 +658,41 @@ func TestAttack5RefusedBehindLost(t *testing.T) {
 		})
 	}
 }
+
+// As TestServersNumberComesBack, and both connections count from the same PSN on, as Clover's and Sherman's do. The new one goes on within seconds, while others are answered.
+func TestAttack5ServersNumberAndPSN(t *testing.T) {
+	for _, n := range []int{1, 10, 30} {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(fmt.Sprintf("%s, %d", mode, n), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
+					k := rnic.DefaultConn()
+					k.Timeout, k.RetryCnt, k.SQPSN, k.RQPSN = 14, 7, 3185, 3185
+					l := bed.Link{PD: s.PD(), Conn: k}
+					m := s.MR(l.PD, va, 4096, all)
+					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+					known(t, s, m, a, b)
+					s.Pause(110 * time.Millisecond)
+					l.Far = a.Far
+					again := s.Peer(0, 0, l)
+					for i := range n {
+						again.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x700+uint64(i))}, RemoteAddr: va + 1024, RKey: m.RKey})
+					}
+					for range 1000 { // 10 s
+						s.Pause(10 * time.Millisecond)
+						warm(t, m, va, 1, b)
+					}
+					for i := range n {
+						if st := again.Status(i); st == rnic.Success && bed.WordAt(m, va+1024) < 0x700+uint64(i) {
+							t.Errorf("WRITE %d is acknowledged, and not in memory", i)
+						} else if st != rnic.Success {
+							t.Errorf("WRITE %d: %v after 10 s", i, st)
+						}
+					}
+					if now := bed.WordAt(m, va+1024); now != 0x700+uint64(n-1) {
+						t.Errorf("%#x is in memory", now)
+					}
+				})
+			})
+		}
+	}
+}
