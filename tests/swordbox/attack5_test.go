@@ -662,9 +662,9 @@ func TestAttack5RefusedBehindLost(t *testing.T) {
 // As TestServersNumberComesBack, and both connections count from the same PSN on, as Clover's and Sherman's do. The new one goes on within seconds, while others are answered.
 func TestAttack5ServersNumberAndPSN(t *testing.T) {
 	for _, n := range []int{1, 10, 30} {
-		for _, mode := range []string{"mux", "replace"} {
-			t.Run(fmt.Sprintf("%s, %d", mode, n), func(t *testing.T) {
-				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
+		for _, both := range []bool{false, true} { // the client's number comes back, too
+			t.Run(fmt.Sprintf("%d, both %v", n, both), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
 					k := rnic.DefaultConn()
 					k.Timeout, k.RetryCnt, k.SQPSN, k.RQPSN = 14, 7, 3185, 3185
 					l := bed.Link{PD: s.PD(), Conn: k}
@@ -672,7 +672,10 @@ func TestAttack5ServersNumberAndPSN(t *testing.T) {
 					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
 					known(t, s, m, a, b)
 					s.Pause(110 * time.Millisecond)
-					l.Far = a.Far
+					if l.Far = a.Far; both {
+						l.Near = a.QP
+						a.Reset()
+					}
 					again := s.Peer(0, 0, l)
 					for i := range n {
 						again.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x700+uint64(i))}, RemoteAddr: va + 1024, RKey: m.RKey})
