@@ -3,6 +3,7 @@ package swordbox
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // grabber is a client whose queue pair is of another protection domain than the memory that it has heard the R_Key of.
@@ -697,5 +699,39 @@ func TestAttack5ServersNumberAndPSN(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A box that is put in anew, and is told of connections by static=, knows not where they count: repetitions that the server acknowledges unread show no right.
+func TestAttack5RightOfStatic(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
+				g := &grabber{}
+				if x != nil {
+					args := x.Args
+					x.Configure = func(*bed.Bed) graph.Args {
+						a := maps.Clone(args)
+						if g.e != nil {
+							c := g.e.Here
+							a["static"] = conn.StaticConn{Client: c.ClientIP, ClientQPN: c.ClientQPN, Server: c.ServerIP, ServerQPN: c.ServerQPN}.String()
+						}
+						return a
+					}
+				}
+				g.managers = newManagers(t, bed.SceneConfig{Box: x})
+				g.connect(t, false)
+				for range 40 {
+					g.write(t)
+				}
+				g.Remove()
+				g.Insert()
+				g.others(t)
+				for k := g.n - 3; k < g.n; k++ {
+					g.Send(time.Microsecond, g.made(g.e.Here.ClientPSN+k, true))
+				}
+				g.grab(t)
+			}
+		})
 	}
 }
