@@ -772,3 +772,17 @@ func TestAttack5NumberComesBackUnannounced(t *testing.T) {
 		}
 	}
 }
+
+// Worlds in which the box is killed, its tables are small, and something was found.
+func TestAttack5FoundWorlds(t *testing.T) {
+	defer func(was bool) { bed.Spread = was }(bed.Spread)
+	bed.Spread = true
+	for _, seed := range []uint64{
+		111000574, // a SEND is acknowledged that never came
+		111000197, // a client is told a remote operational error
+	} {
+		if _, _, err := wild()["crash"].Try(seed); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}
+}
