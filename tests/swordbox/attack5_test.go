@@ -648,7 +648,7 @@ func TestAttack5RefusedBehindLost(t *testing.T) {
 				lose = true
 				post(b, m, va, 1)
 				s.Pause(3 * time.Microsecond)
-				a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va, RKey: 0x55})
+				a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 4096, RKey: 0x55})
 				a.Await(b)
 				t.Logf("moved %d; lost %v; %v, %v", s.Count("moved"), !lose, a.Status(a.Posted()-1), b.Status(b.Posted()-1))
 				for range 3 {

@@ -28,7 +28,7 @@ func TestAttack5CASBehindFragments(t *testing.T) {
 				ip := hdr.IPv4(b[14:34])
 				ip.SetTotalLen(uint16(len(b) - 14))
 				ip.UpdateChecksum()
-				only(t, r.Push("a", b).Out["b"])
+				r.Push("a", b)
 			}
 			r.Advance(20 * time.Millisecond)
 		}

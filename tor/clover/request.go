@@ -254,9 +254,12 @@ func marksOf(b []byte, f *hdr.Frame) uint64 {
 	return binary.BigEndian.Uint64(b)&^0xFFFF | uint64(binary.BigEndian.Uint16(b[f.BTH+2:]))
 }
 
-// ordinary reports whether frame b has headers that every NIC understands: one 802.1Q tag at most, and no IP options or extension headers.
+// ordinary reports whether frame b has headers that every switch and NIC understands: a station's source address, one 802.1Q tag at most, and no IP options or
+// extension headers.
 func ordinary(b []byte, f *hdr.Frame) bool {
 	switch {
+	case !hdr.Ethernet(b).FromStation():
+		return false
 	case f.Plain:
 		return true
 	case f.Tags > 1 || f.Tags == 1 && f.EthernetOf(b).EtherType() != hdr.EtherVLAN:

@@ -34,6 +34,9 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	if partition, address := s.n.row(fl).Takes(b, &s.f); !(partition && address) && s.lost(fl, x, b, partition) {
 		return
 	}
+	if hops := s.f.HopsOf(b); (hops < fl.up.hops() || !hdr.Ethernet(b).FromStation()) && s.strands(fl, x, b, hops) {
+		return
+	}
 	if fl.counted && !(s.f.Plain && fl.shape == plain && s.f.UDPOf(b).Checksum() == 0) {
 		if b = s.uniform(fl, x, b); b == nil {
 			return
@@ -63,9 +66,14 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 // record while no answer says which of both are the client's: anybody may have made up either.
 func (s *clientSide) forgo(fl *flow, x *packet.Buf, b []byte) {
 	f := s.f
+	back := psnLess(f.BTHOf(b).PSN(), fl.arrived)
+	if back { // before those that wait: so the server sees them in their order
+		s.stranger(x, b, reasonStranger)
+	}
 	s.forget(fl)
-	s.f = f
-	s.stranger(x, b, reasonStranger)
+	if s.f = f; !back {
+		s.stranger(x, b, reasonStranger)
+	}
 }
 
 // forget ends the following of flow fl, whose ends count alike. Requests that wait pass, as strangers'.
