@@ -402,9 +402,9 @@ func (r *record) restart(o *op) bool {
 
 // relink makes anew what connection c carries: list, the operations at.
 func (n *order) relink(c *flow, list []*op, now clock.Time) {
-	slices.SortFunc(list, func(a, b *op) int {
-		return cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))
-	})
+	// A READ that is done again may begin in its middle: where is seen by what the server was asked for.
+	begins := func(o *op) int32 { return hdr.PSNDiff(psnAdd(o.spsn, o.got), c.acked) }
+	slices.SortFunc(list, func(a, b *op) int { return cmp.Compare(begins(a), begins(b)) })
 	c.next = psnAdd(c.acked, 1)
 	for _, o := range list {
 		at, f := n.place(o), n.flowOf(o)
