@@ -785,3 +785,51 @@ func TestAttack5FoundWorlds(t *testing.T) {
 		}
 	}
 }
+
+// The last packet of a READ's answer is lost, and the SEND behind it waits for a receive: the rest of the READ is done again behind it. Then the box is killed. The SEND comes.
+func TestAttack5RereadBehindSend(t *testing.T) {
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("kill %v", kill), func(t *testing.T) {
+			lossy := false
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+				return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+					var f hdr.Frame
+					if machine != "s0" && lossy && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.ReadRespLast {
+						lossy = false
+						return true
+					}
+					return false
+				}}
+			}}, func(t *testing.T, s *bed.Scene) {
+				k := rnic.DefaultConn()
+				k.MinRNRTimer, k.RNRRetry = 0, 7 // 655 ms
+				l := bed.Link{PD: s.PD(), Conn: k}
+				m := s.MR(l.PD, va, 1<<16, all)
+				a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+				known(t, s, m, a, b)
+				a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 2048)}, RemoteAddr: va, RKey: m.RKey}) // its path MTU is known then
+				lossy = true
+				buf := make([]byte, 2048)
+				a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{buf}, RemoteAddr: va, RKey: m.RKey})
+				send := a.Post(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{[]byte("0123456789abcdef")}})
+				a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 4096, RKey: m.RKey})
+				s.Pause(200 * time.Microsecond)
+				if s.Instance() != nil && kill {
+					s.Remove()
+					s.Insert()
+				}
+				s.Pause(10 * time.Millisecond)
+				got := make([]byte, 64)
+				if err := a.Far.PostRecv(&rnic.RecvWR{Buf: got}); err != nil {
+					t.Fatal(err)
+				}
+				a.Await()
+				t.Logf("READ %v, SEND %v, WRITE %v; moved %d", a.Status(send-1), a.Status(send), a.Status(send+1), s.Count("moved"))
+				if a.Status(send) == rnic.Success && string(got[:16]) != "0123456789abcdef" {
+					t.Error("the SEND is acknowledged, and did not come")
+				}
+				healthy(t, a)
+			})
+		})
+	}
+}
