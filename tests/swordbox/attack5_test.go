@@ -879,3 +879,42 @@ func TestAttack5CopyOfRead(t *testing.T) {
 		}
 	}
 }
+
+// The last packet of a READ's answer is lost behind the box, and the SEND behind the READ waits for a receive. The READ is answered again, as it is by the server.
+func TestAttack5RereadStarves(t *testing.T) {
+	for _, warmed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("shared before %v", warmed), func(t *testing.T) {
+			lossy := false
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+				return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+					var f hdr.Frame
+					if lossy && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.ReadRespLast {
+						lossy = false
+						return true
+					}
+					return false
+				}}
+			}}, func(t *testing.T, s *bed.Scene) {
+				k := rnic.DefaultConn()
+				k.Timeout, k.RetryCnt, k.MinRNRTimer, k.RNRRetry = 10, 5, 10, 7 // 4 ms, six times; 0.32 ms, without end
+				l := bed.Link{PD: s.PD(), Conn: k}
+				m := s.MR(l.PD, va, 1<<16, all)
+				a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+				if known(t, s, m, a); warmed {
+					known(t, s, m, b, a)
+				}
+				a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 2048)}, RemoteAddr: va, RKey: m.RKey}) // its path MTU is known then
+				lossy = true
+				read := a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 2048)}, RemoteAddr: va, RKey: m.RKey})
+				a.Post(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}})
+				s.Pause(200 * time.Millisecond)
+				t.Logf("READ %v after %v", a.Status(read), a.Latency(read))
+				if err := a.Far.PostRecv(&rnic.RecvWR{Buf: make([]byte, 64)}); err != nil {
+					t.Fatal(err)
+				}
+				a.Await(b)
+				healthy(t, a, b)
+			})
+		})
+	}
+}
