@@ -88,3 +88,42 @@ func TestAttack5FromGroup(t *testing.T) {
 		}
 	}
 }
+
+// A client's machine is started again: its queue pair has its number again, another queue pair of the server's, and counts from the same PSN on, as Clover's do. What it READs, over a connection that nobody follows
+// as yet, comes as the server has it.
+func TestAttack5NumberComesBack(t *testing.T) {
+	for _, quiet := range []time.Duration{time.Millisecond, 2 * time.Second, time.Minute} {
+		r := away(t, graph.Args{})
+		r.link(0x20, 109, 0x9002, old)
+		r.linked(0x20, 109)
+		at := entryAt(0x9001)
+		got := only(t, r.to(0x30, 109, hdr.ReadRequest, reth(at, r.rkey, r.size), nil).Out["b"])
+		var f hdr.Frame
+		hdr.Parse(got, &f)
+		t.Logf("a READ of %#x goes to %#x", at, f.RETHOf(got).VA())
+		p := make([]byte, r.size)
+		wireEntry(p, key)
+		r.from(0x30, 109, hdr.ReadRespOnly, hdr.SynACK, 0, p)
+		r.wrote(0x10, 110, 0x9004) // the key goes on
+		r.link(0x10, 111, 0x9004, entryAt(0x9002))
+		r.linked(0x10, 111)
+		r.Advance(quiet)
+		data := make([]byte, r.size)
+		for i := range data {
+			data[i] = 0x5A
+		}
+		for psn := uint32(100); psn < 112; psn++ { // of queue pair 0x77, for the client's 0x1030
+			r.to(0x77, psn, hdr.ReadRequest, reth(0x40000, r.rkey, r.size), nil)
+			out := r.from(0x30, psn, hdr.ReadRespOnly, hdr.SynACK, 0, data).Out["a"]
+			if len(out) != 1 {
+				t.Errorf("after %v, PSN %d: %d frames of the answer", quiet, psn, len(out))
+				continue
+			}
+			b := only(t, out)
+			hdr.Parse(b, &f)
+			if p := f.PayloadOf(b); string(p) != string(data) {
+				t.Errorf("after %v, PSN %d: the READ finds % x, and % x is there", quiet, psn, p[:8], data[:8])
+			}
+		}
+	}
+}
