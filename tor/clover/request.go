@@ -354,7 +354,7 @@ func (s requests) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 		pass(c, x, reasonWindowFull)
 		return
 	}
-	rec.kind, rec.steered, rec.npsn, rec.key = opRead, true, uint16(npsn)+s.slack, e.key()
+	rec.kind, rec.steered, rec.asked, rec.npsn, rec.key = opRead, true, true, uint16(npsn)+s.slack, e.key()
 	rec.class = class
 	rec.va, rec.rkey, rec.cliVer = va, reth.RKey(), e.version()
 	rec.newVA, rec.newVer, rec.epoch, rec.n = t.va, t.version(), k.epoch, k.sent
@@ -378,6 +378,7 @@ func (s requests) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	if reth.RKey() != rec.rkey || done >= all || done+uint64(reth.DMALength()) != all || (done == 0) != (s.psn == rec.psn) {
 		return false
 	}
+	rec.asked = true
 	s.rewriteRead(b, rec, reth.VA())
 	c.Mark(x, packet.Rewritten, reasonRepeated)
 	return true

@@ -38,6 +38,10 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.others(fl, x, psn) // to the client's new connection: nothing is asked over this one
 		return
 	}
+	if fl.asked == 0 && n.stray(fl, psn) && n.conns.Answers(&s.ends, b, &s.f) {
+		s.others(fl, x, psn) // the same, of which nobody told
+		return
+	}
 	if fl.lost != 0 {
 		s.c.Drop(x, reasonReset)
 		return
@@ -177,6 +181,11 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 	s.others(fl, x, psn)
 	s.clients.settle()
+}
+
+// stray reports whether an answer with PSN psn is to nothing that connection c carries.
+func (r *record) stray(c *flow, psn uint32) bool {
+	return c.oldest == none || psnLess(psn, r.ops[c.oldest].spsn) || !psnLess(psn, c.next)
 }
 
 // others passes an answer with PSN psn that came over connection fl, x, and is to nothing that fl carries, as it is. Where both ends of fl count differently, one
