@@ -784,7 +784,6 @@ func TestAttack4SourcePortsFirst(t *testing.T) {
 	}
 }
 
-
 // The first request of a connection waits in the box, for WRITEs that are under way in the place of atomics. Somebody sends a request out of turn in its client's
 // name, which reaches no server. A client that does not ask again (retry_cnt 0) has its answer all the same.
 func TestAttack4UnfollowedWaiting(t *testing.T) {
@@ -823,7 +822,6 @@ func TestAttack4UnfollowedWaiting(t *testing.T) {
 		})
 	}
 }
-
 
 // A made-up request with the very PSN that comes next, in a frame that something on the way to the server throws away (a router, for its TTL; a switch or a bridge, as no host
 // has a group's address), takes no request's place.

@@ -572,51 +572,6 @@ func TestAttack5LongOutageOfTheQuiet(t *testing.T) {
 	}
 }
 
-// The server takes a window from one client's queue pair and binds it to another's, under the same R_Key. The first client has no right to it any more.
-func TestAttack5WindowMoves(t *testing.T) {
-	for line := range uint64(8) { // it decides which connection carries a word's operations
-		t.Run(fmt.Sprint(line), func(t *testing.T) {
-			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux", "shared": "2"})} {
-				word := va + 4096 + 64*line
-				s := newManagers(t, bed.SceneConfig{Box: x})
-				pd := s.PD()
-				m := s.MR(pd, va, 1<<16, all|rnic.MWBind|rnic.LocalWrite)
-				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
-				s.announce(a, 1)
-				s.announce(b, 2)
-				known(t, s.Scene, m, a, b)
-				mw, err := pd.AllocMW(rnic.WindowType2B)
-				if err != nil {
-					t.Fatal(err)
-				}
-				bind := func(p *bed.Peer) *rnic.MR {
-					if mw.Bound() {
-						if err := a.Far.PostSend(&rnic.SendWR{Op: rnic.OpLocalInv, RKey: mw.RKey}); err != nil {
-							t.Fatal(err)
-						}
-					}
-					if err := p.Far.PostSend(&rnic.SendWR{Op: rnic.OpBindMW, Bind: &rnic.Bind{MW: mw, MR: m, VA: va + 4096, Length: 4096, Access: all, Key: 7}}); err != nil || !mw.Bound() {
-						t.Fatal(err, mw.Bound())
-					}
-					return &rnic.MR{RKey: mw.RKey, VA: va, Mem: m.Mem}
-				}
-				w := bind(a)
-				warm(t, w, word, 3, a)
-				a.WriteWord(w, word, 1)
-				w = bind(b)
-				b.WriteWord(w, word, 1)
-				was := s.Count("moved")
-				st := a.WriteWord(w, word, 0x666)
-				t.Logf("%v; moved %d", st, s.Count("moved")-was)
-				if now := bed.WordAt(m, word); st == rnic.Success || now == 0x666 {
-					t.Errorf("a WRITE that the server refuses ended as %v, and the word is %#x", st, now)
-				}
-				healthy(t, b)
-			}
-		})
-	}
-}
-
 // The answer to an atomic is lost that goes over another's connection, and the next request of that connection's own client is refused. The first client asks again, and has its answer.
 func TestAttack5RefusedBehindLost(t *testing.T) {
 	for _, mode := range []string{"mux", "replace"} {
@@ -658,47 +613,6 @@ func TestAttack5RefusedBehindLost(t *testing.T) {
 				healthy(t, b)
 			}
 		})
-	}
-}
-
-// As TestServersNumberComesBack, and both connections count from the same PSN on, as Clover's and Sherman's do. The new one goes on within seconds, while others are answered.
-func TestAttack5ServersNumberAndPSN(t *testing.T) {
-	for _, n := range []int{1, 10, 30} {
-		for _, both := range []bool{false, true} { // the client's number comes back, too
-			t.Run(fmt.Sprintf("%d, both %v", n, both), func(t *testing.T) {
-				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
-					k := rnic.DefaultConn()
-					k.Timeout, k.RetryCnt, k.SQPSN, k.RQPSN = 14, 7, 3185, 3185
-					l := bed.Link{PD: s.PD(), Conn: k}
-					m := s.MR(l.PD, va, 4096, all)
-					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
-					known(t, s, m, a, b)
-					s.Pause(110 * time.Millisecond)
-					if l.Far = a.Far; both {
-						l.Near = a.QP
-						a.Reset()
-					}
-					again := s.Peer(0, 0, l)
-					for i := range n {
-						again.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x700+uint64(i))}, RemoteAddr: va + 1024, RKey: m.RKey})
-					}
-					for range 1000 { // 10 s
-						s.Pause(10 * time.Millisecond)
-						warm(t, m, va, 1, b)
-					}
-					for i := range n {
-						if st := again.Status(i); st == rnic.Success && bed.WordAt(m, va+1024) < 0x700+uint64(i) {
-							t.Errorf("WRITE %d is acknowledged, and not in memory", i)
-						} else if st != rnic.Success {
-							t.Errorf("WRITE %d: %v after 10 s", i, st)
-						}
-					}
-					if now := bed.WordAt(m, va+1024); now != 0x700+uint64(n-1) {
-						t.Errorf("%#x is in memory", now)
-					}
-				})
-			})
-		}
 	}
 }
 
@@ -836,91 +750,6 @@ func TestAttack5RereadBehindSend(t *testing.T) {
 					t.Error("the SEND is acknowledged, and did not come")
 				}
 				healthy(t, a)
-			})
-		})
-	}
-}
-
-// A copy of a READ's request comes late, in front of the client's next atomic, as when the client asked again and the answer was just coming. The server remembers one READ or atomic at a time, and the client never has more under
-// way.
-func TestAttack5CopyOfRead(t *testing.T) {
-	for _, op := range []rnic.Op{rnic.OpFetchAdd, rnic.OpRead} {
-		for _, first := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%v, the copy first %v", op, first), func(t *testing.T) {
-				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "shared": "1"}), Profile: rnic.ConnectX}, func(t *testing.T, s *bed.Scene) {
-					k := rnic.DefaultConn()
-					k.MaxRdAtomic, k.MaxDestRdAtomic = 1, 1
-					l := bed.Link{PD: s.PD(), Conn: k}
-					m := s.MR(l.PD, va, 1<<16, all)
-					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
-					known(t, s, m, a, b)
-					for range 5 {
-						_, psn := a.Pending()
-						if _, st := a.ReadWord(m, va+2048); st != rnic.Success {
-							t.Fatal(st)
-						}
-						copied := func() {
-							s.Send(0, a.Frame(psn, bed.Packet{Op: hdr.ReadRequest, Ext: bed.RETH(va+2048, m.RKey, 8), AckReq: true}))
-						}
-						w := rnic.SendWR{Op: op, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 4096, RKey: m.RKey, Swap: 1}
-						s.Stall() // it takes a while
-						if !first {
-							a.Post(w)
-							s.Pause(5 * time.Microsecond)
-						}
-						copied()
-						if first {
-							a.Post(w)
-						}
-						s.Pause(5 * time.Microsecond)
-						s.Thaw()
-						a.Await(b)
-						if a.State() != rnic.StateReady {
-							break
-						}
-					}
-					t.Logf("moved %d", s.Count("moved"))
-					healthy(t, a, b)
-				})
-			})
-		}
-	}
-}
-
-// The last packet of a READ's answer is lost behind the box, and the SEND behind the READ waits for a receive. The READ is answered again, as it is by the server.
-func TestAttack5RereadStarves(t *testing.T) {
-	for _, warmed := range []bool{true, false} {
-		t.Run(fmt.Sprintf("shared before %v", warmed), func(t *testing.T) {
-			lossy := false
-			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
-				return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
-					var f hdr.Frame
-					if lossy && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.ReadRespLast {
-						lossy = false
-						return true
-					}
-					return false
-				}}
-			}}, func(t *testing.T, s *bed.Scene) {
-				k := rnic.DefaultConn()
-				k.Timeout, k.RetryCnt, k.MinRNRTimer, k.RNRRetry = 10, 5, 10, 7 // 4 ms, six times; 0.32 ms, without end
-				l := bed.Link{PD: s.PD(), Conn: k}
-				m := s.MR(l.PD, va, 1<<16, all)
-				a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
-				if known(t, s, m, a); warmed {
-					known(t, s, m, b, a)
-				}
-				a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 2048)}, RemoteAddr: va, RKey: m.RKey}) // its path MTU is known then
-				lossy = true
-				read := a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 2048)}, RemoteAddr: va, RKey: m.RKey})
-				a.Post(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}})
-				s.Pause(200 * time.Millisecond)
-				t.Logf("READ %v after %v", a.Status(read), a.Latency(read))
-				if err := a.Far.PostRecv(&rnic.RecvWR{Buf: make([]byte, 64)}); err != nil {
-					t.Fatal(err)
-				}
-				a.Await(b)
-				healthy(t, a, b)
 			})
 		})
 	}
