@@ -64,7 +64,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 
 // forgo ends the following of flow fl, whose ends count alike, and passes request b, x, as a stranger's. It is for what does not go with the requests on
 // record while no answer says which of both are the client's: anybody may have made up either.
-func (s *clientSide) forgo(fl *flow, x *packet.Buf, b []byte) {
+func (s *wire) forgo(fl *flow, x *packet.Buf, b []byte) {
 	f := s.f
 	back := psnLess(f.BTHOf(b).PSN(), fl.arrived)
 	if back { // before those that wait: so the server sees them in their order
@@ -77,7 +77,7 @@ func (s *clientSide) forgo(fl *flow, x *packet.Buf, b []byte) {
 }
 
 // forget ends the following of flow fl, whose ends count alike. Requests that wait pass, as strangers'.
-func (s *clientSide) forget(fl *flow) {
+func (s *wire) forget(fl *flow) {
 	n := s.n
 	expected := fl.arrived
 	for _, q := range []*hold.Queue{&fl.late, &fl.stall, &fl.early} {

@@ -223,7 +223,7 @@ func (s *Box) hidden(x *packet.Buf, b []byte) bool {
 				return true
 			default:
 				f := s.f
-				s.clients.forget(fl)
+				s.forget(fl)
 				s.f = f
 			}
 		}
