@@ -766,7 +766,7 @@ func TestAttack4SourcePortsFirst(t *testing.T) {
 					s.announce(p, 1)
 					s.announce(q, 2)
 					known(t, s.Scene, m, p)
-					warm(t, m, va, 1, q)
+					warm(t, m, va, 3, q)
 					moved := s.Count("moved")
 					losing = true
 					p.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 64)}, RemoteAddr: va + 512, RKey: m.RKey})

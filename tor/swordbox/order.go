@@ -174,7 +174,7 @@ func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	if !n.waits.isNext(fl, w) && n.waits.waited(fl) < n.waits.limit(fl) {
 		return false
 	}
-	like := c.counted && v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
+	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
 	ordered := like && v.loose == 0
 	// The server may execute a WRITE before an atomic that is ahead of it. It
 	// waits, if the word's atomics do.

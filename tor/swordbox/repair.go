@@ -198,7 +198,6 @@ func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 		return
 	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
-	c.recount()
 	if o.word == lapsed && o.modifies() && n.roams(o) {
 		if n.waits.why = (queue{}); !fl.late.Empty() || !s.keepLate(fl, x) {
 			s.c.Drop(x, reasonEarly)
@@ -326,7 +325,6 @@ func (s *carrierSide) again(c *flow, psn, goal uint32) {
 		return
 	}
 	c.repair, c.expect, c.goal = true, psn, goal
-	c.recount()
 	s.readdress(c)
 	c.tried(s.c.Now())
 	s.c.Count(ctrRepairs, 1)

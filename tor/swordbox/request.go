@@ -337,7 +337,6 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 			fl.strange = psn
 		}
 		fl.strangeEnd = psnAdd(psn, fl.packets(&s.f, b))
-		fl.recount()
 		s.stranger(x, b, reasonStranger)
 		return true
 	case far || d > 0:
@@ -385,7 +384,7 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 	*fl = noFlow
 	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
 	fl.arrived, fl.admitted, fl.span = psn, psn, min(n.window, narrow)
-	fl.next, fl.acked, fl.expect, fl.msn = psn, psnAdd(psn, hdr.PSNMask), psn, psn
+	fl.next, fl.acked, fl.expect = psn, psnAdd(psn, hdr.PSNMask), psn
 	if r.MTU != 0 && r.Learnt != conn.Inferred { // else of any request, whoever made it up
 		fl.mtu = uint32(r.MTU)
 	}

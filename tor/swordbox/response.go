@@ -175,7 +175,7 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	case fl.denied(&s.f, b, psn, s.cfg.alive):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(n.slot(fl))
-	case fl.diverged() && !n.conns.Answers(&s.ends, b, &s.f):
+	case fl.diverged():
 		s.bad(toServers, x, reasonBadPSN, true)
 		return
 	}
@@ -225,8 +225,8 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 
 // count takes from the answer in b, with headers f and PSN psn, whether the server executes what flow fl sends. A request that it executed before
 // it acknowledges without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever sends to a connection may begin with such. So
-// what is answered shows no right and no word's value, until the MSN has risen from one answer to another by the messages between both. No
-// request of before the first of the two may have been sent again, since then an answer may have the MSN of later ones.
+// what is answered shows no right and no word's value, until the MSN has risen from one answer to another by the messages between both. Until then no
+// request is sent again while it is on record (forgo), so that no answer has the MSN of later ones.
 func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if !fl.trusted {
 		r.trust(fl, f, b, psn)
@@ -241,7 +241,7 @@ func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	_, k := r.find(fl, o.cpsn)
 	msn, known := f.AETHOf(b).MSN(), fl.msn&knownMSN != 0
 	switch messages := int32(k - fl.counts); {
-	case known && messages <= 0, !known && psnLess(psn, fl.msn):
+	case known && messages <= 0:
 		return
 	case known && (msn-fl.msn)&0xFFFFFF == uint32(messages):
 		fl.counted = true
@@ -252,13 +252,6 @@ func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 
 // knownMSN says in flow.msn that it is an MSN.
 const knownMSN = 1 << 31
-
-// recount notes that a request of flow f is sent again, or that one passes that is not on record: from what comes next on, answers count. See count.
-func (f *flow) recount() {
-	if !f.counted {
-		f.msn = f.next
-	}
-}
 
 // passive notes what an answer on connection c means, and passes it as it is:
 // both ends still count alike.
