@@ -53,7 +53,6 @@ func mutants() []mutant {
 		{"others go behind what may never get through", "flow.go", "return o.kind == kWrite && o.len > leastProven && ", "return false && ", histories, "TestAttackTooLongForTheWay"},
 		{"what was under way when the following ended is over", "flush.go", "n.roams(o) // it may be under way", "_ = o", histories, "TestAttack4UnfollowedUnderWay"},
 		{"an answer to a WRITE of nothing is the atomic's", "response.go", "if s.n.isVoid(o) { // a WRITE", "if false { // a WRITE", histories, "TestAttack4LostAtomicOfOneGone"},
-		{"what is kept goes under the ICRC of another port", "repair.go", "\thdr.SetICRC(x.Bytes(), &s.h)\n", "", histories, "TestAttack4SourcePortsFirst"},
 		{"a client that comes back has no answers", "response.go", "n.row(fl).Contested && (", "false && (", histories, "TestAttack4NumberComesBack"},
 		{"who may be there is forgotten", "failure.go", "if !fl.bound || fl.gone {", "if true {", frames, "TestGone|TestLapsedGone"},
 		{"what was made up is followed for ever", "request.go", "case !fl.counted && !fl.bound:", "case false:", histories, "TestAttackTagsOneWay|TestAttackInTurnReached"},
