@@ -27,6 +27,9 @@ func (h Ethernet) SetSrc(a [6]byte)      { copy(h[6:12], a[:]) }
 func (h Ethernet) EtherType() uint16     { return be.Uint16(h[12:]) }
 func (h Ethernet) SetEtherType(t uint16) { be.PutUint16(h[12:], t) }
 
+// FromStation reports whether the source is a station's address: no group's, and not zero. Switches throw away what comes from another one (IEEE 802.1Q 8.7).
+func (h Ethernet) FromStation() bool { return h[6]&1 == 0 && be.Uint64(h[6:])>>16 != 0 }
+
 // EthernetFields are the fields of an Ethernet header, for Encode.
 type EthernetFields struct {
 	Dst, Src  [6]byte

@@ -90,6 +90,14 @@ func (f *Frame) VLANOf(b []byte, i int) VLAN {
 	return VLAN(b[o : o+VLANLen])
 }
 
+// HopsOf is the TTL, or the hop limit, of parsed frame b.
+func (f *Frame) HopsOf(b []byte) uint8 {
+	if f.Net == NetIPv4 {
+		return b[f.L3+8]
+	}
+	return b[f.L3+7]
+}
+
 // IPv4Of is the header with its options.
 func (f *Frame) IPv4Of(b []byte) IPv4 {
 	h := IPv4(b[f.L3:])

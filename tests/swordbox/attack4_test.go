@@ -766,7 +766,7 @@ func TestAttack4SourcePortsFirst(t *testing.T) {
 					s.announce(p, 1)
 					s.announce(q, 2)
 					known(t, s.Scene, m, p)
-					warm(t, m, va, 1, q)
+					warm(t, m, va, 3, q)
 					moved := s.Count("moved")
 					losing = true
 					p.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 64)}, RemoteAddr: va + 512, RKey: m.RKey})
@@ -779,6 +779,95 @@ func TestAttack4SourcePortsFirst(t *testing.T) {
 						t.Errorf("one loss costs another %v", q.Latency(q.Posted()-1))
 					}
 				}
+			})
+		}
+	}
+}
+
+// The first request of a connection waits in the box, for WRITEs that are under way in the place of atomics. Somebody sends a request out of turn in its client's
+// name, which reaches no server. A client that does not ask again (retry_cnt 0) has its answer all the same.
+func TestAttack4UnfollowedWaiting(t *testing.T) {
+	for _, who := range []string{"nobody", "a stranger"} {
+		t.Run(who, func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "replace", "writable": "assume"})} {
+				s := newManagers(t, bed.SceneConfig{Box: x})
+				pd := s.PD()
+				m := s.MR(pd, va, 1<<16, all)
+				b, c := s.Peer(1, 0, bed.Link{PD: pd}), s.Peer(2, 0, bed.Link{PD: pd})
+				s.announce(b, 2)
+				s.announce(c, 3)
+				known(t, s.Scene, m, b, c)
+				k := rnic.DefaultConn()
+				k.RetryCnt = 0
+				a := s.Peer(0, 0, bed.Link{PD: pd, Conn: k})
+				s.announce(a, 1)
+				s.Stall()
+				post(b, m, va, 2)
+				post(c, m, va, 2)
+				s.Pause(20 * time.Microsecond)
+				post(a, m, va, 1)
+				s.Pause(20 * time.Microsecond)
+				if who == "a stranger" {
+					f := a.Frame(a.Here.ClientPSN+1000, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, 0x55, 0), AckReq: true})
+					f[5] ^= 0x55 // to nobody
+					s.Send(time.Microsecond, f)
+				}
+				held := s.Count("held")
+				s.Pause(100 * time.Microsecond)
+				s.Thaw()
+				a.Await(b, c)
+				t.Logf("held %d; replaced %d; %d in memory", held, s.Count("replaced"), bed.WordAt(m, va))
+				healthy(t, a, b, c)
+			}
+		})
+	}
+}
+
+// A made-up request with the very PSN that comes next, in a frame that something on the way to the server throws away (a router, for its TTL; a switch or a bridge, as no host
+// has a group's address), takes no request's place.
+func TestAttack4ExactUnseen(t *testing.T) {
+	shapes := map[string]func(b []byte) []byte{
+		"TTL": func(b []byte) []byte {
+			ip := hdr.IPv4(b[14:][:20])
+			ip.SetTTL(1)
+			ip.UpdateChecksum()
+			return b
+		},
+		"source MAC": func(b []byte) []byte { b[6] |= 1; return b },
+		"no source":  func(b []byte) []byte { copy(b[6:12], make([]byte, 6)); return b },
+	}
+	for name, shape := range shapes {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+					return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+						return machine == "s0" && (b[22] < 2 || b[6]&1 != 0 || [6]byte(b[6:12]) == [6]byte{})
+					}}
+				}
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+					pd := s.PD()
+					m := s.MR(pd, va, 1<<16, all)
+					a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})
+					known(t, s, m, a, b)
+					x := a.Frame(a.Here.ClientPSN+20, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+4096, m.RKey, 64), Payload: make([]byte, 64), AckReq: true})
+					s.Send(10*time.Microsecond, shape(x))
+					s.Pause(time.Millisecond)
+					sent := 20
+					for range 5 {
+						if st := a.WriteWord(m, va+4096, uint64(sent)); st != rnic.Success {
+							t.Fatalf("WRITE: %v", st)
+						}
+						if now := bed.WordAt(m, va+4096); now != uint64(sent) {
+							t.Errorf("%d was written, %d is there", sent, now)
+						}
+						warm(t, m, va, 3, a, b)
+						sent++
+					}
+					healthy(t, a, b)
+					if now := bed.WordAt(m, va); now != 40+30 {
+						t.Errorf("70 additions make %d", now)
+					}
+				})
 			})
 		}
 	}

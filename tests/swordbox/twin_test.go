@@ -61,7 +61,7 @@ func TestFoundWorlds(t *testing.T) {
 		name   string
 		seed   uint64
 		crowds int
-	}{{"mux", 908, 10}, {"crash", 9407, 10}, {"mux", 1131, 0}, {"word", 4550, 0}, {"word", 4200, 0}} {
+	}{{"mux", 908, 10}, {"crash", 9407, 10}, {"mux", 1131, 0}, {"word", 4550, 0}, {"word", 4200, 0}, {"word", 4970, 10}, {"all", 2651, 10}} {
 		t.Run(fmt.Sprint(c.name, c.seed), func(t *testing.T) {
 			w := twins()[c.name]
 			w.Limits.Crowds = c.crowds

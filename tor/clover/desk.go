@@ -154,6 +154,26 @@ func (s *desk) foreign(c *graph.Ctx, b []byte) {
 	}
 }
 
+// hidden reports whether the server may take frame b for the next request of a connection that is followed, though it is not RoCE as it must be. Its PSN would be
+// the server's, and nobody's here: what comes next may be executed before.
+func (s *desk) hidden(b []byte) bool {
+	qpn, ok := conn.Hidden(b, &s.f)
+	if !ok {
+		return false
+	}
+	to := conn.Target(b, &s.f)
+	for i := range s.servers {
+		v := &s.servers[i]
+		if !v.used || v.at.In(0) != to {
+			continue
+		}
+		if slot, client := s.conns.Find(v.at, qpn); qpn == 0 || slot != conn.NoSlot && !client {
+			return true
+		}
+	}
+	return false
+}
+
 // newOp is an empty record for PSN psn of row i, in place of the oldest one; nil
 // when that one is still needed.
 func (s *desk) newOp(i int32, psn uint32) *op {

@@ -254,9 +254,12 @@ func marksOf(b []byte, f *hdr.Frame) uint64 {
 	return binary.BigEndian.Uint64(b)&^0xFFFF | uint64(binary.BigEndian.Uint16(b[f.BTH+2:]))
 }
 
-// ordinary reports whether frame b has headers that every NIC understands: one 802.1Q tag at most, and no IP options or extension headers.
+// ordinary reports whether frame b has headers that every switch and NIC understands: a station's source address, one 802.1Q tag at most, and no IP options or
+// extension headers.
 func ordinary(b []byte, f *hdr.Frame) bool {
 	switch {
+	case !hdr.Ethernet(b).FromStation():
+		return false
 	case f.Plain:
 		return true
 	case f.Tags > 1 || f.Tags == 1 && f.EthernetOf(b).EtherType() != hdr.EtherVLAN:
@@ -351,7 +354,7 @@ func (s requests) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 		pass(c, x, reasonWindowFull)
 		return
 	}
-	rec.kind, rec.steered, rec.npsn, rec.key = opRead, true, uint16(npsn)+s.slack, e.key()
+	rec.kind, rec.steered, rec.asked, rec.npsn, rec.key = opRead, true, true, uint16(npsn)+s.slack, e.key()
 	rec.class = class
 	rec.va, rec.rkey, rec.cliVer = va, reth.RKey(), e.version()
 	rec.newVA, rec.newVer, rec.epoch, rec.n = t.va, t.version(), k.epoch, k.sent
@@ -375,6 +378,7 @@ func (s requests) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	if reth.RKey() != rec.rkey || done >= all || done+uint64(reth.DMALength()) != all || (done == 0) != (s.psn == rec.psn) {
 		return false
 	}
+	rec.asked = true
 	s.rewriteRead(b, rec, reth.VA())
 	c.Mark(x, packet.Rewritten, reasonRepeated)
 	return true

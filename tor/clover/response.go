@@ -91,7 +91,8 @@ func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool
 	case p.fl&hdr.IsReadResp != 0 && rec.kind == opRead:
 		s.close(rec)
 		rec.live = false
-		if rec.steered && p.psn == rec.psn { // the packet that begins with the entry's header
+		if rec.steered && rec.asked && p.psn == rec.psn { // the packet that begins with the entry's header
+			rec.asked = false
 			k := &s.keys.s[rec.key]
 			s.restoreRead(c, x, b, rec, k.epoch == rec.epoch)
 			if k.epoch == rec.epoch && !k.linked(rec.n) {

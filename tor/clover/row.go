@@ -133,6 +133,7 @@ type op struct {
 	list          uint16 // worker+1 whose openOps it is in; 0: none
 	live          bool   // not answered yet
 	steered       bool
+	asked         bool // a steered READ: its request passed since it was answered last. What comes besides may be to another connection of the client's queue pair, of which nothing is known
 	linked        bool // CAS: the append, and all before it, are known to be linked
 	heir          bool // it was on record: this process has not seen it
 	past          bool // an heir: the server had executed a later request of its client when it was asked

@@ -583,6 +583,10 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	switch s.as {
 	case asIs:
 	case asOther:
+		if in == fromClients && s.hidden(b) {
+			c.Drop(x, graph.Reason(f.Why))
+			return false
+		}
 		s.foreign(c, b)
 		switch f.Why {
 		case hdr.Truncated, hdr.BadLength, hdr.BadIP:

@@ -314,6 +314,7 @@ func TestReadSteering(t *testing.T) {
 		for had, give := range map[uint8]uint8{1: 3, 2: wire.NoVersion, 3: wire.NoVersion} {
 			p := make([]byte, 128)
 			binary.LittleEndian.PutUint64(p, uint64(wire.Fresh(had)))
+			r.to(0x10, 111, hdr.ReadRequest, reth(va(0x9000), r.rkey, 128), nil)
 			b := only(t, r.from(0x10, 111, hdr.ReadRespOnly, hdr.SynACK, 0, p).Out["a"])
 			hdr.Parse(b, &f)
 			if got := wire.Pointer(binary.LittleEndian.Uint64(f.PayloadOf(b))).Version(); got != give || hdr.ICRC(b, &f) != hdr.StoredICRC(b, &f) {

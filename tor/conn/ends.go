@@ -93,3 +93,45 @@ func Target(b []byte, f *hdr.Frame) Addr {
 	}
 	return Addr{}
 }
+
+// Hidden is the queue pair that a frame is for which hdr.Parse does not take for RoCE and a receiver may take for a request all the same: the first of an IP
+// datagram's fragments, which receivers join (RoCEv2 has none, IBTA A17), or one of a wrong UDP length, transport version or opcode. ok: it is such a frame.
+// A fragment that is too short to say for which queue pair is for 0: no sender needs such.
+func Hidden(b []byte, f *hdr.Frame) (qpn uint32, ok bool) {
+	switch {
+	case f.Why != hdr.Fragment && hdr.ChangeOf(b, f).Reach == hdr.ReachNone, f.Net == 0:
+		return 0, false
+	case f.BTH != 0:
+		return f.BTHOf(b).DestQP(), true
+	}
+	p := b[f.L3:]
+	switch {
+	case f.L4 != 0:
+		p = b[f.L4:]
+	case f.Net == hdr.NetIPv4:
+		ip := hdr.IPv4(p)
+		if ip.FragOffset() != 0 || ip.Protocol() != hdr.ProtoUDP {
+			return 0, false
+		}
+		p = p[ip.HeaderLen():max(ip.HeaderLen(), int(ip.TotalLen()))]
+	default:
+		_, at, whole := hdr.IPv6(p).Upper()
+		p = p[:hdr.IPv6Len+int(hdr.IPv6(p).PayloadLen())]
+		if !whole || len(p) < at+8 || binary.BigEndian.Uint16(p[at+2:])&^7 != 0 {
+			return 0, false
+		}
+		if next := p[at]; next != hdr.ProtoUDP {
+			return 0, next == hdr.ProtoHopByHop || next == hdr.ProtoRouting || next == hdr.ProtoDstOption
+		}
+		p = p[at+8:]
+	}
+	switch {
+	case len(p) < hdr.UDPLen:
+		return 0, true
+	case hdr.UDP(p).DstPort() != hdr.RoCEv2Port:
+		return 0, false
+	case len(p) < hdr.UDPLen+hdr.BTHLen:
+		return 0, true
+	}
+	return hdr.BTH(p[hdr.UDPLen:]).DestQP(), true
+}

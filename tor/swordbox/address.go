@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 )
@@ -42,6 +43,22 @@ func (s *clientSide) lost(fl *flow, x *packet.Buf, b []byte, partition bool) boo
 	}
 	if known {
 		fl.moves(to)
+	}
+	return false
+}
+
+// strands reports whether something on the way may throw request b, x, of flow fl away: a switch, as it is from no station, or a router, as it has less hops to live
+// than what came to the server. Then it was disposed of. A client's way may become longer: see enough.
+func (s *wire) strands(fl *flow, x *packet.Buf, b []byte, hops uint8) bool {
+	const isHops = 1 << 63 // no MAC address
+	if !hdr.Ethernet(b).FromStation() || !s.n.strays[s.n.index(fl)].persists(isHops|uint64(hops), fl.arrived, s.c.Now(), clock.Duration(s.cfg.alive)) {
+		s.c.Drop(x, reasonAddress)
+		return true
+	}
+	at := fl.up.hopsAt()
+	*at = hops
+	if fl.up.net == hdr.NetIPv4 {
+		hdr.IPv4(fl.up.b[fl.up.l3:]).UpdateChecksum()
 	}
 	return false
 }

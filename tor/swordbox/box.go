@@ -404,7 +404,9 @@ func (s *Box) unserved(in int, x *packet.Buf, b []byte, as as) {
 			s.c.Drop(x, graph.Reason(why))
 			return
 		}
-		s.aside(in, x, b, graph.Reason(s.f.Why))
+		if in != toClients || !s.hidden(x, b) {
+			s.aside(in, x, b, graph.Reason(s.f.Why))
+		}
 	case asStranger:
 		s.aside(in, x, b, reasonStranger)
 	case asBadChecksum:

@@ -11,29 +11,29 @@ import (
 // the server over it, whoever's it is, and what the server has said of that. All PSNs
 // are as the server numbers. What is open lies in a list, in the order of PSNs.
 type carrier struct {
-	dead     bool // of no use any more: its queue pair is in the error state, or the server's end is gone
-	repair   bool // the server misses requests from PSN expect on: they are sent again
-	timed    bool // the next answer tells of a round trip
-	inDoubt  bool // another process sent WRITEs in the place of atomics, and it is not known yet which of them the server executed (see inquire)
-	gated    bool // the server was asked, with PSN gate, and the answer to that did not come (see inquire): nothing new goes over it
-	claimed  bool // its own client waits for it: nobody else may have it
-	isLent   bool
-	tries    uint8  // how often in a row something was sent again without an answer
-	deep     int16  // READs and atomics of its client that were under way at once, and executed
-	peak     int16  // that are or were under way at once
-	lends    int16  // keys that it is lent for
-	lags     bool   // the server waits for its client to send again what it had no receive buffer for, and what was behind that: see mustRepeat
-	disputed bool   // a request far from its numbers came, and the server was asked whose its end is: an answer is owed
-	next     uint32 // PSN of the next request
-	acked    uint32 // newest acknowledged PSN
-	oldest   int32  // op at the front; none
-	newest   int32
-	guests   int32      // open ops of other flows
-	rd       int32      // open READs and atomics: of the server's responder resources
-	writes   int32      // open atomics that go as WRITEs
-	unkept   int32      // open ops that only its own client can send again
-	heard    clock.Time // last answer
-	loaded   clock.Time // when it began to carry something
+	dead    bool // of no use any more: its queue pair is in the error state, or the server's end is gone
+	repair  bool // the server misses requests from PSN expect on: they are sent again
+	timed   bool // the next answer tells of a round trip
+	inDoubt bool // another process sent WRITEs in the place of atomics, and it is not known yet which of them the server executed (see inquire)
+	gated   bool // the server was asked, with PSN gate, and the answer to that did not come (see inquire): nothing new goes over it
+	claimed bool // its own client waits for it: nobody else may have it
+	isLent  bool
+	tries   uint8  // how often in a row something was sent again without an answer
+	deep    int16  // READs and atomics of its client that were under way at once, and executed
+	peak    int16  // that are or were under way at once
+	lends   int16  // keys that it is lent for
+	lags    bool   // the server waits for its client to send again what it had no receive buffer for, and what was behind that: see mustRepeat
+	counted bool   // the server executes what its client sends: see count
+	next    uint32 // PSN of the next request
+	acked   uint32 // newest acknowledged PSN
+	oldest  int32  // op at the front; none
+	newest  int32
+	guests  int32      // open ops of other flows
+	rd      int32      // open READs and atomics: of the server's responder resources
+	writes  int32      // open atomics that go as WRITEs
+	unkept  int32      // open ops that only its own client can send again
+	heard   clock.Time // last answer
+	loaded  clock.Time // when it began to carry something
 
 	silent clock.Time     // when something was first sent again that has no answer yet; 0: there is no such thing
 	asked  clock.Time     // when its server was first asked whether it is there, since it was heard; 0: it was not
@@ -59,6 +59,8 @@ type carrier struct {
 	echoes  uint8      // see judge: questions in a row that had no answer but the acknowledgement of what was known
 	echoed  bool       // the last one had it
 	misses  uint8      // how often in a row it was sent again from PSN missed on, though it was heard between
+	// disputed: a request far from its numbers came, and the server was asked whose its end is: an answer is owed.
+	disputed bool
 }
 
 // oldest is the operation at the front of those that connection c carries, and

@@ -53,8 +53,9 @@ type client struct {
 	rereads  int32        // READs that are done again
 	again    uint32       // see doubted
 	verdict  hdr.Syndrome // of the NAK that ended its queue pair; 0: another one
+	turns    uint8        // see flow.seen
 	vagueLen uint32       // see vague
-	turns    uint32       // see flow.seen
+	counts   uint32       // see flow.msn
 	pastAt   uint32       // of past, as often as it was filled
 	began    clock.Time   // when the message of cur began
 	past     [16]past     // answers to atomics that are not on record any more

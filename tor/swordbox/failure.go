@@ -18,7 +18,11 @@ func (n *order) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 			n.forget(o, false)
 			break
 		}
-		n.lose(o, !o.answered() || o.kind == kRead)
+		known := !o.answered() || o.kind == kRead
+		if !known && o.is(fForetold) && n.foresaw(o) { // the server has executed it, and nothing came between
+			o.prior, known = n.beside(o).want, true
+		}
+		n.lose(o, known)
 	}
 	n.c.Count(ctrFailedLanes, 1)
 	n.bury(c, false)

@@ -53,7 +53,8 @@ type flow struct {
 	early    hold.Queue // requests behind a READ whose length is not known: see clientSide.wait
 	proven   uint32     // the longest payload of a WRITE's packet that the server acknowledged over this connection, if over leastProven: see unproven
 	sumless  bool       // its UDP checksums say nothing: that of the first request on record was wrong
-	_        [7]byte    // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	_        [3]byte    // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
+	msn      uint32     // until it is counted: with knownMSN the MSN that the server had after operation number counts
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the
@@ -161,7 +162,7 @@ func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
 // a request is the one that comes next, after others that were.
 func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
 	d := hdr.PSNDiff(psn, fl.arrived)
-	if fl.seen && (d < 0 || d > farOff) {
+	if fl.seen && d < 0 {
 		return false // a repetition, or one from far away: what the server has executed already may lie there
 	}
 	if !fl.seen || d > 0 {
@@ -172,7 +173,7 @@ func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
 		fl.turns = 0
 	}
 	ok := fl.turns >= 2 && f.Op.Info().Flags&(hdr.IsMiddle|hdr.IsLast) == 0
-	fl.turns++
+	fl.turns = min(fl.turns+1, 2)
 	fl.arrived = psnAdd(psn, k)
 	return ok
 }

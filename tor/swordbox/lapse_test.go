@@ -16,6 +16,7 @@ func silence(t *testing.T, args graph.Args, write func(c *party) []byte) (r *rig
 	b = r.join()
 	c = r.client().connect()
 	c.warm()
+	c.warm()
 	b.learn(a, 0x7008, 1)
 	f = write(c)
 	c.psn++
@@ -160,11 +161,12 @@ func TestNobodyBehindLapsed(t *testing.T) {
 // held of it.
 func TestLapsedGone(t *testing.T) {
 	for name, x := range map[string]struct {
-		bound bool
-		gone  uint64
-	}{"not on record": {}, "on record": {true, 1}} {
+		bound       bool
+		room        string
+		conns, gone uint64
+	}{"not on record": {false, "8", 2, 0}, "on record": {true, "8", 3, 0}, "on record, and no room": {true, "3", 3, 1}} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, graph.Args{"idle": "3s"})
+			r := newRig(t, graph.Args{"idle": "3s", "conns": x.room})
 			a, b := r.join(), r.join()
 			b.learn(a, 0x7008, 1)
 			c := r.client().connect()
@@ -182,7 +184,7 @@ func TestLapsedGone(t *testing.T) {
 					r.Push("b", a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil), b.response(hdr.Acknowledge, b.spsn-1, aeth(hdr.SynACK, b.smsn), nil))
 				}
 			}
-			for name, want := range map[string]uint64{"conns": 2 + x.gone, "connections-gone": x.gone, "connections-lapsed": 1, "resets": 0} {
+			for name, want := range map[string]uint64{"conns": x.conns, "connections-gone": x.gone, "connections-lapsed": 1, "resets": 0} {
 				if n := r.Counter(name); n != want {
 					t.Errorf("%s: %d, want %d", name, n, want)
 				}

@@ -292,7 +292,7 @@ func (n *order) effect(o *op, v *word, c *flow) {
 // was executed.
 func (n *order) forget(o *op, done bool) {
 	c, now, at := n.carrier(o), n.c.Now(), n.place(o)
-	if done {
+	if done = done && c.counted; done {
 		was := n.keys.forgotten
 		if n.keys.learn(o, c, now, n.cfg.mode.moves()); n.keys.forgotten != was {
 			n.c.Count(ctrKeysForgotten, n.keys.forgotten-was)

@@ -314,7 +314,7 @@ func (r *record) reset(f *flow, now clock.Time) {
 			gone: f.gone, failed: f.failed, misshapen: f.misshapen, syn: f.syn, admitted: f.admitted, first: f.first, head: f.head, tail: f.tail, span: f.span,
 			base: f.base, down: f.down, ended: f.ended, verdict: f.verdict, past: f.past, pastAt: f.pastAt, answerer: none, lane: none, cur: none,
 		},
-		carrier: carrier{dead: f.dead, gated: f.gated && !f.dead, gate: f.gate, acked: f.acked, deep: f.deep, peak: f.deep, trip: max(0, f.trip), up: f.up, oldest: none, newest: none},
+		carrier: carrier{dead: f.dead, counted: f.trusted, gated: f.gated && !f.dead, gate: f.gate, acked: f.acked, deep: f.deep, peak: f.deep, trip: max(0, f.trip), up: f.up, oldest: none, newest: none},
 	}
 	if f.lost != 0 {
 		g.lost = now.Add(keepGone)
@@ -402,9 +402,9 @@ func (r *record) restart(o *op) bool {
 
 // relink makes anew what connection c carries: list, the operations at.
 func (n *order) relink(c *flow, list []*op, now clock.Time) {
-	slices.SortFunc(list, func(a, b *op) int {
-		return cmp.Compare(hdr.PSNDiff(a.spsn, c.acked), hdr.PSNDiff(b.spsn, c.acked))
-	})
+	// A READ that is done again may begin in its middle: where is seen by what the server was asked for.
+	begins := func(o *op) int32 { return hdr.PSNDiff(psnAdd(o.spsn, o.got), c.acked) }
+	slices.SortFunc(list, func(a, b *op) int { return cmp.Compare(begins(a), begins(b)) })
 	c.next = psnAdd(c.acked, 1)
 	for _, o := range list {
 		at, f := n.place(o), n.flowOf(o)

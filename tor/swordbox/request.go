@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/tor/conn"
 )
@@ -26,10 +27,17 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	if !fl.synced && !s.follow(fl, x, b, psn) {
 		return
 	}
+	if !fl.counted && !fl.bound && !fl.up.same(b, &s.f) {
+		s.forgo(fl, x, b)
+		return
+	}
 	if partition, address := s.n.row(fl).Takes(b, &s.f); !(partition && address) && s.lost(fl, x, b, partition) {
 		return
 	}
-	if fl.trusted && !(s.f.Plain && fl.shape == plain && s.f.UDPOf(b).Checksum() == 0) {
+	if hops := s.f.HopsOf(b); (hops < fl.up.hops() || !hdr.Ethernet(b).FromStation()) && s.strands(fl, x, b, hops) {
+		return
+	}
+	if fl.counted && !(s.f.Plain && fl.shape == plain && s.f.UDPOf(b).Checksum() == 0) {
 		if b = s.uniform(fl, x, b); b == nil {
 			return
 		}
@@ -52,6 +60,36 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		return
 	}
 	s.turn(fl, x, b, psn)
+}
+
+// forgo ends the following of flow fl, whose ends count alike, and passes request b, x, as a stranger's. It is for what does not go with the requests on
+// record while no answer says which of both are the client's: anybody may have made up either.
+func (s *wire) forgo(fl *flow, x *packet.Buf, b []byte) {
+	f := s.f
+	back := psnLess(f.BTHOf(b).PSN(), fl.arrived)
+	if back { // before those that wait: so the server sees them in their order
+		s.stranger(x, b, reasonStranger)
+	}
+	s.forget(fl)
+	if s.f = f; !back {
+		s.stranger(x, b, reasonStranger)
+	}
+}
+
+// forget ends the following of flow fl, whose ends count alike. Requests that wait pass, as strangers', unless their client has to send them again (mustRepeat).
+func (s *wire) forget(fl *flow) {
+	n := s.n
+	expected := fl.arrived
+	for _, q := range []*hold.Queue{&fl.late, &fl.stall, &fl.early} {
+		for !q.Empty() && !fl.lags {
+			if y, _ := n.shelf.Take(s.c, q, n.worker); y != nil {
+				hdr.Parse(y.Bytes(), &s.f)
+				s.stranger(y, y.Bytes(), reasonStranger)
+			}
+		}
+	}
+	n.unfollow(fl)
+	fl.seen, fl.arrived = true, expected
 }
 
 // uniform has request b, x, of flow fl look as all that went to the server and was answered, but for a priority tag, which all servers
@@ -278,15 +316,11 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 	n := s.n
 	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
 	switch {
-	case !fl.trusted && !fl.bound && !fl.diverged():
+	case !fl.counted && !fl.bound:
 		if d < 0 && fl.young && !fl.onward && psnLess(psn, fl.start) {
 			return false
 		}
-		// No answer says which of both are the client's, this request or those on record: anybody may have made up either.
-		expected := fl.arrived
-		n.unfollow(fl)
-		fl.seen, fl.arrived = true, expected
-		s.stranger(x, b, reasonStranger)
+		s.forgo(fl, x, b)
 		return true
 	case n.row(fl).Learnt == conn.Managed || !fl.trusted:
 		return false // a new connection would have been announced

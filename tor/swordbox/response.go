@@ -35,7 +35,11 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
 	if fl.oldest == none && (n.row(fl).Contested && (fl.asked == 0 || psn != fl.acked) || fl.dead && s.c.Now().Sub(fl.heard) >= s.cfg.alive) {
-		s.pass(toServers, x) // to the client's new connection: nothing is asked over this one
+		s.others(fl, x, psn) // to the client's new connection: nothing is asked over this one
+		return
+	}
+	if fl.asked == 0 && n.stray(fl, psn) && n.conns.Answers(&s.ends, b, &s.f) {
+		s.others(fl, x, psn) // the same, of which nobody told
 		return
 	}
 	if fl.lost != 0 {
@@ -61,7 +65,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	}
 	if fl.young && !fl.onward && !fl.gated && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
 		n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
-		s.pass(toServers, x) // of the time before
+		s.others(fl, x, psn) // of the time before
 		return
 	}
 	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
@@ -93,8 +97,8 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		fl.doubted = false
 		s.clients.answerAgain(fl, fl.again)
 	}
-	if !fl.trusted {
-		if n.trust(fl, &s.f, b, psn); !fl.trusted {
+	if !fl.counted {
+		if n.count(fl, &s.f, b, psn); !fl.trusted {
 			s.passive(fl, x, b, psn)
 			return
 		}
@@ -171,12 +175,27 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	case fl.denied(&s.f, b, psn, s.cfg.alive):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(n.slot(fl))
-	case fl.diverged() && !n.conns.Answers(&s.ends, b, &s.f):
+	case fl.diverged():
+		s.bad(toServers, x, reasonBadPSN, true)
+		return
+	}
+	s.others(fl, x, psn)
+	s.clients.settle()
+}
+
+// stray reports whether an answer with PSN psn is to nothing that connection c carries.
+func (r *record) stray(c *flow, psn uint32) bool {
+	return c.oldest == none || psnLess(psn, r.ops[c.oldest].spsn) || !psnLess(psn, c.next)
+}
+
+// others passes an answer with PSN psn that came over connection fl, x, and is to nothing that fl carries, as it is. Where both ends of fl count differently, one
+// that its client may take for an answer to what it has under way does not pass.
+func (s *carrierSide) others(fl *flow, x *packet.Buf, psn uint32) {
+	if una := s.n.una(fl); fl.bound && una != fl.arrived && !psnLess(psn, una) && hdr.PSNDiff(psn, fl.arrived) < narrow {
 		s.bad(toServers, x, reasonBadPSN, true)
 		return
 	}
 	s.pass(toServers, x)
-	s.clients.settle()
 }
 
 // trust takes from the first answer to a request on record what answers look
@@ -203,6 +222,36 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	fl.trusted = true
 	fl.base = f.AETHOf(b).MSN() - k - fl.head
 }
+
+// count takes from the answer in b, with headers f and PSN psn, whether the server executes what flow fl sends. A request that it executed before
+// it acknowledges without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever sends to a connection may begin with such. So
+// what is answered shows no right and no word's value, until the MSN has risen from one answer to another by the messages between both. Until then no
+// request is sent again while it is on record (forgo), so that no answer has the MSN of later ones.
+func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
+	if !fl.trusted {
+		r.trust(fl, f, b, psn)
+	}
+	if !fl.trusted || f.Op.Info().Ext&hdr.HasAETH == 0 || !f.AETHOf(b).Syndrome().ACK() {
+		return
+	}
+	o := r.carries(fl, psn)
+	if o == nil || r.flowOf(o) != fl || psnLess(psn, o.spsn) || o.kind != kRead && psn != psnAdd(o.spsn, o.npsn-1) {
+		return
+	}
+	_, k := r.find(fl, o.cpsn)
+	msn, known := f.AETHOf(b).MSN(), fl.msn&knownMSN != 0
+	switch messages := int32(k - fl.counts); {
+	case known && messages <= 0:
+		return
+	case known && (msn-fl.msn)&0xFFFFFF == uint32(messages):
+		fl.counted = true
+		return
+	}
+	fl.msn, fl.counts = msn|knownMSN, k
+}
+
+// knownMSN says in flow.msn that it is an MSN.
+const knownMSN = 1 << 31
 
 // passive notes what an answer on connection c means, and passes it as it is:
 // both ends still count alike.

@@ -196,6 +196,41 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 	s.n.detain(x)
 }
 
+// hidden handles frame b, x, from a client, if the server may take it for the next request of a connection that is followed, though it is not RoCE as it must be:
+// the PSN would be the server's, and nobody's here, so that what comes next may be executed before. Where both ends count alike the
+// following ends, and the frame passes; else its PSN is none of the server's, and it is dropped. True when it was disposed of.
+func (s *Box) hidden(x *packet.Buf, b []byte) bool {
+	qpn, ok := conn.Hidden(b, &s.f)
+	if !ok {
+		return false
+	}
+	a := conn.Target(b, &s.f)
+	for _, n := range *s.nodes.Load() {
+		for _, to := range n.addrs {
+			if to.In(0) != a {
+				continue
+			}
+			if qpn == 0 {
+				s.c.Drop(x, graph.Reason(s.f.Why))
+				return true
+			}
+			s.own(n)
+			slot, client := n.conns.Find(to, qpn)
+			switch fl := n.flow(int32(slot)); {
+			case client || fl == nil || !fl.synced:
+			case fl.bound:
+				s.c.Drop(x, graph.Reason(s.f.Why))
+				return true
+			default:
+				f := s.f
+				s.forget(fl)
+				s.f = f
+			}
+		}
+	}
+	return false
+}
+
 // mayChange reports whether frame b, with headers f, may be a request that
 // changes memory which it names, or does not name.
 func mayChange(b []byte, f *hdr.Frame) bool {

@@ -270,7 +270,7 @@ func TestReborn(t *testing.T) {
 	settled := func(t *testing.T) (*rig, *party) {
 		r := newRig(t, nil)
 		a := r.client()
-		for range 6 {
+		for range 8 {
 			a.warm()
 			r.Clock.Advance(time.Millisecond)
 		}

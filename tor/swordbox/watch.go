@@ -87,12 +87,12 @@ func (s *Box) inspectAll(now clock.Time) {
 			case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
 				s.carriers.watch(f)
 				busy = busy || f.inDoubt || f.gated
-			case (f.disputed || f.quiet && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup)) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
+			case (f.disputed || f.quiet && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup) && (!f.bound || n.crowded())) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
 				s.clients.forsake(f)
 			case f.quiet || f.disputed:
 				s.carriers.query(f)
-			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.conns.Len() > len(n.flows)*3/4 || now.Sub(f.lost) > s.cfg.idle):
+			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.crowded() || now.Sub(f.lost) > s.cfg.idle):
 				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
 			}
 		}
@@ -121,6 +121,9 @@ func (s *Box) inspectAll(now clock.Time) {
 	}
 	s.due = now.Add(period)
 }
+
+// crowded reports whether so many connections are known that there may soon be no place for another one.
+func (n *node) crowded() bool { return n.conns.Len() > len(n.flows)*3/4 }
 
 // watch looks at connection c, which carries something.
 func (s *carrierSide) watch(c *flow) {
