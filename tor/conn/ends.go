@@ -102,7 +102,7 @@ func Hidden(b []byte, f *hdr.Frame) (qpn uint32, ok bool) {
 	case f.Why != hdr.Fragment && hdr.ChangeOf(b, f).Reach == hdr.ReachNone, f.Net == 0:
 		return 0, false
 	case f.BTH != 0:
-		return f.BTHOf(b).DestQP(), true
+		return f.BTHOf(b).DestQP(), f.BTHOf(b).OpCode().Transport() == hdr.RC
 	}
 	p := b[f.L3:]
 	switch {
@@ -133,5 +133,6 @@ func Hidden(b []byte, f *hdr.Frame) (qpn uint32, ok bool) {
 	case len(p) < hdr.UDPLen+hdr.BTHLen:
 		return 0, true
 	}
-	return hdr.BTH(p[hdr.UDPLen:]).DestQP(), true
+	h := hdr.BTH(p[hdr.UDPLen:])
+	return h.DestQP(), h.OpCode().Transport() == hdr.RC
 }
