@@ -1,0 +1,94 @@
+package offload
+
+// Slot is an entry as it lies in the memory that the program has, too.
+type Slot struct {
+	// Claim is the entry's turn in the place (32 bits) and its state. Who has it busy may read and write the rest.
+	Claim  uint64
+	Epoch  uint32 // it is run only while the Control's is the same
+	Flags  uint32
+	Quiet  uint64 // ns; 0: for ever
+	Quiets [2]uint64
+	Sides  [2]Side // by direction
+	_      [16]byte
+	Dirs   [2]Dir
+}
+
+// Dir is one direction of an entry.
+type Dir struct {
+	Last, Packets, Bytes uint64 // Last is a time of the kernel
+	Out, Path            uint16
+	Ops                  uint8
+	_                    uint8
+	Tunnel               uint16
+	InMAC, OutMAC        [12]byte
+	Src, Dst             [4]byte
+	Ports                [4]byte
+	IPDelta, L4Delta     uint16
+	OuterPort            [2]byte
+	VLAN                 uint16
+	Longest              uint16
+	Head                 int16
+}
+
+// States of a Slot.
+const (
+	Gone = iota // the kernel does not run it
+	Live
+	Busy
+	Paused // by the process
+)
+
+// FlagWindows of a Slot: numbers of TCP segments are compared.
+const FlagWindows = 1
+
+// AckWindow is how far behind an acknowledgement may be, at least.
+const AckWindow = 66000
+
+// Control is what the program reads with each frame.
+type Control struct {
+	Epoch      uint32
+	TunnelPort uint32 // UDP port, as it stands in a header; 0: there are no tunnels
+}
+
+// Template is a tunnel's outer headers as the program has them.
+type Template struct {
+	Header     [TunnelLen]byte
+	Mask, Base uint8
+	_          [12]byte
+}
+
+// tunnelKey is what frames of a tunnel have in their outer headers.
+type tunnelKey struct {
+	VNI           uint32
+	Remote, Local [4]byte // source and destination
+	Port          uint16
+}
+
+// TunnelKeyLen is the length of a tunnel's key in the kernel.
+const TunnelKeyLen = 16
+
+func (k *tunnelKey) bytes() (b [TunnelKeyLen]byte) {
+	ne.PutUint32(b[0:], k.VNI)
+	copy(b[4:], k.Remote[:])
+	copy(b[8:], k.Local[:])
+	be.PutUint16(b[12:], k.Port)
+	return b
+}
+
+// Kernel is where entries are run.
+type Kernel interface {
+	// Slots are all that there is room for, and Control what goes with them: memory of the program, too.
+	Slots() []Slot
+	Control() *Control
+	// Put has frames of a key be run by a slot, in the place of another one; Delete, by none.
+	Put(key [KeyLen]byte, ref uint64) error
+	Delete(key [KeyLen]byte) error
+	// Lookup is what Put has put; 0: nothing.
+	Lookup(key [KeyLen]byte) uint64
+	PutTunnel(key [TunnelKeyLen]byte, id uint16, local [6]byte, x *Template) error
+	// Clock is the kernel's time that goes into a slot, in ns.
+	Clock() int64
+}
+
+// MaxTunnels is how many tunnels there may be, but for one.
+const MaxTunnels = 4096

@@ -1,0 +1,574 @@
+package offload
+
+import (
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Outcome is what has become of a decision.
+type Outcome uint8
+
+// Outcomes.
+const (
+	Began     Outcome = iota // the kernel runs both directions
+	Waits                    // the other direction has not been seen yet
+	Partial                  // a function on the way decides nothing about the frame
+	Stops                    // entries are not begun now: the graph changes, or somebody watches
+	Full                     // there is no room
+	Odd                      // the frame that left is not plain
+	Differs                  // what was done with the frame is more than the program does
+	Unlike                   // the other direction goes another way
+	TooMany                  // more functions on the way than an entry has room for, or two that compare numbers
+	Refused                  // a function, or the kernel
+	NoProgram                // it left by a port that the program cannot send to
+	numOutcomes
+)
+
+// OutcomeNames are those of the Outcomes.
+var OutcomeNames = [numOutcomes]string{
+	Began: "began", Waits: "one-direction", Partial: "undecided", Stops: "stopped", Full: "full", Odd: "not-plain", Differs: "other-change",
+	Unlike: "other-way", TooMany: "too-many-functions", Refused: "refused", NoProgram: "no-port",
+}
+
+// Decision is what functions have decided about a frame.
+type Decision struct {
+	Before  []byte // the frame as it came in
+	In      Frame  // by Parse
+	After   []byte // as it leaves
+	Out     int    // the port
+	Longest int    // that the port sends
+	Parts   []Part // Longest as long as Before would be
+	Path    uint16 // its counters
+}
+
+const (
+	maxParts   = 4
+	maxOwners  = 127
+	candidates = 1 << 14
+	// pairTime is how long after one direction the other one may come.
+	pairTime = clock.Duration(1e9)
+	// aged is how long an entry stays that runs nothing.
+	aged = clock.Duration(30e9)
+)
+
+// candidate is a decision that waits for the other direction.
+type candidate struct {
+	used       bool
+	key, other Key // of its frames, and of the answers
+	at         clock.Time
+	dir        Dir
+	quiet      [2]time.Duration
+	windows    int // the part that compares numbers; negative: none
+	n          int
+	parts      [maxParts]Part
+}
+
+// record is what the process keeps of a slot.
+type record struct {
+	keys   [2]Key
+	parts  [maxParts]struct{ ref, next uint32 }
+	owners [maxParts]uint8 // plus 1; bit 7: its input of direction 0 is 1
+	seen   uint32          // frames at the last look
+}
+
+func (r *record) inUse() bool { return r.keys[0].Proto != 0 }
+
+// Table has the entries.
+type Table struct {
+	k       Kernel
+	slots   []Slot
+	control *Control
+	records []record
+	free    []uint32
+	used    uint32 // slots that were ever used
+	live    int
+
+	owners  []Owner
+	waiting []candidate
+	seed    maphash.Seed
+	paused  bool
+	ahead   int64 // the graph's time less the kernel's
+	now     clock.Time
+	hand    uint32
+
+	tunnels    []*Tunnel // by number; 0 is none
+	tunnelOf   map[tunnelKey]uint16
+	tunnelPort uint16
+
+	outcomes [numOutcomes]uint64
+	ended    uint64
+}
+
+// NewTable makes one with no entries.
+func NewTable(k Kernel) *Table {
+	return &Table{k: k, slots: k.Slots(), control: k.Control(), waiting: make([]candidate, candidates), seed: maphash.MakeSeed(),
+		tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}}
+}
+
+// Count counts an outcome that the Table does not see.
+func (t *Table) Count(o Outcome) { t.outcomes[o]++ }
+
+// Offer takes a decision.
+func (t *Table) Offer(d *Decision) Outcome {
+	o := t.offer(d)
+	t.outcomes[o]++
+	return o
+}
+
+func (t *Table) offer(d *Decision) Outcome {
+	if t.paused {
+		return Stops
+	}
+	for i := range d.Parts {
+		if x := d.Parts[i].Tunnel; x != nil {
+			if !t.addTunnel(x) {
+				return Full
+			}
+		}
+	}
+	var in, out Frame
+	if !t.Parse(d.Before, int(d.In.Port), &in) || !t.Parse(d.After, 0, &out) {
+		return Odd
+	}
+	if in.Tunnel != d.In.Tunnel {
+		return Odd // the tunnel was not known yet
+	}
+	var c candidate
+	change, ok := t.difference(d.Before, d.After, &in, &out)
+	if !ok || string(t.apply(&change, d.Before, &in)) != string(d.After) {
+		return Differs
+	}
+	if !c.fill(d, &change) {
+		return TooMany
+	}
+	c.key, c.other, c.at = in.Key, out.reversed(d.Out), t.now
+	w := t.waits(&c.other)
+	if !w.used || w.key != c.other || t.now.Sub(w.at) > pairTime {
+		*t.waits(&c.key) = c
+		return Waits
+	}
+	if w.other != c.key || !w.matches(&c) {
+		*t.waits(&c.key) = c
+		return Unlike
+	}
+	o := t.begin(&c, w)
+	w.used = false
+	return o
+}
+
+// fill takes over what a decision says.
+func (c *candidate) fill(d *Decision, x *Change) bool {
+	longest := d.Longest + x.Head
+	c.used, c.windows = true, -1
+	for i := range d.Parts {
+		p := &d.Parts[i]
+		if p.Longest > 0 {
+			longest = min(longest, p.Longest)
+		}
+		if p.Quiet > 0 && (c.quiet[0] == 0 || p.Quiet < c.quiet[0]) {
+			c.quiet[0] = p.Quiet
+		}
+		if p.OwnQuiet > 0 && (c.quiet[1] == 0 || p.OwnQuiet < c.quiet[1]) {
+			c.quiet[1] = p.OwnQuiet
+		}
+		if p.Owner == nil {
+			continue
+		}
+		if c.n == maxParts || p.Windows && c.windows >= 0 {
+			return false
+		}
+		if p.Windows {
+			c.windows = c.n
+		}
+		c.parts[c.n] = *p
+		c.n++
+	}
+	c.dir = Dir{Out: uint16(d.Out), Path: d.Path, Ops: x.Ops, Tunnel: x.Tunnel, InMAC: x.InMAC, OutMAC: x.OutMAC, Src: x.Src, Dst: x.Dst,
+		IPDelta: x.IPDelta, L4Delta: x.L4Delta, VLAN: x.VLAN, Longest: uint16(max(0, min(longest, 0xFFFF))), Head: int16(x.Head)}
+	be.PutUint16(c.dir.Ports[:], x.SrcPort)
+	be.PutUint16(c.dir.Ports[2:], x.DstPort)
+	be.PutUint16(c.dir.OuterPort[:], x.OuterPort)
+	return true
+}
+
+// matches reports whether the functions take both directions for the same.
+func (c *candidate) matches(o *candidate) bool {
+	if c.n != o.n || (c.windows >= 0) != (o.windows >= 0) {
+		return false
+	}
+	for i := range c.n {
+		if p, q := &c.parts[i], &o.parts[c.n-1-i]; p.Owner != q.Owner || p.Ref != q.Ref || p.In == q.In {
+			return false
+		}
+	}
+	return true
+}
+
+// waits is where a decision about frames of a key waits.
+func (t *Table) waits(k *Key) *candidate {
+	b := k.Bytes()
+	return &t.waiting[maphash.Bytes(t.seed, b[:])%candidates]
+}
+
+// begin makes an entry of two directions.
+func (t *Table) begin(a, b *candidate) Outcome {
+	var owners [maxParts]uint8
+	for i := range a.n {
+		p := &a.parts[i]
+		f := p.Owner.Flows(p.Ref)
+		if f == nil {
+			return Refused
+		}
+		t.replace(f, p, a, b)
+		n := t.number(p.Owner)
+		if n == 0 {
+			return TooMany
+		}
+		owners[i] = n | uint8(p.In)<<7
+	}
+	i, ok := t.take()
+	if !ok {
+		return Full
+	}
+	s, r := &t.slots[i], &t.records[i]
+	*r = record{keys: [2]Key{a.key, b.key}, owners: owners}
+	turn := s.Claim>>32 + 1
+	atomic.StoreUint64(&s.Claim, turn<<32|Gone)
+	s.Epoch, s.Flags, s.Quiet = t.control.Epoch, 0, uint64(least(a.quiet[0], b.quiet[0]))
+	s.Quiets = [2]uint64{uint64(a.quiet[1]), uint64(b.quiet[1])}
+	s.Dirs = [2]Dir{a.dir, b.dir}
+	s.Dirs[0].Last, s.Dirs[1].Last = uint64(int64(a.at)-t.ahead), uint64(int64(b.at)-t.ahead)
+	if a.windows >= 0 {
+		p := &a.parts[a.windows]
+		s.Flags = FlagWindows
+		p.Owner.(Windower).Sides(p.Ref, p.In, &s.Sides)
+	}
+	atomic.StoreUint64(&s.Claim, turn<<32|Live)
+	for d := range r.keys {
+		if t.k.Put(r.keys[d].Bytes(), turn<<32|uint64(i)<<1|uint64(d)) != nil {
+			t.stop(i)
+			if d == 1 {
+				_ = t.k.Delete(r.keys[0].Bytes())
+			}
+			*r = record{}
+			t.free = append(t.free, i)
+			return Refused
+		}
+	}
+	t.live++
+	for n := range a.n {
+		p := &a.parts[n]
+		f := p.Owner.Flows(p.Ref)
+		r.parts[n].ref, r.parts[n].next = p.Ref, f.head
+		f.head = i + 1
+	}
+	return Began
+}
+
+func least(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// replace ends the entries of the same frames.
+func (t *Table) replace(f *Flows, p *Part, a, b *candidate) {
+	for {
+		found := false
+		t.each(f, p.Owner, p.Ref, func(i uint32) bool {
+			r := &t.records[i]
+			found = p.Windows || r.keys[0] == a.key || r.keys[1] == a.key || r.keys[0] == b.key || r.keys[1] == b.key
+			if found {
+				t.end(i)
+			}
+			return !found
+		})
+		if !found {
+			return
+		}
+	}
+}
+
+// number is an owner's, plus 1; 0: there are too many.
+func (t *Table) number(o Owner) uint8 {
+	for i, x := range t.owners {
+		if x == o {
+			return uint8(i + 1)
+		}
+	}
+	if len(t.owners) >= maxOwners-1 {
+		return 0
+	}
+	t.owners = append(t.owners, o)
+	return uint8(len(t.owners))
+}
+
+// take is a slot that is nobody's.
+func (t *Table) take() (uint32, bool) {
+	if n := len(t.free); n > 0 {
+		i := t.free[n-1]
+		t.free = t.free[:n-1]
+		return i, true
+	}
+	if int(t.used) == len(t.slots) {
+		return 0, false
+	}
+	t.used++
+	t.records = append(t.records, record{})
+	return t.used - 1, true
+}
+
+// owner is that of a part, and its input of direction 0; nil: there is no such part.
+func (t *Table) owner(r *record, n int) (Owner, int) {
+	o := r.owners[n]
+	if o&0x7F == 0 {
+		return nil, 0
+	}
+	return t.owners[o&0x7F-1], int(o >> 7)
+}
+
+// each calls do with the entries of what an owner keeps, until it returns false. It may end the one that it is called with.
+func (t *Table) each(f *Flows, o Owner, ref uint32, do func(i uint32) bool) {
+	for at := f.head; at != 0; {
+		i := at - 1
+		n := t.part(i, o, ref)
+		at = t.records[i].parts[n].next
+		if !do(i) {
+			return
+		}
+	}
+}
+
+// part is which of an entry's parts is an owner's.
+func (t *Table) part(i uint32, o Owner, ref uint32) int {
+	r := &t.records[i]
+	for n := range r.parts {
+		if x, _ := t.owner(r, n); x == o && r.parts[n].ref == ref {
+			return n
+		}
+	}
+	panic("offload: an entry has no part of who has it")
+}
+
+// stop has the kernel run an entry no more. When it returns nobody runs it.
+func (t *Table) stop(i uint32) { t.claim(i, Gone) }
+
+// claim takes an entry from the kernel; false: the kernel has not run it any more.
+func (t *Table) claim(i uint32, as uint64) bool {
+	s := &t.slots[i]
+	turn := atomic.LoadUint64(&s.Claim) >> 32 << 32
+	// A frame has it for some hundred nanoseconds, and longer only when the processor is taken from it.
+	for n := 1; ; n++ {
+		if n%(1<<16) == 0 {
+			time.Sleep(50 * time.Microsecond)
+		}
+		if atomic.CompareAndSwapUint64(&s.Claim, turn|Live, turn|as) {
+			return s.Epoch == atomic.LoadUint32(&t.control.Epoch)
+		}
+		if x := atomic.LoadUint64(&s.Claim); x != turn|Busy && x != turn|Live {
+			return false
+		}
+	}
+}
+
+// Time is the graph's of one of the kernel.
+func (t *Table) time(kernel uint64) clock.Time { return clock.Time(int64(kernel) + t.ahead) }
+
+// usage is what an entry has done, as the owner of its part n sees it.
+func (t *Table) usage(i uint32, n int) (o Owner, u Usage) {
+	s, r := &t.slots[i], &t.records[i]
+	o, in := t.owner(r, n)
+	for d := range s.Dirs {
+		u.Last[in^d] = t.time(atomic.LoadUint64(&s.Dirs[d].Last))
+	}
+	return o, u
+}
+
+// tell tells all owners of an entry what it has done. Nobody runs it, unless running.
+func (t *Table) tell(i uint32, running bool) {
+	s, r := &t.slots[i], &t.records[i]
+	for n := range r.parts {
+		o, u := t.usage(i, n)
+		if o == nil {
+			continue
+		}
+		if _, is := o.(Windower); is && s.Flags&FlagWindows != 0 && !running {
+			_, in := t.owner(r, n)
+			u.Sides = &[2]Side{s.Sides[in], s.Sides[1-in]}
+		}
+		o.Used(r.parts[n].ref, &u)
+	}
+}
+
+// end ends an entry, and tells its owners what it has done.
+func (t *Table) end(i uint32) {
+	t.stop(i)
+	t.tell(i, false)
+	r := &t.records[i]
+	for n := range r.parts {
+		if o, _ := t.owner(r, n); o != nil {
+			t.unlink(i, n, o)
+		}
+	}
+	turn := t.slots[i].Claim >> 32
+	for d := range r.keys {
+		if k := r.keys[d].Bytes(); t.k.Lookup(k) == turn<<32|uint64(i)<<1|uint64(d) {
+			_ = t.k.Delete(k)
+		}
+	}
+	*r = record{}
+	t.free = append(t.free, i)
+	t.live--
+	t.ended++
+}
+
+// unlink takes part n of an entry out of its owner's Flows.
+func (t *Table) unlink(i uint32, n int, o Owner) {
+	ref, next := t.records[i].parts[n].ref, t.records[i].parts[n].next
+	f := o.Flows(ref)
+	if f == nil {
+		panic("offload: an owner has forgotten what the kernel has of it")
+	}
+	if f.head == i+1 {
+		f.head = next
+		return
+	}
+	for at := f.head; at != 0; {
+		p := &t.records[at-1].parts[t.part(at-1, o, ref)]
+		if p.next == i+1 {
+			p.next = next
+			return
+		}
+		at = p.next
+	}
+}
+
+// Ask has Used be called with what the kernel has done until now for what ref names.
+func (t *Table) Ask(o Owner, ref uint32, f *Flows) {
+	t.each(f, o, ref, func(i uint32) bool {
+		_, u := t.usage(i, t.part(i, o, ref))
+		o.Used(ref, &u)
+		return true
+	})
+}
+
+// Withdraw ends all entries of what ref names: the kernel runs none of its frames when Withdraw returns, and Used was called with all that it has done.
+func (t *Table) Withdraw(o Owner, ref uint32, f *Flows) {
+	for f.head != 0 {
+		t.end(f.head - 1)
+	}
+}
+
+// Hold takes the numbers of a Windower's connection from the kernel for as long as the function looks at a segment, and calls Used with them. It is false when
+// there is no entry any more.
+func (t *Table) Hold(o Windower, ref uint32, f *Flows) bool {
+	if f.head == 0 {
+		return false
+	}
+	i := f.head - 1
+	if !t.claim(i, Paused) {
+		t.end(i)
+		return false
+	}
+	t.tell(i, false)
+	return true
+}
+
+// Resume gives them back.
+func (t *Table) Resume(o Windower, ref uint32, f *Flows) {
+	i := f.head - 1
+	s := &t.slots[i]
+	n := t.part(i, o, ref)
+	_, in := t.owner(&t.records[i], n)
+	if s.Flags&FlagWindows != 0 {
+		o.Sides(ref, in, &s.Sides)
+	}
+	atomic.StoreUint64(&s.Claim, s.Claim>>32<<32|Live)
+}
+
+// Pause has the kernel run no frame of any entry, as soon as those are done that it runs at the moment, and begins no entry until Go.
+func (t *Table) Pause() {
+	t.paused = true
+	atomic.AddUint32(&t.control.Epoch, 1)
+	for i := range t.waiting {
+		t.waiting[i].used = false
+	}
+}
+
+// Go has entries begin again.
+func (t *Table) Go() { t.paused = false }
+
+// Clear ends all entries.
+func (t *Table) Clear() {
+	for i := range t.used {
+		if t.records[i].inUse() {
+			t.end(i)
+		}
+	}
+	t.owners = nil
+}
+
+// Now tells the time.
+func (t *Table) Now(now clock.Time) {
+	t.now = now
+	t.ahead = int64(now) - t.k.Clock()
+}
+
+// Look looks at n slots: it ends the entries that run no more, and tells owners of what others have done.
+func (t *Table) Look(n int) {
+	for ; n > 0 && t.used > 0; n-- {
+		if t.hand >= t.used {
+			t.hand = 0
+			return
+		}
+		t.look(t.hand)
+		t.hand++
+	}
+}
+
+func (t *Table) look(i uint32) {
+	s, r := &t.slots[i], &t.records[i]
+	if !r.inUse() {
+		return
+	}
+	last := [2]clock.Time{t.time(atomic.LoadUint64(&s.Dirs[0].Last)), t.time(atomic.LoadUint64(&s.Dirs[1].Last))}
+	newest := max(last[0], last[1])
+	over := t.now.Sub(newest) > aged || s.Quiet > 0 && t.now.Sub(newest) > clock.Duration(s.Quiet)
+	for d := range last {
+		over = over || s.Quiets[d] > 0 && t.now.Sub(last[d]) > clock.Duration(s.Quiets[d])
+	}
+	if over || s.Epoch != t.control.Epoch || atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Gone {
+		t.end(i)
+		return
+	}
+	if n := uint32(atomic.LoadUint64(&s.Dirs[0].Packets) + atomic.LoadUint64(&s.Dirs[1].Packets)); n != r.seen {
+		r.seen = n
+		t.tell(i, true)
+	}
+}
+
+// addTunnel gives a tunnel its number.
+func (t *Table) addTunnel(x *Tunnel) bool {
+	k := tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
+	if id := t.tunnelOf[k]; id != 0 {
+		return *t.tunnels[id] == *x
+	}
+	if t.tunnelPort != 0 && t.tunnelPort != x.Port || len(t.tunnels) == MaxTunnels {
+		return false
+	}
+	id := uint16(len(t.tunnels))
+	c := *x
+	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base}) != nil {
+		return false
+	}
+	t.tunnels = append(t.tunnels, &c)
+	t.tunnelOf[k], t.tunnelPort = id, x.Port
+	var b [4]byte
+	be.PutUint16(b[:], x.Port)
+	atomic.StoreUint32(&t.control.TunnelPort, uint32(ne.Uint16(b[:])))
+	return true
+}
