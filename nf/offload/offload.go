@@ -48,6 +48,8 @@ type Part struct {
 	Ref   uint32
 	// In is the function's input.
 	In int
+	// Alone: what Ref names has one entry at most.
+	Alone bool
 	// Windows: the program compares numbers of TCP segments; the Owner is a Windower. One function on the way may say so.
 	Windows bool
 	// Quiet ends the entry when neither direction, and OwnQuiet when this direction has had no frame for so long; 0: it does not.
@@ -80,10 +82,12 @@ func (f *Flows) Any() bool { return f.head != 0 }
 
 // Usage is what the kernel has done for an entry. The inputs are the function's own.
 type Usage struct {
-	// Last is when the last frame was run, by the input that it came in at; Never's opposite, 0: none was.
+	// Last is when the last frame was run, by the input that it came in at, or when the function has seen one before that.
 	Last [2]clock.Time
-	// Sides are those of a Windower, by input; nil: of others.
+	// Sides are those of a Windower, by input; nil: of others, and while the kernel goes on.
 	Sides *[2]Side
+	// Ended: the kernel does no more.
+	Ended bool
 }
 
 // Newest is when the last frame of either direction was run.

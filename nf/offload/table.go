@@ -74,6 +74,12 @@ type record struct {
 	seen   uint32          // frames at the last look
 }
 
+// ownerRef is an owner, and how many parts it has.
+type ownerRef struct {
+	Owner
+	n int
+}
+
 func (r *record) inUse() bool { return r.keys[0].Proto != 0 }
 
 // Table has the entries.
@@ -86,7 +92,7 @@ type Table struct {
 	used    uint32 // slots that were ever used
 	live    int
 
-	owners  []Owner
+	owners  []ownerRef
 	waiting []candidate
 	seed    maphash.Seed
 	paused  bool
@@ -106,6 +112,27 @@ type Table struct {
 func NewTable(k Kernel) *Table {
 	return &Table{k: k, slots: k.Slots(), control: k.Control(), waiting: make([]candidate, candidates), seed: maphash.MakeSeed(),
 		tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}}
+}
+
+// Used is how many slots have ever been used.
+func (t *Table) Used() int { return int(t.used) }
+
+// Len is how many entries there are.
+func (t *Table) Len() int { return t.live }
+
+// Room is how many there may be.
+func (t *Table) Room() int { return len(t.slots) }
+
+// Ended is how many entries have ended.
+func (t *Table) Ended() uint64 { return t.ended }
+
+// Outcomes are what has become of decisions, by name.
+func (t *Table) Outcomes() map[string]uint64 {
+	m := map[string]uint64{}
+	for o, n := range t.outcomes {
+		m[OutcomeNames[o]] = n
+	}
+	return m
 }
 
 // Count counts an outcome that the Table does not see.
@@ -264,6 +291,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 		f := p.Owner.Flows(p.Ref)
 		r.parts[n].ref, r.parts[n].next = p.Ref, f.head
 		f.head = i + 1
+		t.owners[r.owners[n]&0x7F-1].n++
 	}
 	return Began
 }
@@ -281,7 +309,7 @@ func (t *Table) replace(f *Flows, p *Part, a, b *candidate) {
 		found := false
 		t.each(f, p.Owner, p.Ref, func(i uint32) bool {
 			r := &t.records[i]
-			found = p.Windows || r.keys[0] == a.key || r.keys[1] == a.key || r.keys[0] == b.key || r.keys[1] == b.key
+			found = p.Windows || p.Alone || r.keys[0] == a.key || r.keys[1] == a.key || r.keys[0] == b.key || r.keys[1] == b.key
 			if found {
 				t.end(i)
 			}
@@ -295,16 +323,23 @@ func (t *Table) replace(f *Flows, p *Part, a, b *candidate) {
 
 // number is an owner's, plus 1; 0: there are too many.
 func (t *Table) number(o Owner) uint8 {
+	free := -1
 	for i, x := range t.owners {
-		if x == o {
+		if x.Owner == o {
 			return uint8(i + 1)
 		}
+		if x.n == 0 {
+			free = i
+		}
 	}
-	if len(t.owners) >= maxOwners-1 {
-		return 0
+	if free < 0 {
+		if len(t.owners) >= maxOwners-1 {
+			return 0
+		}
+		free, t.owners = len(t.owners), append(t.owners, ownerRef{})
 	}
-	t.owners = append(t.owners, o)
-	return uint8(len(t.owners))
+	t.owners[free].Owner = o
+	return uint8(free + 1)
 }
 
 // take is a slot that is nobody's.
@@ -328,7 +363,7 @@ func (t *Table) owner(r *record, n int) (Owner, int) {
 	if o&0x7F == 0 {
 		return nil, 0
 	}
-	return t.owners[o&0x7F-1], int(o >> 7)
+	return t.owners[o&0x7F-1].Owner, int(o >> 7)
 }
 
 // each calls do with the entries of what an owner keeps, until it returns false. It may end the one that it is called with.
@@ -369,7 +404,12 @@ func (t *Table) claim(i uint32, as uint64) bool {
 		if atomic.CompareAndSwapUint64(&s.Claim, turn|Live, turn|as) {
 			return s.Epoch == atomic.LoadUint32(&t.control.Epoch)
 		}
-		if x := atomic.LoadUint64(&s.Claim); x != turn|Busy && x != turn|Live {
+		switch atomic.LoadUint64(&s.Claim) {
+		case turn | Busy, turn | Live:
+		case turn | Paused: // by this goroutine
+			atomic.StoreUint64(&s.Claim, turn|as)
+			return true
+		default:
 			return false
 		}
 	}
@@ -388,14 +428,15 @@ func (t *Table) usage(i uint32, n int) (o Owner, u Usage) {
 	return o, u
 }
 
-// tell tells all owners of an entry what it has done. Nobody runs it, unless running.
-func (t *Table) tell(i uint32, running bool) {
+// tell tells all owners of an entry what it has done. Nobody runs it, unless running; nor will anybody, when it has ended.
+func (t *Table) tell(i uint32, running, ended bool) {
 	s, r := &t.slots[i], &t.records[i]
 	for n := range r.parts {
 		o, u := t.usage(i, n)
 		if o == nil {
 			continue
 		}
+		u.Ended = ended
 		if _, is := o.(Windower); is && s.Flags&FlagWindows != 0 && !running {
 			_, in := t.owner(r, n)
 			u.Sides = &[2]Side{s.Sides[in], s.Sides[1-in]}
@@ -407,11 +448,12 @@ func (t *Table) tell(i uint32, running bool) {
 // end ends an entry, and tells its owners what it has done.
 func (t *Table) end(i uint32) {
 	t.stop(i)
-	t.tell(i, false)
+	t.tell(i, false, true)
 	r := &t.records[i]
 	for n := range r.parts {
 		if o, _ := t.owner(r, n); o != nil {
 			t.unlink(i, n, o)
+			t.owners[r.owners[n]&0x7F-1].n--
 		}
 	}
 	turn := t.slots[i].Claim >> 32
@@ -456,16 +498,16 @@ func (t *Table) Ask(o Owner, ref uint32, f *Flows) {
 	})
 }
 
-// Withdraw ends all entries of what ref names: the kernel runs none of its frames when Withdraw returns, and Used was called with all that it has done.
-func (t *Table) Withdraw(o Owner, ref uint32, f *Flows) {
+// Withdraw ends all entries that Flows have: the kernel runs none of its frames when Withdraw returns, and Used was called with all that it has done.
+func (t *Table) Withdraw(f *Flows) {
 	for f.head != 0 {
 		t.end(f.head - 1)
 	}
 }
 
-// Hold takes the numbers of a Windower's connection from the kernel for as long as the function looks at a segment, and calls Used with them. It is false when
-// there is no entry any more.
-func (t *Table) Hold(o Windower, ref uint32, f *Flows) bool {
+// Hold takes the entry of what ref names, which has one, from the kernel for as long as the function looks at a frame, and calls Used with what it has done. It is
+// false when there is no entry any more.
+func (t *Table) Hold(f *Flows) bool {
 	if f.head == 0 {
 		return false
 	}
@@ -474,18 +516,21 @@ func (t *Table) Hold(o Windower, ref uint32, f *Flows) bool {
 		t.end(i)
 		return false
 	}
-	t.tell(i, false)
+	t.tell(i, false, false)
 	return true
 }
 
-// Resume gives them back.
-func (t *Table) Resume(o Windower, ref uint32, f *Flows) {
+// Release gives back what Hold has taken, with the numbers that a Windower has now; without keep the entry ends.
+func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 	i := f.head - 1
 	s := &t.slots[i]
-	n := t.part(i, o, ref)
-	_, in := t.owner(&t.records[i], n)
 	if s.Flags&FlagWindows != 0 {
-		o.Sides(ref, in, &s.Sides)
+		_, in := t.owner(&t.records[i], t.part(i, o, ref))
+		o.(Windower).Sides(ref, in, &s.Sides)
+	}
+	if !keep {
+		t.end(i)
+		return
 	}
 	atomic.StoreUint64(&s.Claim, s.Claim>>32<<32|Live)
 }
@@ -547,7 +592,7 @@ func (t *Table) look(i uint32) {
 	}
 	if n := uint32(atomic.LoadUint64(&s.Dirs[0].Packets) + atomic.LoadUint64(&s.Dirs[1].Packets)); n != r.seen {
 		r.seen = n
-		t.tell(i, true)
+		t.tell(i, true, false)
 	}
 }
 

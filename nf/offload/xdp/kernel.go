@@ -26,8 +26,6 @@ const (
 	maxIndex = 1 << 16
 	// MaxPorts is how many interfaces there may be.
 	MaxPorts = 64
-	// MaxPaths is how many ways through the graph are counted.
-	MaxPaths = 1024
 )
 
 func be16(v uint16) uint16 {
@@ -90,7 +88,7 @@ func New(entries int) (_ *Kernel, err error) {
 	k.flows = made(ebpf.MapSpec{Name: "flow_keys", Type: ebpf.Hash, KeySize: offload.KeyLen, ValueSize: 8, MaxEntries: uint32(2 * entries)})
 	k.tunnels = made(ebpf.MapSpec{Name: "flow_tunnels", Type: ebpf.Hash, KeySize: offload.TunnelKeyLen, ValueSize: 12, MaxEntries: offload.MaxTunnels, Flags: unix.BPF_F_NO_PREALLOC})
 	k.headers = made(ebpf.MapSpec{Name: "flow_headers", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(offload.Template{})), MaxEntries: offload.MaxTunnels})
-	k.paths = made(ebpf.MapSpec{Name: "flow_paths", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: MaxPaths})
+	k.paths = made(ebpf.MapSpec{Name: "flow_paths", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: offload.MaxPaths})
 	k.outcomes = made(ebpf.MapSpec{Name: "flow_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: numOutcomes})
 	k.devices = made(ebpf.MapSpec{Name: "flow_devices", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: MaxPorts})
 	k.own = made(ebpf.MapSpec{Name: "flow_own", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: MaxPorts})
@@ -131,8 +129,8 @@ func (k *Kernel) Close() error {
 	return errors.Join(errs...)
 }
 
-// Port has frames that come in at an interface run as those of a port, and frames to that port leave by it.
-func (k *Kernel) Port(port, index int) error {
+// SetPort has frames that come in at an interface run as those of a port, and frames to that port leave by it.
+func (k *Kernel) SetPort(port, index int) error {
 	if index < 0 || index >= maxIndex || port < 0 || port >= MaxPorts {
 		return fmt.Errorf("interface %d cannot be port %d: interface indices are below %d and ports below %d", index, port, maxIndex, MaxPorts)
 	}
