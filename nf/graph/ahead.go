@@ -95,6 +95,7 @@ func (a *ahead) know(g *layout) {
 func (a *ahead) begin(now clock.Time) {
 	a.n = 0
 	a.breath++
+	a.table.Breath(now)
 	if now < a.next {
 		return
 	}

@@ -569,6 +569,9 @@ func (w *mover) inject(p *portNode, now clock.Time, b *packet.Batch) (err error)
 	defer w.recover()
 	c := &w.ctx
 	c.now = now
+	if w.ahead != nil {
+		w.ahead.begin(now)
+	}
 	if w.tick <= now {
 		w.runTicks(now)
 	}

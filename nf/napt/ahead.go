@@ -20,7 +20,9 @@ func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
 	}
 	s, k := &a.st.shards[0], a.peer
 	part := offload.Part{Owner: a, In: in}
-	class := s.mappings.At(int(k.mapping)).Key.class
+	m := s.mappings.At(int(k.mapping))
+	part.State = uint64(be.Uint16(m.Val.mac[:]))<<32 | uint64(be.Uint32(m.Val.mac[2:]))
+	class := m.Key.class
 	switch {
 	case class == classTCP:
 		k.kind = tcpSession

@@ -47,14 +47,17 @@ type Frame struct {
 }
 
 // Parse looks at a frame just as the program does. It is false for one that is not plain: the functions run it.
-func (t *Table) Parse(b []byte, port int, f *Frame) bool {
+func (t *Table) Parse(b []byte, port int, f *Frame) bool { return t.parse(b, port, f, false) }
+
+// parse is Parse; of a frame that leaves, the tunnel is the one that it goes into.
+func (t *Table) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	*f = Frame{Key: Key{Port: uint16(port)}}
 	var l hdr.Layers
 	if !plain(b, &l) {
 		return false
 	}
 	if l.Proto == hdr.ProtoUDP && t.tunnelPort != 0 && be.Uint16(b[l.L4+2:]) == t.tunnelPort {
-		id := t.inside(b, &l)
+		id := t.inside(b, &l, leaves)
 		if id == 0 {
 			return false
 		}
@@ -103,8 +106,8 @@ func plain(b []byte, l *hdr.Layers) bool {
 	return false
 }
 
-// inside is the number of the tunnel that a datagram to the tunnels' port came in by; 0: of none, or the datagram is not plain.
-func (t *Table) inside(b []byte, l *hdr.Layers) uint16 {
+// inside is the number of the tunnel that a datagram to the tunnels' port came in by, or leaves by; 0: of none, or the datagram is not plain.
+func (t *Table) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 	p := b[l.L4:]
 	if l.Tags > 0 || l.End != len(b) || len(p) < hdr.UDPLen+hdr.VXLANLen || int(hdr.UDP(p).Len()) != len(p) || hdr.UDP(p).Checksum() != 0 ||
 		!hdr.IPv4(b[l.L3:]).ChecksumOK() || !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
@@ -113,6 +116,10 @@ func (t *Table) inside(b []byte, l *hdr.Layers) uint16 {
 	x := tunnelKey{VNI: hdr.VXLAN(p[hdr.UDPLen:]).VNI(), Port: t.tunnelPort}
 	copy(x.Remote[:], b[l.L3+12:])
 	copy(x.Local[:], b[l.L3+16:])
+	if leaves {
+		x.Remote, x.Local = x.Local, x.Remote
+		return t.tunnelOf[x]
+	}
 	id := t.tunnelOf[x]
 	if id == 0 || hdr.Ethernet(b).Dst() != t.tunnels[id].LocalMAC {
 		return 0

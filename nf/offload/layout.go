@@ -86,6 +86,7 @@ type Kernel interface {
 	// Lookup is what Put has put; 0: nothing.
 	Lookup(key [KeyLen]byte) uint64
 	PutTunnel(key [TunnelKeyLen]byte, id uint16, local [6]byte, x *Template) error
+	DeleteTunnel(key [TunnelKeyLen]byte)
 	// Clock is the kernel's time that goes into a slot, in ns.
 	Clock() int64
 }

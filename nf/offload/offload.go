@@ -50,6 +50,8 @@ type Part struct {
 	In int
 	// Alone: what Ref names has one entry at most.
 	Alone bool
+	// State is what the decision depends on, beside the frame's key: both directions must have been decided with the same.
+	State uint64
 	// Windows: the program compares numbers of TCP segments; the Owner is a Windower. One function on the way may say so.
 	Windows bool
 	// Quiet ends the entry when neither direction, and OwnQuiet when this direction has had no frame for so long; 0: it does not.

@@ -15,6 +15,7 @@ type Outcome uint8
 const (
 	Began     Outcome = iota // the kernel runs both directions
 	Waits                    // the other direction has not been seen yet
+	There                    // the kernel runs the flow, and did not run this frame of it
 	Partial                  // a function on the way decides nothing about the frame
 	Stops                    // entries are not begun now: the graph changes, or somebody watches
 	Full                     // there is no room
@@ -29,7 +30,7 @@ const (
 
 // OutcomeNames are those of the Outcomes.
 var OutcomeNames = [numOutcomes]string{
-	Began: "began", Waits: "one-direction", Partial: "undecided", Stops: "stopped", Full: "full", Odd: "not-plain", Differs: "other-change",
+	Began: "began", Waits: "one-direction", There: "there", Partial: "undecided", Stops: "stopped", Full: "full", Odd: "not-plain", Differs: "other-change",
 	Unlike: "other-way", TooMany: "too-many-functions", Refused: "refused", NoProgram: "no-port",
 }
 
@@ -157,7 +158,7 @@ func (t *Table) offer(d *Decision) Outcome {
 		}
 	}
 	var in, out Frame
-	if !t.Parse(d.Before, int(d.In.Port), &in) || !t.Parse(d.After, 0, &out) {
+	if !t.Parse(d.Before, int(d.In.Port), &in) || !t.parse(d.After, 0, &out, true) {
 		return Odd
 	}
 	if in.Tunnel != d.In.Tunnel {
@@ -172,6 +173,9 @@ func (t *Table) offer(d *Decision) Outcome {
 		return TooMany
 	}
 	c.key, c.other, c.at = in.Key, out.reversed(d.Out), t.now
+	if t.there(&c) {
+		return There
+	}
 	w := t.waits(&c.other)
 	if !w.used || w.key != c.other || t.now.Sub(w.at) > pairTime {
 		*t.waits(&c.key) = c
@@ -184,6 +188,30 @@ func (t *Table) offer(d *Decision) Outcome {
 	o := t.begin(&c, w)
 	w.used = false
 	return o
+}
+
+// there reports whether the kernel runs frames like this one, and has them run as they are to be. An entry that does something else ends: the flow has changed.
+func (t *Table) there(c *candidate) (is bool) {
+	if c.n == 0 {
+		return false
+	}
+	p := &c.parts[0]
+	f := p.Owner.Flows(p.Ref)
+	t.each(f, p.Owner, p.Ref, func(i uint32) bool {
+		for d, k := range t.records[i].keys {
+			if k != c.key {
+				continue
+			}
+			x := t.slots[i].Dirs[d]
+			x.Last, x.Packets, x.Bytes = 0, 0, 0
+			if is = x == c.dir && t.slots[i].Epoch == t.control.Epoch; !is {
+				t.end(i)
+			}
+			return false
+		}
+		return true
+	})
+	return is
 }
 
 // fill takes over what a decision says.
@@ -227,7 +255,7 @@ func (c *candidate) matches(o *candidate) bool {
 		return false
 	}
 	for i := range c.n {
-		if p, q := &c.parts[i], &o.parts[c.n-1-i]; p.Owner != q.Owner || p.Ref != q.Ref || p.In == q.In {
+		if p, q := &c.parts[i], &o.parts[c.n-1-i]; p.Owner != q.Owner || p.Ref != q.Ref || p.State != q.State || p.In == q.In {
 			return false
 		}
 	}
@@ -252,12 +280,14 @@ func (t *Table) begin(a, b *candidate) Outcome {
 		t.replace(f, p, a, b)
 		n := t.number(p.Owner)
 		if n == 0 {
+			t.back(owners)
 			return TooMany
 		}
 		owners[i] = n | uint8(p.In)<<7
 	}
 	i, ok := t.take()
 	if !ok {
+		t.back(owners)
 		return Full
 	}
 	s, r := &t.slots[i], &t.records[i]
@@ -280,6 +310,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 			if d == 1 {
 				_ = t.k.Delete(r.keys[0].Bytes())
 			}
+			t.back(owners)
 			*r = record{}
 			t.free = append(t.free, i)
 			return Refused
@@ -291,7 +322,6 @@ func (t *Table) begin(a, b *candidate) Outcome {
 		f := p.Owner.Flows(p.Ref)
 		r.parts[n].ref, r.parts[n].next = p.Ref, f.head
 		f.head = i + 1
-		t.owners[r.owners[n]&0x7F-1].n++
 	}
 	return Began
 }
@@ -321,11 +351,12 @@ func (t *Table) replace(f *Flows, p *Part, a, b *candidate) {
 	}
 }
 
-// number is an owner's, plus 1; 0: there are too many.
+// number is an owner's, plus 1, which has a part more then; 0: there are too many.
 func (t *Table) number(o Owner) uint8 {
 	free := -1
 	for i, x := range t.owners {
 		if x.Owner == o {
+			t.owners[i].n++
 			return uint8(i + 1)
 		}
 		if x.n == 0 {
@@ -338,8 +369,17 @@ func (t *Table) number(o Owner) uint8 {
 		}
 		free, t.owners = len(t.owners), append(t.owners, ownerRef{})
 	}
-	t.owners[free].Owner = o
+	t.owners[free] = ownerRef{o, 1}
 	return uint8(free + 1)
+}
+
+// back takes back what number has counted.
+func (t *Table) back(owners [maxParts]uint8) {
+	for _, o := range owners {
+		if o &= 0x7F; o != 0 {
+			t.owners[o-1].n--
+		}
+	}
 }
 
 // take is a slot that is nobody's.
@@ -453,9 +493,9 @@ func (t *Table) end(i uint32) {
 	for n := range r.parts {
 		if o, _ := t.owner(r, n); o != nil {
 			t.unlink(i, n, o)
-			t.owners[r.owners[n]&0x7F-1].n--
 		}
 	}
+	t.back(r.owners)
 	turn := t.slots[i].Claim >> 32
 	for d := range r.keys {
 		if k := r.keys[d].Bytes(); t.k.Lookup(k) == turn<<32|uint64(i)<<1|uint64(d) {
@@ -539,9 +579,13 @@ func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 func (t *Table) Pause() {
 	t.paused = true
 	atomic.AddUint32(&t.control.Epoch, 1)
-	for i := range t.waiting {
-		t.waiting[i].used = false
+	clear(t.waiting)
+	for k := range t.tunnelOf { // functions may have others now
+		t.k.DeleteTunnel(k.bytes())
 	}
+	clear(t.tunnelOf)
+	t.tunnels, t.tunnelPort = t.tunnels[:1], 0
+	atomic.StoreUint32(&t.control.TunnelPort, 0)
 }
 
 // Go has entries begin again.
@@ -562,6 +606,9 @@ func (t *Table) Now(now clock.Time) {
 	t.now = now
 	t.ahead = int64(now) - t.k.Clock()
 }
+
+// Breath tells the time alone.
+func (t *Table) Breath(now clock.Time) { t.now = now }
 
 // Look looks at n slots: it ends the entries that run no more, and tells owners of what others have done.
 func (t *Table) Look(n int) {

@@ -179,10 +179,13 @@ func (k *Kernel) PutTunnel(key [offload.TunnelKeyLen]byte, id uint16, local [6]b
 	return errors.Join(k.headers.Put(uint32(id), t), k.tunnels.Put(key[:], b))
 }
 
+// DeleteTunnel implements offload.Kernel.
+func (k *Kernel) DeleteTunnel(key [offload.TunnelKeyLen]byte) { _ = k.tunnels.Delete(key[:]) }
+
 // Clock implements offload.Kernel.
 func (k *Kernel) Clock() int64 {
 	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts) != nil {
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
 		return 0
 	}
 	return ts.Nano()

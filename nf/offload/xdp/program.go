@@ -410,7 +410,7 @@ func (g *emitter) admit() {
 		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
 		asm.LoadMem(asm.R2, asm.R8, atEpoch, asm.Word),
 		asm.JNE.Reg(asm.R1, asm.R2, "free-withdrawn"),
-		asm.FnKtimeGetCoarseNs.Call(),
+		asm.FnKtimeGetNs.Call(),
 		asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord),
 		asm.LoadMem(asm.R3, asm.R8, int16(atDirs)+dirLast, asm.DWord),
 		asm.LoadMem(asm.R4, asm.R8, int16(atDirs+dirSize)+dirLast, asm.DWord),
