@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/garbage"
+	"github.com/quillon/quillon/nf/offload/xdp"
 	"github.com/quillon/quillon/nf/port/open"
 
 	"github.com/spf13/cobra"
@@ -522,6 +523,7 @@ func (r *running) build() (err error) {
 		},
 		ClosedPort: r.ports.Closed,
 		Memory:     r.state.memory,
+		Ahead:      xdp.Open,
 	})
 	if err != nil {
 		r.inst = nil

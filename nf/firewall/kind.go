@@ -131,7 +131,7 @@ allow+in:b+proto:udp+sport:547+dport:546.
 		Reasons:  reasons[:],
 		Tables:   []table.Decl{decl(32), decl(128)},
 		Note:     oneFamily,
-		Decides:  func(args graph.Args) bool { s, err := parse(args); return err == nil && s.offload },
+		Decides:  decides,
 		Effects:  graph.Always(effect.Effects{Reads: effect.Flow | effect.L4Other | effect.Length, Drops: true, State: true}),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			a, err := newApp(args, env)
@@ -141,6 +141,14 @@ allow+in:b+proto:udp+sport:547+dport:546.
 			return a, nil
 		},
 	}
+}
+
+// decides is graph.Kind.Decides.
+func decides(args graph.Args) int {
+	if s, err := parse(args); err == nil && s.offload {
+		return s.conns
+	}
+	return 0
 }
 
 // oneFamily says when rules are given for one family only, and nothing of the other can be opened.

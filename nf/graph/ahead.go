@@ -262,14 +262,17 @@ func (c *Ctx) Ahead() *offload.Table {
 	return c.mover.ahead.table
 }
 
-// decides reports whether some app of the graph may decide flows.
-func (i *plans) decides() bool {
+// maxFlows is how many flows there is room for at most.
+const maxFlows = 1 << 20
+
+// decides is how many flows apps of the graph may decide.
+func (i *plans) decides() (flows int) {
 	for _, a := range i.spec.Apps {
-		if k := findKind(i.cfg.Kinds, a.Kind); k != nil && k.Decides != nil && k.Decides(maps.Clone(a.Args)) {
-			return true
+		if k := findKind(i.cfg.Kinds, a.Kind); k != nil && k.Decides != nil {
+			flows = max(flows, k.Decides(maps.Clone(a.Args)))
 		}
 	}
-	return false
+	return min(flows, maxFlows)
 }
 
 // lead has decided flows run ahead of the graph, where that can be. It is called after each change of the graph, and holds until halt.
@@ -279,17 +282,17 @@ func (i *plans) lead() {
 		w.do(func() { w.ahead.know(w.graph); w.ahead.table.Go() })
 		return
 	}
-	why := ""
+	why, flows := "", i.decides()
 	switch {
 	case i.cfg.Ahead == nil:
 		why = "ports here have no program in front of them"
-	case !i.decides():
+	case flows == 0:
 		why = "no app of the graph decides flows"
 	case len(i.workers) > 1:
 		why = "there are several workers"
 	}
 	if why == "" {
-		e, err := i.cfg.Ahead(i.ports)
+		e, err := i.cfg.Ahead(i.ports, flows)
 		if err == nil {
 			a := newAhead(e)
 			w.do(func() { a.know(w.graph); w.ahead = a })
@@ -325,11 +328,10 @@ func (i *plans) halt(ports bool) error {
 	return err
 }
 
-// aheadPorts reports whether a plan changes what the kernel has to know of ports, or who decides.
-func (p *Plan) aheadPorts() bool {
-	return slices.ContainsFunc(p.Actions, func(a Action) bool {
-		return a.Op == OpOpenPort || a.Op == OpClosePort || a.Op == OpStart || a.Op == OpStop
-	})
+// aheadPorts reports whether a plan changes what the kernel has to know of ports, or how many flows are decided.
+func (i *plans) aheadPorts(p *Plan) bool {
+	next := plans{current: &current{cfg: i.cfg, spec: p.new}}
+	return next.decides() != i.decides() || slices.ContainsFunc(p.Actions, func(a Action) bool { return a.Op == OpOpenPort || a.Op == OpClosePort })
 }
 
 // AheadReport is what the kernel does with flows that are decided.

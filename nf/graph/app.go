@@ -190,8 +190,8 @@ type Kind struct {
 	// Memory reports whether an app with these arguments keeps anything in memory that
 	// it is given (nf/memory); nil: it does not, if its effects are known.
 	Memory func(args Args) bool
-	// Decides, if not nil, reports whether apps with these arguments may decide flows (Ctx.Decide).
-	Decides func(args Args) bool
+	// Decides, if not nil, is how many flows an app with these arguments may decide (Ctx.Decide); 0: it decides none.
+	Decides func(args Args) int
 	// Alone: instances do not share what they know. An Outer with several workers gives all frames of such an app inside to
 	// the instance in the first worker. Env.Workers is 1 there.
 	Alone bool

@@ -233,7 +233,7 @@ func (i *plans) Apply(p Plan) error {
 	}
 	defer i.lead()
 	// No frame is run by what the apps have decided with their old arguments.
-	if err := i.halt(p.aheadPorts()); err != nil {
+	if err := i.halt(i.aheadPorts(&p)); err != nil {
 		return giveUp(err)
 	}
 	if err := i.reconfigure(changes, i.spec, p.new); err != nil {

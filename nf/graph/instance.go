@@ -59,8 +59,8 @@ type Config struct {
 	// the frame goes back to its pool. Verdict and reason are set. Of the Instance it may
 	// call ReasonOf alone.
 	OnDrop func(b *packet.Buf)
-	// Ahead, if not nil, makes what runs flows that apps have decided ahead of the graph (package offload), if some app decides any.
-	Ahead func(ports map[string][]port.Port) (offload.Engine, error)
+	// Ahead, if not nil, makes what runs flows that apps have decided ahead of the graph (package offload), if some app decides any. There is room for so many.
+	Ahead func(ports map[string][]port.Port, flows int) (offload.Engine, error)
 }
 
 // Instance is a running graph. Drive it live with Run, or in somebody else's

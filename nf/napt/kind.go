@@ -126,7 +126,7 @@ any MAC behind port a. While quillon is not running, or too slow, nothing passes
 		Reasons:  reasons[:],
 		Effects: graph.Always(effect.Effects{Reads: effect.Flow | effect.L4Other,
 			Writes: effect.Ethernet | effect.Encap | effect.IPAddresses | effect.Ports | effect.L4Other, Drops: true, Answers: true, State: true}),
-		Decides: func(args graph.Args) bool { s, err := parse(args); return err == nil && s.offload },
+		Decides: decides,
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			if err != nil {
@@ -135,6 +135,14 @@ any MAC behind port a. While quillon is not running, or too slow, nothing passes
 			return newApp(s, env), nil
 		},
 	}
+}
+
+// decides is graph.Kind.Decides.
+func decides(args graph.Args) int {
+	if s, err := parse(args); err == nil && s.offload {
+		return s.sessions
+	}
+	return 0
 }
 
 // Filtering.

@@ -45,3 +45,14 @@ func (a *app) tunnel(vni uint32) *offload.Tunnel {
 	a.tunnels[vni] = t
 	return t
 }
+
+// flows is how many of its own there is room for, where no other function remembers any.
+const flows = 65536
+
+// decides is graph.Kind.Decides.
+func decides(args graph.Args) int {
+	if s, err := parseArgs(args); err == nil && s.offload && s.local.Is4() && s.outerVLAN == 0 {
+		return flows
+	}
+	return 0
+}

@@ -124,6 +124,7 @@ Port a is the plain side, port b the tunnel's.`,
 			return mtu.Note(s.inner(), s.mtu, s.mss)
 		},
 		Effects: graph.Always(effect.Effects{Reads: effect.AllFields, Writes: effect.AllFields, Drops: true, Answers: true}),
+		Decides: decides,
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parseArgs(args)
 			if err != nil {

@@ -123,7 +123,7 @@ func newBox(t testing.TB, s *graph.Spec, entries int) *box {
 		cfg.Ports[name] = []port.Port{x.ports[i]}
 	}
 	if entries > 0 {
-		cfg.Ahead = func(map[string][]port.Port) (offload.Engine, error) {
+		cfg.Ahead = func(map[string][]port.Port, int) (offload.Engine, error) {
 			k, err := New(entries)
 			if err != nil {
 				return nil, err
