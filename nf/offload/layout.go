@@ -1,6 +1,6 @@
 package offload
 
-// Slot is an entry as it lies in the memory that the program has, too.
+// Slot is an entry as it lies in the memory that the program has, too. What one frame needs of it is in two lines of the processor's cache, or three.
 type Slot struct {
 	// Claim is the entry's turn in the place (32 bits) and its state. Who has it busy may read and write the rest.
 	Claim  uint64
@@ -8,26 +8,35 @@ type Slot struct {
 	Flags  uint32
 	Quiet  uint64 // ns; 0: for ever
 	Quiets [2]uint64
-	Sides  [2]Side // by direction
-	_      [16]byte
+	Last   [2]uint64 // times of the kernel
+	Heads  [2]int16  // Change.Head
+	_      [4]byte
 	Dirs   [2]Dir
+	Sides  [2]Side // by direction
+	Rests  [2]Rest
+	_      [8]byte
 }
 
 // Dir is one direction of an entry.
 type Dir struct {
-	Last, Packets, Bytes uint64 // Last is a time of the kernel
-	Out, Path            uint16
-	Ops                  uint8
-	_                    uint8
-	Tunnel               uint16
-	InMAC, OutMAC        [12]byte
-	Src, Dst             [4]byte
-	Ports                [4]byte
-	IPDelta, L4Delta     uint16
-	OuterPort            [2]byte
-	VLAN                 uint16
-	Longest              uint16
-	Head                 int16
+	Packets, Bytes uint64
+	Out, Path      uint16
+	Ops            uint8
+	_              uint8
+	IPDelta        uint16
+	InMAC, OutMAC  [12]byte
+	Src, Dst       [4]byte
+	Ports          [4]byte
+	L4Delta        uint16
+	Longest        uint16
+}
+
+// Rest is what else belongs to a direction, of those that go into a tunnel, or are tagged.
+type Rest struct {
+	Tunnel uint16
+	Port   [2]byte
+	VLAN   uint16
+	_      uint16
 }
 
 // States of a Slot.

@@ -61,6 +61,8 @@ type candidate struct {
 	key, other Key // of its frames, and of the answers
 	at         clock.Time
 	dir        Dir
+	rest       Rest
+	head       int16
 	quiet      [2]time.Duration
 	windows    int // the part that compares numbers; negative: none
 	n          int
@@ -202,9 +204,10 @@ func (t *Table) there(c *candidate) (is bool) {
 			if k != c.key {
 				continue
 			}
-			x := t.slots[i].Dirs[d]
-			x.Last, x.Packets, x.Bytes = 0, 0, 0
-			if is = x == c.dir && t.slots[i].Epoch == t.control.Epoch; !is {
+			s := &t.slots[i]
+			x := s.Dirs[d]
+			x.Packets, x.Bytes = 0, 0
+			if is = x == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && s.Epoch == t.control.Epoch; !is {
 				t.end(i)
 			}
 			return false
@@ -241,11 +244,12 @@ func (c *candidate) fill(d *Decision, x *Change) bool {
 		c.parts[c.n] = *p
 		c.n++
 	}
-	c.dir = Dir{Out: uint16(d.Out), Path: d.Path, Ops: x.Ops, Tunnel: x.Tunnel, InMAC: x.InMAC, OutMAC: x.OutMAC, Src: x.Src, Dst: x.Dst,
-		IPDelta: x.IPDelta, L4Delta: x.L4Delta, VLAN: x.VLAN, Longest: uint16(max(0, min(longest, 0xFFFF))), Head: int16(x.Head)}
+	c.rest, c.head = Rest{Tunnel: x.Tunnel, VLAN: x.VLAN}, int16(x.Head)
+	c.dir = Dir{Out: uint16(d.Out), Path: d.Path, Ops: x.Ops, InMAC: x.InMAC, OutMAC: x.OutMAC, Src: x.Src, Dst: x.Dst,
+		IPDelta: x.IPDelta, L4Delta: x.L4Delta, Longest: uint16(max(0, min(longest, 0xFFFF)))}
 	be.PutUint16(c.dir.Ports[:], x.SrcPort)
 	be.PutUint16(c.dir.Ports[2:], x.DstPort)
-	be.PutUint16(c.dir.OuterPort[:], x.OuterPort)
+	be.PutUint16(c.rest.Port[:], x.OuterPort)
 	return true
 }
 
@@ -296,8 +300,8 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	atomic.StoreUint64(&s.Claim, turn<<32|Gone)
 	s.Epoch, s.Flags, s.Quiet = t.control.Epoch, 0, uint64(least(a.quiet[0], b.quiet[0]))
 	s.Quiets = [2]uint64{uint64(a.quiet[1]), uint64(b.quiet[1])}
-	s.Dirs = [2]Dir{a.dir, b.dir}
-	s.Dirs[0].Last, s.Dirs[1].Last = uint64(int64(a.at)-t.ahead), uint64(int64(b.at)-t.ahead)
+	s.Dirs, s.Rests, s.Heads = [2]Dir{a.dir, b.dir}, [2]Rest{a.rest, b.rest}, [2]int16{a.head, b.head}
+	s.Last[0], s.Last[1] = uint64(int64(a.at)-t.ahead), uint64(int64(b.at)-t.ahead)
 	if a.windows >= 0 {
 		p := &a.parts[a.windows]
 		s.Flags = FlagWindows
@@ -463,7 +467,7 @@ func (t *Table) usage(i uint32, n int) (o Owner, u Usage) {
 	s, r := &t.slots[i], &t.records[i]
 	o, in := t.owner(r, n)
 	for d := range s.Dirs {
-		u.Last[in^d] = t.time(atomic.LoadUint64(&s.Dirs[d].Last))
+		u.Last[in^d] = t.time(atomic.LoadUint64(&s.Last[d]))
 	}
 	return o, u
 }
@@ -627,7 +631,7 @@ func (t *Table) look(i uint32) {
 	if !r.inUse() {
 		return
 	}
-	last := [2]clock.Time{t.time(atomic.LoadUint64(&s.Dirs[0].Last)), t.time(atomic.LoadUint64(&s.Dirs[1].Last))}
+	last := [2]clock.Time{t.time(atomic.LoadUint64(&s.Last[0])), t.time(atomic.LoadUint64(&s.Last[1]))}
 	newest := max(last[0], last[1])
 	over := t.now.Sub(newest) > aged || s.Quiet > 0 && t.now.Sub(newest) > clock.Duration(s.Quiet)
 	for d := range last {

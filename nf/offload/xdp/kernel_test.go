@@ -1,6 +1,9 @@
 package xdp
 
-import "testing"
+import (
+	"testing"
+	"unsafe"
+)
 
 func TestLoads(t *testing.T) {
 	k, err := New(100)
@@ -9,5 +12,12 @@ func TestLoads(t *testing.T) {
 	}
 	if err := k.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestLines: what a frame needs of an entry begins with lines of the processor's cache.
+func TestLines(t *testing.T) {
+	if unsafe.Sizeof(slot) != 256 || atDirs != 64 || dirSize != 64 || atSides != 192 {
+		t.Error(unsafe.Sizeof(slot), atDirs, dirSize, atSides)
 	}
 }

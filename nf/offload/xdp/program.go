@@ -34,6 +34,7 @@ var outcomeNames = [numOutcomes]string{
 var (
 	slot offload.Slot
 	dir  offload.Dir
+	rest offload.Rest
 
 	atEpoch  = int16(unsafe.Offsetof(slot.Epoch))
 	atFlags  = int16(unsafe.Offsetof(slot.Flags))
@@ -41,16 +42,20 @@ var (
 	atQuiets = int16(unsafe.Offsetof(slot.Quiets))
 	atSides  = int32(unsafe.Offsetof(slot.Sides))
 	atDirs   = int32(unsafe.Offsetof(slot.Dirs))
+	atLast   = int16(unsafe.Offsetof(slot.Last))
+	atHeads  = int32(unsafe.Offsetof(slot.Heads))
+	atRests  = int32(unsafe.Offsetof(slot.Rests))
+	restSize = int32(unsafe.Sizeof(rest))
+	restPort = int16(unsafe.Offsetof(rest.Port))
+	restVLAN = int16(unsafe.Offsetof(rest.VLAN))
 	sideSize = int32(unsafe.Sizeof(slot.Sides[0]))
 	dirSize  = int32(unsafe.Sizeof(dir))
 
-	dirLast    = int16(unsafe.Offsetof(dir.Last))
 	dirPackets = int16(unsafe.Offsetof(dir.Packets))
 	dirBytes   = int16(unsafe.Offsetof(dir.Bytes))
 	dirOut     = int16(unsafe.Offsetof(dir.Out))
 	dirPath    = int16(unsafe.Offsetof(dir.Path))
 	dirOps     = int16(unsafe.Offsetof(dir.Ops))
-	dirTunnel  = int16(unsafe.Offsetof(dir.Tunnel))
 	dirIn      = int16(unsafe.Offsetof(dir.InMAC))
 	dirMAC     = int16(unsafe.Offsetof(dir.OutMAC))
 	dirSrc     = int16(unsafe.Offsetof(dir.Src))
@@ -58,10 +63,7 @@ var (
 	dirPorts   = int16(unsafe.Offsetof(dir.Ports))
 	dirIPDelta = int16(unsafe.Offsetof(dir.IPDelta))
 	dirL4Delta = int16(unsafe.Offsetof(dir.L4Delta))
-	dirOuter   = int16(unsafe.Offsetof(dir.OuterPort))
-	dirVLAN    = int16(unsafe.Offsetof(dir.VLAN))
 	dirLongest = int16(unsafe.Offsetof(dir.Longest))
-	dirHead    = int16(unsafe.Offsetof(dir.Head))
 )
 
 // Of a Side.
@@ -89,8 +91,6 @@ const (
 	stEnd     = -108 // numbers of the segment
 	stAck     = -112
 	stWindow  = -116
-	stSide    = -128 // pointers
-	stOther   = -136
 	stOuter   = -144 // 1: outer headers were looked at
 )
 
@@ -412,8 +412,8 @@ func (g *emitter) admit() {
 		asm.JNE.Reg(asm.R1, asm.R2, "free-withdrawn"),
 		asm.FnKtimeGetNs.Call(),
 		asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord),
-		asm.LoadMem(asm.R3, asm.R8, int16(atDirs)+dirLast, asm.DWord),
-		asm.LoadMem(asm.R4, asm.R8, int16(atDirs+dirSize)+dirLast, asm.DWord),
+		asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord),
+		asm.LoadMem(asm.R4, asm.R8, atLast+8, asm.DWord),
 	)
 	quiet := func(last asm.Register, at int16) {
 		skip := g.fresh()
@@ -459,15 +459,7 @@ func (g *emitter) admit() {
 func (g *emitter) windows() {
 	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagWindows), asm.JEq.Imm(asm.R1, 0, "fits"))
 	g.need(asm.R9, 40, "free-window")
-	side := func(r asm.Register, other bool, to int16) {
-		g.add(asm.LoadMem(asm.R0, asm.RFP, stWhich, asm.DWord), asm.And.Imm(asm.R0, 1))
-		if other {
-			g.add(asm.Xor.Imm(asm.R0, 1))
-		}
-		g.add(asm.Mul.Imm(asm.R0, sideSize), asm.Mov.Reg(r, asm.R8), asm.Add.Imm(r, atSides), asm.Add.Reg(r, asm.R0), asm.StoreMem(asm.RFP, to, r, asm.DWord))
-	}
-	side(asm.R1, false, stSide)
-	side(asm.R2, true, stOther)
+	g.sides()
 	g.add(
 		asm.LoadMem(asm.R3, asm.R9, 24, asm.Word), // its number
 		host(asm.R3, asm.Word),
@@ -511,6 +503,13 @@ func (g *emitter) windows() {
 	g.label("fits")
 }
 
+// sides leaves in R1 the side that has sent the frame, and in R2 the other one.
+func (g *emitter) sides() {
+	g.of(asm.R1, atSides, sideSize)
+	g.add(asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord), asm.And.Imm(asm.R2, 1), asm.Xor.Imm(asm.R2, 1), asm.Mul.Imm(asm.R2, sideSize), asm.Add.Imm(asm.R2, atSides),
+		asm.Add.Reg(asm.R2, asm.R8))
+}
+
 // note takes over what the segment says. Nothing keeps the frame any more.
 func (g *emitter) note() {
 	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagWindows), asm.JEq.Imm(asm.R1, 0, "noted"))
@@ -526,15 +525,7 @@ func (g *emitter) note() {
 		)
 		g.label(skip)
 	}
-	for i, at := range [2]int16{stSide, stOther} { // anew, as the verifier forgets what it knew of them
-		r := [2]asm.Register{asm.R1, asm.R2}[i]
-		_ = at
-		g.add(asm.LoadMem(asm.R0, asm.RFP, stWhich, asm.DWord), asm.And.Imm(asm.R0, 1))
-		if i == 1 {
-			g.add(asm.Xor.Imm(asm.R0, 1))
-		}
-		g.add(asm.Mul.Imm(asm.R0, sideSize), asm.Mov.Reg(r, asm.R8), asm.Add.Imm(r, atSides), asm.Add.Reg(r, asm.R0))
-	}
+	g.sides()
 	g.add(asm.LoadMem(asm.R3, asm.RFP, stEnd, asm.Word))
 	later(asm.R1, sideEnd)
 	wider := g.fresh()
@@ -561,11 +552,16 @@ func jump32(ins asm.Instruction) asm.Instruction {
 	return ins
 }
 
+// of leaves in r where what is of the frame's direction lies, of an array of the slot.
+func (g *emitter) of(r asm.Register, at, size int32) {
+	g.add(asm.LoadMem(r, asm.RFP, stWhich, asm.DWord), asm.And.Imm(r, 1), asm.Mul.Imm(r, size), asm.Add.Imm(r, at), asm.Add.Reg(r, asm.R8))
+}
+
 // move moves the frame's beginning, and leaves the frame in R9 and R7, and the direction's part in R4.
 func (g *emitter) move() {
+	g.of(asm.R4, atHeads, 2)
 	g.add(
-		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
-		asm.LoadMem(asm.R2, asm.R4, dirHead, asm.Half),
+		asm.LoadMem(asm.R2, asm.R4, 0, asm.Half),
 		asm.JEq.Imm(asm.R2, 0, "moved"),
 		asm.LSh.Imm(asm.R2, 48),
 		asm.ArSh.Imm(asm.R2, 48),
@@ -579,11 +575,12 @@ func (g *emitter) move() {
 // count counts the frame.
 func (g *emitter) count() {
 	g.note()
+	g.of(asm.R4, int32(atLast), 8)
 	g.add(
+		asm.LoadMem(asm.R1, asm.RFP, stNow, asm.DWord),
+		asm.StoreMem(asm.R4, 0, asm.R1, asm.DWord),
 		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
 		asm.LoadMem(asm.R3, asm.RFP, stLen, asm.DWord),
-		asm.LoadMem(asm.R1, asm.RFP, stNow, asm.DWord),
-		asm.StoreMem(asm.R4, dirLast, asm.R1, asm.DWord),
 		asm.LoadMem(asm.R1, asm.R4, dirPackets, asm.DWord),
 		asm.Add.Imm(asm.R1, 1),
 		asm.StoreMem(asm.R4, dirPackets, asm.R1, asm.DWord),
@@ -640,7 +637,10 @@ func (g *emitter) change() {
 		asm.JEq.Imm(asm.R2, 0, "has-tag"),
 		asm.Mov.Imm(asm.R1, wire16(0x8100)),
 		asm.StoreMem(asm.R9, 12, asm.R1, asm.Half),
-		asm.LoadMem(asm.R1, asm.R4, dirVLAN, asm.Half),
+	)
+	g.of(asm.R1, atRests, restSize)
+	g.add(
+		asm.LoadMem(asm.R1, asm.R1, restVLAN, asm.Half),
 		host(asm.R1, asm.Half),
 		asm.StoreMem(asm.R9, 14, asm.R1, asm.Half),
 		asm.Mov.Imm(asm.R1, wire16(0x0800)),
@@ -699,14 +699,16 @@ func (g *emitter) into() {
 		asm.JEq.Imm(asm.R2, 0, "written"),
 		asm.LoadMem(asm.R1, asm.R9, 1, asm.Byte),
 		asm.StoreMem(asm.RFP, stTOS, asm.R1, asm.Word), // the inner one
-		asm.LoadMem(asm.R1, asm.R4, dirTunnel, asm.Half),
+	)
+	g.of(asm.R1, atRests, restSize)
+	g.add(
+		asm.LoadMem(asm.R1, asm.R1, 0, asm.Half),
 		asm.StoreMem(asm.RFP, stIndex, asm.R1, asm.Word),
 		asm.LoadMapPtr(asm.R1, g.templates),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, stIndex),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "free-broken"),
-		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
 		asm.Mov.Reg(asm.R3, asm.R0),
 		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
 	)
@@ -732,7 +734,10 @@ func (g *emitter) into() {
 		asm.Sub.Imm(asm.R2, 20),
 		host(asm.R2, asm.Half),
 		asm.StoreMem(asm.R9, 38, asm.R2, asm.Half),
-		asm.LoadMem(asm.R1, asm.R4, dirOuter, asm.Half),
+	)
+	g.of(asm.R1, atRests, restSize)
+	g.add(
+		asm.LoadMem(asm.R1, asm.R1, restPort, asm.Half),
 		asm.StoreMem(asm.R9, 34, asm.R1, asm.Half),
 		asm.Mov.Imm(asm.R1, 0),
 		asm.StoreMem(asm.R9, 24, asm.R1, asm.Half),

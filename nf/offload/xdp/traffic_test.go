@@ -102,7 +102,7 @@ type conversation struct {
 
 // world is traffic through two boxes, of which one has flows run in front of it.
 type world struct {
-	*testing.T
+	testing.TB
 	r           *rand.Rand
 	plain, fast *box
 	all         []*conversation
@@ -354,7 +354,7 @@ func TestSame(t *testing.T) {
 	for _, c := range chains {
 		t.Run(c.name, func(t *testing.T) {
 			s := spec(c.apps, c.args)
-			w := &world{T: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBox(t, s, 0), fast: newBox(t, s, 64)}
+			w := &world{TB: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBox(t, s, 0), fast: newBox(t, s, 64)}
 			if _, ok := c.args["vxlan"]; ok {
 				w.vni = 5000
 				w.tunnel = outer.New(outer.Config{LocalMAC: [6]byte{2, 0, 0, 0, 0, 2}, RemoteMAC: [6]byte{2, 0, 0, 0, 0, 1}, Local: netip.MustParseAddr("192.0.2.2"),
