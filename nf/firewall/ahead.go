@@ -21,7 +21,8 @@ func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf) {
 	if !v.settled(tcp) {
 		return
 	}
-	c.Decide(x, offload.Part{Owner: a, Ref: uint32(a.place), In: in, Alone: true, Windows: tcp && a.strict && v.flags&unchecked == 0, Quiet: a.patience(v, p.Key.Proto)})
+	follow := tcp && v.flags&unchecked == 0
+	c.Decide(x, offload.Part{Owner: a, Ref: uint32(a.place), In: in, Alone: true, Follow: follow, Windows: follow && a.strict, Quiet: a.patience(v, p.Key.Proto)})
 }
 
 // lead takes over what runs flows in front of the graph.
@@ -49,14 +50,12 @@ func (a *app) Used(ref uint32, u *offload.Usage) {
 	p := a.st.shards[0].conns.At(int(ref))
 	c := &p.Val
 	c.until = max(c.until, u.Newest().Add(a.patience(c, p.Key.Proto)))
-	switch {
-	case u.Sides != nil:
-		for i := range c.side {
-			s, x := &c.side[i], &u.Sides[i]
-			s.end, s.max, s.win, s.ack = x.End, x.Max, x.Win, x.Ack
-		}
-	case u.Ended && p.Key.Proto == hdr.ProtoTCP:
-		c.flags |= unchecked // nobody has followed its numbers
+	if u.Sides == nil {
+		return
+	}
+	for i := range c.side {
+		s, x := &c.side[i], &u.Sides[i]
+		s.end, s.max, s.win, s.ack = x.End, x.Max, x.Win, x.Ack
 	}
 }
 

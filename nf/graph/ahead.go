@@ -315,6 +315,11 @@ func (i *plans) halt(ports bool) error {
 	}
 	w.do(a.table.Pause)
 	err := a.engine.Grace()
+	at := uint32(0)
+	w.post(letter{long: true, fn: func(clock.Duration) bool {
+		at = a.table.Settle(at, atOnce*atOnce)
+		return at != 0
+	}})
 	if ports {
 		w.do(func() {
 			a.collect()

@@ -47,8 +47,12 @@ const (
 	Paused // by the process
 )
 
-// FlagWindows of a Slot: numbers of TCP segments are compared.
-const FlagWindows = 1
+// Flags of a Slot.
+const (
+	FlagFollow  = 1 << iota // what TCP segments say is noted
+	FlagWindows             // and their numbers are compared
+	FlagTold                // the owners know what was done, and nothing more is
+)
 
 // AckWindow is how far behind an acknowledgement may be, at least.
 const AckWindow = 66000

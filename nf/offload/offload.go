@@ -52,8 +52,8 @@ type Part struct {
 	Alone bool
 	// State is what the decision depends on, beside the frame's key: both directions must have been decided with the same.
 	State uint64
-	// Windows: the program compares numbers of TCP segments; the Owner is a Windower. One function on the way may say so.
-	Windows bool
+	// Follow: the program notes numbers of TCP segments; the Owner is a Windower. One function on the way may say so. Windows: it compares them, too.
+	Follow, Windows bool
 	// Quiet ends the entry when neither direction, and OwnQuiet when this direction has had no frame for so long; 0: it does not.
 	Quiet, OwnQuiet time.Duration
 	// Longest is the length of the longest frame that the function would treat alike, as long as the frame is now; 0: it does not matter.
@@ -88,8 +88,6 @@ type Usage struct {
 	Last [2]clock.Time
 	// Sides are those of a Windower, by input; nil: of others, and while the kernel goes on.
 	Sides *[2]Side
-	// Ended: the kernel does no more.
-	Ended bool
 }
 
 // Newest is when the last frame of either direction was run.

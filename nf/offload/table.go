@@ -2,6 +2,7 @@ package offload
 
 import (
 	"hash/maphash"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -64,7 +65,7 @@ type candidate struct {
 	rest       Rest
 	head       int16
 	quiet      [2]time.Duration
-	windows    int // the part that compares numbers; negative: none
+	follows    int // the part that follows numbers; negative: none
 	n          int
 	parts      [maxParts]Part
 }
@@ -113,7 +114,7 @@ type Table struct {
 
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
-	return &Table{k: k, slots: k.Slots(), control: k.Control(), waiting: make([]candidate, candidates), seed: maphash.MakeSeed(),
+	return &Table{k: k, ahead: math.MinInt64 / 2, slots: k.Slots(), control: k.Control(), waiting: make([]candidate, candidates), seed: maphash.MakeSeed(),
 		tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}}
 }
 
@@ -220,7 +221,7 @@ func (t *Table) there(c *candidate) (is bool) {
 // fill takes over what a decision says.
 func (c *candidate) fill(d *Decision, x *Change) bool {
 	longest := d.Longest + x.Head
-	c.used, c.windows = true, -1
+	c.used, c.follows = true, -1
 	for i := range d.Parts {
 		p := &d.Parts[i]
 		if p.Longest > 0 {
@@ -235,11 +236,11 @@ func (c *candidate) fill(d *Decision, x *Change) bool {
 		if p.Owner == nil {
 			continue
 		}
-		if c.n == maxParts || p.Windows && c.windows >= 0 {
+		if c.n == maxParts || p.Follow && c.follows >= 0 {
 			return false
 		}
-		if p.Windows {
-			c.windows = c.n
+		if p.Follow {
+			c.follows = c.n
 		}
 		c.parts[c.n] = *p
 		c.n++
@@ -255,7 +256,7 @@ func (c *candidate) fill(d *Decision, x *Change) bool {
 
 // matches reports whether the functions take both directions for the same.
 func (c *candidate) matches(o *candidate) bool {
-	if c.n != o.n || (c.windows >= 0) != (o.windows >= 0) {
+	if c.n != o.n || (c.follows >= 0) != (o.follows >= 0) {
 		return false
 	}
 	for i := range c.n {
@@ -302,9 +303,11 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	s.Quiets = [2]uint64{uint64(a.quiet[1]), uint64(b.quiet[1])}
 	s.Dirs, s.Rests, s.Heads = [2]Dir{a.dir, b.dir}, [2]Rest{a.rest, b.rest}, [2]int16{a.head, b.head}
 	s.Last[0], s.Last[1] = uint64(int64(a.at)-t.ahead), uint64(int64(b.at)-t.ahead)
-	if a.windows >= 0 {
-		p := &a.parts[a.windows]
-		s.Flags = FlagWindows
+	if a.follows >= 0 {
+		p := &a.parts[a.follows]
+		if s.Flags = FlagFollow; p.Windows {
+			s.Flags |= FlagWindows
+		}
 		p.Owner.(Windower).Sides(p.Ref, p.In, &s.Sides)
 	}
 	atomic.StoreUint64(&s.Claim, turn<<32|Live)
@@ -343,7 +346,7 @@ func (t *Table) replace(f *Flows, p *Part, a, b *candidate) {
 		found := false
 		t.each(f, p.Owner, p.Ref, func(i uint32) bool {
 			r := &t.records[i]
-			found = p.Windows || p.Alone || r.keys[0] == a.key || r.keys[1] == a.key || r.keys[0] == b.key || r.keys[1] == b.key
+			found = p.Alone || r.keys[0] == a.key || r.keys[1] == a.key || r.keys[0] == b.key || r.keys[1] == b.key
 			if found {
 				t.end(i)
 			}
@@ -472,16 +475,15 @@ func (t *Table) usage(i uint32, n int) (o Owner, u Usage) {
 	return o, u
 }
 
-// tell tells all owners of an entry what it has done. Nobody runs it, unless running; nor will anybody, when it has ended.
-func (t *Table) tell(i uint32, running, ended bool) {
+// tell tells all owners of an entry what it has done. Nobody runs it, unless running.
+func (t *Table) tell(i uint32, running bool) {
 	s, r := &t.slots[i], &t.records[i]
 	for n := range r.parts {
 		o, u := t.usage(i, n)
 		if o == nil {
 			continue
 		}
-		u.Ended = ended
-		if _, is := o.(Windower); is && s.Flags&FlagWindows != 0 && !running {
+		if _, is := o.(Windower); is && s.Flags&FlagFollow != 0 && !running {
 			_, in := t.owner(r, n)
 			u.Sides = &[2]Side{s.Sides[in], s.Sides[1-in]}
 		}
@@ -492,7 +494,9 @@ func (t *Table) tell(i uint32, running, ended bool) {
 // end ends an entry, and tells its owners what it has done.
 func (t *Table) end(i uint32) {
 	t.stop(i)
-	t.tell(i, false, true)
+	if t.slots[i].Flags&FlagTold == 0 {
+		t.tell(i, false)
+	}
 	r := &t.records[i]
 	for n := range r.parts {
 		if o, _ := t.owner(r, n); o != nil {
@@ -560,7 +564,7 @@ func (t *Table) Hold(f *Flows) bool {
 		t.end(i)
 		return false
 	}
-	t.tell(i, false, false)
+	t.tell(i, false)
 	return true
 }
 
@@ -568,7 +572,7 @@ func (t *Table) Hold(f *Flows) bool {
 func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 	i := f.head - 1
 	s := &t.slots[i]
-	if s.Flags&FlagWindows != 0 {
+	if s.Flags&FlagFollow != 0 {
 		_, in := t.owner(&t.records[i], t.part(i, o, ref))
 		o.(Windower).Sides(ref, in, &s.Sides)
 	}
@@ -592,6 +596,22 @@ func (t *Table) Pause() {
 	atomic.StoreUint32(&t.control.TunnelPort, 0)
 }
 
+// Settle tells the owners of n entries, from place from on, what was done, and returns the place to go on from; 0: all know it. Behind Pause, and before functions
+// change what they do: what they are told later is for what they have done then.
+func (t *Table) Settle(from uint32, n int) uint32 {
+	for ; n > 0 && from < t.used; n, from = n-1, from+1 {
+		if s := &t.slots[from]; t.records[from].inUse() && s.Flags&FlagTold == 0 {
+			t.stop(from)
+			t.tell(from, false)
+			s.Flags |= FlagTold
+		}
+	}
+	if from >= t.used {
+		return 0
+	}
+	return from
+}
+
 // Go has entries begin again.
 func (t *Table) Go() { t.paused = false }
 
@@ -608,7 +628,10 @@ func (t *Table) Clear() {
 // Now tells the time.
 func (t *Table) Now(now clock.Time) {
 	t.now = now
-	t.ahead = int64(now) - t.k.Clock()
+	// Of two looks that one is right between whose clocks less time has passed.
+	if ahead := int64(now) - t.k.Clock(); ahead > t.ahead || t.ahead-ahead > int64(time.Second) {
+		t.ahead = ahead
+	}
 }
 
 // Breath tells the time alone.
@@ -643,7 +666,7 @@ func (t *Table) look(i uint32) {
 	}
 	if n := uint32(atomic.LoadUint64(&s.Dirs[0].Packets) + atomic.LoadUint64(&s.Dirs[1].Packets)); n != r.seen {
 		r.seen = n
-		t.tell(i, true, false)
+		t.tell(i, true)
 	}
 }
 

@@ -455,30 +455,40 @@ func (g *emitter) admit() {
 	)
 }
 
-// windows compares the numbers of a segment, as package firewall does.
+// windows reads the numbers of a segment, and compares them as package firewall does.
 func (g *emitter) windows() {
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagWindows), asm.JEq.Imm(asm.R1, 0, "fits"))
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, "fits"))
 	g.need(asm.R9, 40, "free-window")
 	g.sides()
 	g.add(
-		asm.LoadMem(asm.R3, asm.R9, 24, asm.Word), // its number
-		host(asm.R3, asm.Word),
-		asm.LoadMem(asm.R5, asm.R1, sideMax, asm.Word),
-		asm.Mov.Reg32(asm.R0, asm.R3),
-		asm.Sub.Reg32(asm.R0, asm.R5),
-		jump32(asm.JSGT.Imm(asm.R0, 0, "free-window")),
-		asm.LoadMem(asm.R4, asm.RFP, stPayload, asm.DWord),
-		asm.Add.Reg32(asm.R4, asm.R3), // behind its last byte
-		asm.StoreMem(asm.RFP, stEnd, asm.R4, asm.Word),
-		asm.LoadMem(asm.R5, asm.R1, sideEnd, asm.Word),
-		asm.LoadMem(asm.R0, asm.R2, sideWin, asm.Word),
-		asm.Sub.Reg32(asm.R5, asm.R0),
-		asm.Mov.Reg32(asm.R0, asm.R4),
-		asm.Sub.Reg32(asm.R0, asm.R5),
-		jump32(asm.JSLT.Imm(asm.R0, 0, "free-window")),
+		asm.LoadMem(asm.R0, asm.R9, 34, asm.Half),
+		host(asm.R0, asm.Half),
+		asm.LoadMem(asm.R3, asm.R1, sideScale, asm.Byte),
+		asm.And.Imm(asm.R3, 15),
+		asm.LSh.Reg(asm.R0, asm.R3),
+		asm.StoreMem(asm.RFP, stWindow, asm.R0, asm.Word),
 		asm.LoadMem(asm.R5, asm.R9, 28, asm.Word), // what it acknowledges
 		host(asm.R5, asm.Word),
 		asm.StoreMem(asm.RFP, stAck, asm.R5, asm.Word),
+		asm.LoadMem(asm.R3, asm.R9, 24, asm.Word), // its number
+		host(asm.R3, asm.Word),
+		asm.LoadMem(asm.R4, asm.RFP, stPayload, asm.DWord),
+		asm.Add.Reg32(asm.R4, asm.R3), // behind its last byte
+		asm.StoreMem(asm.RFP, stEnd, asm.R4, asm.Word),
+		asm.LoadMem(asm.R0, asm.R8, atFlags, asm.Word),
+		asm.And.Imm(asm.R0, offload.FlagWindows),
+		asm.JEq.Imm(asm.R0, 0, "fits"),
+		// It begins within the room that its receiver has made.
+		asm.LoadMem(asm.R0, asm.R1, sideMax, asm.Word),
+		asm.Sub.Reg32(asm.R3, asm.R0),
+		jump32(asm.JSGT.Imm(asm.R3, 0, "free-window")),
+		// It does not end before what its receiver may still want.
+		asm.LoadMem(asm.R3, asm.R1, sideEnd, asm.Word),
+		asm.LoadMem(asm.R0, asm.R2, sideWin, asm.Word),
+		asm.Sub.Reg32(asm.R3, asm.R0),
+		asm.Sub.Reg32(asm.R4, asm.R3),
+		jump32(asm.JSLT.Imm(asm.R4, 0, "free-window")),
+		// It acknowledges nothing that was not sent, nor what was long ago.
 		asm.LoadMem(asm.R4, asm.R2, sideEnd, asm.Word),
 		asm.Mov.Reg32(asm.R0, asm.R5),
 		asm.Sub.Reg32(asm.R0, asm.R4),
@@ -488,18 +498,7 @@ func (g *emitter) windows() {
 		asm.Mov.Imm(asm.R0, offload.AckWindow),
 	)
 	g.label("behind")
-	g.add(
-		asm.Sub.Reg32(asm.R4, asm.R0),
-		asm.Mov.Reg32(asm.R0, asm.R5),
-		asm.Sub.Reg32(asm.R0, asm.R4),
-		jump32(asm.JSLT.Imm(asm.R0, 0, "free-window")),
-		asm.LoadMem(asm.R0, asm.R9, 34, asm.Half),
-		host(asm.R0, asm.Half),
-		asm.LoadMem(asm.R3, asm.R1, sideScale, asm.Byte),
-		asm.And.Imm(asm.R3, 15),
-		asm.LSh.Reg(asm.R0, asm.R3),
-		asm.StoreMem(asm.RFP, stWindow, asm.R0, asm.Word),
-	)
+	g.add(asm.Sub.Reg32(asm.R4, asm.R0), asm.Sub.Reg32(asm.R5, asm.R4), jump32(asm.JSLT.Imm(asm.R5, 0, "free-window")))
 	g.label("fits")
 }
 
@@ -512,7 +511,7 @@ func (g *emitter) sides() {
 
 // note takes over what the segment says. Nothing keeps the frame any more.
 func (g *emitter) note() {
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagWindows), asm.JEq.Imm(asm.R1, 0, "noted"))
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, "noted"))
 	// later has the number in R3 take the place of the one at off of a side, if it comes behind it.
 	later := func(r asm.Register, off int16) {
 		skip := g.fresh()
