@@ -2,6 +2,7 @@ package offload
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/hdr"
 )
@@ -40,6 +41,15 @@ func (k *Key) Bytes() (b [KeyLen]byte) {
 	return b
 }
 
+// framer looks at frames, and knows the tunnels.
+type framer struct {
+	k          Kernel
+	control    *Control
+	tunnels    []*Tunnel // by number; 0 is none
+	tunnelOf   map[tunnelKey]uint16
+	tunnelPort uint16
+}
+
 // Frame is where a frame's parts are.
 type Frame struct {
 	Key
@@ -47,10 +57,10 @@ type Frame struct {
 }
 
 // Parse looks at a frame just as the program does. It is false for one that is not plain: the functions run it.
-func (t *Table) Parse(b []byte, port int, f *Frame) bool { return t.parse(b, port, f, false) }
+func (t *framer) Parse(b []byte, port int, f *Frame) bool { return t.parse(b, port, f, false) }
 
 // parse is Parse; of a frame that leaves, the tunnel is the one that it goes into.
-func (t *Table) parse(b []byte, port int, f *Frame, leaves bool) bool {
+func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	*f = Frame{Key: Key{Port: uint16(port)}}
 	var l hdr.Layers
 	if !plain(b, &l) {
@@ -107,7 +117,7 @@ func plain(b []byte, l *hdr.Layers) bool {
 }
 
 // inside is the number of the tunnel that a datagram to the tunnels' port came in by, or leaves by; 0: of none, or the datagram is not plain.
-func (t *Table) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
+func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 	p := b[l.L4:]
 	if l.Tags > 0 || l.End != len(b) || len(p) < hdr.UDPLen+hdr.VXLANLen || int(hdr.UDP(p).Len()) != len(p) || hdr.UDP(p).Checksum() != 0 ||
 		!hdr.IPv4(b[l.L3:]).ChecksumOK() || !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
@@ -156,7 +166,7 @@ const (
 )
 
 // difference finds the change that makes before of after; false: there is none that the program can do.
-func (t *Table) difference(before, after []byte, in, out *Frame) (c Change, ok bool) {
+func (t *framer) difference(before, after []byte, in, out *Frame) (c Change, ok bool) {
 	copy(c.InMAC[:], before[in.L2:])
 	copy(c.OutMAC[:], after[out.L2:])
 	c.Src, c.Dst, c.SrcPort, c.DstPort = out.Src, out.Dst, out.SrcPort, out.DstPort
@@ -216,7 +226,7 @@ func patch(b []byte, delta uint16) {
 }
 
 // apply does to a frame what the program does, in a new one. f is where its parts are.
-func (t *Table) apply(c *Change, b []byte, f *Frame) []byte {
+func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	ip := b[f.L3:]
 	var out []byte
 	if c.Ops&OpInto != 0 {
@@ -257,4 +267,36 @@ func (t *Table) apply(c *Change, b []byte, f *Frame) []byte {
 		be.PutUint16(out[38:], uint16(len(out)-34))
 	}
 	return out
+}
+
+// addTunnel gives a tunnel its number.
+func (t *framer) addTunnel(x *Tunnel) bool {
+	k := tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
+	if id := t.tunnelOf[k]; id != 0 {
+		return *t.tunnels[id] == *x
+	}
+	if t.tunnelPort != 0 && t.tunnelPort != x.Port || len(t.tunnels) == MaxTunnels {
+		return false
+	}
+	id := uint16(len(t.tunnels))
+	c := *x
+	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base}) != nil {
+		return false
+	}
+	t.tunnels = append(t.tunnels, &c)
+	t.tunnelOf[k], t.tunnelPort = id, x.Port
+	var b [4]byte
+	be.PutUint16(b[:], x.Port)
+	atomic.StoreUint32(&t.control.TunnelPort, uint32(ne.Uint16(b[:])))
+	return true
+}
+
+// forget forgets all tunnels: functions may have others now.
+func (t *framer) forget() {
+	for k := range t.tunnelOf {
+		t.k.DeleteTunnel(k.bytes())
+	}
+	clear(t.tunnelOf)
+	t.tunnels, t.tunnelPort = t.tunnels[:1], 0
+	atomic.StoreUint32(&t.control.TunnelPort, 0)
 }

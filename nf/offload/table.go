@@ -88,9 +88,8 @@ func (r *record) inUse() bool { return r.keys[0].Proto != 0 }
 
 // Table has the entries.
 type Table struct {
-	k       Kernel
+	framer
 	slots   []Slot
-	control *Control
 	records []record
 	free    []uint32
 	used    uint32 // slots that were ever used
@@ -104,18 +103,14 @@ type Table struct {
 	now     clock.Time
 	hand    uint32
 
-	tunnels    []*Tunnel // by number; 0 is none
-	tunnelOf   map[tunnelKey]uint16
-	tunnelPort uint16
-
 	outcomes [numOutcomes]uint64
 	ended    uint64
 }
 
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
-	return &Table{k: k, ahead: math.MinInt64 / 2, slots: k.Slots(), control: k.Control(), waiting: make([]candidate, candidates), seed: maphash.MakeSeed(),
-		tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}}
+	return &Table{framer: framer{k: k, control: k.Control(), tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}},
+		ahead: math.MinInt64 / 2, slots: k.Slots(), waiting: make([]candidate, candidates), seed: maphash.MakeSeed()}
 }
 
 // Used is how many slots have ever been used.
@@ -588,12 +583,7 @@ func (t *Table) Pause() {
 	t.paused = true
 	atomic.AddUint32(&t.control.Epoch, 1)
 	clear(t.waiting)
-	for k := range t.tunnelOf { // functions may have others now
-		t.k.DeleteTunnel(k.bytes())
-	}
-	clear(t.tunnelOf)
-	t.tunnels, t.tunnelPort = t.tunnels[:1], 0
-	atomic.StoreUint32(&t.control.TunnelPort, 0)
+	t.forget()
 }
 
 // Settle tells the owners of n entries, from place from on, what was done, and returns the place to go on from; 0: all know it. Behind Pause, and before functions
@@ -668,26 +658,4 @@ func (t *Table) look(i uint32) {
 		r.seen = n
 		t.tell(i, true)
 	}
-}
-
-// addTunnel gives a tunnel its number.
-func (t *Table) addTunnel(x *Tunnel) bool {
-	k := tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
-	if id := t.tunnelOf[k]; id != 0 {
-		return *t.tunnels[id] == *x
-	}
-	if t.tunnelPort != 0 && t.tunnelPort != x.Port || len(t.tunnels) == MaxTunnels {
-		return false
-	}
-	id := uint16(len(t.tunnels))
-	c := *x
-	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base}) != nil {
-		return false
-	}
-	t.tunnels = append(t.tunnels, &c)
-	t.tunnelOf[k], t.tunnelPort = id, x.Port
-	var b [4]byte
-	be.PutUint16(b[:], x.Port)
-	atomic.StoreUint32(&t.control.TunnelPort, uint32(ne.Uint16(b[:])))
-	return true
 }

@@ -106,7 +106,7 @@ func TestForbidden(t *testing.T) {
 
 // TestSilence: what a function forgets after a time it forgets then, no sooner and no later, also when it has not seen the frames that came meanwhile.
 func TestSilence(t *testing.T) {
-	const idle = 400 * time.Millisecond
+	const idle = 800 * time.Millisecond
 	for _, c := range []struct {
 		name   string
 		proto  uint8
@@ -120,6 +120,7 @@ func TestSilence(t *testing.T) {
 		{"napt", hdr.ProtoTCP, map[string]graph.Args{"napt": {"public": public, "tcp-idle": idle.String(), "tcp-trans": idle.String()}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			w, x := newWorld(t, c.proto, []string{c.name}, c.args)
 			ran := w.fast.ran
 			for range 8 { // for longer than it may be silent
