@@ -549,7 +549,11 @@ func (r *running) attach() error {
 	if err := r.inst.Begin(r.clk.Now()); err != nil {
 		return err
 	}
-	return asRoot(r.ports.Attach())
+	if err := r.ports.Attach(); err != nil {
+		return asRoot(err)
+	}
+	r.inst.Lead()
+	return nil
 }
 
 // serve opens the addresses for controllers and other boards.

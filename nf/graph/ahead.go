@@ -278,7 +278,10 @@ func (i *plans) decides() (flows int) {
 // lead has decided flows run ahead of the graph, where that can be. It is called after each change of the graph, and holds until halt.
 func (i *plans) lead() {
 	w := i.workers[0]
-	if w.ahead != nil {
+	if !i.led {
+		return
+	}
+	if i.aheadOf.Load() != nil {
 		w.do(func() { w.ahead.know(w.graph); w.ahead.table.Go() })
 		return
 	}

@@ -84,6 +84,7 @@ type Instance struct {
 type leading struct {
 	aheadOf  atomic.Pointer[ahead] // that of worker 0
 	aheadWhy atomic.Pointer[string]
+	led      bool
 }
 
 // current is what runs: the workers, and the graph that they have. Plans alone replace the graph.
@@ -170,8 +171,15 @@ func New(cfg Config) (*Instance, error) {
 		i.leave()
 		return nil, err
 	}
-	i.lead()
 	return i, nil
+}
+
+// Lead has flows that apps have decided run ahead of the graph from now on, if Config.Ahead can do so: when the ports receive.
+func (i *Instance) Lead() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.led = true
+	i.lead()
 }
 
 // Notes are remarks for the user about how the graph was laid out.

@@ -135,6 +135,7 @@ func newBox(t testing.TB, s *graph.Spec, entries int) *box {
 	if x.inst, err = graph.New(cfg); err != nil {
 		t.Fatal(err)
 	}
+	x.inst.Lead()
 	t.Cleanup(func() {
 		if err := errors.Join(x.inst.Conservation(), x.inst.Close()); err != nil {
 			t.Error(err)

@@ -169,3 +169,23 @@ func TestEnd(t *testing.T) {
 	w.send(c, 0, nil)
 	w.compare()
 }
+
+// TestZeroSum: a UDP checksum that becomes 0 is sent as 0xFFFF, since 0 says that there is none (RFC 768).
+func TestZeroSum(t *testing.T) {
+	w, c := newWorld(t, hdr.ProtoUDP, []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "mac": mac}})
+	d := datagram{src: c.cmac, dst: c.gmac, vlan: -1, from: c.client, to: c.server, sport: c.cport, dport: c.sport, proto: c.proto, payload: 10}
+	f := d.bytes(w.r)
+	ran := w.fast.ran
+	out := w.push(0, f)[1][0]
+	word := uint32(be.Uint16(f[42:])) + uint32(be.Uint16(out[40:])) // the sum of all that is summed is 0 then
+	word = word&0xFFFF + word>>16
+	old := be.Uint16(f[42:])
+	be.PutUint16(f[42:], uint16(word))
+	be.PutUint16(f[40:], hdr.PatchChecksum(be.Uint16(f[40:]), old, uint16(word)))
+	if out = w.push(0, f)[1][0]; be.Uint16(out[40:]) != 0xFFFF {
+		t.Errorf("the checksum is %x", out[40:42])
+	}
+	if w.fast.ran != ran+2 {
+		t.Error("it was not run in front")
+	}
+}

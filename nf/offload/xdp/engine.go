@@ -86,10 +86,7 @@ func usable(queues []port.Port) error {
 		return errors.New("it is not of kind afxdp")
 	}
 	i := p.Interface()
-	switch {
-	case !i.Alone:
-		return fmt.Errorf("%s is one of a pair", i.Name)
-	case !i.Native:
+	if !i.Native {
 		return fmt.Errorf("%s has generic XDP", i.Name)
 	}
 	return p.Receives()

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/offload"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 const (
@@ -111,7 +112,7 @@ func New(entries int) (_ *Kernel, err error) {
 }
 
 // ProgramName is the program's name, as bpftool shows it.
-const ProgramName = "quillon_flows"
+const ProgramName = afxdp.FlowsProgram
 
 // Close lets go of the program and its maps.
 func (k *Kernel) Close() error {

@@ -49,6 +49,9 @@ func Start(g graph.Config, cfg Config) (_ *Running, err error) {
 			err = ports.Attach()
 		}
 	}
+	if err == nil {
+		inst.Lead()
+	}
 	if err != nil {
 		return nil, errors.Join(err, inst.Close(), ports.Close())
 	}
