@@ -113,7 +113,7 @@ func (st *state) become(made *state) {
 	for n := range st.shards {
 		s, m := st.take(uint64(n)), &made.shards[n]
 		if s.ahead != nil {
-			s.ahead.Clear()
+			s.ahead.All()
 		}
 		s.conns, s.openers, s.sources, s.tents = m.conns, m.openers, m.sources, m.tents
 		st.give(s)

@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"errors"
 	"maps"
 	"slices"
 
@@ -317,23 +316,25 @@ func (i *plans) halt(ports bool) error {
 		return nil
 	}
 	w.do(a.table.Pause)
-	err := a.engine.Grace()
-	at := uint32(0)
-	w.post(letter{long: true, fn: func(clock.Duration) bool {
-		at = a.table.Settle(at, atOnce*atOnce)
-		return at != 0
-	}})
+	all := func(some func(from uint32, n int) uint32) {
+		at := uint32(0)
+		w.post(letter{long: true, fn: func(clock.Duration) bool {
+			at = some(at, atOnce)
+			return at != 0
+		}})
+	}
+	all(a.table.Settle)
 	if ports {
+		all(a.table.Clear)
 		w.do(func() {
 			a.collect()
-			a.table.Clear()
 			w.ahead = nil
 		})
 		i.aheadOf.Store(nil)
-		return errors.Join(err, a.engine.Close())
+		return a.engine.Close()
 	}
 	w.do(a.forget)
-	return err
+	return nil
 }
 
 // aheadPorts reports whether a plan changes what the kernel has to know of ports, or how many flows are decided.

@@ -106,7 +106,7 @@ func (st *state) become(made *state) {
 	for n := range st.shards {
 		s, m := st.take(n), &made.shards[n]
 		if s.ahead != nil {
-			s.ahead.Clear()
+			s.ahead.All()
 		}
 		s.mappings, s.sessions, s.pools, s.hosts = m.mappings, m.sessions, m.pools, m.hosts
 		s.later.Clear()

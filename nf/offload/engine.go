@@ -7,8 +7,6 @@ type Engine interface {
 	Port(name string) (number, longest int)
 	// Watched reports whether somebody looks at all frames, so that the kernel runs none.
 	Watched() bool
-	// Grace returns when all programs have ended that ran when it was called.
-	Grace() error
 	// Paths sets sums to what the first ways have had.
 	Paths(sums []Counts) error
 	// Outcomes are what has become of frames that came to the program, by name; those that left by it are Finished.

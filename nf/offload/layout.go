@@ -4,8 +4,8 @@ package offload
 type Slot struct {
 	// Claim is the entry's turn in the place (32 bits) and its state. Who has it busy may read and write the rest.
 	Claim  uint64
-	Epoch  uint32 // it is run only while the Control's is the same
 	Flags  uint32
+	_      uint32
 	Quiet  uint64 // ns; 0: for ever
 	Quiets [2]uint64
 	Last   [2]uint64 // times of the kernel
@@ -59,7 +59,6 @@ const AckWindow = 66000
 
 // Control is what the program reads with each frame.
 type Control struct {
-	Epoch      uint32
 	TunnelPort uint32 // UDP port, as it stands in a header; 0: there are no tunnels
 }
 

@@ -203,7 +203,7 @@ func (t *Table) there(c *candidate) (is bool) {
 			s := &t.slots[i]
 			x := s.Dirs[d]
 			x.Packets, x.Bytes = 0, 0
-			if is = x == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && s.Epoch == t.control.Epoch; !is {
+			if is = x == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Live; !is {
 				t.end(i)
 			}
 			return false
@@ -294,7 +294,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	*r = record{keys: [2]Key{a.key, b.key}, owners: owners}
 	turn := s.Claim>>32 + 1
 	atomic.StoreUint64(&s.Claim, turn<<32|Gone)
-	s.Epoch, s.Flags, s.Quiet = t.control.Epoch, 0, uint64(least(a.quiet[0], b.quiet[0]))
+	s.Flags, s.Quiet = 0, uint64(least(a.quiet[0], b.quiet[0]))
 	s.Quiets = [2]uint64{uint64(a.quiet[1]), uint64(b.quiet[1])}
 	s.Dirs, s.Rests, s.Heads = [2]Dir{a.dir, b.dir}, [2]Rest{a.rest, b.rest}, [2]int16{a.head, b.head}
 	s.Last[0], s.Last[1] = uint64(int64(a.at)-t.ahead), uint64(int64(b.at)-t.ahead)
@@ -444,7 +444,7 @@ func (t *Table) claim(i uint32, as uint64) bool {
 			time.Sleep(50 * time.Microsecond)
 		}
 		if atomic.CompareAndSwapUint64(&s.Claim, turn|Live, turn|as) {
-			return s.Epoch == atomic.LoadUint32(&t.control.Epoch)
+			return true
 		}
 		switch atomic.LoadUint64(&s.Claim) {
 		case turn | Busy, turn | Live:
@@ -535,8 +535,10 @@ func (t *Table) unlink(i uint32, n int, o Owner) {
 // Ask has Used be called with what the kernel has done until now for what ref names.
 func (t *Table) Ask(o Owner, ref uint32, f *Flows) {
 	t.each(f, o, ref, func(i uint32) bool {
-		_, u := t.usage(i, t.part(i, o, ref))
-		o.Used(ref, &u)
+		if t.slots[i].Flags&FlagTold == 0 {
+			_, u := t.usage(i, t.part(i, o, ref))
+			o.Used(ref, &u)
+		}
 		return true
 	})
 }
@@ -578,16 +580,15 @@ func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 	atomic.StoreUint64(&s.Claim, s.Claim>>32<<32|Live)
 }
 
-// Pause has the kernel run no frame of any entry, as soon as those are done that it runs at the moment, and begins no entry until Go.
+// Pause begins no entry until Go. Settle ends those that are there.
 func (t *Table) Pause() {
 	t.paused = true
-	atomic.AddUint32(&t.control.Epoch, 1)
 	clear(t.waiting)
 	t.forget()
 }
 
-// Settle tells the owners of n entries, from place from on, what was done, and returns the place to go on from; 0: all know it. Behind Pause, and before functions
-// change what they do: what they are told later is for what they have done then.
+// Settle has the kernel run n entries no more, from place from on, tells their owners what was done, and returns the place to go on from; 0: that was all. It is
+// called behind Pause, and before functions change what they do, as they take times over by what they have decided.
 func (t *Table) Settle(from uint32, n int) uint32 {
 	for ; n > 0 && from < t.used; n, from = n-1, from+1 {
 		if s := &t.slots[from]; t.records[from].inUse() && s.Flags&FlagTold == 0 {
@@ -605,15 +606,21 @@ func (t *Table) Settle(from uint32, n int) uint32 {
 // Go has entries begin again.
 func (t *Table) Go() { t.paused = false }
 
-// Clear ends all entries.
-func (t *Table) Clear() {
-	for i := range t.used {
-		if t.records[i].inUse() {
-			t.end(i)
+// Clear ends n entries, from place from on, and returns the place to go on from; 0: none is left.
+func (t *Table) Clear(from uint32, n int) uint32 {
+	for ; n > 0 && from < t.used; n, from = n-1, from+1 {
+		if t.records[from].inUse() {
+			t.end(from)
 		}
 	}
-	t.owners = nil
+	if from >= t.used {
+		return 0
+	}
+	return from
 }
+
+// All ends all entries.
+func (t *Table) All() { t.Clear(0, int(t.used)) }
 
 // Now tells the time.
 func (t *Table) Now(now clock.Time) {
@@ -650,7 +657,7 @@ func (t *Table) look(i uint32) {
 	for d := range last {
 		over = over || s.Quiets[d] > 0 && t.now.Sub(last[d]) > clock.Duration(s.Quiets[d])
 	}
-	if over || s.Epoch != t.control.Epoch || atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Gone {
+	if over || atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Gone {
 		t.end(i)
 		return
 	}

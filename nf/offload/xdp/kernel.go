@@ -48,8 +48,6 @@ type Kernel struct {
 	outcomes *ebpf.Map
 	devices  *ebpf.Map
 	own      *ebpf.Map
-
-	outer, inner *ebpf.Map // for a grace period
 }
 
 // New loads the program, with room for so many entries.
@@ -93,9 +91,6 @@ func New(entries int) (_ *Kernel, err error) {
 	k.outcomes = made(ebpf.MapSpec{Name: "flow_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: numOutcomes})
 	k.devices = made(ebpf.MapSpec{Name: "flow_devices", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: MaxPorts})
 	k.own = made(ebpf.MapSpec{Name: "flow_own", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: MaxPorts})
-	inner := ebpf.MapSpec{Name: "flow_grace", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
-	k.inner = made(inner)
-	k.outer = made(ebpf.MapSpec{Name: "flow_graces", Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: &inner})
 	if err != nil {
 		return nil, err
 	}
@@ -191,9 +186,6 @@ func (k *Kernel) Clock() int64 {
 	}
 	return ts.Nano()
 }
-
-// Grace returns when all programs have ended that ran when it was called. It takes some 10 ms.
-func (k *Kernel) Grace() error { return k.outer.Put(uint32(0), uint32(k.inner.FD())) }
 
 // Paths adds to sums what the first of the ways have had.
 func (k *Kernel) Paths(sums []offload.Counts) error {

@@ -36,7 +36,6 @@ var (
 	dir  offload.Dir
 	rest offload.Rest
 
-	atEpoch  = int16(unsafe.Offsetof(slot.Epoch))
 	atFlags  = int16(unsafe.Offsetof(slot.Flags))
 	atQuiet  = int16(unsafe.Offsetof(slot.Quiet))
 	atQuiets = int16(unsafe.Offsetof(slot.Quiets))
@@ -199,7 +198,7 @@ func (g *emitter) parse() {
 	g.label("outer-udp")
 	g.add(
 		asm.LoadMapValue(asm.R1, g.control, 0),
-		asm.LoadMem(asm.R1, asm.R1, 4, asm.Word),
+		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, "outer-ports"),
 		asm.LoadMem(asm.R2, asm.R9, 22, asm.Half),
 		asm.JNE.Reg(asm.R1, asm.R2, "outer-ports"),
@@ -406,10 +405,6 @@ func (g *emitter) find() {
 // admit looks whether the entry may be run now, for this frame.
 func (g *emitter) admit() {
 	g.add(
-		asm.LoadMapValue(asm.R1, g.control, 0),
-		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
-		asm.LoadMem(asm.R2, asm.R8, atEpoch, asm.Word),
-		asm.JNE.Reg(asm.R1, asm.R2, "free-withdrawn"),
 		asm.FnKtimeGetNs.Call(),
 		asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord),
 		asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord),
@@ -789,19 +784,16 @@ func (g *emitter) ends() {
 	for _, x := range []struct {
 		name string
 		n    int32
-	}{{"withdrawn", withdrawn}, {"silent", silent}, {"unlike", unlike}, {"window", window}, {"no-room", noRoom}} {
+	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"no-room", noRoom}} {
 		g.label("free-" + x.name)
 		g.free()
-		if x.n == withdrawn {
-			g.label("withdrawn")
-		}
 		g.outcome(x.n)
 		g.add(asm.Ja.Label("own"))
 	}
 	for _, x := range []struct {
 		name string
 		n    int32
-	}{{"other", other}, {"unknown", unknown}, {"busy", busy}} {
+	}{{"other", other}, {"unknown", unknown}, {"withdrawn", withdrawn}, {"busy", busy}} {
 		g.label(x.name)
 		g.outcome(x.n)
 		g.add(asm.Ja.Label("own"))
