@@ -14,8 +14,8 @@ import (
 // the port where the frame leaves, the draft of one that all apps on its way have added to is offered to the table of entries (package offload).
 
 const (
-	maxDrafts = 16 // in a breath
-	atOnce    = 8  // of a batch
+	maxDrafts = 8 // in a breath; at most 16
+	atOnce    = 4 // of a batch
 	maxHops   = 6
 	// longestDraft is the longest frame that gets a draft: it is copied.
 	longestDraft = 2048
@@ -136,7 +136,7 @@ func (a *ahead) draft(p *portNode, b *packet.Batch) {
 
 // of is the draft of a frame; nil: it has none.
 func (a *ahead) of(x *packet.Buf) *draft {
-	if i := int(x.Draft & (maxDrafts - 1)); a != nil && x.Draft>>4 == a.breath&(1<<28-1) && i < a.n {
+	if i := int(x.Draft & 15); a != nil && x.Draft>>4 == a.breath&(1<<28-1) && i < a.n {
 		return &a.drafts[i]
 	}
 	return nil
@@ -319,7 +319,7 @@ func (i *plans) halt(ports bool) error {
 	all := func(some func(from uint32, n int) uint32) {
 		at := uint32(0)
 		w.post(letter{long: true, fn: func(clock.Duration) bool {
-			at = some(at, atOnce)
+			at = some(at, 16) // a slice's, about
 			return at != 0
 		}})
 	}

@@ -14,7 +14,9 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	_      [8]byte
+	// The process's alone.
+	Owners [maxParts]uint8 // of parts, plus 1; bit 7: its input of direction 0 is 1
+	Seen   uint32          // frames at the last look
 }
 
 // Dir is one direction of an entry.

@@ -72,10 +72,8 @@ type candidate struct {
 
 // record is what the process keeps of a slot.
 type record struct {
-	keys   [2]Key
-	parts  [maxParts]struct{ ref, next uint32 }
-	owners [maxParts]uint8 // plus 1; bit 7: its input of direction 0 is 1
-	seen   uint32          // frames at the last look
+	keys  [2]Key
+	parts [maxParts]struct{ ref, next uint32 }
 }
 
 // ownerRef is an owner, and how many parts it has.
@@ -291,7 +289,8 @@ func (t *Table) begin(a, b *candidate) Outcome {
 		return Full
 	}
 	s, r := &t.slots[i], &t.records[i]
-	*r = record{keys: [2]Key{a.key, b.key}, owners: owners}
+	*r = record{keys: [2]Key{a.key, b.key}}
+	s.Owners, s.Seen = owners, 0
 	turn := s.Claim>>32 + 1
 	atomic.StoreUint64(&s.Claim, turn<<32|Gone)
 	s.Flags, s.Quiet = 0, uint64(least(a.quiet[0], b.quiet[0]))
@@ -400,8 +399,8 @@ func (t *Table) take() (uint32, bool) {
 }
 
 // owner is that of a part, and its input of direction 0; nil: there is no such part.
-func (t *Table) owner(r *record, n int) (Owner, int) {
-	o := r.owners[n]
+func (t *Table) owner(i uint32, n int) (Owner, int) {
+	o := t.slots[i].Owners[n]
 	if o&0x7F == 0 {
 		return nil, 0
 	}
@@ -424,7 +423,7 @@ func (t *Table) each(f *Flows, o Owner, ref uint32, do func(i uint32) bool) {
 func (t *Table) part(i uint32, o Owner, ref uint32) int {
 	r := &t.records[i]
 	for n := range r.parts {
-		if x, _ := t.owner(r, n); x == o && r.parts[n].ref == ref {
+		if x, _ := t.owner(i, n); x == o && r.parts[n].ref == ref {
 			return n
 		}
 	}
@@ -457,13 +456,13 @@ func (t *Table) claim(i uint32, as uint64) bool {
 	}
 }
 
-// Time is the graph's of one of the kernel.
+// time is the graph's of one of the kernel.
 func (t *Table) time(kernel uint64) clock.Time { return clock.Time(int64(kernel) + t.ahead) }
 
 // usage is what an entry has done, as the owner of its part n sees it.
 func (t *Table) usage(i uint32, n int) (o Owner, u Usage) {
-	s, r := &t.slots[i], &t.records[i]
-	o, in := t.owner(r, n)
+	s := &t.slots[i]
+	o, in := t.owner(i, n)
 	for d := range s.Dirs {
 		u.Last[in^d] = t.time(atomic.LoadUint64(&s.Last[d]))
 	}
@@ -479,7 +478,7 @@ func (t *Table) tell(i uint32, running bool) {
 			continue
 		}
 		if _, is := o.(Windower); is && s.Flags&FlagFollow != 0 && !running {
-			_, in := t.owner(r, n)
+			_, in := t.owner(i, n)
 			u.Sides = &[2]Side{s.Sides[in], s.Sides[1-in]}
 		}
 		o.Used(r.parts[n].ref, &u)
@@ -494,11 +493,11 @@ func (t *Table) end(i uint32) {
 	}
 	r := &t.records[i]
 	for n := range r.parts {
-		if o, _ := t.owner(r, n); o != nil {
+		if o, _ := t.owner(i, n); o != nil {
 			t.unlink(i, n, o)
 		}
 	}
-	t.back(r.owners)
+	t.back(t.slots[i].Owners)
 	turn := t.slots[i].Claim >> 32
 	for d := range r.keys {
 		if k := r.keys[d].Bytes(); t.k.Lookup(k) == turn<<32|uint64(i)<<1|uint64(d) {
@@ -570,7 +569,7 @@ func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 	i := f.head - 1
 	s := &t.slots[i]
 	if s.Flags&FlagFollow != 0 {
-		_, in := t.owner(&t.records[i], t.part(i, o, ref))
+		_, in := t.owner(i, t.part(i, o, ref))
 		o.(Windower).Sides(ref, in, &s.Sides)
 	}
 	if !keep {
@@ -661,8 +660,8 @@ func (t *Table) look(i uint32) {
 		t.end(i)
 		return
 	}
-	if n := uint32(atomic.LoadUint64(&s.Dirs[0].Packets) + atomic.LoadUint64(&s.Dirs[1].Packets)); n != r.seen {
-		r.seen = n
+	if n := uint32(atomic.LoadUint64(&s.Dirs[0].Packets) + atomic.LoadUint64(&s.Dirs[1].Packets)); n != s.Seen {
+		s.Seen = n
 		t.tell(i, true)
 	}
 }
