@@ -67,7 +67,16 @@ type candidate struct {
 	quiet      [2]time.Duration
 	follows    int // the part that follows numbers; negative: none
 	n          int
-	parts      [maxParts]Part
+	parts      [maxParts]stake
+}
+
+// stake is what is kept of a Part.
+type stake struct {
+	Owner          Owner
+	State          uint64
+	Ref            uint32
+	In             uint8
+	Alone, Windows bool
 }
 
 // record is what the process keeps of a slot.
@@ -108,7 +117,7 @@ type Table struct {
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
 	return &Table{framer: framer{k: k, control: k.Control(), tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}},
-		ahead: math.MinInt64 / 2, slots: k.Slots(), waiting: make([]candidate, candidates), seed: maphash.MakeSeed()}
+		ahead: math.MinInt64 / 2, slots: k.Slots(), records: make([]record, 0, len(k.Slots())), waiting: make([]candidate, candidates), seed: maphash.MakeSeed()}
 }
 
 // Used is how many slots have ever been used.
@@ -235,7 +244,7 @@ func (c *candidate) fill(d *Decision, x *Change) bool {
 		if p.Follow {
 			c.follows = c.n
 		}
-		c.parts[c.n] = *p
+		c.parts[c.n] = stake{p.Owner, p.State, p.Ref, uint8(p.In), p.Alone, p.Windows}
 		c.n++
 	}
 	c.rest, c.head = Rest{Tunnel: x.Tunnel, VLAN: x.VLAN}, int16(x.Head)
@@ -281,7 +290,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 			t.back(owners)
 			return TooMany
 		}
-		owners[i] = n | uint8(p.In)<<7
+		owners[i] = n | p.In<<7
 	}
 	i, ok := t.take()
 	if !ok {
@@ -302,7 +311,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 		if s.Flags = FlagFollow; p.Windows {
 			s.Flags |= FlagWindows
 		}
-		p.Owner.(Windower).Sides(p.Ref, p.In, &s.Sides)
+		p.Owner.(Windower).Sides(p.Ref, int(p.In), &s.Sides)
 	}
 	atomic.StoreUint64(&s.Claim, turn<<32|Live)
 	for d := range r.keys {
@@ -335,7 +344,7 @@ func least(a, b time.Duration) time.Duration {
 }
 
 // replace ends the entries of the same frames.
-func (t *Table) replace(f *Flows, p *Part, a, b *candidate) {
+func (t *Table) replace(f *Flows, p *stake, a, b *candidate) {
 	for {
 		found := false
 		t.each(f, p.Owner, p.Ref, func(i uint32) bool {
