@@ -47,7 +47,8 @@ func newConntrackCmd() *cobra.Command {
 		Long: `Lists connections as conntrack -L does: protocol, its number, seconds until the
 connection is forgotten if nothing comes, state, who opened it and where to, and the
 answers' direction, in which a NAT's public end and a balancer's backend are. [UNREPLIED]:
-nothing came back; [ASSURED]: it keeps its place when there are too many.
+nothing came back; [ASSURED]: it keeps its place when there are too many; [OFFLOAD]: its
+packets cross in the kernel (show flows).
 
 A NAT also has MAPPINGs: of a private end to a public one, for whoever its peers are
 (0.0.0.0); without --state they are listed, too. Of UDP and ICMP there is an entry for

@@ -26,7 +26,7 @@ until [ $(a ss -Htn state established | wc -l) = 6 ]; do sleep 0.1; done
 a ping -c 3 10.0.0.2 >/dev/null
 a ss -Htn state established | awk '{print $3, $4}' | sort >linux
 quillon conntrack -p tcp --state established >out
-sed -E 's/.*ESTABLISHED src=(\S+) dst=(\S+) sport=(\S+) dport=(\S+) src=\2 dst=\1 sport=\4 dport=\3 \[ASSURED\] app=firewall$/\1:\3 \2:\4/' out | sort >ours
+sed -E 's/.*ESTABLISHED src=(\S+) dst=(\S+) sport=(\S+) dport=(\S+) src=\2 dst=\1 sport=\4 dport=\3 \[ASSURED\]( \[OFFLOAD\])? app=firewall$/\1:\3 \2:\4/' out | sort >ours
 diff linux ours
 awk '$3 < 60 || $3 > 1000000 {exit 1}' out
 quillon conntrack -p icmp >out; grep -q '^icmp     1 .* src=10.0.0.1 dst=10.0.0.2 id=.* app=firewall$' out

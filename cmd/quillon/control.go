@@ -196,12 +196,46 @@ quillon top shows the same of an interval.`,
 		Use: "ports", Short: "Show the ports, what they are bound to, and their totals", Args: exactly(),
 		Example: "  quillon show ports --json",
 	}, func(c *admin.Client, _ []string) (admin.Ports, error) { return c.Ports() }, portsText)
-	show := group("show", "Show a running instance", "  quillon show ports\n  quillon show counters --name rack7", g, counters, runtime, ports, newShowProcessCmd())
+	flows := asking(&cobra.Command{
+		Use: "flows", Short: "Show the flows that cross in the kernel, as functions have decided them", Args: exactly(),
+		Long: `Shows how many flows functions have decided, so that the kernel runs their frames in
+both directions, and what part of all frames it has run; then what has become of the
+others there, and what came of decisions: what is undecided has met a function that
+decides nothing, of one-direction the other direction has not been seen within a second.
+quillon conntrack marks these connections with [OFFLOAD].`,
+		Example: "  quillon show flows\n  quillon show flows --json",
+	}, func(c *admin.Client, _ []string) (graph.AheadReport, error) { return c.Flows() }, flowsText)
+	show := group("show", "Show a running instance", "  quillon show ports\n  quillon show counters --name rack7", g, counters, flows, runtime, ports, newShowProcessCmd())
 	show.Long = `Shows a running instance. An instance listens on a Unix socket: for root
 /run/quillon/NAME.sock, else in quillon below $XDG_RUNTIME_DIR, or in
 quillon-UID below the directory for temporary files. Where only one runs it is
 found; --name chooses one of several, --control names a socket at another place.`
 	return show
+}
+
+func flowsText(w io.Writer, v graph.AheadReport) {
+	if !v.Runs {
+		fmt.Fprintf(w, "no flow crosses in the kernel: %s\n", v.Why)
+		return
+	}
+	fmt.Fprintf(w, "%d flows of at most %d cross in the kernel, %d have ended\n", v.Entries, v.Room, v.Ended)
+	fmt.Fprintf(w, "%d frames crossed there, %d came to the functions: %.1f %%\n", v.Finished, v.Given, 100*v.Share)
+	if v.Watched {
+		fmt.Fprintln(w, "while a tap or a trace is there all come to the functions")
+	}
+	for _, of := range []struct {
+		what string
+		n    map[string]uint64
+	}{{"frame", v.Outcomes}, {"decision", v.Decisions}} {
+		for _, name := range slices.Sorted(maps.Keys(of.n)) {
+			if of.n[name] > 0 {
+				fmt.Fprintf(w, "%s\t%s\t%d\n", of.what, name, of.n[name])
+			}
+		}
+	}
+	for _, x := range v.LeftOut {
+		fmt.Fprintln(w, x)
+	}
 }
 
 func graphText(w io.Writer, v admin.Graph) {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/garbage"
+	"github.com/quillon/quillon/nf/offload/xdp"
 	"github.com/quillon/quillon/nf/port/open"
 
 	"github.com/spf13/cobra"
@@ -522,6 +523,7 @@ func (r *running) build() (err error) {
 		},
 		ClosedPort: r.ports.Closed,
 		Memory:     r.state.memory,
+		Ahead:      xdp.Open,
 	})
 	if err != nil {
 		r.inst = nil
@@ -547,7 +549,11 @@ func (r *running) attach() error {
 	if err := r.inst.Begin(r.clk.Now()); err != nil {
 		return err
 	}
-	return asRoot(r.ports.Attach())
+	if err := r.ports.Attach(); err != nil {
+		return asRoot(err)
+	}
+	r.inst.Lead()
+	return nil
 }
 
 // serve opens the addresses for controllers and other boards.

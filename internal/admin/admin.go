@@ -24,6 +24,7 @@ const (
 	opGraph      = "graph"
 	opCounters   = "counters"
 	opRuntime    = "runtime"
+	opFlows      = "flows"
 	opPorts      = "ports"
 	opTraceAdd   = "trace-add"
 	opTraceShow  = "trace-show"

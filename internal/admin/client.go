@@ -174,6 +174,12 @@ func (c *Client) Counters() (v []graph.Count, err error) {
 	return v, err
 }
 
+// Flows is what the kernel does with flows that apps have decided.
+func (c *Client) Flows() (r graph.AheadReport, err error) {
+	err = c.call(request{Op: opFlows}, &r)
+	return r, err
+}
+
 // Runtime is how the apps and links run.
 func (c *Client) Runtime() (r graph.Runtime, err error) {
 	err = c.call(request{Op: opRuntime}, &r)

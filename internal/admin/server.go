@@ -309,6 +309,8 @@ func (s *Server) do(req request) (any, error) {
 		return Graph{Name: s.cfg.Name, Workers: inst.Workers(), Spec: spec, Dot: graph.Dot(spec), Notes: inst.Notes()}, nil
 	case opCounters:
 		return inst.Counters(), nil
+	case opFlows:
+		return inst.Ahead()
 	case opRuntime:
 		return inst.Runtime(), nil
 	case opPorts:

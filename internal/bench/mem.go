@@ -45,7 +45,7 @@ func All() []Benchmark {
 		swordbox, price(swordbox, recordLocks, lockBatches, "swordbox", swordboxArgs()),
 		snicBenchmark(), snicChainBenchmark())
 	bs = append(bs, snicModelledBenchmarks()...)
-	return slices.Concat(bs, twoBenchmarks(), boardBenchmarks(), oneBenchmarks(), vethBenchmarks(), p4VethBenchmarks())
+	return slices.Concat(bs, twoBenchmarks(), boardBenchmarks(), oneBenchmarks(), vethBenchmarks(), p4VethBenchmarks(), flowBenchmarks())
 }
 
 // Missing reports that the environment lacks what a benchmark needs.

@@ -150,19 +150,22 @@ func (v *vethP4) round(exec string) (func() (int, error), error) {
 			return nil, err
 		}
 	}
-	return func() (int, error) {
-		from := v.r.Arrived()
-		select {
-		case <-v.x.Ended():
-			return 0, v.x.Err()
-		case err := <-v.sending:
-			v.sending <- err
-			return 0, fmt.Errorf("the generator stopped: %w", err)
-		case <-time.After(vethRound):
-		}
-		v.r.Settle(v.ctx, 100, 10*vethRound)
-		return int(v.r.Arrived() - from), nil
-	}, nil
+	return v.timed, nil
+}
+
+// timed counts what arrives in a round.
+func (v *vethP4) timed() (int, error) {
+	from := v.r.Arrived()
+	select {
+	case <-v.x.Ended():
+		return 0, v.x.Err()
+	case err := <-v.sending:
+		v.sending <- err
+		return 0, fmt.Errorf("the generator stopped: %w", err)
+	case <-time.After(vethRound):
+	}
+	v.r.Settle(v.ctx, 100, 10*vethRound)
+	return int(v.r.Arrived() - from), nil
 }
 
 // shown is what the app shows of the kernel.

@@ -85,6 +85,15 @@ func NewSocketMap(queues int) (*ebpf.Map, error) {
 	return m, nil
 }
 
+// NewFrontMap makes the map for Part.Front.
+func NewFrontMap() (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quillon_front", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		return nil, fmt.Errorf("make the map of a program in front: %w", err)
+	}
+	return m, nil
+}
+
 // Part is what a program does on one interface, and the interface's maps.
 type Part struct {
 	Index   int // of the interface
@@ -93,6 +102,9 @@ type Part struct {
 	Sockets *ebpf.Map
 	Bound   *Set   // of a Filter that is Bound
 	Guard   *Guard // of one that is Guarded
+	// Front, if not nil, is a map with room for one program (NewFrontMap), which has each frame first while it is there. It is gone when no process has the map any
+	// more.
+	Front *ebpf.Map
 }
 
 // Load assembles and loads a program for one interface or two. One for both is
@@ -150,6 +162,9 @@ func join(parts []Part, as []assembler) (code asm.Instructions) {
 func (p *Program) assembler(part Part) (assembler, error) {
 	spec := part.Spec
 	a := assembler{spec: spec, state: part.State.m.FD(), sockets: part.Sockets.FD()}
+	if part.Front != nil {
+		a.front = part.Front.FD()
+	}
 	if spec.Filter.Bound {
 		if part.Bound == nil {
 			return a, errors.New("a filter is Bound, and there is no set of queue pairs")
@@ -206,6 +221,7 @@ type assembler struct {
 	hosts   int // 0: none
 	bound   int
 	guard   int
+	front   int // 0: none
 	code    asm.Instructions
 }
 
@@ -232,6 +248,15 @@ func (a *assembler) label(name string) {
 }
 
 func (a *assembler) assemble() asm.Instructions {
+	if a.front != 0 {
+		a.add(
+			asm.Mov.Reg(asm.R6, asm.R1),
+			asm.LoadMapPtr(asm.R2, a.front),
+			asm.Mov.Imm(asm.R3, 0),
+			asm.FnTailCall.Call(),
+			asm.Mov.Reg(asm.R1, asm.R6), // there is no program
+		)
+	}
 	a.add(
 		asm.LoadMem(asm.R6, asm.R1, 0, asm.Word),
 		asm.LoadMem(asm.R7, asm.R1, 4, asm.Word),

@@ -19,10 +19,11 @@ const (
 	roleHosts
 	roleBound
 	roleGuard
+	roleFront
 	mapRoles
 )
 
-// Resume opens the state and the socket map of each part when the program is what Load
+// Resume opens the state, the socket map and the front's map of each part when the program is what Load
 // would make of parts, with maps that say the same: then it need not be replaced. Of parts
 // themselves the state and the socket map only say how many queues there are to be. A part
 // that wants nothing has no socket map. nil: it is another program.
@@ -37,6 +38,9 @@ func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
 		as[n] = assembler{
 			spec: p.Spec, state: n*mapRoles + roleState, sockets: n*mapRoles + roleSockets, device: n*mapRoles + roleDevice,
 			bound: roleBound, guard: roleGuard,
+		}
+		if p.Front != nil {
+			as[n].front = n*mapRoles + roleFront
 		}
 		if len(p.Spec.Filter.Hosts) > 0 {
 			as[n].hosts = n*mapRoles + roleHosts
@@ -65,7 +69,7 @@ func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
 	}
 	mine = slices.Clone(parts)
 	for n := range mine {
-		mine[n].State, mine[n].Sockets = nil, nil
+		mine[n].State, mine[n].Sockets, mine[n].Front = nil, nil, nil
 	}
 	same := true
 	for i, id := range ids {
@@ -87,8 +91,10 @@ func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
 	}
 	for _, p := range mine {
 		err = errors.Join(err, p.State.Close())
-		if p.Sockets != nil {
-			err = errors.Join(err, p.Sockets.Close())
+		for _, m := range []*ebpf.Map{p.Sockets, p.Front} {
+			if m != nil {
+				err = errors.Join(err, m.Close())
+			}
 		}
 	}
 	return nil, err
@@ -117,6 +123,9 @@ func (p *Part) take(role int, m *ebpf.Map, id ebpf.MapID, want *Part) (kept, is 
 		return false, is, err
 	case roleBound:
 		return false, p.Bound != nil && isMap(p.Bound.m, id), nil
+	case roleFront:
+		p.Front = m
+		return true, m.Type() == ebpf.ProgramArray, nil
 	case roleGuard:
 		return false, p.Guard != nil && isMap(p.Guard.m, id), nil
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/turn"
 )
 
@@ -36,7 +37,8 @@ type conn struct {
 	state  uint8
 	opener uint8 // the port that its first packet came from
 	flags  uint8
-	side   [2]side // of TCP, by port
+	flows  offload.Flows // in the kernel
+	side   [2]side       // of TCP, by port
 }
 
 // Flags of a connection.
@@ -59,6 +61,9 @@ type shard struct {
 	openers *flow.Counts                     // connections of those who opened them, of all shards
 	sources *flow.Counts                     // of these the tentative ones
 	tents   int                              // tentative ones
+
+	ahead *offload.Table // of the connections that have flows
+	owner *app           // the only worker's
 }
 
 // state is what the instances of all workers share.
@@ -115,6 +120,9 @@ func source(k *flow.Key, opener uint8, seed uint64) uint64 {
 // release forgets the connection in place i.
 func (s *shard) release(i int, seed uint64) {
 	p := s.conns.At(i)
+	if p.Val.flows.Any() {
+		s.ahead.Withdraw(&p.Val.flows)
+	}
 	from := source(&p.Key, p.Val.opener, seed)
 	s.openers.Sub(from)
 	if p.Val.tentative() {
@@ -174,7 +182,7 @@ func (s *shard) victim(hash uint64, now clock.Time, tentative bool) int {
 			if tentative && !c.tentative() {
 				continue
 			}
-			if c.until < now {
+			if s.over(i, now) {
 				return i
 			}
 			if c.tentative() && (best < 0 || c.until < s.conns.At(best).Val.until) {
@@ -189,7 +197,7 @@ func (s *shard) victim(hash uint64, now clock.Time, tentative bool) int {
 func (s *shard) sweep(n int, now clock.Time, seed uint64) (gone int) {
 	from, to := s.conns.Sweep(n)
 	for i := s.conns.NextBefore(from, to); i >= 0; i = s.conns.NextBefore(i+1, to) {
-		if s.conns.At(i).Val.until < now {
+		if s.over(i, now) {
 			s.release(i, seed)
 			gone++
 		}

@@ -59,6 +59,7 @@ type app struct {
 	*policy
 	gen             uint16            // of the policy
 	size            int               // of the frame at hand
+	place           int               // of its connection; negative: it has none
 	hits            [2][]table.Counts // of IPv4's and IPv6's rules, as they are sorted
 	st              *state
 	worker, workers int
@@ -113,6 +114,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 		a.Begin(c.Now(), c.Rand(), nil)
 	}
 	a.Now = c.Now()
+	a.lead(c)
 	gone, here := 0, 0
 	steps, every := flow.Steps(a.st.shards[0].conns.Places())
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
@@ -132,14 +134,18 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		a.Begin(c.Now(), c.Rand(), nil)
 	}
 	a.Now = c.Now()
+	a.lead(c)
 	for _, x := range b.Bufs() {
-		a.size = x.Len()
+		a.size, a.place = x.Len(), -1
 		v := a.one(c, in, x.Bytes())
 		if !v.pass {
 			c.Drop(x, v.reason)
 			continue
 		}
 		c.Mark(x, x.Verdict, v.reason)
+		if c.Drafted(x) && v.reason == reasonKnown {
+			a.decide(c, in, x)
+		}
 		c.Emit(1-in, x)
 	}
 }
@@ -321,6 +327,7 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 	i := s.conns.Find(k, hash)
 	if i >= 0 {
 		x := &s.conns.At(i).Val
+		held := s.hold(i)
 		switch {
 		case x.until < a.Now:
 			s.release(i, a.Seed)
@@ -331,7 +338,12 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 				c.Count(ctrEnded, 1)
 				return verdict{false, r}
 			}
-			if v := a.follow(s, x, k, in, seg); v.reason != reasonNew {
+			v := a.follow(s, x, k, in, seg)
+			if held {
+				s.letGo(i, x.settled(k.Proto == hdr.ProtoTCP))
+			}
+			if v.reason != reasonNew {
+				a.place = i
 				return v
 			}
 			s.release(i, a.Seed) // it is opened anew
@@ -492,6 +504,9 @@ func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdic
 		return verdict{false, reasonUnrelated}
 	}
 	x := &s.conns.At(i).Val
+	if s.hold(i) {
+		defer s.letGo(i, true)
+	}
 	if ok, _ := a.recheck(x, &k); !ok || x.until < a.Now {
 		return verdict{false, reasonUnrelated}
 	}

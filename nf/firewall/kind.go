@@ -131,6 +131,7 @@ allow+in:b+proto:udp+sport:547+dport:546.
 		Reasons:  reasons[:],
 		Tables:   []table.Decl{decl(32), decl(128)},
 		Note:     oneFamily,
+		Decides:  decides,
 		Effects:  graph.Always(effect.Effects{Reads: effect.Flow | effect.L4Other | effect.Length, Drops: true, State: true}),
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			a, err := newApp(args, env)
@@ -140,6 +141,14 @@ allow+in:b+proto:udp+sport:547+dport:546.
 			return a, nil
 		},
 	}
+}
+
+// decides is graph.Kind.Decides.
+func decides(args graph.Args) int {
+	if s, err := parse(args); err == nil && s.offload {
+		return s.conns
+	}
+	return 0
 }
 
 // oneFamily says when rules are given for one family only, and nothing of the other can be opened.
@@ -175,11 +184,12 @@ type settings struct {
 	icmpIdle      time.Duration    `arg:"icmp-idle" range:"1ns.." help:"an ICMP query that was answered is"`
 	otherIdle     time.Duration    `arg:"other-idle" range:"1ns.." help:"a flow of another protocol that was answered is"`
 	dropFragments bool             `arg:"fragments" words:"pass drop" help:"pass, behind their first one, or drop"`
+	offload       bool             `arg:"offload" words:"off on" help:"on: frames of open connections cross in the kernel, where ports and the other functions allow it; off: all come here"`
 	dropNonIP     bool             `arg:"non-ip" words:"pass drop" help:"what is no IP datagram, such as ARP: pass or drop"`
 }
 
 var arguments = arg.Declare("firewall", settings{
-	strict: true, conns: 65536, halfPerSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
+	offload: true, strict: true, conns: 65536, halfPerSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
 	tcpClose: 2 * time.Minute, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, otherIdle: 10 * time.Minute,
 })
 

@@ -77,6 +77,9 @@ func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
 	return func(n int) bool {
 		s := st.take(uint64(shard))
 		from = s.conns.Some(from, n, func(i int) {
+			if s.hold(i) {
+				defer s.letGo(i, true)
+			}
 			if p := s.conns.At(i); p.Val.until >= now {
 				encode(image.Add(recordSort, recordLen), &p.Key, &p.Val, now)
 			}
@@ -109,6 +112,9 @@ func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flo
 func (st *state) become(made *state) {
 	for n := range st.shards {
 		s, m := st.take(uint64(n)), &made.shards[n]
+		if s.ahead != nil {
+			s.ahead.All()
+		}
 		s.conns, s.openers, s.sources, s.tents = m.conns, m.openers, m.sources, m.tents
 		st.give(s)
 	}

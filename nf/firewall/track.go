@@ -22,10 +22,11 @@ func (a *app) Connections(c *graph.Ctx, from, n int, f func(*track.Connection)) 
 	s := a.st.take(uint64(at))
 	next := s.conns.Some(from%places, n, func(i int) {
 		p := s.conns.At(i)
-		if p.Val.until < c.Now() {
+		if s.over(i, c.Now()) {
 			return
 		}
 		x := shown(&p.Key, &p.Val)
+		x.Offload = p.Val.flows.Any()
 		x.Left = p.Val.until.Sub(c.Now())
 		f(&x)
 	})

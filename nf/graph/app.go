@@ -190,6 +190,8 @@ type Kind struct {
 	// Memory reports whether an app with these arguments keeps anything in memory that
 	// it is given (nf/memory); nil: it does not, if its effects are known.
 	Memory func(args Args) bool
+	// Decides, if not nil, is how many flows an app with these arguments may decide (Ctx.Decide); 0: it decides none.
+	Decides func(args Args) int
 	// Alone: instances do not share what they know. An Outer with several workers gives all frames of such an app inside to
 	// the instance in the first worker. Env.Workers is 1 there.
 	Alone bool
@@ -399,7 +401,7 @@ func (c *Ctx) Copy(b *packet.Buf) *packet.Buf {
 		return nil
 	}
 	x.Meta = b.Meta
-	x.Counted, x.Owner = true, c.node.owner
+	x.Counted, x.Owner, x.Draft = true, c.node.owner, 0
 	x.SetFrame(int(b.Off()), b.Len())
 	c.node.stats.Add(statGenerated, 1)
 	return x
@@ -436,6 +438,9 @@ func (c *Ctx) Emit(out int, b *packet.Buf) {
 	if !b.Counted {
 		c.adopt(b)
 	}
+	if b.Draft != 0 {
+		c.mover.ahead.pass(n, l, b)
+	}
 	k := len(l.q)
 	l.q = l.q[:k+1]
 	l.q[k] = b
@@ -457,7 +462,7 @@ func (c *Ctx) Room(out int) int {
 func (c *Ctx) EmitAll(out int, bufs []*packet.Buf) {
 	n := c.node
 	l := n.out[out]
-	if l == nil || c.tracer != nil || len(bufs) > cap(l.q)-len(l.q) {
+	if l == nil || c.tracer != nil || c.mover.ahead != nil || len(bufs) > cap(l.q)-len(l.q) {
 		for _, b := range bufs {
 			c.Emit(out, b)
 		}

@@ -25,6 +25,7 @@ type plans struct {
 	*current
 	*taps
 	joined map[Joiner]*worker
+	leading
 }
 
 // Plan is the way from what runs to spec: Diff, checked, and with apps that
@@ -230,6 +231,11 @@ func (i *plans) Apply(p Plan) error {
 	if err != nil {
 		return giveUp(err)
 	}
+	defer i.lead()
+	// No frame is run by what the apps have decided with their old arguments.
+	if err := i.halt(i.aheadPorts(&p)); err != nil {
+		return giveUp(err)
+	}
 	if err := i.reconfigure(changes, i.spec, p.new); err != nil {
 		return giveUp(err)
 	}
@@ -419,6 +425,7 @@ func (i *taps) wants() port.Filter {
 				j, ok := nd.app.(Joiner)
 				ahead = ahead || ok && j.Ahead()
 			}
+			ahead = ahead || w.ahead != nil
 			watched, marked = watched || w.graph.watched(), marked || w.graph.marked(false)
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -58,6 +59,8 @@ type Config struct {
 	// the frame goes back to its pool. Verdict and reason are set. Of the Instance it may
 	// call ReasonOf alone.
 	OnDrop func(b *packet.Buf)
+	// Ahead, if not nil, makes what runs flows that apps have decided ahead of the graph (package offload), if some app decides any. There is room for so many.
+	Ahead func(ports map[string][]port.Port, flows int) (offload.Engine, error)
 }
 
 // Instance is a running graph. Drive it live with Run, or in somebody else's
@@ -75,6 +78,13 @@ type Instance struct {
 	notes []string
 	links atomic.Pointer[map[string]bool] // by port; see SetLinks
 	stop  atomic.Bool
+}
+
+// leading is what runs flows ahead of the graph.
+type leading struct {
+	aheadOf  atomic.Pointer[ahead] // that of worker 0
+	aheadWhy atomic.Pointer[string]
+	led      bool
 }
 
 // current is what runs: the workers, and the graph that they have. Plans alone replace the graph.
@@ -103,7 +113,7 @@ func New(cfg Config) (*Instance, error) {
 	}
 	i := &Instance{current: current{cfg: cfg, spec: &Spec{}, ports: map[string][]port.Port{}}}
 	i.taps = taps{current: &i.current, looked: make(chan struct{}, 1)}
-	i.plans = plans{&i.current, &i.taps, map[Joiner]*worker{}}
+	i.plans = plans{current: &i.current, taps: &i.taps, joined: map[Joiner]*worker{}}
 	i.tables = tables{&i.current, &i.plans}
 	i.known.Store(&directory{})
 	workers := 0
@@ -162,6 +172,14 @@ func New(cfg Config) (*Instance, error) {
 		return nil, err
 	}
 	return i, nil
+}
+
+// Lead has flows that apps have decided run ahead of the graph from now on, if Config.Ahead can do so: when the ports receive.
+func (i *Instance) Lead() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.led = true
+	i.lead()
 }
 
 // Notes are remarks for the user about how the graph was laid out.
@@ -559,6 +577,9 @@ func (w *mover) inject(p *portNode, now clock.Time, b *packet.Batch) (err error)
 	defer w.recover()
 	c := &w.ctx
 	c.now = now
+	if w.ahead != nil {
+		w.ahead.begin(now)
+	}
 	if w.tick <= now {
 		w.runTicks(now)
 	}
@@ -603,6 +624,7 @@ func (i *Instance) Close() error {
 		return nil
 	}
 	i.closed = true
+	stopped := i.halt(true)
 	i.leave()
 	for _, w := range i.workers {
 		w.do(func() {
@@ -624,7 +646,7 @@ func (i *Instance) Close() error {
 	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
 		all = append(all, i.ports[name]...)
 	}
-	return closeAll(all)
+	return errors.Join(stopped, closeAll(all))
 }
 
 // closeAll closes ports at the same time, because closing one may have to wait for all processors (RCU).

@@ -36,6 +36,7 @@ type mover struct {
 	pool   *packet.Pool
 	graph  *layout
 	punt   *ring
+	ahead  *ahead // nil: no flow is run ahead of the graph
 	batch  packet.Batch
 	tick   clock.Time      // the earliest next of the nodes
 	past   books           // sums of nodes that were removed
@@ -79,6 +80,9 @@ func (w *mover) breath(now clock.Time) (moved int) {
 	c := &w.ctx
 	c.now = now
 	g := w.graph
+	if w.ahead != nil {
+		w.ahead.begin(now)
+	}
 	w.checkBypass()
 	if w.tick <= now {
 		moved += w.runTicks(now)
@@ -241,6 +245,9 @@ func (w *mover) received(p *portNode, b *packet.Batch) {
 			c.tracer.start(c, x, p.mark)
 		}
 	}
+	if w.ahead != nil {
+		w.ahead.draft(p, b)
+	}
 	k := b.Len()
 	p.stats.Add(statIn, uint64(k))
 	p.stats.Add(statCalls, 1)
@@ -333,6 +340,9 @@ func (w *mover) tx(p *portNode, l *link) int {
 	c.node = &p.node
 	if l.tap != nil {
 		w.copyTo(l, l.tapped)
+	}
+	if w.ahead != nil && w.ahead.n > 0 {
+		w.ahead.leaves(p, l.q)
 	}
 	sent := 0
 	for sent < len(l.q) && !p.txClosed {

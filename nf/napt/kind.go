@@ -126,6 +126,7 @@ any MAC behind port a. While quillon is not running, or too slow, nothing passes
 		Reasons:  reasons[:],
 		Effects: graph.Always(effect.Effects{Reads: effect.Flow | effect.L4Other,
 			Writes: effect.Ethernet | effect.Encap | effect.IPAddresses | effect.Ports | effect.L4Other, Drops: true, Answers: true, State: true}),
+		Decides: decides,
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			if err != nil {
@@ -134,6 +135,14 @@ any MAC behind port a. While quillon is not running, or too slow, nothing passes
 			return newApp(s, env), nil
 		},
 	}
+}
+
+// decides is graph.Kind.Decides.
+func decides(args graph.Args) int {
+	if s, err := parse(args); err == nil && s.offload {
+		return s.sessions
+	}
+	return 0
 }
 
 // Filtering.
@@ -163,6 +172,7 @@ type settings struct {
 	others   int           `arg:"others" words:"hide pass drop" help:"IPv4 from b to other than public addresses: hide (drop what goes to private addresses, pass the rest), pass or drop"`
 	mappings int           `arg:"mappings" range:"1..2^24" help:"private ends that there is room for, about 60 bytes each; with another number all starts anew"`
 	sessions int           `arg:"sessions" range:"1..2^24" help:"TCP connections and permissions that there is room for, about 50 bytes each"`
+	offload  bool          `arg:"offload" words:"off on" help:"on: frames of open TCP connections, and of UDP flows in both directions, cross in the kernel, where ports and the other functions allow it; off: all come here"`
 	perHost  int           `arg:"per-host" range:"1..2^24" keep:"none" help:"mappings of a private address at most"` // 0: no limit
 	udpIdle  time.Duration `arg:"udp-idle" range:"1ns.." help:"a UDP mapping is forgotten after so long without a packet of its host"`
 	icmpIdle time.Duration `arg:"icmp-idle" range:"1ns.." help:"one of an ICMP query is"`
@@ -200,7 +210,7 @@ const longest = arg.Longest
 var arguments = arg.Declare("napt", settings{
 	ports:   span{1024, 65535},
 	private: []prefix{{10 << 24, 0xFF << 24}, {172<<24 | 16<<16, 0xFFF << 20}, {192<<24 | 168<<16, 0xFFFF << 16}, {100<<24 | 64<<16, 0x3FF << 22}},
-	filter:  byAddress, mappings: 65536, sessions: 131072, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, tcpIdle: 124 * time.Minute, tcpTrans: 4 * time.Minute,
+	filter:  byAddress, offload: true, mappings: 65536, sessions: 131072, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, tcpIdle: 124 * time.Minute, tcpTrans: 4 * time.Minute,
 })
 
 func parse(args graph.Args) (settings, error) {

@@ -33,6 +33,7 @@ type app struct {
 	index           map[uint32]uint16 // of public addresses
 	st              *state
 	worker, workers int
+	peer            peer // of the frame at hand, with the mapping
 }
 
 func newApp(s settings, env graph.Env) *app {
@@ -85,6 +86,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 		a.begin(c.Now(), c.Rand())
 	}
 	a.Now = c.Now()
+	a.lead(c)
 	steps, every := flow.Steps(a.st.shards[0].mappings.Places())
 	gone, here := 0, 0
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
@@ -104,6 +106,7 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		a.begin(c.Now(), c.Rand())
 	}
 	a.Now = c.Now()
+	a.lead(c)
 	for _, x := range b.Bufs() {
 		v := a.one(c, in, x.Bytes())
 		if v.out == drop {
@@ -115,6 +118,9 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 			was = packet.Rewritten
 		}
 		c.Mark(x, was, v.reason)
+		if c.Drafted(x) {
+			a.decide(c, in, x, v.reason)
+		}
 		c.Emit(v.out, x)
 	}
 }
@@ -282,11 +288,16 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 		c.Count(ctrNew, 1)
 	}
 	m := &s.mappings.At(i).Val
-	m.mac = hdr.Ethernet(b).Src()
+	moved := m.mac != hdr.Ethernet(b).Src()
+	if moved {
+		m.mac = hdr.Ethernet(b).Src()
+		s.withdraw(&m.flows)
+	}
 	p := peer{mapping: uint32(i), addr: be.Uint32(b[d.L3+16:])}
 	if class != classICMP {
 		p.port = be.Uint16(b[portAt(d, destination):])
 	}
+	a.peer = p
 	patience := a.udpIdle
 	switch class {
 	case classICMP:
@@ -294,11 +305,14 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 	case classTCP:
 		patience = a.tcpTrans
 		p.kind = tcpSession
-		if x := s.touch(&p, a.Now, a.Seed); x == nil {
+		x := s.touch(&p, a.Now, a.Seed)
+		if x == nil {
 			return reasonFull
-		} else {
-			a.follow(x, flags, true)
 		}
+		if moved {
+			s.withdraw(&x.flows)
+		}
+		a.follow(s, x, flags, true)
 	}
 	if m.until = max(m.until, a.Now.Add(patience)); a.filter != byEndpoint && (class != classTCP || a.filter == byAddress) {
 		p.kind = mayPort
@@ -310,6 +324,9 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 			return reasonFull
 		}
 		x.until = max(x.until, a.Now.Add(patience))
+		if moved {
+			s.withdraw(&x.flows)
+		}
 	}
 	rewrite(b, d, source, a.public[m.public], m.port)
 	return reasonOut
@@ -318,7 +335,10 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 // follow notes flags of a TCP segment in one direction. Others than the private end
 // may be anybody, since numbers are not looked at: it alone says that a connection
 // goes on, or is another one.
-func (a *app) follow(x *session, flags uint8, outward bool) {
+func (a *app) follow(s *shard, x *session, flags uint8, outward bool) {
+	if flags&(tcpSYN|tcpFIN|tcpRST) != 0 {
+		s.withdraw(&x.flows)
+	}
 	syn, fin := uint8(synIn), uint8(finIn)
 	if outward {
 		syn, fin = synOut, finOut
@@ -385,7 +405,7 @@ func (a *app) find(s *shard, addr uint32, port uint16, class int) int {
 		return -1
 	}
 	i := int(s.pools[which][class].mapping[a.st.index(port)]) - 1
-	if i >= 0 && s.mappings.At(i).Val.over(a.Now) {
+	if i >= 0 && s.gone(i, a.Now) {
 		return -1
 	}
 	return i
@@ -404,6 +424,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 	if class != classICMP {
 		p.port = be.Uint16(b[portAt(d, source):])
 	}
+	a.peer = p
 	if class == classTCP {
 		p.kind = tcpSession
 		x := s.has(&p, a.Now, a.Seed)
@@ -418,7 +439,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 				return host, reasonFull
 			}
 		}
-		a.follow(x, flagsOf(b, d), false)
+		a.follow(s, x, flagsOf(b, d), false)
 	} else if !a.admits(s, &p, class) {
 		return host, reasonFiltered
 	}
@@ -471,11 +492,12 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 		s := a.st.take(a.st.shardOf(k.port))
 		i := s.mappings.Find(&k, k.hash(a.Seed))
 		var m mapping
+		over := i < 0 || s.gone(i, a.Now)
 		if i >= 0 {
 			m = s.mappings.At(i).Val
 		}
 		a.st.give(s)
-		if i < 0 || m.over(a.Now) {
+		if over {
 			return verdict{drop, reasonUnrelated}
 		}
 		requote(b, d, &q, destination, a.public[m.public], m.port)

@@ -44,12 +44,13 @@ func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
 		s := st.take(shard % len(st.shards))
 		if shard < len(st.shards) {
 			from = s.mappings.Some(from, n, func(i int) {
-				if p := s.mappings.At(i); !p.Val.over(now) {
+				if p := s.mappings.At(i); !s.gone(i, now) {
 					encodeMapping(image.Add(recordMapping, mappingLen), &p.Key, &p.Val, public, now)
 				}
 			})
 		} else {
 			from = s.sessions.Some(from, n, func(i int) {
+				s.ask(i)
 				if p := s.sessions.At(i); p.Val.until >= now {
 					encodeSession(image.Add(recordSession, sessionLen), s.mappings.At(int(p.Key.mapping)), p, public, now)
 				}
@@ -104,6 +105,9 @@ func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flo
 func (st *state) become(made *state) {
 	for n := range st.shards {
 		s, m := st.take(n), &made.shards[n]
+		if s.ahead != nil {
+			s.ahead.All()
+		}
 		s.mappings, s.sessions, s.pools, s.hosts = m.mappings, m.sessions, m.pools, m.hosts
 		s.later.Clear()
 		st.give(s)
@@ -180,7 +184,7 @@ func (st *state) fillSession(now clock.Time, seed uint64, index map[uint32]uint1
 		return nil
 	}
 	if j := s.sessions.Add(&k, hash); j >= 0 {
-		s.sessions.At(j).Val = session{until(now, b[15:]), b[14]}
+		s.sessions.At(j).Val = session{until: until(now, b[15:]), flags: b[14]}
 		s.mappings.At(i).Val.sessions++
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/turn"
 )
 
@@ -41,6 +42,7 @@ type mapping struct {
 	public   uint16     // index of the address
 	port     uint16
 	mac      [6]byte // its host's
+	flows    offload.Flows
 }
 
 func (m *mapping) over(now clock.Time) bool { return m.sessions == 0 && m.until < now }
@@ -69,6 +71,7 @@ func (k *peer) hash(seed uint64) uint64 {
 type session struct {
 	until clock.Time
 	flags uint8
+	flows offload.Flows
 }
 
 // The segments that were seen of a TCP connection.
@@ -106,6 +109,9 @@ type shard struct {
 	pools    [][numClasses]pool // by public address
 	hosts    *flow.Counts       // mappings of private addresses, of all shards
 	random   uint64
+
+	ahead *offload.Table // of the flows of mappings and sessions
+	owner *app           // the only worker's
 }
 
 // state is what the instances of all workers share.
@@ -238,6 +244,7 @@ func hostHash(k *private, seed uint64) uint64 {
 // forget ends the mapping in place i, which has no sessions.
 func (st *state) forget(s *shard, i int, seed uint64) {
 	p := s.mappings.At(i)
+	s.withdraw(&p.Val.flows)
 	s.pools[p.Val.public][p.Key.class].release(st.index(p.Val.port))
 	s.hosts.Sub(hostHash(&p.Key, seed))
 	s.mappings.Del(i)
@@ -245,6 +252,7 @@ func (st *state) forget(s *shard, i int, seed uint64) {
 
 // end ends the session in place i.
 func (s *shard) end(i int) {
+	s.withdraw(&s.sessions.At(i).Val.flows)
 	s.mappings.At(int(s.sessions.At(i).Key.mapping)).Val.sessions--
 	s.sessions.Del(i)
 }
@@ -254,7 +262,7 @@ func (st *state) room(s *shard, hash uint64, now clock.Time, seed uint64) bool {
 	a, b := s.mappings.Sets(hash)
 	for _, first := range [2]int{a, b} {
 		for i := s.mappings.NextBefore(first, first+flow.Ways); i >= 0; i = s.mappings.NextBefore(i+1, first+flow.Ways) {
-			if s.mappings.At(i).Val.over(now) {
+			if s.gone(i, now) {
 				st.forget(s, i, seed)
 				return true
 			}
@@ -283,7 +291,7 @@ func (s *shard) touch(k *peer, now clock.Time, seed uint64) *session {
 			for _, first := range [2]int{a, b} {
 				for j := first; j < first+flow.Ways; j++ {
 					p := s.sessions.At(j)
-					if p.Val.until < now || p.Val.flags == synIn && i < 0 {
+					if s.over(j, now) || p.Val.flags == synIn && i < 0 {
 						i = j
 					}
 					if greedy < 0 && s.greedy(p) {
@@ -300,7 +308,9 @@ func (s *shard) touch(k *peer, now clock.Time, seed uint64) *session {
 			i = s.sessions.Add(k, hash)
 		}
 		s.mappings.At(int(k.mapping)).Val.sessions++
-	} else if x := &s.sessions.At(i).Val; x.until < now {
+	} else if s.over(i, now) {
+		x := &s.sessions.At(i).Val
+		s.withdraw(&x.flows)
 		*x = session{}
 	}
 	return &s.sessions.At(i).Val
@@ -309,7 +319,7 @@ func (s *shard) touch(k *peer, now clock.Time, seed uint64) *session {
 // has is the session with a peer; nil: there is none, or it is over.
 func (s *shard) has(k *peer, now clock.Time, seed uint64) *session {
 	i := s.sessions.Find(k, k.hash(seed))
-	if i < 0 || s.sessions.At(i).Val.until < now {
+	if i < 0 || s.over(i, now) {
 		return nil
 	}
 	return &s.sessions.At(i).Val
@@ -319,13 +329,13 @@ func (s *shard) has(k *peer, now clock.Time, seed uint64) *session {
 func (st *state) sweep(s *shard, steps int, now clock.Time, seed uint64) (gone int) {
 	from, to := s.sessions.Sweep((s.sessions.Places() + steps - 1) / steps)
 	for i := s.sessions.NextBefore(from, to); i >= 0; i = s.sessions.NextBefore(i+1, to) {
-		if s.sessions.At(i).Val.until < now {
+		if s.over(i, now) {
 			s.end(i)
 		}
 	}
 	from, to = s.mappings.Sweep((s.mappings.Places() + steps - 1) / steps)
 	for i := s.mappings.NextBefore(from, to); i >= 0; i = s.mappings.NextBefore(i+1, to) {
-		if s.mappings.At(i).Val.over(now) {
+		if s.gone(i, now) {
 			st.forget(s, i, seed)
 			gone++
 		}

@@ -21,8 +21,13 @@ func (a *app) Connections(c *graph.Ctx, from, n int, f func(*track.Connection)) 
 	defer a.st.give(s)
 	if place < mappings {
 		next := s.mappings.Some(place, n, func(i int) {
-			if m := &s.mappings.At(i).Val; !m.over(c.Now()) {
+			m := &s.mappings.At(i).Val
+			if m.flows.Any() {
+				s.ahead.Ask(s.owner, uint32(i)|ofMapping, &m.flows)
+			}
+			if !m.over(c.Now()) {
 				x := a.shown(s, i, 0, 0)
+				x.Offload = m.flows.Any()
 				x.State, x.Left, x.Assured = track.Mapping, max(0, m.until.Sub(c.Now())), true
 				f(&x)
 			}
@@ -33,12 +38,13 @@ func (a *app) Connections(c *graph.Ctx, from, n int, f func(*track.Connection)) 
 		return at*places + next
 	}
 	next := s.sessions.Some(place-mappings, n, func(i int) {
+		s.ask(i)
 		p := s.sessions.At(i)
 		if p.Val.until < c.Now() {
 			return
 		}
 		x := a.shown(s, int(p.Key.mapping), p.Key.addr, p.Key.port)
-		x.Left = p.Val.until.Sub(c.Now())
+		x.Left, x.Offload = p.Val.until.Sub(c.Now()), p.Val.flows.Any()
 		if p.Key.kind == tcpSession {
 			tcp(&x, p.Val.flags)
 		}

@@ -81,6 +81,8 @@ type Meta struct {
 	// Sparse: it went ahead of frames of other flows that had waited for longer, of
 	// which there were many. A port that sends it does not hold it back.
 	Sparse bool
+	// Draft names what is noted of a frame that may decide about its flow, in its breath; 0: nothing is.
+	Draft uint32
 	// Owner is the app that has the frame, where it runs inside another one, by a number that it
 	// alone has in its worker. 0: none of them has it.
 	Owner uint32

@@ -36,6 +36,7 @@ type Connection struct {
 	Reply     Tuple `json:"reply"`
 	Unreplied bool  `json:"unreplied,omitempty"` // nothing came back so far
 	Assured   bool  `json:"assured,omitempty"`   // it keeps its place when there are too many
+	Offload   bool  `json:"offload,omitempty"`   // its packets cross in the kernel
 }
 
 // Mapping is the state of a NAT's mapping.
@@ -88,6 +89,9 @@ func (c *Connection) String() string {
 	tuple(c.Reply)
 	if c.Assured {
 		b.WriteString("[ASSURED] ")
+	}
+	if c.Offload {
+		b.WriteString("[OFFLOAD] ")
 	}
 	return b.String() + "app=" + c.App
 }

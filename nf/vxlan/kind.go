@@ -124,6 +124,7 @@ Port a is the plain side, port b the tunnel's.`,
 			return mtu.Note(s.inner(), s.mtu, s.mss)
 		},
 		Effects: graph.Always(effect.Effects{Reads: effect.AllFields, Writes: effect.AllFields, Drops: true, Answers: true}),
+		Decides: decides,
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parseArgs(args)
 			if err != nil {
@@ -167,6 +168,7 @@ type settings struct {
 	keepTags   bool  `arg:"inner-tags" words:"drop keep" help:"tagged frames inside the tunnel: drop (those from a: as others), or keep"`
 	dropOthers bool  `arg:"others" words:"pass drop" help:"frames that are none of the tunnel's: pass or drop"`
 	mss        mtu.MSS
+	offload    bool `arg:"offload" words:"off on" help:"on: frames of flows that other functions let cross in the kernel do so here, too, over IPv4 without outer-vlan=; off: all come here"`
 }
 
 // inner is the longest IP datagram, in an untagged frame, that fits in the tunnel.
@@ -210,7 +212,7 @@ func parseTenants(v string) ([]tenant, error) {
 	return all, nil
 }
 
-var arguments = arg.Declare("vxlan", settings{vni: -1, port: hdr.PortVXLAN, mtu: 1500, ttl: 64, dscp: -1})
+var arguments = arg.Declare("vxlan", settings{vni: -1, port: hdr.PortVXLAN, mtu: 1500, ttl: 64, dscp: -1, offload: true})
 
 func parseArgs(args graph.Args) (settings, error) {
 	s, r := arguments.Read(args)

@@ -6,6 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/mtu"
+	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/outer"
 	"github.com/quillon/quillon/nf/packet"
 )
@@ -24,17 +25,18 @@ const (
 
 // app is one end of the tunnel.
 type app struct {
-	s      settings
-	outer  *outer.Header
-	local  []byte // addresses as they stand in a header
-	remote []byte
-	vniOf  [4096]int32 // by VLAN; -1: none
-	vlanOf map[uint32]uint16
-	teller mtu.Teller
+	s       settings
+	outer   *outer.Header
+	local   []byte // addresses as they stand in a header
+	remote  []byte
+	vniOf   [4096]int32 // by VLAN; -1: none
+	vlanOf  map[uint32]uint16
+	teller  mtu.Teller
+	tunnels map[uint32]*offload.Tunnel // by VNI, of those that had frames
 }
 
 func newApp(s settings) *app {
-	a := &app{s: s, vlanOf: map[uint32]uint16{}, local: s.local.AsSlice(), remote: s.remote.AsSlice()}
+	a := &app{s: s, vlanOf: map[uint32]uint16{}, tunnels: map[uint32]*offload.Tunnel{}, local: s.local.AsSlice(), remote: s.remote.AsSlice()}
 	for v := range a.vniOf {
 		a.vniOf[v] = -1
 	}
@@ -138,6 +140,9 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 	hdr.VXLAN(b[a.outer.Len():]).Encode(uint32(vni))
 	port := a.outer.Put(b, outerTOS, flow)
 	c.Mark(x, packet.Rewritten, reasonEncapsulated)
+	if c.Drafted(x) {
+		a.decide(c, plain, x, uint32(vni))
+	}
 	c.Trace(x, traceEncapsulate, uint64(vni), uint64(port))
 	c.Emit(tunnel, x)
 }
@@ -248,6 +253,9 @@ func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) {
 		binary.BigEndian.PutUint32(f[12:], hdr.EtherVLAN<<16|uint32(vid))
 	}
 	c.Mark(x, packet.Rewritten, reasonDecapsulated)
+	if c.Drafted(x) {
+		a.decide(c, tunnel, x, vni)
+	}
 	c.Trace(x, traceDecapsulate, uint64(vni), uint64(src))
 	c.Emit(plain, x)
 }

@@ -441,3 +441,25 @@ func (r *Range) Close() {
 		}
 	}
 }
+
+// Answer sends frames from the far end of B, as those that answer what arrives there.
+func (r *Range) Answer(frames [][]byte) error {
+	return r.far[1].Do(func() error {
+		l, err := netlink.LinkByName("b0")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("answer: %w", err)
+		}
+		defer unix.Close(fd)
+		to := &unix.SockaddrLinklayer{Ifindex: l.Attrs().Index, Halen: 6}
+		for _, f := range frames {
+			if err := unix.Sendto(fd, f, 0, to); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				return fmt.Errorf("answer: %w", err)
+			}
+		}
+		return nil
+	})
+}

@@ -33,7 +33,7 @@ func Attachments() (all []Attachment, err error) {
 		}
 		if i, ok := of[a.ID]; ok {
 			all[i].Interfaces = append(all[i].Interfaces, l.Attrs().Name)
-		} else if a.Name == xsk.WireProgram || a.Name == xsk.PortProgram || a.Name == FrontProgram {
+		} else if a.Name == xsk.WireProgram || a.Name == xsk.PortProgram || a.Name == FrontProgram || a.Name == FlowsProgram {
 			of[a.ID] = len(all)
 			all = append(all, Attachment{Interfaces: []string{l.Attrs().Name}, Mode: a.Mode.String(), Wire: a.Name == xsk.WireProgram})
 		}

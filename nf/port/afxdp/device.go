@@ -69,6 +69,8 @@ type device struct {
 	mode     xsk.Mode
 	link0    link.Link     // of an interface alone
 	front    *Front        // in front of prog
+	fronts   *ebpf.Map     // of one of a pair: the place for its program
+	own      *xsk.Program  // prog without that place, which front knows
 	watched  bool          // somebody looks at all frames
 	before   *xsk.Attached // an earlier process's wire
 	attached bool
@@ -159,7 +161,9 @@ func (d *device) prepare(wire bool) error {
 		return explain(err)
 	}
 	d.state.SetRestore(d.restore)
-	d.sockets, err = xsk.NewSocketMap(slots)
+	if d.sockets, err = xsk.NewSocketMap(slots); err == nil && wire {
+		d.fronts, err = xsk.NewFrontMap()
+	}
 	return err
 }
 
@@ -351,7 +355,11 @@ func (c choice) in(mode xsk.Mode) xsk.ProgramSpec {
 
 func (d *device) part(spec xsk.ProgramSpec) xsk.Part {
 	spec.Stale = d.opt.stale(spec.Filter)
-	return xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets, Bound: d.bound.set.Load(), Guard: d.bound.guard.Load()}
+	p := xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets, Bound: d.bound.set.Load(), Guard: d.bound.guard.Load()}
+	if spec.Filter.All && spec.Cross == xsk.Redirect {
+		p.Front = d.fronts
+	}
+	return p
 }
 
 // attach puts a program in place of the earlier one: prog, if there is one, in the first
@@ -395,6 +403,10 @@ func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
 	if part.Sockets != nil { // a program that wants nothing has none
 		err = errors.Join(err, d.sockets.Close())
 		d.sockets = part.Sockets
+	}
+	if part.Front != nil {
+		err = errors.Join(err, d.fronts.Close())
+		d.fronts = part.Front
 	}
 	if err != nil {
 		return fmt.Errorf("XDP program of %s: %w", d.name, err)
@@ -468,7 +480,9 @@ func (d *device) setFilter(f port.Filter) error {
 		if d.link0 != nil {
 			err = d.update(prog.Prog)
 		} else {
-			err = xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode)
+			if err = d.behind(spec); err == nil {
+				err = xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode)
+			}
 		}
 		return err
 	})
@@ -616,8 +630,11 @@ func (d *device) release() error {
 	if d.sockets != nil {
 		errs = append(errs, d.sockets.Close())
 	}
-	errs = append(errs, d.prog.Close(), d.before.Close())
-	d.prog, d.before, d.sockets, d.attached = nil, nil, nil, false
+	if d.fronts != nil {
+		errs = append(errs, d.fronts.Close())
+	}
+	errs = append(errs, d.prog.Close(), d.before.Close(), d.own.Close())
+	d.prog, d.before, d.sockets, d.attached, d.fronts, d.own = nil, nil, nil, false, nil, nil
 	errs = append(errs, d.state.Close(), d.bound.close())
 	d.state = nil
 	d.offloads.Close()

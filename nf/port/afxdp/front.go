@@ -1,6 +1,7 @@
 package afxdp
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -13,7 +14,10 @@ import (
 // FrontProgram is the name of a Front's program, as bpftool shows it.
 const FrontProgram = "quillon_p4"
 
-// Front is a program of somebody else that an interface alone has in front of its own. What it does not finish it gives to the interface's own program by a
+// FlowsProgram is the name of the program of package nf/offload/xdp.
+const FlowsProgram = "quillon_flows"
+
+// Front is a program of somebody else that an interface has in front of its own. What it does not finish it gives to the interface's own program by a
 // tail call.
 type Front struct {
 	Program *ebpf.Program
@@ -58,7 +62,7 @@ func (p *Port) Receives() error {
 	d := p.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.attached || !d.alone {
+	if !d.attached {
 		return port.ErrClosed
 	}
 	return offload.Within(d.ns, func() error {
@@ -82,7 +86,8 @@ func (p *Port) Receives() error {
 }
 
 // SetFront attaches a Front in front of the interface's own program, in the place of the one that it had; nil: the interface has its own alone. No frame is
-// lost meanwhile.
+// lost meanwhile. That of an interface which is one of a pair needs a filter that wants all frames, and is gone at once when the process ends, while the
+// wire stays.
 func (p *Port) SetFront(f *Front) error {
 	d := p.dev
 	d.mu.Lock()
@@ -90,10 +95,10 @@ func (p *Port) SetFront(f *Front) error {
 	switch {
 	case !d.attached:
 		return port.ErrClosed
-	case d.link0 == nil:
-		return fmt.Errorf("interface %s is one of a pair: %w", d.name, port.ErrNotSupported)
 	case f == nil && d.front == nil:
 		return nil
+	case d.link0 == nil:
+		return d.setFront(f)
 	}
 	prog := d.prog.Prog
 	if f != nil {
@@ -108,6 +113,51 @@ func (p *Port) SetFront(f *Front) error {
 	}
 	d.front = f
 	return nil
+}
+
+// setFront is SetFront for one of a pair.
+func (d *device) setFront(f *Front) error {
+	if f == nil {
+		d.front = nil
+		if err := d.fronts.Delete(uint32(0)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("interface %s: %w", d.name, err)
+		}
+		return nil
+	}
+	if d.part(d.spec).Front == nil {
+		return fmt.Errorf("interface %s: its wire has no place for a program in front: %w", d.name, port.ErrNotSupported)
+	}
+	was := d.front
+	d.front = f
+	err := offload.Within(d.ns, func() error { return d.behind(d.spec) })
+	if err == nil {
+		f.Watch(d.watched)
+		err = d.fronts.Put(uint32(0), uint32(f.Program.FD()))
+	}
+	if err != nil {
+		d.front = was
+		return fmt.Errorf("interface %s: %w", d.name, err)
+	}
+	return nil
+}
+
+// behind has the Front of one of a pair give its frames to a program that is like the interface's own, but for the place in front.
+func (d *device) behind(spec xsk.ProgramSpec) error {
+	if d.front == nil {
+		return nil
+	}
+	part := d.part(spec)
+	part.Front = nil
+	own, err := xsk.Load(xsk.PortProgram, part)
+	if err != nil {
+		return err
+	}
+	if err := d.front.Own(own.Prog); err != nil {
+		return errors.Join(err, own.Close())
+	}
+	old := d.own
+	d.own = own
+	return old.Close()
 }
 
 // update has prog be the program of an interface alone.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/offload/xdp"
 )
 
 // Running is a graph that runs between ports of this machine.
@@ -19,7 +20,7 @@ type Running struct {
 	end   context.CancelFunc
 }
 
-// Start opens the ports of g.Spec and runs the graph between them, until Stop. g needs a Spec and Kinds; its ports, its clock
+// Start opens the ports of g.Spec and runs the graph between them, until Stop. g needs a Spec and Kinds; its ports, what runs flows in front of it, its clock
 // and a seed (when there is none) are set here. Of cfg.Filter only All counts, which has all frames come; else those come
 // that the graph wants.
 func Start(g graph.Config, cfg Config) (_ *Running, err error) {
@@ -35,7 +36,7 @@ func Start(g graph.Config, cfg Config) (_ *Running, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.Ports, g.OpenPort, g.ClosedPort, g.Clock = ports.Queues(), ports.Add, ports.Closed, cfg.Clock
+	g.Ports, g.OpenPort, g.ClosedPort, g.Clock, g.Ahead = ports.Queues(), ports.Add, ports.Closed, cfg.Clock, xdp.Open
 	if g.Seed == 0 {
 		g.Seed = rand.Uint64()
 	}
@@ -47,6 +48,9 @@ func Start(g graph.Config, cfg Config) (_ *Running, err error) {
 		if err = inst.Begin(cfg.Clock.Now()); err == nil {
 			err = ports.Attach()
 		}
+	}
+	if err == nil {
+		inst.Lead()
 	}
 	if err != nil {
 		return nil, errors.Join(err, inst.Close(), ports.Close())

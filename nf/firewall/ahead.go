@@ -1,0 +1,89 @@
+package firewall
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Connections that are open are decided: their frames are run in the kernel (package offload), with their numbers compared there as here. The times and numbers of a
+// connection are then those of its entry, and whoever looks at them asks for them first.
+
+// decide says what is decided about a frame of the connection that find has found last.
+func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf) {
+	if !a.offload || a.place < 0 {
+		return
+	}
+	p := a.st.shards[0].conns.At(a.place)
+	v, tcp := &p.Val, p.Key.Proto == hdr.ProtoTCP
+	if !v.settled(tcp) {
+		return
+	}
+	follow := tcp && v.flags&unchecked == 0
+	c.Decide(x, offload.Part{Owner: a, Ref: uint32(a.place), In: in, Alone: true, Follow: follow, Windows: follow && a.strict, Quiet: a.patience(v, p.Key.Proto)})
+}
+
+// lead takes over what runs flows in front of the graph.
+func (a *app) lead(c *graph.Ctx) {
+	if s := &a.st.shards[0]; len(a.st.shards) == 1 {
+		s.ahead, s.owner = c.Ahead(), a
+	}
+}
+
+// settled reports whether nothing that is not decided may become of frames without SYN, FIN and RST.
+func (c *conn) settled(tcp bool) bool {
+	if !tcp {
+		return c.state == bothWays
+	}
+	const all = hasSent | hasAck
+	x, y := c.side[0].has, c.side[1].has
+	return c.state == tcpOpen && c.flags&(movedA|movedB) == 0 && (c.flags&unchecked != 0 || x&all == all && y&all == all && (x|y)&hasFIN == 0)
+}
+
+// Flows implements offload.Owner.
+func (a *app) Flows(ref uint32) *offload.Flows { return &a.st.shards[0].conns.At(int(ref)).Val.flows }
+
+// Used implements offload.Owner.
+func (a *app) Used(ref uint32, u *offload.Usage) {
+	p := a.st.shards[0].conns.At(int(ref))
+	c := &p.Val
+	c.until = max(c.until, u.Newest().Add(a.patience(c, p.Key.Proto)))
+	if u.Sides == nil {
+		return
+	}
+	for i := range c.side {
+		s, x := &c.side[i], &u.Sides[i]
+		s.end, s.max, s.win, s.ack = x.End, x.Max, x.Win, x.Ack
+	}
+}
+
+// Sides implements offload.Windower.
+func (a *app) Sides(ref uint32, in int, sides *[2]offload.Side) {
+	c := &a.st.shards[0].conns.At(int(ref)).Val
+	for d := range sides {
+		s := &c.side[in^d]
+		sides[d] = offload.Side{End: s.end, Max: s.max, Win: s.win, Ack: s.ack, Scale: s.scale}
+	}
+}
+
+// hold takes the connection in place i from the kernel, if it is there.
+func (s *shard) hold(i int) bool {
+	f := &s.conns.At(i).Val.flows
+	return f.Any() && s.ahead.Hold(f)
+}
+
+// letGo gives it back, with what it is now; without keep it is the function's alone.
+func (s *shard) letGo(i int, keep bool) {
+	s.ahead.Release(s.owner, uint32(i), &s.conns.At(i).Val.flows, keep)
+}
+
+// over reports whether the time of the connection in place i is over.
+func (s *shard) over(i int, now clock.Time) bool {
+	c := &s.conns.At(i).Val
+	if c.until < now && c.flows.Any() {
+		s.ahead.Ask(s.owner, uint32(i), &c.flows)
+	}
+	return c.until < now
+}

@@ -1,0 +1,393 @@
+package graph
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/offload"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// Flows that are decided. Of each batch that a port has received some frames get a draft. Each app that a drafted frame passes may add its part (Ctx.Decide). At
+// the port where the frame leaves, the draft of one that all apps on its way have added to is offered to the table of entries (package offload).
+
+const (
+	maxDrafts = 8 // in a breath; at most 16
+	atOnce    = 4 // of a batch
+	maxHops   = 6
+	// longestDraft is the longest frame that gets a draft: it is copied.
+	longestDraft = 2048
+	// aheadEvery is between two looks at entries; all of them are looked at in a second, if there are not too many.
+	aheadEvery  = clock.Duration(10e6)
+	aheadLooks  = 100
+	maxLook     = 4096
+	aheadCounts = 5 // looks between two readings of the counters
+)
+
+// draft is a frame on its way through the apps.
+type draft struct {
+	frame  offload.Frame
+	before []byte
+	port   *portNode
+	hops   [maxHops]hop
+	n      int
+	parts  []offload.Part
+	out    bool // an app has not decided
+}
+
+// hop is an app that the frame has passed.
+type hop struct {
+	node   *node
+	link   *link
+	reason uint16 // plus 1, that the app has marked it with
+}
+
+// way is a path through the graph.
+type way struct {
+	from, to *portNode
+	first    *link
+	n        int
+	hops     [maxHops]hop
+}
+
+// ahead is what one worker has of flows that are decided.
+type ahead struct {
+	table  *offload.Table
+	engine offload.Engine
+	places map[*portNode]place
+	drafts [maxDrafts]draft
+	n      int
+	breath uint32
+	turn   int // where the next batch is begun
+	next   clock.Time
+	looks  int
+	ways   []way
+	wayOf  map[way]uint16
+	sums   []offload.Counts // of all ways that there ever were
+	base   []offload.Counts
+}
+
+type place struct{ number, longest int }
+
+func newAhead(e offload.Engine) *ahead {
+	a := &ahead{table: offload.NewTable(e), engine: e, places: map[*portNode]place{}, wayOf: map[way]uint16{}, sums: make([]offload.Counts, offload.MaxPaths), base: make([]offload.Counts, offload.MaxPaths)}
+	for i := range a.drafts {
+		a.drafts[i].before = make([]byte, 0, longestDraft)
+		a.drafts[i].parts = make([]offload.Part, 0, maxHops)
+	}
+	return a
+}
+
+// know takes over the ports of a layout.
+func (a *ahead) know(g *layout) {
+	clear(a.places)
+	for _, p := range g.ports {
+		if n, longest := a.engine.Port(p.name); n >= 0 {
+			a.places[p] = place{n, longest}
+		}
+	}
+}
+
+// begin is a breath's beginning.
+func (a *ahead) begin(now clock.Time) {
+	a.n = 0
+	a.breath++
+	a.table.Breath(now)
+	if now < a.next {
+		return
+	}
+	a.next = now.Add(aheadEvery)
+	a.table.Now(now)
+	if a.looks++; a.looks%aheadCounts == 0 {
+		a.collect()
+	}
+	a.table.Look(max(64, min(maxLook, a.table.Used()/aheadLooks)))
+}
+
+// draft gives some frames of a batch drafts.
+func (a *ahead) draft(p *portNode, b *packet.Batch) {
+	where, ok := a.places[p]
+	if !ok || a.engine.Watched() {
+		return
+	}
+	bufs := b.Bufs()
+	looks := min(len(bufs), 2*atOnce)
+	for i := range looks {
+		if a.n == maxDrafts || i > 0 && a.n%atOnce == 0 {
+			break
+		}
+		x := bufs[(a.turn+i)%len(bufs)]
+		d := &a.drafts[a.n]
+		if x.Len() > longestDraft || !a.table.Parse(x.Bytes(), where.number, &d.frame) {
+			continue
+		}
+		d.before = append(d.before[:0], x.Bytes()...)
+		d.port, d.n, d.parts, d.out = p, 0, d.parts[:0], false
+		a.n++
+		x.Draft = a.breath<<4 | uint32(a.n-1)
+		if x.Draft == 0 {
+			x.Draft, a.n = 0, a.n-1
+		}
+	}
+	a.turn += looks
+}
+
+// of is the draft of a frame; nil: it has none.
+func (a *ahead) of(x *packet.Buf) *draft {
+	if i := int(x.Draft & 15); a != nil && x.Draft>>4 == a.breath&(1<<28-1) && i < a.n {
+		return &a.drafts[i]
+	}
+	return nil
+}
+
+// pass notes that an app has emitted a frame.
+func (a *ahead) pass(n *node, l *link, x *packet.Buf) {
+	d := a.of(x)
+	if d == nil {
+		return
+	}
+	if d.n == maxHops || len(d.parts) != d.n+1 {
+		d.out = true
+		return
+	}
+	h := hop{node: n, link: l}
+	if x.ReasonApp == n.index+1 {
+		h.reason = x.Reason + 1
+	}
+	d.hops[d.n] = h
+	d.n++
+}
+
+// leaves offers the drafts of frames that wait for a port.
+func (a *ahead) leaves(p *portNode, q []*packet.Buf) {
+	for _, x := range q {
+		if x.Draft == 0 {
+			continue
+		}
+		d := a.of(x)
+		x.Draft = 0
+		if d == nil || d.n == 0 {
+			continue
+		}
+		to, ok := a.places[p]
+		switch {
+		case d.out || len(d.parts) != d.n:
+			a.table.Count(offload.Partial)
+		case !ok:
+			a.table.Count(offload.NoProgram)
+		default:
+			way, ok := a.way(d, p)
+			if !ok {
+				a.table.Count(offload.TooMany)
+				continue
+			}
+			a.table.Offer(&offload.Decision{Before: d.before, In: d.frame, After: x.Bytes(), Out: to.number, Longest: to.longest, Parts: d.parts, Path: way})
+		}
+	}
+}
+
+// way is the number of the path that a draft has taken.
+func (a *ahead) way(d *draft, to *portNode) (uint16, bool) {
+	w := way{from: d.port, to: to, first: d.port.out[0], n: d.n}
+	copy(w.hops[:], d.hops[:d.n])
+	n, ok := a.wayOf[w]
+	if !ok {
+		if len(a.ways) == offload.MaxPaths {
+			return 0, false
+		}
+		n = uint16(len(a.ways))
+		a.ways = append(a.ways, w)
+		a.wayOf[w] = n
+	}
+	return n, true
+}
+
+// collect adds what the kernel has done to the books of apps, links and ports.
+func (a *ahead) collect() {
+	sums := a.sums[:len(a.ways)]
+	if len(sums) == 0 || a.engine.Paths(sums) != nil {
+		return
+	}
+	for i := range sums {
+		n := sums[i].Packets - a.base[i].Packets
+		if n == 0 {
+			continue
+		}
+		a.base[i] = sums[i]
+		w := &a.ways[i]
+		w.from.stats.Add(statIn, n)
+		w.first.stats.Add(linkPackets, n)
+		for _, h := range w.hops[:w.n] {
+			h.node.stats.Add(statIn, n)
+			h.node.stats.Add(statOut, n)
+			h.link.stats.Add(linkPackets, n)
+			if h.reason > 0 {
+				h.node.reasons.Add(counter.ID(h.reason-1), n)
+			}
+		}
+		w.to.stats.Add(statOut, n)
+	}
+}
+
+// forget takes over the last counts of all paths. The kernel runs no frame of an entry that is there.
+func (a *ahead) forget() {
+	a.collect()
+	a.ways = a.ways[:0]
+	clear(a.wayOf)
+}
+
+// Decide says what the app decides about a frame that it emits next, for all frames like it (package offload). It counts only for some frames (Drafted).
+func (c *Ctx) Decide(b *packet.Buf, p offload.Part) {
+	d := c.mover.ahead.of(b)
+	if d == nil || len(d.parts) != d.n || len(d.parts) == cap(d.parts) {
+		return
+	}
+	if p.Longest > 0 {
+		p.Longest -= b.Len() - len(d.before)
+	}
+	d.parts = append(d.parts, p)
+}
+
+// Drafted reports whether it is asked what is decided about a frame.
+func (c *Ctx) Drafted(b *packet.Buf) bool { return b.Draft != 0 }
+
+// Ahead has the flows that the kernel runs; nil: it runs none.
+func (c *Ctx) Ahead() *offload.Table {
+	if c.mover.ahead == nil {
+		return nil
+	}
+	return c.mover.ahead.table
+}
+
+// maxFlows is how many flows there is room for at most.
+const maxFlows = 1 << 20
+
+// decides is how many flows apps of the graph may decide.
+func (i *plans) decides() (flows int) {
+	for _, a := range i.spec.Apps {
+		if k := findKind(i.cfg.Kinds, a.Kind); k != nil && k.Decides != nil {
+			flows = max(flows, k.Decides(maps.Clone(a.Args)))
+		}
+	}
+	return min(flows, maxFlows)
+}
+
+// lead has decided flows run ahead of the graph, where that can be. It is called after each change of the graph, and holds until halt.
+func (i *plans) lead() {
+	w := i.workers[0]
+	if !i.led {
+		return
+	}
+	if i.aheadOf.Load() != nil {
+		w.do(func() { w.ahead.know(w.graph); w.ahead.table.Go() })
+		return
+	}
+	why, flows := "", i.decides()
+	switch {
+	case i.cfg.Ahead == nil:
+		why = "ports here have no program in front of them"
+	case flows == 0:
+		why = "no app of the graph decides flows"
+	case len(i.workers) > 1:
+		why = "there are several workers"
+	}
+	if why == "" {
+		e, err := i.cfg.Ahead(i.ports, flows)
+		if err == nil {
+			a := newAhead(e)
+			w.do(func() { a.know(w.graph); w.ahead = a })
+			i.aheadOf.Store(a)
+			i.filter = nil // the program has to know whether somebody watches
+			_ = i.tellPorts()
+		} else {
+			why = err.Error()
+		}
+	}
+	i.aheadWhy.Store(&why)
+}
+
+// halt has the kernel run no frame ahead of the graph when it returns. lead goes on. With ports, they change, or the instance ends: then nothing is left.
+func (i *plans) halt(ports bool) error {
+	w := i.workers[0]
+	a := i.aheadOf.Load()
+	if a == nil {
+		return nil
+	}
+	w.do(a.table.Pause)
+	all := func(some func(from uint32, n int) uint32) {
+		at := uint32(0)
+		w.post(letter{long: true, fn: func(clock.Duration) bool {
+			at = some(at, 16) // a slice's, about
+			return at != 0
+		}})
+	}
+	all(a.table.Settle)
+	if ports {
+		all(a.table.Clear)
+		w.do(func() {
+			a.collect()
+			w.ahead = nil
+		})
+		i.aheadOf.Store(nil)
+		return a.engine.Close()
+	}
+	w.do(a.forget)
+	return nil
+}
+
+// aheadPorts reports whether a plan changes what the kernel has to know of ports, or how many flows are decided.
+func (i *plans) aheadPorts(p *Plan) bool {
+	next := plans{current: &current{cfg: i.cfg, spec: p.new}}
+	return next.decides() != i.decides() || slices.ContainsFunc(p.Actions, func(a Action) bool { return a.Op == OpOpenPort || a.Op == OpClosePort })
+}
+
+// AheadReport is what the kernel does with flows that are decided.
+type AheadReport struct {
+	Runs bool   `json:"runs"`
+	Why  string `json:"why,omitempty"` // it does not
+	// Entries are those of flows, of both directions; Room is how many there may be. Ended ones have come to their end.
+	Entries int    `json:"entries"`
+	Room    int    `json:"room"`
+	Ended   uint64 `json:"ended"`
+	Watched bool   `json:"watched,omitempty"`
+	// Finished frames left by the kernel, Given ones came to the graph; Share is the part that was finished.
+	Finished uint64  `json:"finished"`
+	Given    uint64  `json:"given"`
+	Share    float64 `json:"share"`
+	// Outcomes of frames in the kernel, and what became of decisions.
+	Outcomes  map[string]uint64 `json:"outcomes,omitempty"`
+	Decisions map[string]uint64 `json:"decisions,omitempty"`
+	LeftOut   []string          `json:"left_out,omitempty"`
+}
+
+// Ahead reports what the kernel does with flows that are decided.
+func (i *Instance) Ahead() (r AheadReport, err error) {
+	a := i.aheadOf.Load()
+	if a == nil {
+		if why := i.aheadWhy.Load(); why != nil {
+			r.Why = *why
+		}
+		return r, nil
+	}
+	i.workers[0].do(func() {
+		a.collect()
+		r.Entries, r.Room, r.Ended, r.Decisions = a.table.Len(), a.table.Room(), a.table.Ended(), a.table.Outcomes()
+	})
+	r.Runs, r.Watched, r.LeftOut = true, a.engine.Watched(), a.engine.Left()
+	if r.Outcomes, err = a.engine.Outcomes(); err != nil {
+		return r, err
+	}
+	for name, n := range r.Outcomes {
+		if name == offload.Finished {
+			r.Finished = n
+		} else {
+			r.Given += n
+		}
+	}
+	if n := r.Finished + r.Given; n > 0 {
+		r.Share = float64(r.Finished) / float64(n)
+	}
+	return r, nil
+}

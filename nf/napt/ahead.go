@@ -1,0 +1,135 @@
+package napt
+
+import (
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/offload"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// What is translated is decided (package offload): frames of open TCP sessions, and of UDP while the private end sends. Entries belong to a session, or
+// permission, and with filter=endpoint those of UDP to the mapping. The times of what has entries are asked for before anybody takes it for over.
+
+// ofMapping is set in the numbers of mappings, which are places; those of sessions have it not.
+const ofMapping = 1 << 31
+
+// decide says what is decided about a frame that has been translated, of the mapping and the peer that were noted last.
+func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
+	if !a.offload || len(a.st.shards) > 1 || r != reasonOut && r != reasonIn {
+		return
+	}
+	s, k := &a.st.shards[0], a.peer
+	part := offload.Part{Owner: a, In: in}
+	m := s.mappings.At(int(k.mapping))
+	part.State = uint64(be.Uint16(m.Val.mac[:]))<<32 | uint64(be.Uint32(m.Val.mac[2:]))
+	class := m.Key.class
+	switch {
+	case class == classTCP:
+		k.kind = tcpSession
+	case class != classUDP:
+		return
+	case a.filter == byEndpoint:
+		part.Ref = k.mapping | ofMapping
+	default:
+		if k.kind = mayPort; a.filter == byAddress {
+			k.kind, k.port = mayAddress, 0
+		}
+	}
+	if part.Ref == 0 {
+		i := s.sessions.Find(&k, k.hash(a.Seed))
+		if i < 0 {
+			return
+		}
+		part.Ref = uint32(i)
+		if class == classTCP {
+			if !s.sessions.At(i).Val.open() {
+				return
+			}
+			part.Alone, part.Quiet = true, a.tcpIdle
+		}
+	}
+	if class == classUDP && in == portA {
+		part.OwnQuiet = a.udpIdle
+	}
+	c.Decide(x, part)
+}
+
+// open reports whether plain segments change nothing of a TCP session but its time.
+func (x *session) open() bool {
+	return x.flags&(synOut|synIn|rst) == synOut|synIn && x.flags&(finOut|finIn) != finOut|finIn
+}
+
+// Flows implements offload.Owner.
+func (a *app) Flows(ref uint32) *offload.Flows {
+	if ref&ofMapping != 0 {
+		return &a.st.shards[0].mappings.At(int(ref &^ ofMapping)).Val.flows
+	}
+	return &a.st.shards[0].sessions.At(int(ref)).Val.flows
+}
+
+// Used implements offload.Owner.
+func (a *app) Used(ref uint32, u *offload.Usage) {
+	s := &a.st.shards[0]
+	renew := func(until *clock.Time, at clock.Time) { *until = max(*until, at) }
+	if ref&ofMapping != 0 {
+		renew(&s.mappings.At(int(ref&^ofMapping)).Val.until, u.Last[portA].Add(a.udpIdle))
+		return
+	}
+	p := s.sessions.At(int(ref))
+	m := &s.mappings.At(int(p.Key.mapping)).Val
+	if p.Key.kind != tcpSession {
+		renew(&p.Val.until, u.Last[portA].Add(a.udpIdle))
+		renew(&m.until, u.Last[portA].Add(a.udpIdle))
+		return
+	}
+	if p.Val.open() {
+		renew(&p.Val.until, u.Newest().Add(a.tcpIdle))
+	}
+	until := u.Last[portA].Add(a.tcpTrans)
+	renew(&m.until, until)
+	if a.filter == byAddress {
+		k := peer{mapping: p.Key.mapping, addr: p.Key.addr, kind: mayAddress}
+		if i := s.sessions.Find(&k, k.hash(a.Seed)); i >= 0 {
+			renew(&s.sessions.At(i).Val.until, until)
+		}
+	}
+}
+
+// lead takes over what runs flows in front of the graph.
+func (a *app) lead(c *graph.Ctx) {
+	if s := &a.st.shards[0]; len(a.st.shards) == 1 {
+		s.ahead, s.owner = c.Ahead(), a
+	}
+}
+
+// ask brings up to date what the kernel knows of a session's time.
+func (s *shard) ask(i int) {
+	if f := &s.sessions.At(i).Val.flows; f.Any() {
+		s.ahead.Ask(s.owner, uint32(i), f)
+	}
+}
+
+// over reports whether the time of the session in place i is over.
+func (s *shard) over(i int, now clock.Time) bool {
+	x := &s.sessions.At(i).Val
+	if x.until < now {
+		s.ask(i)
+	}
+	return x.until < now
+}
+
+// gone reports whether the mapping in place i is over.
+func (s *shard) gone(i int, now clock.Time) bool {
+	m := &s.mappings.At(i).Val
+	if m.sessions == 0 && m.until < now && m.flows.Any() {
+		s.ahead.Ask(s.owner, uint32(i)|ofMapping, &m.flows)
+	}
+	return m.over(now)
+}
+
+// withdraw takes frames back from the kernel.
+func (s *shard) withdraw(f *offload.Flows) {
+	if f.Any() {
+		s.ahead.Withdraw(f)
+	}
+}

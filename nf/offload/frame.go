@@ -1,0 +1,302 @@
+package offload
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+var (
+	be = binary.BigEndian
+	ne = binary.NativeEndian
+)
+
+// Key is what the frames of one direction of a flow have in common.
+type Key struct {
+	Src, Dst         [4]byte
+	SrcPort, DstPort uint16
+	VLAN             uint16 // 0: untagged; else its number, and Tagged
+	Tunnel           uint16 // the number of the tunnel that it came in by; 0: by none
+	Port             uint16 // the port that it came in at, as it is numbered in the Table
+	Proto            uint8
+}
+
+// Tagged is set in the VLAN of a tagged frame.
+const Tagged = 1 << 12
+
+// KeyLen is the length of a key in the kernel.
+const KeyLen = 20
+
+// Bytes is the key as the program has it.
+func (k *Key) Bytes() (b [KeyLen]byte) {
+	copy(b[0:], k.Src[:])
+	copy(b[4:], k.Dst[:])
+	be.PutUint16(b[8:], k.SrcPort)
+	be.PutUint16(b[10:], k.DstPort)
+	ne.PutUint16(b[12:], k.VLAN)
+	ne.PutUint16(b[14:], k.Tunnel)
+	ne.PutUint16(b[16:], k.Port)
+	b[18] = k.Proto
+	return b
+}
+
+// framer looks at frames, and knows the tunnels.
+type framer struct {
+	k          Kernel
+	control    *Control
+	tunnels    []*Tunnel // by number; 0 is none
+	tunnelOf   map[tunnelKey]uint16
+	tunnelPort uint16
+}
+
+// Frame is where a frame's parts are.
+type Frame struct {
+	Key
+	L2, L3 int // of the frame inside a tunnel
+}
+
+// Parse looks at a frame just as the program does. It is false for one that is not plain: the functions run it.
+func (t *framer) Parse(b []byte, port int, f *Frame) bool { return t.parse(b, port, f, false) }
+
+// parse is Parse; of a frame that leaves, the tunnel is the one that it goes into.
+func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
+	*f = Frame{Key: Key{Port: uint16(port)}}
+	var l hdr.Layers
+	if !plain(b, &l) {
+		return false
+	}
+	if l.Proto == hdr.ProtoUDP && t.tunnelPort != 0 && be.Uint16(b[l.L4+2:]) == t.tunnelPort {
+		id := t.inside(b, &l, leaves)
+		if id == 0 {
+			return false
+		}
+		outer := hdr.IPv4(b[l.L3:]).TOS() & 3
+		f.Tunnel, f.L2 = id, TunnelLen
+		b = b[TunnelLen:]
+		if !plain(b, &l) {
+			return false
+		}
+		// Else the inner header changes, or the frame is lost (RFC 6040).
+		if inner := hdr.IPv4(b[l.L3:]).TOS() & 3; outer != 0 && outer != inner && (inner != 0 || outer == 3) {
+			return false
+		}
+	}
+	f.L3 = f.L2 + l.L3
+	if l.Tags > 0 {
+		f.VLAN = l.VID | Tagged
+	}
+	copy(f.Src[:], b[l.L3+12:])
+	copy(f.Dst[:], b[l.L3+16:])
+	f.SrcPort, f.DstPort, f.Proto = be.Uint16(b[l.L4:]), be.Uint16(b[l.L4+2:]), l.Proto
+	return true
+}
+
+const plainACK = 0x10
+
+// plain reports whether a frame is a whole TCP or UDP datagram over IPv4 without options, behind at most one VLAN tag, and no segment that opens or ends a connection.
+func plain(b []byte, l *hdr.Layers) bool {
+	if !hdr.Walk(b, l) || l.EtherType != hdr.EtherIPv4 || l.L3 == 0 || l.Fragment || l.L4 != l.L3+hdr.IPv4Len || l.Tags > 1 {
+		return false
+	}
+	if l.Tags == 1 && hdr.Ethernet(b).EtherType() != hdr.EtherVLAN {
+		return false
+	}
+	p := b[l.L4:l.End]
+	switch l.Proto {
+	case hdr.ProtoUDP:
+		return len(p) >= hdr.UDPLen
+	case hdr.ProtoTCP:
+		if len(p) < hdr.TCPLen {
+			return false
+		}
+		n := hdr.TCP(p).HeaderLen()
+		return n >= hdr.TCPLen && n <= len(p) && hdr.TCP(p).Flags()&0x17 == plainACK
+	}
+	return false
+}
+
+// inside is the number of the tunnel that a datagram to the tunnels' port came in by, or leaves by; 0: of none, or the datagram is not plain.
+func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
+	p := b[l.L4:]
+	if l.Tags > 0 || l.End != len(b) || len(p) < hdr.UDPLen+hdr.VXLANLen || int(hdr.UDP(p).Len()) != len(p) || hdr.UDP(p).Checksum() != 0 ||
+		!hdr.IPv4(b[l.L3:]).ChecksumOK() || !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
+		return 0
+	}
+	x := tunnelKey{VNI: hdr.VXLAN(p[hdr.UDPLen:]).VNI(), Port: t.tunnelPort}
+	copy(x.Remote[:], b[l.L3+12:])
+	copy(x.Local[:], b[l.L3+16:])
+	if leaves {
+		x.Remote, x.Local = x.Local, x.Remote
+		return t.tunnelOf[x]
+	}
+	id := t.tunnelOf[x]
+	if id == 0 || hdr.Ethernet(b).Dst() != t.tunnels[id].LocalMAC {
+		return 0
+	}
+	return id
+}
+
+// reversed is the key of the frames that answer a frame which left by a port, as it left.
+func (k *Key) reversed(port int) Key {
+	r := *k
+	r.Src, r.Dst, r.SrcPort, r.DstPort, r.Port = k.Dst, k.Src, k.DstPort, k.SrcPort, uint16(port)
+	return r
+}
+
+// Change is what is done to the frames of one direction of a flow.
+type Change struct {
+	InMAC, OutMAC    [12]byte // Destination and source: of frames that it is done to, and then
+	Src, Dst         [4]byte
+	SrcPort, DstPort uint16
+	Ops              uint8
+	VLAN             uint16 // of OpTag
+	Tunnel           uint16 // of OpInto
+	OuterPort        uint16 // of OpInto
+	Head             int    // bytes that are taken away in front; negative: that are put there
+	IPDelta, L4Delta uint16 // what is added to the checksums, in the machine's order; 0: nothing
+}
+
+// What a Change does beside MAC addresses.
+const (
+	OpRewrite = 1 << iota // addresses and ports
+	OpTagged              // the frame is tagged when it leaves
+	OpTag                 // by this change
+	OpInto                // it goes into a tunnel
+)
+
+// difference finds the change that makes before of after; false: there is none that the program can do.
+func (t *framer) difference(before, after []byte, in, out *Frame) (c Change, ok bool) {
+	copy(c.InMAC[:], before[in.L2:])
+	copy(c.OutMAC[:], after[out.L2:])
+	c.Src, c.Dst, c.SrcPort, c.DstPort = out.Src, out.Dst, out.SrcPort, out.DstPort
+	if in.Src != out.Src || in.Dst != out.Dst || in.SrcPort != out.SrcPort || in.DstPort != out.DstPort {
+		c.Ops |= OpRewrite
+		c.deltas(in, out)
+	}
+	if out.VLAN != 0 {
+		c.Ops |= OpTagged
+		switch in.VLAN {
+		case out.VLAN:
+		case 0:
+			c.Ops, c.VLAN = c.Ops|OpTag, out.VLAN&^Tagged
+		default:
+			return c, false
+		}
+	}
+	if out.Tunnel != 0 {
+		c.Ops, c.Tunnel = c.Ops|OpInto, out.Tunnel
+		c.OuterPort = be.Uint16(after[34:])
+	}
+	c.Head = in.L3 - out.L3
+	return c, in.Proto == out.Proto
+}
+
+// deltas are what new addresses and ports add to the checksums (RFC 1624 eqn. 3).
+func (c *Change) deltas(in, out *Frame) {
+	var ip, l4 uint32
+	add := func(sum *uint32, old, new []byte) {
+		for i := 0; i < len(old); i += 2 {
+			*sum += uint32(^ne.Uint16(old[i:])) + uint32(ne.Uint16(new[i:]))
+		}
+	}
+	a, b := in.Bytes(), out.Bytes()
+	for _, at := range [2]int{0, 4} {
+		if string(a[at:at+4]) != string(b[at:at+4]) {
+			add(&ip, a[at:at+4], b[at:at+4])
+		}
+	}
+	l4 = ip
+	add(&l4, a[8:12], b[8:12])
+	c.IPDelta, c.L4Delta = fold(ip), fold(l4)
+}
+
+func fold(s uint32) uint16 {
+	for s>>16 != 0 {
+		s = s&0xFFFF + s>>16
+	}
+	return uint16(s)
+}
+
+// patch adds a delta to a checksum at the beginning of b.
+func patch(b []byte, delta uint16) {
+	if delta != 0 {
+		ne.PutUint16(b, ^fold(uint32(^ne.Uint16(b))+uint32(delta)))
+	}
+}
+
+// apply does to a frame what the program does, in a new one. f is where its parts are.
+func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
+	ip := b[f.L3:]
+	var out []byte
+	if c.Ops&OpInto != 0 {
+		x := t.tunnels[c.Tunnel]
+		out = append(out, x.Header[:]...)
+	}
+	out = append(out, c.OutMAC[:]...)
+	switch {
+	case c.Ops&OpTag != 0:
+		out = be.AppendUint32(out, hdr.EtherVLAN<<16|uint32(c.VLAN))
+	case c.Ops&OpTagged != 0:
+		out = append(out, b[f.L2+12:f.L2+16]...)
+	}
+	out = append(be.AppendUint16(out, hdr.EtherIPv4), ip...)
+	ip = out[len(out)-len(ip):]
+	if c.Ops&OpRewrite != 0 {
+		patch(ip[10:], c.IPDelta)
+		copy(ip[12:], c.Src[:])
+		copy(ip[16:], c.Dst[:])
+		be.PutUint16(ip[20:], c.SrcPort)
+		be.PutUint16(ip[22:], c.DstPort)
+		if f.Proto == hdr.ProtoTCP {
+			patch(ip[36:], c.L4Delta)
+		} else if ne.Uint16(ip[26:]) != 0 {
+			patch(ip[26:], c.L4Delta)
+			if ne.Uint16(ip[26:]) == 0 {
+				ne.PutUint16(ip[26:], 0xFFFF)
+			}
+		}
+	}
+	if c.Ops&OpInto != 0 {
+		x := t.tunnels[c.Tunnel]
+		o := hdr.IPv4(out[14:])
+		o.SetTOS(ip[1]&x.Mask | x.Base)
+		o.SetTotalLen(uint16(len(out) - 14))
+		o.UpdateChecksum()
+		be.PutUint16(out[34:], c.OuterPort)
+		be.PutUint16(out[38:], uint16(len(out)-34))
+	}
+	return out
+}
+
+// addTunnel gives a tunnel its number.
+func (t *framer) addTunnel(x *Tunnel) bool {
+	k := tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
+	if id := t.tunnelOf[k]; id != 0 {
+		return *t.tunnels[id] == *x
+	}
+	if t.tunnelPort != 0 && t.tunnelPort != x.Port || len(t.tunnels) == MaxTunnels {
+		return false
+	}
+	id := uint16(len(t.tunnels))
+	c := *x
+	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base}) != nil {
+		return false
+	}
+	t.tunnels = append(t.tunnels, &c)
+	t.tunnelOf[k], t.tunnelPort = id, x.Port
+	var b [4]byte
+	be.PutUint16(b[:], x.Port)
+	atomic.StoreUint32(&t.control.TunnelPort, uint32(ne.Uint16(b[:])))
+	return true
+}
+
+// forget forgets all tunnels: functions may have others now.
+func (t *framer) forget() {
+	for k := range t.tunnelOf {
+		t.k.DeleteTunnel(k.bytes())
+	}
+	clear(t.tunnelOf)
+	t.tunnels, t.tunnelPort = t.tunnels[:1], 0
+	atomic.StoreUint32(&t.control.TunnelPort, 0)
+}

@@ -1,0 +1,109 @@
+package offload
+
+// Slot is an entry as it lies in the memory that the program has, too. What one frame needs of it is in two lines of the processor's cache, or three.
+type Slot struct {
+	// Claim is the entry's turn in the place (32 bits) and its state. Who has it busy may read and write the rest.
+	Claim  uint64
+	Flags  uint32
+	_      uint32
+	Quiet  uint64 // ns; 0: for ever
+	Quiets [2]uint64
+	Last   [2]uint64 // times of the kernel
+	Heads  [2]int16  // Change.Head
+	_      [4]byte
+	Dirs   [2]Dir
+	Sides  [2]Side // by direction
+	Rests  [2]Rest
+	// The process's alone.
+	Owners [maxParts]uint8 // of parts, plus 1; bit 7: its input of direction 0 is 1
+	Seen   uint32          // frames at the last look
+}
+
+// Dir is one direction of an entry.
+type Dir struct {
+	Packets, Bytes uint64
+	Out, Path      uint16
+	Ops            uint8
+	_              uint8
+	IPDelta        uint16
+	InMAC, OutMAC  [12]byte
+	Src, Dst       [4]byte
+	Ports          [4]byte
+	L4Delta        uint16
+	Longest        uint16
+}
+
+// Rest is what else belongs to a direction, of those that go into a tunnel, or are tagged.
+type Rest struct {
+	Tunnel uint16
+	Port   [2]byte
+	VLAN   uint16
+	_      uint16
+}
+
+// States of a Slot.
+const (
+	Gone = iota // the kernel does not run it
+	Live
+	Busy
+	Paused // by the process
+)
+
+// Flags of a Slot.
+const (
+	FlagFollow  = 1 << iota // what TCP segments say is noted
+	FlagWindows             // and their numbers are compared
+	FlagTold                // the owners know what was done, and nothing more is
+)
+
+// AckWindow is how far behind an acknowledgement may be, at least.
+const AckWindow = 66000
+
+// Control is what the program reads with each frame.
+type Control struct {
+	TunnelPort uint32 // UDP port, as it stands in a header; 0: there are no tunnels
+}
+
+// Template is a tunnel's outer headers as the program has them.
+type Template struct {
+	Header     [TunnelLen]byte
+	Mask, Base uint8
+	_          [12]byte
+}
+
+// tunnelKey is what frames of a tunnel have in their outer headers.
+type tunnelKey struct {
+	VNI           uint32
+	Remote, Local [4]byte // source and destination
+	Port          uint16
+}
+
+// TunnelKeyLen is the length of a tunnel's key in the kernel.
+const TunnelKeyLen = 16
+
+func (k *tunnelKey) bytes() (b [TunnelKeyLen]byte) {
+	ne.PutUint32(b[0:], k.VNI)
+	copy(b[4:], k.Remote[:])
+	copy(b[8:], k.Local[:])
+	be.PutUint16(b[12:], k.Port)
+	return b
+}
+
+// Kernel is where entries are run.
+type Kernel interface {
+	// Slots are all that there is room for, and Control what goes with them: memory of the program, too.
+	Slots() []Slot
+	Control() *Control
+	// Put has frames of a key be run by a slot, in the place of another one; Delete, by none.
+	Put(key [KeyLen]byte, ref uint64) error
+	Delete(key [KeyLen]byte) error
+	// Lookup is what Put has put; 0: nothing.
+	Lookup(key [KeyLen]byte) uint64
+	PutTunnel(key [TunnelKeyLen]byte, id uint16, local [6]byte, x *Template) error
+	DeleteTunnel(key [TunnelKeyLen]byte)
+	// Clock is the kernel's time that goes into a slot, in ns.
+	Clock() int64
+}
+
+// MaxTunnels is how many tunnels there may be, but for one.
+const MaxTunnels = 4096

@@ -1,0 +1,213 @@
+package xdp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/firewall"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/napt"
+	"github.com/quillon/quillon/nf/offload"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/track"
+	"github.com/quillon/quillon/nf/vxlan"
+)
+
+// loopback is the interface that the kernel's test runs receive at.
+const loopback = 1
+
+// tested is a Kernel whose frames come from test runs.
+type tested struct {
+	*Kernel
+	t       testing.TB
+	watched bool
+	skew    int64
+}
+
+func (e *tested) Port(name string) (int, int) {
+	if n := slices.Index([]string{"pa", "pb"}, name); n >= 0 {
+		return n, 1514
+	}
+	return -1, 0
+}
+func (e *tested) Watched() bool  { return e.watched }
+func (e *tested) Left() []string { return nil }
+
+// run runs a frame that came in at a port; false: it is the graph's.
+func (e *tested) run(port int, frame []byte) (out []byte, ran bool) {
+	e.t.Helper()
+	e.Turn(port, loopback, true)
+	opt := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
+	before := slices.Clone(frame)
+	code, err := e.prog.Run(opt)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	switch code {
+	case xdpRedirect:
+		return opt.DataOut, true
+	case xdpDrop: // there is no other program
+		if !bytes.Equal(opt.DataOut, before) {
+			e.t.Fatalf("a frame that is not run is changed:\n%x\n%x", before, opt.DataOut)
+		}
+		return nil, false
+	}
+	e.t.Fatalf("code %d", code)
+	return nil, false
+}
+
+// queue is a port that yields nothing and keeps what is sent to it.
+type queue struct {
+	name string
+	pool *packet.Pool
+	sent [][]byte
+}
+
+func (q *queue) Name() string                                     { return q.name }
+func (q *queue) Pool() *packet.Pool                               { return q.pool }
+func (q *queue) Rx(*packet.Batch) (int, error)                    { return 0, nil }
+func (q *queue) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
+func (q *queue) Stats() port.Stats                                { return port.Stats{} }
+func (q *queue) Close() error                                     { return nil }
+func (q *queue) Tx(b *packet.Batch) (int, error) {
+	for _, y := range b.Bufs() {
+		q.sent = append(q.sent, slices.Clone(y.Bytes()))
+	}
+	n := b.Len()
+	b.PutAll()
+	return n, nil
+}
+
+// box is a graph, and what runs flows in front of it.
+type box struct {
+	t     testing.TB
+	inst  *graph.Instance
+	ports [2]*queue
+	e     *tested // nil: nothing does
+	ran   int
+}
+
+// spec is a chain of apps between pa and pb.
+func spec(apps []string, args map[string]graph.Args) *graph.Spec {
+	s := &graph.Spec{Ports: map[string]graph.PortSpec{"pa": {Kind: "test"}, "pb": {Kind: "test"}}, Apps: map[string]graph.AppSpec{}}
+	a, b := "pa.out", "pa.in"
+	for _, name := range apps {
+		s.Apps[name] = graph.AppSpec{Kind: strings.TrimRight(name, "0123456789"), Args: args[name]}
+		s.Links = append(s.Links, a+" -> "+name+".a", name+".a -> "+b)
+		a, b = name+".b", name+".b"
+	}
+	s.Links = append(s.Links, a+" -> pb.in", "pb.out -> "+b)
+	return s
+}
+
+func newBox(t testing.TB, s *graph.Spec, entries int) *box {
+	t.Helper()
+	x := &box{t: t}
+	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
+	pool, err := packet.NewPool(512, 2048, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"pa", "pb"} {
+		x.ports[i] = &queue{name: name, pool: pool}
+		cfg.Ports[name] = []port.Port{x.ports[i]}
+	}
+	if entries > 0 {
+		cfg.Ahead = func(map[string][]port.Port, int) (offload.Engine, error) {
+			k, err := New(entries)
+			if err != nil {
+				return nil, err
+			}
+			x.e = &tested{Kernel: k, t: t}
+			return x.e, errors.Join(k.SetPort(0, loopback), k.SetPort(1, loopback))
+		}
+	}
+	if x.inst, err = graph.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	x.inst.Lead()
+	t.Cleanup(func() {
+		if err := errors.Join(x.inst.Conservation(), x.inst.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return x
+}
+
+// now is the kernel's time.
+func now() clock.Time {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return clock.Time(ts.Nano())
+}
+
+// frame gives the box a frame at a time, and returns what leaves: by port.
+func (x *box) frame(at clock.Time, port int, f []byte) (out [2][][]byte) {
+	x.t.Helper()
+	x.ports[0].sent, x.ports[1].sent = nil, nil
+	if x.e != nil {
+		if y, ran := x.e.run(port, f); ran {
+			x.ran++
+			out[1-port] = [][]byte{y}
+			return out
+		}
+	}
+	var b packet.Batch
+	y := x.ports[port].pool.Get()
+	if y == nil || !y.SetBytes(f) || !b.Add(y) {
+		x.t.Fatal("no room for a frame")
+	}
+	if err := x.inst.Push(x.ports[port].name, at, &b); err != nil {
+		x.t.Fatal(err)
+	}
+	return [2][][]byte{x.ports[0].sent, x.ports[1].sent}
+}
+
+// state is what the box knows, and has counted.
+func (x *box) state(at clock.Time) (conns []track.Connection, counts map[string]uint64) {
+	x.t.Helper()
+	if err := x.inst.Push("pa", at, new(packet.Batch)); err != nil {
+		x.t.Fatal(err)
+	}
+	r, err := x.inst.Ahead() // counts what the kernel has run
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	if x.e != nil && r.Outcomes[outcomeNames[broken]] > 0 {
+		x.t.Fatalf("%v", r.Outcomes)
+	}
+	for name := range x.inst.Spec().Apps {
+		_ = x.inst.Connections(name, func(*track.Connection) bool { return true }, func(c *track.Connection) error {
+			conns = append(conns, *c)
+			return nil
+		}) // an error: it remembers none
+	}
+	slices.SortFunc(conns, func(a, b track.Connection) int { return strings.Compare(id(&a), id(&b)) })
+	if err := x.inst.Push("pa", at, new(packet.Batch)); err != nil { // commits what was counted
+		x.t.Fatal(err)
+	}
+	counts = map[string]uint64{}
+	for _, c := range x.inst.Counters() {
+		counts[c.Node+" "+c.Group+" "+c.Name] = c.Value
+	}
+	for _, l := range x.inst.Runtime().Links {
+		counts["link "+l.Link] = l.Packets
+	}
+	return conns, counts
+}
+
+func id(c *track.Connection) string {
+	x := *c
+	x.Left, x.Offload = 0, false
+	return fmt.Sprint(x)
+}

@@ -1,0 +1,191 @@
+package xdp
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// newWorld is one conversation through functions.
+func newWorld(t testing.TB, proto uint8, apps []string, args map[string]graph.Args) (*world, *conversation) {
+	t.Helper()
+	s := spec(apps, args)
+	w := &world{TB: t, r: rand.New(rand.NewPCG(3, 4)), plain: newBox(t, s, 0), fast: newBox(t, s, 64)}
+	c := w.conversation(0)
+	c.proto, c.vlan = proto, -1
+	for n := range 20 { // both directions, soon behind each other
+		if c.step++; proto == hdr.ProtoTCP && n < 3 {
+			c.step--
+			w.goOn(c)
+			continue
+		}
+		w.send(c, n%2, nil)
+	}
+	if w.fast.ran == 0 {
+		r, _ := w.fast.inst.Ahead()
+		t.Fatalf("no frame was run in front: %v", r)
+	}
+	return w, c
+}
+
+// finished is how many frames the kernel has run.
+func (x *box) finished() uint64 {
+	all, err := x.e.Outcomes()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return all[outcomeNames[finished]]
+}
+
+// TestForbidden: once a change of the rules has returned, no frame that they forbid is run, however many are under way.
+func TestForbidden(t *testing.T) {
+	w, c := newWorld(t, hdr.ProtoUDP, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	d := datagram{src: c.cmac, dst: c.gmac, vlan: -1, from: c.client, to: c.server, sport: c.cport, dport: c.sport, proto: c.proto, payload: 10}
+	f := d.bytes(w.r)
+	w.fast.e.Turn(0, loopback, true)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for !stop.Load() {
+				if _, _, err := w.fast.e.prog.Benchmark(f, 1000, nil); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for round := range 5 {
+		before := w.fast.finished()
+		for range 100 { // while it is allowed
+			if time.Sleep(10 * time.Millisecond); w.fast.finished() > before {
+				break
+			}
+		}
+		if w.fast.finished() == before {
+			r, _ := w.fast.inst.Ahead()
+			t.Errorf("round %d: nothing is run while it is allowed: %+v", round, r)
+		}
+		if _, err := w.fast.inst.Set("firewall", graph.Args{"rules": "deny"}); err != nil {
+			t.Fatal(err)
+		}
+		n := w.fast.finished()
+		time.Sleep(30 * time.Millisecond)
+		if m := w.fast.finished(); m != n {
+			t.Errorf("round %d: %d frames are run behind the change", round, m-n)
+		}
+		if _, err := w.fast.inst.Set("firewall", graph.Args{"rules": "allow+in:a"}); err != nil {
+			t.Fatal(err)
+		}
+		w.plain.frame(now(), 0, f) // so that both have had it
+		for range 4 {
+			w.send(c, 0, nil)
+			w.send(c, 1, nil)
+		}
+		w.fast.e.Turn(0, loopback, true)
+	}
+	stop.Store(true)
+	wg.Wait()
+	if _, err := w.plain.inst.Set("firewall", graph.Args{"rules": "deny"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.fast.inst.Set("firewall", graph.Args{"rules": "deny"}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4 {
+		if out := w.push(0, f); len(out[1]) > 0 {
+			t.Errorf("frame %d passes rules that deny it", n)
+		}
+	}
+}
+
+// TestSilence: what a function forgets after a time it forgets then, no sooner and no later, also when it has not seen the frames that came meanwhile.
+func TestSilence(t *testing.T) {
+	const idle = 800 * time.Millisecond
+	for _, c := range []struct {
+		name   string
+		proto  uint8
+		args   map[string]graph.Args
+		inward bool // frames from outside do not count
+	}{
+		{"firewall", hdr.ProtoUDP, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "udp-idle": idle.String()}}, false},
+		{"firewall", hdr.ProtoTCP, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "tcp-idle": idle.String()}}, false},
+		{"napt", hdr.ProtoUDP, map[string]graph.Args{"napt": {"public": public, "udp-idle": idle.String()}}, true},
+		{"napt", hdr.ProtoUDP, map[string]graph.Args{"napt": {"public": public, "udp-idle": idle.String(), "filter": "endpoint"}}, true},
+		{"napt", hdr.ProtoTCP, map[string]graph.Args{"napt": {"public": public, "tcp-idle": idle.String(), "tcp-trans": idle.String()}}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w, x := newWorld(t, c.proto, []string{c.name}, c.args)
+			ran := w.fast.ran
+			for range 8 { // for longer than it may be silent
+				time.Sleep(idle / 4)
+				w.send(x, 0, nil)
+			}
+			if w.fast.ran == ran {
+				t.Error("the frames were not run in front")
+			}
+			w.compare()
+			last := time.Now()
+			for c.inward {
+				time.Sleep(idle / 8)
+				since := time.Since(last)
+				if since > 2*idle {
+					break
+				}
+				if since > idle*3/4 && since < idle*5/4 {
+					continue // not to be known here
+				}
+				w.send(x, 1, nil)
+			}
+			time.Sleep(idle * 3 / 2)
+			w.send(x, 1, nil) // is dropped, in both
+			n := w.fast.ran
+			if w.send(x, 0, nil); w.fast.ran != n {
+				t.Error("a frame was run for a flow that is over")
+			}
+		})
+	}
+}
+
+// TestEnd: a segment that ends a connection ends its entry.
+func TestEnd(t *testing.T) {
+	w, c := newWorld(t, hdr.ProtoTCP, []string{"firewall", "napt"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}, "napt": {"public": public, "mac": mac}})
+	r, err := w.fast.inst.Ahead()
+	if err != nil || r.Entries != 1 {
+		t.Fatal(r, err)
+	}
+	w.send(c, 0, func(d *datagram) { d.flags = 0x11 })
+	if r, err = w.fast.inst.Ahead(); err != nil || r.Entries != 0 {
+		t.Errorf("a FIN leaves %d entries: %v", r.Entries, err)
+	}
+	w.send(c, 1, nil)
+	w.send(c, 1, func(d *datagram) { d.flags = 0x11 })
+	w.send(c, 0, nil)
+	w.compare()
+}
+
+// TestZeroSum: a UDP checksum that becomes 0 is sent as 0xFFFF, since 0 says that there is none (RFC 768).
+func TestZeroSum(t *testing.T) {
+	w, c := newWorld(t, hdr.ProtoUDP, []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "mac": mac}})
+	d := datagram{src: c.cmac, dst: c.gmac, vlan: -1, from: c.client, to: c.server, sport: c.cport, dport: c.sport, proto: c.proto, payload: 10}
+	f := d.bytes(w.r)
+	ran := w.fast.ran
+	out := w.push(0, f)[1][0]
+	word := uint32(be.Uint16(f[42:])) + uint32(be.Uint16(out[40:])) // the sum of all that is summed is 0 then
+	word = word&0xFFFF + word>>16
+	old := be.Uint16(f[42:])
+	be.PutUint16(f[42:], uint16(word))
+	be.PutUint16(f[40:], hdr.PatchChecksum(be.Uint16(f[40:]), old, uint16(word)))
+	if out = w.push(0, f)[1][0]; be.Uint16(out[40:]) != 0xFFFF {
+		t.Errorf("the checksum is %x", out[40:42])
+	}
+	if w.fast.ran != ran+2 {
+		t.Error("it was not run in front")
+	}
+}

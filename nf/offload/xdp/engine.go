@@ -1,0 +1,136 @@
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quillon/quillon/nf/offload"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afxdp"
+)
+
+// engine is a Kernel in front of interfaces. It implements offload.Engine.
+type engine struct {
+	*Kernel
+	ports map[string]place
+	front []*afxdp.Port
+	left  []string
+
+	mu      sync.Mutex // of watches
+	watches int
+	watched atomic.Bool
+}
+
+type place struct{ number, longest int }
+
+// Open puts a program in front of the interfaces of ports, with room for so many entries.
+func Open(ports map[string][]port.Port, entries int) (_ offload.Engine, err error) {
+	e := &engine{ports: map[string]place{}}
+	var used []string
+	for _, name := range slices.Sorted(maps.Keys(ports)) {
+		if why := usable(ports[name]); why != nil {
+			e.left = append(e.left, fmt.Sprintf("port %s: %v", name, why))
+			continue
+		}
+		used = append(used, name)
+	}
+	if len(used) < 2 {
+		return nil, errors.New(strings.Join(append(e.left, "two ports are needed"), "; "))
+	}
+	first := ports[used[0]][0].(*afxdp.Port)
+	// An interface's index is that of a namespace, which the goroutine may not be in.
+	if err = first.Within(func() (err error) {
+		e.Kernel, err = New(entries)
+		if err != nil {
+			return err
+		}
+		for n, name := range used {
+			i := ports[name][0].(*afxdp.Port).Interface()
+			e.ports[name] = place{n, i.MTU + 14}
+			if err := e.SetPort(n, i.Index); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return nil, errors.Join(errors.New(first), e.Close())
+	}
+	for n, name := range used {
+		p := ports[name][0].(*afxdp.Port)
+		index := p.Interface().Index
+		is := false
+		f := &afxdp.Front{Program: e.prog, Own: func(own *ebpf.Program) error { return e.own.Put(uint32(n), uint32(own.FD())) }, Watch: func(on bool) {
+			e.watch(on, &is)
+			e.Turn(n, index, !on)
+		}}
+		if err := p.SetFront(f); err != nil {
+			return nil, errors.Join(err, e.Close())
+		}
+		e.front = append(e.front, p)
+	}
+	return e, nil
+}
+
+// usable says why a port's interface cannot have the program.
+func usable(queues []port.Port) error {
+	p, ok := queues[0].(*afxdp.Port)
+	if !ok {
+		return errors.New("it is not of kind afxdp")
+	}
+	i := p.Interface()
+	if !i.Native {
+		return fmt.Errorf("%s has generic XDP", i.Name)
+	}
+	return p.Receives()
+}
+
+// watch counts the interfaces that somebody watches.
+func (e *engine) watch(on bool, is *bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if on != *is {
+		*is = on
+		if on {
+			e.watches++
+		} else {
+			e.watches--
+		}
+	}
+	e.watched.Store(e.watches > 0)
+}
+
+// Port implements offload.Engine.
+func (e *engine) Port(name string) (number, longest int) {
+	if p, ok := e.ports[name]; ok {
+		return p.number, p.longest
+	}
+	return -1, 0
+}
+
+// Watched implements offload.Engine.
+func (e *engine) Watched() bool { return e.watched.Load() }
+
+// Left implements offload.Engine.
+func (e *engine) Left() []string { return e.left }
+
+// Close implements offload.Engine.
+func (e *engine) Close() error {
+	var errs []error
+	for _, p := range e.front {
+		if err := p.SetFront(nil); !errors.Is(err, port.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if e.Kernel != nil {
+		errs = append(errs, e.Kernel.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,219 @@
+// Package xdp runs flows that functions have decided (package offload) in the kernel, in front of the programs that ports have.
+//
+// One program for all flows interprets entries, which lie in an array that the process has in its memory, too. A hash leads from a frame's key to its entry. Who
+// runs a frame claims the entry by one word; so does the process, when it ends an entry, or looks at a segment itself. So nobody sees
+// half of a change, and when an entry was withdrawn no frame is under way with it.
+//
+// The program stands in front of an interface's own (afxdp.Front) and goes with the process, however that ends.
+package xdp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/offload"
+	"github.com/quillon/quillon/nf/port/afxdp"
+)
+
+const (
+	// maxIndex is the highest interface index that may have a port, plus 1.
+	maxIndex = 1 << 16
+	// MaxPorts is how many interfaces there may be.
+	MaxPorts = 64
+)
+
+func be16(v uint16) uint16 {
+	return binary.NativeEndian.Uint16([]byte{byte(v >> 8), byte(v)})
+}
+
+// Kernel is the program and its maps. It implements offload.Kernel.
+type Kernel struct {
+	prog     *ebpf.Program
+	maps     []*ebpf.Map
+	mems     [][]byte
+	slots    []offload.Slot
+	control  *offload.Control
+	in       []uint32
+	flows    *ebpf.Map
+	tunnels  *ebpf.Map
+	headers  *ebpf.Map
+	paths    *ebpf.Map
+	outcomes *ebpf.Map
+	devices  *ebpf.Map
+	own      *ebpf.Map
+}
+
+// New loads the program, with room for so many entries.
+func New(entries int) (_ *Kernel, err error) {
+	k := &Kernel{}
+	defer func() {
+		if err != nil {
+			_ = k.Close()
+		}
+	}()
+	made := func(s ebpf.MapSpec) (m *ebpf.Map) {
+		if err != nil {
+			return nil
+		}
+		if m, err = ebpf.NewMap(&s); err != nil {
+			err = fmt.Errorf("make the map %s of %d entries: %w", s.Name, s.MaxEntries, err)
+			return nil
+		}
+		k.maps = append(k.maps, m)
+		return m
+	}
+	memory := func(name string, size, n int) (m *ebpf.Map, mem []byte) {
+		m = made(ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: uint32(n), Flags: unix.BPF_F_MMAPABLE})
+		if err != nil {
+			return nil, nil
+		}
+		page := os.Getpagesize()
+		mem, err = unix.Mmap(m.FD(), 0, (size*n+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err == nil {
+			k.mems = append(k.mems, mem)
+		}
+		return m, mem
+	}
+	in, inMem := memory("flow_in", 4*maxIndex, 1)
+	control, controlMem := memory("flow_control", int(unsafe.Sizeof(offload.Control{})), 1)
+	slots, slotMem := memory("flow_slots", int(unsafe.Sizeof(slot)), entries)
+	k.flows = made(ebpf.MapSpec{Name: "flow_keys", Type: ebpf.Hash, KeySize: offload.KeyLen, ValueSize: 8, MaxEntries: uint32(2 * entries)})
+	k.tunnels = made(ebpf.MapSpec{Name: "flow_tunnels", Type: ebpf.Hash, KeySize: offload.TunnelKeyLen, ValueSize: 12, MaxEntries: offload.MaxTunnels, Flags: unix.BPF_F_NO_PREALLOC})
+	k.headers = made(ebpf.MapSpec{Name: "flow_headers", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(offload.Template{})), MaxEntries: offload.MaxTunnels})
+	k.paths = made(ebpf.MapSpec{Name: "flow_paths", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: offload.MaxPaths})
+	k.outcomes = made(ebpf.MapSpec{Name: "flow_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: numOutcomes})
+	k.devices = made(ebpf.MapSpec{Name: "flow_devices", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: MaxPorts})
+	k.own = made(ebpf.MapSpec{Name: "flow_own", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: MaxPorts})
+	if err != nil {
+		return nil, err
+	}
+	k.in = unsafe.Slice((*uint32)(unsafe.Pointer(&inMem[0])), maxIndex)
+	k.control = (*offload.Control)(unsafe.Pointer(&controlMem[0]))
+	k.slots = unsafe.Slice((*offload.Slot)(unsafe.Pointer(&slotMem[0])), entries)
+	code := program(descriptors{in: in.FD(), control: control.FD(), flows: k.flows.FD(), slots: slots.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
+		paths: k.paths.FD(), outcomes: k.outcomes.FD(), devices: k.devices.FD(), own: k.own.FD()})
+	k.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: ProgramName, Type: ebpf.XDP, License: "GPL", Instructions: code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+	if err != nil {
+		return nil, fmt.Errorf("load the program for flows: %w", err)
+	}
+	return k, nil
+}
+
+// ProgramName is the program's name, as bpftool shows it.
+const ProgramName = afxdp.FlowsProgram
+
+// Close lets go of the program and its maps.
+func (k *Kernel) Close() error {
+	var errs []error
+	if k.prog != nil {
+		errs = append(errs, k.prog.Close())
+	}
+	for _, m := range k.mems {
+		errs = append(errs, unix.Munmap(m))
+	}
+	for _, m := range k.maps {
+		errs = append(errs, m.Close())
+	}
+	*k = Kernel{}
+	return errors.Join(errs...)
+}
+
+// SetPort has frames that come in at an interface run as those of a port, and frames to that port leave by it.
+func (k *Kernel) SetPort(port, index int) error {
+	if index < 0 || index >= maxIndex || port < 0 || port >= MaxPorts {
+		return fmt.Errorf("interface %d cannot be port %d: interface indices are below %d and ports below %d", index, port, maxIndex, MaxPorts)
+	}
+	if err := k.devices.Put(uint32(port), uint32(index)); err != nil {
+		return fmt.Errorf("send to interface %d: %w", index, err)
+	}
+	k.Turn(port, index, false)
+	return nil
+}
+
+// Turn has frames that come in at a port's interface be run, or not.
+func (k *Kernel) Turn(port, index int, on bool) {
+	w := inKnown | uint32(port)
+	if on {
+		w |= inOn
+	}
+	atomic.StoreUint32(&k.in[index], w)
+}
+
+// Slots implements offload.Kernel.
+func (k *Kernel) Slots() []offload.Slot { return k.slots }
+
+// Control implements offload.Kernel.
+func (k *Kernel) Control() *offload.Control { return k.control }
+
+// Put implements offload.Kernel.
+func (k *Kernel) Put(key [offload.KeyLen]byte, ref uint64) error { return k.flows.Put(key[:], ref) }
+
+// Delete implements offload.Kernel.
+func (k *Kernel) Delete(key [offload.KeyLen]byte) error { return k.flows.Delete(key[:]) }
+
+// Lookup implements offload.Kernel.
+func (k *Kernel) Lookup(key [offload.KeyLen]byte) (ref uint64) {
+	if k.flows.Lookup(key[:], &ref) != nil {
+		return 0
+	}
+	return ref
+}
+
+// PutTunnel implements offload.Kernel.
+func (k *Kernel) PutTunnel(key [offload.TunnelKeyLen]byte, id uint16, local [6]byte, x *offload.Template) error {
+	b := make([]byte, 12)
+	binary.NativeEndian.PutUint32(b, uint32(id))
+	copy(b[4:], local[:])
+	t := unsafe.Slice((*byte)(unsafe.Pointer(x)), unsafe.Sizeof(*x))
+	return errors.Join(k.headers.Put(uint32(id), t), k.tunnels.Put(key[:], b))
+}
+
+// DeleteTunnel implements offload.Kernel.
+func (k *Kernel) DeleteTunnel(key [offload.TunnelKeyLen]byte) { _ = k.tunnels.Delete(key[:]) }
+
+// Clock implements offload.Kernel.
+func (k *Kernel) Clock() int64 {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return 0
+	}
+	return ts.Nano()
+}
+
+// Paths adds to sums what the first of the ways have had.
+func (k *Kernel) Paths(sums []offload.Counts) error {
+	var each [][2]uint64
+	for i := range sums {
+		if err := k.paths.Lookup(uint32(i), &each); err != nil {
+			return fmt.Errorf("read the counts of ways: %w", err)
+		}
+		sums[i] = offload.Counts{}
+		for _, n := range each {
+			sums[i].Packets += n[0]
+			sums[i].Bytes += n[1]
+		}
+	}
+	return nil
+}
+
+// Outcomes are what has become of frames that the program has seen, and how many.
+func (k *Kernel) Outcomes() (map[string]uint64, error) {
+	all := map[string]uint64{}
+	for i, name := range outcomeNames {
+		var each []uint64
+		if err := k.outcomes.Lookup(uint32(i), &each); err != nil {
+			return nil, fmt.Errorf("read the counts of frames: %w", err)
+		}
+		for _, n := range each {
+			all[name] += n
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,816 @@
+package xdp
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/offload"
+)
+
+// Outcomes of frames, as the program counts them.
+const (
+	finished = iota // left by its port
+	other           // not plain: never run here
+	unknown         // of no entry
+	withdrawn
+	busy   // another processor runs a frame of the entry
+	silent // the flow was silent for longer than a function lets it be
+	unlike // other MAC addresses, or too long
+	window // numbers that the function has to look at
+	noRoom // the kernel has no room in front of the frame
+	broken // dropped: cannot be
+	numOutcomes
+)
+
+var outcomeNames = [numOutcomes]string{
+	finished: "finished", other: "not-plain", unknown: "no-entry", withdrawn: "withdrawn", busy: "busy", silent: "silent", unlike: "unlike", window: "window",
+	noRoom: "no-room", broken: "broken",
+}
+
+// Offsets in a Slot, and in one of its directions.
+var (
+	slot offload.Slot
+	dir  offload.Dir
+	rest offload.Rest
+
+	atFlags  = int16(unsafe.Offsetof(slot.Flags))
+	atQuiet  = int16(unsafe.Offsetof(slot.Quiet))
+	atQuiets = int16(unsafe.Offsetof(slot.Quiets))
+	atSides  = int32(unsafe.Offsetof(slot.Sides))
+	atDirs   = int32(unsafe.Offsetof(slot.Dirs))
+	atLast   = int16(unsafe.Offsetof(slot.Last))
+	atHeads  = int32(unsafe.Offsetof(slot.Heads))
+	atRests  = int32(unsafe.Offsetof(slot.Rests))
+	restSize = int32(unsafe.Sizeof(rest))
+	restPort = int16(unsafe.Offsetof(rest.Port))
+	restVLAN = int16(unsafe.Offsetof(rest.VLAN))
+	sideSize = int32(unsafe.Sizeof(slot.Sides[0]))
+	dirSize  = int32(unsafe.Sizeof(dir))
+
+	dirPackets = int16(unsafe.Offsetof(dir.Packets))
+	dirBytes   = int16(unsafe.Offsetof(dir.Bytes))
+	dirOut     = int16(unsafe.Offsetof(dir.Out))
+	dirPath    = int16(unsafe.Offsetof(dir.Path))
+	dirOps     = int16(unsafe.Offsetof(dir.Ops))
+	dirIn      = int16(unsafe.Offsetof(dir.InMAC))
+	dirMAC     = int16(unsafe.Offsetof(dir.OutMAC))
+	dirSrc     = int16(unsafe.Offsetof(dir.Src))
+	dirDst     = int16(unsafe.Offsetof(dir.Dst))
+	dirPorts   = int16(unsafe.Offsetof(dir.Ports))
+	dirIPDelta = int16(unsafe.Offsetof(dir.IPDelta))
+	dirL4Delta = int16(unsafe.Offsetof(dir.L4Delta))
+	dirLongest = int16(unsafe.Offsetof(dir.Longest))
+)
+
+// Of a Side.
+const (
+	sideEnd   = 0
+	sideMax   = 4
+	sideWin   = 8
+	sideAck   = 12
+	sideScale = 16
+)
+
+// The stack.
+const (
+	stKey     = -24 // of 20 bytes: addresses, ports, VLAN, tunnel, port, protocol
+	stClaim   = -32 // the entry's word when it is live
+	stNow     = -40
+	stLen     = -48 // of the frame
+	stL2      = -56 // where the frame begins, inside a tunnel
+	stDir     = -64 // the direction's part of the slot
+	stPayload = -72 // of a segment
+	stWhich   = -80 // the direction
+	stTOS     = -84 // outer ECN
+	stIndex   = -88
+	stTunnel  = -104 // a tunnel's key
+	stEnd     = -108 // numbers of the segment
+	stAck     = -112
+	stWindow  = -116
+	stOuter   = -144 // 1: outer headers were looked at
+)
+
+const (
+	xdpDrop     = 1
+	xdpPass     = 2
+	xdpRedirect = 4
+
+	// tries is how often the program looks whether an entry is free.
+	tries = 64
+)
+
+// What the word of an interface says.
+const (
+	inOn    = 1 << 31
+	inKnown = 1 << 30
+	inPort  = 0xFF
+)
+
+// maps are the descriptors of the program's maps.
+type descriptors struct{ in, control, flows, slots, tunnels, templates, paths, outcomes, devices, own int }
+
+// emitter makes the program. R6 is the context, R7 the frame's end, R8 the slot, R9 where the program looks at the frame.
+type emitter struct {
+	descriptors
+	code   asm.Instructions
+	labels int
+}
+
+func (g *emitter) add(ins ...asm.Instruction) { g.code = append(g.code, ins...) }
+
+func (g *emitter) fresh() string {
+	g.labels++
+	return fmt.Sprintf("l%d", g.labels)
+}
+
+// label names the next instruction: a move that does nothing.
+func (g *emitter) label(name string) { g.add(asm.Mov.Reg(asm.R6, asm.R6).WithSymbol(name)) }
+
+// need goes to short when fewer than n bytes are left from r on. It changes R0.
+func (g *emitter) need(r asm.Register, n int32, short string) {
+	g.add(asm.Mov.Reg(asm.R0, r), asm.Add.Imm(asm.R0, n), asm.JGT.Reg(asm.R0, asm.R7, short))
+}
+
+func wire16(v uint16) int32 { return int32(be16(v)) }
+
+// host makes a number of the wire the machine's.
+func host(r asm.Register, s asm.Size) asm.Instruction { return asm.HostTo(asm.BE, r, s) }
+
+// atomicOf is an atomic operation on the word at dst. asm of version 0.22 does not write its number into the constant.
+func atomicOf(op asm.AtomicOp, dst, src asm.Register) asm.Instruction {
+	ins := op.Mem(dst, src, asm.DWord, 0)
+	ins.Constant = int64(op >> 8)
+	return ins
+}
+
+// program is all of it.
+func program(m descriptors) asm.Instructions {
+	g := &emitter{descriptors: m}
+	g.begin()
+	g.parse()
+	g.find()
+	g.admit()
+	g.windows()
+	g.move()
+	g.count()
+	g.change()
+	g.leave()
+	g.ends()
+	return g.code
+}
+
+// begin finds out where the frame came in.
+func (g *emitter) begin() {
+	g.add(
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R6, 12, asm.Word),
+		asm.JGE.Imm(asm.R2, maxIndex, "pass"),
+		asm.LSh.Imm(asm.R2, 2),
+		asm.LoadMapValue(asm.R1, g.in, 0),
+		asm.Add.Reg(asm.R1, asm.R2),
+		asm.LoadMem(asm.R2, asm.R1, 0, asm.Word),
+		asm.JEq.Imm(asm.R2, 0, "pass"),
+		asm.Mov.Reg(asm.R1, asm.R2),
+		asm.And.Imm(asm.R1, inPort),
+		asm.StoreMem(asm.RFP, stKey+16, asm.R1, asm.Half),
+		asm.RSh.Imm(asm.R2, 31),
+		asm.JEq.Imm(asm.R2, 0, "own"),
+		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
+		asm.LoadMem(asm.R7, asm.R6, 4, asm.Word),
+		asm.Mov.Reg(asm.R1, asm.R7),
+		asm.Sub.Reg(asm.R1, asm.R9),
+		asm.StoreMem(asm.RFP, stLen, asm.R1, asm.DWord),
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.RFP, stL2, asm.R1, asm.DWord),
+		asm.StoreMem(asm.RFP, stPayload, asm.R1, asm.DWord),
+		asm.StoreMem(asm.RFP, stOuter, asm.R1, asm.DWord),
+		asm.StoreMem(asm.RFP, stKey+14, asm.R1, asm.Half),
+		asm.StoreMem(asm.RFP, stKey+19, asm.R1, asm.Byte),
+	)
+}
+
+// parse leaves the frame's key on the stack, and in R9 where its IP header is.
+func (g *emitter) parse() {
+	g.datagram("outer")
+	g.label("outer-udp")
+	g.add(
+		asm.LoadMapValue(asm.R1, g.control, 0),
+		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, "outer-ports"),
+		asm.LoadMem(asm.R2, asm.R9, 22, asm.Half),
+		asm.JNE.Reg(asm.R1, asm.R2, "outer-ports"),
+	)
+	g.tunnel()
+	g.datagram("inner")
+	g.label("inner-udp")
+	g.label("inner-ports")
+	// The outer ECN field changes nothing (RFC 6040): else it is the function's.
+	g.add(
+		asm.LoadMem(asm.R2, asm.RFP, stTOS, asm.Word),
+		asm.JEq.Imm(asm.R2, 0, "outer-ports"),
+		asm.LoadMem(asm.R1, asm.R9, 1, asm.Byte),
+		asm.And.Imm(asm.R1, 3),
+		asm.JEq.Reg(asm.R1, asm.R2, "outer-ports"),
+		asm.JNE.Imm(asm.R1, 0, "other"),
+		asm.JEq.Imm(asm.R2, 3, "other"),
+	)
+	g.label("outer-ports")
+	g.add(asm.LoadMem(asm.R1, asm.R9, 20, asm.Word), asm.StoreMem(asm.RFP, stKey+8, asm.R1, asm.Word))
+}
+
+// datagram looks at a frame that begins at R9: R9 is its IP header then, of one with ports.
+func (g *emitter) datagram(own string) {
+	l := func(s string) string { return own + "-" + s }
+	g.need(asm.R9, 14+20, "other")
+	g.add(
+		asm.LoadMem(asm.R1, asm.R9, 12, asm.Half),
+		asm.JEq.Imm(asm.R1, wire16(0x0800), l("untagged")),
+		asm.JNE.Imm(asm.R1, wire16(0x8100), "other"),
+	)
+	g.need(asm.R9, 18+20, "other")
+	g.add(
+		asm.LoadMem(asm.R1, asm.R9, 14, asm.Half),
+		host(asm.R1, asm.Half),
+		asm.And.Imm(asm.R1, 0xFFF),
+		asm.Or.Imm(asm.R1, offload.Tagged),
+		asm.StoreMem(asm.RFP, stKey+12, asm.R1, asm.Half),
+		asm.LoadMem(asm.R1, asm.R9, 16, asm.Half),
+		asm.JNE.Imm(asm.R1, wire16(0x0800), "other"),
+		asm.Add.Imm(asm.R9, 18),
+		asm.Ja.Label(l("ip")),
+	)
+	g.label(l("untagged"))
+	g.add(asm.Mov.Imm(asm.R1, 0), asm.StoreMem(asm.RFP, stKey+12, asm.R1, asm.Half), asm.Add.Imm(asm.R9, 14))
+	g.label(l("ip"))
+	g.add(
+		asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte),
+		asm.JNE.Imm(asm.R1, 0x45, "other"),
+		asm.LoadMem(asm.R1, asm.R9, 6, asm.Half),
+		asm.And.Imm(asm.R1, wire16(0x3FFF)),
+		asm.JNE.Imm(asm.R1, 0, "other"),
+		asm.LoadMem(asm.R4, asm.R9, 2, asm.Half),
+		host(asm.R4, asm.Half),
+		asm.Mov.Reg(asm.R1, asm.R7),
+		asm.Sub.Reg(asm.R1, asm.R9),
+		asm.JGT.Reg(asm.R4, asm.R1, "other"),
+		asm.LoadMem(asm.R1, asm.R9, 12, asm.Word),
+		asm.StoreMem(asm.RFP, stKey, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, asm.R9, 16, asm.Word),
+		asm.StoreMem(asm.RFP, stKey+4, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, asm.R9, 9, asm.Byte),
+		asm.StoreMem(asm.RFP, stKey+18, asm.R1, asm.Byte),
+		asm.JEq.Imm(asm.R1, unix.IPPROTO_TCP, l("tcp")),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_UDP, "other"),
+		asm.JLT.Imm(asm.R4, 28, "other"),
+	)
+	g.need(asm.R9, 28, "other")
+	g.add(asm.Ja.Label(l("udp")))
+	g.label(l("tcp"))
+	g.need(asm.R9, 40, "other")
+	g.add(
+		asm.LoadMem(asm.R1, asm.R9, 32, asm.Byte),
+		asm.RSh.Imm(asm.R1, 4),
+		asm.JLT.Imm(asm.R1, 5, "other"),
+		asm.LSh.Imm(asm.R1, 2),
+		asm.Add.Imm(asm.R1, 20),
+		asm.JGT.Reg(asm.R1, asm.R4, "other"),
+		asm.Sub.Reg(asm.R4, asm.R1),
+		asm.StoreMem(asm.RFP, stPayload, asm.R4, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R9, 33, asm.Byte),
+		asm.And.Imm(asm.R1, 0x17),
+		asm.JNE.Imm(asm.R1, 0x10, "other"),
+		asm.Ja.Label(l("ports")),
+	)
+}
+
+// tunnel looks at the outer headers at R9, of a datagram of R4 bytes, and moves R9 to the frame inside.
+func (g *emitter) tunnel() {
+	g.need(asm.R9, offload.TunnelLen-14, "other")
+	g.add(
+		asm.LoadMem(asm.R1, asm.RFP, stKey+12, asm.Half),
+		asm.JNE.Imm(asm.R1, 0, "other"),
+		asm.Mov.Reg(asm.R1, asm.R4),
+		asm.Add.Imm(asm.R1, 14),
+		asm.LoadMem(asm.R2, asm.RFP, stLen, asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, "other"),
+		asm.LoadMem(asm.R1, asm.R9, 24, asm.Half),
+		host(asm.R1, asm.Half),
+		asm.Add.Imm(asm.R1, 20),
+		asm.JNE.Reg(asm.R1, asm.R4, "other"),
+		asm.LoadMem(asm.R1, asm.R9, 26, asm.Half),
+		asm.JNE.Imm(asm.R1, 0, "other"),
+		asm.LoadMem(asm.R1, asm.R9, 28, asm.Byte),
+		asm.And.Imm(asm.R1, 8),
+		asm.JEq.Imm(asm.R1, 0, "other"),
+	)
+	g.sum(asm.R9, asm.R2)
+	g.add(
+		asm.JNE.Imm(asm.R2, 0xFFFF, "other"),
+		asm.LoadMem(asm.R1, asm.R9, 32, asm.Word),
+		host(asm.R1, asm.Word),
+		asm.RSh.Imm(asm.R1, 8),
+		asm.StoreMem(asm.RFP, stTunnel, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, asm.R9, 12, asm.Word),
+		asm.StoreMem(asm.RFP, stTunnel+4, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, asm.R9, 16, asm.Word),
+		asm.StoreMem(asm.RFP, stTunnel+8, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, asm.R9, 22, asm.Half),
+		asm.StoreMem(asm.RFP, stTunnel+12, asm.R1, asm.Half),
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.RFP, stTunnel+14, asm.R1, asm.Half),
+		asm.LoadMem(asm.R1, asm.R9, 1, asm.Byte),
+		asm.And.Imm(asm.R1, 3),
+		asm.StoreMem(asm.RFP, stTOS, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, g.tunnels),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stTunnel),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "other"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
+		asm.StoreMem(asm.RFP, stKey+14, asm.R1, asm.Half),
+		asm.LoadMem(asm.R1, asm.R0, 4, asm.Word),
+		asm.LoadMem(asm.R2, asm.R9, -14, asm.Word),
+		asm.JNE.Reg(asm.R1, asm.R2, "other"),
+		asm.LoadMem(asm.R1, asm.R0, 8, asm.Half),
+		asm.LoadMem(asm.R2, asm.R9, -10, asm.Half),
+		asm.JNE.Reg(asm.R1, asm.R2, "other"),
+		asm.Add.Imm(asm.R9, offload.TunnelLen-14),
+		asm.Mov.Imm(asm.R1, offload.TunnelLen),
+		asm.StoreMem(asm.RFP, stL2, asm.R1, asm.DWord),
+	)
+}
+
+// sum leaves in to the folded sum of the IP header at r. It changes R1.
+func (g *emitter) sum(r, to asm.Register) {
+	g.add(asm.Mov.Imm(to, 0))
+	for i := int16(0); i < 20; i += 2 {
+		g.add(asm.LoadMem(asm.R1, r, i, asm.Half), asm.Add.Reg(to, asm.R1))
+	}
+	g.fold(to)
+}
+
+// fold makes a sum one of 16 bits. It changes R1.
+func (g *emitter) fold(r asm.Register) {
+	for range 2 {
+		g.add(asm.Mov.Reg(asm.R1, r), asm.RSh.Imm(asm.R1, 16), asm.And.Imm(r, 0xFFFF), asm.Add.Reg(r, asm.R1))
+	}
+}
+
+// find claims the frame's entry: R8.
+func (g *emitter) find() {
+	g.add(
+		asm.LoadMapPtr(asm.R1, g.flows),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stKey),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "unknown"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+		asm.Mov.Reg(asm.R2, asm.R1),
+		asm.And.Imm(asm.R2, 1),
+		asm.StoreMem(asm.RFP, stWhich, asm.R2, asm.DWord),
+		asm.Mov.Reg32(asm.R2, asm.R1),
+		asm.RSh.Imm(asm.R2, 1),
+		asm.StoreMem(asm.RFP, stIndex, asm.R2, asm.Word),
+		asm.RSh.Imm(asm.R1, 32),
+		asm.LSh.Imm(asm.R1, 32),
+		asm.Or.Imm(asm.R1, offload.Live),
+		asm.StoreMem(asm.RFP, stClaim, asm.R1, asm.DWord),
+		asm.LoadMapPtr(asm.R1, g.slots),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stIndex),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "unknown"),
+		asm.Mov.Reg(asm.R8, asm.R0),
+		asm.LoadMem(asm.R3, asm.RFP, stClaim, asm.DWord),
+		asm.Mov.Reg(asm.R2, asm.R3),
+		asm.Add.Imm(asm.R2, offload.Busy-offload.Live),
+		asm.Mov.Imm(asm.R4, tries),
+	)
+	g.label("again")
+	g.add(
+		asm.Mov.Reg(asm.R0, asm.R3),
+		atomicOf(asm.CmpXchg, asm.R8, asm.R2),
+		asm.JEq.Reg(asm.R0, asm.R3, "claimed"),
+		asm.JNE.Reg(asm.R0, asm.R2, "withdrawn"),
+		asm.Sub.Imm(asm.R4, 1),
+		asm.JNE.Imm(asm.R4, 0, "again"),
+		asm.Ja.Label("busy"),
+	)
+	g.label("claimed")
+}
+
+// admit looks whether the entry may be run now, for this frame.
+func (g *emitter) admit() {
+	g.add(
+		asm.FnKtimeGetNs.Call(),
+		asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord),
+		asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord),
+		asm.LoadMem(asm.R4, asm.R8, atLast+8, asm.DWord),
+	)
+	quiet := func(last asm.Register, at int16) {
+		skip := g.fresh()
+		g.add(
+			asm.LoadMem(asm.R1, asm.R8, at, asm.DWord),
+			asm.JEq.Imm(asm.R1, 0, skip),
+			asm.Mov.Reg(asm.R2, asm.R0),
+			asm.Sub.Reg(asm.R2, last),
+			asm.JSGT.Reg(asm.R2, asm.R1, "free-silent"),
+		)
+		g.label(skip)
+	}
+	quiet(asm.R3, atQuiets)
+	quiet(asm.R4, atQuiets+8)
+	g.add(asm.JGE.Reg(asm.R3, asm.R4, "newer"), asm.Mov.Reg(asm.R3, asm.R4))
+	g.label("newer")
+	quiet(asm.R3, atQuiet)
+	// The direction's part, and the MAC addresses.
+	g.add(
+		asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord),
+		asm.And.Imm(asm.R2, 1),
+		asm.Mul.Imm(asm.R2, dirSize),
+		asm.Mov.Reg(asm.R4, asm.R8),
+		asm.Add.Imm(asm.R4, atDirs),
+		asm.Add.Reg(asm.R4, asm.R2),
+		asm.StoreMem(asm.RFP, stDir, asm.R4, asm.DWord),
+		asm.LoadMem(asm.R2, asm.R6, 0, asm.Word),
+		asm.LoadMem(asm.R1, asm.RFP, stL2, asm.DWord),
+		asm.Add.Reg(asm.R2, asm.R1),
+	)
+	g.need(asm.R2, 14, "free-unlike")
+	for i := int16(0); i < 12; i += 4 {
+		g.add(asm.LoadMem(asm.R1, asm.R2, i, asm.Word), asm.LoadMem(asm.R3, asm.R4, dirIn+i, asm.Word), asm.JNE.Reg(asm.R1, asm.R3, "free-unlike"))
+	}
+	g.add(
+		asm.LoadMem(asm.R1, asm.RFP, stLen, asm.DWord),
+		asm.LoadMem(asm.R2, asm.R4, dirLongest, asm.Half),
+		asm.JGT.Reg(asm.R1, asm.R2, "free-unlike"),
+	)
+}
+
+// windows reads the numbers of a segment, and compares them as package firewall does.
+func (g *emitter) windows() {
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, "fits"))
+	g.need(asm.R9, 40, "free-window")
+	g.sides()
+	g.add(
+		asm.LoadMem(asm.R0, asm.R9, 34, asm.Half),
+		host(asm.R0, asm.Half),
+		asm.LoadMem(asm.R3, asm.R1, sideScale, asm.Byte),
+		asm.And.Imm(asm.R3, 15),
+		asm.LSh.Reg(asm.R0, asm.R3),
+		asm.StoreMem(asm.RFP, stWindow, asm.R0, asm.Word),
+		asm.LoadMem(asm.R5, asm.R9, 28, asm.Word), // what it acknowledges
+		host(asm.R5, asm.Word),
+		asm.StoreMem(asm.RFP, stAck, asm.R5, asm.Word),
+		asm.LoadMem(asm.R3, asm.R9, 24, asm.Word), // its number
+		host(asm.R3, asm.Word),
+		asm.LoadMem(asm.R4, asm.RFP, stPayload, asm.DWord),
+		asm.Add.Reg32(asm.R4, asm.R3), // behind its last byte
+		asm.StoreMem(asm.RFP, stEnd, asm.R4, asm.Word),
+		asm.LoadMem(asm.R0, asm.R8, atFlags, asm.Word),
+		asm.And.Imm(asm.R0, offload.FlagWindows),
+		asm.JEq.Imm(asm.R0, 0, "fits"),
+		// It begins within the room that its receiver has made.
+		asm.LoadMem(asm.R0, asm.R1, sideMax, asm.Word),
+		asm.Sub.Reg32(asm.R3, asm.R0),
+		jump32(asm.JSGT.Imm(asm.R3, 0, "free-window")),
+		// It does not end before what its receiver may still want.
+		asm.LoadMem(asm.R3, asm.R1, sideEnd, asm.Word),
+		asm.LoadMem(asm.R0, asm.R2, sideWin, asm.Word),
+		asm.Sub.Reg32(asm.R3, asm.R0),
+		asm.Sub.Reg32(asm.R4, asm.R3),
+		jump32(asm.JSLT.Imm(asm.R4, 0, "free-window")),
+		// It acknowledges nothing that was not sent, nor what was long ago.
+		asm.LoadMem(asm.R4, asm.R2, sideEnd, asm.Word),
+		asm.Mov.Reg32(asm.R0, asm.R5),
+		asm.Sub.Reg32(asm.R0, asm.R4),
+		jump32(asm.JSGT.Imm(asm.R0, 0, "free-window")),
+		asm.LoadMem(asm.R0, asm.R1, sideWin, asm.Word),
+		asm.JGE.Imm(asm.R0, offload.AckWindow, "behind"),
+		asm.Mov.Imm(asm.R0, offload.AckWindow),
+	)
+	g.label("behind")
+	g.add(asm.Sub.Reg32(asm.R4, asm.R0), asm.Sub.Reg32(asm.R5, asm.R4), jump32(asm.JSLT.Imm(asm.R5, 0, "free-window")))
+	g.label("fits")
+}
+
+// sides leaves in R1 the side that has sent the frame, and in R2 the other one.
+func (g *emitter) sides() {
+	g.of(asm.R1, atSides, sideSize)
+	g.add(asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord), asm.And.Imm(asm.R2, 1), asm.Xor.Imm(asm.R2, 1), asm.Mul.Imm(asm.R2, sideSize), asm.Add.Imm(asm.R2, atSides),
+		asm.Add.Reg(asm.R2, asm.R8))
+}
+
+// note takes over what the segment says. Nothing keeps the frame any more.
+func (g *emitter) note() {
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, "noted"))
+	// later has the number in R3 take the place of the one at off of a side, if it comes behind it.
+	later := func(r asm.Register, off int16) {
+		skip := g.fresh()
+		g.add(
+			asm.LoadMem(asm.R0, r, off, asm.Word),
+			asm.Mov.Reg32(asm.R4, asm.R3),
+			asm.Sub.Reg32(asm.R4, asm.R0),
+			jump32(asm.JSLE.Imm(asm.R4, 0, skip)),
+			asm.StoreMem(r, off, asm.R3, asm.Word),
+		)
+		g.label(skip)
+	}
+	g.sides()
+	g.add(asm.LoadMem(asm.R3, asm.RFP, stEnd, asm.Word))
+	later(asm.R1, sideEnd)
+	wider := g.fresh()
+	one := g.fresh()
+	g.add(
+		asm.LoadMem(asm.R5, asm.RFP, stWindow, asm.Word),
+		asm.LoadMem(asm.R0, asm.R1, sideWin, asm.Word),
+		asm.JLE.Reg(asm.R5, asm.R0, wider),
+		asm.StoreMem(asm.R1, sideWin, asm.R5, asm.Word),
+	)
+	g.label(wider)
+	g.add(asm.LoadMem(asm.R3, asm.RFP, stAck, asm.Word))
+	later(asm.R1, sideAck)
+	g.add(asm.JNE.Imm(asm.R5, 0, one), asm.Mov.Imm(asm.R5, 1))
+	g.label(one)
+	g.add(asm.Add.Reg32(asm.R3, asm.R5))
+	later(asm.R2, sideMax)
+	g.label("noted")
+}
+
+// jump32 has a jump compare 32 bits.
+func jump32(ins asm.Instruction) asm.Instruction {
+	ins.OpCode = ins.OpCode&^asm.OpCode(0x07) | asm.OpCode(asm.Jump32Class)
+	return ins
+}
+
+// of leaves in r where what is of the frame's direction lies, of an array of the slot.
+func (g *emitter) of(r asm.Register, at, size int32) {
+	g.add(asm.LoadMem(r, asm.RFP, stWhich, asm.DWord), asm.And.Imm(r, 1), asm.Mul.Imm(r, size), asm.Add.Imm(r, at), asm.Add.Reg(r, asm.R8))
+}
+
+// move moves the frame's beginning, and leaves the frame in R9 and R7, and the direction's part in R4.
+func (g *emitter) move() {
+	g.of(asm.R4, atHeads, 2)
+	g.add(
+		asm.LoadMem(asm.R2, asm.R4, 0, asm.Half),
+		asm.JEq.Imm(asm.R2, 0, "moved"),
+		asm.LSh.Imm(asm.R2, 48),
+		asm.ArSh.Imm(asm.R2, 48),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.FnXdpAdjustHead.Call(),
+		asm.JNE.Imm(asm.R0, 0, "free-no-room"),
+	)
+	g.label("moved")
+}
+
+// count counts the frame.
+func (g *emitter) count() {
+	g.note()
+	g.of(asm.R4, int32(atLast), 8)
+	g.add(
+		asm.LoadMem(asm.R1, asm.RFP, stNow, asm.DWord),
+		asm.StoreMem(asm.R4, 0, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
+		asm.LoadMem(asm.R3, asm.RFP, stLen, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R4, dirPackets, asm.DWord),
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(asm.R4, dirPackets, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R4, dirBytes, asm.DWord),
+		asm.Add.Reg(asm.R1, asm.R3),
+		asm.StoreMem(asm.R4, dirBytes, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R4, dirPath, asm.Half),
+		asm.StoreMem(asm.RFP, stIndex, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, g.paths),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stIndex),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "free-broken"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R0, 8, asm.DWord),
+		asm.LoadMem(asm.R3, asm.RFP, stLen, asm.DWord),
+		asm.Add.Reg(asm.R1, asm.R3),
+		asm.StoreMem(asm.R0, 8, asm.R1, asm.DWord),
+	)
+}
+
+// change writes the frame anew.
+func (g *emitter) change() {
+	g.add(
+		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
+		asm.LoadMem(asm.R5, asm.R4, dirOps, asm.Byte),
+		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
+		asm.LoadMem(asm.R7, asm.R6, 4, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.R5),
+		asm.And.Imm(asm.R2, offload.OpInto),
+		asm.JEq.Imm(asm.R2, 0, "plain"),
+		asm.Add.Imm(asm.R9, offload.TunnelLen),
+	)
+	g.label("plain")
+	g.need(asm.R9, 18+20, "free-broken")
+	for i := int16(0); i < 12; i += 4 {
+		g.add(asm.LoadMem(asm.R1, asm.R4, dirMAC+i, asm.Word), asm.StoreMem(asm.R9, i, asm.R1, asm.Word))
+	}
+	g.add(
+		asm.Mov.Reg(asm.R2, asm.R5),
+		asm.And.Imm(asm.R2, offload.OpTagged),
+		asm.JNE.Imm(asm.R2, 0, "tagged"),
+		asm.Mov.Imm(asm.R1, wire16(0x0800)),
+		asm.StoreMem(asm.R9, 12, asm.R1, asm.Half),
+		asm.Add.Imm(asm.R9, 14),
+		asm.Ja.Label("headers"),
+	)
+	g.label("tagged")
+	g.add(
+		asm.Mov.Reg(asm.R2, asm.R5),
+		asm.And.Imm(asm.R2, offload.OpTag),
+		asm.JEq.Imm(asm.R2, 0, "has-tag"),
+		asm.Mov.Imm(asm.R1, wire16(0x8100)),
+		asm.StoreMem(asm.R9, 12, asm.R1, asm.Half),
+	)
+	g.of(asm.R1, atRests, restSize)
+	g.add(
+		asm.LoadMem(asm.R1, asm.R1, restVLAN, asm.Half),
+		host(asm.R1, asm.Half),
+		asm.StoreMem(asm.R9, 14, asm.R1, asm.Half),
+		asm.Mov.Imm(asm.R1, wire16(0x0800)),
+		asm.StoreMem(asm.R9, 16, asm.R1, asm.Half),
+	)
+	g.label("has-tag")
+	g.add(asm.Add.Imm(asm.R9, 18))
+	g.label("headers")
+	g.need(asm.R9, 28, "free-broken")
+	g.rewrite()
+	g.into()
+}
+
+// patch adds the delta at off of R4 to the checksum in R2. It changes R1.
+func (g *emitter) patch(off int16) {
+	g.add(asm.Xor.Imm(asm.R2, 0xFFFF), asm.LoadMem(asm.R1, asm.R4, off, asm.Half), asm.Add.Reg(asm.R2, asm.R1))
+	g.fold(asm.R2)
+	g.add(asm.Xor.Imm(asm.R2, 0xFFFF))
+}
+
+// rewrite writes addresses and ports of the IP header at R9.
+func (g *emitter) rewrite() {
+	g.add(asm.Mov.Reg(asm.R2, asm.R5), asm.And.Imm(asm.R2, offload.OpRewrite), asm.JEq.Imm(asm.R2, 0, "rewritten"))
+	g.add(asm.LoadMem(asm.R1, asm.R4, dirIPDelta, asm.Half), asm.JEq.Imm(asm.R1, 0, "same-addresses"), asm.LoadMem(asm.R2, asm.R9, 10, asm.Half))
+	g.patch(dirIPDelta)
+	g.add(asm.StoreMem(asm.R9, 10, asm.R2, asm.Half))
+	g.label("same-addresses")
+	for _, x := range [3][2]int16{{dirSrc, 12}, {dirDst, 16}, {dirPorts, 20}} {
+		g.add(asm.LoadMem(asm.R1, asm.R4, x[0], asm.Word), asm.StoreMem(asm.R9, x[1], asm.R1, asm.Word))
+	}
+	g.add(
+		asm.LoadMem(asm.R1, asm.R4, dirL4Delta, asm.Half),
+		asm.JEq.Imm(asm.R1, 0, "rewritten"),
+		asm.LoadMem(asm.R1, asm.R9, 9, asm.Byte),
+		asm.JEq.Imm(asm.R1, unix.IPPROTO_TCP, "tcp-sum"),
+		asm.LoadMem(asm.R2, asm.R9, 26, asm.Half),
+		asm.JEq.Imm(asm.R2, 0, "rewritten"),
+	)
+	g.patch(dirL4Delta)
+	g.add(asm.JNE.Imm(asm.R2, 0, "udp-sum"), asm.Mov.Imm(asm.R2, 0xFFFF))
+	g.label("udp-sum")
+	g.add(asm.StoreMem(asm.R9, 26, asm.R2, asm.Half), asm.Ja.Label("rewritten"))
+	g.label("tcp-sum")
+	g.need(asm.R9, 40, "free-broken")
+	g.add(asm.LoadMem(asm.R2, asm.R9, 36, asm.Half))
+	g.patch(dirL4Delta)
+	g.add(asm.StoreMem(asm.R9, 36, asm.R2, asm.Half))
+	g.label("rewritten")
+}
+
+// into puts the headers of a tunnel in front.
+func (g *emitter) into() {
+	g.add(
+		asm.Mov.Reg(asm.R2, asm.R5),
+		asm.And.Imm(asm.R2, offload.OpInto),
+		asm.JEq.Imm(asm.R2, 0, "written"),
+		asm.LoadMem(asm.R1, asm.R9, 1, asm.Byte),
+		asm.StoreMem(asm.RFP, stTOS, asm.R1, asm.Word), // the inner one
+	)
+	g.of(asm.R1, atRests, restSize)
+	g.add(
+		asm.LoadMem(asm.R1, asm.R1, 0, asm.Half),
+		asm.StoreMem(asm.RFP, stIndex, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, g.templates),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stIndex),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "free-broken"),
+		asm.Mov.Reg(asm.R3, asm.R0),
+		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
+	)
+	g.need(asm.R9, offload.TunnelLen, "free-broken")
+	for i := int16(0); i < 48; i += 8 {
+		g.add(asm.LoadMem(asm.R1, asm.R3, i, asm.DWord), asm.StoreMem(asm.R9, i, asm.R1, asm.DWord))
+	}
+	g.add(
+		asm.LoadMem(asm.R1, asm.R3, 48, asm.Half),
+		asm.StoreMem(asm.R9, 48, asm.R1, asm.Half),
+		asm.LoadMem(asm.R1, asm.RFP, stTOS, asm.Word),
+		asm.LoadMem(asm.R2, asm.R3, 50, asm.Byte),
+		asm.And.Reg(asm.R1, asm.R2),
+		asm.LoadMem(asm.R2, asm.R3, 51, asm.Byte),
+		asm.Or.Reg(asm.R1, asm.R2),
+		asm.StoreMem(asm.R9, 15, asm.R1, asm.Byte),
+		asm.Mov.Reg(asm.R2, asm.R7),
+		asm.Sub.Reg(asm.R2, asm.R9),
+		asm.Sub.Imm(asm.R2, 14),
+		asm.Mov.Reg(asm.R1, asm.R2),
+		host(asm.R1, asm.Half),
+		asm.StoreMem(asm.R9, 16, asm.R1, asm.Half),
+		asm.Sub.Imm(asm.R2, 20),
+		host(asm.R2, asm.Half),
+		asm.StoreMem(asm.R9, 38, asm.R2, asm.Half),
+	)
+	g.of(asm.R1, atRests, restSize)
+	g.add(
+		asm.LoadMem(asm.R1, asm.R1, restPort, asm.Half),
+		asm.StoreMem(asm.R9, 34, asm.R1, asm.Half),
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.R9, 24, asm.R1, asm.Half),
+		asm.Add.Imm(asm.R9, 14),
+	)
+	g.sum(asm.R9, asm.R2)
+	g.add(asm.Xor.Imm(asm.R2, 0xFFFF), asm.StoreMem(asm.R9, 10, asm.R2, asm.Half))
+	g.label("written")
+}
+
+// leave sends the frame.
+func (g *emitter) leave() {
+	g.add(asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord), asm.LoadMem(asm.R2, asm.R4, dirOut, asm.Half), asm.StoreMem(asm.RFP, stWhich, asm.R2, asm.DWord))
+	g.free()
+	g.outcome(finished)
+	g.add(
+		asm.LoadMapPtr(asm.R1, g.devices),
+		asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.FnRedirectMap.Call(),
+		asm.Return(),
+	)
+}
+
+// free gives the entry back.
+func (g *emitter) free() {
+	g.add(asm.LoadMem(asm.R1, asm.RFP, stClaim, asm.DWord), atomicOf(asm.Xchg, asm.R8, asm.R1))
+}
+
+// outcome counts what became of the frame.
+func (g *emitter) outcome(n int32) {
+	skip := g.fresh()
+	g.add(
+		asm.Mov.Imm(asm.R1, n),
+		asm.StoreMem(asm.RFP, stIndex, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, g.outcomes),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, stIndex),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, skip),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
+	)
+	g.label(skip)
+}
+
+// ends are the other ways out.
+func (g *emitter) ends() {
+	for _, x := range []struct {
+		name string
+		n    int32
+	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"no-room", noRoom}} {
+		g.label("free-" + x.name)
+		g.free()
+		g.outcome(x.n)
+		g.add(asm.Ja.Label("own"))
+	}
+	for _, x := range []struct {
+		name string
+		n    int32
+	}{{"other", other}, {"unknown", unknown}, {"withdrawn", withdrawn}, {"busy", busy}} {
+		g.label(x.name)
+		g.outcome(x.n)
+		g.add(asm.Ja.Label("own"))
+	}
+	g.label("free-broken")
+	g.free()
+	g.outcome(broken)
+	g.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Return())
+	g.label("pass")
+	g.add(asm.Mov.Imm(asm.R0, xdpPass), asm.Return())
+	g.label("own")
+	g.add(
+		asm.LoadMem(asm.R3, asm.RFP, stKey+16, asm.Half),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.LoadMapPtr(asm.R2, g.own),
+		asm.FnTailCall.Call(),
+		asm.Mov.Imm(asm.R0, xdpDrop),
+		asm.Return(),
+	)
+}
