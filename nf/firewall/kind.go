@@ -189,7 +189,7 @@ type settings struct {
 }
 
 var arguments = arg.Declare("firewall", settings{
-	offload: true, strict: true, conns: 65536, halfPerSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
+	strict: true, conns: 65536, halfPerSource: 256, tcpHalf: 30 * time.Second, tcpIdle: 124 * time.Minute,
 	tcpClose: 2 * time.Minute, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, otherIdle: 10 * time.Minute,
 })
 

@@ -210,7 +210,7 @@ const longest = arg.Longest
 var arguments = arg.Declare("napt", settings{
 	ports:   span{1024, 65535},
 	private: []prefix{{10 << 24, 0xFF << 24}, {172<<24 | 16<<16, 0xFFF << 20}, {192<<24 | 168<<16, 0xFFFF << 16}, {100<<24 | 64<<16, 0x3FF << 22}},
-	filter:  byAddress, offload: true, mappings: 65536, sessions: 131072, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, tcpIdle: 124 * time.Minute, tcpTrans: 4 * time.Minute,
+	filter:  byAddress, mappings: 65536, sessions: 131072, udpIdle: 5 * time.Minute, icmpIdle: time.Minute, tcpIdle: 124 * time.Minute, tcpTrans: 4 * time.Minute,
 })
 
 func parse(args graph.Args) (settings, error) {
