@@ -25,12 +25,13 @@ type Cuckoo struct {
 	Clients  int // 0 = 3
 	Sessions int // of a client; 0 = 2
 	Ops      int // of a session; 0 = 16
-	Keys     int // half of them are there at first; 0 = 40
+	Keys     int // half of them are there at first; 0 = 100
 	// Layout is the table's; no Rows: 8, so that it is rather full.
 	Layout rcuckoo.Layout
-	// Kinds are how often operations of each kind are drawn; zero: 4, 3, 3, 1.
+	// Kinds are how often operations of each kind are drawn; zero: 3, 4, 3, 1.
 	Kinds  [4]int
 	Search rcuckoo.Search
+	Cache  int // of a session, in bytes; 0 = 64 KiB
 	Torn   bool
 	// Value is the size of values in extents; 0: they lie in entries. Keys are read and
 	// updated only, then.
@@ -99,14 +100,14 @@ func (t Cuckoo) defaults() Cuckoo {
 	or(&t.Clients, 3)
 	or(&t.Sessions, 2)
 	or(&t.Ops, 16)
-	or(&t.Keys, 40)
+	or(&t.Keys, 100)
 	or(&t.MTU, 256)
 	or(&t.Layout.Rows, 8)
 	or(&t.Layout.RowsPerLock, 2)
 	or(&t.Layout.Locks, 64)
 	or(&t.Layout.Regions, 2)
 	if t.Kinds == ([4]int{}) {
-		t.Kinds = [4]int{4, 3, 3, 1}
+		t.Kinds = [4]int{3, 4, 3, 1}
 	}
 	if t.Value > 0 {
 		t.Kinds, t.Layout.Wide, t.Layout.Extents = [4]int{1, 0, 1, 0}, true, 1<<20
@@ -146,7 +147,6 @@ type cuckooLoad struct {
 	seed   uint64
 	table  *rcuckoo.Table
 	grant  rcuckoo.Grant
-	chunks []rcuckoo.Chunk
 	all    []*rcuckoo.Client // of all lives
 	lives  []*cuckooLife     // by client, that of now
 	swept  int               // keys that the last client has changed
@@ -179,15 +179,6 @@ func (t Cuckoo) load(seed uint64) (*cuckooLoad, error) {
 				return nil, err
 			}
 		}
-	}
-	for range t.Clients + 1 {
-		c := rcuckoo.Chunk{}
-		if t.Value > 0 {
-			if c, err = l.table.Chunk(1 << 14); err != nil {
-				return nil, err
-			}
-		}
-		l.chunks = append(l.chunks, c)
 	}
 	return l, nil
 }
@@ -246,9 +237,16 @@ func (l *cuckooLoad) app(b *Bed, c *Client) (host.App, error) {
 		ids[session], kinds[session], life.busy[session] = l.res.Keys.Call(numbers[session], now, h), k, true
 		return rcuckoo.Op{Kind: k, Key: key, Value: l.value(v)}
 	}
+	chunk := rcuckoo.Chunk{}
+	if l.Value > 0 { // of a life before, somebody may read
+		var err error
+		if chunk, err = l.table.Chunk(1 << 13); err != nil {
+			return nil, err
+		}
+	}
 	x, err := rcuckoo.NewClient(rcuckoo.Config{
-		Layout: l.Layout, Sessions: l.Sessions, CQ: c.CQ, Chunk: l.chunks[c.Number], Search: l.Search, Torn: l.Torn, FailAfter: l.FailAfter, Seed: l.seed,
-		Cache: 4 * 144, Tries: 200, Outside: l.Value > 0,
+		Layout: l.Layout, Sessions: l.Sessions, CQ: c.CQ, Chunk: chunk, Search: l.Search, Torn: l.Torn, FailAfter: l.FailAfter, Seed: l.seed,
+		Cache: l.Cache, Tries: 100, Outside: l.Value > 0,
 		Dial: func(_ clock.Time, session int) (*rnic.QP, rcuckoo.Grant, error) {
 			qp, err := b.Dial(c, c.Number*l.Sessions+session)
 			return qp, l.grant, err

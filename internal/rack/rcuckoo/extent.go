@@ -37,10 +37,12 @@ type slab struct {
 	owned []piece       // in use, as far as the client knows
 	next  int           // of owned, that is looked at next
 	late  []piece       // free, but maybe still read
+	uses  int
 }
 
 type piece struct {
 	at, class int
+	use       int // number of this use of the memory
 	freed     clock.Time
 }
 
@@ -57,7 +59,8 @@ func (s *slab) take(now clock.Time, size int, grace clock.Duration) (piece, bool
 	}
 	s.late = s.late[:k]
 	c := classOf(size)
-	p := piece{class: c}
+	s.uses++
+	p := piece{class: c, use: s.uses}
 	if f := s.free[c]; len(f) > 0 {
 		p.at, s.free[c] = f[len(f)-1], f[:len(f)-1]
 	} else {
@@ -86,15 +89,15 @@ func (s *slab) some(n int) []piece {
 	return part
 }
 
-// drop notes that a piece is used no more.
+// drop notes that a piece is used no more. Another session may have seen that before.
 func (s *slab) drop(now clock.Time, p piece) {
 	for i := range s.owned {
-		if s.owned[i].at == p.at {
+		if s.owned[i].use == p.use {
 			s.owned[i] = s.owned[len(s.owned)-1]
 			s.owned = s.owned[:len(s.owned)-1]
-			break
+			p.freed = now
+			s.late = append(s.late, p)
+			return
 		}
 	}
-	p.freed = now
-	s.late = append(s.late, p)
 }

@@ -163,7 +163,7 @@ func (s *session) lockDone(now clock.Time) {
 		s.fire(now)
 		return
 	}
-	if s.sus.word == g.word {
+	if s.sus.word == g.word && s.sus.bits&g.mask != 0 {
 		s.sus.on = false
 	}
 	if s.held++; s.held < len(s.groups) {

@@ -94,6 +94,10 @@ func (s *session) gotExtent(now clock.Time) {
 	v, err := getExtent(s.rep.img, s.key)
 	if err != nil || now.Sub(s.readAt) > s.c.cfg.FailAfter/2 {
 		s.res.Found, s.confirm, s.byLock = false, false, false
+		if err != nil && now.Sub(s.res.Start) > 2*s.c.cfg.FailAfter {
+			s.end(now, err)
+			return
+		}
 		s.read(now)
 		return
 	}
