@@ -319,7 +319,7 @@ func (l *cuckooLoad) done(*Bed) bool {
 
 func (l *cuckooLoad) check(b *Bed, err error) error {
 	for _, c := range l.all {
-		l.res.add(c.Stats())
+		l.res.Add(c.Stats())
 		err = errors.Join(err, c.Err())
 	}
 	if err == nil {
@@ -349,31 +349,6 @@ func (l *cuckooLoad) model() history.Model[CuckooOp, uint64] {
 		return cuckooKeys(func(k uint64) uint64 { return k }, true)
 	}
 	return cuckooKeys(func(k uint64) uint64 { return k * (1 - k&1) }, false)
-}
-
-func (r *CuckooResult) add(s rcuckoo.Stats) {
-	for i := range s.Done {
-		r.Done[i] += s.Done[i]
-	}
-	for i := range s.States {
-		r.States[i] += s.States[i]
-	}
-	r.Errors += s.Errors
-	r.LockFailed += s.LockFailed
-	r.GaveBack += s.GaveBack
-	r.RoundTrips += s.RoundTrips
-	r.Messages += s.Messages
-	r.Torn += s.Torn
-	r.Confirmed += s.Confirmed
-	r.FirstFailed += s.FirstFailed
-	r.SecondFailed += s.SecondFailed
-	r.Suspected += s.Suspected
-	r.Cleared += s.Cleared
-	r.Repaired += s.Repaired
-	r.TookOver += s.TookOver
-	r.Robbed += s.Robbed
-	r.Abandoned += s.Abandoned
-	r.Broken += s.Broken
 }
 
 // Try is Trial.Try with RCuckoo's table.

@@ -40,7 +40,7 @@ func TestCuckoo(t *testing.T) {
 					if t.Failed() {
 						return
 					}
-					sum.add(r.Stats)
+					sum.Add(r.Stats)
 				}
 				t.Logf("%+v", sum.Stats)
 			})
@@ -91,7 +91,7 @@ func TestCuckooDies(t *testing.T) {
 					if err != nil {
 						t.Fatalf("seed %d, the client dies at request %d: %v", seed, at, err)
 					}
-					sum.add(r.Stats)
+					sum.Add(r.Stats)
 					sum.Died += r.Died
 				}
 			}
@@ -138,7 +138,7 @@ func TestCuckooRepairersDie(t *testing.T) {
 						if err != nil {
 							t.Fatalf("seed %d, repairers die at their requests %d and %d: %v", seed, first, second, err)
 						}
-						sum.add(r.Stats)
+						sum.Add(r.Stats)
 						sum.Died += r.Died
 					}
 				}

@@ -128,14 +128,14 @@ type Stats struct {
 	Confirmed    uint64 // reads that looked again since the key was not there
 	FirstFailed  uint64
 	SecondFailed uint64
-	Suspected    uint64 // locks that were looked at more closely
-	Cleared      uint64 // suspicions that were wrong
-	Repaired     uint64 // locks of dead clients that were freed
-	States       [4]uint64
-	TookOver     uint64 // leases of dead repairers
-	Robbed       uint64 // locks that were gone when they were to be released
-	Abandoned    uint64 // times that locks were left behind by a broken connection
-	Broken       uint64 // queue pairs that failed
+	Suspected    uint64    // locks that were looked at more closely
+	Cleared      uint64    // suspicions that were wrong
+	Repaired     uint64    // locks of dead clients that were freed
+	States       [4]uint64 // in which repairs found rows
+	TookOver     uint64    // leases of dead repairers
+	Robbed       uint64    // locks that were gone when they were to be released
+	Abandoned    uint64    // times that locks were left behind by a broken connection
+	Broken       uint64    // queue pairs that failed
 }
 
 // Client is the client library on one compute node. It implements host.App.
@@ -146,6 +146,32 @@ type Client struct {
 	stats    Stats
 	err      error // of the geometry: no session works
 	wcs      [64]rnic.WC
+}
+
+// Add adds another client's totals.
+func (s *Stats) Add(o Stats) {
+	for i := range s.Done {
+		s.Done[i] += o.Done[i]
+	}
+	for i := range s.States {
+		s.States[i] += o.States[i]
+	}
+	s.Errors += o.Errors
+	s.RoundTrips += o.RoundTrips
+	s.Messages += o.Messages
+	s.LockFailed += o.LockFailed
+	s.GaveBack += o.GaveBack
+	s.Torn += o.Torn
+	s.Confirmed += o.Confirmed
+	s.FirstFailed += o.FirstFailed
+	s.SecondFailed += o.SecondFailed
+	s.Suspected += o.Suspected
+	s.Cleared += o.Cleared
+	s.Repaired += o.Repaired
+	s.TookOver += o.TookOver
+	s.Robbed += o.Robbed
+	s.Abandoned += o.Abandoned
+	s.Broken += o.Broken
 }
 
 const redialAfter = 100 * time.Microsecond

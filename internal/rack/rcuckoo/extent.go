@@ -11,6 +11,9 @@ import (
 // value clears used, and whoever owns the memory finds that when it looks.
 const extentHeader = 8
 
+// ExtentSize is how much memory a value takes.
+func ExtentSize(value int) int { return classOf(value) }
+
 // classOf is the size of the extent for a value.
 func classOf(size int) int { return 1 << bits.Len(uint(max(size, 8)+extentHeader-1)) }
 

@@ -66,6 +66,9 @@ func (s *session) attempt(now clock.Time) {
 func (s *session) plan() {
 	l := &s.c.cfg.Layout
 	s.wanted = s.wanted[:0]
+	if s.res.Kind != Insert {
+		slices.Sort(s.rows)
+	}
 	for _, r := range s.rows {
 		s.wanted = append(s.wanted, l.logical(r))
 	}
@@ -75,7 +78,6 @@ func (s *session) plan() {
 	s.wanted = slices.Compact(s.wanted)
 	s.groups, s.spans, s.arena.used = s.groups[:0], s.spans[:0], 0
 	last := -1
-	gap := l.LocksPerMessage * l.RowsPerLock
 	for _, w := range s.wanted {
 		bit := l.lockOf(w)
 		if set := bit / l.LocksPerMessage; set != last {
@@ -84,16 +86,17 @@ func (s *session) plan() {
 		}
 		g := &s.groups[len(s.groups)-1]
 		g.mask |= 1 << (bit % 64)
-		first := w * l.RowsPerLock
-		end := min(first+l.RowsPerLock, l.Rows)
-		if g.to > g.from {
-			if p := &s.spans[g.to-1]; first >= p.first && first-(p.first+p.n) <= gap {
-				p.n = max(p.n, end-p.first)
-				continue
+		if s.res.Kind == Insert {
+			// Any row behind the locks may be on the path that is found at last.
+			first := w * l.RowsPerLock
+			s.cover(g, first, min(first+l.RowsPerLock, l.Rows), l.LocksPerMessage*l.RowsPerLock)
+			continue
+		}
+		for _, r := range s.rows {
+			if l.logical(r) == w {
+				s.cover(g, r, r+1, s.c.cfg.Covering/l.RowSize()-1)
 			}
 		}
-		s.spans = append(s.spans, span{first: first, n: end - first})
-		g.to++
 	}
 	total := 0
 	for i := range s.spans {
@@ -104,6 +107,19 @@ func (s *session) plan() {
 		n := s.spans[i].n * l.RowSize()
 		s.spans[i].img, buf = buf[:n:n], buf[n:]
 	}
+}
+
+// cover adds rows to those that are read with a group's locks: to the last span, if the
+// gap between is not too wide.
+func (s *session) cover(g *group, first, end, gap int) {
+	if g.to > g.from {
+		if p := &s.spans[g.to-1]; first >= p.first && first-(p.first+p.n) <= gap {
+			p.n = max(p.n, end-p.first)
+			return
+		}
+	}
+	s.spans = append(s.spans, span{first: first, n: end - first})
+	g.to++
 }
 
 // rowLocked is a row that was read behind its lock; nil: it is not locked.

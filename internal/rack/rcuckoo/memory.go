@@ -3,7 +3,7 @@ package rcuckoo
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"slices"
 
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -272,15 +272,13 @@ func (t *Table) Check(dead bool) (map[uint32][]byte, error) {
 	return values, nil
 }
 
+// Clone is a copy of the table.
+func (t *Table) Clone() *Table {
+	c := *t
+	c.rows, c.locks, c.leases, c.extents = slices.Clone(t.rows), slices.Clone(t.locks), slices.Clone(t.leases), slices.Clone(t.extents)
+	c.find = newFinder(&c.Layout, BFS, 0)
+	return &c
+}
+
 // Tear damages the CRC of a row, for tests and for models of failures.
 func (t *Table) Tear(i int) { t.row(i)[t.RowSize()-1] ^= 1 }
-
-// Shuffle is n keys from first on in random order.
-func Shuffle(first uint32, n int, seed uint64) []uint32 {
-	k := make([]uint32, n)
-	for i := range k {
-		k[i] = first + uint32(i)
-	}
-	rand.New(rand.NewPCG(seed, 0x5F)).Shuffle(n, func(i, j int) { k[i], k[j] = k[j], k[i] })
-	return k
-}

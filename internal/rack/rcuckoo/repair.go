@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"hash/crc64"
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -58,7 +59,7 @@ func (s *session) observe(now clock.Time, g *group, was uint64) bool {
 	u.last = now
 	if u.armed {
 		switch {
-		case u.bits>>(u.lock%64)&1 == 0 || s.sumBehind(g, u.lock) != u.sum:
+		case u.bits>>(u.lock%64)&1 == 0:
 			c.stats.Cleared++
 			u.on = false
 		case now.Sub(u.base) >= wait*3/4:
@@ -71,16 +72,16 @@ func (s *session) observe(now clock.Time, g *group, was uint64) bool {
 		return false
 	}
 	c.stats.Suspected++
-	s.arm(now, g)
+	s.arm(now)
 	return true
 }
 
 // arm begins the observation of the lowest lock that was held every time.
-func (s *session) arm(now clock.Time, g *group) {
+func (s *session) arm(now clock.Time) {
 	u := &s.sus
 	for u.lock = u.word * 64; u.bits>>(u.lock%64)&1 == 0; u.lock++ {
 	}
-	u.armed, u.base, u.sum = true, now, s.sumBehind(g, u.lock)
+	u.armed, u.base = true, now
 	u.regions, u.leases = append(u.regions[:0], s.c.cfg.regionOf(u.lock)), append(u.leases[:0], 0)
 	if u.also > 0 && u.alsoFor == u.lock {
 		u.regions, u.leases = append(u.regions, u.also-1), append(u.leases, 0)
@@ -89,18 +90,17 @@ func (s *session) arm(now clock.Time, g *group) {
 	s.do(now, stepBase)
 }
 
-// sumBehind is a number that changes with the rows behind a lock of the group.
-func (s *session) sumBehind(g *group, lock int) uint64 {
-	l := &s.c.cfg.Layout
-	var sum uint64
-	for _, p := range s.spans[g.from:g.to] {
-		for i := range p.n {
-			if l.lockOf(l.logical(p.first+i)) == lock {
-				sum = sum*31 + l.image(p.img[i*l.RowSize():(i+1)*l.RowSize()]).sum()
-			}
+// postRows asks for the rows behind the lock that the session needs.
+func (s *session) postRows() {
+	l, r := &s.c.cfg.Layout, &s.rep
+	r.first = 0
+	for _, w := range s.wanted {
+		if l.lockOf(w) == s.sus.lock {
+			r.first = w * l.RowsPerLock
 		}
 	}
-	return sum
+	r.img = grow(r.img, (min(r.first+l.RowsPerLock, l.Rows)-r.first)*l.RowSize())
+	s.ask(rnic.OpRead, s.grant.Table, r.first*l.RowSize(), r.img)
 }
 
 // repair is the repair of what is behind one dead client's lock. The locks of its rows
@@ -131,7 +131,7 @@ const maxAsk = 32
 func (s *session) beginRepair(now clock.Time) {
 	r := &s.rep
 	r.lock, r.mine, r.part, r.rounds, r.grown, r.failed = s.sus.lock, r.mine[:0], 0, 0, false, false
-	s.do(now, stepLease)
+	s.do(now, stepProve)
 }
 
 // postRepair is the part of fire for repairs.
@@ -143,6 +143,10 @@ func (s *session) postRepair() Phase {
 		for i, region := range u.regions {
 			s.ask(rnic.OpRead, s.grant.Leases, 8*region, s.words[i][:])
 		}
+		s.postRows()
+		return numPhases
+	case stepProve:
+		s.postRows()
 		return numPhases
 	case stepLease:
 		i := len(r.mine)
@@ -191,8 +195,15 @@ func (s *session) repairDone(now clock.Time) {
 		for i := range u.leases {
 			u.leases[i] = le.Uint64(s.words[i][:])
 		}
-		u.last = now
+		u.last, u.sum = now, crc64.Checksum(r.img, ecma)
 		s.do(now, stepLock)
+	case stepProve:
+		if crc64.Checksum(r.img, ecma) != u.sum {
+			s.c.stats.Cleared++
+			s.giveUp(now)
+			return
+		}
+		s.do(now, stepLease)
 	case stepLease:
 		i := len(r.mine)
 		if le.Uint64(s.words[0][:]) != u.leases[i] {

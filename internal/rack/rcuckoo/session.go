@@ -20,6 +20,7 @@ const (
 	stepWrite        // WRITEs of rows, and the release of all locks
 	stepRelease      // release of the locks that are held
 	stepBase         // READ of leases: the beginning of an observation
+	stepProve        // READ of the rows behind the lock: its end
 	stepLease        // CAS of a lease
 	stepScan         // READ of rows behind a dead client's lock
 	stepOthers       // READ of the other rows of their entries
