@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -127,6 +128,7 @@ type cuckooRun struct {
 	failing rcuckooFailing
 	all     []*rcuckoo.Client
 	value   []byte
+	turn    int
 }
 
 // rcuckooFailing chooses who fails when.
@@ -304,6 +306,8 @@ func (r *cuckooRun) host(w *World, server *memoryNode, i int) error {
 		o := gens[session].Next()
 		op := rcuckoo.Op{Key: o.Key}
 		if o.Write {
+			binary.LittleEndian.PutUint32(r.value, uint32(r.turn)) // another value each time
+			r.turn++
 			op.Kind, op.Value = r.Kind, r.value[:r.table.InlineSize()]
 			if r.Value > 0 {
 				op.Value = r.value[:r.Value]

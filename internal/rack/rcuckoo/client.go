@@ -97,6 +97,9 @@ type Config struct {
 	// Blind insertions do not look whether the key is there: the workload knows that
 	// it is not. They lock a path's rows only.
 	Blind bool
+	// Fence makes the READs behind a masked CAS wait until it has returned: a round trip
+	// more. The authors set it (section 3.2.2, footnote 1).
+	Fence bool
 	// Tries is how many paths an insertion locks before the table counts as full;
 	// 0 = 1000.
 	Tries int

@@ -31,7 +31,8 @@
 //   - An insertion looks whether the key is there, and locks both its rows for that.
 //     Blind ones do as the authors' do.
 //   - READs behind a masked CAS on one queue pair are executed behind it, so that no
-//     fence is needed, which would cost a round trip in rack/rnic.
+//     fence is needed. The authors set one and say that it costs nothing; by the
+//     InfiniBand specification it costs a round trip, and so it does here (Fence).
 //   - A lease may be taken from who seems dead only if it has not changed since the
 //     observation of the lock began (suspect). A repair that finds the other copy of
 //     an entry in another region takes the leases of both: two repairs that clear

@@ -145,6 +145,7 @@ func (s *session) postLock() {
 	s.askMasked(g.word, 0, g.mask, g.mask, s.words[0][:])
 	for _, p := range s.spans[g.from:g.to] {
 		s.ask(rnic.OpRead, s.grant.Table, p.first*l.RowSize(), p.img)
+		s.wrs[len(s.wrs)-1].Fence = s.c.cfg.Fence
 	}
 	if s.has && !s.written {
 		s.written = true

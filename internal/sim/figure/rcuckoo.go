@@ -29,7 +29,7 @@ func coded(rows int) rcuckoo.Layout {
 func cuckooRack() sim.RCuckooConfig {
 	return sim.RCuckooConfig{
 		Table: coded(1 << 17), Fill: 0.9, Hosts: 8, Clients: 320, Zipf: 0.99, Items: cuckooItems,
-		Library: rcuckoo.Config{Blind: true, Covering: 256},
+		Library: rcuckoo.Config{Blind: true, Fence: true, Covering: 256},
 	}
 }
 
@@ -113,6 +113,10 @@ func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RC
 	c.NIC, c.Seed = nic, par.Seed
 	if c.Measure == 0 {
 		c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
+		if c.Kind == rcuckoo.Update {
+			// Until as many clients wait for the locks of popular keys as ever will.
+			c.Warmup, c.Measure = 6*time.Millisecond, 3*time.Millisecond
+		}
 	}
 	if par.Quick {
 		c.Warmup, c.Measure = 200*time.Microsecond, 500*time.Microsecond
