@@ -192,8 +192,21 @@ func (m image) whole() bool {
 	return le.Uint64(m.b[n+8:]) == crc64.Checksum(m.b[:n+8], ecma)
 }
 
-// sum is a number that changes with the row.
-func (m image) sum() uint64 { return crc64.Checksum(m.b, ecma) }
+// sum is a number that changes with the row. (The CRC of a row with its CRC does not.)
+func (m image) sum() uint64 {
+	if m.l.Form == Paper {
+		return le.Uint64(m.b[m.l.versionAt()+8:])
+	}
+	return crc64.Checksum(m.b, ecma)
+}
+
+// sumOf is a number that changes with any of the rows.
+func (l *Layout) sumOf(rows []byte) (sum uint64) {
+	for n := l.RowSize(); len(rows) >= n; rows = rows[n:] {
+		sum = sum*0x9E3779B97F4A7C15 + l.image(rows[:n]).sum()
+	}
+	return sum
+}
 
 // put makes an entry.
 func (m image) put(slot int, e cell) {

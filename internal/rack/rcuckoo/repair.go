@@ -1,7 +1,6 @@
 package rcuckoo
 
 import (
-	"hash/crc64"
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -195,10 +194,10 @@ func (s *session) repairDone(now clock.Time) {
 		for i := range u.leases {
 			u.leases[i] = le.Uint64(s.words[i][:])
 		}
-		u.last, u.sum = now, crc64.Checksum(r.img, ecma)
+		u.last, u.sum = now, s.c.cfg.sumOf(r.img)
 		s.do(now, stepLock)
 	case stepProve:
-		if crc64.Checksum(r.img, ecma) != u.sum {
+		if s.c.cfg.sumOf(r.img) != u.sum {
 			s.c.stats.Cleared++
 			s.giveUp(now)
 			return
