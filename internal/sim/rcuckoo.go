@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,7 +16,9 @@ import (
 	"github.com/quillon/quillon/internal/rack/rcuckoo"
 	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tor/swordbox"
 )
 
 // RCuckooConfig describes a run of RCuckoo on a rack: client hosts and a memory node
@@ -42,6 +45,10 @@ type RCuckooConfig struct {
 	// Failures is how many clients fail in a second, each in the middle of what it
 	// writes. Another takes its place at once.
 	Failures float64
+
+	// Box is the mode of a swordbox in the switch, at line rate, in front of the memory
+	// node: mux or replace; "" = there is none.
+	Box string
 
 	NIC  NIC // zero: ConnectX5
 	Seed uint64
@@ -103,6 +110,8 @@ func (c *RCuckooConfig) defaults() error {
 		return errors.New("sim: a simulated table of RCuckoo has at most 2^24 rows")
 	case !(c.Writes >= 0 && c.Writes <= 1) || !(c.Fill >= 0 && c.Fill <= 1) || !(c.Failures >= 0 && c.Failures <= 1e6):
 		return errors.New("sim: a share of writes, or of entries that are used, is 0 to 1; failures are 0 to 10^6 in a second")
+	case c.Box != "" && c.Box != "mux" && c.Box != "replace":
+		return fmt.Errorf("sim: a box moves (mux) or replaces, and does not %q", c.Box)
 	case c.Warmup < 0 || c.Measure <= 0 || c.Until < 0 || c.Value < 0 || c.Value > 1<<20:
 		return errors.New("sim: a run needs time to measure in, and values of at most 1 MiB")
 	}
@@ -127,6 +136,7 @@ type cuckooRun struct {
 	seconds float64
 	failing rcuckooFailing
 	all     []*rcuckoo.Client
+	conns   []string // as tor/conn writes them
 	value   []byte
 	turn    int
 }
@@ -262,7 +272,15 @@ func (r *cuckooRun) attach(w *World) error {
 			return err
 		}
 	}
-	return nil
+	if r.Box == "" {
+		return nil
+	}
+	// All connections are known, and nothing was under way before.
+	_, err = w.Insert(Middlebox{Kind: *swordbox.Kind(), Args: graph.Args{
+		"mode": r.Box, "replace": "learnt", "writable": "assume", "settle": "20us", "pair": "20us", "conns": fmt.Sprint(len(r.conns)), "window": "64",
+		"hold": "65536", "rdatomic": fmt.Sprint(max(r.NIC.Outstanding, 1)), "static": strings.Join(r.conns, ";"),
+	}}, m)
+	return err
 }
 
 // host makes a client host.
@@ -292,12 +310,22 @@ func (r *cuckooRun) host(w *World, server *memoryNode, i int) error {
 		c.Outside = true
 	}
 	c.Layout, c.Sessions, c.CQ, c.Seed = r.Table, n, cq, r.Seed+uint64(i)
-	c.Dial = func(_ clock.Time, session int) (*rnic.QP, rcuckoo.Grant, error) {
+	qps := make([]*rnic.QP, n)
+	for k := range qps {
 		q, err := server.joined(m, x, pd, cq, 2048, max(r.NIC.Outstanding, 1))
-		if err == nil {
-			m.Bind(server.m, q.Conn().DestQPN, session)
+		if err != nil {
+			return err
 		}
-		return q, r.grant, err
+		m.Bind(server.m, q.Conn().DestQPN, k)
+		qps[k] = q
+		r.conns = append(r.conns, fmt.Sprintf("%s/%d-%s/%d,psn=%d,mtu=1024", m.IP, q.QPN, server.m.IP, q.Conn().DestQPN, q.Conn().SQPSN))
+	}
+	c.Dial = func(_ clock.Time, session int) (*rnic.QP, rcuckoo.Grant, error) {
+		if q := qps[session]; q != nil {
+			qps[session] = nil
+			return q, r.grant, nil
+		}
+		return nil, r.grant, errors.New("sim: the queue pair failed")
 	}
 	c.Next = func(_ clock.Time, session int) (rcuckoo.Op, bool) {
 		if r.m.Full {

@@ -79,9 +79,23 @@ func TestRCuckooFullAndExtents(t *testing.T) {
 }
 
 func TestRCuckooRefuses(t *testing.T) {
-	for _, c := range []RCuckooConfig{{Clients: -1}, {Hosts: 2000, Clients: 3000}, {Fill: 2}, {Writes: -1}, {Failures: -1}, {Measure: -1}, {Table: rcuckoo.Layout{Rows: 1 << 25}}, {Table: rcuckoo.Layout{Rows: 3}}} {
+	for _, c := range []RCuckooConfig{{Clients: -1}, {Box: "x"}, {Hosts: 2000, Clients: 3000}, {Fill: 2}, {Writes: -1}, {Failures: -1}, {Measure: -1}, {Table: rcuckoo.Layout{Rows: 1 << 25}}, {Table: rcuckoo.Layout{Rows: 3}}} {
 		if _, err := RCuckoo(context.Background(), c); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// Masked CASes on shared connections, and as WRITEs: the box may not change what clients do.
+func TestRCuckooBox(t *testing.T) {
+	c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 10}, Fill: 0.6, Clients: 16, Hosts: 4, Writes: 0.5, Kind: rcuckoo.Update, Zipf: 0.9}
+	plain := cuckoo(t, c)
+	for _, box := range []string{"mux", "replace"} {
+		c.Box = box
+		m := cuckoo(t, c)
+		t.Logf("%s: %.3g/s, without a box %.3g/s", box, m.OpsPerSecond, plain.OpsPerSecond)
+		if m.Stats.Robbed > 0 || m.Stats.Broken > 0 || m.OpsPerSecond < plain.OpsPerSecond/4 {
+			t.Errorf("%s: %+v", box, m)
 		}
 	}
 }
