@@ -75,13 +75,17 @@ type RCuckooMeasured struct {
 	RoundTrips struct{ P50, P99 float64 } `json:"round_trips_per_write"`
 	// SecondSearch is the share of paths that were none any more, in whose place the
 	// locked rows had another.
-	SecondSearch float64       `json:"second_search"`
-	Failed       uint64        `json:"failed"` // clients
-	Errors       uint64        `json:"errors"`
-	Full         bool          `json:"full"` // the table
-	Filled       float64       `json:"filled"`
-	Events       uint64        `json:"events"`
-	Stats        rcuckoo.Stats `json:"stats"`
+	SecondSearch float64 `json:"second_search"`
+	Failed       uint64  `json:"failed"` // clients
+	Errors       uint64  `json:"errors"`
+	Full         bool    `json:"full"` // the table
+	Filled       float64 `json:"filled"`
+	Events       uint64  `json:"events"`
+	// Moved are masked CASes that the box sent on a shared connection, Replaced those of
+	// them that it sent as WRITEs.
+	Moved    uint64        `json:"moved"`
+	Replaced uint64        `json:"replaced"`
+	Stats    rcuckoo.Stats `json:"stats"`
 }
 
 func (c *RCuckooConfig) defaults() error {
@@ -137,6 +141,7 @@ type cuckooRun struct {
 	failing rcuckooFailing
 	all     []*rcuckoo.Client
 	conns   []string // as tor/conn writes them
+	box     *Box
 	value   []byte
 	turn    int
 }
@@ -276,7 +281,7 @@ func (r *cuckooRun) attach(w *World) error {
 		return nil
 	}
 	// All connections are known, and nothing was under way before.
-	_, err = w.Insert(Middlebox{Kind: *swordbox.Kind(), Args: graph.Args{
+	r.box, err = w.Insert(Middlebox{Kind: *swordbox.Kind(), Args: graph.Args{
 		"mode": r.Box, "replace": "learnt", "writable": "assume", "settle": "20us", "pair": "20us", "conns": fmt.Sprint(len(r.conns)), "window": "64",
 		"hold": "65536", "rdatomic": fmt.Sprint(max(r.NIC.Outstanding, 1)), "static": strings.Join(r.conns, ";"),
 	}}, m)
@@ -412,6 +417,17 @@ func (r *cuckooRun) measured(w *World, d time.Duration) {
 	m.RoundTrips.P50, m.RoundTrips.P99 = float64(r.trips.ValueAtQuantile(50)), float64(r.trips.ValueAtQuantile(99))
 	m.SecondSearch = share(r.firsts-r.seconds, r.firsts)
 	m.Events = w.Events()
+	if r.box != nil {
+		for _, x := range r.box.inst.Counters() {
+			switch {
+			case x.Node != appName:
+			case x.Name == "moved":
+				m.Moved = x.Value
+			case x.Name == "replaced":
+				m.Replaced = x.Value
+			}
+		}
+	}
 	m.Filled = float64(r.table.Count()) / float64(r.table.Rows*rcuckoo.Slots)
 	for _, c := range r.all {
 		m.Stats.Add(c.Stats())
