@@ -34,7 +34,7 @@ func TestCuckoo(t *testing.T) {
 		for table, c := range cuckoos {
 			t.Run(name+"/"+table, func(t *testing.T) {
 				var sum CuckooResult
-				for seed := range uint64(6) {
+				for seed := range uint64(4) {
 					c.Faults, c.Profile = mix, rnic.Profile(seed&1)
 					r, _ := c.Try(t, seed)
 					if t.Failed() {
@@ -114,7 +114,7 @@ func TestCuckooRepairersDie(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var sum CuckooResult
-			for seed := range uint64(3) {
+			for seed := range uint64(2) {
 				for first := 1; first <= 6; first++ {
 					for second := 0; second <= 6; second++ {
 						c := shy()[name]

@@ -53,7 +53,8 @@ func (s *session) attempt(now clock.Time) {
 	if s.res.Kind != Insert || !c.cfg.Blind {
 		s.rows = append(s.rows, a, b)
 	}
-	s.plan()
+	// Any row behind its locks may be on the path that an insertion takes at last.
+	s.plan(s.rows, s.res.Kind == Insert, c.cfg.Covering, &s.arena)
 	if len(s.groups) > len(s.words) {
 		s.words = make([][8]byte, len(s.groups))
 	}
@@ -61,77 +62,84 @@ func (s *session) attempt(now clock.Time) {
 	s.do(now, stepLock)
 }
 
-// plan sorts the locks of the rows into groups, in the order in which they are taken, and
-// says which rows are read with each.
-func (s *session) plan() {
-	l := &s.c.cfg.Layout
-	s.wanted = s.wanted[:0]
-	if s.res.Kind != Insert {
-		slices.Sort(s.rows)
+// lockPlan is which locks are taken in which order, and which rows are read with each.
+type lockPlan struct {
+	l      *Layout
+	wanted []int // logical locks, by bit
+	groups []group
+	spans  []span
+}
+
+// plan sorts the locks of the rows into groups, and makes room for the rows that are read
+// with each: all behind the locks, or those that are asked for alone, of which neighbours
+// are read at once.
+func (p *lockPlan) plan(rows []int, all bool, covering int, room *arena) {
+	l := p.l
+	p.wanted = p.wanted[:0]
+	if !all {
+		slices.Sort(rows)
 	}
-	for _, r := range s.rows {
-		s.wanted = append(s.wanted, l.logical(r))
+	for _, r := range rows {
+		p.wanted = append(p.wanted, l.logical(r))
 	}
-	slices.SortFunc(s.wanted, func(a, b int) int {
+	slices.SortFunc(p.wanted, func(a, b int) int {
 		return cmp.Or(cmp.Compare(l.lockOf(a), l.lockOf(b)), cmp.Compare(a, b))
 	})
-	s.wanted = slices.Compact(s.wanted)
-	s.groups, s.spans, s.arena.used = s.groups[:0], s.spans[:0], 0
+	p.wanted = slices.Compact(p.wanted)
+	p.groups, p.spans, room.used = p.groups[:0], p.spans[:0], 0
 	last := -1
-	for _, w := range s.wanted {
+	for _, w := range p.wanted {
 		bit := l.lockOf(w)
 		if set := bit / l.LocksPerMessage; set != last {
 			last = set
-			s.groups = append(s.groups, group{word: bit / 64, from: len(s.spans), to: len(s.spans)})
+			p.groups = append(p.groups, group{word: bit / 64, from: len(p.spans), to: len(p.spans)})
 		}
-		g := &s.groups[len(s.groups)-1]
+		g := &p.groups[len(p.groups)-1]
 		g.mask |= 1 << (bit % 64)
-		if s.res.Kind == Insert {
-			// Any row behind the locks may be on the path that is found at last.
+		if all {
 			first := w * l.RowsPerLock
-			s.cover(g, first, min(first+l.RowsPerLock, l.Rows), l.LocksPerMessage*l.RowsPerLock)
+			p.cover(g, first, min(first+l.RowsPerLock, l.Rows), l.LocksPerMessage*l.RowsPerLock)
 			continue
 		}
-		for _, r := range s.rows {
+		for _, r := range rows {
 			if l.logical(r) == w {
-				s.cover(g, r, r+1, s.c.cfg.Covering/l.RowSize()-1)
+				p.cover(g, r, r+1, covering/l.RowSize()-1)
 			}
 		}
 	}
 	total := 0
-	for i := range s.spans {
-		total += s.spans[i].n * l.RowSize()
+	for i := range p.spans {
+		total += p.spans[i].n * l.RowSize()
 	}
-	buf := s.arena.take(total)
-	for i := range s.spans {
-		n := s.spans[i].n * l.RowSize()
-		s.spans[i].img, buf = buf[:n:n], buf[n:]
+	buf := room.take(total)
+	for i := range p.spans {
+		n := p.spans[i].n * l.RowSize()
+		p.spans[i].img, buf = buf[:n:n], buf[n:]
 	}
 }
 
 // cover adds rows to those that are read with a group's locks: to the last span, if the
 // gap between is not too wide.
-func (s *session) cover(g *group, first, end, gap int) {
+func (p *lockPlan) cover(g *group, first, end, gap int) {
 	if g.to > g.from {
-		if p := &s.spans[g.to-1]; first >= p.first && first-(p.first+p.n) <= gap {
-			p.n = max(p.n, end-p.first)
+		if x := &p.spans[g.to-1]; first >= x.first && first-(x.first+x.n) <= gap {
+			x.n = max(x.n, end-x.first)
 			return
 		}
 	}
-	s.spans = append(s.spans, span{first: first, n: end - first})
+	p.spans = append(p.spans, span{first: first, n: end - first})
 	g.to++
 }
 
 // rowLocked is a row that was read behind its lock; nil: it is not locked.
-func (s *session) rowLocked(i int) row {
-	l := &s.c.cfg.Layout
-	if !slices.Contains(s.wanted, l.logical(i)) {
+func (p *lockPlan) rowLocked(i int) row {
+	if !slices.Contains(p.wanted, p.l.logical(i)) {
 		return nil
 	}
-	n := l.RowSize()
-	for k := range s.spans {
-		if p := &s.spans[k]; i >= p.first && i < p.first+p.n {
-			return p.img[(i-p.first)*n : (i-p.first+1)*n]
+	n := p.l.RowSize()
+	for k := range p.spans {
+		if x := &p.spans[k]; i >= x.first && i < x.first+x.n {
+			return x.img[(i-x.first)*n : (i-x.first+1)*n]
 		}
 	}
 	return nil
@@ -142,7 +150,7 @@ func (s *session) rowLocked(i int) row {
 func (s *session) postLock() {
 	l := &s.c.cfg.Layout
 	g := &s.groups[s.held]
-	s.askMasked(g.word, 0, g.mask, g.mask, s.words[0][:])
+	s.askMasked(s.grant.Locks, g.word, 0, g.mask, g.mask, s.words[0][:])
 	for _, p := range s.spans[g.from:g.to] {
 		s.ask(rnic.OpRead, s.grant.Table, p.first*l.RowSize(), p.img)
 		s.wrs[len(s.wrs)-1].Fence = s.c.cfg.Fence
@@ -346,7 +354,7 @@ var zero [8]byte
 // postRelease releases the locks that are held.
 func (s *session) postRelease() {
 	for i, g := range s.groups[:s.held] {
-		s.askMasked(g.word, g.mask, 0, g.mask, s.words[i][:])
+		s.askMasked(s.grant.Locks, g.word, g.mask, 0, g.mask, s.words[i][:])
 	}
 }
 

@@ -149,7 +149,7 @@ func (s *session) postRepair() Phase {
 		return numPhases
 	case stepLease:
 		i := len(r.mine)
-		s.swap(u.regions[i], u.leases[i], taken(u.leases[i], s.qp.QPN), 0)
+		s.askSwap(s.grant.Leases, u.regions[i], u.leases[i], taken(u.leases[i], s.qp.QPN), s.words[0][:])
 	case stepScan:
 		logical := r.lock + r.part*l.Locks
 		r.first = logical * l.RowsPerLock
@@ -170,20 +170,13 @@ func (s *session) postRepair() Phase {
 		s.ask(rnic.OpWrite, s.grant.Table, r.fixed.at, r.fixed.buf)
 	case stepUnlock:
 		m := uint64(1) << (r.lock % 64)
-		s.askMasked(r.lock/64, m, 0, m, s.words[0][:])
+		s.askMasked(s.grant.Locks, r.lock/64, m, 0, m, s.words[0][:])
 	case stepGive:
 		for i, w := range r.mine {
-			s.swap(u.regions[i], w, w&^leaseBit, i)
+			s.askSwap(s.grant.Leases, u.regions[i], w, w&^leaseBit, s.words[i][:])
 		}
 	}
 	return Repairing
-}
-
-// swap adds a CAS of a lease.
-func (s *session) swap(region int, from, to uint64, into int) {
-	s.ask(rnic.OpCompareSwap, s.grant.Leases, 8*region, s.words[into][:])
-	w := &s.wrs[len(s.wrs)-1]
-	w.Compare, w.Swap = from, to
 }
 
 // repairDone is the part of done for repairs.

@@ -70,10 +70,8 @@ type session struct {
 	free    bool // old's extent is to be freed
 
 	// What is locked, or will be.
-	rows    []int
-	wanted  []int // logical locks, by bit
-	groups  []group
-	spans   []span
+	rows []int
+	lockPlan
 	held    int // groups whose locks are held
 	started clock.Time
 	find    *finder
@@ -83,9 +81,7 @@ type session struct {
 	writes  []write
 	then    after
 
-	cache    []byte
-	cached   []int32 // by place: row+1
-	reach    bool    // a search met rows of the cache only
+	rowCache
 	inCache  func(int) row
 	inLocked func(int) row
 
@@ -94,8 +90,13 @@ type session struct {
 
 	arena arena
 	words [][8]byte // what atomics return
-	wrs   []rnic.SendWR
-	bufs  [][]byte
+	post
+}
+
+// post is requests that are posted together.
+type post struct {
+	wrs  []rnic.SendWR
+	bufs [][]byte
 }
 
 // arena is memory for the READs and WRITEs of one post. When a session fails the old one
@@ -131,28 +132,36 @@ const maxWords = 130
 func newSession(c *Client, i int) *session {
 	l := &c.cfg.Layout
 	n := c.cfg.Cache / l.RowSize()
-	s := &session{c: c, index: i, wakeAt: clock.Never, find: newFinder(l, c.cfg.Search, c.cfg.Seed<<16^uint64(i)), cache: make([]byte, n*l.RowSize()), cached: make([]int32, n), words: make([][8]byte, maxWords)}
+	s := &session{c: c, index: i, wakeAt: clock.Never, find: newFinder(l, c.cfg.Search, c.cfg.Seed<<16^uint64(i)), rowCache: rowCache{rowSize: l.RowSize(), cache: make([]byte, n*l.RowSize()), cached: make([]int32, n)}, lockPlan: lockPlan{l: l}, words: make([][8]byte, maxWords)}
 	s.inCache, s.inLocked = s.rowInCache, s.rowLocked
 	return s
 }
 
+// rowCache has some rows as they were read last.
+type rowCache struct {
+	rowSize int
+	cache   []byte
+	cached  []int32 // by place: row+1
+	reach   bool    // a search met rows of the cache only
+}
+
 // rowInCache is a row as the cache has it; rows that are not known count as empty.
-func (s *session) rowInCache(i int) row {
-	n := s.c.cfg.RowSize()
-	if k := len(s.cached); k > 0 {
-		if p := i % k; s.cached[p] == int32(i)+1 {
-			return s.cache[p*n : (p+1)*n]
+func (c *rowCache) rowInCache(i int) row {
+	n := c.rowSize
+	if k := len(c.cached); k > 0 {
+		if p := i % k; c.cached[p] == int32(i)+1 {
+			return c.cache[p*n : (p+1)*n]
 		}
 	}
-	s.reach = false
+	c.reach = false
 	return none[:n]
 }
 
-func (s *session) keep(i int, b []byte) {
-	if k := len(s.cached); k > 0 {
+func (c *rowCache) keep(i int, b []byte) {
+	if k := len(c.cached); k > 0 {
 		p := i % k
-		s.cached[p] = int32(i) + 1
-		copy(s.cache[p*len(b):], b)
+		c.cached[p] = int32(i) + 1
+		copy(c.cache[p*len(b):], b)
 	}
 }
 
@@ -302,16 +311,23 @@ func (s *session) fire(now clock.Time) {
 }
 
 // ask adds a READ or WRITE to the post.
-func (s *session) ask(op rnic.Op, r Region, at int, buf []byte) {
-	s.wrs = append(s.wrs, rnic.SendWR{Op: op, RemoteAddr: r.VA + uint64(at), RKey: r.RKey})
-	s.bufs = append(s.bufs, buf)
+func (p *post) ask(op rnic.Op, r Region, at int, buf []byte) {
+	p.wrs = append(p.wrs, rnic.SendWR{Op: op, RemoteAddr: r.VA + uint64(at), RKey: r.RKey})
+	p.bufs = append(p.bufs, buf)
 }
 
 // askMasked adds a masked CAS of lock bits.
-func (s *session) askMasked(word int, compare, swap, mask uint64, into []byte) {
-	s.ask(rnic.OpMaskedCompareSwap, s.grant.Locks, 8*word, into)
-	w := &s.wrs[len(s.wrs)-1]
+func (p *post) askMasked(locks Region, word int, compare, swap, mask uint64, into []byte) {
+	p.ask(rnic.OpMaskedCompareSwap, locks, 8*word, into)
+	w := &p.wrs[len(p.wrs)-1]
 	w.Compare, w.Swap, w.CompareMask, w.SwapMask = compare, swap, mask, mask
+}
+
+// askSwap adds a CAS of a lease.
+func (p *post) askSwap(leases Region, region int, from, to uint64, into []byte) {
+	p.ask(rnic.OpCompareSwap, leases, 8*region, into)
+	w := &p.wrs[len(p.wrs)-1]
+	w.Compare, w.Swap = from, to
 }
 
 // Sizes of frames, with Ethernet and without FCS: what requests and answers have
