@@ -269,3 +269,40 @@ func TestLateExtent(t *testing.T) {
 		t.Errorf("%+v", x.last)
 	}
 }
+
+// A repair writes a row of another region only with that region's lease: who repairs there
+// might clear the other copy of an entry.
+func TestRepairTakesBothLeases(t *testing.T) {
+	const wait = 4 * time.Millisecond
+	x := newNear(t, Layout{Rows: 64, RowsPerLock: 1}, func(c *Config) { c.FailAfter = wait })
+	l := &x.table.Layout
+	k, a, b := uint32(0), 0, 0
+	for regions := [2]int{}; regions[0] == regions[1] || a > b; {
+		k++
+		a, b = l.RowsOf(k)
+		regions = [2]int{l.regionOf(l.lockOf(a)), l.regionOf(l.lockOf(b))}
+	}
+	for i, r := range []int{a, b} {
+		x.put(k, i == 1, true)
+		x.table.locks[r/8] |= 1 << (r % 8)
+	}
+	x.begin(1000, Op{Kind: Update, Key: uint64(k), Value: []byte{9, 9, 9, 9}})
+	fixed := 0
+	for now := clock.Time(1000); x.ended == 0; now = now.Add(wait / 64) {
+		if now > clock.Time(1000).Add(6*wait) {
+			t.Fatalf("not ended: %+v", x.c.stats)
+		}
+		if x.s.step == stepFix {
+			fixed++
+			row := x.s.rep.fixed.at / l.RowSize()
+			if region := l.regionOf(l.lockOf(row)); !leaseSet(le.Uint64(x.table.leases[8*region:])) {
+				t.Errorf("row %d is repaired without the lease of region %d", row, region)
+			}
+		}
+		x.answer(now, nothing)
+	}
+	values, err := x.table.Check(false)
+	if err != nil || len(values) != 1 || values[k][0] != 9 || fixed != 1 || x.c.stats.Repaired != 2 {
+		t.Errorf("%v, %v, %d fixed, %+v", err, values, fixed, x.c.stats)
+	}
+}
