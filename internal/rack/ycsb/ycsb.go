@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 )
 
 // Mix is a workload's share of writes.
@@ -62,7 +63,10 @@ type Config struct {
 	Scrambled bool
 	// Keys are the keys by rank.
 	Keys []uint64
-	Seed uint64
+	// Items is of how many keys the popularity is, when there are fewer Keys: the rest
+	// share their places. 0 = as many.
+	Items int
+	Seed  uint64
 }
 
 // Sequential is n keys from first upwards.
@@ -105,6 +109,9 @@ func New(c Config, seed uint64) (*Generator, error) {
 	if c.Scrambled && c.Theta >= 1 {
 		return nil, fmt.Errorf("ycsb: theta %v of a scrambled generator is outside 0 <= theta < 1", c.Theta)
 	}
+	if c.Items != 0 && (c.Items < len(c.Keys) || c.Scrambled || c.Theta >= 1) {
+		return nil, fmt.Errorf("ycsb: %d items for %d keys: want more, an exponent below 1, and none of a scrambled generator", c.Items, len(c.Keys))
+	}
 	if !(c.Mix.Writes >= 0 && c.Mix.Writes <= 1) {
 		return nil, fmt.Errorf("ycsb: a share of writes of %v is outside 0..1", c.Mix.Writes)
 	}
@@ -113,7 +120,7 @@ func New(c Config, seed uint64) (*Generator, error) {
 		writes:    c.Mix.Writes,
 		scrambled: c.Scrambled,
 		uniform:   c.Theta == 0,
-		items:     float64(len(c.Keys)),
+		items:     float64(max(len(c.Keys), c.Items)),
 		rng:       rand.New(rand.NewPCG(c.Seed, seed)),
 	}
 	if c.Theta >= 1 {
@@ -127,7 +134,7 @@ func New(c Config, seed uint64) (*Generator, error) {
 			g.zetan = zeta(scrambledItems, c.Theta)
 		}
 	} else {
-		g.zetan = zeta(uint64(len(c.Keys)), c.Theta)
+		g.zetan = zeta(uint64(g.items), c.Theta)
 	}
 	zeta2 := zeta(2, c.Theta)
 	g.alpha = 1 / (1 - c.Theta)
@@ -138,9 +145,26 @@ func New(c Config, seed uint64) (*Generator, error) {
 	return g, nil
 }
 
+// zetas are sums that were made before: the generators of one workload have the same.
+var zetas sync.Map
+
+type zetaOf struct {
+	n     uint64
+	theta float64
+}
+
 // zeta is the sum of 1/i^theta for i in 1..n: exact up to 2^20 terms, then by
 // Euler and Maclaurin's formula.
 func zeta(n uint64, theta float64) float64 {
+	if s, ok := zetas.Load(zetaOf{n, theta}); ok {
+		return s.(float64)
+	}
+	s := sumZeta(n, theta)
+	zetas.Store(zetaOf{n, theta}, s)
+	return s
+}
+
+func sumZeta(n uint64, theta float64) float64 {
 	const exact = 1 << 20
 	var s float64
 	for i := uint64(1); i <= min(n, exact); i++ {
@@ -191,7 +215,7 @@ func (g *Generator) rank() int {
 	if g.scrambled {
 		return int(fnv64(uint64(r)) % uint64(len(g.keys)))
 	}
-	return int(r)
+	return int(r) % len(g.keys)
 }
 
 // fnv64 is FNV-1a over the eight bytes of v, low byte first, and the absolute

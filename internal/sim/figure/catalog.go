@@ -21,7 +21,7 @@ var (
 
 // All are the figures that can be rerun, in the order of the papers.
 func All() []*Figure {
-	return slices.Concat(verbs(), throughputs(), perOperation(), words(), chapter(slices.Concat(supernic(), boards(), clios())))
+	return slices.Concat(verbs(), throughputs(), perOperation(), words(), rcuckoos(), chapter(slices.Concat(supernic(), boards(), clios())))
 }
 
 // verbs are figures of operations of RDMA alone.

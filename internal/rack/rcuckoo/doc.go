@@ -1,0 +1,45 @@
+// Package rcuckoo is a cuckoo hash table on disaggregated memory as RCuckoo has it
+// (Grant, "Disaggregated Data Structures", UCSD 2024, chapter 3): clients do everything
+// with one-sided verbs.
+//
+//	read    READ both rows (one READ when they are near); READ the value, if it is not there
+//	update  masked CAS of locks + READ rows; WRITE row + masked CAS (one post each)
+//	insert  [search the cache] masked CAS + READ rows; [search the locked rows] WRITE rows,
+//	        from the path's end + masked CAS
+//
+// Locks are bits of a table in the NIC's memory, at address 0; one is for some
+// neighbouring rows. They are taken in ascending order, those of one 64-bit word at
+// once. A key's two rows are near each other (Hashing), so that most operations need one
+// word. A session whose locks take too long gives them back and begins again.
+//
+// A client that dies holds its locks, and may leave a row torn and one entry twice. Who
+// finds a lock held for long, by nobody who changes anything behind it, takes the lease
+// of the lock's region, repairs, and frees the lock. Who dies at that is succeeded by
+// the next. A client that is slow for as long (FailAfter) counts as dead: its late
+// WRITEs would do damage, which the authors leave open, too (section 3.3.4).
+//
+// What the authors leave open, or do not do, is decided as follows.
+//
+//   - Their text and their code differ in the row (Form) and in the hash (Hashing).
+//     The CRC is CRC-64/ECMA; 7 bytes that are 0 follow the version.
+//   - Entries with a pointer do not fit into 8 bytes: they have 16 (Wide). Entries of
+//     8 bytes have no bit for their type.
+//   - A key that is in neither row may have moved from the one that was read last to
+//     the one that was read first. It counts as missing when two readings found the
+//     rows equal; rows of the form Code cannot tell an old row from one that became
+//     the same again.
+//   - An insertion looks whether the key is there, and locks both its rows for that.
+//     Blind ones do as the authors' do.
+//   - READs behind a masked CAS on one queue pair are executed behind it, so that no
+//     fence is needed. The authors set one and say that it costs nothing; by the
+//     InfiniBand specification it costs a round trip, and so it does here (Fence).
+//   - A lease may be taken from who seems dead only if it has not changed since the
+//     observation of the lock began (suspect). A repair that finds the other copy of
+//     an entry in another region takes the leases of both: two repairs that clear
+//     one copy each would lose the entry.
+//   - The memory of an extent is used anew FailAfter after it was freed; a read that
+//     took half as long begins again.
+//   - After its queue pair failed a session does not know which locks it holds, and
+//     leaves them to be repaired. An operation whose WRITEs were posted ends with
+//     ErrUnknown.
+package rcuckoo

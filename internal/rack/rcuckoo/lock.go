@@ -1,0 +1,380 @@
+package rcuckoo
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// group is locks that are taken with one masked CAS.
+type group struct {
+	word     int
+	mask     uint64
+	from, to int // its spans
+}
+
+// span is rows that are read at once.
+type span struct {
+	first, n int
+	img      []byte
+}
+
+// attempt guesses which rows an operation needs, and begins to lock them.
+func (s *session) attempt(now clock.Time) {
+	c := s.c
+	s.held = 0
+	a, b := c.cfg.RowsOf(s.key)
+	s.rows = s.rows[:0]
+	if s.res.Kind == Insert {
+		s.reach = true
+		if !s.find.find(s.key, s.inCache) {
+			if s.reach && s.flushed || s.res.Tries >= c.cfg.Tries {
+				s.end(now, ErrFull)
+				return
+			}
+			// What the cache has may be old, or the search was too short-sighted.
+			clear(s.cached)
+			s.flushed = true
+			s.attempt(now)
+			return
+		}
+		if s.res.Tries++; s.res.Tries > c.cfg.Tries {
+			s.end(now, ErrFull)
+			return
+		}
+		s.guess, s.moves = append(s.guess[:0], s.find.path...), s.moves[:0]
+		for _, h := range s.guess {
+			s.rows = append(s.rows, int(h.row))
+			s.moves = append(s.moves, c.cfg.image(s.inCache(int(h.row))).key(int(h.slot)))
+		}
+	}
+	if s.res.Kind != Insert || !c.cfg.Blind {
+		s.rows = append(s.rows, a, b)
+	}
+	// Any row behind its locks may be on the path that an insertion takes at last.
+	s.plan(s.rows, s.res.Kind == Insert, c.cfg.Covering, &s.arena)
+	if len(s.groups) > len(s.words) {
+		s.words = make([][8]byte, len(s.groups))
+	}
+	s.started = now
+	s.do(now, stepLock)
+}
+
+// lockPlan is which locks are taken in which order, and which rows are read with each.
+type lockPlan struct {
+	l      *Layout
+	wanted []int // logical locks, by bit
+	groups []group
+	spans  []span
+}
+
+// plan sorts the locks of the rows into groups, and makes room for the rows that are read
+// with each: all behind the locks, or those that are asked for alone, of which neighbours
+// are read at once.
+func (p *lockPlan) plan(rows []int, all bool, covering int, room *arena) {
+	l := p.l
+	p.wanted = p.wanted[:0]
+	if !all {
+		slices.Sort(rows)
+	}
+	for _, r := range rows {
+		p.wanted = append(p.wanted, l.logical(r))
+	}
+	slices.SortFunc(p.wanted, func(a, b int) int {
+		return cmp.Or(cmp.Compare(l.lockOf(a), l.lockOf(b)), cmp.Compare(a, b))
+	})
+	p.wanted = slices.Compact(p.wanted)
+	p.groups, p.spans, room.used = p.groups[:0], p.spans[:0], 0
+	last := -1
+	for _, w := range p.wanted {
+		bit := l.lockOf(w)
+		if set := bit / l.LocksPerMessage; set != last {
+			last = set
+			p.groups = append(p.groups, group{word: bit / 64, from: len(p.spans), to: len(p.spans)})
+		}
+		g := &p.groups[len(p.groups)-1]
+		g.mask |= 1 << (bit % 64)
+		if all {
+			first := w * l.RowsPerLock
+			p.cover(g, first, min(first+l.RowsPerLock, l.Rows), l.LocksPerMessage*l.RowsPerLock)
+			continue
+		}
+		for _, r := range rows {
+			if l.logical(r) == w {
+				p.cover(g, r, r+1, covering/l.RowSize()-1)
+			}
+		}
+	}
+	total := 0
+	for i := range p.spans {
+		total += p.spans[i].n * l.RowSize()
+	}
+	buf := room.take(total)
+	for i := range p.spans {
+		n := p.spans[i].n * l.RowSize()
+		p.spans[i].img, buf = buf[:n:n], buf[n:]
+	}
+}
+
+// cover adds rows to those that are read with a group's locks: to the last span, if the
+// gap between is not too wide.
+func (p *lockPlan) cover(g *group, first, end, gap int) {
+	if g.to > g.from {
+		if x := &p.spans[g.to-1]; first >= x.first && first-(x.first+x.n) <= gap {
+			x.n = max(x.n, end-x.first)
+			return
+		}
+	}
+	p.spans = append(p.spans, span{first: first, n: end - first})
+	g.to++
+}
+
+// rowLocked is a row that was read behind its lock; nil: it is not locked.
+func (p *lockPlan) rowLocked(i int) row {
+	if !slices.Contains(p.wanted, p.l.logical(i)) {
+		return nil
+	}
+	n := p.l.RowSize()
+	for k := range p.spans {
+		if x := &p.spans[k]; i >= x.first && i < x.first+x.n {
+			return x.img[(i-x.first)*n : (i-x.first+1)*n]
+		}
+	}
+	return nil
+}
+
+// postLock asks for a group's locks and for the rows behind them. The value goes out
+// with the first.
+func (s *session) postLock() {
+	l := &s.c.cfg.Layout
+	g := &s.groups[s.held]
+	s.askMasked(s.grant.Locks, g.word, 0, g.mask, g.mask, s.words[0][:])
+	for _, p := range s.spans[g.from:g.to] {
+		s.ask(rnic.OpRead, s.grant.Table, p.first*l.RowSize(), p.img)
+		s.wrs[len(s.wrs)-1].Fence = s.c.cfg.Fence
+	}
+	if s.has && !s.written {
+		s.written = true
+		b := putExtent(make([]byte, s.piece.class), s.key, s.res.Value)
+		s.ask(rnic.OpWrite, s.grant.Extents, s.piece.at, b)
+	}
+}
+
+func (s *session) lockDone(now clock.Time) {
+	c := s.c
+	l := &c.cfg.Layout
+	g := &s.groups[s.held]
+	if s.res.Kind == Insert {
+		for _, p := range s.spans[g.from:g.to] {
+			for i := range p.n {
+				if b := p.img[i*l.RowSize() : (i+1)*l.RowSize()]; l.image(b).whole() {
+					s.keep(p.first+i, b)
+				}
+			}
+		}
+	}
+	if was := le.Uint64(s.words[0][:]); was&g.mask != 0 {
+		c.stats.LockFailed++
+		if s.observe(now, g, was) {
+			return
+		}
+		if s.held > 0 && now.Sub(s.started) > c.cfg.FailAfter/8 {
+			c.stats.GaveBack++
+			s.release(now, thenRetry)
+			return
+		}
+		s.fire(now)
+		return
+	}
+	if s.sus.word == g.word && s.sus.bits&g.mask != 0 {
+		s.sus.on = false
+	}
+	if s.held++; s.held < len(s.groups) {
+		s.fire(now)
+		return
+	}
+	s.act(now)
+}
+
+// act does what the operation is for: all locks are held, and the rows behind them are
+// as they were read.
+func (s *session) act(now clock.Time) {
+	c := s.c
+	l := &c.cfg.Layout
+	s.writes, s.free = s.writes[:0], false
+	for _, r := range s.rows {
+		if !l.image(s.rowLocked(r)).whole() {
+			s.res.Err = ErrTorn
+			s.release(now, thenEnd)
+			return
+		}
+	}
+	a, b := l.RowsOf(s.key)
+	if s.res.Kind == Insert && c.cfg.Blind {
+		s.insert(now)
+		return
+	}
+	at, slot := image{}, -1
+	for _, r := range [2]int{a, b} {
+		if m := l.image(s.rowLocked(r)); slot < 0 {
+			at, slot = m, m.find(s.key)
+			a = r
+		}
+	}
+	if s.res.Found = slot >= 0; s.res.Found {
+		if s.old = at.get(slot); !s.old.extent {
+			s.res.Got = s.old.inline[:l.InlineSize()]
+		}
+	}
+	switch {
+	case s.res.Kind == Insert && !s.res.Found:
+		s.insert(now)
+	case !s.res.Found || s.res.Kind == Insert:
+		s.release(now, thenEnd)
+	case s.res.Kind == Read:
+		s.lockedHit(now)
+	default:
+		s.free = s.old.extent
+		e := cell{}
+		if s.res.Kind == Update {
+			e = s.newCell()
+		}
+		at.put(slot, e)
+		at.seal()
+		s.rewrite(a, at, slot)
+		s.do(now, stepWrite)
+	}
+}
+
+// lockedHit ends a read that had to lock.
+func (s *session) lockedHit(now clock.Time) {
+	if s.old.extent {
+		// The row is whole: it can be read as usual.
+		s.res.Found, s.byLock, s.tornAt = false, false, 0
+		s.release(now, thenRetry)
+		return
+	}
+	s.release(now, thenEnd)
+}
+
+// newCell is the operation's entry.
+func (s *session) newCell() cell {
+	e := cell{Key: s.key}
+	if s.has {
+		e.extent, e.size, e.at = true, len(s.res.Value), uint64(s.piece.at)
+	} else {
+		copy(e.inline[:], s.res.Value)
+	}
+	return e
+}
+
+// rewrite notes that a row's slot, and what seals the row, are to be written.
+func (s *session) rewrite(r int, m image, slot int) {
+	l := &s.c.cfg.Layout
+	base, n := r*l.RowSize(), l.EntrySize()
+	switch {
+	case l.Form == Code:
+		s.writes = append(s.writes, write{base + slot*n, m.entry(slot)})
+	case s.c.cfg.Torn:
+		s.writes = append(s.writes, write{base + slot*n, m.entry(slot)}, write{base + l.versionAt(), m.b[l.versionAt():]})
+	default:
+		s.writes = append(s.writes, write{base + slot*n, m.b[slot*n:]})
+	}
+}
+
+// insert moves entries along a path of locked rows: the one that was guessed, or another.
+func (s *session) insert(now clock.Time) {
+	l := &s.c.cfg.Layout
+	path := s.guess
+	if !s.stillThere() {
+		s.res.FirstFailed++
+		if !s.find.find(s.key, s.inLocked) {
+			s.res.SecondFailed++
+			s.release(now, thenRetry)
+			return
+		}
+		path = s.find.path
+	}
+	for i := len(path) - 1; i >= 0; i-- {
+		h := path[i]
+		m := l.image(s.rowLocked(int(h.row)))
+		if i > 0 {
+			p := path[i-1]
+			copy(m.entry(int(h.slot)), l.image(s.rowLocked(int(p.row))).entry(int(p.slot)))
+		} else {
+			m.put(int(h.slot), s.newCell())
+		}
+		m.seal()
+		s.rewrite(int(h.row), m, int(h.slot))
+		s.keep(int(h.row), m.b)
+	}
+	s.do(now, stepWrite)
+}
+
+// stillThere reports whether the rows have what the guess assumed. A hole may be
+// another than the one that was guessed.
+func (s *session) stillThere() bool {
+	l := &s.c.cfg.Layout
+	for i := range s.guess {
+		h := &s.guess[i]
+		m := l.image(s.rowLocked(int(h.row)))
+		if i < len(s.guess)-1 {
+			if m.key(int(h.slot)) != s.moves[i] {
+				return false
+			}
+			continue
+		}
+		if m.key(int(h.slot)) != 0 {
+			hole := m.hole()
+			if hole < 0 {
+				return false
+			}
+			h.slot = int32(hole)
+		}
+	}
+	return true
+}
+
+// postWrites writes the rows in order, frees the extent that is replaced, and releases
+// all locks.
+func (s *session) postWrites() {
+	for _, w := range s.writes {
+		s.ask(rnic.OpWrite, s.grant.Table, w.at, w.buf)
+	}
+	if s.free {
+		s.ask(rnic.OpWrite, s.grant.Extents, int(s.old.at), zero[:1])
+	}
+	s.postRelease()
+}
+
+var zero [8]byte
+
+// postRelease releases the locks that are held.
+func (s *session) postRelease() {
+	for i, g := range s.groups[:s.held] {
+		s.askMasked(s.grant.Locks, g.word, g.mask, 0, g.mask, s.words[i][:])
+	}
+}
+
+// release gives back what is held, and goes on.
+func (s *session) release(now clock.Time, then after) {
+	s.then = then
+	if s.held > 0 {
+		s.do(now, stepRelease)
+		return
+	}
+	s.step = stepRelease
+	s.done(now)
+}
+
+// released looks whether the locks were still held.
+func (s *session) released() {
+	for i, g := range s.groups[:s.held] {
+		if le.Uint64(s.words[i][:])&g.mask != g.mask {
+			s.c.stats.Robbed++
+		}
+	}
+	s.held = 0
+}

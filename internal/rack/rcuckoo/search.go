@@ -1,0 +1,169 @@
+package rcuckoo
+
+import "math/rand/v2"
+
+// Search is how a cuckoo path is looked for.
+type Search uint8
+
+const (
+	// BFS finds a shortest path.
+	BFS Search = iota
+	// AStar is BFS that looks first at the row with room that is nearest to where
+	// the path begins.
+	AStar
+	// DFS follows one victim after the other, drawn at random.
+	DFS
+)
+
+func (s Search) String() string { return [...]string{"BFS", "A*", "DFS"}[s] }
+
+// hop is a step of a cuckoo path: what is at slot of row goes to the next hop's; the
+// last hop's slot is free.
+type hop struct{ row, slot int32 }
+
+type node struct {
+	row, parent, via int32 // via: slot of the parent's row
+}
+
+// finder looks for paths.
+type finder struct {
+	l      *Layout
+	search Search
+	rng    *rand.Rand
+	nodes  []node
+	ahead  []int32 // nodes to be looked at first
+	seen   map[int32]struct{}
+	path   []hop
+}
+
+func newFinder(l *Layout, s Search, seed uint64) *finder {
+	return &finder{l: l, search: s, rng: rand.New(rand.NewPCG(seed, 0xC0C0)), seen: map[int32]struct{}{}}
+}
+
+const (
+	// maxNodes is how many rows a search looks at.
+	maxNodes = 2048
+	// maxDepth and maxWalks bound random walks.
+	maxDepth, maxWalks = 256, 8
+	// maxNear is how far A* looks for the nearest room.
+	maxNear = 512
+)
+
+// find looks for a path from a key's first row on. look gives a row's image, or nil
+// when it must not be used. false: there is none.
+func (f *finder) find(key uint32, look func(row int) row) bool {
+	first, _ := f.l.RowsOf(key)
+	if f.search == DFS {
+		for range maxWalks {
+			if f.walk(first, look) {
+				return true
+			}
+		}
+		return false
+	}
+	target := int32(-1)
+	if f.search == AStar {
+		target = f.nearest(first, look)
+	}
+	clear(f.seen)
+	f.nodes = append(f.nodes[:0], node{int32(first), -1, 0})
+	f.seen[int32(first)] = struct{}{}
+	f.ahead = f.ahead[:0]
+	for i := 0; ; {
+		at := int32(i)
+		if n := len(f.ahead); n > 0 {
+			at, f.ahead = f.ahead[n-1], f.ahead[:n-1]
+		} else if i++; at >= int32(len(f.nodes)) {
+			return false
+		}
+		b := look(int(f.nodes[at].row))
+		if b == nil {
+			continue
+		}
+		m := f.l.image(b)
+		if hole := m.hole(); hole >= 0 {
+			f.trace(at, int32(hole))
+			return true
+		}
+		f.expand(at, m, target)
+	}
+}
+
+// expand adds the rows that entries of a node's row can go to.
+func (f *finder) expand(at int32, m image, target int32) {
+	here := f.nodes[at].row
+	for s := range int32(Slots) {
+		if len(f.nodes) >= maxNodes {
+			return
+		}
+		to := int32(f.l.other(m.key(int(s)), int(here)))
+		if _, ok := f.seen[to]; ok {
+			continue
+		}
+		f.seen[to] = struct{}{}
+		f.nodes = append(f.nodes, node{to, at, s})
+		if to == target {
+			f.ahead = append(f.ahead, int32(len(f.nodes)-1))
+		}
+	}
+}
+
+// trace makes the path that ends at a hole of a node's row.
+func (f *finder) trace(at, slot int32) {
+	f.path = f.path[:0]
+	for at >= 0 {
+		n := f.nodes[at]
+		f.path = append(f.path, hop{n.row, slot})
+		at, slot = n.parent, n.via
+	}
+	for i, k := 0, len(f.path)-1; i < k; i, k = i+1, k-1 {
+		f.path[i], f.path[k] = f.path[k], f.path[i]
+	}
+}
+
+// nearest is the row nearest to first that has room; -1: none near.
+func (f *finder) nearest(first int, look func(row int) row) int32 {
+	t := f.l.Rows
+	for d := range min(maxNear, t) {
+		for _, r := range [2]int{(first + d) % t, (first - d + t) % t} {
+			if b := look(r); b != nil && f.l.image(b).hole() >= 0 {
+				return int32(r)
+			}
+		}
+	}
+	return -1
+}
+
+// walk goes from row to row until there is room.
+func (f *finder) walk(first int, look func(row int) row) bool {
+	clear(f.seen)
+	f.path = f.path[:0]
+	at := int32(first)
+	for range maxDepth {
+		b := look(int(at))
+		if b == nil {
+			return false
+		}
+		m := f.l.image(b)
+		f.seen[at] = struct{}{}
+		if hole := m.hole(); hole >= 0 {
+			f.path = append(f.path, hop{at, int32(hole)})
+			return true
+		}
+		from := f.rng.Int32N(Slots)
+		next := int32(-1)
+		for i := range int32(Slots) {
+			s := (from + i) % Slots
+			to := int32(f.l.other(m.key(int(s)), int(at)))
+			if _, ok := f.seen[to]; !ok {
+				f.path, next = append(f.path, hop{at, s}), to
+				break
+			}
+		}
+		if next < 0 {
+			return false
+		}
+		at = next
+	}
+	return false
+}

@@ -1,0 +1,369 @@
+package figure
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/rcuckoo"
+	"github.com/quillon/quillon/internal/sim"
+)
+
+// cuckooItems is how many keys the published tables had. Ours are smaller; keys are drawn
+// from as many all the same, so that the popular ones are as popular.
+const cuckooItems = 90_000_000
+
+// coded is the public code's table: what the published runs had. Its text has another row
+// and another hash.
+func coded(rows int) rcuckoo.Layout {
+	return rcuckoo.Layout{Rows: rows, Form: rcuckoo.Code, Hashing: rcuckoo.HashCode}
+}
+
+// cuckooRack is a run as most published ones were: 8 hosts, a table that is 90 % full, 16
+// rows a lock, one READ for rows up to 256 bytes apart, insertions that do not look
+// whether the key is there.
+func cuckooRack() sim.RCuckooConfig {
+	return sim.RCuckooConfig{
+		Table: coded(1 << 17), Fill: 0.9, Hosts: 8, Clients: 320, Zipf: 0.99, Items: cuckooItems,
+		Library: rcuckoo.Config{Blind: true, Fence: true, Covering: 256},
+	}
+}
+
+// cuckooLess says what is smaller than published.
+const cuckooLess = "the table has a million entries, not 100 million; keys are drawn with the popularity of 90 million"
+
+// rcuckoos are figures of RCuckoo.
+func rcuckoos() []*Figure {
+	const own = "RCuckoo"
+	others := "curves of other systems are not rerun"
+	return []*Figure{
+		{ID: "3.4", data: "3.4", jobs: cuckooDistances},
+		{ID: "3.5", data: "3.5", jobs: cuckooMaxFill, lacks: []string{"the table has a million entries, not 100 million"}},
+		{ID: "3.6", data: "3.6", jobs: cuckooSpans},
+		{
+			ID: "3.7", data: "3.7", takes: takesNIC, jobs: cuckooLocks,
+			ratios: []ratio{{"64 locks a message, one lock for all over 4 rows a lock", ref{0, "64 locks per message", 512}, ref{0, "64 locks per message", 4}}},
+		},
+		{
+			ID: "3.9", data: "3.9", takes: takesNIC, jobs: cuckooClients(own, 0, 0.99), lacks: []string{cuckooLess, others},
+			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
+		},
+		{
+			ID: "3.10", data: "3.10", takes: takesNIC, jobs: cuckooClients(own, 0.05, 0.99), lacks: []string{cuckooLess, others},
+			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
+		},
+		{
+			ID: "3.11", data: "3.11", takes: takesNIC, jobs: cuckooClients(own, 0.5, 0.9), lacks: []string{cuckooLess, others, "the exponent is 0.90, that of the published list, and not the caption's 0.99"},
+			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
+		},
+		{
+			ID: "3.12", data: "3.12", takes: takesNIC, jobs: cuckooFills, lacks: []string{cuckooLess},
+			ratios: []ratio{
+				{"insertions, 90 % full over 10 %", ref{0, "W", 90}, ref{0, "W", 10}},
+				{"half insertions, 90 % full over 10 %", ref{0, "A", 90}, ref{0, "A", 10}},
+				{"5 % insertions, 90 % full over 10 %", ref{0, "B", 90}, ref{0, "B", 10}},
+			},
+		},
+		{
+			ID: "3.13", data: "3.13", takes: takesNIC, jobs: cuckooPerFill(8, "RCuckoo insert", "RCuckoo read", func(m *sim.RCuckooMeasured) (float64, float64) { return m.Write.P50, m.Read.P50 }),
+			lacks:  []string{cuckooLess, others, "lightly loaded: 8 clients"},
+			ratios: []ratio{{"insertion, 90 % full over 10 %", ref{0, "RCuckoo insert", 90}, ref{0, "RCuckoo insert", 10}}},
+		},
+		{
+			ID: "3.14", data: "3.14", takes: takesNIC, jobs: cuckooPerFill(320, "insert", "read", func(m *sim.RCuckooMeasured) (float64, float64) { return m.WriteBytes, m.ReadBytes }),
+			lacks:  []string{cuckooLess},
+			ratios: []ratio{{"insertion, 90 % full over 10 %", ref{0, "insert", 90}, ref{0, "insert", 10}}},
+		},
+		{
+			ID: "3.15", data: "3.15", takes: takesNIC, jobs: cuckooPerFill(320, "insert", "read", func(m *sim.RCuckooMeasured) (float64, float64) { return m.WriteMessages, m.ReadMessages }),
+			lacks:  []string{cuckooLess},
+			ratios: []ratio{{"insertion, 90 % full over 10 %", ref{0, "insert", 90}, ref{0, "insert", 10}}},
+		},
+		{ID: "3.16", data: "3.16", takes: takesNIC, jobs: cuckooFailures, lacks: []string{cuckooLess, "every fifth point is run, and 10 ms of it are measured", "the exponent is not published: all keys are alike, a choice that was made after a run with 0.90, whose locks collapse without failures, too"}},
+		{
+			ID: "3.17", data: "3.17", takes: takesNIC, jobs: cuckooSearches, lacks: []string{"the table has 131,072 entries, not 100 million: from 85 % to 95 % full, or until an insertion finds no room"},
+			ratios: []ratio{{"99th percentile, 64 locks a message, DFS independent over BFS dependent", ref{0, "dfs independent p99", 64}, ref{0, "bfs dependent (RCuckoo) p99", 64}}},
+		},
+		{ID: "3.18", data: "3.18", takes: takesNIC, jobs: cuckooSecond, lacks: []string{cuckooLess, "87 % full"}},
+		{
+			ID: "3.20", data: "3.20", takes: takesNIC, jobs: cuckooValues, lacks: []string{"the table has 32,768 entries"},
+			ratios: []ratio{
+				{"inline over 8 bytes in an extent, 5 % updates", ref{0, "YCSB-B inline", "8"}, ref{0, "YCSB-B extent", "8"}},
+				{"inline over 8 bytes in an extent, 50 % updates", ref{0, "YCSB-A inline", "8"}, ref{0, "YCSB-A extent", "8"}},
+				{"only reads, 1,024 bytes over 8", ref{0, "YCSB-C extent", "1024"}, ref{0, "YCSB-C extent", "8"}},
+			},
+		},
+		{
+			ID: "ycsb-a-skew", data: "ycsb-a-skew", takes: takesNIC, jobs: cuckooSkews, lacks: []string{cuckooLess},
+			ratios: []ratio{{"zipf 0.99, 320 clients over 80", ref{0, "zipf 0.99 (suffix 99)", 320}, ref{0, "zipf 0.99 (suffix 99)", 80}}},
+		},
+	}
+}
+
+// cuckooJob is one run on the rack.
+func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RCuckooMeasured) []Value) (job, error) {
+	nic, err := par.nic()
+	if err != nil {
+		return job{}, err
+	}
+	c.NIC, c.Seed = nic, par.Seed
+	if c.Measure == 0 {
+		c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
+		if c.Kind == rcuckoo.Update {
+			// Until as many clients wait for the locks of popular keys as ever will.
+			c.Warmup, c.Measure = 6*time.Millisecond, 3*time.Millisecond
+		}
+	}
+	if par.Quick {
+		c.Warmup, c.Measure = 200*time.Microsecond, 500*time.Microsecond
+	}
+	return job{name: name, cost: float64(c.Clients) * c.Measure.Seconds(), run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+		c.Progress = progress
+		m, err := sim.RCuckoo(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if m.Errors > 0 || m.Ops == 0 {
+			return nil, fmt.Errorf("%d operations, and %d failed", m.Ops, m.Errors)
+		}
+		return values(&m), nil
+	}}, nil
+}
+
+// cuckooPoints makes a job of every published point of the series that config knows.
+func cuckooPoints(config func(series string, at coord) (sim.RCuckooConfig, bool), value func(*sim.RCuckooMeasured) float64) func(*Published, Params) ([]job, error) {
+	return cuckooSome(func(int) bool { return true }, config, value)
+}
+
+// cuckooSome is cuckooPoints of some points of each series only.
+func cuckooSome(which func(i int) bool, config func(series string, at coord) (sim.RCuckooConfig, bool), value func(*sim.RCuckooMeasured) float64) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		var jobs []job
+		for _, s := range p.Quantities[0].Series {
+			for i, at := range s.Points {
+				c, ok := config(s.Name, at)
+				if !ok || !which(i) || par.Quick && !few(i, len(s.Points)) {
+					continue
+				}
+				x := at.name
+				if x == "" {
+					x = strconv.FormatFloat(at.x, 'f', -1, 64)
+				}
+				j, err := cuckooJob(par, s.Name+", "+x, c, func(m *sim.RCuckooMeasured) []Value {
+					return []Value{{Series: s.Name, X: at.x, Name: at.name, Y: value(m)}}
+				})
+				if err != nil {
+					return nil, err
+				}
+				jobs = append(jobs, j)
+			}
+		}
+		return jobs, nil
+	}
+}
+
+func mops(m *sim.RCuckooMeasured) float64 { return m.OpsPerSecond / 1e6 }
+
+// cuckooClients are figures 3.9 to 3.11: throughput by the number of clients.
+func cuckooClients(own string, writes, zipf float64) func(*Published, Params) ([]job, error) {
+	return cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
+		c := cuckooRack()
+		c.Clients, c.Writes, c.Kind, c.Zipf = int(at.x), writes, rcuckoo.Update, zipf
+		return c, series == own
+	}, mops)
+}
+
+var (
+	// cuckooSkews are the lists from which figure 3.11 took one.
+	cuckooSkews = cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
+		c := cuckooRack()
+		c.Clients, c.Writes, c.Kind, c.Zipf = int(at.x), 0.5, rcuckoo.Update, 0
+		if f := strings.Fields(series); f[0] == "zipf" {
+			c.Zipf, _ = strconv.ParseFloat(f[1], 64)
+		}
+		return c, true
+	}, mops)
+	// cuckooFills is figure 3.12.
+	cuckooFills = cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
+		c := cuckooRack()
+		c.Fill, c.Kind = at.x/100, rcuckoo.Insert
+		c.Writes = map[string]float64{"C": 0, "B": 0.05, "A": 0.5, "W": 1}[series]
+		return c, true
+	}, mops)
+	// cuckooSecond is figure 3.18.
+	cuckooSecond = cuckooPoints(func(_ string, at coord) (sim.RCuckooConfig, bool) {
+		c := cuckooRack()
+		c.Table.RowsPerLock, c.Fill, c.Writes, c.Kind, c.Library.Flush = int(at.x), 0.87, 1, rcuckoo.Insert, true
+		return c, true
+	}, func(m *sim.RCuckooMeasured) float64 { return 100 * m.SecondSearch })
+	// cuckooFailures is every fifth point of figure 3.16: the stored runs wait 10 ms.
+	cuckooFailures = cuckooSome(func(i int) bool { return i%5 == 0 }, func(series string, at coord) (sim.RCuckooConfig, bool) {
+		c := cuckooRack()
+		fmt.Sscan(series, &c.Table.RowsPerLock)
+		c.Fill, c.Zipf, c.Writes, c.Kind, c.Failures, c.Library.FailAfter = 0.6, 0, 0.5, rcuckoo.Update, at.x, 10*time.Millisecond
+		c.Warmup, c.Measure = 12*time.Millisecond, 10*time.Millisecond
+		return c, true
+	}, mops)
+	// cuckooValues is figure 3.20.
+	cuckooValues = cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
+		c := cuckooRack()
+		c.Hosts, c.Clients, c.Table.Rows, c.Table.Wide, c.Kind = 6, 120, 1<<12, true, rcuckoo.Update
+		c.Writes = map[byte]float64{'C': 0, 'B': 0.05, 'A': 0.5}[series[5]]
+		if strings.HasSuffix(series, "extent") {
+			c.Value, _ = strconv.Atoi(at.name)
+			// Values are not freed long enough to be used anew.
+			c.Warmup, c.Measure = 200*time.Microsecond, time.Millisecond
+		}
+		return c, true
+	}, mops)
+	// cuckooLocks is figure 3.7: 8 clients fill a small table.
+	cuckooLocks = cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
+		c := cuckooRack()
+		c.Table, c.Fill, c.Clients, c.Writes, c.Kind = coded(512), 0, 8, 1, rcuckoo.Insert
+		c.Table.RowsPerLock, c.Until = int(at.x), 512*rcuckoo.Slots*95/100
+		fmt.Sscan(series, &c.Table.LocksPerMessage)
+		c.Library.Search, c.Library.Covering = rcuckoo.AStar, 128
+		return c, true
+	}, func(m *sim.RCuckooMeasured) float64 { return m.RoundTrips.P99 })
+)
+
+// cuckooPerFill are figures 3.13 to 3.15: two curves of one run, half of whose operations
+// are insertions.
+func cuckooPerFill(clients int, insert, read string, values func(*sim.RCuckooMeasured) (float64, float64)) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		var jobs []job
+		for i, at := range p.Quantities[0].Series[0].Points {
+			if par.Quick && !few(i, len(p.Quantities[0].Series[0].Points)) {
+				continue
+			}
+			c := cuckooRack()
+			c.Clients, c.Fill, c.Writes, c.Kind = clients, at.x/100, 0.5, rcuckoo.Insert
+			j, err := cuckooJob(par, fmt.Sprintf("%v %% full", at.x), c, func(m *sim.RCuckooMeasured) []Value {
+				a, b := values(m)
+				return []Value{{Series: insert, X: at.x, Y: a}, {Series: read, X: at.x, Y: b}}
+			})
+			if err != nil {
+				return nil, err
+			}
+			jobs = append(jobs, j)
+		}
+		return jobs, nil
+	}
+}
+
+// cuckooSearches is figure 3.17: both percentiles of one run.
+func cuckooSearches(p *Published, par Params) ([]job, error) {
+	const rows = 1 << 14
+	var jobs []job
+	for _, s := range p.Quantities[0].Series {
+		name, ok := strings.CutSuffix(s.Name, " p99")
+		if !ok {
+			continue
+		}
+		for i, at := range s.Points {
+			if par.Quick && !few(i, len(s.Points)) {
+				continue
+			}
+			c := cuckooRack()
+			c.Table, c.Fill, c.Writes, c.Kind = coded(rows), 0.85, 1, rcuckoo.Insert
+			c.Table.LocksPerMessage, c.Until = int(at.x), rows*rcuckoo.Slots/10
+			c.Table.Independent = strings.Contains(name, "independent")
+			if strings.HasPrefix(name, "dfs") {
+				c.Library.Search = rcuckoo.DFS
+			}
+			j, err := cuckooJob(par, fmt.Sprintf("%s, %v locks", name, at.x), c, func(m *sim.RCuckooMeasured) []Value {
+				return []Value{{Series: s.Name, X: at.x, Y: m.RoundTrips.P99}, {Series: name + " p50", X: at.x, Y: m.RoundTrips.P50}}
+			})
+			if err != nil {
+				return nil, err
+			}
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs, nil
+}
+
+// cdf are the shares of samples up to each published x.
+func cdf(series string, points []coord, samples []float64) []Value {
+	slices.Sort(samples)
+	var vs []Value
+	for _, at := range points {
+		i, _ := slices.BinarySearch(samples, math.Nextafter(at.x, math.Inf(1)))
+		vs = append(vs, Value{Series: series, X: at.x, Y: float64(i) / float64(len(samples))})
+	}
+	return vs
+}
+
+// cuckooModel makes a job of each published series, which needs no rack.
+func cuckooModel(run func(series string, points []coord, par Params) ([]Value, error)) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		var jobs []job
+		for _, s := range p.Quantities[0].Series {
+			jobs = append(jobs, job{name: s.Name, cost: 1, run: func(context.Context, func(float64)) ([]Value, error) {
+				return run(s.Name, s.Points, par)
+			}})
+		}
+		return jobs, nil
+	}
+}
+
+var (
+	// cuckooDistances is figure 3.4: the code's hash, 512 rows, 100,000 keys.
+	cuckooDistances = cuckooModel(func(series string, points []coord, par Params) ([]Value, error) {
+		l := coded(512)
+		fmt.Sscanf(series, "f=%g", &l.Factor)
+		d := make([]float64, 100_000)
+		for i := range d {
+			a, b := l.RowsOf(uint32(par.Seed)<<20 + uint32(i))
+			d[i] = float64((b - a + l.Rows) % l.Rows)
+		}
+		return cdf(series, points, d), nil
+	})
+	// cuckooMaxFill is figure 3.5.
+	cuckooMaxFill = cuckooModel(func(series string, points []coord, par Params) ([]Value, error) {
+		var vs []Value
+		for _, at := range points {
+			l := coded(1 << 17)
+			if par.Quick {
+				l.Rows = 1 << 13
+			}
+			l.Factor = at.x
+			n, err := fillUp(l, rcuckoo.BFS, 1, par.Seed, func(rcuckoo.Path) {})
+			if err != nil {
+				return nil, err
+			}
+			vs = append(vs, Value{Series: series, X: at.x, Y: 100 * float64(n) / float64(l.Rows*rcuckoo.Slots)})
+		}
+		return vs, nil
+	})
+	// cuckooSpans is figure 3.6.
+	cuckooSpans = cuckooModel(func(series string, points []coord, par Params) ([]Value, error) {
+		l := coded(1 << 16)
+		l.Independent = series == "independent"
+		var d []float64
+		_, err := fillUp(l, rcuckoo.AStar, 0.9, par.Seed, func(p rcuckoo.Path) { d = append(d, float64(p.Span)) })
+		return cdf(series, points, d), err
+	})
+)
+
+// fillUp fills a table to a share, or until it is full, and returns how many keys it has.
+func fillUp(l rcuckoo.Layout, s rcuckoo.Search, share float64, seed uint64, each func(rcuckoo.Path)) (int, error) {
+	t, err := rcuckoo.NewTable(l)
+	if err != nil {
+		return 0, err
+	}
+	f := t.Finder(s, seed)
+	n := 0
+	for ; n < int(share*float64(l.Rows*rcuckoo.Slots)); n++ {
+		p, err := t.InsertNew(uint32(seed)<<24+uint32(n)+1, nil, f)
+		if err != nil {
+			break
+		}
+		each(p)
+	}
+	return n, nil
+}

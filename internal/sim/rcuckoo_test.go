@@ -1,0 +1,101 @@
+package sim
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/rcuckoo"
+)
+
+func cuckoo(t *testing.T, c RCuckooConfig) RCuckooMeasured {
+	t.Helper()
+	m, err := RCuckoo(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Errors > 0 || m.Ops == 0 {
+		t.Fatalf("%+v", m)
+	}
+	return m
+}
+
+// Equal seeds give equal runs; a read takes a READ's time, and an insertion into an empty
+// table two round trips, 4 messages, and as many bytes as frames of these have.
+func TestRCuckoo(t *testing.T) {
+	c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 12, Form: rcuckoo.Code, Hashing: rcuckoo.HashCode}, Fill: 0.05, Clients: 4, Hosts: 2, Writes: 0.5, Kind: rcuckoo.Insert, Library: rcuckoo.Config{Blind: true}, Seed: 3}
+	a, b := cuckoo(t, c), cuckoo(t, c)
+	if a.Ops != b.Ops || a.Events != b.Events || a.Stats != b.Stats {
+		t.Errorf("%+v\n%+v", a, b)
+	}
+	v, err := Verbs(context.Background(), VerbsConfig{QPs: 4, Hosts: 2, Op: 5, Size: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if math.Abs(a.Read.P50/v.P50Micros-1) > 0.1 {
+		t.Errorf("a read takes %v us, a READ %v", a.Read.P50, v.P50Micros)
+	}
+	// 102+70, 74+62+1024, 74+62+8, 102+70
+	if a.RoundTrips.P50 != 2 || a.WriteMessages < 4 || a.WriteMessages > 4.05 || a.WriteBytes < 1648 || a.WriteBytes > 1690 {
+		t.Errorf("%+v", a)
+	}
+	c.Library.Fence = true
+	if f := cuckoo(t, c); f.Write.P50 < a.Write.P50+1.5 {
+		t.Errorf("an insertion takes %v us without a fence, %v with", a.Write.P50, f.Write.P50)
+	}
+}
+
+// Clients fail, and others repair: the table goes on.
+func TestRCuckooFailures(t *testing.T) {
+	for _, form := range []rcuckoo.Form{rcuckoo.Paper, rcuckoo.Code} {
+		c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 10, Form: form}, Fill: 0.6, Clients: 16, Hosts: 4, Writes: 0.5, Kind: rcuckoo.Update, Zipf: 0.9,
+			Failures: 5000, Library: rcuckoo.Config{FailAfter: time.Millisecond, Torn: true}, Measure: 6 * time.Millisecond}
+		m := cuckoo(t, c)
+		if m.Failed < 20 || m.Stats.Repaired < 10 || m.Stats.Robbed > 0 {
+			t.Errorf("%v: %d failed, %+v", form, m.Failed, m.Stats)
+		}
+		c.Failures = 0
+		if calm := cuckoo(t, c); calm.OpsPerSecond < m.OpsPerSecond || calm.Stats.Repaired > 0 || calm.Stats.TookOver > 0 {
+			t.Errorf("%v: %.3g/s with failures, %.3g/s without, %+v", form, m.OpsPerSecond, calm.OpsPerSecond, calm.Stats)
+		}
+		if form == rcuckoo.Paper && m.Stats.Torn == 0 {
+			t.Errorf("no row was seen torn: %+v", m)
+		}
+	}
+}
+
+// A table that becomes full ends the run, and values in extents are what was written.
+func TestRCuckooFullAndExtents(t *testing.T) {
+	m := cuckoo(t, RCuckooConfig{Table: rcuckoo.Layout{Rows: 64}, Clients: 8, Writes: 1, Kind: rcuckoo.Insert, Until: 1000})
+	if !m.Full || m.Filled < 0.8 {
+		t.Errorf("%+v", m)
+	}
+	m = cuckoo(t, RCuckooConfig{Table: rcuckoo.Layout{Rows: 256}, Fill: 0.5, Value: 500, Clients: 8, Writes: 0.5, Kind: rcuckoo.Update})
+	if m.ReadMessages < 2 || m.Writes == 0 {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestRCuckooRefuses(t *testing.T) {
+	for _, c := range []RCuckooConfig{{Clients: -1}, {Box: "x"}, {Hosts: 2000, Clients: 3000}, {Fill: 2}, {Writes: -1}, {Failures: -1}, {Measure: -1}, {Table: rcuckoo.Layout{Rows: 1 << 25}}, {Table: rcuckoo.Layout{Rows: 3}}} {
+		if _, err := RCuckoo(context.Background(), c); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// Masked CASes on shared connections, and as WRITEs: the box may not change what clients do.
+func TestRCuckooBox(t *testing.T) {
+	c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 10}, Fill: 0.6, Clients: 16, Hosts: 4, Writes: 0.5, Kind: rcuckoo.Update, Zipf: 0.9}
+	plain := cuckoo(t, c)
+	for _, box := range []string{"mux", "replace"} {
+		c.Box = box
+		m := cuckoo(t, c)
+		t.Logf("%s: %.3g/s, without a box %.3g/s", box, m.OpsPerSecond, plain.OpsPerSecond)
+		if m.Stats.Robbed > 0 || m.Stats.Broken > 0 || m.Moved == 0 || (m.Replaced > 0) != (box == "replace") || m.OpsPerSecond < plain.OpsPerSecond/4 {
+			t.Errorf("%s: %+v", box, m)
+		}
+	}
+}
