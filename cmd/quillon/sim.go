@@ -33,15 +33,16 @@ FIGURE.png. The same seed gives the same numbers.
 
 The rack's constants come from figures 1.1, 1.2, 2.1, 2.2 and 2.3 alone. The
 loads of SuperNIC and its prices were fitted to 5.2, 5.3, 5.8 and 5.12. All other
-figures are predictions, but for curves that table and picture call fitted. A
+figures are predictions, but for what table, list and picture call input. A
 point should be within 25 % and a ratio within 20 %, both within 15 % in figures
-of SuperNIC's board; where it is not, the table says why.
+of SuperNIC's board. What is not was missed, unless an experiment shows the cause:
+--cause switches it, and the points move into the tolerance. A ratio of two points
+that are both outside theirs is not held.
 
 With other parameters than the published ones a figure is run and drawn, but not
 compared. FIGURE may be all.
 
-Exit status: 0 done; 1 with --check when something is outside the tolerance
-without a stated reason; 2 wrong use.`,
+Exit status: 0 done; 1 with --check when something was missed; 2 wrong use.`,
 		Example: `  quillon sim --list
   quillon sim 2.12 2.13 --out figures
   quillon sim 1.1 2.1 2.9 2.10 --quick --check
@@ -102,7 +103,7 @@ without a stated reason; 2 wrong use.`,
 	f.StringVar(&out, "out", out, "write FIGURE.json, .svg and .png to `DIR`")
 	f.Uint64Var(&par.Seed, "seed", 1, "of everything random")
 	f.BoolVar(&par.Quick, "quick", false, "fewer points, shorter runs (too short for the tails of 2.14 and 2.15)")
-	f.BoolVar(&check, "check", false, "exit status 1 when something is outside the tolerance without a stated reason")
+	f.BoolVar(&check, "check", false, "exit status 1 when something was missed")
 	f.IntVar(&par.Keys, "keys", 0, "keys in the store")
 	f.Float64Var(&zipf, "zipf", 0, "skew of the keys; 0 = all alike")
 	f.IntVar(&par.ObjectSize, "object-size", 0, "bytes of an entry: a power of two")
@@ -110,6 +111,7 @@ without a stated reason; 2 wrong use.`,
 	f.IntVar(&par.Hosts, "hosts", 0, "client hosts")
 	f.IntSliceVar(&par.Threads, "threads", nil, "client threads on each host, such as 1,8,56")
 	f.StringVar(&par.NIC, "nic", "", "NIC parameters that differ from ConnectX-5's: a JSON `FILE`")
+	f.StringVar(&par.Cause, "cause", "", "switch a `CAUSE` of deviations that the figure's reasons name")
 	f.StringVar(&par.Trace, "trace", "", "load of 5.2 and 5.3: a capture or CSV `FILE`, as quillon plan reads it")
 	return cmd
 }
@@ -184,7 +186,7 @@ func runSim(ctx context.Context, cmd *cobra.Command, figures []*figure.Figure, p
 	if check {
 		for _, r := range results {
 			if !r.OK() {
-				return failed{errors.New("something is outside the tolerance without a stated reason")}
+				return failed{errors.New("something was missed")}
 			}
 		}
 	}

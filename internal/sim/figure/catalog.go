@@ -49,8 +49,8 @@ func verbs() []*Figure {
 			ID: "2.2", data: "2.2", Calibration: true, takes: takesNIC, jobs: order,
 			ratios: []ratio{{"share of responses in order", ref{0, "responses", 1}, ref{x: 1.0}}},
 			reasons: []reason{
-				{to: 0.5, most: 1, text: reasonRetransmitted},
-				{from: 7, most: 3, text: reasonRareGaps},
+				{to: 0.5, text: reasonRetransmitted},
+				{from: 7, text: reasonRareGaps},
 			},
 		},
 		{
@@ -74,19 +74,19 @@ func throughputs() []*Figure {
 				{"packets per operation, 240 threads, write steering over read+write steering", ref{1, nameWrite, 240}, ref{1, nameReadWrite, 240}},
 			},
 			reasons: []reason{
-				{from: 24, least: 1.25, most: 1.8, text: reasonSearch},
-				{panel: 1, series: nameDefault, from: 24, least: 0.5, most: 0.75, text: reasonSearch},
-				{panel: 1, series: nameWrite, from: 24, least: 0.5, most: 0.75, text: reasonSearch},
-				{ratio: true, series: "packets per operation, default, 240 threads over 6", least: 0.5, most: 0.8, text: reasonSearch},
-				{ratio: true, series: "packets per operation, 240 threads, default over read+write steering", least: 0.5, most: 0.8, text: reasonSearch},
-				{ratio: true, series: "packets per operation, 240 threads, write steering over read+write steering", least: 0.5, most: 0.8, text: reasonSearch},
+				{from: 24, text: reasonSearch},
+				{panel: 1, series: nameDefault, from: 24, text: reasonSearch},
+				{panel: 1, series: nameWrite, from: 24, text: reasonSearch},
+				{ratio: true, series: "packets per operation, default, 240 threads over 6", text: reasonSearch},
+				{ratio: true, series: "packets per operation, 240 threads, default over read+write steering", text: reasonSearch},
+				{ratio: true, series: "packets per operation, 240 threads, write steering over read+write steering", text: reasonSearch},
 			},
 		},
 		{
 			ID: "2.9", data: "2.9", takes: takesNIC, jobs: replaced,
 			ratios: []ratio{{"23 queue pairs, WRITE over CAS", ref{0, "CAS → WRITE", 23}, ref{0, "CAS", 23}}},
 			reasons: []reason{
-				{series: "CAS → WRITE", from: 1, to: 3, least: 1.25, most: 1.7, text: reasonSoftware},
+				{series: "CAS → WRITE", from: 1, to: 3, text: reasonSoftware},
 			},
 		},
 		{
@@ -100,10 +100,10 @@ func throughputs() []*Figure {
 				{"392 threads, write steering over default", ref{0, nameWrite, 392}, ref{0, nameDefault, 392}},
 			},
 			reasons: []reason{
-				{series: nameDefault, from: 28, least: 1.2, most: 1.65, text: reasonSearch},
-				{series: nameWrite, from: 28, least: 1.2, most: 1.85, text: reasonSearch},
-				{series: nameReadWrite, from: 112, to: 168, least: 1.2, most: 1.45, text: reasonHosts},
-				{ratio: true, series: "392 threads, read+write steering over default", least: 0.65, most: 0.8, text: reasonSearch},
+				{series: nameDefault, from: 28, text: reasonSearch},
+				{series: nameWrite, from: 28, text: reasonSearch},
+				{series: nameReadWrite, from: 112, to: 168, text: reasonHosts},
+				{ratio: true, series: "392 threads, read+write steering over default", text: reasonSearch},
 			},
 		},
 		{
@@ -116,12 +116,12 @@ func throughputs() []*Figure {
 				{"280 threads, write steering over default", ref{0, nameWrite, 280}, ref{0, nameDefault, 280}},
 			},
 			reasons: []reason{
-				{series: nameDefault, from: 28, least: 1.25, most: 1.8, text: reasonSearch},
-				{series: nameDefault, from: 280, to: 280, least: 1.25, most: 2.4, text: reasonDip},
-				{series: nameWrite, from: 7, least: 1.2, most: 2.8, text: reasonSearch},
-				{series: nameReadWrite, from: 56, least: 1.2, most: 1.65, text: reasonHosts},
-				{ratio: true, series: "280 threads, read+write steering over default", least: 0.6, most: 0.8, text: reasonDip},
-				{ratio: true, series: "280 threads, write steering over default", least: 1.2, most: 1.4, text: reasonDip},
+				{series: nameDefault, from: 28, text: reasonSearch},
+				{series: nameDefault, from: 280, to: 280, text: reasonDip},
+				{series: nameWrite, from: 7, text: reasonSearch},
+				{series: nameReadWrite, from: 56, text: reasonHosts},
+				{ratio: true, series: "280 threads, read+write steering over default", text: reasonDip},
+				{ratio: true, series: "280 threads, write steering over default", text: reasonDip},
 			},
 		},
 		{
@@ -132,12 +132,12 @@ func throughputs() []*Figure {
 				{"392 threads, read+write steering over write steering", ref{0, nameReadWrite, 392}, ref{0, nameWrite, 392}},
 			},
 			reasons: []reason{
-				{series: nameDefault, to: 7, least: 0.7, most: 0.75, text: reasonFirstRace},
-				{series: nameDefault, from: 28, least: 1.2, most: 1.9, text: reasonSearch},
-				{series: nameDefault, from: 280, to: 280, least: 1.25, most: 2.8, text: reasonDip},
-				{series: nameWrite, from: 28, least: 1.2, most: 2.1, text: reasonHosts},
-				{series: nameReadWrite, from: 28, least: 1.2, most: 2.1, text: reasonHosts},
-				{ratio: true, series: "280 threads, write steering over default", least: 0.7, most: 0.8, text: reasonDip},
+				{series: nameDefault, to: 7, text: reasonFirstRace},
+				{series: nameDefault, from: 28, text: reasonSearch},
+				{series: nameDefault, from: 280, to: 280, text: reasonDip},
+				{series: nameWrite, from: 28, text: reasonHosts},
+				{series: nameReadWrite, from: 28, text: reasonHosts},
+				{ratio: true, series: "280 threads, write steering over default", text: reasonDip},
 			},
 		},
 	}
@@ -154,11 +154,11 @@ func perOperation() []*Figure {
 				{"only writes, default over read+write steering", ref{0, nameDefault, "100"}, ref{0, nameReadWrite, "100"}},
 			},
 			reasons: []reason{
-				{series: nameDefault, names: []string{"5", "50"}, least: 0.55, most: 0.75, text: reasonSearch},
-				{series: nameWrite, names: []string{"5", "50"}, least: 0.4, most: 0.75, text: reasonSearch},
-				{ratio: true, series: "5 % writes, default over read+write steering", least: 0.65, most: 0.8, text: reasonSearch},
-				{ratio: true, series: "50 % writes, default over read+write steering", least: 0.5, most: 0.8, text: reasonSearch},
-				{ratio: true, series: "only writes, default over read+write steering", least: 1.2, most: 1.4, text: reasonSearch},
+				{series: nameDefault, names: []string{"5", "50"}, text: reasonSearch},
+				{series: nameWrite, names: []string{"5", "50"}, text: reasonSearch},
+				{ratio: true, series: "5 % writes, default over read+write steering", text: reasonSearch},
+				{ratio: true, series: "50 % writes, default over read+write steering", text: reasonSearch},
+				{ratio: true, series: "only writes, default over read+write steering", text: reasonSearch},
 			},
 		},
 		{
@@ -171,21 +171,21 @@ func perOperation() []*Figure {
 				{"only writes, default over read+write steering", ref{0, nameDefault + " write", "100"}, ref{0, nameReadWrite + " write", "100"}},
 			},
 			reasons: []reason{
-				{series: nameDefault + " read", names: []string{"0"}, least: 1.25, most: 2.1, text: reasonFull},
-				{series: nameWrite + " read", names: []string{"0"}, least: 1.25, most: 2.1, text: reasonFull},
-				{series: nameReadWrite + " read", names: []string{"0"}, least: 1.25, most: 2.1, text: reasonFull},
-				{series: nameReadWrite + " read", names: []string{"5"}, least: 1.25, most: 1.6, text: reasonFull},
-				{series: nameDefault + " read", names: []string{"5", "50"}, least: 0.01, most: 0.75, text: reasonSearch},
-				{series: nameWrite + " read", names: []string{"5", "50"}, least: 0.01, most: 0.75, text: reasonSearch},
-				{series: nameDefault + " write", names: []string{"5"}, least: 1.25, most: 11, text: reasonWalk},
-				{series: nameDefault + " write", names: []string{"50", "100"}, least: 0.35, most: 0.75, text: reasonSearch},
-				{series: nameWrite + " write", names: []string{"5", "50", "100"}, least: 0.2, most: 0.75, text: reasonHosts},
-				{series: nameReadWrite + " write", names: []string{"5", "50", "100"}, least: 0.2, most: 0.75, text: reasonHosts},
-				{ratio: true, series: "reads at 5 % writes, default over read+write steering", least: 0.15, most: 0.8, text: reasonSearch},
-				{ratio: true, series: "reads at 50 % writes, default over read+write steering", least: 0.01, most: 0.8, text: reasonSearch},
-				{ratio: true, series: "writes at 5 % writes, default over read+write steering", least: 1.2, most: 13, text: reasonWalk},
-				{ratio: true, series: "writes at 50 % writes, default over read+write steering", least: 1.2, most: 3.5, text: reasonHosts},
-				{ratio: true, series: "only writes, default over read+write steering", least: 1.2, most: 3, text: reasonHosts},
+				{series: nameDefault + " read", names: []string{"0"}, text: reasonFull},
+				{series: nameWrite + " read", names: []string{"0"}, text: reasonFull},
+				{series: nameReadWrite + " read", names: []string{"0"}, text: reasonFull},
+				{series: nameReadWrite + " read", names: []string{"5"}, text: reasonFull},
+				{series: nameDefault + " read", names: []string{"5", "50"}, text: reasonSearch},
+				{series: nameWrite + " read", names: []string{"5", "50"}, text: reasonSearch},
+				{series: nameDefault + " write", names: []string{"5"}, text: reasonWalk},
+				{series: nameDefault + " write", names: []string{"50", "100"}, text: reasonSearch},
+				{series: nameWrite + " write", names: []string{"5", "50", "100"}, text: reasonHosts},
+				{series: nameReadWrite + " write", names: []string{"5", "50", "100"}, text: reasonHosts},
+				{ratio: true, series: "reads at 5 % writes, default over read+write steering", text: reasonSearch},
+				{ratio: true, series: "reads at 50 % writes, default over read+write steering", text: reasonSearch},
+				{ratio: true, series: "writes at 5 % writes, default over read+write steering", text: reasonWalk},
+				{ratio: true, series: "writes at 50 % writes, default over read+write steering", text: reasonHosts},
+				{ratio: true, series: "only writes, default over read+write steering", text: reasonHosts},
 			},
 		},
 	}
@@ -204,9 +204,9 @@ func words() []*Figure {
 			ID: "words21-2", data: "words21-2", takes: takesStore, overThreads: true, jobs: writeRedirection(),
 			ratios: []ratio{{"64 threads, write steering over default", ref{0, nameWrite, 64}, ref{0, nameDefault, 64}}},
 			reasons: []reason{
-				{series: nameDefault, from: 4, to: 32, least: 1.25, most: 2, text: reasonPrototype},
-				{series: nameWrite, from: 2, to: 32, least: 1.25, most: 2.2, text: reasonPrototype},
-				{from: 56, least: 0.65, most: 0.8, text: reasonPrototype},
+				{series: nameDefault, from: 4, to: 32, text: reasonPrototype},
+				{series: nameWrite, from: 2, to: 32, text: reasonPrototype},
+				{from: 56, text: reasonPrototype},
 			},
 		},
 		{
@@ -216,8 +216,8 @@ func words() []*Figure {
 				of:    ref{0, nameMetadata, 262144}, to: ref{x: float64(64 << 20)},
 			}},
 			reasons: []reason{
-				{series: nameMetadata, least: 1, most: 70, text: reasonAddresses},
-				{ratio: true, series: "share of 64 MB that 262,144 keys take", least: 1, most: 70, text: reasonAddresses},
+				{series: nameMetadata, text: reasonAddresses},
+				{ratio: true, series: "share of 64 MB that 262,144 keys take", text: reasonAddresses},
 			},
 		},
 	}
@@ -238,19 +238,19 @@ func chapter(fs []*Figure) []*Figure {
 // sixHostReasons are those of figures 2.4 and 2.11 to 2.14, whose quantities
 // the run has for every workload.
 func sixHostReasons() []reason {
-	rs := []reason{{series: "W / " + nameDefault, to: 6, least: 0.45, most: 0.8, text: reasonFirstRace}}
+	rs := []reason{{series: "W / " + nameDefault, to: 6, text: reasonFirstRace}}
 	for _, w := range []string{"B / ", "A / ", "W / "} {
 		for _, name := range []string{nameDefault, nameWrite} {
 			if w == "W / " && name == nameWrite {
 				continue
 			}
-			rs = append(rs, reason{series: w + name, least: 1.2, most: 2.2, text: reasonSearch})
+			rs = append(rs, reason{series: w + name, text: reasonSearch})
 			for _, perOp := range []int{1, 2} {
-				rs = append(rs, reason{panel: perOp, series: w + name, least: 0.35, most: 0.8, text: reasonSearch})
+				rs = append(rs, reason{panel: perOp, series: w + name, text: reasonSearch})
 			}
 		}
 		for _, name := range []string{nameWrite, nameReadWrite} {
-			rs = append(rs, reason{series: w + name, from: 12, least: 1.2, most: 2.2, text: reasonHosts})
+			rs = append(rs, reason{series: w + name, from: 12, text: reasonHosts})
 		}
 	}
 	return rs

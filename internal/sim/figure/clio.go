@@ -26,7 +26,7 @@ func clios() []*Figure {
 			jobs:  stacks(func(m *sim.ClioMeasured) float64 { return m.Mean }),
 			lacks: []string{"Clover, HERD, HERD-BF: published only; other systems, on RDMA hosts, without an sNIC"},
 			reasons: []reason{
-				{ratio: true, series: "A, with a cache over Clio", least: 1.2, most: 1.3, text: reasonWrites},
+				{ratio: true, series: "A, with a cache over Clio", text: reasonWrites},
 			}},
 		{ID: "5.17", data: "5.17", takes: takes, Fitted: []string{cache}, ratios: compared(),
 			jobs:  stacks(func(m *sim.ClioMeasured) float64 { return m.OpsPerSecond * 8000 / (1 << 30) }),

@@ -32,6 +32,8 @@ type Params struct {
 	// Trace is a file with a load: a capture, whose endpoints are IP addresses, or
 	// CSV (package traffic).
 	Trace string `json:"trace,omitempty"`
+	// Cause switches a cause of deviations, which a figure's reasons name.
+	Cause string `json:"cause,omitempty"`
 }
 
 // Check says which parameter cannot be.
@@ -80,6 +82,9 @@ type Figure struct {
 	jobs        func(p *Published, par Params) ([]job, error)
 	ratios      []ratio
 	reasons     []reason
+	// inputs are points that nothing was predicted for: constants come from them,
+	// they restate others, or what is measured was chosen after results.
+	inputs []reason
 	// lacks says which part is not run.
 	lacks []string
 	// strict: tolerances are those of boards.
@@ -137,7 +142,9 @@ func (c *ratio) eval(r *Result, side func(*Point) *float64) *float64 {
 	return &v
 }
 
-// reason is why values may be outside the tolerance, and how far.
+// reason names points of a figure and says what is known of them. It excuses
+// nothing: without a cause, a point outside the tolerance is missed, and the text
+// is what is believed about it.
 type reason struct {
 	panel  int
 	series string // of the points; "" = every series; the claim, if ratio
@@ -145,9 +152,10 @@ type reason struct {
 	// from and to bound x; to = 0 means no bound. names are categories.
 	from, to float64
 	names    []string
-	// least and most bound ours / published, limit ours; 0 = no bound.
-	least, most, limit float64
-	text               string
+	text     string
+	// cause names the experiment that shows why: Params.Cause switches it, and
+	// with it the points move into the tolerance (TestCauses runs it).
+	cause string
 }
 
 func (re *reason) point(panel int, series string, p *Point) bool {
@@ -155,18 +163,9 @@ func (re *reason) point(panel int, series string, p *Point) bool {
 		return false
 	}
 	if len(re.names) > 0 {
-		for _, n := range re.names {
-			if n == p.Name {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(re.names, p.Name)
 	}
 	return p.X >= re.from && (re.to == 0 || p.X <= re.to)
-}
-
-func (re *reason) covers(factor, ours float64) bool {
-	return factor >= re.least && (re.most == 0 || factor <= re.most) && (re.limit == 0 || ours <= re.limit)
 }
 
 // Caption says what the figure shows.
@@ -185,6 +184,16 @@ func (f *Figure) Document() string {
 		return err.Error()
 	}
 	return p.Document
+}
+
+// Causes are those that the figure's reasons name, each once.
+func (f *Figure) Causes() (names []string) {
+	for i := range f.reasons {
+		if c := f.reasons[i].cause; c != "" && !slices.Contains(names, c) {
+			names = append(names, c)
+		}
+	}
+	return names
 }
 
 // Find finds figures by their IDs.
@@ -246,6 +255,12 @@ func (f *Figure) Run(ctx context.Context, par Params, show func(Progress)) (*Res
 // altered lists the parameters of par that are not the published ones.
 func (f *Figure) altered(par Params) ([]string, error) {
 	var list []string
+	if par.Cause != "" {
+		if !slices.Contains(f.Causes(), par.Cause) {
+			return nil, fmt.Errorf("figure %s has no cause %q; it has: %s", f.ID, par.Cause, strings.Join(f.Causes(), ", "))
+		}
+		list = append(list, "cause "+par.Cause)
+	}
 	for _, a := range []struct {
 		name string
 		set  bool

@@ -15,10 +15,13 @@ func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s\n", r.Figure, r.Caption)
 	if r.Calibration {
-		b.WriteString("the model's constants come from this figure\n")
+		b.WriteString("input: the model's constants come from this figure\n")
 	}
 	if len(r.Fitted) > 0 {
-		fmt.Fprintf(&b, "fitted, since constants come from it: %s; the other curves are predicted\n", strings.Join(r.Fitted, ", "))
+		fmt.Fprintf(&b, "input, since constants come from it: %s\n", strings.Join(r.Fitted, ", "))
+	}
+	for _, l := range r.Inputs {
+		fmt.Fprintf(&b, "input: %s\n", l)
 	}
 	if len(r.Altered) > 0 {
 		fmt.Fprintf(&b, "not the published parameters, so nothing is compared: %s\n", strings.Join(r.Altered, ", "))
@@ -77,28 +80,62 @@ func (r *Result) Summary() string {
 		return fmt.Sprintf("%s: not compared (%s)", r.Figure, strings.Join(r.Altered, ", "))
 	}
 	s := fmt.Sprintf("%s: %d of %d points within %.0f %%", r.Figure, r.Points.Within, r.Points.total(), 100*r.Tolerance.Point)
+	if r.Points.total() == 0 && r.Points.Inputs > 0 {
+		return fmt.Sprintf("%s: no prediction: %d of %d points, which are inputs, come out within %.0f %%", r.Figure, r.restated(), r.Points.Inputs, 100*r.Tolerance.Point)
+	}
 	if n := r.Claims.total(); n > 0 {
 		s += fmt.Sprintf(", %d of %d ratios within %.0f %%", r.Claims.Within, n, 100*r.Tolerance.Ratio)
 	}
-	if n := r.Points.Explained + r.Claims.Explained; n > 0 {
-		s += fmt.Sprintf("; %d outside for a stated reason", n)
+	if n := r.Claims.Cancels; n > 0 {
+		s += fmt.Sprintf(" (%d more by errors that cancel)", n)
 	}
-	if n := r.Points.Off + r.Claims.Off; n > 0 {
-		s += fmt.Sprintf("; %d outside without one", n)
+	if n := r.Points.Explained + r.Claims.Explained; n > 0 {
+		s += fmt.Sprintf("; %d outside by a cause that an experiment shows", n)
+	}
+	if n := r.missed(); n > 0 {
+		s += fmt.Sprintf("; %d missed", n)
+	}
+	if n := r.Points.Inputs + r.Claims.Inputs; n > 0 {
+		s += fmt.Sprintf("; %d inputs", n)
 	}
 	return s
 }
 
-// OK reports whether nothing is outside the tolerance without a stated reason.
-func (r *Result) OK() bool { return r.Points.Off+r.Claims.Off == 0 }
+// restated is how many points that are inputs come out as published.
+func (r *Result) restated() (n int) {
+	for _, p := range r.Panels {
+		for _, c := range p.Curves {
+			for _, pt := range c.Points {
+				if pt.Verdict == Input && math.Abs(*pt.Error) <= r.Tolerance.Point {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// missed is how many points and ratios are not held, and no experiment shows why.
+func (r *Result) missed() int {
+	return r.Points.Missed + r.Points.Cancels + r.Claims.Missed + r.Claims.Cancels
+}
+
+// OK reports whether nothing was missed.
+func (r *Result) OK() bool { return r.missed() == 0 }
 
 // mark says what is to be noticed about c.
 func (c *Comparison) mark() string {
-	switch c.Verdict {
-	case Explained:
+	switch {
+	case c.Verdict == Missed && c.Reason > 0:
+		return fmt.Sprintf("missed [%d]", c.Reason)
+	case c.Verdict == Missed:
+		return "missed"
+	case c.Verdict == Cancels:
+		return "errors cancel"
+	case c.Verdict == Explained:
 		return fmt.Sprintf("[%d]", c.Reason)
-	case Off:
-		return "off"
+	case c.Verdict == Input && c.Error != nil:
+		return "input"
 	}
 	return ""
 }
