@@ -108,6 +108,7 @@ Exit status: 0 done; 1 with --check when something was missed; 2 wrong use.`,
 	f.Float64Var(&zipf, "zipf", 0, "skew of the keys; 0 = all alike")
 	f.IntVar(&par.ObjectSize, "object-size", 0, "bytes of an entry: a power of two")
 	f.IntVar(&par.SteeredKeys, "steered-keys", 0, "steer only the `N` most popular keys")
+	f.StringVar(&par.Search, "search", "", "how Clover's clients find tails: library, as published (default), or headers, as quillon's own do")
 	f.IntVar(&par.Hosts, "hosts", 0, "client hosts")
 	f.IntSliceVar(&par.Threads, "threads", nil, "client threads on each host, such as 1,8,56")
 	f.StringVar(&par.NIC, "nic", "", "NIC parameters that differ from ConnectX-5's: a JSON `FILE`")

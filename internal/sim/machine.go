@@ -31,7 +31,7 @@ type times struct {
 	slotMask                                    uint64
 	stall                                       [16]float64 // shares, added up
 	sameRead                                    Time
-	verb, readWork, writeWork                   Time
+	verb                                        Time
 	contexts                                    int
 	contextMiss                                 Time
 	threads                                     int
@@ -45,7 +45,7 @@ func (n *NIC) inTime() times {
 		hostRead: From(n.HostRead), hostAtomic: From(n.HostAtomic), deviceAccess: From(n.DeviceAccess),
 		hostOccupancy: From(n.HostOccupancy), deviceOccupancy: From(n.DeviceOccupancy), deviceWrite: From(n.DeviceWrite),
 		atomicInterval: From(n.AtomicInterval), slotMask: 1<<n.SlotBits - 1,
-		sameRead: From(n.SameRead), verb: From(n.Verb), readWork: From(n.ReadWork), writeWork: From(n.WriteWork), contexts: n.Contexts, contextMiss: From(n.ContextMiss), threads: n.Threads, quantum: From(n.Quantum),
+		sameRead: From(n.SameRead), verb: From(n.Verb), contexts: n.Contexts, contextMiss: From(n.ContextMiss), threads: n.Threads, quantum: From(n.Quantum),
 	}
 	sum := 0.0
 	for i, x := range n.Stall {
@@ -497,11 +497,6 @@ func (m *Machine) transmit(b *packet.Buf) {
 			}
 			c := &q.threads[q.poster]
 			c.busy = max(now, c.busy) + n.verb
-			if op != hdr.ReadRequest {
-				c.busy += n.writeWork
-			} else if now > q.posted {
-				c.busy += n.readWork // once for those that are posted together
-			}
 			q.posted = now
 			if n.threads > 0 && m.threads > n.threads && c.turn > 0 {
 				c.busy = n.turn(c.turn-1, m.threads, c.busy)

@@ -46,9 +46,6 @@ type NIC struct {
 	// Verb is the host's work for a verb with a completion: posting it and
 	// polling. Those of one thread are done one after the other.
 	Verb time.Duration
-	// ReadWork is a thread's own work before READs that it posts at one time,
-	// WriteWork that before each other request. Micro-benchmarks have none.
-	ReadWork, WriteWork time.Duration
 	// Threads is how many threads the host runs at once; more take turns of
 	// Quantum. 0 = any number.
 	Threads int

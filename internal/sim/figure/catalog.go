@@ -16,7 +16,7 @@ const (
 // What may be said of a figure's run.
 var (
 	takesNIC   = []string{"nic"}
-	takesStore = []string{"keys", "zipf", "object-size", "steered-keys", "hosts", "threads", "nic"}
+	takesStore = []string{"keys", "zipf", "object-size", "steered-keys", "search", "hosts", "threads", "nic"}
 )
 
 // All are the figures that can be rerun, in the order of the papers.

@@ -57,6 +57,10 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	if err != nil {
 		return job{}, err
 	}
+	search, err := par.search()
+	if err != nil {
+		return job{}, err
+	}
 	if par.Hosts != 0 {
 		r.hosts = par.Hosts
 	}
@@ -68,7 +72,7 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	}
 	c := sim.CloverConfig{
 		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: writes, Keys: r.keys, Zipf: r.zipf,
-		ObjectSize: par.ObjectSize, Mode: t.mode, SteeredKeys: par.SteeredKeys,
+		ObjectSize: par.ObjectSize, Mode: t.mode, Search: search, SteeredKeys: par.SteeredKeys,
 		Args: graph.Args{"clients": "trusted"}, // as the papers trust them
 		NIC:  nic, Seed: par.Seed,
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/quillon/quillon/internal/rack/clover"
 )
 
 // Params say how figures are rerun. A zero value means as published.
@@ -24,6 +26,9 @@ type Params struct {
 	ObjectSize int      `json:"object_size,omitempty"`
 	// SteeredKeys bounds how many of the most popular keys are steered.
 	SteeredKeys int `json:"steered_keys,omitempty"`
+	// Search is how Clover's clients find tails: "library" (as published; the default) or
+	// "headers" (this project's own).
+	Search string `json:"search,omitempty"`
 	// Hosts is the number of client hosts, Threads those on each.
 	Hosts   int   `json:"hosts,omitempty"`
 	Threads []int `json:"threads,omitempty"`
@@ -55,6 +60,9 @@ func (p *Params) Check() error {
 	if p.ObjectSize&(p.ObjectSize-1) != 0 {
 		return errors.New("object-size must be a power of two")
 	}
+	if _, err := p.search(); err != nil {
+		return err
+	}
 	if p.Zipf != nil && !(*p.Zipf >= 0 && *p.Zipf <= 10) {
 		return errors.New("zipf must be from 0 to 10")
 	}
@@ -64,6 +72,19 @@ func (p *Params) Check() error {
 		}
 	}
 	return nil
+}
+
+// search is that of Clover's clients.
+func (p *Params) search() (clover.Search, error) {
+	if p.Search == "" {
+		return clover.SearchLibrary, nil
+	}
+	return clover.SearchNamed(p.Search)
+}
+
+func (p *Params) altersSearch() bool {
+	s, err := p.search()
+	return err == nil && s != clover.SearchLibrary
 }
 
 // Figure is one that can be rerun.
@@ -270,6 +291,7 @@ func (f *Figure) altered(par Params) ([]string, error) {
 		{"zipf", par.Zipf != nil, par.Zipf},
 		{"object-size", par.ObjectSize != 0, par.ObjectSize},
 		{"steered-keys", par.SteeredKeys != 0, par.SteeredKeys},
+		{"search", par.altersSearch(), par.Search},
 		{"hosts", par.Hosts != 0, par.Hosts},
 		{"threads", len(par.Threads) != 0, par.Threads},
 		{"nic", par.NIC != "", par.NIC},
