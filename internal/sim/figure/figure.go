@@ -39,7 +39,13 @@ type Params struct {
 	Trace string `json:"trace,omitempty"`
 	// Cause switches a cause of deviations, which a figure's reasons name.
 	Cause string `json:"cause,omitempty"`
+	// Against is a CSV file with curves to compare with in the place of the published ones: x, y,
+	// series, and in a fourth column the panel, from 0, if it is not the first.
+	Against string `json:"against,omitempty"`
 }
+
+// mostThreads is how many client threads a host may have.
+const mostThreads = 256
 
 // Check says which parameter cannot be.
 func (p *Params) Check() error {
@@ -67,8 +73,8 @@ func (p *Params) Check() error {
 		return errors.New("zipf must be from 0 to 10")
 	}
 	for _, n := range p.Threads {
-		if n < 1 || n > 256 {
-			return errors.New("threads must be from 1 to 256 on each host")
+		if n < 1 || n > mostThreads {
+			return fmt.Errorf("threads must be from 1 to %d on each host", mostThreads)
 		}
 	}
 	return nil
@@ -96,6 +102,8 @@ type Figure struct {
 	Fitted []string
 	data   string       // published/data.json
 	panels map[int]bool // quantities that are compared; nil = all
+	// usual are the published parameters: asking for them changes nothing.
+	usual Params
 	// takes names the parameters that change it. Where overThreads, those
 	// are its abscissa: asking for some of them changes nothing.
 	takes       []string
@@ -106,6 +114,8 @@ type Figure struct {
 	// inputs are points that nothing was predicted for: constants come from them,
 	// they restate others, or what is measured was chosen after results.
 	inputs []reason
+	// causes are those that Params.Cause may switch.
+	causes []string
 	// lacks says which part is not run.
 	lacks []string
 	// strict: tolerances are those of boards.
@@ -207,16 +217,6 @@ func (f *Figure) Document() string {
 	return p.Document
 }
 
-// Causes are those that the figure's reasons name, each once.
-func (f *Figure) Causes() (names []string) {
-	for i := range f.reasons {
-		if c := f.reasons[i].cause; c != "" && !slices.Contains(names, c) {
-			names = append(names, c)
-		}
-	}
-	return names
-}
-
 // Find finds figures by their IDs.
 func Find(ids ...string) ([]*Figure, error) {
 	var fs []*Figure
@@ -249,10 +249,19 @@ func (f *Figure) Run(ctx context.Context, par Params, show func(Progress)) (*Res
 	if err != nil {
 		return nil, err
 	}
-	r := newResult(f, p, par)
-	r.LeftOut = f.lacks
-	if r.Altered, err = f.altered(par); err != nil {
+	if par.Against != "" {
+		if p, err = p.against(par.Against); err != nil {
+			return nil, fmt.Errorf("figure %s: --against %w", f.ID, err)
+		}
+	}
+	altered, err := f.altered(&par)
+	if err != nil {
 		return nil, err
+	}
+	r := newResult(f, p, par)
+	r.LeftOut, r.Altered = f.lacks, altered
+	if len(altered) > 0 && par.Against == "" {
+		r.unpublish()
 	}
 	jobs, err := f.jobs(p, par)
 	if err != nil {
@@ -269,18 +278,34 @@ func (f *Figure) Run(ctx context.Context, par Params, show func(Progress)) (*Res
 			}
 		}
 	}
+	r.trim()
 	r.judge(f)
 	return r, nil
 }
 
-// altered lists the parameters of par that are not the published ones.
-func (f *Figure) altered(par Params) ([]string, error) {
+// altered lists the parameters of par that are not the published ones, and takes out of it those that are.
+func (f *Figure) altered(par *Params) ([]string, error) {
+	u := &f.usual
+	if u.Zipf != nil && par.Zipf != nil && *par.Zipf == *u.Zipf {
+		par.Zipf = nil
+	}
+	for _, n := range []struct {
+		usual int
+		v     *int
+	}{{u.Keys, &par.Keys}, {u.ObjectSize, &par.ObjectSize}, {u.Hosts, &par.Hosts}} {
+		if *n.v == n.usual {
+			*n.v = 0
+		}
+	}
+	if !f.overThreads && len(u.Threads) > 0 && slices.Equal(u.Threads, par.Threads) {
+		par.Threads = nil
+	}
+
 	var list []string
 	if par.Cause != "" {
-		if !slices.Contains(f.Causes(), par.Cause) {
-			return nil, fmt.Errorf("figure %s has no cause %q; it has: %s", f.ID, par.Cause, strings.Join(f.Causes(), ", "))
+		if !slices.Contains(f.causes, par.Cause) {
+			return nil, fmt.Errorf("figure %s has no cause %q; it has: %s", f.ID, par.Cause, cmp.Or(strings.Join(f.causes, ", "), "none"))
 		}
-		list = append(list, "cause "+par.Cause)
 	}
 	for _, a := range []struct {
 		name string

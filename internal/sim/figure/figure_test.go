@@ -65,7 +65,7 @@ func TestPublishedRatios(t *testing.T) {
 // toy is a figure of invented results on real published data.
 func toy(values []Value) *Figure {
 	return &Figure{
-		ID: "toy", data: "2.3", takes: []string{"keys"},
+		ID: "toy", data: "2.3", takes: []string{"keys"}, causes: []string{"toy"},
 		jobs: func(*Published, Params) ([]job, error) {
 			var jobs []job
 			for _, v := range values {

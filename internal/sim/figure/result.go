@@ -133,6 +133,8 @@ type Result struct {
 	X          Axis           `json:"x"`
 	Published  map[string]any `json:"published_parameters"`
 	Parameters Params         `json:"parameters"`
+	// Experiment is the cause that was switched.
+	Experiment string `json:"experiment,omitempty"`
 	// Altered says which parameters are not the published ones; then nothing
 	// is compared.
 	Altered []string `json:"altered,omitempty"`
@@ -146,6 +148,8 @@ type Result struct {
 	Claims    Count     `json:"claims"`
 	Reasons   []string  `json:"reasons,omitempty"`
 	Remarks   []string  `json:"remarks,omitempty"`
+	// Against is the file whose curves are in the place of the published ones.
+	Against string `json:"against,omitempty"`
 	// Inputs say which points are no predictions, and why.
 	Inputs []string `json:"inputs,omitempty"`
 }
@@ -160,9 +164,12 @@ func (r *Result) WriteJSON(w io.Writer) error {
 
 // newResult is the published part of a Result.
 func newResult(f *Figure, p *Published, par Params) *Result {
-	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(),
+	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(), Experiment: par.Cause, Against: par.Against,
 		X: p.X, Published: p.Parameters, Parameters: par, Remarks: p.Remarks}
 	for i := range f.inputs {
+		if par.Against != "" {
+			break
+		}
 		if t := f.inputs[i].text; !slices.Contains(r.Inputs, t) {
 			r.Inputs = append(r.Inputs, t)
 		}
@@ -347,17 +354,17 @@ func (r *Result) judge(f *Figure) {
 			Ours:      cl.eval(r, func(p *Point) *float64 { return p.Ours }),
 		}})
 	}
-	if len(r.Altered) > 0 {
+	if len(r.Altered) > 0 && r.Against == "" {
 		return
 	}
 	used := map[string]int{} // reason -> its number
 	explain := func(c *Comparison, applies func(*reason) bool) {
-		if c.Verdict != Missed && c.Verdict != Cancels {
+		if c.Verdict != Missed && c.Verdict != Cancels || r.Against != "" {
 			return
 		}
 		for i := range f.reasons {
 			re := &f.reasons[i]
-			if !applies(re) {
+			if !applies(re) || r.Experiment != "" && re.cause == r.Experiment {
 				continue
 			}
 			text := re.text
@@ -381,7 +388,7 @@ func (r *Result) judge(f *Figure) {
 			for k := range cu.Points {
 				pt := &cu.Points[k]
 				pt.compare(r.Tolerance.Point)
-				if pt.Verdict != NotCompared && f.input(q, cu.Name, pt) {
+				if pt.Verdict != NotCompared && r.Against == "" && f.input(q, cu.Name, pt) {
 					pt.Verdict = Input
 				}
 				explain(&pt.Comparison, func(re *reason) bool { return re.point(q, cu.Name, pt) })
@@ -405,6 +412,24 @@ func (r *Result) judge(f *Figure) {
 	}
 }
 
+// unpublish takes the published curves away: they are of other parameters.
+func (r *Result) unpublish() {
+	for i := range r.Panels {
+		p := &r.Panels[i]
+		for j := range p.Curves {
+			p.Curves[j].Points = nil
+		}
+	}
+}
+
+// trim takes curves away that have no points.
+func (r *Result) trim() {
+	for i := range r.Panels {
+		p := &r.Panels[i]
+		p.Curves = slices.DeleteFunc(p.Curves, func(c Curve) bool { return len(c.Points) == 0 })
+	}
+}
+
 // outside reports whether p is outside its tolerance.
 func (p *Point) outside() bool {
 	return p != nil && (p.Verdict == Missed || p.Verdict == Explained)
@@ -416,6 +441,19 @@ func (e ref) point(r *Result) *Point {
 		return nil
 	}
 	return r.find(e.panel, e.series, e.x)
+}
+
+// Inputs say which points are no predictions.
+func (f *Figure) Inputs() (texts []string) {
+	for _, c := range f.Fitted {
+		texts = append(texts, c)
+	}
+	for i := range f.inputs {
+		if t := f.inputs[i].text; !slices.Contains(texts, t) {
+			texts = append(texts, t)
+		}
+	}
+	return texts
 }
 
 // input reports whether nothing was predicted for a point.

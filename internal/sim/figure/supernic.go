@@ -40,7 +40,9 @@ func supernic() []*Figure {
 				{"sNIC, middle layer, over no disaggregation", ref{0, "cost", cost.MiddleLayer.String()}, none},
 				{"sNIC, switch-attached, over no disaggregation", ref{0, "cost", cost.SwitchAttached.String()}, none},
 			}},
-		{ID: "5.10", data: "5.10", strict: true, jobs: background, reasons: []reason{
+		{ID: "5.10", data: "5.10", strict: true, jobs: background, inputs: []reason{
+			{series: "single sNIC", text: "the single sNIC's slowdown: what a background fills was taken from it"},
+		}, reasons: []reason{
 			{panel: 1, series: "intermediate pool", text: reasonPassing},
 			{panel: 1, series: "switch-attached pool", text: reasonSpread},
 		}},
@@ -55,6 +57,10 @@ func supernic() []*Figure {
 				{panel: 1, series: "sNIC", text: reasonAccessed},
 			}},
 		{ID: "5.13", data: "5.13", strict: true, jobs: sensitivity,
+			inputs: []reason{
+				{text: "the load is 5.12's, which was fitted; regions, and what over-commitment means, were chosen after results"},
+				{panel: 1, text: "the load is 5.12's, which was fitted; regions, and what over-commitment means, were chosen after results"},
+			},
 			ratios: []ratio{{"slowdown, 30 % of victims over 90 %", ref{0, "victim cache", "kept 30%"}, ref{0, "victim cache", "kept 90%"}}},
 			reasons: []reason{
 				{series: "victim cache", text: reasonVictims},

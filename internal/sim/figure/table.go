@@ -23,8 +23,18 @@ func (r *Result) WriteTable(w io.Writer) error {
 	for _, l := range r.Inputs {
 		fmt.Fprintf(&b, "input: %s\n", l)
 	}
-	if len(r.Altered) > 0 {
+	if r.Experiment != "" {
+		fmt.Fprintf(&b, "an experiment, with this cause switched: %s\n", r.Experiment)
+	}
+	if len(r.Altered) > 0 && r.Against != "" {
+		fmt.Fprintf(&b, "other parameters than the published ones: %s\n", strings.Join(r.Altered, ", "))
+	} else if len(r.Altered) > 0 {
 		fmt.Fprintf(&b, "not the published parameters, so nothing is compared: %s\n", strings.Join(r.Altered, ", "))
+	}
+	theirs := "published"
+	if r.Against != "" {
+		theirs = "yours"
+		fmt.Fprintf(&b, "compared with %s\n", r.Against)
 	}
 	for _, l := range r.LeftOut {
 		fmt.Fprintf(&b, "left out: %s\n", l)
@@ -35,7 +45,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	}
 	for i := range r.Panels {
 		p := &r.Panels[i]
-		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", p.Y, "published", "ours", "error")
+		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", p.Y, theirs, "ours", "error")
 		for j := range p.Curves {
 			c := &p.Curves[j]
 			for k := range c.Points {
@@ -48,7 +58,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 		}
 	}
 	if len(r.Ratios) > 0 {
-		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", "ratios", "published", "ours", "error")
+		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", "ratios", theirs, "ours", "error")
 		for i := range r.Ratios {
 			if ra := &r.Ratios[i]; ra.Ours != nil || !r.partial() {
 				row(ra.Claim, &ra.Comparison)
@@ -76,7 +86,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 
 // Summary is one line: how many points and ratios are inside the tolerance.
 func (r *Result) Summary() string {
-	if len(r.Altered) > 0 {
+	if len(r.Altered) > 0 && r.Against == "" {
 		return fmt.Sprintf("%s: not compared (%s)", r.Figure, strings.Join(r.Altered, ", "))
 	}
 	s := fmt.Sprintf("%s: %d of %d points within %.0f %%", r.Figure, r.Points.Within, r.Points.total(), 100*r.Tolerance.Point)
@@ -164,4 +174,6 @@ func percent(e *float64) string {
 }
 
 // partial reports whether only some of the points were run.
-func (r *Result) partial() bool { return r.Parameters.Quick || len(r.Parameters.Threads) > 0 }
+func (r *Result) partial() bool {
+	return r.Parameters.Quick || r.Against != "" || len(r.Altered) > 0 || len(r.Parameters.Threads) > 0
+}
