@@ -57,7 +57,8 @@ func (r *Result) WriteTable(w io.Writer) error {
 			}
 		}
 	}
-	if len(r.Ratios) > 0 {
+	alone := len(r.Altered) > 0 && r.Against == ""
+	if len(r.Ratios) > 0 && !alone {
 		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", "ratios", theirs, "ours", "error")
 		for i := range r.Ratios {
 			if ra := &r.Ratios[i]; ra.Ours != nil || !r.partial() {
@@ -73,7 +74,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "[%d] %s\n", i+1, re)
 	}
 	for _, re := range r.Remarks {
-		fmt.Fprintf(&b, "Note: %s\n", re)
+		if !alone {
+			fmt.Fprintf(&b, "Note: %s\n", re)
+		}
 	}
 	fmt.Fprintln(&b, r.Summary())
 	for line := range strings.Lines(b.String()) {
