@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/quillon/quillon/internal/sim/figure"
 	"github.com/quillon/quillon/nf/clock"
@@ -106,13 +107,17 @@ stays one in table and picture, whether it is known (--known) or not.`,
 	f.SortFlags = false
 	f.BoolVar(&list, "list", false, "list the figures")
 	f.StringVar(&out, "out", out, "write FIGURE.json, .svg and .png to `DIR`")
+	check.add(f)
+	addParams(f, &par, &zipf)
+	return cmd
+}
+
+// addParams adds flags of how figures are rerun.
+func addParams(f *pflag.FlagSet, par *figure.Params, zipf *float64) {
 	f.Uint64Var(&par.Seed, "seed", 1, "of everything random")
 	f.BoolVar(&par.Quick, "quick", false, "fewer points, shorter runs (too short for the tails of 2.14 and 2.15)")
-	f.BoolVar(&check.on, "check", false, "exit status 1 when something was missed")
-	f.StringVar(&check.known, "known", "", "with --check: what a CSV `FILE` of --record has does not count, if it is missed as far as there (5 %)")
-	f.StringVar(&check.record, "record", "", "write what was missed to a CSV `FILE`: figure, panel, series, x, ours over published")
 	f.IntVar(&par.Keys, "keys", 0, "keys in the store")
-	f.Float64Var(&zipf, "zipf", 0, "skew of the keys; 0 = all alike")
+	f.Float64Var(zipf, "zipf", 0, "skew of the keys; 0 = all alike")
 	f.IntVar(&par.ObjectSize, "object-size", 0, "bytes of an entry: a power of two")
 	f.IntVar(&par.SteeredKeys, "steered-keys", 0, "steer only the `N` most popular keys")
 	f.StringVar(&par.Search, "search", "", "how Clover's clients find tails: library, as published (default), or headers, as quillon's own do")
@@ -122,7 +127,12 @@ stays one in table and picture, whether it is known (--known) or not.`,
 	f.StringVar(&par.Against, "against", "", "compare with curves of your own in the place of the published ones: a CSV `FILE` of x, y, series")
 	f.StringVar(&par.Cause, "cause", "", "switch a `CAUSE` of deviations that the figure's reasons name")
 	f.StringVar(&par.Trace, "trace", "", "load of 5.2 and 5.3: a capture or CSV `FILE`, as quillon plan reads it")
-	return cmd
+}
+
+func (c *simCheck) add(f *pflag.FlagSet) {
+	f.BoolVar(&c.on, "check", false, "exit status 1 when something was missed")
+	f.StringVar(&c.known, "known", "", "with --check: what a CSV `FILE` of --record has does not count, if it is missed as far as there (5 %)")
+	f.StringVar(&c.record, "record", "", "write what was missed to a CSV `FILE`: figure, panel, series, x, ours over published")
 }
 
 // figureInfo is a line of the list.
@@ -133,6 +143,8 @@ type figureInfo struct {
 	Calibration bool   `json:"calibration,omitempty"`
 	// Fitted are the curves to which constants were fitted, if these are not all.
 	Fitted []string `json:"fitted,omitempty"`
+	// Whole: all of it is input, whether constants come from it or not.
+	Whole bool `json:"no_prediction,omitempty"`
 	// Inputs are points that nothing was predicted for.
 	Inputs []string `json:"inputs,omitempty"`
 }
@@ -140,13 +152,13 @@ type figureInfo struct {
 func listFigures(cmd *cobra.Command) error {
 	var infos []figureInfo
 	for _, f := range figure.All() {
-		infos = append(infos, figureInfo{f.ID, f.Caption(), f.Document(), f.Calibration, f.Fitted, f.Inputs()})
+		infos = append(infos, figureInfo{f.ID, f.Caption(), f.Document(), f.Calibration, f.Fitted, f.NoPrediction(), f.Inputs()})
 	}
 	return show(cmd, infos, func(w io.Writer) {
 		for _, i := range infos {
 			use := "prediction"
 			switch {
-			case i.Calibration:
+			case i.Whole:
 				use = "input"
 			case len(i.Inputs) > 0:
 				use = "in part input"

@@ -37,7 +37,7 @@ func TestAgainst(t *testing.T) {
 	if err := r.WriteTable(&b); err != nil || !strings.Contains(b.String(), "compared with "+file) {
 		t.Errorf("%v\n%s", err, &b)
 	}
-	if p, m, _ := r.has(); !p || !m {
+	if p, m, _, _ := r.has(); !p || !m {
 		t.Error("a picture without their curves, or without what was missed")
 	}
 
@@ -46,7 +46,7 @@ func TestAgainst(t *testing.T) {
 	if r, err = fs[0].Run(context.Background(), par, nil); err != nil {
 		t.Fatal(err)
 	}
-	if p, _, _ := r.has(); p || r.Points.total() != 0 {
+	if p, _, _, _ := r.has(); p || r.Points.total() != 0 {
 		t.Errorf("published curves with other parameters: %+v", r.Panels)
 	}
 

@@ -102,7 +102,7 @@ func style(published bool, s color.Color) chart.Style {
 // keys are the two styles, then the curves' colours.
 func (r *Result) keys() []chart.Key {
 	var keys []chart.Key
-	published, missed, input := r.has()
+	published, missed, explained, input := r.has()
 	if published {
 		text := "published"
 		if r.Against != "" {
@@ -113,6 +113,9 @@ func (r *Result) keys() []chart.Key {
 	keys = append(keys, chart.Key{Text: "simulated", Style: style(false, chart.Ink)})
 	if missed {
 		keys = append(keys, chart.Key{Text: "missed", Style: strike})
+	}
+	if explained {
+		keys = append(keys, chart.Key{Text: "outside, shown by an experiment", Style: shown})
 	}
 	if input {
 		keys = append(keys, chart.Key{Text: "input, no prediction", Style: chart.Style{Shade: chart.Ink, Open: true, Shape: chart.Square, Width: 0.01}})
@@ -141,18 +144,22 @@ func (r *Result) keys() []chart.Key {
 // strike marks what was missed.
 var strike = chart.Style{Shade: color.NRGBA{0xC0, 0x20, 0x20, 0xFF}, Shape: chart.Cross, Dots: true, Width: 0.01}
 
+// shown marks what is outside by a cause that an experiment shows.
+var shown = chart.Style{Shade: color.NRGBA{0xE0, 0x8A, 0x00, 0xFF}, Shape: chart.Cross, Dots: true, Width: 0.01}
+
 // has says which sorts of points there are.
-func (r *Result) has() (published, missed, input bool) {
+func (r *Result) has() (published, missed, explained, input bool) {
 	for _, p := range r.Panels {
 		for _, c := range p.Curves {
 			for _, pt := range c.Points {
 				published = published || pt.Published != nil
 				missed = missed || pt.Verdict == Missed
+				explained = explained || pt.Verdict == Explained
 				input = input || pt.Verdict == Input
 			}
 		}
 	}
-	return published, missed, input
+	return published, missed, explained, input
 }
 
 // side is the published value or ours; false when there is none that can be
@@ -203,7 +210,7 @@ func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
 		}
 		lines = append(lines, l)
 	}
-	crosses, inputs := chart.Line{Style: strike}, chart.Line{Style: chart.Style{Shade: s, Open: true, Shape: chart.Square, Dots: true}}
+	crosses, causes, inputs := chart.Line{Style: strike}, chart.Line{Style: shown}, chart.Line{Style: chart.Style{Shade: s, Open: true, Shape: chart.Square, Dots: true}}
 	for k := range cu.Points {
 		pt := &cu.Points[k]
 		if y, ok := d.side(pt, false); ok {
@@ -211,12 +218,14 @@ func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
 			switch pt.Verdict {
 			case Missed:
 				crosses.Points = append(crosses.Points, at)
+			case Explained:
+				causes.Points = append(causes.Points, at)
 			case Input:
 				inputs.Points = append(inputs.Points, at)
 			}
 		}
 	}
-	return append(lines, inputs, crosses)
+	return append(lines, inputs, causes, crosses)
 }
 
 // spread makes the ordinate logarithmic when curves differ by ten times or more.

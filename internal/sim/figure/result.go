@@ -443,6 +443,13 @@ func (e ref) point(r *Result) *Point {
 	return r.find(e.panel, e.series, e.x)
 }
 
+// NoPrediction reports whether all of the figure is input.
+func (f *Figure) NoPrediction() bool {
+	return f.Calibration || slices.ContainsFunc(f.inputs, func(re reason) bool {
+		return re.series == "" && re.from == 0 && re.to == 0 && len(re.names) == 0
+	})
+}
+
 // Inputs say which points are no predictions.
 func (f *Figure) Inputs() (texts []string) {
 	for _, c := range f.Fitted {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -58,7 +59,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 		}
 	}
 	alone := len(r.Altered) > 0 && r.Against == ""
-	if len(r.Ratios) > 0 && !alone {
+	if !alone && slices.ContainsFunc(r.Ratios, func(ra Ratio) bool { return ra.Ours != nil || !r.partial() }) {
 		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", "ratios", theirs, "ours", "error")
 		for i := range r.Ratios {
 			if ra := &r.Ratios[i]; ra.Ours != nil || !r.partial() {
