@@ -110,8 +110,7 @@ func throughputs() []*Figure {
 			reasons: []reason{
 				{series: nameDefault, from: 14, text: reasonRace},
 				{series: nameWrite, from: 14, text: reasonRace},
-				{series: nameReadWrite, from: 112, to: 112, text: reasonHosts, cause: causeThreads},
-				{series: nameReadWrite, from: 168, text: reasonHosts},
+				{series: nameReadWrite, from: 112, text: reasonHosts},
 			},
 		},
 		{
@@ -141,8 +140,8 @@ func throughputs() []*Figure {
 			reasons: []reason{
 				{series: nameDefault, from: 280, to: 280, text: reasonDip},
 				{series: nameDefault, from: 14, text: reasonRace},
-				{series: nameWrite, from: 28, text: reasonHosts, cause: causeThreads},
-				{series: nameReadWrite, from: 28, text: reasonHosts, cause: causeThreads},
+				{series: nameWrite, from: 56, text: reasonHosts, cause: causeThreads},
+				{series: nameReadWrite, from: 56, text: reasonHosts, cause: causeThreads},
 				{ratio: true, series: "280 threads, write steering over default", text: reasonDip},
 			},
 		},
@@ -247,8 +246,11 @@ func sixHostReasons() (rs []reason) {
 		reason{series: "W / " + nameWrite, to: 6, text: reasonTrial},
 		reason{series: "W / " + nameDefault, to: 6, text: reasonTrial},
 	)
-	for _, name := range []string{"A / " + nameReadWrite, "W / " + nameWrite, "W / " + nameReadWrite} {
-		rs = append(rs, reason{series: name, from: 48, text: reasonHosts, cause: causeThreads})
+	for _, c := range []struct {
+		name string
+		from float64
+	}{{"A / " + nameReadWrite, 96}, {"W / " + nameWrite, 48}, {"W / " + nameReadWrite, 48}} {
+		rs = append(rs, reason{series: c.name, from: c.from, text: reasonHosts, cause: causeThreads})
 	}
 	for _, name := range []string{"B / " + nameDefault, "B / " + nameWrite, "A / " + nameDefault, "A / " + nameWrite, "W / " + nameDefault} {
 		for panel := range 3 {
