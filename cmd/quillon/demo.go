@@ -52,6 +52,7 @@ ends, no namespace, link or process is left behind.`,
 	f.IntVar(&c.Keys, "keys", c.Keys, "keys in the store")
 	f.IntVar(&c.Entry, "entry", c.Entry, "bytes of an entry: a power of two")
 	f.Float64Var(&c.Zipf, "zipf", c.Zipf, "skew of the keys; 0 = all alike")
+	f.StringVar(&c.Search, "search", c.Search, "how clients find tails: headers (default), or library, as Clover's own did, with more packets under conflict")
 	f.IntVar(&c.Nodes, "nodes", c.Nodes, "compute nodes")
 	f.IntVar(&c.MTU, "mtu", c.MTU, "of all links")
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "RoCE over IPv6")

@@ -42,7 +42,19 @@ type Style struct {
 	Bare   bool // without marks
 	Open   bool // its marks are hollow
 	Dots   bool // marks alone
+	Shape  Shape
 }
+
+// Shape is of marks.
+type Shape uint8
+
+// Shapes of marks. A Cross is larger than the others: it strikes them out.
+const (
+	Circle Shape = iota
+	Square
+	Triangle
+	Cross
+)
 
 // Key says what a style means; Area: it is a colour that is filled.
 type Key struct {
@@ -133,10 +145,12 @@ func (s *Style) mark(c draw.Canvas, at vg.Point) {
 		return
 	}
 	const radius = vg.Length(2.6)
-	var p vg.Path
-	p.Move(vg.Point{X: at.X + radius, Y: at.Y})
-	p.Arc(at, radius, 0, 2*math.Pi)
-	p.Close()
+	p := s.Shape.path(at, radius)
+	if s.Shape == Cross {
+		c.SetLineStyle(draw.LineStyle{Color: s.Shade, Width: vg.Points(1.1)})
+		c.Stroke(p)
+		return
+	}
 	if s.Open {
 		c.SetColor(color.White)
 		c.Fill(p)
@@ -146,6 +160,37 @@ func (s *Style) mark(c draw.Canvas, at vg.Point) {
 	}
 	c.SetColor(s.Shade)
 	c.Fill(p)
+}
+
+func (s Shape) path(at vg.Point, radius vg.Length) (p vg.Path) {
+	polygon := func(points ...vg.Length) {
+		for i := 0; i < len(points); i += 2 {
+			to := vg.Point{X: at.X + points[i]*radius, Y: at.Y + points[i+1]*radius}
+			if i == 0 {
+				p.Move(to)
+			} else {
+				p.Line(to)
+			}
+		}
+		p.Close()
+	}
+	switch s {
+	case Square:
+		polygon(-0.95, -0.95, 0.95, -0.95, 0.95, 0.95, -0.95, 0.95)
+	case Triangle:
+		polygon(-1.2, -0.9, 1.2, -0.9, 0, 1.3)
+	case Cross:
+		const arm = 1.7
+		p.Move(vg.Point{X: at.X - arm*radius, Y: at.Y - arm*radius})
+		p.Line(vg.Point{X: at.X + arm*radius, Y: at.Y + arm*radius})
+		p.Move(vg.Point{X: at.X - arm*radius, Y: at.Y + arm*radius})
+		p.Line(vg.Point{X: at.X + arm*radius, Y: at.Y - arm*radius})
+	default:
+		p.Move(vg.Point{X: at.X + radius, Y: at.Y})
+		p.Arc(at, radius, 0, 2*math.Pi)
+		p.Close()
+	}
+	return p
 }
 
 // Plot is an empty plot with a grid of values, to which what is drawn is added.

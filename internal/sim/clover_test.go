@@ -83,6 +83,17 @@ func TestCloverManyThreads(t *testing.T) {
 
 // Reads alone end at the line rate of the memory node's link: an entry and a
 // shortcut an operation are 214 and 94 bytes on the wire.
+// Ten thousand clients find a metadata server that serves them.
+func TestCloverTenThousand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes several seconds")
+	}
+	m, err := Clover(context.Background(), CloverConfig{Hosts: 64, ThreadsPerHost: 160, Search: clover.SearchLibrary, Warmup: 500 * time.Microsecond, Measure: 200 * time.Microsecond})
+	if err != nil || m.Ops < 1000 || m.Errors > 0 {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
 func TestCloverReadsEndAtLineRate(t *testing.T) {
 	m := clovers(t, CloverConfig{ThreadsPerHost: 40, Warmup: time.Millisecond})
 	if line := 100e9 / 8 / (214 + 94); m.OpsPerSecond < 0.97*line || m.OpsPerSecond > 1.001*line {

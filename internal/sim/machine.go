@@ -27,11 +27,12 @@ type times struct {
 	message, qpMessage                          Time
 	hostRead, hostAtomic, deviceAccess          Time
 	hostOccupancy, deviceOccupancy, deviceWrite Time
+	hostUpdate, deviceUpdate                    Time
 	atomicInterval                              Time
 	slotMask                                    uint64
 	stall                                       [16]float64 // shares, added up
 	sameRead                                    Time
-	verb, readWork, writeWork                   Time
+	verb                                        Time
 	contexts                                    int
 	contextMiss                                 Time
 	threads                                     int
@@ -43,9 +44,9 @@ func (n *NIC) inTime() times {
 		send: From(n.Send), receive: From(n.Receive), respond: From(n.Respond), complete: From(n.Complete),
 		message: From(n.Message), qpMessage: From(n.QPMessage),
 		hostRead: From(n.HostRead), hostAtomic: From(n.HostAtomic), deviceAccess: From(n.DeviceAccess),
-		hostOccupancy: From(n.HostOccupancy), deviceOccupancy: From(n.DeviceOccupancy), deviceWrite: From(n.DeviceWrite),
+		hostOccupancy: From(n.HostOccupancy), deviceOccupancy: From(n.DeviceOccupancy), deviceWrite: From(n.DeviceWrite), hostUpdate: From(n.HostUpdate), deviceUpdate: From(n.DeviceUpdate),
 		atomicInterval: From(n.AtomicInterval), slotMask: 1<<n.SlotBits - 1,
-		sameRead: From(n.SameRead), verb: From(n.Verb), readWork: From(n.ReadWork), writeWork: From(n.WriteWork), contexts: n.Contexts, contextMiss: From(n.ContextMiss), threads: n.Threads, quantum: From(n.Quantum),
+		sameRead: From(n.SameRead), verb: From(n.Verb), contexts: n.Contexts, contextMiss: From(n.ContextMiss), threads: n.Threads, quantum: From(n.Quantum),
 	}
 	sum := 0.0
 	for i, x := range n.Stall {
@@ -84,6 +85,7 @@ type Machine struct {
 	device     []span
 	wakeAt     Time
 	deviceOp   bool // the request that executes is on device memory
+	atomic     atomic
 	frame      hdr.Frame
 	stats      MachineStats
 }
@@ -105,6 +107,13 @@ type slot struct {
 	free     Time
 	occupied Time   // by the last atomic
 	va       uint64 // of it
+}
+
+// atomic is the one that executes.
+type atomic struct {
+	slot    *slot // nil: none
+	compare uint64
+	adds    bool // it changes the word whatever it is
 }
 
 // flow is the order that a queue pair keeps.
@@ -425,7 +434,7 @@ func (m *Machine) onDevice(va uint64) bool {
 func (m *Machine) execute(arg uint64, b *packet.Buf) {
 	if arg != 0 {
 		op := hdr.Opcode(arg)
-		m.deviceOp = false
+		m.deviceOp, m.atomic.slot = false, nil
 		switch {
 		case op.Has(hdr.IsResponse):
 		case op.Has(hdr.IsAtomic) || op == hdr.ReadRequest:
@@ -433,6 +442,11 @@ func (m *Machine) execute(arg uint64, b *packet.Buf) {
 			c := 2
 			if op.Has(hdr.IsAtomic) {
 				c = 3
+				h := hdr.AtomicETH(b.Bytes()[arg>>24&0xFFFF+hdr.BTHLen:])
+				m.atomic = atomic{slot: &m.slots[h.VA()&m.nic.slotMask], adds: op != hdr.CompareSwap}
+				if !m.atomic.adds {
+					m.atomic.compare = h.Compare()
+				}
 			}
 			m.stats.Executed[c]++
 		case op.Has(hdr.IsWrite):
@@ -479,6 +493,9 @@ func (m *Machine) transmit(b *packet.Buf) {
 		}
 		op := m.frame.Op
 		q := m.flowOut(peer, m.frame.BTHOf(p).DestQP())
+		if op == hdr.AtomicAck && m.atomic.slot != nil {
+			m.changed(m.frame.AtomicAckETHOf(p).Original())
+		}
 		if op.Has(hdr.IsResponse) {
 			switch {
 			case !op.Has(hdr.IsReadResp) && op != hdr.AtomicAck:
@@ -497,11 +514,6 @@ func (m *Machine) transmit(b *packet.Buf) {
 			}
 			c := &q.threads[q.poster]
 			c.busy = max(now, c.busy) + n.verb
-			if op != hdr.ReadRequest {
-				c.busy += n.writeWork
-			} else if now > q.posted {
-				c.busy += n.readWork // once for those that are posted together
-			}
 			q.posted = now
 			if n.threads > 0 && m.threads > n.threads && c.turn > 0 {
 				c.busy = n.turn(c.turn-1, m.threads, c.busy)
@@ -511,6 +523,19 @@ func (m *Machine) transmit(b *packet.Buf) {
 		}
 	}
 	m.w.k.plan(t, m.id, kindSend, 0, b)
+}
+
+// changed makes others wait longer when the atomic that executes has changed its word.
+func (m *Machine) changed(original uint64) {
+	a := &m.atomic
+	if a.adds || original == a.compare {
+		if m.deviceOp {
+			a.slot.free += m.nic.deviceUpdate
+		} else {
+			a.slot.free += m.nic.hostUpdate
+		}
+	}
+	a.slot = nil
 }
 
 // turn is when thread i of n, of which fewer run at once, runs at t or next.

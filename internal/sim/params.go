@@ -25,6 +25,8 @@ type NIC struct {
 	// from the same slot of the atomic unit, and READs and WRITEs from the
 	// same word. DeviceWrite is what a WRITE of device memory keeps its word.
 	HostOccupancy, DeviceOccupancy, DeviceWrite time.Duration
+	// HostUpdate and DeviceUpdate are how much longer it is when the atomic changes the word.
+	HostUpdate, DeviceUpdate time.Duration
 	// AtomicInterval is the least time between two atomics on host memory,
 	// whatever their addresses.
 	AtomicInterval time.Duration
@@ -46,9 +48,6 @@ type NIC struct {
 	// Verb is the host's work for a verb with a completion: posting it and
 	// polling. Those of one thread are done one after the other.
 	Verb time.Duration
-	// ReadWork is a thread's own work before READs that it posts at one time,
-	// WriteWork that before each other request. Micro-benchmarks have none.
-	ReadWork, WriteWork time.Duration
 	// Threads is how many threads the host runs at once; more take turns of
 	// Quantum. 0 = any number.
 	Threads int
@@ -85,6 +84,9 @@ func ConnectX5() NIC {
 		HostRead: 523, HostAtomic: 578,
 		// Figure 1.2, one address: 2.929 and 8.975 million CAS.
 		HostOccupancy: 341, DeviceOccupancy: 111,
+		// The measurements behind figures 1.2 and 2.3: 2.539 and 7.723 million FETCH & ADD of
+		// one address, which all change it. CAS of many threads hardly ever do.
+		HostUpdate: 53, DeviceUpdate: 18,
 		// An access of device memory takes as long as the atomic unit does.
 		DeviceAccess: 111,
 		// Figure 2.3: 22.1 million WRITEs to a word of device memory.

@@ -35,6 +35,9 @@ type VerbsConfig struct {
 	// Addresses are 8-byte words, taken in turns so that requests under way
 	// are to different ones; 0 = 1024; 1: all threads contend for one.
 	Addresses int
+	// Fails makes every CAS find another value than it expects, as those of many
+	// threads that contend for a word hardly ever find theirs.
+	Fails bool
 	// Device puts the memory into the NIC.
 	Device bool
 	// Middlebox, if any, is in front of the memory node.
@@ -224,6 +227,9 @@ func (v *verbs) post(i int) {
 	if v.cfg.Op > rnic.OpRead {
 		v.wr.Compare, v.wr.Swap = uint64(i)&1, uint64(i)&1^1
 		v.wr.CompareMask, v.wr.SwapMask = 1, 1
+		if v.cfg.Fails {
+			v.wr.Compare = 1 << 63
+		}
 	}
 	if v.threads[i].qp.PostSend(&v.wr) != nil {
 		v.count.errors++

@@ -342,7 +342,7 @@ var (
 // check says what cannot be about a model.
 func (n *NIC) check() error {
 	for _, d := range []time.Duration{n.Send, n.Receive, n.Respond, n.Complete, n.Message, n.QPMessage, n.HostRead, n.HostAtomic, n.DeviceAccess,
-		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.AtomicInterval, n.SameRead, n.ContextMiss, n.Verb, n.ReadWork, n.WriteWork, n.Quantum} {
+		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.HostUpdate, n.DeviceUpdate, n.AtomicInterval, n.SameRead, n.ContextMiss, n.Verb, n.Quantum} {
 		if d < 0 || d > time.Second {
 			return fmt.Errorf("sim: a NIC's times are 0 to 1 s, not %v", d)
 		}

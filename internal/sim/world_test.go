@@ -257,8 +257,8 @@ func TestCASReplaced(t *testing.T) {
 		}
 		return m
 	}
-	// The atomic unit and the core are the limits of the two.
-	if m := measure(false, 16); m.OpsPerSecond < 2.8e6 || m.OpsPerSecond > 2.95e6 {
+	// The atomic unit and the core are the limits of the two. A CAS that finds what it expects takes longer: some do.
+	if m := measure(false, 16); m.OpsPerSecond < 2.54e6 || m.OpsPerSecond > 2.75e6 {
 		t.Errorf("CAS: %+v", m)
 	}
 	if m := measure(true, 16); m.OpsPerSecond < 2.6e6 || m.OpsPerSecond > 2.9e6 {

@@ -39,6 +39,7 @@ type Store struct {
 	Ops      int // of a session; 0 = 40
 	Keys     int // 0 = 3
 	Slab     int // size of an entry; 0 = 128
+	Search   clover.Search
 }
 
 // MixedResult is what a run came to.
@@ -195,7 +196,7 @@ func (s Store) load(b *Bed, seed uint64, res *MixedResult) (*storeLoad, error) {
 	conn := b.cfg.Conn
 	conn.SQPSN = clover.FirstPSN
 	cl, err := clover.New(clover.Config{
-		Keys: ycsb.Sequential(1, s.Keys), Entries: 4096, Slab: s.Slab, Sessions: s.Sessions, Mix: ycsb.A, Seed: seed,
+		Keys: ycsb.Sequential(1, s.Keys), Entries: 4096, Slab: s.Slab, Sessions: s.Sessions, Search: s.Search, Nap: 20 * time.Microsecond, Mix: ycsb.A, Seed: seed,
 		Profile: b.cfg.Profile, LinkMTU: b.cfg.MTU + 80, Conn: conn,
 	}, rack)
 	if err != nil {

@@ -37,6 +37,8 @@ type StoreWorld struct {
 }
 
 // RandomStore is the store world that a seed stands for.
+//
+// From seed LibraryStores on clients search as Clover's library does.
 func RandomStore(seed uint64) StoreWorld {
 	rng := rand.New(rand.NewPCG(seed, 0x73746f7265))
 	w := StoreWorld{
@@ -68,6 +70,9 @@ func RandomStore(seed uint64) StoreWorld {
 		}
 		w.Spoofs = v.Spoofs
 	}
+	if seed >= LibraryStores {
+		w.Store.Search = clover.SearchLibrary
+	}
 	if rng.IntN(2) == 0 {
 		w.Store.Slab = 128 << rng.IntN(5) // up to eight packets
 	}
@@ -81,6 +86,9 @@ func RandomStore(seed uint64) StoreWorld {
 	}
 	return w
 }
+
+// LibraryStores is the first seed of store worlds with clover.SearchLibrary.
+const LibraryStores = uint64(1) << 48
 
 // WildStore is RandomStore with more workers, IPv6, and settings that change under traffic.
 func WildStore(seed uint64) StoreWorld {

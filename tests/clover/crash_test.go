@@ -249,7 +249,10 @@ func TestCrashes(t *testing.T) {
 // client die.
 func TestStoreCrashes(t *testing.T) {
 	counts := map[string]uint64{}
-	for seed, n := uint64(1<<40), min(bed.Schedules(60), 1000); n > 0; seed++ {
+	for seed, n := uint64(1<<40), 2*min(bed.Schedules(60), 1000); n > 0; seed++ {
+		if n == min(bed.Schedules(60), 1000) && seed < bed.LibraryStores {
+			seed = bed.LibraryStores | 1<<40
+		}
 		w := bed.RandomStore(seed)
 		if len(w.Ends) == 0 || len(w.Faults.Machines) == 0 {
 			continue

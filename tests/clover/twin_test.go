@@ -38,6 +38,7 @@ func TestSchedules(t *testing.T) {
 		return
 	}
 	bed.SweepStores(t, ofStores(), 0, bed.Schedules(200))
+	bed.SweepStores(t, ofStores(), bed.LibraryStores, bed.Schedules(200))
 }
 
 // TestSoak plays worlds for as long as it is told; see make soak.

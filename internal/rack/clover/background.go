@@ -25,7 +25,8 @@ const (
 const (
 	bgSpace    = iota << 8 // channel
 	bgGC                   // the channel of init and GC
-	bgShortcut             // a shortcut
+	bgShortcut             // a shortcut; of a collector
+	bgReport               // collector
 )
 
 // background is what a compute node does beside its operations, on queue
@@ -46,6 +47,8 @@ type background struct {
 	wr       rnic.SendWR
 	sgl      [1][]byte
 	giveBack bool
+	nap      time.Duration
+	threads  []collector // of SearchLibrary, in the place of gc, gcKeys and scKeys
 }
 
 type spaceChannel struct {
@@ -56,6 +59,10 @@ type spaceChannel struct {
 
 // note queues the background's work after own was linked.
 func (b *background) note(c *Client, k *keyState, old, own Pointer) {
+	if len(b.threads) > 0 {
+		b.threads[k.key%collectors].note(c.now, b.nap, gcRecord{k, old, own})
+		return
+	}
 	if k.scPtr == 0 {
 		b.scKeys.push(k)
 	}
@@ -81,6 +88,11 @@ func (b *background) quiet(c *Client) bool {
 			return false
 		}
 	}
+	for i := range b.threads {
+		if !b.threads[i].quiet() {
+			return false
+		}
+	}
 	return b.scKeys.n == 0 && b.scBusy == 0 && b.gcKeys.n == 0 && !b.gc.busy
 }
 
@@ -91,6 +103,9 @@ func (b *background) deadline() clock.Time {
 	}
 	if b.retryAt != 0 {
 		at = min(at, b.retryAt)
+	}
+	for i := range b.threads {
+		at = min(at, b.threads[i].deadline())
 	}
 	return at
 }
@@ -105,7 +120,13 @@ func (b *background) complete(c *Client, w *rnic.WC) {
 	case bgGC:
 		b.gc.sent = true
 	case bgShortcut:
-		b.scBusy--
+		if len(b.threads) > 0 {
+			b.threads[w.ID&0xFF].busy--
+		} else {
+			b.scBusy--
+		}
+	case bgReport:
+		b.threads[w.ID&0xFF].sent = true
 	}
 }
 
@@ -117,6 +138,9 @@ func (b *background) step(c *Client) bool {
 		return b.init(c)
 	}
 	did := b.stock(c)
+	for i := range b.threads {
+		did = b.threads[i].step(c, i) || did
+	}
 	did = b.shortcuts(c) || did
 	return b.report(c) || did
 }
@@ -189,6 +213,7 @@ func (c *Client) arrange() error {
 	c.used = make([]bool, len(c.slabs))
 	for _, s := range c.sessions {
 		s.entry, s.out = make([]byte, largest), make([]byte, largest)
+		s.mine = make([]queue[Pointer], len(c.slabs))
 	}
 	return nil
 }
@@ -266,7 +291,16 @@ func (b *background) granted(c *Client, ch *spaceChannel) {
 
 // Release gives the entries in stock back to the metadata server; the client
 // writes no more afterwards. It is done when Quiet says so.
-func (c *Client) Release() { c.bg.giveBack = true }
+func (c *Client) Release() {
+	c.bg.giveBack = true
+	for _, s := range c.sessions {
+		for class := range s.mine {
+			for q := &s.mine[class]; q.n > 0; {
+				c.pool[class].push(q.pop())
+			}
+		}
+	}
+}
 
 func (b *background) release(c *Client) bool {
 	for i := range b.space {

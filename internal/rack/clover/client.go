@@ -99,6 +99,16 @@ type keyState struct {
 // E therefore means success. If T was recycled meanwhile, the metadata server
 // tells the head of the chain, or that it has seen E linked.
 //
+// With SearchLibrary a write does follow shortcuts, as Clover's library does. Where
+// nothing in the network leads CASes (Config.Direct) no entry has a successor before it
+// is linked, and that is safe. Elsewhere the writer reads its own entry's header
+// once the tail is found, and searches from T, by headers, if it has a successor. Say
+// E was found to have none at t, and is linked behind a tail that was named before t. A
+// cycle needs that tail to be behind another unlinked entry G, so that G had a
+// successor before t, and G to be linked behind E after t. G cannot follow a shortcut,
+// since it has a successor; and its own T was linked before G had one, before
+// t, when nothing was behind E.
+//
 // # What a middlebox may do
 //
 // It may redirect the first CAS of an entry, also to an entry whose own first
@@ -135,6 +145,10 @@ type Client struct {
 	used     []bool            // by class: somebody writes such entries
 	done     func(*Result)
 	eager    bool // a read's first READ has the shortcut beside it
+	search   Search
+	direct   bool // nothing in the network leads CASes
+	work     Work
+	thinking []*Session // a heap: who is through first
 	bg       background
 	stats    ClientStats
 	now      clock.Time
@@ -156,6 +170,10 @@ const (
 	stepFind       // reads headers to find the tail
 	stepOwn        // asks where the key is, and whether the new entry is linked
 	stepOpen       // creates the key
+	stepChase      // reads a header and the shortcut
+	stepSelf       // reads the new entry's header
+	stepAsk        // asks for entries
+	stepThink      // the library's own work
 )
 
 // Session is a client thread: one operation at a time, always on the same
@@ -164,6 +182,7 @@ type Session struct {
 	c      *Client
 	index  int
 	id     uint64
+	ready  clock.Time // when it has thought
 	memory []*rnic.QP // by memory node
 	rpc    rpc
 
@@ -174,14 +193,18 @@ type Session struct {
 	start   Pointer // the cached tail with which a search began
 	cur     Pointer // the entry that is being looked at
 	own     Pointer // the new entry
+	anchor  Pointer // where its first CAS goes
 	back    Pointer // where to go on if the shortcut leads nowhere
 	pending int     // completions that the step waits for
 	stale   int
-	hops    int  // since the search began
-	jumped  bool // the shortcut was read
-	open    bool // the key does not exist yet
-	large   bool // the entry comes in several packets
-	plain   bool // reads nothing that a middlebox may redirect
+	hops    int              // since the search began
+	jumped  bool             // the shortcut was read
+	open    bool             // the key does not exist yet
+	large   bool             // the entry comes in several packets
+	plain   bool             // reads nothing that a middlebox may redirect
+	leapt   bool             // a shortcut led to where a write is
+	careful bool             // a write searches by headers
+	mine    []queue[Pointer] // by class: granted entries, if threads do not share them
 
 	entry    []byte // of the largest slab
 	out      []byte // the new entry as it is written
@@ -254,11 +277,18 @@ func (c *Client) Step(now clock.Time) bool {
 		s.replied()
 		did = true
 	}
+	did = c.thought() || did
 	return c.bg.step(c) || did
 }
 
 // Deadline implements host.App.
-func (c *Client) Deadline() clock.Time { return c.bg.deadline() }
+func (c *Client) Deadline() clock.Time {
+	d := c.bg.deadline()
+	if len(c.thinking) > 0 {
+		d = min(d, c.thinking[0].ready)
+	}
+	return d
+}
 
 // look finds, or makes, what the node knows about a key.
 func (c *Client) look(key uint64) *keyState {
@@ -291,6 +321,10 @@ func (s *Session) Read(now clock.Time, key uint64) error {
 		return ErrBusy
 	}
 	s.begin(now, key, false)
+	if s.c.work.Read > 0 {
+		s.think(s.c.work.Read)
+		return nil
+	}
 	s.locate()
 	return nil
 }
@@ -310,12 +344,20 @@ func (s *Session) Write(now clock.Time, key uint64, value []byte) error {
 	out := s.out[:s.outLen]
 	put64(out, wire.KeyAt, key)
 	clear(out[ValueAt+copy(out[ValueAt:], value):])
+	if s.c.work.Write > 0 {
+		s.think(s.c.work.Write)
+		return nil
+	}
+	s.write()
+	return nil
+}
+
+func (s *Session) write() {
 	if s.k.tail == 0 {
 		s.locate()
 	} else {
 		s.obtain()
 	}
-	return nil
 }
 
 func (s *Session) begin(now clock.Time, key uint64, write bool) {
@@ -325,6 +367,7 @@ func (s *Session) begin(now clock.Time, key uint64, write bool) {
 	s.start, s.cur, s.own, s.back = 0, 0, 0, 0
 	s.pending, s.stale, s.hops = 0, 0, 0
 	s.jumped, s.open, s.plain = false, false, false
+	s.leapt, s.careful = false, s.c.search == SearchHeaders
 }
 
 func (s *Session) finish(err error) {
@@ -387,6 +430,10 @@ func (s *Session) complete(w *rnic.WC) {
 		s.linked()
 	case stepFind:
 		s.found()
+	case stepChase:
+		s.chased()
+	case stepSelf:
+		s.itself()
 	}
 }
 
@@ -481,7 +528,11 @@ func (s *Session) examine() {
 		return
 	}
 	s.res.FirstTry = false
-	if s.hops >= plainAfter {
+	most := plainAfter
+	if s.c.search == SearchLibrary {
+		most = max(plainAfter, min(libraryPlainAfter, s.c.entries/2))
+	}
+	if s.hops >= most {
 		s.plain, s.jumped = true, true
 	}
 	if s.endless() {
@@ -496,7 +547,8 @@ func (s *Session) examine() {
 			return
 		}
 		s.jumped = true
-		if sc := pointerAt(s.shortcut[:], 0); sc != 0 && sc != s.start && sc != s.cur && sc != next {
+		sc := pointerAt(s.shortcut[:], 0)
+		if sc != 0 && (s.c.search == SearchLibrary || sc != s.start && sc != s.cur && sc != next) {
 			s.back = next
 			s.readEntry(wire.Ref(sc.LH(), sc.Version()), false)
 			return
@@ -529,7 +581,7 @@ func (s *Session) refused() {
 
 // tail: the entry that was read has no successor.
 func (s *Session) tail() {
-	if s.k.tail == s.start || s.k.tail == 0 {
+	if s.k.tail == s.start || s.k.tail == 0 || s.c.search == SearchLibrary && s.hops > 0 {
 		s.k.tail = s.cur
 	}
 	if s.res.Write {
@@ -570,6 +622,10 @@ func (s *Session) query(next step) {
 // replied: the metadata server's answer is in the buffer.
 func (s *Session) replied() {
 	s.pending = 0
+	if s.step == stepAsk {
+		s.asked()
+		return
+	}
 	m := s.rpc.reply
 	res, head, slot := u64(m, msgOption), pointerAt(m, entPtr), u32(m, entShortcut)
 	if slot != 0 {
@@ -601,13 +657,22 @@ func (s *Session) replied() {
 // obtain takes a granted entry, or waits for one, and writes the value to it.
 func (s *Session) obtain() {
 	p := &s.c.pool[s.class]
-	s.c.used[s.class] = true
+	if s.c.search == SearchLibrary {
+		if q := &s.mine[s.class]; q.n > 0 {
+			p = q
+		} else if p.n == 0 {
+			s.ask()
+			return
+		}
+	} else {
+		s.c.used[s.class] = true
+	}
 	if p.n == 0 {
 		s.step = stepSpace
 		s.c.hungry[s.class].push(s)
 		return
 	}
-	s.own = p.pop()
+	s.own, s.anchor = p.pop(), s.k.tail
 	sp, va := s.c.layout.Entry(s.own.LH())
 	put64(s.out, 0, uint64(wire.Fresh(s.own.Version())))
 	s.step = stepWrite
@@ -621,7 +686,10 @@ func (s *Session) written() {
 		s.query(stepOpen)
 		return
 	}
-	s.link(s.k.tail)
+	if s.c.search == SearchHeaders {
+		s.anchor = s.k.tail
+	}
+	s.link(s.anchor)
 }
 
 // link tries to make the new entry the successor of p.
@@ -646,7 +714,11 @@ func (s *Session) linked() {
 	}
 	s.res.FirstTry = false
 	s.c.stats.CASFailed++
-	s.find(s.cur)
+	if s.careful {
+		s.find(s.cur)
+		return
+	}
+	s.chase(s.cur)
 }
 
 // find reads the header of p, in search of the tail.
@@ -672,7 +744,7 @@ func (s *Session) found() {
 	next := h.Next()
 	switch next {
 	case 0:
-		s.link(s.cur)
+		s.behind()
 	case s.own:
 		s.c.stats.FoundOwn++
 		s.success()
@@ -698,7 +770,7 @@ func (s *Session) endless() bool {
 // lost: the search met a recycled entry. The operation cannot be given up,
 // since others may have linked entries behind the new one already.
 func (s *Session) lost() {
-	s.hops = 0
+	s.hops, s.leapt = 0, false
 	s.c.stats.Stale++
 	s.query(stepOwn)
 }

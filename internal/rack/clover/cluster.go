@@ -62,6 +62,16 @@ type Config struct {
 	// as Clover's own client does: two READs for a read without conflict. The
 	// default waits until the entry turns out to be stale.
 	EagerShortcuts bool
+	// Search is how clients find tails; SearchLibrary has EagerShortcuts in it.
+	Search Search
+	// Direct says that nothing in the network leads CASes: a write that follows
+	// shortcuts need not look for successors of its own entry.
+	Direct bool
+	// Nap is how long a background thread of SearchLibrary sleeps that has found nothing to
+	// do; 0 = DefaultNap.
+	Nap time.Duration
+	// Work is the library's own, in virtual time; live it takes what it takes.
+	Work Work
 	// Warm lets every client begin with the first entry and the shortcut of
 	// every key in its cache, as if it had read them all before.
 	Warm bool
@@ -262,7 +272,15 @@ func (c *Config) defaults(r Rack) error {
 	if c.LinkMTU == 0 {
 		c.LinkMTU = 1500
 	}
+	if c.Nap == 0 {
+		c.Nap = DefaultNap
+	}
+	if c.Metadata.MaxClients == 0 {
+		c.Metadata.MaxClients = max(4096, len(r.Compute)*(c.Sessions+spaceChannels+1+collectors))
+	}
 	switch {
+	case int(c.Search) >= len(searches) || c.Nap < 0 || c.Work.Read < 0 || c.Work.Write < 0:
+		return errors.New("clover: no such search, or a nap or work of negative length")
 	case !wire.ValidSlab(c.Slab):
 		return fmt.Errorf("clover: %d is no slab size: choose 128 << 0..8", c.Slab)
 	case c.Sessions < 1 || c.Sessions > 1<<16 || c.QPs < 1:
@@ -330,7 +348,7 @@ func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err
 func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, server side) (*loader, error) {
 	cfg := &cl.cfg
 	ld := &loader{cl: cl, tally: newTally(), value: make([]byte, cfg.Slab-ValueAt)}
-	c := &Client{nic: nic, pd: nic.AllocPD(), index: uint32(index), mtu: cfg.Conn.PathMTU, eager: cfg.EagerShortcuts, done: ld.done,
+	c := &Client{nic: nic, pd: nic.AllocPD(), index: uint32(index), mtu: cfg.Conn.PathMTU, eager: cfg.EagerShortcuts || cfg.Search == SearchLibrary, search: cfg.Search, direct: cfg.Direct, work: cfg.Work, done: ld.done,
 		keys: make(map[uint64]*keyState, len(cfg.Keys)), spare: make([]keyState, len(cfg.Keys))}
 	ld.c = c
 	for _, key := range cfg.Keys {
@@ -342,7 +360,11 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 	}
 	c.cq = nic.CreateCQ(8*cfg.Sessions + 256)
 	me := side{m, nic, c.pd, c.cq}
-	channels := cfg.Sessions + spaceChannels + 1
+	c.bg.nap = cfg.Nap
+	if cfg.Search == SearchLibrary {
+		c.bg.threads = make([]collector, collectors)
+	}
+	channels := cfg.Sessions + spaceChannels + 1 + len(c.bg.threads)
 	mr, err := c.pd.RegMR(make([]byte, channels*MsgLen), replyBase, rnic.LocalWrite|rnic.RemoteWrite)
 	if err != nil {
 		return nil, err
@@ -376,6 +398,9 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 		}
 		c.bg.memory = append(c.bg.memory, q)
 	}
+	if err := cl.collectors(c, me, memory, func(i int, r *rpc) error { return open(r, cfg.Sessions+spaceChannels+1+i) }); err != nil {
+		return nil, err
+	}
 	for i := range cfg.Sessions {
 		s := &Session{c: c, index: i, id: uint64(i) << 8, memory: shared[i%len(shared)]}
 		if err := open(&s.rpc, i); err != nil {
@@ -394,7 +419,27 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 			return nil, err
 		}
 	}
-	return ld, open(&c.bg.gc, channels-1)
+	return ld, open(&c.bg.gc, cfg.Sessions+spaceChannels)
+}
+
+// collectors makes the background threads of a client with SearchLibrary.
+func (cl *Cluster) collectors(c *Client, me side, memory []side, open func(i int, r *rpc) error) error {
+	for i := range c.bg.threads {
+		g := &c.bg.threads[i]
+		// Threads do not look for work at the same moments.
+		g.idle = clock.Time(uint64(int(c.index)*collectors+i) * golden % uint64(cl.cfg.Nap))
+		for _, to := range memory {
+			q, err := cl.connect(me, to, true, GCMax)
+			if err != nil {
+				return err
+			}
+			g.memory = append(g.memory, q)
+		}
+		if err := open(i, &g.rpc); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // replyBase is the address of a client's reply buffers.

@@ -130,7 +130,7 @@ func (m *mortal) Deadline() clock.Time {
 	return m.Worker.Deadline()
 }
 
-// Clover is linearizable, with and without steering: a read finds the latest write
+// Clover is linearizable, with and without steering, and with either search: a read finds the latest write
 // that was acknowledged before it began, or a later one.
 func TestLinearizable(t *testing.T) {
 	for _, c := range []struct {
@@ -154,15 +154,16 @@ func TestLinearizable(t *testing.T) {
 	} {
 		for _, recycle := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%+v-recycle=%v", c, recycle), func(t *testing.T) {
-				for seed := range uint64(5) {
+				for seed := range uint64(10) {
 					m := &middlebox{t: t, mode: c.mode, shared: c.shared}
 					boxes := series{noise(seed, 1, c.memory), nil, noise(seed, 2, c.clients)}
 					if c.mode != "" {
 						boxes[1] = m
 					}
-					cfg := Config{Keys: ycsb.Sequential(1, 3), Sessions: 4, Entries: 1024, Seed: seed}
+					cfg := Config{Keys: ycsb.Sequential(1, 3), Sessions: 4, Entries: 1024, Seed: seed,
+						Search: Search(seed % 2), Direct: c.mode == "", Nap: time.Duration(1+seed*5) * time.Microsecond}
 					if recycle {
-						cfg.Entries, cfg.Metadata.GCBelow = 160, 1
+						cfg.Entries, cfg.Metadata.GCBelow = 160+240*int(seed%2), 1 // each thread keeps up to 16
 					}
 					r := newRig(t, cfg, 3, 1, boxes)
 					linearizable(t, seed, r.record(seed, 60, 0.5, nil))
@@ -205,13 +206,15 @@ func TestLinearizableDespiteDeaths(t *testing.T) {
 		client, box bool
 	}{{client: true}, {box: true}, {client: true, box: true}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			for seed := range seeds {
+			for seed := range 2 * seeds {
+				search := Search(seed % 2)
+				seed /= 2
 				m := &middlebox{t: t, mode: "read-write", careful: c.box}
 				// A READ that was led elsewhere, by a middlebox that is gone, is
 				// not taken for the same when it comes again.
 				conn := rnic.DefaultConn()
 				conn.Timeout, conn.RetryCnt, conn.SQPSN = 12, 6, FirstPSN
-				cfg := Config{Keys: ycsb.Sequential(1, 3), Sessions: 4, Entries: 4096, Seed: seed, Conn: conn}
+				cfg := Config{Keys: ycsb.Sequential(1, 3), Sessions: 4, Entries: 4096, Seed: seed, Conn: conn, Search: search, Nap: 20 * time.Microsecond}
 				r := newRig(t, cfg, 6, 1, series{noise(seed, 1, 0.02), m, noise(seed, 2, 0.02)})
 				log := r.record(seed, 80, 0.6, func(ended int, kill func(int)) {
 					every := 250 + int(seed)*7

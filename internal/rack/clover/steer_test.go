@@ -211,8 +211,9 @@ func TestSteering(t *testing.T) {
 		{name: "two-memory-nodes", reads: true, drop: 0.02, forget: 0.001, memory: 2},
 		{name: "two-memory-nodes-recycling", reads: true, drop: 0.02, forget: 0.001, memory: 2, entries: 200, keys: 80, theta: 0.3},
 	} {
-		for seed := range uint64(2) {
-			t.Run(fmt.Sprintf("%s-%d", c.name, seed), func(t *testing.T) {
+		for i := range uint64(4) {
+			seed, search := i%2, Search(i/2)
+			t.Run(fmt.Sprintf("%s-%d-%s", c.name, seed, search), func(t *testing.T) {
 				memory := max(c.memory, 1)
 				var boxes []*steerer
 				var asBox []box
@@ -223,13 +224,13 @@ func TestSteering(t *testing.T) {
 				}
 				x := boxes[0]
 				cfg := hot(ycsb.A)
-				cfg.Seed = seed
+				cfg.Seed, cfg.Search, cfg.Nap = seed, search, 20*time.Microsecond
 				cfg.Keys = ycsb.Sequential(0, 16)
 				if c.keys > 0 {
 					cfg.Keys, cfg.Theta = ycsb.Sequential(0, c.keys), c.theta
 				}
 				if c.entries > 0 {
-					cfg.Entries, cfg.Metadata.GCBelow = c.entries, 1
+					cfg.Entries, cfg.Metadata.GCBelow = c.entries+200*int(search), 1 // threads keep up to 16 each
 				}
 				r := newRig(t, cfg, 3, memory, asBox...)
 				for i, x := range boxes {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/quillon/quillon/internal/rack/clover"
 )
 
 // Config of a run; also part of its result.
@@ -14,8 +16,9 @@ type Config struct {
 	Seconds  float64 `json:"seconds"`  // measured in each phase
 	Warmup   float64 `json:"warmup_seconds"`
 	Keys     int     `json:"keys"`
-	Entry    int     `json:"entry_bytes"` // slab size: header and value
-	Zipf     float64 `json:"zipf"`        // 0 = uniform
+	Entry    int     `json:"entry_bytes"`      // slab size: header and value
+	Zipf     float64 `json:"zipf"`             // 0 = uniform
+	Search   string  `json:"search,omitempty"` // of clover.SearchNamed; "" = headers
 	Seed     uint64  `json:"seed"`
 	MTU      int     `json:"mtu"`
 	IPv6     bool    `json:"ipv6"`
@@ -50,10 +53,21 @@ func (c *Config) Check() error {
 			return fmt.Errorf("%s must be from %s to %s, not %s", n.name, plain(n.min), plain(n.max), plain(n.v))
 		}
 	}
+	if _, err := c.search(); err != nil {
+		return err
+	}
 	if c.Entry&(c.Entry-1) != 0 {
 		return fmt.Errorf("entry must be a power of two, not %d: Clover's slabs are", c.Entry)
 	}
 	return nil
+}
+
+// search is how clients find tails.
+func (c *Config) search() (clover.Search, error) {
+	if c.Search == "" {
+		return clover.SearchHeaders, nil
+	}
+	return clover.SearchNamed(c.Search)
 }
 
 // title says in a line what is run.

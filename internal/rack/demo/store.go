@@ -36,8 +36,12 @@ func newStore(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, 
 			rack.Metadata = m
 		}
 	}
+	search, err := c.search()
+	if err != nil {
+		return nil, err
+	}
 	return clover.New(clover.Config{
-		Keys: ycsb.Sequential(1, c.Keys), Slab: c.Entry, Sessions: c.Clients,
+		Keys: ycsb.Sequential(1, c.Keys), Slab: c.Entry, Sessions: c.Clients, Search: search,
 		Mix: mixes[c.Workload], Theta: c.Zipf, Seed: c.Seed, LinkMTU: c.MTU, Profile: rnic.ConnectX, CM: c.CM,
 	}, rack)
 }

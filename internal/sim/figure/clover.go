@@ -3,6 +3,7 @@ package figure
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/internal/sim"
@@ -43,6 +44,14 @@ var (
 	twoHosts = rack{hosts: 2, keys: 1024, zipf: 0.75, measure: contendedTime, software: true, techniques: techniques[:2]}
 )
 
+// usual are the published parameters.
+func (r rack) usual() Params {
+	return Params{Hosts: r.hosts, Keys: r.keys, Zipf: &r.zipf, ObjectSize: 128, Threads: []int{fullHost}}
+}
+
+// fullHost is how many threads a host has in figures that do not say it: those of the authors' driver.
+const fullHost = 40
+
 // queuePairsPerHost is how many queue pairs a host's threads share: a constant
 // of SwordBox's Clover.
 const queuePairsPerHost = 32
@@ -57,6 +66,10 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	if err != nil {
 		return job{}, err
 	}
+	search, err := par.search()
+	if err != nil {
+		return job{}, err
+	}
 	if par.Hosts != 0 {
 		r.hosts = par.Hosts
 	}
@@ -68,9 +81,16 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	}
 	c := sim.CloverConfig{
 		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: writes, Keys: r.keys, Zipf: r.zipf,
-		ObjectSize: par.ObjectSize, Mode: t.mode, SteeredKeys: par.SteeredKeys,
+		ObjectSize: par.ObjectSize, Mode: t.mode, Search: search, SteeredKeys: par.SteeredKeys,
 		Args: graph.Args{"clients": "trusted"}, // as the papers trust them
 		NIC:  nic, Seed: par.Seed,
+	}
+	switch par.Cause {
+	case causeThreads:
+		c.Work = sim.CloverLibrary()
+		c.Work.Write += r.crowd(threads)
+	case causeNaps:
+		c.Nap = longNap
 	}
 	// Threads that share queue pairs cannot take turns on the simulated
 	// processors: where there are more threads than those, each has its own.
@@ -111,6 +131,51 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	}, nil
 }
 
+// Causes of deviations of Clover's figures.
+const (
+	// causeThreads makes a write take longer by as much as the other run's steered writes do with so
+	// many threads on a host: figures of six hosts take it from 2.13, those of seven from
+	// six-host-run. What is taken from one run shows nothing about the same run.
+	causeThreads = "threads"
+	// causeNaps makes background threads sleep longer.
+	causeNaps = "naps"
+)
+
+// longNap is what six-host-run has with one thread on each host that only writes: of 0.85 shortcuts a
+// write come 5.70 packets.
+const longNap = 120 * time.Microsecond
+
+// crowd is by how much longer a steered write takes with n threads on a host than with one, in a
+// published run with another number of hosts.
+func (r rack) crowd(n int) time.Duration {
+	data, name, hosts := "2.13", nameReadWrite, 7
+	if r.hosts == 7 {
+		data, name, hosts = "six-host-run", "W / "+nameReadWrite, 6
+	}
+	p, err := load(data)
+	if err != nil {
+		return 0
+	}
+	var last, first, x float64
+	for _, s := range p.Quantities[0].Series {
+		if s.Name != name {
+			continue
+		}
+		for _, c := range s.Points {
+			threads, took := c.x/float64(hosts), c.x/c.y // us
+			switch {
+			case first == 0:
+				first, last, x = took, took, threads
+			case threads >= float64(n):
+				took = last + (took-last)*(float64(n)-x)/(threads-x)
+				return time.Duration(1000 * (took - first))
+			}
+			last, x = took, threads
+		}
+	}
+	return time.Duration(1000 * (last - first))
+}
+
 // conflicts reports whether operations conflict with each other, and queues of
 // those that retry take long to fill.
 func conflicts(m tor.Mode, writes float64) bool {
@@ -119,14 +184,24 @@ func conflicts(m tor.Mode, writes float64) bool {
 
 // threadsOf are the numbers of threads on each host: the published ones, or
 // those that are asked for. The published abscissas are threads of all hosts.
-func (r rack) threadsOf(par Params, published []coord) []int {
+func (r rack) threadsOf(par Params, published []coord, own bool) ([]int, error) {
 	if len(par.Threads) > 0 {
-		return par.Threads
+		return par.Threads, nil
+	}
+	hosts := r.hosts
+	if par.Hosts != 0 && own {
+		hosts = par.Hosts
 	}
 	var n []int
 	for _, at := range published {
-		n = append(n, int(at.x)/r.hosts)
+		k := int(at.x) / hosts
+		if own && (float64(k*hosts) != at.x || k < 1 || k > mostThreads) {
+			return nil, fmt.Errorf("x = %v: %d hosts have %d, %d … %d threads together", at.x, hosts, hosts, 2*hosts, mostThreads*hosts)
+		}
+		n = append(n, k)
 	}
+	slices.Sort(n)
+	n = slices.Compact(n)
 	if par.Quick && len(n) > 2 {
 		// The first, and what is nearest to eight threads on a host.
 		near := n[0]
@@ -137,7 +212,7 @@ func (r rack) threadsOf(par Params, published []coord) []int {
 		}
 		n = []int{n[0], near}
 	}
-	return n
+	return n, nil
 }
 
 // byThreads makes jobs of a figure over threads: of every technique and number
@@ -155,13 +230,21 @@ func (r rack) byThreads(writes float64, name func(technique) string, value func(
 				hosts = par.Hosts
 			}
 			var published []coord
-			q := len(p.Quantities) - 1
-			for _, s := range p.Quantities[q].Series {
-				if s.Name == name(t) {
-					published = s.Points
+			for q := range p.Quantities {
+				if !p.own && q < len(p.Quantities)-1 {
+					continue // 2.4 has a placeholder there
+				}
+				for _, s := range p.Quantities[q].Series {
+					if s.Name == name(t) {
+						published = append(published, s.Points...)
+					}
 				}
 			}
-			for _, n := range r.threadsOf(par, published) {
+			counts, err := r.threadsOf(par, published, p.own)
+			if err != nil {
+				return nil, err
+			}
+			for _, n := range counts {
 				v := Value{Series: name(t), X: float64(n * hosts)}
 				j, err := r.job(par, t, writes, n, func(m *sim.CloverMeasured) []Value { return value(m, v) })
 				if err != nil {
@@ -234,7 +317,7 @@ func sixHostRun(p *Published, par Params) ([]job, error) {
 // each host; categories are shares in percent.
 func byWrites(r rack, value func(m *sim.CloverMeasured, t technique, v Value) []Value) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
-		threads := []int{40}
+		threads := []int{fullHost}
 		if len(par.Threads) > 0 {
 			threads = par.Threads
 		}

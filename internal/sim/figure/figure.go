@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/quillon/quillon/internal/rack/clover"
 )
 
 // Params say how figures are rerun. A zero value means as published.
@@ -24,6 +26,9 @@ type Params struct {
 	ObjectSize int      `json:"object_size,omitempty"`
 	// SteeredKeys bounds how many of the most popular keys are steered.
 	SteeredKeys int `json:"steered_keys,omitempty"`
+	// Search is how Clover's clients find tails: "library" (as published; the default) or
+	// "headers" (this project's own).
+	Search string `json:"search,omitempty"`
 	// Hosts is the number of client hosts, Threads those on each.
 	Hosts   int   `json:"hosts,omitempty"`
 	Threads []int `json:"threads,omitempty"`
@@ -32,7 +37,15 @@ type Params struct {
 	// Trace is a file with a load: a capture, whose endpoints are IP addresses, or
 	// CSV (package traffic).
 	Trace string `json:"trace,omitempty"`
+	// Cause switches a cause of deviations, which a figure's reasons name.
+	Cause string `json:"cause,omitempty"`
+	// Against is a CSV file with curves to compare with in the place of the published ones: x, y,
+	// series, and in a fourth column the panel, from 0, if it is not the first.
+	Against string `json:"against,omitempty"`
 }
+
+// mostThreads is how many client threads a host may have.
+const mostThreads = 256
 
 // Check says which parameter cannot be.
 func (p *Params) Check() error {
@@ -53,15 +66,31 @@ func (p *Params) Check() error {
 	if p.ObjectSize&(p.ObjectSize-1) != 0 {
 		return errors.New("object-size must be a power of two")
 	}
+	if _, err := p.search(); err != nil {
+		return err
+	}
 	if p.Zipf != nil && !(*p.Zipf >= 0 && *p.Zipf <= 10) {
 		return errors.New("zipf must be from 0 to 10")
 	}
 	for _, n := range p.Threads {
-		if n < 1 || n > 256 {
-			return errors.New("threads must be from 1 to 256 on each host")
+		if n < 1 || n > mostThreads {
+			return fmt.Errorf("threads must be from 1 to %d on each host", mostThreads)
 		}
 	}
 	return nil
+}
+
+// search is that of Clover's clients.
+func (p *Params) search() (clover.Search, error) {
+	if p.Search == "" {
+		return clover.SearchLibrary, nil
+	}
+	return clover.SearchNamed(p.Search)
+}
+
+func (p *Params) altersSearch() bool {
+	s, err := p.search()
+	return err == nil && s != clover.SearchLibrary
 }
 
 // Figure is one that can be rerun.
@@ -73,6 +102,8 @@ type Figure struct {
 	Fitted []string
 	data   string       // published/data.json
 	panels map[int]bool // quantities that are compared; nil = all
+	// usual are the published parameters: asking for them changes nothing.
+	usual Params
 	// takes names the parameters that change it. Where overThreads, those
 	// are its abscissa: asking for some of them changes nothing.
 	takes       []string
@@ -80,6 +111,11 @@ type Figure struct {
 	jobs        func(p *Published, par Params) ([]job, error)
 	ratios      []ratio
 	reasons     []reason
+	// inputs are points that nothing was predicted for: constants come from them,
+	// they restate others, or what is measured was chosen after results.
+	inputs []reason
+	// causes are those that Params.Cause may switch.
+	causes []string
 	// lacks says which part is not run.
 	lacks []string
 	// strict: tolerances are those of boards.
@@ -137,7 +173,9 @@ func (c *ratio) eval(r *Result, side func(*Point) *float64) *float64 {
 	return &v
 }
 
-// reason is why values may be outside the tolerance, and how far.
+// reason names points of a figure and says what is known of them. It excuses
+// nothing: without a cause, a point outside the tolerance is missed, and the text
+// is what is believed about it.
 type reason struct {
 	panel  int
 	series string // of the points; "" = every series; the claim, if ratio
@@ -145,9 +183,10 @@ type reason struct {
 	// from and to bound x; to = 0 means no bound. names are categories.
 	from, to float64
 	names    []string
-	// least and most bound ours / published, limit ours; 0 = no bound.
-	least, most, limit float64
-	text               string
+	text     string
+	// cause names the experiment that shows why: Params.Cause switches it, and
+	// with it the points move into the tolerance (TestCauses runs it).
+	cause string
 }
 
 func (re *reason) point(panel int, series string, p *Point) bool {
@@ -155,18 +194,9 @@ func (re *reason) point(panel int, series string, p *Point) bool {
 		return false
 	}
 	if len(re.names) > 0 {
-		for _, n := range re.names {
-			if n == p.Name {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(re.names, p.Name)
 	}
 	return p.X >= re.from && (re.to == 0 || p.X <= re.to)
-}
-
-func (re *reason) covers(factor, ours float64) bool {
-	return factor >= re.least && (re.most == 0 || factor <= re.most) && (re.limit == 0 || ours <= re.limit)
 }
 
 // Caption says what the figure shows.
@@ -219,10 +249,19 @@ func (f *Figure) Run(ctx context.Context, par Params, show func(Progress)) (*Res
 	if err != nil {
 		return nil, err
 	}
-	r := newResult(f, p, par)
-	r.LeftOut = f.lacks
-	if r.Altered, err = f.altered(par); err != nil {
+	if par.Against != "" {
+		if p, err = p.against(par.Against); err != nil {
+			return nil, fmt.Errorf("figure %s: --against %w", f.ID, err)
+		}
+	}
+	altered, err := f.altered(&par)
+	if err != nil {
 		return nil, err
+	}
+	r := newResult(f, p, par)
+	r.LeftOut, r.Altered = f.lacks, altered
+	if len(altered) > 0 && par.Against == "" {
+		r.unpublish()
 	}
 	jobs, err := f.jobs(p, par)
 	if err != nil {
@@ -239,13 +278,35 @@ func (f *Figure) Run(ctx context.Context, par Params, show func(Progress)) (*Res
 			}
 		}
 	}
+	r.trim()
 	r.judge(f)
 	return r, nil
 }
 
-// altered lists the parameters of par that are not the published ones.
-func (f *Figure) altered(par Params) ([]string, error) {
+// altered lists the parameters of par that are not the published ones, and takes out of it those that are.
+func (f *Figure) altered(par *Params) ([]string, error) {
+	u := &f.usual
+	if u.Zipf != nil && par.Zipf != nil && *par.Zipf == *u.Zipf {
+		par.Zipf = nil
+	}
+	for _, n := range []struct {
+		usual int
+		v     *int
+	}{{u.Keys, &par.Keys}, {u.ObjectSize, &par.ObjectSize}, {u.Hosts, &par.Hosts}} {
+		if *n.v == n.usual {
+			*n.v = 0
+		}
+	}
+	if !f.overThreads && len(u.Threads) > 0 && slices.Equal(u.Threads, par.Threads) {
+		par.Threads = nil
+	}
+
 	var list []string
+	if par.Cause != "" {
+		if !slices.Contains(f.causes, par.Cause) {
+			return nil, fmt.Errorf("figure %s has no cause %q; it has: %s", f.ID, par.Cause, cmp.Or(strings.Join(f.causes, ", "), "none"))
+		}
+	}
 	for _, a := range []struct {
 		name string
 		set  bool
@@ -255,6 +316,7 @@ func (f *Figure) altered(par Params) ([]string, error) {
 		{"zipf", par.Zipf != nil, par.Zipf},
 		{"object-size", par.ObjectSize != 0, par.ObjectSize},
 		{"steered-keys", par.SteeredKeys != 0, par.SteeredKeys},
+		{"search", par.altersSearch(), par.Search},
 		{"hosts", par.Hosts != 0, par.Hosts},
 		{"threads", len(par.Threads) != 0, par.Threads},
 		{"nic", par.NIC != "", par.NIC},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -39,6 +40,30 @@ var (
 	rest = []color.NRGBA{chart.Write, {0xC8, 0x55, 0x1B, 0xFF}, chart.ReadWrite, chart.Off, {0x7A, 0x3E, 0x9D, 0xFF}, {0xB5, 0x8A, 0x00, 0xFF}}
 )
 
+// families are the colours of curves that are named "family / member"; members have marks of their own.
+var families = []color.NRGBA{{0x7A, 0x3E, 0x9D, 0xFF}, chart.ReadWrite, chart.Write, {0xC8, 0x55, 0x1B, 0xFF}, chart.Off, {0xB5, 0x8A, 0x00, 0xFF}}
+
+// look is the colour and the mark of curve i of a panel.
+func look(curves []Curve, i int) (color.NRGBA, chart.Shape) {
+	name := curves[i].Name
+	family, member, ok := strings.Cut(name, " / ")
+	if !ok {
+		return shade(name, i), chart.Circle
+	}
+	var all, members []string
+	for _, c := range curves {
+		f, m, _ := strings.Cut(c.Name, " / ")
+		if !slices.Contains(all, f) {
+			all = append(all, f)
+		}
+		if !slices.Contains(members, m) {
+			members = append(members, m)
+		}
+	}
+	shapes := []chart.Shape{chart.Circle, chart.Square, chart.Triangle}
+	return families[slices.Index(all, family)%len(families)], shapes[slices.Index(members, member)%len(shapes)]
+}
+
 func shade(name string, i int) color.NRGBA {
 	for _, s := range shades {
 		if strings.HasPrefix(name, s.prefix) {
@@ -52,6 +77,9 @@ func shade(name string, i int) color.NRGBA {
 // the same bytes.
 func (r *Result) Save(prefix string) error {
 	foot := fmt.Sprintf("%s; simulated by quillon, seed %d", r.Document, r.Parameters.Seed)
+	if r.Experiment != "" {
+		foot += "; experiment: " + r.Experiment
+	}
 	if len(r.Altered) > 0 {
 		foot += "; simulated with other parameters: " + strings.Join(r.Altered, ", ")
 	}
@@ -73,7 +101,25 @@ func style(published bool, s color.Color) chart.Style {
 
 // keys are the two styles, then the curves' colours.
 func (r *Result) keys() []chart.Key {
-	keys := []chart.Key{{Text: "published", Style: style(true, chart.Ink)}, {Text: "simulated", Style: style(false, chart.Ink)}}
+	var keys []chart.Key
+	published, missed, explained, input := r.has()
+	if published {
+		text := "published"
+		if r.Against != "" {
+			text = filepath.Base(r.Against)
+		}
+		keys = append(keys, chart.Key{Text: text, Style: style(true, chart.Ink)})
+	}
+	keys = append(keys, chart.Key{Text: "simulated", Style: style(false, chart.Ink)})
+	if missed {
+		keys = append(keys, chart.Key{Text: "missed", Style: strike})
+	}
+	if explained {
+		keys = append(keys, chart.Key{Text: "outside, shown by an experiment", Style: shown})
+	}
+	if input {
+		keys = append(keys, chart.Key{Text: "input, no prediction", Style: chart.Style{Shade: chart.Ink, Open: true, Shape: chart.Square, Width: 0.01}})
+	}
 	seen := map[string]bool{}
 	for _, p := range r.Panels {
 		for i, cu := range p.Curves {
@@ -84,14 +130,36 @@ func (r *Result) keys() []chart.Key {
 			label := cu.Name
 			switch {
 			case slices.Contains(r.Fitted, cu.Name):
-				label += " (fitted)"
+				label += " (input)"
 			case !cu.simulated():
 				label += " (published only)"
 			}
-			keys = append(keys, chart.Key{Text: label, Style: chart.Style{Shade: shade(cu.Name, i)}, Area: true})
+			s, shape := look(p.Curves, i)
+			keys = append(keys, chart.Key{Text: label, Style: chart.Style{Shade: s, Shape: shape}, Area: !strings.Contains(cu.Name, " / ")})
 		}
 	}
 	return keys
+}
+
+// strike marks what was missed.
+var strike = chart.Style{Shade: color.NRGBA{0xC0, 0x20, 0x20, 0xFF}, Shape: chart.Cross, Dots: true, Width: 0.01}
+
+// shown marks what is outside by a cause that an experiment shows.
+var shown = chart.Style{Shade: color.NRGBA{0xE0, 0x8A, 0x00, 0xFF}, Shape: chart.Cross, Dots: true, Width: 0.01}
+
+// has says which sorts of points there are.
+func (r *Result) has() (published, missed, explained, input bool) {
+	for _, p := range r.Panels {
+		for _, c := range p.Curves {
+			for _, pt := range c.Points {
+				published = published || pt.Published != nil
+				missed = missed || pt.Verdict == Missed
+				explained = explained || pt.Verdict == Explained
+				input = input || pt.Verdict == Input
+			}
+		}
+	}
+	return published, missed, explained, input
 }
 
 // side is the published value or ours; false when there is none that can be
@@ -111,7 +179,8 @@ func (d *Panel) side(pt *Point, published bool) (float64, bool) {
 // all of ours.
 func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
 	cu, category := &d.Curves[i], r.X.Scale == Category
-	s, shift := shade(cu.Name, i), 0.0
+	s, shape := look(d.Curves, i)
+	shift := 0.0
 	if n := len(d.Curves); category && n > 1 {
 		shift = groupWidth * (float64(i)/float64(n-1) - 0.5)
 	}
@@ -126,7 +195,7 @@ func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
 	}
 	for _, published := range []bool{true, false} {
 		l := chart.Line{Style: style(published, s)}
-		l.Dots = category
+		l.Dots, l.Shape = category, shape
 		for k := range cu.Points {
 			pt := &cu.Points[k]
 			y, ok := d.side(pt, published)
@@ -141,12 +210,57 @@ func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
 		}
 		lines = append(lines, l)
 	}
-	return lines
+	crosses, causes, inputs := chart.Line{Style: strike}, chart.Line{Style: shown}, chart.Line{Style: chart.Style{Shade: s, Open: true, Shape: chart.Square, Dots: true}}
+	for k := range cu.Points {
+		pt := &cu.Points[k]
+		if y, ok := d.side(pt, false); ok {
+			at := chart.Point{X: pt.X + shift, Y: y}
+			switch pt.Verdict {
+			case Missed:
+				crosses.Points = append(crosses.Points, at)
+			case Explained:
+				causes.Points = append(causes.Points, at)
+			case Input:
+				inputs.Points = append(inputs.Points, at)
+			}
+		}
+	}
+	return append(lines, inputs, causes, crosses)
+}
+
+// spread makes the ordinate logarithmic when curves differ by ten times or more.
+func (d *Panel) spread() {
+	if d.Y.Scale != Linear && d.Y.Scale != "" {
+		return
+	}
+	least, most := math.Inf(1), 0.0
+	for _, c := range d.Curves {
+		top := 0.0
+		for _, pt := range c.Points {
+			for _, v := range []*float64{pt.Published, pt.Ours} {
+				if v == nil {
+					continue
+				}
+				if *v <= 0 {
+					return
+				}
+				top = math.Max(top, *v)
+			}
+		}
+		if top > 0 {
+			least, most = math.Min(least, top), math.Max(most, top)
+		}
+	}
+	if most >= 10*least {
+		d.Y.Scale = Log
+	}
 }
 
 // panel is the plot of panel i.
 func (r *Result) panel(i int) *plot.Plot {
-	d := &r.Panels[i]
+	drawn := r.Panels[i]
+	d := &drawn
+	d.spread()
 	p := chart.Plot("", r.X.String(), d.Y.String())
 	xs, ys := extent{}, extent{}
 	names := map[float64]string{}

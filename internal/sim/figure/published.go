@@ -45,6 +45,8 @@ type Published struct {
 		X      any    `json:"x"`
 		Why    string `json:"why"`
 	} `json:"left_out"`
+	// own: they are of a file that somebody gave.
+	own      bool
 	ReadFrom string `json:"read_from"`
 	Sources  []struct {
 		Repo   string `json:"repo"`
@@ -56,11 +58,14 @@ type Published struct {
 // Quantity is one ordinate with its curves.
 type Quantity struct {
 	Axis
-	Series []struct {
-		Name   string  `json:"name"`
-		Points []coord `json:"points"`
-		Errors []coord `json:"errors"` // standard deviations
-	} `json:"series"`
+	Series []Series `json:"series"`
+}
+
+// Series is a curve.
+type Series struct {
+	Name   string  `json:"name"`
+	Points []coord `json:"points"`
+	Errors []coord `json:"errors"` // standard deviations
 }
 
 // coord is [x, y]; x is a number, or a name on an axis of categories.

@@ -29,10 +29,14 @@ type Verdict string
 const (
 	// Within: inside the tolerance.
 	Within Verdict = "within"
-	// Explained: outside, for a stated physical reason.
+	// Explained: outside, and an experiment shows why.
 	Explained Verdict = "explained"
-	// Off: outside without one.
-	Off Verdict = "off"
+	// Missed: outside, whatever is believed about it.
+	Missed Verdict = "missed"
+	// Cancels: a ratio inside the tolerance of points that are outside theirs.
+	Cancels Verdict = "cancels"
+	// Input: nothing was predicted.
+	Input Verdict = "input"
 	// NotCompared: nothing was published for it, or it was not run, or other
 	// parameters were run than the published ones.
 	NotCompared Verdict = ""
@@ -93,10 +97,14 @@ type Ratio struct {
 type Count struct {
 	Within    int `json:"within"`
 	Explained int `json:"explained"`
-	Off       int `json:"off"`
+	Missed    int `json:"missed"`
+	// Cancels are ratios of two errors that cancel. They are not held.
+	Cancels int `json:"cancels,omitempty"`
+	// Inputs are no predictions, and in none of the others.
+	Inputs int `json:"inputs,omitempty"`
 }
 
-func (c Count) total() int { return c.Within + c.Explained + c.Off }
+func (c Count) total() int { return c.Within + c.Explained + c.Missed + c.Cancels }
 
 func (c *Count) add(v Verdict) {
 	switch v {
@@ -104,8 +112,12 @@ func (c *Count) add(v Verdict) {
 		c.Within++
 	case Explained:
 		c.Explained++
-	case Off:
-		c.Off++
+	case Missed:
+		c.Missed++
+	case Cancels:
+		c.Cancels++
+	case Input:
+		c.Inputs++
 	}
 }
 
@@ -121,6 +133,8 @@ type Result struct {
 	X          Axis           `json:"x"`
 	Published  map[string]any `json:"published_parameters"`
 	Parameters Params         `json:"parameters"`
+	// Experiment is the cause that was switched.
+	Experiment string `json:"experiment,omitempty"`
 	// Altered says which parameters are not the published ones; then nothing
 	// is compared.
 	Altered []string `json:"altered,omitempty"`
@@ -134,6 +148,10 @@ type Result struct {
 	Claims    Count     `json:"claims"`
 	Reasons   []string  `json:"reasons,omitempty"`
 	Remarks   []string  `json:"remarks,omitempty"`
+	// Against is the file whose curves are in the place of the published ones.
+	Against string `json:"against,omitempty"`
+	// Inputs say which points are no predictions, and why.
+	Inputs []string `json:"inputs,omitempty"`
 }
 
 // WriteJSON writes r; the same Result gives the same bytes.
@@ -146,8 +164,16 @@ func (r *Result) WriteJSON(w io.Writer) error {
 
 // newResult is the published part of a Result.
 func newResult(f *Figure, p *Published, par Params) *Result {
-	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(),
+	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(), Experiment: par.Cause, Against: par.Against,
 		X: p.X, Published: p.Parameters, Parameters: par, Remarks: p.Remarks}
+	for i := range f.inputs {
+		if par.Against != "" {
+			break
+		}
+		if t := f.inputs[i].text; !slices.Contains(r.Inputs, t) {
+			r.Inputs = append(r.Inputs, t)
+		}
+	}
 	for _, l := range p.LeftOut {
 		r.Remarks = append(r.Remarks, fmt.Sprintf("Not compared: %s at %v: %s.", l.Series, l.X, l.Why))
 	}
@@ -314,7 +340,7 @@ func (c *Comparison) compare(tolerance float64) {
 	e := *c.Ours / *c.Published - 1
 	rounded := math.Round(e*1e4) / 1e4
 	c.Error = &rounded
-	c.Verdict = Off
+	c.Verdict = Missed
 	if math.Abs(e) <= tolerance {
 		c.Verdict = Within
 	}
@@ -328,25 +354,31 @@ func (r *Result) judge(f *Figure) {
 			Ours:      cl.eval(r, func(p *Point) *float64 { return p.Ours }),
 		}})
 	}
-	if len(r.Altered) > 0 {
+	if len(r.Altered) > 0 && r.Against == "" {
 		return
 	}
 	used := map[string]int{} // reason -> its number
 	explain := func(c *Comparison, applies func(*reason) bool) {
-		if c.Verdict != Off {
+		if c.Verdict != Missed && c.Verdict != Cancels || r.Against != "" {
 			return
 		}
 		for i := range f.reasons {
 			re := &f.reasons[i]
-			factor := *c.Ours / *c.Published
-			if !applies(re) || !re.covers(factor, *c.Ours) {
+			if !applies(re) || r.Experiment != "" && re.cause == r.Experiment {
 				continue
 			}
-			if used[re.text] == 0 {
-				r.Reasons = append(r.Reasons, re.text)
-				used[re.text] = len(r.Reasons)
+			text := re.text
+			if re.cause != "" {
+				text += " (--cause " + re.cause + ")"
 			}
-			c.Verdict, c.Reason = Explained, used[re.text]
+			if used[text] == 0 {
+				r.Reasons = append(r.Reasons, text)
+				used[text] = len(r.Reasons)
+			}
+			c.Reason = used[text]
+			if re.cause != "" {
+				c.Verdict = Explained
+			}
 			return
 		}
 	}
@@ -356,6 +388,9 @@ func (r *Result) judge(f *Figure) {
 			for k := range cu.Points {
 				pt := &cu.Points[k]
 				pt.compare(r.Tolerance.Point)
+				if pt.Verdict != NotCompared && r.Against == "" && f.input(q, cu.Name, pt) {
+					pt.Verdict = Input
+				}
 				explain(&pt.Comparison, func(re *reason) bool { return re.point(q, cu.Name, pt) })
 				r.Points.add(pt.Verdict)
 			}
@@ -364,7 +399,74 @@ func (r *Result) judge(f *Figure) {
 	for i := range r.Ratios {
 		ra := &r.Ratios[i]
 		ra.compare(r.Tolerance.Ratio)
+		of, to := f.ratios[i].of.point(r), f.ratios[i].to.point(r)
+		switch {
+		case ra.Verdict == NotCompared:
+		case of != nil && of.Verdict == Input && (to == nil || to.Verdict == Input):
+			ra.Verdict = Input
+		case ra.Verdict == Within && (of.outside() || to.outside()):
+			ra.Verdict = Cancels
+		}
 		explain(&ra.Comparison, func(re *reason) bool { return re.ratio && re.series == ra.Claim })
 		r.Claims.add(ra.Verdict)
 	}
+}
+
+// unpublish takes the published curves away: they are of other parameters.
+func (r *Result) unpublish() {
+	for i := range r.Panels {
+		p := &r.Panels[i]
+		for j := range p.Curves {
+			p.Curves[j].Points = nil
+		}
+	}
+}
+
+// trim takes curves away that have no points.
+func (r *Result) trim() {
+	for i := range r.Panels {
+		p := &r.Panels[i]
+		p.Curves = slices.DeleteFunc(p.Curves, func(c Curve) bool { return len(c.Points) == 0 })
+	}
+}
+
+// outside reports whether p is outside its tolerance.
+func (p *Point) outside() bool {
+	return p != nil && (p.Verdict == Missed || p.Verdict == Explained)
+}
+
+// point is the point that e names; nil when it is a number.
+func (e ref) point(r *Result) *Point {
+	if e.series == "" {
+		return nil
+	}
+	return r.find(e.panel, e.series, e.x)
+}
+
+// NoPrediction reports whether all of the figure is input.
+func (f *Figure) NoPrediction() bool {
+	return f.Calibration || slices.ContainsFunc(f.inputs, func(re reason) bool {
+		return re.series == "" && re.from == 0 && re.to == 0 && len(re.names) == 0
+	})
+}
+
+// Inputs say which points are no predictions.
+func (f *Figure) Inputs() (texts []string) {
+	for _, c := range f.Fitted {
+		texts = append(texts, c)
+	}
+	for i := range f.inputs {
+		if t := f.inputs[i].text; !slices.Contains(texts, t) {
+			texts = append(texts, t)
+		}
+	}
+	return texts
+}
+
+// input reports whether nothing was predicted for a point.
+func (f *Figure) input(panel int, series string, p *Point) bool {
+	if f.Calibration || slices.Contains(f.Fitted, series) {
+		return true
+	}
+	return slices.ContainsFunc(f.inputs, func(re reason) bool { return re.point(panel, series, p) })
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -15,13 +16,26 @@ func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s\n", r.Figure, r.Caption)
 	if r.Calibration {
-		b.WriteString("the model's constants come from this figure\n")
+		b.WriteString("input: the model's constants come from this figure\n")
 	}
 	if len(r.Fitted) > 0 {
-		fmt.Fprintf(&b, "fitted, since constants come from it: %s; the other curves are predicted\n", strings.Join(r.Fitted, ", "))
+		fmt.Fprintf(&b, "input, since constants come from it: %s\n", strings.Join(r.Fitted, ", "))
 	}
-	if len(r.Altered) > 0 {
+	for _, l := range r.Inputs {
+		fmt.Fprintf(&b, "input: %s\n", l)
+	}
+	if r.Experiment != "" {
+		fmt.Fprintf(&b, "an experiment, with this cause switched: %s\n", r.Experiment)
+	}
+	if len(r.Altered) > 0 && r.Against != "" {
+		fmt.Fprintf(&b, "other parameters than the published ones: %s\n", strings.Join(r.Altered, ", "))
+	} else if len(r.Altered) > 0 {
 		fmt.Fprintf(&b, "not the published parameters, so nothing is compared: %s\n", strings.Join(r.Altered, ", "))
+	}
+	theirs := "published"
+	if r.Against != "" {
+		theirs = "yours"
+		fmt.Fprintf(&b, "compared with %s\n", r.Against)
 	}
 	for _, l := range r.LeftOut {
 		fmt.Fprintf(&b, "left out: %s\n", l)
@@ -32,7 +46,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	}
 	for i := range r.Panels {
 		p := &r.Panels[i]
-		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", p.Y, "published", "ours", "error")
+		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", p.Y, theirs, "ours", "error")
 		for j := range p.Curves {
 			c := &p.Curves[j]
 			for k := range c.Points {
@@ -44,8 +58,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 			}
 		}
 	}
-	if len(r.Ratios) > 0 {
-		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", "ratios", "published", "ours", "error")
+	alone := len(r.Altered) > 0 && r.Against == ""
+	if !alone && slices.ContainsFunc(r.Ratios, func(ra Ratio) bool { return ra.Ours != nil || !r.partial() }) {
+		fmt.Fprintf(t, "\n%s\t%9s\t%9s\t%9s\t\n", "ratios", theirs, "ours", "error")
 		for i := range r.Ratios {
 			if ra := &r.Ratios[i]; ra.Ours != nil || !r.partial() {
 				row(ra.Claim, &ra.Comparison)
@@ -60,7 +75,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "[%d] %s\n", i+1, re)
 	}
 	for _, re := range r.Remarks {
-		fmt.Fprintf(&b, "Note: %s\n", re)
+		if !alone {
+			fmt.Fprintf(&b, "Note: %s\n", re)
+		}
 	}
 	fmt.Fprintln(&b, r.Summary())
 	for line := range strings.Lines(b.String()) {
@@ -73,32 +90,66 @@ func (r *Result) WriteTable(w io.Writer) error {
 
 // Summary is one line: how many points and ratios are inside the tolerance.
 func (r *Result) Summary() string {
-	if len(r.Altered) > 0 {
+	if len(r.Altered) > 0 && r.Against == "" {
 		return fmt.Sprintf("%s: not compared (%s)", r.Figure, strings.Join(r.Altered, ", "))
 	}
 	s := fmt.Sprintf("%s: %d of %d points within %.0f %%", r.Figure, r.Points.Within, r.Points.total(), 100*r.Tolerance.Point)
+	if r.Points.total() == 0 && r.Points.Inputs > 0 {
+		return fmt.Sprintf("%s: no prediction: %d of %d points, which are inputs, come out within %.0f %%", r.Figure, r.restated(), r.Points.Inputs, 100*r.Tolerance.Point)
+	}
 	if n := r.Claims.total(); n > 0 {
 		s += fmt.Sprintf(", %d of %d ratios within %.0f %%", r.Claims.Within, n, 100*r.Tolerance.Ratio)
 	}
-	if n := r.Points.Explained + r.Claims.Explained; n > 0 {
-		s += fmt.Sprintf("; %d outside for a stated reason", n)
+	if n := r.Claims.Cancels; n > 0 {
+		s += fmt.Sprintf(" (%d more by errors that cancel)", n)
 	}
-	if n := r.Points.Off + r.Claims.Off; n > 0 {
-		s += fmt.Sprintf("; %d outside without one", n)
+	if n := r.Points.Explained + r.Claims.Explained; n > 0 {
+		s += fmt.Sprintf("; %d outside by a cause that an experiment shows", n)
+	}
+	if n := r.missed(); n > 0 {
+		s += fmt.Sprintf("; %d missed", n)
+	}
+	if n := r.Points.Inputs + r.Claims.Inputs; n > 0 {
+		s += fmt.Sprintf("; %d inputs", n)
 	}
 	return s
 }
 
-// OK reports whether nothing is outside the tolerance without a stated reason.
-func (r *Result) OK() bool { return r.Points.Off+r.Claims.Off == 0 }
+// restated is how many points that are inputs come out as published.
+func (r *Result) restated() (n int) {
+	for _, p := range r.Panels {
+		for _, c := range p.Curves {
+			for _, pt := range c.Points {
+				if pt.Verdict == Input && math.Abs(*pt.Error) <= r.Tolerance.Point {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// missed is how many points and ratios are not held, and no experiment shows why.
+func (r *Result) missed() int {
+	return r.Points.Missed + r.Points.Cancels + r.Claims.Missed + r.Claims.Cancels
+}
+
+// OK reports whether nothing was missed.
+func (r *Result) OK() bool { return r.missed() == 0 }
 
 // mark says what is to be noticed about c.
 func (c *Comparison) mark() string {
-	switch c.Verdict {
-	case Explained:
+	switch {
+	case c.Verdict == Missed && c.Reason > 0:
+		return fmt.Sprintf("missed [%d]", c.Reason)
+	case c.Verdict == Missed:
+		return "missed"
+	case c.Verdict == Cancels:
+		return "errors cancel"
+	case c.Verdict == Explained:
 		return fmt.Sprintf("[%d]", c.Reason)
-	case Off:
-		return "off"
+	case c.Verdict == Input && c.Error != nil:
+		return "input"
 	}
 	return ""
 }
@@ -127,4 +178,6 @@ func percent(e *float64) string {
 }
 
 // partial reports whether only some of the points were run.
-func (r *Result) partial() bool { return r.Parameters.Quick || len(r.Parameters.Threads) > 0 }
+func (r *Result) partial() bool {
+	return r.Parameters.Quick || r.Against != "" || len(r.Altered) > 0 || len(r.Parameters.Threads) > 0
+}

@@ -88,7 +88,7 @@ var (
 	contended = verbsJobs(func(_ int, series string, at coord) sim.VerbsConfig {
 		c := sim.VerbsConfig{Op: rnic.OpCompareSwap, QPs: verbsThreads, Outstanding: 15}
 		if at.name == "Single address" {
-			c.Addresses = 1
+			c.Addresses, c.Fails = 1, true
 		}
 		if series == "Device memory" {
 			c.Device, c.Outstanding = true, 16
@@ -102,7 +102,7 @@ var (
 	// serialized is figure 2.3: CAS of many queue pairs, WRITE of one, one
 	// address.
 	serialized = verbsJobs(func(_ int, series string, at coord) sim.VerbsConfig {
-		c := sim.VerbsConfig{Op: rnic.OpCompareSwap, QPs: verbsThreads, Outstanding: 15, Addresses: 1, Device: series == "Device memory"}
+		c := sim.VerbsConfig{Op: rnic.OpCompareSwap, QPs: verbsThreads, Outstanding: 15, Addresses: 1, Fails: true, Device: series == "Device memory"}
 		if at.name == "Write" {
 			c.Op, c.QPs, c.Outstanding, c.Stream = rnic.OpWrite, 1, streamDepth, true
 		}
@@ -112,7 +112,7 @@ var (
 	// device memory.
 	oneAddress = verbsJobs(func(q int, series string, at coord) sim.VerbsConfig {
 		op := map[string]rnic.Op{"WRITE": rnic.OpWrite, "READ": rnic.OpRead, "CAS": rnic.OpCompareSwap, "FAA": rnic.OpFetchAdd}[series]
-		return sim.VerbsConfig{Op: op, QPs: verbsThreads, Outstanding: int(at.x) / verbsThreads, Addresses: 1, Device: q == 1}
+		return sim.VerbsConfig{Op: op, QPs: verbsThreads, Outstanding: int(at.x) / verbsThreads, Addresses: 1, Fails: true, Device: q == 1}
 	})
 )
 

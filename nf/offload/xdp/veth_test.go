@@ -52,8 +52,8 @@ func onVeth(t *testing.T, pair bool) {
 	r.Burst = 1 << 18
 	s := &graph.Spec{
 		Ports: map[string]graph.PortSpec{"pa": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.A}}, "pb": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.B}}},
-		Apps: map[string]graph.AppSpec{"firewall": {Kind: "firewall", Args: graph.Args{"rules": "allow+in:a"}},
-			"napt": {Kind: "napt", Args: graph.Args{"public": "198.51.100.1", "mac": "02:00:00:00:00:01"}}},
+		Apps: map[string]graph.AppSpec{"firewall": {Kind: "firewall", Args: graph.Args{"rules": "allow+in:a", "offload": "on"}},
+			"napt": {Kind: "napt", Args: graph.Args{"public": "198.51.100.1", "mac": "02:00:00:00:00:01", "offload": "on"}}},
 		Links: []string{"pa.out -> firewall.a", "firewall.b -> napt.a", "napt.b -> pb.in", "pb.out -> napt.b", "napt.a -> firewall.b", "firewall.a -> pa.in"},
 	}
 	if pair {
@@ -121,13 +121,13 @@ func onVeth(t *testing.T, pair bool) {
 	tap.Close()
 	wait("the flow does not cross in the kernel behind a tap", runs)
 
-	if _, err := x.Graph.Set("firewall", graph.Args{"rules": "deny"}); err != nil {
+	if _, err := x.Graph.Set("firewall", graph.Args{"rules": "deny", "offload": "on"}); err != nil {
 		t.Fatal(err)
 	}
 	if !stands() {
 		t.Error("frames cross that the rules deny")
 	}
-	if _, err := x.Graph.Set("firewall", graph.Args{"rules": "allow+in:a"}); err != nil {
+	if _, err := x.Graph.Set("firewall", graph.Args{"rules": "allow+in:a", "offload": "on"}); err != nil {
 		t.Fatal(err)
 	}
 	wait("the flow does not cross again", runs)

@@ -1,0 +1,104 @@
+package figure
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Each reason that takes points out of what was missed names an experiment: with its cause switched the
+// points that it names are inside the tolerance, and without it they are not. The first point of each reason is run;
+// with QUILLON_CAUSES=all, all of them.
+func TestCauses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes up to half a minute")
+	}
+	for _, f := range All() {
+		for i := range f.reasons {
+			re := &f.reasons[i]
+			if re.cause == "" {
+				continue
+			}
+			if re.ratio || re.series == "" || len(re.names) > 0 || !f.overThreads {
+				t.Errorf("%s, %q: no experiment is run for such reasons here", f.ID, re.text)
+				continue
+			}
+			p, err := load(f.data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			named := 0
+			for _, s := range p.Quantities[re.panel].Series {
+				for _, c := range s.Points {
+					if s.Name != re.series || !re.point(re.panel, s.Name, &Point{X: c.x}) {
+						continue
+					}
+					if named++; named > 1 && os.Getenv("QUILLON_CAUSES") != "all" {
+						continue
+					}
+					off, on := at(t, f, "", re, c), at(t, f, re.cause, re, c)
+					if off.Verdict != Explained || on.Verdict != Within {
+						t.Errorf("%s, %s at %v: %+.0f %% (%s), with %s %+.0f %% (%s)", f.ID, re.series, c.x, 100**off.Error, off.Verdict, re.cause, 100**on.Error, on.Verdict)
+					}
+				}
+			}
+			if named == 0 {
+				t.Errorf("%s: a reason names no points: %q", f.ID, re.series)
+			}
+		}
+	}
+}
+
+// at is a point of a figure over threads of which nothing else is run.
+func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
+	t.Helper()
+	one := *f
+	one.jobs = func(p *Published, par Params) ([]job, error) {
+		par.Threads = []int{int(c.x) / f.usual.Hosts}
+		jobs, err := f.jobs(p, par)
+		var want []job
+		for _, j := range jobs {
+			series, technique, ok := strings.Cut(re.series, " / ")
+			if !ok {
+				technique = series
+			}
+			mine := strings.HasPrefix(j.name, technique+",")
+			if ok {
+				writes := map[string]string{"C": " 0 %", "B": " 5 %", "A": " 50 %", "W": " 100 %"}[series]
+				mine = mine && strings.Contains(j.name, writes)
+			}
+			if mine {
+				want = append(want, j)
+			}
+		}
+		return want, err
+	}
+	r, err := one.Run(context.Background(), Params{Seed: 1, Cause: cause}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pt := r.find(re.panel, re.series, c.x)
+	if pt == nil || pt.Ours == nil || pt.Error == nil {
+		t.Fatalf("%s: no %s at %v", f.ID, re.series, c.x)
+	}
+	return *pt
+}
+
+// WRITEs in the place of CASes are more from few queue pairs on, as published.
+func TestReplacedGain(t *testing.T) {
+	fs, err := Find("2.9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := fs[0].Run(context.Background(), Params{Seed: 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 9; n <= 23; n++ {
+		write, cas := r.find(0, "CAS → WRITE", n), r.find(0, "CAS", n)
+		if *write.Published <= *cas.Published || *write.Ours <= *cas.Ours {
+			t.Errorf("%d queue pairs: %v as WRITEs, %v as CAS; published %v, %v", n, *write.Ours, *cas.Ours, *write.Published, *cas.Published)
+		}
+	}
+}
