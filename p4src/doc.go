@@ -15,6 +15,11 @@ import "embed"
 //go:embed *.json *.txtpb
 var Files embed.FS
 
+// Measured are those of Files that benchmarks run. A program that uses no others carries no others.
+//
+//go:embed ipv4_router.json ipv4_router.p4info.txtpb l2_bridge.json swordbox_steer.json swordbox_steer.p4info.txtpb
+var Measured embed.FS
+
 // Programs are the names of the programs.
 func Programs() []string {
 	return []string{"ipv4_router", "l2_bridge", "nt_classifier", "swordbox_mux", "swordbox_steer"}
