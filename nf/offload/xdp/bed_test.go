@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -102,7 +103,9 @@ func spec(apps []string, args map[string]graph.Args) *graph.Spec {
 	s := &graph.Spec{Ports: map[string]graph.PortSpec{"pa": {Kind: "test"}, "pb": {Kind: "test"}}, Apps: map[string]graph.AppSpec{}}
 	a, b := "pa.out", "pa.in"
 	for _, name := range apps {
-		s.Apps[name] = graph.AppSpec{Kind: strings.TrimRight(name, "0123456789"), Args: args[name]}
+		on := graph.Args{"offload": "on"}
+		maps.Copy(on, args[name])
+		s.Apps[name] = graph.AppSpec{Kind: strings.TrimRight(name, "0123456789"), Args: on}
 		s.Links = append(s.Links, a+" -> "+name+".a", name+".a -> "+b)
 		a, b = name+".b", name+".b"
 	}
