@@ -112,7 +112,7 @@ var reasons = func() []counter.Def {
 		reasonWindowFull:  {Name: "window-full", Help: "more requests without answer than can be remembered (window=)"},
 		reasonSpoofed:     {Name: "spoofed", Help: "for a known queue pair, but not from its peer"},
 		reasonPartition:   {Name: "partition", Help: "a request with another P_Key than its server's: it passes as it is, and the server throws it away"},
-		reasonAddress:     {Name: "other-mac", Help: "a request to another MAC address than its server answers from, until several in a row have gone there"},
+		reasonAddress:     {Name: "other-mac", Help: "a request to another MAC address than its server answers from, or with a lower TTL than before, until several in a row have come so; or from no station's MAC address"},
 		reasonShape:       {Name: "other-shape", Help: "a request with tags or IP options that its connection's others have not, or with a wrong UDP checksum: a server may throw it away unseen"},
 		reasonForged:      {Name: "forged-cm", Help: "a connection manager's datagram that contradicts what is known"},
 		reasonReset:       {Name: "reset", Help: "of a connection that could not be kept: its client was told"},
