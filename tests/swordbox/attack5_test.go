@@ -700,6 +700,7 @@ func TestAttack5FoundWorlds(t *testing.T) {
 	bed.Spread = true
 	for _, seed := range []uint64{
 		111000574, // a SEND is acknowledged that never came
+		111000197, // a client is told a remote operational error
 	} {
 		if _, _, err := wild()["crash"].Try(seed); err != nil {
 			t.Errorf("seed %d: %v", seed, err)
@@ -788,5 +789,51 @@ func TestAttack5PlaceOfOrphan(t *testing.T) {
 		}
 		t.Logf("c: %v", c.Latency(c.Posted()-1))
 		healthy(t, c)
+	}
+}
+
+// A copy of a READ's request comes late, in front of the client's next atomic, as when the client asked again and the answer was just coming. The server remembers one READ or atomic at a time, and the client never has more under
+// way.
+func TestAttack5CopyOfRead(t *testing.T) {
+	for _, op := range []rnic.Op{rnic.OpFetchAdd, rnic.OpRead} {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v, the copy first %v", op, first), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "shared": "1"}), Profile: rnic.ConnectX}, func(t *testing.T, s *bed.Scene) {
+					k := rnic.DefaultConn()
+					k.MaxRdAtomic, k.MaxDestRdAtomic = 1, 1
+					l := bed.Link{PD: s.PD(), Conn: k}
+					m := s.MR(l.PD, va, 1<<16, all)
+					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+					known(t, s, m, a, b)
+					for range 5 {
+						_, psn := a.Pending()
+						if _, st := a.ReadWord(m, va+2048); st != rnic.Success {
+							t.Fatal(st)
+						}
+						copied := func() {
+							s.Send(0, a.Frame(psn, bed.Packet{Op: hdr.ReadRequest, Ext: bed.RETH(va+2048, m.RKey, 8), AckReq: true}))
+						}
+						w := rnic.SendWR{Op: op, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 4096, RKey: m.RKey, Swap: 1}
+						s.Stall() // it takes a while
+						if !first {
+							a.Post(w)
+							s.Pause(5 * time.Microsecond)
+						}
+						copied()
+						if first {
+							a.Post(w)
+						}
+						s.Pause(5 * time.Microsecond)
+						s.Thaw()
+						a.Await(b)
+						if a.State() != rnic.StateReady {
+							break
+						}
+					}
+					t.Logf("moved %d", s.Count("moved"))
+					healthy(t, a, b)
+				})
+			})
+		}
 	}
 }

@@ -47,6 +47,7 @@ func mutants() []mutant {
 		{"what waits is lost with the following", "request.go", "!q.Empty() && !fl.lags", "false", histories, "TestAttack4UnfollowedWaiting"},
 		{"an outage ends the quiet", "watch.go", "(!f.bound || n.crowded())", "true", histories, "TestAttack5LongOutageOfTheQuiet"},
 		{"what was foretold is not known behind a refusal", "failure.go", "!known && o.is(fForetold)", "false", histories, "TestAttack5RefusedBehindLost"},
+		{"a READ that is done again is its client's own", "choose.go", "fl.rereads == 0 && o.state != sDone || ", "true || ", histories, "TestAttack5CopyOfRead"},
 		{"a tag is a tag", "header.go", "if be.Uint16(b[at:]) != be.Uint16(h.b[at:]) {", "if false {", histories, "TestAttackOtherTag"},
 		{"a priority tag makes another shape", "header.go", "return own >= 0 && others >= 0 &&", "return false && own >= 0 && others >= 0 &&", histories, "TestAttackOddFrames"},
 		{"what never gets through is sent without end", "repair.go", "c.misses >= mostMisses && ", "false && ", histories, "TestAttackWayShrinks"},

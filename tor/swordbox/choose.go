@@ -89,8 +89,8 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 		if c.mustRepeat() {
 			return false
 		}
-		if c.guests == 0 {
-			return true
+		if c.guests == 0 { // its client keeps to what the server takes at once, and knows nothing of a READ that is done again
+			return fl.rereads == 0 && o.state != sDone || o.kind != kRead && !o.kind.atomic() || c.rd == 0 || c.rd < n.depth(c)
 		}
 		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || fl.unproven(o) || !n.shelf.roomy() || !n.shelf.mayHold(fl)) {
 			c.claimed = true // others' operations come to an end first
