@@ -756,42 +756,6 @@ func TestAttack5RereadBehindSend(t *testing.T) {
 	}
 }
 
-// A client goes without a word, and what another one has over its connection is not answered; that one gives up and disconnects. The next connection of a third has nothing to do with it.
-func TestAttack5PlaceOfOrphan(t *testing.T) {
-	for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux", "shared": "1"})} {
-		s := newManagers(t, bed.SceneConfig{Box: x})
-		k := rnic.DefaultConn()
-		k.Timeout, k.RetryCnt = 9, 1 // 2 ms, twice
-		pd := s.PD()
-		m := s.MR(pd, va, 1<<16, all)
-		a := s.Peer(0, 0, bed.Link{PD: pd})
-		known(t, s.Scene, m, a)
-		b := s.Peer(1, 0, bed.Link{PD: pd, Conn: k})
-		s.announce(b, 2)
-		warm(t, m, va, 1, b)
-		a.QP.Reset()
-		a.Far.Reset()
-		post(b, m, va, 1)
-		b.Await()
-		t.Logf("b: %v, moved %d", b.Status(b.Posted()-1), s.Count("moved"))
-		s.Send(10*time.Microsecond, func() []byte {
-			d := datagram(b, true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: 2 | 8<<32, LocalCommID: 2, RemoteCommID: 2 | 1<<24, RemoteQPN: b.Here.ServerQPN})
-			return d.Bytes()
-		}())
-		d := datagram(b, false, hdr.CMFields{AttributeID: hdr.DisconnectReply, TransactionID: 2 | 8<<32, LocalCommID: 2 | 1<<24, RemoteCommID: 2})
-		s.server.Send(s.Clock.Now(), d.Bytes())
-		s.Pause(50 * time.Microsecond)
-		c := s.Peer(2, 0, bed.Link{PD: pd, Conn: k})
-		c.Receive(4, 64)
-		s.announce(c, 9)
-		for range 3 {
-			c.Do(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}})
-		}
-		t.Logf("c: %v", c.Latency(c.Posted()-1))
-		healthy(t, c)
-	}
-}
-
 // A copy of a READ's request comes late, in front of the client's next atomic, as when the client asked again and the answer was just coming. The server remembers one READ or atomic at a time, and the client never has more under
 // way.
 func TestAttack5CopyOfRead(t *testing.T) {

@@ -54,7 +54,7 @@ type flow struct {
 	proven   uint32     // the longest payload of a WRITE's packet that the server acknowledged over this connection, if over leastProven: see unproven
 	sumless  bool       // its UDP checksums say nothing: that of the first request on record was wrong
 	_        [3]byte    // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
-	msn      uint32     // until it is counted: with knownMSN the MSN that the server had after operation number counts
+	msn      uint32     // until it is counted: with knownMSN the MSN that the server had after operation number counts; or isAnew
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the

@@ -35,7 +35,7 @@ func (s *Box) Flush(c *graph.Ctx) {
 	s.c = nil
 }
 
-// unfollow forgets the numbering of f, whose ends count alike, and what was open.
+// unfollow forgets the numbering of f, whose ends count alike, and what was open. Where it came to is kept.
 func (n *order) unfollow(f *flow) {
 	n.dismiss(f, reasonAbsorbed)
 	n.keys.recall(f)
@@ -50,5 +50,7 @@ func (n *order) unfollow(f *flow) {
 	for k := f.first; k != f.tail; k++ {
 		n.shelf.unkeep(n.op(f, k))
 	}
+	next := f.arrived
 	*f = noFlow
+	f.seen, f.arrived = true, next
 }

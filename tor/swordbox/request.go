@@ -79,7 +79,6 @@ func (s *wire) forgo(fl *flow, x *packet.Buf, b []byte) {
 // forget ends the following of flow fl, whose ends count alike. Requests that wait pass, as strangers', unless their client has to send them again (mustRepeat).
 func (s *wire) forget(fl *flow) {
 	n := s.n
-	expected := fl.arrived
 	for _, q := range []*hold.Queue{&fl.late, &fl.stall, &fl.early} {
 		for !q.Empty() && !fl.lags {
 			if y, _ := n.shelf.Take(s.c, q, n.worker); y != nil {
@@ -89,7 +88,6 @@ func (s *wire) forget(fl *flow) {
 		}
 	}
 	n.unfollow(fl)
-	fl.seen, fl.arrived = true, expected
 }
 
 // uniform has request b, x, of flow fl look as all that went to the server and was answered, but for a priority tag, which all servers
@@ -356,13 +354,14 @@ func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool 
 	if begins {
 		fl.seen, fl.arrived = true, row.Client.StartPSN
 	}
-	turn := fl.inTurn(&s.f, b, psn) || begins && row.Client.StartPSN == psn
+	first := begins && row.Client.StartPSN == psn
+	turn := fl.inTurn(&s.f, b, psn) || first
 	fl.seen = true
 	switch {
 	case row.State == conn.HalfOpen:
 		s.stranger(x, b, reasonUnpaired)
 		return false
-	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(fl, b, psn):
+	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(fl, b, psn, first && row.Learnt == conn.Managed):
 		s.stranger(x, b, reasonStranger)
 		return false
 	}
@@ -370,8 +369,8 @@ func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool 
 }
 
 // sync takes over the numbering of a connection: until now both ends count
-// alike. False when frames cannot be made for it.
-func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
+// alike. anew: the connection manager has just said that it begins here, so that the server has executed nothing before. False when frames cannot be made for it.
+func (s *clientSide) sync(fl *flow, b []byte, psn uint32, anew bool) bool {
 	n := s.n
 	r := n.row(fl)
 	if r.Server.Port == 0 && r.Server.QPN == 0 {
@@ -381,8 +380,12 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 	if mtu == 0 {
 		mtu = s.cfg.mtu
 	}
+	next := fl.arrived
 	*fl = noFlow
 	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
+	if anew {
+		fl.msn = isAnew
+	}
 	fl.arrived, fl.admitted, fl.span = psn, psn, min(n.window, narrow)
 	fl.next, fl.acked, fl.expect = psn, psnAdd(psn, hdr.PSNMask), psn
 	if r.MTU != 0 && r.Learnt != conn.Inferred { // else of any request, whoever made it up
@@ -390,6 +393,7 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 	}
 	if !fl.up.learn(b, &s.f) {
 		*fl = noFlow
+		fl.seen, fl.arrived = true, next
 		return false
 	}
 	fl.shape, fl.sumless = fl.up.shape, !udpSumOK(b, &s.f)
