@@ -64,7 +64,7 @@ func (w *world) both(port int, frames ...[]byte) {
 
 // TestAttackOffloadFINInBreath: a FIN in the breath of the frame by which an entry begins. The connection comes to its end as without the kernel.
 func TestAttackOffloadFINInBreath(t *testing.T) {
-	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "tcp-close": "1s"}})
 	c := w.conversation(0)
 	c.proto, c.vlan = hdr.ProtoTCP, -1
 	for range 2 {
@@ -79,14 +79,12 @@ func TestAttackOffloadFINInBreath(t *testing.T) {
 	if r, _ := w.fast.inst.Ahead(); r.Entries != 0 {
 		t.Errorf("%d entries of a connection that ends: %v", r.Entries, r.Decisions)
 	}
-	// The server acknowledges the FIN by itself, then sends its own; the client acknowledges that.
-	w.push(1, w.attackFrame(c, 1, func(d *datagram) { d.payload = 0 }))
-	w.push(1, w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x11, 0 }))
-	w.push(0, w.attackFrame(c, 0, func(d *datagram) { d.payload = 0 }))
-	// Its ports are used again.
-	c.next = [2]uint32{c.next[0] + 1<<20, c.next[1] + 1<<30}
-	w.push(0, w.attackFrame(c, 0, func(d *datagram) { d.flags, d.payload, d.ack = 2, 0, 0 }))
-	w.push(1, w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x12, 0 }))
+	for range 15 { // for longer than tcp-close=
+		time.Sleep(100 * time.Millisecond)
+		w.plain.state(now())
+		w.fast.state(now())
+	}
+	w.push(1, w.attackFrame(c, 1, nil)) // is dropped, in both
 	w.compare()
 }
 
@@ -98,10 +96,15 @@ func TestAttackOffloadRSTInBreath(t *testing.T) {
 	for range 3 {
 		w.goOn(c)
 	}
-	w.both(1, w.attackFrame(c, 1, nil), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }))
+	w.both(1, w.attackFrame(c, 1, nil), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }))
+	if r, _ := w.fast.inst.Ahead(); r.Entries != 0 {
+		t.Errorf("%d entries of a session that may have ended: %v", r.Entries, r.Decisions)
+	}
 	for range 30 {
 		time.Sleep(100 * time.Millisecond)
 		w.push(0, w.attackFrame(c, 0, nil))
+		w.plain.state(now()) // as time goes on
+		w.fast.state(now())
 	}
 	w.push(1, w.attackFrame(c, 1, nil))
 	w.compare()
@@ -145,8 +148,8 @@ func TestAttackOffloadPermission(t *testing.T) {
 		w.send(c, n%2, nil)
 	}
 	ran := w.fast.ran
-	for range 25 { // the permission ends, the connection does not
-		time.Sleep(100 * time.Millisecond)
+	for range 38 { // the permission ends and is forgotten (flow.Steps), the connection is not
+		time.Sleep(500 * time.Millisecond)
 		w.plain.state(now())
 		w.fast.state(now())
 	}
@@ -181,5 +184,49 @@ func TestAttackOffloadTaggedFull(t *testing.T) {
 	w.send(c, 0, nil)
 	if w.fast.ran != ran+2 {
 		t.Errorf("of a full frame and a short one %d were run in front", w.fast.ran-ran)
+	}
+}
+
+// TestAttackOffloadGhost: a connection ends in the breath of the frame by which an entry begins, and the rules let nobody open it anew. Nothing of it passes any more.
+func TestAttackOffloadGhost(t *testing.T) {
+	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoTCP, -1
+	for range 3 {
+		w.goOn(c)
+	}
+	// The server's data, its RST, and a SYN, which it must not send.
+	at := c.next
+	w.both(1, w.attackFrame(c, 1, nil), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }),
+		w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload, d.ack = 2, 0, 0 }))
+	conns, _ := w.fast.state(now())
+	r, _ := w.fast.inst.Ahead()
+	if len(conns) != 0 || r.Entries != 0 {
+		t.Errorf("%d connections, %d entries", len(conns), r.Entries)
+	}
+	c.next = [2]uint32{at[0], at[1] + 10}
+	if out := w.fast.frame(now(), 1, w.attackFrame(c, 1, nil)); len(out[0]) > 0 {
+		t.Error("a stranger's segment of no connection passes")
+	}
+	if out := w.fast.frame(now(), 0, w.attackFrame(c, 0, func(d *datagram) { d.flags, d.payload = 0x14, 0 })); len(out[1]) > 0 {
+		t.Error("the client's RST passes")
+	}
+	if out := w.fast.frame(now(), 1, w.attackFrame(c, 1, nil)); len(out[0]) > 0 {
+		t.Error("a stranger's segment of no connection passes, behind the client's RST")
+	}
+	w.push(1, w.attackFrame(c, 1, nil))
+}
+
+// TestAttackOffloadFirstLook: a batch whose first frame is not plain has others that are looked at.
+func TestAttackOffloadFirstLook(t *testing.T) {
+	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoUDP, -1
+	w.send(c, 0, nil)
+	w.send(c, 1, nil)
+	w.both(1, w.attackFrame(c, 1, func(d *datagram) { d.options = 4 }), w.attackFrame(c, 1, nil)) // both look-ups begin at the first one
+	w.both(0, w.attackFrame(c, 0, func(d *datagram) { d.options = 4 }), w.attackFrame(c, 0, nil))
+	if r, _ := w.fast.inst.Ahead(); r.Entries != 1 {
+		t.Errorf("%d entries: %v", r.Entries, r.Decisions)
 	}
 }
