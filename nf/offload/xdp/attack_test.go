@@ -148,10 +148,13 @@ func TestAttackOffloadPermission(t *testing.T) {
 		w.send(c, n%2, nil)
 	}
 	ran := w.fast.ran
-	for range 38 { // the permission ends and is forgotten (flow.Steps), the connection is not
-		time.Sleep(500 * time.Millisecond)
-		w.plain.state(now())
-		w.fast.state(now())
+	for from := now(); now().Sub(from) < 19*time.Second; { // the permission ends and is forgotten (flow.Steps), the connection is not
+		time.Sleep(8 * time.Millisecond)
+		for _, x := range []*box{w.plain, w.fast} {
+			if err := x.inst.Push("pa", now(), new(packet.Batch)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	for range 4 {
 		w.send(c, 0, nil)
