@@ -233,3 +233,34 @@ func TestAttackOffloadFirstLook(t *testing.T) {
 		t.Errorf("%d entries: %v", r.Entries, r.Decisions)
 	}
 }
+
+// TestAttackOffloadReport: whoever asks for the flows while the program is taken off gets an answer, or an error.
+func TestAttackOffloadReport(t *testing.T) {
+	s := spec([]string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	for n := 0; n < 100 && !t.Failed(); n++ {
+		x := newBox(t, s, 64)
+		begun, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() {
+				if v := recover(); v != nil {
+					t.Errorf("try %d: panic: %v", n, v)
+				}
+			}()
+			for n := 0; ; n++ {
+				r, _ := x.inst.Ahead()
+				if n == 0 {
+					close(begun)
+				}
+				if !r.Runs {
+					return
+				}
+			}
+		}()
+		<-begun
+		if err := x.inst.Close(); err != nil {
+			t.Error(err)
+		}
+		<-done
+	}
+}
