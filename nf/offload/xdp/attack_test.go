@@ -3,12 +3,14 @@ package xdp
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/outer"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -262,5 +264,24 @@ func TestAttackOffloadReport(t *testing.T) {
 			t.Error(err)
 		}
 		<-done
+	}
+}
+
+// TestAttackOffloadVXLANAgain: a flow has one entry, also where no function remembers it (vxlan alone): it takes no room by coming with other MAC addresses.
+func TestAttackOffloadVXLANAgain(t *testing.T) {
+	last := chains[len(chains)-1]
+	w := attackWorld(t, []string{"vxlan"}, last.args)
+	w.vni = 5000
+	w.tunnel = outer.New(outer.Config{LocalMAC: [6]byte{2, 0, 0, 0, 0, 2}, RemoteMAC: [6]byte{2, 0, 0, 0, 0, 1}, Local: netip.MustParseAddr("192.0.2.2"),
+		Remote: netip.MustParseAddr("192.0.2.1"), TTL: 64, Proto: hdr.ProtoUDP, Port: hdr.PortVXLAN})
+	c := w.conversation(0)
+	c.proto = hdr.ProtoUDP
+	for n := range 200 {
+		c.gmac[5] = byte(n)
+		w.send(c, 0, func(d *datagram) { d.tos = 0 })
+		w.send(c, 1, func(d *datagram) { d.tos = 0 })
+	}
+	if r, _ := w.fast.inst.Ahead(); r.Entries != 1 || r.Decisions["full"] > 0 {
+		t.Errorf("%d entries of one flow, of %d: %v", r.Entries, r.Room, r.Decisions)
 	}
 }
