@@ -42,6 +42,13 @@ func (c *conn) settled(tcp bool) bool {
 	return c.state == tcpOpen && c.flags&(movedA|movedB) == 0 && (c.flags&unchecked != 0 || x&all == all && y&all == all && (x|y)&hasFIN == 0)
 }
 
+// Decides implements offload.Owner.
+func (a *app) Decides(ref uint32) bool {
+	t, i := &a.st.shards[0].conns, int(ref)
+	p := t.At(i)
+	return t.Has(i) && p.Val.settled(p.Key.Proto == hdr.ProtoTCP)
+}
+
 // Flows implements offload.Owner.
 func (a *app) Flows(ref uint32) *offload.Flows { return &a.st.shards[0].conns.At(int(ref)).Val.flows }
 

@@ -41,6 +41,9 @@ func (t *Table[K, V]) Len() int { return t.used }
 // Places is how many places there are.
 func (t *Table[K, V]) Places() int { return len(t.places) }
 
+// Has reports whether place i is some flow's.
+func (t *Table[K, V]) Has(i int) bool { return t.tags[i/Ways]>>(uint(i%Ways)*8)&0xFF != 0 }
+
 // At is the place of that index.
 func (t *Table[K, V]) At(i int) *Place[K, V] { return &t.places[i] }
 

@@ -113,9 +113,9 @@ func (a *ahead) draft(p *portNode, b *packet.Batch) {
 		return
 	}
 	bufs := b.Bufs()
-	looks := min(len(bufs), 2*atOnce)
+	looks, first := min(len(bufs), 2*atOnce), a.n
 	for i := range looks {
-		if a.n == maxDrafts || i > 0 && a.n%atOnce == 0 {
+		if a.n == maxDrafts || a.n-first == atOnce {
 			break
 		}
 		x := bufs[(a.turn+i)%len(bufs)]
@@ -329,8 +329,8 @@ func (i *plans) halt(ports bool) error {
 		w.do(func() {
 			a.collect()
 			w.ahead = nil
+			i.aheadOf.Store(nil) // here, so that nobody who asks the worker finds an engine that is closed
 		})
-		i.aheadOf.Store(nil)
 		return a.engine.Close()
 	}
 	w.do(a.forget)
@@ -372,11 +372,15 @@ func (i *Instance) Ahead() (r AheadReport, err error) {
 		return r, nil
 	}
 	i.workers[0].do(func() {
+		if i.aheadOf.Load() != a {
+			return // it has just ended
+		}
 		a.collect()
 		r.Entries, r.Room, r.Ended, r.Decisions = a.table.Len(), a.table.Room(), a.table.Ended(), a.table.Outcomes()
+		r.Runs, r.Watched, r.LeftOut = true, a.engine.Watched(), a.engine.Left()
+		r.Outcomes, err = a.engine.Outcomes()
 	})
-	r.Runs, r.Watched, r.LeftOut = true, a.engine.Watched(), a.engine.Left()
-	if r.Outcomes, err = a.engine.Outcomes(); err != nil {
+	if err != nil {
 		return r, err
 	}
 	for name, n := range r.Outcomes {

@@ -59,6 +59,17 @@ func (x *session) open() bool {
 	return x.flags&(synOut|synIn|rst) == synOut|synIn && x.flags&(finOut|finIn) != finOut|finIn
 }
 
+// Decides implements offload.Owner.
+func (a *app) Decides(ref uint32) bool {
+	s := &a.st.shards[0]
+	if ref&ofMapping != 0 {
+		return s.mappings.Has(int(ref &^ ofMapping))
+	}
+	i := int(ref)
+	p := s.sessions.At(i)
+	return s.sessions.Has(i) && (p.Key.kind != tcpSession || p.Val.open())
+}
+
 // Flows implements offload.Owner.
 func (a *app) Flows(ref uint32) *offload.Flows {
 	if ref&ofMapping != 0 {

@@ -22,7 +22,9 @@ import (
 
 // Owner is a function that has parts in entries. What it keeps of a flow is named by a number of its own.
 type Owner interface {
-	// Flows is where the function keeps which entries have to do with what ref names; nil: it is not there any more, or frames of it are not decided now.
+	// Decides reports whether frames of what ref names are decided now: other frames of the same breath may have ended it since the function said so.
+	Decides(ref uint32) bool
+	// Flows is where the function keeps which entries have to do with what ref names.
 	Flows(ref uint32) *Flows
 	// Used tells what the kernel has done for what ref names: from time to time, and when an entry has ended.
 	Used(ref uint32, u *Usage)

@@ -280,11 +280,11 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	var owners [maxParts]uint8
 	for i := range a.n {
 		p := &a.parts[i]
-		f := p.Owner.Flows(p.Ref)
-		if f == nil {
+		if !p.Owner.Decides(p.Ref) {
+			t.back(owners)
 			return Refused
 		}
-		t.replace(f, p, a, b)
+		t.replace(p.Owner.Flows(p.Ref), p, a, b)
 		n := t.number(p.Owner)
 		if n == 0 {
 			t.back(owners)
@@ -523,9 +523,6 @@ func (t *Table) end(i uint32) {
 func (t *Table) unlink(i uint32, n int, o Owner) {
 	ref, next := t.records[i].parts[n].ref, t.records[i].parts[n].next
 	f := o.Flows(ref)
-	if f == nil {
-		panic("offload: an owner has forgotten what the kernel has of it")
-	}
 	if f.head == i+1 {
 		f.head = next
 		return

@@ -32,8 +32,10 @@ func (m *memory) PutTunnel(k [TunnelKeyLen]byte, id uint16, local [6]byte, x *Te
 type owner struct {
 	flows [8]Flows
 	used  [8]Usage
+	ended [8]bool
 }
 
+func (o *owner) Decides(ref uint32) bool   { return !o.ended[ref] }
 func (o *owner) Flows(ref uint32) *Flows   { return &o.flows[ref] }
 func (o *owner) Used(ref uint32, u *Usage) { o.used[ref] = *u }
 

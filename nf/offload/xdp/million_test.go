@@ -21,6 +21,7 @@ var long = flag.Bool("long", false, "also tests that take long")
 // holder is an owner with so many flows.
 type holder struct{ flows []offload.Flows }
 
+func (h *holder) Decides(uint32) bool               { return true }
 func (h *holder) Flows(ref uint32) *offload.Flows   { return &h.flows[ref] }
 func (h *holder) Used(ref uint32, u *offload.Usage) {}
 

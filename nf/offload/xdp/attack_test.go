@@ -1,0 +1,186 @@
+package xdp
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+)
+
+// batch gives a box frames that come in one breath.
+func (x *box) batch(at clock.Time, port int, frames ...[]byte) (out [2][][]byte) {
+	x.t.Helper()
+	x.ports[0].sent, x.ports[1].sent = nil, nil
+	var b packet.Batch
+	for _, f := range frames {
+		y := x.ports[port].pool.Get()
+		if y == nil || !y.SetBytes(f) || !b.Add(y) {
+			x.t.Fatal("no room for a frame")
+		}
+	}
+	if err := x.inst.Push(x.ports[port].name, at, &b); err != nil {
+		x.t.Fatal(err)
+	}
+	return [2][][]byte{x.ports[0].sent, x.ports[1].sent}
+}
+
+// attackWorld is two boxes that have seen nothing.
+func attackWorld(t *testing.T, apps []string, args map[string]graph.Args) *world {
+	s := spec(apps, args)
+	return &world{TB: t, r: rand.New(rand.NewPCG(3, 4)), plain: newBox(t, s, 0), fast: newBox(t, s, 64)}
+}
+
+// attackFrame is a frame of a conversation, which is not sent yet.
+func (w *world) attackFrame(c *conversation, from int, change func(d *datagram)) []byte {
+	d := datagram{src: c.cmac, dst: c.gmac, vlan: c.vlan, from: c.client, to: c.server, sport: c.cport, dport: c.sport, proto: c.proto,
+		flags: 0x10, win: 60000, payload: 10, seq: c.next[from], ack: c.next[1-from]}
+	if from == 1 {
+		d.src, d.dst, d.from, d.to, d.sport, d.dport = c.smac, c.gmac, c.server, c.public, c.sport, c.pport
+	}
+	if change != nil {
+		change(&d)
+	}
+	c.next[from] += uint32(d.payload)
+	if d.flags&3 != 0 {
+		c.next[from]++
+	}
+	return d.bytes(w.r)
+}
+
+// both gives frames of one breath to both boxes.
+func (w *world) both(port int, frames ...[]byte) {
+	w.Helper()
+	at := now()
+	a, b := w.plain.batch(at, port, frames...), w.fast.batch(at, port, frames...)
+	if fmt.Sprintf("%x", a) != fmt.Sprintf("%x", b) {
+		w.Fatalf("without: %x\nwith:    %x", a, b)
+	}
+}
+
+// TestAttackOffloadFINInBreath: a FIN in the breath of the frame by which an entry begins. The connection comes to its end as without the kernel.
+func TestAttackOffloadFINInBreath(t *testing.T) {
+	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "tcp-close": "1s"}})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoTCP, -1
+	for range 2 {
+		w.goOn(c)
+	}
+	// The client's ACK opens the connection; the server's data waits for the other direction.
+	w.both(0, w.attackFrame(c, 0, func(d *datagram) { d.payload = 0; d.flags = 0x10 }))
+	time.Sleep(1100 * time.Millisecond) // the ACK waits no more
+	w.both(1, w.attackFrame(c, 1, nil))
+	// Data and FIN of the client.
+	w.both(0, w.attackFrame(c, 0, nil), w.attackFrame(c, 0, func(d *datagram) { d.flags, d.payload = 0x11, 0 }))
+	if r, _ := w.fast.inst.Ahead(); r.Entries != 0 {
+		t.Errorf("%d entries of a connection that ends: %v", r.Entries, r.Decisions)
+	}
+	for range 15 { // for longer than tcp-close=
+		time.Sleep(100 * time.Millisecond)
+		w.plain.state(now())
+		w.fast.state(now())
+	}
+	w.push(1, w.attackFrame(c, 1, nil)) // is dropped, in both
+	w.compare()
+}
+
+// TestAttackOffloadRSTInBreath: a made-up RST in the breath of the frame by which an entry begins. The private end goes on, and so does the session.
+func TestAttackOffloadRSTInBreath(t *testing.T) {
+	w := attackWorld(t, []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "mac": mac, "tcp-trans": "2s"}})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoTCP, -1
+	for range 3 {
+		w.goOn(c)
+	}
+	w.both(1, w.attackFrame(c, 1, nil), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }))
+	if r, _ := w.fast.inst.Ahead(); r.Entries != 0 {
+		t.Errorf("%d entries of a session that may have ended: %v", r.Entries, r.Decisions)
+	}
+	for range 30 {
+		time.Sleep(100 * time.Millisecond)
+		w.push(0, w.attackFrame(c, 0, nil))
+		w.plain.state(now()) // as time goes on
+		w.fast.state(now())
+	}
+	w.push(1, w.attackFrame(c, 1, nil))
+	w.compare()
+}
+
+// TestAttackOffloadGhost: a connection ends in the breath of the frame by which an entry begins, and the rules let nobody open it anew. Nothing of it passes any more.
+func TestAttackOffloadGhost(t *testing.T) {
+	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoTCP, -1
+	for range 3 {
+		w.goOn(c)
+	}
+	// The server's data, its RST, and a SYN, which it must not send.
+	at := c.next
+	w.both(1, w.attackFrame(c, 1, nil), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }),
+		w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload, d.ack = 2, 0, 0 }))
+	conns, _ := w.fast.state(now())
+	r, _ := w.fast.inst.Ahead()
+	if len(conns) != 0 || r.Entries != 0 {
+		t.Errorf("%d connections, %d entries", len(conns), r.Entries)
+	}
+	c.next = [2]uint32{at[0], at[1] + 10}
+	if out := w.fast.frame(now(), 1, w.attackFrame(c, 1, nil)); len(out[0]) > 0 {
+		t.Error("a stranger's segment of no connection passes")
+	}
+	if out := w.fast.frame(now(), 0, w.attackFrame(c, 0, func(d *datagram) { d.flags, d.payload = 0x14, 0 })); len(out[1]) > 0 {
+		t.Error("the client's RST passes")
+	}
+	if out := w.fast.frame(now(), 1, w.attackFrame(c, 1, nil)); len(out[0]) > 0 {
+		t.Error("a stranger's segment of no connection passes, behind the client's RST")
+	}
+	w.push(1, w.attackFrame(c, 1, nil))
+}
+
+// TestAttackOffloadReport: whoever asks for the flows while the program is taken off gets an answer, or an error.
+func TestAttackOffloadReport(t *testing.T) {
+	s := spec([]string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	for n := 0; n < 100 && !t.Failed(); n++ {
+		x := newBox(t, s, 64)
+		begun, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() {
+				if v := recover(); v != nil {
+					t.Errorf("try %d: panic: %v", n, v)
+				}
+			}()
+			for n := 0; ; n++ {
+				r, _ := x.inst.Ahead()
+				if n == 0 {
+					close(begun)
+				}
+				if !r.Runs {
+					return
+				}
+			}
+		}()
+		<-begun
+		if err := x.inst.Close(); err != nil {
+			t.Error(err)
+		}
+		<-done
+	}
+}
+
+// TestAttackOffloadFirstLook: a batch whose first frame is not plain has others that are looked at.
+func TestAttackOffloadFirstLook(t *testing.T) {
+	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoUDP, -1
+	w.send(c, 0, nil)
+	w.send(c, 1, nil)
+	w.both(1, w.attackFrame(c, 1, func(d *datagram) { d.options = 4 }), w.attackFrame(c, 1, nil)) // both look-ups begin at the first one
+	w.both(0, w.attackFrame(c, 0, func(d *datagram) { d.options = 4 }), w.attackFrame(c, 0, nil))
+	if r, _ := w.fast.inst.Ahead(); r.Entries != 1 {
+		t.Errorf("%d entries: %v", r.Entries, r.Decisions)
+	}
+}
