@@ -43,7 +43,7 @@ func mutants() []mutant {
 		{"a new connection of which nobody told has no answers", "response.go", "fl.asked == 0 && n.stray(fl, psn)", "false", histories, "TestAttack5NumberComesBackUnannounced"},
 		{"what comes in fragments takes no PSN", "box.go", "in != toClients || !s.hidden(x, b)", "true", histories, "TestAttack5RightByFragments"},
 		{"no router counts hops", "request.go", "(hops < fl.up.hops() || !hdr", "(!hdr", histories, "TestAttack4ExactUnseen"},
-		{"what waits passes before what its client repeats", "request.go", "!q.Empty() && !fl.lags", "!q.Empty()", histories, "TestFoundWorlds"},
+		{"what waits passes before what its client repeats", "request.go", "!q.Empty() && !fl.lags", "!q.Empty()", frames, "TestForgoNotReady"},
 		{"what waits is lost with the following", "request.go", "!q.Empty() && !fl.lags", "false", histories, "TestAttack4UnfollowedWaiting"},
 		{"an outage ends the quiet", "watch.go", "(!f.bound || n.crowded())", "true", histories, "TestAttack5LongOutageOfTheQuiet"},
 		{"what was foretold is not known behind a refusal", "failure.go", "!known && o.is(fForetold)", "false", histories, "TestAttack5RefusedBehindLost"},

@@ -3,6 +3,7 @@ package swordbox
 import (
 	"testing"
 
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/tor/conn"
 )
@@ -81,5 +82,22 @@ func TestCount(t *testing.T) {
 				t.Errorf("rights %b, want %b", got, x.want)
 			}
 		})
+	}
+}
+
+// A server had no receive buffer, and its client begins again at that request. What it has sent behind, and waits here, does not pass before what it sends again.
+func TestForgoNotReady(t *testing.T) {
+	r := newRig(t, graph.Args{"infer": "off", "static": "10.9.0.16/0x100-10.9.0.1/0x200,psn=1000"})
+	r.reach()
+	c := r.client()
+	c.warm()
+	send := func(psn uint32) []byte { return c.made(hdr.SendOnly, psn, nil, little(7)) }
+	p := c.psn
+	same(t, r.Push("a", send(p)).Out["b"], send(p))
+	same(t, r.Push("a", send(p+1)).Out["b"], send(p+1))
+	one(t, c.nak(p, 0x20).Out["a"])
+	none0(t, r.Push("a", send(p+2)).Out["b"])
+	for k := range uint32(3) {
+		same(t, r.Push("a", send(p+k)).Out["b"], send(p+k))
 	}
 }
