@@ -208,8 +208,9 @@ func (b *bench) wire(n uint32) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.send[n] = make(chan []byte, 16)
-	b.reads.Go(func() { b.serve(n) })
+	port, send := b.ports[n], make(chan []byte, 16)
+	b.send[n] = send
+	b.reads.Go(func() { b.serve(n, port, send) }) // not by the maps: more ports come meanwhile
 	b.t.Cleanup(func() {
 		if n == 1 {
 			close(b.stop)
@@ -224,14 +225,13 @@ func (b *bench) wire(n uint32) {
 }
 
 // serve sends and receives at a port until the end: one goroutine has it.
-func (b *bench) serve(n uint32) {
-	p := b.ports[n]
+func (b *bench) serve(n uint32, p *afpacket.Port, send <-chan []byte) {
 	var in, out packet.Batch
 	for {
 		select {
 		case <-b.stop:
 			return
-		case frame := <-b.send[n]:
+		case frame := <-send:
 			x := p.Pool().Get()
 			if x == nil || !x.SetBytes(frame) {
 				b.t.Errorf("port %d: no buffer for a frame", n)
