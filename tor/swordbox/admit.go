@@ -23,8 +23,13 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		return false
 	}
 	o := n.op(fl, fl.tail)
-	if o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) {
-		return false // its place is taken
+	if o.isPlaced() {
+		if !n.grow(fl) {
+			return false // its place is taken
+		}
+		if o = n.op(fl, fl.tail); o.isPlaced() {
+			return false
+		}
 	}
 	if n.fade(fl); fl.tail-fl.first >= fl.span {
 		fl.first = fl.tail - fl.span + 1

@@ -53,6 +53,7 @@ type carrier struct {
 	up     header // of frames to the server
 	marked marked
 
+	noRead  uint32     // with knownPSN: last PSN of the newest request that the server executed and that was no READ
 	private clock.Time // when it last carried what does not go together with others' operations; 0: never
 	asking  clock.Time // when its server was last asked whether it is there
 	filled  uint32     // see fill: PSN of what comes next to fill
@@ -199,12 +200,27 @@ func (c *carrier) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration
 
 // affirmed reports whether such an acknowledgement says, with another PSN than that
 // of the newest request, that the server's end is as it was. An end of another
-// connection that has had the repeated PSN acknowledges a later one (one that has not
-// asks for what is missing). Linux (rxe) acknowledges again the newest request that
-// was no READ, and the PSN before 0 when there was none.
+// connection acknowledges the PSN before the one that it expects, or asks for that. Linux (rxe)
+// acknowledges again the newest request that was no READ, and the PSN before 0 when there
+// was none.
 func (c *carrier) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
-	return c.asked != 0 && h.Op == hdr.Acknowledge && h.AETHOf(b).Syndrome().ACK() &&
-		(psnLess(psn, c.acked) || psn == hdr.PSNMask && !psnLess(psn, c.next))
+	if c.asked == 0 || h.Op != hdr.Acknowledge || !h.AETHOf(b).Syndrome().ACK() {
+		return false
+	}
+	if c.noRead&knownPSN != 0 {
+		return psn == c.noRead&hdr.PSNMask
+	}
+	return psnLess(psn, c.acked) || psn == hdr.PSNMask && !psnLess(psn, c.next)
+}
+
+// executes notes that the server executed o.
+func (c *carrier) executes(o *op) {
+	switch {
+	case o.kind == kOdd:
+		c.noRead = 0 // nobody says what it counts as
+	case o.kind != kRead:
+		c.noRead = psnAdd(o.spsn, o.npsn-1) | knownPSN
+	}
 }
 
 // count counts o, which is open, among what it carries: d is 1, or -1 when it carries it

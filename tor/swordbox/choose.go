@@ -26,7 +26,8 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	if w != none && n.words.w[w].flight > 0 && (len(x.lanesOf()) > 0 || fl.open > 0) {
 		want = n.flow(n.words.w[w].lane)
 	}
-	if fl.open > 0 && (s.cfg.strict || o.wide() || fl.bare > 0) {
+	again := o.kind == kRead && o.state == sDone // a server would answer it before all that came since
+	if fl.open > 0 && !again && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		// Behind its client's open ones; but from its own connection to a
 		// shared one it goes when they are done.
 		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl, fl.stirred()) {
@@ -34,7 +35,7 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 		}
 		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
 	}
-	if w != none && fl.open > 0 && (n.words.w[w].loose > 0 || n.words.w[w].flight == 0 && !n.words.settled(w, s.c.Now())) {
+	if w != none && fl.open > 0 && !again && (n.words.w[w].loose > 0 || n.words.w[w].flight == 0 && !n.words.settled(w, s.c.Now())) {
 		return nil, false // one of those may be its client's
 	}
 	if want != fl {
@@ -79,10 +80,15 @@ func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
 	return false
 }
 
+// unable reports whether c can carry nothing new, whatever it is.
+func (c *flow) unable() bool {
+	return !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated
+}
+
 // able is usable, and leaves open what a request that cannot go waits for.
 func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 	n := s.n
-	if !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || (c.next-c.acked)&hdr.PSNMask > mostUnacked {
+	if c.unable() || (c.next-c.acked)&hdr.PSNMask > mostUnacked {
 		return false
 	}
 	if c == fl {

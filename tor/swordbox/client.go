@@ -27,7 +27,7 @@ type client struct {
 	vague     bool // its newest request is a READ of vagueLen bytes that waits here. As the path MTU is not known, nor is how many PSNs it takes
 	unsure    bool // its newest op is such a READ that was sent on, over its own connection: its answer tells
 	doomed    bool // no connection can carry its next request: it was sent a NAK, and will be gone
-	doubted   bool // operation number again is to be answered once more, when the server was heard
+	doubted   bool // from operation number again on answers are to be given once more, when the server was heard
 	owes      bool // an acknowledgement is due when no READ is done again any more
 	misshapen bool // its requests contradict themselves (see measure)
 	// syn is the syndrome of an acknowledgement (with its credits), as the server gives it.
@@ -127,13 +127,13 @@ func (r *record) grow(fl *flow) bool {
 	}
 	all := r.ops[r.index(fl)<<(r.shift&31):][:r.window:r.window]
 	old := all[:fl.span]
-	for k := range old {
-		if old[k].is(fOrphan) && old[k].state == sOpen {
+	// The newer half of the places of the wider ring is behind the older: what
+	// belongs there is copied, and stays where it was until the ring is wider.
+	for k := fl.first; k != fl.tail; k++ {
+		if to := k & (2*fl.span - 1); to != k&(fl.span-1) && all[to].isPlaced() {
 			return false
 		}
 	}
-	// The newer half of the places of the wider ring is behind the older: what
-	// belongs there is copied, and stays where it was until the ring is wider.
 	for k := fl.first; k != fl.tail; k++ {
 		if to := k & (2*fl.span - 1); to != k&(fl.span-1) {
 			all[to] = old[k&(fl.span-1)]
@@ -141,6 +141,20 @@ func (r *record) grow(fl *flow) bool {
 	}
 	fl.span *= 2
 	return true
+}
+
+// roomiest is the number (as flow.head counts) that operations of flow fl, of which none is on record, are to begin with: before the most places in a row that
+// hold nothing of the connection that had the row before. That may go on over another's connection, and keeps its place meanwhile.
+func (n *order) roomiest(fl *flow) (begin uint32) {
+	most := uint32(0)
+	for k, free := uint32(0), uint32(0); k < 2*fl.span && most < fl.span; k++ { // twice, as the last place has the first one behind it
+		if n.op(fl, k).isPlaced() {
+			free = 0
+		} else if free++; free > most {
+			begin, most = (k+1-free)&(fl.span-1), free
+		}
+	}
+	return begin
 }
 
 // mostUnacked is the most PSNs that a connection has under way when it takes one more

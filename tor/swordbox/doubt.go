@@ -48,7 +48,7 @@ func (s *carrierSide) inquire(c *flow) {
 		c.gated = true // last: the process may end between any two
 	}
 	s.emptyWrite(&c.up, c.gate)
-	if c.tries > 0 && s.emptyWrite(&c.up, psnAdd(c.acked, -longSince&hdr.PSNMask)) {
+	if c.tries > 0 && s.emptyWrite(&c.up, c.longAgo()) {
 		c.echoed = false
 	}
 	c.tried(s.c.Now())
@@ -57,6 +57,9 @@ func (s *carrierSide) inquire(c *flow) {
 // longSince is how far behind the newest acknowledged PSN the repetition is. A server that
 // acknowledges the repetition itself, which says nothing, is told from others by that.
 const longSince = farOff / 2
+
+// longAgo is the PSN of that repetition.
+func (c *carrier) longAgo() uint32 { return (c.acked - longSince) & hdr.PSNMask }
 
 // judge takes from answer b, with PSN psn, to connection c, which is in doubt, what the
 // server has executed. When the only answer to a question and a repetition, twice, is the
@@ -133,6 +136,7 @@ func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 	switch {
 	case syn.ACK():
 		c.ack(psn) // first: the next process takes it from there
+		c.noRead = psn | knownPSN
 		if c.next = psnAdd(psn, 1); psn == c.gate {
 			c.inDoubt, c.gated = false, false
 		}

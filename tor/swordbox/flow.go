@@ -53,8 +53,9 @@ type flow struct {
 	early    hold.Queue // requests behind a READ whose length is not known: see clientSide.wait
 	proven   uint32     // the longest payload of a WRITE's packet that the server acknowledged over this connection, if over leastProven: see unproven
 	sumless  bool       // its UDP checksums say nothing: that of the first request on record was wrong
-	_        [3]byte    // to an odd number of lines: a power of two has the same lines of all flows meet in a few sets of the cache
-	msn      uint32     // until it is counted: with knownMSN the MSN that the server had after operation number counts; or isAnew
+	_        byte
+	replayed uint16 // the READ that the server was last asked to answer again under its own PSNs: see record.replays
+	msn      uint32 // until it is counted: with knownMSN the MSN that the server had after operation number counts; or isAnew
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the

@@ -119,6 +119,9 @@ func (o *op) is(f uint16) bool { return o.flags&f != 0 }
 // asAtomic reports whether o is an atomic for the server, too.
 func (o *op) asAtomic() bool { return o.kind.atomic() && !o.is(fReplaced) }
 
+// isPlaced reports whether o needs its place on record, though it was answered or nobody waits for it.
+func (o *op) isPlaced() bool { return o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) }
+
 // wide reports whether o touches more than one aligned word, or a part of two.
 func (o *op) wide() bool { return o.len > 8 || o.len != 0 && o.va&7 != 0 }
 

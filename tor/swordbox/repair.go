@@ -14,10 +14,11 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.c.Drop(x, reasonRepeat) // it waits here
 		return
 	}
+	o, k := n.find(fl, psn)
 	if s.doubtful(fl) { // it may be new, of another connection
+		fl.disputed = fl.disputed || !fl.bound && (o == nil || !o.same(&s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu))
 		s.carriers.query(fl)
 	}
-	o, k := n.find(fl, psn)
 	if o == nil {
 		s.longAgo(fl, b, psn)
 		s.c.Drop(x, reasonOldPSN)
@@ -35,7 +36,9 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	case released && o.kind == kRead || o.state == sUnsent:
 		s.late(fl, o, k, x, b)
 	case released && s.doubtful(fl):
-		fl.again, fl.doubted = k, true
+		if !fl.doubted || int32(k-fl.again) < 0 {
+			fl.again, fl.doubted = k, true
+		}
 		s.c.Drop(x, reasonRepeat)
 	case released:
 		if o.kind.atomic() || o.kind == kOdd || s.f.BTHOf(b).AckReq() {
@@ -52,7 +55,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 // is to be executed anew: it goes, or waits as a request that comes first. One at a time
 // does; its client sends the others when it is told that they are missing.
 func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
-	n := s.n
+	n, psn := s.n, s.f.BTHOf(b).PSN()
 	switch {
 	case !fl.late.Empty():
 		s.c.Drop(x, reasonRepeat)
@@ -60,6 +63,10 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 	case o.state == sUnsent && n.unsentBefore(fl, k):
 		n.prompt(o, 0, hdr.SynNAKSequence)
 		s.c.Drop(x, reasonEarly)
+		return
+	case n.replays(fl, o, k):
+		s.c.Mark(x, packet.Forwarded, reasonRepeated)
+		s.send(fl, fl, o, x, b, &s.f, uint32(hdr.PSNDiff(psn, o.cpsn)))
 		return
 	case s.retry(fl, x, b, &s.f):
 		if fl.gone {
@@ -75,6 +82,45 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 			n.waits.uncount(fl)
 		}
 	}
+}
+
+// mostReplays is how often in a row a READ goes to the server under its old PSN in vain, until it is done anew.
+const mostReplays = 3
+
+// replays reports whether a repetition of operation number k of flow fl, o, goes to the server as such: a READ that was answered over its client's own
+// connection, while something is under way there, which a new request would have to wait for (a SEND for which there is no receive buffer), and nothing of others': the server may refuse it. Whether the
+// server still remembers the READ (IBTA: responder resources) it alone knows: o.got counts the tries, from o.npsn on.
+func (n *order) replays(fl *flow, o *op, k uint32) bool {
+	if o.state != sDone || o.lane != n.index(fl) || o.is(fAgain) || fl.oldest == none || fl.guests != 0 || fl.cur != none || fl.unable() || (fl.next-o.spsn)&hdr.PSNMask > mostUnacked {
+		return false
+	}
+	if o.got < o.npsn || o.got >= o.npsn+mostReplays {
+		o.got = o.npsn
+		return false
+	}
+	o.got++
+	fl.replayed = uint16(k&(fl.span-1)) + 1
+	return true
+}
+
+// replay is the READ that fl's server was asked to answer again, if an answer with PSN psn is to that; nil otherwise.
+func (n *order) replay(fl *flow, psn uint32) *op {
+	if fl.replayed == 0 || fl.oldest != none && !psnLess(psn, n.ops[fl.oldest].spsn) {
+		return nil
+	}
+	is := func(o *op) bool {
+		return o.kind == kRead && o.state == sDone && o.lane == n.index(fl) && !o.is(fAgain|fOrphan) && (psn-o.spsn)&hdr.PSNMask < o.npsn
+	}
+	if o := n.op(fl, uint32(fl.replayed)-1); is(o) {
+		return o
+	}
+	for k := fl.head; k != fl.first && fl.head-k < mostAhead; k-- {
+		if o := n.op(fl, k-1); o.got > o.npsn && is(o) {
+			fl.replayed = uint16((k-1)&(fl.span-1)) + 1
+			return o
+		}
+	}
+	return nil
 }
 
 // keepLate holds x, a repetition of a request of flow fl, which has none; false when there is no

@@ -387,6 +387,8 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32, anew bool) bool {
 		fl.msn = isAnew
 	}
 	fl.arrived, fl.admitted, fl.span = psn, psn, min(n.window, narrow)
+	fl.first = n.roomiest(fl)
+	fl.head, fl.tail, fl.counts = fl.first, fl.first, fl.first
 	fl.next, fl.acked, fl.expect = psn, psnAdd(psn, hdr.PSNMask), psn
 	if r.MTU != 0 && r.Learnt != conn.Inferred { // else of any request, whoever made it up
 		fl.mtu = uint32(r.MTU)

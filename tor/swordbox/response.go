@@ -38,6 +38,9 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.others(fl, x, psn) // to the client's new connection: nothing is asked over this one
 		return
 	}
+	if o := n.replay(fl, psn); o != nil && s.repeated(fl, o, x, b, psn) {
+		return
+	}
 	if fl.asked == 0 && n.stray(fl, psn) && n.conns.Answers(&s.ends, b, &s.f) {
 		s.others(fl, x, psn) // the same, of which nobody told
 		return
@@ -94,8 +97,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		n.waits.call(n.index(fl))
 	}
 	if fl.doubted {
-		fl.doubted = false
-		s.clients.answerAgain(fl, fl.again)
+		s.answerDoubted(fl)
 	}
 	if !fl.counted {
 		if n.count(fl, &s.f, b, psn); !fl.trusted {
@@ -107,6 +109,53 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		return
 	}
 	s.absorb(fl, x)
+}
+
+// repeated handles an answer, x with the bytes b and PSN psn, to READ o of flow fl, which the server was asked to answer again; false when it is none.
+func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uint32) bool {
+	syn := hdr.Syndrome(0)
+	if s.f.Op == hdr.Acknowledge {
+		syn = s.f.AETHOf(b).Syndrome()
+	}
+	refused := syn.NAK() && syn != hdr.SynNAKSequence
+	if fl.lost != 0 || fl.gone || !s.f.Op.Has(hdr.IsReadResp) && !refused {
+		return false
+	}
+	s.n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+	fl.heard, o.got = s.c.Now(), o.npsn
+	if !refused {
+		s.relay(fl, o, true, x, b, &s.f, uint32(hdr.PSNDiff(psn, o.spsn)))
+		return true
+	}
+	// The region is not what it was: the queue pair is in the error state, and what is under way behind the READ may have been executed or not.
+	s.clients.end(fl)
+	fl.ended, fl.verdict = psnAdd(o.cpsn, uint32(hdr.PSNDiff(psn, o.spsn))), syn
+	s.n.keys.refused(o, s.c.Now().Add(distrust))
+	s.fail(fl)
+	s.clients.refuse(fl)
+	s.absorb(fl, x)
+	return true
+}
+
+// answerDoubted gives the client of flow fl the answers once more that it asked for while it was open whether the server's end is there: from
+// the oldest on, as it asks for that and for all behind it. A READ behind that it asks for anew.
+func (s *carrierSide) answerDoubted(fl *flow) {
+	n, plain := s.n, false
+	fl.doubted = false
+	for k := fl.again; int32(k-fl.head) < 0 && int32(k-fl.first) >= 0 && k-fl.again < narrow; k++ {
+		switch o := n.op(fl, k); {
+		case o.kind == kRead:
+			return
+		case o.kind == kOdd || o.kind.atomic():
+			s.clients.answerAgain(fl, k)
+			plain = false
+		default:
+			plain = true
+		}
+	}
+	if plain {
+		s.clients.acknowledge(fl)
+	}
 }
 
 // absorb does what an answer on connection fl, x, has led to. Nobody needs the frame
@@ -337,6 +386,7 @@ func (s *carrierSide) advance(c *flow) {
 			return
 		}
 		if s.n.isVoid(o) { // a WRITE of nothing may have gone in its place
+			c.executes(o)
 			n.unlink(o)
 			o.state = sDone
 			n.forget(o, false)
@@ -357,6 +407,7 @@ func (s *carrierSide) advance(c *flow) {
 // complete notes that op o, the oldest of its connection, is answered.
 func (s *carrierSide) complete(o *op) {
 	n := s.n
+	n.carrier(o).executes(o)
 	n.unlink(o)
 	again := o.flags&(fAgain|fOrphan) == fAgain
 	o.state = sDone

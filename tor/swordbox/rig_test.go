@@ -313,6 +313,11 @@ func (c *party) moved(l *party, op hdr.Opcode, psn uint32, ext, payload []byte) 
 		ext: ext, payload: payload, ack: op.Any(hdr.IsLast | hdr.IsOnly)}.bytes()
 }
 
+// question asks the server whether c's end is there: a repetition of a request of long ago.
+func (c *party) question() []byte {
+	return c.moved(c, hdr.WriteOnly, (c.spsn-1-longSince)&hdr.PSNMask, reth(0, 0, 0), nil)
+}
+
 // response is an answer of the server on the connection of c, as the server
 // sends it.
 func (c *party) response(op hdr.Opcode, psn uint32, ext, payload []byte) []byte {

@@ -62,3 +62,47 @@ func TestLateComes(t *testing.T) {
 	n.words.w[w].writes--
 	same(t, c.ack().Out["b"], b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7008, testRKey, 3, 2), nil))
 }
+
+// TestForgottenRead: a READ that is asked for again while a SEND is under way goes to the server under its old PSN, and its answer to the client, as often as
+// that comes. When the server says nothing, as it does not remember the READ, it is done anew.
+func TestForgottenRead(t *testing.T) {
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7008, 1) // the two ends of a's connection count differently
+	p, sp := a.psn, a.spsn
+	a.reads()
+	one(t, a.request(hdr.SendOnly, nil, make([]byte, 8)).Out["b"])
+	again := func() []byte { return a.made(hdr.ReadRequest, p, reth(lowest, testRKey, 8), nil) }
+	asked := func(psn uint32) {
+		t.Helper()
+		same(t, r.Push("a", again()).Out["b"], a.made(hdr.ReadRequest, psn, reth(lowest, testRKey, 8), nil))
+	}
+	for range 3 {
+		asked(sp)
+		got := one(t, r.Push("b", a.response(hdr.ReadRespOnly, sp, aeth(hdr.SynACK, a.smsn), little(7))).Out["a"])
+		var h hdr.Frame
+		if hdr.Parse(got, &h); h.Op != hdr.ReadRespOnly || h.BTHOf(got).PSN() != p {
+			t.Fatalf("its client has %s, want PSN %d", text(got), p)
+		}
+	}
+	for range mostReplays {
+		asked(sp)
+	}
+	asked(sp + 2)
+}
+
+// TestRefusedAgain: the server refuses a READ that it is asked to answer again, as its region is not what it was. The client is told so of that READ, as by the server.
+func TestRefusedAgain(t *testing.T) {
+	r := newRig(t, graph.Args{"mode": "mux"})
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7008, 1)
+	p, sp := a.psn, a.spsn
+	a.reads()
+	one(t, a.request(hdr.SendOnly, nil, make([]byte, 8)).Out["b"])
+	one(t, r.Push("a", a.made(hdr.ReadRequest, p, reth(lowest, testRKey, 8), nil)).Out["b"])
+	got := one(t, r.Push("b", a.response(hdr.Acknowledge, sp, aeth(hdr.SynNAKRemoteAccess, a.smsn), nil)).Out["a"])
+	var h hdr.Frame
+	if hdr.Parse(got, &h); h.Op != hdr.Acknowledge || h.AETHOf(got).Syndrome() != hdr.SynNAKRemoteAccess || h.BTHOf(got).PSN() != p {
+		t.Errorf("its client is told %s, want a NAK (remote access) of PSN %d", text(got), p)
+	}
+}

@@ -166,8 +166,10 @@ func (s *carrierSide) watch(c *flow) {
 }
 
 // query asks the server whether its end of connection c is there, and still counts
-// as is thought: by a repetition of what it acknowledged last, which it
-// acknowledges once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
+// as is thought: by a repetition of a request of long ago, to which it acknowledges
+// its newest request once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
+// If the queue pair is another connection's by now, the server may expect any PSN: that
+// of the newest request, in the repetition, might be the one, and would be taken for a request.
 func (s *carrierSide) query(c *flow) {
 	now := s.c.Now()
 	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
@@ -177,7 +179,7 @@ func (s *carrierSide) query(c *flow) {
 		c.tries = min(c.tries+1, 250)
 		s.readdress(c)
 	}
-	if !s.emptyWrite(&c.up, c.acked) {
+	if !s.emptyWrite(&c.up, c.longAgo()) {
 		return
 	}
 	if c.asking = now; c.asked == 0 {
