@@ -801,3 +801,113 @@ func TestAttack5CopyOfRead(t *testing.T) {
 		}
 	}
 }
+
+// A client goes without a word, and what another one has over its connection is not answered; that one gives up and disconnects. The next connection of a third has nothing to do with it.
+func TestAttack5PlaceOfOrphan(t *testing.T) {
+	for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux", "shared": "1"})} {
+		s := newManagers(t, bed.SceneConfig{Box: x})
+		k := rnic.DefaultConn()
+		k.Timeout, k.RetryCnt = 9, 1 // 2 ms, twice
+		pd := s.PD()
+		m := s.MR(pd, va, 1<<16, all)
+		a := s.Peer(0, 0, bed.Link{PD: pd})
+		known(t, s.Scene, m, a)
+		b := s.Peer(1, 0, bed.Link{PD: pd, Conn: k})
+		s.announce(b, 2)
+		warm(t, m, va, 1, b)
+		a.QP.Reset()
+		a.Far.Reset()
+		post(b, m, va, 1)
+		b.Await()
+		t.Logf("b: %v, moved %d", b.Status(b.Posted()-1), s.Count("moved"))
+		s.Send(10*time.Microsecond, func() []byte {
+			d := datagram(b, true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: 2 | 8<<32, LocalCommID: 2, RemoteCommID: 2 | 1<<24, RemoteQPN: b.Here.ServerQPN})
+			return d.Bytes()
+		}())
+		d := datagram(b, false, hdr.CMFields{AttributeID: hdr.DisconnectReply, TransactionID: 2 | 8<<32, LocalCommID: 2 | 1<<24, RemoteCommID: 2})
+		s.server.Send(s.Clock.Now(), d.Bytes())
+		s.Pause(50 * time.Microsecond)
+		c := s.Peer(2, 0, bed.Link{PD: pd, Conn: k})
+		c.Receive(4, 64)
+		s.announce(c, 9)
+		for range 3 {
+			c.Do(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}})
+		}
+		t.Logf("c: %v", c.Latency(c.Posted()-1))
+		healthy(t, c)
+	}
+}
+
+// As TestServersNumberComesBack, and the new connection counts from a PSN on that is about where the old one came to, as Clover's and Sherman's queue pairs do,
+// which all begin with one. What is acknowledged is in memory: no question of the box's takes a request's place. How far the new one comes is open (docs/SECURITY.md).
+func TestAttack5ServersNumberAndPSN(t *testing.T) {
+	for d := range uint32(20) {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(fmt.Sprintf("%s, %d", mode, d), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Profile: rnic.RXE}, func(t *testing.T, s *bed.Scene) {
+					k := rnic.DefaultConn()
+					k.Timeout, k.RetryCnt, k.SQPSN, k.RQPSN = 14, 7, 3185, 3185
+					l := bed.Link{PD: s.PD(), Conn: k}
+					m := s.MR(l.PD, va, 4096, all)
+					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+					known(t, s, m, a, b)
+					s.Pause(110 * time.Millisecond)
+					l.Far, l.Conn.SQPSN, l.Conn.RQPSN = a.Far, 3185+d, 3185+d
+					again := s.Peer(0, 0, l)
+					const n = 30
+					for i := range n {
+						again.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x700+uint64(i))}, RemoteAddr: va + 1024, RKey: m.RKey})
+					}
+					for range 100 { // 1 s
+						s.Pause(10 * time.Millisecond)
+						warm(t, m, va, 1, b)
+					}
+					for i := range n {
+						if again.Status(i) == rnic.Success && bed.WordAt(m, va+1024) < 0x700+uint64(i) {
+							t.Errorf("WRITE %d is acknowledged, and not in memory", i)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// The last packet of a READ's answer is lost behind the box, and the SEND behind the READ waits for a receive. The READ is answered again, as it is by the server.
+func TestAttack5RereadStarves(t *testing.T) {
+	for _, warmed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("shared before %v", warmed), func(t *testing.T) {
+			lossy := false
+			bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+				return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+					var f hdr.Frame
+					if lossy && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.ReadRespLast {
+						lossy = false
+						return true
+					}
+					return false
+				}}
+			}}, func(t *testing.T, s *bed.Scene) {
+				k := rnic.DefaultConn()
+				k.Timeout, k.RetryCnt, k.MinRNRTimer, k.RNRRetry = 10, 5, 10, 7 // 4 ms, six times; 0.32 ms, without end
+				l := bed.Link{PD: s.PD(), Conn: k}
+				m := s.MR(l.PD, va, 1<<16, all)
+				a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+				if known(t, s, m, a); warmed {
+					known(t, s, m, b, a)
+				}
+				a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 2048)}, RemoteAddr: va, RKey: m.RKey}) // its path MTU is known then
+				lossy = true
+				read := a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 2048)}, RemoteAddr: va, RKey: m.RKey})
+				a.Post(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}})
+				s.Pause(200 * time.Millisecond)
+				t.Logf("READ %v after %v", a.Status(read), a.Latency(read))
+				if err := a.Far.PostRecv(&rnic.RecvWR{Buf: make([]byte, 64)}); err != nil {
+					t.Fatal(err)
+				}
+				a.Await(b)
+				healthy(t, a, b)
+			})
+		})
+	}
+}
