@@ -177,7 +177,7 @@ func (s *clientSide) answerAgain(fl *flow, k uint32) {
 		return
 	}
 	switch o := s.n.op(fl, k); {
-	case fl.rereads > 0 || o.kind == kRead:
+	case o.kind == kRead || s.n.rereadsBefore(fl, k):
 		fl.owes = fl.rereads > 0
 	case o.kind == kOdd:
 		s.answer(fl, hdr.ReadRespOnly, o.cpsn, fl.syn, 0)

@@ -123,6 +123,16 @@ func (n *order) replay(fl *flow, psn uint32) *op {
 	return nil
 }
 
+// rereadsBefore reports whether a READ in front of operation number k of flow fl is done again: the answer to k would tell its client that the READ's was lost.
+func (n *order) rereadsBefore(fl *flow, k uint32) bool {
+	for j := fl.first; fl.rereads > 0 && j != k; j++ {
+		if n.op(fl, j).is(fAgain) {
+			return true
+		}
+	}
+	return false
+}
+
 // keepLate holds x, a repetition of a request of flow fl, which has none; false when there is no
 // room.
 func (s *clientSide) keepLate(fl *flow, x *packet.Buf) bool {
