@@ -21,8 +21,8 @@ type inside struct {
 	tenant   int32
 	original *packet.Buf // its frame while it runs in branches; nil: a task has ended the frame
 	since    clock.Time  // it is in the packet store
-	was      remark      // the mark before the task that has original
-	_        [10]byte    // each is one line of the processor's cache
+	was      remark      // the mark that original had after the last task
+	_        [8]byte     // each is one line of the processor's cache
 }
 
 // lane is a packet in a branch: the frame, or a copy of its headers. That of branch i of packet p is
@@ -152,6 +152,8 @@ func (r *ring) push(v int32) {
 func (r *ring) pop() int32 {
 	v := r.e[r.at]
 	r.at = (r.at + 1) & (len(r.e) - 1)
-	r.n--
+	if r.n--; r.n == 0 {
+		r.at = 0 // what is in use stays in the cache
+	}
 	return v
 }

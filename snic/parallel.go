@@ -29,13 +29,17 @@ type branch struct {
 	mark   remark       // the mark of the last task that marked it
 }
 
-// remark is a mark of a task on a frame (graph.Ctx.Mark).
-type remark struct {
-	verdict     packet.Verdict
-	app, reason uint16
+// remark is a mark of a task on a frame (graph.Ctx.Mark): verdict, app and reason.
+type remark uint64
+
+func remarkOf(x *packet.Buf) remark {
+	return remark(x.Verdict) | remark(x.ReasonApp)<<8 | remark(x.Reason)<<24
 }
 
-func remarkOf(x *packet.Buf) remark { return remark{x.Verdict, x.ReasonApp, x.Reason} }
+// on has a frame bear the mark.
+func (m remark) on(x *packet.Buf) {
+	x.Verdict, x.ReasonApp, x.Reason = packet.Verdict(m), uint16(m>>8), uint16(m>>24)
+}
 
 // Records of a board's trace.
 const (
@@ -85,7 +89,7 @@ func (rn *runner) fork(c *graph.Ctx, id, n int) {
 	for i := range n {
 		rn.lanes[id<<laneBits+i].take(x)
 	}
-	p.original, p.branches, p.changed = x, uint8(n), false
+	p.original, p.branches, p.changed, p.was = x, uint8(n), false, remarkOf(x)
 	rn.copied++
 	c.Trace(x, traceCopied, uint64(n))
 }
@@ -151,7 +155,6 @@ func (rn *runner) ready(c *graph.Ctx, id int32, p *inside, l *lane, t *task) boo
 		}
 		if t.looks {
 			p.lent = true
-			p.was = remarkOf(l.buf)
 			return true
 		}
 		if !rn.apart(c, id, p, l) {
@@ -169,15 +172,17 @@ func (rn *runner) ready(c *graph.Ctx, id int32, p *inside, l *lane, t *task) boo
 
 // returned notes that a task is done with the frame of a branch, and whether it has marked it.
 func (rn *runner) returned(id int32, p *inside, l *lane, t *task) {
-	mark, was := remarkOf(l.buf), p.was
+	mark := remarkOf(l.buf)
+	was := &p.was
 	if l.buf == p.original {
 		p.lent = false
 	} else {
-		was = rn.branches[id].was
+		was = &rn.branches[id].was
 	}
-	if mark == was {
+	if mark == *was {
 		return
 	}
+	*was = mark
 	b := rn.change(id, p)
 	b.marked, b.mark = max(b.marked, 0), mark
 	d := &rn.cat.services[p.way.dag]
@@ -204,7 +209,7 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		return
 	}
 	lanes, branches := rn.lanes[id<<laneBits:][:p.branches], rn.branches[id<<laneBits:][:p.branches]
-	last, mark, copies := int8(-1), remark{}, false
+	last, mark, copies := int8(-1), remark(0), false
 	for i := range lanes {
 		if b := &branches[i]; p.changed && b.marked > last {
 			last, mark = b.marked, b.mark
@@ -215,7 +220,7 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		x = mergeCopies(x, lanes, branches)
 	}
 	if last >= 0 {
-		x.Verdict, x.ReasonApp, x.Reason = mark.verdict, mark.app, mark.reason
+		mark.on(x)
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
 	rn.keep(c, id, x)

@@ -44,7 +44,8 @@ type runner struct {
 	inLine   uint64         // packets that could not run side by side, because frames were scarce
 	lost     func(tag uint64)
 	one      [1]*packet.Buf
-	given    []int32        // lanes of the batch that a task which may keep frames is given
+	fed      []int32        // lanes of the batch that a task is given
+	began    []int32        // lanes of the packets that began since open
 	work     ring           // lanes that go on; first come, first served, so that flows keep their order
 	batches  []packet.Batch // by depth
 	depth    int
@@ -282,6 +283,11 @@ func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask ui
 		rn.feed(c, t, delayed{lane: id})
 		return
 	}
+	rn.enqueue(c, slot, d, t, id)
+}
+
+// enqueue has lanes wait in task t, whose time is modelled, in d, the delay of that number.
+func (rn *runner) enqueue(c *graph.Ctx, slot int, d *delay, t *task, lanes ...int32) {
 	if d.head == len(d.q) {
 		rn.modelled = append(rn.modelled, int32(slot))
 	}
@@ -290,19 +296,20 @@ func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask ui
 		d.rest = 0
 	}
 	d.busy = start
-	if t.Throughput > 0 {
-		size := int(rn.packets[id>>laneBits].size) // of a frame that another branch has ended
-		if l.buf != nil {
-			size = l.buf.Len()
-		}
-		ns := float64(size)*8e9/float64(t.Throughput) + d.rest
-		d.busy = start.Add(clock.Duration(ns))
-		d.rest = ns - math.Floor(ns)
-	}
 	if d.head == len(d.q) {
 		c.Wake(start.Add(t.Latency)) // else that of the first of them counts
 	}
-	d.push(id, start.Add(t.Latency))
+	for _, id := range lanes {
+		if d.push(id, d.busy.Add(t.Latency)); t.Throughput > 0 {
+			size := int(rn.packets[id>>laneBits].size) // of a frame that another branch has ended
+			if x := rn.lanes[id].buf; x != nil {
+				size = x.Len()
+			}
+			ns := float64(size)*8e9/float64(t.Throughput) + d.rest
+			d.busy = d.busy.Add(clock.Duration(ns))
+			d.rest = ns - math.Floor(ns)
+		}
+	}
 }
 
 // back returns a lane to the scheduler.
@@ -314,6 +321,7 @@ func (rn *runner) back(id int32, l *lane, dropped bool) {
 // feed gives frames to a task, in batches of frames that go the same way. If the task makes no frames of its own, whose way would
 // have to be known, the frames of a batch only go in the same direction.
 func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
+	frames = frames[rn.feedAlike(c, t, frames):]
 	batch := &rn.batches[rn.depth]
 	batch.Reset()
 	var w way
@@ -334,14 +342,40 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 			l.lent = true
 			rn.held--
 			batch.Add(l.buf)
-			if t.holds {
-				rn.given = append(rn.given, id)
-			}
+			rn.fed = append(rn.fed, id)
 		}
 	}
 	if batch.Len() > 0 {
 		rn.give(c, t, w, batch)
 	}
+}
+
+// feedAlike is feed for the first of the frames, as long as nothing is to be decided about any of them. It returns how many it fed.
+func (rn *runner) feedAlike(c *graph.Ctx, t *task, frames []delayed) int {
+	if len(frames) < 2 || rn.split.spent.clock != nil || !t.quiet || t.halted || t.absent() {
+		return 0
+	}
+	batch := &rn.batches[rn.depth]
+	batch.Reset()
+	packets, lanes, fed := rn.packets, rn.lanes, rn.fed[:0]
+	back := packets[frames[0].lane>>laneBits].way.back
+	for i := range frames {
+		id := frames[i].lane
+		p, l := &packets[id>>laneBits], &lanes[id]
+		x := l.buf
+		if p.way.back != back || p.lost || p.failed || p.branches > 0 && (x != p.original || p.lent || !t.looks) {
+			break
+		}
+		p.lent, l.lent = p.branches > 0, true
+		x.Tag = uint64(id) + 1
+		fed = append(fed, id)
+		batch.Add(x)
+	}
+	rn.fed = fed
+	if rn.held -= len(fed); len(fed) > 0 {
+		rn.give(c, t, packets[fed[len(fed)-1]>>laneBits].way, batch)
+	}
+	return len(fed)
 }
 
 // ripe reports whether a frame can go to a task now. A frame that cannot has been sent on without the task.
@@ -373,14 +407,64 @@ func (rn *runner) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	} else {
 		rn.push(c, t, side(w.back), batch)
 	}
-	rn.sweep(c, t, t.in)
-	for _, id := range rn.given {
+	if !rn.passed(c, t, 1-side(w.back)) {
+		rn.sweep(c, t, t.in)
+		rn.keeps(t)
+	}
+	rn.fed = rn.fed[:0]
+}
+
+// keeps notes which frames of a batch a task has kept.
+func (rn *runner) keeps(t *task) {
+	if !t.holds {
+		return
+	}
+	for _, id := range rn.fed {
 		if l := &rn.lanes[id]; l.lent {
 			l.kept = true
 			rn.sched.Keep(int(id), int(l.at))
 		}
 	}
-	rn.given = rn.given[:0]
+}
+
+// passed takes the frames that a task has let go of, if they are those that the task was given, in their order: what sweep does then.
+// It reports false, and has done nothing, if they are not.
+func (rn *runner) passed(c *graph.Ctx, t *task, out int) bool {
+	frames := t.in.Only(out)
+	if t.holds || len(frames) != len(rn.fed) {
+		return false
+	}
+	for i, id := range rn.fed {
+		if rn.lanes[id].buf != frames[i] {
+			return false
+		}
+	}
+	t.in.TakeAll(c, out)
+	rn.held += len(rn.fed)
+	packets, lanes := rn.packets, rn.lanes
+	over := rn.fed[:0]
+	for i, id := range rn.fed {
+		p, l := &packets[id>>laneBits], &lanes[id]
+		l.lent = false
+		if p.branches > 0 {
+			if x := frames[i]; x == p.original && remarkOf(x) == p.was {
+				p.lent = false
+			} else {
+				rn.returned(id, p, l, t)
+			}
+		}
+		if l.mask != 0 || rn.sync > 0 && p.branches > 0 {
+			if l.mask != 0 {
+				rn.sched.Release(int(id), int(l.at))
+			}
+			rn.work.push(id)
+			continue
+		}
+		l.region, l.at = -1, -1
+		over = append(over, id)
+	}
+	rn.sched.ReturnAll(over)
+	return true
 }
 
 // sweep takes the frames that a task has let go of, from the app that is or was the task's.
@@ -607,7 +691,8 @@ func (rn *runner) init(s *settings, cat *catalog, stock *stock, split *shares, g
 		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
-		given:   make([]int32, 0, packet.MaxBatch),
+		fed:     make([]int32, 0, packet.MaxBatch),
+		began:   make([]int32, 0, packet.MaxBatch),
 		convoy:  convoy{taken: make([]taken, 0, packet.MaxBatch)},
 	}
 	rn.lost = func(tag uint64) {
@@ -628,10 +713,16 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 	if g.way.back {
 		route++
 	}
-	var k *kept
 	if at < len(bufs) {
-		k = &rn.stock.kept[d.tenant]
+		rn.store(c, g, d, route, at)
 	}
+}
+
+// store takes the packets of a group, from number at on, into the packet store: they begin at once, or wait for the scheduler.
+func (rn *runner) store(c *graph.Ctx, g *group, d *service, route, at int) {
+	bufs := g.batch.Bufs()
+	k := &rn.stock.kept[d.tenant]
+	runs := rn.open(d, route, len(bufs)-at)
 	for i := at; i < len(bufs); i++ {
 		x := bufs[i]
 		// No tenant may have more of the packet store than it leaves free. So a tenant that
@@ -651,14 +742,23 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 				copies, way = 0, way+inLine
 			}
 		}
-		id, r := rn.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
+		var id int
+		var begun bool
+		var r sched.Reason
+		if runs != nil && way == route {
+			id, begun, r = rn.sched.Start(x.Len(), g.flows[i], d.tenant)
+		} else {
+			rn.start(c, runs)
+			runs = nil
+			id, r = rn.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
+		}
 		if r != sched.None {
 			c.Drop(x, refusals[r])
 			continue
 		}
 		rn.promised += copies
 		p := &rn.packets[id]
-		p.begun, p.lost, p.failed, p.lent = false, false, false, false
+		p.begun, p.lost, p.failed, p.lent = begun, false, false, false
 		p.way, p.promised, p.since, p.size, p.tenant, p.from = g.way, uint8(copies), c.Now(), int32(x.Len()), int32(d.tenant), int8(g.from)
 		p.original, p.stage, p.branches, p.changed = nil, 0, 0, false
 		if g.from > 0 {
@@ -676,7 +776,57 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 			rn.backs[g.way.dag]++
 		}
 		x.Tag = uint64(first) + 1
+		if begun {
+			if len(runs) > 1 {
+				rn.fork(c, id, len(runs))
+			}
+			rn.began = append(rn.began, int32(first))
+		}
 	}
+	rn.start(c, runs)
+}
+
+// open has n packets of a route begin at once when they come to the scheduler, if they can and all tasks that they begin with take a
+// modelled time. It returns their runs, for start.
+func (rn *runner) open(d *service, route, n int) []sched.Run {
+	if rn.pass > 0 || rn.work.n > 0 || d.aside != nil {
+		return nil
+	}
+	runs := rn.sched.Open(route, n)
+	for i := range runs {
+		slot := runs[i].Region*sched.MaxTasks + bits.TrailingZeros16(runs[i].Mask)
+		if t := &rn.cat.tasks[rn.wait[slot].task]; t.absent() || !t.modelled {
+			rn.sched.Close()
+			return nil
+		}
+	}
+	return runs
+}
+
+// start has the packets that began since open wait in their first tasks.
+func (rn *runner) start(c *graph.Ctx, runs []sched.Run) {
+	if runs == nil {
+		return
+	}
+	rn.sched.Close()
+	for k := range runs {
+		r := &runs[k]
+		i := bits.TrailingZeros16(r.Mask)
+		slot := r.Region*sched.MaxTasks + i
+		d := &rn.wait[slot]
+		for j, id := range rn.began {
+			if k > 0 {
+				id++
+				rn.began[j] = id
+			}
+			l := &rn.lanes[id]
+			l.region, l.mask, l.at = int16(r.Region), r.Mask&(r.Mask-1), int8(i)
+		}
+		if len(rn.began) > 0 {
+			rn.enqueue(c, slot, d, &rn.cat.tasks[d.task], rn.began...)
+		}
+	}
+	rn.began = rn.began[:0]
 }
 
 // rush takes packets of a group through their DAG at once, while there are credits
