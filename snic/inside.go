@@ -1,8 +1,11 @@
 package snic
 
 import (
+	"math/bits"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/sched"
 )
 
 // inside is a packet on the full road.
@@ -98,6 +101,11 @@ func (l *lane) take(x *packet.Buf) {
 	l.buf, l.region, l.mask, l.at, l.lent, l.kept = x, -1, 0, -1, false, false
 }
 
+// begin is take for a frame that is in the first task of run r.
+func (l *lane) begin(x *packet.Buf, r *sched.Run) {
+	l.buf, l.region, l.mask, l.at, l.lent, l.kept = x, int16(r.Region), r.Mask&(r.Mask-1), int8(bits.TrailingZeros16(r.Mask)), false, false
+}
+
 // full reports whether a packet of so many bytes is too much for a tenant: the tenant would have more of the store than it leaves free.
 func (s *stock) full(k *kept, bytes int) bool {
 	return int(k.packets) >= s.packets-s.inside || k.bytes+int64(bytes) > s.bytes-s.stored
@@ -110,13 +118,18 @@ func (s *stock) much(tenant, part int) bool {
 }
 
 func (d *delay) push(l int32, at clock.Time) {
+	d.room(1)
+	d.q = append(d.q, delayed{l, at})
+}
+
+// room moves what is in q to its front if otherwise n more would not fit.
+func (d *delay) room(n int) {
 	if d.head > 0 && d.head == len(d.q) {
 		d.q, d.head = d.q[:0], 0
-	} else if len(d.q) == cap(d.q) && d.head > 0 {
+	} else if len(d.q)+n > cap(d.q) && d.head > 0 {
 		d.q = d.q[:copy(d.q, d.q[d.head:])]
 		d.head = 0
 	}
-	d.q = append(d.q, delayed{l, at})
 }
 
 // pop returns the next packet, if its time has come.

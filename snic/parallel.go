@@ -89,6 +89,11 @@ func (rn *runner) fork(c *graph.Ctx, id, n int) {
 	for i := range n {
 		rn.lanes[id<<laneBits+i].take(x)
 	}
+	rn.share(c, p, x, n)
+}
+
+// share notes that n branches of a packet have its frame x.
+func (rn *runner) share(c *graph.Ctx, p *inside, x *packet.Buf, n int) {
 	p.original, p.branches, p.changed, p.was = x, uint8(n), false, remarkOf(x)
 	rn.copied++
 	c.Trace(x, traceCopied, uint64(n))

@@ -283,33 +283,41 @@ func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask ui
 		rn.feed(c, t, delayed{lane: id})
 		return
 	}
-	rn.enqueue(c, slot, d, t, id)
+	rn.enqueue(c, slot, d, t, 0, id)
 }
 
-// enqueue has lanes wait in task t, whose time is modelled, in d, the delay of that number.
-func (rn *runner) enqueue(c *graph.Ctx, slot int, d *delay, t *task, lanes ...int32) {
-	if d.head == len(d.q) {
-		rn.modelled = append(rn.modelled, int32(slot))
-	}
+// enqueue has lanes wait in task t, whose time is modelled, in d, the delay of number slot: those that lie by lanes' number after each of first.
+func (rn *runner) enqueue(c *graph.Ctx, slot int, d *delay, t *task, after int32, first ...int32) {
 	start := max(c.Now(), d.busy)
 	if start > d.busy {
 		d.rest = 0
 	}
 	d.busy = start
 	if d.head == len(d.q) {
+		rn.modelled = append(rn.modelled, int32(slot))
 		c.Wake(start.Add(t.Latency)) // else that of the first of them counts
 	}
-	for _, id := range lanes {
-		if d.push(id, d.busy.Add(t.Latency)); t.Throughput > 0 {
-			size := int(rn.packets[id>>laneBits].size) // of a frame that another branch has ended
-			if x := rn.lanes[id].buf; x != nil {
-				size = x.Len()
-			}
-			ns := float64(size)*8e9/float64(t.Throughput) + d.rest
-			d.busy = d.busy.Add(clock.Duration(ns))
-			d.rest = ns - math.Floor(ns)
+	d.room(len(first))
+	q := d.q
+	if t.Throughput == 0 {
+		at := start.Add(t.Latency)
+		for _, id := range first {
+			q = append(q, delayed{id + after, at})
 		}
+		d.q = q
+		return
 	}
+	for _, id := range first {
+		q = append(q, delayed{id + after, d.busy.Add(t.Latency)})
+		size := int(rn.packets[id>>laneBits].size) // of a frame that another branch has ended
+		if x := rn.lanes[id+after].buf; x != nil {
+			size = x.Len()
+		}
+		ns := float64(size)*8e9/float64(t.Throughput) + d.rest
+		d.busy = d.busy.Add(clock.Duration(ns))
+		d.rest = ns - math.Floor(ns)
+	}
+	d.q = q
 }
 
 // back returns a lane to the scheduler.
@@ -765,7 +773,6 @@ func (rn *runner) store(c *graph.Ctx, g *group, d *service, route, at int) {
 			d.lodge.guests[g.from-1].inside++
 		}
 		first := id << laneBits
-		rn.lanes[first].take(x)
 		rn.stock.inside++
 		rn.stock.stored += int64(x.Len())
 		k.packets++
@@ -776,12 +783,17 @@ func (rn *runner) store(c *graph.Ctx, g *group, d *service, route, at int) {
 			rn.backs[g.way.dag]++
 		}
 		x.Tag = uint64(first) + 1
-		if begun {
-			if len(runs) > 1 {
-				rn.fork(c, id, len(runs))
-			}
-			rn.began = append(rn.began, int32(first))
+		if !begun {
+			rn.lanes[first].take(x)
+			continue
 		}
+		if len(runs) > 1 {
+			rn.share(c, p, x, len(runs))
+		}
+		for i := range runs {
+			rn.lanes[first+i].begin(x, &runs[i])
+		}
+		rn.began = append(rn.began, int32(first))
 	}
 	rn.start(c, runs)
 }
@@ -809,22 +821,13 @@ func (rn *runner) start(c *graph.Ctx, runs []sched.Run) {
 		return
 	}
 	rn.sched.Close()
+	if len(rn.began) == 0 {
+		return
+	}
 	for k := range runs {
-		r := &runs[k]
-		i := bits.TrailingZeros16(r.Mask)
-		slot := r.Region*sched.MaxTasks + i
+		slot := runs[k].Region*sched.MaxTasks + bits.TrailingZeros16(runs[k].Mask)
 		d := &rn.wait[slot]
-		for j, id := range rn.began {
-			if k > 0 {
-				id++
-				rn.began[j] = id
-			}
-			l := &rn.lanes[id]
-			l.region, l.mask, l.at = int16(r.Region), r.Mask&(r.Mask-1), int8(i)
-		}
-		if len(rn.began) > 0 {
-			rn.enqueue(c, slot, d, &rn.cat.tasks[d.task], rn.began...)
-		}
+		rn.enqueue(c, slot, d, &rn.cat.tasks[d.task], int32(k), rn.began...)
 	}
 	rn.began = rn.began[:0]
 }

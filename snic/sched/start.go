@@ -67,6 +67,7 @@ func (s *Scheduler) Start(bytes int, flow uint64, tenant int) (packet int, start
 		s.books.Runs += uint64(n)
 		return int(p), true, None
 	}
+	clear(rd.queues.headers[first:][:len(pl.heads)])
 	if o.left > 0 {
 		o.left--
 		rd.queues.ration(pl.heads, 1)
