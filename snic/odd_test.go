@@ -486,3 +486,19 @@ func TestOddTenants(t *testing.T) {
 		}
 	}
 }
+
+// TestSyncWithoutCredits: a frame that waits for its other branches has left its tasks: the next one has its credits.
+func TestSyncWithoutCredits(t *testing.T) {
+	o := newOdd(t)
+	x := graphtest.NewOuter(t, plains(o.seen), graph.Args{"parallel": "on", "sync": "100us", "deployment": oddTenants("{count: 1, area: 2}",
+		"  a: {kind: plain, args: {letter: a, does: look}, latency: 1us, credits: 1}\n  b: {kind: plain, args: {letter: b, does: look}, latency: 1us, credits: 1}\n",
+		"a -> b", []byte{1})})
+	o.x = single{x}
+	o.take(x.Advance(20 * time.Millisecond))
+	o.take(x.Push("p0", o.frame(1, 1, 0, 0), o.frame(1, 2, 0, 0), o.frame(1, 3, 0, 0)))
+	o.take(x.Advance(110 * time.Microsecond))
+	if o.came[1] != 3 {
+		t.Errorf("%d of 3 frames have come out when the last was in the synchronisation buffer for as long as each is", o.came[1])
+	}
+	o.empty()
+}

@@ -462,9 +462,7 @@ func (rn *runner) passed(c *graph.Ctx, t *task, out int) bool {
 			}
 		}
 		if l.mask != 0 || rn.sync > 0 && p.branches > 0 {
-			if l.mask != 0 {
-				rn.sched.Release(int(id), int(l.at))
-			}
+			rn.sched.Release(int(id), int(l.at))
 			rn.work.push(id)
 			continue
 		}
