@@ -39,6 +39,18 @@ type lane struct {
 	kept   bool   // and keeps it: the lane has no credits
 }
 
+// cargo is the packets inside the board, each in one lane or, where it runs in several branches side by side, in a lane for each.
+type cargo struct {
+	cat      *catalog
+	packets  []inside
+	lanes    []lane   // of packets, maxLanes of each
+	branches []branch // of each lane of a packet that is changed
+	held     int      // frames and copies of them that the board has
+	copied   uint64   // packets, once for each stage in which they ran side by side
+	promised int      // copies to packets
+	inLine   uint64   // packets that could not run side by side, because frames were scarce
+}
+
 // stock counts what is in the packet store.
 type stock struct {
 	packets int   // for how many packets the store has room

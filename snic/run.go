@@ -2,7 +2,6 @@ package snic
 
 import (
 	"errors"
-	"math"
 	"math/bits"
 	"slices"
 
@@ -20,17 +19,13 @@ const maxDepth = 3 * sched.MaxTasks
 // runner has the packets inside the board, and runs them through tasks: at once, or one by one as the scheduler says, on lanes side by
 // side.
 type runner struct {
-	*settings
-	cat   *catalog
+	cargo
+	set   *settings
 	stock *stock
 	split *shares
 	gates *gates
 
 	sched    *sched.Scheduler
-	packets  []inside
-	lanes    []lane         // of packets, maxLanes of each
-	branches []branch       // of each lane of a packet that is changed
-	held     int            // frames and copies of them that the board has
 	backs    [maxDAGs]int32 // packets inside that go back, by service
 	waits    [maxDAGs]int32 // packets inside, by service
 	wait     []delay        // of each task in each region, when it is modelled
@@ -39,9 +34,6 @@ type runner struct {
 	resumed  int32          // the lane that goes on now, after it was kept: it takes no time of the scheduler
 	decided  int            // the packet of the scheduler's last decision
 	modelled []int32        // of wait, those with packets
-	copied   uint64         // packets, once for each stage in which they ran side by side
-	promised int            // copies to packets
-	inLine   uint64         // packets that could not run side by side, because frames were scarce
 	lost     func(tag uint64)
 	one      [1]*packet.Buf
 	fed      []int32        // lanes of the batch that a task is given
@@ -181,20 +173,20 @@ func (rn *runner) begin(c *graph.Ctx, r sched.Run, behind bool) {
 		rn.sched.Return(r.Lane, true)
 		return
 	}
-	if rn.pass == 0 && rn.work.n == 0 && !behind {
+	if rn.set.pass == 0 && rn.work.n == 0 && !behind {
 		rn.advance(c, id, l, int16(r.Region), r.Mask)
 		return
 	}
 	l.region, l.mask = int16(r.Region), r.Mask
-	if rn.pass == 0 || behind && id == rn.resumed {
+	if rn.set.pass == 0 || behind && id == rn.resumed {
 		rn.work.push(id)
 		return
 	}
 	// Copies of a header go together.
 	if now := c.Now(); rn.passes.busy < now || n != rn.decided {
-		rn.passes.busy, rn.decided = max(now, rn.passes.busy.Add(rn.decide)), n
+		rn.passes.busy, rn.decided = max(now, rn.passes.busy.Add(rn.set.decide)), n
 	}
-	at := rn.passes.busy.Add(rn.pass)
+	at := rn.passes.busy.Add(rn.set.pass)
 	rn.passes.push(id, at)
 	c.Wake(at)
 }
@@ -261,8 +253,8 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 // are not loaded from the lane, where they may just have been stored.
 func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask uint16) {
 	if mask == 0 {
-		if rn.sync > 0 && rn.packets[id>>laneBits].branches > 0 {
-			at := c.Now().Add(rn.sync)
+		if rn.set.sync > 0 && rn.packets[id>>laneBits].branches > 0 {
+			at := c.Now().Add(rn.set.sync)
 			rn.syncs.push(id, at)
 			c.Wake(at)
 			return
@@ -284,40 +276,6 @@ func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask ui
 		return
 	}
 	rn.enqueue(c, slot, d, t, 0, id)
-}
-
-// enqueue has lanes wait in task t, whose time is modelled, in d, the delay of number slot: those that lie by lanes' number after each of first.
-func (rn *runner) enqueue(c *graph.Ctx, slot int, d *delay, t *task, after int32, first ...int32) {
-	start := max(c.Now(), d.busy)
-	if start > d.busy {
-		d.rest = 0
-	}
-	d.busy = start
-	if d.head == len(d.q) {
-		rn.modelled = append(rn.modelled, int32(slot))
-		c.Wake(start.Add(t.Latency)) // else that of the first of them counts
-	}
-	d.room(len(first))
-	q := d.q
-	if t.Throughput == 0 {
-		at := start.Add(t.Latency)
-		for _, id := range first {
-			q = append(q, delayed{id + after, at})
-		}
-		d.q = q
-		return
-	}
-	for _, id := range first {
-		q = append(q, delayed{id + after, d.busy.Add(t.Latency)})
-		size := int(rn.packets[id>>laneBits].size) // of a frame that another branch has ended
-		if x := rn.lanes[id+after].buf; x != nil {
-			size = x.Len()
-		}
-		ns := float64(size)*8e9/float64(t.Throughput) + d.rest
-		d.busy = d.busy.Add(clock.Duration(ns))
-		d.rest = ns - math.Floor(ns)
-	}
-	d.q = q
 }
 
 // back returns a lane to the scheduler.
@@ -356,34 +314,6 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 	if batch.Len() > 0 {
 		rn.give(c, t, w, batch)
 	}
-}
-
-// feedAlike is feed for the first of the frames, as long as nothing is to be decided about any of them. It returns how many it fed.
-func (rn *runner) feedAlike(c *graph.Ctx, t *task, frames []delayed) int {
-	if len(frames) < 2 || rn.split.spent.clock != nil || !t.quiet || t.halted || t.absent() {
-		return 0
-	}
-	batch := &rn.batches[rn.depth]
-	batch.Reset()
-	packets, lanes, fed := rn.packets, rn.lanes, rn.fed[:0]
-	back := packets[frames[0].lane>>laneBits].way.back
-	for i := range frames {
-		id := frames[i].lane
-		p, l := &packets[id>>laneBits], &lanes[id]
-		x := l.buf
-		if p.way.back != back || p.lost || p.failed || p.branches > 0 && (x != p.original || p.lent || !t.looks) {
-			break
-		}
-		p.lent, l.lent = p.branches > 0, true
-		x.Tag = uint64(id) + 1
-		fed = append(fed, id)
-		batch.Add(x)
-	}
-	rn.fed = fed
-	if rn.held -= len(fed); len(fed) > 0 {
-		rn.give(c, t, packets[fed[len(fed)-1]>>laneBits].way, batch)
-	}
-	return len(fed)
 }
 
 // ripe reports whether a frame can go to a task now. A frame that cannot has been sent on without the task.
@@ -433,44 +363,6 @@ func (rn *runner) keeps(t *task) {
 			rn.sched.Keep(int(id), int(l.at))
 		}
 	}
-}
-
-// passed takes the frames that a task has let go of, if they are those that the task was given, in their order: what sweep does then.
-// It reports false, and has done nothing, if they are not.
-func (rn *runner) passed(c *graph.Ctx, t *task, out int) bool {
-	frames := t.in.Only(out)
-	if t.holds || len(frames) != len(rn.fed) {
-		return false
-	}
-	for i, id := range rn.fed {
-		if rn.lanes[id].buf != frames[i] {
-			return false
-		}
-	}
-	t.in.TakeAll(c, out)
-	rn.held += len(rn.fed)
-	packets, lanes := rn.packets, rn.lanes
-	over := rn.fed[:0]
-	for i, id := range rn.fed {
-		p, l := &packets[id>>laneBits], &lanes[id]
-		l.lent = false
-		if p.branches > 0 {
-			if x := frames[i]; x == p.original && remarkOf(x) == p.was {
-				p.lent = false
-			} else {
-				rn.returned(id, p, l, t)
-			}
-		}
-		if l.mask != 0 || rn.sync > 0 && p.branches > 0 {
-			rn.sched.Release(int(id), int(l.at))
-			rn.work.push(id)
-			continue
-		}
-		l.region, l.at = -1, -1
-		over = append(over, id)
-	}
-	rn.sched.ReturnAll(over)
-	return true
 }
 
 // sweep takes the frames that a task has let go of, from the app that is or was the task's.
@@ -602,7 +494,7 @@ func (rn *runner) done(c *graph.Ctx, t *task, id int32, p *inside, l *lane) {
 	if p.branches > 0 {
 		rn.returned(id, p, l, t)
 	}
-	if l.mask == 0 && (rn.sync == 0 || p.branches == 0) {
+	if l.mask == 0 && (rn.set.sync == 0 || p.branches == 0) {
 		rn.back(id, l, false)
 		return
 	}
@@ -691,9 +583,8 @@ func (rn *runner) due(c *graph.Ctx) clock.Time {
 // init makes a runner of a board's size, without a scheduler.
 func (rn *runner) init(s *settings, cat *catalog, stock *stock, split *shares, gates *gates) {
 	*rn = runner{
-		settings: s, cat: cat, stock: stock, split: split, gates: gates,
-		packets: make([]inside, s.packets),
-		lanes:   make([]lane, s.packets<<laneBits), branches: make([]branch, s.packets<<laneBits),
+		cargo: cargo{cat: cat, packets: make([]inside, s.packets), lanes: make([]lane, s.packets<<laneBits), branches: make([]branch, s.packets<<laneBits)},
+		set:   s, stock: stock, split: split, gates: gates,
 		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
@@ -794,40 +685,6 @@ func (rn *runner) store(c *graph.Ctx, g *group, d *service, route, at int) {
 		rn.began = append(rn.began, int32(first))
 	}
 	rn.start(c, runs)
-}
-
-// open has n packets of a route begin at once when they come to the scheduler, if they can and all tasks that they begin with take a
-// modelled time. It returns their runs, for start.
-func (rn *runner) open(d *service, route, n int) []sched.Run {
-	if rn.pass > 0 || rn.work.n > 0 || d.aside != nil {
-		return nil
-	}
-	runs := rn.sched.Open(route, n)
-	for i := range runs {
-		slot := runs[i].Region*sched.MaxTasks + bits.TrailingZeros16(runs[i].Mask)
-		if t := &rn.cat.tasks[rn.wait[slot].task]; t.absent() || !t.modelled {
-			rn.sched.Close()
-			return nil
-		}
-	}
-	return runs
-}
-
-// start has the packets that began since open wait in their first tasks.
-func (rn *runner) start(c *graph.Ctx, runs []sched.Run) {
-	if runs == nil {
-		return
-	}
-	rn.sched.Close()
-	if len(rn.began) == 0 {
-		return
-	}
-	for k := range runs {
-		slot := runs[k].Region*sched.MaxTasks + bits.TrailingZeros16(runs[k].Mask)
-		d := &rn.wait[slot]
-		rn.enqueue(c, slot, d, &rn.cat.tasks[d.task], int32(k), rn.began...)
-	}
-	rn.began = rn.began[:0]
 }
 
 // rush takes packets of a group through their DAG at once, while there are credits
