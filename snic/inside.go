@@ -1,8 +1,11 @@
 package snic
 
 import (
+	"math/bits"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/snic/sched"
 )
 
 // inside is a packet on the full road.
@@ -21,8 +24,8 @@ type inside struct {
 	tenant   int32
 	original *packet.Buf // its frame while it runs in branches; nil: a task has ended the frame
 	since    clock.Time  // it is in the packet store
-	was      remark      // the mark before the task that has original
-	_        [10]byte    // each is one line of the processor's cache
+	was      remark      // the mark that original had after the last task
+	_        [8]byte     // each is one line of the processor's cache
 }
 
 // lane is a packet in a branch: the frame, or a copy of its headers. That of branch i of packet p is
@@ -34,6 +37,18 @@ type lane struct {
 	at     int8   // the task of the chain that it is in, or was last; -1: none
 	lent   bool   // the task has the frame
 	kept   bool   // and keeps it: the lane has no credits
+}
+
+// cargo is the packets inside the board, each in one lane or, where it runs in several branches side by side, in a lane for each.
+type cargo struct {
+	cat      *catalog
+	packets  []inside
+	lanes    []lane   // of packets, maxLanes of each
+	branches []branch // of each lane of a packet that is changed
+	held     int      // frames and copies of them that the board has
+	copied   uint64   // packets, once for each stage in which they ran side by side
+	promised int      // copies to packets
+	inLine   uint64   // packets that could not run side by side, because frames were scarce
 }
 
 // stock counts what is in the packet store.
@@ -98,6 +113,11 @@ func (l *lane) take(x *packet.Buf) {
 	l.buf, l.region, l.mask, l.at, l.lent, l.kept = x, -1, 0, -1, false, false
 }
 
+// begin is take for a frame that is in the first task of run r.
+func (l *lane) begin(x *packet.Buf, r *sched.Run) {
+	l.buf, l.region, l.mask, l.at, l.lent, l.kept = x, int16(r.Region), r.Mask&(r.Mask-1), int8(bits.TrailingZeros16(r.Mask)), false, false
+}
+
 // full reports whether a packet of so many bytes is too much for a tenant: the tenant would have more of the store than it leaves free.
 func (s *stock) full(k *kept, bytes int) bool {
 	return int(k.packets) >= s.packets-s.inside || k.bytes+int64(bytes) > s.bytes-s.stored
@@ -110,13 +130,18 @@ func (s *stock) much(tenant, part int) bool {
 }
 
 func (d *delay) push(l int32, at clock.Time) {
+	d.room(1)
+	d.q = append(d.q, delayed{l, at})
+}
+
+// room moves what is in q to its front if otherwise n more would not fit.
+func (d *delay) room(n int) {
 	if d.head > 0 && d.head == len(d.q) {
 		d.q, d.head = d.q[:0], 0
-	} else if len(d.q) == cap(d.q) && d.head > 0 {
+	} else if len(d.q)+n > cap(d.q) && d.head > 0 {
 		d.q = d.q[:copy(d.q, d.q[d.head:])]
 		d.head = 0
 	}
-	d.q = append(d.q, delayed{l, at})
 }
 
 // pop returns the next packet, if its time has come.
@@ -152,6 +177,8 @@ func (r *ring) push(v int32) {
 func (r *ring) pop() int32 {
 	v := r.e[r.at]
 	r.at = (r.at + 1) & (len(r.e) - 1)
-	r.n--
+	if r.n--; r.n == 0 {
+		r.at = 0 // what is in use stays in the cache
+	}
 	return v
 }

@@ -29,13 +29,17 @@ type branch struct {
 	mark   remark       // the mark of the last task that marked it
 }
 
-// remark is a mark of a task on a frame (graph.Ctx.Mark).
-type remark struct {
-	verdict     packet.Verdict
-	app, reason uint16
+// remark is a mark of a task on a frame (graph.Ctx.Mark): verdict, app and reason.
+type remark uint64
+
+func remarkOf(x *packet.Buf) remark {
+	return remark(x.Verdict) | remark(x.ReasonApp)<<8 | remark(x.Reason)<<24
 }
 
-func remarkOf(x *packet.Buf) remark { return remark{x.Verdict, x.ReasonApp, x.Reason} }
+// on has a frame bear the mark.
+func (m remark) on(x *packet.Buf) {
+	x.Verdict, x.ReasonApp, x.Reason = packet.Verdict(m), uint16(m>>8), uint16(m>>24)
+}
 
 // Records of a board's trace.
 const (
@@ -56,77 +60,82 @@ func describe(_ graph.App, kind uint16, args [4]uint64) string {
 
 // canCopy reports whether there are frames for so many copies of x, beside those that
 // other packets were promised. One in eight is left to ports and to tasks that make frames.
-func (rn *runner) canCopy(x *packet.Buf, n int) bool {
+func (cg *cargo) canCopy(x *packet.Buf, n int) bool {
 	p := x.Pool()
-	if p.Free() >= p.Slots()/8+rn.promised+n {
+	if p.Free() >= p.Slots()/8+cg.promised+n {
 		return true
 	}
-	rn.inLine++
+	cg.inLine++
 	return false
 }
 
 // enter makes a packet ready for a stage: copies of the stage before are merged, and the new branches get the frame.
-func (rn *runner) enter(c *graph.Ctx, id, stage, branches int) {
-	p := &rn.packets[id]
+func (cg *cargo) enter(c *graph.Ctx, id, stage, branches int) {
+	p := &cg.packets[id]
 	if p.branches > 0 {
-		rn.merge(c, id)
+		cg.merge(c, id)
 	}
 	p.stage = uint8(stage)
 	if branches > 1 && !p.failed {
-		rn.fork(c, id, branches)
+		cg.fork(c, id, branches)
 	}
 }
 
 // fork gives n branches a packet. All have the same frame: a branch has a copy of its headers from the first of its tasks on
 // that does more than look at it.
-func (rn *runner) fork(c *graph.Ctx, id, n int) {
-	p := &rn.packets[id]
-	x := rn.lanes[id<<laneBits].buf
+func (cg *cargo) fork(c *graph.Ctx, id, n int) {
+	p := &cg.packets[id]
+	x := cg.lanes[id<<laneBits].buf
 	for i := range n {
-		rn.lanes[id<<laneBits+i].take(x)
+		cg.lanes[id<<laneBits+i].take(x)
 	}
-	p.original, p.branches, p.changed = x, uint8(n), false
-	rn.copied++
+	cg.share(c, p, x, n)
+}
+
+// share notes that n branches of a packet have its frame x.
+func (cg *cargo) share(c *graph.Ctx, p *inside, x *packet.Buf, n int) {
+	p.original, p.branches, p.changed, p.was = x, uint8(n), false, remarkOf(x)
+	cg.copied++
 	c.Trace(x, traceCopied, uint64(n))
 }
 
 // change returns the branch of a lane, to be changed. A packet has no branches in memory before the first of them differs.
-func (rn *runner) change(id int32, p *inside) *branch {
+func (cg *cargo) change(id int32, p *inside) *branch {
 	if !p.changed {
 		p.changed = true
-		all := rn.branches[id&^(maxLanes-1):][:p.branches]
+		all := cg.branches[id&^(maxLanes-1):][:p.branches]
 		for i := range all {
 			all[i].whole, all[i].marked, all[i].writes = true, -1, 0
 		}
 	}
-	return &rn.branches[id]
+	return &cg.branches[id]
 }
 
 // apart gives a branch a copy of the packet's headers. It reports false when there is no frame for it.
-func (rn *runner) apart(c *graph.Ctx, id int32, p *inside, l *lane) bool {
+func (cg *cargo) apart(c *graph.Ctx, id int32, p *inside, l *lane) bool {
 	x := p.original
 	y := c.Copy(x)
 	if y == nil {
-		rn.copied--
+		cg.copied--
 		p.failed = true
 		return false
 	}
 	var parts merge.Parts
 	parts.Find(x.Bytes())
 	parts.Copy(y.Bytes(), x.Bytes())
-	l.buf, rn.change(id, p).whole = y, parts.Head == x.Len()
-	rn.held++
+	l.buf, cg.change(id, p).whole = y, parts.Head == x.Len()
+	cg.held++
 	if p.promised > 0 {
 		p.promised--
-		rn.promised--
+		cg.promised--
 	}
 	return true
 }
 
 // fetch gives a copy the payload, from the packet store. It reports false when the copy stays without: the packet's own frame
 // went with a task that looked at it, and panicked.
-func (rn *runner) fetch(id int32, p *inside, l *lane) bool {
-	b := &rn.branches[id]
+func (cg *cargo) fetch(id int32, p *inside, l *lane) bool {
+	b := &cg.branches[id]
 	switch {
 	case l.buf == p.original || b.whole:
 		return true
@@ -143,7 +152,7 @@ func (rn *runner) fetch(id int32, p *inside, l *lane) bool {
 }
 
 // ready makes the frame of a branch ready for a task. It reports false when there is none for it.
-func (rn *runner) ready(c *graph.Ctx, id int32, p *inside, l *lane, t *task) bool {
+func (cg *cargo) ready(c *graph.Ctx, id int32, p *inside, l *lane, t *task) bool {
 	if l.buf == p.original {
 		if p.lent {
 			p.failed = true // a task has kept the frame that has not said that it may
@@ -151,41 +160,42 @@ func (rn *runner) ready(c *graph.Ctx, id int32, p *inside, l *lane, t *task) boo
 		}
 		if t.looks {
 			p.lent = true
-			p.was = remarkOf(l.buf)
 			return true
 		}
-		if !rn.apart(c, id, p, l) {
+		if !cg.apart(c, id, p, l) {
 			return false
 		}
 	}
 	if t.NeedsPayload() {
-		rn.fetch(id, p, l)
+		cg.fetch(id, p, l)
 	}
-	b := &rn.branches[id]
+	b := &cg.branches[id]
 	b.writes |= t.Writes
 	b.was = remarkOf(l.buf)
 	return true
 }
 
 // returned notes that a task is done with the frame of a branch, and whether it has marked it.
-func (rn *runner) returned(id int32, p *inside, l *lane, t *task) {
-	mark, was := remarkOf(l.buf), p.was
+func (cg *cargo) returned(id int32, p *inside, l *lane, t *task) {
+	mark := remarkOf(l.buf)
+	was := &p.was
 	if l.buf == p.original {
 		p.lent = false
 	} else {
-		was = rn.branches[id].was
+		was = &cg.branches[id].was
 	}
-	if mark == was {
+	if mark == *was {
 		return
 	}
-	b := rn.change(id, p)
+	*was = mark
+	b := cg.change(id, p)
 	b.marked, b.mark = max(b.marked, 0), mark
-	d := &rn.cat.services[p.way.dag]
+	d := &cg.cat.services[p.way.dag]
 	if d.term != p.way.term {
 		return
 	}
 	for i, n := range d.tasks {
-		if &rn.cat.tasks[n] == t {
+		if &cg.cat.tasks[n] == t {
 			if p.way.back {
 				i = len(d.tasks) - 1 - i
 			}
@@ -195,16 +205,16 @@ func (rn *runner) returned(id int32, p *inside, l *lane, t *task) {
 }
 
 // merge makes one frame of a packet's copies, which are all back.
-func (rn *runner) merge(c *graph.Ctx, id int) {
-	p := &rn.packets[id]
+func (cg *cargo) merge(c *graph.Ctx, id int) {
+	p := &cg.packets[id]
 	x := p.original
 	if !p.changed && !p.lent {
 		c.Trace(x, traceMerged, uint64(p.branches))
-		rn.sole(p)
+		cg.sole(p)
 		return
 	}
-	lanes, branches := rn.lanes[id<<laneBits:][:p.branches], rn.branches[id<<laneBits:][:p.branches]
-	last, mark, copies := int8(-1), remark{}, false
+	lanes, branches := cg.lanes[id<<laneBits:][:p.branches], cg.branches[id<<laneBits:][:p.branches]
+	last, mark, copies := int8(-1), remark(0), false
 	for i := range lanes {
 		if b := &branches[i]; p.changed && b.marked > last {
 			last, mark = b.marked, b.mark
@@ -215,10 +225,10 @@ func (rn *runner) merge(c *graph.Ctx, id int) {
 		x = mergeCopies(x, lanes, branches)
 	}
 	if last >= 0 {
-		x.Verdict, x.ReasonApp, x.Reason = mark.verdict, mark.app, mark.reason
+		mark.on(x)
 	}
 	c.Trace(x, traceMerged, uint64(p.branches))
-	rn.keep(c, id, x)
+	cg.keep(c, id, x)
 }
 
 // mergeCopies is a frame with what has become of copies of it: the frame itself, or one of them.
@@ -245,28 +255,28 @@ func mergeCopies(x *packet.Buf, lanes []lane, branches []branch) *packet.Buf {
 }
 
 // scrap gives up the copies of a packet that goes no further.
-func (rn *runner) scrap(c *graph.Ctx, id int) {
-	p := &rn.packets[id]
+func (cg *cargo) scrap(c *graph.Ctx, id int) {
+	p := &cg.packets[id]
 	x := p.original
 	if p.lost {
 		x = nil // a task had what counts as the frame
 	}
-	rn.keep(c, id, x)
+	cg.keep(c, id, x)
 }
 
 // keep ends the copies of a packet. x, a copy or the original, becomes its frame. With x nil
 // the packet has no frame: a task has dropped or taken a copy, and that copy counts for the
 // packet.
-func (rn *runner) keep(c *graph.Ctx, id int, x *packet.Buf) {
-	p := &rn.packets[id]
+func (cg *cargo) keep(c *graph.Ctx, id int, x *packet.Buf) {
+	p := &cg.packets[id]
 	give := func(y *packet.Buf) {
 		if y != nil && y != x {
 			c.Discard(y)
-			rn.held--
+			cg.held--
 		}
 	}
 	for i := range int(p.branches) {
-		l := &rn.lanes[id<<laneBits+i]
+		l := &cg.lanes[id<<laneBits+i]
 		if l.buf != p.original && !l.lent {
 			give(l.buf)
 		}
@@ -275,13 +285,13 @@ func (rn *runner) keep(c *graph.Ctx, id int, x *packet.Buf) {
 	if !p.lent {
 		give(p.original)
 	}
-	rn.lanes[id<<laneBits].buf = x
-	rn.sole(p)
+	cg.lanes[id<<laneBits].buf = x
+	cg.sole(p)
 }
 
 // sole ends the branches of a packet.
-func (rn *runner) sole(p *inside) {
+func (cg *cargo) sole(p *inside) {
 	p.original, p.branches, p.lent = nil, 0, false
-	rn.promised -= int(p.promised) // later stages have what this one gives back
+	cg.promised -= int(p.promised) // later stages have what this one gives back
 	p.promised = 0
 }

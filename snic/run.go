@@ -2,7 +2,6 @@ package snic
 
 import (
 	"errors"
-	"math"
 	"math/bits"
 	"slices"
 
@@ -20,17 +19,13 @@ const maxDepth = 3 * sched.MaxTasks
 // runner has the packets inside the board, and runs them through tasks: at once, or one by one as the scheduler says, on lanes side by
 // side.
 type runner struct {
-	*settings
-	cat   *catalog
+	cargo
+	set   *settings
 	stock *stock
 	split *shares
 	gates *gates
 
 	sched    *sched.Scheduler
-	packets  []inside
-	lanes    []lane         // of packets, maxLanes of each
-	branches []branch       // of each lane of a packet that is changed
-	held     int            // frames and copies of them that the board has
 	backs    [maxDAGs]int32 // packets inside that go back, by service
 	waits    [maxDAGs]int32 // packets inside, by service
 	wait     []delay        // of each task in each region, when it is modelled
@@ -39,12 +34,10 @@ type runner struct {
 	resumed  int32          // the lane that goes on now, after it was kept: it takes no time of the scheduler
 	decided  int            // the packet of the scheduler's last decision
 	modelled []int32        // of wait, those with packets
-	copied   uint64         // packets, once for each stage in which they ran side by side
-	promised int            // copies to packets
-	inLine   uint64         // packets that could not run side by side, because frames were scarce
 	lost     func(tag uint64)
 	one      [1]*packet.Buf
-	given    []int32        // lanes of the batch that a task which may keep frames is given
+	fed      []int32        // lanes of the batch that a task is given
+	began    []int32        // lanes of the packets that began since open
 	work     ring           // lanes that go on; first come, first served, so that flows keep their order
 	batches  []packet.Batch // by depth
 	depth    int
@@ -180,20 +173,20 @@ func (rn *runner) begin(c *graph.Ctx, r sched.Run, behind bool) {
 		rn.sched.Return(r.Lane, true)
 		return
 	}
-	if rn.pass == 0 && rn.work.n == 0 && !behind {
+	if rn.set.pass == 0 && rn.work.n == 0 && !behind {
 		rn.advance(c, id, l, int16(r.Region), r.Mask)
 		return
 	}
 	l.region, l.mask = int16(r.Region), r.Mask
-	if rn.pass == 0 || behind && id == rn.resumed {
+	if rn.set.pass == 0 || behind && id == rn.resumed {
 		rn.work.push(id)
 		return
 	}
 	// Copies of a header go together.
 	if now := c.Now(); rn.passes.busy < now || n != rn.decided {
-		rn.passes.busy, rn.decided = max(now, rn.passes.busy.Add(rn.decide)), n
+		rn.passes.busy, rn.decided = max(now, rn.passes.busy.Add(rn.set.decide)), n
 	}
-	at := rn.passes.busy.Add(rn.pass)
+	at := rn.passes.busy.Add(rn.set.pass)
 	rn.passes.push(id, at)
 	c.Wake(at)
 }
@@ -260,8 +253,8 @@ func (rn *runner) leave(c *graph.Ctx, l sched.Left) {
 // are not loaded from the lane, where they may just have been stored.
 func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask uint16) {
 	if mask == 0 {
-		if rn.sync > 0 && rn.packets[id>>laneBits].branches > 0 {
-			at := c.Now().Add(rn.sync)
+		if rn.set.sync > 0 && rn.packets[id>>laneBits].branches > 0 {
+			at := c.Now().Add(rn.set.sync)
 			rn.syncs.push(id, at)
 			c.Wake(at)
 			return
@@ -282,27 +275,7 @@ func (rn *runner) advance(c *graph.Ctx, id int32, l *lane, region int16, mask ui
 		rn.feed(c, t, delayed{lane: id})
 		return
 	}
-	if d.head == len(d.q) {
-		rn.modelled = append(rn.modelled, int32(slot))
-	}
-	start := max(c.Now(), d.busy)
-	if start > d.busy {
-		d.rest = 0
-	}
-	d.busy = start
-	if t.Throughput > 0 {
-		size := int(rn.packets[id>>laneBits].size) // of a frame that another branch has ended
-		if l.buf != nil {
-			size = l.buf.Len()
-		}
-		ns := float64(size)*8e9/float64(t.Throughput) + d.rest
-		d.busy = start.Add(clock.Duration(ns))
-		d.rest = ns - math.Floor(ns)
-	}
-	if d.head == len(d.q) {
-		c.Wake(start.Add(t.Latency)) // else that of the first of them counts
-	}
-	d.push(id, start.Add(t.Latency))
+	rn.enqueue(c, slot, d, t, 0, id)
 }
 
 // back returns a lane to the scheduler.
@@ -314,6 +287,7 @@ func (rn *runner) back(id int32, l *lane, dropped bool) {
 // feed gives frames to a task, in batches of frames that go the same way. If the task makes no frames of its own, whose way would
 // have to be known, the frames of a batch only go in the same direction.
 func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
+	frames = frames[rn.feedAlike(c, t, frames):]
 	batch := &rn.batches[rn.depth]
 	batch.Reset()
 	var w way
@@ -334,9 +308,7 @@ func (rn *runner) feed(c *graph.Ctx, t *task, frames ...delayed) {
 			l.lent = true
 			rn.held--
 			batch.Add(l.buf)
-			if t.holds {
-				rn.given = append(rn.given, id)
-			}
+			rn.fed = append(rn.fed, id)
 		}
 	}
 	if batch.Len() > 0 {
@@ -373,14 +345,24 @@ func (rn *runner) give(c *graph.Ctx, t *task, w way, batch *packet.Batch) {
 	} else {
 		rn.push(c, t, side(w.back), batch)
 	}
-	rn.sweep(c, t, t.in)
-	for _, id := range rn.given {
+	if !rn.passed(c, t, 1-side(w.back)) {
+		rn.sweep(c, t, t.in)
+		rn.keeps(t)
+	}
+	rn.fed = rn.fed[:0]
+}
+
+// keeps notes which frames of a batch a task has kept.
+func (rn *runner) keeps(t *task) {
+	if !t.holds {
+		return
+	}
+	for _, id := range rn.fed {
 		if l := &rn.lanes[id]; l.lent {
 			l.kept = true
 			rn.sched.Keep(int(id), int(l.at))
 		}
 	}
-	rn.given = rn.given[:0]
 }
 
 // sweep takes the frames that a task has let go of, from the app that is or was the task's.
@@ -512,7 +494,7 @@ func (rn *runner) done(c *graph.Ctx, t *task, id int32, p *inside, l *lane) {
 	if p.branches > 0 {
 		rn.returned(id, p, l, t)
 	}
-	if l.mask == 0 && (rn.sync == 0 || p.branches == 0) {
+	if l.mask == 0 && (rn.set.sync == 0 || p.branches == 0) {
 		rn.back(id, l, false)
 		return
 	}
@@ -601,13 +583,13 @@ func (rn *runner) due(c *graph.Ctx) clock.Time {
 // init makes a runner of a board's size, without a scheduler.
 func (rn *runner) init(s *settings, cat *catalog, stock *stock, split *shares, gates *gates) {
 	*rn = runner{
-		settings: s, cat: cat, stock: stock, split: split, gates: gates,
-		packets: make([]inside, s.packets),
-		lanes:   make([]lane, s.packets<<laneBits), branches: make([]branch, s.packets<<laneBits),
+		cargo: cargo{cat: cat, packets: make([]inside, s.packets), lanes: make([]lane, s.packets<<laneBits), branches: make([]branch, s.packets<<laneBits)},
+		set:   s, stock: stock, split: split, gates: gates,
 		wait:    make([]delay, max(s.regions, 1)*sched.MaxTasks),
 		work:    newRing(s.packets << laneBits),
 		batches: make([]packet.Batch, 2*maxDepth),
-		given:   make([]int32, 0, packet.MaxBatch),
+		fed:     make([]int32, 0, packet.MaxBatch),
+		began:   make([]int32, 0, packet.MaxBatch),
 		convoy:  convoy{taken: make([]taken, 0, packet.MaxBatch)},
 	}
 	rn.lost = func(tag uint64) {
@@ -628,10 +610,16 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 	if g.way.back {
 		route++
 	}
-	var k *kept
 	if at < len(bufs) {
-		k = &rn.stock.kept[d.tenant]
+		rn.store(c, g, d, route, at)
 	}
+}
+
+// store takes the packets of a group, from number at on, into the packet store: they begin at once, or wait for the scheduler.
+func (rn *runner) store(c *graph.Ctx, g *group, d *service, route, at int) {
+	bufs := g.batch.Bufs()
+	k := &rn.stock.kept[d.tenant]
+	runs := rn.open(d, route, len(bufs)-at)
 	for i := at; i < len(bufs); i++ {
 		x := bufs[i]
 		// No tenant may have more of the packet store than it leaves free. So a tenant that
@@ -651,21 +639,29 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 				copies, way = 0, way+inLine
 			}
 		}
-		id, r := rn.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
+		var id int
+		var begun bool
+		var r sched.Reason
+		if runs != nil && way == route {
+			id, begun, r = rn.sched.Start(x.Len(), g.flows[i], d.tenant)
+		} else {
+			rn.start(c, runs)
+			runs = nil
+			id, r = rn.sched.Arrive(way, x.Len(), g.flows[i], d.tenant)
+		}
 		if r != sched.None {
 			c.Drop(x, refusals[r])
 			continue
 		}
 		rn.promised += copies
 		p := &rn.packets[id]
-		p.begun, p.lost, p.failed, p.lent = false, false, false, false
+		p.begun, p.lost, p.failed, p.lent = begun, false, false, false
 		p.way, p.promised, p.since, p.size, p.tenant, p.from = g.way, uint8(copies), c.Now(), int32(x.Len()), int32(d.tenant), int8(g.from)
 		p.original, p.stage, p.branches, p.changed = nil, 0, 0, false
 		if g.from > 0 {
 			d.lodge.guests[g.from-1].inside++
 		}
 		first := id << laneBits
-		rn.lanes[first].take(x)
 		rn.stock.inside++
 		rn.stock.stored += int64(x.Len())
 		k.packets++
@@ -676,7 +672,19 @@ func (rn *runner) accept(c *graph.Ctx, g *group, d *service) {
 			rn.backs[g.way.dag]++
 		}
 		x.Tag = uint64(first) + 1
+		if !begun {
+			rn.lanes[first].take(x)
+			continue
+		}
+		if len(runs) > 1 {
+			rn.share(c, p, x, len(runs))
+		}
+		for i := range runs {
+			rn.lanes[first+i].begin(x, &runs[i])
+		}
+		rn.began = append(rn.began, int32(first))
 	}
+	rn.start(c, runs)
 }
 
 // rush takes packets of a group through their DAG at once, while there are credits

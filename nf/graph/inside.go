@@ -202,6 +202,30 @@ func (in *Inside) Take(c *Ctx, output int, b *packet.Batch) int {
 	return n
 }
 
+// Only are the frames that instances have emitted to an output, if that is all that has become of frames since others were taken;
+// else nil.
+func (in *Inside) Only(output int) []*packet.Buf {
+	if len(in.gone) > 0 {
+		return nil
+	}
+	for i, l := range in.node.out {
+		if i != output && len(l.q) > 0 {
+			return nil
+		}
+	}
+	return in.node.out[output].q
+}
+
+// TakeAll makes all frames that instances have emitted to an output the outer app's, which knows them by Only.
+func (in *Inside) TakeAll(c *Ctx, output int) {
+	l := in.node.out[output]
+	for _, x := range l.q {
+		x.Owner = 0
+	}
+	c.node.stats.Add(statIn, uint64(len(l.q)))
+	l.q = l.q[:0]
+}
+
 // Gone calls f with the tags (packet.Meta.Tag) of frames that instances have dropped or punted since
 // the last call. Frames that an instance made have tag 0.
 func (in *Inside) Gone(f func(tag uint64)) {

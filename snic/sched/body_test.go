@@ -109,6 +109,7 @@ type body struct {
 	stored  int
 
 	arrived, left, dropped, refused int
+	together                        int    // of arrived, those that began at once
 	seed                            uint64 // of TestManyRuns, to run it again
 }
 
@@ -242,8 +243,42 @@ func (b *body) enter(p *parcel) {
 }
 
 func (b *body) arrive(route, flow, bytes int) {
+	id, why := b.s.Arrive(route, bytes, uint64(flow), flow&1)
+	b.came(id, why, route, flow, bytes)
+}
+
+// arriveTogether has packets of a route arrive one after the other, those that can with credits that are kept ready.
+func (b *body) arriveTogether(route, n int) {
+	runs := slices.Clone(b.s.Open(route, 1+b.c.pick(6)))
+	if runs == nil {
+		return
+	}
+	for range n {
+		flow, bytes := b.c.pick(bodyFlows), b.c.pick(4)*200
+		id, started, why := b.s.Start(bytes, uint64(flow), flow&1)
+		b.came(id, why, route, flow, bytes)
+		if !started {
+			continue
+		}
+		if why != None || len(runs) != len(b.inside[id].branches) {
+			b.fatalf("packet %d begins with %d runs: %v", id, len(runs), why)
+		}
+		for i, r := range runs {
+			if r.Lane != i {
+				b.fatalf("run %d is in branch %d", i, r.Lane)
+			}
+			r.Lane = lane(b.s, id, i)
+			b.runs(told{r, id, i})
+		}
+		b.together++
+	}
+	b.s.Close()
+}
+
+// came notes what became of a packet that arrived.
+func (b *body) came(id int, why Reason, route, flow, bytes int) {
+	b.t.Helper()
 	tenant := flow & 1
-	id, why := b.s.Arrive(route, bytes, uint64(flow), tenant)
 	switch {
 	case b.routes[route] == nil:
 		if why != UnknownRoute {
@@ -283,12 +318,17 @@ func (b *body) arrive(route, flow, bytes int) {
 	b.start(p, b.routes[route])
 }
 
-// next takes one run, and checks that it is allowed.
+// next takes one run.
 func (b *body) next() bool {
 	run, ok := next(b.s)
-	if !ok {
-		return false
+	if ok {
+		b.runs(run)
 	}
+	return ok
+}
+
+// runs begins a run, and checks that it is allowed.
+func (b *body) runs(run told) {
 	p := b.inside[run.Packet]
 	if p == nil || p.finished || run.Branch >= len(p.branches) {
 		b.fatalf("run %+v of a packet that is not there", run)
@@ -348,7 +388,6 @@ func (b *body) next() bool {
 			b.execs[i] = of[k]
 		}
 	}
-	return true
 }
 
 func (b *body) drain() {
@@ -425,6 +464,28 @@ func (b *body) release(e *exec, tasks uint16) {
 }
 
 func (b *body) back(i int) {
+	e := b.returns(i)
+	b.s.Return(e.Lane, e.drop)
+}
+
+// backAll has several execs that are at their end come back together.
+func (b *body) backAll() {
+	if b.conf.Panic {
+		return
+	}
+	var lanes []int32
+	for i := 0; i < len(b.execs); {
+		if e := &b.execs[i]; e.left != 0 || e.drop || b.c.pick(4) == 0 {
+			i++
+			continue
+		}
+		lanes = append(lanes, int32(b.returns(i).Lane))
+	}
+	b.s.ReturnAll(lanes)
+}
+
+// returns notes that an exec comes back.
+func (b *body) returns(i int) exec {
 	e := b.execs[i]
 	b.execs = slices.Delete(b.execs, i, i+1)
 	b.release(&e, e.owing)
@@ -451,7 +512,7 @@ func (b *body) back(i int) {
 			b.enter(p)
 		}
 	}
-	b.s.Return(e.Lane, e.drop)
+	return e
 }
 
 func (b *body) leave() bool {
@@ -532,7 +593,7 @@ func (b *body) give(i int) {
 
 // act does something.
 func (b *body) act() {
-	switch a := b.c.pick(25); {
+	switch a := b.c.pick(30); {
 	case a < 7:
 		b.arrive(b.c.pick(len(b.routes)), b.c.pick(bodyFlows), b.c.pick(4)*200)
 	case a < 13:
@@ -547,6 +608,11 @@ func (b *body) act() {
 		b.next()
 	case a == 17:
 		b.leave()
+	case a >= 28:
+		b.drain() // else none begins
+		b.arriveTogether(b.c.pick(len(b.routes)), 1+b.c.pick(6))
+	case a > 24:
+		b.backAll()
 	default:
 		b.configure(a - 18)
 	}
@@ -728,6 +794,7 @@ func (r byRand) pick(n int) int { return r.r.IntN(max(n, 1)) }
 
 // TestManyRuns does what TestModel does, more often: what is rare needs it.
 func TestManyRuns(t *testing.T) {
+	together := 0
 	for seed := range uint64(4000) {
 		b := newBody(t, byRand{rand.New(rand.NewPCG(seed, 1))}, seed&3 == 0)
 		b.seed = seed
@@ -735,6 +802,10 @@ func TestManyRuns(t *testing.T) {
 			b.act()
 		}
 		b.finish()
+		together += b.together
+	}
+	if together < 1000 {
+		t.Errorf("%d packets began together", together)
 	}
 }
 

@@ -4,6 +4,17 @@ package sched
 // returns the packet's number, 0 to Config.Packets-1, which the packet has until Leave. With
 // a reason, the packet was refused and has no number.
 func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reason) {
+	p, why := s.take(route, bytes, flow, tenant)
+	if why != None {
+		return int(p), why
+	}
+	s.road.begin(p, s.road.plans.all[s.road.order.packets[p].plan])
+	s.road.settle()
+	return int(p), None
+}
+
+// take takes in a packet, and no more: Arrive and Start send it on its way.
+func (s *Scheduler) take(route, bytes int, flow uint64, tenant int) (int32, Reason) {
 	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none {
 		return s.refuse(UnknownRoute)
 	}
@@ -35,12 +46,10 @@ func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reas
 	if pl.spread == PerFlow || !pl.anyOrder {
 		s.road.order.join(p)
 	}
-	s.road.begin(p, pl)
-	s.road.settle()
-	return int(p), None
+	return p, None
 }
 
-func (s *Scheduler) refuse(r Reason) (int, Reason) {
+func (s *Scheduler) refuse(r Reason) (int32, Reason) {
 	s.books.Refused[r]++
 	return -1, r
 }
@@ -90,6 +99,9 @@ func (s *Scheduler) Keep(lane, task int) { s.road.keep(lane, task) }
 // task dropped the packet. If Next did not return such a run, that is a fault of the
 // caller, and nothing happens.
 func (s *Scheduler) Return(lane int, dropped bool) { s.road.comeBack(lane, dropped) }
+
+// ReturnAll is Return for several lanes, in their order, none of whose packets was dropped.
+func (s *Scheduler) ReturnAll(lanes []int32) { s.road.comeBackAll(lanes) }
 
 // Left is a packet that leaves.
 type Left struct {

@@ -29,6 +29,8 @@ type plan struct {
 	stages    []span
 	branches  []span
 	visits    []visit
+	heads     []header // of the first stage, for Start; none: no packet starts
+	first     []Run    // the same as runs
 	source    Route
 	slot      int32
 	inherits  bool  // the plan is a successor

@@ -250,6 +250,8 @@ func (r *ring) push(v int32) {
 func (r *ring) pop() int32 {
 	v := r.e[r.at&r.mask]
 	r.at++
-	r.n--
+	if r.n--; r.n == 0 {
+		r.at = 0 // what is in use stays in the cache
+	}
 	return v
 }

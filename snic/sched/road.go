@@ -203,6 +203,44 @@ func (rd *road) comeBack(lane int, dropped bool) {
 	rd.settle()
 }
 
+// comeBackAll is comeBack for lanes whose packets were not dropped.
+func (rd *road) comeBackAll(lanes []int32) {
+	for _, h := range lanes {
+		if uint(h) >= uint(len(rd.queues.headers)) {
+			rd.misuse++
+			continue
+		}
+		x := &rd.queues.headers[h]
+		if x.state != running || x.rest != 0 || x.kept != 0 || x.queue >= 0 {
+			rd.comeBack(int(h), false)
+			continue
+		}
+		rg := &rd.queues.regions[x.region]
+		if x.credits&rg.queued != 0 {
+			rd.comeBack(int(h), false)
+			continue
+		}
+		// Nobody waits for its credits, and its visit is over.
+		for m := x.credits; m != 0; m &= m - 1 {
+			rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)].free++
+		}
+		rg.running--
+		rg.load--
+		x.credits, x.state = 0, idle
+		p := h >> (rd.shift & 31)
+		pk := &rd.order.packets[p]
+		rd.order.wake(pk)
+		if x.visit++; x.visit < x.end {
+			rd.startVisit(h, x, pk, rd.plans.all[pk.plan])
+		} else if pk.pending > 1 {
+			pk.pending--
+		} else {
+			rd.back(p, pk)
+		}
+		rd.settle()
+	}
+}
+
 // begin sends a packet on its way.
 func (rd *road) begin(p int32, pl *plan) {
 	if len(pl.stages) == 0 {

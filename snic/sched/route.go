@@ -103,6 +103,7 @@ func (s *Scheduler) plan(id int, r Route) (*plan, error) {
 		pl.stages = append(pl.stages, span{uint8(from), uint8(len(pl.branches))})
 	}
 	pl.bulk = len(pl.visits) == 1
+	pl.setHeads()
 	pl.source = Route{Spread: r.Spread, AnyOrder: r.AnyOrder, Back: r.Back, Stages: make([][][]Visit, len(r.Stages))}
 	for i, stage := range r.Stages {
 		pl.source.Stages[i] = make([][]Visit, len(stage))

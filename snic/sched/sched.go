@@ -110,6 +110,7 @@ type Scheduler struct {
 
 	store, storeSize int64
 	taken            int64 // packets on the bulk road
+	opening          opening
 	books            Books
 }
 
