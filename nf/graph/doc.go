@@ -7,7 +7,7 @@
 //
 // Each worker has its own instances of all apps, its own queues of all ports
 // and its own buffers; within a breath nothing is shared and nothing is locked.
-// The instances of an app may hand each other frames (Ctx.Hand, Taker): as copies in
+// The instances of an app may hand each other frames (Ctx.Hand, Hooks.Taken): as copies in
 // rings, one from each worker to each other one, which a breath reads and writes with
 // one store each.
 // A worker does what others ask of it (a Plan, a trace, a tap, a report)
