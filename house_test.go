@@ -471,13 +471,8 @@ var withoutExample = map[string]string{
 	"nf/port/poll":                "needs files of the kernel",
 	"nf/hold":                     "needs a breath",
 	"nf/gobackn/gbn":              "needs a network: its package comment shows the calls",
-	"nf/classify":                 "none yet",
 	"nf/offload":                  "its callers are functions of a graph: nf/firewall/ahead.go is one",
 	"nf/offload/xdp":              "needs root and interfaces: nf/port/open opens it",
-	"nf/p4/xdp":                   "none yet",
-	"controlplane/p4rt":           "none yet",
-	"controlplane/p4rt/engine":    "none yet",
-	"controlplane/p4rt/native":    "none yet",
 }
 
 // TestPublicPackagesHaveExamples: what others import shows how it is used, by code that is compiled.
