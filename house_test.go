@@ -67,6 +67,7 @@ var doors = map[string][]string{
 	"internal/bench":      {"*"},
 	"internal":            {},
 	"internal/registry":   {"nf", "tor", "snic"},
+	"internal/state":      {"internal/own"},
 	"internal/xsk":        {"nf/port", "internal/ethtool"},
 	"tests":               {"nf", "tor", "snic", "rack", "internal/rack"},
 	"tests/rxe":           {"nf", "tor", "snic", "rack", "internal/rack", "internal/initramfs"},
