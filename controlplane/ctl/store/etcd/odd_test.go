@@ -479,6 +479,7 @@ func TestFull(t *testing.T) {
 
 // TestNothingHangs: all calls end while etcd hangs, and leave nothing behind.
 func TestNothingHangs(t *testing.T) {
+	long(t)
 	c := etcdtest.Start(t, 1, "http")
 	time.Sleep(time.Second)
 	count := func() int {
