@@ -1,5 +1,5 @@
 # make        builds bin/quillon
-# make check  formatting, vet, and the tests that need no root, shortened; four minutes, then only what changed
+# make check  formatting, vet, and the tests that need no root, shortened; two to three minutes, then only what changed
 # make test   installs what the tests need (as root, from Debian) and runs all
 # make soak   worlds under faults and attack until stopped, or HOURS=8; see bin/soak-failed
 # make test-rxe  all cases with RDMA clients and servers in guests, and the package in a Debian guest; an hour or two
@@ -136,7 +136,7 @@ test-rxe: deps
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(call RUN,-count=1 $(RXE) -long); (cd packages && { $(call RUN,-count=1 -run TestGuest . -long); }); } 2>&1 | bin/tally
 
-# The race detector, mutants, worlds, fuzzing and the longest simulations are left to make test.
+# The race detector, mutants, fuzzing, most worlds and the longest simulations are left to make test: tests that take seconds are shorter with -short.
 check: vet
 	@$(GO) build -buildvcs=false -o bin/tally ./internal/tally
 	@{ $(call RUN,-short -skip TestMutants $(PARALLEL)); } 2>&1 | bin/tally

@@ -94,6 +94,9 @@ func (b *board) newScheduler(s settings, seed uint64) (*sched.Scheduler, error) 
 		Routes: 2 * besides, Tenants: maxTenants, Branches: maxLanes, Panic: s.panics, Seed: seed, Instead: b.cat.instead})
 }
 
+// Hooks implements graph.Hooked.
+func (b *board) Hooks() graph.Hooks { return graph.Hooks{Inside: b.Inside, Taken: b.Taken} }
+
 // Inside receives the tasks of a deployment. The next Tick puts the rest of the
 // deployment in force, because there is no time here.
 func (b *board) Inside(c *graph.Ctx, apps []*graph.Inside) {

@@ -49,6 +49,9 @@ func TestScaleInAcrossWorkers(t *testing.T) {
 	for _, effects := range []string{"reads: [ports]", "state: true"} {
 		for _, workers := range []int{2, 4} {
 			for _, flows := range []int{4, 16, 1000} {
+				if testing.Short() && flows != 16 {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s/%d workers/%d flows", effects, workers, flows), func(t *testing.T) {
 					x := limited(t, workers, effects)
 					next, last := 0, map[int]string{}

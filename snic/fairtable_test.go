@@ -223,6 +223,9 @@ func TestFairAmongMany(t *testing.T) {
 // flood are refused, that is spared. The figures are about those of AF_XDP between two veths.
 func TestFairBySparing(t *testing.T) {
 	for _, each := range []time.Duration{50, 200} {
+		if testing.Short() && each == 50 {
+			continue
+		}
 		for _, asks := range []float64{.05, .12, .3} {
 			t.Run(fmt.Sprint(each, asks), func(t *testing.T) {
 				a := arena{workers: 1, each: each, look: 115, on: 1200, ring: 2048, late: 20 * time.Millisecond, during: 100 * time.Millisecond, flows: [2]int{1, 1}}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/internal/bridge"
+	"github.com/quillon/quillon/internal/state"
 	"github.com/quillon/quillon/internal/ui"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -341,14 +342,14 @@ func (f *runFlags) instanceName(file string) string {
 }
 
 // stateFile is the file in which apps of the instance keep what outlives it.
-func (f *runFlags) stateFile(instance string) *stateFile {
+func (f *runFlags) stateFile(instance string) *state.File {
 	switch f.state {
-	case noState:
-		return &stateFile{}
+	case state.None:
+		return state.New("", false)
 	case "":
-		return &stateFile{path: defaultState(filepath.Base(instance)), mkdir: true}
+		return state.New(strings.TrimSuffix(admin.Path(filepath.Base(instance)), ".sock")+".state", true)
 	}
-	return &stateFile{path: f.state}
+	return state.New(f.state, false)
 }
 
 // checkSocket refuses a name that cannot be a file's.
@@ -392,7 +393,7 @@ type running struct {
 	control *admin.Server
 	filter  port.Filter // the filter with which the ports were opened
 	ports   *open.Ports
-	state   *stateFile
+	state   *state.File
 	inst    *graph.Instance
 	served  *served
 	unserve func() error
@@ -522,7 +523,7 @@ func (r *running) build() (err error) {
 			return r.ports.Add(name, p)
 		},
 		ClosedPort: r.ports.Closed,
-		Memory:     r.state.memory,
+		Memory:     r.state.Memory,
 		Ahead:      xdp.Open,
 	})
 	if err != nil {
@@ -533,7 +534,7 @@ func (r *running) build() (err error) {
 		return err
 	}
 	r.life.inst.Store(r.inst)
-	if r.state.path == r.runFlags.state && r.runFlags.state != "" && len(r.state.kept()) == 0 {
+	if r.state.Path() == r.runFlags.state && r.runFlags.state != "" && len(r.state.Kept()) == 0 {
 		return fmt.Errorf("--state %s: no app of the graph keeps a state", r.runFlags.state)
 	}
 	return nil
@@ -543,7 +544,7 @@ func (r *running) build() (err error) {
 // of a connection that only they can translate must not cross before they have bound
 // it.
 func (r *running) attach() error {
-	if err := r.ports.Orphaned(r.filter.Bound && r.state.left()); err != nil {
+	if err := r.ports.Orphaned(r.filter.Bound && r.state.Left()); err != nil {
 		return err
 	}
 	if err := r.inst.Begin(r.clk.Now()); err != nil {
@@ -592,14 +593,14 @@ func (r *running) show() error {
 		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
 	}
 	info.Notes = append(info.Notes, r.inst.Spec().Notes(kinds())...)
-	if len(r.state.kept()) > 0 {
-		info.State = r.state.kept()[0].path
+	if len(r.state.Kept()) > 0 {
+		info.State = r.state.Kept()[0].Path()
 	}
 	if len(r.served.Devices) > 0 || r.served.Metrics != "" || r.served.UI != "" {
 		info.Served = r.served
 	}
-	if r.state.asked && r.state.path == "" {
-		r.log.Warn(fmt.Sprintf("--state none: when this process ends, end the connections of %s's clients before the next one starts", r.state.app), "app", r.state.app)
+	if r.state.App() != "" && r.state.Path() == "" {
+		r.log.Warn(fmt.Sprintf("--state none: when this process ends, end the connections of %s's clients before the next one starts", r.state.App()), "app", r.state.App())
 	}
 	return show(r.cmd, info, func(w io.Writer) {
 		for _, i := range info.Bound {
@@ -612,9 +613,9 @@ func (r *running) show() error {
 		for _, n := range info.Notes {
 			fmt.Fprintln(w, n)
 		}
-		for _, s := range r.state.kept() {
-			if s.path != "" {
-				fmt.Fprintf(w, "%s keeps its state in %s\n", s.app, s.path)
+		for _, s := range r.state.Kept() {
+			if s.Path() != "" {
+				fmt.Fprintf(w, "%s keeps its state in %s\n", s.App(), s.Path())
 			}
 		}
 		r.served.print(w)
@@ -642,9 +643,9 @@ func (r *running) work() error {
 		started = func() {} // collectLess was called
 	}
 	warned(r.log, r.inst)
-	if r.state.asked && r.state.path != "" {
+	if r.state.App() != "" && r.state.Path() != "" {
 		go func() {
-			inherited(ctx, r.log, r.inst, r.state.app)
+			inherited(ctx, r.log, r.inst, r.state.App())
 			started()
 		}()
 	} else {
@@ -769,9 +770,9 @@ func (r *running) quiesce() {
 func (r *running) printHeld() {
 	for _, p := range r.ports.Held() {
 		r.held = true
-		app := cmp.Or(r.state.app, "this process")
+		app := cmp.Or(r.state.App(), "this process")
 		switch {
-		case p.QueuePairs && r.state.path != "":
+		case p.QueuePairs && r.state.Path() != "":
 			r.log.Warn(fmt.Sprintf("connections that cannot do without %s are handed over: until the next process runs, frames to these do not cross between %s and %s, and all others do; to end that: %s", app, p.A, p.B, p.Free), "app", app)
 		case p.QueuePairs:
 			r.log.Warn(fmt.Sprintf("--state none: connections that cannot do without %s are lost: frames to these do not cross between %s and %s; end them at their clients, and then: %s", app, p.A, p.B, p.Free), "app", app)

@@ -175,6 +175,9 @@ func TestFlood(t *testing.T) {
 		{40, 1, 1 << 20}, {50, 20, 60 << 10}, {50, 20, 1 << 20}, {1000, 1, 8 << 10},
 	} {
 		t.Run(fmt.Sprintf("%dx%d of %d", c.conns, c.streams, c.size), func(t *testing.T) {
+			if testing.Short() && c.streams > 1 {
+				t.Skip("takes seconds")
+			}
 			f := newFar(t)
 			primary, conn := connect(f.address)
 			defer conn.Close()

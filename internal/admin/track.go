@@ -54,7 +54,7 @@ func trackers(inst *graph.Instance, name string) (apps []string, err error) {
 	spec := inst.Spec()
 	for _, app := range slices.Sorted(maps.Keys(spec.Apps)) {
 		tracks := false
-		if err := inst.Visit(app, 0, func(a graph.App) { _, tracks = a.(graph.Tracker) }); err != nil {
+		if err := inst.Visit(app, 0, func(a graph.App) { tracks = graph.HooksOf(a).Connections != nil }); err != nil {
 			continue // it has just been taken out
 		}
 		if tracks && (name == "" || name == app) {

@@ -71,6 +71,9 @@ func TestCloverModes(t *testing.T) {
 // begin at once and with the same PSN: hardly a write goes where its client sent it.
 func TestCloverManyThreads(t *testing.T) {
 	for _, threads := range []int{2, 24, 56} {
+		if testing.Short() && threads == 24 {
+			continue
+		}
 		c := CloverConfig{Hosts: 7, ThreadsPerHost: threads, WriteShare: 1, Mode: tor.Write, Seed: 1, Warmup: 2 * time.Millisecond}
 		if threads <= 32 {
 			c.QPs = threads

@@ -56,6 +56,9 @@ func TestPage(t *testing.T) {
 
 // TestPageChanges changes arguments and a table from the page, which says why something cannot be.
 func TestPageChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	x := run(t, chain)
 	s := serve(t, x, func(c *Config) { c.Change = true })
 	b := open(t, s.URL(), 1200, 1000, false)

@@ -476,7 +476,7 @@ func (b *balance) Report() any {
 			}
 		}
 	}
-	return &report{rows, b, 0}
+	return &graph.Gradual{Look: (&report{rows, b, 0}).look, Value: func() any { return rows }}
 }
 
 // report is a row for each backend; connections are counted from place at on.
@@ -486,8 +486,8 @@ type report struct {
 	at   int
 }
 
-// Look implements graph.Gradual.
-func (r *report) Look(n int) (more bool) {
+// look counts the connections at the next n places.
+func (r *report) look(n int) (more bool) {
 	end := min(r.at+n, r.b.conns.Places())
 	for i := r.b.conns.NextBefore(r.at, end); i >= 0; i = r.b.conns.NextBefore(i+1, end) {
 		r.rows[r.b.conns.At(i).Val.backend].Connections++
@@ -495,6 +495,3 @@ func (r *report) Look(n int) (more bool) {
 	r.at = end
 	return end < r.b.conns.Places()
 }
-
-// Value implements graph.Gradual.
-func (r *report) Value() any { return r.rows }

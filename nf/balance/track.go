@@ -8,8 +8,11 @@ import (
 	"github.com/quillon/quillon/nf/track"
 )
 
-// Connections implements graph.Tracker: those that this worker remembers. What the backend answered is not known.
-func (b *balance) Connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
+// Hooks implements graph.Hooked.
+func (b *balance) Hooks() graph.Hooks { return graph.Hooks{Connections: b.connections} }
+
+// connections are those that this worker remembers. What the backend answered is not known.
+func (b *balance) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
 	return b.conns.Some(from, n, func(i int) {
 		p := b.conns.At(i)
 		left := b.idle - c.Now().Sub(p.Val.seen)

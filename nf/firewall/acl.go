@@ -178,13 +178,8 @@ func parseRule(text string, keys []table.Field) (e table.Entry, err error) {
 		if e.Key[i], err = f.ParseCond(value); err != nil {
 			return e, err
 		}
-		c := e.Key[i]
-		switch {
-		case c.Any:
-		case f.Match == table.Range && c.M.Less(c.V):
-			return e, fmt.Errorf("%s: the range ends before it begins", term)
-		case f.Match == table.Ternary && (c.M.PrefixLen(f.Bits) < 0 || c.V.AndNot(c.M) != table.Value{}):
-			return e, fmt.Errorf("%s: want an address or a prefix without bits behind it", term)
+		if c := e.Key[i]; f.Match == table.Ternary && c.M.PrefixLen(f.Bits) < 0 {
+			return e, fmt.Errorf("%s: want an address or a prefix", term)
 		}
 	}
 	switch {

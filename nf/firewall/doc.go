@@ -9,27 +9,27 @@
 // Both directions of a connection have one key: protocol, VLANs (of both tags),
 // addresses and ports, ordered by the side that they are on. UDP and other
 // protocols have connections, too, which last as long as there is traffic; an ICMP
-// query is one by its identifier. Only queries, errors and neighbour discovery
-// pass of ICMP.
+// query is one by its identifier. Of ICMP only queries, errors and neighbour
+// discovery pass.
 //
 // TCP. States follow the handshake (RFC 9293 3.5), FINs and RSTs. Numbers are
 // looked at as van Rooij does (Real Stateful TCP Packet Filtering in IP Filter,
 // 2000): a segment begins within the room that its receiver has made, scaled
-// (RFC 7323), ends within what the receiver may still want, acknowledges nothing
-// that was not sent nor what is more than a window, at least 66,000 bytes, behind.
+// (RFC 7323), ends within what the receiver may still want, and acknowledges nothing
+// that was not sent, and nothing that is more than a window (at least 66,000 bytes) behind.
 // A RST ends a connection when its number is one that the receiver may be waiting
 // for; others within the window pass, and the receiver asks back (RFC 5961 3). A
 // SYN for an open connection passes and changes nothing, for the same reason. An
 // ICMP error about a segment must quote a number within what was sent (RFC 5927
-// 4.1). With mode=loose only flags are looked at, and so it is of a connection from
-// the first segment on that came in fragments.
+// 4.1). With mode=loose only flags are looked at. The same is done with a connection
+// once one of its segments has come in fragments.
 //
 // Half-open connections are those of a handshake that is not over, or that nobody
 // has answered. There are at most half= of them, and half-per-source= for a source;
 // per-source= bounds those that are open as well. Sources are counted in a sketch that
 // may count too many for one, never too few: beside n connections of others some
-// n/4096. A sender that uses another's address uses up that one's half-open ones; open
-// ones take an answer (but for TCP with mode=loose). Where
+// n/4096. A sender that uses another's address uses up the half-open ones of that address, and
+// opens none, as the answer goes to the other (but for TCP with mode=loose). Where
 // a new one finds no place, it takes that of the half-open one that would be
 // forgotten first among 16. Open ones are never replaced.
 //

@@ -540,9 +540,9 @@ func (a *app) recount(was *policy) {
 	}
 }
 
-// Counted implements graph.Counter: the packets that a rule has decided, which are those that opened connections or would have. Packets
+// counted adds the packets that a rule has decided, which are those that opened connections or would have. Packets
 // of connections that are there are not looked up.
-func (a *app) Counted(t int, e *table.Entry, n *table.Counts) {
+func (a *app) counted(t int, e *table.Entry, n *table.Counts) {
 	if i, ok := a.acl[t].places[placeOf(e)]; ok {
 		n.Packets += a.hits[t][i].Packets
 		n.Bytes += a.hits[t][i].Bytes
@@ -563,11 +563,12 @@ type report struct {
 
 // Report implements graph.Reporter.
 func (a *app) Report() any {
-	return &report{Connections: map[string]int{}, Rules: len(a.rules[0]) + len(a.rules[1]), a: a, shard: a.worker}
+	r := &report{Connections: map[string]int{}, Rules: len(a.rules[0]) + len(a.rules[1]), a: a, shard: a.worker}
+	return &graph.Gradual{Look: r.look, Value: func() any { return *r }}
 }
 
-// Look implements graph.Gradual.
-func (r *report) Look(n int) (more bool) {
+// look counts what is at the next n places.
+func (r *report) look(n int) (more bool) {
 	if r.shard >= len(r.a.st.shards) {
 		return false
 	}
@@ -585,6 +586,3 @@ func (r *report) Look(n int) (more bool) {
 	}
 	return r.shard < len(r.a.st.shards)
 }
-
-// Value implements graph.Gradual.
-func (r *report) Value() any { return *r }

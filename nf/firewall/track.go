@@ -12,8 +12,13 @@ import (
 // tracked are conntrack's words for the states of TCP connections.
 var tracked = [numStates]string{tcpSyn: "SYN_SENT", tcpSynAck: "SYN_RECV", tcpOpen: "ESTABLISHED", tcpClosing: "FIN_WAIT", tcpTimeWait: "TIME_WAIT", tcpReset: "CLOSE"}
 
-// Connections implements graph.Tracker. All workers share what they know: the first one shows it.
-func (a *app) Connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
+// Hooks implements graph.Hooked.
+func (a *app) Hooks() graph.Hooks {
+	return graph.Hooks{Connections: a.connections, Counted: a.counted}
+}
+
+// connections are those that are followed. All workers share what they know: the first one shows it.
+func (a *app) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
 	if a.worker != 0 {
 		return -1
 	}

@@ -8,12 +8,12 @@
 // table for n flows has 7/5 n places, and with n flows in it hardly ever turns one
 // away. A byte a place tells most keys apart, so that a flow is found with one or
 // two words read beside its own place. Places do not move. Nothing is allocated
-// after New. When both sets of a key are full the table does nothing by itself: who
-// owns it looks at the 16 places and replaces one, or goes without.
+// after New. When both sets of a key are full the table does nothing by itself: its
+// owner looks at the 16 places and replaces one, or goes without.
 //
 // Ageing is the owner's, too: what is found is looked at before it is believed, and
 // a sweep (Sweep) passes over a few places at a time.
 //
-// Hashes have a seed, which their owner draws at its start: who does not know it
-// cannot choose flows that meet in a set.
+// Hashes have a seed, which their owner draws at its start: a sender that does not
+// know the seed cannot choose flows that fall into one set.
 package flow

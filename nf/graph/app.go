@@ -12,7 +12,6 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/table"
-	"github.com/quillon/quillon/nf/track"
 )
 
 // App is one function of the graph. Push must dispose of every Buf of b: emit
@@ -23,7 +22,7 @@ type App interface {
 	Push(c *Ctx, in int, b *packet.Batch)
 }
 
-// The optional interfaces of an App. All are called by the worker, between
+// The optional interfaces of an App, and in Hooks what few apps do. All are called by the worker, between
 // pushes.
 
 // Ticker has a timer: Tick runs in the first breath at or after the time that
@@ -48,43 +47,24 @@ type Flusher interface {
 	Flush(c *Ctx)
 }
 
-// Tabler has tables that show its state: those of Kind.Tables that are no
-// settings, by their index there.
-type Tabler interface {
-	// Scan looks at n places of table t, or a few more, from place from on, and
-	// calls yield with the entries that it finds there, each of which is gone when
-	// yield returns. It returns the place to go on from; negative: there are none
-	// left. It takes no longer than n places do, however many there are.
-	Scan(c *Ctx, t, from, n int, yield func(*table.Entry)) (next int)
-	// Remove deletes the entry of that key from table t. Errors are *table.Error.
-	// It is called for tables that clients may delete from.
-	Remove(c *Ctx, t int, key []table.Cond) error
-}
-
-// Counter counts, for tables that are settings, what each entry has done.
-type Counter interface {
-	// Counted adds to n what entry e of table t, an index in Kind.Tables, has done in this worker.
-	Counted(t int, e *table.Entry, n *table.Counts)
-}
-
-// Reporter shows the app's state as a value for encoding/json, which the caller may keep. The value is a Gradual if the
+// Reporter shows the app's state as a value for encoding/json, which the caller may keep. The value is a *Gradual if the
 // app must look at everything that it remembers to make it.
 type Reporter interface {
 	Report() any
 }
 
 // Gradual is a report that is made step by step, between breaths of the app's worker.
-type Gradual interface {
+type Gradual struct {
 	// Look looks at the next n places, or a few more; false: there are none left.
-	Look(n int) (more bool)
+	Look func(n int) (more bool)
 	// Value is the report, once Look has returned false.
-	Value() any
+	Value func() any
 }
 
 // Report makes an app's report at once. The caller owns the app's worker.
 func Report(a Reporter) any {
 	v := a.Report()
-	if g, ok := v.(Gradual); ok {
+	if g, ok := v.(*Gradual); ok {
 		for g.Look(lookPlaces) {
 		}
 		v = g.Value()
@@ -95,14 +75,6 @@ func Report(a Reporter) any {
 // lookPlaces is how many places a Gradual looks at between two breaths: some microseconds.
 const lookPlaces = 256
 
-// Tracker remembers connections.
-type Tracker interface {
-	// Connections calls f with connections that this worker remembers, from place from on (0 is the first). It looks at about n
-	// places and returns the place to go on from; negative: there are none left. f must not keep its argument. A connection that
-	// lives all the time is shown once.
-	Connections(c *Ctx, from, n int, f func(*track.Connection)) (next int)
-}
-
 // Holder keeps Bufs between breaths.
 type Holder interface {
 	// Held is how many. A Buf that the app made by other means than Ctx.Get does not count as held before it was emitted.
@@ -110,14 +82,6 @@ type Holder interface {
 	// Stop emits or drops every held Buf. It is called before the app is taken out of a running graph and when the
 	// instance closes. An app that takes its place sees its first frame when all workers have stopped the old one.
 	Stop(c *Ctx)
-}
-
-// Keeper is an app that traffic may depend on: Keeps returns why it must not be
-// taken out of a running graph now, nor be linked to other ports; nil when it
-// may. With succeeded an app of its name and kind, with other arguments, takes
-// its place. Keeps is called from any goroutine, also while all workers wait.
-type Keeper interface {
-	Keeps(succeeded bool) error
 }
 
 // Saver has a state that can be moved into another app of its kind, in another
@@ -137,21 +101,6 @@ type Saver interface {
 type Wanter interface {
 	Wants() port.Filter
 }
-
-// Joiner is an app that has something done with frames before they come to it, as by a program in the kernel.
-type Joiner interface {
-	// Join tells the app its ports, before its first frame, and again, with first false, after each change of the graph. An error at first ends the start.
-	// It is called between two breaths of the app's worker.
-	Join(j Joined, first bool) error
-	// Leave is called when the app is taken out of the graph, and when the instance closes: what Join began is at its end when it returns.
-	Leave()
-	// Ahead reports whether frames may come to their end before the graph. While somebody watches the graph (port.Filter.Watched) they do not.
-	Ahead() bool
-}
-
-// Joined are the queues of the ports that an app is linked to, with no app between: by input those whose frames come in there, and by output those to
-// which its frames go.
-type Joined struct{ From, To map[int][]port.Port }
 
 // Reason is an index into a Kind's Reasons.
 type Reason uint16
@@ -181,7 +130,7 @@ type Kind struct {
 	// program that it runs. None of them is a setting. Each has its present default action. Declared is called in the app's worker.
 	// P4Runtime's native server does not show these tables.
 	Declared func(App) []table.Decl
-	// Inside, of the kind of an Outer, are the apps that run inside an app with
+	// Inside, of a kind whose apps run others inside (Hooks.Inside), are the apps that run inside an app with
 	// these arguments.
 	Inside func(args Args) ([]InsideSpec, error)
 	// Effects are what an app with these arguments does to packets, where it may be
@@ -192,7 +141,7 @@ type Kind struct {
 	Memory func(args Args) bool
 	// Decides, if not nil, is how many flows an app with these arguments may decide (Ctx.Decide); 0: it decides none.
 	Decides func(args Args) int
-	// Alone: instances do not share what they know. An Outer with several workers gives all frames of such an app inside to
+	// Alone: instances do not share what they know. An outer app with several workers gives all frames of such an app inside to
 	// the instance in the first worker. Env.Workers is 1 there.
 	Alone bool
 	// Note, if not nil, is what a user should know at start of an app with these

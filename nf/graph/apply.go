@@ -24,7 +24,7 @@ var ErrPort = errors.New("the change was made, but a port failed")
 type plans struct {
 	*current
 	*taps
-	joined map[Joiner]*worker
+	joined map[*node]*worker
 	leading
 }
 
@@ -69,7 +69,7 @@ func (i *plans) takes(name string, spec *Spec) bool {
 	return ok && a.Takes(maps.Clone(spec.Apps[name].Args))
 }
 
-// keep returns an error if p removes an app that traffic depends on (Keeper), or
+// keep returns an error if p removes an app that traffic depends on (Hooks.Keeps), or
 // changes how frames come to that app or get past it.
 func (i *plans) keep(p Plan) error {
 	removed := map[string]bool{} // by app: whether an app of the name takes its place
@@ -84,8 +84,7 @@ func (i *plans) keep(p Plan) error {
 		}
 	}
 	for _, n := range i.graphs[0].nodes {
-		k, ok := n.app.(Keeper)
-		if !ok {
+		if n.hooks.Keeps == nil {
 			continue
 		}
 		succeeded, goes := removed[n.name]
@@ -94,9 +93,9 @@ func (i *plans) keep(p Plan) error {
 		case err != nil:
 			return err
 		case goes && !succeeded || moves:
-			err = k.Keeps(false)
+			err = n.hooks.Keeps(false)
 		case goes:
-			err = k.Keeps(true)
+			err = n.hooks.Keeps(true)
 		}
 		if err != nil {
 			return fmt.Errorf("app %s cannot go or move now: %w", n.name, err)
@@ -422,8 +421,7 @@ func (i *taps) wants() port.Filter {
 		w.do(func() {
 			for _, nd := range i.graphs[n].nodes {
 				f = union(f, appWants(nd.app, straight))
-				j, ok := nd.app.(Joiner)
-				ahead = ahead || ok && j.Ahead()
+				ahead = ahead || nd.hooks.Ahead != nil && nd.hooks.Ahead()
 			}
 			ahead = ahead || w.ahead != nil
 			watched, marked = watched || w.graph.watched(), marked || w.graph.marked(false)

@@ -7,9 +7,9 @@
 //
 // Each worker has its own instances of all apps, its own queues of all ports
 // and its own buffers; within a breath nothing is shared and nothing is locked.
-// The instances of an app may hand each other frames (Ctx.Hand, Taker): as copies in
-// rings, one from each worker to each other one, which a breath reads and writes with
-// one store each.
+// The instances of an app may hand each other frames (Ctx.Hand, Hooks.Taken). The frames
+// are copied into rings, one from each worker to each other one; a breath makes what it wrote
+// visible, and frees what it read, with one store each.
 // A worker does what others ask of it (a Plan, a trace, a tap, a report)
 // between two breaths. Live, a worker is a goroutine on a thread of its own
 // (Instance.Run); in replay, in tests and in simulations somebody else owns the

@@ -11,19 +11,6 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Outer is an app that runs other apps inside: it makes their instances, pushes
-// frames into them, and takes what they emit. Kind.Inside says from its
-// arguments which. They are nodes of the graph like others, named OUTER/NAME:
-// they have counters, reasons and traces, and their frames are in the books.
-type Outer interface {
-	App
-	// Inside gets the apps inside, in the order of Kind.Inside: before the first
-	// frame, and after each change of the graph. An app that stays is the same *Inside as
-	// before. Of apps that are missing the Outer must remove all instances
-	// (Inside.Remove).
-	Inside(c *Ctx, apps []*Inside)
-}
-
 // InsideSpec says what app runs inside another one, under which name.
 type InsideSpec struct {
 	Name string
@@ -32,8 +19,8 @@ type InsideSpec struct {
 	Alone bool
 }
 
-// Inside is an app inside an Outer, in one worker. It may have any number of
-// instances, which share its counters. All of its methods are for the Outer, on
+// Inside is an app inside another one, in one worker. It may have any number of
+// instances, which share its counters. All of its methods are for the outer app, on
 // its worker.
 //
 // An instance that panics ends alone: see Over.
@@ -90,7 +77,7 @@ func newInside(env Env, ctx *Ctx, index uint16, outer *node, spec InsideSpec, ki
 func (in *Inside) make(env Env) (app App, err error) {
 	defer Rescue(&err)
 	app, err = in.Kind.New(env, maps.Clone(in.Args))
-	if _, outer := app.(Outer); outer && err == nil {
+	if err == nil && HooksOf(app).Inside != nil {
 		return nil, fmt.Errorf("%s runs other apps inside, and cannot run inside one", in.Kind.Name)
 	}
 	return app, err

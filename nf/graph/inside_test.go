@@ -53,7 +53,9 @@ func nestKind() graph.Kind {
 func (*nest) Takes(graph.Args) bool          { return true }
 func (a *nest) Reconfigure(graph.Args) error { return nil }
 
-func (a *nest) Inside(c *graph.Ctx, apps []*graph.Inside) {
+func (a *nest) Hooks() graph.Hooks { return graph.Hooks{Inside: a.inside} }
+
+func (a *nest) inside(c *graph.Ctx, apps []*graph.Inside) {
 	a.calls++
 	at := make([][]graph.App, len(apps))
 	for n, in := range apps {

@@ -113,7 +113,7 @@ func New(cfg Config) (*Instance, error) {
 	}
 	i := &Instance{current: current{cfg: cfg, spec: &Spec{}, ports: map[string][]port.Port{}}}
 	i.taps = taps{current: &i.current, looked: make(chan struct{}, 1)}
-	i.plans = plans{current: &i.current, taps: &i.taps, joined: map[Joiner]*worker{}}
+	i.plans = plans{current: &i.current, taps: &i.taps, joined: map[*node]*worker{}}
 	i.tables = tables{&i.current, &i.plans}
 	i.known.Store(&directory{})
 	workers := 0
@@ -291,7 +291,7 @@ func (i *plans) build(spec *Spec, ports map[string][]port.Port, fresh map[string
 			if err != nil {
 				return nil, nil, err
 			}
-			if _, ok := n.app.(Outer); ok {
+			if n.hooks.Inside != nil {
 				g.outers = append(g.outers, outer{n, apps})
 			}
 			for _, in := range apps {

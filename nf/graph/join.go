@@ -6,38 +6,36 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// join tells Joiners what they are linked to, and those that are not in the graph any more to leave.
+// join tells apps with a Join what they are linked to, and those that are not in the graph any more to leave.
 func (i *plans) join() error {
 	edges, err := i.spec.edges()
 	if err != nil {
 		return err
 	}
 	type joiner struct {
-		app Joiner
-		w   *worker
-		n   *node
+		w     *worker
+		n     *node
+		fresh bool
 	}
 	var all []joiner
 	left := i.joined
-	i.joined = map[Joiner]*worker{}
-	var fresh []bool
+	i.joined = map[*node]*worker{}
 	for k, w := range i.workers {
 		for _, n := range i.graphs[k].nodes {
-			app, ok := n.app.(Joiner)
-			if !ok || n.inside != nil {
+			if n.hooks.Join == nil {
 				continue
 			}
-			all, fresh = append(all, joiner{app, w, n}), append(fresh, left[app] == nil)
-			i.joined[app] = w
-			delete(left, app)
+			all = append(all, joiner{w, n, left[n] == nil})
+			i.joined[n] = w
+			delete(left, n)
 		}
 	}
-	for app, w := range left {
-		w.do(app.Leave)
+	for n, w := range left {
+		w.do(n.hooks.Leave)
 	}
-	for k, x := range all {
+	for _, x := range all {
 		j := i.linked(x.n, edges)
-		x.w.do(func() { err = x.app.Join(j, fresh[k]) })
+		x.w.do(func() { err = x.n.hooks.Join(j, x.fresh) })
 		if err != nil {
 			return i.spec.errAt(path("apps", x.n.name), "app %s: %v", x.n.name, err)
 		}
@@ -61,10 +59,10 @@ func (i *plans) linked(n *node, edges []edge) Joined {
 	return j
 }
 
-// leave has all Joiners leave.
+// leave has all apps leave that have joined.
 func (i *plans) leave() {
-	for app, w := range i.joined {
-		w.do(app.Leave)
+	for n, w := range i.joined {
+		w.do(n.hooks.Leave)
 	}
 	clear(i.joined)
 }

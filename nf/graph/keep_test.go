@@ -36,7 +36,9 @@ func (k *keeper) Push(c *graph.Ctx, in int, b *packet.Batch) {
 func (*keeper) Held() int         { return 0 }
 func (k *keeper) Stop(*graph.Ctx) { k.running[k.gen].Add(-1) }
 
-func (k *keeper) Keeps(succeeded bool) error {
+func (k *keeper) Hooks() graph.Hooks { return graph.Hooks{Keeps: k.keep} }
+
+func (k *keeper) keep(succeeded bool) error {
 	if k.keeps.Load() && !succeeded {
 		return errors.New("there is something in it")
 	}
@@ -144,7 +146,9 @@ type late struct {
 	asked *int
 }
 
-func (l *late) Keeps(bool) error {
+func (l *late) Hooks() graph.Hooks { return graph.Hooks{Keeps: l.keep} }
+
+func (l *late) keep(bool) error {
 	if *l.asked++; *l.asked == 3 {
 		return errors.New("since lately")
 	}

@@ -412,7 +412,7 @@ func (w *mover) adopt(g *layout) {
 	old := w.graph
 	for _, o := range g.outers {
 		c.node = o.node
-		o.node.app.(Outer).Inside(c, o.apps)
+		o.node.hooks.Inside(c, o.apps)
 	}
 	if old != nil {
 		w.drain() // frames that stopped apps have emitted

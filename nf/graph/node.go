@@ -20,6 +20,7 @@ type node struct {
 	owner    uint32  // packet.Meta.Owner of its frames; 0: the app is not inside another one
 	relay    *relay  // to the instances of other workers; nil: there is none
 	ticker   Ticker
+	hooks    Hooks
 	next     clock.Time // when ticker wants to run
 	out      []*link    // by output
 	in       []*link    // links that lead here
@@ -41,6 +42,7 @@ func newNode(name string, index uint16, kind *Kind, app App) *node {
 		reasons:  counter.NewSet(slices.Concat(kind.Reasons, frameworkReasons[:])),
 		stats:    counter.NewSet(nodeStats[:]),
 		next:     clock.Never,
+		hooks:    HooksOf(app),
 	}
 	if t, ok := app.(Ticker); ok {
 		n.ticker, n.next = t, 0

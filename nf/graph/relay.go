@@ -6,15 +6,6 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Taker is an app whose instances hand frames to each other (Ctx.Hand), from one worker
-// to another. Taken gets the frames that were handed to this instance, in buffers of this
-// worker. Frames of one sender come in the order in which it handed them over. They keep
-// their Meta, above all the Tag; a trace ends with the hand-over. Taken disposes of the
-// frames as Push does.
-type Taker interface {
-	Taken(c *Ctx, b *packet.Batch)
-}
-
 // A ring between two workers holds a few batches of full Ethernet frames. More would
 // wait longer than it helps, and not stay in the caches.
 const relayFrames, relayBytes = 512, 256 << 10
@@ -28,9 +19,9 @@ type relay struct {
 	over bool
 }
 
-// newRelay is for the instances of an app; nil if they are no Takers, or there is one.
+// newRelay is for the instances of an app; nil if they hand over nothing (Hooks.Taken), or there is one.
 func newRelay(app App, workers int) *relay {
-	if _, ok := app.(Taker); !ok || workers < 2 {
+	if HooksOf(app).Taken == nil || workers < 2 {
 		return nil
 	}
 	r := &relay{rings: make([][]*ring, workers)}
@@ -45,7 +36,7 @@ func newRelay(app App, workers int) *relay {
 	return r
 }
 
-// Hand gives b to the app's instance in another worker; the app must be a Taker. The instance gets
+// Hand gives b to the app's instance in another worker; the app must have a Taken (Hooks). The instance gets
 // a copy in its next breath, and b goes back to its pool. False: there is no room or no such worker, or the
 // app runs inside another one or is being stopped; then b is still the caller's.
 func (c *Ctx) Hand(worker int, b *packet.Buf) bool {
@@ -136,7 +127,7 @@ func (w *mover) takeFrom(n *node, from int) int {
 	k := b.Len()
 	n.stats.Add(statTaken, uint64(k))
 	if k > 0 {
-		n.app.(Taker).Taken(c, b)
+		n.hooks.Taken(c, b)
 		b.Reset()
 	}
 	return k

@@ -50,7 +50,9 @@ const relayHead = 1 + 8 + 1
 
 func (a *relayed) Push(c *graph.Ctx, _ int, b *packet.Batch) { a.send(c, b) }
 
-func (a *relayed) Taken(c *graph.Ctx, b *packet.Batch) {
+func (a *relayed) Hooks() graph.Hooks { return graph.Hooks{Taken: a.taken} }
+
+func (a *relayed) taken(c *graph.Ctx, b *packet.Batch) {
 	for _, x := range b.Bufs() {
 		if x.Tag != 7 || x.Seq != uint64(x.Bytes()[0])+1 || x.Verdict != packet.Rewritten || !x.Counted {
 			panic(fmt.Sprintf("a frame was taken with %+v", x.Meta))

@@ -19,18 +19,19 @@ func (many) Push(c *graph.Ctx, _ int, b *packet.Batch) {
 	}
 }
 
-func (many) Report() any { return &census{} }
+func (many) Report() any {
+	r := &census{}
+	return &graph.Gradual{Look: r.look, Value: func() any { return *r }}
+}
 
 const thousands = 100_000
 
 type census struct{ At, Looks, Most int }
 
-func (r *census) Look(n int) bool {
+func (r *census) look(n int) bool {
 	r.At, r.Looks, r.Most = min(r.At+n, thousands), r.Looks+1, max(r.Most, n)
 	return r.At < thousands
 }
-
-func (r *census) Value() any { return *r }
 
 // TestGradual: a report over many things is made in pieces, between which frames move; the end of it is what is shown.
 func TestGradual(t *testing.T) {

@@ -206,13 +206,13 @@ func (i *Instance) Report(app string) ([]any, error) {
 		var kind string
 		var v any
 		err := i.Work(app, n, func(a App, _ clock.Duration) (more bool) {
-			g, begun := v.(Gradual)
+			g, begun := v.(*Gradual)
 			if r, ok := a.(Reporter); !ok {
 				kind = i.workers[n].ctx.node.kind.Name
 				return false
 			} else if !begun {
 				v = r.Report()
-				_, begun = v.(Gradual)
+				_, begun = v.(*Gradual)
 				return begun
 			}
 			if more = g.Look(lookPlaces); !more {

@@ -131,16 +131,15 @@ func (i *tables) ReadTable(app, name string, f func(*table.Entry) error) error {
 		for from := 0; from >= 0; {
 			found = found[:0]
 			err := i.visit(app, w, func(c *Ctx, a App) error {
-				at, ok := a.(Tabler)
-				k := c.node.kind
+				scan, k := c.node.hooks.Scan, c.node.kind
 				tables := k.Tables
 				if k.Declared != nil {
 					tables = k.Declared(a)
 				}
-				if !ok || t >= len(tables) || tables[t].Name != name {
+				if scan == nil || t >= len(tables) || tables[t].Name != name {
 					return table.Errorf(table.Missing, "app %s has no table %s any more", app, name)
 				}
-				from = at.Scan(c, t, from, scanPlaces, func(e *table.Entry) {
+				from = scan(c, t, from, scanPlaces, func(e *table.Entry) {
 					// Entries of the slice before give their memory.
 					n := len(found)
 					if n == cap(found) {
@@ -174,16 +173,12 @@ func (i *tables) ReadTable(app, name string, f func(*table.Entry) error) error {
 // counted adds to entries of an app's table what they have done in all workers, if the app counts that.
 func (i *tables) counted(app string, t int, some []table.Entry) error {
 	for w := range i.workers {
-		err := i.visit(app, w, func(_ *Ctx, a App) error {
-			x, ok := a.(Counter)
-			for n := range some {
-				if !ok {
-					break
-				}
+		err := i.visit(app, w, func(c *Ctx, _ App) error {
+			for n := 0; n < len(some) && c.node.hooks.Counted != nil; n++ {
 				if some[n].Counts == nil {
 					some[n].Counts = new(table.Counts)
 				}
-				x.Counted(t, &some[n], some[n].Counts)
+				c.node.hooks.Counted(t, &some[n], some[n].Counts)
 			}
 			return nil
 		})
@@ -294,12 +289,11 @@ func (i *tables) remove(c *TableChange) error {
 	var missing error
 	done := false
 	for w := range workers {
-		err := i.visit(c.App, w, func(x *Ctx, a App) error {
-			at, ok := a.(Tabler)
-			if !ok {
+		err := i.visit(c.App, w, func(x *Ctx, _ App) error {
+			if x.node.hooks.Remove == nil {
 				return table.Errorf(table.Missing, "app %s has no table %s any more", c.App, c.Table)
 			}
-			return ofApp(c.App, at.Remove(x, t, c.Key))
+			return ofApp(c.App, x.node.hooks.Remove(x, t, c.Key))
 		})
 		var e *table.Error
 		switch {
@@ -520,12 +514,12 @@ func (i *tables) Connections(app string, has func(*track.Connection) bool, f fun
 		for from := 0; from >= 0; {
 			found = found[:0]
 			tracks := true
-			err := i.visit(app, w, func(c *Ctx, a App) error {
-				t, ok := a.(Tracker)
-				if tracks = ok; !ok {
+			err := i.visit(app, w, func(c *Ctx, _ App) error {
+				show := c.node.hooks.Connections
+				if tracks = show != nil; !tracks {
 					return nil
 				}
-				from = t.Connections(c, from, trackPlaces, func(x *track.Connection) {
+				from = show(c, from, trackPlaces, func(x *track.Connection) {
 					if x.App = app; has(x) {
 						found = append(found, *x)
 					}

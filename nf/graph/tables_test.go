@@ -44,7 +44,9 @@ func (p *pantry) Reconfigure(args graph.Args) error {
 
 func (p *pantry) Takes(args graph.Args) bool { return args["size"] == p.args["size"] }
 
-func (p *pantry) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
+func (p *pantry) Hooks() graph.Hooks { return graph.Hooks{Scan: p.scan, Remove: p.remove} }
+
+func (p *pantry) scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 	p.longest = max(p.longest, n)
 	end := min(from+n, len(p.rows))
 	for _, r := range p.rows[from:end] {
@@ -58,7 +60,7 @@ func (p *pantry) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) in
 	return end
 }
 
-func (p *pantry) Remove(_ *graph.Ctx, _ int, key []table.Cond) error {
+func (p *pantry) remove(_ *graph.Ctx, _ int, key []table.Cond) error {
 	i := slices.Index(p.rows, key[0].V.Lo)
 	if i < 0 {
 		return table.Errorf(table.Missing, "there is no %d", key[0].V.Lo)

@@ -90,9 +90,7 @@ const (
 )
 
 func (h ICMP) Type() uint8          { return h[0] }
-func (h ICMP) SetType(v uint8)      { h[0] = v }
 func (h ICMP) Code() uint8          { return h[1] }
-func (h ICMP) SetCode(v uint8)      { h[1] = v }
 func (h ICMP) Checksum() uint16     { return be.Uint16(h[2:]) }
 func (h ICMP) SetChecksum(v uint16) { be.PutUint16(h[2:], v) }
 func (h ICMP) ID() uint16           { return be.Uint16(h[4:]) }

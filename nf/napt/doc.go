@@ -21,7 +21,7 @@
 // permission, one of a mapping that has more than a sixteenth of them makes it, but no
 // open connection.
 //
-// Private addresses are not reached around all this: what comes from b to one is
+// What comes from b to a private address is
 // dropped (others=hide). Linux' masquerading alone would route it there; OpenWrt's
 // rules, which reject what is forwarded from outside, are what people mean by NAPT.
 //
@@ -35,7 +35,7 @@
 // RST on until the private end goes on. Sessions that are over are forgotten within 16 s.
 //
 // ICMP errors about packets of a mapping pass: addresses, ports and identifier in
-// the quotation are translated back, with their checksums, as far as it goes
+// the quotation are translated back, with their checksums, as far as the quotation goes
 // (RFC 5508 REQ-4, REQ-5); they keep nothing alive. Errors that quote nothing that is
 // known are dropped.
 //

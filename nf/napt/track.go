@@ -8,9 +8,12 @@ import (
 	"github.com/quillon/quillon/nf/track"
 )
 
-// Connections implements graph.Tracker: mappings, and then TCP connections and who else may answer. All workers share what they know:
+// Hooks implements graph.Hooked.
+func (a *app) Hooks() graph.Hooks { return graph.Hooks{Connections: a.connections} }
+
+// connections are mappings, and then TCP connections and who else may answer. All workers share what they know:
 // the first one shows it.
-func (a *app) Connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
+func (a *app) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
 	if a.worker != 0 {
 		return -1
 	}

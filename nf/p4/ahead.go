@@ -89,8 +89,13 @@ func (a *App) Reconfigure(args graph.Args) error {
 	return nil
 }
 
-// Join implements graph.Joiner.
-func (a *App) Join(j graph.Joined, first bool) error {
+// Hooks implements graph.Hooked.
+func (a *App) Hooks() graph.Hooks {
+	return graph.Hooks{Join: a.join, Leave: a.leave, Ahead: func() bool { return a.ahead != nil }, Scan: a.scan}
+}
+
+// join takes the ports that the app is linked to.
+func (a *App) join(j graph.Joined, first bool) error {
 	delete(j.From, cpuInput) // frames of the controller
 	a.joined = &j
 	if a.ahead == nil {
@@ -102,15 +107,12 @@ func (a *App) Join(j graph.Joined, first bool) error {
 	return nil
 }
 
-// Leave implements graph.Joiner.
-func (a *App) Leave() {
+// leave takes the program from before the ports.
+func (a *App) leave() {
 	if a.ahead != nil {
 		a.ahead.Leave()
 	}
 }
-
-// Ahead implements graph.Joiner.
-func (a *App) Ahead() bool { return a.ahead != nil }
 
 // Tick implements graph.Ticker.
 func (a *App) Tick(c *graph.Ctx) clock.Time {

@@ -142,8 +142,8 @@ func declared(app graph.App) []apptable.Decl {
 	return all
 }
 
-// Scan implements graph.Tabler.
-func (a *App) Scan(_ *graph.Ctx, t, from, n int, yield func(*apptable.Entry)) (next int) {
+// scan yields the rows of the program's table t, from one on.
+func (a *App) scan(_ *graph.Ctx, t, from, n int, yield func(*apptable.Entry)) (next int) {
 	if a.sw == nil || t >= len(a.decls) {
 		return -1
 	}
@@ -183,9 +183,4 @@ func (a *App) Scan(_ *graph.Ctx, t, from, n int, yield func(*apptable.Entry)) (n
 		return -1
 	}
 	return end
-}
-
-// Remove implements graph.Tabler: no table says that clients may.
-func (a *App) Remove(*graph.Ctx, int, []apptable.Cond) error {
-	return apptable.Errorf(apptable.Denied, "entries of a P4 program are its controllers'")
 }

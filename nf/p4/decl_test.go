@@ -53,7 +53,7 @@ func TestShownEntries(t *testing.T) {
 		var shown []*apptable.Entry
 		step := rapid.IntRange(1, 8).Draw(t, "step")
 		for from := 0; from >= 0; {
-			from = a.Scan(nil, 0, from, step, func(e *apptable.Entry) { shown = append(shown, e.Clone()) })
+			from = a.scan(nil, 0, from, step, func(e *apptable.Entry) { shown = append(shown, e.Clone()) })
 		}
 		var all []Entry
 		_ = sw.Entries("t", func(_ Handle, e Entry) bool { all = append(all, e); return true })

@@ -118,9 +118,11 @@ func TestBrokenPrograms(t *testing.T) {
 	var walk func(v any, set func(any))
 	walk = func(v any, set func(any)) {
 		for _, bad := range []any{nil, "x", float64(-1), float64(1 << 40), []any{}, map[string]any{}} {
+			if tried++; testing.Short() && tried%5 != 0 {
+				continue
+			}
 			set(bad)
 			src, _ := json.Marshal(root)
-			tried++
 			p, err := Load(src)
 			if err != nil {
 				continue

@@ -20,11 +20,11 @@ import (
 type Match uint8
 
 const (
-	Exact Match = iota
-	LPM
-	Ternary
-	Range
-	Optional
+	Exact    = Match(value.Exact)
+	LPM      = Match(value.LPM)
+	Ternary  = Match(value.Ternary)
+	Range    = Match(value.Range)
+	Optional = Match(value.Optional)
 )
 
 // Form is how people write a value. Of Words Bits is 0, and the value a text of at most
@@ -42,15 +42,14 @@ const (
 // MaxWords is how many bytes a text has at most.
 const MaxWords = 1 << 20
 
-var matchNames = []string{"exact", "lpm", "ternary", "range", "optional"}
 var formNames = []string{"decimal", "hex", "ip", "mac", "words"}
 var scopeNames = []string{"anywhere", "entry", "default"}
 
-func (m Match) String() string                { return matchNames[m] }
-func (m Match) MarshalText() ([]byte, error)  { return []byte(matchNames[m]), nil }
+func (m Match) String() string                { return value.Match(m).String() }
+func (m Match) MarshalText() ([]byte, error)  { return []byte(m.String()), nil }
 func (f Form) MarshalText() ([]byte, error)   { return []byte(formNames[f]), nil }
 func (s Scope) MarshalText() ([]byte, error)  { return []byte(scopeNames[s]), nil }
-func (m *Match) UnmarshalText(b []byte) error { return named(m, matchNames, b) }
+func (m *Match) UnmarshalText(b []byte) error { return named(m, value.Matches, b) }
 func (f *Form) UnmarshalText(b []byte) error  { return named(f, formNames, b) }
 func (s *Scope) UnmarshalText(b []byte) error { return named(s, scopeNames, b) }
 

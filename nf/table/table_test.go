@@ -60,10 +60,12 @@ func entry(d *table.Decl) *rapid.Generator[table.Entry] {
 					c.V, c.M = c.M, c.V
 				}
 			}
-			if k.Match != table.Exact && rapid.Bool().Draw(t, "any") {
+			// What every value meets is Any, and is not written otherwise.
+			all := (k.Match == table.LPM || k.Match == table.Ternary) && c.M == table.Value{} || k.Match == table.Range && c.V == table.Value{} && c.M == table.Ones(k.Bits)
+			if all || k.Match != table.Exact && rapid.Bool().Draw(t, "any") {
 				c = table.Cond{Any: true}
 			}
-			e.Key = append(e.Key, k.Canonical(c))
+			e.Key = append(e.Key, c)
 		}
 		e.Action = rapid.SampledFrom([]int{0, 2}).Draw(t, "action")
 		for _, p := range d.Actions[e.Action].Params {

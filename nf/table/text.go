@@ -1,6 +1,7 @@
 package table
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -110,69 +111,27 @@ func (f *Field) Cond(c Cond) string {
 	return f.Value(c.V)
 }
 
-// ParseCond reads what Cond writes; also a single value for what a mask, prefix
-// or range may follow, a range with - in place of .., a prefix for a mask, and * for everything.
+// ParseCond reads what Cond writes, and all else that value.ParseCond does.
 func (f *Field) ParseCond(s string) (Cond, error) {
-	if s == "*" && f.Match != Exact {
+	c, err := value.ParseCond(value.Match(f.Match), f.Bits, s, func(s string) ([]byte, error) {
+		v, err := f.Parse(s)
+		return f.Bytes(v), err
+	})
+	var own *Error
+	switch {
+	case errors.As(err, &own):
+		return Cond{}, err
+	case err != nil:
+		return Cond{}, Errorf(Invalid, "%s=%s: %v", f.Name, s, err)
+	case c.Any:
 		return Cond{Any: true}, nil
 	}
-	if f.Form == Words {
-		v, err := f.Parse(s)
-		return Cond{V: v}, err
+	out := Cond{}
+	out.V, _ = f.FromBytes(c.V)
+	if c.M != nil {
+		out.M, _ = f.FromBytes(c.M)
 	}
-	value, rest, sep := s, "", ""
-	for _, x := range []string{"&&&", "..", "/", "-"} {
-		if v, r, ok := strings.Cut(s, x); ok && (x != "-" || f.Match == Range && v != "") {
-			value, rest, sep = v, r, x
-			break
-		}
-	}
-	v, err := f.Parse(value)
-	if err != nil {
-		return Cond{}, err
-	}
-	c := Cond{V: v}
-	switch f.Match {
-	case LPM, Ternary:
-		c.M = Ones(f.Bits)
-	case Range:
-		c.M = v
-	}
-	switch {
-	case sep == "":
-	case sep == "&&&" && f.Match == Ternary:
-		if c.M, err = f.Parse(rest); err != nil {
-			return Cond{}, err
-		}
-	case sep == "/" && (f.Match == Ternary || f.Match == LPM):
-		n, err := strconv.Atoi(rest)
-		if err != nil || n < 0 || n > f.Bits {
-			return Cond{}, Errorf(Invalid, "%s=%s: want a prefix length from 0 to %d", f.Name, s, f.Bits)
-		}
-		c.M = Prefix(n, f.Bits)
-	case (sep == ".." || sep == "-") && f.Match == Range:
-		if c.M, err = f.Parse(rest); err != nil {
-			return Cond{}, err
-		}
-	default:
-		return Cond{}, Errorf(Invalid, "%s=%s: it is compared for %s, without %s", f.Name, s, f.Match, sep)
-	}
-	return f.Canonical(c), nil
-}
-
-// Canonical is c as it is compared: what every value meets is Any.
-func (f *Field) Canonical(c Cond) Cond {
-	switch f.Match {
-	case LPM, Ternary:
-		if c.M == (Value{}) && c.V == (Value{}) {
-			return Cond{Any: true}
-		}
-	case Range:
-		if c.V == (Value{}) && c.M == Ones(f.Bits) {
-			return Cond{Any: true}
-		}
-	}
-	return c
+	return out, nil
 }
 
 // Text is an entry in words.

@@ -122,3 +122,40 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+// TestParseCond: each form of a condition, where fields are compared that way; what does not mean anything is refused.
+func TestParseCond(t *testing.T) {
+	for _, c := range []struct {
+		match value.Match
+		bits  int
+		text  string
+		want  string // V M in hexadecimal, or *; "" is an error
+	}{
+		{value.Exact, 9, "5", "05 "}, {value.Exact, 9, "*", ""}, {value.Exact, 9, "5/9", ""}, {value.Optional, 9, "5..6", ""}, {value.Optional, 9, "*", "*"},
+		{value.Exact, 0, "a/b..c&&&d", "612f622e2e6326262664 "}, {value.Exact, 48, "02-00-00-00-00-01", "020000000001 "},
+		{value.LPM, 32, "10.0.0.0/8", "0a000000 ff000000"}, {value.LPM, 32, "10.0.0.1", "0a000001 ffffffff"}, {value.LPM, 32, "0/0", "*"}, {value.LPM, 32, "1/0", ""},
+		{value.LPM, 32, "10.0.0.1/8", ""}, {value.LPM, 32, "10.0.0.0/33", ""}, {value.LPM, 32, "10.0.0.0/-1", ""}, {value.LPM, 32, "1&&&1", ""}, {value.LPM, 32, "1..1", ""},
+		{value.Ternary, 32, "10.0.0.0/8", "0a000000 ff000000"}, {value.Ternary, 32, "10.0.0.1 &&& 255.0.0.255", "0a000001 ff0000ff"}, {value.Ternary, 9, "0&&&0", "*"},
+		{value.Ternary, 9, "1&&&2", ""}, {value.Ternary, 9, "1&&&x", ""}, {value.Ternary, 9, "1..2", ""}, {value.Ternary, 9, "7", "07 01ff"},
+		{value.Range, 16, "80..90", "50 5a"}, {value.Range, 16, "80-90", "50 5a"}, {value.Range, 16, "80", "50 50"}, {value.Range, 16, "90..80", ""}, {value.Range, 16, "0..65535", "*"},
+		{value.Range, 16, "0..65536", ""}, {value.Range, 16, "-80", ""}, {value.Range, 16, "5/8", ""}, {value.Range, 48, "02-00-00-00-00-01", "020000000001 020000000001"},
+		{value.Range, 16, "..", ""}, {value.Range, 16, "", ""},
+	} {
+		got, err := value.ParseCond(c.match, c.bits, c.text, func(s string) ([]byte, error) {
+			if c.bits == 0 {
+				return []byte(s), nil
+			}
+			return value.ParseBits(s, c.bits)
+		})
+		text := hex.EncodeToString(got.V) + " " + hex.EncodeToString(got.M)
+		switch {
+		case err != nil:
+			text = ""
+		case got.Any:
+			text = "*"
+		}
+		if text != c.want {
+			t.Errorf("%v of %d bits, %q: %q %v, want %q", c.match, c.bits, c.text, text, err, c.want)
+		}
+	}
+}

@@ -177,7 +177,7 @@ func TestFewerChains(t *testing.T) {
 			}
 		}
 	})
-	if fewer == 0 {
+	if fewer == 0 && !testing.Short() { // few tries may not have it
 		t.Error("there were never fewer")
 	}
 }

@@ -37,7 +37,7 @@ func TestWire(t *testing.T) {
 		for _, work := range locks.Works() {
 			t.Run(name+"/"+work.String(), func(t *testing.T) {
 				var sum Result
-				for seed := range uint64(20) {
+				for seed := range uint64(Schedules(20)) {
 					r, _ := Trial{Work: work, Box: wire(), Faults: mix, ReleaseByCAS: seed&1 != 0, Profile: rnic.Profile(seed >> 1 & 1)}.Try(t, seed)
 					if t.Failed() {
 						return
@@ -67,7 +67,7 @@ func TestTree(t *testing.T) {
 		for size, keys := range map[string]int{"small": 0, "two levels": 62 * 54} {
 			t.Run(name+"/"+size, func(t *testing.T) {
 				var sum TreeResult
-				for seed := range uint64(20) {
+				for seed := range uint64(Schedules(20)) {
 					r, _ := Tree{Keys: keys, Box: wire(), Faults: mix, Profile: rnic.Profile(seed & 1), Theta: 0.9 * float64(seed>>1&1)}.Try(t, seed)
 					if t.Failed() {
 						return

@@ -92,11 +92,14 @@ func trouble(rng *rand.Rand, m fault.Mix, machines []string) fault.Mix {
 	return m
 }
 
-// Schedules is how many schedules a sweep of the ordinary tests runs: few, or as
+// Schedules is how many schedules a sweep of the ordinary tests runs: few, with -short an eighth of them, or as
 // many as QUILLON_SCHEDULES says.
 func Schedules(few int) int {
 	if n, err := strconv.Atoi(os.Getenv("QUILLON_SCHEDULES")); err == nil && n > 0 {
 		return n
+	}
+	if testing.Short() {
+		return max(few/8, 2)
 	}
 	return few
 }

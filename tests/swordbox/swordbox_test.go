@@ -118,7 +118,7 @@ func seeds() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("QUILLON_SEEDS"), 10, 32); err == nil {
 		return n
 	}
-	return 20
+	return uint64(bed.Schedules(20))
 }
 
 // ops is how many operations a session does: histories of machines that die have

@@ -64,7 +64,7 @@ func TestWild(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("QUILLON_WILD"))
 	first, _ := strconv.ParseUint(os.Getenv("QUILLON_FIRST"), 10, 64)
 	if n == 0 {
-		n = 20
+		n = bed.Schedules(20)
 	}
 	all := wild()
 	bed.Spread = os.Getenv("QUILLON_SPREAD") != ""

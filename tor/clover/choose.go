@@ -116,22 +116,25 @@ func parseRule(x string) (r rule, err error) {
 			return r, fmt.Errorf("%q is not an IP address", s)
 		}
 		r.server = r.server.Unmap()
-		f := table.Field{Name: "mask", Bits: r.server.BitLen(), Form: table.IP, Match: table.Ternary}
-		cond, err := f.ParseCond(r.server.String())
+		bits := r.server.BitLen()
+		v, under := table.Addr(r.server), table.Ones(bits)
 		if hasMask {
-			if m, e := netip.ParseAddr(mask); e == nil && m.BitLen() == f.Bits {
-				cond.M = table.Addr(m)
-			} else if cond, err = f.ParseCond(r.server.String() + "/" + mask); err != nil {
+			n, err := strconv.Atoi(mask)
+			if m, e := netip.ParseAddr(mask); e == nil && m.BitLen() == bits {
+				under = table.Addr(m)
+			} else if err == nil && n >= 0 && n <= bits {
+				under = table.Prefix(n, bits)
+			} else {
 				return r, fmt.Errorf("%q is no mask for %v", mask, r.server)
 			}
 		}
-		if err != nil || cond.Any || cond.M == (table.Value{}) {
+		switch {
+		case under == table.Value{}:
 			return r, fmt.Errorf("a mask of nothing: leave the server out")
-		}
-		if cond.V.AndNot(cond.M) != (table.Value{}) {
+		case v.AndNot(under) != table.Value{}:
 			return r, fmt.Errorf("%v has bits that its mask has not", r.server)
 		}
-		r.mask = cond.M.Addr(f.Bits)
+		r.mask = under.Addr(bits)
 		r.of, r.under = addrOf(r.server), maskOf(r.mask)
 	}
 	if keys == "any" {

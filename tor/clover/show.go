@@ -205,8 +205,11 @@ func (a addr) value(w int) (table.Value, bool) {
 	return table.Value{Hi: a.hi, Lo: a.lo}, !a.is4()
 }
 
-// Scan implements graph.Tabler.
-func (s *Steer) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
+// Hooks implements graph.Hooked.
+func (s *Steer) Hooks() graph.Hooks { return graph.Hooks{Scan: s.scan, Remove: s.remove} }
+
+// scan implements graph.Hooks.
+func (s *Steer) scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 	s.lock()
 	defer s.unlock()
 	bits := 32
@@ -278,8 +281,8 @@ func (s *Steer) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int
 	return -1
 }
 
-// Remove implements graph.Tabler: a key is forgotten.
-func (s *Steer) Remove(c *graph.Ctx, t int, key []table.Cond) error {
+// remove implements graph.Hooks: a key is forgotten.
+func (s *Steer) remove(c *graph.Ctx, t int, key []table.Cond) error {
 	s.lock()
 	defer s.unlock()
 	s.begin(c)

@@ -204,7 +204,7 @@
 //
 // With mode=off operations go over their own connections again, connections on
 // record are translated until they are closed, and no new ones are followed.
-// While there are any the app cannot be taken out of the graph (graph.Keeper);
+// While there are any the app cannot be taken out of the graph (graph.Hooks.Keeps);
 // mode=end tells their clients.
 //
 // # Parts

@@ -353,8 +353,8 @@ func (s *shared) recorded() int {
 	return int(s.mem.bound.Load())
 }
 
-// Keeps implements graph.Keeper.
-func (s *shared) Keeps(succeeded bool) error {
+// keeps implements graph.Hooks.
+func (s *shared) keeps(succeeded bool) error {
 	n := s.recorded()
 	switch {
 	case n == 0 || succeeded && s.mem.b != nil:

@@ -332,7 +332,7 @@ func TestEnd(t *testing.T) {
 			t.Errorf("%d connections on record, want 2", n)
 		}
 		r.Advance(keepGone + time.Second)
-		if err := r.box().Keeps(false); err != nil {
+		if err := r.box().keeps(false); err != nil {
 			t.Error(err)
 		}
 		_ = a

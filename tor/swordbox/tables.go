@@ -406,8 +406,13 @@ func family(a conn.Addr, six bool) (table.Value, bool) {
 	return x, a.Is4() != six
 }
 
-// Scan implements graph.Tabler. A place is a node's and a slot's number.
-func (s *Box) Scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
+// Hooks implements graph.Hooked.
+func (s *Box) Hooks() graph.Hooks {
+	return graph.Hooks{Keeps: s.keeps, Scan: s.scan, Remove: s.remove}
+}
+
+// scan implements graph.Hooks. A place is a node's and a slot's number.
+func (s *Box) scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 	stride := s.cfg.conns
 	if t == tableWords4 || t == tableWords6 {
 		stride = s.cfg.words
@@ -515,8 +520,8 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 	}
 }
 
-// Remove implements graph.Tabler: a connection is forgotten.
-func (s *Box) Remove(c *graph.Ctx, t int, key []table.Cond) error {
+// remove implements graph.Hooks: a connection is forgotten.
+func (s *Box) remove(c *graph.Ctx, t int, key []table.Cond) error {
 	bits := 32
 	if t == tableClients6 {
 		bits = 128

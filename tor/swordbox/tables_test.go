@@ -402,7 +402,7 @@ func TestScan(t *testing.T) {
 		seen := map[string]int{}
 		for from := 0; from >= 0; {
 			rows := 0
-			from = s.Scan(nil, tableWords4, from, slice, func(e *table.Entry) { seen[fmt.Sprint(e.Key)]++; rows++ })
+			from = s.scan(nil, tableWords4, from, slice, func(e *table.Entry) { seen[fmt.Sprint(e.Key)]++; rows++ })
 			if rows > slice {
 				t.Errorf("%d rows in a slice of %d", rows, slice)
 			}

@@ -51,7 +51,9 @@ func (l *long) Push(c *graph.Ctx, _ int, b *packet.Batch) {
 	}
 }
 
-func (l *long) Scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int {
+func (l *long) Hooks() graph.Hooks { return graph.Hooks{Scan: l.scan} }
+
+func (l *long) scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int {
 	begin := l.clk.Now()
 	defer func() { l.kept = append(l.kept, int64(l.clk.Now().Sub(begin))) }()
 	end := min(from+n, l.rows)
@@ -68,8 +70,6 @@ func (l *long) Scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int 
 	}
 	return end
 }
-
-func (l *long) Remove(*graph.Ctx, int, []table.Cond) error { return nil }
 
 // BenchmarkRead reads a table of 65,536 rows of an app that carries all that one
 // worker can: how long a row takes, and how long the worker is kept from its

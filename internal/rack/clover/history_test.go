@@ -155,6 +155,9 @@ func TestLinearizable(t *testing.T) {
 		for _, recycle := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%+v-recycle=%v", c, recycle), func(t *testing.T) {
 				for seed := range uint64(10) {
+					if testing.Short() && seed%5 > 1 {
+						continue
+					}
 					m := &middlebox{t: t, mode: c.mode, shared: c.shared}
 					boxes := series{noise(seed, 1, c.memory), nil, noise(seed, 2, c.clients)}
 					if c.mode != "" {
@@ -201,6 +204,9 @@ func TestLinearizableDespiteDeaths(t *testing.T) {
 	seeds, err := strconv.ParseUint(os.Getenv("QUILLON_SEEDS"), 10, 32)
 	if err != nil {
 		seeds = 24
+		if testing.Short() {
+			seeds = 6
+		}
 	}
 	for _, c := range []struct {
 		client, box bool

@@ -87,6 +87,9 @@ func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 
 // WRITEs in the place of CASes are more from few queue pairs on, as published.
 func TestReplacedGain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	fs, err := Find("2.9")
 	if err != nil {
 		t.Fatal(err)

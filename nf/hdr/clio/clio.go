@@ -58,10 +58,8 @@ const FirstSeq = 1
 //	0 type | 1 sequence number | 5 source slot:10 | destination slot:10 | 4 bits
 type GBN []byte
 
-func (h GBN) Type() uint8     { return h[0] }
-func (h GBN) SetType(v uint8) { h[0] = v }
-func (h GBN) Seq() uint32     { return le.Uint32(h[1:]) }
-func (h GBN) SetSeq(v uint32) { le.PutUint32(h[1:], v) }
+func (h GBN) Type() uint8 { return h[0] }
+func (h GBN) Seq() uint32 { return le.Uint32(h[1:]) }
 
 func (h GBN) session() uint32 { return uint32(h[5]) | uint32(h[6])<<8 | uint32(h[7])<<16 }
 

@@ -130,6 +130,9 @@ func rounds(t testing.TB, otherwise int) int {
 		}
 		return n
 	}
+	if testing.Short() {
+		return (otherwise + 3) / 4
+	}
 	return otherwise
 }
 

@@ -345,7 +345,7 @@ func TestSamples(t *testing.T) {
 				all := statements(t, f)
 				w.both(func(sw *p4.Switch) error { return stf.Configure(sw, all) })
 				rnd := newRandom(t)
-				for range 20 {
+				for range min(rounds(t, 20), 20) {
 					for _, s := range frames[f] {
 						w.frame(s.port, []byte(s.frame))
 						w.frame(s.port, rnd.change([]byte(s.frame)))

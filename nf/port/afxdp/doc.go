@@ -20,12 +20,12 @@
 //	            ▼
 //	         socket: Port.Rx
 //
-// Of a filter that is Watched, what is not wanted goes the same way, and what is missed of it
-// counts as bypassed. When it ceases to be, or the worker pauses, frames that are in the ring then
-// come behind later ones that cross in the kernel.
+// If the filter is Watched, frames that are not wanted go the same way, and those of them that are missed
+// count as bypassed. When the filter is not Watched any more, or the worker pauses, frames that are in
+// the ring then come behind later ones that cross in the kernel.
 //
-// Of a filter that is Closed, what is missed is dropped instead of crossing. Of one
-// that is Bound, a part of it is: frames to the queue pairs that Port.Bind bound, by
+// If the filter is Closed, what is missed is dropped instead of crossing. If it is
+// Bound, a part of what is missed is dropped: frames to the queue pairs that Port.Bind bound, by
 // destination address and QPN, in RoCEv2 and RoCE v1 behind up to two VLAN tags. What
 // does not show its queue pair (fragments, IPv6 with extension headers, more tags)
 // crosses. The queue pairs are in a map, of 6 MB in the kernel, that the program looks
@@ -35,7 +35,7 @@
 // changes: of a thousand one to two milliseconds, of port.MaxBound up to 0.2 s. They
 // need no more rights than quillon run keeps, and since Linux 5.19 none.
 //
-// Of one that is Guarded, another part is: atomics of RC and XRC to the words that are in
+// If the filter is Guarded, another part is dropped: atomics of RC and XRC to the words that are in
 // Port.Guard, but for those that link the entry which is guarded there. An app stores
 // there directly; the program looks, as above, only at frames that it has missed.
 //

@@ -142,7 +142,10 @@ func (side) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 }
 
-// Taken implements graph.Taker: nobody hands anything to another than the owner.
+// Hooks implements graph.Hooked.
+func (x side) Hooks() graph.Hooks { return graph.Hooks{Taken: x.Taken} }
+
+// Taken implements graph.Hooks: nobody hands anything to another than the owner.
 func (side) Taken(c *graph.Ctx, b *packet.Batch) {
 	for _, x := range b.Bufs() {
 		c.Drop(x, reasonCrowded)
@@ -260,7 +263,10 @@ func (p *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	p.pump(c)
 }
 
-// Taken implements graph.Taker: frames of other queues.
+// Hooks implements graph.Hooked.
+func (p *app) Hooks() graph.Hooks { return graph.Hooks{Taken: p.Taken} }
+
+// Taken implements graph.Hooks: frames of other queues.
 func (p *app) Taken(c *graph.Ctx, b *packet.Batch) {
 	p.begin(c.Now())
 	p.release(c)

@@ -367,6 +367,7 @@ func TestLeaderHasTheNewestRevision(t *testing.T) {
 // TestEtcdIsAway: members that hang or die one at a time cost the leader nothing; when all are gone its lease ends by its own
 // clock, and when they are back it leads again, with a higher id.
 func TestEtcdIsAway(t *testing.T) {
+	long(t)
 	c := etcdtest.Start(t, 3, "http")
 	s := open(t, c.URL("net1"), "a")
 	x := lead(t, s)

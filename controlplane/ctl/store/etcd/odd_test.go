@@ -139,6 +139,7 @@ func TestDamageIsMended(t *testing.T) {
 
 // TestBomb: what grows beyond all measure when it is unpacked is damage.
 func TestBomb(t *testing.T) {
+	long(t)
 	s := open(t, etcdtest.Start(t, 1, "http").URL("net1"), "a")
 	in := put(t, s, bundle(t, 1, ""))
 	var bomb bytes.Buffer
@@ -336,6 +337,7 @@ func users(t *testing.T, more ...string) (*etcdtest.Cluster, func(user string) (
 // TestTokensAreForgotten: an etcd with users forgets who has signed in when it is started again. Those that lead and stand by do not end
 // for that.
 func TestTokensAreForgotten(t *testing.T) {
+	long(t)
 	c, with := users(t)
 	a, err := with("ctl")
 	if err != nil {
@@ -379,6 +381,7 @@ func TestTokensAreForgotten(t *testing.T) {
 // TestPasswordIsSeldomAsked: an etcd with users is asked to look at a password when a controller comes, and not with each extension of its
 // lease, of which each would cost it a tenth of a second.
 func TestPasswordIsSeldomAsked(t *testing.T) {
+	long(t)
 	c, with := users(t)
 	s, err := with("ctl")
 	if err != nil {
@@ -476,6 +479,7 @@ func TestFull(t *testing.T) {
 
 // TestNothingHangs: all calls end while etcd hangs, and leave nothing behind.
 func TestNothingHangs(t *testing.T) {
+	long(t)
 	c := etcdtest.Start(t, 1, "http")
 	time.Sleep(time.Second)
 	count := func() int {
@@ -643,6 +647,7 @@ func TestRestored(t *testing.T) {
 
 // TestHundredFiles: 20 MB in a hundred files.
 func TestHundredFiles(t *testing.T) {
+	long(t)
 	s := open(t, etcdtest.Start(t, 1, "http").URL("net1"), "a")
 	b := bundle(t, 1, "")
 	b.Files = maps.Clone(b.Files)
@@ -665,4 +670,12 @@ func TestHundredFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("read in %v", now.Now().Sub(start))
+}
+
+// long skips a test of many seconds where tests are to be short.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 }

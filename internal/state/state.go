@@ -1,4 +1,9 @@
-package main
+// Package state is memory that outlives a process, in a file: what apps ask for by graph.Env.Memory.
+//
+//	s := state.New("/run/quillon/x.state", false)
+//	inst, err := graph.New(graph.Config{Memory: s.Memory, ...})
+//	defer s.Close() // after the instance
+package state
 
 import (
 	"bytes"
@@ -15,53 +20,55 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/internal/own"
 )
 
-// noState is the --state of an instance whose apps keep nothing.
-const noState = "none"
+// None is the --state of an instance whose apps keep nothing.
+const None = "none"
 
-// stateFile is the file of run --state: memory that outlives the process, for one app of a
-// graph. Without a path the memory outlives the app only, so that an app whose arguments
-// change goes on.
+// File is memory that outlives the process, for one app of a graph; apps inside another one have files of their own
+// beside it. Without a path the memory outlives the app only, so that an app whose arguments change goes on.
 //
 //	0 magic (16) | 16 bytes that the file has (8, little-endian) | 24 the app's name, zeros
-//	stateHead: the app's memory
-type stateFile struct {
+//	headLen: the app's memory
+type File struct {
 	path  string // "": there is no file; the memory is lost with the process
 	mkdir bool
 	f     *os.File
-	app   string
-	asked bool     // an app keeps a state
+	app   string   // that keeps a state; "": none does
 	fresh bool     // the file had none
 	maps  [][]byte // of the whole file; the last one is the longest
 	// inside are files of apps inside another one, beside this one, by name.
-	inside map[string]*stateFile
+	inside map[string]*File
 }
 
 const (
-	stateHead  = 4096
-	stateMagic = "quillon state 1\n"
+	headLen = 4096
+	magic   = "quillon state 1\n"
 )
 
-// defaultState is the state file of an instance without --state.
-func defaultState(instance string) string {
-	return strings.TrimSuffix(admin.Path(instance), ".sock") + ".state"
-}
+// New is a file that is opened when an app asks for memory; mkdir: its folder is made then. Without a path there is no file, and
+// the memory ends with the process.
+func New(path string, mkdir bool) *File { return &File{path: path, mkdir: mkdir} }
 
-// memory is graph.Config.Memory. An app that starts anew in a running graph
+// Path is the file's; "": there is none.
+func (s *File) Path() string { return s.path }
+
+// App is the app that has asked for memory; "": none has.
+func (s *File) App() string { return s.app }
+
+// Memory is graph.Config.Memory. An app that starts anew in a running graph
 // gets the same memory again.
-func (s *stateFile) memory(app string, size int) ([]byte, error) {
+func (s *File) Memory(app string, size int) ([]byte, error) {
 	if strings.Contains(app, "/") {
 		in := s.inside[app]
 		if in == nil {
-			in = &stateFile{mkdir: s.mkdir}
+			in = &File{mkdir: s.mkdir}
 			if s.path != "" {
 				in.path = s.path + "." + strings.ReplaceAll(app, "/", ".")
 			}
 			if s.inside == nil {
-				s.inside = map[string]*stateFile{}
+				s.inside = map[string]*File{}
 			}
 			s.inside[app] = in
 		}
@@ -71,27 +78,27 @@ func (s *stateFile) memory(app string, size int) ([]byte, error) {
 }
 
 // own is the memory of the file's own app.
-func (s *stateFile) own(app string, size int) ([]byte, error) {
-	if s.asked && app != s.app {
+func (s *File) own(app string, size int) ([]byte, error) {
+	if s.app != "" && app != s.app {
 		return nil, fmt.Errorf("--state %s: it is %s's already, and %s has a state to keep, too: run them as two instances", s.name(), s.app, app)
 	}
-	s.asked, s.app = true, app
+	s.app = app
 	if s.f == nil {
 		if err := s.open(); err != nil {
 			return nil, fmt.Errorf("--state %s: %w", s.name(), bare(err))
 		}
 	}
-	if err := s.grow(int64(stateHead + size)); err != nil {
+	if err := s.grow(int64(headLen + size)); err != nil {
 		return nil, fmt.Errorf("--state %s: %w", s.name(), bare(err))
 	}
 	m := s.maps[len(s.maps)-1]
-	return m[stateHead : stateHead+size : stateHead+size], nil
+	return m[headLen : headLen+size : headLen+size], nil
 }
 
 // name is the value of --state.
-func (s *stateFile) name() string {
+func (s *File) name() string {
 	if s.path == "" {
-		return noState
+		return None
 	}
 	return s.path
 }
@@ -106,14 +113,14 @@ func bare(err error) error {
 }
 
 // open locks the file for this process, and refuses a file that is no state.
-func (s *stateFile) open() (err error) {
+func (s *File) open() (err error) {
 	s.fresh = true
 	if s.path == "" {
 		fd, err := unix.MemfdCreate("quillon-state", unix.MFD_CLOEXEC)
 		if err != nil {
 			return err
 		}
-		s.f = os.NewFile(uintptr(fd), noState)
+		s.f = os.NewFile(uintptr(fd), None)
 		return nil
 	}
 	if s.mkdir {
@@ -144,13 +151,13 @@ func (s *stateFile) open() (err error) {
 	}
 	if i.Size() > 0 {
 		s.fresh = false
-		head := make([]byte, stateHead)
+		head := make([]byte, headLen)
 		n, _ := f.ReadAt(head, 0)
-		if !bytes.HasPrefix(head, []byte(stateMagic)) {
+		if !bytes.HasPrefix(head, []byte(magic)) {
 			return errors.New("it is not a state of quillon: give another file")
 		}
 		left, _, _ := bytes.Cut(head[24:], []byte{0})
-		if size := binary.LittleEndian.Uint64(head[16:]); n < stateHead || uint64(i.Size()) != size {
+		if size := binary.LittleEndian.Uint64(head[16:]); n < headLen || uint64(i.Size()) != size {
 			return fmt.Errorf("it is damaged: %d bytes, not %d; end the connections of %s's clients, remove the file, and start again", i.Size(), size, s.app)
 		}
 		if string(left) != s.app {
@@ -163,7 +170,7 @@ func (s *stateFile) open() (err error) {
 
 // grow makes the file at least as large as size, and maps it. Earlier mappings stay, because an app that is
 // about to be replaced uses them.
-func (s *stateFile) grow(size int64) error {
+func (s *File) grow(size int64) error {
 	i, err := s.f.Stat()
 	if err != nil {
 		return err
@@ -183,10 +190,10 @@ func (s *stateFile) grow(size int64) error {
 		if err := s.f.Truncate(size); err != nil {
 			return err
 		}
-		head := make([]byte, stateHead)
-		copy(head, stateMagic)
+		head := make([]byte, headLen)
+		copy(head, magic)
 		binary.LittleEndian.PutUint64(head[16:], uint64(size))
-		copy(head[24:stateHead-1], s.app)
+		copy(head[24:headLen-1], s.app)
 		if _, err := s.f.WriteAt(head, 0); err != nil {
 			return err
 		}
@@ -201,7 +208,7 @@ func (s *stateFile) grow(size int64) error {
 
 // reserve reserves room for so many bytes in the file system, without changing the file's contents and length. Touching
 // a page of a mapped file for which there is no room would end the process.
-func (s *stateFile) reserve(size int64) (err error) {
+func (s *File) reserve(size int64) (err error) {
 	if s.path == "" {
 		return nil // the file is in memory, where nothing can be reserved
 	}
@@ -254,24 +261,24 @@ func fill(f *os.File, size int64) error {
 	return f.Sync()
 }
 
-// kept are the files in which an app keeps something.
-func (s *stateFile) kept() (all []*stateFile) {
-	if s.asked {
+// Kept are the files in which an app keeps something.
+func (s *File) Kept() (all []*File) {
+	if s.app != "" {
 		all = append(all, s)
 	}
 	for _, app := range slices.Sorted(maps.Keys(s.inside)) {
-		all = append(all, s.inside[app].kept()...)
+		all = append(all, s.inside[app].Kept()...)
 	}
 	return all
 }
 
-// left reports whether an earlier process may have left something.
-func (s *stateFile) left() bool {
-	return slices.ContainsFunc(s.kept(), func(f *stateFile) bool { return !f.fresh })
+// Left reports whether an earlier process may have left something.
+func (s *File) Left() bool {
+	return slices.ContainsFunc(s.Kept(), func(f *File) bool { return !f.fresh })
 }
 
 // Close gives the files back.
-func (s *stateFile) Close() error {
+func (s *File) Close() error {
 	var errs []error
 	for _, in := range s.inside {
 		errs = append(errs, in.Close())

@@ -1,4 +1,4 @@
-package main
+package state
 
 import (
 	"bytes"
@@ -15,9 +15,9 @@ import (
 func TestStateFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state")
-	open := func(app string, size int) (*stateFile, []byte, error) {
-		s := &stateFile{path: path}
-		m, err := s.memory(app, size)
+	open := func(app string, size int) (*File, []byte, error) {
+		s := &File{path: path}
+		m, err := s.Memory(app, size)
 		t.Cleanup(func() { _ = s.Close() })
 		return s, m, err
 	}
@@ -39,17 +39,17 @@ func TestStateFile(t *testing.T) {
 		t.Errorf("mode %v", i.Mode())
 	}
 	refused("box", 10_000, "another process uses it")
-	if _, err := s.memory("other", 10); err == nil || !strings.Contains(err.Error(), "two instances") {
+	if _, err := s.Memory("other", 10); err == nil || !strings.Contains(err.Error(), "two instances") {
 		t.Errorf("a second app: %v", err)
 	}
 	m[0], m[9_999] = 1, 2
 	// The same app anew, larger and smaller: the same memory.
-	n, err := s.memory("box", 20_000)
+	n, err := s.Memory("box", 20_000)
 	if err != nil || n[0] != 1 || n[9_999] != 2 {
 		t.Fatal(err)
 	}
 	n[19_999], m[1] = 3, 4
-	if n, err = s.memory("box", 5); err != nil || len(n) != 5 || n[1] != 4 {
+	if n, err = s.Memory("box", 5); err != nil || len(n) != 5 || n[1] != 4 {
 		t.Fatal(n, err)
 	}
 	if err := s.Close(); err != nil {
@@ -113,13 +113,13 @@ func TestStateFile(t *testing.T) {
 	path = filepath.Join(theirs, "in", "state")
 	refused("box", 10, "others can replace files in "+theirs)
 
-	none := &stateFile{}
-	m, err = none.memory("box", 10)
-	if err != nil || !none.asked {
+	none := &File{}
+	m, err = none.Memory("box", 10)
+	if err != nil || none.App() != "box" {
 		t.Fatal(err)
 	}
 	m[9] = 1
-	if n, err = none.memory("box", 10_000); err != nil || n[9] != 1 {
+	if n, err = none.Memory("box", 10_000); err != nil || n[9] != 1 {
 		t.Errorf("the app anew, without a file: %v", err)
 	}
 	if err := none.Close(); err != nil {
@@ -139,8 +139,8 @@ func TestStateReserved(t *testing.T) {
 		return i.Sys().(*syscall.Stat_t).Blocks * 512
 	}
 	path := filepath.Join(t.TempDir(), "state")
-	s := &stateFile{path: path}
-	m, err := s.memory("box", size)
+	s := &File{path: path}
+	m, err := s.Memory("box", size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestStateReserved(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := f.WriteAt(text[:stateHead], 0); err != nil {
+		if _, err := f.WriteAt(text[:headLen], 0); err != nil {
 			t.Fatal(err)
 		}
 		if n := blocks(holes); n > size/2 {
@@ -175,8 +175,8 @@ func TestStateReserved(t *testing.T) {
 		if err := errors.Join(reserve(f), f.Close()); err != nil {
 			t.Fatal(err)
 		}
-		s := &stateFile{path: holes}
-		m, err := s.memory("box", size)
+		s := &File{path: holes}
+		m, err := s.Memory("box", size)
 		if err != nil || m[size-1] != 2 {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestStateReserved(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if now, err := os.ReadFile(holes); err != nil || !bytes.Equal(now[stateHead+1:], text[stateHead+1:]) {
+		if now, err := os.ReadFile(holes); err != nil || !bytes.Equal(now[headLen+1:], text[headLen+1:]) {
 			t.Errorf("the content is another, %v", err)
 		}
 	}
@@ -196,9 +196,9 @@ func TestStateReserved(t *testing.T) {
 func TestStateOfAppsInside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	for _, again := range []bool{false, true} {
-		s := &stateFile{path: path}
+		s := &File{path: path}
 		for i, app := range []string{"nic/aes", "nic/more", "other"} {
-			m, err := s.memory(app, 100)
+			m, err := s.Memory(app, 100)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -208,7 +208,7 @@ func TestStateOfAppsInside(t *testing.T) {
 			m[99] = byte(i + 1)
 		}
 		var files []string
-		for _, f := range s.kept() {
+		for _, f := range s.Kept() {
 			files = append(files, f.app+" "+strings.TrimPrefix(f.path, path))
 		}
 		if got := strings.Join(files, ", "); got != "other , nic/aes .nic.aes, nic/more .nic.more" {
@@ -218,8 +218,8 @@ func TestStateOfAppsInside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	none := &stateFile{}
-	if m, err := none.memory("nic/aes", 10); err != nil || len(m) != 10 || none.kept()[0].path != "" {
+	none := &File{}
+	if m, err := none.Memory("nic/aes", 10); err != nil || len(m) != 10 || none.Kept()[0].path != "" {
 		t.Errorf("without a file: %v", err)
 	}
 	if err := none.Close(); err != nil {
