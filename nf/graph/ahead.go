@@ -14,8 +14,11 @@ import (
 // the port where the frame leaves, the draft of one that all apps on its way have added to is offered to the table of entries (package offload).
 
 const (
-	maxDrafts = 8 // in a breath; at most 16
-	atOnce    = 4 // of a batch
+	// Any frames get so many drafts in a breath, and of a batch. More are for those whose answers were decided within the last second: their entries begin.
+	anyDrafts = 8
+	atOnce    = 4
+	maxDrafts = 40 // at most 1<<draftBits
+	draftBits = 6
 	maxHops   = 6
 	// longestDraft is the longest frame that gets a draft: it is copied.
 	longestDraft = 2048
@@ -59,6 +62,7 @@ type ahead struct {
 	places map[*portNode]place
 	drafts [maxDrafts]draft
 	n      int
+	any    int // of them, for any frames
 	breath uint32
 	turn   int // where the next batch is begun
 	next   clock.Time
@@ -92,7 +96,7 @@ func (a *ahead) know(g *layout) {
 
 // begin is a breath's beginning.
 func (a *ahead) begin(now clock.Time) {
-	a.n = 0
+	a.n, a.any = 0, 0
 	a.breath++
 	a.table.Breath(now)
 	if now < a.next {
@@ -112,31 +116,38 @@ func (a *ahead) draft(p *portNode, b *packet.Batch) {
 	if !ok || a.engine.Watched() {
 		return
 	}
-	bufs := b.Bufs()
-	looks, first := min(len(bufs), 2*atOnce), a.n
-	for i := range looks {
-		if a.n == maxDrafts || a.n-first == atOnce {
-			break
-		}
+	bufs, any := b.Bufs(), min(a.any+atOnce, anyDrafts)
+	first := min(len(bufs), 2*atOnce)
+	looks := first
+	if a.table.Wanting() {
+		looks = len(bufs)
+	}
+	for i := 0; i < looks && a.n < maxDrafts; i++ {
 		x := bufs[(a.turn+i)%len(bufs)]
 		d := &a.drafts[a.n]
 		if x.Len() > longestDraft || !a.table.Parse(x.Bytes(), where.number, &d.frame) {
 			continue
 		}
+		if !a.table.Wanted(&d.frame.Key) {
+			if i >= first || a.any == any {
+				continue
+			}
+			a.any++
+		}
 		d.before = append(d.before[:0], x.Bytes()...)
 		d.port, d.n, d.parts, d.out = p, 0, d.parts[:0], false
 		a.n++
-		x.Draft = a.breath<<4 | uint32(a.n-1)
+		x.Draft = a.breath<<draftBits | uint32(a.n-1)
 		if x.Draft == 0 {
 			x.Draft, a.n = 0, a.n-1
 		}
 	}
-	a.turn += looks
+	a.turn += first
 }
 
 // of is the draft of a frame; nil: it has none.
 func (a *ahead) of(x *packet.Buf) *draft {
-	if i := int(x.Draft & 15); a != nil && x.Draft>>4 == a.breath&(1<<28-1) && i < a.n {
+	if i := int(x.Draft & (1<<draftBits - 1)); a != nil && x.Draft>>draftBits == a.breath&(1<<(32-draftBits)-1) && i < a.n {
 		return &a.drafts[i]
 	}
 	return nil

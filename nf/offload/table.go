@@ -70,6 +70,12 @@ type candidate struct {
 	parts      [maxParts]stake
 }
 
+// want is a key, hashed, and when a frame of the other direction was decided; hash 0: none.
+type want struct {
+	hash uint64
+	at   clock.Time
+}
+
 // stake is what is kept of a Part.
 type stake struct {
 	Owner          Owner
@@ -104,6 +110,8 @@ type Table struct {
 
 	owners  []ownerRef
 	waiting []candidate
+	wanted  []want     // by the keys of frames that would answer those that wait
+	wants   clock.Time // when the last one was added, plus 1; 0: none was
 	seed    maphash.Seed
 	paused  bool
 	ahead   int64 // the graph's time less the kernel's
@@ -117,7 +125,7 @@ type Table struct {
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
 	return &Table{framer: framer{k: k, control: k.Control(), tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}},
-		ahead: math.MinInt64 / 2, slots: k.Slots(), records: make([]record, 0, len(k.Slots())), waiting: make([]candidate, candidates), seed: maphash.MakeSeed()}
+		ahead: math.MinInt64 / 2, slots: k.Slots(), records: make([]record, 0, len(k.Slots())), waiting: make([]candidate, candidates), wanted: make([]want, candidates), seed: maphash.MakeSeed()}
 }
 
 // Used is how many slots have ever been used.
@@ -183,16 +191,38 @@ func (t *Table) offer(d *Decision) Outcome {
 	}
 	w := t.waits(&c.other)
 	if !w.used || w.key != c.other || t.now.Sub(w.at) > pairTime {
-		*t.waits(&c.key) = c
+		t.wait(&c)
 		return Waits
 	}
 	if w.other != c.key || !w.matches(&c) {
-		*t.waits(&c.key) = c
+		t.wait(&c)
 		return Unlike
 	}
 	o := t.begin(&c, w)
 	w.used = false
 	return o
+}
+
+// wait has a decision wait for one about the other direction.
+func (t *Table) wait(c *candidate) {
+	*t.waits(&c.key) = *c
+	h := t.hash(&c.other)
+	t.wanted[h%candidates] = want{h, c.at}
+	t.wants = c.at + 1
+}
+
+// Wanting reports whether Wanted may hold of some frame.
+func (t *Table) Wanting() bool { return t.wants != 0 && t.now.Sub(t.wants) <= pairTime }
+
+// Wanted reports, once, whether a decision about frames of a key would begin an entry: one about the other direction waits for it. It may be wrong.
+func (t *Table) Wanted(k *Key) bool {
+	h := t.hash(k)
+	w := &t.wanted[h%candidates]
+	is := w.hash == h && t.now.Sub(w.at) <= pairTime
+	if is {
+		w.hash = 0
+	}
+	return is
 }
 
 // there reports whether the kernel runs frames like this one, and has them run as they are to be. An entry that does something else ends: the flow has changed.
@@ -270,9 +300,12 @@ func (c *candidate) matches(o *candidate) bool {
 }
 
 // waits is where a decision about frames of a key waits.
-func (t *Table) waits(k *Key) *candidate {
+func (t *Table) waits(k *Key) *candidate { return &t.waiting[t.hash(k)%candidates] }
+
+// hash is of a key, and not 0.
+func (t *Table) hash(k *Key) uint64 {
 	b := k.Bytes()
-	return &t.waiting[maphash.Bytes(t.seed, b[:])%candidates]
+	return maphash.Bytes(t.seed, b[:]) | candidates
 }
 
 // begin makes an entry of two directions.
@@ -589,6 +622,8 @@ func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 func (t *Table) Pause() {
 	t.paused = true
 	clear(t.waiting)
+	clear(t.wanted)
+	t.wants = 0
 	t.forget()
 }
 

@@ -130,6 +130,38 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// TestWanted: a decision has frames be wanted that answer it, once, and for as long as it waits.
+func TestWanted(t *testing.T) {
+	x := newBed(t, 2)
+	wanted := func(what string, port int, f []byte, want bool) {
+		t.Helper()
+		var in Frame
+		if !x.Parse(f, port, &in) {
+			t.Fatal("not plain")
+		}
+		if got := x.Wanting() && x.Wanted(&in.Key); got != want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	out, seen, back, home := frame(1, 2, 10, 20), frame(9, 2, 11, 20), frame(2, 9, 20, 11), frame(2, 1, 20, 10)
+	wanted("before all", 1, back, false)
+	x.offer(0, out, seen, 0)
+	wanted("the same", 0, out, false)
+	wanted("an answer to another", 1, frame(2, 8, 20, 11), false)
+	wanted("an answer at another port", 0, back, false)
+	wanted("an answer", 1, back, true)
+	wanted("one more", 1, back, false)
+	if o := x.offer(1, back, home, 0); o != Began {
+		t.Errorf("an answer: %s", OutcomeNames[o])
+	}
+	x.offer(0, frame(3, 4, 10, 20), frame(3, 4, 10, 20), 1)
+	x.Now(1000 + clock.Time(pairTime) + 1)
+	wanted("too late", 1, frame(4, 3, 20, 10), false)
+	x.offer(0, frame(3, 4, 10, 20), frame(3, 4, 10, 20), 1)
+	x.Pause()
+	wanted("while the graph changes", 1, frame(4, 3, 20, 10), false)
+}
+
 // TestMany: what a function keeps may have many entries; each can end, in any order, and all are asked.
 func TestMany(t *testing.T) {
 	x := newBed(t, 4)
