@@ -186,6 +186,7 @@ func (t *Table) offer(d *Decision) Outcome {
 		return TooMany
 	}
 	c.key, c.other, c.at = in.Key, out.reversed(d.Out), t.now
+	c.dir.Key = c.key.Bytes()
 	if t.there(&c) {
 		return There
 	}
@@ -238,9 +239,7 @@ func (t *Table) there(c *candidate) (is bool) {
 				continue
 			}
 			s := &t.slots[i]
-			x := s.Dirs[d]
-			x.Packets, x.Bytes = 0, 0
-			if is = x == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Live; !is {
+			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Live; !is {
 				t.end(i)
 			}
 			return false
@@ -278,7 +277,7 @@ func (c *candidate) fill(d *Decision, x *Change) bool {
 		c.n++
 	}
 	c.rest, c.head = Rest{Tunnel: x.Tunnel, VLAN: x.VLAN}, int16(x.Head)
-	c.dir = Dir{Out: uint16(d.Out), Path: d.Path, Ops: x.Ops, InMAC: x.InMAC, OutMAC: x.OutMAC, Src: x.Src, Dst: x.Dst,
+	c.dir = Dir{Out: uint8(d.Out), Path: d.Path, Ops: x.Ops, InMAC: x.InMAC, OutMAC: x.OutMAC, Src: x.Src, Dst: x.Dst,
 		IPDelta: x.IPDelta, L4Delta: x.L4Delta, Longest: uint16(max(0, min(longest, 0xFFFF)))}
 	be.PutUint16(c.dir.Ports[:], x.SrcPort)
 	be.PutUint16(c.dir.Ports[2:], x.DstPort)
@@ -348,11 +347,9 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	}
 	atomic.StoreUint64(&s.Claim, turn<<32|Live)
 	for d := range r.keys {
-		if t.k.Put(r.keys[d].Bytes(), turn<<32|uint64(i)<<1|uint64(d)) != nil {
+		if t.k.Put(int(i), d) != nil {
 			t.stop(i)
-			if d == 1 {
-				_ = t.k.Delete(r.keys[0].Bytes())
-			}
+			t.k.Delete(int(i), 0)
 			t.back(owners)
 			*r = record{}
 			t.free = append(t.free, i)
@@ -540,11 +537,8 @@ func (t *Table) end(i uint32) {
 		}
 	}
 	t.back(t.slots[i].Owners)
-	turn := t.slots[i].Claim >> 32
 	for d := range r.keys {
-		if k := r.keys[d].Bytes(); t.k.Lookup(k) == turn<<32|uint64(i)<<1|uint64(d) {
-			_ = t.k.Delete(k)
-		}
+		t.k.Delete(int(i), d)
 	}
 	*r = record{}
 	t.free = append(t.free, i)
@@ -701,7 +695,7 @@ func (t *Table) look(i uint32) {
 		t.end(i)
 		return
 	}
-	if n := uint32(atomic.LoadUint64(&s.Dirs[0].Packets) + atomic.LoadUint64(&s.Dirs[1].Packets)); n != s.Seen {
+	if n := uint32(atomic.LoadUint64(&s.Last[0]) + atomic.LoadUint64(&s.Last[1])); n != s.Seen {
 		s.Seen = n
 		t.tell(i, true)
 	}

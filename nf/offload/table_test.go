@@ -14,16 +14,22 @@ import (
 type memory struct {
 	slots   []Slot
 	control Control
-	keys    map[[KeyLen]byte]uint64
+	keys    map[[KeyLen]byte]int
 }
 
-func (m *memory) Slots() []Slot                        { return m.slots }
-func (m *memory) Control() *Control                    { return &m.control }
-func (m *memory) Put(k [KeyLen]byte, ref uint64) error { m.keys[k] = ref; return nil }
-func (m *memory) Delete(k [KeyLen]byte) error          { delete(m.keys, k); return nil }
-func (m *memory) Lookup(k [KeyLen]byte) uint64         { return m.keys[k] }
-func (m *memory) DeleteTunnel(k [TunnelKeyLen]byte)    {}
-func (m *memory) Clock() int64                         { return 0 }
+func (m *memory) Slots() []Slot     { return m.slots }
+func (m *memory) Control() *Control { return &m.control }
+func (m *memory) Put(slot, dir int) error {
+	m.keys[m.slots[slot].Dirs[dir].Key] = 2*slot + dir
+	return nil
+}
+func (m *memory) Delete(slot, dir int) {
+	if k := m.slots[slot].Dirs[dir].Key; m.keys[k] == 2*slot+dir {
+		delete(m.keys, k)
+	}
+}
+func (m *memory) DeleteTunnel(k [TunnelKeyLen]byte) {}
+func (m *memory) Clock() int64                      { return 0 }
 func (m *memory) PutTunnel(k [TunnelKeyLen]byte, id uint16, local [6]byte, x *Template) error {
 	return nil
 }
@@ -47,7 +53,7 @@ type bed struct {
 }
 
 func newBed(t *testing.T, room int) *bed {
-	x := &bed{T: t, m: &memory{slots: make([]Slot, room), keys: map[[KeyLen]byte]uint64{}}}
+	x := &bed{T: t, m: &memory{slots: make([]Slot, room), keys: map[[KeyLen]byte]int{}}}
 	x.Table = NewTable(x.m)
 	x.Now(1000)
 	return x

