@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // Outcome is what has become of a decision.
@@ -252,6 +253,9 @@ func (t *Table) there(c *candidate) (is bool) {
 // fill takes over what a decision says.
 func (c *candidate) fill(d *Decision, x *Change) bool {
 	longest := d.Longest + x.Head
+	if x.Ops&OpTagged != 0 && x.Ops&OpInto == 0 {
+		longest += hdr.VLANLen // a port sends full frames with a tag
+	}
 	c.used, c.follows = true, -1
 	for i := range d.Parts {
 		p := &d.Parts[i]
