@@ -191,7 +191,7 @@ func (t *Table) offer(d *Decision) Outcome {
 	if t.there(&c) {
 		return There
 	}
-	w := t.waits(&c.other)
+	w := &t.waiting[c.other.hash(t.seed)%candidates]
 	if !w.used || w.key != c.other || t.now.Sub(w.at) > pairTime {
 		t.wait(&c)
 		return Waits
@@ -207,8 +207,8 @@ func (t *Table) offer(d *Decision) Outcome {
 
 // wait has a decision wait for one about the other direction.
 func (t *Table) wait(c *candidate) {
-	*t.waits(&c.key) = *c
-	h := t.hash(&c.other)
+	t.waiting[c.key.hash(t.seed)%candidates] = *c
+	h := c.other.hash(t.seed)
 	t.wanted[h%candidates] = want{h, c.at}
 	t.wants = c.at + 1
 }
@@ -218,7 +218,7 @@ func (t *Table) Wanting() bool { return t.wants != 0 && t.now.Sub(t.wants) <= pa
 
 // Wanted reports, once, whether a decision about frames of a key would begin an entry: one about the other direction waits for it. It may be wrong.
 func (t *Table) Wanted(k *Key) bool {
-	h := t.hash(k)
+	h := k.hash(t.seed)
 	w := &t.wanted[h%candidates]
 	is := w.hash == h && t.now.Sub(w.at) <= pairTime
 	if is {
@@ -302,13 +302,10 @@ func (c *candidate) matches(o *candidate) bool {
 	return true
 }
 
-// waits is where a decision about frames of a key waits.
-func (t *Table) waits(k *Key) *candidate { return &t.waiting[t.hash(k)%candidates] }
-
-// hash is of a key, and not 0.
-func (t *Table) hash(k *Key) uint64 {
+// hash is the key's, and not 0.
+func (k *Key) hash(seed maphash.Seed) uint64 {
 	b := k.Bytes()
-	return maphash.Bytes(t.seed, b[:]) | candidates
+	return maphash.Bytes(seed, b[:]) | candidates
 }
 
 // begin makes an entry of two directions.
