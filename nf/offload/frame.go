@@ -279,7 +279,7 @@ func (t *framer) addTunnel(x *Tunnel) bool {
 	}
 	id := uint16(len(t.tunnels))
 	c := *x
-	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base}) != nil {
+	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base, Sum: headerSum(x.Header)}) != nil {
 		return false
 	}
 	t.tunnels = append(t.tunnels, &c)
@@ -288,6 +288,19 @@ func (t *framer) addTunnel(x *Tunnel) bool {
 	be.PutUint16(b[:], x.Port)
 	atomic.StoreUint32(&t.control.TunnelPort, uint32(ne.Uint16(b[:])))
 	return true
+}
+
+// headerSum is Template.Sum.
+func headerSum(h [TunnelLen]byte) uint16 {
+	ip := hdr.IPv4(h[hdr.EthernetLen:])
+	ip.SetTOS(0)
+	ip.SetTotalLen(0)
+	ip.SetChecksum(0)
+	var sum uint32
+	for i := 0; i < hdr.IPv4Len; i += 2 {
+		sum += uint32(ne.Uint16(ip[i:]))
+	}
+	return fold(sum)
 }
 
 // forget forgets all tunnels: functions may have others now.

@@ -63,7 +63,9 @@ type Control struct {
 type Template struct {
 	Header     [TunnelLen]byte
 	Mask, Base uint8
-	_          [12]byte
+	// Sum is that of the IP header's words, in the machine's order: without TOS, length and checksum.
+	Sum uint16
+	_   [10]byte
 }
 
 // tunnelKey is what frames of a tunnel have in their outer headers.

@@ -35,6 +35,7 @@ var outcomeNames = [numOutcomes]string{
 // Offsets in a Slot, and in one of its directions.
 var (
 	slot offload.Slot
+	tpl  offload.Template
 	dir  offload.Dir
 	rest offload.Rest
 
@@ -61,6 +62,7 @@ var (
 	dirPorts   = int16(unsafe.Offsetof(dir.Ports))
 	dirIPDelta = int16(unsafe.Offsetof(dir.IPDelta))
 	dirL4Delta = int16(unsafe.Offsetof(dir.L4Delta))
+	atSum      = int16(unsafe.Offsetof(tpl.Sum))
 	dirLongest = int16(unsafe.Offsetof(dir.Longest))
 )
 
@@ -736,12 +738,16 @@ func (g *emitter) into() {
 		asm.LoadMem(asm.R2, asm.R3, 51, asm.Byte),
 		asm.Or.Reg(asm.R1, asm.R2),
 		asm.StoreMem(asm.R9, 15, asm.R1, asm.Byte),
+		host(asm.R1, asm.Half),
+		asm.LoadMem(asm.R5, asm.R3, atSum, asm.Half),
+		asm.Add.Reg(asm.R5, asm.R1),
 		asm.Mov.Reg(asm.R2, asm.R7),
 		asm.Sub.Reg(asm.R2, asm.R9),
 		asm.Sub.Imm(asm.R2, 14),
 		asm.Mov.Reg(asm.R1, asm.R2),
 		host(asm.R1, asm.Half),
 		asm.StoreMem(asm.R9, 16, asm.R1, asm.Half),
+		asm.Add.Reg(asm.R5, asm.R1),
 		asm.Sub.Imm(asm.R2, 20),
 		host(asm.R2, asm.Half),
 		asm.StoreMem(asm.R9, 38, asm.R2, asm.Half),
@@ -750,12 +756,9 @@ func (g *emitter) into() {
 	g.add(
 		asm.LoadMem(asm.R1, asm.R1, restPort, asm.Half),
 		asm.StoreMem(asm.R9, 34, asm.R1, asm.Half),
-		asm.Mov.Imm(asm.R1, 0),
-		asm.StoreMem(asm.R9, 24, asm.R1, asm.Half),
-		asm.Add.Imm(asm.R9, 14),
 	)
-	g.sum(asm.R9, asm.R2)
-	g.add(asm.Xor.Imm(asm.R2, 0xFFFF), asm.StoreMem(asm.R9, 10, asm.R2, asm.Half))
+	g.fold(asm.R5)
+	g.add(asm.Xor.Imm(asm.R5, 0xFFFF), asm.StoreMem(asm.R9, 24, asm.R5, asm.Half))
 	g.label("written")
 }
 
