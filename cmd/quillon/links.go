@@ -17,6 +17,7 @@ func tellLinks(ctx context.Context, inst *graph.Instance) func(up map[string]boo
 		for {
 			select {
 			case up := <-news:
+				_ = inst.LeadLinks() // an error: it is closed
 				tellPrograms(inst, up)
 			case <-ctx.Done():
 				return

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/blast"
@@ -144,12 +145,14 @@ func (v *vethFlows) turn(offload string) (func() (int, error), error) {
 
 // answer answers all flows, until they are decided.
 func (v *vethFlows) answer(decided bool) error {
-	const atOnce = 64
+	// So many that a breath has drafts for them, and so seldom that a busy worker keeps up.
+	const atOnce, every = 32, 500 * time.Microsecond
 	for range 50 {
-		for from := 0; from < flowCount; from += atOnce {
-			if err := v.r.Answer(v.answers[from:min(from+atOnce, flowCount)]); err != nil {
+		for some := range slices.Chunk(v.answers, atOnce) {
+			if err := v.r.Answer(some); err != nil {
 				return err
 			}
+			time.Sleep(every)
 		}
 		r, err := v.x.Graph.Ahead()
 		if err != nil || !decided || r.Entries >= flowCount {
@@ -177,13 +180,6 @@ func (v *vethFlows) share() error {
 	if err != nil {
 		return err
 	}
-	k := &KernelFigures{NsPerRun: ns}
-	if n := after.Finished + after.Given - before.Finished - before.Given; n > 0 {
-		k.Share = float64(after.Finished-before.Finished) / float64(n)
-	}
-	if v.kernel != nil && v.kernel.NsPerRun > 0 { // of the rounds the least
-		k.NsPerRun = min(k.NsPerRun, v.kernel.NsPerRun)
-	}
-	v.kernel = k
+	v.note(ns, after.Finished-before.Finished, after.Given-before.Given)
 	return nil
 }

@@ -3,19 +3,25 @@ package graph
 import (
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // Flows that are decided. Of each batch that a port has received some frames get a draft. Each app that a drafted frame passes may add its part (Ctx.Decide). At
 // the port where the frame leaves, the draft of one that all apps on its way have added to is offered to the table of entries (package offload).
 
 const (
-	maxDrafts = 8 // in a breath; at most 16
-	atOnce    = 4 // of a batch
+	// Any frames get so many drafts in a breath, and of a batch. More are for those whose answers were decided within the last second: their entries begin.
+	anyDrafts = 8
+	atOnce    = 4
+	maxDrafts = 40 // at most 1<<draftBits
+	draftBits = 6
 	maxHops   = 6
 	// longestDraft is the longest frame that gets a draft: it is copied.
 	longestDraft = 2048
@@ -50,6 +56,7 @@ type way struct {
 	first    *link
 	n        int
 	hops     [maxHops]hop
+	longer   int // a frame when it leaves
 }
 
 // ahead is what one worker has of flows that are decided.
@@ -59,6 +66,7 @@ type ahead struct {
 	places map[*portNode]place
 	drafts [maxDrafts]draft
 	n      int
+	any    int // of them, for any frames
 	breath uint32
 	turn   int // where the next batch is begun
 	next   clock.Time
@@ -67,12 +75,28 @@ type ahead struct {
 	wayOf  map[way]uint16
 	sums   []offload.Counts // of all ways that there ever were
 	base   []offload.Counts
+	ported *sync.Map
+}
+
+// ported is what the kernel has run for a port, beside what the port itself has received and sent.
+type ported struct{ rx, rxBytes, tx, txBytes atomic.Uint64 }
+
+func (p *ported) stats() port.Stats {
+	return port.Stats{RxPackets: p.rx.Load(), RxBytes: p.rxBytes.Load(), TxPackets: p.tx.Load(), TxBytes: p.txBytes.Load()}
+}
+
+func (a *ahead) portedOf(p *portNode) *ported {
+	x, ok := a.ported.Load(p.name)
+	if !ok {
+		x, _ = a.ported.LoadOrStore(p.name, new(ported))
+	}
+	return x.(*ported)
 }
 
 type place struct{ number, longest int }
 
-func newAhead(e offload.Engine) *ahead {
-	a := &ahead{table: offload.NewTable(e), engine: e, places: map[*portNode]place{}, wayOf: map[way]uint16{}, sums: make([]offload.Counts, offload.MaxPaths), base: make([]offload.Counts, offload.MaxPaths)}
+func newAhead(e offload.Engine, ported *sync.Map) *ahead {
+	a := &ahead{ported: ported, table: offload.NewTable(e), engine: e, places: map[*portNode]place{}, wayOf: map[way]uint16{}, sums: make([]offload.Counts, offload.MaxPaths), base: make([]offload.Counts, offload.MaxPaths)}
 	for i := range a.drafts {
 		a.drafts[i].before = make([]byte, 0, longestDraft)
 		a.drafts[i].parts = make([]offload.Part, 0, maxHops)
@@ -80,10 +104,15 @@ func newAhead(e offload.Engine) *ahead {
 	return a
 }
 
-// know takes over the ports of a layout.
-func (a *ahead) know(g *layout) {
+// know takes over the ports of a layout whose links are not known to be down.
+func (a *ahead) know(g *layout, links *map[string]bool) {
 	clear(a.places)
 	for _, p := range g.ports {
+		if links != nil {
+			if up, known := (*links)[p.name]; known && !up {
+				continue
+			}
+		}
 		if n, longest := a.engine.Port(p.name); n >= 0 {
 			a.places[p] = place{n, longest}
 		}
@@ -92,7 +121,7 @@ func (a *ahead) know(g *layout) {
 
 // begin is a breath's beginning.
 func (a *ahead) begin(now clock.Time) {
-	a.n = 0
+	a.n, a.any = 0, 0
 	a.breath++
 	a.table.Breath(now)
 	if now < a.next {
@@ -112,31 +141,38 @@ func (a *ahead) draft(p *portNode, b *packet.Batch) {
 	if !ok || a.engine.Watched() {
 		return
 	}
-	bufs := b.Bufs()
-	looks, first := min(len(bufs), 2*atOnce), a.n
-	for i := range looks {
-		if a.n == maxDrafts || a.n-first == atOnce {
-			break
-		}
+	bufs, any := b.Bufs(), min(a.any+atOnce, anyDrafts)
+	first := min(len(bufs), 2*atOnce)
+	looks := first
+	if a.table.Wanting() {
+		looks = len(bufs)
+	}
+	for i := 0; i < looks && a.n < maxDrafts; i++ {
 		x := bufs[(a.turn+i)%len(bufs)]
 		d := &a.drafts[a.n]
 		if x.Len() > longestDraft || !a.table.Parse(x.Bytes(), where.number, &d.frame) {
 			continue
 		}
+		if !a.table.Wanted(&d.frame.Key) {
+			if i >= first || a.any == any {
+				continue
+			}
+			a.any++
+		}
 		d.before = append(d.before[:0], x.Bytes()...)
 		d.port, d.n, d.parts, d.out = p, 0, d.parts[:0], false
 		a.n++
-		x.Draft = a.breath<<4 | uint32(a.n-1)
+		x.Draft = a.breath<<draftBits | uint32(a.n-1)
 		if x.Draft == 0 {
 			x.Draft, a.n = 0, a.n-1
 		}
 	}
-	a.turn += looks
+	a.turn += first
 }
 
 // of is the draft of a frame; nil: it has none.
 func (a *ahead) of(x *packet.Buf) *draft {
-	if i := int(x.Draft & 15); a != nil && x.Draft>>4 == a.breath&(1<<28-1) && i < a.n {
+	if i := int(x.Draft & (1<<draftBits - 1)); a != nil && x.Draft>>draftBits == a.breath&(1<<(32-draftBits)-1) && i < a.n {
 		return &a.drafts[i]
 	}
 	return nil
@@ -178,7 +214,7 @@ func (a *ahead) leaves(p *portNode, q []*packet.Buf) {
 		case !ok:
 			a.table.Count(offload.NoProgram)
 		default:
-			way, ok := a.way(d, p)
+			way, ok := a.way(d, p, x.Len()-len(d.before))
 			if !ok {
 				a.table.Count(offload.TooMany)
 				continue
@@ -189,8 +225,8 @@ func (a *ahead) leaves(p *portNode, q []*packet.Buf) {
 }
 
 // way is the number of the path that a draft has taken.
-func (a *ahead) way(d *draft, to *portNode) (uint16, bool) {
-	w := way{from: d.port, to: to, first: d.port.out[0], n: d.n}
+func (a *ahead) way(d *draft, to *portNode, longer int) (uint16, bool) {
+	w := way{from: d.port, to: to, first: d.port.out[0], n: d.n, longer: longer}
 	copy(w.hops[:], d.hops[:d.n])
 	n, ok := a.wayOf[w]
 	if !ok {
@@ -215,8 +251,14 @@ func (a *ahead) collect() {
 		if n == 0 {
 			continue
 		}
+		bytes := sums[i].Bytes - a.base[i].Bytes
 		a.base[i] = sums[i]
 		w := &a.ways[i]
+		in, out := a.portedOf(w.from), a.portedOf(w.to)
+		in.rx.Add(n)
+		in.rxBytes.Add(bytes)
+		out.tx.Add(n)
+		out.txBytes.Add(bytes + n*uint64(w.longer))
 		w.from.stats.Add(statIn, n)
 		w.first.stats.Add(linkPackets, n)
 		for _, h := range w.hops[:w.n] {
@@ -280,8 +322,9 @@ func (i *plans) lead() {
 	if !i.led {
 		return
 	}
+	i.ledBy = i.links.Load()
 	if i.aheadOf.Load() != nil {
-		w.do(func() { w.ahead.know(w.graph); w.ahead.table.Go() })
+		w.do(func() { w.ahead.know(w.graph, i.ledBy); w.ahead.table.Go() })
 		return
 	}
 	why, flows := "", i.decides()
@@ -296,8 +339,8 @@ func (i *plans) lead() {
 	if why == "" {
 		e, err := i.cfg.Ahead(i.ports, flows)
 		if err == nil {
-			a := newAhead(e)
-			w.do(func() { a.know(w.graph); w.ahead = a })
+			a := newAhead(e, &i.ported)
+			w.do(func() { a.know(w.graph, i.ledBy); w.ahead = a })
 			i.aheadOf.Store(a)
 			i.filter = nil // the program has to know whether somebody watches
 			_ = i.tellPorts()
@@ -341,6 +384,18 @@ func (i *plans) halt(ports bool) error {
 func (i *plans) aheadPorts(p *Plan) bool {
 	next := plans{current: &current{cfg: i.cfg, spec: p.new}}
 	return next.decides() != i.decides() || slices.ContainsFunc(p.Actions, func(a Action) bool { return a.Op == OpOpenPort || a.Op == OpClosePort })
+}
+
+// LeadLinks has the kernel run no decided flow that has to do with a port whose link is down (SetLinks): frames that are lost there are the port's to count. It waits
+// for the worker.
+func (i *Instance) LeadLinks() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if up := i.links.Load(); i.aheadOf.Load() == nil || up == nil || i.ledBy != nil && maps.Equal(*i.ledBy, *up) {
+		return nil
+	}
+	defer i.lead()
+	return i.halt(false)
 }
 
 // AheadReport is what the kernel does with flows that are decided.

@@ -244,6 +244,11 @@ func (i *plans) Apply(p Plan) error {
 	if len(opened) > 0 {
 		i.filter = nil // new ports were opened with an older filter
 	}
+	for _, a := range p.Actions {
+		if a.Op == OpClosePort {
+			i.ported.Delete(a.Name)
+		}
+	}
 	if err := errors.Join(i.closePorts(closing), i.tellPorts(), i.join()); err != nil {
 		return fmt.Errorf("%w: %w", ErrPort, err)
 	}

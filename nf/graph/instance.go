@@ -76,7 +76,6 @@ type Instance struct {
 	plans
 	tables
 	notes []string
-	links atomic.Pointer[map[string]bool] // by port; see SetLinks
 	stop  atomic.Bool
 }
 
@@ -85,6 +84,9 @@ type leading struct {
 	aheadOf  atomic.Pointer[ahead] // that of worker 0
 	aheadWhy atomic.Pointer[string]
 	led      bool
+	links    atomic.Pointer[map[string]bool] // by port; see SetLinks
+	ledBy    *map[string]bool                // the links that it went by
+	ported   sync.Map                        // what the kernel has run for open ports: *ported by name
 }
 
 // current is what runs: the workers, and the graph that they have. Plans alone replace the graph.

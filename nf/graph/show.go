@@ -156,6 +156,9 @@ func (i *Instance) Ports() []PortInfo {
 		for _, q := range i.ports[name] {
 			p.Queues = append(p.Queues, q.Stats())
 		}
+		if x, ok := i.ported.Load(name); ok {
+			p.Queues[0].Add(x.(*ported).stats())
+		}
 		out = append(out, p)
 	}
 	return out

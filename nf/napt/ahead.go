@@ -47,6 +47,7 @@ func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
 			}
 			part.Alone, part.Quiet = true, a.tcpIdle
 		}
+		s.decided(i)
 	}
 	if class == classUDP && in == portA {
 		part.OwnQuiet = a.udpIdle
@@ -98,12 +99,20 @@ func (a *app) Used(ref uint32, u *offload.Usage) {
 	}
 	until := u.Last[portA].Add(a.tcpTrans)
 	renew(&m.until, until)
-	if a.filter == byAddress {
-		k := peer{mapping: p.Key.mapping, addr: p.Key.addr, kind: mayAddress}
-		if i := s.sessions.Find(&k, k.hash(a.Seed)); i >= 0 {
-			renew(&s.sessions.At(i).Val.until, until)
-		}
+	if a.filter != byAddress || until < a.Now {
+		return
 	}
+	// The permission may be forgotten, as no segment has come here since. Without a free place there is none.
+	k := peer{mapping: p.Key.mapping, addr: p.Key.addr, kind: mayAddress}
+	hash := k.hash(a.Seed)
+	i := s.sessions.Find(&k, hash)
+	if i < 0 {
+		if i = s.sessions.Add(&k, hash); i < 0 {
+			return
+		}
+		m.sessions++
+	}
+	renew(&s.sessions.At(i).Val.until, until)
 }
 
 // lead takes over what runs flows in front of the graph.
@@ -136,6 +145,52 @@ func (s *shard) gone(i int, now clock.Time) bool {
 		s.ahead.Ask(s.owner, uint32(i)|ofMapping, &m.flows)
 	}
 	return m.over(now)
+}
+
+// decided notes that the session in place i may have entries: those that know where its host is.
+func (s *shard) decided(i int) {
+	p := s.sessions.At(i)
+	if p.Val.listed {
+		return
+	}
+	m := &s.mappings.At(int(p.Key.mapping)).Val
+	p.Val.listed, p.Val.next, p.Val.last = true, m.decided, 0
+	if m.decided != 0 {
+		s.sessions.At(int(m.decided - 1)).Val.last = uint32(i) + 1
+	}
+	m.decided = uint32(i) + 1
+}
+
+// undecide takes the frames of the session in place i back from the kernel.
+func (s *shard) undecide(i int) {
+	p := s.sessions.At(i)
+	s.withdraw(&p.Val.flows)
+	if !p.Val.listed {
+		return
+	}
+	if p.Val.next != 0 {
+		s.sessions.At(int(p.Val.next - 1)).Val.last = p.Val.last
+	}
+	if p.Val.last != 0 {
+		s.sessions.At(int(p.Val.last - 1)).Val.next = p.Val.next
+	} else {
+		s.mappings.At(int(p.Key.mapping)).Val.decided = p.Val.next
+	}
+	p.Val.listed, p.Val.next, p.Val.last = false, 0, 0
+}
+
+// maxMoves is how many sessions are taken back for one frame.
+const maxMoves = 1024
+
+// moved takes back what was decided of the mapping in place i while its host was elsewhere. When that is much, the next frames of the host, which all come here, do
+// the rest.
+func (s *shard) moved(i int) {
+	m := &s.mappings.At(i).Val
+	s.withdraw(&m.flows)
+	for n := 0; m.decided != 0 && n < maxMoves; n++ {
+		s.undecide(int(m.decided - 1))
+	}
+	m.moving = m.decided != 0
 }
 
 // withdraw takes frames back from the kernel.

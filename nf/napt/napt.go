@@ -288,10 +288,9 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 		c.Count(ctrNew, 1)
 	}
 	m := &s.mappings.At(i).Val
-	moved := m.mac != hdr.Ethernet(b).Src()
-	if moved {
+	if m.moving || m.mac != hdr.Ethernet(b).Src() {
 		m.mac = hdr.Ethernet(b).Src()
-		s.withdraw(&m.flows)
+		s.moved(i)
 	}
 	p := peer{mapping: uint32(i), addr: be.Uint32(b[d.L3+16:])}
 	if class != classICMP {
@@ -309,9 +308,6 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 		if x == nil {
 			return reasonFull
 		}
-		if moved {
-			s.withdraw(&x.flows)
-		}
 		a.follow(s, x, flags, true)
 	}
 	if m.until = max(m.until, a.Now.Add(patience)); a.filter != byEndpoint && (class != classTCP || a.filter == byAddress) {
@@ -324,9 +320,6 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 			return reasonFull
 		}
 		x.until = max(x.until, a.Now.Add(patience))
-		if moved {
-			s.withdraw(&x.flows)
-		}
 	}
 	rewrite(b, d, source, a.public[m.public], m.port)
 	return reasonOut

@@ -42,7 +42,9 @@ type mapping struct {
 	public   uint16     // index of the address
 	port     uint16
 	mac      [6]byte // its host's
+	moving   bool    // sessions may be decided for the address that it had before
 	flows    offload.Flows
+	decided  uint32 // the first of its sessions that were decided: its place, plus 1
 }
 
 func (m *mapping) over(now clock.Time) bool { return m.sessions == 0 && m.until < now }
@@ -69,9 +71,12 @@ func (k *peer) hash(seed uint64) uint64 {
 
 // session is a TCP connection, or a permission.
 type session struct {
-	until clock.Time
-	flags uint8
-	flows offload.Flows
+	until  clock.Time
+	flags  uint8
+	listed bool // among the decided ones of its mapping
+	flows  offload.Flows
+	// Its neighbours there: places, plus 1; 0: it is the last, or the first.
+	next, last uint32
 }
 
 // The segments that were seen of a TCP connection.
@@ -252,7 +257,7 @@ func (st *state) forget(s *shard, i int, seed uint64) {
 
 // end ends the session in place i.
 func (s *shard) end(i int) {
-	s.withdraw(&s.sessions.At(i).Val.flows)
+	s.undecide(i)
 	s.mappings.At(int(s.sessions.At(i).Key.mapping)).Val.sessions--
 	s.sessions.Del(i)
 }
@@ -305,13 +310,15 @@ func (s *shard) touch(k *peer, now clock.Time, seed uint64) *session {
 				}
 			}
 			s.end(i)
+			if i = s.sessions.Find(k, hash); i >= 0 {
+				return &s.sessions.At(i).Val // what has ended has made it (Used)
+			}
 			i = s.sessions.Add(k, hash)
 		}
 		s.mappings.At(int(k.mapping)).Val.sessions++
 	} else if s.over(i, now) {
-		x := &s.sessions.At(i).Val
-		s.withdraw(&x.flows)
-		*x = session{}
+		s.undecide(i)
+		s.sessions.At(i).Val = session{}
 	}
 	return &s.sessions.At(i).Val
 }

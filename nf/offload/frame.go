@@ -18,7 +18,7 @@ type Key struct {
 	SrcPort, DstPort uint16
 	VLAN             uint16 // 0: untagged; else its number, and Tagged
 	Tunnel           uint16 // the number of the tunnel that it came in by; 0: by none
-	Port             uint16 // the port that it came in at, as it is numbered in the Table
+	Port             uint8  // the port that it came in at, as it is numbered in the Table
 	Proto            uint8
 }
 
@@ -26,7 +26,7 @@ type Key struct {
 const Tagged = 1 << 12
 
 // KeyLen is the length of a key in the kernel.
-const KeyLen = 20
+const KeyLen = 18
 
 // Bytes is the key as the program has it.
 func (k *Key) Bytes() (b [KeyLen]byte) {
@@ -36,8 +36,7 @@ func (k *Key) Bytes() (b [KeyLen]byte) {
 	be.PutUint16(b[10:], k.DstPort)
 	ne.PutUint16(b[12:], k.VLAN)
 	ne.PutUint16(b[14:], k.Tunnel)
-	ne.PutUint16(b[16:], k.Port)
-	b[18] = k.Proto
+	b[16], b[17] = uint8(k.Port), k.Proto
 	return b
 }
 
@@ -61,7 +60,7 @@ func (t *framer) Parse(b []byte, port int, f *Frame) bool { return t.parse(b, po
 
 // parse is Parse; of a frame that leaves, the tunnel is the one that it goes into.
 func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
-	*f = Frame{Key: Key{Port: uint16(port)}}
+	*f = Frame{Key: Key{Port: uint8(port)}}
 	var l hdr.Layers
 	if !plain(b, &l) {
 		return false
@@ -140,7 +139,7 @@ func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 // reversed is the key of the frames that answer a frame which left by a port, as it left.
 func (k *Key) reversed(port int) Key {
 	r := *k
-	r.Src, r.Dst, r.SrcPort, r.DstPort, r.Port = k.Dst, k.Src, k.DstPort, k.SrcPort, uint16(port)
+	r.Src, r.Dst, r.SrcPort, r.DstPort, r.Port = k.Dst, k.Src, k.DstPort, k.SrcPort, uint8(port)
 	return r
 }
 
@@ -280,7 +279,7 @@ func (t *framer) addTunnel(x *Tunnel) bool {
 	}
 	id := uint16(len(t.tunnels))
 	c := *x
-	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base}) != nil {
+	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base, Sum: headerSum(x.Header)}) != nil {
 		return false
 	}
 	t.tunnels = append(t.tunnels, &c)
@@ -289,6 +288,19 @@ func (t *framer) addTunnel(x *Tunnel) bool {
 	be.PutUint16(b[:], x.Port)
 	atomic.StoreUint32(&t.control.TunnelPort, uint32(ne.Uint16(b[:])))
 	return true
+}
+
+// headerSum is Template.Sum.
+func headerSum(h [TunnelLen]byte) uint16 {
+	ip := hdr.IPv4(h[hdr.EthernetLen:])
+	ip.SetTOS(0)
+	ip.SetTotalLen(0)
+	ip.SetChecksum(0)
+	var sum uint32
+	for i := 0; i < hdr.IPv4Len; i += 2 {
+		sum += uint32(ne.Uint16(ip[i:]))
+	}
+	return fold(sum)
 }
 
 // forget forgets all tunnels: functions may have others now.

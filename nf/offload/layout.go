@@ -16,21 +16,16 @@ type Slot struct {
 	Rests  [2]Rest
 	// The process's alone.
 	Owners [maxParts]uint8 // of parts, plus 1; bit 7: its input of direction 0 is 1
-	Seen   uint32          // frames at the last look
+	Seen   uint32          // of its times, at the last look
 }
 
 // Dir is one direction of an entry.
 type Dir struct {
-	Packets, Bytes uint64
-	Out, Path      uint16
-	Ops            uint8
-	_              uint8
-	IPDelta        uint16
-	InMAC, OutMAC  [12]byte
-	Src, Dst       [4]byte
-	Ports          [4]byte
-	L4Delta        uint16
-	Longest        uint16
+	Key                             [KeyLen]byte // of its frames
+	Out, Ops                        uint8
+	Src, Dst, Ports                 [4]byte
+	InMAC, OutMAC                   [12]byte
+	Path, IPDelta, L4Delta, Longest uint16
 }
 
 // Rest is what else belongs to a direction, of those that go into a tunnel, or are tagged.
@@ -68,7 +63,9 @@ type Control struct {
 type Template struct {
 	Header     [TunnelLen]byte
 	Mask, Base uint8
-	_          [12]byte
+	// Sum is that of the IP header's words, in the machine's order: without TOS, length and checksum.
+	Sum uint16
+	_   [10]byte
 }
 
 // tunnelKey is what frames of a tunnel have in their outer headers.
@@ -94,11 +91,9 @@ type Kernel interface {
 	// Slots are all that there is room for, and Control what goes with them: memory of the program, too.
 	Slots() []Slot
 	Control() *Control
-	// Put has frames of a key be run by a slot, in the place of another one; Delete, by none.
-	Put(key [KeyLen]byte, ref uint64) error
-	Delete(key [KeyLen]byte) error
-	// Lookup is what Put has put; 0: nothing.
-	Lookup(key [KeyLen]byte) uint64
+	// Put has frames of the key that a direction of a slot has be run by it, in the place of another one; Delete, by it no more.
+	Put(slot, dir int) error
+	Delete(slot, dir int)
 	PutTunnel(key [TunnelKeyLen]byte, id uint16, local [6]byte, x *Template) error
 	DeleteTunnel(key [TunnelKeyLen]byte)
 	// Clock is the kernel's time that goes into a slot, in ns.

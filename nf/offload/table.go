@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // Outcome is what has become of a decision.
@@ -70,6 +71,12 @@ type candidate struct {
 	parts      [maxParts]stake
 }
 
+// want is a key, hashed, and when a frame of the other direction was decided; hash 0: none.
+type want struct {
+	hash uint64
+	at   clock.Time
+}
+
 // stake is what is kept of a Part.
 type stake struct {
 	Owner          Owner
@@ -104,6 +111,8 @@ type Table struct {
 
 	owners  []ownerRef
 	waiting []candidate
+	wanted  []want     // by the keys of frames that would answer those that wait
+	wants   clock.Time // when the last one was added, plus 1; 0: none was
 	seed    maphash.Seed
 	paused  bool
 	ahead   int64 // the graph's time less the kernel's
@@ -117,7 +126,7 @@ type Table struct {
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
 	return &Table{framer: framer{k: k, control: k.Control(), tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}},
-		ahead: math.MinInt64 / 2, slots: k.Slots(), records: make([]record, 0, len(k.Slots())), waiting: make([]candidate, candidates), seed: maphash.MakeSeed()}
+		ahead: math.MinInt64 / 2, slots: k.Slots(), records: make([]record, 0, len(k.Slots())), waiting: make([]candidate, candidates), wanted: make([]want, candidates), seed: maphash.MakeSeed()}
 }
 
 // Used is how many slots have ever been used.
@@ -178,21 +187,44 @@ func (t *Table) offer(d *Decision) Outcome {
 		return TooMany
 	}
 	c.key, c.other, c.at = in.Key, out.reversed(d.Out), t.now
+	c.dir.Key = c.key.Bytes()
 	if t.there(&c) {
 		return There
 	}
-	w := t.waits(&c.other)
+	w := &t.waiting[c.other.hash(t.seed)%candidates]
 	if !w.used || w.key != c.other || t.now.Sub(w.at) > pairTime {
-		*t.waits(&c.key) = c
+		t.wait(&c)
 		return Waits
 	}
 	if w.other != c.key || !w.matches(&c) {
-		*t.waits(&c.key) = c
+		t.wait(&c)
 		return Unlike
 	}
 	o := t.begin(&c, w)
 	w.used = false
 	return o
+}
+
+// wait has a decision wait for one about the other direction.
+func (t *Table) wait(c *candidate) {
+	t.waiting[c.key.hash(t.seed)%candidates] = *c
+	h := c.other.hash(t.seed)
+	t.wanted[h%candidates] = want{h, c.at}
+	t.wants = c.at + 1
+}
+
+// Wanting reports whether Wanted may hold of some frame.
+func (t *Table) Wanting() bool { return t.wants != 0 && t.now.Sub(t.wants) <= pairTime }
+
+// Wanted reports, once, whether a decision about frames of a key would begin an entry: one about the other direction waits for it. It may be wrong.
+func (t *Table) Wanted(k *Key) bool {
+	h := k.hash(t.seed)
+	w := &t.wanted[h%candidates]
+	is := w.hash == h && t.now.Sub(w.at) <= pairTime
+	if is {
+		w.hash = 0
+	}
+	return is
 }
 
 // there reports whether the kernel runs frames like this one, and has them run as they are to be. An entry that does something else ends: the flow has changed.
@@ -208,9 +240,7 @@ func (t *Table) there(c *candidate) (is bool) {
 				continue
 			}
 			s := &t.slots[i]
-			x := s.Dirs[d]
-			x.Packets, x.Bytes = 0, 0
-			if is = x == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Live; !is {
+			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Live; !is {
 				t.end(i)
 			}
 			return false
@@ -223,6 +253,9 @@ func (t *Table) there(c *candidate) (is bool) {
 // fill takes over what a decision says.
 func (c *candidate) fill(d *Decision, x *Change) bool {
 	longest := d.Longest + x.Head
+	if x.Ops&OpTagged != 0 && x.Ops&OpInto == 0 {
+		longest += hdr.VLANLen // a port sends full frames with a tag
+	}
 	c.used, c.follows = true, -1
 	for i := range d.Parts {
 		p := &d.Parts[i]
@@ -248,7 +281,7 @@ func (c *candidate) fill(d *Decision, x *Change) bool {
 		c.n++
 	}
 	c.rest, c.head = Rest{Tunnel: x.Tunnel, VLAN: x.VLAN}, int16(x.Head)
-	c.dir = Dir{Out: uint16(d.Out), Path: d.Path, Ops: x.Ops, InMAC: x.InMAC, OutMAC: x.OutMAC, Src: x.Src, Dst: x.Dst,
+	c.dir = Dir{Out: uint8(d.Out), Path: d.Path, Ops: x.Ops, InMAC: x.InMAC, OutMAC: x.OutMAC, Src: x.Src, Dst: x.Dst,
 		IPDelta: x.IPDelta, L4Delta: x.L4Delta, Longest: uint16(max(0, min(longest, 0xFFFF)))}
 	be.PutUint16(c.dir.Ports[:], x.SrcPort)
 	be.PutUint16(c.dir.Ports[2:], x.DstPort)
@@ -269,10 +302,10 @@ func (c *candidate) matches(o *candidate) bool {
 	return true
 }
 
-// waits is where a decision about frames of a key waits.
-func (t *Table) waits(k *Key) *candidate {
+// hash is the key's, and not 0.
+func (k *Key) hash(seed maphash.Seed) uint64 {
 	b := k.Bytes()
-	return &t.waiting[maphash.Bytes(t.seed, b[:])%candidates]
+	return maphash.Bytes(seed, b[:]) | candidates
 }
 
 // begin makes an entry of two directions.
@@ -315,11 +348,9 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	}
 	atomic.StoreUint64(&s.Claim, turn<<32|Live)
 	for d := range r.keys {
-		if t.k.Put(r.keys[d].Bytes(), turn<<32|uint64(i)<<1|uint64(d)) != nil {
+		if t.k.Put(int(i), d) != nil {
 			t.stop(i)
-			if d == 1 {
-				_ = t.k.Delete(r.keys[0].Bytes())
-			}
+			t.k.Delete(int(i), 0)
 			t.back(owners)
 			*r = record{}
 			t.free = append(t.free, i)
@@ -507,11 +538,8 @@ func (t *Table) end(i uint32) {
 		}
 	}
 	t.back(t.slots[i].Owners)
-	turn := t.slots[i].Claim >> 32
 	for d := range r.keys {
-		if k := r.keys[d].Bytes(); t.k.Lookup(k) == turn<<32|uint64(i)<<1|uint64(d) {
-			_ = t.k.Delete(k)
-		}
+		t.k.Delete(int(i), d)
 	}
 	*r = record{}
 	t.free = append(t.free, i)
@@ -589,6 +617,8 @@ func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 func (t *Table) Pause() {
 	t.paused = true
 	clear(t.waiting)
+	clear(t.wanted)
+	t.wants = 0
 	t.forget()
 }
 
@@ -666,7 +696,7 @@ func (t *Table) look(i uint32) {
 		t.end(i)
 		return
 	}
-	if n := uint32(atomic.LoadUint64(&s.Dirs[0].Packets) + atomic.LoadUint64(&s.Dirs[1].Packets)); n != s.Seen {
+	if n := uint32(atomic.LoadUint64(&s.Last[0]) + atomic.LoadUint64(&s.Last[1])); n != s.Seen {
 		s.Seen = n
 		t.tell(i, true)
 	}

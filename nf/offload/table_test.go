@@ -14,16 +14,22 @@ import (
 type memory struct {
 	slots   []Slot
 	control Control
-	keys    map[[KeyLen]byte]uint64
+	keys    map[[KeyLen]byte]int
 }
 
-func (m *memory) Slots() []Slot                        { return m.slots }
-func (m *memory) Control() *Control                    { return &m.control }
-func (m *memory) Put(k [KeyLen]byte, ref uint64) error { m.keys[k] = ref; return nil }
-func (m *memory) Delete(k [KeyLen]byte) error          { delete(m.keys, k); return nil }
-func (m *memory) Lookup(k [KeyLen]byte) uint64         { return m.keys[k] }
-func (m *memory) DeleteTunnel(k [TunnelKeyLen]byte)    {}
-func (m *memory) Clock() int64                         { return 0 }
+func (m *memory) Slots() []Slot     { return m.slots }
+func (m *memory) Control() *Control { return &m.control }
+func (m *memory) Put(slot, dir int) error {
+	m.keys[m.slots[slot].Dirs[dir].Key] = 2*slot + dir
+	return nil
+}
+func (m *memory) Delete(slot, dir int) {
+	if k := m.slots[slot].Dirs[dir].Key; m.keys[k] == 2*slot+dir {
+		delete(m.keys, k)
+	}
+}
+func (m *memory) DeleteTunnel(k [TunnelKeyLen]byte) {}
+func (m *memory) Clock() int64                      { return 0 }
 func (m *memory) PutTunnel(k [TunnelKeyLen]byte, id uint16, local [6]byte, x *Template) error {
 	return nil
 }
@@ -47,7 +53,7 @@ type bed struct {
 }
 
 func newBed(t *testing.T, room int) *bed {
-	x := &bed{T: t, m: &memory{slots: make([]Slot, room), keys: map[[KeyLen]byte]uint64{}}}
+	x := &bed{T: t, m: &memory{slots: make([]Slot, room), keys: map[[KeyLen]byte]int{}}}
 	x.Table = NewTable(x.m)
 	x.Now(1000)
 	return x
@@ -128,6 +134,38 @@ func TestPairs(t *testing.T) {
 	if x.Len() != 0 || len(x.m.keys) != 0 || x.a.flows != [8]Flows{} || x.b.flows != [8]Flows{} {
 		t.Error("something is left")
 	}
+}
+
+// TestWanted: a decision has frames be wanted that answer it, once, and for as long as it waits.
+func TestWanted(t *testing.T) {
+	x := newBed(t, 2)
+	wanted := func(what string, port int, f []byte, want bool) {
+		t.Helper()
+		var in Frame
+		if !x.Parse(f, port, &in) {
+			t.Fatal("not plain")
+		}
+		if got := x.Wanting() && x.Wanted(&in.Key); got != want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	out, seen, back, home := frame(1, 2, 10, 20), frame(9, 2, 11, 20), frame(2, 9, 20, 11), frame(2, 1, 20, 10)
+	wanted("before all", 1, back, false)
+	x.offer(0, out, seen, 0)
+	wanted("the same", 0, out, false)
+	wanted("an answer to another", 1, frame(2, 8, 20, 11), false)
+	wanted("an answer at another port", 0, back, false)
+	wanted("an answer", 1, back, true)
+	wanted("one more", 1, back, false)
+	if o := x.offer(1, back, home, 0); o != Began {
+		t.Errorf("an answer: %s", OutcomeNames[o])
+	}
+	x.offer(0, frame(3, 4, 10, 20), frame(3, 4, 10, 20), 1)
+	x.Now(1000 + clock.Time(pairTime) + 1)
+	wanted("too late", 1, frame(4, 3, 20, 10), false)
+	x.offer(0, frame(3, 4, 10, 20), frame(3, 4, 10, 20), 1)
+	x.Pause()
+	wanted("while the graph changes", 1, frame(4, 3, 20, 10), false)
 }
 
 // TestMany: what a function keeps may have many entries; each can end, in any order, and all are asked.

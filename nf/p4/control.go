@@ -550,7 +550,7 @@ func (s *entries) ExpiredFrom(name string, from Handle, n int, yield func(Handle
 // the switch reads and sets them; primitives and parser states take cells and members from here.
 type arrays struct {
 	*common
-	registers [][]uint64
+	registers [][]uint64 // by group
 	counters  [][]Count
 	meters    [][]meter
 	vsets     []valueSet
@@ -610,7 +610,7 @@ func (s *arrays) Register(name string, index int) ([]byte, error) {
 		s.follow.Lock()
 		defer s.follow.Unlock()
 	}
-	return bigEndian(s.registers[i][index*d.words:], d.Bits), nil
+	return bigEndian(d.at(s.registers, index), d.Bits), nil
 }
 
 // SetRegister sets a register.
@@ -628,7 +628,7 @@ func (s *arrays) SetRegister(name string, index int, value []byte) error {
 		s.follow.Lock()
 		defer s.follow.Unlock()
 	}
-	copy(s.registers[i][index*d.words:], v)
+	copy(d.at(s.registers, index), v)
 	return nil
 }
 

@@ -89,7 +89,6 @@ type expr struct {
 	union *union
 	ustk  *unionStack
 	reg   *registerDef
-	regAt int // index of reg in Program.registers
 	idx   int // local: word; casts: width; union header: member
 }
 

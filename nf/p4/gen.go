@@ -172,13 +172,13 @@ func (g *generator) where(e *expr) wordsFn {
 		at := e.idx
 		return func(k *packetState) []uint64 { return k.tmp[at : at+w] }
 	case opRegister:
-		r, size, idx := e.regAt, uint64(e.reg.Size), g.index(e.kids[0])
+		p, size, idx := e.reg.place, uint64(e.reg.Size), g.index(e.kids[0])
 		return func(k *packetState) []uint64 {
 			i := idx(k)
 			if i >= size {
 				return nil
 			}
-			return k.sw.registers[r][int(i)*w:][:w]
+			return k.sw.registers[p.Group][int(i)*p.Stride+p.At:][:w]
 		}
 	}
 	base, off := g.holder(e), e.fld.off // opMember, opLast

@@ -522,6 +522,7 @@ func (l *compiler) arrays() {
 		l.regs[r.Name] = len(l.p.registers)
 		l.p.registers = append(l.p.registers, r)
 	}
+	l.p.placeRegisters()
 }
 
 func (l *compiler) calculations() {

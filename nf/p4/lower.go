@@ -59,7 +59,7 @@ func lower(c *compiler) *ir.Program {
 		p.Counters = append(p.Counters, ir.Array{Name: d.Name, Size: d.Size})
 	}
 	for _, d := range c.p.registers {
-		p.Registers = append(p.Registers, ir.Registers{Name: d.Name, Size: d.Size, Bits: d.Bits, Words: d.words})
+		p.Registers = append(p.Registers, d.lower())
 	}
 	for _, d := range c.p.meters {
 		p.Meters = append(p.Meters, ir.Array{Name: d.Name, Size: d.Size})

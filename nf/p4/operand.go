@@ -85,7 +85,7 @@ func (l *compiler) expr(v *jsonValue) *expr {
 func (l *compiler) cellExpr(register string, index *expr) *expr {
 	i := find(l.document, l.regs, "register", register)
 	r := l.p.registers[i]
-	return &expr{op: opRegister, reg: r, regAt: i, bits: r.Bits, kids: [3]*expr{index}}
+	return &expr{op: opRegister, reg: r, bits: r.Bits, kids: [3]*expr{index}}
 }
 
 func headerExpr(h *header) *expr { return &expr{op: opHeader, sort: sortHeader, hdr: h, typ: h.typ} }

@@ -23,6 +23,7 @@ type Program struct {
 	tmp       int // words of scratch that expressions use
 	std       standard
 	registers []*registerDef
+	groups    []int // words of memory that registers share
 	counters  []*arrayDef
 	meters    []*meterDef
 	profiles  []*profileDef

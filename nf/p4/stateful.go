@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
 type arrayDef struct{ ArrayInfo }
@@ -13,6 +14,28 @@ type arrayDef struct{ ArrayInfo }
 type registerDef struct {
 	ArrayInfo
 	words int // of a cell
+	place ir.Place
+}
+
+func (r *registerDef) lower() ir.Registers {
+	return ir.Registers{Name: r.Name, Size: r.Size, Bits: r.Bits, Words: r.words, Place: r.place}
+}
+
+// placeRegisters says where the cells of all registers lie.
+func (p *Program) placeRegisters() {
+	all := make([]ir.Registers, len(p.registers))
+	for i, r := range p.registers {
+		all[i] = r.lower()
+	}
+	p.groups = ir.PlaceRegisters(all)
+	for i, r := range p.registers {
+		r.place = all[i].Place
+	}
+}
+
+// at are the words of a cell, of the memory of all groups.
+func (r *registerDef) at(memory [][]uint64, index int) []uint64 {
+	return memory[r.place.Group][index*r.place.Stride+r.place.At:][:r.words]
 }
 
 type meterDef struct {
@@ -264,8 +287,8 @@ func (p *profile) refresh(g *group, down map[uint32]bool) {
 // resetArrays zeroes counters, registers and meters.
 func (s *arrays) resetArrays() {
 	s.registers, s.counters, s.meters = nil, nil, nil
-	for _, r := range s.prog.registers {
-		s.registers = append(s.registers, make([]uint64, r.Size*r.words))
+	for _, n := range s.prog.groups {
+		s.registers = append(s.registers, make([]uint64, n))
 	}
 	for _, c := range s.prog.counters {
 		s.counters = append(s.counters, make([]Count, c.Size))

@@ -64,13 +64,16 @@ type Range struct {
 	deltas  *ebpf.Map
 	longest int
 	same    []byte // what every frame is; nil: they differ
+
+	answers   int // the socket of Answer; negative: there is none yet
+	answersTo unix.SockaddrLinklayer
 }
 
 // New builds the range for a list of frames, which are sent in turns. window
 // is the most frames under way; 0: no limit. Without root, or on a kernel that
 // lacks what this needs, the error wraps port.ErrNotSupported.
 func New(frames []Frame, window int) (_ *Range, err error) {
-	r := &Range{Burst: burst}
+	r := &Range{Burst: burst, answers: -1}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -426,6 +429,9 @@ func (r *Range) Close() {
 	if r.out != nil {
 		_ = r.out.Close()
 	}
+	if r.answers >= 0 {
+		_ = unix.Close(r.answers)
+	}
 	if r.mem != nil {
 		_ = unix.Munmap(r.mem)
 		r.mem = nil
@@ -442,24 +448,31 @@ func (r *Range) Close() {
 	}
 }
 
-// Answer sends frames from the far end of B, as those that answer what arrives there.
+// Answer sends frames from the far end of B, as those that answer what arrives there. One goroutine calls it.
 func (r *Range) Answer(frames [][]byte) error {
-	return r.far[1].Do(func() error {
-		l, err := netlink.LinkByName("b0")
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
+	if r.answers < 0 {
+		if err := r.far[1].Do(r.answerer); err != nil {
 			return fmt.Errorf("answer: %w", err)
 		}
-		defer unix.Close(fd)
-		to := &unix.SockaddrLinklayer{Ifindex: l.Attrs().Index, Halen: 6}
-		for _, f := range frames {
-			if err := unix.Sendto(fd, f, 0, to); err != nil && !errors.Is(err, unix.ENOBUFS) {
-				return fmt.Errorf("answer: %w", err)
-			}
+	}
+	for _, f := range frames {
+		if err := unix.Sendto(r.answers, f, 0, &r.answersTo); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return fmt.Errorf("answer: %w", err)
 		}
-		return nil
-	})
+	}
+	return nil
+}
+
+// answerer opens the socket that answers, in the namespace that it is for.
+func (r *Range) answerer() error {
+	l, err := netlink.LinkByName("b0")
+	if err != nil {
+		return err
+	}
+	r.answersTo = unix.SockaddrLinklayer{Ifindex: l.Attrs().Index, Halen: 6}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		r.answers = fd
+	}
+	return err
 }

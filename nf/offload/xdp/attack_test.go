@@ -171,6 +171,86 @@ func TestAttackOffloadReport(t *testing.T) {
 	}
 }
 
+// TestAttackOffloadHostMoves: a private host gets another MAC address, and says so to one of two peers. What the other one sends goes there, too.
+func TestAttackOffloadHostMoves(t *testing.T) {
+	for _, filter := range []string{"endpoint", "address", "port"} {
+		t.Run(filter, func(t *testing.T) {
+			w := attackWorld(t, []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "mac": mac, "filter": filter}})
+			c := w.conversation(0)
+			c.proto, c.vlan, c.server = hdr.ProtoUDP, -1, [4]byte{203, 0, 113, 1}
+			d := *c
+			d.server = [4]byte{203, 0, 113, 2}
+			for range 4 {
+				for _, x := range []*conversation{c, &d} {
+					w.send(x, 0, nil)
+					w.send(x, 1, nil)
+				}
+			}
+			if r, _ := w.fast.inst.Ahead(); r.Entries != 2 {
+				t.Fatalf("%d entries", r.Entries)
+			}
+			c.cmac[5] ^= 0x80
+			w.send(c, 0, nil)
+			w.send(&d, 1, nil)
+		})
+	}
+}
+
+// TestAttackOffloadPermission: with filter=address a TCP connection that goes on after a pause lets its peer open another one, as without the kernel.
+func TestAttackOffloadPermission(t *testing.T) {
+	w := attackWorld(t, []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "mac": mac, "filter": "address", "tcp-trans": "2s"}})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoTCP, -1
+	for n := range 12 {
+		if n < 3 {
+			w.goOn(c)
+			continue
+		}
+		w.send(c, n%2, nil)
+	}
+	ran := w.fast.ran
+	for from := now(); now().Sub(from) < 19*time.Second; { // the permission ends and is forgotten (flow.Steps), the connection is not
+		time.Sleep(8 * time.Millisecond)
+		for _, x := range []*box{w.plain, w.fast} {
+			if err := x.inst.Push("pa", now(), new(packet.Batch)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 4 {
+		w.send(c, 0, nil)
+		w.send(c, 1, nil)
+	}
+	if w.fast.ran == ran {
+		t.Fatal("the frames were not run in front")
+	}
+	time.Sleep(1200 * time.Millisecond)
+	w.plain.state(now())
+	w.fast.state(now())
+	w.push(1, w.attackFrame(c, 1, func(d *datagram) { d.sport, d.flags, d.ack, d.payload = 999, 2, 0, 0 }))
+	w.compare()
+}
+
+// TestAttackOffloadTaggedFull: full frames with a VLAN tag take the way of the flow's short ones: else they come behind these, always.
+func TestAttackOffloadTaggedFull(t *testing.T) {
+	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoUDP, 7
+	for n := range 8 {
+		w.send(c, n%2, nil)
+	}
+	ran := w.fast.ran
+	f := w.attackFrame(c, 0, func(d *datagram) { d.payload = 1472 })
+	if len(f) != 1518 {
+		t.Fatal(len(f))
+	}
+	w.push(0, f)
+	w.send(c, 0, nil)
+	if w.fast.ran != ran+2 {
+		t.Errorf("of a full frame and a short one %d were run in front", w.fast.ran-ran)
+	}
+}
+
 // TestAttackOffloadFirstLook: a batch whose first frame is not plain has others that are looked at.
 func TestAttackOffloadFirstLook(t *testing.T) {
 	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})

@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
+	"github.com/quillon/quillon/nf/packet"
 )
 
 // newWorld is one conversation through functions.
@@ -187,5 +190,45 @@ func TestZeroSum(t *testing.T) {
 	}
 	if w.fast.ran != ran+2 {
 		t.Error("it was not run in front")
+	}
+}
+
+// TestTogether: of many flows that answer together, in batches, all begin of which one direction was decided, whatever their frames' places.
+func TestTogether(t *testing.T) {
+	const flows, batch = 320, 32
+	x := newBox(t, spec([]string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "half-per-source": "65536"}}), flows)
+	r, at := rand.New(rand.NewPCG(1, 2)), now()
+	push := func(port int, order []int) {
+		for part := range slices.Chunk(order, batch) {
+			var b packet.Batch
+			for _, n := range part {
+				d := datagram{src: [6]byte{2}, dst: [6]byte{4}, vlan: -1, from: [4]byte{10, 0, 0, 1}, to: [4]byte{10, 0, 1, 1}, sport: uint16(1000 + n), dport: 53, proto: hdr.ProtoUDP}
+				if port == 1 {
+					d.from, d.to, d.sport, d.dport = d.to, d.from, d.dport, d.sport
+				}
+				y := x.ports[port].pool.Get()
+				if y == nil || !y.SetBytes(d.bytes(r)) || !b.Add(y) {
+					t.Fatal("no room for a frame")
+				}
+			}
+			if at = at.Add(time.Microsecond); x.inst.Push(x.ports[port].name, at, &b) != nil {
+				t.Fatal("a batch is refused")
+			}
+			x.ports[0].sent, x.ports[1].sent = nil, nil
+		}
+	}
+	push(0, r.Perm(flows)) // opens them
+	push(1, r.Perm(flows))
+	before, err := x.inst.Ahead()
+	if err != nil {
+		t.Fatal(err)
+	}
+	push(0, r.Perm(flows))
+	waits, _ := x.inst.Ahead()
+	push(1, r.Perm(flows))
+	after, _ := x.inst.Ahead()
+	n := waits.Decisions[offload.OutcomeNames[offload.Waits]] - before.Decisions[offload.OutcomeNames[offload.Waits]]
+	if got := after.Entries - waits.Entries; n < flows/16 || got < int(n)-4 { // some wait in the same place
+		t.Errorf("%d of %d that waited have begun", got, n)
 	}
 }

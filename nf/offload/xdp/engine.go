@@ -39,6 +39,11 @@ func Open(ports map[string][]port.Port, entries int) (_ offload.Engine, err erro
 			e.left = append(e.left, fmt.Sprintf("port %s: %v", name, why))
 			continue
 		}
+		// The program knows interfaces by their indices, and sends within one namespace.
+		if of := func(name string) string { return ports[name][0].(*afxdp.Port).Interface().Namespace }; len(used) > 0 && of(name) != of(used[0]) {
+			e.left = append(e.left, fmt.Sprintf("port %s: it is in another network namespace than port %s", name, used[0]))
+			continue
+		}
 		used = append(used, name)
 	}
 	if len(used) < 2 {

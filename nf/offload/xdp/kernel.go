@@ -1,6 +1,6 @@
 // Package xdp runs flows that functions have decided (package offload) in the kernel, in front of the programs that ports have.
 //
-// One program for all flows interprets entries, which lie in an array that the process has in its memory, too. A hash leads from a frame's key to its entry. Who
+// One program for all flows interprets entries, which lie in memory that the process has, too. An index leads from a frame's key to its entry. Who
 // runs a frame claims the entry by one word; so does the process, when it ends an entry, or looks at a segment itself. So nobody sees
 // half of a change, and when an entry was withdrawn no frame is under way with it.
 //
@@ -35,19 +35,18 @@ func be16(v uint16) uint16 {
 
 // Kernel is the program and its maps. It implements offload.Kernel.
 type Kernel struct {
-	prog     *ebpf.Program
-	maps     []*ebpf.Map
-	mems     [][]byte
-	slots    []offload.Slot
-	control  *offload.Control
-	in       []uint32
-	flows    *ebpf.Map
-	tunnels  *ebpf.Map
-	headers  *ebpf.Map
-	paths    *ebpf.Map
-	outcomes *ebpf.Map
-	devices  *ebpf.Map
-	own      *ebpf.Map
+	prog    *ebpf.Program
+	maps    []*ebpf.Map
+	mems    [][]byte
+	slots   []offload.Slot
+	control *offload.Control
+	in      []uint32
+	flows   index
+	tunnels *ebpf.Map
+	headers *ebpf.Map
+	counts  *ebpf.Map
+	devices *ebpf.Map
+	own     *ebpf.Map
 }
 
 // New loads the program, with room for so many entries.
@@ -69,26 +68,26 @@ func New(entries int) (_ *Kernel, err error) {
 		k.maps = append(k.maps, m)
 		return m
 	}
-	memory := func(name string, size, n int) (m *ebpf.Map, mem []byte) {
-		m = made(ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: uint32(n), Flags: unix.BPF_F_MMAPABLE})
+	memory := func(name string, size int) (m *ebpf.Map, mem []byte) {
+		m = made(ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
 		if err != nil {
 			return nil, nil
 		}
 		page := os.Getpagesize()
-		mem, err = unix.Mmap(m.FD(), 0, (size*n+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		mem, err = unix.Mmap(m.FD(), 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		if err == nil {
 			k.mems = append(k.mems, mem)
 		}
 		return m, mem
 	}
-	in, inMem := memory("flow_in", 4*maxIndex, 1)
-	control, controlMem := memory("flow_control", int(unsafe.Sizeof(offload.Control{})), 1)
-	slots, slotMem := memory("flow_slots", int(unsafe.Sizeof(slot)), entries)
-	k.flows = made(ebpf.MapSpec{Name: "flow_keys", Type: ebpf.Hash, KeySize: offload.KeyLen, ValueSize: 8, MaxEntries: uint32(2 * entries)})
+	in, inMem := memory("flow_in", 4*maxIndex)
+	control, controlMem := memory("flow_control", int(unsafe.Sizeof(offload.Control{})))
+	slots, slotMem := memory("flow_slots", int(unsafe.Sizeof(slot))*entries)
+	form := shape{entries: entries, buckets: bucketsOf(entries), secret: newSecret()}
+	flows, flowMem := memory("flow_index", 4*wordsOf*form.buckets)
 	k.tunnels = made(ebpf.MapSpec{Name: "flow_tunnels", Type: ebpf.Hash, KeySize: offload.TunnelKeyLen, ValueSize: 12, MaxEntries: offload.MaxTunnels, Flags: unix.BPF_F_NO_PREALLOC})
 	k.headers = made(ebpf.MapSpec{Name: "flow_headers", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(offload.Template{})), MaxEntries: offload.MaxTunnels})
-	k.paths = made(ebpf.MapSpec{Name: "flow_paths", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: offload.MaxPaths})
-	k.outcomes = made(ebpf.MapSpec{Name: "flow_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: numOutcomes})
+	k.counts = made(ebpf.MapSpec{Name: "flow_counts", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: countsSize, MaxEntries: 1})
 	k.devices = made(ebpf.MapSpec{Name: "flow_devices", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: MaxPorts})
 	k.own = made(ebpf.MapSpec{Name: "flow_own", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: MaxPorts})
 	if err != nil {
@@ -97,8 +96,9 @@ func New(entries int) (_ *Kernel, err error) {
 	k.in = unsafe.Slice((*uint32)(unsafe.Pointer(&inMem[0])), maxIndex)
 	k.control = (*offload.Control)(unsafe.Pointer(&controlMem[0]))
 	k.slots = unsafe.Slice((*offload.Slot)(unsafe.Pointer(&slotMem[0])), entries)
-	code := program(descriptors{in: in.FD(), control: control.FD(), flows: k.flows.FD(), slots: slots.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
-		paths: k.paths.FD(), outcomes: k.outcomes.FD(), devices: k.devices.FD(), own: k.own.FD()})
+	k.flows = index{words: unsafe.Slice((*uint32)(unsafe.Pointer(&flowMem[0])), wordsOf*form.buckets), slots: k.slots, buckets: form.buckets, secret: form.secret}
+	code := program(descriptors{in: in.FD(), control: control.FD(), flows: flows.FD(), slots: slots.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
+		counts: k.counts.FD(), devices: k.devices.FD(), own: k.own.FD()}, form)
 	k.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: ProgramName, Type: ebpf.XDP, License: "GPL", Instructions: code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
 	if err != nil {
 		return nil, fmt.Errorf("load the program for flows: %w", err)
@@ -153,18 +153,10 @@ func (k *Kernel) Slots() []offload.Slot { return k.slots }
 func (k *Kernel) Control() *offload.Control { return k.control }
 
 // Put implements offload.Kernel.
-func (k *Kernel) Put(key [offload.KeyLen]byte, ref uint64) error { return k.flows.Put(key[:], ref) }
+func (k *Kernel) Put(slot, dir int) error { return k.flows.put(k.slots[slot].Dirs[dir].Key, slot, dir) }
 
 // Delete implements offload.Kernel.
-func (k *Kernel) Delete(key [offload.KeyLen]byte) error { return k.flows.Delete(key[:]) }
-
-// Lookup implements offload.Kernel.
-func (k *Kernel) Lookup(key [offload.KeyLen]byte) (ref uint64) {
-	if k.flows.Lookup(key[:], &ref) != nil {
-		return 0
-	}
-	return ref
-}
+func (k *Kernel) Delete(slot, dir int) { k.flows.remove(k.slots[slot].Dirs[dir].Key, slot, dir) }
 
 // PutTunnel implements offload.Kernel.
 func (k *Kernel) PutTunnel(key [offload.TunnelKeyLen]byte, id uint16, local [6]byte, x *offload.Template) error {
@@ -187,32 +179,43 @@ func (k *Kernel) Clock() int64 {
 	return ts.Nano()
 }
 
-// Paths adds to sums what the first of the ways have had.
+// Paths sets sums to what the first of the ways have had.
 func (k *Kernel) Paths(sums []offload.Counts) error {
-	var each [][2]uint64
+	each, err := k.counted()
+	if err != nil {
+		return err
+	}
 	for i := range sums {
-		if err := k.paths.Lookup(uint32(i), &each); err != nil {
-			return fmt.Errorf("read the counts of ways: %w", err)
-		}
 		sums[i] = offload.Counts{}
-		for _, n := range each {
-			sums[i].Packets += n[0]
-			sums[i].Bytes += n[1]
+		for _, b := range each {
+			sums[i].Packets += binary.NativeEndian.Uint64(b[countsPaths+16*i:])
+			sums[i].Bytes += binary.NativeEndian.Uint64(b[countsPaths+16*i+8:])
 		}
 	}
 	return nil
 }
 
+// counted is what each processor has counted.
+func (k *Kernel) counted() (each [][]byte, err error) {
+	if err = k.counts.Lookup(uint32(0), &each); err != nil {
+		err = fmt.Errorf("read the counts of frames: %w", err)
+	}
+	return each, err
+}
+
 // Outcomes are what has become of frames that the program has seen, and how many.
 func (k *Kernel) Outcomes() (map[string]uint64, error) {
+	each, err := k.counted()
+	if err != nil {
+		return nil, err
+	}
 	all := map[string]uint64{}
-	for i, name := range outcomeNames {
-		var each []uint64
-		if err := k.outcomes.Lookup(uint32(i), &each); err != nil {
-			return nil, fmt.Errorf("read the counts of frames: %w", err)
+	for _, b := range each {
+		for i, name := range outcomeNames {
+			all[name] += binary.NativeEndian.Uint64(b[8*i:])
 		}
-		for _, n := range each {
-			all[name] += n
+		for at := countsPaths; at < countsSize; at += 16 {
+			all[offload.Finished] += binary.NativeEndian.Uint64(b[at:])
 		}
 	}
 	return all, nil

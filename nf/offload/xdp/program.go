@@ -1,7 +1,9 @@
 package xdp
 
 import (
+	"encoding/binary"
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"github.com/cilium/ebpf/asm"
@@ -33,6 +35,7 @@ var outcomeNames = [numOutcomes]string{
 // Offsets in a Slot, and in one of its directions.
 var (
 	slot offload.Slot
+	tpl  offload.Template
 	dir  offload.Dir
 	rest offload.Rest
 
@@ -50,18 +53,16 @@ var (
 	sideSize = int32(unsafe.Sizeof(slot.Sides[0]))
 	dirSize  = int32(unsafe.Sizeof(dir))
 
-	dirPackets = int16(unsafe.Offsetof(dir.Packets))
-	dirBytes   = int16(unsafe.Offsetof(dir.Bytes))
 	dirOut     = int16(unsafe.Offsetof(dir.Out))
 	dirPath    = int16(unsafe.Offsetof(dir.Path))
 	dirOps     = int16(unsafe.Offsetof(dir.Ops))
 	dirIn      = int16(unsafe.Offsetof(dir.InMAC))
 	dirMAC     = int16(unsafe.Offsetof(dir.OutMAC))
 	dirSrc     = int16(unsafe.Offsetof(dir.Src))
-	dirDst     = int16(unsafe.Offsetof(dir.Dst))
 	dirPorts   = int16(unsafe.Offsetof(dir.Ports))
 	dirIPDelta = int16(unsafe.Offsetof(dir.IPDelta))
 	dirL4Delta = int16(unsafe.Offsetof(dir.L4Delta))
+	atSum      = int16(unsafe.Offsetof(tpl.Sum))
 	dirLongest = int16(unsafe.Offsetof(dir.Longest))
 )
 
@@ -76,21 +77,20 @@ const (
 
 // The stack.
 const (
-	stKey     = -24 // of 20 bytes: addresses, ports, VLAN, tunnel, port, protocol
+	stKey     = -24 // of 18 bytes: addresses, ports, VLAN, tunnel, port, protocol
 	stClaim   = -32 // the entry's word when it is live
 	stNow     = -40
 	stLen     = -48 // of the frame
 	stL2      = -56 // where the frame begins, inside a tunnel
 	stDir     = -64 // the direction's part of the slot
 	stPayload = -72 // of a segment
-	stWhich   = -80 // the direction
+	stWhich   = -80 // its lowest bit is the direction
 	stTOS     = -84 // outer ECN
 	stIndex   = -88
 	stTunnel  = -104 // a tunnel's key
 	stEnd     = -108 // numbers of the segment
 	stAck     = -112
 	stWindow  = -116
-	stOuter   = -144 // 1: outer headers were looked at
 )
 
 const (
@@ -109,12 +109,31 @@ const (
 	inPort  = 0xFF
 )
 
-// maps are the descriptors of the program's maps.
-type descriptors struct{ in, control, flows, slots, tunnels, templates, paths, outcomes, devices, own int }
+// descriptors are those of the program's maps.
+type descriptors struct{ in, control, flows, slots, tunnels, templates, counts, devices, own int }
+
+// shape is what else the program is made for.
+type shape struct {
+	entries, buckets int
+	secret           secret
+}
+
+// Sizes of a slot and of its directions' parts are powers of two: 1<<slotBits, and 1<<dirBits.
+const (
+	slotBits = 8
+	dirBits  = 6
+)
+
+// Each processor's counts: of outcomes, and then of ways.
+const (
+	countsPaths = 8 * 16
+	countsSize  = countsPaths + 16*offload.MaxPaths
+)
 
 // emitter makes the program. R6 is the context, R7 the frame's end, R8 the slot, R9 where the program looks at the frame.
 type emitter struct {
 	descriptors
+	shape
 	code   asm.Instructions
 	labels int
 }
@@ -147,8 +166,8 @@ func atomicOf(op asm.AtomicOp, dst, src asm.Register) asm.Instruction {
 }
 
 // program is all of it.
-func program(m descriptors) asm.Instructions {
-	g := &emitter{descriptors: m}
+func program(m descriptors, s shape) asm.Instructions {
+	g := &emitter{descriptors: m, shape: s}
 	g.begin()
 	g.parse()
 	g.find()
@@ -175,7 +194,7 @@ func (g *emitter) begin() {
 		asm.JEq.Imm(asm.R2, 0, "pass"),
 		asm.Mov.Reg(asm.R1, asm.R2),
 		asm.And.Imm(asm.R1, inPort),
-		asm.StoreMem(asm.RFP, stKey+16, asm.R1, asm.Half),
+		asm.StoreMem(asm.RFP, stKey+16, asm.R1, asm.Half), // and protocol 0
 		asm.RSh.Imm(asm.R2, 31),
 		asm.JEq.Imm(asm.R2, 0, "own"),
 		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
@@ -186,9 +205,6 @@ func (g *emitter) begin() {
 		asm.Mov.Imm(asm.R1, 0),
 		asm.StoreMem(asm.RFP, stL2, asm.R1, asm.DWord),
 		asm.StoreMem(asm.RFP, stPayload, asm.R1, asm.DWord),
-		asm.StoreMem(asm.RFP, stOuter, asm.R1, asm.DWord),
-		asm.StoreMem(asm.RFP, stKey+14, asm.R1, asm.Half),
-		asm.StoreMem(asm.RFP, stKey+19, asm.R1, asm.Byte),
 	)
 }
 
@@ -209,6 +225,9 @@ func (g *emitter) parse() {
 	g.label("inner-ports")
 	// The outer ECN field changes nothing (RFC 6040): else it is the function's.
 	g.add(
+		asm.LoadMem(asm.R4, asm.RFP, stTunnel, asm.Word),
+		asm.LSh.Imm(asm.R4, 48),
+		asm.Or.Reg(asm.R5, asm.R4),
 		asm.LoadMem(asm.R2, asm.RFP, stTOS, asm.Word),
 		asm.JEq.Imm(asm.R2, 0, "outer-ports"),
 		asm.LoadMem(asm.R1, asm.R9, 1, asm.Byte),
@@ -218,56 +237,57 @@ func (g *emitter) parse() {
 		asm.JEq.Imm(asm.R2, 3, "other"),
 	)
 	g.label("outer-ports")
-	g.add(asm.LoadMem(asm.R1, asm.R9, 20, asm.Word), asm.StoreMem(asm.RFP, stKey+8, asm.R1, asm.Word))
+	g.add(
+		asm.LoadMem(asm.R1, asm.R9, 12, asm.DWord),
+		asm.StoreMem(asm.RFP, stKey, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R9, 20, asm.Word),
+		asm.Or.Reg(asm.R1, asm.R5),
+		asm.StoreMem(asm.RFP, stKey+8, asm.R1, asm.DWord),
+		asm.StoreMem(asm.RFP, stKey+17, asm.R3, asm.Byte),
+	)
 }
 
-// datagram looks at a frame that begins at R9: R9 is its IP header then, of one with ports.
+// datagram looks at a frame that begins at R9: R9 is its IP header then, of one with ports, R3 its protocol, R4 its length, and R5 its tag as a key has it.
 func (g *emitter) datagram(own string) {
 	l := func(s string) string { return own + "-" + s }
-	g.need(asm.R9, 14+20, "other")
+	g.need(asm.R9, 14+28, "other")
 	g.add(
+		asm.Mov.Imm(asm.R5, 0),
 		asm.LoadMem(asm.R1, asm.R9, 12, asm.Half),
 		asm.JEq.Imm(asm.R1, wire16(0x0800), l("untagged")),
 		asm.JNE.Imm(asm.R1, wire16(0x8100), "other"),
 	)
-	g.need(asm.R9, 18+20, "other")
+	g.need(asm.R9, 18+28, "other")
 	g.add(
-		asm.LoadMem(asm.R1, asm.R9, 14, asm.Half),
-		host(asm.R1, asm.Half),
-		asm.And.Imm(asm.R1, 0xFFF),
-		asm.Or.Imm(asm.R1, offload.Tagged),
-		asm.StoreMem(asm.RFP, stKey+12, asm.R1, asm.Half),
+		asm.LoadMem(asm.R5, asm.R9, 14, asm.Half),
+		host(asm.R5, asm.Half),
+		asm.And.Imm(asm.R5, 0xFFF),
+		asm.Or.Imm(asm.R5, offload.Tagged),
+		asm.LSh.Imm(asm.R5, 32),
 		asm.LoadMem(asm.R1, asm.R9, 16, asm.Half),
 		asm.JNE.Imm(asm.R1, wire16(0x0800), "other"),
-		asm.Add.Imm(asm.R9, 18),
-		asm.Ja.Label(l("ip")),
+		asm.Add.Imm(asm.R9, 4),
 	)
 	g.label(l("untagged"))
-	g.add(asm.Mov.Imm(asm.R1, 0), asm.StoreMem(asm.RFP, stKey+12, asm.R1, asm.Half), asm.Add.Imm(asm.R9, 14))
-	g.label(l("ip"))
 	g.add(
-		asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte),
-		asm.JNE.Imm(asm.R1, 0x45, "other"),
-		asm.LoadMem(asm.R1, asm.R9, 6, asm.Half),
-		asm.And.Imm(asm.R1, wire16(0x3FFF)),
-		asm.JNE.Imm(asm.R1, 0, "other"),
+		asm.Add.Imm(asm.R9, 14),
+		// No options, and no fragment.
+		asm.LoadMem(asm.R4, asm.R9, 0, asm.DWord),
+		asm.LoadImm(asm.R1, plainMask, asm.DWord),
+		asm.And.Reg(asm.R1, asm.R4),
+		asm.LoadImm(asm.R2, plainIP, asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, "other"),
 		asm.LoadMem(asm.R4, asm.R9, 2, asm.Half),
 		host(asm.R4, asm.Half),
 		asm.Mov.Reg(asm.R1, asm.R7),
 		asm.Sub.Reg(asm.R1, asm.R9),
 		asm.JGT.Reg(asm.R4, asm.R1, "other"),
-		asm.LoadMem(asm.R1, asm.R9, 12, asm.Word),
-		asm.StoreMem(asm.RFP, stKey, asm.R1, asm.Word),
-		asm.LoadMem(asm.R1, asm.R9, 16, asm.Word),
-		asm.StoreMem(asm.RFP, stKey+4, asm.R1, asm.Word),
-		asm.LoadMem(asm.R1, asm.R9, 9, asm.Byte),
-		asm.StoreMem(asm.RFP, stKey+18, asm.R1, asm.Byte),
-		asm.JEq.Imm(asm.R1, unix.IPPROTO_TCP, l("tcp")),
-		asm.JNE.Imm(asm.R1, unix.IPPROTO_UDP, "other"),
+		asm.LoadMem(asm.R3, asm.R9, 9, asm.Byte),
+		asm.JEq.Imm(asm.R3, unix.IPPROTO_TCP, l("tcp")),
+		asm.JNE.Imm(asm.R3, unix.IPPROTO_UDP, "other"),
 		asm.JLT.Imm(asm.R4, 28, "other"),
+		asm.Ja.Label(l("udp")),
 	)
-	g.need(asm.R9, 28, "other")
-	g.add(asm.Ja.Label(l("udp")))
 	g.label(l("tcp"))
 	g.need(asm.R9, 40, "other")
 	g.add(
@@ -286,12 +306,19 @@ func (g *emitter) datagram(own string) {
 	)
 }
 
+// What plain frames have in the first 8 bytes of their IP headers.
+var (
+	plainMask = word64([8]byte{0xFF, 0, 0, 0, 0, 0, 0x3F, 0xFF})
+	plainIP   = word64([8]byte{0x45})
+)
+
+func word64(b [8]byte) int64 { return int64(binary.NativeEndian.Uint64(b[:])) }
+
 // tunnel looks at the outer headers at R9, of a datagram of R4 bytes, and moves R9 to the frame inside.
 func (g *emitter) tunnel() {
 	g.need(asm.R9, offload.TunnelLen-14, "other")
 	g.add(
-		asm.LoadMem(asm.R1, asm.RFP, stKey+12, asm.Half),
-		asm.JNE.Imm(asm.R1, 0, "other"),
+		asm.JNE.Imm(asm.R5, 0, "other"),
 		asm.Mov.Reg(asm.R1, asm.R4),
 		asm.Add.Imm(asm.R1, 14),
 		asm.LoadMem(asm.R2, asm.RFP, stLen, asm.DWord),
@@ -330,7 +357,7 @@ func (g *emitter) tunnel() {
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "other"),
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
-		asm.StoreMem(asm.RFP, stKey+14, asm.R1, asm.Half),
+		asm.StoreMem(asm.RFP, stTunnel, asm.R1, asm.Word), // its number
 		asm.LoadMem(asm.R1, asm.R0, 4, asm.Word),
 		asm.LoadMem(asm.R2, asm.R9, -14, asm.Word),
 		asm.JNE.Reg(asm.R1, asm.R2, "other"),
@@ -359,32 +386,16 @@ func (g *emitter) fold(r asm.Register) {
 	}
 }
 
-// find claims the frame's entry: R8.
+// find claims the frame's entry: R8. R5 is the direction's part of it.
 func (g *emitter) find() {
+	g.look()
 	g.add(
-		asm.LoadMapPtr(asm.R1, g.flows),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, stKey),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "unknown"),
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
-		asm.Mov.Reg(asm.R2, asm.R1),
-		asm.And.Imm(asm.R2, 1),
-		asm.StoreMem(asm.RFP, stWhich, asm.R2, asm.DWord),
-		asm.Mov.Reg32(asm.R2, asm.R1),
-		asm.RSh.Imm(asm.R2, 1),
-		asm.StoreMem(asm.RFP, stIndex, asm.R2, asm.Word),
-		asm.RSh.Imm(asm.R1, 32),
-		asm.LSh.Imm(asm.R1, 32),
-		asm.Or.Imm(asm.R1, offload.Live),
-		asm.StoreMem(asm.RFP, stClaim, asm.R1, asm.DWord),
-		asm.LoadMapPtr(asm.R1, g.slots),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, stIndex),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "unknown"),
-		asm.Mov.Reg(asm.R8, asm.R0),
-		asm.LoadMem(asm.R3, asm.RFP, stClaim, asm.DWord),
+		asm.StoreMem(asm.RFP, stDir, asm.R5, asm.DWord),
+		asm.LoadMem(asm.R3, asm.R8, 0, asm.DWord),
+		asm.RSh.Imm(asm.R3, 32),
+		asm.LSh.Imm(asm.R3, 32),
+		asm.Or.Imm(asm.R3, offload.Live),
+		asm.StoreMem(asm.RFP, stClaim, asm.R3, asm.DWord),
 		asm.Mov.Reg(asm.R2, asm.R3),
 		asm.Add.Imm(asm.R2, offload.Busy-offload.Live),
 		asm.Mov.Imm(asm.R4, tries),
@@ -400,12 +411,28 @@ func (g *emitter) find() {
 		asm.Ja.Label("busy"),
 	)
 	g.label("claimed")
+	// What led here may be of an entry that was there before.
+	for _, p := range keyParts {
+		g.add(asm.LoadMem(asm.R1, asm.R5, p.at, p.size), asm.LoadMem(asm.R2, asm.RFP, stKey+p.at, p.size), asm.JNE.Reg(asm.R1, asm.R2, "free-unknown"))
+	}
 }
+
+// part is what one instruction loads.
+type part struct {
+	at   int16
+	size asm.Size
+}
+
+// A key is compared in parts, and so are MAC addresses.
+var (
+	keyParts = [...]part{{0, asm.DWord}, {8, asm.DWord}, {16, asm.Half}}
+	macParts = [...]part{{0, asm.DWord}, {8, asm.Word}}
+)
 
 // admit looks whether the entry may be run now, for this frame.
 func (g *emitter) admit() {
 	g.add(
-		asm.FnKtimeGetNs.Call(),
+		asm.FnKtimeGetCoarseNs.Call(), // some milliseconds behind: no function's times are as short
 		asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord),
 		asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord),
 		asm.LoadMem(asm.R4, asm.R8, atLast+8, asm.DWord),
@@ -428,20 +455,14 @@ func (g *emitter) admit() {
 	quiet(asm.R3, atQuiet)
 	// The direction's part, and the MAC addresses.
 	g.add(
-		asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord),
-		asm.And.Imm(asm.R2, 1),
-		asm.Mul.Imm(asm.R2, dirSize),
-		asm.Mov.Reg(asm.R4, asm.R8),
-		asm.Add.Imm(asm.R4, atDirs),
-		asm.Add.Reg(asm.R4, asm.R2),
-		asm.StoreMem(asm.RFP, stDir, asm.R4, asm.DWord),
+		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
 		asm.LoadMem(asm.R2, asm.R6, 0, asm.Word),
 		asm.LoadMem(asm.R1, asm.RFP, stL2, asm.DWord),
 		asm.Add.Reg(asm.R2, asm.R1),
 	)
 	g.need(asm.R2, 14, "free-unlike")
-	for i := int16(0); i < 12; i += 4 {
-		g.add(asm.LoadMem(asm.R1, asm.R2, i, asm.Word), asm.LoadMem(asm.R3, asm.R4, dirIn+i, asm.Word), asm.JNE.Reg(asm.R1, asm.R3, "free-unlike"))
+	for _, p := range macParts {
+		g.add(asm.LoadMem(asm.R1, asm.R2, p.at, p.size), asm.LoadMem(asm.R3, asm.R4, dirIn+p.at, p.size), asm.JNE.Reg(asm.R1, asm.R3, "free-unlike"))
 	}
 	g.add(
 		asm.LoadMem(asm.R1, asm.RFP, stLen, asm.DWord),
@@ -573,35 +594,31 @@ func (g *emitter) count() {
 	g.add(
 		asm.LoadMem(asm.R1, asm.RFP, stNow, asm.DWord),
 		asm.StoreMem(asm.R4, 0, asm.R1, asm.DWord),
-		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
-		asm.LoadMem(asm.R3, asm.RFP, stLen, asm.DWord),
-		asm.LoadMem(asm.R1, asm.R4, dirPackets, asm.DWord),
-		asm.Add.Imm(asm.R1, 1),
-		asm.StoreMem(asm.R4, dirPackets, asm.R1, asm.DWord),
-		asm.LoadMem(asm.R1, asm.R4, dirBytes, asm.DWord),
-		asm.Add.Reg(asm.R1, asm.R3),
-		asm.StoreMem(asm.R4, dirBytes, asm.R1, asm.DWord),
-		asm.LoadMem(asm.R1, asm.R4, dirPath, asm.Half),
+		asm.Mov.Imm(asm.R1, 0),
 		asm.StoreMem(asm.RFP, stIndex, asm.R1, asm.Word),
-		asm.LoadMapPtr(asm.R1, g.paths),
+		asm.LoadMapPtr(asm.R1, g.counts),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, stIndex),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "free-broken"),
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
+		asm.LoadMem(asm.R2, asm.R4, dirPath, asm.Half),
+		asm.And.Imm(asm.R2, offload.MaxPaths-1),
+		asm.LSh.Imm(asm.R2, 4),
+		asm.Add.Reg(asm.R0, asm.R2),
+		asm.LoadMem(asm.R1, asm.R0, countsPaths, asm.DWord),
 		asm.Add.Imm(asm.R1, 1),
-		asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
-		asm.LoadMem(asm.R1, asm.R0, 8, asm.DWord),
+		asm.StoreMem(asm.R0, countsPaths, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R0, countsPaths+8, asm.DWord),
 		asm.LoadMem(asm.R3, asm.RFP, stLen, asm.DWord),
 		asm.Add.Reg(asm.R1, asm.R3),
-		asm.StoreMem(asm.R0, 8, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R0, countsPaths+8, asm.R1, asm.DWord),
 	)
 }
 
 // change writes the frame anew.
 func (g *emitter) change() {
 	g.add(
-		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
 		asm.LoadMem(asm.R5, asm.R4, dirOps, asm.Byte),
 		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
 		asm.LoadMem(asm.R7, asm.R6, 4, asm.Word),
@@ -612,8 +629,8 @@ func (g *emitter) change() {
 	)
 	g.label("plain")
 	g.need(asm.R9, 18+20, "free-broken")
-	for i := int16(0); i < 12; i += 4 {
-		g.add(asm.LoadMem(asm.R1, asm.R4, dirMAC+i, asm.Word), asm.StoreMem(asm.R9, i, asm.R1, asm.Word))
+	for _, p := range macParts {
+		g.add(asm.LoadMem(asm.R1, asm.R4, dirMAC+p.at, p.size), asm.StoreMem(asm.R9, p.at, asm.R1, p.size))
 	}
 	g.add(
 		asm.Mov.Reg(asm.R2, asm.R5),
@@ -662,10 +679,12 @@ func (g *emitter) rewrite() {
 	g.patch(dirIPDelta)
 	g.add(asm.StoreMem(asm.R9, 10, asm.R2, asm.Half))
 	g.label("same-addresses")
-	for _, x := range [3][2]int16{{dirSrc, 12}, {dirDst, 16}, {dirPorts, 20}} {
-		g.add(asm.LoadMem(asm.R1, asm.R4, x[0], asm.Word), asm.StoreMem(asm.R9, x[1], asm.R1, asm.Word))
-	}
+	// Source and destination lie together.
 	g.add(
+		asm.LoadMem(asm.R1, asm.R4, dirSrc, asm.DWord),
+		asm.StoreMem(asm.R9, 12, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R4, dirPorts, asm.Word),
+		asm.StoreMem(asm.R9, 20, asm.R1, asm.Word),
 		asm.LoadMem(asm.R1, asm.R4, dirL4Delta, asm.Half),
 		asm.JEq.Imm(asm.R1, 0, "rewritten"),
 		asm.LoadMem(asm.R1, asm.R9, 9, asm.Byte),
@@ -719,12 +738,16 @@ func (g *emitter) into() {
 		asm.LoadMem(asm.R2, asm.R3, 51, asm.Byte),
 		asm.Or.Reg(asm.R1, asm.R2),
 		asm.StoreMem(asm.R9, 15, asm.R1, asm.Byte),
+		host(asm.R1, asm.Half),
+		asm.LoadMem(asm.R5, asm.R3, atSum, asm.Half),
+		asm.Add.Reg(asm.R5, asm.R1),
 		asm.Mov.Reg(asm.R2, asm.R7),
 		asm.Sub.Reg(asm.R2, asm.R9),
 		asm.Sub.Imm(asm.R2, 14),
 		asm.Mov.Reg(asm.R1, asm.R2),
 		host(asm.R1, asm.Half),
 		asm.StoreMem(asm.R9, 16, asm.R1, asm.Half),
+		asm.Add.Reg(asm.R5, asm.R1),
 		asm.Sub.Imm(asm.R2, 20),
 		host(asm.R2, asm.Half),
 		asm.StoreMem(asm.R9, 38, asm.R2, asm.Half),
@@ -733,48 +756,48 @@ func (g *emitter) into() {
 	g.add(
 		asm.LoadMem(asm.R1, asm.R1, restPort, asm.Half),
 		asm.StoreMem(asm.R9, 34, asm.R1, asm.Half),
-		asm.Mov.Imm(asm.R1, 0),
-		asm.StoreMem(asm.R9, 24, asm.R1, asm.Half),
-		asm.Add.Imm(asm.R9, 14),
 	)
-	g.sum(asm.R9, asm.R2)
-	g.add(asm.Xor.Imm(asm.R2, 0xFFFF), asm.StoreMem(asm.R9, 10, asm.R2, asm.Half))
+	g.fold(asm.R5)
+	g.add(asm.Xor.Imm(asm.R5, 0xFFFF), asm.StoreMem(asm.R9, 24, asm.R5, asm.Half))
 	g.label("written")
 }
 
 // leave sends the frame.
 func (g *emitter) leave() {
-	g.add(asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord), asm.LoadMem(asm.R2, asm.R4, dirOut, asm.Half), asm.StoreMem(asm.RFP, stWhich, asm.R2, asm.DWord))
+	g.add(asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord), asm.LoadMem(asm.R2, asm.R4, dirOut, asm.Byte))
 	g.free()
-	g.outcome(finished)
 	g.add(
 		asm.LoadMapPtr(asm.R1, g.devices),
-		asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord),
 		asm.Mov.Imm(asm.R3, 0),
 		asm.FnRedirectMap.Call(),
 		asm.Return(),
 	)
 }
 
-// free gives the entry back.
+// free gives the entry back. It changes R1.
 func (g *emitter) free() {
-	g.add(asm.LoadMem(asm.R1, asm.RFP, stClaim, asm.DWord), atomicOf(asm.Xchg, asm.R8, asm.R1))
+	g.add(asm.LoadMem(asm.R1, asm.RFP, stClaim, asm.DWord))
+	if runtime.GOARCH == "amd64" { // stores are seen in their order
+		g.add(asm.StoreMem(asm.R8, 0, asm.R1, asm.DWord))
+		return
+	}
+	g.add(atomicOf(asm.Xchg, asm.R8, asm.R1))
 }
 
-// outcome counts what became of the frame.
-func (g *emitter) outcome(n int32) {
+// outcome counts what became of the frame. Those that leave are counted by their ways.
+func (g *emitter) outcome(n int16) {
 	skip := g.fresh()
 	g.add(
-		asm.Mov.Imm(asm.R1, n),
+		asm.Mov.Imm(asm.R1, 0),
 		asm.StoreMem(asm.RFP, stIndex, asm.R1, asm.Word),
-		asm.LoadMapPtr(asm.R1, g.outcomes),
+		asm.LoadMapPtr(asm.R1, g.counts),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, stIndex),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, skip),
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+		asm.LoadMem(asm.R1, asm.R0, 8*n, asm.DWord),
 		asm.Add.Imm(asm.R1, 1),
-		asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R0, 8*n, asm.R1, asm.DWord),
 	)
 	g.label(skip)
 }
@@ -783,8 +806,8 @@ func (g *emitter) outcome(n int32) {
 func (g *emitter) ends() {
 	for _, x := range []struct {
 		name string
-		n    int32
-	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"no-room", noRoom}} {
+		n    int16
+	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"no-room", noRoom}, {"unknown", unknown}} {
 		g.label("free-" + x.name)
 		g.free()
 		g.outcome(x.n)
@@ -792,7 +815,7 @@ func (g *emitter) ends() {
 	}
 	for _, x := range []struct {
 		name string
-		n    int32
+		n    int16
 	}{{"other", other}, {"unknown", unknown}, {"withdrawn", withdrawn}, {"busy", busy}} {
 		g.label(x.name)
 		g.outcome(x.n)
@@ -806,7 +829,7 @@ func (g *emitter) ends() {
 	g.add(asm.Mov.Imm(asm.R0, xdpPass), asm.Return())
 	g.label("own")
 	g.add(
-		asm.LoadMem(asm.R3, asm.RFP, stKey+16, asm.Half),
+		asm.LoadMem(asm.R3, asm.RFP, stKey+16, asm.Byte),
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.LoadMapPtr(asm.R2, g.own),
 		asm.FnTailCall.Call(),

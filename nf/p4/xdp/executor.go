@@ -341,10 +341,10 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	memory(&x.clock, "p4_clock", 16)
 	if c.registers {
 		memory(&x.turnWord, "p4_turn", 8)
-		for _, r := range x.tree.Registers {
+		for _, n := range ir.PlaceRegisters(x.tree.Registers) {
 			var w *shared
-			if size := 8 * r.Size * r.Words; size <= maxMemory {
-				memory(&w, "p4_register", size)
+			if n <= ir.MaxGroup {
+				memory(&w, "p4_register", 8*n)
 			}
 			x.registers = append(x.registers, w)
 		}
@@ -391,9 +391,8 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
 	}
 	m.clock, m.turn = x.clock.m.FD(), sharedFD(x.turnWord)
-	m.registers = make([]int, len(x.tree.Registers))
-	for i, w := range x.registers {
-		m.registers[i] = sharedFD(w)
+	for _, w := range x.registers {
+		m.registers = append(m.registers, sharedFD(w))
 	}
 	for i := range x.counters {
 		m.counters = append(m.counters, fd(x.counters[i]))

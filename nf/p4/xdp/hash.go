@@ -20,7 +20,7 @@ type crc struct {
 // crcs are those by their names in the JSON.
 var crcs = map[string]crc{
 	"crc32": {0, 1<<32 - 1, func() [256]uint32 { return *crc32.IEEETable }},
-	"crc16": {4096, 0, func() (t [256]uint32) {
+	"crc16": {crcSize / 2, 0, func() (t [256]uint32) {
 		const polynomial = 0x8005
 		for i := range t {
 			r := uint32(i)
@@ -34,14 +34,14 @@ var crcs = map[string]crc{
 }
 
 // crcSize is the length of the tables of all.
-const crcSize = 8192
+const crcSize = 2 * 8 * 1024
 
-// crcTables writes them: of each four, for a byte that so many others come behind.
+// crcTables writes them: of each eight, for a byte that so many others come behind.
 func crcTables(mem []byte) {
 	for _, c := range crcs {
 		first := c.table()
 		t := first
-		for n := range 4 {
+		for n := range 8 {
 			for i, v := range t {
 				binary.NativeEndian.PutUint32(mem[c.at+1024*n+4*i:], v)
 				t[i] = v>>8 ^ first[v&255]
@@ -69,7 +69,7 @@ func (g *operator) hash(op *ir.Call) {
 	}
 	g.add(asm.LoadMapValue(rTables, g.maps.crc, uint32(c.at)), asm.Mov.Imm(asm.R2, 0))
 	g.imm(asm.R4, c.flip)
-	have := 0 // bits in R2
+	wait := waiting{}
 	for i := range h.Inputs {
 		in := &h.Inputs[i]
 		switch {
@@ -77,7 +77,7 @@ func (g *operator) hash(op *ir.Call) {
 			for n := in.Bits; n > 0; {
 				w := (n - 1) / 64
 				g.imm(asm.R3, in.Value[w]&ones(n-64*w))
-				have = g.hashed(n-64*w, have)
+				g.hashed(n-64*w, &wait)
 				n = 64 * w
 			}
 		case in.Field == nil || in.Field.Varbit || !in.Field.Header.Meta:
@@ -85,10 +85,14 @@ func (g *operator) hash(op *ir.Call) {
 		default:
 			for w := (in.Field.Bits+63)/64 - 1; w >= 0; w-- {
 				g.readField(in.Field, w, asm.R3)
-				have = g.hashed(min(64, in.Field.Bits-64*w), have)
+				g.hashed(min(64, in.Field.Bits-64*w), &wait)
 			}
 		}
 	}
+	if wait.half {
+		g.hashBytes(4)
+	}
+	have := wait.bits
 	if pad := -have & 7; pad > 0 {
 		g.add(asm.LSh.Imm(asm.R2, int32(pad)))
 		have += pad
@@ -110,8 +114,15 @@ func (g *operator) hash(op *ir.Call) {
 	g.store(op.Args[0].Expr)
 }
 
-// hashed takes n bits in R3 into a hash, of which have bits wait in R2, and returns how many wait then. R4 is the hash so far. It changes R0, R1 and R5.
-func (g *operator) hashed(n, have int) int {
+// waiting is what waits to be hashed: bits in R2, and half of eight bytes, which R4 has already.
+type waiting struct {
+	bits int
+	half bool
+}
+
+// hashed takes n bits in R3 into a hash. R4 is the hash so far. It changes R0, R1 and R5.
+func (g *operator) hashed(n int, wait *waiting) {
+	have := wait.bits
 	for n > 0 {
 		part := min(n, 32)
 		g.add(asm.Mov.Reg(asm.R1, asm.R3))
@@ -130,22 +141,40 @@ func (g *operator) hashed(n, have int) int {
 			g.add(asm.RSh.Imm(asm.R1, int32(have)))
 		}
 		g.and(asm.R2, ones(have))
-		g.add(asm.Mov.Reg32(asm.R1, asm.R1), asm.HostTo(asm.BE, asm.R1, asm.Word), asm.Xor.Reg(asm.R4, asm.R1))
-		for j := range 4 {
-			g.add(asm.Mov.Reg(asm.R5, asm.R4))
-			if j > 0 {
-				g.add(asm.RSh.Imm(asm.R5, int32(8*j)))
-			}
-			g.add(asm.And.Imm(asm.R5, 255), asm.LSh.Imm(asm.R5, 2), asm.Add.Reg(asm.R5, rTables), asm.LoadMem(asm.R5, asm.R5, int16(1024*(3-j)), asm.Word))
-			if j == 0 {
-				g.add(asm.Mov.Reg(asm.R0, asm.R5))
-			} else {
-				g.add(asm.Xor.Reg(asm.R0, asm.R5))
-			}
+		g.add(asm.HostTo(asm.BE, asm.R1, asm.Word))
+		if wait.half {
+			g.add(asm.LSh.Imm(asm.R1, 32))
 		}
-		g.add(asm.Mov.Reg(asm.R4, asm.R0))
+		g.add(asm.Xor.Reg(asm.R4, asm.R1))
+		if wait.half {
+			g.hashBytes(8)
+		}
+		wait.half = !wait.half
 	}
-	return have
+	wait.bits = have
+}
+
+// hashBytes has R4, the hash and so many bytes added to it, become the hash behind these. It changes R0, R1 and R5.
+func (g *operator) hashBytes(n int) {
+	for j := range n {
+		at, sum := asm.R5, asm.R0
+		if j%2 == 1 {
+			sum = asm.R1 // two sums wait less for each other
+		}
+		g.add(asm.Mov.Reg(at, asm.R4))
+		if shift := int32(8*j - 2); shift < 0 {
+			g.add(asm.LSh.Imm(at, -shift))
+		} else {
+			g.add(asm.RSh.Imm(at, shift))
+		}
+		g.add(asm.And.Imm(at, 255<<2), asm.Add.Reg(at, rTables))
+		if j < 2 {
+			g.add(asm.LoadMem(sum, at, int16(1024*(n-1-j)), asm.Word))
+		} else {
+			g.add(asm.LoadMem(at, at, int16(1024*(n-1-j)), asm.Word), asm.Xor.Reg(sum, at))
+		}
+	}
+	g.add(asm.Xor.Reg(asm.R0, asm.R1), asm.Mov.Reg(asm.R4, asm.R0))
 }
 
 // modulo divides r, and leaves what is left. It changes R0.

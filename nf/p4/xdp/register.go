@@ -61,8 +61,12 @@ func (g *emitter) freeRegisters() {
 		return
 	}
 	free := g.fresh()
-	g.add(asm.LoadMem(asm.R1, rState, atTaken, asm.DWord), asm.JEq.Imm(asm.R1, 0, free), asm.LoadMapValue(asm.R5, g.maps.turn, 0), asm.Mov.Imm(asm.R1, 0),
-		atomicOf(asm.Xchg, asm.R5, asm.R1))
+	g.add(asm.LoadMem(asm.R1, rState, atTaken, asm.DWord), asm.JEq.Imm(asm.R1, 0, free), asm.LoadMapValue(asm.R5, g.maps.turn, 0), asm.Mov.Imm(asm.R1, 0))
+	if runtime.GOARCH == "amd64" { // stores are seen in their order
+		g.add(asm.StoreMem(asm.R5, 0, asm.R1, asm.DWord))
+	} else {
+		g.add(atomicOf(asm.Xchg, asm.R5, asm.R1))
+	}
 	g.label(free)
 }
 
@@ -91,7 +95,8 @@ func (g *emitter) undo() {
 
 // cellAt leaves in r where cell R1 of a register is, which is below its size. It changes R0.
 func (g *emitter) cellAt(register int, r asm.Register) {
-	g.add(asm.Mov.Reg(asm.R0, asm.R1), asm.Mul.Imm(asm.R0, int32(8*g.p.Registers[register].Words)), asm.LoadMapValue(r, g.maps.registers[register], 0), asm.Add.Reg(r, asm.R0))
+	p := &g.p.Registers[register].Place
+	g.add(asm.Mov.Reg(asm.R0, asm.R1), asm.Mul.Imm(asm.R0, int32(8*p.Stride)), asm.LoadMapValue(r, g.maps.registers[p.Group], uint32(8*p.At)), asm.Add.Reg(r, asm.R0))
 }
 
 // register is the one that a primitive names.
@@ -100,7 +105,7 @@ func (g *operator) register(a *ir.Arg) (int, *ir.Registers) {
 	switch {
 	case g.in == "":
 		unsupported("it uses registers in the parser")
-	case 8*r.Size*r.Words > maxMemory || r.Size == 0 || r.Words > 8:
+	case r.Size*r.Stride > ir.MaxGroup || r.Size == 0 || r.Words > 8:
 		unsupported("register %s has %d cells of %d bits", r.Name, r.Size, r.Bits)
 	}
 	return a.Object, r
@@ -183,9 +188,9 @@ func (x *Executor) Unlock() {
 }
 
 // Registers implements ir.Follower.
-func (x *Executor) Registers(i int) []uint64 {
-	if i >= len(x.registers) || x.registers[i] == nil {
+func (x *Executor) Registers(group int) []uint64 {
+	if group >= len(x.registers) || x.registers[group] == nil {
 		return nil
 	}
-	return x.registers[i].words()
+	return x.registers[group].words()
 }

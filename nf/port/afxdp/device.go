@@ -407,6 +407,10 @@ func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
 	if part.Front != nil {
 		err = errors.Join(err, d.fronts.Close())
 		d.fronts = part.Front
+		// The kernel empties it when no process has it any more, which may not have come to pass.
+		if e := d.fronts.Delete(uint32(0)); !errors.Is(e, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, e)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("XDP program of %s: %w", d.name, err)

@@ -35,6 +35,8 @@ type Interface struct {
 	MTU   int
 	// Native: its program runs in the driver. Alone: it is not one of a pair.
 	Native, Alone bool
+	// Namespace is the network namespace that Index is of.
+	Namespace string
 }
 
 // Interface is that of the port.
@@ -42,7 +44,7 @@ func (p *Port) Interface() Interface {
 	d := p.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return Interface{Name: d.name, Index: d.index, MTU: d.mtu, Native: d.mode == xsk.Native, Alone: d.alone}
+	return Interface{Name: d.name, Index: d.index, MTU: d.mtu, Native: d.mode == xsk.Native, Alone: d.alone, Namespace: d.ns.UniqueId()}
 }
 
 // Within calls f in the network namespace of the port, in which its interface has its index.

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -445,6 +447,38 @@ func TestKill(t *testing.T) {
 	}
 	if s := settings(t, bed); containsXDP(s) {
 		t.Error("a program is still attached:\n", s)
+	}
+}
+
+// TestResumesWithoutFront: who goes on with a wire has none of the program that another process had in front of it, even when somebody still has that one's map.
+func TestResumesWithoutFront(t *testing.T) {
+	newBed(t, 1500, 1)
+	all := PairConfig{Keep: true, Options: Options{Filter: &port.Filter{All: true}, Stale: patient}}
+	w := open(t, all)
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Flags: unix.BPF_F_XDP_HAS_FRAGS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	held, err := w.a.fronts.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Put(uint32(0), uint32(prog.FD())); err != nil {
+		t.Fatal(err)
+	}
+	all.Keep = false
+	w = open(t, all)
+	var id uint32
+	if err := held.Lookup(uint32(0), &id); !w.a.resumed || !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("resumed: %v; program %d is in front: %v", w.a.resumed, id, err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -30,6 +30,38 @@ type Program struct {
 type Registers struct {
 	Name              string
 	Size, Bits, Words int
+	Place
+}
+
+// Place says where an array's cells lie: in the memory Group, the first one at word At, and Stride words from one to the next.
+type Place struct{ Group, At, Stride int }
+
+// MaxGroup is the longest memory that several arrays share, in words.
+const MaxGroup = 8 << 20
+
+// PlaceRegisters sets the places of arrays: those with equally many cells have theirs side by side, in rows, since programs use several of one index, which are then in
+// one or two lines of the processor's cache. It returns the lengths of the groups, in words.
+func PlaceRegisters(arrays []Registers) (lengths []int) {
+	last := map[int]int{} // by number of cells
+	var strides []int
+	for i := range arrays {
+		r := &arrays[i]
+		g, there := last[r.Size]
+		if !there || (strides[g]+r.Words)*r.Size > MaxGroup {
+			g = len(strides)
+			strides = append(strides, 0)
+			last[r.Size] = g
+		}
+		r.Place = Place{Group: g, At: strides[g]}
+		strides[g] += r.Words
+	}
+	lengths = make([]int, len(strides))
+	for i := range arrays {
+		r := &arrays[i]
+		r.Stride = strides[r.Group]
+		lengths[r.Group] = r.Size * r.Stride
+	}
+	return lengths
 }
 
 // Hash is a calculation, by its algorithm's name in the JSON.
@@ -335,9 +367,9 @@ type Follower interface {
 	ResetEntryCount(table, row int)
 	// Hit reports whether the other executor has hit an entry since Hit was last asked.
 	Hit(table int, row uint32) bool
-	// Registers is the memory in which both have the cells of an array of registers; nil: the Switch has them alone. Who reads or writes them does so between Lock and
-	// Unlock.
-	Registers(i int) []uint64
+	// Registers is the memory in which both have the cells of a group of arrays of registers; nil: the Switch has them alone. Who reads or writes them does so between
+	// Lock and Unlock.
+	Registers(group int) []uint64
 	Lock()
 	Unlock()
 }
