@@ -43,8 +43,9 @@ type Result struct {
 	Session int
 	Op
 	// Found: the key was there before. An insertion changes nothing then, an update and a
-	// deletion do nothing otherwise. Got is what a read found. An update whose word lost to
-	// another's has happened, too: just before that.
+	// deletion do nothing otherwise. Got is the value that was there; only reads and
+	// insertions are told it: an update whose word lost to another's has happened just before
+	// that, so that the other does not know what it replaced.
 	Found      bool
 	Got        []byte
 	Err        error

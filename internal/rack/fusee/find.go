@@ -21,6 +21,7 @@ type find struct {
 	seenAt clock.Time
 	cached bool // the entry is the cache's: the key may be elsewhere
 	both   bool // the object was read beside the slot
+	was    []byte
 }
 
 // entry is a slot whose object may be the key's.
@@ -130,12 +131,15 @@ func (s *session) keysDone(now clock.Time) {
 			live, value = e, o.value
 		}
 	}
+	if live != nil {
+		s.was = append(s.was[:0], value...)
+	}
 	switch {
 	case s.cached && live == nil:
 		s.do(now, stepFind)
 	case s.res.Kind == Read:
 		if live != nil {
-			s.res.Found, s.res.Got = true, value
+			s.res.Found, s.res.Got = true, s.was
 			s.cache.put(s.res.Key, live.pos, live.w, s.readAt)
 		}
 		s.end(now, nil)
@@ -182,7 +186,7 @@ func (s *session) insert(now clock.Time, live, other *entry) {
 		c.stats.Withdrawn++
 		s.decide(now, s.at, s.word()|tentative, s.word().tomb(), thenWithdraw)
 	case live != nil:
-		s.res.Found = true
+		s.res.Found, s.res.Got = true, s.was
 		s.end(now, nil)
 	case other != nil && s.at >= 0 && other.pos > s.at:
 		s.decide(now, other.pos, other.w, other.w.tomb(), thenKill)

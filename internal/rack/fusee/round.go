@@ -287,8 +287,12 @@ func (s *session) looked(now clock.Time, n int) {
 		s.finish(now, unknown)
 	case p != s.old:
 		s.finish(now, lost)
-	case s.cut && now.Sub(s.readAt) > s.c.cfg.FailAfter:
-		s.end(now, ErrUnknown) // the old word may be there once more
+	case s.cut && now.Sub(s.readAt) > s.c.cfg.FailAfter && !s.same(n):
+		if s.then == thenWrite {
+			s.end(now, ErrUnknown)
+			return
+		}
+		s.finish(now, unknown)
 	case s.cut || n == 0:
 		s.cut = false
 		s.propose(now)
@@ -314,6 +318,19 @@ func (s *session) looked(now clock.Time, n int) {
 			s.do(now, stepCheck)
 		}
 	}
+}
+
+// same reports whether the old word, which was read long ago, has been in the slot all the
+// time: it is a tentative one, which never comes back, or some backup has the new word. Otherwise
+// the old word may be there once more, and nobody knows what became of the new one; but it is
+// nowhere now.
+func (s *session) same(backups int) bool {
+	for i := range backups {
+		if s.wordAt(i+1) == s.new {
+			return true
+		}
+	}
+	return s.old&tentative != 0
 }
 
 // finish goes on after a round.
@@ -355,7 +372,7 @@ func (s *session) finish(now clock.Time, o outcome) {
 		}
 		s.do(now, stepFind)
 	case thenWithdraw:
-		s.res.Found = true
+		s.res.Found, s.res.Got = true, s.was
 		s.end(now, nil)
 	case thenRepair:
 		s.rec.settled(now, s)
@@ -371,10 +388,10 @@ func (s *session) wrote(now clock.Time, o outcome) {
 			s.cache.put(s.res.Key, s.pos, s.new, now)
 		}
 		s.end(now, nil)
-	case s.res.Kind == Update && o == lost:
-		s.leave(now, true)
-		s.end(now, nil)
 	case s.res.Kind == Update:
+		if o == lost {
+			s.leave(now, true)
+		}
 		s.end(now, nil)
 	case o == lost:
 		s.res.Found = false
