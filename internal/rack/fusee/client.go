@@ -182,6 +182,7 @@ type Client struct {
 	stats    Stats
 	err      error // of the geometry: no session works
 	wcs      [64]rnic.WC
+	posted   func(s *session, node int, w *rnic.SendWR) // in tests: instead of queue pairs
 }
 
 const redialAfter = 100 * time.Microsecond

@@ -475,12 +475,21 @@ func (s *session) send(now clock.Time, phase Phase) {
 		if w.Op == rnic.OpCompareSwap && s.step.inRound() {
 			s.proposed = s.proposed || s.has && s.round.new.at() == s.piece.at
 		}
-		if err := s.qps[n].PostSend(w); err != nil {
+		if err := s.put(n, w); err != nil {
 			s.qps[n].Fail()
 			s.lost(now, n)
 			return
 		}
 	}
+}
+
+// put posts a request.
+func (s *session) put(node int, w *rnic.SendWR) error {
+	if s.c.posted != nil {
+		s.c.posted(s, node, w)
+		return nil
+	}
+	return s.qps[node].PostSend(w)
 }
 
 func (s *session) count(op rnic.Op, n int) {
@@ -514,7 +523,7 @@ func (s *session) release(now clock.Time, w slot) bool {
 		}
 		r := s.objectsOf(n, a.node)
 		s.count(rnic.OpWrite, 1)
-		err := s.qps[n].PostSend(&rnic.SendWR{ID: uint64(s.index), Op: rnic.OpWrite, SGL: freed, RemoteAddr: r.VA + uint64(a.off), RKey: r.RKey, Signaled: true})
+		err := s.put(n, &rnic.SendWR{ID: uint64(s.index), Op: rnic.OpWrite, SGL: freed, RemoteAddr: r.VA + uint64(a.off), RKey: r.RKey, Signaled: true})
 		if err != nil {
 			s.qps[n].Fail()
 			s.forget(n)
