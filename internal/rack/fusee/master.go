@@ -173,7 +173,7 @@ func (m *Master) act(now clock.Time) {
 			m.wakeAt = max(now, m.granted.Add(m.cfg.Margin))
 			return
 		}
-		if !m.link(m.suspect) {
+		if !m.link(now, m.suspect) {
 			m.wakeAt = now.Add(redialAfter)
 			return
 		}
@@ -189,11 +189,11 @@ func (m *Master) act(now clock.Time) {
 	}
 }
 
-func (m *Master) link(node int) bool {
+func (m *Master) link(now clock.Time, node int) bool {
 	if m.qps[node] != nil {
 		return true
 	}
-	q, g, err := m.cfg.Dial(0, node)
+	q, g, err := m.cfg.Dial(now, node)
 	if err != nil {
 		return false
 	}
@@ -246,7 +246,7 @@ func (m *Master) read(now clock.Time) {
 	}
 	ring := m.ring()
 	for _, n := range ring {
-		if !m.link(n) {
+		if !m.link(now, n) {
 			m.wakeAt = now.Add(redialAfter)
 			return
 		}

@@ -350,6 +350,7 @@ func (s *session) compose(now clock.Time) (Phase, bool) {
 	case stepCollect:
 		s.find.pieces = append(s.find.pieces[:0], s.some(maxWords)...)
 		for i, p := range s.find.pieces {
+			s.words[i] = [8]byte{}
 			if at := s.replicas(p.at.node); len(at) > 0 {
 				s.ask(rnic.OpRead, at[0], s.objectsOf(at[0], p.at.node), p.at.off, s.words[i][:])
 			}
