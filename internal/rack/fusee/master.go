@@ -59,6 +59,7 @@ type Master struct {
 	wcs     [16]rnic.WC
 	took    int
 	err     error
+	posted  func(node int, w *rnic.SendWR) // in tests: instead of queue pairs
 }
 
 const pieceSize = 4096
@@ -141,21 +142,30 @@ func (m *Master) complete(now clock.Time, w *rnic.WC) {
 	if w.Status != rnic.Success {
 		for i, q := range m.qps {
 			if q != nil && q.QPN == w.QPN {
-				m.qps[i] = nil
-				m.posts++
-				m.pending = 0
-				m.wakeAt = now.Add(redialAfter)
-				for k := range m.copies { // what is under way may still write there
-					m.copies[k] = make([]byte, pieceSize)
-				}
-				if m.step == writing {
-					m.step = reading
-				}
+				m.lost(now, i)
 			}
 		}
 		return
 	}
-	if uint32(w.ID) != m.posts || m.pending == 0 {
+	m.completed(now, uint32(w.ID))
+}
+
+// lost goes on after a queue pair failed: from the READs on.
+func (m *Master) lost(now clock.Time, node int) {
+	m.qps[node] = nil
+	m.posts++
+	m.pending = 0
+	m.wakeAt = now.Add(redialAfter)
+	for k := range m.copies { // what is under way may still write there
+		m.copies[k] = make([]byte, pieceSize)
+	}
+	if m.step == writing {
+		m.step = reading
+	}
+}
+
+func (m *Master) completed(now clock.Time, post uint32) {
+	if post != m.posts || m.pending == 0 {
 		return
 	}
 	if m.pending--; m.pending == 0 {
@@ -214,6 +224,10 @@ func (m *Master) post(node int, w *rnic.SendWR) {
 	w.ID = uint64(m.posts)
 	if w.Signaled {
 		m.pending++
+	}
+	if m.posted != nil {
+		m.posted(node, w)
+		return
 	}
 	if m.qps[node].PostSend(w) != nil {
 		m.qps[node].Fail()

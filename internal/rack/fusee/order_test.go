@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/nf/clock"
@@ -31,6 +32,8 @@ type scramble struct {
 	ids     map[*session]int
 	numbers map[*session]int
 	todo    map[*session]int
+	master  *Master
+	gone    int // the node that has vanished, from 1 on; 0: none has
 	err     error
 }
 
@@ -88,7 +91,53 @@ func newScramble(t *testing.T, l Layout, seed uint64) *scramble {
 	if x.store, err = NewCluster(l); err != nil {
 		t.Fatal(err)
 	}
+	x.master, err = NewMaster(MasterConfig{
+		Layout: l, CQ: new(rnic.CQ), FailAfter: 1000 * tick, Lease: 2000 * tick, Margin: 2000 * tick,
+		Dial: func(_ clock.Time, node int) (*rnic.QP, Grant, error) { return x.dial(node) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.master.posted = func(node int, w *rnic.SendWR) { x.post(lane{nil, node}, w, uint32(w.ID)) }
 	return x
+}
+
+// tick is the time that a request takes.
+const tick = 100 * time.Nanosecond
+
+func (x *scramble) dial(node int) (*rnic.QP, Grant, error) {
+	if node == x.gone-1 {
+		return nil, Grant{}, errors.New("it has vanished")
+	}
+	return &rnic.QP{}, Grant{Layout: *x.store.layout(), Index: Region{VA: indexVA}, Blocks: Region{VA: blocksVA}, Objects: Region{VA: objectsVA}}, nil
+}
+
+// post takes a request.
+func (x *scramble) post(k lane, w *rnic.SendWR, post uint32) {
+	if x.queues[k] == nil {
+		x.lanes = append(x.lanes, k)
+	}
+	p := posting{w: *w, buf: w.SGL[0], post: post}
+	if w.Op == rnic.OpWrite {
+		p.buf = append([]byte{}, p.buf...)
+	}
+	x.queues[k] = append(x.queues[k], p)
+}
+
+// vanish makes a node answer no more.
+func (x *scramble) vanish(node int) {
+	x.gone = node + 1
+	x.store[node] = nil
+	for _, k := range x.lanes {
+		if k.node != node {
+			continue
+		}
+		x.queues[k] = x.queues[k][:0]
+		if k.s != nil && !x.dead[k.s] && k.s.qps[node] != nil {
+			x.left[k.s] = 0
+			k.s.lost(x.now, node)
+		}
+	}
 }
 
 // client adds a client.
@@ -99,10 +148,9 @@ func (x *scramble) client(id uint16, sessions int, next func(c *Client, session 
 	}
 	var c *Client
 	c, err = NewClient(Config{
-		Layout: *x.store.layout(), Sessions: sessions, ID: id, CQ: nic.CreateCQ(16), FailAfter: 4000, Cache: 16,
-		Dial: func(_ clock.Time, _, node int) (*rnic.QP, Grant, error) {
-			return &rnic.QP{}, Grant{Layout: *x.store.layout(), Index: Region{VA: indexVA}, Blocks: Region{VA: blocksVA}, Objects: Region{VA: objectsVA}}, nil
-		},
+		Layout: *x.store.layout(), Sessions: sessions, ID: id, CQ: nic.CreateCQ(16), FailAfter: 4000 * tick, Cache: 16,
+		View: x.master.View, Suspect: x.master.Suspect,
+		Dial: func(_ clock.Time, _, node int) (*rnic.QP, Grant, error) { return x.dial(node) },
 		Alloc: func(_ clock.Time, owner uint16, region, units int) (int, error) {
 			return x.store.Alloc(owner, region, units)
 		},
@@ -118,16 +166,9 @@ func (x *scramble) client(id uint16, sessions int, next func(c *Client, session 
 		x.t.Fatal(err)
 	}
 	c.posted = func(s *session, node int, w *rnic.SendWR) {
-		k := lane{s, node}
-		if x.queues[k] == nil {
-			x.lanes = append(x.lanes, k)
-		}
-		p := posting{w: *w, buf: w.SGL[0], post: uint32(w.ID >> 16)}
-		if w.Op == rnic.OpWrite {
-			p.buf = append([]byte{}, p.buf...)
-		}
-		x.queues[k] = append(x.queues[k], p)
-		if p.post != 0 {
+		post := uint32(w.ID >> 16)
+		x.post(lane{s, node}, w, post)
+		if post != 0 {
 			x.left[s]++
 		}
 	}
@@ -190,6 +231,12 @@ func (x *scramble) execute(k lane) {
 			le.PutUint64(mem, p.w.Swap)
 		}
 	}
+	if k.s == nil {
+		if p.w.Signaled {
+			x.master.completed(x.now, p.post)
+		}
+		return
+	}
 	if p.post == 0 || p.post != k.s.posts || x.dead[k.s] {
 		return
 	}
@@ -202,6 +249,10 @@ func (x *scramble) execute(k lane) {
 // fail makes a queue pair fail: what was not executed never is.
 func (x *scramble) fail(k lane) {
 	x.queues[k] = x.queues[k][:0]
+	if k.s == nil {
+		x.master.lost(x.now, k.node)
+		return
+	}
 	x.left[k.s] = 0
 	k.s.lost(x.now, k.node)
 }
@@ -217,14 +268,20 @@ func (x *scramble) die(s *session) {
 }
 
 // run goes on until nothing is left to do.
-func (x *scramble) run(deaths, failures int) {
+func (x *scramble) run(deaths, failures, vanish int) {
 	idle := 0
 	for steps := 0; x.err == nil; steps++ {
 		if steps > 1<<21 {
 			x.t.Fatal("it does not end")
 		}
-		x.now++
-		did := false
+		x.now = x.now.Add(tick)
+		if vanish--; vanish == 0 {
+			x.vanish(x.rng.IntN(len(x.store)))
+			if k := x.lanes[x.rng.IntN(len(x.lanes))]; deaths > 0 && k.s != nil { // and a client with it
+				x.die(k.s)
+			}
+		}
+		did := x.master.Step(x.now)
 		for _, c := range x.clients {
 			for _, s := range c.sessions {
 				if x.dead[s] {
@@ -242,7 +299,7 @@ func (x *scramble) run(deaths, failures int) {
 		if len(full) > 0 {
 			k := full[x.rng.IntN(len(full))]
 			switch {
-			case deaths > 0 && x.rng.IntN(400) == 0:
+			case deaths > 0 && k.s != nil && x.rng.IntN(400) == 0:
 				deaths--
 				x.die(k.s)
 			case failures > 0 && x.rng.IntN(200) == 0:
@@ -273,11 +330,15 @@ func TestAnyOrder(t *testing.T) {
 		l.Subtables, l.Groups, l.Unit, l.Block, l.Blocks = 1, 2, 64, 1024, 40
 		for seed := range uint64(24) {
 			deaths, failures := int(seed%3), int(seed/3%3)
-			s, err := scrambled(t, l, seed, deaths, failures)
+			vanish := 0
+			if l.Replicas > 1 && seed%2 == 1 {
+				vanish = 100 + 37*int(seed)
+			}
+			s, err := scrambled(t, l, seed, deaths, failures, vanish)
 			sum.Add(s)
 			runs++
 			if err != nil {
-				t.Fatalf("%d nodes, seed %d, %d deaths, %d failures: %v", l.Nodes, seed, deaths, failures, err)
+				t.Fatalf("%d nodes, seed %d, %d deaths, %d failures, vanishes at %d: %v", l.Nodes, seed, deaths, failures, vanish, err)
 			}
 		}
 	}
@@ -287,7 +348,7 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures int) (sum Stats, err error) {
+func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures, vanish int) (sum Stats, err error) {
 	x := newScramble(t, l, seed)
 	for i := range 3 {
 		x.client(uint16(1+2*i), 2, func(c *Client, session int) (Op, bool) {
@@ -304,7 +365,7 @@ func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures int) (sum S
 			return op, true
 		})
 	}
-	x.run(deaths, failures)
+	x.run(deaths, failures, vanish)
 	// Two sessions recover the dead at once.
 	var gone []uint16
 	for s := range x.dead {
@@ -319,7 +380,7 @@ func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures int) (sum S
 		turn[session]++
 		return Op{Kind: Recover, Dead: gone[turn[session]-1]}, true
 	})
-	x.run(0, failures)
+	x.run(0, failures, 0)
 	for _, c := range x.clients {
 		sum.Add(c.Stats())
 	}

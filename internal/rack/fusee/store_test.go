@@ -61,7 +61,7 @@ func one(t *testing.T, l Layout, change func(*Config), ops ...Op) (*scramble, []
 	if change != nil {
 		change(&c.cfg)
 	}
-	x.run(0, 0)
+	x.run(0, 0, 0)
 	return x, all
 }
 
@@ -157,11 +157,11 @@ func TestNoNode(t *testing.T) {
 	x, _ := one(t, Layout{Subtables: 1, Groups: 4}, func(c *Config) {
 		c.Done = func(r *Result) { errs = append(errs, r.Err) }
 		c.Dial = func(clock.Time, int, int) (*rnic.QP, Grant, error) { return nil, Grant{}, errors.New("no") }
-		c.FailAfter = 8000
+		c.Suspect, c.FailAfter = nil, 8000
 	}, Op{Kind: Read, Key: []byte("k")}, Op{Kind: Insert, Key: []byte("k")})
 	for i := 0; i < 8 && len(errs) < 2; i++ {
 		x.now = x.now.Add(redialAfter)
-		x.run(0, 0)
+		x.run(0, 0, 0)
 	}
 	if len(errs) != 2 || !errors.Is(errs[0], ErrGone) || !errors.Is(errs[1], ErrGone) {
 		t.Errorf("%v", errs)
