@@ -31,12 +31,15 @@ type entry struct {
 	buf []byte
 }
 
+// lookup is a session that looks for its key.
+type lookup struct{ *session }
+
 func (s *session) indexOf(node int) Region {
 	return Region{s.grants[node].Index.VA, s.grants[node].Index.RKey}
 }
 
 // askFind asks for both buckets, and writes the object if it is not yet.
-func (s *session) askFind(now clock.Time) bool {
+func (s lookup) askFind(now clock.Time) bool {
 	ring := s.replicas(s.h.sub)
 	if len(ring) == 0 {
 		return false
@@ -68,7 +71,7 @@ func (s *session) askFind(now clock.Time) bool {
 }
 
 // findDone looks for slots with the key's fingerprint.
-func (s *session) findDone(now clock.Time) {
+func (s lookup) findDone(now clock.Time) {
 	s.written = s.has
 	s.cached = false
 	s.entries = s.entries[:0]
@@ -90,7 +93,7 @@ func (s *session) findDone(now clock.Time) {
 }
 
 // askKeys asks for the objects of all entries.
-func (s *session) askKeys() bool {
+func (s lookup) askKeys() bool {
 	for i := range s.entries {
 		e := &s.entries[i]
 		a, n := e.w.at(), e.w.units()*s.l.Unit
@@ -105,7 +108,7 @@ func (s *session) askKeys() bool {
 }
 
 // keysDone compares keys, and goes on with what is found.
-func (s *session) keysDone(now clock.Time) {
+func (s lookup) keysDone(now clock.Time) {
 	c := s.c
 	if len(s.entries) > 0 && now.Sub(s.readAt) > c.cfg.FailAfter/2 {
 		s.stale(now) // memory may have been used anew
@@ -149,18 +152,18 @@ func (s *session) keysDone(now clock.Time) {
 		s.end(now, nil)
 	case s.res.Kind == Delete:
 		s.res.Found = true
-		s.decide(now, live.pos, live.w, makeSlot(0, s.piece.units, s.piece.at).tomb(), thenWrite)
+		snapshot{s.session}.decide(now, live.pos, live.w, makeSlot(0, s.piece.units, s.piece.at).tomb(), thenWrite)
 	default:
 		s.res.Found = true
-		s.decide(now, live.pos, live.w, s.word(), thenWrite)
+		snapshot{s.session}.decide(now, live.pos, live.w, s.word(), thenWrite)
 	}
 }
 
 // word is that of the session's object.
-func (s *session) word() slot { return makeSlot(s.h.fp, s.piece.units, s.piece.at) }
+func (s lookup) word() slot { return makeSlot(s.h.fp, s.piece.units, s.piece.at) }
 
 // stale reads again what can no longer be trusted.
-func (s *session) stale(now clock.Time) {
+func (s lookup) stale(now clock.Time) {
 	if s.at < 0 {
 		s.res.Found = false
 		s.again(now, true)
@@ -179,29 +182,29 @@ func (s *session) stale(now clock.Time) {
 // whether another inserts the key, and makes its word permanent when none does. Of two that
 // do, each sees the other; the lower slot takes the other's word away, or is waited for. So
 // never are both permanent.
-func (s *session) insert(now clock.Time, live, other *entry) {
+func (s lookup) insert(now clock.Time, live, other *entry) {
 	c := s.c
 	switch {
 	case live != nil && s.at >= 0:
 		c.stats.Withdrawn++
-		s.decide(now, s.at, s.word()|tentative, s.word().tomb(), thenWithdraw)
+		snapshot{s.session}.decide(now, s.at, s.word()|tentative, s.word().tomb(), thenWithdraw)
 	case live != nil:
 		s.res.Found, s.res.Got = true, s.was
 		s.end(now, nil)
 	case other != nil && s.at >= 0 && other.pos > s.at:
-		s.decide(now, other.pos, other.w, other.w.tomb(), thenKill)
+		snapshot{s.session}.decide(now, other.pos, other.w, other.w.tomb(), thenKill)
 	case other != nil:
 		if s.seen != other.w {
 			s.seen, s.seenAt = other.w, now
 		}
 		if now.Sub(s.seenAt) > c.cfg.FailAfter {
-			s.decide(now, other.pos, other.w, other.w.tomb(), thenKill)
+			snapshot{s.session}.decide(now, other.pos, other.w, other.w.tomb(), thenKill)
 			return
 		}
 		c.stats.Waited++
 		s.do(now, stepFind)
 	case s.at >= 0:
-		s.decide(now, s.at, s.word()|tentative, s.word(), thenCommit)
+		snapshot{s.session}.decide(now, s.at, s.word()|tentative, s.word(), thenCommit)
 	default:
 		pos, w, ok := s.hole()
 		if !ok {
@@ -212,13 +215,13 @@ func (s *session) insert(now clock.Time, live, other *entry) {
 		if !c.cfg.Blind {
 			x |= tentative
 		}
-		s.decide(now, pos, w, x, thenPlace)
+		snapshot{s.session}.decide(now, pos, w, x, thenPlace)
 	}
 }
 
 // hole is a free slot: in the emptier of the two combined buckets, and there rather in the
 // main bucket.
-func (s *session) hole() (pos int, w slot, ok bool) {
+func (s lookup) hole() (pos int, w slot, ok bool) {
 	var load [2]int
 	for b := range s.cells {
 		for _, w := range s.cells[b] {
@@ -286,7 +289,7 @@ func (c *cache) put(key []byte, pos int, w slot, at clock.Time) {
 
 // askCached asks for the slot that the cache has, and for its object beside it, unless the
 // slot changes too often, or the word is so old that its memory may have been used anew.
-func (s *session) askCached(now clock.Time) bool {
+func (s lookup) askCached(now clock.Time) bool {
 	k := s.cache.get(s.res.Key)
 	ring := s.replicas(s.h.sub)
 	if k == nil || len(ring) == 0 {
@@ -300,7 +303,7 @@ func (s *session) askCached(now clock.Time) bool {
 }
 
 // cachedDone takes the object, if the slot is as it was.
-func (s *session) cachedDone(now clock.Time) {
+func (s lookup) cachedDone(now clock.Time) {
 	k, e := s.cache.get(s.res.Key), &s.entries[0]
 	w := slot(le.Uint64(s.words[0][:]))
 	k.uses++

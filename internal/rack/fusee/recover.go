@@ -33,9 +33,8 @@ func (s *session) blocksOf(node, region int) Region {
 	return Region{s.grants[node].Blocks.VA + uint64(8*k*s.l.Blocks), s.grants[node].Blocks.RKey}
 }
 
-// askRepair makes the requests of a recovery's step.
-func (s *session) askRepair() bool {
-	r := &s.rec
+// ask makes the requests of a recovery's step.
+func (r *recovery) ask(s *session) bool {
 	first := r.region
 	if s.step == stepRefer {
 		first = r.sub
@@ -82,9 +81,8 @@ func grow(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// repairDone goes on with a recovery.
-func (s *session) repairDone(now clock.Time) {
-	r := &s.rec
+// done goes on with a recovery.
+func (r *recovery) done(now clock.Time, s *session) {
 	switch s.step {
 	case stepBlocks:
 		r.block = -1
@@ -175,7 +173,7 @@ func (r *recovery) referred(now clock.Time, s *session) {
 				if p&tentative != 0 {
 					s.c.stats.Undone++
 					s.round = round{sub: r.sub, pos: pos, old: p, new: p.tomb(), then: thenRepair}
-					s.propose(now)
+					snapshot{s}.propose(now)
 					return
 				}
 				primary = true
@@ -208,7 +206,7 @@ func (r *recovery) redo(now clock.Time, s *session, x round) {
 		s.do(now, stepCommit)
 		return
 	}
-	s.help(now)
+	snapshot{s}.help(now)
 }
 
 // settled looks at the object again after a round.

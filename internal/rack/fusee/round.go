@@ -72,17 +72,20 @@ func evaluate(vals []slot) (slot, rule) {
 	return least, byLeast
 }
 
+// snapshot is a session in a round.
+type snapshot struct{ *session }
+
 // decide begins a round.
-func (s *session) decide(now clock.Time, pos int, old, new slot, then after) {
+func (s snapshot) decide(now clock.Time, pos int, old, new slot, then after) {
 	if now.Sub(s.readAt) > s.c.cfg.FailAfter/2 {
-		s.stale(now)
+		lookup{s.session}.stale(now)
 		return
 	}
 	s.round = round{sub: s.h.sub, pos: pos, old: old, new: new, then: then}
 	s.propose(now)
 }
 
-func (s *session) propose(now clock.Time) {
+func (s snapshot) propose(now clock.Time) {
 	s.helping = false
 	if len(s.replicas(s.sub)) == 1 {
 		s.win = s.new
@@ -93,15 +96,15 @@ func (s *session) propose(now clock.Time) {
 }
 
 // help finishes a round for whoever has won.
-func (s *session) help(now clock.Time) {
+func (s snapshot) help(now clock.Time) {
 	s.helping = true
 	s.do(now, stepLook)
 }
 
-func (s *session) slotOff() int { return s.sub*s.l.subtableSize() + 8*s.pos }
+func (s snapshot) slotOff() int { return s.sub*s.l.subtableSize() + 8*s.pos }
 
 // askRound makes the requests of a round's step.
-func (s *session) askRound() (Phase, bool) {
+func (s snapshot) askRound() (Phase, bool) {
 	ring := s.replicas(s.sub)
 	if len(ring) == 0 {
 		return numPhases, false
@@ -154,10 +157,10 @@ func (s *session) askRound() (Phase, bool) {
 	return numPhases, true
 }
 
-func (s *session) wordAt(i int) slot { return slot(le.Uint64(s.words[i][:])) }
+func (s snapshot) wordAt(i int) slot { return slot(le.Uint64(s.words[i][:])) }
 
 // roundDone goes on with a round.
-func (s *session) roundDone(now clock.Time) {
+func (s snapshot) roundDone(now clock.Time) {
 	n := len(s.replicas(s.sub)) - 1
 	switch s.step {
 	case stepPropose:
@@ -213,7 +216,7 @@ func (s *session) roundDone(now clock.Time) {
 }
 
 // evaluated looks whether the session's word has won, from what the backups had.
-func (s *session) evaluated(now clock.Time, vals []slot) {
+func (s snapshot) evaluated(now clock.Time, vals []slot) {
 	w, r := evaluate(vals)
 	switch {
 	case r != byLeast && w == s.new:
@@ -231,13 +234,13 @@ func (s *session) evaluated(now clock.Time, vals []slot) {
 	}
 }
 
-func (s *session) watch(now clock.Time) {
+func (s snapshot) watch(now clock.Time) {
 	s.watchAt = now
 	s.do(now, stepWatch)
 }
 
 // settle makes the word that has won that of all backups.
-func (s *session) settle(now clock.Time, w slot, r rule) {
+func (s snapshot) settle(now clock.Time, w slot, r rule) {
 	s.win = w
 	if !s.helping {
 		s.c.stats.Rules[r]++
@@ -252,7 +255,7 @@ func (s *session) settle(now clock.Time, w slot, r rule) {
 }
 
 // log commits the session's own log entry: the old word shows that the round is decided.
-func (s *session) log(now clock.Time) {
+func (s snapshot) log(now clock.Time) {
 	if s.win == s.new && s.has && s.new.at() == s.piece.at && (s.then == thenWrite || s.then == thenCommit) {
 		s.do(now, stepLog)
 		return
@@ -262,7 +265,7 @@ func (s *session) log(now clock.Time) {
 
 // committed ends the round. Where there are backups, the CAS of the primary fails only if
 // somebody else has finished the round, with the same word.
-func (s *session) committed(now clock.Time, backups int) {
+func (s snapshot) committed(now clock.Time, backups int) {
 	was := s.wordAt(0)
 	if s.helping {
 		s.c.stats.Helped++
@@ -278,7 +281,7 @@ func (s *session) committed(now clock.Time, backups int) {
 }
 
 // looked goes on from what all replicas have.
-func (s *session) looked(now clock.Time, n int) {
+func (s snapshot) looked(now clock.Time, n int) {
 	p := s.wordAt(0)
 	switch {
 	case p == s.new:
@@ -324,7 +327,7 @@ func (s *session) looked(now clock.Time, n int) {
 // time: it is a tentative one, which never comes back, or some backup has the new word. Otherwise
 // the old word may be there once more, and nobody knows what became of the new one; but it is
 // nowhere now.
-func (s *session) same(backups int) bool {
+func (s snapshot) same(backups int) bool {
 	for i := range backups {
 		if s.wordAt(i+1) == s.new {
 			return true
@@ -334,7 +337,7 @@ func (s *session) same(backups int) bool {
 }
 
 // finish goes on after a round.
-func (s *session) finish(now clock.Time, o outcome) {
+func (s snapshot) finish(now clock.Time, o outcome) {
 	if o == lost {
 		s.c.stats.Lost++
 	}
@@ -375,13 +378,13 @@ func (s *session) finish(now clock.Time, o outcome) {
 		s.res.Found, s.res.Got = true, s.was
 		s.end(now, nil)
 	case thenRepair:
-		s.rec.settled(now, s)
+		s.rec.settled(now, s.session)
 	}
 }
 
 // wrote ends an update or a deletion, if it can. An update that has lost, or may have, was
 // replaced by who has won: it happened before.
-func (s *session) wrote(now clock.Time, o outcome) {
+func (s snapshot) wrote(now clock.Time, o outcome) {
 	switch {
 	case o == won:
 		if s.res.Kind == Update {
@@ -402,7 +405,7 @@ func (s *session) wrote(now clock.Time, o outcome) {
 }
 
 // placed ends an insertion.
-func (s *session) placed(now clock.Time) {
+func (s snapshot) placed(now clock.Time) {
 	s.cache.put(s.res.Key, s.pos, s.new, now)
 	s.end(now, nil)
 }

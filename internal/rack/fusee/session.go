@@ -357,17 +357,17 @@ func (s *session) compose(now clock.Time) (Phase, bool) {
 		}
 		ok = len(s.wrs) > 0
 	case stepCached:
-		ok = s.askCached(now)
+		ok = lookup{s}.askCached(now)
 	case stepFind:
 		phase = Writing
-		ok = s.askFind(now)
+		ok = lookup{s}.askFind(now)
 	case stepKeys:
-		ok = s.askKeys()
+		ok = lookup{s}.askKeys()
 	case stepBlocks, stepWalk, stepRefer, stepMark, stepTake, stepMirror:
 		phase = Repairing
-		ok = s.askRepair()
+		ok = s.rec.ask(s)
 	default:
-		phase, ok = s.askRound()
+		phase, ok = snapshot{s}.askRound()
 		if s.res.Kind == Recover {
 			phase = Repairing
 		}
@@ -583,7 +583,7 @@ func (s *session) resume(now clock.Time) {
 		s.cut = true
 		s.do(now, stepLook)
 	default:
-		s.stale(now)
+		lookup{s}.stale(now)
 	}
 }
 
@@ -593,14 +593,14 @@ func (s *session) done(now clock.Time) {
 	case stepCollect:
 		s.collected(now)
 	case stepCached:
-		s.cachedDone(now)
+		lookup{s}.cachedDone(now)
 	case stepFind:
-		s.findDone(now)
+		lookup{s}.findDone(now)
 	case stepKeys:
-		s.keysDone(now)
+		lookup{s}.keysDone(now)
 	case stepBlocks, stepWalk, stepRefer, stepMark, stepTake, stepMirror:
-		s.repairDone(now)
+		s.rec.done(now, s)
 	default:
-		s.roundDone(now)
+		snapshot{s}.roundDone(now)
 	}
 }
