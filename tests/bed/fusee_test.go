@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// stores are stores of all sorts.
+// fusees are stores of all sorts.
 var fusees = map[string]Fusee{
 	"one copy": {Layout: fusee.Layout{Nodes: 1}},
 	"two":      {Layout: fusee.Layout{Nodes: 2, Replicas: 2}},
@@ -68,6 +68,9 @@ func TestFuseeDies(t *testing.T) {
 			var sum FuseeResult
 			phases := map[fusee.Phase]int{}
 			for seed := range uint64(2) {
+				if seed == 1 && c.Layout.Nodes == 4 {
+					break
+				}
 				asked := 0
 				c.Cut = func(n int, _ fusee.Phase) bool { asked = n; return false }
 				if _, err := c.Run(seed, nil); err != nil {
@@ -103,7 +106,7 @@ func TestFuseeRecoverersDie(t *testing.T) {
 			t.Parallel()
 			var sum FuseeResult
 			for seed := range uint64(2) {
-				for kill := 7; kill < 48; kill += 5 {
+				for kill := 7; kill < 48; kill += 7 {
 					for first := 1; first <= 8; first++ {
 						for second := 0; second <= 6; second += 2 {
 							repairs, last := 0, 0
@@ -131,7 +134,7 @@ func TestFuseeRecoverersDie(t *testing.T) {
 				}
 			}
 			t.Logf("%d died, %+v", sum.Died, sum.Stats)
-			if sum.Died < 600 {
+			if sum.Died < 400 {
 				t.Error("too few recoverers died")
 			}
 		})

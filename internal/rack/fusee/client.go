@@ -120,8 +120,8 @@ type Config struct {
 
 	// FailAfter is how long a slot's word stays undecided, or an insertion tentative,
 	// until whoever waits decides it; 0 = 100 ms. Memory of objects is not used anew before
-	// it has been free for as long. A node that cannot be dialled for as long, and that no
-	// master takes out, is gone.
+	// it has been free for as long. A node that cannot be dialled for as long is gone; where
+	// there is a master (Suspect), it has 16 times as long to take it out.
 	FailAfter time.Duration
 	// Cut, if not nil, is asked before every request of a post that changes something, the
 	// i-th of it: true makes the session fail there. Nothing behind is posted. The

@@ -43,6 +43,7 @@ type session struct {
 	downAt []clock.Time // since when a node cannot be dialled; 0: it can
 	epoch  uint32
 	alive  uint32
+	oldAt  clock.Time // since when the view is too old; 0: it is not
 	// rings are the members of each ring, when ringsOf were alive.
 	rings   [16][]int
 	ringsOf uint32
@@ -106,6 +107,10 @@ func newSession(c *Client, i int) *session {
 	s.cache.init(c.cfg.Cache)
 	return s
 }
+
+// patience is how many times FailAfter a session waits for a master to take a node out, or to
+// publish a view.
+const patience = 16
 
 // maxWords is how many words a post asks for.
 const maxWords = 64
@@ -315,9 +320,18 @@ func (s *session) fire(now clock.Time) {
 	if view := s.c.cfg.View; view != nil {
 		v := view(now)
 		if now >= v.Until {
+			if s.oldAt == 0 {
+				s.oldAt = now
+			}
+			if now.Sub(s.oldAt) > patience*s.c.cfg.FailAfter {
+				s.oldAt = 0
+				s.unreachable(now)
+				return
+			}
 			s.wakeAt = now.Add(redialAfter)
 			return
 		}
+		s.oldAt = 0
 		if v.Epoch != s.epoch {
 			s.epoch, s.alive = v.Epoch, v.Alive
 			s.c.stats.Epochs++
@@ -334,7 +348,7 @@ func (s *session) fire(now clock.Time) {
 	s.send(now, phase)
 }
 
-// unreachable ends an operation that needs what no member has.
+// unreachable ends an operation that needs what no member has, or that nobody answers.
 func (s *session) unreachable(now clock.Time) {
 	err := ErrGone
 	if s.step.inRound() && s.proposed {
@@ -421,9 +435,12 @@ func (s *session) link(now clock.Time, node int) bool {
 		if s.downAt[node] == 0 {
 			s.downAt[node] = now
 		}
+		wait := c.cfg.FailAfter
 		if c.cfg.Suspect != nil {
 			c.cfg.Suspect(now, node)
-		} else if now.Sub(s.downAt[node]) > c.cfg.FailAfter {
+			wait *= patience
+		}
+		if now.Sub(s.downAt[node]) > wait {
 			s.downAt[node] = 0 // the next operation tries as long
 			s.unreachable(now)
 			return false

@@ -168,6 +168,30 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
+// A master that publishes no view, or takes no node out, ends operations after a time, too.
+func TestNoMaster(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"view": func(c *Config) { c.View = func(clock.Time) View { return View{Alive: 1} } },
+		"node": func(c *Config) {
+			c.View = nil
+			c.Dial = func(clock.Time, int, int) (*rnic.QP, Grant, error) { return nil, Grant{}, errors.New("no") }
+		},
+	} {
+		var errs []error
+		x, _ := one(t, Layout{Subtables: 1, Groups: 4}, func(c *Config) {
+			c.Done = func(r *Result) { errs = append(errs, r.Err) }
+			change(c)
+		}, Op{Kind: Update, Key: []byte("k")})
+		for i := 0; i < 16*4+10 && len(errs) == 0; i++ {
+			x.now = x.now.Add(redialAfter)
+			x.run(0, 0, 0)
+		}
+		if len(errs) != 1 || !errors.Is(errs[0], ErrGone) {
+			t.Errorf("%s: %v", name, errs)
+		}
+	}
+}
+
 // Keys' buckets are in their halves, and slots say what they were made of.
 func TestLayout(t *testing.T) {
 	l, err := Layout{Groups: 6}.complete()
