@@ -307,7 +307,7 @@ type fuseePlayer struct {
 	life         *fuseeLife
 	rng          *rand.Rand
 	ids, numbers []int
-	kinds        [16]fusee.Kind
+	sweeper      int // session of the last client that recovers, and changes all keys
 }
 
 func (x *fuseePlayer) begin(now clock.Time, session int, key uint64, k fusee.Kind) fusee.Op {
@@ -358,16 +358,15 @@ func (x *fuseePlayer) sweep(now clock.Time, session int) (fusee.Op, bool) {
 			}
 		}
 	}
-	if session > 0 || x.life.busy[0] {
+	if session != x.sweeper || x.life.busy[session] {
 		return fusee.Op{}, false
 	}
 	if len(l.dead) > 0 {
 		id := l.dead[0]
 		l.dead = l.dead[1:]
-		x.life.busy[session], x.kinds[session] = true, fusee.Recover
+		x.life.busy[session] = true
 		return fusee.Op{Kind: fusee.Recover, Dead: id}, true
 	}
-	x.kinds[session] = fusee.Update
 	if l.swept == l.Keys {
 		return fusee.Op{}, false
 	}
@@ -397,7 +396,11 @@ func (x *fuseePlayer) done(r *fusee.Result) {
 	if r.Kind == fusee.Recover {
 		switch {
 		case errors.Is(r.Err, fusee.ErrDied): // the next one recovers him, too
-			l.dead = append([]uint16{r.Dead}, l.dead...)
+			l.dead = append([]uint16{r.Dead, x.life.id + uint16(r.Session)}, l.dead...)
+			x.life.dead[r.Session] = true
+			if x.sweeper++; x.sweeper == l.Sessions {
+				l.err = errors.Join(l.err, errors.New("all who recover have died"))
+			}
 		case r.Err != nil:
 			l.err = errors.Join(l.err, fmt.Errorf("recovering %d: %w", r.Dead, r.Err))
 		}

@@ -148,7 +148,7 @@ func (s *session) begin(now clock.Time, op Op) {
 		s.end(now, fmt.Errorf("fusee: there is no operation %d", op.Kind))
 	case op.Kind == Recover:
 		s.rec = recovery{dead: op.Dead}
-		if mine := int(op.Dead) - int(c.cfg.ID); op.Dead == 0 || mine >= 0 && mine < c.cfg.Sessions {
+		if op.Dead == 0 || op.Dead == s.id {
 			s.end(now, ErrOwner)
 			return
 		}
