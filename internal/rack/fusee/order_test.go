@@ -324,6 +324,8 @@ func (x *scramble) run(deaths, failures, vanish int) {
 			case failures > 0 && x.rng.IntN(200) == 0:
 				failures--
 				x.fail(k)
+			case k.s != nil && x.rng.IntN(60) == 0:
+				x.held[k] = x.now.Add(1000 * tick) // what comes late, but not as if its client was dead
 			default:
 				x.execute(k)
 			}
@@ -349,6 +351,9 @@ func TestAnyOrder(t *testing.T) {
 		l.Subtables, l.Groups, l.Unit, l.Block, l.Blocks = 1, 2, 64, 1024, 40
 		for seed := range uint64(18) {
 			deaths, failures := int(seed%3), int(seed/3%3)
+			if l.Block, l.Blocks = 1024, 40; seed%3 == 2 { // memory is used anew
+				l.Block, l.Blocks = 256, 8/l.Nodes+1
+			}
 			vanish := 0
 			if l.Replicas > 1 && seed%2 == 1 {
 				vanish = 50 + 17*int(seed)
@@ -362,17 +367,21 @@ func TestAnyOrder(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs: %+v", runs, sum)
-	if sum.Rules[0] == 0 || sum.Rules[1] == 0 || sum.Rules[2] == 0 || sum.Helped == 0 || sum.Killed == 0 || sum.Withdrawn == 0 {
+	if sum.Rules[0] == 0 || sum.Rules[1] == 0 || sum.Rules[2] == 0 || sum.Helped == 0 || sum.Killed == 0 || sum.Withdrawn == 0 || sum.Collected == 0 {
 		t.Error("something never happened")
 	}
 }
 
 func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures, vanish int) (sum Stats, err error) {
 	x := newScramble(t, l, seed)
+	ops := 12
+	if l.Block < 1024 {
+		ops = 40 // until memory is used anew
+	}
 	for i := range 3 {
 		x.client(uint16(1+2*i), 2, func(c *Client, session int) (Op, bool) {
 			s := c.sessions[session]
-			if x.todo[s]++; x.todo[s] > 12 {
+			if x.todo[s]++; x.todo[s] > ops {
 				return Op{}, false
 			}
 			o := Op2{kind: Kind(x.rng.IntN(4)), key: 1 + x.rng.Uint64N(2), value: uint64(s.id)<<16 | uint64(x.todo[s])}

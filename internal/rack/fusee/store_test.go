@@ -212,3 +212,19 @@ func TestLayout(t *testing.T) {
 		t.Errorf("%#x", uint64(w))
 	}
 }
+
+// Memory that was given up is used anew after its time, and not before.
+func TestGrace(t *testing.T) {
+	l, err := Layout{}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := slab{l: &l, free: map[int][]address{}}
+	s.drop(1000, piece{at: address{0, 512}, units: 2})
+	if _, ok := s.take(1000+4999, 2, 5000); ok {
+		t.Error("too early")
+	}
+	if p, ok := s.take(1000+5000, 2, 5000); !ok || p.at.off != 512 {
+		t.Errorf("%+v, %v", p, ok)
+	}
+}
