@@ -11,6 +11,7 @@ const (
 	inOrders  = "./internal/rack/fusee"
 	fuseeBed  = "./tests/bed"
 	anyOrder  = "TestAnyOrder"
+	inRound   = "TestVanishesInARound"
 	whoDies   = "TestFuseeDies"
 	vanishing = "TestFuseeVanishes"
 )
@@ -27,8 +28,8 @@ func fuseeMutants() []shared.Mutant {
 		{Name: "what is tentative is left by recovery", File: "recover.go", Old: "if p&tentative != 0 {", New: "if false {", By: fuseeBed, Run: whoDies},
 		{Name: "what only backups have is left by recovery", File: "recover.go", Old: "if w := word(k); w != 0 && w.at() == a {", New: "if w := word(k); false {", By: fuseeBed, Run: whoDies},
 		{Name: "recovery frees what is used", File: "recover.go", Old: "if !primary {", New: "if primary = false; !primary {", By: fuseeBed, Run: whoDies},
-		{Name: "copies are not made alike when a node vanishes", File: "master.go", Old: "if i == from || bytes", New: "if i >= 0 || bytes", By: inOrders, Run: anyOrder},
-		{Name: "the master does not wait for leases", File: "master.go", Old: "max(now, m.granted.Add(m.cfg.Margin))", New: "now", By: inOrders, Run: anyOrder},
+		{Name: "copies are not made alike when a node vanishes", File: "master.go", Old: "if i == from || bytes", New: "if i >= 0 || bytes", By: inOrders, Run: inRound},
+		{Name: "the master does not wait for leases", File: "master.go", Old: "max(now, m.granted.Add(m.cfg.Margin))", New: "now", By: inOrders, Run: inRound},
 		{Name: "a new view is not looked at", File: "session.go", Old: "if v.Epoch != s.epoch {", New: "if v.Epoch > 1<<20 {", By: fuseeBed, Run: vanishing},
 		{Name: "memory is used anew at once", File: "slab.go", Old: "if now.Sub(p.freed) < grace {", New: "if now.Sub(p.freed) < grace/1000 {", By: inOrders, Run: "TestGrace"},
 	}

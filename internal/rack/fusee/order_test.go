@@ -318,7 +318,7 @@ func (x *scramble) run(deaths, failures, vanish int) {
 		if len(full) > 0 {
 			k := full[x.rng.IntN(len(full))]
 			switch {
-			case deaths > 0 && k.s != nil && x.rng.IntN(400) == 0:
+			case deaths > 0 && (asked <= 0 || x.gone > 0) && k.s != nil && x.rng.IntN(400) == 0:
 				deaths--
 				x.die(k.s)
 			case failures > 0 && x.rng.IntN(200) == 0:
@@ -426,6 +426,18 @@ func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures, vanish int
 		t.Log(history.Text(keys2(), x.log, 1), history.Text(keys2(), x.log, 2))
 	}
 	return sum, errors.Join(err, h)
+}
+
+// A node vanishes, and a client dies, when some copies of a slot have its word and some not.
+func TestVanishesInARound(t *testing.T) {
+	for _, n := range []int{3, 4} {
+		l := Layout{Nodes: n, Replicas: n, Subtables: 1, Groups: 2, Unit: 64, Block: 1024, Blocks: 40}
+		for seed := range uint64(24) {
+			if _, err := scrambled(t, l, seed, int(seed%4+2)/3, 0, 40+23*int(seed)); err != nil {
+				t.Fatalf("%d nodes, seed %d: %v", n, seed, err)
+			}
+		}
+	}
 }
 
 // The rules are the authors'.
