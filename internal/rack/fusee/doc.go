@@ -1,0 +1,42 @@
+// Package fusee is a key/value store on disaggregated memory as FUSEE has it (Shen et al.,
+// "FUSEE: A Fully Memory-Disaggregated Key-Value Store", FAST '23): clients do everything
+// with one-sided verbs, on an index and objects that several memory nodes have copies of.
+//
+//	read    READ both buckets; READ the object [both at once, of a slot that is cached]
+//	update  WRITE object + READ buckets; READ old object; CAS backups; [CAS those that
+//	        others have;] WRITE old word into the object; CAS primary; WRITE old object's state
+//	insert  as an update of a free slot, tentatively; READ buckets again; then for good
+//	delete  as an update whose word says that the slot is free; its object is the log
+//
+// With one replica the backups' CASes and the WRITE of the old word are left out.
+//
+// The index is RACE hashing's: subtables of bucket groups, two main buckets and an overflow
+// bucket between them; a key has a main bucket, with its overflow bucket, in each half of a
+// subtable. A slot is 8 bytes: fingerprint, length, address. Subtables do not grow.
+//
+// A slot is changed by a round of SNAPSHOT (round.go). Memory is given out twice: blocks by
+// nodes (Cluster.Alloc), objects by clients. Each object ends with the log entry of the
+// operation that wrote it: its kind, and, once it has won, the word that it replaced.
+// Recover finds and finishes, or takes back, what a dead session had under way; Master takes out
+// memory nodes that have vanished.
+//
+// What the authors leave open, or do otherwise, is decided as follows.
+//
+//   - Two clients that insert one key at once may both succeed with the public code, in two
+//     slots. Here an insertion is tentative until it has looked for others (insert). Blind
+//     ones do as the code does.
+//   - A deletion's word is not 0, but says that the slot is free, and refers to the
+//     deletion's object: no word comes twice into a slot while anybody knows the first one, which
+//     SNAPSHOT needs. Its memory is free when the slot is taken anew.
+//   - Whoever waits for a round's winner finishes the round itself after FailAfter: what the
+//     backups have says who has won. The authors ask the master.
+//   - The log is walked by blocks, and not by lists through the objects: objects are
+//     used anew in any order, which breaks lists. An operation is redone only if some copy of
+//     a slot has its word; a session that lost and was told so need not write that down.
+//   - A session, and not a process, is what owns blocks and is recovered.
+//   - Memory that is free is used anew after FailAfter: a read, and what a round replaces,
+//     is trusted half as long. So is a cached word whose object is read beside its slot.
+//   - A client that is slow for FailAfter counts as dead. Most of what it does then is
+//     harmless, as CASes fail; marking an object free is not.
+//   - A node that was taken out does not come back, and nobody takes its place.
+package fusee

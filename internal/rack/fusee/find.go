@@ -1,0 +1,327 @@
+package fusee
+
+import (
+	"bytes"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// find is what a session knows of the key's buckets.
+type find struct {
+	cells   [2][2 * bucketSlots]slot
+	entries []entry
+	pieces  []piece // of stepCollect
+	buckets [2][]byte
+	readAt  clock.Time // when the READ of the slots was posted
+	// at is where the insertion's own tentative word is, -1: nowhere yet.
+	at int
+	// seen is another insertion's tentative word that is waited for.
+	seen   slot
+	seenAt clock.Time
+	cached bool // the entry is the cache's: the key may be elsewhere
+	both   bool // the object was read beside the slot
+	was    []byte
+}
+
+// entry is a slot whose object may be the key's.
+type entry struct {
+	pos int
+	w   slot
+	buf []byte
+}
+
+// lookup is a session that looks for its key.
+type lookup struct{ *session }
+
+func (s *session) indexOf(node int) Region {
+	return Region{s.grants[node].Index.VA, s.grants[node].Index.RKey}
+}
+
+// askFind asks for both buckets, and writes the object if it is not yet.
+func (s lookup) askFind(now clock.Time) bool {
+	ring := s.replicas(s.h.sub)
+	if len(ring) == 0 {
+		return false
+	}
+	if s.has && !s.written {
+		ring := s.replicas(s.piece.at.node)
+		if len(ring) == 0 {
+			return false
+		}
+		n := s.piece.units * s.l.Unit
+		if len(s.obj) < n {
+			s.obj = make([]byte, n)
+		}
+		value := s.res.Value
+		if s.res.Kind == Delete {
+			value = nil
+		}
+		b := putObject(s.obj, s.res.Kind, s.res.Key, value)
+		for _, n := range ring {
+			s.ask(rnic.OpWrite, n, s.objectsOf(n, s.piece.at.node), s.piece.at.off, b)
+		}
+	}
+	s.readAt = now
+	for i, at := range s.h.bucket {
+		s.buckets[i] = s.arena.take(combined)
+		s.ask(rnic.OpRead, ring[0], s.indexOf(ring[0]), s.h.sub*s.l.subtableSize()+at, s.buckets[i])
+	}
+	return true
+}
+
+// findDone looks for slots with the key's fingerprint.
+func (s lookup) findDone(now clock.Time) {
+	s.written = s.has
+	s.cached = false
+	s.entries = s.entries[:0]
+	for b, at := range s.h.bucket {
+		for i := range s.cells[b] {
+			pos := slotPos(at, i)
+			w := slot(le.Uint64(s.buckets[b][8*(pos-at/8):]))
+			s.cells[b][i] = w
+			if !w.free() && w.fp() == s.h.fp && pos != s.at && (w&tentative == 0 || s.res.Kind == Insert) {
+				s.entries = append(s.entries, entry{pos: pos, w: w})
+			}
+		}
+	}
+	if len(s.entries) == 0 {
+		s.keysDone(now)
+		return
+	}
+	s.do(now, stepKeys)
+}
+
+// askKeys asks for the objects of all entries.
+func (s lookup) askKeys() bool {
+	for i := range s.entries {
+		e := &s.entries[i]
+		a, n := e.w.at(), e.w.units()*s.l.Unit
+		ring := s.replicas(a.node % s.l.Nodes)
+		if len(ring) == 0 {
+			return false
+		}
+		e.buf = s.arena.take(n)
+		s.ask(rnic.OpRead, ring[0], s.objectsOf(ring[0], a.node), a.off, e.buf)
+	}
+	return true
+}
+
+// keysDone compares keys, and goes on with what is found.
+func (s lookup) keysDone(now clock.Time) {
+	c := s.c
+	if len(s.entries) > 0 && now.Sub(s.readAt) > c.cfg.FailAfter/2 {
+		s.stale(now) // memory may have been used anew
+		return
+	}
+	var live, other *entry
+	var value []byte
+	for i := range s.entries {
+		e := &s.entries[i]
+		o, ok := getObject(e.buf)
+		if !ok {
+			c.stats.Torn++
+			s.stale(now)
+			return
+		}
+		switch {
+		case !bytes.Equal(o.key, s.res.Key):
+		case e.w&tentative != 0:
+			if other == nil || e.pos < other.pos {
+				other = e
+			}
+		default:
+			live, value = e, o.value
+		}
+	}
+	if live != nil {
+		s.was = append(s.was[:0], value...)
+	}
+	switch {
+	case s.cached && live == nil:
+		s.do(now, stepFind)
+	case s.res.Kind == Read:
+		if live != nil {
+			s.res.Found, s.res.Got = true, s.was
+			s.cache.put(s.res.Key, live.pos, live.w, s.readAt)
+		}
+		s.end(now, nil)
+	case s.res.Kind == Insert:
+		s.insert(now, live, other)
+	case live == nil:
+		s.end(now, nil)
+	case s.res.Kind == Delete:
+		s.res.Found = true
+		snapshot{s.session}.decide(now, live.pos, live.w, makeSlot(0, s.piece.units, s.piece.at).tomb(), thenWrite)
+	default:
+		s.res.Found = true
+		snapshot{s.session}.decide(now, live.pos, live.w, s.word(), thenWrite)
+	}
+}
+
+// word is that of the session's object.
+func (s lookup) word() slot { return makeSlot(s.h.fp, s.piece.units, s.piece.at) }
+
+// stale reads again what can no longer be trusted.
+func (s lookup) stale(now clock.Time) {
+	if s.at < 0 {
+		s.res.Found = false
+		s.again(now, true)
+		return
+	}
+	if s.tries++; s.tries > s.c.cfg.Tries {
+		s.end(now, ErrBusy)
+		return
+	}
+	s.do(now, stepFind)
+}
+
+// insert decides what an insertion does next.
+//
+// Its word is tentative at first: whoever reads does not see it. Only then does it look
+// whether another inserts the key, and makes its word permanent when none does. Of two that
+// do, each sees the other; the lower slot takes the other's word away, or is waited for. So
+// never are both permanent.
+func (s lookup) insert(now clock.Time, live, other *entry) {
+	c := s.c
+	switch {
+	case live != nil && s.at >= 0:
+		c.stats.Withdrawn++
+		snapshot{s.session}.decide(now, s.at, s.word()|tentative, s.word().tomb(), thenWithdraw)
+	case live != nil:
+		s.res.Found, s.res.Got = true, s.was
+		s.end(now, nil)
+	case other != nil && s.at >= 0 && other.pos > s.at:
+		snapshot{s.session}.decide(now, other.pos, other.w, other.w.tomb(), thenKill)
+	case other != nil:
+		if s.seen != other.w {
+			s.seen, s.seenAt = other.w, now
+		}
+		if now.Sub(s.seenAt) > c.cfg.FailAfter {
+			snapshot{s.session}.decide(now, other.pos, other.w, other.w.tomb(), thenKill)
+			return
+		}
+		c.stats.Waited++
+		s.do(now, stepFind)
+	case s.at >= 0:
+		snapshot{s.session}.decide(now, s.at, s.word()|tentative, s.word(), thenCommit)
+	default:
+		pos, w, ok := s.hole()
+		if !ok {
+			s.end(now, ErrFull)
+			return
+		}
+		x := s.word()
+		if !c.cfg.Blind {
+			x |= tentative
+		}
+		snapshot{s.session}.decide(now, pos, w, x, thenPlace)
+	}
+}
+
+// hole is a free slot: in the emptier of the two combined buckets, and there rather in the
+// main bucket.
+func (s lookup) hole() (pos int, w slot, ok bool) {
+	var load [2]int
+	for b := range s.cells {
+		for _, w := range s.cells[b] {
+			if !w.free() {
+				load[b]++
+			}
+		}
+	}
+	first := 0
+	if load[1] < load[0] {
+		first = 1
+	}
+	for _, b := range [2]int{first, 1 - first} {
+		for _, over := range [2]bool{false, true} {
+			for i, w := range s.cells[b] {
+				if w.free() && overflow(s.h.bucket[b], i) == over {
+					return slotPos(s.h.bucket[b], i), w, true
+				}
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// cache remembers keys' slots: an entry in the place of each key's hash.
+type cache struct{ of []known }
+
+// known is a slot as it was. uses and misses are of the key's.
+type known struct {
+	sum          uint64
+	pos          int
+	w            slot
+	at           clock.Time
+	uses, misses uint32
+}
+
+func (c *cache) init(n int) {
+	if n > 0 {
+		c.of = make([]known, n)
+	}
+}
+
+func (c *cache) get(key []byte) *known {
+	if len(c.of) == 0 {
+		return nil
+	}
+	h := sum64(key)
+	if k := &c.of[h%uint64(len(c.of))]; k.sum == h && k.w != 0 {
+		return k
+	}
+	return nil
+}
+
+func (c *cache) put(key []byte, pos int, w slot, at clock.Time) {
+	if len(c.of) == 0 {
+		return
+	}
+	h := sum64(key)
+	k := &c.of[h%uint64(len(c.of))]
+	if k.sum != h {
+		*k = known{sum: h}
+	}
+	k.pos, k.w, k.at = pos, w, at
+}
+
+// askCached asks for the slot that the cache has, and for its object beside it, unless the
+// slot changes too often, or the word is so old that its memory may have been used anew.
+func (s lookup) askCached(now clock.Time) bool {
+	k := s.cache.get(s.res.Key)
+	ring := s.replicas(s.h.sub)
+	if k == nil || len(ring) == 0 {
+		return false
+	}
+	s.readAt = now
+	s.ask(rnic.OpRead, ring[0], s.indexOf(ring[0]), s.h.sub*s.l.subtableSize()+8*k.pos, s.words[0][:])
+	s.entries = append(s.entries[:0], entry{pos: k.pos, w: k.w})
+	s.both = float64(k.misses) <= s.c.cfg.MissRate*float64(k.uses) && now.Sub(k.at) <= s.c.cfg.FailAfter/2
+	return !s.both || s.askKeys()
+}
+
+// cachedDone takes the object, if the slot is as it was.
+func (s lookup) cachedDone(now clock.Time) {
+	k, e := s.cache.get(s.res.Key), &s.entries[0]
+	w := slot(le.Uint64(s.words[0][:]))
+	k.uses++
+	s.cached = true
+	switch {
+	case w == e.w && s.both:
+		s.c.stats.Hits++
+		s.keysDone(now)
+	case w.free() || w&tentative != 0 || w.fp() != s.h.fp:
+		k.misses++
+		s.c.stats.Stale++
+		s.do(now, stepFind)
+	default:
+		if w != e.w {
+			k.misses++
+			s.c.stats.Stale++
+		}
+		e.w = w
+		s.do(now, stepKeys)
+	}
+}

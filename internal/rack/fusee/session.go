@@ -1,0 +1,623 @@
+package fusee
+
+import (
+	"fmt"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// step is what a session waits for.
+type step uint8
+
+const (
+	stepIdle    step = iota
+	stepWait         // time, until memory may be used again
+	stepCollect      // READ of objects that may be free
+	stepCached       // READ of a slot that the cache has, and of its object
+	stepFind         // WRITE of the object, READ of the key's buckets
+	stepKeys         // READ of objects that may be the key's
+	stepPropose      // CAS of a slot's backups
+	stepCheck        // READ of the primary
+	stepFix          // CAS of backups that have another word
+	stepLog          // WRITE of the old word into the object
+	stepCommit       // CAS of the primary
+	stepWatch        // READ of the primary, until another has won
+	stepLook         // READ of all replicas
+	stepFill         // CAS of backups that have the old word, for another
+	stepBlocks       // READ of a region's blocks
+	stepWalk         // READ of objects in a dead session's block
+	stepRefer        // READ of the buckets of an object's key, on all replicas
+	stepMark         // WRITE of the state of an object that nothing refers to
+	stepTake         // CAS of a block's owner
+	stepMirror       // WRITE of it on the other nodes
+)
+
+// session is a client thread with a queue pair to each node: one operation at a time, one
+// post at a time.
+type session struct {
+	c      *Client
+	index  int
+	qps    []*rnic.QP
+	grants []Grant
+	downAt []clock.Time // since when a node cannot be dialled; 0: it can
+	epoch  uint32
+	alive  uint32
+	oldAt  clock.Time // since when the view is too old; 0: it is not
+	// rings are the members of each ring, when ringsOf were alive.
+	rings   [16][]int
+	ringsOf uint32
+	wakeAt  clock.Time
+
+	step  step
+	res   Result
+	h     hashed
+	tries int
+
+	slab
+	piece    piece // of the object that is written
+	has      bool  // it is allocated
+	written  bool  // it is in memory, whole
+	proposed bool  // a slot's replica may have its word
+	rounds   int   // of looking for free objects
+	obj      []byte
+
+	find
+	round
+	rec   recovery
+	cache cache
+
+	arena arena
+	words [][8]byte // what atomics and READs of words return
+	post
+}
+
+// post is requests that are posted together.
+type post struct {
+	wrs     []rnic.SendWR
+	nodes   []int // by request
+	bufs    [][]byte
+	posts   uint32 // number of the post that is under way
+	pending int    // nodes that have not completed it
+}
+
+// arena is memory for the READs and WRITEs of one post. When a queue pair fails the old one
+// is left to what is under way on others.
+type arena struct {
+	b    []byte
+	used int
+}
+
+func (a *arena) take(n int) []byte {
+	if a.used+n > len(a.b) {
+		a.b = make([]byte, max(2*len(a.b), n, 4096))
+		a.used = 0
+	}
+	p := a.b[a.used : a.used+n : a.used+n]
+	a.used += n
+	return p
+}
+
+func newSession(c *Client, i int) *session {
+	l := &c.cfg.Layout
+	s := &session{
+		c: c, index: i, wakeAt: clock.Never, qps: make([]*rnic.QP, l.Nodes), grants: make([]Grant, l.Nodes), downAt: make([]clock.Time, l.Nodes), alive: 1<<l.Nodes - 1,
+		slab: slab{l: l, id: c.cfg.ID + uint16(i), free: map[int][]address{}, turn: i}, words: make([][8]byte, maxWords),
+	}
+	s.cache.init(c.cfg.Cache)
+	return s
+}
+
+// patience is how many times FailAfter a session waits for a master to take a node out, or to
+// publish a view.
+const patience = 16
+
+// maxWords is how many words a post asks for.
+const maxWords = 64
+
+// replicas are the nodes that have what begins its ring at first, and are members: the
+// first of them is the primary.
+func (s *session) replicas(first int) []int {
+	l := s.l
+	if s.ringsOf != s.alive {
+		s.ringsOf = s.alive
+		for first := range s.rings {
+			s.rings[first] = nil
+			for i := range l.Replicas {
+				if n := (first + i) % l.Nodes; s.alive>>n&1 != 0 {
+					s.rings[first] = append(s.rings[first], n)
+				}
+			}
+		}
+	}
+	return s.rings[first%l.Nodes]
+}
+
+// begin begins an operation.
+func (s *session) begin(now clock.Time, op Op) {
+	c := s.c
+	s.res = Result{Session: s.index, Op: op, Start: now}
+	s.tries, s.rounds, s.has, s.written, s.proposed = 0, 0, false, false, false
+	s.find, s.round = find{entries: s.find.entries[:0]}, round{}
+	s.step = stepWait
+	n := s.l.units(len(op.Key), len(op.Value))
+	switch {
+	case c.err != nil:
+		s.end(now, c.err)
+	case op.Kind > Recover:
+		s.end(now, fmt.Errorf("fusee: there is no operation %d", op.Kind))
+	case op.Kind == Recover:
+		s.rec = recovery{dead: op.Dead}
+		if op.Dead == 0 || op.Dead == s.id {
+			s.end(now, ErrOwner)
+			return
+		}
+		s.do(now, stepBlocks)
+	case len(op.Key) == 0 || len(op.Key) > MaxKey:
+		s.end(now, ErrKey)
+	case (op.Kind == Insert || op.Kind == Update) && (n > maxUnits || n*s.l.Unit > s.l.Block):
+		s.end(now, ErrValue)
+	default:
+		s.h = s.l.hash(op.Key)
+		s.start(now)
+	}
+}
+
+// start begins, or begins again, what the operation does.
+func (s *session) start(now clock.Time) {
+	s.at, s.seen = -1, 0
+	switch k := s.res.Kind; {
+	case k == Recover:
+		s.rec = recovery{dead: s.res.Dead}
+		s.do(now, stepBlocks)
+	case k == Read && s.tries == 0 && s.cache.get(s.res.Key) != nil:
+		s.do(now, stepCached)
+	case k == Read:
+		s.do(now, stepFind)
+	default:
+		s.prepare(now)
+	}
+}
+
+// again begins again. An object that a slot's replica may have had is not written once
+// more: its word would not be another one. dropped: no primary has the word.
+func (s *session) again(now clock.Time, dropped bool) {
+	s.tries++
+	s.c.stats.Again++
+	s.leave(now, dropped)
+	if s.tries > s.c.cfg.Tries {
+		s.end(now, ErrBusy)
+		return
+	}
+	s.start(now)
+}
+
+// leave gives up the object that was allocated. dropped: no slot's primary has its word.
+func (s *session) leave(now clock.Time, dropped bool) {
+	switch {
+	case !s.has:
+		return
+	case !s.proposed:
+		return // it will do for another try
+	case dropped:
+		s.drop(now, s.piece)
+	default:
+		s.own(s.piece)
+	}
+	s.has, s.written, s.proposed = false, false, false
+}
+
+// prepare finds memory for the object, and begins to look for the key.
+func (s *session) prepare(now clock.Time) {
+	n := s.l.units(len(s.res.Key), len(s.res.Value))
+	if s.res.Kind == Delete {
+		n = s.l.units(len(s.res.Key), 0)
+	}
+	for !s.has {
+		p, ok := s.take(now, n, s.c.cfg.FailAfter)
+		if ok {
+			s.piece, s.has = p, true
+			break
+		}
+		if s.block(now, n) {
+			continue
+		}
+		switch {
+		case s.rounds <= len(s.owned)/maxWords+1 && len(s.owned) > 0:
+			s.rounds++
+			s.do(now, stepCollect)
+		case s.isLate(n) && s.rounds < 1<<20:
+			s.rounds = 1 << 20 // once
+			s.step, s.wakeAt = stepWait, now.Add(s.c.cfg.FailAfter)
+		default:
+			s.end(now, ErrNoMemory)
+		}
+		return
+	}
+	s.do(now, stepFind)
+}
+
+func (s *session) isLate(units int) bool {
+	for _, p := range s.late {
+		if p.units == units {
+			return true
+		}
+	}
+	return false
+}
+
+// block asks the nodes in turn for another block.
+func (s *session) block(now clock.Time, units int) bool {
+	for range s.l.Nodes {
+		region := s.turn % s.l.Nodes
+		s.turn++
+		if len(s.replicas(region)) == 0 {
+			continue
+		}
+		if b, err := s.c.cfg.Alloc(now, s.id, region, units); err == nil {
+			s.add(region, b, units)
+			return true
+		}
+	}
+	return false
+}
+
+// collected looks which objects are free.
+func (s *session) collected(now clock.Time) {
+	for i, p := range s.find.pieces {
+		if s.words[i][0] == stateFreed {
+			s.c.stats.Collected++
+			s.gone(now, p)
+		}
+	}
+	s.prepare(now)
+}
+
+func (s *session) end(now clock.Time, err error) {
+	c := s.c
+	s.step = stepIdle
+	s.res.Err, s.res.End = err, now
+	if s.has { // nobody knows of it
+		if !s.proposed {
+			s.slab.free[s.piece.units] = append(s.slab.free[s.piece.units], s.piece.at)
+		} else {
+			s.own(s.piece)
+		}
+		s.has = false
+	}
+	if err != nil {
+		c.stats.Errors++
+	} else {
+		c.stats.Done[s.res.Kind]++
+	}
+	c.stats.Messages += uint64(s.res.Messages)
+	if c.cfg.Done != nil {
+		c.cfg.Done(&s.res)
+	}
+}
+
+// do begins a step.
+func (s *session) do(now clock.Time, x step) {
+	s.step = x
+	s.fire(now)
+}
+
+// woken goes on after a time.
+func (s *session) woken(now clock.Time) {
+	if s.step == stepWait {
+		s.prepare(now)
+		return
+	}
+	s.fire(now)
+}
+
+// inRound are steps in which words may be on their way to a slot's replicas.
+func (x step) inRound() bool { return x >= stepPropose && x <= stepFill }
+
+// fire posts what the step asks for; later, when the view is too old, or a node is not
+// connected.
+func (s *session) fire(now clock.Time) {
+	if view := s.c.cfg.View; view != nil {
+		v := view(now)
+		if now >= v.Until {
+			if s.oldAt == 0 {
+				s.oldAt = now
+			}
+			if now.Sub(s.oldAt) > patience*s.c.cfg.FailAfter {
+				s.oldAt = 0
+				s.unreachable(now)
+				return
+			}
+			s.wakeAt = now.Add(redialAfter)
+			return
+		}
+		s.oldAt = 0
+		if v.Epoch != s.epoch {
+			s.epoch, s.alive = v.Epoch, v.Alive
+			s.c.stats.Epochs++
+			s.resume(now)
+			return
+		}
+	}
+	s.wrs, s.nodes, s.bufs, s.arena.used = s.wrs[:0], s.nodes[:0], s.bufs[:0], 0
+	phase, ok := s.compose(now)
+	if !ok {
+		s.unreachable(now)
+		return
+	}
+	s.send(now, phase)
+}
+
+// unreachable ends an operation that needs what no member has, or that nobody answers.
+func (s *session) unreachable(now clock.Time) {
+	err := ErrGone
+	if s.step.inRound() && s.proposed {
+		err = ErrUnknown
+	}
+	s.end(now, err)
+}
+
+// compose makes the step's requests; false: nobody has what they are for.
+func (s *session) compose(now clock.Time) (Phase, bool) {
+	phase, ok := numPhases, true
+	switch s.step {
+	case stepCollect:
+		s.find.pieces = append(s.find.pieces[:0], s.some(maxWords)...)
+		for i, p := range s.find.pieces {
+			s.words[i] = [8]byte{}
+			if at := s.replicas(p.at.node); len(at) > 0 {
+				s.ask(rnic.OpRead, at[0], s.objectsOf(at[0], p.at.node), p.at.off, s.words[i][:])
+			}
+		}
+		ok = len(s.wrs) > 0
+	case stepCached:
+		ok = lookup{s}.askCached(now)
+	case stepFind:
+		phase = Writing
+		ok = lookup{s}.askFind(now)
+	case stepKeys:
+		ok = lookup{s}.askKeys()
+	case stepBlocks, stepWalk, stepRefer, stepMark, stepTake, stepMirror:
+		phase = Repairing
+		ok = s.rec.ask(s)
+	default:
+		phase, ok = snapshot{s}.askRound()
+		if s.res.Kind == Recover {
+			phase = Repairing
+		}
+	}
+	return phase, ok
+}
+
+// objectsOf is where a node has its copy of a region.
+func (s *session) objectsOf(node, region int) Region {
+	k, _ := s.l.copyOn(node, region)
+	g := Region{VA: uint64(k * s.l.regionSize())}
+	if s.connected(node) {
+		g.VA += s.grants[node].Objects.VA
+		g.RKey = s.grants[node].Objects.RKey
+	}
+	return g
+}
+
+func (s *session) connected(node int) bool { return s.qps[node] != nil }
+
+// ask adds a READ or WRITE to the post.
+func (p *post) ask(op rnic.Op, node int, r Region, at int, buf []byte) {
+	p.wrs = append(p.wrs, rnic.SendWR{Op: op, RemoteAddr: r.VA + uint64(at), RKey: r.RKey})
+	p.nodes = append(p.nodes, node)
+	p.bufs = append(p.bufs, buf)
+}
+
+// askSwap adds a CAS.
+func (p *post) askSwap(node int, r Region, at int, from, to uint64, into []byte) {
+	p.ask(rnic.OpCompareSwap, node, r, at, into)
+	w := &p.wrs[len(p.wrs)-1]
+	w.Compare, w.Swap = from, to
+}
+
+// Sizes of frames, with Ethernet and without FCS: what requests and answers have
+// besides data.
+const (
+	frameRead, frameReadResp = 74, 62
+	frameCAS, frameAtomicAck = 86, 70
+	frameWrite, frameAck     = 74, 62
+)
+
+// link connects the session to a node if it is not; false: not now.
+func (s *session) link(now clock.Time, node int) bool {
+	if s.connected(node) {
+		return true
+	}
+	c := s.c
+	qp, g, err := c.cfg.Dial(now, s.index, node)
+	if err != nil {
+		if s.downAt[node] == 0 {
+			s.downAt[node] = now
+		}
+		wait := c.cfg.FailAfter
+		if c.cfg.Suspect != nil {
+			c.cfg.Suspect(now, node)
+			wait *= patience
+		}
+		if now.Sub(s.downAt[node]) > wait {
+			s.downAt[node] = 0 // the next operation tries as long
+			s.unreachable(now)
+			return false
+		}
+		s.wakeAt = now.Add(redialAfter)
+		return false
+	}
+	s.downAt[node] = 0
+	if g.Layout != c.cfg.Layout {
+		c.err = fmt.Errorf("fusee: the node's store is not the client's: it is %+v, and not %+v", g.Layout, c.cfg.Layout)
+		s.end(now, c.err)
+		return false
+	}
+	s.qps[node], s.grants[node] = qp, g
+	return true
+}
+
+// send posts the requests, when all their nodes are connected.
+func (s *session) send(now clock.Time, phase Phase) {
+	c := s.c
+	last := [16]int{}
+	dialled := false
+	for i, n := range s.nodes {
+		was := s.connected(n)
+		if !s.link(now, n) {
+			return
+		}
+		dialled = dialled || !was
+		last[n] = i + 1
+	}
+	if dialled { // addresses are known now
+		s.fire(now)
+		return
+	}
+	s.posts++
+	s.pending = 0
+	id := uint64(s.posts)<<16 | uint64(s.index)
+	for i := range s.wrs {
+		w := &s.wrs[i]
+		if phase < numPhases && c.cfg.Cut != nil && w.Op != rnic.OpRead && c.cfg.Cut(now, s.index, phase, i) {
+			s.die(now)
+			return
+		}
+		n := s.nodes[i]
+		w.ID, w.SGL, w.Signaled = id, s.bufs[i:i+1], last[n] == i+1
+		if w.Signaled {
+			s.pending++
+		}
+		s.count(w.Op, len(s.bufs[i]))
+		if w.Op == rnic.OpCompareSwap && s.step.inRound() {
+			s.proposed = s.proposed || s.has && s.round.new.at() == s.piece.at
+		}
+		if err := s.put(n, w); err != nil {
+			s.qps[n].Fail()
+			s.lost(now, n)
+			return
+		}
+	}
+}
+
+// put posts a request.
+func (s *session) put(node int, w *rnic.SendWR) error {
+	if s.c.posted != nil {
+		s.c.posted(s, node, w)
+		return nil
+	}
+	return s.qps[node].PostSend(w)
+}
+
+func (s *session) count(op rnic.Op, n int) {
+	s.res.Messages++
+	switch op {
+	case rnic.OpRead:
+		s.res.Bytes += frameRead + frameReadResp + n
+	case rnic.OpWrite:
+		s.res.Bytes += frameWrite + frameAck + n
+	default:
+		s.res.Bytes += frameCAS + frameAtomicAck
+	}
+}
+
+var freed = [][]byte{{stateFreed}}
+
+// release marks an object that nothing refers to any more; nobody waits for that. false: the
+// session was made to fail.
+func (s *session) release(now clock.Time, w slot) bool {
+	if w == 0 || s.res.Kind == Recover {
+		return true
+	}
+	a := w.at()
+	for i, n := range s.replicas(a.node) {
+		if !s.connected(n) {
+			continue
+		}
+		if cut := s.c.cfg.Cut; cut != nil && cut(now, s.index, Freeing, i) {
+			s.die(now)
+			return false
+		}
+		r := s.objectsOf(n, a.node)
+		s.count(rnic.OpWrite, 1)
+		err := s.put(n, &rnic.SendWR{ID: uint64(s.index), Op: rnic.OpWrite, SGL: freed, RemoteAddr: r.VA + uint64(a.off), RKey: r.RKey, Signaled: true})
+		if err != nil {
+			s.qps[n].Fail()
+			s.forget(n)
+		}
+	}
+	return true
+}
+
+// die makes the session fail: what it has posted goes on, what it holds stays.
+func (s *session) die(now clock.Time) {
+	s.posts++ // no completion of before is its own
+	s.pending = 0
+	s.fresh()
+	s.has = false
+	s.end(now, ErrDied)
+}
+
+// fresh leaves memory to what may still be under way.
+func (s *session) fresh() {
+	s.arena, s.wrs, s.bufs, s.obj = arena{}, nil, nil, nil
+	s.words = make([][8]byte, maxWords)
+}
+
+func (s *session) forget(node int) {
+	s.c.stats.Broken++
+	s.qps[node] = nil
+}
+
+// lost goes on after a queue pair failed.
+func (s *session) lost(now clock.Time, node int) {
+	s.forget(node)
+	if s.pending == 0 && (s.step == stepIdle || s.step == stepWait || s.wakeAt != clock.Never) {
+		return
+	}
+	s.posts++
+	s.pending = 0
+	s.fresh()
+	s.written = false
+	s.resume(now)
+}
+
+// resume goes on from what is known for certain, after a failure, or in another view.
+func (s *session) resume(now clock.Time) {
+	switch {
+	case s.step == stepIdle:
+	case s.step == stepCollect:
+		s.prepare(now)
+	case s.res.Kind == Recover:
+		s.tries++
+		if s.tries > s.c.cfg.Tries {
+			s.end(now, ErrBusy)
+			return
+		}
+		s.start(now)
+	case s.step.inRound():
+		s.cut = true
+		s.do(now, stepLook)
+	default:
+		lookup{s}.stale(now)
+	}
+}
+
+// done is called when the step's requests have succeeded.
+func (s *session) done(now clock.Time) {
+	switch s.step {
+	case stepCollect:
+		s.collected(now)
+	case stepCached:
+		lookup{s}.cachedDone(now)
+	case stepFind:
+		lookup{s}.findDone(now)
+	case stepKeys:
+		lookup{s}.keysDone(now)
+	case stepBlocks, stepWalk, stepRefer, stepMark, stepTake, stepMirror:
+		s.rec.done(now, s)
+	default:
+		snapshot{s}.roundDone(now)
+	}
+}

@@ -1,0 +1,135 @@
+package figure
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/fusee"
+	"github.com/quillon/quillon/internal/sim"
+)
+
+const nameFUSEE = "FUSEE"
+
+// fuseeRack is a run as the published ones were: a single memory node and no replicas, clients that
+// do one operation at a time and read buckets and object one after the other, without a
+// cache, and insert as the public code does. Of what is published for neither, values fit into
+// one unit of 256 bytes, which is the public server's.
+func fuseeRack() sim.FuseeConfig {
+	return sim.FuseeConfig{
+		Store: fusee.Layout{Unit: 256}, Hosts: 8, Clients: 8, Zipf: 0.99,
+		Library: fusee.Config{Cache: -1, Blind: true},
+	}
+}
+
+// fuseeOf is a store as a figure of Clover has it.
+func fuseeOf(r rack, writes float64) func(par Params, clients int) sim.FuseeConfig {
+	return func(par Params, clients int) sim.FuseeConfig {
+		c := fuseeRack()
+		c.Keys, c.Value, c.Clients, c.Writes, c.Kind, c.Zipf = r.keys, 128, clients, writes, fusee.Update, r.zipf
+		if par.Keys != 0 {
+			c.Keys = par.Keys
+		}
+		if par.Zipf != nil {
+			c.Zipf = *par.Zipf
+		}
+		if par.ObjectSize != 0 {
+			c.Value = par.ObjectSize
+		}
+		if par.Hosts != 0 {
+			c.Hosts = par.Hosts
+		}
+		return c
+	}
+}
+
+// fuseeLike is a store as figures of RCuckoo have it: a table of many keys, of which ours has few.
+func fuseeLike(writes, zipf float64) func(par Params, clients int) sim.FuseeConfig {
+	return func(_ Params, clients int) sim.FuseeConfig {
+		c := fuseeRack()
+		c.Keys, c.Value, c.Items, c.Clients, c.Writes, c.Kind, c.Zipf = 1<<17, 4, cuckooItems, clients, writes, fusee.Update, zipf
+		return c
+	}
+}
+
+// withFUSEE makes jobs of a figure's other curves, and of FUSEE's.
+func withFUSEE(others func(*Published, Params) ([]job, error), config func(par Params, clients int) sim.FuseeConfig) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		jobs, err := others(p, par)
+		if err != nil {
+			return nil, err
+		}
+		var at []coord
+		for _, s := range p.Quantities[0].Series {
+			if s.Name == nameFUSEE {
+				at = s.Points
+			}
+		}
+		if len(par.Threads) > 0 && !p.own {
+			at = nil
+			for _, n := range par.Threads {
+				at = append(at, coord{x: float64(n * config(par, n).Hosts)})
+			}
+		}
+		for i, x := range at {
+			if par.Quick && !few(i, len(at)) {
+				continue
+			}
+			c := config(par, int(x.x))
+			j, err := fuseeJob(par, nameFUSEE+", "+strconv.FormatFloat(x.x, 'f', -1, 64), c, func(m *sim.FuseeMeasured) []Value {
+				return []Value{{Series: nameFUSEE, X: x.x, Y: m.OpsPerSecond / 1e6}}
+			})
+			if err != nil {
+				return nil, err
+			}
+			jobs = append(jobs, j)
+		}
+		return jobs, nil
+	}
+}
+
+// fuseeJob is one run on the rack.
+func fuseeJob(par Params, name string, c sim.FuseeConfig, values func(*sim.FuseeMeasured) []Value) (job, error) {
+	nic, err := par.nic()
+	if err != nil {
+		return job{}, err
+	}
+	c.NIC, c.Seed = nic, par.Seed
+	c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
+	if par.Quick {
+		c.Warmup, c.Measure = 200*time.Microsecond, 500*time.Microsecond
+	}
+	return job{name: name, cost: float64(c.Clients) * c.Measure.Seconds(), run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+		c.Progress = progress
+		m, err := sim.Fusee(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if m.Errors > 0 || m.Full || m.Ops == 0 {
+			return nil, fmt.Errorf("%d operations, and %d failed (full: %v)", m.Ops, m.Errors, m.Full)
+		}
+		return values(&m), nil
+	}}, nil
+}
+
+// withFUSEEsLatency makes jobs of figure 3.13's other curves, and one of FUSEE's two, which do not
+// depend on how full a table is.
+func withFUSEEsLatency(others func(*Published, Params) ([]job, error)) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		jobs, err := others(p, par)
+		if err != nil {
+			return nil, err
+		}
+		c := fuseeRack()
+		c.Keys, c.Value, c.Items, c.Writes, c.Kind = 1<<17, 4, cuckooItems, 0.5, fusee.Insert
+		j, err := fuseeJob(par, nameFUSEE, c, func(m *sim.FuseeMeasured) []Value {
+			var vs []Value
+			for _, x := range []float64{10, 90} {
+				vs = append(vs, Value{Series: "fusee read", X: x, Y: m.Read.P50}, Value{Series: "fusee insert", X: x, Y: m.Write.P50})
+			}
+			return vs
+		})
+		return append(jobs, j), err
+	}
+}

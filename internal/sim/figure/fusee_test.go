@@ -1,0 +1,57 @@
+package figure
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+)
+
+// FUSEE's curves are runs in each figure that has them. What is certain of them: that 64 clients
+// do as much as the published, and read half as fast as one READ.
+func TestFUSEE(t *testing.T) {
+	for _, id := range []string{"2.10", "2.11", "2.12", "2.13", "3.9", "3.10", "3.11"} {
+		fs, err := Find(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := mustLoad(t, fs[0].data)
+		jobs, err := fs[0].jobs(p, Params{Seed: 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, j := range jobs {
+			if !strings.HasPrefix(j.name, nameFUSEE+",") {
+				continue
+			}
+			n++
+			if j.name != nameFUSEE+", 64" || id != "2.10" && id != "3.11" {
+				continue
+			}
+			vs, err := j.run(context.Background(), func(float64) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range p.Quantities[0].Series {
+				for _, c := range s.Points {
+					if s.Name == nameFUSEE && c.x == 64 && math.Abs(vs[0].Y/c.y-1) > 0.25 {
+						t.Errorf("%s, 64 clients: %v, published %v", id, vs[0].Y, c.y)
+					}
+				}
+			}
+		}
+		if n != 6 {
+			t.Errorf("%s: %d runs of FUSEE", id, n)
+		}
+	}
+	// Other numbers of threads are of as many hosts as there are.
+	fs, err := Find("2.10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := fs[0].jobs(mustLoad(t, "2.10"), Params{Threads: []int{4}, Hosts: 3})
+	if err != nil || !strings.HasSuffix(jobs[len(jobs)-1].name, "FUSEE, 12") {
+		t.Errorf("%v, %v", jobs[len(jobs)-1].name, err)
+	}
+}

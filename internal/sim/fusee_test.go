@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/fusee"
+)
+
+func fuseeRan(t *testing.T, c FuseeConfig) FuseeMeasured {
+	t.Helper()
+	m, err := Fusee(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Errors > 0 || m.Ops == 0 || m.Full {
+		t.Fatalf("%+v", m)
+	}
+	return m
+}
+
+// Equal seeds give equal runs. A read takes two READs' time, an update and a blind
+// insertion as many messages as the authors' code sends.
+func TestFusee(t *testing.T) {
+	c := FuseeConfig{Keys: 2000, Clients: 4, Hosts: 2, Writes: 0.5, Kind: fusee.Update, Library: fusee.Config{Cache: -1, Blind: true}, Seed: 3}
+	a, b := fuseeRan(t, c), fuseeRan(t, c)
+	if a.Ops != b.Ops || a.Events != b.Events || a.Stats != b.Stats {
+		t.Errorf("%+v\n%+v", a, b)
+	}
+	v, err := Verbs(context.Background(), VerbsConfig{QPs: 4, Hosts: 2, Op: 5, Size: 128})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if math.Abs(a.Read.P50/(2*v.P50Micros)-1) > 0.1 {
+		t.Errorf("a read takes %v us, a READ %v", a.Read.P50, v.P50Micros)
+	}
+	// 2 READs of buckets and one of the object; a WRITE, the same, a CAS, and a WRITE of the state.
+	if a.ReadMessages < 3 || a.ReadMessages > 3.3 || a.WriteMessages < 6 || a.WriteMessages > 6.5 {
+		t.Errorf("%+v", a)
+	}
+	c.Kind = fusee.Insert
+	if m := fuseeRan(t, c); m.WriteMessages < 4 || m.WriteMessages > 4.5 {
+		t.Errorf("%+v", m)
+	}
+	c.Kind, c.Library.Cache = fusee.Update, 0
+	if m := fuseeRan(t, c); m.Stats.Hits == 0 {
+		t.Errorf("%+v", m)
+	}
+	c.Store = fusee.Layout{Nodes: 3, Replicas: 3}
+	c.Zipf = 0.99
+	m := fuseeRan(t, c)
+	t.Logf("%+v", m)
+	if m.Stats.Rules[0] == 0 || m.Stats.Lost == 0 {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestFuseeRefuses(t *testing.T) {
+	for _, c := range []FuseeConfig{{Clients: -1}, {Box: "x"}, {Hosts: 2000, Clients: 3000}, {Keys: -1}, {Keys: 1 << 23}, {Value: 1 << 20}, {Writes: 2}, {Measure: -1}, {Kind: fusee.Recover}, {Box: "mux", Store: fusee.Layout{Nodes: 2}}, {Store: fusee.Layout{Groups: 3}}} {
+		if _, err := Fusee(context.Background(), c); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// CASes on shared connections, and as WRITEs: the box may not change what clients do.
+func TestFuseeBox(t *testing.T) {
+	c := FuseeConfig{Keys: 500, Clients: 16, Hosts: 4, Writes: 0.5, Kind: fusee.Update, Zipf: 0.99, Library: fusee.Config{Cache: -1, FailAfter: 10 * time.Millisecond}}
+	plain := fuseeRan(t, c)
+	for _, box := range []string{"mux", "replace"} {
+		c.Box = box
+		m := fuseeRan(t, c)
+		t.Logf("%s: %.3g/s, without a box %.3g/s", box, m.OpsPerSecond, plain.OpsPerSecond)
+		if m.Stats.Broken > 0 || m.Moved == 0 || (m.Replaced > 0) != (box == "replace") || m.OpsPerSecond < plain.OpsPerSecond/4 {
+			t.Errorf("%s: %+v", box, m)
+		}
+	}
+}
