@@ -53,7 +53,7 @@ func (c *Config) modes() []string {
 
 // kind is the store of a run that is not Clover, and what its memory node is to hold.
 func (c *Config) kind() (*store.Kind, store.Spec, error) {
-	s := store.Spec{Keys: c.Keys, Value: c.Value, Work: c.Work, Clients: c.Nodes, Sessions: c.Nodes * c.Clients}
+	s := store.Spec{Keys: c.Keys, Value: c.Value, Work: c.Work, Clients: len(boxModes) * c.Nodes, Sessions: len(boxModes) * c.Nodes * c.Clients}
 	k, err := store.Named(c.Store)
 	if err == nil {
 		err = k.Check(&s)
@@ -136,7 +136,7 @@ func newOther(clk clock.Clock, c *Config, nodes []topo.Node, open func(n *topo.N
 		track = append(track, fmt.Sprintf("%x+%x", s.VA, s.Len))
 	}
 	box := &boxed{app: "swordbox", kind: swordbox.Kind(), modes: boxModes, args: graph.Args{
-		"mode": "off", "servers": memory.Addr.IP.String(), "track": strings.Join(track, ":"), "infer": "off", "discover": "0"}}
+		"mode": "off", "servers": memory.Addr.IP.String(), "track": strings.Join(track, ":"), "infer": "off", "discover": "0", "writable": "assume"}}
 	return f, box, nil
 }
 
@@ -180,6 +180,24 @@ func (f *fleet) Stop(ctx context.Context) error {
 func (f *fleet) Disconnect(ctx context.Context) error {
 	f.Fleet.End()
 	return f.Await(ctx, f.Ended)
+}
+
+// Leave implements Comer.
+func (f *fleet) Leave(ctx context.Context) error {
+	if err := f.Stop(ctx); err != nil {
+		return err
+	}
+	return f.Disconnect(ctx)
+}
+
+// Return implements Comer.
+func (f *fleet) Return(ctx context.Context) error {
+	f.Renew()
+	if err := f.Connected(ctx); err != nil {
+		return err
+	}
+	f.Start()
+	return nil
 }
 
 // Walking implements stage.

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -59,6 +60,14 @@ type Budget interface {
 	Allow(share float64)
 }
 
+// Comer is of Clients that come anew for each phase, as the middlebox knows only connections that were made while
+// it was to follow them.
+type Comer interface {
+	// Leave stops the load and ends all connections, Return makes new ones and goes on.
+	Leave(ctx context.Context) error
+	Return(ctx context.Context) error
+}
+
 // Latency are percentiles of an operation's time.
 type Latency struct{ P50, P99, P999 Micros }
 
@@ -76,8 +85,8 @@ func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Bo
 	var phases []Phase
 	for i, mode := range modes {
 		allow(float64(i) + c.Warmup/(c.Warmup+c.Seconds))
-		if err := box.SetMode(mode); err != nil {
-			return nil, fmt.Errorf("the middlebox does not switch to %s: %w", mode, err)
+		if err := r.turn(ctx, i, mode, box); err != nil {
+			return nil, err
 		}
 		if err := r.watch(ctx, mode, "warm-up", warmup, 0); err != nil {
 			return nil, err
@@ -106,6 +115,29 @@ func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Bo
 		phases = append(phases, p)
 	}
 	return phases, nil
+}
+
+// turn begins the i-th phase.
+func (r *runner) turn(ctx context.Context, i int, mode string, box Box) error {
+	set := func() error {
+		if err := box.SetMode(mode); err != nil {
+			return fmt.Errorf("the middlebox does not switch to %s: %w", mode, err)
+		}
+		return nil
+	}
+	c, ok := r.clients.(Comer)
+	if !ok || i == 0 {
+		return set()
+	}
+	ctx, done := context.WithTimeoutCause(ctx, stuck, errors.New("connections do not end, or are not made anew"))
+	defer done()
+	if err := c.Leave(ctx); err != nil {
+		return err
+	}
+	if err := set(); err != nil {
+		return err
+	}
+	return c.Return(ctx)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

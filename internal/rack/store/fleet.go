@@ -41,6 +41,7 @@ type Fleet struct {
 	most    int // operations that may begin; 0: no limit
 	begun   int
 	keys    int // of the memory node
+	broken  bool
 	live    Meter
 	meter   *Meter // of a window; nil: there is none
 	err     error
@@ -267,6 +268,36 @@ func (f *Fleet) Idle() bool {
 	return f.every(func(c *Client) bool { return c.lib == nil || c.lib.Idle() })
 }
 
+// Renew lets clients come anew, as others, after all connections have ended: with other numbers, over other
+// connections. What they were told before is kept.
+func (f *Fleet) Renew() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = f.broke()
+	f.ending = false
+	for _, c := range f.clients {
+		d := c.dialer
+		d.hello.Client += 1 << 48
+		d.told, d.ending = nil, false
+		c.lib, c.connected, c.gens = nil, false, nil
+	}
+}
+
+// broke reports whether a connection has ended that should not.
+func (f *Fleet) broke() bool {
+	for _, c := range f.clients {
+		if c.lib == nil {
+			continue
+		}
+		for _, x := range c.lib.Facts() {
+			if x.Name == "connections-broken" && x.Count > 0 {
+				return true
+			}
+		}
+	}
+	return f.broken
+}
+
 // Ended reports whether all connections have ended.
 func (f *Fleet) Ended() bool { return f.every(func(c *Client) bool { return c.dialer.ended() }) }
 
@@ -337,13 +368,7 @@ func (f *Fleet) Facts() (all []Fact) {
 func (f *Fleet) Judge(m Store) Verdict {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	broken := false
-	for _, c := range f.clients {
-		for _, x := range c.lib.Facts() {
-			broken = broken || x.Name == "connections-broken" && x.Count > 0
-		}
-	}
-	return f.log.Judge(m, broken, f.keys)
+	return f.log.Judge(m, f.broke(), f.keys)
 }
 
 // ErrStuck: what was waited for did not come.
