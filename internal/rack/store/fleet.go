@@ -115,6 +115,7 @@ func (c *Client) Step(now clock.Time) bool {
 			f.fail(err)
 			return true
 		}
+		c.dialer.fits, did = true, true
 	}
 	c.connected = c.connected || c.dialer.up == len(c.dialer.sessions)
 	if c.connected && !f.ending {
@@ -278,7 +279,7 @@ func (f *Fleet) Renew() {
 	for _, c := range f.clients {
 		d := c.dialer
 		d.hello.Client += 1 << 48
-		d.told, d.ending = nil, false
+		d.told, d.fits, d.ending = nil, false, false
 		c.lib, c.connected, c.gens = nil, false, nil
 	}
 }

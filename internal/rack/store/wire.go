@@ -48,8 +48,8 @@ const (
 const access = rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
 
 // params are those of both sides: 4.096 us * 2^14 (67 ms) until a request is sent again, 7 times.
-func params() cm.Params {
-	return cm.Params{LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, Resources: resources, Depth: resources, LocalPort: service}
+func params(nic *rnic.NIC) cm.Params {
+	return cm.Params{PathMTU: min(1024, nic.MaxPathMTU()), LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, Resources: resources, Depth: resources, LocalPort: service}
 }
 
 // agent is a connection manager that waits 4.096 us * 2^15 (0.13 s) for an answer, 8 times.
@@ -178,7 +178,7 @@ func (s *Server) requested(now clock.Time, e cm.Event) error {
 	if err != nil {
 		return err
 	}
-	p := params()
+	p := params(s.nic)
 	p.QP = qp
 	p.PrivateData = append(pack(head{magic, s.epoch, uint32(m.number), uint32(s.spec.Keys), uint32(s.spec.Value), uint16(len(m.announced))}), m.announced...)
 	if err := e.ID.Accept(now, p); err != nil {
@@ -206,6 +206,7 @@ type dialer struct {
 	up       int
 	head     head
 	told     []byte // what the first answer announced; nil: there is none yet
+	fits     bool   // what it announced is what the client wants
 	ending   bool
 	err      error
 }
@@ -247,7 +248,7 @@ func (d *dialer) connect(now clock.Time, i int) {
 		return
 	}
 	d.hello.Session = uint16(i)
-	p := params()
+	p := params(d.nic)
 	p.QP, p.PrivateData = qp, pack(d.hello)
 	id, err := d.agent.Dial(now, d.peer, p)
 	if err != nil {
@@ -273,11 +274,11 @@ func (d *dialer) step(now clock.Time) bool {
 			break
 		}
 		did = true
-		d.event(e)
+		d.event(now, e)
 	}
 	for i := range d.sessions {
-		// The first alone, until the server has answered.
-		if d.asked == asking || d.err != nil || d.ending || d.told == nil && i > 0 {
+		// The first alone, until it is known that the server has what is wanted.
+		if d.asked == asking || d.err != nil || d.ending || !d.fits && i > 0 {
 			break
 		}
 		if d.sessions[i].state == apart {
@@ -288,7 +289,7 @@ func (d *dialer) step(now clock.Time) bool {
 	return did
 }
 
-func (d *dialer) event(e cm.Event) {
+func (d *dialer) event(now clock.Time, e cm.Event) {
 	var s *session
 	for i := range d.sessions {
 		if d.sessions[i].id == e.ID {
@@ -305,7 +306,14 @@ func (d *dialer) event(e cm.Event) {
 	case cm.Established:
 		s.state = ready
 		d.up++
-		d.fail2(d.answered(e.PrivateData))
+		if d.ending {
+			s.state = parted
+			_ = s.id.Disconnect(now)
+			return
+		}
+		if err := d.answered(e.PrivateData); err != nil {
+			d.fail(err)
+		}
 		return
 	case cm.Rejected:
 		switch {
@@ -326,13 +334,6 @@ func (d *dialer) event(e cm.Event) {
 	}
 	s.qp.Destroy()
 	*s = session{}
-}
-
-// fail2 is fail, unless there is nothing.
-func (d *dialer) fail2(err error) {
-	if err != nil {
-		d.fail(err)
-	}
 }
 
 // answered takes what a server said.
