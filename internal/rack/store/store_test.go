@@ -24,7 +24,6 @@ type lab struct {
 	sim    host.Sim
 	server *Server
 	ports  []port.Port
-	node   int // worker of the memory node
 }
 
 func addr(n byte) (netip.Addr, [6]byte) {
@@ -146,5 +145,103 @@ func TestStores(t *testing.T) {
 			}
 			t.Logf("%+v, %+v", v, f.Facts())
 		})
+	}
+}
+
+// TestJudgeFails: a memory that does not hold what clients were told is found out.
+func TestJudgeFails(t *testing.T) {
+	for name, spoil := range map[string]func(Store){
+		"sherman": func(s Store) { s.(*shermanStore).tree.Spoil(1, 999) },
+		"rcuckoo": func(s Store) { s.(*rcuckooStore).table.Tear(0) },
+		"locks":   func(s Store) { s.(*locksStore).memory.Spoil(0) },
+	} {
+		k := kindOf(t, name)
+		l := newLab(t, k, specs[name], 7)
+		f := l.fleet(k, Work{Mix: ycsb.A, Seed: 1, Keep: true}, 1, 2)
+		if err := l.until(f, f.Connected); err != nil {
+			t.Fatal(err)
+		}
+		f.Allow(500)
+		f.Start()
+		if err := l.until(f, func() bool { return f.Spent() && f.Idle() }); err != nil {
+			t.Fatal(err)
+		}
+		spoil(l.server.Store())
+		if v := f.Judge(l.server.Store()); v.OK() || v.Wrong == "" {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
+
+// TestRefused: what a client cannot have is refused in one line, and ends its waiting.
+func TestRefused(t *testing.T) {
+	rc, sh := kindOf(t, "rcuckoo"), kindOf(t, "sherman")
+	for _, c := range []struct {
+		kind     *Kind
+		work     Work
+		clients  int
+		sessions int
+		want     string
+	}{
+		{sh, Work{}, 1, 2, "10.0.0.9 refuses: this server's store is rcuckoo, not sherman"},
+		{rc, Work{}, 3, 2, "10.0.0.9 refuses: there is room for 2 clients"},
+		{rc, Work{Keys: 101}, 1, 2, "the memory node holds 100 keys, not 101"},
+		{rc, Work{Value: 16}, 1, 2, "the memory node's values have 8 bytes, not 16"},
+	} {
+		l := newLab(t, rc, Spec{Keys: 100, Clients: 2}, 7)
+		f := l.fleet(c.kind, c.work, c.clients, c.sessions)
+		if err := l.until(f, f.Connected); err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+		// A client that is refused leaves nothing behind.
+		f.End()
+		_ = l.sim.Run(f.Ended, time.Minute)
+		if s := l.server.Stats(); s.Connections != 0 {
+			t.Errorf("%s: %+v", c.want, s)
+		}
+	}
+	k := kindOf(t, "locks")
+	l := newLab(t, k, Spec{Keys: 1, Sessions: 3}, 7)
+	if err := l.until(l.fleet(k, Work{}, 2, 2), func() bool { return false }); err == nil || !strings.Contains(err.Error(), "no room for 2 sessions: 2 of 3 are given") {
+		t.Error(err)
+	}
+}
+
+// TestVanishes: a memory node that is gone, or was started anew, is noticed in bounded time.
+func TestVanishes(t *testing.T) {
+	for name, want := range map[string]string{"gone": "has vanished", "anew": "was started anew"} {
+		k := kindOf(t, "rcuckoo")
+		l := newLab(t, k, Spec{Keys: 100}, 7)
+		f := l.fleet(k, Work{Mix: ycsb.A, Seed: 1, Keep: true}, 2, 2)
+		if err := l.until(f, f.Connected); err != nil {
+			t.Fatal(err)
+		}
+		f.Start()
+		if err := l.until(f, func() bool { return f.Live().Ops > 50 }); err != nil {
+			t.Fatal(err)
+		}
+		nic := l.nic(memoryNode)
+		var app host.App
+		if name == "anew" {
+			s := Spec{Keys: 100}
+			if err := k.Check(&s); err != nil {
+				t.Fatal(err)
+			}
+			s2, err := NewServer(k, s, nic, 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			app = s2
+		}
+		node := l.sim.Workers[0].(*host.Node)
+		l.sim.Workers[0] = host.NewNode(node.Port(), nic, app)
+		begun := l.clk.Now()
+		err := l.until(f, func() bool { return false })
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if d := time.Duration(l.clk.Now().Sub(begun)); d > 5*time.Second {
+			t.Errorf("%s: noticed after %v", name, d)
+		}
 	}
 }
