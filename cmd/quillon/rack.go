@@ -16,7 +16,8 @@ func newRackCmd() *cobra.Command {
 			fmt.Sprintf("  sudo quillon rack %s memory --port eth1 --me 10.0.0.9\n  quillon rack %[1]s client --server mem --seconds 1", k.Name),
 			newRackMemoryCmd(k), newRackClientCmd(k)))
 	}
-	return group("rack", "Start memory nodes and clients of disaggregated stores",
+	all = append(all, newRackCloverCmd())
+	return group("rack", "Start memory nodes, servers and clients of disaggregated stores",
 		"  sudo quillon rack rcuckoo memory --port eth1 --me 10.0.0.9 --keys 10000", all...)
 }
 

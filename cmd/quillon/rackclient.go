@@ -29,8 +29,9 @@ const here = "mem"
 // rackClientFlags are the flags of rack STORE client.
 type rackClientFlags struct {
 	portEnd
-	kind             *store.Kind
-	spec             memorySpec // of a memory node in this process
+	name             string
+	kind             *store.Kind // nil: Clover
+	spec             memorySpec  // of a memory node in this process
 	server, workload string
 	zipf             float64
 	sessions, ops    int
@@ -63,7 +64,7 @@ type rackClient struct {
 }
 
 func newRackClientCmd(k *store.Kind) *cobra.Command {
-	f := rackClientFlags{kind: k}
+	f := rackClientFlags{name: k.Name, kind: k}
 	what := `Reads and writes keys of a memory node (quillon rack ` + k.Name + ` memory) with one-sided verbs, by
 YCSB's mixes: A (50 % writes), B (5 %), C (0 %), W (100 %), or a share of writes such as
 0.2.`
@@ -110,7 +111,7 @@ operation that failed. All waits are bounded by --patience.`,
 
 // mix is the workload.
 func (f *rackClientFlags) mix() (ycsb.Mix, error) {
-	if len(f.kind.Works) > 0 {
+	if f.kind != nil && len(f.kind.Works) > 0 {
 		return ycsb.Mix{}, nil
 	}
 	if share, err := strconv.ParseFloat(f.workload, 64); err == nil && share >= 0 && share <= 1 {
@@ -139,8 +140,11 @@ func (f *rackClientFlags) check() (server wire.End, err error) {
 	}
 	switch f.server {
 	case "":
-		return server, errors.New("no memory node given: add --server IP@MAC, as quillon rack " + f.kind.Name + " memory prints it, or --server mem")
+		return server, errors.New("no memory node given: add --server IP@MAC, as quillon rack " + f.name + " memory prints it" + f.orMem())
 	case here:
+		if f.kind == nil {
+			break
+		}
 		if f.port != "" || f.me != "" {
 			return server, errors.New("--server mem is in this process, and has no --port and no --me")
 		}
@@ -158,6 +162,13 @@ func (f *rackClientFlags) check() (server wire.End, err error) {
 	return server, err
 }
 
+func (f *rackClientFlags) orMem() string {
+	if f.kind == nil {
+		return ""
+	}
+	return ", or --server mem"
+}
+
 func (f *rackClientFlags) run(cmd *cobra.Command) (err error) {
 	mix, err := f.mix()
 	if err != nil {
@@ -168,15 +179,43 @@ func (f *rackClientFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	x := &rackRun{f: f, clk: clock.NewWall(), line: newProgress(cmd)}
-	x.fleet = store.NewFleet(f.kind, store.Work{Mix: mix, Theta: f.zipf, Keys: f.keys, Value: f.value, Seed: f.seed, Keep: f.alone})
+	fleet := store.NewFleet(f.kind, store.Work{Mix: mix, Theta: f.zipf, Keys: f.keys, Value: f.value, Seed: f.seed, Keep: f.alone})
+	x.fleet = fleet
 	if f.server == here {
-		err = x.inMemory()
+		err = x.inMemory(fleet)
 	} else {
-		err = x.onPort(server)
+		err = x.onPort(server, func(nic *rnic.NIC) (host.App, error) {
+			return fleet.Add(nic, netip.AddrFrom4(server.IP), server.MAC, f.sessions, x.nonce())
+		})
 	}
 	if err != nil {
 		return err
 	}
+	return x.runs(cmd)
+}
+
+// clients are what a run drives: of one machine.
+type clients interface {
+	Connected() bool
+	Err() error
+	// Allow is called before Start: so many operations may begin, 0: no limit.
+	Allow(n int)
+	Begin()
+	Start()
+	Stop()
+	Spent() bool
+	Idle() bool
+	// Live has no latencies. Measured is called once, when all is idle.
+	Live() store.Meter
+	Measured() *store.Meter
+	Facts() []store.Fact
+	End()
+	Ended() bool
+	Judge(m store.Store) store.Verdict
+}
+
+// runs is a run of clients that are in place.
+func (x *rackRun) runs(cmd *cobra.Command) (err error) {
 	defer func() { err = errors.Join(err, x.close()) }()
 	ctx, done := interrupted(cmd.Context())
 	defer done()
@@ -193,7 +232,7 @@ func (f *rackClientFlags) run(cmd *cobra.Command) (err error) {
 type rackRun struct {
 	f     *rackClientFlags
 	clk   clock.Clock
-	fleet *store.Fleet
+	fleet clients
 	// drive breathes the client, and what is in this process besides; look is called each millisecond, and an
 	// error of it ends it.
 	drive  func(ctx context.Context, look func(now clock.Time) error) error
@@ -208,7 +247,7 @@ type rackRun struct {
 func (x *rackRun) nonce() uint64 { return uint64(x.clk.Now()) & (1<<48 - 1) }
 
 // onPort puts the client on its port.
-func (x *rackRun) onPort(server wire.End) error {
+func (x *rackRun) onPort(server wire.End, add func(nic *rnic.NIC) (host.App, error)) error {
 	f := x.f
 	if err := f.begin(x.clk); err != nil {
 		return err
@@ -221,7 +260,7 @@ func (x *rackRun) onPort(server wire.End) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("--port %s: %w", f.port, err), x.close())
 	}
-	c, err := x.fleet.Add(nic, netip.AddrFrom4(server.IP), server.MAC, f.sessions, x.nonce())
+	c, err := add(nic)
 	if err != nil {
 		return errors.Join(err, x.close())
 	}
@@ -232,7 +271,7 @@ func (x *rackRun) onPort(server wire.End) error {
 }
 
 // inMemory puts client and memory node on two ends of a wire in memory.
-func (x *rackRun) inMemory() error {
+func (x *rackRun) inMemory(fleet *store.Fleet) error {
 	pool, err := packet.NewPool(1<<13, 2048, nil)
 	if err != nil {
 		return err
@@ -253,7 +292,7 @@ func (x *rackRun) inMemory() error {
 	if err != nil {
 		return err
 	}
-	c, err := x.fleet.Add(mine, there.Config().IP, there.Config().MAC, x.f.sessions, 1)
+	c, err := fleet.Add(mine, there.Config().IP, there.Config().MAC, x.f.sessions, 1)
 	if err != nil {
 		return err
 	}
@@ -334,8 +373,6 @@ func (x *rackRun) all(ctx context.Context) error {
 	err := x.until(ctx, "working", dead, func(now clock.Time) bool {
 		return x.fleet.Spent() && x.fleet.Idle() || f.seconds > 0 && now >= over
 	})
-	took := x.clk.Now().Sub(begun).Seconds()
-	m := x.fleet.Measured()
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
@@ -344,7 +381,7 @@ func (x *rackRun) all(ctx context.Context) error {
 	if err := x.until(ctx, "the last answers", dead, func(clock.Time) bool { return x.fleet.Idle() }); err != nil {
 		return err
 	}
-	x.measured(m, took)
+	x.measured(x.fleet.Measured(), x.clk.Now().Sub(begun).Seconds())
 	x.fleet.End()
 	if err := x.until(ctx, "disconnecting", "the memory node does not answer", func(clock.Time) bool { return x.fleet.Ended() }); err != nil {
 		return err
@@ -359,8 +396,8 @@ func (x *rackRun) all(ctx context.Context) error {
 
 func (x *rackRun) measured(m *store.Meter, took float64) {
 	r := &x.r
-	r.Store, r.Work, r.Sessions, r.Seconds = x.f.kind.Name, x.f.workload, x.f.sessions, round3(took)
-	if len(x.f.kind.Works) > 0 {
+	r.Store, r.Work, r.Sessions, r.Seconds = x.f.name, x.f.workload, x.f.sessions, round3(took)
+	if x.f.kind != nil && len(x.f.kind.Works) > 0 {
 		r.Work = x.f.work
 	}
 	r.Ops, r.OpsPerS, r.Errors, r.Unknown, r.Lost, r.Facts = m.Ops, math.Round(float64(m.Ops)/took), m.Errors, m.Unknown, x.lost(), x.fleet.Facts()
