@@ -65,19 +65,20 @@ type rackClient struct {
 
 func newRackClientCmd(k *store.Kind) *cobra.Command {
 	f := rackClientFlags{name: k.Name, kind: k}
-	what := `Reads and writes keys of a memory node (quillon rack ` + k.Name + ` memory) with one-sided verbs, by
-YCSB's mixes: A (50 % writes), B (5 %), C (0 %), W (100 %), or a share of writes such as
-0.2.`
+	what := `Reads and writes keys of a memory node (quillon rack ` + k.Name + ` memory) with
+one-sided verbs, by YCSB's mixes: A (50 % writes), B (5 %), C (0 %), W (100 %), or a
+share of writes such as 0.2.`
 	if len(k.Works) > 0 {
-		what = `Takes locks and counts on words of a memory node (quillon rack ` + k.Name + ` memory), which says
-what is to be done (--work there).`
+		what = `Takes locks and counts on words of a memory node (quillon rack ` + k.Name + ` memory),
+which says what is to be done (--work there).`
 	}
 	cmd := &cobra.Command{
 		Use:   "client",
 		Short: "Run a client of " + k.Name + " on a port",
-		Long: what + ` A session has one operation under way, over a queue pair of its own that the
-connection manager makes and ends. --server mem has a memory node in this process, on a
-wire in memory: that needs no root, and no port.
+		Long: what + ` A session has one
+operation under way, over a queue pair of its own that the connection manager makes
+and ends. --server mem has a memory node in this process, on a wire in memory: that
+needs no root, and no port.
 
 With --alone (no other client works meanwhile, or has before) what the sessions were told
 is kept, and at the end one order of all operations must explain it; with --server mem

@@ -42,10 +42,10 @@ func newRackMemoryCmd(k *store.Kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "memory",
 		Short: "Be a memory node of " + k.Name + " on a port",
-		Long: `Has memory that clients (quillon rack ` + k.Name + ` client) read and write with one-sided verbs of
-RDMA (RoCEv2, UDP port 4791), on a port until interrupted. Clients find all they need by
-the connection manager (RDMA CM): where the memory is, under which R_Keys, and what it
-is like; what they cannot use they are refused, with the reason.
+		Long: `Has memory that clients (quillon rack ` + k.Name + ` client) read and write with
+one-sided verbs of RDMA (RoCEv2, UDP port 4791), on a port until interrupted. Clients
+find all they need by the connection manager (RDMA CM): where the memory is, under
+which R_Keys, and what it is like; what they cannot use they are refused, with the reason.
 
 The interface is the memory node's alone: its kernel sees nothing of an AF_XDP port,
 and must not have the address. It answers ARP and ping; clients are told IP@MAC, which is
