@@ -21,7 +21,7 @@
 //
 // What is behind the fence, as swordbox, may have requests of the client: settle= must be longer than it keeps them. While
 // no process is there, frames to queue pairs that entries name are held back by the kernel
-// (port.Filter.Bound); those of entries that name none cross.
+// (port.Filter.Bound), also when the entry was lifted before, until the interfaces are detached; those of entries that name none cross.
 //
 // The fence knows RoCEv2 over IPv4, outside of tunnels.
 package fence

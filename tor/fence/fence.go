@@ -159,6 +159,7 @@ type app struct {
 	settings
 	held  *held
 	begun bool
+	next  int // entry that is bound next
 	f     hdr.Frame
 }
 
@@ -200,9 +201,12 @@ func (a *app) begin() {
 	a.held.add(byArgument, a.fence...)
 }
 
-// every is how often the kernel is told which queue pairs are bound: another app of the graph may have said
-// otherwise meanwhile.
-const every = 200 * time.Millisecond
+// Queue pairs are bound in the kernel again and again, some at once: another app of the graph may have said otherwise
+// meanwhile. None is let go when an entry is lifted: that other app may need it bound.
+const (
+	every  = 100 * time.Millisecond
+	atOnce = 16
+)
 
 // Tick implements graph.Ticker.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
@@ -210,12 +214,15 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 		a.begin()
 	}
 	all, _ := a.held.list()
-	for _, e := range all {
-		if e.qpn != 0 {
+	c.Set(ctrEntries, uint64(len(all)))
+	for range min(len(all), atOnce) {
+		if a.next++; a.next >= len(all) {
+			a.next = 0
+		}
+		if e := all[a.next]; e.qpn != 0 {
 			_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true) // with no port that can, there is none that lets frames cross
 		}
 	}
-	c.Set(ctrEntries, uint64(len(all)))
 	return c.Now().Add(every)
 }
 
@@ -233,7 +240,7 @@ func (a *app) Scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int {
 }
 
 // Remove implements graph.Tabler.
-func (a *app) Remove(c *graph.Ctx, _ int, k []table.Cond) error {
+func (a *app) Remove(_ *graph.Ctx, _ int, k []table.Cond) error {
 	e := entryOf(k)
 	all, by := a.held.list()
 	i := slices.Index(all, e)
@@ -244,9 +251,6 @@ func (a *app) Remove(c *graph.Ctx, _ int, k []table.Cond) error {
 		return table.Errorf(table.Busy, "%v: table fence has it: delete it there", e)
 	}
 	a.held.lift(e)
-	if e.qpn != 0 {
-		_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, false)
-	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -99,6 +100,9 @@ type held struct {
 	mem  []byte // nil: nothing outlives the process
 	now  atomic.Pointer[map[[4]byte][]entry]
 	read bool // what was left is in by
+	// all are the keys of by in order, made anew with each change; kinds are their values.
+	all   []entry
+	kinds []int
 }
 
 // Memory: magic (8), and records of 24 bytes: client, server (4 each) | queue pair | R_Key | 1: used | 0 | 0.
@@ -184,6 +188,11 @@ func (h *held) publish() {
 		m[e.client.As4()] = append(m[e.client.As4()], e)
 	}
 	h.now.Store(&m)
+	h.all, h.kinds = slices.Collect(maps.Keys(h.by)), nil
+	slices.SortFunc(h.all, func(a, b entry) int { return strings.Compare(a.String(), b.String()) })
+	for _, e := range h.all {
+		h.kinds = append(h.kinds, h.by[e])
+	}
 }
 
 // add puts entries in force; false when there is no room.
@@ -220,16 +229,9 @@ func (h *held) lift(all ...entry) {
 	h.publish()
 }
 
-// list is all of them, in order.
+// list is all of them, in order; it is not changed.
 func (h *held) list() (all []entry, by []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for e := range h.by {
-		all = append(all, e)
-	}
-	slices.SortFunc(all, func(a, b entry) int { return strings.Compare(a.String(), b.String()) })
-	for _, e := range all {
-		by = append(by, h.by[e])
-	}
-	return all, by
+	return h.all, h.kinds
 }
