@@ -230,10 +230,10 @@ func (r *Result) WriteTable(w io.Writer) error {
 		rows = append(rows, row{"steered packets", func(p *Phase) float64 { return float64(p.Steered) }, thousands, false})
 	} else {
 		rows = append(rows, row{"moved", func(p *Phase) float64 { return float64(p.Moved) }, thousands, false},
-			row{"atomics as WRITE", func(p *Phase) float64 { return float64(p.Replaced) }, thousands, false})
+			row{"as WRITEs", func(p *Phase) float64 { return float64(p.Replaced) }, thousands, false})
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-16s", "")
+	fmt.Fprintf(&b, "%-15s", "")
 	for i := range r.Phases {
 		fmt.Fprintf(&b, " %14s", r.Phases[i].Name)
 		if i > 0 {
@@ -242,7 +242,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	}
 	b.WriteByte('\n')
 	for _, row := range rows {
-		fmt.Fprintf(&b, "%-16s", row.name)
+		fmt.Fprintf(&b, "%-15s", row.name)
 		for i := range r.Phases {
 			v := row.value(&r.Phases[i])
 			fmt.Fprintf(&b, " %14s", row.format(v))
