@@ -118,21 +118,21 @@ func runClioDemo(ctx context.Context, cmd *cobra.Command, c demo.ClioConfig, p p
 	return nil
 }
 
-// clioEnd is a Clio endpoint on a port of this machine.
-type clioEnd struct {
+// portEnd is an endpoint on a port of this machine, with an IPv4 address of its own.
+type portEnd struct {
 	port, me string
 	end      wire.End
 	opened   *open.Ports
 	queues   []port.Port
 }
 
-func (e *clioEnd) add(cmd *cobra.Command) {
+func (e *portEnd) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&e.port, "port", "", "the `port`: an interface (AF_XDP), afpacket:INTERFACE or tap:NAME; needed")
 	cmd.Flags().StringVar(&e.me, "me", "", "own `IP[@MAC]`; without a MAC address that of the interface, or for a tap one made of the IP; needed")
 }
 
-// clioAddr reads IP@MAC; the MAC address may be missing where bare.
-func clioAddr(flag, text string, bare bool) (end wire.End, mac bool, err error) {
+// endAddr reads IP@MAC; the MAC address may be missing where bare.
+func endAddr(flag, text string, bare bool) (end wire.End, mac bool, err error) {
 	ip, m, mac := strings.Cut(text, "@")
 	a, err := netip.ParseAddr(ip)
 	if err != nil || !a.Is4() || !a.IsGlobalUnicast() || !mac && !bare {
@@ -151,7 +151,7 @@ func clioAddr(flag, text string, bare bool) (end wire.End, mac bool, err error) 
 }
 
 // begin opens the port.
-func (e *clioEnd) begin(clk clock.Clock) error {
+func (e *portEnd) begin(clk clock.Clock) error {
 	if e.port == "" {
 		return errors.New("no port given: add --port eth1, --port afpacket:eth1 or --port tap:NAME")
 	}
@@ -160,7 +160,7 @@ func (e *clioEnd) begin(clk clock.Clock) error {
 	}
 	var known bool
 	var err error
-	if e.end, known, err = clioAddr("me", e.me, true); err != nil {
+	if e.end, known, err = endAddr("me", e.me, true); err != nil {
 		return err
 	}
 	kind, dev, ok := strings.Cut(e.port, ":")
@@ -193,11 +193,23 @@ func (e *clioEnd) begin(clk clock.Clock) error {
 	return nil
 }
 
+// mtu is that of the interface; a tap's is what it was made with.
+func (e *portEnd) mtu() int {
+	_, dev, _ := strings.Cut(":"+e.port, ":")
+	if i := strings.LastIndexByte(dev, ':'); i >= 0 {
+		dev = dev[i+1:]
+	}
+	if i, err := net.InterfaceByName(dev); err == nil {
+		return i.MTU
+	}
+	return 1500
+}
+
 // pool is the pool of the endpoint's frames.
-func (e *clioEnd) pool() *packet.Pool { return e.queues[0].Pool() }
+func (e *portEnd) pool() *packet.Pool { return e.queues[0].Pool() }
 
 // lost is how many frames were lost because there was no room.
-func (e *clioEnd) lost() (n uint64) {
+func (e *portEnd) lost() (n uint64) {
 	for _, q := range e.queues {
 		s := q.Stats()
 		n += s.RxDropped + s.TxDropped
@@ -207,7 +219,7 @@ func (e *clioEnd) lost() (n uint64) {
 
 // run drives an endpoint on the port until ctx is done. look is called each millisecond; an error of it
 // ends run.
-func (e *clioEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, app host.App, look func(now clock.Time) error) error {
+func (e *portEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, app host.App, look func(now clock.Time) error) error {
 	var workers []host.Worker
 	for i, q := range e.queues {
 		a := app

@@ -23,7 +23,7 @@ import (
 
 // clientFlags are the flags of clio client.
 type clientFlags struct {
-	clioEnd
+	portEnd
 	devices                         []string
 	copies, workload                string
 	plain, load, alone              bool
@@ -136,7 +136,7 @@ func (f *clientFlags) check() (ends []wire.End, how clio.Replication, err error)
 		return nil, 0, errors.New("--alone needs --load: what keys hold at the beginning must be known")
 	}
 	for i, text := range f.devices {
-		e, _, err := clioAddr("device", text, false)
+		e, _, err := endAddr("device", text, false)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -210,7 +210,7 @@ type clientRun struct {
 func (x *clientRun) until(ctx context.Context, step string, count func() uint64, done func(now clock.Time) bool) error {
 	begun := x.clk.Now()
 	last, moved, shown, at := count(), begun, begun, count()
-	err := x.f.clioEnd.run(ctx, x.clk, x.c, &x.stage, func(now clock.Time) error {
+	err := x.f.portEnd.run(ctx, x.clk, x.c, &x.stage, func(now clock.Time) error {
 		n := count()
 		if n != last {
 			last, moved = n, now
@@ -343,8 +343,8 @@ func (r *clioClient) verdict() error {
 	return nil
 }
 
-// clioText is an address as --device takes it.
-func clioText(e wire.End) string {
+// endText is an address as --device takes it.
+func endText(e wire.End) string {
 	return fmt.Sprintf("%d.%d.%d.%d@%02x:%02x:%02x:%02x:%02x:%02x", e.IP[0], e.IP[1], e.IP[2], e.IP[3],
 		e.MAC[0], e.MAC[1], e.MAC[2], e.MAC[3], e.MAC[4], e.MAC[5])
 }

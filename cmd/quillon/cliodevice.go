@@ -20,7 +20,7 @@ import (
 
 // deviceFlags are the flags of clio device.
 type deviceFlags struct {
-	clioEnd
+	portEnd
 	plain, hop  bool
 	keys, value int
 	fill        bool
@@ -124,12 +124,12 @@ func (f *deviceFlags) run(cmd *cobra.Command) (err error) {
 		defer link.Close()
 		ep = link
 	}
-	r := clioDevice{Address: clioText(f.end), Port: f.port}
+	r := clioDevice{Address: endText(f.end), Port: f.port}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s serves on %s; clients take --device %s\n", r.Address, r.Port, r.Address)
 	ctx, done := interrupted(cmd.Context())
 	defer done()
 	begun := clk.Now()
-	err = f.clioEnd.run(ctx, clk, ep, nil, f.look(cmd, d, begun))
+	err = f.portEnd.run(ctx, clk, ep, nil, f.look(cmd, d, begun))
 	if stopped := new(failed); err != nil && !errors.Is(err, errEnough) && !(ctx.Err() != nil && errors.As(context.Cause(ctx), stopped)) {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -20,37 +22,56 @@ import (
 func newDemoCmd() *cobra.Command {
 	c := demo.Default()
 	var p playing
+	var stores strings.Builder
+	for _, name := range demo.Stores() {
+		fmt.Fprintf(&stores, "  %-8s %s\n", name, demo.About(name))
+	}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show what steering gains, on a rack in network namespaces",
+		Short: "Show what a middlebox gains a store, on a rack in network namespaces",
 		Long: `Builds a rack of network namespaces on a Linux bridge: compute nodes, a memory
 node and a metadata node. The middlebox runs as a process of its own, inline on
-the memory node's cable. Clover clients run a YCSB mix in three phases: the
-middlebox passes everything, steers writes, steers writes and reads. Connections
-are made by the connection manager, over the wire, and ended at the end.
+the memory node's cable. Clients of a store run a YCSB mix in three phases.
+Connections are made by the connection manager, over the wire, and ended at the end.
+The stores (--store):
 
-At the end it prints the phases side by side and the verdict of integrity:
+` + stores.String() + `
+With Clover the middlebox is clover-steer: it passes everything, steers writes, steers
+writes and reads. With all others it is swordbox: it passes everything, has clients
+share connections, and sends atomics on the store's locks as WRITEs as well.
+
+At the end it prints the phases side by side and the verdict of integrity. Clover:
 every key's chain is walked in the memory node's memory, and each acknowledged
-write must be in it. A loss makes the exit status 1.
+write must be in it. Others: the memory is walked, and one order of all operations
+must explain what clients were told and what is there (a phase ends early when a third
+of 500,000 operations are kept). What is wrong makes the exit status 1.
 
 Without root everything runs in this process, on wires in memory. However it
 ends, no namespace, link or process is left behind.`,
 		Example: `  quillon demo
   quillon demo --workload W --clients 16 --seconds 10
+  quillon demo --store rcuckoo --workload A
+  quillon demo --store locks --work spin --keys 8
   quillon demo --mem --json demo.json --plot demo`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := onlyOf(cmd, &c); err != nil {
+				return err
+			}
 			return p.run(cmd, c.Check, func(ctx context.Context) error { return runDemo(ctx, cmd, c, p) })
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
+	f.StringVar(&c.Store, "store", c.Store, "`store` to show: "+strings.Join(demo.Stores(), ", "))
 	f.StringVar(&c.Workload, "workload", c.Workload, "YCSB `mix`: A (50 % writes), B (5 %), C (0 %) or W (100 %)")
 	f.IntVar(&c.Clients, "clients", c.Clients, "clients on each compute node")
 	f.Float64Var(&c.Seconds, "seconds", c.Seconds, "measured in each phase")
 	f.Float64Var(&c.Warmup, "warmup", c.Warmup, "seconds before that; the middlebox only learns for the first 0.2 s")
-	f.IntVar(&c.Keys, "keys", c.Keys, "keys in the store")
-	f.IntVar(&c.Entry, "entry", c.Entry, "bytes of an entry: a power of two")
+	f.IntVar(&c.Keys, "keys", c.Keys, "keys in the store; of locks words, 8 unless said otherwise")
+	f.IntVar(&c.Entry, "entry", c.Entry, "bytes of an entry of Clover: a power of two")
+	f.IntVar(&c.Value, "value", c.Value, "bytes of a value, of others: 8, and with rcuckoo more")
+	f.StringVar(&c.Work, "work", c.Work, "what sessions of locks do: "+strings.Join(demo.Works("locks"), ", "))
 	f.Float64Var(&c.Zipf, "zipf", c.Zipf, "skew of the keys; 0 = all alike")
 	f.StringVar(&c.Search, "search", c.Search, "how clients find tails: headers (default), or library, as Clover's own did, with more packets under conflict")
 	f.IntVar(&c.Nodes, "nodes", c.Nodes, "compute nodes")
@@ -59,7 +80,28 @@ ends, no namespace, link or process is left behind.`,
 	f.BoolVar(&c.CM, "cm", c.CM, "make and end connections by the connection manager, over the wire; --cm=false: by configuration")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "of the workload")
 	p.add(f)
+	_ = cmd.RegisterFlagCompletionFunc("store", completion(demo.Stores))
 	return cmd
+}
+
+// onlyOf refuses flags that the store does not have, and gives locks their number.
+func onlyOf(cmd *cobra.Command, c *demo.Config) error {
+	works := len(demo.Works(c.Store)) > 0
+	clover := c.Store == demo.Default().Store
+	for _, f := range []struct {
+		name string
+		has  bool
+	}{
+		{"entry", clover}, {"search", clover}, {"cm", clover}, {"workload", !works}, {"zipf", !works}, {"value", !clover && !works}, {"work", works},
+	} {
+		if cmd.Flags().Changed(f.name) && !f.has && slices.Contains(demo.Stores(), c.Store) {
+			return fmt.Errorf("--%s: there is no such thing with --store %s", f.name, c.Store)
+		}
+	}
+	if works && !cmd.Flags().Changed("keys") {
+		c.Keys = 8
+	}
+	return nil
 }
 
 // canWrite returns an error, before a long run, if a file cannot be written; "" is no file.
@@ -92,7 +134,7 @@ func runDemo(ctx context.Context, cmd *cobra.Command, c demo.Config, p playing) 
 		return demo.InMemory(ctx, clk, c, show)
 	})
 	if err == nil && !r.Integrity.OK() {
-		err = failed{errors.New("acknowledged writes were lost or links are broken")}
+		err = failed{errors.New("acknowledged writes were lost, or what clients were told cannot be")}
 	}
 	return err
 }

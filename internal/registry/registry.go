@@ -23,6 +23,7 @@ import (
 	"github.com/quillon/quillon/snic/attach"
 	"github.com/quillon/quillon/snic/hop/wire"
 	"github.com/quillon/quillon/tor/clover"
+	"github.com/quillon/quillon/tor/fence"
 	"github.com/quillon/quillon/tor/swordbox"
 )
 
@@ -40,6 +41,7 @@ func Functions() []graph.Kind {
 	return append(graph.Builtin(),
 		*clover.Kind(),
 		*swordbox.Kind(),
+		*fence.Kind(),
 		*xdp.Kind(),
 		*aead.Kind(),
 		*balance.Kind(),

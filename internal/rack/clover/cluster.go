@@ -132,6 +132,8 @@ type Cluster struct {
 	addrs   []netip.Addr // of the memory nodes
 	cms     managed
 	ledger  ledger
+	afar    bool   // machines are of other processes
+	store   uint64 // the memory node's number, of a store whose machines are
 	run     atomic.Pointer[run]
 	win     atomic.Pointer[window]
 }
@@ -324,6 +326,10 @@ func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err
 	if qa, err = make(a, depth); err != nil {
 		return nil, nil, err
 	}
+	if b.nic == nil { // of another process
+		cl.orderAfar(a, b, qa, memory)
+		return qa, nil, nil
+	}
 	if qb, err = make(b, replyDepth); err != nil {
 		return nil, nil, err
 	}
@@ -375,6 +381,9 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 			return err
 		}
 		*r = rpc{qp: qp, reply: mr.Mem[n*MsgLen:][:MsgLen], addr: mr.VA + uint64(n*MsgLen), rkey: mr.RKey}
+		if sqp == nil {
+			return nil
+		}
 		return cl.meta.accept(sqp)
 	}
 	// Queue pairs are numbered in the order in which they are made: those of
@@ -408,6 +417,9 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 		}
 		c.sessions = append(c.sessions, s)
 		number := uint32(index*cfg.Sessions + i + 1)
+		if cl.afar {
+			number = uint32(index*mostAfar + i + 1)
+		}
 		gen, err := ycsb.New(ycsb.Config{Mix: cfg.Mix, Theta: cfg.Theta, Keys: cfg.Keys, Seed: cfg.Seed}, uint64(number))
 		if err != nil {
 			return nil, err
@@ -447,48 +459,70 @@ const replyBase = 0x550000000000
 
 // accept makes the server listen on a queue pair.
 func (m *Metadata) accept(q *rnic.QP) error {
-	if len(m.conns) == m.cfg.MaxClients {
+	at := len(m.conns)
+	if n := len(m.free); n > 0 {
+		at, m.free = m.free[n-1], m.free[:n-1]
+	} else if at == m.cfg.MaxClients {
 		return fmt.Errorf("clover: the metadata server serves at most %d connections", m.cfg.MaxClients)
+	} else {
+		m.conns = append(m.conns, nil)
 	}
 	c := &serverConn{qp: q}
 	for i := range c.recv {
 		c.recv[i], c.reply[i] = make([]byte, LargeMsgLen), make([]byte, MsgLen)
-		id := idRecv | uint64(len(m.conns))<<8 | uint64(i)
+		id := idRecv | uint64(at)<<8 | uint64(i)
 		if err := q.PostRecv(&rnic.RecvWR{ID: id, Buf: c.recv[i]}); err != nil {
 			return err
 		}
 	}
-	m.conns = append(m.conns, c)
+	m.conns[at] = c
 	return nil
+}
+
+// release gives back the place of a queue pair that has ended.
+func (m *Metadata) release(q *rnic.QP) {
+	for i, c := range m.conns {
+		if c != nil && c.qp == q {
+			m.conns[i], m.free = nil, append(m.free, i)
+		}
+	}
 }
 
 // load puts a first entry of every key into the memory nodes.
 func (cl *Cluster) load() error {
 	m := cl.meta
-	k := m.class(cl.cfg.Slab)
 	for _, key := range cl.cfg.Keys {
-		if m.keys[key] != nil {
-			return fmt.Errorf("clover: key %#x is given twice", key)
+		p, slot, err := m.firstOf(cl.cfg.Slab, key)
+		if err != nil {
+			return err
 		}
-		r := &k.fresh[k.turn]
-		for r.next == r.end {
-			k.turn = (k.turn + 1) % len(k.fresh)
-			r = &k.fresh[k.turn]
-		}
-		k.turn = (k.turn + 1) % len(k.fresh)
-		p := wire.Ref(r.next, wire.MinVersion)
-		r.next++
-		k.free--
 		s, _ := m.layout.Entry(p.LH())
 		e := cl.memory[s.Node].entry(p.LH())
 		put64(e, 0, uint64(wire.Fresh(wire.MinVersion)))
 		put64(e, wire.KeyAt, key)
 		put64(e, ValueAt, 0)
-		slot := m.create(key, p).slot
 		ss, sva := m.layout.Shortcut(slot)
 		put64(cl.memory[ss.Node].at(ss, sva, 8), 0, uint64(p))
 	}
 	return nil
+}
+
+// firstOf makes a key with its first entry, of a class that has room.
+func (m *Metadata) firstOf(slab int, key uint64) (Pointer, uint32, error) {
+	if m.keys[key] != nil {
+		return 0, 0, fmt.Errorf("clover: key %#x is given twice", key)
+	}
+	k := m.class(slab)
+	r := &k.fresh[k.turn]
+	for r.next == r.end {
+		k.turn = (k.turn + 1) % len(k.fresh)
+		r = &k.fresh[k.turn]
+	}
+	k.turn = (k.turn + 1) % len(k.fresh)
+	p := wire.Ref(r.next, wire.MinVersion)
+	r.next++
+	k.free--
+	return p, m.create(key, p).slot, nil
 }
 
 // Workers are the machines: memory nodes (but for those with a NIC of others),

@@ -32,7 +32,10 @@ type order struct {
 	number uint32
 	qp     *rnic.QP
 	to     *Machine
-	memory *Memory // nil: the metadata server
+	memory *Memory // nil: the metadata server, or a machine of another process
+	// Of a machine of another process: what it is told, and who is told what it answers.
+	hello []byte
+	told  func(private []byte) error
 }
 
 // manager is the connection manager on a machine, in front of its application. It
@@ -48,6 +51,13 @@ type manager struct {
 	memory *Memory             // of this machine, if it is a memory node
 	params cm.Params
 	ending bool
+	// door, if not nil, makes the queue pairs that machines of other processes ask for; an error: they
+	// are rejected, with that text.
+	door func(hello []byte) (qp *rnic.QP, private []byte, err error)
+	gone func(qp *rnic.QP) // of door, one has ended
+	// Of door: requests, and connections that there are.
+	accepted, refused uint64
+	open              int
 }
 
 // managed are the connections of a cluster whose connection managers make them.
@@ -104,7 +114,7 @@ func (cl *Cluster) manage(m *Machine, nic *rnic.NIC, mem *Memory, app host.App) 
 func (cl *Cluster) order(a, b side, qa, qb *rnic.QP) {
 	cl.cms.number++
 	from, to := cl.cms.of[a.nic], cl.cms.of[b.nic]
-	from.orders = append(from.orders, order{cl.cms.number, qa, b.m, to.memory})
+	from.orders = append(from.orders, order{number: cl.cms.number, qp: qa, to: b.m, memory: to.memory})
 	to.wanted[cl.cms.number] = qb
 }
 
@@ -132,7 +142,10 @@ func (g *manager) Step(now clock.Time) bool {
 	for len(g.orders) > 0 && len(g.asked) < asking {
 		o := g.orders[0]
 		p := g.params
-		p.QP, p.PrivateData = o.qp, binary.BigEndian.AppendUint32(nil, o.number)
+		p.QP, p.PrivateData = o.qp, o.hello
+		if o.hello == nil {
+			p.PrivateData = binary.BigEndian.AppendUint32(nil, o.number)
+		}
 		id, err := g.agent.Dial(now, cm.Peer{IP: o.to.IP, MAC: o.to.MAC, Port: service}, p)
 		if err != nil {
 			g.cl.cms.fail(err)
@@ -159,6 +172,9 @@ func (g *manager) Deadline() clock.Time {
 func (g *manager) event(now clock.Time, e cm.Event) error {
 	switch e.Kind {
 	case cm.Requested:
+		if g.door != nil {
+			return g.knock(now, e)
+		}
 		n := binary.BigEndian.Uint32(e.PrivateData)
 		qp := g.wanted[n]
 		if qp == nil {
@@ -177,11 +193,18 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 		g.mine = append(g.mine, e.ID)
 		g.cl.cms.up.Add(1)
 		g.cl.cms.signal()
+		if o.told != nil {
+			return o.told(e.PrivateData)
+		}
 		if o.memory != nil {
 			return g.cl.meta.layout.within(o.memory.layout[0].Node, e.PrivateData)
 		}
 		return nil
 	case cm.Disconnected:
+		if g.door != nil && !e.ID.Active() {
+			g.gone(e.ID.QP())
+			return nil
+		}
 		if g.ending && e.ID.Active() {
 			g.cl.cms.down.Add(1)
 			g.cl.cms.signal()
@@ -189,6 +212,14 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 			return fmt.Errorf("clover: %v ended by itself", e.ID)
 		}
 		return nil
+	case cm.Rejected, cm.Unreachable:
+		if g.door != nil && !e.ID.Active() {
+			g.gone(e.ID.QP())
+			return nil
+		}
+		if err := refusal(e); err != nil {
+			return err
+		}
 	}
 	return fmt.Errorf("clover: %v: %v, reason %d", e.ID, e.Kind, e.Reason)
 }

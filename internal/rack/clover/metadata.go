@@ -90,6 +90,8 @@ type Metadata struct {
 	keys    map[uint64]*keyMeta
 	slots   queue[uint32] // free shortcut slots
 	conns   []*serverConn
+	free    []int      // places of conns
+	filler  *filler    // of a store that is loaded over the wire
 	memory  []*rnic.QP // by memory node
 	dirty   queue[*keyMeta]
 	grace   queue[retired]
@@ -131,6 +133,7 @@ const (
 	idRecv  = iota << 56 // connection<<8 | buffer
 	idReply              // connection
 	idWalk               // walker
+	idFill               // a WRITE of a load
 )
 
 // NewMetadata makes the server of the memory nodes whose layouts are joined
@@ -256,9 +259,14 @@ func (m *Metadata) complete(now clock.Time, c *rnic.WC) {
 			return
 		}
 		conn := m.conns[arg>>8]
+		if conn == nil || conn.qp.QPN != c.QPN { // it has ended
+			return
+		}
 		buf := conn.recv[arg&1]
 		m.serve(now, conn, buf[:min(int(c.ByteLen), len(buf))])
 		_ = conn.qp.PostRecv(&rnic.RecvWR{ID: c.ID, Buf: buf})
+	case idFill:
+		m.filler.written(c.Status == rnic.Success)
 	case idWalk:
 		m.walked(now, int(arg), c.Status == rnic.Success)
 	}

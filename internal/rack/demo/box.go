@@ -2,6 +2,8 @@ package demo
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -13,14 +15,34 @@ import (
 // quillon run --nf names it.
 const steer = "clover-steer"
 
+// boxed is what is between clients and memory node, for a store.
+type boxed struct {
+	app  string // kind and name
+	args graph.Args
+	kind *graph.Kind
+	// modes are the phases in their order: what the middlebox does in each.
+	modes []string
+}
+
+// boxOf is the middlebox of Clover.
+func boxOf(c *Config) *boxed {
+	return &boxed{steer, graph.Args{"mode": "off", "keys": fmt.Sprint(c.Keys)}, clover.Kind(), cloverModes[:]}
+}
+
 // nf is the app as --nf takes it.
-func nf(c *Config) string { return fmt.Sprintf("%s,mode=off,keys=%d", steer, c.Keys) }
+func (b *boxed) nf() string {
+	s := b.app
+	for _, k := range slices.Sorted(maps.Keys(b.args)) {
+		s += "," + k + "=" + b.args[k]
+	}
+	return s
+}
 
 // sum adds up what a graph counted.
-func sum(counts []graph.Count, ports []graph.PortInfo) Totals {
+func (b *boxed) sum(counts []graph.Count, ports []graph.PortInfo) Totals {
 	var t Totals
 	for _, c := range counts {
-		if c.Node != steer {
+		if c.Node != b.app {
 			continue
 		}
 		switch c.Group + " " + c.Name {
@@ -30,6 +52,10 @@ func sum(counts []graph.Count, ports []graph.PortInfo) Totals {
 			t.Bytes += c.Value
 		case "reason steered-cas", "reason steered-read":
 			t.Steered += c.Value
+		case "counter moved":
+			t.Moved += c.Value
+		case "counter replaced":
+			t.Replaced += c.Value
 		}
 	}
 	for _, p := range ports {
@@ -42,39 +68,40 @@ func sum(counts []graph.Count, ports []graph.PortInfo) Totals {
 
 // inner is a middlebox in this process: the graph of the other one, driven by
 // whoever breathes it. It implements host.Worker.
-type inner struct{ inst *graph.Instance }
+type inner struct {
+	inst *graph.Instance
+	box  *boxed
+}
 
-// newInner puts the steering app between two ports.
-func newInner(c *Config, a, b port.Port) (*inner, error) {
+// newInner puts the app between two ports.
+func newInner(c *Config, x *boxed, a, b port.Port) (*inner, error) {
 	inst, err := graph.New(graph.Config{
 		Spec: &graph.Spec{
 			Ports: map[string]graph.PortSpec{"m1": {Kind: "mem"}, "n0": {Kind: "mem"}},
-			Apps: map[string]graph.AppSpec{steer: {Kind: steer, Args: graph.Args{
-				"mode": "off", "keys": fmt.Sprint(c.Keys),
-			}}},
+			Apps:  map[string]graph.AppSpec{x.app: {Kind: x.app, Args: x.args}},
 			Links: []string{
-				"m1.out -> " + steer + ".a", steer + ".b -> n0.in",
-				"n0.out -> " + steer + ".b", steer + ".a -> m1.in",
+				"m1.out -> " + x.app + ".a", x.app + ".b -> n0.in",
+				"n0.out -> " + x.app + ".b", x.app + ".a -> m1.in",
 			},
 		},
-		Kinds: []graph.Kind{*clover.Kind()},
+		Kinds: []graph.Kind{*x.kind},
 		Ports: map[string][]port.Port{"m1": {a}, "n0": {b}},
 		Seed:  c.Seed,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &inner{inst}, nil
+	return &inner{inst, x}, nil
 }
 
 // SetMode implements Box.
 func (b *inner) SetMode(mode string) error {
-	_, err := b.inst.Set(steer, graph.Args{"mode": mode})
+	_, err := b.inst.Set(b.box.app, graph.Args{"mode": mode})
 	return err
 }
 
 // Totals implements Box.
-func (b *inner) Totals() (Totals, error) { return sum(b.inst.Counters(), nil), nil }
+func (b *inner) Totals() (Totals, error) { return b.box.sum(b.inst.Counters(), nil), nil }
 
 // Breath implements host.Worker.
 func (b *inner) Breath(now clock.Time) (int, error) { return b.inst.Step(now) }

@@ -80,7 +80,7 @@ func clioInMemory(clk clock.Clock, c *ClioConfig, v *clioVariant, kinds []graph.
 		if err != nil {
 			return nil, err
 		}
-		p.workers = append(p.workers, host.NewBridge(append(front, m0)...), &inner{inst})
+		p.workers = append(p.workers, host.NewBridge(append(front, m0)...), &inner{inst, nil})
 		p.counts = func() ([]graph.Count, []graph.PortInfo, error) { return inst.Counters(), inst.Ports(), nil }
 		p.close = inst.Close
 	}

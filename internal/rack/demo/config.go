@@ -10,6 +10,7 @@ import (
 
 // Config of a run; also part of its result.
 type Config struct {
+	Store    string  `json:"store"`    // of Stores
 	Workload string  `json:"workload"` // A, B, C or W: 50, 5, 0, 100 % writes
 	Clients  int     `json:"clients"`  // on each compute node
 	Nodes    int     `json:"nodes"`    // compute nodes
@@ -23,11 +24,15 @@ type Config struct {
 	MTU      int     `json:"mtu"`
 	IPv6     bool    `json:"ipv6"`
 	CM       bool    `json:"cm"` // connections are made over the wire
+	// Of stores other than clover: bytes of a value, 0 = the store's own, and what sessions do where they
+	// do not read and write keys.
+	Value int    `json:"value_bytes,omitempty"`
+	Work  string `json:"work,omitempty"`
 }
 
 // Default is the run that the documentation shows.
 func Default() Config {
-	return Config{Workload: "A", Clients: 8, Nodes: 3, Seconds: 5, Warmup: 1, Keys: 1024, Entry: 128, Zipf: 0.99, Seed: 1, MTU: 1500, CM: true}
+	return Config{Store: cloverName, Workload: "A", Clients: 8, Nodes: 3, Seconds: 5, Warmup: 1, Keys: 1024, Entry: 128, Zipf: 0.99, Seed: 1, MTU: 1500, CM: true}
 }
 
 // Check refuses what cannot run; the error says what to do.
@@ -53,6 +58,9 @@ func (c *Config) Check() error {
 			return fmt.Errorf("%s must be from %s to %s, not %s", n.name, plain(n.min), plain(n.max), plain(n.v))
 		}
 	}
+	if c.Store != cloverName {
+		return c.checkOther()
+	}
 	if _, err := c.search(); err != nil {
 		return err
 	}
@@ -72,6 +80,9 @@ func (c *Config) search() (clover.Search, error) {
 
 // title says in a line what is run.
 func (c *Config) title() string {
+	if c.Store != cloverName {
+		return c.titleOther()
+	}
 	writes := map[string]string{"A": "50 %", "B": "5 %", "C": "0 %", "W": "100 %"}[c.Workload]
 	return fmt.Sprintf("Clover, YCSB %s (%s writes), %s keys of %d B, Zipf %g, %d x %d clients",
 		c.Workload, writes, thousands(float64(c.Keys)), c.Entry, c.Zipf, c.Nodes, c.Clients)

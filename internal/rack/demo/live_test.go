@@ -20,6 +20,7 @@ import (
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afxdp"
 	"github.com/quillon/quillon/tor/clover"
+	"github.com/quillon/quillon/tor/swordbox"
 )
 
 // middlebox makes this test binary a middlebox that takes the arguments of
@@ -69,7 +70,7 @@ func runInline(args []string) (err error) {
 		nfArgs[k] = v
 	}
 	clk := clock.NewWall()
-	opt := afxdp.Options{Clock: clk, Filter: &port.Filter{RoCE: true, Guarded: true}}
+	opt := afxdp.Options{Clock: clk, Filter: &port.Filter{RoCE: true, Guarded: true, Bound: kind == "swordbox"}}
 	if s := os.Getenv(limit); s != "" {
 		if opt.Stale, err = time.ParseDuration(s); err != nil {
 			return err
@@ -86,7 +87,7 @@ func runInline(args []string) (err error) {
 			Apps:  map[string]graph.AppSpec{kind: {Kind: kind, Args: nfArgs}},
 			Links: []string{a + ".out -> " + kind + ".a", kind + ".b -> " + b + ".in", b + ".out -> " + kind + ".b", kind + ".a -> " + a + ".in"},
 		},
-		Kinds: append(graph.Builtin(), *clover.Kind()),
+		Kinds: append(graph.Builtin(), *clover.Kind(), *swordbox.Kind()),
 		Ports: map[string][]port.Port{a: {pair.A[0]}, b: {pair.B[0]}},
 		Clock: clk, Memory: stateMemory(),
 	})

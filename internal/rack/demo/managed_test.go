@@ -36,7 +36,7 @@ func TestManaged(t *testing.T) {
 	m0, m1 := wire("m0", "m1")
 	n0, mn := wire("n0", "mn")
 	bridged, server := []port.Port{m0}, ""
-	cl, err := newStore(&c, nodes, func(n *topo.Node) (port.Port, error) {
+	cl, err := newCluster(&c, nodes, func(n *topo.Node) (port.Port, error) {
 		if n.Role == topo.Memory {
 			server = n.Addr.IP.String()
 			return mn, nil
@@ -62,7 +62,7 @@ func TestManaged(t *testing.T) {
 	spinning, stop := context.WithCancel(ctx)
 	spun := make(chan error, 1)
 	go func() {
-		spun <- host.Spin(spinning, clk, append(cl.Workers(), host.NewBridge(bridged...), &inner{inst})...)
+		spun <- host.Spin(spinning, clk, append(cl.Workers(), host.NewBridge(bridged...), &inner{inst, boxOf(&c)})...)
 	}()
 	defer func() {
 		stop()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/quillon/quillon/internal/rack/clover"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/clock"
@@ -33,7 +32,7 @@ func InMemory(ctx context.Context, clk clock.Clock, c Config, show func(clock.Ti
 	m0, m1 := wire("m0", "m1")
 	n0, mn := wire("n0", "mn")
 	bridged := []port.Port{m0}
-	cluster, err := newStore(&c, nodes, func(n *topo.Node) (port.Port, error) {
+	l, box, err := newLoad(clk, &c, nodes, func(n *topo.Node) (port.Port, error) {
 		if n.Role == topo.Memory {
 			return mn, nil
 		}
@@ -44,13 +43,13 @@ func InMemory(ctx context.Context, clk clock.Clock, c Config, show func(clock.Ti
 	if err != nil {
 		return nil, err
 	}
-	box, err := newInner(&c, m1, n0)
+	in, err := newInner(&c, box, m1, n0)
 	if err != nil {
 		return nil, err
 	}
-	workers := append(cluster.Workers(), host.NewBridge(bridged...), box)
+	workers := append(l.Workers(), host.NewBridge(bridged...), in)
 	spin := func(ctx context.Context) error { return host.Spin(ctx, clk, workers...) }
-	r, err := drive(ctx, clk, c, &store{Cluster: cluster}, box, spin, show)
+	r, err := drive(ctx, clk, c, l, in, spin, show)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +59,7 @@ func InMemory(ctx context.Context, clk clock.Clock, c Config, show func(clock.Ti
 
 // drive runs the phases while breathe breathes the endpoints, lets the
 // operations end, and then walks the chains.
-func drive(ctx context.Context, clk clock.Clock, c Config, s *store, box Box, breathe func(context.Context) error, show func(clock.Time, Progress)) (_ *Result, err error) {
+func drive(ctx context.Context, clk clock.Clock, c Config, s stage, box Box, breathe func(context.Context) error, show func(clock.Time, Progress)) (_ *Result, err error) {
 	// The endpoints must go on for a while after an interrupt that the run
 	// has noticed, but the run must not go on without them.
 	alive, dead := context.WithCancelCause(ctx)
@@ -86,7 +85,7 @@ func drive(ctx context.Context, clk clock.Clock, c Config, s *store, box Box, br
 		rest()
 		return nil, fmt.Errorf("connections are not made: %w", err)
 	}
-	s.Start(clover.Load{})
+	s.Start()
 	phases, err := Run(alive, clk, c, s, box, show)
 	if err != nil {
 		rest()
@@ -102,7 +101,7 @@ func drive(ctx context.Context, clk clock.Clock, c Config, s *store, box Box, br
 	if err != nil {
 		return nil, fmt.Errorf("operations or connections do not end: %w", err)
 	}
-	show(clk.Now(), Progress{Step: "walking the chains"})
-	r := &Result{Setting: here(), Config: c, Phases: phases, Integrity: verdict(s.Integrity())}
+	show(clk.Now(), Progress{Step: s.Walking()})
+	r := &Result{Setting: here(), Config: c, Phases: phases, Integrity: s.Verdict()}
 	return r, s.Err()
 }

@@ -26,11 +26,11 @@ func InNamespaces(ctx context.Context, clk clock.Clock, c Config, quillon Comman
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	breathe := func(ctx context.Context) error { return r.cables.breathe(ctx, clk, r.cluster.Workers()) }
-	if runtime.NumCPU() > len(r.top.Nodes)+2 {
+	breathe := func(ctx context.Context) error { return r.cables.breathe(ctx, clk, r.load.Workers()) }
+	if runtime.NumCPU() > len(r.top.Nodes)+2 && r.cluster != nil {
 		breathe = func(ctx context.Context) error { return r.cluster.Run(ctx, clk) }
 	}
-	res, err := drive(ctx, clk, c, &store{Cluster: r.cluster}, r.box, breathe, show)
+	res, err := drive(ctx, clk, c, r.load, r.box, breathe, show)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,8 @@ func InNamespaces(ctx context.Context, clk clock.Clock, c Config, quillon Comman
 type rack struct {
 	top     *topo.Topology
 	cables  cables
-	cluster *clover.Cluster
+	load    stage
+	cluster *clover.Cluster // of Clover
 	box     *outer
 }
 
@@ -57,10 +58,14 @@ func raise(ctx context.Context, clk clock.Clock, c *Config, quillon Command) (_ 
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	if r.cluster, err = newStore(c, r.top.Nodes, func(n *topo.Node) (port.Port, error) { return r.cables.open(clk, n) }); err != nil {
+	var box *boxed
+	if r.load, box, err = newLoad(clk, c, r.top.Nodes, func(n *topo.Node) (port.Port, error) { return r.cables.open(clk, n) }); err != nil {
 		return nil, err
 	}
-	if r.box, err = startOuter(ctx, r.top, c, quillon); err != nil {
+	if s, ok := r.load.(*cluster); ok {
+		r.cluster = s.Cluster
+	}
+	if r.box, err = startOuter(ctx, r.top, box, quillon); err != nil {
 		return nil, fmt.Errorf("middlebox: %w", err)
 	}
 	return r, nil

@@ -32,6 +32,7 @@ const (
 type outer struct {
 	space *topo.Space
 	cmd   Command
+	box   *boxed
 
 	mu     sync.Mutex
 	proc   *Process
@@ -40,11 +41,11 @@ type outer struct {
 
 // startOuter starts the middlebox and waits until it answers. It is quillon,
 // or what takes the same arguments behind its own.
-func startOuter(ctx context.Context, top *topo.Topology, c *Config, quillon Command) (*outer, error) {
-	b := &outer{space: top.Switch, cmd: quillon}
+func startOuter(ctx context.Context, top *topo.Topology, x *boxed, quillon Command) (*outer, error) {
+	b := &outer{space: top.Switch, cmd: quillon, box: x}
 	b.cmd.Nice = niceness
 	b.cmd.Args = append(slices.Clone(quillon.Args), "run",
-		"--inline", top.Inline[0]+","+top.Inline[1], "--nf", nf(c), "--control", control)
+		"--inline", top.Inline[0]+","+top.Inline[1], "--nf", x.nf(), "--control", control)
 	if err := b.start(ctx); err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func (b *outer) ask(f func(*admin.Client) error) error {
 // SetMode implements Box.
 func (b *outer) SetMode(mode string) error {
 	return b.ask(func(c *admin.Client) error {
-		_, err := c.Set(steer, graph.Args{"mode": mode})
+		_, err := c.Set(b.box.app, graph.Args{"mode": mode})
 		return err
 	})
 }
@@ -132,7 +133,7 @@ func (b *outer) Totals() (t Totals, err error) {
 		if err != nil {
 			return err
 		}
-		t = sum(counts, ports.Ports)
+		t = b.box.sum(counts, ports.Ports)
 		return nil
 	})
 	return t, err

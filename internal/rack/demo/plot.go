@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/internal/chart"
 )
 
-var shades = map[string]color.NRGBA{"off": chart.Off, "write": chart.Write, "read-write": chart.ReadWrite}
+var shades = map[string]color.NRGBA{"off": chart.Off, "write": chart.Write, "read-write": chart.ReadWrite, "mux": chart.Write, "replace": chart.ReadWrite}
 
 // bar is a bar with its value on top, and its ratio to base, unless that is 0.
 func bar(x, v, base float64, shade color.Color) chart.Bar {

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Modes are the phases in their order: what the middlebox does in each.
-var modes = [...]string{"off", "write", "read-write"}
+// cloverModes are Clover's phases in their order: what the middlebox does in each.
+var cloverModes = [...]string{"off", "write", "read-write"}
 
 // titles of the phases, for people.
-var titles = map[string]string{"off": "pass-through", "write": "write steering", "read-write": "write+read steering"}
+var titles = map[string]string{"off": "pass-through", "write": "write steering", "read-write": "write+read steering", "mux": "shared connections", "replace": "atomics as WRITEs"}
 
 // Micros is a time in microseconds; NaN, null in JSON, where there is none: a
 // mix without writes has no write latency.
@@ -88,23 +88,35 @@ type Phase struct {
 	WriteP99     Micros  `json:"write_p99_us"`
 	WriteP999    Micros  `json:"write_p999_us"`
 	Steered      uint64  `json:"steered"` // packets that the middlebox rewrote
+	// Operations that went over another's connection, and atomics that went as WRITEs.
+	Moved    uint64 `json:"moved,omitempty"`
+	Replaced uint64 `json:"replaced,omitempty"`
 	// Missed packets went past the middlebox in the kernel, against its wish:
 	// it was too slow or away.
 	Missed uint64 `json:"missed"`
 }
 
-// Integrity is the result of walking every key's chain in the memory node.
+// Integrity is the result of walking every key's chain in the memory node, or of looking at all that a
+// store of another kind holds.
 type Integrity struct {
 	Keys        uint64 `json:"keys"`
 	AckedWrites uint64 `json:"acked_writes"`
 	Lost        uint64 `json:"lost"`
 	BrokenLinks uint64 `json:"broken_links"`
+	// Not of Clover: operations of which one order explains all that clients were told, and
+	// what the memory holds at the end; what is wrong with that, or with the memory.
+	Checked uint64 `json:"checked,omitempty"`
+	Wrong   string `json:"wrong,omitempty"`
+	Words   bool   `json:"words,omitempty"` // Keys are words
 }
 
 // OK reports that nothing is lost.
-func (i Integrity) OK() bool { return i.Lost == 0 && i.BrokenLinks == 0 }
+func (i Integrity) OK() bool { return i.Lost == 0 && i.BrokenLinks == 0 && i.Wrong == "" }
 
 func (i Integrity) String() string {
+	if i.Checked > 0 || i.Wrong != "" {
+		return i.other()
+	}
 	walked := fmt.Sprintf("%s keys walked, %s acknowledged writes", thousands(float64(i.Keys)), thousands(float64(i.AckedWrites)))
 	if i.OK() {
 		return "integrity: OK: " + walked + ", none lost, no broken link"
@@ -207,7 +219,18 @@ func (r *Result) WriteTable(w io.Writer) error {
 		{"write p50 us", func(p *Phase) float64 { return float64(p.WriteP50) }, micros, true},
 		{"write p99 us", func(p *Phase) float64 { return float64(p.WriteP99) }, micros, true},
 		{"write p99.9 us", func(p *Phase) float64 { return float64(p.WriteP999) }, micros, true},
-		{"steered packets", func(p *Phase) float64 { return float64(p.Steered) }, thousands, false},
+	}
+	type row = struct {
+		name   string
+		value  func(p *Phase) float64
+		format func(v float64) string
+		ratio  bool
+	}
+	if r.Config.Store == cloverName {
+		rows = append(rows, row{"steered packets", func(p *Phase) float64 { return float64(p.Steered) }, thousands, false})
+	} else {
+		rows = append(rows, row{"moved", func(p *Phase) float64 { return float64(p.Moved) }, thousands, false},
+			row{"as WRITEs", func(p *Phase) float64 { return float64(p.Replaced) }, thousands, false})
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-15s", "")

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,6 +24,8 @@ type Totals struct {
 	Bytes   uint64 // of these
 	Steered uint64 // of the packets, sent to another address than they asked for
 	Missed  uint64 // went past it against its wish
+	// Operations that went over another's connection, and atomics that went as WRITEs.
+	Moved, Replaced uint64
 }
 
 // Clients are the load as a run sees it. Its methods may be called from any
@@ -41,6 +44,7 @@ type Ops struct {
 	Done     uint64
 	FirstTry uint64 // of those, without a retry
 	Failed   uint64 // given up with an error
+	Spent    bool   // no more may begin: see Budget
 }
 
 // Measured is a phase as the clients saw it.
@@ -50,6 +54,20 @@ type Measured struct {
 	Read, Write Latency
 }
 
+// Budget is of Clients that keep what they were told: there is room for so much.
+type Budget interface {
+	// Allow says which share of all, 0 to 1, may have begun from now on.
+	Allow(share float64)
+}
+
+// Comer is of Clients that come anew for each phase, as the middlebox knows only connections that were made while
+// it was to follow them.
+type Comer interface {
+	// Leave stops the load and ends all connections, Return makes new ones and goes on.
+	Leave(ctx context.Context) error
+	Return(ctx context.Context) error
+}
+
 // Latency are percentiles of an operation's time.
 type Latency struct{ P50, P99, P999 Micros }
 
@@ -57,11 +75,18 @@ type Latency struct{ P50, P99, P999 Micros }
 func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Box, show func(clock.Time, Progress)) ([]Phase, error) {
 	r := runner{clk: clk, clients: clients, show: show}
 	warmup, measure := seconds(c.Warmup), seconds(c.Seconds)
+	modes := c.modes()
 	r.end = clk.Now().Add(time.Duration(len(modes)) * (warmup + measure))
+	allow := func(parts float64) {
+		if b, ok := clients.(Budget); ok {
+			b.Allow(parts / float64(len(modes)))
+		}
+	}
 	var phases []Phase
-	for _, mode := range modes {
-		if err := box.SetMode(mode); err != nil {
-			return nil, fmt.Errorf("the middlebox does not switch to %s: %w", mode, err)
+	for i, mode := range modes {
+		allow(float64(i) + c.Warmup/(c.Warmup+c.Seconds))
+		if err := r.turn(ctx, i, mode, box); err != nil {
+			return nil, err
 		}
 		if err := r.watch(ctx, mode, "warm-up", warmup, 0); err != nil {
 			return nil, err
@@ -70,6 +95,7 @@ func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Bo
 		if err != nil {
 			return nil, fmt.Errorf("the middlebox does not tell its counters: %w", err)
 		}
+		allow(float64(i) + 1)
 		clients.Begin()
 		if err := r.watch(ctx, mode, "measuring", measure, leastOps); err != nil {
 			return nil, err
@@ -91,6 +117,29 @@ func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Bo
 	return phases, nil
 }
 
+// turn begins the i-th phase.
+func (r *runner) turn(ctx context.Context, i int, mode string, box Box) error {
+	set := func() error {
+		if err := box.SetMode(mode); err != nil {
+			return fmt.Errorf("the middlebox does not switch to %s: %w", mode, err)
+		}
+		return nil
+	}
+	c, ok := r.clients.(Comer)
+	if !ok || i == 0 {
+		return set()
+	}
+	ctx, done := context.WithTimeoutCause(ctx, stuck, errors.New("connections do not end, or are not made anew"))
+	defer done()
+	if err := c.Leave(ctx); err != nil {
+		return err
+	}
+	if err := set(); err != nil {
+		return err
+	}
+	return c.Return(ctx)
+}
+
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // phase puts together what both sides saw.
@@ -110,6 +159,7 @@ func phase(name string, m Measured, before, after Totals) (Phase, error) {
 		ReadP50:      m.Read.P50, ReadP99: m.Read.P99, ReadP999: m.Read.P999,
 		WriteP50: m.Write.P50, WriteP99: m.Write.P99, WriteP999: m.Write.P999,
 		Steered: after.Steered - before.Steered, Missed: after.Missed - before.Missed,
+		Moved: after.Moved - before.Moved, Replaced: after.Replaced - before.Replaced,
 	}, nil
 }
 
@@ -138,7 +188,7 @@ func (r *runner) watch(ctx context.Context, mode, step string, d time.Duration, 
 	at, last := now, r.clients.Live()
 	enough := last.Done + least
 	moved := now
-	for now < until || last.Done < enough {
+	for !last.Spent && (now < until || last.Done < enough) {
 		d := interval
 		if now < until {
 			d = min(d, until.Sub(now))

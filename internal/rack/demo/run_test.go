@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 	}
 	for i, p := range phases {
 		want := Phase{
-			Name: modes[i], Seconds: 2, Ops: 1000, Errors: 1, OpsPerS: 500, FirstTry: 0.9, PacketsPerOp: 3, BytesPerOp: 300,
+			Name: cloverModes[i], Seconds: 2, Ops: 1000, Errors: 1, OpsPerS: 500, FirstTry: 0.9, PacketsPerOp: 3, BytesPerOp: 300,
 			ReadP50: 1, ReadP99: 2, ReadP999: 3, WriteP50: 4, WriteP99: 5, WriteP999: 6, Steered: 7, Missed: 1,
 		}
 		if p != want {

@@ -8,8 +8,10 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -17,8 +19,36 @@ import (
 // mixes are the workloads by letter.
 var mixes = map[string]ycsb.Mix{"A": ycsb.A, "B": ycsb.B, "C": ycsb.C, "W": ycsb.W}
 
-// newStore puts a Clover store and its clients on the nodes' ports.
-func newStore(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, error)) (*clover.Cluster, error) {
+// stage is a store with its clients, as a run drives them while somebody breathes the workers.
+type stage interface {
+	Clients
+	Workers() []host.Worker
+	// Connected waits until all connections are made.
+	Connected(ctx context.Context) error
+	Start()
+	// Stop waits until no operation is under way, Disconnect until no connection is left.
+	Stop(ctx context.Context) error
+	Disconnect(ctx context.Context) error
+	// Verdict looks at everything, at rest; Walking says in words how.
+	Verdict() Integrity
+	Walking() string
+	Err() error
+}
+
+// newLoad puts the store of a run and its clients on the nodes' ports.
+func newLoad(clk clock.Clock, c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, error)) (stage, *boxed, error) {
+	if c.Store != cloverName {
+		return newOther(clk, c, nodes, open)
+	}
+	s, err := newCluster(c, nodes, open)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &cluster{Cluster: s}, boxOf(c), nil
+}
+
+// newCluster puts a Clover store and its clients on the nodes' ports.
+func newCluster(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, error)) (*clover.Cluster, error) {
 	var rack clover.Rack
 	for i := range nodes {
 		n := &nodes[i]
@@ -46,20 +76,20 @@ func newStore(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, 
 	}, rack)
 }
 
-// store implements Clients.
-type store struct {
+// cluster is the load of Clover.
+type cluster struct {
 	*clover.Cluster
 	window clover.Window
 }
 
-func (s *store) Live() Ops {
+func (s *cluster) Live() Ops {
 	v := s.Cluster.Live()
 	return Ops{Done: v.Ops, FirstTry: v.FirstTry, Failed: v.Errors}
 }
 
-func (s *store) Begin() { s.window = s.Cluster.Begin() }
+func (s *cluster) Begin() { s.window = s.Cluster.Begin() }
 
-func (s *store) End(ctx context.Context) (Measured, error) {
+func (s *cluster) End(ctx context.Context) (Measured, error) {
 	m, err := s.window.End(ctx)
 	if err != nil {
 		return Measured{}, err
@@ -78,6 +108,12 @@ func latency(h *hdrhistogram.Histogram) Latency {
 	at := func(q float64) Micros { return Micros(float64(h.ValueAtQuantile(q)) / float64(time.Microsecond)) }
 	return Latency{at(50), at(99), at(99.9)}
 }
+
+func (s *cluster) Start() { s.Cluster.Start(clover.Load{}) }
+
+func (s *cluster) Walking() string { return "walking the chains" }
+
+func (s *cluster) Verdict() Integrity { return verdict(s.Integrity()) }
 
 // verdict is the store's own, as the result has it: a walk of the metadata
 // server that met a broken link counts as one.

@@ -26,6 +26,8 @@ func (o *Op[I, O]) Open() bool { return o.Returned == clock.Never }
 // the order in which they are called is the order of the events, which is finer
 // than any clock.
 type Log[I, O any] struct {
+	// Off: nothing is recorded. It must not change once there are operations.
+	Off   bool
 	mu    sync.Mutex
 	ops   []Op[I, O]
 	event int64
@@ -43,6 +45,9 @@ func (l *Log[I, O]) NewClient() int {
 // Call notes that a client is about to ask for in, and returns the operation's
 // number.
 func (l *Log[I, O]) Call(client int, now clock.Time, in I) int {
+	if l.Off {
+		return 0
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.event++
@@ -52,6 +57,9 @@ func (l *Log[I, O]) Call(client int, now clock.Time, in I) int {
 
 // Return notes what the client was told.
 func (l *Log[I, O]) Return(id int, now clock.Time, out O) {
+	if l.Off {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.event++
@@ -61,9 +69,19 @@ func (l *Log[I, O]) Return(id int, now clock.Time, out O) {
 
 // Forget takes back an operation that certainly did not happen and never will.
 func (l *Log[I, O]) Forget(id int) {
+	if l.Off {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ops[id].forgotten = true
+}
+
+// Len is how many operations were recorded.
+func (l *Log[I, O]) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.ops)
 }
 
 // Ops are the operations recorded so far, by call.

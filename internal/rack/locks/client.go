@@ -67,6 +67,11 @@ type Config struct {
 	// nothing that it sent is on its way any more: its lock may be taken from it.
 	// Nil: nobody dies.
 	Dead func(session, life int) bool
+	// More, if not nil, is asked before each operation besides Ops; false: not now. A session that has
+	// nothing to do asks in every Step.
+	More func(now clock.Time, session int) bool
+	// Finished, if not nil, is told the end of each operation, and how often it had to try again.
+	Finished func(now clock.Time, session int, start clock.Time, failed int)
 	// WordLog and LockLog record the histories.
 	WordLog *history.Log[history.Word, uint64]
 	LockLog *history.Log[history.Lock, struct{}]
@@ -89,6 +94,7 @@ type Client struct {
 	sessions []*session
 	stats    Stats
 	err      error
+	now      clock.Time // of the Step that is under way
 	wcs      [64]rnic.WC
 }
 
@@ -148,6 +154,16 @@ func (c *Client) Done() bool {
 	return true
 }
 
+// Quiet reports whether no operation is under way: More has stopped all sessions, or they are through.
+func (c *Client) Quiet() bool {
+	for _, s := range c.sessions {
+		if !s.ended && (!s.paused || len(s.reqs) > 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // Stop lets all sessions end with what they have begun.
 func (c *Client) Stop() {
 	for _, s := range c.sessions {
@@ -164,10 +180,17 @@ func (c *Client) Stats() Stats { return c.stats }
 // Step implements host.App.
 func (c *Client) Step(now clock.Time) bool {
 	did := false
+	c.now = now
 	for _, s := range c.sessions {
-		if !s.ended && s.qp == nil && now >= s.dialAt {
+		switch {
+		case s.ended:
+		case s.qp == nil && now >= s.dialAt:
 			s.dial(now)
 			did = true
+		case s.qp != nil && s.paused && len(s.reqs) == 0:
+			s.paused = false
+			s.work.start(s, now, false)
+			did = did || len(s.reqs) > 0
 		}
 	}
 	for {
@@ -214,7 +237,8 @@ type request struct {
 	ids   int // number of the history's first operation
 	words int // how many it is; 0: none
 	buf   []byte
-	small bool   // buf is from eight
+	small bool // buf is from eight
+	at    clock.Time
 	value uint64 // of a READ of one word, or an atomic: the answer
 }
 
@@ -233,8 +257,11 @@ type session struct {
 	left   int // operations to begin
 	seq    uint64
 	ended  bool
-	reqs   []request // outstanding, oldest first
-	spare  [][]byte  // 8-byte buffers
+	paused bool       // More said so
+	begun  clock.Time // the operation that began last
+	failed int        // how often it had to try again
+	reqs   []request  // outstanding, oldest first
+	spare  [][]byte   // 8-byte buffers
 }
 
 // owner is the word with which a session marks what it holds or writes: nobody
@@ -255,6 +282,7 @@ func (s *session) dial(now clock.Time) {
 	}
 	s.qp, s.grant = qp, g
 	s.dials++
+	s.paused = false
 	s.conn = s.c.cfg.WordLog.NewClient()
 	s.work.start(s, now, s.dials > 1)
 }
@@ -266,12 +294,28 @@ func (s *session) begin() bool {
 		s.ended = len(s.reqs) == 0
 		return false
 	}
+	if f := s.c.cfg.More; f != nil && !f(s.c.now, s.number) {
+		s.paused = true
+		return false
+	}
 	s.left--
+	s.begun, s.failed = s.c.now, 0
 	return true
 }
 
-// finish counts an operation.
-func (s *session) finish() { s.c.stats.Done++ }
+// finish counts an operation that began at start.
+func (s *session) finish(start clock.Time) {
+	s.c.stats.Done++
+	if f := s.c.cfg.Finished; f != nil {
+		f(s.c.now, s.number, start, s.failed)
+	}
+}
+
+// again notes that the operation has to try again.
+func (s *session) again() {
+	s.c.stats.Failed++
+	s.failed++
+}
 
 func (s *session) wrong(format string, args ...any) {
 	if s.c.err == nil {
@@ -290,7 +334,7 @@ func (s *session) eight() []byte {
 
 // post sends a request; buf is what it reads into or writes.
 func (s *session) post(step int, r request, op rnic.Op, to Region, off uint64, buf []byte) {
-	r.step, r.buf = step, buf
+	r.step, r.buf, r.at = step, buf, s.c.now
 	s.reqs = append(s.reqs, r)
 	s.c.stats.Requests++
 	err := s.qp.PostSend(&rnic.SendWR{

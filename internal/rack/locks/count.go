@@ -23,7 +23,7 @@ func (p *count) fill(s *session, now clock.Time) {
 }
 
 func (p *count) done(s *session, now clock.Time, r *request) {
-	s.finish()
+	s.finish(r.at)
 	p.fill(s, now)
 }
 
@@ -53,11 +53,11 @@ func (p *casCount) next(s *session, now clock.Time) {
 func (p *casCount) done(s *session, now clock.Time, r *request) {
 	if r.step == casSwap {
 		if r.value == r.word.Compare {
-			s.finish()
+			s.finish(s.begun)
 			p.next(s, now)
 			return
 		}
-		s.c.stats.Failed++
+		s.again()
 	}
 	s.ask(now, casSwap, history.Word{Op: rnic.OpCompareSwap, Addr: p.addr, Compare: r.value, Swap: r.value + 1})
 }

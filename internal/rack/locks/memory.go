@@ -99,3 +99,6 @@ func (m *Memory) Addrs() []uint64 {
 	}
 	return a
 }
+
+// Spoil changes a word, for tests.
+func (m *Memory) Spoil(addr uint64) { m.words[addr-wordsVA] ^= 0x40 }

@@ -156,15 +156,15 @@ func (p *open) done(s *session, now clock.Time, r *request) {
 		if len(s.reqs) == 0 || r.word.Op == rnic.OpRead {
 			p.hope[i] = p.seen[i]
 		}
-		s.finish()
+		s.finish(r.at)
 	case r.step == openWide:
-		s.finish()
+		s.finish(r.at)
 	case r.step&1 == openCheck&1:
 		x := &p.slots[(r.step-openCheck)/2]
 		if x.busy = false; !bytes.Equal(r.buf, x.fill) {
 			s.wrong("private memory at %#x, %d bytes, is not what was just written there", x.off, len(r.buf))
 		}
-		s.finish()
+		s.finish(r.at)
 	}
 	p.fill(s, now)
 }

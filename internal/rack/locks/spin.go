@@ -71,7 +71,7 @@ func (p *spin) taken(s *session, now clock.Time) {
 // notTaken goes on after an acquisition that found the lock held by other.
 func (p *spin) notTaken(s *session, now clock.Time, other uint64) {
 	s.c.cfg.LockLog.Forget(p.id)
-	s.c.stats.Failed++
+	s.again()
 	if p.tries++; p.tries >= s.c.cfg.Tries {
 		s.c.stats.GaveUp++
 		p.next(s, now)
@@ -102,7 +102,7 @@ func (p *spin) release(s *session, now clock.Time) {
 
 func (p *spin) released(s *session, now clock.Time) {
 	s.c.cfg.LockLog.Return(p.id, now, struct{}{})
-	s.finish()
+	s.finish(s.begun)
 	p.next(s, now)
 }
 

@@ -108,7 +108,7 @@ func (p *table) done(s *session, now clock.Time, r *request) {
 			for _, id := range w.ids {
 				s.c.cfg.LockLog.Forget(id)
 			}
-			s.c.stats.Failed++
+			s.again()
 			if p.at < len(p.words)-1 {
 				p.again(s, now)
 			}
@@ -156,7 +156,7 @@ func (p *table) nextRelease(s *session, now clock.Time) {
 		return
 	}
 	if p.inner == len(p.xs) {
-		s.finish()
+		s.finish(s.begun)
 	}
 	p.next(s, now)
 }

@@ -51,6 +51,8 @@ type Result struct {
 	// them were no paths any more once they were locked, SecondFailed how often the
 	// search of the locked rows found no other.
 	Tries, FirstFailed, SecondFailed int
+	// Retries is how often a lock was held, or a row torn.
+	Retries int
 }
 
 // Phase is what a client is doing when it may be made to fail.

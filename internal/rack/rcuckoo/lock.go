@@ -177,6 +177,7 @@ func (s *session) lockDone(now clock.Time) {
 	}
 	if was := le.Uint64(s.words[0][:]); was&g.mask != 0 {
 		c.stats.LockFailed++
+		s.res.Retries++
 		if s.observe(now, g, was) {
 			return
 		}

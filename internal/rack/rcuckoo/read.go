@@ -51,6 +51,7 @@ func (s *session) readDone(now clock.Time) {
 	}
 	if torn {
 		c.stats.Torn++
+		s.res.Retries++
 		s.confirm = false
 		switch {
 		case s.tornAt == 0:

@@ -27,6 +27,8 @@ type Result struct {
 	// RoundTrips is how many requests the operation waited for, one after the
 	// other.
 	RoundTrips int
+	// Retries is how often a lock was held by another client, or a page torn.
+	Retries int
 }
 
 // Errors of operations.

@@ -249,3 +249,17 @@ func (t *Tree) Check() (map[uint64]uint64, error) {
 	}
 	return values, nil
 }
+
+// Spoil gives a key that is there another value, for tests.
+func (t *Tree) Spoil(key, value uint64) {
+	for off := t.RootAt + 8; ; off++ {
+		if off += (PageSize - off%PageSize) % PageSize; off+PageSize > t.Size {
+			return
+		}
+		if p := t.page(AddrOf(0, off)); p.level() == 0 {
+			if i, found := p.find(key); found {
+				p.entry(i).set(key, value)
+			}
+		}
+	}
+}

@@ -282,6 +282,7 @@ func (s *session) done(now clock.Time) {
 	case stepLock:
 		if le.Uint64(s.word[:]) != 0 {
 			c.stats.LockFailed++
+			s.res.Retries++
 			s.do(now, stepLock)
 			return
 		}
@@ -320,6 +321,7 @@ func (s *session) reread(now clock.Time, whole bool) bool {
 		return false
 	}
 	s.c.stats.Torn++
+	s.res.Retries++
 	if s.torn++; s.torn > maxTorn {
 		s.end(now, ErrTorn)
 		return true

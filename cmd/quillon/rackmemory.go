@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quillon/quillon/internal/rack/store"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// memoryFlags are the flags of rack STORE memory.
+type memoryFlags struct {
+	portEnd
+	memorySpec
+	kind    *store.Kind
+	seconds float64
+}
+
+// rackMemory is the result of a memory node's run.
+type rackMemory struct {
+	Store   string  `json:"store"`
+	Address string  `json:"address"`
+	Port    string  `json:"port"`
+	Seconds float64 `json:"seconds"`
+	store.ServerStats
+	Requests uint64 `json:"requests"`    // of one-sided verbs, and repetitions of them
+	Lost     uint64 `json:"frames_lost"` // for want of room
+	Keys     int    `json:"keys"`        // that it holds at the end; of locks words
+	Checked  bool   `json:"checked"`     // nobody was connected at the end, so that it could be
+	Wrong    string `json:"wrong,omitempty"`
+}
+
+func newRackMemoryCmd(k *store.Kind) *cobra.Command {
+	f := memoryFlags{kind: k}
+	cmd := &cobra.Command{
+		Use:   "memory",
+		Short: "Be a memory node of " + k.Name + " on a port",
+		Long: `Has memory that clients (quillon rack ` + k.Name + ` client) read and write with
+one-sided verbs of RDMA (RoCEv2, UDP port 4791), on a port until interrupted. Clients
+find all they need by the connection manager (RDMA CM): where the memory is, under
+which R_Keys, and what it is like; what they cannot use they are refused, with the reason.
+
+The interface is the memory node's alone: its kernel sees nothing of an AF_XDP port,
+and must not have the address. It answers ARP and ping; clients are told IP@MAC, which is
+printed. What the memory holds is looked at at the end: what is not sound makes the exit
+status 1. What clients wrote stays until then; nothing outlives the process.`,
+		Example: fmt.Sprintf("  sudo quillon rack %s memory --port eth1 --me 10.0.0.9\n  sudo quillon rack %[1]s memory --port tap:m0 --me 10.0.0.9 --seconds 60 --json", k.Name),
+		Args:    exactly(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	f.portEnd.add(cmd)
+	f.memorySpec.add(cmd, k)
+	cmd.Flags().Float64Var(&f.seconds, "seconds", 0, "end after so many; 0: when interrupted")
+	return cmd
+}
+
+// soft is a NIC on a port. Its numbers differ from those of a process before, whose frames may be under way.
+func (e *portEnd) soft(clk clock.Clock) (*rnic.NIC, error) {
+	return rnic.New(rnic.Config{MAC: e.end.MAC, IP: netip.AddrFrom4(e.end.IP), Profile: rnic.ConnectX, LinkMTU: e.mtu(), Pool: e.pool(), Seed: uint64(clk.Now()),
+		FirstQPN: uint32(0x100 + uint64(clk.Now())/1000%0xFFFF*0x80)})
+}
+
+func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
+	if err := f.check(f.kind); err != nil {
+		return err
+	}
+	if !(f.seconds >= 0 && f.seconds <= 1e6) {
+		return fmt.Errorf("--seconds %v: want 0 (no limit) or more", f.seconds)
+	}
+	clk := clock.NewWall()
+	if err := f.begin(clk); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.opened.Close()) }()
+	nic, err := f.soft(clk)
+	if err != nil {
+		return fmt.Errorf("--port %s: %w", f.port, err)
+	}
+	s, err := store.NewServer(f.kind, f.Spec, nic, uint64(clk.Now()))
+	if err != nil {
+		return err
+	}
+	r := rackMemory{Store: f.kind.Name, Address: endText(f.end), Port: f.port}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s has the memory of %s on %s; clients take --server %s\n", r.Address, r.Store, r.Port, r.Address)
+	ctx, done := interrupted(cmd.Context())
+	defer done()
+	begun := clk.Now()
+	err = f.portEnd.run(ctx, clk, nic, s, f.look(cmd, nic, s, begun))
+	if stopped := new(failed); err != nil && !errors.Is(err, errEnough) && !(ctx.Err() != nil && errors.As(context.Cause(ctx), stopped)) {
+		return err
+	}
+	r.Seconds, r.ServerStats, r.Requests, r.Lost = round3(clk.Now().Sub(begun).Seconds()), s.Stats(), nic.Stats().RxRequests, f.lost()
+	if r.Checked = r.Connections == 0; r.Checked {
+		held, err := s.Store().Walk(true)
+		if r.Keys = len(held); err != nil {
+			r.Wrong = err.Error()
+		}
+	}
+	if err := show(cmd, r, r.text); err != nil {
+		return err
+	}
+	if r.Wrong != "" {
+		return failed{errors.New(r.Wrong)}
+	}
+	return nil
+}
+
+func round3(s float64) float64 { return math.Round(s*1000) / 1000 }
+
+func (r *rackMemory) text(w io.Writer) {
+	fmt.Fprintf(w, "%d clients, %d connections accepted, %d refused, %d requests in %.1f s; %d frames lost\n", r.Clients, r.Accepted, r.Refused, r.Requests, r.Seconds, r.Lost)
+	if r.Refused > 0 {
+		fmt.Fprintf(w, "refused last: %s\n", r.Refusal)
+	}
+	switch {
+	case !r.Checked:
+		fmt.Fprintf(w, "not checked: %d connections are still there\n", r.Connections)
+	case r.Wrong != "":
+		fmt.Fprintf(w, "integrity: FAILED: %s\n", r.Wrong)
+	default:
+		fmt.Fprintf(w, "integrity: OK: %d keys or words walked\n", r.Keys)
+	}
+}
+
+// look shows requests as they come, and ends after --seconds.
+func (f *memoryFlags) look(cmd *cobra.Command, nic *rnic.NIC, s *store.Server, begun clock.Time) func(clock.Time) error {
+	line := newProgress(cmd)
+	shown, at := begun, uint64(0)
+	return func(now clock.Time) error {
+		n := nic.Stats().RxRequests
+		if dt := now.Sub(shown); n != at && dt >= quiet {
+			st := s.Stats()
+			line.show(now, "", fmt.Sprintf("%d requests, %.0f a second, %d connections of %d clients", n, float64(n-at)/dt.Seconds(), st.Connections, st.Clients))
+			shown, at = now, n
+		}
+		if f.seconds > 0 && now.Sub(begun).Seconds() >= f.seconds {
+			line.done()
+			return errEnough
+		}
+		return nil
+	}
+}

@@ -1,0 +1,227 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/store"
+	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tor/swordbox"
+)
+
+// cloverName is the store that is steered; all others are those of rack/store, whose
+// words a swordbox keeps.
+const cloverName = "clover"
+
+// Stores are the names of all stores.
+func Stores() []string { return append([]string{cloverName}, store.Names()...) }
+
+// About says what a store is.
+func About(name string) string {
+	if k, err := store.Named(name); err == nil {
+		return k.Summary
+	}
+	return "a key/value store of chains of entries (Tsai, Shan and Zhang, USENIX ATC 2020)"
+}
+
+// Works are what sessions of a store can do; none: they read and write keys.
+func Works(name string) []string {
+	if k, err := store.Named(name); err == nil {
+		return k.Works
+	}
+	return nil
+}
+
+// boxModes are the phases of a swordbox.
+var boxModes = []string{"off", "mux", "replace"}
+
+// modes are the phases of a run.
+func (c *Config) modes() []string {
+	if c.Store == cloverName {
+		return cloverModes[:]
+	}
+	return boxModes
+}
+
+// kind is the store of a run that is not Clover, and what its memory node is to hold.
+func (c *Config) kind() (*store.Kind, store.Spec, error) {
+	s := store.Spec{Keys: c.Keys, Value: c.Value, Work: c.Work, Clients: len(boxModes) * c.Nodes, Sessions: len(boxModes) * c.Nodes * c.Clients}
+	k, err := store.Named(c.Store)
+	if err == nil {
+		err = k.Check(&s)
+	}
+	return k, s, err
+}
+
+// checkOther refuses what cannot run of a store that is not Clover.
+func (c *Config) checkOther() error {
+	if !slices.Contains(Stores(), c.Store) {
+		return fmt.Errorf("store %q is none of %s", c.Store, strings.Join(Stores(), ", "))
+	}
+	_, s, err := c.kind()
+	c.Value, c.Work = s.Value, s.Work
+	return err
+}
+
+// titleOther is title of a store that is not Clover.
+func (c *Config) titleOther() string {
+	if c.Work != "" {
+		return fmt.Sprintf("%s, %s on %s words, %d x %d clients", c.Store, c.Work, thousands(float64(c.Keys)), c.Nodes, c.Clients)
+	}
+	return fmt.Sprintf("%s, YCSB %s (%g %% writes), %s keys of %d B, Zipf %g, %d x %d clients",
+		c.Store, c.Workload, 100*mixes[c.Workload].Writes, thousands(float64(c.Keys)), c.Value, c.Zipf, c.Nodes, c.Clients)
+}
+
+// mostKept is how many operations a run keeps, to be checked at the end.
+const mostKept = 500_000
+
+// fleet is the load of a store that is not Clover.
+type fleet struct {
+	*store.Fleet
+	clk     clock.Clock
+	kind    *store.Kind
+	server  *store.Server
+	workers []host.Worker
+	since   clock.Time
+}
+
+// newOther puts a store and its clients on the nodes' ports.
+func newOther(clk clock.Clock, c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, error)) (stage, *boxed, error) {
+	k, spec, err := c.kind()
+	if err != nil {
+		return nil, nil, err
+	}
+	f := &fleet{clk: clk, kind: k, Fleet: store.NewFleet(k, store.Work{Mix: mixes[c.Workload], Theta: c.Zipf, Seed: c.Seed, Keep: true})}
+	var memory *topo.Node
+	for i := range nodes {
+		if nodes[i].Role == topo.Memory {
+			memory = &nodes[i]
+		}
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Role == topo.Metadata {
+			continue
+		}
+		p, err := open(n)
+		if err != nil {
+			return nil, nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		nic, err := rnic.New(rnic.Config{MAC: n.Addr.MAC, IP: n.Addr.IP, Profile: rnic.ConnectX, LinkMTU: c.MTU, Pool: p.Pool(), FirstQPN: uint32(0x100*(i+1) + 0x11), Seed: c.Seed + uint64(i)})
+		if err != nil {
+			return nil, nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		var app host.App
+		if n == memory {
+			f.server, err = store.NewServer(k, spec, nic, c.Seed)
+			app = f.server
+		} else {
+			app, err = f.Add(nic, memory.Addr.IP, memory.Addr.MAC, c.Clients, uint64(i)+1)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		f.workers = append(f.workers, host.NewNode(p, nic, app))
+	}
+	var track []string
+	for _, s := range f.server.Store().Shared() {
+		track = append(track, fmt.Sprintf("%x+%x", s.VA, s.Len))
+	}
+	box := &boxed{app: "swordbox", kind: swordbox.Kind(), modes: boxModes, args: graph.Args{
+		"mode": "off", "servers": memory.Addr.IP.String(), "track": strings.Join(track, ":"), "infer": "off", "discover": "0", "writable": "assume"}}
+	return f, box, nil
+}
+
+// Workers implements stage.
+func (f *fleet) Workers() []host.Worker { return f.workers }
+
+// Live implements Clients.
+func (f *fleet) Live() Ops {
+	m := f.Fleet.Live()
+	return Ops{Done: m.Ops, FirstTry: m.First, Failed: m.Errors + m.Unknown, Spent: f.Spent()}
+}
+
+// Begin implements Clients.
+func (f *fleet) Begin() {
+	f.Fleet.Begin()
+	f.since = f.clk.Now()
+}
+
+// End implements Clients.
+func (f *fleet) End(context.Context) (Measured, error) {
+	m := f.Measured()
+	return Measured{
+		Ops:     Ops{Done: m.Ops, FirstTry: m.First, Failed: m.Errors + m.Unknown},
+		Elapsed: time.Duration(f.clk.Now().Sub(f.since)), Read: latency(m.Read), Write: latency(m.Write),
+	}, nil
+}
+
+// Allow implements Budget.
+func (f *fleet) Allow(share float64) { f.Fleet.Allow(max(1, int(share*mostKept))) }
+
+// Connected implements stage.
+func (f *fleet) Connected(ctx context.Context) error { return f.Await(ctx, f.Fleet.Connected) }
+
+// Stop implements stage.
+func (f *fleet) Stop(ctx context.Context) error {
+	f.Fleet.Stop()
+	return f.Await(ctx, f.Idle)
+}
+
+// Disconnect implements stage.
+func (f *fleet) Disconnect(ctx context.Context) error {
+	f.Fleet.End()
+	return f.Await(ctx, f.Ended)
+}
+
+// Leave implements Comer.
+func (f *fleet) Leave(ctx context.Context) error {
+	if err := f.Stop(ctx); err != nil {
+		return err
+	}
+	return f.Disconnect(ctx)
+}
+
+// Return implements Comer.
+func (f *fleet) Return(ctx context.Context) error {
+	f.Renew()
+	if err := f.Connected(ctx); err != nil {
+		return err
+	}
+	f.Start()
+	return nil
+}
+
+// Walking implements stage.
+func (f *fleet) Walking() string { return "checking what clients were told" }
+
+// Verdict implements stage.
+func (f *fleet) Verdict() Integrity {
+	v := f.Judge(f.server.Store())
+	return Integrity{Keys: uint64(v.Keys), AckedWrites: v.Written, Lost: uint64(v.Lost), Checked: uint64(v.Checked), Wrong: v.Wrong, Words: len(f.kind.Works) > 0}
+}
+
+// other is String of a store that is not Clover.
+func (i Integrity) other() string {
+	what := "keys"
+	if i.Words {
+		what = "words"
+	}
+	walked := fmt.Sprintf("%s %s walked, %s acknowledged writes", thousands(float64(i.Keys)), what, thousands(float64(i.AckedWrites)))
+	if i.OK() {
+		return fmt.Sprintf("integrity: OK: %s, none lost; %s operations are linearizable", walked, thousands(float64(i.Checked)))
+	}
+	s := fmt.Sprintf("integrity: FAILED: %s, %s lost", walked, thousands(float64(i.Lost)))
+	if i.Wrong != "" {
+		s += "; " + i.Wrong
+	}
+	return s
+}

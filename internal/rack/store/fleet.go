@@ -1,0 +1,393 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Work is what clients do.
+type Work struct {
+	Mix   ycsb.Mix
+	Theta float64
+	// Keys to use, and bytes of a value; 0 = those of the memory node.
+	Keys, Value int
+	Seed        uint64
+	// Keep records what clients are told.
+	Keep bool
+}
+
+// Fleet is the clients of one store that are in this process. Its methods may be called from any
+// goroutine; those that breathe the clients take turns.
+type Fleet struct {
+	kind *Kind
+	work Work
+
+	mu      sync.Mutex
+	clients []*Client
+	log     Log
+	running bool
+	ending  bool
+	most    int // operations that may begin; 0: no limit
+	begun   int
+	keys    int // of the memory node
+	broken  bool
+	live    Meter
+	meter   *Meter // of a window; nil: there is none
+	err     error
+}
+
+// Meter is what clients have done.
+type Meter struct {
+	Ops, First, Errors, Unknown uint64
+	// Read and Write are latencies in ns; of Fleet.Live nil.
+	Read, Write *hdrhistogram.Histogram
+}
+
+// longestLatency is the longest that is told apart.
+const longestLatency = int64(10 * time.Second)
+
+// NewFleet makes a fleet without clients.
+func NewFleet(k *Kind, w Work) *Fleet {
+	f := &Fleet{kind: k, work: w}
+	f.log.Keys.Off, f.log.Words.Off, f.log.Locks.Off = !w.Keep, !w.Keep, !w.Keep
+	return f
+}
+
+// Client is the sessions of a machine. It implements host.App.
+type Client struct {
+	fleet     *Fleet
+	dialer    *dialer
+	lib       Library
+	connected bool
+	gens      []*ycsb.Generator
+	ops       []Op
+	ids       []int
+	seq       []uint64
+}
+
+// mostSessions is how many sessions a client has at most.
+const mostSessions = 1 << 12
+
+// Add adds a client on a NIC that works on the memory node at an address. nonce is a number that no other
+// client of the memory node has.
+func (f *Fleet) Add(nic *rnic.NIC, ip netip.Addr, mac [6]byte, sessions int, nonce uint64) (*Client, error) {
+	if sessions < 1 || sessions > mostSessions {
+		return nil, fmt.Errorf("a client has 1 to %d sessions, not %d", mostSessions, sessions)
+	}
+	d, err := newDialer(f.kind, nic, ip, mac, sessions, nonce)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := &Client{fleet: f, dialer: d, ops: make([]Op, sessions), ids: make([]int, sessions), seq: make([]uint64, sessions)}
+	f.clients = append(f.clients, c)
+	return c, nil
+}
+
+// Step implements host.App.
+func (c *Client) Step(now clock.Time) bool {
+	f := c.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ending && !c.dialer.ending {
+		c.dialer.end(now)
+	}
+	did := c.dialer.step(now)
+	if err := c.dialer.err; err != nil {
+		f.fail(err)
+		return did
+	}
+	if c.lib == nil && c.dialer.told != nil {
+		if err := c.learn(); err != nil {
+			c.dialer.fail(err)
+			f.fail(err)
+			return true
+		}
+		c.dialer.fits, did = true, true
+	}
+	c.connected = c.connected || c.dialer.up == len(c.dialer.sessions)
+	if c.connected && !f.ending {
+		did = c.lib.Step(now) || did
+		if err := c.lib.Err(); err != nil {
+			f.fail(err)
+		}
+	}
+	return did
+}
+
+// Deadline implements host.App.
+func (c *Client) Deadline() clock.Time {
+	d := c.dialer.agent.Deadline()
+	if c.connected && !c.dialer.ending {
+		d = min(d, c.lib.Deadline())
+	}
+	return d
+}
+
+func (f *Fleet) fail(err error) {
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+// learn makes the client library for what the server told.
+func (c *Client) learn() error {
+	f, h := c.fleet, &c.dialer.head
+	keys := int(h.Keys)
+	switch {
+	case f.work.Keys > keys:
+		return fmt.Errorf("the memory node holds %d keys, not %d", keys, f.work.Keys)
+	case f.work.Value > 0 && f.work.Value != int(h.Value):
+		return fmt.Errorf("the memory node's values have %d bytes, not %d", h.Value, f.work.Value)
+	case f.work.Keys > 0:
+		keys = f.work.Keys
+	}
+	f.keys = int(h.Keys)
+	all := ycsb.Sequential(1, keys)
+	for i := range c.ops {
+		g, err := ycsb.New(ycsb.Config{Mix: f.work.Mix, Theta: f.work.Theta, Keys: all, Seed: f.work.Seed}, uint64(h.Number)<<16|uint64(i))
+		if err != nil {
+			return err
+		}
+		c.gens = append(c.gens, g)
+	}
+	var err error
+	c.lib, err = f.kind.Client(ClientSpec{Announced: c.dialer.told, Number: int(h.Number), Sessions: len(c.ops), Value: int(h.Value), CQ: c.dialer.cq,
+		Seed: f.work.Seed, Dial: c.dialer.dial, Next: c.next, Done: c.done, Log: &f.log})
+	return err
+}
+
+// next begins an operation.
+func (c *Client) next(now clock.Time, session int) (Op, bool) {
+	f := c.fleet
+	if !f.running || f.most > 0 && f.begun >= f.most {
+		return Op{}, false
+	}
+	f.begun++
+	if len(f.kind.Works) > 0 {
+		f.begun = max(f.begun, f.log.Words.Len())
+		return Op{}, true
+	}
+	y := c.gens[session].Next()
+	op := Op{Key: y.Key, Write: y.Write}
+	if op.Write {
+		c.seq[session]++
+		op.Value = uint64(c.dialer.head.Number)<<44 | uint64(session)<<32 | c.seq[session]&(1<<32-1)
+	}
+	c.ops[session] = op
+	c.ids[session] = f.log.Keys.Call(int(c.dialer.head.Number)<<12|session, now, history.Register{Key: op.Key, Write: op.Write, Value: op.Value})
+	return op, true
+}
+
+// done takes the end of an operation.
+func (c *Client) done(now clock.Time, d *Done) {
+	f := c.fleet
+	switch {
+	case d.Err != nil:
+		f.fail(d.Err)
+		f.each(func(m *Meter) { m.Errors++ })
+		return
+	case d.Unknown:
+		f.each(func(m *Meter) { m.Unknown++ })
+		return
+	}
+	if len(f.kind.Works) == 0 {
+		f.log.Keys.Return(c.ids[d.Session], now, d.Value)
+	}
+	f.each(func(m *Meter) {
+		m.Ops++
+		if d.First {
+			m.First++
+		}
+		h := m.Read
+		if d.Write {
+			h = m.Write
+		}
+		if h != nil {
+			_ = h.RecordValue(min(max(int64(now.Sub(d.Start)), 1), longestLatency))
+		}
+	})
+}
+
+func (f *Fleet) each(count func(*Meter)) {
+	count(&f.live)
+	if f.meter != nil {
+		count(f.meter)
+	}
+}
+
+// Start lets sessions work, Stop lets no new operation begin.
+func (f *Fleet) Start() { f.set(func() { f.running = true }) }
+
+// Stop lets no new operation begin; Idle tells when there is none under way.
+func (f *Fleet) Stop() { f.set(func() { f.running = false }) }
+
+// End asks for the end of all connections. Nothing is done over them any more.
+func (f *Fleet) End() { f.set(func() { f.ending = true }) }
+
+// Allow lets so many operations begin, since the start; 0: no limit.
+func (f *Fleet) Allow(n int) { f.set(func() { f.most = n }) }
+
+func (f *Fleet) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// every reports whether all clients are so.
+func (f *Fleet) every(so func(*Client) bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.clients {
+		if !so(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// Connected reports whether all connections have been made.
+func (f *Fleet) Connected() bool { return f.every(func(c *Client) bool { return c.connected }) }
+
+// Heard reports whether a memory node has answered.
+func (f *Fleet) Heard() bool { return f.every(func(c *Client) bool { return c.dialer.told != nil }) }
+
+// Idle reports whether no operation is under way.
+func (f *Fleet) Idle() bool {
+	return f.every(func(c *Client) bool { return c.lib == nil || c.lib.Idle() })
+}
+
+// Renew lets clients come anew, as others, after all connections have ended: with other numbers, over other
+// connections. What they were told before is kept.
+func (f *Fleet) Renew() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = f.broke()
+	f.ending = false
+	for _, c := range f.clients {
+		d := c.dialer
+		d.hello.Client += 1 << 48
+		d.told, d.fits, d.ending = nil, false, false
+		c.lib, c.connected, c.gens = nil, false, nil
+	}
+}
+
+// broke reports whether a connection has ended that should not.
+func (f *Fleet) broke() bool {
+	for _, c := range f.clients {
+		if c.lib == nil {
+			continue
+		}
+		for _, x := range c.lib.Facts() {
+			if x.Name == "connections-broken" && x.Count > 0 {
+				return true
+			}
+		}
+	}
+	return f.broken
+}
+
+// Ended reports whether all connections have ended.
+func (f *Fleet) Ended() bool { return f.every(func(c *Client) bool { return c.dialer.ended() }) }
+
+// Spent reports whether all operations have begun that may (Allow).
+func (f *Fleet) Spent() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most > 0 && f.begun >= f.most
+}
+
+// Err is the first thing that went wrong.
+func (f *Fleet) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// Live is what was done since the start, without latencies.
+func (f *Fleet) Live() Meter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.live
+}
+
+// Keys is how many keys the memory node holds, as it said.
+func (f *Fleet) Keys() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.keys
+}
+
+// Begin begins to measure anew.
+func (f *Fleet) Begin() {
+	f.set(func() {
+		f.meter = &Meter{Read: hdrhistogram.New(1, longestLatency, 3), Write: hdrhistogram.New(1, longestLatency, 3)}
+	})
+}
+
+// Measured is what was done since Begin; nothing more is added to it.
+func (f *Fleet) Measured() *Meter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.meter
+	f.meter = nil
+	return m
+}
+
+// Facts are what the client libraries have counted.
+func (f *Fleet) Facts() (all []Fact) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.clients {
+		if c.lib == nil {
+			continue
+		}
+		for i, x := range c.lib.Facts() {
+			if i == len(all) {
+				all = append(all, x)
+			} else {
+				all[i].Count += x.Count
+			}
+		}
+	}
+	return all
+}
+
+// Judge checks everything. The clients are at rest, and so is the memory (nil: it is elsewhere).
+func (f *Fleet) Judge(m Store) Verdict {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.log.Judge(m, f.broke(), f.keys)
+}
+
+// ErrStuck: what was waited for did not come.
+var ErrStuck = errors.New("it did not happen in time")
+
+// Await waits until something is so, while others breathe the clients.
+func (f *Fleet) Await(ctx context.Context, so func() bool) error {
+	t := time.NewTicker(time.Millisecond)
+	defer t.Stop()
+	for !so() {
+		if err := f.Err(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.C:
+		}
+	}
+	return nil
+}

@@ -1,0 +1,314 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/quillon/quillon/internal/rack/rcuckoo"
+	"github.com/quillon/quillon/internal/rack/sherman"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// fill makes a value of its number, numberOf is its inverse; false: nobody has written that.
+func fill(b []byte, n uint64) []byte {
+	var w [8]byte
+	for i := 0; i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(w[:], n*(1+uint64(i)<<32))
+		copy(b[i:], w[:])
+	}
+	return b
+}
+
+func numberOf(b []byte, scratch []byte) (uint64, bool) {
+	if len(b) < 8 {
+		return 0, false
+	}
+	n := binary.LittleEndian.Uint64(b)
+	return n, string(fill(scratch[:len(b)], n)) == string(b)
+}
+
+// errForeign is the error of a read value that nobody wrote.
+var errForeign = errors.New("a value was read that nobody wrote")
+
+// Sherman.
+
+var shermanKind = Kind{
+	Name: "sherman", Summary: "a B+tree whose pages have locks in the NIC's memory (Wang, Lu and Shu, SIGMOD 2022)",
+	CheckSpec: func(s *Spec) error {
+		if s.Value == 0 {
+			s.Value = 8
+		}
+		if s.Value != 8 {
+			return fmt.Errorf("value %d: sherman's entries have values of 8 bytes", s.Value)
+		}
+		return nil
+	},
+	New: newSherman, Client: shermanClient,
+}
+
+// shermanPages is how many pages a client gets: those that are there split once each at most while
+// clients only write keys that are there.
+const shermanPages = 8
+
+type shermanStore struct {
+	tree  *sherman.Tree
+	grant sherman.Grant
+}
+
+func newSherman(s Spec) (Store, error) {
+	// A leaf is filled to 80 %, and inner pages are a tenth at most.
+	pages := s.Keys*10/8/sherman.Entries*11/10 + 16 + s.Clients*shermanPages
+	keys := make([]uint64, s.Keys)
+	for i := range keys {
+		keys[i] = uint64(i) + 1
+	}
+	t, err := sherman.NewTree(sherman.Layout{Nodes: 1, RootAt: 64, Size: uint64(pages) * sherman.PageSize}, keys, func(k uint64) uint64 { return k }, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &shermanStore{tree: t}, nil
+}
+
+func (t *shermanStore) Serve(pd *rnic.PD) (err error) {
+	t.grant, err = t.tree.Node(0).Serve(pd)
+	return err
+}
+
+// shermanAnnounced is what a client is told.
+type shermanAnnounced struct {
+	Size, RootAt  uint64
+	Memory, Locks region
+	Chunk         uint64
+	Pages         uint32
+}
+
+// region is Region of all stores.
+type region struct {
+	VA   uint64
+	RKey uint32
+}
+
+func (t *shermanStore) Join(int) ([]byte, error) {
+	c, err := t.tree.Chunk(0, shermanPages)
+	if err != nil {
+		return nil, err
+	}
+	return pack(shermanAnnounced{t.tree.Size, t.tree.RootAt, region(t.grant.Memory), region(t.grant.Locks), uint64(c.At), uint32(c.Pages)}), nil
+}
+
+func (t *shermanStore) Shared() []Span { return []Span{{t.grant.Locks.VA, sherman.LockTable}} }
+
+func (t *shermanStore) Walk(died bool) (Contents, error) {
+	values, err := t.tree.Check()
+	if died && err != nil {
+		// A client that dies with a lock keeps it: the tree has no way to take it away.
+		err = fmt.Errorf("%w (clients that died with locks keep them)", err)
+	}
+	return values, err
+}
+
+type shermanLibrary struct{ *sherman.Client }
+
+func (shermanLibrary) Err() error { return nil }
+
+func (l shermanLibrary) Facts() []Fact {
+	s := l.Stats()
+	return []Fact{{"searches", s.Searches}, {"writes", s.Writes}, {"round-trips", s.RoundTrips}, {"lock-failed", s.LockFailed}, {"locks-handed-over", s.HandedOver},
+		{"splits", s.Splits}, {"torn", s.Torn}, {"connections-broken", s.Broken}}
+}
+
+func shermanClient(c ClientSpec) (Library, error) {
+	var a shermanAnnounced
+	if err := unpack(c.Announced, &a); err != nil {
+		return nil, err
+	}
+	grant := sherman.Grant{Memory: sherman.Region(a.Memory), Locks: sherman.Region(a.Locks)}
+	x, err := sherman.NewClient(sherman.Config{
+		Layout: sherman.Layout{Nodes: 1, Size: a.Size, RootAt: a.RootAt}, Client: c.Number, Sessions: c.Sessions, CQ: c.CQ,
+		Chunk: sherman.Chunk{At: sherman.Addr(a.Chunk), Pages: int(a.Pages)},
+		Dial: func(now clock.Time, session, _ int) (*rnic.QP, sherman.Grant, error) {
+			qp, err := c.Dial(now, session)
+			return qp, grant, err
+		},
+		Next: func(now clock.Time, session int) (sherman.Op, bool) {
+			op, ok := c.Next(now, session)
+			return sherman.Op(op), ok
+		},
+		Done: func(r *sherman.Result) {
+			c.Done(r.End, &Done{Session: r.Session, Start: r.Start, Write: r.Write, Value: r.Value, First: r.Retries == 0, Err: r.Err})
+		},
+	})
+	return shermanLibrary{x}, err
+}
+
+// RCuckoo.
+
+var rcuckooKind = Kind{
+	Name: "rcuckoo", Summary: "a cuckoo hash table whose locks are bits in the NIC's memory (Grant, UCSD 2024)",
+	CheckSpec: func(s *Spec) error {
+		if s.Value == 0 {
+			s.Value = 8
+		}
+		if s.Value < 8 || s.Value > 1<<20 {
+			return fmt.Errorf("value %d: want 8 (in the entry) to %d bytes (in an extent)", s.Value, 1<<20)
+		}
+		if n := int64(s.Keys)*int64(extent(s.Value)) + int64(s.Clients)*int64(chunk(s.Value)); s.Value > 8 && n > 1<<33 {
+			return fmt.Errorf("keys %d, value %d, clients %d: they would take %d MB of memory, of %d at most", s.Keys, s.Value, s.Clients, n>>20, 1<<33>>20)
+		}
+		return nil
+	},
+	New: newRCuckoo, Client: rcuckooClient,
+}
+
+// extent is the memory of a value, and chunk that of a client for values that it writes: it keeps what
+// others have not replaced yet.
+func extent(value int) int { return rcuckoo.ExtentSize(value) }
+func chunk(value int) int  { return 1024 * extent(value) }
+
+type rcuckooStore struct {
+	table   *rcuckoo.Table
+	grant   rcuckoo.Grant
+	spec    Spec
+	scratch []byte
+}
+
+func newRCuckoo(s Spec) (Store, error) {
+	l := rcuckoo.Layout{Wide: true, RowsPerLock: 16}
+	// Three quarters full.
+	l.Rows = 2 * (s.Keys*4/3/rcuckoo.Slots/2 + 8)
+	// A bit for each lock of a small table, so that each client can see the whole of it.
+	for l.Locks = 64; l.Locks < l.Rows/l.RowsPerLock && l.Locks < rcuckoo.LockTable; l.Locks *= 2 {
+	}
+	inline := s.Value == l.InlineSize()
+	if !inline {
+		l.Extents = s.Keys*extent(s.Value) + s.Clients*chunk(s.Value)
+	}
+	t, err := rcuckoo.NewTable(l)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, s.Value)
+	value := func(k uint32) []byte { return fill(b, uint64(k)) }
+	x := &rcuckooStore{table: t, spec: s, scratch: make([]byte, s.Value)}
+	if !inline {
+		_, err = t.FillExtents(1, s.Keys, s.Value, value)
+		return x, err
+	}
+	for k := range s.Keys {
+		if _, err = t.Insert(uint32(k)+1, value(uint32(k)+1)); err != nil {
+			return nil, fmt.Errorf("key %d: %w", k+1, err)
+		}
+	}
+	return x, nil
+}
+
+func (t *rcuckooStore) Serve(pd *rnic.PD) (err error) {
+	t.grant, err = t.table.Serve(pd)
+	return err
+}
+
+// rcuckooAnnounced is what a client is told.
+type rcuckooAnnounced struct {
+	Rows, RowsPerLock, LocksPerMessage, Locks, Regions uint32
+	Form, Hashing                                      uint8
+	Wide, Independent                                  bool
+	Factor                                             uint64 // as its bits
+	Extents                                            uint64
+	Table, LockTable, Leases, Values                   region
+	ChunkAt, ChunkSize                                 uint64
+}
+
+func (t *rcuckooStore) Join(int) ([]byte, error) {
+	l, g := &t.table.Layout, &t.grant
+	var c rcuckoo.Chunk
+	if l.Extents > 0 {
+		var err error
+		if c, err = t.table.Chunk(chunk(t.spec.Value)); err != nil {
+			return nil, err
+		}
+	}
+	return pack(rcuckooAnnounced{uint32(l.Rows), uint32(l.RowsPerLock), uint32(l.LocksPerMessage), uint32(l.Locks), uint32(l.Regions),
+		uint8(l.Form), uint8(l.Hashing), l.Wide, l.Independent, math.Float64bits(l.Factor), uint64(l.Extents),
+		region(g.Table), region(g.Locks), region(g.Leases), region(g.Extents), uint64(c.At), uint64(c.Size)}), nil
+}
+
+func (t *rcuckooStore) Shared() []Span {
+	return []Span{{t.grant.Locks.VA, uint64(t.table.LockBytes())}, {t.grant.Leases.VA, uint64(8 * t.table.Regions)}}
+}
+
+func (t *rcuckooStore) Walk(died bool) (Contents, error) {
+	values, err := t.table.Check(died)
+	if err != nil {
+		return nil, err
+	}
+	held := Contents{}
+	for k, v := range values {
+		// What is in an extent is rounded up to 8 bytes.
+		n, ok := numberOf(v[:min(len(v), t.spec.Value)], t.scratch)
+		if !ok {
+			return nil, fmt.Errorf("rcuckoo: key %d: %w", k, errForeign)
+		}
+		held[uint64(k)] = n
+	}
+	return held, nil
+}
+
+// rcuckooPatience is how long a lock is held until its holder counts as dead: much longer than
+// a machine pauses that is shared by all.
+const rcuckooPatience = 2e9 // ns
+
+type rcuckooLibrary struct{ *rcuckoo.Client }
+
+func (l rcuckooLibrary) Facts() []Fact {
+	s := l.Stats()
+	return []Fact{{"reads", s.Done[rcuckoo.Read]}, {"updates", s.Done[rcuckoo.Update]}, {"round-trips", s.RoundTrips}, {"messages", s.Messages},
+		{"lock-failed", s.LockFailed}, {"locks-given-back", s.GaveBack}, {"torn", s.Torn}, {"suspected", s.Suspected}, {"repaired", s.Repaired}, {"connections-broken", s.Broken}}
+}
+
+func rcuckooClient(c ClientSpec) (Library, error) {
+	var a rcuckooAnnounced
+	if err := unpack(c.Announced, &a); err != nil {
+		return nil, err
+	}
+	l := rcuckoo.Layout{Rows: int(a.Rows), Form: rcuckoo.Form(a.Form), Wide: a.Wide, Hashing: rcuckoo.Hashing(a.Hashing), Independent: a.Independent,
+		Factor: math.Float64frombits(a.Factor), RowsPerLock: int(a.RowsPerLock), LocksPerMessage: int(a.LocksPerMessage), Locks: int(a.Locks),
+		Regions: int(a.Regions), Extents: int(a.Extents)}
+	grant := rcuckoo.Grant{Layout: l, Table: rcuckoo.Region(a.Table), Locks: rcuckoo.Region(a.LockTable), Leases: rcuckoo.Region(a.Leases), Extents: rcuckoo.Region(a.Values)}
+	values, scratch := make([][]byte, c.Sessions), make([]byte, c.Value)
+	for i := range values {
+		values[i] = make([]byte, c.Value)
+	}
+	x, err := rcuckoo.NewClient(rcuckoo.Config{
+		Layout: l, Sessions: c.Sessions, CQ: c.CQ, Chunk: rcuckoo.Chunk{At: int(a.ChunkAt), Size: int(a.ChunkSize)}, FailAfter: rcuckooPatience,
+		Outside: c.Value != l.InlineSize(), Seed: c.Seed,
+		Dial: func(now clock.Time, session int) (*rnic.QP, rcuckoo.Grant, error) {
+			qp, err := c.Dial(now, session)
+			return qp, grant, err
+		},
+		Next: func(now clock.Time, session int) (rcuckoo.Op, bool) {
+			op, ok := c.Next(now, session)
+			k := rcuckoo.Op{Kind: rcuckoo.Read, Key: op.Key}
+			if op.Write {
+				k.Kind, k.Value = rcuckoo.Update, fill(values[session], op.Value)
+			}
+			return k, ok
+		},
+		Done: func(r *rcuckoo.Result) {
+			d := Done{Session: r.Session, Start: r.Start, Write: r.Kind != rcuckoo.Read, First: r.Retries == 0, Err: r.Err}
+			if errors.Is(r.Err, rcuckoo.ErrUnknown) {
+				d.Unknown, d.Err = true, nil
+			}
+			if r.Found && !d.Write && d.Err == nil {
+				ok := false
+				if d.Value, ok = numberOf(r.Got[:min(len(r.Got), c.Value)], scratch); !ok {
+					d.Err = errForeign
+				}
+			}
+			c.Done(r.End, &d)
+		},
+	})
+	return rcuckooLibrary{x}, err
+}

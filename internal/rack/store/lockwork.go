@@ -1,0 +1,133 @@
+package store
+
+import (
+	"fmt"
+
+	"github.com/quillon/quillon/internal/rack/locks"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Locks and counters.
+
+var locksKind = Kind{
+	Name: "locks", Summary: "locks and counters on shared words, without a data structure",
+	Works: works(),
+	CheckSpec: func(s *Spec) error {
+		if s.Keys > 1<<16 {
+			return fmt.Errorf("keys %d: want 1 to %d words", s.Keys, 1<<16)
+		}
+		if s.Value != 0 {
+			return fmt.Errorf("value %d: locks have no values", s.Value)
+		}
+		return nil
+	},
+	New: newLocks, Client: locksClient,
+}
+
+func works() (names []string) {
+	for _, w := range locks.Works() {
+		names = append(names, w.String())
+	}
+	return names
+}
+
+// Sizes of what locks protect, and of a session's own memory.
+const (
+	lockBlock   = 64
+	lockScratch = 4096
+)
+
+type locksStore struct {
+	memory *locks.Memory
+	grant  locks.Grant
+	work   locks.Work
+	given  int // sessions
+}
+
+func newLocks(s Spec) (Store, error) {
+	x := &locksStore{}
+	for _, w := range locks.Works() {
+		if w.String() == s.Work {
+			x.work = w
+		}
+	}
+	l := locks.Layout{Words: s.Keys, Block: lockBlock, Sessions: s.Sessions}
+	if x.work == locks.Open {
+		l.Scratch = lockScratch
+	}
+	var err error
+	x.memory, err = locks.NewMemory(l)
+	return x, err
+}
+
+func (t *locksStore) Serve(pd *rnic.PD) (err error) {
+	t.grant, err = t.memory.Serve(pd)
+	return err
+}
+
+// locksAnnounced is what a client is told.
+type locksAnnounced struct {
+	Words, Block, Scratch, Sessions, First uint32
+	Work                                   uint8
+	Shared, Blocks, Private                region
+}
+
+func (t *locksStore) Join(sessions int) ([]byte, error) {
+	l, g := &t.memory.Layout, &t.grant
+	if t.given+sessions > l.Sessions {
+		return nil, fmt.Errorf("locks: no room for %d sessions: %d of %d are given (--sessions)", sessions, t.given, l.Sessions)
+	}
+	first := t.given
+	t.given += sessions
+	return pack(locksAnnounced{uint32(l.Words), uint32(l.Block), uint32(l.Scratch), uint32(l.Sessions), uint32(first), uint8(t.work),
+		region(g.Words), region(g.Blocks), region(g.Scratch)}), nil
+}
+
+func (t *locksStore) Shared() []Span { return []Span{{t.grant.Words.VA, uint64(8 * t.memory.Words)}} }
+
+func (t *locksStore) Walk(died bool) (Contents, error) {
+	held := Contents{}
+	for _, a := range t.memory.Addrs() {
+		w := t.memory.Word(a)
+		held[a] = w
+		if w != 0 && !died && (t.work == locks.Spin || t.work == locks.Table) {
+			return nil, fmt.Errorf("lock word %#x is still held as %#x", a, w)
+		}
+	}
+	return held, nil
+}
+
+type locksLibrary struct{ *locks.Client }
+
+func (l locksLibrary) Idle() bool { return l.Quiet() }
+
+func (l locksLibrary) Facts() []Fact {
+	s := l.Stats()
+	return []Fact{{"operations", s.Done}, {"requests", s.Requests}, {"cas-failed", s.Failed}, {"gave-up", s.GaveUp}, {"connections-broken", s.Broken}}
+}
+
+func locksClient(c ClientSpec) (Library, error) {
+	var a locksAnnounced
+	if err := unpack(c.Announced, &a); err != nil {
+		return nil, err
+	}
+	grant := locks.Grant{Words: locks.Region(a.Shared), Blocks: locks.Region(a.Blocks), Scratch: locks.Region(a.Private)}
+	x, err := locks.New(locks.Config{
+		Layout: locks.Layout{Words: int(a.Words), Block: int(a.Block), Scratch: int(a.Scratch), Sessions: int(a.Sessions)},
+		Work:   locks.Work(a.Work), First: int(a.First), Own: c.Sessions, Ops: 1 << 62, Seed: c.Seed, CQ: c.CQ, ReleaseByCAS: true,
+		WordLog: &c.Log.Words, LockLog: &c.Log.Locks,
+		Dial: func(now clock.Time, session int) (*rnic.QP, locks.Grant, error) {
+			qp, err := c.Dial(now, session-int(a.First))
+			return qp, grant, err
+		},
+		More: func(now clock.Time, session int) bool {
+			_, ok := c.Next(now, session-int(a.First))
+			return ok
+		},
+		Finished: func(now clock.Time, session int, start clock.Time, failed int) {
+			c.Done(now, &Done{Session: session - int(a.First), Start: start, Write: true, First: failed == 0})
+		},
+	})
+	return locksLibrary{x}, err
+}

@@ -1,0 +1,392 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/quillon/quillon/internal/rack/cm"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// service is the port that is asked for: that of rack/clover, one higher.
+const service = 7472
+
+// magic begins what both sides tell each other, with a version.
+const magic = 0x51524B01
+
+// hello is the private data of a ConnectRequest: 56 bytes travel.
+type hello struct {
+	Magic   uint32
+	Store   [12]byte
+	Client  uint64 // a number of the client's own, so that its sessions are known to be one's
+	Session uint16
+	Of      uint16 // sessions
+}
+
+// head is how a ConnectReply begins; what the Store announces follows.
+type head struct {
+	Magic  uint32
+	Server uint64 // another one after each start: what the one before held is gone
+	Number uint32 // of the client
+	Keys   uint32
+	Value  uint32
+	Len    uint16 // of what follows
+}
+
+const headLen = 26
+
+// asking is how many connections a client asks for at a time, and resources how many READs
+// and atomics a queue pair has under way at once.
+const (
+	asking    = 4
+	resources = 16
+)
+
+const access = rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
+
+// params are those of both sides: 4.096 us * 2^14 (67 ms) until a request is sent again, 7 times.
+func params(nic *rnic.NIC) cm.Params {
+	return cm.Params{PathMTU: min(1024, nic.MaxPathMTU()), LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, Resources: resources, Depth: resources, LocalPort: service}
+}
+
+// agent is a connection manager that waits 4.096 us * 2^15 (0.13 s) for an answer, 8 times.
+func agent(nic *rnic.NIC, seed uint64) (*cm.Agent, error) {
+	return cm.New(nic, cm.Config{ResponseTimeout: 15, Retries: 7, Seed: seed})
+}
+
+// Server is a memory node. It implements host.App.
+type Server struct {
+	kind    *Kind
+	spec    Spec
+	store   Store
+	nic     *rnic.NIC
+	pd      *rnic.PD
+	cq      *rnic.CQ
+	agent   *cm.Agent
+	epoch   uint64
+	conns   map[*cm.ID]*rnic.QP
+	members map[uint64]*member
+	stats   ServerStats
+	wcs     [16]rnic.WC
+}
+
+// member is a client that has come.
+type member struct {
+	number    int
+	of        int
+	announced []byte
+}
+
+// ServerStats are a server's totals.
+type ServerStats struct {
+	Clients     int    `json:"clients"`     // that have come
+	Connections int    `json:"connections"` // now
+	Accepted    uint64 `json:"accepted"`
+	Refused     uint64 `json:"refused"`
+	Refusal     string `json:"refusal,omitempty"` // the last reason
+}
+
+// NewServer serves a checked Spec's store on a NIC. epoch is another number for each server.
+func NewServer(k *Kind, spec Spec, nic *rnic.NIC, epoch uint64) (*Server, error) {
+	st, err := k.New(spec)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{kind: k, spec: spec, store: st, nic: nic, pd: nic.AllocPD(), cq: nic.CreateCQ(64), epoch: epoch, conns: map[*cm.ID]*rnic.QP{}, members: map[uint64]*member{}}
+	if err := st.Serve(s.pd); err != nil {
+		return nil, err
+	}
+	if s.agent, err = agent(nic, epoch); err != nil {
+		return nil, err
+	}
+	s.agent.Listen(service)
+	return s, nil
+}
+
+// Store is the memory.
+func (s *Server) Store() Store { return s.store }
+
+// Stats are the totals so far.
+func (s *Server) Stats() ServerStats {
+	v := s.stats
+	v.Clients, v.Connections = len(s.members), len(s.conns)
+	return v
+}
+
+// Step implements host.App.
+func (s *Server) Step(now clock.Time) bool {
+	did := s.agent.Step(now)
+	for s.cq.Poll(s.wcs[:]) > 0 {
+		did = true // of queue pairs that failed
+	}
+	for {
+		e, ok := s.agent.Poll()
+		if !ok {
+			return did
+		}
+		did = true
+		switch e.Kind {
+		case cm.Requested:
+			if err := s.requested(now, e); err != nil {
+				s.stats.Refused++
+				s.stats.Refusal = err.Error()
+				_ = e.ID.Reject(cm.ReasonConsumer, []byte(err.Error()))
+			}
+		case cm.Disconnected, cm.Rejected, cm.Unreachable:
+			if q := s.conns[e.ID]; q != nil {
+				q.Destroy()
+				delete(s.conns, e.ID)
+			}
+		}
+	}
+}
+
+// Deadline implements host.App.
+func (s *Server) Deadline() clock.Time { return s.agent.Deadline() }
+
+// requested answers a ConnectRequest; an error: it is to be rejected, with that text.
+func (s *Server) requested(now clock.Time, e cm.Event) error {
+	var h hello
+	if err := unpack(e.PrivateData, &h); err != nil || h.Magic != magic {
+		return errors.New("this server speaks another version of quillon rack")
+	}
+	if name := string(bytes.TrimRight(h.Store[:], "\x00")); name != s.kind.Name {
+		return fmt.Errorf("this server's store is %s, not %s", s.kind.Name, name)
+	}
+	m := s.members[h.Client]
+	if m == nil {
+		if len(s.members) == s.spec.Clients {
+			return fmt.Errorf("there is room for %d clients, and so many have come: start the memory node with more (--clients)", s.spec.Clients)
+		}
+		a, err := s.store.Join(int(h.Of))
+		if err != nil {
+			return err
+		}
+		if len(a) > MaxAnnounced {
+			return fmt.Errorf("%s announces %d bytes, of %d at most", s.kind.Name, len(a), MaxAnnounced)
+		}
+		m = &member{number: len(s.members) + 1, of: int(h.Of), announced: a}
+		s.members[h.Client] = m
+	}
+	if m.of != int(h.Of) || h.Session >= h.Of {
+		return fmt.Errorf("session %d of %d: the client came with %d", h.Session, h.Of, m.of)
+	}
+	qp, err := s.nic.CreateQP(rnic.QPInit{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, Access: access, MaxSend: 1, MaxRecv: 1})
+	if err != nil {
+		return err
+	}
+	p := params(s.nic)
+	p.QP = qp
+	p.PrivateData = append(pack(head{magic, s.epoch, uint32(m.number), uint32(s.spec.Keys), uint32(s.spec.Value), uint16(len(m.announced))}), m.announced...)
+	if err := e.ID.Accept(now, p); err != nil {
+		qp.Destroy()
+		return err
+	}
+	s.conns[e.ID] = qp
+	s.stats.Accepted++
+	return nil
+}
+
+// errLater: the connection is not there yet.
+var errLater = errors.New("not connected yet")
+
+// dialer makes the connections of a client's sessions.
+type dialer struct {
+	nic      *rnic.NIC
+	pd       *rnic.PD
+	cq       *rnic.CQ
+	agent    *cm.Agent
+	peer     cm.Peer
+	hello    hello
+	sessions []session
+	asked    int
+	up       int
+	head     head
+	told     []byte // what the first answer announced; nil: there is none yet
+	fits     bool   // what it announced is what the client wants
+	ending   bool
+	err      error
+}
+
+// session is a connection of a session.
+type session struct {
+	id    *cm.ID
+	qp    *rnic.QP
+	state connState
+}
+
+type connState uint8
+
+const (
+	apart  connState = iota
+	asked            // for a connection
+	ready            // connected, and nobody uses it yet
+	used             // by the client library
+	parted           // an end is asked for
+)
+
+func newDialer(k *Kind, nic *rnic.NIC, peer netip.Addr, mac [6]byte, sessions int, nonce uint64) (*dialer, error) {
+	a, err := agent(nic, nonce)
+	if err != nil {
+		return nil, err
+	}
+	d := &dialer{nic: nic, pd: nic.AllocPD(), cq: nic.CreateCQ(max(1024, 64*sessions)), agent: a, peer: cm.Peer{IP: peer, MAC: mac, Port: service},
+		hello: hello{Magic: magic, Client: nonce, Of: uint16(sessions)}, sessions: make([]session, sessions)}
+	copy(d.hello.Store[:], k.Name)
+	return d, nil
+}
+
+// connect asks for a session's connection.
+func (d *dialer) connect(now clock.Time, i int) {
+	s := &d.sessions[i]
+	qp, err := d.nic.CreateQP(rnic.QPInit{PD: d.pd, SendCQ: d.cq, RecvCQ: d.cq, Access: access})
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	d.hello.Session = uint16(i)
+	p := params(d.nic)
+	p.QP, p.PrivateData = qp, pack(d.hello)
+	id, err := d.agent.Dial(now, d.peer, p)
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	*s = session{id, qp, asked}
+	d.asked++
+}
+
+func (d *dialer) fail(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+}
+
+// step takes what has happened to connections, and asks for those that are missing.
+func (d *dialer) step(now clock.Time) bool {
+	did := d.agent.Step(now)
+	for {
+		e, ok := d.agent.Poll()
+		if !ok {
+			break
+		}
+		did = true
+		d.event(now, e)
+	}
+	for i := range d.sessions {
+		// The first alone, until it is known that the server has what is wanted.
+		if d.asked == asking || d.err != nil || d.ending || !d.fits && i > 0 {
+			break
+		}
+		if d.sessions[i].state == apart {
+			d.connect(now, i)
+			did = true
+		}
+	}
+	return did
+}
+
+func (d *dialer) event(now clock.Time, e cm.Event) {
+	var s *session
+	for i := range d.sessions {
+		if d.sessions[i].id == e.ID {
+			s = &d.sessions[i]
+		}
+	}
+	if s == nil {
+		return
+	}
+	if s.state == asked {
+		d.asked--
+	}
+	switch e.Kind {
+	case cm.Established:
+		s.state = ready
+		d.up++
+		if d.ending {
+			s.state = parted
+			_ = s.id.Disconnect(now)
+			return
+		}
+		if err := d.answered(e.PrivateData); err != nil {
+			d.fail(err)
+		}
+		return
+	case cm.Rejected:
+		switch {
+		case e.Reason == cm.ReasonStale: // the server has forgotten another one, of a client before
+		case e.Reason == cm.ReasonInvalidServiceID:
+			d.fail(fmt.Errorf("%v is no memory node of quillon rack", d.peer.IP))
+		case e.Reason == cm.ReasonConsumer:
+			d.fail(fmt.Errorf("%v refuses: %s", d.peer.IP, bytes.TrimRight(e.PrivateData, "\x00")))
+		default:
+			d.fail(fmt.Errorf("%v refuses the connection, for reason %d of the connection manager", d.peer.IP, e.Reason))
+		}
+	case cm.Unreachable:
+		if d.told != nil {
+			d.fail(fmt.Errorf("the memory node %v has vanished: it does not answer any more", d.peer.IP))
+		}
+	case cm.Disconnected:
+		d.up--
+	}
+	s.qp.Destroy()
+	*s = session{}
+}
+
+// answered takes what a server said.
+func (d *dialer) answered(b []byte) error {
+	var h head
+	if err := unpack(b, &h); err != nil || h.Magic != magic || int(h.Len) > len(b)-headLen {
+		return fmt.Errorf("%v speaks another version of quillon rack", d.peer.IP)
+	}
+	switch {
+	case d.told == nil:
+		d.head, d.told = h, bytes.Clone(b[headLen:][:h.Len])
+	case d.head.Server != h.Server:
+		return fmt.Errorf("the memory node %v was started anew: what it held is gone", d.peer.IP)
+	case !bytes.Equal(d.told, b[headLen:][:h.Len]):
+		return fmt.Errorf("the memory node %v has another geometry now", d.peer.IP)
+	}
+	return nil
+}
+
+// dial is what client libraries call: it gives a session its next connection, and ends the one before.
+func (d *dialer) dial(now clock.Time, i int) (*rnic.QP, error) {
+	s := &d.sessions[i]
+	switch s.state {
+	case ready:
+		s.state = used
+		return s.qp, nil
+	case used:
+		// Nothing of the connection before may come later.
+		s.state = parted
+		if s.id.Disconnect(now) != nil {
+			s.qp.Destroy() // it has ended, and the event is on its way
+		}
+	}
+	return nil, errLater
+}
+
+// end asks for the end of all connections.
+func (d *dialer) end(now clock.Time) {
+	d.ending = true
+	for i := range d.sessions {
+		if s := &d.sessions[i]; s.state == ready || s.state == used {
+			s.state = parted
+			_ = s.id.Disconnect(now) // or it has ended
+		}
+	}
+}
+
+// ended reports whether there are none.
+func (d *dialer) ended() bool {
+	for i := range d.sessions {
+		if d.sessions[i].state != apart {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,384 @@
+package fence
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quillon/quillon/nf/arg"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/counter"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/table"
+)
+
+const (
+	reasonFenced graph.Reason = iota
+	reasonAsked
+	numReasons
+)
+
+var reasons = [numReasons]counter.Def{
+	reasonFenced: {Name: "fenced", Help: "of a client that is shut out"},
+	reasonAsked:  {Name: "answer", Help: "the answer to a request that a client be shut out"},
+}
+
+const (
+	ctrEntries counter.ID = iota
+	ctrAsked
+	ctrRefused
+	numCounters
+)
+
+var counters = [numCounters]counter.Def{
+	ctrEntries: {Name: "entries", Help: "clients that are shut out now, or parts of what they could reach"},
+	ctrAsked:   {Name: "asked", Help: "requests of clients that another one be shut out, which were done"},
+	ctrRefused: {Name: "refused", Help: "such requests that were not: no room, or nonsense"},
+}
+
+type settings struct {
+	fence    entries       `arg:"fence" keep:"none" help:"who is shut out: CLIENT-SERVER[/QP][@R_KEY] separated by semicolons, QP being the server's queue pair; can be changed while running, and is the table fence. What it does not name any more is lifted"`
+	requests bool          `arg:"requests" words:"off on" help:"clients of port a may have others shut out (quillon's own, by a ConnectRequest): on or off. Whoever can send frames there can then shut out anybody"`
+	settle   time.Duration `arg:"settle" range:"0..1m" help:"how long requests may be under way that passed before: who asks is told to wait for so long"`
+}
+
+var arguments = arg.Declare("", settings{settle: 500 * time.Millisecond})
+
+func read(args graph.Args) (settings, error) {
+	s, r := arguments.Read(args)
+	return s, r.Err()
+}
+
+// Tables.
+const (
+	tableFence = iota
+	tableHeld
+)
+
+func tables() []table.Decl {
+	keys := []table.Field{
+		{Name: "hdr.ipv4.src", Bits: 32, Form: table.IP, Help: "client"},
+		{Name: "hdr.ipv4.dst", Bits: 32, Form: table.IP, Help: "server"},
+		{Name: "hdr.bth.dst_qp", Bits: 24, Form: table.Hex, Help: "the server's queue pair; 0: all"},
+		{Name: "hdr.reth.rkey", Bits: 32, Form: table.Hex, Help: "R_Key; 0: all"},
+	}
+	return []table.Decl{
+		tableFence: {Name: "fence", Help: "who is shut out (fence=)", Keys: keys,
+			Actions: []table.Action{{Name: "shut", Scope: table.EntryOnly, Help: "what it asks is dropped"}},
+			Size:    most, May: table.Insert | table.Delete,
+			Setting: &table.Setting{Arg: "fence", Of: fenceOf, Set: setFence}},
+		tableHeld: {Name: "held", Help: "all who are shut out: by fence=, by request, or by what a process before this one left; one that is deleted is lifted", Keys: keys,
+			Actions: []table.Action{{Name: "held", Help: "what it asks is dropped", Params: []table.Field{
+				{Name: "by", Bits: 8, Help: "0: fence=, 1: a request, 2: it was left"}}}},
+			May: table.Delete},
+	}
+}
+
+func key(e entry) []table.Cond {
+	return []table.Cond{{V: table.Addr(e.client)}, {V: table.Addr(e.server)}, {V: table.Uint(uint64(e.qpn))}, {V: table.Uint(uint64(e.rkey))}}
+}
+
+func entryOf(k []table.Cond) entry {
+	return entry{k[0].V.Addr(32), k[1].V.Addr(32), uint32(k[2].V.Lo), uint32(k[3].V.Lo)}
+}
+
+func fenceOf(args table.Args) (rows table.Rows) {
+	s, _ := read(args)
+	for _, e := range s.fence {
+		rows.Entries = append(rows.Entries, table.Entry{Key: key(e)})
+	}
+	return rows
+}
+
+func setFence(_ table.Args, rows table.Rows) (table.Args, error) {
+	var out []string
+	for i := range rows.Entries {
+		out = append(out, entryOf(rows.Entries[i].Key).String())
+	}
+	if out == nil {
+		out = []string{"none"}
+	}
+	return table.Args{"fence": strings.Join(out, ";")}, nil
+}
+
+// Kind declares fence.
+func Kind() *graph.Kind {
+	return &graph.Kind{
+		Name:    "fence",
+		Summary: "shut out RDMA clients that were declared dead",
+		Doc: `What a client that is declared dead still sends to a memory server is dropped, by its
+queue pair, by R_Key, or all of it. Put it in front of swordbox or clover-steer, from the
+clients' side, or alone:
+
+  quillon run --inline eth1,eth2 --nf fence --nf swordbox,servers=10.0.0.9
+  quillon table insert fence.fence hdr.ipv4.src=10.0.0.1 hdr.ipv4.dst=10.0.0.9 hdr.bth.dst_qp=0x11 hdr.reth.rkey=0 shut
+  quillon table show fence.held
+
+Entries are kept beside the state file (run --state) and in force again after a crash.
+While no process is there, the kernel drops frames to queue pairs that entries name.
+RoCEv2 over IPv4 is looked at; datagrams pass, so that a client that has noticed can connect anew.`,
+		In:       []string{"a", "b"},
+		Out:      []string{"a", "b"},
+		Params:   arguments.Params(),
+		Counters: counters[:],
+		Reasons:  reasons[:],
+		Tables:   tables(),
+		Soft:     true,
+		New:      newApp,
+	}
+}
+
+func newApp(env graph.Env, args graph.Args) (graph.App, error) {
+	s, err := read(args)
+	if err != nil {
+		return nil, err
+	}
+	h := env.Share(func() any {
+		h := &held{by: map[entry]int{}}
+		h.publish()
+		return h
+	}).(*held)
+	if h.mem == nil && env.Memory != nil && !env.Asked {
+		if h.mem, err = env.Memory(memLen); err != nil {
+			return nil, err
+		}
+		if m := binary.LittleEndian.Uint64(h.mem); m != 0 && m != memMagic {
+			return nil, errFormat
+		}
+	}
+	return &app{settings: s, held: h}, nil
+}
+
+type app struct {
+	settings
+	held  *held
+	begun bool
+	next  int // entry that is bound next
+	f     hdr.Frame
+}
+
+// Takes implements graph.Reconfigurer.
+func (a *app) Takes(args graph.Args) bool {
+	s, err := read(args)
+	was := a.settings
+	s.fence, was.fence = nil, nil
+	return err == nil && reflect.DeepEqual(s, was)
+}
+
+// Reconfigure implements graph.Reconfigurer.
+func (a *app) Reconfigure(args graph.Args) error {
+	s, err := read(args)
+	if err != nil {
+		return err
+	}
+	var gone []entry
+	for _, e := range a.fence {
+		if !slices.Contains(s.fence, e) {
+			gone = append(gone, e)
+		}
+	}
+	if !a.held.add(byArgument, s.fence...) {
+		return table.Errorf(table.Full, "fence: want at most %d entries in all", most)
+	}
+	a.held.lift(gone...)
+	a.settings = s
+	return nil
+}
+
+// Wants implements graph.Wanter.
+func (a *app) Wants() port.Filter { return port.Filter{RoCE: true, Bound: true} }
+
+// begin puts in force what is said, and what was left.
+func (a *app) begin() {
+	a.begun = true
+	_ = a.held.begin() // newApp has looked at what it could refuse
+	a.held.add(byArgument, a.fence...)
+}
+
+// Queue pairs are bound in the kernel again and again, some at once: another app of the graph may have said otherwise
+// meanwhile. None is let go when an entry is lifted: that other app may need it bound.
+const (
+	every  = 100 * time.Millisecond
+	atOnce = 16
+)
+
+// Tick implements graph.Ticker.
+func (a *app) Tick(c *graph.Ctx) clock.Time {
+	if !a.begun {
+		a.begin()
+	}
+	all, _ := a.held.list()
+	c.Set(ctrEntries, uint64(len(all)))
+	for range min(len(all), atOnce) {
+		if a.next++; a.next >= len(all) {
+			a.next = 0
+		}
+		if e := all[a.next]; e.qpn != 0 {
+			_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true) // with no port that can, there is none that lets frames cross
+		}
+	}
+	return c.Now().Add(every)
+}
+
+// Hooks implements graph.Hooked.
+func (a *app) Hooks() graph.Hooks { return graph.Hooks{Scan: a.scan, Remove: a.remove} }
+
+func (a *app) scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int {
+	all, by := a.held.list()
+	end := min(from+n, len(all))
+	for i := from; i < end; i++ {
+		yield(&table.Entry{Key: key(all[i]), Call: table.Call{Params: []table.Value{table.Uint(uint64(by[i]))}}})
+	}
+	if end == len(all) {
+		return -1
+	}
+	return end
+}
+
+func (a *app) remove(_ *graph.Ctx, _ int, k []table.Cond) error {
+	e := entryOf(k)
+	all, by := a.held.list()
+	i := slices.Index(all, e)
+	switch {
+	case i < 0:
+		return table.Errorf(table.Missing, "nobody is shut out by %v", e)
+	case by[i] == byArgument:
+		return table.Errorf(table.Busy, "%v: table fence has it: delete it there", e)
+	}
+	a.held.lift(e)
+	return nil
+}
+
+// Push implements graph.App.
+func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	if !a.begun {
+		a.begin()
+	}
+	const fromClients = 0
+	shut := a.held.now.Load()
+	if in != fromClients || len(*shut) == 0 && !a.requests {
+		for _, x := range b.Bufs() {
+			c.Emit(1-in, x)
+		}
+		return
+	}
+	for _, x := range b.Bufs() {
+		p := x.Bytes()
+		if hdr.Parse(p, &a.f) != hdr.IsRoCE || a.f.Net != hdr.NetIPv4 {
+			c.Emit(1, x)
+			continue
+		}
+		if a.f.Op.Transport() == hdr.UD {
+			if !a.requests || !a.asked(c, x, p) {
+				c.Emit(1, x)
+			}
+			continue
+		}
+		if a.shuts((*shut)[[4]byte(p[a.f.L3+12:])], p) {
+			c.Drop(x, reasonFenced)
+			continue
+		}
+		c.Emit(1, x)
+	}
+}
+
+// shuts reports whether one of a client's entries is about the frame at hand.
+func (a *app) shuts(all []entry, p []byte) bool {
+	if len(all) == 0 || a.f.Op.Has(hdr.IsResponse) {
+		return false
+	}
+	server, qpn := [4]byte(p[a.f.L3+16:]), a.f.BTHOf(p).DestQP()
+	rkey, named := uint32(0), true
+	switch ext := a.f.Op.Info().Ext; {
+	case ext&hdr.HasRETH != 0:
+		rkey = a.f.RETHOf(p).RKey()
+	case a.f.Op.Info().Flags&hdr.IsAtomic != 0:
+		// Both sorts of atomics have address and R_Key at the same place.
+		at := int(a.f.BTH) + hdr.BTHLen
+		rkey = hdr.AtomicETH(p[at : at+hdr.AtomicETHLen]).RKey()
+	default:
+		named = false
+	}
+	for i := range all {
+		if e := &all[i]; e.server.As4() == server && (e.qpn == 0 || e.qpn == qpn) && (e.rkey == 0 || !named || e.rkey == rkey) {
+			return true
+		}
+	}
+	return false
+}
+
+// Port is where a client asks, of the server, that another one be shut out. It is asked by a ConnectRequest whose private data is a
+// Request, and answered by a ConnectReject whose private data is an Answer.
+const Port = 7473
+
+// Request is who is to be shut out: client, queue pair of the server's and R_Key, 0 for all.
+func Request(client netip.Addr, qpn, rkey uint32) []byte {
+	b := binary.BigEndian.AppendUint32(nil, magic)
+	c := client.As4()
+	b = append(b, c[:]...)
+	b = binary.BigEndian.AppendUint32(b, qpn)
+	return binary.BigEndian.AppendUint32(b, rkey)
+}
+
+// Answer reads an answer's private data: how long to wait until nothing of the client is under way any more; false
+// when it is not shut out.
+func Answer(private []byte) (settle time.Duration, ok bool) {
+	if len(private) < 12 || binary.BigEndian.Uint32(private) != magic {
+		return 0, false
+	}
+	return time.Duration(binary.BigEndian.Uint64(private[4:])), true
+}
+
+const (
+	magic      = 0x514C4631 // "QLF1"
+	requestLen = 16
+	reasonUser = 28 // consumer reject (IBTA table 102)
+)
+
+// asked handles a datagram that may be a request; false: it is none, and passes.
+func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
+	m, ok := a.f.CMOf(p)
+	if !ok || m.AttributeID() != hdr.ConnectRequest || m.ServiceID() != hdr.ServiceIDOfPort(Port) || !hdr.GoodICRC(p, &a.f) {
+		return false
+	}
+	private := m.PrivateData()[hdr.IPCMLen:]
+	ip := p[a.f.L3:]
+	server := netip.AddrFrom4([4]byte(ip[16:]))
+	var told []byte
+	if len(private) >= requestLen && binary.BigEndian.Uint32(private) == magic {
+		e := entry{netip.AddrFrom4([4]byte(private[4:])), server, binary.BigEndian.Uint32(private[8:]) & 0xFFFFFF, binary.BigEndian.Uint32(private[12:])}
+		if a.held.add(byRequest, e) {
+			told = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(nil, magic), uint64(a.settle))
+			if e.qpn != 0 {
+				_ = c.Bind(port.QueuePair{Addr: server, QPN: e.qpn}, true)
+			}
+			c.Count(ctrAsked, 1)
+			c.Wake(c.Now())
+		}
+	}
+	if told == nil {
+		c.Count(ctrRefused, 1)
+		told = []byte("no room for another fence, or no such request")
+	}
+	f := hdr.CMFields{AttributeID: hdr.ConnectReject, TransactionID: m.TransactionID(), RemoteCommID: m.LocalCommID(), Reason: reasonUser, PrivateData: told}
+	var mac [6]byte
+	copy(mac[:], p[:6])
+	copy(p, p[6:12])
+	copy(p[6:12], mac[:])
+	var addr [4]byte
+	copy(addr[:], ip[12:16])
+	copy(ip[12:16], ip[16:20])
+	copy(ip[16:20], addr[:])
+	m.Encode(&f)
+	a.f.UDPOf(p).SetChecksum(0)
+	hdr.SetICRC(p, &a.f)
+	c.Mark(x, packet.Rewritten, reasonAsked)
+	c.Emit(0, x)
+	return true
+}

@@ -1,0 +1,237 @@
+package fence
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quillon/quillon/nf/arg"
+)
+
+// entry is a client that is shut out.
+type entry struct {
+	client, server netip.Addr
+	qpn            uint32 // of the server's queue pair; 0: all
+	rkey           uint32 // 0: all
+}
+
+func (e entry) String() string {
+	s := e.client.String() + "-" + e.server.String()
+	if e.qpn != 0 {
+		s += fmt.Sprintf("/%#x", e.qpn)
+	}
+	if e.rkey != 0 {
+		s += fmt.Sprintf("@%#x", e.rkey)
+	}
+	return s
+}
+
+// parse reads what String writes.
+func parse(text string) (e entry, err error) {
+	ends, rkey, keyed := strings.Cut(text, "@")
+	ends, qpn, one := strings.Cut(ends, "/")
+	client, server, two := strings.Cut(ends, "-")
+	bad := errors.New("want CLIENT-SERVER[/QP][@R_KEY], as in 10.0.0.1-10.0.0.9/0x11")
+	number := func(s string, has bool, bits int) uint32 {
+		v, e := strconv.ParseUint(s, 0, bits)
+		if has && (e != nil || v == 0) {
+			err = bad
+		}
+		return uint32(v)
+	}
+	e.qpn, e.rkey = number(qpn, one, 24), number(rkey, keyed, 32)
+	for _, x := range []struct {
+		text string
+		to   *netip.Addr
+	}{{client, &e.client}, {server, &e.server}} {
+		a, bad4 := netip.ParseAddr(x.text)
+		if *x.to = a; bad4 != nil || !a.Is4() {
+			err = bad
+		}
+	}
+	if !two {
+		err = bad
+	}
+	return e, err
+}
+
+// entries are those of an argument.
+type entries []entry
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *entries) UnmarshalText(text []byte) error {
+	*l = nil
+	for s := range arg.Items(string(text), ";") {
+		e, err := parse(s)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(*l, e) {
+			*l = append(*l, e)
+		}
+	}
+	if len(*l) > most {
+		return fmt.Errorf("want at most %d", most)
+	}
+	return nil
+}
+
+// Who made an entry.
+const (
+	byArgument = iota
+	byRequest
+	byBefore // it is in the file, and nobody has said it since
+)
+
+// most is how many entries there can be.
+const most = 1024
+
+// held are the entries in force, of all workers.
+type held struct {
+	mu   sync.Mutex
+	by   map[entry]int
+	mem  []byte // nil: nothing outlives the process
+	now  atomic.Pointer[map[[4]byte][]entry]
+	read bool // what was left is in by
+	// all are the keys of by in order, made anew with each change; kinds are their values.
+	all   []entry
+	kinds []int
+}
+
+// Memory: magic (8), and records of 24 bytes: client, server (4 each) | queue pair | R_Key | 1: used | 0 | 0.
+const (
+	memMagic  = 0x31656E6366_6C71 // "qlfence1", but for a byte
+	memHead   = 16
+	recordLen = 24
+	memLen    = memHead + most*recordLen
+)
+
+var errFormat = errors.New("fence: the state is of another version: lift the fences with the program that wrote it, or remove the file")
+
+// begin takes over what a process before this one left.
+func (h *held) begin() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.read {
+		return nil
+	}
+	h.read = true
+	if h.mem == nil {
+		return nil
+	}
+	le := binary.LittleEndian
+	switch m := le.Uint64(h.mem); m {
+	case 0:
+		le.PutUint64(h.mem, memMagic)
+	case memMagic:
+	default:
+		return errFormat
+	}
+	for i := range most {
+		r := h.record(i)
+		if r[16] == 0 {
+			continue
+		}
+		e := entry{netip.AddrFrom4([4]byte(r)), netip.AddrFrom4([4]byte(r[4:])), le.Uint32(r[8:]), le.Uint32(r[12:])}
+		if _, ok := h.by[e]; !ok {
+			h.by[e] = byBefore
+		}
+	}
+	h.publish()
+	return nil
+}
+
+func (h *held) record(i int) []byte { return h.mem[memHead+i*recordLen:][:recordLen] }
+
+// write notes an entry, or strikes it out.
+func (h *held) write(e entry, in bool) {
+	if h.mem == nil {
+		return
+	}
+	var want [16]byte
+	c, s := e.client.As4(), e.server.As4()
+	copy(want[:], c[:])
+	copy(want[4:], s[:])
+	binary.LittleEndian.PutUint32(want[8:], e.qpn)
+	binary.LittleEndian.PutUint32(want[12:], e.rkey)
+	free := -1
+	for i := range most {
+		r := h.record(i)
+		switch {
+		case r[16] != 0 && [16]byte(r) == want:
+			if !in {
+				r[16] = 0
+			}
+			return
+		case r[16] == 0 && free < 0:
+			free = i
+		}
+	}
+	if in && free >= 0 {
+		r := h.record(free)
+		copy(r, want[:])
+		r[16] = 1 // last: a record that is used is whole
+	}
+}
+
+// publish has workers see the entries.
+func (h *held) publish() {
+	m := make(map[[4]byte][]entry, len(h.by))
+	for e := range h.by {
+		m[e.client.As4()] = append(m[e.client.As4()], e)
+	}
+	h.now.Store(&m)
+	h.all, h.kinds = slices.Collect(maps.Keys(h.by)), nil
+	slices.SortFunc(h.all, func(a, b entry) int { return strings.Compare(a.String(), b.String()) })
+	for _, e := range h.all {
+		h.kinds = append(h.kinds, h.by[e])
+	}
+}
+
+// add puts entries in force; false when there is no room.
+func (h *held) add(by int, all ...entry) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	fresh := 0
+	for _, e := range all {
+		if _, ok := h.by[e]; !ok {
+			fresh++
+		}
+	}
+	if len(h.by)+fresh > most {
+		return false
+	}
+	for _, e := range all {
+		if was, ok := h.by[e]; !ok || was != byArgument {
+			h.by[e] = by
+		}
+		h.write(e, true)
+	}
+	h.publish()
+	return true
+}
+
+// lift ends entries.
+func (h *held) lift(all ...entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range all {
+		delete(h.by, e)
+		h.write(e, false)
+	}
+	h.publish()
+}
+
+// list is all of them, in order; it is not changed.
+func (h *held) list() (all []entry, by []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.all, h.kinds
+}
