@@ -2,7 +2,8 @@
 // p4c makes of them: bmv2's JSON and P4Info, to be compiled again after a change
 // with
 //
-//	p4c-bm2-ss --arch v1model -o NAME.json --p4runtime-files NAME.p4info.txtpb NAME.p4
+//	p4c-bm2-ss --arch v1model -o FILE --p4runtime-files NAME.p4info.txtpb NAME.p4
+//	jq -c . FILE > NAME.json
 //
 // Each program says in its first comment what it does, what the controller gives
 // it, which registers it has, and what becomes of the RoCEv2 ICRC.
