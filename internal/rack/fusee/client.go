@@ -50,6 +50,8 @@ type Result struct {
 	Got        []byte
 	Err        error
 	Start, End clock.Time
+	// Retries is how often the operation began again.
+	Retries int
 	// RoundTrips is how many posts the operation waited for, one after the other; Messages
 	// how many requests those had, and Bytes what frames on the link had for them and
 	// their answers.

@@ -90,6 +90,20 @@ func (m *Memory) objectAt(a address, size int) ([]byte, bool) {
 	return m.objects[k*m.regionSize()+a.off:][:size], true
 }
 
+// Spoil changes a byte of an object that a slot refers to, for tests of checks; false: there is none.
+func (m *Memory) Spoil() bool {
+	for at := 0; at < len(m.index); at += 8 {
+		if w := slot(le.Uint64(m.index[at:])); at%bucketSize != 0 && !w.free() {
+			b, ok := m.objectAt(w.at(), headSize+1)
+			if ok {
+				b[headSize] ^= 1
+			}
+			return ok
+		}
+	}
+	return false
+}
+
 // Cluster are all memory nodes; nil: that node has vanished.
 type Cluster []*Memory
 

@@ -276,7 +276,7 @@ func (s *session) collected(now clock.Time) {
 func (s *session) end(now clock.Time, err error) {
 	c := s.c
 	s.step = stepIdle
-	s.res.Err, s.res.End = err, now
+	s.res.Err, s.res.End, s.res.Retries = err, now, s.tries
 	if s.has { // nobody knows of it
 		if !s.proposed {
 			s.slab.free[s.piece.units] = append(s.slab.free[s.piece.units], s.piece.at)

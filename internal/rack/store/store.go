@@ -124,7 +124,7 @@ type Kind struct {
 }
 
 // kinds is the one table of stores: who adds one adds it here.
-var kinds = []*Kind{&locksKind, &shermanKind, &rcuckooKind}
+var kinds = []*Kind{&locksKind, &shermanKind, &rcuckooKind, &fuseeKind}
 
 // Kinds are all stores.
 func Kinds() []*Kind { return kinds }

@@ -100,6 +100,8 @@ var specs = map[string]Spec{
 	"sherman":        {Keys: 500},
 	"rcuckoo":        {Keys: 500},
 	"rcuckoo values": {Keys: 100, Value: 100},
+	"fusee":          {Keys: 500},
+	"fusee values":   {Keys: 100, Value: 1000},
 }
 
 func kindOf(t *testing.T, name string) *Kind {
@@ -153,6 +155,7 @@ func TestJudgeFails(t *testing.T) {
 	for name, spoil := range map[string]func(Store){
 		"sherman": func(s Store) { s.(*shermanStore).tree.Spoil(1, 999) },
 		"rcuckoo": func(s Store) { s.(*rcuckooStore).table.Tear(0) },
+		"fusee":   func(s Store) { s.(*fuseeStore).cluster[0].Spoil() },
 		"locks":   func(s Store) { s.(*locksStore).memory.Spoil(0) },
 	} {
 		k := kindOf(t, name)

@@ -1,0 +1,192 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/fusee"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+var fuseeKind = Kind{
+	Name: "fusee", Summary: "a key/value store whose clients decide each slot by one-sided CASes, without locks (Shen et al., FAST 2023)",
+	CheckSpec: func(s *Spec) error {
+		if s.Value == 0 {
+			s.Value = 8
+		}
+		l := fuseeLayout(*s)
+		if s.Value < 8 || s.Value > fuseeValue {
+			return fmt.Errorf("value %d: want 8 to %d bytes (in an object)", s.Value, fuseeValue)
+		}
+		if n := int64(l.Blocks) * int64(l.Block); n > 1<<33 {
+			return fmt.Errorf("keys %d, value %d, sessions %d: they would take %d MB of memory, of %d at most", s.Keys, s.Value, s.Sessions, n>>20, 1<<33>>20)
+		}
+		return nil
+	},
+	New: newFusee, Client: fuseeClient,
+}
+
+const (
+	// fuseePatience is fusee's FailAfter: longer than a machine pauses that is shared by all. Memory
+	// is not used anew before, so that it takes a session fuseeBlocks blocks.
+	fuseePatience = 500 * time.Millisecond
+	fuseeBlocks   = 16
+	fuseeObjects  = 64 // in a block
+	fuseeValue    = 8 << 10
+	fuseeFiller   = 1 // owner of the objects that are there at first; sessions' numbers are behind
+)
+
+// fuseeLayout is one memory node with room for s: an index of which two fifths are used, and blocks of
+// objects of one size.
+func fuseeLayout(s Spec) fusee.Layout {
+	l := fusee.Layout{Nodes: 1, Replicas: 1, Subtables: 32, Unit: 256}
+	const slots = 3 * 7 // of a group
+	l.Groups = 2 * (s.Keys*5/2/(l.Subtables*slots*2) + 1)
+	l.Block = fuseeObjects * l.Unit * fuseeUnits(s.Value)
+	l.Blocks = s.Keys/fuseeObjects + 1 + s.Sessions*fuseeBlocks
+	return l
+}
+
+// fuseeUnits is how many units of 256 bytes an object with a key of 8 bytes takes.
+func fuseeUnits(value int) int { return (value + 48 + 255) / 256 }
+
+type fuseeStore struct {
+	cluster fusee.Cluster
+	grant   fusee.Grant
+	spec    Spec
+	next    int // number of the next client's first session
+	scratch []byte
+}
+
+func newFusee(s Spec) (Store, error) {
+	c, err := fusee.NewCluster(fuseeLayout(s))
+	if err != nil {
+		return nil, err
+	}
+	f, value := c.Filler(fuseeFiller), make([]byte, s.Value)
+	for k := uint64(1); k <= uint64(s.Keys); k++ {
+		if err := f.Insert(fuseeKey(nil, k), fill(value, k)); err != nil {
+			return nil, fmt.Errorf("key %d: %w", k, err)
+		}
+	}
+	return &fuseeStore{cluster: c, spec: s, next: fuseeFiller + 1, scratch: make([]byte, s.Value)}, nil
+}
+
+func fuseeKey(b []byte, k uint64) []byte { return binary.LittleEndian.AppendUint64(b[:0], k) }
+
+func (t *fuseeStore) Serve(pd *rnic.PD) (err error) {
+	t.grant, err = t.cluster[0].Serve(pd)
+	return err
+}
+
+// fuseeAnnounced is what a client is told.
+type fuseeAnnounced struct {
+	Subtables, Groups, Unit, Block, Blocks uint32
+	Index, Owners, Objects                 region
+	First                                  uint16 // number of its first session
+	At                                     uint32 // first of its blocks: fuseeBlocks for each session, one after the other
+}
+
+func (t *fuseeStore) Join(sessions int) ([]byte, error) {
+	l := t.grant.Layout
+	if t.next+sessions > 1<<16 {
+		return nil, errors.New("fusee: there are no numbers left for sessions: start the memory node anew")
+	}
+	at := 0
+	for i := range sessions * fuseeBlocks {
+		b, err := t.cluster.Alloc(uint16(t.next+i/fuseeBlocks), 0, fuseeUnits(t.spec.Value))
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			at = b
+		}
+	}
+	first := t.next
+	t.next += sessions
+	return pack(fuseeAnnounced{uint32(l.Subtables), uint32(l.Groups), uint32(l.Unit), uint32(l.Block), uint32(l.Blocks),
+		region(t.grant.Index), region(t.grant.Blocks), region(t.grant.Objects), uint16(first), uint32(at)}), nil
+}
+
+func (t *fuseeStore) Shared() []Span {
+	return []Span{{t.grant.Index.VA, uint64(t.grant.Layout.Capacity()) * 8 * 8 / 7}}
+}
+
+func (t *fuseeStore) Walk(bool) (Contents, error) {
+	values, err := t.cluster.Check()
+	if err != nil {
+		return nil, err
+	}
+	held := Contents{}
+	for k, v := range values {
+		n, ok := numberOf(v, t.scratch)
+		if len(k) != 8 || len(v) != t.spec.Value || !ok {
+			return nil, fmt.Errorf("fusee: key %q: %w", k, errForeign)
+		}
+		held[binary.LittleEndian.Uint64([]byte(k))] = n
+	}
+	return held, nil
+}
+
+type fuseeLibrary struct{ *fusee.Client }
+
+func (l fuseeLibrary) Facts() []Fact {
+	s := l.Stats()
+	return []Fact{{"reads", s.Done[fusee.Read]}, {"updates", s.Done[fusee.Update]}, {"round-trips", s.RoundTrips}, {"messages", s.Messages},
+		{"updates-overtaken", s.Lost}, {"begun-again", s.Again}}
+}
+
+func fuseeClient(c ClientSpec) (Library, error) {
+	var a fuseeAnnounced
+	if err := unpack(c.Announced, &a); err != nil {
+		return nil, err
+	}
+	l := fusee.Layout{Nodes: 1, Replicas: 1, Subtables: int(a.Subtables), Groups: int(a.Groups), Unit: int(a.Unit), Block: int(a.Block), Blocks: int(a.Blocks)}
+	grant := fusee.Grant{Layout: l, Index: fusee.Region(a.Index), Blocks: fusee.Region(a.Owners), Objects: fusee.Region(a.Objects)}
+	keys, values, scratch := make([][]byte, c.Sessions), make([][]byte, c.Sessions), make([]byte, c.Value)
+	for i := range values {
+		values[i] = make([]byte, c.Value)
+	}
+	given := make([]int, c.Sessions) // of a session's blocks
+	x, err := fusee.NewClient(fusee.Config{
+		Layout: l, Sessions: c.Sessions, ID: a.First, CQ: c.CQ, FailAfter: fuseePatience,
+		Dial: func(now clock.Time, session, _ int) (*rnic.QP, fusee.Grant, error) {
+			qp, err := c.Dial(now, session)
+			return qp, grant, err
+		},
+		Alloc: func(_ clock.Time, owner uint16, region, units int) (int, error) {
+			i := int(owner) - int(a.First)
+			if i < 0 || i >= c.Sessions || region != 0 || units != fuseeUnits(c.Value) || given[i] == fuseeBlocks {
+				return 0, fusee.ErrNoMemory
+			}
+			given[i]++
+			return int(a.At) + i*fuseeBlocks + given[i] - 1, nil
+		},
+		Next: func(now clock.Time, session int) (fusee.Op, bool) {
+			op, ok := c.Next(now, session)
+			keys[session] = fuseeKey(keys[session], op.Key)
+			k := fusee.Op{Kind: fusee.Read, Key: keys[session]}
+			if op.Write {
+				k.Kind, k.Value = fusee.Update, fill(values[session], op.Value)
+			}
+			return k, ok
+		},
+		Done: func(r *fusee.Result) {
+			d := Done{Session: r.Session, Start: r.Start, Write: r.Kind != fusee.Read, First: r.Retries == 0, Err: r.Err}
+			if errors.Is(r.Err, fusee.ErrUnknown) {
+				d.Unknown, d.Err = true, nil
+			}
+			if r.Found && !d.Write && d.Err == nil {
+				ok := false
+				if d.Value, ok = numberOf(r.Got, scratch); !ok {
+					d.Err = errForeign
+				}
+			}
+			c.Done(r.End, &d)
+		},
+	})
+	return fuseeLibrary{x}, err
+}
