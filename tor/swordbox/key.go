@@ -112,18 +112,35 @@ func (x *reach) learn(o *op) {
 // to that queue pair (IBTA 10.6.7.2).
 type grant struct{ rkey, serial uint32 }
 
-// grants are the R_Keys that a connection used last, by hash. Of two that have one place the
-// connection loses the right to the older one, here: operations under it go over their clients'
+// grants are the R_Keys that a connection used, in sets of grantWays by hash, the newest first. When a set is full
+// the connection loses the right to the oldest one of it, here: operations under it go over their clients'
 // own connections, until the server has executed one of this client again. So who
 // uses more R_Keys than there are places, in turns, shares less (ctrKeysForgotten).
-type grants [16]grant
+type grants [4 * grantWays]grant
 
-func (g *grants) of(rkey uint32) *grant { return &g[rkey*0x9E3779B1>>28] }
+const grantWays = 4
+
+func (g *grants) set(rkey uint32) []grant {
+	i := rkey * 0x9E3779B1 >> 30 * grantWays // Fibonacci hashing (Knuth 6.4)
+	return g[i : i+grantWays : i+grantWays]
+}
+
+// add notes a grant. It reports whether another one had to go for it.
+func (g *grants) add(x grant) (forgotten bool) {
+	set := g.set(x.rkey)
+	at := slices.IndexFunc(set, func(y grant) bool { return y.rkey == x.rkey || y.serial == 0 })
+	if at < 0 {
+		at, forgotten = grantWays-1, true
+	}
+	copy(set[1:at+1], set[:at])
+	set[0] = x
+	return forgotten
+}
 
 // granted reports whether the client of f has used x over its own connection.
 func (f *flow) granted(x *key) bool {
 	g := grant{x.rkey, x.serial}
-	return f.latest == g || *f.grants.of(x.rkey) == g
+	return f.latest == g || slices.Contains(f.grants.set(x.rkey), g)
 }
 
 // privacy is how long a connection carries nothing of others after it carried
@@ -319,12 +336,11 @@ func (t *keys) learn(o *op, f *flow, now clock.Time, moves bool) {
 		return
 	}
 	f.may |= 1 << accessOf(o)
-	f.latest = grant{x.rkey, x.serial}
-	g := f.grants.of(o.rkey)
-	if g.serial != 0 && g.rkey != x.rkey {
-		t.forgotten++
+	if g := (grant{x.rkey, x.serial}); f.latest != g {
+		if f.latest = g; f.grants.add(g) {
+			t.forgotten++
+		}
 	}
-	*g = f.latest
 	f.deep = f.peak
 	if moves {
 		t.lend(f, x, now)

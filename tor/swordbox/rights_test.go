@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -209,8 +210,7 @@ func TestKeys(t *testing.T) {
 		if b.crosses(a, va, set[0]) {
 			t.Error("moved under a key that made room")
 		}
-		// A connection remembers one right of each hash.
-		if !b.use(va+8*keyWays, set[keyWays], aAtomic).crosses(a, va+8*keyWays, set[keyWays]) {
+		if !b.crosses(a, va+8*keyWays, set[keyWays]) {
 			t.Error("did not move under the key that came")
 		}
 		// One under which others' operations are open stays.
@@ -782,5 +782,29 @@ func TestWaitsElsewhere(t *testing.T) {
 	sent := a.ack().Out["b"]
 	if to := queuePair(one(t, sent)); to != c.sqpn && to != d.sqpn {
 		t.Errorf("sent on:%s", show(sent))
+	}
+}
+
+// TestKeysInTurns: a connection keeps the rights to some R_Keys that it uses in turns, whichever they are; a store has one for each sort of its memory.
+func TestKeysInTurns(t *testing.T) {
+	for seed := range uint64(1000) {
+		var g grants
+		rng := rand.New(rand.NewPCG(seed, 0))
+		keys := make([]grant, grantWays)
+		for i := range keys {
+			keys[i] = grant{rng.Uint32(), 1 + uint32(i)}
+		}
+		for range 3 {
+			for _, x := range keys {
+				if g.add(x) {
+					t.Fatalf("seed %d: a right was forgotten for that to %#x", seed, x.rkey)
+				}
+			}
+		}
+		for _, x := range keys {
+			if !slices.Contains(g.set(x.rkey), x) {
+				t.Fatalf("seed %d: no right to %#x", seed, x.rkey)
+			}
+		}
 	}
 }
