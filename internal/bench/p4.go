@@ -315,7 +315,7 @@ func SteerLoad() (*Load, error) {
 }
 
 // maxSize is a table's size in a program's JSON.
-var maxSize = regexp.MustCompile(`"max_size" : \d+`)
+var maxSize = regexp.MustCompile(`"max_size":\d+`)
 
 // exactMemory fills a table of MAC addresses with n entries and says what
 // memory they take.
@@ -324,7 +324,7 @@ func exactMemory(n int) (mib float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	prog, err := p4.Load(maxSize.ReplaceAll(src, fmt.Appendf(nil, `"max_size" : %d`, n)))
+	prog, err := p4.Load(maxSize.ReplaceAll(src, fmt.Appendf(nil, `"max_size":%d`, n)))
 	if err != nil {
 		return 0, err
 	}

@@ -504,7 +504,7 @@ func (r *P4RuntimeResult) reads() error {
 	if err != nil {
 		return err
 	}
-	src = maxSize.ReplaceAll(src, fmt.Appendf(nil, `"max_size" : %d`, r.Entries))
+	src = maxSize.ReplaceAll(src, fmt.Appendf(nil, `"max_size":%d`, r.Entries))
 	pool, err := packet.NewPool(packet.MaxBatch, 2048, nil)
 	if err != nil {
 		return err

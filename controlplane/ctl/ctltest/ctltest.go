@@ -155,7 +155,10 @@ func (f *Server) Restart(id uint64) {
 	defer f.Unlock()
 	d := f.Devices[id]
 	for _, s := range d.streams {
-		s.kill <- status.Error(codes.Unavailable, "restart")
+		select {
+		case s.kill <- status.Error(codes.Unavailable, "restart"):
+		default: // it is being ended
+		}
 	}
 	d.Pipeline, d.Info, d.Entities = nil, nil, map[string]*p4v1.Entity{}
 }
