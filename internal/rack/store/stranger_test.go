@@ -45,11 +45,12 @@ func (s *stranger) asks(private []byte) cm.Event {
 	}
 	p := params(s.nic)
 	p.QP, p.PrivateData = qp, private
-	if _, err := s.agent.Dial(s.l.clk.Now(), s.peer, p); err != nil {
+	id, err := s.agent.Dial(s.l.clk.Now(), s.peer, p)
+	if err != nil {
 		s.t.Fatal(err)
 	}
-	var e cm.Event
-	if err := s.l.sim.Run(func() (ok bool) { e, ok = s.agent.Poll(); return ok }, time.Minute); err != nil {
+	var e cm.Event // of others: those that end for this one
+	if err := s.l.sim.Run(func() bool { e, _ = s.agent.Poll(); return e.ID == id }, time.Minute); err != nil {
 		s.t.Fatal(err)
 	}
 	return e
@@ -148,4 +149,27 @@ func TestTooMany(t *testing.T) {
 			}
 		}
 	}
+}
+
+// FuzzHello: whatever a request says, the memory node answers, and what it gives away is bounded.
+func FuzzHello(f *testing.F) {
+	k := kindOf(f, "locks")
+	f.Add(helloOf(k, 1, 0, 1), helloOf(k, 1, 1, 2))
+	f.Add(helloOf(k, 1, 1, 2), helloOf(k, 1, 1, 2))
+	f.Add([]byte{1}, helloOf(k, 2, 0, 0xFFFF))
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		l := newLab(t, k, Spec{Keys: 1, Clients: 2, Sessions: 8}, 7)
+		s := newStranger(t, l, 66)
+		l.fleet(k, Work{}, 0, 1)
+		for range 2 {
+			for _, b := range [][]byte{first, second} {
+				if e := s.asks(b); e.Kind != cm.Established && e.Kind != cm.Rejected {
+					t.Fatalf("%+v", e)
+				}
+			}
+		}
+		if v, given := l.server.Stats(), l.server.store.(*locksStore).given; v.Clients > 2 || v.Connections > 2 || given > 8 || len(l.server.conns) != v.Connections {
+			t.Fatalf("%+v, %d sessions", v, given)
+		}
+	})
 }
