@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -36,8 +37,8 @@ func (m *memorySpec) add(cmd *cobra.Command, k *store.Kind) {
 		f.IntVar(&m.Value, "value", 0, "bytes of a value; 0: 8")
 	}
 	f.IntVar(&m.Clients, "clients", 64, "clients that there is room for, those that have gone included")
-	if len(k.Works) > 0 {
-		f.IntVar(&m.Sessions, "most-sessions", 1024, "sessions of all of them together")
+	if k.EachSession {
+		f.IntVar(&m.Sessions, "most-sessions", 1024, "sessions of all of them together, those that have gone included")
 	}
 }
 
@@ -47,7 +48,11 @@ func (m *memorySpec) check(k *store.Kind) error {
 		return fmt.Errorf("--clients 0: want 1 to %d", 1<<12)
 	}
 	if err := k.Check(&m.Spec); err != nil {
-		return fmt.Errorf("--%w", err)
+		text := "--" + err.Error()
+		if len(k.Works) > 0 {
+			text = strings.Replace(text, "--keys", "--words", 1)
+		}
+		return errors.New(strings.Replace(text, "--sessions", "--most-sessions", 1))
 	}
 	return nil
 }

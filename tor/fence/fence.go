@@ -350,10 +350,13 @@ func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	private := m.PrivateData()[hdr.IPCMLen:]
 	ip := p[a.f.L3:]
 	server := netip.AddrFrom4([4]byte(ip[16:]))
+	if !oneHost(server) || p[0]&1 != 0 {
+		return false // nobody's answer
+	}
 	var told []byte
 	if len(private) >= requestLen && binary.BigEndian.Uint32(private) == magic {
-		e := entry{netip.AddrFrom4([4]byte(private[4:])), server, binary.BigEndian.Uint32(private[8:]) & 0xFFFFFF, binary.BigEndian.Uint32(private[12:])}
-		if a.held.add(byRequest, e) {
+		e := entry{netip.AddrFrom4([4]byte(private[4:])), server, binary.BigEndian.Uint32(private[8:]), binary.BigEndian.Uint32(private[12:])}
+		if e.sound() && a.held.add(byRequest, e) {
 			told = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(nil, magic), uint64(a.settle))
 			if e.qpn != 0 {
 				_ = c.Bind(port.QueuePair{Addr: server, QPN: e.qpn}, true)

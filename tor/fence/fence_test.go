@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
@@ -147,9 +148,172 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// request is a ConnectRequest of a client's to a server, with private data.
+func request(t testing.TB, service uint16, client, server [4]byte, private []byte) []byte {
+	t.Helper()
+	mad := make([]byte, hdr.MADLen)
+	c, s := netip.AddrFrom4(client), netip.AddrFrom4(server)
+	hdr.CM(mad).Encode(&hdr.CMFields{AttributeID: hdr.ConnectRequest, ServiceID: hdr.ServiceIDOfPort(service), TransactionID: 5, LocalCommID: 6, PathMTU: 1024, LocalGID: c, RemoteGID: s,
+		PrivateData: append(hdr.AppendIPCM(nil, netip.AddrPortFrom(c, 7), s), private...)})
+	n := uint16(hdr.BTHLen + hdr.DETHLen + hdr.MADLen + 4)
+	b := []byte{2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, byte((28 + n) >> 8), byte(28 + n), 0, 0, 0x40, 0, 64, 17, 0, 0}
+	b = append(append(b, client[:]...), server[:]...)
+	b = append(b, 0xC0, 0, 4791>>8, 4791&255, byte((8+n)>>8), byte(8+n), 0, 0)
+	b = append(b, byte(hdr.UDSendOnly), 0, 0xFF, 0xFF, 0, 0, 0, 1, 0, 0, 0, 0)
+	b = append(b, 0x80, 1, 0, 0, 0, 0, 0, 1)
+	b = append(append(b, mad...), 0, 0, 0, 0)
+	var f hdr.Frame
+	if hdr.Parse(b, &f) != hdr.IsRoCE {
+		t.Fatal(f.Why)
+	}
+	if _, ok := f.CMOf(b); !ok {
+		t.Fatal("no message of the connection manager")
+	}
+	hdr.SetICRC(b, &f)
+	return b
+}
+
+// answer is what a ConnectReject that came back says; false: it is not shut out.
+func answer(t testing.TB, b []byte) (time.Duration, bool) {
+	t.Helper()
+	var f hdr.Frame
+	hdr.Parse(b, &f)
+	m, ok := f.CMOf(b)
+	if !ok || m.AttributeID() != hdr.ConnectReject || m.RemoteCommID() != 6 || m.TransactionID() != 5 || !hdr.GoodICRC(b, &f) {
+		t.Fatalf("%v %v", ok, m)
+	}
+	return Answer(m.PrivateData())
+}
+
+var theServer, theClient, asker = [4]byte{10, 9, 0, 1}, netip.MustParseAddr("10.9.0.16"), [4]byte{10, 9, 0, 17}
+
+// TestAsked: what is a request shuts out whom it names, and nobody else; what is none is refused, or passes.
+func TestAsked(t *testing.T) {
+	one := Request(theClient, 0x201, 0x2a)
+	cut := append(slices.Clone(one[:len(one)-1]), 0)
+	cut[0] ^= 1
+	for name, k := range map[string]struct {
+		server  [4]byte
+		private []byte
+		want    string // the entry
+	}{
+		"one":                     {theServer, one, "10.9.0.16-10.9.0.1/0x201@0x2a"},
+		"all":                     {theServer, Request(theClient, 0, 0), "10.9.0.16-10.9.0.1"},
+		"nothing":                 {theServer, nil, ""},
+		"another magic":           {theServer, cut, ""},
+		"a queue pair of 25 bits": {theServer, Request(theClient, 1<<24, 0), ""}, // not all of them
+		"a queue pair of 32 bits": {theServer, Request(theClient, 0xFF000201, 0), ""},
+		"nobody":                  {theServer, Request(netip.IPv4Unspecified(), 0, 0), ""},
+		"everybody":               {theServer, Request(netip.MustParseAddr("255.255.255.255"), 0, 0), ""},
+		"a group":                 {theServer, Request(netip.MustParseAddr("224.0.0.1"), 0, 0), ""},
+		"the server":              {theServer, Request(netip.AddrFrom4(theServer), 0, 0), ""},
+		"of a group":              {[4]byte{224, 0, 0, 1}, one, "passes"},
+		"of everybody":            {[4]byte{255, 255, 255, 255}, one, "passes"},
+	} {
+		x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
+		got := x.Push("a", request(t, Port, asker, k.server, k.private))
+		all, _ := x.App().(*app).held.list()
+		if k.want == "passes" {
+			if len(got.Out["b"]) != 1 || len(all) != 0 {
+				t.Errorf("%s: %v, %v", name, got, all)
+			}
+			continue
+		}
+		if len(got.Out["a"]) != 1 || len(got.Out["b"]) != 0 {
+			t.Errorf("%s: %v", name, got)
+			continue
+		}
+		wait, ok := answer(t, got.Out["a"][0].Bytes)
+		if ok != (k.want != "") || ok && wait != 500*time.Millisecond {
+			t.Errorf("%s: %v, %v", name, wait, ok)
+		}
+		if len(all) > 1 || len(all) == 1 && all[0].String() != k.want || len(all) == 0 && k.want != "" {
+			t.Errorf("%s: %v", name, all)
+		}
+	}
+	// Nobody has been let ask.
+	x := graphtest.New(t, *Kind(), nil)
+	if got := x.Push("a", request(t, Port, asker, theServer, one)); len(got.Out["b"]) != 1 {
+		t.Error(got)
+	}
+	// Another service, and the side of the servers.
+	x = graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
+	if got := x.Push("a", request(t, Port+1, asker, theServer, one)); len(got.Out["b"]) != 1 {
+		t.Error(got)
+	}
+	if got := x.Push("b", request(t, Port, asker, theServer, one)); len(got.Out["a"]) != 1 || string(got.Out["a"][0].Bytes) != string(request(t, Port, asker, theServer, one)) {
+		t.Error(got)
+	}
+	if all, _ := x.App().(*app).held.list(); len(all) != 0 {
+		t.Error(all)
+	}
+}
+
+// TestAskedOften: those who ask leave room for the operator, and asking again for what there is costs no more than an answer.
+func TestAskedOften(t *testing.T) {
+	x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
+	n := 0
+	for i := range most {
+		got := x.Push("a", request(t, Port, asker, theServer, Request(theClient, uint32(i+1), 0)))
+		if _, ok := answer(t, got.Out["a"][0].Bytes); ok {
+			n++
+		}
+	}
+	if n < most/4 || n == most {
+		t.Errorf("%d of %d requests are done", n, most)
+	}
+	var text []string
+	for i := range most - n {
+		text = append(text, entry{netip.AddrFrom4([4]byte{10, 8, byte(i >> 8), byte(i)}), theClient, 0, 0}.String())
+	}
+	if err := x.Set(graph.Args{"fence": strings.Join(text, ";"), "requests": "on"}); err != nil {
+		t.Error(err)
+	}
+	h := x.App().(*app).held
+	e := entry{theClient, netip.AddrFrom4(theServer), 1, 0}
+	if n := testing.AllocsPerRun(10, func() { h.add(byRequest, e) }); n != 0 {
+		t.Errorf("asking again for what there is: %v allocations", n)
+	}
+}
+
+// FuzzAsked: whatever is asked, a frame comes out, and what is held has sense.
+func FuzzAsked(f *testing.F) {
+	f.Add([]byte(nil), []byte(nil), uint16(Port))
+	f.Add(Request(theClient, 1, 2), []byte(nil), uint16(Port))
+	f.Add(Request(theClient, 1, 2), []byte{16, 1, 2}, uint16(Port))
+	f.Fuzz(func(t *testing.T, private, change []byte, service uint16) {
+		b := request(t, service, asker, theServer, private[:min(len(private), 56)])
+		for i := 0; i+1 < len(change); i += 2 {
+			b[14+int(change[i])] ^= change[i+1]
+		}
+		var fr hdr.Frame
+		if len(change) > 2 && hdr.Parse(b, &fr) == hdr.IsRoCE {
+			hdr.SetICRC(b, &fr)
+		}
+		x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
+		got := x.Push("a", b)
+		if n := len(got.Out["a"]) + len(got.Out["b"]) + len(got.Dropped); n != 1 {
+			t.Fatalf("%d frames", n)
+		}
+		for _, o := range got.Out["a"] {
+			var f hdr.Frame
+			if hdr.Parse(o.Bytes, &f) != hdr.IsRoCE || !hdr.GoodICRC(o.Bytes, &f) {
+				t.Fatalf("% x", o.Bytes)
+			}
+		}
+		all, _ := x.App().(*app).held.list()
+		for _, e := range all {
+			if back, err := parse(e.String()); err != nil || back != e {
+				t.Fatalf("%v: %v", e, err)
+			}
+		}
+	})
+}
+
 // TestRefuses: what is no entry is refused; a state of another version, too.
 func TestRefuses(t *testing.T) {
-	for _, bad := range []string{"10.0.0.1", "10.0.0.1-", "10.0.0.1-fd00::1", "10.0.0.1-10.0.0.2/0", "10.0.0.1-10.0.0.2/0x1000000", "10.0.0.1-10.0.0.2@0", "10.0.0.1-10.0.0.2@", "a-b"} {
+	for _, bad := range []string{"10.0.0.1", "10.0.0.1-", "10.0.0.1-fd00::1", "10.0.0.1-10.0.0.2/0", "10.0.0.1-10.0.0.2/0x1000000", "10.0.0.1-10.0.0.2@0", "10.0.0.1-10.0.0.2@", "a-b",
+		"0.0.0.0-10.0.0.2", "10.0.0.1-0.0.0.0", "10.0.0.1-255.255.255.255", "224.0.0.1-10.0.0.2", "10.0.0.1-10.0.0.1"} {
 		if _, err := Kind().New(graph.Env{}, graph.Args{"fence": bad}); err == nil || !strings.Contains(err.Error(), "fence") {
 			t.Errorf("%s: %v", bad, err)
 		}
@@ -161,11 +325,11 @@ func TestRefuses(t *testing.T) {
 	}
 	h := &held{by: map[entry]int{}}
 	for i := range most {
-		if !h.add(byRequest, entry{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), uint32(i + 1), 0}) {
+		if !h.add(byArgument, entry{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), uint32(i + 1), 0}) {
 			t.Fatalf("no room for entry %d", i)
 		}
 	}
-	if h.add(byRequest, entry{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.2"), 0, 0}) {
+	if h.add(byArgument, entry{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.2"), 0, 0}) {
 		t.Error("more entries than there can be")
 	}
 	old := make([]byte, memLen)

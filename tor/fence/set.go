@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -59,7 +60,24 @@ func parse(text string) (e entry, err error) {
 	if !two {
 		err = bad
 	}
+	if err == nil && !e.sound() {
+		err = fmt.Errorf("%v: want the addresses of two hosts (no address stands for all)", e)
+	}
 	return e, err
+}
+
+// sound reports whether an entry can be about anybody.
+func (e entry) sound() bool {
+	return oneHost(e.client) && oneHost(e.server) && e.client != e.server && e.qpn <= 0xFFFFFF
+}
+
+func oneHost(a netip.Addr) bool {
+	return a.Is4() && !a.IsUnspecified() && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// compare orders entries.
+func (e entry) compare(o entry) int {
+	return cmp.Or(e.client.Compare(o.client), e.server.Compare(o.server), cmp.Compare(e.qpn, o.qpn), cmp.Compare(e.rkey, o.rkey))
 }
 
 // entries are those of an argument.
@@ -90,8 +108,11 @@ const (
 	byBefore // it is in the file, and nobody has said it since
 )
 
-// most is how many entries there can be.
-const most = 1024
+// most is how many entries there can be, and mostAsked with how many none is added by request: the rest is the operator's.
+const (
+	most      = 1024
+	mostAsked = most * 3 / 4
+)
 
 // held are the entries in force, of all workers.
 type held struct {
@@ -189,7 +210,7 @@ func (h *held) publish() {
 	}
 	h.now.Store(&m)
 	h.all, h.kinds = slices.Collect(maps.Keys(h.by)), nil
-	slices.SortFunc(h.all, func(a, b entry) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(h.all, entry.compare)
 	for _, e := range h.all {
 		h.kinds = append(h.kinds, h.by[e])
 	}
@@ -199,22 +220,32 @@ func (h *held) publish() {
 func (h *held) add(by int, all ...entry) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	fresh := 0
+	fresh, room := 0, most
+	if by == byRequest {
+		room = mostAsked
+	}
 	for _, e := range all {
 		if _, ok := h.by[e]; !ok {
 			fresh++
 		}
 	}
-	if len(h.by)+fresh > most {
+	if fresh > 0 && len(h.by)+fresh > room {
 		return false
 	}
+	changed := false
 	for _, e := range all {
-		if was, ok := h.by[e]; !ok || was != byArgument {
-			h.by[e] = by
+		was, ok := h.by[e]
+		if ok && (was == byArgument || was == by) {
+			continue
 		}
-		h.write(e, true)
+		h.by[e], changed = by, true
+		if !ok {
+			h.write(e, true)
+		}
 	}
-	h.publish()
+	if changed {
+		h.publish()
+	}
 	return true
 }
 

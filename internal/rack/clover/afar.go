@@ -238,10 +238,10 @@ func NewMemoryPart(nic *rnic.NIC, c MemoryConfig, store uint64) (*Part, error) {
 		switch {
 		case h.Store != 0 && h.Store != store:
 			return nil, errors.New("this memory node was started anew: what it held is gone")
-		case h.Role == afarMetadata && h.Store == 0 && owned:
+		case h.Role == afarMetadata && owned:
 			return nil, errors.New("this memory node has, or has had, a metadata server: start it anew, too")
-		case h.Role == afarMetadata:
-			owned = true
+		case h.Role == afarMetadata && h.Store == store:
+			owned = true // it has seen what there is, and takes it
 		}
 		return told, nil
 	}, func(*rnic.QP) {})

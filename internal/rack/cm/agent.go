@@ -315,6 +315,10 @@ const (
 	ReasonConsumer         uint16 = 28
 )
 
+// mostPatient is how long a message waits for an answer, at most, of a peer that says how long that may take: as
+// Linux' own do, so that one that never comes back is given up after 69 s.
+var mostPatient = code(20)
+
 // connectRequest takes a ConnectRequest.
 func (a *Agent) connectRequest(now clock.Time, ip netip.Addr, mac [6]byte, m hdr.CM) {
 	if id := a.remote[name{ip, m.LocalCommID()}]; id != nil {
@@ -353,7 +357,7 @@ func (a *Agent) connectRequest(now clock.Time, ip netip.Addr, mac [6]byte, m hdr
 	id := &ID{agent: a, state: requestReceived, ours: a.newName(), theirs: m.LocalCommID(), named: true, tid: m.TransactionID(), peer: Peer{IP: ip, MAC: mac},
 		theirQPN: m.LocalQPN(), theirPSN: m.StartingPSN(), mtu: m.PathMTU(), resources: m.ResponderResources(),
 		timeout: m.LocalACKTimeout(), retry: m.RetryCount(), rnrRetry: m.RNRRetryCount(), flowLabel: m.FlowLabel(),
-		wait: code(m.LocalResponseTimeout()), tries: m.MaxCMRetries(), port: uint16(m.ServiceID()), passive: true}
+		wait: min(code(m.LocalResponseTimeout()), mostPatient), tries: m.MaxCMRetries(), port: uint16(m.ServiceID()), passive: true}
 	private := m.PrivateData()
 	if src, _, ok := m.IPEndpoints(); ok {
 		id.peer.Port = src.Port()

@@ -778,6 +778,21 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestVanished: a peer that asks and never comes back is given up in bounded time, however patient it says it is.
+func TestVanished(t *testing.T) {
+	r := newRig(t, rnic.RXE, false, Config{}, 1)
+	s := r.side[1]
+	var b [grhLen + hdr.MADLen]byte
+	a := addrs[0].As4()
+	copy(b[32:], a[:])
+	hdr.CM(b[grhLen:]).Encode(&hdr.CMFields{AttributeID: hdr.ConnectRequest, ServiceID: hdr.ServiceIDOfPort(r.peer().Port), LocalCommID: 99, LocalQPN: 0x77,
+		LocalResponseTimeout: 31, MaxCMRetries: 15, PathMTU: 1024, LocalGID: addrs[0], RemoteGID: addrs[1]})
+	s.agent.receive(r.sim.Clock.Now(), &rnic.WC{SrcQP: 1}, b[:])
+	if err := r.sim.Run(func() bool { return slices.Contains(s.kinds(), Unreachable) }, 2*time.Minute); err != nil || len(s.agent.remote) != 0 {
+		t.Errorf("%v: %v", s.kinds(), err)
+	}
+}
+
 // FuzzReceive: whatever comes on queue pair 1, in every state of a connection.
 func FuzzReceive(f *testing.F) {
 	r := newRig(f, rnic.RXE, false, Config{ResponseTimeout: 10}, 1)

@@ -26,7 +26,7 @@ var fuseeKind = Kind{
 		}
 		return nil
 	},
-	New: newFusee, Client: fuseeClient,
+	EachSession: true, New: newFusee, Client: fuseeClient,
 }
 
 const (
@@ -92,8 +92,8 @@ type fuseeAnnounced struct {
 
 func (t *fuseeStore) Join(sessions int) ([]byte, error) {
 	l := t.grant.Layout
-	if t.next+sessions > 1<<16 {
-		return nil, errors.New("fusee: there are no numbers left for sessions: start the memory node anew")
+	if given := t.next - fuseeFiller - 1; given+sessions > t.spec.Sessions {
+		return nil, fmt.Errorf("fusee: no room for %d sessions: %d of %d are given: start the memory node with more (--most-sessions)", sessions, given, t.spec.Sessions)
 	}
 	at := 0
 	for i := range sessions * fuseeBlocks {

@@ -22,7 +22,7 @@ var locksKind = Kind{
 		}
 		return nil
 	},
-	New: newLocks, Client: locksClient,
+	EachSession: true, New: newLocks, Client: locksClient,
 }
 
 func works() (names []string) {
@@ -76,7 +76,7 @@ type locksAnnounced struct {
 func (t *locksStore) Join(sessions int) ([]byte, error) {
 	l, g := &t.memory.Layout, &t.grant
 	if t.given+sessions > l.Sessions {
-		return nil, fmt.Errorf("locks: no room for %d sessions: %d of %d are given (--sessions)", sessions, t.given, l.Sessions)
+		return nil, fmt.Errorf("locks: no room for %d sessions: %d of %d are given: start the memory node with more (--most-sessions)", sessions, t.given, l.Sessions)
 	}
 	first := t.given
 	t.given += sessions

@@ -31,7 +31,7 @@ type Store interface {
 	// Serve lets the queue pairs of pd reach the memory.
 	Serve(pd *rnic.PD) error
 	// Join gives the next client, of so many sessions, its place, and returns what it must
-	// know: at most MaxAnnounced bytes.
+	// know: at most MaxAnnounced bytes. After an error nothing is taken.
 	Join(sessions int) ([]byte, error)
 	// Shared is memory that only clients change, word by word: locks. A middlebox may keep it.
 	Shared() []Span
@@ -115,6 +115,8 @@ type Kind struct {
 	Name, Summary string
 	// Works are what sessions can do; none: read and write keys, by YCSB.
 	Works []string
+	// EachSession: each session takes a place of Spec.Sessions, and not each client one.
+	EachSession bool
 	// CheckSpec refuses what cannot be, and fills in what is 0.
 	CheckSpec func(s *Spec) error
 	// New makes the memory of a checked Spec.

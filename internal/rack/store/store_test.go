@@ -18,7 +18,7 @@ import (
 
 // lab is a memory node and clients on a bridge, in virtual time.
 type lab struct {
-	t      *testing.T
+	t      testing.TB
 	clk    *clock.Manual
 	pool   *packet.Pool
 	sim    host.Sim
@@ -48,7 +48,7 @@ func (l *lab) plug(n byte, nic *rnic.NIC, app host.App) {
 
 const memoryNode = 9
 
-func newLab(t *testing.T, k *Kind, s Spec, epoch uint64) *lab {
+func newLab(t testing.TB, k *Kind, s Spec, epoch uint64) *lab {
 	t.Helper()
 	if err := k.Check(&s); err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ var specs = map[string]Spec{
 	"fusee values":   {Keys: 100, Value: 1000},
 }
 
-func kindOf(t *testing.T, name string) *Kind {
+func kindOf(t testing.TB, name string) *Kind {
 	name, _, _ = strings.Cut(name, " ")
 	k, err := Named(name)
 	if err != nil {

@@ -67,22 +67,36 @@ type Server struct {
 	cq      *rnic.CQ
 	agent   *cm.Agent
 	epoch   uint64
-	conns   map[*cm.ID]*rnic.QP
+	conns   map[*cm.ID]*conn
 	members map[uint64]*member
+	vacant  int // of members
 	stats   ServerStats
 	wcs     [16]rnic.WC
 }
 
-// member is a client that has come.
+// member is a client that has come, and its place.
 type member struct {
+	client    uint64
 	number    int
 	of        int
+	room      int // sessions that its place has room for
 	announced []byte
+	sessions  map[uint16]*cm.ID // that are connected
+	// used: a request came over a connection, so that the place cannot be another's. Who is not connected and has
+	// not used it leaves it vacant.
+	used, vacant bool
+}
+
+// conn is a connection.
+type conn struct {
+	qp      *rnic.QP
+	member  *member
+	session uint16
 }
 
 // ServerStats are a server's totals.
 type ServerStats struct {
-	Clients     int    `json:"clients"`     // that have come
+	Clients     int    `json:"clients"`     // that have come, but for those that left and had asked for nothing
 	Connections int    `json:"connections"` // now
 	Accepted    uint64 `json:"accepted"`
 	Refused     uint64 `json:"refused"`
@@ -95,7 +109,7 @@ func NewServer(k *Kind, spec Spec, nic *rnic.NIC, epoch uint64) (*Server, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{kind: k, spec: spec, store: st, nic: nic, pd: nic.AllocPD(), cq: nic.CreateCQ(64), epoch: epoch, conns: map[*cm.ID]*rnic.QP{}, members: map[uint64]*member{}}
+	s := &Server{kind: k, spec: spec, store: st, nic: nic, pd: nic.AllocPD(), cq: nic.CreateCQ(64), epoch: epoch, conns: map[*cm.ID]*conn{}, members: map[uint64]*member{}}
 	if err := st.Serve(s.pd); err != nil {
 		return nil, err
 	}
@@ -112,7 +126,7 @@ func (s *Server) Store() Store { return s.store }
 // Stats are the totals so far.
 func (s *Server) Stats() ServerStats {
 	v := s.stats
-	v.Clients, v.Connections = len(s.members), len(s.conns)
+	v.Clients, v.Connections = len(s.members)-s.vacant, len(s.conns)
 	return v
 }
 
@@ -133,16 +147,71 @@ func (s *Server) Step(now clock.Time) bool {
 			if err := s.requested(now, e); err != nil {
 				s.stats.Refused++
 				s.stats.Refusal = err.Error()
-				_ = e.ID.Reject(cm.ReasonConsumer, []byte(err.Error()))
+				reason := cm.ReasonConsumer
+				if errors.Is(err, errTwice) {
+					reason = cm.ReasonStale // it comes again when the other has ended
+				}
+				_ = e.ID.Reject(reason, []byte(err.Error()))
 			}
 		case cm.Disconnected, cm.Rejected, cm.Unreachable:
-			if q := s.conns[e.ID]; q != nil {
-				q.Destroy()
-				delete(s.conns, e.ID)
-			}
+			s.gone(e.ID)
 		}
 	}
 }
+
+// gone forgets a connection that has ended.
+func (s *Server) gone(id *cm.ID) {
+	c := s.conns[id]
+	if c == nil {
+		return
+	}
+	m := c.member
+	m.used = m.used || c.qp.Stats().RxRequests > 0
+	c.qp.Destroy()
+	delete(s.conns, id)
+	delete(m.sessions, c.session)
+	if len(m.sessions) == 0 && !m.used {
+		m.vacant = true
+		s.vacant++
+	}
+}
+
+// place gives a client its place: its own, a new one, or one that another has left.
+func (s *Server) place(h *hello) (*member, error) {
+	m, of := s.members[h.Client], int(h.Of)
+	if m != nil {
+		return m, nil
+	}
+	err := fmt.Errorf("there is room for %d clients, and so many have come: start the memory node with more (--clients)", s.spec.Clients)
+	if len(s.members) < s.spec.Clients {
+		var a []byte
+		if a, err = s.store.Join(of); err == nil && len(a) > MaxAnnounced {
+			err = fmt.Errorf("%s announces %d bytes, of %d at most", s.kind.Name, len(a), MaxAnnounced)
+		}
+		m = &member{client: h.Client, number: len(s.members) + 1, of: of, room: mostSessions, announced: a, sessions: map[uint16]*cm.ID{}}
+		if s.kind.EachSession {
+			m.room = of
+		}
+	}
+	if err != nil {
+		m = nil
+		for _, x := range s.members {
+			if x.vacant && x.room >= of && (m == nil || x.number < m.number) {
+				m = x
+			}
+		}
+		if m == nil {
+			return nil, err
+		}
+		delete(s.members, m.client)
+		m.client, m.of = h.Client, of
+	}
+	s.members[h.Client] = m
+	return m, nil
+}
+
+// errTwice: a session asks for a connection, and has one.
+var errTwice = errors.New("the session is connected already")
 
 // Deadline implements host.App.
 func (s *Server) Deadline() clock.Time { return s.agent.Deadline() }
@@ -156,23 +225,19 @@ func (s *Server) requested(now clock.Time, e cm.Event) error {
 	if name := string(bytes.TrimRight(h.Store[:], "\x00")); name != s.kind.Name {
 		return fmt.Errorf("this server's store is %s, not %s", s.kind.Name, name)
 	}
-	m := s.members[h.Client]
-	if m == nil {
-		if len(s.members) == s.spec.Clients {
-			return fmt.Errorf("there is room for %d clients, and so many have come: start the memory node with more (--clients)", s.spec.Clients)
-		}
-		a, err := s.store.Join(int(h.Of))
-		if err != nil {
-			return err
-		}
-		if len(a) > MaxAnnounced {
-			return fmt.Errorf("%s announces %d bytes, of %d at most", s.kind.Name, len(a), MaxAnnounced)
-		}
-		m = &member{number: len(s.members) + 1, of: int(h.Of), announced: a}
-		s.members[h.Client] = m
+	if h.Session >= h.Of || h.Of > mostSessions {
+		return fmt.Errorf("session %d of %d: want one of 1 to %d sessions", h.Session, h.Of, mostSessions)
 	}
-	if m.of != int(h.Of) || h.Session >= h.Of {
+	m, err := s.place(&h)
+	if err != nil {
+		return err
+	}
+	if m.of != int(h.Of) {
 		return fmt.Errorf("session %d of %d: the client came with %d", h.Session, h.Of, m.of)
+	}
+	if id := m.sessions[h.Session]; id != nil {
+		_ = id.Disconnect(now) // or that is under way
+		return errTwice
 	}
 	qp, err := s.nic.CreateQP(rnic.QPInit{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, Access: access, MaxSend: 1, MaxRecv: 1})
 	if err != nil {
@@ -185,7 +250,11 @@ func (s *Server) requested(now clock.Time, e cm.Event) error {
 		qp.Destroy()
 		return err
 	}
-	s.conns[e.ID] = qp
+	s.conns[e.ID], m.sessions[h.Session] = &conn{qp, m, h.Session}, e.ID
+	if m.vacant {
+		m.vacant = false
+		s.vacant--
+	}
 	s.stats.Accepted++
 	return nil
 }
