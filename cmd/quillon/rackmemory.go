@@ -83,14 +83,18 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return fmt.Errorf("--port %s: %w", f.port, err)
 	}
-	s, err := store.NewServer(f.kind, f.Spec, nic, uint64(clk.Now()))
+	ctx, done := interrupted(cmd.Context())
+	defer done()
+	st, err := f.made(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := store.Serve(f.kind, f.Spec, st, nic, uint64(clk.Now()))
 	if err != nil {
 		return err
 	}
 	r := rackMemory{Store: f.kind.Name, Address: endText(f.end), Port: f.port}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s has the memory of %s on %s; clients take --server %s\n", r.Address, r.Store, r.Port, r.Address)
-	ctx, done := interrupted(cmd.Context())
-	defer done()
 	begun := clk.Now()
 	err = f.portEnd.run(ctx, clk, nic, s, f.look(cmd, nic, s, begun))
 	if stopped := new(failed); err != nil && !errors.Is(err, errEnough) && !(ctx.Err() != nil && errors.As(context.Cause(ctx), stopped)) {
@@ -110,6 +114,25 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 		return failed{errors.New(r.Wrong)}
 	}
 	return nil
+}
+
+// made makes the memory, which takes its time with many keys, and can be interrupted.
+func (f *memoryFlags) made(ctx context.Context) (store.Store, error) {
+	type result struct {
+		store.Store
+		error
+	}
+	done := make(chan result, 1)
+	go func() {
+		s, err := f.kind.New(f.Spec)
+		done <- result{s, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case r := <-done:
+		return r.Store, r.error
+	}
 }
 
 func round3(s float64) float64 { return math.Round(s*1000) / 1000 }
