@@ -175,6 +175,9 @@ func (e *portEnd) begin(clk clock.Clock) error {
 			return fmt.Errorf("--port %s: %w", e.port, err)
 		}
 	}
+	if err := kernels(dev, e.end.IP); err != nil {
+		return fmt.Errorf("--me %s: %w", e.me, err)
+	}
 	if !known {
 		e.end.MAC = [6]byte{2, 0, e.end.IP[0], e.end.IP[1], e.end.IP[2], e.end.IP[3]}
 		if kind != open.TAP {
@@ -190,6 +193,21 @@ func (e *portEnd) begin(clk clock.Clock) error {
 		return err
 	}
 	e.queues = e.opened.Queues()["p"]
+	return nil
+}
+
+// kernels is an error when the kernel has an address on an interface: others would be answered twice.
+func kernels(dev string, ip [4]byte) error {
+	i, err := net.InterfaceByName(dev)
+	if err != nil {
+		return nil // a tap that is made
+	}
+	all, _ := i.Addrs()
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.Equal(ip[:]) {
+			return fmt.Errorf("the kernel has that address on %s: take another one, or: ip address del %v dev %[1]s", dev, n)
+		}
+	}
 	return nil
 }
 

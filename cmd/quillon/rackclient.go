@@ -65,8 +65,8 @@ type rackClient struct {
 
 func newRackClientCmd(k *store.Kind) *cobra.Command {
 	f := rackClientFlags{name: k.Name, kind: k}
-	what := `Reads and writes keys of a memory node (quillon rack ` + k.Name + ` memory) with
-one-sided verbs, by YCSB's mixes: A (50 % writes), B (5 %), C (0 %), W (100 %), or a
+	what := `Reads and writes keys of a memory node (quillon rack ` + k.Name + ` memory) by RDMA, in
+one of the mixes of the benchmark YCSB: A (50 % writes), B (5 %), C (0 %), W (100 %), or a
 share of writes such as 0.2.`
 	if len(k.Works) > 0 {
 		what = `Takes locks and counts on words of a memory node (quillon rack ` + k.Name + ` memory),
@@ -76,9 +76,8 @@ which says what is to be done (--work there).`
 		Use:   "client",
 		Short: "Run a client of " + k.Name + " on a port",
 		Long: what + ` A session has one
-operation under way, over a queue pair of its own that the connection manager makes
-and ends. --server mem has a memory node in this process, on a wire in memory: that
-needs no root, and no port.
+operation under way, over a connection of its own (a queue pair of RDMA). --server mem
+has a memory node in this process, on a wire in memory: that needs no root, and no port.
 
 With --alone (no other client works meanwhile, or has before) what the sessions were told
 is kept, and at the end one order of all operations must explain it; with --server mem
@@ -94,19 +93,19 @@ operation that failed. All waits are bounded by --patience.`,
 	c.StringVar(&f.server, "server", "", "the memory node, as it prints itself: `IP@MAC`, or mem; needed")
 	if len(k.Works) == 0 {
 		c.StringVar(&f.workload, "workload", "A", "YCSB `mix`: A, B, C, W, or the share of writes")
-		c.Float64Var(&f.zipf, "zipf", ycsb.DefaultTheta, "skew of the keys; 0 = all alike")
+		c.Float64Var(&f.zipf, "zipf", ycsb.DefaultTheta, "how much some keys are asked for more often than others (Zipf's exponent); 0: all alike")
 		c.IntVar(&f.keys, "keys", 0, "keys to use; 0: all that the memory node has (of mem 10,000)")
 		c.IntVar(&f.value, "value", 0, "bytes of a value, which must be the memory node's; 0: as it has")
 	} else {
 		c.IntVar(&f.words, "words", 8, "of a memory node in this process: words")
 		c.StringVar(&f.work, "work", k.Works[0], "of a memory node in this process: what is done")
 	}
-	c.IntVar(&f.sessions, "sessions", 8, "sessions, each with a queue pair")
+	c.IntVar(&f.sessions, "sessions", 8, "sessions, each with a connection of its own")
 	c.Float64Var(&f.seconds, "seconds", 5, "time to work; 0: until --ops are done, or interrupted")
 	c.IntVar(&f.ops, "ops", 0, "operations to do at most; 0: no limit")
 	c.BoolVar(&f.alone, "alone", false, "check everything, as nobody else works on the memory node")
 	c.Float64Var(&f.patience, "patience", 10, "seconds to wait for a memory node, and for operations")
-	c.Uint64Var(&f.seed, "seed", 1, "of the workload")
+	c.Uint64Var(&f.seed, "seed", 1, "number that the random choice of keys begins with")
 	return cmd
 }
 

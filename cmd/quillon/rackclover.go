@@ -56,9 +56,10 @@ func newCloverMemoryCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "memory",
 		Short: "Be a memory node of Clover on a port",
-		Long: `Has entries and shortcuts, which clients and the metadata server read and write with
-one-sided verbs of RDMA (RoCEv2), on a port until interrupted. One metadata server
-(quillon rack clover metadata) fills it; after that has ended, start both anew.
+		Long: `Has memory for entries (versions of values) and for shortcuts (where a key's newest one
+was, lately), which clients and the metadata server read and write over the network by
+RDMA (RoCEv2), on a port until interrupted. One metadata server (quillon rack clover
+metadata) fills it; after that has ended, start both anew.
 
 The interface is the memory node's alone: its kernel must not have the address.`,
 		Example: "  sudo quillon rack clover memory --port eth1 --me 10.0.0.9\n  sudo quillon rack clover memory --port tap:m0 --me 10.0.0.9 --entries 1000 --keys 100",

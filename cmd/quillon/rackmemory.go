@@ -42,14 +42,17 @@ func newRackMemoryCmd(k *store.Kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "memory",
 		Short: "Be a memory node of " + k.Name + " on a port",
-		Long: `Has memory that clients (quillon rack ` + k.Name + ` client) read and write with
-one-sided verbs of RDMA (RoCEv2, UDP port 4791), on a port until interrupted. Clients
-find all they need by the connection manager (RDMA CM): where the memory is, under
-which R_Keys, and what it is like; what they cannot use they are refused, with the reason.
+		Long: `Has memory that clients (quillon rack ` + k.Name + ` client) read and write over the network by
+RDMA (RoCEv2, UDP port 4791): a network card carries out what they ask for, and no
+program of the server's takes part. The card is a piece of this process, so that any
+interface will do. It runs on a port until interrupted. When clients connect (by RDMA's
+connection manager) they are told where the memory is, which keys open it (R_Keys), and
+what it is like; what they cannot use they are refused, with the reason. Whoever can
+send frames to the port can read and change the memory.
 
 The interface is the memory node's alone: its kernel sees nothing of an AF_XDP port,
 and must not have the address. It answers ARP and ping; clients are told IP@MAC, which is
-printed. What the memory holds is looked at at the end: what is not sound makes the exit
+printed. What the memory holds is checked at the end; what is not sound makes the exit
 status 1. What clients wrote stays until then; nothing outlives the process.`,
 		Example: fmt.Sprintf("  sudo quillon rack %s memory --port eth1 --me 10.0.0.9\n  sudo quillon rack %[1]s memory --port tap:m0 --me 10.0.0.9 --seconds 60 --json", k.Name),
 		Args:    exactly(),
@@ -83,14 +86,18 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return fmt.Errorf("--port %s: %w", f.port, err)
 	}
-	s, err := store.NewServer(f.kind, f.Spec, nic, uint64(clk.Now()))
+	ctx, done := interrupted(cmd.Context())
+	defer done()
+	st, err := f.made(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := store.Serve(f.kind, f.Spec, st, nic, uint64(clk.Now()))
 	if err != nil {
 		return err
 	}
 	r := rackMemory{Store: f.kind.Name, Address: endText(f.end), Port: f.port}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s has the memory of %s on %s; clients take --server %s\n", r.Address, r.Store, r.Port, r.Address)
-	ctx, done := interrupted(cmd.Context())
-	defer done()
 	begun := clk.Now()
 	err = f.portEnd.run(ctx, clk, nic, s, f.look(cmd, nic, s, begun))
 	if stopped := new(failed); err != nil && !errors.Is(err, errEnough) && !(ctx.Err() != nil && errors.As(context.Cause(ctx), stopped)) {
@@ -110,6 +117,25 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 		return failed{errors.New(r.Wrong)}
 	}
 	return nil
+}
+
+// made makes the memory, which takes its time with many keys, and can be interrupted.
+func (f *memoryFlags) made(ctx context.Context) (store.Store, error) {
+	type result struct {
+		store.Store
+		error
+	}
+	done := make(chan result, 1)
+	go func() {
+		s, err := f.kind.New(f.Spec)
+		done <- result{s, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case r := <-done:
+		return r.Store, r.error
+	}
 }
 
 func round3(s float64) float64 { return math.Round(s*1000) / 1000 }

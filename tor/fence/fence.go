@@ -112,8 +112,9 @@ func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "fence",
 		Summary: "shut out RDMA clients that were declared dead",
-		Doc: `What a client that is declared dead still sends to a memory server is dropped, by its
-queue pair, by R_Key, or all of it. Put it in front of swordbox or clover-steer, from the
+		Doc: `What a client that is declared dead still sends to a memory server is dropped: all of it,
+what goes to one queue pair (the server's end of one RDMA connection), or what
+names one R_Key (the key to a piece of the server's memory). Put it in front of swordbox or clover-steer, from the
 clients' side, or alone:
 
   quillon run --inline eth1,eth2 --nf fence --nf swordbox,servers=10.0.0.9

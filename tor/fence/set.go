@@ -61,7 +61,7 @@ func parse(text string) (e entry, err error) {
 		err = bad
 	}
 	if err == nil && !e.sound() {
-		err = fmt.Errorf("%v: want the addresses of two hosts (no address stands for all)", e)
+		err = fmt.Errorf("%v: want the addresses of two hosts", e)
 	}
 	return e, err
 }

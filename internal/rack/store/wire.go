@@ -109,6 +109,12 @@ func NewServer(k *Kind, spec Spec, nic *rnic.NIC, epoch uint64) (*Server, error)
 	if err != nil {
 		return nil, err
 	}
+	return Serve(k, spec, st, nic, epoch)
+}
+
+// Serve is NewServer of a store that is there.
+func Serve(k *Kind, spec Spec, st Store, nic *rnic.NIC, epoch uint64) (*Server, error) {
+	var err error
 	s := &Server{kind: k, spec: spec, store: st, nic: nic, pd: nic.AllocPD(), cq: nic.CreateCQ(64), epoch: epoch, conns: map[*cm.ID]*conn{}, members: map[uint64]*member{}}
 	if err := st.Serve(s.pd); err != nil {
 		return nil, err
