@@ -515,3 +515,41 @@ func TestAttack6PlaceOfOrphanComesRound(t *testing.T) {
 		})
 	}
 }
+
+// The answer to a READ is lost behind the box, and so are those to its repetitions, for longer than giveup=, while the server answers others: its packets go
+// another way, or the server's processor is slow. The client is patient enough, and nobody else's is over its connection.
+func TestRereadIsPatient(t *testing.T) {
+	near, far := false, false
+	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "shared": "1"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+		return &bed.Spy{Endpoint: nic, LoseOut: func(b []byte) bool {
+			var f hdr.Frame
+			return far && machine == "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsReadResp) && len(f.PayloadOf(b)) == 512
+		}, Lose: func(b []byte) bool {
+			var f hdr.Frame
+			return near && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsReadResp) && len(f.PayloadOf(b)) == 512
+		}}
+	}}, func(t *testing.T, s *bed.Scene) {
+		k := rnic.DefaultConn()
+		k.Timeout, k.RetryCnt = 15, 7 // 134 ms, eight times
+		l := bed.Link{PD: s.PD(), Conn: k}
+		m, own := s.MR(l.PD, va, 1<<16, all), s.MR(l.PD, 1<<30, 4096, all)
+		a, b, c := s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, l)
+		known(t, s, m, a, b, c)
+		read := func() {
+			a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 512)}, RemoteAddr: 1 << 30, RKey: own.RKey})
+		}
+		read()
+		c.Await()
+		near = true
+		read()
+		s.Pause(10 * time.Millisecond)
+		near, far = false, true
+		for range 70 {
+			b.Add(m, va+8192, 1)
+			s.Pause(10 * time.Millisecond)
+		}
+		far = false
+		a.Await(b, c)
+		healthy(t, a, b, c)
+	})
+}

@@ -153,7 +153,12 @@ func (s *carrierSide) watch(c *flow) {
 		return // all else is its client's business
 	}
 	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
-		s.fail(c)
+		switch {
+		case c.guests > 0 || c.writes > 0 || n.ops[c.oldest].is(fOrphan):
+			s.fail(c)
+		case n.ops[c.newest].word != lapsed: // a READ that is done again: its client goes on asking, or gives up by its own counts
+			n.lapse(c)
+		}
 		return
 	}
 	if o := n.oldest(c); s.suspects(c, o) {
