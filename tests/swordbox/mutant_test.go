@@ -58,7 +58,6 @@ func mutants() []mutant {
 		{"who may be there is forgotten", "failure.go", "if !fl.bound || fl.gone {", "if true {", frames, "TestGone|TestLapsedGone"},
 		{"what was made up is followed for ever", "request.go", "case !fl.counted && !fl.bound:", "case false:", histories, "TestAttackTagsOneWay|TestAttackInTurnReached"},
 		{"a question without an answer waits for ever", "watch.go", "case (f.disputed || f.quiet &&", "case (f.quiet &&", histories, "TestServersNumberComesBack"},
-		{"what waits for somebody who is gone goes another way", "choose.go", " || n.waits.isForsaken(fl)", "", histories, "TestFoundWorlds/crash9407"},
 		{"long READs' answers are nobody's", "response.go", "d < -farOff && !n.isAwaited(fl, psn)", "d < -farOff", frames, "TestVastRead"},
 		{"long READs have no repetitions", "request.go", "d < -farOff && !n.isVast(fl, &s.f, b, psn)", "d < -farOff", histories, "TestVastRead"},
 		{"what is long before a long READ is remembered", "admit.go", "o.npsn > farOff {", "false {", frames, "TestVastRead"},
