@@ -33,7 +33,6 @@ func crashMutants() []mutant {
 		{"operations go over a connection in doubt", "choose.go", "|| c.inDoubt || c.gated", "", frames, crash},
 		{"an operation whose frame never left is on record", "recover.go", "\t\tg.tail--\n", "", frames, "TestDiesBeforeItSends"},
 		{"the order of PSNs is not made anew", "recover.go", "cmp.Compare(begins(a), begins(b))", "cmp.Compare(n.place(a)+0*begins(a), n.place(b))", frames, "TestCarriedInOrder"},
-		{"a READ that is done again begins at its first packet", "recover.go", "psnAdd(o.spsn, o.got)", "o.spsn", histories, "TestAttack5RereadBehindSend|TestAttack5FoundWorlds"},
 		{"the next PSN is the first", "recover.go", "c.next = psnAdd(o.spsn, o.npsn)\n", "", frames, crash},
 		{"the next process counts on from what is open", "recover.go", "after := psnAdd(c.acked, 1); psnLess(c.next, after)", "after := psnAdd(c.acked, 1); false", frames, "TestAskedAndKilled"},
 		{"order=word ends with the process", "recover.go", "o.word == none && !o.is(fBare|fOrphan)", "false", frames, "TestWordOrderOverACrash"},
