@@ -54,7 +54,7 @@ type flow struct {
 	proven   uint32     // the longest payload of a WRITE's packet that the server acknowledged over this connection, if over leastProven: see unproven
 	sumless  bool       // its UDP checksums say nothing: that of the first request on record was wrong
 	_        byte
-	replayed uint16 // the READ that the server was last asked to answer again under its own PSNs: see record.replays
+	replayed uint16 // the READ that the server was last asked to answer again under its old PSNs: its place on record, plus 1; see order.replays
 	msn      uint32 // until it is counted: with knownMSN the MSN that the server had after operation number counts; or isAnew
 }
 

@@ -137,8 +137,8 @@ func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uin
 	return true
 }
 
-// answerDoubted gives the client of flow fl the answers once more that it asked for while it was open whether the server's end is there: from
-// the oldest on, as it asks for that and for all behind it. A READ behind that it asks for anew.
+// answerDoubted answers anew what the client of flow fl asked for again while nobody knew whether the server's end was there. It begins with the oldest such request, as
+// a client repeats that and all behind it, and ends before a READ, which is done again by itself (late).
 func (s *carrierSide) answerDoubted(fl *flow) {
 	n, plain := s.n, false
 	fl.doubted = false
