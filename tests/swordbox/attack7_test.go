@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )
 
@@ -47,6 +49,60 @@ func TestAttack7RightBeforeReply(t *testing.T) {
 					}
 					g.grab(t)
 				}
+			})
+		}
+	}
+}
+
+// The answer to a READ is lost behind the box, others' atomics go over its client's connection, more than the server has responder resources, and the client's SEND waits for a receive buffer. The client asks again for the READ as often as it may, and is not
+// answered: the server does not remember the READ any more. On a bare wire it does.
+func TestAttack7RereadForgotten(t *testing.T) {
+	for _, retries := range []int{1, 2, 3, 7} {
+		for _, resources := range []int{1, 4, 16} {
+			t.Run(fmt.Sprintf("%d retries, %d resources", retries, resources), func(t *testing.T) {
+				lossy := false
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "shared": "1"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+					return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+						var f hdr.Frame
+						if lossy && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.ReadRespOnly {
+							lossy = false
+							return true
+						}
+						return false
+					}}
+				}}, func(t *testing.T, s *bed.Scene) {
+					k := rnic.DefaultConn()
+					k.Timeout, k.RetryCnt, k.MinRNRTimer, k.RNRRetry = 12, retries, 10, 7 // 17 ms; 0.32 ms, without end
+					k.MaxDestRdAtomic, k.MaxRdAtomic = resources, resources
+					l := bed.Link{PD: s.PD(), Conn: k}
+					m := s.MR(l.PD, va, 1<<16, all)
+					a := s.Peer(0, 0, l)
+					known(t, s, m, a)
+					for range 5 {
+						a.ReadWord(m, va)
+						a.WriteWord(m, va+1024, 1)
+					}
+					b := s.Peer(1, 0, l)
+					known(t, s, m, b, a)
+					lossy = true
+					read := a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 512)}, RemoteAddr: va + 2048, RKey: m.RKey})
+					s.Pause(20 * time.Microsecond)
+					was := s.Count("moved")
+					for range 30 {
+						b.Add(m, va, 1)
+					}
+					t.Logf("moved %d", s.Count("moved")-was)
+					a.Post(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}})
+					s.Pause(400 * time.Millisecond)
+					t.Logf("READ %v after %v", a.Status(read), a.Latency(read))
+					if a.State() == rnic.StateReady {
+						if err := a.Far.PostRecv(&rnic.RecvWR{Buf: make([]byte, 64)}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					a.Await(b)
+					healthy(t, a, b)
+				})
 			})
 		}
 	}
