@@ -107,3 +107,46 @@ func TestAttack7RereadForgotten(t *testing.T) {
 		}
 	}
 }
+
+// A malicious client has the server invalidate an R_Key of its own, and repeats an old READ under it while a WRITE of its own is under way, so that it goes to the server under its old PSN; another client's atomic comes over the same connection
+// meanwhile. The server refuses the READ, which tells nothing of the atomic: its client is ended.
+func TestAttack7RereadRefusedEndsGuest(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		t.Run(mode, func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode, "shared": "1"})} {
+				s := bed.NewScene(t, bed.SceneConfig{Box: x})
+				l := bed.Link{PD: s.PD()}
+				m, own := s.MR(l.PD, va, 1<<16, all), s.FastMR(l.PD, 1<<30, 4096, all)
+				e, other := s.Peer(0, 0, l), s.Peer(0, 1, l)
+				known(t, s, m, e)
+				for range 5 {
+					e.WriteWord(m, va+1024, 1)
+				}
+				b := s.Peer(1, 0, l)
+				known(t, s, m, b, e)
+				e.ReadWord(own, 1<<30)
+				_, read := e.Pending()
+				if _, st := e.ReadWord(own, 1<<30); st != rnic.Success {
+					t.Fatal(st)
+				}
+				other.Receive(1, 64)
+				if st := other.Do(rnic.SendWR{Op: rnic.OpSendInv, SGL: [][]byte{make([]byte, 8)}, RKey: own.RKey}); st != rnic.Success {
+					t.Fatal(st)
+				}
+				s.Stall()
+				e.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 1024, RKey: m.RKey})
+				s.Pause(10 * time.Microsecond)
+				repeated, moved := s.Count("repeated"), s.Count("moved")
+				s.Send(time.Microsecond, e.Frame(read, bed.Packet{Op: hdr.ReadRequest, Ext: bed.RETH(1<<30, own.RKey, 8), AckReq: true, SrcMAC: e.Here.ClientMAC}))
+				post(b, m, va, 1)
+				s.Pause(10 * time.Microsecond)
+				t.Logf("repeated %d, moved %d", s.Count("repeated")-repeated, s.Count("moved")-moved)
+				s.Thaw()
+				b.Await()
+				healthy(t, b)
+				post(b, m, va, 3)
+				b.Await()
+			}
+		})
+	}
+}
