@@ -5,14 +5,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/tor/conn"
 )
-
-// old makes c's connection one that static= names, so that nobody knows what its server has executed before.
-func (c *party) old() {
-	n := (*c.r.box().nodes.Load())[0]
-	n.row(&n.flows[c.n]).Learnt = conn.Static
-}
 
 // What the server executed before it acknowledges without a look at rights: its MSN stays as it was. Such an answer shows no right, and no word's value.
 func TestCount(t *testing.T) {
@@ -43,7 +36,6 @@ func TestCount(t *testing.T) {
 		want uint8
 	}{
 		"executed": {func(c *party) {
-			c.warm()
 			c.use(va, testRKey, aAtomic)
 		}, 1 << aAtomic},
 		"executed before": {func(c *party) {
@@ -76,7 +68,6 @@ func TestCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, muxArgs)
 			c := r.client().connect()
-			c.old()
 			x.play(c)
 			if got := (*r.box().nodes.Load())[0].flows[0].may; got != x.want {
 				t.Errorf("rights %b, want %b", got, x.want)

@@ -102,7 +102,7 @@ var reasons = func() []counter.Def {
 		reasonStranger:    {Name: "stranger", Help: "of a connection that is not followed: it passes as it is"},
 		reasonConnFull:    {Name: "conn-table-full", Help: "no row is free for a new connection (conns=)"},
 		reasonTwin:        {Name: "twin", Help: "the first requests to another address of a server, until what is known of its words is not in use any more: their sender will repeat them"},
-		reasonPSNGap:      {Name: "psn-gap", Help: "a request ahead of its turn; its client is told what is missing"},
+		reasonPSNGap:      {Name: "psn-gap", Help: "a request ahead of its turn; its client is told what is missing, or sends it again behind what the server had no buffer for"},
 		reasonRepeat:      {Name: "repeat", Help: "a retransmission of what is held, under way or answered in its turn"},
 		reasonBadRepeat:   {Name: "bad-repeat", Help: "a request with the PSN of another one"},
 		reasonOldPSN:      {Name: "old-psn", Help: "a retransmission of what is long done"},

@@ -16,6 +16,7 @@ func silence(t *testing.T, args graph.Args, write func(c *party) []byte) (r *rig
 	b = r.join()
 	c = r.client().connect()
 	c.warm()
+	c.warm()
 	b.learn(a, 0x7008, 1)
 	f = write(c)
 	c.psn++

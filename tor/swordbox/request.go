@@ -113,6 +113,10 @@ func (s *clientSide) turn(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.wait(fl, x)
 		return
 	}
+	if d >= 0 && d <= farOff && !fl.counted && !fl.bound && fl.mustRepeat() && s.c.Now().Sub(fl.heard) < s.cfg.alive {
+		s.c.Drop(x, reasonPSNGap) // the server would throw it away, and its client sends it again behind what the server had no buffer for
+		return
+	}
 	if d != 0 && s.outOfTurn(fl, x, b, psn, d) {
 		return
 	}
@@ -315,8 +319,8 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
 	switch {
 	case !fl.counted && !fl.bound:
-		if d < 0 && fl.young && !fl.onward && psnLess(psn, fl.start) {
-			return false
+		if d < 0 && (fl.young && !fl.onward && psnLess(psn, fl.start) || fl.lags && psn == fl.notReady) {
+			return false // of the time before, or what the server has said that it has not executed
 		}
 		s.forgo(fl, x, b)
 		return true
@@ -354,14 +358,13 @@ func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool 
 	if begins {
 		fl.seen, fl.arrived = true, row.Client.StartPSN
 	}
-	first := begins && row.Client.StartPSN == psn
-	turn := fl.inTurn(&s.f, b, psn) || first
+	turn := fl.inTurn(&s.f, b, psn) || begins && row.Client.StartPSN == psn
 	fl.seen = true
 	switch {
 	case row.State == conn.HalfOpen:
 		s.stranger(x, b, reasonUnpaired)
 		return false
-	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(fl, b, psn, first && row.Learnt == conn.Managed):
+	case !turn || row.State != conn.Paired || !s.cfg.mode.moves() || !s.sync(fl, b, psn):
 		s.stranger(x, b, reasonStranger)
 		return false
 	}
@@ -369,8 +372,8 @@ func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool 
 }
 
 // sync takes over the numbering of a connection: until now both ends count
-// alike. anew: the connection manager has just said that it begins here, so that the server has executed nothing before. False when frames cannot be made for it.
-func (s *clientSide) sync(fl *flow, b []byte, psn uint32, anew bool) bool {
+// alike. False when frames cannot be made for it.
+func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 	n := s.n
 	r := n.row(fl)
 	if r.Server.Port == 0 && r.Server.QPN == 0 {
@@ -383,9 +386,6 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32, anew bool) bool {
 	next := fl.arrived
 	*fl = noFlow
 	fl.synced, fl.young, fl.start, fl.mtu, fl.mtuLow = true, true, psn, mtu, mtuLow
-	if anew {
-		fl.msn = isAnew
-	}
 	fl.arrived, fl.admitted, fl.span = psn, psn, min(n.window, narrow)
 	fl.first = n.roomiest(fl)
 	fl.head, fl.tail, fl.counts = fl.first, fl.first, fl.first

@@ -280,7 +280,7 @@ func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if !fl.trusted {
 		r.trust(fl, f, b, psn)
 	}
-	if fl.counted = fl.trusted && fl.msn == isAnew; fl.counted || !fl.trusted || f.Op.Info().Ext&hdr.HasAETH == 0 || !f.AETHOf(b).Syndrome().ACK() {
+	if !fl.trusted || f.Op.Info().Ext&hdr.HasAETH == 0 || !f.AETHOf(b).Syndrome().ACK() {
 		return
 	}
 	o := r.carries(fl, psn)
@@ -299,10 +299,8 @@ func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	fl.msn, fl.counts = msn|knownMSN, k
 }
 
-const (
-	knownMSN = 1 << 31 // in flow.msn: it is an MSN
-	isAnew   = 1 << 30 // in its place: the server has executed nothing before what is on record
-)
+// knownMSN says in flow.msn that it is an MSN.
+const knownMSN = 1 << 31
 
 // passive notes what an answer on connection c means, and passes it as it is:
 // both ends still count alike.

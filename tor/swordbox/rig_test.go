@@ -125,6 +125,7 @@ type party struct {
 	// What its connection manager says of its patience: the code of its timeout, 0 without end, and
 	// how often it asks again.
 	timeout, retries uint8
+	isUsed           bool // see use
 }
 
 // rig speaks for clients and server.
@@ -261,12 +262,13 @@ func (r *rig) join() *party {
 	return r.client().connect().proven()
 }
 
-// proven has the server execute a READ, a WRITE and an atomic over c's own
-// connection: it has all rights. To tests it counts as one message.
+// proven has the server execute READs, a WRITE and an atomic over c's own
+// connection: it has all rights. To tests it counts as one message. The first READ shows that answers count.
 func (c *party) proven() *party {
 	c.r.t.Helper()
-	c.smsn -= 2
+	c.smsn -= 3
 	c.msn++
+	c.reads()
 	c.reads()
 	c.writes()
 	c.adds()

@@ -386,7 +386,7 @@ func TestInfer(t *testing.T) {
 	psn := b.proven().psn
 	same(t, b.cas(va, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 5, 4), nil))
 	// Messages were counted from before the box looked.
-	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 9, 4))
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 10, 4))
 }
 
 // TestNetworks: with tags, and in RoCE v1, all goes as without; the same addresses
@@ -427,7 +427,7 @@ func TestStatic(t *testing.T) {
 	a.proven()
 	psn := b.proven().psn
 	same(t, b.cas(0x7020, 4, 5).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(0x7020, testRKey, 5, 4), nil))
-	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 5, 4))
+	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 6, 4))
 }
 
 // TestGather: a WRITE of several packets goes over a shared connection in one
@@ -476,7 +476,7 @@ func TestReadMany(t *testing.T) {
 	a.spsn += 3
 	// And the next one follows on both sides.
 	p = b.psn
-	if p != b.r.clients[1].psn || p-3 != r.start+0x1000+3 {
+	if p != b.r.clients[1].psn || p-3 != r.start+0x1000+4 {
 		t.Fatalf("PSN %d", p)
 	}
 	same(t, b.write(0x10000, 1).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(0x10000, testRKey, 8), little(1)))
@@ -1088,22 +1088,21 @@ func TestWritable(t *testing.T) {
 			r.clients = append(r.clients, r.party(0).connect(), r.party(1).connect())
 			a, b := r.clients[0], r.clients[1]
 			for _, c := range r.clients { // nobody has written yet
+				c.warm()
 				c.reads()
-				c.smsn--
 				c.adds()
-				c.smsn--
-				c.msn = 1
+				c.msn = 3
 			}
 			a.learn(a, va, 1)
 			p, s := b.psn, a.spsn
 			got := b.cas(va, 1, 2).Out["b"]
 			if writable == "assume" {
 				same(t, got, b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(2)))
-				same(t, a.ack().Out["a"], b.atomicAckTo(p, 3, 1))
+				same(t, a.ack().Out["a"], b.atomicAckTo(p, 4, 1))
 				return
 			}
 			same(t, got, b.moved(a, hdr.CompareSwap, s, atomicETH(va, testRKey, 2, 1), nil))
-			same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(p, 3, 1))
+			same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(p, 4, 1))
 			if !r.knows(va) || r.Counter("mismatches") != 0 {
 				t.Error("its outcome was not known")
 			}

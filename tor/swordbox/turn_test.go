@@ -48,6 +48,7 @@ func TestLateComes(t *testing.T) {
 	b.msn++
 	c := r.client().connect()
 	c.reads()
+	c.reads()
 	c.writes()
 	one(t, c.write(0x7008, 5).Out["b"])
 	again := func() []byte { return b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 3, 2), nil) }

@@ -70,11 +70,14 @@ func gather(t testing.TB, n int) (r *rig, p *player, other *party) {
 		r.tape = &tape
 	}
 	a, b, other := r.join(), r.join(), r.join()
-	b.learn(a, va, 1)
-	one(t, b.cas(va, 1, 2).Out["b"])
 	for range n {
 		c := r.client().connect()
 		c.warm()
+		c.warm()
+	}
+	b.learn(a, va, 1)
+	one(t, b.cas(va, 1, 2).Out["b"])
+	for _, c := range r.clients[3:] {
 		if p == nil {
 			none0(t, c.cas(va, 1, 2).Out["b"])
 			continue
