@@ -1,13 +1,16 @@
 package swordbox
 
 import (
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
 )
@@ -148,5 +151,80 @@ func TestAttack7RereadRefusedEndsGuest(t *testing.T) {
 				b.Await()
 			}
 		})
+	}
+}
+
+// acker is a server whose queue pair, made anew, acknowledges what is old as Linux' soft RoCE does: with what it holds for the newest request that was no READ (ack_psn), which is of the queue pair's
+// former connection where the same queue pair is reset, and is 0 in a new one.
+type acker struct {
+	host.Endpoint
+	from, to uint32 // PSN of such acknowledgements
+	on       bool
+}
+
+// Output implements host.Endpoint.
+func (k *acker) Output(now clock.Time, out *packet.Batch) {
+	before := out.Len()
+	k.Endpoint.Output(now, out)
+	for _, b := range out.Bufs()[before:] {
+		var f hdr.Frame
+		if p := b.Bytes(); k.on && hdr.Parse(p, &f) == hdr.IsRoCE && f.Op == hdr.Acknowledge && f.AETHOf(p).Syndrome().ACK() && f.BTHOf(p).PSN() == k.from {
+			f.BTHOf(p).SetPSN(k.to)
+			hdr.SetICRC(p, &f)
+		}
+	}
+}
+
+// A server's queue pair is reset and connected anew, with the client's that has its old number, too; or both are made anew, and the box was killed and started again before. Linux' soft RoCE acknowledges the box's question
+// with a number that says nothing of the new connection (see acker), and the box takes it for the old one's: the new client hangs, or ends.
+func TestAttack7NumbersComeBackSoftRoCE(t *testing.T) {
+	for _, reset := range []bool{true, false} { // the queue pair, else there is a new one of its number
+		for _, crash := range []bool{false, true} {
+			for _, at := range []uint32{3185, 0xC00000} {
+				for _, d := range []int32{-1 << 22, -100_000, 100_000, 1 << 20, 1 << 22} {
+					t.Run(fmt.Sprintf("reset %v, crash %v, at %#x, %d", reset, crash, at, d), func(t *testing.T) {
+						var k *acker
+						bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux"}), Profile: rnic.RXE, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+							if machine == "s0" {
+								k = &acker{Endpoint: nic}
+								return k
+							}
+							return nic
+						}}, func(t *testing.T, s *bed.Scene) {
+							c := rnic.DefaultConn()
+							c.Timeout, c.RetryCnt, c.SQPSN, c.RQPSN = 14, 7, at, at
+							l := bed.Link{PD: s.PD(), Conn: c}
+							m := s.MR(l.PD, va, 4096, all)
+							a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+							known(t, s, m, a, b)
+							if crash && s.Instance() != nil {
+								s.Remove()
+								s.Pause(time.Millisecond)
+								s.Insert()
+								s.Pause(time.Millisecond)
+							}
+							s.Pause(110 * time.Millisecond)
+							warm(t, m, va, 1, b)
+							begin := (at + uint32(d)) & hdr.PSNMask
+							if k.on, k.from, k.to = true, (begin-1)&hdr.PSNMask, hdr.PSNMask; reset {
+								k.to = (a.Far.Expected() - 1) & hdr.PSNMask
+							}
+							a.QP.Reset()
+							a.Far.Reset()
+							l.Near, l.Far, l.Conn.SQPSN, l.Conn.RQPSN = a.QP, a.Far, begin, begin
+							again := s.Peer(0, 0, l)
+							for i := range uint64(5) {
+								again.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x700+i)}, RemoteAddr: va + 1024, RKey: m.RKey})
+							}
+							for range 100 { // 1 s
+								s.Pause(10 * time.Millisecond)
+								warm(t, m, va, 1, b)
+							}
+							healthy(t, again)
+						})
+					})
+				}
+			}
+		}
 	}
 }
