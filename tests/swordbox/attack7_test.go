@@ -16,14 +16,26 @@ import (
 )
 
 // A client guesses its server's queue pair and sends its first requests before the ConnectReply has passed, and its ConnectRequest once more behind them, as one
-// that was lost. Then it repeats the first PSN with a WRITE to others' memory, which the server acknowledges unread, and its WRITEs there go over another's connection. On a bare wire the server refuses
+// that was lost, or so many others before that nobody notes them. Then it repeats the first PSN with a WRITE to others' memory, which the server acknowledges unread, and its WRITEs there go over another's connection. On a bare wire the server refuses
 // them.
 func TestAttack7RightBeforeReply(t *testing.T) {
 	for _, mode := range []string{"mux", "replace"} {
-		for _, again := range []bool{false, true} { // false: the guess is seen as what came before the ConnectReply
-			t.Run(fmt.Sprintf("%s, again %v", mode, again), func(t *testing.T) {
-				for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode})} {
-					g := &grabber{managers: newManagers(t, bed.SceneConfig{Box: x})}
+		for _, how := range []string{"first", "again", "full", "infer=off", "in pieces"} { // first: the guess is seen as what came before the ConnectReply; the last three: it is not noted
+			t.Run(mode+", "+how, func(t *testing.T) {
+				args := graph.Args{"mode": mode}
+				if how == "infer=off" {
+					args["infer"] = "off"
+				}
+				for _, x := range []*bed.Box{nil, ofSwordbox(args)} {
+					g := &grabber{managers: &managers{}}
+					g.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Profile: rnic.RXE, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+						x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+						if machine == "s0" {
+							g.server = x
+							return &joining{Endpoint: x}
+						}
+						return x
+					}})
 					pd, other := g.PD(), g.PD()
 					g.m, g.own = g.MR(pd, va, 1<<16, all), g.MR(other, 1<<30, 1<<16, all)
 					g.a, g.b = g.Peer(0, 0, bed.Link{PD: pd}), g.Peer(1, 0, bed.Link{PD: pd})
@@ -37,10 +49,26 @@ func TestAttack7RightBeforeReply(t *testing.T) {
 							LocalGID: c.ClientIP, RemoteGID: c.ServerIP, LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, LocalQPN: c.ClientQPN, StartingPSN: c.ServerPSN, ResponderResources: 1, InitiatorDepth: 16}).Bytes()
 					}
 					g.Send(10*time.Microsecond, req())
-					for range 5 {
-						g.write(t)
+					var frames [][]byte
+					for k := range uint32(100) {
+						made := *g.e
+						made.Here.ServerQPN = 0x4000 + k
+						frames = append(frames, made.Frame(k<<12, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, 0x55, 0), AckReq: true, SrcMAC: c.ClientMAC}))
 					}
-					if again {
+					if how == "full" {
+						g.Send(time.Microsecond, frames...)
+					}
+					if how == "in pieces" {
+						for range 3 {
+							g.Send(5*time.Microsecond, fragments(g.e.Frame(c.ClientPSN+g.n, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(1<<30, g.own.RKey, 8), Payload: make([]byte, 8), AckReq: true, SrcMAC: c.ClientMAC}))...)
+							g.n++
+						}
+					} else {
+						for range 5 {
+							g.write(t)
+						}
+					}
+					if how == "again" {
 						g.Send(10*time.Microsecond, req())
 					}
 					g.server.Send(g.Clock.Now(), datagram(g.e, false, hdr.CMFields{AttributeID: hdr.ConnectReply, TransactionID: uint64(id), LocalCommID: id | 1<<24, RemoteCommID: id, LocalQPN: c.ServerQPN, StartingPSN: c.ClientPSN,
@@ -49,6 +77,11 @@ func TestAttack7RightBeforeReply(t *testing.T) {
 					g.Send(10*time.Microsecond, datagram(g.e, true, hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: uint64(id), LocalCommID: id, RemoteCommID: id | 1<<24}).Bytes())
 					for k := range g.n {
 						g.Send(5*time.Microsecond, g.made(c.ClientPSN+k, true))
+					}
+					if how == "in pieces" { // the frames were made up: what its NIC sends first takes the answers for its own
+						for range 3 {
+							g.e.WriteWord(g.own, 1<<30, 1)
+						}
 					}
 					g.grab(t)
 				}
@@ -225,6 +258,55 @@ func TestAttack7NumbersComeBackSoftRoCE(t *testing.T) {
 					})
 				}
 			}
+		}
+	}
+}
+
+// As TestAttack5ServersNumberAndPSN, at Linux' soft RoCE (see acker), whose queue pair is reset and connected anew, and writes where it wrote before. The box takes its WRITEs for repetitions of the former connection's, asks the server, is told what was the former
+// connection's newest request, and acknowledges what was not executed.
+func TestAttack7AcknowledgedOfFormer(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for _, d := range []uint32{1, 5, 20, 25, 30, 39} {
+			t.Run(fmt.Sprintf("%s, %d", mode, d), func(t *testing.T) {
+				var k *acker
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Profile: rnic.RXE, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+					if machine == "s0" {
+						k = &acker{Endpoint: nic}
+						return k
+					}
+					return nic
+				}}, func(t *testing.T, s *bed.Scene) {
+					c := rnic.DefaultConn()
+					c.Timeout, c.RetryCnt, c.SQPSN, c.RQPSN = 14, 7, 3185, 3185
+					l := bed.Link{PD: s.PD(), Conn: c}
+					m := s.MR(l.PD, va, 4096, all)
+					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+					known(t, s, m, a, b)
+					for range 20 {
+						a.WriteWord(m, va+1024, 1)
+					}
+					s.Pause(110 * time.Millisecond)
+					warm(t, m, va, 1, b)
+					begin := 3185 + d
+					k.on, k.from, k.to = true, begin-1, (a.Far.Expected()-1)&hdr.PSNMask
+					a.QP.Reset()
+					a.Far.Reset()
+					l.Near, l.Far, l.Conn.SQPSN, l.Conn.RQPSN = a.QP, a.Far, begin, begin
+					again := s.Peer(0, 0, l)
+					n := 0
+					for i := range 15 {
+						again.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x700+uint64(i))}, RemoteAddr: va + 1024, RKey: m.RKey})
+						s.Pause(5 * time.Millisecond)
+						if again.Status(i) == rnic.Success && bed.WordAt(m, va+1024) != 0x700+uint64(i) {
+							n++
+						}
+					}
+					t.Logf("%v %v", again.Status(0), again.Status(14))
+					if n > 0 {
+						t.Errorf("%d WRITEs are acknowledged, and not in memory", n)
+					}
+				})
+			})
 		}
 	}
 }
