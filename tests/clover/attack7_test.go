@@ -1,0 +1,103 @@
+package clover
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	wire "github.com/quillon/quillon/nf/hdr/clover"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tests/bed"
+)
+
+// datagram is a message of the connection manager about the connection of p, from its client or to it.
+func datagram(p *bed.Peer, up bool, m hdr.CMFields) []byte {
+	d := hdr.DETH(make([]byte, hdr.DETHLen))
+	d.SetQKey(hdr.GSIQKey)
+	d.SetSrcQP(1)
+	mad := hdr.CM(make([]byte, hdr.MADLen))
+	mad.Encode(&m)
+	c := p.Here
+	f := bed.Packet{SrcMAC: c.ClientMAC, DstMAC: c.ServerMAC, Src: c.ClientIP, Dst: c.ServerIP, Op: hdr.UDSendOnly, QPN: 1, Ext: d, Payload: mad}
+	if !up {
+		f.SrcMAC, f.DstMAC, f.Src, f.Dst = c.ServerMAC, c.ClientMAC, c.ServerIP, c.ClientIP
+	}
+	return f.Bytes()
+}
+
+// A client without any right to others' memory has atomics of its own executed before the ConnectReply has passed, and repeats their PSNs: in a WRITE that reaches nobody, and in a CAS that is to link it, which the server, as it remembers the atomic with that PSN, answers with the value that its own
+// word had. Others' appends are led behind an entry that is in no chain of theirs, and acknowledged. On a bare wire nothing of that is executed.
+func TestAttack7LedBehindRepetitions(t *testing.T) {
+	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+		for _, managed := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v, managed %v", profile, managed), func(t *testing.T) {
+				var server *bed.Spy
+				wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
+					x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
+					if machine == "s0" {
+						server = x
+					}
+					return x
+				}
+				bed.Both(t, bed.SceneConfig{Profile: profile, Box: ofSteer(graph.Args{"settle": "0s", "pair": "60us"}), Wrap: wrap}, func(t *testing.T, s *bed.Scene) {
+					l, other := bed.Link{PD: s.PD()}, bed.Link{PD: s.PD()}
+					c := newChains(t, s, l.PD)
+					own := s.MR(other.PD, 1<<40, 4096, rnic.RemoteRead|rnic.RemoteWrite|rnic.RemoteAtomic)
+					a, b := c.appender(s.Peer(0, 0, l)), c.appender(s.Peer(1, 0, l))
+					for round := range uint64(60) {
+						c.begin(round, a, b)
+						c.end(a, b)
+						s.Pause(100 * time.Microsecond)
+					}
+					for k := range uint64(keys) {
+						c.walk(k, a)
+						c.walk(k, b)
+					}
+					m := s.Peer(2, 0, other)
+					h := m.Here
+					if managed {
+						req := func() {
+							s.Send(10*time.Microsecond, datagram(m, true, hdr.CMFields{AttributeID: hdr.ConnectRequest, TransactionID: 3, LocalCommID: 3, ServiceID: 0x106 << 16, TransportService: hdr.RC, PKey: 0xFFFF, PathMTU: h.MTU,
+								LocalGID: h.ClientIP, RemoteGID: h.ServerIP, LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, LocalQPN: h.ClientQPN, StartingPSN: h.ServerPSN, ResponderResources: 1, InitiatorDepth: 16}))
+						}
+						req()
+						for range 8 {
+							m.Do(rnic.SendWR{Op: rnic.OpCompareSwap, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 40, RKey: own.RKey, Compare: 0, Swap: uint64(wire.Fresh(1))})
+						}
+						req()
+						server.Send(s.Clock.Now(), datagram(m, false, hdr.CMFields{AttributeID: hdr.ConnectReply, TransactionID: 3, LocalCommID: 3 | 1<<24, RemoteCommID: 3, LocalQPN: h.ServerQPN, StartingPSN: h.ClientPSN,
+							ResponderResources: 16, InitiatorDepth: 1, RNRRetryCount: 7}))
+						s.Pause(50 * time.Microsecond)
+						s.Send(10*time.Microsecond, datagram(m, true, hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: 3, LocalCommID: 3, RemoteCommID: 3 | 1<<24}))
+					} else {
+						t.Skip()
+					}
+					made := func(n uint32, k bed.Packet) []byte {
+						k.AckReq, k.SrcMAC = true, h.ClientMAC
+						return m.Frame(h.ClientPSN+n, k)
+					}
+					tail := b.tail[1]
+					swap := wire.Pointer(tail)<<28 | 1<<19 | wire.Fresh(1)
+					toNobody := made(2, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(entryAt(tail), c.m.RKey, slab), Payload: entry(0)})
+					toNobody[5] ^= 0x55
+					s.Send(20*time.Microsecond,
+						made(0, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, 0, 0)}), // the first had found 0
+						made(1, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, uint64(wire.Fresh(2)), uint64(wire.Fresh(2)))}),
+						toNobody,
+						made(2, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, 0, 0)}),
+						made(3, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(a.tail[0]), c.m.RKey, uint64(swap), uint64(wire.Fresh(1)))}))
+					t.Logf("steered %d; the tail of key 0 has %v", s.Count("steered-cas"), c.head(a.tail[0]))
+					for range 3 {
+						c.begin(0, a)
+						c.end(a)
+					}
+					t.Logf("steered %d; a's append is %d, the tails were %v", s.Count("steered-cas"), a.lh, b.tail)
+					c.check()
+				})
+			})
+		}
+	}
+}
