@@ -32,8 +32,8 @@ func datagram(p *bed.Peer, up bool, m hdr.CMFields) []byte {
 // word had. Others' appends are led behind an entry that is in no chain of theirs, and acknowledged. On a bare wire nothing of that is executed.
 func TestAttack7LedBehindRepetitions(t *testing.T) {
 	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
-		for _, managed := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%v, managed %v", profile, managed), func(t *testing.T) {
+		for _, again := range []bool{true, false} { // the ConnectRequest, so that the first PSN is believed; else the box expects PSN 0
+			t.Run(fmt.Sprintf("%v, again %v", profile, again), func(t *testing.T) {
 				var server *bed.Spy
 				wrap := func(machine string, nic *rnic.NIC) host.Endpoint {
 					x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
@@ -56,39 +56,49 @@ func TestAttack7LedBehindRepetitions(t *testing.T) {
 						c.walk(k, a)
 						c.walk(k, b)
 					}
+					other.Conn = rnic.DefaultConn()
+					other.Conn.SQPSN, other.Conn.RQPSN = 0xFFFFF8, 0xFFFFF8
 					m := s.Peer(2, 0, other)
 					h := m.Here
-					if managed {
-						req := func() {
-							s.Send(10*time.Microsecond, datagram(m, true, hdr.CMFields{AttributeID: hdr.ConnectRequest, TransactionID: 3, LocalCommID: 3, ServiceID: 0x106 << 16, TransportService: hdr.RC, PKey: 0xFFFF, PathMTU: h.MTU,
-								LocalGID: h.ClientIP, RemoteGID: h.ServerIP, LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, LocalQPN: h.ClientQPN, StartingPSN: h.ServerPSN, ResponderResources: 1, InitiatorDepth: 16}))
-						}
-						req()
-						for range 8 {
-							m.Do(rnic.SendWR{Op: rnic.OpCompareSwap, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 40, RKey: own.RKey, Compare: 0, Swap: uint64(wire.Fresh(1))})
-						}
-						req()
-						server.Send(s.Clock.Now(), datagram(m, false, hdr.CMFields{AttributeID: hdr.ConnectReply, TransactionID: 3, LocalCommID: 3 | 1<<24, RemoteCommID: 3, LocalQPN: h.ServerQPN, StartingPSN: h.ClientPSN,
-							ResponderResources: 16, InitiatorDepth: 1, RNRRetryCount: 7}))
-						s.Pause(50 * time.Microsecond)
-						s.Send(10*time.Microsecond, datagram(m, true, hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: 3, LocalCommID: 3, RemoteCommID: 3 | 1<<24}))
-					} else {
-						t.Skip()
-					}
 					made := func(n uint32, k bed.Packet) []byte {
 						k.AckReq, k.SrcMAC = true, h.ClientMAC
 						return m.Frame(h.ClientPSN+n, k)
 					}
+					once := func(n uint32) []byte {
+						return made(n, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, 0, 0)})
+					}
+					toNobody := func(b []byte) []byte { b[5] ^= 0x55; return b }
+					atomics := func() {
+						for range 16 { // the first finds 0, the others Fresh(1)
+							m.Post(rnic.SendWR{Op: rnic.OpCompareSwap, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 40, RKey: own.RKey, Compare: 0, Swap: uint64(wire.Fresh(1))})
+						}
+						m.Await()
+					}
+					req := func() {
+						s.Send(10*time.Microsecond, datagram(m, true, hdr.CMFields{AttributeID: hdr.ConnectRequest, TransactionID: 3, LocalCommID: 3, ServiceID: 0x106 << 16, TransportService: hdr.RC, PKey: 0xFFFF, PathMTU: h.MTU,
+							LocalGID: h.ClientIP, RemoteGID: h.ServerIP, LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, LocalQPN: h.ClientQPN, StartingPSN: h.ServerPSN, ResponderResources: 1, InitiatorDepth: 16}))
+					}
+					req()
+					atomics()
+					if again {
+						req()
+					}
+					server.Send(s.Clock.Now(), datagram(m, false, hdr.CMFields{AttributeID: hdr.ConnectReply, TransactionID: 3, LocalCommID: 3 | 1<<24, RemoteCommID: 3, LocalQPN: h.ServerQPN, StartingPSN: h.ClientPSN,
+						ResponderResources: 16, InitiatorDepth: 1, RNRRetryCount: 7}))
+					s.Pause(50 * time.Microsecond)
+					s.Send(10*time.Microsecond, datagram(m, true, hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: 3, LocalCommID: 3, RemoteCommID: 3 | 1<<24}))
+					for n := range uint32(8) {
+						if again {
+							s.Send(5*time.Microsecond, once(n))
+						}
+					}
 					tail := b.tail[1]
 					swap := wire.Pointer(tail)<<28 | 1<<19 | wire.Fresh(1)
-					toNobody := made(2, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(entryAt(tail), c.m.RKey, slab), Payload: entry(0)})
-					toNobody[5] ^= 0x55
 					s.Send(20*time.Microsecond,
-						made(0, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, 0, 0)}), // the first had found 0
-						made(1, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, uint64(wire.Fresh(2)), uint64(wire.Fresh(2)))}),
-						toNobody,
-						made(2, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, 0, 0)}),
-						made(3, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(a.tail[0]), c.m.RKey, uint64(swap), uint64(wire.Fresh(1)))}))
+						once(8), // PSN 0
+						toNobody(made(9, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(entryAt(tail), c.m.RKey, slab), Payload: entry(0)})),
+						once(9),
+						made(10, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(a.tail[0]), c.m.RKey, uint64(swap), uint64(wire.Fresh(1)))}))
 					t.Logf("steered %d; the tail of key 0 has %v", s.Count("steered-cas"), c.head(a.tail[0]))
 					for range 3 {
 						c.begin(0, a)
