@@ -124,3 +124,52 @@ func TestAttack7LedBehindRepetitions(t *testing.T) {
 		}
 	}
 }
+
+// A client without any right to others' memory sends each PSN twice: in a CAS under others' R_Key, or a WRITE, that reaches nobody, and in a CAS to its own word, which the server executes. The box takes the answer for that to the first one: that the R_Key is its client's, that the entry is written, that it is linked.
+// Others' appends are led behind an entry that is in no chain of theirs, and acknowledged. On a bare wire nothing happens to their memory.
+func TestAttack7LedBehindAnothersAnswer(t *testing.T) {
+	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+		t.Run(fmt.Sprint(profile), func(t *testing.T) {
+			bed.Both(t, bed.SceneConfig{Profile: profile, Box: ofSteer(graph.Args{"settle": "0s", "pair": "60us"})}, func(t *testing.T, s *bed.Scene) {
+				l, other := bed.Link{PD: s.PD()}, bed.Link{PD: s.PD()}
+				c := newChains(t, s, l.PD)
+				own := s.MR(other.PD, 1<<40, 4096, rnic.RemoteRead|rnic.RemoteWrite|rnic.RemoteAtomic)
+				a, b, m := c.appender(s.Peer(0, 0, l)), c.appender(s.Peer(1, 0, l)), s.Peer(2, 0, other)
+				for round := range uint64(60) {
+					c.begin(round, a, b)
+					c.end(a, b)
+					m.Do(rnic.SendWR{Op: rnic.OpCompareSwap, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 40, RKey: own.RKey, Swap: uint64(wire.Fresh(1))})
+					s.Pause(100 * time.Microsecond)
+				}
+				for k := range uint64(keys) {
+					c.walk(k, a)
+					c.walk(k, b)
+				}
+				_, next := m.Pending()
+				made := func(n uint32, here bool, k bed.Packet) []byte {
+					k.AckReq, k.SrcMAC = true, m.Here.ClientMAC
+					f := m.Frame(next+n, k)
+					if !here {
+						f[5] ^= 0x55
+					}
+					return f
+				}
+				real := func(n uint32) []byte {
+					return made(n, true, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(1<<40, own.RKey, 0, 0)})
+				}
+				tail := b.tail[1]
+				swap := wire.Pointer(tail)<<28 | 1<<19 | wire.Fresh(1)
+				s.Send(20*time.Microsecond,
+					made(0, false, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, uint64(wire.Fresh(2)), uint64(wire.Fresh(2)))}), real(0),
+					made(1, false, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(entryAt(tail), c.m.RKey, slab), Payload: entry(0)}), real(1),
+					made(2, false, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(a.tail[0]), c.m.RKey, uint64(swap), uint64(wire.Fresh(1)))}), real(2))
+				for range 3 {
+					c.begin(0, a)
+					c.end(a)
+				}
+				t.Logf("steered %d; a's append is %d, the tails were %v", s.Count("steered-cas"), a.lh, b.tail)
+				c.check()
+			})
+		})
+	}
+}
