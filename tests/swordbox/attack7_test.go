@@ -310,3 +310,72 @@ func TestAttack7AcknowledgedOfFormer(t *testing.T) {
 		}
 	}
 }
+
+// A client's SEND waits for a receive buffer, and its client sends something else under the SEND's PSN, which the server executes: a WRITE to a word, which others' atomics do not see and undo, or a SEND that invalidates an R_Key, under which another's request goes over the connection of
+// somebody, whose connection its refusal ends. On a bare wire each is a request like any other.
+func TestAttack7OtherThanTheSend(t *testing.T) {
+	for _, what := range []string{"WRITE", "invalidate"} {
+		for _, mode := range []string{"mux", "replace"} {
+			t.Run(what+", "+mode, func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "shared": "1", "writable": "assume", "verify": "1h", "settle": "100us"})}, func(t *testing.T, s *bed.Scene) {
+					k := rnic.DefaultConn()
+					k.MinRNRTimer = 20 // 10 ms
+					l := bed.Link{PD: s.PD(), Conn: k}
+					m, fast := s.MR(l.PD, va, 1<<16, all), s.FastMR(l.PD, 1<<30, 4096, all)
+					a, b, e := s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, l)
+					known(t, s, m, a, b, e)
+					for range 20 {
+						warm(t, fast, 1<<30, 1, a, b)
+						warm(t, m, va, 1, a, b)
+					}
+					s.Pause(300 * time.Millisecond)
+					warm(t, m, va, 20, a, b)
+					warm(t, fast, 1<<30, 20, a, b)
+					if was := s.Count("moved"); s.Instance() != nil {
+						if a.Add(fast, 1<<30, 1); s.Count("moved") != was {
+							a, b = b, a
+						}
+						was := s.Count("moved")
+						b.Add(fast, 1<<30, 1)
+						t.Logf("moved %d", s.Count("moved")-was)
+					}
+					replaced := s.Count("replaced-atomic")
+					warm(t, m, va, 2, a, b)
+					t.Logf("replaced %d", s.Count("replaced-atomic")-replaced)
+					_, psn := e.Pending()
+					send := e.Post(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 8)}})
+					s.Pause(200 * time.Microsecond)
+					was := s.Count("repeated")
+					now := bed.WordAt(m, va)
+					if what == "WRITE" {
+						s.Send(time.Microsecond, e.Frame(psn, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, m.RKey, 8), Payload: binary.LittleEndian.AppendUint64(nil, 1000), AckReq: true, SrcMAC: e.Here.ClientMAC}))
+						if bed.WordAt(m, va) != 1000 {
+							t.Fatal("it is not executed")
+						}
+						x, st := b.Add(m, va, 1)
+						t.Logf("repeated %d", s.Count("repeated")-was)
+						t.Logf("the word was %d; SEND %v; b: %v, found %d", now, e.Status(send), st, x)
+						if x != 1000 || bed.WordAt(m, va) != 1001 {
+							t.Errorf("1000 was written; an addition found %d, and made it %d", x, bed.WordAt(m, va))
+						}
+						return
+					}
+					e.Receive(1, 64)
+					inv := make([]byte, 4)
+					binary.BigEndian.PutUint32(inv, fast.RKey)
+					s.Send(time.Microsecond, e.Frame(psn, bed.Packet{Op: hdr.SendOnlyInv, Ext: inv, Payload: make([]byte, 8), AckReq: true, SrcMAC: e.Here.ClientMAC}))
+					moved := s.Count("moved")
+					post(b, fast, 1<<30, 1)
+					b.Await()
+					t.Logf("moved %d", s.Count("moved")-moved)
+					t.Logf("SEND %v, b %v, a is %v", e.Status(send), b.Status(b.Posted()-1), a.State())
+					a.Receive(3, 64)
+					for range 3 {
+						a.Do(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 8)}})
+					}
+					healthy(t, a)
+				})
+			})
+		}
+	}
+}
