@@ -379,3 +379,48 @@ func TestAttack7OtherThanTheSend(t *testing.T) {
 		}
 	}
 }
+
+// A client's WRITE of a word is lost behind the box, and its program changes the buffer before its NIC sends it again: the server has what came the second time. Others' atomics find that.
+func TestAttack7BufferChanges(t *testing.T) {
+	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+		t.Run(fmt.Sprint(profile), func(t *testing.T) {
+			lossy := false
+			bed.Both(t, bed.SceneConfig{Profile: profile, Box: ofSwordbox(graph.Args{"shared": "1", "writable": "assume", "verify": "1h", "settle": "100us"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+				return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+					var f hdr.Frame
+					if lossy && machine == "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.WriteOnly && len(f.PayloadOf(b)) == 8 {
+						lossy = false
+						return true
+					}
+					return false
+				}}
+			}}, func(t *testing.T, s *bed.Scene) {
+				l := bed.Link{PD: s.PD()}
+				m := s.MR(l.PD, va, 1<<16, all)
+				a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+				known(t, s, m, a, b)
+				s.Pause(300 * time.Millisecond)
+				warm(t, m, va, 20, a, b)
+				was := s.Count("moved")
+				if a.Add(m, va, 1); s.Count("moved") != was {
+					a, b = b, a
+				}
+				for k := range uint64(3) {
+					a.WriteWord(m, va, k)
+				}
+				lossy = true
+				buf := binary.LittleEndian.AppendUint64(nil, 500)
+				a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{buf}, RemoteAddr: va, RKey: m.RKey})
+				s.Pause(100 * time.Microsecond)
+				binary.LittleEndian.PutUint64(buf, 1000)
+				a.Await()
+				now := bed.WordAt(m, va)
+				x, _ := b.Add(m, va, 1)
+				t.Logf("%d in memory, then %d; replaced %d", now, bed.WordAt(m, va), s.Count("replaced-atomic"))
+				if x != now || bed.WordAt(m, va) != now+1 {
+					t.Errorf("%d was there; an addition found %d, and made it %d", now, x, bed.WordAt(m, va))
+				}
+			})
+		})
+	}
+}
