@@ -350,7 +350,10 @@ func TestAttack7OtherThanTheSend(t *testing.T) {
 					if what == "WRITE" {
 						s.Send(time.Microsecond, e.Frame(psn, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va, m.RKey, 8), Payload: binary.LittleEndian.AppendUint64(nil, 1000), AckReq: true, SrcMAC: e.Here.ClientMAC}))
 						if bed.WordAt(m, va) != 1000 {
-							t.Fatal("it is not executed")
+							if s.Instance() == nil {
+								t.Fatal("it is not executed")
+							}
+							return // through the box it is not: it has another one's PSN
 						}
 						x, st := b.Add(m, va, 1)
 						t.Logf("repeated %d", s.Count("repeated")-was)

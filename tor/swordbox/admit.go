@@ -156,8 +156,8 @@ func (s *clientSide) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent
 	default: // SEND, and what makes no sense: the server will say so
 		o.kind = kSend
 		o.flags |= fBare
-		m.whole = info&hdr.IsFirst == 0
-		if f.Op.Info().Ext&hdr.HasIETH != 0 && !s.n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
+		m.whole, o.prior = info&hdr.IsFirst == 0, sendOf(f, b)
+		if f.Op.Info().Ext&hdr.HasIETH != 0 && !n.invalidates(o, f.IETHOf(b).RKey()) {
 			return m, false
 		}
 	}
@@ -215,7 +215,7 @@ func (s *clientSide) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) boo
 		return s.admit(fl, x, b, f)
 	}
 	c := n.carrier(o)
-	if c.repair || o.word == lapsed && o.modifies() && n.roams(o) || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.keys.invalidate(f.IETHOf(b).RKey(), s.c.Now().Add(s.cfg.settle)) {
+	if c.repair || o.word == lapsed && o.modifies() && n.roams(o) || f.Op.Info().Ext&hdr.HasIETH != 0 && !n.invalidates(o, f.IETHOf(b).RKey()) {
 		return false
 	}
 	if o.is(fKept) {

@@ -188,12 +188,12 @@ const leastPatience = clock.Duration(500e3)
 // was sent, or expects something else next. What others make up for the queue pair
 // changes neither. Answers of before, which came late, say nothing; there are none
 // when it was quiet before the question.
-func (c *carrier) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) bool {
+func (c *flow) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) bool {
 	if c.asked == 0 || c.oldest != none || c.gated || h.Op != hdr.Acknowledge || c.asked.Sub(c.heard) < alive {
 		return false
 	}
 	if h.AETHOf(b).Syndrome().ACK() {
-		return psn != c.acked && !c.affirmed(h, b, psn)
+		return psn != c.acked && !c.affirmed(h, b, psn) || !c.mayHave(h, b)
 	}
 	return psn != c.next
 }
@@ -202,15 +202,33 @@ func (c *carrier) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration
 // of the newest request, that the server's end is as it was. An end of another
 // connection acknowledges the PSN before the one that it expects, or asks for that. Linux (rxe)
 // acknowledges again the newest request that was no READ, and the PSN before 0 when there
-// was none.
-func (c *carrier) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
-	if c.asked == 0 || h.Op != hdr.Acknowledge || !h.AETHOf(b).Syndrome().ACK() {
+// was none; of an end that was made anew it goes on to do so. The MSN tells these apart.
+func (c *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
+	if c.asked == 0 || h.Op != hdr.Acknowledge || !h.AETHOf(b).Syndrome().ACK() || !c.mayHave(h, b) {
 		return false
 	}
 	if c.noRead&knownPSN != 0 {
 		return psn == c.noRead&hdr.PSNMask
 	}
 	return psnLess(psn, c.acked) || psn == hdr.PSNMask && !psnLess(psn, c.next)
+}
+
+// mayHave reports whether the MSN of answer b is one that the server's end of c may have come to. It is true while none is known.
+func (c *flow) mayHave(h *hdr.Frame, b []byte) bool {
+	if c.msn&newestMSN == 0 || h.Op.Info().Ext&hdr.HasAETH == 0 {
+		return true
+	}
+	return (h.AETHOf(b).MSN()-c.msn)&0xFFFFFF < (c.next-c.acked)&hdr.PSNMask
+}
+
+// hearsMSN notes the MSN of answer b, if it is the newest.
+func (c *flow) hearsMSN(h *hdr.Frame, b []byte) {
+	if !c.counted || h.Op.Info().Ext&hdr.HasAETH == 0 {
+		return
+	}
+	if m := h.AETHOf(b).MSN(); c.msn&newestMSN == 0 || (m-c.msn)&0xFFFFFF < 1<<23 {
+		c.msn = m | knownMSN | newestMSN
+	}
 }
 
 // executes notes that the server executed o.

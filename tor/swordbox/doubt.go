@@ -131,6 +131,7 @@ func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 		return false
 	}
 	syn := s.f.AETHOf(b).Syndrome()
+	c.hearsMSN(&s.f, b)
 	s.n.pulse.hear(c, s.c.Now(), s.cfg.giveup)
 	c.hears(s.c.Now())
 	switch {

@@ -55,7 +55,7 @@ type flow struct {
 	sumless  bool       // its UDP checksums say nothing: that of the first request on record was wrong
 	_        byte
 	replayed uint16 // the READ that the server was last asked to answer again under its old PSNs: its place on record, plus 1; see order.replays
-	msn      uint32 // until it is counted: with knownMSN the MSN that the server had after operation number counts
+	msn      uint32 // until it is counted: with knownMSN the MSN that the server had after operation number counts; then, with newestMSN, the newest that it has said
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the

@@ -69,7 +69,7 @@ const (
 type op struct {
 	va    uint64 // first byte
 	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written; of a READ: see held
-	prior uint64 // answer of an atomic, until then a CAS's compare; of a READ: the word that it was about when it came
+	prior uint64 // answer of an atomic, until then a CAS's compare; of a READ: the word that it was about when it came; of a SEND: see sendOf
 	cpsn  uint32 // first PSN, as its client numbers
 	spsn  uint32 // first PSN on the connection that carries it
 	npsn  uint32
@@ -136,38 +136,61 @@ func (o *op) answered() bool { return o.kind == kRead || o.kind == kOdd || o.asA
 func (o *op) last() uint32 { return (o.cpsn + o.npsn - 1) & hdr.PSNMask }
 
 // same reports whether request b, with headers f, may be a repetition of o, from its
-// packet k on.
-func (o *op) same(f *hdr.Frame, b []byte, k, mtu uint32) bool {
-	info := f.Op.Info().Flags
+// packet k on. What a WRITE writes may have changed since: the NIC reads it again.
+func (r *record) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
+	info := f.Op.Info()
+	is, begins := info.Flags, k == 0
 	switch o.kind {
 	case kRead:
-		if info&hdr.IsRead == 0 {
+		if is&hdr.IsRead == 0 {
 			return false
 		}
 		h := f.RETHOf(b)
 		skip := k * mtu
 		return h.RKey() == o.rkey && h.VA() == o.va+uint64(skip) && h.DMALength()+skip == o.len
 	case kWrite:
-		if info&hdr.IsWrite == 0 {
+		if is&hdr.IsWrite == 0 || begins != (info.Ext&hdr.HasRETH != 0) || info.Ext&hdr.HasImmDt != 0 && !o.is(fOwn) {
 			return false
 		}
-		if f.Op.Info().Ext&hdr.HasRETH != 0 && k == 0 {
-			h := f.RETHOf(b)
-			whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len && (f.Op.Info().Ext&hdr.HasImmDt == 0 || o.is(fOwn))
-			return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
+		if !begins {
+			return o.npsn > 1
 		}
-		return o.npsn > 1
+		h := f.RETHOf(b)
+		whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len
+		return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
 	case kSend:
-		return true
+		if begins {
+			return o.prior&^invalidates == sendOf(f, b) && (info.Ext&hdr.HasIETH == 0 || f.IETHOf(b).RKey() == o.rkey)
+		}
+		return is&hdr.IsSend != 0 && is&(hdr.IsMiddle|hdr.IsLast) != 0 && (info.Ext&hdr.HasIETH == 0 || o.prior&invalidates != 0 && f.IETHOf(b).RKey() == o.rkey)
 	case kOdd:
-		return f.Op == hdr.AtomicWrite || f.Op == hdr.Flush
+		h := f.RETHOf(b)
+		return (f.Op == hdr.AtomicWrite && o.len == 8 || f.Op == hdr.Flush && o.len == 0) && h.VA() == o.va && h.RKey() == o.rkey
 	}
-	if info&hdr.IsAtomic == 0 {
+	if is&hdr.IsAtomic == 0 {
 		return false
 	}
 	a := hdr.AtomicETH(b[f.BTH+hdr.BTHLen:])
-	return a.VA() == o.va && a.RKey() == o.rkey && kindOf(f.Op) == o.kind
+	if a.VA() != o.va || a.RKey() != o.rkey || kindOf(f.Op) != o.kind {
+		return false
+	}
+	if o.state != sOpen || o.is(fReplaced) { // it does not go to the server as it is
+		return true
+	}
+	if info.Ext&hdr.HasAtomicETH == 0 {
+		m, was := f.MaskedAtomicETHOf(b), r.beside(o)
+		if m.CompareMask() != was.compareMask || m.SwapMask() != was.swapMask {
+			return false
+		}
+	}
+	return a.Swap() == o.out && (o.kind == kFAA || a.Compare() == o.prior)
 }
+
+// invalidates says in prior of a SEND that its last packet has the server invalidate the R_Key rkey.
+const invalidates = 1 << 63
+
+// sendOf tells SENDs apart, by their first packet: its opcode and length.
+func sendOf(f *hdr.Frame, b []byte) uint64 { return uint64(f.Op)<<32 | uint64(len(f.PayloadOf(b))) }
 
 // makeable reports whether o can be sent again from here.
 func (o *op) makeable() bool {

@@ -87,6 +87,12 @@ func (r *record) classifyAtomic(o *op, b []byte, f *hdr.Frame) {
 	}
 }
 
+// invalidates notes that SEND o has the server invalidate an R_Key. False when it must wait.
+func (n *order) invalidates(o *op, rkey uint32) bool {
+	o.prior, o.rkey = o.prior|invalidates, rkey
+	return n.keys.invalidate(rkey, n.c.Now().Add(n.cfg.settle))
+}
+
 // foretell notes what atomic o, which goes as one, must find in its word v.
 func (r *record) foretell(o *op, v *word) {
 	m := r.beside(o)

@@ -319,6 +319,9 @@ func (r *record) reset(f *flow, now clock.Time) {
 	if f.lost != 0 {
 		g.lost = now.Add(keepGone)
 	}
+	if f.msn&newestMSN != 0 {
+		g.msn = f.msn
+	}
 	if g.tail != g.first && !g.gone {
 		g.proceed(f, r)
 	}

@@ -16,7 +16,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 	o, k := n.find(fl, psn)
 	if s.doubtful(fl) { // it may be new, of another connection
-		fl.disputed = fl.disputed || !fl.bound && (o == nil || !o.same(&s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu))
+		fl.disputed = fl.disputed || !fl.bound && (o == nil || !n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu))
 		s.carriers.query(fl)
 	}
 	if o == nil {
@@ -25,7 +25,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	off := uint32(hdr.PSNDiff(psn, o.cpsn))
-	if !o.same(&s.f, b, off, fl.mtu) {
+	if !n.same(o, &s.f, b, off, fl.mtu) {
 		s.c.Drop(x, reasonBadRepeat)
 		return
 	}
@@ -202,6 +202,8 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	o.word = none
 	if o.kind.atomic() { // operands as they came
 		n.classifyAtomic(o, b, f)
+	} else if o.kind == kWrite && o.npsn == 1 && o.len == 8 {
+		o.out = le.Uint64(f.PayloadOf(b)) // its client may have changed it
 	}
 	key := n.keys.movable(fl, o)
 	if key != nil {
@@ -266,7 +268,9 @@ func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 			o.flags &^= fEarly
 			n.shelf.unkeep(o)
 		}
-		s.send(fl, c, o, x, x.Bytes(), &s.f, off)
+		if !s.restores(o, x, off) {
+			s.send(fl, c, o, x, x.Bytes(), &s.f, off)
+		}
 		if c.catchesUp(o, off) {
 			n.waits.call(n.index(c))
 		}
@@ -274,6 +278,24 @@ func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	}
 	s.carriers.nudge(c)
 	s.c.Drop(x, reasonRepeat)
+}
+
+// restores sends x, a repetition of packet off of o, as it first went to the server, if o writes a whole word and its client has
+// changed what it writes since: what came behind it was computed from that. False when nothing has changed.
+func (s *clientSide) restores(o *op, x *packet.Buf, off uint32) bool {
+	b := x.Bytes()
+	if o.kind != kWrite || o.len != 8 || o.npsn != 1 || o.word == lapsed {
+		return false
+	}
+	p := s.f.PayloadOf(b)
+	if le.Uint64(p) == o.out {
+		return false
+	}
+	le.PutUint64(p, o.out)
+	noUDPSum(b, &s.f)
+	s.f.BTHOf(b).SetPSN(psnAdd(o.spsn, off))
+	s.seal(toServers, x, b, &s.f)
+	return true
 }
 
 // prompt has the client of op o told, in its turn, the NAK syn about its packet

@@ -301,7 +301,7 @@ const farOff = 1 << 16
 // of its packets on: its PSN may be farther behind than farOff.
 func (r *record) isVast(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 	o, _ := r.find(fl, psn)
-	return o != nil && o.kind == kRead && o.same(f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
+	return o != nil && o.kind == kRead && r.same(o, f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
 }
 
 // outOfTurn handles a request of flow fl that is not the one that is expected, by d

@@ -57,6 +57,10 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 			s.odd(fl, x, b, psn)
 			return
 		}
+		if n.stray(fl, psn) && !fl.mayHave(&s.f, b) {
+			s.others(fl, x, psn)
+			return
+		}
 	}
 	d := hdr.PSNDiff(psn, fl.next)
 	if d > farOff || d < -farOff && !n.isAwaited(fl, psn) {
@@ -105,6 +109,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 			return
 		}
 	}
+	fl.hearsMSN(&s.f, b)
 	if s.digest(fl, psn, x, b) {
 		return
 	}
@@ -299,8 +304,11 @@ func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	fl.msn, fl.counts = msn|knownMSN, k
 }
 
-// knownMSN says in flow.msn that it is an MSN.
-const knownMSN = 1 << 31
+// In flow.msn: that there is one, and that it is the newest of what the server has said.
+const (
+	knownMSN  = 1 << 31
+	newestMSN = 1 << 29
+)
 
 // passive notes what an answer on connection c means, and passes it as it is:
 // both ends still count alike.
