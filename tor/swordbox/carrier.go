@@ -187,9 +187,9 @@ const leastPatience = clock.Duration(500e3)
 // the server's end of flow f is of another connection: that it executed more than
 // was sent, or expects something else next. What others make up for the queue pair
 // changes neither. Answers of before, which came late, say nothing; there are none
-// when it was quiet before the question.
-func (c *flow) denied(h *hdr.Frame, b []byte, psn uint32, alive time.Duration) bool {
-	if c.asked == 0 || c.oldest != none || c.gated || h.Op != hdr.Acknowledge || c.asked.Sub(c.heard) < alive {
+// when it was quiet for alive=.
+func (c *flow) denied(h *hdr.Frame, b []byte, psn uint32, now clock.Time, alive time.Duration) bool {
+	if c.asked == 0 || c.oldest != none || c.gated || h.Op != hdr.Acknowledge || now.Sub(c.heard) < alive {
 		return false
 	}
 	if h.AETHOf(b).Syndrome().ACK() {

@@ -208,8 +208,7 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 }
 
 // doubtful reports whether the server is to confirm first that its end of flow fl
-// counts as before: when it was quiet, and a new connection with the same numbers
-// of queue pairs would not have been announced.
+// counts as before: a new connection with the same numbers of queue pairs would not have been announced.
 func (s *clientSide) doubtful(fl *flow) bool {
-	return fl.trusted && fl.oldest == none && s.c.Now().Sub(fl.heard) >= s.cfg.alive && s.n.row(fl).Learnt != conn.Managed
+	return fl.trusted && s.n.row(fl).Learnt != conn.Managed
 }

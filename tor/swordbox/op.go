@@ -149,7 +149,7 @@ func (r *record) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 		skip := k * mtu
 		return h.RKey() == o.rkey && h.VA() == o.va+uint64(skip) && h.DMALength()+skip == o.len
 	case kWrite:
-		if is&hdr.IsWrite == 0 || begins != (info.Ext&hdr.HasRETH != 0) || info.Ext&hdr.HasImmDt != 0 && !o.is(fOwn) {
+		if is&hdr.IsWrite == 0 || begins != (info.Ext&hdr.HasRETH != 0) || begins && info.Ext&hdr.HasImmDt != 0 && !o.is(fOwn) {
 			return false
 		}
 		if !begins {

@@ -15,9 +15,9 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	o, k := n.find(fl, psn)
-	if s.doubtful(fl) { // it may be new, of another connection
+	if (o == nil || o.state != sOpen) && s.doubtful(fl) { // it may be new, of another connection
 		fl.disputed = fl.disputed || !fl.bound && (o == nil || !n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu))
-		s.carriers.query(fl)
+		s.carriers.question(fl)
 	}
 	if o == nil {
 		s.longAgo(fl, b, psn)

@@ -53,11 +53,11 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		if fl.affirmed(&s.f, b, psn) && !fl.confirmed(psn) {
 			psn = fl.acked
 		}
-		if fl.confirmed(psn) || fl.denied(&s.f, b, psn, s.cfg.alive) {
+		if fl.confirmed(psn) || fl.denied(&s.f, b, psn, s.c.Now(), s.cfg.alive) {
 			s.odd(fl, x, b, psn)
 			return
 		}
-		if n.stray(fl, psn) && !fl.mayHave(&s.f, b) {
+		if n.stray(fl, psn) && (psn != fl.acked || !fl.mayHave(&s.f, b)) {
 			s.others(fl, x, psn)
 			return
 		}
@@ -100,7 +100,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	if fl.waits {
 		n.waits.call(n.index(fl))
 	}
-	if fl.doubted {
+	if fl.doubted && fl.mayHave(&s.f, b) && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
 		s.answerDoubted(fl)
 	}
 	if !fl.counted {
@@ -226,7 +226,7 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	switch {
 	case fl.confirmed(psn):
 		n.conns.Remove(n.slot(fl)) // the queue pairs are of another connection now
-	case fl.denied(&s.f, b, psn, s.cfg.alive):
+	case fl.denied(&s.f, b, psn, s.c.Now(), s.cfg.alive):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(n.slot(fl))
 	case fl.diverged():

@@ -675,6 +675,9 @@ func TestUnsureRead(t *testing.T) {
 			}
 			got = append(got, r.Push("b", a.response(op, a.spsn+k, ext, make([]byte, n))).Out["b"]...)
 		}
+		if x.packets > 1 { // and, as something else came under one of the READ's PSNs, the server is asked whether its end is the same
+			got = got[1:]
+		}
 		same(t, got, write, next)
 		f := &(*r.box().nodes.Load())[0].flows[0]
 		if f.mtu != x.mtu || f.mtuLow != x.low {
@@ -709,8 +712,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// TestDoubted: a repetition on a connection that was quiet, and that nobody
-// announced, is answered when the server has said that its end is there.
+// TestDoubted: a repetition on a connection that nobody announced is answered when the server has said that its end is there.
 func TestDoubted(t *testing.T) {
 	r := newRig(t, nil)
 	a := r.client()
@@ -719,14 +721,13 @@ func TestDoubted(t *testing.T) {
 		r.Clock.Advance(time.Millisecond)
 	}
 	again := a.made(hdr.WriteOnly, a.psn-1, reth(0, 0, 0), nil)
-	got := r.Push("a", again)
-	none0(t, got.Out["b"])
-	one(t, got.Out["a"])
-	r.Clock.Advance(2 * time.Second)
-	got = r.Push("a", again)
-	same(t, got.Out["b"], a.question())
-	none0(t, got.Out["a"])
-	same(t, r.Push("b", a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], a.ackTo(a.psn-1, a.msn))
+	for range 2 {
+		got := r.Push("a", again)
+		same(t, got.Out["b"], a.question())
+		none0(t, got.Out["a"])
+		same(t, r.Push("b", a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], a.ackTo(a.psn-1, a.msn))
+		r.Clock.Advance(2 * time.Second)
+	}
 }
 
 // TestCongestion: a congestion mark is of one operation, in whatever form and over

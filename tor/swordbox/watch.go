@@ -176,13 +176,21 @@ func (s *carrierSide) watch(c *flow) {
 // If the queue pair is another connection's by now, the server may expect any PSN: that
 // of the newest request, in the repetition, might be the one, and would be taken for a request.
 func (s *carrierSide) query(c *flow) {
-	now := s.c.Now()
-	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
-		return
-	}
-	if c.asked != 0 { // in vain: the server may have moved
-		c.tries = min(c.tries+1, 250)
+	if c.asked != 0 {
+		if s.c.Now().Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
+			return
+		}
+		c.tries = min(c.tries+1, 250) // in vain: the server may have moved
 		s.readdress(c)
+	}
+	s.question(c)
+}
+
+// question is query for a repetition of the client's: it comes as often as these.
+func (s *carrierSide) question(c *flow) {
+	now := s.c.Now()
+	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < c.trip {
+		return
 	}
 	if !s.emptyWrite(&c.up, c.longAgo()) {
 		return
