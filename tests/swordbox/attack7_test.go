@@ -427,3 +427,45 @@ func TestAttack7BufferChanges(t *testing.T) {
 		})
 	}
 }
+
+// A client's queue pair and the server's are reset and connected anew at once, in less than alive= (100 ms), with a first PSN that is a little before where they had come to, and without a connection manager. What the client writes is taken for repetitions of the former
+// connection's, and acknowledged; on a bare wire it is executed.
+func TestAttack7ConnectedAnewAtOnce(t *testing.T) {
+	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+		for _, mode := range []string{"mux", "replace"} {
+			for _, d := range []int32{-60_000, -1000, -20, 0, 10, 20, 30, 39, 45} { // from where the former one began
+				t.Run(fmt.Sprintf("%v, %s, %d", profile, mode, d), func(t *testing.T) {
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Profile: profile}, func(t *testing.T, s *bed.Scene) {
+						const at = 0x123456
+						c := rnic.DefaultConn()
+						c.SQPSN, c.RQPSN = at, at
+						l := bed.Link{PD: s.PD(), Conn: c}
+						m := s.MR(l.PD, va, 4096, all)
+						a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+						known(t, s, m, a, b)
+						for range 20 {
+							a.WriteWord(m, va+1024, 1)
+						}
+						s.Pause(time.Millisecond)
+						a.QP.Reset()
+						a.Far.Reset()
+						l.Near, l.Far, l.Conn.SQPSN, l.Conn.RQPSN = a.QP, a.Far, uint32(at+d), uint32(at+d)
+						again := s.Peer(0, 0, l)
+						n := 0
+						for i := range 15 {
+							again.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x700+uint64(i))}, RemoteAddr: va + 1024, RKey: m.RKey})
+							s.Pause(5 * time.Millisecond)
+							if again.Status(i) == rnic.Success && bed.WordAt(m, va+1024) < 0x700+uint64(i) {
+								n++
+							}
+						}
+						t.Logf("%v %v", again.Status(0), again.Status(14))
+						if n > 0 {
+							t.Errorf("%d WRITEs are acknowledged, and not in memory", n)
+						}
+					})
+				})
+			}
+		}
+	}
+}
