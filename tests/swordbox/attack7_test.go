@@ -469,3 +469,56 @@ func TestAttack7ConnectedAnewAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// As TestAttack6PlaceOfOrphanComesRound, and the former connection had more than a hundred operations over another's connection, which has no answer. The next connection that has its record goes on all the same, with fewer requests than window=.
+func TestAttack7PlacesOfManyOrphans(t *testing.T) {
+	for _, n := range []int{50, 100, 126} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux", "shared": "1"})} {
+				s := newManagers(t, bed.SceneConfig{Box: x})
+				k := rnic.DefaultConn()
+				k.Timeout, k.RetryCnt = 13, 1 // 34 ms, twice
+				pd := s.PD()
+				m := s.MR(pd, va, 1<<16, all)
+				a := s.Peer(0, 0, bed.Link{PD: pd})
+				known(t, s.Scene, m, a)
+				for range 5 {
+					a.WriteWord(m, va, 1)
+				}
+				b := s.Peer(1, 0, bed.Link{PD: pd, Conn: k})
+				s.announce(b, 2)
+				warm(t, m, va, 1, b)
+				for range 3 {
+					b.WriteWord(m, va, 1)
+				}
+				a.QP.Reset()
+				a.Far.Reset()
+				for range n {
+					b.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va, RKey: m.RKey})
+				}
+				s.Pause(100 * time.Microsecond)
+				t.Logf("moved %d", s.Count("moved"))
+				b.QP.Reset()
+				s.Send(10*time.Microsecond, func() []byte {
+					d := datagram(b, true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: 2 | 8<<32, LocalCommID: 2, RemoteCommID: 2 | 1<<24, RemoteQPN: b.Here.ServerQPN})
+					return d.Bytes()
+				}())
+				d := datagram(b, false, hdr.CMFields{AttributeID: hdr.DisconnectReply, TransactionID: 2 | 8<<32, LocalCommID: 2 | 1<<24, RemoteCommID: 2})
+				s.server.Send(s.Clock.Now(), d.Bytes())
+				s.Pause(50 * time.Microsecond)
+				c := s.Peer(2, 0, bed.Link{PD: pd, Conn: k, Recv: 256})
+				c.Receive(200, 64)
+				s.announce(c, 9)
+				worst := time.Duration(0)
+				for range 60 {
+					if c.Do(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}}) != rnic.Success {
+						break
+					}
+					worst = max(worst, c.Latency(c.Posted()-1))
+				}
+				t.Logf("c: %d requests, the slowest took %v", c.Posted(), worst)
+				healthy(t, c)
+			}
+		})
+	}
+}
