@@ -522,3 +522,90 @@ func TestAttack7PlacesOfManyOrphans(t *testing.T) {
 		})
 	}
 }
+
+// slow is a machine whose link carries a frame a microsecond.
+type slow struct {
+	host.Endpoint
+	pool  *packet.Pool
+	queue [][]byte
+	next  clock.Time
+}
+
+// Output implements host.Endpoint.
+func (k *slow) Output(now clock.Time, out *packet.Batch) {
+	if len(k.queue) == 0 {
+		var x packet.Batch
+		k.Endpoint.Output(now, &x)
+		for _, b := range x.Bufs() {
+			k.queue = append(k.queue, append([]byte(nil), b.Bytes()...))
+			b.Put()
+		}
+	}
+	for len(k.queue) > 0 && now >= k.next && !out.Full() {
+		b := k.pool.Get()
+		if b == nil {
+			return
+		}
+		b.Verdict = packet.Generated
+		b.SetBytes(k.queue[0])
+		out.Add(b)
+		k.queue, k.next = k.queue[1:], now.Add(time.Microsecond)
+	}
+}
+
+// Deadline implements host.Endpoint.
+func (k *slow) Deadline() clock.Time {
+	if len(k.queue) > 0 {
+		return k.next
+	}
+	return k.Endpoint.Deadline()
+}
+
+// A client READs long regions, as many at once as it may, at a server whose link is slow, and another one's atomics go over its connection, behind these READs' answers. On a bare wire the server answers both by turns.
+func TestAttack7BehindLongReads(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for _, size := range []int{256 << 10, 16 << 20} {
+			t.Run(fmt.Sprintf("%s, %d bytes", mode, size), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "shared": "1"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+					if machine == "s0" {
+						return &slow{Endpoint: nic, pool: nic.Pool()}
+					}
+					return nic
+				}}, func(t *testing.T, s *bed.Scene) {
+					l := bed.Link{PD: s.PD()}
+					l.Conn = rnic.DefaultConn()
+					l.Conn.Timeout = 18 // a second
+					m, big := s.MR(l.PD, va, 1<<16, all), s.MR(l.PD, 1<<30, size, all)
+					e := s.Peer(0, 0, l)
+					known(t, s, m, e)
+					for range 5 {
+						e.WriteWord(m, va, 1)
+					}
+					l.Conn.Timeout, l.Conn.RetryCnt = 10, 2 // 4 ms, three times
+					b := s.Peer(1, 0, l)
+					known(t, s, m, b, e)
+					for range 3 {
+						e.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 4096)}, RemoteAddr: 1 << 30, RKey: big.RKey})
+					}
+					was, worst, buf := s.Count("moved"), time.Duration(0), make([]byte, size)
+					for range 2 {
+						for range 4 {
+							e.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{buf}, RemoteAddr: 1 << 30, RKey: big.RKey})
+						}
+						s.Pause(20 * time.Microsecond)
+						if _, st := b.Add(m, va, 1); st != rnic.Success {
+							break
+						}
+						worst = max(worst, b.Latency(b.Posted()-1))
+						e.Await()
+					}
+					t.Logf("additions at worst %v; moved %d", worst, s.Count("moved")-was)
+					if worst > 10*time.Millisecond {
+						t.Errorf("an addition took %v", worst)
+					}
+					healthy(t, b)
+				})
+			})
+		}
+	}
+}
