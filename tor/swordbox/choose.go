@@ -82,7 +82,7 @@ func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
 
 // unable reports whether c can carry nothing new, whatever it is.
 func (c *flow) unable() bool {
-	return !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated
+	return !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || c.doubted
 }
 
 // able is usable, and leaves open what a request that cannot go waits for.

@@ -202,8 +202,11 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 				return
 			}
 		}
-	case info&hdr.IsRead == 0 && s.f.BTHOf(b).AckReq() && !s.doubtful(fl):
+	case info&hdr.IsRead != 0 || !s.f.BTHOf(b).AckReq():
+	case !s.doubtful(fl):
 		s.acknowledge(fl)
+	case !fl.doubted:
+		fl.again, fl.doubted = fl.head, true
 	}
 }
 

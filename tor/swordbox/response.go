@@ -145,8 +145,9 @@ func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uin
 // answerDoubted answers anew what the client of flow fl asked for again while nobody knew whether the server's end was there. It begins with the oldest such request, as
 // a client repeats that and all behind it, and ends before a READ, which is done again by itself (late).
 func (s *carrierSide) answerDoubted(fl *flow) {
-	n, plain := s.n, false
+	n, plain := s.n, fl.again == fl.head
 	fl.doubted = false
+	n.waits.call(n.index(fl))
 	for k := fl.again; int32(k-fl.head) < 0 && int32(k-fl.first) >= 0 && k-fl.again < narrow; k++ {
 		switch o := n.op(fl, k); {
 		case o.kind == kRead:
