@@ -238,7 +238,7 @@ func TestAttack6QuestionAndCrash(t *testing.T) {
 						post(b, m, va, 1)
 						s.Pause(30 * time.Microsecond)
 						if s.Instance() != nil {
-							if s.Count("replaced-atomic") == replaced {
+							if s.Count("replaced-atomic") == replaced && why != "own" { // behind a repetition it waits for the server's word
 								t.Fatal("nothing was replaced")
 							}
 							s.Remove()

@@ -58,7 +58,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 			return
 		}
 		if n.stray(fl, psn) && (psn != fl.acked || !fl.mayHave(&s.f, b)) {
-			s.others(fl, x, psn)
+			s.bad(toServers, x, reasonBadPSN, true) // it may be to the question
 			return
 		}
 	}
