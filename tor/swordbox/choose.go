@@ -47,6 +47,11 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 			return nil, false
 		}
 	}
+	if again && fl.oldest != none {
+		if c := s.elsewhere(fl, o, x); c != nil {
+			return c, true
+		}
+	}
 	if fl.dead {
 		for _, l := range x.lanesOf() {
 			if s.usable(l, fl, o, x) {
@@ -55,6 +60,25 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 		}
 	}
 	return fl, s.usable(fl, fl, o, x)
+}
+
+// mostOthers is how many connections are looked at for a READ that is done again.
+const mostOthers = 64
+
+// elsewhere is another connection for READ o of flow fl, with key x, which is done again while something is under way over its client's own: the server
+// would answer it before that, if it remembered it. nil when none is found among some, others each time.
+func (s *clientSide) elsewhere(fl *flow, o *op, x *key) *flow {
+	n := s.n
+	if x == nil {
+		return nil
+	}
+	for range min(mostOthers, len(n.flows)) {
+		n.pulse.asks = (n.pulse.asks + 1) % int32(len(n.flows))
+		if c := &n.flows[n.pulse.asks]; c != fl && c.synced && s.c.Now().Sub(c.heard) <= s.cfg.alive && s.able(c, fl, o, x) {
+			return c
+		}
+	}
+	return nil
 }
 
 // awaitsLane reports whether atomic o, of flow fl and about word w, waits for connection
@@ -85,6 +109,9 @@ func (c *flow) unable() bool {
 	return !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || c.doubted
 }
 
+// mostBefore is how many packets may be under way on a connection, with answers to READs among them, when it takes another's operation.
+const mostBefore = 256
+
 // able is usable, and leaves open what a request that cannot go waits for.
 func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 	n := s.n
@@ -103,7 +130,7 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 			return false
 		}
 	} else {
-		if c.claimed || c.unkept > 0 || n.waits.isForsaken(fl) || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
+		if c.claimed || c.unkept > 0 || n.replaying(c) || n.waits.isForsaken(fl) || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
 			return false
 		}
 		now := s.c.Now()
@@ -113,6 +140,9 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 		}
 		if c.oldest != none && now.Sub(c.stirred()) > n.pulse.overdue() {
 			return false // its client may be gone, and what it carries lost
+		}
+		if c.rd > 0 && (c.next-c.acked)&hdr.PSNMask > mostBefore {
+			return false // long READs: their answers come first
 		}
 	}
 	return o.kind != kRead && (!o.kind.atomic() || n.foretold(o, c)) || n.takes(c, fl)

@@ -144,17 +144,22 @@ func (r *record) grow(fl *flow) bool {
 }
 
 // roomiest is the number (as flow.head counts) that operations of flow fl, of which none is on record, are to begin with: before the most places in a row that
-// hold nothing of the connection that had the row before. That may go on over another's connection, and keeps its place meanwhile.
+// hold nothing of the connection that had the row before. That may go on over another's connection, and keeps its place meanwhile. Where that leaves
+// few, more are remembered from the start (flow.span).
 func (n *order) roomiest(fl *flow) (begin uint32) {
-	most := uint32(0)
-	for k, free := uint32(0), uint32(0); k < 2*fl.span && most < fl.span; k++ { // twice, as the last place has the first one behind it
-		if n.op(fl, k).isPlaced() {
-			free = 0
-		} else if free++; free > most {
-			begin, most = (k+1-free)&(fl.span-1), free
+	for ; ; fl.span *= 2 {
+		most := uint32(0)
+		for k, free := uint32(0), uint32(0); k < 2*fl.span && most < fl.span; k++ { // twice, as the last place has the first one behind it
+			if n.op(fl, k).isPlaced() {
+				free = 0
+			} else if free++; free > most {
+				begin, most = (k+1-free)&(fl.span-1), free
+			}
+		}
+		if most >= min(narrow, fl.span)/2 || fl.span >= n.window {
+			return begin
 		}
 	}
-	return begin
 }
 
 // mostUnacked is the most PSNs that a connection has under way when it takes one more

@@ -141,6 +141,7 @@ func (n *order) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	}
 	c.count(o, 1)
 	if c == fl {
+		c.unshared += min(1, 255-c.unshared)
 		if c.guests == 0 && o.answered() {
 			c.peak = max(c.peak, int16(min(c.rd, 1<<14)))
 		}
@@ -152,6 +153,9 @@ func (n *order) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 			n.ledger.diverge(fl)
 		}
 	} else {
+		if o.answered() {
+			c.unshared = 0
+		}
 		key.guests++
 		n.c.Count(ctrMoved, 1)
 		n.ledger.diverge(fl)

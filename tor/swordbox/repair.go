@@ -88,10 +88,10 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 const mostReplays = 3
 
 // replays reports whether a repetition of operation number k of flow fl, o, goes to the server as such: a READ that was answered over its client's own
-// connection, while something is under way there, which a new request would have to wait for (a SEND for which there is no receive buffer), and nothing of others': the server may refuse it. Whether the
-// server still remembers the READ (IBTA: responder resources) it alone knows: o.got counts the tries, from o.npsn on.
+// connection, while something is under way there, which a new request would have to wait for (a SEND for which there is no receive buffer), and nothing of others': the server may refuse it. READs and atomics of
+// others take the responder resources by which the server remembers the READ (flow.unshared). o.got counts the tries, from o.npsn on.
 func (n *order) replays(fl *flow, o *op, k uint32) bool {
-	if o.state != sDone || o.lane != n.index(fl) || o.is(fAgain) || fl.oldest == none || fl.guests != 0 || fl.cur != none || fl.unable() || (fl.next-o.spsn)&hdr.PSNMask > mostUnacked {
+	if o.state != sDone || o.lane != n.index(fl) || o.is(fAgain) || fl.oldest == none || fl.guests != 0 || fl.tail-k > uint32(fl.unshared) || fl.cur != none || fl.unable() || (fl.next-o.spsn)&hdr.PSNMask > mostUnacked {
 		return false
 	}
 	if o.got < o.npsn || o.got >= o.npsn+mostReplays {
@@ -101,6 +101,19 @@ func (n *order) replays(fl *flow, o *op, k uint32) bool {
 	o.got++
 	fl.replayed = uint16(k&(fl.span-1)) + 1
 	return true
+}
+
+// replaying reports whether c's server has not answered yet what it was asked to answer again.
+func (n *order) replaying(c *flow) bool {
+	if c.replayed == 0 {
+		return false
+	}
+	for k := c.head; k != c.first && c.head-k < mostAhead; k-- {
+		if o := n.op(c, k-1); o.kind == kRead && o.state == sDone && o.lane == n.index(c) && !o.is(fAgain|fOrphan) && o.got > o.npsn {
+			return true
+		}
+	}
+	return false
 }
 
 // replay is the READ that fl's server was asked to answer again, if an answer with PSN psn is to that; nil otherwise.

@@ -127,7 +127,11 @@ func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uin
 		return false
 	}
 	s.n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
-	fl.heard, o.got = s.c.Now(), o.npsn
+	if fl.heard = s.c.Now(); refused || psn == psnAdd(o.spsn, o.npsn-1) {
+		o.got = o.npsn
+	} else {
+		o.got = o.npsn + 1
+	}
 	if !refused {
 		s.relay(fl, o, true, x, b, &s.f, uint32(hdr.PSNDiff(psn, o.spsn)))
 		return true
