@@ -612,3 +612,19 @@ func TestAttack7BehindLongReads(t *testing.T) {
 		}
 	}
 }
+
+// Worlds that TestSoak found, with one crowd in three: a client is ended, and a client's new connection waits for giveup=, as the end of its old one, which is older than the box, is not understood.
+func TestAttack7FoundWorlds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		seed uint64
+	}{{"replace", 31415933773}, {"word", 31415933479}} {
+		t.Run(fmt.Sprint(c.name, c.seed), func(t *testing.T) {
+			w := twins()[c.name]
+			w.Limits.Crowds = 3
+			if _, _, err := w.Try(c.seed); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
