@@ -613,12 +613,12 @@ func TestAttack7BehindLongReads(t *testing.T) {
 	}
 }
 
-// Worlds that TestSoak found, with one crowd in three: a client is ended, and a client's new connection waits for giveup=, as the end of its old one, which is older than the box, is not understood.
+// Worlds that TestSoak found, with one crowd in three: two clients are ended (the second with retry_cnt 0), and a client's new connection waits for giveup=, as the end of its old one, which is older than the box, is not understood.
 func TestAttack7FoundWorlds(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		seed uint64
-	}{{"replace", 31415933773}, {"word", 31415933479}} {
+	}{{"replace", 31415933773}, {"replace", 31415939783}, {"word", 31415933479}} {
 		t.Run(fmt.Sprint(c.name, c.seed), func(t *testing.T) {
 			w := twins()[c.name]
 			w.Limits.Crowds = 3
