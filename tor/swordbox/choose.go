@@ -47,7 +47,7 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 			return nil, false
 		}
 	}
-	if again && fl.oldest != none {
+	if again && fl.unkept > 0 {
 		if c := s.elsewhere(fl, o, x); c != nil {
 			return c, true
 		}
@@ -65,8 +65,8 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 // mostOthers is how many connections are looked at for a READ that is done again.
 const mostOthers = 64
 
-// elsewhere is another connection for READ o of flow fl, with key x, which is done again while something is under way over its client's own: the server
-// would answer it before that, if it remembered it. nil when none is found among some, others each time.
+// elsewhere is another connection for READ o of flow fl, with key x, which is done again while something is under way over its client's own that only the client can
+// send again, as a SEND without a receive buffer: the server would answer the READ before that, if it remembered it. nil when none is found among some, others each time.
 func (s *clientSide) elsewhere(fl *flow, o *op, x *key) *flow {
 	n := s.n
 	if x == nil {

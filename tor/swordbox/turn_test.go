@@ -65,7 +65,7 @@ func TestLateComes(t *testing.T) {
 }
 
 // TestForgottenRead: a READ that is asked for again while a SEND is under way goes to the server under its old PSN, and its answer to the client, as often as
-// that comes. When the server says nothing, as it does not remember the READ, it is done anew.
+// that comes. When the server says nothing, as it does not remember the READ, it is done anew, over another connection.
 func TestForgottenRead(t *testing.T) {
 	r := newRig(t, graph.Args{"mode": "mux"})
 	a, b := r.join(), r.join()
@@ -89,7 +89,7 @@ func TestForgottenRead(t *testing.T) {
 	for range mostReplays {
 		asked(sp)
 	}
-	asked(sp + 2)
+	same(t, r.Push("a", again()).Out["b"], a.moved(b, hdr.ReadRequest, b.spsn, reth(lowest, testRKey, 8), nil))
 }
 
 // TestRefusedAgain: the server refuses a READ that it is asked to answer again, as its region is not what it was. The client is told so of that READ, as by the server.
