@@ -203,7 +203,7 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 			}
 		}
 	case info&hdr.IsRead != 0 || !s.f.BTHOf(b).AckReq():
-	case !s.doubtful(fl):
+	case !s.n.doubtful(fl):
 		s.acknowledge(fl)
 	case !fl.doubted:
 		fl.again, fl.doubted = fl.head, true
@@ -212,6 +212,6 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 
 // doubtful reports whether the server is to confirm first that its end of flow fl
 // counts as before: a new connection with the same numbers of queue pairs would not have been announced.
-func (s *clientSide) doubtful(fl *flow) bool {
-	return fl.trusted && s.n.row(fl).Learnt != conn.Managed
+func (n *order) doubtful(fl *flow) bool {
+	return fl.trusted && n.row(fl).Learnt != conn.Managed
 }

@@ -137,7 +137,7 @@ func (o *op) last() uint32 { return (o.cpsn + o.npsn - 1) & hdr.PSNMask }
 
 // same reports whether request b, with headers f, may be a repetition of o, from its
 // packet k on. What a WRITE writes may have changed since: the NIC reads it again.
-func (r *record) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
+func (n *order) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 	info := f.Op.Info()
 	is, begins := info.Flags, k == 0
 	switch o.kind {
@@ -178,7 +178,7 @@ func (r *record) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 		return true
 	}
 	if info.Ext&hdr.HasAtomicETH == 0 {
-		m, was := f.MaskedAtomicETHOf(b), r.beside(o)
+		m, was := f.MaskedAtomicETHOf(b), n.beside(o)
 		if m.CompareMask() != was.compareMask || m.SwapMask() != was.swapMask {
 			return false
 		}

@@ -15,7 +15,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	o, k := n.find(fl, psn)
-	if (o == nil || o.state != sOpen) && s.doubtful(fl) { // it may be new, of another connection
+	if (o == nil || o.state != sOpen) && n.doubtful(fl) { // it may be new, of another connection
 		fl.disputed = fl.disputed || !fl.bound && (o == nil || !n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu))
 		s.carriers.question(fl)
 	}
@@ -35,7 +35,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.resend(fl, o, x, off)
 	case released && o.kind == kRead || o.state == sUnsent:
 		s.late(fl, o, k, x, b)
-	case released && s.doubtful(fl):
+	case released && n.doubtful(fl):
 		if !fl.doubted || int32(k-fl.again) < 0 {
 			fl.again, fl.doubted = k, true
 		}
@@ -104,12 +104,12 @@ func (n *order) replays(fl *flow, o *op, k uint32) bool {
 }
 
 // replaying reports whether c's server has not answered yet what it was asked to answer again.
-func (n *order) replaying(c *flow) bool {
+func (r *record) replaying(c *flow) bool {
 	if c.replayed == 0 {
 		return false
 	}
 	for k := c.head; k != c.first && c.head-k < mostAhead; k-- {
-		if o := n.op(c, k-1); o.kind == kRead && o.state == sDone && o.lane == n.index(c) && !o.is(fAgain|fOrphan) && o.got > o.npsn {
+		if o := r.op(c, k-1); o.kind == kRead && o.state == sDone && o.lane == r.index(c) && !o.is(fAgain|fOrphan) && o.got > o.npsn {
 			return true
 		}
 	}
@@ -295,7 +295,7 @@ func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 
 // restores sends x, a repetition of packet off of o, as it first went to the server, if o writes a whole word and its client has
 // changed what it writes since: what came behind it was computed from that. False when nothing has changed.
-func (s *clientSide) restores(o *op, x *packet.Buf, off uint32) bool {
+func (s *wire) restores(o *op, x *packet.Buf, off uint32) bool {
 	b := x.Bytes()
 	if o.kind != kWrite || o.len != 8 || o.npsn != 1 || o.word == lapsed {
 		return false

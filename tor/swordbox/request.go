@@ -299,9 +299,9 @@ const farOff = 1 << 16
 
 // isVast reports whether request b of flow fl, with headers f, repeats a READ on record from one
 // of its packets on: its PSN may be farther behind than farOff.
-func (r *record) isVast(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
-	o, _ := r.find(fl, psn)
-	return o != nil && o.kind == kRead && r.same(o, f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
+func (n *order) isVast(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
+	o, _ := n.find(fl, psn)
+	return o != nil && o.kind == kRead && n.same(o, f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
 }
 
 // outOfTurn handles a request of flow fl that is not the one that is expected, by d
