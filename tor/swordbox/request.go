@@ -297,7 +297,7 @@ func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 // up to 2^23: one PSN for each packet of its answer (isVast, isAwaited).
 const farOff = 1 << 16
 
-// isVast reports whether request b of flow fl, with headers f, repeats a READ on record from one
+// isVast reports whether request b of flow fl repeats a READ on record from one
 // of its packets on: its PSN may be farther behind than farOff.
 func (n *order) isVast(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 	o, _ := n.find(fl, psn)
@@ -319,8 +319,8 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
 	switch {
 	case !fl.counted && !fl.bound:
-		if d < 0 && (fl.young && !fl.onward && psnLess(psn, fl.start) || fl.lags && psn == fl.notReady) {
-			return false // of the time before, or what the server has said that it has not executed
+		if d < 0 && (fl.young && !fl.onward && psnLess(psn, fl.start) || s.recounts(fl, b, psn)) {
+			return false
 		}
 		s.forgo(fl, x, b)
 		return true
@@ -348,6 +348,17 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 		return true
 	}
 	return false
+}
+
+// recounts reports whether request b of flow fl, with headers f, repeats what is open. Answers count for what comes behind all that is open then: one to
+// a repetition has a later MSN.
+func (s *wire) recounts(fl *flow, b []byte, psn uint32) bool {
+	o, _ := s.n.find(fl, psn)
+	if o == nil || o.state != sOpen || !s.n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu) {
+		return false
+	}
+	fl.msn, fl.counts = 0, fl.tail
+	return true
 }
 
 // follow takes over the numbering of flow fl at the request in b, x, if it is time.

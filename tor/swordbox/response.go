@@ -284,8 +284,8 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 
 // count takes from the answer in b, with headers f and PSN psn, whether the server executes what flow fl sends. A request that it executed before
 // it acknowledges without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever sends to a connection may begin with such. So
-// what is answered shows no right and no word's value, until the MSN has risen from one answer to another by the messages between both. Until then no
-// request is sent again while it is on record (forgo), so that no answer has the MSN of later ones.
+// what is answered shows no right and no word's value, until the MSN has risen from one answer to another by the messages between both. What was
+// sent again while it was on record does not count (recounts): its answer may have the MSN of later ones.
 func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if !fl.trusted {
 		r.trust(fl, f, b, psn)
@@ -300,7 +300,7 @@ func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	_, k := r.find(fl, o.cpsn)
 	msn, known := f.AETHOf(b).MSN(), fl.msn&knownMSN != 0
 	switch messages := int32(k - fl.counts); {
-	case known && messages <= 0:
+	case messages < 0 || known && messages == 0:
 		return
 	case known && (msn-fl.msn)&0xFFFFFF == uint32(messages):
 		fl.counted = true
