@@ -19,13 +19,13 @@
 // other connections passes as it is, and what they write makes the words that it
 // touches unknown for as long as it may be under way (settle=).
 //
-// Anybody can make up requests. So a request far from what is expected, or one
-// that looks like an old repetition on a connection that was quiet, changes
-// nothing by itself: the server is asked (carrierSide.query), by a repetition of what it
-// acknowledged last. Any responder acknowledges that once more, whatever the
+// Anybody can make up requests. So a request far from what is expected, or, on a connection that
+// nobody announced, one that repeats what was answered, changes
+// nothing by itself: the server is asked (carrierSide.query), by a repetition of a request of long ago.
+// Any responder acknowledges its newest request once more then, whatever the
 // rights of the queue pair, and executes nothing (IBTA 9.7.5.1.2). When it answers
-// otherwise, its end is another connection's, and so it is when it does not answer for giveup=,
-// though it answers others. Until the server's first answer nothing tells requests that are
+// otherwise, or has counted other messages (MSN), its end is another connection's, and so it is when it does not answer for giveup=,
+// though it answers others. Until it has answered nothing new goes over the connection. Until the server's first answer nothing tells requests that are
 // made up from the client's: one that is out of turn ends the following, and passes.
 // A request of another shape than those that were answered, as behind other tags or with
 // IP options, a server may throw away unseen; so it takes no PSN (wire.uniform).
