@@ -462,6 +462,8 @@ func TestAttack7ConnectedAnewAtOnce(t *testing.T) {
 								n++
 							}
 						}
+						s.Pause(time.Second)
+						healthy(t, again)
 						t.Logf("%v %v", again.Status(0), again.Status(14))
 						if n > 0 {
 							t.Errorf("%d WRITEs are acknowledged, and not in memory", n)

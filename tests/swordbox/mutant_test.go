@@ -235,7 +235,7 @@ func mutants() []mutant {
 		{"a READ is asked for again in front of others' operations", "repair.go", " || fl.guests != 0 ||", " ||", frames, "TestAttack6RepeatedReadRefused"},
 		{"the number of another connection is its own's", "carrier.go", "psn != c.acked && !c.affirmed(h, b, psn) || !c.mayHave(h, b)", "psn != c.acked && !c.affirmed(h, b, psn)", histories, "TestAttack7NumbersComeBackSoftRoCE"},
 		{"the next process does not know how many messages the server counted", "recover.go", "if f.msn&newestMSN != 0 {", "if false {", histories, "TestAttack7NumbersComeBackSoftRoCE"},
-		{"what is asked for again has an answer from another connection", "response.go", "(psn != fl.acked || !fl.mayHave(&s.f, b)) {", "false {", histories, "TestAttack7AcknowledgedOfFormer"},
+		{"what is asked for again has an answer from another connection", "response.go", "(psn != fl.acked || !fl.mayHave(&s.f, b)) {", "false {", histories, "TestAttack7ConnectedAnewAtOnce|TestAttack7NumbersComeBackSoftRoCE|TestAttack7AcknowledgedOfFormer"},
 		{"requests go to an end that is in question", "choose.go", " || c.gated || c.doubted", " || c.gated", histories, "TestAttack7ConnectedAnewAtOnce"},
 		{"what was written is what is there now", "repair.go", "if le.Uint64(p) == o.out {\n\t\treturn false", "if true {\n\t\treturn false", histories, "TestAttack7BufferChanges"},
 		{"any request repeats a SEND", "op.go", "return o.prior&^invalidates == sendOf(f, b) &&", "return true ||", histories, "TestAttack7OtherThanTheSend"},
