@@ -1,0 +1,181 @@
+package swordbox
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/rack/rnic"
+	"github.com/quillon/quillon/tests/bed"
+)
+
+// losing is a scene in which the server's machine does not get the next WRITE of one packet while *lossy.
+func losing(x *bed.Box, lossy *bool) bed.SceneConfig {
+	return bed.SceneConfig{Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+		return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+			var f hdr.Frame
+			if *lossy && machine == "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op == hdr.WriteOnly {
+				*lossy = false
+				return true
+			}
+			return false
+		}}
+	}}
+}
+
+// A client's WRITE that was answered comes a second time (the network doubles it, a stranger makes it up, or its acknowledgement was late), and the next frame to the server is lost. On a bare wire that is the repetition, and nobody notes it; through the box it is
+// its question, which nobody asks again: what the client sends next, and what others have there, waits without end.
+func TestAttack8QuestionLost(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for _, who := range []string{"the client", "another"} {
+			t.Run(mode+", "+who, func(t *testing.T) {
+				lossy := false
+				bed.Both(t, losing(ofSwordbox(graph.Args{"mode": mode, "shared": "1"}), &lossy), func(t *testing.T, s *bed.Scene) {
+					l := bed.Link{PD: s.PD()}
+					m := s.MR(l.PD, va, 1<<16, all)
+					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+					known(t, s, m, a, b)
+					for range 5 {
+						a.WriteWord(m, va+1024, 1)
+					}
+					if who == "another" && s.Instance() != nil {
+						was := s.Count("moved")
+						if a.Add(m, va, 1); s.Count("moved") != was {
+							a, b = b, a
+						}
+					}
+					_, psn := a.Pending()
+					if st := a.WriteWord(m, va+1024, 2); st != rnic.Success {
+						t.Fatal(st)
+					}
+					lossy = true
+					s.Send(time.Microsecond, a.Frame(psn, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, m.RKey, 8), Payload: binary.LittleEndian.AppendUint64(nil, 2), AckReq: true, SrcMAC: a.Here.ClientMAC}))
+					s.Pause(50 * time.Microsecond)
+					if lossy {
+						t.Fatal("nothing was lost")
+					}
+					p := a
+					if who == "another" {
+						p = b
+					}
+					worst := time.Duration(0)
+					for range 10 {
+						if _, st := p.Add(m, va, 1); st != rnic.Success {
+							t.Errorf("an addition: %v", st)
+							break
+						}
+						worst = max(worst, p.Latency(p.Posted()-1))
+					}
+					t.Logf("the slowest addition took %v", worst)
+					if worst > 20*time.Millisecond {
+						t.Errorf("an addition took %v", worst)
+					}
+					healthy(t, p)
+				})
+			})
+		}
+	}
+}
+
+// All that the server answers to a client is lost for a while: a WRITE's acknowledgement, a READ's answer, and that the SEND behind them has no receive buffer. The client repeats all three. On a bare wire the READ is answered again at once;
+// through the box it waits for the SEND, as the WRITE's repetition has put the connection in question.
+func TestAttack8RereadBehindDoubted(t *testing.T) {
+	for _, retries := range []int{1, 2, 3, 7} {
+		for _, alone := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d retries, alone %v", retries, alone), func(t *testing.T) {
+				lossy := false
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "shared": "1"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+					return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool { return lossy && machine != "s0" }}
+				}}, func(t *testing.T, s *bed.Scene) {
+					k := rnic.DefaultConn()
+					k.Timeout, k.RetryCnt, k.MinRNRTimer, k.RNRRetry = 12, retries, 10, 7 // 17 ms; 0.32 ms, without end
+					l := bed.Link{PD: s.PD(), Conn: k}
+					m := s.MR(l.PD, va, 1<<16, all)
+					a := s.Peer(0, 0, l)
+					known(t, s, m, a)
+					for range 5 {
+						a.ReadWord(m, va)
+						a.WriteWord(m, va+1024, 1)
+					}
+					if !alone { // another, which may not READ there
+						l.PD = s.PD()
+						o := s.MR(l.PD, 1<<30, 1<<16, all)
+						b := s.Peer(1, 0, l)
+						warm(t, o, 1<<30, 10, b)
+					}
+					lossy = true
+					a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 1024, RKey: m.RKey})
+					s.Pause(20 * time.Microsecond)
+					read := a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 512)}, RemoteAddr: va + 2048, RKey: m.RKey})
+					s.Pause(20 * time.Microsecond)
+					a.Post(rnic.SendWR{Op: rnic.OpSend, SGL: [][]byte{make([]byte, 16)}})
+					s.Pause(5 * time.Millisecond)
+					lossy = false
+					s.Pause(600 * time.Millisecond)
+					t.Logf("READ %v after %v", a.Status(read), a.Latency(read))
+					if a.State() == rnic.StateReady {
+						if a.Latency(read) > 100*time.Millisecond {
+							t.Errorf("the READ took %v", a.Latency(read))
+						}
+						if err := a.Far.PostRecv(&rnic.RecvWR{Buf: make([]byte, 64)}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					a.Await()
+					healthy(t, a)
+				})
+			})
+		}
+	}
+}
+
+// A server that was slow for a while is quick again. The acknowledgement of a client's WRITE is lost, and so is what goes to the server when the client repeats it. On a bare wire the next repetition is acknowledged; the box does not ask again so soon, as
+// it measured the time of an answer while the server was slow, and the client gives up.
+func TestAttack8AsksTooSeldom(t *testing.T) {
+	for _, retries := range []int{2, 3} {
+		t.Run(fmt.Sprint(retries), func(t *testing.T) {
+			lossy, deaf := false, false
+			cfg := losing(ofSwordbox(graph.Args{"mode": "mux"}), &lossy)
+			wrap := cfg.Wrap
+			cfg.Wrap = func(machine string, nic *rnic.NIC) host.Endpoint {
+				x := wrap(machine, nic)
+				if machine == "s0" {
+					return x
+				}
+				return &bed.Spy{Endpoint: nic, Lose: func([]byte) bool {
+					was := deaf
+					deaf = false
+					return was
+				}}
+			}
+			bed.Both(t, cfg, func(t *testing.T, s *bed.Scene) {
+				k := rnic.DefaultConn()
+				k.Timeout, k.RetryCnt = 10, retries // 4 ms
+				l := bed.Link{PD: s.PD(), Conn: k}
+				m := s.MR(l.PD, va, 1<<16, all)
+				a := s.Peer(0, 0, l)
+				known(t, s, m, a)
+				for range 40 {
+					s.Stall()
+					a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 1024, RKey: m.RKey})
+					s.Pause(time.Duration(retries) * 4200 * time.Microsecond)
+					s.Thaw()
+					a.Await()
+				}
+				healthy(t, a)
+				s.Pause(20 * time.Millisecond)
+				deaf = true
+				w := a.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 1024, RKey: m.RKey})
+				s.Pause(100 * time.Microsecond)
+				lossy = true
+				a.Await()
+				t.Logf("%v after %v; lost: %v", a.Status(w), a.Latency(w), !lossy)
+				healthy(t, a)
+			})
+		})
+	}
+}
