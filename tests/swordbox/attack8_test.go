@@ -179,3 +179,50 @@ func TestAttack8AsksTooSeldom(t *testing.T) {
 		})
 	}
 }
+
+// A client's queue pair and the server's are reset and connected anew, without a connection manager, and begin with the PSN that the box's question has: the server takes the question for the new connection's first request, and acknowledges the client's, which it does
+// not execute.
+func TestAttack8QuestionIsFirst(t *testing.T) {
+	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+		for _, mode := range []string{"mux", "replace"} {
+			for _, quiet := range []time.Duration{time.Millisecond, 150 * time.Millisecond} {
+				t.Run(fmt.Sprintf("%v, %s, %v", profile, mode, quiet), func(t *testing.T) {
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode}), Profile: profile}, func(t *testing.T, s *bed.Scene) {
+						c := rnic.DefaultConn()
+						c.Timeout, c.RetryCnt = 14, 7
+						l := bed.Link{PD: s.PD(), Conn: c}
+						m, big := s.MR(l.PD, va, 4096, all), s.MR(l.PD, 1<<30, 1<<20, all)
+						a := s.Peer(0, 0, l)
+						known(t, s, m, a)
+						for start := a.Far.Expected(); (a.Far.Expected()-start)&hdr.PSNMask < 40_000; {
+							if st := a.Do(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 1<<20)}, RemoteAddr: 1 << 30, RKey: big.RKey}); st != rnic.Success {
+								t.Fatal(st)
+							}
+						}
+						for range 20 {
+							a.WriteWord(m, va+1024, 1)
+						}
+						s.Pause(quiet)
+						begin := (a.Far.Expected() - 1 - 1<<15) & hdr.PSNMask
+						a.QP.Reset()
+						a.Far.Reset()
+						l.Near, l.Far, l.Conn.SQPSN, l.Conn.RQPSN = a.QP, a.Far, begin, begin
+						again := s.Peer(0, 0, l)
+						n := 0
+						for i := range 5 {
+							v := 0x700 + uint64(i)
+							if again.WriteWord(m, va+1024, v) == rnic.Success && bed.WordAt(m, va+1024) != v {
+								n++
+							}
+						}
+						t.Logf("%v after %v", again.Status(0), again.Latency(0))
+						if n > 0 {
+							t.Errorf("%d WRITEs are acknowledged, and not in memory", n)
+						}
+						healthy(t, again)
+					})
+				})
+			}
+		}
+	}
+}
