@@ -238,7 +238,7 @@ func TestAttack6QuestionAndCrash(t *testing.T) {
 						post(b, m, va, 1)
 						s.Pause(30 * time.Microsecond)
 						if s.Instance() != nil {
-							if s.Count("replaced-atomic") == replaced && why != "own" { // behind a repetition it waits for the server's word
+							if s.Count("replaced-atomic") == replaced && why == "drop" { // else it waits for the server's word, behind what may be another connection's
 								t.Fatal("nothing was replaced")
 							}
 							s.Remove()

@@ -43,7 +43,7 @@ func crashMutants() []mutant {
 		{"a row of another connection is believed", "recover.go", "if identityOf(&r.rows[i]) != id {", "if false {", frames, "TestDamagedState"},
 		{"absurd numbers are believed", "recover.go", "if !r.flows[i].sane(r.window) {", "if false {", frames, "TestDamagedState"},
 		{"another version's state is believed", "recover.go", "case !understood(le.Uint32(m.b[8:])):", "case false:", frames, "TestDamagedState|TestLost"},
-		{"what earlier versions left is not understood", "memory.go", "layout() == firstLayout && slices.Contains(earlier, was)", "false", frames, "TestOtherVersion"},
+		{"what earlier versions left is not understood", "memory.go", "layout() == thisLayout && slices.Contains(earlier, was)", "false", frames, "TestOtherVersion"},
 		{"records of another format are none", "memory.go", "m != 0 && m != memMagic", "m != 0 && m == 1", frames, "TestOtherFormat"},
 		{"a state of the future is believed", "recover.go", "case now < alive:", "case false:", frames, "TestDamagedState"},
 		{"what another process let through is over at once", "recover.go", "s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)", "", frames, "TestReplacesSoon|" + crash},

@@ -104,9 +104,9 @@ func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
 	return false
 }
 
-// unable reports whether c can carry nothing new, whatever it is.
+// unable reports whether c can carry nothing, whatever it is. Nor does it carry anything new while its server's end is in question (doubted).
 func (c *flow) unable() bool {
-	return !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated || c.doubted
+	return !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated
 }
 
 // mostBefore is how many packets may be under way on a connection, with answers to READs among them, when it takes another's operation.
@@ -115,6 +115,10 @@ const mostBefore = 256
 // able is usable, and leaves open what a request that cannot go waits for.
 func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 	n := s.n
+	if c.doubted {
+		s.carriers.question(c, max(leastPatience, s.c.Now().Sub(c.asked)/8))
+		return false
+	}
 	if c.unable() || (c.next-c.acked)&hdr.PSNMask > mostUnacked {
 		return false
 	}

@@ -205,7 +205,7 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 	case info&hdr.IsRead != 0 || !s.f.BTHOf(b).AckReq():
 	case !s.n.doubtful(fl):
 		s.acknowledge(fl)
-	case !fl.doubted:
+	case !fl.doubted || int32(fl.head-fl.again) < 0:
 		fl.again, fl.doubted = fl.head, true
 	}
 }

@@ -58,8 +58,14 @@ func (s *carrierSide) inquire(c *flow) {
 // acknowledges the repetition itself, which says nothing, is told from others by that.
 const longSince = farOff / 2
 
-// longAgo is the PSN of that repetition.
-func (c *carrier) longAgo() uint32 { return (c.acked - longSince) & hdr.PSNMask }
+// longAgo is the PSN of that repetition. It is not where the connection began: another one with the same numbers may begin there, too.
+func (c *flow) longAgo() uint32 {
+	psn := (c.acked - longSince) & hdr.PSNMask
+	if d := hdr.PSNDiff(psn, c.start); d > -narrow && d < narrow {
+		psn = (psn - 2*narrow) & hdr.PSNMask
+	}
+	return psn
+}
 
 // judge takes from answer b, with PSN psn, to connection c, which is in doubt, what the
 // server has executed. When the only answer to a question and a repetition, twice, is the

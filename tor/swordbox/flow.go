@@ -53,9 +53,9 @@ type flow struct {
 	early    hold.Queue // requests behind a READ whose length is not known: see clientSide.wait
 	proven   uint32     // the longest payload of a WRITE's packet that the server acknowledged over this connection, if over leastProven: see unproven
 	sumless  bool       // its UDP checksums say nothing: that of the first request on record was wrong
-	unshared uint8  // operations of its client over its own connection since another's READ or atomic was sent over it, at most 255
-	replayed uint16 // the READ that the server was last asked to answer again under its old PSNs: its place on record, plus 1; see order.replays
-	msn      uint32 // until it is counted: with knownMSN the MSN that the server had after operation number counts; then, with newestMSN, the newest that it has said
+	unshared uint8      // operations of its client over its own connection since another's READ or atomic was sent over it, at most 255
+	replayed uint16     // the READ that the server was last asked to answer again under its old PSNs: its place on record, plus 1; see order.replays
+	msn      uint32     // until it is counted: with knownMSN the MSN that the server had after operation number counts; then, with newestMSN, the newest that it has said
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the

@@ -379,7 +379,7 @@ type sort struct {
 var taken = []sort{
 	{reflect.TypeFor[op](), 1, "va out prior cpsn spsn npsn len rkey got lane flags kind state"},
 	{reflect.TypeFor[more](), 1, "compareMask swapMask nak"},
-	{reflect.TypeFor[flow](), 1, "synced trusted young onward start told lost mtu mtuLow client carrier"},
+	{reflect.TypeFor[flow](), 1, "synced trusted young onward start told lost mtu mtuLow client carrier msn"},
 	{reflect.TypeFor[client](), 1, "gone failed misshapen unsure syn admitted first head tail span cur part base began down ended verdict past pastAt"},
 	{reflect.TypeFor[carrier](), 1, "dead gated gate acked deep trip up"},
 	{reflect.TypeFor[conn.Row](), 1, "Client Server PKey MTU Net Learnt State ready tid"},
@@ -399,15 +399,15 @@ func layout() uint32 {
 	return h.Sum32()
 }
 
-// firstLayout is that of version 1 of all records. Versions of the program before it wrote
-// another number, whatever they changed: those have the same fields in the same places.
-const firstLayout = 0x4C08D713
+// thisLayout is that of this version. Versions before it wrote the earlier numbers: those have the same fields in the same
+// places, but for the MSN of the server's end, which is told by newestMSN, and for what tells SENDs apart (op.prior is 0).
+const thisLayout = 0x54FEF305
 
-var earlier = []uint32{0xB111136C, 0xBACE34C6}
+var earlier = []uint32{0xB111136C, 0xBACE34C6, 0x4C08D713}
 
 // understood reports whether this version of the program understands records of that layout.
 func understood(was uint32) bool {
-	return was == layout() || layout() == firstLayout && slices.Contains(earlier, was)
+	return was == layout() || layout() == thisLayout && slices.Contains(earlier, was)
 }
 
 func describe(h interface{ Write([]byte) (int, error) }, t reflect.Type) {

@@ -159,6 +159,9 @@ func (n *order) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 		whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len
 		return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
 	case kSend:
+		if o.prior == 0 { // from a version of the program that did not tell SENDs apart
+			return is&hdr.IsSend != 0 && info.Ext&hdr.HasIETH == 0
+		}
 		if begins {
 			return o.prior&^invalidates == sendOf(f, b) && (info.Ext&hdr.HasIETH == 0 || f.IETHOf(b).RKey() == o.rkey)
 		}

@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
@@ -15,9 +16,16 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	o, k := n.find(fl, psn)
+	other := o != nil && !n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
 	if (o == nil || o.state != sOpen) && n.doubtful(fl) { // it may be new, of another connection
-		fl.disputed = fl.disputed || !fl.bound && (o == nil || !n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu))
-		s.carriers.question(fl)
+		again := clock.Duration(0) // as often as its client asks
+		if fl.disputed = fl.disputed || !fl.bound && (o == nil || other); other {
+			again = leastPatience
+			if !fl.doubted {
+				fl.again, fl.doubted = fl.head+1, true // there is nothing to answer
+			}
+		}
+		s.carriers.question(fl, again)
 	}
 	if o == nil {
 		s.longAgo(fl, b, psn)
@@ -25,7 +33,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	off := uint32(hdr.PSNDiff(psn, o.cpsn))
-	if !n.same(o, &s.f, b, off, fl.mtu) {
+	if other {
 		s.c.Drop(x, reasonBadRepeat)
 		return
 	}

@@ -106,8 +106,8 @@ func spoil[T any](all []T) {
 // A state of a version that had the same fields in the same places is taken over, though it
 // wrote another number; one whose meaning is another is not.
 func TestOtherVersion(t *testing.T) {
-	if layout() != firstLayout {
-		t.Errorf("layout is %#x, not %#x: say which versions of the program are understood, and which are not (understood)", layout(), uint32(firstLayout))
+	if layout() != thisLayout {
+		t.Errorf("layout is %#x, not %#x: say which versions of the program are understood, and which are not (understood)", layout(), uint32(thisLayout))
 	}
 	for _, was := range earlier {
 		r, k, a, b := diverged(t, nil)

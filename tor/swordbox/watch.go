@@ -90,6 +90,8 @@ func (s *Box) inspectAll(now clock.Time) {
 			case (f.disputed || f.quiet && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup) && (!f.bound || n.crowded())) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
 				s.clients.forsake(f)
+			case f.doubted:
+				s.carriers.question(f, max(leastPatience, now.Sub(f.asked)/8))
 			case f.quiet || f.disputed:
 				s.carriers.query(f)
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.crowded() || now.Sub(f.lost) > s.cfg.idle):
@@ -135,6 +137,9 @@ func (s *carrierSide) watch(c *flow) {
 	if c.inDoubt {
 		s.inquire(c)
 		return
+	}
+	if c.doubted {
+		s.question(c, max(leastPatience, now.Sub(c.asked)/8))
 	}
 	if c.gated && s.mayAsk(c) {
 		s.fill(c)
@@ -183,13 +188,13 @@ func (s *carrierSide) query(c *flow) {
 		c.tries = min(c.tries+1, 250) // in vain: the server may have moved
 		s.readdress(c)
 	}
-	s.question(c)
+	s.question(c, 0)
 }
 
-// question is query for a repetition of the client's: it comes as often as these.
-func (s *carrierSide) question(c *flow) {
+// question is query, asked again after a time: where a client asks for something again it asks each time.
+func (s *carrierSide) question(c *flow, again clock.Duration) {
 	now := s.c.Now()
-	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < c.trip {
+	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < again {
 		return
 	}
 	if !s.emptyWrite(&c.up, c.longAgo()) {
