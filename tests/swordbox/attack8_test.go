@@ -179,3 +179,87 @@ func TestAttack8AsksTooSeldom(t *testing.T) {
 		})
 	}
 }
+
+// A client's queue pair and the server's are reset and connected anew at once, without a connection manager, a little before where they had come to. What the client sends has PSNs of others of its requests: the box asks the server, but goes on to send
+// others' atomics over that connection, whose end is another one's. Their client is ended.
+func TestAttack8GuestsOverAnother(t *testing.T) {
+	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+		for _, mode := range []string{"mux", "replace"} {
+			for _, reads := range []bool{false, true} { // what the PSNs were of; WRITEs of the same place are repetitions, and put the connection in question
+				t.Run(fmt.Sprintf("%v, %s, READs %v", profile, mode, reads), func(t *testing.T) {
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "shared": "1"}), Profile: profile}, func(t *testing.T, s *bed.Scene) {
+						c := rnic.DefaultConn()
+						c.Timeout, c.RetryCnt = 16, 7
+						l := bed.Link{PD: s.PD(), Conn: c}
+						m := s.MR(l.PD, va, 4096, all)
+						a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+						known(t, s, m, a, b)
+						for range 20 {
+							if reads {
+								a.ReadWord(m, va+1024)
+							} else {
+								a.WriteWord(m, va+1024, 1)
+							}
+						}
+						s.Pause(time.Millisecond)
+						begin := (a.Far.Expected() - 10) & hdr.PSNMask
+						a.QP.Reset()
+						a.Far.Reset()
+						l.Near, l.Far, l.Conn.SQPSN, l.Conn.RQPSN = a.QP, a.Far, begin, begin
+						again := s.Peer(0, 0, l)
+						for i := range uint64(5) {
+							again.Post(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{binary.LittleEndian.AppendUint64(nil, 0x700+i)}, RemoteAddr: va + 1024, RKey: m.RKey})
+						}
+						for range 200 { // 2 s
+							s.Pause(10 * time.Millisecond)
+							if _, st := b.Add(m, va, 1); st != rnic.Success {
+								break
+							}
+						}
+						t.Logf("%v after %v", again.Status(4), again.Latency(4))
+						healthy(t, again, b)
+					})
+				})
+			}
+		}
+	}
+}
+
+// Somebody who knows a client's queue pair sends its old requests all the time. On a bare wire the server acknowledges them, and the client notes nothing.
+func TestAttack8RepeatedWithoutEnd(t *testing.T) {
+	for _, mode := range []string{"mux", "replace"} {
+		for _, who := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s, %d", mode, who), func(t *testing.T) {
+				bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": mode, "shared": "1"})}, func(t *testing.T, s *bed.Scene) {
+					l := bed.Link{PD: s.PD()}
+					m := s.MR(l.PD, va, 1<<16, all)
+					a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+					known(t, s, m, a, b)
+					_, psn := a.Pending()
+					for range 5 {
+						a.WriteWord(m, va+1024, 2)
+					}
+					p := []*bed.Peer{a, b}[who]
+					was := p.Posted()
+					start := s.Clock.Now()
+					for k := range 300 {
+						if k%3 == 0 {
+							post(p, m, va, 1)
+						}
+						s.Send(time.Microsecond, a.Frame(psn+uint32(k%5), bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(va+1024, m.RKey, 8), Payload: binary.LittleEndian.AppendUint64(nil, 2), AckReq: true, SrcMAC: a.Here.ClientMAC}))
+					}
+					p.Await()
+					worst := time.Duration(0)
+					for k := was; k < p.Posted(); k++ {
+						worst = max(worst, p.Latency(k))
+					}
+					t.Logf("%v for all; at worst %v", s.Clock.Now().Sub(start), worst)
+					if worst > 5*time.Millisecond {
+						t.Errorf("an addition took %v", worst)
+					}
+					healthy(t, a, b)
+				})
+			})
+		}
+	}
+}
