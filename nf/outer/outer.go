@@ -28,11 +28,14 @@ type Header struct {
 	ip     int
 	l4     int
 	pseudo uint32 // sum of the pseudo-header without the length
+	v4     bool
+	udp    bool
+	sum    uint32 // of an IPv4 header without TOS and length
 }
 
 // New makes the headers.
 func New(c Config) *Header {
-	h := &Header{cfg: c, ip: hdr.EthernetLen}
+	h := &Header{cfg: c, ip: hdr.EthernetLen, v4: c.Local.Is4(), udp: c.Proto == hdr.ProtoUDP}
 	e := hdr.EthernetFields{Dst: c.RemoteMAC, Src: c.LocalMAC, EtherType: hdr.EtherIPv4}
 	if c.Local.Is6() {
 		e.EtherType = hdr.EtherIPv6
@@ -60,6 +63,12 @@ func New(c Config) *Header {
 		n += hdr.UDPLen
 	}
 	h.bytes = b[:n:n]
+	if h.v4 {
+		ip := hdr.IPv4(b[h.ip:])
+		ip.SetTotalLen(0)
+		ip.SetChecksum(0)
+		h.sum = uint32(^hdr.Checksum(ip[:hdr.IPv4Len], 0))
+	}
 	return h
 }
 
@@ -78,17 +87,19 @@ func (h *Header) Pseudo() uint32 { return h.pseudo }
 func (h *Header) Put(b []byte, tos uint8, flow uint32) (port uint16) {
 	copy(b, h.bytes)
 	var u hdr.UDP
-	if h.cfg.Proto == hdr.ProtoUDP {
+	if h.udp {
 		u = hdr.UDP(b[h.l4:])
 		port = 49152 | uint16(flow)&0x3FFF
 		u.SetSrcPort(port)
 		u.SetLen(uint16(len(u)))
 	}
-	if h.cfg.Local.Is4() {
+	if h.v4 {
 		p := hdr.IPv4(b[h.ip:])
 		p.SetTOS(tos)
 		p.SetTotalLen(uint16(len(p)))
-		p.UpdateChecksum()
+		sum := h.sum + uint32(tos) + uint32(uint16(len(p)))
+		sum = sum>>16 + sum&0xFFFF
+		p.SetChecksum(^uint16(sum>>16 + sum))
 		return port
 	}
 	p := hdr.IPv6(b[h.ip:])
@@ -125,6 +136,13 @@ func Flow(b []byte, l *hdr.Layers) uint32 {
 		h = mix(h, uint64(src)<<16|uint64(dst))
 	}
 	return uint32(h)
+}
+
+// UsualFlow is Flow of a usual frame (hdr.Usual).
+func UsualFlow(b []byte) uint32 {
+	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
+	addresses, ports := binary.LittleEndian.Uint64(h[hdr.EthernetLen+12:]), binary.BigEndian.Uint32(h[hdr.UsualL4:])
+	return uint32(mix(mix(hdr.EtherIPv4|uint64(h[hdr.EthernetLen+9])<<16, addresses), uint64(ports)))
 }
 
 // mix folds the product of two odd-looking words: every bit of both reaches the
