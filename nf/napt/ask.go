@@ -13,8 +13,9 @@ type ask struct {
 	usual   bool
 	key     private
 	hash    uint64
-	place   int // where the mapping may be
-	session int // and the session
+	peer    peer // it goes to, without a mapping
+	place   int  // where the mapping may be
+	session int  // and the session
 }
 
 // scout takes over the tables that there are now, of which others may have been restored.
@@ -39,28 +40,19 @@ func (a *app) ahead(in int, bufs []*packet.Buf) {
 	}
 	for i := range bufs {
 		if q := &a.asks[i]; q.usual {
-			q.place = a.mappings[a.st.shardOf(q.key.port)].Near(q.hash)
-		}
-	}
-	if a.filter == byEndpoint {
-		return // with TCP alone there are sessions
-	}
-	for i, x := range bufs {
-		if q := &a.asks[i]; q.usual {
-			p := peerOf(x.Bytes())
+			n := a.st.shardOf(q.key.port)
+			q.place = a.mappings[n].Near(q.hash)
+			p := q.peer
 			p.mapping = uint32(q.place)
 			if p.kind = tcpSession; q.key.class == classUDP {
+				if a.filter == byEndpoint {
+					continue
+				}
 				a.permission(&p, classUDP)
 			}
-			q.session = a.sessions[a.st.shardOf(q.key.port)].Near(p.hash(a.Seed))
+			q.session = a.sessions[n].Near(p.hash(a.Seed))
 		}
 	}
-}
-
-// peerOf is who a usual frame goes to.
-func peerOf(b []byte) peer {
-	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
-	return peer{addr: be.Uint32(h[30:]), port: be.Uint16(h[36:])}
 }
 
 // gather looks whether a frame is a usual one that is translated.
@@ -85,6 +77,7 @@ func (a *app) gather(b []byte, q *ask) {
 	q.usual, q.session = true, -1
 	q.key = private{addr: src, port: be.Uint16(h[34:]), class: class}
 	q.hash = q.key.hash(a.Seed)
+	q.peer = peer{addr: dst, port: be.Uint16(h[36:])}
 }
 
 // translate is what becomes of a usual frame that goes outward.
@@ -94,14 +87,14 @@ func (a *app) translate(c *graph.Ctx, b []byte, q *ask) verdict {
 		flags = hdr.TCP(b[hdr.UsualL4:]).Flags()
 	}
 	s := a.st.take(a.st.shardOf(q.key.port))
-	m, r := a.opens(c, s, q, peerOf(b), hdr.Ethernet(b).Src(), flags)
+	m, r := a.opens(c, s, q, hdr.Ethernet(b).Src(), flags)
 	if m == nil {
 		a.st.give(s)
 		return verdict{drop, r}
 	}
 	rewriteUsual(b, a.public[m.public], m.port)
 	a.st.give(s)
-	if a.ours(be.Uint32(b[30:])) {
+	if a.ours(q.peer.addr) {
 		var d hdr.Layers
 		hdr.Walk(b, &d)
 		host, r := a.inward(b, &d, int(q.key.class))

@@ -310,12 +310,12 @@ const (
 func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Reason {
 	q := ask{key: private{addr: be.Uint32(b[d.L3+12:]), port: be.Uint16(b[portAt(d, source):]), vlans: d.VLANs(), class: uint16(class)}, place: -1, session: -1}
 	q.hash = q.key.hash(a.Seed)
-	p := peer{addr: be.Uint32(b[d.L3+16:])}
+	q.peer = peer{addr: be.Uint32(b[d.L3+16:])}
 	if class != classICMP {
-		p.port = be.Uint16(b[portAt(d, destination):])
+		q.peer.port = be.Uint16(b[portAt(d, destination):])
 	}
 	s := a.st.take(a.st.shardOf(q.key.port))
-	m, r := a.opens(c, s, &q, p, hdr.Ethernet(b).Src(), flagsOf(b, d))
+	m, r := a.opens(c, s, &q, hdr.Ethernet(b).Src(), flagsOf(b, d))
 	if m != nil {
 		rewrite(b, d, source, a.public[m.public], m.port)
 	}
@@ -323,8 +323,8 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 	return r
 }
 
-// opens is the mapping of a private end that sends to a peer, whose mapping is not known yet; nil: it has none, and why.
-func (a *app) opens(c *graph.Ctx, s *shard, q *ask, p peer, mac [6]byte, flags uint8) (*mapping, graph.Reason) {
+// opens is the mapping of a private end that sends to a peer; nil: it has none, and why.
+func (a *app) opens(c *graph.Ctx, s *shard, q *ask, mac [6]byte, flags uint8) (*mapping, graph.Reason) {
 	class := int(q.key.class)
 	i := s.mappings.FindNear(&q.key, q.hash, q.place)
 	if i < 0 {
@@ -342,6 +342,7 @@ func (a *app) opens(c *graph.Ctx, s *shard, q *ask, p peer, mac [6]byte, flags u
 		m.mac = mac
 		s.moved(i)
 	}
+	p := q.peer
 	p.mapping = uint32(i)
 	a.peer = p
 	patience := a.udpIdle

@@ -86,27 +86,28 @@ func (h *Header) Pseudo() uint32 { return h.pseudo }
 // port and the flow label. It returns the source port.
 func (h *Header) Put(b []byte, tos uint8, flow uint32) (port uint16) {
 	copy(b, h.bytes)
-	var u hdr.UDP
 	if h.udp {
-		u = hdr.UDP(b[h.l4:])
+		u := (*[hdr.UDPLen]byte)(b[h.l4:])
 		port = 49152 | uint16(flow)&0x3FFF
-		u.SetSrcPort(port)
-		u.SetLen(uint16(len(u)))
+		binary.BigEndian.PutUint16(u[:], port)
+		binary.BigEndian.PutUint16(u[4:], uint16(len(b)-h.l4))
 	}
 	if h.v4 {
-		p := hdr.IPv4(b[h.ip:])
-		p.SetTOS(tos)
-		p.SetTotalLen(uint16(len(p)))
-		sum := h.sum + uint32(tos) + uint32(uint16(len(p)))
+		p := (*[hdr.IPv4Len]byte)(b[h.ip:])
+		n := uint16(len(b) - h.ip)
+		sum := h.sum + uint32(tos) + uint32(n)
 		sum = sum>>16 + sum&0xFFFF
-		p.SetChecksum(^uint16(sum>>16 + sum))
+		p[1] = tos
+		binary.BigEndian.PutUint16(p[2:], n)
+		binary.BigEndian.PutUint16(p[10:], ^uint16(sum>>16+sum))
 		return port
 	}
 	p := hdr.IPv6(b[h.ip:])
 	p.SetTrafficClass(tos)
 	p.SetFlowLabel(flow >> 12)
 	p.SetPayloadLen(uint16(len(b) - h.l4))
-	if u != nil && !h.cfg.ZeroSum {
+	if h.udp && !h.cfg.ZeroSum {
+		u := hdr.UDP(b[h.l4:])
 		sum := hdr.Checksum(u, h.pseudo+uint32(len(u)))
 		if sum == 0 {
 			sum = 0xFFFF // RFC 768: 0 is for none
