@@ -34,6 +34,7 @@ var doors = map[string][]string{
 	"nf/table":            {"nf/value"},
 	"nf/effect":           {},
 	"nf/value":            {},
+	"nf/prefetch":         {},
 	"nf/yaml":             {"nf/value"},
 	"nf/track":            {"nf/hdr"},
 	"nf/graph":            {"nf/track", "nf/arg", "nf/packet", "nf/port", "nf/clock", "nf/counter", "nf/trace", "nf/table", "nf/yaml", "nf/effect", "nf/offload"},

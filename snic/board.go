@@ -134,28 +134,35 @@ func (b *board) Push(c *graph.Ctx, in int, frames *packet.Batch) {
 		b.pushPeers(c, in, frames)
 		return
 	}
-	for i, x := range frames.Bufs() {
-		q, p := &b.ingress.asked[i], x.Bytes()
-		if q.whole = hdr.Walk(p, &q.Layers); q.whole {
-			b.ingress.mat.Ahead(&q.Ask, p, uint16(in))
+	bufs, asked, m := frames.Bufs(), &b.ingress.asked, b.ingress.mat
+	for i, x := range bufs {
+		q, p := &asked[i], x.Bytes()
+		if end, proto, ok := hdr.Usual(p); ok {
+			q.whole = true
+			m.Usual(&q.Ask, p, uint16(in), end, proto)
+		} else if q.whole = hdr.Walk(p, &q.Layers); q.whole {
+			m.Ahead(&q.Ask, p, uint16(in))
 		}
 	}
-	for i := range frames.Len() {
-		if q := &b.ingress.asked[i]; q.whole {
-			b.ingress.mat.Near(&q.Ask)
+	for i := range bufs {
+		if q := &asked[i]; q.whole {
+			m.Near(&q.Ask)
 		}
 	}
-	for i, x := range frames.Bufs() {
+	for i, x := range bufs {
 		if b.gates.pauses != nil && b.gates.hear(c, in, x) {
 			continue
 		}
-		q, p := &b.ingress.asked[i], x.Bytes()
+		q := &asked[i]
 		if !q.whole {
 			c.Mark(x, packet.Forwarded, reasonShort)
 			b.gates.depart(c, out, x)
 			continue
 		}
-		f := b.ingress.mat.Find(&q.Ask, p, uint16(in), forward)
+		f, known := m.Known(&q.Ask)
+		if !known {
+			f = m.Find(&q.Ask, x.Bytes(), uint16(in), forward)
+		}
 		if f.Rule < 0 {
 			c.Mark(x, packet.Forwarded, reasonSwitched)
 			b.gates.depart(c, out, x)

@@ -23,7 +23,8 @@ type verdict struct {
 type policy struct {
 	args graph.Args
 	settings
-	acl [2]*acl // IPv4, IPv6
+	acl      [2]*acl                  // IPv4, IPv6
+	udpTimes [numStates]time.Duration // how long UDP is remembered, by state
 }
 
 // compile makes the policy of args. The last one is kept, so that the workers do
@@ -38,6 +39,9 @@ func (st *state) compile(args graph.Args) (*policy, error) {
 		return nil, err
 	}
 	p := &policy{args: maps.Clone(args), settings: s}
+	for i := range p.udpTimes {
+		p.udpTimes[i] = s.patience(uint8(i), hdr.ProtoUDP)
+	}
 	for i, name := range [2]string{"rules", "rules6"} {
 		if last != nil && last.args[name] == args[name] {
 			p.acl[i] = last.acl[i]
@@ -62,6 +66,8 @@ type app struct {
 	place           int               // of its connection; negative: it has none
 	hits            [2][]table.Counts // of IPv4's and IPv6's rules, as they are sorted
 	st              *state
+	scouts          []flow.Scout // of the connections of all shards
+	asks            [packet.MaxBatch]ask
 	worker, workers int
 }
 
@@ -82,6 +88,8 @@ func newApp(args graph.Args, env graph.Env) (*app, error) {
 		return nil, err
 	}
 	a.recount(nil)
+	a.scouts = make([]flow.Scout, len(a.st.shards))
+	a.scout()
 	return a, nil
 }
 
@@ -115,6 +123,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	}
 	a.Now = c.Now()
 	a.lead(c)
+	a.scout()
 	gone, here := 0, 0
 	steps, every := flow.Steps(a.st.shards[0].conns.Places())
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
@@ -135,9 +144,18 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	a.Now = c.Now()
 	a.lead(c)
-	for _, x := range b.Bufs() {
+	bufs := b.Bufs()
+	for i, x := range bufs {
+		a.gather(in, x.Bytes(), &a.asks[i])
+	}
+	for i := range bufs {
+		a.near(&a.asks[i])
+	}
+	var on [packet.MaxBatch]*packet.Buf
+	n := 0
+	for i, x := range bufs {
 		a.size, a.place = x.Len(), -1
-		v := a.one(c, in, x.Bytes())
+		v := a.one(c, in, x.Bytes(), &a.asks[i])
 		if !v.pass {
 			c.Drop(x, v.reason)
 			continue
@@ -146,38 +164,41 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		if c.Drafted(x) && v.reason == reasonKnown {
 			a.decide(c, in, x)
 		}
-		c.Emit(1-in, x)
+		on[n] = x
+		n++
 	}
+	c.EmitAll(1-in, on[:n])
 }
 
-func (a *app) one(c *graph.Ctx, in int, frame []byte) verdict {
+// one is what becomes of a frame that was gathered.
+func (a *app) one(c *graph.Ctx, in int, frame []byte, q *ask) verdict {
+	switch q.way {
+	case connection:
+		s := a.st.take(q.hash)
+		v := a.find(c, s, q, in)
+		a.st.give(s)
+		return v
+	case decided:
+		return q.verdict
+	}
 	var d hdr.Layers
-	if !hdr.Walk(frame, &d) || d.Malformed() {
-		return verdict{false, reasonMalformed}
+	hdr.Walk(frame, &d)
+	if q.way == quoting {
+		var k flow.Key
+		k.Addrs(frame, &d)
+		return a.about(in, frame, &d, &k)
 	}
-	if d.L3 != 0 && d.L4 != 0 && d.Family() == hdr.NetIPv6 && isExtension(d.Proto) {
-		return verdict{false, reasonMalformed} // what is behind it would not be seen
-	}
-	if d.L3 == 0 {
-		if a.dropNonIP {
-			return verdict{false, reasonOtherDropped}
-		}
-		return verdict{true, reasonOther}
-	}
-	if sourceRouted(frame[d.L3:d.End], d.Family()) {
-		return verdict{false, reasonRouted}
-	}
-	if !d.Fragment {
-		return a.whole(c, in, frame, &d)
-	}
-	if a.dropFragments {
-		return verdict{false, reasonFragment}
-	}
-	k, offset := flow.Fragment(frame, &d)
+	return a.fragment(c, in, frame, &d, q)
+}
+
+// fragment is what becomes of one.
+func (a *app) fragment(c *graph.Ctx, in int, frame []byte, d *hdr.Layers, q *ask) verdict {
+	k, offset := flow.Fragment(frame, d)
 	k.Tag = d.VLANs() | uint32(in)<<24
 	hash := k.Hash(a.Seed)
 	if d.L4 != 0 {
-		v := a.whole(c, in, frame, &d)
+		a.whole(in, frame, d, q)
+		v := a.one(c, in, frame, q)
 		if v.reason == reasonMalformed {
 			v.reason = reasonTiny
 		}
@@ -255,55 +276,6 @@ func isExtension(proto uint8) bool {
 	return false
 }
 
-// whole is what becomes of a datagram, or of the first fragment of one.
-func (a *app) whole(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) verdict {
-	l4 := frame[d.L4:d.End]
-	if len(l4) < leastHeader(d.Proto) {
-		return verdict{false, reasonMalformed}
-	}
-	var k flow.Key
-	k.Addrs(frame, d)
-	k.Tag = d.VLANs()
-	var seg segment
-	answer := false // what does not open a connection
-	switch {
-	case d.Proto == hdr.ProtoTCP:
-		if n := hdr.TCP(l4).HeaderLen(); n < hdr.TCPLen || n > len(l4) {
-			return verdict{false, reasonMalformed}
-		}
-		k.SrcPort, k.DstPort = be.Uint16(l4), be.Uint16(l4[2:])
-		if seg = parseSegment(l4); !seg.possible() {
-			return verdict{false, reasonFlags}
-		}
-		seg.cut = d.Fragment
-		answer = seg.flags != flagSYN && (a.strict || seg.flags&(flagSYN|flagRST) != 0)
-	case d.Proto == hdr.ProtoUDP:
-		k.SrcPort, k.DstPort = be.Uint16(l4), be.Uint16(l4[2:])
-	case d.Proto == hdr.ProtoICMP && k.Family == hdr.NetIPv4, d.Proto == hdr.ProtoICMPv6 && k.Family == hdr.NetIPv6:
-		typ := l4[0]
-		if flow.IsError(k.Family, typ) {
-			return a.about(in, frame, d, &k)
-		}
-		if k.Family == hdr.NetIPv6 && isControl(typ) {
-			return verdict{true, reasonControl}
-		}
-		request, isAnswer, ok := flow.Query(k.Family, typ)
-		if !ok {
-			return verdict{false, reasonICMP}
-		}
-		answer = isAnswer
-		a.query(&k, hdr.ICMP(l4).ID(), request, in, answer)
-	}
-	if in == 1 {
-		k = k.Reversed()
-	}
-	hash := k.Hash(a.Seed)
-	s := a.st.take(hash)
-	v := a.find(c, s, &k, hash, in, &seg, answer)
-	a.st.give(s)
-	return v
-}
-
 // query puts an ICMP query in the place of ports, as they are before the key is
 // reversed for port 1: its identifier on side a, and on side b its request's type
 // and from which side that came.
@@ -322,12 +294,16 @@ func (*app) query(k *flow.Key, id uint16, request uint8, in int, answer bool) {
 // without: neighbour discovery, and who listens to what group (RFC 4890 4.4.1).
 func isControl(typ uint8) bool { return typ >= 130 && typ <= 136 || typ == 143 }
 
-// find is what becomes of a packet of the connection k, which may not be there.
-func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg *segment, answer bool) verdict {
-	i := s.conns.Find(k, hash)
+// find is what becomes of a packet of a connection, which may not be there.
+func (a *app) find(c *graph.Ctx, s *shard, q *ask, in int) verdict {
+	k, seg := &q.key, &q.seg
+	i := q.place
+	if uint(i) >= uint(s.conns.Places()) || !k.Same(&s.conns.At(i).Key) {
+		i = s.conns.Find(k, q.hash)
+	}
 	if i >= 0 {
 		x := &s.conns.At(i).Val
-		held := s.hold(i)
+		held := x.flows.Any() && s.ahead.Hold(&x.flows)
 		switch {
 		case x.until < a.Now:
 			s.release(i, a.Seed)
@@ -349,13 +325,13 @@ func (a *app) find(c *graph.Ctx, s *shard, k *flow.Key, hash uint64, in int, seg
 			s.release(i, a.Seed) // it is opened anew
 		}
 	}
-	if answer {
+	if q.answer {
 		return verdict{false, reasonNone}
 	}
 	if ok, r := a.permits(k, uint8(in), true); !ok {
 		return verdict{false, r}
 	}
-	x, evicted, v := s.open(k, hash, uint8(in), a.Now, &a.settings, a.Seed, len(a.st.shards))
+	x, evicted, v := s.open(k, q.hash, uint8(in), a.Now, &a.settings, a.Seed, len(a.st.shards))
 	if x == nil {
 		return v
 	}
@@ -399,7 +375,15 @@ func (a *app) follow(s *shard, x *conn, k *flow.Key, in int, seg *segment) verdi
 
 // patience is how long a connection is remembered from its last packet on.
 func (a *app) patience(x *conn, proto uint8) time.Duration {
-	switch x.state {
+	if proto == hdr.ProtoUDP {
+		return a.udpTimes[x.state]
+	}
+	return a.settings.patience(x.state, proto)
+}
+
+// patience is that of a connection in a state.
+func (a *settings) patience(state, proto uint8) time.Duration {
+	switch state {
 	case tcpSyn, tcpSynAck:
 		return a.tcpHalf
 	case tcpOpen:
@@ -416,7 +400,7 @@ func (a *app) patience(x *conn, proto uint8) time.Duration {
 	case hdr.ProtoICMP, hdr.ProtoICMPv6:
 		d = a.icmpIdle
 	}
-	if x.state == oneWay {
+	if state == oneWay {
 		d = min(d, a.tcpHalf)
 	}
 	return d

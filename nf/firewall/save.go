@@ -162,6 +162,7 @@ func (a *app) Inherit(from graph.App) bool {
 		return false
 	}
 	a.st, a.gen = o.st, o.gen+1
+	a.scout()
 	a.Continue(&o.Mover)
 	return true
 }

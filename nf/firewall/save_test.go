@@ -423,11 +423,12 @@ func BenchmarkManyFlows(b *testing.B) {
 		}
 	}
 	r := uint32(1)
-	var seg segment
+	var q ask
 	for b.Loop() {
 		r = r*1664525 + 1013904223
-		k := &keys[uint64(r)*100_000>>32]
-		if v := a.find(nil, &a.st.shards[0], k, k.Hash(0), 0, &seg, false); v.reason != reasonKnown {
+		q.key = keys[uint64(r)*100_000>>32]
+		q.hash, q.place = q.key.Hash(0), -1
+		if v := a.find(nil, &a.st.shards[0], &q, 0); v.reason != reasonKnown {
 			b.Fatal(v)
 		}
 	}

@@ -11,6 +11,9 @@
 // after New. When both sets of a key are full the table does nothing by itself: its
 // owner looks at the 16 places and replaces one, or goes without.
 //
+// Of a batch of frames, a Scout guesses first where the flow of each is, and has that memory fetched: what the processor
+// waits for comes while it looks at the others.
+//
 // Ageing is the owner's, too: what is found is looked at before it is believed, and
 // a sweep (Sweep) passes over a few places at a time.
 //

@@ -31,6 +31,25 @@ func (k *Key) Hash(seed uint64) uint64 {
 	return hdr.Fold(h, seed)
 }
 
+// Usual makes the key of a usual frame (hdr.Usual), or of the packets of its other direction.
+func (k *Key) Usual(b []byte, reversed bool) {
+	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
+	src, dst, from, to := le.Uint32(h[26:]), le.Uint32(h[30:]), be.Uint16(h[34:]), be.Uint16(h[36:])
+	if reversed {
+		src, dst, from, to = dst, src, to, from
+	}
+	*k = Key{SrcPort: from, DstPort: to, Proto: h[23], Family: hdr.NetIPv4}
+	le.PutUint32(k.Src[:], src)
+	le.PutUint32(k.Dst[:], dst)
+}
+
+// Same is *k == *o, in fewer steps.
+func (k *Key) Same(o *Key) bool {
+	a := (le.Uint64(k.Src[:]) ^ le.Uint64(o.Src[:])) | (le.Uint64(k.Dst[:]) ^ le.Uint64(o.Dst[:]))
+	b := (le.Uint64(k.Src[8:]) ^ le.Uint64(o.Src[8:])) | (le.Uint64(k.Dst[8:]) ^ le.Uint64(o.Dst[8:]))
+	return a|b == 0 && k.SrcPort == o.SrcPort && k.DstPort == o.DstPort && k.Tag == o.Tag && k.Proto == o.Proto && k.Family == o.Family
+}
+
 // Reversed is the key of the packets of the other direction.
 func (k *Key) Reversed() Key {
 	r := *k

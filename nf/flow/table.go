@@ -2,6 +2,7 @@ package flow
 
 import (
 	"math/bits"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -49,14 +50,20 @@ func (t *Table[K, V]) At(i int) *Place[K, V] { return &t.places[i] }
 
 // Sets are the first places of both sets of a hash.
 func (t *Table[K, V]) Sets(hash uint64) (a, b int) {
-	n := uint64(len(t.tags))
+	a, b = sets(len(t.tags), hash)
+	return a * Ways, b * Ways
+}
+
+// sets are both sets of a hash, of so many.
+func sets(of int, hash uint64) (a, b int) {
+	n := uint64(of)
 	x, y := hash&0xFFFFFFFF*n>>32, hash>>24&0xFFFFFFFF*n>>32
 	if x == y {
 		if y++; y == n {
 			y = 0
 		}
 	}
-	return int(x) * Ways, int(y) * Ways
+	return int(x), int(y)
 }
 
 // tag is what a place with that hash is marked with.
@@ -80,6 +87,14 @@ func (t *Table[K, V]) Find(k *K, hash uint64) int {
 	return -1
 }
 
+// FindNear is Find of a key that is not zero, after a Scout of the table has said which place is near.
+func (t *Table[K, V]) FindNear(k *K, hash uint64, near int) int {
+	if uint(near) < uint(len(t.places)) && t.places[near].Key == *k {
+		return near
+	}
+	return t.Find(k, hash)
+}
+
 // Add gives a key that has none a place, with the zero value in it; negative when
 // both of its sets are full.
 func (t *Table[K, V]) Add(k *K, hash uint64) int {
@@ -99,7 +114,7 @@ func (t *Table[K, V]) Add(k *K, hash uint64) int {
 
 func (t *Table[K, V]) set(i int, k *K, hash uint64) {
 	at := uint(i%Ways) * 8
-	t.tags[i/Ways] = t.tags[i/Ways]&^(0xFF<<at) | tag(hash)<<at
+	atomic.StoreUint64(&t.tags[i/Ways], t.tags[i/Ways]&^(0xFF<<at)|tag(hash)<<at) // Scouts of other workers look
 	t.places[i] = Place[K, V]{Key: *k}
 }
 
@@ -107,9 +122,11 @@ func (t *Table[K, V]) set(i int, k *K, hash uint64) {
 // and another's, with the zero value.
 func (t *Table[K, V]) Replace(i int, k *K, hash uint64) { t.set(i, k, hash) }
 
-// Del frees place i, which is some flow's.
+// Del frees place i, which is some flow's. The key in a free place is zero.
 func (t *Table[K, V]) Del(i int) {
-	t.tags[i/Ways] &^= 0xFF << (uint(i%Ways) * 8)
+	var none K
+	t.places[i].Key = none
+	atomic.StoreUint64(&t.tags[i/Ways], t.tags[i/Ways]&^(0xFF<<(uint(i%Ways)*8)))
 	t.used--
 }
 
@@ -178,6 +195,7 @@ func Steps(n int) (steps int, every time.Duration) {
 // Clear frees all places.
 func (t *Table[K, V]) Clear() {
 	clear(t.tags)
+	clear(t.places)
 	t.used = 0
 }
 

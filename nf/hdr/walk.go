@@ -86,6 +86,25 @@ func Walk(b []byte, l *Layers) bool {
 	return true
 }
 
+// UsualL4 is where the transport header of a usual frame is; its IP header is behind the Ethernet header.
+const UsualL4 = EthernetLen + IPv4Len
+
+// Usual reports whether frame b is what most are: a whole IPv4 datagram of TCP or UDP, without tags and options. Its headers are at fixed places, up to the ports
+// at least, so that those who see each frame need no Walk, which finds the same. End is where the datagram ends.
+func Usual(b []byte) (end int, proto uint8, ok bool) {
+	if len(b) < UsualL4+UDPLen {
+		return 0, 0, false
+	}
+	h := (*[UsualL4 + UDPLen]byte)(b)
+	end, proto = EthernetLen+int(be.Uint16(h[16:])), h[23]
+	return end, proto, be.Uint32(h[12:])>>8 == EtherIPv4<<8|0x45 && be.Uint16(h[20:])&0x3FFF == 0 && (proto == ProtoUDP || proto == ProtoTCP) && end >= UsualL4+UDPLen && end <= len(b)
+}
+
+// Usual is the Layers of a usual frame.
+func (l *Layers) Usual(end int, proto uint8) {
+	*l = Layers{EtherType: EtherIPv4, Proto: proto, Net: EthernetLen, L3: EthernetLen, L4: UsualL4, End: end}
+}
+
 // VLANs is what tells networks with the same addresses apart: VID, and 12 bits
 // above it Inner.
 func (l *Layers) VLANs() uint32 { return uint32(l.VID) | uint32(l.Inner)<<12 }

@@ -50,7 +50,7 @@ func TestDecidedList(t *testing.T) {
 	}
 	add := func(n int, addr uint32) {
 		k := peer{mapping: uint32(places[n]), addr: addr, kind: mayAddress}
-		if s.touch(&k, clock.Time(0), 1) == nil {
+		if s.touch(&k, -1, clock.Time(0), 1) == nil {
 			t.Fatal("no place")
 		}
 		i := s.sessions.Find(&k, k.hash(1))

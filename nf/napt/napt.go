@@ -31,7 +31,11 @@ type app struct {
 	flow.Mover
 	settings
 	index           map[uint32]uint16 // of public addresses
+	bits            uint64            // which of them there may be: see ours
 	st              *state
+	mappings        []flow.Scout // of all shards
+	sessions        []flow.Scout
+	asks            [packet.MaxBatch]ask
 	worker, workers int
 	peer            peer // of the frame at hand, with the mapping
 }
@@ -40,6 +44,7 @@ func newApp(s settings, env graph.Env) *app {
 	a := &app{settings: s, worker: env.Worker, workers: max(1, env.Workers), index: map[uint32]uint16{}}
 	for i, x := range s.public {
 		a.index[x] = uint16(i)
+		a.bits |= bitOf(x)
 	}
 	mk := func() any { return newState(&s, a.workers) }
 	if env.Share == nil {
@@ -48,7 +53,21 @@ func newApp(s settings, env graph.Env) *app {
 		a.st = env.Share(mk).(*state)
 	}
 	a.Mover = flow.Mover{Start: &a.st.start, Kind: "napt", Version: version, Size: recordSize, Record: a.record, Build: a.build}
+	a.mappings, a.sessions = make([]flow.Scout, len(a.st.shards)), make([]flow.Scout, len(a.st.shards))
+	a.scout()
 	return a
+}
+
+// bitOf is a bit of an address; others have the same.
+func bitOf(addr uint32) uint64 { return 1 << (addr * 0x9E3779B1 >> 26) }
+
+// ours reports whether an address is a public one.
+func (a *app) ours(addr uint32) bool {
+	if a.bits&bitOf(addr) == 0 {
+		return false
+	}
+	_, ok := a.index[addr]
+	return ok
 }
 
 // Wants implements graph.Wanter: everything, and nothing crosses untouched.
@@ -87,6 +106,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	}
 	a.Now = c.Now()
 	a.lead(c)
+	a.scout()
 	steps, every := flow.Steps(a.st.shards[0].mappings.Places())
 	gone, here := 0, 0
 	for i := a.worker; i < len(a.st.shards); i += a.workers {
@@ -107,8 +127,17 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	a.Now = c.Now()
 	a.lead(c)
-	for _, x := range b.Bufs() {
-		v := a.one(c, in, x.Bytes())
+	bufs := b.Bufs()
+	a.ahead(in, bufs)
+	var on [packet.MaxBatch]*packet.Buf
+	n := 0
+	for i, x := range bufs {
+		var v verdict
+		if q := &a.asks[i]; q.usual {
+			v = a.translate(c, x.Bytes(), q)
+		} else {
+			v = a.one(c, in, x.Bytes())
+		}
 		if v.out == drop {
 			c.Drop(x, v.reason)
 			continue
@@ -121,8 +150,14 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		if c.Drafted(x) {
 			a.decide(c, in, x, v.reason)
 		}
-		c.Emit(v.out, x)
+		if v.out == in {
+			c.Emit(in, x)
+			continue
+		}
+		on[n] = x
+		n++
 	}
+	c.EmitAll(1-in, on[:n])
 }
 
 func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
@@ -140,20 +175,20 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 	}
 	src, dst := be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:])
 	if in == portB {
-		if _, ours := a.index[dst]; !ours {
+		if !a.ours(dst) {
 			if a.others == dropOthers || a.others == hideOthers && a.isPrivate(dst) {
 				return verdict{drop, reasonNotOursDropped}
 			}
 			return verdict{portA, reasonNotOurs}
 		}
-		if _, ours := a.index[src]; ours {
+		if a.ours(src) {
 			return verdict{drop, reasonFiltered} // those with a public address are behind port a
 		}
 	} else {
 		switch {
 		case !a.isPrivate(src):
 			return verdict{portB, reasonNotPrivate}
-		case dst >= 0xE0000000 || dst>>16 == 0xA9FE: // multicast, broadcast, link-local
+		case local(dst):
 			return verdict{portB, reasonLocal}
 		}
 	}
@@ -188,6 +223,9 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 	a.frame(b, in, int(f.out), f.mac)
 	return verdict{int(f.out), reasonLater}
 }
+
+// local reports whether an address is for multicast or broadcast, or link-local.
+func local(dst uint32) bool { return dst >= 0xE0000000 || dst>>16 == 0xA9FE }
 
 // frame sets MAC addresses of a frame that came from in and leaves by out; host
 // is that of the private end that it goes to.
@@ -237,7 +275,7 @@ func (a *app) whole(c *graph.Ctx, in int, b []byte, d *hdr.Layers) verdict {
 		if r := a.outward(c, b, d, class); r != reasonOut {
 			return verdict{drop, r}
 		}
-		if _, ours := a.index[be.Uint32(b[d.L3+16:])]; ours {
+		if a.ours(be.Uint32(b[d.L3+16:])) {
 			out, reason = portA, reasonHairpin
 		}
 	} else {
@@ -270,32 +308,42 @@ const (
 
 // outward gives a datagram its public source.
 func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Reason {
-	k := private{addr: be.Uint32(b[d.L3+12:]), port: be.Uint16(b[portAt(d, source):]), vlans: d.VLANs(), class: uint16(class)}
-	n := a.st.shardOf(k.port)
-	s := a.st.take(n)
-	defer a.st.give(s)
-	hash := k.hash(a.Seed)
-	i := s.mappings.Find(&k, hash)
-	flags := flagsOf(b, d)
+	q := ask{key: private{addr: be.Uint32(b[d.L3+12:]), port: be.Uint16(b[portAt(d, source):]), vlans: d.VLANs(), class: uint16(class)}, place: -1, session: -1}
+	q.hash = q.key.hash(a.Seed)
+	q.peer = peer{addr: be.Uint32(b[d.L3+16:])}
+	if class != classICMP {
+		q.peer.port = be.Uint16(b[portAt(d, destination):])
+	}
+	s := a.st.take(a.st.shardOf(q.key.port))
+	m, r := a.opens(c, s, &q, hdr.Ethernet(b).Src(), flagsOf(b, d))
+	if m != nil {
+		rewrite(b, d, source, a.public[m.public], m.port)
+	}
+	a.st.give(s)
+	return r
+}
+
+// opens is the mapping of a private end that sends to a peer; nil: it has none, and why.
+func (a *app) opens(c *graph.Ctx, s *shard, q *ask, mac [6]byte, flags uint8) (*mapping, graph.Reason) {
+	class := int(q.key.class)
+	i := s.mappings.FindNear(&q.key, q.hash, q.place)
 	if i < 0 {
 		if class == classTCP && flags&(tcpSYN|tcpACK|tcpRST) != tcpSYN {
-			return reasonNoMapping // in the middle of a connection that nobody knows
+			return nil, reasonNoMapping // in the middle of a connection that nobody knows
 		}
 		var r graph.Reason
-		if i, r = a.assign(s, &k, hash); i < 0 {
-			return r
+		if i, r = a.assign(s, &q.key, q.hash); i < 0 {
+			return nil, r
 		}
 		c.Count(ctrNew, 1)
 	}
 	m := &s.mappings.At(i).Val
-	if m.moving || m.mac != hdr.Ethernet(b).Src() {
-		m.mac = hdr.Ethernet(b).Src()
+	if m.moving || m.mac != mac {
+		m.mac = mac
 		s.moved(i)
 	}
-	p := peer{mapping: uint32(i), addr: be.Uint32(b[d.L3+16:])}
-	if class != classICMP {
-		p.port = be.Uint16(b[portAt(d, destination):])
-	}
+	p := q.peer
+	p.mapping = uint32(i)
 	a.peer = p
 	patience := a.udpIdle
 	switch class {
@@ -304,25 +352,29 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 	case classTCP:
 		patience = a.tcpTrans
 		p.kind = tcpSession
-		x := s.touch(&p, a.Now, a.Seed)
+		x := s.touch(&p, q.session, a.Now, a.Seed)
 		if x == nil {
-			return reasonFull
+			return nil, reasonFull
 		}
 		a.follow(s, x, flags, true)
 	}
 	if m.until = max(m.until, a.Now.Add(patience)); a.filter != byEndpoint && (class != classTCP || a.filter == byAddress) {
-		p.kind = mayPort
-		if a.filter == byAddress || class == classICMP {
-			p.kind, p.port = mayAddress, 0
-		}
-		x := s.touch(&p, a.Now, a.Seed)
+		a.permission(&p, class)
+		x := s.touch(&p, q.session, a.Now, a.Seed)
 		if x == nil {
-			return reasonFull
+			return nil, reasonFull
 		}
 		x.until = max(x.until, a.Now.Add(patience))
 	}
-	rewrite(b, d, source, a.public[m.public], m.port)
-	return reasonOut
+	return m, reasonOut
+}
+
+// permission makes a peer the key of its permission.
+func (a *app) permission(p *peer, class int) {
+	p.kind = mayPort
+	if a.filter == byAddress || class == classICMP {
+		p.kind, p.port = mayAddress, 0
+	}
 }
 
 // follow notes flags of a TCP segment in one direction. Others than the private end
@@ -428,7 +480,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 			case !a.admits(s, &p, class):
 				return host, reasonFiltered
 			}
-			if x = s.touch(&p, a.Now, a.Seed); x == nil {
+			if x = s.touch(&p, -1, a.Now, a.Seed); x == nil {
 				return host, reasonFull
 			}
 		}
@@ -495,7 +547,7 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 		}
 		requote(b, d, &q, destination, a.public[m.public], m.port)
 		readdress(b, d, source, a.public[m.public])
-		if _, ours := a.index[be.Uint32(b[d.L3+16:])]; ours {
+		if a.ours(be.Uint32(b[d.L3+16:])) {
 			out = portA
 		}
 	} else {

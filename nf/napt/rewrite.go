@@ -51,6 +51,33 @@ func rewrite(b []byte, d *hdr.Layers, end int, addr uint32, port uint16) {
 	be.PutUint16(b[portAt(d, end):], port)
 }
 
+// rewriteUsual is rewrite for the source of a usual frame (hdr.Usual), with the whole header of TCP.
+func rewriteUsual(b []byte, addr uint32, port uint16) {
+	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
+	was, from := be.Uint32(h[26:]), be.Uint16(h[34:])
+	change := uint32(^uint16(was>>16)) + uint32(^uint16(was)) + addr>>16 + addr&0xFFFF
+	be.PutUint16(h[24:], summed(be.Uint16(h[24:]), change))
+	change += uint32(^from) + uint32(port)
+	be.PutUint32(h[26:], addr)
+	be.PutUint16(h[34:], port)
+	if h[23] == hdr.ProtoTCP {
+		at := b[hdr.UsualL4+16 : hdr.UsualL4+18]
+		be.PutUint16(at, summed(be.Uint16(at), change))
+	} else if sum := be.Uint16(h[40:]); sum != 0 {
+		if sum = summed(sum, change); sum == 0 {
+			sum = 0xFFFF
+		}
+		be.PutUint16(h[40:], sum)
+	}
+}
+
+// summed is a checksum, after words changed (RFC 1624): the sum of what they are now, and the complements of what they were.
+func summed(sum uint16, change uint32) uint16 {
+	s := uint32(^sum) + change
+	s = s>>16 + s&0xFFFF
+	return ^uint16(s>>16 + s)
+}
+
 // patched is the transport's checksum sum, after an end of d becomes another.
 func patched(b []byte, d *hdr.Layers, end int, sum uint16, addr uint32, port uint16) uint16 {
 	sum = hdr.PatchChecksum(sum, be.Uint16(b[portAt(d, end):]), port)

@@ -196,7 +196,8 @@ func (a *app) Inherit(from graph.App) bool {
 	if !ok || !a.settings.same(&o.settings) || len(o.st.shards) != len(a.st.shards) {
 		return false
 	}
-	a.st, a.index = o.st, o.index
+	a.st, a.index, a.bits = o.st, o.index, o.bits
+	a.scout()
 	a.Continue(&o.Mover)
 	return true
 }

@@ -285,8 +285,13 @@ func (s *shard) greedy(p *flow.Place[peer, session]) bool {
 
 // touch finds or makes the session with a peer; nil: there is no place. A place
 // is taken from one that is over, or from a SYN from outside that nobody has
-// answered, or from one that is greedy.
-func (s *shard) touch(k *peer, now clock.Time, seed uint64) *session {
+// answered, or from one that is greedy. The session may be in place near.
+func (s *shard) touch(k *peer, near int, now clock.Time, seed uint64) *session {
+	if uint(near) < uint(s.sessions.Places()) {
+		if p := s.sessions.At(near); p.Key == *k && p.Val.until >= now {
+			return &p.Val
+		}
+	}
 	hash := k.hash(seed)
 	i := s.sessions.Find(k, hash)
 	if i < 0 {

@@ -28,11 +28,14 @@ type Header struct {
 	ip     int
 	l4     int
 	pseudo uint32 // sum of the pseudo-header without the length
+	v4     bool
+	udp    bool
+	sum    uint32 // of an IPv4 header without TOS and length
 }
 
 // New makes the headers.
 func New(c Config) *Header {
-	h := &Header{cfg: c, ip: hdr.EthernetLen}
+	h := &Header{cfg: c, ip: hdr.EthernetLen, v4: c.Local.Is4(), udp: c.Proto == hdr.ProtoUDP}
 	e := hdr.EthernetFields{Dst: c.RemoteMAC, Src: c.LocalMAC, EtherType: hdr.EtherIPv4}
 	if c.Local.Is6() {
 		e.EtherType = hdr.EtherIPv6
@@ -60,6 +63,12 @@ func New(c Config) *Header {
 		n += hdr.UDPLen
 	}
 	h.bytes = b[:n:n]
+	if h.v4 {
+		ip := hdr.IPv4(b[h.ip:])
+		ip.SetTotalLen(0)
+		ip.SetChecksum(0)
+		h.sum = uint32(^hdr.Checksum(ip[:hdr.IPv4Len], 0))
+	}
 	return h
 }
 
@@ -77,25 +86,28 @@ func (h *Header) Pseudo() uint32 { return h.pseudo }
 // port and the flow label. It returns the source port.
 func (h *Header) Put(b []byte, tos uint8, flow uint32) (port uint16) {
 	copy(b, h.bytes)
-	var u hdr.UDP
-	if h.cfg.Proto == hdr.ProtoUDP {
-		u = hdr.UDP(b[h.l4:])
+	if h.udp {
+		u := (*[hdr.UDPLen]byte)(b[h.l4:])
 		port = 49152 | uint16(flow)&0x3FFF
-		u.SetSrcPort(port)
-		u.SetLen(uint16(len(u)))
+		binary.BigEndian.PutUint16(u[:], port)
+		binary.BigEndian.PutUint16(u[4:], uint16(len(b)-h.l4))
 	}
-	if h.cfg.Local.Is4() {
-		p := hdr.IPv4(b[h.ip:])
-		p.SetTOS(tos)
-		p.SetTotalLen(uint16(len(p)))
-		p.UpdateChecksum()
+	if h.v4 {
+		p := (*[hdr.IPv4Len]byte)(b[h.ip:])
+		n := uint16(len(b) - h.ip)
+		sum := h.sum + uint32(tos) + uint32(n)
+		sum = sum>>16 + sum&0xFFFF
+		p[1] = tos
+		binary.BigEndian.PutUint16(p[2:], n)
+		binary.BigEndian.PutUint16(p[10:], ^uint16(sum>>16+sum))
 		return port
 	}
 	p := hdr.IPv6(b[h.ip:])
 	p.SetTrafficClass(tos)
 	p.SetFlowLabel(flow >> 12)
 	p.SetPayloadLen(uint16(len(b) - h.l4))
-	if u != nil && !h.cfg.ZeroSum {
+	if h.udp && !h.cfg.ZeroSum {
+		u := hdr.UDP(b[h.l4:])
 		sum := hdr.Checksum(u, h.pseudo+uint32(len(u)))
 		if sum == 0 {
 			sum = 0xFFFF // RFC 768: 0 is for none
@@ -125,6 +137,13 @@ func Flow(b []byte, l *hdr.Layers) uint32 {
 		h = mix(h, uint64(src)<<16|uint64(dst))
 	}
 	return uint32(h)
+}
+
+// UsualFlow is Flow of a usual frame (hdr.Usual).
+func UsualFlow(b []byte) uint32 {
+	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
+	addresses, ports := binary.LittleEndian.Uint64(h[hdr.EthernetLen+12:]), binary.BigEndian.Uint32(h[hdr.UsualL4:])
+	return uint32(mix(mix(hdr.EtherIPv4|uint64(h[hdr.EthernetLen+9])<<16, addresses), uint64(ports)))
 }
 
 // mix folds the product of two odd-looking words: every bit of both reaches the

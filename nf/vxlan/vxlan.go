@@ -33,6 +33,7 @@ type app struct {
 	vlanOf  map[uint32]uint16
 	teller  mtu.Teller
 	tunnels map[uint32]*offload.Tunnel // by VNI, of those that had frames
+	longest int                        // frame that fits, without a tag
 }
 
 func newApp(s settings) *app {
@@ -50,6 +51,7 @@ func newApp(s settings) *app {
 		LocalMAC: s.localMAC, RemoteMAC: s.remoteMAC, VLAN: s.outerVLAN, Local: s.local, Remote: s.remote, TTL: s.ttl,
 		Proto: hdr.ProtoUDP, Port: s.port, ZeroSum: s.zero6,
 	})
+	a.longest = s.mtu - a.outer.IPLen() - hdr.VXLANLen
 	return a
 }
 
@@ -68,31 +70,48 @@ func (a *app) Reconfigure(args graph.Args) error {
 }
 
 func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
+	var on [packet.MaxBatch]*packet.Buf
+	n := 0
 	for _, x := range b.Bufs() {
-		if in == plain {
-			a.encapsulate(c, x)
-		} else {
-			a.decapsulate(c, x)
+		passes := false
+		switch b := x.Bytes(); {
+		case in == tunnel:
+			passes = a.decapsulate(c, x)
+		case a.usual(b):
+			passes = a.wrap(c, x, uint32(a.s.vni), b[hdr.EthernetLen+1], outer.UsualFlow(b))
+		default:
+			passes = a.encapsulate(c, x)
+		}
+		if passes {
+			on[n] = x
+			n++
 		}
 	}
+	c.EmitAll(1-in, on[:n])
 }
 
-// other is the way of a frame that is none of the tunnel's.
-func (a *app) other(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
+// usual reports whether a frame only has to be wrapped.
+func (a *app) usual(b []byte) bool {
+	_, proto, ok := hdr.Usual(b)
+	return ok && a.s.vni >= 0 && len(b) <= a.longest && (proto == hdr.ProtoUDP || len(b) >= hdr.UsualL4+hdr.TCPLen && hdr.TCP(b[hdr.UsualL4:]).Flags()&hdr.TCPSyn == 0)
+}
+
+// other is the way of a frame that is none of the tunnel's, and reports whether it passes.
+func (a *app) other(c *graph.Ctx, x *packet.Buf, r graph.Reason) bool {
 	if a.s.dropOthers {
 		c.Drop(x, r)
-		return
+		return false
 	}
 	c.Mark(x, packet.Forwarded, r)
-	c.Emit(1-in, x)
+	return true
 }
 
-func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
+// encapsulate reports whether the frame goes on.
+func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) bool {
 	b := x.Bytes()
 	var l hdr.Layers
 	if !hdr.Walk(b, &l) {
-		a.other(c, plain, x, reasonShort)
-		return
+		return a.other(c, x, reasonShort)
 	}
 	vni, tags, n := a.s.vni, int(l.Tags), len(b)
 	strip := l.Tags > 0 && hdr.Ethernet(b).EtherType() == hdr.EtherVLAN && a.vniOf[l.VID] >= 0
@@ -101,17 +120,15 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 	}
 	switch {
 	case tags > 0 && !a.s.keepTags:
-		a.other(c, plain, x, reasonTagged)
-		return
+		return a.other(c, x, reasonTagged)
 	case vni < 0:
-		a.other(c, plain, x, reasonNoVNI)
-		return
+		return a.other(c, x, reasonNoVNI)
 	case a.outer.IPLen()+hdr.VXLANLen+n > a.s.mtu:
 		if l.L3 != 0 {
 			a.teller.Tell(c, x, &l, a.s.inner()-hdr.VLANLen*tags, plain, reasonTold)
 		}
 		c.Drop(x, reasonTooBig)
-		return
+		return false
 	}
 	a.lower(c, b, &l)
 	var tos uint8
@@ -123,10 +140,16 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 		copy(b[hdr.VLANLen:], b[:12])
 		x.SetFrame(int(x.Off())+hdr.VLANLen, n)
 	}
-	b, ok := x.Prepend(a.outer.Len() + hdr.VXLANLen)
+	return a.wrap(c, x, uint32(vni), tos, flow)
+}
+
+// wrap puts the outer headers in front of a frame with that TOS, and reports whether it goes on.
+func (a *app) wrap(c *graph.Ctx, x *packet.Buf, vni uint32, tos uint8, flow uint32) bool {
+	n := a.outer.Len()
+	b, ok := x.Prepend(n + hdr.VXLANLen)
 	if !ok {
 		c.Drop(x, reasonNoRoom)
-		return
+		return false
 	}
 	outerTOS := tos & 3
 	if a.s.ecn == ecnCompatibility {
@@ -137,14 +160,16 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) {
 	} else {
 		outerTOS |= uint8(a.s.dscp) << 2
 	}
-	hdr.VXLAN(b[a.outer.Len():]).Encode(uint32(vni))
+	hdr.VXLAN(b[n:]).Encode(vni)
 	port := a.outer.Put(b, outerTOS, flow)
 	c.Mark(x, packet.Rewritten, reasonEncapsulated)
 	if c.Drafted(x) {
-		a.decide(c, plain, x, uint32(vni))
+		a.decide(c, plain, x, vni)
 	}
-	c.Trace(x, traceEncapsulate, uint64(vni), uint64(port))
-	c.Emit(tunnel, x)
+	if c.Traced(x) {
+		c.Trace(x, traceEncapsulate, uint64(vni), uint64(port))
+	}
+	return true
 }
 
 // lower has TCP ask for no longer segments than mss= says.
@@ -202,29 +227,28 @@ func (a *app) fault(b []byte, l *hdr.Layers) (r graph.Reason, ok bool) {
 	return 0, true
 }
 
-func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) {
+// decapsulate reports whether the frame goes on.
+func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) bool {
 	b := x.Bytes()
 	var l hdr.Layers
 	if !hdr.Walk(b, &l) {
-		a.other(c, tunnel, x, reasonShort)
-		return
+		return a.other(c, x, reasonShort)
 	}
 	if !a.ours(b, &l) {
 		if a.resolve(c, x, &l) {
-			return
+			return false
 		}
-		a.other(c, tunnel, x, reasonNotTunnel)
-		return
+		return a.other(c, x, reasonNotTunnel)
 	}
 	if r, ok := a.fault(b, &l); !ok {
 		c.Drop(x, r)
-		return
+		return false
 	}
 	vni := hdr.VXLAN(b[l.L4+hdr.UDPLen:]).VNI()
 	vid, ok := a.vlanOf[vni]
 	if !ok {
 		c.Drop(x, reasonUnknownVNI)
-		return
+		return false
 	}
 	src, tos := hdr.UDP(b[l.L4:]).SrcPort(), tosOf(b, &l)
 	at := l.L4 + hdr.UDPLen + hdr.VXLANLen
@@ -232,15 +256,15 @@ func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) {
 	var li hdr.Layers
 	if ok := hdr.Walk(inner, &li); !a.s.keepTags && li.Tags > 0 {
 		c.Drop(x, reasonInnerTag)
-		return
+		return false
 	} else if !ok && !a.s.keepTags {
 		c.Drop(x, reasonBadLength) // cut in a tag; kept tags are not looked into
-		return
+		return false
 	}
 	if li.L3 != 0 {
 		if !combineECN(inner, &li, tos&3) {
 			c.Drop(x, reasonCongested)
-			return
+			return false
 		}
 		a.lower(c, inner, &li)
 	} else if tos&3 == ce {
@@ -256,8 +280,10 @@ func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) {
 	if c.Drafted(x) {
 		a.decide(c, tunnel, x, vni)
 	}
-	c.Trace(x, traceDecapsulate, uint64(vni), uint64(src))
-	c.Emit(plain, x)
+	if c.Traced(x) {
+		c.Trace(x, traceDecapsulate, uint64(vni), uint64(src))
+	}
+	return true
 }
 
 // tosOf is TOS or traffic class of a frame with an IP header.

@@ -119,16 +119,18 @@ func (t *Table) Set(rules []Rule) {
 // Rules are the rules, the one that counts most first. They are the table's.
 func (t *Table) Rules() []Rule { return t.rules }
 
+// What is in a key.
+const (
+	tagged  = 1 << iota
+	layered // has an IP header that fits
+	ported
+	vxlan
+	roce
+	service
+)
+
 // fields gathers the key of frame b, received on port in.
 func (k *key) fields(b []byte, in uint16, l *hdr.Layers) {
-	const (
-		tagged  = 1 << iota
-		layered // has an IP header that fits
-		ported
-		vxlan
-		roce
-		service
-	)
 	*k = key{}
 	var flags, extra uint64
 	if l.Tags > 0 {
@@ -225,6 +227,20 @@ func (t *Table) Ahead(q *Ask, b []byte, in uint16) {
 	q.tags = t.sets[q.hash&t.mask].tags
 }
 
+// Usual is Ahead for a usual frame (hdr.Usual), whose Layers it fills in.
+func (t *Table) Usual(q *Ask, b []byte, in uint16, end int, proto uint8) {
+	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
+	q.Layers.Usual(end, proto)
+	ports := binary.BigEndian.Uint32(h[hdr.UsualL4:])
+	if to := ports & 0xFFFF; to == hdr.PortVXLAN || to == hdr.RoCEv2Port {
+		t.Ahead(q, b, in) // there may be a VNI, or a queue pair
+		return
+	}
+	q.key = key{0: binary.BigEndian.Uint64(h[26:]), 4: uint64(ports)<<32 | uint64(in), 5: (layered|ported)<<32 | uint64(proto)<<16 | hdr.EtherIPv4}
+	q.hash = q.key.hash()
+	q.tags = t.sets[q.hash&t.mask].tags
+}
+
 // places are those of a set that may have a flow, by their tags: the top bit of the lane of each.
 func places(tags, hash uint64) uint64 {
 	// A place whose tag is equal has a zero lane. One above such a lane may be taken
@@ -241,6 +257,14 @@ func (t *Table) Near(q *Ask) {
 			q.flow, q.found = f.Flow, true
 		}
 	}
+}
+
+// Known is the flow of the frame, which Ahead and Near were called with since rules were set, if Near has found it; else Find finds it.
+func (t *Table) Known(q *Ask) (Flow, bool) {
+	if q.found {
+		t.Hits++
+	}
+	return q.flow, q.found
 }
 
 // Find is the flow of the frame, which Ahead and Near were called with since rules were set. forward says whether rules hold as

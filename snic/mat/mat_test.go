@@ -318,3 +318,32 @@ func TestNoPorts(t *testing.T) {
 		}
 	}
 }
+
+// TestUsual compares Usual with Ahead after a Walk.
+func TestUsual(t *testing.T) {
+	table := New(64)
+	r := rand.New(rand.NewPCG(1, 2))
+	for n := range 20_000 {
+		b := udp(false, 0, r.Uint32(), r.Uint32(), uint16(r.Uint32()), []uint16{uint16(r.Uint32()), hdr.PortVXLAN, hdr.RoCEv2Port, 80}[r.IntN(4)])
+		if n%2 == 0 {
+			b[23] = hdr.ProtoTCP
+		}
+		for i := range b[42:] {
+			b[42+i] = byte(r.Uint32())
+		}
+		var want, got Ask
+		if !hdr.Walk(b, &want.Layers) {
+			t.Fatalf("%x", b)
+		}
+		in := uint16(r.IntN(8))
+		table.Ahead(&want, b, in)
+		end, proto, ok := hdr.Usual(b)
+		if !ok {
+			t.Fatalf("%x is not usual", b)
+		}
+		got.key[1], got.key[3] = 7, 7 // of a frame before
+		if table.Usual(&got, b, in, end, proto); got != want {
+			t.Fatalf("%x: %+v, want %+v", b, got, want)
+		}
+	}
+}

@@ -7,8 +7,8 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/prefetch"
 	"github.com/quillon/quillon/tor/conn"
-	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // parsed is a frame as its worker sees it: what can be found out before the

@@ -9,8 +9,8 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 	"github.com/quillon/quillon/nf/hold"
+	"github.com/quillon/quillon/nf/prefetch"
 	"github.com/quillon/quillon/tor/conn"
-	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // pendingWrite is an entry that was written over a connection and whose CAS

@@ -14,9 +14,9 @@ import (
 	"github.com/quillon/quillon/nf/hold"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/prefetch"
 	"github.com/quillon/quillon/tor/conn"
 	"github.com/quillon/quillon/tor/index"
-	"github.com/quillon/quillon/tor/prefetch"
 )
 
 // Sizes of the small tables.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/tor/prefetch"
+	"github.com/quillon/quillon/nf/prefetch"
 )
 
 // admit sends the next request of flow fl on, x with the bytes b; false when it

@@ -13,6 +13,7 @@ func TestLine(t *testing.T) {
 	}
 	Line(uintptr(unsafe.Pointer(&b[63])))
 	Line(0)
+	Lines(uintptr(unsafe.Pointer(&b[0])), 1<<63)
 	for i, v := range b {
 		if v != byte(i) {
 			t.Fatalf("byte %d is %d", i, v)
