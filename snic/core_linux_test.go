@@ -1,0 +1,265 @@
+package snic
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/firewall"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/napt"
+	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/vxlan"
+)
+
+// coreTenants and coreFlows are those of quillon bench two-board.
+const coreTenants, coreFlows = 16, 64
+
+// coreTasks are what the boards of quillon bench two-board run: tasks of the worker that they are at home at, and in which order.
+var coreTasks = []struct{ name, tasks, run string }{
+	{"nothing", "  t%d: {kind: nothing}\n", "t%d"},
+	{"state", coreState, "fw%d -> nat%[1]d"},
+	{"chain", coreState + `  vx%[1]d: {kind: vxlan, args: {vni: "42", local: 192.0.2.1, local-mac: "02:00:00:00:00:01", remote: 192.0.2.2, remote-mac: "02:00:00:00:00:02"}}` + "\n", "fw%d -> nat%[1]d -> vx%[1]d"},
+}
+
+const coreState = `  fw%[1]d: {kind: firewall, args: {rules: "allow+in:a"}}
+  nat%[1]d: {kind: napt, args: {public: 198.51.100.1}}
+`
+
+// coreBoard is a board of some workers whose tenants all have the same tasks; apart: the tasks of each worker's DAGs are others, and
+// there is one region a worker, so that frames of a DAG run at its home alone.
+func coreBoard(b *testing.B, workers, task int, apart bool) *crew {
+	var d strings.Builder
+	sets, regions := 1, 4
+	if apart {
+		sets, regions = workers, workers
+	}
+	fmt.Fprintf(&d, "regions: {count: %d, area: 4}\ntasks:\n", regions)
+	for i := range sets {
+		fmt.Fprintf(&d, coreTasks[task].tasks, i)
+	}
+	d.WriteString("tenants:\n")
+	for i := range coreTenants {
+		fmt.Fprintf(&d, "  u%d: {}\n", i)
+	}
+	d.WriteString("dags:\n")
+	for i := range coreTenants {
+		fmt.Fprintf(&d, "  - {uid: %d, tenant: u%d, run: %s}\n", i+1, i, fmt.Sprintf(coreTasks[task].run, i%sets))
+	}
+	d.WriteString("rules:\n")
+	for i := range coreTenants {
+		fmt.Fprintf(&d, "  - {match: 'src:10.%d.0.0/16', dag: %d}\n", i+1, i+1)
+	}
+	x := newCrew(b, []graph.Kind{*Kind(append(declared(), *firewall.Kind(), *napt.Kind(), *vxlan.Kind())...), idle(), *firewall.Kind(), *napt.Kind(), *vxlan.Kind()},
+		workers, graph.Args{"deployment": d.String(), "pr-rate": "1000G", "port-rate": "10000G"})
+	for _, p := range x.ends {
+		for _, q := range p {
+			q.mute = true
+		}
+	}
+	x.advance(20 * time.Millisecond)
+	return x
+}
+
+// coreFrame is a datagram of 60 bytes of a tenant.
+func coreFrame(tenant, port int) []byte {
+	const l3, l4, n = 14, 14 + 20, 60
+	b := make([]byte, n)
+	hdr.Ethernet(b).Encode(&hdr.EthernetFields{Dst: [6]byte{2, 0, 0, 0, 0, 2}, Src: [6]byte{2, 0, 0, 0, 0, 1}, EtherType: hdr.EtherIPv4})
+	hdr.IPv4(b[l3:]).Encode(&hdr.IPv4Fields{TotalLen: n - l3, DF: true, TTL: 64, Protocol: 17,
+		Src: netip.AddrFrom4([4]byte{10, byte(tenant + 1), 0, 1}), Dst: netip.AddrFrom4([4]byte{203, 0, 113, 7})})
+	hdr.UDP(b[l4:]).Encode(&hdr.UDPFields{SrcPort: uint16(port), DstPort: 80, Len: n - l4})
+	return b
+}
+
+// coreLoad are batches of so many frames, of the flows of a worker, or of its tenants alone: those that are at home at another worker.
+func coreLoad(worker, size int, tenants func(int) bool) (batches [][][]byte) {
+	var of []int
+	for t := range coreTenants {
+		if tenants(t) {
+			of = append(of, t)
+		}
+	}
+	k := 0
+	for range len(of) * coreFlows / size {
+		var batch [][]byte
+		for range size {
+			batch = append(batch, coreFrame(of[k%len(of)], 1024+worker*coreFlows+k/len(of)%coreFlows))
+			k++
+		}
+		batches = append(batches, batch)
+	}
+	return batches
+}
+
+// coreBreath gives a worker a batch, 10 us after the one before.
+func (x *crew) coreBreath(b *testing.B, worker int, now *time.Duration, frames [][]byte, batch *packet.Batch) {
+	*now += 10 * time.Microsecond
+	for _, f := range frames {
+		y := x.pools[worker].Get()
+		y.SetBytes(f)
+		batch.Add(y)
+	}
+	if err := x.inst.PushTo(worker, "x0", x.now.Add(*now), batch); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkCore is what internal/sim takes for the costs of a worker (Cores.Costs): the least time of laps of some 32 batches, which is not much
+// moved by what else the machine does.
+//
+//	TASKS/workers=N/batch=M   ns/breath of worker 0, on one thread; with N = 2 the state has two shards, which are taken in turns
+//	TASKS/flows=2048          the same with the flows of two workers
+//	TASKS/hand                frames whose DAG is at home at another worker: ns/handed where they come in, ns/taken at home, on one thread
+//	TASKS/hand-apart          the same on two processors: with the lines that go from one to the other
+//	line                      ns/line: a line of the cache from one processor to the other, as two-line of quillon bench
+func BenchmarkCore(b *testing.B) {
+	b.Run("line", coreLine)
+	for task, t := range coreTasks {
+		b.Run(t.name+"/flows=2048", func(b *testing.B) { coreAlone(b, 1, task, packet.MaxBatch, 2) })
+		for _, workers := range []int{1, 2, 4, 8, 16} {
+			if workers > 2 && task > 0 {
+				break
+			}
+			for _, size := range []int{1, 16, packet.MaxBatch} {
+				b.Run(fmt.Sprintf("%s/workers=%d/batch=%d", t.name, workers, size), func(b *testing.B) { coreAlone(b, workers, task, size, 1) })
+			}
+		}
+		for _, apart := range []bool{false, true} {
+			name := map[bool]string{false: "hand", true: "hand-apart"}[apart]
+			b.Run(t.name+"/"+name, func(b *testing.B) { coreHand(b, task, apart) })
+		}
+	}
+}
+
+// coreAlone has one worker run batches of its flows, or of several workers' flows.
+func coreAlone(b *testing.B, workers, task, size, parts int) {
+	const lap = 32
+	x := coreBoard(b, workers, task, false)
+	var load [][][]byte
+	for part := range parts {
+		load = append(load, coreLoad(part, size, func(int) bool { return true })...)
+	}
+	var batch packet.Batch
+	now, n, best := time.Duration(0), 0, math.Inf(1)
+	for range 200 + b.N/lap {
+		start := time.Now()
+		for range lap {
+			x.coreBreath(b, 0, &now, load[n%len(load)], &batch)
+			n++
+		}
+		best = min(best, float64(time.Since(start))/lap)
+	}
+	b.ReportMetric(best, "ns/breath")
+}
+
+// coreHand has worker 1 hand batches to worker 0, one after the other.
+func coreHand(b *testing.B, task int, apart bool) {
+	x := coreBoard(b, 2, task, true)
+	load := coreLoad(1, packet.MaxBatch, func(t int) bool { return t%2 == 0 })
+	rounds := 4000 + b.N
+	var turn atomic.Int64
+	least := [2]float64{math.Inf(1), math.Inf(1)}
+	sums := [2]time.Duration{}
+	var nows [2]time.Duration
+	var batch [2]packet.Batch
+	play := func(worker, n int) {
+		start := time.Now()
+		frames := load[n%len(load)]
+		if worker == 0 {
+			frames = nil
+		}
+		x.coreBreath(b, worker, &nows[worker], frames, &batch[worker])
+		sums[worker] += time.Since(start)
+		if n%16 == 15 {
+			if n > 1000 {
+				least[worker] = min(least[worker], float64(sums[worker])/(16*packet.MaxBatch))
+			}
+			sums[worker] = 0
+		}
+	}
+	if apart {
+		var wg sync.WaitGroup
+		for worker := range 2 {
+			wg.Go(func() {
+				defer pin(b, worker)()
+				for n := range rounds {
+					for k := 1; int(turn.Load()) != 2*n+1-worker; k++ {
+						if k%4096 == 0 {
+							runtime.Gosched()
+						}
+					}
+					play(worker, n)
+					turn.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+	} else {
+		for n := range rounds {
+			play(1, n)
+			play(0, n)
+		}
+	}
+	if handed := x.counter("handed"); handed != uint64(rounds*packet.MaxBatch) || x.counter("taken") != handed {
+		b.Fatalf("%d handed, %d taken", handed, x.counter("taken"))
+	}
+	b.ReportMetric(least[1], "ns/handed")
+	b.ReportMetric(least[0], "ns/taken")
+}
+
+// coreLine has two processors write a line in turn.
+func coreLine(b *testing.B) {
+	turn := &struct {
+		_, n, _ [8]atomic.Int64
+	}{}
+	var wg sync.WaitGroup
+	rounds := 1000 + b.N/1000
+	const lap = 1000
+	best := math.Inf(1)
+	for worker := range 2 {
+		wg.Go(func() {
+			defer pin(b, worker)()
+			for range rounds {
+				start, from := time.Now(), turn.n[0].Load()
+				for range lap {
+					for k := 1; turn.n[0].Load()&1 != int64(worker); k++ {
+						if k%(1<<16) == 0 {
+							runtime.Gosched()
+						}
+					}
+					turn.n[0].Add(1)
+				}
+				if worker == 0 {
+					best = min(best, float64(time.Since(start))/float64(turn.n[0].Load()-from))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(best, "ns/line")
+}
+
+// pin has a thread run on one processor, until what it returns is called.
+func pin(b *testing.B, processor int) func() {
+	runtime.LockOSThread()
+	var was, one unix.CPUSet
+	one.Set(processor)
+	if err := errors.Join(unix.SchedGetaffinity(0, &was), unix.SchedSetaffinity(0, &one)); err != nil {
+		b.Error(err)
+	}
+	return func() {
+		_ = unix.SchedSetaffinity(0, &was)
+		runtime.UnlockOSThread()
+	}
+}
