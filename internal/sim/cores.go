@@ -41,7 +41,7 @@ type CoresConfig struct {
 	// network card chooses the core of each by a hash.
 	Flows int
 	Zipf  float64
-	// Dealt: flows come as in quillon bench two-board, whatever Flows says: 64 of each tenant a core (128 if there is one), in full batches for the cores in turn.
+	// Dealt: flows come as in quillon bench two-board, whatever Flows says: 128 of each tenant, as many to each core, in full batches for the cores in turn.
 	Dealt bool
 	// Warmup is not counted; Measure is.
 	Warmup, Measure time.Duration
@@ -60,7 +60,8 @@ const (
 const CoreTenants = 16
 
 const (
-	coreFlows  = 64   // of a tenant and core, where flows are dealt
+	coreFlows  = 128 // of a tenant, where flows are dealt
+	corePrime  = 7919
 	coreHost   = 128  // of a host: more would not be let in by a firewall that nobody answers
 	coreBytes  = 60   // of a frame, as in the benchmarks
 	coreQueue  = 1024 // frames in a queue of the network card, and in that of the port by which frames leave
@@ -138,6 +139,7 @@ type core struct {
 	steps  []coreStep
 	next   int
 	out    []coreOut
+	flows  int // that run here
 	groups map[[2]int]bool
 	waited bool // for the shard that it has come to
 	own    int  // frames that came in and run here, in this breath
@@ -184,6 +186,12 @@ func RunCores(ctx context.Context, c CoresConfig) (*CoresRun, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}
+	return x.play(ctx)
+}
+
+// play is the run.
+func (x *cores) play(ctx context.Context) (*CoresRun, error) {
+	c := &x.c
 	begun := x.k.now
 	for n := 0; x.err == nil && x.k.next() < never; n++ {
 		if x.k.next() > x.end && !x.over {
@@ -324,22 +332,36 @@ func frameTime(size int) Time { return Time(float64(size+4+wireOverhead) * 8e3 /
 func (x *cores) makeFlows() {
 	n := x.c.Flows
 	if x.c.Dealt {
-		n = CoreTenants * coreFlows * max(2, x.c.Cores)
+		n = CoreTenants * coreFlows
 	}
 	sum := 0.
 	for i := range n {
 		tenant, port := i%CoreTenants, 1024+i/CoreTenants
+		if !x.c.Dealt {
+			// As hosts choose ports: all over the range. Each comes once, as the factor is prime.
+			port = 1024 + (i/CoreTenants*corePrime+i%CoreTenants*997+int(x.c.Seed%4096)*13)%(1<<16-1024)
+		}
 		f := coreFlow{frame: coreFrame(tenant, i/CoreTenants/coreHost, port), tenant: tenant, port: port}
 		binary.BigEndian.PutUint32(f.frame[42:], uint32(i))
 		f.core = x.worker(f.frame)
 		if x.c.Dealt {
-			f.core = i / CoreTenants / coreFlows % x.c.Cores
+			f.core = i / CoreTenants / (coreFlows / max(2, x.c.Cores)) % x.c.Cores
 		}
 		h := uint32(i)*2654435761 ^ uint32(x.c.Seed)*40503
 		f.shard = int(h>>16) & (x.shards - 1)
 		x.flows = append(x.flows, f)
+		if x.c.Apart {
+			x.core[tenant%x.c.Cores].flows++
+		} else {
+			x.core[f.core].flows++
+		}
 		sum += math.Pow(float64(i+1), -x.c.Zipf)
 		x.sums = append(x.sums, sum)
+	}
+	for _, t := range x.tasks {
+		for i := range x.core {
+			t.frame = append(t.frame, t.cost.frame(x.core[i].flows))
+		}
 	}
 }
 
@@ -372,9 +394,9 @@ func (x *cores) draw() int {
 	// A batch of each core in turn; where there is one core, of two halves of its flows.
 	k, parts := x.dealt, max(2, x.c.Cores)
 	x.dealt++
-	part := k / packet.MaxBatch % parts
+	part, each := k/packet.MaxBatch%parts, coreFlows/parts
 	k = k/packet.MaxBatch/parts*packet.MaxBatch + k%packet.MaxBatch
-	return (part*coreFlows+k/CoreTenants%coreFlows)*CoreTenants + k%CoreTenants
+	return (part*each+k/CoreTenants%each)*CoreTenants + k%CoreTenants
 }
 
 // goOn has the source send what it can until now.
@@ -449,8 +471,8 @@ func (x *cores) breathe(c *core) {
 	handed := c.came - c.own
 	m := &x.c.Costs
 	first := &c.steps[0]
-	first.work += m.Breath + Time(len(c.groups))*m.Group + Time(c.own)*m.Frame + Time(handed)*m.Hand + Time(c.taken)*m.Take
-	lines := Time((float64(handed)*m.HandLines + float64(c.taken)*m.TakeLines) * float64(m.Line))
+	first.work += m.breath(x.c.Cores) + Time(len(c.groups))*m.Group + Time(c.own)*m.Frame + Time(handed)*m.Hand + Time(c.taken)*m.Take
+	lines := Time(handed)*m.HandLines + Time(c.taken)*m.TakeLines
 	x.goOn()
 	x.spend(c, coreLines, lines)
 	x.spend(c, coreWork, first.work)
@@ -579,7 +601,7 @@ func (x *cores) leaves(_ int, y *packet.Buf) {
 func (x *cores) meter(app graph.App, task string) graph.App {
 	kind := strings.TrimRight(task, "0123456789")
 	t := &coreTask{App: app, x: x, cost: x.c.Costs.Tasks[kind], first: kind == "t" || kind == "fw", hashed: kind == "fw", shards: -1}
-	if t.cost.Held > 0 && x.shards > 1 {
+	if t.cost.State && x.shards > 1 {
 		if _, ok := x.stateOf[task]; !ok {
 			x.stateOf[task] = len(x.turns)
 			x.turns = append(x.turns, slices.Repeat([]shardTurn{{last: -1}}, x.shards)...)
@@ -601,9 +623,10 @@ type coreTask struct {
 	graph.App
 	x      *cores
 	cost   TaskCost
-	first  bool // of its DAG
-	hashed bool // its shards are by a hash of the flow; otherwise by its port
-	shards int  // the first of them, in turns; -1: it has none, or one
+	frame  []Time // of a frame, by core
+	first  bool   // of its DAG
+	hashed bool   // its shards are by a hash of the flow; otherwise by its port
+	shards int    // the first of them, in turns; -1: it has none, or one
 }
 
 // Push implements graph.App.
@@ -625,7 +648,10 @@ func (t *coreTask) Push(g *graph.Ctx, in int, b *packet.Batch) {
 				c.taken++
 				c.groups[[2]int{f.tenant, f.core}] = true
 			}
-			s := coreStep{work: pre + t.cost.Frame - t.cost.Held, held: t.cost.Held, shard: -1}
+			s := coreStep{work: pre + t.cost.Outside, held: t.frame[c.n] - t.cost.Outside, shard: -1}
+			if t.cost.State && t.shards < 0 {
+				s.held -= x.c.Costs.Turn
+			}
 			pre = 0
 			switch {
 			case t.shards < 0:
