@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,57 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quillon/quillon/nf/firewall"
 	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/napt"
 	"github.com/quillon/quillon/nf/packet"
-	"github.com/quillon/quillon/nf/vxlan"
 )
 
-// coreTenants are those of quillon bench two-board.
-const coreTenants = 16
-
-// coreTasks are what the boards of quillon bench two-board run: tasks of the worker that they are at home at, and in which order.
-var coreTasks = []struct{ name, tasks, run string }{
-	{"nothing", "  t%d: {kind: nothing}\n", "t%d"},
-	{"firewall", coreFirewall, "fw%d"},
-	{"state", coreState, "fw%d -> nat%[1]d"},
-	{"chain", coreState + `  vx%[1]d: {kind: vxlan, args: {vni: "42", local: 192.0.2.1, local-mac: "02:00:00:00:00:01", remote: 192.0.2.2, remote-mac: "02:00:00:00:00:02"}}` + "\n", "fw%d -> nat%[1]d -> vx%[1]d"},
-}
-
-const coreFirewall = `  fw%[1]d: {kind: firewall, args: {rules: "allow+in:a"}}
-`
-
-const coreState = coreFirewall + `  nat%[1]d: {kind: napt, args: {public: 198.51.100.1}}
-`
-
-// coreBoard is a board of some workers whose tenants all have the same tasks; apart: the tasks of each worker's DAGs are others, and
-// there is one region a worker, so that frames of a DAG run at its home alone.
+// coreBoard is a board of some workers, in virtual time.
 func coreBoard(b *testing.B, workers, task int, apart bool) *crew {
-	var d strings.Builder
-	sets, regions := 1, 4
-	if apart {
-		sets, regions = workers, workers
-	}
-	fmt.Fprintf(&d, "regions: {count: %d, area: 4}\ntasks:\n", regions)
-	for i := range sets {
-		fmt.Fprintf(&d, coreTasks[task].tasks, i)
-	}
-	d.WriteString("tenants:\n")
-	for i := range coreTenants {
-		fmt.Fprintf(&d, "  u%d: {}\n", i)
-	}
-	d.WriteString("dags:\n")
-	for i := range coreTenants {
-		fmt.Fprintf(&d, "  - {uid: %d, tenant: u%d, run: %s}\n", i+1, i, fmt.Sprintf(coreTasks[task].run, i%sets))
-	}
-	d.WriteString("rules:\n")
-	for i := range coreTenants {
-		fmt.Fprintf(&d, "  - {match: 'src:10.%d.0.0/16', dag: %d}\n", i+1, i+1)
-	}
-	x := newCrew(b, []graph.Kind{*Kind(append(declared(), *firewall.Kind(), *napt.Kind(), *vxlan.Kind())...), idle(), *firewall.Kind(), *napt.Kind(), *vxlan.Kind()},
-		workers, graph.Args{"deployment": d.String(), "pr-rate": "1000G", "port-rate": "10000G"})
+	x := newCrew(b, coreKinds(), workers, graph.Args{"deployment": coreDeployment(workers, task, apart), "pr-rate": "1000G", "port-rate": "10000G"})
 	for _, p := range x.ends {
 		for _, q := range p {
 			q.mute = true
@@ -73,17 +27,6 @@ func coreBoard(b *testing.B, workers, task int, apart bool) *crew {
 	}
 	x.advance(20 * time.Millisecond)
 	return x
-}
-
-// coreFrame is a datagram of 60 bytes of a tenant.
-func coreFrame(tenant, port int) []byte {
-	const l3, l4, n = 14, 14 + 20, 60
-	b := make([]byte, n)
-	hdr.Ethernet(b).Encode(&hdr.EthernetFields{Dst: [6]byte{2, 0, 0, 0, 0, 2}, Src: [6]byte{2, 0, 0, 0, 0, 1}, EtherType: hdr.EtherIPv4})
-	hdr.IPv4(b[l3:]).Encode(&hdr.IPv4Fields{TotalLen: n - l3, DF: true, TTL: 64, Protocol: 17,
-		Src: netip.AddrFrom4([4]byte{10, byte(tenant + 1), 0, 1}), Dst: netip.AddrFrom4([4]byte{203, 0, 113, 7})})
-	hdr.UDP(b[l4:]).Encode(&hdr.UDPFields{SrcPort: uint16(port), DstPort: 80, Len: n - l4})
-	return b
 }
 
 // coreLoad are batches of so many frames, of a worker's flows of some tenants: one of each, and again until all have come, twice or more if they are

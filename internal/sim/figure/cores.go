@@ -102,8 +102,11 @@ func coreJobs(_ *Published, par Params) (jobs []job, err error) {
 					one = r.Mpps
 				}
 				y := r.Mpps
-				if curve.panel != panelMpps {
+				switch curve.panel {
+				case panelDealt:
 					y /= one
+				case panelNothing, panelState:
+					y /= one * float64(n)
 				}
 				vs = append(vs, Value{Panel: curve.panel, Series: curve.name, X: float64(n), Y: y})
 				if curve.panel == panelState && c.Flows == 1000 {
