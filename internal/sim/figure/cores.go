@@ -3,6 +3,7 @@ package figure
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/quillon/quillon/internal/sim"
@@ -67,7 +68,7 @@ func coreCurves(quick bool) (all []coreCurve) {
 		for _, n := range flows {
 			c := sim.CoresConfig{Costs: near, Tasks: tasks, Flows: n}
 			if n == 1 {
-				all = append(all, coreCurve{"1 flow", panel, c})
+				all = append(all, coreCurve{"1 flow / alike", panel, c})
 				continue
 			}
 			all = append(all, coreCurve{fmt.Sprintf("%d flows / alike", n), panel, c})
@@ -122,7 +123,7 @@ func coreJobs(_ *Published, par Params) (jobs []job, err error) {
 // coreParts is what the cores' time was for.
 func coreParts(r *sim.CoresRun, name string, n int) (vs []Value) {
 	which := "alike"
-	if name != fmt.Sprintf("%d flows / alike", 1000) {
+	if !strings.HasSuffix(name, which) {
 		which = "Zipf"
 	}
 	for _, p := range []struct {
