@@ -60,8 +60,8 @@ const (
 const CoreTenants = 16
 
 const (
-	coreFlows  = 128 // of a tenant, where flows are dealt
-	corePrime  = 7919
+	coreFlows  = 128  // of a tenant, where flows are dealt
+	corePrime  = 7919 // by which ports of a tenant are apart
 	coreHost   = 128  // of a host: more would not be let in by a firewall that nobody answers
 	coreBytes  = 60   // of a frame, as in the benchmarks
 	coreQueue  = 1024 // frames in a queue of the network card, and in that of the port by which frames leave
