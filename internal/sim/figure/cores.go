@@ -64,7 +64,8 @@ func coreCurves(quick bool) (all []coreCurve) {
 	if quick {
 		flows = []int{1, 16, 1000}
 	}
-	for panel, tasks := range map[int]string{panelNothing: sim.TasksNothing, panelState: sim.TasksState} {
+	for _, panel := range []int{panelNothing, panelState} {
+		tasks := map[int]string{panelNothing: sim.TasksNothing, panelState: sim.TasksState}[panel]
 		for _, n := range flows {
 			c := sim.CoresConfig{Costs: near, Tasks: tasks, Flows: n}
 			if n == 1 {
