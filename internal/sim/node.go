@@ -43,6 +43,9 @@ type body struct {
 	send  func(port int, x *packet.Buf) // a frame that leaves
 	drop  func(x *packet.Buf)           // one that does not
 	meter func(app graph.App, task string) graph.App
+	kinds []graph.Kind // of tasks; nil: dummy
+	// rx yields frames that came to a worker's queue of a port; nil: none do. See node.receive.
+	rx func(port, worker int, b *packet.Batch) int
 }
 
 // frames is how many a pool has, and of how many bytes.
@@ -58,18 +61,25 @@ func newNode(k *kernel, app string, args graph.Args, ports []string, workers int
 		}
 		n.pools = append(n.pools, pool)
 	}
-	task := *dummy.Kind()
-	make := task.New
-	task.New = func(env graph.Env, args graph.Args) (graph.App, error) {
-		app, err := make(env, args)
-		if err == nil && around.meter != nil {
-			app = around.meter(app, strings.TrimPrefix(env.Name, appName+"/"))
+	tasks := around.kinds
+	if tasks == nil {
+		tasks = []graph.Kind{*dummy.Kind()}
+	}
+	kinds := []graph.Kind{*snic.Kind(tasks...), *attach.Kind(tasks...)}
+	for _, task := range tasks {
+		make := task.New
+		task.New = func(env graph.Env, args graph.Args) (graph.App, error) {
+			app, err := make(env, args)
+			if err == nil && around.meter != nil {
+				app = around.meter(app, strings.TrimPrefix(env.Name, appName+"/"))
+			}
+			return app, err
 		}
-		return app, err
+		kinds = append(kinds, task)
 	}
 	cfg := graph.Config{
 		Spec:  &graph.Spec{Ports: map[string]graph.PortSpec{}, Apps: map[string]graph.AppSpec{appName: {Kind: app, Args: args}}},
-		Kinds: []graph.Kind{*snic.Kind(*dummy.Kind()), *attach.Kind(*dummy.Kind()), task}, Ports: map[string][]port.Port{}, Seed: seed, OnDrop: around.drop,
+		Kinds: kinds, Ports: map[string][]port.Port{}, Seed: seed, OnDrop: around.drop,
 	}
 	for p, name := range ports {
 		cfg.Spec.Ports[name] = graph.PortSpec{Kind: "sim"}
@@ -128,7 +138,8 @@ func (n *node) load() error {
 		}
 		n.k.now = at
 		v := n.view()
-		waits := slices.ContainsFunc(v.DAGs, func(d snic.DAGView) bool { return d.State != "ready" })
+		there := func(d snic.DAGView) bool { return d.State == "ready" || strings.HasPrefix(d.State, "at worker ") }
+		waits := slices.ContainsFunc(v.DAGs, func(d snic.DAGView) bool { return !there(d) })
 		loads := slices.ContainsFunc(v.Regions, func(r snic.RegionView) bool {
 			return r.State == region.Loading.String() || r.State == region.Queued.String()
 		})
@@ -137,7 +148,7 @@ func (n *node) load() error {
 		}
 		if waits && !loads {
 			for _, d := range v.DAGs {
-				if d.State != "ready" {
+				if !there(d) {
 					return fmt.Errorf("DAG %d, %s: no region runs it: it is %s", d.UID, d.Run, d.State)
 				}
 			}
@@ -224,10 +235,16 @@ type jack struct {
 
 func (j *jack) Name() string                                     { return j.name }
 func (j *jack) Pool() *packet.Pool                               { return j.n.pools[j.worker] }
-func (j *jack) Rx(*packet.Batch) (int, error)                    { return 0, nil }
 func (j *jack) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
 func (j *jack) Stats() port.Stats                                { return j.stats }
 func (j *jack) Close() error                                     { return nil }
+
+func (j *jack) Rx(b *packet.Batch) (int, error) {
+	if j.n.body.rx == nil {
+		return 0, nil
+	}
+	return j.n.body.rx(j.number, j.worker, b), nil
+}
 
 func (j *jack) Tx(b *packet.Batch) (int, error) {
 	n := b.Len()

@@ -522,6 +522,14 @@ func (i *Instance) Step(now clock.Time) (int, error) {
 	return moved, nil
 }
 
+// StepOne takes one breath of worker n alone at time now, as Step does of all.
+func (i *Instance) StepOne(n int, now clock.Time) (int, error) {
+	w := i.workers[n]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.step(now)
+}
+
 // Begin runs the timers that are due at time now, all of them before the first breath, and
 // receives nothing. So apps take over what a process before this one left (Env.Memory),
 // and have bound and guarded what must not cross, before ports steer frames here.
@@ -599,6 +607,10 @@ func (i *Instance) NextTick() clock.Time {
 	}
 	return t
 }
+
+// NextTickOf is NextTick of worker n alone; at the latest a microsecond after its last breath while frames wait that others
+// have handed to it.
+func (i *Instance) NextTickOf(n int) clock.Time { return i.workers[n].nextTick() }
 
 // nextTick asks for w.tick; while nobody runs the worker, as in replay and
 // simulation, it allocates nothing.

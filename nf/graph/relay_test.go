@@ -460,6 +460,30 @@ func TestHandAllocates(t *testing.T) {
 	closed(t, inst, all)
 }
 
+// StepOne takes a breath of one worker, and NextTickOf says when a worker has to look at what was handed to it.
+func TestStepOne(t *testing.T) {
+	inst, all := relays(t, 2, 0, 512, 3)
+	var batch packet.Batch
+	x := all[0].pool.Get()
+	x.SetBytes(relayFrame(make([]byte, 64), 0, 0, 1))
+	batch.Add(x)
+	if err := inst.PushTo(0, "s", 1, &batch); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := inst.NextTickOf(0), inst.NextTickOf(1); a != clock.Never || b == clock.Never {
+		t.Errorf("worker 0 looks again at %d, and worker 1 at %d", a, b)
+	}
+	for worker, taken := range []uint64{0, 1} {
+		if _, err := inst.StepOne(worker, 2); err != nil {
+			t.Fatal(err)
+		}
+		if n := counted(inst, "r"); n["taken"] != taken {
+			t.Errorf("after a breath of worker %d %d frames are taken", worker, n["taken"])
+		}
+	}
+	closed(t, inst, all)
+}
+
 // BenchmarkHand is what it costs to hand a frame over: both workers' part of it, on one
 // processor, in batches of 64.
 func BenchmarkHand(b *testing.B) {

@@ -60,3 +60,30 @@ func TestBoardSchemes(t *testing.T) {
 		}
 	}
 }
+
+// TestSNICCores: the figure of a board over cores has all points of its curves.
+func TestSNICCores(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds of processor time")
+	}
+	f, err := Find("snic-cores")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, err := f[0].Run(t.Context(), Params{Seed: 1, Quick: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, curves := range []int{6, 6, 5, 5, 8} {
+		if n := len(was.Panels[i].Curves); n != curves {
+			t.Errorf("panel %d has %d curves, not %d", i, n, curves)
+		}
+		for _, c := range was.Panels[i].Curves {
+			for _, p := range c.Points {
+				if p.Ours == nil || len(c.Points) != len(coreCounts(true)) {
+					t.Errorf("panel %d, %s: %d points, one of %v", i, c.Name, len(c.Points), p.Ours)
+				}
+			}
+		}
+	}
+}

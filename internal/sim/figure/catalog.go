@@ -20,9 +20,9 @@ var (
 	takesStore   = []string{"keys", "zipf", "object-size", "steered-keys", "search", "hosts", "threads", "nic"}
 )
 
-// All are the figures that can be rerun, in the order of the papers.
+// All are the figures that can be rerun, in the order of the papers, and then our own.
 func All() []*Figure {
-	return slices.Concat(verbs(), throughputs(), perOperation(), words(), rcuckoos(), chapter(slices.Concat(supernic(), boards(), clios())))
+	return slices.Concat(verbs(), throughputs(), perOperation(), words(), rcuckoos(), chapter(slices.Concat(supernic(), boards(), clios())), []*Figure{cores()})
 }
 
 // verbs are figures of operations of RDMA alone.

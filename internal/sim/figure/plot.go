@@ -104,7 +104,7 @@ func (r *Result) keys() []chart.Key {
 	var keys []chart.Key
 	published, missed, explained, input := r.has()
 	if published {
-		text := "published"
+		text := r.theirs()
 		if r.Against != "" {
 			text = filepath.Base(r.Against)
 		}
@@ -132,7 +132,7 @@ func (r *Result) keys() []chart.Key {
 			case slices.Contains(r.Fitted, cu.Name):
 				label += " (input)"
 			case !cu.simulated():
-				label += " (published only)"
+				label += " (" + r.theirs() + " only)"
 			}
 			s, shape := look(p.Curves, i)
 			keys = append(keys, chart.Key{Text: label, Style: chart.Style{Shade: s, Shape: shape}, Area: !strings.Contains(cu.Name, " / ")})

@@ -45,6 +45,8 @@ type Published struct {
 		X      any    `json:"x"`
 		Why    string `json:"why"`
 	} `json:"left_out"`
+	// Measured: it is no published figure. What is compared with was measured on the program itself.
+	Measured bool `json:"measured"`
 	// own: they are of a file that somebody gave.
 	own      bool
 	ReadFrom string `json:"read_from"`

@@ -150,6 +150,8 @@ type Result struct {
 	Remarks   []string  `json:"remarks,omitempty"`
 	// Against is the file whose curves are in the place of the published ones.
 	Against string `json:"against,omitempty"`
+	// Measured: what is called published was measured on the program itself.
+	Measured bool `json:"measured,omitempty"`
 	// Inputs say which points are no predictions, and why.
 	Inputs []string `json:"inputs,omitempty"`
 }
@@ -162,9 +164,20 @@ func (r *Result) WriteJSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
+// theirs is what values that ours are compared with are called.
+func (r *Result) theirs() string {
+	switch {
+	case r.Against != "":
+		return "yours"
+	case r.Measured:
+		return "measured"
+	}
+	return "published"
+}
+
 // newResult is the published part of a Result.
 func newResult(f *Figure, p *Published, par Params) *Result {
-	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(), Experiment: par.Cause, Against: par.Against,
+	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(), Experiment: par.Cause, Against: par.Against, Measured: p.Measured,
 		X: p.X, Published: p.Parameters, Parameters: par, Remarks: p.Remarks}
 	for i := range f.inputs {
 		if par.Against != "" {

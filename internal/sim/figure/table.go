@@ -32,9 +32,8 @@ func (r *Result) WriteTable(w io.Writer) error {
 	} else if len(r.Altered) > 0 {
 		fmt.Fprintf(&b, "not the published parameters, so nothing is compared: %s\n", strings.Join(r.Altered, ", "))
 	}
-	theirs := "published"
+	theirs := r.theirs()
 	if r.Against != "" {
-		theirs = "yours"
 		fmt.Fprintf(&b, "compared with %s\n", r.Against)
 	}
 	for _, l := range r.LeftOut {
