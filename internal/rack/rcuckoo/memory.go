@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -18,10 +19,7 @@ const (
 )
 
 // Region is remote memory.
-type Region struct {
-	VA   uint64
-	RKey uint32
-}
+type Region = onesided.Region
 
 // Grant is what a client must know of the server.
 type Grant struct {
@@ -66,19 +64,9 @@ func (t *Table) LockBytes() int { return len(t.locks) }
 // Serve lets the queue pairs of pd reach the memory.
 func (t *Table) Serve(pd *rnic.PD) (Grant, error) {
 	g := Grant{Layout: t.Layout}
-	a := rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic
-	for _, x := range []struct {
-		to *Region
-		b  []byte
-		va uint64
-	}{{&g.Table, t.rows, tableVA}, {&g.Locks, t.locks, locksVA}, {&g.Leases, t.leases, leasesVA}, {&g.Extents, t.extents, extentsVA}} {
-		mr, err := pd.RegMR(x.b, x.va, a)
-		if err != nil {
-			return g, err
-		}
-		*x.to = Region{x.va, mr.RKey}
-	}
-	return g, nil
+	err := onesided.Serve(pd, onesided.Part{Mem: t.rows, VA: tableVA, To: &g.Table}, onesided.Part{Mem: t.locks, VA: locksVA, To: &g.Locks},
+		onesided.Part{Mem: t.leases, VA: leasesVA, To: &g.Leases}, onesided.Part{Mem: t.extents, VA: extentsVA, To: &g.Extents})
+	return g, err
 }
 
 // Chunk is memory for values of one client.

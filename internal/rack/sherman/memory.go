@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -25,10 +26,7 @@ type Layout struct {
 const memoryVA = 1 << 40
 
 // Region is remote memory.
-type Region struct {
-	VA   uint64
-	RKey uint32
-}
+type Region = onesided.Region
 
 // Grant is what a client must know of a node.
 type Grant struct{ Memory, Locks Region }
@@ -40,16 +38,9 @@ type Memory struct {
 
 // Serve lets the queue pairs of pd reach the memory.
 func (m *Memory) Serve(pd *rnic.PD) (Grant, error) {
-	a := rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic
-	x, err := pd.RegMR(m.mem, memoryVA, a)
-	if err != nil {
-		return Grant{}, err
-	}
-	y, err := pd.RegMR(m.locks, 0, a)
-	if err != nil {
-		return Grant{}, err
-	}
-	return Grant{Region{memoryVA, x.RKey}, Region{0, y.RKey}}, nil
+	var g Grant
+	err := onesided.Serve(pd, onesided.Part{Mem: m.mem, VA: memoryVA, To: &g.Memory}, onesided.Part{Mem: m.locks, To: &g.Locks})
+	return g, err
 }
 
 // Tree is the memory of a whole tree, as its hosts see it.

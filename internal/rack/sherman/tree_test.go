@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -237,7 +238,7 @@ func TestNewClientRefuses(t *testing.T) {
 	if len(errs) != 3 || errs[0] != ErrKey || errs[2] != ErrKey || c.Idle() {
 		t.Errorf("%v", errs)
 	}
-	if d := c.Deadline(); d != clock.Time(1000).Add(redialAfter) {
+	if d := c.Deadline(); d != clock.Time(1000).Add(onesided.RedialAfter) {
 		t.Errorf("dials again at %d", d)
 	}
 }

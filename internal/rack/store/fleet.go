@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -371,9 +370,6 @@ func (f *Fleet) Judge(m Store) Verdict {
 	defer f.mu.Unlock()
 	return f.log.Judge(m, f.broke(), f.keys)
 }
-
-// ErrStuck: what was waited for did not come.
-var ErrStuck = errors.New("it did not happen in time")
 
 // Await waits until something is so, while others breathe the clients.
 func (f *Fleet) Await(ctx context.Context, so func() bool) error {

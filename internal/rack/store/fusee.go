@@ -108,7 +108,7 @@ func (t *fuseeStore) Join(sessions int) ([]byte, error) {
 	first := t.next
 	t.next += sessions
 	return pack(fuseeAnnounced{uint32(l.Subtables), uint32(l.Groups), uint32(l.Unit), uint32(l.Block), uint32(l.Blocks),
-		region(t.grant.Index), region(t.grant.Blocks), region(t.grant.Objects), uint16(first), uint32(at)}), nil
+		t.grant.Index, t.grant.Blocks, t.grant.Objects, uint16(first), uint32(at)}), nil
 }
 
 func (t *fuseeStore) Shared() []Span {
@@ -145,7 +145,7 @@ func fuseeClient(c ClientSpec) (Library, error) {
 		return nil, err
 	}
 	l := fusee.Layout{Nodes: 1, Replicas: 1, Subtables: int(a.Subtables), Groups: int(a.Groups), Unit: int(a.Unit), Block: int(a.Block), Blocks: int(a.Blocks)}
-	grant := fusee.Grant{Layout: l, Index: fusee.Region(a.Index), Blocks: fusee.Region(a.Owners), Objects: fusee.Region(a.Objects)}
+	grant := fusee.Grant{Layout: l, Index: a.Index, Blocks: a.Owners, Objects: a.Objects}
 	keys, values, scratch := make([][]byte, c.Sessions), make([][]byte, c.Sessions), make([]byte, c.Value)
 	for i := range values {
 		values[i] = make([]byte, c.Value)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/internal/rack/rcuckoo"
 	"github.com/quillon/quillon/internal/rack/sherman"
 	"github.com/quillon/quillon/nf/clock"
@@ -86,17 +87,14 @@ type shermanAnnounced struct {
 }
 
 // region is Region of all stores.
-type region struct {
-	VA   uint64
-	RKey uint32
-}
+type region = onesided.Region
 
 func (t *shermanStore) Join(int) ([]byte, error) {
 	c, err := t.tree.Chunk(0, shermanPages)
 	if err != nil {
 		return nil, err
 	}
-	return pack(shermanAnnounced{t.tree.Size, t.tree.RootAt, region(t.grant.Memory), region(t.grant.Locks), uint64(c.At), uint32(c.Pages)}), nil
+	return pack(shermanAnnounced{t.tree.Size, t.tree.RootAt, t.grant.Memory, t.grant.Locks, uint64(c.At), uint32(c.Pages)}), nil
 }
 
 func (t *shermanStore) Shared() []Span { return []Span{{t.grant.Locks.VA, sherman.LockTable}} }
@@ -125,7 +123,7 @@ func shermanClient(c ClientSpec) (Library, error) {
 	if err := unpack(c.Announced, &a); err != nil {
 		return nil, err
 	}
-	grant := sherman.Grant{Memory: sherman.Region(a.Memory), Locks: sherman.Region(a.Locks)}
+	grant := sherman.Grant{Memory: a.Memory, Locks: a.Locks}
 	x, err := sherman.NewClient(sherman.Config{
 		Layout: sherman.Layout{Nodes: 1, Size: a.Size, RootAt: a.RootAt}, Client: c.Number, Sessions: c.Sessions, CQ: c.CQ,
 		Chunk: sherman.Chunk{At: sherman.Addr(a.Chunk), Pages: int(a.Pages)},
@@ -232,7 +230,7 @@ func (t *rcuckooStore) Join(int) ([]byte, error) {
 	}
 	return pack(rcuckooAnnounced{uint32(l.Rows), uint32(l.RowsPerLock), uint32(l.LocksPerMessage), uint32(l.Locks), uint32(l.Regions),
 		uint8(l.Form), uint8(l.Hashing), l.Wide, l.Independent, math.Float64bits(l.Factor), uint64(l.Extents),
-		region(g.Table), region(g.Locks), region(g.Leases), region(g.Extents), uint64(c.At), uint64(c.Size)}), nil
+		g.Table, g.Locks, g.Leases, g.Extents, uint64(c.At), uint64(c.Size)}), nil
 }
 
 func (t *rcuckooStore) Shared() []Span {
@@ -276,7 +274,7 @@ func rcuckooClient(c ClientSpec) (Library, error) {
 	l := rcuckoo.Layout{Rows: int(a.Rows), Form: rcuckoo.Form(a.Form), Wide: a.Wide, Hashing: rcuckoo.Hashing(a.Hashing), Independent: a.Independent,
 		Factor: math.Float64frombits(a.Factor), RowsPerLock: int(a.RowsPerLock), LocksPerMessage: int(a.LocksPerMessage), Locks: int(a.Locks),
 		Regions: int(a.Regions), Extents: int(a.Extents)}
-	grant := rcuckoo.Grant{Layout: l, Table: rcuckoo.Region(a.Table), Locks: rcuckoo.Region(a.LockTable), Leases: rcuckoo.Region(a.Leases), Extents: rcuckoo.Region(a.Values)}
+	grant := rcuckoo.Grant{Layout: l, Table: a.Table, Locks: a.LockTable, Leases: a.Leases, Extents: a.Values}
 	values, scratch := make([][]byte, c.Sessions), make([]byte, c.Value)
 	for i := range values {
 		values[i] = make([]byte, c.Value)

@@ -81,7 +81,7 @@ func (t *locksStore) Join(sessions int) ([]byte, error) {
 	first := t.given
 	t.given += sessions
 	return pack(locksAnnounced{uint32(l.Words), uint32(l.Block), uint32(l.Scratch), uint32(l.Sessions), uint32(first), uint8(t.work),
-		region(g.Words), region(g.Blocks), region(g.Scratch)}), nil
+		g.Words, g.Blocks, g.Scratch}), nil
 }
 
 func (t *locksStore) Shared() []Span { return []Span{{t.grant.Words.VA, uint64(8 * t.memory.Words)}} }
@@ -112,7 +112,7 @@ func locksClient(c ClientSpec) (Library, error) {
 	if err := unpack(c.Announced, &a); err != nil {
 		return nil, err
 	}
-	grant := locks.Grant{Words: locks.Region(a.Shared), Blocks: locks.Region(a.Blocks), Scratch: locks.Region(a.Private)}
+	grant := locks.Grant{Words: a.Shared, Blocks: a.Blocks, Scratch: a.Private}
 	x, err := locks.New(locks.Config{
 		Layout: locks.Layout{Words: int(a.Words), Block: int(a.Block), Scratch: int(a.Scratch), Sessions: int(a.Sessions)},
 		Work:   locks.Work(a.Work), First: int(a.First), Own: c.Sessions, Ops: 1 << 62, Seed: c.Seed, CQ: c.CQ, ReleaseByCAS: true,
