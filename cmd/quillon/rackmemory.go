@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -53,7 +54,12 @@ send frames to the port can read and change the memory.
 The interface is the memory node's alone: its kernel sees nothing of an AF_XDP port,
 and must not have the address. It answers ARP and ping; clients are told IP@MAC, which is
 printed. What the memory holds is checked at the end; what is not sound makes the exit
-status 1. What clients wrote stays until then; nothing outlives the process.`,
+status 1. What clients wrote stays until then; nothing outlives the process. Clients
+that are still there then are told that it ends.
+
+There is room for --clients. One of which nothing was heard for 30 s is disconnected,
+and its place is given to the next that comes when there is no other; what it wrote
+stays. (A client with nothing to do says something every 5 s.)`,
 		Example: fmt.Sprintf("  sudo quillon rack %s memory --port eth1 --me 10.0.0.9\n  sudo quillon rack %[1]s memory --port tap:m0 --me 10.0.0.9 --seconds 60 --json", k.Name),
 		Args:    exactly(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -104,6 +110,7 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	r.Seconds, r.ServerStats, r.Requests, r.Lost = round3(clk.Now().Sub(begun).Seconds()), s.Stats(), nic.Stats().RxRequests, f.lost()
+	f.farewell(cmd.Context(), clk, nic, s)
 	if r.Checked = r.Connections == 0; r.Checked {
 		held, err := s.Store().Walk(true)
 		if r.Keys = len(held); err != nil {
@@ -117,6 +124,19 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 		return failed{errors.New(r.Wrong)}
 	}
 	return nil
+}
+
+// farewell tells clients that the memory node ends, and waits until they know, for as long as it asks them.
+func (f *memoryFlags) farewell(ctx context.Context, clk clock.Clock, nic *rnic.NIC, s *store.Server) {
+	s.End(clk.Now())
+	ctx, done := context.WithTimeoutCause(context.WithoutCancel(ctx), 2*time.Second, errEnough)
+	defer done()
+	_ = f.portEnd.run(ctx, clk, nic, s, func(clock.Time) error {
+		if s.Ended() {
+			return errEnough
+		}
+		return nil
+	}) // or the port is gone
 }
 
 // made makes the memory, which takes its time with many keys, and can be interrupted.

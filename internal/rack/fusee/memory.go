@@ -176,6 +176,18 @@ func (c Cluster) Alloc(owner uint16, region, units int) (int, error) {
 	return 0, ErrNoMemory
 }
 
+// Give gives a block that is in use to another owner, which nobody is.
+func (c Cluster) Give(owner uint16, region, block int) {
+	for _, m := range c {
+		if m == nil {
+			continue
+		}
+		if b, ok := m.blockAt(region, block); ok {
+			le.PutUint64(b, blockWord(owner, int(le.Uint64(b)>>16)))
+		}
+	}
+}
+
 // Filler inserts keys as the nodes' hosts can, before clients come.
 type Filler struct {
 	c     Cluster

@@ -29,6 +29,11 @@ type Layout struct {
 // are a lock table.
 const tableBits = 8
 
+// Memory is how many bytes there are.
+func (l *Layout) Memory() int64 {
+	return int64(l.Words)*8 + int64(l.Words)*tableBits*int64(l.Block) + int64(l.Sessions)*int64(l.Scratch)
+}
+
 // Region is remote memory.
 type Region = onesided.Region
 

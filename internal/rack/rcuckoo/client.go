@@ -173,7 +173,7 @@ func NewClient(c Config) (*Client, error) {
 	if c.Cache < 0 || c.Covering < 0 || c.Tries < 0 || c.FailAfter < 0 || c.Search > DFS {
 		return nil, fmt.Errorf("rcuckoo: a cache of %d bytes, covering READs of %d, %d tries or a timeout of %v cannot be", c.Cache, c.Covering, c.Tries, c.FailAfter)
 	}
-	x := &Client{cfg: c, slab: slab{chunk: c.Chunk}}
+	x := &Client{cfg: c, slab: newSlab(c.Chunk)}
 	x.CQ, x.Totals = c.CQ, &x.stats.Totals
 	for i := range c.Sessions {
 		x.Sessions = append(x.Sessions, newSession(x, i))

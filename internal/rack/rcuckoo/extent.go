@@ -42,6 +42,17 @@ type slab struct {
 
 type piece = onesided.Piece[int]
 
+// newSlab makes the slab of a client. Entries may refer to all that somebody had before.
+func newSlab(c Chunk) slab {
+	s := slab{chunk: c}
+	if c.Values > 0 {
+		for n := classOf(c.Values); s.used+n <= c.Size; s.used += n {
+			s.Own(s.Use(n, c.At+s.used))
+		}
+	}
+	return s
+}
+
 // take is memory for a value; false: none now.
 func (s *slab) take(now clock.Time, size int, grace clock.Duration) (piece, bool) {
 	c := classOf(size)

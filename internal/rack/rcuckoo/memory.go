@@ -70,7 +70,11 @@ func (t *Table) Serve(pd *rnic.PD) (Grant, error) {
 }
 
 // Chunk is memory for values of one client.
-type Chunk struct{ At, Size int }
+type Chunk struct {
+	At, Size int
+	// Values is the size of the values with which another client may have filled it before; 0: nobody has.
+	Values int
+}
 
 // Chunk gives a client n bytes for extents.
 func (t *Table) Chunk(n int) (Chunk, error) {
@@ -78,7 +82,7 @@ func (t *Table) Chunk(n int) (Chunk, error) {
 	if n < 0 || t.used+n > len(t.extents) {
 		return Chunk{}, fmt.Errorf("rcuckoo: no room for %d bytes of extents: %d of %d are given", n, t.used, len(t.extents))
 	}
-	c := Chunk{t.used, n}
+	c := Chunk{At: t.used, Size: n}
 	t.used += n
 	return c, nil
 }

@@ -229,7 +229,7 @@ func TestNewClientRefuses(t *testing.T) {
 }
 
 func TestSlab(t *testing.T) {
-	s := slab{chunk: Chunk{100, 64}}
+	s := newSlab(Chunk{At: 100, Size: 64})
 	a, ok := s.take(0, 20, time.Second)
 	b, ok2 := s.take(0, 24, time.Second)
 	if _, ok3 := s.take(0, 8, time.Second); !ok || !ok2 || ok3 || a.At == b.At || a.Size != 32 {

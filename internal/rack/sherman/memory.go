@@ -3,6 +3,7 @@ package sherman
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/rack/rnic"
@@ -141,6 +142,14 @@ func (t *Tree) Chunk(node, n int) (Chunk, error) {
 		return Chunk{}, fmt.Errorf("sherman: node %d has no room for %d pages", node, n)
 	}
 	return Chunk{a, n}, nil
+}
+
+// Left is what nobody has written of a client's chunk: a client writes its pages one after the other.
+func (t *Tree) Left(c Chunk) Chunk {
+	for c.Pages > 0 && slices.ContainsFunc(t.page(c.At), func(b byte) bool { return b != 0 }) {
+		c = Chunk{AddrOf(c.At.Node(), c.At.Off()+PageSize), c.Pages - 1}
+	}
+	return c
 }
 
 // Node is a node's memory.

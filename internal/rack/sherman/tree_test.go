@@ -242,3 +242,23 @@ func TestNewClientRefuses(t *testing.T) {
 		t.Errorf("dials again at %d", d)
 	}
 }
+
+// TestLeft: of a chunk whose client has gone, what was written is not given out again.
+func TestLeft(t *testing.T) {
+	tree, err := NewTree(Layout{Nodes: 1, RootAt: 64, Size: 16 * PageSize}, []uint64{1, 2}, func(k uint64) uint64 { return k }, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := tree.Chunk(0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for used := range 4 {
+		if left := tree.Left(c); left.Pages != 3-used || left.At.Off() != c.At.Off()+uint64(used)*PageSize {
+			t.Fatalf("%d pages are written: %+v", used, left)
+		}
+		if used < 3 {
+			tree.page(AddrOf(0, c.At.Off()+uint64(used)*PageSize))[PageSize-1] = 1
+		}
+	}
+}

@@ -129,6 +129,9 @@ func (c *Client) Step(now clock.Time) bool {
 // Deadline implements host.App.
 func (c *Client) Deadline() clock.Time {
 	d := c.dialer.agent.Deadline()
+	if c.dialer.told != nil && !c.dialer.ended() {
+		d = min(d, c.dialer.beatAt)
+	}
 	if c.connected && !c.dialer.ending {
 		d = min(d, c.lib.Deadline())
 	}
