@@ -193,7 +193,27 @@ func (e *portEnd) begin(clk clock.Clock) error {
 		return err
 	}
 	e.queues = e.opened.Queues()["p"]
+	if err := e.probe(clk); err != nil {
+		return errors.Join(err, e.opened.Close())
+	}
 	return nil
+}
+
+// probe is an error when another machine has the endpoint's address.
+func (e *portEnd) probe(clk clock.Clock) error {
+	now := clk.Now()
+	p := host.NewProbe(netip.AddrFrom4(e.end.IP), e.end.MAC, e.pool(), now, uint64(now)^uint64(os.Getpid())<<16)
+	err := e.run(context.Background(), clk, p, nil, func(now clock.Time) error {
+		over, err := p.Over(now)
+		if err == nil && over {
+			err = errEnough
+		}
+		return err
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return fmt.Errorf("--me %s: %w", e.me, err)
 }
 
 // kernels is an error when the kernel has an address on an interface: others would be answered twice.
