@@ -279,6 +279,39 @@ func (e *portEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, ap
 	return errors.Join(err, context.Cause(ctx))
 }
 
+// serve is run until ctx, of interrupted, is done, or for so many seconds (0: no limit); neither is an error. It says how long that was. count is
+// what show makes a text of as it grows (empty: not now); look, which may be nil, is as in run.
+func (e *portEnd) serve(ctx context.Context, cmd *cobra.Command, clk clock.Clock, ep host.Endpoint, app host.App, seconds float64, count func() uint64,
+	show func(n uint64, perSecond float64) string, look func(line *progress, now clock.Time) error) (float64, error) {
+	line := newProgress(cmd)
+	begun := clk.Now()
+	shown, at := begun, uint64(0)
+	err := e.run(ctx, clk, ep, app, func(now clock.Time) error {
+		if look != nil {
+			if err := look(line, now); err != nil {
+				return err
+			}
+		}
+		n := count()
+		if dt := now.Sub(shown); n != at && dt >= quiet {
+			if text := show(n, float64(n-at)/dt.Seconds()); text != "" {
+				line.show(now, "", text)
+				shown, at = now, n
+			}
+		}
+		if seconds > 0 && now.Sub(begun).Seconds() >= seconds {
+			line.done()
+			return errEnough
+		}
+		return nil
+	})
+	took := clk.Now().Sub(begun).Seconds()
+	if stopped := new(failed); errors.Is(err, errEnough) || ctx.Err() != nil && errors.As(context.Cause(ctx), stopped) {
+		err = nil
+	}
+	return took, err
+}
+
 // glance is a host.Worker that calls look each millisecond.
 type glance struct {
 	look func(now clock.Time)

@@ -104,12 +104,14 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 	}
 	r := rackMemory{Store: f.kind.Name, Address: endText(f.end), Port: f.port}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s has the memory of %s on %s; clients take --server %s\n", r.Address, r.Store, r.Port, r.Address)
-	begun := clk.Now()
-	err = f.portEnd.run(ctx, clk, nic, s, f.look(cmd, nic, s, begun))
-	if stopped := new(failed); err != nil && !errors.Is(err, errEnough) && !(ctx.Err() != nil && errors.As(context.Cause(ctx), stopped)) {
+	took, err := f.serve(ctx, cmd, clk, nic, s, f.seconds, func() uint64 { return nic.Stats().RxRequests }, func(n uint64, perSecond float64) string {
+		st := s.Stats()
+		return fmt.Sprintf("%d requests, %.0f a second, %d connections of %d clients", n, perSecond, st.Connections, st.Clients)
+	}, nil)
+	if err != nil {
 		return err
 	}
-	r.Seconds, r.ServerStats, r.Requests, r.Lost = round3(clk.Now().Sub(begun).Seconds()), s.Stats(), nic.Stats().RxRequests, f.lost()
+	r.Seconds, r.ServerStats, r.Requests, r.Lost = round3(took), s.Stats(), nic.Stats().RxRequests, f.lost()
 	f.farewell(cmd.Context(), clk, nic, s)
 	if r.Checked = r.Connections == 0; r.Checked {
 		held, err := s.Store().Walk(true)
@@ -172,24 +174,5 @@ func (r *rackMemory) text(w io.Writer) {
 		fmt.Fprintf(w, "integrity: FAILED: %s\n", r.Wrong)
 	default:
 		fmt.Fprintf(w, "integrity: OK: %d keys or words walked\n", r.Keys)
-	}
-}
-
-// look shows requests as they come, and ends after --seconds.
-func (f *memoryFlags) look(cmd *cobra.Command, nic *rnic.NIC, s *store.Server, begun clock.Time) func(clock.Time) error {
-	line := newProgress(cmd)
-	shown, at := begun, uint64(0)
-	return func(now clock.Time) error {
-		n := nic.Stats().RxRequests
-		if dt := now.Sub(shown); n != at && dt >= quiet {
-			st := s.Stats()
-			line.show(now, "", fmt.Sprintf("%d requests, %.0f a second, %d connections of %d clients", n, float64(n-at)/dt.Seconds(), st.Connections, st.Clients))
-			shown, at = now, n
-		}
-		if f.seconds > 0 && now.Sub(begun).Seconds() >= f.seconds {
-			line.done()
-			return errEnough
-		}
-		return nil
 	}
 }

@@ -163,10 +163,7 @@ func fuseeClient(c ClientSpec) (Library, error) {
 	}
 	l := fusee.Layout{Nodes: 1, Replicas: 1, Subtables: int(a.Subtables), Groups: int(a.Groups), Unit: int(a.Unit), Block: int(a.Block), Blocks: int(a.Blocks)}
 	grant := fusee.Grant{Layout: l, Index: a.Index, Blocks: a.Owners, Objects: a.Objects}
-	keys, values, scratch := make([][]byte, c.Sessions), make([][]byte, c.Sessions), make([]byte, c.Value)
-	for i := range values {
-		values[i] = make([]byte, c.Value)
-	}
+	keys, v := make([][]byte, c.Sessions), newValues(c)
 	given := make([]int, c.Sessions)      // of a session's blocks
 	recovered := make([]bool, c.Sessions) // what the dead left
 	for i := range given {
@@ -197,7 +194,7 @@ func fuseeClient(c ClientSpec) (Library, error) {
 			keys[session] = fuseeKey(keys[session], op.Key)
 			k := fusee.Op{Kind: fusee.Read, Key: keys[session]}
 			if op.Write {
-				k.Kind, k.Value = fusee.Update, fill(values[session], op.Value)
+				k.Kind, k.Value = fusee.Update, v.of(session, op.Value)
 			}
 			return k, ok
 		},
@@ -206,17 +203,7 @@ func fuseeClient(c ClientSpec) (Library, error) {
 				recovered[r.Session] = r.Err == nil
 				return
 			}
-			d := Done{Session: r.Session, Start: r.Start, Write: r.Kind != fusee.Read, First: r.Retries == 0, Err: r.Err}
-			if errors.Is(r.Err, fusee.ErrUnknown) {
-				d.Unknown, d.Err = true, nil
-			}
-			if r.Found && !d.Write && d.Err == nil {
-				ok := false
-				if d.Value, ok = numberOf(r.Got, scratch); !ok {
-					d.Err = errForeign
-				}
-			}
-			c.Done(r.End, &d)
+			v.done(r.End, Done{Session: r.Session, Start: r.Start, Write: r.Kind != fusee.Read, First: r.Retries == 0, Err: r.Err}, r.Found, r.Got, fusee.ErrUnknown)
 		},
 	})
 	return fuseeLibrary{x}, err

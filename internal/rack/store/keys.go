@@ -31,6 +31,39 @@ func numberOf(b []byte, scratch []byte) (uint64, bool) {
 	return n, string(fill(scratch[:len(b)], n)) == string(b)
 }
 
+// values are those of a client's sessions, which are written and read.
+type values struct {
+	spec    ClientSpec
+	bytes   [][]byte // by session
+	scratch []byte
+}
+
+func newValues(c ClientSpec) *values {
+	v := &values{spec: c, bytes: make([][]byte, c.Sessions), scratch: make([]byte, c.Value)}
+	for i := range v.bytes {
+		v.bytes[i] = make([]byte, c.Value)
+	}
+	return v
+}
+
+// of is a session's value with a number.
+func (v *values) of(session int, n uint64) []byte { return fill(v.bytes[session], n) }
+
+// done tells the end of an operation, which found got, or ended with d.Err; unknown is the library's error of what may
+// have happened or not.
+func (v *values) done(end clock.Time, d Done, found bool, got []byte, unknown error) {
+	if errors.Is(d.Err, unknown) {
+		d.Unknown, d.Err = true, nil
+	}
+	if found && !d.Write && d.Err == nil {
+		ok := false
+		if d.Value, ok = numberOf(got[:min(len(got), v.spec.Value)], v.scratch); !ok {
+			d.Err = errForeign
+		}
+	}
+	v.spec.Done(end, &d)
+}
+
 // errForeign is the error of a read value that nobody wrote.
 var errForeign = errors.New("a value was read that nobody wrote")
 
@@ -307,10 +340,7 @@ func rcuckooClient(c ClientSpec) (Library, error) {
 		Factor: math.Float64frombits(a.Factor), RowsPerLock: int(a.RowsPerLock), LocksPerMessage: int(a.LocksPerMessage), Locks: int(a.Locks),
 		Regions: int(a.Regions), Extents: int(a.Extents)}
 	grant := rcuckoo.Grant{Layout: l, Table: a.Table, Locks: a.LockTable, Leases: a.Leases, Extents: a.Values}
-	values, scratch := make([][]byte, c.Sessions), make([]byte, c.Value)
-	for i := range values {
-		values[i] = make([]byte, c.Value)
-	}
+	v := newValues(c)
 	chunk := rcuckoo.Chunk{At: int(a.ChunkAt), Size: int(a.ChunkSize)}
 	if a.Again {
 		chunk.Values = c.Value
@@ -326,22 +356,12 @@ func rcuckooClient(c ClientSpec) (Library, error) {
 			op, ok := c.Next(now, session)
 			k := rcuckoo.Op{Kind: rcuckoo.Read, Key: op.Key}
 			if op.Write {
-				k.Kind, k.Value = rcuckoo.Update, fill(values[session], op.Value)
+				k.Kind, k.Value = rcuckoo.Update, v.of(session, op.Value)
 			}
 			return k, ok
 		},
 		Done: func(r *rcuckoo.Result) {
-			d := Done{Session: r.Session, Start: r.Start, Write: r.Kind != rcuckoo.Read, First: r.Retries == 0, Err: r.Err}
-			if errors.Is(r.Err, rcuckoo.ErrUnknown) {
-				d.Unknown, d.Err = true, nil
-			}
-			if r.Found && !d.Write && d.Err == nil {
-				ok := false
-				if d.Value, ok = numberOf(r.Got[:min(len(r.Got), c.Value)], scratch); !ok {
-					d.Err = errForeign
-				}
-			}
-			c.Done(r.End, &d)
+			v.done(r.End, Done{Session: r.Session, Start: r.Start, Write: r.Kind != rcuckoo.Read, First: r.Retries == 0, Err: r.Err}, r.Found, r.Got, rcuckoo.ErrUnknown)
 		},
 	})
 	return rcuckooLibrary{x}, err
