@@ -79,7 +79,7 @@ func NewMaster(c MasterConfig) (*Master, error) {
 	}
 	m := &Master{Session: onesided.NewSession(0, c.Nodes, maxReplicas*pieceSize/8), cfg: c, grants: make([]Grant, c.Nodes)}
 	m.Sessions, m.CQ, m.Totals = []*Master{m}, c.CQ, new(onesided.Totals)
-	m.l = &m.cfg.Layout
+	m.Busy, m.l = true, &m.cfg.Layout
 	m.view.Alive = 1<<c.Nodes - 1
 	for i := range m.copies {
 		m.copies[i] = make([]byte, pieceSize)
@@ -110,10 +110,7 @@ func (m *Master) Err() error { return m.err }
 // Taken is how many nodes were taken out.
 func (m *Master) Taken() int { return m.took }
 
-// Resting implements onesided.Thread: a master always has an operation.
-func (m *Master) Resting() bool { return false }
-
-// Next implements onesided.Thread.
+// Next implements onesided.Thread: a master has one operation for ever.
 func (m *Master) Next(clock.Time) bool { return false }
 
 // Lost implements onesided.Thread: it goes on from the READs on.

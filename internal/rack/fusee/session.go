@@ -114,7 +114,7 @@ func (s *session) begin(now clock.Time, op Op) {
 	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
 	s.tries, s.rounds, s.has, s.written, s.proposed = 0, 0, false, false, false
 	s.find, s.round = find{entries: s.find.entries[:0]}, round{}
-	s.step = stepWait
+	s.step, s.Busy = stepWait, true
 	n := s.l.units(len(op.Key), len(op.Value))
 	switch {
 	case c.err != nil:
@@ -243,7 +243,7 @@ func (s *session) collected(now clock.Time) {
 
 func (s *session) end(now clock.Time, err error) {
 	c := s.c
-	s.step = stepIdle
+	s.step, s.Busy = stepIdle, false
 	s.res.Err, s.res.End, s.res.Retries, s.res.Cost = err, now, s.tries, s.Cost
 	if s.has { // nobody knows of it
 		if !s.proposed {
@@ -269,9 +269,6 @@ func (s *session) do(now clock.Time, x step) {
 	s.step = x
 	s.fire(now)
 }
-
-// Resting implements onesided.Thread.
-func (s *session) Resting() bool { return s.step == stepIdle }
 
 // Next implements onesided.Thread.
 func (s *session) Next(now clock.Time) bool {

@@ -25,7 +25,9 @@ type Session struct {
 	QPs []*rnic.QP
 	// WakeAt is when Wake is to be called, clock.Never: the session does not wait for time.
 	WakeAt clock.Time
-	Cost   // of the operation under way
+	// Busy: an operation is under way.
+	Busy bool
+	Cost // of the operation under way
 	// WRs are the requests of the post, with their nodes.
 	WRs   []rnic.SendWR
 	Nodes []int
@@ -183,8 +185,7 @@ func (a *Arena) Take(n int) []byte {
 // Thread is a session of a store.
 type Thread interface {
 	base() *Session
-	// Resting reports whether no operation is under way. Next begins one; false: there is none now.
-	Resting() bool
+	// Next begins an operation; false: there is none now.
 	Next(now clock.Time) bool
 	// Wake goes on at WakeAt.
 	Wake(now clock.Time)
@@ -205,7 +206,7 @@ type Loop[T Thread] struct {
 // Idle reports whether no operation is under way.
 func (l *Loop[T]) Idle() bool {
 	for _, s := range l.Sessions {
-		if !s.Resting() {
+		if s.base().Busy {
 			return false
 		}
 	}
@@ -231,7 +232,7 @@ func (l *Loop[T]) Step(now clock.Time) bool {
 			did = true
 			s.Wake(now)
 		}
-		for s.Resting() && s.Next(now) {
+		for !s.base().Busy && s.Next(now) {
 			did = true
 		}
 	}

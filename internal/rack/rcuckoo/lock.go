@@ -152,14 +152,14 @@ func (p *lockPlan) rowLocked(i int) row {
 func (s *session) postLock() {
 	l := &s.c.cfg.Layout
 	g := &s.groups[s.held]
-	s.askMasked(s.grant.Locks, g.word, 0, g.mask, g.mask, s.Words[0][:])
+	s.AskMasked(0, s.grant.Locks, 8*g.word, 0, g.mask, g.mask, s.Words[0][:])
 	for _, p := range s.spans[g.from:g.to] {
-		s.ask(rnic.OpRead, s.grant.Table, p.first*l.RowSize(), p.img).Fence = s.c.cfg.Fence
+		s.Ask(rnic.OpRead, 0, s.grant.Table, p.first*l.RowSize(), p.img).Fence = s.c.cfg.Fence
 	}
 	if s.has && !s.written {
 		s.written = true
 		b := putExtent(make([]byte, s.piece.Size), s.key, s.res.Value)
-		s.ask(rnic.OpWrite, s.grant.Extents, s.piece.At, b)
+		s.Ask(rnic.OpWrite, 0, s.grant.Extents, s.piece.At, b)
 	}
 }
 
@@ -343,10 +343,10 @@ func (s *session) stillThere() bool {
 // all locks.
 func (s *session) postWrites() {
 	for _, w := range s.writes {
-		s.ask(rnic.OpWrite, s.grant.Table, w.at, w.buf)
+		s.Ask(rnic.OpWrite, 0, s.grant.Table, w.at, w.buf)
 	}
 	if s.free {
-		s.ask(rnic.OpWrite, s.grant.Extents, int(s.old.at), zero[:1])
+		s.Ask(rnic.OpWrite, 0, s.grant.Extents, int(s.old.at), zero[:1])
 	}
 	s.postRelease()
 }
@@ -356,7 +356,7 @@ var zero [8]byte
 // postRelease releases the locks that are held.
 func (s *session) postRelease() {
 	for i, g := range s.groups[:s.held] {
-		s.askMasked(s.grant.Locks, g.word, g.mask, 0, g.mask, s.Words[i][:])
+		s.AskMasked(0, s.grant.Locks, 8*g.word, g.mask, 0, g.mask, s.Words[i][:])
 	}
 }
 

@@ -142,7 +142,7 @@ func (s *session) begin(now clock.Time, op Op) {
 	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
 	s.key, s.tornAt, s.byLock, s.confirm, s.flushed = uint32(op.Key), 0, false, false, false
 	s.has, s.written, s.free, s.rounds = false, false, false, 0
-	s.step = stepWait
+	s.step, s.Busy = stepWait, true
 	switch {
 	case c.err != nil:
 		s.end(now, c.err)
@@ -193,19 +193,9 @@ func (s *session) prepare(now clock.Time) {
 	s.attempt(now)
 }
 
-// collected looks which extents are free.
-func (s *session) collected(now clock.Time) {
-	for i, p := range s.rep.pieces {
-		if s.Words[i][0]&1 == 0 {
-			s.c.slab.Freed(now, p)
-		}
-	}
-	s.prepare(now)
-}
-
 func (s *session) end(now clock.Time, err error) {
 	c := s.c
-	s.step = stepIdle
+	s.step, s.Busy = stepIdle, false
 	s.res.Err, s.res.End, s.res.Cost = err, now, s.Cost
 	if s.has {
 		c.slab.Give(s.piece)
@@ -260,11 +250,11 @@ func (s *session) fire(now clock.Time) {
 	case stepRead:
 		s.postRead(now)
 	case stepExtent:
-		s.ask(rnic.OpRead, s.grant.Extents, int(s.old.at), s.rep.img)
+		s.Ask(rnic.OpRead, 0, s.grant.Extents, int(s.old.at), s.rep.img)
 	case stepCollect:
 		s.rep.pieces = append(s.rep.pieces[:0], s.c.slab.Some(16)...)
 		for i, p := range s.rep.pieces {
-			s.ask(rnic.OpRead, s.grant.Extents, p.At, s.Words[i][:])
+			s.Ask(rnic.OpRead, 0, s.grant.Extents, p.At, s.Words[i][:])
 		}
 	case stepLock:
 		phase = Locking
@@ -281,21 +271,6 @@ func (s *session) fire(now clock.Time) {
 	s.send(now, phase)
 }
 
-// ask adds a READ or a WRITE to the post.
-func (s *session) ask(op rnic.Op, r Region, at int, buf []byte) *rnic.SendWR {
-	return s.Ask(op, 0, r, at, buf)
-}
-
-// askMasked adds a masked CAS of lock bits.
-func (s *session) askMasked(locks Region, word int, compare, swap, mask uint64, into []byte) {
-	s.AskMasked(0, locks, 8*word, compare, swap, mask, into)
-}
-
-// askSwap adds a CAS of a lease.
-func (s *session) askSwap(leases Region, region int, from, to uint64, into []byte) {
-	s.AskSwap(0, leases, 8*region, from, to, into)
-}
-
 // send posts the requests.
 func (s *session) send(now clock.Time, phase Phase) {
 	c := s.c
@@ -306,13 +281,17 @@ func (s *session) send(now clock.Time, phase Phase) {
 	case err != nil:
 		c.Broke(s, 0)
 		s.Lost(now, 0)
-	case !ok:
-		s.die(now)
+	case !ok: // the session fails: what it has posted goes on, what it holds stays
+		s.Drop() // no completion of before is its own
+		s.Fresh()
+		s.rep, s.sus, s.held = repair{}, suspect{}, 0
+		if s.has {
+			s.c.slab.Own(s.piece) // an entry may point there
+			s.has = false
+		}
+		s.end(now, ErrDied)
 	}
 }
-
-// Resting implements onesided.Thread.
-func (s *session) Resting() bool { return s.step == stepIdle }
 
 // Next implements onesided.Thread.
 func (s *session) Next(now clock.Time) bool {
@@ -330,18 +309,6 @@ func (s *session) Wake(now clock.Time) {
 	} else {
 		s.fire(now)
 	}
-}
-
-// die makes the session fail: what it has posted goes on, what it holds stays.
-func (s *session) die(now clock.Time) {
-	s.Drop() // no completion of before is its own
-	s.Fresh()
-	s.rep, s.sus, s.held = repair{}, suspect{}, 0
-	if s.has {
-		s.c.slab.Own(s.piece) // an entry may point there
-		s.has = false
-	}
-	s.end(now, ErrDied)
 }
 
 // Lost implements onesided.Thread. Locks that may be held are left for repair:
@@ -383,7 +350,12 @@ func (s *session) Done(now clock.Time) {
 	case stepExtent:
 		s.gotExtent(now)
 	case stepCollect:
-		s.collected(now)
+		for i, p := range s.rep.pieces {
+			if s.Words[i][0]&1 == 0 {
+				s.c.slab.Freed(now, p)
+			}
+		}
+		s.prepare(now)
 	case stepLock:
 		s.lockDone(now)
 	case stepWrite:

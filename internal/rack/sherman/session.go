@@ -76,6 +76,7 @@ type session struct {
 var zero [8]byte
 
 func (s *session) begin(now clock.Time, op Op) {
+	s.Busy = true
 	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
 	s.level, s.key, s.to, s.torn = 0, op.Key, op.Value, 0
 	if op.Key == 0 || op.Key == MaxKey || op.Write && op.Value == 0 {
@@ -87,7 +88,7 @@ func (s *session) begin(now clock.Time, op Op) {
 
 func (s *session) end(now clock.Time, err error) {
 	c := s.c
-	s.step = stepIdle
+	s.step, s.Busy = stepIdle, false
 	s.res.Err, s.res.End, s.res.Cost = err, now, s.Cost
 	switch {
 	case err != nil:
@@ -237,9 +238,6 @@ func (s *session) post(now clock.Time, l *link) {
 
 // word is what a CAS or a READ of a word returned.
 func (s *session) word() []byte { return s.Words[0][:] }
-
-// Resting implements onesided.Thread.
-func (s *session) Resting() bool { return s.step == stepIdle }
 
 // Next implements onesided.Thread.
 func (s *session) Next(now clock.Time) bool {
