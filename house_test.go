@@ -42,9 +42,9 @@ var doors = map[string][]string{
 	"nf/offload/xdp":      {"nf"},
 	"nf":                  {"nf"},
 	"tor":                 {"nf"},
-	"snic":                {"nf"},
+	"snic":                {"nf", "internal/resident"},
 	"rack":                {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "internal/ethtool"},
-	"internal/rack":       {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "internal/ethtool", "rack"},
+	"internal/rack":       {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "internal/ethtool", "internal/resident", "rack"},
 	"internal/rack/clio":  {"nf/hdr", "nf/packet", "nf/clock", "nf/port", "nf/flow", "nf/gobackn/gbn", "rack", "internal/rack"},
 	"internal/rack/demo":  {"*"}, // a program: wires rack, tor and controlplane together
 	"internal/sim":        {"nf", "tor", "snic", "rack", "internal/rack"},

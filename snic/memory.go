@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quillon/quillon/internal/resident"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/memory"
@@ -51,7 +52,7 @@ type other struct {
 
 // machineFits says that so much memory, in each of so many workers, is more than the machine has; nil: it is not.
 func machineFits(what string, bytes int64, workers int) error {
-	has := machineMemory()
+	has := resident.May()
 	if has == 0 || bytes <= has/int64(max(workers, 1)) {
 		return nil
 	}

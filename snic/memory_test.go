@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/internal/resident"
 	"github.com/quillon/quillon/nf/dummy"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
@@ -256,7 +257,7 @@ func TestMemoryDeclared(t *testing.T) {
 // More memory than the machine has is refused in one line, at the start and later; what it has is taken
 // when it is used.
 func TestMemoryOfTheMachine(t *testing.T) {
-	has := machineMemory()
+	has := resident.May()
 	if has < 1<<30 {
 		t.Skipf("this machine has %d bytes", has)
 	}
@@ -298,7 +299,7 @@ func TestMemoryOfTheMachine(t *testing.T) {
 
 // TestBoardsOfTheMachine: what counts is what all boards of an instance have, at the start and later.
 func TestBoardsOfTheMachine(t *testing.T) {
-	has := machineMemory()
+	has := resident.May()
 	if has < 1<<30 {
 		t.Skipf("this machine has %d bytes", has)
 	}

@@ -3,7 +3,6 @@ package snic
 import (
 	"bytes"
 	"os"
-	"path"
 	"runtime"
 	"strconv"
 
@@ -29,33 +28,6 @@ func newRAM(size int64) (*ram, error) {
 // drop gives the machine back what was taken, beside the caller: then it holds zeros.
 func (r *ram) drop() {
 	go func() { _ = unix.Madvise(r.bytes, unix.MADV_DONTNEED) }()
-}
-
-// machineMemory is how many bytes of memory this process may have at most: those of the machine, or of
-// its control group. 0: it is not known.
-func machineMemory() int64 {
-	var s unix.Sysinfo_t
-	if unix.Sysinfo(&s) != nil {
-		return 0
-	}
-	all := int64(s.Totalram) * int64(s.Unit)
-	text, _ := os.ReadFile("/proc/self/cgroup")
-	for _, line := range bytes.Split(text, []byte("\n")) {
-		group, ok := bytes.CutPrefix(line, []byte("0::")) // of version 2
-		if !ok {
-			continue
-		}
-		for at := path.Clean("/" + string(group)); ; at = path.Dir(at) {
-			text, _ := os.ReadFile(path.Join("/sys/fs/cgroup", at, "memory.max"))
-			if n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && n > 0 {
-				all = min(all, n)
-			}
-			if at == "/" {
-				break
-			}
-		}
-	}
-	return all
 }
 
 // processMemory is how many bytes of the machine's memory this process has. 0: it is not known.

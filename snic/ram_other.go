@@ -9,7 +9,5 @@ func newRAM(size int64) (*ram, error) { return &ram{make([]byte, size)}, nil }
 
 func (r *ram) drop() {}
 
-// machineMemory is not known here, nor is processMemory.
-func machineMemory() int64 { return 0 }
-
+// processMemory is not known here.
 func processMemory() int64 { return 0 }

@@ -193,7 +193,27 @@ func (e *portEnd) begin(clk clock.Clock) error {
 		return err
 	}
 	e.queues = e.opened.Queues()["p"]
+	if err := e.probe(clk); err != nil {
+		return errors.Join(err, e.opened.Close())
+	}
 	return nil
+}
+
+// probe is an error when another machine has the endpoint's address.
+func (e *portEnd) probe(clk clock.Clock) error {
+	now := clk.Now()
+	p := host.NewProbe(netip.AddrFrom4(e.end.IP), e.end.MAC, e.pool(), now, uint64(now)^uint64(os.Getpid())<<16)
+	err := e.run(context.Background(), clk, p, nil, func(now clock.Time) error {
+		over, err := p.Over(now)
+		if err == nil && over {
+			err = errEnough
+		}
+		return err
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return fmt.Errorf("--me %s: %w", e.me, err)
 }
 
 // kernels is an error when the kernel has an address on an interface: others would be answered twice.
@@ -257,6 +277,39 @@ func (e *portEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, ap
 		return fmt.Errorf("--port %s: the interface is gone", e.port)
 	}
 	return errors.Join(err, context.Cause(ctx))
+}
+
+// serve is run until ctx, of interrupted, is done, or for so many seconds (0: no limit); neither is an error. It says how long that was. count is
+// what show makes a text of as it grows (empty: not now); look, which may be nil, is as in run.
+func (e *portEnd) serve(ctx context.Context, cmd *cobra.Command, clk clock.Clock, ep host.Endpoint, app host.App, seconds float64, count func() uint64,
+	show func(n uint64, perSecond float64) string, look func(line *progress, now clock.Time) error) (float64, error) {
+	line := newProgress(cmd)
+	begun := clk.Now()
+	shown, at := begun, uint64(0)
+	err := e.run(ctx, clk, ep, app, func(now clock.Time) error {
+		if look != nil {
+			if err := look(line, now); err != nil {
+				return err
+			}
+		}
+		n := count()
+		if dt := now.Sub(shown); n != at && dt >= quiet {
+			if text := show(n, float64(n-at)/dt.Seconds()); text != "" {
+				line.show(now, "", text)
+				shown, at = now, n
+			}
+		}
+		if seconds > 0 && now.Sub(begun).Seconds() >= seconds {
+			line.done()
+			return errEnough
+		}
+		return nil
+	})
+	took := clk.Now().Sub(begun).Seconds()
+	if stopped := new(failed); errors.Is(err, errEnough) || ctx.Err() != nil && errors.As(context.Cause(ctx), stopped) {
+		err = nil
+	}
+	return took, err
 }
 
 // glance is a host.Worker that calls look each millisecond.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -128,13 +127,14 @@ func (f *deviceFlags) run(cmd *cobra.Command) (err error) {
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s serves on %s; clients take --device %s\n", r.Address, r.Port, r.Address)
 	ctx, done := interrupted(cmd.Context())
 	defer done()
-	begun := clk.Now()
-	err = f.portEnd.run(ctx, clk, ep, nil, f.look(cmd, d, begun))
-	if stopped := new(failed); err != nil && !errors.Is(err, errEnough) && !(ctx.Err() != nil && errors.As(context.Cause(ctx), stopped)) {
+	took, err := f.serve(ctx, cmd, clk, ep, nil, f.seconds, func() uint64 { return d.Stats().Requests }, func(n uint64, perSecond float64) string {
+		return fmt.Sprintf("%d requests, %.0f a second, %d keys", n, perSecond, d.Store().Keys())
+	}, nil)
+	if err != nil {
 		return err
 	}
 	s := d.Stats()
-	r.Seconds, r.Keys = clk.Now().Sub(begun).Seconds(), d.Store().Keys()
+	r.Seconds, r.Keys = took, d.Store().Keys()
 	r.Requests, r.Repeated, r.Refused, r.NoRoom, r.Strange = s.Requests, s.Repeated, s.Refused, s.NoRoom, s.Bad
 	r.SentAgain, r.Lost = d.GBN().Retransmitted, f.lost()
 	if f.hop {
@@ -145,22 +145,4 @@ func (f *deviceFlags) run(cmd *cobra.Command) (err error) {
 		fmt.Fprintf(w, "%d requests in %.1f s, %d refused (%d for want of room), %d repeated, %d keys; %d frames sent again, %d lost\n",
 			r.Requests, r.Seconds, r.Refused, r.NoRoom, r.Repeated, r.Keys, r.SentAgain, r.Lost)
 	})
-}
-
-// look shows requests as they come, and ends after --seconds.
-func (f *deviceFlags) look(cmd *cobra.Command, d *clio.Device, begun clock.Time) func(clock.Time) error {
-	line := newProgress(cmd)
-	shown, at := begun, uint64(0)
-	return func(now clock.Time) error {
-		n := d.Stats().Requests
-		if dt := now.Sub(shown); n != at && dt >= quiet {
-			line.show(now, "", fmt.Sprintf("%d requests, %.0f a second, %d keys", n, float64(n-at)/dt.Seconds(), d.Store().Keys()))
-			shown, at = now, n
-		}
-		if f.seconds > 0 && now.Sub(begun).Seconds() >= f.seconds {
-			line.done()
-			return errEnough
-		}
-		return nil
-	}
 }

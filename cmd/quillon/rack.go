@@ -36,9 +36,9 @@ func (m *memorySpec) add(cmd *cobra.Command, k *store.Kind) {
 		f.IntVar(&m.Keys, "keys", 10_000, "keys that there are, from 1 on")
 		f.IntVar(&m.Value, "value", 0, "bytes of a value; 0: 8")
 	}
-	f.IntVar(&m.Clients, "clients", 64, "clients that there is room for, those that have gone included")
+	f.IntVar(&m.Clients, "clients", 64, "clients that there is room for")
 	if k.EachSession {
-		f.IntVar(&m.Sessions, "most-sessions", 1024, "sessions of all of them together, those that have gone included")
+		f.IntVar(&m.Sessions, "most-sessions", 1024, "sessions of all of them together")
 	}
 }
 

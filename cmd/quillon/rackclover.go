@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -152,13 +151,17 @@ func (f *cloverFlags) run(cmd *cobra.Command, role, flag string, make func(*rnic
 	}
 	ctx, done := interrupted(cmd.Context())
 	defer done()
-	begun := clk.Now()
-	err = f.portEnd.run(ctx, clk, nic, p, f.look(cmd, role, flag, p, nic, begun))
-	if stopped := new(failed); err != nil && !errors.Is(err, errEnough) && !(ctx.Err() != nil && errors.As(context.Cause(ctx), stopped)) {
+	took, err := f.serve(ctx, cmd, clk, nic, p, f.seconds, func() uint64 { return nic.Stats().RxRequests }, func(n uint64, perSecond float64) string {
+		if !p.Ready() {
+			return ""
+		}
+		return fmt.Sprintf("%d requests, %.0f a second, %d connections", n, perSecond, p.Stats().Connections)
+	}, f.look(cmd, role, flag, p, clk.Now()))
+	if err != nil {
 		return err
 	}
 	s := p.MetadataStats()
-	r := cloverPart{Role: role, Address: endText(f.end), Port: f.port, Seconds: round3(clk.Now().Sub(begun).Seconds()), PartStats: p.Stats(),
+	r := cloverPart{Role: role, Address: endText(f.end), Port: f.port, Seconds: round3(took), PartStats: p.Stats(),
 		Requests: nic.Stats().RxRequests, Lost: f.lost(), Keys: p.Filled(), Granted: s.Granted, Recycled: s.Recycled, Broken: s.Broken}
 	if err := show(cmd, r, r.text); err != nil {
 		return err
@@ -176,11 +179,10 @@ func (r *cloverPart) text(w io.Writer) {
 	}
 }
 
-// look says when others may come, shows requests as they come, and ends after --seconds.
-func (f *cloverFlags) look(cmd *cobra.Command, role, flag string, p *clover.Part, nic *rnic.NIC, begun clock.Time) func(clock.Time) error {
-	line := newProgress(cmd)
-	shown, at, ready, filled, moved := begun, uint64(0), false, 0, begun
-	return func(now clock.Time) error {
+// look says when others may come.
+func (f *cloverFlags) look(cmd *cobra.Command, role, flag string, p *clover.Part, begun clock.Time) func(*progress, clock.Time) error {
+	shown, ready, filled, moved := begun, false, 0, begun
+	return func(line *progress, now clock.Time) error {
 		if err := p.Err(); err != nil {
 			return failed{err}
 		}
@@ -197,15 +199,6 @@ func (f *cloverFlags) look(cmd *cobra.Command, role, flag string, p *clover.Part
 		case !ready && now.Sub(shown) >= quiet/8:
 			line.show(now, "keys", fmt.Sprintf("making keys: %d of %d", filled, f.keys))
 			shown = now
-		}
-		n := nic.Stats().RxRequests
-		if dt := now.Sub(shown); ready && n != at && dt >= quiet {
-			line.show(now, "", fmt.Sprintf("%d requests, %.0f a second, %d connections", n, float64(n-at)/dt.Seconds(), p.Stats().Connections))
-			shown, at = now, n
-		}
-		if f.seconds > 0 && now.Sub(begun).Seconds() >= f.seconds {
-			line.done()
-			return errEnough
 		}
 		return nil
 	}

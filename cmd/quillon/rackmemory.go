@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -53,7 +54,12 @@ send frames to the port can read and change the memory.
 The interface is the memory node's alone: its kernel sees nothing of an AF_XDP port,
 and must not have the address. It answers ARP and ping; clients are told IP@MAC, which is
 printed. What the memory holds is checked at the end; what is not sound makes the exit
-status 1. What clients wrote stays until then; nothing outlives the process.`,
+status 1. What clients wrote stays until then; nothing outlives the process. Clients
+that are still there then are told that it ends.
+
+There is room for --clients. One of which nothing was heard for 30 s is disconnected,
+and its place is given to the next that comes when there is no other; what it wrote
+stays. (A client with nothing to do says something every 5 s.)`,
 		Example: fmt.Sprintf("  sudo quillon rack %s memory --port eth1 --me 10.0.0.9\n  sudo quillon rack %[1]s memory --port tap:m0 --me 10.0.0.9 --seconds 60 --json", k.Name),
 		Args:    exactly(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -98,12 +104,15 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 	}
 	r := rackMemory{Store: f.kind.Name, Address: endText(f.end), Port: f.port}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s has the memory of %s on %s; clients take --server %s\n", r.Address, r.Store, r.Port, r.Address)
-	begun := clk.Now()
-	err = f.portEnd.run(ctx, clk, nic, s, f.look(cmd, nic, s, begun))
-	if stopped := new(failed); err != nil && !errors.Is(err, errEnough) && !(ctx.Err() != nil && errors.As(context.Cause(ctx), stopped)) {
+	took, err := f.serve(ctx, cmd, clk, nic, s, f.seconds, func() uint64 { return nic.Stats().RxRequests }, func(n uint64, perSecond float64) string {
+		st := s.Stats()
+		return fmt.Sprintf("%d requests, %.0f a second, %d connections of %d clients", n, perSecond, st.Connections, st.Clients)
+	}, nil)
+	if err != nil {
 		return err
 	}
-	r.Seconds, r.ServerStats, r.Requests, r.Lost = round3(clk.Now().Sub(begun).Seconds()), s.Stats(), nic.Stats().RxRequests, f.lost()
+	r.Seconds, r.ServerStats, r.Requests, r.Lost = round3(took), s.Stats(), nic.Stats().RxRequests, f.lost()
+	f.farewell(cmd.Context(), clk, nic, s)
 	if r.Checked = r.Connections == 0; r.Checked {
 		held, err := s.Store().Walk(true)
 		if r.Keys = len(held); err != nil {
@@ -117,6 +126,19 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 		return failed{errors.New(r.Wrong)}
 	}
 	return nil
+}
+
+// farewell tells clients that the memory node ends, and waits until they know, for as long as it asks them.
+func (f *memoryFlags) farewell(ctx context.Context, clk clock.Clock, nic *rnic.NIC, s *store.Server) {
+	s.End(clk.Now())
+	ctx, done := context.WithTimeoutCause(context.WithoutCancel(ctx), 2*time.Second, errEnough)
+	defer done()
+	_ = f.portEnd.run(ctx, clk, nic, s, func(clock.Time) error {
+		if s.Ended() {
+			return errEnough
+		}
+		return nil
+	}) // or the port is gone
 }
 
 // made makes the memory, which takes its time with many keys, and can be interrupted.
@@ -152,24 +174,5 @@ func (r *rackMemory) text(w io.Writer) {
 		fmt.Fprintf(w, "integrity: FAILED: %s\n", r.Wrong)
 	default:
 		fmt.Fprintf(w, "integrity: OK: %d keys or words walked\n", r.Keys)
-	}
-}
-
-// look shows requests as they come, and ends after --seconds.
-func (f *memoryFlags) look(cmd *cobra.Command, nic *rnic.NIC, s *store.Server, begun clock.Time) func(clock.Time) error {
-	line := newProgress(cmd)
-	shown, at := begun, uint64(0)
-	return func(now clock.Time) error {
-		n := nic.Stats().RxRequests
-		if dt := now.Sub(shown); n != at && dt >= quiet {
-			st := s.Stats()
-			line.show(now, "", fmt.Sprintf("%d requests, %.0f a second, %d connections of %d clients", n, float64(n-at)/dt.Seconds(), st.Connections, st.Clients))
-			shown, at = now, n
-		}
-		if f.seconds > 0 && now.Sub(begun).Seconds() >= f.seconds {
-			line.done()
-			return errEnough
-		}
-		return nil
 	}
 }

@@ -1,5 +1,5 @@
-// Package resident tells tests how much memory a process really takes: pages that were
-// reserved and never touched take none.
+// Package resident is how much memory a process may have, and, for tests, how much it really takes: pages that
+// were reserved and never touched take none.
 package resident
 
 import (

@@ -25,7 +25,7 @@ func fuseeRan(t *testing.T, c FuseeConfig) FuseeMeasured {
 // Equal seeds give equal runs. A read takes two READs' time, an update and a blind
 // insertion as many messages as the authors' code sends.
 func TestFusee(t *testing.T) {
-	c := FuseeConfig{Keys: 2000, Clients: 4, Hosts: 2, Writes: 0.5, Kind: fusee.Update, Library: fusee.Config{Cache: -1, Blind: true}, Seed: 3}
+	c := FuseeConfig{Keys: 2000, Kind: fusee.Update, Library: fusee.Config{Cache: -1, Blind: true}, StoreLoad: StoreLoad{Clients: 4, Hosts: 2, Writes: 0.5, Seed: 3}}
 	a, b := fuseeRan(t, c), fuseeRan(t, c)
 	if a.Ops != b.Ops || a.Events != b.Events || a.Stats != b.Stats {
 		t.Errorf("%+v\n%+v", a, b)
@@ -59,7 +59,7 @@ func TestFusee(t *testing.T) {
 }
 
 func TestFuseeRefuses(t *testing.T) {
-	for _, c := range []FuseeConfig{{Clients: -1}, {Box: "x"}, {Hosts: 2000, Clients: 3000}, {Keys: -1}, {Keys: 1 << 23}, {Value: 1 << 20}, {Writes: 2}, {Measure: -1}, {Kind: fusee.Recover}, {Box: "mux", Store: fusee.Layout{Nodes: 2}}, {Store: fusee.Layout{Groups: 3}}} {
+	for _, c := range []FuseeConfig{{StoreLoad: StoreLoad{Clients: -1}}, {StoreLoad: StoreLoad{Box: "x"}}, {StoreLoad: StoreLoad{Hosts: 2000, Clients: 3000}}, {Keys: -1}, {Keys: 1 << 23}, {Value: 1 << 20}, {StoreLoad: StoreLoad{Writes: 2}}, {StoreLoad: StoreLoad{Measure: -1}}, {Kind: fusee.Recover}, {Store: fusee.Layout{Nodes: 2}, StoreLoad: StoreLoad{Box: "mux"}}, {Store: fusee.Layout{Groups: 3}}} {
 		if _, err := Fusee(context.Background(), c); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -68,7 +68,7 @@ func TestFuseeRefuses(t *testing.T) {
 
 // CASes on shared connections, and as WRITEs: the box may not change what clients do.
 func TestFuseeBox(t *testing.T) {
-	c := FuseeConfig{Keys: 500, Clients: 16, Hosts: 4, Writes: 0.5, Kind: fusee.Update, Zipf: 0.99, Library: fusee.Config{Cache: -1, FailAfter: 10 * time.Millisecond}}
+	c := FuseeConfig{Keys: 500, Kind: fusee.Update, Library: fusee.Config{Cache: -1, FailAfter: 10 * time.Millisecond}, StoreLoad: StoreLoad{Clients: 16, Hosts: 4, Writes: 0.5, Zipf: 0.99}}
 	plain := fuseeRan(t, c)
 	for _, box := range []string{"mux", "replace"} {
 		c.Box = box

@@ -25,7 +25,7 @@ func cuckoo(t *testing.T, c RCuckooConfig) RCuckooMeasured {
 // Equal seeds give equal runs; a read takes a READ's time, and an insertion into an empty
 // table two round trips, 4 messages, and as many bytes as frames of these have.
 func TestRCuckoo(t *testing.T) {
-	c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 12, Form: rcuckoo.Code, Hashing: rcuckoo.HashCode}, Fill: 0.05, Clients: 4, Hosts: 2, Writes: 0.5, Kind: rcuckoo.Insert, Library: rcuckoo.Config{Blind: true}, Seed: 3}
+	c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 12, Form: rcuckoo.Code, Hashing: rcuckoo.HashCode}, Fill: 0.05, Kind: rcuckoo.Insert, Library: rcuckoo.Config{Blind: true}, StoreLoad: StoreLoad{Clients: 4, Hosts: 2, Writes: 0.5, Seed: 3}}
 	a, b := cuckoo(t, c), cuckoo(t, c)
 	if a.Ops != b.Ops || a.Events != b.Events || a.Stats != b.Stats {
 		t.Errorf("%+v\n%+v", a, b)
@@ -50,8 +50,7 @@ func TestRCuckoo(t *testing.T) {
 // Clients fail, and others repair: the table goes on.
 func TestRCuckooFailures(t *testing.T) {
 	for _, form := range []rcuckoo.Form{rcuckoo.Paper, rcuckoo.Code} {
-		c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 10, Form: form}, Fill: 0.6, Clients: 16, Hosts: 4, Writes: 0.5, Kind: rcuckoo.Update, Zipf: 0.9,
-			Failures: 5000, Library: rcuckoo.Config{FailAfter: time.Millisecond, Torn: true}, Measure: 6 * time.Millisecond}
+		c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 10, Form: form}, Fill: 0.6, Kind: rcuckoo.Update, Failures: 5000, Library: rcuckoo.Config{FailAfter: time.Millisecond, Torn: true}, StoreLoad: StoreLoad{Clients: 16, Hosts: 4, Writes: 0.5, Zipf: 0.9, Measure: 6 * time.Millisecond}}
 		m := cuckoo(t, c)
 		if m.Failed < 20 || m.Stats.Repaired < 10 || m.Stats.Robbed > 0 {
 			t.Errorf("%v: %d failed, %+v", form, m.Failed, m.Stats)
@@ -68,18 +67,18 @@ func TestRCuckooFailures(t *testing.T) {
 
 // A table that becomes full ends the run, and values in extents are what was written.
 func TestRCuckooFullAndExtents(t *testing.T) {
-	m := cuckoo(t, RCuckooConfig{Table: rcuckoo.Layout{Rows: 64}, Clients: 8, Writes: 1, Kind: rcuckoo.Insert, Until: 1000})
+	m := cuckoo(t, RCuckooConfig{Table: rcuckoo.Layout{Rows: 64}, Kind: rcuckoo.Insert, Until: 1000, StoreLoad: StoreLoad{Clients: 8, Writes: 1}})
 	if !m.Full || m.Filled < 0.8 {
 		t.Errorf("%+v", m)
 	}
-	m = cuckoo(t, RCuckooConfig{Table: rcuckoo.Layout{Rows: 256}, Fill: 0.5, Value: 500, Clients: 8, Writes: 0.5, Kind: rcuckoo.Update})
+	m = cuckoo(t, RCuckooConfig{Table: rcuckoo.Layout{Rows: 256}, Fill: 0.5, Value: 500, Kind: rcuckoo.Update, StoreLoad: StoreLoad{Clients: 8, Writes: 0.5}})
 	if m.ReadMessages < 2 || m.Writes == 0 {
 		t.Errorf("%+v", m)
 	}
 }
 
 func TestRCuckooRefuses(t *testing.T) {
-	for _, c := range []RCuckooConfig{{Clients: -1}, {Box: "x"}, {Hosts: 2000, Clients: 3000}, {Fill: 2}, {Writes: -1}, {Failures: -1}, {Measure: -1}, {Table: rcuckoo.Layout{Rows: 1 << 25}}, {Table: rcuckoo.Layout{Rows: 3}}} {
+	for _, c := range []RCuckooConfig{{StoreLoad: StoreLoad{Clients: -1}}, {StoreLoad: StoreLoad{Box: "x"}}, {StoreLoad: StoreLoad{Hosts: 2000, Clients: 3000}}, {Fill: 2}, {StoreLoad: StoreLoad{Writes: -1}}, {Failures: -1}, {StoreLoad: StoreLoad{Measure: -1}}, {Table: rcuckoo.Layout{Rows: 1 << 25}}, {Table: rcuckoo.Layout{Rows: 3}}} {
 		if _, err := RCuckoo(context.Background(), c); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -88,7 +87,7 @@ func TestRCuckooRefuses(t *testing.T) {
 
 // Masked CASes on shared connections, and as WRITEs: the box may not change what clients do.
 func TestRCuckooBox(t *testing.T) {
-	c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 10}, Fill: 0.6, Clients: 16, Hosts: 4, Writes: 0.5, Kind: rcuckoo.Update, Zipf: 0.9}
+	c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 10}, Fill: 0.6, Kind: rcuckoo.Update, StoreLoad: StoreLoad{Clients: 16, Hosts: 4, Writes: 0.5, Zipf: 0.9}}
 	plain := cuckoo(t, c)
 	for _, box := range []string{"mux", "replace"} {
 		c.Box = box

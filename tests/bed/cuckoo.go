@@ -1,11 +1,8 @@
 package bed
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -53,47 +50,7 @@ type CuckooResult struct {
 	Struck int
 	Asked  int // how often Cut was asked
 	Died   int // sessions that were cut
-	Keys   *history.Log[CuckooOp, uint64]
-}
-
-// CuckooOp is an operation in the history; the answer is the value that was there before,
-// 0 for none.
-type CuckooOp struct {
-	Key   uint64
-	Kind  rcuckoo.Kind
-	Value uint64
-}
-
-// cuckooKeys is the model of a table.
-func cuckooKeys(initial func(uint64) uint64, blind bool) history.Model[CuckooOp, uint64] {
-	next := func(v uint64, o CuckooOp) uint64 {
-		switch {
-		case o.Kind == rcuckoo.Insert && v == 0, o.Kind == rcuckoo.Update && v != 0:
-			return o.Value
-		case o.Kind == rcuckoo.Delete:
-			return 0
-		}
-		return v
-	}
-	return history.Model[CuckooOp, uint64]{
-		Name:   "key",
-		Object: func(o CuckooOp) uint64 { return o.Key },
-		Init:   initial,
-		Step: func(v uint64, o CuckooOp, out uint64, told bool) (uint64, bool) {
-			return next(v, o), !told || blind && o.Kind != rcuckoo.Read || out == v
-		},
-		Needs: func(o CuckooOp, out uint64) (uint64, bool) { return out, blind && o.Kind != rcuckoo.Read },
-		Makes: func(o CuckooOp) (uint64, bool) { return o.Value, true },
-		Inert: func(o CuckooOp) bool { return o.Kind == rcuckoo.Read },
-		Describe: func(o CuckooOp, out uint64, told bool) string {
-			s := fmt.Sprintf("%v %#x", o.Kind, o.Value)
-			if told {
-				return fmt.Sprintf("%s, was %#x", s, out)
-			}
-			return s + ", outcome unknown"
-		},
-		State: func(v uint64) string { return fmt.Sprintf("%#x", v) },
-	}
+	Keys   *history.Log[KeyOp, uint64]
 }
 
 func (t Cuckoo) defaults() Cuckoo {
@@ -143,28 +100,22 @@ func (t Cuckoo) Run(seed uint64, s fault.Schedule) (*CuckooResult, error) {
 
 // cuckooLoad is a Cuckoo's part of a bed.
 type cuckooLoad struct {
+	keyLoad
 	Cuckoo
-	seed   uint64
-	table  *rcuckoo.Table
-	grant  rcuckoo.Grant
-	all    []*rcuckoo.Client // of all lives
-	lives  []*cuckooLife     // by client, that of now
-	swept  int               // keys that the last client has changed
-	sweeps bool
-	b      *Bed
-	err    error
-	res    *CuckooResult
-}
-
-// cuckooLife is one life of a client.
-type cuckooLife struct {
-	ops  []int // by session: that it has begun
-	dead []bool
-	busy []bool
+	table *rcuckoo.Table
+	grant rcuckoo.Grant
+	all   []*rcuckoo.Client // of all lives
+	res   *CuckooResult
 }
 
 func (t Cuckoo) load(seed uint64) (*cuckooLoad, error) {
-	l := &cuckooLoad{Cuckoo: t, seed: seed, lives: make([]*cuckooLife, t.Clients+1), res: &CuckooResult{Keys: new(history.Log[CuckooOp, uint64])}}
+	res := &CuckooResult{Keys: new(history.Log[KeyOp, uint64])}
+	size := t.Value
+	if size == 0 {
+		size = (&t.Layout).InlineSize()
+	}
+	l := &cuckooLoad{Cuckoo: t, res: res, keyLoad: keyLoad{seed: seed, clients: t.Clients, sessions: t.Sessions, ops: t.Ops, keys: t.Keys, size: size, kinds: t.Kinds,
+		lives: make([]*keyLife, t.Clients+1), log: res.Keys}}
 	var err error
 	if l.table, err = rcuckoo.NewTable(t.Layout); err != nil {
 		return nil, err
@@ -188,55 +139,8 @@ func (l *cuckooLoad) serve(pd *rnic.PD) (err error) {
 	return err
 }
 
-// value is the bytes of a value with a number, of the size that the load has.
-func (l *cuckooLoad) value(n uint64) []byte {
-	size := l.Value
-	if size == 0 {
-		size = 4
-		if l.Layout.Wide {
-			size = 8
-		}
-	}
-	b := make([]byte, max(size, 8))
-	binary.LittleEndian.PutUint64(b, n)
-	for i := 8; i < len(b); i++ {
-		b[i] = byte(n) ^ byte(i)
-	}
-	return b[:size]
-}
-
-// number is value's inverse.
-func (l *cuckooLoad) number(b []byte) uint64 {
-	var w [8]byte
-	copy(w[:], b)
-	n := binary.LittleEndian.Uint64(w[:])
-	if len(b) > 0 && !slices.Equal(b, l.value(n)) {
-		l.err = errors.Join(l.err, fmt.Errorf("value % x is not one that was written", b))
-	}
-	return n
-}
-
 func (l *cuckooLoad) app(b *Bed, c *Client) (host.App, error) {
-	l.b = b
-	life := &cuckooLife{make([]int, l.Sessions), make([]bool, l.Sessions), make([]bool, l.Sessions)}
-	l.lives[c.Number] = life
-	rng := rand.New(rand.NewPCG(l.seed, uint64(c.Number<<8|c.Life)))
-	ids, kinds := make([]int, l.Sessions), make([]rcuckoo.Kind, l.Sessions)
-	numbers := make([]int, l.Sessions)
-	for i := range numbers {
-		numbers[i] = l.res.Keys.NewClient()
-	}
-	begin := func(now clock.Time, session int, key uint64, k rcuckoo.Kind) rcuckoo.Op {
-		life.ops[session]++
-		// Numbers below Keys are those of the loaded values.
-		v := uint64(c.Number+1)<<24 | uint64(c.Life)<<20 | uint64(session)<<16 | uint64(life.ops[session])
-		h := CuckooOp{Key: key, Kind: k, Value: v}
-		if k == rcuckoo.Read || k == rcuckoo.Delete {
-			h.Value = 0
-		}
-		ids[session], kinds[session], life.busy[session] = l.res.Keys.Call(numbers[session], now, h), k, true
-		return rcuckoo.Op{Kind: k, Key: key, Value: l.value(v)}
-	}
+	life := l.live(b, c)
 	chunk := rcuckoo.Chunk{}
 	if l.Value > 0 { // of a life before, somebody may read
 		var err error
@@ -257,16 +161,13 @@ func (l *cuckooLoad) app(b *Bed, c *Client) (host.App, error) {
 					return rcuckoo.Op{}, false
 				}
 				l.swept++
-				return begin(now, session, uint64(l.swept), rcuckoo.Update), true
+				return rcuckoo.Op{Kind: rcuckoo.Update, Key: uint64(l.swept), Value: life.begin(now, session, uint64(l.swept), keyUpdate)}, true
 			}
-			if life.ops[session] == l.Ops || life.dead[session] {
+			key, k, ok := life.draw(session)
+			if !ok {
 				return rcuckoo.Op{}, false
 			}
-			n, k := rng.IntN(l.Kinds[0]+l.Kinds[1]+l.Kinds[2]+l.Kinds[3]), rcuckoo.Read
-			for ; n >= l.Kinds[k]; k++ {
-				n -= l.Kinds[k]
-			}
-			return begin(now, session, 1+rng.Uint64N(uint64(l.Keys)), k), true
+			return rcuckoo.Op{Kind: rcuckoo.Kind(k), Key: key, Value: life.begin(now, session, key, k)}, true
 		},
 		Cut: func(_ clock.Time, session int, p rcuckoo.Phase, _ int) bool {
 			l.res.Asked++
@@ -281,37 +182,17 @@ func (l *cuckooLoad) app(b *Bed, c *Client) (host.App, error) {
 			life.busy[r.Session] = false
 			switch {
 			case r.Err == nil:
-				l.res.Keys.Return(ids[r.Session], r.End, l.number(r.Got))
+				l.log.Return(life.ids[r.Session], r.End, l.number(r.Got))
 			case errors.Is(r.Err, rcuckoo.ErrFull):
-				l.res.Keys.Forget(ids[r.Session])
+				l.log.Forget(life.ids[r.Session])
 			case !errors.Is(r.Err, rcuckoo.ErrUnknown) && !errors.Is(r.Err, rcuckoo.ErrDied):
-				l.err = errors.Join(l.err, fmt.Errorf("client %d, session %d, %v %d: %w", c.Number, r.Session, kinds[r.Session], r.Key, r.Err))
+				l.err = errors.Join(l.err, fmt.Errorf("client %d, session %d, %v %d: %w", c.Number, r.Session, life.kinds[r.Session], r.Key, r.Err))
 			}
 		},
 	})
 	l.all = append(l.all, x)
 	return x, err
 }
-
-// through reports whether all clients but the last have nothing left to do.
-func (l *cuckooLoad) through() bool {
-	if l.b.More() {
-		return false
-	}
-	for i, x := range l.lives[:l.Clients] {
-		if l.b.Down(i) {
-			continue
-		}
-		for s := range x.ops {
-			if x.busy[s] || x.ops[s] < l.Ops && !x.dead[s] {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func (l *cuckooLoad) wrong() error { return l.err }
 
 func (l *cuckooLoad) done(*Bed) bool {
 	return l.through() && l.swept == l.Keys && !l.lives[l.Clients].busy[0]
@@ -326,15 +207,12 @@ func (l *cuckooLoad) check(b *Bed, err error) error {
 		var values map[uint32][]byte
 		// Locks that no key needs may be held by the dead.
 		values, err = l.table.Check(l.res.Died > 0 || l.deaths() > 0 || l.res.Broken > 0)
-		now, reader := b.Clock.Now(), l.res.Keys.NewClient()
-		for k := 1; k <= l.Keys; k++ {
-			l.res.Keys.Return(l.res.Keys.Call(reader, now, CuckooOp{Key: uint64(k)}), now, l.number(values[uint32(k)]))
-		}
+		l.close(b.Clock.Now(), func(k uint64) []byte { return values[uint32(k)] })
 	}
 	if err == nil && l.res.Robbed > 0 {
 		err = fmt.Errorf("%d locks or leases of the living were taken away", l.res.Robbed)
 	}
-	return errors.Join(err, l.err, history.Check(l.model(), l.res.Keys, 0))
+	return errors.Join(err, l.err, history.Check(l.Cuckoo.model(), l.res.Keys, 0))
 }
 
 func (l *cuckooLoad) deaths() (n int) {
@@ -344,11 +222,11 @@ func (l *cuckooLoad) deaths() (n int) {
 	return n
 }
 
-func (l *cuckooLoad) model() history.Model[CuckooOp, uint64] {
-	if l.Value > 0 {
-		return cuckooKeys(func(k uint64) uint64 { return k }, true)
+func (t *Cuckoo) model() history.Model[KeyOp, uint64] {
+	if t.Value > 0 {
+		return keyOps(func(k uint64) uint64 { return k }, true)
 	}
-	return cuckooKeys(func(k uint64) uint64 { return k * (1 - k&1) }, false)
+	return keyOps(half, false)
 }
 
 // Try is Trial.Try with RCuckoo's table.
@@ -357,8 +235,7 @@ func (t Cuckoo) Try(tb testing.TB, seed uint64) (_ *CuckooResult, ok bool) {
 	t = t.defaults()
 	res, few, err := attempt(seed, t.Faults, t.Run)
 	if failed(tb, "cuckoo", seed, few, err) && res != nil {
-		l := &cuckooLoad{Cuckoo: t}
-		show(tb, l.model(), res.Keys, err)
+		show(tb, t.model(), res.Keys, err)
 	}
 	return res, err == nil
 }

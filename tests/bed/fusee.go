@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -54,49 +53,7 @@ type FuseeResult struct {
 	Died    int // sessions that were cut
 	Unknown int // operations whose outcome nobody was told
 	Out     int // nodes that were taken out
-	Keys    *history.Log[FuseeOp, uint64]
-}
-
-// FuseeOp is an operation in the history; the answer is the value that was there before,
-// 0 for none, someValue where the client is not told which.
-type FuseeOp struct {
-	Key   uint64
-	Kind  fusee.Kind
-	Value uint64
-}
-
-const someValue = 1<<64 - 1
-
-func fuseeKeys() history.Model[FuseeOp, uint64] {
-	return history.Model[FuseeOp, uint64]{
-		Name:   "key",
-		Object: func(o FuseeOp) uint64 { return o.Key },
-		Init:   func(k uint64) uint64 { return k * (1 - k&1) },
-		Step: func(v uint64, o FuseeOp, out uint64, told bool) (uint64, bool) {
-			if told && out == someValue {
-				return o.Value, v != 0 // a deletion's is 0
-			}
-			ok := !told || out == v
-			switch {
-			case o.Kind == fusee.Insert && v == 0, o.Kind == fusee.Update && v != 0:
-				return o.Value, ok
-			case o.Kind == fusee.Delete:
-				return 0, ok
-			}
-			return v, ok
-		},
-		Needs: func(_ FuseeOp, out uint64) (uint64, bool) { return out, out == someValue },
-		Makes: func(o FuseeOp) (uint64, bool) { return o.Value, true },
-		Inert: func(o FuseeOp) bool { return o.Kind == fusee.Read },
-		Describe: func(o FuseeOp, out uint64, told bool) string {
-			s := fmt.Sprintf("%v %#x", o.Kind, o.Value)
-			if told {
-				return fmt.Sprintf("%s, was %#x", s, out)
-			}
-			return s + ", outcome unknown"
-		},
-		State: func(v uint64) string { return fmt.Sprintf("%#x", v) },
-	}
+	Keys    *history.Log[KeyOp, uint64]
 }
 
 func (t Fusee) defaults() Fusee {
@@ -149,31 +106,18 @@ func (t Fusee) Run(seed uint64, s fault.Schedule) (*FuseeResult, error) {
 
 // fuseeLoad is a Fusee's part of a bed.
 type fuseeLoad struct {
+	keyLoad
 	Fusee
-	seed   uint64
 	store  fusee.Cluster
 	grants []fusee.Grant
 	all    []*fusee.Client // of all lives
-	lives  []*fuseeLife    // by client, that of now
-	ended  []*fuseeLife    // lives that ended
+	ended  []*keyLife      // lives that ended
 	master *fusee.Master
 	begun  int
 	down   bool // the node has vanished
-	swept  int  // keys that the last client has changed
 	dead   []uint16
 	found  bool // the dead are known
-	b      *Bed
-	err    error
 	res    *FuseeResult
-}
-
-// fuseeLife is one life of a client.
-type fuseeLife struct {
-	client, life int
-	id           uint16
-	ops          []int // by session: that it has begun
-	dead         []bool
-	busy         []bool
 }
 
 func (l *fuseeLoad) masters() int {
@@ -187,7 +131,9 @@ func (l *fuseeLoad) masters() int {
 const filler = 1<<16 - 1
 
 func (t Fusee) load(seed uint64) (*fuseeLoad, error) {
-	l := &fuseeLoad{Fusee: t, seed: seed, lives: make([]*fuseeLife, t.Clients+1), res: &FuseeResult{Keys: new(history.Log[FuseeOp, uint64])}}
+	res := &FuseeResult{Keys: new(history.Log[KeyOp, uint64])}
+	l := &fuseeLoad{Fusee: t, res: res, keyLoad: keyLoad{seed: seed, clients: t.Clients, sessions: t.Sessions, ops: t.Ops, keys: t.Keys, size: t.Value, kinds: t.Kinds,
+		lives: make([]*keyLife, t.Clients+1), log: res.Keys}}
 	var err error
 	if l.store, err = fusee.NewCluster(t.Layout); err != nil {
 		return nil, err
@@ -214,28 +160,6 @@ func (l *fuseeLoad) serve(pd *rnic.PD) (err error) {
 		}
 	}
 	return nil
-}
-
-// value is the bytes of a value with a number.
-func (l *fuseeLoad) value(n uint64) []byte {
-	b := make([]byte, l.Value)
-	binary.LittleEndian.PutUint64(b, n)
-	for i := 8; i < len(b); i++ {
-		b[i] = byte(n) ^ byte(i)
-	}
-	return b
-}
-
-// number is value's inverse.
-func (l *fuseeLoad) number(b []byte) uint64 {
-	if len(b) == 0 {
-		return 0
-	}
-	n := binary.LittleEndian.Uint64(b)
-	if !slices.Equal(b, l.value(n)) {
-		l.err = errors.Join(l.err, fmt.Errorf("value % x is not one that was written", b))
-	}
-	return n
 }
 
 // dial connects a client's i-th place to a node.
@@ -271,15 +195,9 @@ func (l *fuseeLoad) app(b *Bed, c *Client) (host.App, error) {
 	if old := l.lives[c.Number]; old != nil {
 		l.ended = append(l.ended, old)
 	}
-	id := uint16(1 + (c.Life*(l.Clients+1)+c.Number)*l.Sessions)
-	life := &fuseeLife{client: c.Number, life: c.Life, id: id, ops: make([]int, l.Sessions), dead: make([]bool, l.Sessions), busy: make([]bool, l.Sessions)}
-	l.lives[c.Number] = life
-	x := &fuseePlayer{l: l, c: c, life: life, rng: rand.New(rand.NewPCG(l.seed, uint64(c.Number<<8|c.Life))), ids: make([]int, l.Sessions), numbers: make([]int, l.Sessions)}
-	for i := range x.numbers {
-		x.numbers[i] = l.res.Keys.NewClient()
-	}
+	x := &fuseePlayer{keyLife: l.live(b, c), l: l}
 	cfg := fusee.Config{
-		Layout: l.Layout, Sessions: l.Sessions, ID: id, CQ: c.CQ, FailAfter: l.FailAfter, Cache: l.Cache,
+		Layout: l.Layout, Sessions: l.Sessions, ID: l.idOf(x.keyLife), CQ: c.CQ, FailAfter: l.FailAfter, Cache: l.Cache,
 		Dial: func(_ clock.Time, session, node int) (*rnic.QP, fusee.Grant, error) { return l.dial(c, session, node) },
 		Alloc: func(_ clock.Time, owner uint16, region, units int) (int, error) {
 			return l.store.Alloc(owner, region, units)
@@ -300,31 +218,24 @@ func (l *fuseeLoad) app(b *Bed, c *Client) (host.App, error) {
 	return client, err
 }
 
-// fuseePlayer is what a client does in one life.
-type fuseePlayer struct {
-	l            *fuseeLoad
-	c            *Client
-	life         *fuseeLife
-	rng          *rand.Rand
-	ids, numbers []int
-	sweeper      int // session of the last client that recovers, and changes all keys
+// idOf is the number of a life's first session.
+func (l *fuseeLoad) idOf(x *keyLife) uint16 {
+	return uint16(1 + (x.life*(l.Clients+1)+x.c.Number)*l.Sessions)
 }
 
-func (x *fuseePlayer) begin(now clock.Time, session int, key uint64, k fusee.Kind) fusee.Op {
-	l := x.l
-	x.life.ops[session]++
-	l.begun++
-	if l.begun == l.Vanish {
-		l.vanish()
+// fuseePlayer is what a client does in one life.
+type fuseePlayer struct {
+	*keyLife
+	l       *fuseeLoad
+	sweeper int // session of the last client that recovers, and changes all keys
+}
+
+func (x *fuseePlayer) op(now clock.Time, session int, key uint64, k KeyKind) fusee.Op {
+	x.l.begun++
+	if x.l.begun == x.l.Vanish {
+		x.l.vanish()
 	}
-	// Numbers up to Keys are those of the loaded values.
-	v := uint64(x.c.Number+1)<<24 | uint64(x.c.Life)<<20 | uint64(session)<<16 | uint64(x.life.ops[session])
-	h := FuseeOp{Key: key, Kind: k, Value: v}
-	if k == fusee.Read || k == fusee.Delete {
-		h.Value = 0
-	}
-	x.ids[session], x.life.busy[session] = l.res.Keys.Call(x.numbers[session], now, h), true
-	return fusee.Op{Kind: k, Key: keyBytes(key), Value: l.value(v)}
+	return fusee.Op{Kind: fusee.Kind(k), Key: keyBytes(key), Value: x.begin(now, session, key, k)}
 }
 
 func (x *fuseePlayer) next(now clock.Time, session int) (fusee.Op, bool) {
@@ -332,14 +243,11 @@ func (x *fuseePlayer) next(now clock.Time, session int) (fusee.Op, bool) {
 	if x.c.Number == l.Clients {
 		return x.sweep(now, session)
 	}
-	if x.life.ops[session] == l.Ops || x.life.dead[session] {
+	key, k, ok := x.draw(session)
+	if !ok {
 		return fusee.Op{}, false
 	}
-	n, k := x.rng.IntN(l.Kinds[0]+l.Kinds[1]+l.Kinds[2]+l.Kinds[3]), fusee.Read
-	for ; n >= l.Kinds[k]; k++ {
-		n -= l.Kinds[k]
-	}
-	return x.begin(now, session, 1+x.rng.Uint64N(uint64(l.Keys)), k), true
+	return x.op(now, session, key, k), true
 }
 
 // sweep recovers the dead, and changes all keys.
@@ -352,26 +260,26 @@ func (x *fuseePlayer) sweep(now clock.Time, session int) (fusee.Op, bool) {
 		l.found = true
 		for _, life := range append(slices.Clone(l.ended), l.lives[:l.Clients]...) {
 			for i := range l.Sessions {
-				if life.dead[i] || life.life < l.b.machines[life.client].restarts || l.b.Down(life.client) {
-					l.dead = append(l.dead, life.id+uint16(i))
+				if life.dead[i] || life.life < l.b.machines[life.c.Number].restarts || l.b.Down(life.c.Number) {
+					l.dead = append(l.dead, l.idOf(life)+uint16(i))
 				}
 			}
 		}
 	}
-	if session != x.sweeper || x.life.busy[session] {
+	if session != x.sweeper || x.busy[session] {
 		return fusee.Op{}, false
 	}
 	if len(l.dead) > 0 {
 		id := l.dead[0]
 		l.dead = l.dead[1:]
-		x.life.busy[session] = true
+		x.busy[session] = true
 		return fusee.Op{Kind: fusee.Recover, Dead: id}, true
 	}
 	if l.swept == l.Keys {
 		return fusee.Op{}, false
 	}
 	l.swept++
-	return x.begin(now, session, uint64(l.swept), fusee.Update), true
+	return x.op(now, session, uint64(l.swept), keyUpdate), true
 }
 
 func (x *fuseePlayer) cut(_ clock.Time, session int, p fusee.Phase, _ int) bool {
@@ -385,19 +293,19 @@ func (x *fuseePlayer) cut(_ clock.Time, session int, p fusee.Phase, _ int) bool 
 	}
 	l.res.Died++
 	if x.c.Number < l.Clients {
-		x.life.dead[session] = true
+		x.dead[session] = true
 	}
 	return true
 }
 
 func (x *fuseePlayer) done(r *fusee.Result) {
 	l := x.l
-	x.life.busy[r.Session] = false
+	x.busy[r.Session] = false
 	if r.Kind == fusee.Recover {
 		switch {
 		case errors.Is(r.Err, fusee.ErrDied): // the next one recovers him, too
-			l.dead = append([]uint16{r.Dead, x.life.id + uint16(r.Session)}, l.dead...)
-			x.life.dead[r.Session] = true
+			l.dead = append([]uint16{r.Dead, l.idOf(x.keyLife) + uint16(r.Session)}, l.dead...)
+			x.dead[r.Session] = true
 			if x.sweeper++; x.sweeper == l.Sessions {
 				l.err = errors.Join(l.err, errors.New("all who recover have died"))
 			}
@@ -408,37 +316,17 @@ func (x *fuseePlayer) done(r *fusee.Result) {
 	}
 	switch {
 	case r.Err == nil && r.Found && (r.Kind == fusee.Update || r.Kind == fusee.Delete):
-		l.res.Keys.Return(x.ids[r.Session], r.End, someValue)
+		l.log.Return(x.ids[r.Session], r.End, someValue)
 	case r.Err == nil:
-		l.res.Keys.Return(x.ids[r.Session], r.End, l.number(r.Got))
+		l.log.Return(x.ids[r.Session], r.End, l.number(r.Got))
 	case errors.Is(r.Err, fusee.ErrFull), errors.Is(r.Err, fusee.ErrNoMemory):
-		l.res.Keys.Forget(x.ids[r.Session])
+		l.log.Forget(x.ids[r.Session])
 	case errors.Is(r.Err, fusee.ErrUnknown):
 		l.res.Unknown++
 	case !errors.Is(r.Err, fusee.ErrDied):
 		l.err = errors.Join(l.err, fmt.Errorf("client %d, session %d, %v %x: %w", x.c.Number, r.Session, r.Kind, r.Key, r.Err))
 	}
 }
-
-// through reports whether all clients but the last have nothing left to do.
-func (l *fuseeLoad) through() bool {
-	if l.b.More() {
-		return false
-	}
-	for i, x := range l.lives[:l.Clients] {
-		if l.b.Down(i) {
-			continue
-		}
-		for s := range x.ops {
-			if x.busy[s] || x.ops[s] < l.Ops && !x.dead[s] {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func (l *fuseeLoad) wrong() error { return l.err }
 
 func (l *fuseeLoad) done(*Bed) bool {
 	return l.through() && l.found && len(l.dead) == 0 && l.swept == l.Keys && !slices.Contains(l.lives[l.Clients].busy, true)
@@ -456,12 +344,9 @@ func (l *fuseeLoad) check(b *Bed, err error) error {
 	if err == nil {
 		var values map[string][]byte
 		values, err = l.store.Check()
-		now, reader := b.Clock.Now(), l.res.Keys.NewClient()
-		for k := uint64(1); k <= uint64(l.Keys); k++ {
-			l.res.Keys.Return(l.res.Keys.Call(reader, now, FuseeOp{Key: k}), now, l.number(values[string(keyBytes(k))]))
-		}
+		l.close(b.Clock.Now(), func(k uint64) []byte { return values[string(keyBytes(k))] })
 	}
-	return errors.Join(err, l.err, history.Check(fuseeKeys(), l.res.Keys, 0))
+	return errors.Join(err, l.err, history.Check(keyOps(half, false), l.res.Keys, 0))
 }
 
 // Try is Trial.Try with FUSEE's store.
@@ -470,7 +355,7 @@ func (t Fusee) Try(tb testing.TB, seed uint64) (_ *FuseeResult, ok bool) {
 	t = t.defaults()
 	res, few, err := attempt(seed, t.Faults, t.Run)
 	if failed(tb, "fusee", seed, few, err) && res != nil {
-		show(tb, fuseeKeys(), res.Keys, err)
+		show(tb, keyOps(half, false), res.Keys, err)
 	}
 	return res, err == nil
 }

@@ -350,7 +350,7 @@ func (a *Agent) connectRequest(now clock.Time, ip netip.Addr, mac [6]byte, m hdr
 			// The peer cannot use a queue pair twice: it has forgotten the
 			// other connection.
 			reject(ReasonStale)
-			id.disconnected()
+			id.disconnected(nil)
 			return
 		}
 	}

@@ -291,23 +291,26 @@ func (id *ID) Delay(serviceTimeout uint8) error {
 
 // Disconnect ends an established connection; Disconnected tells when the peer
 // knows, or has been given up. The queue pair fails at once.
-func (id *ID) Disconnect(now clock.Time) error {
+func (id *ID) Disconnect(now clock.Time) error { return id.Leave(now, nil) }
+
+// Leave is Disconnect with a word for the peer's user: of private 220 bytes travel.
+func (id *ID) Leave(now clock.Time, private []byte) error {
 	if id.state != established && id.state != replySent {
 		return fmt.Errorf("cm: disconnect %v: %w", id, ErrState)
 	}
 	id.qp.Fail()
 	id.state = disconnectSent
-	id.ask(now, &hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: id.ownTransaction(), RemoteQPN: id.theirQPN},
+	id.ask(now, &hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: id.ownTransaction(), RemoteQPN: id.theirQPN, PrivateData: private},
 		code(id.agent.cfg.ResponseTimeout), id.agent.cfg.Retries)
 	return nil
 }
 
 // disconnected: the peer has ended it.
-func (id *ID) disconnected() {
+func (id *ID) disconnected(private []byte) {
 	if id.qp != nil {
 		id.qp.Fail()
 	}
-	id.end(Disconnected, 0, nil)
+	id.end(Disconnected, 0, private)
 }
 
 func (id *ID) connectReply(m hdr.CM) {
@@ -379,7 +382,7 @@ func (id *ID) disconnectRequest(mac [6]byte, m hdr.CM) {
 		return
 	}
 	id.agent.answer(id.peer.IP, mac, m, &hdr.CMFields{AttributeID: hdr.DisconnectReply, LocalCommID: id.ours})
-	id.disconnected()
+	id.disconnected(m.PrivateData())
 }
 
 func (id *ID) disconnectReply(hdr.CM) {

@@ -177,6 +177,10 @@ const tries = 3
 // again when it is back; no client notices more than a pause.
 func TestFailToWire(t *testing.T) {
 	l := underLoad(t)
+	signal := func(sig syscall.Signal) error {
+		p, _ := l.box.process()
+		return p.Signal(sig)
+	}
 	for _, fault := range []struct {
 		name string
 		sig  syscall.Signal
@@ -187,7 +191,7 @@ func TestFailToWire(t *testing.T) {
 			<-p.Done()
 			return l.box.start(t.Context())
 		}},
-		{"stopped", syscall.SIGSTOP, func() error { return l.box.signal(syscall.SIGCONT) }},
+		{"stopped", syscall.SIGSTOP, func() error { return signal(syscall.SIGCONT) }},
 		{"killed, restarted at once", syscall.SIGKILL, func() error { return l.box.start(t.Context()) }},
 	} {
 		for try := 1; ; try++ {
@@ -196,7 +200,7 @@ func TestFailToWire(t *testing.T) {
 			noise := l.gap(300 * time.Millisecond)
 			l.cut += l.cuts()
 			before, since := l.cluster.Live().Ops, l.clk.Now()
-			if err := l.box.signal(fault.sig); err != nil {
+			if err := signal(fault.sig); err != nil {
 				t.Fatal(err)
 			}
 			gap := l.gap(outage)

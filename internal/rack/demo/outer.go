@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/quillon/quillon/internal/admin"
@@ -143,12 +142,6 @@ func (b *outer) Totals() (t Totals, err error) {
 func (b *outer) Info() string {
 	p, _ := b.process()
 	return p.Log()
-}
-
-// signal sends a signal to the process.
-func (b *outer) signal(sig syscall.Signal) error {
-	p, _ := b.process()
-	return p.Signal(sig)
 }
 
 // Close ends the process.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -52,10 +53,7 @@ type Result struct {
 	Start, End clock.Time
 	// Retries is how often the operation began again.
 	Retries int
-	// RoundTrips is how many posts the operation waited for, one after the other; Messages
-	// how many requests those had, and Bytes what frames on the link had for them and
-	// their answers.
-	RoundTrips, Messages, Bytes int
+	onesided.Cost
 }
 
 // Phase is what a client is doing when it may be made to fail.
@@ -133,61 +131,36 @@ type Config struct {
 
 // Stats are a client's totals.
 type Stats struct {
-	Done       [5]uint64 // by Kind
-	Errors     uint64
-	RoundTrips uint64
-	Messages   uint64
-	Rules      [3]uint64 // rounds won as all, as the majority, as the least
-	Lost       uint64    // rounds that another word won
-	Helped     uint64    // rounds of others that were finished
-	Killed     uint64    // tentative insertions of others that were taken back
-	Withdrawn  uint64    // own ones, since the key was there
-	Waited     uint64    // readings of a slot that others decide
-	Again      uint64    // operations that began again
-	Hits       uint64    // reads of one round trip
-	Stale      uint64    // uses of the cache that found the slot changed
-	Torn       uint64    // objects that were not whole
-	Collected  uint64    // objects that were used anew
-	Walked     uint64    // objects that recoveries looked at
-	Redone     uint64    // operations of the dead that recoveries finished
-	Undone     uint64    // operations of the dead that recoveries took back
-	Taken      uint64    // blocks that recoveries took over
-	Broken     uint64    // queue pairs that failed
-	Epochs     uint64    // changes of the view in the middle of an operation
+	Done [5]uint64 // by Kind
+	onesided.Totals
+	Rules     [3]uint64 // rounds won as all, as the majority, as the least
+	Lost      uint64    // rounds that another word won
+	Helped    uint64    // rounds of others that were finished
+	Killed    uint64    // tentative insertions of others that were taken back
+	Withdrawn uint64    // own ones, since the key was there
+	Waited    uint64    // readings of a slot that others decide
+	Again     uint64    // operations that began again
+	Hits      uint64    // reads of one round trip
+	Stale     uint64    // uses of the cache that found the slot changed
+	Torn      uint64    // objects that were not whole
+	Collected uint64    // objects that were used anew
+	Walked    uint64    // objects that recoveries looked at
+	Redone    uint64    // operations of the dead that recoveries finished
+	Undone    uint64    // operations of the dead that recoveries took back
+	Taken     uint64    // blocks that recoveries took over
+	Epochs    uint64    // changes of the view in the middle of an operation
 }
 
 // Add adds another client's totals.
-func (s *Stats) Add(o Stats) {
-	for i := range s.Done {
-		s.Done[i] += o.Done[i]
-	}
-	for i := range s.Rules {
-		s.Rules[i] += o.Rules[i]
-	}
-	for _, x := range []struct {
-		to *uint64
-		n  uint64
-	}{
-		{&s.Errors, o.Errors}, {&s.RoundTrips, o.RoundTrips}, {&s.Messages, o.Messages}, {&s.Lost, o.Lost}, {&s.Helped, o.Helped},
-		{&s.Killed, o.Killed}, {&s.Withdrawn, o.Withdrawn}, {&s.Waited, o.Waited}, {&s.Again, o.Again}, {&s.Hits, o.Hits},
-		{&s.Stale, o.Stale}, {&s.Torn, o.Torn}, {&s.Collected, o.Collected}, {&s.Walked, o.Walked}, {&s.Redone, o.Redone},
-		{&s.Undone, o.Undone}, {&s.Taken, o.Taken}, {&s.Broken, o.Broken}, {&s.Epochs, o.Epochs},
-	} {
-		*x.to += x.n
-	}
-}
+func (s *Stats) Add(o Stats) { onesided.Add(s, o) }
 
 // Client is the client library on one compute node. It implements host.App.
 type Client struct {
-	cfg      Config
-	sessions []*session
-	stats    Stats
-	err      error // of the geometry: no session works
-	wcs      [64]rnic.WC
-	posted   func(s *session, node int, w *rnic.SendWR) // in tests: instead of queue pairs
+	onesided.Loop[*session]
+	cfg   Config
+	stats Stats
+	err   error // of the geometry: no session works
 }
-
-const redialAfter = 100 * time.Microsecond
 
 // NewClient makes a client; it asks Next for work in its first Step.
 func NewClient(c Config) (*Client, error) {
@@ -217,8 +190,9 @@ func NewClient(c Config) (*Client, error) {
 		return nil, fmt.Errorf("fusee: a cache of %d keys, a share of %v, %d tries or a timeout of %v cannot be", c.Cache, c.MissRate, c.Tries, c.FailAfter)
 	}
 	x := &Client{cfg: c}
+	x.CQ, x.Totals = c.CQ, &x.stats.Totals
 	for i := range c.Sessions {
-		x.sessions = append(x.sessions, newSession(x, i))
+		x.Sessions = append(x.Sessions, newSession(x, i))
 	}
 	return x, nil
 }
@@ -228,76 +202,3 @@ func (c *Client) Stats() Stats { return c.stats }
 
 // Err is why the client does not work: its geometry is not a node's.
 func (c *Client) Err() error { return c.err }
-
-// Idle reports whether no operation is under way.
-func (c *Client) Idle() bool {
-	for _, s := range c.sessions {
-		if s.step != stepIdle {
-			return false
-		}
-	}
-	return true
-}
-
-// Step implements host.App.
-func (c *Client) Step(now clock.Time) bool {
-	did := false
-	for {
-		n := c.cfg.CQ.Poll(c.wcs[:])
-		for i := range c.wcs[:n] {
-			c.complete(now, &c.wcs[i])
-		}
-		if n == 0 {
-			break
-		}
-		did = true
-	}
-	for _, s := range c.sessions {
-		if s.wakeAt != clock.Never && now >= s.wakeAt {
-			s.wakeAt = clock.Never
-			did = true
-			s.woken(now)
-		}
-		for s.step == stepIdle {
-			op, ok := c.cfg.Next(now, s.index)
-			if !ok {
-				break
-			}
-			did = true
-			s.begin(now, op)
-		}
-	}
-	return did
-}
-
-// Deadline implements host.App.
-func (c *Client) Deadline() clock.Time {
-	at := clock.Never
-	for _, s := range c.sessions {
-		at = min(at, s.wakeAt)
-	}
-	return at
-}
-
-// complete takes a completion. The last request of a post to each node asks for one, and
-// every request that fails has one. Post 0 is what nobody waits for.
-func (c *Client) complete(now clock.Time, w *rnic.WC) {
-	s := c.sessions[w.ID&0xFFFF]
-	if w.Status != rnic.Success {
-		for node, q := range s.qps {
-			if q != nil && q.QPN == w.QPN {
-				s.lost(now, node)
-			}
-		}
-		return
-	}
-	if uint32(w.ID>>16) != s.posts || s.pending == 0 {
-		return // of a post before
-	}
-	if s.pending--; s.pending > 0 {
-		return
-	}
-	c.stats.RoundTrips++
-	s.res.RoundTrips++
-	s.done(now)
-}

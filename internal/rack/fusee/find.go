@@ -34,9 +34,7 @@ type entry struct {
 // lookup is a session that looks for its key.
 type lookup struct{ *session }
 
-func (s *session) indexOf(node int) Region {
-	return Region{s.grants[node].Index.VA, s.grants[node].Index.RKey}
-}
+func (s *session) indexOf(node int) Region { return s.grants[node].Index }
 
 // askFind asks for both buckets, and writes the object if it is not yet.
 func (s lookup) askFind(now clock.Time) bool {
@@ -45,11 +43,11 @@ func (s lookup) askFind(now clock.Time) bool {
 		return false
 	}
 	if s.has && !s.written {
-		ring := s.replicas(s.piece.at.node)
+		ring := s.replicas(s.piece.At.node)
 		if len(ring) == 0 {
 			return false
 		}
-		n := s.piece.units * s.l.Unit
+		n := s.piece.Size * s.l.Unit
 		if len(s.obj) < n {
 			s.obj = make([]byte, n)
 		}
@@ -59,13 +57,13 @@ func (s lookup) askFind(now clock.Time) bool {
 		}
 		b := putObject(s.obj, s.res.Kind, s.res.Key, value)
 		for _, n := range ring {
-			s.ask(rnic.OpWrite, n, s.objectsOf(n, s.piece.at.node), s.piece.at.off, b)
+			s.Ask(rnic.OpWrite, n, s.objectsOf(n, s.piece.At.node), s.piece.At.off, b)
 		}
 	}
 	s.readAt = now
 	for i, at := range s.h.bucket {
-		s.buckets[i] = s.arena.take(combined)
-		s.ask(rnic.OpRead, ring[0], s.indexOf(ring[0]), s.h.sub*s.l.subtableSize()+at, s.buckets[i])
+		s.buckets[i] = s.Take(combined)
+		s.Ask(rnic.OpRead, ring[0], s.indexOf(ring[0]), s.h.sub*s.l.subtableSize()+at, s.buckets[i])
 	}
 	return true
 }
@@ -101,8 +99,8 @@ func (s lookup) askKeys() bool {
 		if len(ring) == 0 {
 			return false
 		}
-		e.buf = s.arena.take(n)
-		s.ask(rnic.OpRead, ring[0], s.objectsOf(ring[0], a.node), a.off, e.buf)
+		e.buf = s.Take(n)
+		s.Ask(rnic.OpRead, ring[0], s.objectsOf(ring[0], a.node), a.off, e.buf)
 	}
 	return true
 }
@@ -152,7 +150,7 @@ func (s lookup) keysDone(now clock.Time) {
 		s.end(now, nil)
 	case s.res.Kind == Delete:
 		s.res.Found = true
-		snapshot{s.session}.decide(now, live.pos, live.w, makeSlot(0, s.piece.units, s.piece.at).tomb(), thenWrite)
+		snapshot{s.session}.decide(now, live.pos, live.w, makeSlot(0, s.piece.Size, s.piece.At).tomb(), thenWrite)
 	default:
 		s.res.Found = true
 		snapshot{s.session}.decide(now, live.pos, live.w, s.word(), thenWrite)
@@ -160,7 +158,7 @@ func (s lookup) keysDone(now clock.Time) {
 }
 
 // word is that of the session's object.
-func (s lookup) word() slot { return makeSlot(s.h.fp, s.piece.units, s.piece.at) }
+func (s lookup) word() slot { return makeSlot(s.h.fp, s.piece.Size, s.piece.At) }
 
 // stale reads again what can no longer be trusted.
 func (s lookup) stale(now clock.Time) {
@@ -296,7 +294,7 @@ func (s lookup) askCached(now clock.Time) bool {
 		return false
 	}
 	s.readAt = now
-	s.ask(rnic.OpRead, ring[0], s.indexOf(ring[0]), s.h.sub*s.l.subtableSize()+8*k.pos, s.words[0][:])
+	s.Ask(rnic.OpRead, ring[0], s.indexOf(ring[0]), s.h.sub*s.l.subtableSize()+8*k.pos, s.Words[0][:])
 	s.entries = append(s.entries[:0], entry{pos: k.pos, w: k.w})
 	s.both = float64(k.misses) <= s.c.cfg.MissRate*float64(k.uses) && now.Sub(k.at) <= s.c.cfg.FailAfter/2
 	return !s.both || s.askKeys()
@@ -305,7 +303,7 @@ func (s lookup) askCached(now clock.Time) bool {
 // cachedDone takes the object, if the slot is as it was.
 func (s lookup) cachedDone(now clock.Time) {
 	k, e := s.cache.get(s.res.Key), &s.entries[0]
-	w := slot(le.Uint64(s.words[0][:]))
+	w := slot(le.Uint64(s.Words[0][:]))
 	k.uses++
 	s.cached = true
 	switch {

@@ -79,6 +79,11 @@ func (l *Layout) copyOn(node, first int) (int, bool) {
 // Capacity is how many slots there are.
 func (l *Layout) Capacity() int { return l.Subtables * l.Groups * 3 * bucketSlots }
 
+// Memory is how many bytes a node has, of a layout whose fields are not 0.
+func (l *Layout) Memory() int64 {
+	return int64(l.Subtables*l.subtableSize()) + int64(l.Replicas)*(int64(l.Blocks)*8+int64(l.regionSize()))
+}
+
 // MaxKey is the longest key.
 const MaxKey = 1024
 

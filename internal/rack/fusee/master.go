@@ -1,10 +1,10 @@
 package fusee
 
 import (
-	"bytes"
 	"errors"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -38,14 +38,14 @@ const (
 // publishes the new view. Clients ask it directly, as they do dial: it is not
 // of the rack's network, and does not fail (the authors replicate theirs). It implements host.App.
 type Master struct {
+	onesided.Loop[*Master]
+	onesided.Session
 	cfg     MasterConfig
 	l       *Layout
-	qps     []*rnic.QP
 	grants  []Grant
 	view    View
 	granted clock.Time // until when a client may trust the view
 	step    masterStep
-	wakeAt  clock.Time
 	suspect int
 	since   clock.Time
 	failed  bool
@@ -53,13 +53,8 @@ type Master struct {
 	sub     int
 	off     int
 	copies  [maxReplicas][]byte
-	words   [][8]byte
-	posts   uint32
-	pending int
-	wcs     [16]rnic.WC
 	took    int
 	err     error
-	posted  func(node int, w *rnic.SendWR) // in tests: instead of queue pairs
 }
 
 const pieceSize = 4096
@@ -82,8 +77,9 @@ func NewMaster(c MasterConfig) (*Master, error) {
 	if c.Margin == 0 {
 		c.Margin = c.FailAfter
 	}
-	m := &Master{cfg: c, qps: make([]*rnic.QP, c.Nodes), grants: make([]Grant, c.Nodes), wakeAt: clock.Never, words: make([][8]byte, maxReplicas*pieceSize/8)}
-	m.l = &m.cfg.Layout
+	m := &Master{Session: onesided.NewSession(0, c.Nodes, maxReplicas*pieceSize/8), cfg: c, grants: make([]Grant, c.Nodes)}
+	m.Sessions, m.CQ, m.Totals = []*Master{m}, c.CQ, new(onesided.Totals)
+	m.Busy, m.l = true, &m.cfg.Layout
 	m.view.Alive = 1<<c.Nodes - 1
 	for i := range m.copies {
 		m.copies[i] = make([]byte, pieceSize)
@@ -105,7 +101,7 @@ func (m *Master) Suspect(now clock.Time, node int) {
 	if m.step != watching || node < 0 || node >= m.l.Nodes || m.view.Alive>>node&1 == 0 {
 		return
 	}
-	m.suspect, m.since, m.step, m.wakeAt = node, now, probing, now
+	m.suspect, m.since, m.step, m.WakeAt = node, now, probing, now
 }
 
 // Err is why the master does not work.
@@ -114,48 +110,13 @@ func (m *Master) Err() error { return m.err }
 // Taken is how many nodes were taken out.
 func (m *Master) Taken() int { return m.took }
 
-// Deadline implements host.App.
-func (m *Master) Deadline() clock.Time { return m.wakeAt }
+// Next implements onesided.Thread: a master has one operation for ever.
+func (m *Master) Next(clock.Time) bool { return false }
 
-// Step implements host.App.
-func (m *Master) Step(now clock.Time) bool {
-	did := false
-	for {
-		n := m.cfg.CQ.Poll(m.wcs[:])
-		for i := range m.wcs[:n] {
-			m.complete(now, &m.wcs[i])
-		}
-		if n == 0 {
-			break
-		}
-		did = true
-	}
-	if m.wakeAt != clock.Never && now >= m.wakeAt {
-		did = true
-		m.wakeAt = clock.Never
-		m.act(now)
-	}
-	return did
-}
-
-func (m *Master) complete(now clock.Time, w *rnic.WC) {
-	if w.Status != rnic.Success {
-		for i, q := range m.qps {
-			if q != nil && q.QPN == w.QPN {
-				m.lost(now, i)
-			}
-		}
-		return
-	}
-	m.completed(now, uint32(w.ID))
-}
-
-// lost goes on after a queue pair failed: from the READs on.
-func (m *Master) lost(now clock.Time, node int) {
-	m.qps[node] = nil
-	m.posts++
-	m.pending = 0
-	m.wakeAt = now.Add(redialAfter)
+// Lost implements onesided.Thread: it goes on from the READs on.
+func (m *Master) Lost(now clock.Time, _ int) {
+	m.Drop()
+	m.WakeAt = now.Add(onesided.RedialAfter)
 	for k := range m.copies { // what is under way may still write there
 		m.copies[k] = make([]byte, pieceSize)
 	}
@@ -164,32 +125,23 @@ func (m *Master) lost(now clock.Time, node int) {
 	}
 }
 
-func (m *Master) completed(now clock.Time, post uint32) {
-	if post != m.posts || m.pending == 0 {
-		return
-	}
-	if m.pending--; m.pending == 0 {
-		m.done(now)
-	}
-}
-
-// act does what is due.
-func (m *Master) act(now clock.Time) {
+// Wake implements onesided.Thread: it does what is due.
+func (m *Master) Wake(now clock.Time) {
 	switch m.step {
 	case probing:
 		if now.Sub(m.since) > m.cfg.FailAfter {
 			m.step, m.old = freezing, m.view.Alive
 			m.view.Until = m.granted
-			m.wakeAt = max(now, m.granted.Add(m.cfg.Margin))
+			m.WakeAt = max(now, m.granted.Add(m.cfg.Margin))
 			return
 		}
 		if !m.link(now, m.suspect) {
-			m.wakeAt = now.Add(redialAfter)
+			m.WakeAt = now.Add(onesided.RedialAfter)
 			return
 		}
-		m.begin()
-		g := m.grants[m.suspect].Index
-		m.post(m.suspect, &rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{m.copies[0][:8]}, RemoteAddr: g.VA, RKey: g.RKey, Signaled: true})
+		m.Begin()
+		m.Ask(rnic.OpRead, m.suspect, m.grants[m.suspect].Index, 0, m.copies[0][:8])
+		m.send(now)
 	case freezing:
 		m.step, m.sub, m.off = reading, 0, 0
 		m.view.Alive &^= 1 << m.suspect
@@ -200,7 +152,7 @@ func (m *Master) act(now clock.Time) {
 }
 
 func (m *Master) link(now clock.Time, node int) bool {
-	if m.qps[node] != nil {
+	if m.QPs[node] != nil {
 		return true
 	}
 	q, g, err := m.cfg.Dial(now, node)
@@ -211,26 +163,15 @@ func (m *Master) link(now clock.Time, node int) bool {
 		m.err = errors.New("fusee: a node's store is not the master's")
 		return false
 	}
-	m.qps[node], m.grants[node] = q, g
+	m.QPs[node], m.grants[node] = q, g
 	return true
 }
 
-func (m *Master) begin() {
-	m.posts++
-	m.pending = 0
-}
-
-func (m *Master) post(node int, w *rnic.SendWR) {
-	w.ID = uint64(m.posts)
-	if w.Signaled {
-		m.pending++
-	}
-	if m.posted != nil {
-		m.posted(node, w)
-		return
-	}
-	if m.qps[node].PostSend(w) != nil {
-		m.qps[node].Fail()
+// send posts what was asked for.
+func (m *Master) send(now clock.Time) {
+	if n, _, err := m.Post(func(int, *rnic.SendWR) bool { return true }); err != nil {
+		m.Broke(m, n)
+		m.Lost(now, n)
 	}
 }
 
@@ -261,21 +202,21 @@ func (m *Master) read(now clock.Time) {
 	ring := m.ring()
 	for _, n := range ring {
 		if !m.link(now, n) {
-			m.wakeAt = now.Add(redialAfter)
+			m.WakeAt = now.Add(onesided.RedialAfter)
 			return
 		}
 	}
-	m.begin()
+	m.Begin()
 	for i, n := range ring {
-		g := m.grants[n].Index
-		m.post(n, &rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{m.copies[i][:m.piece()]}, RemoteAddr: g.VA + uint64(m.sub*m.l.subtableSize()+m.off), RKey: g.RKey, Signaled: true})
+		m.Ask(rnic.OpRead, n, m.grants[n].Index, m.sub*m.l.subtableSize()+m.off, m.copies[i][:m.piece()])
 	}
+	m.send(now)
 }
 
 func (m *Master) piece() int { return min(pieceSize, m.l.subtableSize()-m.off) }
 
-// done goes on when all requests have succeeded.
-func (m *Master) done(now clock.Time) {
+// Done implements onesided.Thread.
+func (m *Master) Done(now clock.Time) {
 	switch m.step {
 	case probing:
 		m.step = watching // it is there
@@ -300,35 +241,23 @@ func (m *Master) equalize(now clock.Time) {
 	if m.wasPrimary(ring[0]) {
 		from = 1
 	}
-	m.begin()
-	k := 0
+	m.Begin()
 	for i, node := range ring {
-		if i == from || bytes.Equal(m.copies[i][:n], m.copies[from][:n]) {
+		if i == from {
 			continue
 		}
-		last := -1
 		for p := 0; p < n; p += 8 {
-			if le.Uint64(m.copies[i][p:]) != le.Uint64(m.copies[from][p:]) {
-				last = p
+			if a, b := le.Uint64(m.copies[i][p:]), le.Uint64(m.copies[from][p:]); a != b {
+				m.AskSwap(node, m.grants[node].Index, m.sub*m.l.subtableSize()+m.off+p, a, b, m.Words[len(m.WRs)][:])
 			}
-		}
-		g := m.grants[node].Index
-		for p := 0; p <= last; p += 8 {
-			a, b := le.Uint64(m.copies[i][p:]), le.Uint64(m.copies[from][p:])
-			if a == b {
-				continue
-			}
-			m.post(node, &rnic.SendWR{
-				Op: rnic.OpCompareSwap, SGL: [][]byte{m.words[k][:]}, RemoteAddr: g.VA + uint64(m.sub*m.l.subtableSize()+m.off+p), RKey: g.RKey,
-				Compare: a, Swap: b, Signaled: p == last,
-			})
-			k++
 		}
 	}
 	m.step = writing
-	if m.pending == 0 {
-		m.done(now)
+	if len(m.WRs) == 0 {
+		m.Done(now)
+		return
 	}
+	m.send(now)
 }
 
 // wasPrimary reports whether a node was the subtable's primary before.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -16,10 +17,7 @@ const (
 )
 
 // Region is remote memory.
-type Region struct {
-	VA   uint64
-	RKey uint32
-}
+type Region = onesided.Region
 
 // Grant is what a client must know of a memory node.
 type Grant struct {
@@ -54,19 +52,9 @@ func (m *Memory) Serve(pd *rnic.PD) (Grant, error) { return m.ServeAt(pd, 0) }
 // ServeAt is Serve with addresses that are moved by offset.
 func (m *Memory) ServeAt(pd *rnic.PD, offset uint64) (Grant, error) {
 	g := Grant{Layout: m.Layout}
-	a := rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic
-	for _, x := range []struct {
-		to *Region
-		b  []byte
-		va uint64
-	}{{&g.Index, m.index, indexVA}, {&g.Blocks, m.blocks, blocksVA}, {&g.Objects, m.objects, objectsVA}} {
-		mr, err := pd.RegMR(x.b, x.va+offset, a)
-		if err != nil {
-			return g, err
-		}
-		*x.to = Region{x.va + offset, mr.RKey}
-	}
-	return g, nil
+	err := onesided.Serve(pd, onesided.Part{Mem: m.index, VA: indexVA + offset, To: &g.Index}, onesided.Part{Mem: m.blocks, VA: blocksVA + offset, To: &g.Blocks},
+		onesided.Part{Mem: m.objects, VA: objectsVA + offset, To: &g.Objects})
+	return g, err
 }
 
 // A block's word says whose it is: owner u16 | units of its objects u8.
@@ -186,6 +174,18 @@ func (c Cluster) Alloc(owner uint16, region, units int) (int, error) {
 		return i, nil
 	}
 	return 0, ErrNoMemory
+}
+
+// Give gives a block that is in use to another owner, which nobody is.
+func (c Cluster) Give(owner uint16, region, block int) {
+	for _, m := range c {
+		if m == nil {
+			continue
+		}
+		if b, ok := m.blockAt(region, block); ok {
+			le.PutUint64(b, blockWord(owner, int(le.Uint64(b)>>16)))
+		}
+	}
 }
 
 // Filler inserts keys as the nodes' hosts can, before clients come.

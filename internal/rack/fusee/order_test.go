@@ -99,7 +99,7 @@ func newScramble(t *testing.T, l Layout, seed uint64) *scramble {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.master.posted = func(node int, w *rnic.SendWR) { x.post(lane{nil, node}, w, uint32(w.ID)) }
+	x.master.Put = func(node int, w *rnic.SendWR) { x.post(lane{nil, node}, w, uint32(w.ID>>16)) }
 	return x
 }
 
@@ -134,9 +134,10 @@ func (x *scramble) vanish(node int) {
 			continue
 		}
 		x.queues[k] = x.queues[k][:0]
-		if k.s != nil && !x.dead[k.s] && k.s.qps[node] != nil {
+		if k.s != nil && !x.dead[k.s] && k.s.QPs[node] != nil {
 			x.left[k.s] = 0
-			k.s.lost(x.now, node)
+			k.s.c.Broke(k.s, node)
+			k.s.Lost(x.now, node)
 		}
 	}
 }
@@ -156,24 +157,24 @@ func (x *scramble) client(id uint16, sessions int, next func(c *Client, session 
 			return x.store.Alloc(owner, region, units)
 		},
 		Next: func(_ clock.Time, session int) (Op, bool) {
-			if x.dead[c.sessions[session]] {
+			if x.dead[c.Sessions[session]] {
 				return Op{}, false
 			}
 			return next(c, session)
 		},
-		Done: func(r *Result) { x.done(c.sessions[r.Session], r) },
+		Done: func(r *Result) { x.done(c.Sessions[r.Session], r) },
 	})
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	c.posted = func(s *session, node int, w *rnic.SendWR) {
-		post := uint32(w.ID >> 16)
-		x.post(lane{s, node}, w, post)
-		if post != 0 {
-			x.left[s]++
+	for _, s := range c.Sessions {
+		s.Put = func(node int, w *rnic.SendWR) {
+			post := uint32(w.ID >> 16)
+			x.post(lane{s, node}, w, post)
+			if post != 0 {
+				x.left[s]++
+			}
 		}
-	}
-	for _, s := range c.sessions {
 		x.numbers[s] = x.log.NewClient()
 	}
 	x.clients = append(x.clients, c)
@@ -233,17 +234,16 @@ func (x *scramble) execute(k lane) {
 		}
 	}
 	if k.s == nil {
-		if p.w.Signaled {
-			x.master.completed(x.now, p.post)
+		if p.w.Signaled && x.master.Completed(p.post) {
+			x.master.Done(x.now)
 		}
 		return
 	}
-	if p.post == 0 || p.post != k.s.posts || x.dead[k.s] {
-		return
+	if p.post == 0 || x.dead[k.s] || !k.s.Pending() || p.post != uint32(k.s.WRs[0].ID>>16) {
+		return // of no post that is under way
 	}
-	if x.left[k.s]--; x.left[k.s] == 0 {
-		k.s.pending = 0
-		k.s.done(x.now)
+	if x.left[k.s]--; p.w.Signaled && k.s.Completed(p.post) {
+		k.s.Done(x.now)
 	}
 }
 
@@ -251,11 +251,13 @@ func (x *scramble) execute(k lane) {
 func (x *scramble) fail(k lane) {
 	x.queues[k] = x.queues[k][:0]
 	if k.s == nil {
-		x.master.lost(x.now, k.node)
+		x.master.Broke(x.master, k.node)
+		x.master.Lost(x.now, k.node)
 		return
 	}
 	x.left[k.s] = 0
-	k.s.lost(x.now, k.node)
+	k.s.c.Broke(k.s, k.node)
+	k.s.Lost(x.now, k.node)
 }
 
 // die ends a session's life.
@@ -274,7 +276,7 @@ func (x *scramble) die(s *session) {
 func (x *scramble) disaster(die bool) (died int) {
 	for _, k := range x.lanes {
 		s := k.s
-		if s == nil || x.dead[s] || s.step != stepPropose || len(x.queues[k]) == 0 || len(s.replicas(0)) > 2 && x.left[s] == len(s.wrs) {
+		if s == nil || x.dead[s] || s.step != stepPropose || len(x.queues[k]) == 0 || len(s.replicas(0)) > 2 && x.left[s] == len(s.WRs) {
 			continue
 		}
 		if die {
@@ -302,9 +304,9 @@ func (x *scramble) run(deaths, failures, vanish int) {
 		}
 		did := x.master.Step(x.now)
 		for _, c := range x.clients {
-			for _, s := range c.sessions {
+			for _, s := range c.Sessions {
 				if x.dead[s] {
-					s.wakeAt = clock.Never
+					s.WakeAt = clock.Never
 				}
 			}
 			did = c.Step(x.now) || did
@@ -380,7 +382,7 @@ func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures, vanish int
 	}
 	for i := range 3 {
 		x.client(uint16(1+2*i), 2, func(c *Client, session int) (Op, bool) {
-			s := c.sessions[session]
+			s := c.Sessions[session]
 			if x.todo[s]++; x.todo[s] > ops {
 				return Op{}, false
 			}

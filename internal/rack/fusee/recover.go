@@ -30,7 +30,7 @@ func (r *recovery) address(l *Layout) address {
 
 func (s *session) blocksOf(node, region int) Region {
 	k, _ := s.l.copyOn(node, region)
-	return Region{s.grants[node].Blocks.VA + uint64(8*k*s.l.Blocks), s.grants[node].Blocks.RKey}
+	return Region{VA: s.grants[node].Blocks.VA + uint64(8*k*s.l.Blocks), RKey: s.grants[node].Blocks.RKey}
 }
 
 // ask makes the requests of a recovery's step.
@@ -47,28 +47,28 @@ func (r *recovery) ask(s *session) bool {
 	switch s.step {
 	case stepBlocks:
 		r.table = grow(r.table, 8*s.l.Blocks)
-		s.ask(rnic.OpRead, p, s.blocksOf(p, r.region), 0, r.table)
+		s.Ask(rnic.OpRead, p, s.blocksOf(p, r.region), 0, r.table)
 	case stepWalk:
 		r.img = grow(r.img, s.l.Block)
-		s.ask(rnic.OpRead, p, s.objectsOf(p, r.region), r.block*s.l.Block, r.img)
+		s.Ask(rnic.OpRead, p, s.objectsOf(p, r.region), r.block*s.l.Block, r.img)
 	case stepRefer:
 		for i, n := range ring {
 			for b, at := range s.h.bucket {
-				r.cells[i][b] = s.arena.take(combined)
-				s.ask(rnic.OpRead, n, s.indexOf(n), r.sub*s.l.subtableSize()+at, r.cells[i][b])
+				r.cells[i][b] = s.Take(combined)
+				s.Ask(rnic.OpRead, n, s.indexOf(n), r.sub*s.l.subtableSize()+at, r.cells[i][b])
 			}
 		}
 	case stepMark:
 		for _, n := range ring {
-			s.ask(rnic.OpWrite, n, s.objectsOf(n, r.region), r.address(s.l).off, freed[0])
+			s.Ask(rnic.OpWrite, n, s.objectsOf(n, r.region), r.address(s.l).off, freed[0])
 		}
 	case stepTake:
-		s.askSwap(p, s.blocksOf(p, r.region), 8*r.block, blockWord(r.dead, r.units), blockWord(s.id, r.units), s.words[0][:])
+		s.AskSwap(p, s.blocksOf(p, r.region), 8*r.block, blockWord(r.dead, r.units), blockWord(s.id, r.units), s.Words[0][:])
 	case stepMirror:
-		b := s.arena.take(8)
+		b := s.Take(8)
 		le.PutUint64(b, blockWord(s.id, r.units))
 		for _, n := range ring[1:] {
-			s.ask(rnic.OpWrite, n, s.blocksOf(n, r.region), 8*r.block, b)
+			s.Ask(rnic.OpWrite, n, s.blocksOf(n, r.region), 8*r.block, b)
 		}
 	}
 	return true
@@ -97,7 +97,7 @@ func (r *recovery) done(now clock.Time, s *session) {
 		r.img[r.at*r.units*s.l.Unit] = stateFreed
 		r.nextObject(now, s)
 	case stepTake:
-		if w := le.Uint64(s.words[0][:]); w != blockWord(r.dead, r.units) && w != blockWord(s.id, r.units) {
+		if w := le.Uint64(s.Words[0][:]); w != blockWord(r.dead, r.units) && w != blockWord(s.id, r.units) {
 			r.nextBlock(now, s) // another recovers, too
 			return
 		}
@@ -224,11 +224,11 @@ func (r *recovery) taken(now clock.Time, s *session) {
 	s.c.stats.Taken++
 	r.took = true
 	for i := range r.objects(s.l) {
-		p := piece{at: address{r.region, r.block*s.l.Block + i*r.units*s.l.Unit}, units: r.units}
+		p := s.slab.Use(r.units, address{r.region, r.block*s.l.Block + i*r.units*s.l.Unit})
 		if r.img[i*r.units*s.l.Unit] == stateUsed {
-			s.own(p)
+			s.slab.Own(p)
 		} else {
-			s.drop(now, p)
+			s.slab.Leave(now, p)
 		}
 	}
 	r.nextBlock(now, s)

@@ -112,7 +112,7 @@ func (s snapshot) askRound() (Phase, bool) {
 	at := s.slotOff()
 	backups := ring[1:]
 	swap := func(i, n int, from, to slot) {
-		s.askSwap(n, s.indexOf(n), at, uint64(from), uint64(to), s.words[i][:])
+		s.AskSwap(n, s.indexOf(n), at, uint64(from), uint64(to), s.Words[i][:])
 	}
 	switch s.step {
 	case stepPropose:
@@ -135,16 +135,16 @@ func (s snapshot) askRound() (Phase, bool) {
 		}
 		return Fixing, true
 	case stepLog:
-		region := s.piece.at.node
-		b := putOld(s.arena.take(oldSize), s.old)
+		region := s.piece.At.node
+		b := putOld(s.Take(oldSize), s.old)
 		n := headSize + len(s.res.Key) + oldAt
 		if s.res.Kind != Delete {
 			n += len(s.res.Value)
 		}
 		for _, node := range s.replicas(region) {
-			s.ask(rnic.OpWrite, node, s.objectsOf(node, region), s.piece.at.off+n, b)
+			s.Ask(rnic.OpWrite, node, s.objectsOf(node, region), s.piece.At.off+n, b)
 		}
-		return Logging, len(s.wrs) > 0
+		return Logging, len(s.WRs) > 0
 	case stepCommit:
 		swap(0, ring[0], s.old, s.win)
 		return Committing, true
@@ -152,12 +152,12 @@ func (s snapshot) askRound() (Phase, bool) {
 		ring = ring[:1]
 	}
 	for i, n := range ring {
-		s.ask(rnic.OpRead, n, s.indexOf(n), at, s.words[i][:])
+		s.Ask(rnic.OpRead, n, s.indexOf(n), at, s.Words[i][:])
 	}
 	return numPhases, true
 }
 
-func (s snapshot) wordAt(i int) slot { return slot(le.Uint64(s.words[i][:])) }
+func (s snapshot) wordAt(i int) slot { return slot(le.Uint64(s.Words[i][:])) }
 
 // roundDone goes on with a round.
 func (s snapshot) roundDone(now clock.Time) {
@@ -256,7 +256,7 @@ func (s snapshot) settle(now clock.Time, w slot, r rule) {
 
 // log commits the session's own log entry: the old word shows that the round is decided.
 func (s snapshot) log(now clock.Time) {
-	if s.win == s.new && s.has && s.new.at() == s.piece.at && (s.then == thenWrite || s.then == thenCommit) {
+	if s.win == s.new && s.has && s.new.at() == s.piece.At && (s.then == thenWrite || s.then == thenCommit) {
 		s.do(now, stepLog)
 		return
 	}

@@ -3,6 +3,7 @@ package fusee
 import (
 	"fmt"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -36,9 +37,10 @@ const (
 // session is a client thread with a queue pair to each node: one operation at a time, one
 // post at a time.
 type session struct {
+	onesided.Session
 	c      *Client
-	index  int
-	qps    []*rnic.QP
+	l      *Layout
+	id     uint16
 	grants []Grant
 	downAt []clock.Time // since when a node cannot be dialled; 0: it can
 	epoch  uint32
@@ -47,62 +49,35 @@ type session struct {
 	// rings are the members of each ring, when ringsOf were alive.
 	rings   [16][]int
 	ringsOf uint32
-	wakeAt  clock.Time
 
 	step  step
 	res   Result
 	h     hashed
 	tries int
 
-	slab
-	piece    piece // of the object that is written
-	has      bool  // it is allocated
-	written  bool  // it is in memory, whole
-	proposed bool  // a slot's replica may have its word
-	rounds   int   // of looking for free objects
+	slab     onesided.Slab[address] // memory for objects, by units
+	turn     int                    // region of the next block
+	piece    piece                  // of the object that is written
+	has      bool                   // it is allocated
+	written  bool                   // it is in memory, whole
+	proposed bool                   // a slot's replica may have its word
+	rounds   int                    // of looking for free objects
 	obj      []byte
 
 	find
 	round
 	rec   recovery
 	cache cache
-
-	arena arena
-	words [][8]byte // what atomics and READs of words return
-	post
 }
 
-// post is requests that are posted together.
-type post struct {
-	wrs     []rnic.SendWR
-	nodes   []int // by request
-	bufs    [][]byte
-	posts   uint32 // number of the post that is under way
-	pending int    // nodes that have not completed it
-}
-
-// arena is memory for the READs and WRITEs of one post. When a queue pair fails the old one
-// is left to what is under way on others.
-type arena struct {
-	b    []byte
-	used int
-}
-
-func (a *arena) take(n int) []byte {
-	if a.used+n > len(a.b) {
-		a.b = make([]byte, max(2*len(a.b), n, 4096))
-		a.used = 0
-	}
-	p := a.b[a.used : a.used+n : a.used+n]
-	a.used += n
-	return p
-}
+// piece is memory for an object.
+type piece = onesided.Piece[address]
 
 func newSession(c *Client, i int) *session {
 	l := &c.cfg.Layout
 	s := &session{
-		c: c, index: i, wakeAt: clock.Never, qps: make([]*rnic.QP, l.Nodes), grants: make([]Grant, l.Nodes), downAt: make([]clock.Time, l.Nodes), alive: 1<<l.Nodes - 1,
-		slab: slab{l: l, id: c.cfg.ID + uint16(i), free: map[int][]address{}, turn: i}, words: make([][8]byte, maxWords),
+		Session: onesided.NewSession(i, l.Nodes, maxWords), c: c, l: l, id: c.cfg.ID + uint16(i), grants: make([]Grant, l.Nodes), downAt: make([]clock.Time, l.Nodes),
+		alive: 1<<l.Nodes - 1, turn: i,
 	}
 	s.cache.init(c.cfg.Cache)
 	return s
@@ -136,10 +111,10 @@ func (s *session) replicas(first int) []int {
 // begin begins an operation.
 func (s *session) begin(now clock.Time, op Op) {
 	c := s.c
-	s.res = Result{Session: s.index, Op: op, Start: now}
+	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
 	s.tries, s.rounds, s.has, s.written, s.proposed = 0, 0, false, false, false
 	s.find, s.round = find{entries: s.find.entries[:0]}, round{}
-	s.step = stepWait
+	s.step, s.Busy = stepWait, true
 	n := s.l.units(len(op.Key), len(op.Value))
 	switch {
 	case c.err != nil:
@@ -200,9 +175,9 @@ func (s *session) leave(now clock.Time, dropped bool) {
 	case !s.proposed:
 		return // it will do for another try
 	case dropped:
-		s.drop(now, s.piece)
+		s.slab.Leave(now, s.piece)
 	default:
-		s.own(s.piece)
+		s.slab.Own(s.piece)
 	}
 	s.has, s.written, s.proposed = false, false, false
 }
@@ -214,7 +189,7 @@ func (s *session) prepare(now clock.Time) {
 		n = s.l.units(len(s.res.Key), 0)
 	}
 	for !s.has {
-		p, ok := s.take(now, n, s.c.cfg.FailAfter)
+		p, ok := s.slab.Take(now, n, s.c.cfg.FailAfter)
 		if ok {
 			s.piece, s.has = p, true
 			break
@@ -223,27 +198,18 @@ func (s *session) prepare(now clock.Time) {
 			continue
 		}
 		switch {
-		case s.rounds <= len(s.owned)/maxWords+1 && len(s.owned) > 0:
+		case s.rounds <= s.slab.Owned()/maxWords+1 && s.slab.Owned() > 0:
 			s.rounds++
 			s.do(now, stepCollect)
-		case s.isLate(n) && s.rounds < 1<<20:
+		case s.slab.Late(func(size int) bool { return size == n }) && s.rounds < 1<<20:
 			s.rounds = 1 << 20 // once
-			s.step, s.wakeAt = stepWait, now.Add(s.c.cfg.FailAfter)
+			s.step, s.WakeAt = stepWait, now.Add(s.c.cfg.FailAfter)
 		default:
 			s.end(now, ErrNoMemory)
 		}
 		return
 	}
 	s.do(now, stepFind)
-}
-
-func (s *session) isLate(units int) bool {
-	for _, p := range s.late {
-		if p.units == units {
-			return true
-		}
-	}
-	return false
 }
 
 // block asks the nodes in turn for another block.
@@ -255,7 +221,9 @@ func (s *session) block(now clock.Time, units int) bool {
 			continue
 		}
 		if b, err := s.c.cfg.Alloc(now, s.id, region, units); err == nil {
-			s.add(region, b, units)
+			for i := s.l.Block/(units*s.l.Unit) - 1; i >= 0; i-- {
+				s.slab.Add(units, address{region, b*s.l.Block + i*units*s.l.Unit})
+			}
 			return true
 		}
 	}
@@ -265,9 +233,9 @@ func (s *session) block(now clock.Time, units int) bool {
 // collected looks which objects are free.
 func (s *session) collected(now clock.Time) {
 	for i, p := range s.find.pieces {
-		if s.words[i][0] == stateFreed {
+		if s.Words[i][0] == stateFreed {
 			s.c.stats.Collected++
-			s.gone(now, p)
+			s.slab.Freed(now, p)
 		}
 	}
 	s.prepare(now)
@@ -275,13 +243,13 @@ func (s *session) collected(now clock.Time) {
 
 func (s *session) end(now clock.Time, err error) {
 	c := s.c
-	s.step = stepIdle
-	s.res.Err, s.res.End, s.res.Retries = err, now, s.tries
+	s.step, s.Busy = stepIdle, false
+	s.res.Err, s.res.End, s.res.Retries, s.res.Cost = err, now, s.tries, s.Cost
 	if s.has { // nobody knows of it
 		if !s.proposed {
-			s.slab.free[s.piece.units] = append(s.slab.free[s.piece.units], s.piece.at)
+			s.slab.Give(s.piece)
 		} else {
-			s.own(s.piece)
+			s.slab.Own(s.piece)
 		}
 		s.has = false
 	}
@@ -302,8 +270,17 @@ func (s *session) do(now clock.Time, x step) {
 	s.fire(now)
 }
 
-// woken goes on after a time.
-func (s *session) woken(now clock.Time) {
+// Next implements onesided.Thread.
+func (s *session) Next(now clock.Time) bool {
+	op, ok := s.c.cfg.Next(now, s.Index)
+	if ok {
+		s.begin(now, op)
+	}
+	return ok
+}
+
+// Wake implements onesided.Thread.
+func (s *session) Wake(now clock.Time) {
 	if s.step == stepWait {
 		s.prepare(now)
 		return
@@ -328,7 +305,7 @@ func (s *session) fire(now clock.Time) {
 				s.unreachable(now)
 				return
 			}
-			s.wakeAt = now.Add(redialAfter)
+			s.WakeAt = now.Add(onesided.RedialAfter)
 			return
 		}
 		s.oldAt = 0
@@ -339,7 +316,8 @@ func (s *session) fire(now clock.Time) {
 			return
 		}
 	}
-	s.wrs, s.nodes, s.bufs, s.arena.used = s.wrs[:0], s.nodes[:0], s.bufs[:0], 0
+	s.Begin()
+	s.Reset()
 	phase, ok := s.compose(now)
 	if !ok {
 		s.unreachable(now)
@@ -362,14 +340,14 @@ func (s *session) compose(now clock.Time) (Phase, bool) {
 	phase, ok := numPhases, true
 	switch s.step {
 	case stepCollect:
-		s.find.pieces = append(s.find.pieces[:0], s.some(maxWords)...)
+		s.find.pieces = append(s.find.pieces[:0], s.slab.Some(maxWords)...)
 		for i, p := range s.find.pieces {
-			s.words[i] = [8]byte{}
-			if at := s.replicas(p.at.node); len(at) > 0 {
-				s.ask(rnic.OpRead, at[0], s.objectsOf(at[0], p.at.node), p.at.off, s.words[i][:])
+			s.Words[i] = [8]byte{}
+			if at := s.replicas(p.At.node); len(at) > 0 {
+				s.Ask(rnic.OpRead, at[0], s.objectsOf(at[0], p.At.node), p.At.off, s.Words[i][:])
 			}
 		}
-		ok = len(s.wrs) > 0
+		ok = len(s.WRs) > 0
 	case stepCached:
 		ok = lookup{s}.askCached(now)
 	case stepFind:
@@ -400,29 +378,7 @@ func (s *session) objectsOf(node, region int) Region {
 	return g
 }
 
-func (s *session) connected(node int) bool { return s.qps[node] != nil }
-
-// ask adds a READ or WRITE to the post.
-func (p *post) ask(op rnic.Op, node int, r Region, at int, buf []byte) {
-	p.wrs = append(p.wrs, rnic.SendWR{Op: op, RemoteAddr: r.VA + uint64(at), RKey: r.RKey})
-	p.nodes = append(p.nodes, node)
-	p.bufs = append(p.bufs, buf)
-}
-
-// askSwap adds a CAS.
-func (p *post) askSwap(node int, r Region, at int, from, to uint64, into []byte) {
-	p.ask(rnic.OpCompareSwap, node, r, at, into)
-	w := &p.wrs[len(p.wrs)-1]
-	w.Compare, w.Swap = from, to
-}
-
-// Sizes of frames, with Ethernet and without FCS: what requests and answers have
-// besides data.
-const (
-	frameRead, frameReadResp = 74, 62
-	frameCAS, frameAtomicAck = 86, 70
-	frameWrite, frameAck     = 74, 62
-)
+func (s *session) connected(node int) bool { return s.QPs[node] != nil }
 
 // link connects the session to a node if it is not; false: not now.
 func (s *session) link(now clock.Time, node int) bool {
@@ -430,7 +386,7 @@ func (s *session) link(now clock.Time, node int) bool {
 		return true
 	}
 	c := s.c
-	qp, g, err := c.cfg.Dial(now, s.index, node)
+	qp, g, err := c.cfg.Dial(now, s.Index, node)
 	if err != nil {
 		if s.downAt[node] == 0 {
 			s.downAt[node] = now
@@ -445,7 +401,7 @@ func (s *session) link(now clock.Time, node int) bool {
 			s.unreachable(now)
 			return false
 		}
-		s.wakeAt = now.Add(redialAfter)
+		s.WakeAt = now.Add(onesided.RedialAfter)
 		return false
 	}
 	s.downAt[node] = 0
@@ -454,71 +410,40 @@ func (s *session) link(now clock.Time, node int) bool {
 		s.end(now, c.err)
 		return false
 	}
-	s.qps[node], s.grants[node] = qp, g
+	s.QPs[node], s.grants[node] = qp, g
 	return true
 }
 
 // send posts the requests, when all their nodes are connected.
 func (s *session) send(now clock.Time, phase Phase) {
 	c := s.c
-	last := [16]int{}
 	dialled := false
-	for i, n := range s.nodes {
+	for _, n := range s.Nodes {
 		was := s.connected(n)
 		if !s.link(now, n) {
 			return
 		}
 		dialled = dialled || !was
-		last[n] = i + 1
 	}
 	if dialled { // addresses are known now
 		s.fire(now)
 		return
 	}
-	s.posts++
-	s.pending = 0
-	id := uint64(s.posts)<<16 | uint64(s.index)
-	for i := range s.wrs {
-		w := &s.wrs[i]
-		if phase < numPhases && c.cfg.Cut != nil && w.Op != rnic.OpRead && c.cfg.Cut(now, s.index, phase, i) {
-			s.die(now)
-			return
+	n, ok, err := s.Post(func(i int, w *rnic.SendWR) bool {
+		if phase < numPhases && c.cfg.Cut != nil && w.Op != rnic.OpRead && c.cfg.Cut(now, s.Index, phase, i) {
+			return false
 		}
-		n := s.nodes[i]
-		w.ID, w.SGL, w.Signaled = id, s.bufs[i:i+1], last[n] == i+1
-		if w.Signaled {
-			s.pending++
-		}
-		s.count(w.Op, len(s.bufs[i]))
 		if w.Op == rnic.OpCompareSwap && s.step.inRound() {
-			s.proposed = s.proposed || s.has && s.round.new.at() == s.piece.at
+			s.proposed = s.proposed || s.has && s.round.new.at() == s.piece.At
 		}
-		if err := s.put(n, w); err != nil {
-			s.qps[n].Fail()
-			s.lost(now, n)
-			return
-		}
-	}
-}
-
-// put posts a request.
-func (s *session) put(node int, w *rnic.SendWR) error {
-	if s.c.posted != nil {
-		s.c.posted(s, node, w)
-		return nil
-	}
-	return s.qps[node].PostSend(w)
-}
-
-func (s *session) count(op rnic.Op, n int) {
-	s.res.Messages++
-	switch op {
-	case rnic.OpRead:
-		s.res.Bytes += frameRead + frameReadResp + n
-	case rnic.OpWrite:
-		s.res.Bytes += frameWrite + frameAck + n
-	default:
-		s.res.Bytes += frameCAS + frameAtomicAck
+		return true
+	})
+	switch {
+	case err != nil:
+		c.Broke(s, n)
+		s.Lost(now, n)
+	case !ok:
+		s.die(now)
 	}
 }
 
@@ -535,16 +460,13 @@ func (s *session) release(now clock.Time, w slot) bool {
 		if !s.connected(n) {
 			continue
 		}
-		if cut := s.c.cfg.Cut; cut != nil && cut(now, s.index, Freeing, i) {
+		if cut := s.c.cfg.Cut; cut != nil && cut(now, s.Index, Freeing, i) {
 			s.die(now)
 			return false
 		}
 		r := s.objectsOf(n, a.node)
-		s.count(rnic.OpWrite, 1)
-		err := s.put(n, &rnic.SendWR{ID: uint64(s.index), Op: rnic.OpWrite, SGL: freed, RemoteAddr: r.VA + uint64(a.off), RKey: r.RKey, Signaled: true})
-		if err != nil {
-			s.qps[n].Fail()
-			s.forget(n)
+		if s.Aside(n, &rnic.SendWR{Op: rnic.OpWrite, SGL: freed, RemoteAddr: r.VA + uint64(a.off), RKey: r.RKey}) != nil {
+			s.c.Broke(s, n)
 		}
 	}
 	return true
@@ -552,8 +474,7 @@ func (s *session) release(now clock.Time, w slot) bool {
 
 // die makes the session fail: what it has posted goes on, what it holds stays.
 func (s *session) die(now clock.Time) {
-	s.posts++ // no completion of before is its own
-	s.pending = 0
+	s.Drop() // no completion of before is its own
 	s.fresh()
 	s.has = false
 	s.end(now, ErrDied)
@@ -561,23 +482,16 @@ func (s *session) die(now clock.Time) {
 
 // fresh leaves memory to what may still be under way.
 func (s *session) fresh() {
-	s.arena, s.wrs, s.bufs, s.obj = arena{}, nil, nil, nil
-	s.words = make([][8]byte, maxWords)
+	s.Fresh()
+	s.obj = nil
 }
 
-func (s *session) forget(node int) {
-	s.c.stats.Broken++
-	s.qps[node] = nil
-}
-
-// lost goes on after a queue pair failed.
-func (s *session) lost(now clock.Time, node int) {
-	s.forget(node)
-	if s.pending == 0 && (s.step == stepIdle || s.step == stepWait || s.wakeAt != clock.Never) {
+// Lost implements onesided.Thread.
+func (s *session) Lost(now clock.Time, _ int) {
+	if !s.Pending() && (s.step == stepIdle || s.step == stepWait || s.WakeAt != clock.Never) {
 		return
 	}
-	s.posts++
-	s.pending = 0
+	s.Drop()
 	s.fresh()
 	s.written = false
 	s.resume(now)
@@ -604,8 +518,8 @@ func (s *session) resume(now clock.Time) {
 	}
 }
 
-// done is called when the step's requests have succeeded.
-func (s *session) done(now clock.Time) {
+// Done implements onesided.Thread.
+func (s *session) Done(now clock.Time) {
 	switch s.step {
 	case stepCollect:
 		s.collected(now)

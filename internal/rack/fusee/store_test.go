@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -160,7 +161,7 @@ func TestNoNode(t *testing.T) {
 		c.Suspect, c.FailAfter = nil, 8000
 	}, Op{Kind: Read, Key: []byte("k")}, Op{Kind: Insert, Key: []byte("k")})
 	for i := 0; i < 8 && len(errs) < 2; i++ {
-		x.now = x.now.Add(redialAfter)
+		x.now = x.now.Add(onesided.RedialAfter)
 		x.run(0, 0, 0)
 	}
 	if len(errs) != 2 || !errors.Is(errs[0], ErrGone) || !errors.Is(errs[1], ErrGone) {
@@ -183,7 +184,7 @@ func TestNoMaster(t *testing.T) {
 			change(c)
 		}, Op{Kind: Update, Key: []byte("k")})
 		for i := 0; i < 16*4+10 && len(errs) == 0; i++ {
-			x.now = x.now.Add(redialAfter)
+			x.now = x.now.Add(onesided.RedialAfter)
 			x.run(0, 0, 0)
 		}
 		if len(errs) != 1 || !errors.Is(errs[0], ErrGone) {
@@ -215,16 +216,12 @@ func TestLayout(t *testing.T) {
 
 // Memory that was given up is used anew after its time, and not before.
 func TestGrace(t *testing.T) {
-	l, err := Layout{}.complete()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := slab{l: &l, free: map[int][]address{}}
-	s.drop(1000, piece{at: address{0, 512}, units: 2})
-	if _, ok := s.take(1000+4999, 2, 5000); ok {
+	var s onesided.Slab[address]
+	s.Leave(1000, s.Use(2, address{0, 512}))
+	if _, ok := s.Take(1000+4999, 2, 5000); ok {
 		t.Error("too early")
 	}
-	if p, ok := s.take(1000+5000, 2, 5000); !ok || p.at.off != 512 {
+	if p, ok := s.Take(1000+5000, 2, 5000); !ok || p.At.off != 512 {
 		t.Errorf("%+v, %v", p, ok)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -28,11 +29,13 @@ type Layout struct {
 // are a lock table.
 const tableBits = 8
 
-// Region is remote memory.
-type Region struct {
-	VA   uint64
-	RKey uint32
+// Memory is how many bytes there are.
+func (l *Layout) Memory() int64 {
+	return int64(l.Words)*8 + int64(l.Words)*tableBits*int64(l.Block) + int64(l.Sessions)*int64(l.Scratch)
 }
+
+// Region is remote memory.
+type Region = onesided.Region
 
 // Grant is what a client must know to use the memory.
 type Grant struct{ Words, Blocks, Scratch Region }
@@ -67,23 +70,10 @@ func NewMemory(l Layout) (*Memory, error) {
 // Serve lets the queue pairs of pd reach the memory.
 func (m *Memory) Serve(pd *rnic.PD) (Grant, error) {
 	var g Grant
-	for _, r := range []struct {
-		to  *Region
-		mem []byte
-		va  uint64
-		a   rnic.Access
-	}{
-		{&g.Words, m.words, wordsVA, rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic},
-		{&g.Blocks, m.blocks, blocksVA, rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite},
-		{&g.Scratch, m.scratch, scratchVA, rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite},
-	} {
-		mr, err := pd.RegMR(r.mem, m.VA+r.va, r.a)
-		if err != nil {
-			return g, err
-		}
-		*r.to = Region{m.VA + r.va, mr.RKey}
-	}
-	return g, nil
+	const access = rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite
+	err := onesided.Serve(pd, onesided.Part{Mem: m.words, VA: m.VA + wordsVA, To: &g.Words}, onesided.Part{Mem: m.blocks, VA: m.VA + blocksVA, To: &g.Blocks, Access: access},
+		onesided.Part{Mem: m.scratch, VA: m.VA + scratchVA, To: &g.Scratch, Access: access})
+	return g, err
 }
 
 // Word is the value of the word at an address, as the memory's host reads it.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -43,10 +44,7 @@ type Result struct {
 	Got        []byte
 	Err        error
 	Start, End clock.Time
-	// RoundTrips is how many posts the operation waited for, one after the other;
-	// Messages how many requests those had, and Bytes what frames on the link had
-	// for them and their answers, as the authors count (one frame a message).
-	RoundTrips, Messages, Bytes int
+	onesided.Cost
 	// Tries is how many cuckoo paths an insertion locked. FirstFailed is how many of
 	// them were no paths any more once they were locked, SecondFailed how often the
 	// search of the locked rows found no other.
@@ -123,10 +121,8 @@ type Config struct {
 
 // Stats are a client's totals.
 type Stats struct {
-	Done         [4]uint64 // by Kind
-	Errors       uint64
-	RoundTrips   uint64
-	Messages     uint64
+	Done [4]uint64 // by Kind
+	onesided.Totals
 	LockFailed   uint64 // masked CASes that found a lock held
 	GaveBack     uint64 // times that some locks were given back since others took too long
 	Torn         uint64 // reads of torn rows
@@ -140,46 +136,19 @@ type Stats struct {
 	TookOver     uint64    // leases of dead repairers
 	Robbed       uint64    // locks that were gone when they were to be released
 	Abandoned    uint64    // times that locks were left behind by a broken connection
-	Broken       uint64    // queue pairs that failed
 }
 
 // Client is the client library on one compute node. It implements host.App.
 type Client struct {
-	cfg      Config
-	slab     slab
-	sessions []*session
-	stats    Stats
-	err      error // of the geometry: no session works
-	wcs      [64]rnic.WC
+	onesided.Loop[*session]
+	cfg   Config
+	slab  slab
+	stats Stats
+	err   error // of the geometry: no session works
 }
 
 // Add adds another client's totals.
-func (s *Stats) Add(o Stats) {
-	for i := range s.Done {
-		s.Done[i] += o.Done[i]
-	}
-	for i := range s.States {
-		s.States[i] += o.States[i]
-	}
-	s.Errors += o.Errors
-	s.RoundTrips += o.RoundTrips
-	s.Messages += o.Messages
-	s.LockFailed += o.LockFailed
-	s.GaveBack += o.GaveBack
-	s.Torn += o.Torn
-	s.Confirmed += o.Confirmed
-	s.FirstFailed += o.FirstFailed
-	s.SecondFailed += o.SecondFailed
-	s.Suspected += o.Suspected
-	s.Cleared += o.Cleared
-	s.Repaired += o.Repaired
-	s.TookOver += o.TookOver
-	s.Robbed += o.Robbed
-	s.Abandoned += o.Abandoned
-	s.Broken += o.Broken
-}
-
-const redialAfter = 100 * time.Microsecond
+func (s *Stats) Add(o Stats) { onesided.Add(s, o) }
 
 // NewClient makes a client; it asks Next for work in its first Step.
 func NewClient(c Config) (*Client, error) {
@@ -204,9 +173,10 @@ func NewClient(c Config) (*Client, error) {
 	if c.Cache < 0 || c.Covering < 0 || c.Tries < 0 || c.FailAfter < 0 || c.Search > DFS {
 		return nil, fmt.Errorf("rcuckoo: a cache of %d bytes, covering READs of %d, %d tries or a timeout of %v cannot be", c.Cache, c.Covering, c.Tries, c.FailAfter)
 	}
-	x := &Client{cfg: c, slab: slab{chunk: c.Chunk, free: map[int][]int{}}}
+	x := &Client{cfg: c, slab: newSlab(c.Chunk)}
+	x.CQ, x.Totals = c.CQ, &x.stats.Totals
 	for i := range c.Sessions {
-		x.sessions = append(x.sessions, newSession(x, i))
+		x.Sessions = append(x.Sessions, newSession(x, i))
 	}
 	return x, nil
 }
@@ -216,76 +186,3 @@ func (c *Client) Stats() Stats { return c.stats }
 
 // Err is why the client does not work: its geometry is not the server's.
 func (c *Client) Err() error { return c.err }
-
-// Idle reports whether no operation is under way.
-func (c *Client) Idle() bool {
-	for _, s := range c.sessions {
-		if s.step != stepIdle {
-			return false
-		}
-	}
-	return true
-}
-
-// Step implements host.App.
-func (c *Client) Step(now clock.Time) bool {
-	did := false
-	for {
-		n := c.cfg.CQ.Poll(c.wcs[:])
-		for i := range c.wcs[:n] {
-			c.complete(now, &c.wcs[i])
-		}
-		if n == 0 {
-			break
-		}
-		did = true
-	}
-	for _, s := range c.sessions {
-		if s.wakeAt != clock.Never && now >= s.wakeAt {
-			s.wakeAt = clock.Never
-			did = true
-			if s.step == stepWait {
-				s.prepare(now)
-			} else {
-				s.fire(now)
-			}
-		}
-		for s.step == stepIdle {
-			op, ok := c.cfg.Next(now, s.index)
-			if !ok {
-				break
-			}
-			did = true
-			s.begin(now, op)
-		}
-	}
-	return did
-}
-
-// Deadline implements host.App.
-func (c *Client) Deadline() clock.Time {
-	at := clock.Never
-	for _, s := range c.sessions {
-		at = min(at, s.wakeAt)
-	}
-	return at
-}
-
-// complete takes a completion. Only the last request of a post asks for one, so
-// that it speaks for the session's step; but every request that fails has one.
-func (c *Client) complete(now clock.Time, w *rnic.WC) {
-	s := c.sessions[w.ID&0xFFFF]
-	if uint32(w.ID>>16) != s.posts || s.qp == nil {
-		if w.Status != rnic.Success && s.qp != nil && s.qp.QPN == w.QPN {
-			s.lost(now)
-		}
-		return // of a post before
-	}
-	if w.Status != rnic.Success {
-		s.lost(now)
-		return
-	}
-	c.stats.RoundTrips++
-	s.res.RoundTrips++
-	s.done(now)
-}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 )
 
@@ -34,73 +35,31 @@ func getExtent(b []byte, key uint32) ([]byte, error) {
 
 // slab is a client's memory for values, in pieces of powers of two.
 type slab struct {
+	onesided.Slab[int]
 	chunk Chunk
 	used  int
-	free  map[int][]int // by class
-	owned []piece       // in use, as far as the client knows
-	next  int           // of owned, that is looked at next
-	late  []piece       // free, but maybe still read
-	uses  int
 }
 
-type piece struct {
-	at, class int
-	use       int // number of this use of the memory
-	freed     clock.Time
+type piece = onesided.Piece[int]
+
+// newSlab makes the slab of a client. Entries may refer to all that somebody had before.
+func newSlab(c Chunk) slab {
+	s := slab{chunk: c}
+	if c.Values > 0 {
+		for n := classOf(c.Values); s.used+n <= c.Size; s.used += n {
+			s.Own(s.Use(n, c.At+s.used))
+		}
+	}
+	return s
 }
 
 // take is memory for a value; false: none now.
 func (s *slab) take(now clock.Time, size int, grace clock.Duration) (piece, bool) {
-	k := 0
-	for _, p := range s.late {
-		if now.Sub(p.freed) < grace {
-			s.late[k] = p
-			k++
-			continue
-		}
-		s.free[p.class] = append(s.free[p.class], p.at)
-	}
-	s.late = s.late[:k]
 	c := classOf(size)
-	s.uses++
-	p := piece{class: c, use: s.uses}
-	if f := s.free[c]; len(f) > 0 {
-		p.at, s.free[c] = f[len(f)-1], f[:len(f)-1]
-	} else {
-		if s.used+c > s.chunk.Size {
-			return p, false
-		}
-		p.at = s.chunk.At + s.used
+	p, ok := s.Take(now, c, grace)
+	if !ok && s.used+c <= s.chunk.Size {
+		p, ok = s.Use(c, s.chunk.At+s.used), true
 		s.used += c
 	}
-	return p, true
-}
-
-// own notes that an entry may point to a piece.
-func (s *slab) own(p piece) { s.owned = append(s.owned, p) }
-
-// give takes back a piece that no entry has pointed to.
-func (s *slab) give(p piece) { s.free[p.class] = append(s.free[p.class], p.at) }
-
-// some are up to n pieces in use, others each time.
-func (s *slab) some(n int) []piece {
-	if s.next >= len(s.owned) {
-		s.next = 0
-	}
-	part := s.owned[s.next:min(s.next+n, len(s.owned))]
-	s.next += len(part)
-	return part
-}
-
-// drop notes that a piece is used no more. Another session may have seen that before.
-func (s *slab) drop(now clock.Time, p piece) {
-	for i := range s.owned {
-		if s.owned[i].use == p.use {
-			s.owned[i] = s.owned[len(s.owned)-1]
-			s.owned = s.owned[:len(s.owned)-1]
-			p.freed = now
-			s.late = append(s.late, p)
-			return
-		}
-	}
+	return p, ok
 }

@@ -108,6 +108,11 @@ func (l *Layout) RowSize() int {
 	return Slots*l.EntrySize() + 16
 }
 
+// Memory is how many bytes the table takes, of a layout whose fields are not 0.
+func (l *Layout) Memory() int64 {
+	return int64(l.Rows)*int64(l.RowSize()) + int64(l.Locks/8) + int64(l.Extents)
+}
+
 // logical is a row's lock when there is a bit for each.
 func (l *Layout) logical(row int) int { return row / l.RowsPerLock }
 

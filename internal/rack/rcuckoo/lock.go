@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -54,9 +55,9 @@ func (s *session) attempt(now clock.Time) {
 		s.rows = append(s.rows, a, b)
 	}
 	// Any row behind its locks may be on the path that an insertion takes at last.
-	s.plan(s.rows, s.res.Kind == Insert, c.cfg.Covering, &s.arena)
-	if len(s.groups) > len(s.words) {
-		s.words = make([][8]byte, len(s.groups))
+	s.plan(s.rows, s.res.Kind == Insert, c.cfg.Covering, &s.Arena)
+	if len(s.groups) > len(s.Words) {
+		s.Words = make([][8]byte, len(s.groups))
 	}
 	s.started = now
 	s.do(now, stepLock)
@@ -73,7 +74,7 @@ type lockPlan struct {
 // plan sorts the locks of the rows into groups, and makes room for the rows that are read
 // with each: all behind the locks, or those that are asked for alone, of which neighbours
 // are read at once.
-func (p *lockPlan) plan(rows []int, all bool, covering int, room *arena) {
+func (p *lockPlan) plan(rows []int, all bool, covering int, room *onesided.Arena) {
 	l := p.l
 	p.wanted = p.wanted[:0]
 	if !all {
@@ -86,7 +87,8 @@ func (p *lockPlan) plan(rows []int, all bool, covering int, room *arena) {
 		return cmp.Or(cmp.Compare(l.lockOf(a), l.lockOf(b)), cmp.Compare(a, b))
 	})
 	p.wanted = slices.Compact(p.wanted)
-	p.groups, p.spans, room.used = p.groups[:0], p.spans[:0], 0
+	p.groups, p.spans = p.groups[:0], p.spans[:0]
+	room.Reset()
 	last := -1
 	for _, w := range p.wanted {
 		bit := l.lockOf(w)
@@ -111,7 +113,7 @@ func (p *lockPlan) plan(rows []int, all bool, covering int, room *arena) {
 	for i := range p.spans {
 		total += p.spans[i].n * l.RowSize()
 	}
-	buf := room.take(total)
+	buf := room.Take(total)
 	for i := range p.spans {
 		n := p.spans[i].n * l.RowSize()
 		p.spans[i].img, buf = buf[:n:n], buf[n:]
@@ -150,15 +152,14 @@ func (p *lockPlan) rowLocked(i int) row {
 func (s *session) postLock() {
 	l := &s.c.cfg.Layout
 	g := &s.groups[s.held]
-	s.askMasked(s.grant.Locks, g.word, 0, g.mask, g.mask, s.words[0][:])
+	s.AskMasked(0, s.grant.Locks, 8*g.word, 0, g.mask, g.mask, s.Words[0][:])
 	for _, p := range s.spans[g.from:g.to] {
-		s.ask(rnic.OpRead, s.grant.Table, p.first*l.RowSize(), p.img)
-		s.wrs[len(s.wrs)-1].Fence = s.c.cfg.Fence
+		s.Ask(rnic.OpRead, 0, s.grant.Table, p.first*l.RowSize(), p.img).Fence = s.c.cfg.Fence
 	}
 	if s.has && !s.written {
 		s.written = true
-		b := putExtent(make([]byte, s.piece.class), s.key, s.res.Value)
-		s.ask(rnic.OpWrite, s.grant.Extents, s.piece.at, b)
+		b := putExtent(make([]byte, s.piece.Size), s.key, s.res.Value)
+		s.Ask(rnic.OpWrite, 0, s.grant.Extents, s.piece.At, b)
 	}
 }
 
@@ -175,7 +176,7 @@ func (s *session) lockDone(now clock.Time) {
 			}
 		}
 	}
-	if was := le.Uint64(s.words[0][:]); was&g.mask != 0 {
+	if was := le.Uint64(s.Words[0][:]); was&g.mask != 0 {
 		c.stats.LockFailed++
 		s.res.Retries++
 		if s.observe(now, g, was) {
@@ -264,7 +265,7 @@ func (s *session) lockedHit(now clock.Time) {
 func (s *session) newCell() cell {
 	e := cell{Key: s.key}
 	if s.has {
-		e.extent, e.size, e.at = true, len(s.res.Value), uint64(s.piece.at)
+		e.extent, e.size, e.at = true, len(s.res.Value), uint64(s.piece.At)
 	} else {
 		copy(e.inline[:], s.res.Value)
 	}
@@ -342,10 +343,10 @@ func (s *session) stillThere() bool {
 // all locks.
 func (s *session) postWrites() {
 	for _, w := range s.writes {
-		s.ask(rnic.OpWrite, s.grant.Table, w.at, w.buf)
+		s.Ask(rnic.OpWrite, 0, s.grant.Table, w.at, w.buf)
 	}
 	if s.free {
-		s.ask(rnic.OpWrite, s.grant.Extents, int(s.old.at), zero[:1])
+		s.Ask(rnic.OpWrite, 0, s.grant.Extents, int(s.old.at), zero[:1])
 	}
 	s.postRelease()
 }
@@ -355,7 +356,7 @@ var zero [8]byte
 // postRelease releases the locks that are held.
 func (s *session) postRelease() {
 	for i, g := range s.groups[:s.held] {
-		s.askMasked(s.grant.Locks, g.word, g.mask, 0, g.mask, s.words[i][:])
+		s.AskMasked(0, s.grant.Locks, 8*g.word, g.mask, 0, g.mask, s.Words[i][:])
 	}
 }
 
@@ -367,13 +368,13 @@ func (s *session) release(now clock.Time, then after) {
 		return
 	}
 	s.step = stepRelease
-	s.done(now)
+	s.Done(now)
 }
 
 // released looks whether the locks were still held.
 func (s *session) released() {
 	for i, g := range s.groups[:s.held] {
-		if le.Uint64(s.words[i][:])&g.mask != g.mask {
+		if le.Uint64(s.Words[i][:])&g.mask != g.mask {
 			s.c.stats.Robbed++
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -18,10 +19,7 @@ const (
 )
 
 // Region is remote memory.
-type Region struct {
-	VA   uint64
-	RKey uint32
-}
+type Region = onesided.Region
 
 // Grant is what a client must know of the server.
 type Grant struct {
@@ -66,23 +64,17 @@ func (t *Table) LockBytes() int { return len(t.locks) }
 // Serve lets the queue pairs of pd reach the memory.
 func (t *Table) Serve(pd *rnic.PD) (Grant, error) {
 	g := Grant{Layout: t.Layout}
-	a := rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic
-	for _, x := range []struct {
-		to *Region
-		b  []byte
-		va uint64
-	}{{&g.Table, t.rows, tableVA}, {&g.Locks, t.locks, locksVA}, {&g.Leases, t.leases, leasesVA}, {&g.Extents, t.extents, extentsVA}} {
-		mr, err := pd.RegMR(x.b, x.va, a)
-		if err != nil {
-			return g, err
-		}
-		*x.to = Region{x.va, mr.RKey}
-	}
-	return g, nil
+	err := onesided.Serve(pd, onesided.Part{Mem: t.rows, VA: tableVA, To: &g.Table}, onesided.Part{Mem: t.locks, VA: locksVA, To: &g.Locks},
+		onesided.Part{Mem: t.leases, VA: leasesVA, To: &g.Leases}, onesided.Part{Mem: t.extents, VA: extentsVA, To: &g.Extents})
+	return g, err
 }
 
 // Chunk is memory for values of one client.
-type Chunk struct{ At, Size int }
+type Chunk struct {
+	At, Size int
+	// Values is the size of the values with which another client may have filled it before; 0: nobody has.
+	Values int
+}
 
 // Chunk gives a client n bytes for extents.
 func (t *Table) Chunk(n int) (Chunk, error) {
@@ -90,7 +82,7 @@ func (t *Table) Chunk(n int) (Chunk, error) {
 	if n < 0 || t.used+n > len(t.extents) {
 		return Chunk{}, fmt.Errorf("rcuckoo: no room for %d bytes of extents: %d of %d are given", n, t.used, len(t.extents))
 	}
-	c := Chunk{t.used, n}
+	c := Chunk{At: t.used, Size: n}
 	t.used += n
 	return c, nil
 }

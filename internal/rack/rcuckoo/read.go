@@ -17,17 +17,17 @@ func (s *session) postRead(now clock.Time) {
 	n := l.RowSize()
 	s.readAt = now
 	a, b := s.pair[0], s.pair[1]
-	s.arena.used = 0
+	s.Reset()
 	if lo, hi := min(a, b), max(a, b); (hi-lo)*n <= s.c.cfg.Covering {
-		buf := s.arena.take((hi - lo + 1) * n)
+		buf := s.Take((hi - lo + 1) * n)
 		s.two[0], s.two[1] = l.image(buf[(a-lo)*n:(a-lo+1)*n]), l.image(buf[(b-lo)*n:(b-lo+1)*n])
-		s.ask(rnic.OpRead, s.grant.Table, lo*n, buf)
+		s.Ask(rnic.OpRead, 0, s.grant.Table, lo*n, buf)
 		return
 	}
-	buf := s.arena.take(2 * n)
+	buf := s.Take(2 * n)
 	s.two[0], s.two[1] = l.image(buf[:n]), l.image(buf[n:])
-	s.ask(rnic.OpRead, s.grant.Table, a*n, buf[:n])
-	s.ask(rnic.OpRead, s.grant.Table, b*n, buf[n:])
+	s.Ask(rnic.OpRead, 0, s.grant.Table, a*n, buf[:n])
+	s.Ask(rnic.OpRead, 0, s.grant.Table, b*n, buf[n:])
 }
 
 // readDone looks for the key in the rows.

@@ -99,7 +99,7 @@ func (s *session) postRows() {
 		}
 	}
 	r.img = grow(r.img, (min(r.first+l.RowsPerLock, l.Rows)-r.first)*l.RowSize())
-	s.ask(rnic.OpRead, s.grant.Table, r.first*l.RowSize(), r.img)
+	s.Ask(rnic.OpRead, 0, s.grant.Table, r.first*l.RowSize(), r.img)
 }
 
 // repair is the repair of what is behind one dead client's lock. The locks of its rows
@@ -140,7 +140,7 @@ func (s *session) postRepair() Phase {
 	switch s.step {
 	case stepBase:
 		for i, region := range u.regions {
-			s.ask(rnic.OpRead, s.grant.Leases, 8*region, s.words[i][:])
+			s.Ask(rnic.OpRead, 0, s.grant.Leases, 8*region, s.Words[i][:])
 		}
 		s.postRows()
 		return numPhases
@@ -149,31 +149,31 @@ func (s *session) postRepair() Phase {
 		return numPhases
 	case stepLease:
 		i := len(r.mine)
-		s.askSwap(s.grant.Leases, u.regions[i], u.leases[i], taken(u.leases[i], s.qp.QPN), s.words[0][:])
+		s.AskSwap(0, s.grant.Leases, 8*u.regions[i], u.leases[i], taken(u.leases[i], s.QPs[0].QPN), s.Words[0][:])
 	case stepScan:
 		logical := r.lock + r.part*l.Locks
 		r.first = logical * l.RowsPerLock
 		r.img = grow(r.img, (min(r.first+l.RowsPerLock, l.Rows)-r.first)*n)
-		s.ask(rnic.OpRead, s.grant.Table, r.first*n, r.img)
+		s.Ask(rnic.OpRead, 0, s.grant.Table, r.first*n, r.img)
 	case stepOthers:
 		for i := 0; i < maxAsk && r.asked < len(r.others); i++ {
-			s.ask(rnic.OpRead, s.grant.Table, r.others[r.asked]*n, r.oimg[r.asked*n:(r.asked+1)*n])
+			s.Ask(rnic.OpRead, 0, s.grant.Table, r.others[r.asked]*n, r.oimg[r.asked*n:(r.asked+1)*n])
 			r.asked++
 		}
 	case stepFix:
 		if l.Form == Paper && s.c.cfg.Torn && len(r.fixed.buf) > 16 {
 			k := len(r.fixed.buf) - 16
-			s.ask(rnic.OpWrite, s.grant.Table, r.fixed.at, r.fixed.buf[:k])
-			s.ask(rnic.OpWrite, s.grant.Table, r.fixed.at+k, r.fixed.buf[k:])
+			s.Ask(rnic.OpWrite, 0, s.grant.Table, r.fixed.at, r.fixed.buf[:k])
+			s.Ask(rnic.OpWrite, 0, s.grant.Table, r.fixed.at+k, r.fixed.buf[k:])
 			break
 		}
-		s.ask(rnic.OpWrite, s.grant.Table, r.fixed.at, r.fixed.buf)
+		s.Ask(rnic.OpWrite, 0, s.grant.Table, r.fixed.at, r.fixed.buf)
 	case stepUnlock:
 		m := uint64(1) << (r.lock % 64)
-		s.askMasked(s.grant.Locks, r.lock/64, m, 0, m, s.words[0][:])
+		s.AskMasked(0, s.grant.Locks, 8*(r.lock/64), m, 0, m, s.Words[0][:])
 	case stepGive:
 		for i, w := range r.mine {
-			s.askSwap(s.grant.Leases, u.regions[i], w, w&^leaseBit, s.words[i][:])
+			s.AskSwap(0, s.grant.Leases, 8*u.regions[i], w, w&^leaseBit, s.Words[i][:])
 		}
 	}
 	return Repairing
@@ -185,7 +185,7 @@ func (s *session) repairDone(now clock.Time) {
 	switch s.step {
 	case stepBase:
 		for i := range u.leases {
-			u.leases[i] = le.Uint64(s.words[i][:])
+			u.leases[i] = le.Uint64(s.Words[i][:])
 		}
 		u.last, u.sum = now, s.c.cfg.sumOf(r.img)
 		s.do(now, stepLock)
@@ -198,14 +198,14 @@ func (s *session) repairDone(now clock.Time) {
 		s.do(now, stepLease)
 	case stepLease:
 		i := len(r.mine)
-		if le.Uint64(s.words[0][:]) != u.leases[i] {
+		if le.Uint64(s.Words[0][:]) != u.leases[i] {
 			s.giveUp(now) // somebody else repairs
 			return
 		}
 		if leaseSet(u.leases[i]) {
 			s.c.stats.TookOver++
 		}
-		r.mine = append(r.mine, taken(u.leases[i], s.qp.QPN))
+		r.mine = append(r.mine, taken(u.leases[i], s.QPs[0].QPN))
 		if len(r.mine) < len(u.regions) {
 			s.fire(now)
 			return
@@ -222,14 +222,14 @@ func (s *session) repairDone(now clock.Time) {
 	case stepFix:
 		s.do(now, stepScan)
 	case stepUnlock:
-		if m := uint64(1) << (r.lock % 64); le.Uint64(s.words[0][:])&m == 0 {
+		if m := uint64(1) << (r.lock % 64); le.Uint64(s.Words[0][:])&m == 0 {
 			s.c.stats.Robbed++
 		}
 		s.c.stats.Repaired++
 		s.do(now, stepGive)
 	case stepGive:
 		for i, w := range r.mine {
-			if le.Uint64(s.words[i][:]) != w {
+			if le.Uint64(s.Words[i][:]) != w {
 				s.c.stats.Robbed++
 			}
 		}

@@ -3,6 +3,7 @@ package rcuckoo
 import (
 	"fmt"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -41,12 +42,9 @@ const (
 // session is a client thread with a queue pair: one operation at a time, one post at a
 // time.
 type session struct {
-	c      *Client
-	index  int
-	qp     *rnic.QP
-	grant  Grant
-	posts  uint32 // number of the post that is under way
-	wakeAt clock.Time
+	onesided.Session
+	c     *Client
+	grant Grant
 
 	step step
 	res  Result
@@ -87,33 +85,6 @@ type session struct {
 
 	sus suspect
 	rep repair
-
-	arena arena
-	words [][8]byte // what atomics return
-	post
-}
-
-// post is requests that are posted together.
-type post struct {
-	wrs  []rnic.SendWR
-	bufs [][]byte
-}
-
-// arena is memory for the READs and WRITEs of one post. When a session fails the old one
-// is left to what is under way.
-type arena struct {
-	b    []byte
-	used int
-}
-
-func (a *arena) take(n int) []byte {
-	if a.used+n > len(a.b) {
-		a.b = make([]byte, max(2*len(a.b), n, 4096))
-		a.used = 0
-	}
-	p := a.b[a.used : a.used+n : a.used+n]
-	a.used += n
-	return p
 }
 
 // write is a part of a row that is to be written.
@@ -132,7 +103,7 @@ const maxWords = 130
 func newSession(c *Client, i int) *session {
 	l := &c.cfg.Layout
 	n := c.cfg.Cache / l.RowSize()
-	s := &session{c: c, index: i, wakeAt: clock.Never, find: newFinder(l, c.cfg.Search, c.cfg.Seed<<16^uint64(i)), rowCache: rowCache{rowSize: l.RowSize(), cache: make([]byte, n*l.RowSize()), cached: make([]int32, n)}, lockPlan: lockPlan{l: l}, words: make([][8]byte, maxWords)}
+	s := &session{Session: onesided.NewSession(i, 1, maxWords), c: c, find: newFinder(l, c.cfg.Search, c.cfg.Seed<<16^uint64(i)), rowCache: rowCache{rowSize: l.RowSize(), cache: make([]byte, n*l.RowSize()), cached: make([]int32, n)}, lockPlan: lockPlan{l: l}}
 	s.inCache, s.inLocked = s.rowInCache, s.rowLocked
 	return s
 }
@@ -168,10 +139,10 @@ func (c *rowCache) keep(i int, b []byte) {
 // begin begins an operation.
 func (s *session) begin(now clock.Time, op Op) {
 	c := s.c
-	s.res = Result{Session: s.index, Op: op, Start: now}
+	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
 	s.key, s.tornAt, s.byLock, s.confirm, s.flushed = uint32(op.Key), 0, false, false, false
 	s.has, s.written, s.free, s.rounds = false, false, false, 0
-	s.step = stepWait
+	s.step, s.Busy = stepWait, true
 	switch {
 	case c.err != nil:
 		s.end(now, c.err)
@@ -206,13 +177,13 @@ func (s *session) prepare(now clock.Time) {
 		switch {
 		case ok:
 			s.piece, s.has = p, true
-		case s.rounds <= len(c.slab.owned)/16+1 && len(c.slab.owned) > 0:
+		case s.rounds <= c.slab.Owned()/16+1 && c.slab.Owned() > 0:
 			s.rounds++
 			s.do(now, stepCollect)
 			return
-		case len(c.slab.late) > 0:
+		case c.slab.Late(func(int) bool { return true }):
 			s.rounds = 0
-			s.step, s.wakeAt = stepWait, now.Add(c.cfg.FailAfter)
+			s.step, s.WakeAt = stepWait, now.Add(c.cfg.FailAfter)
 			return
 		default:
 			s.end(now, ErrNoExtent)
@@ -222,22 +193,12 @@ func (s *session) prepare(now clock.Time) {
 	s.attempt(now)
 }
 
-// collected looks which extents are free.
-func (s *session) collected(now clock.Time) {
-	for i, p := range s.rep.pieces {
-		if s.words[i][0]&1 == 0 {
-			s.c.slab.drop(now, p)
-		}
-	}
-	s.prepare(now)
-}
-
 func (s *session) end(now clock.Time, err error) {
 	c := s.c
-	s.step = stepIdle
-	s.res.Err, s.res.End = err, now
+	s.step, s.Busy = stepIdle, false
+	s.res.Err, s.res.End, s.res.Cost = err, now, s.Cost
 	if s.has {
-		c.slab.give(s.piece)
+		c.slab.Give(s.piece)
 		s.has = false
 	}
 	if err != nil {
@@ -261,12 +222,12 @@ func (s *session) do(now clock.Time, x step) {
 
 // linked connects the session if it is not; false: later.
 func (s *session) linked(now clock.Time) bool {
-	if s.qp != nil {
+	if s.QPs[0] != nil {
 		return true
 	}
-	qp, g, err := s.c.cfg.Dial(now, s.index)
+	qp, g, err := s.c.cfg.Dial(now, s.Index)
 	if err != nil {
-		s.wakeAt = now.Add(redialAfter)
+		s.WakeAt = now.Add(onesided.RedialAfter)
 		return false
 	}
 	if g.Layout != s.c.cfg.Layout {
@@ -274,7 +235,7 @@ func (s *session) linked(now clock.Time) bool {
 		s.end(now, s.c.err)
 		return false
 	}
-	s.qp, s.grant = qp, g
+	s.QPs[0], s.grant = qp, g
 	return true
 }
 
@@ -283,17 +244,17 @@ func (s *session) fire(now clock.Time) {
 	if !s.linked(now) {
 		return
 	}
-	s.wrs, s.bufs = s.wrs[:0], s.bufs[:0]
+	s.Begin()
 	phase := numPhases
 	switch s.step {
 	case stepRead:
 		s.postRead(now)
 	case stepExtent:
-		s.ask(rnic.OpRead, s.grant.Extents, int(s.old.at), s.rep.img)
+		s.Ask(rnic.OpRead, 0, s.grant.Extents, int(s.old.at), s.rep.img)
 	case stepCollect:
-		s.rep.pieces = append(s.rep.pieces[:0], s.c.slab.some(16)...)
+		s.rep.pieces = append(s.rep.pieces[:0], s.c.slab.Some(16)...)
 		for i, p := range s.rep.pieces {
-			s.ask(rnic.OpRead, s.grant.Extents, p.at, s.words[i][:])
+			s.Ask(rnic.OpRead, 0, s.grant.Extents, p.At, s.Words[i][:])
 		}
 	case stepLock:
 		phase = Locking
@@ -310,87 +271,51 @@ func (s *session) fire(now clock.Time) {
 	s.send(now, phase)
 }
 
-// ask adds a READ or WRITE to the post.
-func (p *post) ask(op rnic.Op, r Region, at int, buf []byte) {
-	p.wrs = append(p.wrs, rnic.SendWR{Op: op, RemoteAddr: r.VA + uint64(at), RKey: r.RKey})
-	p.bufs = append(p.bufs, buf)
-}
-
-// askMasked adds a masked CAS of lock bits.
-func (p *post) askMasked(locks Region, word int, compare, swap, mask uint64, into []byte) {
-	p.ask(rnic.OpMaskedCompareSwap, locks, 8*word, into)
-	w := &p.wrs[len(p.wrs)-1]
-	w.Compare, w.Swap, w.CompareMask, w.SwapMask = compare, swap, mask, mask
-}
-
-// askSwap adds a CAS of a lease.
-func (p *post) askSwap(leases Region, region int, from, to uint64, into []byte) {
-	p.ask(rnic.OpCompareSwap, leases, 8*region, into)
-	w := &p.wrs[len(p.wrs)-1]
-	w.Compare, w.Swap = from, to
-}
-
-// Sizes of frames, with Ethernet and without FCS: what requests and answers have
-// besides data.
-const (
-	frameRead, frameReadResp   = 74, 62
-	frameMasked, frameCAS      = 102, 86
-	frameAtomicAck, frameWrite = 70, 74
-	frameAck                   = 62
-)
-
 // send posts the requests.
 func (s *session) send(now clock.Time, phase Phase) {
 	c := s.c
-	s.posts++
-	id := uint64(s.posts)<<16 | uint64(s.index)
-	for i := range s.wrs {
-		w := &s.wrs[i]
-		if phase < numPhases && c.cfg.Cut != nil && w.Op != rnic.OpRead && c.cfg.Cut(now, s.index, phase, i) {
-			s.die(now)
-			return
+	_, ok, err := s.Post(func(i int, w *rnic.SendWR) bool {
+		return phase == numPhases || c.cfg.Cut == nil || w.Op == rnic.OpRead || !c.cfg.Cut(now, s.Index, phase, i)
+	})
+	switch {
+	case err != nil:
+		c.Broke(s, 0)
+		s.Lost(now, 0)
+	case !ok: // the session fails: what it has posted goes on, what it holds stays
+		s.Drop() // no completion of before is its own
+		s.Fresh()
+		s.rep, s.sus, s.held = repair{}, suspect{}, 0
+		if s.has {
+			s.c.slab.Own(s.piece) // an entry may point there
+			s.has = false
 		}
-		w.ID, w.SGL, w.Signaled = id, s.bufs[i:i+1], i == len(s.wrs)-1
-		s.res.Messages++
-		switch w.Op {
-		case rnic.OpRead:
-			s.res.Bytes += frameRead + frameReadResp + len(s.bufs[i])
-		case rnic.OpWrite:
-			s.res.Bytes += frameWrite + frameAck + len(s.bufs[i])
-		case rnic.OpMaskedCompareSwap:
-			s.res.Bytes += frameMasked + frameAtomicAck
-		default:
-			s.res.Bytes += frameCAS + frameAtomicAck
-		}
-		if err := s.qp.PostSend(w); err != nil {
-			c.stats.Broken++
-			s.qp.Fail()
-			s.lost(now)
-			return
-		}
+		s.end(now, ErrDied)
 	}
 }
 
-// die makes the session fail: what it has posted goes on, what it holds stays.
-func (s *session) die(now clock.Time) {
-	s.posts++ // no completion of before is its own
-	s.arena, s.wrs, s.bufs = arena{}, nil, nil
-	s.words = make([][8]byte, maxWords)
-	s.rep, s.sus, s.held = repair{}, suspect{}, 0
-	if s.has {
-		s.c.slab.own(s.piece) // an entry may point there
-		s.has = false
+// Next implements onesided.Thread.
+func (s *session) Next(now clock.Time) bool {
+	op, ok := s.c.cfg.Next(now, s.Index)
+	if ok {
+		s.begin(now, op)
 	}
-	s.end(now, ErrDied)
+	return ok
 }
 
-// lost goes on after the queue pair failed. Locks that may be held are left for repair:
+// Wake implements onesided.Thread.
+func (s *session) Wake(now clock.Time) {
+	if s.step == stepWait {
+		s.prepare(now)
+	} else {
+		s.fire(now)
+	}
+}
+
+// Lost implements onesided.Thread. Locks that may be held are left for repair:
 // a lock does not say whose it is.
-func (s *session) lost(now clock.Time) {
+func (s *session) Lost(now clock.Time, _ int) {
 	c := s.c
-	c.stats.Broken++
-	s.qp = nil
-	s.posts++
+	s.Drop()
 	was := s.step
 	if was == stepIdle || was == stepWait {
 		return
@@ -406,7 +331,7 @@ func (s *session) lost(now clock.Time) {
 		s.prepare(now)
 	case was == stepWrite:
 		if s.has {
-			c.slab.own(s.piece)
+			c.slab.Own(s.piece)
 			s.has = false
 		}
 		s.end(now, ErrUnknown)
@@ -417,21 +342,26 @@ func (s *session) lost(now clock.Time) {
 	}
 }
 
-// done is called when the step's requests have succeeded.
-func (s *session) done(now clock.Time) {
+// Done implements onesided.Thread.
+func (s *session) Done(now clock.Time) {
 	switch s.step {
 	case stepRead:
 		s.readDone(now)
 	case stepExtent:
 		s.gotExtent(now)
 	case stepCollect:
-		s.collected(now)
+		for i, p := range s.rep.pieces {
+			if s.Words[i][0]&1 == 0 {
+				s.c.slab.Freed(now, p)
+			}
+		}
+		s.prepare(now)
 	case stepLock:
 		s.lockDone(now)
 	case stepWrite:
 		s.released()
 		if s.has {
-			s.c.slab.own(s.piece)
+			s.c.slab.Own(s.piece)
 			s.has = false
 		}
 		s.end(now, nil)

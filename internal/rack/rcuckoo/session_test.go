@@ -59,7 +59,7 @@ func newNear(t *testing.T, l Layout, change func(*Config)) *near {
 	if x.c, err = NewClient(c); err != nil {
 		t.Fatal(err)
 	}
-	x.s = x.c.sessions[0]
+	x.s = x.c.Sessions[0]
 	return x
 }
 
@@ -74,9 +74,9 @@ func (x *near) begin(now clock.Time, op Op) {
 func (x *near) answer(now clock.Time, before func(i int)) {
 	x.t.Helper()
 	s := x.s
-	for i := range s.wrs {
+	for i := range s.WRs {
 		before(i)
-		w, buf := &s.wrs[i], s.bufs[i]
+		w, buf := &s.WRs[i], s.WRs[i].SGL[0]
 		var mem []byte
 		switch at := w.RemoteAddr; {
 		case at >= extentsVA:
@@ -104,7 +104,7 @@ func (x *near) answer(now clock.Time, before func(i int)) {
 			}
 		}
 	}
-	s.done(now)
+	s.Done(now)
 }
 
 func nothing(int) {}
@@ -139,8 +139,8 @@ func TestMoveBehindRead(t *testing.T) {
 	k := x.far()
 	x.put(k, true, true)
 	x.begin(1000, Op{Kind: Read, Key: uint64(k)})
-	if len(x.s.wrs) != 2 {
-		t.Fatalf("%d requests", len(x.s.wrs))
+	if len(x.s.WRs) != 2 {
+		t.Fatalf("%d requests", len(x.s.WRs))
 	}
 	x.answer(2000, func(i int) {
 		if i == 1 {

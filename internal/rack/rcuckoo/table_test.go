@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -212,7 +213,7 @@ func TestNewClientRefuses(t *testing.T) {
 	}
 	c.Step(1000)
 	want := []error{ErrKey, ErrKey, nil, ErrValue, ErrValue}
-	if len(errs) != len(want) || c.Idle() || c.Deadline() != clock.Time(1000).Add(redialAfter) {
+	if len(errs) != len(want) || c.Idle() || c.Deadline() != clock.Time(1000).Add(onesided.RedialAfter) {
 		t.Fatalf("%v, dials again at %v", errs, c.Deadline())
 	}
 	for i := range want {
@@ -221,29 +222,29 @@ func TestNewClientRefuses(t *testing.T) {
 		}
 	}
 	dialled.Layout = Layout{Rows: 10}
-	c.Step(clock.Time(1000).Add(redialAfter))
+	c.Step(clock.Time(1000).Add(onesided.RedialAfter))
 	if len(errs) != 7 || errs[5] == nil || !strings.Contains(errs[5].Error(), "Rows:10") || strings.Contains(errs[5].Error(), "\n") || errs[6] != c.Err() || !c.Idle() {
 		t.Errorf("%v", errs)
 	}
 }
 
 func TestSlab(t *testing.T) {
-	s := slab{chunk: Chunk{100, 64}, free: map[int][]int{}}
+	s := newSlab(Chunk{At: 100, Size: 64})
 	a, ok := s.take(0, 20, time.Second)
 	b, ok2 := s.take(0, 24, time.Second)
-	if _, ok3 := s.take(0, 8, time.Second); !ok || !ok2 || ok3 || a.at == b.at || a.class != 32 {
+	if _, ok3 := s.take(0, 8, time.Second); !ok || !ok2 || ok3 || a.At == b.At || a.Size != 32 {
 		t.Fatalf("%+v %+v", a, b)
 	}
-	s.own(a)
-	s.drop(5, a)
-	s.drop(6, a) // another session has seen it, too
-	if len(s.late) != 1 || len(s.owned) != 0 {
+	s.Own(a)
+	s.Freed(5, a)
+	s.Freed(6, a) // another session has seen it, too
+	if !s.Late(func(size int) bool { return size == 32 }) || s.Owned() != 0 {
 		t.Errorf("%+v", s)
 	}
 	if _, ok := s.take(6, 20, time.Second); ok {
 		t.Error("somebody may still read it")
 	}
-	if c, ok := s.take(clock.Time(6).Add(time.Second), 20, time.Second); !ok || c.at != a.at {
+	if c, ok := s.take(clock.Time(6).Add(time.Second), 20, time.Second); !ok || c.At != a.At {
 		t.Errorf("%+v", c)
 	}
 	if _, err := getExtent(putExtent(make([]byte, 32), 7, []byte("value")), 8); err == nil {

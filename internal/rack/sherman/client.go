@@ -3,9 +3,9 @@ package sherman
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -24,9 +24,7 @@ type Result struct {
 	Found      bool // a search: the key is there, with Value
 	Err        error
 	Start, End clock.Time
-	// RoundTrips is how many requests the operation waited for, one after the
-	// other.
-	RoundTrips int
+	onesided.Cost
 	// Retries is how often a lock was held by another client, or a page torn.
 	Retries int
 }
@@ -74,36 +72,31 @@ func LockAddr(node, index int) uint64 { return uint64(node)<<32 | uint64(index)*
 
 // Stats are a client's totals.
 type Stats struct {
-	Searches, Writes, Errors uint64
-	RoundTrips               uint64
-	LockFailed               uint64 // CASes that found the lock held
-	HandedOver               uint64 // locks that went to another session of the client
-	Splits, NewRoots         uint64
-	Torn                     uint64 // pages and entries that were read again
-	Siblings                 uint64 // steps to the right
-	Broken                   uint64 // queue pairs that failed
+	onesided.Totals
+	Searches, Writes uint64
+	LockFailed       uint64 // CASes that found the lock held
+	HandedOver       uint64 // locks that went to another session of the client
+	Splits, NewRoots uint64
+	Torn             uint64 // pages and entries that were read again
+	Siblings         uint64 // steps to the right
 }
 
 // Client is the client library on one compute node. Its sessions share the cache
 // of internal pages and hand locks over to each other. It implements host.App.
 type Client struct {
+	onesided.Loop[*session]
 	cfg       Config
-	sessions  []*session
 	locks     map[lockKey]*localLock
 	cache     map[Addr]page
 	root      Addr // 0: not known
 	rootLevel int
 	used      int // pages of the chunk
 	stats     Stats
-	wcs       [64]rnic.WC
 }
 
-const (
-	redialAfter = 100 * time.Microsecond
-	// maxTorn is how often a torn page is read again; a writer needs some round
-	// trips.
-	maxTorn = 10_000
-)
+// maxTorn is how often a torn page is read again; a writer needs some round
+// trips.
+const maxTorn = 10_000
 
 // NewClient makes a client; it asks Next for work in its first Step.
 func NewClient(c Config) (*Client, error) {
@@ -114,67 +107,17 @@ func NewClient(c Config) (*Client, error) {
 		return nil, fmt.Errorf("sherman: client %d of %d sessions and %d nodes needs these, a completion queue, a way to dial, and work", c.Client, c.Sessions, c.Nodes)
 	}
 	x := &Client{cfg: c, locks: map[lockKey]*localLock{}, cache: map[Addr]page{}}
+	x.CQ, x.Totals = c.CQ, &x.stats.Totals
 	for i := range c.Sessions {
-		s := &session{c: x, index: i, tag: uint64(c.Client)<<32 + uint64(i) + 1, links: make([]link, c.Nodes),
+		s := &session{Session: onesided.NewSession(i, c.Nodes, 1), c: x, tag: uint64(c.Client)<<32 + uint64(i) + 1, links: make([]link, c.Nodes),
 			img: make(page, PageSize), right: make(page, PageSize)}
-		x.sessions = append(x.sessions, s)
+		x.Sessions = append(x.Sessions, s)
 	}
 	return x, nil
 }
 
 // Stats are the totals so far.
 func (c *Client) Stats() Stats { return c.stats }
-
-// Idle reports whether no operation is under way.
-func (c *Client) Idle() bool {
-	for _, s := range c.sessions {
-		if s.step != stepIdle {
-			return false
-		}
-	}
-	return true
-}
-
-// Step implements host.App.
-func (c *Client) Step(now clock.Time) bool {
-	did := false
-	for {
-		n := c.cfg.CQ.Poll(c.wcs[:])
-		for i := range c.wcs[:n] {
-			c.complete(now, &c.wcs[i])
-		}
-		if n == 0 {
-			break
-		}
-		did = true
-	}
-	for _, s := range c.sessions {
-		if s.down && now >= s.dialAt {
-			s.fire(now)
-			did = true
-		}
-		for s.step == stepIdle {
-			op, ok := c.cfg.Next(now, s.index)
-			if !ok {
-				break
-			}
-			did = true
-			s.begin(now, op)
-		}
-	}
-	return did
-}
-
-// Deadline implements host.App.
-func (c *Client) Deadline() clock.Time {
-	at := clock.Never
-	for _, s := range c.sessions {
-		if s.down {
-			at = min(at, s.dialAt)
-		}
-	}
-	return at
-}
 
 // alloc takes a page of the client's chunk; 0: there is none left.
 func (c *Client) alloc() Addr {
@@ -195,31 +138,4 @@ func (c *Client) keep(a Addr, p page) {
 		c.cache[a] = old
 	}
 	copy(old, p)
-}
-
-// complete takes a completion. Only the last request of a post asks for one, so
-// that it speaks for the session's step; but every request that fails has one.
-func (c *Client) complete(now clock.Time, w *rnic.WC) {
-	s := c.sessions[w.ID&0xFFFF]
-	node := int(w.ID >> 16 & 0xFFFF)
-	l := &s.links[node]
-	if uint32(w.ID>>32) != l.dials || l.qp == nil {
-		return // of a queue pair before
-	}
-	if w.Status != rnic.Success {
-		c.stats.Broken++
-		l.qp = nil
-		if s.step != stepIdle && s.step != stepWait && node == s.node {
-			s.lost = true
-			s.fire(now)
-		}
-		return
-	}
-	c.stats.RoundTrips++
-	s.res.RoundTrips++
-	if s.logged {
-		s.logged = false
-		c.cfg.WordLog.Return(s.log, now, le.Uint64(s.word[:]))
-	}
-	s.done(now)
 }

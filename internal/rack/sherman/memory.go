@@ -3,7 +3,9 @@ package sherman
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/rack/rnic"
 )
 
@@ -25,10 +27,7 @@ type Layout struct {
 const memoryVA = 1 << 40
 
 // Region is remote memory.
-type Region struct {
-	VA   uint64
-	RKey uint32
-}
+type Region = onesided.Region
 
 // Grant is what a client must know of a node.
 type Grant struct{ Memory, Locks Region }
@@ -40,16 +39,9 @@ type Memory struct {
 
 // Serve lets the queue pairs of pd reach the memory.
 func (m *Memory) Serve(pd *rnic.PD) (Grant, error) {
-	a := rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic
-	x, err := pd.RegMR(m.mem, memoryVA, a)
-	if err != nil {
-		return Grant{}, err
-	}
-	y, err := pd.RegMR(m.locks, 0, a)
-	if err != nil {
-		return Grant{}, err
-	}
-	return Grant{Region{memoryVA, x.RKey}, Region{0, y.RKey}}, nil
+	var g Grant
+	err := onesided.Serve(pd, onesided.Part{Mem: m.mem, VA: memoryVA, To: &g.Memory}, onesided.Part{Mem: m.locks, To: &g.Locks})
+	return g, err
 }
 
 // Tree is the memory of a whole tree, as its hosts see it.
@@ -150,6 +142,14 @@ func (t *Tree) Chunk(node, n int) (Chunk, error) {
 		return Chunk{}, fmt.Errorf("sherman: node %d has no room for %d pages", node, n)
 	}
 	return Chunk{a, n}, nil
+}
+
+// Left is what nobody has written of a client's chunk: a client writes its pages one after the other.
+func (t *Tree) Left(c Chunk) Chunk {
+	for c.Pages > 0 && slices.ContainsFunc(t.page(c.At), func(b byte) bool { return b != 0 }) {
+		c = Chunk{AddrOf(c.At.Node(), c.At.Off()+PageSize), c.Pages - 1}
+	}
+	return c
 }
 
 // Node is a node's memory.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/quillon/quillon/internal/rack/history"
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -28,11 +29,9 @@ const (
 	stepRootCAS       // CAS of the root pointer
 )
 
-// link is a session's connection to a node.
+// link is what a session knows of its connection to a node.
 type link struct {
-	qp    *rnic.QP
 	grant Grant
-	dials uint32
 	conn  int // in the history
 }
 
@@ -42,12 +41,10 @@ type link struct {
 // An operation is one insertion into a leaf (or a search), and, after a split, one
 // insertion into a page of every level above until no page splits.
 type session struct {
-	c      *Client
-	index  int
-	tag    uint64 // of its locks
-	links  []link
-	down   bool // waits for dialAt to dial
-	dialAt clock.Time
+	onesided.Session
+	c     *Client
+	tag   uint64 // of its locks
+	links []link
 
 	step   step
 	before step // of a step that lost its queue pair: the one that is in doubt
@@ -72,7 +69,6 @@ type session struct {
 	handed bool   // the lock goes to another session
 	torn   int
 
-	word   [8]byte
 	logged bool
 	log    int
 }
@@ -80,7 +76,8 @@ type session struct {
 var zero [8]byte
 
 func (s *session) begin(now clock.Time, op Op) {
-	s.res = Result{Session: s.index, Op: op, Start: now}
+	s.Busy = true
+	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
 	s.level, s.key, s.to, s.torn = 0, op.Key, op.Value, 0
 	if op.Key == 0 || op.Key == MaxKey || op.Write && op.Value == 0 {
 		s.end(now, ErrKey)
@@ -91,8 +88,8 @@ func (s *session) begin(now clock.Time, op Op) {
 
 func (s *session) end(now clock.Time, err error) {
 	c := s.c
-	s.step = stepIdle
-	s.res.Err, s.res.End = err, now
+	s.step, s.Busy = stepIdle, false
+	s.res.Err, s.res.End, s.res.Cost = err, now, s.Cost
 	switch {
 	case err != nil:
 		c.stats.Errors++
@@ -169,15 +166,13 @@ func (s *session) fire(now clock.Time) {
 		s.node = s.at.Node()
 	}
 	l := &s.links[s.node]
-	s.down = false
-	if l.qp == nil {
-		qp, g, err := s.c.cfg.Dial(now, s.index, s.node)
+	if s.QPs[s.node] == nil {
+		qp, g, err := s.c.cfg.Dial(now, s.Index, s.node)
 		if err != nil {
-			s.down, s.dialAt = true, now.Add(redialAfter)
+			s.WakeAt = now.Add(onesided.RedialAfter)
 			return
 		}
-		l.qp, l.grant = qp, g
-		l.dials++
+		s.QPs[s.node], l.grant = qp, g
 		if s.c.cfg.WordLog != nil {
 			l.conn = s.c.cfg.WordLog.NewClient()
 		}
@@ -204,61 +199,82 @@ func (s *session) doubtful() bool {
 // post sends the step's requests.
 func (s *session) post(now clock.Time, l *link) {
 	c := s.c
-	var wrs [2]rnic.SendWR
-	n := 1
-	w := &wrs[0]
-	memory := func(w *rnic.SendWR, op rnic.Op, off uint64, buf []byte) {
-		w.Op, w.SGL, w.RemoteAddr, w.RKey = op, [][]byte{buf}, l.grant.Memory.VA+off, l.grant.Memory.RKey
-	}
-	lock := func(w *rnic.SendWR, op rnic.Op, buf []byte) {
+	s.Begin()
+	memory := func(op rnic.Op, off uint64, buf []byte) { s.Ask(op, s.node, l.grant.Memory, int(off), buf) }
+	lock := func(op rnic.Op, swap uint64, buf []byte) {
 		index := LockOf(s.page)
-		w.Op, w.SGL, w.RemoteAddr, w.RKey = op, [][]byte{buf}, l.grant.Locks.VA+uint64(index)*8, l.grant.Locks.RKey
+		s.Ask(op, s.node, l.grant.Locks, 8*index, buf).Swap = swap
 		if h := c.cfg.WordLog; h != nil {
-			s.log = h.Call(l.conn, now, history.Word{Op: op, Addr: LockAddr(s.page.Node(), index), Compare: w.Compare, Swap: w.Swap})
+			s.log = h.Call(l.conn, now, history.Word{Op: op, Addr: LockAddr(s.page.Node(), index), Swap: swap})
 			s.logged = true
 		}
 	}
 	s.logged = false
 	switch s.step {
 	case stepRoot:
-		memory(w, rnic.OpRead, c.cfg.RootAt, s.word[:])
+		memory(rnic.OpRead, c.cfg.RootAt, s.word())
 	case stepRootPage, stepDown, stepLeaf, stepPage:
-		memory(w, rnic.OpRead, s.page.Off(), s.img)
+		memory(rnic.OpRead, s.page.Off(), s.img)
 	case stepLock:
-		w.Swap = c.tag(s)
-		lock(w, rnic.OpCompareSwap, s.word[:])
+		lock(rnic.OpCompareSwap, c.tag(s), s.word())
 	case stepWhose:
-		lock(w, rnic.OpRead, s.word[:])
+		lock(rnic.OpRead, 0, s.word())
 	case stepRight, stepNewRoot:
-		memory(w, rnic.OpWrite, s.at.Off(), s.right)
+		memory(rnic.OpWrite, s.at.Off(), s.right)
 	case stepWrite:
-		memory(w, rnic.OpWrite, s.page.Off()+uint64(s.from), s.img[s.from:s.from+s.length])
+		memory(rnic.OpWrite, s.page.Off()+uint64(s.from), s.img[s.from:s.from+s.length])
 		if !s.handed {
-			lock(&wrs[1], rnic.OpWrite, zero[:])
-			n = 2
+			lock(rnic.OpWrite, 0, zero[:])
 		}
 	case stepUnlock:
-		lock(w, rnic.OpWrite, zero[:])
+		lock(rnic.OpWrite, 0, zero[:])
 	case stepRootCAS:
-		w.Compare, w.Swap = uint64(s.page), uint64(s.at)
-		memory(w, rnic.OpCompareSwap, c.cfg.RootAt, s.word[:])
+		s.AskSwap(0, l.grant.Memory, int(c.cfg.RootAt), uint64(s.page), uint64(s.at), s.word())
 	}
-	wrs[n-1].Signaled = true
-	for i := range wrs[:n] {
-		wrs[i].ID = uint64(l.dials)<<32 | uint64(s.node)<<16 | uint64(s.index)
-		if err := l.qp.PostSend(&wrs[i]); err != nil {
-			s.end(now, err)
-			return
-		}
+	if _, _, err := s.Post(func(int, *rnic.SendWR) bool { return true }); err != nil {
+		s.end(now, err)
 	}
 }
 
-// done is called when the step's requests have succeeded.
+// word is what a CAS or a READ of a word returned.
+func (s *session) word() []byte { return s.Words[0][:] }
+
+// Next implements onesided.Thread.
+func (s *session) Next(now clock.Time) bool {
+	op, ok := s.c.cfg.Next(now, s.Index)
+	if ok {
+		s.begin(now, op)
+	}
+	return ok
+}
+
+// Wake implements onesided.Thread.
+func (s *session) Wake(now clock.Time) { s.fire(now) }
+
+// Lost implements onesided.Thread.
+func (s *session) Lost(now clock.Time, node int) {
+	if s.Pending() && node == s.node {
+		s.Drop()
+		s.lost = true
+		s.fire(now)
+	}
+}
+
+// Done implements onesided.Thread.
+func (s *session) Done(now clock.Time) {
+	if s.logged {
+		s.logged = false
+		s.c.cfg.WordLog.Return(s.log, now, le.Uint64(s.word()))
+	}
+	s.done(now)
+}
+
+// done goes on when the step has happened.
 func (s *session) done(now clock.Time) {
 	c := s.c
 	switch s.step {
 	case stepRoot:
-		s.page = Addr(le.Uint64(s.word[:]))
+		s.page = Addr(le.Uint64(s.word()))
 		s.do(now, stepRootPage)
 	case stepRootPage:
 		if !s.reread(now, s.img.whole()) {
@@ -280,7 +296,7 @@ func (s *session) done(now clock.Time) {
 	case stepLeaf:
 		s.search(now)
 	case stepLock:
-		if le.Uint64(s.word[:]) != 0 {
+		if le.Uint64(s.word()) != 0 {
 			c.stats.LockFailed++
 			s.res.Retries++
 			s.do(now, stepLock)
@@ -288,7 +304,7 @@ func (s *session) done(now clock.Time) {
 		}
 		s.do(now, stepPage)
 	case stepWhose:
-		s.found(now, le.Uint64(s.word[:]) == c.tag(s))
+		s.found(now, le.Uint64(s.word()) == c.tag(s))
 	case stepPage:
 		s.insert(now)
 	case stepRight:
@@ -302,7 +318,7 @@ func (s *session) done(now clock.Time) {
 	case stepNewRoot:
 		s.do(now, stepRootCAS)
 	case stepRootCAS:
-		if le.Uint64(s.word[:]) != uint64(s.page) {
+		if le.Uint64(s.word()) != uint64(s.page) {
 			// Somebody else's root, or (after the queue pair failed) ours.
 			c.root = 0
 			s.descend(now)

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -237,7 +238,27 @@ func TestNewClientRefuses(t *testing.T) {
 	if len(errs) != 3 || errs[0] != ErrKey || errs[2] != ErrKey || c.Idle() {
 		t.Errorf("%v", errs)
 	}
-	if d := c.Deadline(); d != clock.Time(1000).Add(redialAfter) {
+	if d := c.Deadline(); d != clock.Time(1000).Add(onesided.RedialAfter) {
 		t.Errorf("dials again at %d", d)
+	}
+}
+
+// TestLeft: of a chunk whose client has gone, what was written is not given out again.
+func TestLeft(t *testing.T) {
+	tree, err := NewTree(Layout{Nodes: 1, RootAt: 64, Size: 16 * PageSize}, []uint64{1, 2}, func(k uint64) uint64 { return k }, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := tree.Chunk(0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for used := range 4 {
+		if left := tree.Left(c); left.Pages != 3-used || left.At.Off() != c.At.Off()+uint64(used)*PageSize {
+			t.Fatalf("%d pages are written: %+v", used, left)
+		}
+		if used < 3 {
+			tree.page(AddrOf(0, c.At.Off()+uint64(used)*PageSize))[PageSize-1] = 1
+		}
 	}
 }

@@ -10,8 +10,10 @@
 // what is the client's alone (its number, memory for what it writes). What a server does not
 // serve it rejects, with a text that says why.
 //
-// A Server's memory has room for so many clients, those that have gone included: what they
-// have written stays, and locks that they held have their names.
+// A Server's memory has room for so many clients. A place is a client's while it is heard of, and for a Lease
+// more: then another one may have it, with the memory for what it writes, of which what the first one wrote stays. A
+// client that has nothing to do says something now and then. Its connections end first, so that nothing of it comes
+// late. A Server that ends says so to its clients.
 //
 // Clients keep all that they were told (rack/history). At the end one order of all
 // operations must explain it, and what the memory holds then.

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -130,6 +129,9 @@ func (c *Client) Step(now clock.Time) bool {
 // Deadline implements host.App.
 func (c *Client) Deadline() clock.Time {
 	d := c.dialer.agent.Deadline()
+	if c.dialer.told != nil && !c.dialer.ended() {
+		d = min(d, c.dialer.beatAt)
+	}
 	if c.connected && !c.dialer.ending {
 		d = min(d, c.lib.Deadline())
 	}
@@ -371,9 +373,6 @@ func (f *Fleet) Judge(m Store) Verdict {
 	defer f.mu.Unlock()
 	return f.log.Judge(m, f.broke(), f.keys)
 }
-
-// ErrStuck: what was waited for did not come.
-var ErrStuck = errors.New("it did not happen in time")
 
 // Await waits until something is so, while others breathe the clients.
 func (f *Fleet) Await(ctx context.Context, so func() bool) error {

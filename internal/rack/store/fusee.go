@@ -17,15 +17,12 @@ var fuseeKind = Kind{
 		if s.Value == 0 {
 			s.Value = 8
 		}
-		l := fuseeLayout(*s)
 		if s.Value < 8 || s.Value > fuseeValue {
 			return fmt.Errorf("value %d: want 8 to %d bytes (in an object)", s.Value, fuseeValue)
 		}
-		if n := int64(l.Blocks) * int64(l.Block); n > 1<<33 {
-			return fmt.Errorf("keys %d, value %d, sessions %d: they would take %d MB of memory, of %d at most", s.Keys, s.Value, s.Sessions, n>>20, 1<<33>>20)
-		}
 		return nil
 	},
+	Memory:      func(s Spec) int64 { l := fuseeLayout(s); return l.Memory() },
 	EachSession: true, New: newFusee, Client: fuseeClient,
 }
 
@@ -87,6 +84,8 @@ type fuseeAnnounced struct {
 	Subtables, Groups, Unit, Block, Blocks uint32
 	Index, Owners, Objects                 region
 	First                                  uint16 // number of its first session
+	Room                                   uint16 // sessions that there are blocks for
+	Dead                                   uint16 // first of as many sessions as the client has, whose memory it takes over; 0: there are none
 	At                                     uint32 // first of its blocks: fuseeBlocks for each session, one after the other
 }
 
@@ -108,7 +107,25 @@ func (t *fuseeStore) Join(sessions int) ([]byte, error) {
 	first := t.next
 	t.next += sessions
 	return pack(fuseeAnnounced{uint32(l.Subtables), uint32(l.Groups), uint32(l.Unit), uint32(l.Block), uint32(l.Blocks),
-		region(t.grant.Index), region(t.grant.Blocks), region(t.grant.Objects), uint16(first), uint32(at)}), nil
+		t.grant.Index, t.grant.Blocks, t.grant.Objects, uint16(first), uint16(sessions), 0, uint32(at)}), nil
+}
+
+// Again has the next client recover the sessions of the one before, and take over their memory.
+func (t *fuseeStore) Again(announced []byte, sessions int) ([]byte, error) {
+	var a fuseeAnnounced
+	if err := unpack(announced, &a); err != nil {
+		return nil, err
+	}
+	if t.next+2*sessions > 1<<16-1 {
+		return nil, errors.New("fusee: sessions have no numbers left: start the memory node anew")
+	}
+	// Nobody has the first of these numbers: there are as many of the dead, whoever had parts of the memory last.
+	a.Dead, a.First = uint16(t.next), uint16(t.next+sessions)
+	t.next += 2 * sessions
+	for i := range int(a.Room) * fuseeBlocks {
+		t.cluster.Give(a.Dead+uint16(i/fuseeBlocks%sessions), 0, int(a.At)+i)
+	}
+	return pack(a), nil
 }
 
 func (t *fuseeStore) Shared() []Span {
@@ -145,12 +162,15 @@ func fuseeClient(c ClientSpec) (Library, error) {
 		return nil, err
 	}
 	l := fusee.Layout{Nodes: 1, Replicas: 1, Subtables: int(a.Subtables), Groups: int(a.Groups), Unit: int(a.Unit), Block: int(a.Block), Blocks: int(a.Blocks)}
-	grant := fusee.Grant{Layout: l, Index: fusee.Region(a.Index), Blocks: fusee.Region(a.Owners), Objects: fusee.Region(a.Objects)}
-	keys, values, scratch := make([][]byte, c.Sessions), make([][]byte, c.Sessions), make([]byte, c.Value)
-	for i := range values {
-		values[i] = make([]byte, c.Value)
+	grant := fusee.Grant{Layout: l, Index: a.Index, Blocks: a.Owners, Objects: a.Objects}
+	keys, v := make([][]byte, c.Sessions), newValues(c)
+	given := make([]int, c.Sessions)      // of a session's blocks
+	recovered := make([]bool, c.Sessions) // what the dead left
+	for i := range given {
+		if recovered[i] = a.Dead == 0; !recovered[i] {
+			given[i] = fuseeBlocks // recovery finds them
+		}
 	}
-	given := make([]int, c.Sessions) // of a session's blocks
 	x, err := fusee.NewClient(fusee.Config{
 		Layout: l, Sessions: c.Sessions, ID: a.First, CQ: c.CQ, FailAfter: fuseePatience,
 		Dial: func(now clock.Time, session, _ int) (*rnic.QP, fusee.Grant, error) {
@@ -166,26 +186,24 @@ func fuseeClient(c ClientSpec) (Library, error) {
 			return int(a.At) + i*fuseeBlocks + given[i] - 1, nil
 		},
 		Next: func(now clock.Time, session int) (fusee.Op, bool) {
+			if !recovered[session] {
+				recovered[session] = true
+				return fusee.Op{Kind: fusee.Recover, Dead: a.Dead + uint16(session)}, true
+			}
 			op, ok := c.Next(now, session)
 			keys[session] = fuseeKey(keys[session], op.Key)
 			k := fusee.Op{Kind: fusee.Read, Key: keys[session]}
 			if op.Write {
-				k.Kind, k.Value = fusee.Update, fill(values[session], op.Value)
+				k.Kind, k.Value = fusee.Update, v.of(session, op.Value)
 			}
 			return k, ok
 		},
 		Done: func(r *fusee.Result) {
-			d := Done{Session: r.Session, Start: r.Start, Write: r.Kind != fusee.Read, First: r.Retries == 0, Err: r.Err}
-			if errors.Is(r.Err, fusee.ErrUnknown) {
-				d.Unknown, d.Err = true, nil
+			if r.Kind == fusee.Recover && (r.Err == nil || errors.Is(r.Err, fusee.ErrUnknown)) {
+				recovered[r.Session] = r.Err == nil
+				return
 			}
-			if r.Found && !d.Write && d.Err == nil {
-				ok := false
-				if d.Value, ok = numberOf(r.Got, scratch); !ok {
-					d.Err = errForeign
-				}
-			}
-			c.Done(r.End, &d)
+			v.done(r.End, Done{Session: r.Session, Start: r.Start, Write: r.Kind != fusee.Read, First: r.Retries == 0, Err: r.Err}, r.Found, r.Got, fusee.ErrUnknown)
 		},
 	})
 	return fuseeLibrary{x}, err

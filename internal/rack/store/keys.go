@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/internal/rack/rcuckoo"
 	"github.com/quillon/quillon/internal/rack/sherman"
 	"github.com/quillon/quillon/nf/clock"
@@ -30,6 +31,39 @@ func numberOf(b []byte, scratch []byte) (uint64, bool) {
 	return n, string(fill(scratch[:len(b)], n)) == string(b)
 }
 
+// values are those of a client's sessions, which are written and read.
+type values struct {
+	spec    ClientSpec
+	bytes   [][]byte // by session
+	scratch []byte
+}
+
+func newValues(c ClientSpec) *values {
+	v := &values{spec: c, bytes: make([][]byte, c.Sessions), scratch: make([]byte, c.Value)}
+	for i := range v.bytes {
+		v.bytes[i] = make([]byte, c.Value)
+	}
+	return v
+}
+
+// of is a session's value with a number.
+func (v *values) of(session int, n uint64) []byte { return fill(v.bytes[session], n) }
+
+// done tells the end of an operation, which found got, or ended with d.Err; unknown is the library's error of what may
+// have happened or not.
+func (v *values) done(end clock.Time, d Done, found bool, got []byte, unknown error) {
+	if errors.Is(d.Err, unknown) {
+		d.Unknown, d.Err = true, nil
+	}
+	if found && !d.Write && d.Err == nil {
+		ok := false
+		if d.Value, ok = numberOf(got[:min(len(got), v.spec.Value)], v.scratch); !ok {
+			d.Err = errForeign
+		}
+	}
+	v.spec.Done(end, &d)
+}
+
 // errForeign is the error of a read value that nobody wrote.
 var errForeign = errors.New("a value was read that nobody wrote")
 
@@ -46,7 +80,8 @@ var shermanKind = Kind{
 		}
 		return nil
 	},
-	New: newSherman, Client: shermanClient,
+	Memory: func(s Spec) int64 { return int64(shermanPagesOf(s))*sherman.PageSize + sherman.LockTable },
+	New:    newSherman, Client: shermanClient,
 }
 
 // shermanPages is how many pages a client gets: those that are there split once each at most while
@@ -58,14 +93,17 @@ type shermanStore struct {
 	grant sherman.Grant
 }
 
+// shermanPagesOf is how many pages there are: a leaf is filled to 80 %, and inner pages are a tenth at most.
+func shermanPagesOf(s Spec) int {
+	return s.Keys*10/8/sherman.Entries*11/10 + 16 + s.Clients*shermanPages
+}
+
 func newSherman(s Spec) (Store, error) {
-	// A leaf is filled to 80 %, and inner pages are a tenth at most.
-	pages := s.Keys*10/8/sherman.Entries*11/10 + 16 + s.Clients*shermanPages
 	keys := make([]uint64, s.Keys)
 	for i := range keys {
 		keys[i] = uint64(i) + 1
 	}
-	t, err := sherman.NewTree(sherman.Layout{Nodes: 1, RootAt: 64, Size: uint64(pages) * sherman.PageSize}, keys, func(k uint64) uint64 { return k }, 0)
+	t, err := sherman.NewTree(sherman.Layout{Nodes: 1, RootAt: 64, Size: uint64(shermanPagesOf(s)) * sherman.PageSize}, keys, func(k uint64) uint64 { return k }, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -86,17 +124,25 @@ type shermanAnnounced struct {
 }
 
 // region is Region of all stores.
-type region struct {
-	VA   uint64
-	RKey uint32
-}
+type region = onesided.Region
 
 func (t *shermanStore) Join(int) ([]byte, error) {
 	c, err := t.tree.Chunk(0, shermanPages)
 	if err != nil {
 		return nil, err
 	}
-	return pack(shermanAnnounced{t.tree.Size, t.tree.RootAt, region(t.grant.Memory), region(t.grant.Locks), uint64(c.At), uint32(c.Pages)}), nil
+	return pack(shermanAnnounced{t.tree.Size, t.tree.RootAt, t.grant.Memory, t.grant.Locks, uint64(c.At), uint32(c.Pages)}), nil
+}
+
+// Again leaves the pages that the client before has written.
+func (t *shermanStore) Again(announced []byte, _ int) ([]byte, error) {
+	var a shermanAnnounced
+	if err := unpack(announced, &a); err != nil {
+		return nil, err
+	}
+	free := t.tree.Left(sherman.Chunk{At: sherman.Addr(a.Chunk), Pages: int(a.Pages)})
+	a.Chunk, a.Pages = uint64(free.At), uint32(free.Pages)
+	return pack(a), nil
 }
 
 func (t *shermanStore) Shared() []Span { return []Span{{t.grant.Locks.VA, sherman.LockTable}} }
@@ -125,7 +171,7 @@ func shermanClient(c ClientSpec) (Library, error) {
 	if err := unpack(c.Announced, &a); err != nil {
 		return nil, err
 	}
-	grant := sherman.Grant{Memory: sherman.Region(a.Memory), Locks: sherman.Region(a.Locks)}
+	grant := sherman.Grant{Memory: a.Memory, Locks: a.Locks}
 	x, err := sherman.NewClient(sherman.Config{
 		Layout: sherman.Layout{Nodes: 1, Size: a.Size, RootAt: a.RootAt}, Client: c.Number, Sessions: c.Sessions, CQ: c.CQ,
 		Chunk: sherman.Chunk{At: sherman.Addr(a.Chunk), Pages: int(a.Pages)},
@@ -155,12 +201,10 @@ var rcuckooKind = Kind{
 		if s.Value < 8 || s.Value > 1<<20 {
 			return fmt.Errorf("value %d: want 8 (in the entry) to %d bytes (in an extent)", s.Value, 1<<20)
 		}
-		if n := int64(s.Keys)*int64(extent(s.Value)) + int64(s.Clients)*int64(chunk(s.Value)); s.Value > 8 && n > 1<<33 {
-			return fmt.Errorf("keys %d, value %d, clients %d: they would take %d MB of memory, of %d at most", s.Keys, s.Value, s.Clients, n>>20, 1<<33>>20)
-		}
 		return nil
 	},
-	New: newRCuckoo, Client: rcuckooClient,
+	Memory: func(s Spec) int64 { l := cuckooLayout(s); return l.Memory() },
+	New:    newRCuckoo, Client: rcuckooClient,
 }
 
 // extent is the memory of a value, and chunk that of a client for values that it writes: it keeps what
@@ -175,17 +219,25 @@ type rcuckooStore struct {
 	scratch []byte
 }
 
-func newRCuckoo(s Spec) (Store, error) {
+// cuckooLayout is a table with room for s.
+func cuckooLayout(s Spec) rcuckoo.Layout {
 	l := rcuckoo.Layout{Wide: true, RowsPerLock: 16}
-	// Three quarters full.
+	// Three quarters full; a larger table less, as it has more places that are full by chance.
 	l.Rows = 2 * (s.Keys*4/3/rcuckoo.Slots/2 + 8)
+	if s.Keys > 1<<22 {
+		l.Rows = 2 * (s.Keys*8/5/rcuckoo.Slots/2 + 8)
+	}
 	// A bit for each lock of a small table, so that each client can see the whole of it.
 	for l.Locks = 64; l.Locks < l.Rows/l.RowsPerLock && l.Locks < rcuckoo.LockTable; l.Locks *= 2 {
 	}
-	inline := s.Value == l.InlineSize()
-	if !inline {
+	if s.Value != l.InlineSize() {
 		l.Extents = s.Keys*extent(s.Value) + s.Clients*chunk(s.Value)
 	}
+	return l
+}
+
+func newRCuckoo(s Spec) (Store, error) {
+	l := cuckooLayout(s)
 	t, err := rcuckoo.NewTable(l)
 	if err != nil {
 		return nil, err
@@ -193,7 +245,7 @@ func newRCuckoo(s Spec) (Store, error) {
 	b := make([]byte, s.Value)
 	value := func(k uint32) []byte { return fill(b, uint64(k)) }
 	x := &rcuckooStore{table: t, spec: s, scratch: make([]byte, s.Value)}
-	if !inline {
+	if l.Extents > 0 {
 		_, err = t.FillExtents(1, s.Keys, s.Value, value)
 		return x, err
 	}
@@ -219,6 +271,7 @@ type rcuckooAnnounced struct {
 	Extents                                            uint64
 	Table, LockTable, Leases, Values                   region
 	ChunkAt, ChunkSize                                 uint64
+	Again                                              bool // another client had the chunk before
 }
 
 func (t *rcuckooStore) Join(int) ([]byte, error) {
@@ -232,7 +285,17 @@ func (t *rcuckooStore) Join(int) ([]byte, error) {
 	}
 	return pack(rcuckooAnnounced{uint32(l.Rows), uint32(l.RowsPerLock), uint32(l.LocksPerMessage), uint32(l.Locks), uint32(l.Regions),
 		uint8(l.Form), uint8(l.Hashing), l.Wide, l.Independent, math.Float64bits(l.Factor), uint64(l.Extents),
-		region(g.Table), region(g.Locks), region(g.Leases), region(g.Extents), uint64(c.At), uint64(c.Size)}), nil
+		g.Table, g.Locks, g.Leases, g.Extents, uint64(c.At), uint64(c.Size), false}), nil
+}
+
+// Again has the next client look which extents of the chunk are free.
+func (t *rcuckooStore) Again(announced []byte, _ int) ([]byte, error) {
+	var a rcuckooAnnounced
+	if err := unpack(announced, &a); err != nil {
+		return nil, err
+	}
+	a.Again = true
+	return pack(a), nil
 }
 
 func (t *rcuckooStore) Shared() []Span {
@@ -276,13 +339,14 @@ func rcuckooClient(c ClientSpec) (Library, error) {
 	l := rcuckoo.Layout{Rows: int(a.Rows), Form: rcuckoo.Form(a.Form), Wide: a.Wide, Hashing: rcuckoo.Hashing(a.Hashing), Independent: a.Independent,
 		Factor: math.Float64frombits(a.Factor), RowsPerLock: int(a.RowsPerLock), LocksPerMessage: int(a.LocksPerMessage), Locks: int(a.Locks),
 		Regions: int(a.Regions), Extents: int(a.Extents)}
-	grant := rcuckoo.Grant{Layout: l, Table: rcuckoo.Region(a.Table), Locks: rcuckoo.Region(a.LockTable), Leases: rcuckoo.Region(a.Leases), Extents: rcuckoo.Region(a.Values)}
-	values, scratch := make([][]byte, c.Sessions), make([]byte, c.Value)
-	for i := range values {
-		values[i] = make([]byte, c.Value)
+	grant := rcuckoo.Grant{Layout: l, Table: a.Table, Locks: a.LockTable, Leases: a.Leases, Extents: a.Values}
+	v := newValues(c)
+	chunk := rcuckoo.Chunk{At: int(a.ChunkAt), Size: int(a.ChunkSize)}
+	if a.Again {
+		chunk.Values = c.Value
 	}
 	x, err := rcuckoo.NewClient(rcuckoo.Config{
-		Layout: l, Sessions: c.Sessions, CQ: c.CQ, Chunk: rcuckoo.Chunk{At: int(a.ChunkAt), Size: int(a.ChunkSize)}, FailAfter: rcuckooPatience,
+		Layout: l, Sessions: c.Sessions, CQ: c.CQ, Chunk: chunk, FailAfter: rcuckooPatience,
 		Outside: c.Value != l.InlineSize(), Seed: c.Seed,
 		Dial: func(now clock.Time, session int) (*rnic.QP, rcuckoo.Grant, error) {
 			qp, err := c.Dial(now, session)
@@ -292,22 +356,12 @@ func rcuckooClient(c ClientSpec) (Library, error) {
 			op, ok := c.Next(now, session)
 			k := rcuckoo.Op{Kind: rcuckoo.Read, Key: op.Key}
 			if op.Write {
-				k.Kind, k.Value = rcuckoo.Update, fill(values[session], op.Value)
+				k.Kind, k.Value = rcuckoo.Update, v.of(session, op.Value)
 			}
 			return k, ok
 		},
 		Done: func(r *rcuckoo.Result) {
-			d := Done{Session: r.Session, Start: r.Start, Write: r.Kind != rcuckoo.Read, First: r.Retries == 0, Err: r.Err}
-			if errors.Is(r.Err, rcuckoo.ErrUnknown) {
-				d.Unknown, d.Err = true, nil
-			}
-			if r.Found && !d.Write && d.Err == nil {
-				ok := false
-				if d.Value, ok = numberOf(r.Got[:min(len(r.Got), c.Value)], scratch); !ok {
-					d.Err = errForeign
-				}
-			}
-			c.Done(r.End, &d)
+			v.done(r.End, Done{Session: r.Session, Start: r.Start, Write: r.Kind != rcuckoo.Read, First: r.Retries == 0, Err: r.Err}, r.Found, r.Got, rcuckoo.ErrUnknown)
 		},
 	})
 	return rcuckooLibrary{x}, err

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/quillon/quillon/internal/rack/locks"
@@ -22,6 +23,7 @@ var locksKind = Kind{
 		}
 		return nil
 	},
+	Memory:      func(s Spec) int64 { l := locksLayout(s); return l.Memory() },
 	EachSession: true, New: newLocks, Client: locksClient,
 }
 
@@ -45,20 +47,26 @@ type locksStore struct {
 	given  int // sessions
 }
 
-func newLocks(s Spec) (Store, error) {
-	x := &locksStore{}
+func workOf(s Spec) locks.Work {
 	for _, w := range locks.Works() {
 		if w.String() == s.Work {
-			x.work = w
+			return w
 		}
 	}
+	return locks.Spin
+}
+
+func locksLayout(s Spec) locks.Layout {
 	l := locks.Layout{Words: s.Keys, Block: lockBlock, Sessions: s.Sessions}
-	if x.work == locks.Open {
+	if workOf(s) == locks.Open {
 		l.Scratch = lockScratch
 	}
-	var err error
-	x.memory, err = locks.NewMemory(l)
-	return x, err
+	return l
+}
+
+func newLocks(s Spec) (Store, error) {
+	m, err := locks.NewMemory(locksLayout(s))
+	return &locksStore{memory: m, work: workOf(s)}, err
 }
 
 func (t *locksStore) Serve(pd *rnic.PD) (err error) {
@@ -69,7 +77,7 @@ func (t *locksStore) Serve(pd *rnic.PD) (err error) {
 // locksAnnounced is what a client is told.
 type locksAnnounced struct {
 	Words, Block, Scratch, Sessions, First uint32
-	Work                                   uint8
+	Work, Life                             uint8
 	Shared, Blocks, Private                region
 }
 
@@ -80,8 +88,20 @@ func (t *locksStore) Join(sessions int) ([]byte, error) {
 	}
 	first := t.given
 	t.given += sessions
-	return pack(locksAnnounced{uint32(l.Words), uint32(l.Block), uint32(l.Scratch), uint32(l.Sessions), uint32(first), uint8(t.work),
-		region(g.Words), region(g.Blocks), region(g.Scratch)}), nil
+	return pack(locksAnnounced{uint32(l.Words), uint32(l.Block), uint32(l.Scratch), uint32(l.Sessions), uint32(first), uint8(t.work), 0,
+		g.Words, g.Blocks, g.Scratch}), nil
+}
+
+// Again gives the sessions another life; locks that they held before they take from themselves.
+func (t *locksStore) Again(announced []byte, _ int) ([]byte, error) {
+	var a locksAnnounced
+	if err := unpack(announced, &a); err != nil {
+		return nil, err
+	}
+	if a.Life++; a.Life == 0 {
+		return nil, errors.New("locks: clients' sessions have no life left: start the memory node anew")
+	}
+	return pack(a), nil
 }
 
 func (t *locksStore) Shared() []Span { return []Span{{t.grant.Words.VA, uint64(8 * t.memory.Words)}} }
@@ -112,14 +132,18 @@ func locksClient(c ClientSpec) (Library, error) {
 	if err := unpack(c.Announced, &a); err != nil {
 		return nil, err
 	}
-	grant := locks.Grant{Words: locks.Region(a.Shared), Blocks: locks.Region(a.Blocks), Scratch: locks.Region(a.Private)}
+	grant := locks.Grant{Words: a.Shared, Blocks: a.Blocks, Scratch: a.Private}
 	x, err := locks.New(locks.Config{
 		Layout: locks.Layout{Words: int(a.Words), Block: int(a.Block), Scratch: int(a.Scratch), Sessions: int(a.Sessions)},
-		Work:   locks.Work(a.Work), First: int(a.First), Own: c.Sessions, Ops: 1 << 62, Seed: c.Seed, CQ: c.CQ, ReleaseByCAS: true,
+		Work:   locks.Work(a.Work), First: int(a.First), Life: int(a.Life), Own: c.Sessions, Ops: 1 << 62, Seed: c.Seed, CQ: c.CQ, ReleaseByCAS: true,
 		WordLog: &c.Log.Words, LockLog: &c.Log.Locks,
 		Dial: func(now clock.Time, session int) (*rnic.QP, locks.Grant, error) {
 			qp, err := c.Dial(now, session-int(a.First))
 			return qp, grant, err
+		},
+		Dead: func(session, life int) bool {
+			i := session - int(a.First)
+			return i >= 0 && i < c.Sessions && life < int(a.Life)
 		},
 		More: func(now clock.Time, session int) bool {
 			_, ok := c.Next(now, session-int(a.First))

@@ -4,10 +4,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sort"
 	"strings"
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/resident"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -33,6 +35,9 @@ type Store interface {
 	// Join gives the next client, of so many sessions, its place, and returns what it must
 	// know: at most MaxAnnounced bytes. After an error nothing is taken.
 	Join(sessions int) ([]byte, error)
+	// Again gives a place, as it was announced, to another client: who had it is gone for good, and nothing of it is on
+	// its way. What was written stays.
+	Again(announced []byte, sessions int) ([]byte, error)
 	// Shared is memory that only clients change, word by word: locks. A middlebox may keep it.
 	Shared() []Span
 	// Walk looks at the memory at rest: whether it is sound, where clients may have died
@@ -119,7 +124,9 @@ type Kind struct {
 	EachSession bool
 	// CheckSpec refuses what cannot be, and fills in what is 0.
 	CheckSpec func(s *Spec) error
-	// New makes the memory of a checked Spec.
+	// Memory is how many bytes the memory of a checked Spec takes.
+	Memory func(s Spec) int64
+	// New makes it.
 	New func(s Spec) (Store, error)
 	// Client makes a client library; an error where what was announced is not its own's.
 	Client func(c ClientSpec) (Library, error)
@@ -178,7 +185,38 @@ func (k *Kind) Check(s *Spec) error {
 			return fmt.Errorf("work %q is none of %s", s.Work, strings.Join(k.Works, ", "))
 		}
 	}
-	return k.CheckSpec(s)
+	if err := k.CheckSpec(s); err != nil {
+		return err
+	}
+	most := int64(mostMemory)
+	if n := resident.May(); n > 0 {
+		most = min(most, n)
+	}
+	return k.fits(*s, most)
+}
+
+// mostMemory is how many bytes a memory node has at most, and any machine has less.
+const mostMemory = 1 << 33
+
+// fits refuses what takes more memory than most, and says how many keys fit.
+func (k *Kind) fits(s Spec, most int64) error {
+	n := k.Memory(s)
+	if n <= most {
+		return nil
+	}
+	keys := sort.Search(s.Keys, func(i int) bool {
+		less := s
+		less.Keys = i + 1
+		return k.Memory(less) > most
+	})
+	what := fmt.Sprintf("keys %d", s.Keys)
+	if s.Value > 0 {
+		what += fmt.Sprintf(", value %d", s.Value)
+	}
+	if keys == 0 {
+		return fmt.Errorf("%s: they take %d MB of memory, of %d that a memory node may have here: ask for fewer clients and sessions, or smaller values", what, n>>20, most>>20)
+	}
+	return fmt.Errorf("%s: they take %d MB of memory, of %d that a memory node may have here: at most %d keys fit", what, n>>20, most>>20, keys)
 }
 
 var be = binary.BigEndian

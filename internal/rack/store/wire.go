@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/quillon/quillon/internal/rack/cm"
 	"github.com/quillon/quillon/nf/clock"
@@ -45,6 +46,17 @@ const (
 	resources = 16
 )
 
+// Lease is how long a client may be quiet. A memory node ends connections over which nothing has come for so long, and gives
+// the place of a client that has none, and whose last words are as old, to the next one that comes when there is no
+// other. So a client of which nothing is to be done sends an empty WRITE over each connection every beat.
+const (
+	Lease = 30 * time.Second
+	beat  = Lease / 6
+)
+
+// farewell is what a memory node says with the end of a connection when it ends itself.
+const farewell = "it ends"
+
 const access = rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
 
 // params are those of both sides: 4.096 us * 2^14 (67 ms) until a request is sent again, 7 times.
@@ -70,6 +82,9 @@ type Server struct {
 	conns   map[*cm.ID]*conn
 	members map[uint64]*member
 	vacant  int // of members
+	come    int // clients, and their numbers
+	lookAt  clock.Time
+	ending  bool
 	stats   ServerStats
 	wcs     [16]rnic.WC
 }
@@ -79,7 +94,9 @@ type member struct {
 	client    uint64
 	number    int
 	of        int
-	room      int // sessions that its place has room for
+	place     int
+	seen      clock.Time // when something came last
+	room      int        // sessions that its place has room for
 	announced []byte
 	sessions  map[uint16]*cm.ID // that are connected
 	// used: a request came over a connection, so that the place cannot be another's. Who is not connected and has
@@ -89,9 +106,11 @@ type member struct {
 
 // conn is a connection.
 type conn struct {
-	qp      *rnic.QP
-	member  *member
-	session uint16
+	qp       *rnic.QP
+	member   *member
+	session  uint16
+	requests uint64     // when it was looked at last
+	seen     clock.Time // when something had come
 }
 
 // ServerStats are a server's totals.
@@ -100,6 +119,7 @@ type ServerStats struct {
 	Connections int    `json:"connections"` // now
 	Accepted    uint64 `json:"accepted"`
 	Refused     uint64 `json:"refused"`
+	Aged        uint64 `json:"aged"`              // places that were given to another client, as theirs had been quiet for a Lease
 	Refusal     string `json:"refusal,omitempty"` // the last reason
 }
 
@@ -139,6 +159,9 @@ func (s *Server) Stats() ServerStats {
 // Step implements host.App.
 func (s *Server) Step(now clock.Time) bool {
 	did := s.agent.Step(now)
+	if now >= s.lookAt {
+		s.look(now)
+	}
 	for s.cq.Poll(s.wcs[:]) > 0 {
 		did = true // of queue pairs that failed
 	}
@@ -150,7 +173,11 @@ func (s *Server) Step(now clock.Time) bool {
 		did = true
 		switch e.Kind {
 		case cm.Requested:
-			if err := s.requested(now, e); err != nil {
+			err := errEnds
+			if !s.ending {
+				err = s.requested(now, e)
+			}
+			if err != nil {
 				s.stats.Refused++
 				s.stats.Refusal = err.Error()
 				reason := cm.ReasonConsumer
@@ -160,19 +187,47 @@ func (s *Server) Step(now clock.Time) bool {
 				_ = e.ID.Reject(reason, []byte(err.Error()))
 			}
 		case cm.Disconnected, cm.Rejected, cm.Unreachable:
-			s.gone(e.ID)
+			s.gone(now, e.ID)
+		}
+	}
+}
+
+// errEnds: the memory node says goodbye.
+var errEnds = errors.New("the memory node ends")
+
+// End says goodbye to all clients; Ended tells when they know, or do not answer.
+func (s *Server) End(now clock.Time) {
+	s.ending = true
+	for id := range s.conns {
+		_ = id.Leave(now, []byte(farewell)) // or it has ended
+	}
+}
+
+// Ended reports whether no connection is left.
+func (s *Server) Ended() bool { return len(s.conns) == 0 }
+
+// look ends connections that have been quiet for a Lease.
+func (s *Server) look(now clock.Time) {
+	s.lookAt = now.Add(beat)
+	for id, c := range s.conns {
+		if n := c.qp.Stats().RxRequests; n != c.requests {
+			c.requests, c.seen = n, now
+		}
+		if now.Sub(c.seen) > Lease {
+			_ = id.Disconnect(now) // or that is under way
 		}
 	}
 }
 
 // gone forgets a connection that has ended.
-func (s *Server) gone(id *cm.ID) {
+func (s *Server) gone(now clock.Time, id *cm.ID) {
 	c := s.conns[id]
 	if c == nil {
 		return
 	}
 	m := c.member
 	m.used = m.used || c.qp.Stats().RxRequests > 0
+	m.seen = now
 	c.qp.Destroy()
 	delete(s.conns, id)
 	delete(m.sessions, c.session)
@@ -182,45 +237,77 @@ func (s *Server) gone(id *cm.ID) {
 	}
 }
 
-// place gives a client its place: its own, a new one, or one that another has left.
-func (s *Server) place(h *hello) (*member, error) {
-	m, of := s.members[h.Client], int(h.Of)
-	if m != nil {
+// place gives a client its place: its own, one that another has left and not used, a new one, or one that has aged.
+func (s *Server) place(now clock.Time, h *hello) (*member, error) {
+	of := int(h.Of)
+	if m := s.members[h.Client]; m != nil {
 		return m, nil
 	}
-	err := fmt.Errorf("there is room for %d clients, and so many have come: start the memory node with more (--clients)", s.spec.Clients)
-	if len(s.members) < s.spec.Clients {
-		var a []byte
-		if a, err = s.store.Join(of); err == nil && len(a) > MaxAnnounced {
-			err = fmt.Errorf("%s announces %d bytes, of %d at most", s.kind.Name, len(a), MaxAnnounced)
-		}
-		m = &member{client: h.Client, number: len(s.members) + 1, of: of, room: mostSessions, announced: a, sessions: map[uint16]*cm.ID{}}
-		if s.kind.EachSession {
-			m.room = of
-		}
+	if s.come == mostNumber {
+		return nil, errors.New("too many clients have come: start the memory node anew")
 	}
-	if err != nil {
-		m = nil
-		for _, x := range s.members {
-			if x.vacant && x.room >= of && (m == nil || x.number < m.number) {
-				m = x
+	m, err := s.free(of)
+	if m == nil {
+		if m = s.first(of, func(x *member) bool { return x.vacant }); m == nil {
+			if m = s.first(of, func(x *member) bool { return len(x.sessions) == 0 && now.Sub(x.seen) > Lease }); m == nil {
+				return nil, err
 			}
-		}
-		if m == nil {
-			return nil, err
+			if m.announced, err = s.store.Again(m.announced, of); err != nil {
+				return nil, err
+			}
+			m.used = false
+			s.stats.Aged++
 		}
 		delete(s.members, m.client)
-		m.client, m.of = h.Client, of
 	}
+	s.come++
+	m.client, m.of, m.number, m.seen = h.Client, of, s.come, now
 	s.members[h.Client] = m
 	return m, nil
+}
+
+// mostNumber is the greatest number of a client: it is a part of values and of locks.
+const mostNumber = 1<<18 - 1
+
+// free is a place that nobody has had.
+func (s *Server) free(of int) (*member, error) {
+	if len(s.members) == s.spec.Clients {
+		return nil, fmt.Errorf("there is room for %d clients, and so many have come: start the memory node with more (--clients), or wait %v, if some have gone", s.spec.Clients, Lease)
+	}
+	a, err := s.store.Join(of)
+	if err == nil && len(a) > MaxAnnounced {
+		err = fmt.Errorf("%s announces %d bytes, of %d at most", s.kind.Name, len(a), MaxAnnounced)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m := &member{place: len(s.members), room: mostSessions, announced: a, sessions: map[uint16]*cm.ID{}}
+	if s.kind.EachSession {
+		m.room = of
+	}
+	return m, nil
+}
+
+// first is the first member that is so, with room for so many sessions; nil: none is.
+func (s *Server) first(of int, so func(*member) bool) (m *member) {
+	for _, x := range s.members {
+		if x.room >= of && so(x) && (m == nil || x.place < m.place) {
+			m = x
+		}
+	}
+	return m
 }
 
 // errTwice: a session asks for a connection, and has one.
 var errTwice = errors.New("the session is connected already")
 
 // Deadline implements host.App.
-func (s *Server) Deadline() clock.Time { return s.agent.Deadline() }
+func (s *Server) Deadline() clock.Time {
+	if len(s.conns) == 0 {
+		return s.agent.Deadline()
+	}
+	return min(s.agent.Deadline(), s.lookAt)
+}
 
 // requested answers a ConnectRequest; an error: it is to be rejected, with that text.
 func (s *Server) requested(now clock.Time, e cm.Event) error {
@@ -234,7 +321,7 @@ func (s *Server) requested(now clock.Time, e cm.Event) error {
 	if h.Session >= h.Of || h.Of > mostSessions {
 		return fmt.Errorf("session %d of %d: want one of 1 to %d sessions", h.Session, h.Of, mostSessions)
 	}
-	m, err := s.place(&h)
+	m, err := s.place(now, &h)
 	if err != nil {
 		return err
 	}
@@ -256,7 +343,7 @@ func (s *Server) requested(now clock.Time, e cm.Event) error {
 		qp.Destroy()
 		return err
 	}
-	s.conns[e.ID], m.sessions[h.Session] = &conn{qp, m, h.Session}, e.ID
+	s.conns[e.ID], m.sessions[h.Session] = &conn{qp: qp, member: m, session: h.Session, seen: now}, e.ID
 	if m.vacant {
 		m.vacant = false
 		s.vacant--
@@ -284,6 +371,7 @@ type dialer struct {
 	fits     bool   // what it announced is what the client wants
 	ending   bool
 	err      error
+	beatAt   clock.Time
 }
 
 // session is a connection of a session.
@@ -291,6 +379,7 @@ type session struct {
 	id    *cm.ID
 	qp    *rnic.QP
 	state connState
+	acks  uint64 // that had come when it was looked at last
 }
 
 type connState uint8
@@ -300,6 +389,7 @@ const (
 	asked            // for a connection
 	ready            // connected, and nobody uses it yet
 	used             // by the client library
+	lost             // it has ended, and the client library does not know
 	parted           // an end is asked for
 )
 
@@ -330,7 +420,7 @@ func (d *dialer) connect(now clock.Time, i int) {
 		d.fail(err)
 		return
 	}
-	*s = session{id, qp, asked}
+	*s = session{id: id, qp: qp, state: asked}
 	d.asked++
 }
 
@@ -343,6 +433,9 @@ func (d *dialer) fail(err error) {
 // step takes what has happened to connections, and asks for those that are missing.
 func (d *dialer) step(now clock.Time) bool {
 	did := d.agent.Step(now)
+	if now >= d.beatAt {
+		d.beat(now)
+	}
 	for {
 		e, ok := d.agent.Poll()
 		if !ok {
@@ -362,6 +455,23 @@ func (d *dialer) step(now clock.Time) bool {
 		}
 	}
 	return did
+}
+
+// beat says something over the connections that have been quiet.
+func (d *dialer) beat(now clock.Time) {
+	d.beatAt = now.Add(beat)
+	for i := range d.sessions {
+		s := &d.sessions[i]
+		if s.state != ready && s.state != used {
+			continue
+		}
+		n := s.qp.Stats().RxResponses
+		if n == s.acks {
+			// Nobody waits for its end; should it fail, the queue pair has.
+			_ = s.qp.PostSend(&rnic.SendWR{ID: uint64(i), Op: rnic.OpWrite})
+		}
+		s.acks = n
+	}
 }
 
 func (d *dialer) event(now clock.Time, e cm.Event) {
@@ -406,7 +516,19 @@ func (d *dialer) event(now clock.Time, e cm.Event) {
 		}
 	case cm.Disconnected:
 		d.up--
+		if s.state == used {
+			s.state = lost // what is posted now completes as failed
+		}
+		if b := bytes.TrimRight(e.PrivateData, "\x00"); len(b) > 0 && !d.ending {
+			d.fail(fmt.Errorf("the memory node %v says goodbye: %s", d.peer.IP, b))
+		}
 	}
+	if s.state != lost {
+		s.forget()
+	}
+}
+
+func (s *session) forget() {
 	s.qp.Destroy()
 	*s = session{}
 }
@@ -441,6 +563,8 @@ func (d *dialer) dial(now clock.Time, i int) (*rnic.QP, error) {
 		if s.id.Disconnect(now) != nil {
 			s.qp.Destroy() // it has ended, and the event is on its way
 		}
+	case lost:
+		s.forget()
 	}
 	return nil, errLater
 }
@@ -452,6 +576,8 @@ func (d *dialer) end(now clock.Time) {
 		if s := &d.sessions[i]; s.state == ready || s.state == used {
 			s.state = parted
 			_ = s.id.Disconnect(now) // or it has ended
+		} else if s.state == lost {
+			s.forget()
 		}
 	}
 }

@@ -17,10 +17,7 @@ const nameFUSEE = "FUSEE"
 // cache, and insert as the public code does. Of what is published for neither, values fit into
 // one unit of 256 bytes, which is the public server's.
 func fuseeRack() sim.FuseeConfig {
-	return sim.FuseeConfig{
-		Store: fusee.Layout{Unit: 256}, Hosts: 8, Clients: 8, Zipf: 0.99,
-		Library: fusee.Config{Cache: -1, Blind: true},
-	}
+	return sim.FuseeConfig{Store: fusee.Layout{Unit: 256}, Library: fusee.Config{Cache: -1, Blind: true}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99}}
 }
 
 // fuseeOf is a store as a figure of Clover has it.

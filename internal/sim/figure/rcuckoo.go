@@ -27,10 +27,7 @@ func coded(rows int) rcuckoo.Layout {
 // rows a lock, one READ for rows up to 256 bytes apart, insertions that do not look
 // whether the key is there.
 func cuckooRack() sim.RCuckooConfig {
-	return sim.RCuckooConfig{
-		Table: coded(1 << 17), Fill: 0.9, Hosts: 8, Clients: 320, Zipf: 0.99, Items: cuckooItems,
-		Library: rcuckoo.Config{Blind: true, Fence: true, Covering: 256},
-	}
+	return sim.RCuckooConfig{Table: coded(1 << 17), Fill: 0.9, Library: rcuckoo.Config{Blind: true, Fence: true, Covering: 256}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 320, Zipf: 0.99, Items: cuckooItems}}
 }
 
 // cuckooLess says what is smaller than published.

@@ -1,0 +1,66 @@
+package onesided
+
+import (
+	"reflect"
+
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// Region is remote memory.
+type Region struct {
+	VA   uint64
+	RKey uint32
+}
+
+// Part is memory that a memory node lets others reach, from an address on.
+type Part struct {
+	Mem []byte
+	VA  uint64
+	// To is told where it is.
+	To *Region
+	// Access is what is allowed; 0: all.
+	Access rnic.Access
+}
+
+// Serve lets the queue pairs of pd reach the parts.
+func Serve(pd *rnic.PD, parts ...Part) error {
+	for _, p := range parts {
+		if p.Access == 0 {
+			p.Access = rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic
+		}
+		mr, err := pd.RegMR(p.Mem, p.VA, p.Access)
+		if err != nil {
+			return err
+		}
+		*p.To = Region{p.VA, mr.RKey}
+	}
+	return nil
+}
+
+// Totals are what every client counts.
+type Totals struct {
+	Errors     uint64 // operations that ended with one
+	RoundTrips uint64
+	Messages   uint64
+	Broken     uint64 // queue pairs that failed
+}
+
+// Add adds the counts of from, a struct of unsigned numbers, to those of to.
+func Add[S any](to *S, from S) {
+	add(reflect.ValueOf(to).Elem(), reflect.ValueOf(from))
+}
+
+func add(to, from reflect.Value) {
+	switch to.Kind() {
+	case reflect.Struct:
+		for i := range to.NumField() {
+			add(to.Field(i), from.Field(i))
+		}
+	case reflect.Array:
+		for i := range to.Len() {
+			add(to.Index(i), from.Index(i))
+		}
+	default:
+		to.SetUint(to.Uint() + from.Uint())
+	}
+}

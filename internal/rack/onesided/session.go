@@ -1,0 +1,275 @@
+package onesided
+
+import (
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/rack/rnic"
+)
+
+// RedialAfter is how long a session waits that could not connect.
+const RedialAfter = 100 * time.Microsecond
+
+// Cost is what an operation took.
+type Cost struct {
+	// RoundTrips is how many posts the operation waited for, one after the other; Messages how many requests
+	// those had, and Bytes what frames on the link had for them and their answers, one frame a message.
+	RoundTrips, Messages, Bytes int
+}
+
+// Session is the connections of a client's thread: a queue pair to each memory node, and one post that is asked for, or
+// under way. Stores embed it in theirs.
+type Session struct {
+	Index int // in the client
+	// QPs are the queue pairs by node; nil: not connected.
+	QPs []*rnic.QP
+	// WakeAt is when Wake is to be called, clock.Never: the session does not wait for time.
+	WakeAt clock.Time
+	// Busy: an operation is under way.
+	Busy bool
+	Cost // of the operation under way
+	// WRs are the requests of the post, with their nodes.
+	WRs   []rnic.SendWR
+	Nodes []int
+	bufs  [][]byte
+	// Words are what atomics return, and READs of words.
+	Words [][8]byte
+	Arena
+	// Put posts a request instead of queue pairs, in tests.
+	Put func(node int, w *rnic.SendWR)
+
+	posts   uint32 // number of the post that is under way
+	pending int    // nodes that have not completed it
+}
+
+// NewSession makes a session of so many nodes, whose posts use so many words.
+func NewSession(index, nodes, words int) Session {
+	return Session{Index: index, QPs: make([]*rnic.QP, nodes), WakeAt: clock.Never, Words: make([][8]byte, words)}
+}
+
+func (s *Session) base() *Session { return s }
+
+// Pending reports whether a post is under way.
+func (s *Session) Pending() bool { return s.pending > 0 }
+
+// Begin begins another post.
+func (s *Session) Begin() { s.WRs, s.Nodes, s.bufs = s.WRs[:0], s.Nodes[:0], s.bufs[:0] }
+
+// Ask adds a READ or a WRITE to the post, at an offset in a region, and returns it.
+func (s *Session) Ask(op rnic.Op, node int, r Region, at int, buf []byte) *rnic.SendWR {
+	s.WRs = append(s.WRs, rnic.SendWR{Op: op, RemoteAddr: r.VA + uint64(at), RKey: r.RKey})
+	s.Nodes, s.bufs = append(s.Nodes, node), append(s.bufs, buf)
+	return &s.WRs[len(s.WRs)-1]
+}
+
+// AskSwap adds a CAS.
+func (s *Session) AskSwap(node int, r Region, at int, from, to uint64, into []byte) {
+	w := s.Ask(rnic.OpCompareSwap, node, r, at, into)
+	w.Compare, w.Swap = from, to
+}
+
+// AskMasked adds a CAS of the bits of a mask.
+func (s *Session) AskMasked(node int, r Region, at int, from, to, mask uint64, into []byte) {
+	w := s.Ask(rnic.OpMaskedCompareSwap, node, r, at, into)
+	w.Compare, w.Swap, w.CompareMask, w.SwapMask = from, to, mask, mask
+}
+
+// Post sends the requests that were asked for, and Done is called when the last one to each node has succeeded. Each is
+// shown to may first, which says whether it is sent; after a no, nothing is: that is false. An error is of the queue pair
+// to node, to which nothing is sent any more.
+func (s *Session) Post(may func(i int, w *rnic.SendWR) bool) (node int, ok bool, err error) {
+	s.posts++
+	s.pending = 0
+	for i := range s.WRs {
+		w, n := &s.WRs[i], s.Nodes[i]
+		if !may(i, w) {
+			return n, false, nil
+		}
+		w.ID, w.SGL, w.Signaled = uint64(s.posts)<<16|uint64(s.Index), s.bufs[i:i+1], s.last(i)
+		if w.Signaled {
+			s.pending++
+		}
+		if err := s.put(n, w); err != nil {
+			return n, false, err
+		}
+	}
+	return 0, true, nil
+}
+
+// last reports whether the i-th request is the last one to its node.
+func (s *Session) last(i int) bool {
+	for _, n := range s.Nodes[i+1:] {
+		if n == s.Nodes[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Aside sends a request for whose end nobody waits.
+func (s *Session) Aside(node int, w *rnic.SendWR) error {
+	w.ID, w.Signaled = uint64(s.Index), true // of post 0
+	return s.put(node, w)
+}
+
+func (s *Session) put(node int, w *rnic.SendWR) error {
+	s.count(w)
+	if s.Put != nil {
+		s.Put(node, w)
+		return nil
+	}
+	err := s.QPs[node].PostSend(w)
+	if err != nil {
+		s.QPs[node].Fail()
+	}
+	return err
+}
+
+// count counts a request, and frames as they are on the link, with Ethernet and without FCS.
+func (s *Session) count(w *rnic.SendWR) {
+	const read, readResponse, write, ack, cas, masked, atomicAck = 74, 62, 74, 62, 86, 102, 70
+	s.Messages++
+	switch w.Op {
+	case rnic.OpRead:
+		s.Bytes += read + readResponse + len(w.SGL[0])
+	case rnic.OpWrite:
+		s.Bytes += write + ack + len(w.SGL[0])
+	case rnic.OpMaskedCompareSwap:
+		s.Bytes += masked + atomicAck
+	default:
+		s.Bytes += cas + atomicAck
+	}
+}
+
+// Completed notes that a node has completed a post, and reports whether the post under way has succeeded.
+func (s *Session) Completed(post uint32) bool {
+	if post != s.posts || s.pending == 0 {
+		return false // of a post before
+	}
+	s.pending--
+	return s.pending == 0
+}
+
+// Drop lets the post under way go on without the session: Done is not called for it.
+func (s *Session) Drop() {
+	s.posts++
+	s.pending = 0
+}
+
+// Fresh leaves memory to what may still be under way.
+func (s *Session) Fresh() {
+	s.Arena, s.WRs, s.bufs = Arena{}, nil, nil
+	s.Words = make([][8]byte, len(s.Words))
+}
+
+// Arena is memory for the READs and WRITEs of one post.
+type Arena struct {
+	b    []byte
+	used int
+}
+
+// Reset takes all memory back.
+func (a *Arena) Reset() { a.used = 0 }
+
+// Take gives out n bytes.
+func (a *Arena) Take(n int) []byte {
+	if a.used+n > len(a.b) {
+		a.b = make([]byte, max(2*len(a.b), n, 4096))
+		a.used = 0
+	}
+	p := a.b[a.used : a.used+n : a.used+n]
+	a.used += n
+	return p
+}
+
+// Thread is a session of a store.
+type Thread interface {
+	base() *Session
+	// Next begins an operation; false: there is none now.
+	Next(now clock.Time) bool
+	// Wake goes on at WakeAt.
+	Wake(now clock.Time)
+	// Done goes on when the post has succeeded, and Lost when a queue pair failed.
+	Done(now clock.Time)
+	Lost(now clock.Time, node int)
+}
+
+// Loop runs the sessions of a client. It implements host.App; stores embed it in their clients.
+type Loop[T Thread] struct {
+	Sessions []T
+	// CQ is where the completions of all queue pairs arrive.
+	CQ     *rnic.CQ
+	Totals *Totals
+	wcs    [64]rnic.WC
+}
+
+// Idle reports whether no operation is under way.
+func (l *Loop[T]) Idle() bool {
+	for _, s := range l.Sessions {
+		if s.base().Busy {
+			return false
+		}
+	}
+	return true
+}
+
+// Step implements host.App.
+func (l *Loop[T]) Step(now clock.Time) bool {
+	did := false
+	for {
+		n := l.CQ.Poll(l.wcs[:])
+		for i := range l.wcs[:n] {
+			l.complete(now, &l.wcs[i])
+		}
+		if n == 0 {
+			break
+		}
+		did = true
+	}
+	for _, s := range l.Sessions {
+		if b := s.base(); b.WakeAt != clock.Never && now >= b.WakeAt {
+			b.WakeAt = clock.Never
+			did = true
+			s.Wake(now)
+		}
+		for !s.base().Busy && s.Next(now) {
+			did = true
+		}
+	}
+	return did
+}
+
+// Deadline implements host.App.
+func (l *Loop[T]) Deadline() clock.Time {
+	at := clock.Never
+	for _, s := range l.Sessions {
+		at = min(at, s.base().WakeAt)
+	}
+	return at
+}
+
+// complete takes a completion. The last request of a post to each node asks for one, and every request that fails has one.
+func (l *Loop[T]) complete(now clock.Time, w *rnic.WC) {
+	t := l.Sessions[w.ID&0xFFFF]
+	s := t.base()
+	if w.Status != rnic.Success {
+		for node, q := range s.QPs {
+			if q != nil && q.QPN == w.QPN {
+				l.Broke(t, node)
+				t.Lost(now, node)
+			}
+		}
+		return
+	}
+	if s.Completed(uint32(w.ID >> 16)) {
+		l.Totals.RoundTrips++
+		s.RoundTrips++
+		t.Done(now)
+	}
+}
+
+// Broke forgets a queue pair that failed.
+func (l *Loop[T]) Broke(t T, node int) {
+	l.Totals.Broken++
+	t.base().QPs[node] = nil
+}
