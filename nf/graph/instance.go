@@ -278,7 +278,7 @@ func (i *plans) build(spec *Spec, ports map[string][]port.Port, fresh map[string
 			if app := apps[w][name]; app != nil {
 				kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
 				nodes[name] = newNode(name, known.number(name, kind), kind, app)
-				nodes[name].relay = relays[name]
+				nodes[name].relay, nodes[name].share = relays[name], shares[name]
 			} else {
 				nodes[name] = old.node(name)
 			}
@@ -401,7 +401,7 @@ type share struct {
 func (s *share) get(make func() any) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.made {
+	if !s.made && make != nil {
 		s.v, s.made = make(), true
 	}
 	return s.v
