@@ -10,13 +10,13 @@
 // ended, and that nothing that it began can be sent any more.
 //
 // Hello asks for a session, which is a number that only who gets the answer knows; its token is a nonce, which the answer has, too.
-// All else carries the session, and renews the lease of all that the client holds. Request numbers rise by one from 1; a client has no two
-// under way that are Slots or more apart. A request that is repeated gets the same answer, and is done once. The attempt is the client's count of how
+// All else carries the session, and renews the lease of all that the client holds. Request numbers rise from 1; of those that are alike modulo
+// Slots a client has one under way at a time. A request that is repeated gets the same answer, and is done once. The attempt is the client's count of how
 // often it sent a request; the answer has that of the last one that came.
 //
 // Acquire asks for all of its words or none. With a wait it stands in line until it has them or the time is over: meanwhile it is
 // answered with Waiting, and with its outcome unasked when there is one. The answer OK has the fencing token, which rises with each grant, and the
-// handle; Release names both. Lease in an answer is what is left of the client's lease at the arbiter.
+// handle; Release names both. With a token of 0 it names the number of an acquire instead, which is given up or back, whatever has become of it. Lease in an answer is what is left of the client's lease at the arbiter.
 //
 // An answer has Len bytes: none is longer than what it answers.
 package message
@@ -62,7 +62,7 @@ const (
 	NoSession               // nobody knows the session: say hello
 	Lost                    // the lease has ended: begin another incarnation
 	Stale                   // a later incarnation of the client has come
-	Settling                // the incarnation before is being shut out, or the arbiter has lost its state: ask again in Wait ms
+	Settling                // not done: the incarnation before is being shut out, or the arbiter has lost its state. Send it again in Wait ms, or give it up
 	Shut                    // the client is shut out from a server, by its operator
 	Full                    // no room: too many clients, locks or waiting requests
 	NotYours                // of Release: nothing is held under this token
