@@ -18,7 +18,9 @@ type header struct {
 	token   uint64 // the last one given out
 	// pending is the grant that is being made (token<<1 | 1) or given back (token<<1); 0: none is.
 	pending uint64
-	secret  [16]byte
+	// young is 1 while leases of a process may last whose state is lost.
+	young  uint64
+	secret [16]byte
 }
 
 const memMagic = 0x31_7265_7469_6271_61 // "aqbiter1", but for a byte

@@ -169,6 +169,9 @@ func (s *state) begin(now clock.Time) {
 	}
 	if !fits {
 		s.lose()
+		h.young = 1
+	}
+	if h.young != 0 {
 		s.quiet = now.Add(s.lease + s.settle)
 	}
 	// Tokens never go back, also when the last one is not known: nobody grants a million a second for ever.
@@ -385,6 +388,9 @@ func twice(words []message.Word) bool {
 
 // tick does what is due, and returns when more is.
 func (s *state) tick(now clock.Time) clock.Time {
+	if s.head.young != 0 && now >= s.quiet {
+		s.head.young = 0
+	}
 	for range slice {
 		id, at := s.due.next()
 		if at > now {
@@ -406,6 +412,9 @@ func (s *state) tick(now clock.Time) clock.Time {
 		s.ask(now)
 	}
 	_, next := s.due.next()
+	if s.head.young != 0 {
+		next = min(next, s.quiet)
+	}
 	switch {
 	case s.blind():
 		next = min(next, now.Add(again))
