@@ -107,8 +107,8 @@ var arguments = arg.Declare("arbiter", settings{port: message.Port, lease: 10 * 
 
 func parse(args graph.Args) (settings, error) {
 	s, r := arguments.Read(args)
-	if s.addr.IsValid() && (!s.addr.Is4() || s.addr.IsUnspecified() || s.addr.IsMulticast()) {
-		r.Failf("addr=%v: want the IPv4 address of one host", s.addr)
+	if s.addr.IsValid() && !s.addr.Is4() {
+		r.Failf("addr=%v: want an IPv4 address", s.addr)
 	}
 	if s.mac[0]&1 != 0 {
 		r.Failf("mac=: want the MAC address of one host")

@@ -731,7 +731,7 @@ func (w *world) run(until clock.Time, done func() bool) {
 		e := heap.Pop(&w.q).(event)
 		w.now = max(w.now, e.at)
 		e.do()
-		if n%16 == 0 {
+		if n%64 == 0 {
 			w.check()
 		}
 		if n > 200_000 {
