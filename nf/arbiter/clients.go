@@ -14,7 +14,7 @@ func (s *state) admit(now clock.Time, m *message.Message, from *peer) (int32, me
 	k := clientKey{from.ip, m.Client}
 	at := s.byKey.Find(&k, k.hash(s.seed))
 	if at < 0 {
-		if m.Client >= message.Clients || !s.offered(now, from, m) {
+		if !s.offered(now, from, m) {
 			return -1, message.NoSession
 		}
 		return s.enrol(m, from)
@@ -41,19 +41,45 @@ func (s *state) admit(now clock.Time, m *message.Message, from *peer) (int32, me
 // enrol makes a client known.
 func (s *state) enrol(m *message.Message, from *peer) (int32, message.Result) {
 	n := len(s.freeClients)
-	if n == 0 {
+	if n == 0 || !s.settles(from.ip) { // counted
 		return -1, message.Full
 	}
 	i := s.freeClients[n-1]
 	k := clientKey{from.ip, m.Client}
 	at := s.byKey.Add(&k, k.hash(s.seed))
 	if at < 0 {
+		s.goes(from.ip)
 		return -1, message.Full
 	}
 	s.freeClients = s.freeClients[:n-1]
 	s.byKey.At(at).Val = i
 	s.anew(i, m, from)
 	return i, message.OK
+}
+
+// settles counts another client of an address; false: it has enough of them.
+func (s *state) settles(ip [4]byte) bool {
+	k := clientKey{ip: ip}
+	hash := k.hash(s.seed)
+	at := s.hosts.Find(&ip, hash)
+	if at < 0 {
+		at = s.hosts.Add(&ip, hash)
+	}
+	if at < 0 || s.hosts.At(at).Val >= message.Clients {
+		return false
+	}
+	s.hosts.At(at).Val++
+	return true
+}
+
+// goes counts one less.
+func (s *state) goes(ip [4]byte) {
+	k := clientKey{ip: ip}
+	if at := s.hosts.Find(&ip, k.hash(s.seed)); at >= 0 {
+		if s.hosts.At(at).Val--; s.hosts.At(at).Val == 0 {
+			s.hosts.Del(at)
+		}
+	}
 }
 
 // anew has a client's record say that an incarnation of it lives, and holds nothing.
@@ -213,6 +239,7 @@ func (s *state) forget(i int32) {
 	k := c.key()
 	if at := s.byKey.Find(&k, k.hash(s.seed)); at >= 0 {
 		s.byKey.Del(at)
+		s.goes(k.ip)
 	}
 	atomic.StoreUint32(&c.state, free)
 	s.due.remove(i)

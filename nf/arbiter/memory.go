@@ -39,7 +39,7 @@ const maxTargets = 16
 // client is a client that is known.
 type client struct {
 	state       uint32
-	number      uint32 // below message.Clients
+	number      uint32
 	incarnation uint64
 	session     uint64
 	lease       uint32 // ms
@@ -142,6 +142,9 @@ func (s *state) restore() bool {
 			return false
 		}
 		s.byKey.At(at).Val = int32(i)
+		if !s.settles(k.ip) {
+			return false
+		}
 	}
 	for i := range s.holds {
 		h := &s.holds[i]

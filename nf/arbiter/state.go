@@ -114,6 +114,7 @@ type state struct {
 	beside  []placed
 
 	byKey       flow.Table[clientKey, int32]
+	hosts       flow.Table[[4]byte, int32] // how many clients an address has
 	words       flow.Table[wordKey, word]
 	freeClients []int32
 	freeHolds   []int32
@@ -137,7 +138,7 @@ type pushed struct {
 
 func newState(s settings, seed uint64, memory []byte, secret [16]byte) *state {
 	x := &state{settings: s, seed: seed, known: make([]about, s.nClients), beside: make([]placed, s.nHolds), waiters: make([]waiter, s.nWaiters),
-		due: newDue(s.nClients + s.nWaiters), told: make([]pushed, 0, s.nWaiters), byKey: flow.New[clientKey, int32](2 * s.nClients), words: flow.New[wordKey, word](2 * (s.nHolds + s.nWaiters))}
+		due: newDue(s.nClients + s.nWaiters), told: make([]pushed, 0, s.nWaiters), byKey: flow.New[clientKey, int32](2 * s.nClients), hosts: flow.New[[4]byte, int32](2 * s.nClients), words: flow.New[wordKey, word](2 * (s.nHolds + s.nWaiters))}
 	x.dirty = make([]int32, 0, x.words.Places()+slice)
 	x.head, x.clients, x.holds = lay(memory, s.nClients, s.nHolds)
 	x.freeClients, x.freeHolds = make([]int32, 0, s.nClients), make([]int32, 0, s.nHolds)
@@ -202,6 +203,7 @@ func (s *state) lose() {
 	clear(s.holds)
 	s.head.done()
 	s.byKey.Clear()
+	s.hosts.Clear()
 	s.words.Clear()
 	s.freeClients, s.freeHolds = s.freeClients[:0], s.freeHolds[:0]
 	for i := range s.clients {
@@ -240,11 +242,11 @@ func (s *state) cookie(from *peer, m *message.Message, epoch uint64) uint64 {
 	clear(s.plain[:])
 	copy(s.plain[:], from.ip[:])
 	be.PutUint16(s.plain[4:], from.port)
-	be.PutUint16(s.plain[6:], uint16(m.Client))
 	be.PutUint64(s.plain[8:], m.Incarnation)
 	be.PutUint64(s.plain[16:], epoch)
+	be.PutUint32(s.plain[24:], m.Client)
 	s.cookies.Encrypt(s.sealed[:16], s.plain[:16]) // CBC-MAC of two blocks
-	for i := range 8 {
+	for i := range 12 {
 		s.sealed[i] ^= s.plain[16+i]
 	}
 	s.cookies.Encrypt(s.sealed[:16], s.sealed[:16])
@@ -261,9 +263,6 @@ func (s *state) handle(now clock.Time, m *message.Message, from *peer) bool {
 	m.Answer, m.Result, m.Holder = true, message.OK, [4]byte{}
 	if m.Op == message.Hello {
 		m.Session, m.Wait = s.cookie(from, m, uint64(now)/uint64(epoch)), 0
-		if m.Client >= message.Clients {
-			m.Result = message.Refused
-		}
 		return true
 	}
 	i, result := s.admit(now, m, from)

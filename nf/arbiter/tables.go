@@ -23,14 +23,14 @@ func tables() []table.Decl {
 			},
 			Actions: []table.Action{{Name: "held", Help: "a client holds it", Params: []table.Field{
 				{Name: "ip", Bits: 32, Form: table.IP, Help: "the client's address"},
-				{Name: "number", Bits: 8, Help: "the client's number"},
+				{Name: "number", Bits: 32, Help: "the client's number"},
 				{Name: "exclusive", Bits: 1, Help: "1: nobody else may hold it"},
 				{Name: "left", Bits: 32, Help: "ms left of the client's lease"},
 			}}}},
 		tableClients: {Name: "clients", Help: "clients that are known; one that is deleted is taken for dead: it is shut out, and its locks are given back",
 			Keys: []table.Field{
 				{Name: "ip", Bits: 32, Form: table.IP, Help: "address"},
-				{Name: "number", Bits: 8, Help: "number at that address"},
+				{Name: "number", Bits: 32, Help: "number at that address"},
 			},
 			Actions: []table.Action{{Name: "client", Help: "how it stands", Params: []table.Field{
 				{Name: "incarnation", Bits: 64, Form: table.Hex, Help: "its incarnation"},

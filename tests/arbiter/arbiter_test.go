@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// seeds is how many schedules a run plays; QUILLON_SEEDS scales it.
+// seeds is how many schedules a run plays: ARBITER_SEEDS, or some.
 func seeds(t *testing.T) uint64 {
-	n := uint64(2000)
+	n := uint64(1000)
 	if s, err := strconv.Atoi(os.Getenv("ARBITER_SEEDS")); err == nil {
 		n = uint64(s)
 	}

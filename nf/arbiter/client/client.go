@@ -20,7 +20,7 @@ import (
 
 // Config says who a client is.
 type Config struct {
-	// Number tells clients of one address apart; it is below message.Clients.
+	// Number tells clients of one address apart.
 	Number uint32
 	// Incarnation is this life of the client. It is above all earlier ones of the same number and address, and says that these have
 	// ended: nothing that they began can be sent any more, as their queue pairs are gone.

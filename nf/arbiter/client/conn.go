@@ -60,7 +60,8 @@ func (e *Error) Error() string {
 	return "arbiter: denied: " + e.Result.String()
 }
 
-// Dial makes a client of an arbiter. Without an incarnation it gets the time as one, and without a nonce what the system has.
+// Dial makes a client of an arbiter. Without an incarnation it gets the time as one, and without a nonce what the system has. Without a number it
+// gets any: then nobody knows its next life for one, and where it is shut out an operator has to lift that.
 func Dial(arbiter netip.AddrPort, cfg Config) (*Conn, error) {
 	sock, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(arbiter))
 	if err != nil {
@@ -76,6 +77,9 @@ func Dial(arbiter netip.AddrPort, cfg Config) (*Conn, error) {
 			_, _ = rand.Read(b[:]) // it does not fail
 			return binary.BigEndian.Uint64(b[:])
 		}
+	}
+	if cfg.Number == 0 {
+		cfg.Number = uint32(cfg.Nonce())
 	}
 	c.client = New(cfg)
 	go c.receive()

@@ -6,7 +6,7 @@
 //	40 lease, ms | 44 wait, ms | 48 handle | 52 holder, an IPv4 address
 //	56 words of an acquire: space (4) | address (8) | server's queue pair (3) | 1: exclusive (1)
 //
-// A client is (its IPv4 address, client number below Clients). Its life is an incarnation: a higher one says that the one before has
+// A client is an IPv4 address and a number; an address has at most Clients at a time. Its life is an incarnation: a higher one says that the one before has
 // ended, and that nothing that it began can be sent any more.
 //
 // Hello asks for a session, which is a number that only who gets the answer knows; its token is a nonce, which the answer has, too.
@@ -32,7 +32,7 @@ const (
 	WordLen = 16
 	Most    = 32 // words of an acquire
 	Slots   = 16 // requests of a client whose answers are remembered
-	Clients = 64 // client numbers of an address
+	Clients = 64 // clients of an address at a time
 	version = 1
 	magic   = 'Q'<<8 | 'A'
 	answers = 0x80
