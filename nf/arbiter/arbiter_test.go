@@ -455,3 +455,45 @@ func TestDue(t *testing.T) {
 		}
 	}
 }
+
+// FuzzPush: whatever comes, a frame comes out or is dropped with a reason, and what is held has sense.
+func FuzzPush(f *testing.F) {
+	m := acquire(1, 0, excl(1))
+	f.Add(m.Append(nil), uint8(0), false)
+	m = message.Message{Op: message.Release, Request: 2, Lease: 5, Handle: 1}
+	f.Add(m.Append(nil), uint8(14), false)
+	f.Add([]byte("QA"), uint8(200), true)
+	f.Fuzz(func(t *testing.T, b []byte, flip uint8, cut bool) {
+		x := graphtest.NewSmall(t, *Kind(), with("clients", "2", "locks", "32", "waiting", "2"))
+		x.Advance(1100 * time.Millisecond)
+		a := x.App().(*app)
+		var p message.Message
+		if p.Parse(b) { // a session that is good
+			from := peer{ip: [4]byte{10, 0, 0, 1}, port: 1000}
+			p.Session = a.cookie(&from, &p, uint64(x.Clock.Now())/uint64(epoch))
+			b = p.Append(nil)
+		}
+		g := hdrtest.Build(t, append(hdrtest.Stack(), &layers.IPv4{SrcIP: them(1), DstIP: me, TTL: 9}, &layers.UDP{SrcPort: 1000, DstPort: message.Port}, gopacket.Payload(b))...)
+		if flip != 0 {
+			g[int(flip)%len(g)] ^= 1 << (flip % 8)
+		}
+		if cut {
+			g = g[:max(14, len(g)-int(flip)%len(g))]
+		}
+		for range 2 {
+			r := x.Push("a", g)
+			if n := len(r.Out["a"]) + len(r.Out["b"]) + len(r.Dropped); n != 1 {
+				t.Fatalf("%d frames", n)
+			}
+			for _, d := range r.Out["a"] {
+				if len(d.Bytes) > len(g) {
+					t.Fatalf("an answer of %d bytes to %d", len(d.Bytes), len(g))
+				}
+			}
+		}
+		x.Advance(3 * time.Second)
+		if a.words.Len() != 0 || len(a.freeHolds) != 32 || !a.sound() {
+			t.Fatalf("%d words, %d places", a.words.Len(), len(a.freeHolds))
+		}
+	})
+}

@@ -29,4 +29,12 @@ func Example() {
 		}
 	}
 	// Output:
+	// arbiter.counter.clients 3
+	// arbiter.counter.denied 2
+	// arbiter.counter.died 1
+	// arbiter.counter.granted 4
+	// arbiter.counter.locks 2
+	// arbiter.counter.released 1
+	// arbiter.counter.repeated 1
+	// arbiter.counter.words 2
 }
