@@ -206,6 +206,26 @@ func TestLine(t *testing.T) {
 	if x.Counter("waiting") != 0 || x.Counter("words") != 1 {
 		t.Errorf("%d wait for %d", x.Counter("waiting"), x.Counter("words"))
 	}
+	// Two that share are next together.
+	one = x.want(x.ask(1, acquire(3, 0, excl(21))), message.OK)
+	x.want(x.ask(2, acquire(4, 400, shared(21))), message.Waiting)
+	x.want(x.ask(3, acquire(2, 400, shared(21))), message.Waiting)
+	m = release(4, &one)
+	m.Session = x.sessions[1]
+	if a = answers(t, x.Push("a", datagram(t, 1, 1000, &m))); len(a) != 3 || a[1].Result != message.OK || a[2].Result != message.OK {
+		t.Fatalf("%+v", a)
+	}
+	// Host 7 is behind host 6 for word 12: it is not granted when only word 13 is free, but when host 6 gives up.
+	x.want(x.ask(5, acquire(2, 0, excl(11))), message.OK)
+	x.want(x.ask(8, acquire(1, 0, excl(13))), message.OK)
+	x.want(x.ask(6, acquire(1, 50, excl(11), excl(12))), message.Waiting)
+	x.want(x.ask(7, acquire(1, 400, excl(12), excl(13))), message.Waiting)
+	x.want(x.ask(8, message.Message{Op: message.Release, Request: 2, Lease: 500, Handle: 1}), message.OK)
+	x.want(x.ask(7, acquire(1, 400, excl(12), excl(13))), message.Waiting)
+	a = answers(t, x.Advance(60*time.Millisecond))
+	if len(a) != 2 || a[0].Result != message.TimedOut || a[1].Result != message.OK || a[1].Session != x.sessions[7] {
+		t.Fatalf("%+v", a)
+	}
 }
 
 // TestLease: locks go with the lease and the time after it, and not before.
@@ -240,6 +260,9 @@ func TestLease(t *testing.T) {
 		t.Errorf("%d", a.Lease)
 	}
 	// Whoever holds nothing is forgotten after a while.
+	x.want(x.ask(4, message.Message{Op: message.Renew, Request: 1, Lease: 500}), message.OK)
+	x.Advance(30 * time.Second)
+	x.want(x.ask(4, message.Message{Op: message.Renew, Request: 2, Lease: 500}), message.OK)
 	x.Advance(60 * time.Second)
 	if n := x.Counter("clients") + x.Counter("locks") + x.Counter("words"); n != 0 {
 		t.Errorf("%v", x.rows("clients"))

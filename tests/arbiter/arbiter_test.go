@@ -4,6 +4,9 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/arbiter/message"
 )
 
 // seeds is how many schedules a run plays: ARBITER_SEEDS, or some.
@@ -38,5 +41,45 @@ func TestSchedules(t *testing.T) {
 		if sum[name] == 0 {
 			t.Errorf("no %s: this shows little", name)
 		}
+	}
+}
+
+// TestShutOut: what a host holds that the operator shuts out is another's when it has settled, though the host renews its lease; let in
+// again, it is taken for dead, and its next incarnation is not.
+func TestShutOut(t *testing.T) {
+	w := begin(2, rules{fenced: true})
+	w.start()
+	w.timer()
+	w.run(w.now.Add(lease+2*settle), nil)
+	w.calm = true
+	holds := func(h *hostState, wait time.Duration) uint32 {
+		id, _ := h.c.Acquire(w.now, wait, wordOf(1, true, h.qpn))
+		h.asked[id] = []message.Word{wordOf(1, true, h.qpn)}
+		w.drive(h)
+		return id
+	}
+	a, b := w.host[0], w.host[1]
+	w.idle = true // who is granted something only holds it
+	first := holds(a, 0)
+	w.run(w.now.Add(5*time.Millisecond), nil)
+	second := holds(b, maxWait)
+	w.run(w.now.Add(2*lease), nil)
+	if a.held[first] == 0 || b.held[second] != 0 {
+		t.Fatalf("%v %v %v", a.held, b.held, w.err)
+	}
+	life := a.life
+	w.shut(1, 10*settle)
+	a.lagged = true
+	w.run(w.now.Add(settle+20*time.Millisecond), nil)
+	if b.held[second] == 0 || a.life == life {
+		t.Errorf("after it has settled host 0 is in life %d of %d, and host 1 holds %v", a.life, life, b.held)
+	}
+	w.run(w.now.Add(20*settle), nil)
+	w.release(b, second)
+	w.run(w.now.Add(5*time.Millisecond), nil)
+	third := holds(a, maxWait)
+	w.run(w.now.Add(100*time.Millisecond), nil)
+	if a.held[third] == 0 || w.err != nil {
+		t.Errorf("it is not let in again: %v, %v", a.denied, w.err)
 	}
 }

@@ -140,6 +140,7 @@ type world struct {
 	landing  map[[2]uint64]func() // by token and word: a WRITE under way; nil: it has landed
 	last     uint64
 	calm     bool   // no more faults
+	idle     bool   // who is granted something does nothing with it
 	operator string // argument fence=
 	err      error
 	stats    map[string]int
@@ -369,7 +370,9 @@ func (w *world) hear(h *hostState) {
 			}
 			h.held[e.Request] = e.Token
 			w.believe(h, e.Request)
-			w.work(h, e.Request)
+			if !w.idle {
+				w.work(h, e.Request)
+			}
 		case client.Denied:
 			h.denied[e.Request] = e.Result
 			w.stats["denied "+e.Result.String()]++
@@ -760,8 +763,8 @@ func script(seed uint64) (rules, []step) {
 	return k, s
 }
 
-// play is a world of these rules to which that happens.
-func play(seed uint64, k rules, s []step) *world {
+// begin is a world of these rules before anything has happened.
+func begin(seed uint64, k rules) *world {
 	w := &world{rules: k, r: rand.New(rand.NewPCG(seed, 4)), now: 1_800_000_000_000_000_000, mem: map[string][]byte{}, asked: map[[3]uint64][]message.Word{},
 		tokens: map[uint64]grant{}, newest: map[uint64]uint64{}, landing: map[[2]uint64]func(){}, stats: map[string]int{}, operator: "none"}
 	w.pool = pool
@@ -769,6 +772,12 @@ func play(seed uint64, k rules, s []step) *world {
 		w.host[i] = &hostState{n: i}
 		w.renewed(w.host[i])
 	}
+	return w
+}
+
+// play is a world of these rules to which that happens.
+func play(seed uint64, k rules, s []step) *world {
+	w := begin(seed, k)
 	for i := range s {
 		w.after(s[i].at+lease+settle, func() { w.perform(&s[i]) })
 	}
