@@ -406,7 +406,8 @@ func (s *state) tick(now clock.Time) clock.Time {
 		}
 	}
 	s.run(now)
-	if s.fence != nil && now >= s.looks {
+	held := len(s.freeHolds) < len(s.holds)
+	if s.fence != nil && held && now >= s.looks {
 		s.looks = now.Add(fences)
 		s.ask(now)
 	}
@@ -417,7 +418,7 @@ func (s *state) tick(now clock.Time) clock.Time {
 	switch {
 	case s.blind():
 		next = min(next, now.Add(again))
-	case s.fence != nil:
+	case s.fence != nil && held:
 		next = min(next, s.looks)
 	}
 	if len(s.dirty) > 0 && !s.blind() {

@@ -323,7 +323,9 @@ func (c *Ctx) Guards() (all []*port.Guard) {
 // nobody keeps it beyond a breath.
 func (c *Ctx) Shared(app string) any {
 	if n := c.mover.graph.node(app); n != nil && n.share != nil {
-		return n.share.get(nil)
+		if v := n.share.v.Load(); v != nil {
+			return *v
+		}
 	}
 	return nil
 }

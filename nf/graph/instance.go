@@ -393,18 +393,18 @@ func (l *layout) link(e edge) *link {
 
 // share is Env.Share of one app.
 type share struct {
-	mu   sync.Mutex
-	made bool
-	v    any
+	mu sync.Mutex
+	v  atomic.Pointer[any] // nil: it was not made
 }
 
 func (s *share) get(make func() any) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.made && make != nil {
-		s.v, s.made = make(), true
+	if s.v.Load() == nil {
+		v := make()
+		s.v.Store(&v)
 	}
-	return s.v
+	return *s.v.Load()
 }
 
 // adopt hands the layouts to the workers, between two breaths of all of them, unless an app must not

@@ -29,7 +29,7 @@ func mutants() []shared.Mutant {
 		world("locks are free before their client is shut out", "clients.go", "\tif !k.closed {\n", "\tif !k.closed && s.fence == nil {\n"),
 		world("what passed the fence does not settle", "clients.go", "\t\ts.due.set(i, now.Add(wait))\n", "\t\ts.due.set(i, now)\n\t\t_ = wait\n"),
 		world("a fence that is full is no matter", "clients.go", "settle, ok = s.fence.Shut(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn)\n", "ok, _ = true, t\n"),
-		world("an answer promises more than is left", "state.go", "min(k.ends.Sub(now), ", "min(k.ends.Sub(now)+30*time.Millisecond, "),
+		world("an answer promises more than is left", "state.go", "/time.Millisecond))\n\t}", "/time.Millisecond)) + 30\n\t}"),
 		world("after a restart leases are over", "state.go", "k.heard, k.ends = now, now, now.Add(time.Duration(c.lease)*time.Millisecond)", "k.heard, k.ends = now, now, now"),
 		world("a lost state is no matter", "state.go", "\t\th.young = 1\n", ""),
 		world("a lost state is forgotten by the next start", "state.go", "\tif h.young != 0 {\n\t\ts.quiet", "\tif !fits {\n\t\ts.quiet"),
