@@ -12,7 +12,7 @@ import (
 // admit finds the client that a message is of, or makes it one that is known.
 func (s *state) admit(now clock.Time, m *message.Message, from *peer) (int32, message.Result) {
 	k := clientKey{from.ip, m.Client}
-	at := s.byKey.Find(&k, k.hash(s.seed))
+	at := s.byKey.Find(&k, k.hash(s.lines.seed))
 	if at < 0 {
 		if !s.offered(now, from, m) {
 			return -1, message.NoSession
@@ -46,7 +46,7 @@ func (s *state) enrol(m *message.Message, from *peer) (int32, message.Result) {
 	}
 	i := s.freeClients[n-1]
 	k := clientKey{from.ip, m.Client}
-	at := s.byKey.Add(&k, k.hash(s.seed))
+	at := s.byKey.Add(&k, k.hash(s.lines.seed))
 	if at < 0 {
 		s.goes(from.ip)
 		return -1, message.Full
@@ -55,31 +55,6 @@ func (s *state) enrol(m *message.Message, from *peer) (int32, message.Result) {
 	s.byKey.At(at).Val = i
 	s.anew(i, m, from)
 	return i, message.OK
-}
-
-// settles counts another client of an address; false: it has enough of them.
-func (s *state) settles(ip [4]byte) bool {
-	k := clientKey{ip: ip}
-	hash := k.hash(s.seed)
-	at := s.hosts.Find(&ip, hash)
-	if at < 0 {
-		at = s.hosts.Add(&ip, hash)
-	}
-	if at < 0 || s.hosts.At(at).Val >= message.Clients {
-		return false
-	}
-	s.hosts.At(at).Val++
-	return true
-}
-
-// goes counts one less.
-func (s *state) goes(ip [4]byte) {
-	k := clientKey{ip: ip}
-	if at := s.hosts.Find(&ip, k.hash(s.seed)); at >= 0 {
-		if s.hosts.At(at).Val--; s.hosts.At(at).Val == 0 {
-			s.hosts.Del(at)
-		}
-	}
 }
 
 // anew has a client's record say that an incarnation of it lives, and holds nothing.
@@ -237,7 +212,7 @@ func (s *state) forget(i int32) {
 	c := &s.clients[i]
 	s.leaveAll(i)
 	k := c.key()
-	if at := s.byKey.Find(&k, k.hash(s.seed)); at >= 0 {
+	if at := s.byKey.Find(&k, k.hash(s.lines.seed)); at >= 0 {
 		s.byKey.Del(at)
 		s.goes(k.ip)
 	}

@@ -7,10 +7,18 @@ import (
 
 	"github.com/quillon/quillon/nf/arbiter/message"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/flow"
 )
 
+// lines are the words that somebody holds or stands in line for.
+type lines struct {
+	seed  uint64
+	words flow.Table[wordKey, word]
+	dirty []int32 // places of words whose line may move on
+}
+
 // place is where a word is in the table; negative: there is no room for it.
-func (s *state) place(k *wordKey) int32 {
+func (s *lines) place(k *wordKey) int32 {
 	hash := k.hash(s.seed)
 	at := s.words.Find(k, hash)
 	if at < 0 {
@@ -21,17 +29,17 @@ func (s *state) place(k *wordKey) int32 {
 	return int32(at)
 }
 
-func (s *state) word(at int32) *word { return &s.words.At(int(at)).Val }
+func (s *lines) word(at int32) *word { return &s.words.At(int(at)).Val }
 
 // unused frees a word's place when nobody has to do with it.
-func (s *state) unused(at int32) {
+func (s *lines) unused(at int32) {
 	if w := s.word(at); w.holders == 0 && w.head < 0 && !w.dirty {
 		s.words.Del(int(at))
 	}
 }
 
 // touch has somebody look at the line of a word.
-func (s *state) touch(at int32) {
+func (s *lines) touch(at int32) {
 	w := s.word(at)
 	if w.head >= 0 && !w.dirty {
 		w.dirty = true
@@ -47,7 +55,7 @@ func (s *state) try(i int32, words []message.Word) (w *word, bar int, r message.
 	}
 	for n := range words {
 		k := wordKey{words[n].Addr, words[n].Space}
-		at := s.words.Find(&k, k.hash(s.seed))
+		at := s.words.Find(&k, k.hash(s.lines.seed))
 		if at < 0 {
 			continue
 		}

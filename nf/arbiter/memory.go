@@ -137,7 +137,7 @@ func (s *state) restore() bool {
 			continue
 		}
 		k := s.clients[i].key()
-		at := s.byKey.Add(&k, k.hash(s.seed))
+		at := s.byKey.Add(&k, k.hash(s.lines.seed))
 		if at < 0 {
 			return false
 		}

@@ -2,7 +2,6 @@ package arbiter
 
 import (
 	"crypto/aes"
-	"crypto/cipher"
 	"encoding/binary"
 	"net/netip"
 	"time"
@@ -100,7 +99,6 @@ type waiter struct {
 type state struct {
 	turn turn.Shared
 	settings
-	seed  uint64
 	fence Fence // of this breath; nil: there is none
 	begun bool
 	quiet clock.Time // nothing is granted before
@@ -113,21 +111,19 @@ type state struct {
 	known   []about
 	beside  []placed
 
-	byKey       flow.Table[clientKey, int32]
-	hosts       flow.Table[[4]byte, int32] // how many clients an address has
-	words       flow.Table[wordKey, word]
+	byKey flow.Table[clientKey, int32]
+	census
+	lines
 	freeClients []int32
 	freeHolds   []int32
 	freeWaiters []int32
 	waiters     []waiter
-	due         due // clients, and behind them waiters
-	dirty       []int32
+	due         due      // clients, and behind them waiters
 	told        []pushed // answers that are due, unasked
 	counts      [numCounters]uint64
 	shown       [numCounters]uint64 // of counts, in some worker's counters
 
-	cookies       cipher.Block
-	plain, sealed [2 * aes.BlockSize]byte
+	offers
 }
 
 // pushed is an answer that nobody asked for just now.
@@ -137,8 +133,8 @@ type pushed struct {
 }
 
 func newState(s settings, seed uint64, memory []byte, secret [16]byte) *state {
-	x := &state{settings: s, seed: seed, known: make([]about, s.nClients), beside: make([]placed, s.nHolds), waiters: make([]waiter, s.nWaiters),
-		due: newDue(s.nClients + s.nWaiters), told: make([]pushed, 0, s.nWaiters), byKey: flow.New[clientKey, int32](2 * s.nClients), hosts: flow.New[[4]byte, int32](2 * s.nClients), words: flow.New[wordKey, word](2 * (s.nHolds + s.nWaiters))}
+	x := &state{settings: s, known: make([]about, s.nClients), beside: make([]placed, s.nHolds), waiters: make([]waiter, s.nWaiters),
+		due: newDue(s.nClients + s.nWaiters), told: make([]pushed, 0, s.nWaiters), byKey: flow.New[clientKey, int32](2 * s.nClients), census: census{seed, flow.New[[4]byte, int32](2 * s.nClients)}, lines: lines{seed: seed, words: flow.New[wordKey, word](2 * (s.nHolds + s.nWaiters))}}
 	x.dirty = make([]int32, 0, x.words.Places()+slice)
 	x.head, x.clients, x.holds = lay(memory, s.nClients, s.nHolds)
 	x.freeClients, x.freeHolds = make([]int32, 0, s.nClients), make([]int32, 0, s.nHolds)
@@ -179,7 +175,7 @@ func (s *state) begin(now clock.Time) {
 	h.token = max(h.token, uint64(now)/uint64(time.Microsecond))
 	h.clients, h.holds = uint64(len(s.clients)), uint64(len(s.holds))
 	h.magic = memMagic
-	s.cookies, _ = aes.NewCipher(h.secret[:])
+	s.block, _ = aes.NewCipher(h.secret[:])
 	for i := range s.clients {
 		c, k := &s.clients[i], &s.known[i]
 		if c.state == free {
@@ -235,28 +231,6 @@ func (s *state) sound() bool {
 }
 
 func (c *client) key() clientKey { return clientKey{c.from.ip, c.number} }
-
-// cookie is the session that a client is offered in an epoch: nobody else can tell it.
-func (s *state) cookie(from *peer, m *message.Message, epoch uint64) uint64 {
-	be := binary.BigEndian
-	clear(s.plain[:])
-	copy(s.plain[:], from.ip[:])
-	be.PutUint16(s.plain[4:], from.port)
-	be.PutUint64(s.plain[8:], m.Incarnation)
-	be.PutUint64(s.plain[16:], epoch)
-	be.PutUint32(s.plain[24:], m.Client)
-	s.cookies.Encrypt(s.sealed[:16], s.plain[:16]) // CBC-MAC of two blocks
-	for i := range 12 {
-		s.sealed[i] ^= s.plain[16+i]
-	}
-	s.cookies.Encrypt(s.sealed[:16], s.sealed[:16])
-	return be.Uint64(s.sealed[:]) | 1 // never 0
-}
-
-func (s *state) offered(now clock.Time, from *peer, m *message.Message) bool {
-	e := uint64(now) / uint64(epoch)
-	return m.Session == s.cookie(from, m, e) || m.Session == s.cookie(from, m, e-1)
-}
 
 // handle makes message m, of a client, its answer; false: it has none.
 func (s *state) handle(now clock.Time, m *message.Message, from *peer) bool {

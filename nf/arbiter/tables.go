@@ -87,7 +87,7 @@ func (a *app) remove(c *graph.Ctx, _ int, k []table.Cond) error {
 	a.turn.Take()
 	defer a.turn.Give()
 	key := clientKey{k[0].V.Addr(32).As4(), uint32(k[1].V.Lo)}
-	at := a.byKey.Find(&key, key.hash(a.seed))
+	at := a.byKey.Find(&key, key.hash(a.lines.seed))
 	if at < 0 {
 		return table.Errorf(table.Missing, "no client %v number %d is known", netip.AddrFrom4(key.ip), key.number)
 	}
