@@ -245,15 +245,17 @@ func (a *app) enter(c *graph.Ctx) {
 
 // Push implements graph.App.
 func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
-	a.enter(c)
-	asked := false
+	asked := false // then it is this worker's turn
 	for _, x := range b.Bufs() {
 		p := x.Bytes()
 		var l hdr.Layers
 		_ = hdr.Walk(p, &l)
 		switch {
 		case a.isMine(p, &l):
-			asked = true
+			if !asked {
+				asked = true
+				a.enter(c)
+			}
 			if why, ok := a.ask(c, in, x, &l); ok {
 				c.Mark(x, packet.Rewritten, why)
 				c.Emit(in, x)
@@ -269,9 +271,7 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	if asked {
 		a.leaveTurn(c, a.tick(c.Now()))
-		return
 	}
-	a.turn.Give()
 }
 
 // Tick implements graph.Ticker.
