@@ -53,6 +53,7 @@ const (
 	ctrOld
 	ctrDied
 	ctrUnfenced
+	ctrBlind
 	numCounters
 )
 
@@ -69,6 +70,7 @@ var counters = [numCounters]counter.Def{
 	ctrOld:      {Name: "old", Help: "requests that came after later ones"},
 	ctrDied:     {Name: "died", Help: "clients whose lease ended, that were shut out, or that a later incarnation followed, while they held locks"},
 	ctrUnfenced: {Name: "unfenced", Help: "times that a client could not be shut out, as the fence was full or not there: its locks stay"},
+	ctrBlind:    {Name: "no-fence", Help: "requests that were put off, as no app of kind fence has the name that fence= says"},
 }
 
 // prefixes are those of from=.

@@ -357,6 +357,15 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestNoFence: where the fence is not there nothing is granted, and it is said.
+func TestNoFence(t *testing.T) {
+	x := begun(t, with("fence", "fence"))
+	x.want(x.ask(1, acquire(1, 0, message.Word{Space: 0x0A000008, Addr: 1})), message.Settling)
+	if x.Counter("no-fence") != 1 {
+		t.Error("it is not said")
+	}
+}
+
 // TestTagged: an answer goes back in the VLANs that the request came in; ARP is answered for an address of the arbiter's own.
 func TestTagged(t *testing.T) {
 	x := begun(t, with("mac", "02:00:00:00:00:99"))

@@ -282,6 +282,7 @@ func (s *state) now(now clock.Time, m *message.Message) message.Result {
 		return message.Settling
 	}
 	if s.blind() {
+		s.counts[ctrBlind]++
 		m.Wait = uint32(again / time.Millisecond)
 		return message.Settling
 	}
