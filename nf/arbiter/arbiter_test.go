@@ -397,7 +397,13 @@ func TestKilled(t *testing.T) {
 			l[2].token = 0
 			c[0].slots[1] = slot{}
 		}, 0, func(was, now message.Message) bool { return was.Token < now.Token }},
-		"making, answered":    {func(h *header, _ []client, _ []hold, at uint64) { h.pend(at, true) }, 0, func(was, now message.Message) bool { return was.Token < now.Token }},
+		"made, not noted": {func(h *header, _ []client, _ []hold, at uint64) { h.note(3, 1) }, 0, func(was, now message.Message) bool { return was.Token < now.Token }},
+		"noted in part": {func(h *header, c []client, l []hold, at uint64) {
+			h.note(3, 1)
+			h.pend(at, true)
+			c[0].slots[1].token = 5
+		}, 0, func(was, now message.Message) bool { return was.Token < now.Token }},
+		"making, noted":       {func(h *header, _ []client, _ []hold, at uint64) { h.note(3, 1); h.pend(at, true) }, 0, func(was, now message.Message) bool { return was.Token < now.Token }},
 		"giving back":         {func(h *header, _ []client, l []hold, at uint64) { h.pend(at, false); l[2].token = 0 }, 0, func(was, now message.Message) bool { return was.Token == now.Token }},
 		"a table of nonsense": {func(_ *header, _ []client, l []hold, _ uint64) { l[2].head = 1 << 20 }, 0, nil},
 		"another version":     {func(h *header, _ []client, _ []hold, _ uint64) { h.magic++ }, 0, nil},

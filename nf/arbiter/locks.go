@@ -240,12 +240,12 @@ func (s *state) release(i int32, m *message.Message) (uint64, message.Result) {
 		if sl.result == message.Waiting {
 			s.leave(i, at)
 		}
-		granted := m.Handle == sl.request && sl.result == message.OK
 		token, handle = sl.token, sl.handle
-		*sl = slot{request: m.Handle, op: message.Acquire, result: message.TimedOut}
-		if !granted {
+		if m.Handle != sl.request || sl.result != message.OK {
+			*sl = slot{request: m.Handle, op: message.Acquire, result: message.TimedOut}
 			return 0, message.OK
 		}
+		defer func() { *sl = slot{request: m.Handle, op: message.Acquire, result: message.TimedOut} }() // when it is given back
 	}
 	if uint64(handle) >= uint64(len(s.holds)) {
 		return 0, message.NotYours
@@ -353,7 +353,9 @@ func (s *state) run(now clock.Time) {
 			r = s.room(i, x.words[:x.n])
 		}
 		if r == message.OK {
+			s.head.note(i, request)
 			s.grant(i, sl, request, x.words[:x.n])
+			s.head.note(0, 0)
 		} else {
 			s.counts[ctrDenied]++
 			sl.result = r

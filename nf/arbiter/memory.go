@@ -18,6 +18,8 @@ type header struct {
 	token   uint64 // the last one given out
 	// pending is the grant that is being made (token<<1 | 1) or given back (token<<1); 0: none is.
 	pending uint64
+	// noting is the request that is being done: its client's place, from 1 on, and its number; 0: none is.
+	noting uint64
 	// young is 1 while leases of a process may last whose state is lost.
 	young  uint64
 	secret [16]byte
@@ -103,23 +105,35 @@ func (h *header) pend(token uint64, making bool) {
 
 func (h *header) done() { atomic.StoreUint64(&h.pending, 0) }
 
-// mend undoes a grant that was being made when the process ended, and completes one that was being given back.
+// note says which request is being done, of client i; 0: none is any more.
+func (h *header) note(i int32, request uint32) {
+	v := uint64(0)
+	if request != 0 {
+		v = uint64(i+1)<<32 | uint64(request)
+	}
+	atomic.StoreUint64(&h.noting, v)
+}
+
+// mend undoes the request that was being done when the process ended: nobody has its answer, and it is done anew when it comes again. A grant that was
+// being given back is given back whole.
 func (s *state) mend() {
-	if token, making := s.head.pending>>1, s.head.pending&1 != 0; token != 0 {
+	drop := func(token uint64) {
 		for i := range s.holds {
-			if s.holds[i].token == token {
+			if token != 0 && s.holds[i].token == token {
 				s.holds[i].token = 0
 			}
 		}
-		for i := range s.clients {
-			for k := range s.clients[i].slots {
-				if l := &s.clients[i].slots[k]; making && l.token == token && l.op == message.Acquire {
-					l.request-- // it is done anew when it comes again
-				}
-			}
-		}
-		s.head.done()
 	}
+	drop(s.head.pending >> 1)
+	if i, request := s.head.noting>>32, uint32(s.head.noting); i > 0 && i <= uint64(len(s.clients)) {
+		l := &s.clients[i-1].slots[request%message.Slots]
+		if s.head.pending == 0 && l.request == request && l.op == message.Acquire && l.result == message.OK {
+			drop(l.token)
+		}
+		*l = slot{request: request - 1, op: message.Acquire, result: message.TimedOut}
+	}
+	s.head.done()
+	s.head.note(0, 0)
 	for i := range s.clients {
 		for k := range s.clients[i].slots {
 			if l := &s.clients[i].slots[k]; l.result == message.Waiting {

@@ -198,6 +198,7 @@ func (s *state) lose() {
 	clear(s.clients)
 	clear(s.holds)
 	s.head.done()
+	s.head.note(0, 0)
 	s.byKey.Clear()
 	s.hosts.Clear()
 	s.words.Clear()
@@ -261,7 +262,10 @@ func (s *state) handle(now clock.Time, m *message.Message, from *peer) bool {
 			m.Result = result
 			return true
 		}
+		s.head.note(i, m.Request)
 		s.do(now, i, m, sl)
+		s.head.note(0, 0)
+		s.run(now)
 	default:
 		s.counts[ctrRepeated]++
 		if sl.result == message.Waiting {
@@ -303,7 +307,6 @@ func (s *state) do(now clock.Time, i int32, m *message.Message, sl *slot) {
 	if m.Op != message.Acquire {
 		token, result := s.release(i, m)
 		s.note(sl, m, slot{result: result, token: token})
-		s.run(now)
 		return
 	}
 	w, bar, result := s.try(i, m.Words[:m.N])
