@@ -25,6 +25,7 @@ import (
 var undeclared = map[string]string{
 	"clover-steer": "remembers a rack, of which it must see all",
 	"swordbox":     "remembers a rack, of which it must see all",
+	"arbiter":      "answers for a rack, all of whose clients it must hear",
 	"fence":        "stands before a rack's memory servers, of which it must see all requests",
 	"hop":          "one end of a cable",
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/quillon/quillon/nf/aead"
+	"github.com/quillon/quillon/nf/arbiter"
 	"github.com/quillon/quillon/nf/balance"
 	"github.com/quillon/quillon/nf/dummy"
 	"github.com/quillon/quillon/nf/firewall"
@@ -44,6 +45,7 @@ func Functions() []graph.Kind {
 		*fence.Kind(),
 		*xdp.Kind(),
 		*aead.Kind(),
+		*arbiter.Kind(),
 		*balance.Kind(),
 		*dummy.Kind(),
 		*gobackn.Kind(),

@@ -318,6 +318,18 @@ func (c *Ctx) Guards() (all []*port.Guard) {
 	return all
 }
 
+// Shared is what the instances of another app of the graph share (Env.Share), for apps that have something done by it: they agree on an
+// interface. nil: there is no such app, or it shares nothing. Another value may take its place with each change of the graph, so that
+// nobody keeps it beyond a breath.
+func (c *Ctx) Shared(app string) any {
+	if n := c.mover.graph.node(app); n != nil && n.share != nil {
+		if v := n.share.v.Load(); v != nil {
+			return *v
+		}
+	}
+	return nil
+}
+
 // Rand is the run's seeded source of randomness.
 func (c *Ctx) Rand() *rand.Rand { return c.rand }
 

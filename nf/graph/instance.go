@@ -278,7 +278,7 @@ func (i *plans) build(spec *Spec, ports map[string][]port.Port, fresh map[string
 			if app := apps[w][name]; app != nil {
 				kind := findKind(i.cfg.Kinds, spec.Apps[name].Kind)
 				nodes[name] = newNode(name, known.number(name, kind), kind, app)
-				nodes[name].relay = relays[name]
+				nodes[name].relay, nodes[name].share = relays[name], shares[name]
 			} else {
 				nodes[name] = old.node(name)
 			}
@@ -393,18 +393,18 @@ func (l *layout) link(e edge) *link {
 
 // share is Env.Share of one app.
 type share struct {
-	mu   sync.Mutex
-	made bool
-	v    any
+	mu sync.Mutex
+	v  atomic.Pointer[any] // nil: it was not made
 }
 
 func (s *share) get(make func() any) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.made {
-		s.v, s.made = make(), true
+	if s.v.Load() == nil {
+		v := make()
+		s.v.Store(&v)
 	}
-	return s.v
+	return *s.v.Load()
 }
 
 // adopt hands the layouts to the workers, between two breaths of all of them, unless an app must not

@@ -16,6 +16,7 @@ type node struct {
 	index    uint16 // the same in all workers, and for the life of the instance
 	kind     *Kind
 	app      App     // nil: a port
+	share    *share  // what its instances share; nil: of an app inside another one
 	inside   *Inside // of an app inside another one; nil: of others
 	owner    uint32  // packet.Meta.Owner of its frames; 0: the app is not inside another one
 	relay    *relay  // to the instances of other workers; nil: there is none

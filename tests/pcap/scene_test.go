@@ -28,7 +28,7 @@ func TestInputs(t *testing.T) {
 		"napt": naptScene, "firewall": firewallScene, "balance": balanceScene, "police": policeScene, "shape": shapeScene,
 		"vxlan-made": vxlanScene, "vxlan-made-ipv6": vxlanSixScene, "nsh-edge": nshScene, "nsh-task": nshTaskScene, "nsh-forwarder": nshTaskScene, "aead-made": aeadScene, "aead-made-tunnel": aeadTunnelScene,
 		"firewall-limits": limitsScene,
-		"kvcache":         cacheScene, "replicate": replicateScene, "gobackn": gobacknScene, "hop": hopScene, "pfc": pfcScene,
+		"kvcache":         cacheScene, "replicate": replicateScene, "gobackn": gobacknScene, "hop": hopScene, "pfc": pfcScene, "arbiter": arbiterScene,
 	} {
 		t.Run(dir, func(t *testing.T) {
 			s := &scene{T: t, now: clock.Time(1_800_000_000 * time.Second)}

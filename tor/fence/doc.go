@@ -17,7 +17,7 @@
 // Entries come from the operator (table fence), from a file that outlives the process, and, with requests=on, from
 // clients: a ConnectRequest to Port of the server, which the fence takes and answers with a ConnectReject. It
 // says how long what has passed before may be under way (settle=), so that the
-// asker waits for so long and repairs then. Table held shows them all, and is where they are lifted.
+// asker waits for so long and repairs then. Another function of the graph, as nf/arbiter, has clients shut out by itself. Table held shows them all, and is where they are lifted.
 //
 // What is behind the fence, as swordbox, may have requests of the client: settle= must be longer than it keeps them. While
 // no process is there, frames to queue pairs that entries name are held back by the kernel

@@ -73,9 +73,9 @@ func tables() []table.Decl {
 			Actions: []table.Action{{Name: "shut", Scope: table.EntryOnly, Help: "what it asks is dropped"}},
 			Size:    most, May: table.Insert | table.Delete,
 			Setting: &table.Setting{Arg: "fence", Of: fenceOf, Set: setFence}},
-		tableHeld: {Name: "held", Help: "all who are shut out: by fence=, by request, or by what a process before this one left; one that is deleted is lifted", Keys: keys,
+		tableHeld: {Name: "held", Help: "all who are shut out: by fence=, by request, by another function as arbiter, or by what a process before this one left; one that is deleted is lifted", Keys: keys,
 			Actions: []table.Action{{Name: "held", Help: "what it asks is dropped", Params: []table.Field{
-				{Name: "by", Bits: 8, Help: "0: fence=, 1: a request, 2: it was left"}}}},
+				{Name: "by", Bits: 8, Help: "0: fence=, 1: a request, 2: it was left, 3: another function"}}}},
 			May: table.Delete},
 	}
 }
@@ -153,6 +153,9 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 			return nil, errFormat
 		}
 	}
+	if !env.Asked {
+		h.settle.Store(int64(s.settle))
+	}
 	return &app{settings: s, held: h}, nil
 }
 
@@ -189,6 +192,7 @@ func (a *app) Reconfigure(args graph.Args) error {
 	}
 	a.held.lift(gone...)
 	a.settings = s
+	a.held.settle.Store(int64(s.settle))
 	return nil
 }
 

@@ -148,6 +148,52 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// TestByApp: another function shuts a client out, and lifts that, and nobody else's.
+func TestByApp(t *testing.T) {
+	var kept []byte
+	x := graphtest.NewKept(t, *Kind(), graph.Args{"settle": "7ms"}, graphtest.Start, &kept)
+	h := x.App().(*app).held
+	client, server := netip.MustParseAddr("10.9.0.16"), netip.MustParseAddr("10.9.0.1")
+	dropped := func() int { return len(x.Push("a", frames(t)...).Dropped) }
+	if d, ok := h.Shut(client, server, 0x200); !ok || d != 7*time.Millisecond || !h.Shuts(client, server, 0x200) || h.Shuts(client, server, 0x201) || h.Shuts(client, server, 0) {
+		t.Errorf("%v %v %v %v %v", d, ok, h.Shuts(client, server, 0x200), h.Shuts(client, server, 0x201), h.Shuts(client, server, 0))
+	}
+	if dropped() == 0 {
+		t.Error("nothing is dropped")
+	}
+	if h.Lift(client, server, 0x200); dropped() != 0 || h.Shuts(client, server, 0x200) {
+		t.Error("it is not lifted")
+	}
+	if _, ok := h.Shut(client, client, 0); ok {
+		t.Error("a client is shut out from itself")
+	}
+	// What the operator says stays, and so does a request's.
+	if err := x.Set(graph.Args{"settle": "7ms", "fence": "10.9.0.16-10.9.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	if d, ok := h.Shut(client, server, 0); !ok || d != 7*time.Millisecond || !h.Shuts(client, server, 5) {
+		t.Errorf("%v %v", d, ok)
+	}
+	h.add(byRequest, entry{client, server, 7, 0})
+	h.Shut(client, server, 7)
+	h.Lift(client, server, 0)
+	h.Lift(client, server, 7)
+	if all, by := h.list(); len(all) != 2 || by[0] != byArgument || by[1] != byRequest {
+		t.Errorf("%v %v", all, by)
+	}
+	// What a process before has left is lifted by who shuts it out again.
+	h.Shut(client, server, 8)
+	x = graphtest.NewKept(t, *Kind(), nil, graphtest.Start, &kept)
+	h = x.App().(*app).held
+	if h.Lift(client, server, 8); !h.Shuts(client, server, 8) {
+		t.Error("another's is lifted")
+	}
+	h.Shut(client, server, 8)
+	if h.Lift(client, server, 8); h.Shuts(client, server, 8) && !h.Shuts(client, server, 9) {
+		t.Error("it is not lifted")
+	}
+}
+
 // request is a ConnectRequest of a client's to a server, with private data.
 func request(t testing.TB, service uint16, client, server [4]byte, private []byte) []byte {
 	t.Helper()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quillon/quillon/nf/arg"
 )
@@ -106,9 +107,10 @@ const (
 	byArgument = iota
 	byRequest
 	byBefore // it is in the file, and nobody has said it since
+	byApp    // another function of the graph
 )
 
-// most is how many entries there can be, and mostAsked with how many none is added by request: the rest is the operator's.
+// most is how many entries there can be, and mostAsked with how many none is added by request or by another function: the rest is the operator's.
 const (
 	most      = 1024
 	mostAsked = most * 3 / 4
@@ -121,6 +123,8 @@ type held struct {
 	mem  []byte // nil: nothing outlives the process
 	now  atomic.Pointer[map[[4]byte][]entry]
 	read bool // what was left is in by
+	// settle is the argument of that name.
+	settle atomic.Int64
 	// all are the keys of by in order, made anew with each change; kinds are their values.
 	all   []entry
 	kinds []int
@@ -221,7 +225,7 @@ func (h *held) add(by int, all ...entry) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	fresh, room := 0, most
-	if by == byRequest {
+	if by == byRequest || by == byApp {
 		room = mostAsked
 	}
 	for _, e := range all {
@@ -235,7 +239,7 @@ func (h *held) add(by int, all ...entry) bool {
 	changed := false
 	for _, e := range all {
 		was, ok := h.by[e]
-		if ok && (was == byArgument || was == by) {
+		if ok && (was == byArgument || was == by || by == byApp && was == byRequest) {
 			continue
 		}
 		h.by[e], changed = by, true
@@ -265,4 +269,37 @@ func (h *held) list() (all []entry, by []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.all, h.kinds
+}
+
+// Shut has a client's requests to a server's queue pair (0: to all) shut out, for another function of the graph (graph.Ctx.Shared).
+// What has passed before may be under way for settle. It is false where there is no room, or nobody of that address.
+func (h *held) Shut(client, server netip.Addr, qpn uint32) (settle time.Duration, ok bool) {
+	if h.begin() != nil {
+		return 0, false
+	}
+	e := entry{client, server, qpn, 0}
+	return time.Duration(h.settle.Load()), e.sound() && h.add(byApp, e)
+}
+
+// Lift ends what Shut began in this process. Another's entry stays.
+func (h *held) Lift(client, server netip.Addr, qpn uint32) {
+	h.mu.Lock()
+	by, ok := h.by[entry{client, server, qpn, 0}]
+	h.mu.Unlock()
+	if ok && by == byApp {
+		h.lift(entry{client, server, qpn, 0})
+	}
+}
+
+// Shuts reports whether a client is shut out from a server's queue pair, or from all of them.
+func (h *held) Shuts(client, server netip.Addr, qpn uint32) bool {
+	if !client.Is4() || h.begin() != nil {
+		return false
+	}
+	for _, e := range (*h.now.Load())[client.As4()] {
+		if e.server == server && e.rkey == 0 && (e.qpn == 0 || e.qpn == qpn) {
+			return true
+		}
+	}
+	return false
 }

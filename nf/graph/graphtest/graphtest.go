@@ -341,6 +341,9 @@ func (l *Loop) Breath() {
 	}
 }
 
+// App is the app itself.
+func (l *Loop) App() graph.App { return l.x.App() }
+
 // Wait lets time pass without frames.
 func (l *Loop) Wait(d time.Duration) {
 	for end := l.now.Add(d); l.now < end; {

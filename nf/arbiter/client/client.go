@@ -1,0 +1,348 @@
+// Package client asks an arbiter (nf/arbiter) for locks.
+//
+// A Client is a state machine: datagrams and a time go in, datagrams and a next deadline come out. A Conn drives one over a socket:
+//
+//	c, err := client.Dial(netip.MustParseAddrPort("10.0.0.9:7474"), client.Config{})
+//	g, err := c.Acquire(ctx, time.Second, message.Word{Space: 0x0A000009, Addr: 0x1000, Exclusive: true})
+//	... write under the lock, while g.Holds(), and give g.Token to whoever refuses older ones
+//	err = c.Release(ctx, g)
+//
+// What a client holds it holds until its lease ends by its own clock: that is counted from when a request was sent, so that it ends
+// before the arbiter's. Requests that need it renew the lease.
+package client
+
+import (
+	"time"
+
+	"github.com/quillon/quillon/nf/arbiter/message"
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// Config says who a client is.
+type Config struct {
+	// Number tells clients of one address apart.
+	Number uint32
+	// Incarnation is this life of the client. It is above all earlier ones of the same number and address, and says that these have
+	// ended: nothing that they began can be sent any more, as their queue pairs are gone.
+	Incarnation uint64
+	// Lease is what is asked for; 0: 10 s.
+	Lease time.Duration
+	// Retry is when what is not answered is sent again first; 0: 50 ms. Each time it doubles, up to 8 times as long.
+	Retry time.Duration
+	// Nonce is a number that nobody can guess, for each hello.
+	Nonce func() uint64
+}
+
+// Kind is what an Event tells.
+type Kind uint8
+
+// Kinds.
+const (
+	Granted  Kind = iota // the words of a request are held
+	Denied               // they are not, for Result
+	Released             // what a request has held is given back, or the request is given up
+	Lost                 // the client is taken for dead, for Result: all that it held ends with its lease, and a new Client with a higher incarnation must be made
+)
+
+// Event is an outcome.
+type Event struct {
+	Kind    Kind
+	Request uint32
+	Result  message.Result
+	Token   uint64
+	// Holder has the word of that number, of the request, and its lease lasts for Wait: where Result is message.Held.
+	Holder [4]byte
+	Word   int
+	Wait   time.Duration
+}
+
+// sends is how many of the times at which a request was sent are known.
+const sends = 8
+
+// request is a request under way.
+type request struct {
+	id      uint32
+	op      message.Op
+	of      uint32 // of a Release: the Acquire's number
+	token   uint64
+	handle  uint32
+	wait    uint32
+	n       int
+	words   [message.Most]message.Word
+	attempt uint16
+	sent    [sends]clock.Time // by attempt
+	retry   time.Duration
+	due     clock.Time
+	waits   bool // it is in line
+}
+
+// grant is what is held.
+type grant struct {
+	request uint32
+	token   uint64
+	handle  uint32
+}
+
+// Client is a state machine. Its methods are called by one goroutine at a time.
+type Client struct {
+	cfg     Config
+	session uint64
+	hello   request
+	open    [message.Slots]request // by number modulo Slots; op 0: none
+	next    uint32
+	grants  []grant
+	events  []Event
+	until   clock.Time // the lease ends
+	renewed clock.Time // the request that renewed it last was sent
+	lost    bool
+	m       message.Message
+}
+
+// New makes a client that knows no arbiter yet.
+func New(cfg Config) *Client {
+	if cfg.Lease == 0 {
+		cfg.Lease = 10 * time.Second
+	}
+	if cfg.Retry == 0 {
+		cfg.Retry = 50 * time.Millisecond
+	}
+	return &Client{cfg: cfg, next: 1}
+}
+
+// Until is when the client's lease ends by its own clock: before that, nobody else has what it holds.
+func (c *Client) Until() clock.Time { return c.until }
+
+// Acquire asks for all words or none; where somebody bars it, it stands in line for wait. It returns the request's number, which
+// events have; false: too many requests are under way, or words.
+func (c *Client) Acquire(now clock.Time, wait time.Duration, words ...message.Word) (id uint32, ok bool) {
+	if len(words) > message.Most {
+		return 0, false
+	}
+	r := c.begin(now, message.Acquire)
+	if r == nil {
+		return 0, false
+	}
+	r.wait, r.n = uint32(wait/time.Millisecond), copy(r.words[:], words)
+	return r.id, true
+}
+
+// Release gives back what request id was granted, or gives the request up; false: too many are under way, or nothing is known of it.
+func (c *Client) Release(now clock.Time, id uint32) bool {
+	token, handle := uint64(0), id
+	if i := c.granted(id); i >= 0 {
+		token, handle = c.grants[i].token, c.grants[i].handle
+	} else if o := &c.open[id%message.Slots]; o.op == message.Acquire && o.id == id {
+		o.op = 0 // whose slot is used
+		for c.next%message.Slots != id%message.Slots {
+			c.next++
+		}
+	} else {
+		return false
+	}
+	r := c.begin(now, message.Release)
+	if r == nil {
+		return false
+	}
+	r.token, r.handle, r.of = token, handle, id
+	return true
+}
+
+func (c *Client) granted(id uint32) int {
+	for i := range c.grants {
+		if c.grants[i].request == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// begin is a place for the next request; nil: all are in use, or the client is lost.
+func (c *Client) begin(now clock.Time, op message.Op) *request {
+	for range message.Slots {
+		r := &c.open[c.next%message.Slots]
+		c.next++
+		if r.op == 0 && !c.lost {
+			*r = request{id: c.next - 1, op: op, due: now, retry: c.cfg.Retry}
+			return r
+		}
+	}
+	return nil
+}
+
+// Poll is the next event; false: there is none.
+func (c *Client) Poll() (e Event, ok bool) {
+	if len(c.events) == 0 {
+		return e, false
+	}
+	e = c.events[0]
+	c.events = append(c.events[:0], c.events[1:]...)
+	return e, true
+}
+
+// renewAt is when the lease must be renewed by a request for nothing else.
+func (c *Client) renewAt() clock.Time {
+	if len(c.grants) == 0 || c.lost {
+		return clock.Never
+	}
+	for i := range c.open {
+		if c.open[i].op != 0 {
+			return clock.Never // it renews it
+		}
+	}
+	return c.renewed.Add(c.cfg.Lease / 3)
+}
+
+// Deadline is when Next has something to send.
+func (c *Client) Deadline() clock.Time {
+	at := c.renewAt()
+	if c.lost {
+		return at
+	}
+	if c.session == 0 {
+		for i := range c.open {
+			if c.open[i].op != 0 {
+				return c.hello.due
+			}
+		}
+		return clock.Never
+	}
+	for i := range c.open {
+		if c.open[i].op != 0 {
+			at = min(at, c.open[i].due)
+		}
+	}
+	return at
+}
+
+// Next appends a datagram that is to be sent now; nil: there is none.
+func (c *Client) Next(now clock.Time, b []byte) []byte {
+	if c.Deadline() > now {
+		return nil
+	}
+	if c.renewAt() <= now {
+		c.begin(now, message.Renew)
+	}
+	if c.session == 0 {
+		if c.hello.op == 0 {
+			c.hello = request{op: message.Hello, token: c.cfg.Nonce(), retry: c.cfg.Retry}
+		}
+		return c.send(now, &c.hello, b)
+	}
+	for i := range c.open {
+		if r := &c.open[i]; r.op != 0 && r.due <= now {
+			return c.send(now, r, b)
+		}
+	}
+	return nil
+}
+
+// send is a datagram with a request.
+func (c *Client) send(now clock.Time, r *request, b []byte) []byte {
+	r.attempt++
+	r.sent[r.attempt%sends] = now
+	r.due = now.Add(r.retry)
+	r.retry = min(2*r.retry, 8*c.cfg.Retry)
+	if r.waits {
+		r.due = now.Add(c.cfg.Lease / 3)
+	}
+	m := &c.m
+	m.Op, m.Answer, m.Request, m.Client, m.Attempt, m.Result = r.op, false, r.id, c.cfg.Number, r.attempt, 0
+	m.Incarnation, m.Session, m.Token, m.Handle, m.Wait, m.N = c.cfg.Incarnation, c.session, r.token, r.handle, r.wait, r.n
+	m.Lease, m.Holder = uint32(c.cfg.Lease/time.Millisecond), [4]byte{}
+	copy(m.Words[:], r.words[:r.n])
+	return m.Append(b)
+}
+
+// Receive takes a datagram of the arbiter's.
+func (c *Client) Receive(now clock.Time, b []byte) {
+	m := &c.m
+	if !m.Parse(b) || !m.Answer || m.Incarnation != c.cfg.Incarnation || m.Client != c.cfg.Number || c.lost {
+		return
+	}
+	if m.Op == message.Hello {
+		if c.session != 0 || c.hello.op == 0 || m.Token != c.hello.token || m.Session == 0 {
+			return
+		}
+		if m.Result != message.OK {
+			c.lose(m.Result)
+			return
+		}
+		c.session, c.hello = m.Session, request{}
+		for i := range c.open {
+			c.open[i].due = now
+		}
+		return
+	}
+	if m.Session != c.session {
+		return
+	}
+	r := &c.open[m.Request%message.Slots]
+	if r.op != m.Op || r.id != m.Request || int16(r.attempt-m.Attempt) < 0 {
+		return
+	}
+	switch m.Result {
+	case message.Lost, message.Stale:
+		c.lose(m.Result)
+		return
+	case message.NoSession:
+		if len(c.grants) > 0 {
+			c.lose(m.Result)
+			return
+		}
+		c.session = 0
+		return
+	case message.Settling, message.Waiting:
+		if r.waits = m.Result == message.Waiting; r.waits {
+			c.renew(r, m)
+		}
+		r.due, r.retry = now.Add(c.cfg.Lease/3), c.cfg.Retry
+		if !r.waits {
+			r.due = now.Add(min(max(time.Duration(m.Wait)*time.Millisecond, time.Millisecond), c.cfg.Lease/3))
+		}
+		return
+	}
+	c.renew(r, m)
+	c.done(r, m)
+}
+
+// renew notes the lease of an answer: it began no later than the request was sent that it answers.
+func (c *Client) renew(r *request, m *message.Message) {
+	if r.attempt-m.Attempt >= sends || m.Lease == 0 {
+		return
+	}
+	sent := r.sent[m.Attempt%sends]
+	c.until = max(c.until, sent.Add(time.Duration(m.Lease)*time.Millisecond))
+	c.renewed = max(c.renewed, sent)
+}
+
+// done ends a request.
+func (c *Client) done(r *request, m *message.Message) {
+	op, of := r.op, r.of
+	r.op = 0
+	e := Event{Request: m.Request, Result: m.Result, Token: m.Token}
+	switch op {
+	case message.Renew:
+		return
+	case message.Release:
+		if i := c.granted(of); i >= 0 {
+			c.grants = append(c.grants[:i], c.grants[i+1:]...)
+		}
+		e.Kind, e.Request = Released, of
+	case message.Acquire:
+		if e.Kind = Denied; m.Result == message.OK {
+			e.Kind = Granted
+			c.grants = append(c.grants, grant{m.Request, m.Token, m.Handle})
+		}
+		if m.Result == message.Held {
+			e.Holder, e.Word, e.Wait = m.Holder, m.N, time.Duration(m.Wait)*time.Millisecond
+		}
+	}
+	c.events = append(c.events, e)
+}
+
+// lose ends the client.
+func (c *Client) lose(why message.Result) {
+	c.lost = true
+	c.grants = nil
+	c.events = append(c.events, Event{Kind: Lost, Result: why})
+}
