@@ -113,7 +113,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 			if g.lay.size > maxState {
 				return compiled{}, fmt.Errorf("the state of a frame has %d bytes, more than %d", g.lay.size, maxState)
 			}
-			return compiled{prune(g.code), g.reasons, g.parts, g.lay.size, u.registers}, nil
+			return compiled{shorten(g.code, g.lay.size, g.bits()), g.reasons, g.parts, g.lay.size, u.registers}, nil
 		}
 		u = g.next
 	}

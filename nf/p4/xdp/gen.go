@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -257,46 +258,9 @@ func (g *emitter) mark() int {
 	return atMarks + 8*n
 }
 
-// prune removes instructions that are not reached: the kernel refuses a program with such.
-func prune(code asm.Instructions) asm.Instructions {
-	at := map[string]int{}
-	for i := range code {
-		if s := code[i].Symbol(); s != "" {
-			at[s] = i
-		}
-	}
-	reached := make([]bool, len(code))
-	todo := []int{0}
-	for len(todo) > 0 {
-		i := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		for i < len(code) && !reached[i] {
-			reached[i] = true
-			ins := &code[i]
-			op := ins.OpCode.JumpOp()
-			if !ins.OpCode.Class().IsJump() || op == asm.Call {
-				i++
-				continue
-			}
-			if op == asm.Exit {
-				break
-			}
-			if to, ok := at[ins.Reference()]; ok {
-				todo = append(todo, to)
-			}
-			if op == asm.Ja {
-				break
-			}
-			i++
-		}
-	}
-	out := make(asm.Instructions, 0, len(code))
-	for i := range code {
-		if reached[i] {
-			out = append(out, code[i])
-		}
-	}
-	return out
+// bits are the words of the state that are 0 or 1.
+func (g *emitter) bits() []int {
+	return append(slices.Collect(maps.Values(g.lay.valid)), atMissed, atBad, atTaken)
 }
 
 // storeImm stores a constant, of which the kernel extends the sign: asm.StoreImm has none of eight bytes, which the kernel has.

@@ -1,0 +1,177 @@
+package xdp
+
+import (
+	"github.com/cilium/ebpf/asm"
+)
+
+// rounds is how often a program is looked through.
+const shortenings = 3
+
+// shorten makes a program of the same effect that does less.
+func shorten(code asm.Instructions, size int, bits []int) asm.Instructions {
+	f := flowOf(code, size, bits)
+	for range shortenings {
+		f.fold()
+		f.straighten()
+		if !f.drop() {
+			break
+		}
+		f.straighten()
+	}
+	return f.code()
+}
+
+// fold replaces what is known by numbers, and has branches that are known go where they go.
+func (f *flow) fold() {
+	at := f.needs()
+	in := make([]*facts, len(f.blocks))
+	in[0] = &facts{is: make([]bool, f.words), words: make([]uint64, f.words)}
+	loops := f.loops()
+	for _, i := range f.order {
+		k := in[i]
+		if k == nil {
+			continue // nobody comes here any more
+		}
+		in[i] = nil
+		for _, body := range loops[i] {
+			k.change(&f.blocks[body])
+		}
+		b := &f.blocks[i]
+		kept := b.body[:0]
+		for _, ins := range b.body {
+			if ins, does := k.run(ins); does {
+				kept = append(kept, ins)
+			}
+		}
+		b.body = kept
+		f.leave(i, k, in, at)
+	}
+}
+
+// leave tells the blocks behind a block what is known.
+func (f *flow) leave(i int, k *facts, in []*facts, at []need) {
+	b := &f.blocks[i]
+	tell := func(to int, k *facts) int {
+		to = f.ahead(i, to, k, at)
+		switch {
+		case f.at[to] <= f.at[i]: // of a loop
+		case in[to] == nil:
+			in[to] = k.clone()
+		default:
+			in[to].both(k)
+		}
+		return to
+	}
+	if b.kind == branches {
+		if jumps, ok := k.decide(&b.jump); ok {
+			if jumps {
+				b.next = b.to
+			}
+			b.kind = goes
+		}
+	}
+	switch b.kind {
+	case goes:
+		b.next = tell(b.next, k)
+	case branches:
+		if _, by := k.compared(&b.jump); by.is == number && b.jump.OpCode.Source() == asm.RegSource && small(by.word) {
+			b.jump = b.jump.OpCode.JumpOp().Imm(b.jump.Dst, int32(int64(by.word)), "")
+		}
+		jumped := k.clone()
+		jumped.learn(&b.jump, true, f.bits)
+		k.learn(&b.jump, false, f.bits)
+		b.to = tell(b.to, jumped)
+		b.next = tell(b.next, k)
+	}
+}
+
+// maxAhead is how many blocks a way is looked ahead.
+const maxAhead = 8
+
+// ahead is the block that a frame which comes from a block to another comes to for certain, where nothing is done on the way that somebody sees.
+func (f *flow) ahead(from, to int, k *facts, at []need) int {
+	var written uint16
+	try := k.clone()
+	best := to
+	for range maxAhead {
+		b := &f.blocks[to]
+		if f.at[to] <= f.at[from] || f.at[to] < 0 {
+			break
+		}
+		for _, ins := range b.body {
+			load, _, _, _ := ofState(&ins)
+			if cls := ins.OpCode.Class(); !load && !cls.IsALU() {
+				return best
+			}
+			_, w := registers(&ins)
+			written |= w
+			try.run(ins)
+		}
+		switch b.kind {
+		case ends:
+			return best
+		case branches:
+			jumps, ok := try.decide(&b.jump)
+			if !ok {
+				return best
+			}
+			to = b.next
+			if jumps {
+				to = b.to
+			}
+		default:
+			to = b.next
+		}
+		if f.at[to] > f.at[from] && at[to].regs&written == 0 {
+			best = to
+		}
+	}
+	return best
+}
+
+// change forgets what a block writes.
+func (k *facts) change(b *block) {
+	for i := range b.body {
+		_, writes := registers(&b.body[i])
+		for r := range k.reg {
+			if writes>>r&1 != 0 {
+				k.reg[r] = content{}
+			}
+		}
+		if _, store, at, n := ofState(&b.body[i]); store {
+			k.forget(at, n)
+		}
+	}
+}
+
+// loops are the blocks of the loops that begin with a block.
+func (f *flow) loops() map[int][]int {
+	from := make([][]int, len(f.blocks))
+	for _, i := range f.order {
+		for _, s := range f.blocks[i].successors() {
+			from[s] = append(from[s], i)
+		}
+	}
+	all := map[int][]int{}
+	for _, last := range f.order {
+		for _, first := range f.blocks[last].successors() {
+			if f.at[first] > f.at[last] {
+				continue
+			}
+			seen := map[int]bool{first: true}
+			todo := []int{last}
+			all[first] = append(all[first], first)
+			for len(todo) > 0 {
+				i := todo[len(todo)-1]
+				todo = todo[:len(todo)-1]
+				if seen[i] {
+					continue
+				}
+				seen[i] = true
+				all[first] = append(all[first], i)
+				todo = append(todo, from[i]...)
+			}
+		}
+	}
+	return all
+}
