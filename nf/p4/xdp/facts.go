@@ -1,74 +1,102 @@
 package xdp
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/cilium/ebpf/asm"
 )
 
-// content is what is known of a register.
+// span is the numbers from low to high.
+type span struct{ low, high uint64 }
+
+var anything = span{0, ^uint64(0)}
+
+func exactly(v uint64) span { return span{v, v} }
+
+func (s span) one() bool { return s.low == s.high }
+
+// with is a span that has the numbers of both.
+func (s span) with(o span) span { return span{min(s.low, o.low), max(s.high, o.high)} }
+
+// content is what is known of a register: a span, and with a size the bytes of the state that it is, behind zeros.
 type content struct {
-	is   knowledge
-	word uint64 // when it is a number
-	at   int16  // when it is what bytes of the state are, behind zeros
+	span
+	at   int16
 	size uint8
 }
 
-type knowledge uint8
-
-const (
-	unknown knowledge = iota
-	number
-	copied
-)
-
-// facts are what is known at a place of a program: registers, and words of the state that are numbers.
+// facts are what is known at a place of a program: of registers, and of words of the state.
 type facts struct {
 	reg   [11]content
-	is    []bool
-	words []uint64
+	words []span
 }
 
-func (k *facts) clone() *facts {
-	return &facts{k.reg, slices.Clone(k.is), slices.Clone(k.words)}
+func newFacts(words int) *facts {
+	k := &facts{words: slices.Repeat([]span{anything}, words)}
+	for r := range k.reg {
+		k.reg[r].span = anything
+	}
+	return k
 }
+
+func (k *facts) clone() *facts { return &facts{k.reg, slices.Clone(k.words)} }
 
 // both keeps what o knows, too.
 func (k *facts) both(o *facts) {
 	for r := range k.reg {
-		if k.reg[r] != o.reg[r] {
-			k.reg[r] = content{}
+		a, b := &k.reg[r], &o.reg[r]
+		if a.at != b.at || a.size != b.size {
+			a.at, a.size = 0, 0
 		}
+		a.span = a.with(b.span)
 	}
-	for w := range k.is {
-		k.is[w] = k.is[w] && o.is[w] && k.words[w] == o.words[w]
+	for w := range k.words {
+		k.words[w] = k.words[w].with(o.words[w])
 	}
 }
 
 // forget is for bytes of the state that are stored.
 func (k *facts) forget(at, n int) {
 	for w := at / 8; w <= (at+n-1)/8; w++ {
-		k.is[w] = false
+		k.words[w] = anything
 	}
 	for r := range k.reg {
-		c := &k.reg[r]
-		if c.is == copied && int(c.at) < at+n && at < int(c.at)+int(c.size) {
-			*c = content{}
+		if c := &k.reg[r]; c.size > 0 && int(c.at) < at+n && at < int(c.at)+int(c.size) {
+			c.at, c.size = 0, 0
+		}
+	}
+}
+
+// write forgets the registers that an instruction writes.
+func (k *facts) write(ins *asm.Instruction) {
+	_, writes := registers(ins)
+	for r := range k.reg {
+		if writes>>r&1 != 0 {
+			k.reg[r] = content{span: anything}
 		}
 	}
 }
 
 // load is what bytes of the state are.
-func (k *facts) load(at, n int) (v uint64, ok bool) {
+func (k *facts) load(at, n int) span {
 	if at%8 == 0 && n == 8 {
-		return k.words[at/8], k.is[at/8]
+		return k.words[at/8]
 	}
 	for w := at / 8; w <= (at+n-1)/8; w++ {
-		if !k.is[w] || k.words[w] != 0 { // of others the order of bytes would matter
-			return 0, false
+		if k.words[w] != exactly(0) { // of others the order of bytes would matter
+			return span{0, ones(8 * n)}
 		}
 	}
-	return 0, true
+	return exactly(0)
+}
+
+// set makes a register a number, if the instruction can say it.
+func set(ins asm.Instruction, v span) asm.Instruction {
+	if v.one() && small(v.low) {
+		return asm.Mov.Imm(ins.Dst, int32(int64(v.low)))
+	}
+	return ins
 }
 
 // run has an instruction run, and returns a shorter one that does the same; false: it does nothing.
@@ -79,39 +107,29 @@ func (k *facts) run(ins asm.Instruction) (asm.Instruction, bool) {
 		return k.runLoad(ins, at, n)
 	case store:
 		return k.runStore(ins, at, n)
-	}
-	op := ins.OpCode
-	if op.Class() == asm.LdClass {
-		k.reg[ins.Dst] = content{}
-		if op.IsDWordLoad() && ins.Src == 0 {
-			k.reg[ins.Dst] = content{is: number, word: uint64(ins.Constant)}
-		}
-		return ins, true
-	}
-	if op.Class().IsALU() {
+	case ins.OpCode.Class().IsALU():
 		return k.compute(ins)
 	}
-	_, writes := registers(&ins)
-	for r := range k.reg {
-		if writes>>r&1 != 0 {
-			k.reg[r] = content{}
-		}
+	k.write(&ins)
+	switch op := ins.OpCode; {
+	case op.IsDWordLoad() && ins.Src == 0:
+		k.reg[ins.Dst].span = exactly(uint64(ins.Constant))
+	case op.Class() == asm.LdXClass:
+		k.reg[ins.Dst].span = span{0, ones(8 * op.Size().Sizeof())}
 	}
 	return ins, true
 }
 
 func (k *facts) runLoad(ins asm.Instruction, at, n int) (asm.Instruction, bool) {
-	if v, ok := k.load(at, n); ok {
-		k.reg[ins.Dst] = content{is: number, word: v}
-		if small(v) {
-			return asm.Mov.Imm(ins.Dst, int32(int64(v))), true
-		}
-		return ins, true
+	c := content{k.load(at, n), int16(at), uint8(n)}
+	from := slices.IndexFunc(k.reg[:], func(o content) bool { return o.at == c.at && o.size == c.size })
+	if from >= 0 { // more may be known of it
+		c.span = k.reg[from].span
 	}
-	c := content{is: copied, at: int16(at), size: uint8(n)}
-	from := slices.Index(k.reg[:], c)
 	k.reg[ins.Dst] = c
 	switch {
+	case c.one():
+		return set(ins, c.span), true
 	case from < 0:
 		return ins, true
 	case from == int(ins.Dst):
@@ -121,30 +139,27 @@ func (k *facts) runLoad(ins asm.Instruction, at, n int) (asm.Instruction, bool) 
 }
 
 func (k *facts) runStore(ins asm.Instruction, at, n int) (asm.Instruction, bool) {
-	v := content{is: number, word: uint64(ins.Constant)}
+	v := content{span: exactly(uint64(ins.Constant))}
 	if ins.OpCode.Class() == asm.StXClass {
 		v = k.reg[ins.Src]
 	}
 	whole := at%8 == 0 && n == 8
+	was := k.load(at, n)
 	switch {
-	case whole && v.is == number && k.is[at/8] && k.words[at/8] == v.word:
-		return ins, false
-	case v.is == copied && int(v.at) == at && int(v.size) == n:
+	case v.one() && was == v.span && (whole || v.low == 0):
 		return ins, false // it is there
-	case v.is == number && small(v.word) && ins.OpCode.Class() == asm.StXClass:
-		ins = storeImm(rState, ins.Offset, int64(int32(v.word)), ins.OpCode.Size())
-	}
-	zeros := v.is == number && v.word == 0
-	if was, ok := k.load(at, n); zeros && ok && was == 0 {
+	case int(v.size) == n && int(v.at) == at:
 		return ins, false
+	case v.one() && small(v.low) && ins.OpCode.Class() == asm.StXClass:
+		ins = storeImm(rState, ins.Offset, int64(v.low), ins.OpCode.Size())
 	}
 	k.forget(at, n)
-	switch {
-	case !whole:
-	case v.is == number:
-		k.is[at/8], k.words[at/8] = true, v.word
-	case ins.OpCode.Class() == asm.StXClass:
-		k.reg[ins.Src] = content{is: copied, at: int16(at), size: 8}
+	if !whole {
+		return ins, true
+	}
+	k.words[at/8] = v.span
+	if ins.OpCode.Class() == asm.StXClass {
+		k.reg[ins.Src].at, k.reg[ins.Src].size = int16(at), 8
 	}
 	return ins, true
 }
@@ -152,43 +167,37 @@ func (k *facts) runStore(ins asm.Instruction, at, n int) (asm.Instruction, bool)
 // compute runs an instruction that computes.
 func (k *facts) compute(ins asm.Instruction) (asm.Instruction, bool) {
 	op := ins.OpCode
-	by := content{is: number, word: uint64(ins.Constant)}
+	by := content{span: exactly(uint64(ins.Constant))}
 	if op.ALUOp() != asm.Swap && op.Source() == asm.RegSource {
 		by = k.reg[ins.Src]
 	}
-	whole := op.Class() == asm.ALU64Class
-	if op.ALUOp() == asm.Mov && whole && op.Source() == asm.RegSource && ins.Src == ins.Dst {
-		return ins, false
-	}
 	was := k.reg[ins.Dst]
-	k.reg[ins.Dst] = content{}
-	if op.ALUOp() == asm.Mov && whole {
+	whole := op.Class() == asm.ALU64Class
+	if op.ALUOp() == asm.Mov {
+		if whole && op.Source() == asm.RegSource && ins.Src == ins.Dst {
+			return ins, false
+		}
+		if !whole && by.high > ones(32) {
+			by = content{span: span{0, ones(32)}}
+		}
 		k.reg[ins.Dst] = by
-		if by.is == number && small(by.word) {
-			return asm.Mov.Imm(ins.Dst, int32(int64(by.word))), true
-		}
+		return set(ins, by.span), true
+	}
+	k.reg[ins.Dst] = content{span: result(op, &ins, was.span, by.span)}
+	if now := k.reg[ins.Dst]; now.one() {
+		return set(ins, now.span), true
+	}
+	if !whole {
 		return ins, true
 	}
-	if by.is != number {
-		return ins, true
-	}
-	if was.is == number {
-		if v, ok := computed(op, was.word, by.word); ok {
-			k.reg[ins.Dst] = content{is: number, word: v}
-			if small(v) {
-				return asm.Mov.Imm(ins.Dst, int32(int64(v))), true
-			}
-			return ins, true
-		}
-	}
-	if whole && op.ALUOp() != asm.Swap && op.Source() == asm.RegSource && small(by.word) && commonOp(op.ALUOp()) {
-		ins = op.ALUOp().Imm(ins.Dst, int32(int64(by.word)))
+	if op.Source() == asm.RegSource && by.one() && small(by.low) && takesNumbers(op.ALUOp()) {
+		ins = op.ALUOp().Imm(ins.Dst, int32(int64(by.low)))
 	}
 	return ins, true
 }
 
-// commonOp are operations of which a constant may be the second number.
-func commonOp(op asm.ALUOp) bool {
+// takesNumbers are operations of which a number may be the second.
+func takesNumbers(op asm.ALUOp) bool {
 	switch op {
 	case asm.Add, asm.Sub, asm.Mul, asm.And, asm.Or, asm.Xor:
 		return true
@@ -196,101 +205,175 @@ func commonOp(op asm.ALUOp) bool {
 	return false
 }
 
-// computed is the result of an operation with 64 bits.
-func computed(op asm.OpCode, a, b uint64) (uint64, bool) {
+// result is what an operation makes of numbers of two spans.
+func result(op asm.OpCode, ins *asm.Instruction, a, b span) span {
 	if op.Class() == asm.ALUClass {
-		if op.ALUOp() == asm.Swap { // of other numbers the order of bytes would matter
-			return 0, a == 0
+		switch {
+		case op.ALUOp() != asm.Swap:
+			return span{0, ones(32)}
+		case a == exactly(0): // of other numbers the order of bytes would matter
+			return a
 		}
-		return 0, false
+		return span{0, ones(int(ins.Constant))}
 	}
+	top := func(v uint64) uint64 { return ones(bits.Len64(v)) }
 	switch op.ALUOp() {
 	case asm.Add:
-		return a + b, true
+		if low, carry := bits.Add64(a.low, b.low, 0); carry == 0 {
+			if high, carry := bits.Add64(a.high, b.high, 0); carry == 0 {
+				return span{low, high}
+			}
+		}
+		if a.one() && b.one() {
+			return exactly(a.low + b.low)
+		}
 	case asm.Sub:
-		return a - b, true
+		if a.low >= b.high || a.one() && b.one() {
+			return span{a.low - b.high, a.high - b.low}
+		}
 	case asm.Mul:
-		return a * b, true
+		if over, high := bits.Mul64(a.high, b.high); over == 0 {
+			return span{a.low * b.low, high}
+		}
+		if a.one() && b.one() {
+			return exactly(a.low * b.low)
+		}
 	case asm.And:
-		return a & b, true
+		if a.one() && b.one() {
+			return exactly(a.low & b.low)
+		}
+		return span{0, min(a.high, b.high)}
 	case asm.Or:
-		return a | b, true
+		if a.one() && b.one() {
+			return exactly(a.low | b.low)
+		}
+		return span{max(a.low, b.low), top(a.high | b.high)}
 	case asm.Xor:
-		return a ^ b, true
+		if a.one() && b.one() {
+			return exactly(a.low ^ b.low)
+		}
+		return span{0, top(a.high | b.high)}
 	case asm.LSh:
-		return a << b, b < 64
+		if b.one() && b.low < 64 && (a.high<<b.low>>b.low == a.high || a.one()) {
+			return span{a.low << b.low, a.high << b.low}
+		}
 	case asm.RSh:
-		return a >> b, b < 64
+		if b.one() && b.low < 64 {
+			return span{a.low >> b.low, a.high >> b.low}
+		}
+	case asm.Mod:
+		if b.one() && b.low > 0 {
+			return span{0, b.low - 1}
+		}
+	case asm.Div:
+		if b.one() && b.low > 0 {
+			return span{a.low / b.low, a.high / b.low}
+		}
 	}
-	return 0, false
+	return anything
 }
 
-// decide says whether a branch jumps; false: that is not known.
-func (k *facts) decide(ins *asm.Instruction) (jumps, ok bool) {
-	a, by := k.compared(ins)
-	if a.is != number || by.is != number {
-		return false, false
+// compared are both sides of a branch; false: it compares in a way that is not looked into.
+func (k *facts) compared(ins *asm.Instruction) (a, by content, ok bool) {
+	by = content{span: exactly(uint64(ins.Constant))}
+	if ins.OpCode.Source() == asm.RegSource {
+		by = k.reg[ins.Src]
 	}
-	x, y := a.word, by.word
-	switch ins.OpCode.JumpOp() {
-	case asm.JEq:
-		return x == y, true
-	case asm.JNE:
-		return x != y, true
+	return k.reg[ins.Dst], by, ins.OpCode.Class() == asm.JumpClass
+}
+
+// decide says whether a branch jumps; not ok: that is not known. With bound the kernel may not know it, and wants to see that somebody has looked.
+func (k *facts) decide(ins *asm.Instruction) (jumps, bound, ok bool) {
+	a, by, ok := k.compared(ins)
+	if !ok {
+		return false, false, false
+	}
+	jumps, ok = decided(ins.OpCode.JumpOp(), a.span, by.span)
+	op := ins.OpCode.JumpOp()
+	return jumps, op != asm.JEq && op != asm.JNE && !(a.one() && by.one()), ok
+}
+
+func decided(op asm.JumpOp, a, by span) (jumps, ok bool) {
+	x, y := a.low, by.low
+	both := a.one() && by.one()
+	switch op {
+	case asm.JEq, asm.JNE:
+		if both && x == y {
+			return op == asm.JEq, true
+		}
+		return op == asm.JNE, a.high < by.low || by.high < a.low
 	case asm.JGT:
-		return x > y, true
+		return a.low > by.high, a.low > by.high || a.high <= by.low
 	case asm.JGE:
-		return x >= y, true
+		return a.low >= by.high, a.low >= by.high || a.high < by.low
 	case asm.JLT:
-		return x < y, true
+		return a.high < by.low, a.high < by.low || a.low >= by.high
 	case asm.JLE:
-		return x <= y, true
+		return a.high <= by.low, a.high <= by.low || a.low > by.high
 	case asm.JSet:
-		return x&y != 0, true
+		return x&y != 0, both
 	case asm.JSGT:
-		return int64(x) > int64(y), true
+		return int64(x) > int64(y), both
 	case asm.JSGE:
-		return int64(x) >= int64(y), true
+		return int64(x) >= int64(y), both
 	case asm.JSLT:
-		return int64(x) < int64(y), true
+		return int64(x) < int64(y), both
 	case asm.JSLE:
-		return int64(x) <= int64(y), true
+		return int64(x) <= int64(y), both
 	}
 	return false, false
 }
 
-func (k *facts) compared(ins *asm.Instruction) (a, by content) {
-	if ins.OpCode.Class() != asm.JumpClass {
-		return content{}, content{}
-	}
-	by = content{is: number, word: uint64(ins.Constant)}
-	if ins.OpCode.Source() == asm.RegSource {
-		by = k.reg[ins.Src]
-	}
-	return k.reg[ins.Dst], by
-}
-
 // learn is what is known behind a branch that has jumped, or has not.
-func (k *facts) learn(ins *asm.Instruction, jumped bool, bits []bool) {
-	a, by := k.compared(ins)
-	op := ins.OpCode.JumpOp()
-	if by.is != number || a.is == number || op != asm.JEq && op != asm.JNE {
+func (k *facts) learn(ins *asm.Instruction, jumped bool) {
+	a, by, ok := k.compared(ins)
+	if !ok || !by.one() || a.one() {
 		return
 	}
-	word := by.word
-	if equal := jumped == (op == asm.JEq); !equal {
-		if a.is != copied || a.size != 8 || a.at%8 != 0 || !bits[a.at/8] || word > 1 {
+	v, s := by.low, a.span
+	op := ins.OpCode.JumpOp()
+	if !jumped {
+		if op = inverse[op]; op == 0 {
 			return
 		}
-		word = 1 - word
 	}
-	if a.is == copied && a.size == 8 && a.at%8 == 0 {
-		for r := range k.reg {
-			if k.reg[r] == a {
-				k.reg[r] = content{is: number, word: word}
-			}
+	switch op {
+	case asm.JEq:
+		s = exactly(v)
+	case asm.JNE:
+		if v == s.low {
+			s.low++
 		}
-		k.is[a.at/8], k.words[a.at/8] = true, word
+		if v == s.high {
+			s.high--
+		}
+	case asm.JGT:
+		if v < s.high {
+			s.low = max(s.low, v+1)
+		}
+	case asm.JGE:
+		if v <= s.high {
+			s.low = max(s.low, v)
+		}
+	case asm.JLT:
+		if v > s.low {
+			s.high = min(s.high, v-1)
+		}
+	case asm.JLE:
+		if v >= s.low {
+			s.high = min(s.high, v)
+		}
 	}
-	k.reg[ins.Dst] = content{is: number, word: word}
+	k.reg[ins.Dst].span = s
+	if a.size == 0 {
+		return
+	}
+	for r := range k.reg {
+		if c := &k.reg[r]; c.at == a.at && c.size == a.size {
+			c.span = s
+		}
+	}
+	if a.size == 8 && a.at%8 == 0 {
+		k.words[a.at/8] = s
+	}
 }

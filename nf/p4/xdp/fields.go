@@ -38,6 +38,9 @@ func (g *emitter) readField(f *ir.Field, i int, r asm.Register) {
 		unsupported("field %s has no fixed length", fieldName(f))
 	}
 	g.next.read[f] = true
+	if f == g.p.Std.IngressTime {
+		g.next.timed[g.where] = true
+	}
 	if f.Header.Meta {
 		g.add(asm.LoadMem(r, rState, int16(g.lay.fields[f]+8*i), asm.DWord))
 		return

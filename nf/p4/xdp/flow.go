@@ -16,7 +16,7 @@ type flow struct {
 	order  []int // of blocks that are reached: each behind those from which frames come to it, but for loops
 	at     []int // a block's place in order; -1: it is not reached
 	words  int   // of the state
-	bits   []bool
+	never  int   // a block that no frame comes to
 }
 
 // block is instructions that run one behind the other, and what is behind them.
@@ -36,13 +36,9 @@ const (
 	ends
 )
 
-// flowOf takes a program apart, whose state has a size in bytes. Words of the state at bits are 0 or 1.
-func flowOf(code asm.Instructions, size int, bits []int) *flow {
+// flowOf takes a program apart, whose state has a size in bytes.
+func flowOf(code asm.Instructions, size int) *flow {
 	f := &flow{words: (size + 7) / 8}
-	f.bits = make([]bool, f.words)
-	for _, at := range bits {
-		f.bits[at/8] = true
-	}
 	first := map[string]int{} // instruction
 	leads := make([]bool, len(code)+1)
 	leads[0] = true
@@ -87,6 +83,8 @@ func flowOf(code asm.Instructions, size int, bits []int) *flow {
 		}
 		f.blocks = append(f.blocks, b)
 	}
+	f.never = len(f.blocks)
+	f.blocks = append(f.blocks, block{body: []asm.Instruction{asm.Mov.Imm(asm.R0, xdpAborted)}, kind: ends, jump: asm.Return()})
 	f.sort()
 	return f
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -38,6 +37,7 @@ const (
 	atLongest            // that its port sends
 	atTaken              // the frame has the registers
 	atTime               // in µs
+	atTimed              // the time is known
 	atMarks
 )
 
@@ -64,6 +64,7 @@ type usage struct {
 	at      map[*ir.Header]int  // where the parser finds it, when always at one place
 	moves   bool                // headers may leave at other places than those at which they came
 	marks   int
+	timed   map[Reason]bool // it reads the time; no kind: of any program
 	// registers: they are used. writes is the number of places where they are written, olds of words that are kept for these.
 	registers    bool
 	writes, olds int
@@ -71,19 +72,19 @@ type usage struct {
 
 func newUsage() *usage {
 	return &usage{read: map[*ir.Field]bool{}, written: map[*ir.Field]bool{}, valid: map[*ir.Header]bool{}, raw: map[*ir.Header]bool{}, may: map[*ir.Header]bool{},
-		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}}
+		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}, timed: map[Reason]bool{}}
 }
 
 // more is a usage that begins with all of u: what one pass has found to be used stays so, or passes could go to and fro.
 func (u *usage) more() *usage {
 	return &usage{read: maps.Clone(u.read), written: maps.Clone(u.written), valid: maps.Clone(u.valid), raw: maps.Clone(u.raw), may: maps.Clone(u.may),
-		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), moves: u.moves}
+		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), timed: maps.Clone(u.timed), moves: u.moves}
 }
 
 // same reports whether two passes found the same.
 func (u *usage) same(o *usage) bool {
 	return len(u.read) == len(o.read) && len(u.written) == len(o.written) && len(u.valid) == len(o.valid) && len(u.raw) == len(o.raw) &&
-		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && u.moves == o.moves && u.marks == o.marks &&
+		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && len(u.timed) == len(o.timed) && u.moves == o.moves && u.marks == o.marks &&
 		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds
 }
 
@@ -247,6 +248,9 @@ func (g *emitter) about(kind, name string) func() {
 	was := g.where
 	g.where = Reason{Kind: kind, Name: name}
 	g.parts.visit(g.where)
+	if g.u.timed[g.where] {
+		g.time()
+	}
 	return func() { g.where = was }
 }
 
@@ -256,11 +260,6 @@ func (g *emitter) mark() int {
 	n := g.next.marks
 	g.next.marks++
 	return atMarks + 8*n
-}
-
-// bits are the words of the state that are 0 or 1.
-func (g *emitter) bits() []int {
-	return append(slices.Collect(maps.Values(g.lay.valid)), atMissed, atBad, atTaken)
 }
 
 // storeImm stores a constant, of which the kernel extends the sign: asm.StoreImm has none of eight bytes, which the kernel has.

@@ -8,8 +8,8 @@ import (
 const shortenings = 3
 
 // shorten makes a program of the same effect that does less.
-func shorten(code asm.Instructions, size int, bits []int) asm.Instructions {
-	f := flowOf(code, size, bits)
+func shorten(code asm.Instructions, size int) asm.Instructions {
+	f := flowOf(code, size)
 	for range shortenings {
 		f.fold()
 		f.straighten()
@@ -25,7 +25,7 @@ func shorten(code asm.Instructions, size int, bits []int) asm.Instructions {
 func (f *flow) fold() {
 	at := f.needs()
 	in := make([]*facts, len(f.blocks))
-	in[0] = &facts{is: make([]bool, f.words), words: make([]uint64, f.words)}
+	in[0] = newFacts(f.words)
 	loops := f.loops()
 	for _, i := range f.order {
 		k := in[i]
@@ -63,23 +63,18 @@ func (f *flow) leave(i int, k *facts, in []*facts, at []need) {
 		return to
 	}
 	if b.kind == branches {
-		if jumps, ok := k.decide(&b.jump); ok {
-			if jumps {
-				b.next = b.to
-			}
-			b.kind = goes
-		}
+		f.settle(b, k)
 	}
 	switch b.kind {
 	case goes:
 		b.next = tell(b.next, k)
 	case branches:
-		if _, by := k.compared(&b.jump); by.is == number && b.jump.OpCode.Source() == asm.RegSource && small(by.word) {
-			b.jump = b.jump.OpCode.JumpOp().Imm(b.jump.Dst, int32(int64(by.word)), "")
+		if _, by, ok := k.compared(&b.jump); ok && by.one() && b.jump.OpCode.Source() == asm.RegSource && small(by.low) {
+			b.jump = b.jump.OpCode.JumpOp().Imm(b.jump.Dst, int32(int64(by.low)), "")
 		}
 		jumped := k.clone()
-		jumped.learn(&b.jump, true, f.bits)
-		k.learn(&b.jump, false, f.bits)
+		jumped.learn(&b.jump, true)
+		k.learn(&b.jump, false)
 		b.to = tell(b.to, jumped)
 		b.next = tell(b.next, k)
 	}
@@ -111,8 +106,8 @@ func (f *flow) ahead(from, to int, k *facts, at []need) int {
 		case ends:
 			return best
 		case branches:
-			jumps, ok := try.decide(&b.jump)
-			if !ok {
+			jumps, bound, ok := try.decide(&b.jump)
+			if bound || !ok {
 				return best
 			}
 			to = b.next
@@ -129,16 +124,30 @@ func (f *flow) ahead(from, to int, k *facts, at []need) int {
 	return best
 }
 
+// settle has a branch that is known go where it goes. One that compares with a bound stays, as the kernel wants to see that somebody has looked: its other way leads to
+// the program's end.
+func (f *flow) settle(b *block, k *facts) {
+	jumps, bound, ok := k.decide(&b.jump)
+	switch {
+	case !ok:
+	case !bound:
+		if jumps {
+			b.next = b.to
+		}
+		b.kind = goes
+	case jumps:
+		b.next = f.never
+	default:
+		b.to = f.never
+	}
+}
+
 // change forgets what a block writes.
 func (k *facts) change(b *block) {
 	for i := range b.body {
-		_, writes := registers(&b.body[i])
-		for r := range k.reg {
-			if writes>>r&1 != 0 {
-				k.reg[r] = content{}
-			}
-		}
-		if _, store, at, n := ofState(&b.body[i]); store {
+		ins := &b.body[i]
+		k.write(ins)
+		if _, store, at, n := ofState(ins); store {
 			k.forget(at, n)
 		}
 	}
