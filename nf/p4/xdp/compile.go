@@ -3,6 +3,7 @@ package xdp
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -182,9 +183,15 @@ func (g *gen) prologue() {
 	g.add(asm.Mov.Reg(rCtx, asm.R1), storeImm(asm.RFP, -4, 0, asm.Word), asm.LoadMapPtr(asm.R1, g.maps.state), asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -4), asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "no-state"), asm.Mov.Reg(rState, asm.R0))
 	g.add(storeImm(rState, atMissed, 0, asm.DWord), storeImm(rState, atBad, 0, asm.DWord), storeImm(rState, atParsed, 0, asm.DWord), storeImm(rState, atTaken, 0, asm.DWord), storeImm(rState, atTimed, 0, asm.DWord),
-		storeImm(rState, atError, int64(g.p.NoError), asm.DWord))
+		storeImm(rState, atMoved, 0, asm.DWord), storeImm(rState, atError, int64(g.p.NoError), asm.DWord))
 	for _, at := range g.lay.zero {
 		g.add(storeImm(rState, int16(at), 0, asm.DWord))
+	}
+	for i, h := range g.p.Deparse {
+		if slices.Contains(g.p.Deparse[:i], h) { // it leaves twice
+			g.move(nil)
+			break
+		}
 	}
 	g.add(asm.LoadMem(asm.R1, rCtx, ctxIfindex, asm.Word), asm.JGE.Imm(asm.R1, int32(g.opt.Indices), "unknown-port"), asm.LSh.Imm(asm.R1, 2),
 		asm.LoadMapValue(asm.R2, g.maps.in, 0), asm.Add.Reg(asm.R2, asm.R1), asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),

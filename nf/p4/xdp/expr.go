@@ -402,7 +402,8 @@ func (g *computer) assignValid(h *ir.Header, src *ir.Expr) {
 	if h.Meta {
 		unsupported("it assigns to a validity of metadata")
 	}
-	g.next.moves, g.next.may[h] = true, true
+	g.next.may[h] = true
+	g.move(h)
 	g.value(src, 0)
 	g.add(asm.And.Imm(pool[0], 1))
 	if at, ok := g.lay.valid[h]; ok {

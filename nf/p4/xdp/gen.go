@@ -38,6 +38,7 @@ const (
 	atTaken              // the frame has the registers
 	atTime               // in µs
 	atTimed              // the time is known
+	atMoved              // headers leave at other places than those at which they came
 	atMarks
 )
 
@@ -61,7 +62,8 @@ type usage struct {
 	raw     map[*ir.Header]bool // its bytes
 	may     map[*ir.Header]bool // may be valid
 	dirty   map[*ir.Header]bool // a field of it is written
-	at      map[*ir.Header]int  // where the parser finds it, when always at one place
+	at      map[*ir.Header]int  // where the parser finds it
+	several map[*ir.Header]bool // the parser finds it at other places, too
 	moves   bool                // headers may leave at other places than those at which they came
 	marks   int
 	timed   map[Reason]bool // it reads the time; no kind: of any program
@@ -72,19 +74,19 @@ type usage struct {
 
 func newUsage() *usage {
 	return &usage{read: map[*ir.Field]bool{}, written: map[*ir.Field]bool{}, valid: map[*ir.Header]bool{}, raw: map[*ir.Header]bool{}, may: map[*ir.Header]bool{},
-		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}, timed: map[Reason]bool{}}
+		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}, several: map[*ir.Header]bool{}, timed: map[Reason]bool{}}
 }
 
 // more is a usage that begins with all of u: what one pass has found to be used stays so, or passes could go to and fro.
 func (u *usage) more() *usage {
 	return &usage{read: maps.Clone(u.read), written: maps.Clone(u.written), valid: maps.Clone(u.valid), raw: maps.Clone(u.raw), may: maps.Clone(u.may),
-		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), timed: maps.Clone(u.timed), moves: u.moves}
+		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), several: maps.Clone(u.several), timed: maps.Clone(u.timed), moves: u.moves}
 }
 
 // same reports whether two passes found the same.
 func (u *usage) same(o *usage) bool {
 	return len(u.read) == len(o.read) && len(u.written) == len(o.written) && len(u.valid) == len(o.valid) && len(u.raw) == len(o.raw) &&
-		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && len(u.timed) == len(o.timed) && u.moves == o.moves && u.marks == o.marks &&
+		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && len(u.several) == len(o.several) && len(u.timed) == len(o.timed) && u.moves == o.moves && u.marks == o.marks &&
 		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds
 }
 
@@ -93,6 +95,8 @@ type layout struct {
 	fields map[*ir.Field]int  // of metadata
 	valid  map[*ir.Header]int // validities
 	bytes  map[*ir.Header]int // headers as they are on the wire
+	dirty  map[*ir.Header]int // words that say that a field was written
+	place  map[*ir.Header]int // words that say where the parser found it
 	zero   []int              // words that are 0 at first
 	// Of registers: the bits that say which places have written, and what is kept of them.
 	written, olds int
@@ -100,7 +104,7 @@ type layout struct {
 }
 
 func newLayout(p *ir.Program, u *usage) *layout {
-	l := &layout{fields: map[*ir.Field]int{}, valid: map[*ir.Header]int{}, bytes: map[*ir.Header]int{}, size: atMarks}
+	l := &layout{fields: map[*ir.Field]int{}, valid: map[*ir.Header]int{}, bytes: map[*ir.Header]int{}, dirty: map[*ir.Header]int{}, place: map[*ir.Header]int{}, size: atMarks}
 	take := func(words int, zero bool) int {
 		at := l.size
 		for i := range words {
@@ -129,6 +133,12 @@ func newLayout(p *ir.Program, u *usage) *layout {
 		if u.raw[h] {
 			l.bytes[h] = take((h.Bits+63)/64, true)
 			take(1, false) // loads may go 8 bytes beyond
+		}
+		if u.dirty[h] {
+			l.dirty[h] = take(1, true)
+			if u.several[h] {
+				l.place[h] = take(1, false)
+			}
 		}
 	}
 	return l
