@@ -18,6 +18,7 @@ func shorten(code asm.Instructions, size int) asm.Instructions {
 		}
 		f.straighten()
 	}
+	f.sink()
 	return f.code()
 }
 
