@@ -180,8 +180,15 @@ func (k *facts) compute(ins asm.Instruction) (asm.Instruction, bool) {
 		if !whole && by.high > ones(32) {
 			by = content{span: span{0, ones(32)}}
 		}
+		if by.size > 0 && by.at == was.at && by.size == was.size {
+			return ins, false // it is there
+		}
 		k.reg[ins.Dst] = by
 		return set(ins, by.span), true
+	}
+	if whole && was.span == exactly(0) && op.Source() == asm.RegSource && (op.ALUOp() == asm.Or || op.ALUOp() == asm.Xor) && !by.one() {
+		k.reg[ins.Dst] = by
+		return asm.Mov.Reg(ins.Dst, ins.Src), true
 	}
 	k.reg[ins.Dst] = content{span: result(op, &ins, was.span, by.span)}
 	if now := k.reg[ins.Dst]; now.one() {
