@@ -198,7 +198,7 @@ func (g *operator) hashBytes(n int) {
 }
 
 // modulo divides r, and leaves what is left. It changes R0.
-func (g *emitter) modulo(r asm.Register, n uint64) {
+func (g *operator) modulo(r asm.Register, n uint64) {
 	if n&(n-1) == 0 {
 		g.and(r, n-1)
 		return

@@ -14,6 +14,9 @@ type need struct {
 
 func (n *need) bit(at int) (word int, mask uint64) { return at / 64, 1 << (at % 64) }
 
+// reads reports whether a byte of a word is read.
+func (n *need) reads(w int) bool { return n.bytes[w/8]>>(w%8*8)&0xff != 0 }
+
 // before makes what is needed behind an instruction what is needed in front of it. It reports whether the instruction does something.
 func (n *need) before(ins *asm.Instruction) bool {
 	reads, writes := registers(ins)

@@ -96,8 +96,7 @@ func (s *sinking) leave(i int) {
 	way := func(to int) int {
 		var zeros []asm.Instruction
 		for w := range s.words {
-			read := s.at[to].bytes[w/8]>>(w%8*8)&0xff != 0
-			if read && s.out[i].has(w) && !s.in[to].has(w) {
+			if s.at[to].reads(w) && s.out[i].has(w) && !s.in[to].has(w) {
 				zeros = append(zeros, zero(w))
 			}
 		}
@@ -116,6 +115,13 @@ func (s *sinking) leave(i int) {
 	b := s.blocks[i]
 	if b.kind != ends {
 		b.next = way(b.next)
+	} else {
+		behind := s.behind(s.at, i)
+		for w := range s.words {
+			if behind.reads(w) && s.out[i].has(w) {
+				b.body = append(b.body, zero(w))
+			}
+		}
 	}
 	if b.kind == branches {
 		b.to = way(b.to)
