@@ -46,3 +46,20 @@ func TestShorten(t *testing.T) {
 		}
 	}
 }
+
+// TestShortenForgets: a register that was a word of the state is not it any more when something else was stored there, whole or in part.
+func TestShortenForgets(t *testing.T) {
+	for _, size := range []asm.Size{asm.DWord, asm.Half} {
+		got := shorten(asm.Instructions{asm.Mov.Reg(rState, asm.R0), asm.LoadMem(asm.R3, asm.R1, 0, asm.Word), asm.LoadMem(asm.R4, asm.R1, 4, asm.Word),
+			asm.StoreMem(rState, atMarks, asm.R4, asm.DWord), asm.StoreMem(rState, atMarks, asm.R3, size),
+			asm.LoadMem(asm.R2, rState, atMarks, asm.DWord), asm.StoreMem(rState, atOutcome, asm.R2, asm.DWord), asm.Mov.Imm(asm.R0, 0), asm.Return()}, atMarks+8)
+		for i := range got {
+			if _, store, at, _ := ofState(&got[i]); store && at == atOutcome && got[i].Src == asm.R4 {
+				t.Errorf("what was there before is stored:\n%v", got)
+			}
+			if op := got[i].OpCode; op.Class() == asm.ALU64Class && op.ALUOp() == asm.Mov && op.Source() == asm.RegSource && got[i].Src == asm.R4 {
+				t.Errorf("what was there before is loaded:\n%v", got)
+			}
+		}
+	}
+}
