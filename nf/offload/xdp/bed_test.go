@@ -8,7 +8,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -32,7 +34,26 @@ type tested struct {
 	*Kernel
 	t       testing.TB
 	watched bool
-	skew    int64
+	at      clock.Time // what time it is, when the program is told
+}
+
+// tick is that of the kernel's coarse clock.
+const tick = clock.Time(4 * time.Millisecond)
+
+// Clock implements offload.Kernel.
+func (e *tested) Clock() int64 {
+	if e.told != nil {
+		return int64(e.at)
+	}
+	return e.Kernel.Clock()
+}
+
+// tell tells what time it is.
+func (x *box) tell(at clock.Time) {
+	if x.e != nil {
+		x.e.at = at
+		atomic.StoreInt64(x.e.told, int64(at-at%tick))
+	}
 }
 
 func (e *tested) Port(name string) (int, int) {
@@ -113,7 +134,10 @@ func spec(apps []string, args map[string]graph.Args) *graph.Spec {
 	return s
 }
 
-func newBox(t testing.TB, s *graph.Spec, entries int) *box {
+func newBox(t testing.TB, s *graph.Spec, entries int) *box { return newBoxOf(t, s, entries, false) }
+
+// newBoxOf makes a box. With told what runs flows is told what time it is.
+func newBoxOf(t testing.TB, s *graph.Spec, entries int, told bool) *box {
 	t.Helper()
 	x := &box{t: t}
 	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
@@ -127,7 +151,7 @@ func newBox(t testing.TB, s *graph.Spec, entries int) *box {
 	}
 	if entries > 0 {
 		cfg.Ahead = func(map[string][]port.Port, int) (offload.Engine, error) {
-			k, err := New(entries)
+			k, err := newKernel(entries, told)
 			if err != nil {
 				return nil, err
 			}

@@ -47,10 +47,14 @@ type Kernel struct {
 	counts  *ebpf.Map
 	devices *ebpf.Map
 	own     *ebpf.Map
+	told    *int64 // what time it is for the program; nil: it asks the kernel
 }
 
 // New loads the program, with room for so many entries.
-func New(entries int) (_ *Kernel, err error) {
+func New(entries int) (*Kernel, error) { return newKernel(entries, false) }
+
+// newKernel makes a Kernel. With told its program does not ask what time it is, but is told (tests).
+func newKernel(entries int, told bool) (_ *Kernel, err error) {
 	k := &Kernel{}
 	defer func() {
 		if err != nil {
@@ -85,6 +89,11 @@ func New(entries int) (_ *Kernel, err error) {
 	slots, slotMem := memory("flow_slots", int(unsafe.Sizeof(slot))*entries)
 	form := shape{entries: entries, buckets: bucketsOf(entries), secret: newSecret()}
 	flows, flowMem := memory("flow_index", 4*wordsOf*form.buckets)
+	var clock *ebpf.Map
+	var clockMem []byte
+	if told {
+		clock, clockMem = memory("flow_clock", 8)
+	}
 	k.tunnels = made(ebpf.MapSpec{Name: "flow_tunnels", Type: ebpf.Hash, KeySize: offload.TunnelKeyLen, ValueSize: 12, MaxEntries: offload.MaxTunnels, Flags: unix.BPF_F_NO_PREALLOC})
 	k.headers = made(ebpf.MapSpec{Name: "flow_headers", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(offload.Template{})), MaxEntries: offload.MaxTunnels})
 	k.counts = made(ebpf.MapSpec{Name: "flow_counts", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: countsSize, MaxEntries: 1})
@@ -97,8 +106,12 @@ func New(entries int) (_ *Kernel, err error) {
 	k.control = (*offload.Control)(unsafe.Pointer(&controlMem[0]))
 	k.slots = unsafe.Slice((*offload.Slot)(unsafe.Pointer(&slotMem[0])), entries)
 	k.flows = index{words: unsafe.Slice((*uint32)(unsafe.Pointer(&flowMem[0])), wordsOf*form.buckets), slots: k.slots, buckets: form.buckets, secret: form.secret}
-	code := program(descriptors{in: in.FD(), control: control.FD(), flows: flows.FD(), slots: slots.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
-		counts: k.counts.FD(), devices: k.devices.FD(), own: k.own.FD()}, form)
+	m := descriptors{in: in.FD(), control: control.FD(), flows: flows.FD(), slots: slots.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
+		counts: k.counts.FD(), devices: k.devices.FD(), own: k.own.FD()}
+	if told {
+		m.clock, k.told = clock.FD(), (*int64)(unsafe.Pointer(&clockMem[0]))
+	}
+	code := program(m, form)
 	k.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: ProgramName, Type: ebpf.XDP, License: "GPL", Instructions: code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
 	if err != nil {
 		return nil, fmt.Errorf("load the program for flows: %w", err)

@@ -109,8 +109,8 @@ const (
 	inPort  = 0xFF
 )
 
-// descriptors are those of the program's maps.
-type descriptors struct{ in, control, flows, slots, tunnels, templates, counts, devices, own int }
+// descriptors are those of the program's maps. clock is 0, or that of the time that the program is told.
+type descriptors struct{ in, control, flows, slots, tunnels, templates, counts, devices, own, clock int }
 
 // shape is what else the program is made for.
 type shape struct {
@@ -431,8 +431,12 @@ var (
 
 // admit looks whether the entry may be run now, for this frame.
 func (g *emitter) admit() {
+	if g.clock == 0 {
+		g.add(asm.FnKtimeGetCoarseNs.Call()) // some milliseconds behind: no function's times are as short
+	} else {
+		g.add(asm.LoadMapValue(asm.R0, g.clock, 0), asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord))
+	}
 	g.add(
-		asm.FnKtimeGetCoarseNs.Call(), // some milliseconds behind: no function's times are as short
 		asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord),
 		asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord),
 		asm.LoadMem(asm.R4, asm.R8, atLast+8, asm.DWord),

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/offload"
@@ -108,6 +109,17 @@ type world struct {
 	tunnel      *outer.Header // on side b; nil: there is none
 	vni         uint32
 	frames      int
+	at          clock.Time // what time it is; 0: the kernel's clock says it
+}
+
+// now is the time of the next frame.
+func (w *world) now() clock.Time {
+	if w.at == 0 {
+		return now()
+	}
+	w.at += clock.Time(w.r.Int64N(int64(4 * time.Millisecond)))
+	w.fast.tell(w.at)
+	return w.at
 }
 
 func (w *world) conversation(n int) *conversation {
@@ -190,7 +202,7 @@ func (w *world) learn(c *conversation, f []byte) {
 // push gives a frame to both boxes, and compares what leaves.
 func (w *world) push(port int, f []byte) [2][][]byte {
 	w.Helper()
-	at := now()
+	at := w.now()
 	w.frames++
 	a, b := w.plain.frame(at, port, f), w.fast.frame(at, port, f)
 	if fmt.Sprintf("%x", a) != fmt.Sprintf("%x", b) {
@@ -202,7 +214,7 @@ func (w *world) push(port int, f []byte) [2][][]byte {
 // compare compares what both boxes know and have counted.
 func (w *world) compare() {
 	w.Helper()
-	at := now()
+	at := w.now()
 	ca, na := w.plain.state(at)
 	cb, nb := w.fast.state(at)
 	if len(ca) != len(cb) {
@@ -374,7 +386,7 @@ func TestSame(t *testing.T) {
 	for _, c := range chains {
 		t.Run(c.name, func(t *testing.T) {
 			s := spec(c.apps, c.args)
-			w := &world{TB: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBox(t, s, 0), fast: newBox(t, s, 64)}
+			w := &world{TB: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBox(t, s, 0), fast: newBoxOf(t, s, 64, true), at: clock.Time(time.Hour)}
 			if _, ok := c.args["vxlan"]; ok {
 				w.vni = 5000
 				w.tunnel = outer.New(outer.Config{LocalMAC: [6]byte{2, 0, 0, 0, 0, 2}, RemoteMAC: [6]byte{2, 0, 0, 0, 0, 1}, Local: netip.MustParseAddr("192.0.2.2"),

@@ -3,6 +3,7 @@ package xdp
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -113,7 +114,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 			if g.lay.size > maxState {
 				return compiled{}, fmt.Errorf("the state of a frame has %d bytes, more than %d", g.lay.size, maxState)
 			}
-			return compiled{prune(g.code), g.reasons, g.parts, g.lay.size, u.registers}, nil
+			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers}, nil
 		}
 		u = g.next
 	}
@@ -166,14 +167,31 @@ func (g *emitter) fromState(f *ir.Field, at int16) {
 	}
 }
 
+// time has the state hold the time in µs: that of the Switch, by what it is ahead of the kernel's clock. A frame asks for it when it first comes to something that
+// reads it, since asking takes as long as looking up two tables.
+func (g *emitter) time() {
+	known := g.fresh()
+	g.add(asm.LoadMem(asm.R1, rState, atTimed, asm.DWord), asm.JNE.Imm(asm.R1, 0, known), storeImm(rState, atTimed, 1, asm.DWord))
+	g.add(asm.FnKtimeGetNs.Call(), asm.LoadMapValue(asm.R2, g.maps.clock, 0), asm.LoadMem(asm.R1, asm.R2, 8, asm.DWord), asm.Mul.Reg(asm.R0, asm.R1),
+		asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord), asm.Add.Reg(asm.R0, asm.R1), asm.Div.Imm(asm.R0, 1000), asm.StoreMem(rState, atTime, asm.R0, asm.DWord))
+	g.fromState(g.p.Std.IngressTime, atTime)
+	g.label(known)
+}
+
 // prologue makes the state of a frame.
 func (g *gen) prologue() {
 	g.add(asm.Mov.Reg(rCtx, asm.R1), storeImm(asm.RFP, -4, 0, asm.Word), asm.LoadMapPtr(asm.R1, g.maps.state), asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -4), asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "no-state"), asm.Mov.Reg(rState, asm.R0))
-	g.add(storeImm(rState, atMissed, 0, asm.DWord), storeImm(rState, atBad, 0, asm.DWord), storeImm(rState, atParsed, 0, asm.DWord), storeImm(rState, atTaken, 0, asm.DWord),
-		storeImm(rState, atError, int64(g.p.NoError), asm.DWord))
+	g.add(storeImm(rState, atMissed, 0, asm.DWord), storeImm(rState, atBad, 0, asm.DWord), storeImm(rState, atParsed, 0, asm.DWord), storeImm(rState, atTaken, 0, asm.DWord), storeImm(rState, atTimed, 0, asm.DWord),
+		storeImm(rState, atMoved, 0, asm.DWord), storeImm(rState, atError, int64(g.p.NoError), asm.DWord))
 	for _, at := range g.lay.zero {
 		g.add(storeImm(rState, int16(at), 0, asm.DWord))
+	}
+	for i, h := range g.p.Deparse {
+		if slices.Contains(g.p.Deparse[:i], h) { // it leaves twice
+			g.move(nil)
+			break
+		}
 	}
 	g.add(asm.LoadMem(asm.R1, rCtx, ctxIfindex, asm.Word), asm.JGE.Imm(asm.R1, int32(g.opt.Indices), "unknown-port"), asm.LSh.Imm(asm.R1, 2),
 		asm.LoadMapValue(asm.R2, g.maps.in, 0), asm.Add.Reg(asm.R2, asm.R1), asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),
@@ -182,7 +200,9 @@ func (g *gen) prologue() {
 	g.label("on")
 	g.add(asm.And.Imm(asm.R1, inNumber))
 	g.storeStdReg(g.p.Std.IngressPort, asm.R1)
-	g.time()
+	if g.u.timed[Reason{}] || g.u.written[g.p.Std.IngressTime] {
+		g.time()
+	}
 	g.frame()
 	g.add(asm.Mov.Reg(asm.R1, rEnd), asm.Sub.Reg(asm.R1, rData), asm.StoreMem(rState, atArrived, asm.R1, asm.DWord),
 		asm.StoreMem(rState, atLength, asm.R1, asm.DWord))
@@ -192,17 +212,6 @@ func (g *gen) prologue() {
 	g.pass("the frame lies in several buffers")
 	g.label(whole)
 	g.storeStdReg(g.p.Std.PacketLength, asm.R1)
-}
-
-// time has the state hold the time in µs, if anybody reads it: that of the Switch, by what it is ahead of the kernel's clock.
-func (g *gen) time() {
-	s := &g.p.Std
-	if !g.u.read[s.IngressTime] && !g.u.read[s.EgressTime] && !g.u.read[s.EnqTime] {
-		return
-	}
-	g.add(asm.FnKtimeGetNs.Call(), asm.LoadMapValue(asm.R2, g.maps.clock, 0), asm.LoadMem(asm.R1, asm.R2, 8, asm.DWord), asm.Mul.Reg(asm.R0, asm.R1),
-		asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord), asm.Add.Reg(asm.R0, asm.R1), asm.Div.Imm(asm.R0, 1000), asm.StoreMem(rState, atTime, asm.R0, asm.DWord))
-	g.fromState(s.IngressTime, atTime)
 }
 
 // queue is what is between the pipelines.
@@ -228,6 +237,9 @@ func (g *gen) queue() {
 	g.storeStdReg(s.EgressPort, asm.R1)
 	g.storeStd(s.EgressSpec, uint64(g.opt.DropPort)+1)
 	g.storeStd(s.InstanceType, 0)
+	if g.u.read[s.EnqTime] || g.u.read[s.EgressTime] {
+		g.time()
+	}
 	g.fromState(s.EnqTime, atTime)
 	g.fromState(s.EgressTime, atTime)
 	g.fromState(s.PacketLength, atLength)

@@ -278,9 +278,9 @@ func (g *operator) addHeader(h *ir.Header, fast bool) {
 		return // it is valid already
 	}
 	there := g.fresh()
-	g.next.moves = true
 	g.readValid(h, asm.R1)
 	g.add(asm.JNE.Imm(asm.R1, 0, there))
+	g.move(h)
 	if !fast {
 		g.clearBytes(h)
 		g.length(asm.Add, h)
@@ -299,9 +299,9 @@ func (g *operator) removeHeader(h *ir.Header) {
 		unsupported("it makes metadata invalid")
 	}
 	gone := g.fresh()
-	g.next.moves = true
 	g.readValid(h, asm.R1)
 	g.add(asm.JEq.Imm(asm.R1, 0, gone))
+	g.move(h)
 	g.length(asm.Sub, h)
 	g.setInvalid(h)
 	g.label(gone)
@@ -327,7 +327,7 @@ func (g *operator) assignHeader(to, from *ir.Header) {
 		return
 	}
 	gone, done := g.fresh(), g.fresh()
-	g.next.moves = true
+	g.move(to)
 	g.readValid(from, asm.R1)
 	g.add(asm.JEq.Imm(asm.R1, 0, gone))
 	g.setValid(to)

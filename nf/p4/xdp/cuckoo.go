@@ -114,22 +114,23 @@ func (c *cuckoo) find(key []uint64, h uint64) int {
 	return -1
 }
 
-// room is a slot for a key with hash h: one that leads to nothing, in the bucket that has more of them. When both buckets are full, entries move to
+// room is a slot for a key with hash h: the first one that leads to nothing, since the program looks there first, in the bucket that has more of them. When both buckets are full, entries move to
 // their other buckets until it may be taken. For a grace period each is in both: a program that has looked into the one before it came there would else find
 // it in neither. -1: there is no room.
 func (c *cuckoo) room(h uint64) (int, error) {
 	slot, most := -1, 0
 	var first []step
 	for second := range 2 {
-		free := 0
-		for j := range slotsOf {
+		free, last := 0, -1
+		for j := slotsOf - 1; j >= 0; j-- {
 			i := c.bucket(h, second)*slotsOf + j
 			first = append(first, step{i, -1})
 			if *c.slot(i) == 0 {
-				if free++; free > most {
-					slot, most = i, free
-				}
+				free, last = free+1, i
 			}
+		}
+		if free > most {
+			slot, most = last, free
 		}
 	}
 	if slot >= 0 {

@@ -212,19 +212,24 @@ func (g *deparsing) leaving() []*ir.Header {
 	return slices.DeleteFunc(slices.Clone(g.p.Deparse), func(h *ir.Header) bool { return !g.u.may[h] })
 }
 
-// deparse writes the headers that leave in front of the payload. When they may leave at other places than those at which they came, all are written
+// deparse writes the headers that leave in front of the payload. When they leave at other places than those at which they came, all are written
 // anew, behind each other; else those that were changed, where they came.
 func (g *deparsing) deparse() {
-	still := !g.u.moves
-	for _, h := range g.leaving() {
-		if _, ok := g.u.at[h]; !ok {
-			still = false
-		}
+	out, moved := "headers-out", "headers-moved"
+	if g.u.moves {
+		g.add(asm.LoadMem(asm.R1, rState, atMoved, asm.DWord), asm.JNE.Imm(asm.R1, 0, moved))
 	}
-	if still {
-		g.rewrite()
-		return
+	g.rewrite()
+	if g.u.moves {
+		g.jump(out)
+		g.label(moved)
+		g.part(g.write)
 	}
+	g.label(out)
+}
+
+// write writes all headers.
+func (g *deparsing) write() {
 	all := g.leaving()
 	total := 0
 	g.imm(asm.R1, 0)
@@ -237,7 +242,7 @@ func (g *deparsing) deparse() {
 	if total >= 1<<12 {
 		unsupported("the headers have %d bytes", total)
 	}
-	same, moved, out := g.fresh(), g.fresh(), "headers-out"
+	same, moved := g.fresh(), g.fresh()
 	g.add(asm.LoadMem(asm.R2, rState, atParsed, asm.DWord), asm.LoadMem(asm.R3, rState, atArrived, asm.DWord), asm.Sub.Reg(asm.R3, asm.R2),
 		asm.Add.Reg(asm.R3, asm.R1))
 	g.fits(asm.R3)
@@ -260,7 +265,6 @@ func (g *deparsing) deparse() {
 		g.copyBytes(asm.R3, 0, rState, g.lay.bytes[h], h.Bits/8)
 		g.label(gone)
 	}
-	g.label(out)
 }
 
 // fits goes on when the port sends frames of so many bytes: the kernel would drop a longer one in silence. It changes R4.
@@ -275,21 +279,26 @@ func (g *deparsing) fits(length asm.Register) {
 func (g *deparsing) rewrite() {
 	g.add(asm.LoadMem(asm.R3, rState, atArrived, asm.DWord))
 	g.fits(asm.R3)
-	if len(g.u.dirty) > 0 {
-		g.frame()
-	}
+	g.frame()
 	for _, h := range g.leaving() {
-		if !g.u.dirty[h] {
+		at, ok := g.lay.dirty[h]
+		if _, found := g.u.at[h]; !ok || !found {
 			continue
 		}
-		gone, room := g.fresh(), g.fresh()
-		at, n := g.u.at[h], h.Bits/8
+		clean, room := g.fresh(), g.fresh()
+		g.add(asm.LoadMem(asm.R1, rState, int16(at), asm.DWord), asm.JEq.Imm(asm.R1, 0, clean))
 		g.readValid(h, asm.R1)
-		g.add(asm.JEq.Imm(asm.R1, 0, gone), asm.Mov.Reg(asm.R2, rData), asm.Add.Imm(asm.R2, int32(at+n)), asm.JLE.Reg(asm.R2, rEnd, room))
+		g.add(asm.JEq.Imm(asm.R1, 0, clean))
+		from, off, n := rData, g.u.at[h], h.Bits/8
+		if at, ok := g.lay.place[h]; ok {
+			from, off = asm.R3, 0
+			g.add(asm.LoadMem(asm.R3, rState, int16(at), asm.DWord), asm.And.Imm(asm.R3, maxPlace-1), asm.Add.Reg(asm.R3, rData))
+		}
+		g.add(asm.Mov.Reg(asm.R2, from), asm.Add.Imm(asm.R2, int32(off+n)), asm.JLE.Reg(asm.R2, rEnd, room))
 		g.jump("lost")
 		g.label(room)
-		g.copyBytes(rData, at, rState, g.bytesOf(h), n)
-		g.label(gone)
+		g.copyBytes(from, off, rState, g.bytesOf(h), n)
+		g.label(clean)
 	}
 }
 

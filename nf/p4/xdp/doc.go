@@ -18,8 +18,12 @@
 // The state of a frame lies in an array that each processor has one of: metadata as words of 64 bits, as in the engine, and headers as they are on the wire.
 // The parser is unrolled: a state that is entered at two places of a frame is there twice, so that all places are constants, and the
 // kernel sees that the parser ends. What is never read is neither kept nor computed: the program is looked through until no more of it is found to be used.
-// At the end headers that were changed are written where they came from; when headers were added, removed, or may have moved, all are written anew
+// At the end headers that the frame has changed are written where they came from; when it has added, removed or moved some, all are written anew
 // behind each other, and the head of the frame is moved by the difference.
+//
+// The kernel's compiler takes instructions as they are. So the program is shortened as a whole before it is loaded (shorten.go): words of the state that are known, by spans,
+// are not loaded, branches of which the way is known go there, what nobody reads is not stored, and the zeros with which a state begins are stored where a way comes to
+// what reads them. The kernel's own checks stay: it knows less of the state.
 //
 // # Tables
 //

@@ -391,8 +391,9 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
 	}
 	m.clock, m.turn = x.clock.m.FD(), sharedFD(x.turnWord)
-	for _, w := range x.registers {
-		m.registers = append(m.registers, sharedFD(w))
+	m.registers = make([]int, len(x.tree.Registers)) // without memory for what only passes whose code is thrown away use
+	for i, w := range x.registers {
+		m.registers[i] = sharedFD(w)
 	}
 	for i := range x.counters {
 		m.counters = append(m.counters, fd(x.counters[i]))

@@ -106,6 +106,9 @@ var aluOps = map[ir.Op]asm.ALUOp{ir.Add: asm.Add, ir.Sub: asm.Sub, ir.Mul: asm.M
 func (g *computer) binary(e *ir.Expr, d int) {
 	op := aluOps[e.Op]
 	g.value(e.Kids[0], d)
+	if e.Op == ir.And && covers(e.Kids[1], e.Kids[0]) {
+		return
+	}
 	if k := e.Kids[1]; k.Op == ir.Const && small(k.Const[0]) {
 		g.add(op.Imm(pool[d], int32(int64(k.Const[0]))))
 		return
@@ -114,8 +117,18 @@ func (g *computer) binary(e *ir.Expr, d int) {
 	g.add(op.Reg(pool[d], asm.R0))
 }
 
+// covers reports whether a mask keeps all bits of a number.
+func covers(mask, e *ir.Expr) bool {
+	m, ok := mask.Word()
+	return ok && !mask.Neg && !e.Neg && e.Bits <= 64 && ones(e.Bits)&^m == 0
+}
+
 // second leaves a number in R0 and keeps register d.
 func (g *computer) second(e *ir.Expr, d int) {
+	if e.Op == ir.Const {
+		g.imm(asm.R0, e.Const[0])
+		return
+	}
 	if d+1 < len(pool) {
 		g.value(e, d+1)
 		g.add(asm.Mov.Reg(asm.R0, pool[d+1]))
@@ -402,7 +415,8 @@ func (g *computer) assignValid(h *ir.Header, src *ir.Expr) {
 	if h.Meta {
 		unsupported("it assigns to a validity of metadata")
 	}
-	g.next.moves, g.next.may[h] = true, true
+	g.next.may[h] = true
+	g.move(h)
 	g.value(src, 0)
 	g.add(asm.And.Imm(pool[0], 1))
 	if at, ok := g.lay.valid[h]; ok {

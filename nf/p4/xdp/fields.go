@@ -1,6 +1,8 @@
 package xdp
 
 import (
+	"slices"
+
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/quillon/quillon/nf/p4/internal/ir"
@@ -38,6 +40,9 @@ func (g *emitter) readField(f *ir.Field, i int, r asm.Register) {
 		unsupported("field %s has no fixed length", fieldName(f))
 	}
 	g.next.read[f] = true
+	if f == g.p.Std.IngressTime {
+		g.next.timed[g.where] = true
+	}
 	if f.Header.Meta {
 		g.add(asm.LoadMem(r, rState, int16(g.lay.fields[f]+8*i), asm.DWord))
 		return
@@ -103,7 +108,7 @@ func (g *emitter) writeField(f *ir.Field, i int, r asm.Register) {
 		}
 		return
 	}
-	g.next.dirty[f.Header] = true
+	g.soil(f.Header)
 	at := g.bytesOf(f.Header)
 	n := min(64, f.Bits-64*i)
 	g.writeBits(at, f.BitOff+f.Bits-64*i-n, n, r)
@@ -151,6 +156,25 @@ func (g *emitter) writeBytes(at, n int, r asm.Register) {
 		g.swap(asm.R0, w)
 		g.add(asm.StoreMem(rState, int16(at), asm.R0, sizes[w]))
 		at, n = at+w/8, n-w
+	}
+}
+
+// soil notes that a header's bytes change.
+func (g *emitter) soil(h *ir.Header) {
+	if !slices.Contains(g.p.Deparse, h) {
+		return
+	}
+	g.next.dirty[h] = true
+	if at, ok := g.lay.dirty[h]; ok {
+		g.add(storeImm(rState, int16(at), 1, asm.DWord))
+	}
+}
+
+// move notes that a header may leave elsewhere than it came, or that one comes or goes.
+func (g *emitter) move(h *ir.Header) {
+	if h == nil || slices.Contains(g.p.Deparse, h) {
+		g.next.moves = true
+		g.add(storeImm(rState, atMoved, 1, asm.DWord))
 	}
 }
 

@@ -37,6 +37,8 @@ const (
 	atLongest            // that its port sends
 	atTaken              // the frame has the registers
 	atTime               // in µs
+	atTimed              // the time is known
+	atMoved              // headers leave at other places than those at which they came
 	atMarks
 )
 
@@ -60,9 +62,11 @@ type usage struct {
 	raw     map[*ir.Header]bool // its bytes
 	may     map[*ir.Header]bool // may be valid
 	dirty   map[*ir.Header]bool // a field of it is written
-	at      map[*ir.Header]int  // where the parser finds it, when always at one place
+	at      map[*ir.Header]int  // where the parser finds it
+	several map[*ir.Header]bool // the parser finds it at other places, too
 	moves   bool                // headers may leave at other places than those at which they came
 	marks   int
+	timed   map[Reason]bool // it reads the time; no kind: of any program
 	// registers: they are used. writes is the number of places where they are written, olds of words that are kept for these.
 	registers    bool
 	writes, olds int
@@ -70,19 +74,19 @@ type usage struct {
 
 func newUsage() *usage {
 	return &usage{read: map[*ir.Field]bool{}, written: map[*ir.Field]bool{}, valid: map[*ir.Header]bool{}, raw: map[*ir.Header]bool{}, may: map[*ir.Header]bool{},
-		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}}
+		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}, several: map[*ir.Header]bool{}, timed: map[Reason]bool{}}
 }
 
 // more is a usage that begins with all of u: what one pass has found to be used stays so, or passes could go to and fro.
 func (u *usage) more() *usage {
 	return &usage{read: maps.Clone(u.read), written: maps.Clone(u.written), valid: maps.Clone(u.valid), raw: maps.Clone(u.raw), may: maps.Clone(u.may),
-		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), moves: u.moves}
+		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), several: maps.Clone(u.several), timed: maps.Clone(u.timed), moves: u.moves}
 }
 
 // same reports whether two passes found the same.
 func (u *usage) same(o *usage) bool {
 	return len(u.read) == len(o.read) && len(u.written) == len(o.written) && len(u.valid) == len(o.valid) && len(u.raw) == len(o.raw) &&
-		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && u.moves == o.moves && u.marks == o.marks &&
+		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && len(u.several) == len(o.several) && len(u.timed) == len(o.timed) && u.moves == o.moves && u.marks == o.marks &&
 		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds
 }
 
@@ -91,6 +95,8 @@ type layout struct {
 	fields map[*ir.Field]int  // of metadata
 	valid  map[*ir.Header]int // validities
 	bytes  map[*ir.Header]int // headers as they are on the wire
+	dirty  map[*ir.Header]int // words that say that a field was written
+	place  map[*ir.Header]int // words that say where the parser found it
 	zero   []int              // words that are 0 at first
 	// Of registers: the bits that say which places have written, and what is kept of them.
 	written, olds int
@@ -98,7 +104,7 @@ type layout struct {
 }
 
 func newLayout(p *ir.Program, u *usage) *layout {
-	l := &layout{fields: map[*ir.Field]int{}, valid: map[*ir.Header]int{}, bytes: map[*ir.Header]int{}, size: atMarks}
+	l := &layout{fields: map[*ir.Field]int{}, valid: map[*ir.Header]int{}, bytes: map[*ir.Header]int{}, dirty: map[*ir.Header]int{}, place: map[*ir.Header]int{}, size: atMarks}
 	take := func(words int, zero bool) int {
 		at := l.size
 		for i := range words {
@@ -127,6 +133,12 @@ func newLayout(p *ir.Program, u *usage) *layout {
 		if u.raw[h] {
 			l.bytes[h] = take((h.Bits+63)/64, true)
 			take(1, false) // loads may go 8 bytes beyond
+		}
+		if u.dirty[h] {
+			l.dirty[h] = take(1, true)
+			if u.several[h] {
+				l.place[h] = take(1, false)
+			}
 		}
 	}
 	return l
@@ -246,6 +258,9 @@ func (g *emitter) about(kind, name string) func() {
 	was := g.where
 	g.where = Reason{Kind: kind, Name: name}
 	g.parts.visit(g.where)
+	if g.u.timed[g.where] {
+		g.time()
+	}
 	return func() { g.where = was }
 }
 
@@ -255,48 +270,6 @@ func (g *emitter) mark() int {
 	n := g.next.marks
 	g.next.marks++
 	return atMarks + 8*n
-}
-
-// prune removes instructions that are not reached: the kernel refuses a program with such.
-func prune(code asm.Instructions) asm.Instructions {
-	at := map[string]int{}
-	for i := range code {
-		if s := code[i].Symbol(); s != "" {
-			at[s] = i
-		}
-	}
-	reached := make([]bool, len(code))
-	todo := []int{0}
-	for len(todo) > 0 {
-		i := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		for i < len(code) && !reached[i] {
-			reached[i] = true
-			ins := &code[i]
-			op := ins.OpCode.JumpOp()
-			if !ins.OpCode.Class().IsJump() || op == asm.Call {
-				i++
-				continue
-			}
-			if op == asm.Exit {
-				break
-			}
-			if to, ok := at[ins.Reference()]; ok {
-				todo = append(todo, to)
-			}
-			if op == asm.Ja {
-				break
-			}
-			i++
-		}
-	}
-	out := make(asm.Instructions, 0, len(code))
-	for i := range code {
-		if reached[i] {
-			out = append(out, code[i])
-		}
-	}
-	return out
 }
 
 // storeImm stores a constant, of which the kernel extends the sign: asm.StoreImm has none of eight bytes, which the kernel has.

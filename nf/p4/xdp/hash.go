@@ -68,10 +68,11 @@ func (g *operator) hash(op *ir.Call) {
 		unsupported("hash %s has bounds that are not known before", h.Name)
 	}
 	g.add(asm.LoadMapValue(rTables, g.maps.crc, uint32(c.at)), asm.Mov.Imm(asm.R2, 0))
-	g.imm(asm.R4, c.flip)
+	begin, n := c.begin(h.Inputs)
+	g.imm(asm.R4, begin)
 	wait := waiting{}
-	for i := range h.Inputs {
-		in := &h.Inputs[i]
+	for i := range h.Inputs[n:] {
+		in := &h.Inputs[n+i]
 		switch {
 		case in.Field == nil && in.Header == nil:
 			for n := in.Bits; n > 0; {
@@ -114,23 +115,42 @@ func (g *operator) hash(op *ir.Call) {
 	g.store(op.Args[0].Expr)
 }
 
+// begin is the hash of the first inputs, as far as they are numbers of 64 bits, and how many these are.
+func (c *crc) begin(inputs []ir.Input) (hash uint64, n int) {
+	table := c.table()
+	hash = c.flip
+	for n < len(inputs) && inputs[n].Field == nil && inputs[n].Header == nil && inputs[n].Bits == 64 {
+		for _, b := range binary.BigEndian.AppendUint64(nil, inputs[n].Value[0]) {
+			hash = hash>>8 ^ uint64(table[byte(hash)^b])
+		}
+		n++
+	}
+	return hash, n
+}
+
 // waiting is what waits to be hashed: bits in R2, and half of eight bytes, which R4 has already.
 type waiting struct {
 	bits int
 	half bool
 }
 
-// hashed takes n bits in R3 into a hash. R4 is the hash so far. It changes R0, R1 and R5.
+// hashed takes n bits in R3, which has no others, into a hash. R4 is the hash so far. It changes R0, R1 and R5.
 func (g *operator) hashed(n int, wait *waiting) {
-	have := wait.bits
+	have, whole := wait.bits, n
 	for n > 0 {
 		part := min(n, 32)
 		g.add(asm.Mov.Reg(asm.R1, asm.R3))
 		if n > part {
 			g.add(asm.RSh.Imm(asm.R1, int32(n-part)))
 		}
-		g.and(asm.R1, ones(part))
-		g.add(asm.LSh.Imm(asm.R2, int32(part)), asm.Or.Reg(asm.R2, asm.R1))
+		if n < whole {
+			g.and(asm.R1, ones(part))
+		}
+		if have == 0 {
+			g.add(asm.Mov.Reg(asm.R2, asm.R1))
+		} else {
+			g.add(asm.LSh.Imm(asm.R2, int32(part)), asm.Or.Reg(asm.R2, asm.R1))
+		}
 		n, have = n-part, have+part
 		if have < 32 {
 			continue
@@ -178,7 +198,7 @@ func (g *operator) hashBytes(n int) {
 }
 
 // modulo divides r, and leaves what is left. It changes R0.
-func (g *emitter) modulo(r asm.Register, n uint64) {
+func (g *operator) modulo(r asm.Register, n uint64) {
 	if n&(n-1) == 0 {
 		g.and(r, n-1)
 		return

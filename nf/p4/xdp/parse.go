@@ -25,6 +25,7 @@ type instance struct {
 const (
 	maxInstances = 512
 	maxParsed    = 1024
+	maxPlace     = 4 * maxParsed // of a header
 )
 
 func (s instance) label() string {
@@ -118,7 +119,7 @@ func (g *parsing) parseOp(op *ir.Call, s instance) instance {
 			unsupported("it skips %d bytes", n/8)
 		}
 		g.need(s.at, int(n/8), s.at)
-		g.next.moves = true
+		g.move(nil)
 		s.at, s.idle = s.at+int(n/8), 0
 	default:
 		if g.primitive(op, nil) {
@@ -144,13 +145,18 @@ func (g *parsing) extract(h *ir.Header, s instance) {
 	g.need(s.at, n, s.at)
 	g.setValid(h)
 	if was, there := g.next.at[h]; there && was != s.at {
-		g.next.moves = true
+		g.next.several[h] = true
 	}
-	g.next.at[h] = s.at
-	// Headers that leave in another order than they came in, or not at all, move.
+	if g.next.at[h] = s.at; s.at >= maxPlace {
+		unsupported("header %s lies behind %d bytes", h.Name, s.at)
+	}
+	if at, ok := g.lay.place[h]; ok {
+		g.add(storeImm(rState, int16(at), int64(s.at), asm.DWord))
+	}
+	// Headers that leave in another order than they came in, or not at all, move; and so do those of a union, of which one is left.
 	i := slices.Index(g.p.Deparse, h)
-	if i < 0 || s.last != nil && i <= slices.Index(g.p.Deparse, s.last) || s.at != 0 && s.last == nil {
-		g.next.moves = true
+	if i < 0 || s.last != nil && i <= slices.Index(g.p.Deparse, s.last) || s.at != 0 && s.last == nil || len(h.Others) > 0 {
+		g.move(nil)
 	}
 	if at, ok := g.lay.bytes[h]; ok {
 		g.copyBytes(rState, at, rData, s.at, n)

@@ -1,0 +1,95 @@
+package xdp_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quillon/quillon/internal/bench"
+	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/p4/xdp"
+)
+
+// BenchmarkMix runs frames of the loads of quillon bench in the kernel's test runs, each many times behind all of them once. ns/frame is the mean of each frame's least
+// time, what an empty program takes included: how good the code is, without the waiting for memory that many flows bring.
+func BenchmarkMix(b *testing.B) {
+	for _, of := range []struct {
+		name string
+		load func() (*bench.Load, error)
+	}{{"Bridge", bench.BridgeLoad}, {"Router", func() (*bench.Load, error) { return bench.RouterLoad(10_000) }}, {"Steer", bench.SteerLoad}} {
+		b.Run(of.name, func(b *testing.B) {
+			l, err := of.load()
+			if err != nil {
+				b.Fatal(err)
+			}
+			mix(b, l)
+		})
+	}
+}
+
+// mix runs a load.
+func mix(b *testing.B, l *bench.Load) {
+	if os.Geteuid() != 0 {
+		b.Skip("it needs root, to load programs")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	src, err := l.Source()
+	if err != nil {
+		b.Fatal(err)
+	}
+	prog, tree, err := p4.LoadTree(src)
+	if err != nil {
+		b.Fatal(err)
+	}
+	sw, err := p4.NewSwitch(prog, p4.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	const loopback = 1
+	x, err := xdp.New(tree, sw.Config(), xdp.Options{From: []xdp.Source{{Index: loopback, Port: 1}}, To: map[uint32]xdp.Target{2: {Index: loopback, Longest: 1 << 16}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer x.Close()
+	x.Begin(sw, 0)
+	for _, e := range l.Entries {
+		if _, err := sw.Insert(e.Table, e.Entry); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for range 2 {
+		for _, f := range l.Laps {
+			if _, err := x.Program().Run(&ebpf.RunOptions{Data: f.Bytes}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	step := max(1, len(l.Laps)/96)
+	least := map[int]time.Duration{}
+	for b.Loop() {
+		for i := 0; i < len(l.Laps); i += step {
+			_, d, err := x.Program().Benchmark(l.Laps[i].Bytes, 5000, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if was, there := least[i]; !there || d < was {
+				least[i] = d
+			}
+		}
+	}
+	var sum time.Duration
+	for _, d := range least {
+		sum += d
+	}
+	b.ReportMetric(float64(sum.Nanoseconds())/float64(len(least)), "ns/frame")
+	if os.Getenv("QUILLON_MIX") != "" {
+		for i := 0; i < len(l.Laps); i += step {
+			fmt.Printf("%d len %d op %x: %d\n", i, len(l.Laps[i].Bytes), l.Laps[i].Bytes[min(42, len(l.Laps[i].Bytes)-1)], least[i].Nanoseconds())
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package xdp
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf/asm"
+)
+
+// TestShorten: what is known is not asked, and what nobody reads is not stored; what the frame brings is.
+func TestShorten(t *testing.T) {
+	word := func(i int) int16 { return int16(atMarks + 8*i) }
+	code := func(asked asm.Instruction) asm.Instructions {
+		ins := asm.Instructions{asm.Mov.Reg(rState, asm.R0), asm.LoadMem(asm.R3, asm.R1, 0, asm.Word)}
+		for _, at := range []int16{atOutcome, atPort, word(0), word(1)} {
+			ins = append(ins, storeImm(rState, at, 0, asm.DWord))
+		}
+		return append(ins, asked,
+			asm.LoadMem(asm.R1, rState, word(0), asm.DWord), asm.JEq.Imm(asm.R1, 0, "same"),
+			storeImm(rState, word(1), 5, asm.DWord),
+			asm.LoadMem(asm.R2, rState, word(1), asm.DWord).WithSymbol("same"), asm.StoreMem(rState, atOutcome, asm.R2, asm.DWord),
+			asm.Mov.Imm(asm.R0, 0), asm.Return())
+	}
+	count := func(ins asm.Instructions) (stores, branches int) {
+		for i := range ins {
+			if _, store, _, _ := ofState(&ins[i]); store {
+				stores++
+			}
+			if isJump(&ins[i]) && ins[i].OpCode.JumpOp() != asm.Exit && ins[i].OpCode.JumpOp() != asm.Ja {
+				branches++
+			}
+		}
+		return stores, branches
+	}
+	for _, c := range []struct {
+		name             string
+		asked            asm.Instruction
+		stores, branches int
+	}{
+		{"a number", storeImm(rState, word(0), 0, asm.DWord), 2, 0},
+		{"another number", storeImm(rState, word(0), 7, asm.DWord), 2, 0},
+		{"of the frame", asm.StoreMem(rState, word(0), asm.R3, asm.DWord), 4, 1},
+	} {
+		got := shorten(code(c.asked), atMarks+16)
+		if stores, branches := count(got); stores != c.stores || branches != c.branches {
+			t.Errorf("%s: %d stores and %d branches, want %d and %d:\n%v", c.name, stores, branches, c.stores, c.branches, got)
+		}
+	}
+}
+
+// TestShortenForgets: a register that was a word of the state is not it any more when something else was stored there, whole or in part.
+func TestShortenForgets(t *testing.T) {
+	for _, size := range []asm.Size{asm.DWord, asm.Half} {
+		got := shorten(asm.Instructions{asm.Mov.Reg(rState, asm.R0), asm.LoadMem(asm.R3, asm.R1, 0, asm.Word), asm.LoadMem(asm.R4, asm.R1, 4, asm.Word),
+			asm.StoreMem(rState, atMarks, asm.R4, asm.DWord), asm.StoreMem(rState, atMarks, asm.R3, size),
+			asm.LoadMem(asm.R2, rState, atMarks, asm.DWord), asm.StoreMem(rState, atOutcome, asm.R2, asm.DWord), asm.Mov.Imm(asm.R0, 0), asm.Return()}, atMarks+8)
+		for i := range got {
+			if _, store, at, _ := ofState(&got[i]); store && at == atOutcome && got[i].Src == asm.R4 {
+				t.Errorf("what was there before is stored:\n%v", got)
+			}
+			if op := got[i].OpCode; op.Class() == asm.ALU64Class && op.ALUOp() == asm.Mov && op.Source() == asm.RegSource && got[i].Src == asm.R4 {
+				t.Errorf("what was there before is loaded:\n%v", got)
+			}
+		}
+	}
+}
