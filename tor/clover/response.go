@@ -51,7 +51,7 @@ func (s responses) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool 
 	p.row = i
 	r.heard(c, p, up)
 	if r.unmet && p.fl&hdr.IsAck != 0 {
-		legacy{s.desk}.met(c, i, up)
+		legacy{s.desk}.met(c, i, up, p.f.AETHOf(b).MSN())
 		if r.sid == noServer {
 			return true
 		}
@@ -116,7 +116,7 @@ func (s responses) acknowledged(c *graph.Ctx, r *row) {
 			r.unread = true
 		default:
 			if w.region = s.admit(r.sid, w.rkey); w.region != noRegion {
-				s.written(c, s.addrs.set(uint16(r.sid), w.va), r.sid, w)
+				s.written(c, s.addrs.set(uint16(r.sid), w.va), r.sid, w, 0)
 			}
 		}
 	}
@@ -157,17 +157,22 @@ func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op
 	orig := h.Original()
 	first := rec.live
 	rec.live = false
-	r.marks, r.proven = rec.marks, rec.rkey
+	sure := rec.sure || s.sure
+	if sure {
+		r.marks, r.proven = rec.marks, rec.rkey
+	}
 	s.close(rec)
 	if !rec.steered {
 		switch {
-		case !first || orig != rec.compare():
+		case !sure || !first || orig != rec.compare():
 			return true
 		case len(s.gaps) > 0:
 			s.relinked(r.sid, wire.Pointer(rec.swap).LH())
 		}
 		if rec.key == noSlot {
-			s.learn(r, rec)
+			if one := s.learn(r, rec); one != noSlot {
+				s.executed(one)
+			}
 		} else {
 			s.confirm(c, r, rec)
 		}
@@ -204,6 +209,9 @@ func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op
 func (s responses) confirm(c *graph.Ctx, r *row, rec *op) {
 	r.linked(rec.entry)
 	k := &s.keys.s[rec.key]
+	if s.holdsEntry(rec) {
+		s.executed(rec.slot)
+	}
 	if !k.used || k.epoch != rec.epoch || k.unlinked() > 0 || c.Now() < s.settled ||
 		!s.holdsEntry(rec) || s.addrs.e[rec.slot].touched() {
 		return

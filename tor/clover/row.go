@@ -64,21 +64,42 @@ type row struct {
 	// on, and the next would be aheadTo.
 	aheadFrom, aheadTo uint32
 	answered           clock.Time // newest answer
-	// The server has executed a CAS of this connection under R_Key proven, in a frame with these marks
-	// (marksOf); 0: it has not, as far as is known.
-	marks  uint64
-	proven uint32
+	count              standing   // whether answers count
+	since              uint8      // messages that passed behind the one whose answer had MSN msn
+	behind             uint8      // answers with an MSN before msn: late ones, or another connection's with these numbers
+	// PSN of the last packet of the request whose answer is awaited (asked, askedAgain), or from which on requests may count again (strayed).
+	mark   uint32
+	msn    uint32     // MSN of the newest answer; of a connection that was on record, when it was written; when a request was ahead (coarse), of one that strayed
 	q      hold.Queue // answers that are held, in their order
 	heldTo uint32     // PSN of the last of them
+	// The server has executed a CAS of this connection under R_Key proven, in a frame with these marks
+	// (marksOf); 0: it has not, as far as is known.
+	proven uint32
 	writes [maxWrites]pendingWrite
+	marks  uint64
 	// start is how a steered CAS's frame began that had startMarks, at least up to the end of the
 	// BTH: a CAS that is sent again begins with that. The frame's layout is startF.
 	startMarks uint64
 	start      [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
 	startF     hdr.Frame
 	// Whole lines of the cache: another worker may have the next row.
-	_ [8]byte
+	_ [6]byte
 }
+
+// standing says whether the server executes what passes over a connection, as its count of messages (MSN) shows. What it has executed before it acknowledges, or
+// answers from memory, without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever has requests executed that are not seen may begin with
+// such. So no answer shows anything before the MSN has risen, from one answer to another, by the messages that passed between both, each of them once. Then nothing
+// that passes in its turn was executed before: the server is nowhere ahead of what has passed.
+type standing uint8
+
+const (
+	uncounted  standing = iota
+	asked               // the answer to the first of two messages is awaited
+	based               // it came
+	askedAgain          // that to the second is awaited
+	counted
+	strayed // requests passed ahead of their turn, and may come to the server in their turn: see requests.astray
+)
 
 const noServer = -1
 
@@ -103,6 +124,7 @@ const (
 	opNone uint8 = iota
 	opRead
 	opCAS
+	opOther // another request passed with its PSN: nobody knows which of them was executed
 )
 
 // op is a request that was forwarded: what was done to it, so that its
@@ -130,6 +152,7 @@ type op struct {
 	cliVer        uint8 // version that the client expects at va
 	newVer        uint8 // version at newVA
 	repairs       uint8
+	sure          bool   // CAS: its answer says that it was executed: it passed when answers counted
 	list          uint16 // worker+1 whose openOps it is in; 0: none
 	live          bool   // not answered yet
 	steered       bool
@@ -137,6 +160,7 @@ type op struct {
 	linked        bool // CAS: the append, and all before it, are known to be linked
 	heir          bool // it was on record: this process has not seen it
 	past          bool // an heir: the server had executed a later request of its client when it was asked
+	ask           bool // a steered CAS: another request with its PSN came, maybe over another connection with these numbers
 }
 
 // opList is a list of records, by their places+1; 0: none.
@@ -171,7 +195,7 @@ func (s *traffic) rank(p *parsed, r *row, b []byte) {
 		n, slack = s.psnsOf(p, b)
 	}
 	d := hdr.PSNDiff(p.psn, r.epsn)
-	p.psns, p.slack, p.acked, p.order = n, uint16(min(slack, 1<<15)), r.acked, next
+	p.psns, p.slack, p.acked, p.order, p.sure = n, uint16(min(slack, 1<<15)), r.acked, next, false
 	switch {
 	case r.sid == noServer:
 		// Only followed, until its other direction is known.
@@ -182,13 +206,20 @@ func (s *traffic) rank(p *parsed, r *row, b []byte) {
 		if !r.begun || d >= 0 || d <= -lookback {
 			r.epsn, r.slack, r.begun = (p.psn+n)&hdr.PSNMask, slack, true
 		}
-	case d < 0 && d > -lookback:
+	case d < 0 && d > -lookback && r.begun:
 		p.order = repeated
-	case d < 0 || d > int32(r.slack):
+		if r.count < counted {
+			r.count = uncounted // of two with this PSN one may have been executed
+		}
+	case d < 0 || d > int32(r.slack) || !r.begun:
 		p.order = early
 	default:
+		if p.sure = r.count == counted; !p.sure {
+			r.tally(p)
+		}
 		switch {
 		case p.f.Op == hdr.CompareSwap:
+			p.psns = r.msn
 			if !r.inside && (r.acked+1)&hdr.PSNMask == p.psn {
 				p.order = alone
 			}
@@ -201,24 +232,96 @@ func (s *traffic) rank(p *parsed, r *row, b []byte) {
 	}
 }
 
+// tally notes a request in its turn while answers do not count.
+//
+//go:noinline
+func (r *row) tally(p *parsed) {
+	if r.count == strayed && hdr.PSNDiff(p.psn, r.mark) >= 0 {
+		r.count = uncounted
+	}
+	if r.unmet || p.fl&(hdr.IsOnly|hdr.IsLast) == 0 {
+		return
+	}
+	switch r.count {
+	case uncounted:
+		r.since = 0
+	case asked, based:
+		if r.since++; r.since == 1<<8-1 {
+			r.count = uncounted
+			return
+		}
+	}
+	if (r.count == uncounted || r.count == based) && p.slack == 0 {
+		r.count++
+		r.mark = (p.psn + p.psns - 1) & hdr.PSNMask
+	}
+}
+
+// counts notes the MSN of an answer up to a PSN: p; newer: it is to more than was answered before.
+func (r *row) counts(c *graph.Ctx, p *parsed, up uint32, newer bool) {
+	h := p.f.AETHOf(p.b)
+	switch r.count {
+	case counted:
+		switch d := int32((h.MSN() - r.msn) << 8); {
+		case d > 0:
+			r.msn = h.MSN()
+		case d < 0:
+			r.behind = min(r.behind+1, 1<<8-1)
+			if newer {
+				r.count = uncounted // of another connection with these numbers
+			}
+		}
+	case asked, askedAgain:
+		switch d := hdr.PSNDiff(up, r.mark); {
+		case d < 0:
+		case d > 0 || p.psn != r.mark: // not every request is answered by itself
+			r.count = uncounted
+		case r.count == asked:
+			r.count, r.msn = based, h.MSN()
+		case (h.MSN()-r.msn)&0xFFFFFF == uint32(r.since):
+			r.count, r.msn, r.behind = counted, h.MSN(), 0
+			p.sure = true
+		default:
+			r.count = uncounted
+		}
+	case strayed:
+		if int32(coarse(c.Now())-r.msn) > fleeting {
+			r.count = uncounted
+		}
+	}
+}
+
+// coarse is a time in about milliseconds, and fleeting how long a frame is on its way at most, in these.
+func coarse(t clock.Time) uint32 { return uint32(t >> 20) }
+
+const fleeting = 1000
+
 // heard notes that the server has answered requests of a connection up to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
 // where they were expected, are where it is.
 func (r *row) heard(c *graph.Ctx, p *parsed, up uint32) {
 	r.answered = c.Now()
-	p.order, p.acked = repeated, r.acked
+	p.order, p.acked, p.sure = repeated, r.acked, false
 	if p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
 		return // of a READ's answer: the last packet has the PSN before that of the next request
 	}
+	if !r.begun { // the server says where it is
+		r.begun, r.epsn, r.acked = true, up, (up-1)&hdr.PSNMask
+	}
+	was := r.acked
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
 		if r.ahead > 0 && hdr.PSNDiff(up, r.aheadFrom) >= 0 && hdr.PSNDiff(r.aheadTo, up) > 0 {
 			r.epsn = r.aheadTo
 		}
 		r.ahead, r.inside = 0, true
+		if r.count <= counted {
+			r.count = uncounted // what it answers has not passed in its turn
+		}
 	}
 	if hdr.PSNDiff(up, r.acked) > 0 {
 		p.order, p.acked, r.acked = newer, up, up
 	}
+	r.counts(c, p, up, r.acked != was)
 }
 
 // psnsOf is how many PSNs a READ takes, one a packet of its answer, and how many

@@ -57,6 +57,7 @@ func (r *rig) from(qpn, psn uint32, op hdr.Opcode, syn hdr.Syndrome, original ui
 	r.Clock.Advance(time.Microsecond)
 	ext := make([]byte, hdr.AETHLen)
 	hdr.AETH(ext).SetSyndrome(syn)
+	hdr.AETH(ext).SetMSN(psn) // messages are of one packet
 	if op == hdr.AtomicAck {
 		ext = binary.BigEndian.AppendUint64(ext, original)
 	}
