@@ -91,8 +91,8 @@ func (s *handles) taught(x base) uint32 {
 }
 
 // learn draws what the success of a CAS whose entry is not known teaches of
-// handles: it is one of those that were written before it and wait. The address slot of that one, if it is known which; noSlot if not.
-func (s *handles) learn(r *row, rec *op) (slot int32) {
+// handles: it is one of those that were written before it and wait.
+func (s *handles) learn(r *row, rec *op) {
 	swap := wire.Pointer(rec.swap)
 	one, most, next := -1, uint32(0), uint32(0) // which says the base that is said most, and how often that and the next one are
 	for i := range r.writes[:r.nw] {
@@ -110,13 +110,10 @@ func (s *handles) learn(r *row, rec *op) (slot int32) {
 	}
 	switch {
 	case most > next:
-		slot = r.writes[one].slot
 		r.take(one)
-		return slot
 	case r.nw > 0 && r.writes[0].tries >= maxWrites:
 		r.take(0) // its own CAS is among those that passed, or it was created
 	}
-	return noSlot
 }
 
 // forgetBases forgets what is known of handles of a region.

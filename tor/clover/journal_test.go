@@ -201,6 +201,7 @@ func TestInheritGap(t *testing.T) {
 		if h := new(heir); j.read(i, h) && h.to == 0x20 {
 			p := j.record(i)
 			binary.LittleEndian.PutUint32(p[68:], 106)
+			p[59] = 106 // MSN
 			binary.LittleEndian.PutUint64(p[:], sum(p, i))
 		}
 	}

@@ -117,17 +117,11 @@ const leastMTU = 256
 // the same numbers: it is met anew. On its way it may be overtaken by those in front of it, and then be executed before what comes with its PSN in its turn: those do not count.
 func (s requests) astray(i int32, psn, n uint32) {
 	r := &s.rows[i]
-	switch to := (psn + n) & hdr.PSNMask; {
-	case r.unmet:
-	case hdr.PSNDiff(psn, r.epsn) < 0 && r.begun:
-		if r.count < counted {
-			r.count = uncounted
-		}
-	case r.count != strayed || hdr.PSNDiff(to, r.mark) > 0:
-		r.mark = to
-		fallthrough
-	default:
-		r.count, r.msn = strayed, coarse(s.ctx.Now())
+	if hdr.PSNDiff(psn, r.epsn) >= 0 || !r.begun {
+		r.stray(s.ctx.Now(), psn, n)
+	}
+	if r.count < counted {
+		r.count = uncounted
 	}
 	if r.ahead == 0 || psn != r.aheadTo {
 		r.ahead, r.aheadFrom = 0, psn
@@ -157,7 +151,7 @@ func (s requests) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 		s.overwrite(c, r.sid, va, size, noEntry)
 		return
 	}
-	if !s.sure { // nobody will know whether it was executed
+	if !s.counts() { // nobody will know whether it was executed
 		s.overwrite(c, r.sid, va, size, noEntry)
 		r.linked(va)
 		return
@@ -186,10 +180,10 @@ func (s requests) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 		if old := s.lookup(r.sid, va); old != noSlot {
 			s.vacate(c, old)
 		}
-		r.unread = true
 	default:
 		s.written(c, s.setOf(r.sid, va), r.sid, &w, entryClaimed)
 	}
+	r.unread = true
 	for i := range r.writes[:r.nw] {
 		if r.writes[i].va == va {
 			r.writes[i] = w
@@ -223,7 +217,7 @@ func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	rec.kind, rec.swap, rec.marks = opCAS, uint64(swap), marksOf(b, f)
 	rec.va, rec.rkey, rec.cliVer = va, a.RKey(), cmp.Version()
 	rec.newVA, rec.newVer = rec.va, rec.cliVer
-	if rec.sure = s.sure; !s.sure {
+	if rec.sure = s.counts(); !rec.sure {
 		s.disturb(c, r.sid, va)
 		pass(c, x, reasonUnproven)
 		return
@@ -245,9 +239,6 @@ func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	k.hits++
 	k.usedAt(s.age)
 	rec.key, rec.slot, rec.entry = w.key, w.slot, w.va
-	if hdr.PSNDiff(s.acked, w.end) >= 0 {
-		s.executed(w.slot)
-	}
 	t, why := s.target(c, r, w, rec)
 	if t == nil {
 		s.disturb(c, r.sid, rec.va)
@@ -277,6 +268,9 @@ func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 		c.Trace(x, traceCAS, uint64(psn), va, rec.newVA, k.key)
 	}
 }
+
+// counts reports whether the server executes the request at hand, if it executes one with this PSN.
+func (s requests) counts() bool { return s.sure || s.cfg.trusted }
 
 // marksOf is what a frame's way to the server's queue pair depends on, and a client chooses: destination MAC address
 // and P_Key. It is not 0: no P_Key in use is.
@@ -419,7 +413,7 @@ func (s requests) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 func (s requests) instead(c *graph.Ctx, b []byte) bool {
 	r := &s.rows[s.row]
 	if rec := s.op(s.row, s.psn); rec != nil && rec.kind == opCAS && rec.live && !s.isAgain(b, rec) {
-		if rec.list != 0 && s.cfg.repair > 0 {
+		if rec.list != 0 {
 			rec.ask = true
 			return false
 		}

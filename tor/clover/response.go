@@ -104,16 +104,19 @@ func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool
 	return s.behind(c, in, x)
 }
 
-// acknowledged remembers entries that were the first under their R_Keys, now
-// that the server has taken them.
+// acknowledged notes which entries the server has taken, and remembers those that were the first under their R_Keys.
 func (s responses) acknowledged(c *graph.Ctx, r *row) {
 	r.unread = false
 	for i := range r.writes[:r.nw] {
 		w := &r.writes[i]
 		switch {
-		case w.region != noRegion || w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
+		case w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
 		case hdr.PSNDiff(s.acked, w.end) < 0:
 			r.unread = true
+		case w.region != noRegion:
+			if s.current(w) {
+				s.executed(w.slot)
+			}
 		default:
 			if w.region = s.admit(r.sid, w.rkey); w.region != noRegion {
 				s.written(c, s.addrs.set(uint16(r.sid), w.va), r.sid, w, 0)
@@ -170,9 +173,7 @@ func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op
 			s.relinked(r.sid, wire.Pointer(rec.swap).LH())
 		}
 		if rec.key == noSlot {
-			if one := s.learn(r, rec); one != noSlot {
-				s.executed(one)
-			}
+			s.learn(r, rec)
 		} else {
 			s.confirm(c, r, rec)
 		}
@@ -209,9 +210,6 @@ func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op
 func (s responses) confirm(c *graph.Ctx, r *row, rec *op) {
 	r.linked(rec.entry)
 	k := &s.keys.s[rec.key]
-	if s.holdsEntry(rec) {
-		s.executed(rec.slot)
-	}
 	if !k.used || k.epoch != rec.epoch || k.unlinked() > 0 || c.Now() < s.settled ||
 		!s.holdsEntry(rec) || s.addrs.e[rec.slot].touched() {
 		return

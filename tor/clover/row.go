@@ -52,7 +52,7 @@ type row struct {
 	ahead  uint8  // requests in a row that were ahead of epsn
 	nw     uint8
 	head   uint8  // newest record, modulo window
-	unread bool   // a write waits for its acknowledgement to make its R_Key known
+	unread bool   // an entry that was written waits for its acknowledgement
 	due    bool   // in answers.due
 	begun  bool   // a request was seen
 	inside bool   // the next request may be inside a message: its first packets passed, or requests went unseen
@@ -65,11 +65,12 @@ type row struct {
 	aheadFrom, aheadTo uint32
 	answered           clock.Time // newest answer
 	count              standing   // whether answers count
-	since              uint8      // messages that passed behind the one whose answer had MSN msn
 	behind             uint8      // answers with an MSN before msn: late ones, or another connection's with these numbers
-	// PSN of the last packet of the request whose answer is awaited (asked, askedAgain), or from which on requests may count again (strayed).
-	mark   uint32
-	msn    uint32     // MSN of the newest answer; of a connection that was on record, when it was written; when a request was ahead (coarse), of one that strayed
+	strayed            uint8      // when (coarse) a request was ahead of its turn last, not longer ago than a frame is on its way; 0: none was: see strayFrom
+	mark               uint32     // PSN of the last packet of the request whose answer is awaited
+	// MSN of the newest answer; of a connection that was on record, when that was written. Until answers count: what the answer to the newest request must
+	// have, as far as it is not in sequence with the first one, whose answer is awaited.
+	msn    uint32
 	q      hold.Queue // answers that are held, in their order
 	heldTo uint32     // PSN of the last of them
 	// The server has executed a CAS of this connection under R_Key proven, in a frame with these marks
@@ -82,9 +83,14 @@ type row struct {
 	startMarks uint64
 	start      [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
 	startF     hdr.Frame
-	// Whole lines of the cache: another worker may have the next row.
-	_ [6]byte
+	// Requests that were ahead of their turn had PSNs from strayFrom on, not more than strayLen (mostStray: any number). They may come to the server when it is their turn, before
+	// what passes in its turn then: that does not count.
+	strayLen  uint16
+	strayFrom uint32
+	// These are whole lines of the cache: another worker may have the next row.
 }
+
+const mostStray = 1<<16 - 1
 
 // standing says whether the server executes what passes over a connection, as its count of messages (MSN) shows. What it has executed before it acknowledges, or
 // answers from memory, without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever has requests executed that are not seen may begin with
@@ -98,7 +104,6 @@ const (
 	based               // it came
 	askedAgain          // that to the second is awaited
 	counted
-	strayed // requests passed ahead of their turn, and may come to the server in their turn: see requests.astray
 )
 
 const noServer = -1
@@ -214,8 +219,8 @@ func (s *traffic) rank(p *parsed, r *row, b []byte) {
 	case d < 0 || d > int32(r.slack) || !r.begun:
 		p.order = early
 	default:
-		if p.sure = r.count == counted; !p.sure {
-			r.tally(p)
+		if p.sure = r.count == counted && r.strayed == 0; !p.sure {
+			p.sure = r.tally(p)
 		}
 		switch {
 		case p.f.Op == hdr.CompareSwap:
@@ -232,29 +237,47 @@ func (s *traffic) rank(p *parsed, r *row, b []byte) {
 	}
 }
 
-// tally notes a request in its turn while answers do not count.
+// tally notes a request in its turn while answers do not count, or not to all that passes, and reports whether they do to this one.
 //
 //go:noinline
-func (r *row) tally(p *parsed) {
-	if r.count == strayed && hdr.PSNDiff(p.psn, r.mark) >= 0 {
-		r.count = uncounted
-	}
-	if r.unmet || p.fl&(hdr.IsOnly|hdr.IsLast) == 0 {
-		return
-	}
-	switch r.count {
-	case uncounted:
-		r.since = 0
-	case asked, based:
-		if r.since++; r.since == 1<<8-1 {
-			r.count = uncounted
-			return
+func (r *row) tally(p *parsed) (sure bool) {
+	if r.strayed != 0 {
+		if d := hdr.PSNDiff(p.psn, r.strayFrom); d >= 0 && (d < int32(r.strayLen) || r.strayLen == mostStray) {
+			if r.count < counted {
+				r.count = uncounted
+			}
+			return false
 		}
+	}
+	switch {
+	case r.count == counted:
+		return true
+	case r.unmet || p.fl&(hdr.IsOnly|hdr.IsLast) == 0:
+		return false
+	case r.count == uncounted:
+		r.msn = 0
+	case r.count != askedAgain:
+		r.msn = (r.msn + 1) & 0xFFFFFF
 	}
 	if (r.count == uncounted || r.count == based) && p.slack == 0 {
 		r.count++
 		r.mark = (p.psn + p.psns - 1) & hdr.PSNMask
 	}
+	return false
+}
+
+// stray notes that requests with n PSNs from psn on were ahead of their turn.
+func (r *row) stray(now clock.Time, psn, n uint32) {
+	lo, hi := psn, (psn+n)&hdr.PSNMask
+	if r.strayed != 0 {
+		if hdr.PSNDiff(r.strayFrom, lo) < 0 {
+			lo = r.strayFrom
+		}
+		if end := r.strayFrom + uint32(r.strayLen); r.strayLen == mostStray || hdr.PSNDiff(end, hi) > 0 {
+			hi = end & hdr.PSNMask
+		}
+	}
+	r.strayFrom, r.strayLen, r.strayed = lo, uint16(min((hi-lo)&hdr.PSNMask, mostStray)), coarse(now)
 }
 
 // counts notes the MSN of an answer up to a PSN: p; newer: it is to more than was answered before.
@@ -277,24 +300,22 @@ func (r *row) counts(c *graph.Ctx, p *parsed, up uint32, newer bool) {
 		case d > 0 || p.psn != r.mark: // not every request is answered by itself
 			r.count = uncounted
 		case r.count == asked:
-			r.count, r.msn = based, h.MSN()
-		case (h.MSN()-r.msn)&0xFFFFFF == uint32(r.since):
-			r.count, r.msn, r.behind = counted, h.MSN(), 0
-			p.sure = true
+			r.count, r.msn = based, (h.MSN()+r.msn)&0xFFFFFF
+		case h.MSN() == r.msn:
+			r.count, r.behind, p.sure = counted, 0, true
 		default:
 			r.count = uncounted
 		}
-	case strayed:
-		if int32(coarse(c.Now())-r.msn) > fleeting {
-			r.count = uncounted
-		}
+	}
+	if r.strayed != 0 && coarse(c.Now())-r.strayed > fleeting {
+		r.strayed = 0
 	}
 }
 
-// coarse is a time in about milliseconds, and fleeting how long a frame is on its way at most, in these.
-func coarse(t clock.Time) uint32 { return uint32(t >> 20) }
+// coarse is a time in units of 67 ms, not 0, and fleeting how long a frame is on its way at most, in these: a second.
+func coarse(t clock.Time) uint8 { return max(1, uint8(t>>26)) }
 
-const fleeting = 1000
+const fleeting = 15
 
 // heard notes that the server has answered requests of a connection up to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
 // where they were expected, are where it is.
@@ -314,9 +335,7 @@ func (r *row) heard(c *graph.Ctx, p *parsed, up uint32) {
 			r.epsn = r.aheadTo
 		}
 		r.ahead, r.inside = 0, true
-		if r.count <= counted {
-			r.count = uncounted // what it answers has not passed in its turn
-		}
+		r.count = uncounted // what it answers has not passed in its turn
 	}
 	if hdr.PSNDiff(up, r.acked) > 0 {
 		p.order, p.acked, r.acked = newer, up, up

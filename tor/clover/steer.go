@@ -38,7 +38,7 @@ const (
 
 // state is what all workers share. A worker that has its own turn at connections owns, of the
 // connections that are its own in conns (conn.Row.Owner), what conn.Table.Plain changes and
-// what follows PSNs: begun, inside, epsn, slack, acked, ahead, aheadFrom, aheadTo, answered, count, since, behind, mark and msn of the
+// what follows PSNs: begun, inside, epsn, slack, acked, ahead, aheadFrom, aheadTo, answered, count, behind, mark, msn and what strayed of the
 // row. A worker that has all these turns owns that of all connections; the worker whose turn it is at
 // keys owns all else. What both turns read (row.sid, cfg, flush), and which connections there
 // are, is changed by a worker that has all turns. A worker that takes several takes those at connections first.
