@@ -65,11 +65,11 @@ type row struct {
 	aheadFrom, aheadTo uint32
 	answered           clock.Time // newest answer
 	count              standing   // whether answers count
-	behind             uint8      // answers with an MSN before msn: late ones, or another connection's with these numbers
+	behind             uint8      // answers with an MSN before msn: late ones, or another connection's with these numbers; until answers count, messages behind mark
 	strayed            uint8      // when (coarse) a request was ahead of its turn last, not longer ago than a frame is on its way; 0: none was: see strayFrom
-	mark               uint32     // PSN of the last packet of the request whose answer is awaited
-	// MSN of the newest answer; of a connection that was on record, when that was written. Until answers count: what the answer to the newest request must
-	// have, as far as it is not in sequence with the first one, whose answer is awaited.
+	mark               uint32     // PSN of the last packet of the request whose answer is awaited; soft: it may be answered with later ones
+	// MSN of the newest answer; of a connection that was on record, when that was written. Until answers count, what that to the newest message must have, or to mark
+	// (askedAgain); less what the first answer, which is awaited, has (asked).
 	msn    uint32
 	q      hold.Queue // answers that are held, in their order
 	heldTo uint32     // PSN of the last of them
@@ -90,7 +90,10 @@ type row struct {
 	// These are whole lines of the cache: another worker may have the next row.
 }
 
-const mostStray = 1<<16 - 1
+const (
+	mostStray = 1<<16 - 1
+	soft      = 1 << 31 // in row.mark
+)
 
 // standing says whether the server executes what passes over a connection, as its count of messages (MSN) shows. What it has executed before it acknowledges, or
 // answers from memory, without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever has requests executed that are not seen may begin with
@@ -249,19 +252,37 @@ func (r *row) tally(p *parsed) (sure bool) {
 			return false
 		}
 	}
-	switch {
-	case r.count == counted:
-		return true
-	case r.unmet || p.fl&(hdr.IsOnly|hdr.IsLast) == 0:
-		return false
-	case r.count == uncounted:
-		r.msn = 0
-	case r.count != askedAgain:
-		r.msn = (r.msn + 1) & 0xFFFFFF
+	if r.count == counted || r.unmet || p.fl&(hdr.IsOnly|hdr.IsLast) == 0 {
+		return r.count == counted
 	}
-	if (r.count == uncounted || r.count == based) && p.slack == 0 {
-		r.count++
-		r.mark = (p.psn + p.psns - 1) & hdr.PSNMask
+	mark := (p.psn + p.psns - 1) & hdr.PSNMask
+	firm := p.fl&(hdr.IsRead|hdr.IsAtomic) != 0 && p.slack == 0 // it has an answer of its own
+	if !firm {
+		mark |= soft
+	}
+	again := firm && r.mark&soft != 0
+	switch r.count {
+	case uncounted:
+		r.msn = 0
+		again = firm || p.f.BTHOf(p.b).AckReq()
+	case asked:
+		if r.msn++; again {
+			r.msn = 0
+		}
+	case based:
+		r.msn++
+		again = firm || p.f.BTHOf(p.b).AckReq()
+	case askedAgain:
+		if r.behind++; again {
+			r.msn += uint32(r.behind)
+		} else if r.behind == 1<<8-1 {
+			r.count = uncounted
+		}
+	}
+	r.msn &= 0xFFFFFF
+	if again {
+		r.mark, r.behind = mark, 0
+		r.count |= 1
 	}
 	return false
 }
@@ -297,7 +318,7 @@ func (r *row) counts(c *graph.Ctx, p *parsed, up uint32, newer bool) {
 	case asked, askedAgain:
 		switch d := hdr.PSNDiff(up, r.mark); {
 		case d < 0:
-		case d > 0 || p.psn != r.mark: // not every request is answered by itself
+		case d > 0 || p.psn != r.mark&hdr.PSNMask: // not every request is answered by itself
 			r.count = uncounted
 		case r.count == asked:
 			r.count, r.msn = based, (h.MSN()+r.msn)&0xFFFFFF
