@@ -93,6 +93,12 @@ func TestCount(t *testing.T) {
 			r.from(0x40, 111, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, r.size))
 			delete(r.msn, 0x40)
 		}, false},
+		"and a bypass": {func(r *rig) {
+			r.read(0x40, 108, 50)
+			r.read(0x40, 109, 51)
+			r.App().(graph.Flusher).Flush(nil)
+			r.send(0x40, 110)
+		}, false},
 		"of another connection": {func(r *rig) {
 			r.read(0x40, 108, 50)
 			r.read(0x40, 109, 51)
@@ -134,8 +140,59 @@ func TestCountsFromTheSecondOn(t *testing.T) {
 	if delete(r.msn, 0x40); r.steers(0x40, 116, 0x9004, entryAt(0x9001)) {
 		t.Error("steered before answers count")
 	}
-	if !r.steers(0x40, 118, 0x9005, entryAt(0x9001)) {
+	if at := r.link(0x40, 118, 0x9004, old); at != old {
+		t.Error("an entry is linked that was written before answers count")
+	}
+	r.refused(0x40, 118)
+	if !r.steers(0x40, 119, 0x9005, entryAt(0x9001)) {
 		t.Error("not steered when answers count")
+	}
+	r.wrote(0x40, 121, 0x9006)
+	r.of(0x40).count = uncounted
+	if at := r.link(0x40, 122, 0x9006, old); at != old {
+		t.Error("steered when answers count no more")
+	}
+}
+
+// What was executed while frames crossed unseen may be something else than what passed before.
+func TestCountsBehindBypass(t *testing.T) {
+	r := away(t, graph.Args{})
+	r.pair(0x40, 102)
+	r.link(0x40, 108, 0x9004, old)
+	r.App().(graph.Flusher).Flush(nil)
+	if r.refused(0x40, 108); r.of(0x40).marks != 0 {
+		t.Error("the answer shows a right")
+	}
+}
+
+// An append whose answer does not count has not linked what others wait for, unless it is their own connection's.
+func TestCountsForGaps(t *testing.T) {
+	for _, c := range []struct {
+		qpn    uint32
+		counts bool
+		want   bool
+	}{{0x20, true, true}, {0x20, false, true}, {0x10, true, true}, {0x10, false, false}} {
+		r := row3(t, graph.Args{})
+		r.linked(0x30, 109)
+		r.refused(0x20, 109)
+		if !c.counts {
+			r.of(c.qpn).count = uncounted
+		}
+		r.link(c.qpn, 110, 0x9002, entryAt(0x9001))
+		if told := r.told(r.linked(c.qpn, 110)); (len(told) == 2) != c.want {
+			t.Errorf("%+v: told %x", c, told)
+		}
+	}
+	// Another connection in the place of the one whose append was refused is not that one.
+	r := row3(t, graph.Args{})
+	r.linked(0x30, 109)
+	r.refused(0x20, 109)
+	for i := range uint32(window) {
+		r.prove(0x20, 110+i)
+	}
+	r.from(0x20, 110+window, hdr.Acknowledge, hdr.SynNAKRemoteAccess, 0, nil)
+	if s := r.App().(*Steer); len(s.gaps) != 1 || s.gaps[0].row != noSlot {
+		t.Errorf("gaps are those of a connection that ended: %+v", s.gaps)
 	}
 }
 
@@ -224,6 +281,10 @@ func TestInsteadOfSteered(t *testing.T) {
 	if n := len(r.send(0x20, 109).Out["b"]); n != 0 {
 		t.Errorf("%d frames of another sort go on", n)
 	}
+	if r.Advance(15 * time.Millisecond); r.Counter("asked") == 0 || r.Counter("repaired") != 0 {
+		t.Errorf("asked %d times, sent again %d times", r.Counter("asked"), r.Counter("repaired"))
+	}
+	r.from(0x20, 108, hdr.Acknowledge, hdr.SynACK, 0, nil)
 	r.Advance(time.Minute)
 	if r.Counter("given-up") == 0 {
 		t.Fatal("it is not given up")
@@ -249,7 +310,7 @@ func TestStray(t *testing.T) {
 		"others around it": {[]uint32{200, 110}, 0, false},
 		"in another order": {[]uint32{110, 200}, 0, false},
 		"further ahead":    {[]uint32{111, 300}, 0, true},
-		"any":              {[]uint32{110, 110 + 1<<20}, 0, false},
+		"any":              {[]uint32{110, 109 + 1<<20}, 0, false},
 		"a second ago":     {[]uint32{110}, 1200 * time.Millisecond, true},
 		"not so long ago":  {[]uint32{110}, 500 * time.Millisecond, false},
 	} {
@@ -316,12 +377,50 @@ func TestConnectedAnew(t *testing.T) {
 			t.Fatalf("anew %v: asked %d times, sent again %d times", anew, r.Counter("asked"), r.Counter("repaired"))
 		}
 		if !anew {
+			r.from(0x20, 106, hdr.Acknowledge, hdr.SynACK, 0, nil) // late, too
 			delete(r.msn, 0x20)
 		}
 		r.from(0x20, 108, hdr.Acknowledge, hdr.SynACK, 0, nil)
 		r.Advance(time.Second)
 		if (r.Counter("repaired") == 0) != anew || (r.Counter("chains-cut") != 0) != anew {
 			t.Errorf("anew %v: sent again %d times, %d chains cut", anew, r.Counter("repaired"), r.Counter("chains-cut"))
+		}
+	}
+}
+
+// So does that of a connection whose PSNs are just behind 0.
+func TestBegunFarAhead(t *testing.T) {
+	r := crew(t, graph.Args{})
+	r.request(0x1050)
+	r.readAt(0x50, 0xFFFFF0, 0x10000)
+	r.reply("b", 0x50)
+	r.readAt(0x50, 0xFFFFF1, 0x10000)
+	if s := r.App().(*Steer); s.order != early {
+		t.Errorf("a request is %v before the server has said where it is", s.order)
+	}
+	r.read(0x50, 0xFFFFF2, 1)
+	if x := r.of(0x50); x.epsn != 0xFFFFF3 {
+		t.Errorf("%#x is expected", x.epsn)
+	}
+}
+
+// A CAS whose answer does not count shows nothing of handles, nor of a tail.
+func TestNobodyLearns(t *testing.T) {
+	for _, counts := range []bool{true, false} {
+		r := newRig(t, graph.Args{})
+		r.pair(0x10, 102)
+		for i := range uint32(trustedBase) {
+			r.wrote(0x10, 108+2*i, 0x9001+i)
+			r.of(0x10).count = uncounted
+			if counts {
+				r.of(0x10).count = counted
+			}
+			r.link(0x10, 109+2*i, 0x9001+i, 0x20000)
+			r.linked(0x10, 109+2*i)
+			r.of(0x10).count = counted
+		}
+		if n := r.App().(*Steer).Report().(Report).Bases; (n == 1) != counts {
+			t.Errorf("counts %v: %d bases are known", counts, n)
 		}
 	}
 }

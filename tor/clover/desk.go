@@ -66,7 +66,7 @@ func (s *desk) leave(i int32) {
 	r := &s.rows[i]
 	for n := range s.gaps {
 		if g := &s.gaps[n]; g.row == i {
-			g.told = false
+			g.told, g.row = false, noSlot
 		}
 	}
 	if r.sid != noServer {

@@ -166,11 +166,14 @@ func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op
 	}
 	s.close(rec)
 	if !rec.steered {
-		switch {
-		case !sure || !first || orig != rec.compare():
+		if !first || orig != rec.compare() {
 			return true
-		case len(s.gaps) > 0:
-			s.relinked(r.sid, wire.Pointer(rec.swap).LH())
+		}
+		if len(s.gaps) > 0 {
+			s.relinked(r.sid, wire.Pointer(rec.swap).LH(), s.row, sure)
+		}
+		if !sure {
+			return true
 		}
 		if rec.key == noSlot {
 			s.learn(r, rec)
