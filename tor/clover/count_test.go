@@ -137,8 +137,13 @@ func TestCountsFromTheSecondOn(t *testing.T) {
 	if r.of(0x40).marks != 0 {
 		t.Error("what was executed before shows a right")
 	}
-	if delete(r.msn, 0x40); r.steers(0x40, 116, 0x9004, entryAt(0x9001)) {
+	delete(r.msn, 0x40)
+	r.wrote(0x40, 116, 0x9004)
+	if at := r.link(0x40, 117, 0x9010, old); at != old {
 		t.Error("steered before answers count")
+	}
+	if r.refused(0x40, 117); r.of(0x40).marks == 0 {
+		t.Error("the first answer that counts shows nothing")
 	}
 	if at := r.link(0x40, 118, 0x9004, old); at != old {
 		t.Error("an entry is linked that was written before answers count")

@@ -120,6 +120,9 @@ func TestUnseen(t *testing.T) {
 		r.readAt(0x20, 120+i, 0x10000)
 	}
 	r.from(0x20, 121, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, r.size))
+	if psn := r.of(0x20).epsn; psn != 124 {
+		t.Errorf("PSN %d is expected behind what is on its way", psn)
+	}
 	r.pair(0x20, 124) // answers count again
 	r.wrote(0x20, 130, 0x9004)
 	if at := r.target(r.casAt(0x20, 131, 0x9004, old)); at != entryAt(0x9003) {

@@ -55,7 +55,7 @@ type row struct {
 	unread bool   // an entry that was written waits for its acknowledgement
 	due    bool   // in answers.due
 	begun  bool   // a request was seen
-	inside bool   // the next request may be inside a message: its first packets passed, or requests went unseen
+	inside bool   // the next request may be inside a message: its first packets passed
 	unmet  bool   // of inherited CASes; whether its ends are still each other's is not known
 	epsn   uint32 // next PSN expected of the client
 	slack  uint32 // PSNs that an earlier READ may have used beyond epsn
@@ -355,7 +355,7 @@ func (r *row) heard(c *graph.Ctx, p *parsed, up uint32) {
 		if r.ahead > 0 && hdr.PSNDiff(up, r.aheadFrom) >= 0 && hdr.PSNDiff(r.aheadTo, up) > 0 {
 			r.epsn = r.aheadTo
 		}
-		r.ahead, r.inside = 0, true
+		r.ahead = 0
 		r.count = uncounted // what it answers has not passed in its turn
 	}
 	if hdr.PSNDiff(up, r.acked) > 0 {
