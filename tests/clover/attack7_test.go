@@ -173,3 +173,104 @@ func TestAttack7LedBehindAnothersAnswer(t *testing.T) {
 		})
 	}
 }
+
+// A CAS is lost behind the box, and its client dies, and perhaps the box. Both queue pairs are connected anew with their old numbers, and a first PSN that is a little before the lost CAS's. The box takes the new connection for the old one, since it is not far from it, and sends the lost CAS again until it comes to its turn there:
+// the server executes it in the place of the new client's own, and answers that one from what it remembers. The new client is told of a success, and its entry is in no chain.
+func TestAttack7LostCASInNewConnection(t *testing.T) {
+	for _, c := range []struct {
+		lead   int
+		killed bool
+	}{{2, true}, {6, true}, {2, false}, {6, false}} { // not killed: the same box goes on
+		lead := c.lead
+		t.Run(fmt.Sprintf("%d, killed %v", lead, c.killed), func(t *testing.T) {
+			outages(t, 3, false, func(t *testing.T, o *outage) {
+				a := o.all[0]
+				o.append(a, 0, true)
+				_, next := a.Pending()
+				o.lose = func(f *hdr.Frame, b []byte) bool { return f.BTHOf(b).DestQP() == a.Here.ServerQPN }
+				if c.killed {
+					o.Remove()
+				}
+				a.QP.Reset()
+				a.Far.Reset()
+				o.lose = nil
+				conn := rnic.DefaultConn()
+				conn.Timeout = 8
+				conn.SQPSN = (next - 1 - uint32(lead)) & hdr.PSNMask
+				again := o.c.appender(o.Peer(0, 0, bed.Link{PD: o.c.pd, Near: a.QP, Far: a.Far, Conn: conn}))
+				again.tail = o.all[1].tail
+				if c.killed {
+					o.Insert()
+				}
+				o.Pause(5 * time.Millisecond)
+				o.c.touch(again, lead-1)
+				again.Await()
+				again.key, again.lh = 1, o.c.next
+				o.c.next++
+				if st := again.Do(rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{entry(1)}, RemoteAddr: entryAt(again.lh), RKey: o.c.m.RKey}); st != rnic.Success {
+					t.Fatal(st)
+				}
+				o.Pause(100 * time.Millisecond)
+				o.c.walk(1, again)
+				o.c.link(again)
+				o.c.end(again)
+				t.Logf("inherited %d, asked %d, repaired %d", o.Count("inherited"), o.Count("asked"), o.Count("repaired"))
+			})
+		})
+	}
+}
+
+// As TestAttack7LedBehindRepetitions, without a connection manager: the client has its connection be met anew, by requests far ahead that reach nobody, after a second in which it was quiet, and begins again with PSNs that the server has executed.
+func TestAttack7LedBehindRepetitionsMetAnew(t *testing.T) {
+	bed.Both(t, bed.SceneConfig{Profile: rnic.RXE, Box: ofSteer(graph.Args{"settle": "0s", "pair": "60us"})}, func(t *testing.T, s *bed.Scene) {
+		l, other := bed.Link{PD: s.PD()}, bed.Link{PD: s.PD()}
+		c := newChains(t, s, l.PD)
+		own := s.MR(other.PD, 1<<40, 4096, rnic.RemoteRead|rnic.RemoteWrite|rnic.RemoteAtomic)
+		a, b, m := c.appender(s.Peer(0, 0, l)), c.appender(s.Peer(1, 0, l)), s.Peer(2, 0, other)
+		for range 20 {
+			m.Do(rnic.SendWR{Op: rnic.OpCompareSwap, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: 1 << 40, RKey: own.RKey, Swap: uint64(wire.Fresh(1))})
+			s.Pause(200 * time.Microsecond)
+		}
+		_, next := m.Pending()
+		first := next - 16 // what the server remembers
+		made := func(n uint32, here bool, k bed.Packet) []byte {
+			k.AckReq, k.SrcMAC = true, m.Here.ClientMAC
+			f := m.Frame(first+n, k)
+			if !here {
+				f[5] ^= 0x55
+			}
+			return f
+		}
+		once := func(n uint32, here bool) []byte {
+			return made(n, here, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(1), c.m.RKey, 0, 0)})
+		}
+		s.Pause(1200 * time.Millisecond)
+		for n := range uint32(32) { // maxAhead
+			s.Send(0, once(1<<20+n, false))
+		}
+		for n := range uint32(10) {
+			s.Send(0, once(n, true))
+			s.Pause(200 * time.Microsecond)
+		}
+		for round := range uint64(60) {
+			c.begin(round, a, b)
+			c.end(a, b)
+			s.Pause(100 * time.Microsecond)
+		}
+		for k := range uint64(keys) {
+			c.walk(k, a)
+			c.walk(k, b)
+		}
+		tail := b.tail[1]
+		swap := wire.Pointer(tail)<<28 | 1<<19 | wire.Fresh(1)
+		s.Send(20*time.Microsecond, once(10, true),
+			made(11, false, bed.Packet{Op: hdr.WriteOnly, Ext: bed.RETH(entryAt(tail), c.m.RKey, slab), Payload: entry(0)}), once(11, true),
+			made(12, true, bed.Packet{Op: hdr.CompareSwap, Ext: bed.AtomicETH(entryAt(a.tail[0]), c.m.RKey, uint64(swap), uint64(wire.Fresh(1)))}))
+		for range 3 {
+			c.begin(0, a)
+			c.end(a)
+		}
+		t.Logf("steered %d; a's append is %d, the tails were %v", s.Count("steered-cas"), a.lh, b.tail)
+		c.check()
+	})
+}

@@ -389,6 +389,8 @@ func TestForgottenKey(t *testing.T) {
 func TestReadInItsMiddle(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		r := newRig(t, graph.Args{})
+		r.size = 256
+		r.pair(0x10, 88) // answers count
 		r.size = 1024
 		va := func(lh uint32) uint64 { return 0x900000 + uint64(lh-0x9000)*1024 }
 		r.warm(0x10, 100, va(0x9010), 0x9010)

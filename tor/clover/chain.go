@@ -158,14 +158,15 @@ func (s *chains) addGap(c *graph.Ctx, g gap) {
 	s.gaps = append(s.gaps, g)
 }
 
-// relinked: a CAS that was not steered linked the entry with handle lh.
-func (s *chains) relinked(sid int16, lh uint32) {
+// relinked: a CAS of connection row that was not steered linked the entry with handle lh. Where its answer does not count (sure), only that of the connection on which the
+// first try was steered does: who has the right to the memory can do more harm to it.
+func (s *chains) relinked(sid int16, lh uint32, row int32, sure bool) {
 	for i := len(s.gaps) - 1; i >= 0; i-- {
 		if i >= len(s.gaps) {
 			continue // more than one was removed
 		}
 		g := &s.gaps[i]
-		if g.over || g.lh != lh || g.sid != sid {
+		if g.over || g.lh != lh || g.sid != sid || !sure && g.row != row {
 			continue
 		}
 		s.over(i)

@@ -43,7 +43,7 @@ func (s *desk) event(i int32, e conn.Event) {
 		s.serve(i)
 		r.answered = s.ctx.Now()
 		if x.Client.HasPSN {
-			r.epsn, r.acked = x.Client.StartPSN, (x.Client.StartPSN-1)&hdr.PSNMask
+			r.epsn, r.acked, r.begun = x.Client.StartPSN, (x.Client.StartPSN-1)&hdr.PSNMask, true
 		}
 	}
 }
@@ -53,6 +53,7 @@ func (s *desk) event(i int32, e conn.Event) {
 func (s *desk) serve(i int32) {
 	r := &s.rows[i]
 	if r.sid = s.meet(s.conns.Row(conn.Slot(i)).Server.Addr); r.sid != noServer {
+		r.count = uncounted
 		v := &s.servers[r.sid]
 		v.rows++
 		v.seen = s.age
@@ -65,7 +66,7 @@ func (s *desk) leave(i int32) {
 	r := &s.rows[i]
 	for n := range s.gaps {
 		if g := &s.gaps[n]; g.row == i {
-			g.told = false
+			g.told, g.row = false, noSlot
 		}
 	}
 	if r.sid != noServer {

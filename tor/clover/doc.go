@@ -53,6 +53,10 @@
 // taken, and requests that came in sequence with that follow it. Answers count
 // when they come from the servers' side; the app's inputs tell the sides apart.
 //
+//   - An answer shows that something was executed when the server's count of messages has risen by what passed
+//     (standing), and only what passed in its turn since; not what may have been replaced by another request with
+//     its PSN (instead), or was overtaken by one that was ahead of its turn (stray). READs are steered from entries
+//     whose WRITEs were acknowledged.
 //   - A connection ends by the connection manager's word, by a NAK that ends the
 //     queue pair, or when it was quiet for idle=. When a sequence
 //     of requests is nowhere near the expected PSN, and the server has answered

@@ -25,6 +25,7 @@ import (
 //	   56 PSN (4) | 60 number among the key's (4) | 64 R_Key (4) | 68 newest PSN that the server had answered (4)
 //	   72 the client's QPN (4) | 76 version at the client's VA | 77 at the other | 78 length of front (2)
 //	   80 the front: a frame up to the end of its BTH; the rest does not matter
+//	   In the highest bytes of PSN, newest PSN and QPN: the MSN of the server's newest answer, the lowest byte first
 //
 // The check depends on all else of the record, and on its place. So a record that
 // was not written to its end, or not erased, is none, whatever the order of the
@@ -183,10 +184,11 @@ func (s *desk) note(rec *op, ri int32) {
 	le.PutUint64(p[32:], rec.newVA)
 	le.PutUint64(p[40:], rec.swap)
 	le.PutUint64(p[48:], rec.entry)
-	le.PutUint64(p[56:], uint64(rec.psn)|uint64(rec.n)<<32)
-	le.PutUint64(p[64:], uint64(rec.rkey)|uint64(s.acked)<<32)
+	msn := s.psns
+	le.PutUint64(p[56:], uint64(rec.psn)|uint64(msn&0xFF)<<24|uint64(rec.n)<<32)
+	le.PutUint64(p[64:], uint64(rec.rkey)|uint64(s.acked|msn>>8&0xFF<<24)<<32)
 	front := int(r.startF.BTH) + hdr.BTHLen
-	le.PutUint64(p[72:], uint64(s.conns.Row(conn.Slot(ri)).Client.QPN)|uint64(rec.cliVer)<<32|uint64(rec.newVer)<<40|uint64(front)<<48)
+	le.PutUint64(p[72:], uint64(s.conns.Row(conn.Slot(ri)).Client.QPN|msn>>16<<24)|uint64(rec.cliVer)<<32|uint64(rec.newVer)<<40|uint64(front)<<48)
 	*(*[len(r.start)]byte)(p[noteFront:]) = r.start
 	j.keep(i, s.word(r.sid, rec.newVA), rec.swap, j.guards...)
 	le.PutUint64(p[:], sum(p, i))
@@ -262,6 +264,9 @@ func (s *desk) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	return true
 }
 
+// enough answers with an MSN of before are not all late ones.
+const enough = 3
+
 // legacy takes over what is on record. Steer calls it before the first frame, and when all was forgotten;
 // responses, when the server of such a connection answers.
 type legacy struct{ *desk }
@@ -272,6 +277,7 @@ type heir struct {
 	at                            clock.Time
 	key, va, newVA, swap, entry   uint64
 	psn, n, rkey, acked, from, to uint32 // from, to: the client's queue pair, and the server's
+	msn                           uint32 // of the server's newest answer
 	cliVer, newVer                uint8
 	start                         []byte
 	startF                        hdr.Frame
@@ -289,10 +295,11 @@ func (j *journal) read(i int32, h *heir) bool {
 	}
 	*h = heir{
 		note: i, at: clock.Time(le.Uint64(p[8:])), key: le.Uint64(p[16:]), va: le.Uint64(p[24:]), newVA: le.Uint64(p[32:]), swap: le.Uint64(p[40:]), entry: le.Uint64(p[48:]),
-		psn: le.Uint32(p[56:]), n: le.Uint32(p[60:]), rkey: le.Uint32(p[64:]), acked: le.Uint32(p[68:]), from: le.Uint32(p[72:]), cliVer: p[76], newVer: p[77],
+		psn: le.Uint32(p[56:]) & hdr.PSNMask, n: le.Uint32(p[60:]), rkey: le.Uint32(p[64:]), acked: le.Uint32(p[68:]) & hdr.PSNMask, from: le.Uint32(p[72:]) & hdr.PSNMask,
+		msn: uint32(p[59]) | uint32(p[71])<<8 | uint32(p[75])<<16, cliVer: p[76], newVer: p[77],
 	}
 	n := int(le.Uint16(p[78:]))
-	if n < hdr.BTHLen || n > len(row{}.start) || h.psn|h.acked|h.from > hdr.PSNMask {
+	if n < hdr.BTHLen || n > len(row{}.start) {
 		return false
 	}
 	h.start = p[noteFront : noteFront+n]
@@ -425,6 +432,9 @@ func (s legacy) adopt(h *heir) (why string) {
 	if hdr.PSNDiff(h.acked, r.acked) > 0 {
 		r.acked = h.acked
 	}
+	if !r.unmet || int32((h.msn-r.msn)<<8) > 0 {
+		r.msn = h.msn
+	}
 	o := s.op(h.row, h.psn)
 	if o == nil {
 		if x := &s.opsOf(h.row)[(r.head+1)%window]; !x.live || !x.steered {
@@ -461,18 +471,25 @@ func (s legacy) succeed(h *heir) {
 	s.enlist(o, s.placeOf(h.row, o), s.ctx.Now().Add(-s.cfg.repair))
 }
 
-// met takes the server's first acknowledgement to connection i of inherited CASes:
-// up to psn. They are sent if it is where they were.
-func (s legacy) met(c *graph.Ctx, i int32, psn uint32) {
+// met takes the server's first acknowledgement to connection i of inherited CASes, or that was in question, after it was asked where it is: up to psn, with MSN msn. They are
+// sent if it is where they were. A server's count of messages never falls but for another connection's.
+func (s legacy) met(c *graph.Ctx, i int32, psn, msn uint32) {
 	r := &s.rows[i]
-	r.unmet = false
 	ring := s.opsOf(i)
+	if int32((msn-r.msn)<<8) < 0 {
+		if r.count == counted && r.behind < enough {
+			return // it may be a late one: it is asked again
+		}
+		s.conns.Remove(conn.Slot(i))
+		return
+	}
+	r.unmet, r.behind = false, 0
 	for n := range ring {
 		o := &ring[(int(r.head)+1+n)%window] // the oldest first
 		if !o.heir || !o.live {
 			continue
 		}
-		if d := hdr.PSNDiff(psn, o.psn); d < -lookback || d > lookback {
+		if d := hdr.PSNDiff(psn, o.psn); d < -lookback || d > lookback || d < -1 && msn != r.msn && hdr.PSNDiff(r.acked, o.psn) == -1 {
 			s.conns.Remove(conn.Slot(i)) // another connection with its numbers
 			return
 		} else if d >= 0 {

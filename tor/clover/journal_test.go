@@ -201,6 +201,7 @@ func TestInheritGap(t *testing.T) {
 		if h := new(heir); j.read(i, h) && h.to == 0x20 {
 			p := j.record(i)
 			binary.LittleEndian.PutUint32(p[68:], 106)
+			p[59] = 106 // MSN
 			binary.LittleEndian.PutUint64(p[:], sum(p, i))
 		}
 	}
@@ -218,15 +219,27 @@ func TestInheritGap(t *testing.T) {
 	}
 }
 
+// Linux (rxe) acknowledges again the newest request that was no READ: behind it there were some.
+func TestInheritBehindReads(t *testing.T) {
+	x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
+	x.Advance(time.Millisecond)
+	x.msn[0x20] = 108
+	if _, cas := x.frames(x.ack(0x20, 106)); cas[0x20] == nil {
+		t.Error("no CAS was sent")
+	}
+}
+
 // Nothing is ever sent to a queue pair that is another connection's.
 func TestInheritOther(t *testing.T) {
 	for name, other := range map[string]func(x *crashed){
-		"silent":         func(x *crashed) {},
-		"numbers ahead":  func(x *crashed) { x.ack(0x20, 109+lookback+1) },
-		"numbers behind": func(x *crashed) { x.ack(0x20, (109-lookback-1)&hdr.PSNMask) },
-		"refused":        func(x *crashed) { x.from(0x20, 110, hdr.Acknowledge, hdr.SynNAKRemoteAccess, 0, nil) },
-		"other client":   func(x *crashed) { x.ack(0x21, 108) },
-		"opened again":   func(x *crashed) { x.opened() },
+		"silent":                        func(x *crashed) {},
+		"numbers ahead":                 func(x *crashed) { x.ack(0x20, 109+lookback+1) },
+		"fewer messages":                func(x *crashed) { x.msn[0x20] = 107; x.ack(0x20, 108) },
+		"more messages, and not as far": func(x *crashed) { x.msn[0x20] = 109; x.ack(0x20, 107) },
+		"numbers behind":                func(x *crashed) { x.ack(0x20, (109-lookback-1)&hdr.PSNMask) },
+		"refused":                       func(x *crashed) { x.from(0x20, 110, hdr.Acknowledge, hdr.SynNAKRemoteAccess, 0, nil) },
+		"other client":                  func(x *crashed) { x.ack(0x21, 108) },
+		"opened again":                  func(x *crashed) { x.opened() },
 		"from the client": func(x *crashed) {
 			x.Push("a", frameOf{src: x.server, dst: x.client, sport: 0xC020, op: hdr.Acknowledge, qpn: 0x1020, psn: 108, ext: make([]byte, hdr.AETHLen)}.bytes())
 		},

@@ -56,6 +56,7 @@ const (
 	reasonEnding
 	reasonAsked
 	reasonAwaits
+	reasonInstead
 	numReasons
 )
 
@@ -83,7 +84,7 @@ var reasons = func() []counter.Def {
 		reasonUnpaired:     {Name: "unpaired", Help: "the connection's other direction is not known yet"},
 		reasonUnknownTail:  {Name: "unknown-tail", Help: "the key's tail is not known for sure"},
 		reasonUnattributed: {Name: "unattributed-cas", Help: "a compare-and-swap whose written entry is not known for sure"},
-		reasonUnproven:     {Name: "unproven", Help: "a compare-and-swap behind a request that is not answered, or of a connection whose first atomic it is: others are led behind those alone that nothing keeps from being executed"},
+		reasonUnproven:     {Name: "unproven", Help: "a compare-and-swap behind a request that is not answered, or of a connection whose first atomic it is, or whose answers do not count yet: others are led behind those alone that nothing keeps from being executed"},
 		reasonVersion:      {Name: "other-version", Help: "the tail's version is not that of the entry that was asked for (recycled=)"},
 		reasonOtherRegion:  {Name: "other-region", Help: "the tail was written under another R_Key than the request's: its memory may be another server's, or gone"},
 		reasonWindowFull:   {Name: "window-full", Help: "too many unanswered requests on the connection to remember one more"},
@@ -99,6 +100,7 @@ var reasons = func() []counter.Def {
 		reasonEnding:       {Name: "ending", Help: "not steered, since the process ends"},
 		reasonAsked:        {Name: "asked", Help: "an empty WRITE that the server takes for a repetition: it says where a connection is that was on record"},
 		reasonAwaits:       {Name: "awaits", Help: "an atomic to where a steered compare-and-swap is under way, which may be lost: it is asked for again"},
+		reasonInstead:      {Name: "instead", Help: "another request with the PSN of a steered compare-and-swap that the server has not answered: that is sent again"},
 		reasonReadClass:    {Name: "read-class", Help: "the tail has another size than the entry that was asked for"},
 	} {
 		d[r] = x

@@ -375,10 +375,10 @@ func (s *memory) insert(sid int16, key uint64) int32 {
 	return k
 }
 
-// written remembers an entry whose key and region are known.
-func (s *memory) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite) {
+// written remembers an entry whose key and region are known; more is what else is to be said of it.
+func (s *memory) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite, more uint64) {
 	class, _ := wire.Class(w.size)
-	w.slot = s.remember(c, set, sid, w.va, packEntry(w.key, w.version, w.region, class))
+	w.slot = s.remember(c, set, sid, w.va, packEntry(w.key, w.version, w.region, class)|more)
 	if g := &s.regions[w.region]; g.seen != s.age {
 		g.seen = s.age
 	}
@@ -394,6 +394,13 @@ func (s *memory) holds(i int32, va uint64, k int32, version uint8) bool {
 // current reports whether w still describes what its address slot holds.
 func (s *memory) current(w *pendingWrite) bool {
 	return w.slot != noSlot && s.holds(w.slot, w.va, w.key, w.version)
+}
+
+// executed: the server has executed the WRITE of what is in address slot i.
+func (s *memory) executed(i int32) {
+	if e := &s.addrs.e[i]; e.claimed() {
+		e.info &^= entryClaimed
+	}
 }
 
 // holdsEntry reports whether the address slot of a CAS's new entry still

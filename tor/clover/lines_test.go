@@ -73,7 +73,7 @@ func TestGapsInAnyOrder(t *testing.T) {
 			s.keys.s[i].sent = 4
 		}
 		s.gaps = append(s.gaps, done...)
-		if s.relinked(0, 5); len(s.gaps) != 1 || s.gaps[0] != gaps[4] {
+		if s.relinked(0, 5, 0, true); len(s.gaps) != 1 || s.gaps[0] != gaps[4] {
 			t.Fatalf("%+v: left are %+v", done, s.gaps)
 		}
 		for i, want := range []uint32{3, 1, 0} {

@@ -22,7 +22,7 @@ type parsed struct {
 	// Of a frame whose connection is followed, what the turn at connections finds
 	// out for the turn at keys.
 	row   int32
-	psns  uint32 // that a request takes
+	psns  uint32 // that a request takes; of a CAS in its turn, which takes one, the MSN of the newest answer
 	acked uint32 // newest PSN that the server has answered
 	slack uint16 // PSNs that a READ may take beyond psns
 	order order
@@ -38,9 +38,12 @@ type parsed struct {
 	// nobody: that is not known.
 	asked int8
 	fl    hdr.OpFlags
-	from  uint16
-	set   int32
-	old   *[hdr.AtomicETHLen]byte
+	from  uint8
+	// sure: a request in its turn that the server executes, if it executes one with this PSN; an answer that shows for the first time that answers
+	// count, and does so itself.
+	sure bool
+	set  int32
+	old  *[hdr.AtomicETHLen]byte
 }
 
 // nobody is no server's number.
@@ -163,7 +166,7 @@ func (s *lookout) study(p *parsed, b []byte, flaw hdr.Flaw) {
 
 // changing keeps the n bytes of a frame that begin at byte from, and are about to change.
 func (p *parsed) changing(b []byte, from, n int) {
-	p.from, p.n = uint16(from), uint8(copy(p.old[:n], b[from:]))
+	p.from, p.n = uint8(from), uint8(copy(p.old[:n], b[from:]))
 }
 
 // seal brings the checksums of a frame up to date that was changed. RoCEv2 does

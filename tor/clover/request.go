@@ -14,25 +14,25 @@ import (
 // Steer calls it in the worker's turn at keys.
 type requests struct{ *desk }
 
-// request handles a request packet of a reliable connection, from a client.
-func (s requests) request(c *graph.Ctx, x *packet.Buf, b []byte) {
+// request handles a request packet of a reliable connection, from a client; false when it does not go on.
+func (s requests) request(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	s.order = unfollowed
 	if s.row = s.connection(c, x, b); s.row >= 0 {
 		s.rank(s.parsed, &s.rows[s.row], b)
 	}
-	s.requested(c, x, b)
+	return s.requested(c, x, b)
 }
 
-// requested does what a request whose order is known leads to. It is not part of its callers, so
+// requested does what a request whose order is known leads to; false when it does not go on. It is not part of its callers, so
 // that these are short.
 //
 //go:noinline
-func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
+func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	p := s.parsed
 	switch fl := p.fl; p.order {
 	case within:
 		if s.readOn(c, x, b) {
-			return
+			return true
 		}
 		fallthrough
 	case next, alone:
@@ -48,6 +48,10 @@ func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 			pass(c, x, reasonOtherAtomic)
 		}
 	case repeated:
+		if hdr.PSNDiff(s.psn, s.acked) > 0 && !s.instead(c, b) {
+			c.Drop(x, reasonInstead)
+			return false
+		}
 		s.again(c, x, b)
 	case early:
 		// The server is not going to execute it, unless a request went unseen.
@@ -62,6 +66,7 @@ func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) {
 	case unfollowed:
 		s.untracked(c, b, s.server(p.ends.Dst), fl)
 	}
+	return true
 }
 
 // connection is the number of the connection of a request; negative when it is
@@ -109,9 +114,15 @@ const leastMTU = 256
 // sequence that is not known: n PSNs from psn on. The sequence is followed when
 // the server answers it (see response). When the server answers nothing, and
 // nobody depends on what is known of the connection, it may be another one with
-// the same numbers: it is met anew.
+// the same numbers: it is met anew. On its way it may be overtaken by those in front of it, and then be executed before what comes with its PSN in its turn: those do not count.
 func (s requests) astray(i int32, psn, n uint32) {
 	r := &s.rows[i]
+	if hdr.PSNDiff(psn, r.epsn) >= 0 || !r.begun {
+		r.stray(s.ctx.Now(), psn, n)
+	}
+	if r.count < counted {
+		r.count = uncounted
+	}
 	if r.ahead == 0 || psn != r.aheadTo {
 		r.ahead, r.aheadFrom = 0, psn
 	}
@@ -140,6 +151,11 @@ func (s requests) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 		s.overwrite(c, r.sid, va, size, noEntry)
 		return
 	}
+	if !s.counts() { // nobody will know whether it was executed
+		s.overwrite(c, r.sid, va, size, noEntry)
+		r.linked(va)
+		return
+	}
 	if g := &s.servers[r.sid].where; uint64(size) > g.step || !g.has(va) {
 		s.overwrite(c, r.sid, va, size, va)
 	}
@@ -164,10 +180,10 @@ func (s requests) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 		if old := s.lookup(r.sid, va); old != noSlot {
 			s.vacate(c, old)
 		}
-		r.unread = true
 	default:
-		s.written(c, s.setOf(r.sid, va), r.sid, &w)
+		s.written(c, s.setOf(r.sid, va), r.sid, &w, entryClaimed)
 	}
+	r.unread = true
 	for i := range r.writes[:r.nw] {
 		if r.writes[i].va == va {
 			r.writes[i] = w
@@ -201,6 +217,11 @@ func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	rec.kind, rec.swap, rec.marks = opCAS, uint64(swap), marksOf(b, f)
 	rec.va, rec.rkey, rec.cliVer = va, a.RKey(), cmp.Version()
 	rec.newVA, rec.newVer = rec.va, rec.cliVer
+	if rec.sure = s.counts(); !rec.sure {
+		s.disturb(c, r.sid, va)
+		pass(c, x, reasonUnproven)
+		return
+	}
 	i := s.entryOf(r, swap)
 	if i < 0 {
 		s.disturb(c, r.sid, va)
@@ -247,6 +268,9 @@ func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 		c.Trace(x, traceCAS, uint64(psn), va, rec.newVA, k.key)
 	}
 }
+
+// counts reports whether the server executes the request at hand, if it executes one with this PSN.
+func (s requests) counts() bool { return s.sure || s.cfg.trusted }
 
 // marksOf is what a frame's way to the server's queue pair depends on, and a client chooses: destination MAC address
 // and P_Key. It is not 0: no P_Key in use is.
@@ -316,7 +340,7 @@ func (s requests) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 	}
 	va := reth.VA()
 	slot := s.inSet(s.setOf(r.sid, va), r.sid, va)
-	if slot == noSlot {
+	if slot == noSlot || s.addrs.e[slot].claimed() {
 		pass(c, x, reasonReadMiss)
 		return
 	}
@@ -384,6 +408,58 @@ func (s requests) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	return true
 }
 
+// instead looks at a request that passes again with a PSN that the server has not answered: the first may be lost, so that this one is executed. Where it is another one
+// nobody will know what the answer is to: what passed before is on record no more. False when it must not go on: a steered CAS is sent again from its record, and others may stand behind it.
+func (s requests) instead(c *graph.Ctx, b []byte) bool {
+	r := &s.rows[s.row]
+	if rec := s.op(s.row, s.psn); rec != nil && rec.kind == opCAS && rec.live && !s.isAgain(b, rec) {
+		if rec.list != 0 {
+			rec.ask = true
+			return false
+		}
+		s.close(rec)
+		s.journal.erase(rec)
+		s.ended(c, rec)
+		rec.kind, rec.live, rec.steered, rec.sure = opOther, false, false, false
+	}
+	for i := int(r.nw) - 1; i >= 0; i-- {
+		w := &r.writes[i]
+		if back := hdr.PSNDiff(w.end, s.psn); back < 0 || uint32(back) >= (w.size-1)/leastMTU+1 || s.isWritten(b, w) {
+			continue
+		}
+		if s.current(w) {
+			s.vacate(c, w.slot)
+		}
+		r.take(i)
+	}
+	return true
+}
+
+// isAgain reports whether request b is the CAS rec.
+func (s requests) isAgain(b []byte, rec *op) bool {
+	if s.f.Op != hdr.CompareSwap {
+		return false
+	}
+	a := s.f.AtomicETHOf(b)
+	return rec.va == a.VA() && rec.rkey == a.RKey() && rec.swap == a.Swap() && rec.compare() == a.Compare()
+}
+
+// isWritten reports whether b, of the PSNs of WRITE w, or of those in front of it, is a packet of that: its first one, or one that nobody executes without that.
+func (s requests) isWritten(b []byte, w *pendingWrite) bool {
+	p := s.f.PayloadOf(b)
+	switch {
+	case s.fl&hdr.IsWrite == 0:
+		return false
+	case s.fl&(hdr.IsOnly|hdr.IsFirst) == 0:
+		return true
+	case len(p) < wire.HeaderLen+wire.KeyLen:
+		return false
+	}
+	reth, packets := s.f.RETHOf(b), (w.size+uint32(len(p))-1)/uint32(len(p))
+	return reth.VA() == w.va && reth.RKey() == w.rkey && reth.DMALength() == w.size && (s.psn+packets-1)&hdr.PSNMask == w.end &&
+		wire.Pointer(binary.LittleEndian.Uint64(p)) == wire.Fresh(w.version) && binary.LittleEndian.Uint64(p[wire.KeyAt:]) == w.name
+}
+
 // again handles a retransmission. What it asks for must be what was asked for
 // then: else it is another's, and only what it may change is noted.
 func (s requests) again(c *graph.Ctx, x *packet.Buf, b []byte) {
@@ -392,8 +468,7 @@ func (s requests) again(c *graph.Ctx, x *packet.Buf, b []byte) {
 	switch {
 	case f.Op == hdr.CompareSwap:
 		rec := s.op(ri, psn)
-		a := f.AtomicETHOf(b)
-		if rec == nil || rec.kind != opCAS || rec.va != a.VA() || rec.rkey != a.RKey() || rec.swap != a.Swap() || rec.compare() != a.Compare() {
+		if rec == nil || rec.kind != opCAS || !s.isAgain(b, rec) {
 			s.untracked(c, b, r.sid, fl)
 			return
 		}

@@ -51,7 +51,7 @@ func (s responses) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool 
 	p.row = i
 	r.heard(c, p, up)
 	if r.unmet && p.fl&hdr.IsAck != 0 {
-		legacy{s.desk}.met(c, i, up)
+		legacy{s.desk}.met(c, i, up, p.f.AETHOf(b).MSN())
 		if r.sid == noServer {
 			return true
 		}
@@ -104,19 +104,22 @@ func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool
 	return s.behind(c, in, x)
 }
 
-// acknowledged remembers entries that were the first under their R_Keys, now
-// that the server has taken them.
+// acknowledged notes which entries the server has taken, and remembers those that were the first under their R_Keys.
 func (s responses) acknowledged(c *graph.Ctx, r *row) {
 	r.unread = false
 	for i := range r.writes[:r.nw] {
 		w := &r.writes[i]
 		switch {
-		case w.region != noRegion || w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
+		case w.key == noSlot || !s.keys.s[w.key].used || s.keys.s[w.key].key != w.name:
 		case hdr.PSNDiff(s.acked, w.end) < 0:
 			r.unread = true
+		case w.region != noRegion:
+			if s.current(w) {
+				s.executed(w.slot)
+			}
 		default:
 			if w.region = s.admit(r.sid, w.rkey); w.region != noRegion {
-				s.written(c, s.addrs.set(uint16(r.sid), w.va), r.sid, w)
+				s.written(c, s.addrs.set(uint16(r.sid), w.va), r.sid, w, 0)
 			}
 		}
 	}
@@ -157,14 +160,20 @@ func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op
 	orig := h.Original()
 	first := rec.live
 	rec.live = false
-	r.marks, r.proven = rec.marks, rec.rkey
+	sure := rec.sure || s.sure
+	if sure {
+		r.marks, r.proven = rec.marks, rec.rkey
+	}
 	s.close(rec)
 	if !rec.steered {
-		switch {
-		case !first || orig != rec.compare():
+		if !first || orig != rec.compare() {
 			return true
-		case len(s.gaps) > 0:
-			s.relinked(r.sid, wire.Pointer(rec.swap).LH())
+		}
+		if len(s.gaps) > 0 {
+			s.relinked(r.sid, wire.Pointer(rec.swap).LH(), s.row, sure)
+		}
+		if !sure {
+			return true
 		}
 		if rec.key == noSlot {
 			s.learn(r, rec)

@@ -276,8 +276,8 @@ func (r *rig) reply(in string, qpn uint32) {
 	r.cm(in, r.server, r.client, hdr.CMFields{AttributeID: hdr.ConnectReply, LocalCommID: 22, RemoteCommID: 11, LocalQPN: qpn, StartingPSN: 600})
 }
 
-// A connection that the connection manager announced is steered from its first
-// request on, and leaves with it; and nobody else's word counts for a server's.
+// A connection that the connection manager announced is steered when its answers count, which
+// is from the second one on, and leaves with it; and nobody else's word counts for a server's.
 func TestConnectionManager(t *testing.T) {
 	for _, side := range []string{"b", "a"} {
 		r := crew(t, graph.Args{})
@@ -286,8 +286,10 @@ func TestConnectionManager(t *testing.T) {
 		r.linked(0x10, 109)
 		r.request(0x1050)
 		r.reply(side, 0x50)
-		r.prove(0x50, 600)
-		if got := r.steers(0x50, 601, 0x9002, entryAt(0x9001)); got != (side == "b") {
+		r.readAt(0x50, 600, 0x10000)
+		r.from(0x50, 600, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, r.size))
+		r.prove(0x50, 601)
+		if got := r.steers(0x50, 602, 0x9002, entryAt(0x9001)); got != (side == "b") {
 			t.Errorf("a reply from side %s: steered %v", side, got)
 		}
 	}

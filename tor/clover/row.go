@@ -52,10 +52,10 @@ type row struct {
 	ahead  uint8  // requests in a row that were ahead of epsn
 	nw     uint8
 	head   uint8  // newest record, modulo window
-	unread bool   // a write waits for its acknowledgement to make its R_Key known
+	unread bool   // an entry that was written waits for its acknowledgement
 	due    bool   // in answers.due
 	begun  bool   // a request was seen
-	inside bool   // the next request may be inside a message: its first packets passed, or requests went unseen
+	inside bool   // the next request may be inside a message: its first packets passed
 	unmet  bool   // of inherited CASes; whether its ends are still each other's is not known
 	epsn   uint32 // next PSN expected of the client
 	slack  uint32 // PSNs that an earlier READ may have used beyond epsn
@@ -64,21 +64,50 @@ type row struct {
 	// on, and the next would be aheadTo.
 	aheadFrom, aheadTo uint32
 	answered           clock.Time // newest answer
-	// The server has executed a CAS of this connection under R_Key proven, in a frame with these marks
-	// (marksOf); 0: it has not, as far as is known.
-	marks  uint64
-	proven uint32
+	count              standing   // whether answers count
+	behind             uint8      // answers with an MSN before msn: late ones, or another connection's with these numbers; until answers count, messages behind mark
+	strayed            uint8      // when (coarse) a request was ahead of its turn last, not longer ago than a frame is on its way; 0: none was: see strayFrom
+	mark               uint32     // PSN of the last packet of the request whose answer is awaited; soft: it may be answered with later ones
+	// MSN of the newest answer; of a connection that was on record, when that was written. Until answers count, what that to the newest message must have, or to mark
+	// (askedAgain); less what the first answer, which is awaited, has (asked).
+	msn    uint32
 	q      hold.Queue // answers that are held, in their order
 	heldTo uint32     // PSN of the last of them
+	// The server has executed a CAS of this connection under R_Key proven, in a frame with these marks
+	// (marksOf); 0: it has not, as far as is known.
+	proven uint32
 	writes [maxWrites]pendingWrite
+	marks  uint64
 	// start is how a steered CAS's frame began that had startMarks, at least up to the end of the
 	// BTH: a CAS that is sent again begins with that. The frame's layout is startF.
 	startMarks uint64
 	start      [hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + hdr.IPv6Len + hdr.UDPLen + hdr.BTHLen]byte
 	startF     hdr.Frame
-	// Whole lines of the cache: another worker may have the next row.
-	_ [8]byte
+	// Requests that were ahead of their turn had PSNs from strayFrom on, not more than strayLen (mostStray: any number). They may come to the server when it is their turn, before
+	// what passes in its turn then: that does not count.
+	strayLen  uint16
+	strayFrom uint32
+	// These are whole lines of the cache: another worker may have the next row.
 }
+
+const (
+	mostStray = 1<<16 - 1
+	soft      = 1 << 31 // in row.mark
+)
+
+// standing says whether the server executes what passes over a connection, as its count of messages (MSN) shows. What it has executed before it acknowledges, or
+// answers from memory, without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever has requests executed that are not seen may begin with
+// such. So no answer shows anything before the MSN has risen, from one answer to another, by the messages that passed between both, each of them once. Then nothing
+// that passes in its turn was executed before: the server is nowhere ahead of what has passed.
+type standing uint8
+
+const (
+	uncounted  standing = iota
+	asked               // the answer to the first of two messages is awaited
+	based               // it came
+	askedAgain          // that to the second is awaited
+	counted
+)
 
 const noServer = -1
 
@@ -103,6 +132,7 @@ const (
 	opNone uint8 = iota
 	opRead
 	opCAS
+	opOther // another request passed with its PSN: nobody knows which of them was executed
 )
 
 // op is a request that was forwarded: what was done to it, so that its
@@ -130,6 +160,7 @@ type op struct {
 	cliVer        uint8 // version that the client expects at va
 	newVer        uint8 // version at newVA
 	repairs       uint8
+	sure          bool   // CAS: its answer says that it was executed: it passed when answers counted
 	list          uint16 // worker+1 whose openOps it is in; 0: none
 	live          bool   // not answered yet
 	steered       bool
@@ -137,6 +168,7 @@ type op struct {
 	linked        bool // CAS: the append, and all before it, are known to be linked
 	heir          bool // it was on record: this process has not seen it
 	past          bool // an heir: the server had executed a later request of its client when it was asked
+	ask           bool // a steered CAS: another request with its PSN came, maybe over another connection with these numbers
 }
 
 // opList is a list of records, by their places+1; 0: none.
@@ -171,7 +203,7 @@ func (s *traffic) rank(p *parsed, r *row, b []byte) {
 		n, slack = s.psnsOf(p, b)
 	}
 	d := hdr.PSNDiff(p.psn, r.epsn)
-	p.psns, p.slack, p.acked, p.order = n, uint16(min(slack, 1<<15)), r.acked, next
+	p.psns, p.slack, p.acked, p.order, p.sure = n, uint16(min(slack, 1<<15)), r.acked, next, false
 	switch {
 	case r.sid == noServer:
 		// Only followed, until its other direction is known.
@@ -182,13 +214,20 @@ func (s *traffic) rank(p *parsed, r *row, b []byte) {
 		if !r.begun || d >= 0 || d <= -lookback {
 			r.epsn, r.slack, r.begun = (p.psn+n)&hdr.PSNMask, slack, true
 		}
-	case d < 0 && d > -lookback:
+	case d < 0 && d > -lookback && r.begun:
 		p.order = repeated
-	case d < 0 || d > int32(r.slack):
+		if r.count < counted {
+			r.count = uncounted // of two with this PSN one may have been executed
+		}
+	case d < 0 || d > int32(r.slack) || !r.begun:
 		p.order = early
 	default:
+		if p.sure = r.count == counted && r.strayed == 0; !p.sure {
+			p.sure = r.tally(p)
+		}
 		switch {
 		case p.f.Op == hdr.CompareSwap:
+			p.psns = r.msn
 			if !r.inside && (r.acked+1)&hdr.PSNMask == p.psn {
 				p.order = alone
 			}
@@ -201,24 +240,128 @@ func (s *traffic) rank(p *parsed, r *row, b []byte) {
 	}
 }
 
+// tally notes a request in its turn while answers do not count, or not to all that passes, and reports whether they do to this one.
+//
+//go:noinline
+func (r *row) tally(p *parsed) (sure bool) {
+	if r.strayed != 0 {
+		if d := hdr.PSNDiff(p.psn, r.strayFrom); d >= 0 && (d < int32(r.strayLen) || r.strayLen == mostStray) {
+			if r.count < counted {
+				r.count = uncounted
+			}
+			return false
+		}
+	}
+	if r.count == counted || r.unmet || p.fl&(hdr.IsOnly|hdr.IsLast) == 0 {
+		return r.count == counted
+	}
+	mark := (p.psn + p.psns - 1) & hdr.PSNMask
+	firm := p.fl&(hdr.IsRead|hdr.IsAtomic) != 0 && p.slack == 0 // it has an answer of its own
+	if !firm {
+		mark |= soft
+	}
+	again := firm && r.mark&soft != 0
+	switch r.count {
+	case uncounted:
+		r.msn = 0
+		again = firm || p.f.BTHOf(p.b).AckReq()
+	case asked:
+		if r.msn++; again {
+			r.msn = 0
+		}
+	case based:
+		r.msn++
+		again = firm || p.f.BTHOf(p.b).AckReq()
+	case askedAgain:
+		if r.behind++; again {
+			r.msn += uint32(r.behind)
+		} else if r.behind == 1<<8-1 {
+			r.count = uncounted
+		}
+	}
+	r.msn &= 0xFFFFFF
+	if again {
+		r.mark, r.behind = mark, 0
+		r.count |= 1
+	}
+	return false
+}
+
+// stray notes that requests with n PSNs from psn on were ahead of their turn.
+func (r *row) stray(now clock.Time, psn, n uint32) {
+	lo, hi := psn, (psn+n)&hdr.PSNMask
+	if r.strayed != 0 {
+		if hdr.PSNDiff(r.strayFrom, lo) < 0 {
+			lo = r.strayFrom
+		}
+		if end := r.strayFrom + uint32(r.strayLen); r.strayLen == mostStray || hdr.PSNDiff(end, hi) > 0 {
+			hi = end & hdr.PSNMask
+		}
+	}
+	r.strayFrom, r.strayLen, r.strayed = lo, uint16(min((hi-lo)&hdr.PSNMask, mostStray)), coarse(now)
+}
+
+// counts notes the MSN of an answer up to a PSN: p; newer: it is to more than was answered before.
+func (r *row) counts(c *graph.Ctx, p *parsed, up uint32, newer bool) {
+	h := p.f.AETHOf(p.b)
+	switch r.count {
+	case counted:
+		switch d := int32((h.MSN() - r.msn) << 8); {
+		case d > 0:
+			r.msn = h.MSN()
+		case d < 0:
+			r.behind = min(r.behind+1, 1<<8-1)
+			if newer {
+				r.count = uncounted // of another connection with these numbers
+			}
+		}
+	case asked, askedAgain:
+		switch d := hdr.PSNDiff(up, r.mark); {
+		case d < 0:
+		case d > 0 || p.psn != r.mark&hdr.PSNMask: // not every request is answered by itself
+			r.count = uncounted
+		case r.count == asked:
+			r.count, r.msn = based, (h.MSN()+r.msn)&0xFFFFFF
+		case h.MSN() == r.msn:
+			r.count, r.behind, p.sure = counted, 0, true
+		default:
+			r.count = uncounted
+		}
+	}
+	if r.strayed != 0 && coarse(c.Now())-r.strayed > fleeting {
+		r.strayed = 0
+	}
+}
+
+// coarse is a time in units of 67 ms, not 0, and fleeting how long a frame is on its way at most, in these: a second.
+func coarse(t clock.Time) uint8 { return max(1, uint8(t>>26)) }
+
+const fleeting = 15
+
 // heard notes that the server has answered requests of a connection up to a PSN. What it answers it has taken: requests that came in sequence with it, ahead of
 // where they were expected, are where it is.
 func (r *row) heard(c *graph.Ctx, p *parsed, up uint32) {
 	r.answered = c.Now()
-	p.order, p.acked = repeated, r.acked
+	p.order, p.acked, p.sure = repeated, r.acked, false
 	if p.fl&(hdr.IsFirst|hdr.IsMiddle) != 0 {
 		return // of a READ's answer: the last packet has the PSN before that of the next request
 	}
+	if !r.begun { // the server says where it is
+		r.begun, r.epsn, r.acked = true, up, (up-1)&hdr.PSNMask
+	}
+	was := r.acked
 	if hdr.PSNDiff(up, (r.epsn+r.slack)&hdr.PSNMask) >= 0 {
 		r.epsn, r.slack = (up+1)&hdr.PSNMask, 0
 		if r.ahead > 0 && hdr.PSNDiff(up, r.aheadFrom) >= 0 && hdr.PSNDiff(r.aheadTo, up) > 0 {
 			r.epsn = r.aheadTo
 		}
-		r.ahead, r.inside = 0, true
+		r.ahead = 0
+		r.count = uncounted // what it answers has not passed in its turn
 	}
 	if hdr.PSNDiff(up, r.acked) > 0 {
 		p.order, p.acked, r.acked = newer, up, up
 	}
+	r.counts(c, p, up, r.acked != was)
 }
 
 // psnsOf is how many PSNs a READ takes, one a packet of its answer, and how many

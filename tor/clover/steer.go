@@ -38,7 +38,7 @@ const (
 
 // state is what all workers share. A worker that has its own turn at connections owns, of the
 // connections that are its own in conns (conn.Row.Owner), what conn.Table.Plain changes and
-// what follows PSNs: begun, inside, epsn, slack, acked, ahead, aheadFrom, aheadTo and answered of the
+// what follows PSNs: begun, inside, epsn, slack, acked, ahead, aheadFrom, aheadTo, answered, count, behind, mark, msn and what strayed of the
 // row. A worker that has all these turns owns that of all connections; the worker whose turn it is at
 // keys owns all else. What both turns read (row.sid, cfg, flush), and which connections there
 // are, is changed by a worker that has all turns. A worker that takes several takes those at connections first.
@@ -487,7 +487,7 @@ func (s *Steer) keyed(c *graph.Ctx, in int, x *packet.Buf, p *parsed, plain bool
 	case !plain || p.as > asResponse:
 		goes = s.frame(c, in, x)
 	case p.as == asRequest:
-		requests{&s.desk}.requested(c, x, p.b)
+		goes = requests{&s.desk}.requested(c, x, p.b)
 	default:
 		goes = p.row < 0 || responses{&s.desk}.responded(c, in, x, p.b)
 	}
@@ -532,12 +532,13 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 	s.addrs.clear()
 	for i := range s.ops {
 		o := &s.ops[i]
-		o.note = 0 // it is found again: see inherit
+		o.note, o.sure = 0, false // it is found again: see inherit
 		s.close(o)
 		o.linked = true // if it was: there is nobody to tell
 	}
 	for i := range s.rows {
-		s.rows[i].nw, s.rows[i].unread, s.rows[i].marks = 0, false, 0
+		r := &s.rows[i]
+		r.nw, r.unread, r.marks, r.count = 0, false, 0, uncounted
 	}
 	s.gaps = s.gaps[:0]
 	c.Count(ctrFlushes, 1)
@@ -602,7 +603,7 @@ func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 			s.foreign(c, b)
 		}
 	case asRequest:
-		requests{&s.desk}.request(c, x, b)
+		return requests{&s.desk}.request(c, x, b)
 	case asResponse:
 		return responses{&s.desk}.response(c, in, x, b)
 	case asBackRequest:

@@ -46,6 +46,7 @@ type rig struct {
 	client, server netip.Addr
 	rkey           uint32
 	size           uint32
+	msn            map[uint32]uint32 // of the answers on these queue pairs; on others it is the PSN, as of messages of one packet
 }
 
 func (r *rig) to(qpn, psn uint32, op hdr.Opcode, ext, payload []byte) graphtest.Result {
@@ -57,6 +58,10 @@ func (r *rig) from(qpn, psn uint32, op hdr.Opcode, syn hdr.Syndrome, original ui
 	r.Clock.Advance(time.Microsecond)
 	ext := make([]byte, hdr.AETHLen)
 	hdr.AETH(ext).SetSyndrome(syn)
+	hdr.AETH(ext).SetMSN(psn)
+	if msn, ok := r.msn[qpn]; ok {
+		hdr.AETH(ext).SetMSN(msn)
+	}
 	if op == hdr.AtomicAck {
 		ext = binary.BigEndian.AppendUint64(ext, original)
 	}
@@ -113,7 +118,7 @@ func newRig(t testing.TB, args graph.Args) *rig {
 }
 
 func rigOf(t testing.TB, x *graphtest.Test) *rig {
-	return &rig{Test: x, t: t, client: netip.MustParseAddr("10.77.0.2"), server: netip.MustParseAddr("10.77.0.1"), rkey: 7, size: 128}
+	return &rig{Test: x, t: t, client: netip.MustParseAddr("10.77.0.2"), server: netip.MustParseAddr("10.77.0.1"), rkey: 7, size: 128, msn: map[uint32]uint32{}}
 }
 
 func only(t testing.TB, fs []graphtest.Frame) []byte {

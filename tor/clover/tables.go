@@ -110,6 +110,7 @@ type entry struct {
 const (
 	maxKeys      = 1<<24 - 2
 	entryTouched = 1 << 52 // a CAS was sent to this address since it was written
+	entryClaimed = 1 << 53 // whether the WRITE that says so was executed is not known
 )
 
 func packEntry(key int32, version uint8, region uint16, class uint8) uint64 {
@@ -123,6 +124,7 @@ func (e *entry) region() uint16 { return uint16(e.info >> 32) }
 func (e *entry) class() uint8   { return uint8(e.info>>48) & 15 }
 func (e *entry) age() uint8     { return uint8(e.info >> 56) }
 func (e *entry) touched() bool  { return e.info&entryTouched != 0 }
+func (e *entry) claimed() bool  { return e.info&entryClaimed != 0 }
 
 // ways is the associativity of the address table: 4 entries share a cache line.
 const ways = 4

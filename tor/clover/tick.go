@@ -110,6 +110,11 @@ func (s repairs) resend(c *graph.Ctx, i int32, rec *op) {
 	case r.unmet:
 		s.ask(c, i, rec)
 		return
+	case r.count == counted && (r.behind > 0 || rec.ask):
+		// Its queue pairs may be connected anew: what is executed there is not this client's.
+		r.unmet, rec.ask = true, false
+		s.ask(c, i, rec)
+		return
 	case hdr.PSNDiff(rec.psn, r.acked) > 1:
 		return
 	}
