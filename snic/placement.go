@@ -66,8 +66,8 @@ func (pl *placement) newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
-	cfg.Backlog = s.monitor // frames come in clumps, and the packet store and burst= have room for more than that
-	cfg.Patience = 0        // a task that keeps packets for long is waited for
+	cfg.Clump = s.monitor // the packet store and burst= have room for more than that
+	cfg.Patience = 0      // a task that keeps packets for long is waited for
 	cfg.Idle, cfg.Keep = s.idle, float64(s.victims)/100
 	cfg.Helps, cfg.Spares = pl.helps, pl.spares
 	f, err := region.New(now, cfg)
