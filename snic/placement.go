@@ -66,8 +66,10 @@ func (pl *placement) newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
-	cfg.Clump = s.monitor // the packet store and burst= have room for more than that
-	cfg.Patience = 0      // a task that keeps packets for long is waited for
+	if s.poolPort < 0 { // in a pool a DAG would leave a board for a clump
+		cfg.Clump = s.monitor // the packet store and burst= have room for more than that
+	}
+	cfg.Patience = 0 // a task that keeps packets for long is waited for
 	cfg.Idle, cfg.Keep = s.idle, float64(s.victims)/100
 	cfg.Helps, cfg.Spares = pl.helps, pl.spares
 	f, err := region.New(now, cfg)
