@@ -1,7 +1,6 @@
 package snic
 
 import (
-	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
@@ -230,14 +229,14 @@ func (cat *catalog) candidate(chain int) dag.Candidate {
 // of the same tasks share them.
 func (cat *catalog) bestCovers() {
 	all := cat.candidates(true)
-	known := map[string][]sched.Visit{}
+	known := map[*[][]int][]sched.Visit{} // DAGs of the same order share their stages
 	for i := range cat.services {
 		s := &cat.services[i]
 		if s.UID == 0 {
 			s.best = nil
 			continue
 		}
-		key := fmt.Sprint(s.tasks)
+		key := &s.stages[0]
 		best, ok := known[key]
 		if !ok {
 			best = cover(s.tasks, all)

@@ -2,6 +2,7 @@ package snic
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -73,6 +74,7 @@ func (b *board) deploy(c *graph.Ctx) error {
 	}
 	b.place.events(c)
 	b.place.recredit()
+	b.place.lays = map[lay]laid{}
 	if b.cat.house != nil {
 		b.near.planAll(c.Now())
 	} else {
@@ -82,6 +84,7 @@ func (b *board) deploy(c *graph.Ctx) error {
 			}
 		}
 	}
+	b.place.lays = nil
 	b.place.events(c)
 	b.runner.pump(c)
 	return nil
@@ -272,6 +275,50 @@ func move(from, to graph.App) {
 	<-done
 }
 
+// ordered is the tasks of a DAG in one of the orders that are right, and in stages.
+type ordered struct {
+	tasks  []int
+	stages [][][]int
+}
+
+// orders are those of a deployment's DAGs. DAGs of the same tasks and edges share them: there may be thousands of them.
+type orders struct {
+	known map[string]ordered
+	key   []byte
+}
+
+// of is those of DAG i, with the numbers of tasks.
+func (q *orders) of(d *dag.Deployment, i, branches int, numbers []int) ordered {
+	q.key = q.key[:0]
+	for _, t := range d.DAGs[i].Tasks {
+		q.key = binary.AppendUvarint(q.key, uint64(t)+1)
+	}
+	q.key = append(q.key, 0)
+	for _, e := range d.DAGs[i].Edges {
+		q.key = binary.AppendUvarint(binary.AppendUvarint(q.key, uint64(e[0])), uint64(e[1]))
+	}
+	if o, ok := q.known[string(q.key)]; ok {
+		return o
+	}
+	var o ordered
+	for _, t := range d.Stages(dag.DAGID(i), 1)[0][0] {
+		o.tasks = append(o.tasks, numbers[t])
+	}
+	for _, stage := range d.Stages(dag.DAGID(i), branches) {
+		var lines [][]int
+		for _, branch := range stage {
+			var line []int
+			for _, t := range branch {
+				line = append(line, numbers[t])
+			}
+			lines = append(lines, line)
+		}
+		o.stages = append(o.stages, lines)
+	}
+	q.known[string(q.key)] = o
+	return o
+}
+
 // deployServices gives every DAG its number.
 func (b *board) deployServices(numbers, tenants []int) error {
 	d := b.deployment
@@ -289,35 +336,21 @@ func (b *board) deployServices(numbers, tenants []int) error {
 	}
 	b.cat.dagOf = b.cat.dagOf[:0]
 	fresh := false
+	all := orders{known: map[string]ordered{}}
 	for i, x := range d.DAGs {
 		n := number[x.UID]
 		b.cat.dagOf = append(b.cat.dagOf, n)
 		s := &b.cat.services[n]
-		var tasks []int
-		for _, t := range d.Stages(dag.DAGID(i), 1)[0][0] {
-			tasks = append(tasks, numbers[t])
-		}
-		var stages [][][]int
-		for _, stage := range d.Stages(dag.DAGID(i), b.branches) {
-			var branches [][]int
-			for _, branch := range stage {
-				var line []int
-				for _, t := range branch {
-					line = append(line, numbers[t])
-				}
-				branches = append(branches, line)
-			}
-			stages = append(stages, branches)
-		}
+		o := all.of(d, i, b.branches, numbers)
 		if s.UID == 0 {
 			*s = service{deployed: deployed{term: s.term}, inflow: inflow{listed: slices.Contains(b.place.active, int32(n))}}
 			fresh = true
 		}
-		s.stages = stages
+		s.stages = o.stages
 		s.DAG, s.tenant = x, tenants[x.Tenant]
-		if !slices.Equal(s.tasks, tasks) {
-			s.tasks, s.visits = tasks, nil
-			s.costs, s.cost = make([]float64, len(tasks)), 0
+		if !slices.Equal(s.tasks, o.tasks) {
+			s.tasks, s.visits = o.tasks, nil
+			s.costs, s.cost = make([]float64, len(o.tasks)), 0
 		}
 	}
 	if b.cat.house != nil && fresh {

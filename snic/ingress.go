@@ -1,11 +1,7 @@
 package snic
 
 import (
-	"fmt"
-	"math"
-
 	"github.com/quillon/quillon/nf/graph"
-	"github.com/quillon/quillon/nf/match"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/snic/mat"
 )
@@ -202,29 +198,13 @@ func (ig *ingress) letIn(c *graph.Ctx, in int, g *group, measured bool) {
 	ig.runner.accept(c, g, d)
 }
 
-// deployRules fills the match-action table: the user's rules, then the service
-// paths of all DAGs, then a rule that other service paths belong to nobody.
+// deployRules fills the match-action table.
 func (ig *ingress) deployRules() {
-	ig.rules = ig.rules[:0]
-	for _, r := range ig.deployment.Rules {
-		if r.Road == mat.Tasks {
+	ig.mat.Use(ig.library.rules(ig.deployment))
+	ig.rules = append(ig.rules[:0], ig.mat.Rules()...)
+	for i := range ig.rules {
+		if r := &ig.rules[i]; r.Road == mat.Tasks {
 			r.DAG = ig.cat.dagOf[r.DAG]
 		}
-		ig.rules = append(ig.rules, r)
 	}
-	path := func(text string, road mat.Road, n int) {
-		m, err := match.Parse(text)
-		if err != nil {
-			panic(err) // of our own making
-		}
-		ig.rules = append(ig.rules, mat.Rule{Priority: math.MinInt32, In: mat.Any, Match: m, Road: road, DAG: n})
-	}
-	for i, d := range ig.deployment.DAGs {
-		if d.UID < 1<<24 {
-			path(fmt.Sprintf("nsh:%d", d.UID), mat.Tasks, ig.cat.dagOf[i])
-		}
-	}
-	path("type:0x894f", mat.Refuse, 0)
-	ig.mat.Set(ig.rules)
-	ig.rules = ig.mat.Rules()
 }

@@ -1,13 +1,18 @@
 package snic
 
 import (
+	"fmt"
 	"maps"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/match"
 	"github.com/quillon/quillon/snic/dag"
+	"github.com/quillon/quillon/snic/mat"
 )
 
 // library is the network functions that may be tasks. Of those that declare their effects a board knows what they do.
@@ -21,6 +26,7 @@ type library struct {
 	lately [4]struct {
 		text string
 		*dag.Deployment
+		rules *mat.Index
 	}
 }
 
@@ -57,11 +63,44 @@ func (l *library) deployment(text string) (*dag.Deployment, error) {
 	if err != nil {
 		return nil, err
 	}
+	x := allRules(d)
 	l.Lock()
 	defer l.Unlock()
 	copy(l.lately[1:], l.lately[:])
-	l.lately[0].text, l.lately[0].Deployment = text, d
+	l.lately[0].text, l.lately[0].Deployment, l.lately[0].rules = text, d, x
 	return d, nil
+}
+
+// rules are those of a deployment that was read lately, or of another one. Their DAGs are the deployment's.
+func (l *library) rules(d *dag.Deployment) *mat.Index {
+	l.Lock()
+	for _, r := range l.lately {
+		if r.Deployment == d {
+			l.Unlock()
+			return r.rules
+		}
+	}
+	l.Unlock()
+	return allRules(d)
+}
+
+// allRules are the user's rules, then the service paths of all DAGs, then a rule that other service paths belong to nobody.
+func allRules(d *dag.Deployment) *mat.Index {
+	all := slices.Clone(d.Rules)
+	path := func(text string, road mat.Road, n int) {
+		m, err := match.Parse(text)
+		if err != nil {
+			panic(err) // of our own making
+		}
+		all = append(all, mat.Rule{Priority: math.MinInt32, In: mat.Any, Match: m, Road: road, DAG: n})
+	}
+	for i, g := range d.DAGs {
+		if g.UID < 1<<24 {
+			path(fmt.Sprintf("nsh:%d", g.UID), mat.Tasks, i)
+		}
+	}
+	path("type:0x894f", mat.Refuse, 0)
+	return mat.NewIndex(all)
 }
 
 // names are those of fields, as a deployment has them.

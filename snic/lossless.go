@@ -154,7 +154,11 @@ func (gt *gates) depart(c *graph.Ctx, out int, x *packet.Buf) {
 // stays keeps a frame at a lossless port whose priority is paused, and reports whether it did.
 func (gt *gates) stays(c *graph.Ctx, out int, x *packet.Buf) bool {
 	p := gt.pauses[out]
-	if p == nil || p.n == 0 && c.Now() >= p.obey.Until() || priority(x.Bytes()) != p.class {
+	if p == nil || priority(x.Bytes()) != p.class {
+		return false
+	}
+	if p.n == 0 && c.Now() >= p.obey.Until() {
+		p.obey.Sent()
 		return false
 	}
 	if p.n == maxPaused {
@@ -272,6 +276,7 @@ func (gt *gates) resume(c *graph.Ctx) clock.Time {
 		}
 		for left := packet.MaxBatch; p.n > 0 && left > 0 && c.Now() >= p.obey.Until(); left-- {
 			c.Emit(i, gt.unpause(p))
+			p.obey.Sent()
 		}
 		if p.n > 0 {
 			due = min(due, max(c.Now()+1, p.obey.Until()))

@@ -1,6 +1,7 @@
 package snic
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,6 +49,7 @@ type placement struct {
 	sampled  clock.Time // when they were looked at last
 	rateAt   clock.Time // when rates were measured
 	near     helpers
+	lays     map[lay]laid // while a deployment is put in force
 }
 
 // relief describes where the packets of an overloaded task go.
@@ -64,6 +66,9 @@ func (pl *placement) newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
+	if s.poolPort < 0 { // in a pool a DAG would leave a board for a clump
+		cfg.Clump = s.monitor // the packet store and burst= have room for more than that
+	}
 	cfg.Patience = 0 // a task that keeps packets for long is waited for
 	cfg.Idle, cfg.Keep = s.idle, float64(s.victims)/100
 	cfg.Helps, cfg.Spares = pl.helps, pl.spares
@@ -262,26 +267,59 @@ func (pl *placement) follow(n int, visits []sched.Visit) {
 	}
 }
 
-// setRoutes makes the routes of a DAG that begin at each number of from lead through visits.
-func (pl *placement) setRoutes(n int, visits []sched.Visit, from ...int) {
-	s := &pl.cat.services[n]
-	var there, back [][][]sched.Visit
+// lay identifies a DAG's way through visits, among those of a deployment: DAGs of the same order share their stages.
+type lay struct {
+	stages *[][]int
+	visits string
+}
+
+// laid is such a way: one task after the other, there and back, and if width is not 0 in stages, too, as catalog.lay says.
+type laid struct {
+	line, routes  [2][][][]sched.Visit
+	width, copies int
+}
+
+// lay is the way of a DAG through visits. While a deployment is put in force, it is made once for all DAGs that have it in common.
+func (pl *placement) lay(s *service, visits []sched.Visit) laid {
+	var k lay
+	if pl.lays != nil && len(s.stages) > 0 {
+		var b []byte
+		for _, v := range visits {
+			b = binary.LittleEndian.AppendUint16(binary.AppendUvarint(b, uint64(v.Chain)), v.Mask)
+		}
+		k = lay{&s.stages[0], string(b)}
+		if x, ok := pl.lays[k]; ok {
+			s.width, s.copies = x.width, x.copies
+			return x
+		}
+	}
+	var x laid
 	for _, v := range visits {
-		there = append(there, [][]sched.Visit{{v}})
+		x.line[0] = append(x.line[0], [][]sched.Visit{{v}})
 		for i := range pl.cat.chains[v.Chain].tasks {
 			if v.Mask&(1<<i) != 0 {
-				back = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, back...)
+				x.line[1] = append([][][]sched.Visit{{{{Chain: v.Chain, Mask: 1 << i}}}}, x.line[1]...)
 			}
 		}
 	}
-	line := [][][][]sched.Visit{there, back}
-	routes := line
-	if there, back, s.width = pl.cat.lay(s, visits); s.width > 0 {
-		routes = [][][][]sched.Visit{there, back}
+	x.routes[0], x.routes[1], s.width = pl.cat.lay(s, visits)
+	x.width, x.copies = s.width, s.copies
+	if k.stages != nil {
+		pl.lays[k] = x
+	}
+	return x
+}
+
+// setRoutes makes the routes of a DAG that begin at each number of from lead through visits.
+func (pl *placement) setRoutes(n int, visits []sched.Visit, from ...int) {
+	s := &pl.cat.services[n]
+	x := pl.lay(s, visits)
+	routes := &x.line
+	if s.width > 0 {
+		routes = &x.routes
 		s.bulk, s.twin = false, true
 	}
-	var ids []int
-	var all []sched.Route
+	ids, all := make([]int, 0, 4*len(from)), make([]sched.Route, 0, 4*len(from))
 	set := func(at int, stages [][][]sched.Visit, back bool) {
 		ids, all = append(ids, at), append(all, sched.Route{Stages: stages, Spread: s.spread, Back: back})
 	}
@@ -289,7 +327,7 @@ func (pl *placement) setRoutes(n int, visits []sched.Visit, from ...int) {
 		for i := range 2 {
 			set(first+2*n+i, routes[i], i > 0)
 			if s.twin { // packets may be on it
-				set(first+inLine+2*n+i, line[i], i > 0)
+				set(first+inLine+2*n+i, x.line[i], i > 0)
 			}
 		}
 	}
@@ -419,6 +457,7 @@ func (pl *placement) settle(now clock.Time) {
 func (pl *placement) reroute(scaled bool) {
 	pl.cat.weighAll()
 	candidates := pl.cat.candidates(false)
+	var idle map[*[][]int]choice
 	for n := range pl.cat.services {
 		s := &pl.cat.services[n]
 		if s.UID == 0 || s.visits == nil {
@@ -435,11 +474,14 @@ func (pl *placement) reroute(scaled bool) {
 		moved := false
 		if !here || scaled || len(s.visits) > 1 {
 			pl.cat.weigh(n, s.visits, -1)
-			now := pl.cat.cheapest(n, candidates)
-			moved = now != nil && (!here || len(now) < len(s.visits))
-			moved = moved || scaled && len(now) == len(s.visits) && pl.cat.dear(n, now) < pl.cat.dear(n, s.visits)
-			if moved {
-				pl.follow(n, now)
+			better := func(now []sched.Visit) bool {
+				return now != nil && (!here || len(now) < len(s.visits)) || scaled && len(now) == len(s.visits) && pl.cat.dear(n, now) < pl.cat.dear(n, s.visits)
+			}
+			if better(pl.cheapest(n, candidates, &idle)) {
+				if now := pl.cat.cheapest(n, candidates); better(now) {
+					moved = true
+					pl.follow(n, now)
+				}
 			}
 			pl.cat.weigh(n, s.visits, 1)
 		}
@@ -448,6 +490,27 @@ func (pl *placement) reroute(scaled bool) {
 			pl.lacking = pl.lacking || s.missing && pl.runner.waits[n] > 0
 		}
 	}
+}
+
+// choice is the cheapest plan of a DAG.
+type choice struct{ visits []sched.Visit }
+
+// cheapest is catalog.cheapest, for a DAG that is not weighed now. DAGs for which nothing comes, and that have the same order, share one plan, though others
+// have changed theirs since it was made: there may be thousands of them.
+func (pl *placement) cheapest(n int, candidates []dag.Candidate, idle *map[*[][]int]choice) []sched.Visit {
+	s := &pl.cat.services[n]
+	if pl.cat.mainly(s) != 0 || len(s.stages) == 0 {
+		return pl.cat.cheapest(n, candidates)
+	}
+	if x, ok := (*idle)[&s.stages[0]]; ok {
+		return x.visits
+	}
+	if *idle == nil {
+		*idle = map[*[][]int]choice{}
+	}
+	x := choice{pl.cat.cheapest(n, candidates)}
+	(*idle)[&s.stages[0]] = x
+	return x.visits
 }
 
 // spares reports whether DAGs would find room without one of the instances of a chain.

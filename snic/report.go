@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/snic/dag"
 	"github.com/quillon/quillon/snic/pool"
 	"github.com/quillon/quillon/snic/region"
 	"github.com/quillon/quillon/snic/sched"
@@ -174,7 +176,61 @@ type BoardView struct {
 
 // Report is the board's View.
 func (b *board) Report() any {
-	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: b.dagViews(), Tenants: b.tenantViews(), Events: []EventView{}, Board: b.boardView()}
+	r := reporting{b: b, dags: []DAGView{}, tenants: []TenantView{}, number: map[string]int{},
+		numbers: len(b.cat.tenants), services: len(b.cat.services), deployed: b.deployment.Tenants}
+	if r.services+len(r.deployed) <= viewsAtOnce {
+		for r.look(viewsAtOnce) {
+		}
+		return r.value()
+	}
+	return &graph.Gradual{Look: r.look, Value: r.value}
+}
+
+// viewsAtOnce is how many DAGs and tenants a board may have whose View is made in one go.
+const viewsAtOnce = 256
+
+// reporting is a View in the making: tenants are numbered, then DAGs and tenants are looked at.
+type reporting struct {
+	b        *board
+	at       int
+	numbers  int // of tenants, and
+	services int // DAGs there were at the beginning: those that came since are left out
+	number   map[string]int
+	deployed []dag.Tenant
+	dags     []DAGView
+	tenants  []TenantView
+}
+
+// look looks at n DAGs, tenants or numbers of these, and reports whether there are more.
+func (r *reporting) look(n int) (more bool) {
+	cat := &r.b.cat
+	for ; n > 0; n-- {
+		switch i := r.at; {
+		case i < r.numbers:
+			if name := cat.tenants[i]; name != "" {
+				r.number[name] = i
+			}
+		case i < r.numbers+r.services:
+			if s := &cat.services[i-r.numbers]; s.UID != 0 {
+				r.dags = append(r.dags, r.b.dagView(s))
+			}
+		case i < r.numbers+r.services+len(r.deployed):
+			t := &r.deployed[i-r.numbers-r.services]
+			if n, ok := r.number[t.Name]; ok && cat.tenants[n] == t.Name { // else it is not yet in force, or no more
+				r.tenants = append(r.tenants, r.b.tenantView(t, n))
+			}
+		default:
+			return false
+		}
+		r.at++
+	}
+	return true
+}
+
+// value is the View, with what is made in one go.
+func (r *reporting) value() any {
+	b := r.b
+	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: r.dags, Tenants: r.tenants, Events: []EventView{}, Board: b.boardView()}
 	for _, e := range b.place.log {
 		v.Events = append(v.Events, EventView{seconds(b.cat.seen.Sub(e.At)), b.cat.tell(e), e})
 	}
@@ -232,70 +288,53 @@ func (b *board) taskViews() []TaskView {
 	return out
 }
 
-func (b *board) dagViews() []DAGView {
-	out := []DAGView{}
-	for i := range b.cat.services {
-		s := &b.cat.services[i]
-		if s.UID == 0 {
-			continue
-		}
-		x := DAGView{UID: s.UID, Tenant: b.cat.tenants[s.tenant], Run: b.cat.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
-			Through: []string{}, State: "ready", Rate: s.rate * 8}
-		switch {
-		case slices.ContainsFunc(s.tasks, func(t int) bool { return b.cat.tasks[t].halted && !b.cat.tasks[t].Pass }):
-			x.State = "stopped"
-		case s.where.to > 0:
-			x.State = fmt.Sprintf("at peer %d", s.where.to.peer())
-		case s.where.waits():
-			x.State = "moving"
-		case s.where.to < 0:
-			x.State = fmt.Sprintf("at worker %d", s.where.to.worker())
-		case s.away:
-			x.State = "endpoint"
-		case s.refused:
-			x.State = "refused"
-		case s.missing || s.visits == nil || slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.cat.chains[v.Chain].running) == 0 }):
-			x.State = "waiting"
-		}
-		x.Stages = b.cat.stagesText(s)
-		for _, w := range s.visits {
-			x.Through = append(x.Through, b.cat.through(w))
-		}
-		if a := s.aside; a != nil && a.part > 0 {
-			x.AsidePart = a.part
-			for _, w := range a.visits {
-				x.Aside = append(x.Aside, b.cat.through(w))
-			}
-		}
-		out = append(out, x)
+func (b *board) dagView(s *service) DAGView {
+	x := DAGView{UID: s.UID, Tenant: b.cat.tenants[s.tenant], Run: b.cat.names(s.tasks), Packets: s.packets, Bytes: s.bytes, Throttled: s.throttled,
+		Through: []string{}, State: "ready", Rate: s.rate * 8}
+	switch {
+	case slices.ContainsFunc(s.tasks, func(t int) bool { return b.cat.tasks[t].halted && !b.cat.tasks[t].Pass }):
+		x.State = "stopped"
+	case s.where.to > 0:
+		x.State = fmt.Sprintf("at peer %d", s.where.to.peer())
+	case s.where.waits():
+		x.State = "moving"
+	case s.where.to < 0:
+		x.State = fmt.Sprintf("at worker %d", s.where.to.worker())
+	case s.away:
+		x.State = "endpoint"
+	case s.refused:
+		x.State = "refused"
+	case s.missing || s.visits == nil || slices.ContainsFunc(s.visits, func(v sched.Visit) bool { return len(b.cat.chains[v.Chain].running) == 0 }):
+		x.State = "waiting"
 	}
-	return out
+	x.Stages = b.cat.stagesText(s)
+	for _, w := range s.visits {
+		x.Through = append(x.Through, b.cat.through(w))
+	}
+	if a := s.aside; a != nil && a.part > 0 {
+		x.AsidePart = a.part
+		for _, w := range a.visits {
+			x.Aside = append(x.Aside, b.cat.through(w))
+		}
+	}
+	return x
 }
 
-func (b *board) tenantViews() []TenantView {
-	out := []TenantView{}
-	number := b.cat.tenantNumbers()
-	for _, t := range b.deployment.Tenants {
-		n, ok := number[t.Name]
-		if !ok {
-			continue // not yet in force
+func (b *board) tenantView(t *dag.Tenant, n int) TenantView {
+	x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
+	x.Inside, x.Stored = b.runner.sched.Tenant(n)
+	if b.split.fair != nil {
+		x.Share, x.Grant = b.split.obtained[n].share, b.split.obtained[n].grant
+		if b.split.fair.Grant(n) < 1 {
+			x.Limit, x.Bottleneck = b.split.fair.Limit(n)*8, b.split.resource(b.split.fair.Bottleneck(n))
 		}
-		x := TenantView{Tenant: t.Name, Weight: t.Weight, Grant: 1}
-		x.Inside, x.Stored = b.runner.sched.Tenant(n)
-		if b.split.fair != nil {
-			x.Share, x.Grant = b.split.obtained[n].share, b.split.obtained[n].grant
-			if b.split.fair.Grant(n) < 1 {
-				x.Limit, x.Bottleneck = b.split.fair.Limit(n)*8, b.split.resource(b.split.fair.Bottleneck(n))
-			}
-		}
-		if b.memory != nil {
-			if o := slices.Index(b.memory.owners[1:], t.Name) + 1; o > 0 {
-				x.Memory = b.memory.tenant(o)
-			}
-		}
-		out = append(out, x)
 	}
-	return out
+	if b.memory != nil {
+		if o := slices.Index(b.memory.owners[1:], t.Name) + 1; o > 0 {
+			x.Memory = b.memory.tenant(o)
+		}
+	}
+	return x
 }
 
 func (b *board) boardView() BoardView {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
@@ -61,7 +62,7 @@ func TestTablesRoundTrip(t *testing.T) {
 			t.Errorf("%s: %v", d.Name, err)
 			continue
 		}
-		if diff := cmp.Diff(was, now, cmp.AllowUnexported(dag.Deployment{}), cmp.Comparer(func(a, b fmt.Stringer) bool { return a.String() == b.String() })); diff != "" {
+		if diff := cmp.Diff(was, now, cmp.AllowUnexported(dag.Deployment{}), cmpopts.IgnoreFields(dag.Deployment{}, "chains"), cmp.Comparer(func(a, b fmt.Stringer) bool { return a.String() == b.String() })); diff != "" {
 			t.Errorf("%s: %s", d.Name, diff)
 		}
 		if diff := cmp.Diff(rows, d.Setting.Of(out)); diff != "" {
@@ -221,7 +222,7 @@ func TestTablesAlone(t *testing.T) {
 		t.Errorf("%v", tail(r.Out["p1"]))
 	}
 	want, _ := newLibrary(declared()).deployment(three)
-	if diff := cmp.Diff(want, x.App().(*board).deployment, cmp.AllowUnexported(dag.Deployment{}), cmp.Comparer(func(a, b fmt.Stringer) bool { return a.String() == b.String() })); diff != "" {
+	if diff := cmp.Diff(want, x.App().(*board).deployment, cmp.AllowUnexported(dag.Deployment{}), cmpopts.IgnoreFields(dag.Deployment{}, "chains"), cmp.Comparer(func(a, b fmt.Stringer) bool { return a.String() == b.String() })); diff != "" {
 		t.Error(diff)
 	}
 }

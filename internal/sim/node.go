@@ -124,7 +124,9 @@ func (n *node) worker(frame []byte) int {
 }
 
 // view is the board as its first worker reports it.
-func (n *node) view() snic.View { return n.inst.App(appName, 0).(graph.Reporter).Report().(snic.View) }
+func (n *node) view() snic.View {
+	return graph.Report(n.inst.App(appName, 0).(graph.Reporter)).(snic.View)
+}
 
 // load lets time pass until all DAGs have their regions.
 func (n *node) load() error {

@@ -164,6 +164,8 @@ type app struct {
 	mat        *mat.Table
 	rules      []mat.Rule
 	lanes      []lane
+	byUID      map[uint32]int32
+	waiting    []int32 // lanes with frames that wait
 	shelf      hold.Shelf[note]
 	count      int // of boards
 	mtu        int
@@ -217,7 +219,9 @@ func newApp(args graph.Args, functions []graph.Kind) (*app, error) {
 		}
 		p.lanes, p.dags = append(p.lanes, l), append(p.dags, known)
 	}
+	p.byUID, p.waiting = make(map[uint32]int32, len(p.lanes)), make([]int32, 0, len(p.lanes))
 	for i := range p.lanes {
+		p.byUID[p.lanes[i].uid] = int32(i)
 		for k := range Buckets {
 			p.lanes[i].next[k] = none
 		}
@@ -295,9 +299,13 @@ func (p *app) fromHost(c *graph.Ctx, in int, x *packet.Buf) {
 	case d.table.Mode == Nowhere:
 		p.unserved(c, d, in^1, x)
 	case d.table.Mode == Wait || !d.queue.Empty():
+		first := d.queue.Empty()
 		if p.shelf.Put(&d.queue, x, 0, note{c.Now(), uint8(in ^ 1), group}) == 0 {
 			c.Drop(x, reasonNoRoom)
 			return
+		}
+		if first {
+			p.waiting = append(p.waiting, int32(n))
 		}
 		c.Wake(c.Now().Add(poll))
 	default:
@@ -383,18 +391,19 @@ func (p *app) fromBoard(c *graph.Ctx, at int, x *packet.Buf) {
 
 // runs reports whether a board may answer for a DAG.
 func (p *app) runs(now clock.Time, uid uint32, at int) bool {
-	for i := range p.lanes { // few
-		if d := &p.lanes[i]; d.uid == uid {
-			return d.table.Boards&(1<<at) != 0 || now < d.until[at]
-		}
+	i, ok := p.byUID[uid]
+	if !ok {
+		return false
 	}
-	return false
+	d := &p.lanes[i]
+	return d.table.Boards&(1<<at) != 0 || now < d.until[at]
 }
 
 // Tick implements graph.Ticker: what waits goes on, or has waited long enough.
 func (p *app) Tick(c *graph.Ctx) clock.Time {
 	left := burst
-	for i := 0; i < len(p.lanes) && p.shelf.Len() > 0; i++ {
+	still := p.waiting[:0]
+	for _, i := range p.waiting {
 		d := &p.lanes[i]
 		for ; !d.queue.Empty() && left > 0; left-- {
 			late := c.Now() >= p.shelf.Note(d.queue.First()).since.Add(longest)
@@ -408,7 +417,11 @@ func (p *app) Tick(c *graph.Ctx) clock.Time {
 				p.unserved(c, d, int(n.out), x)
 			}
 		}
+		if !d.queue.Empty() {
+			still = append(still, i)
+		}
 	}
+	p.waiting = still
 	p.show(c)
 	if p.shelf.Len() == 0 {
 		return clock.Never

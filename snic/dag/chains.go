@@ -64,11 +64,20 @@ func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 //
 // Where these would be more than most (0: DefaultChains), sets are left out whose tasks
 // are not next to each other in a DAG: in its tasks one after the other (Stages of width
-// 1), or in a branch of its stages. With more than most even so there is an error.
+// 1), or in a branch of its stages. With more than most even so there is an error. With most 0 they are made once, and nobody may change them.
 func (d *Deployment) Chains(most int) ([]Chain, error) {
+	if c := d.chains; most <= 0 && c != nil {
+		c.Do(func() { c.all, c.err = d.makeChains(DefaultChains) })
+		return c.all, c.err
+	}
 	if most <= 0 {
 		most = DefaultChains
 	}
+	return d.makeChains(most)
+}
+
+// makeChains makes the chains anew.
+func (d *Deployment) makeChains(most int) ([]Chain, error) {
 	e := d.enumerate()
 	unnamed := len(e.found)
 	if !e.from(0, d.Regions.Area, most) || len(e.found) > most {

@@ -221,7 +221,7 @@ type checking struct {
 // Check says what is wrong with a Spec, or makes a Deployment of it. All errors
 // are *SpecError.
 func (s *Spec) Check(known Known) (*Deployment, error) {
-	c := &checking{s, &Deployment{}, map[string]TaskID{}, map[string]TenantID{}, map[uint32]DAGID{}}
+	c := &checking{s, &Deployment{chains: &chains{}}, map[string]TaskID{}, map[string]TenantID{}, map[uint32]DAGID{}}
 	for _, check := range []func(Known) *SpecError{c.checkRegions, c.checkTasks, c.checkTenants, c.checkDAGs, c.checkRules} {
 		if err := check(known); err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"sync"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/effect"
@@ -73,7 +74,15 @@ type Deployment struct {
 	Regions Regions
 	Rules   []mat.Rule // as they were given; their DAG is a DAGID
 
-	rank []int // of each task: independent tasks come in this order
+	rank   []int // of each task: independent tasks come in this order
+	chains *chains
+}
+
+// chains is what Chains returned, which several ask for, a worker among them.
+type chains struct {
+	sync.Once
+	all []Chain
+	err error
 }
 
 // Number is one that two deployments share which have the same tasks, tenants and DAGs; never 0. How often a task was

@@ -64,6 +64,7 @@ type Obeyer struct {
 	Limit        clock.Duration // of a pause
 	since, until clock.Time
 	cut          clock.Time // until then none is obeyed
+	sent         bool       // a frame has left since the last one
 	// Heard counts pauses, Cut those that ended at the limit.
 	Heard, Cut uint64
 }
@@ -71,22 +72,27 @@ type Obeyer struct {
 // Hear takes a pause; q 0 ends it.
 func (o *Obeyer) Hear(now clock.Time, q uint16) {
 	if q == 0 {
-		o.until = now
+		o.until, o.sent = now, true // what waits can leave
 		return
 	}
 	o.Heard++
 	if now < o.cut {
 		return
 	}
-	if now > o.until {
+	// One that ended a moment ago, and after which nothing has left, goes on: its sender may hit each time the moment before this side looks.
+	if now > o.until && (o.sent || now > o.until.Add(o.Limit/100)) {
 		o.since = now
 	}
+	o.sent = false
 	end := o.since.Add(o.Limit)
 	if o.until = now.Add(PauseTime(q, o.Rate)); o.until >= end {
 		o.until, o.cut = end, end.Add(o.Limit)
 		o.Cut++
 	}
 }
+
+// Sent notes that a frame of the class leaves, as no pause is in force.
+func (o *Obeyer) Sent() { o.sent = true }
 
 // Until is when the pause ends.
 func (o *Obeyer) Until() clock.Time { return o.until }

@@ -64,3 +64,23 @@ func TestObeyer(t *testing.T) {
 		t.Errorf("cut %d times", o.Cut)
 	}
 }
+
+// TestObeyerLapsed: a pause that is asked for anew just after each has ended, before a frame could leave, lasts no longer than one that is renewed in
+// time. Where frames leave between pauses none is cut off.
+func TestObeyerLapsed(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		o := Obeyer{Rate: 100e9, Limit: PauseLimit}
+		held := clock.Duration(0)
+		for now := clock.Time(1000); now < clock.Time(3*PauseLimit); now = now.Add(PauseTime(0xFFFF, o.Rate) + 1) {
+			if leaves {
+				o.Sent()
+			}
+			if o.Hear(now, 0xFFFF); o.Until() > now {
+				held += o.Until().Sub(now)
+			}
+		}
+		if leaves != (held > 2*PauseLimit) || leaves != (o.Cut == 0) {
+			t.Errorf("frames leave between pauses: %v; held for %v, cut %d times", leaves, held, o.Cut)
+		}
+	}
+}

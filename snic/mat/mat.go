@@ -102,21 +102,36 @@ func New(flows int) *Table {
 	return &Table{sets: make([]set, n), flows: make([]flow, 4*n), mask: uint64(n - 1)}
 }
 
-// Set replaces the rules.
-func (t *Table) Set(rules []Rule) {
-	t.rules = slices.Clone(rules)
-	slices.SortStableFunc(t.rules, func(a, b Rule) int { return cmp.Compare(b.Priority, a.Priority) })
-	t.reverse = t.reverse[:0]
-	t.index = [2]index{}
-	for i, r := range t.rules {
-		t.reverse = append(t.reverse, r.Match.Reverse())
-		t.index[0].add(int32(i), &r.Match)
-		t.index[1].add(int32(i), &t.reverse[i])
+// Index is rules, the one that counts most first, and how they are found. It does not change, and tables may share it: with thousands of rules it takes
+// long to make.
+type Index struct {
+	rules   []Rule
+	reverse []match.Match
+	of      [2]index
+}
+
+// NewIndex makes the index of rules.
+func NewIndex(rules []Rule) *Index {
+	x := &Index{rules: slices.Clone(rules)}
+	slices.SortStableFunc(x.rules, func(a, b Rule) int { return cmp.Compare(b.Priority, a.Priority) })
+	for i, r := range x.rules {
+		x.reverse = append(x.reverse, r.Match.Reverse())
+		x.of[0].add(int32(i), &r.Match)
+		x.of[1].add(int32(i), &x.reverse[i])
 	}
+	return x
+}
+
+// Set replaces the rules.
+func (t *Table) Set(rules []Rule) { t.Use(NewIndex(rules)) }
+
+// Use replaces the rules by those of an index.
+func (t *Table) Use(x *Index) {
+	t.rules, t.reverse, t.index = x.rules, x.reverse, x.of
 	clear(t.sets)
 }
 
-// Rules are the rules, the one that counts most first. They are the table's.
+// Rules are the rules, the one that counts most first. They are the index's.
 func (t *Table) Rules() []Rule { return t.rules }
 
 // What is in a key.

@@ -75,7 +75,7 @@
 //
 // A task is overloaded from a sample that shows more than its instances can handle
 // until nothing is left of what was too much in it and since. It carries over at
-// most Config.Backlog of work: no more waits on a board. So it is judged of all instances
+// most Config.Backlog of work, or Config.Clump: no more waits on a board. So it is judged of all instances
 // together, and of each by itself: packets go through the chains that their DAG goes
 // through, those of a flow through one instance, and room in another is none for them. When this lasts a whole
 // monitor period, the task is scaled out: then the mean of the load over this

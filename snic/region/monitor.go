@@ -91,7 +91,7 @@ func (w *Watch) see(now clock.Time, work, n, dt float64, cfg *Config) {
 		return
 	}
 	w.since += excess
-	w.excess = min(w.excess+excess, n*float64(cfg.Backlog)+max(0, excess))
+	w.excess = min(w.excess+excess, n*float64(max(cfg.Backlog, cfg.Clump))+max(0, excess))
 	if w.excess <= slack*n*dt {
 		*w = calm
 	} else if now.Sub(w.over) >= cfg.Monitor && w.since > slack*n*dt {

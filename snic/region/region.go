@@ -68,6 +68,7 @@ type Config struct {
 	Over      float64        // overloaded: above this part of the capacity
 	Under     float64        // one instance too many: below this part of the others' capacity; less than Over
 	Backlog   clock.Duration // how much work of a task waits on the board at most
+	Clump     clock.Duration // where it is more: how much of what came together counts on against overload, while nothing comes
 	Idle      clock.Duration // after which the last instance of an unused task is descheduled; 0: never
 	Victims   float64        // share of the regions that may hold victims, 0 to 1
 	Keep      float64        // share of the descheduled chains that are kept as victims, 0 to 1

@@ -19,6 +19,9 @@ func (s *Scheduler) SetRoutes(ids []int, routes []Route) error {
 		if err := s.checkRoute(id); err != nil {
 			return err
 		}
+		if at := s.routes[id].plan; at != none && same(s.road.plans.all[at].source, routes[i]) {
+			continue
+		}
 		pl, err := s.plan(id, routes[i])
 		if err != nil {
 			return err
@@ -29,7 +32,7 @@ func (s *Scheduler) SetRoutes(ids []int, routes []Route) error {
 	var move []moved
 	for i, id := range ids {
 		rt := &s.routes[id]
-		if rt.plan != none && same(s.road.plans.all[rt.plan].source, routes[i]) {
+		if plans[i] == nil { // it stays as it is
 			continue
 		}
 		s.road.plans.enter(plans[i])

@@ -118,7 +118,7 @@ func fitted() []racks {
 // seconds, as these are. of makes the values of what was measured.
 func traced(par Params, of func(context.Context, traffic.Source, *traffic.Stats) ([]Value, error)) ([]job, error) {
 	return []job{{name: filepath.Base(par.Trace), cost: 1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
-		src, err := traffic.File(par.Trace, traffic.ByIP, func(read, size int64) { progress(float64(read) / float64(size)) })
+		src, err := traffic.File(par.Trace, traffic.ByIP, func(read, size int64) { progress(float64(read) / float64(max(read, size, 1))) })
 		if err != nil {
 			return nil, err
 		}
