@@ -57,7 +57,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 			s.odd(fl, x, b, psn)
 			return
 		}
-		if n.stray(fl, psn) && (psn != fl.acked || !fl.mayHave(&s.f, b)) {
+		if !fl.gated && n.stray(fl, psn) && (psn != fl.acked || !fl.mayHave(&s.f, b)) {
 			s.bad(toServers, x, reasonBadPSN, true) // it may be to the question
 			return
 		}
