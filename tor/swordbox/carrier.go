@@ -51,6 +51,7 @@ type carrier struct {
 
 	grants grants
 	up     header // of frames to the server
+	owed   uint8  // questions whose answer did not come yet, at most 255
 	marked marked
 
 	noRead  uint32     // with knownPSN: last PSN of the newest request that the server executed and that was no READ

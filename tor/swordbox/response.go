@@ -57,9 +57,11 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 			s.odd(fl, x, b, psn)
 			return
 		}
-		if !fl.gated && n.stray(fl, psn) && (psn != fl.acked || !fl.mayHave(&s.f, b)) {
-			s.bad(toServers, x, reasonBadPSN, true) // it may be to the question
-			return
+		if fl.owed > 0 && !fl.gated && n.stray(fl, psn) {
+			if fl.owed--; psn != fl.acked || !fl.mayHave(&s.f, b) {
+				s.bad(toServers, x, reasonBadPSN, true) // it may be to the question
+				return
+			}
 		}
 	}
 	d := hdr.PSNDiff(psn, fl.next)

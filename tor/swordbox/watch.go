@@ -200,6 +200,7 @@ func (s *carrierSide) question(c *flow, again clock.Duration) {
 	if !s.emptyWrite(&c.up, c.longAgo()) {
 		return
 	}
+	c.owed += min(1, 255-c.owed)
 	if c.asking = now; c.asked == 0 {
 		c.asked = now
 	}
