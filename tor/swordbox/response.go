@@ -57,7 +57,8 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 			s.odd(fl, x, b, psn)
 			return
 		}
-		if fl.owed > 0 && !fl.gated && n.stray(fl, psn) {
+		before := fl.young && !fl.onward && psnLess(psn, fl.start)
+		if fl.owed > 0 && s.f.Op == hdr.Acknowledge && !before && !fl.gated && n.stray(fl, psn) {
 			if fl.owed--; psn != fl.acked || !fl.mayHave(&s.f, b) {
 				s.bad(toServers, x, reasonBadPSN, true) // it may be to the question
 				return
