@@ -9,17 +9,36 @@
 // it, which registers it has, and what becomes of the RoCEv2 ICRC.
 package p4src
 
-import "embed"
+import (
+	"compress/gzip"
+	"embed"
+	"io"
+)
 
 // Files are the programs, compiled: NAME.json and NAME.p4info.txtpb. Their sources are beside them in the tree.
 //
 //go:embed *.json *.txtpb
 var Files embed.FS
 
-// Measured are those of Files that benchmarks run. A program that uses no others carries no others.
+// measured are those of Files that benchmarks run, compressed: gzip -9nc FILE > measured/FILE.gz
 //
-//go:embed ipv4_router.json ipv4_router.p4info.txtpb l2_bridge.json swordbox_steer.json swordbox_steer.p4info.txtpb
-var Measured embed.FS
+//go:embed measured
+var measured embed.FS
+
+// Measured is a file of those that benchmarks run. A program that uses no others of Files carries these alone. The error is
+// that of a file that is not there.
+func Measured(name string) ([]byte, error) {
+	f, err := measured.Open("measured/" + name + ".gz")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
+}
 
 // Programs are the names of the programs.
 func Programs() []string {

@@ -97,3 +97,24 @@ func TestDrift(t *testing.T) {
 		})
 	}
 }
+
+// TestMeasured: what is compressed for benchmarks is what the programs are.
+func TestMeasured(t *testing.T) {
+	all, err := measured.ReadDir("measured")
+	if err != nil || len(all) == 0 {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		name := strings.TrimSuffix(f.Name(), ".gz")
+		got, err := Measured(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, err := Files.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("measured/%s is not that of %s (%v): gzip -9nc %s > measured/%s", f.Name(), name, err, name, f.Name())
+		}
+	}
+	if _, err := Measured("swordbox_mux.json"); err == nil {
+		t.Error("a file that is not there is read")
+	}
+}

@@ -94,7 +94,7 @@ func (r *P4Result) Table(w io.Writer) {
 }
 
 // Source is the program's JSON.
-func (l *Load) Source() ([]byte, error) { return p4src.Measured.ReadFile(l.Program + ".json") }
+func (l *Load) Source() ([]byte, error) { return p4src.Measured(l.Program + ".json") }
 
 // load reads the program.
 func (l *Load) load() error {
@@ -320,7 +320,7 @@ var maxSize = regexp.MustCompile(`"max_size":\d+`)
 // exactMemory fills a table of MAC addresses with n entries and says what
 // memory they take.
 func exactMemory(n int) (mib float64, err error) {
-	src, err := p4src.Measured.ReadFile("swordbox_steer.json")
+	src, err := p4src.Measured("swordbox_steer.json")
 	if err != nil {
 		return 0, err
 	}

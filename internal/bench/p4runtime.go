@@ -245,7 +245,7 @@ func (w *writer) Close() {
 // WriteRoutes is the client: for each line, a time in ns, it writes for that long, and
 // prints how many updates it made a second.
 func WriteRoutes(in io.Reader, out io.Writer, address string, batch, target int) error {
-	text, err := p4src.Measured.ReadFile("ipv4_router.p4info.txtpb")
+	text, err := p4src.Measured("ipv4_router.p4info.txtpb")
 	if err != nil {
 		return err
 	}
@@ -328,7 +328,7 @@ func newForwarder(mpps float64, clk clock.Clock) (_ *forwarder, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := p4src.Measured.ReadFile("ipv4_router.p4info.txtpb")
+	text, err := p4src.Measured("ipv4_router.p4info.txtpb")
 	if err != nil {
 		return nil, err
 	}
@@ -484,7 +484,7 @@ func routeWrites(info *p4info.Info, batch int) []*p4v1.WriteRequest {
 // reads fills a table, and reads it.
 func (r *P4RuntimeResult) reads() error {
 	clk := clock.NewWall()
-	text, err := p4src.Measured.ReadFile("swordbox_steer.p4info.txtpb")
+	text, err := p4src.Measured("swordbox_steer.p4info.txtpb")
 	if err != nil {
 		return err
 	}
@@ -500,7 +500,7 @@ func (r *P4RuntimeResult) reads() error {
 	if err != nil {
 		return err
 	}
-	src, err := p4src.Measured.ReadFile("swordbox_steer.json")
+	src, err := p4src.Measured("swordbox_steer.json")
 	if err != nil {
 		return err
 	}

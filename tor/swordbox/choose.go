@@ -116,7 +116,7 @@ const mostBefore = 256
 func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 	n := s.n
 	if c.doubted {
-		s.carriers.question(c, max(leastPatience, s.c.Now().Sub(c.asked)/8))
+		s.question(c, max(leastPatience, s.c.Now().Sub(c.asked)/8))
 		return false
 	}
 	if c.unable() || (c.next-c.acked)&hdr.PSNMask > mostUnacked {

@@ -25,7 +25,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 				fl.again, fl.doubted = fl.head+1, true // there is nothing to answer
 			}
 		}
-		s.carriers.question(fl, again)
+		s.question(fl, again)
 	}
 	if o == nil {
 		s.longAgo(fl, b, psn)

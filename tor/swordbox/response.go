@@ -50,19 +50,9 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		return
 	}
 	if fl.asked != 0 || fl.strange != fl.strangeEnd { // it is in question whose the server's end is
-		if fl.affirmed(&s.f, b, psn) && !fl.confirmed(psn) {
-			psn = fl.acked
-		}
-		if fl.confirmed(psn) || fl.denied(&s.f, b, psn, s.c.Now(), s.cfg.alive) {
-			s.odd(fl, x, b, psn)
+		var done bool
+		if psn, done = s.inQuestion(fl, x, b, psn); done {
 			return
-		}
-		before := fl.young && !fl.onward && psnLess(psn, fl.start)
-		if fl.owed > 0 && s.f.Op == hdr.Acknowledge && !before && !fl.gated && n.stray(fl, psn) {
-			if fl.owed--; psn != fl.acked || !fl.mayHave(&s.f, b) {
-				s.bad(toServers, x, reasonBadPSN, true) // it may be to the question
-				return
-			}
 		}
 	}
 	d := hdr.PSNDiff(psn, fl.next)
@@ -117,6 +107,27 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		return
 	}
 	s.absorb(fl, x)
+}
+
+// inQuestion takes from answer b, x, with PSN psn, whether the server's end is that of flow fl. The result is the PSN that it means if it is; done: x was
+// disposed of.
+func (s *carrierSide) inQuestion(fl *flow, x *packet.Buf, b []byte, psn uint32) (_ uint32, done bool) {
+	n := s.n
+	if fl.affirmed(&s.f, b, psn) && !fl.confirmed(psn) {
+		psn = fl.acked
+	}
+	if fl.confirmed(psn) || fl.denied(&s.f, b, psn, s.c.Now(), s.cfg.alive) {
+		s.odd(fl, x, b, psn)
+		return psn, true
+	}
+	before := fl.young && !fl.onward && psnLess(psn, fl.start)
+	if fl.owed > 0 && s.f.Op == hdr.Acknowledge && !before && !fl.gated && n.stray(fl, psn) {
+		if fl.owed--; psn != fl.acked || !fl.mayHave(&s.f, b) {
+			s.bad(toServers, x, reasonBadPSN, true) // it may be to the question
+			return psn, true
+		}
+	}
+	return psn, false
 }
 
 // repeated handles an answer, x with the bytes b and PSN psn, to READ o of flow fl, which the server was asked to answer again; false when it is none.

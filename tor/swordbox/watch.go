@@ -192,7 +192,7 @@ func (s *carrierSide) query(c *flow) {
 }
 
 // question is query, asked again after a time: where a client asks for something again it asks each time.
-func (s *carrierSide) question(c *flow, again clock.Duration) {
+func (s *wire) question(c *flow, again clock.Duration) {
 	now := s.c.Now()
 	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < again {
 		return
