@@ -75,7 +75,7 @@ func TestScaleBesideMany(t *testing.T) {
 	const many = 1000
 	x := graphtest.NewOuter(t, scripts(), graph.Args{"deployment": manyDAGs(many, many)})
 	x.Advance(20 * time.Millisecond)
-	if n := testing.AllocsPerRun(10, func() { boardOf(x).place.reroute(true) }); n > many {
+	if n := testing.AllocsPerRun(10, func() { boardOf(x).placing.reroute(true) }); n > many {
 		t.Errorf("%v allocations", n)
 	}
 }

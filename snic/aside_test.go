@@ -96,7 +96,7 @@ func TestAside(t *testing.T) {
 				x.Advance(100 * time.Millisecond)
 				both(t, x, 20*time.Millisecond, 150, 20, flows, &n, last)
 				if part := both(t, x, 100*time.Millisecond, 150, 20, flows, &n, last); part[0] < .97 || part[1] < .97 {
-					t.Errorf("of 150 and 20 Mbit/s come out %.3f and %.3f; %d moved\n%s", part[0], part[1], b.place.moved, timeline(b))
+					t.Errorf("of 150 and 20 Mbit/s come out %.3f and %.3f; %d moved\n%s", part[0], part[1], b.placing.moved, timeline(b))
 				}
 				if s.aside == nil || s.aside.part < .2 || s.aside.part > .7 {
 					t.Errorf("%+v", s.aside)
@@ -196,11 +196,11 @@ func TestAsideMachine(t *testing.T) {
 				}
 				if s.aside == nil {
 					b.cat.weighAll()
-					visits := b.place.otherWay(n, s.visits[0].Chain)
+					visits := b.placing.otherWay(n, s.visits[0].Chain)
 					if visits == nil {
 						return
 					}
-					b.place.divide(b.cat.seen, n, visits)
+					b.placing.divide(b.cat.seen, n, visits)
 				}
 				bits := rapid.Uint16().Draw(rt, "flows")
 				for k := range s.aside.taken {
@@ -210,7 +210,7 @@ func TestAsideMachine(t *testing.T) {
 			},
 			"send all the same way": func(rt *rapid.T) {
 				if n := b.cat.dagOf[rapid.IntRange(0, 2).Draw(rt, "DAG")]; b.cat.services[n].aside != nil {
-					b.place.together(n)
+					b.placing.together(n)
 				}
 			},
 		})

@@ -34,7 +34,7 @@ type board struct {
 	split   shares
 	gates   gates
 	runner  runner
-	place   placement
+	placing placement
 	ingress ingress
 	near    nearby
 	fixed   settings // the settings that the board was made with
@@ -55,14 +55,14 @@ func newBoard(s settings) (*board, error) {
 		b.gates.pool = &pooled{port: s.poolPort, mtu: s.poolMTU}
 	}
 	b.runner.init(&b.settings, &b.cat, &b.stock, &b.split, &b.gates)
-	b.place = placement{
+	b.placing = placement{
 		settings: &b.settings, cat: &b.cat, stock: &b.stock, split: &b.split, gates: &b.gates, runner: &b.runner, near: &b.near,
 		log:   make([]region.Event, 0, 256),
 		stops: make([]uint32, regions),
 		toil:  toil{watch: region.NewWatch()},
 	}
 	b.ingress = ingress{
-		settings: &b.settings, cat: &b.cat, stock: &b.stock, split: &b.split, gates: &b.gates, runner: &b.runner, place: &b.place,
+		settings: &b.settings, cat: &b.cat, stock: &b.stock, split: &b.split, gates: &b.gates, runner: &b.runner, placing: &b.placing,
 		mat:     mat.New(s.flows),
 		groups:  make([]group, packet.MaxBatch),
 		part:    make([]int64, regions),
@@ -78,13 +78,13 @@ func newBoard(s settings) (*board, error) {
 	}
 	b.split = shares{settings: &b.settings, fixed: &b.fixed, cat: &b.cat, memory: b.memory}
 	b.near = nearby{
-		fellows: fellows{settings: &b.settings, cat: &b.cat, whole: &b.split.whole, gates: &b.gates, runner: &b.runner, place: &b.place},
+		fellows: fellows{settings: &b.settings, cat: &b.cat, whole: &b.split.whole, gates: &b.gates, runner: &b.runner, placing: &b.placing},
 		split:   &b.split, memory: b.memory, pool: b.gates.pool,
 	}
 	if b.runner.sched, err = b.newScheduler(s, 0); err != nil {
 		return nil, err
 	}
-	b.place.fabric = b.place.newFabric(0, s)
+	b.placing.fabric = b.placing.newFabric(0, s)
 	return b, b.memory.fits(s.deployment)
 }
 

@@ -31,8 +31,8 @@ const rateEvery = 100 * time.Millisecond
 // there are.
 const share = 800 * time.Nanosecond
 
-// place is the index of the element that is the wanted one, or else of the first free element; -1: there is none.
-func place[T any](all []T, free func(*T) bool, is func(*T) bool) int {
+// fitting is the index of the element that is the wanted one, or else of the first free element; -1: there is none.
+func fitting[T any](all []T, free func(*T) bool, is func(*T) bool) int {
 	at := -1
 	for i := range all {
 		switch {
@@ -53,11 +53,11 @@ func (b *board) deploy(c *graph.Ctx) error {
 	d := b.deployment
 	b.split.whole.gen = b.cat.numbers.gen
 	for i, x := range d.Tasks {
-		if err := b.place.fabric.SetTask(b.cat.taskOf[i], float64(x.Throughput)); err != nil {
+		if err := b.placing.fabric.SetTask(b.cat.taskOf[i], float64(x.Throughput)); err != nil {
 			return err
 		}
 	}
-	if err := b.place.deployChains(c.Now(), b.cat.taskOf); err != nil {
+	if err := b.placing.deployChains(c.Now(), b.cat.taskOf); err != nil {
 		return err
 	}
 	if err := b.deployServices(b.cat.taskOf, b.deployTenants()); err != nil {
@@ -72,20 +72,20 @@ func (b *board) deploy(c *graph.Ctx) error {
 	if err := b.split.deployShares(c.Now()); err != nil {
 		return err
 	}
-	b.place.events(c)
-	b.place.recredit()
-	b.place.lays = map[lay]laid{}
+	b.placing.events(c)
+	b.placing.recredit()
+	b.placing.lays = map[lay]laid{}
 	if b.cat.house != nil {
 		b.near.planAll(c.Now())
 	} else {
 		for i := range b.cat.services {
 			if b.cat.services[i].UID != 0 {
-				b.place.plan(c.Now(), i, b.runner.waits[i] == 0)
+				b.placing.plan(c.Now(), i, b.runner.waits[i] == 0)
 			}
 		}
 	}
-	b.place.lays = nil
-	b.place.events(c)
+	b.placing.lays = nil
+	b.placing.events(c)
 	b.runner.pump(c)
 	return nil
 }
@@ -329,7 +329,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		}
 		s, term := &b.cat.services[n], b.cat.numbers.terms[n]
 		if s.UID != 0 && s.term != term {
-			b.place.unroute(n)
+			b.placing.unroute(n)
 			s.UID = 0
 		}
 		s.term, number[uid] = term, n
@@ -343,7 +343,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		s := &b.cat.services[n]
 		o := all.of(d, i, b.branches, numbers)
 		if s.UID == 0 {
-			*s = service{deployed: deployed{term: s.term}, inflow: inflow{listed: slices.Contains(b.place.active, int32(n))}}
+			*s = service{deployed: deployed{term: s.term}, inflow: inflow{listed: slices.Contains(b.placing.active, int32(n))}}
 			fresh = true
 		}
 		s.stages = o.stages
@@ -396,27 +396,27 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.gates.crowded = false
 	if b.renew {
 		b.renew = false
-		if b.place.epochAt == 0 {
-			b.place.fabric = b.place.newFabric(now, b.fixed)               // a board's time begins now
+		if b.placing.epochAt == 0 {
+			b.placing.fabric = b.placing.newFabric(now, b.fixed)           // a board's time begins now
 			b.runner.sched, _ = b.newScheduler(b.fixed, c.Rand().Uint64()) // as newBoard has tried
 		}
 		if err := b.deploy(c); err != nil {
 			panic(fmt.Sprintf("snic: a deployment that was checked: %v", err))
 		}
 	}
-	if now >= b.place.epochAt {
-		b.place.endEpoch(now)
+	if now >= b.placing.epochAt {
+		b.placing.endEpoch(now)
 	}
-	b.place.fabric.Advance(now)
-	b.place.events(c)
+	b.placing.fabric.Advance(now)
+	b.placing.events(c)
 	if b.near.pool != nil {
 		b.near.peering(c)
-		b.place.events(c)
+		b.placing.events(c)
 	}
 	if b.cat.house != nil {
 		b.gates.handLates(c)
 		b.near.lodgings(c)
-		b.place.events(c)
+		b.placing.events(c)
 	}
 	b.heed(c)
 	for i := range b.cat.tasks {
@@ -433,9 +433,9 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	b.ingress.serve(c)
 	b.runner.due(c)
 	b.runner.pump(c)
-	b.place.settle(now)
-	b.place.events(c)
-	b.place.seek(c)
+	b.placing.settle(now)
+	b.placing.events(c)
+	b.placing.seek(c)
 	b.runner.pump(c)
 	b.heed(c)
 	b.runner.pump(c)
@@ -443,7 +443,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	for b.runner.pump(c) { // some take no time
 		due = b.runner.due(c)
 	}
-	next := min(due, b.place.epochAt, b.place.fabric.Next(), b.gates.resume(c))
+	next := min(due, b.placing.epochAt, b.placing.fabric.Next(), b.gates.resume(c))
 	for i := range b.cat.tasks {
 		if t := &b.cat.tasks[i]; t.in != nil {
 			t.next = min(t.next, t.in.Woken()) // by what came to it meanwhile
@@ -451,7 +451,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 		}
 	}
 	if b.memory != nil {
-		next = min(next, b.memory.scrub(now, b.place.quiet))
+		next = min(next, b.memory.scrub(now, b.placing.quiet))
 		if b.memory.look {
 			next = now
 		}

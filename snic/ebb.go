@@ -75,10 +75,10 @@ func (fe *fellows) ebb(now clock.Time) {
 	fe.ebbAt = now.Add(fe.monitor / samples)
 	own := &fe.cat.house.tides[fe.cat.worker]
 	for i, n := range fe.cat.taskOf {
-		running, load := fe.place.fabric.Task(n)
+		running, load := fe.placing.fabric.Task(n)
 		own.tasks[i].Store(uint64(math.Float32bits(float32(load)))<<32 | uint64(uint16(running))<<16 | uint64(uint16(fe.whole.gen)))
 	}
-	own.busy.Store(math.Float32bits(float32(fe.place.toil.load)))
+	own.busy.Store(math.Float32bits(float32(fe.placing.toil.load)))
 	lodged := fe.lodged[:0]
 	for _, n := range fe.lodged {
 		s := &fe.cat.services[n]
@@ -112,7 +112,7 @@ func (fe *fellows) hasRoom(home *tide, s *service) bool {
 	if own := toil / float64(fe.monitor); own > trifle && busy+own > region.Under {
 		return false
 	}
-	if fe.place.backlog(s) > float64(fe.monitor/samples) {
+	if fe.placing.backlog(s) > float64(fe.monitor/samples) {
 		return false // what waits here would be more than the home can do at once
 	}
 	for i, n := range fe.cat.taskOf {

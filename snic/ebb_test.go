@@ -353,7 +353,7 @@ func TestBacklogStays(t *testing.T) {
 	x.advance(8 * time.Millisecond) // all of it has run
 	s.recent = 0
 	if !b.near.hasRoom(home, s) {
-		t.Errorf("the home is to have no room for nothing: %v waits", b.place.backlog(s))
+		t.Errorf("the home is to have no room for nothing: %v waits", b.placing.backlog(s))
 	}
 }
 

@@ -9,12 +9,12 @@ import (
 // ingress finds the DAG and the tenant of each frame, and decides whether the frame is let in.
 type ingress struct {
 	*settings
-	cat    *catalog
-	stock  *stock
-	split  *shares
-	gates  *gates
-	runner *runner
-	place  *placement
+	cat     *catalog
+	stock   *stock
+	split   *shares
+	gates   *gates
+	runner  *runner
+	placing *placement
 
 	lobby   lobby
 	mat     *mat.Table
@@ -56,7 +56,7 @@ func (ig *ingress) collect(c *graph.Ctx, n, dag int, back bool, out uint16, flow
 	if g < 0 {
 		d := &ig.cat.services[dag]
 		if !d.listed {
-			ig.place.list(c, int32(dag))
+			ig.placing.list(c, int32(dag))
 		}
 		if d.away {
 			d.came(1, x.Len())
@@ -176,7 +176,7 @@ func (ig *ingress) letIn(c *graph.Ctx, in int, g *group, measured bool) {
 	if d.missing {
 		ig.runner.runConvoy(c) // before regions change
 	}
-	if d.missing && !ig.place.find(c, int(g.way.dag)) {
+	if d.missing && !ig.placing.find(c, int(g.way.dag)) {
 		// Nobody will serve them.
 		r := reasonNoRegion
 		if d.away {

@@ -31,11 +31,11 @@ const (
 // fellows is a worker's part in what the workers of a board do for each other.
 type fellows struct {
 	*settings
-	cat    *catalog
-	whole  *whole
-	gates  *gates
-	runner *runner
-	place  *placement
+	cat     *catalog
+	whole   *whole
+	gates   *gates
+	runner  *runner
+	placing *placement
 
 	heard  uint32  // house.cries
 	went   uint64  // DAGs, to their homes
@@ -247,7 +247,7 @@ func (fe *fellows) planAll(now clock.Time) {
 				continue
 			}
 			if home || s.visits != nil || fe.runner.waits[i] > 0 || s.elsewhere() {
-				fe.place.plan(now, i, fe.runner.waits[i] == 0)
+				fe.placing.plan(now, i, fe.runner.waits[i] == 0)
 				continue
 			}
 			var visits []sched.Visit
@@ -255,7 +255,7 @@ func (fe *fellows) planAll(now clock.Time) {
 				visits = fe.spareRegions(now, s)
 			}
 			if visits != nil {
-				fe.place.follow(i, visits)
+				fe.placing.follow(i, visits)
 			} else {
 				fe.lodge(i)
 			}
@@ -273,7 +273,7 @@ func (fe *fellows) planAll(now clock.Time) {
 // enough regions, or the DAG must be at its home.
 func (fe *fellows) spareRegions(now clock.Time, s *service) []sched.Visit {
 	visits := slices.Clone(s.best)
-	if visits == nil || fe.cat.lone(s) || fe.place.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
+	if visits == nil || fe.cat.lone(s) || fe.placing.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) != region.ShareRunning {
 		return nil
 	}
 	return visits
@@ -284,13 +284,13 @@ func (fe *fellows) lodge(n int) {
 	s := &fe.cat.services[n]
 	s.where.depart(fe.cat.seen, workerAt(s.lodge.home))
 	s.bulk, s.width, s.missing, s.refused, s.away, s.visits = false, 0, false, false, false, nil
-	fe.place.route(n, sched.Route{})
+	fe.placing.route(n, sched.Route{})
 }
 
 // leaveFor sends a DAG for which there is no region here to its home.
 func (fe *fellows) leaveFor(n int) {
 	fe.cat.services[n].where.leave()
-	fe.place.hold(n)
+	fe.placing.hold(n)
 	fe.moving = append(fe.moving, int32(n))
 }
 
@@ -335,7 +335,7 @@ func (fe *fellows) lodgings(c *graph.Ctx) {
 		fe.heard = cries
 		fe.help(now)
 	}
-	fe.place.events(c) // what was launched may run: a victim does at once
+	fe.placing.events(c) // what was launched may run: a victim does at once
 	fe.ebb(now)
 	moving := fe.moving[:0]
 	for _, n := range fe.moving {
@@ -376,7 +376,7 @@ func (fe *fellows) move(now clock.Time, n int) bool {
 		visits := s.visits
 		fe.went++
 		fe.lodge(n)
-		fe.place.abandon(now, visits)
+		fe.placing.abandon(now, visits)
 	case w.phase == leaving:
 		return true
 	case w.phase == arriving && now >= w.since.Add(leftWithin):
@@ -386,7 +386,7 @@ func (fe *fellows) move(now clock.Time, n int) bool {
 	case w.coming() && fe.cat.runs(s):
 		if w.phase == returning {
 			w.arrive(now)
-			fe.place.hold(n)
+			fe.placing.hold(n)
 		}
 		if fe.gates.lates[w.to.worker()].waiting() > 0 {
 			return true // some may be of it
@@ -414,7 +414,7 @@ func (fe *fellows) arrived(now clock.Time, n int) {
 	}
 	visits := fe.cat.services[n].visits
 	fe.lodge(n)
-	fe.place.abandon(now, visits)
+	fe.placing.abandon(now, visits)
 }
 
 // runHere makes frames of a DAG run here that went to its home until now.
@@ -422,7 +422,7 @@ func (fe *fellows) runHere(now clock.Time, n int) {
 	fe.came++
 	s := &fe.cat.services[n]
 	left := s.where.left
-	fe.place.settleHere(now, n)
+	fe.placing.settleHere(now, n)
 	if fe.cat.lodges(s) {
 		s.lodge.thrift.came(now, left, fe.monitor)
 		fe.lodged = append(fe.lodged, int32(n))
@@ -519,7 +519,7 @@ func (ig *ingress) takeIn(c *graph.Ctx, g *group) {
 	d.lodge.came += int64(g.batch.Len()) * int64(g.weight)
 	d.lodge.frames += uint64(g.batch.Len())
 	d.lodge.bytes += uint64(g.bytes)
-	ig.place.list(c, g.way.dag)
+	ig.placing.list(c, g.way.dag)
 	if !d.elsewhere() {
 		ig.offer(d, g)
 	}

@@ -162,7 +162,7 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 		{"save", func() {
 			visit(func(b *board, s *service) {
 				b.near.pool.say = nil
-				b.place.hold(b.cat.dagOf[0])
+				b.placing.hold(b.cat.dagOf[0])
 				s.where.hand()
 				b.near.pool.busy = []int{0}
 			})
@@ -180,7 +180,7 @@ rules: [{match: "src:10.0.0.1", dag: 2}, {match: "src:10.0.0.0/8", dag: 1}]
 			o := order{kind: toRemember, event: pool.Event{Want: 0}, state: state}
 			visit(func(b *board, s *service) {
 				s.where.hold()
-				b.place.hold(b.cat.dagOf[0])
+				b.placing.hold(b.cat.dagOf[0])
 				o.deployment = b.near.pool.hash
 				o.in = b.near.open(&o)
 			})

@@ -260,7 +260,7 @@ func (nb *nearby) ask(n int, pause bool) {
 	nb.pool.say = append(nb.pool.say, notice{kind: wants, id: slices.Index(nb.cat.dagOf, n), rate: s.load() * 8})
 	if pause {
 		s.where.hold()
-		nb.place.hold(n)
+		nb.placing.hold(n)
 	}
 	nb.signpost(n)
 }
@@ -295,14 +295,14 @@ func (nb *nearby) send(now clock.Time, n, to int) {
 	visits := s.visits
 	s.where.depart(now, peerAt(to))
 	s.bulk, s.width, s.missing, s.visits = false, 0, false, nil
-	nb.place.route(n, sched.Route{})
-	nb.place.abandon(now, visits)
+	nb.placing.route(n, sched.Route{})
+	nb.placing.abandon(now, visits)
 }
 
 // local makes packets of a DAG run here again, first those that wait. The pool no longer looks for a peer.
 func (nb *nearby) local(now clock.Time, n int) {
 	nb.cat.services[n].wish.wanted = false
-	nb.place.settleHere(now, n)
+	nb.placing.settleHere(now, n)
 }
 
 // settleHere makes packets of a DAG run here, first those that wait.
@@ -548,7 +548,7 @@ func (nb *nearby) peering(c *graph.Ctx) {
 	}
 	clear(p.orders)
 	p.orders = p.orders[:0]
-	nb.place.events(c) // what was launched may run
+	nb.placing.events(c) // what was launched may run
 	busy := p.busy[:0]
 	for _, i := range p.busy {
 		n := nb.cat.dagOf[i]
@@ -585,7 +585,7 @@ func (nb *nearby) progress(now clock.Time, i int) {
 	case !w.coming():
 	case nb.cat.runs(s) && w.phase == returning:
 		w.arrive(now)
-		nb.place.hold(n)
+		nb.placing.hold(n)
 	case nb.cat.runs(s) && (w.phase == launching || now >= w.since.Add(underway)):
 		w.hold()
 		p.say = append(p.say, notice{kind: comes, id: i})
@@ -711,7 +711,7 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 		nb.send(now, n, e.Peer)
 	case pool.Unredirect:
 		s.where.lose(now)
-		nb.place.hold(n)
+		nb.placing.hold(n)
 	case pool.NoPeer:
 		s.wish.alone = now.Add(asideFor)
 		if s.wish.stuck = e.Reason == pool.TooMuch; s.wish.stuck {
@@ -731,7 +731,7 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 		}
 	case pool.Pause:
 		s.where.hand()
-		nb.place.hold(n)
+		nb.placing.hold(n)
 	case pool.Resume:
 		if len(e.State) > 0 && !nb.restore(s, e.State, in) {
 			nb.pool.failed++
@@ -744,19 +744,19 @@ func (nb *nearby) poolEvent(now clock.Time, e pool.Event, in *incoming) {
 func (nb *nearby) home(now clock.Time, n int) {
 	s := &nb.cat.services[n]
 	s.visits = nil
-	if nb.cat.toilHere(s)+nb.place.toil.load > region.Under {
+	if nb.cat.toilHere(s)+nb.placing.toil.load > region.Under {
 		return // the worker has no time for it
 	}
 	for _, n := range s.tasks {
 		t := &nb.cat.tasks[n]
-		running, _ := nb.place.fabric.Task(n)
+		running, _ := nb.placing.fabric.Task(n)
 		// Its rate is known for certain after two measurements.
 		if t.Throughput > 0 && (s.load()*8 > float64(t.Throughput)*float64(max(running, 1)) || now < s.where.left.Add(2*rateEvery)) {
 			return // it is more than it could do here
 		}
 	}
 	visits := slices.Clone(s.best)
-	if visits != nil && nb.place.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) == region.ShareRunning {
+	if visits != nil && nb.placing.launch(now, visits, region.Demand{Pre: true, NoPeer: true}) == region.ShareRunning {
 		s.visits = visits
 	}
 }
@@ -782,9 +782,9 @@ func (nb *nearby) poolGuest(c *graph.Ctx, o order) {
 			return
 		}
 		visits := slices.Clone(s.best)
-		if visits != nil && nb.place.launch(now, visits, region.Demand{NoPeer: true, NoEndpoint: true, NoSwitch: true}) == region.ShareRunning {
+		if visits != nil && nb.placing.launch(now, visits, region.Demand{NoPeer: true, NoEndpoint: true, NoSwitch: true}) == region.ShareRunning {
 			s.refused, s.away = false, false
-			nb.place.follow(n, visits)
+			nb.placing.follow(n, visits)
 		}
 	case at < 0:
 	case o.kind == toRestore:
@@ -810,9 +810,9 @@ func (nb *nearby) endGuest(now clock.Time, n, at int) {
 	s.hosted.guests = slices.Delete(s.hosted.guests, at, at+1)
 	if len(s.hosted.guests) == 0 && !s.own() && !s.elsewhere() {
 		visits := s.visits
-		nb.place.unroute(n)
+		nb.placing.unroute(n)
 		s.missing = true
-		nb.place.abandon(now, visits)
+		nb.placing.abandon(now, visits)
 		s.hosted.stale, s.hosted.ended = true, now
 	}
 }
@@ -895,8 +895,8 @@ func (nb *nearby) tellPool() *boardState {
 	t.info = pool.Info{Regions: regions, Chains: chains}
 	t.closed = slices.Grow(t.closed[:0], len(nb.cat.dagOf))[:len(nb.cat.dagOf)]
 	sent := false
-	for r := range nb.place.fabric.Regions() {
-		if v := nb.place.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
+	for r := range nb.placing.fabric.Regions() {
+		if v := nb.placing.fabric.Region(r); v.State == region.Free || v.State == region.Victim {
 			t.info.Regions = append(t.info.Regions, v.Area)
 		}
 	}
@@ -917,15 +917,15 @@ func (nb *nearby) tellPool() *boardState {
 		if (!t.closed[i] || len(s.hosted.guests) > 0) && len(t.info.Chains) < mostOffered && nb.cat.hopes(s) {
 			left := math.MaxFloat64
 			for _, v := range s.visits {
-				left = min(left, nb.place.fabric.Left(v.Chain))
+				left = min(left, nb.placing.fabric.Left(v.Chain))
 			}
 			// A power of two, so that what is told changes seldom.
 			t.info.Chains = append(t.info.Chains, pool.Hosted{Chain: i, Left: math.Exp2(math.Floor(math.Log2(max(left, 1)))), Closed: t.closed[i], Stay: stayed(s.stay)})
 		}
 	}
-	if sent && nb.place.fabric.Free() > 0 && nb.place.fabric.Waiting() == 0 && nb.cat.seen >= p.freed.Add(asideFor) {
+	if sent && nb.placing.fabric.Free() > 0 && nb.placing.fabric.Waiting() == 0 && nb.cat.seen >= p.freed.Add(asideFor) {
 		p.freed = nb.cat.seen
-		t.say = append(t.say, notice{kind: frees, id: nb.cat.worker, area: nb.place.fabric.Free()})
+		t.say = append(t.say, notice{kind: frees, id: nb.cat.worker, area: nb.placing.fabric.Free()})
 	}
 	t.opened = t.open
 	return t
@@ -943,7 +943,7 @@ func stayed(ns float64) int64 {
 func (nb *nearby) closed(i int) bool {
 	s := &nb.cat.services[nb.cat.dagOf[i]]
 	h := &s.hosted
-	return s.elsewhere() || s.wish.wanted || nb.place.busy() || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.own() || len(h.guests) > 0)
+	return s.elsewhere() || s.wish.wanted || nb.placing.busy() || h.stale || nb.pool.stays[i] != "" || nb.cat.knows(s) && (s.own() || len(h.guests) > 0)
 }
 
 // boardState is all that a board tells the pool.

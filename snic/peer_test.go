@@ -588,8 +588,8 @@ func TestPeerRefusesState(t *testing.T) {
 	r.push(0, "p0", frame(2, "a"))
 	b := r.members[1].App().(*board)
 	free := func() (n int) {
-		for i := range b.place.fabric.Regions() {
-			if v := b.place.fabric.Region(i); v.State == region.Free || v.State == region.Victim {
+		for i := range b.placing.fabric.Regions() {
+			if v := b.placing.fabric.Region(i); v.State == region.Free || v.State == region.Victim {
 				n++
 			}
 		}

@@ -129,7 +129,7 @@ func (pl *placement) deployChains(now clock.Time, numbers []int) error {
 		}
 	}
 	for _, x := range all {
-		n := place(pl.cat.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
+		n := fitting(pl.cat.chains, func(ch *chain) bool { return !ch.known && !ch.rests }, func(ch *chain) bool { return !ch.ends && ch.is(x.Tasks, numbers) })
 		if n < 0 {
 			if n = len(pl.cat.chains); n == maxChains {
 				return errors.New("too many chains come and go")

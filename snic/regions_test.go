@@ -15,7 +15,7 @@ import (
 // count is how often something happened to regions.
 func count(x *graphtest.Test, k region.Kind) int {
 	n := 0
-	for _, e := range x.App().(*board).place.log {
+	for _, e := range x.App().(*board).placing.log {
 		if e.Kind == k {
 			n++
 		}
@@ -258,7 +258,7 @@ dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: u, run: b}]
 	loads := func(x *graphtest.Test) map[string]time.Duration {
 		b := x.App().(*board)
 		took := map[string]time.Duration{}
-		for _, e := range b.place.log {
+		for _, e := range b.placing.log {
 			if e.Kind == region.Load {
 				took[b.cat.names(b.cat.chains[e.Chain].tasks)] = e.Until.Sub(e.At)
 			}
@@ -319,13 +319,13 @@ func TestIdleWhileComingBack(t *testing.T) {
 	w.depart(b.cat.seen, workerAt(1))
 	w.comeBack()
 	w.arrive(b.cat.seen)
-	b.place.hold(0)
+	b.placing.hold(0)
 	x.Push("p0", frame(1, "00000000-."))
 	x.Advance(50 * time.Millisecond)
 	if k := instances(x, "a"); k != 0 {
 		t.Fatalf("%d instances when idle", k)
 	}
-	b.place.settleHere(b.cat.seen, 0)
+	b.placing.settleHere(b.cat.seen, 0)
 	if out := x.Advance(20 * time.Millisecond).Out["p1"]; marks(out) != "-.a" {
 		t.Errorf("%s", marks(out))
 	}

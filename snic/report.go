@@ -231,7 +231,7 @@ func (r *reporting) look(n int) (more bool) {
 func (r *reporting) value() any {
 	b := r.b
 	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: r.dags, Tenants: r.tenants, Events: []EventView{}, Board: b.boardView()}
-	for _, e := range b.place.log {
+	for _, e := range b.placing.log {
 		v.Events = append(v.Events, EventView{seconds(b.cat.seen.Sub(e.At)), b.cat.tell(e), e})
 	}
 	if b.near.pool != nil {
@@ -243,7 +243,7 @@ func (r *reporting) value() any {
 func (b *board) regionViews() []RegionView {
 	out := []RegionView{}
 	for r := range b.regions {
-		f, in, times := b.place.fabric.Region(r), b.runner.sched.Instance(r), b.place.fabric.Times(r)
+		f, in, times := b.placing.fabric.Region(r), b.runner.sched.Instance(r), b.placing.fabric.Times(r)
 		x := RegionView{Region: r*b.workers + b.cat.worker, State: f.State.String(), SinceSec: seconds(b.cat.seen.Sub(f.Since)), Inside: in.Inside, Waiting: in.Waiting, Load: f.Load}
 		if f.Chain >= 0 {
 			ch := &b.cat.chains[f.Chain]
@@ -278,8 +278,8 @@ func (b *board) taskViews() []TaskView {
 		if t.in == nil {
 			continue
 		}
-		running, load := b.place.fabric.Task(n)
-		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.place.fullest(n), Cost: b.cat.costOf(n), OneFlow: b.cat.single(t), Fault: t.fault}
+		running, load := b.placing.fabric.Task(n)
+		x := TaskView{Task: t.Name, Kind: t.Kind, Throughput: t.Throughput, Instances: running, Load: load, Fullest: b.placing.fullest(n), Cost: b.cat.costOf(n), OneFlow: b.cat.single(t), Fault: t.fault}
 		if t.space != nil {
 			x.Memory = b.memory.task(n, t.Memory)
 		}
@@ -338,15 +338,15 @@ func (b *board) tenantView(t *dag.Tenant, n int) TenantView {
 }
 
 func (b *board) boardView() BoardView {
-	books, stats := b.runner.sched.Books(), b.place.fabric.Stats()
+	books, stats := b.runner.sched.Books(), b.placing.fabric.Stats()
 	v := BoardView{
 		RegionTotals: RegionTotals{
 			Inside: books.Inside, Stored: books.Stored, Store: b.store, Copied: b.runner.copied, InLine: b.runner.inLine,
 			Revived: stats.Revived, Switched: stats.Switched, ScaledOut: stats.ScaledOut, ScaledIn: stats.ScaledIn,
-			Moved: b.place.moved, OneFlow: b.place.singles, Busy: b.place.toil.load,
+			Moved: b.placing.moved, OneFlow: b.placing.singles, Busy: b.placing.toil.load,
 		},
 		Bulk: books.Bulk, Full: books.Arrived - books.Bulk, FlowHits: b.ingress.mat.Hits, FlowScans: b.ingress.mat.Misses,
-		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.place.fabric.Waiting(),
+		EpochUs: float64(b.epoch) / 1e3, MonitorMs: float64(b.monitor) / 1e6, Waiting: b.placing.fabric.Waiting(),
 	}
 	for _, n := range stats.PRs {
 		v.Loaded += n

@@ -78,10 +78,10 @@ func TestEpochOfMany(t *testing.T) {
 		}
 		x.Push("p0", frames...)
 		b := x.App().(*board)
-		x.Advance(b.place.epochAt.Sub(x.Clock.Now()))
+		x.Advance(b.placing.epochAt.Sub(x.Clock.Now()))
 		began := x.Clock.Now()
 		x.Push("p0", frames[0]) // ends none earlier
-		return b.place.epochAt.Sub(began)
+		return b.placing.epochAt.Sub(began)
 	}
 	for tenants, want := range map[int]time.Duration{1: 20 * time.Microsecond, 25: 20 * time.Microsecond, 200: 160 * time.Microsecond} {
 		if got := length(tenants); got != want {

@@ -61,7 +61,7 @@ func TestScaleUntilServed(t *testing.T) {
 			next := make([]float64, len(loads))
 			b := x.App().(*board)
 			lost := 0
-			done := make([][]uint64, b.place.fabric.Regions()) // bytes, of each task in each region
+			done := make([][]uint64, b.placing.fabric.Regions()) // bytes, of each task in each region
 			drive := func(d time.Duration) {
 				for ; d > 0; d -= step {
 					for d, mbit := range loads {
@@ -76,7 +76,7 @@ func TestScaleUntilServed(t *testing.T) {
 				}
 			}
 			drive(300 * time.Millisecond)
-			was := b.place.fabric.Stats()
+			was := b.placing.fabric.Stats()
 			for r := range done {
 				for i := range sched.MaxTasks {
 					done[r] = append(done[r], b.runner.sched.Task(r, i).Bytes)
@@ -88,7 +88,7 @@ func TestScaleUntilServed(t *testing.T) {
 			drive(last)
 			wrong := ""
 			for r := range done {
-				v := b.place.fabric.Region(r)
+				v := b.placing.fabric.Region(r)
 				if v.State != region.Running {
 					continue
 				}
@@ -110,7 +110,7 @@ func TestScaleUntilServed(t *testing.T) {
 			if lost > 0 && !alone {
 				wrong += fmt.Sprintf("%d frames are lost\n", lost)
 			}
-			now := b.place.fabric.Stats()
+			now := b.placing.fabric.Stats()
 			if now.ScaledOut != was.ScaledOut || now.ScaledIn != was.ScaledIn {
 				wrong += fmt.Sprintf("it scales: %+v, %+v\n", was, now)
 			}
@@ -123,7 +123,7 @@ func TestScaleUntilServed(t *testing.T) {
 
 // timeline is what became of a board's regions, and how its DAGs go now.
 func timeline(b *board) (s string) {
-	for _, e := range b.place.log {
+	for _, e := range b.placing.log {
 		s += fmt.Sprintf("%8.2f ms  %v, region %d, chain %d, task %d\n", float64(e.At)/1e6, e.Kind, e.Region, e.Chain, e.Task)
 	}
 	for i := range b.cat.chains {

@@ -91,7 +91,7 @@ func (ig *ingress) wants(s *service, visits []sched.Visit, perByte []float32, as
 		for _, r := range touched {
 			for k, t := range ig.cat.chains[v.Chain].tasks {
 				if v.Mask&(1<<k) != 0 {
-					ig.place.fabric.Load(int(r), t, ig.part[r])
+					ig.placing.fabric.Load(int(r), t, ig.part[r])
 				}
 			}
 			ig.part[r] = 0

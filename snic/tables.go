@@ -115,11 +115,11 @@ func argsOf(s *dag.Spec) (table.Args, error) {
 
 func rulesOf(args table.Args) table.Rows {
 	var rows table.Rows
-	type place struct {
+	type position struct {
 		match    string
 		priority int
 	}
-	seen := map[place]bool{}
+	seen := map[position]bool{}
 	for _, r := range specOf(args).Rules {
 		e := table.Entry{Key: keyOf(r.Match), Priority: int32(r.Priority) + 1}
 		switch {
@@ -130,8 +130,8 @@ func rulesOf(args table.Args) table.Rows {
 		case r.Road == "refuse":
 			e.Action = actRefuse
 		}
-		match, _ := matchOf(e.Key)                       // in one form; masks are prefixes here
-		if at := (place{match, r.Priority}); !seen[at] { // the first counts
+		match, _ := matchOf(e.Key)                          // in one form; masks are prefixes here
+		if at := (position{match, r.Priority}); !seen[at] { // the first counts
 			seen[at] = true
 			rows.Entries = append(rows.Entries, e)
 		}

@@ -67,7 +67,7 @@ rules: [{match: all, dag: 1}]
 				mbit := c.load * 500 * 8 * 1e3 / float64(c.each+c.own)
 				sent, out, dropped := x.offer(40*time.Millisecond, mbit, 8, &next, last)
 				if b := x.board(1); int(b.near.came) != c.want || b.cat.instances(1) != c.want || out != sent || dropped > 0 {
-					t.Errorf("the other worker took it %d times, and has %d instances; of %d, %d came out, %d were dropped; %+v", b.near.came, b.cat.instances(1), sent, out, dropped, x.board(0).place.toil)
+					t.Errorf("the other worker took it %d times, and has %d instances; of %d, %d came out, %d were dropped; %+v", b.near.came, b.cat.instances(1), sent, out, dropped, x.board(0).placing.toil)
 				}
 			})
 		}
@@ -127,7 +127,7 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 3}]
 				}
 			}
 			if n := int(x.board(1).near.came); n != c.want || (paused > 0) != (c.want > 0) || dropped > 0 {
-				t.Errorf("the other worker took a DAG %d times; %d times paused, %d dropped; %+v %v", n, paused, dropped, b.place.toil, b.gates.anyAskedToSlow())
+				t.Errorf("the other worker took a DAG %d times; %d times paused, %d dropped; %+v %v", n, paused, dropped, b.placing.toil, b.gates.anyAskedToSlow())
 			}
 		})
 	}
@@ -162,18 +162,18 @@ func TestPeerRelievesWorker(t *testing.T) {
 	}
 	offer(400*time.Millisecond, 200*time.Microsecond)
 	if s := r.state(0, 8); s != "ready" {
-		t.Fatalf("with time for all frames it is %s; %+v", s, b.place.toil)
+		t.Fatalf("with time for all frames it is %s; %+v", s, b.placing.toil)
 	}
 	offer(400*time.Millisecond, 100*time.Microsecond)
 	if s := r.state(0, 8); s != "at peer 1" {
-		t.Errorf("without, it is %s; %+v", s, b.place.toil)
+		t.Errorf("without, it is %s; %+v", s, b.placing.toil)
 	}
 	if p := b.near.pool; p.sent < 3000 {
 		t.Errorf("%d frames went there: it goes to and fro", p.sent)
 	}
 	offer(800*time.Millisecond, 400*time.Microsecond)
 	if s := r.state(0, 8); s != "ready" {
-		t.Errorf("with time for all frames again, it is %s; %+v", s, b.place.toil)
+		t.Errorf("with time for all frames again, it is %s; %+v", s, b.placing.toil)
 	}
 	r.run(100 * time.Millisecond)
 	inOrder(t, r.flush(0, "p1"), 1)

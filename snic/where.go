@@ -2,7 +2,7 @@ package snic
 
 import "github.com/quillon/quillon/nf/clock"
 
-// whereabouts says where a worker lets frames of a DAG run, and how far the DAG is on its way to another place: to a peer of the board's
+// whereabouts says where a worker lets frames of a DAG run, and how far the DAG is on its way to another placing: to a peer of the board's
 // pool, if the worker is the DAG's home, or else to the home.
 type whereabouts struct {
 	phase phase
@@ -33,15 +33,15 @@ const (
 	handing                // they wait; when those inside have left, the state of the tasks is sent
 	leaving                // they wait; when those inside have left, the DAG goes to another worker
 	launching              // they wait; the DAG is launched here, because its peer is lost
-	away                   // they go to another place
-	returning              // they go to another place, while the DAG is launched here
-	arriving               // the DAG runs here; they wait until those at the other place have left
+	away                   // they go elsewhere
+	returning              // they go elsewhere, while the DAG is launched here
+	arriving               // the DAG runs here; they wait until those elsewhere have left
 )
 
 // elsewhere reports whether frames of a DAG do not run through tasks here.
 func (s *service) elsewhere() bool { return s.where.phase != here }
 
-// goes reports whether frames go to another place now.
+// goes reports whether frames go elsewhere now.
 func (w *whereabouts) goes() bool { return w.phase == away || w.phase == returning }
 
 // waits reports whether frames wait.
@@ -52,13 +52,13 @@ func (w *whereabouts) coming() bool {
 	return w.phase == launching || w.phase == returning || w.phase == arriving
 }
 
-// underWay reports whether a DAG is between two places.
+// underWay reports whether a DAG is on its way.
 func (w *whereabouts) underWay() bool { return w.phase != here && w.phase != away }
 
 // enter begins a phase.
 func (w *whereabouts) enter(p phase) { w.phase, w.out = p, nil }
 
-// turn sends frames to a place from now on. For the time echo the peer that they went to before may still answer.
+// turn sends frames elsewhere from now on. For the time echo the peer that they went to before may still answer.
 func (w *whereabouts) turn(now clock.Time, to site) {
 	if w.to > 0 && w.to != to {
 		w.was, w.until = w.to, now.Add(echo)
@@ -83,7 +83,7 @@ func (w *whereabouts) hand() {
 // leave makes frames wait for another worker.
 func (w *whereabouts) leave() { w.enter(leaving) }
 
-// depart sends frames to another place.
+// depart sends frames elsewhere.
 func (w *whereabouts) depart(now clock.Time, to site) {
 	w.turn(now, to)
 	w.enter(away)

@@ -130,8 +130,8 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 	return k
 }
 
-// lane is a DAG in a worker.
-type lane struct {
+// course is how a worker steers the frames of a DAG.
+type course struct {
 	uid   uint32
 	pass  bool // endpoints can do all of its work
 	table Table
@@ -163,9 +163,9 @@ type app struct {
 	dags       []DAG
 	mat        *mat.Table
 	rules      []mat.Rule
-	lanes      []lane
+	courses    []course
 	byUID      map[uint32]int32
-	waiting    []int32 // lanes with frames that wait
+	waiting    []int32 // courses with frames that wait
 	shelf      hold.Shelf[note]
 	count      int // of boards
 	mtu        int
@@ -210,20 +210,20 @@ func newApp(args graph.Args, functions []graph.Kind) (*app, error) {
 		}
 	}
 	for _, d := range p.deployment.DAGs {
-		l, known := lane{uid: d.UID, pass: true}, DAG{Stays: d.UID >= 1<<24}
+		l, known := course{uid: d.UID, pass: true}, DAG{Stays: d.UID >= 1<<24}
 		for _, n := range d.Tasks {
 			t := &p.deployment.Tasks[n]
 			l.pass = l.pass && t.Endpoint
 			known.State = known.State || t.State
 			known.Stays = known.Stays || !t.Remote || t.State && users[n] > 1
 		}
-		p.lanes, p.dags = append(p.lanes, l), append(p.dags, known)
+		p.courses, p.dags = append(p.courses, l), append(p.dags, known)
 	}
-	p.byUID, p.waiting = make(map[uint32]int32, len(p.lanes)), make([]int32, 0, len(p.lanes))
-	for i := range p.lanes {
-		p.byUID[p.lanes[i].uid] = int32(i)
+	p.byUID, p.waiting = make(map[uint32]int32, len(p.courses)), make([]int32, 0, len(p.courses))
+	for i := range p.courses {
+		p.byUID[p.courses[i].uid] = int32(i)
 		for k := range Buckets {
-			p.lanes[i].next[k] = none
+			p.courses[i].next[k] = none
 		}
 	}
 	p.mat = mat.New(given.flows)
@@ -291,7 +291,7 @@ func (p *app) fromHost(c *graph.Ctx, in int, x *packet.Buf) {
 		return
 	}
 	n := p.rules[f.Rule].DAG
-	d := &p.lanes[n]
+	d := &p.courses[n]
 	group := group(f.Hash)
 	d.bytes[group] += uint64(x.Len())
 	d.some = true
@@ -317,7 +317,7 @@ func (p *app) fromHost(c *graph.Ctx, in int, x *packet.Buf) {
 func group(hash uint64) uint8 { return uint8((hash ^ hash>>32) % Buckets) }
 
 // unserved is a frame whose tasks no board runs.
-func (p *app) unserved(c *graph.Ctx, d *lane, out int, x *packet.Buf) {
+func (p *app) unserved(c *graph.Ctx, d *course, out int, x *packet.Buf) {
 	if !d.pass {
 		c.Drop(x, reasonNoBoard)
 		return
@@ -327,7 +327,7 @@ func (p *app) unserved(c *graph.Ctx, d *lane, out int, x *packet.Buf) {
 }
 
 // steer sends a frame to its group's board.
-func (p *app) steer(c *graph.Ctx, d *lane, group uint8, out int, x *packet.Buf) {
+func (p *app) steer(c *graph.Ctx, d *course, group uint8, out int, x *packet.Buf) {
 	now := c.Now()
 	if next := d.next[group]; next != none {
 		if d.moves == 0 {
@@ -395,7 +395,7 @@ func (p *app) runs(now clock.Time, uid uint32, at int) bool {
 	if !ok {
 		return false
 	}
-	d := &p.lanes[i]
+	d := &p.courses[i]
 	return d.table.Boards&(1<<at) != 0 || now < d.until[at]
 }
 
@@ -404,7 +404,7 @@ func (p *app) Tick(c *graph.Ctx) clock.Time {
 	left := burst
 	still := p.waiting[:0]
 	for _, i := range p.waiting {
-		d := &p.lanes[i]
+		d := &p.courses[i]
 		for ; !d.queue.Empty() && left > 0; left-- {
 			late := c.Now() >= p.shelf.Note(d.queue.First()).since.Add(longest)
 			if d.table.Mode == Wait && !late {
@@ -431,14 +431,14 @@ func (p *app) Tick(c *graph.Ctx) clock.Time {
 
 // Stop implements graph.Holder.
 func (p *app) Stop(c *graph.Ctx) {
-	for i := range p.lanes {
-		p.shelf.Drop(c, &p.lanes[i].queue, 0, reasonStopped)
+	for i := range p.courses {
+		p.shelf.Drop(c, &p.courses[i].queue, 0, reasonStopped)
 	}
 }
 
 // turn puts a table in force. A group moves in a pause, if the board that it was at is still there.
 func (p *app) turn(now clock.Time, n int, t *Table) {
-	d := &p.lanes[n]
+	d := &p.courses[n]
 	was := d.table
 	d.table.Mode, d.table.Boards, d.table.Stay = t.Mode, t.Boards, t.Stay
 	for b := range MaxBoards {

@@ -230,7 +230,7 @@ rules:
 
 // at are the boards of a DAG.
 func (r *rack) at(dag int) (boards []int) {
-	for _, p := range r.tor.App().(*app).view.DAGs[dag].Places {
+	for _, p := range r.tor.App().(*app).view.DAGs[dag].Assignments {
 		boards = append(boards, p.Board)
 	}
 	slices.Sort(boards)
@@ -359,7 +359,7 @@ func TestOverload(t *testing.T) {
 		t.Fatalf("12 of 8 Mbit/s: at %v; %+v, dropped %v", at, r.tor.App().(*app).view, r.drop)
 	}
 	r.run(100*time.Millisecond, heavy)
-	places := r.tor.App().(*app).view.DAGs[0].Places
+	places := r.tor.App().(*app).view.DAGs[0].Assignments
 	r.run(250 * time.Millisecond) // what the first board had too much of
 	if n := len(r.out["p1"]); n != sent || len(r.drop) > 0 {
 		t.Errorf("%d of %d leave, dropped %v", n, sent, r.drop)

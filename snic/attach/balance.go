@@ -53,14 +53,14 @@ type Table struct {
 	Stay [MaxBoards]clock.Duration
 }
 
-// Place is a board that runs a DAG.
-type Place struct {
+// Assignment is a board that runs a DAG.
+type Assignment struct {
 	Board int     `json:"board"`
 	Rate  float64 `json:"rate"` // bits a second that it is sent
 }
 
-// place is one in the making, too.
-type place struct {
+// assignment is one in the making, too.
+type assignment struct {
 	used  bool
 	board int // -1: none yet
 	ends  clock.Time
@@ -71,20 +71,20 @@ type place struct {
 type service struct {
 	DAG
 	Table
-	places  [MaxBoards]place
-	bytes   [Buckets]uint64 // since the last look
-	rate    [Buckets]float64
-	total   float64
-	fresh   bool // frames came since the last look
-	heard   clock.Time
-	alone   clock.Time // not asked before
-	settled clock.Time // not moved before
-	tight   clock.Time // its boards were last short of one to spare
-	state   []byte     // what it knew at its last board
-	owed    bool       // it is to be launched though no frames come: its state is here
-	refused bool       // no board can be had
-	not     int        // a board that it is not to go to, + 1
-	changed bool
+	assigned [MaxBoards]assignment
+	bytes    [Buckets]uint64 // since the last look
+	rate     [Buckets]float64
+	total    float64
+	fresh    bool // frames came since the last look
+	heard    clock.Time
+	alone    clock.Time // not asked before
+	settled  clock.Time // not moved before
+	tight    clock.Time // its boards were last short of one to spare
+	state    []byte     // what it knew at its last board
+	owed     bool       // it is to be launched though no frames come: its state is here
+	refused  bool       // no board can be had
+	not      int        // a board that it is not to go to, + 1
+	changed  bool
 }
 
 // Balancer decides for a switch.
@@ -130,31 +130,31 @@ func (b *Balancer) Changed(f func(dag int, t *Table)) {
 	}
 }
 
-// Places are the boards that run a DAG.
-func (b *Balancer) Places(dag int) (all []Place) {
-	for i := range b.dags[dag].places {
-		if p := &b.dags[dag].places[i]; p.used && p.board >= 0 {
-			all = append(all, Place{p.board, p.rate})
+// Assignments are the boards that run a DAG.
+func (b *Balancer) Assignments(dag int) (all []Assignment) {
+	for i := range b.dags[dag].assigned {
+		if p := &b.dags[dag].assigned[i]; p.used && p.board >= 0 {
+			all = append(all, Assignment{p.board, p.rate})
 		}
 	}
 	return all
 }
 
-// id is the number of a want: the DAG's, and which of its places it is.
+// id is the number of a want: the DAG's, and which of its assignments it is.
 func id(dag, k int) int { return dag*MaxBoards + k }
 
-// want asks for one more place of a DAG.
+// want asks for one more board for a DAG.
 func (b *Balancer) want(now clock.Time, n *pool.Node, dag int, rate float64) bool {
 	d := &b.dags[dag]
-	for k := range d.places {
-		p := &d.places[k]
+	for k := range d.assigned {
+		p := &d.assigned[k]
 		if p.used {
 			continue
 		}
 		if n.Want(now, id(dag, k), dag, rate, d.not-1) != nil {
 			return false
 		}
-		*p = place{used: true, board: -1, ends: clock.Never}
+		*p = assignment{used: true, board: -1, ends: clock.Never}
 		b.Launched++
 		return true
 	}
@@ -173,7 +173,7 @@ func (b *Balancer) On(now clock.Time, n *pool.Node, e pool.Event) {
 		return
 	}
 	d := &b.dags[dag]
-	p := &d.places[e.Want%MaxBoards]
+	p := &d.assigned[e.Want%MaxBoards]
 	if !p.used {
 		return
 	}
@@ -201,7 +201,7 @@ func (b *Balancer) On(now clock.Time, n *pool.Node, e pool.Event) {
 	case pool.Return:
 		n.Stay(now, e.Want)
 	case pool.Resume:
-		*p = place{}
+		*p = assignment{}
 		if e.State != nil {
 			d.state = e.State
 		}
@@ -211,7 +211,7 @@ func (b *Balancer) On(now clock.Time, n *pool.Node, e pool.Event) {
 		d.owed, d.alone = d.State, 0
 		d.assign()
 	case pool.NoPeer:
-		*p = place{}
+		*p = assignment{}
 		if e.Reason == pool.TooMuch {
 			d.state, d.owed = nil, false
 			b.Lost++
@@ -230,10 +230,10 @@ func (b *Balancer) make(now clock.Time, n *pool.Node, dag int) {
 		if i == dag || d.State || d.fresh || now < d.heard.Add(unused) || d.Boards == 0 {
 			continue
 		}
-		for k := range d.places {
-			if d.places[k].used {
+		for k := range d.assigned {
+			if d.assigned[k].used {
 				n.Unwant(now, id(i, k))
-				d.places[k] = place{}
+				d.assigned[k] = assignment{}
 			}
 		}
 		d.assign()
@@ -246,8 +246,8 @@ func (d *service) assign() {
 	d.changed = true
 	var at []uint8
 	d.Boards = 0
-	for k := range d.places {
-		p := &d.places[k]
+	for k := range d.assigned {
+		p := &d.assigned[k]
 		if p.used && p.board >= 0 {
 			d.Boards |= 1 << p.board
 			if p.ends == clock.Never {
@@ -274,10 +274,10 @@ func (d *service) assign() {
 	d.weigh()
 }
 
-// weigh sets what each place is sent.
+// weigh sets what each board is sent.
 func (d *service) weigh() {
-	for k := range d.places {
-		p := &d.places[k]
+	for k := range d.assigned {
+		p := &d.assigned[k]
 		p.rate = 0
 		for i, to := range d.To {
 			if p.used && p.board == int(to) && d.Mode == Go {
@@ -289,8 +289,8 @@ func (d *service) weigh() {
 
 // stays takes note of how long frames are at boards.
 func (d *service) stays(n *pool.Node, dag int) {
-	for k := range d.places {
-		p := &d.places[k]
+	for k := range d.assigned {
+		p := &d.assigned[k]
 		if !p.used || p.board < 0 {
 			continue
 		}
@@ -315,11 +315,11 @@ func left(n *pool.Node, dag, board int) (float64, bool) {
 // even divides a DAG's groups among its boards by what these can do, moving as few as it takes.
 func (b *Balancer) even(n *pool.Node, dag int) (moved int) {
 	d := &b.dags[dag]
-	var at []int // places
+	var at []int // assignments
 	var could [MaxBoards]float64
 	all, unlimited := 0.0, false
-	for k := range d.places {
-		p := &d.places[k]
+	for k := range d.assigned {
+		p := &d.assigned[k]
 		if !p.used || p.board < 0 || p.ends != clock.Never {
 			continue
 		}
@@ -345,7 +345,7 @@ func (b *Balancer) even(n *pool.Node, dag int) (moved int) {
 		}
 		has[k] = -sum * part
 		for i, to := range d.To {
-			if int(to) == d.places[k].board {
+			if int(to) == d.assigned[k].board {
 				has[k] += d.rate[i] + floor
 			}
 		}
@@ -362,14 +362,14 @@ func (b *Balancer) even(n *pool.Node, dag int) (moved int) {
 		}
 		best, most := -1, 0.0
 		for i := range d.To {
-			if r := d.rate[i] + floor; int(d.To[i]) == d.places[from].board && r > most && r <= min(has[from], -has[to]) {
+			if r := d.rate[i] + floor; int(d.To[i]) == d.assigned[from].board && r > most && r <= min(has[from], -has[to]) {
 				best, most = i, r
 			}
 		}
 		if best < 0 {
 			break
 		}
-		d.To[best] = uint8(d.places[to].board)
+		d.To[best] = uint8(d.assigned[to].board)
 		has[from] -= most
 		has[to] += most
 		moved++
@@ -398,9 +398,9 @@ func (b *Balancer) Advance(now clock.Time, n *pool.Node) {
 	}
 }
 
-// asked reports that a DAG has a place, or one was asked for.
+// asked reports that a DAG has a board, or one was asked for.
 func (d *service) asked() bool {
-	return slices.ContainsFunc(d.places[:], func(p place) bool { return p.used && p.ends == clock.Never })
+	return slices.ContainsFunc(d.assigned[:], func(p assignment) bool { return p.used && p.ends == clock.Never })
 }
 
 // look measures the load, and does something about what is too much or too little.
@@ -422,16 +422,16 @@ func (b *Balancer) look(now clock.Time, n *pool.Node) {
 			}
 			d.fresh, d.bytes = false, [Buckets]uint64{}
 			d.weigh()
-			for k := range d.places {
-				if d.places[k].used {
-					n.Traffic(id(i, k), d.places[k].rate)
+			for k := range d.assigned {
+				if d.assigned[k].used {
+					n.Traffic(id(i, k), d.assigned[k].rate)
 				}
 			}
 		}
-		for k := range d.places {
-			if p := &d.places[k]; p.used && now >= p.ends {
+		for k := range d.assigned {
+			if p := &d.assigned[k]; p.used && now >= p.ends {
 				n.Unwant(now, id(i, k))
-				*p = place{}
+				*p = assignment{}
 				d.assign()
 			}
 		}
@@ -447,8 +447,8 @@ func (b *Balancer) relieve(now clock.Time, n *pool.Node) {
 	b.order = b.order[:0]
 	for i := range b.dags {
 		d := &b.dags[i]
-		for k := range d.places {
-			p := &d.places[k]
+		for k := range d.assigned {
+			p := &d.assigned[k]
 			if !p.used || p.board < 0 || p.board >= MaxBoards || p.rate == 0 || p.ends != clock.Never {
 				continue
 			}
@@ -460,7 +460,7 @@ func (b *Balancer) relieve(now clock.Time, n *pool.Node) {
 			}
 		}
 	}
-	rate := func(id int) float64 { return b.dags[id/MaxBoards].places[id%MaxBoards].rate }
+	rate := func(id int) float64 { return b.dags[id/MaxBoards].assigned[id%MaxBoards].rate }
 	slices.SortFunc(b.order, func(x, y int) int {
 		if rate(x) != rate(y) {
 			return int(math.Copysign(1, rate(y)-rate(x)))
@@ -468,17 +468,17 @@ func (b *Balancer) relieve(now clock.Time, n *pool.Node) {
 		return x - y
 	})
 	for _, x := range b.order {
-		board := b.dags[x/MaxBoards].places[x%MaxBoards].board
+		board := b.dags[x/MaxBoards].assigned[x%MaxBoards].board
 		if now >= b.acted[board] && now >= b.dags[x/MaxBoards].settled && b.unload(now, n, x/MaxBoards, x%MaxBoards) {
 			b.acted[board] = now.Add(settle)
 		}
 	}
 }
 
-// unload moves a part of a DAG from the board of a place, or all of it. It reports whether it found a way.
+// unload moves a part of a DAG from one of its boards, or all of it. It reports whether it found a way.
 func (b *Balancer) unload(now clock.Time, n *pool.Node, dag, k int) bool {
 	d := &b.dags[dag]
-	p := &d.places[k]
+	p := &d.assigned[k]
 	d.settled = now.Add(settle)
 	if d.State {
 		v := n.View(p.board).Info
@@ -490,8 +490,8 @@ func (b *Balancer) unload(now clock.Time, n *pool.Node, dag, k int) bool {
 		}
 		return false
 	}
-	for j := range d.places {
-		o := &d.places[j]
+	for j := range d.assigned {
+		o := &d.assigned[j]
 		if more, known := left(n, dag, o.board&(MaxBoards-1)); j != k && o.used && o.board >= 0 && o.ends == clock.Never && known && more > o.rate/scarce {
 			if b.even(n, dag) > 0 {
 				return true
@@ -507,12 +507,12 @@ func (b *Balancer) unload(now clock.Time, n *pool.Node, dag, k int) bool {
 	return b.want(now, n, dag, 0)
 }
 
-// shrink ends the least used of a DAG's places, where the others could do all for a while.
+// shrink ends the least used of a DAG's boards, where the others could do all for a while.
 func (b *Balancer) shrink(now clock.Time, n *pool.Node, dag int) {
 	d := &b.dags[dag]
-	least, places, room := -1, 0, 0.0
-	for k := range d.places {
-		p := &d.places[k]
+	least, boards, room := -1, 0, 0.0
+	for k := range d.assigned {
+		p := &d.assigned[k]
 		if !p.used || p.ends != clock.Never {
 			continue
 		}
@@ -520,17 +520,17 @@ func (b *Balancer) shrink(now clock.Time, n *pool.Node, dag int) {
 		if p.board < 0 || !known {
 			return
 		}
-		places++
+		boards++
 		room += more
-		if least < 0 || p.rate < d.places[least].rate {
+		if least < 0 || p.rate < d.assigned[least].rate {
 			least = k
 		}
 	}
-	if places < 2 {
+	if boards < 2 {
 		d.tight = now
 		return
 	}
-	p := &d.places[least]
+	p := &d.assigned[least]
 	if more, _ := left(n, dag, p.board); room-more < 2*p.rate+(d.total-p.rate)/4 {
 		d.tight = now
 	}

@@ -89,7 +89,7 @@ func (f *fake) run(d time.Duration, rates ...float64) {
 			s.ready = nil
 			info := pool.Info{Regions: make([]int, max(0, s.regions-len(s.chains)))}
 			for _, c := range s.chains {
-				for _, p := range f.b.Places(c) {
+				for _, p := range f.b.Assignments(c) {
 					if p.Board == i {
 						info.Load += p.Rate
 						info.Chains = append(info.Chains, pool.Hosted{Chain: c, Left: max(1, s.capacity-p.Rate), Closed: f.b.dags[c].State})
@@ -120,7 +120,7 @@ func (f *fake) run(d time.Duration, rates ...float64) {
 }
 
 func (f *fake) at(dag int) (boards []int) {
-	for _, p := range f.b.Places(dag) {
+	for _, p := range f.b.Assignments(dag) {
 		boards = append(boards, p.Board)
 	}
 	slices.Sort(boards)
@@ -138,7 +138,7 @@ func TestGrowAndShrink(t *testing.T) {
 	if at := f.at(0); !slices.Equal(at, []int{0, 1}) {
 		t.Fatalf("3 Gbit/s at %v", at)
 	}
-	for _, p := range f.b.Places(0) {
+	for _, p := range f.b.Assignments(0) {
 		if left := f.boards[p.Board].capacity - p.Rate; left < 0.1e9 {
 			t.Errorf("board %d, which can do %g, has %g", p.Board, f.boards[p.Board].capacity, p.Rate)
 		}

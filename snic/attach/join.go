@@ -38,9 +38,9 @@ type BoardView struct {
 
 // DAGView is a DAG.
 type DAGView struct {
-	UID    uint32  `json:"uid"`
-	State  string  `json:"state"` // wait, go, nowhere
-	Places []Place `json:"places,omitempty"`
+	UID         uint32       `json:"uid"`
+	State       string       `json:"state"` // wait, go, nowhere
+	Assignments []Assignment `json:"places,omitempty"`
 }
 
 // Joining joins the app, which runs in workers, with its Node and its Balancer. All of its methods are called by those who
@@ -109,7 +109,7 @@ func (j *Joining) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 			p.met = true
 			p.mac, p.boards, p.view = j.mac, j.boards, j.view
 			for i := range j.tables {
-				if t := &j.tables[i]; t.dag < len(p.lanes) {
+				if t := &j.tables[i]; t.dag < len(p.courses) {
 					p.turn(at, t.dag, &t.Table)
 				}
 			}
@@ -129,12 +129,12 @@ func (j *Joining) read(p *app) {
 	if number := p.deployment.Number(); !p.met && (j.balancer == nil || number != j.number) {
 		j.number, j.dags, j.count, j.balancer = number, p.dags, p.count, nil
 		j.uids = j.uids[:0]
-		for i := range p.lanes {
-			j.uids = append(j.uids, p.lanes[i].uid)
+		for i := range p.courses {
+			j.uids = append(j.uids, p.courses[i].uid)
 		}
 	}
-	for i := range p.lanes {
-		if d := &p.lanes[i]; d.some {
+	for i := range p.courses {
+		if d := &p.courses[i]; d.some {
 			if j.balancer != nil {
 				j.balancer.Count(i, &d.bytes)
 				d.bytes, d.some = [Buckets]uint64{}, false
@@ -173,7 +173,7 @@ func (j *Joining) decide(n *pool.Node, now clock.Time, fresh bool) error {
 	for i := range j.balancer.dags {
 		d := &j.balancer.dags[i]
 		d.changed = d.changed || fresh
-		v.DAGs = append(v.DAGs, DAGView{j.uids[i], d.Mode.String(), j.balancer.Places(i)})
+		v.DAGs = append(v.DAGs, DAGView{j.uids[i], d.Mode.String(), j.balancer.Assignments(i)})
 	}
 	j.balancer.Changed(func(dag int, t *Table) { j.tables = append(j.tables, told{dag, *t}) })
 	j.view = v

@@ -64,7 +64,7 @@ const Any = -1
 // bits of each hash, and the top bit for a flow that is there.
 type set struct {
 	tags uint64
-	next uint8 // which place is given up next
+	next uint8 // which entry is given up next
 }
 
 // Flow is what a frame was found to be.
@@ -256,18 +256,18 @@ func (t *Table) Usual(q *Ask, b []byte, in uint16, end int, proto uint8) {
 	q.tags = t.sets[q.hash&t.mask].tags
 }
 
-// places are those of a set that may have a flow, by their tags: the top bit of the lane of each.
-func places(tags, hash uint64) uint64 {
-	// A place whose tag is equal has a zero lane. One above such a lane may be taken
+// candidates are the entries of a set that may have a flow, by their tags: the top bit of the byte of each.
+func candidates(tags, hash uint64) uint64 {
+	// An entry whose tag is equal has a zero byte. One above such a byte may be taken
 	// for it, but none that is empty: its top bit is set.
 	x := tags ^ (hash>>48|0x8000)*0x0001000100010001
 	return (x - 0x0001000100010001) &^ x & 0x8000800080008000
 }
 
-// Near goes on with what Ahead has begun: it looks at the first place that may have the flow.
+// Near goes on with what Ahead has begun: it looks at the first entry that may have the flow.
 func (t *Table) Near(q *Ask) {
 	q.found = false
-	if m := places(q.tags, q.hash); m != 0 {
+	if m := candidates(q.tags, q.hash); m != 0 {
 		if f := &t.flows[q.hash&t.mask*4+uint64(bits.TrailingZeros64(m))/16]; f.key.equal(&q.key) {
 			q.flow, q.found = f.Flow, true
 		}
@@ -292,10 +292,10 @@ func (t *Table) Find(q *Ask, b []byte, in uint16, forward bool) Flow {
 	return t.find(q, b, in, forward)
 }
 
-// find looks at all places: flows of the same batch may have come to the table since Near.
+// find looks at all entries: flows of the same batch may have come to the table since Near.
 func (t *Table) find(q *Ask, b []byte, in uint16, forward bool) Flow {
 	s := &t.sets[q.hash&t.mask]
-	for m := places(s.tags, q.hash); m != 0; m &= m - 1 {
+	for m := candidates(s.tags, q.hash); m != 0; m &= m - 1 {
 		f := &t.flows[q.hash&t.mask*4+uint64(bits.TrailingZeros64(m))/16]
 		if f.key.equal(&q.key) {
 			t.Hits++
