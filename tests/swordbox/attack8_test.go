@@ -368,3 +368,51 @@ func TestAttack8FoundWorlds(t *testing.T) {
 		})
 	}
 }
+
+// As TestAttack8GuestsOverAnother, and what the client sends is a little ahead of what is expected, or READs where it read before.
+func TestAttack8GuestsOverAnotherAhead(t *testing.T) {
+	for _, profile := range []rnic.Profile{rnic.RXE, rnic.ConnectX} {
+		for _, ahead := range []bool{true, false} {
+			for _, other := range []bool{true, false} { // there is another client
+				t.Run(fmt.Sprintf("%v, ahead %v, another %v", profile, ahead, other), func(t *testing.T) {
+					bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "shared": "1"}), Profile: profile}, func(t *testing.T, s *bed.Scene) {
+						c := rnic.DefaultConn()
+						c.Timeout, c.RetryCnt = 16, 7
+						l := bed.Link{PD: s.PD(), Conn: c}
+						m := s.MR(l.PD, va, 4096, all)
+						a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
+						known(t, s, m, a, b)
+						for range 20 {
+							a.ReadWord(m, va+1024)
+						}
+						s.Pause(time.Millisecond)
+						begin := (a.Far.Expected() - 10) & hdr.PSNMask
+						w := rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va + 1024, RKey: m.RKey}
+						if ahead {
+							begin = (begin + 20) & hdr.PSNMask
+							w.Op = rnic.OpWrite
+						}
+						a.QP.Reset()
+						a.Far.Reset()
+						l.Near, l.Far, l.Conn.SQPSN, l.Conn.RQPSN = a.QP, a.Far, begin, begin
+						again := s.Peer(0, 0, l)
+						for range 5 {
+							again.Post(w)
+						}
+						for range 200 { // 2 s
+							s.Pause(10 * time.Millisecond)
+							if !other {
+								continue
+							}
+							if _, st := b.Add(m, va, 1); st != rnic.Success {
+								break
+							}
+						}
+						t.Logf("%v after %v", again.Status(4), again.Latency(4))
+						healthy(t, again, b)
+					})
+				})
+			}
+		}
+	}
+}

@@ -90,8 +90,6 @@ func (s *Box) inspectAll(now clock.Time) {
 			case (f.disputed || f.quiet && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup) && (!f.bound || n.crowded())) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
 				s.clients.forsake(f)
-			case f.doubted:
-				s.carriers.question(f, max(leastPatience, now.Sub(f.asked)/8))
 			case f.quiet || f.disputed:
 				s.carriers.query(f)
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.crowded() || now.Sub(f.lost) > s.cfg.idle):
@@ -137,9 +135,6 @@ func (s *carrierSide) watch(c *flow) {
 	if c.inDoubt {
 		s.inquire(c)
 		return
-	}
-	if c.doubted {
-		s.question(c, max(leastPatience, now.Sub(c.asked)/8))
 	}
 	if c.gated && s.mayAsk(c) {
 		s.fill(c)
