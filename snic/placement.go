@@ -66,7 +66,8 @@ func (pl *placement) newFabric(now clock.Time, s settings) *region.Fabric {
 	cfg.Bitstream = s.deployment.Regions.Bitstream
 	cfg.Rate = s.rate
 	cfg.Monitor = s.monitor
-	if s.poolPort < 0 { // in a pool a DAG would leave a board for a clump
+	pauses := slices.ContainsFunc(s.lossless[:], func(p int8) bool { return p >= 0 })
+	if s.poolPort < 0 && !pauses { // in a pool a DAG would leave a board for a clump, and pauses make clumps of what came evenly
 		cfg.Clump = s.monitor // the packet store and burst= have room for more than that
 	}
 	cfg.Patience = 0 // a task that keeps packets for long is waited for
