@@ -294,7 +294,7 @@ func TestOddMachine(t *testing.T) {
 			if args["fair"] == "off" && (why == "throttled" || why == "over-quota") {
 				rt.Fatalf("%d frames were dropped: %s", n, why)
 			}
-			if !slices.Contains([]string{"bang", "throttled", "over-quota", "no-descriptor", "store-full", "no-region"}, why) {
+			if !slices.Contains([]string{"bang", "throttled", "over-quota", "no-descriptor", "store-full", "no-region", "hand-over-full"}, why) {
 				rt.Fatalf("%d frames were dropped: %s", n, why)
 			}
 		}
