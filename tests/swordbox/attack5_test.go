@@ -814,7 +814,7 @@ func TestAttack5PlaceOfOrphan(t *testing.T) {
 		known(t, s.Scene, m, a)
 		b := s.Peer(1, 0, bed.Link{PD: pd, Conn: k})
 		s.announce(b, 2)
-		warm(t, m, va, 1, b)
+		warm(t, m, va, 3, b)
 		a.QP.Reset()
 		a.Far.Reset()
 		post(b, m, va, 1)

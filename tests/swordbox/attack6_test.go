@@ -438,22 +438,28 @@ func TestAttack6AnswersLost(t *testing.T) {
 			for _, first := range []int{0, 1} {
 				t.Run(fmt.Sprintf("%v, %d, READ first %v", profile, n, first == 0), func(t *testing.T) {
 					lose := 0
-					bed.Both(t, bed.SceneConfig{Profile: profile, Box: ofSwordbox(graph.Args{"mode": "mux"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
-						return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
-							var f hdr.Frame
-							if lose > 0 && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsResponse) {
-								lose--
-								return true
-							}
-							return false
-						}}
-					}}, func(t *testing.T, s *bed.Scene) {
+					for k, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux"}), nil, ofSwordbox(graph.Args{"mode": "mux"})} {
+						s := newManagers(t, bed.SceneConfig{Profile: profile, Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+							return &bed.Spy{Endpoint: nic, Lose: func(b []byte) bool {
+								var f hdr.Frame
+								if lose > 0 && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsResponse) {
+									lose--
+									return true
+								}
+								return false
+							}}
+						}})
+						isAnnounced := k > 1
 						k := rnic.DefaultConn()
 						k.Timeout = 16
 						l := bed.Link{PD: s.PD(), Conn: k}
 						m := s.MR(l.PD, va, 4096, all)
 						a, b := s.Peer(0, 0, l), s.Peer(1, 0, l)
-						known(t, s, m, a, b)
+						if isAnnounced {
+							s.announce(a, 1)
+							s.announce(b, 2)
+						}
+						known(t, s.Scene, m, a, b)
 						lose = n
 						at := a.Posted()
 						for i := range n {
@@ -466,7 +472,7 @@ func TestAttack6AnswersLost(t *testing.T) {
 						a.Await(b)
 						t.Logf("the last one took %v", a.Latency(at+n-1))
 						healthy(t, a, b)
-					})
+					}
 				})
 			}
 		}
@@ -487,7 +493,7 @@ func TestAttack6PlaceOfOrphanComesRound(t *testing.T) {
 				known(t, s.Scene, m, a)
 				b := s.Peer(1, 0, bed.Link{PD: pd, Conn: k})
 				s.announce(b, 2)
-				warm(t, m, va, 1, b)
+				warm(t, m, va, 3, b)
 				a.QP.Reset()
 				a.Far.Reset()
 				post(b, m, va, 1)
@@ -520,21 +526,25 @@ func TestAttack6PlaceOfOrphanComesRound(t *testing.T) {
 // another way, or the server's processor is slow. The client is patient enough, and nobody else's is over its connection.
 func TestRereadIsPatient(t *testing.T) {
 	near, far := false, false
-	bed.Both(t, bed.SceneConfig{Box: ofSwordbox(graph.Args{"mode": "mux", "shared": "1"}), Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
-		return &bed.Spy{Endpoint: nic, LoseOut: func(b []byte) bool {
-			var f hdr.Frame
-			return far && machine == "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsReadResp) && len(f.PayloadOf(b)) == 512
-		}, Lose: func(b []byte) bool {
-			var f hdr.Frame
-			return near && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsReadResp) && len(f.PayloadOf(b)) == 512
-		}}
-	}}, func(t *testing.T, s *bed.Scene) {
+	for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": "mux", "shared": "1"})} { // announced: else the server is asked at each repetition, and is heard
+		s := newManagers(t, bed.SceneConfig{Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
+			return &bed.Spy{Endpoint: nic, LoseOut: func(b []byte) bool {
+				var f hdr.Frame
+				return far && machine == "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsReadResp) && len(f.PayloadOf(b)) == 512
+			}, Lose: func(b []byte) bool {
+				var f hdr.Frame
+				return near && machine != "s0" && hdr.Parse(b, &f) == hdr.IsRoCE && f.Op.Has(hdr.IsReadResp) && len(f.PayloadOf(b)) == 512
+			}}
+		}})
 		k := rnic.DefaultConn()
 		k.Timeout, k.RetryCnt = 15, 7 // 134 ms, eight times
 		l := bed.Link{PD: s.PD(), Conn: k}
 		m, own := s.MR(l.PD, va, 1<<16, all), s.MR(l.PD, 1<<30, 4096, all)
 		a, b, c := s.Peer(0, 0, l), s.Peer(1, 0, l), s.Peer(2, 0, l)
-		known(t, s, m, a, b, c)
+		for i, p := range []*bed.Peer{a, b, c} {
+			s.announce(p, uint32(i+1))
+		}
+		known(t, s.Scene, m, a, b, c)
 		read := func() {
 			a.Post(rnic.SendWR{Op: rnic.OpRead, SGL: [][]byte{make([]byte, 512)}, RemoteAddr: 1 << 30, RKey: own.RKey})
 		}
@@ -551,5 +561,5 @@ func TestRereadIsPatient(t *testing.T) {
 		far = false
 		a.Await(b, c)
 		healthy(t, a, b, c)
-	})
+	}
 }

@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,12 +13,22 @@ import (
 // its old PSN (NAK remote access error; rxe: read_reply, rxe_recheck_mr): its queue pair is in the error state. a has that NAK, as on a wire, and b, which did nothing wrong, has its atomic
 // executed over another connection or is asked for it again.
 func TestAttack6RepeatedReadRefused(t *testing.T) {
+	for _, isWrite := range []bool{false, true} {
+		t.Run(fmt.Sprintf("behind a WRITE %v", isWrite), func(t *testing.T) { repeatedReadRefused(t, isWrite) })
+	}
+}
+
+func repeatedReadRefused(t *testing.T, isWrite bool) {
 	r := newRig(t, graph.Args{"mode": "mux"})
 	a, b := r.join(), r.join()
 	b.learn(a, 0x7008, 1)
 	p, sp := a.psn, a.spsn
 	a.reads()
-	one(t, b.cas(0x7008, 1, 2).Out["b"]) // PSN sp+1 of a's connection
+	if isWrite { // PSN sp+1 of a's connection
+		one(t, b.write(0x7008, 2).Out["b"])
+	} else {
+		one(t, b.cas(0x7008, 1, 2).Out["b"])
+	}
 	again := a.made(hdr.ReadRequest, p, reth(lowest, testRKey, 8), nil)
 	refused := sp
 	got := one(t, r.Push("a", again).Out["b"])
