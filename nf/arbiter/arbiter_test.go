@@ -502,6 +502,9 @@ func FuzzPush(f *testing.F) {
 	f.Add(m.Append(nil), uint8(14), false)
 	f.Add([]byte("QA"), uint8(200), true)
 	f.Fuzz(func(t *testing.T, b []byte, flip uint8, cut bool) {
+		if len(b) > 1400 { // no frame is as long
+			t.Skip()
+		}
 		x := graphtest.NewSmall(t, *Kind(), with("clients", "2", "locks", "32", "waiting", "2"))
 		x.Advance(1100 * time.Millisecond)
 		a := x.App().(*app)
