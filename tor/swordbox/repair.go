@@ -121,6 +121,7 @@ func (r *record) replaying(c *flow) bool {
 			return true
 		}
 	}
+	c.replayed = 0 // not looked for again
 	return false
 }
 
