@@ -2,9 +2,10 @@ package swordbox
 
 import (
 	"testing"
+	"time"
 
-	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // What the server executed before it acknowledges without a look at rights: its MSN stays as it was. Such an answer shows no right, and no word's value.
@@ -76,19 +77,62 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// A server had no receive buffer, and its client begins again at that request. What it has sent behind, and waits here, does not pass before what it sends again.
-func TestForgoNotReady(t *testing.T) {
-	r := newRig(t, graph.Args{"infer": "off", "static": "10.9.0.16/0x100-10.9.0.1/0x200,psn=1000"})
-	r.reach()
-	c := r.client()
-	c.warm()
-	send := func(psn uint32) []byte { return c.made(hdr.SendOnly, psn, nil, little(7)) }
-	p := c.psn
-	same(t, r.Push("a", send(p)).Out["b"], send(p))
-	same(t, r.Push("a", send(p+1)).Out["b"], send(p+1))
-	one(t, c.nak(p, 0x20).Out["a"])
-	none0(t, r.Push("a", send(p+2)).Out["b"])
-	for k := range uint32(3) {
-		same(t, r.Push("a", send(p+k)).Out["b"], send(p+k))
+// What was asked for again behind a READ that is done again has its answer behind the READ's; an atomic in front of it has its answer at once.
+func TestAnsweredBesideReread(t *testing.T) {
+	r := newRig(t, muxArgs)
+	a := r.join()
+	add := func(psn uint32) []byte { return a.made(hdr.FetchAdd, psn, atomicETH(0x6000, testRKey, 1, 0), nil) }
+	p := a.psn
+	for k := range uint64(3) {
+		if k == 1 {
+			one(t, a.read(0x5000, 8).Out["b"])
+			one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"])
+			continue
+		}
+		one(t, a.request(hdr.FetchAdd, atomicETH(0x6000, testRKey, 1, 0), nil).Out["b"])
+		one(t, a.atomicAck(k).Out["a"])
 	}
+	one(t, r.Push("a", a.made(hdr.ReadRequest, p+1, reth(0x5000, testRKey, 8), nil)).Out["b"])
+	one(t, r.Push("a", add(p)).Out["a"])
+	none0(t, r.Push("a", add(p+2)).Out["a"])
+	if got := a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"]; len(got) != 2 {
+		t.Errorf("behind the READ's answer: %s, want both", show(got))
+	}
+}
+
+// Of a server's end that was asked, an acknowledgement of a request in front of the newest one is of another connection's, though the MSN may be the same.
+func TestAffirmed(t *testing.T) {
+	r := newRig(t, nil)
+	a := r.join()
+	a.writes()
+	a.writes()
+	n := (*r.box().nodes.Load())[0]
+	slot, _ := n.conns.Find(conn.AddrFrom(a.ip), a.cqpn)
+	fl := &n.flows[slot]
+	fl.asked = 1
+	for back, want := range map[uint32]bool{1: true, 2: false} {
+		var h hdr.Frame
+		b := a.response(hdr.Acknowledge, a.spsn-back, aeth(hdr.SynACK, a.smsn), nil)
+		hdr.Parse(b, &h)
+		if got := fl.affirmed(&h, b, a.spsn-back); got != want {
+			t.Errorf("PSN %d behind: %v, want %v", back, got, want)
+		}
+	}
+}
+
+// The server is silent on one connection, where a READ is done again, and answers on another one. Its client is not told: it goes on asking, or gives up by its own counts.
+func TestPatientReread(t *testing.T) {
+	r := newRig(t, muxArgs)
+	a, b := r.join(), r.join()
+	p := a.psn
+	one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"])
+	again := a.made(hdr.ReadRequest, p, reth(0x5000, testRKey, 8), nil)
+	one(t, r.Push("a", again).Out["b"])
+	for range 200 {
+		none0(t, r.Advance(20 * time.Millisecond).Out["a"])
+		b.reads()
+		none0(t, r.Push("a", again).Out["a"])
+	}
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"])
 }

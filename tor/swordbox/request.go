@@ -76,11 +76,11 @@ func (s *wire) forgo(fl *flow, x *packet.Buf, b []byte) {
 	}
 }
 
-// forget ends the following of flow fl, whose ends count alike. Requests that wait pass, as strangers', unless their client has to send them again (mustRepeat).
+// forget ends the following of flow fl, whose ends count alike. Requests that wait pass, as strangers'.
 func (s *wire) forget(fl *flow) {
 	n := s.n
 	for _, q := range []*hold.Queue{&fl.late, &fl.stall, &fl.early} {
-		for !q.Empty() && !fl.lags {
+		for !q.Empty() {
 			if y, _ := n.shelf.Take(s.c, q, n.worker); y != nil {
 				hdr.Parse(y.Bytes(), &s.f)
 				s.stranger(y, y.Bytes(), reasonStranger)
