@@ -345,6 +345,10 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 		}
 		s.own(n)
 	}
+	if in == toClients && n.macs[0].Load() == 0 && !isCM && s.hasNamesake(n) {
+		s.aside(in, x, b, reasonStranger)
+		return
+	}
 	if in == toServers {
 		if mac := fromOf(b); n.macs[0].Load() != mac && !n.isAt(mac) {
 			s.locate(n, mac)

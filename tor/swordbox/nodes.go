@@ -283,6 +283,12 @@ func (s *Box) pair() {
 	}
 }
 
+// hasNamesake reports whether node n, whose server has not been heard and which has no connection, has the address of another node, in another VLAN: both may
+// be one server, and what n's clients ask it may change what the other one's do.
+func (s *Box) hasNamesake(n *node) bool {
+	return n.conns.Len() == 0 && slices.ContainsFunc(*s.nodes.Load(), func(m *node) bool { return m != n && m.named(n.addrs[0].In(0)) })
+}
+
 // awaitsTwin reports whether atomics of another node under this one's MAC are
 // under way as WRITEs, from the time when nobody knew.
 func (s *Box) awaitsTwin() bool {
