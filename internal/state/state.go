@@ -149,23 +149,47 @@ func (s *File) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if i.Size() > 0 {
-		s.fresh = false
-		head := make([]byte, headLen)
-		n, _ := f.ReadAt(head, 0)
-		if !bytes.HasPrefix(head, []byte(magic)) {
-			return errors.New("it is not a state of quillon: give another file")
-		}
-		left, _, _ := bytes.Cut(head[24:], []byte{0})
-		if size := binary.LittleEndian.Uint64(head[16:]); n < headLen || uint64(i.Size()) != size {
-			return fmt.Errorf("it is damaged: %d bytes, not %d; end the connections of %s's clients, remove the file, and start again", i.Size(), size, s.app)
-		}
-		if string(left) != s.app {
-			return fmt.Errorf("it is the state of %s, not of %s: give another file", left, s.app)
-		}
+	if err := s.examine(f, i.Size()); err != nil {
+		return err
 	}
 	s.f = f
 	return nil
+}
+
+// examine refuses a file that is no state of this app. One that grew when its process was killed has zeros behind the size that its head says, and a new one has
+// nothing but zeros.
+func (s *File) examine(f *os.File, size int64) error {
+	head := make([]byte, headLen)
+	n, _ := f.ReadAt(head, 0)
+	if !bytes.HasPrefix(head, []byte(magic)) {
+		if !blank(f, 0) {
+			return errors.New("it is not a state of quillon: give another file")
+		}
+		return nil
+	}
+	s.fresh = false
+	left, _, _ := bytes.Cut(head[24:], []byte{0})
+	if was := binary.LittleEndian.Uint64(head[16:]); n < headLen || was < headLen || was > uint64(size) || !blank(f, int64(was)) {
+		return fmt.Errorf("it is damaged: %d bytes, not %d; end the connections of %s's clients, remove the file, and start again", size, was, s.app)
+	}
+	if string(left) != s.app {
+		return fmt.Errorf("it is the state of %s, not of %s: give another file", left, s.app)
+	}
+	return nil
+}
+
+// blank reports whether a file has nothing but zeros from a place on.
+func blank(f *os.File, from int64) bool {
+	b := make([]byte, 1<<16)
+	for {
+		n, err := f.ReadAt(b, from)
+		if bytes.ContainsFunc(b[:n], func(r rune) bool { return r != 0 }) {
+			return false
+		}
+		if from += int64(n); err != nil {
+			return errors.Is(err, io.EOF)
+		}
+	}
 }
 
 // grow makes the file at least as large as size, and maps it. Earlier mappings stay, because an app that is
@@ -190,6 +214,8 @@ func (s *File) grow(size int64) error {
 		if err := s.f.Truncate(size); err != nil {
 			return err
 		}
+	}
+	if len(s.maps) == 0 || size > i.Size() { // the last process may have been killed here
 		head := make([]byte, headLen)
 		copy(head, magic)
 		binary.LittleEndian.PutUint64(head[16:], uint64(size))

@@ -70,9 +70,9 @@ func TestStateFile(t *testing.T) {
 	}{
 		{whole[:len(whole)-1], "it is damaged"},
 		{whole[:100], "it is damaged"},
-		{append(bytes.Clone(whole), 0), "it is damaged"},
+		{append(bytes.Clone(whole), 1), "it is damaged"},
 		{[]byte("root:x:0:0:root:/root:/bin/sh\n"), "it is not a state of quillon"},
-		{make([]byte, len(whole)), "it is not a state of quillon"},
+		{append(make([]byte, len(whole)), 1), "it is not a state of quillon"},
 	} {
 		if err := os.WriteFile(path, c.content, 0o600); err != nil {
 			t.Fatal(err)
