@@ -130,7 +130,7 @@ func (s *clientSide) turn(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		}
 		s.c.Drop(x, reasonPSNGap)
 		return
-	case d < 0 && fl.young && !fl.onward && psnLess(psn, fl.start):
+	case d < 0 && s.before(fl, b, psn) && !fl.onward:
 		s.stranger(x, b, reasonRepeated) // of the time before
 		return
 	case d < 0:
@@ -334,7 +334,7 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 		return far
 	}
 	switch {
-	case !fl.bound && (far || fl.young && psnLess(psn, fl.start)):
+	case !fl.bound && (far || s.before(fl, b, psn)):
 		if psn != fl.strangeEnd {
 			fl.strange = psn
 		}
@@ -348,6 +348,12 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 		return true
 	}
 	return false
+}
+
+// before reports whether request b of flow fl with PSN psn may be of the time before it was followed, and is not what another box asks (see question):
+// that is answered when the server was asked here.
+func (s *wire) before(fl *flow, b []byte, psn uint32) bool {
+	return fl.young && psnLess(psn, fl.start) && !(fl.trusted && s.f.Op == hdr.WriteOnly && s.f.RETHOf(b).DMALength() == 0 && hdr.PSNDiff(psn, fl.start) <= -longSince/2)
 }
 
 // recounts reports whether request b of flow fl, with headers f, repeats what is open. Answers count for what comes behind all that is open then: one to
