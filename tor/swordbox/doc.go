@@ -199,8 +199,8 @@
 // When what was left is damaged, older than a minute, or of a version that this one does not
 // understand (taken), clients of the connections on record are told by a NAK when they ask,
 // however late. Where not even the records can be read, no process starts. A connection
-// on record is forgotten when it is closed, or when it was quiet (idle=) and its end at
-// the server does not answer.
+// on record is forgotten when it is closed; or when it was quiet (idle=), its end at
+// the server does not answer, which is asked ever less often, and there is hardly a place left.
 //
 // With mode=off operations go over their own connections again, connections on
 // record are translated until they are closed, and no new ones are followed.

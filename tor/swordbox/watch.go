@@ -10,6 +10,9 @@ import (
 // tick is the longest time between two looks at connections.
 const tick = clock.Duration(20 * time.Millisecond)
 
+// mostSilence is the longest time between two questions about a quiet connection that the server does not answer. Until then each is twice as long after the one before.
+const mostSilence = clock.Duration(time.Minute)
+
 // Tick implements graph.Ticker. It looks at all connections (worker 0), at those that carry what is
 // others', and at requests that wait.
 func (s *Box) Tick(c *graph.Ctx) clock.Time {
@@ -90,7 +93,7 @@ func (s *Box) inspectAll(now clock.Time) {
 			case (f.disputed || f.quiet && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup) && (!f.bound || n.crowded())) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
 				s.c.Count(ctrGone, 1)
 				s.clients.forsake(f)
-			case f.quiet || f.disputed:
+			case f.disputed || f.quiet && now.Sub(f.asking) >= min(clock.Duration(s.cfg.giveup)<<min(f.tries, 20), mostSilence):
 				s.carriers.query(f)
 			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.crowded() || now.Sub(f.lost) > s.cfg.idle):
 				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
