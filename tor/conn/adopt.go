@@ -33,7 +33,7 @@ func (t *Table) Adopt(now clock.Time, s Slot, r *Row) error {
 	}
 	t.free[at] = t.free[len(t.free)-1]
 	t.free = t.free[:len(t.free)-1]
-	t.rows[s] = x
+	t.rows[s], t.top = x, max(t.top, int(s)+1)
 	for _, client := range []bool{true, false} {
 		e, _ := t.rows[s].ends(client)
 		if known := e.hasComm; known {

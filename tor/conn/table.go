@@ -86,6 +86,7 @@ type Table struct {
 type store struct {
 	cfg  Config
 	rows []Row
+	top  int   // see Top
 	qps  names // ends of rows by address and QPN
 	ids  names // ends of managed rows by address and communication ID
 }
@@ -141,6 +142,9 @@ func (t *store) Row(s Slot) *Row { return &t.rows[s] }
 
 // Used reports whether slot s holds a row.
 func (t *store) Used(s Slot) bool { return s >= 0 && int(s) < len(t.rows) && t.rows[s].used }
+
+// Top is a slot that no row was ever in, and none behind it: Cap when there is none.
+func (t *store) Top() int { return t.top }
 
 // Len is the number of rows in use, Cap the most there can be.
 func (t *Table) Len() int { return len(t.rows) - len(t.free) }
@@ -270,6 +274,7 @@ func (t *Table) alloc(now clock.Time, learnt Source) Slot {
 	n := len(t.free) - 1
 	s := t.free[n]
 	t.free = t.free[:n]
+	t.top = max(t.top, int(s)+1)
 	t.rows[s] = Row{used: true, Learnt: learnt, LastSeen: now}
 	return s
 }

@@ -59,6 +59,7 @@ type node struct {
 	removed   []*flow    // rows that went, to be dealt with after the table is at rest
 	strangers hold.Queue // requests that nobody follows, and wait
 	longs     longWrites
+	inspected int // how many connections the round has looked at; -1: all
 }
 
 // owner is the worker that has a node: parts of the node ask it for the time, and count and
@@ -77,6 +78,7 @@ type Box struct {
 	cfg             settings   // the worker's own: they may change
 	restatic        bool       // connections of static= came or went
 	due             clock.Time // when this worker is to look at connections next; 0: never was
+	round           inspection
 
 	requests, responses, bytes uint64
 

@@ -28,13 +28,13 @@ type order struct {
 	strays []stray     // beside the flows
 	ready  []*flow     // flows with an answer to give, after the frame at hand
 	twin   atomic.Bool // another node has this MAC, and may be the same server
-	lends  bool        // a connection carries operations of others: see hasten
+	lends  lenders     // connections that carry operations of others: see hasten
 }
 
 // init makes that of the server in that place. Its flows are what was left there.
 func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.record, n.words, n.ready = newRecord(m.of(place), cfg.window), newWords(cfg.words), make([]*flow, 0, cfg.conns)
-	n.strays = make([]stray, cfg.conns)
+	n.strays, n.lends.set = make([]stray, cfg.conns), make([]uint64, (cfg.conns+63)/64)
 	n.words.seed = cfg.seed
 	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner, seed: cfg.seed}
 	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)
@@ -161,7 +161,7 @@ func (n *order) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 		n.ledger.diverge(fl)
 		n.ledger.diverge(c)
 		if c.guests == 1 {
-			n.lends = true
+			n.lends.add(n.index(c))
 			n.c.Wake(n.c.Now().Add(leastPatience)) // by then it may be lost
 		}
 	}

@@ -424,7 +424,7 @@ func (n *order) relink(c *flow, list []*op, now clock.Time) {
 		if f != c {
 			o.flags |= fGuest
 			n.keys.guest(o, 1)
-			n.lends = true
+			n.lends.add(n.index(c))
 		}
 		if !o.makeable() {
 			o.flags |= fUnkept

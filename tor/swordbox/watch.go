@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -38,13 +39,12 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 // long as they may. The result is when that is to be done again.
 func (s *Box) hasten(now clock.Time) clock.Time {
 	n, next := s.n, clock.Never
-	if n.lends {
-		n.lends = false
-		for i := range n.flows {
-			if f := &n.flows[i]; f.guests > 0 {
-				s.carriers.watch(f)
-				n.lends, next = true, now.Add(clock.Duration(leastPatience))
-			}
+	for i := range n.lends.all {
+		if f := &n.flows[i]; f.guests == 0 {
+			n.lends.remove(i)
+		} else {
+			s.carriers.watch(f)
+			next = now.Add(clock.Duration(leastPatience))
 		}
 	}
 	if len(n.waits.all) > 0 {
@@ -57,72 +57,143 @@ func (s *Box) hasten(now clock.Time) clock.Time {
 	return next
 }
 
-// inspectAll looks at all connections, and says when it is to be called again (due).
+// lenders are connections that carry, or carried lately, operations of others, by their place.
+type lenders struct {
+	set []uint64
+	n   int // how many there are
+}
+
+func (l *lenders) add(i int32) {
+	if w, b := &l.set[i/64], uint64(1)<<(i%64); *w&b == 0 {
+		*w |= b
+		l.n++
+	}
+}
+
+func (l *lenders) remove(i int32) {
+	l.set[i/64] &^= 1 << (i % 64)
+	l.n--
+}
+
+// all goes through them, until yield says that it is enough.
+func (l *lenders) all(yield func(int32) bool) {
+	for k := 0; k < len(l.set) && l.n > 0; k++ {
+		for w := l.set[k]; w != 0; w &= w - 1 {
+			if !yield(int32(64*k + bits.TrailingZeros64(w))) {
+				return
+			}
+		}
+	}
+}
+
+// inspection is one look at all connections, of which each call of inspectAll does a part: frames wait meanwhile.
+type inspection struct {
+	under                    bool           // way
+	away                     clock.Duration // how much later than due the app was called: for so long it heard nobody
+	busy                     bool
+	conns, words, lent, held int
+}
+
+// mostInspected is how many connections are looked at in one go, and respite the time until the next ones.
+const (
+	mostInspected = 4096
+	respite       = 200 * clock.Duration(time.Microsecond)
+)
+
+// inspectAll looks at connections, and says when it is to be called again (due).
 func (s *Box) inspectAll(now clock.Time) {
-	c := s.c
+	c, r := s.c, &s.round
 	if !s.begun.Load() {
 		s.begin(now)
 	}
 	if s.restatic {
 		s.reconnect()
 	}
-	away := clock.Duration(0)
+	late := clock.Duration(0)
 	if s.due != 0 {
-		away = now.Sub(s.due)
+		late = now.Sub(s.due)
 	}
 	period := min(tick, clock.Duration(s.cfg.giveup/10))
-	conns, words, lent, held := 0, 0, 0, 0
-	busy := false
+	if late <= period {
+		late = 0
+	}
+	if !r.under || late > 0 {
+		*r = inspection{under: true, away: late}
+		for _, n := range *s.nodes.Load() {
+			s.own(n)
+			n.inspected = 0
+			if late > 0 {
+				n.pulse.excuse(late, now)
+			}
+		}
+	}
+	left := mostInspected
 	for _, n := range *s.nodes.Load() {
+		if n.inspected < 0 {
+			continue
+		}
 		s.own(n)
-		n.conns.Sweep(now)
-		if away > period {
-			n.pulse.excuse(away, now)
+		if left = s.inspectSome(n, left); left == 0 {
+			s.release()
+			s.due = now.Add(respite)
+			return
 		}
-		for l := range n.flows {
-			f := &n.flows[l]
-			if away > period {
-				f.excuse(away, now)
-			}
-			switch {
-			case f.quiet && now.Sub(f.heard) < s.cfg.idle:
-				f.quiet = false // the server's end is there
-			case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
-				s.carriers.watch(f)
-				busy = busy || f.inDoubt || f.gated
-			case (f.disputed || f.quiet && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup) && (!f.bound || n.crowded())) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
-				s.c.Count(ctrGone, 1)
-				s.clients.forsake(f)
-			case f.disputed || f.quiet && now.Sub(f.asking) >= min(clock.Duration(s.cfg.giveup)<<min(f.tries, 20), mostSilence):
-				s.carriers.query(f)
-			case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.crowded() || now.Sub(f.lost) > s.cfg.idle):
-				n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
-			}
-		}
-		busy = busy || !n.strangers.Empty()
-		s.clients.settle()
+		n.inspected = -1
+		r.busy = r.busy || !n.strangers.Empty()
 		if !n.idle() || n.kept || !s.cfg.mode.moves() {
 			n.busy = now
 		} else if now.Sub(n.busy) > s.cfg.idle {
 			s.part(n)
 			continue
 		}
-		conns += n.conns.Len()
-		words += n.words.n
-		lent += n.keys.lending
-		held += n.shelf.Len()
+		r.conns += n.conns.Len()
+		r.words += n.words.n
+		r.lent += n.keys.lending
+		r.held += n.shelf.Len()
 	}
 	s.release()
-	c.Set(ctrConns, uint64(conns))
-	c.Set(ctrLanes, uint64(lent))
-	c.Set(ctrWords, uint64(words))
-	c.Set(ctrHeld, uint64(held))
+	c.Set(ctrConns, uint64(r.conns))
+	c.Set(ctrLanes, uint64(r.lent))
+	c.Set(ctrWords, uint64(r.words))
+	c.Set(ctrHeld, uint64(r.held))
 	c.Set(ctrRecorded, uint64(s.recorded()))
 	s.mem.alive(now)
-	if busy {
+	if r.busy {
 		period = min(period, clock.Duration(leastPatience))
 	}
-	s.due = now.Add(period)
+	s.due, r.under = now.Add(period), false
+}
+
+// inspectSome looks at connections of node n, which is this worker's, from n.inspected on, at most left. The result is how many more may be looked at; 0: n has more.
+func (s *Box) inspectSome(n *node, left int) int {
+	now := s.c.Now()
+	if n.inspected == 0 {
+		n.conns.Sweep(now)
+	}
+	end := min(n.inspected+left, n.conns.Top())
+	for ; n.inspected < end; n.inspected++ {
+		left--
+		f := &n.flows[n.inspected]
+		if s.round.away > 0 {
+			f.excuse(s.round.away, now)
+		}
+		switch {
+		case f.quiet && now.Sub(f.heard) < s.cfg.idle:
+			f.quiet = false // the server's end is there
+		case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
+			s.carriers.watch(f)
+			s.round.busy = s.round.busy || f.inDoubt || f.gated
+		case (f.disputed || f.quiet && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup) && (!f.bound || n.crowded())) && f.asked != 0 && s.carriers.unanswered(f, f.asked):
+			s.c.Count(ctrGone, 1)
+			s.clients.forsake(f)
+		case f.disputed || f.quiet && now.Sub(f.asking) >= min(clock.Duration(s.cfg.giveup)<<min(f.tries, 20), mostSilence):
+			s.carriers.query(f)
+		case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.crowded() || now.Sub(f.lost) > s.cfg.idle):
+			n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
+		}
+	}
+	s.clients.settle()
+	return left
 }
 
 // crowded reports whether so many connections are known that there may soon be no place for another one.
@@ -240,8 +311,8 @@ func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 	if p.lastFrom != nil {
 		ask(p.lastFrom) // the table may have room for many, and few be there
 	}
-	for range min(8, len(n.flows)) {
-		p.asks = (p.asks + 1) % int32(len(n.flows))
+	for range min(8, n.conns.Top()) {
+		p.asks = (p.asks + 1) % int32(n.conns.Top())
 		ask(&n.flows[p.asks])
 	}
 	s.askStrangers()
