@@ -8,7 +8,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -67,6 +69,28 @@ type memory struct {
 	// be under way.
 	barred clock.Time
 	bound  atomic.Int32
+	full   atomic.Int64 // until when it is not tried to bind more
+	ties   ties
+}
+
+// ties are the queue pairs of bound connections of all servers, and of how many connections each is: those of two VLANs may have the same name, which is
+// all that the kernel knows.
+type ties struct {
+	sync.Mutex
+	of map[port.QueuePair]int32
+}
+
+// change counts a connection that has queue pair q, or d = -1: has it no more. The result is whether the kernel is to be told.
+func (t *ties) change(q port.QueuePair, d int32) bool {
+	t.Lock()
+	defer t.Unlock()
+	n := t.of[q] + d
+	if n <= 0 {
+		delete(t.of, q)
+	} else {
+		t.of[q] = n
+	}
+	return n == 0 || n == d
 }
 
 // arrays are what the memory has of a server.
@@ -299,9 +323,30 @@ func (l *ledger) diverge(f *flow) {
 	}
 }
 
-// bind puts flow f on record.
-func (l *ledger) bind(f *flow) {
+// fullFor is how long the kernel is not asked for room again, behind a refusal.
+const fullFor = time.Second
+
+// mayDiverge does so in advance. False when the kernel has no room for what it would have to hold back without this process: both ends must go on to
+// count alike.
+func (l *ledger) mayDiverge(f *flow) bool {
+	now := l.by.c.Now()
+	switch {
+	case f.bound:
+		return true
+	case now < clock.Time(l.mem.full.Load()):
+		return false
+	case l.bind(f):
+		return true
+	}
+	l.strike(f)
+	l.mem.full.Store(int64(now.Add(fullFor)))
+	return false
+}
+
+// bind puts flow f on record. False when the kernel could not be told.
+func (l *ledger) bind(f *flow) bool {
 	f.bound = true
+	told := true
 	l.mem.bound.Add(1)
 	row := &l.r.rows[l.r.index(f)]
 	*row = *l.r.row(f)
@@ -311,10 +356,12 @@ func (l *ledger) bind(f *flow) {
 		l.note(f)
 	}
 	for _, q := range r.ends() {
-		if l.by.c.Bind(q, true) != nil {
+		if l.mem.ties.change(q, 1) && l.by.c.Bind(q, true) != nil {
 			l.by.c.Count(ctrUnbound, 1)
+			told = false
 		}
 	}
+	return told
 }
 
 // strike takes flow f off the record.
@@ -329,7 +376,9 @@ func (l *ledger) strike(f *flow) {
 	}
 	r := identityOf(&l.r.rows[l.r.index(f)])
 	for _, q := range r.ends() {
-		_ = l.by.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
+		if l.mem.ties.change(q, -1) {
+			_ = l.by.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
+		}
 	}
 }
 

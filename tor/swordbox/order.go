@@ -277,7 +277,7 @@ func (n *order) effect(o *op, v *word, c *flow) {
 		case n.c.Now().Sub(v.checked) >= n.cfg.verify && c.rd < n.depth(c):
 			v.checked = n.c.Now()
 			n.foretell(o, v)
-		case n.writable(o, c):
+		case n.writable(o, c) && n.ledger.mayDiverge(n.flowOf(o)):
 			o.prior, o.out, o.flags = v.value, now, o.flags|fReplaced
 			n.words.writes++
 			v.writes++

@@ -80,6 +80,9 @@ func (s *Box) inherit(now clock.Time) {
 		}
 	}
 	m.bound.Store(int32(len(bound) / 2))
+	for _, q := range bound {
+		m.ties.change(q, 1)
+	}
 	if s.c.Rebind(bound) != nil {
 		s.c.Count(ctrUnbound, 1)
 	}

@@ -53,6 +53,10 @@ type Test struct {
 	// Guard is the guard of the ports, from when the app first asks for it on: before
 	// that, a test may give it one that an app before this one had.
 	Guard *port.Guard
+	// Bound are the queue pairs that the app has bound.
+	Bound map[port.QueuePair]bool
+	// NoBind, if not nil, is why no queue pair can be bound any more.
+	NoBind error
 
 	t     testing.TB
 	kind  graph.Kind
@@ -83,6 +87,29 @@ func (e *end) Guard() (*port.Guard, error) {
 		e.x.Guard = port.NewGuard(nil)
 	}
 	return e.x.Guard, nil
+}
+
+// Bind implements port.Binder.
+func (e *end) Bind(q port.QueuePair, on bool) error {
+	if e.x.NoBind != nil && on {
+		return e.x.NoBind
+	}
+	if e.x.Bound == nil {
+		e.x.Bound = map[port.QueuePair]bool{}
+	}
+	if e.x.Bound[q] = true; !on {
+		delete(e.x.Bound, q)
+	}
+	return nil
+}
+
+// Rebind implements port.Binder.
+func (e *end) Rebind(all []port.QueuePair) error {
+	e.x.Bound = map[port.QueuePair]bool{}
+	for _, q := range all {
+		e.x.Bound[q] = true
+	}
+	return nil
 }
 
 func (e *end) Tx(b *packet.Batch) (int, error) {
