@@ -348,6 +348,9 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 	both := []*device{w.a, w.b}
 	resumed := w.a.before != nil && w.b.before != nil
 	for _, d := range both {
+		if err := d.noOther(); err != nil {
+			return nil, err
+		}
 		if err := d.prepare(true); err != nil {
 			return nil, err
 		}
@@ -616,17 +619,26 @@ func (w *Pair) Free() (name string, err error) {
 // Holds is what would be held if the process ended now.
 func (w *Pair) Holds() Held { return w.a.holds() }
 
-// Orphans is how many queue pairs are bound at a wire that an earlier process left, while there was no Attach.
+// Orphans is how many queue pairs are bound at wires that an earlier process left, while there was no Attach.
 func (w *Pair) Orphans() (n int, err error) {
-	if w.a.before == nil {
-		return 0, nil
+	for _, d := range []*device{w.a, w.b} {
+		if d.before == nil || d == w.b && w.a.before != nil && w.a.before.ID == d.before.ID {
+			continue
+		}
+		s, err := d.before.Set()
+		if err != nil {
+			return n, err
+		}
+		if s == nil {
+			continue
+		}
+		k, err := s.Len()
+		if err = errors.Join(err, s.Close()); err != nil {
+			return n, err
+		}
+		n += k
 	}
-	s, err := w.a.before.Set()
-	if err != nil || s == nil {
-		return 0, err
-	}
-	n, err = s.Len()
-	return n, errors.Join(err, s.Close())
+	return n, nil
 }
 
 // Held is what Detach has left programs for.
@@ -657,7 +669,7 @@ func (w *Pair) Close() error {
 func Wire(ifA, ifB string) (Info, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	there := 0
+	there, of := 0, uint32(0)
 	for _, name := range []string{ifA, ifB} {
 		l, err := netlink.LinkByName(name)
 		if err != nil {
@@ -667,8 +679,8 @@ func Wire(ifA, ifB string) (Info, error) {
 		if err != nil {
 			return Info{}, err
 		}
-		if a != nil && a.Name == xsk.WireProgram {
-			there++
+		if a != nil && a.Name == xsk.WireProgram && (of == 0 || of == a.ID) {
+			there, of = there+1, a.ID
 		}
 		if err := a.Close(); err != nil {
 			return Info{}, err
@@ -677,11 +689,19 @@ func Wire(ifA, ifB string) (Info, error) {
 	if there == 2 {
 		return Info{Wire: true, Resumed: true}, nil
 	}
-	w, err := OpenPair(PairConfig{A: ifA, B: ifB, Keep: true, Options: Options{Filter: &port.Filter{}}, bare: true})
+	w, err := OpenPair(PairConfig{A: ifA, B: ifB, Keep: true, Later: true, Options: Options{Filter: &port.Filter{}}, bare: true})
 	if err != nil {
 		return Info{}, err
 	}
-	return w.Info(), w.Close()
+	n, err := w.Orphans()
+	switch {
+	case err != nil:
+	case n > 0:
+		err = fmt.Errorf("%d queue pairs at %s and %s cannot do without a process that was here: start it as it was started, or end these connections at their clients", n, ifA, ifB)
+	default:
+		err = w.Attach()
+	}
+	return w.Info(), errors.Join(err, w.Close())
 }
 
 // Detach removes the wire between two interfaces of the calling thread's

@@ -2,6 +2,9 @@ package afxdp
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -13,6 +16,46 @@ type Attachment struct {
 	Interfaces []string `json:"interfaces"` // by their names
 	Mode       string   `json:"mode"`       // native or generic, of the first interface
 	Wire       bool     `json:"wire"`       // of a pair: frames cross without a process, too
+}
+
+// unclaimed is nil if no program of this package is on an interface of the calling thread's network namespace, such as a process that was killed has left.
+func unclaimed(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", name, err)
+	}
+	a, err := xsk.AttachedTo(l.Attrs().Index)
+	if a == nil || err != nil {
+		return explain(err)
+	}
+	defer func() { _ = a.Close() }()
+	if !ours(a) {
+		return nil
+	}
+	with, err := sharers(a.ID, l.Attrs().Index)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("interface %s has a program of another instance, which sees frames first: stop that instance, or: quillon detach %s", name, strings.Join(append([]string{name}, with...), " "))
+}
+
+// ours reports whether a is a program of this package.
+func ours(a *xsk.Attached) bool {
+	return a.Name == xsk.WireProgram || a.Name == xsk.PortProgram || a.Name == FrontProgram || a.Name == FlowsProgram
+}
+
+// sharers are the interfaces with the XDP program of that ID, but for some.
+func sharers(id uint32, but ...int) (names []string, err error) {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, err
+	}
+	for _, l := range links {
+		if x := l.Attrs().Xdp; x != nil && x.Attached && x.ProgId == id && !slices.Contains(but, l.Attrs().Index) {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	return names, nil
 }
 
 // Attachments are the package's programs in the calling thread's network namespace, by their first
@@ -33,7 +76,7 @@ func Attachments() (all []Attachment, err error) {
 		}
 		if i, ok := of[a.ID]; ok {
 			all[i].Interfaces = append(all[i].Interfaces, l.Attrs().Name)
-		} else if a.Name == xsk.WireProgram || a.Name == xsk.PortProgram || a.Name == FrontProgram || a.Name == FlowsProgram {
+		} else if ours(a) {
 			of[a.ID] = len(all)
 			all = append(all, Attachment{Interfaces: []string{l.Attrs().Name}, Mode: a.Mode.String(), Wire: a.Name == xsk.WireProgram})
 		}

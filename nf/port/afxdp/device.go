@@ -231,6 +231,18 @@ func (d *device) keep() error {
 	return nil
 }
 
+// noOther is an error if the wire that an earlier process left at d leads to another interface than now: that one's program would go on sending frames out of d.
+func (d *device) noOther() error {
+	if d.before == nil {
+		return nil
+	}
+	with, err := sharers(d.before.ID, d.index, d.other.index)
+	if err != nil || len(with) == 0 {
+		return err
+	}
+	return fmt.Errorf("interface %s is one end of a wire to %s: stop the instance that runs there, or: quillon detach %s %s", d.name, with[0], d.name, with[0])
+}
+
 // forget makes the file what it was before keep, or removes it.
 func (d *device) forget(found [4]uint64) error {
 	if !d.kept {

@@ -213,11 +213,19 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return err
 		}
-		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave})
+		release, err := afxdp.Claim(x.dev)
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		now = opened{queues: []port.Port{q}, close: q.Close}
+		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave})
+		if err != nil {
+			release()
+			return fmt.Errorf("port %s: %w", name, err)
+		}
+		now = opened{queues: []port.Port{q}, close: func() error {
+			defer release()
+			return q.Close()
+		}}
 	case TAP:
 		x, err := readPort(name, tapArguments, p.Args)
 		if err != nil {
