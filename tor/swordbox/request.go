@@ -159,15 +159,10 @@ func (s *clientSide) settle() {
 	if len(n.waits.all) != 0 {
 		n.waits.rotate(1)
 	}
-	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 || len(n.known) > 0 {
-		for _, f := range n.removed {
-			s.remove(f)
+	for left := mostResumed; ; {
+		if len(n.removed)|len(n.known) != 0 {
+			s.removeAndReadmit()
 		}
-		n.removed = n.removed[:0]
-		for k := 0; k < len(n.known); k++ {
-			s.readmit(n.known[k])
-		}
-		n.known = n.known[:0]
 		for k := 0; k < len(n.ready); k++ {
 			f := n.ready[k]
 			f.isReady = false
@@ -178,7 +173,23 @@ func (s *clientSide) settle() {
 		if n.waits.n != 0 {
 			left = s.resume(left)
 		}
+		if len(n.removed)|len(n.known)|len(n.ready) == 0 {
+			return
+		}
 	}
+}
+
+// removeAndReadmit does what rows that went, and READs whose length is known by now, have led to.
+func (s *clientSide) removeAndReadmit() {
+	n := s.n
+	for _, f := range n.removed {
+		s.remove(f)
+	}
+	n.removed = n.removed[:0]
+	for k := 0; k < len(n.known); k++ {
+		s.readmit(n.known[k])
+	}
+	n.known = n.known[:0]
 }
 
 // wait holds a request of flow fl behind a READ whose number of PSNs is not known: whether it is the one that comes next, or one
