@@ -241,7 +241,7 @@ func mutants() []mutant {
 		{"requests go to an end that is in question", "choose.go", "if c.doubted {\n\t\ts.question", "if false {\n\t\ts.question", histories, "TestAttack7ConnectedAnewAtOnce"},
 		{"what was written is what is there now", "repair.go", "if le.Uint64(p) == o.out {\n\t\treturn false", "if true {\n\t\treturn false", histories, "TestAttack7BufferChanges"},
 		{"any request repeats a SEND", "op.go", "return o.prior&^invalidates == sendOf(f, b) &&", "return true ||", histories, "TestAttack7OtherThanTheSend"},
-		{"others come behind a READ that is asked for again", "choose.go", " || n.replaying(c)", "", histories, "TestAttack7RereadRefusedEndsGuest"},
+		{"others come behind a READ that is asked for again", "choose.go", "c.replayed != 0 && n.replaying(c) || ", "", histories, "TestAttack7RereadRefusedEndsGuest"},
 		{"any answer is to a question", "response.go", "!before && !fl.gated &&", "!before &&", histories, "TestAttack8AllSortsRepeated"},
 		{"a READ waits for the server's word before it is asked for again", "repair.go", "fl.unable() || (fl.next-o.spsn)", "fl.unable() || fl.doubted || (fl.next-o.spsn)", histories, "TestAttack8RereadBehindDoubted"},
 		{"others come behind long READs", "choose.go", "c.rd > 0 && (c.next-c.acked)&hdr.PSNMask > mostBefore", "false", histories, "TestAttack7BehindLongReads"},

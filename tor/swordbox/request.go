@@ -53,6 +53,10 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
+	if psn == fl.arrived && !fl.vague && !fl.unsure && (fl.counted || fl.bound || !fl.lags) {
+		s.take(fl, x, b, psn) // as turn would have it
+		return
+	}
 	s.turn(fl, x, b, psn)
 }
 
