@@ -138,9 +138,9 @@ func GoodICRC(b []byte, f *Frame) bool {
 func SetICRC(b []byte, f *Frame) {
 	if hasCLMUL {
 		if ones := f.ones(); ones != nil && f.End >= f.BTH+BTHLen {
-			if p := b[f.L3 : int(f.End)+ICRCLen]; len(p) < 64+clmulStep {
-				n := len(p) - ICRCLen
-				le.PutUint32(p[n:], ^clmulCRC(icrcSeed, &p[0], n, ones))
+			from, end := int(f.L3), int(f.End)
+			if at := b[end : end+ICRCLen : end+ICRCLen]; end-from < 64-ICRCLen+clmulStep {
+				le.PutUint32(at, ^clmulCRC(icrcSeed, &b[from], end-from, ones))
 				return
 			}
 		}

@@ -31,7 +31,14 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 			return false
 		}
 	}
-	if n.fade(fl); fl.tail-fl.first >= fl.span {
+	oldest := o // where the ring is full
+	if fl.tail-fl.first != fl.span {
+		oldest = n.op(fl, fl.first)
+	}
+	if fl.first != fl.head && n.isFar(fl, oldest) {
+		n.fade(fl)
+	}
+	if fl.tail-fl.first >= fl.span {
 		fl.first = fl.tail - fl.span + 1
 		fl.outlive(o)
 	}
@@ -47,7 +54,12 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	if o.kind == kRead {
 		o.prior = uint64(w)
 	}
-	c, ok := s.route(fl, o, key, w, m)
+	var c *flow
+	if m.whole && !m.unsure {
+		c, ok = s.choose(fl, o, key, w)
+	} else {
+		c, ok = s.route(fl, o, key, w, m)
+	}
 	if !ok {
 		if fl.open == 0 && n.stuck(fl, o, key) {
 			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
@@ -57,9 +69,11 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		}
 		return false
 	}
-	copied, ok := s.insure(fl, c, o, m, x)
-	if !ok {
-		return false
+	var copied *packet.Buf
+	if !o.makeable() {
+		if copied, ok = s.insure(fl, c, o, m, x); !ok {
+			return false
+		}
 	}
 	if !n.enter(fl, o, c, key, w) {
 		if copied != nil {
@@ -167,8 +181,7 @@ func (s *clientSide) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent
 	return m, true
 }
 
-// route is the connection that o, the next operation of flow fl and about word w, goes
-// over; key is its key if it may go over another's. False when it must wait: also until
+// route is choose for the next operation of flow fl when it has other packets, or is a READ of unknown length. False when it must wait: also until
 // all packets are here of a message that goes over another's connection.
 func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow, bool) {
 	n := s.n
@@ -189,13 +202,10 @@ func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow,
 	return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, key)
 }
 
-// insure makes o, of flow fl, one that can be sent again here, if others may come to
+// insure makes o, of flow fl, one that can be sent again here though it cannot be made, if others may come to
 // be behind it on connection c: by a copy of x. False when it must wait for room.
 func (s *clientSide) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	n := s.n
-	if o.makeable() {
-		return nil, true
-	}
 	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && !o.is(fOwn) && !fl.unproven(o) && n.shelf.roomy()) && n.shelf.mayHold(fl) {
 		if copied = n.shelf.copyOf(x); copied != nil {
 			return copied, true

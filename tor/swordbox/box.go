@@ -81,6 +81,7 @@ type Box struct {
 	round           inspection
 
 	requests, responses, bytes uint64
+	still                      bool // nothing moves (Mode.moves)
 
 	wire
 	clients  clientSide
@@ -261,7 +262,7 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	if !s.begun.Load() {
 		s.begin(c.Now())
 	}
-	s.requests, s.responses, s.bytes = 0, 0, 0
+	s.requests, s.responses, s.bytes, s.still = 0, 0, 0, !s.cfg.mode.moves()
 	if s.workers == 1 {
 		for _, x := range b.Bufs() {
 			s.congested = false
@@ -289,7 +290,7 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 
 // inspect finds out what it takes no node to know of a frame.
 func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
-	flaw, idle := hdr.NoFlaw, !s.cfg.mode.moves() && len(*s.nodes.Load()) == 0
+	flaw, idle := hdr.NoFlaw, s.still && len(*s.nodes.Load()) == 0
 	if idle {
 		hdr.Parse(b, f)
 	} else {
@@ -331,18 +332,14 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	}
 	f := &s.f
 	fl := f.Op.Info().Flags
-	var cm hdr.CM
-	isCM := false
-	if f.Op.Transport() != hdr.RC {
-		cm, isCM = f.CMOf(b)
-	}
-	a := &s.ends.Src // the server's end
+	isCM := f.Op.Transport() != hdr.RC && f.Op != hdr.CNP // as inspect has found
+	a := &s.ends.Src                                      // the server's end
 	if in == toClients {
 		a = &s.ends.Dst
 	}
 	n := s.n
 	if n == nil || n.addrs[0] != *a {
-		if n = s.serverOf(in, b, a, cm, isCM); n == nil {
+		if n = s.serverOf(in, b, a, isCM); n == nil {
 			s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
 			return
 		}
@@ -386,10 +383,10 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 }
 
 // serverOf is the node of the server with address a that frame b, at hand, is from or for:
-// also one that it makes known; nil when there is none. cm is what the connection manager
-// says in it, if isCM.
-func (s *Box) serverOf(in int, b []byte, a *conn.Addr, cm hdr.CM, isCM bool) *node {
+// also one that it makes known; nil when there is none. isCM: it is the connection manager's.
+func (s *Box) serverOf(in int, b []byte, a *conn.Addr, isCM bool) *node {
 	is := s.f.Op.Info().Flags
+	cm, _ := s.f.CMOf(b)
 	n := s.node(*a)
 	switch {
 	case n != nil:

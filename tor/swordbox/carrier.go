@@ -222,12 +222,9 @@ func (c *flow) mayHave(h *hdr.Frame, b []byte) bool {
 	return (h.AETHOf(b).MSN()-c.msn)&0xFFFFFF < (c.next-c.acked)&hdr.PSNMask
 }
 
-// hearsMSN notes the MSN of answer b, if it is the newest.
-func (c *flow) hearsMSN(h *hdr.Frame, b []byte) {
-	if !c.counted || h.Op.Info().Ext&hdr.HasAETH == 0 {
-		return
-	}
-	if m := h.AETHOf(b).MSN(); c.msn&newestMSN == 0 || (m-c.msn)&0xFFFFFF < 1<<23 {
+// hearsMSN notes the MSN m of an answer, if it is the newest.
+func (c *flow) hearsMSN(m uint32) {
+	if c.counted && (c.msn&newestMSN == 0 || (m-c.msn)&0xFFFFFF < 1<<23) {
 		c.msn = m | knownMSN | newestMSN
 	}
 }

@@ -134,7 +134,7 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 			return false
 		}
 	} else {
-		if c.claimed || c.unkept > 0 || n.replaying(c) || n.waits.isForsaken(fl) || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
+		if c.claimed || c.unkept > 0 || c.replayed != 0 && n.replaying(c) || n.waits.isForsaken(fl) || n.row(c).State == conn.Closing || !n.fits(c, fl, o, x) {
 			return false
 		}
 		now := s.c.Now()

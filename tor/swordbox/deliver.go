@@ -44,8 +44,9 @@ func (s *clientSide) deliver(fl *flow) {
 		ack, wanted = false, false
 		return true
 	}
+	ring := n.index(fl) << (n.shift & 31)
 	for fl.head != fl.tail {
-		o := n.op(fl, fl.head)
+		o := &n.ops[ring+int32(fl.head&(fl.span-1))]
 		if o.state == sDone {
 			switch {
 			case o.kind == kRead:

@@ -137,7 +137,7 @@ func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 		return false
 	}
 	syn := s.f.AETHOf(b).Syndrome()
-	c.hearsMSN(&s.f, b)
+	c.hearsMSN(s.f.AETHOf(b).MSN())
 	s.n.pulse.hear(c, s.c.Now(), s.cfg.giveup)
 	c.hears(s.c.Now())
 	switch {

@@ -14,7 +14,7 @@ var be, le = binary.BigEndian, binary.LittleEndian
 const none = int32(-1)
 
 // psnLess reports whether a is older than b.
-func psnLess(a, b uint32) bool { return hdr.PSNDiff(a, b) < 0 }
+func psnLess(a, b uint32) bool { return (a-b)&(1<<23) != 0 }
 
 func psnAdd(a, n uint32) uint32 { return (a + n) & hdr.PSNMask }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // header is a frame's front up to the end of the BTH.
@@ -66,6 +67,14 @@ func (h *header) fits(f *hdr.Frame) bool {
 func (h *header) same(b []byte, f *hdr.Frame) bool {
 	pkey := int(h.bth) + 2
 	return h.fits(f) && bytes.Equal(b[:h.l3], h.b[:h.l3]) && f.HopsOf(b) == h.hops() && be.Uint16(b[pkey:]) == be.Uint16(h.b[pkey:]) && udpSumOK(b, f)
+}
+
+// arrives reports whether plain request b, of a client's whose requests have front h, plain too, plainly comes to the server's end, which row tells of: it goes to the
+// MAC address of the server's answers, under their P_Key, from a station, and has as many hops to live and no UDP checksum.
+func (h *header) arrives(b *[plainLen]byte, row *conn.Row) bool {
+	pkey := be.Uint16(b[plainBTH+2:])
+	return be.Uint64(b[:])>>16 == be.Uint64(row.Server.L2[4:])&(1<<48-1) && pkey == row.PKey && pkey&0x8000 != 0 && hdr.Ethernet(b[:]).FromStation() &&
+		b[plainL3+8] >= h.b[plainL3+8] && be.Uint16(b[plainL4+6:]) == 0
 }
 
 // hops is the TTL, or hop limit, of frames with front h.

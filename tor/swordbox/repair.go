@@ -111,11 +111,8 @@ func (n *order) replays(fl *flow, o *op, k uint32) bool {
 	return true
 }
 
-// replaying reports whether c's server has not answered yet what it was asked to answer again.
+// replaying reports whether c's server has not answered yet what it was asked to answer again (c.replayed).
 func (r *record) replaying(c *flow) bool {
-	if c.replayed == 0 {
-		return false
-	}
 	for k := c.head; k != c.first && c.head-k < mostAhead; k-- {
 		if o := r.op(c, k-1); o.kind == kRead && o.state == sDone && o.lane == r.index(c) && !o.is(fAgain|fOrphan) && o.got > o.npsn {
 			return true

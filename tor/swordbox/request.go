@@ -19,7 +19,7 @@ type clientSide struct {
 
 // request handles a client's request; x is disposed of.
 func (s *clientSide) request(x *packet.Buf, b []byte) {
-	fl := s.sender(x, b)
+	fl, row := s.sender(x, b)
 	if fl == nil {
 		return
 	}
@@ -31,14 +31,8 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		s.forgo(fl, x, b)
 		return
 	}
-	if partition, address := s.n.row(fl).Takes(b, &s.f); !(partition && address) && s.lost(fl, x, b, partition) {
-		return
-	}
-	if hops := s.f.HopsOf(b); (hops < fl.up.hops() || !hdr.Ethernet(b).FromStation()) && s.strands(fl, x, b, hops) {
-		return
-	}
-	if fl.counted && !(s.f.Plain && fl.shape == plain && s.f.UDPOf(b).Checksum() == 0) {
-		if b = s.uniform(fl, x, b); b == nil {
+	if !(s.f.Plain && fl.shape == plain && fl.up.arrives((*[plainLen]byte)(b), row)) {
+		if b = s.arrives(fl, row, x, b); b == nil {
 			return
 		}
 	}
@@ -59,7 +53,26 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
+	if psn == fl.arrived && !fl.vague && !fl.unsure && (fl.counted || fl.bound || !fl.lags) {
+		s.take(fl, x, b, psn) // as turn would have it
+		return
+	}
 	s.turn(fl, x, b, psn)
+}
+
+// arrives reports whether request b, x, of flow fl, whose row is row, comes to the server's end and is taken there: by address and partition, as it has hops
+// to live, and by its shape. The result are the frame's bytes; nil when it was disposed of.
+func (s *clientSide) arrives(fl *flow, row *conn.Row, x *packet.Buf, b []byte) []byte {
+	if partition, address := row.Takes(b, &s.f); !(partition && address) && s.lost(fl, x, b, partition) {
+		return nil
+	}
+	if hops := s.f.HopsOf(b); (hops < fl.up.hops() || !hdr.Ethernet(b).FromStation()) && s.strands(fl, x, b, hops) {
+		return nil
+	}
+	if fl.counted && !(s.f.Plain && fl.shape == plain && s.f.UDPOf(b).Checksum() == 0) {
+		return s.uniform(fl, x, b)
+	}
+	return b
 }
 
 // forgo ends the following of flow fl, whose ends count alike, and passes request b, x, as a stranger's. It is for what does not go with the requests on
@@ -150,15 +163,10 @@ func (s *clientSide) settle() {
 	if len(n.waits.all) != 0 {
 		n.waits.rotate(1)
 	}
-	for again, left := true, mostResumed; again; again = len(n.removed) > 0 || len(n.ready) > 0 || len(n.known) > 0 {
-		for _, f := range n.removed {
-			s.remove(f)
+	for left := mostResumed; ; {
+		if len(n.removed)|len(n.known) != 0 {
+			s.removeAndReadmit()
 		}
-		n.removed = n.removed[:0]
-		for k := 0; k < len(n.known); k++ {
-			s.readmit(n.known[k])
-		}
-		n.known = n.known[:0]
 		for k := 0; k < len(n.ready); k++ {
 			f := n.ready[k]
 			f.isReady = false
@@ -169,7 +177,23 @@ func (s *clientSide) settle() {
 		if n.waits.n != 0 {
 			left = s.resume(left)
 		}
+		if len(n.removed)|len(n.known)|len(n.ready) == 0 {
+			return
+		}
 	}
+}
+
+// removeAndReadmit does what rows that went, and READs whose length is known by now, have led to.
+func (s *clientSide) removeAndReadmit() {
+	n := s.n
+	for _, f := range n.removed {
+		s.remove(f)
+	}
+	n.removed = n.removed[:0]
+	for k := 0; k < len(n.known); k++ {
+		s.readmit(n.known[k])
+	}
+	n.known = n.known[:0]
 }
 
 // wait holds a request of flow fl behind a READ whose number of PSNs is not known: whether it is the one that comes next, or one
@@ -203,27 +227,27 @@ func (s *clientSide) readmit(fl *flow) {
 	s.n.shelf.tally(fl)
 }
 
-// sender is the flow that the request in b, x, is of; nil: of none that may be
+// sender is the flow that the request in b, x, is of, and its row; nil: of none that may be
 // followed, and it was disposed of.
-func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
+func (s *clientSide) sender(x *packet.Buf, b []byte) (*flow, *conn.Row) {
 	n := s.n
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {
 	case conn.Spoofed:
 		if !s.cfg.dropSpoofed || !n.owned(&s.ends, &s.f, b) {
 			s.stranger(x, b, reasonSpoofed) // the server may take it
-			return nil
+			return nil, nil
 		}
 		s.carriers.dispute(b)
 		s.bad(toClients, x, reasonSpoofed, true)
-		return nil
+		return nil, nil
 	case conn.Full:
 		s.stranger(x, b, reasonConnFull)
-		return nil
+		return nil, nil
 	}
 	if slot == conn.NoSlot {
 		s.stranger(x, b, reasonStranger)
-		return nil
+		return nil, nil
 	}
 	if len(n.removed) > 0 { // an earlier connection had this row, or its queue pair
 		for _, f := range n.removed {
@@ -231,7 +255,7 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) *flow {
 		}
 		n.removed = n.removed[:0]
 	}
-	return &n.flows[slot]
+	return &n.flows[slot], n.conns.Row(slot)
 }
 
 // owned reports whether it is known whose the queue pair is that the frame at hand is

@@ -34,15 +34,8 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	}
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
-	if fl.oldest == none && (n.row(fl).Contested && (fl.asked == 0 || psn != fl.acked) || fl.dead && s.c.Now().Sub(fl.heard) >= s.cfg.alive) {
-		s.others(fl, x, psn) // to the client's new connection: nothing is asked over this one
-		return
-	}
-	if o := n.replay(fl, psn); o != nil && s.repeated(fl, o, x, b, psn) {
-		return
-	}
-	if fl.asked == 0 && n.stray(fl, psn) && n.conns.Answers(&s.ends, b, &s.f) {
-		s.others(fl, x, psn) // the same, of which nobody told
+	stray := n.stray(fl, psn)
+	if stray && s.astray(fl, x, b, psn) {
 		return
 	}
 	if fl.lost != 0 {
@@ -54,19 +47,22 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		if psn, done = s.inQuestion(fl, x, b, psn); done {
 			return
 		}
+		stray = true // perhaps
 	}
 	d := hdr.PSNDiff(psn, fl.next)
-	if d > farOff || d < -farOff && !n.isAwaited(fl, psn) {
+	if stray && (d > farOff || d < -farOff && !n.isAwaited(fl, psn)) {
 		s.odd(fl, x, b, psn)
 		return
 	}
-	if d < 0 && !fl.onward && hdr.PSNDiff(psn, fl.start) > mostUnacked {
-		fl.onward = true
-	}
-	if fl.young && !fl.onward && !fl.gated && psnLess(psn, fl.start) && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()) {
-		n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
-		s.others(fl, x, psn) // of the time before
-		return
+	if !fl.onward {
+		switch far := hdr.PSNDiff(psn, fl.start); {
+		case d < 0 && far > mostUnacked:
+			fl.onward = true
+		case far < 0 && fl.young && !fl.gated && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()):
+			n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+			s.others(fl, x, psn) // of the time before
+			return
+		}
 	}
 	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
 		o := n.get(fl.newest)
@@ -79,7 +75,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.absorb(fl, x)
 		return
 	}
-	if d > 0 || d == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
+	if stray && (d > 0 || d == 0 && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK())) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || fl.diverged())
 		return
 	}
@@ -89,8 +85,8 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	if fl.hears(s.c.Now()); again {
 		s.readdress(fl)
 	}
-	n.waits.wake(queue{forCarrier, n.index(fl)})
-	if fl.waits {
+	if len(n.waits.all) != 0 { // else nobody is in any queue
+		n.waits.wakeFirst(queue{forCarrier, n.index(fl)})
 		n.waits.call(n.index(fl))
 	}
 	if fl.doubted && fl.mayHave(&s.f, b) && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
@@ -102,11 +98,27 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 			return
 		}
 	}
-	fl.hearsMSN(&s.f, b)
 	if s.digest(fl, psn, x, b) {
 		return
 	}
 	s.absorb(fl, x)
+}
+
+// astray passes answer b, x, with PSN psn, which is to nothing that flow fl carries, if it is another connection's, or to what the server was asked to answer again; false otherwise.
+func (s *carrierSide) astray(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
+	n := s.n
+	if fl.oldest == none && (n.row(fl).Contested && (fl.asked == 0 || psn != fl.acked) || fl.dead && s.c.Now().Sub(fl.heard) >= s.cfg.alive) {
+		s.others(fl, x, psn) // to the client's new connection: nothing is asked over this one
+		return true
+	}
+	if o := n.replay(fl, psn); o != nil && s.repeated(fl, o, x, b, psn) {
+		return true
+	}
+	if fl.asked == 0 && n.conns.Answers(&s.ends, b, &s.f) {
+		s.others(fl, x, psn) // the same, of which nobody told
+		return true
+	}
+	return false
 }
 
 // inQuestion takes from answer b, x, with PSN psn, whether the server's end is that of flow fl. The result is the PSN that it means if it is; done: x was
@@ -199,9 +211,11 @@ func (s *carrierSide) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool
 	n := s.n
 	syn := hdr.Syndrome(0)
 	if s.f.Op.Info().Ext&hdr.HasAETH != 0 {
-		if syn = s.f.AETHOf(b).Syndrome(); syn.ACK() {
+		h := s.f.AETHOf(b)
+		if syn = h.Syndrome(); syn.ACK() {
 			fl.syn = syn
 		}
+		fl.hearsMSN(h.MSN())
 	}
 	if fl.inDoubt {
 		s.judge(fl, psn, b)

@@ -256,7 +256,7 @@ func (n *node) named(a conn.Addr) bool {
 
 // macOf is the MAC that frame b goes to; fromOf the one that it is from.
 func macOf(b []byte) uint64  { return be.Uint64(b) >> 16 }
-func fromOf(b []byte) uint64 { return be.Uint64(b[6:]) >> 16 }
+func fromOf(b []byte) uint64 { return be.Uint64(b[6:14:14]) >> 16 }
 
 // askStrangers asks the server whether it is there, on the connection of the
 // request that came last of those that are not followed: by a repetition of what was
