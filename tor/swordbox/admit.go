@@ -189,9 +189,6 @@ func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow,
 		return fl, s.usable(fl, fl, o, nil)
 	}
 	c, ok := s.choose(fl, o, key, w)
-	if ok && c != fl && !(n.ledger.mayDiverge(fl) && n.ledger.mayDiverge(c)) {
-		return fl, s.usable(fl, fl, o, nil)
-	}
 	if !ok || c == fl || m.whole || uint32(fl.stall.Len()) >= o.npsn {
 		return c, ok
 	}

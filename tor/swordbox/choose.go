@@ -149,5 +149,8 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 			return false // long READs: their answers come first
 		}
 	}
+	if c != fl && !(n.ledger.mayDiverge(fl) && n.ledger.mayDiverge(c)) {
+		return false // the kernel could not hold back frames of both without this process
+	}
 	return o.kind != kRead && (!o.kind.atomic() || n.foretold(o, c)) || n.takes(c, fl)
 }

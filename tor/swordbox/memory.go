@@ -328,19 +328,18 @@ const fullFor = time.Second
 
 // mayDiverge does so in advance. False when the kernel has no room for what it would have to hold back without this process: both ends must go on to
 // count alike.
-func (l *ledger) mayDiverge(f *flow) bool {
+func (l *ledger) mayDiverge(f *flow) bool { return f.bound || l.mayBind(f) }
+
+func (l *ledger) mayBind(f *flow) bool {
 	now := l.by.c.Now()
-	switch {
-	case f.bound:
-		return true
-	case now < clock.Time(l.mem.full.Load()):
+	if now < clock.Time(l.mem.full.Load()) {
 		return false
-	case l.bind(f):
-		return true
 	}
-	l.strike(f)
-	l.mem.full.Store(int64(now.Add(fullFor)))
-	return false
+	if !l.bind(f) {
+		l.strike(f)
+		l.mem.full.Store(int64(now.Add(fullFor)))
+	}
+	return f.bound
 }
 
 // bind puts flow f on record. False when the kernel could not be told.

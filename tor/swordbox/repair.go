@@ -230,9 +230,6 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	}
 	w := n.words.of(o)
 	c, ok := s.choose(fl, o, key, w)
-	if ok && c != fl && !(n.ledger.mayDiverge(fl) && n.ledger.mayDiverge(c)) {
-		c, ok = fl, s.usable(fl, fl, o, nil)
-	}
 	whole := o.npsn == 1 || o.kind == kRead
 	if ok && !whole {
 		c, ok = fl, s.usable(fl, fl, o, key) && fl.open == 0
