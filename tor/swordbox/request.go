@@ -27,7 +27,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	if !fl.synced && !s.follow(fl, x, b, psn) {
 		return
 	}
-	if !fl.counted && !fl.bound && !fl.up.same(b, &s.f) {
+	if !fl.bound && !fl.counted && !fl.up.same(b, &s.f) {
 		s.forgo(fl, x, b)
 		return
 	}
@@ -53,7 +53,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if psn == fl.arrived && !fl.vague && !fl.unsure && (fl.counted || fl.bound || !fl.lags) {
+	if psn == fl.arrived && !fl.vague && !fl.unsure && (fl.bound || fl.counted || !fl.lags) {
 		s.take(fl, x, b, psn) // as turn would have it
 		return
 	}
