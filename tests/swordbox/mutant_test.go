@@ -38,7 +38,7 @@ func mutants() []mutant {
 		{"what was executed before shows a right", "order.go", "done = done && c.counted; done", "done", histories, "TestAttack5RightBehindBypass"},
 		{"what was executed before shows a word's value", "order.go", "done = done && c.counted; done", "done", histories, "TestAttack4ValueByRepetition"},
 		{"any count is the right one", "response.go", "(msn-fl.msn)&0xFFFFFF == uint32(messages)", "(msn-fl.msn)&0xFFFFFF != 0", frames, "TestCount"},
-		{"requests to nobody are on record", "request.go", "!fl.counted && !fl.bound && !fl.up.same(b, &s.f)", "false", histories, "TestAttackOddFrames"},
+		{"requests to nobody are on record", "request.go", "!fl.bound && !fl.counted && !fl.up.same(b, &s.f)", "false", histories, "TestAttackOddFrames"},
 		{"a stranger's answer acknowledges", "response.go", "fl.bound && una != fl.arrived && ", "false && ", histories, "TestAttack5LateAnswers|TestAttack5HandshakeAndOldRequest"},
 		{"a new connection of which nobody told has no answers", "response.go", "if fl.asked == 0 && n.conns", "if false && n.conns", histories, "TestAttack5NumberComesBackUnannounced"},
 		{"what comes in fragments takes no PSN", "box.go", "in != toClients || !s.hidden(x, b)", "true", histories, "TestAttack5RightByFragments"},

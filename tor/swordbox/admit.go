@@ -31,11 +31,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 			return false
 		}
 	}
-	oldest := o // where the ring is full
-	if fl.tail-fl.first != fl.span {
-		oldest = n.op(fl, fl.first)
-	}
-	if fl.first != fl.head && n.isFar(fl, oldest) {
+	if fl.first != fl.head && (fl.tail-fl.first != fl.span || fl.isFar(o)) { // where the ring is full the oldest is o
 		n.fade(fl)
 	}
 	if fl.tail-fl.first >= fl.span {
@@ -201,7 +197,7 @@ func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow,
 
 // insure makes o, of flow fl, one that can be sent again here though it cannot be made, if others may come to
 // be behind it on connection c: by a copy of x. False when it must wait for room.
-func (s *clientSide) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *packet.Buf, ok bool) {
+func (s *wire) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	n := s.n
 	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && !o.is(fOwn) && !fl.unproven(o) && n.shelf.roomy()) && n.shelf.mayHold(fl) {
 		if copied = n.shelf.copyOf(x); copied != nil {

@@ -167,15 +167,15 @@ func (n *order) roomiest(fl *flow) (begin uint32) {
 // all there are, which is twice as many.
 const mostUnacked = 1 << 22
 
-// isFar reports whether the newest request of flow fl is far beyond its operation o.
-func (r *record) isFar(fl *flow, o *op) bool { return (fl.admitted-o.cpsn)&hdr.PSNMask > mostUnacked }
+// isFar reports whether its newest request is far beyond its operation o.
+func (c *client) isFar(o *op) bool { return (c.admitted-o.cpsn)&hdr.PSNMask > mostUnacked }
 
 // fade forgets the oldest requests of flow fl, which were answered, when the newest are
 // far beyond.
 func (r *record) fade(fl *flow) {
 	for fl.first != fl.head {
 		o := r.op(fl, fl.first)
-		if !r.isFar(fl, o) || o.state == sOpen {
+		if !fl.isFar(o) || o.state == sOpen {
 			return
 		}
 		fl.outlive(o)

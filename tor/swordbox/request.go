@@ -27,7 +27,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	if !fl.synced && !s.follow(fl, x, b, psn) {
 		return
 	}
-	if !fl.counted && !fl.bound && !fl.up.same(b, &s.f) {
+	if !fl.bound && !fl.counted && !fl.up.same(b, &s.f) {
 		s.forgo(fl, x, b)
 		return
 	}
@@ -53,7 +53,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if psn == fl.arrived && !fl.vague && !fl.unsure && (fl.counted || fl.bound || !fl.lags) {
+	if psn == fl.arrived && !fl.vague && !fl.unsure && (fl.bound || fl.counted || !fl.lags) {
 		s.take(fl, x, b, psn) // as turn would have it
 		return
 	}
@@ -199,7 +199,7 @@ func (s *clientSide) removeAndReadmit() {
 // wait holds a request of flow fl behind a READ whose number of PSNs is not known: whether it is the one that comes next, or one
 // before it is missing, or it is a part of the READ, the READ's answer tells. Nobody's guess does: a client sends
 // many requests at once, of which some may be lost, and others may make up some.
-func (s *clientSide) wait(fl *flow, x *packet.Buf) {
+func (s *wire) wait(fl *flow, x *packet.Buf) {
 	if h := &s.n.shelf; !h.mayHold(fl) || h.Put(&fl.early, x, s.n.worker, struct{}{}) == 0 {
 		s.c.Drop(x, reasonHoldFull)
 		return

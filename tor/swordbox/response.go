@@ -403,7 +403,7 @@ func (s *carrierSide) suspects(c *flow, o *op) bool {
 // partly has a client told of the first packets of a message of many that connection
 // x carries, when the server has acknowledged them: it may wait for that before it
 // sends more (rxe: after 128).
-func (s *carrierSide) partly(c *flow) {
+func (s *wire) partly(c *flow) {
 	o := s.n.oldest(c)
 	if o != nil && (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(c.acked, o.spsn) {
 		f := s.n.flowOf(o)
