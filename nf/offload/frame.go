@@ -42,11 +42,32 @@ func (k *Key) Bytes() (b [KeyLen]byte) {
 
 // framer looks at frames, and knows the tunnels.
 type framer struct {
-	k          Kernel
-	control    *Control
-	tunnels    []*Tunnel // by number; 0 is none
-	tunnelOf   map[tunnelKey]uint16
-	tunnelPort uint16
+	k       Kernel
+	control *Control
+	tunnels
+}
+
+// tunnels are those that there are. Anybody may look one up while another goroutine adds one.
+type tunnels struct {
+	all   [MaxTunnels]atomic.Pointer[Tunnel] // by number; 0 is none
+	words [2 * MaxTunnels]atomic.Uint32      // numbers, by the hashes of keys (open addressing)
+	n     int
+	port  atomic.Uint32 // UDP; 0: there are none
+}
+
+// of is the place of a key among the words, and its number; 0: it has none.
+func (t *tunnels) of(k *tunnelKey) (at int, id uint16) {
+	h := (uint64(k.VNI)<<32 ^ uint64(ne.Uint32(k.Remote[:]))) * 0x9E3779B97F4A7C15
+	for at = int(h >> 51); ; at = (at + 1) % len(t.words) {
+		id := uint16(t.words[at].Load())
+		if id == 0 || t.all[id].Load().key() == *k {
+			return at, id
+		}
+	}
+}
+
+func (x *Tunnel) key() tunnelKey {
+	return tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
 }
 
 // Frame is where a frame's parts are.
@@ -65,7 +86,7 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	if !plain(b, &l) {
 		return false
 	}
-	if l.Proto == hdr.ProtoUDP && t.tunnelPort != 0 && be.Uint16(b[l.L4+2:]) == t.tunnelPort {
+	if port := t.tunnels.port.Load(); port != 0 && l.Proto == hdr.ProtoUDP && be.Uint16(b[l.L4+2:]) == uint16(port) {
 		id := t.inside(b, &l, leaves)
 		if id == 0 {
 			return false
@@ -122,15 +143,14 @@ func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 		!hdr.IPv4(b[l.L3:]).ChecksumOK() || !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
 		return 0
 	}
-	x := tunnelKey{VNI: hdr.VXLAN(p[hdr.UDPLen:]).VNI(), Port: t.tunnelPort}
+	x := tunnelKey{VNI: hdr.VXLAN(p[hdr.UDPLen:]).VNI(), Port: be.Uint16(p[2:])}
 	copy(x.Remote[:], b[l.L3+12:])
 	copy(x.Local[:], b[l.L3+16:])
 	if leaves {
 		x.Remote, x.Local = x.Local, x.Remote
-		return t.tunnelOf[x]
 	}
-	id := t.tunnelOf[x]
-	if id == 0 || hdr.Ethernet(b).Dst() != t.tunnels[id].LocalMAC {
+	_, id := t.of(&x)
+	if !leaves && id != 0 && hdr.Ethernet(b).Dst() != t.all[id].Load().LocalMAC {
 		return 0
 	}
 	return id
@@ -229,7 +249,7 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	ip := b[f.L3:]
 	var out []byte
 	if c.Ops&OpInto != 0 {
-		x := t.tunnels[c.Tunnel]
+		x := t.all[c.Tunnel].Load()
 		out = append(out, x.Header[:]...)
 	}
 	out = append(out, c.OutMAC[:]...)
@@ -257,7 +277,7 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 		}
 	}
 	if c.Ops&OpInto != 0 {
-		x := t.tunnels[c.Tunnel]
+		x := t.all[c.Tunnel].Load()
 		o := hdr.IPv4(out[14:])
 		o.SetTOS(ip[1]&x.Mask | x.Base)
 		o.SetTotalLen(uint16(len(out) - 14))
@@ -268,22 +288,33 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	return out
 }
 
-// addTunnel gives a tunnel its number.
+// known reports whether a tunnel of that key has its number, and whether that is this very tunnel.
+func (t *framer) known(x *Tunnel) (is, known bool) {
+	k := x.key()
+	_, id := t.of(&k)
+	return id != 0 && *t.all[id].Load() == *x, id != 0
+}
+
+// addTunnel gives a tunnel its number. One goroutine does at a time.
 func (t *framer) addTunnel(x *Tunnel) bool {
-	k := tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
-	if id := t.tunnelOf[k]; id != 0 {
-		return *t.tunnels[id] == *x
+	k := x.key()
+	at, id := t.of(&k)
+	if id != 0 {
+		return *t.all[id].Load() == *x
 	}
-	if t.tunnelPort != 0 && t.tunnelPort != x.Port || len(t.tunnels) == MaxTunnels {
+	port := t.tunnels.port.Load()
+	if port != 0 && port != uint32(x.Port) || t.n+1 == MaxTunnels {
 		return false
 	}
-	id := uint16(len(t.tunnels))
+	id = uint16(t.n + 1)
 	c := *x
 	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base, Sum: headerSum(x.Header)}) != nil {
 		return false
 	}
-	t.tunnels = append(t.tunnels, &c)
-	t.tunnelOf[k], t.tunnelPort = id, x.Port
+	t.n++
+	t.all[id].Store(&c)
+	t.words[at].Store(uint32(id))
+	t.tunnels.port.Store(uint32(x.Port))
 	var b [4]byte
 	be.PutUint16(b[:], x.Port)
 	atomic.StoreUint32(&t.control.TunnelPort, uint32(ne.Uint16(b[:])))
@@ -303,12 +334,16 @@ func headerSum(h [TunnelLen]byte) uint16 {
 	return fold(sum)
 }
 
-// forget forgets all tunnels: functions may have others now.
+// forget forgets all tunnels: functions may have others now. Who looks at one meanwhile may go on.
 func (t *framer) forget() {
-	for k := range t.tunnelOf {
+	for id := 1; id <= t.n; id++ {
+		k := t.all[id].Load().key()
 		t.k.DeleteTunnel(k.bytes())
 	}
-	clear(t.tunnelOf)
-	t.tunnels, t.tunnelPort = t.tunnels[:1], 0
+	for i := range t.words {
+		t.words[i].Store(0)
+	}
+	t.n = 0
+	t.tunnels.port.Store(0)
 	atomic.StoreUint32(&t.control.TunnelPort, 0)
 }
