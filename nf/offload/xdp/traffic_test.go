@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
@@ -382,11 +383,20 @@ var chains = []struct {
 
 // TestSame: random traffic through functions leaves alike, and leaves alike what they know and have counted, whether frames of decided flows are run in front of
 // them or not.
-func TestSame(t *testing.T) {
+func TestSame(t *testing.T) { same(t, 1) }
+
+// TestSameWorkers: nor with several workers.
+func TestSameWorkers(t *testing.T) {
+	for _, workers := range []int{2, 4} {
+		t.Run(strconv.Itoa(workers), func(t *testing.T) { same(t, workers) })
+	}
+}
+
+func same(t *testing.T, workers int) {
 	for _, c := range chains {
 		t.Run(c.name, func(t *testing.T) {
 			s := spec(c.apps, c.args)
-			w := &world{TB: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBox(t, s, 0), fast: newBoxOf(t, s, 64, true), at: clock.Time(time.Hour)}
+			w := &world{TB: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBoxOf(t, s, workers, 0, false), fast: newBoxOf(t, s, workers, 64, true), at: clock.Time(time.Hour)}
 			if _, ok := c.args["vxlan"]; ok {
 				w.vni = 5000
 				w.tunnel = outer.New(outer.Config{LocalMAC: [6]byte{2, 0, 0, 0, 0, 2}, RemoteMAC: [6]byte{2, 0, 0, 0, 0, 1}, Local: netip.MustParseAddr("192.0.2.2"),
