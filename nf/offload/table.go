@@ -359,7 +359,7 @@ func (t *Table) there(c *candidate) (is bool) {
 			if s.Dirs[d].Key != c.dir.Key {
 				continue
 			}
-			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Live; !is {
+			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF != Gone; !is {
 				t.finish(i, n)
 			}
 			return false

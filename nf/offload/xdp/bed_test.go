@@ -37,7 +37,7 @@ type tested struct {
 	t       testing.TB
 	mu      sync.Mutex // of test runs: the interface is that of one port
 	watched bool
-	at      clock.Time // what time it is, when the program is told
+	at      atomic.Int64 // what time it is, when the program is told
 }
 
 // tick is that of the kernel's coarse clock.
@@ -46,7 +46,7 @@ const tick = clock.Time(4 * time.Millisecond)
 // Clock implements offload.Kernel.
 func (e *tested) Clock() int64 {
 	if e.told != nil {
-		return int64(e.at)
+		return e.at.Load()
 	}
 	return e.Kernel.Clock()
 }
@@ -54,7 +54,7 @@ func (e *tested) Clock() int64 {
 // tell tells what time it is.
 func (x *box) tell(at clock.Time) {
 	if x.e != nil {
-		x.e.at = at
+		x.e.at.Store(int64(at))
 		atomic.StoreInt64(x.e.told, int64(at-at%tick))
 	}
 }
@@ -231,9 +231,14 @@ func (x *box) give(worker int, at clock.Time, port int, f []byte) [2][][]byte {
 func (x *box) breathe(at clock.Time) {
 	x.t.Helper()
 	for n := range x.queues {
-		if err := x.inst.PushTo(n, "pa", at, new(packet.Batch)); err != nil {
-			x.t.Fatal(err)
-		}
+		x.breatheAt(n, at)
+	}
+}
+
+func (x *box) breatheAt(worker int, at clock.Time) {
+	x.t.Helper()
+	if err := x.inst.PushTo(worker, "pa", at, new(packet.Batch)); err != nil {
+		x.t.Fatal(err)
 	}
 }
 
