@@ -16,6 +16,10 @@ const ofMapping = 1 << 31
 
 // decide says what is decided about a frame that has been translated, of the mapping and the peer that were noted last.
 func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
+	if r == reasonIPv6 && a.offload {
+		c.Decide(x, offload.Part{In: in}) // all of it passes
+		return
+	}
 	if !a.offload || r != reasonOut && r != reasonIn {
 		return
 	}

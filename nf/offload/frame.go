@@ -14,13 +14,18 @@ var (
 
 // Key is what the frames of one direction of a flow have in common.
 type Key struct {
-	Src, Dst         [4]byte
+	Src, Dst         [16]byte // of IPv4 the first 4
 	SrcPort, DstPort uint16
 	VLAN             uint16 // 0: untagged; else its number, and Tagged
 	Tunnel           uint16 // the number of the tunnel that it came in by; 0: by none
 	Port             uint8  // the port that it came in at, as it is numbered in the Table
-	Proto            uint8
+	Proto            uint8  // of IPv6 with Six
 }
+
+// Six is set in the protocol of an IPv6 flow.
+const Six = 0x80
+
+func (k *Key) six() bool { return k.Proto&Six != 0 }
 
 // Tagged is set in the VLAN of a tagged frame.
 const Tagged = 1 << 12
@@ -28,16 +33,36 @@ const Tagged = 1 << 12
 // KeyLen is the length of a key in the kernel.
 const KeyLen = 18
 
-// Bytes is the key as the program has it.
+// Bytes is the key as the program has it. An IPv6 address is folded there: two flows may have the same bytes, and the program compares Addrs, too.
 func (k *Key) Bytes() (b [KeyLen]byte) {
-	copy(b[0:], k.Src[:])
-	copy(b[4:], k.Dst[:])
+	copy(b[0:], k.Src[:4])
+	copy(b[4:], k.Dst[:4])
+	if k.six() {
+		ne.PutUint32(b[0:], folded(&k.Src))
+		ne.PutUint32(b[4:], folded(&k.Dst))
+	}
 	be.PutUint16(b[8:], k.SrcPort)
 	be.PutUint16(b[10:], k.DstPort)
 	ne.PutUint16(b[12:], k.VLAN)
 	ne.PutUint16(b[14:], k.Tunnel)
 	b[16], b[17] = uint8(k.Port), k.Proto
 	return b
+}
+
+func folded(a *[16]byte) uint32 {
+	return ne.Uint32(a[0:]) ^ ne.Uint32(a[4:]) ^ ne.Uint32(a[8:]) ^ ne.Uint32(a[12:])
+}
+
+// Addrs are source and destination of IPv6.
+type Addrs [32]byte
+
+// addrs are those of a flow; zero: it is of IPv4.
+func (k *Key) addrs() (a Addrs) {
+	if k.six() {
+		copy(a[:], k.Src[:])
+		copy(a[16:], k.Dst[:])
+	}
+	return a
 }
 
 // framer looks at frames, and knows the tunnels.
@@ -98,7 +123,7 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 			return false
 		}
 		// Else the inner header changes, or the frame is lost (RFC 6040).
-		if inner := hdr.IPv4(b[l.L3:]).TOS() & 3; outer != 0 && outer != inner && (inner != 0 || outer == 3) {
+		if inner := tosOf(b[l.L3:]) & 3; outer != 0 && outer != inner && (inner != 0 || outer == 3) {
 			return false
 		}
 	}
@@ -106,17 +131,43 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	if l.Tags > 0 {
 		f.VLAN = l.VID | Tagged
 	}
-	copy(f.Src[:], b[l.L3+12:])
-	copy(f.Dst[:], b[l.L3+16:])
-	f.SrcPort, f.DstPort, f.Proto = be.Uint16(b[l.L4:]), be.Uint16(b[l.L4+2:]), l.Proto
+	if f.Proto = l.Proto; l.EtherType == hdr.EtherIPv6 {
+		f.Proto |= Six
+		f.Src, f.Dst = [16]byte(b[l.L3+8:]), [16]byte(b[l.L3+24:])
+	} else {
+		copy(f.Src[:], b[l.L3+12:l.L3+16])
+		copy(f.Dst[:], b[l.L3+16:l.L3+20])
+	}
+	f.SrcPort, f.DstPort = be.Uint16(b[l.L4:]), be.Uint16(b[l.L4+2:])
 	return true
+}
+
+// tosOf is TOS or traffic class of an IP header.
+func tosOf(ip []byte) uint8 {
+	if ip[0]>>4 == 6 {
+		return hdr.IPv6(ip).TrafficClass()
+	}
+	return hdr.IPv4(ip).TOS()
 }
 
 const plainACK = 0x10
 
-// plain reports whether a frame is a whole TCP or UDP datagram over IPv4 without options, behind at most one VLAN tag, and no segment that opens or ends a connection.
+// plain reports whether a frame is a whole TCP or UDP datagram over IP without options or extension headers, behind at most one VLAN tag, and no segment that opens or
+// ends a connection.
 func plain(b []byte, l *hdr.Layers) bool {
-	if !hdr.Walk(b, l) || l.EtherType != hdr.EtherIPv4 || l.L3 == 0 || l.Fragment || l.L4 != l.L3+hdr.IPv4Len || l.Tags > 1 {
+	if !hdr.Walk(b, l) || l.L3 == 0 || l.Fragment || l.Tags > 1 {
+		return false
+	}
+	switch l.EtherType {
+	case hdr.EtherIPv4:
+		if l.L4 != l.L3+hdr.IPv4Len {
+			return false
+		}
+	case hdr.EtherIPv6:
+		if l.L4 != l.L3+hdr.IPv6Len {
+			return false
+		}
+	default:
 		return false
 	}
 	if l.Tags == 1 && hdr.Ethernet(b).EtherType() != hdr.EtherVLAN {
@@ -139,7 +190,7 @@ func plain(b []byte, l *hdr.Layers) bool {
 // inside is the number of the tunnel that a datagram to the tunnels' port came in by, or leaves by; 0: of none, or the datagram is not plain.
 func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 	p := b[l.L4:]
-	if l.Tags > 0 || l.End != len(b) || len(p) < hdr.UDPLen+hdr.VXLANLen || int(hdr.UDP(p).Len()) != len(p) || hdr.UDP(p).Checksum() != 0 ||
+	if l.EtherType != hdr.EtherIPv4 || l.Tags > 0 || l.End != len(b) || len(p) < hdr.UDPLen+hdr.VXLANLen || int(hdr.UDP(p).Len()) != len(p) || hdr.UDP(p).Checksum() != 0 ||
 		!hdr.IPv4(b[l.L3:]).ChecksumOK() || !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
 		return 0
 	}
@@ -166,7 +217,7 @@ func (k *Key) reversed(port int) Key {
 // Change is what is done to the frames of one direction of a flow.
 type Change struct {
 	InMAC, OutMAC    [12]byte // Destination and source: of frames that it is done to, and then
-	Src, Dst         [4]byte
+	Src, Dst         [4]byte  // of IPv4
 	SrcPort, DstPort uint16
 	Ops              uint8
 	VLAN             uint16 // of OpTag
@@ -182,16 +233,26 @@ const (
 	OpTagged              // the frame is tagged when it leaves
 	OpTag                 // by this change
 	OpInto                // it goes into a tunnel
+	OpSix                 // it is IPv6: nothing is rewritten
 )
 
 // difference finds the change that makes before of after; false: there is none that the program can do.
 func (t *framer) difference(before, after []byte, in, out *Frame) (c Change, ok bool) {
 	copy(c.InMAC[:], before[in.L2:])
 	copy(c.OutMAC[:], after[out.L2:])
-	c.Src, c.Dst, c.SrcPort, c.DstPort = out.Src, out.Dst, out.SrcPort, out.DstPort
-	if in.Src != out.Src || in.Dst != out.Dst || in.SrcPort != out.SrcPort || in.DstPort != out.DstPort {
+	same := in.Src == out.Src && in.Dst == out.Dst && in.SrcPort == out.SrcPort && in.DstPort == out.DstPort
+	switch {
+	case in.six():
+		if !same {
+			return c, false
+		}
+		c.Ops |= OpSix
+	case !same:
 		c.Ops |= OpRewrite
 		c.deltas(in, out)
+		fallthrough
+	default:
+		c.Src, c.Dst, c.SrcPort, c.DstPort = [4]byte(out.Src[:]), [4]byte(out.Dst[:]), out.SrcPort, out.DstPort
 	}
 	if out.VLAN != 0 {
 		c.Ops |= OpTagged
@@ -259,7 +320,11 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	case c.Ops&OpTagged != 0:
 		out = append(out, b[f.L2+12:f.L2+16]...)
 	}
-	out = append(be.AppendUint16(out, hdr.EtherIPv4), ip...)
+	ether := uint16(hdr.EtherIPv4)
+	if c.Ops&OpSix != 0 {
+		ether = hdr.EtherIPv6
+	}
+	out = append(be.AppendUint16(out, ether), ip...)
 	ip = out[len(out)-len(ip):]
 	if c.Ops&OpRewrite != 0 {
 		patch(ip[10:], c.IPDelta)
@@ -279,7 +344,7 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	if c.Ops&OpInto != 0 {
 		x := t.all[c.Tunnel].Load()
 		o := hdr.IPv4(out[14:])
-		o.SetTOS(ip[1]&x.Mask | x.Base)
+		o.SetTOS(tosOf(ip)&x.Mask | x.Base)
 		o.SetTotalLen(uint16(len(out) - 14))
 		o.UpdateChecksum()
 		be.PutUint16(out[34:], c.OuterPort)

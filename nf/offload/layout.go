@@ -14,7 +14,7 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	_      [8]byte
+	_      [8]byte // to a power of two
 }
 
 // Dir is one direction of an entry.
@@ -47,6 +47,7 @@ const (
 const (
 	FlagFollow  = 1 << iota // what TCP segments say is noted
 	FlagWindows             // and their numbers are compared
+	FlagSix                 // it is of IPv6
 )
 
 // AckWindow is how far behind an acknowledgement may be, at least.
@@ -86,8 +87,9 @@ func (k *tunnelKey) bytes() (b [TunnelKeyLen]byte) {
 
 // Kernel is where entries are run.
 type Kernel interface {
-	// Slots are all that there is room for, and Control what goes with them: memory of the program, too.
+	// Slots are all that there is room for, Sixes the addresses of direction 0 of those that are of IPv6, and Control what goes with them: memory of the program, too.
 	Slots() []Slot
+	Sixes() []Addrs
 	Control() *Control
 	// Put has frames of the key that a direction of a slot has be run by it, in the place of another one; Delete, by it no more.
 	Put(slot, dir int) error

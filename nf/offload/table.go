@@ -133,6 +133,7 @@ type ownerRef struct {
 type Table struct {
 	framer
 	slots   []Slot
+	sixes   []Addrs
 	records []record
 	shared  bool
 	ended   atomic.Uint32 // slots that have ended and are not free yet: the last one, plus 1
@@ -158,7 +159,7 @@ type Table struct {
 
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
-	t := &Table{framer: framer{k: k, control: k.Control()}, slots: k.Slots(), records: make([]record, len(k.Slots())), waiting: make([]candidate, candidates),
+	t := &Table{framer: framer{k: k, control: k.Control()}, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots())), waiting: make([]candidate, candidates),
 		wanted: make([]want, candidates), seed: maphash.MakeSeed()}
 	t.ahead.Store(math.MinInt64 / 2)
 	return t
@@ -356,7 +357,7 @@ func (t *Table) there(c *candidate) (is bool) {
 	t.each(p.Owner.Flows(p.Ref), func(i uint32, n int) bool {
 		s := &t.slots[i]
 		for d := range s.Dirs {
-			if s.Dirs[d].Key != c.dir.Key {
+			if s.Dirs[d].Key != c.dir.Key || c.key.six() && t.sixes[i] != [2]*Key{&c.key, &c.other}[d].addrs() {
 				continue
 			}
 			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF != Gone; !is {
@@ -459,6 +460,9 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	s.Flags, s.Quiet = 0, uint64(least(a.quiet[0], b.quiet[0]))
 	s.Quiets = [2]uint64{uint64(a.quiet[1]), uint64(b.quiet[1])}
 	s.Dirs, s.Rests, s.Heads = [2]Dir{a.dir, b.dir}, [2]Rest{a.rest, b.rest}, [2]int16{a.head, b.head}
+	if a.key.six() {
+		s.Flags, t.sixes[i] = FlagSix, a.key.addrs()
+	}
 	s.Last[0], s.Last[1] = uint64(int64(a.at)-t.ahead.Load()), uint64(int64(b.at)-t.ahead.Load())
 	t.live.Add(1)
 	if t.k.Put(int(i), 0) != nil || t.k.Put(int(i), 1) != nil || !t.linkAll(i, a, b) {
@@ -501,7 +505,7 @@ func (t *Table) link(i uint32, n int, a, b *candidate, last bool) bool {
 	r, s := &t.records[i].parts[n], &t.slots[i]
 	r.next, r.linked, f.head = f.head, true, placeOf(i, n)
 	if n == a.follows {
-		if s.Flags = FlagFollow; p.Windows {
+		if s.Flags |= FlagFollow; p.Windows {
 			s.Flags |= FlagWindows
 		}
 		p.Owner.(Windower).Sides(p.Ref, int(p.In), &s.Sides)
