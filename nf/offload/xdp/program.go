@@ -136,17 +136,28 @@ type emitter struct {
 	shape
 	code   asm.Instructions
 	labels int
+	next   string // the label of the next instruction
 }
 
-func (g *emitter) add(ins ...asm.Instruction) { g.code = append(g.code, ins...) }
+func (g *emitter) add(ins ...asm.Instruction) {
+	if g.next != "" {
+		ins[0], g.next = ins[0].WithSymbol(g.next), ""
+	}
+	g.code = append(g.code, ins...)
+}
 
 func (g *emitter) fresh() string {
 	g.labels++
 	return fmt.Sprintf("l%d", g.labels)
 }
 
-// label names the next instruction: a move that does nothing.
-func (g *emitter) label(name string) { g.add(asm.Mov.Reg(asm.R6, asm.R6).WithSymbol(name)) }
+// label names the next instruction. Where that has a name already, one comes before it that does nothing.
+func (g *emitter) label(name string) {
+	if g.next != "" {
+		g.add(asm.Mov.Reg(asm.R6, asm.R6))
+	}
+	g.next = name
+}
 
 // need goes to short when fewer than n bytes are left from r on. It changes R0.
 func (g *emitter) need(r asm.Register, n int32, short string) {
@@ -347,7 +358,7 @@ func (g *emitter) write6() {
 			g.add(asm.LoadMem(asm.R3, r, at, asm.DWord), asm.LoadMem(asm.R4, asm.R9, -12+16*int16(i)+at, asm.DWord), asm.JNE.Reg(asm.R3, asm.R4, "free-unknown"))
 		}
 	}
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.Ja.Label("addressed"))
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JSet.Imm(asm.R1, offload.FlagFollow, "follow"), asm.Ja.Label("fits"))
 
 	g.label("change6")
 	g.add(
@@ -613,9 +624,8 @@ func (g *emitter) admit() {
 
 // windows reads the numbers of a segment, and compares them as package firewall does.
 func (g *emitter) windows() {
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JSet.Imm(asm.R1, offload.FlagSix, "addresses6"))
-	g.label("addressed")
-	g.add(asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, "fits"))
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JEq.Imm(asm.R1, 0, "fits"), asm.JSet.Imm(asm.R1, offload.FlagSix, "addresses6"))
+	g.label("follow")
 	g.need(asm.R9, 40, "free-window")
 	g.sides()
 	g.add(
@@ -775,10 +785,7 @@ func (g *emitter) change() {
 		g.add(asm.LoadMem(asm.R1, asm.R4, dirMAC+p.at, p.size), asm.StoreMem(asm.R9, p.at, asm.R1, p.size))
 	}
 	g.add(
-		asm.JSet.Imm(asm.R5, offload.OpSix, "change6"),
-		asm.Mov.Reg(asm.R2, asm.R5),
-		asm.And.Imm(asm.R2, offload.OpTagged),
-		asm.JNE.Imm(asm.R2, 0, "tagged"),
+		asm.JSet.Imm(asm.R5, offload.OpTagged|offload.OpSix, "tagged"),
 		asm.Mov.Imm(asm.R1, wire16(0x0800)),
 		asm.StoreMem(asm.R9, 12, asm.R1, asm.Half),
 		asm.Add.Imm(asm.R9, 14),
@@ -786,6 +793,7 @@ func (g *emitter) change() {
 	)
 	g.label("tagged")
 	g.add(
+		asm.JSet.Imm(asm.R5, offload.OpSix, "change6"),
 		asm.Mov.Reg(asm.R2, asm.R5),
 		asm.And.Imm(asm.R2, offload.OpTag),
 		asm.JEq.Imm(asm.R2, 0, "has-tag"),
