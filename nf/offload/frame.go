@@ -111,7 +111,7 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	if !plain(b, &l) {
 		return false
 	}
-	if port := t.tunnels.port.Load(); port != 0 && l.Proto == hdr.ProtoUDP && be.Uint16(b[l.L4+2:]) == uint16(port) {
+	if port := t.tunnels.port.Load(); port != 0 && l.Proto == hdr.ProtoUDP && l.EtherType == hdr.EtherIPv4 && be.Uint16(b[l.L4+2:]) == uint16(port) {
 		id := t.inside(b, &l, leaves)
 		if id == 0 {
 			return false
@@ -190,7 +190,7 @@ func plain(b []byte, l *hdr.Layers) bool {
 // inside is the number of the tunnel that a datagram to the tunnels' port came in by, or leaves by; 0: of none, or the datagram is not plain.
 func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 	p := b[l.L4:]
-	if l.EtherType != hdr.EtherIPv4 || l.Tags > 0 || l.End != len(b) || len(p) < hdr.UDPLen+hdr.VXLANLen || int(hdr.UDP(p).Len()) != len(p) || hdr.UDP(p).Checksum() != 0 ||
+	if l.Tags > 0 || l.End != len(b) || len(p) < hdr.UDPLen+hdr.VXLANLen || int(hdr.UDP(p).Len()) != len(p) || hdr.UDP(p).Checksum() != 0 ||
 		!hdr.IPv4(b[l.L3:]).ChecksumOK() || !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
 		return 0
 	}
