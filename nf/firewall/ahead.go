@@ -12,25 +12,46 @@ import (
 // connection are then those of its entry, and whoever looks at them asks for them first.
 
 // decide says what is decided about a frame of the connection that find has found last.
-func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf) {
+func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, q *ask) {
 	if !a.offload || a.place < 0 {
 		return
 	}
-	p := a.st.shards[0].conns.At(a.place)
+	s := a.st.take(q.hash)
+	defer a.st.give(s)
+	p := s.conns.At(a.place)
 	v, tcp := &p.Val, p.Key.Proto == hdr.ProtoTCP
-	if !v.settled(tcp) {
-		return
+	if !q.key.Same(&p.Key) || !v.settled(tcp) {
+		return // another worker has ended it
 	}
 	follow := tcp && v.flags&unchecked == 0
-	c.Decide(x, offload.Part{Owner: a, Ref: uint32(a.place), In: in, Alone: true, Follow: follow, Windows: follow && a.strict, Quiet: a.patience(v, p.Key.Proto)})
+	c.Decide(x, offload.Part{Owner: s, Ref: uint32(a.place), In: in, Alone: true, State: q.hash, Follow: follow, Windows: follow && a.strict, Quiet: a.patience(v, p.Key.Proto)})
 }
 
 // lead takes over what runs flows in front of the graph.
 func (a *app) lead(c *graph.Ctx) {
-	if s := &a.st.shards[0]; len(a.st.shards) == 1 {
-		s.ahead, s.owner = c.Ahead(), a
+	t := c.Ahead()
+	if t == a.ahead {
+		return
 	}
+	for i := range a.st.shards {
+		s := a.st.take(uint64(i))
+		// What other workers had before had to end first.
+		if t != nil {
+			s.ahead, s.owner = t, a
+		}
+		a.st.give(s)
+	}
+	a.ahead = t
 }
+
+// Take implements offload.Sharer.
+func (s *shard) Take() { s.turn.Take() }
+
+// Give implements offload.Sharer.
+func (s *shard) Give() { s.turn.Give() }
+
+// State implements offload.Sharer: which connection it is.
+func (s *shard) State(ref uint32) uint64 { return s.conns.At(int(ref)).Key.Hash(s.owner.Seed) }
 
 // settled reports whether nothing that is not decided may become of frames without SYN, FIN and RST.
 func (c *conn) settled(tcp bool) bool {
@@ -43,20 +64,19 @@ func (c *conn) settled(tcp bool) bool {
 }
 
 // Decides implements offload.Owner.
-func (a *app) Decides(ref uint32) bool {
-	t, i := &a.st.shards[0].conns, int(ref)
-	p := t.At(i)
-	return t.Has(i) && p.Val.settled(p.Key.Proto == hdr.ProtoTCP)
+func (s *shard) Decides(ref uint32) bool {
+	p := s.conns.At(int(ref))
+	return s.conns.Has(int(ref)) && p.Val.settled(p.Key.Proto == hdr.ProtoTCP)
 }
 
 // Flows implements offload.Owner.
-func (a *app) Flows(ref uint32) *offload.Flows { return &a.st.shards[0].conns.At(int(ref)).Val.flows }
+func (s *shard) Flows(ref uint32) *offload.Flows { return &s.conns.At(int(ref)).Val.flows }
 
 // Used implements offload.Owner.
-func (a *app) Used(ref uint32, u *offload.Usage) {
-	p := a.st.shards[0].conns.At(int(ref))
+func (s *shard) Used(ref uint32, u *offload.Usage) {
+	p := s.conns.At(int(ref))
 	c := &p.Val
-	c.until = max(c.until, u.Newest().Add(a.patience(c, p.Key.Proto)))
+	c.until = max(c.until, u.Newest().Add(s.owner.patience(c, p.Key.Proto)))
 	if u.Sides == nil {
 		return
 	}
@@ -67,11 +87,11 @@ func (a *app) Used(ref uint32, u *offload.Usage) {
 }
 
 // Sides implements offload.Windower.
-func (a *app) Sides(ref uint32, in int, sides *[2]offload.Side) {
-	c := &a.st.shards[0].conns.At(int(ref)).Val
+func (s *shard) Sides(ref uint32, in int, sides *[2]offload.Side) {
+	c := &s.conns.At(int(ref)).Val
 	for d := range sides {
-		s := &c.side[in^d]
-		sides[d] = offload.Side{End: s.end, Max: s.max, Win: s.win, Ack: s.ack, Scale: s.scale}
+		x := &c.side[in^d]
+		sides[d] = offload.Side{End: x.end, Max: x.max, Win: x.win, Ack: x.ack, Scale: x.scale}
 	}
 }
 
@@ -83,14 +103,14 @@ func (s *shard) hold(i int) bool {
 
 // letGo gives it back, with what it is now; without keep it is the function's alone.
 func (s *shard) letGo(i int, keep bool) {
-	s.ahead.Release(s.owner, uint32(i), &s.conns.At(i).Val.flows, keep)
+	s.ahead.Release(s, uint32(i), &s.conns.At(i).Val.flows, keep)
 }
 
 // over reports whether the time of the connection in place i is over.
 func (s *shard) over(i int, now clock.Time) bool {
 	c := &s.conns.At(i).Val
 	if c.until < now && c.flows.Any() {
-		s.ahead.Ask(s.owner, uint32(i), &c.flows)
+		s.ahead.Ask(s, uint32(i), &c.flows)
 	}
 	return c.until < now
 }

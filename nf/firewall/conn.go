@@ -63,7 +63,7 @@ type shard struct {
 	tents   int                              // tentative ones
 
 	ahead *offload.Table // of the connections that have flows
-	owner *app           // the only worker's
+	owner *app           // some worker's, whose settings those of all are
 }
 
 // state is what the instances of all workers share.

@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/table"
@@ -69,6 +70,7 @@ type app struct {
 	scouts          []flow.Scout // of the connections of all shards
 	asks            [packet.MaxBatch]ask
 	worker, workers int
+	ahead           *offload.Table // that the shards know; nil: of none, or of one that has come to its end
 }
 
 func newApp(args graph.Args, env graph.Env) (*app, error) {
@@ -162,7 +164,7 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		}
 		c.Mark(x, x.Verdict, v.reason)
 		if c.Drafted(x) && v.reason == reasonKnown {
-			a.decide(c, in, x)
+			a.decide(c, in, x, &a.asks[i])
 		}
 		on[n] = x
 		n++

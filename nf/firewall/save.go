@@ -112,8 +112,10 @@ func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flo
 func (st *state) become(made *state) {
 	for n := range st.shards {
 		s, m := st.take(uint64(n)), &made.shards[n]
-		if s.ahead != nil {
-			s.ahead.All()
+		for i := s.conns.NextBefore(0, s.conns.Places()); i >= 0; i = s.conns.NextBefore(i+1, s.conns.Places()) {
+			if f := &s.conns.At(i).Val.flows; f.Any() {
+				s.ahead.Withdraw(f)
+			}
 		}
 		s.conns, s.openers, s.sources, s.tents = m.conns, m.openers, m.sources, m.tents
 		st.give(s)

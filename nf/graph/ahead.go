@@ -59,10 +59,12 @@ type way struct {
 	longer   int // a frame when it leaves
 }
 
-// ahead is what one worker has of flows that are decided.
+// ahead is what one worker has of flows that are decided. All workers have one table, and each has numbers of its own for ways.
 type ahead struct {
 	table  *offload.Table
 	engine offload.Engine
+	worker int
+	all    int // workers
 	places map[*portNode]place
 	drafts [maxDrafts]draft
 	n      int
@@ -95,14 +97,27 @@ func (a *ahead) portedOf(p *portNode) *ported {
 
 type place struct{ number, longest int }
 
-func newAhead(e offload.Engine, ported *sync.Map) *ahead {
-	a := &ahead{ported: ported, table: offload.NewTable(e), engine: e, places: map[*portNode]place{}, wayOf: map[way]uint16{}, sums: make([]offload.Counts, offload.MaxPaths), base: make([]offload.Counts, offload.MaxPaths)}
-	for i := range a.drafts {
-		a.drafts[i].before = make([]byte, 0, longestDraft)
-		a.drafts[i].parts = make([]offload.Part, 0, maxHops)
+// newAhead is that of each worker.
+func newAhead(e offload.Engine, workers int, ported *sync.Map) []*ahead {
+	t := offload.NewTable(e)
+	if workers > 1 {
+		t.Share()
 	}
-	return a
+	all := make([]*ahead, workers)
+	for n := range all {
+		a := &ahead{ported: ported, table: t, engine: e, worker: n, all: workers, places: map[*portNode]place{}, wayOf: map[way]uint16{},
+			sums: make([]offload.Counts, offload.MaxPaths), base: make([]offload.Counts, offload.MaxPaths)}
+		for i := range a.drafts {
+			a.drafts[i].before = make([]byte, 0, longestDraft)
+			a.drafts[i].parts = make([]offload.Part, 0, maxHops)
+		}
+		all[n] = a
+	}
+	return all
 }
+
+// number is that of a worker's way.
+func (a *ahead) number(way int) int { return way*a.all + a.worker }
 
 // know takes over the ports of a layout whose links are not known to be down.
 func (a *ahead) know(g *layout, links *map[string]bool) {
@@ -128,10 +143,13 @@ func (a *ahead) begin(now clock.Time) {
 		return
 	}
 	a.next = now.Add(aheadEvery)
-	a.table.Now(now)
 	if a.looks++; a.looks%aheadCounts == 0 {
 		a.collect()
 	}
+	if a.worker != 0 {
+		return
+	}
+	a.table.Now(now)
 	a.table.Look(max(64, min(maxLook, a.table.Used()/aheadLooks)))
 }
 
@@ -230,10 +248,10 @@ func (a *ahead) way(d *draft, to *portNode, longer int) (uint16, bool) {
 	copy(w.hops[:], d.hops[:d.n])
 	n, ok := a.wayOf[w]
 	if !ok {
-		if len(a.ways) == offload.MaxPaths {
+		n = uint16(a.number(len(a.ways)))
+		if n >= offload.MaxPaths {
 			return 0, false
 		}
-		n = uint16(len(a.ways))
 		a.ways = append(a.ways, w)
 		a.wayOf[w] = n
 	}
@@ -242,18 +260,22 @@ func (a *ahead) way(d *draft, to *portNode, longer int) (uint16, bool) {
 
 // collect adds what the kernel has done to the books of apps, links and ports.
 func (a *ahead) collect() {
-	sums := a.sums[:len(a.ways)]
-	if len(sums) == 0 || a.engine.Paths(sums) != nil {
+	if len(a.ways) == 0 {
 		return
 	}
-	for i := range sums {
+	sums := a.sums[:a.number(len(a.ways)-1)+1]
+	if a.engine.Paths(sums) != nil {
+		return
+	}
+	for k := range a.ways {
+		i := a.number(k)
 		n := sums[i].Packets - a.base[i].Packets
 		if n == 0 {
 			continue
 		}
 		bytes := sums[i].Bytes - a.base[i].Bytes
 		a.base[i] = sums[i]
-		w := &a.ways[i]
+		w := &a.ways[k]
 		in, out := a.portedOf(w.from), a.portedOf(w.to)
 		in.rx.Add(n)
 		in.rxBytes.Add(bytes)
@@ -318,13 +340,15 @@ func (i *plans) decides() (flows int) {
 
 // lead has decided flows run ahead of the graph, where that can be. It is called after each change of the graph, and holds until halt.
 func (i *plans) lead() {
-	w := i.workers[0]
 	if !i.led {
 		return
 	}
 	i.ledBy = i.links.Load()
-	if i.aheadOf.Load() != nil {
-		w.do(func() { w.ahead.know(w.graph, i.ledBy); w.ahead.table.Go() })
+	if a := i.aheadOf.Load(); a != nil {
+		for _, w := range i.workers {
+			w.do(func() { w.ahead.know(w.graph, i.ledBy) })
+		}
+		i.workers[0].do(a.table.Go)
 		return
 	}
 	why, flows := "", i.decides()
@@ -333,15 +357,15 @@ func (i *plans) lead() {
 		why = "ports here have no program in front of them"
 	case flows == 0:
 		why = "no app of the graph decides flows"
-	case len(i.workers) > 1:
-		why = "there are several workers"
 	}
 	if why == "" {
 		e, err := i.cfg.Ahead(i.ports, flows)
 		if err == nil {
-			a := newAhead(e, &i.ported)
-			w.do(func() { a.know(w.graph, i.ledBy); w.ahead = a })
-			i.aheadOf.Store(a)
+			all := newAhead(e, len(i.workers), &i.ported)
+			for n, w := range i.workers {
+				w.do(func() { all[n].know(w.graph, i.ledBy); w.ahead = all[n] })
+			}
+			i.aheadOf.Store(all[0])
 			i.filter = nil // the program has to know whether somebody watches
 			_ = i.tellPorts()
 		} else {
@@ -369,14 +393,18 @@ func (i *plans) halt(ports bool) error {
 	all(a.table.Settle)
 	if ports {
 		all(a.table.Clear)
-		w.do(func() {
-			a.collect()
-			w.ahead = nil
-			i.aheadOf.Store(nil) // here, so that nobody who asks the worker finds an engine that is closed
-		})
+		i.aheadOf.Store(nil)
+		for _, w := range i.workers { // so nobody who asks a worker finds an engine that is closed
+			w.do(func() {
+				w.ahead.collect()
+				w.ahead = nil
+			})
+		}
 		return a.engine.Close()
 	}
-	w.do(a.forget)
+	for _, w := range i.workers {
+		w.do(func() { w.ahead.forget() })
+	}
 	return nil
 }
 
@@ -426,8 +454,16 @@ func (i *Instance) Ahead() (r AheadReport, err error) {
 		}
 		return r, nil
 	}
-	i.workers[0].do(func() {
-		if i.aheadOf.Load() != a {
+	for _, w := range i.workers[1:] {
+		w.do(func() {
+			if w.ahead != nil {
+				w.ahead.collect()
+			}
+		})
+	}
+	w := i.workers[0]
+	w.do(func() {
+		if w.ahead != a {
 			return // it has just ended
 		}
 		a.collect()

@@ -81,7 +81,7 @@ type Instance struct {
 
 // leading is what runs flows ahead of the graph.
 type leading struct {
-	aheadOf  atomic.Pointer[ahead] // that of worker 0
+	aheadOf  atomic.Pointer[ahead] // that of worker 0; nil: no worker has one
 	aheadWhy atomic.Pointer[string]
 	led      bool
 	links    atomic.Pointer[map[string]bool] // by port; see SetLinks

@@ -117,7 +117,7 @@ func (w *mover) takeFrom(n *node, from int) int {
 			continue
 		}
 		x.Meta = e.Meta
-		x.Trace = 0
+		x.Trace, x.Draft = 0, 0
 		x.SetFrame(off, size)
 		r.read(e, x.Bytes())
 		b.Add(x)

@@ -3,6 +3,7 @@ package napt
 import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
 )
@@ -15,14 +16,21 @@ const ofMapping = 1 << 31
 
 // decide says what is decided about a frame that has been translated, of the mapping and the peer that were noted last.
 func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
-	if !a.offload || len(a.st.shards) > 1 || r != reasonOut && r != reasonIn {
+	if r == reasonIPv6 && a.offload {
+		c.Decide(x, offload.Part{In: in}) // all of it passes
 		return
 	}
-	s, k := &a.st.shards[0], a.peer
-	part := offload.Part{Owner: a, In: in}
-	m := s.mappings.At(int(k.mapping))
-	part.State = uint64(be.Uint16(m.Val.mac[:]))<<32 | uint64(be.Uint32(m.Val.mac[2:]))
-	class := m.Key.class
+	if !a.offload || r != reasonOut && r != reasonIn {
+		return
+	}
+	k := a.peer
+	s := a.st.take(a.shard)
+	defer a.st.give(s)
+	if !s.mappings.Has(int(k.mapping)) {
+		return // another worker has ended it
+	}
+	part := offload.Part{Owner: s, In: in}
+	class := s.mappings.At(int(k.mapping)).Key.class
 	switch {
 	case class == classTCP:
 		k.kind = tcpSession
@@ -49,10 +57,29 @@ func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
 		}
 		s.decided(i)
 	}
+	part.State = s.State(part.Ref)
 	if class == classUDP && in == portA {
 		part.OwnQuiet = a.udpIdle
 	}
 	c.Decide(x, part)
+}
+
+// Take implements offload.Sharer.
+func (s *shard) Take() { s.turn.Take() }
+
+// Give implements offload.Sharer.
+func (s *shard) Give() { s.turn.Give() }
+
+// State implements offload.Sharer: which mapping it is, of which session, and where its host is.
+func (s *shard) State(ref uint32) uint64 {
+	seed, i := s.owner.Seed, int(ref&^ofMapping)
+	if ref&ofMapping == 0 {
+		k := &s.sessions.At(i).Key
+		seed, i = k.hash(seed), int(k.mapping)
+	}
+	p := s.mappings.At(i)
+	mac := uint64(be.Uint16(p.Val.mac[:]))<<32 | uint64(be.Uint32(p.Val.mac[2:]))
+	return hdr.Fold(hdr.Fold(p.Key.hash(seed), mac), uint64(p.Val.public)<<16|uint64(p.Val.port))
 }
 
 // open reports whether plain segments change nothing of a TCP session but its time.
@@ -61,8 +88,7 @@ func (x *session) open() bool {
 }
 
 // Decides implements offload.Owner.
-func (a *app) Decides(ref uint32) bool {
-	s := &a.st.shards[0]
+func (s *shard) Decides(ref uint32) bool {
 	if ref&ofMapping != 0 {
 		return s.mappings.Has(int(ref &^ ofMapping))
 	}
@@ -72,16 +98,16 @@ func (a *app) Decides(ref uint32) bool {
 }
 
 // Flows implements offload.Owner.
-func (a *app) Flows(ref uint32) *offload.Flows {
+func (s *shard) Flows(ref uint32) *offload.Flows {
 	if ref&ofMapping != 0 {
-		return &a.st.shards[0].mappings.At(int(ref &^ ofMapping)).Val.flows
+		return &s.mappings.At(int(ref &^ ofMapping)).Val.flows
 	}
-	return &a.st.shards[0].sessions.At(int(ref)).Val.flows
+	return &s.sessions.At(int(ref)).Val.flows
 }
 
 // Used implements offload.Owner.
-func (a *app) Used(ref uint32, u *offload.Usage) {
-	s := &a.st.shards[0]
+func (s *shard) Used(ref uint32, u *offload.Usage) {
+	a := s.owner
 	renew := func(until *clock.Time, at clock.Time) { *until = max(*until, at) }
 	if ref&ofMapping != 0 {
 		renew(&s.mappings.At(int(ref&^ofMapping)).Val.until, u.Last[portA].Add(a.udpIdle))
@@ -99,7 +125,7 @@ func (a *app) Used(ref uint32, u *offload.Usage) {
 	}
 	until := u.Last[portA].Add(a.tcpTrans)
 	renew(&m.until, until)
-	if a.filter != byAddress || until < a.Now {
+	if a.filter != byAddress || until < s.ahead.Time() {
 		return
 	}
 	// The permission may be forgotten, as no segment has come here since. Without a free place there is none.
@@ -117,15 +143,25 @@ func (a *app) Used(ref uint32, u *offload.Usage) {
 
 // lead takes over what runs flows in front of the graph.
 func (a *app) lead(c *graph.Ctx) {
-	if s := &a.st.shards[0]; len(a.st.shards) == 1 {
-		s.ahead, s.owner = c.Ahead(), a
+	t := c.Ahead()
+	if t == a.led {
+		return
 	}
+	for i := range a.st.shards {
+		s := a.st.take(i)
+		// What other workers had before had to end first.
+		if t != nil {
+			s.ahead, s.owner = t, a
+		}
+		a.st.give(s)
+	}
+	a.led = t
 }
 
 // ask brings up to date what the kernel knows of a session's time.
 func (s *shard) ask(i int) {
 	if f := &s.sessions.At(i).Val.flows; f.Any() {
-		s.ahead.Ask(s.owner, uint32(i), f)
+		s.ahead.Ask(s, uint32(i), f)
 	}
 }
 
@@ -142,7 +178,7 @@ func (s *shard) over(i int, now clock.Time) bool {
 func (s *shard) gone(i int, now clock.Time) bool {
 	m := &s.mappings.At(i).Val
 	if m.sessions == 0 && m.until < now && m.flows.Any() {
-		s.ahead.Ask(s.owner, uint32(i)|ofMapping, &m.flows)
+		s.ahead.Ask(s, uint32(i)|ofMapping, &m.flows)
 	}
 	return m.over(now)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -37,7 +38,9 @@ type app struct {
 	sessions        []flow.Scout
 	asks            [packet.MaxBatch]ask
 	worker, workers int
-	peer            peer // of the frame at hand, with the mapping
+	peer            peer           // of the frame at hand, with the mapping
+	shard           int            // that has it
+	led             *offload.Table // that the shards know; nil: of none, or of one that has come to its end
 }
 
 func newApp(s settings, env graph.Env) *app {
@@ -344,7 +347,7 @@ func (a *app) opens(c *graph.Ctx, s *shard, q *ask, mac [6]byte, flags uint8) (*
 	}
 	p := q.peer
 	p.mapping = uint32(i)
-	a.peer = p
+	a.peer, a.shard = p, a.st.shardOf(q.key.port)
 	patience := a.udpIdle
 	switch class {
 	case classICMP:
@@ -469,7 +472,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 	if class != classICMP {
 		p.port = be.Uint16(b[portAt(d, source):])
 	}
-	a.peer = p
+	a.peer, a.shard = p, a.st.shardOf(port)
 	if class == classTCP {
 		p.kind = tcpSession
 		x := s.has(&p, a.Now, a.Seed)

@@ -105,8 +105,11 @@ func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flo
 func (st *state) become(made *state) {
 	for n := range st.shards {
 		s, m := st.take(n), &made.shards[n]
-		if s.ahead != nil {
-			s.ahead.All()
+		for i := s.sessions.NextBefore(0, s.sessions.Places()); i >= 0; i = s.sessions.NextBefore(i+1, s.sessions.Places()) {
+			s.undecide(i)
+		}
+		for i := s.mappings.NextBefore(0, s.mappings.Places()); i >= 0; i = s.mappings.NextBefore(i+1, s.mappings.Places()) {
+			s.withdraw(&s.mappings.At(i).Val.flows)
 		}
 		s.mappings, s.sessions, s.pools, s.hosts = m.mappings, m.sessions, m.pools, m.hosts
 		s.later.Clear()

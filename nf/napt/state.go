@@ -116,7 +116,7 @@ type shard struct {
 	random   uint64
 
 	ahead *offload.Table // of the flows of mappings and sessions
-	owner *app           // the only worker's
+	owner *app           // some worker's, whose settings those of all are
 }
 
 // state is what the instances of all workers share.

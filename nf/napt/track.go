@@ -26,7 +26,7 @@ func (a *app) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) 
 		next := s.mappings.Some(place, n, func(i int) {
 			m := &s.mappings.At(i).Val
 			if m.flows.Any() {
-				s.ahead.Ask(s.owner, uint32(i)|ofMapping, &m.flows)
+				s.ahead.Ask(s, uint32(i)|ofMapping, &m.flows)
 			}
 			if !m.over(c.Now()) {
 				x := a.shown(s, i, 0, 0)

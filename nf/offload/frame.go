@@ -14,13 +14,18 @@ var (
 
 // Key is what the frames of one direction of a flow have in common.
 type Key struct {
-	Src, Dst         [4]byte
+	Src, Dst         [16]byte // of IPv4 the first 4
 	SrcPort, DstPort uint16
 	VLAN             uint16 // 0: untagged; else its number, and Tagged
 	Tunnel           uint16 // the number of the tunnel that it came in by; 0: by none
 	Port             uint8  // the port that it came in at, as it is numbered in the Table
-	Proto            uint8
+	Proto            uint8  // of IPv6 with Six
 }
+
+// Six is set in the protocol of an IPv6 flow.
+const Six = 0x80
+
+func (k *Key) six() bool { return k.Proto&Six != 0 }
 
 // Tagged is set in the VLAN of a tagged frame.
 const Tagged = 1 << 12
@@ -28,10 +33,14 @@ const Tagged = 1 << 12
 // KeyLen is the length of a key in the kernel.
 const KeyLen = 18
 
-// Bytes is the key as the program has it.
+// Bytes is the key as the program has it. An IPv6 address is folded there: two flows may have the same bytes, and the program compares Addrs, too.
 func (k *Key) Bytes() (b [KeyLen]byte) {
-	copy(b[0:], k.Src[:])
-	copy(b[4:], k.Dst[:])
+	copy(b[0:], k.Src[:4])
+	copy(b[4:], k.Dst[:4])
+	if k.six() {
+		ne.PutUint32(b[0:], folded(&k.Src))
+		ne.PutUint32(b[4:], folded(&k.Dst))
+	}
 	be.PutUint16(b[8:], k.SrcPort)
 	be.PutUint16(b[10:], k.DstPort)
 	ne.PutUint16(b[12:], k.VLAN)
@@ -40,13 +49,50 @@ func (k *Key) Bytes() (b [KeyLen]byte) {
 	return b
 }
 
+func folded(a *[16]byte) uint32 {
+	return ne.Uint32(a[0:]) ^ ne.Uint32(a[4:]) ^ ne.Uint32(a[8:]) ^ ne.Uint32(a[12:])
+}
+
+// Addrs are source and destination of IPv6.
+type Addrs [32]byte
+
+// addrs are those of a flow; zero: it is of IPv4.
+func (k *Key) addrs() (a Addrs) {
+	if k.six() {
+		copy(a[:], k.Src[:])
+		copy(a[16:], k.Dst[:])
+	}
+	return a
+}
+
 // framer looks at frames, and knows the tunnels.
 type framer struct {
-	k          Kernel
-	control    *Control
-	tunnels    []*Tunnel // by number; 0 is none
-	tunnelOf   map[tunnelKey]uint16
-	tunnelPort uint16
+	k       Kernel
+	control *Control
+	tunnels
+}
+
+// tunnels are those that there are. Anybody may look one up while another goroutine adds one.
+type tunnels struct {
+	all   [MaxTunnels]atomic.Pointer[Tunnel] // by number; 0 is none
+	words [2 * MaxTunnels]atomic.Uint32      // numbers, by the hashes of keys (open addressing)
+	n     int
+	port  atomic.Uint32 // UDP; 0: there are none
+}
+
+// of is the place of a key among the words, and its number; 0: it has none.
+func (t *tunnels) of(k *tunnelKey) (at int, id uint16) {
+	h := (uint64(k.VNI)<<32 ^ uint64(ne.Uint32(k.Remote[:]))) * 0x9E3779B97F4A7C15
+	for at = int(h >> 51); ; at = (at + 1) % len(t.words) {
+		id := uint16(t.words[at].Load())
+		if id == 0 || t.all[id].Load().key() == *k {
+			return at, id
+		}
+	}
+}
+
+func (x *Tunnel) key() tunnelKey {
+	return tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
 }
 
 // Frame is where a frame's parts are.
@@ -65,7 +111,7 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	if !plain(b, &l) {
 		return false
 	}
-	if l.Proto == hdr.ProtoUDP && t.tunnelPort != 0 && be.Uint16(b[l.L4+2:]) == t.tunnelPort {
+	if port := t.tunnels.port.Load(); port != 0 && l.Proto == hdr.ProtoUDP && l.EtherType == hdr.EtherIPv4 && be.Uint16(b[l.L4+2:]) == uint16(port) {
 		id := t.inside(b, &l, leaves)
 		if id == 0 {
 			return false
@@ -77,7 +123,7 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 			return false
 		}
 		// Else the inner header changes, or the frame is lost (RFC 6040).
-		if inner := hdr.IPv4(b[l.L3:]).TOS() & 3; outer != 0 && outer != inner && (inner != 0 || outer == 3) {
+		if inner := tosOf(b[l.L3:]) & 3; outer != 0 && outer != inner && (inner != 0 || outer == 3) {
 			return false
 		}
 	}
@@ -85,17 +131,43 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	if l.Tags > 0 {
 		f.VLAN = l.VID | Tagged
 	}
-	copy(f.Src[:], b[l.L3+12:])
-	copy(f.Dst[:], b[l.L3+16:])
-	f.SrcPort, f.DstPort, f.Proto = be.Uint16(b[l.L4:]), be.Uint16(b[l.L4+2:]), l.Proto
+	if f.Proto = l.Proto; l.EtherType == hdr.EtherIPv6 {
+		f.Proto |= Six
+		f.Src, f.Dst = [16]byte(b[l.L3+8:]), [16]byte(b[l.L3+24:])
+	} else {
+		copy(f.Src[:], b[l.L3+12:l.L3+16])
+		copy(f.Dst[:], b[l.L3+16:l.L3+20])
+	}
+	f.SrcPort, f.DstPort = be.Uint16(b[l.L4:]), be.Uint16(b[l.L4+2:])
 	return true
+}
+
+// tosOf is TOS or traffic class of an IP header.
+func tosOf(ip []byte) uint8 {
+	if ip[0]>>4 == 6 {
+		return hdr.IPv6(ip).TrafficClass()
+	}
+	return hdr.IPv4(ip).TOS()
 }
 
 const plainACK = 0x10
 
-// plain reports whether a frame is a whole TCP or UDP datagram over IPv4 without options, behind at most one VLAN tag, and no segment that opens or ends a connection.
+// plain reports whether a frame is a whole TCP or UDP datagram over IP without options or extension headers, behind at most one VLAN tag, and no segment that opens or
+// ends a connection.
 func plain(b []byte, l *hdr.Layers) bool {
-	if !hdr.Walk(b, l) || l.EtherType != hdr.EtherIPv4 || l.L3 == 0 || l.Fragment || l.L4 != l.L3+hdr.IPv4Len || l.Tags > 1 {
+	if !hdr.Walk(b, l) || l.L3 == 0 || l.Fragment || l.Tags > 1 {
+		return false
+	}
+	switch l.EtherType {
+	case hdr.EtherIPv4:
+		if l.L4 != l.L3+hdr.IPv4Len {
+			return false
+		}
+	case hdr.EtherIPv6:
+		if l.L4 != l.L3+hdr.IPv6Len {
+			return false
+		}
+	default:
 		return false
 	}
 	if l.Tags == 1 && hdr.Ethernet(b).EtherType() != hdr.EtherVLAN {
@@ -122,15 +194,14 @@ func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 		!hdr.IPv4(b[l.L3:]).ChecksumOK() || !hdr.VXLAN(p[hdr.UDPLen:]).HasVNI() {
 		return 0
 	}
-	x := tunnelKey{VNI: hdr.VXLAN(p[hdr.UDPLen:]).VNI(), Port: t.tunnelPort}
+	x := tunnelKey{VNI: hdr.VXLAN(p[hdr.UDPLen:]).VNI(), Port: be.Uint16(p[2:])}
 	copy(x.Remote[:], b[l.L3+12:])
 	copy(x.Local[:], b[l.L3+16:])
 	if leaves {
 		x.Remote, x.Local = x.Local, x.Remote
-		return t.tunnelOf[x]
 	}
-	id := t.tunnelOf[x]
-	if id == 0 || hdr.Ethernet(b).Dst() != t.tunnels[id].LocalMAC {
+	_, id := t.of(&x)
+	if !leaves && id != 0 && hdr.Ethernet(b).Dst() != t.all[id].Load().LocalMAC {
 		return 0
 	}
 	return id
@@ -146,7 +217,7 @@ func (k *Key) reversed(port int) Key {
 // Change is what is done to the frames of one direction of a flow.
 type Change struct {
 	InMAC, OutMAC    [12]byte // Destination and source: of frames that it is done to, and then
-	Src, Dst         [4]byte
+	Src, Dst         [4]byte  // of IPv4
 	SrcPort, DstPort uint16
 	Ops              uint8
 	VLAN             uint16 // of OpTag
@@ -162,16 +233,26 @@ const (
 	OpTagged              // the frame is tagged when it leaves
 	OpTag                 // by this change
 	OpInto                // it goes into a tunnel
+	OpSix                 // it is IPv6: nothing is rewritten
 )
 
 // difference finds the change that makes before of after; false: there is none that the program can do.
 func (t *framer) difference(before, after []byte, in, out *Frame) (c Change, ok bool) {
 	copy(c.InMAC[:], before[in.L2:])
 	copy(c.OutMAC[:], after[out.L2:])
-	c.Src, c.Dst, c.SrcPort, c.DstPort = out.Src, out.Dst, out.SrcPort, out.DstPort
-	if in.Src != out.Src || in.Dst != out.Dst || in.SrcPort != out.SrcPort || in.DstPort != out.DstPort {
+	same := in.Src == out.Src && in.Dst == out.Dst && in.SrcPort == out.SrcPort && in.DstPort == out.DstPort
+	switch {
+	case in.six():
+		if !same {
+			return c, false
+		}
+		c.Ops |= OpSix
+	case !same:
 		c.Ops |= OpRewrite
 		c.deltas(in, out)
+		fallthrough
+	default:
+		c.Src, c.Dst, c.SrcPort, c.DstPort = [4]byte(out.Src[:]), [4]byte(out.Dst[:]), out.SrcPort, out.DstPort
 	}
 	if out.VLAN != 0 {
 		c.Ops |= OpTagged
@@ -229,7 +310,7 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	ip := b[f.L3:]
 	var out []byte
 	if c.Ops&OpInto != 0 {
-		x := t.tunnels[c.Tunnel]
+		x := t.all[c.Tunnel].Load()
 		out = append(out, x.Header[:]...)
 	}
 	out = append(out, c.OutMAC[:]...)
@@ -239,7 +320,11 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	case c.Ops&OpTagged != 0:
 		out = append(out, b[f.L2+12:f.L2+16]...)
 	}
-	out = append(be.AppendUint16(out, hdr.EtherIPv4), ip...)
+	ether := uint16(hdr.EtherIPv4)
+	if c.Ops&OpSix != 0 {
+		ether = hdr.EtherIPv6
+	}
+	out = append(be.AppendUint16(out, ether), ip...)
 	ip = out[len(out)-len(ip):]
 	if c.Ops&OpRewrite != 0 {
 		patch(ip[10:], c.IPDelta)
@@ -257,9 +342,9 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 		}
 	}
 	if c.Ops&OpInto != 0 {
-		x := t.tunnels[c.Tunnel]
+		x := t.all[c.Tunnel].Load()
 		o := hdr.IPv4(out[14:])
-		o.SetTOS(ip[1]&x.Mask | x.Base)
+		o.SetTOS(tosOf(ip)&x.Mask | x.Base)
 		o.SetTotalLen(uint16(len(out) - 14))
 		o.UpdateChecksum()
 		be.PutUint16(out[34:], c.OuterPort)
@@ -268,22 +353,33 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	return out
 }
 
-// addTunnel gives a tunnel its number.
+// known reports whether a tunnel of that key has its number, and whether that is this very tunnel.
+func (t *framer) known(x *Tunnel) (is, known bool) {
+	k := x.key()
+	_, id := t.of(&k)
+	return id != 0 && *t.all[id].Load() == *x, id != 0
+}
+
+// addTunnel gives a tunnel its number. One goroutine does at a time.
 func (t *framer) addTunnel(x *Tunnel) bool {
-	k := tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
-	if id := t.tunnelOf[k]; id != 0 {
-		return *t.tunnels[id] == *x
+	k := x.key()
+	at, id := t.of(&k)
+	if id != 0 {
+		return *t.all[id].Load() == *x
 	}
-	if t.tunnelPort != 0 && t.tunnelPort != x.Port || len(t.tunnels) == MaxTunnels {
+	port := t.tunnels.port.Load()
+	if port != 0 && port != uint32(x.Port) || t.n+1 == MaxTunnels {
 		return false
 	}
-	id := uint16(len(t.tunnels))
+	id = uint16(t.n + 1)
 	c := *x
 	if t.k.PutTunnel(k.bytes(), id, x.LocalMAC, &Template{Header: x.Header, Mask: x.Mask, Base: x.Base, Sum: headerSum(x.Header)}) != nil {
 		return false
 	}
-	t.tunnels = append(t.tunnels, &c)
-	t.tunnelOf[k], t.tunnelPort = id, x.Port
+	t.n++
+	t.all[id].Store(&c)
+	t.words[at].Store(uint32(id))
+	t.tunnels.port.Store(uint32(x.Port))
 	var b [4]byte
 	be.PutUint16(b[:], x.Port)
 	atomic.StoreUint32(&t.control.TunnelPort, uint32(ne.Uint16(b[:])))
@@ -303,12 +399,16 @@ func headerSum(h [TunnelLen]byte) uint16 {
 	return fold(sum)
 }
 
-// forget forgets all tunnels: functions may have others now.
+// forget forgets all tunnels: functions may have others now. Who looks at one meanwhile may go on.
 func (t *framer) forget() {
-	for k := range t.tunnelOf {
+	for id := 1; id <= t.n; id++ {
+		k := t.all[id].Load().key()
 		t.k.DeleteTunnel(k.bytes())
 	}
-	clear(t.tunnelOf)
-	t.tunnels, t.tunnelPort = t.tunnels[:1], 0
+	for i := range t.words {
+		t.words[i].Store(0)
+	}
+	t.n = 0
+	t.tunnels.port.Store(0)
 	atomic.StoreUint32(&t.control.TunnelPort, 0)
 }

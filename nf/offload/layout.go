@@ -14,9 +14,7 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	// The process's alone.
-	Owners [maxParts]uint8 // of parts, plus 1; bit 7: its input of direction 0 is 1
-	Seen   uint32          // of its times, at the last look
+	_      [8]byte // to a power of two
 }
 
 // Dir is one direction of an entry.
@@ -41,14 +39,15 @@ const (
 	Gone = iota // the kernel does not run it
 	Live
 	Busy
-	Paused // by the process
+	Paused // by a function, which looks at a frame
+	Born   // not all functions have it yet
 )
 
 // Flags of a Slot.
 const (
 	FlagFollow  = 1 << iota // what TCP segments say is noted
 	FlagWindows             // and their numbers are compared
-	FlagTold                // the owners know what was done, and nothing more is
+	FlagSix                 // it is of IPv6
 )
 
 // AckWindow is how far behind an acknowledgement may be, at least.
@@ -88,8 +87,9 @@ func (k *tunnelKey) bytes() (b [TunnelKeyLen]byte) {
 
 // Kernel is where entries are run.
 type Kernel interface {
-	// Slots are all that there is room for, and Control what goes with them: memory of the program, too.
+	// Slots are all that there is room for, Sixes the addresses of direction 0 of those that are of IPv6, and Control what goes with them: memory of the program, too.
 	Slots() []Slot
+	Sixes() []Addrs
 	Control() *Control
 	// Put has frames of the key that a direction of a slot has be run by it, in the place of another one; Delete, by it no more.
 	Put(slot, dir int) error

@@ -11,7 +11,7 @@
 // An entry begins when both directions have passed all functions within a second. So nobody gets one by sending alone, and a Table is bounded.
 // Frames that are not plain come up as ever (Parse): TCP with SYN, FIN or RST, fragments, options, ICMP, IPv6.
 //
-// A Table belongs to one goroutine, a graph's worker. Its entries lie in memory that the program reads and counts in.
+// A Table is a graph's: one worker's, or that of several. Its entries lie in memory that the program reads and counts in.
 package offload
 
 import (
@@ -35,6 +35,16 @@ type Windower interface {
 	Owner
 	// Sides gives the numbers of both ends, with which the program begins. A frame of direction 0 came in at the function's input in.
 	Sides(ref uint32, in int, sides *[2]Side)
+}
+
+// Sharer is an Owner that several workers take turns at. Where a graph has several, others have no entries.
+type Sharer interface {
+	Owner
+	// Take waits for the turn at all that the owner keeps, and Give ends it. Whoever calls the owner's other methods, or a Table's for what the owner keeps, has it.
+	Take()
+	Give()
+	// State is what Part.State would be now. It is another one when ref has become the number of something else.
+	State(ref uint32) uint64
 }
 
 // Side is what one end of a TCP connection has sent, as package firewall has it. Numbers wrap.
@@ -79,7 +89,7 @@ type Tunnel struct {
 const TunnelLen = 14 + 20 + 8 + 8
 
 // Flows are the entries that have to do with something that a function keeps. The zero value has none. It does not move while it has some.
-type Flows struct{ head uint32 }
+type Flows struct{ head place }
 
 // Any reports whether there are some.
 func (f *Flows) Any() bool { return f.head != 0 }

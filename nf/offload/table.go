@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/turn"
 )
 
 // Outcome is what has become of a decision.
@@ -27,13 +28,14 @@ const (
 	TooMany                  // more functions on the way than an entry has room for, or two that compare numbers
 	Refused                  // a function, or the kernel
 	NoProgram                // it left by a port that the program cannot send to
+	Taken                    // another worker had the table
 	numOutcomes
 )
 
 // OutcomeNames are those of the Outcomes.
 var OutcomeNames = [numOutcomes]string{
 	Began: "began", Waits: "one-direction", There: "there", Partial: "undecided", Stops: "stopped", Full: "full", Odd: "not-plain", Differs: "other-change",
-	Unlike: "other-way", TooMany: "too-many-functions", Refused: "refused", NoProgram: "no-port",
+	Unlike: "other-way", TooMany: "too-many-functions", Refused: "refused", NoProgram: "no-port", Taken: "other-worker",
 }
 
 // Decision is what functions have decided about a frame.
@@ -48,11 +50,13 @@ type Decision struct {
 }
 
 const (
-	maxParts   = 4
-	maxOwners  = 127
+	maxParts   = 1 << partBits
+	maxOwners  = 250
 	candidates = 1 << 14
 	// pairTime is how long after one direction the other one may come.
 	pairTime = clock.Duration(1e9)
+	// tries is how often a worker looks whether another one still has the table, before it goes on without.
+	tries = 256
 	// aged is how long an entry stays that runs nothing.
 	aged = clock.Duration(30e9)
 )
@@ -71,10 +75,10 @@ type candidate struct {
 	parts      [maxParts]stake
 }
 
-// want is a key, hashed, and when a frame of the other direction was decided; hash 0: none.
+// want is a key, hashed, and when a frame of the other direction was decided; hash 0: none. Workers read it that do not have the table.
 type want struct {
-	hash uint64
-	at   clock.Time
+	hash atomic.Uint64
+	at   atomic.Int64
 }
 
 // stake is what is kept of a Part.
@@ -88,9 +92,32 @@ type stake struct {
 
 // record is what the process keeps of a slot.
 type record struct {
-	keys  [2]Key
-	parts [maxParts]struct{ ref, next uint32 }
+	inUse  bool
+	queued atomic.Bool // its slot is among those that have ended
+	after  uint32      // the next one there, plus 1
+	seen   uint32      // of its times, at the last look
+	parts  [maxParts]part
 }
+
+// part is what an owner has of an entry. It is the owner's alone while it is linked: who has the turn at the owner.
+type part struct {
+	ref    uint32
+	next   place // in the owner's Flows
+	owner  uint8 // its number, plus 1; 0: there is no such part
+	in     uint8 // the function's input of direction 0
+	linked bool  // in the owner's Flows
+	told   bool  // the owner knows what was done, and nothing more is
+}
+
+// place is where a part is: its entry, plus 1, and which one it is there; 0: nowhere.
+type place uint32
+
+const partBits = 2
+
+func placeOf(i uint32, n int) place { return place((i+1)<<partBits | uint32(n)) }
+
+func (p place) entry() uint32 { return uint32(p)>>partBits - 1 }
+func (p place) part() int     { return int(p & (1<<partBits - 1)) }
 
 // ownerRef is an owner, and how many parts it has.
 type ownerRef struct {
@@ -98,76 +125,129 @@ type ownerRef struct {
 	n int
 }
 
-func (r *record) inUse() bool { return r.keys[0].Proto != 0 }
-
 // Table has the entries.
+//
+// Where several workers have it (Share), each owner is one that they take turns at (Sharer). Whoever has the turn at an owner holds, asks and ends by what the owner
+// has linked, and needs nothing else: an entry ends for all by its word in the slot. Others of its owners unlink it when they come across it, or the worker does
+// that tidies up. Entries are begun, looked at and freed by who has the Table's own turn. Nobody who has an owner's turn waits for the Table's, or for another owner's.
 type Table struct {
 	framer
 	slots   []Slot
+	sixes   []Addrs
 	records []record
-	free    []uint32
-	used    uint32 // slots that were ever used
-	live    int
-
-	owners  []ownerRef
-	waiting []candidate
-	wanted  []want     // by the keys of frames that would answer those that wait
-	wants   clock.Time // when the last one was added, plus 1; 0: none was
+	shared  bool
+	ended   atomic.Uint32 // slots that have ended and are not free yet: the last one, plus 1
+	now     atomic.Int64
+	ahead   atomic.Int64  // the graph's time less the kernel's
+	wanted  []want        // by the keys of frames that would answer those that wait
+	wants   atomic.Int64  // when the last one was added, plus 1; 0: none was
+	used    atomic.Uint32 // slots that were ever used
+	live    atomic.Int32
+	freed   atomic.Uint64
 	seed    maphash.Seed
+
+	turn    turn.Turn // of what follows
+	free    []uint32
+	owners  [maxOwners]ownerRef
+	owned   int // of them, that there ever were at the same time
+	waiting []candidate
 	paused  bool
-	ahead   int64 // the graph's time less the kernel's
-	now     clock.Time
 	hand    uint32
 
-	outcomes [numOutcomes]uint64
-	ended    uint64
+	outcomes [numOutcomes]atomic.Uint64
 }
 
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
-	return &Table{framer: framer{k: k, control: k.Control(), tunnels: make([]*Tunnel, 1), tunnelOf: map[tunnelKey]uint16{}},
-		ahead: math.MinInt64 / 2, slots: k.Slots(), records: make([]record, 0, len(k.Slots())), waiting: make([]candidate, candidates), wanted: make([]want, candidates), seed: maphash.MakeSeed()}
+	t := &Table{framer: framer{k: k, control: k.Control()}, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots())), waiting: make([]candidate, candidates),
+		wanted: make([]want, candidates), seed: maphash.MakeSeed()}
+	t.ahead.Store(math.MinInt64 / 2)
+	return t
+}
+
+// Share says that several workers have the Table. Nobody has it yet.
+func (t *Table) Share() { t.shared = true }
+
+// try takes the Table's turn, if that is free soon.
+func (t *Table) try() bool {
+	for n := 0; t.shared && !t.turn.Try(); n++ {
+		if n == tries {
+			return false
+		}
+	}
+	return true
+}
+
+// take takes it. The caller is not a worker on its way with frames.
+func (t *Table) take() {
+	if t.shared {
+		t.turn.Take()
+	}
+}
+
+func (t *Table) give() {
+	if t.shared {
+		t.turn.Give()
+	}
+}
+
+// turnOf takes the turn at an owner.
+func (t *Table) turnOf(o Owner) {
+	if t.shared {
+		o.(Sharer).Take()
+	}
+}
+
+func (t *Table) giveOf(o Owner) {
+	if t.shared {
+		o.(Sharer).Give()
+	}
 }
 
 // Used is how many slots have ever been used.
-func (t *Table) Used() int { return int(t.used) }
+func (t *Table) Used() int { return int(t.used.Load()) }
 
 // Len is how many entries there are.
-func (t *Table) Len() int { return t.live }
+func (t *Table) Len() int { return int(t.live.Load()) }
 
 // Room is how many there may be.
 func (t *Table) Room() int { return len(t.slots) }
 
 // Ended is how many entries have ended.
-func (t *Table) Ended() uint64 { return t.ended }
+func (t *Table) Ended() uint64 { return t.freed.Load() }
 
 // Outcomes are what has become of decisions, by name.
 func (t *Table) Outcomes() map[string]uint64 {
 	m := map[string]uint64{}
-	for o, n := range t.outcomes {
-		m[OutcomeNames[o]] = n
+	for o := range t.outcomes {
+		m[OutcomeNames[o]] = t.outcomes[o].Load()
 	}
 	return m
 }
 
 // Count counts an outcome that the Table does not see.
-func (t *Table) Count(o Outcome) { t.outcomes[o]++ }
+func (t *Table) Count(o Outcome) { t.outcomes[o].Add(1) }
+
+// Time is what Now, or Breath, has told last.
+func (t *Table) Time() clock.Time { return clock.Time(t.now.Load()) }
 
 // Offer takes a decision.
 func (t *Table) Offer(d *Decision) Outcome {
 	o := t.offer(d)
-	t.outcomes[o]++
+	t.outcomes[o].Add(1)
 	return o
 }
 
 func (t *Table) offer(d *Decision) Outcome {
-	if t.paused {
-		return Stops
-	}
 	for i := range d.Parts {
+		if o := d.Parts[i].Owner; o != nil && t.shared {
+			if _, ok := o.(Sharer); !ok {
+				return Refused
+			}
+		}
 		if x := d.Parts[i].Tunnel; x != nil {
-			if !t.addTunnel(x) {
-				return Full
+			if o := t.tunnelOf(x); o != There {
+				return o
 			}
 		}
 	}
@@ -186,21 +266,55 @@ func (t *Table) offer(d *Decision) Outcome {
 	if !c.fill(d, &change) {
 		return TooMany
 	}
-	c.key, c.other, c.at = in.Key, out.reversed(d.Out), t.now
+	c.key, c.other, c.at = in.Key, out.reversed(d.Out), t.Time()
 	c.dir.Key = c.key.Bytes()
-	if t.there(&c) {
+	if !t.try() {
+		return Taken
+	}
+	defer t.give()
+	return t.pair(&c)
+}
+
+// tunnelOf has a tunnel be known: There.
+func (t *Table) tunnelOf(x *Tunnel) Outcome {
+	if is, known := t.known(x); known {
+		if is {
+			return There
+		}
+		return Full
+	}
+	if !t.try() {
+		return Taken
+	}
+	defer t.give()
+	switch {
+	case t.paused:
+		return Stops
+	case !t.addTunnel(x):
+		return Full
+	}
+	return There
+}
+
+// pair begins an entry with a decision, or has it wait. The caller has the Table's turn.
+func (t *Table) pair(c *candidate) Outcome {
+	t.tidy(fewTidy)
+	if t.paused {
+		return Stops
+	}
+	if t.there(c) {
 		return There
 	}
 	w := &t.waiting[c.other.hash(t.seed)%candidates]
-	if !w.used || w.key != c.other || t.now.Sub(w.at) > pairTime {
-		t.wait(&c)
+	if !w.used || w.key != c.other || c.at.Sub(w.at) > pairTime {
+		t.wait(c)
 		return Waits
 	}
-	if w.other != c.key || !w.matches(&c) {
-		t.wait(&c)
+	if w.other != c.key || !w.matches(c) {
+		t.wait(c)
 		return Unlike
 	}
-	o := t.begin(&c, w)
+	o := t.begin(c, w)
 	w.used = false
 	return o
 }
@@ -209,22 +323,27 @@ func (t *Table) offer(d *Decision) Outcome {
 func (t *Table) wait(c *candidate) {
 	t.waiting[c.key.hash(t.seed)%candidates] = *c
 	h := c.other.hash(t.seed)
-	t.wanted[h%candidates] = want{h, c.at}
-	t.wants = c.at + 1
+	w := &t.wanted[h%candidates]
+	w.at.Store(int64(c.at))
+	w.hash.Store(h)
+	t.wants.Store(int64(c.at) + 1)
 }
 
 // Wanting reports whether Wanted may hold of some frame.
-func (t *Table) Wanting() bool { return t.wants != 0 && t.now.Sub(t.wants) <= pairTime }
+func (t *Table) Wanting() bool {
+	at := t.wants.Load()
+	return at != 0 && t.Time().Sub(clock.Time(at)) <= pairTime
+}
 
 // Wanted reports, once, whether a decision about frames of a key would begin an entry: one about the other direction waits for it. It may be wrong.
 func (t *Table) Wanted(k *Key) bool {
 	h := k.hash(t.seed)
 	w := &t.wanted[h%candidates]
-	is := w.hash == h && t.now.Sub(w.at) <= pairTime
-	if is {
-		w.hash = 0
+	if w.hash.Load() != h || t.Time().Sub(clock.Time(w.at.Load())) > pairTime {
+		return false
 	}
-	return is
+	w.hash.Store(0)
+	return true
 }
 
 // there reports whether the kernel runs frames like this one, and has them run as they are to be. An entry that does something else ends: the flow has changed.
@@ -233,15 +352,16 @@ func (t *Table) there(c *candidate) (is bool) {
 		return false
 	}
 	p := &c.parts[0]
-	f := p.Owner.Flows(p.Ref)
-	t.each(f, p.Owner, p.Ref, func(i uint32) bool {
-		for d, k := range t.records[i].keys {
-			if k != c.key {
+	t.turnOf(p.Owner)
+	defer t.giveOf(p.Owner)
+	t.each(p.Owner.Flows(p.Ref), func(i uint32, n int) bool {
+		s := &t.slots[i]
+		for d := range s.Dirs {
+			if s.Dirs[d].Key != c.dir.Key || c.key.six() && t.sixes[i] != [2]*Key{&c.key, &c.other}[d].addrs() {
 				continue
 			}
-			s := &t.slots[i]
-			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Live; !is {
-				t.end(i)
+			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF != Gone; !is {
+				t.finish(i, n)
 			}
 			return false
 		}
@@ -308,63 +428,89 @@ func (k *Key) hash(seed maphash.Seed) uint64 {
 	return maphash.Bytes(seed, b[:]) | candidates
 }
 
-// begin makes an entry of two directions.
+// begin makes an entry of two directions. The kernel runs it when all owners have linked it: until then each of them may end it.
 func (t *Table) begin(a, b *candidate) Outcome {
-	var owners [maxParts]uint8
-	for i := range a.n {
-		p := &a.parts[i]
-		if !p.Owner.Decides(p.Ref) {
-			t.back(owners)
-			return Refused
+	var numbers [maxParts]uint8
+	back := func() {
+		for _, n := range numbers {
+			t.back(n)
 		}
-		t.replace(p.Owner.Flows(p.Ref), p, a, b)
-		n := t.number(p.Owner)
-		if n == 0 {
-			t.back(owners)
+	}
+	for i := range a.n {
+		if numbers[i] = t.number(a.parts[i].Owner); numbers[i] == 0 {
+			back()
 			return TooMany
 		}
-		owners[i] = n | p.In<<7
 	}
-	i, ok := t.take()
+	i, ok := t.slot()
 	if !ok {
-		t.back(owners)
-		return Full
+		t.replaceAll(a, b)
+		if i, ok = t.slot(); !ok {
+			back()
+			return Full
+		}
 	}
 	s, r := &t.slots[i], &t.records[i]
-	*r = record{keys: [2]Key{a.key, b.key}}
-	s.Owners, s.Seen = owners, 0
+	*r = record{inUse: true}
+	for n := range a.n {
+		r.parts[n] = part{ref: a.parts[n].Ref, owner: numbers[n], in: a.parts[n].In}
+	}
 	turn := s.Claim>>32 + 1
-	atomic.StoreUint64(&s.Claim, turn<<32|Gone)
+	atomic.StoreUint64(&s.Claim, turn<<32|Born)
 	s.Flags, s.Quiet = 0, uint64(least(a.quiet[0], b.quiet[0]))
 	s.Quiets = [2]uint64{uint64(a.quiet[1]), uint64(b.quiet[1])}
 	s.Dirs, s.Rests, s.Heads = [2]Dir{a.dir, b.dir}, [2]Rest{a.rest, b.rest}, [2]int16{a.head, b.head}
-	s.Last[0], s.Last[1] = uint64(int64(a.at)-t.ahead), uint64(int64(b.at)-t.ahead)
-	if a.follows >= 0 {
-		p := &a.parts[a.follows]
-		if s.Flags = FlagFollow; p.Windows {
+	if a.key.six() {
+		s.Flags, t.sixes[i] = FlagSix, a.key.addrs()
+	}
+	s.Last[0], s.Last[1] = uint64(int64(a.at)-t.ahead.Load()), uint64(int64(b.at)-t.ahead.Load())
+	t.live.Add(1)
+	if t.k.Put(int(i), 0) != nil || t.k.Put(int(i), 1) != nil || !t.linkAll(i, a, b) {
+		t.stop(i)
+		t.tidy(fewTidy)
+		return Refused
+	}
+	return Began
+}
+
+// linkAll has all owners link an entry, the one that follows numbers last, and the kernel run it; false: an owner does not decide this any more.
+func (t *Table) linkAll(i uint32, a, b *candidate) bool {
+	last := max(0, a.follows)
+	for n := range a.n {
+		if n != last && !t.link(i, n, a, b, false) {
+			return false
+		}
+	}
+	return a.n == 0 && t.starts(i) || a.n > 0 && t.link(i, last, a, b, true)
+}
+
+// starts has the kernel run an entry that is born.
+func (t *Table) starts(i uint32) bool {
+	c := &t.slots[i].Claim
+	turn := atomic.LoadUint64(c) >> 32 << 32
+	return atomic.CompareAndSwapUint64(c, turn|Born, turn|Live)
+}
+
+// link has an owner link an entry; with last, the kernel runs it then.
+func (t *Table) link(i uint32, n int, a, b *candidate, last bool) bool {
+	p := &a.parts[n]
+	t.turnOf(p.Owner)
+	defer t.giveOf(p.Owner)
+	x, is := p.Owner.(Sharer)
+	if !p.Owner.Decides(p.Ref) || is && x.State(p.Ref) != p.State {
+		return false
+	}
+	f := p.Owner.Flows(p.Ref)
+	t.replace(f, p, a, b)
+	r, s := &t.records[i].parts[n], &t.slots[i]
+	r.next, r.linked, f.head = f.head, true, placeOf(i, n)
+	if n == a.follows {
+		if s.Flags |= FlagFollow; p.Windows {
 			s.Flags |= FlagWindows
 		}
 		p.Owner.(Windower).Sides(p.Ref, int(p.In), &s.Sides)
 	}
-	atomic.StoreUint64(&s.Claim, turn<<32|Live)
-	for d := range r.keys {
-		if t.k.Put(int(i), d) != nil {
-			t.stop(i)
-			t.k.Delete(int(i), 0)
-			t.back(owners)
-			*r = record{}
-			t.free = append(t.free, i)
-			return Refused
-		}
-	}
-	t.live++
-	for n := range a.n {
-		p := &a.parts[n]
-		f := p.Owner.Flows(p.Ref)
-		r.parts[n].ref, r.parts[n].next = p.Ref, f.head
-		f.head = i + 1
-	}
-	return Began
+	return !last || t.starts(i)
 }
 
 func least(a, b time.Duration) time.Duration {
@@ -374,15 +520,15 @@ func least(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// replace ends the entries of the same frames.
+// replace ends the entries of the same frames, for an owner.
 func (t *Table) replace(f *Flows, p *stake, a, b *candidate) {
 	for {
 		found := false
-		t.each(f, p.Owner, p.Ref, func(i uint32) bool {
-			r := &t.records[i]
-			found = p.Alone || r.keys[0] == a.key || r.keys[1] == a.key || r.keys[0] == b.key || r.keys[1] == b.key
+		t.each(f, func(i uint32, n int) bool {
+			d := &t.slots[i].Dirs
+			found = p.Alone || d[0].Key == a.dir.Key || d[1].Key == a.dir.Key || d[0].Key == b.dir.Key || d[1].Key == b.dir.Key
 			if found {
-				t.end(i)
+				t.finish(i, n)
 			}
 			return !found
 		})
@@ -392,184 +538,228 @@ func (t *Table) replace(f *Flows, p *stake, a, b *candidate) {
 	}
 }
 
+// replaceAll ends them for all owners, and frees their slots.
+func (t *Table) replaceAll(a, b *candidate) {
+	for n := range a.n {
+		p := &a.parts[n]
+		t.turnOf(p.Owner)
+		t.replace(p.Owner.Flows(p.Ref), p, a, b)
+		t.giveOf(p.Owner)
+	}
+	t.tidy(fewTidy)
+}
+
 // number is an owner's, plus 1, which has a part more then; 0: there are too many.
 func (t *Table) number(o Owner) uint8 {
-	free := -1
-	for i, x := range t.owners {
-		if x.Owner == o {
-			t.owners[i].n++
+	free := t.owned
+	for i := range t.owned {
+		if x := &t.owners[i]; x.Owner == o {
+			x.n++
 			return uint8(i + 1)
-		}
-		if x.n == 0 {
+		} else if x.n == 0 {
 			free = i
 		}
 	}
-	if free < 0 {
-		if len(t.owners) >= maxOwners-1 {
-			return 0
-		}
-		free, t.owners = len(t.owners), append(t.owners, ownerRef{})
+	if free == maxOwners {
+		return 0
 	}
+	t.owned = max(t.owned, free+1)
 	t.owners[free] = ownerRef{o, 1}
 	return uint8(free + 1)
 }
 
 // back takes back what number has counted.
-func (t *Table) back(owners [maxParts]uint8) {
-	for _, o := range owners {
-		if o &= 0x7F; o != 0 {
-			t.owners[o-1].n--
-		}
+func (t *Table) back(number uint8) {
+	if number != 0 {
+		t.owners[number-1].n--
 	}
 }
 
-// take is a slot that is nobody's.
-func (t *Table) take() (uint32, bool) {
+// slot is one that is nobody's.
+func (t *Table) slot() (uint32, bool) {
 	if n := len(t.free); n > 0 {
 		i := t.free[n-1]
 		t.free = t.free[:n-1]
 		return i, true
 	}
-	if int(t.used) == len(t.slots) {
+	i := t.used.Load()
+	if int(i) == len(t.slots) {
 		return 0, false
 	}
-	t.used++
-	t.records = append(t.records, record{})
-	return t.used - 1, true
+	t.used.Store(i + 1)
+	return i, true
 }
 
-// owner is that of a part, and its input of direction 0; nil: there is no such part.
-func (t *Table) owner(i uint32, n int) (Owner, int) {
-	o := t.slots[i].Owners[n]
-	if o&0x7F == 0 {
-		return nil, 0
+// owner is that of a part; nil: there is no such part.
+func (t *Table) owner(p *part) Owner {
+	if p.owner == 0 {
+		return nil
 	}
-	return t.owners[o&0x7F-1].Owner, int(o >> 7)
+	return t.owners[p.owner-1].Owner
 }
 
-// each calls do with the entries of what an owner keeps, until it returns false. It may end the one that it is called with.
-func (t *Table) each(f *Flows, o Owner, ref uint32, do func(i uint32) bool) {
+// each calls do with the entries that Flows have, and the part of each that is the owner's, until it returns false. It may end the one that it is called with.
+func (t *Table) each(f *Flows, do func(i uint32, n int) bool) {
 	for at := f.head; at != 0; {
-		i := at - 1
-		n := t.part(i, o, ref)
+		i, n := at.entry(), at.part()
 		at = t.records[i].parts[n].next
-		if !do(i) {
+		if !do(i, n) {
 			return
 		}
 	}
 }
 
-// part is which of an entry's parts is an owner's.
-func (t *Table) part(i uint32, o Owner, ref uint32) int {
+// stop has the kernel run an entry no more, for good. When it returns nobody runs it.
+func (t *Table) stop(i uint32) {
+	t.claim(i, Gone)
 	r := &t.records[i]
-	for n := range r.parts {
-		if x, _ := t.owner(i, n); x == o && r.parts[n].ref == ref {
-			return n
+	if r.queued.Swap(true) {
+		return
+	}
+	for {
+		r.after = t.ended.Load()
+		if t.ended.CompareAndSwap(r.after, i+1) {
+			return
 		}
 	}
-	panic("offload: an entry has no part of who has it")
 }
 
-// stop has the kernel run an entry no more. When it returns nobody runs it.
-func (t *Table) stop(i uint32) { t.claim(i, Gone) }
-
-// claim takes an entry from the kernel; false: the kernel has not run it any more.
+// claim takes an entry from the kernel; false: the kernel has not run it any more. One that a function looks at can only be taken from it for good.
 func (t *Table) claim(i uint32, as uint64) bool {
 	s := &t.slots[i]
-	turn := atomic.LoadUint64(&s.Claim) >> 32 << 32
 	// A frame has it for some hundred nanoseconds, and longer only when the processor is taken from it.
 	for n := 1; ; n++ {
 		if n%(1<<16) == 0 {
 			time.Sleep(50 * time.Microsecond)
 		}
-		if atomic.CompareAndSwapUint64(&s.Claim, turn|Live, turn|as) {
-			return true
-		}
-		switch atomic.LoadUint64(&s.Claim) {
-		case turn | Busy, turn | Live:
-		case turn | Paused: // by this goroutine
-			atomic.StoreUint64(&s.Claim, turn|as)
-			return true
+		was := atomic.LoadUint64(&s.Claim)
+		switch was & 0xFFFFFFFF {
+		case Live:
+		case Busy:
+			continue
+		case Paused, Born:
+			if as != Gone {
+				return false
+			}
 		default:
 			return false
+		}
+		if atomic.CompareAndSwapUint64(&s.Claim, was, was>>32<<32|as) {
+			return true
 		}
 	}
 }
 
 // time is the graph's of one of the kernel.
-func (t *Table) time(kernel uint64) clock.Time { return clock.Time(int64(kernel) + t.ahead) }
-
-// usage is what an entry has done, as the owner of its part n sees it.
-func (t *Table) usage(i uint32, n int) (o Owner, u Usage) {
-	s := &t.slots[i]
-	o, in := t.owner(i, n)
-	for d := range s.Dirs {
-		u.Last[in^d] = t.time(atomic.LoadUint64(&s.Last[d]))
-	}
-	return o, u
+func (t *Table) time(kernel uint64) clock.Time {
+	return clock.Time(int64(kernel) + t.ahead.Load())
 }
 
-// tell tells all owners of an entry what it has done. Nobody runs it, unless running.
-func (t *Table) tell(i uint32, running bool) {
-	s, r := &t.slots[i], &t.records[i]
+// usage is what an entry has done, as the owner of a part sees it.
+func (t *Table) usage(i uint32, p *part) (u Usage) {
+	s := &t.slots[i]
+	for d := range s.Dirs {
+		u.Last[int(p.in)^d] = t.time(atomic.LoadUint64(&s.Last[d]))
+	}
+	return u
+}
+
+// tell tells the owner of a part what its entry has done. Nobody runs it, unless running.
+func (t *Table) tell(i uint32, p *part, running bool) {
+	o, s := t.owner(p), &t.slots[i]
+	u := t.usage(i, p)
+	if _, is := o.(Windower); is && s.Flags&FlagFollow != 0 && !running {
+		u.Sides = &[2]Side{s.Sides[p.in], s.Sides[1-p.in]}
+	}
+	o.Used(p.ref, &u)
+}
+
+// tellAll tells all owners of an entry that do not know it yet.
+func (t *Table) tellAll(i uint32, running bool) {
+	r := &t.records[i]
 	for n := range r.parts {
-		o, u := t.usage(i, n)
+		p := &r.parts[n]
+		o := t.owner(p)
 		if o == nil {
 			continue
 		}
-		if _, is := o.(Windower); is && s.Flags&FlagFollow != 0 && !running {
-			_, in := t.owner(i, n)
-			u.Sides = &[2]Side{s.Sides[in], s.Sides[1-in]}
+		t.turnOf(o)
+		if p.linked && !p.told {
+			t.tell(i, p, running)
+			p.told = !running
 		}
-		o.Used(r.parts[n].ref, &u)
+		t.giveOf(o)
 	}
 }
 
-// end ends an entry, and tells its owners what it has done.
-func (t *Table) end(i uint32) {
+// finish ends an entry for the owner of its part n, and tells the owner what the entry has done. The caller has the turn at that owner.
+func (t *Table) finish(i uint32, n int) {
 	t.stop(i)
-	if t.slots[i].Flags&FlagTold == 0 {
-		t.tell(i, false)
+	t.unlink(i, n)
+	if !t.shared {
+		t.tidy(1)
 	}
-	r := &t.records[i]
-	for n := range r.parts {
-		if o, _ := t.owner(i, n); o != nil {
-			t.unlink(i, n, o)
-		}
-	}
-	t.back(t.slots[i].Owners)
-	for d := range r.keys {
-		t.k.Delete(int(i), d)
-	}
-	*r = record{}
-	t.free = append(t.free, i)
-	t.live--
-	t.ended++
 }
 
-// unlink takes part n of an entry out of its owner's Flows.
-func (t *Table) unlink(i uint32, n int, o Owner) {
-	ref, next := t.records[i].parts[n].ref, t.records[i].parts[n].next
-	f := o.Flows(ref)
-	if f.head == i+1 {
-		f.head = next
-		return
-	}
-	for at := f.head; at != 0; {
-		p := &t.records[at-1].parts[t.part(at-1, o, ref)]
-		if p.next == i+1 {
-			p.next = next
+// Entries that have ended are freed a few at a time.
+const fewTidy = 8
+
+// tidy frees up to n slots whose entries have ended: owners that have not unlinked them do it now. The caller has the Table's turn, and where it is shared no owner's.
+func (t *Table) tidy(n int) {
+	for ; n > 0; n-- {
+		at := t.ended.Load()
+		if at == 0 {
 			return
 		}
-		at = p.next
+		i := at - 1
+		r := &t.records[i]
+		if !t.ended.CompareAndSwap(at, r.after) { // others add, nobody else takes
+			continue
+		}
+		for n := range r.parts {
+			o := t.owner(&r.parts[n])
+			if o == nil {
+				continue
+			}
+			t.turnOf(o)
+			if r.parts[n].linked {
+				t.unlink(i, n)
+			}
+			t.giveOf(o)
+		}
+		for d := range 2 {
+			t.k.Delete(int(i), d)
+		}
+		for n := range r.parts {
+			t.back(r.parts[n].owner)
+		}
+		*r = record{}
+		t.free = append(t.free, i)
+		t.live.Add(-1)
+		t.freed.Add(1)
 	}
+}
+
+// unlink takes part n of an entry, which nobody runs any more, out of its owner's Flows.
+func (t *Table) unlink(i uint32, n int) {
+	x := &t.records[i].parts[n]
+	o := t.owner(x)
+	if !x.told {
+		t.tell(i, x, false)
+	}
+	x.linked = false
+	at := &o.Flows(x.ref).head
+	for *at != placeOf(i, n) {
+		at = &t.records[at.entry()].parts[at.part()].next
+	}
+	*at = x.next
 }
 
 // Ask has Used be called with what the kernel has done until now for what ref names.
 func (t *Table) Ask(o Owner, ref uint32, f *Flows) {
-	t.each(f, o, ref, func(i uint32) bool {
-		if t.slots[i].Flags&FlagTold == 0 {
-			_, u := t.usage(i, t.part(i, o, ref))
+	t.each(f, func(i uint32, n int) bool {
+		if p := &t.records[i].parts[n]; !p.told {
+			u := t.usage(i, p)
 			o.Used(ref, &u)
 		}
 		return true
@@ -579,7 +769,7 @@ func (t *Table) Ask(o Owner, ref uint32, f *Flows) {
 // Withdraw ends all entries that Flows have: the kernel runs none of its frames when Withdraw returns, and Used was called with all that it has done.
 func (t *Table) Withdraw(f *Flows) {
 	for f.head != 0 {
-		t.end(f.head - 1)
+		t.finish(f.head.entry(), f.head.part())
 	}
 }
 
@@ -589,90 +779,120 @@ func (t *Table) Hold(f *Flows) bool {
 	if f.head == 0 {
 		return false
 	}
-	i := f.head - 1
+	i, n := f.head.entry(), f.head.part()
 	if !t.claim(i, Paused) {
-		t.end(i)
+		t.finish(i, n)
 		return false
 	}
-	t.tell(i, false)
+	t.tell(i, &t.records[i].parts[n], false)
 	return true
 }
 
 // Release gives back what Hold has taken, with the numbers that a Windower has now; without keep the entry ends.
 func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
-	i := f.head - 1
+	i, n := f.head.entry(), f.head.part()
 	s := &t.slots[i]
-	if s.Flags&FlagFollow != 0 {
-		_, in := t.owner(i, t.part(i, o, ref))
-		o.(Windower).Sides(ref, in, &s.Sides)
+	if x, is := o.(Windower); is && s.Flags&FlagFollow != 0 {
+		x.Sides(ref, int(t.records[i].parts[n].in), &s.Sides)
 	}
-	if !keep {
-		t.end(i)
-		return
+	turn := atomic.LoadUint64(&s.Claim) >> 32 << 32
+	// Another owner may have ended it.
+	if !keep || !atomic.CompareAndSwapUint64(&s.Claim, turn|Paused, turn|Live) {
+		t.finish(i, n)
 	}
-	atomic.StoreUint64(&s.Claim, s.Claim>>32<<32|Live)
 }
 
 // Pause begins no entry until Go. Settle ends those that are there.
 func (t *Table) Pause() {
+	t.take()
+	defer t.give()
 	t.paused = true
 	clear(t.waiting)
-	clear(t.wanted)
-	t.wants = 0
+	for i := range t.wanted {
+		t.wanted[i].hash.Store(0)
+	}
+	t.wants.Store(0)
 	t.forget()
 }
 
 // Settle has the kernel run n entries no more, from place from on, tells their owners what was done, and returns the place to go on from; 0: that was all. It is
 // called behind Pause, and before functions change what they do, as they take times over by what they have decided.
 func (t *Table) Settle(from uint32, n int) uint32 {
-	for ; n > 0 && from < t.used; n, from = n-1, from+1 {
-		if s := &t.slots[from]; t.records[from].inUse() && s.Flags&FlagTold == 0 {
-			t.stop(from)
-			t.tell(from, false)
-			s.Flags |= FlagTold
+	return t.some(from, n, func(i uint32) {
+		t.claim(i, Gone)
+		t.tellAll(i, false)
+	})
+}
+
+// some calls do with n entries, from place from on, and returns the place to go on from; 0: that was all.
+func (t *Table) some(from uint32, n int, do func(i uint32)) uint32 {
+	t.take()
+	defer t.give()
+	used := t.used.Load()
+	for ; n > 0 && from < used; n, from = n-1, from+1 {
+		if t.records[from].inUse {
+			do(from)
 		}
 	}
-	if from >= t.used {
+	if from >= used {
 		return 0
 	}
 	return from
 }
 
 // Go has entries begin again.
-func (t *Table) Go() { t.paused = false }
+func (t *Table) Go() {
+	t.take()
+	t.paused = false
+	t.give()
+}
 
 // Clear ends n entries, from place from on, and returns the place to go on from; 0: none is left.
 func (t *Table) Clear(from uint32, n int) uint32 {
-	for ; n > 0 && from < t.used; n, from = n-1, from+1 {
-		if t.records[from].inUse() {
-			t.end(from)
-		}
-	}
-	if from >= t.used {
-		return 0
-	}
+	from = t.some(from, n, t.clear)
+	t.take()
+	t.tidy(n) // what others have ended meanwhile
+	t.give()
 	return from
 }
 
-// All ends all entries.
-func (t *Table) All() { t.Clear(0, int(t.used)) }
+func (t *Table) clear(i uint32) {
+	t.stop(i)
+	t.tidy(1)
+}
 
-// Now tells the time.
+// All ends all entries.
+func (t *Table) All() { t.Clear(0, t.Used()) }
+
+// Now tells the time, and what the kernel's is. One worker does.
 func (t *Table) Now(now clock.Time) {
-	t.now = now
+	t.Breath(now)
 	// Of two looks that one is right between whose clocks less time has passed.
-	if ahead := int64(now) - t.k.Clock(); ahead > t.ahead || t.ahead-ahead > int64(time.Second) {
-		t.ahead = ahead
+	if ahead, was := int64(now)-t.k.Clock(), t.ahead.Load(); ahead > was || was-ahead > int64(time.Second) {
+		t.ahead.Store(ahead)
 	}
 }
 
+// grain is how exact the time is where several workers tell it.
+const grain = 100_000
+
 // Breath tells the time alone.
-func (t *Table) Breath(now clock.Time) { t.now = now }
+func (t *Table) Breath(now clock.Time) {
+	if was := t.now.Load(); !t.shared || int64(now)-was > grain {
+		t.now.Store(int64(now))
+	}
+}
 
 // Look looks at n slots: it ends the entries that run no more, and tells owners of what others have done.
 func (t *Table) Look(n int) {
-	for ; n > 0 && t.used > 0; n-- {
-		if t.hand >= t.used {
+	used := t.used.Load()
+	if used == 0 || !t.try() {
+		return
+	}
+	defer t.give()
+	t.tidy(n)
+	for ; n > 0; n-- {
+		if t.hand >= used {
 			t.hand = 0
 			return
 		}
@@ -683,21 +903,21 @@ func (t *Table) Look(n int) {
 
 func (t *Table) look(i uint32) {
 	s, r := &t.slots[i], &t.records[i]
-	if !r.inUse() {
+	if !r.inUse {
 		return
 	}
-	last := [2]clock.Time{t.time(atomic.LoadUint64(&s.Last[0])), t.time(atomic.LoadUint64(&s.Last[1]))}
+	now, last := t.Time(), [2]clock.Time{t.time(atomic.LoadUint64(&s.Last[0])), t.time(atomic.LoadUint64(&s.Last[1]))}
 	newest := max(last[0], last[1])
-	over := t.now.Sub(newest) > aged || s.Quiet > 0 && t.now.Sub(newest) > clock.Duration(s.Quiet)
+	over := now.Sub(newest) > aged || s.Quiet > 0 && now.Sub(newest) > clock.Duration(s.Quiet)
 	for d := range last {
-		over = over || s.Quiets[d] > 0 && t.now.Sub(last[d]) > clock.Duration(s.Quiets[d])
+		over = over || s.Quiets[d] > 0 && now.Sub(last[d]) > clock.Duration(s.Quiets[d])
 	}
 	if over || atomic.LoadUint64(&s.Claim)&0xFFFFFFFF == Gone {
-		t.end(i)
+		t.clear(i)
 		return
 	}
-	if n := uint32(atomic.LoadUint64(&s.Last[0]) + atomic.LoadUint64(&s.Last[1])); n != s.Seen {
-		s.Seen = n
-		t.tell(i, true)
+	if n := uint32(atomic.LoadUint64(&s.Last[0]) + atomic.LoadUint64(&s.Last[1])); n != r.seen {
+		r.seen = n
+		t.tellAll(i, true)
 	}
 }

@@ -18,6 +18,7 @@ type memory struct {
 }
 
 func (m *memory) Slots() []Slot     { return m.slots }
+func (m *memory) Sixes() []Addrs    { return make([]Addrs, len(m.slots)) }
 func (m *memory) Control() *Control { return &m.control }
 func (m *memory) Put(slot, dir int) error {
 	m.keys[m.slots[slot].Dirs[dir].Key] = 2*slot + dir
@@ -180,13 +181,13 @@ func TestMany(t *testing.T) {
 	}
 	for i, gone := range []uint32{1, 3, 0, 2} {
 		x.m.slots[gone].Last = [2]uint64{500, uint64(i)}
-		x.end(gone)
+		x.clear(gone)
 		// Direction 0 is that of the frame which came last: in at input 1.
 		if u := x.a.used[0]; u.Last != [2]clock.Time{1000 + clock.Time(i), 1500} {
 			t.Errorf("%v were used", u.Last)
 		}
 		n := 0
-		x.each(&x.a.flows[0], &x.a, 0, func(uint32) bool { n++; return true })
+		x.each(&x.a.flows[0], func(uint32, int) bool { n++; return true })
 		if n != 3-i {
 			t.Errorf("%d are left, want %d", n, 3-i)
 		}

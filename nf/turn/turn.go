@@ -51,5 +51,8 @@ func (t *Turn) Take() {
 	}
 }
 
+// Try takes the turn if it is nobody's.
+func (t *Turn) Try() bool { return !t.taken.Load() && t.taken.CompareAndSwap(false, true) }
+
 // Give ends it.
 func (t *Turn) Give() { t.taken.Store(false) }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,8 +35,9 @@ const loopback = 1
 type tested struct {
 	*Kernel
 	t       testing.TB
+	mu      sync.Mutex // of test runs: the interface is that of one port
 	watched bool
-	at      clock.Time // what time it is, when the program is told
+	at      atomic.Int64 // what time it is, when the program is told
 }
 
 // tick is that of the kernel's coarse clock.
@@ -43,7 +46,7 @@ const tick = clock.Time(4 * time.Millisecond)
 // Clock implements offload.Kernel.
 func (e *tested) Clock() int64 {
 	if e.told != nil {
-		return int64(e.at)
+		return e.at.Load()
 	}
 	return e.Kernel.Clock()
 }
@@ -51,7 +54,7 @@ func (e *tested) Clock() int64 {
 // tell tells what time it is.
 func (x *box) tell(at clock.Time) {
 	if x.e != nil {
-		x.e.at = at
+		x.e.at.Store(int64(at))
 		atomic.StoreInt64(x.e.told, int64(at-at%tick))
 	}
 }
@@ -68,6 +71,8 @@ func (e *tested) Left() []string { return nil }
 // run runs a frame that came in at a port; false: it is the graph's.
 func (e *tested) run(port int, frame []byte) (out []byte, ran bool) {
 	e.t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.Turn(port, loopback, true)
 	opt := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
 	before := slices.Clone(frame)
@@ -112,11 +117,12 @@ func (q *queue) Tx(b *packet.Batch) (int, error) {
 
 // box is a graph, and what runs flows in front of it.
 type box struct {
-	t     testing.TB
-	inst  *graph.Instance
-	ports [2]*queue
-	e     *tested // nil: nothing does
-	ran   int
+	t      testing.TB
+	inst   *graph.Instance
+	queues [][2]*queue // by worker
+	ports  [2]*queue   // of the first one
+	e      *tested     // nil: nothing does
+	ran    int
 }
 
 // spec is a chain of apps between pa and pb.
@@ -134,10 +140,10 @@ func spec(apps []string, args map[string]graph.Args) *graph.Spec {
 	return s
 }
 
-func newBox(t testing.TB, s *graph.Spec, entries int) *box { return newBoxOf(t, s, entries, false) }
+func newBox(t testing.TB, s *graph.Spec, entries int) *box { return newBoxOf(t, s, 1, entries, false) }
 
-// newBoxOf makes a box. With told what runs flows is told what time it is.
-func newBoxOf(t testing.TB, s *graph.Spec, entries int, told bool) *box {
+// newBoxOf makes a box of so many workers. With told what runs flows is told what time it is.
+func newBoxOf(t testing.TB, s *graph.Spec, workers, entries int, told bool) *box {
 	t.Helper()
 	x := &box{t: t}
 	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
@@ -145,10 +151,19 @@ func newBoxOf(t testing.TB, s *graph.Spec, entries int, told bool) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, name := range []string{"pa", "pb"} {
-		x.ports[i] = &queue{name: name, pool: pool}
-		cfg.Ports[name] = []port.Port{x.ports[i]}
+	x.queues = make([][2]*queue, workers)
+	for n := range x.queues {
+		if n > 0 {
+			if pool, err = packet.NewPool(512, 2048, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, name := range []string{"pa", "pb"} {
+			x.queues[n][i] = &queue{name: name, pool: pool}
+			cfg.Ports[name] = append(cfg.Ports[name], x.queues[n][i])
+		}
 	}
+	x.ports = x.queues[0]
 	if entries > 0 {
 		cfg.Ahead = func(map[string][]port.Port, int) (offload.Engine, error) {
 			k, err := newKernel(entries, told)
@@ -181,7 +196,6 @@ func now() clock.Time {
 // frame gives the box a frame at a time, and returns what leaves: by port.
 func (x *box) frame(at clock.Time, port int, f []byte) (out [2][][]byte) {
 	x.t.Helper()
-	x.ports[0].sent, x.ports[1].sent = nil, nil
 	if x.e != nil {
 		if y, ran := x.e.run(port, f); ran {
 			x.ran++
@@ -189,23 +203,49 @@ func (x *box) frame(at clock.Time, port int, f []byte) (out [2][][]byte) {
 			return out
 		}
 	}
+	return x.give(x.steer(f), at, port, f)
+}
+
+// steer is the worker that gets a frame: as an interface with several queues has it, by a hash that both directions need not have in common.
+func (x *box) steer(f []byte) int {
+	return int(crc32.ChecksumIEEE(f[min(26, len(f)):min(38, len(f))])) % len(x.queues)
+}
+
+// give gives a worker a frame.
+func (x *box) give(worker int, at clock.Time, port int, f []byte) [2][][]byte {
+	x.t.Helper()
+	q := &x.queues[worker]
+	q[0].sent, q[1].sent = nil, nil
 	var b packet.Batch
-	y := x.ports[port].pool.Get()
+	y := q[port].pool.Get()
 	if y == nil || !y.SetBytes(f) || !b.Add(y) {
 		x.t.Fatal("no room for a frame")
 	}
-	if err := x.inst.Push(x.ports[port].name, at, &b); err != nil {
+	if err := x.inst.PushTo(worker, q[port].name, at, &b); err != nil {
 		x.t.Fatal(err)
 	}
-	return [2][][]byte{x.ports[0].sent, x.ports[1].sent}
+	return [2][][]byte{q[0].sent, q[1].sent}
+}
+
+// breathe gives each worker a breath without frames.
+func (x *box) breathe(at clock.Time) {
+	x.t.Helper()
+	for n := range x.queues {
+		x.breatheAt(n, at)
+	}
+}
+
+func (x *box) breatheAt(worker int, at clock.Time) {
+	x.t.Helper()
+	if err := x.inst.PushTo(worker, "pa", at, new(packet.Batch)); err != nil {
+		x.t.Fatal(err)
+	}
 }
 
 // state is what the box knows, and has counted.
 func (x *box) state(at clock.Time) (conns []track.Connection, counts map[string]uint64) {
 	x.t.Helper()
-	if err := x.inst.Push("pa", at, new(packet.Batch)); err != nil {
-		x.t.Fatal(err)
-	}
+	x.breathe(at)
 	r, err := x.inst.Ahead() // counts what the kernel has run
 	if err != nil {
 		x.t.Fatal(err)
@@ -220,9 +260,7 @@ func (x *box) state(at clock.Time) (conns []track.Connection, counts map[string]
 		}) // an error: it remembers none
 	}
 	slices.SortFunc(conns, func(a, b track.Connection) int { return strings.Compare(id(&a), id(&b)) })
-	if err := x.inst.Push("pa", at, new(packet.Batch)); err != nil { // commits what was counted
-		x.t.Fatal(err)
-	}
+	x.breathe(at) // commits what was counted
 	counts = map[string]uint64{}
 	for _, c := range x.inst.Counters() {
 		counts[c.Node+" "+c.Group+" "+c.Name] = c.Value

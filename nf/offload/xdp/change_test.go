@@ -173,6 +173,40 @@ func TestEnd(t *testing.T) {
 	w.compare()
 }
 
+// TestOddSix: an IPv6 frame of a flow is not run when it contradicts itself, or has extension headers.
+func TestOddSix(t *testing.T) {
+	s := spec([]string{"firewall"}, map[string]graph.Args{"firewall": {"rules6": "allow+in:a"}})
+	for _, proto := range []uint8{hdr.ProtoUDP, hdr.ProtoTCP} {
+		w := &world{TB: t, r: rand.New(rand.NewPCG(3, 4)), plain: newBox(t, s, 0), fast: newBox(t, s, 64), sixth: 1}
+		c := w.conversation(0)
+		c.proto = proto
+		for range 20 {
+			w.goOn(c)
+		}
+		d := datagram{src: c.cmac, dst: c.gmac, vlan: -1, from: c.client, to: c.server, sport: c.cport, dport: c.sport, proto: c.proto, flags: 0x10, win: 1000, payload: 10,
+			seq: c.next[0], ack: c.next[1], six: true}
+		f := d.bytes(w.r)
+		ran := w.fast.ran
+		if w.push(0, f); w.fast.ran != ran+1 {
+			t.Fatal("the frame as it is was not run in front")
+		}
+		for name, change := range map[string]func(b []byte) []byte{
+			"longer than the frame": func(b []byte) []byte { be.PutUint16(b[18:], be.Uint16(b[18:])+1); return b },
+			"shorter than a header": func(b []byte) []byte { be.PutUint16(b[18:], 7); return b },
+			"of no length":          func(b []byte) []byte { be.PutUint16(b[18:], 0); return b },
+			"another version":       func(b []byte) []byte { b[14] = 0x45; return b },
+			"hop by hop":            func(b []byte) []byte { b[20] = hdr.ProtoHopByHop; return b },
+			"a fragment":            func(b []byte) []byte { b[20] = hdr.ProtoFragment; return b },
+			"cut short":             func(b []byte) []byte { return b[:14+40+7] },
+		} {
+			ran = w.fast.ran
+			if w.push(0, change(slices.Clone(f))); w.fast.ran != ran {
+				t.Errorf("protocol %d, %s: it was run in front", proto, name)
+			}
+		}
+	}
+}
+
 // TestZeroSum: a UDP checksum that becomes 0 is sent as 0xFFFF, since 0 says that there is none (RFC 768).
 func TestZeroSum(t *testing.T) {
 	w, c := newWorld(t, hdr.ProtoUDP, []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "mac": mac}})

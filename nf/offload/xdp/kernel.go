@@ -39,6 +39,7 @@ type Kernel struct {
 	maps    []*ebpf.Map
 	mems    [][]byte
 	slots   []offload.Slot
+	sixes   []offload.Addrs
 	control *offload.Control
 	in      []uint32
 	flows   index
@@ -87,6 +88,7 @@ func newKernel(entries int, told bool) (_ *Kernel, err error) {
 	in, inMem := memory("flow_in", 4*maxIndex)
 	control, controlMem := memory("flow_control", int(unsafe.Sizeof(offload.Control{})))
 	slots, slotMem := memory("flow_slots", int(unsafe.Sizeof(slot))*entries)
+	sixes, sixMem := memory("flow_sixes", int(unsafe.Sizeof(offload.Addrs{}))*entries)
 	form := shape{entries: entries, buckets: bucketsOf(entries), secret: newSecret()}
 	flows, flowMem := memory("flow_index", 4*wordsOf*form.buckets)
 	var clock *ebpf.Map
@@ -105,8 +107,9 @@ func newKernel(entries int, told bool) (_ *Kernel, err error) {
 	k.in = unsafe.Slice((*uint32)(unsafe.Pointer(&inMem[0])), maxIndex)
 	k.control = (*offload.Control)(unsafe.Pointer(&controlMem[0]))
 	k.slots = unsafe.Slice((*offload.Slot)(unsafe.Pointer(&slotMem[0])), entries)
+	k.sixes = unsafe.Slice((*offload.Addrs)(unsafe.Pointer(&sixMem[0])), entries)
 	k.flows = index{words: unsafe.Slice((*uint32)(unsafe.Pointer(&flowMem[0])), wordsOf*form.buckets), slots: k.slots, buckets: form.buckets, secret: form.secret}
-	m := descriptors{in: in.FD(), control: control.FD(), flows: flows.FD(), slots: slots.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
+	m := descriptors{in: in.FD(), control: control.FD(), flows: flows.FD(), slots: slots.FD(), sixes: sixes.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
 		counts: k.counts.FD(), devices: k.devices.FD(), own: k.own.FD()}
 	if told {
 		m.clock, k.told = clock.FD(), (*int64)(unsafe.Pointer(&clockMem[0]))
@@ -161,6 +164,9 @@ func (k *Kernel) Turn(port, index int, on bool) {
 
 // Slots implements offload.Kernel.
 func (k *Kernel) Slots() []offload.Slot { return k.slots }
+
+// Sixes implements offload.Kernel.
+func (k *Kernel) Sixes() []offload.Addrs { return k.sixes }
 
 // Control implements offload.Kernel.
 func (k *Kernel) Control() *offload.Control { return k.control }

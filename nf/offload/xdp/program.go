@@ -110,7 +110,7 @@ const (
 )
 
 // descriptors are those of the program's maps. clock is 0, or that of the time that the program is told.
-type descriptors struct{ in, control, flows, slots, tunnels, templates, counts, devices, own, clock int }
+type descriptors struct{ in, control, flows, slots, sixes, tunnels, templates, counts, devices, own, clock int }
 
 // shape is what else the program is made for.
 type shape struct {
@@ -136,17 +136,28 @@ type emitter struct {
 	shape
 	code   asm.Instructions
 	labels int
+	next   string // the label of the next instruction
 }
 
-func (g *emitter) add(ins ...asm.Instruction) { g.code = append(g.code, ins...) }
+func (g *emitter) add(ins ...asm.Instruction) {
+	if g.next != "" {
+		ins[0], g.next = ins[0].WithSymbol(g.next), ""
+	}
+	g.code = append(g.code, ins...)
+}
 
 func (g *emitter) fresh() string {
 	g.labels++
 	return fmt.Sprintf("l%d", g.labels)
 }
 
-// label names the next instruction: a move that does nothing.
-func (g *emitter) label(name string) { g.add(asm.Mov.Reg(asm.R6, asm.R6).WithSymbol(name)) }
+// label names the next instruction. Where that has a name already, one comes before it that does nothing.
+func (g *emitter) label(name string) {
+	if g.next != "" {
+		g.add(asm.Mov.Reg(asm.R6, asm.R6))
+	}
+	g.next = name
+}
 
 // need goes to short when fewer than n bytes are left from r on. It changes R0.
 func (g *emitter) need(r asm.Register, n int32, short string) {
@@ -177,6 +188,7 @@ func program(m descriptors, s shape) asm.Instructions {
 	g.count()
 	g.change()
 	g.leave()
+	g.six()
 	g.ends()
 	return g.code
 }
@@ -245,6 +257,127 @@ func (g *emitter) parse() {
 		asm.StoreMem(asm.RFP, stKey+8, asm.R1, asm.DWord),
 		asm.StoreMem(asm.RFP, stKey+17, asm.R3, asm.Byte),
 	)
+	g.label("parsed")
+}
+
+// six are the ways of IPv6 frames, beside those of IPv4. From parse on R9 is 20 bytes in front of the ports, as with IPv4: inside the IP header.
+func (g *emitter) six() {
+	g.datagram6("outer")
+	g.label("outer-udp6") // no tunnel is over IPv6
+	g.add(asm.Ja.Label("outer-ports6"))
+	g.datagram6("inner")
+	g.label("inner-udp6")
+	g.label("inner-ports6")
+	g.add(
+		asm.LoadMem(asm.R4, asm.RFP, stTunnel, asm.Word),
+		asm.LSh.Imm(asm.R4, 48),
+		asm.Or.Reg(asm.R5, asm.R4),
+		asm.LoadMem(asm.R2, asm.RFP, stTOS, asm.Word),
+		asm.JEq.Imm(asm.R2, 0, "outer-ports6"),
+		asm.LoadMem(asm.R1, asm.R9, -19, asm.Byte),
+		asm.RSh.Imm(asm.R1, 4),
+		asm.And.Imm(asm.R1, 3),
+		asm.JEq.Reg(asm.R1, asm.R2, "outer-ports6"),
+		asm.JNE.Imm(asm.R1, 0, "other"),
+		asm.JEq.Imm(asm.R2, 3, "other"),
+	)
+	g.label("outer-ports6")
+	for i := range int16(2) { // offload.Key.Bytes
+		g.add(
+			asm.LoadMem(asm.R1, asm.R9, -12+16*i, asm.DWord),
+			asm.LoadMem(asm.R2, asm.R9, -4+16*i, asm.DWord),
+			asm.Xor.Reg(asm.R1, asm.R2),
+			asm.Mov.Reg(asm.R2, asm.R1),
+			asm.RSh.Imm(asm.R2, 32),
+			asm.Xor.Reg(asm.R1, asm.R2),
+			asm.StoreMem(asm.RFP, stKey+4*i, asm.R1, asm.Word),
+		)
+	}
+	g.add(
+		asm.LoadMem(asm.R1, asm.R9, 20, asm.Word),
+		asm.Or.Reg(asm.R1, asm.R5),
+		asm.StoreMem(asm.RFP, stKey+8, asm.R1, asm.DWord),
+		asm.Or.Imm(asm.R3, offload.Six),
+		asm.StoreMem(asm.RFP, stKey+17, asm.R3, asm.Byte),
+		asm.Ja.Label("parsed"),
+	)
+	g.write6()
+}
+
+// datagram6 is datagram of IPv6. R9 is 14 bytes in front of the IP header, and R4 20 more than what follows the header.
+func (g *emitter) datagram6(own string) {
+	g.label(own + "-six")
+	g.need(asm.R9, 14+48, "other")
+	g.add(
+		asm.Add.Imm(asm.R9, 14+20),
+		asm.LoadMem(asm.R1, asm.R9, -20, asm.Byte),
+		asm.RSh.Imm(asm.R1, 4),
+		asm.JNE.Imm(asm.R1, 6, "other"),
+		asm.LoadMem(asm.R4, asm.R9, -16, asm.Half),
+		host(asm.R4, asm.Half),
+		asm.Add.Imm(asm.R4, 20),
+		asm.Mov.Reg(asm.R1, asm.R7),
+		asm.Sub.Reg(asm.R1, asm.R9),
+		asm.JGT.Reg(asm.R4, asm.R1, "other"),
+		asm.LoadMem(asm.R3, asm.R9, -14, asm.Byte),
+		asm.JEq.Imm(asm.R3, unix.IPPROTO_TCP, own+"-tcp6"),
+		asm.JNE.Imm(asm.R3, unix.IPPROTO_UDP, "other"),
+		asm.JLT.Imm(asm.R4, 28, "other"),
+		asm.Ja.Label(own+"-udp6"),
+	)
+	g.label(own + "-tcp6")
+	g.segment(own + "-ports6")
+}
+
+// write6 compares the addresses of an IPv6 frame with the entry's, whose key is not all of them, for windows, and writes one anew, for change and into.
+func (g *emitter) write6() {
+	g.label("addresses6")
+	g.add(
+		asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord),
+		asm.Mov.Reg(asm.R3, asm.R2),
+		asm.And.Imm(asm.R3, 1),
+		asm.LSh.Imm(asm.R3, 4), // of direction 1 they are swapped
+		asm.RSh.Imm(asm.R2, 1),
+		asm.LSh.Imm(asm.R2, 5),
+		asm.LoadMapValue(asm.R1, g.sixes, 0),
+		asm.Add.Reg(asm.R1, asm.R2),
+		asm.Mov.Reg(asm.R2, asm.R1),
+		asm.Add.Reg(asm.R1, asm.R3),
+		asm.Xor.Imm(asm.R3, 16),
+		asm.Add.Reg(asm.R2, asm.R3),
+	)
+	for i, r := range [2]asm.Register{asm.R1, asm.R2} {
+		for _, at := range []int16{0, 8} {
+			g.add(asm.LoadMem(asm.R3, r, at, asm.DWord), asm.LoadMem(asm.R4, asm.R9, -12+16*int16(i)+at, asm.DWord), asm.JNE.Reg(asm.R3, asm.R4, "free-unknown"))
+		}
+	}
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JSet.Imm(asm.R1, offload.FlagFollow, "follow"), asm.Ja.Label("fits"))
+
+	g.label("change6")
+	g.add(
+		asm.JSet.Imm(asm.R5, offload.OpTagged, "tagged6"),
+		asm.Mov.Imm(asm.R1, wire16(0x86DD)),
+		asm.StoreMem(asm.R9, 12, asm.R1, asm.Half),
+		asm.Add.Imm(asm.R9, 14),
+		asm.Ja.Label("headers6"),
+	)
+	g.label("tagged6")
+	g.add(asm.Mov.Reg(asm.R2, asm.R5), asm.And.Imm(asm.R2, offload.OpTag), asm.JEq.Imm(asm.R2, 0, "has-tag6"))
+	g.tag(0x86DD)
+	g.label("has-tag6")
+	g.add(asm.Add.Imm(asm.R9, 18))
+	g.label("headers6")
+	g.need(asm.R9, 40, "free-broken")
+	g.add(
+		asm.Mov.Reg(asm.R2, asm.R5),
+		asm.And.Imm(asm.R2, offload.OpInto),
+		asm.JEq.Imm(asm.R2, 0, "written"),
+		asm.LoadMem(asm.R1, asm.R9, 0, asm.Half),
+		host(asm.R1, asm.Half),
+		asm.RSh.Imm(asm.R1, 4),
+		asm.And.Imm(asm.R1, 0xFF),
+		asm.Ja.Label("into"),
+	)
 }
 
 // datagram looks at a frame that begins at R9: R9 is its IP header then, of one with ports, R3 its protocol, R4 its length, and R5 its tag as a key has it.
@@ -255,6 +388,7 @@ func (g *emitter) datagram(own string) {
 		asm.Mov.Imm(asm.R5, 0),
 		asm.LoadMem(asm.R1, asm.R9, 12, asm.Half),
 		asm.JEq.Imm(asm.R1, wire16(0x0800), l("untagged")),
+		asm.JEq.Imm(asm.R1, wire16(0x86DD), l("six")),
 		asm.JNE.Imm(asm.R1, wire16(0x8100), "other"),
 	)
 	g.need(asm.R9, 18+28, "other")
@@ -265,8 +399,9 @@ func (g *emitter) datagram(own string) {
 		asm.Or.Imm(asm.R5, offload.Tagged),
 		asm.LSh.Imm(asm.R5, 32),
 		asm.LoadMem(asm.R1, asm.R9, 16, asm.Half),
-		asm.JNE.Imm(asm.R1, wire16(0x0800), "other"),
 		asm.Add.Imm(asm.R9, 4),
+		asm.JEq.Imm(asm.R1, wire16(0x86DD), l("six")),
+		asm.JNE.Imm(asm.R1, wire16(0x0800), "other"),
 	)
 	g.label(l("untagged"))
 	g.add(
@@ -289,6 +424,11 @@ func (g *emitter) datagram(own string) {
 		asm.Ja.Label(l("udp")),
 	)
 	g.label(l("tcp"))
+	g.segment(l("ports"))
+}
+
+// segment looks at a segment whose header is 20 bytes behind R9, and goes to plain.
+func (g *emitter) segment(plain string) {
 	g.need(asm.R9, 40, "other")
 	g.add(
 		asm.LoadMem(asm.R1, asm.R9, 32, asm.Byte),
@@ -302,7 +442,7 @@ func (g *emitter) datagram(own string) {
 		asm.LoadMem(asm.R1, asm.R9, 33, asm.Byte),
 		asm.And.Imm(asm.R1, 0x17),
 		asm.JNE.Imm(asm.R1, 0x10, "other"),
-		asm.Ja.Label(l("ports")),
+		asm.Ja.Label(plain),
 	)
 }
 
@@ -477,7 +617,8 @@ func (g *emitter) admit() {
 
 // windows reads the numbers of a segment, and compares them as package firewall does.
 func (g *emitter) windows() {
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, "fits"))
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JEq.Imm(asm.R1, 0, "fits"), asm.JSet.Imm(asm.R1, offload.FlagSix, "addresses6"))
+	g.label("follow")
 	g.need(asm.R9, 40, "free-window")
 	g.sides()
 	g.add(
@@ -637,9 +778,7 @@ func (g *emitter) change() {
 		g.add(asm.LoadMem(asm.R1, asm.R4, dirMAC+p.at, p.size), asm.StoreMem(asm.R9, p.at, asm.R1, p.size))
 	}
 	g.add(
-		asm.Mov.Reg(asm.R2, asm.R5),
-		asm.And.Imm(asm.R2, offload.OpTagged),
-		asm.JNE.Imm(asm.R2, 0, "tagged"),
+		asm.JSet.Imm(asm.R5, offload.OpTagged|offload.OpSix, "tagged"),
 		asm.Mov.Imm(asm.R1, wire16(0x0800)),
 		asm.StoreMem(asm.R9, 12, asm.R1, asm.Half),
 		asm.Add.Imm(asm.R9, 14),
@@ -647,26 +786,31 @@ func (g *emitter) change() {
 	)
 	g.label("tagged")
 	g.add(
+		asm.JSet.Imm(asm.R5, offload.OpSix, "change6"),
 		asm.Mov.Reg(asm.R2, asm.R5),
 		asm.And.Imm(asm.R2, offload.OpTag),
 		asm.JEq.Imm(asm.R2, 0, "has-tag"),
-		asm.Mov.Imm(asm.R1, wire16(0x8100)),
-		asm.StoreMem(asm.R9, 12, asm.R1, asm.Half),
 	)
-	g.of(asm.R1, atRests, restSize)
-	g.add(
-		asm.LoadMem(asm.R1, asm.R1, restVLAN, asm.Half),
-		host(asm.R1, asm.Half),
-		asm.StoreMem(asm.R9, 14, asm.R1, asm.Half),
-		asm.Mov.Imm(asm.R1, wire16(0x0800)),
-		asm.StoreMem(asm.R9, 16, asm.R1, asm.Half),
-	)
+	g.tag(0x0800)
 	g.label("has-tag")
 	g.add(asm.Add.Imm(asm.R9, 18))
 	g.label("headers")
 	g.need(asm.R9, 28, "free-broken")
 	g.rewrite()
 	g.into()
+}
+
+// tag writes the entry's tag in front of a frame of that EtherType at R9.
+func (g *emitter) tag(ether uint16) {
+	g.add(asm.Mov.Imm(asm.R1, wire16(0x8100)), asm.StoreMem(asm.R9, 12, asm.R1, asm.Half))
+	g.of(asm.R1, atRests, restSize)
+	g.add(
+		asm.LoadMem(asm.R1, asm.R1, restVLAN, asm.Half),
+		host(asm.R1, asm.Half),
+		asm.StoreMem(asm.R9, 14, asm.R1, asm.Half),
+		asm.Mov.Imm(asm.R1, wire16(ether)),
+		asm.StoreMem(asm.R9, 16, asm.R1, asm.Half),
+	)
 }
 
 // patch adds the delta at off of R4 to the checksum in R2. It changes R1.
@@ -715,8 +859,9 @@ func (g *emitter) into() {
 		asm.And.Imm(asm.R2, offload.OpInto),
 		asm.JEq.Imm(asm.R2, 0, "written"),
 		asm.LoadMem(asm.R1, asm.R9, 1, asm.Byte),
-		asm.StoreMem(asm.RFP, stTOS, asm.R1, asm.Word), // the inner one
 	)
+	g.label("into")
+	g.add(asm.StoreMem(asm.RFP, stTOS, asm.R1, asm.Word)) // the inner one
 	g.of(asm.R1, atRests, restSize)
 	g.add(
 		asm.LoadMem(asm.R1, asm.R1, 0, asm.Half),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
@@ -33,6 +34,17 @@ type datagram struct {
 	flags            uint8
 	payload, padding int
 	noSum            bool
+	six              bool // IPv6: see sixOf
+}
+
+// sixOf is an IPv6 address for an IPv4 one. Every second one is folded (offload.Key.Bytes) to what others are folded to.
+func sixOf(a [4]byte) (s [16]byte) {
+	s = [16]byte{0x20, 0x01, 0x0d, 0xb8}
+	copy(s[12:], a[:])
+	if a[3]&1 != 0 {
+		copy(s[8:], a[:])
+	}
+	return s
 }
 
 // bytes is the frame.
@@ -41,8 +53,6 @@ func (d *datagram) bytes(r *rand.Rand) []byte {
 	if d.vlan >= 0 {
 		b = be.AppendUint32(b, 0x8100<<16|uint32(r.IntN(8))<<13|uint32(d.vlan))
 	}
-	b = be.AppendUint16(b, 0x0800)
-	ip := make([]byte, 20+d.options)
 	var l4 []byte
 	if d.proto == hdr.ProtoTCP {
 		l4 = make([]byte, 20)
@@ -59,6 +69,11 @@ func (d *datagram) bytes(r *rand.Rand) []byte {
 	for range d.payload {
 		l4 = append(l4, byte(r.Uint32()))
 	}
+	if d.six {
+		return d.bytes6(r, b, l4)
+	}
+	b = be.AppendUint16(b, 0x0800)
+	ip := make([]byte, 20+d.options)
 	ip[0], ip[1], ip[8], ip[9] = 0x40|byte(len(ip)/4), d.tos, byte(1+r.IntN(255)), d.proto
 	for i := 20; i < len(ip); i++ {
 		ip[i] = 1 // nothing
@@ -86,6 +101,38 @@ func (d *datagram) bytes(r *rand.Rand) []byte {
 	return b
 }
 
+// bytes6 is the frame of IPv6, behind its MAC addresses and tag.
+func (d *datagram) bytes6(r *rand.Rand, b, l4 []byte) []byte {
+	from, to := sixOf(d.from), sixOf(d.to)
+	ip, next := make([]byte, 40), d.proto
+	if d.options > 0 { // PadN
+		ip, next = append(ip, next, 0, 1, 4, 0, 0, 0, 0), hdr.ProtoHopByHop
+	}
+	if d.frag != 0 {
+		ip = append(ip, next, 0, byte(d.frag>>5)&0xF8, d.frag2(), 0, 0, 0, byte(r.Uint32()))
+		next = hdr.ProtoFragment
+	}
+	be.PutUint32(ip, 6<<28|uint32(d.tos)<<20|r.Uint32()&0xFFFFF)
+	be.PutUint16(ip[4:], uint16(len(ip)-40+len(l4)))
+	ip[6], ip[7] = next, byte(1+r.IntN(255))
+	copy(ip[8:], from[:])
+	copy(ip[24:], to[:])
+	sum := hdr.Checksum(l4, hdr.PseudoSum(netip.AddrFrom16(from), netip.AddrFrom16(to), d.proto, len(l4)))
+	if d.proto == hdr.ProtoTCP {
+		be.PutUint16(l4[16:], sum)
+	} else if !d.noSum {
+		be.PutUint16(l4[6:], max(sum, 1)) // 0 says that there is none
+	}
+	b = append(append(be.AppendUint16(b, 0x86DD), ip...), l4...)
+	for range d.padding {
+		b = append(b, byte(r.Uint32()))
+	}
+	return b
+}
+
+// frag2 is the lower byte of an IPv6 fragment's offset and flags: more of them follow, if they do with IPv4.
+func (d *datagram) frag2() byte { return byte(d.frag >> 13 & 1) }
+
 // conversation is a flow between a host behind port a and one behind port b.
 type conversation struct {
 	client, server   [4]byte
@@ -93,6 +140,7 @@ type conversation struct {
 	cmac, smac, gmac [6]byte
 	vlan             int
 	proto            uint8
+	six              bool
 	public           [4]byte // as the server sees the client; zero: it has seen nothing
 	pport            uint16
 	next             [2]uint32 // sequence numbers, of client and server
@@ -109,6 +157,7 @@ type world struct {
 	tunnel      *outer.Header // on side b; nil: there is none
 	vni         uint32
 	frames      int
+	sixth       int        // one of so many conversations is over IPv6; 0: none
 	at          clock.Time // what time it is; 0: the kernel's clock says it
 }
 
@@ -132,6 +181,9 @@ func (w *world) conversation(n int) *conversation {
 	if r.IntN(2) == 0 {
 		c.proto = hdr.ProtoTCP
 	}
+	if c.six = w.sixth > 0 && n%w.sixth == 0; c.six { // their ports are few: keys of several are the same
+		c.client, c.cport, c.vlan = [4]byte{10, 0, byte(1 + n/256), byte(n)}, uint16(2000+n%2), -1
+	}
 	c.next = [2]uint32{r.Uint32(), r.Uint32()}
 	return c
 }
@@ -140,7 +192,7 @@ func (w *world) conversation(n int) *conversation {
 func (w *world) send(c *conversation, from int, change func(d *datagram)) {
 	w.Helper()
 	d := datagram{src: c.cmac, dst: c.gmac, vlan: c.vlan, from: c.client, to: c.server, sport: c.cport, dport: c.sport, proto: c.proto,
-		flags: 0x10, win: uint16(1000 + w.r.IntN(60000)), payload: w.r.IntN(200), seq: c.next[from], ack: c.next[1-from], noSum: w.r.IntN(4) == 0}
+		flags: 0x10, win: uint16(1000 + w.r.IntN(60000)), payload: w.r.IntN(200), seq: c.next[from], ack: c.next[1-from], noSum: w.r.IntN(4) == 0, six: c.six}
 	if from == 1 {
 		if c.public == [4]byte{} {
 			return
@@ -194,7 +246,11 @@ func (w *world) learn(c *conversation, f []byte) {
 	}
 	var l hdr.Layers
 	if hdr.Walk(f, &l) && l.L4 > 0 {
-		c.public = [4]byte(f[l.L3+12:])
+		at := l.L3 + 12
+		if l.EtherType == hdr.EtherIPv6 {
+			at = l.L3 + 8 + 12
+		}
+		c.public = [4]byte(f[at:])
 		c.pport = be.Uint16(f[l.L4:])
 	}
 }
@@ -309,7 +365,7 @@ func (w *world) odd(c *conversation) {
 // icmp sends an error about a frame that the other end has sent.
 func (w *world) icmp(c *conversation, from int) {
 	w.Helper()
-	if c.public == [4]byte{} {
+	if c.public == [4]byte{} || c.six {
 		return
 	}
 	q := datagram{vlan: -1, from: c.server, to: c.client, sport: c.sport, dport: c.cport, proto: c.proto, seq: c.next[1] - uint32(w.r.IntN(2000)), flags: 0x10, payload: 8}
@@ -347,7 +403,8 @@ func (w *world) set(apps []string) {
 	pick := func(all ...string) string { return all[w.r.IntN(len(all))] }
 	switch name {
 	case "firewall":
-		args = graph.Args{"rules": pick("allow+in:a", "deny+dst:203.0.113.2;allow+in:a", "deny+src:10.0.0.0/29;allow+in:a", "deny+proto:udp;allow+in:a"), "mode": pick("strict", "loose")}
+		args = graph.Args{"rules": pick("allow+in:a", "deny+dst:203.0.113.2;allow+in:a", "deny+src:10.0.0.0/29;allow+in:a", "deny+proto:udp;allow+in:a"),
+			"rules6": pick("allow+in:a", "allow+in:a", "deny+dst:2001:db8::cb00:7102/128;allow+in:a", "deny+proto:udp;allow+in:a"), "mode": pick("strict", "loose")}
 	case "napt":
 		args = graph.Args{"filter": pick("endpoint", "address", "port"), "udp-idle": pick("1m", "5m"), "private": pick("10.0.0.0/8", "10.0.0.0/28")}
 	case "vxlan":
@@ -370,23 +427,36 @@ var chains = []struct {
 	apps []string
 	args map[string]graph.Args
 }{
-	{"firewall", []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}}},
-	{"firewall-loose", []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "mode": "loose"}}},
+	{"firewall", []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}}},
+	{"firewall-loose", []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a", "mode": "loose"}}},
 	{"napt", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "mac": mac}}},
 	{"napt-endpoint", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "endpoint"}}},
 	{"napt-port", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "port", "mac": mac}}},
-	{"both", []string{"firewall", "napt"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}, "napt": {"public": public, "mac": mac}}},
-	{"chain", []string{"firewall", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}, "napt": {"public": public, "mac": mac},
+	{"both", []string{"firewall", "napt"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "napt": {"public": public, "mac": mac}}},
+	{"chain", []string{"firewall", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "napt": {"public": public, "mac": mac},
 		"vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
 }
 
 // TestSame: random traffic through functions leaves alike, and leaves alike what they know and have counted, whether frames of decided flows are run in front of
 // them or not.
-func TestSame(t *testing.T) {
+func TestSame(t *testing.T) { same(t, 1, 0) }
+
+// TestSameSix: nor of IPv6.
+func TestSameSix(t *testing.T) { same(t, 1, 1) }
+
+// TestSameWorkers: nor with several workers.
+func TestSameWorkers(t *testing.T) {
+	for _, workers := range []int{2, 4} {
+		t.Run(strconv.Itoa(workers), func(t *testing.T) { same(t, workers, 2) })
+	}
+}
+
+// same sends traffic, of which one flow of so many is IPv6.
+func same(t *testing.T, workers, sixth int) {
 	for _, c := range chains {
 		t.Run(c.name, func(t *testing.T) {
 			s := spec(c.apps, c.args)
-			w := &world{TB: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBox(t, s, 0), fast: newBoxOf(t, s, 64, true), at: clock.Time(time.Hour)}
+			w := &world{TB: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBoxOf(t, s, workers, 0, false), fast: newBoxOf(t, s, workers, 64, true), at: clock.Time(time.Hour), sixth: sixth}
 			if _, ok := c.args["vxlan"]; ok {
 				w.vni = 5000
 				w.tunnel = outer.New(outer.Config{LocalMAC: [6]byte{2, 0, 0, 0, 0, 2}, RemoteMAC: [6]byte{2, 0, 0, 0, 0, 1}, Local: netip.MustParseAddr("192.0.2.2"),
