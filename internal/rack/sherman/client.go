@@ -52,6 +52,9 @@ type Config struct {
 	Client   int
 	Sessions int
 	Chunk    Chunk
+	// Flat: sessions take locks each for itself, as if they were clients of one session, and
+	// hand none over.
+	Flat bool
 	// CQ is where the completions of all the client's queue pairs arrive.
 	CQ *rnic.CQ
 	// Dial connects a session to a node anew; its queue pair before that, if any,
@@ -80,6 +83,9 @@ type Stats struct {
 	Torn             uint64 // pages and entries that were read again
 	Siblings         uint64 // steps to the right
 }
+
+// Add adds another client's counts.
+func (s *Stats) Add(o Stats) { onesided.Add(s, o) }
 
 // Client is the client library on one compute node. Its sessions share the cache
 // of internal pages and hand locks over to each other. It implements host.App.
@@ -114,6 +120,34 @@ func NewClient(c Config) (*Client, error) {
 		x.Sessions = append(x.Sessions, s)
 	}
 	return x, nil
+}
+
+// Warm puts all inner pages of a tree at rest into the cache, as after many operations.
+func (c *Client) Warm(t *Tree) error {
+	c.root = Addr(le.Uint64(t.nodes[0].mem[t.RootAt:]))
+	first := c.root
+	for top := true; ; top = false {
+		p, err := t.look(first)
+		if err != nil {
+			return err
+		}
+		if top {
+			c.rootLevel = p.level()
+		}
+		if p.level() == 0 {
+			return nil
+		}
+		below := p.leftmost()
+		for c.keep(first, p); p.sibling() != 0; c.keep(first, p) {
+			if first = p.sibling(); c.cache[first] != nil {
+				return fmt.Errorf("sherman: level %d has no end", p.level())
+			}
+			if p, err = t.look(first); err != nil {
+				return err
+			}
+		}
+		first = below
+	}
 }
 
 // Stats are the totals so far.
