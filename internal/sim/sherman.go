@@ -171,7 +171,7 @@ func (r *shermanRun) op(o ycsb.Op) sherman.Op {
 		return sherman.Op{Key: o.Key}
 	}
 	r.turn++ // another value each time
-	op := sherman.Op{Key: o.Key, Write: true, Value: r.turn}
+	op := sherman.Op{Kind: sherman.Write, Key: o.Key, Value: r.turn}
 	if r.Insert {
 		op.Key = r.rng.Uint64N(uint64(r.Keys)*shermanApart) + 1
 	}
@@ -184,9 +184,9 @@ func (r *shermanRun) done(o *sherman.Result) {
 	case errors.Is(o.Err, sherman.ErrFull):
 		r.m.Full = true
 		return
-	case o.Err != nil || !o.Write && !o.Found:
+	case o.Err != nil || o.Kind == sherman.Search && !o.Found:
 		r.m.Errors++
 		return
 	}
-	r.did(o.Write, o.Start, o.End, o.Cost)
+	r.did(o.Writes(), o.Start, o.End, o.Cost)
 }

@@ -181,10 +181,14 @@ func shermanClient(c ClientSpec) (Library, error) {
 		},
 		Next: func(now clock.Time, session int) (sherman.Op, bool) {
 			op, ok := c.Next(now, session)
-			return sherman.Op(op), ok
+			x := sherman.Op{Key: op.Key, Value: op.Value}
+			if op.Write {
+				x.Kind = sherman.Write
+			}
+			return x, ok
 		},
 		Done: func(r *sherman.Result) {
-			c.Done(r.End, &Done{Session: r.Session, Start: r.Start, Write: r.Write, Value: r.Value, First: r.Retries == 0, Err: r.Err})
+			c.Done(r.End, &Done{Session: r.Session, Start: r.Start, Write: r.Writes(), Value: r.Value, First: r.Retries == 0, Err: r.Err})
 		},
 	})
 	return shermanLibrary{x}, err
