@@ -96,7 +96,7 @@ func (r *Result) Summary() string {
 	if r.Points.total() == 0 && r.Points.Inputs > 0 {
 		return fmt.Sprintf("%s: no prediction: %d of %d points, which are inputs, come out within %.0f %%", r.Figure, r.restated(), r.Points.Inputs, 100*r.Tolerance.Point)
 	}
-	if r.Points.total() == 0 && r.Claims.total() == 0 && r.experiment() {
+	if r.own {
 		return fmt.Sprintf("%s: an experiment that no paper has: nothing is compared", r.Figure)
 	}
 	if n := r.Claims.total(); n > 0 {
@@ -115,18 +115,6 @@ func (r *Result) Summary() string {
 		s += fmt.Sprintf("; %d inputs", n)
 	}
 	return s
-}
-
-// experiment reports whether nothing was published at all.
-func (r *Result) experiment() bool {
-	for _, p := range r.Panels {
-		for _, c := range p.Curves {
-			if slices.ContainsFunc(c.Points, func(pt Point) bool { return pt.Published != nil }) {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // restated is how many points that are inputs come out as published.
