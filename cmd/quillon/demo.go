@@ -73,6 +73,8 @@ ends, no namespace, link or process is left behind.`,
 	f.IntVar(&c.Value, "value", c.Value, "bytes of a value, of others: 8, and with rcuckoo more")
 	f.StringVar(&c.Work, "work", c.Work, "what sessions of locks do: "+strings.Join(demo.Works("locks"), ", "))
 	f.Float64Var(&c.Zipf, "zipf", c.Zipf, "skew of the keys; 0 = all alike")
+	f.Float64Var(&c.Deletes, "deletes", c.Deletes, "share of the writes that delete a key: of sherman")
+	f.Float64Var(&c.Ranges, "ranges", c.Ranges, "share of the reads that are of up to 16 keys in a row: of sherman")
 	f.StringVar(&c.Search, "search", c.Search, "how clients find tails: headers (default), or library, as Clover's own did, with more packets under conflict")
 	f.IntVar(&c.Nodes, "nodes", c.Nodes, "compute nodes")
 	f.IntVar(&c.MTU, "mtu", c.MTU, "of all links")
@@ -92,7 +94,7 @@ func onlyOf(cmd *cobra.Command, c *demo.Config) error {
 		name string
 		has  bool
 	}{
-		{"entry", clover}, {"search", clover}, {"cm", clover}, {"workload", !works}, {"zipf", !works}, {"value", !clover && !works}, {"work", works},
+		{"entry", clover}, {"search", clover}, {"cm", clover}, {"workload", !works}, {"zipf", !works}, {"value", !clover && !works}, {"work", works}, {"deletes", demo.Ordered(c.Store)}, {"ranges", demo.Ordered(c.Store)},
 	} {
 		if cmd.Flags().Changed(f.name) && !f.has && slices.Contains(demo.Stores(), c.Store) {
 			return fmt.Errorf("--%s: there is no such thing with --store %s", f.name, c.Store)

@@ -34,6 +34,7 @@ type rackClientFlags struct {
 	spec             memorySpec  // of a memory node in this process
 	server, workload string
 	zipf             float64
+	deletes, ranges  float64
 	sessions, ops    int
 	keys, value      int
 	words            int
@@ -100,6 +101,10 @@ operation that failed. All waits are bounded by --patience.`,
 		c.IntVar(&f.words, "words", 8, "of a memory node in this process: words")
 		c.StringVar(&f.work, "work", k.Works[0], "of a memory node in this process: what is done")
 	}
+	if k.Ordered {
+		c.Float64Var(&f.deletes, "deletes", 0, "share of the writes that delete a key")
+		c.Float64Var(&f.ranges, "ranges", 0, "share of the reads that are of up to 16 keys in a row")
+	}
 	c.IntVar(&f.sessions, "sessions", 8, "sessions, each with a connection of its own")
 	c.Float64Var(&f.seconds, "seconds", 5, "time to work; 0: until --ops are done, or interrupted")
 	c.IntVar(&f.ops, "ops", 0, "operations to do at most; 0: no limit")
@@ -131,7 +136,7 @@ func (f *rackClientFlags) check() (server wire.End, err error) {
 		v        float64
 		min, max float64
 	}{
-		{"sessions", float64(f.sessions), 1, 1024}, {"keys", float64(f.keys), 0, 1 << 24}, {"value", float64(f.value), 0, 1 << 20}, {"zipf", f.zipf, 0, 10},
+		{"sessions", float64(f.sessions), 1, 1024}, {"keys", float64(f.keys), 0, 1 << 24}, {"value", float64(f.value), 0, 1 << 20}, {"zipf", f.zipf, 0, 10}, {"deletes", f.deletes, 0, 1}, {"ranges", f.ranges, 0, 1},
 		{"seconds", f.seconds, 0, 1e6}, {"ops", float64(f.ops), 0, 1e12}, {"patience", f.patience, 0.1, 3600},
 	} {
 		if !(n.v >= n.min && n.v <= n.max) {
@@ -179,7 +184,7 @@ func (f *rackClientFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	x := &rackRun{f: f, clk: clock.NewWall(), line: newProgress(cmd)}
-	fleet := store.NewFleet(f.kind, store.Work{Mix: mix, Theta: f.zipf, Keys: f.keys, Value: f.value, Seed: f.seed, Keep: f.alone})
+	fleet := store.NewFleet(f.kind, store.Work{Mix: mix, Theta: f.zipf, Deletes: f.deletes, Ranges: f.ranges, Keys: f.keys, Value: f.value, Seed: f.seed, Keep: f.alone})
 	x.fleet = fleet
 	if f.server == here {
 		err = x.inMemory(fleet)

@@ -145,6 +145,8 @@ type figureInfo struct {
 	Fitted []string `json:"fitted,omitempty"`
 	// Whole: all of it is input, whether constants come from it or not.
 	Whole bool `json:"no_prediction,omitempty"`
+	// Own: nothing was published, so nothing is compared.
+	Own bool `json:"experiment,omitempty"`
 	// Inputs are points that nothing was predicted for.
 	Inputs []string `json:"inputs,omitempty"`
 }
@@ -152,12 +154,14 @@ type figureInfo struct {
 func listFigures(cmd *cobra.Command) error {
 	var infos []figureInfo
 	for _, f := range figure.All() {
-		infos = append(infos, figureInfo{f.ID, f.Caption(), f.Document(), f.Calibration, f.Fitted, f.NoPrediction(), f.Inputs()})
+		infos = append(infos, figureInfo{f.ID, f.Caption(), f.Document(), f.Calibration, f.Fitted, f.NoPrediction(), f.Own(), f.Inputs()})
 	}
 	return show(cmd, infos, func(w io.Writer) {
 		for _, i := range infos {
 			use := "prediction"
 			switch {
+			case i.Own:
+				use = "experiment"
 			case i.Whole:
 				use = "input"
 			case len(i.Inputs) > 0:

@@ -102,6 +102,7 @@ type storeRun struct {
 	sums        [2]struct{ messages, bytes, ops float64 } // of reads, of writes
 	conns       []string                                  // as tor/conn writes them
 	box         *Box
+	network     Network // zero: Rack100G
 }
 
 func newStoreRun(l *StoreLoad, m *StoreMeasured) storeRun {
@@ -110,7 +111,7 @@ func newStoreRun(l *StoreLoad, m *StoreMeasured) storeRun {
 
 // run plays the world that attach furnishes: for the time to measure in, or, when until is not nil, until that is so.
 func (r *storeRun) run(ctx context.Context, attach func(*World) error, until func() bool) error {
-	w, err := New(Config{Seed: r.load.Seed, Slots: 1<<15 + 128*r.load.Clients})
+	w, err := New(Config{Network: r.network, Seed: r.load.Seed, Slots: 1<<15 + 128*r.load.Clients})
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,11 @@ func TestTree(t *testing.T) {
 			t.Run(name+"/"+size, func(t *testing.T) {
 				var sum TreeResult
 				for seed := range uint64(Schedules(20)) {
-					r, _ := Tree{Keys: keys, Box: wire(), Faults: mix, Profile: rnic.Profile(seed & 1), Theta: 0.9 * float64(seed>>1&1)}.Try(t, seed)
+					tree := Tree{Keys: keys, Box: wire(), Faults: mix, Profile: rnic.Profile(seed & 1), Theta: 0.9 * float64(seed>>1&1)}
+					if seed&4 != 0 {
+						tree.Deletes, tree.Ranges = 0.4, 0.3
+					}
+					r, _ := tree.Try(t, seed)
 					if t.Failed() {
 						return
 					}

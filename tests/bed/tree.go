@@ -25,13 +25,15 @@ type Tree struct {
 	Ops      int // of a session; 0 = 12
 	Keys     int // that are loaded, every second one; as many are missing; 0 = 60
 	// Fill is how full the pages are at first; 0 = all: the next insertion splits.
-	Fill    float64
-	Mix     ycsb.Mix // zero: A
-	Theta   float64
-	MTU     int // 0 = 256: pages come in four packets
-	Profile rnic.Profile
-	Box     *Box
-	Faults  fault.Mix
+	Fill  float64
+	Mix   ycsb.Mix // zero: A
+	Theta float64
+	// Deletes is the share of writes that take a key away, Ranges that of reads that are of some keys in a row.
+	Deletes, Ranges float64
+	MTU             int // 0 = 256: pages come in four packets
+	Profile         rnic.Profile
+	Box             *Box
+	Faults          fault.Mix
 }
 
 // TreeResult is what a run came to.
@@ -127,7 +129,8 @@ func (l *treeLoad) app(b *Bed, c *Client) (host.App, error) {
 	}
 	first := (c.Number - l.first) * l.Sessions // session of the load's
 	gens := make([]*ycsb.Generator, l.Sessions)
-	ops, ids := make([]int, l.Sessions), make([]int, l.Sessions)
+	ops, ids := make([]int, l.Sessions), make([][]int, l.Sessions)
+	rng := rand.New(rand.NewPCG(l.seed, uint64(first)<<8|2))
 	for i := range gens {
 		if gens[i], err = ycsb.New(ycsb.Config{Mix: l.Mix, Theta: l.Theta, Keys: l.keys, Seed: l.seed}, uint64(first+i)); err != nil {
 			return nil, err
@@ -145,11 +148,16 @@ func (l *treeLoad) app(b *Bed, c *Client) (host.App, error) {
 			}
 			ops[session]++
 			y := gens[session].Next()
-			op := sherman.Op{Key: y.Key, Write: y.Write}
-			if op.Write {
-				op.Value = uint64(first+session+1)<<32 | uint64(ops[session])
+			op := sherman.Op{Key: y.Key}
+			switch {
+			case y.Write && rng.Float64() < l.Deletes:
+				op.Kind = sherman.Delete
+			case y.Write:
+				op.Kind, op.Value = sherman.Write, uint64(first+session+1)<<32|uint64(ops[session])
+			case rng.Float64() < l.Ranges:
+				op.Kind, op.To = sherman.Range, min(op.Key+uint64(rng.IntN(2*l.Keys)), uint64(2*l.Keys))
 			}
-			ids[session] = l.res.Keys.Call(first+session, now, history.Register{Key: op.Key, Write: op.Write, Value: op.Value})
+			ids[session] = l.call(ids[session][:0], first+session, now, op)
 			return op, true
 		},
 		Done: func(r *sherman.Result) {
@@ -158,11 +166,42 @@ func (l *treeLoad) app(b *Bed, c *Client) (host.App, error) {
 				l.err = errors.Join(l.err, fmt.Errorf("client %d, session %d, key %d: %w", c.Number, r.Session, r.Key, r.Err))
 				return
 			}
-			l.res.Keys.Return(ids[r.Session], r.End, r.Value)
+			l.told(ids[r.Session], r)
 		},
 	})
 	l.clients = append(l.clients, x)
 	return x, err
+}
+
+// call notes that a client is about to ask for op. A range is a read of each of its keys: all together are no
+// snapshot, but each key is as it was at one moment.
+func (l *treeLoad) call(ids []int, client int, now clock.Time, op sherman.Op) []int {
+	if op.Kind != sherman.Range {
+		return append(ids, l.res.Keys.Call(client, now, history.Register{Key: op.Key, Write: op.Writes(), Value: op.Value}))
+	}
+	for k := op.Key; k <= op.To; k++ {
+		ids = append(ids, l.res.Keys.Call(client, now, history.Register{Key: k}))
+	}
+	return ids
+}
+
+// told notes what the client was told.
+func (l *treeLoad) told(ids []int, r *sherman.Result) {
+	if r.Kind != sherman.Range {
+		l.res.Keys.Return(ids[0], r.End, r.Value)
+		return
+	}
+	found := map[uint64]uint64{}
+	last := uint64(0)
+	for _, p := range r.Pairs {
+		if p.Key <= last || p.Key < r.Key || p.Key > r.To {
+			l.err = errors.Join(l.err, fmt.Errorf("a range from %d to %d has key %d behind %d", r.Key, r.To, p.Key, last))
+		}
+		last, found[p.Key] = p.Key, p.Value
+	}
+	for i, id := range ids {
+		l.res.Keys.Return(id, r.End, found[r.Key+uint64(i)])
+	}
 }
 
 func (l *treeLoad) wrong() error   { return l.err }
@@ -191,6 +230,8 @@ func treeKeys() history.Model[history.Register, uint64] {
 func (r *TreeResult) add(s sherman.Stats) {
 	r.Searches += s.Searches
 	r.Writes += s.Writes
+	r.Deletes += s.Deletes
+	r.Ranges += s.Ranges
 	r.LockFailed += s.LockFailed
 	r.HandedOver += s.HandedOver
 	r.Splits += s.Splits

@@ -28,6 +28,9 @@ type Config struct {
 	// do not read and write keys.
 	Value int    `json:"value_bytes,omitempty"`
 	Work  string `json:"work,omitempty"`
+	// Of stores with keys in order: the share of writes that delete a key, and of reads that are of some keys in a row.
+	Deletes float64 `json:"deletes,omitempty"`
+	Ranges  float64 `json:"ranges,omitempty"`
 }
 
 // Default is the run that the documentation shows.
@@ -52,6 +55,8 @@ func (c *Config) Check() error {
 		{"keys", float64(c.Keys), 1, 1 << 20},
 		{"entry", float64(c.Entry), 128, 1024},
 		{"zipf", c.Zipf, 0, 0.999},
+		{"deletes", c.Deletes, 0, 1},
+		{"ranges", c.Ranges, 0, 1},
 		{"mtu", float64(c.MTU), 1280, 9000},
 	} {
 		if !(n.v >= n.min && n.v <= n.max) {

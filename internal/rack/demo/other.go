@@ -32,6 +32,12 @@ func About(name string) string {
 	return "a key/value store of chains of entries (Tsai, Shan and Zhang, USENIX ATC 2020)"
 }
 
+// Ordered reports whether a store has its keys in order: ranges can be read, and keys deleted.
+func Ordered(name string) bool {
+	k, err := store.Named(name)
+	return err == nil && k.Ordered
+}
+
 // Works are what sessions of a store can do; none: they read and write keys.
 func Works(name string) []string {
 	if k, err := store.Named(name); err == nil {
@@ -99,7 +105,7 @@ func newOther(clk clock.Clock, c *Config, nodes []topo.Node, open func(n *topo.N
 	if err != nil {
 		return nil, nil, err
 	}
-	f := &fleet{clk: clk, kind: k, Fleet: store.NewFleet(k, store.Work{Mix: mixes[c.Workload], Theta: c.Zipf, Seed: c.Seed, Keep: true})}
+	f := &fleet{clk: clk, kind: k, Fleet: store.NewFleet(k, store.Work{Mix: mixes[c.Workload], Theta: c.Zipf, Deletes: c.Deletes, Ranges: c.Ranges, Seed: c.Seed, Keep: true})}
 	var memory *topo.Node
 	for i := range nodes {
 		if nodes[i].Role == topo.Memory {

@@ -10,18 +10,39 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Op is an operation on the tree: the value of a key is asked for, or set.
+// Kind is what an operation does.
+type Kind uint8
+
+// Kinds of operations.
+const (
+	Search Kind = iota // the value of a key is asked for
+	Write              // and set, whether the key is there or not
+	Delete             // the key is taken away
+	Range              // all keys from Key to To are asked for, with their values
+)
+
+// Op is an operation on the tree.
 type Op struct {
+	Kind
 	Key   uint64 // 1 to 2^64-2
-	Write bool
-	Value uint64 // not 0
+	Value uint64 // of a Write; not 0
+	To    uint64 // of a Range: its last key
 }
+
+// Writes reports whether the operation may change the tree.
+func (o *Op) Writes() bool { return o.Kind == Write || o.Kind == Delete }
+
+// Pair is a key with its value.
+type Pair struct{ Key, Value uint64 }
 
 // Result is what became of an operation; valid until the callback returns.
 type Result struct {
 	Session int
 	Op
-	Found      bool // a search: the key is there, with Value
+	Found bool // the key is there, of a Search with Value, or was there until its Delete
+	// Pairs are what a Range found, by key. Each key is as it was at one moment of the operation, but not all
+	// at the same moment.
+	Pairs      []Pair
 	Err        error
 	Start, End clock.Time
 	onesided.Cost
@@ -31,8 +52,8 @@ type Result struct {
 
 // Errors of operations.
 var (
-	// ErrKey: the key or the value is none.
-	ErrKey = errors.New("sherman: keys are 1 to 2^64-2, values are not 0")
+	// ErrKey: the key or the value is none, or the range.
+	ErrKey = errors.New("sherman: keys are 1 to 2^64-2, values are not 0, and ranges do not end before they begin")
 	// ErrFull: the client's chunk is used up.
 	ErrFull = errors.New("sherman: no memory for another page: give the client a larger chunk")
 	// ErrTorn: a page stays torn, as the client that was writing it has died.
@@ -52,6 +73,9 @@ type Config struct {
 	Client   int
 	Sessions int
 	Chunk    Chunk
+	// Flat: sessions take locks each for itself, as if they were clients of one session, and
+	// hand none over.
+	Flat bool
 	// CQ is where the completions of all the client's queue pairs arrive.
 	CQ *rnic.CQ
 	// Dial connects a session to a node anew; its queue pair before that, if any,
@@ -74,12 +98,16 @@ func LockAddr(node, index int) uint64 { return uint64(node)<<32 | uint64(index)*
 type Stats struct {
 	onesided.Totals
 	Searches, Writes uint64
+	Deletes, Ranges  uint64
 	LockFailed       uint64 // CASes that found the lock held
 	HandedOver       uint64 // locks that went to another session of the client
 	Splits, NewRoots uint64
 	Torn             uint64 // pages and entries that were read again
 	Siblings         uint64 // steps to the right
 }
+
+// Add adds another client's counts.
+func (s *Stats) Add(o Stats) { onesided.Add(s, o) }
 
 // Client is the client library on one compute node. Its sessions share the cache
 // of internal pages and hand locks over to each other. It implements host.App.
@@ -114,6 +142,34 @@ func NewClient(c Config) (*Client, error) {
 		x.Sessions = append(x.Sessions, s)
 	}
 	return x, nil
+}
+
+// Warm puts all inner pages of a tree at rest into the cache, as after many operations.
+func (c *Client) Warm(t *Tree) error {
+	c.root = Addr(le.Uint64(t.nodes[0].mem[t.RootAt:]))
+	first := c.root
+	for top := true; ; top = false {
+		p, err := t.look(first)
+		if err != nil {
+			return err
+		}
+		if top {
+			c.rootLevel = p.level()
+		}
+		if p.level() == 0 {
+			return nil
+		}
+		below := p.leftmost()
+		for c.keep(first, p); p.sibling() != 0; c.keep(first, p) {
+			if first = p.sibling(); c.cache[first] != nil {
+				return fmt.Errorf("sherman: level %d has no end", p.level())
+			}
+			if p, err = t.look(first); err != nil {
+				return err
+			}
+		}
+		first = below
+	}
 }
 
 // Stats are the totals so far.

@@ -32,10 +32,17 @@ func cityHash64(v uint64) uint64 {
 // before it is released.
 const maxHandOver = 8
 
-// lockKey names a lock.
-type lockKey struct{ node, index int }
+// lockKey names a lock among those that sessions wait for together.
+type lockKey struct{ node, index, session int }
 
-func keyOf(a Addr) lockKey { return lockKey{a.Node(), LockOf(a)} }
+// lockKey is that of the lock of the page that s looks at.
+func (s *session) lockKey() lockKey {
+	k := lockKey{node: s.page.Node(), index: LockOf(s.page)}
+	if s.c.cfg.Flat {
+		k.session = s.Index
+	}
+	return k
+}
 
 // localLock is what the sessions of a client know of one lock.
 type localLock struct {
@@ -47,7 +54,7 @@ type localLock struct {
 
 // enter makes s the holder, or lets it wait its turn.
 func (c *Client) enter(s *session) bool {
-	k := keyOf(s.page)
+	k := s.lockKey()
 	l := c.locks[k]
 	if l == nil {
 		l = &localLock{}
@@ -64,13 +71,13 @@ func (c *Client) enter(s *session) bool {
 // nextHolder reports whether the lock that s holds goes to another session of the
 // client, and not back to the table.
 func (c *Client) nextHolder(s *session) bool {
-	l := c.locks[keyOf(s.page)]
+	l := c.locks[s.lockKey()]
 	return len(l.waiting) > 0 && l.handed < maxHandOver
 }
 
 // tag is what the lock that s takes, or holds, contains then.
 func (c *Client) tag(s *session) uint64 {
-	l := c.locks[keyOf(s.page)]
+	l := c.locks[s.lockKey()]
 	if s.step == stepLock {
 		l.tag = s.tag
 	}
@@ -80,7 +87,7 @@ func (c *Client) tag(s *session) uint64 {
 // leave ends the holding of s; the next session begins, with the lock in hand if
 // it was handed over.
 func (c *Client) leave(s *session, handed bool) (next *session) {
-	k := keyOf(s.page)
+	k := s.lockKey()
 	l := c.locks[k]
 	if len(l.waiting) == 0 {
 		delete(c.locks, k)

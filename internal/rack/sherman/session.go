@@ -18,6 +18,7 @@ const (
 	stepRootPage      // READ of the root
 	stepDown          // READ of an internal page on the way
 	stepLeaf          // READ of the leaf, without its lock
+	stepLeaves        // READs of leaves of a range, without locks
 	stepWait          // another session of the client to release the lock
 	stepLock          // CAS of the lock
 	stepWhose         // READ of the lock after the queue pair failed
@@ -67,6 +68,8 @@ type session struct {
 	split  bool
 	sep    uint64 // lowest key of right
 	handed bool   // the lock goes to another session
+	leaves []Addr // of a range that are read together
+	pages  []page // their images
 	torn   int
 
 	logged bool
@@ -77,9 +80,9 @@ var zero [8]byte
 
 func (s *session) begin(now clock.Time, op Op) {
 	s.Busy = true
-	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
+	s.res, s.Cost = Result{Session: s.Index, Op: op, Pairs: s.res.Pairs[:0], Start: now}, onesided.Cost{}
 	s.level, s.key, s.to, s.torn = 0, op.Key, op.Value, 0
-	if op.Key == 0 || op.Key == MaxKey || op.Write && op.Value == 0 {
+	if op.Key == 0 || op.Key == MaxKey || op.Kind > Range || op.Kind == Write && op.Value == 0 || op.Kind == Range && (op.To < op.Key || op.To == MaxKey) {
 		s.end(now, ErrKey)
 		return
 	}
@@ -90,13 +93,10 @@ func (s *session) end(now clock.Time, err error) {
 	c := s.c
 	s.step, s.Busy = stepIdle, false
 	s.res.Err, s.res.End, s.res.Cost = err, now, s.Cost
-	switch {
-	case err != nil:
+	if err != nil {
 		c.stats.Errors++
-	case s.res.Write:
-		c.stats.Writes++
-	default:
-		c.stats.Searches++
+	} else {
+		*[...]*uint64{Search: &c.stats.Searches, Write: &c.stats.Writes, Delete: &c.stats.Deletes, Range: &c.stats.Ranges}[s.res.Kind]++
 	}
 	if c.cfg.Done != nil {
 		c.cfg.Done(&s.res)
@@ -132,7 +132,10 @@ func (s *session) descend(now clock.Time) {
 // arrive begins with the page that was found.
 func (s *session) arrive(now clock.Time) {
 	switch {
-	case !s.res.Write:
+	case s.res.Kind == Range:
+		s.choose()
+		s.do(now, stepLeaves)
+	case s.res.Kind == Search:
 		s.do(now, stepLeaf)
 	case s.c.enter(s):
 		s.do(now, stepLock)
@@ -165,24 +168,39 @@ func (s *session) fire(now clock.Time) {
 	case stepRight, stepNewRoot:
 		s.node = s.at.Node()
 	}
-	l := &s.links[s.node]
-	if s.QPs[s.node] == nil {
-		qp, g, err := s.c.cfg.Dial(now, s.Index, s.node)
-		if err != nil {
-			s.WakeAt = now.Add(onesided.RedialAfter)
-			return
+	ok := s.dial(now, s.node)
+	if s.step == stepLeaves {
+		for _, a := range s.leaves {
+			ok = ok && s.dial(now, a.Node())
 		}
-		s.QPs[s.node], l.grant = qp, g
-		if s.c.cfg.WordLog != nil {
-			l.conn = s.c.cfg.WordLog.NewClient()
-		}
+	}
+	if !ok {
+		s.WakeAt = now.Add(onesided.RedialAfter)
+		return
 	}
 	if s.lost && s.doubtful() {
 		// Whether it happened is written in the lock.
 		s.before, s.step, s.lost = s.step, stepWhose, false
 	}
 	s.lost = false
-	s.post(now, l)
+	s.post(now)
+}
+
+// dial connects the session to a node, if it is not.
+func (s *session) dial(now clock.Time, node int) bool {
+	l := &s.links[node]
+	if s.QPs[node] != nil {
+		return true
+	}
+	qp, g, err := s.c.cfg.Dial(now, s.Index, node)
+	if err != nil {
+		return false
+	}
+	s.QPs[node], l.grant = qp, g
+	if s.c.cfg.WordLog != nil {
+		l.conn = s.c.cfg.WordLog.NewClient()
+	}
+	return true
 }
 
 // doubtful reports whether a step cannot simply be repeated.
@@ -197,8 +215,8 @@ func (s *session) doubtful() bool {
 }
 
 // post sends the step's requests.
-func (s *session) post(now clock.Time, l *link) {
-	c := s.c
+func (s *session) post(now clock.Time) {
+	c, l := s.c, &s.links[s.node]
 	s.Begin()
 	memory := func(op rnic.Op, off uint64, buf []byte) { s.Ask(op, s.node, l.grant.Memory, int(off), buf) }
 	lock := func(op rnic.Op, swap uint64, buf []byte) {
@@ -215,6 +233,10 @@ func (s *session) post(now clock.Time, l *link) {
 		memory(rnic.OpRead, c.cfg.RootAt, s.word())
 	case stepRootPage, stepDown, stepLeaf, stepPage:
 		memory(rnic.OpRead, s.page.Off(), s.img)
+	case stepLeaves:
+		for i, a := range s.leaves {
+			s.Ask(rnic.OpRead, a.Node(), s.links[a.Node()].grant.Memory, int(a.Off()), s.image(i))
+		}
 	case stepLock:
 		lock(rnic.OpCompareSwap, c.tag(s), s.word())
 	case stepWhose:
@@ -253,8 +275,9 @@ func (s *session) Wake(now clock.Time) { s.fire(now) }
 
 // Lost implements onesided.Thread.
 func (s *session) Lost(now clock.Time, node int) {
-	if s.Pending() && node == s.node {
+	if s.Pending() && slices.Contains(s.Nodes, node) {
 		s.Drop()
+		s.pages = nil // other nodes may still fill them
 		s.lost = true
 		s.fire(now)
 	}
@@ -295,6 +318,8 @@ func (s *session) done(now clock.Time) {
 		}
 	case stepLeaf:
 		s.search(now)
+	case stepLeaves:
+		s.gather(now)
 	case stepLock:
 		if le.Uint64(s.word()) != 0 {
 			c.stats.LockFailed++
@@ -314,7 +339,7 @@ func (s *session) done(now clock.Time) {
 		s.up(now)
 	case stepUnlock:
 		s.release(now)
-		s.aside(now)
+		s.unlocked(now)
 	case stepNewRoot:
 		s.do(now, stepRootCAS)
 	case stepRootCAS:
@@ -397,7 +422,14 @@ func (s *session) insert(now clock.Time) {
 	}
 	s.split = false
 	if s.level == 0 {
-		if i, _ := p.find(s.key); i >= 0 {
+		i, found := p.find(s.key)
+		if s.res.Kind == Delete {
+			if s.res.Found = found; !found {
+				s.unlock(now)
+				return
+			}
+		}
+		if i >= 0 {
 			p.entry(i).set(s.key, s.to)
 			s.write(now, p.entryAt(i), entrySize)
 			return
@@ -434,14 +466,23 @@ func (s *session) write(now clock.Time, from, length int) {
 	s.do(now, stepWrite)
 }
 
-// unlock gives the lock of the wrong page back or on.
+// unlock gives the lock of a page back or on that is not changed: it is the wrong one, or does not have the key that is to
+// be taken away.
 func (s *session) unlock(now clock.Time) {
 	if s.handed = s.c.nextHolder(s); s.handed {
 		s.release(now)
-		s.aside(now)
+		s.unlocked(now)
 		return
 	}
 	s.do(now, stepUnlock)
+}
+
+func (s *session) unlocked(now clock.Time) {
+	if s.key >= s.img.highest() {
+		s.aside(now)
+		return
+	}
+	s.end(now, nil)
 }
 
 // release lets the next session of the client have its turn with the lock.

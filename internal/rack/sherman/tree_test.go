@@ -220,7 +220,7 @@ func TestNewClientRefuses(t *testing.T) {
 		}
 	}
 	// Keys that are none are refused, and a server that is away is dialled again.
-	ops := []Op{{Key: 0}, {Key: MaxKey}, {Key: 5, Write: true}, {Key: 5}}
+	ops := []Op{{Key: 0}, {Key: MaxKey}, {Key: 5, Kind: Write}, {Key: 5, Kind: Range, To: 4}, {Key: 5, Kind: Range, To: MaxKey}, {Key: 5, Kind: Range + 1}, {Key: 5}}
 	var errs []error
 	good.Next = func(clock.Time, int) (op Op, ok bool) {
 		if len(ops) == 0 {
@@ -235,7 +235,7 @@ func TestNewClientRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Step(1000)
-	if len(errs) != 3 || errs[0] != ErrKey || errs[2] != ErrKey || c.Idle() {
+	if len(errs) != 6 || slices.ContainsFunc(errs, func(err error) bool { return err != ErrKey }) || c.Idle() {
 		t.Errorf("%v", errs)
 	}
 	if d := c.Deadline(); d != clock.Time(1000).Add(onesided.RedialAfter) {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
@@ -19,6 +20,9 @@ import (
 type Work struct {
 	Mix   ycsb.Mix
 	Theta float64
+	// Deletes is the share of writes that delete a key, and Ranges that of reads that are of some keys in a row: of
+	// stores that are Ordered.
+	Deletes, Ranges float64
 	// Keys to use, and bytes of a value; 0 = those of the memory node.
 	Keys, Value int
 	Seed        uint64
@@ -71,7 +75,8 @@ type Client struct {
 	connected bool
 	gens      []*ycsb.Generator
 	ops       []Op
-	ids       []int
+	ids       [][]int // in the history, by session
+	rng       *rand.Rand
 	seq       []uint64
 }
 
@@ -90,7 +95,7 @@ func (f *Fleet) Add(nic *rnic.NIC, ip netip.Addr, mac [6]byte, sessions int, non
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := &Client{fleet: f, dialer: d, ops: make([]Op, sessions), ids: make([]int, sessions), seq: make([]uint64, sessions)}
+	c := &Client{fleet: f, dialer: d, ops: make([]Op, sessions), ids: make([][]int, sessions), rng: rand.New(rand.NewPCG(f.work.Seed, nonce)), seq: make([]uint64, sessions)}
 	f.clients = append(f.clients, c)
 	return c, nil
 }
@@ -184,13 +189,43 @@ func (c *Client) next(now clock.Time, session int) (Op, bool) {
 	}
 	y := c.gens[session].Next()
 	op := Op{Key: y.Key, Write: y.Write}
-	if op.Write {
+	switch {
+	case op.Write && f.work.Deletes > 0 && c.rng.Float64() < f.work.Deletes:
+	case !op.Write && f.work.Ranges > 0 && c.rng.Float64() < f.work.Ranges:
+		op.Last = min(op.Key+c.rng.Uint64N(mostRange), uint64(f.keys))
+	case op.Write:
 		c.seq[session]++
 		op.Value = uint64(c.dialer.head.Number)<<44 | uint64(session)<<32 | c.seq[session]&(1<<32-1)
 	}
 	c.ops[session] = op
-	c.ids[session] = f.log.Keys.Call(int(c.dialer.head.Number)<<12|session, now, history.Register{Key: op.Key, Write: op.Write, Value: op.Value})
+	c.ids[session] = c.ids[session][:0]
+	for k := op.Key; k <= max(op.Key, op.Last); k++ {
+		c.ids[session] = append(c.ids[session], f.log.Keys.Call(int(c.dialer.head.Number)<<12|session, now, history.Register{Key: k, Write: op.Write, Value: op.Value}))
+	}
 	return op, true
+}
+
+// mostRange is how many keys a range has at most.
+const mostRange = 16
+
+// told notes what the client was told of one key, or of each in a range.
+func (c *Client) told(now clock.Time, d *Done) {
+	op, log := &c.ops[d.Session], &c.fleet.log.Keys
+	if op.Last == 0 {
+		log.Return(c.ids[d.Session][0], now, d.Value)
+		return
+	}
+	var values [mostRange]uint64
+	for _, p := range d.Pairs {
+		if p.Key < op.Key || p.Key > op.Last {
+			c.fleet.fail(fmt.Errorf("a range of keys %d to %d has %d", op.Key, op.Last, p.Key))
+			return
+		}
+		values[p.Key-op.Key] = p.Value
+	}
+	for i, id := range c.ids[d.Session] {
+		log.Return(id, now, values[i])
+	}
 }
 
 // done takes the end of an operation.
@@ -206,7 +241,7 @@ func (c *Client) done(now clock.Time, d *Done) {
 		return
 	}
 	if len(f.kind.Works) == 0 {
-		f.log.Keys.Return(c.ids[d.Session], now, d.Value)
+		c.told(now, d)
 	}
 	f.each(func(m *Meter) {
 		m.Ops++

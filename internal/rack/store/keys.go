@@ -81,7 +81,7 @@ var shermanKind = Kind{
 		return nil
 	},
 	Memory: func(s Spec) int64 { return int64(shermanPagesOf(s))*sherman.PageSize + sherman.LockTable },
-	New:    newSherman, Client: shermanClient,
+	New:    newSherman, Client: shermanClient, Ordered: true,
 }
 
 // shermanPages is how many pages a client gets: those that are there split once each at most while
@@ -162,7 +162,7 @@ func (shermanLibrary) Err() error { return nil }
 
 func (l shermanLibrary) Facts() []Fact {
 	s := l.Stats()
-	return []Fact{{"searches", s.Searches}, {"writes", s.Writes}, {"round-trips", s.RoundTrips}, {"lock-failed", s.LockFailed}, {"locks-handed-over", s.HandedOver},
+	return []Fact{{"searches", s.Searches}, {"writes", s.Writes}, {"deletes", s.Deletes}, {"ranges", s.Ranges}, {"round-trips", s.RoundTrips}, {"lock-failed", s.LockFailed}, {"locks-handed-over", s.HandedOver},
 		{"splits", s.Splits}, {"torn", s.Torn}, {"connections-broken", s.Broken}}
 }
 
@@ -181,10 +181,19 @@ func shermanClient(c ClientSpec) (Library, error) {
 		},
 		Next: func(now clock.Time, session int) (sherman.Op, bool) {
 			op, ok := c.Next(now, session)
-			return sherman.Op(op), ok
+			x := sherman.Op{Key: op.Key, Value: op.Value}
+			switch {
+			case op.Write && op.Value == 0:
+				x.Kind = sherman.Delete
+			case op.Write:
+				x.Kind = sherman.Write
+			case op.Last > 0:
+				x.Kind, x.To = sherman.Range, op.Last
+			}
+			return x, ok
 		},
 		Done: func(r *sherman.Result) {
-			c.Done(r.End, &Done{Session: r.Session, Start: r.Start, Write: r.Write, Value: r.Value, First: r.Retries == 0, Err: r.Err})
+			c.Done(r.End, &Done{Session: r.Session, Start: r.Start, Write: r.Writes(), Value: r.Value, Pairs: r.Pairs, First: r.Retries == 0, Err: r.Err})
 		},
 	})
 	return shermanLibrary{x}, err

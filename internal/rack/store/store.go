@@ -9,6 +9,7 @@ import (
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/sherman"
 	"github.com/quillon/quillon/internal/resident"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
@@ -74,9 +75,14 @@ type ClientSpec struct {
 type Op struct {
 	Key   uint64
 	Write bool
-	// Value is the number of a write's value: the first 8 bytes, of which the rest is made.
+	// Value is the number of a write's value: the first 8 bytes, of which the rest is made; 0: the key is deleted.
 	Value uint64
+	// Last makes a read one of all keys from Key to Last; 0: of Key alone.
+	Last uint64
 }
+
+// Pair is a key with its value.
+type Pair = sherman.Pair
 
 // Done is the end of an operation.
 type Done struct {
@@ -84,6 +90,7 @@ type Done struct {
 	Start   clock.Time
 	Write   bool
 	Value   uint64 // of a read; 0: the key is not there
+	Pairs   []Pair // of a read of several keys: those that are there
 	// First: nothing had to be tried again.
 	First bool
 	// Unknown: the connection broke, and nobody knows whether a write happened.
@@ -120,6 +127,8 @@ type Kind struct {
 	Name, Summary string
 	// Works are what sessions can do; none: read and write keys, by YCSB.
 	Works []string
+	// Ordered: it has its keys in order, so that ranges can be read, and deletes keys.
+	Ordered bool
 	// EachSession: each session takes a place of Spec.Sessions, and not each client one.
 	EachSession bool
 	// CheckSpec refuses what cannot be, and fills in what is 0.
@@ -291,9 +300,15 @@ func (l *Log) close(held Contents, keys int, v *Verdict) {
 		}
 		return
 	}
+	deleted := map[uint64]bool{} // at some time: whether they may be away at the end, the history says
+	for _, o := range l.Keys.Ops() {
+		if o.In.Write && o.In.Value == 0 {
+			deleted[o.In.Key] = true
+		}
+	}
 	for k := uint64(1); k <= uint64(keys); k++ {
 		n, ok := held[k]
-		if !ok {
+		if !ok && !deleted[k] {
 			v.Lost++
 		}
 		l.Keys.Return(l.Keys.Call(mostClients, clock.Never-1, history.Register{Key: k}), clock.Never-1, n)

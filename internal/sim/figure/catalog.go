@@ -22,7 +22,7 @@ var (
 
 // All are the figures that can be rerun, in the order of the papers, and then our own.
 func All() []*Figure {
-	return slices.Concat(verbs(), throughputs(), perOperation(), words(), rcuckoos(), chapter(slices.Concat(supernic(), boards(), clios())), []*Figure{cores()})
+	return slices.Concat(verbs(), throughputs(), perOperation(), words(), withShermans(rcuckoos()), []*Figure{shermanBox()}, herds(), chapter(slices.Concat(supernic(), boards(), clios())), []*Figure{cores()})
 }
 
 // verbs are figures of operations of RDMA alone.

@@ -20,7 +20,7 @@ func TestCauses(t *testing.T) {
 			if re.cause == "" {
 				continue
 			}
-			if re.ratio || re.series == "" || len(re.names) > 0 || !f.overThreads {
+			if re.ratio || re.series == "" || len(re.names) > 0 || !f.overThreads && !f.overMixes() {
 				t.Errorf("%s, %q: no experiment is run for such reasons here", f.ID, re.text)
 				continue
 			}
@@ -31,7 +31,7 @@ func TestCauses(t *testing.T) {
 			named := 0
 			for _, s := range p.Quantities[re.panel].Series {
 				for _, c := range s.Points {
-					if s.Name != re.series || !re.point(re.panel, s.Name, &Point{X: c.x}) {
+					if s.Name != re.series || !re.point(re.panel, s.Name, &Point{X: c.x, Name: c.name}) {
 						continue
 					}
 					if named++; named > 1 && os.Getenv("QUILLON_CAUSES") != "all" {
@@ -39,7 +39,7 @@ func TestCauses(t *testing.T) {
 					}
 					off, on := at(t, f, "", re, c), at(t, f, re.cause, re, c)
 					if off.Verdict != Explained || on.Verdict != Within {
-						t.Errorf("%s, %s at %v: %+.0f %% (%s), with %s %+.0f %% (%s)", f.ID, re.series, c.x, 100**off.Error, off.Verdict, re.cause, 100**on.Error, on.Verdict)
+						t.Errorf("%s, %s at %v%s: %+.0f %% (%s), with %s %+.0f %% (%s)", f.ID, re.series, c.x, c.name, 100**off.Error, off.Verdict, re.cause, 100**on.Error, on.Verdict)
 					}
 				}
 			}
@@ -50,12 +50,20 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// at is a point of a figure over threads of which nothing else is run.
+// overMixes reports whether the figure's abscissa are workloads.
+func (f *Figure) overMixes() bool {
+	p, err := load(f.data)
+	return err == nil && p.X.Scale == Category && p.X.Label == "YCSB"
+}
+
+// at is a point of a figure over threads, or workloads, of which nothing else is run.
 func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 	t.Helper()
 	one := *f
 	one.jobs = func(p *Published, par Params) ([]job, error) {
-		par.Threads = []int{int(c.x) / f.usual.Hosts}
+		if f.overThreads {
+			par.Threads = []int{int(c.x) / f.usual.Hosts}
+		}
 		jobs, err := f.jobs(p, par)
 		var want []job
 		for _, j := range jobs {
@@ -68,7 +76,7 @@ func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 				writes := map[string]string{"C": " 0 %", "B": " 5 %", "A": " 50 %", "W": " 100 %"}[series]
 				mine = mine && strings.Contains(j.name, writes)
 			}
-			if mine {
+			if mine && (c.name == "" || strings.HasSuffix(j.name, " "+c.name)) {
 				want = append(want, j)
 			}
 		}
@@ -79,6 +87,9 @@ func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 		t.Fatal(err)
 	}
 	pt := r.find(re.panel, re.series, c.x)
+	if c.name != "" {
+		pt = r.find(re.panel, re.series, c.name)
+	}
 	if pt == nil || pt.Ours == nil || pt.Error == nil {
 		t.Fatalf("%s: no %s at %v", f.ID, re.series, c.x)
 	}

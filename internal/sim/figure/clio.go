@@ -23,15 +23,19 @@ func clios() []*Figure {
 	takes := []string{"keys", "hosts"}
 	return []*Figure{
 		{ID: "5.16", data: "5.16", takes: takes, Fitted: []string{cache}, ratios: compared(),
-			jobs:  stacks(func(m *sim.ClioMeasured) float64 { return m.Mean }),
-			lacks: []string{"Clover, HERD, HERD-BF: published only; other systems, on RDMA hosts, without an sNIC"},
+			jobs:   withHERD(stacks(func(m *sim.ClioMeasured) float64 { return m.Mean }), func(m *sim.HerdMeasured) float64 { return m.Mean }),
+			lacks:  []string{"Clover, HERD-BF: published only; other systems, on RDMA hosts, without an sNIC", herdLacks},
+			causes: []string{causeServer},
 			reasons: []reason{
+				{series: nameHERD, text: reasonServed, cause: causeServer},
 				{ratio: true, series: "A, with a cache over Clio", text: reasonWrites},
 			}},
 		{ID: "5.17", data: "5.17", takes: takes, Fitted: []string{cache}, ratios: compared(),
 			inputs: []reason{{text: "8 threads over 5.16's latencies: that figure in another unit, and no evidence of its own"}},
-			jobs:   stacks(func(m *sim.ClioMeasured) float64 { return m.OpsPerSecond * 8000 / (1 << 30) }),
-			lacks:  []string{"Clover, HERD, HERD-BF: published only, as in figure 5.16"}},
+			jobs: withHERD(stacks(func(m *sim.ClioMeasured) float64 { return m.OpsPerSecond * 8000 / (1 << 30) }),
+				func(m *sim.HerdMeasured) float64 { return m.OpsPerSecond * 8000 / (1 << 30) }),
+			causes: []string{causeServer},
+			lacks:  []string{"Clover, HERD-BF: published only, as in figure 5.16", herdLacks}},
 		{ID: "5.18", data: "5.18", takes: takes,
 			jobs:  stacks(func(m *sim.ClioMeasured) float64 { return m.Mean }),
 			lacks: []string{"Clover, Clover-R: published only, as in figure 5.16"},

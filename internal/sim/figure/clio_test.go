@@ -15,7 +15,7 @@ func TestClio(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes up to half a minute")
 	}
-	for id, foreign := range map[string][]string{"5.16": {"Clover", "HERD", "HERD-BF"}, "5.17": {"Clover", "HERD", "HERD-BF"}, "5.18": {"Clover", "Clover-R"}} {
+	for id, foreign := range map[string][]string{"5.16": {"Clover", "HERD-BF"}, "5.17": {"Clover", "HERD-BF"}, "5.18": {"Clover", "Clover-R"}} {
 		fs, err := Find(id)
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestClio(t *testing.T) {
 				}
 			}
 		}
-		if r.Points.total()+r.Points.Inputs != ours || ours+len(foreign)*len(r.Panels[0].Curves[0].Points) != points || len(r.LeftOut) != 1 || !strings.Contains(r.LeftOut[0], strings.Join(foreign, ", ")) {
+		if r.Points.total()+r.Points.Inputs != ours || ours+len(foreign)*len(r.Panels[0].Curves[0].Points) != points || len(r.LeftOut) == 0 || !strings.Contains(r.LeftOut[0], strings.Join(foreign, ", ")) {
 			t.Errorf("%s: %d of %d points, %+v, %v", id, ours, points, r.Points, r.LeftOut)
 		}
 		var table bytes.Buffer

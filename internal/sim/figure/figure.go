@@ -208,6 +208,12 @@ func (f *Figure) Caption() string {
 	return p.Caption
 }
 
+// Own reports whether nothing was published: an experiment of this project's own.
+func (f *Figure) Own() bool {
+	p, err := load(f.data)
+	return err == nil && p.empty()
+}
+
 // Document is where the figure is from.
 func (f *Figure) Document() string {
 	p, err := load(f.data)

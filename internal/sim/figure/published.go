@@ -110,6 +110,18 @@ func load(name string) (*Published, error) {
 	return p, nil
 }
 
+// empty reports whether it has no points.
+func (p *Published) empty() bool {
+	for _, q := range p.Quantities {
+		for _, s := range q.Series {
+			if len(s.Points) > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // at is a published value: of quantity q, series name and x, which is a number
 // or a category.
 func (p *Published) at(q int, name string, x any) (float64, bool) {

@@ -36,7 +36,7 @@ const cuckooLess = "the table has a million entries, not 100 million; keys are d
 // rcuckoos are figures of RCuckoo.
 func rcuckoos() []*Figure {
 	const own = "RCuckoo"
-	others := "Clover's and Sherman's curves are not rerun"
+	others := "Clover's curves are not rerun"
 	return []*Figure{
 		{ID: "3.4", data: "3.4", jobs: cuckooDistances},
 		{ID: "3.5", data: "3.5", jobs: cuckooMaxFill, lacks: []string{"the table has a million entries, not 100 million"}},

@@ -154,6 +154,7 @@ type Result struct {
 	Measured bool `json:"measured,omitempty"`
 	// Inputs say which points are no predictions, and why.
 	Inputs []string `json:"inputs,omitempty"`
+	own    bool     // nothing was published
 }
 
 // WriteJSON writes r; the same Result gives the same bytes.
@@ -177,7 +178,7 @@ func (r *Result) theirs() string {
 
 // newResult is the published part of a Result.
 func newResult(f *Figure, p *Published, par Params) *Result {
-	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(), Experiment: par.Cause, Against: par.Against, Measured: p.Measured,
+	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(), Experiment: par.Cause, Against: par.Against, Measured: p.Measured, own: p.empty(),
 		X: p.X, Published: p.Parameters, Parameters: par, Remarks: p.Remarks}
 	for i := range f.inputs {
 		if par.Against != "" {

@@ -96,6 +96,9 @@ func (r *Result) Summary() string {
 	if r.Points.total() == 0 && r.Points.Inputs > 0 {
 		return fmt.Sprintf("%s: no prediction: %d of %d points, which are inputs, come out within %.0f %%", r.Figure, r.restated(), r.Points.Inputs, 100*r.Tolerance.Point)
 	}
+	if r.own {
+		return fmt.Sprintf("%s: an experiment that no paper has: nothing is compared", r.Figure)
+	}
 	if n := r.Claims.total(); n > 0 {
 		s += fmt.Sprintf(", %d of %d ratios within %.0f %%", r.Claims.Within, n, 100*r.Tolerance.Ratio)
 	}

@@ -1,0 +1,111 @@
+package figure
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/quillon/quillon/internal/rack/herd"
+	"github.com/quillon/quillon/internal/rack/ycsb"
+	"github.com/quillon/quillon/internal/sim"
+)
+
+const (
+	nameHERD = "HERD"
+	// causeServer is the cause of HERD's latencies under load.
+	causeServer = "server-time"
+)
+
+// herdRack is a run as Clio's authors had it: links of 40 Gb/s. How many cores the server has is not published.
+func herdRack() sim.HerdConfig {
+	c := sim.HerdConfig{Cores: 1, Network: sim.Rack100G(), StoreLoad: sim.StoreLoad{Hosts: 1, Clients: 1}}
+	c.Network.GbitPerSecond = 40
+	return c
+}
+
+// herdServed is a request's time by a run that none of these figures shows: that of four hosts, each with 8 threads, whose
+// latencies are 32 times what the server does for one operation (Clio's data_ycsb_cn.tab, fourth row).
+var herdServed = map[string]time.Duration{"A": 31931 * time.Nanosecond / 32, "B": 30124 * time.Nanosecond / 32, "C": 30011 * time.Nanosecond / 32}
+
+const herdLacks = "how many cores HERD's server has is not published: one is taken; its NIC is a ConnectX-3 there"
+
+// herds are the figures of latency by size, of which HERD's curve is run.
+func herds() []*Figure {
+	lacks := []string{"all curves but HERD's: published only", "HERD with 4096 bytes: a value is one datagram here, of at most 1024", herdLacks}
+	return []*Figure{
+		{ID: "4.10", data: "4.10", takes: takesNIC, jobs: herdSizes(0), lacks: lacks, ratios: herdGrows},
+		{ID: "4.11", data: "4.11", takes: takesNIC, jobs: herdSizes(1), lacks: lacks, ratios: herdGrows},
+	}
+}
+
+var herdGrows = []ratio{{"1024 B over 4", ref{0, nameHERD, "1024"}, ref{0, nameHERD, "4"}}}
+
+// herdSizes makes a job of each size.
+func herdSizes(writes float64) func(*Published, Params) ([]job, error) {
+	return herdJobs(func(at coord, c *sim.HerdConfig) error {
+		size, err := strconv.Atoi(at.name)
+		c.Value, c.Writes = size, writes
+		return err
+	}, func(m *sim.HerdMeasured) float64 { return m.Mean })
+}
+
+// withHERD adds HERD's curve to figures of YCSB.
+func withHERD(others func(*Published, Params) ([]job, error), value func(*sim.HerdMeasured) float64) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) ([]job, error) {
+		jobs, err := others(p, par)
+		if err != nil {
+			return nil, err
+		}
+		more, err := herdJobs(func(at coord, c *sim.HerdConfig) error {
+			mix, err := ycsb.MixNamed(at.name)
+			c.Hosts = max(par.Hosts, 1)
+			c.Value, c.Clients, c.Zipf, c.Writes, c.Keys = 1024, 8*c.Hosts, 0.99, mix.Writes, par.Keys
+			if par.Cause == causeServer {
+				c.Request = herdServed[at.name]
+			}
+			return err
+		}, value)(p, par)
+		return append(jobs, more...), err
+	}
+}
+
+// herdJobs makes a job of each published point.
+func herdJobs(config func(coord, *sim.HerdConfig) error, value func(*sim.HerdMeasured) float64) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) (jobs []job, err error) {
+		nic, err := par.nic()
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(p.Quantities[0].Series, func(s Series) bool { return s.Name == nameHERD })
+		if i < 0 {
+			return nil, nil
+		}
+		for _, at := range p.Quantities[0].Series[i].Points {
+			c := herdRack()
+			c.NIC, c.Seed = nic, par.Seed
+			if err := config(at, &c); err != nil {
+				return nil, err
+			}
+			if c.Value > herd.MostValue {
+				continue
+			}
+			jobs = append(jobs, job{name: nameHERD + ", " + at.name, cost: 0.1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+				c.Progress = progress
+				m, err := sim.Herd(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				if m.Errors > 0 || m.Ops == 0 {
+					return nil, fmt.Errorf("%d operations, and %d failed", m.Ops, m.Errors)
+				}
+				return []Value{{Series: nameHERD, Name: at.name, Y: value(&m)}}, nil
+			}})
+		}
+		return jobs, nil
+	}
+}
+
+const reasonServed = "HERD's server does about a million operations a second in the published runs, with 8, 16, 24 or 32 threads, and its authors measured 6.69 million a core. What it does " +
+	"for so long is not published; the experiment takes a request's time from the run with four hosts."

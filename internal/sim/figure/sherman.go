@@ -1,0 +1,174 @@
+package figure
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/quillon/quillon/internal/sim"
+)
+
+const nameSherman = "Sherman"
+
+// Causes of Sherman's figures.
+const (
+	causeFlat = "flat-locks" // clients of a host hand no locks over
+	causeNode = "one-node"   // the tree lies on one memory node
+)
+
+// shermanRack is a run as the published ones were: 8 hosts that are peers, so that the tree lies on
+// 8 memory nodes (Grant, section 3.4: "requests are partitioned across machines").
+func shermanRack(par Params) sim.ShermanConfig {
+	c := sim.ShermanConfig{Nodes: 8, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99, Items: cuckooItems}}
+	c.Flat = par.Cause == causeFlat
+	if par.Cause == causeNode {
+		c.Nodes = 1
+	}
+	return c
+}
+
+// withShermans adds Sherman's curves to the figures that have them: throughput by clients, and two latencies
+// that do not depend on how full a table is.
+func withShermans(fs []*Figure) []*Figure {
+	writes := map[string]float64{"3.9": 0, "3.10": 0.05, "3.11": 0.5}
+	for _, f := range fs {
+		others := f.jobs
+		share, byClients := writes[f.ID]
+		if !byClients && f.ID != "3.13" {
+			continue
+		}
+		f.causes = []string{causeFlat, causeNode}
+		f.lacks = append(f.lacks, "Sherman's tree has a million keys, scattered, on 8 memory nodes; its peers' memory has NICs of its own here")
+		f.jobs = func(p *Published, par Params) ([]job, error) {
+			jobs, err := others(p, par)
+			if err != nil {
+				return nil, err
+			}
+			own := shermanLatency
+			if byClients {
+				own = shermanClients(share)
+			}
+			more, err := own(p, par)
+			return append(jobs, more...), err
+		}
+	}
+	return fs
+}
+
+// shermanClients makes a job of every published point.
+func shermanClients(writes float64) func(*Published, Params) ([]job, error) {
+	return func(p *Published, par Params) (jobs []job, err error) {
+		for _, s := range p.Quantities[0].Series {
+			if s.Name != nameSherman {
+				continue
+			}
+			for i, at := range s.Points {
+				if par.Quick && !few(i, len(s.Points)) {
+					continue
+				}
+				c := shermanRack(par)
+				c.Clients, c.Writes = int(at.x), writes
+				j, err := shermanJob(par, s.Name+", "+strconv.FormatFloat(at.x, 'f', -1, 64), c, func(m *sim.ShermanMeasured) []Value {
+					return []Value{{Series: s.Name, X: at.x, Y: m.OpsPerSecond / 1e6}}
+				})
+				if err != nil {
+					return nil, err
+				}
+				jobs = append(jobs, j)
+			}
+		}
+		return jobs, nil
+	}
+}
+
+// shermanLatency is of 8 clients, half of whose operations are insertions.
+func shermanLatency(_ *Published, par Params) ([]job, error) {
+	c := shermanRack(par)
+	c.Zipf, c.Items, c.Writes, c.Insert = 0, 0, 0.5, true
+	j, err := shermanJob(par, nameSherman, c, func(m *sim.ShermanMeasured) (vs []Value) {
+		for _, x := range []float64{10, 90} {
+			vs = append(vs, Value{Series: "sherman read", X: x, Y: m.Read.P50}, Value{Series: "sherman write", X: x, Y: m.Write.P50})
+		}
+		return vs
+	})
+	return []job{j}, err
+}
+
+// shermanJob is one run on the rack.
+func shermanJob(par Params, name string, c sim.ShermanConfig, values func(*sim.ShermanMeasured) []Value) (job, error) {
+	nic, err := par.nic()
+	if err != nil {
+		return job{}, err
+	}
+	c.NIC, c.Seed = nic, par.Seed
+	c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
+	if c.Writes > 0 && !c.Insert {
+		// Until as many clients wait for the locks of popular keys as ever will.
+		c.Warmup, c.Measure = 6*time.Millisecond, 3*time.Millisecond
+	}
+	if par.Quick {
+		c.Warmup, c.Measure = 200*time.Microsecond, 500*time.Microsecond
+	}
+	return job{name: name, cost: float64(c.Clients) * (c.Warmup + c.Measure).Seconds(), run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+		c.Progress = progress
+		m, err := sim.Sherman(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if m.Errors > 0 || m.Full || m.Ops == 0 {
+			return nil, fmt.Errorf("%d operations, and %d failed (full: %v)", m.Ops, m.Errors, m.Full)
+		}
+		return values(&m), nil
+	}}, nil
+}
+
+// shermanBox is an experiment that no paper has: Sherman's locks beneath a swordbox.
+func shermanBox() *Figure {
+	return &Figure{
+		ID: "sherman-box", data: "sherman-box", takes: []string{"keys", "zipf", "hosts", "threads", "nic"}, overThreads: true, jobs: shermanBoxed,
+	}
+}
+
+// shermanBoxed has a job for each point: by share of writes, by who hands locks over, and by what the box does.
+func shermanBoxed(_ *Published, par Params) (jobs []job, err error) {
+	threads := []int{1, 4, 10, 20, 40}
+	if par.Quick {
+		threads = []int{1, 10}
+	}
+	if len(par.Threads) > 0 {
+		threads = par.Threads
+	}
+	for panel, writes := range []float64{0.05, 0.5, 1} {
+		for _, flat := range []bool{false, true} {
+			for _, box := range []string{"", "mux", "replace"} {
+				name := map[string]string{"": "no box", "mux": "CAS moved", "replace": "CAS as WRITE"}[box]
+				if name = "shared on a host / " + name; flat {
+					name = "each client's own" + name[len("shared on a host"):]
+				}
+				for _, n := range threads {
+					c := shermanRack(par)
+					c.Nodes, c.Flat, c.Box, c.Writes, c.Keys = 1, flat, box, writes, par.Keys
+					if par.Zipf != nil {
+						c.Zipf = *par.Zipf
+					}
+					if c.Zipf >= 1 || c.Zipf == 0 {
+						c.Items = 0
+					}
+					if par.Hosts != 0 {
+						c.Hosts = par.Hosts
+					}
+					c.Clients = n * c.Hosts
+					j, err := shermanJob(par, fmt.Sprintf("%s, %v %% writes, %d", name, 100*writes, c.Clients), c, func(m *sim.ShermanMeasured) []Value {
+						return []Value{{Panel: panel, Series: name, X: float64(c.Clients), Y: m.OpsPerSecond / 1e6}}
+					})
+					if err != nil {
+						return nil, err
+					}
+					jobs = append(jobs, j)
+				}
+			}
+		}
+	}
+	return jobs, nil
+}
