@@ -2,6 +2,7 @@ package rcuckoo
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/onesided"
@@ -104,6 +105,13 @@ type Config struct {
 	// 0 = 1000.
 	Tries int
 
+	// Self is the client's address, and Place the first of its sessions' places, where the Layout has some.
+	Self  netip.Addr
+	Place int
+	// Shut has sessions shut out that seem dead, before a repair, which begins when that was so for FailAfter. nil: nobody
+	// is asked.
+	Shut onesided.Shutter
+
 	// FailAfter is how long a lock is held, or a row torn, until its holder counts as
 	// dead; 0 = 100 ms. A client that has not got all locks of an operation within
 	// an eighth of it gives them back and begins again.
@@ -134,6 +142,8 @@ type Stats struct {
 	Repaired     uint64    // locks of dead clients that were freed
 	States       [4]uint64 // in which repairs found rows
 	TookOver     uint64    // leases of dead repairers
+	ShutOut      uint64    // sessions that others had shut out when they seemed dead
+	NotShut      uint64    // sessions that seemed dead, and that nobody shuts out: their late WRITEs may land
 	Robbed       uint64    // locks that were gone when they were to be released
 	Abandoned    uint64    // times that locks were left behind by a broken connection
 }
@@ -172,6 +182,9 @@ func NewClient(c Config) (*Client, error) {
 	}
 	if c.Cache < 0 || c.Covering < 0 || c.Tries < 0 || c.FailAfter < 0 || c.Search > DFS {
 		return nil, fmt.Errorf("rcuckoo: a cache of %d bytes, covering READs of %d, %d tries or a timeout of %v cannot be", c.Cache, c.Covering, c.Tries, c.FailAfter)
+	}
+	if c.Places > 0 && (!c.Self.Is4() || c.Place < 0 || c.Place+c.Sessions > c.Places) {
+		return nil, fmt.Errorf("rcuckoo: %d sessions from place %d on, at %v: there are %d places, for hosts with an IPv4 address", c.Sessions, c.Place, c.Self, c.Places)
 	}
 	x := &Client{cfg: c, slab: newSlab(c.Chunk)}
 	x.CQ, x.Totals = c.CQ, &x.stats.Totals

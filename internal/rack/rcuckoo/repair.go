@@ -3,6 +3,7 @@ package rcuckoo
 import (
 	"slices"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -10,15 +11,25 @@ import (
 // A lease is
 //
 //	63..57 its number | 56 set | 55..8 queue pair of the holder | 7..0 counter
+//
+// The holder's queue pair is its own, or, where sessions have places, its place (24 bits) and the server's (24).
 const leaseBit = 1 << 56
 
 func freeLease(region int) uint64 { return uint64(region) << 57 }
 
 func leaseSet(w uint64) bool { return w&leaseBit != 0 }
 
-// taken is a lease's word when a queue pair takes it.
-func taken(w uint64, qpn uint32) uint64 {
-	return w&^(leaseBit-1) | leaseBit | uint64(qpn)<<8 | uint64(uint8(w)+1)
+// taken is a lease's word when a holder takes it.
+func taken(w, holder uint64) uint64 {
+	return w&^(leaseBit-1) | leaseBit | holder<<8 | uint64(uint8(w)+1)
+}
+
+// holder is the session, in a lease.
+func (s *session) holder() uint64 {
+	if s.c.placed() {
+		return uint64(s.place())<<24 | uint64(s.QPs[0].Conn().DestQPN)
+	}
+	return uint64(s.QPs[0].QPN)
 }
 
 // suspect is a lock whose holder may be dead.
@@ -44,6 +55,7 @@ type suspect struct {
 	// also is another region that a repair of lock alsoFor was found to need,
 	// plus 1; 0: none.
 	also, alsoFor int
+	places        []byte // as they were at the base
 }
 
 // observe takes note that locks of a group are held. true: it has begun something else.
@@ -51,7 +63,7 @@ func (s *session) observe(now clock.Time, g *group, was uint64) bool {
 	c, u := s.c, &s.sus
 	wait := c.cfg.FailAfter
 	if !u.on || u.word != g.word || u.bits&was&g.mask == 0 || now.Sub(u.last) > wait/4 {
-		*u = suspect{on: true, word: g.word, bits: was & g.mask, since: now, last: now, regions: u.regions, leases: u.leases, also: u.also, alsoFor: u.alsoFor}
+		*u = suspect{on: true, word: g.word, bits: was & g.mask, since: now, last: now, regions: u.regions, leases: u.leases, places: u.places, also: u.also, alsoFor: u.alsoFor}
 		return false
 	}
 	u.bits &= was & g.mask
@@ -118,6 +130,10 @@ type repair struct {
 	failed bool
 	asked  int     // others that were asked for
 	pieces []piece // of stepCollect
+	// The places at the end of the observation, and who is to be shut out before the repair.
+	places   []byte
+	dead     []onesided.Dead
+	verdicts []verdict
 }
 
 // maxRounds is how often a part is looked at: a dead client leaves one torn row and one
@@ -134,7 +150,7 @@ func (s *session) beginRepair(now clock.Time) {
 }
 
 // postRepair is the part of fire for repairs.
-func (s *session) postRepair() Phase {
+func (s *session) postRepair(now clock.Time) Phase {
 	l, r, u := &s.c.cfg.Layout, &s.rep, &s.sus
 	n := l.RowSize()
 	switch s.step {
@@ -143,13 +159,21 @@ func (s *session) postRepair() Phase {
 			s.Ask(rnic.OpRead, 0, s.grant.Leases, 8*region, s.Words[i][:])
 		}
 		s.postRows()
+		s.postPlaces(&u.places)
 		return numPhases
 	case stepProve:
+		if s.marked {
+			s.announce(now, false) // the repair may take long
+		}
 		s.postRows()
+		s.postPlaces(&r.places)
+		return numPhases
+	case stepShut:
+		s.postWatched(now)
 		return numPhases
 	case stepLease:
 		i := len(r.mine)
-		s.AskSwap(0, s.grant.Leases, 8*u.regions[i], u.leases[i], taken(u.leases[i], s.QPs[0].QPN), s.Words[0][:])
+		s.AskSwap(0, s.grant.Leases, 8*u.regions[i], u.leases[i], taken(u.leases[i], s.holder()), s.Words[0][:])
 	case stepScan:
 		logical := r.lock + r.part*l.Locks
 		r.first = logical * l.RowsPerLock
@@ -195,7 +219,10 @@ func (s *session) repairDone(now clock.Time) {
 			s.giveUp(now)
 			return
 		}
-		s.do(now, stepLease)
+		s.suspects()
+		s.shut(now)
+	case stepShut:
+		s.shut(now)
 	case stepLease:
 		i := len(r.mine)
 		if le.Uint64(s.Words[0][:]) != u.leases[i] {
@@ -205,7 +232,7 @@ func (s *session) repairDone(now clock.Time) {
 		if leaseSet(u.leases[i]) {
 			s.c.stats.TookOver++
 		}
-		r.mine = append(r.mine, taken(u.leases[i], s.QPs[0].QPN))
+		r.mine = append(r.mine, taken(u.leases[i], s.holder()))
 		if len(r.mine) < len(u.regions) {
 			s.fire(now)
 			return
