@@ -13,6 +13,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
@@ -280,7 +281,7 @@ func (p *play) ask(until func(string, func() bool)) {
 }
 
 // askAbout asks once.
-func (p *play) askAbout(until func(string, func() bool), qpn uint32, cookie uint64) (r tor.Reply) {
+func (p *play) askAbout(until func(string, func() bool), qpn uint32, cookie uint64) (r hdr.FenceReply) {
 	p.t.Helper()
 	ip, mac := addr(server)
 	dead, _ := addr(slow)
@@ -288,13 +289,15 @@ func (p *play) askAbout(until func(string, func() bool), qpn uint32, cookie uint
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if _, err := p.agent.Dial(p.clk.Now(), cm.Peer{IP: ip, MAC: mac, Port: tor.Port}, cm.Params{QP: q, PrivateData: tor.Request(dead, qpn, cookie, p.rkeys...)}); err != nil {
+	ask := hdr.FenceRequest{Client: dead, QPN: qpn, Cookie: cookie}
+	ask.N = copy(ask.Keys[:], p.rkeys)
+	if _, err := p.agent.Dial(p.clk.Now(), cm.Peer{IP: ip, MAC: mac, Port: hdr.FencePort}, cm.Params{QP: q, PrivateData: ask.Bytes()}); err != nil {
 		p.t.Fatal(err)
 	}
 	until("asking", func() bool {
 		e, ok := p.agent.Poll()
 		if ok {
-			if r, ok = tor.Answer(e.PrivateData); !ok || e.Kind != cm.Rejected {
+			if !r.Parse(e.PrivateData) || e.Kind != cm.Rejected {
 				p.t.Fatalf("%v: %s", e.Kind, e.PrivateData)
 			}
 		}

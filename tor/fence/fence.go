@@ -326,56 +326,12 @@ func (a *app) shuts(all []entry, p []byte) bool {
 	return false
 }
 
-// Port is where a client asks, of the server, that another one be shut out. It is asked by a ConnectRequest whose private data is a
-// Request, and answered by a ConnectReject whose private data is an Answer.
-const Port = 7473
-
-// Request is who is to be shut out, and from what: client, queue pair of the server's (0: all), and 1 to 8 R_Keys under
-// which the asker itself may write. cookie is 0, or what the fence said last.
-func Request(client netip.Addr, qpn uint32, cookie uint64, keys ...uint32) []byte {
-	b := binary.BigEndian.AppendUint32(nil, magic)
-	c := client.As4()
-	b = append(b, c[:]...)
-	b = binary.BigEndian.AppendUint32(b, qpn)
-	b = binary.BigEndian.AppendUint64(b, cookie)
-	for _, k := range keys[:min(len(keys), mostKeys)] {
-		b = binary.BigEndian.AppendUint32(b, k)
-	}
-	return b
-}
-
-// Reply is a fence's answer: a cookie that it wants to hear; or 0, and the client is shut out. Settle is then how
-// long something of the client may still be under way; below 0: for how long nothing has been.
-type Reply struct {
-	Cookie uint64
-	Settle time.Duration
-}
-
-// Answer reads an answer's private data; false when the client is not shut out.
-func Answer(private []byte) (r Reply, ok bool) {
-	if len(private) < replyLen || binary.BigEndian.Uint32(private) != magic {
-		return r, false
-	}
-	return Reply{binary.BigEndian.Uint64(private[4:]), time.Duration(binary.BigEndian.Uint64(private[12:]))}, true
-}
-
-func (r Reply) bytes() []byte {
-	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(nil, magic), r.Cookie)
-	return binary.BigEndian.AppendUint64(b, uint64(r.Settle))
-}
-
-const (
-	magic      = 0x514C4632 // "QLF2"
-	requestLen = 20         // and the R_Keys
-	mostKeys   = 8
-	replyLen   = 20
-	reasonUser = 28 // consumer reject (IBTA table 102)
-)
+const reasonUser = 28 // consumer reject (IBTA table 102)
 
 // asked handles a datagram that may be a request; false: it is none, and passes.
 func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	m, ok := a.f.CMOf(p)
-	if !ok || m.AttributeID() != hdr.ConnectRequest || m.ServiceID() != hdr.ServiceIDOfPort(Port) || !hdr.GoodICRC(p, &a.f) {
+	if !ok || m.AttributeID() != hdr.ConnectRequest || m.ServiceID() != hdr.ServiceIDOfPort(hdr.FencePort) || !hdr.GoodICRC(p, &a.f) {
 		return false
 	}
 	private := m.PrivateData()[hdr.IPCMLen:]
@@ -405,25 +361,21 @@ func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 
 // decide does a request, or says why not, and as what that counts.
 func (a *app) decide(c *graph.Ctx, private []byte, asker right) (told []byte, as counter.ID) {
-	be := binary.BigEndian
-	if len(private) < requestLen || be.Uint32(private) != magic {
+	var r hdr.FenceRequest
+	if !r.Parse(private) {
 		return []byte("no such request"), ctrRefused
 	}
-	e := entry{client: netip.AddrFrom4([4]byte(private[4:])), server: netip.AddrFrom4(asker.server), qpn: be.Uint32(private[8:])}
-	var of [mostKeys]uint32
-	keys := of[:0]
-	for b := private[requestLen:]; len(b) >= 4 && len(keys) < mostKeys && be.Uint32(b) != 0; b = b[4:] {
-		keys = append(keys, be.Uint32(b))
-	}
+	e := entry{client: r.Client, server: netip.AddrFrom4(asker.server), qpn: r.QPN}
+	keys := r.Keys[:r.N]
 	if !e.sound() || len(keys) == 0 {
 		return []byte("no such request: it names a client, and R_Keys"), ctrRefused
 	}
 	if !a.held.owns(asker, keys) {
 		return []byte("the asker was not seen to write under each of the R_Keys"), ctrRefused
 	}
-	about, now := private[4:12], c.Now()
-	if k := be.Uint64(private[12:]); k != a.held.cookie(asker, about, now, 0) && k != a.held.cookie(asker, about, now, 1) {
-		return Reply{Cookie: a.held.cookie(asker, about, now, 0)}.bytes(), ctrCookies
+	now := c.Now()
+	if r.Cookie != a.held.cookie(asker, e, now, 0) && r.Cookie != a.held.cookie(asker, e, now, 1) {
+		return hdr.FenceReply{Cookie: a.held.cookie(asker, e, now, 0)}.Bytes(), ctrCookies
 	}
 	settled, ok := a.held.shutOut(e, keys, now, a.settle)
 	if !ok {
@@ -433,5 +385,5 @@ func (a *app) decide(c *graph.Ctx, private []byte, asker right) (told []byte, as
 		_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true)
 	}
 	c.Wake(now)
-	return Reply{Settle: time.Duration(settled.Sub(now))}.bytes(), ctrAsked
+	return hdr.FenceReply{Settle: time.Duration(settled.Sub(now))}.Bytes(), ctrAsked
 }

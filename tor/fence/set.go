@@ -17,6 +17,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // entry is a client that is shut out.
@@ -268,7 +269,7 @@ func (h *held) add(by int, all ...entry) bool {
 
 // shutOut has a client shut out from what R_Keys stand for, on request, and says when nothing of it is under way any more.
 func (h *held) shutOut(e entry, keys []uint32, now clock.Time, settle time.Duration) (settled clock.Time, ok bool) {
-	var of [mostKeys]entry
+	var of [hdr.FenceKeys]entry
 	all := of[:0]
 	for _, e.rkey = range keys {
 		all = append(all, e)

@@ -184,13 +184,15 @@ func (h *held) owns(r right, keys []uint32) bool {
 const cookieAge = 8 * time.Second
 
 // cookie is what a request of an asker's must carry now, or must have carried just before.
-func (h *held) cookie(asker right, about []byte, now clock.Time, ago int64) uint64 {
+func (h *held) cookie(asker right, about entry, now clock.Time, ago int64) uint64 {
 	var m maphash.Hash
 	m.SetSeed(h.seed)
 	_, _ = m.Write(asker.client[:])
 	_, _ = m.Write(asker.mac[:])
 	_, _ = m.Write(asker.server[:])
-	_, _ = m.Write(about)
+	client := about.client.As4()
+	_, _ = m.Write(client[:])
+	_, _ = m.Write(binary.BigEndian.AppendUint32(nil, about.qpn))
 	_, _ = m.Write(binary.BigEndian.AppendUint64(nil, uint64(int64(now)/int64(cookieAge)-ago)))
 	return m.Sum64() | 1 // 0 is none
 }

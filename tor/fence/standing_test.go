@@ -101,7 +101,7 @@ func TestStanding(t *testing.T) {
 				t.Fatalf("%s: %+v", name, got)
 			}
 		}
-		_, r, ok := ask(t, x, theServer, Request(theClient, 7, 0, key))
+		_, r, ok := ask(t, x, theServer, asking(theClient, 7, 0, key))
 		if ok != c.may {
 			t.Errorf("%s: %+v %v", name, r, ok)
 		}
@@ -109,14 +109,14 @@ func TestStanding(t *testing.T) {
 			continue
 		}
 		// Another machine with the address may not; nor may anybody when the connection has gone.
-		b := request(t, Port, asker, theServer, Request(theClient, 8, 0, key))
+		b := request(t, hdr.FencePort, asker, theServer, asking(theClient, 8, 0, key))
 		b[11]++
 		if _, ok := answer(t, x.Push("a", b).Out["a"][0].Bytes); ok {
 			t.Errorf("%s: another machine may", name)
 		}
 		s, _ := eyes.conns.Find(conn.AddrFrom(netip.AddrFrom4(asker)), itsQP)
 		eyes.conns.Remove(s)
-		if _, _, ok := ask(t, x, theServer, Request(theClient, 9, 0, key)); ok || len(x.App().(*app).held.rights) != 0 {
+		if _, _, ok := ask(t, x, theServer, asking(theClient, 9, 0, key)); ok || len(x.App().(*app).held.rights) != 0 {
 			t.Errorf("%s: it may still", name)
 		}
 	}
@@ -126,9 +126,9 @@ func TestStanding(t *testing.T) {
 func TestCookie(t *testing.T) {
 	x := graphtest.New(t, *Kind(), graph.Args{"requests": "on", "settle": "5ms"})
 	stand(x, theServer, 0x2a)
-	push := func(qpn uint32, cookie uint64) Reply {
+	push := func(qpn uint32, cookie uint64) hdr.FenceReply {
 		t.Helper()
-		r, ok := answer(t, x.Push("a", request(t, Port, asker, theServer, Request(theClient, qpn, cookie, 0x2a))).Out["a"][0].Bytes)
+		r, ok := answer(t, x.Push("a", request(t, hdr.FencePort, asker, theServer, asking(theClient, qpn, cookie, 0x2a))).Out["a"][0].Bytes)
 		if !ok {
 			t.Fatal("refused")
 		}

@@ -152,7 +152,7 @@ func (p *lockPlan) rowLocked(i int) row {
 func (s *session) postLock(now clock.Time) {
 	l := &s.c.cfg.Layout
 	if !s.marked || now.Sub(s.markedAt) >= s.c.cfg.FailAfter/16 {
-		s.announce(now, true)
+		s.announce(now, &s.Session, s.grant.Table, s.groups)
 	}
 	g := &s.groups[s.held]
 	s.AskMasked(0, s.grant.Locks, 8*g.word, 0, g.mask, g.mask, s.Words[0][:])
@@ -362,7 +362,7 @@ func (s *session) postRelease(now clock.Time) {
 		s.AskMasked(0, s.grant.Locks, 8*g.word, g.mask, 0, g.mask, s.Words[i][:])
 	}
 	if s.marked {
-		s.announce(now, false)
+		s.announce(now, &s.Session, s.grant.Table, nil)
 	}
 }
 

@@ -24,8 +24,11 @@ const placeSize = 32
 // maxPlaces keeps their numbers in 24 bits, and a READ of all in 2 MiB.
 const maxPlaces = 1 << 16
 
-// mark is what a session has written to its place.
+// mark is a session's place, and what it has written there.
 type mark struct {
+	on          bool // there are places
+	number      int
+	at          int    // in the table's memory
 	after, none []byte // what is written, or was
 	count       uint64
 	marked      bool // the place names locks
@@ -33,56 +36,60 @@ type mark struct {
 	asking      bool // for an answer of who shuts out
 }
 
-func newMark() mark {
+func newMark(c *Config, session int) mark {
 	b := make([]byte, 2*placeSize)
-	return mark{after: b[:placeSize:placeSize], none: b[placeSize:]}
+	m := mark{on: c.Places > 0, number: c.Place + session, after: b[:placeSize:placeSize], none: b[placeSize:]}
+	if m.on {
+		m.at = c.placesAt() + placeSize*m.number
+		ip := c.Self.As4()
+		copy(m.after, ip[:])
+		copy(m.none, ip[:])
+	}
+	return m
 }
-
-func (c *Client) placed() bool { return c.cfg.Places > 0 }
 
 // placesAt is where places begin in the table's memory.
 func (l *Layout) placesAt() int { return l.Rows * l.RowSize() }
 
-// place is the number of the session's own.
-func (s *session) place() int { return s.c.cfg.Place + s.Index }
-
-// announce writes the session's place: that it is after the locks of its plan, or after none.
-func (s *session) announce(now clock.Time, after bool) {
-	if !s.c.placed() {
+// announce writes that the session is after the locks of some words; none: after no locks.
+func (m *mark) announce(now clock.Time, s *onesided.Session, table Region, groups []group) {
+	if !m.on {
 		return
 	}
-	b := s.none
-	if after {
-		b = s.after
-		le.PutUint32(b[16:], uint32(s.groups[0].word))
-		le.PutUint32(b[20:], uint32(s.groups[len(s.groups)-1].word))
+	b := m.none
+	if len(groups) > 0 {
+		b = m.after
+		le.PutUint32(b[16:], uint32(groups[0].word))
+		le.PutUint32(b[20:], uint32(groups[len(groups)-1].word))
 		le.PutUint64(b[24:], 1)
 	}
-	s.count++
-	ip := s.c.cfg.Self.As4()
-	copy(b, ip[:])
+	m.count++
 	le.PutUint32(b[4:], s.QPs[0].Conn().DestQPN)
-	le.PutUint64(b[8:], s.count)
-	s.marked, s.markedAt = after, now
-	s.Ask(rnic.OpWrite, 0, s.grant.Table, s.c.cfg.placesAt()+placeSize*s.place(), b)
+	le.PutUint64(b[8:], m.count)
+	m.marked, m.markedAt = len(groups) > 0, now
+	s.Ask(rnic.OpWrite, 0, table, m.at, b)
 }
 
-// postPlaces asks for all places.
-func (s *session) postPlaces(into *[]byte) {
-	if !s.c.placed() || s.c.cfg.Shut == nil {
-		return
+// holder is the session, in a lease.
+func (m *mark) holder(qp *rnic.QP) uint64 {
+	if m.on {
+		return uint64(m.number)<<24 | uint64(qp.Conn().DestQPN)
 	}
-	*into = grow(*into, placeSize*s.c.cfg.Places)
-	s.Ask(rnic.OpRead, 0, s.grant.Table, s.c.cfg.placesAt(), *into)
+	return uint64(qp.QPN)
+}
+
+// watch asks for all places, if there are some.
+func (r *repair) watch(s *onesided.Session, c *Config, table Region, into *[]byte) {
+	*into = (*into)[:0]
+	if c.Places > 0 && c.Shut != nil {
+		*into = grow(*into, placeSize*c.Places)
+		s.Ask(rnic.OpRead, 0, table, c.placesAt(), *into)
+	}
 }
 
 // suspects finds who may hold the lock, or one of its leases, and has not moved for the whole of the observation.
-func (s *session) suspects() {
-	r, u := &s.rep, &s.sus
+func (r *repair) suspects(u *suspect, own int) {
 	r.dead, r.verdicts = r.dead[:0], r.verdicts[:0]
-	if !s.c.placed() || s.c.cfg.Shut == nil {
-		return
-	}
 	add := func(b []byte) {
 		d := onesided.Dead{Addr: netip.AddrFrom4([4]byte(b)), QPN: le.Uint32(b[4:])}
 		if !slices.Contains(r.dead, d) {
@@ -90,15 +97,16 @@ func (s *session) suspects() {
 		}
 	}
 	word := uint32(r.lock / 64)
-	for i := range s.c.cfg.Places {
+	places := min(len(u.places), len(r.places)) / placeSize
+	for i := range places {
 		was, b := u.places[i*placeSize:(i+1)*placeSize], r.places[i*placeSize:(i+1)*placeSize]
-		if i != s.place() && le.Uint64(b[24:]) != 0 && le.Uint32(b[16:]) <= word && word <= le.Uint32(b[20:]) && bytes.Equal(was, b) {
+		if i != own && le.Uint64(b[24:]) != 0 && le.Uint32(b[16:]) <= word && word <= le.Uint32(b[20:]) && bytes.Equal(was, b) {
 			add(b)
 		}
 	}
 	for _, w := range u.leases {
 		holder := w >> 8 & (1<<48 - 1)
-		if i := int(holder >> 24); leaseSet(w) && i < s.c.cfg.Places && i != s.place() {
+		if i := int(holder >> 24); leaseSet(w) && i < places && i != own {
 			// Who is connected anew has nothing under way of before.
 			if b := r.places[i*placeSize:]; uint64(le.Uint32(b[4:])) == holder&0xFFFFFF {
 				add(b)
@@ -113,17 +121,13 @@ type verdict struct {
 	settled clock.Time
 }
 
-// shut has the suspects shut out, and begins the repair when they were throughout the observation. Otherwise the lock is
-// observed anew: what they had sent before may have freed it, and another one may hold it.
-func (s *session) shut(now clock.Time) {
-	c, r := s.c, &s.rep
-	s.step, s.asking = stepShut, false
-	keys := [2]uint32{s.grant.Table.RKey, s.grant.Locks.RKey}
-	settled, asked, not := clock.Time(0), false, 0
+// shut has the suspects shut out: since when, or from when on, they are; whether an answer is still to come; how many
+// nobody shuts out.
+func (r *repair) shut(now clock.Time, ask onesided.Shutter, keys ...uint32) (settled clock.Time, asked bool, not int) {
 	for i, d := range r.dead {
 		v := &r.verdicts[i]
 		if v.how == onesided.Asked {
-			v.settled, v.how = c.cfg.Shut(now, d, keys[:])
+			v.settled, v.how = ask(now, d, keys)
 		}
 		switch v.how {
 		case onesided.ShutOut:
@@ -134,25 +138,5 @@ func (s *session) shut(now clock.Time) {
 			not++
 		}
 	}
-	switch {
-	case asked:
-		s.asking, s.WakeAt = true, now.Add(c.cfg.FailAfter/256+1)
-		return
-	case settled > now:
-		s.WakeAt = settled
-		return
-	case settled > s.sus.base:
-		s.giveUp(now)
-		return
-	}
-	c.stats.NotShut += uint64(not)
-	c.stats.ShutOut += uint64(len(r.dead) - not)
-	s.do(now, stepLease)
-}
-
-// postWatched asks for what changes nothing, under both R_Keys: who shuts others out on request does that for those whom it
-// sees write there.
-func (s *session) postWatched(now clock.Time) {
-	s.announce(now, false)
-	s.AskMasked(0, s.grant.Locks, 8*(s.rep.lock/64), 0, 0, 0, s.Words[0][:])
+	return settled, asked, not
 }

@@ -24,14 +24,6 @@ func taken(w, holder uint64) uint64 {
 	return w&^(leaseBit-1) | leaseBit | holder<<8 | uint64(uint8(w)+1)
 }
 
-// holder is the session, in a lease.
-func (s *session) holder() uint64 {
-	if s.c.placed() {
-		return uint64(s.place())<<24 | uint64(s.QPs[0].Conn().DestQPN)
-	}
-	return uint64(s.QPs[0].QPN)
-}
-
 // suspect is a lock whose holder may be dead.
 //
 // At first it was found held each time (since). Then it is observed: the leases of its
@@ -159,21 +151,23 @@ func (s *session) postRepair(now clock.Time) Phase {
 			s.Ask(rnic.OpRead, 0, s.grant.Leases, 8*region, s.Words[i][:])
 		}
 		s.postRows()
-		s.postPlaces(&u.places)
+		r.watch(&s.Session, &s.c.cfg, s.grant.Table, &u.places)
 		return numPhases
 	case stepProve:
 		if s.marked {
-			s.announce(now, false) // the repair may take long
+			s.announce(now, &s.Session, s.grant.Table, nil) // the repair may take long
 		}
 		s.postRows()
-		s.postPlaces(&r.places)
+		r.watch(&s.Session, &s.c.cfg, s.grant.Table, &r.places)
 		return numPhases
 	case stepShut:
-		s.postWatched(now)
+		// What changes nothing, under both R_Keys: who shuts others out on request does that for those whom it sees write there.
+		s.announce(now, &s.Session, s.grant.Table, nil)
+		s.AskMasked(0, s.grant.Locks, 8*(r.lock/64), 0, 0, 0, s.Words[0][:])
 		return numPhases
 	case stepLease:
 		i := len(r.mine)
-		s.AskSwap(0, s.grant.Leases, 8*u.regions[i], u.leases[i], taken(u.leases[i], s.holder()), s.Words[0][:])
+		s.AskSwap(0, s.grant.Leases, 8*u.regions[i], u.leases[i], taken(u.leases[i], s.holder(s.QPs[0])), s.Words[0][:])
 	case stepScan:
 		logical := r.lock + r.part*l.Locks
 		r.first = logical * l.RowsPerLock
@@ -219,10 +213,25 @@ func (s *session) repairDone(now clock.Time) {
 			s.giveUp(now)
 			return
 		}
-		s.suspects()
-		s.shut(now)
+		r.suspects(u, s.number)
+		s.step = stepShut
+		s.repairDone(now)
 	case stepShut:
-		s.shut(now)
+		// Where somebody is shut out only now, the lock is observed anew: what was sent before may have freed it, and
+		// another one may hold it.
+		settled, asked, not := r.shut(now, s.c.cfg.Shut, s.grant.Table.RKey, s.grant.Locks.RKey)
+		switch s.asking = asked; {
+		case asked:
+			s.WakeAt = now.Add(s.c.cfg.FailAfter/256 + 1)
+		case settled > now:
+			s.WakeAt = settled
+		case settled > u.base:
+			s.giveUp(now)
+		default:
+			s.c.stats.NotShut += uint64(not)
+			s.c.stats.ShutOut += uint64(len(r.dead) - not)
+			s.do(now, stepLease)
+		}
 	case stepLease:
 		i := len(r.mine)
 		if le.Uint64(s.Words[0][:]) != u.leases[i] {
@@ -232,7 +241,7 @@ func (s *session) repairDone(now clock.Time) {
 		if leaseSet(u.leases[i]) {
 			s.c.stats.TookOver++
 		}
-		r.mine = append(r.mine, taken(u.leases[i], s.holder()))
+		r.mine = append(r.mine, taken(u.leases[i], s.holder(s.QPs[0])))
 		if len(r.mine) < len(u.regions) {
 			s.fire(now)
 			return

@@ -106,7 +106,7 @@ func newSession(c *Client, i int) *session {
 	l := &c.cfg.Layout
 	n := c.cfg.Cache / l.RowSize()
 	s := &session{Session: onesided.NewSession(i, 1, maxWords), c: c, find: newFinder(l, c.cfg.Search, c.cfg.Seed<<16^uint64(i)), rowCache: rowCache{rowSize: l.RowSize(), cache: make([]byte, n*l.RowSize()), cached: make([]int32, n)}, lockPlan: lockPlan{l: l}}
-	s.mark = newMark()
+	s.mark = newMark(&c.cfg, i)
 	s.inCache, s.inLocked = s.rowInCache, s.rowLocked
 	return s
 }
@@ -287,7 +287,7 @@ func (s *session) send(now clock.Time, phase Phase) {
 	case !ok: // the session fails: what it has posted goes on, what it holds stays
 		s.Drop() // no completion of before is its own
 		s.Fresh()
-		s.rep, s.sus, s.held, s.mark = repair{}, suspect{}, 0, newMark()
+		s.rep, s.sus, s.held, s.mark = repair{}, suspect{}, 0, newMark(&c.cfg, s.Index)
 		if s.has {
 			s.c.slab.Own(s.piece) // an entry may point there
 			s.has = false
@@ -314,7 +314,7 @@ func (s *session) Wake(now clock.Time) {
 		if s.asking {
 			s.fire(now)
 		} else {
-			s.shut(now)
+			s.repairDone(now)
 		}
 	default:
 		s.fire(now)

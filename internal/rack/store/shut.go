@@ -6,8 +6,8 @@ import (
 	"github.com/quillon/quillon/internal/rack/cm"
 	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/rack/rnic"
-	"github.com/quillon/quillon/tor/fence"
 )
 
 // shutting is a request to a fence.
@@ -57,8 +57,10 @@ func (d *dialer) askFence(now clock.Time, who onesided.Dead, x *shutting, cookie
 		return
 	}
 	to := d.peer
-	to.Port = fence.Port
-	if x.id, err = d.agent.Dial(now, to, cm.Params{QP: qp, PrivateData: fence.Request(who.Addr, who.QPN, cookie, x.keys...)}); err != nil {
+	to.Port = hdr.FencePort
+	r := hdr.FenceRequest{Client: who.Addr, QPN: who.QPN, Cookie: cookie}
+	r.N = copy(r.Keys[:], x.keys)
+	if x.id, err = d.agent.Dial(now, to, cm.Params{QP: qp, PrivateData: r.Bytes()}); err != nil {
 		qp.Destroy()
 		return
 	}
@@ -77,7 +79,8 @@ func (d *dialer) shutEvent(now clock.Time, e cm.Event) {
 		} else {
 			x.qp.Destroy()
 		}
-		a, ok := fence.Answer(e.PrivateData)
+		var a hdr.FenceReply
+		ok := a.Parse(e.PrivateData)
 		fenced := e.Kind == cm.Rejected && e.Reason == cm.ReasonConsumer
 		switch {
 		case fenced && ok && a.Cookie == 0:
