@@ -1,4 +1,5 @@
-// Package fence plays clients that are declared dead and are not: what they send afterwards never gets to the memory.
+// Package fence plays clients that are declared dead and are not: what they send afterwards never gets to the memory. In some plays the
+// test has them shut out, in others those who repair.
 package fence
 
 import (

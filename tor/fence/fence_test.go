@@ -93,6 +93,9 @@ func TestShuts(t *testing.T) {
 	if n := graphtest.Allocs(t, *Kind(), graph.Args{"fence": "10.9.0.16-10.9.0.1;10.9.0.18-10.9.0.1@0x1234"}, "a", all...); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+	if n := graphtest.Allocs(t, *Kind(), graph.Args{"requests": "on"}, "a", all...); n != 0 {
+		t.Errorf("with requests: %v allocations", n)
+	}
 }
 
 // TestTables: entries come and go by the tables, and outlive the process.
