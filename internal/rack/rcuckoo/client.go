@@ -52,6 +52,8 @@ type Result struct {
 	Tries, FirstFailed, SecondFailed int
 	// Retries is how often a lock was held, or a row torn.
 	Retries int
+	// LockBytes are those of Bytes that locks and the READs behind them took, without releases.
+	LockBytes int
 }
 
 // Phase is what a client is doing when it may be made to fail.
@@ -95,6 +97,10 @@ type Config struct {
 	Flush bool
 	// Covering is how many bytes two rows may be apart to be read at once; 0 = 148.
 	Covering int
+	// Short READs of a key's rows are as long as the public code's, which takes a row's number of entries for its bytes: 8
+	// for each row, so that one READ covers 32 rows in 256 bytes. Nothing can be found in them: reads end when they
+	// have come. It is for models of what the authors have measured.
+	Short bool
 	// Blind insertions do not look whether the key is there: the workload knows that
 	// it is not. They lock a path's rows only.
 	Blind bool
@@ -116,6 +122,9 @@ type Config struct {
 	// dead; 0 = 100 ms. A client that has not got all locks of an operation within
 	// an eighth of it gives them back and begins again.
 	FailAfter time.Duration
+	// FailTries, if it is not 0, is how often a lock is found held until its holder counts as dead, instead of FailAfter, as
+	// the public code counts; FailAfter is then more than so many tries take.
+	FailTries int
 	// Torn writes a row with two requests, the CRC in the second, as a WRITE may be
 	// seen in pieces.
 	Torn bool

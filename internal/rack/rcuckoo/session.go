@@ -271,7 +271,11 @@ func (s *session) fire(now clock.Time) {
 	default:
 		phase = s.postRepair(now)
 	}
+	was := s.Bytes
 	s.send(now, phase)
+	if phase == Locking && s.step == stepLock {
+		s.res.LockBytes += s.Bytes - was
+	}
 }
 
 // send posts the requests.
