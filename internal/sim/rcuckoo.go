@@ -45,6 +45,8 @@ type RCuckooMeasured struct {
 	StoreMeasured
 	// RoundTrips are percentiles of those of a write.
 	RoundTrips struct{ P50, P99 float64 } `json:"round_trips_per_write"`
+	// LockBytes are those that a write took for locks and the READs behind them.
+	LockBytes float64 `json:"lock_bytes_per_write"`
 	// SecondSearch is the share of paths that were none any more, in whose place the
 	// locked rows had another.
 	SecondSearch float64       `json:"second_search"`
@@ -83,6 +85,7 @@ type cuckooRun struct {
 	trips   *hdrhistogram.Histogram
 	firsts  float64
 	seconds float64
+	locks   float64 // bytes
 	failing rcuckooFailing
 	all     []*rcuckoo.Client
 	value   []byte
@@ -254,6 +257,7 @@ func (r *cuckooRun) done(o *rcuckoo.Result) {
 	if r.open && o.Kind != rcuckoo.Read {
 		_ = r.trips.RecordValue(int64(o.RoundTrips))
 		r.firsts += float64(o.FirstFailed)
+		r.locks += float64(o.LockBytes)
 		r.seconds += float64(o.SecondFailed)
 	}
 	r.did(o.Kind != rcuckoo.Read, o.Start, o.End, o.Cost)
@@ -263,6 +267,7 @@ func (r *cuckooRun) done(o *rcuckoo.Result) {
 func (r *cuckooRun) sum() {
 	m := &r.m
 	m.RoundTrips.P50, m.RoundTrips.P99 = float64(r.trips.ValueAtQuantile(50)), float64(r.trips.ValueAtQuantile(99))
+	m.LockBytes = share(r.locks, float64(r.trips.TotalCount()))
 	m.SecondSearch = share(r.firsts-r.seconds, r.firsts)
 	m.Filled = float64(r.table.Count()) / float64(r.table.Rows*rcuckoo.Slots)
 	for _, c := range r.all {

@@ -1,4 +1,5 @@
-// Package fence plays clients that are declared dead and are not: what they send afterwards never gets to the memory.
+// Package fence plays clients that are declared dead and are not: what they send afterwards never gets to the memory. In some plays the
+// test has them shut out, in others those who repair.
 package fence
 
 import (
@@ -13,6 +14,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/locks"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
@@ -47,6 +49,7 @@ type play struct {
 	agent  *cm.Agent
 	bn     *rnic.NIC
 	a, b   *locks.Client
+	rkeys  []uint32
 	dead   bool
 	last   [words]uint64
 	landed int  // values of the slow client's that came into words after it was dead
@@ -184,6 +187,7 @@ func run(t *testing.T, seed uint64, fenced, box, restart bool) *play {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.rkeys = []uint32{grant.Words.RKey, grant.Blocks.RKey}
 	w, m := new(history.Log[history.Word, uint64]), new(history.Log[history.Lock, struct{}])
 	client := func(n byte, first int) (*rnic.NIC, *locks.Client) {
 		c := p.nic(n)
@@ -229,7 +233,7 @@ func run(t *testing.T, seed uint64, fenced, box, restart bool) *play {
 		}
 	}
 	until("working", func() bool {
-		if a.Stats().Done < 10+seed || b.Stats().Done < 10 {
+		if a.Stats().Done < 10+seed || b.Stats().Done < 200 || fenced && p.clk.Now() < clock.Time(10*time.Millisecond) { // it takes a while until the fence has paired connections that no manager made
 			return false
 		}
 		for _, at := range p.memory.Addrs() { // the slow client holds a lock
@@ -267,29 +271,40 @@ func run(t *testing.T, seed uint64, fenced, box, restart bool) *play {
 // ask has the fence shut out each session of the slow client, as a repairer would.
 func (p *play) ask(until func(string, func() bool)) {
 	p.t.Helper()
-	ip, mac := addr(server)
-	dead, _ := addr(slow)
 	for _, qpn := range p.qpns {
-		q, err := p.bn.CreateQP(rnic.QPInit{PD: p.bn.AllocPD(), SendCQ: p.bn.CreateCQ(1), RecvCQ: p.bn.CreateCQ(1)})
-		if err != nil {
-			p.t.Fatal(err)
+		r := p.askAbout(until, qpn, 0)
+		if r = p.askAbout(until, qpn, r.Cookie); r.Cookie != 0 {
+			p.t.Fatal("another cookie")
 		}
-		if _, err := p.agent.Dial(p.clk.Now(), cm.Peer{IP: ip, MAC: mac, Port: tor.Port}, cm.Params{QP: q, PrivateData: tor.Request(dead, qpn, 0)}); err != nil {
-			p.t.Fatal(err)
-		}
-		var settle time.Duration
-		until("asking", func() bool {
-			e, ok := p.agent.Poll()
-			if ok {
-				if settle, ok = tor.Answer(e.PrivateData); !ok || e.Kind != cm.Rejected {
-					p.t.Fatalf("%+v", e)
-				}
-			}
-			return ok
-		})
-		at := p.clk.Now().Add(settle)
+		at := p.clk.Now().Add(r.Settle)
 		until("waiting", func() bool { return p.clk.Now() >= at })
 	}
+}
+
+// askAbout asks once.
+func (p *play) askAbout(until func(string, func() bool), qpn uint32, cookie uint64) (r hdr.FenceReply) {
+	p.t.Helper()
+	ip, mac := addr(server)
+	dead, _ := addr(slow)
+	q, err := p.bn.CreateQP(rnic.QPInit{PD: p.bn.AllocPD(), SendCQ: p.bn.CreateCQ(1), RecvCQ: p.bn.CreateCQ(1)})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ask := hdr.FenceRequest{Client: dead, QPN: qpn, Cookie: cookie}
+	ask.N = copy(ask.Keys[:], p.rkeys)
+	if _, err := p.agent.Dial(p.clk.Now(), cm.Peer{IP: ip, MAC: mac, Port: hdr.FencePort}, cm.Params{QP: q, PrivateData: ask.Bytes()}); err != nil {
+		p.t.Fatal(err)
+	}
+	until("asking", func() bool {
+		e, ok := p.agent.Poll()
+		if ok {
+			if !r.Parse(e.PrivateData) || e.Kind != cm.Rejected {
+				p.t.Fatalf("%v: %s", e.Kind, e.PrivateData)
+			}
+		}
+		return ok
+	})
+	return r
 }
 
 // harmed is what late frames have done.

@@ -15,9 +15,10 @@
 // Datagrams pass, so that a client that has noticed may make a connection anew.
 //
 // Entries come from the operator (table fence), from a file that outlives the process, and, with requests=on, from
-// clients: a ConnectRequest to Port of the server, which the fence takes and answers with a ConnectReject. It
+// clients: a ConnectRequest to hdr.FencePort of the server, which the fence takes and answers with a ConnectReject. It names R_Keys,
+// and is done for a client that was seen to write under them (see right). The answer
 // says how long what has passed before may be under way (settle=), so that the
-// asker waits for so long and repairs then. Another function of the graph, as nf/arbiter, has clients shut out by itself. Table held shows them all, and is where they are lifted.
+// asker waits for so long and repairs then (internal/rack/rcuckoo does). Another function of the graph, as nf/arbiter, has clients shut out by itself. Table held shows them all, and is where they are lifted.
 //
 // What is behind the fence, as swordbox, may have requests of the client: settle= must be longer than it keeps them. While
 // no process is there, frames to queue pairs that entries name are held back by the kernel

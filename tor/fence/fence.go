@@ -33,18 +33,20 @@ const (
 	ctrEntries counter.ID = iota
 	ctrAsked
 	ctrRefused
+	ctrCookies
 	numCounters
 )
 
 var counters = [numCounters]counter.Def{
 	ctrEntries: {Name: "entries", Help: "clients that are shut out now, or parts of what they could reach"},
 	ctrAsked:   {Name: "asked", Help: "requests of clients that another one be shut out, which were done"},
-	ctrRefused: {Name: "refused", Help: "such requests that were not: no room, or nonsense"},
+	ctrRefused: {Name: "refused", Help: "such requests that were not: of one that was not seen to write there, no room, or nonsense"},
+	ctrCookies: {Name: "cookies", Help: "such requests that were answered with a cookie, which has to come back"},
 }
 
 type settings struct {
 	fence    entries       `arg:"fence" keep:"none" help:"who is shut out: CLIENT-SERVER[/QP][@R_KEY] separated by semicolons, QP being the server's queue pair; can be changed while running, and is the table fence. What it does not name any more is lifted"`
-	requests bool          `arg:"requests" words:"off on" help:"clients of port a may have others shut out (quillon's own, by a ConnectRequest): on or off. Whoever can send frames there can then shut out anybody"`
+	requests bool          `arg:"requests" words:"off on" help:"clients of port a may have others shut out from memory that they may write themselves (quillon's own, by a ConnectRequest): on or off"`
 	settle   time.Duration `arg:"settle" range:"0..1m" help:"how long requests may be under way that passed before: who asks is told to wait for so long"`
 }
 
@@ -141,9 +143,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	h := env.Share(func() any {
-		h := &held{by: map[entry]int{}}
-		h.publish()
-		return h
+		return newHeld()
 	}).(*held)
 	if h.mem == nil && env.Memory != nil && !env.Asked {
 		if h.mem, err = env.Memory(memLen); err != nil {
@@ -156,12 +156,17 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if !env.Asked {
 		h.settle.Store(int64(s.settle))
 	}
-	return &app{settings: s, held: h}, nil
+	a := &app{settings: s, held: h}
+	if s.requests && !env.Asked {
+		a.eyes, err = newWitness(env, h)
+	}
+	return a, err
 }
 
 type app struct {
 	settings
 	held  *held
+	eyes  *witness // of those who may ask; nil: nobody may
 	begun bool
 	next  int // entry that is bound next
 	f     hdr.Frame
@@ -267,7 +272,7 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 	const fromClients = 0
 	shut := a.held.now.Load()
-	if in != fromClients || len(*shut) == 0 && !a.requests {
+	if a.eyes == nil && (in != fromClients || len(*shut) == 0) {
 		for _, x := range b.Bufs() {
 			c.Emit(1-in, x)
 		}
@@ -276,20 +281,23 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	for _, x := range b.Bufs() {
 		p := x.Bytes()
 		if hdr.Parse(p, &a.f) != hdr.IsRoCE || a.f.Net != hdr.NetIPv4 {
-			c.Emit(1, x)
+			c.Emit(1-in, x)
 			continue
 		}
-		if a.f.Op.Transport() == hdr.UD {
-			if !a.requests || !a.asked(c, x, p) {
-				c.Emit(1, x)
+		if in == fromClients {
+			if a.f.Op.Transport() == hdr.UD {
+				if a.eyes != nil && a.asked(c, x, p) {
+					continue
+				}
+			} else if a.shuts((*shut)[[4]byte(p[a.f.L3+12:])], p) {
+				c.Drop(x, reasonFenced)
+				continue
 			}
-			continue
 		}
-		if a.shuts((*shut)[[4]byte(p[a.f.L3+12:])], p) {
-			c.Drop(x, reasonFenced)
-			continue
+		if a.eyes != nil {
+			a.eyes.see(c.Now(), p, &a.f, in == fromClients)
 		}
-		c.Emit(1, x)
+		c.Emit(1-in, x)
 	}
 }
 
@@ -318,38 +326,12 @@ func (a *app) shuts(all []entry, p []byte) bool {
 	return false
 }
 
-// Port is where a client asks, of the server, that another one be shut out. It is asked by a ConnectRequest whose private data is a
-// Request, and answered by a ConnectReject whose private data is an Answer.
-const Port = 7473
-
-// Request is who is to be shut out: client, queue pair of the server's and R_Key, 0 for all.
-func Request(client netip.Addr, qpn, rkey uint32) []byte {
-	b := binary.BigEndian.AppendUint32(nil, magic)
-	c := client.As4()
-	b = append(b, c[:]...)
-	b = binary.BigEndian.AppendUint32(b, qpn)
-	return binary.BigEndian.AppendUint32(b, rkey)
-}
-
-// Answer reads an answer's private data: how long to wait until nothing of the client is under way any more; false
-// when it is not shut out.
-func Answer(private []byte) (settle time.Duration, ok bool) {
-	if len(private) < 12 || binary.BigEndian.Uint32(private) != magic {
-		return 0, false
-	}
-	return time.Duration(binary.BigEndian.Uint64(private[4:])), true
-}
-
-const (
-	magic      = 0x514C4631 // "QLF1"
-	requestLen = 16
-	reasonUser = 28 // consumer reject (IBTA table 102)
-)
+const reasonUser = 28 // consumer reject (IBTA table 102)
 
 // asked handles a datagram that may be a request; false: it is none, and passes.
 func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	m, ok := a.f.CMOf(p)
-	if !ok || m.AttributeID() != hdr.ConnectRequest || m.ServiceID() != hdr.ServiceIDOfPort(Port) || !hdr.GoodICRC(p, &a.f) {
+	if !ok || m.AttributeID() != hdr.ConnectRequest || m.ServiceID() != hdr.ServiceIDOfPort(hdr.FencePort) || !hdr.GoodICRC(p, &a.f) {
 		return false
 	}
 	private := m.PrivateData()[hdr.IPCMLen:]
@@ -358,22 +340,8 @@ func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	if !oneHost(server) || p[0]&1 != 0 {
 		return false // nobody's answer
 	}
-	var told []byte
-	if len(private) >= requestLen && binary.BigEndian.Uint32(private) == magic {
-		e := entry{netip.AddrFrom4([4]byte(private[4:])), server, binary.BigEndian.Uint32(private[8:]), binary.BigEndian.Uint32(private[12:])}
-		if e.sound() && a.held.add(byRequest, e) {
-			told = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(nil, magic), uint64(a.settle))
-			if e.qpn != 0 {
-				_ = c.Bind(port.QueuePair{Addr: server, QPN: e.qpn}, true)
-			}
-			c.Count(ctrAsked, 1)
-			c.Wake(c.Now())
-		}
-	}
-	if told == nil {
-		c.Count(ctrRefused, 1)
-		told = []byte("no room for another fence, or no such request")
-	}
+	told, what := a.decide(c, private, right{client: [4]byte(ip[12:]), server: server.As4(), mac: [6]byte(p[6:])})
+	c.Count(what, 1)
 	f := hdr.CMFields{AttributeID: hdr.ConnectReject, TransactionID: m.TransactionID(), RemoteCommID: m.LocalCommID(), Reason: reasonUser, PrivateData: told}
 	var mac [6]byte
 	copy(mac[:], p[:6])
@@ -389,4 +357,33 @@ func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	c.Mark(x, packet.Rewritten, reasonAsked)
 	c.Emit(0, x)
 	return true
+}
+
+// decide does a request, or says why not, and as what that counts.
+func (a *app) decide(c *graph.Ctx, private []byte, asker right) (told []byte, as counter.ID) {
+	var r hdr.FenceRequest
+	if !r.Parse(private) {
+		return []byte("no such request"), ctrRefused
+	}
+	e := entry{client: r.Client, server: netip.AddrFrom4(asker.server), qpn: r.QPN}
+	keys := r.Keys[:r.N]
+	if !e.sound() || len(keys) == 0 {
+		return []byte("no such request: it names a client, and R_Keys"), ctrRefused
+	}
+	if !a.held.owns(asker, keys) {
+		return []byte("the asker was not seen to write under each of the R_Keys"), ctrRefused
+	}
+	now := c.Now()
+	if r.Cookie != a.held.cookie(asker, e, now, 0) && r.Cookie != a.held.cookie(asker, e, now, 1) {
+		return hdr.FenceReply{Cookie: a.held.cookie(asker, e, now, 0)}.Bytes(), ctrCookies
+	}
+	settled, ok := a.held.shutOut(e, keys, now, a.settle)
+	if !ok {
+		return []byte("no room for another fence"), ctrRefused
+	}
+	if e.qpn != 0 {
+		_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true)
+	}
+	c.Wake(now)
+	return hdr.FenceReply{Settle: time.Duration(settled.Sub(now))}.Bytes(), ctrAsked
 }

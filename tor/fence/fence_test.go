@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"os"
 	"slices"
@@ -91,6 +92,9 @@ func TestShuts(t *testing.T) {
 	}
 	if n := graphtest.Allocs(t, *Kind(), graph.Args{"fence": "10.9.0.16-10.9.0.1;10.9.0.18-10.9.0.1@0x1234"}, "a", all...); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+	if n := graphtest.Allocs(t, *Kind(), graph.Args{"requests": "on"}, "a", all...); n != 0 {
+		t.Errorf("with requests: %v allocations", n)
 	}
 }
 
@@ -219,8 +223,8 @@ func request(t testing.TB, service uint16, client, server [4]byte, private []byt
 	return b
 }
 
-// answer is what a ConnectReject that came back says; false: it is not shut out.
-func answer(t testing.TB, b []byte) (time.Duration, bool) {
+// answer is what a ConnectReject that came back says; false: it is refused.
+func answer(t testing.TB, b []byte) (r hdr.FenceReply, ok bool) {
 	t.Helper()
 	var f hdr.Frame
 	hdr.Parse(b, &f)
@@ -228,36 +232,73 @@ func answer(t testing.TB, b []byte) (time.Duration, bool) {
 	if !ok || m.AttributeID() != hdr.ConnectReject || m.RemoteCommID() != 6 || m.TransactionID() != 5 || !hdr.GoodICRC(b, &f) {
 		t.Fatalf("%v %v", ok, m)
 	}
-	return Answer(m.PrivateData())
+	ok = r.Parse(m.PrivateData())
+	return r, ok
+}
+
+// asking is a request's private data.
+func asking(client netip.Addr, qpn uint32, cookie uint64, keys ...uint32) []byte {
+	r := hdr.FenceRequest{Client: client, QPN: qpn, Cookie: cookie}
+	r.N = copy(r.Keys[:], keys)
+	return r.Bytes()
+}
+
+// stand lets the asker write under R_Keys of the server's.
+func stand(x *graphtest.Test, server [4]byte, keys ...uint32) {
+	for _, k := range keys {
+		x.App().(*app).held.own(right{asker, server, [6]byte{2, 0, 0, 0, 0, 1}, k})
+	}
+}
+
+// ask asks with the cookie that it is told.
+func ask(t testing.TB, x *graphtest.Test, server [4]byte, private []byte) (got graphtest.Result, r hdr.FenceReply, ok bool) {
+	t.Helper()
+	got = x.Push("a", request(t, hdr.FencePort, asker, server, private))
+	if len(got.Out["a"]) != 1 {
+		return got, r, false
+	}
+	if r, ok = answer(t, got.Out["a"][0].Bytes); r.Cookie != 0 {
+		with := slices.Clone(private)
+		binary.BigEndian.PutUint64(with[12:], r.Cookie)
+		got = x.Push("a", request(t, hdr.FencePort, asker, server, with))
+		r, ok = answer(t, got.Out["a"][0].Bytes)
+	}
+	return got, r, ok
 }
 
 var theServer, theClient, asker = [4]byte{10, 9, 0, 1}, netip.MustParseAddr("10.9.0.16"), [4]byte{10, 9, 0, 17}
 
 // TestAsked: what is a request shuts out whom it names, and nobody else; what is none is refused, or passes.
 func TestAsked(t *testing.T) {
-	one := Request(theClient, 0x201, 0x2a)
+	one := asking(theClient, 0x201, 0, 0x2a)
 	cut := append(slices.Clone(one[:len(one)-1]), 0)
 	cut[0] ^= 1
 	for name, k := range map[string]struct {
 		server  [4]byte
 		private []byte
-		want    string // the entry
+		want    string // the entries
 	}{
 		"one":                     {theServer, one, "10.9.0.16-10.9.0.1/0x201@0x2a"},
-		"all":                     {theServer, Request(theClient, 0, 0), "10.9.0.16-10.9.0.1"},
+		"two R_Keys":              {theServer, asking(theClient, 0x201, 0, 0x2b, 0x2a), "10.9.0.16-10.9.0.1/0x201@0x2a;10.9.0.16-10.9.0.1/0x201@0x2b"},
+		"all queue pairs":         {theServer, asking(theClient, 0, 0, 0x2a), "10.9.0.16-10.9.0.1@0x2a"},
 		"nothing":                 {theServer, nil, ""},
+		"no R_Key":                {theServer, asking(theClient, 0x201, 0), ""},
+		"another's R_Key":         {theServer, asking(theClient, 0x201, 0, 0x2c), ""},
+		"one that is another's":   {theServer, asking(theClient, 0x201, 0, 0x2a, 0x2c), ""},
+		"another server":          {[4]byte{10, 9, 0, 2}, one, ""},
 		"another magic":           {theServer, cut, ""},
-		"a queue pair of 25 bits": {theServer, Request(theClient, 1<<24, 0), ""}, // not all of them
-		"a queue pair of 32 bits": {theServer, Request(theClient, 0xFF000201, 0), ""},
-		"nobody":                  {theServer, Request(netip.IPv4Unspecified(), 0, 0), ""},
-		"everybody":               {theServer, Request(netip.MustParseAddr("255.255.255.255"), 0, 0), ""},
-		"a group":                 {theServer, Request(netip.MustParseAddr("224.0.0.1"), 0, 0), ""},
-		"the server":              {theServer, Request(netip.AddrFrom4(theServer), 0, 0), ""},
+		"a queue pair of 25 bits": {theServer, asking(theClient, 1<<24, 0, 0x2a), ""}, // not all of them
+		"a queue pair of 32 bits": {theServer, asking(theClient, 0xFF000201, 0, 0x2a), ""},
+		"nobody":                  {theServer, asking(netip.IPv4Unspecified(), 0, 0, 0x2a), ""},
+		"everybody":               {theServer, asking(netip.MustParseAddr("255.255.255.255"), 0, 0, 0x2a), ""},
+		"a group":                 {theServer, asking(netip.MustParseAddr("224.0.0.1"), 0, 0, 0x2a), ""},
+		"the server":              {theServer, asking(netip.AddrFrom4(theServer), 0, 0, 0x2a), ""},
 		"of a group":              {[4]byte{224, 0, 0, 1}, one, "passes"},
 		"of everybody":            {[4]byte{255, 255, 255, 255}, one, "passes"},
 	} {
 		x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
-		got := x.Push("a", request(t, Port, asker, k.server, k.private))
+		stand(x, theServer, 0x2a, 0x2b)
+		got, r, ok := ask(t, x, k.server, k.private)
 		all, _ := x.App().(*app).held.list()
 		if k.want == "passes" {
 			if len(got.Out["b"]) != 1 || len(all) != 0 {
@@ -269,25 +310,28 @@ func TestAsked(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 			continue
 		}
-		wait, ok := answer(t, got.Out["a"][0].Bytes)
-		if ok != (k.want != "") || ok && wait != 500*time.Millisecond {
-			t.Errorf("%s: %v, %v", name, wait, ok)
+		if ok != (k.want != "") || ok && r.Settle != 500*time.Millisecond {
+			t.Errorf("%s: %v, %v", name, r, ok)
 		}
-		if len(all) > 1 || len(all) == 1 && all[0].String() != k.want || len(all) == 0 && k.want != "" {
+		var text []string
+		for _, e := range all {
+			text = append(text, e.String())
+		}
+		if strings.Join(text, ";") != k.want {
 			t.Errorf("%s: %v", name, all)
 		}
 	}
 	// Nobody has been let ask.
 	x := graphtest.New(t, *Kind(), nil)
-	if got := x.Push("a", request(t, Port, asker, theServer, one)); len(got.Out["b"]) != 1 {
+	if got := x.Push("a", request(t, hdr.FencePort, asker, theServer, one)); len(got.Out["b"]) != 1 {
 		t.Error(got)
 	}
 	// Another service, and the side of the servers.
 	x = graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
-	if got := x.Push("a", request(t, Port+1, asker, theServer, one)); len(got.Out["b"]) != 1 {
+	if got := x.Push("a", request(t, hdr.FencePort+1, asker, theServer, one)); len(got.Out["b"]) != 1 {
 		t.Error(got)
 	}
-	if got := x.Push("b", request(t, Port, asker, theServer, one)); len(got.Out["a"]) != 1 || string(got.Out["a"][0].Bytes) != string(request(t, Port, asker, theServer, one)) {
+	if got := x.Push("b", request(t, hdr.FencePort, asker, theServer, one)); len(got.Out["a"]) != 1 || string(got.Out["a"][0].Bytes) != string(request(t, hdr.FencePort, asker, theServer, one)) {
 		t.Error(got)
 	}
 	if all, _ := x.App().(*app).held.list(); len(all) != 0 {
@@ -298,10 +342,10 @@ func TestAsked(t *testing.T) {
 // TestAskedOften: those who ask leave room for the operator, and asking again for what there is costs no more than an answer.
 func TestAskedOften(t *testing.T) {
 	x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
+	stand(x, theServer, 0x2a)
 	n := 0
 	for i := range most {
-		got := x.Push("a", request(t, Port, asker, theServer, Request(theClient, uint32(i+1), 0)))
-		if _, ok := answer(t, got.Out["a"][0].Bytes); ok {
+		if _, _, ok := ask(t, x, theServer, asking(theClient, uint32(i+1), 0, 0x2a)); ok {
 			n++
 		}
 	}
@@ -316,7 +360,7 @@ func TestAskedOften(t *testing.T) {
 		t.Error(err)
 	}
 	h := x.App().(*app).held
-	e := entry{theClient, netip.AddrFrom4(theServer), 1, 0}
+	e := entry{theClient, netip.AddrFrom4(theServer), 1, 0x2a}
 	if n := testing.AllocsPerRun(10, func() { h.add(byRequest, e) }); n != 0 {
 		t.Errorf("asking again for what there is: %v allocations", n)
 	}
@@ -324,9 +368,9 @@ func TestAskedOften(t *testing.T) {
 
 // FuzzAsked: whatever is asked, a frame comes out, and what is held has sense.
 func FuzzAsked(f *testing.F) {
-	f.Add([]byte(nil), []byte(nil), uint16(Port))
-	f.Add(Request(theClient, 1, 2), []byte(nil), uint16(Port))
-	f.Add(Request(theClient, 1, 2), []byte{16, 1, 2}, uint16(Port))
+	f.Add([]byte(nil), []byte(nil), uint16(hdr.FencePort))
+	f.Add(asking(theClient, 1, 2, 0x2a), []byte(nil), uint16(hdr.FencePort))
+	f.Add(asking(theClient, 1, 2, 0x2a, 0x2b), []byte{16, 1, 2}, uint16(hdr.FencePort))
 	f.Fuzz(func(t *testing.T, private, change []byte, service uint16) {
 		b := request(t, service, asker, theServer, private[:min(len(private), 56)])
 		for i := 0; i+1 < len(change); i += 2 {
@@ -337,6 +381,7 @@ func FuzzAsked(f *testing.F) {
 			hdr.SetICRC(b, &fr)
 		}
 		x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
+		stand(x, theServer, 0x2a)
 		got := x.Push("a", b)
 		if n := len(got.Out["a"]) + len(got.Out["b"]) + len(got.Dropped); n != 1 {
 			t.Fatalf("%d frames", n)

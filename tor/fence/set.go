@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 )
 
 // entry is a client that is shut out.
@@ -125,9 +128,20 @@ type held struct {
 	read bool // what was left is in by
 	// settle is the argument of that name.
 	settle atomic.Int64
+	// since is when entries that were asked for were first asked for, of this process.
+	since map[entry]clock.Time
+	// rights are those of clients that may ask, with how many connections show each.
+	rights map[right]int
+	seed   maphash.Seed // of cookies
 	// all are the keys of by in order, made anew with each change; kinds are their values.
 	all   []entry
 	kinds []int
+}
+
+func newHeld() *held {
+	h := &held{by: map[entry]int{}, since: map[entry]clock.Time{}, rights: map[right]int{}, seed: maphash.MakeSeed()}
+	h.publish()
+	return h
 }
 
 // Memory: magic (8), and records of 24 bytes: client, server (4 each) | queue pair | R_Key | 1: used | 0 | 0.
@@ -253,12 +267,34 @@ func (h *held) add(by int, all ...entry) bool {
 	return true
 }
 
+// shutOut has a client shut out from what R_Keys stand for, on request, and says when nothing of it is under way any more.
+func (h *held) shutOut(e entry, keys []uint32, now clock.Time, settle time.Duration) (settled clock.Time, ok bool) {
+	var of [hdr.FenceKeys]entry
+	all := of[:0]
+	for _, e.rkey = range keys {
+		all = append(all, e)
+	}
+	if !h.add(byRequest, all...) {
+		return 0, false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range all {
+		if _, ok := h.since[e]; !ok {
+			h.since[e] = now
+		}
+		settled = max(settled, h.since[e].Add(settle))
+	}
+	return settled, true
+}
+
 // lift ends entries.
 func (h *held) lift(all ...entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range all {
 		delete(h.by, e)
+		delete(h.since, e)
 		h.write(e, false)
 	}
 	h.publish()

@@ -2,6 +2,7 @@ package rcuckoo
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/onesided"
@@ -51,6 +52,8 @@ type Result struct {
 	Tries, FirstFailed, SecondFailed int
 	// Retries is how often a lock was held, or a row torn.
 	Retries int
+	// LockBytes are those of Bytes that locks and the READs behind them took, without releases.
+	LockBytes int
 }
 
 // Phase is what a client is doing when it may be made to fail.
@@ -94,6 +97,10 @@ type Config struct {
 	Flush bool
 	// Covering is how many bytes two rows may be apart to be read at once; 0 = 148.
 	Covering int
+	// Short READs of a key's rows are as long as the public code's, which takes a row's number of entries for its bytes: 8
+	// for each row, so that one READ covers 32 rows in 256 bytes. Nothing can be found in them: reads end when they
+	// have come. It is for models of what the authors have measured.
+	Short bool
 	// Blind insertions do not look whether the key is there: the workload knows that
 	// it is not. They lock a path's rows only.
 	Blind bool
@@ -104,10 +111,20 @@ type Config struct {
 	// 0 = 1000.
 	Tries int
 
+	// Self is the client's address, and Place the first of its sessions' places, where the Layout has some.
+	Self  netip.Addr
+	Place int
+	// Shut has sessions shut out that seem dead, before a repair, which begins when that was so for FailAfter. nil: nobody
+	// is asked.
+	Shut onesided.Shutter
+
 	// FailAfter is how long a lock is held, or a row torn, until its holder counts as
 	// dead; 0 = 100 ms. A client that has not got all locks of an operation within
 	// an eighth of it gives them back and begins again.
 	FailAfter time.Duration
+	// FailTries, if it is not 0, is how often a lock is found held until its holder counts as dead, instead of FailAfter, as
+	// the public code counts; FailAfter is then more than so many tries take.
+	FailTries int
 	// Torn writes a row with two requests, the CRC in the second, as a WRITE may be
 	// seen in pieces.
 	Torn bool
@@ -134,6 +151,8 @@ type Stats struct {
 	Repaired     uint64    // locks of dead clients that were freed
 	States       [4]uint64 // in which repairs found rows
 	TookOver     uint64    // leases of dead repairers
+	ShutOut      uint64    // sessions that others had shut out when they seemed dead
+	NotShut      uint64    // sessions that seemed dead, and that nobody shuts out: their late WRITEs may land
 	Robbed       uint64    // locks that were gone when they were to be released
 	Abandoned    uint64    // times that locks were left behind by a broken connection
 }
@@ -172,6 +191,9 @@ func NewClient(c Config) (*Client, error) {
 	}
 	if c.Cache < 0 || c.Covering < 0 || c.Tries < 0 || c.FailAfter < 0 || c.Search > DFS {
 		return nil, fmt.Errorf("rcuckoo: a cache of %d bytes, covering READs of %d, %d tries or a timeout of %v cannot be", c.Cache, c.Covering, c.Tries, c.FailAfter)
+	}
+	if c.Places > 0 && (!c.Self.Is4() || c.Place < 0 || c.Place+c.Sessions > c.Places) {
+		return nil, fmt.Errorf("rcuckoo: %d sessions from place %d on, at %v: there are %d places, for hosts with an IPv4 address", c.Sessions, c.Place, c.Self, c.Places)
 	}
 	x := &Client{cfg: c, slab: newSlab(c.Chunk)}
 	x.CQ, x.Totals = c.CQ, &x.stats.Totals

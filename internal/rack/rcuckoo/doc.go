@@ -16,7 +16,11 @@
 // finds a lock held for long, by nobody who changes anything behind it, takes the lease
 // of the lock's region, repairs, and frees the lock. Who dies at that is succeeded by
 // the next. A client that is slow for as long (FailAfter) counts as dead: its late
-// WRITEs would do damage, which the authors leave open, too (section 3.3.4).
+// WRITEs would do damage, which the authors leave open (section 3.3.4). Where sessions have
+// places (Layout.Places) they say which locks they are after, so that a repairer knows who
+// holds the lock. It has them shut out on the way (Config.Shut, tor/fence), observes the
+// lock anew from when nothing of theirs is under way any more, and repairs then. Where
+// nobody shuts them out it repairs as without places, and counts that (Stats.NotShut).
 //
 // What the authors leave open, or do not do, is decided as follows.
 //

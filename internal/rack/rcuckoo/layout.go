@@ -47,6 +47,9 @@ type Layout struct {
 	Regions int
 	// Extents is the size of the memory for values outside of entries.
 	Extents int
+	// Places is how many sessions say in the table's memory which locks they are after, so that who dies with one can be
+	// named; 0: none do.
+	Places int
 }
 
 // LockTable is how many lock bits a ConnectX-5's device memory (256 KiB) has.
@@ -85,6 +88,8 @@ func (l Layout) complete() (Layout, error) {
 		return l, fmt.Errorf("rcuckoo: a table has 1 to 128 regions, not %d", l.Regions)
 	case l.Extents < 0 || uint64(l.Extents) >= 1<<48 || l.Extents > 0 && !l.Wide:
 		return l, fmt.Errorf("rcuckoo: extents are memory of 0 to 2^48 bytes that wide entries point to, not %d", l.Extents)
+	case l.Places < 0 || l.Places > maxPlaces:
+		return l, fmt.Errorf("rcuckoo: a table has places for 0 to %d sessions, not %d", maxPlaces, l.Places)
 	}
 	return l, nil
 }
@@ -110,7 +115,7 @@ func (l *Layout) RowSize() int {
 
 // Memory is how many bytes the table takes, of a layout whose fields are not 0.
 func (l *Layout) Memory() int64 {
-	return int64(l.Rows)*int64(l.RowSize()) + int64(l.Locks/8) + int64(l.Extents)
+	return int64(l.placesAt()) + int64(placeSize*l.Places) + int64(l.Locks/8) + int64(l.Extents)
 }
 
 // logical is a row's lock when there is a bit for each.

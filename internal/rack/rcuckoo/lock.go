@@ -149,8 +149,11 @@ func (p *lockPlan) rowLocked(i int) row {
 
 // postLock asks for a group's locks and for the rows behind them. The value goes out
 // with the first.
-func (s *session) postLock() {
+func (s *session) postLock(now clock.Time) {
 	l := &s.c.cfg.Layout
+	if !s.marked || now.Sub(s.markedAt) >= s.c.cfg.FailAfter/16 {
+		s.announce(now, &s.Session, s.grant.Table, s.groups)
+	}
 	g := &s.groups[s.held]
 	s.AskMasked(0, s.grant.Locks, 8*g.word, 0, g.mask, g.mask, s.Words[0][:])
 	for _, p := range s.spans[g.from:g.to] {
@@ -341,22 +344,25 @@ func (s *session) stillThere() bool {
 
 // postWrites writes the rows in order, frees the extent that is replaced, and releases
 // all locks.
-func (s *session) postWrites() {
+func (s *session) postWrites(now clock.Time) {
 	for _, w := range s.writes {
 		s.Ask(rnic.OpWrite, 0, s.grant.Table, w.at, w.buf)
 	}
 	if s.free {
 		s.Ask(rnic.OpWrite, 0, s.grant.Extents, int(s.old.at), zero[:1])
 	}
-	s.postRelease()
+	s.postRelease(now)
 }
 
 var zero [8]byte
 
 // postRelease releases the locks that are held.
-func (s *session) postRelease() {
+func (s *session) postRelease(now clock.Time) {
 	for i, g := range s.groups[:s.held] {
 		s.AskMasked(0, s.grant.Locks, 8*g.word, g.mask, 0, g.mask, s.Words[i][:])
+	}
+	if s.marked {
+		s.announce(now, &s.Session, s.grant.Table, nil)
 	}
 }
 

@@ -42,7 +42,7 @@ func NewTable(l Layout) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{Layout: l, rows: make([]byte, l.Rows*l.RowSize()), locks: make([]byte, l.Locks/8), leases: make([]byte, 8*l.Regions), extents: make([]byte, l.Extents)}
+	t := &Table{Layout: l, rows: make([]byte, l.placesAt()+placeSize*l.Places), locks: make([]byte, l.Locks/8), leases: make([]byte, 8*l.Regions), extents: make([]byte, l.Extents)}
 	t.find = newFinder(&t.Layout, BFS, 0)
 	for i := range l.Rows {
 		t.image(t.row(i)).seal()

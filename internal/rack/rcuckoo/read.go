@@ -18,6 +18,10 @@ func (s *session) postRead(now clock.Time) {
 	s.readAt = now
 	a, b := s.pair[0], s.pair[1]
 	s.Reset()
+	if s.c.cfg.Short {
+		postShort(s, min(a, b), max(a, b))
+		return
+	}
 	if lo, hi := min(a, b), max(a, b); (hi-lo)*n <= s.c.cfg.Covering {
 		buf := s.Take((hi - lo + 1) * n)
 		s.two[0], s.two[1] = l.image(buf[(a-lo)*n:(a-lo+1)*n]), l.image(buf[(b-lo)*n:(b-lo+1)*n])
@@ -38,6 +42,11 @@ func (s *session) postRead(now clock.Time) {
 // between two readings.
 func (s *session) readDone(now clock.Time) {
 	c := s.c
+	if c.cfg.Short {
+		s.res.Found = true
+		s.end(now, nil)
+		return
+	}
 	torn := false
 	for _, m := range s.two {
 		if !m.whole() {
@@ -111,4 +120,16 @@ func grow(b []byte, n int) []byte {
 		return make([]byte, n)
 	}
 	return b[:n]
+}
+
+// postShort asks for rows as the public code does (Config.Short).
+func postShort(s *session, lo, hi int) {
+	const each = Slots // bytes
+	n := s.c.cfg.RowSize()
+	if (hi-lo+1)*each <= s.c.cfg.Covering {
+		s.Ask(rnic.OpRead, 0, s.grant.Table, lo*n, s.Take((hi-lo+1)*each))
+		return
+	}
+	s.Ask(rnic.OpRead, 0, s.grant.Table, lo*n, s.Take(each))
+	s.Ask(rnic.OpRead, 0, s.grant.Table, hi*n, s.Take(each))
 }

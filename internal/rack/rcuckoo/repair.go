@@ -2,7 +2,9 @@ package rcuckoo
 
 import (
 	"slices"
+	"time"
 
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -10,15 +12,17 @@ import (
 // A lease is
 //
 //	63..57 its number | 56 set | 55..8 queue pair of the holder | 7..0 counter
+//
+// The holder's queue pair is its own, or, where sessions have places, its place (24 bits) and the server's (24).
 const leaseBit = 1 << 56
 
 func freeLease(region int) uint64 { return uint64(region) << 57 }
 
 func leaseSet(w uint64) bool { return w&leaseBit != 0 }
 
-// taken is a lease's word when a queue pair takes it.
-func taken(w uint64, qpn uint32) uint64 {
-	return w&^(leaseBit-1) | leaseBit | uint64(qpn)<<8 | uint64(uint8(w)+1)
+// taken is a lease's word when a holder takes it.
+func taken(w, holder uint64) uint64 {
+	return w&^(leaseBit-1) | leaseBit | holder<<8 | uint64(uint8(w)+1)
 }
 
 // suspect is a lock whose holder may be dead.
@@ -44,6 +48,8 @@ type suspect struct {
 	// also is another region that a repair of lock alsoFor was found to need,
 	// plus 1; 0: none.
 	also, alsoFor int
+	tries         int    // since it was found held, or since the base
+	places        []byte // as they were at the base
 }
 
 // observe takes note that locks of a group are held. true: it has begun something else.
@@ -51,23 +57,30 @@ func (s *session) observe(now clock.Time, g *group, was uint64) bool {
 	c, u := s.c, &s.sus
 	wait := c.cfg.FailAfter
 	if !u.on || u.word != g.word || u.bits&was&g.mask == 0 || now.Sub(u.last) > wait/4 {
-		*u = suspect{on: true, word: g.word, bits: was & g.mask, since: now, last: now, regions: u.regions, leases: u.leases, also: u.also, alsoFor: u.alsoFor}
+		*u = suspect{on: true, word: g.word, bits: was & g.mask, since: now, last: now, regions: u.regions, leases: u.leases, places: u.places, also: u.also, alsoFor: u.alsoFor}
 		return false
 	}
 	u.bits &= was & g.mask
 	u.last = now
+	u.tries++
+	quarters := func(n int, since clock.Time) bool { // of the patience, since a time or, in tries, since then
+		if c.cfg.FailTries > 0 {
+			return u.tries >= n*c.cfg.FailTries/4
+		}
+		return now.Sub(since) >= wait*time.Duration(n)/4
+	}
 	if u.armed {
 		switch {
 		case u.bits>>(u.lock%64)&1 == 0:
 			c.stats.Cleared++
 			u.on = false
-		case now.Sub(u.base) >= wait*3/4:
+		case quarters(3, u.base):
 			s.release(now, thenRepair)
 			return true
 		}
 		return false
 	}
-	if now.Sub(u.since) < wait/4 {
+	if !quarters(1, u.since) {
 		return false
 	}
 	c.stats.Suspected++
@@ -80,7 +93,7 @@ func (s *session) arm(now clock.Time) {
 	u := &s.sus
 	for u.lock = u.word * 64; u.bits>>(u.lock%64)&1 == 0; u.lock++ {
 	}
-	u.armed, u.base = true, now
+	u.armed, u.base, u.tries = true, now, 0
 	u.regions, u.leases = append(u.regions[:0], s.c.cfg.regionOf(u.lock)), append(u.leases[:0], 0)
 	if u.also > 0 && u.alsoFor == u.lock {
 		u.regions, u.leases = append(u.regions, u.also-1), append(u.leases, 0)
@@ -118,6 +131,10 @@ type repair struct {
 	failed bool
 	asked  int     // others that were asked for
 	pieces []piece // of stepCollect
+	// The places at the end of the observation, and who is to be shut out before the repair.
+	places   []byte
+	dead     []onesided.Dead
+	verdicts []verdict
 }
 
 // maxRounds is how often a part is looked at: a dead client leaves one torn row and one
@@ -134,7 +151,7 @@ func (s *session) beginRepair(now clock.Time) {
 }
 
 // postRepair is the part of fire for repairs.
-func (s *session) postRepair() Phase {
+func (s *session) postRepair(now clock.Time) Phase {
 	l, r, u := &s.c.cfg.Layout, &s.rep, &s.sus
 	n := l.RowSize()
 	switch s.step {
@@ -143,13 +160,23 @@ func (s *session) postRepair() Phase {
 			s.Ask(rnic.OpRead, 0, s.grant.Leases, 8*region, s.Words[i][:])
 		}
 		s.postRows()
+		r.watch(&s.Session, &s.c.cfg, s.grant.Table, &u.places)
 		return numPhases
 	case stepProve:
+		if s.marked {
+			s.announce(now, &s.Session, s.grant.Table, nil) // the repair may take long
+		}
 		s.postRows()
+		r.watch(&s.Session, &s.c.cfg, s.grant.Table, &r.places)
+		return numPhases
+	case stepShut:
+		// What changes nothing, under both R_Keys: who shuts others out on request does that for those whom it sees write there.
+		s.announce(now, &s.Session, s.grant.Table, nil)
+		s.AskMasked(0, s.grant.Locks, 8*(r.lock/64), 0, 0, 0, s.Words[0][:])
 		return numPhases
 	case stepLease:
 		i := len(r.mine)
-		s.AskSwap(0, s.grant.Leases, 8*u.regions[i], u.leases[i], taken(u.leases[i], s.QPs[0].QPN), s.Words[0][:])
+		s.AskSwap(0, s.grant.Leases, 8*u.regions[i], u.leases[i], taken(u.leases[i], s.holder(s.QPs[0])), s.Words[0][:])
 	case stepScan:
 		logical := r.lock + r.part*l.Locks
 		r.first = logical * l.RowsPerLock
@@ -195,7 +222,25 @@ func (s *session) repairDone(now clock.Time) {
 			s.giveUp(now)
 			return
 		}
-		s.do(now, stepLease)
+		r.suspects(u, s.number)
+		s.step = stepShut
+		s.repairDone(now)
+	case stepShut:
+		// Where somebody is shut out only now, the lock is observed anew: what was sent before may have freed it, and
+		// another one may hold it.
+		settled, asked, not := r.shut(now, s.c.cfg.Shut, s.grant.Table.RKey, s.grant.Locks.RKey)
+		switch s.asking = asked; {
+		case asked:
+			s.WakeAt = now.Add(s.c.cfg.FailAfter/256 + 1)
+		case settled > now:
+			s.WakeAt = settled
+		case settled > u.base:
+			s.giveUp(now)
+		default:
+			s.c.stats.NotShut += uint64(not)
+			s.c.stats.ShutOut += uint64(len(r.dead) - not)
+			s.do(now, stepLease)
+		}
 	case stepLease:
 		i := len(r.mine)
 		if le.Uint64(s.Words[0][:]) != u.leases[i] {
@@ -205,7 +250,7 @@ func (s *session) repairDone(now clock.Time) {
 		if leaseSet(u.leases[i]) {
 			s.c.stats.TookOver++
 		}
-		r.mine = append(r.mine, taken(u.leases[i], s.QPs[0].QPN))
+		r.mine = append(r.mine, taken(u.leases[i], s.holder(s.QPs[0])))
 		if len(r.mine) < len(u.regions) {
 			s.fire(now)
 			return

@@ -22,6 +22,7 @@ const (
 	stepRelease      // release of the locks that are held
 	stepBase         // READ of leases: the beginning of an observation
 	stepProve        // READ of the rows behind the lock: its end
+	stepShut         // time, until those who seem dead are shut out
 	stepLease        // CAS of a lease
 	stepScan         // READ of rows behind a dead client's lock
 	stepOthers       // READ of the other rows of their entries
@@ -83,6 +84,7 @@ type session struct {
 	inCache  func(int) row
 	inLocked func(int) row
 
+	mark
 	sus suspect
 	rep repair
 }
@@ -104,6 +106,7 @@ func newSession(c *Client, i int) *session {
 	l := &c.cfg.Layout
 	n := c.cfg.Cache / l.RowSize()
 	s := &session{Session: onesided.NewSession(i, 1, maxWords), c: c, find: newFinder(l, c.cfg.Search, c.cfg.Seed<<16^uint64(i)), rowCache: rowCache{rowSize: l.RowSize(), cache: make([]byte, n*l.RowSize()), cached: make([]int32, n)}, lockPlan: lockPlan{l: l}}
+	s.mark = newMark(&c.cfg, i)
 	s.inCache, s.inLocked = s.rowInCache, s.rowLocked
 	return s
 }
@@ -258,17 +261,21 @@ func (s *session) fire(now clock.Time) {
 		}
 	case stepLock:
 		phase = Locking
-		s.postLock()
+		s.postLock(now)
 	case stepWrite:
 		phase = Writing
-		s.postWrites()
+		s.postWrites(now)
 	case stepRelease:
 		phase = Releasing
-		s.postRelease()
+		s.postRelease(now)
 	default:
-		phase = s.postRepair()
+		phase = s.postRepair(now)
 	}
+	was := s.Bytes
 	s.send(now, phase)
+	if phase == Locking && s.step == stepLock {
+		s.res.LockBytes += s.Bytes - was
+	}
 }
 
 // send posts the requests.
@@ -284,7 +291,7 @@ func (s *session) send(now clock.Time, phase Phase) {
 	case !ok: // the session fails: what it has posted goes on, what it holds stays
 		s.Drop() // no completion of before is its own
 		s.Fresh()
-		s.rep, s.sus, s.held = repair{}, suspect{}, 0
+		s.rep, s.sus, s.held, s.mark = repair{}, suspect{}, 0, newMark(&c.cfg, s.Index)
 		if s.has {
 			s.c.slab.Own(s.piece) // an entry may point there
 			s.has = false
@@ -304,9 +311,16 @@ func (s *session) Next(now clock.Time) bool {
 
 // Wake implements onesided.Thread.
 func (s *session) Wake(now clock.Time) {
-	if s.step == stepWait {
+	switch s.step {
+	case stepWait:
 		s.prepare(now)
-	} else {
+	case stepShut:
+		if s.asking {
+			s.fire(now)
+		} else {
+			s.repairDone(now)
+		}
+	default:
 		s.fire(now)
 	}
 }
@@ -317,9 +331,10 @@ func (s *session) Lost(now clock.Time, _ int) {
 	c := s.c
 	s.Drop()
 	was := s.step
-	if was == stepIdle || was == stepWait {
+	if s.marked = false; was == stepIdle || was == stepWait {
 		return
 	}
+	s.WakeAt = clock.Never // of stepShut
 	if was >= stepLock {
 		c.stats.Abandoned++
 	}

@@ -26,6 +26,8 @@ type Work struct {
 	// Keys to use, and bytes of a value; 0 = those of the memory node.
 	Keys, Value int
 	Seed        uint64
+	// Patience is how long others may stand still until they count as dead, where a store repairs; 0: the store's own.
+	Patience time.Duration
 	// Keep records what clients are told.
 	Keep bool
 }
@@ -172,7 +174,7 @@ func (c *Client) learn() error {
 	}
 	var err error
 	c.lib, err = f.kind.Client(ClientSpec{Announced: c.dialer.told, Number: int(h.Number), Sessions: len(c.ops), Value: int(h.Value), CQ: c.dialer.cq,
-		Seed: f.work.Seed, Dial: c.dialer.dial, Next: c.next, Done: c.done, Log: &f.log})
+		Seed: f.work.Seed, Dial: c.dialer.dial, Self: c.dialer.nic.Config().IP, Patience: f.work.Patience, Shut: c.dialer.shut, Next: c.next, Done: c.done, Log: &f.log})
 	return err
 }
 

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/internal/rack/rcuckoo"
@@ -212,8 +214,8 @@ var rcuckooKind = Kind{
 		}
 		return nil
 	},
-	Memory: func(s Spec) int64 { l := cuckooLayout(s); return l.Memory() },
-	New:    newRCuckoo, Client: rcuckooClient,
+	Memory:      func(s Spec) int64 { l := cuckooLayout(s); return l.Memory() },
+	EachSession: true, New: newRCuckoo, Client: rcuckooClient,
 }
 
 // extent is the memory of a value, and chunk that of a client for values that it writes: it keeps what
@@ -226,11 +228,12 @@ type rcuckooStore struct {
 	grant   rcuckoo.Grant
 	spec    Spec
 	scratch []byte
+	given   int // places of sessions
 }
 
 // cuckooLayout is a table with room for s.
 func cuckooLayout(s Spec) rcuckoo.Layout {
-	l := rcuckoo.Layout{Wide: true, RowsPerLock: 16}
+	l := rcuckoo.Layout{Wide: true, RowsPerLock: 16, Places: s.Sessions}
 	// Three quarters full; a larger table less, as it has more places that are full by chance.
 	l.Rows = 2 * (s.Keys*4/3/rcuckoo.Slots/2 + 8)
 	if s.Keys > 1<<22 {
@@ -280,11 +283,15 @@ type rcuckooAnnounced struct {
 	Extents                                            uint64
 	Table, LockTable, Leases, Values                   region
 	ChunkAt, ChunkSize                                 uint64
+	Place, Places                                      uint32
 	Again                                              bool // another client had the chunk before
 }
 
-func (t *rcuckooStore) Join(int) ([]byte, error) {
+func (t *rcuckooStore) Join(sessions int) ([]byte, error) {
 	l, g := &t.table.Layout, &t.grant
+	if t.given+sessions > l.Places {
+		return nil, fmt.Errorf("rcuckoo: no room for %d sessions: %d of %d are given: start the memory node with more (--most-sessions)", sessions, t.given, l.Places)
+	}
 	var c rcuckoo.Chunk
 	if l.Extents > 0 {
 		var err error
@@ -292,9 +299,11 @@ func (t *rcuckooStore) Join(int) ([]byte, error) {
 			return nil, err
 		}
 	}
+	place := t.given
+	t.given += sessions
 	return pack(rcuckooAnnounced{uint32(l.Rows), uint32(l.RowsPerLock), uint32(l.LocksPerMessage), uint32(l.Locks), uint32(l.Regions),
 		uint8(l.Form), uint8(l.Hashing), l.Wide, l.Independent, math.Float64bits(l.Factor), uint64(l.Extents),
-		g.Table, g.Locks, g.Leases, g.Extents, uint64(c.At), uint64(c.Size), false}), nil
+		g.Table, g.Locks, g.Leases, g.Extents, uint64(c.At), uint64(c.Size), uint32(place), uint32(l.Places), false}), nil
 }
 
 // Again has the next client look which extents of the chunk are free.
@@ -330,14 +339,14 @@ func (t *rcuckooStore) Walk(died bool) (Contents, error) {
 
 // rcuckooPatience is how long a lock is held until its holder counts as dead: much longer than
 // a machine pauses that is shared by all.
-const rcuckooPatience = 2e9 // ns
+const rcuckooPatience = 2 * time.Second
 
 type rcuckooLibrary struct{ *rcuckoo.Client }
 
 func (l rcuckooLibrary) Facts() []Fact {
 	s := l.Stats()
 	return []Fact{{"reads", s.Done[rcuckoo.Read]}, {"updates", s.Done[rcuckoo.Update]}, {"round-trips", s.RoundTrips}, {"messages", s.Messages},
-		{"lock-failed", s.LockFailed}, {"locks-given-back", s.GaveBack}, {"torn", s.Torn}, {"suspected", s.Suspected}, {"repaired", s.Repaired}, {"connections-broken", s.Broken}}
+		{"lock-failed", s.LockFailed}, {"locks-given-back", s.GaveBack}, {"torn", s.Torn}, {"suspected", s.Suspected}, {"repaired", s.Repaired}, {"shut-out", s.ShutOut}, {"not-shut-out", s.NotShut}, {"robbed", s.Robbed}, {"connections-broken", s.Broken}}
 }
 
 func rcuckooClient(c ClientSpec) (Library, error) {
@@ -347,7 +356,7 @@ func rcuckooClient(c ClientSpec) (Library, error) {
 	}
 	l := rcuckoo.Layout{Rows: int(a.Rows), Form: rcuckoo.Form(a.Form), Wide: a.Wide, Hashing: rcuckoo.Hashing(a.Hashing), Independent: a.Independent,
 		Factor: math.Float64frombits(a.Factor), RowsPerLock: int(a.RowsPerLock), LocksPerMessage: int(a.LocksPerMessage), Locks: int(a.Locks),
-		Regions: int(a.Regions), Extents: int(a.Extents)}
+		Regions: int(a.Regions), Extents: int(a.Extents), Places: int(a.Places)}
 	grant := rcuckoo.Grant{Layout: l, Table: a.Table, Locks: a.LockTable, Leases: a.Leases, Extents: a.Values}
 	v := newValues(c)
 	chunk := rcuckoo.Chunk{At: int(a.ChunkAt), Size: int(a.ChunkSize)}
@@ -355,7 +364,8 @@ func rcuckooClient(c ClientSpec) (Library, error) {
 		chunk.Values = c.Value
 	}
 	x, err := rcuckoo.NewClient(rcuckoo.Config{
-		Layout: l, Sessions: c.Sessions, CQ: c.CQ, Chunk: chunk, FailAfter: rcuckooPatience,
+		Layout: l, Sessions: c.Sessions, CQ: c.CQ, Chunk: chunk, FailAfter: cmp.Or(c.Patience, rcuckooPatience),
+		Self: c.Self, Place: int(a.Place), Shut: c.Shut,
 		Outside: c.Value != l.InlineSize(), Seed: c.Seed,
 		Dial: func(now clock.Time, session int) (*rnic.QP, rcuckoo.Grant, error) {
 			qp, err := c.Dial(now, session)

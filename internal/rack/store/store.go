@@ -4,11 +4,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/host"
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/internal/rack/sherman"
 	"github.com/quillon/quillon/internal/resident"
 	"github.com/quillon/quillon/nf/clock"
@@ -63,6 +66,11 @@ type ClientSpec struct {
 	Seed      uint64
 	// Dial connects a session anew; see the libraries.
 	Dial func(now clock.Time, session int) (*rnic.QP, error)
+	// Self is the client's address, and Patience how long others may stand still until they count as dead; 0: the store's
+	// own. Shut asks a fence on the way to shut them out.
+	Self     netip.Addr
+	Patience time.Duration
+	Shut     onesided.Shutter
 	// Next is a session's next operation, false: none now.
 	Next func(now clock.Time, session int) (Op, bool)
 	// Done is told every operation's end.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/cm"
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -372,6 +373,7 @@ type dialer struct {
 	ending   bool
 	err      error
 	beatAt   clock.Time
+	shutting map[onesided.Dead]*shutting
 }
 
 // session is a connection of a session.
@@ -399,7 +401,8 @@ func newDialer(k *Kind, nic *rnic.NIC, peer netip.Addr, mac [6]byte, sessions in
 		return nil, err
 	}
 	d := &dialer{nic: nic, pd: nic.AllocPD(), cq: nic.CreateCQ(max(1024, 64*sessions)), agent: a, peer: cm.Peer{IP: peer, MAC: mac, Port: service},
-		hello: hello{Magic: magic, Client: nonce, Of: uint16(sessions)}, sessions: make([]session, sessions)}
+		hello: hello{Magic: magic, Client: nonce, Of: uint16(sessions)}, sessions: make([]session, sessions),
+		shutting: map[onesided.Dead]*shutting{}}
 	copy(d.hello.Store[:], k.Name)
 	return d, nil
 }
@@ -482,6 +485,7 @@ func (d *dialer) event(now clock.Time, e cm.Event) {
 		}
 	}
 	if s == nil {
+		d.shutEvent(now, e)
 		return
 	}
 	if s.state == asked {

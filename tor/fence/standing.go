@@ -1,0 +1,198 @@
+package fence
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// Who may ask. A request names R_Keys, and is done only for a client that may write what they stand for, since that
+// client could spoil the memory anyway: it has a connection over which, before the fence's eyes, the server has executed
+// a WRITE or an atomic under each of them. Only what is behind all PSNs before counts, as a server acknowledges what
+// repeats an old request without looking at its R_Key; and only if the acknowledgement can be of nothing else.
+//
+// And who asks must hear answers: the first one is a cookie, which the request has to carry.
+
+// right is that a client, by its addresses, may write under an R_Key of a server's.
+type right struct {
+	client, server [4]byte
+	mac            [6]byte
+	rkey           uint32
+}
+
+// keysEach is how many R_Keys of a connection are noted: the first ones that it writes under.
+const keysEach = 4
+
+// evidence is what a connection has shown.
+type evidence struct {
+	top    uint32 // the highest PSN that a request had, or may have taken
+	known  bool   // top is there: the server has acknowledged something
+	asking bool   // a request under key with psn is not answered yet
+	psn    uint32
+	of     right
+	shown  [keysEach]right
+	n      int
+}
+
+// witness watches the connections of one worker.
+type witness struct {
+	conns *conn.Table
+	rows  []evidence
+	held  *held
+}
+
+const witnessed = 4096 // connections
+
+func newWitness(env graph.Env, h *held) (*witness, error) {
+	w := &witness{rows: make([]evidence, witnessed), held: h}
+	var err error
+	w.conns, err = conn.New(conn.Config{Rows: witnessed, Infer: true, GuardMAC: true, Seed: env.Seed, OnRemove: func(s conn.Slot) { w.forget(s) }})
+	return w, err
+}
+
+// forget ends what a connection stands for.
+func (w *witness) forget(s conn.Slot) {
+	e := &w.rows[s]
+	if e.n > 0 {
+		w.held.disown(e.shown[:e.n])
+	}
+	*e = evidence{}
+}
+
+// see watches a frame of a reliable connection, or a datagram of the connection manager.
+func (w *witness) see(now clock.Time, p []byte, f *hdr.Frame, fromClients bool) {
+	ends, ok := conn.EndsOf(p, f)
+	if !ok {
+		return
+	}
+	switch {
+	case f.Op.Transport() == hdr.UD:
+		if _, ok := f.CMOf(p); ok && hdr.GoodICRC(p, f) {
+			w.conns.CM(now, &ends, p, f)
+		}
+	case f.Op.Has(hdr.IsRequest):
+		s, event := w.conns.Request(now, &ends, p, f)
+		if s >= 0 && event != conn.Reverse && fromClients {
+			w.request(s, p, f)
+		}
+	default:
+		s, event := w.conns.Response(now, &ends, p, f)
+		switch {
+		case s < 0 || fromClients || event == conn.Reverse:
+		case event == conn.Known || event == conn.IsClosing:
+			w.response(s, p, f)
+		case event == conn.Unpaired:
+			w.forget(s)
+		}
+	}
+}
+
+// after reports whether a PSN comes behind another.
+func after(a, b uint32) bool { return (a-b-1)&0xFFFFFF < 1<<23-1 }
+
+func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
+	e := &w.rows[s]
+	if !e.known {
+		return
+	}
+	psn := f.BTHOf(p).PSN()
+	if e.asking && !after(psn, e.psn) {
+		e.asking = false // two requests have that PSN: whose acknowledgement comes?
+	}
+	fresh := after(psn, e.top)
+	last := psn
+	if f.Op.Has(hdr.IsRead) {
+		const leastMTU = 256 // the answer takes no more PSNs than with that
+		last += (max(f.RETHOf(p).DMALength(), 1) - 1) / leastMTU
+	}
+	if after(last, e.top) {
+		e.top = last & 0xFFFFFF
+	}
+	if !fresh || e.asking || e.n == keysEach {
+		return
+	}
+	r := right{client: [4]byte(p[f.L3+12:]), server: [4]byte(p[f.L3+16:]), mac: [6]byte(p[6:])}
+	switch {
+	case f.Op.Has(hdr.IsWrite) && f.Op.Info().Ext&hdr.HasRETH != 0:
+		if h := f.RETHOf(p); h.DMALength() > 0 { // of nothing no R_Key is looked at
+			r.rkey = h.RKey()
+		}
+	case f.Op.Has(hdr.IsAtomic):
+		at := int(f.BTH) + hdr.BTHLen
+		r.rkey = hdr.AtomicETH(p[at : at+hdr.AtomicETHLen]).RKey()
+	}
+	if r.rkey == 0 || slices.Contains(e.shown[:e.n], r) || !hdr.GoodICRC(p, f) {
+		return
+	}
+	e.asking, e.psn, e.of = true, psn, r
+}
+
+func (w *witness) response(s conn.Slot, p []byte, f *hdr.Frame) {
+	e := &w.rows[s]
+	psn := f.BTHOf(p).PSN()
+	if f.Op.Info().Ext&hdr.HasAETH != 0 && f.AETHOf(p).Syndrome()&0x60 != 0 {
+		e.asking = false // refused, or to be sent again: the next one shows it
+		return
+	}
+	if !e.known {
+		e.top, e.known = psn, true
+	}
+	if e.asking && !after(e.psn, psn) {
+		e.asking = false
+		e.shown[e.n] = e.of
+		e.n++
+		w.held.own(e.of)
+	}
+}
+
+// own and disown count the connections that show a right.
+func (h *held) own(r right) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rights[r]++
+}
+
+func (h *held) disown(all []right) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range all {
+		if h.rights[r]--; h.rights[r] <= 0 {
+			delete(h.rights, r)
+		}
+	}
+}
+
+// owns reports whether a client may write under R_Keys.
+func (h *held) owns(r right, keys []uint32) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r.rkey = range keys {
+		if h.rights[r] == 0 {
+			return false
+		}
+	}
+	return len(keys) > 0
+}
+
+// cookieAge is how long a cookie is good, at least.
+const cookieAge = 8 * time.Second
+
+// cookie is what a request of an asker's must carry now, or must have carried just before.
+func (h *held) cookie(asker right, about entry, now clock.Time, ago int64) uint64 {
+	var m maphash.Hash
+	m.SetSeed(h.seed)
+	_, _ = m.Write(asker.client[:])
+	_, _ = m.Write(asker.mac[:])
+	_, _ = m.Write(asker.server[:])
+	client := about.client.As4()
+	_, _ = m.Write(client[:])
+	_, _ = m.Write(binary.BigEndian.AppendUint32(nil, about.qpn))
+	_, _ = m.Write(binary.BigEndian.AppendUint64(nil, uint64(int64(now)/int64(cookieAge)-ago)))
+	return m.Sum64() | 1 // 0 is none
+}

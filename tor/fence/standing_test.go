@@ -1,0 +1,154 @@
+package fence
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// Queue pairs of the asker's connection.
+const itsQP, serversQP = 0x11, 0x201
+
+// talk is a frame of the asker's connection: a request, or an answer of the server's.
+func talk(t *testing.T, op hdr.Opcode, psn, rkey uint32, length int, syndrome byte) []byte {
+	t.Helper()
+	be := binary.BigEndian
+	body := make([]byte, op.Info().Len)
+	switch {
+	case op.Info().Ext&hdr.HasRETH != 0:
+		be.PutUint32(body[8:], rkey)
+		be.PutUint32(body[12:], uint32(length))
+	case op.Has(hdr.IsAtomic):
+		be.PutUint32(body[8:], rkey)
+	case op.Info().Ext&hdr.HasAETH != 0:
+		body[0] = syndrome
+	}
+	if op.Has(hdr.MayCarry) {
+		body = append(body, make([]byte, length)...)
+	}
+	from, to, qp := asker, theServer, uint32(serversQP)
+	macs := []byte{2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1}
+	if op.Has(hdr.IsResponse) {
+		from, to, qp = to, from, itsQP
+		macs = []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9}
+	}
+	n := hdr.BTHLen + len(body) + hdr.ICRCLen
+	b := append(macs, 8, 0, 0x45, 0, byte((28+n)>>8), byte(28+n), 0, 0, 0x40, 0, 64, 17, 0, 0)
+	b = append(append(b, from[:]...), to[:]...)
+	b = append(b, 0xC0, 0, 4791>>8, 4791&255, byte((8+n)>>8), byte(8+n), 0, 0)
+	b = append(b, byte(op), 0, 0xFF, 0xFF, 0, byte(qp>>16), byte(qp>>8), byte(qp), 0x80, byte(psn>>16), byte(psn>>8), byte(psn))
+	b = append(append(b, body...), 0, 0, 0, 0)
+	var f hdr.Frame
+	if hdr.Parse(b, &f) != hdr.IsRoCE {
+		t.Fatal(op, f.Why)
+	}
+	hdr.SetICRC(b, &f)
+	return b
+}
+
+// TestStanding: who has written under an R_Key may ask about it, and who only seems to have not.
+func TestStanding(t *testing.T) {
+	const key, psn = 0x2a, 0xFFFFFE // PSNs wrap around
+	ack := func(p uint32) func() []byte { return func() []byte { return talk(t, hdr.Acknowledge, p, 0, 0, 0) } }
+	nak := func(p uint32) func() []byte { return func() []byte { return talk(t, hdr.Acknowledge, p, 0, 0, 0x62) } }
+	put := func(op hdr.Opcode, p uint32, k uint32, n int) func() []byte {
+		return func() []byte { return talk(t, op, p, k, n, 0) }
+	}
+	broken := func(f func() []byte) func() []byte {
+		return func() []byte { b := f(); b[len(b)-1] ^= 1; return b }
+	}
+	write, send := put(hdr.WriteOnly, psn, key, 8), put(hdr.SendOnly, psn, 0, 8)
+	for name, c := range map[string]struct {
+		frames []func() []byte
+		may    bool
+	}{
+		"nothing":                     {nil, false},
+		"written":                     {[]func() []byte{write, ack(psn)}, true},
+		"an atomic":                   {[]func() []byte{put(hdr.CompareSwap, psn, key, 0), func() []byte { return talk(t, hdr.AtomicAck, psn, 0, 0, 0) }}, true},
+		"answered together":           {[]func() []byte{write, put(hdr.SendOnly, psn+1, 0, 8), ack(psn + 1)}, true},
+		"behind a READ":               {[]func() []byte{put(hdr.ReadRequest, psn, key, 256), put(hdr.WriteOnly, psn+1, key, 8), ack(psn + 1)}, true},
+		"not answered":                {[]func() []byte{write}, false},
+		"refused":                     {[]func() []byte{write, nak(psn), ack(psn)}, false},
+		"of nothing":                  {[]func() []byte{put(hdr.WriteOnly, psn, key, 0), ack(psn)}, false},
+		"read":                        {[]func() []byte{put(hdr.ReadRequest, psn, key, 8), ack(psn)}, false},
+		"another R_Key":               {[]func() []byte{put(hdr.WriteOnly, psn, key+1, 8), ack(psn)}, false},
+		"only the one in front":       {[]func() []byte{send, put(hdr.WriteOnly, psn+1, key, 8), ack(psn)}, false},
+		"an old one, repeated":        {[]func() []byte{send, ack(psn), write, ack(psn)}, false},
+		"behind, and sent as another": {[]func() []byte{write, send, ack(psn)}, false},
+		"in a READ's answer":          {[]func() []byte{put(hdr.ReadRequest, psn, key, 1024), put(hdr.WriteOnly, psn+1, key, 8), ack(psn + 1)}, false},
+		"which the server drops":      {[]func() []byte{broken(write), send, ack(psn)}, false},
+		"with a wrong CRC":            {[]func() []byte{broken(write), ack(psn)}, false},
+		"in front of all":             {[]func() []byte{put(hdr.WriteOnly, psn-0x400000, key, 8), ack(psn)}, false},
+	} {
+		x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
+		eyes := x.App().(*app).eyes
+		if _, err := eyes.conns.AddStatic(x.Clock.Now(), conn.StaticConn{Client: netip.AddrFrom4(asker), Server: netip.AddrFrom4(theServer), ClientQPN: itsQP, ServerQPN: serversQP}); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range append([]func() []byte{put(hdr.SendOnly, psn-1, 0, 8), ack(psn - 1)}, c.frames...) {
+			b, side := f(), "a"
+			var fr hdr.Frame
+			if hdr.Parse(b, &fr); fr.Op.Has(hdr.IsResponse) {
+				side = "b"
+			}
+			if got := x.Push(side, b); len(got.Out["a"])+len(got.Out["b"]) != 1 {
+				t.Fatalf("%s: %+v", name, got)
+			}
+		}
+		_, r, ok := ask(t, x, theServer, asking(theClient, 7, 0, key))
+		if ok != c.may {
+			t.Errorf("%s: %+v %v", name, r, ok)
+		}
+		if !c.may {
+			continue
+		}
+		// Another machine with the address may not; nor may anybody when the connection has gone.
+		b := request(t, hdr.FencePort, asker, theServer, asking(theClient, 8, 0, key))
+		b[11]++
+		if _, ok := answer(t, x.Push("a", b).Out["a"][0].Bytes); ok {
+			t.Errorf("%s: another machine may", name)
+		}
+		s, _ := eyes.conns.Find(conn.AddrFrom(netip.AddrFrom4(asker)), itsQP)
+		eyes.conns.Remove(s)
+		if _, _, ok := ask(t, x, theServer, asking(theClient, 9, 0, key)); ok || len(x.App().(*app).held.rights) != 0 {
+			t.Errorf("%s: it may still", name)
+		}
+	}
+}
+
+// TestCookie: a request counts with the cookie that was told its asker, about the same client, not long ago.
+func TestCookie(t *testing.T) {
+	x := graphtest.New(t, *Kind(), graph.Args{"requests": "on", "settle": "5ms"})
+	stand(x, theServer, 0x2a)
+	push := func(qpn uint32, cookie uint64) hdr.FenceReply {
+		t.Helper()
+		r, ok := answer(t, x.Push("a", request(t, hdr.FencePort, asker, theServer, asking(theClient, qpn, cookie, 0x2a))).Out["a"][0].Bytes)
+		if !ok {
+			t.Fatal("refused")
+		}
+		return r
+	}
+	told := push(1, 0).Cookie
+	if told == 0 || push(1, told^2).Cookie == 0 || push(2, told).Cookie == 0 || len(x.App().(*app).held.all) != 0 {
+		t.Error("done without its cookie")
+	}
+	x.Clock.Advance(cookieAge)
+	if r := push(1, told); r.Cookie != 0 || r.Settle != 5*time.Millisecond {
+		t.Errorf("%+v", r)
+	}
+	// Asked again, it says since when.
+	x.Clock.Advance(time.Second)
+	if r := push(1, push(1, 0).Cookie); r.Settle != 5*time.Millisecond-time.Second {
+		t.Errorf("%+v", r)
+	}
+	x.Clock.Advance(2 * cookieAge)
+	if push(1, told).Cookie == 0 {
+		t.Error("an old cookie is good")
+	}
+}
