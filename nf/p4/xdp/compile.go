@@ -116,7 +116,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 			if g.lay.size > maxState {
 				return compiled{}, fmt.Errorf("the state of a frame has %d bytes, more than %d", g.lay.size, maxState)
 			}
-			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers, g.leads(end("ingress"))}, nil
+			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers, leads(g.code, end("ingress"))}, nil
 		}
 		u = g.next
 	}
@@ -145,7 +145,7 @@ func (g *gen) program() (err error) {
 	}
 	g.prologue()
 	g.parse.parser()
-	if g.leads("parsed") {
+	if leads(g.code, "parsed") {
 		g.ingress()
 	}
 	g.finish()
@@ -159,12 +159,12 @@ func (g *gen) ingress() {
 	g.fromState(g.p.Std.ParserError, atError)
 	g.fromState(g.p.Std.ChecksumError, atBad)
 	g.pipeline("ingress", g.p.Ingress)
-	if !g.leads(end("ingress")) {
+	if !leads(g.code, end("ingress")) {
 		return
 	}
 	g.queue()
 	g.pipeline("egress", g.p.Egress)
-	if g.leads(end("egress")) {
+	if leads(g.code, end("egress")) {
 		g.emit()
 	}
 	g.drops()

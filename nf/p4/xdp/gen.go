@@ -206,8 +206,8 @@ func (g *emitter) fresh() string {
 func (g *emitter) jump(label string) { g.add(asm.Ja.Label(label)) }
 
 // leads reports whether a jump leads to a label.
-func (g *emitter) leads(label string) bool {
-	return slices.ContainsFunc(g.code, func(i asm.Instruction) bool { return i.Reference() == label })
+func leads(code asm.Instructions, label string) bool {
+	return slices.ContainsFunc(code, func(i asm.Instruction) bool { return i.Reference() == label })
 }
 
 // imm loads a constant.
