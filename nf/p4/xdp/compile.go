@@ -146,14 +146,14 @@ func (g *gen) program() (err error) {
 	g.prologue()
 	g.parse.parser()
 	if leads(g.code, "parsed") {
-		g.ingress()
+		g.pipelines()
 	}
 	g.finish()
 	return nil
 }
 
-// ingress writes what is behind the parser.
-func (g *gen) ingress() {
+// pipelines writes what is behind the parser.
+func (g *gen) pipelines() {
 	g.label("parsed")
 	g.out.verifyChecksums()
 	g.fromState(g.p.Std.ParserError, atError)
