@@ -32,6 +32,8 @@ type Ahead interface {
 	Use(sw *Switch)
 	// Look takes what has become ready, and the time.
 	Look(now clock.Time)
+	// Links tells it the ports that have no link: frames to them are the app's.
+	Links(down map[uint32]bool)
 	// Counts are of all frames that it has finished, and given to the app.
 	Counts() (finished, given uint64)
 	// Report is what an app shows of it.
@@ -81,9 +83,12 @@ func (a *App) Reconfigure(args graph.Args) error {
 	}
 	if a.ahead != nil {
 		a.ahead.Leave()
+		finished, given := a.ahead.Counts()
+		a.finished, a.given = a.finished-finished, a.given-given // what is not counted yet: Tick counts the differences
 	}
-	a.ahead, a.args, a.finished, a.given = next, args, 0, 0
+	a.ahead, a.args = next, args
 	if next != nil {
+		next.Links(a.down)
 		next.Use(a.sw)
 	}
 	return nil
@@ -120,15 +125,21 @@ func (a *App) Tick(c *graph.Ctx) clock.Time {
 	case a.makeAhead == nil:
 		return clock.Never
 	case a.ahead == nil:
+		a.count(c, 0, 0)
 		return c.Now().Add(aheadIdle)
 	}
 	a.ahead.Look(c.Now())
 	if now := c.Now(); now.Sub(a.counted) >= aheadIdle {
 		a.counted = now
 		finished, given := a.ahead.Counts()
-		c.Count(countFinished, finished-a.finished)
-		c.Count(countGiven, given-a.given)
-		a.finished, a.given = finished, given
+		a.count(c, finished, given)
 	}
 	return c.Now().Add(aheadLook)
+}
+
+// count counts the frames that the kernel has run since the last time.
+func (a *App) count(c *graph.Ctx, finished, given uint64) {
+	c.Count(countFinished, finished-a.finished)
+	c.Count(countGiven, given-a.given)
+	a.finished, a.given = finished, given
 }

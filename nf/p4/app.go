@@ -229,7 +229,7 @@ func (a *App) Use(sw *Switch) {
 }
 
 // SetLinks says which of the app's ports have no link now, also to programs that it gets later: members of groups that watch them get no
-// packets. Call it between two breaths.
+// packets, and the kernel sends none there. Call it between two breaths.
 func (a *App) SetLinks(down map[uint32]bool) {
 	if maps.Equal(a.down, down) {
 		return
@@ -237,6 +237,9 @@ func (a *App) SetLinks(down map[uint32]bool) {
 	a.down = maps.Clone(down)
 	if a.sw != nil {
 		a.sw.setLinks(down)
+	}
+	if a.ahead != nil {
+		a.ahead.Links(a.down)
 	}
 }
 

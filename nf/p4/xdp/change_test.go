@@ -3,6 +3,7 @@ package xdp
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -17,12 +18,14 @@ import (
 // mostPairs is how many entries the table of pairs may have.
 const mostPairs = 2048
 
-// pairs is a program with a table whose entries have two numbers of 64 bits, which it writes into the frame behind the key.
-func pairs(t testing.TB, kind string) []byte {
+// pairs is a program with a table whose entries have two numbers of 64 bits, which it writes into the frame behind the key, of 16 bits.
+func pairs(t testing.TB, kind string) []byte { return widePairs(t, kind, 16) }
+
+func widePairs(t testing.TB, kind string, bits int) []byte {
 	word := func(i int) obj { return fieldOf(field{"out", []string{"a", "b"}[i], 64}) }
 	root := obj{"__meta__": obj{"version": arr{2, 23}},
 		"header_types": arr{obj{"name": "std_t", "id": 1, "fields": stdFields},
-			obj{"name": "out_t", "id": 2, "fields": arr{arr{"key", 16, false}, arr{"a", 64, false}, arr{"b", 64, false}}}},
+			obj{"name": "out_t", "id": 2, "fields": arr{arr{"key", bits, false}, arr{"a", 64, false}, arr{"b", 64, false}}}},
 		"headers": arr{obj{"name": "standard_metadata", "id": 1, "header_type": "std_t", "metadata": true},
 			obj{"name": "out", "id": 2, "header_type": "out_t", "metadata": false}},
 		"actions": arr{obj{"name": "set", "id": 1, "runtime_data": arr{obj{"name": "a", "bitwidth": 64}, obj{"name": "b", "bitwidth": 64}},
@@ -161,19 +164,34 @@ func TestManyEntries(t *testing.T) {
 	}
 }
 
-// TestManyPrefixes inserts, changes and deletes prefixes of all lengths, and looks for keys meanwhile.
+// TestManyPrefixes inserts, changes and deletes prefixes of all lengths, and looks for keys meanwhile. Wide keys lie close to others: some differ in the last bits, some in the first.
 func TestManyPrefixes(t *testing.T) {
-	w := newTwin(t, pairs(t, "lpm"))
+	for _, bits := range []int{16, 32, 64} {
+		t.Run(fmt.Sprint(bits), func(t *testing.T) { manyPrefixes(t, bits) })
+	}
+}
+
+func manyPrefixes(t *testing.T, bits int) {
+	w := newTwin(t, widePairs(t, "lpm", bits))
 	r := newRandom(t)
 	have := map[prefix]p4.Handle{}
 	var list []prefix
+	number := func() (k uint64) {
+		if k = r.Uint64() >> r.IntN(16) & 0xffff; bits == 16 {
+			return k
+		}
+		if len(list) > 0 && r.IntN(3) > 0 {
+			return list[r.IntN(len(list))].Key ^ r.Uint64()>>(64-bits+r.IntN(bits))
+		}
+		return r.Uint64() >> (64 - bits)
+	}
 	for n := range uint64(6000) {
 		action := p4.Action{Name: "set", Args: [][]byte{bigEndian(n), bigEndian(n)}}
-		p := prefix{r.Uint64() >> r.IntN(16) & 0xffff, 16 - r.IntN(17)*r.IntN(2)}
+		p := prefix{number(), bits - r.IntN(bits+1)*r.IntN(2)}
 		if n%3000 > 2000 && len(list) > 0 { // fewer and fewer
 			p = list[len(list)-1]
 		}
-		p.Key = p.Key >> (16 - p.Len) << (16 - p.Len)
+		p.Key = p.Key >> (bits - p.Len) << (bits - p.Len)
 		switch h, there := have[p]; {
 		case there && (r.IntN(2) == 0 || n%3000 > 2000):
 			w.both(func(sw *p4.Switch) error { return sw.Delete("t", h) })
@@ -194,7 +212,7 @@ func TestManyPrefixes(t *testing.T) {
 		}
 		for range 2 {
 			b := make([]byte, 64)
-			binary.BigEndian.PutUint16(b, uint16(r.Uint64()>>r.IntN(16)))
+			copy(b, bigEndian(number()<<(64-bits)))
 			w.frame(1, b)
 		}
 		if t.Failed() {

@@ -76,6 +76,8 @@ type compiled struct {
 	size    int // of the state, in bytes
 	// registers: the program uses them.
 	registers bool
+	// finishes: frames may come to their end in the kernel.
+	finishes bool
 }
 
 // Return codes of an XDP program, and the places of its context.
@@ -114,7 +116,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 			if g.lay.size > maxState {
 				return compiled{}, fmt.Errorf("the state of a frame has %d bytes, more than %d", g.lay.size, maxState)
 			}
-			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers}, nil
+			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers, leads(g.code, end("ingress"))}, nil
 		}
 		u = g.next
 	}
@@ -143,17 +145,29 @@ func (g *gen) program() (err error) {
 	}
 	g.prologue()
 	g.parse.parser()
+	if leads(g.code, "parsed") {
+		g.pipelines()
+	}
+	g.finish()
+	return nil
+}
+
+// pipelines writes what is behind the parser.
+func (g *gen) pipelines() {
 	g.label("parsed")
 	g.out.verifyChecksums()
 	g.fromState(g.p.Std.ParserError, atError)
 	g.fromState(g.p.Std.ChecksumError, atBad)
 	g.pipeline("ingress", g.p.Ingress)
+	if !leads(g.code, end("ingress")) {
+		return
+	}
 	g.queue()
 	g.pipeline("egress", g.p.Egress)
-	g.emit()
+	if leads(g.code, end("egress")) {
+		g.emit()
+	}
 	g.drops()
-	g.finish()
-	return nil
 }
 
 // fromState stores a word of the state in a field that the architecture writes.
@@ -251,7 +265,7 @@ func (g *gen) emit() {
 	there, none := g.fresh(), g.fresh()
 	g.add(asm.JEq.Imm(asm.R1, int32(g.opt.DropPort), "dropped-egress"), asm.LoadMem(asm.R2, rState, atPort, asm.DWord),
 		asm.JGE.Imm(asm.R2, devices, none), asm.Mov.Reg(asm.R1, asm.R2), asm.LSh.Imm(asm.R1, 2), asm.LoadMapValue(asm.R3, g.maps.out, 0),
-		asm.Add.Reg(asm.R3, asm.R1), asm.LoadMem(asm.R1, asm.R3, 0, asm.Word), asm.StoreMem(rState, atLongest, asm.R1, asm.DWord),
+		asm.Add.Reg(asm.R3, asm.R1), asm.LoadMem(asm.R1, asm.R3, 0, asm.Word), asm.JEq.Imm(asm.R1, 0, none), asm.StoreMem(rState, atLongest, asm.R1, asm.DWord),
 		asm.LoadMapPtr(asm.R1, g.maps.devices), asm.Mov.Imm(asm.R3, 0), asm.FnRedirectMap.Call(), asm.JEq.Imm(asm.R0, xdpRedirect, there))
 	g.label(none)
 	g.pass("it goes to a port that the kernel does not send to")

@@ -45,6 +45,6 @@
 //
 // Meters with rates, action profiles, header stacks, fields of variable length, value sets, sums and products of more than 64 bits, other hashes than crc32 and
 // crc16, multicast, clones, digests, recirculation: the engine runs such frames. Programs that are too long for the kernel in one piece are
-// refused. Pairs of interfaces (a wire outlives its process, and these programs must not) and generic XDP are the engine's. When the process ends the
+// refused, and those of which it could finish no frame. Pairs of interfaces (a wire outlives its process, and these programs must not) and generic XDP are the engine's. When the process ends the
 // kernel runs nothing any more: nothing is pinned.
 package xdp

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -35,6 +36,7 @@ type Executor struct {
 	sw   *p4.Switch // nil: it follows none
 	prog *ebpf.Program
 	from []Source
+	to   map[uint32]Target
 
 	mu      sync.Mutex // guards on and watched
 	on      bool
@@ -113,6 +115,9 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the program cannot run in the kernel: %w", err)
 	}
+	if !c.finishes {
+		return nil, errNothing{c.parts.engine()}
+	}
 	m, err := x.maps(s, &c)
 	if err != nil {
 		return nil, err
@@ -132,13 +137,34 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		if err := x.devices.Put(n, uint32(to.Index)); err != nil {
 			return nil, fmt.Errorf("port %d to interface %d: %w", n, to.Index, err)
 		}
-		storeHalf(x.out, int(n), uint32(to.Longest))
 	}
+	x.to = o.To
+	x.Links(nil)
 	x.watched = make([]bool, len(o.From))
 	for i := range o.From {
 		x.tell(i)
 	}
 	return x, nil
+}
+
+// errNothing is that the engine has to run all frames, and why.
+type errNothing struct{ why []string }
+
+func (e errNothing) Error() string {
+	return "no frame can come to its end in the kernel: " + strings.Join(e.why, "; ")
+}
+
+// Links says which ports have no link: frames to them go to the engine.
+func (x *Executor) Links(down map[uint32]bool) {
+	for n, to := range x.to {
+		longest := to.Longest
+		if down[n] {
+			longest = 0
+		}
+		if n < devices { // others are the engine's
+			storeHalf(x.out, int(n), uint32(longest))
+		}
+	}
 }
 
 // Begin has the kernel run frames with the entries that a Switch has, and follows the Switch from then on. All that changes the Switch, or asks it, is done by the

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -203,6 +204,11 @@ func (g *emitter) fresh() string {
 }
 
 func (g *emitter) jump(label string) { g.add(asm.Ja.Label(label)) }
+
+// leads reports whether a jump leads to a label.
+func leads(code asm.Instructions, label string) bool {
+	return slices.ContainsFunc(code, func(i asm.Instruction) bool { return i.Reference() == label })
+}
 
 // imm loads a constant.
 func (g *emitter) imm(r asm.Register, v uint64) {

@@ -30,8 +30,9 @@ type kernel struct {
 	must  bool
 	ports *surveyed // nil: it was told none
 	sw    *p4.Switch
-	run   *running // that follows sw; nil: none does
-	why   string   // why none does
+	run   *running        // that follows sw; nil: none does
+	why   string          // why none does
+	down  map[uint32]bool // ports without a link
 	// Frames of programs that have ended.
 	finished, given uint64
 
@@ -317,7 +318,16 @@ func (k *kernel) Look(now clock.Time) {
 		return
 	}
 	k.run, k.why = b.run, ""
+	k.Links(k.down)
 	k.run.x.Begin(k.sw, now)
+}
+
+// Links implements p4.Ahead.
+func (k *kernel) Links(down map[uint32]bool) {
+	k.down = down
+	if k.run != nil {
+		k.run.x.Links(down)
+	}
 }
 
 // Leave implements p4.Ahead.

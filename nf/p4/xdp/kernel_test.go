@@ -3,6 +3,7 @@ package xdp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -25,10 +26,12 @@ type site struct {
 	spec *graph.Spec
 }
 
+const bridge = "../../../p4src/l2_bridge.json"
+
 func siteSpec(exec string) *graph.Spec {
 	return &graph.Spec{
 		Ports: map[string]graph.PortSpec{"pa": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.A}}, "pb": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.B}}},
-		Apps:  map[string]graph.AppSpec{"sw": {Kind: "p4", Args: graph.Args{"program": "../../../p4src/l2_bridge.json", "exec": exec}}},
+		Apps:  map[string]graph.AppSpec{"sw": {Kind: "p4", Args: graph.Args{"program": bridge, "exec": exec}}},
 		Links: []string{"pa.out -> sw.1", "sw.2 -> pb.in", "pb.out -> sw.2", "sw.1 -> pa.in"},
 	}
 }
@@ -126,6 +129,39 @@ func (s *site) configure(entries string) {
 	}
 }
 
+// TestAppCounts: the counts of frames that the kernel has finished are whole when the engine takes over.
+func TestAppCounts(t *testing.T) {
+	s := newSite(t, frameOf(t, bridgeFrame))
+	s.configure(bridgeEntries)
+	s.wait("the program does not run", func() bool { return s.running().Runs })
+	counted := func() uint64 {
+		for _, c := range s.x.Graph.Counters() {
+			if c.Name == "kernel-finished" {
+				return c.Value
+			}
+		}
+		return 0
+	}
+	s.r.Burst = 500
+	var want uint64
+	s.app(func(a *p4.App) { // between two breaths, so that the app does not count meanwhile
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := s.r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(5 * time.Millisecond) // what is under way arrives
+		want = a.Report().(p4.Report).Kernel.(Running).Finished
+		if err := a.Reconfigure(graph.Args{"program": bridge, "exec": "engine"}); err != nil {
+			t.Error(err)
+		}
+	})
+	s.wait(fmt.Sprintf("the count is not %d", want), func() bool { return counted() == want })
+	if want < 500 {
+		t.Errorf("%d frames were finished in the kernel", want)
+	}
+}
+
 // TestApp: frames of an app are run in the kernel while its entries, its program and the graph change, but while somebody watches; and what was attached goes.
 func TestApp(t *testing.T) {
 	s := newSite(t, frameOf(t, bridgeFrame))
@@ -146,6 +182,18 @@ func TestApp(t *testing.T) {
 	if _, err := startOn(s.r, s.spec); err == nil || !strings.Contains(err.Error(), "has another XDP program") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a second instance at the same interfaces: %v", err)
 	}
+
+	// Frames to a port without a link are the engine's, which counts them.
+	s.app(func(a *p4.App) { a.SetLinks(map[uint32]bool{2: true}) })
+	given := s.running().Given
+	s.wait("frames to a port without a link are finished in the kernel", func() bool { return s.running().Given > given+100 })
+	finished := s.running().Finished
+	s.wait("nothing goes on", func() bool { return s.running().Given > given+200 })
+	if now := s.running().Finished; now != finished {
+		t.Errorf("%d frames to a port without a link were finished in the kernel", now-finished)
+	}
+	s.app(func(a *p4.App) { a.SetLinks(nil) })
+	s.finishes("with the link again")
 
 	// A trace sees frames, and then the kernel goes on.
 	if err := s.x.Graph.AddTrace("pa", 5, ""); err != nil {

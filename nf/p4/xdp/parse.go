@@ -39,6 +39,7 @@ func (s instance) label() string {
 // parser writes all states. Behind it is the label "parsed".
 func (g *parsing) parser() {
 	if !g.p.Parser {
+		g.jump("parsed")
 		return
 	}
 	g.toState(instance{state: g.p.Start})

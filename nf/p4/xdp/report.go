@@ -1,7 +1,9 @@
 package xdp
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/internal/ir"
@@ -64,9 +66,19 @@ func (p *parts) never(r Reason, why string) {
 	}
 }
 
+// engine are the parts that the kernel cannot run, and why.
+func (p *parts) engine() (why []string) {
+	for _, x := range p.list {
+		if len(x.Engine) > 0 {
+			why = append(why, fmt.Sprintf("%s %s: %s", x.Kind, x.Name, strings.Join(x.Engine, ", ")))
+		}
+	}
+	return why
+}
+
 // Report says what of a program the kernel runs.
 type Report struct {
-	// Kernel: the program can be loaded. If not, Why says why, and all of it runs in the engine.
+	// Kernel: the kernel runs some of its frames. If not, Why says why, and all of it runs in the engine.
 	Kernel bool   `json:"kernel"`
 	Why    string `json:"why,omitempty"`
 	// Instructions of the program, and Bytes of the state of a frame.
@@ -89,7 +101,10 @@ func Analyse(tree *ir.Program, c p4.Config) Report {
 	if err != nil {
 		return Report{Why: err.Error()}
 	}
-	r := Report{Kernel: true, Instructions: len(x.code), Bytes: x.size, Parts: x.parts.list}
+	r := Report{Kernel: x.finishes, Instructions: len(x.code), Bytes: x.size, Parts: x.parts.list}
+	if !r.Kernel {
+		r.Why = errNothing{x.parts.engine()}.Error()
+	}
 	for _, why := range x.reasons {
 		if why.Kind == "" {
 			r.Any = append(r.Any, why.Why)

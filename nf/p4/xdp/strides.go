@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"errors"
+	"math/bits"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -12,7 +13,8 @@ import (
 // as long. The first step looks at 8 bits of the key, each further one at 4.
 //
 // A block has a word for each value of its step's bits: in its lower half 1 + the record of the longest prefix that ends in this step and covers the value, in its
-// upper half 1 + the next block. The last record on the way is the one that is hit. A prefix that covers one word is changed by one store. One that
+// upper half 1 + the next block. Where one prefix alone goes on behind a value there is no block for it: the upper half has its record, with a bit that says so, and
+// the program compares the whole key. So most routes are found after as many steps as tell them from others. The last record on the way is the one that is hit. A prefix that covers one word is changed by one store. One that
 // covers several is changed in a copy of its block, which takes the block's place by one store: so all frames see it at once. Blocks and records that nothing
 // leads to any more wait for a grace period before they are written again. The first block has several places; a word says which is in use.
 type strides struct {
@@ -34,7 +36,7 @@ type prefix struct {
 // stridesShape is the size of a table's trie.
 type stridesShape struct {
 	bits    int // of the key
-	words   int // of a record
+	words   int // of a record: a key and its mask, both aligned to the left, and the entry
 	records int
 	blocks  int
 }
@@ -43,6 +45,8 @@ const (
 	firstBits = 8
 	nextBits  = 4
 	places    = 16 // of the first block
+	// In the upper half of a word: what is in the other bits is a record.
+	alone = 1 << 30
 	// Where the first block's places and the others are, in words.
 	rootAt  = 8
 	blockAt = rootAt + places<<firstBits
@@ -53,7 +57,7 @@ func stridesOf(t *ir.Table) (s stridesShape, ok bool) {
 	if t.Kind != ir.LPM || len(t.Keys) != 1 || t.Keys[0].Bits > 64 || t.Size == 0 {
 		return s, false
 	}
-	s = stridesShape{bits: t.Keys[0].Bits, words: entrySize(t) / 8, records: t.Size + spare(t.Size)}
+	s = stridesShape{bits: t.Keys[0].Bits, words: 2 + entrySize(t)/8, records: t.Size + spare(t.Size)}
 	steps := max(0, s.bits-firstBits+nextBits-1) / nextBits
 	s.blocks = t.Size*steps + spare(t.Size)
 	return s, 8*s.words*s.records <= maxMemory && 8<<nextBits*s.blocks <= maxMemory
@@ -95,7 +99,18 @@ func blockWord(block uint32, i int) int { return blockAt + int(block)<<nextBits 
 // block is the one that the word at parent leads to.
 func (s *strides) block(parent int) (block uint32, there bool) {
 	v := *s.nodes.word(parent) >> 32
-	return uint32(v) - 1, v != 0
+	return uint32(v) - 1, v != 0 && v < alone
+}
+
+// loner is the record of the prefix that alone goes on behind a word.
+func (s *strides) loner(word int) (record uint32, there bool) {
+	v := *s.nodes.word(word) >> 32
+	return uint32(v) - alone - 1, v >= alone
+}
+
+// upper changes the upper half of a word.
+func (s *strides) upper(word int, v uint32) {
+	s.nodes.store(word, uint64(v)<<32|*s.nodes.word(word)&(1<<32-1))
 }
 
 // put adds a prefix, aligned to the left, or changes what it leads to.
@@ -104,8 +119,11 @@ func (s *strides) put(p prefix, value []uint64) error {
 	if err != nil {
 		return err
 	}
+	at := int(r) * s.words
+	s.records.store(at, p.Key)
+	s.records.store(at+1, cut(^uint64(0), p.Len))
 	for w, v := range value {
-		s.records.store(int(r)*s.words+w, v)
+		s.records.store(at+2+w, v)
 	}
 	old, had := s.prefixes[p]
 	s.prefixes[p] = r
@@ -157,9 +175,17 @@ func cut(key uint64, n int) uint64 {
 // show has the words that a prefix covers say what the prefixes say.
 func (s *strides) show(p prefix) error {
 	from, to := stepOf(p.Len)
-	parent, err := s.way(p, from)
-	if err != nil {
+	parent, lone, err := s.way(p, from)
+	switch {
+	case err != nil:
 		return err
+	case lone:
+		v := uint32(0)
+		if r, there := s.prefixes[p]; there {
+			v = alone + r + 1
+		}
+		s.upper(parent, v)
+		return nil
 	}
 	first := bitsAt(p.Key, from, to-from)
 	n := 1 << max(0, to-p.Len)
@@ -218,28 +244,56 @@ func (s *strides) turn(word func(i int) uint64, first, n int) error {
 	return nil
 }
 
-// way is the word that leads to the block of a step on the way of a prefix. Blocks that are missing are made.
-func (s *strides) way(p prefix, from int) (parent int, err error) {
+// way is the word that leads to the block of a step on the way of a prefix, or one behind which the prefix is alone, or is to be. Blocks that are missing are made.
+func (s *strides) way(p prefix, from int) (parent int, lone bool, err error) {
 	if from == 0 {
-		return 0, nil
+		return 0, false, nil
 	}
 	parent = s.rootWord(s.root, bitsAt(p.Key, 0, firstBits))
 	for at := firstBits; ; at += nextBits {
 		b, there := s.block(parent)
 		if !there {
-			if b, err = s.blocks.take(); err != nil {
-				return 0, err
+			r, taken := s.loner(parent)
+			if !taken || s.prefixOf(r) == p {
+				return parent, true, nil
 			}
-			for i := range 1 << nextBits {
-				s.nodes.store(blockWord(b, i), 0)
+			if b, err = s.spread(r, at); err != nil {
+				return 0, false, err
 			}
-			s.nodes.store(parent, uint64(b+1)<<32|*s.nodes.word(parent)&(1<<32-1))
+			s.upper(parent, b+1)
 		}
 		if at == from {
-			return parent, nil
+			return parent, false, nil
 		}
 		parent = blockWord(b, bitsAt(p.Key, at, nextBits))
 	}
+}
+
+// prefixOf is that of a record.
+func (s *strides) prefixOf(record uint32) prefix {
+	at := int(record) * s.words
+	return prefix{Key: *s.records.word(at), Len: bits.OnesCount64(*s.records.word(at + 1))}
+}
+
+// spread is a block for the step that begins at a bit, in which there is a prefix that was alone before it.
+func (s *strides) spread(record uint32, from int) (uint32, error) {
+	b, err := s.blocks.take()
+	if err != nil {
+		return 0, err
+	}
+	for i := range 1 << nextBits {
+		s.nodes.store(blockWord(b, i), 0)
+	}
+	p := s.prefixOf(record)
+	first := bitsAt(p.Key, from, nextBits)
+	if to := from + nextBits; p.Len > to {
+		s.upper(blockWord(b, first), alone+record+1)
+	} else {
+		for i := range 1 << (to - p.Len) {
+			s.nodes.store(blockWord(b, first+i), uint64(record)+1)
+		}
+	}
+	return b, nil
 }
 
 // thin takes blocks away that lead to nothing, on the way of a prefix that is gone.
@@ -281,13 +335,13 @@ func prefixOf(t *ir.Table, r *ir.Row) prefix {
 func (g *pipes) lookStrides(n int, t *ir.Table, miss string) {
 	s, _ := stridesOf(t)
 	k := &t.Keys[0]
-	done := g.fresh()
+	done, lone, found := g.fresh(), g.fresh(), g.fresh()
 	g.key(k, 0)
-	g.add(asm.Mov.Reg(asm.R4, asm.R1))
 	if k.Bits < 64 {
-		g.add(asm.LSh.Imm(asm.R4, int32(64-k.Bits)))
+		g.add(asm.LSh.Imm(asm.R1, int32(64-k.Bits)))
 	}
-	// R4 is what is left of the key, R5 1 + the record so far.
+	// R0 is the key, R4 what is left of it, R5 1 + the record so far.
+	g.add(asm.Mov.Reg(asm.R0, asm.R1), asm.Mov.Reg(asm.R4, asm.R1))
 	nodes := func(r asm.Register, word int) { g.add(asm.LoadMapValue(r, g.maps.slots[n], uint32(8*word))) }
 	nodes(asm.R2, 0)
 	g.add(asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord), asm.And.Imm(asm.R1, places-1), asm.LSh.Imm(asm.R1, firstBits+3), asm.Mov.Reg(asm.R3, asm.R4),
@@ -296,14 +350,27 @@ func (g *pipes) lookStrides(n int, t *ir.Table, miss string) {
 	g.add(asm.Add.Reg(asm.R2, asm.R3), asm.LoadMem(asm.R3, asm.R2, 0, asm.DWord), asm.Mov.Reg32(asm.R5, asm.R3), asm.LSh.Imm(asm.R4, firstBits))
 	for at := firstBits; at < s.bits; at += nextBits {
 		none := g.fresh()
-		g.add(asm.RSh.Imm(asm.R3, 32), asm.JEq.Imm(asm.R3, 0, done), asm.Sub.Imm(asm.R3, 1), asm.JGE.Imm(asm.R3, int32(s.blocks), done),
+		g.add(asm.RSh.Imm(asm.R3, 32), asm.JEq.Imm(asm.R3, 0, done), asm.JGE.Imm(asm.R3, alone, lone), asm.Sub.Imm(asm.R3, 1), asm.JGE.Imm(asm.R3, int32(s.blocks), done),
 			asm.LSh.Imm(asm.R3, nextBits+3), asm.Mov.Reg(asm.R1, asm.R4), asm.RSh.Imm(asm.R1, 64-nextBits), asm.LSh.Imm(asm.R1, 3), asm.Add.Reg(asm.R3, asm.R1))
 		nodes(asm.R2, blockAt)
 		g.add(asm.Add.Reg(asm.R2, asm.R3), asm.LoadMem(asm.R3, asm.R2, 0, asm.DWord), asm.LSh.Imm(asm.R4, nextBits), asm.Mov.Reg32(asm.R1, asm.R3),
 			asm.JEq.Imm(asm.R1, 0, none), asm.Mov.Reg(asm.R5, asm.R1))
 		g.label(none)
 	}
+	g.jump(done)
+	record := func(r asm.Register) {
+		g.add(asm.JGE.Imm(r, int32(s.records), miss), asm.Mul.Imm(r, int32(8*s.words)), asm.LoadMapValue(rEntry, g.maps.tables[n], 0), asm.Add.Reg(rEntry, r))
+	}
+	if s.bits > firstBits {
+		g.label(lone)
+		g.add(asm.Sub.Imm(asm.R3, alone+1))
+		record(asm.R3)
+		g.add(asm.LoadMem(asm.R1, rEntry, 0, asm.DWord), asm.LoadMem(asm.R2, rEntry, 8, asm.DWord), asm.Xor.Reg(asm.R1, asm.R0), asm.And.Reg(asm.R1, asm.R2),
+			asm.JEq.Imm(asm.R1, 0, found))
+	}
 	g.label(done)
-	g.add(asm.JEq.Imm(asm.R5, 0, miss), asm.Sub.Imm(asm.R5, 1), asm.JGE.Imm(asm.R5, int32(s.records), miss), asm.Mul.Imm(asm.R5, int32(8*s.words)),
-		asm.LoadMapValue(rEntry, g.maps.tables[n], 0), asm.Add.Reg(rEntry, asm.R5))
+	g.add(asm.JEq.Imm(asm.R5, 0, miss), asm.Sub.Imm(asm.R5, 1))
+	record(asm.R5)
+	g.label(found)
+	g.add(asm.Add.Imm(rEntry, 16))
 }
