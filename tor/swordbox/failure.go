@@ -108,7 +108,7 @@ func (n *order) successor(l *flow, o *op) *flow {
 			c.may>>aWrite&1 != 0 && c.may>>accessOf(o)&1 != 0 && c.granted(x)
 	}
 	for _, c := range x.lanes {
-		if can(c) {
+		if can(c) && n.ledger.mayDiverge(c) {
 			return c
 		}
 	}
@@ -117,6 +117,9 @@ func (n *order) successor(l *flow, o *op) *flow {
 		if c := &n.flows[(int(n.index(l))+1+k)%len(n.flows)]; can(c) && (best == nil || c.heard > best.heard) {
 			best = c
 		}
+	}
+	if best != nil && !n.ledger.mayDiverge(best) {
+		return nil
 	}
 	if best != nil && n.cfg.mode.moves() {
 		n.keys.lend(best, x, n.c.Now())
@@ -149,6 +152,7 @@ func (n *order) bequeath(o *op, c *flow) {
 	if i := n.flowOf(o); i != c {
 		o.flags |= fGuest
 		n.keys.guest(o, 1)
+		n.lends.add(n.index(c))
 		n.ledger.diverge(c)
 		if !o.is(fOrphan) {
 			n.ledger.diverge(i)

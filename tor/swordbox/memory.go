@@ -73,24 +73,63 @@ type memory struct {
 	ties   ties
 }
 
-// ties are the queue pairs of bound connections of all servers, and of how many connections each is: those of two VLANs may have the same name, which is
-// all that the kernel knows.
+// ties are the queue pairs of bound connections of all servers: those of two VLANs may have the same name, which is all that the kernel knows.
 type ties struct {
-	sync.Mutex
-	of map[port.QueuePair]int32
+	sync.Mutex // also while the kernel is told, so that it is told in this order
+	of         map[port.QueuePair]tie
 }
 
-// change counts a connection that has queue pair q, or d = -1: has it no more. The result is whether the kernel is to be told.
-func (t *ties) change(q port.QueuePair, d int32) bool {
+// tie is of how many connections a queue pair is, and whether the kernel knows.
+type tie struct {
+	n    int32
+	told bool
+}
+
+// add counts a connection that has queue pair q. False when the kernel cannot be told.
+func (t *ties) add(c *graph.Ctx, q port.QueuePair) bool {
 	t.Lock()
 	defer t.Unlock()
-	n := t.of[q] + d
-	if n <= 0 {
-		delete(t.of, q)
-	} else {
-		t.of[q] = n
+	x := t.of[q]
+	x.n, x.told = x.n+1, x.told || c.Bind(q, true) == nil
+	t.of[q] = x
+	return x.told
+}
+
+// remove counts a connection that has queue pair q no more.
+func (t *ties) remove(c *graph.Ctx, q port.QueuePair) {
+	t.Lock()
+	defer t.Unlock()
+	x := t.of[q]
+	if x.n--; x.n > 0 {
+		t.of[q] = x
+		return
 	}
-	return n == 0 || n == d
+	delete(t.of, q)
+	_ = c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
+}
+
+// begin takes over what is bound when a process begins. False when the kernel has not all of it.
+func (t *ties) begin(c *graph.Ctx, bound []port.QueuePair) bool {
+	t.Lock()
+	defer t.Unlock()
+	var all []port.QueuePair
+	for _, q := range bound {
+		x := t.of[q]
+		if x.n++; x.n == 1 {
+			all = append(all, q)
+		}
+		t.of[q] = x
+	}
+	told := all[:min(len(all), port.MaxBound)]
+	if c.Rebind(told) != nil {
+		return false
+	}
+	for _, q := range told {
+		x := t.of[q]
+		x.told = true
+		t.of[q] = x
+	}
+	return len(told) == len(all)
 }
 
 // arrays are what the memory has of a server.
@@ -355,7 +394,7 @@ func (l *ledger) bind(f *flow) bool {
 		l.note(f)
 	}
 	for _, q := range r.ends() {
-		if l.mem.ties.change(q, 1) && l.by.c.Bind(q, true) != nil {
+		if !l.mem.ties.add(l.by.c, q) {
 			l.by.c.Count(ctrUnbound, 1)
 			told = false
 		}
@@ -375,9 +414,7 @@ func (l *ledger) strike(f *flow) {
 	}
 	r := identityOf(&l.r.rows[l.r.index(f)])
 	for _, q := range r.ends() {
-		if l.mem.ties.change(q, -1) {
-			_ = l.by.c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
-		}
+		l.mem.ties.remove(l.by.c, q)
 	}
 }
 

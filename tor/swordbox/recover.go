@@ -80,10 +80,7 @@ func (s *Box) inherit(now clock.Time) {
 		}
 	}
 	m.bound.Store(int32(len(bound) / 2))
-	for _, q := range bound {
-		m.ties.change(q, 1)
-	}
-	if s.c.Rebind(bound) != nil {
+	if !m.ties.begin(s.c, bound) {
 		s.c.Count(ctrUnbound, 1)
 	}
 }

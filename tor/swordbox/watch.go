@@ -88,9 +88,11 @@ func (l *lenders) all(yield func(int32) bool) {
 
 // inspection is one look at all connections, of which each call of inspectAll does a part: frames wait meanwhile.
 type inspection struct {
-	under                    bool           // way
-	away                     clock.Duration // how much later than due the app was called: for so long it heard nobody
-	busy                     bool
+	under bool           // way
+	away  clock.Duration // how much later than due the app was called: for so long it heard nobody
+	later clock.Duration // of it, what came when some had been looked at: these are excused the next time
+	busy  bool
+
 	conns, words, lent, held int
 }
 
@@ -117,14 +119,20 @@ func (s *Box) inspectAll(now clock.Time) {
 	if late <= period {
 		late = 0
 	}
-	if !r.under || late > 0 {
-		*r = inspection{under: true, away: late}
+	if !r.under {
+		*r = inspection{under: true, away: r.later}
 		for _, n := range *s.nodes.Load() {
 			s.own(n)
 			n.inspected = 0
-			if late > 0 {
-				n.pulse.excuse(late, now)
-			}
+		}
+	} else {
+		r.later += late
+	}
+	if late > 0 {
+		r.away += late
+		for _, n := range *s.nodes.Load() {
+			s.own(n)
+			n.pulse.excuse(late, now)
 		}
 	}
 	left := mostInspected
