@@ -284,6 +284,7 @@ func mutants() []mutant {
 		{"an early answer is the end of its operation", "op.go", "return o.is(fEarly) || !o.answered()", "return !o.answered()", frames, "TestEarly"},
 		{"an early answer counts for nothing", "response.go", "if o.is(fEarly) {\n\t\t\tc.ack", "if false {\n\t\t\tc.ack", frames, "TestEarly"},
 		{"what comes behind a READ of unknown length is the next", "request.go", "if (fl.vague || fl.unsure) && d >= 0 && ", "if false && ", frames, "TestUnsureRead"},
+		{"what comes behind a READ of unknown length is taken at once", "request.go", "psn == fl.arrived && !fl.vague && !fl.unsure && ", "psn == fl.arrived && ", frames, "TestUnsureRead"},
 		{"what waited for a READ's length waits on", "client.go", "r.known = append(r.known, fl)", "_ = r", frames, "TestUnsureRead"},
 		{"what waits for a READ's length is what a READ may take", "request.go", "uint32(d) < n.mostOf(fl)+farOff {", "uint32(d) < n.mostOf(fl) {", frames, "TestUnsureRead"},
 		{"masks of an atomic that is sent again change places", "record.go", "more.compareMask, more.swapMask = m", "more.swapMask, more.compareMask = m", frames, "TestAbandonedMaskedCAS"},

@@ -47,7 +47,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		if psn, done = s.inQuestion(fl, x, b, psn); done {
 			return
 		}
-		stray = true // perhaps
+		stray = true // what psn is now was not asked
 	}
 	d := hdr.PSNDiff(psn, fl.next)
 	if stray && (d > farOff || d < -farOff && !n.isAwaited(fl, psn)) {
