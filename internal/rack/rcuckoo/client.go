@@ -122,9 +122,6 @@ type Config struct {
 	// dead; 0 = 100 ms. A client that has not got all locks of an operation within
 	// an eighth of it gives them back and begins again.
 	FailAfter time.Duration
-	// FailTries, if it is not 0, is how often a lock is found held until its holder counts as dead, instead of FailAfter, as
-	// the public code counts; FailAfter is then more than so many tries take.
-	FailTries int
 	// Torn writes a row with two requests, the CRC in the second, as a WRITE may be
 	// seen in pieces.
 	Torn bool

@@ -2,7 +2,6 @@ package rcuckoo
 
 import (
 	"slices"
-	"time"
 
 	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
@@ -48,7 +47,6 @@ type suspect struct {
 	// also is another region that a repair of lock alsoFor was found to need,
 	// plus 1; 0: none.
 	also, alsoFor int
-	tries         int    // since it was found held, or since the base
 	places        []byte // as they were at the base
 }
 
@@ -62,25 +60,18 @@ func (s *session) observe(now clock.Time, g *group, was uint64) bool {
 	}
 	u.bits &= was & g.mask
 	u.last = now
-	u.tries++
-	quarters := func(n int, since clock.Time) bool { // of the patience, since a time or, in tries, since then
-		if c.cfg.FailTries > 0 {
-			return u.tries >= n*c.cfg.FailTries/4
-		}
-		return now.Sub(since) >= wait*time.Duration(n)/4
-	}
 	if u.armed {
 		switch {
 		case u.bits>>(u.lock%64)&1 == 0:
 			c.stats.Cleared++
 			u.on = false
-		case quarters(3, u.base):
+		case now.Sub(u.base) >= wait*3/4:
 			s.release(now, thenRepair)
 			return true
 		}
 		return false
 	}
-	if !quarters(1, u.since) {
+	if now.Sub(u.since) < wait/4 {
 		return false
 	}
 	c.stats.Suspected++
@@ -93,7 +84,7 @@ func (s *session) arm(now clock.Time) {
 	u := &s.sus
 	for u.lock = u.word * 64; u.bits>>(u.lock%64)&1 == 0; u.lock++ {
 	}
-	u.armed, u.base, u.tries = true, now, 0
+	u.armed, u.base = true, now
 	u.regions, u.leases = append(u.regions[:0], s.c.cfg.regionOf(u.lock)), append(u.leases[:0], 0)
 	if u.also > 0 && u.alsoFor == u.lock {
 		u.regions, u.leases = append(u.regions, u.also-1), append(u.leases, 0)
