@@ -16,7 +16,7 @@ const (
 // What may be said of a figure's run.
 var (
 	takesNIC     = []string{"nic"}
-	cloverCauses = []string{causeThreads, causeNaps}
+	cloverCauses = []string{causeKeys, causeAlone}
 	takesStore   = []string{"keys", "zipf", "object-size", "steered-keys", "search", "hosts", "threads", "nic"}
 )
 
@@ -104,14 +104,14 @@ func throughputs() []*Figure {
 			},
 		},
 		{
-			ID: "2.10", data: "2.10", usual: sevenHosts.usual(), takes: takesStore, causes: cloverCauses, overThreads: true, jobs: withFUSEE(throughput(0), fuseeOf(sevenHosts, 0)), lacks: fuseeLacks,
+			ID: "2.10", data: "2.10", usual: sevenHosts.usual(), takes: takesStore, causes: cloverCauses, overThreads: true, jobs: withFUSEE(throughput(0), fuseeOf(0)), lacks: fuseeLacks,
 			ratios: []ratio{
 				{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}},
 				overFUSEE,
 			},
 		},
 		{
-			ID: "2.11", data: "2.11", usual: sevenHosts.usual(), takes: takesStore, causes: cloverCauses, overThreads: true, jobs: withFUSEE(throughput(0.05), fuseeOf(sevenHosts, 0.05)), lacks: fuseeLacks,
+			ID: "2.11", data: "2.11", usual: sevenHosts.usual(), takes: takesStore, causes: cloverCauses, overThreads: true, jobs: withFUSEE(throughput(0.05), fuseeOf(0.05)), lacks: fuseeLacks,
 			ratios: []ratio{
 				{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}},
 				{"392 threads, write steering over default", ref{0, nameWrite, 392}, ref{0, nameDefault, 392}},
@@ -124,7 +124,7 @@ func throughputs() []*Figure {
 			},
 		},
 		{
-			ID: "2.12", data: "2.12", usual: sevenHosts.usual(), takes: takesStore, causes: cloverCauses, overThreads: true, jobs: withFUSEE(throughput(0.5), fuseeOf(sevenHosts, 0.5)), lacks: fuseeLacks,
+			ID: "2.12", data: "2.12", usual: sevenHosts.usual(), takes: takesStore, causes: cloverCauses, overThreads: true, jobs: withFUSEE(throughput(0.5), fuseeOf(0.5)), lacks: fuseeLacks,
 			ratios: []ratio{
 				{"280 threads, read+write steering over default", ref{0, nameReadWrite, 280}, ref{0, nameDefault, 280}},
 				{"336 threads, read+write steering over default", ref{0, nameReadWrite, 336}, ref{0, nameDefault, 336}},
@@ -137,12 +137,12 @@ func throughputs() []*Figure {
 				{series: nameDefault, from: 280, to: 280, text: reasonDip},
 				{series: nameDefault, from: 14, text: reasonRace},
 				{series: nameWrite, from: 14, text: reasonRace},
-				{series: nameReadWrite, from: 56, text: reasonHosts, cause: causeThreads},
+				{series: nameReadWrite, from: 56, text: reasonHosts},
 				{ratio: true, series: "280 threads, read+write steering over default", text: reasonDip},
 			},
 		},
 		{
-			ID: "2.13", data: "2.13", usual: sevenHosts.usual(), takes: takesStore, causes: cloverCauses, overThreads: true, jobs: withFUSEE(throughput(1), fuseeOf(sevenHosts, 1)), lacks: fuseeLacks,
+			ID: "2.13", data: "2.13", usual: sevenHosts.usual(), takes: takesStore, causes: cloverCauses, overThreads: true, jobs: withFUSEE(throughput(1), fuseeOf(1)), lacks: fuseeLacks,
 			ratios: []ratio{
 				{"280 threads, write steering over default", ref{0, nameWrite, 280}, ref{0, nameDefault, 280}},
 				{"392 threads, write steering over default", ref{0, nameWrite, 392}, ref{0, nameDefault, 392}},
@@ -152,8 +152,8 @@ func throughputs() []*Figure {
 			reasons: []reason{
 				{series: nameDefault, from: 280, to: 280, text: reasonDip},
 				{series: nameDefault, from: 14, text: reasonRace},
-				{series: nameWrite, from: 56, text: reasonHosts, cause: causeThreads},
-				{series: nameReadWrite, from: 56, text: reasonHosts, cause: causeThreads},
+				{series: nameWrite, from: 56, text: reasonHosts},
+				{series: nameReadWrite, from: 56, text: reasonHosts},
 				{ratio: true, series: "280 threads, write steering over default", text: reasonDip},
 			},
 		},
@@ -262,7 +262,7 @@ func sixHostReasons() (rs []reason) {
 		name string
 		from float64
 	}{{"A / " + nameReadWrite, 96}, {"W / " + nameWrite, 48}, {"W / " + nameReadWrite, 48}} {
-		rs = append(rs, reason{series: c.name, from: c.from, text: reasonHosts, cause: causeThreads})
+		rs = append(rs, reason{series: c.name, from: c.from, text: reasonHosts})
 	}
 	for _, name := range []string{"B / " + nameDefault, "B / " + nameWrite, "A / " + nameDefault, "A / " + nameWrite, "W / " + nameDefault} {
 		for panel := range 3 {
