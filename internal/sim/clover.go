@@ -45,8 +45,10 @@ type CloverConfig struct {
 	Search clover.Search
 	// Nap is how long a background thread of clover.SearchLibrary sleeps; 0 = clover.DefaultNap.
 	Nap time.Duration
-	// Work is the client library's own; zero = CloverLibrary.
-	Work clover.Work
+	// Work is the client library's own for an operation, and Request for each of its requests,
+	// beside NIC.Verb; both zero = CloverLibrary.
+	Work    clover.Work
+	Request time.Duration
 	// Entries is how many entries the memory node has; 0 = enough for the run.
 	Entries int
 
@@ -69,10 +71,11 @@ type CloverConfig struct {
 // CloverLibrary is the work of Clover's own library by its authors' latencies
 // of one client (Tsai et al., USENIX ATC '20, figures 5 and 6, 128 bytes): a
 // read takes 2.07 us and its READ 1.53 us; a write takes 4.46 us and its WRITE
-// and CAS 0.92 and 1.6 us. By its source that is done once an operation: a search posts
-// and polls, and no more.
-func CloverLibrary() clover.Work {
-	return clover.Work{Read: 540 * time.Nanosecond, Write: 1940 * time.Nanosecond}
+// and CAS 0.92 and 1.6 us. By its source a read has one look into the cache, and two requests, each
+// of which takes its number from a queue and looks into a table four times at least: the read's time is
+// taken for that of its requests. What a write has beside two of these is done once an operation.
+func CloverLibrary() (operation clover.Work, request time.Duration) {
+	return clover.Work{Write: 1400 * time.Nanosecond}, 270 * time.Nanosecond
 }
 
 // CloverMeasured is what the clients did in the window.
@@ -128,8 +131,8 @@ func (c *CloverConfig) defaults() error {
 	if c.NIC == (NIC{}) {
 		c.NIC = ConnectX5()
 	}
-	if c.Work == (clover.Work{}) {
-		c.Work = CloverLibrary()
+	if c.Work == (clover.Work{}) && c.Request == 0 {
+		c.Work, c.Request = CloverLibrary()
 	}
 	if c.Warmup == 0 {
 		c.Warmup = time.Millisecond
@@ -151,7 +154,7 @@ func (c *CloverConfig) defaults() error {
 		// More than the rack's link could write, and twice that, so that
 		// nothing has to be recycled; bounded by memory.
 		most := 40 * int((c.Warmup+c.Measure).Microseconds()+1)
-		c.Entries = c.Keys + min(2*most, 1<<20) + c.Hosts*256
+		c.Entries = 2*c.Keys + min(2*most, 1<<20) + c.Hosts*(256+32*c.ThreadsPerHost)
 	}
 	return nil
 }
@@ -181,8 +184,10 @@ func (c *CloverConfig) rack(ctx context.Context) (*cloverRack, error) {
 		return clover.Machine{Name: name, Port: x.Port(), MAC: x.MAC, IP: x.IP, Pool: w.Pool()}
 	}
 	nodes := clover.Rack{Memory: []clover.Machine{machine("memory", c.NIC)}, Metadata: machine("metadata", c.NIC)}
+	client := c.NIC
+	client.Verb += c.Request
 	for i := range c.Hosts {
-		nodes.Compute = append(nodes.Compute, machine(fmt.Sprintf("host%d", i), c.NIC))
+		nodes.Compute = append(nodes.Compute, machine(fmt.Sprintf("host%d", i), client))
 	}
 	if err != nil {
 		return nil, err
@@ -210,13 +215,24 @@ func (c *CloverConfig) rack(ctx context.Context) (*cloverRack, error) {
 		return nil, err
 	}
 	// The store is filled through the network, before the clients' workload.
-	r.cl.Start(clover.Load{Sweep: true})
-	w.Wake()
-	if err := w.Until(ctx, r.cl.Stopped, w.Now()+Second); err != nil {
-		return nil, fmt.Errorf("sim: filling the store: %w", errors.Join(err, r.cl.Err()))
+	before := []clover.Load{{Sweep: true}}
+	if c.Mode != tor.Off {
+		// The middlebox gets to know every connection, and then every key's tail: a write that were not
+		// steered at first would run after the tail for as long as others steered are faster than a READ.
+		before = append(before, clover.Load{Mix: &ycsb.Mix{Writes: 1}, MaxOps: acquaintance}, clover.Load{Sweep: true})
+	}
+	for _, l := range before {
+		r.cl.Start(l)
+		w.Wake()
+		if err := w.Until(ctx, r.cl.Stopped, w.Now()+Second); err != nil {
+			return nil, fmt.Errorf("sim: filling the store: %w", errors.Join(err, r.cl.Err()))
+		}
 	}
 	return r, nil
 }
+
+// acquaintance is how many writes of a session pair its connection; two would do.
+const acquaintance = 4
 
 // Clover measures a run of Clover: the state machines of rack/clover on the
 // modelled rack, with the code of tor/clover in the switch.
@@ -233,7 +249,7 @@ func Clover(ctx context.Context, c CloverConfig) (CloverMeasured, error) {
 	if c.Faults != nil {
 		c.Faults(w.World, box, all[0], all[2:])
 	}
-	cl.Start(clover.Load{})
+	cl.Start(clover.Load{Mix: &ycsb.Mix{Writes: c.WriteShare}})
 	w.Wake()
 	open := w.Now() + From(c.Warmup)
 	total := c.Warmup + c.Measure

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/graph"
 	tor "github.com/quillon/quillon/tor/clover"
 )
@@ -215,7 +216,7 @@ func running(t testing.TB, c CloverConfig) *cloverRack {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.cl.Start(clover.Load{})
+	r.cl.Start(clover.Load{Mix: &ycsb.Mix{Writes: c.WriteShare}})
 	r.Wake()
 	if err := r.Run(r.Now() + Millisecond); err != nil {
 		t.Fatal(err)

@@ -56,6 +56,43 @@ func (f *Figure) overMixes() bool {
 	return err == nil && p.X.Scale == Category && p.X.Label == "YCSB"
 }
 
+// What is the default is what takes points into the tolerance: without it they are outside.
+func TestCauseOff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	for _, x := range []struct {
+		id, cause, series string
+		panel             int
+		x                 float64
+	}{
+		{"2.12", causeKeys, nameDefault, 0, 56},
+		{"2.4", causeKeys, nameDefault, 1, 96},
+		{"2.13", causeAlone, nameReadWrite, 0, 112},
+	} {
+		fs, err := Find(x.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := load(fs[0].data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		re := &reason{panel: x.panel, series: x.series}
+		for _, s := range p.Quantities[x.panel].Series {
+			for _, c := range s.Points {
+				if s.Name != x.series || c.x != x.x {
+					continue
+				}
+				on, off := at(t, fs[0], "", re, c), at(t, fs[0], x.cause, re, c)
+				if on.Verdict != Within || off.Verdict != Missed {
+					t.Errorf("%s, %s at %v: %+.0f %% (%s), with %s %+.0f %% (%s)", x.id, x.series, c.x, 100**on.Error, on.Verdict, x.cause, 100**off.Error, off.Verdict)
+				}
+			}
+		}
+	}
+}
+
 // at is a point of a figure over threads, or workloads, of which nothing else is run.
 func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 	t.Helper()

@@ -35,11 +35,21 @@ type rack struct {
 // contendedTime is how long operations in conflict are measured.
 const contendedTime = 8 * time.Millisecond
 
+// Keys and exponent of SwordBox's runs. The text of the dissertation has 1,024 keys and 0.99, and the authors' driver opens 1,000
+// keys; but workloads are read from files, and their plot of these (May 2022) has 128 keys, with exponents from 0 to 1.5, of
+// which the driver takes 1. It calls 128 steered keys all. See docs/SIMULATION.md, "Clover's runs".
+const (
+	fileKeys = 128
+	fileZipf = 1.0
+	textKeys = 1024
+	textZipf = 0.99
+)
+
 var (
 	// sevenHosts is the run of August 2022: figures 2.10 to 2.15.
-	sevenHosts = rack{hosts: 7, keys: 1024, zipf: 0.99, measure: contendedTime}
+	sevenHosts = rack{hosts: 7, keys: fileKeys, zipf: fileZipf, measure: contendedTime}
 	// sixHosts is the run of June 2022: figure 2.4.
-	sixHosts = rack{hosts: 6, keys: 1000, zipf: 1, measure: contendedTime}
+	sixHosts = rack{hosts: 6, keys: fileKeys, zipf: fileZipf, measure: contendedTime}
 	// twoHosts is the rack of WORDS '21, which only had write steering.
 	twoHosts = rack{hosts: 2, keys: 1024, zipf: 0.75, measure: contendedTime, software: true, techniques: techniques[:2]}
 )
@@ -70,6 +80,9 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	if err != nil {
 		return job{}, err
 	}
+	if par.Cause == causeKeys && !r.software {
+		r.keys, r.zipf = textKeys, textZipf
+	}
 	if par.Hosts != 0 {
 		r.hosts = par.Hosts
 	}
@@ -85,12 +98,11 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 		Args: graph.Args{"clients": "trusted"}, // as the papers trust them
 		NIC:  nic, Seed: par.Seed,
 	}
-	switch par.Cause {
-	case causeThreads:
-		c.Work = sim.CloverLibrary()
-		c.Work.Write += r.crowd(threads)
-	case causeNaps:
-		c.Nap = longNap
+	c.Work, c.Request = sim.CloverLibrary()
+	if par.Cause != causeAlone {
+		request, write := crowd(threads)
+		c.Request += request
+		c.Work.Write += write
 	}
 	// Threads that share queue pairs cannot take turns on the simulated
 	// processors: where there are more threads than those, each has its own.
@@ -131,49 +143,62 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	}, nil
 }
 
-// Causes of deviations of Clover's figures.
+// What Params.Cause switches off in Clover's figures.
 const (
-	// causeThreads makes a write take longer by as much as the other run's steered writes do with so
-	// many threads on a host: figures of six hosts take it from 2.13, those of seven from
-	// six-host-run. What is taken from one run shows nothing about the same run.
-	causeThreads = "threads"
-	// causeNaps makes background threads sleep longer.
-	causeNaps = "naps"
+	// causeKeys takes keys and exponent from the text of the dissertation, not from the workloads' files.
+	causeKeys = "keys"
+	// causeAlone has threads of a host cost each other nothing.
+	causeAlone = "alone"
 )
 
-// longNap is what six-host-run has with one thread on each host that only writes: of 0.85 shortcuts a
-// write come 5.70 packets.
-const longNap = 120 * time.Microsecond
+// Curves of six-host-run that say what threads of a host cost each other. They are inputs there.
+const (
+	crowdedReads  = "C / " + nameDefault
+	crowdedWrites = "W / " + nameReadWrite
+	// fullLink is with how many threads on a host, and more, reads fill the memory node's link.
+	fullLink = 32
+)
 
-// crowd is by how much longer a steered write takes with n threads on a host than with one, in a
-// published run with another number of hosts.
-func (r rack) crowd(n int) time.Duration {
-	data, name, hosts := "2.13", nameReadWrite, 7
-	if r.hosts == 7 {
-		data, name, hosts = "six-host-run", "W / "+nameReadWrite, 6
-	}
-	p, err := load(data)
+// crowd is by how much longer a request, and besides a write, takes with n threads on a host than with
+// one. A read is its two requests: see sim.CloverLibrary. From fullLink on, where reads wait for the link, the line of
+// those before goes on; steered writes do not wait, and with more than 40 threads it is what it is with 40.
+func crowd(n int) (request, write time.Duration) {
+	read := longer(crowdedReads, n, fullLink-1)
+	return read / 2, longer(crowdedWrites, n, 0) - read
+}
+
+// longer is by how much longer an operation takes with n threads on a host than with one, in a curve of
+// six-host-run. If before is not 0, points with more threads are left out, and the line goes on there.
+func longer(series string, n, before int) time.Duration {
+	p, err := load("six-host-run")
 	if err != nil {
 		return 0
 	}
-	var last, first, x float64
+	var at []coord // threads of a host, and how long an operation takes in us
 	for _, s := range p.Quantities[0].Series {
-		if s.Name != name {
+		if s.Name != series {
 			continue
 		}
 		for _, c := range s.Points {
-			threads, took := c.x/float64(hosts), c.x/c.y // us
-			switch {
-			case first == 0:
-				first, last, x = took, took, threads
-			case threads >= float64(n):
-				took = last + (took-last)*(float64(n)-x)/(threads-x)
-				return time.Duration(1000 * (took - first))
+			if x := c.x / float64(sixHosts.hosts); before == 0 || x <= float64(before) {
+				at = append(at, coord{x: x, y: c.x / c.y})
 			}
-			last, x = took, threads
 		}
 	}
-	return time.Duration(1000 * (last - first))
+	if len(at) < 2 {
+		return 0
+	}
+	x := float64(n)
+	if before == 0 {
+		x = min(x, at[len(at)-1].x)
+	}
+	i := 1
+	for i < len(at)-1 && at[i].x < x {
+		i++
+	}
+	a, b := at[i-1], at[i]
+	took := a.y + (b.y-a.y)*(x-a.x)/(b.x-a.x)
+	return time.Duration(1000 * (took - at[0].y))
 }
 
 // conflicts reports whether operations conflict with each other, and queues of

@@ -20,11 +20,11 @@ func fuseeRack() sim.FuseeConfig {
 	return sim.FuseeConfig{Store: fusee.Layout{Unit: 256}, Library: fusee.Config{Cache: -1, Blind: true}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99}}
 }
 
-// fuseeOf is a store as a figure of Clover has it.
-func fuseeOf(r rack, writes float64) func(par Params, clients int) sim.FuseeConfig {
+// fuseeOf is a store as the text has it beside Clover's.
+func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 	return func(par Params, clients int) sim.FuseeConfig {
 		c := fuseeRack()
-		c.Keys, c.Value, c.Clients, c.Writes, c.Kind, c.Zipf = r.keys, 128, clients, writes, fusee.Update, r.zipf
+		c.Keys, c.Value, c.Clients, c.Writes, c.Kind, c.Zipf = textKeys, 128, clients, writes, fusee.Update, textZipf
 		if par.Keys != 0 {
 			c.Keys = par.Keys
 		}
