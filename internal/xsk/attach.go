@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -149,6 +150,21 @@ func (a *Attached) maps(name string, value uint32, take func(*ebpf.Map) error) e
 		}
 	}
 	return nil
+}
+
+// Partners are the interfaces, by index, that the program is for beside this one.
+func (a *Attached) Partners() (all []int, err error) {
+	err = a.maps(stateMapName, stateEntry, func(m *ebpf.Map) error {
+		s, err := openState(m)
+		if err != nil {
+			return errors.Join(err, m.Close())
+		}
+		if i := s.ifindex(); i != a.ifindex && !slices.Contains(all, i) {
+			all = append(all, i)
+		}
+		return s.Close()
+	})
+	return all, err
 }
 
 // Swap attaches next to an interface by netlink, so that it outlives the

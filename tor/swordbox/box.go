@@ -117,7 +117,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		s := &shared{cfg: cfg}
 		s.cfg.seed, s.asked.seed = env.Seed, env.Seed
 		s.mem.geometry = cfg.geometry()
-		s.mem.ties.of = make(map[port.QueuePair]tie, min(2*s.mem.places*s.mem.conns, 1<<13))
+		s.mem.ties.of = make(map[port.QueuePair]tie, min(2*s.mem.places*s.mem.conns, port.MaxBound))
 		s.nodes.Store(&[]*node{})
 		if s.failed = s.remember(env); s.failed == nil && !env.Asked {
 			s.reserve(env.Workers)

@@ -3,10 +3,10 @@ package afxdp
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/xsk"
 )
@@ -25,14 +25,17 @@ func unclaimed(name string) error {
 		return fmt.Errorf("interface %q: %w", name, err)
 	}
 	a, err := xsk.AttachedTo(l.Attrs().Index)
+	if errors.Is(err, unix.EPERM) {
+		return nil // packet sockets take fewer rights than to see whose program it is
+	}
 	if a == nil || err != nil {
-		return explain(err)
+		return err
 	}
 	defer func() { _ = a.Close() }()
 	if !ours(a) {
 		return nil
 	}
-	with, err := sharers(a.ID, l.Attrs().Index)
+	with, err := partners(a, 0)
 	if err != nil {
 		return err
 	}
@@ -44,18 +47,21 @@ func ours(a *xsk.Attached) bool {
 	return a.Name == xsk.WireProgram || a.Name == xsk.PortProgram || a.Name == FrontProgram || a.Name == FlowsProgram
 }
 
-// sharers are the interfaces with the XDP program of that ID, but for some.
-func sharers(id uint32, but ...int) (names []string, err error) {
-	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, err
-	}
-	for _, l := range links {
-		if x := l.Attrs().Xdp; x != nil && x.Attached && x.ProgId == id && !slices.Contains(but, l.Attrs().Index) {
+// partners are the names of the interfaces that a wire leads to from a, and that have it still.
+func partners(a *xsk.Attached, but int) (names []string, err error) {
+	all, err := a.Partners()
+	for _, i := range all {
+		l, e := netlink.LinkByIndex(i)
+		if i == but || e != nil {
+			continue // it is gone
+		}
+		x, e := xsk.AttachedTo(i)
+		if x != nil && ours(x) {
 			names = append(names, l.Attrs().Name)
 		}
+		err = errors.Join(err, e, x.Close())
 	}
-	return names, nil
+	return names, err
 }
 
 // Attachments are the package's programs in the calling thread's network namespace, by their first

@@ -236,7 +236,7 @@ func (d *device) noOther() error {
 	if d.before == nil {
 		return nil
 	}
-	with, err := sharers(d.before.ID, d.index, d.other.index)
+	with, err := partners(d.before, d.other.index)
 	if err != nil || len(with) == 0 {
 		return err
 	}

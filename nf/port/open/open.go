@@ -40,6 +40,8 @@ type Ports struct {
 	ports map[string][]port.Port
 	next  uint16 // number of the next port to be added
 	open  []opened
+
+	claimed map[string]claimed // by interface
 }
 
 // Queues are the queues of each open port, as graph.Config.Ports has them.
@@ -57,6 +59,7 @@ type opened struct {
 	devs   [2]string    // its interfaces
 	detach func() error // of afxdp
 	close  func() error
+	dev    string // of packet sockets: see claimed
 }
 
 // Bound says what the ports were bound to, those added later included.
@@ -213,19 +216,15 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return err
 		}
-		release, err := afxdp.Claim(x.dev)
-		if err != nil {
+		if err := o.claim(x.dev); err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
 		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave})
 		if err != nil {
-			release()
+			o.unclaim(x.dev)
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		now = opened{queues: []port.Port{q}, close: func() error {
-			defer release()
-			return q.Close()
-		}}
+		now = opened{queues: []port.Port{q}, close: q.Close, dev: x.dev}
 	case TAP:
 		x, err := readPort(name, tapArguments, p.Args)
 		if err != nil {
@@ -264,7 +263,46 @@ func (o *Ports) Closed(queues []port.Port) {
 	defer o.mu.Unlock()
 	is := func(qs []port.Port) bool { return len(qs) > 0 && qs[0] == queues[0] }
 	maps.DeleteFunc(o.ports, func(_ string, qs []port.Port) bool { return is(qs) })
-	o.open = slices.DeleteFunc(o.open, func(p opened) bool { return is(p.queues) })
+	o.open = slices.DeleteFunc(o.open, func(p opened) bool {
+		if is(p.queues) {
+			o.unclaim(p.dev)
+		}
+		return is(p.queues)
+	})
+}
+
+// claim has an interface be this instance's for packet sockets: for two ports at once while one takes the other's place.
+func (o *Ports) claim(dev string) error {
+	c := o.claimed[dev]
+	if c.n == 0 {
+		release, err := afxdp.Claim(dev)
+		if err != nil {
+			return err
+		}
+		c.release = release
+	}
+	c.n++
+	if o.claimed == nil {
+		o.claimed = map[string]claimed{}
+	}
+	o.claimed[dev] = c
+	return nil
+}
+
+func (o *Ports) unclaim(dev string) {
+	c := o.claimed[dev]
+	if c.n--; c.n > 0 {
+		o.claimed[dev] = c
+	} else if c.n == 0 {
+		delete(o.claimed, dev)
+		c.release()
+	}
+}
+
+// claimed is what this instance has of an interface with packet sockets.
+type claimed struct {
+	n       int // ports
+	release func()
 }
 
 // Detach takes the workers out of the way of the frames, which cross in the kernel from then on; it comes before the
@@ -366,6 +404,7 @@ func (o *Ports) Close() error {
 	var errs []error
 	for _, p := range o.open {
 		errs = append(errs, p.close())
+		o.unclaim(p.dev)
 	}
 	return errors.Join(errs...)
 }
