@@ -5,7 +5,7 @@ type Slot struct {
 	// Claim is the entry's turn in the place (32 bits) and its state. Who has it busy may read and write the rest.
 	Claim  uint64
 	Flags  uint32
-	_      uint32
+	Behind uint32 // the program's alone: when a frame of the entry came up last that is not run before others have left, in units of 1<<BehindShift ns
 	Quiet  uint64 // ns; 0: for ever
 	Quiets [2]uint64
 	Last   [2]uint64 // times of the kernel
@@ -14,7 +14,7 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	_      [8]byte // to a power of two
+	Odd    uint64 // the program's alone: when a frame came up last that the program does not run
 }
 
 // Dir is one direction of an entry.
@@ -48,6 +48,15 @@ const (
 	FlagFollow  = 1 << iota // what TCP segments say is noted
 	FlagWindows             // and their numbers are compared
 	FlagSix                 // it is of IPv6
+	FlagBehind              // a frame has come up that the program does not run: those behind it come up, too, so that they do not overtake it
+)
+
+// Behind a frame that the program does not run all come up, until a frame comes that has had none of the entry before it for BehindGap, which is longer than the
+// process has a frame, or BehindMost is over since.
+const (
+	BehindShift = 20 // a unit is 1<<BehindShift ns, about a millisecond
+	BehindGap   = 5  // units
+	BehindMost  = 100_000_000
 )
 
 // AckWindow is how far behind an acknowledgement may be, at least.
