@@ -5,7 +5,7 @@ type Slot struct {
 	// Claim is the entry's turn in the place (32 bits) and its state. Who has it busy may read and write the rest.
 	Claim  uint64
 	Flags  uint32
-	Behind uint32 // the program's alone: when a frame of the entry came up last that is not run before others have left, in units of 1<<BehindShift ns
+	_      uint32
 	Quiet  uint64 // ns; 0: for ever
 	Quiets [2]uint64
 	Last   [2]uint64 // times of the kernel
@@ -14,7 +14,8 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	Odd    uint64 // the program's alone: when a frame came up last that the program does not run
+	// The program's alone, in units of 1<<BehindShift ns: when a frame came up last that it does not run, and when one that is behind that.
+	Odd, Behind uint32
 }
 
 // Dir is one direction of an entry.
@@ -56,7 +57,7 @@ const (
 const (
 	BehindShift = 20 // a unit is 1<<BehindShift ns, about a millisecond
 	BehindGap   = 5  // units
-	BehindMost  = 100_000_000
+	BehindMost  = 96 // units
 )
 
 // AckWindow is how far behind an acknowledgement may be, at least.

@@ -487,11 +487,11 @@ func (g *emitter) odd() {
 	g.label("waits")
 	g.now(asm.FnKtimeGetNs)
 	g.add(
-		asm.LoadMem(asm.R2, asm.R8, atOdd, asm.DWord),
-		asm.Mov.Reg(asm.R3, asm.R0),
-		asm.Sub.Reg(asm.R3, asm.R2),
-		asm.JSGT.Imm(asm.R3, offload.BehindMost, "goes-on"),
 		asm.RSh.Imm(asm.R0, offload.BehindShift),
+		asm.LoadMem(asm.R2, asm.R8, atOdd, asm.Word),
+		asm.Mov.Reg32(asm.R3, asm.R0),
+		asm.Sub.Reg32(asm.R3, asm.R2),
+		jump32(asm.JSGE.Imm(asm.R3, offload.BehindMost, "goes-on")),
 		asm.LoadMem(asm.R2, asm.R8, atBehind, asm.Word),
 		asm.Mov.Reg32(asm.R3, asm.R0),
 		asm.Sub.Reg32(asm.R3, asm.R2),
@@ -512,8 +512,8 @@ func (g *emitter) odd() {
 func (g *emitter) wait() {
 	g.now(asm.FnKtimeGetNs)
 	g.add(
-		asm.StoreMem(asm.R8, atOdd, asm.R0, asm.DWord),
 		asm.RSh.Imm(asm.R0, offload.BehindShift),
+		asm.StoreMem(asm.R8, atOdd, asm.R0, asm.Word),
 		asm.StoreMem(asm.R8, atBehind, asm.R0, asm.Word),
 		asm.Mov.Imm(asm.R1, offload.FlagBehind),
 		atomicAt(asm.OrAtomic, asm.R8, asm.R1, asm.Word, atFlags),
