@@ -38,7 +38,7 @@ var doors = map[string][]string{
 	"nf/yaml":             {"nf/value"},
 	"nf/track":            {"nf/hdr"},
 	"nf/graph":            {"nf/track", "nf/arg", "nf/packet", "nf/port", "nf/clock", "nf/counter", "nf/trace", "nf/table", "nf/yaml", "nf/effect", "nf/offload"},
-	"nf/offload":          {"nf/hdr", "nf/clock"},
+	"nf/offload":          {"nf/hdr", "nf/clock", "nf/turn"},
 	"nf/offload/xdp":      {"nf"},
 	"nf":                  {"nf"},
 	"tor":                 {"nf"},

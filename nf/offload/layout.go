@@ -14,7 +14,8 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	_      [8]byte // to a power of two
+	// The program's alone, in units of 1<<BehindShift ns: when a frame came up last that it does not run, and when one that is behind that.
+	Odd, Behind uint32
 }
 
 // Dir is one direction of an entry.
@@ -48,6 +49,15 @@ const (
 	FlagFollow  = 1 << iota // what TCP segments say is noted
 	FlagWindows             // and their numbers are compared
 	FlagSix                 // it is of IPv6
+	FlagBehind              // a frame has come up that the program does not run: those behind it come up, too, so that they do not overtake it
+)
+
+// Behind a frame that the program does not run all come up, until a frame comes that has had none of the entry before it for BehindGap, which is longer than the
+// process has a frame, or BehindMost is over since.
+const (
+	BehindShift = 20 // a unit is 1<<BehindShift ns, about a millisecond
+	BehindGap   = 5  // units
+	BehindMost  = 96 // units
 )
 
 // AckWindow is how far behind an acknowledgement may be, at least.

@@ -9,7 +9,7 @@
 // and who has to know what the kernel has done.
 //
 // An entry begins when both directions have passed all functions within a second. So nobody gets one by sending alone, and a Table is bounded.
-// Frames that are not plain come up as ever (Parse): TCP with SYN, FIN or RST, fragments, options, ICMP, IPv6.
+// Frames that are not plain come up as ever (Parse): TCP with SYN, FIN or RST, fragments, options, extension headers, ICMP.
 //
 // A Table is a graph's: one worker's, or that of several. Its entries lie in memory that the program reads and counts in.
 package offload

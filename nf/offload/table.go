@@ -132,24 +132,12 @@ type ownerRef struct {
 // that tidies up. Entries are begun, looked at and freed by who has the Table's own turn. Nobody who has an owner's turn waits for the Table's, or for another owner's.
 type Table struct {
 	framer
-	slots   []Slot
-	sixes   []Addrs
-	records []record
-	shared  bool
-	ended   atomic.Uint32 // slots that have ended and are not free yet: the last one, plus 1
-	now     atomic.Int64
-	ahead   atomic.Int64  // the graph's time less the kernel's
-	wanted  []want        // by the keys of frames that would answer those that wait
-	wants   atomic.Int64  // when the last one was added, plus 1; 0: none was
-	used    atomic.Uint32 // slots that were ever used
-	live    atomic.Int32
-	freed   atomic.Uint64
-	seed    maphash.Seed
-
-	turn    turn.Turn // of what follows
-	free    []uint32
-	owners  [maxOwners]ownerRef
-	owned   int // of them, that there ever were at the same time
+	entries
+	now    atomic.Int64
+	wanted []want       // by the keys of frames that would answer those that wait
+	wants  atomic.Int64 // when the last one was added, plus 1; 0: none was
+	seed   maphash.Seed
+	// Of who has the turn:
 	waiting []candidate
 	paused  bool
 	hand    uint32
@@ -157,10 +145,29 @@ type Table struct {
 	outcomes [numOutcomes]atomic.Uint64
 }
 
+// entries are the slots of a Table, those whose entries have ended among them, and what owners have of them.
+type entries struct {
+	kernel  Kernel
+	slots   []Slot
+	sixes   []Addrs
+	records []record
+	shared  bool
+	ended   atomic.Uint32 // slots that have ended and are not free yet: the last one, plus 1
+	ahead   atomic.Int64  // the graph's time less the kernel's
+	used    atomic.Uint32 // slots that were ever used
+	live    atomic.Int32
+	freed   atomic.Uint64
+
+	turn   turn.Turn // of what follows, and of the Table's
+	free   []uint32
+	owners [maxOwners]ownerRef
+	owned  int // of them, that there ever were at the same time
+}
+
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
-	t := &Table{framer: framer{k: k, control: k.Control()}, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots())), waiting: make([]candidate, candidates),
-		wanted: make([]want, candidates), seed: maphash.MakeSeed()}
+	t := &Table{framer: framer{k: k, control: k.Control()}, entries: entries{kernel: k, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots()))},
+		waiting: make([]candidate, candidates), wanted: make([]want, candidates), seed: maphash.MakeSeed()}
 	t.ahead.Store(math.MinInt64 / 2)
 	return t
 }
@@ -169,7 +176,7 @@ func NewTable(k Kernel) *Table {
 func (t *Table) Share() { t.shared = true }
 
 // try takes the Table's turn, if that is free soon.
-func (t *Table) try() bool {
+func (t *entries) try() bool {
 	for n := 0; t.shared && !t.turn.Try(); n++ {
 		if n == tries {
 			return false
@@ -179,42 +186,42 @@ func (t *Table) try() bool {
 }
 
 // take takes it. The caller is not a worker on its way with frames.
-func (t *Table) take() {
+func (t *entries) take() {
 	if t.shared {
 		t.turn.Take()
 	}
 }
 
-func (t *Table) give() {
+func (t *entries) give() {
 	if t.shared {
 		t.turn.Give()
 	}
 }
 
 // turnOf takes the turn at an owner.
-func (t *Table) turnOf(o Owner) {
+func (t *entries) turnOf(o Owner) {
 	if t.shared {
 		o.(Sharer).Take()
 	}
 }
 
-func (t *Table) giveOf(o Owner) {
+func (t *entries) giveOf(o Owner) {
 	if t.shared {
 		o.(Sharer).Give()
 	}
 }
 
 // Used is how many slots have ever been used.
-func (t *Table) Used() int { return int(t.used.Load()) }
+func (t *entries) Used() int { return int(t.used.Load()) }
 
 // Len is how many entries there are.
-func (t *Table) Len() int { return int(t.live.Load()) }
+func (t *entries) Len() int { return int(t.live.Load()) }
 
 // Room is how many there may be.
-func (t *Table) Room() int { return len(t.slots) }
+func (t *entries) Room() int { return len(t.slots) }
 
 // Ended is how many entries have ended.
-func (t *Table) Ended() uint64 { return t.freed.Load() }
+func (t *entries) Ended() uint64 { return t.freed.Load() }
 
 // Outcomes are what has become of decisions, by name.
 func (t *Table) Outcomes() map[string]uint64 {
@@ -485,7 +492,7 @@ func (t *Table) linkAll(i uint32, a, b *candidate) bool {
 }
 
 // starts has the kernel run an entry that is born.
-func (t *Table) starts(i uint32) bool {
+func (t *entries) starts(i uint32) bool {
 	c := &t.slots[i].Claim
 	turn := atomic.LoadUint64(c) >> 32 << 32
 	return atomic.CompareAndSwapUint64(c, turn|Born, turn|Live)
@@ -550,7 +557,7 @@ func (t *Table) replaceAll(a, b *candidate) {
 }
 
 // number is an owner's, plus 1, which has a part more then; 0: there are too many.
-func (t *Table) number(o Owner) uint8 {
+func (t *entries) number(o Owner) uint8 {
 	free := t.owned
 	for i := range t.owned {
 		if x := &t.owners[i]; x.Owner == o {
@@ -569,14 +576,14 @@ func (t *Table) number(o Owner) uint8 {
 }
 
 // back takes back what number has counted.
-func (t *Table) back(number uint8) {
+func (t *entries) back(number uint8) {
 	if number != 0 {
 		t.owners[number-1].n--
 	}
 }
 
 // slot is one that is nobody's.
-func (t *Table) slot() (uint32, bool) {
+func (t *entries) slot() (uint32, bool) {
 	if n := len(t.free); n > 0 {
 		i := t.free[n-1]
 		t.free = t.free[:n-1]
@@ -591,7 +598,7 @@ func (t *Table) slot() (uint32, bool) {
 }
 
 // owner is that of a part; nil: there is no such part.
-func (t *Table) owner(p *part) Owner {
+func (t *entries) owner(p *part) Owner {
 	if p.owner == 0 {
 		return nil
 	}
@@ -599,7 +606,7 @@ func (t *Table) owner(p *part) Owner {
 }
 
 // each calls do with the entries that Flows have, and the part of each that is the owner's, until it returns false. It may end the one that it is called with.
-func (t *Table) each(f *Flows, do func(i uint32, n int) bool) {
+func (t *entries) each(f *Flows, do func(i uint32, n int) bool) {
 	for at := f.head; at != 0; {
 		i, n := at.entry(), at.part()
 		at = t.records[i].parts[n].next
@@ -610,7 +617,7 @@ func (t *Table) each(f *Flows, do func(i uint32, n int) bool) {
 }
 
 // stop has the kernel run an entry no more, for good. When it returns nobody runs it.
-func (t *Table) stop(i uint32) {
+func (t *entries) stop(i uint32) {
 	t.claim(i, Gone)
 	r := &t.records[i]
 	if r.queued.Swap(true) {
@@ -625,7 +632,7 @@ func (t *Table) stop(i uint32) {
 }
 
 // claim takes an entry from the kernel; false: the kernel has not run it any more. One that a function looks at can only be taken from it for good.
-func (t *Table) claim(i uint32, as uint64) bool {
+func (t *entries) claim(i uint32, as uint64) bool {
 	s := &t.slots[i]
 	// A frame has it for some hundred nanoseconds, and longer only when the processor is taken from it.
 	for n := 1; ; n++ {
@@ -651,12 +658,12 @@ func (t *Table) claim(i uint32, as uint64) bool {
 }
 
 // time is the graph's of one of the kernel.
-func (t *Table) time(kernel uint64) clock.Time {
+func (t *entries) time(kernel uint64) clock.Time {
 	return clock.Time(int64(kernel) + t.ahead.Load())
 }
 
 // usage is what an entry has done, as the owner of a part sees it.
-func (t *Table) usage(i uint32, p *part) (u Usage) {
+func (t *entries) usage(i uint32, p *part) (u Usage) {
 	s := &t.slots[i]
 	for d := range s.Dirs {
 		u.Last[int(p.in)^d] = t.time(atomic.LoadUint64(&s.Last[d]))
@@ -665,7 +672,7 @@ func (t *Table) usage(i uint32, p *part) (u Usage) {
 }
 
 // tell tells the owner of a part what its entry has done. Nobody runs it, unless running.
-func (t *Table) tell(i uint32, p *part, running bool) {
+func (t *entries) tell(i uint32, p *part, running bool) {
 	o, s := t.owner(p), &t.slots[i]
 	u := t.usage(i, p)
 	if _, is := o.(Windower); is && s.Flags&FlagFollow != 0 && !running {
@@ -675,7 +682,7 @@ func (t *Table) tell(i uint32, p *part, running bool) {
 }
 
 // tellAll tells all owners of an entry that do not know it yet.
-func (t *Table) tellAll(i uint32, running bool) {
+func (t *entries) tellAll(i uint32, running bool) {
 	r := &t.records[i]
 	for n := range r.parts {
 		p := &r.parts[n]
@@ -693,7 +700,7 @@ func (t *Table) tellAll(i uint32, running bool) {
 }
 
 // finish ends an entry for the owner of its part n, and tells the owner what the entry has done. The caller has the turn at that owner.
-func (t *Table) finish(i uint32, n int) {
+func (t *entries) finish(i uint32, n int) {
 	t.stop(i)
 	t.unlink(i, n)
 	if !t.shared {
@@ -705,7 +712,7 @@ func (t *Table) finish(i uint32, n int) {
 const fewTidy = 8
 
 // tidy frees up to n slots whose entries have ended: owners that have not unlinked them do it now. The caller has the Table's turn, and where it is shared no owner's.
-func (t *Table) tidy(n int) {
+func (t *entries) tidy(n int) {
 	for ; n > 0; n-- {
 		at := t.ended.Load()
 		if at == 0 {
@@ -728,7 +735,7 @@ func (t *Table) tidy(n int) {
 			t.giveOf(o)
 		}
 		for d := range 2 {
-			t.k.Delete(int(i), d)
+			t.kernel.Delete(int(i), d)
 		}
 		for n := range r.parts {
 			t.back(r.parts[n].owner)
@@ -741,7 +748,7 @@ func (t *Table) tidy(n int) {
 }
 
 // unlink takes part n of an entry, which nobody runs any more, out of its owner's Flows.
-func (t *Table) unlink(i uint32, n int) {
+func (t *entries) unlink(i uint32, n int) {
 	x := &t.records[i].parts[n]
 	o := t.owner(x)
 	if !x.told {
@@ -825,7 +832,7 @@ func (t *Table) Settle(from uint32, n int) uint32 {
 }
 
 // some calls do with n entries, from place from on, and returns the place to go on from; 0: that was all.
-func (t *Table) some(from uint32, n int, do func(i uint32)) uint32 {
+func (t *entries) some(from uint32, n int, do func(i uint32)) uint32 {
 	t.take()
 	defer t.give()
 	used := t.used.Load()
@@ -856,7 +863,7 @@ func (t *Table) Clear(from uint32, n int) uint32 {
 	return from
 }
 
-func (t *Table) clear(i uint32) {
+func (t *entries) clear(i uint32) {
 	t.stop(i)
 	t.tidy(1)
 }

@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/offload"
@@ -203,6 +205,70 @@ func TestOddSix(t *testing.T) {
 			if w.push(0, change(slices.Clone(f))); w.fast.ran != ran {
 				t.Errorf("protocol %d, %s: it was run in front", proto, name)
 			}
+		}
+	}
+}
+
+// TestBehind: frames behind one that is not run come up, too, until the flow has paused, or for 100 ms; then they are run again.
+func TestBehind(t *testing.T) {
+	for name, odd := range map[string]func(d *datagram){
+		"a fragment":    func(d *datagram) { d.frag = 0x2000 },
+		"options":       func(d *datagram) { d.options = 8 },
+		"out of window": func(d *datagram) { d.seq += 1 << 30 },
+	} {
+		for _, proto := range []uint8{hdr.ProtoUDP, hdr.ProtoTCP} {
+			if proto == hdr.ProtoUDP && name == "out of window" {
+				continue
+			}
+			t.Run(fmt.Sprint(name, " ", proto), func(t *testing.T) {
+				s := spec([]string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "mode": "loose"}})
+				if proto == hdr.ProtoTCP {
+					s = spec([]string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+				}
+				w := &world{TB: t, r: rand.New(rand.NewPCG(3, 4)), plain: newBox(t, s, 0), fast: newBoxOf(t, s, 1, 64, true)}
+				w.exact, w.at = true, clock.Time(time.Hour)
+				c := w.conversation(0)
+				c.proto, c.vlan = proto, -1
+				// sent reports whether a frame that comes some time later is run.
+				sent := func(later time.Duration, from int, change func(d *datagram)) bool {
+					w.at = w.at.Add(later)
+					n := w.fast.ran
+					w.send(c, from, change)
+					return w.fast.ran > n
+				}
+				for n := range 24 {
+					w.at = w.at.Add(20 * time.Millisecond)
+					if w.goOn(c); n > 3 {
+						w.send(c, n%2, nil)
+					}
+				}
+				if !sent(20*time.Millisecond, 0, nil) {
+					t.Fatal("the flow is not run in front")
+				}
+				if sent(time.Millisecond, 0, odd) {
+					t.Fatal("it is run in front")
+				}
+				for n := range 3 {
+					if sent(time.Millisecond, n%2, nil) {
+						t.Fatalf("frame %d behind it is run in front", n)
+					}
+				}
+				if !sent(12*time.Millisecond, 0, nil) || !sent(0, 0, nil) {
+					t.Error("behind a pause the flow is not run in front")
+				}
+				sent(time.Millisecond, 0, odd)
+				for n := range 95 {
+					if sent(time.Millisecond, 0, nil) {
+						t.Fatalf("%d ms later: it is run in front", n+1)
+					}
+				}
+				for range 15 { // the clock goes in steps
+					sent(time.Millisecond, 0, nil)
+				}
+				if !sent(time.Millisecond, 0, nil) {
+					t.Error("a flow without pauses is not run in front any more")
+				}
+			})
 		}
 	}
 }

@@ -138,8 +138,8 @@ func (x *index) room(h uint64) int {
 	return -1
 }
 
-// look leads from the frame's key on the stack to a slot in R8 and its direction's part in R5, and leaves the direction there. Without one it goes on at unknown.
-func (g *emitter) look() {
+// look leads from the frame's key on the stack to a slot in R8 and its direction's part in R5, and leaves the direction there. Without one it goes to unknown.
+func (g *emitter) look(found, unknown string) {
 	s := &g.secret
 	mul := func(at int16, a, b uint32, to, by asm.Register) {
 		g.add(asm.LoadMem(to, asm.RFP, at, asm.Word), asm.LoadMem(by, asm.RFP, at+4, asm.Word), add32(to, a), add32(by, b), asm.Mul.Reg(to, by))
@@ -190,13 +190,13 @@ func (g *emitter) look() {
 				// Who claims the slot compares all of the key. This brings its line into the cache meanwhile.
 				asm.LoadMem(asm.R0, asm.R5, 0, asm.DWord),
 				asm.LoadMem(asm.R1, asm.RFP, stKey, asm.DWord),
-				asm.JEq.Reg(asm.R0, asm.R1, "found"),
+				asm.JEq.Reg(asm.R0, asm.R1, found),
 			)
 			g.label(next)
 		}
 	}
-	g.add(asm.Ja.Label("unknown"))
-	g.label("found")
+	g.add(asm.Ja.Label(unknown))
+	g.label(found)
 }
 
 // mixer is the multiplier as the assembler takes it.

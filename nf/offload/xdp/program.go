@@ -23,12 +23,13 @@ const (
 	unlike // other MAC addresses, or too long
 	window // numbers that the function has to look at
 	noRoom // the kernel has no room in front of the frame
+	behind // behind one that is not run
 	broken // dropped: cannot be
 	numOutcomes
 )
 
 var outcomeNames = [numOutcomes]string{
-	finished: "finished", other: "not-plain", unknown: "no-entry", withdrawn: "withdrawn", busy: "busy", silent: "silent", unlike: "unlike", window: "window",
+	finished: "finished", other: "not-plain", unknown: "no-entry", withdrawn: "withdrawn", busy: "busy", silent: "silent", unlike: "unlike", window: "window", behind: "behind",
 	noRoom: "no-room", broken: "broken",
 }
 
@@ -40,6 +41,8 @@ var (
 	rest offload.Rest
 
 	atFlags  = int16(unsafe.Offsetof(slot.Flags))
+	atBehind = int16(unsafe.Offsetof(slot.Behind))
+	atOdd    = int16(unsafe.Offsetof(slot.Odd))
 	atQuiet  = int16(unsafe.Offsetof(slot.Quiet))
 	atQuiets = int16(unsafe.Offsetof(slot.Quiets))
 	atSides  = int32(unsafe.Offsetof(slot.Sides))
@@ -171,7 +174,11 @@ func host(r asm.Register, s asm.Size) asm.Instruction { return asm.HostTo(asm.BE
 
 // atomicOf is an atomic operation on the word at dst. asm of version 0.22 does not write its number into the constant.
 func atomicOf(op asm.AtomicOp, dst, src asm.Register) asm.Instruction {
-	ins := op.Mem(dst, src, asm.DWord, 0)
+	return atomicAt(op, dst, src, asm.DWord, 0)
+}
+
+func atomicAt(op asm.AtomicOp, dst, src asm.Register, size asm.Size, at int16) asm.Instruction {
+	ins := op.Mem(dst, src, size, at)
 	ins.Constant = int64(op >> 8)
 	return ins
 }
@@ -189,6 +196,7 @@ func program(m descriptors, s shape) asm.Instructions {
 	g.change()
 	g.leave()
 	g.six()
+	g.odd()
 	g.ends()
 	return g.code
 }
@@ -331,6 +339,10 @@ func (g *emitter) datagram6(own string) {
 
 // write6 compares the addresses of an IPv6 frame with the entry's, whose key is not all of them, for windows, and writes one anew, for change and into.
 func (g *emitter) write6() {
+	g.label("not-usual")
+	g.add(asm.JSet.Imm(asm.R1, offload.FlagBehind, "waits"))
+	g.label("waited")
+	g.add(asm.JSet.Imm(asm.R1, offload.FlagSix, "addresses6"), asm.Ja.Label("follow?"))
 	g.label("addresses6")
 	g.add(
 		asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord),
@@ -351,7 +363,9 @@ func (g *emitter) write6() {
 			g.add(asm.LoadMem(asm.R3, r, at, asm.DWord), asm.LoadMem(asm.R4, asm.R9, -12+16*int16(i)+at, asm.DWord), asm.JNE.Reg(asm.R3, asm.R4, "free-unknown"))
 		}
 	}
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JSet.Imm(asm.R1, offload.FlagFollow, "follow"), asm.Ja.Label("fits"))
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word))
+	g.label("follow?")
+	g.add(asm.JSet.Imm(asm.R1, offload.FlagFollow, "follow"), asm.Ja.Label("fits"))
 
 	g.label("change6")
 	g.add(
@@ -383,6 +397,10 @@ func (g *emitter) write6() {
 // datagram looks at a frame that begins at R9: R9 is its IP header then, of one with ports, R3 its protocol, R4 its length, and R5 its tag as a key has it.
 func (g *emitter) datagram(own string) {
 	l := func(s string) string { return own + "-" + s }
+	odd := "odd"
+	if own == "inner" {
+		odd = "other"
+	}
 	g.need(asm.R9, 14+28, "other")
 	g.add(
 		asm.Mov.Imm(asm.R5, 0),
@@ -411,7 +429,7 @@ func (g *emitter) datagram(own string) {
 		asm.LoadImm(asm.R1, plainMask, asm.DWord),
 		asm.And.Reg(asm.R1, asm.R4),
 		asm.LoadImm(asm.R2, plainIP, asm.DWord),
-		asm.JNE.Reg(asm.R1, asm.R2, "other"),
+		asm.JNE.Reg(asm.R1, asm.R2, odd),
 		asm.LoadMem(asm.R4, asm.R9, 2, asm.Half),
 		host(asm.R4, asm.Half),
 		asm.Mov.Reg(asm.R1, asm.R7),
@@ -425,6 +443,90 @@ func (g *emitter) datagram(own string) {
 	)
 	g.label(l("tcp"))
 	g.segment(l("ports"))
+}
+
+// odd is the way of IPv4 frames with options, and of fragments. The first fragment shows the flow, and those behind it come up with what is behind it.
+func (g *emitter) odd() {
+	g.label("odd")
+	g.add( // R4 has the first 8 bytes
+		asm.LoadMem(asm.R1, asm.R9, 6, asm.Half),
+		asm.And.Imm(asm.R1, wire16(0x1FFF)),
+		asm.JNE.Imm(asm.R1, 0, "other"),
+		asm.LoadMem(asm.R2, asm.R9, 0, asm.Byte),
+		asm.Mov.Reg(asm.R1, asm.R2),
+		asm.RSh.Imm(asm.R1, 4),
+		asm.JNE.Imm(asm.R1, 4, "other"),
+		asm.And.Imm(asm.R2, 15),
+		asm.JLT.Imm(asm.R2, 5, "other"),
+		asm.LSh.Imm(asm.R2, 2),
+		asm.LoadMem(asm.R3, asm.R9, 9, asm.Byte),
+		asm.JEq.Imm(asm.R3, unix.IPPROTO_UDP, "odd-ports"),
+		asm.JNE.Imm(asm.R3, unix.IPPROTO_TCP, "other"),
+	)
+	g.label("odd-ports")
+	g.add(
+		asm.LoadMem(asm.R1, asm.R9, 12, asm.DWord),
+		asm.StoreMem(asm.RFP, stKey, asm.R1, asm.DWord),
+		asm.Add.Reg(asm.R2, asm.R9),
+	)
+	g.need(asm.R2, 4, "other")
+	g.add(
+		asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),
+		asm.Or.Reg(asm.R1, asm.R5),
+		asm.StoreMem(asm.RFP, stKey+8, asm.R1, asm.DWord),
+		asm.StoreMem(asm.RFP, stKey+17, asm.R3, asm.Byte),
+	)
+	g.look("odd-found", "other")
+	for _, p := range keyParts {
+		g.add(asm.LoadMem(asm.R1, asm.R5, p.at, p.size), asm.LoadMem(asm.R2, asm.RFP, stKey+p.at, p.size), asm.JNE.Reg(asm.R1, asm.R2, "other"))
+	}
+	g.wait()
+	g.add(asm.Ja.Label("other"))
+
+	// waits is where a frame of an entry comes that has FlagBehind.
+	g.label("waits")
+	g.now(asm.FnKtimeGetNs)
+	g.add(
+		asm.RSh.Imm(asm.R0, offload.BehindShift),
+		asm.LoadMem(asm.R2, asm.R8, atOdd, asm.Word),
+		asm.Mov.Reg32(asm.R3, asm.R0),
+		asm.Sub.Reg32(asm.R3, asm.R2),
+		jump32(asm.JSGE.Imm(asm.R3, offload.BehindMost, "goes-on")),
+		asm.LoadMem(asm.R2, asm.R8, atBehind, asm.Word),
+		asm.Mov.Reg32(asm.R3, asm.R0),
+		asm.Sub.Reg32(asm.R3, asm.R2),
+		jump32(asm.JSGE.Imm(asm.R3, offload.BehindGap, "goes-on")),
+		asm.StoreMem(asm.R8, atBehind, asm.R0, asm.Word),
+		asm.Ja.Label("free-behind"),
+	)
+	g.label("goes-on")
+	g.add(
+		asm.Mov.Imm(asm.R2, ^offload.FlagBehind),
+		atomicAt(asm.AndAtomic, asm.R8, asm.R2, asm.Word, atFlags),
+		asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word),
+		asm.Ja.Label("waited"),
+	)
+}
+
+// wait has frames of the slot in R8 come up for a while. It leaves R6 to R9 alone.
+func (g *emitter) wait() {
+	g.now(asm.FnKtimeGetNs)
+	g.add(
+		asm.RSh.Imm(asm.R0, offload.BehindShift),
+		asm.StoreMem(asm.R8, atOdd, asm.R0, asm.Word),
+		asm.StoreMem(asm.R8, atBehind, asm.R0, asm.Word),
+		asm.Mov.Imm(asm.R1, offload.FlagBehind),
+		atomicAt(asm.OrAtomic, asm.R8, asm.R1, asm.Word, atFlags),
+	)
+}
+
+// now leaves in R0 what time it is by a clock of the kernel.
+func (g *emitter) now(clock asm.BuiltinFunc) {
+	if g.clock == 0 {
+		g.add(clock.Call())
+	} else {
+		g.add(asm.LoadMapValue(asm.R0, g.clock, 0), asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord))
+	}
 }
 
 // segment looks at a segment whose header is 20 bytes behind R9, and goes to plain.
@@ -528,7 +630,7 @@ func (g *emitter) fold(r asm.Register) {
 
 // find claims the frame's entry: R8. R5 is the direction's part of it.
 func (g *emitter) find() {
-	g.look()
+	g.look("found", "unknown")
 	g.add(
 		asm.StoreMem(asm.RFP, stDir, asm.R5, asm.DWord),
 		asm.LoadMem(asm.R3, asm.R8, 0, asm.DWord),
@@ -571,11 +673,7 @@ var (
 
 // admit looks whether the entry may be run now, for this frame.
 func (g *emitter) admit() {
-	if g.clock == 0 {
-		g.add(asm.FnKtimeGetCoarseNs.Call()) // some milliseconds behind: no function's times are as short
-	} else {
-		g.add(asm.LoadMapValue(asm.R0, g.clock, 0), asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord))
-	}
+	g.now(asm.FnKtimeGetCoarseNs) // some milliseconds behind: no function's times are as short
 	g.add(
 		asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord),
 		asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord),
@@ -617,7 +715,7 @@ func (g *emitter) admit() {
 
 // windows reads the numbers of a segment, and compares them as package firewall does.
 func (g *emitter) windows() {
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JEq.Imm(asm.R1, 0, "fits"), asm.JSet.Imm(asm.R1, offload.FlagSix, "addresses6"))
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JEq.Imm(asm.R1, 0, "fits"), asm.JSet.Imm(asm.R1, offload.FlagSix|offload.FlagBehind, "not-usual"))
 	g.label("follow")
 	g.need(asm.R9, 40, "free-window")
 	g.sides()
@@ -956,8 +1054,11 @@ func (g *emitter) ends() {
 	for _, x := range []struct {
 		name string
 		n    int16
-	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"no-room", noRoom}, {"unknown", unknown}} {
+	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"behind", behind}, {"no-room", noRoom}, {"unknown", unknown}} {
 		g.label("free-" + x.name)
+		if x.n == unlike || x.n == window {
+			g.wait()
+		}
 		g.free()
 		g.outcome(x.n)
 		g.add(asm.Ja.Label("own"))

@@ -158,6 +158,7 @@ type world struct {
 	vni         uint32
 	frames      int
 	sixth       int        // one of so many conversations is over IPv6; 0: none
+	exact       bool       // time does not go on by itself
 	at          clock.Time // what time it is; 0: the kernel's clock says it
 }
 
@@ -166,7 +167,9 @@ func (w *world) now() clock.Time {
 	if w.at == 0 {
 		return now()
 	}
-	w.at += clock.Time(w.r.Int64N(int64(4 * time.Millisecond)))
+	if !w.exact {
+		w.at += clock.Time(w.r.Int64N(int64(4 * time.Millisecond)))
+	}
 	w.fast.tell(w.at)
 	return w.at
 }
