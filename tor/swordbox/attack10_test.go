@@ -32,7 +32,7 @@ func TestAttack10HeirIsWatched(t *testing.T) {
 			ok = ok && (n.flows[i].guests <= 0 || n.lends.set[i/64]>>(i%64)&1 != 0)
 		}
 		for d := time.Duration(0); d < 100*time.Millisecond; d += 250 * time.Microsecond {
-			if len(r.Advance(250*time.Microsecond).Out["b"]) > 0 {
+			if len(r.Advance(250 * time.Microsecond).Out["b"]) > 0 {
 				return d, ok
 			}
 		}
