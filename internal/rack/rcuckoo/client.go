@@ -189,8 +189,8 @@ func NewClient(c Config) (*Client, error) {
 	if c.Cache < 0 || c.Covering < 0 || c.Tries < 0 || c.FailAfter < 0 || c.Search > DFS {
 		return nil, fmt.Errorf("rcuckoo: a cache of %d bytes, covering READs of %d, %d tries or a timeout of %v cannot be", c.Cache, c.Covering, c.Tries, c.FailAfter)
 	}
-	if c.Places > 0 && (!c.Self.Is4() || c.Place < 0 || c.Place+c.Sessions > c.Places) {
-		return nil, fmt.Errorf("rcuckoo: %d sessions from place %d on, at %v: there are %d places, for hosts with an IPv4 address", c.Sessions, c.Place, c.Self, c.Places)
+	if c.Places > 0 && (c.Place < 0 || c.Place+c.Sessions > c.Places) {
+		return nil, fmt.Errorf("rcuckoo: %d sessions from place %d on: there are %d places", c.Sessions, c.Place, c.Places)
 	}
 	x := &Client{cfg: c, slab: newSlab(c.Chunk)}
 	x.CQ, x.Totals = c.CQ, &x.stats.Totals

@@ -26,7 +26,7 @@ const maxPlaces = 1 << 16
 
 // mark is a session's place, and what it has written there.
 type mark struct {
-	on          bool // there are places
+	on          bool // there are places, and the client has an IPv4 address: a fence knows no other ones
 	number      int
 	at          int    // in the table's memory
 	after, none []byte // what is written, or was
@@ -38,7 +38,7 @@ type mark struct {
 
 func newMark(c *Config, session int) mark {
 	b := make([]byte, 2*placeSize)
-	m := mark{on: c.Places > 0, number: c.Place + session, after: b[:placeSize:placeSize], none: b[placeSize:]}
+	m := mark{on: c.Places > 0 && c.Self.Is4(), number: c.Place + session, after: b[:placeSize:placeSize], none: b[placeSize:]}
 	if m.on {
 		m.at = c.placesAt() + placeSize*m.number
 		ip := c.Self.As4()

@@ -18,8 +18,9 @@ type Attachment struct {
 	Wire       bool     `json:"wire"`       // of a pair: frames cross without a process, too
 }
 
-// unclaimed is nil if no program of this package is on an interface of the calling thread's network namespace, such as a process that was killed has left.
-func unclaimed(name string) error {
+// Unclaimed is nil if no program of this package is on an interface of the calling thread's network namespace, such as a process that was killed has left:
+// XDP comes before packet sockets.
+func Unclaimed(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)

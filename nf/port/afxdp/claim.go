@@ -71,23 +71,9 @@ func lock(path string) (*os.File, error) {
 			return nil, err
 		}
 		if wall.Now().Sub(since) > bindWait {
-			return nil, errors.New("another process has packet sockets there, or is opening it: stop that one, or try again when it runs")
+			return nil, errors.New("another process is opening it: try again when that runs, or has stopped")
 		}
 	}
-}
-
-// Claim keeps others from an interface, for ports that are not of this package, until release is called: other instances' packet sockets would have all frames, too,
-// and an XDP program takes frames before these have them. It is an error if there is a program of another instance.
-func Claim(name string) (release func(), err error) {
-	mine, err := claims(name)
-	if err != nil {
-		return nil, err
-	}
-	if err := unclaimed(name); err != nil {
-		dropClaims(mine)
-		return nil, err
-	}
-	return func() { dropClaims(mine) }, nil
 }
 
 // dropClaims lets others open the interfaces.

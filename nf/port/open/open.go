@@ -40,8 +40,6 @@ type Ports struct {
 	ports map[string][]port.Port
 	next  uint16 // number of the next port to be added
 	open  []opened
-
-	claimed map[string]claimed // by interface
 }
 
 // Queues are the queues of each open port, as graph.Config.Ports has them.
@@ -59,7 +57,6 @@ type opened struct {
 	devs   [2]string    // its interfaces
 	detach func() error // of afxdp
 	close  func() error
-	dev    string // of packet sockets: see claimed
 }
 
 // Bound says what the ports were bound to, those added later included.
@@ -216,15 +213,14 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return err
 		}
-		if err := o.claim(x.dev); err != nil {
+		if err := afxdp.Unclaimed(x.dev); err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
 		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave})
 		if err != nil {
-			o.unclaim(x.dev)
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		now = opened{queues: []port.Port{q}, close: q.Close, dev: x.dev}
+		now = opened{queues: []port.Port{q}, close: q.Close}
 	case TAP:
 		x, err := readPort(name, tapArguments, p.Args)
 		if err != nil {
@@ -263,46 +259,7 @@ func (o *Ports) Closed(queues []port.Port) {
 	defer o.mu.Unlock()
 	is := func(qs []port.Port) bool { return len(qs) > 0 && qs[0] == queues[0] }
 	maps.DeleteFunc(o.ports, func(_ string, qs []port.Port) bool { return is(qs) })
-	o.open = slices.DeleteFunc(o.open, func(p opened) bool {
-		if is(p.queues) {
-			o.unclaim(p.dev)
-		}
-		return is(p.queues)
-	})
-}
-
-// claim has an interface be this instance's for packet sockets: for two ports at once while one takes the other's place.
-func (o *Ports) claim(dev string) error {
-	c := o.claimed[dev]
-	if c.n == 0 {
-		release, err := afxdp.Claim(dev)
-		if err != nil {
-			return err
-		}
-		c.release = release
-	}
-	c.n++
-	if o.claimed == nil {
-		o.claimed = map[string]claimed{}
-	}
-	o.claimed[dev] = c
-	return nil
-}
-
-func (o *Ports) unclaim(dev string) {
-	c := o.claimed[dev]
-	if c.n--; c.n > 0 {
-		o.claimed[dev] = c
-	} else if c.n == 0 {
-		delete(o.claimed, dev)
-		c.release()
-	}
-}
-
-// claimed is what this instance has of an interface with packet sockets.
-type claimed struct {
-	n       int // ports
-	release func()
+	o.open = slices.DeleteFunc(o.open, func(p opened) bool { return is(p.queues) })
 }
 
 // Detach takes the workers out of the way of the frames, which cross in the kernel from then on; it comes before the
@@ -404,7 +361,6 @@ func (o *Ports) Close() error {
 	var errs []error
 	for _, p := range o.open {
 		errs = append(errs, p.close())
-		o.unclaim(p.dev)
 	}
 	return errors.Join(errs...)
 }
