@@ -48,6 +48,21 @@ func NewSet() (*Set, error) {
 	return &Set{m}, nil
 }
 
+// Same reports whether both are one set in the kernel.
+func (s *Set) Same(o *Set) bool {
+	if s == nil || o == nil {
+		return false
+	}
+	a, err := s.m.Info()
+	b, err2 := o.m.Info()
+	if err != nil || err2 != nil {
+		return false
+	}
+	i, _ := a.ID()
+	k, _ := b.ID()
+	return i == k
+}
+
 // Put adds a queue pair, or takes it out: one system call, and no allocation.
 func (s *Set) Put(q port.QueuePair, on bool) error {
 	k, err := keyOf(q)

@@ -621,24 +621,26 @@ func (w *Pair) Holds() Held { return w.a.holds() }
 
 // Orphans is how many queue pairs are bound at wires that an earlier process left, while there was no Attach.
 func (w *Pair) Orphans() (n int, err error) {
-	for _, d := range []*device{w.a, w.b} {
-		if d.before == nil || d == w.b && w.a.before != nil && w.a.before.ID == d.before.ID {
+	var sets [2]*xsk.Set
+	for i, d := range []*device{w.a, w.b} {
+		if d.before == nil {
 			continue
 		}
-		s, err := d.before.Set()
-		if err != nil {
-			return n, err
-		}
-		if s == nil {
+		s, e := d.before.Set()
+		if err = errors.Join(err, e); e != nil || s == nil {
 			continue
 		}
-		k, err := s.Len()
-		if err = errors.Join(err, s.Close()); err != nil {
-			return n, err
+		if sets[i] = s; i == 0 || !s.Same(sets[0]) {
+			k, e := s.Len()
+			n, err = n+k, errors.Join(err, e)
 		}
-		n += k
 	}
-	return n, nil
+	for _, s := range sets {
+		if s != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	return n, err
 }
 
 // Held is what Detach has left programs for.
