@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/blast"
-	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -90,43 +88,27 @@ func flowFrame(src, dst [6]byte, from, to netip.Addr, sport, dport uint16) []byt
 
 // vethFlows is a range on which instances take turns, with flows decided or not.
 type vethFlows struct {
-	vethP4
+	vethKernel
 	chain   bool
 	answers [][]byte
 }
 
 func flowsOnVeth(clk clock.Clock, chain bool) (*contest, error) {
 	frames, answers := flowFrames(chain)
-	r, err := blast.New(frames, 0)
+	k, err := newVethKernel(clk, frames, 0)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	v := &vethFlows{vethP4{Load: &Load{Laps: frames}, r: r, clk: clk, ctx: ctx, sending: make(chan error, 1)}, chain, answers}
-	go func() { v.sending <- r.Run(ctx) }()
-	return &contest{
-		bytes: 64,
-		work:  func() (func() (int, error), error) { return v.turn("on") },
-		pass:  func() (func() (int, error), error) { return v.turn("off") },
-		after: func(r *Result) { r.Kernel = v.kernel },
-		close: func() {
-			_ = v.stop()
-			cancel()
-			<-v.sending
-			r.Close()
-		},
-	}, nil
+	v := &vethFlows{k, chain, answers}
+	of := func(offload string) Run {
+		return func() (func() (int, error), error) { return v.turn(offload) }
+	}
+	return v.contest(of("on"), of("off")), nil
 }
 
 // turn begins an instance, and has it timed when all flows are there, and decided.
 func (v *vethFlows) turn(offload string) (func() (int, error), error) {
-	if err := v.stop(); err != nil {
-		return nil, err
-	}
-	if err := v.r.Near.Do(func() (err error) {
-		v.x, err = open.Start(graph.Config{Spec: flowSpec(v.chain, offload), Kinds: registry.Kinds(), Nice: -20}, open.Config{Clock: v.clk})
-		return err
-	}); err != nil {
+	if err := v.begin(graph.Config{Spec: flowSpec(v.chain, offload), Nice: -20}, open.Config{}); err != nil {
 		return nil, err
 	}
 	if !v.r.Settle(v.ctx, 2*flowCount, 20*time.Second) {
@@ -136,7 +118,10 @@ func (v *vethFlows) turn(offload string) (func() (int, error), error) {
 		return nil, err
 	}
 	if offload == "on" {
-		if err := v.share(); err != nil {
+		if err := v.share(func() (finished, given uint64, err error) {
+			r, err := v.x.Graph.Ahead()
+			return r.Finished, r.Given, err
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -164,22 +149,4 @@ func (v *vethFlows) answer(decided bool) error {
 	}
 	r, _ := v.x.Graph.Ahead()
 	return fmt.Errorf("%d of %d flows are decided: %v", r.Entries, flowCount, r.Decisions)
-}
-
-// share finds the share of the kernel and the time of its program, beside what is timed.
-func (v *vethFlows) share() error {
-	before, err := v.x.Graph.Ahead()
-	if err != nil {
-		return err
-	}
-	ns, err := v.programTime(vethRound)
-	if err != nil {
-		return err
-	}
-	after, err := v.x.Graph.Ahead()
-	if err != nil {
-		return err
-	}
-	v.note(ns, after.Finished-before.Finished, after.Given-before.Given)
-	return nil
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/internal/rack/blast"
-	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -72,66 +70,50 @@ func BridgeLoad() (*Load, error) {
 	return l, nil
 }
 
+// vethKernel is a range on which instances take turns whose work is done by the kernel, or not.
+type vethKernel struct {
+	*vethRange
+	kernel *KernelFigures
+}
+
+func newVethKernel(clk clock.Clock, frames []blast.Frame, window int) (vethKernel, error) {
+	r, err := newVethRange(clk, frames, window)
+	return vethKernel{vethRange: r}, err
+}
+
+// contest is one of two runs on the range, whose result has the kernel's figures.
+func (v *vethKernel) contest(work, pass Run) *contest {
+	c := v.vethRange.contest(work, pass)
+	c.after = func(r *Result) { r.Kernel = v.kernel }
+	return c
+}
+
 // vethP4 is a range on which instances with a load take turns.
 type vethP4 struct {
 	*Load
-	r       *blast.Range
-	clk     clock.Clock
-	ctx     context.Context
-	sending chan error
-	x       *open.Running // that runs
-	kernel  *KernelFigures
+	vethKernel
 }
 
 // onVeth runs the load's frames through instances whose app is run by the kernel, and by the engine.
 func (l *Load) onVeth(clk clock.Clock, window int) (*contest, error) {
-	r, err := blast.New(l.Laps, window)
+	k, err := newVethKernel(clk, l.Laps, window)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	v := &vethP4{Load: l, r: r, clk: clk, ctx: ctx, sending: make(chan error, 1)}
-	go func() { v.sending <- r.Run(ctx) }()
-	total := 0
-	for _, f := range l.Laps {
-		total += len(f.Bytes)
+	v := &vethP4{l, k}
+	of := func(exec string) Run {
+		return func() (func() (int, error), error) { return v.round(exec) }
 	}
-	return &contest{
-		bytes: float64(total) / float64(len(l.Laps)),
-		work:  func() (func() (int, error), error) { return v.round(p4.ExecXDP) },
-		pass:  func() (func() (int, error), error) { return v.round(p4.ExecEngine) },
-		after: func(r *Result) { r.Kernel = v.kernel },
-		close: func() {
-			_ = v.stop()
-			cancel()
-			<-v.sending
-			r.Close()
-		},
-	}, nil
-}
-
-func (v *vethP4) stop() error {
-	if v.x == nil {
-		return nil
-	}
-	x := v.x
-	v.x = nil
-	return v.r.Near.Do(x.Stop)
+	return v.vethKernel.contest(of(p4.ExecXDP), of(p4.ExecEngine)), nil
 }
 
 // round begins an instance, and has it timed when it has met all frames.
 func (v *vethP4) round(exec string) (func() (int, error), error) {
-	if err := v.stop(); err != nil {
-		return nil, err
-	}
 	spec := P4Spec()
 	spec.Ports["pa"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.A}}
 	spec.Ports["pb"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.B}}
 	spec.Apps["nf"] = graph.AppSpec{Kind: "p4", Args: graph.Args{"exec": exec}}
-	if err := v.r.Near.Do(func() (err error) {
-		v.x, err = open.Start(graph.Config{Spec: spec, Kinds: registry.Kinds(), Nice: -20}, open.Config{Clock: v.clk})
-		return err
-	}); err != nil {
+	if err := v.begin(graph.Config{Spec: spec, Nice: -20}, open.Config{}); err != nil {
 		return nil, err
 	}
 	if err := v.Install(v.x.Graph); err != nil {
@@ -151,21 +133,6 @@ func (v *vethP4) round(exec string) (func() (int, error), error) {
 		}
 	}
 	return v.timed, nil
-}
-
-// timed counts what arrives in a round.
-func (v *vethP4) timed() (int, error) {
-	from := v.r.Arrived()
-	select {
-	case <-v.x.Ended():
-		return 0, v.x.Err()
-	case err := <-v.sending:
-		v.sending <- err
-		return 0, fmt.Errorf("the generator stopped: %w", err)
-	case <-time.After(vethRound):
-	}
-	v.r.Settle(v.ctx, 100, 10*vethRound)
-	return int(v.r.Arrived() - from), nil
 }
 
 // shown is what the app shows of the kernel.
@@ -188,9 +155,18 @@ func (v *vethP4) untilRuns() error {
 	return errors.Join(err, fmt.Errorf("the kernel runs nothing: %s", r.Why))
 }
 
-// look finds the share of the kernel and the time of its program, beside what is timed: statistics take time themselves.
+// look finds the share of the kernel and the time of its program.
 func (v *vethP4) look() error {
-	before, err := v.shown()
+	return v.share(func() (finished, given uint64, err error) {
+		r, err := v.shown()
+		return r.Finished, r.Given, err
+	})
+}
+
+// share takes what the kernel has finished and given up by its counts, and its program's time, beside what is timed: statistics take
+// time themselves. Of times it keeps the least.
+func (v *vethKernel) share(counts func() (finished, given uint64, err error)) error {
+	finished, given, err := counts()
 	if err != nil {
 		return err
 	}
@@ -198,28 +174,23 @@ func (v *vethP4) look() error {
 	if err != nil {
 		return err
 	}
-	after, err := v.shown()
+	finishedNow, givenNow, err := counts()
 	if err != nil {
 		return err
 	}
-	v.note(ns, after.Finished-before.Finished, after.Given-before.Given)
-	return nil
-}
-
-// note takes over the figures of a round. Of times it keeps the least.
-func (v *vethP4) note(ns float64, finished, given uint64) {
 	k := &KernelFigures{NsPerRun: ns}
-	if n := finished + given; n > 0 {
-		k.Share = float64(finished) / float64(n)
+	if n := finishedNow - finished + givenNow - given; n > 0 {
+		k.Share = float64(finishedNow-finished) / float64(n)
 	}
 	if v.kernel != nil && (v.kernel.NsPerRun < ns || ns == 0) && v.kernel.NsPerRun > 0 {
 		k.NsPerRun = v.kernel.NsPerRun
 	}
 	v.kernel = k
+	return nil
 }
 
 // programTime is the time of the first interface's program a frame, in ns, over some time.
-func (v *vethP4) programTime(d time.Duration) (ns float64, err error) {
+func (v *vethKernel) programTime(d time.Duration) (ns float64, err error) {
 	err = v.r.Near.Do(func() error {
 		l, err := netlink.LinkByName(blast.A)
 		if err != nil {

@@ -62,21 +62,90 @@ func strangerFrame(n int) []byte {
 	return f
 }
 
-// onVeth runs frames through an instance that is changed between clover-steer
-// and wire under traffic: what clover-steer does not want crosses in the
-// kernel, and this wire wants everything.
-func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err error) {
+// vethRange is a generator between two veth pairs, and the instance that runs there in this round.
+type vethRange struct {
+	r       *blast.Range
+	clk     clock.Clock
+	ctx     context.Context
+	cancel  context.CancelFunc
+	sending chan error
+	frames  []blast.Frame
+	x       *open.Running
+}
+
+// newVethRange makes the veth pairs, and begins to send the frames.
+func newVethRange(clk clock.Clock, frames []blast.Frame, window int) (*vethRange, error) {
 	r, err := blast.New(frames, window)
 	if err != nil {
 		return nil, err
 	}
-	undo := Undoing{r.Close}
-	closeAll := func() { undo.All() }
-	defer func() {
-		if err != nil {
-			closeAll()
-		}
-	}()
+	v := &vethRange{r: r, clk: clk, sending: make(chan error, 1), frames: frames}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	go func() { v.sending <- r.Run(v.ctx) }()
+	return v, nil
+}
+
+// begin ends the instance that runs, and starts another one.
+func (v *vethRange) begin(g graph.Config, o open.Config) error {
+	if err := v.stop(); err != nil {
+		return err
+	}
+	g.Kinds, o.Clock = registry.Kinds(), v.clk
+	return v.r.Near.Do(func() (err error) {
+		v.x, err = open.Start(g, o)
+		return err
+	})
+}
+
+func (v *vethRange) stop() error {
+	if v.x == nil {
+		return nil
+	}
+	x := v.x
+	v.x = nil
+	return v.r.Near.Do(x.Stop)
+}
+
+// timed counts what arrives in a round.
+func (v *vethRange) timed() (int, error) {
+	from := v.r.Arrived()
+	select {
+	case <-v.x.Ended():
+		return 0, v.x.Err()
+	case err := <-v.sending:
+		v.sending <- err
+		return 0, fmt.Errorf("the generator stopped: %w", err)
+	case <-time.After(vethRound):
+	}
+	// A machine that is busy otherwise may need longer.
+	v.r.Settle(v.ctx, 100, 10*vethRound)
+	return int(v.r.Arrived() - from), nil
+}
+
+func (v *vethRange) close() {
+	_ = v.stop()
+	v.cancel()
+	<-v.sending
+	v.r.Close()
+}
+
+// contest is one of two runs on the range.
+func (v *vethRange) contest(work, pass Run) *contest {
+	total := 0
+	for _, f := range v.frames {
+		total += len(f.Bytes)
+	}
+	return &contest{bytes: float64(total) / float64(len(v.frames)), work: work, pass: pass, close: v.close}
+}
+
+// onVeth runs frames through an instance that is changed between clover-steer
+// and wire under traffic: what clover-steer does not want crosses in the
+// kernel, and this wire wants everything.
+func onVeth(clk clock.Clock, frames []blast.Frame, window int) (*contest, error) {
+	v, err := newVethRange(clk, frames, window)
+	if err != nil {
+		return nil, err
+	}
 	spec := func(kind string, args graph.Args) *graph.Spec {
 		s := Between(kind, args)
 		s.Ports["pa"] = graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": blast.A, "pair": "pb"}}
@@ -84,32 +153,16 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 		return s
 	}
 	pass, work := spec("wire", graph.Args{"see": "all"}), spec("clover-steer", steerArgs())
-	var x *open.Running
-	err = r.Near.Do(func() (err error) {
-		x, err = open.Start(graph.Config{Spec: pass, Kinds: registry.Kinds()}, open.Config{Filter: port.Filter{All: true}, Clock: clk})
-		return err
-	})
-	if err != nil {
+	if err := v.begin(graph.Config{Spec: pass}, open.Config{Filter: port.Filter{All: true}}); err != nil {
+		v.close()
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	sending := make(chan error, 1)
-	go func() { sending <- r.Run(ctx) }()
-	undo = append(undo, func() {
-		_ = r.Near.Do(x.Stop)
-		cancel()
-		<-sending
-	})
-	total := 0
-	for _, f := range frames {
-		total += len(f.Bytes)
-	}
 	change := func(s *graph.Spec) error {
-		plan, err := x.Graph.Plan(s)
+		plan, err := v.x.Graph.Plan(s)
 		if err != nil {
 			return err
 		}
-		return x.Graph.Apply(plan)
+		return v.x.Graph.Apply(plan)
 	}
 	with := func(s, other *graph.Spec) Run {
 		return func() (func() (int, error), error) {
@@ -120,8 +173,8 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 				if err := change(s); err != nil {
 					return nil, err
 				}
-				if r.Settle(ctx, max(100, len(frames)), 3*time.Second) {
-					break
+				if v.r.Settle(v.ctx, max(100, len(frames)), 3*time.Second) {
+					return v.timed, nil
 				}
 				if try == 5 {
 					return nil, errors.New("too few frames arrive")
@@ -130,21 +183,7 @@ func onVeth(clk clock.Clock, frames []blast.Frame, window int) (_ *contest, err 
 					return nil, err
 				}
 			}
-			return func() (int, error) {
-				from := r.Arrived()
-				select {
-				case <-x.Ended():
-					return 0, x.Err()
-				case err := <-sending:
-					sending <- err
-					return 0, fmt.Errorf("the generator stopped: %w", err)
-				case <-time.After(vethRound):
-				}
-				// A machine that is busy otherwise may need longer.
-				r.Settle(ctx, 100, 10*vethRound)
-				return int(r.Arrived() - from), nil
-			}, nil
 		}
 	}
-	return &contest{bytes: float64(total) / float64(len(frames)), work: with(work, pass), pass: with(pass, work), close: closeAll}, nil
+	return v.contest(with(work, pass), with(pass, work)), nil
 }
