@@ -6,6 +6,7 @@ import (
 
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/locks"
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -42,7 +43,7 @@ func TestWire(t *testing.T) {
 					if t.Failed() {
 						return
 					}
-					sum.add(r.Stats)
+					onesided.Add(&sum.Stats, r.Stats)
 					sum.Struck += r.Struck
 				}
 				t.Logf("%d struck, %+v", sum.Struck, sum.Stats)
@@ -76,7 +77,7 @@ func TestTree(t *testing.T) {
 					if t.Failed() {
 						return
 					}
-					sum.add(r.Stats)
+					sum.Add(r.Stats)
 					sum.Struck += r.Struck
 				}
 				t.Logf("%d struck, %+v", sum.Struck, sum.Stats)

@@ -46,11 +46,10 @@ type Cuckoo struct {
 // CuckooResult is what a run came to.
 type CuckooResult struct {
 	rcuckoo.Stats
-	Took   time.Duration
-	Struck int
-	Asked  int // how often Cut was asked
-	Died   int // sessions that were cut
-	Keys   *history.Log[KeyOp, uint64]
+	Outcome
+	Asked int // how often Cut was asked
+	Died  int // sessions that were cut
+	Keys  *history.Log[KeyOp, uint64]
 }
 
 func (t Cuckoo) defaults() Cuckoo {
@@ -85,17 +84,7 @@ func (t Cuckoo) Run(seed uint64, s fault.Schedule) (*CuckooResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := New(Config{
-		Clients: t.Clients + 1, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Box: t.Box, Schedule: s, Seed: seed,
-		Serve: l.serve, App: l.app,
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = drive(b, l)
-	l.res.Took, l.res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
-	err = l.check(b, err)
-	return l.res, errors.Join(err, b.Close())
+	return l.res, l.res.run(Config{Clients: t.Clients + 1, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Box: t.Box, Schedule: s, Seed: seed}, l)
 }
 
 // cuckooLoad is a Cuckoo's part of a bed.
@@ -233,9 +222,6 @@ func (t *Cuckoo) model() history.Model[KeyOp, uint64] {
 func (t Cuckoo) Try(tb testing.TB, seed uint64) (_ *CuckooResult, ok bool) {
 	tb.Helper()
 	t = t.defaults()
-	res, few, err := attempt(seed, t.Faults, t.Run)
-	if failed(tb, "cuckoo", seed, few, err) && res != nil {
-		show(tb, t.model(), res.Keys, err)
-	}
+	res, err := attempt(tb, "cuckoo", seed, t.Faults, t.Run, func(res *CuckooResult, err error) { show(tb, t.model(), res.Keys, err) })
 	return res, err == nil
 }

@@ -47,8 +47,7 @@ type Fusee struct {
 // FuseeResult is what a run came to.
 type FuseeResult struct {
 	fusee.Stats
-	Took    time.Duration
-	Struck  int
+	Outcome
 	Asked   int // how often Cut was asked
 	Died    int // sessions that were cut
 	Unknown int // operations whose outcome nobody was told
@@ -91,17 +90,7 @@ func (t Fusee) Run(seed uint64, s fault.Schedule) (*FuseeResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := New(Config{
-		Clients: t.Clients + 1 + l.masters(), Sessions: t.Sessions * t.Layout.Nodes, MTU: t.MTU, Profile: t.Profile, Box: t.Box, Schedule: s, Seed: seed,
-		Serve: l.serve, App: l.app,
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = drive(b, l)
-	l.res.Took, l.res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
-	err = l.check(b, err)
-	return l.res, errors.Join(err, b.Close())
+	return l.res, l.res.run(Config{Clients: t.Clients + 1 + l.masters(), Sessions: t.Sessions * t.Layout.Nodes, MTU: t.MTU, Profile: t.Profile, Box: t.Box, Schedule: s, Seed: seed}, l)
 }
 
 // fuseeLoad is a Fusee's part of a bed.
@@ -353,9 +342,6 @@ func (l *fuseeLoad) check(b *Bed, err error) error {
 func (t Fusee) Try(tb testing.TB, seed uint64) (_ *FuseeResult, ok bool) {
 	tb.Helper()
 	t = t.defaults()
-	res, few, err := attempt(seed, t.Faults, t.Run)
-	if failed(tb, "fusee", seed, few, err) && res != nil {
-		show(tb, keyOps(half, false), res.Keys, err)
-	}
+	res, err := attempt(tb, "fusee", seed, t.Faults, t.Run, func(res *FuseeResult, err error) { show(tb, keyOps(half, false), res.Keys, err) })
 	return res, err == nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/internal/rack/locks"
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -36,10 +37,31 @@ type Trial struct {
 // Result is what a run came to.
 type Result struct {
 	locks.Stats
+	Outcome
+	Words *history.Log[history.Word, uint64]
+	Locks *history.Log[history.Lock, struct{}]
+}
+
+// Outcome is what is said of every run.
+type Outcome struct {
 	Took   time.Duration // virtual
 	Struck int           // frames that a fault befell
-	Words  *history.Log[history.Word, uint64]
-	Locks  *history.Log[history.Lock, struct{}]
+}
+
+// run plays a load on a bed, and checks everything.
+func (o *Outcome) run(c Config, l interface {
+	load
+	serve(*rnic.PD) error
+	app(*Bed, *Client) (host.App, error)
+}) error {
+	c.Serve, c.App = l.serve, l.app
+	b, err := New(c)
+	if err != nil {
+		return err
+	}
+	err = drive(b, l)
+	o.Took, o.Struck = b.Clock.Now().Sub(b.start), b.Struck()
+	return errors.Join(l.check(b, err), b.Close())
 }
 
 // or makes d of a zero.
@@ -85,17 +107,7 @@ func (t Trial) Run(seed uint64, s fault.Schedule) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := New(Config{
-		Clients: t.Clients, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Conn: t.Conn, Box: t.Box, Schedule: s, Seed: seed,
-		Serve: l.serve, App: l.app,
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = drive(b, l)
-	l.res.Took, l.res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
-	err = l.check(b, err)
-	return l.res, errors.Join(err, b.Close())
+	return l.res, l.res.run(Config{Clients: t.Clients, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Conn: t.Conn, Box: t.Box, Schedule: s, Seed: seed}, l)
 }
 
 // load is what some of a bed's clients do to memory of the server's.
@@ -198,7 +210,7 @@ func (l *locksLoad) check(b *Bed, err error) error {
 		deaths += b.Deaths(l.first + i)
 	}
 	for _, c := range l.clients {
-		res.add(c.Stats())
+		onesided.Add(&res.Stats, c.Stats())
 	}
 	through := err == nil
 	// The memory's own word is the last of the history.
@@ -223,16 +235,6 @@ func (l *locksLoad) check(b *Bed, err error) error {
 	return err
 }
 
-func (r *Result) add(s locks.Stats) {
-	r.Done += s.Done
-	r.Requests += s.Requests
-	r.Failed += s.Failed
-	r.GaveUp += s.GaveUp
-	r.Stolen += s.Stolen
-	r.Broken += s.Broken
-	r.Stuck += s.Stuck
-}
-
 // Try runs the trial under the random schedule of a seed. When that fails it
 // fails the test, with the seed, the fewest faults that still make it fail, and a
 // page that shows the history. It reports whether the run passed; a history that
@@ -246,36 +248,24 @@ func (t Trial) Try(tb testing.TB, seed uint64) (_ *Result, ok bool) {
 func (t Trial) try(tb testing.TB, seed uint64) (*Result, error) {
 	tb.Helper()
 	t = t.defaults()
-	res, few, err := attempt(seed, t.Faults, t.Run)
-	if failed(tb, t.Work.String(), seed, few, err) && res != nil {
+	return attempt(tb, t.Work.String(), seed, t.Faults, t.Run, func(res *Result, err error) {
 		show(tb, words(seed), res.Words, err)
 		show(tb, history.Locks(), res.Locks, err)
-	}
-	return res, err
+	})
 }
 
-// failed fails the test when err is an error, and logs when it is that there is no
-// verdict.
-func failed(tb testing.TB, what string, seed uint64, faults fault.Schedule, err error) bool {
+// attempt does a run under the random schedule of a seed. When it goes wrong it is done again with the fewest faults with
+// which it does, the test fails, and show shows what happened. That there is no verdict is logged.
+func attempt[R any](tb testing.TB, what string, seed uint64, mix fault.Mix, run func(uint64, fault.Schedule) (*R, error), show func(*R, error)) (*R, error) {
 	tb.Helper()
-	switch {
-	case err == nil:
-		return false
-	case errors.Is(err, history.ErrUndecided):
-		tb.Logf("%s, seed %d: %v", what, seed, err)
-		return false
-	}
-	tb.Errorf("%s, seed %d, faults that matter:\n%v%v", what, seed, faults, err)
-	return true
-}
-
-// attempt does a run under the random schedule of a seed, and, when it fails,
-// again with the fewest faults with which it does.
-func attempt[R any](seed uint64, mix fault.Mix, run func(uint64, fault.Schedule) (R, error)) (R, fault.Schedule, error) {
 	s := fault.Random(seed, mix)
 	res, err := run(seed, s)
-	if err == nil || errors.Is(err, history.ErrUndecided) {
-		return res, s, err
+	switch {
+	case err == nil:
+		return res, nil
+	case errors.Is(err, history.ErrUndecided):
+		tb.Logf("%s, seed %d: %v", what, seed, err)
+		return res, err
 	}
 	s = fault.Shrink(s, 200, func(s fault.Schedule) bool {
 		r, e := run(seed, s)
@@ -285,7 +275,11 @@ func attempt[R any](seed uint64, mix fault.Mix, run func(uint64, fault.Schedule)
 		res, err = r, e
 		return true
 	})
-	return res, s, err
+	tb.Errorf("%s, seed %d, faults that matter:\n%v%v", what, seed, s, err)
+	if res != nil {
+		show(res, err)
+	}
+	return res, err
 }
 
 // show prints where a page about err is.

@@ -44,8 +44,7 @@ type Store struct {
 
 // MixedResult is what a run came to.
 type MixedResult struct {
-	Took     time.Duration // virtual
-	Struck   int
+	Outcome
 	Store    clover.ClientStats
 	Verdict  clover.Integrity
 	Keys     *history.Log[history.Register, uint64] // of the store
@@ -159,8 +158,7 @@ func (r *MixedResult) Broken() uint64 {
 func (m Mixed) Try(tb testing.TB, seed uint64) (_ *MixedResult, ok bool) {
 	tb.Helper()
 	m = m.defaults()
-	res, few, err := attempt(seed, m.Faults, m.Run)
-	if failed(tb, "mixed", seed, few, err) && res != nil {
+	res, err := attempt(tb, "mixed", seed, m.Faults, m.Run, func(res *MixedResult, err error) {
 		show(tb, history.Registers(nil), res.Keys, err)
 		show(tb, treeKeys(), res.Tree.Keys, err)
 		show(tb, words(seed), res.Tree.Words, err)
@@ -168,7 +166,7 @@ func (m Mixed) Try(tb testing.TB, seed uint64) (_ *MixedResult, ok bool) {
 			show(tb, words(seed), l.Words, err)
 			show(tb, history.Locks(), l.Locks, err)
 		}
-	}
+	})
 	return res, err == nil
 }
 

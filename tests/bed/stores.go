@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -203,37 +202,18 @@ func (b *Bed) ends(client netip.Addr) (ends []*rnic.QP) {
 // with the first that go wrong through the box, with the fewest faults and frames.
 func SweepStores(tb testing.TB, box *Box, first uint64, n int) {
 	tb.Helper()
-	undecided := 0
-	var failed []uint64
 	counts := map[string]uint64{}
 	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for core := range uint64(runtime.GOMAXPROCS(0)) {
-		wg.Go(func() {
-			mine := map[string]uint64{}
-			for seed := first + core; seed < first+uint64(n); seed += uint64(runtime.GOMAXPROCS(0)) {
-				err := TryStore(seed, box, nil, mine)
-				mu.Lock()
-				switch {
-				case errors.Is(err, history.ErrUndecided):
-					undecided++
-				case err != nil:
-					failed = append(failed, seed)
-				}
-				enough := len(failed) >= 2
-				mu.Unlock()
-				if enough {
-					break
-				}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for name, v := range mine {
-				counts[name] += v
-			}
-		})
-	}
-	wg.Wait()
+	failed, undecided := each(first, n, 2, func(seed uint64) error {
+		mine := map[string]uint64{}
+		err := TryStore(seed, box, nil, mine)
+		mu.Lock()
+		defer mu.Unlock()
+		for name, v := range mine {
+			counts[name] += v
+		}
+		return err
+	})
 	for _, seed := range failed {
 		var w StoreWorld
 		if err := TryStore(seed, box, &w, counts); err != nil {

@@ -8,13 +8,13 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/locks"
+	"github.com/quillon/quillon/internal/rack/onesided"
 	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -113,53 +113,34 @@ const treeEvery = 5
 // could not decide more than one in five hundred.
 func Sweep(tb testing.TB, box *Box, first uint64, schedules int) {
 	tb.Helper()
-	var next, failed atomic.Uint64
 	var mu sync.Mutex
 	var sum Result
 	var trees TreeResult
-	var wg sync.WaitGroup
-	deaths, undecided := 0, 0
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for failed.Load() < 2 {
-				n := next.Add(1) - 1
-				if n >= uint64(schedules) {
-					return
-				}
-				seed := first + n
-				var err error
-				if n%treeEvery == 0 {
-					t := RandomTree(seed, box)
-					r, e := t.try(tb, seed)
-					err = e
-					mu.Lock()
-					if r != nil {
-						trees.add(r.Stats)
-						trees.Struck += r.Struck
-					}
-					deaths += len(fault.Random(seed, t.Faults).Machines())
-				} else {
-					t := Random(seed, box)
-					r, e := t.try(tb, seed)
-					err = e
-					mu.Lock()
-					if r != nil {
-						sum.add(r.Stats)
-						sum.Struck += r.Struck
-					}
-					deaths += len(fault.Random(seed, t.Faults).Machines())
-				}
-				switch {
-				case errors.Is(err, history.ErrUndecided):
-					undecided++
-				case err != nil:
-					failed.Add(1)
-				}
-				mu.Unlock()
+	deaths := 0
+	_, undecided := each(first, schedules, 2, func(seed uint64) error {
+		if (seed-first)%treeEvery == 0 {
+			t := RandomTree(seed, box)
+			r, err := t.try(tb, seed)
+			mu.Lock()
+			defer mu.Unlock()
+			if r != nil {
+				trees.Add(r.Stats)
+				trees.Struck += r.Struck
 			}
-		})
-	}
-	wg.Wait()
+			deaths += len(fault.Random(seed, t.Faults).Machines())
+			return err
+		}
+		t := Random(seed, box)
+		r, err := t.try(tb, seed)
+		mu.Lock()
+		defer mu.Unlock()
+		if r != nil {
+			onesided.Add(&sum.Stats, r.Stats)
+			sum.Struck += r.Struck
+		}
+		deaths += len(fault.Random(seed, t.Faults).Machines())
+		return err
+	})
 	tb.Logf("%d schedules, %d undecided: %d frames struck, %d deaths and returns\nlocks %+v\ntrees %+v", schedules, undecided, sum.Struck+trees.Struck, deaths, sum.Stats, trees.Stats)
 	if undecided > 1+schedules/500 {
 		tb.Errorf("%d of %d histories are undecided", undecided, schedules)
@@ -167,4 +148,32 @@ func Sweep(tb testing.TB, box *Box, first uint64, schedules int) {
 	if schedules >= 200 && (box == nil || !box.Killed) && (sum.Done == 0 || sum.Struck == 0 || deaths == 0 || sum.Broken == 0 || sum.Stolen == 0 || trees.Splits == 0 || trees.HandedOver == 0) {
 		tb.Error("some trouble never happened")
 	}
+}
+
+// each tries the n seeds from first on, on all cores, until so many have gone wrong, and returns these, and of how many there is no verdict.
+func each(first uint64, n, most int, try func(seed uint64) error) (wrong []uint64, undecided int) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := first
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			mu.Lock()
+			defer mu.Unlock()
+			for next < first+uint64(n) && len(wrong) < most {
+				seed := next
+				next++
+				mu.Unlock()
+				err := try(seed)
+				mu.Lock()
+				switch {
+				case errors.Is(err, history.ErrUndecided):
+					undecided++
+				case err != nil:
+					wrong = append(wrong, seed)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return wrong, undecided
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/quillon/quillon/internal/rack/history"
 	"github.com/quillon/quillon/internal/rack/history/fault"
@@ -39,10 +38,9 @@ type Tree struct {
 // TreeResult is what a run came to.
 type TreeResult struct {
 	sherman.Stats
-	Took   time.Duration
-	Struck int
-	Keys   *history.Log[history.Register, uint64]
-	Words  *history.Log[history.Word, uint64]
+	Outcome
+	Keys  *history.Log[history.Register, uint64]
+	Words *history.Log[history.Word, uint64]
 }
 
 func (t Tree) defaults() Tree {
@@ -70,17 +68,7 @@ func (t Tree) Run(seed uint64, s fault.Schedule) (*TreeResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := New(Config{
-		Clients: t.Clients, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Box: t.Box, Schedule: s, Seed: seed,
-		Serve: l.serve, App: l.app,
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = drive(b, l)
-	l.res.Took, l.res.Struck = b.Clock.Now().Sub(b.start), b.Struck()
-	err = l.check(b, err)
-	return l.res, errors.Join(err, b.Close())
+	return l.res, l.res.run(Config{Clients: t.Clients, Sessions: t.Sessions, MTU: t.MTU, Profile: t.Profile, Box: t.Box, Schedule: s, Seed: seed}, l)
 }
 
 // treeLoad is a Tree's part of a bed: clients from the one with number first on.
@@ -209,7 +197,7 @@ func (l *treeLoad) done(*Bed) bool { return l.left == 0 }
 
 func (l *treeLoad) check(b *Bed, err error) error {
 	for _, c := range l.clients {
-		l.res.add(c.Stats())
+		l.res.Add(c.Stats())
 	}
 	if err == nil {
 		var values map[uint64]uint64
@@ -227,20 +215,6 @@ func treeKeys() history.Model[history.Register, uint64] {
 	return history.Registers(func(k uint64) uint64 { return k * (1 - k&1) })
 }
 
-func (r *TreeResult) add(s sherman.Stats) {
-	r.Searches += s.Searches
-	r.Writes += s.Writes
-	r.Deletes += s.Deletes
-	r.Ranges += s.Ranges
-	r.LockFailed += s.LockFailed
-	r.HandedOver += s.HandedOver
-	r.Splits += s.Splits
-	r.NewRoots += s.NewRoots
-	r.Torn += s.Torn
-	r.Siblings += s.Siblings
-	r.Broken += s.Broken
-}
-
 // Try is Trial.Try with a tree.
 func (t Tree) Try(tb testing.TB, seed uint64) (_ *TreeResult, ok bool) {
 	tb.Helper()
@@ -251,10 +225,8 @@ func (t Tree) Try(tb testing.TB, seed uint64) (_ *TreeResult, ok bool) {
 func (t Tree) try(tb testing.TB, seed uint64) (*TreeResult, error) {
 	tb.Helper()
 	t = t.defaults()
-	res, few, err := attempt(seed, t.Faults, t.Run)
-	if failed(tb, "tree", seed, few, err) && res != nil {
+	return attempt(tb, "tree", seed, t.Faults, t.Run, func(res *TreeResult, err error) {
 		show(tb, treeKeys(), res.Keys, err)
 		show(tb, words(seed), res.Words, err)
-	}
-	return res, err
+	})
 }

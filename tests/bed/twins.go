@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/quillon/quillon/internal/rack/history"
@@ -175,50 +173,30 @@ type Sum struct {
 }
 
 // Sweep plays the worlds of the seeds from first on, on all cores, until most of
-// them have failed, and calls failed for each that did. It stops, too, when going,
-// if not nil, says so.
-func (t Twins) Sweep(first uint64, n, most int, going func(Sum) bool, failed func(seed uint64, err error)) Sum {
-	var next atomic.Uint64
+// them have failed, and calls failed, one at a time, for each that did.
+func (t Twins) Sweep(first uint64, n, most int, failed func(seed uint64, err error)) Sum {
 	var mu sync.Mutex
-	var wg sync.WaitGroup
 	sum := Sum{Counts: map[string]uint64{}}
-	stop := false
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for {
-				k := next.Add(1) - 1
-				if k >= uint64(n) {
-					return
-				}
-				_, box, err := t.Try(first + k)
-				mu.Lock()
-				sum.Worlds++
-				if box != nil {
-					sum.Struck += box.Struck
-					for c, n := range box.Ops {
-						sum.Ops[c] += n
-					}
-					for name, v := range box.Counts {
-						sum.Counts[name] += v
-					}
-				}
-				switch {
-				case errors.Is(err, history.ErrUndecided):
-					sum.Undecided++
-				case err != nil:
-					sum.Failed++
-					failed(first+k, err)
-				}
-				stop = stop || sum.Failed >= most || going != nil && !going(sum)
-				done := stop
-				mu.Unlock()
-				if done {
-					return
-				}
+	wrong, undecided := each(first, n, most, func(seed uint64) error {
+		_, box, err := t.Try(seed)
+		mu.Lock()
+		defer mu.Unlock()
+		sum.Worlds++
+		if box != nil {
+			sum.Struck += box.Struck
+			for c, n := range box.Ops {
+				sum.Ops[c] += n
 			}
-		})
-	}
-	wg.Wait()
+			for name, v := range box.Counts {
+				sum.Counts[name] += v
+			}
+		}
+		if err != nil && !errors.Is(err, history.ErrUndecided) {
+			failed(seed, err)
+		}
+		return err
+	})
+	sum.Failed, sum.Undecided = len(wrong), undecided
 	return sum
 }
 
@@ -226,9 +204,8 @@ func (t Twins) Sweep(first uint64, n, most int, going func(Sum) bool, failed fun
 // made small, and says how to repeat each.
 func SweepTwins(tb testing.TB, t Twins, first uint64, n int) {
 	tb.Helper()
-	var mu sync.Mutex
 	var seeds []uint64
-	sum := t.Sweep(first, n, 2, nil, func(seed uint64, _ error) { mu.Lock(); seeds = append(seeds, seed); mu.Unlock() })
+	sum := t.Sweep(first, n, 2, func(seed uint64, _ error) { seeds = append(seeds, seed) })
 	for _, seed := range seeds {
 		t.Show(tb, seed)
 	}

@@ -32,7 +32,7 @@ func TestAttack9TwoBoxes(t *testing.T) {
 				w.Show(t, seed)
 				return
 			}
-			sum := w.Sweep(first, n, 1000, nil, func(seed uint64, err error) {
+			sum := w.Sweep(first, n, 1000, func(seed uint64, err error) {
 				fmt.Fprintf(os.Stderr, "FAIL %s %d: %.400v\n", name, seed, err)
 				t.Errorf("seed %d: %.400v", seed, err)
 			})

@@ -74,7 +74,7 @@ func TestWild(t *testing.T) {
 				all[name].Show(t, seed)
 				return
 			}
-			sum := all[name].Sweep(first, n, 1000, nil, func(seed uint64, err error) {
+			sum := all[name].Sweep(first, n, 1000, func(seed uint64, err error) {
 				fmt.Fprintf(os.Stderr, "FAIL %s %d: %.300v\n", name, seed, err)
 				t.Errorf("seed %d: %v", seed, err)
 			})
