@@ -105,32 +105,40 @@ exit status 1.`,
 	return cmd
 }
 
-// mix is the workload.
-func (f *clientFlags) mix() (ycsb.Mix, error) {
-	if share, err := strconv.ParseFloat(f.workload, 64); err == nil && share >= 0 && share <= 1 {
-		return ycsb.Mix{Name: f.workload, Writes: share}, nil
+// mixOf is the workload that --workload names.
+func mixOf(workload string) (ycsb.Mix, error) {
+	if share, err := strconv.ParseFloat(workload, 64); err == nil && share >= 0 && share <= 1 {
+		return ycsb.Mix{Name: workload, Writes: share}, nil
 	}
-	m, err := ycsb.MixNamed(f.workload)
+	m, err := ycsb.MixNamed(workload)
 	if err != nil {
-		err = fmt.Errorf("--workload %q: want A (50 %% writes), B (5 %%), C (0 %%), W (100 %%), or the share of writes from 0 to 1", f.workload)
+		err = fmt.Errorf("--workload %q: want A (50 %% writes), B (5 %%), C (0 %%), W (100 %%), or the share of writes from 0 to 1", workload)
 	}
 	return m, err
 }
 
+// bounds are what the value of a flag must be from, and to.
+type bounds struct {
+	flag        string
+	v, min, max float64
+}
+
+// within is an error about the first value that is out of its bounds.
+func within(all ...bounds) error {
+	for _, b := range all {
+		if !(b.v >= b.min && b.v <= b.max) {
+			return fmt.Errorf("--%s must be from %v to %v, not %v", b.flag, b.min, b.max, b.v)
+		}
+	}
+	return nil
+}
+
 // check refuses wrong values of flags, and reads the devices.
 func (f *clientFlags) check() (ends []wire.End, how clio.Replication, err error) {
-	for _, n := range []struct {
-		name     string
-		v        float64
-		min, max float64
-	}{
-		{"threads", float64(f.threads), 1, 500}, {"depth", float64(f.depth), 1, 32}, {"keys", float64(f.keys), 1, 1 << 24},
-		{"value", float64(f.value), clio.MinValue, clio.MaxValue}, {"zipf", f.zipf, 0, 10}, {"seconds", f.seconds, 0, 1e6},
-		{"ops", float64(f.op), 0, 1e12}, {"patience", f.patience, 0.1, 3600},
-	} {
-		if !(n.v >= n.min && n.v <= n.max) {
-			return nil, 0, fmt.Errorf("--%s must be from %v to %v, not %v", n.name, n.min, n.max, n.v)
-		}
+	if err := within(bounds{"threads", float64(f.threads), 1, 500}, bounds{"depth", float64(f.depth), 1, 32}, bounds{"keys", float64(f.keys), 1, 1 << 24},
+		bounds{"value", float64(f.value), clio.MinValue, clio.MaxValue}, bounds{"zipf", f.zipf, 0, 10}, bounds{"seconds", f.seconds, 0, 1e6},
+		bounds{"ops", float64(f.op), 0, 1e12}, bounds{"patience", f.patience, 0.1, 3600}); err != nil {
+		return nil, 0, err
 	}
 	if f.alone && !f.load {
 		return nil, 0, errors.New("--alone needs --load: what keys hold at the beginning must be known")
@@ -163,7 +171,7 @@ func (f *clientFlags) check() (ends []wire.End, how clio.Replication, err error)
 }
 
 func (f *clientFlags) run(cmd *cobra.Command) (err error) {
-	mix, err := f.mix()
+	mix, err := mixOf(f.workload)
 	if err != nil {
 		return err
 	}
@@ -206,23 +214,39 @@ type clientRun struct {
 	r     clioClient
 }
 
-// until runs the client until done is true, or the device is silent for too long.
-func (x *clientRun) until(ctx context.Context, step string, count func() uint64, done func(now clock.Time) bool) error {
-	begun := x.clk.Now()
-	last, moved, shown, at := count(), begun, begun, count()
-	err := x.f.portEnd.run(ctx, x.clk, x.c, &x.stage, func(now clock.Time) error {
-		n := count()
+// wait is a part of a client's run, which ends when it is done.
+type wait struct {
+	step     string // for people
+	why      string // what it means that nothing has happened for patience seconds
+	patience float64
+	flags    string // that say with whom, and how long
+	count    func() uint64
+	err      func() error // of the clients; nil: they have none
+	done     func(now clock.Time) bool
+}
+
+// until drives clients until a part of their run is done, something is wrong, or nothing happens for too long.
+func (w wait) until(ctx context.Context, clk clock.Clock, line *progress, drive func(ctx context.Context, look func(now clock.Time) error) error) error {
+	begun := clk.Now()
+	last, moved, shown, at := w.count(), begun, begun, w.count()
+	err := drive(ctx, func(now clock.Time) error {
+		n := w.count()
 		if n != last {
 			last, moved = n, now
 		}
+		if w.err != nil {
+			if err := w.err(); err != nil {
+				return failed{err}
+			}
+		}
 		switch {
-		case done(now):
+		case w.done(now):
 			return errEnough
-		case now.Sub(moved).Seconds() > x.f.patience:
-			return failed{fmt.Errorf("%s: no operation has ended for %v s: the device, or the way to it, is dead (--device, --patience)", step, x.f.patience)}
+		case now.Sub(moved).Seconds() > w.patience:
+			return failed{fmt.Errorf("%s: %s (%s)", w.step, fmt.Sprintf(w.why, w.patience), w.flags)}
 		}
 		if d := now.Sub(shown); d >= quiet/8 {
-			x.line.show(now, step, fmt.Sprintf("%s: %d done, %.0f a second", step, n, float64(n-at)/d.Seconds()))
+			line.show(now, w.step, fmt.Sprintf("%s: %d done, %.0f a second", w.step, n, float64(n-at)/d.Seconds()))
 			shown, at = now, n
 		}
 		return nil
@@ -231,6 +255,14 @@ func (x *clientRun) until(ctx context.Context, step string, count func() uint64,
 		return nil
 	}
 	return err
+}
+
+// until runs the client until done is true, or the device is silent for too long.
+func (x *clientRun) until(ctx context.Context, step string, count func() uint64, done func(now clock.Time) bool) error {
+	w := wait{step: step, why: "no operation has ended for %v s: the device, or the way to it, is dead", patience: x.f.patience, flags: "--device, --patience", count: count, done: done}
+	return w.until(ctx, x.clk, x.line, func(ctx context.Context, look func(now clock.Time) error) error {
+		return x.f.portEnd.run(ctx, x.clk, x.c, &x.stage, look)
+	})
 }
 
 // all loads the keys and runs the workload.
@@ -295,14 +327,16 @@ func (x *clientRun) measured(l *clio.Load, m *clio.Meter) {
 	r.Gbit = m.Gbit(time.Duration(r.Seconds * float64(time.Second)))
 	r.Unknown, r.Failed, r.Corrupt = s.Unknown, s.Failed, s.Corrupt
 	r.SentAgain, r.Lost = x.c.GBN().Retransmitted+x.c.Stats().Repeated, x.f.lost()
-	of := func(h *hdrhistogram.Histogram) clioLatency {
-		if h.TotalCount() == 0 {
-			return clioLatency{}
-		}
-		us := func(ns float64) float64 { return math.Round(ns/10) / 100 }
-		return clioLatency{us(h.Mean()), us(float64(h.ValueAtQuantile(50))), us(float64(h.ValueAtQuantile(99)))}
+	r.All, r.Read, r.Write = latencyOf(m.All()), latencyOf(m.Read), latencyOf(m.Write)
+}
+
+// latencyOf is a histogram of ns in a few figures; all are 0 where it is empty.
+func latencyOf(h *hdrhistogram.Histogram) clioLatency {
+	if h.TotalCount() == 0 {
+		return clioLatency{}
 	}
-	r.All, r.Read, r.Write = of(m.All()), of(m.Read), of(m.Write)
+	us := func(ns float64) float64 { return math.Round(ns/10) / 100 }
+	return clioLatency{us(h.Mean()), us(float64(h.ValueAtQuantile(50))), us(float64(h.ValueAtQuantile(99)))}
 }
 
 func (r *clioClient) text(w io.Writer) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -184,9 +185,7 @@ func (g *generator) source(cmd *cobra.Command, o *plan.Options) (traffic.Source,
 	if cmd.Flags().Changed("calm") && g.calm < 0 {
 		return nil, "", errors.New("--calm must not be negative")
 	}
-	if o.Interval == 0 {
-		o.Interval = plan.React
-	}
+	o.Interval = cmp.Or(o.Interval, plan.React)
 	g.Interval = o.Interval
 	g.Calm, g.Line = g.calm*1e9/8, g.burst*1e9/8
 	if g.Racks < 1 {
@@ -270,9 +269,7 @@ func printPlan(cmd *cobra.Command, p *plan.Plan, o *plan.Options, title, picture
 		for i := range p.Racks[:min(len(p.Racks), listed)] {
 			r := &p.Racks[i]
 			name := r.Name
-			if name == "" {
-				name = "-"
-			}
+			name = cmp.Or(name, "-")
 			row(name, r)
 		}
 		if n := len(p.Racks) - listed; n > 0 {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -119,29 +118,15 @@ func (f *rackClientFlags) mix() (ycsb.Mix, error) {
 	if f.kind != nil && len(f.kind.Works) > 0 {
 		return ycsb.Mix{}, nil
 	}
-	if share, err := strconv.ParseFloat(f.workload, 64); err == nil && share >= 0 && share <= 1 {
-		return ycsb.Mix{Name: f.workload, Writes: share}, nil
-	}
-	m, err := ycsb.MixNamed(f.workload)
-	if err != nil {
-		err = fmt.Errorf("--workload %q: want A (50 %% writes), B (5 %%), C (0 %%), W (100 %%), or the share of writes from 0 to 1", f.workload)
-	}
-	return m, err
+	return mixOf(f.workload)
 }
 
 // check refuses wrong values of flags.
 func (f *rackClientFlags) check() (server wire.End, err error) {
-	for _, n := range []struct {
-		name     string
-		v        float64
-		min, max float64
-	}{
-		{"sessions", float64(f.sessions), 1, 1024}, {"keys", float64(f.keys), 0, 1 << 24}, {"value", float64(f.value), 0, 1 << 20}, {"zipf", f.zipf, 0, 10}, {"deletes", f.deletes, 0, 1}, {"ranges", f.ranges, 0, 1},
-		{"seconds", f.seconds, 0, 1e6}, {"ops", float64(f.ops), 0, 1e12}, {"patience", f.patience, 0.1, 3600},
-	} {
-		if !(n.v >= n.min && n.v <= n.max) {
-			return server, fmt.Errorf("--%s must be from %v to %v, not %v", n.name, n.min, n.max, n.v)
-		}
+	if err := within(bounds{"sessions", float64(f.sessions), 1, 1024}, bounds{"keys", float64(f.keys), 0, 1 << 24}, bounds{"value", float64(f.value), 0, 1 << 20},
+		bounds{"zipf", f.zipf, 0, 10}, bounds{"deletes", f.deletes, 0, 1}, bounds{"ranges", f.ranges, 0, 1},
+		bounds{"seconds", f.seconds, 0, 1e6}, bounds{"ops", float64(f.ops), 0, 1e12}, bounds{"patience", f.patience, 0.1, 3600}); err != nil {
+		return server, err
 	}
 	switch f.server {
 	case "":
@@ -318,32 +303,9 @@ func (x *rackRun) inMemory(fleet *store.Fleet) error {
 // until runs until done is true, something is wrong, or nothing has happened for --patience. why says what that
 // means.
 func (x *rackRun) until(ctx context.Context, step, why string, done func(now clock.Time) bool) error {
-	count := func() uint64 { m := x.fleet.Live(); return m.Ops + m.Errors + m.Unknown }
-	begun := x.clk.Now()
-	last, moved, shown, at := count(), begun, begun, count()
-	err := x.drive(ctx, func(now clock.Time) error {
-		n := count()
-		if n != last {
-			last, moved = n, now
-		}
-		switch err := x.fleet.Err(); {
-		case err != nil:
-			return failed{err}
-		case done(now):
-			return errEnough
-		case now.Sub(moved).Seconds() > x.f.patience:
-			return failed{fmt.Errorf("%s: %s for %v s (--server, --patience)", step, why, x.f.patience)}
-		}
-		if d := now.Sub(shown); d >= quiet/8 {
-			x.line.show(now, step, fmt.Sprintf("%s: %d done, %.0f a second", step, n, float64(n-at)/d.Seconds()))
-			shown, at = now, n
-		}
-		return nil
-	})
-	if errors.Is(err, errEnough) {
-		return nil
-	}
-	return err
+	w := wait{step: step, why: why + " for %v s", patience: x.f.patience, flags: "--server, --patience", err: x.fleet.Err, done: done,
+		count: func() uint64 { m := x.fleet.Live(); return m.Ops + m.Errors + m.Unknown }}
+	return w.until(ctx, x.clk, x.line, x.drive)
 }
 
 // leave ends connections after an error, if somebody answers.
@@ -413,8 +375,8 @@ func (x *rackRun) measured(m *store.Meter, took float64) {
 		if h.TotalCount() == 0 {
 			return nil
 		}
-		us := func(ns float64) float64 { return math.Round(ns/10) / 100 }
-		return &clioLatency{us(h.Mean()), us(float64(h.ValueAtQuantile(50))), us(float64(h.ValueAtQuantile(99)))}
+		l := latencyOf(h)
+		return &l
 	}
 	r.Read, r.Write = of(m.Read), of(m.Write)
 }

@@ -711,9 +711,7 @@ func tenantsText(w io.Writer, all []snic.TenantView) {
 			limit = bitRate(t.Limit)
 		}
 		by := t.Bottleneck
-		if by == "" {
-			by = "-"
-		}
+		by = cmp.Or(by, "-")
 		line := fmt.Sprintf("%s\t%g\t%.0f %%\t%.0f %%\t%s\t%s\t%d", t.Tenant, t.Weight, 100*t.Share, 100*t.Grant, limit, by, t.Inside)
 		if t.Memory != nil {
 			share := byteCount(t.Memory.Share)
@@ -830,9 +828,7 @@ func regionsText(w io.Writer, all []snic.RegionView) {
 	fmt.Fprintln(w, "REGION\tSTATE\tFOR\tCHAIN\tLOAD\tINSIDE\tWAITING\tCREDITS")
 	for _, r := range all {
 		chain := r.Chain
-		if chain == "" {
-			chain = "-"
-		}
+		chain = cmp.Or(chain, "-")
 		var credits []string
 		for _, c := range r.Credits {
 			credits = append(credits, fmt.Sprintf("%d/%d", c.Free, c.Of))

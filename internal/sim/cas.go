@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,21 +49,11 @@ func DPDK(n NIC, net Network) Middlebox {
 
 // CAS measures threads that contend for one word.
 func CAS(ctx context.Context, c CASConfig) (VerbsMeasured, error) {
-	if c.Outstanding == 0 {
-		c.Outstanding = 16
-	}
-	if c.NIC == (NIC{}) {
-		c.NIC = ConnectX5()
-	}
-	if c.Network == (Network{}) {
-		c.Network = Rack100G()
-	}
-	if c.Warmup == 0 {
-		c.Warmup = time.Millisecond
-	}
-	if c.Measure == 0 {
-		c.Measure = 2 * time.Millisecond
-	}
+	c.Outstanding = cmp.Or(c.Outstanding, 16)
+	c.NIC = cmp.Or(c.NIC, ConnectX5())
+	c.Network = cmp.Or(c.Network, Rack100G())
+	c.Warmup = cmp.Or(c.Warmup, time.Millisecond)
+	c.Measure = cmp.Or(c.Measure, 2*time.Millisecond)
 	b := c.Middlebox
 	if b.Cores == 0 && b.PerPacket == 0 && b.Latency == 0 {
 		b = DPDK(c.NIC, c.Network)

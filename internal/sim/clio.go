@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -194,29 +195,20 @@ func (e *clioEnd) Tx(b *packet.Batch) (int, error) {
 }
 
 func (c *ClioConfig) defaults() error {
-	for _, x := range []struct {
-		v *int
-		d int
-	}{{&c.Replicas, 1}, {&c.Keys, 100_000}, {&c.Value, 1024}, {&c.Ops, 100_000}, {&c.Threads, 8}, {&c.Clients, 1}, {&c.CacheEntries, 38_144}} {
-		if *x.v == 0 {
-			*x.v = x.d
-		}
-	}
-	if c.Zipf == 0 {
-		c.Zipf = ycsb.DefaultTheta
-	}
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.Keys = cmp.Or(c.Keys, 100_000)
+	c.Value = cmp.Or(c.Value, 1024)
+	c.Ops = cmp.Or(c.Ops, 100_000)
+	c.Threads = cmp.Or(c.Threads, 8)
+	c.Clients = cmp.Or(c.Clients, 1)
+	c.CacheEntries = cmp.Or(c.CacheEntries, 38_144)
+	c.Zipf = cmp.Or(c.Zipf, ycsb.DefaultTheta)
 	if c.Host == (ClioHost{}) && c.Board == (ClioBoard{}) {
 		c.Host, c.Board = ClioMicro()
 	}
-	if c.SNIC == (SNIC{}) {
-		c.SNIC = HTG9200()
-	}
-	if c.Network == (Network{}) {
-		c.Network = Rack100G()
-	}
-	if c.DeviceGbit == 0 {
-		c.DeviceGbit = 10
-	}
+	c.SNIC = cmp.Or(c.SNIC, HTG9200())
+	c.Network = cmp.Or(c.Network, Rack100G())
+	c.DeviceGbit = cmp.Or(c.DeviceGbit, 10)
 	switch {
 	case c.Stack > ClioCache || c.Replicas < 1 || c.Replicas > 8 || c.Clients < 1 || c.Clients > 200 || c.Threads < 1 || c.Threads*c.Replicas*c.Clients > 1000:
 		return errors.New("sim: a run of Clio has 1 to 200 clients, 1 to 8 replicas, and at most 1000 sessions")

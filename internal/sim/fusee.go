@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -35,14 +36,12 @@ type FuseeMeasured struct {
 }
 
 func (c *FuseeConfig) defaults() error {
-	for _, x := range []struct {
-		v *int
-		d int
-	}{{&c.Keys, 100_000}, {&c.Value, 64}, {&c.Store.Nodes, 1}, {&c.Store.Subtables, 32}, {&c.Store.Unit, 256}, {&c.Store.Block, 64 << 10}} {
-		if *x.v == 0 {
-			*x.v = x.d
-		}
-	}
+	c.Keys = cmp.Or(c.Keys, 100_000)
+	c.Value = cmp.Or(c.Value, 64)
+	c.Store.Nodes = cmp.Or(c.Store.Nodes, 1)
+	c.Store.Subtables = cmp.Or(c.Store.Subtables, 32)
+	c.Store.Unit = cmp.Or(c.Store.Unit, 256)
+	c.Store.Block = cmp.Or(c.Store.Block, 64<<10)
 	if err := c.StoreLoad.defaults("FUSEE"); err != nil {
 		return err
 	}

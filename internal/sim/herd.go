@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -39,14 +40,9 @@ type HerdMeasured struct {
 }
 
 func (c *HerdConfig) defaults() error {
-	for _, x := range []struct {
-		v *int
-		d int
-	}{{&c.Cores, 1}, {&c.Keys, 100_000}, {&c.Value, 64}} {
-		if *x.v == 0 {
-			*x.v = x.d
-		}
-	}
+	c.Cores = cmp.Or(c.Cores, 1)
+	c.Keys = cmp.Or(c.Keys, 100_000)
+	c.Value = cmp.Or(c.Value, 64)
 	if c.Request == 0 {
 		c.Request = HerdRequest
 	}

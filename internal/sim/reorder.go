@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -125,20 +126,13 @@ func (p *pacer) Deadline() clock.Time {
 // Reorder measures how far answers come out of the order of their requests.
 func Reorder(ctx context.Context, c ReorderConfig) (Reordered, error) {
 	var r Reordered
-	for _, x := range []struct {
-		v *int
-		d int
-	}{{&c.QPs, 32}, {&c.Addresses, 1024}, {&c.Requests, 100_000}} {
-		if *x.v == 0 {
-			*x.v = x.d
-		}
-	}
+	c.QPs = cmp.Or(c.QPs, 32)
+	c.Addresses = cmp.Or(c.Addresses, 1024)
+	c.Requests = cmp.Or(c.Requests, 100_000)
 	if c.Pace == 0 {
 		c.Pace = time.Microsecond
 	}
-	if c.NIC == (NIC{}) {
-		c.NIC = ConnectX5()
-	}
+	c.NIC = cmp.Or(c.NIC, ConnectX5())
 	if c.QPs < 1 || c.QPs > 4096 || c.Addresses < 1 || c.Addresses > 1<<20 || c.Requests < 1 || c.Pace < time.Nanosecond {
 		return r, errors.New("sim: reordering is measured with 1 to 4096 queue pairs, 1 to 2^20 addresses and at least one request")
 	}

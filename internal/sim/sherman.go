@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,12 +36,8 @@ type ShermanMeasured struct {
 }
 
 func (c *ShermanConfig) defaults() error {
-	if c.Nodes == 0 {
-		c.Nodes = 1
-	}
-	if c.Keys == 0 {
-		c.Keys = 1 << 20
-	}
+	c.Nodes = cmp.Or(c.Nodes, 1)
+	c.Keys = cmp.Or(c.Keys, 1<<20)
 	if err := c.StoreLoad.defaults("Sherman"); err != nil {
 		return err
 	}

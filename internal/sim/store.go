@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,22 +64,12 @@ type StoreMeasured struct {
 }
 
 func (l *StoreLoad) defaults(store string) error {
-	if l.Hosts == 0 {
-		l.Hosts = 8
-	}
-	if l.Clients == 0 {
-		l.Clients = 8
-	}
+	l.Hosts = cmp.Or(l.Hosts, 8)
+	l.Clients = cmp.Or(l.Clients, 8)
 	l.Hosts = min(l.Hosts, l.Clients)
-	if l.NIC == (NIC{}) {
-		l.NIC = ConnectX5()
-	}
-	if l.Warmup == 0 {
-		l.Warmup = 200 * time.Microsecond
-	}
-	if l.Measure == 0 {
-		l.Measure = time.Millisecond
-	}
+	l.NIC = cmp.Or(l.NIC, ConnectX5())
+	l.Warmup = cmp.Or(l.Warmup, 200*time.Microsecond)
+	l.Measure = cmp.Or(l.Measure, time.Millisecond)
 	switch {
 	case l.Hosts < 1 || l.Hosts > 1024 || l.Clients < 1 || l.Clients > 4096:
 		return fmt.Errorf("sim: a run of %s has 1 to 1024 hosts, and 1 to 4096 clients", store)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,26 +79,17 @@ const (
 )
 
 func (c *VerbsConfig) defaults() error {
-	for _, x := range []struct {
-		v *int
-		d int
-	}{{&c.QPs, 1}, {&c.Hosts, 1}, {&c.Outstanding, 1}, {&c.Size, 8}, {&c.Addresses, 1024}} {
-		if *x.v == 0 {
-			*x.v = x.d
-		}
-	}
+	c.QPs = cmp.Or(c.QPs, 1)
+	c.Hosts = cmp.Or(c.Hosts, 1)
+	c.Outstanding = cmp.Or(c.Outstanding, 1)
+	c.Size = cmp.Or(c.Size, 8)
+	c.Addresses = cmp.Or(c.Addresses, 1024)
 	if c.Stream {
 		c.Outstanding = max(c.Outstanding, 128)
 	}
-	if c.NIC == (NIC{}) {
-		c.NIC = ConnectX5()
-	}
-	if c.Warmup == 0 {
-		c.Warmup = 20 * time.Microsecond
-	}
-	if c.Measure == 0 {
-		c.Measure = 200 * time.Microsecond
-	}
+	c.NIC = cmp.Or(c.NIC, ConnectX5())
+	c.Warmup = cmp.Or(c.Warmup, 20*time.Microsecond)
+	c.Measure = cmp.Or(c.Measure, 200*time.Microsecond)
 	switch c.Op {
 	case rnic.OpWrite, rnic.OpRead, rnic.OpCompareSwap, rnic.OpFetchAdd, rnic.OpMaskedCompareSwap:
 	default:

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,19 +54,13 @@ const Start = Second
 
 // New makes an empty rack.
 func New(c Config) (*World, error) {
-	if c.Network == (Network{}) {
-		c.Network = Rack100G()
-	}
+	c.Network = cmp.Or(c.Network, Rack100G())
 	n := &c.Network
 	if !(n.GbitPerSecond > 0 && n.GbitPerSecond <= 8000) || n.Propagation < 0 || n.Switch < 0 || n.Queue < 0 {
 		return nil, errors.New("sim: a network needs a rate above 0 and at most 8000 Gb/s, and no negative times or queues")
 	}
-	if c.Slots == 0 {
-		c.Slots = 8192
-	}
-	if c.SlotSize == 0 {
-		c.SlotSize = 2048
-	}
+	c.Slots = cmp.Or(c.Slots, 8192)
+	c.SlotSize = cmp.Or(c.SlotSize, 2048)
 	pool, err := packet.NewPool(c.Slots, c.SlotSize, nil)
 	if err != nil {
 		return nil, fmt.Errorf("sim: %w", err)

@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -177,17 +178,13 @@ func New(c Config) (*Bed, error) {
 	if c.Clients < 1 || c.Guests < 0 || c.Clients+c.Guests > 200 || c.Sessions < 1 || c.Serve == nil || c.App == nil {
 		return nil, errors.New("bed: want 1 to 200 clients and guests, with sessions, something to serve and applications")
 	}
-	if c.MTU == 0 {
-		c.MTU = 256
-	}
+	c.MTU = cmp.Or(c.MTU, 256)
 	if c.Conn.PathMTU == 0 {
 		// 4.096 us * 2^7 = 0.5 ms, 7 tries: a queue pair fails after 4 ms.
 		c.Conn = rnic.Conn{MaxRdAtomic: 16, MaxDestRdAtomic: 16, Timeout: 7, RetryCnt: 6, RNRRetry: 6, MinRNRTimer: 1}
 	}
 	c.Conn.PathMTU = c.MTU
-	if c.Grace == 0 {
-		c.Grace = time.Millisecond
-	}
+	c.Grace = cmp.Or(c.Grace, time.Millisecond)
 	// Room for the longest packet, an even more generous headroom, and growth.
 	pool, err := packet.NewPool(slots, (packet.Headroom+14+c.MTU+128+63)&^63, nil)
 	if err != nil {
@@ -442,9 +439,7 @@ func (l Link) defaults(b *Bed) Link {
 	if l.PD == nil {
 		l.PD = b.pd
 	}
-	if l.Access == 0 {
-		l.Access = All
-	}
+	l.Access = cmp.Or(l.Access, All)
 	if l.Conn.PathMTU == 0 {
 		psns := [2]uint32{l.Conn.SQPSN, l.Conn.RQPSN}
 		l.Conn = b.cfg.Conn

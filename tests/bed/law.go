@@ -351,12 +351,9 @@ func (p judge) late(q *Queue, r *record) bool {
 	if p.w.Profile != rnic.RXE {
 		return false
 	}
-	for _, x := range p.res.Records {
-		if x.queue == r.queue && x.life == r.life && x.Op == rnic.OpSendInv && x.id < r.id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.res.Records, func(x *record) bool {
+		return x.queue == r.queue && x.life == r.life && x.Op == rnic.OpSendInv && x.id < r.id
+	})
 }
 
 // mayWait: RNR retries were all waited for, and no buffer was there.

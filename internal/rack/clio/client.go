@@ -1,6 +1,7 @@
 package clio
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -138,12 +139,8 @@ func NewClient(c ClientConfig) (*Client, error) {
 			*d.p = d.def
 		}
 	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Millisecond
-	}
-	if c.Patience == 0 {
-		c.Patience = time.Second
-	}
+	c.Timeout = cmp.Or(c.Timeout, time.Millisecond)
+	c.Patience = cmp.Or(c.Patience, time.Second)
 	switch {
 	case c.Pool == nil || c.Pool.SlotSize() < packet.Headroom+clio.MaxPacket:
 		return nil, errors.New("clio: a client needs a pool whose slots have room for headroom and 1536 bytes")

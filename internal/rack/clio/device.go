@@ -1,6 +1,7 @@
 package clio
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -70,18 +71,10 @@ func NewDevice(c DeviceConfig) (*Device, error) {
 	if c.Pool == nil || c.Pool.SlotSize() < packet.Headroom+clio.MaxPacket {
 		return nil, errors.New("clio: a device needs a pool whose slots have room for headroom and 1536 bytes")
 	}
-	if c.HashBits == 0 {
-		c.HashBits = 14
-	}
-	if c.Memory == 0 {
-		c.Memory = 256 << 20
-	}
-	if c.Senders == 0 {
-		c.Senders = 4096
-	}
-	if c.Remember == 0 {
-		c.Remember = time.Second
-	}
+	c.HashBits = cmp.Or(c.HashBits, 14)
+	c.Memory = cmp.Or(c.Memory, 256<<20)
+	c.Senders = cmp.Or(c.Senders, 4096)
+	c.Remember = cmp.Or(c.Remember, time.Second)
 	if c.Senders < 1 || c.Senders > 1<<20 || c.Remember < 0 {
 		return nil, errors.New("clio: want 1 to 1048576 senders, and a time for which they are remembered")
 	}

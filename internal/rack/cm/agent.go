@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -66,12 +67,8 @@ type name struct {
 
 // New makes the communication manager of n and takes its queue pair 1.
 func New(n *rnic.NIC, c Config) (*Agent, error) {
-	if c.ResponseTimeout == 0 {
-		c.ResponseTimeout = 20
-	}
-	if c.Retries == 0 {
-		c.Retries = 15
-	}
+	c.ResponseTimeout = cmp.Or(c.ResponseTimeout, 20)
+	c.Retries = cmp.Or(c.Retries, 15)
 	if c.ResponseTimeout > 31 || c.Retries > 15 {
 		return nil, fmt.Errorf("cm: response timeout %d and %d retries: codes of 5 and 4 bits: %w", c.ResponseTimeout, c.Retries, rnic.ErrInvalid)
 	}

@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -106,9 +107,7 @@ func (p *Params) check(n *rnic.NIC) error {
 	if p.QP == nil || p.QP.Type != rnic.TypeRC || p.QP.State() != rnic.StateReset || n.QP(p.QP.QPN) != p.QP {
 		return fmt.Errorf("cm: a connection needs an RC queue pair of the NIC in the reset state: %w", rnic.ErrInvalid)
 	}
-	if p.PathMTU == 0 {
-		p.PathMTU = 1024
-	}
+	p.PathMTU = cmp.Or(p.PathMTU, 1024)
 	switch p.PathMTU {
 	case 256, 512, 1024, 2048, 4096:
 	default:
@@ -170,9 +169,7 @@ func (id *ID) ownTransaction() uint64 {
 
 // sendMessage sends a message of the connection.
 func (id *ID) sendMessage(f *hdr.CMFields) {
-	if f.TransactionID == 0 {
-		f.TransactionID = id.tid
-	}
+	f.TransactionID = cmp.Or(f.TransactionID, id.tid)
 	f.LocalCommID, f.RemoteCommID = id.ours, id.theirs
 	hdr.CM(id.msg[:]).Encode(f)
 	id.agent.send(id.peer.IP, id.peer.MAC, id.msg[:])

@@ -3,6 +3,7 @@ package demo
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -103,12 +104,7 @@ func (v *ClioVariantResult) OK() bool {
 
 // OK reports that all variants were.
 func (r *ClioResult) OK() bool {
-	for i := range r.Variants {
-		if !r.Variants[i].OK() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.Variants, func(v ClioVariantResult) bool { return !v.OK() })
 }
 
 func (v *ClioVariantResult) String() string {

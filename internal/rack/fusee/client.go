@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -168,18 +169,10 @@ func NewClient(c Config) (*Client, error) {
 	if c.Layout, err = c.Layout.complete(); err != nil {
 		return nil, err
 	}
-	if c.Cache == 0 {
-		c.Cache = 1024
-	}
-	if c.MissRate == 0 {
-		c.MissRate = 0.1
-	}
-	if c.Tries == 0 {
-		c.Tries = 1000
-	}
-	if c.FailAfter == 0 {
-		c.FailAfter = 100 * time.Millisecond
-	}
+	c.Cache = cmp.Or(c.Cache, 1024)
+	c.MissRate = cmp.Or(c.MissRate, 0.1)
+	c.Tries = cmp.Or(c.Tries, 1000)
+	c.FailAfter = cmp.Or(c.FailAfter, 100*time.Millisecond)
 	if c.CQ == nil || c.Dial == nil || c.Alloc == nil || c.Next == nil || c.Sessions < 1 || c.Sessions > 1<<15 {
 		return nil, fmt.Errorf("fusee: a client of %d sessions needs 1 to 32768 of these, a completion queue, ways to dial and to get memory, and work", c.Sessions)
 	}

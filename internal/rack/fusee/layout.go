@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -39,14 +40,13 @@ const (
 
 // complete fills in what is zero, and says what cannot be.
 func (l Layout) complete() (Layout, error) {
-	for _, x := range []struct {
-		v *int
-		d int
-	}{{&l.Nodes, 1}, {&l.Replicas, 1}, {&l.Subtables, 32}, {&l.Groups, 64}, {&l.Unit, 256}, {&l.Block, 64 << 10}, {&l.Blocks, 256}} {
-		if *x.v == 0 {
-			*x.v = x.d
-		}
-	}
+	l.Nodes = cmp.Or(l.Nodes, 1)
+	l.Replicas = cmp.Or(l.Replicas, 1)
+	l.Subtables = cmp.Or(l.Subtables, 32)
+	l.Groups = cmp.Or(l.Groups, 64)
+	l.Unit = cmp.Or(l.Unit, 256)
+	l.Block = cmp.Or(l.Block, 64<<10)
+	l.Blocks = cmp.Or(l.Blocks, 256)
 	switch {
 	case l.Nodes < 1 || l.Nodes > 16:
 		return l, fmt.Errorf("fusee: a store has 1 to 16 memory nodes, not %d", l.Nodes)

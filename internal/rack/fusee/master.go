@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -68,15 +69,9 @@ func NewMaster(c MasterConfig) (*Master, error) {
 	if c.CQ == nil || c.Dial == nil || c.FailAfter < 0 || c.Lease < 0 || c.Margin < 0 {
 		return nil, errors.New("fusee: a master needs a completion queue, a way to dial, and times that are not negative")
 	}
-	if c.FailAfter == 0 {
-		c.FailAfter = 100 * time.Millisecond
-	}
-	if c.Lease == 0 {
-		c.Lease = 10 * time.Millisecond
-	}
-	if c.Margin == 0 {
-		c.Margin = c.FailAfter
-	}
+	c.FailAfter = cmp.Or(c.FailAfter, 100*time.Millisecond)
+	c.Lease = cmp.Or(c.Lease, 10*time.Millisecond)
+	c.Margin = cmp.Or(c.Margin, c.FailAfter)
 	m := &Master{Session: onesided.NewSession(0, c.Nodes, maxReplicas*pieceSize/8), cfg: c, grants: make([]Grant, c.Nodes)}
 	m.Sessions, m.CQ, m.Totals = []*Master{m}, c.CQ, new(onesided.Totals)
 	m.Busy, m.l = true, &m.cfg.Layout

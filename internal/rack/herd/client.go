@@ -1,6 +1,7 @@
 package herd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -91,12 +92,8 @@ func NewClient(c Config) (*Client, error) {
 	if c.CQ == nil || c.Next == nil || c.Done == nil || c.N < 1 || c.First < 0 || c.First+c.N > c.Sessions || c.Again < 0 || c.Most < 0 {
 		return nil, fmt.Errorf("herd: a client of sessions %d to %d of %d needs these, a completion queue, and work", c.First, c.First+c.N-1, c.Sessions)
 	}
-	if c.Again == 0 {
-		c.Again = time.Millisecond
-	}
-	if c.Most == 0 {
-		c.Most = 100
-	}
+	c.Again = cmp.Or(c.Again, time.Millisecond)
+	c.Most = cmp.Or(c.Most, 100)
 	return &Client{cfg: c, sessions: make([]session, c.N), of: map[uint32]int{}}, nil
 }
 

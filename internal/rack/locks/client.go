@@ -1,10 +1,12 @@
 package locks
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/history"
@@ -103,15 +105,9 @@ const redialAfter = 100 * time.Microsecond
 
 // New makes a client; its sessions dial in the first Step.
 func New(c Config) (*Client, error) {
-	if c.Outstanding == 0 {
-		c.Outstanding = 8
-	}
-	if c.MTU == 0 {
-		c.MTU = 1024
-	}
-	if c.Tries == 0 {
-		c.Tries = 200
-	}
+	c.Outstanding = cmp.Or(c.Outstanding, 8)
+	c.MTU = cmp.Or(c.MTU, 1024)
+	c.Tries = cmp.Or(c.Tries, 200)
 	if c.Dead == nil {
 		c.Dead = func(int, int) bool { return false }
 	}
@@ -146,22 +142,12 @@ func New(c Config) (*Client, error) {
 
 // Done reports whether all sessions are through.
 func (c *Client) Done() bool {
-	for _, s := range c.sessions {
-		if !s.ended {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.sessions, func(s *session) bool { return !s.ended })
 }
 
 // Quiet reports whether no operation is under way: More has stopped all sessions, or they are through.
 func (c *Client) Quiet() bool {
-	for _, s := range c.sessions {
-		if !s.ended && (!s.paused || len(s.reqs) > 0) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.sessions, func(s *session) bool { return !s.ended && (!s.paused || len(s.reqs) > 0) })
 }
 
 // Stop lets all sessions end with what they have begun.

@@ -1,6 +1,7 @@
 package onesided
 
 import (
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -97,14 +98,7 @@ func (s *Session) Post(may func(i int, w *rnic.SendWR) bool) (node int, ok bool,
 }
 
 // last reports whether the i-th request is the last one to its node.
-func (s *Session) last(i int) bool {
-	for _, n := range s.Nodes[i+1:] {
-		if n == s.Nodes[i] {
-			return false
-		}
-	}
-	return true
-}
+func (s *Session) last(i int) bool { return !slices.Contains(s.Nodes[i+1:], s.Nodes[i]) }
 
 // Aside sends a request for whose end nobody waits.
 func (s *Session) Aside(node int, w *rnic.SendWR) error {
@@ -205,12 +199,7 @@ type Loop[T Thread] struct {
 
 // Idle reports whether no operation is under way.
 func (l *Loop[T]) Idle() bool {
-	for _, s := range l.Sessions {
-		if s.base().Busy {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(l.Sessions, func(s T) bool { return s.base().Busy })
 }
 
 // Step implements host.App.

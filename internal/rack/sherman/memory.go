@@ -1,6 +1,7 @@
 package sherman
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -55,15 +56,11 @@ type Tree struct {
 // NewTree makes memory with a tree of the keys (ascending, each once), whose
 // values are valueOf's, with pages as full as fill (0 to 1; 0 = 0.8) says.
 func NewTree(l Layout, keys []uint64, valueOf func(uint64) uint64, fill float64) (*Tree, error) {
-	if l.RootAt == 0 {
-		l.RootAt = RootAt
-	}
+	l.RootAt = cmp.Or(l.RootAt, RootAt)
 	if l.Nodes < 1 || l.Nodes > 1<<16 || l.RootAt%8 != 0 || l.Size < l.RootAt+8+PageSize || l.Size >= 1<<40 {
 		return nil, fmt.Errorf("sherman: %+v: want a node, and memory for the root pointer and pages behind it", l)
 	}
-	if fill == 0 {
-		fill = 0.8
-	}
+	fill = cmp.Or(fill, 0.8)
 	if !(fill > 0 && fill <= 1) {
 		return nil, fmt.Errorf("sherman: pages cannot be %v full", fill)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -289,12 +290,7 @@ func (f *Fleet) set(change func()) {
 func (f *Fleet) every(so func(*Client) bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, c := range f.clients {
-		if !so(c) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(f.clients, func(c *Client) bool { return !so(c) })
 }
 
 // Connected reports whether all connections have been made.

@@ -74,9 +74,7 @@ var errForeign = errors.New("a value was read that nobody wrote")
 var shermanKind = Kind{
 	Name: "sherman", Summary: "a B+tree whose pages have locks in the NIC's memory (Wang, Lu and Shu, SIGMOD 2022)",
 	CheckSpec: func(s *Spec) error {
-		if s.Value == 0 {
-			s.Value = 8
-		}
+		s.Value = cmp.Or(s.Value, 8)
 		if s.Value != 8 {
 			return fmt.Errorf("value %d: sherman's entries have values of 8 bytes", s.Value)
 		}
@@ -206,9 +204,7 @@ func shermanClient(c ClientSpec) (Library, error) {
 var rcuckooKind = Kind{
 	Name: "rcuckoo", Summary: "a cuckoo hash table whose locks are bits in the NIC's memory (Grant, UCSD 2024)",
 	CheckSpec: func(s *Spec) error {
-		if s.Value == 0 {
-			s.Value = 8
-		}
+		s.Value = cmp.Or(s.Value, 8)
 		if s.Value < 8 || s.Value > 1<<20 {
 			return fmt.Errorf("value %d: want 8 (in the entry) to %d bytes (in an extent)", s.Value, 1<<20)
 		}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -175,12 +176,8 @@ func Named(name string) (*Kind, error) {
 
 // Check refuses what cannot be, and fills in what is 0.
 func (k *Kind) Check(s *Spec) error {
-	if s.Clients == 0 {
-		s.Clients = 64
-	}
-	if s.Sessions == 0 {
-		s.Sessions = 1024
-	}
+	s.Clients = cmp.Or(s.Clients, 64)
+	s.Sessions = cmp.Or(s.Sessions, 1024)
 	if s.Work == "" && len(k.Works) > 0 {
 		s.Work = k.Works[0]
 	}

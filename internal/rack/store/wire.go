@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/internal/rack/cm"
@@ -588,10 +589,5 @@ func (d *dialer) end(now clock.Time) {
 
 // ended reports whether there are none.
 func (d *dialer) ended() bool {
-	for i := range d.sessions {
-		if d.sessions[i].state != apart {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(d.sessions, func(s session) bool { return s.state != apart })
 }

@@ -1,6 +1,7 @@
 package topo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -68,9 +69,7 @@ type Topology struct {
 // Plan lists the nodes of a rack, without making anything: names, roles and
 // addresses.
 func Plan(c Config) ([]Node, error) {
-	if c.Compute == 0 {
-		c.Compute = 3
-	}
+	c.Compute = cmp.Or(c.Compute, 3)
 	if c.Compute < 1 || c.Compute > 64 {
 		return nil, fmt.Errorf("a rack has 1 to 64 compute nodes, not %d", c.Compute)
 	}
@@ -101,9 +100,7 @@ func Plan(c Config) ([]Node, error) {
 // New builds a rack. It needs CAP_SYS_ADMIN and CAP_NET_ADMIN; without them
 // the error wraps port.ErrNotSupported. On an error nothing is left behind.
 func New(c Config) (_ *Topology, err error) {
-	if c.MTU == 0 {
-		c.MTU = 1500
-	}
+	c.MTU = cmp.Or(c.MTU, 1500)
 	if c.MTU < 1280 || c.MTU > 9000 {
 		return nil, fmt.Errorf("a rack's MTU is 1280 to 9000, not %d", c.MTU)
 	}

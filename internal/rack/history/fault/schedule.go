@@ -104,9 +104,7 @@ type Mix struct {
 func Random(seed uint64, m Mix) Schedule {
 	rng := rand.New(rand.NewPCG(seed, 0x6661756c74))
 	late := m.Late
-	if late == 0 {
-		late = 50 * time.Microsecond
-	}
+	late = cmp.Or(late, 50*time.Microsecond)
 	var s Schedule
 	if len(m.Links) > 0 && m.Frames > 0 {
 		for range rng.IntN(m.Frames + 1) {
