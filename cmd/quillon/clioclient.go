@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"time"
@@ -379,6 +381,5 @@ func (r *clioClient) verdict() error {
 
 // endText is an address as --device takes it.
 func endText(e wire.End) string {
-	return fmt.Sprintf("%d.%d.%d.%d@%02x:%02x:%02x:%02x:%02x:%02x", e.IP[0], e.IP[1], e.IP[2], e.IP[3],
-		e.MAC[0], e.MAC[1], e.MAC[2], e.MAC[3], e.MAC[4], e.MAC[5])
+	return netip.AddrFrom4(e.IP).String() + "@" + net.HardwareAddr(e.MAC[:]).String()
 }

@@ -2,10 +2,14 @@ package demo
 
 import (
 	"fmt"
+	"image/color"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/quillon/quillon/internal/chart"
 	"github.com/quillon/quillon/internal/rack/clio"
 	"github.com/quillon/quillon/internal/rack/ycsb"
 	"github.com/quillon/quillon/nf/gobackn/gbn"
@@ -52,19 +56,20 @@ type clioVariant struct {
 	copies    clio.Replication
 	one       bool // copies go to one device
 	hop       bool
+	shade     color.NRGBA
 }
 
 var clioVariants = []clioVariant{
-	{name: "plain", what: "devices with their own go-back-N, no board", published: "Clio"},
-	{name: "gobackn", what: "go-back-N on the board", published: "Clio-sNIC", tasks: []string{"gobackn"}},
-	{name: "cache", what: "and a cache on the board", published: "Clio-sNIC-cache", tasks: []string{"kvcache", "gobackn"}},
-	{name: "plain-copies", what: "no board, the client writes to each device", published: "Clio-R", copies: clio.ByClient},
-	{name: "copy-1", what: "go-back-N and replication on the board, to one device", tasks: []string{"replicate", "gobackn"},
+	{name: "plain", shade: chart.Off, what: "devices with their own go-back-N, no board", published: "Clio"},
+	{name: "gobackn", shade: chart.Write, what: "go-back-N on the board", published: "Clio-sNIC", tasks: []string{"gobackn"}},
+	{name: "cache", shade: chart.ReadWrite, what: "and a cache on the board", published: "Clio-sNIC-cache", tasks: []string{"kvcache", "gobackn"}},
+	{name: "plain-copies", shade: color.NRGBA{0x5D, 0x67, 0x73, 0xFF}, what: "no board, the client writes to each device", published: "Clio-R", copies: clio.ByClient},
+	{name: "copy-1", shade: color.NRGBA{0xB9, 0xD7, 0xEF, 0xFF}, what: "go-back-N and replication on the board, to one device", tasks: []string{"replicate", "gobackn"},
 		copies: clio.ByNetwork, one: true},
-	{name: "copies", what: "go-back-N and replication on the board", published: "Clio-sNIC-R", tasks: []string{"replicate", "gobackn"},
+	{name: "copies", shade: color.NRGBA{0x1F, 0x4E, 0x79, 0xFF}, what: "go-back-N and replication on the board", published: "Clio-sNIC-R", tasks: []string{"replicate", "gobackn"},
 		copies: clio.ByNetwork},
-	{name: "hop", what: "go-back-N on the board, the last hop made reliable", tasks: []string{"gobackn"}, hop: true},
-	{name: "all", what: "go-back-N, cache and replication on the board", tasks: []string{"replicate", "kvcache", "gobackn"},
+	{name: "hop", shade: color.NRGBA{0xE0, 0x9F, 0x3E, 0xFF}, what: "go-back-N on the board, the last hop made reliable", tasks: []string{"gobackn"}, hop: true},
+	{name: "all", shade: color.NRGBA{0x9E, 0x2A, 0x2B, 0xFF}, what: "go-back-N, cache and replication on the board", tasks: []string{"replicate", "kvcache", "gobackn"},
 		copies: clio.ByNetwork},
 }
 
@@ -103,7 +108,7 @@ func (v *clioVariant) board(c *ClioConfig, devices []wire.End) string {
 	}
 	var to []string
 	for _, d := range devices {
-		to = append(to, fmt.Sprintf("%d.%d.%d.%d@%s", d.IP[0], d.IP[1], d.IP[2], d.IP[3], macText(d.MAC)))
+		to = append(to, netip.AddrFrom4(d.IP).String()+"@"+net.HardwareAddr(d.MAC[:]).String())
 	}
 	args["replicate"] = fmt.Sprintf(", args: {replicas: %q, timeout: 20ms, tries: \"40\"}", strings.Join(to, "+"))
 	text := "regions: {count: 1, area: 3}\ntasks:\n"
@@ -111,10 +116,6 @@ func (v *clioVariant) board(c *ClioConfig, devices []wire.End) string {
 		text += fmt.Sprintf("  %s: {kind: %s%s}\n", t, t, args[t])
 	}
 	return text + "tenants: {clio: {}}\ndags: [{uid: 1, tenant: clio, run: " + strings.Join(v.tasks, " -> ") + "}]\nrules: [{match: all, dag: 1}]\n"
-}
-
-func macText(m [6]byte) string {
-	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
 // Check refuses what cannot run; the error says what to do.

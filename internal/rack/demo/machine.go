@@ -3,11 +3,12 @@ package demo
 import (
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/internal/version"
 )
 
 // ThisMachine describes the machine that runs this.
@@ -27,12 +28,7 @@ func ThisMachine() Machine {
 
 // ThisVersion tells the versions of this program, its compiler and its kernel.
 func ThisVersion() Versions {
-	v := Versions{Quillon: "devel", Go: runtime.Version()}
-	if b, ok := debug.ReadBuildInfo(); ok {
-		if b.Main.Version != "" && b.Main.Version != "(devel)" {
-			v.Quillon = b.Main.Version
-		}
-	}
+	v := Versions{Quillon: version.This().Version, Go: runtime.Version()}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		v.Kernel = unix.ByteSliceToString(u.Release[:])

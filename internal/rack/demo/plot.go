@@ -104,12 +104,6 @@ func (r *Result) Plot(prefix string) error {
 	return f.Save(prefix)
 }
 
-// clioShades are the variants' colours, in their order.
-var clioShades = []color.NRGBA{
-	chart.Off, chart.Write, chart.ReadWrite, {0x5D, 0x67, 0x73, 0xFF},
-	{0xB9, 0xD7, 0xEF, 0xFF}, {0x1F, 0x4E, 0x79, 0xFF}, {0xE0, 0x9F, 0x3E, 0xFF}, {0x9E, 0x2A, 0x2B, 0xFF},
-}
-
 // groups is a panel of bars, a group for each workload and a bar for each variant that has a value.
 func (r *ClioResult) groups(title string, value func(x *ClioRow) float64) *plot.Plot {
 	var bars []chart.Bar
@@ -132,14 +126,7 @@ func (r *ClioResult) groups(title string, value func(x *ClioRow) float64) *plot.
 	return p
 }
 
-func (r *ClioResult) shade(i int) color.NRGBA {
-	for k := range clioVariants {
-		if clioVariants[k].name == r.Variants[i].Name {
-			return clioShades[k]
-		}
-	}
-	return chart.Ink
-}
+func (r *ClioResult) shade(i int) color.NRGBA { return variantNamed(r.Variants[i].Name).shade }
 
 // Plot writes the figure to prefix.png and prefix.svg.
 func (r *ClioResult) Plot(prefix string) error {

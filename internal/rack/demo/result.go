@@ -203,12 +203,13 @@ func ratio(v, base float64) string {
 // WriteTable writes the phases side by side, each with its ratio to the
 // first, and the verdict of integrity.
 func (r *Result) WriteTable(w io.Writer) error {
-	rows := []struct {
+	type row struct {
 		name   string
 		value  func(p *Phase) float64
 		format func(v float64) string
 		ratio  bool
-	}{
+	}
+	rows := []row{
 		{"operations/s", func(p *Phase) float64 { return p.OpsPerS }, thousands, true},
 		{"first try", func(p *Phase) float64 { return 100 * p.FirstTry }, func(v float64) string { return fmt.Sprintf("%.2f %%", v) }, false},
 		{"packets/op", func(p *Phase) float64 { return p.PacketsPerOp }, decimal, true},
@@ -219,12 +220,6 @@ func (r *Result) WriteTable(w io.Writer) error {
 		{"write p50 us", func(p *Phase) float64 { return float64(p.WriteP50) }, micros, true},
 		{"write p99 us", func(p *Phase) float64 { return float64(p.WriteP99) }, micros, true},
 		{"write p99.9 us", func(p *Phase) float64 { return float64(p.WriteP999) }, micros, true},
-	}
-	type row = struct {
-		name   string
-		value  func(p *Phase) float64
-		format func(v float64) string
-		ratio  bool
 	}
 	if r.Config.Store == cloverName {
 		rows = append(rows, row{"steered packets", func(p *Phase) float64 { return float64(p.Steered) }, thousands, false})
