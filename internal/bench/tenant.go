@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -329,18 +328,11 @@ func (t *tenant) round() (frames int, err error) {
 
 // tenantPort gives what an app sends to those whom it is for.
 type tenantPort struct {
-	name   string
+	drain
 	worker int
-	pool   *packet.Pool
 	of     func(b []byte) *tenant
 }
 
-func (p *tenantPort) Name() string                                     { return p.name }
-func (p *tenantPort) Pool() *packet.Pool                               { return p.pool }
-func (p *tenantPort) Rx(*packet.Batch) (int, error)                    { return 0, nil }
-func (p *tenantPort) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
-func (p *tenantPort) Stats() port.Stats                                { return port.Stats{} }
-func (p *tenantPort) Close() error                                     { return nil }
 func (p *tenantPort) Tx(b *packet.Batch) (int, error) {
 	n, port := b.Len(), 0
 	if p.name == "pb" {
@@ -412,7 +404,7 @@ func (r *rivals) prepare() (func() (int, error), error) {
 		}
 		pools = append(pools, pool)
 		for _, name := range []string{"pa", "pb"} {
-			c.Ports[name] = append(c.Ports[name], &tenantPort{name: name, worker: w, pool: pool, of: r.of})
+			c.Ports[name] = append(c.Ports[name], &tenantPort{drain{name, pool}, w, r.of})
 		}
 	}
 	var err error

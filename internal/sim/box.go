@@ -60,19 +60,25 @@ type BoxStats struct {
 	Missed uint64
 }
 
-// end is a port of the middlebox's graph.
-type end struct {
-	b     *Box
+// outlet is a port of a graph from which nothing comes: frames are pushed into the graph. What is sent there, its owner takes (Tx).
+type outlet struct {
 	name  string
+	pool  *packet.Pool
 	stats port.Stats
 }
 
-func (e *end) Name() string                                     { return e.name }
-func (e *end) Pool() *packet.Pool                               { return e.b.w.pool }
-func (e *end) Rx(*packet.Batch) (int, error)                    { return 0, nil }
-func (e *end) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
-func (e *end) Stats() port.Stats                                { return e.stats }
-func (e *end) Close() error                                     { return nil }
+func (o *outlet) Name() string                                     { return o.name }
+func (o *outlet) Pool() *packet.Pool                               { return o.pool }
+func (o *outlet) Rx(*packet.Batch) (int, error)                    { return 0, nil }
+func (o *outlet) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
+func (o *outlet) Stats() port.Stats                                { return o.stats }
+func (o *outlet) Close() error                                     { return nil }
+
+// end is a port of the middlebox's graph.
+type end struct {
+	outlet
+	b *Box
+}
 
 func (e *end) Tx(b *packet.Batch) (int, error) {
 	n := b.Len()
@@ -108,7 +114,7 @@ func (w *World) Insert(c Middlebox, servers ...*Machine) (*Box, error) {
 		return nil, fmt.Errorf("sim: a middlebox needs servers, at least one core, and no negative times")
 	}
 	b := &Box{w: w, cfg: c, per: From(c.PerPacket), latency: From(c.Latency), cores: make([]Time, c.Cores), tickAt: never}
-	b.ends = [2]end{{b: b, name: "a"}, {b: b, name: "b"}}
+	b.ends = [2]end{{outlet{name: "a", pool: b.w.pool}, b}, {outlet{name: "b", pool: b.w.pool}, b}}
 	if err := b.start(); err != nil {
 		return nil, err
 	}

@@ -170,17 +170,10 @@ type clioWorld struct {
 
 // clioEnd is a port of the sNIC's graph: 0 faces the devices.
 type clioEnd struct {
-	w     *clioWorld
-	side  uint64
-	stats port.Stats
+	outlet
+	w    *clioWorld
+	side uint64
 }
-
-func (e *clioEnd) Name() string                                     { return [...]string{"a", "b"}[e.side] }
-func (e *clioEnd) Pool() *packet.Pool                               { return e.w.pool }
-func (e *clioEnd) Rx(*packet.Batch) (int, error)                    { return 0, nil }
-func (e *clioEnd) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
-func (e *clioEnd) Stats() port.Stats                                { return e.stats }
-func (e *clioEnd) Close() error                                     { return nil }
 
 func (e *clioEnd) Tx(b *packet.Batch) (int, error) {
 	n := b.Len()
@@ -283,7 +276,7 @@ func (c *ClioConfig) world() (*clioWorld, error) {
 		return w, w.loads(keys)
 	}
 	w.trunk = [2]link{cable(c.Network.GbitPerSecond), cable(c.Network.GbitPerSecond)}
-	w.ends = [2]clioEnd{{w: w, side: 0}, {w: w, side: 1}}
+	w.ends = [2]clioEnd{{outlet{name: "a", pool: w.pool}, w, 0}, {outlet{name: "b", pool: w.pool}, w, 1}}
 	spec := &graph.Spec{Ports: map[string]graph.PortSpec{"a": {Kind: "sim"}, "b": {Kind: "sim"}}, Apps: map[string]graph.AppSpec{}}
 	up, down := "a.out", "a.in"
 	add := func(kind string, args graph.Args) {

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -84,7 +83,7 @@ func newNode(k *kernel, app string, args graph.Args, ports []string, workers int
 	for p, name := range ports {
 		cfg.Spec.Ports[name] = graph.PortSpec{Kind: "sim"}
 		for w := range workers {
-			cfg.Ports[name] = append(cfg.Ports[name], &jack{n: n, name: name, number: p, worker: w})
+			cfg.Ports[name] = append(cfg.Ports[name], &jack{outlet{name: name, pool: n.pools[w]}, n, p, w})
 		}
 		cfg.Spec.Links = append(cfg.Spec.Links, name+".out -> "+appName+"."+name, appName+"."+name+" -> "+name+".in")
 	}
@@ -228,18 +227,10 @@ func sourceOf(x *packet.Buf) int { return int(x.Bytes()[29]) }
 
 // jack is a port of the board, a worker's part of it.
 type jack struct {
-	n      *node
-	name   string
-	number int
-	worker int
-	stats  port.Stats
+	outlet
+	n              *node
+	number, worker int
 }
-
-func (j *jack) Name() string                                     { return j.name }
-func (j *jack) Pool() *packet.Pool                               { return j.n.pools[j.worker] }
-func (j *jack) Wait(ctx context.Context, _ clock.Duration) error { return ctx.Err() }
-func (j *jack) Stats() port.Stats                                { return j.stats }
-func (j *jack) Close() error                                     { return nil }
 
 func (j *jack) Rx(b *packet.Batch) (int, error) {
 	if j.n.body.rx == nil {

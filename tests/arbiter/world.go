@@ -4,7 +4,7 @@
 package arbiter
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -76,24 +76,8 @@ const (
 
 // event is something at a time.
 type event struct {
-	at  clock.Time
-	seq int
-	do  func()
-}
-
-type events []event
-
-func (q events) Len() int { return len(q) }
-func (q events) Less(i, k int) bool {
-	return q[i].at < q[k].at || q[i].at == q[k].at && q[i].seq < q[k].seq
-}
-func (q events) Swap(i, k int) { q[i], q[k] = q[k], q[i] }
-func (q *events) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *events) Pop() any {
-	o := *q
-	x := o[len(o)-1]
-	*q = o[:len(o)-1]
-	return x
+	at clock.Time
+	do func()
 }
 
 // grant is what the arbiter has granted, as seen on the wire.
@@ -124,8 +108,7 @@ type world struct {
 	rules
 	r        *rand.Rand
 	now      clock.Time
-	q        events
-	seq      int
+	q        []event // by time, those of one time in the order in which they were planned
 	inst     *graph.Instance
 	pool     *packet.Pool
 	mem      map[string][]byte
@@ -154,8 +137,9 @@ func (w *world) failf(format string, args ...any) {
 }
 
 func (w *world) after(d time.Duration, do func()) {
-	w.seq++
-	heap.Push(&w.q, event{w.now.Add(d), w.seq, do})
+	at := w.now.Add(d)
+	i, _ := slices.BinarySearchFunc(w.q, at+1, func(e event, t clock.Time) int { return cmp.Compare(e.at, t) })
+	w.q = slices.Insert(w.q, i, event{at, do})
 }
 
 // end is a port of the graph.
@@ -734,7 +718,8 @@ func (w *world) lie(m *message.Message) {
 // run lets time pass until a time, or until done.
 func (w *world) run(until clock.Time, done func() bool) {
 	for n := 0; w.err == nil && len(w.q) > 0 && w.q[0].at <= until && (done == nil || !done()); n++ {
-		e := heap.Pop(&w.q).(event)
+		e := w.q[0]
+		w.q = w.q[1:]
 		w.now = max(w.now, e.at)
 		e.do()
 		if n%64 == 0 {
