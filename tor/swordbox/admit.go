@@ -24,7 +24,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	}
 	o := n.op(fl, fl.tail)
 	if o.isPlaced() { // its place is taken
-		if o = n.otherPlace(fl); o == nil {
+		if o = otherPlace(&n.record, fl); o == nil {
 			return false
 		}
 	}
@@ -54,7 +54,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		c, ok = s.route(fl, o, key, w, m)
 	}
 	if !ok {
-		return s.dooms(fl, o, key, x)
+		return dooms(s, fl, o, key, x)
 	}
 	var copied *packet.Buf
 	if !o.makeable() {
@@ -73,7 +73,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	prefetch.Line(uintptr(unsafe.Pointer(o)) + unsafe.Sizeof(*o)) // for the next request: the ring is longer than the caches
 	fl.unsure = m.unsure
 	if fl.vague || !m.whole {
-		s.admitted(fl, c, o, m)
+		noteAdmitted(s, fl, c, o, m)
 	}
 	s.send(fl, c, o, x, b, f, 0)
 	fl.admitted = psnAdd(fl.admitted, 1)
@@ -85,10 +85,10 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	return true
 }
 
-// admitted notes of o, of flow fl, which goes over connection c, what not all requests need: that it has other packets, or was a READ of unknown length.
+// noteAdmitted notes of o, of flow fl, which goes over connection c, what not all requests need: that it has other packets, or was a READ of unknown length.
 //
 //go:noinline
-func (s *clientSide) admitted(fl, c *flow, o *op, m extent) {
+func noteAdmitted(s *clientSide, fl, c *flow, o *op, m extent) {
 	n := s.n
 	if fl.vague && fl.stall.Len() <= 1 { // it is the READ of unknown length itself
 		if fl.vague = false; !m.unsure { // its path MTU has become known meanwhile
@@ -112,7 +112,7 @@ func (s *clientSide) admitted(fl, c *flow, o *op, m extent) {
 // dooms reports whether request x of flow fl, o, with key x if it may go over another's connection, was disposed of, as no connection will carry it: its client was told.
 //
 //go:noinline
-func (s *clientSide) dooms(fl *flow, o *op, key *key, x *packet.Buf) bool {
+func dooms(s *clientSide, fl *flow, o *op, key *key, x *packet.Buf) bool {
 	if fl.open == 0 && s.n.stuck(fl, o, key) {
 		s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
 		s.c.Drop(x, reasonReset)

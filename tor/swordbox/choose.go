@@ -10,7 +10,7 @@ import (
 func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
-		return s.alone(fl, o, x)
+		return overOwn(s, fl, o, x)
 	}
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
 	if o.modifies() && (!tracked || o.wide()) {
@@ -26,7 +26,7 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	}
 	again := o.kind == kRead && o.state == sDone // a server would answer it before all that came since
 	if fl.open > 0 && !again && (s.cfg.strict || o.wide() || fl.bare > 0) {
-		return s.behind(fl, o, x, want)
+		return behindOpen(s, fl, o, x, want)
 	}
 	if w != none && fl.open > 0 && !again && (n.words.w[w].loose > 0 || n.words.w[w].flight == 0 && !n.words.settled(w, s.c.Now())) {
 		return nil, false // one of those may be its client's
@@ -34,21 +34,21 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	if want != fl && s.usable(want, fl, o, x) {
 		return want, true
 	}
-	return s.own(want, fl, o, x, w, again)
+	return overOwnOrWait(s, want, fl, o, x, w, again)
 }
 
-// alone is choose for what must go over its client's own connection.
+// overOwn is choose for what must go over its client's own connection.
 //
 //go:noinline
-func (s *clientSide) alone(fl *flow, o *op, x *key) (*flow, bool) {
+func overOwn(s *clientSide, fl *flow, o *op, x *key) (*flow, bool) {
 	return fl, (fl.open == 0 || !fl.mixed && s.n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
 }
 
-// behind is choose for what must go behind its client's open ones; but from its own connection to a
+// behindOpen is choose for what must go behind its client's open ones; but from its own connection to a
 // shared one, want, it goes when they are done.
 //
 //go:noinline
-func (s *clientSide) behind(fl *flow, o *op, x *key, want *flow) (*flow, bool) {
+func behindOpen(s *clientSide, fl *flow, o *op, x *key, want *flow) (*flow, bool) {
 	n := s.n
 	if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl, fl.stirred()) {
 		return nil, false
@@ -56,11 +56,11 @@ func (s *clientSide) behind(fl *flow, o *op, x *key, want *flow) (*flow, bool) {
 	return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
 }
 
-// own is choose for what goes over its client's own connection, or, when it was to go over another's, want, and cannot, waits for that.
+// overOwnOrWait is choose for what goes over its client's own connection, or, when it was to go over another's, want, and cannot, waits for that.
 // again: it is a READ that is done again.
 //
 //go:noinline
-func (s *clientSide) own(want, fl *flow, o *op, x *key, w int32, again bool) (*flow, bool) {
+func overOwnOrWait(s *clientSide, want, fl *flow, o *op, x *key, w int32, again bool) (*flow, bool) {
 	n := s.n
 	if want != fl {
 		// Better late than out of order with the others.

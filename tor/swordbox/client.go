@@ -146,7 +146,7 @@ func (r *record) grow(fl *flow) bool {
 // otherPlace is the place of the next operation of flow fl in a wider ring; nil when there is none, or it is taken, too.
 //
 //go:noinline
-func (r *record) otherPlace(fl *flow) *op {
+func otherPlace(r *record, fl *flow) *op {
 	if !r.grow(fl) {
 		return nil
 	}

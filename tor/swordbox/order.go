@@ -175,14 +175,14 @@ func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
 	n.waits.why = queue{forWord, w}
-	if v.queued && n.isBehind(fl, w) {
+	if v.queued && isBehind(n, fl, w) {
 		return false
 	}
 	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
 	ordered, passes := like && v.loose == 0, false
 	if !ordered || v.atomics > 0 || v.probe != none {
 		var now bool
-		if ordered, passes, now = n.between(fl, o, c, w, like, ordered); !now {
+		if ordered, passes, now = between(n, fl, o, c, w, like, ordered); !now {
 			return false
 		}
 	}
@@ -207,7 +207,7 @@ func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 // isBehind reports whether the request of flow fl that comes next waits for others that wait for word w.
 //
 //go:noinline
-func (n *order) isBehind(fl *flow, w int32) bool {
+func isBehind(n *order, fl *flow, w int32) bool {
 	return !n.waits.isNext(fl, w) && n.waits.waited(fl) < n.waits.limit(fl)
 }
 
@@ -215,7 +215,7 @@ func (n *order) isBehind(fl *flow, w int32) bool {
 // word alone, under its key, where the word's others go. The results are whether o is in order, whether it may pass others nonetheless, and now, false when it must wait.
 //
 //go:noinline
-func (n *order) between(fl *flow, o *op, c *flow, w int32, like, ordered bool) (_, passes, now bool) {
+func between(n *order, fl *flow, o *op, c *flow, w int32, like, ordered bool) (_, passes, now bool) {
 	v := &n.words.w[w]
 	// The server may execute a WRITE before an atomic that is ahead of it. It
 	// waits, if the word's atomics do.
@@ -269,10 +269,10 @@ func (n *order) effect(o *op, v *word, c *flow) {
 	known := n.words.believes(v)
 	v.probe = none
 	if !known || o.kind == kWrite || o.kind == kOtherAtomic {
-		n.unforeseen(o, v, known)
+		unforeseen(n, o, v, known)
 		return
 	}
-	compare, compareMask, swapMask := n.compares(o)
+	compare, compareMask, swapMask := compares(n, o)
 	switch {
 	case v.vouched && n.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
@@ -296,7 +296,7 @@ func (n *order) effect(o *op, v *word, c *flow) {
 }
 
 // compares is what atomic o compares its word with, and its masks.
-func (n *order) compares(o *op) (compare, compareMask, swapMask uint64) {
+func compares(n *order, o *op) (compare, compareMask, swapMask uint64) {
 	compareMask, swapMask = ^uint64(0), ^uint64(0)
 	if o.kind == kMaskedCAS {
 		m := n.beside(o)
@@ -308,7 +308,7 @@ func (n *order) compares(o *op) (compare, compareMask, swapMask uint64) {
 // unforeseen is effect for what is no atomic on a known word whose effect is computed. known: its word v is.
 //
 //go:noinline
-func (n *order) unforeseen(o *op, v *word, known bool) {
+func unforeseen(n *order, o *op, v *word, known bool) {
 	if !known {
 		if v.belief = 0; !n.words.settled(o.word, n.c.Now()) {
 			return
@@ -325,7 +325,7 @@ func (n *order) unforeseen(o *op, v *word, known bool) {
 		v.doubt()
 		return
 	}
-	compare, compareMask, swapMask := n.compares(o)
+	compare, compareMask, swapMask := compares(n, o)
 	v.probe, v.belief = n.place(o), n.words.beliefs
 	*n.beside(o) = more{want: compare, compareMask: compareMask, swapMask: swapMask}
 	o.flags |= fProbe

@@ -37,7 +37,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		}
 	}
 	if fl.lost != 0 || fl.gone {
-		s.ended(fl, x, b, psn)
+		answerEnded(s, fl, x, b, psn)
 		return
 	}
 	if psn == fl.arrived && !fl.vague && !fl.unsure && (fl.bound || fl.counted || !fl.lags) {
@@ -47,10 +47,10 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	s.turn(fl, x, b, psn)
 }
 
-// ended handles request b, x, with PSN psn, of flow fl, which is lost or gone.
+// answerEnded handles request b, x, with PSN psn, of flow fl, which is lost or gone.
 //
 //go:noinline
-func (s *clientSide) ended(fl *flow, x *packet.Buf, b []byte, psn uint32) {
+func answerEnded(s *clientSide, fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	if fl.lost != 0 {
 		if d := hdr.PSNDiff(psn, fl.ended&hdr.PSNMask); fl.ended&knownPSN != 0 && (d > farOff || d < -farOff) {
 			s.stranger(x, b, reasonStranger) // of another connection, which has its numbers now
@@ -246,7 +246,7 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) (*flow, *conn.Row) {
 		slot = n.conns.Easily(s.c.Now(), &s.ends, b, s.f.Op.Info().Flags, 0)
 	}
 	if slot < 0 {
-		if slot = s.search(x, b); slot == conn.NoSlot {
+		if slot = senderOf(s, x, b); slot == conn.NoSlot {
 			return nil, nil
 		}
 	}
@@ -259,8 +259,8 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) (*flow, *conn.Row) {
 	return &n.flows[slot], n.conns.Row(slot)
 }
 
-// search is sender for a request that takes more than a look at its addresses; NoSlot: it was disposed of.
-func (s *clientSide) search(x *packet.Buf, b []byte) conn.Slot {
+// senderOf is sender for a request that takes more than a look at its addresses; NoSlot: it was disposed of.
+func senderOf(s *clientSide, x *packet.Buf, b []byte) conn.Slot {
 	n := s.n
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
 	switch e {

@@ -60,11 +60,11 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.odd(fl, x, b, psn)
 		return
 	}
-	if far := hdr.PSNDiff(psn, fl.start); !fl.onward && (far < 0 || far > mostUnacked) && s.ofBefore(fl, x, b, psn, d, far) {
+	if far := hdr.PSNDiff(psn, fl.start); !fl.onward && (far < 0 || far > mostUnacked) && ofBefore(s, fl, x, b, psn, d, far) {
 		return
 	}
 	if fl.unsure {
-		s.tellsLength(fl, b, psn)
+		tellsLength(s, fl, b, psn)
 	}
 	if fl.gated && s.concludes(fl, psn, b) {
 		s.absorb(fl, x)
@@ -84,7 +84,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		n.waits.carries(n.index(fl))
 	}
 	if fl.doubted {
-		s.undoubted(fl, b)
+		undoubted(s, fl, b)
 	}
 	if !fl.counted {
 		if n.count(fl, &s.f, b, psn); !fl.trusted {
@@ -102,7 +102,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 // comes next, and far from the first that was followed: so far that the server's PSNs may have come round.
 //
 //go:noinline
-func (s *carrierSide) ofBefore(fl *flow, x *packet.Buf, b []byte, psn uint32, d, far int32) bool {
+func ofBefore(s *carrierSide, fl *flow, x *packet.Buf, b []byte, psn uint32, d, far int32) bool {
 	switch {
 	case d < 0 && far > mostUnacked:
 		fl.onward = true
@@ -117,7 +117,7 @@ func (s *carrierSide) ofBefore(fl *flow, x *packet.Buf, b []byte, psn uint32, d,
 // tellsLength takes from the answer in b, with PSN psn, how many PSNs the newest request of flow fl takes, a READ of unknown length, if it is its.
 //
 //go:noinline
-func (s *carrierSide) tellsLength(fl *flow, b []byte, psn uint32) {
+func tellsLength(s *carrierSide, fl *flow, b []byte, psn uint32) {
 	n := s.n
 	if s.f.Op.Info().Flags&hdr.IsReadResp == 0 {
 		return
@@ -132,7 +132,7 @@ func (s *carrierSide) tellsLength(fl *flow, b []byte, psn uint32) {
 // undoubted does what was left until the server is heard on connection fl (see client.doubted), if the answer in b shows that its end is there.
 //
 //go:noinline
-func (s *carrierSide) undoubted(fl *flow, b []byte) {
+func undoubted(s *carrierSide, fl *flow, b []byte) {
 	if fl.mayHave(&s.f, b) && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
 		s.answerDoubted(fl)
 	}
@@ -487,14 +487,14 @@ func (s *carrierSide) complete(o *op) {
 	again := o.flags&(fAgain|fOrphan) == fAgain
 	o.state = sDone
 	if n.forget(o, true); again {
-		s.reread(n.flowOf(o))
+		reread(s, n.flowOf(o))
 	}
 }
 
 // reread gives the client of flow fl, of which a READ was done again, the acknowledgement that waited for that.
 //
 //go:noinline
-func (s *carrierSide) reread(fl *flow) {
+func reread(s *carrierSide, fl *flow) {
 	if fl.owes && fl.rereads == 0 {
 		fl.owes = false
 		s.answer(fl, hdr.Acknowledge, s.n.op(fl, fl.head-1).last(), fl.syn, 0)
