@@ -23,11 +23,8 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		return false
 	}
 	o := n.op(fl, fl.tail)
-	if o.isPlaced() {
-		if !n.grow(fl) {
-			return false // its place is taken
-		}
-		if o = n.op(fl, fl.tail); o.isPlaced() {
+	if o.isPlaced() { // its place is taken
+		if o = otherPlace(&n.record, fl); o == nil {
 			return false
 		}
 	}
@@ -57,13 +54,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		c, ok = s.route(fl, o, key, w, m)
 	}
 	if !ok {
-		if fl.open == 0 && n.stuck(fl, o, key) {
-			s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
-			s.c.Drop(x, reasonReset)
-			fl.doomed = true
-			return true
-		}
-		return false
+		return dooms(s, fl, o, key, x)
 	}
 	var copied *packet.Buf
 	if !o.makeable() {
@@ -72,9 +63,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		}
 	}
 	if !n.enter(fl, o, c, key, w) {
-		if copied != nil {
-			s.c.Discard(copied)
-		}
+		s.discard(copied)
 		return false
 	}
 	if copied != nil {
@@ -83,6 +72,24 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	fl.tail++
 	prefetch.Line(uintptr(unsafe.Pointer(o)) + unsafe.Sizeof(*o)) // for the next request: the ring is longer than the caches
 	fl.unsure = m.unsure
+	if fl.vague || !m.whole {
+		noteAdmitted(s, fl, c, o, m)
+	}
+	s.send(fl, c, o, x, b, f, 0)
+	fl.admitted = psnAdd(fl.admitted, 1)
+	if o.kind == kRead {
+		if fl.admitted = psnAdd(o.cpsn, o.npsn); o.npsn > farOff {
+			n.fade(fl)
+		}
+	}
+	return true
+}
+
+// noteAdmitted notes of o, of flow fl, which goes over connection c, what not all requests need: that it has other packets, or was a READ of unknown length.
+//
+//go:noinline
+func noteAdmitted(s *clientSide, fl, c *flow, o *op, m extent) {
+	n := s.n
 	if fl.vague && fl.stall.Len() <= 1 { // it is the READ of unknown length itself
 		if fl.vague = false; !m.unsure { // its path MTU has become known meanwhile
 			fl.arrived = psnAdd(o.cpsn, o.npsn)
@@ -100,14 +107,28 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 			c.next = psnAdd(o.spsn, o.npsn)
 		}
 	}
-	s.send(fl, c, o, x, b, f, 0)
-	fl.admitted = psnAdd(fl.admitted, 1)
-	if o.kind == kRead {
-		if fl.admitted = psnAdd(o.cpsn, o.npsn); o.npsn > farOff {
-			n.fade(fl)
-		}
+}
+
+// dooms reports whether request x of flow fl, o, with key x if it may go over another's connection, was disposed of, as no connection will carry it: its client was told.
+//
+//go:noinline
+func dooms(s *clientSide, fl *flow, o *op, key *key, x *packet.Buf) bool {
+	if fl.open == 0 && s.n.stuck(fl, o, key) {
+		s.answer(fl, hdr.Acknowledge, o.cpsn, hdr.SynNAKRemoteOperation, 0)
+		s.c.Drop(x, reasonReset)
+		fl.doomed = true
+		return true
 	}
-	return true
+	return false
+}
+
+// discard gives back a copy, if there is one.
+//
+//go:noinline
+func (s *wire) discard(copied *packet.Buf) {
+	if copied != nil {
+		s.c.Discard(copied)
+	}
 }
 
 // extent is what is known of a message by its first packet.

@@ -270,22 +270,28 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 			s.frame(in, x, b, s.inspect(b, &s.f, &s.ends))
 		}
 	} else {
-		// What takes no node is done while others have it.
-		for i, x := range b.Bufs() {
-			p := &s.batch[i]
-			p.as = s.inspect(x.Bytes(), &p.f, &p.ends)
-		}
-		for i, x := range b.Bufs() {
-			p := &s.batch[i]
-			s.congested, s.f, s.ends = false, p.f, p.ends
-			s.frame(in, x, x.Bytes(), p.as)
-		}
+		s.pushShared(in, b)
 	}
 	s.release()
 	c.Count(ctrRequests, s.requests)
 	c.Count(ctrResponses, s.responses)
 	c.Count(ctrBytes, s.bytes)
 	s.c = nil
+}
+
+// pushShared is the work of Push where workers share nodes. What takes no node is done while others have it.
+//
+//go:noinline
+func (s *Box) pushShared(in int, b *packet.Batch) {
+	for i, x := range b.Bufs() {
+		p := &s.batch[i]
+		p.as = s.inspect(x.Bytes(), &p.f, &p.ends)
+	}
+	for i, x := range b.Bufs() {
+		p := &s.batch[i]
+		s.congested, s.f, s.ends = false, p.f, p.ends
+		s.frame(in, x, x.Bytes(), p.as)
+	}
 }
 
 // inspect finds out what it takes no node to know of a frame.
@@ -313,15 +319,16 @@ func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
 			return asStranger
 		}
 	}
-	switch {
-	case flaw == hdr.BadChecksum:
-		return asBadChecksum
-	case flaw != hdr.NoFlaw:
+	if flaw != hdr.NoFlaw {
+		if flaw == hdr.BadChecksum {
+			return asBadChecksum
+		}
 		return asBadICRC
-	case !ends.Of(b, f):
-		return asStranger
 	}
-	return asServed
+	if f.Plain && ends.OfPlain(b) || !f.Plain && ends.Of(b, f) {
+		return asServed
+	}
+	return asStranger
 }
 
 // frame handles a frame that was looked at.

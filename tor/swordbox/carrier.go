@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"time"
+	"unsafe"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
@@ -11,6 +12,7 @@ import (
 // the server over it, whoever's it is, and what the server has said of that. All PSNs
 // are as the server numbers. What is open lies in a list, in the order of PSNs.
 type carrier struct {
+	// The first eight are looked at together: see is.
 	dead    bool // of no use any more: its queue pair is in the error state, or the server's end is gone
 	repair  bool // the server misses requests from PSN expect on: they are sent again
 	timed   bool // the next answer tells of a round trip
@@ -65,6 +67,15 @@ type carrier struct {
 	disputed bool
 }
 
+// is reports whether one of the first fields of c is set that are set in some: eight bytes
+// that are compared at once.
+func (c *carrier) is(some uint64) bool { return firstOf(c)&some != 0 }
+
+func firstOf(c *carrier) uint64 { return *(*uint64)(unsafe.Pointer(c)) }
+
+// unwell are the states in which a connection carries nothing new.
+var unwell = firstOf(&carrier{dead: true, repair: true, inDoubt: true, gated: true})
+
 // oldest is the operation at the front of those that connection c carries, and
 // behind the one behind o; nil when there is none.
 func (r *record) oldest(c *flow) *op { return r.get(c.oldest) }
@@ -112,6 +123,8 @@ func (r *record) carries(c *flow, psn uint32) *op {
 
 // isAwaited reports whether an answer with PSN psn may be to what connection c carries, or to what
 // was just before that. A READ may take more PSNs than farOff.
+//
+//go:noinline
 func (r *record) isAwaited(c *flow, psn uint32) bool {
 	o := r.oldest(c)
 	return o != nil && psnLess(psn, c.next) && hdr.PSNDiff(psn, o.spsn) >= -farOff

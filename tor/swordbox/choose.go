@@ -10,17 +10,15 @@ import (
 func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
-		return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
+		return overOwn(s, fl, o, x)
 	}
 	tracked := w != none || o.kind.atomic() && s.cfg.learn || s.cfg.tracked(o.va, o.len)
 	if o.modifies() && (!tracked || o.wide()) {
 		o.flags |= fBare
 	}
 	want := fl
-	if lanes := x.lanesOf(); tracked && len(lanes) > 0 {
-		if want = lanes[0]; len(lanes) > 1 {
-			want = lanes[hash(o.va>>lineShift)%uint32(len(lanes))]
-		}
+	if tracked && len(x.lanesOf()) > 0 {
+		want = x.laneOf(o)
 	}
 	// Behind what is under way to its word: also when it may not move there, and some of that is its client's.
 	if w != none && n.words.w[w].flight > 0 && (len(x.lanesOf()) > 0 || fl.open > 0) {
@@ -28,20 +26,43 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	}
 	again := o.kind == kRead && o.state == sDone // a server would answer it before all that came since
 	if fl.open > 0 && !again && (s.cfg.strict || o.wide() || fl.bare > 0) {
-		// Behind its client's open ones; but from its own connection to a
-		// shared one it goes when they are done.
-		if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl, fl.stirred()) {
-			return nil, false
-		}
-		return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
+		return behindOpen(s, fl, o, x, want)
 	}
 	if w != none && fl.open > 0 && !again && (n.words.w[w].loose > 0 || n.words.w[w].flight == 0 && !n.words.settled(w, s.c.Now())) {
 		return nil, false // one of those may be its client's
 	}
+	if want != fl && s.usable(want, fl, o, x) {
+		return want, true
+	}
+	return overOwnOrWait(s, want, fl, o, x, w, again)
+}
+
+// overOwn is choose for what must go over its client's own connection.
+//
+//go:noinline
+func overOwn(s *clientSide, fl *flow, o *op, x *key) (*flow, bool) {
+	return fl, (fl.open == 0 || !fl.mixed && s.n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
+}
+
+// behindOpen is choose for what must go behind its client's open ones; but from its own connection to a
+// shared one, want, it goes when they are done.
+//
+//go:noinline
+func behindOpen(s *clientSide, fl *flow, o *op, x *key, want *flow) (*flow, bool) {
+	n := s.n
+	if s.cfg.strict && n.flow(fl.lane) == fl && want != fl && o.modifies() && !o.wide() && n.patient(fl, fl.stirred()) {
+		return nil, false
+	}
+	return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
+}
+
+// overOwnOrWait is choose for what goes over its client's own connection, or, when it was to go over another's, want, and cannot, waits for that.
+// again: it is a READ that is done again.
+//
+//go:noinline
+func overOwnOrWait(s *clientSide, want, fl *flow, o *op, x *key, w int32, again bool) (*flow, bool) {
+	n := s.n
 	if want != fl {
-		if s.usable(want, fl, o, x) {
-			return want, true
-		}
 		// Better late than out of order with the others.
 		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && s.awaitsLane(want, fl, o, x, w) {
 			return nil, false
@@ -106,7 +127,7 @@ func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
 
 // unable reports whether c can carry nothing, whatever it is. Nor does it carry anything new while its server's end is in question (doubted).
 func (c *flow) unable() bool {
-	return !c.synced || c.dead || c.repair || c.unsure || c.inDoubt || c.gated
+	return !c.synced || c.unsure || c.is(unwell)
 }
 
 // mostBefore is how many packets may be under way on a connection, with answers to READs among them, when it takes another's operation.

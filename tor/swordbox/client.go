@@ -143,6 +143,19 @@ func (r *record) grow(fl *flow) bool {
 	return true
 }
 
+// otherPlace is the place of the next operation of flow fl in a wider ring; nil when there is none, or it is taken, too.
+//
+//go:noinline
+func otherPlace(r *record, fl *flow) *op {
+	if !r.grow(fl) {
+		return nil
+	}
+	if o := r.op(fl, fl.tail); !o.isPlaced() {
+		return o
+	}
+	return nil
+}
+
 // roomiest is the number (as flow.head counts) that operations of flow fl, of which none is on record, are to begin with: before the most places in a row that
 // hold nothing of the connection that had the row before. That may go on over another's connection, and keeps its place meanwhile. Where that leaves
 // few, more are remembered from the start (flow.span).

@@ -81,6 +81,7 @@ func TestLines(t *testing.T) {
 		"client":    {unsafe.Offsetof(f.admitted) / 64, 0},
 		"its ring":  {unsafe.Offsetof(f.client) + unsafe.Offsetof(f.client.first), 64},
 		"carrier":   {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.dead)) % 64, 0},
+		"eight":     {unsafe.Offsetof(f.carrier.tries), 7}, // see carrier.is
 		"its waits": {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.silent)) % 64, 0},
 		"grants":    {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.grants)) % 64, 0},
 		"up":        {(unsafe.Offsetof(f.carrier) + unsafe.Offsetof(f.carrier.up)) % 64, 0},

@@ -155,6 +155,17 @@ func (x *key) lanesOf() []*flow {
 	return x.lanes
 }
 
+// laneOf is the one of these, of which there are some, for o: the same for all that is about one line of memory.
+func (x *key) laneOf(o *op) *flow {
+	if len(x.lanes) == 1 {
+		return x.lanes[0]
+	}
+	return x.among(o)
+}
+
+//go:noinline
+func (x *key) among(o *op) *flow { return x.lanes[hash(o.va>>lineShift)%uint32(len(x.lanes))] }
+
 // fresh is a place for an R_Key; nil when all are in use. What was known of another one may be
 // forgotten for it.
 func (t *keys) fresh(rkey uint32) *key {
@@ -342,7 +353,7 @@ func (t *keys) learn(o *op, f *flow, now clock.Time, moves bool) {
 		}
 	}
 	f.deep = f.peak
-	if moves {
+	if moves && !(len(x.lanes) > 0 && x.lanes[0] == f) {
 		t.lend(f, x, now)
 	}
 }

@@ -175,51 +175,72 @@ func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
 	n.waits.why = queue{forWord, w}
-	if !n.waits.isNext(fl, w) && n.waits.waited(fl) < n.waits.limit(fl) {
+	if v.queued && isBehind(n, fl, w) {
 		return false
 	}
 	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
-	ordered := like && v.loose == 0
-	// The server may execute a WRITE before an atomic that is ahead of it. It
-	// waits, if the word's atomics do.
-	passes := v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, c))
-	if ordered && passes && n.foretold(o, c) {
-		if n.patient(fl, c.stirred()) {
+	ordered, passes := like && v.loose == 0, false
+	if !ordered || v.atomics > 0 || v.probe != none {
+		var now bool
+		if ordered, passes, now = between(n, fl, o, c, w, like, ordered); !now {
 			return false
 		}
-		ordered = false
-	}
-	if !ordered && v.writes > 0 {
-		v.doubt() // and no more of them, until it went
-		return false
-	}
-	if like && v.loose > 0 && (c != fl || fl.isLent) && n.patient(fl, n.words.u[w].loosened) {
-		return false // soon it is in order; otherwise it keeps the others out of it
-	}
-	if n.words.awaits(v) && v.vouched && n.replaces() && n.patient(fl, n.flow(v.lane).stirred()) {
-		return false // the answer to the probe will tell its outcome, if nothing comes between
-	}
-	if !ordered && o.kind.atomic() && n.foretold(o, c) && !n.takes(c, fl) { // it was to go as a WRITE, and goes as it is
-		n.waits.why = queue{forCarrier, n.index(c)}
-		return false
 	}
 	if o.kind.atomic() {
 		n.c.Count(ctrAtomics, 1)
 	}
-	n.words.join(o, w, n.index(c), ordered, n.c.Now())
-	switch {
-	case !ordered:
+	if n.words.join(o, w, n.index(c), ordered, n.c.Now()); !ordered {
 		n.c.Count(ctrLoose, 1)
 		return true
-	case passes:
+	}
+	if passes {
 		v.doubt()
-	default:
+	} else {
 		n.effect(o, v, c)
 	}
 	if o.asAtomic() {
 		v.atomics++
 	}
 	return true
+}
+
+// isBehind reports whether the request of flow fl that comes next waits for others that wait for word w.
+//
+//go:noinline
+func isBehind(n *order, fl *flow, w int32) bool {
+	return !n.waits.isNext(fl, w) && n.waits.waited(fl) < n.waits.limit(fl)
+}
+
+// between decides for op o of flow fl, which is to go over connection c, what is under way to its word w that may not be in order with it. like: it is of the
+// word alone, under its key, where the word's others go. The results are whether o is in order, whether it may pass others nonetheless, and now, false when it must wait.
+//
+//go:noinline
+func between(n *order, fl *flow, o *op, c *flow, w int32, like, ordered bool) (_, passes, now bool) {
+	v := &n.words.w[w]
+	// The server may execute a WRITE before an atomic that is ahead of it. It
+	// waits, if the word's atomics do.
+	passes = v.atomics > 0 && (o.kind == kWrite || o.kind.atomic() && n.foretold(o, c))
+	if ordered && passes && n.foretold(o, c) {
+		if n.patient(fl, c.stirred()) {
+			return ordered, passes, false
+		}
+		ordered = false
+	}
+	if !ordered && v.writes > 0 {
+		v.doubt() // and no more of them, until it went
+		return ordered, passes, false
+	}
+	if like && v.loose > 0 && (c != fl || fl.isLent) && n.patient(fl, n.words.u[w].loosened) {
+		return ordered, passes, false // soon it is in order; otherwise it keeps the others out of it
+	}
+	if n.words.awaits(v) && v.vouched && n.replaces() && n.patient(fl, n.flow(v.lane).stirred()) {
+		return ordered, passes, false // the answer to the probe will tell its outcome, if nothing comes between
+	}
+	if !ordered && o.kind.atomic() && n.foretold(o, c) && !n.takes(c, fl) { // it was to go as a WRITE, and goes as it is
+		n.waits.why = queue{forCarrier, n.index(c)}
+		return ordered, passes, false
+	}
+	return ordered, passes, true
 }
 
 // enterFree counts o, which changes memory and is not of one tracked word, and
@@ -247,30 +268,12 @@ func (n *order) enterFree(fl *flow, o *op, c *flow) bool {
 func (n *order) effect(o *op, v *word, c *flow) {
 	known := n.words.believes(v)
 	v.probe = none
-	if !known {
-		if v.belief = 0; !n.words.settled(o.word, n.c.Now()) {
-			return
-		}
-	}
-	if o.kind == kWrite {
-		if !known {
-			n.c.Count(ctrCached, 1)
-		}
-		n.words.believe(v, o.out)
+	if !known || o.kind == kWrite || o.kind == kOtherAtomic {
+		unforeseen(n, o, v, known)
 		return
 	}
-	compare, compareMask, swapMask := o.prior, ^uint64(0), ^uint64(0)
-	if o.kind == kMaskedCAS {
-		m := n.beside(o)
-		compareMask, swapMask = m.compareMask, m.swapMask
-	}
+	compare, compareMask, swapMask := compares(n, o)
 	switch {
-	case o.kind == kOtherAtomic:
-		v.doubt()
-	case !known:
-		v.probe, v.belief = n.place(o), n.words.beliefs
-		*n.beside(o) = more{want: compare, compareMask: compareMask, swapMask: swapMask}
-		o.flags |= fProbe
 	case v.vouched && n.replaces():
 		now := after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 		switch {
@@ -290,6 +293,42 @@ func (n *order) effect(o *op, v *word, c *flow) {
 		n.foretell(o, v)
 		v.value = after(o.kind, v.value, o.out, compare, compareMask, swapMask)
 	}
+}
+
+// compares is what atomic o compares its word with, and its masks.
+func compares(n *order, o *op) (compare, compareMask, swapMask uint64) {
+	compareMask, swapMask = ^uint64(0), ^uint64(0)
+	if o.kind == kMaskedCAS {
+		m := n.beside(o)
+		compareMask, swapMask = m.compareMask, m.swapMask
+	}
+	return o.prior, compareMask, swapMask
+}
+
+// unforeseen is effect for what is no atomic on a known word whose effect is computed. known: its word v is.
+//
+//go:noinline
+func unforeseen(n *order, o *op, v *word, known bool) {
+	if !known {
+		if v.belief = 0; !n.words.settled(o.word, n.c.Now()) {
+			return
+		}
+	}
+	if o.kind == kWrite {
+		if !known {
+			n.c.Count(ctrCached, 1)
+		}
+		n.words.believe(v, o.out)
+		return
+	}
+	if o.kind == kOtherAtomic {
+		v.doubt()
+		return
+	}
+	compare, compareMask, swapMask := compares(n, o)
+	v.probe, v.belief = n.place(o), n.words.beliefs
+	*n.beside(o) = more{want: compare, compareMask: compareMask, swapMask: swapMask}
+	o.flags |= fProbe
 }
 
 // forget takes op o, which is not open any more, out of all counts. done: it

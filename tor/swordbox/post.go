@@ -43,6 +43,8 @@ func (s *wire) emit(out int, x *packet.Buf) {
 }
 
 // seal sends x, the bytes b with headers f, by output out, with a new ICRC.
+//
+//go:noinline
 func (s *wire) seal(out int, x *packet.Buf, b []byte, f *hdr.Frame) {
 	if s.post == nil {
 		hdr.SetICRC(b, f)

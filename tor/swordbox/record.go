@@ -94,6 +94,8 @@ func (n *order) invalidates(o *op, rkey uint32) bool {
 }
 
 // foretell notes what atomic o, which goes as one, must find in its word v.
+//
+//go:noinline
 func (r *record) foretell(o *op, v *word) {
 	m := r.beside(o)
 	m.want, m.belief = v.value, uint32(v.belief)

@@ -18,10 +18,16 @@ type carrierSide struct {
 // response handles a server's response; x is disposed of.
 func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	n := s.n
-	slot, e := n.conns.Response(s.c.Now(), &s.ends, b, &s.f)
-	if e == conn.Spoofed {
-		s.bad(toServers, x, reasonSpoofed, s.cfg.dropSpoofed)
-		return
+	slot := conn.NoSlot
+	if s.f.Plain { // most are: nothing but the slot is to be found
+		slot = n.conns.Easily(s.c.Now(), &s.ends, b, s.f.Op.Info().Flags, 0)
+	}
+	if slot < 0 {
+		var e conn.Event
+		if slot, e = n.conns.Response(s.c.Now(), &s.ends, b, &s.f); e == conn.Spoofed {
+			s.bad(toServers, x, reasonSpoofed, s.cfg.dropSpoofed)
+			return
+		}
 	}
 	fl := n.flow(int32(slot))
 	if fl == nil || !fl.synced {
@@ -54,22 +60,11 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.odd(fl, x, b, psn)
 		return
 	}
-	if !fl.onward {
-		switch far := hdr.PSNDiff(psn, fl.start); {
-		case d < 0 && far > mostUnacked:
-			fl.onward = true
-		case far < 0 && fl.young && !fl.gated && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()):
-			n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
-			s.others(fl, x, psn) // of the time before
-			return
-		}
+	if far := hdr.PSNDiff(psn, fl.start); !fl.onward && (far < 0 || far > mostUnacked) && ofBefore(s, fl, x, b, psn, d, far) {
+		return
 	}
-	if fl.unsure && s.f.Op.Info().Flags&hdr.IsReadResp != 0 {
-		o := n.get(fl.newest)
-		if p := uint32(len(s.f.PayloadOf(b))); psn == o.spsn && p != 0 {
-			fl.learnMTU(&s.f, b)
-			n.settleLength(fl, (o.len+p-1)/p)
-		}
+	if fl.unsure {
+		tellsLength(s, fl, b, psn)
 	}
 	if fl.gated && s.concludes(fl, psn, b) {
 		s.absorb(fl, x)
@@ -86,11 +81,10 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.readdress(fl)
 	}
 	if len(n.waits.all) != 0 { // else nobody is in any queue
-		n.waits.wakeFirst(queue{forCarrier, n.index(fl)})
-		n.waits.call(n.index(fl))
+		n.waits.carries(n.index(fl))
 	}
-	if fl.doubted && fl.mayHave(&s.f, b) && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
-		s.answerDoubted(fl)
+	if fl.doubted {
+		undoubted(s, fl, b)
 	}
 	if !fl.counted {
 		if n.count(fl, &s.f, b, psn); !fl.trusted {
@@ -102,6 +96,46 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		return
 	}
 	s.absorb(fl, x)
+}
+
+// ofBefore handles the answer in b, x, with PSN psn, on connection fl, when that is of the time before fl was followed, and was passed; false when it is not. It is d from what
+// comes next, and far from the first that was followed: so far that the server's PSNs may have come round.
+//
+//go:noinline
+func ofBefore(s *carrierSide, fl *flow, x *packet.Buf, b []byte, psn uint32, d, far int32) bool {
+	switch {
+	case d < 0 && far > mostUnacked:
+		fl.onward = true
+	case far < 0 && fl.young && !fl.gated && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()):
+		s.n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+		s.others(fl, x, psn) // of the time before
+		return true
+	}
+	return false
+}
+
+// tellsLength takes from the answer in b, with PSN psn, how many PSNs the newest request of flow fl takes, a READ of unknown length, if it is its.
+//
+//go:noinline
+func tellsLength(s *carrierSide, fl *flow, b []byte, psn uint32) {
+	n := s.n
+	if s.f.Op.Info().Flags&hdr.IsReadResp == 0 {
+		return
+	}
+	o := n.get(fl.newest)
+	if p := uint32(len(s.f.PayloadOf(b))); psn == o.spsn && p != 0 {
+		fl.learnMTU(&s.f, b)
+		n.settleLength(fl, (o.len+p-1)/p)
+	}
+}
+
+// undoubted does what was left until the server is heard on connection fl (see client.doubted), if the answer in b shows that its end is there.
+//
+//go:noinline
+func undoubted(s *carrierSide, fl *flow, b []byte) {
+	if fl.mayHave(&s.f, b) && !(s.f.Op == hdr.Acknowledge && !s.f.AETHOf(b).Syndrome().ACK()) {
+		s.answerDoubted(fl)
+	}
 }
 
 // astray passes answer b, x, with PSN psn, which is to nothing that flow fl carries, if it is another connection's, or to what the server was asked to answer again; false otherwise.
@@ -444,18 +478,26 @@ func (s *carrierSide) advance(c *flow) {
 }
 
 // complete notes that op o, the oldest of its connection, is answered.
+//
+//go:noinline
 func (s *carrierSide) complete(o *op) {
 	n := s.n
 	n.carrier(o).executes(o)
 	n.unlink(o)
 	again := o.flags&(fAgain|fOrphan) == fAgain
 	o.state = sDone
-	n.forget(o, true)
-	if again {
-		if fl := n.flowOf(o); fl.owes && fl.rereads == 0 {
-			fl.owes = false
-			s.answer(fl, hdr.Acknowledge, n.op(fl, fl.head-1).last(), fl.syn, 0)
-		}
+	if n.forget(o, true); again {
+		reread(s, n.flowOf(o))
+	}
+}
+
+// reread gives the client of flow fl, of which a READ was done again, the acknowledgement that waited for that.
+//
+//go:noinline
+func reread(s *carrierSide, fl *flow) {
+	if fl.owes && fl.rereads == 0 {
+		fl.owes = false
+		s.answer(fl, hdr.Acknowledge, s.n.op(fl, fl.head-1).last(), fl.syn, 0)
 	}
 }
 

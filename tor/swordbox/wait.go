@@ -202,11 +202,23 @@ func (t *waits) wakeFirst(q queue) {
 	}
 }
 
+// carries has those tried for which an answer on connection i makes room there.
+//
+//go:noinline
+func (t *waits) carries(i int32) {
+	t.wakeFirst(queue{forCarrier, i})
+	t.call(i)
+}
+
 // call has flow i tried, if requests of it wait.
 func (t *waits) call(i int32) {
-	if !t.r.flows[i].waits || t.w[i].called {
-		return
+	if t.r.flows[i].waits && !t.w[i].called {
+		t.enlist(i)
 	}
+}
+
+//go:noinline
+func (t *waits) enlist(i int32) {
 	t.w[i].called = true
 	t.calls[(t.from+t.n)%len(t.calls)] = i
 	t.n++
@@ -291,6 +303,9 @@ func (r *record) patience(f *flow) uint64 {
 // clients of those behind it are asked for them again, which both must bear. A client whose own
 // connection is dead has no other way.
 func (r *record) bears(c, f *flow) bool {
+	if r.row(f).AckTimeout|r.row(c).AckTimeout <= 1 { // nobody told of either
+		return true
+	}
 	p := r.patience(f)
 	return f.dead || p != 0 && r.patience(c) >= p
 }
