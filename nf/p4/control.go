@@ -813,12 +813,7 @@ func (s *actionProfiles) Members(profile string) ([]uint32, error) {
 }
 
 func sortedIDs[V any](m map[uint32]V) []uint32 {
-	ids := make([]uint32, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Keys(m))
 }
 
 // DeleteMember removes a member that no entry and no group uses.

@@ -1,6 +1,7 @@
 package p4
 
 import (
+	"cmp"
 	"math/rand/v2"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -151,15 +152,9 @@ type common struct {
 
 // NewSwitch makes a switch with the program's own entries in its tables.
 func NewSwitch(p *Program, c Config) (*Switch, error) {
-	if c.DropPort == 0 {
-		c.DropPort = 511
-	}
-	if c.Queues == 0 {
-		c.Queues = 8
-	}
-	if c.MaxPasses == 0 {
-		c.MaxPasses = 1024
-	}
+	c.DropPort = cmp.Or(c.DropPort, 511)
+	c.Queues = cmp.Or(c.Queues, 8)
+	c.MaxPasses = cmp.Or(c.MaxPasses, 1024)
 	if c.Queues < 0 || c.MaxPasses < 0 {
 		return nil, invalid("%d queues, %d passes", c.Queues, c.MaxPasses)
 	}

@@ -3,6 +3,7 @@ package stf
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"slices"
@@ -429,12 +430,7 @@ func holds(a *big.Int, cond string, b *big.Int) bool {
 
 // compare compares the frames that left by each port with those that were expected.
 func (r *run) compare() {
-	var all []uint32
-	for n := range r.ports {
-		all = append(all, n)
-	}
-	slices.Sort(all)
-	for _, n := range all {
+	for _, n := range slices.Sorted(maps.Keys(r.ports)) {
 		p := r.ports[n]
 		for i, s := range p.want {
 			if i >= len(p.out) {
