@@ -202,8 +202,6 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 	return k
 }
 
-var schedulers = [...]string{"chain", "panic"}
-
 // settings are the arguments, and what follows from them.
 type settings struct {
 	_        struct{}      `arg:"deployment" own:"true" need:"see quillon nf describe snic" help:"YAML: regions, tasks, tenants, dags, rules"`

@@ -140,14 +140,6 @@ func (nb *nearby) piece(now clock.Time, s *service, o **outgoing) bool {
 	return false
 }
 
-// save is the state of a DAG's tasks, saved at once.
-func (nb *nearby) save(s *service) []byte {
-	o := &outgoing{}
-	for !nb.saveSome(s, o, 1<<10) {
-	}
-	return o.out.bytes()
-}
-
 // incoming is state for the tasks of a DAG.
 type incoming struct {
 	apps  []graph.App // of all tasks

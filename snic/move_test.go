@@ -17,6 +17,14 @@ import (
 	"github.com/quillon/quillon/snic/pool"
 )
 
+// save is the state of a DAG's tasks, saved at once.
+func (nb *nearby) save(s *service) []byte {
+	o := &outgoing{}
+	for !nb.saveSome(s, o, 1<<10) {
+	}
+	return o.out.bytes()
+}
+
 // hoard knows an eighth of what may be moved for each frame that it has seen.
 type hoard struct{ n int }
 

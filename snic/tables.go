@@ -3,10 +3,10 @@ package snic
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -367,114 +367,72 @@ func parseObject(s string) (map[string]string, error) {
 	return m, nil
 }
 
-// moreOf is what a deployment says of a task beside its kind and arguments, in the
-// words of the YAML.
+// moreFields are the fields of a task in a deployment beside its kind and arguments, by the words of the YAML.
+var moreFields = func() (all []reflect.StructField) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[dag.TaskSpec]()) {
+		if f.Name != "Kind" && f.Name != "Args" {
+			f.Name, _, _ = strings.Cut(f.Tag.Get("yaml"), ",")
+			all = append(all, f)
+		}
+	}
+	return all
+}()
+
+// moreOf is what a deployment says of a task beside its kind and arguments.
 func moreOf(t dag.TaskSpec) map[string]string {
 	m := map[string]string{}
-	text := func(name, v string) {
-		if v != "" {
-			m[name] = v
+	for _, f := range moreFields {
+		v := reflect.ValueOf(t).FieldByIndex(f.Index)
+		if v.IsZero() {
+			continue
 		}
-	}
-	flag := func(name string, v bool) {
-		if v {
-			m[name] = "true"
+		if list, ok := v.Interface().([]string); ok {
+			m[f.Name] = strings.Join(list, ",")
+		} else {
+			m[f.Name] = fmt.Sprint(reflect.Indirect(v))
 		}
-	}
-	number := func(name string, v *int) {
-		if v != nil {
-			m[name] = strconv.Itoa(*v)
-		}
-	}
-	text("reads", strings.Join(t.Reads, ","))
-	text("writes", strings.Join(t.Writes, ","))
-	flag("drops", t.Drops)
-	flag("answers", t.Answers)
-	flag("state", t.State)
-	text("memory", t.Memory)
-	text("throughput", t.Throughput)
-	text("latency", t.Latency)
-	number("area", t.Area)
-	text("bitstream", t.Bitstream)
-	number("credits", t.Credits)
-	if t.Remote != nil {
-		m["remote"] = strconv.FormatBool(*t.Remote)
-	}
-	flag("endpoint", t.Endpoint)
-	text("fault", t.Fault)
-	if t.Restart != 0 {
-		number("restart", &t.Restart)
 	}
 	return m
 }
 
-// setMore is the way back.
+// setMore is the way back. What moreOf leaves out has to be left out.
 func setMore(t *dag.TaskSpec, m map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		v := m[name]
-		var err error
-		flag := func(p *bool) {
-			if *p = v == "true"; !*p {
-				err = errors.New("want true, or to be left out")
+		i := slices.IndexFunc(moreFields, func(f reflect.StructField) bool { return f.Name == name })
+		if i < 0 {
+			var names []string
+			for _, f := range moreFields {
+				names = append(names, f.Name)
+			}
+			last := len(names) - 1
+			return fmt.Errorf("a task has no %q; it has %s and %s", name, strings.Join(names[:last], ", "), names[last])
+		}
+		text, at := m[name], reflect.ValueOf(t).Elem().FieldByIndex(moreFields[i].Index)
+		want := "a value, or to be left out"
+		v, optional := at, at.Kind() == reflect.Pointer
+		if optional {
+			at.Set(reflect.New(at.Type().Elem()))
+			v = at.Elem()
+		}
+		switch v.Kind() {
+		case reflect.String:
+			v.SetString(text)
+		case reflect.Slice:
+			v.Set(reflect.ValueOf(strings.Split(text, ",")))
+		case reflect.Bool:
+			v.SetBool(text == "true")
+			if want = "true, or to be left out"; optional {
+				want = "true or false"
+			}
+		case reflect.Int:
+			n, _ := strconv.Atoi(text)
+			v.SetInt(int64(n))
+			if want = "a number, or to be left out"; optional {
+				want = "a number"
 			}
 		}
-		number := func(p **int) {
-			var n int
-			if n, err = strconv.Atoi(v); err != nil || strconv.Itoa(n) != v {
-				err = errors.New("want a number")
-			}
-			*p = &n
-		}
-		text := func(p *string) {
-			if *p = v; v == "" {
-				err = errors.New("want a value, or to be left out")
-			}
-		}
-		switch name {
-		case "reads":
-			text(&v)
-			t.Reads = strings.Split(v, ",")
-		case "writes":
-			text(&v)
-			t.Writes = strings.Split(v, ",")
-		case "drops":
-			flag(&t.Drops)
-		case "answers":
-			flag(&t.Answers)
-		case "state":
-			flag(&t.State)
-		case "memory":
-			text(&t.Memory)
-		case "throughput":
-			text(&t.Throughput)
-		case "latency":
-			text(&t.Latency)
-		case "area":
-			number(&t.Area)
-		case "bitstream":
-			text(&t.Bitstream)
-		case "credits":
-			number(&t.Credits)
-		case "remote":
-			is := v == "true"
-			if t.Remote = &is; !is && v != "false" {
-				err = errors.New("want true or false")
-			}
-		case "endpoint":
-			flag(&t.Endpoint)
-		case "fault":
-			text(&t.Fault)
-		case "restart":
-			n := &t.Restart
-			if number(&n); err == nil && *n == 0 {
-				err = errors.New("want a number, or to be left out")
-			}
-			t.Restart = *n
-		default:
-			return fmt.Errorf("a task has no %q; it has reads, writes, drops, answers, state, memory, throughput, latency, area, bitstream, credits, remote, endpoint, fault and restart", name)
-		}
-		if err != nil {
-			return fmt.Errorf("%s %q: %w", name, v, err)
+		if text == "" || moreOf(*t)[name] != text {
+			return fmt.Errorf("%s %q: want %s", name, text, want)
 		}
 	}
 	return nil

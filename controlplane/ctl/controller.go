@@ -1,9 +1,11 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -311,11 +313,7 @@ func (c *Controller) Run(ctx context.Context) {
 func (c *Controller) all() []*managed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make([]*managed, 0, len(c.devices))
-	for _, m := range c.devices {
-		all = append(all, m)
-	}
-	return all
+	return slices.Collect(maps.Values(c.devices))
 }
 
 // Close ends the sessions.
@@ -338,12 +336,7 @@ func (c *Controller) Status() []DeviceStatus {
 		out = append(out, m.status)
 		m.mu.Unlock()
 	}
-	slices.SortFunc(out, func(a, b DeviceStatus) int {
-		if a.Device < b.Device {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(out, func(a, b DeviceStatus) int { return cmp.Compare(a.Device, b.Device) })
 	return out
 }
 

@@ -3,6 +3,7 @@ package ctl
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -39,9 +40,7 @@ func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configF
 	}
 	b := bufio.NewWriter(w)
 	name := s.Target.Name
-	if name == "" {
-		name = fmt.Sprintf("device-%d", s.Target.DeviceID)
-	}
+	name = cmp.Or(name, fmt.Sprintf("device-%d", s.Target.DeviceID))
 	fmt.Fprintf(b, "devices:\n  %s:\n    address: %s\n    device_id: %d\n", quoted(name), quoted(s.Target.Address), s.Target.DeviceID)
 	if s.Target.Role != "" {
 		fmt.Fprintf(b, "    role: %s\n", quoted(s.Target.Role))

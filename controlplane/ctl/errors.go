@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -35,9 +36,7 @@ type UpdateError struct {
 
 func (e *UpdateError) Error() string {
 	msg := plain(e.Message)
-	if msg == "" {
-		msg = "the device gives no reason"
-	}
+	msg = cmp.Or(msg, "the device gives no reason")
 	if e.Own != 0 {
 		return fmt.Sprintf("%s: %s (%s %d)", e.Code, msg, e.Space, e.Own)
 	}

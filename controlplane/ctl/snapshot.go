@@ -113,12 +113,8 @@ func (sc Scope) ofTable(t *p4info.Table, named, metered bool) (ask []*p4v1.Entit
 
 // left reports whether all tables of a profile are in leave.
 func left(leave []*p4info.Table, p *p4info.Profile) bool {
-	for _, t := range p.Tables {
-		if !slices.Contains(leave, t) {
-			return false
-		}
-	}
-	return len(p.Tables) > 0
+	stays := func(t *p4info.Table) bool { return !slices.Contains(leave, t) }
+	return len(p.Tables) > 0 && !slices.ContainsFunc(p.Tables, stays)
 }
 
 // Unread is a kind of entities that a device does not show.
@@ -373,12 +369,7 @@ func unset(c *p4v1.MeterConfig) bool {
 
 func zeroData(d *p4v1.P4Data) bool {
 	b := d.GetBitstring()
-	for _, x := range b {
-		if x != 0 {
-			return false
-		}
-	}
-	return d == nil || b != nil
+	return d == nil || b != nil && value.IsZero(b)
 }
 
 // normal sorts the lists whose order has no meaning.

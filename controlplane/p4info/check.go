@@ -269,60 +269,58 @@ func (i *Info) inEntry(e *p4v1.TableEntry, err error) error {
 	return in("table "+i.Table(e.GetTableId()).Name+", entry "+i.keyText(e), err)
 }
 
-// match checks a key, and puts it into the order of the fields. Fields that
-// match everything are left out.
-func match(fields []Field, list []*p4v1.FieldMatch) ([]*p4v1.FieldMatch, error) {
-	sorted := true
-	at := 0
-	var seen uint64 // of the first 64 fields
-	for _, m := range list {
-		n := at // most keys are in order
-		if n >= len(fields) || fields[n].ID != m.GetFieldId() {
-			n = slices.IndexFunc(fields, func(f Field) bool { return f.ID == m.GetFieldId() })
-			if n < 0 {
-				return nil, invalid("the key has no field %d", m.GetFieldId())
-			}
-			sorted = sorted && n >= at
+// arranged is a list of what has the ids of fields, in the order of the fields. Each id must be that of a field, and be there once. kind is what
+// errors call a field.
+func arranged[T any](fields []Field, kind string, list []T, id func(T) uint32) ([]T, error) {
+	place := func(x T) int { return slices.IndexFunc(fields, func(f Field) bool { return f.ID == id(x) }) }
+	list = list[:min(len(list), len(fields)+1)] // where there are more, one of these is wrong
+	last, sorted := -1, true
+	for _, x := range list {
+		at := last + 1 // most are in order
+		if at >= len(fields) || fields[at].ID != id(x) {
+			at = place(x)
 		}
-		if n < 64 && seen>>n&1 != 0 || n >= 64 && twice(list, m.GetFieldId()) {
-			return nil, invalid("field %s is there twice", fields[n].Name)
+		if at < 0 {
+			return nil, invalid("there is no %s %d", kind, id(x))
 		}
-		if n < 64 {
-			seen |= 1 << n
-		}
-		at = n + 1
-		if err := fields[n].match(m); err != nil {
-			return nil, in("field "+fields[n].Name, err)
-		}
+		sorted = sorted && at > last
+		last = at
 	}
-	for n := range fields {
-		if fields[n].Match == configv1.MatchField_EXACT && (n < 64 && seen>>n&1 == 0 || n >= 64 && !there(list, fields[n].ID)) {
-			return nil, invalid("field %s is missing: it is matched exactly", fields[n].Name)
-		}
+	if sorted {
+		return list, nil
 	}
-	if !sorted {
-		list = slices.Clone(list)
-		slices.SortFunc(list, func(a, b *p4v1.FieldMatch) int { return place(fields, a) - place(fields, b) })
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b T) int { return place(a) - place(b) })
+	for n := range list[1:] {
+		if id(list[n]) == id(list[n+1]) {
+			return nil, invalid("%s %s is there twice", kind, fields[place(list[n])].Name)
+		}
 	}
 	return list, nil
 }
 
-func place(fields []Field, m *p4v1.FieldMatch) int {
-	return slices.IndexFunc(fields, func(f Field) bool { return f.ID == m.GetFieldId() })
-}
-
-func there(list []*p4v1.FieldMatch, id uint32) bool {
-	return slices.ContainsFunc(list, func(m *p4v1.FieldMatch) bool { return m.GetFieldId() == id })
-}
-
-func twice(list []*p4v1.FieldMatch, id uint32) bool {
-	n := 0
-	for _, m := range list {
-		if m.GetFieldId() == id {
-			n++
-		}
+// match checks a key, and puts it into the order of the fields. Fields that
+// match everything are left out.
+func match(fields []Field, list []*p4v1.FieldMatch) ([]*p4v1.FieldMatch, error) {
+	list, err := arranged(fields, "field", list, (*p4v1.FieldMatch).GetFieldId)
+	if err != nil {
+		return nil, err
 	}
-	return n > 1
+	rest := list
+	for n := range fields {
+		f := &fields[n]
+		if len(rest) == 0 || rest[0].GetFieldId() != f.ID {
+			if f.Match == configv1.MatchField_EXACT {
+				return nil, invalid("field %s is missing: it is matched exactly", f.Name)
+			}
+			continue
+		}
+		if err := f.match(rest[0]); err != nil {
+			return nil, in("field "+f.Name, err)
+		}
+		rest = rest[1:]
+	}
+	return list, nil
 }
 
 // match checks one field of a key.
@@ -473,39 +471,18 @@ func (t *Table) InitialDefault() *p4v1.Action {
 // params checks an action's arguments, and puts them into the order of the
 // parameters.
 func (a *Action) params(x *p4v1.Action) error {
-	list := x.GetParams()
-	ordered := true
-	for n, p := range list {
-		if n >= len(a.Params) || a.Params[n].ID != p.GetParamId() {
-			ordered = false
-			if FieldByID(a.Params, p.GetParamId()) == nil {
-				return invalid("there is no parameter %d", p.GetParamId())
-			}
-		}
-	}
-	if !ordered {
-		list = slices.Clone(list)
-		order := func(p *p4v1.Action_Param) int {
-			return slices.IndexFunc(a.Params, func(f Field) bool { return f.ID == p.GetParamId() })
-		}
-		slices.SortFunc(list, func(a, b *p4v1.Action_Param) int { return order(a) - order(b) })
+	list, err := arranged(a.Params, "parameter", x.GetParams(), (*p4v1.Action_Param).GetParamId)
+	if err != nil {
+		return err
 	}
 	for n := range a.Params {
 		f := &a.Params[n]
 		if n >= len(list) || list[n].GetParamId() != f.ID {
-			if n > 0 && n < len(list) && list[n].GetParamId() == a.Params[n-1].ID {
-				return invalid("parameter %s is there twice", a.Params[n-1].Name)
-			}
 			return invalid("parameter %s is missing", f.Name)
 		}
-		v, err := f.Type.canonical(list[n].GetValue())
-		if err != nil {
+		if list[n].Value, err = f.Type.canonical(list[n].GetValue()); err != nil {
 			return in("parameter "+f.Name, err)
 		}
-		list[n].Value = v
-	}
-	if len(list) > len(a.Params) {
-		return invalid("parameter %s is there twice", FieldByID(a.Params, list[len(list)-1].GetParamId()).Name)
 	}
 	x.Params = list
 	return nil

@@ -113,7 +113,7 @@ func TestRefusals(t *testing.T) {
 		{codes.NotFound, "no table 0x00000000", entry(to)},
 		{codes.InvalidArgument, "no type", `entity { table_entry { table_id: 36085846 } }`},
 		{codes.InvalidArgument, "no entity", `type: INSERT`},
-		{codes.InvalidArgument, "table router_ingress.ipv4_lpm: the key has no field 2", entry(`table_id: 36085846 match { field_id: 2 exact { value: "1" } }` + to)},
+		{codes.InvalidArgument, "table router_ingress.ipv4_lpm: there is no field 2", entry(`table_id: 36085846 match { field_id: 2 exact { value: "1" } }` + to)},
 		{codes.InvalidArgument, "field hdr.ipv4.dst: an exact match, the field's is lpm", entry(`table_id: 36085846 match { field_id: 1 exact { value: "1" } }` + to)},
 		{codes.InvalidArgument, "is there twice", entry("table_id: 36085846" + ten + ten + to)},
 		{codes.InvalidArgument, "leave the field out", entry(`table_id: 36085846 match { field_id: 1 lpm { value: "\x00" } }` + to)},

@@ -45,46 +45,32 @@ func (h *Header) Metadata(list []*p4v1.PacketMetadata) ([]*p4v1.PacketMetadata, 
 		}
 		return nil, nil
 	}
-	out := make([]*p4v1.PacketMetadata, len(h.Fields))
-	for _, m := range list {
-		at := -1
-		for n := range h.Fields {
-			if h.Fields[n].ID == m.GetMetadataId() {
-				at = n
-			}
-		}
-		if at < 0 {
-			return nil, invalid("header %s: there is no metadata %d", h.Name, m.GetMetadataId())
-		}
-		if out[at] != nil {
-			return nil, invalid("header %s: metadata %s is there twice", h.Name, h.Fields[at].Name)
-		}
-		v, err := h.Fields[at].Type.canonical(m.GetValue())
-		if err != nil {
-			return nil, in("header "+h.Name+", metadata "+h.Fields[at].Name, err)
-		}
-		out[at] = &p4v1.PacketMetadata{MetadataId: m.GetMetadataId(), Value: v}
+	list, err := arranged(h.Fields, "metadata", list, (*p4v1.PacketMetadata).GetMetadataId)
+	if err != nil {
+		return nil, in("header "+h.Name, err)
 	}
+	out := make([]*p4v1.PacketMetadata, len(h.Fields))
 	for n := range out {
-		if out[n] == nil {
-			// What only fills up a byte may be left out.
-			if f := h.Fields[n]; f.padding() {
-				out[n] = &p4v1.PacketMetadata{MetadataId: f.ID, Value: []byte{0}}
-				continue
+		f := &h.Fields[n]
+		switch {
+		case len(list) > 0 && list[0].GetMetadataId() == f.ID:
+			v, err := f.Type.canonical(list[0].GetValue())
+			if err != nil {
+				return nil, in("header "+h.Name+", metadata "+f.Name, err)
 			}
-			return nil, invalid("header %s: metadata %s is missing", h.Name, h.Fields[n].Name)
+			out[n] = &p4v1.PacketMetadata{MetadataId: f.ID, Value: v}
+			list = list[1:]
+		case f.padding(): // what only fills up a byte may be left out
+			out[n] = &p4v1.PacketMetadata{MetadataId: f.ID, Value: []byte{0}}
+		default:
+			return nil, invalid("header %s: metadata %s is missing", h.Name, f.Name)
 		}
 	}
 	return out, nil
 }
 
 func (f *Field) padding() bool {
-	for _, a := range f.Annotations {
-		if a == "@padding" {
-			return true
-		}
-	}
-	return f.Name == "padding" || f.Name == "_pad" || f.Name == "pad"
+	return slices.Contains(f.Annotations, "@padding") || slices.Contains([]string{"padding", "_pad", "pad"}, f.Name)
 }
 
 // Pack appends the header of a packet to dst: its metadata, which must be

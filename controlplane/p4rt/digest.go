@@ -1,6 +1,8 @@
 package p4rt
 
 import (
+	"cmp"
+
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -69,9 +71,7 @@ func (g *digest) add(now clock.Time, m *p4v1.P4Data) (list *p4v1.DigestList, los
 func (g *digest) due(now clock.Time) *p4v1.DigestList {
 	n := len(g.buffer)
 	limit := int(g.config.GetMaxListSize())
-	if limit == 0 {
-		limit = maxList
-	}
+	limit = cmp.Or(limit, maxList)
 	if n == 0 || n < limit && g.size < maxAnswer && now.Sub(g.first) < clock.Duration(g.config.GetMaxTimeoutNs()) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package p4rt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,9 +72,7 @@ func New(cfg Config) *Server {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.NewWall()
 	}
-	if cfg.MaxStreams == 0 {
-		cfg.MaxStreams = 64
-	}
+	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, 64)
 	return &Server{cfg: cfg, devices: map[uint64]*device{}}
 }
 

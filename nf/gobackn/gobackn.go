@@ -13,6 +13,7 @@
 package gobackn
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -159,9 +160,7 @@ func newApp(env graph.Env, args graph.Args) (*app, error) {
 	for _, h := range s.serve {
 		c.Devices = append(c.Devices, h)
 	}
-	if c.AckEvery == 0 {
-		c.AckEvery = min(100, c.Window)
-	}
+	c.AckEvery = cmp.Or(c.AckEvery, min(100, c.Window))
 	server, err := gbn.NewServer(c)
 	if err != nil {
 		return nil, fmt.Errorf("gobackn: %w", err)

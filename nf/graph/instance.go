@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,9 +137,7 @@ func New(cfg Config) (*Instance, error) {
 	}
 	workers = max(workers, 1)
 	spin := cfg.Spin
-	if spin == 0 {
-		spin = 20_000
-	}
+	spin = cmp.Or(spin, 20_000)
 	for n := range workers {
 		w := &worker{mover: mover{index: n, clk: cfg.Clock, tick: clock.Never}, spinNs: spin, poll: cfg.Poll}
 		if cfg.Clock != nil {

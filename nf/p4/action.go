@@ -80,9 +80,7 @@ func (s *Switch) apply(k *packetState, at int) {
 			at = s.applyTable(k, s.tables[n.table])
 		case nodeTest:
 			yes := n.test(k)
-			if s.trace != nil {
-				s.event(EventCondition, at, b2u(yes))
-			}
+			s.event(EventCondition, at, b2u(yes))
 			at = n.no
 			if yes {
 				at = n.yes
@@ -168,9 +166,7 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 		act, data = s.profiles[d.profile].pick(k, r.member, r.group)
 	}
 	if act == nil { // a group without members
-		if s.trace != nil {
-			s.event(EventNoAction, d.index, 0)
-		}
+		s.event(EventNoAction, d.index, 0)
 		if d.branches {
 			return d.hit
 		}

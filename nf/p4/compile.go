@@ -182,9 +182,7 @@ func (c call) assert() step {
 	return step{run: func(k *packetState) {
 		if !test(k) {
 			k.failed, k.exit = Asserted, true
-			if k.sw.trace != nil {
-				k.sw.event(EventAssert, m.index, 0)
-			}
+			k.sw.event(EventAssert, m.index, 0)
 		}
 	}}
 }

@@ -391,114 +391,84 @@ func (s *entries) Default(name string) (Entry, bool, error) {
 	return Entry{}, false, nil
 }
 
-// EntryCount is what the direct counter of an entry counted.
+// row finds a live entry, or the default entry, and its number for a follower.
+func (s *entries) row(name string, h Handle) (*table, int, error) {
+	if h == DefaultEntry {
+		t, err := s.table(name)
+		return t, defaultRow, err
+	}
+	t, i, err := s.entry(name, h)
+	return t, int(i), err
+}
+
+// counter finds the direct counter of an entry.
+func (s *entries) counter(name string, h Handle) (*table, int, *Count, error) {
+	t, i, err := s.row(name, h)
+	switch {
+	case err != nil:
+		return nil, 0, nil, err
+	case !t.def.Counters:
+		return nil, 0, nil, invalid("table %s has no direct counter", name)
+	case i == defaultRow:
+		return t, i, &t.defCount, nil
+	}
+	return t, i, &t.count[i], nil
+}
+
+// EntryCount is what the direct counter of an entry counted. That of DefaultEntry counts misses; bmv2 counts none.
 func (s *entries) EntryCount(name string, h Handle) (Count, error) {
-	t, i, err := s.entry(name, h)
+	t, i, c, err := s.counter(name, h)
 	if err != nil {
 		return Count{}, err
 	}
-	if !t.def.Counters {
-		return Count{}, invalid("table %s has no direct counter", name)
-	}
-	return s.both(t, int(i), t.count[i]), nil
+	return s.both(t, i, *c), nil
 }
 
-// SetEntryCount sets the direct counter of an entry.
-func (s *entries) SetEntryCount(name string, h Handle, c Count) error {
-	t, i, err := s.entry(name, h)
-	if err != nil {
-		return err
-	}
-	if !t.def.Counters {
-		return invalid("table %s has no direct counter", name)
-	}
-	t.count[i] = c
-	s.freshEntry(t, int(i))
-	return nil
-}
-
-// EntryMeter is the configuration of an entry's direct meter; none: all green.
-func (s *entries) EntryMeter(name string, h Handle) ([]Rate, error) {
-	t, i, err := s.entry(name, h)
-	if err != nil {
-		return nil, err
-	}
-	if !t.def.Meters {
-		return nil, invalid("table %s has no direct meter", name)
-	}
-	return t.meter[i].config(), nil
-}
-
-// SetEntryMeter configures an entry's direct meter: the committed rate and the
-// peak rate; none resets it.
-func (s *entries) SetEntryMeter(name string, h Handle, rates ...Rate) error {
-	t, i, err := s.entry(name, h)
-	if err != nil {
-		return err
-	}
-	if !t.def.Meters {
-		return invalid("table %s has no direct meter", name)
-	}
-	if err := checkRates(s.prog.meters[t.def.meter], rates); err != nil {
-		return err
-	}
-	t.meter[i].configure(s.now, rates)
-	return nil
-}
-
-// DefaultCount is what the direct counter of a table's default entry counted: misses.
-// bmv2 counts none.
-func (s *entries) DefaultCount(name string) (Count, error) {
-	t, err := s.table(name)
-	if err == nil && !t.def.Counters {
-		err = invalid("table %s has no direct counter", name)
-	}
-	if err != nil {
-		return Count{}, err
-	}
-	return s.both(t, defaultRow, t.defCount), nil
-}
-
-// SetDefaultCount sets that counter.
-func (s *entries) SetDefaultCount(name string, c Count) error {
-	if _, err := s.DefaultCount(name); err != nil {
-		return err
-	}
-	t, err := s.table(name)
+// SetEntryCount sets the direct counter of an entry, or of DefaultEntry.
+func (s *entries) SetEntryCount(name string, h Handle, to Count) error {
+	t, i, c, err := s.counter(name, h)
 	if err == nil {
-		t.defCount = c
-		s.freshEntry(t, defaultRow)
+		*c = to
+		s.freshEntry(t, i)
 	}
 	return err
 }
 
-// DefaultMeter is the configuration of the direct meter of a table's default entry;
-// none: what a miss finds in the meter's result stays there, as in bmv2.
-func (s *entries) DefaultMeter(name string) ([]Rate, error) {
-	t, err := s.table(name)
-	if err == nil && !t.def.Meters {
-		err = invalid("table %s has no direct meter", name)
+// entryMeter finds the direct meter of an entry.
+func (s *entries) entryMeter(name string, h Handle) (*table, *meter, error) {
+	t, i, err := s.row(name, h)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case !t.def.Meters:
+		return nil, nil, invalid("table %s has no direct meter", name)
+	case i == defaultRow:
+		return t, &t.defMeter, nil
 	}
+	return t, &t.meter[i], nil
+}
+
+// EntryMeter is the configuration of an entry's direct meter; none: all green. Of DefaultEntry none means that what a
+// miss finds in the meter's result stays there, as in bmv2.
+func (s *entries) EntryMeter(name string, h Handle) ([]Rate, error) {
+	_, m, err := s.entryMeter(name, h)
 	if err != nil {
 		return nil, err
 	}
-	return t.defMeter.config(), nil
+	return m.config(), nil
 }
 
-// SetDefaultMeter configures that meter, as SetEntryMeter does an entry's.
-func (s *entries) SetDefaultMeter(name string, rates ...Rate) error {
-	if _, err := s.DefaultMeter(name); err != nil {
-		return err
+// SetEntryMeter configures the direct meter of an entry, or of DefaultEntry: the committed rate and the
+// peak rate; none resets it.
+func (s *entries) SetEntryMeter(name string, h Handle, rates ...Rate) error {
+	t, m, err := s.entryMeter(name, h)
+	if err == nil {
+		err = checkRates(s.prog.meters[t.def.meter], rates)
 	}
-	t, err := s.table(name)
-	if err != nil {
-		return err
+	if err == nil {
+		m.configure(s.now, rates)
 	}
-	if err := checkRates(s.prog.meters[t.def.meter], rates); err != nil {
-		return err
-	}
-	t.defMeter.configure(s.now, rates)
-	return nil
+	return err
 }
 
 func checkRates(d *meterDef, rates []Rate) error {
@@ -843,12 +813,7 @@ func (s *actionProfiles) Members(profile string) ([]uint32, error) {
 }
 
 func sortedIDs[V any](m map[uint32]V) []uint32 {
-	ids := make([]uint32, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Keys(m))
 }
 
 // DeleteMember removes a member that no entry and no group uses.

@@ -234,18 +234,14 @@ func (s *Switch) verifyChecksums(k *packetState) {
 		if !right {
 			k.badChecksum = true
 		}
-		if s.trace != nil {
-			s.event(EventVerify, i, b2u(right))
-		}
+		s.event(EventVerify, i, b2u(right))
 	}
 }
 
 func (s *Switch) updateChecksums(k *packetState) {
 	for i, c := range s.prog.update {
 		if c.when == nil || c.when(k) {
-			if s.trace != nil {
-				s.event(EventUpdate, i, 0)
-			}
+			s.event(EventUpdate, i, 0)
 			k.v[c.hdr.base+c.fld.off] = c.calc.output(k) & mask64(c.fld.bits)
 		}
 	}

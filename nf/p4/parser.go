@@ -72,18 +72,14 @@ func (s *Switch) parse(k *packetState) {
 			break
 		}
 		st := p.states[at]
-		if s.trace != nil {
-			s.event(EventState, at, uint64(k.at))
-		}
+		s.event(EventState, at, uint64(k.at))
 		next, err := s.step(k, p, st)
 		if k.failed != NotDropped {
 			return
 		}
 		if err != parsed {
 			k.parseError = uint32(err)
-			if s.trace != nil {
-				s.event(EventParseError, at, uint64(err))
-			}
+			s.event(EventParseError, at, uint64(err))
 			break
 		}
 		at = next

@@ -1,6 +1,7 @@
 package p4
 
 import (
+	"cmp"
 	"math/rand/v2"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -151,15 +152,9 @@ type common struct {
 
 // NewSwitch makes a switch with the program's own entries in its tables.
 func NewSwitch(p *Program, c Config) (*Switch, error) {
-	if c.DropPort == 0 {
-		c.DropPort = 511
-	}
-	if c.Queues == 0 {
-		c.Queues = 8
-	}
-	if c.MaxPasses == 0 {
-		c.MaxPasses = 1024
-	}
+	c.DropPort = cmp.Or(c.DropPort, 511)
+	c.Queues = cmp.Or(c.Queues, 8)
+	c.MaxPasses = cmp.Or(c.MaxPasses, 1024)
 	if c.Queues < 0 || c.MaxPasses < 0 {
 		return nil, invalid("%d queues, %d passes", c.Queues, c.MaxPasses)
 	}
@@ -313,16 +308,12 @@ func (s *Switch) doIngress(k *packetState) {
 	std := &s.prog.std
 	size := k.length
 	s.copied = k.copied
-	if s.trace != nil {
-		s.event(EventReceived, int(s.port), uint64(len(k.frame)))
-		s.event(EventStage, stageParser, 0)
-	}
+	s.event(EventReceived, int(s.port), uint64(len(k.frame)))
+	s.event(EventStage, stageParser, 0)
 	s.parse(k)
 	std.parserError.set(k, uint64(k.parseError))
 	std.checksumError.set(k, b2u(k.badChecksum))
-	if s.trace != nil {
-		s.event(EventStage, stageIngress, 0)
-	}
+	s.event(EventStage, stageIngress, 0)
 	s.apply(k, s.prog.ingress)
 	if k.failed != NotDropped {
 		s.drop(k, k.failed)
@@ -332,16 +323,12 @@ func (s *Switch) doIngress(k *packetState) {
 		s.cloneIngress(k, size)
 	}
 	if k.digest != 0 {
-		if s.trace != nil {
-			s.event(EventDigest, int(k.digest), 0)
-		}
+		s.event(EventDigest, int(k.digest), 0)
 		s.sendDigest(k)
 	}
 	if k.resubmitted != 0 {
 		c := s.copyOf(k)
-		if s.trace != nil {
-			s.event(EventResubmit, 0, uint64(c.copied))
-		}
+		s.event(EventResubmit, 0, uint64(c.copied))
 		s.preserve(c, k, k.resubmitted)
 		std.instanceType.set(c, instanceResubmitted)
 		c.length = size
@@ -352,9 +339,7 @@ func (s *Switch) doIngress(k *packetState) {
 	}
 	if g := std.group.get(k); g != 0 {
 		std.instanceType.set(k, instanceReplica)
-		if s.trace != nil {
-			s.event(EventMulticast, int(g), 0)
-		}
+		s.event(EventMulticast, int(g), 0)
 		if s.multicast(k, s.replicas(uint32(g))) == 0 {
 			s.drop(k, NoReplica)
 			return
@@ -481,9 +466,7 @@ func (s *Switch) multicast(k *packetState, to []Replica) int {
 		}
 		c := s.replicate(k)
 		r := s.serving(&to[i])
-		if s.trace != nil {
-			s.event(EventReplica, int(r.Port), uint64(c.copied))
-		}
+		s.event(EventReplica, int(r.Port), uint64(c.copied))
 		s.send(c, r)
 	}
 	return len(to)
@@ -533,9 +516,7 @@ func (s *Switch) doEgress(k *packetState) {
 	}
 	std := &s.prog.std
 	s.copied = k.copied
-	if s.trace != nil {
-		s.event(EventStage, stageEgress, 0)
-	}
+	s.event(EventStage, stageEgress, 0)
 	k.session, k.cloneList, k.digest, k.resubmitted = 0, 0, 0, 0
 	std.egressTime.set(k, s.micros)
 	std.deqTime.set(k, 0)
@@ -552,9 +533,7 @@ func (s *Switch) doEgress(k *packetState) {
 	if k.session&sessionValid != 0 {
 		if ses, ok := s.session(k.session & 0x7fff); ok {
 			c := s.replicate(k)
-			if s.trace != nil {
-				s.event(EventClone, int(k.session&^sessionValid), uint64(c.copied))
-			}
+			s.event(EventClone, int(k.session&^sessionValid), uint64(c.copied))
 			s.clearMetadata(c)
 			s.preserve(c, k, k.cloneList)
 			std.instanceType.set(c, instanceEgressClone)
@@ -567,9 +546,7 @@ func (s *Switch) doEgress(k *packetState) {
 		s.drop(k, EgressDrop)
 		return
 	}
-	if s.trace != nil {
-		s.event(EventStage, stageDeparser, 0)
-	}
+	s.event(EventStage, stageDeparser, 0)
 	frame := s.deparse(k)
 	if k.failed != NotDropped {
 		s.drop(k, k.failed)
@@ -582,9 +559,7 @@ func (s *Switch) doEgress(k *packetState) {
 		c := s.take()
 		s.copies++
 		c.copied = s.copies
-		if s.trace != nil {
-			s.event(EventRecirculate, 0, uint64(c.copied))
-		}
+		s.event(EventRecirculate, 0, uint64(c.copied))
 		c.own = append(c.own[:0], frame...)
 		c.frame = c.own
 		s.preserve(c, k, k.recirculate)
@@ -599,9 +574,7 @@ func (s *Switch) doEgress(k *packetState) {
 		frame = frame[:k.truncate]
 	}
 	s.result.Emitted++
-	if s.trace != nil {
-		s.event(EventEmit, int(k.port), uint64(len(frame)))
-	}
+	s.event(EventEmit, int(k.port), uint64(len(frame)))
 	s.emit(k.port, frame)
 	s.give(k)
 }

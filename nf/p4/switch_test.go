@@ -713,31 +713,31 @@ func TestDirectResourcesOfMisses(t *testing.T) {
 		expect(t, got, sent{0, want})
 	}
 	miss("zbc")
-	if r, err := sw.DefaultMeter("t"); err != nil || len(r) != 0 {
+	if r, err := sw.EntryMeter("t", DefaultEntry); err != nil || len(r) != 0 {
 		t.Errorf("%v %v", r, err)
 	}
-	if err := sw.SetDefaultMeter("t", Rate{1, 4}, Rate{1, 8}); err != nil {
+	if err := sw.SetEntryMeter("t", DefaultEntry, Rate{1, 4}, Rate{1, 8}); err != nil {
 		t.Fatal(err)
 	}
 	miss("\x00bc")
 	miss("\x01bc")
-	if c, err := sw.DefaultCount("t"); err != nil || c != (Count{3, 9}) {
+	if c, err := sw.EntryCount("t", DefaultEntry); err != nil || c != (Count{3, 9}) {
 		t.Errorf("%v %v", c, err)
 	}
-	if r, err := sw.DefaultMeter("t"); err != nil || !slices.Equal(r, []Rate{{1, 4}, {1, 8}}) {
+	if r, err := sw.EntryMeter("t", DefaultEntry); err != nil || !slices.Equal(r, []Rate{{1, 4}, {1, 8}}) {
 		t.Errorf("%v %v", r, err)
 	}
-	if err := sw.SetDefaultCount("t", Count{9, 9}); err != nil {
+	if err := sw.SetEntryCount("t", DefaultEntry, Count{9, 9}); err != nil {
 		t.Error(err)
 	}
-	if err := sw.SetDefaultMeter("t"); err != nil {
+	if err := sw.SetEntryMeter("t", DefaultEntry); err != nil {
 		t.Error(err)
 	}
 	miss("zbc")
-	if c, _ := sw.DefaultCount("t"); c != (Count{10, 12}) {
+	if c, _ := sw.EntryCount("t", DefaultEntry); c != (Count{10, 12}) {
 		t.Errorf("%v", c)
 	}
-	for _, err := range []error{sw.SetDefaultCount("x", Count{}), sw.SetDefaultMeter("x"), sw.SetDefaultMeter("t", Rate{1, 1})} {
+	for _, err := range []error{sw.SetEntryCount("x", DefaultEntry, Count{}), sw.SetEntryMeter("x", DefaultEntry), sw.SetEntryMeter("t", DefaultEntry, Rate{1, 1})} {
 		if err == nil {
 			t.Error("no table, or another meter")
 		}

@@ -2,6 +2,7 @@ package p4
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -92,6 +93,9 @@ type Entry struct {
 
 // Handle names an entry of a table until it is deleted.
 type Handle uint32
+
+// DefaultEntry names the default entry of a table, for its direct counter and its direct meter.
+const DefaultEntry Handle = math.MaxUint32
 
 // Count is what a counter has counted.
 type Count struct{ Packets, Bytes uint64 }

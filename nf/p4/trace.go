@@ -86,7 +86,9 @@ type Event struct {
 }
 
 func (s *Switch) event(kind EventKind, object int, value uint64) {
-	s.trace(Event{Kind: kind, Object: object, Value: value, Copy: s.copied})
+	if s.trace != nil {
+		s.trace(Event{Kind: kind, Object: object, Value: value, Copy: s.copied})
+	}
 }
 
 // Describe is an event in words, with the program's names.

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -78,16 +79,10 @@ func (e *DifferentError) Error() string {
 // tell it, its interface's number and its comments. An error means that one of them could not be read.
 func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
 	c := &Comparison{A: o.A, B: o.B, Shown: []PacketDiff{}}
-	if c.A == "" {
-		c.A = "got"
-	}
-	if c.B == "" {
-		c.B = "want"
-	}
+	c.A = cmp.Or(c.A, "got")
+	c.B = cmp.Or(c.B, "want")
 	shown := o.Shown
-	if shown == 0 {
-		shown = ShownDifferences
-	}
+	shown = cmp.Or(shown, ShownDifferences)
 	o.IgnoreComments = o.IgnoreComments || a.Header().Format != pcap.NG || b.Header().Format != pcap.NG
 	var p, q pcap.Packet
 	for {
@@ -166,12 +161,8 @@ func CompareFiles(a, b string, o CompareOptions) (*Comparison, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if o.A == "" {
-		o.A = a
-	}
-	if o.B == "" {
-		o.B = b
-	}
+	o.A = cmp.Or(o.A, a)
+	o.B = cmp.Or(o.B, b)
 	c, err := Compare(r[0], r[1], o)
 	if err == nil && !c.Equal() {
 		err = &DifferentError{c}

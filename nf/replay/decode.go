@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/quillon/quillon/nf/hdr"
 )
@@ -14,7 +15,16 @@ type Field struct{ Name, Value string }
 // fields collects what Decode finds.
 type fields []Field
 
-func (f *fields) add(name, format string, args ...any) {
+// add adds fields of a header, as many as there are values. Each word of the layout is NAME=FORMAT.
+func (f *fields) add(header, layout string, values ...any) {
+	for i, word := range strings.Fields(layout) {
+		name, format, _ := strings.Cut(word, "=")
+		*f = append(*f, Field{header + "." + name, fmt.Sprintf(format, values[i])})
+	}
+}
+
+// one adds a field.
+func (f *fields) one(name, format string, args ...any) {
 	*f = append(*f, Field{name, fmt.Sprintf(format, args...)})
 }
 
@@ -25,14 +35,12 @@ func (f *fields) add(name, format string, args ...any) {
 func Decode(b []byte) []Field {
 	var f fields
 	if len(b) < hdr.EthernetLen {
-		f.add("frame.short", "%d bytes", len(b))
+		f.one("frame.short", "%d bytes", len(b))
 		return f
 	}
 	e := hdr.Ethernet(b)
 	dst, src := e.Dst(), e.Src()
-	f.add("eth.dst", "%v", net.HardwareAddr(dst[:]))
-	f.add("eth.src", "%v", net.HardwareAddr(src[:]))
-	f.add("eth.type", "0x%04x", e.EtherType())
+	f.add("eth", "dst=%v src=%v type=0x%04x", net.HardwareAddr(dst[:]), net.HardwareAddr(src[:]), e.EtherType())
 	et, at := e.EtherType(), hdr.EthernetLen
 	for n := 1; (et == hdr.EtherVLAN || et == hdr.EtherQinQ) && len(b) >= at+hdr.VLANLen; n++ {
 		name := "vlan"
@@ -40,10 +48,7 @@ func Decode(b []byte) []Field {
 			name += strconv.Itoa(n)
 		}
 		v := hdr.VLAN(b[at:])
-		f.add(name+".vid", "%d", v.VID())
-		f.add(name+".pcp", "%d", v.PCP())
-		f.add(name+".dei", "%t", v.DEI())
-		f.add(name+".type", "0x%04x", v.EtherType())
+		f.add(name, "vid=%d pcp=%d dei=%t type=0x%04x", v.VID(), v.PCP(), v.DEI(), v.EtherType())
 		et, at = v.EtherType(), at+hdr.VLANLen
 	}
 	rest := b[at:]
@@ -63,35 +68,22 @@ func Decode(b []byte) []Field {
 
 func (f *fields) arp(a hdr.ARP) {
 	sha, tha := a.SHA(), a.THA()
-	f.add("arp.op", "%d", a.Op())
-	f.add("arp.sha", "%v", net.HardwareAddr(sha[:]))
-	f.add("arp.spa", "%v", a.SPA())
-	f.add("arp.tha", "%v", net.HardwareAddr(tha[:]))
-	f.add("arp.tpa", "%v", a.TPA())
+	f.add("arp", "op=%d sha=%v spa=%v tha=%v tpa=%v", a.Op(), net.HardwareAddr(sha[:]), a.SPA(), net.HardwareAddr(tha[:]), a.TPA())
 }
 
 func (f *fields) ipv4(b []byte) {
 	h := hdr.IPv4(b)
-	f.add("ipv4.version", "%d", h.Version())
-	f.add("ipv4.ihl", "%d", h.HeaderLen())
-	f.add("ipv4.tos", "0x%02x", h.TOS())
-	f.add("ipv4.total-length", "%d", h.TotalLen())
-	f.add("ipv4.id", "0x%04x", h.ID())
-	f.add("ipv4.df", "%t", h.DF())
-	f.add("ipv4.mf", "%t", h.MF())
-	f.add("ipv4.fragment-offset", "%d", h.FragOffset())
-	f.add("ipv4.ttl", "%d", h.TTL())
-	f.add("ipv4.protocol", "%d", h.Protocol())
+	f.add("ipv4", "version=%d ihl=%d tos=0x%02x total-length=%d id=0x%04x df=%t mf=%t fragment-offset=%d ttl=%d protocol=%d",
+		h.Version(), h.HeaderLen(), h.TOS(), h.TotalLen(), h.ID(), h.DF(), h.MF(), h.FragOffset(), h.TTL(), h.Protocol())
 	n := h.HeaderLen()
 	if n < hdr.IPv4Len || n > len(b) {
-		f.add("ipv4.checksum", "0x%04x", h.Checksum())
+		f.one("ipv4.checksum", "0x%04x", h.Checksum())
 		return
 	}
-	f.add("ipv4.checksum", "0x%04x %s", h.Checksum(), rightOrWrong(h.ChecksumOK()))
-	f.add("ipv4.src", "%v", h.Src())
-	f.add("ipv4.dst", "%v", h.Dst())
+	f.one("ipv4.checksum", "0x%04x %s", h.Checksum(), rightOrWrong(h.ChecksumOK()))
+	f.add("ipv4", "src=%v dst=%v", h.Src(), h.Dst())
 	if n > hdr.IPv4Len {
-		f.add("ipv4.options", "%x", h.Options())
+		f.one("ipv4.options", "%x", h.Options())
 	}
 	if h.FragOffset() == 0 {
 		f.transport(h.Protocol(), b[n:])
@@ -100,14 +92,8 @@ func (f *fields) ipv4(b []byte) {
 
 func (f *fields) ipv6(name string, b []byte) {
 	h := hdr.IPv6(b)
-	f.add(name+".version", "%d", h.Version())
-	f.add(name+".traffic-class", "0x%02x", h.TrafficClass())
-	f.add(name+".flow-label", "0x%05x", h.FlowLabel())
-	f.add(name+".payload-length", "%d", h.PayloadLen())
-	f.add(name+".next-header", "%d", h.NextHeader())
-	f.add(name+".hop-limit", "%d", h.HopLimit())
-	f.add(name+".src", "%v", h.Src())
-	f.add(name+".dst", "%v", h.Dst())
+	f.add(name, "version=%d traffic-class=0x%02x flow-label=0x%05x payload-length=%d next-header=%d hop-limit=%d src=%v dst=%v",
+		h.Version(), h.TrafficClass(), h.FlowLabel(), h.PayloadLen(), h.NextHeader(), h.HopLimit(), h.Src(), h.Dst())
 	if name != "ipv6" {
 		return
 	}
@@ -128,24 +114,14 @@ func (f *fields) transport(proto uint8, b []byte) {
 	switch {
 	case proto == protoUDP && len(b) >= hdr.UDPLen:
 		h := hdr.UDP(b)
-		f.add("udp.src", "%d", h.SrcPort())
-		f.add("udp.dst", "%d", h.DstPort())
-		f.add("udp.length", "%d", h.Len())
-		f.add("udp.checksum", "0x%04x", h.Checksum())
+		f.add("udp", "src=%d dst=%d length=%d checksum=0x%04x", h.SrcPort(), h.DstPort(), h.Len(), h.Checksum())
 	case proto == protoTCP && len(b) >= hdr.TCPLen:
 		h := hdr.TCP(b)
-		f.add("tcp.src", "%d", h.SrcPort())
-		f.add("tcp.dst", "%d", h.DstPort())
-		f.add("tcp.seq", "%d", h.Seq())
-		f.add("tcp.ack", "%d", h.Ack())
-		f.add("tcp.flags", "0x%02x", h.Flags())
-		f.add("tcp.window", "%d", h.Window())
-		f.add("tcp.checksum", "0x%04x", h.Checksum())
+		f.add("tcp", "src=%d dst=%d seq=%d ack=%d flags=0x%02x window=%d checksum=0x%04x",
+			h.SrcPort(), h.DstPort(), h.Seq(), h.Ack(), h.Flags(), h.Window(), h.Checksum())
 	case (proto == protoICMP || proto == protoICMPv6) && len(b) >= hdr.ICMPLen:
 		h := hdr.ICMP(b)
-		f.add("icmp.type", "%d", h.Type())
-		f.add("icmp.code", "%d", h.Code())
-		f.add("icmp.checksum", "0x%04x", h.Checksum())
+		f.add("icmp", "type=%d code=%d checksum=0x%04x", h.Type(), h.Code(), h.Checksum())
 	}
 }
 
@@ -153,75 +129,54 @@ func (f *fields) roce(b []byte) {
 	var p hdr.Frame
 	why := hdr.Parse(b, &p)
 	if why != hdr.IsRoCE {
-		f.add("roce", "%v", why)
+		f.one("roce", "%v", why)
 	}
 	if p.BTH == 0 || int(p.BTH)+hdr.BTHLen > len(b) {
 		return
 	}
 	h := p.BTHOf(b)
-	f.add("bth.opcode", "%v", h.OpCode())
-	f.add("bth.se", "%t", h.Solicited())
-	f.add("bth.migreq", "%t", h.MigReq())
-	f.add("bth.padcnt", "%d", h.PadCount())
-	f.add("bth.tver", "%d", h.TVer())
-	f.add("bth.pkey", "0x%04x", h.PKey())
-	f.add("bth.fecn", "%t", h.FECN())
-	f.add("bth.becn", "%t", h.BECN())
-	f.add("bth.destqp", "0x%06x", h.DestQP())
-	f.add("bth.ackreq", "%t", h.AckReq())
-	f.add("bth.psn", "%d", h.PSN())
+	f.add("bth", "opcode=%v se=%t migreq=%t padcnt=%d tver=%d pkey=0x%04x fecn=%t becn=%t destqp=0x%06x ackreq=%t psn=%d",
+		h.OpCode(), h.Solicited(), h.MigReq(), h.PadCount(), h.TVer(), h.PKey(), h.FECN(), h.BECN(), h.DestQP(), h.AckReq(), h.PSN())
 	if why != hdr.IsRoCE {
 		return
 	}
 	ext := h.OpCode().Info().Ext
 	if ext&hdr.HasFETH != 0 {
 		x := p.FETHOf(b)
-		f.add("feth.placement", "%d", x.Placement())
-		f.add("feth.selectivity", "%d", x.Selectivity())
+		f.add("feth", "placement=%d selectivity=%d", x.Placement(), x.Selectivity())
 	}
 	if ext&hdr.HasDETH != 0 {
 		x := p.DETHOf(b)
-		f.add("deth.qkey", "0x%08x", x.QKey())
-		f.add("deth.srcqp", "0x%06x", x.SrcQP())
+		f.add("deth", "qkey=0x%08x srcqp=0x%06x", x.QKey(), x.SrcQP())
 	}
 	if ext&hdr.HasRETH != 0 {
 		x := p.RETHOf(b)
-		f.add("reth.va", "0x%016x", x.VA())
-		f.add("reth.rkey", "0x%08x", x.RKey())
-		f.add("reth.dmalen", "%d", x.DMALength())
+		f.add("reth", "va=0x%016x rkey=0x%08x dmalen=%d", x.VA(), x.RKey(), x.DMALength())
 	}
 	if ext&hdr.HasAtomicETH != 0 {
 		x := p.AtomicETHOf(b)
-		f.add("atomiceth.va", "0x%016x", x.VA())
-		f.add("atomiceth.rkey", "0x%08x", x.RKey())
-		f.add("atomiceth.swap", "0x%016x", x.Swap())
-		f.add("atomiceth.compare", "0x%016x", x.Compare())
+		f.add("atomiceth", "va=0x%016x rkey=0x%08x swap=0x%016x compare=0x%016x", x.VA(), x.RKey(), x.Swap(), x.Compare())
 	}
 	if ext&hdr.HasMaskedAtomicETH != 0 {
 		x := p.MaskedAtomicETHOf(b)
-		f.add("maskedatomiceth.va", "0x%016x", x.VA())
-		f.add("maskedatomiceth.rkey", "0x%08x", x.RKey())
-		f.add("maskedatomiceth.swap", "0x%016x", x.Swap())
-		f.add("maskedatomiceth.compare", "0x%016x", x.Compare())
-		f.add("maskedatomiceth.swap-mask", "0x%016x", x.SwapMask())
-		f.add("maskedatomiceth.compare-mask", "0x%016x", x.CompareMask())
+		f.add("maskedatomiceth", "va=0x%016x rkey=0x%08x swap=0x%016x compare=0x%016x swap-mask=0x%016x compare-mask=0x%016x",
+			x.VA(), x.RKey(), x.Swap(), x.Compare(), x.SwapMask(), x.CompareMask())
 	}
 	if ext&hdr.HasAETH != 0 {
 		x := p.AETHOf(b)
-		f.add("aeth.syndrome", "%s", syndrome(x.Syndrome()))
-		f.add("aeth.msn", "%d", x.MSN())
+		f.add("aeth", "syndrome=%s msn=%d", syndrome(x.Syndrome()), x.MSN())
 	}
 	if ext&hdr.HasAtomicAckETH != 0 {
-		f.add("atomicacketh.original", "0x%016x", p.AtomicAckETHOf(b).Original())
+		f.one("atomicacketh.original", "0x%016x", p.AtomicAckETHOf(b).Original())
 	}
 	if ext&hdr.HasImmDt != 0 {
-		f.add("immdt.data", "0x%08x", p.ImmDtOf(b).Data())
+		f.one("immdt.data", "0x%08x", p.ImmDtOf(b).Data())
 	}
 	if ext&hdr.HasIETH != 0 {
-		f.add("ieth.rkey", "0x%08x", p.IETHOf(b).RKey())
+		f.one("ieth.rkey", "0x%08x", p.IETHOf(b).RKey())
 	}
-	f.add("payload.length", "%d", len(p.PayloadOf(b)))
-	f.add("icrc", "0x%08x %s", hdr.StoredICRC(b, &p), rightOrWrong(hdr.GoodICRC(b, &p)))
+	f.one("payload.length", "%d", len(p.PayloadOf(b)))
+	f.one("icrc", "0x%08x %s", hdr.StoredICRC(b, &p), rightOrWrong(hdr.GoodICRC(b, &p)))
 }
 
 func syndrome(s hdr.Syndrome) string {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/quillon/quillon/nf/hdr"
@@ -64,10 +65,5 @@ func (h *Hosts) Sent(frame []byte) bool {
 	default:
 		return false
 	}
-	for _, n := range h.nets {
-		if n.Contains(from) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.nets, func(n netip.Prefix) bool { return n.Contains(from) })
 }

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -155,9 +156,7 @@ func New(cfg Config) (*Replay, error) {
 	if cfg.Spec == nil || len(cfg.Spec.Ports) == 0 {
 		return nil, errors.New("the graph has no port that frames could enter")
 	}
-	if cfg.Linger == 0 {
-		cfg.Linger = 1e9
-	}
+	cfg.Linger = cmp.Or(cfg.Linger, 1e9)
 	if n := len(cfg.Inputs); cfg.AHosts != nil && (n > 1 || cfg.Inputs[0].Port != "" || len(cfg.Spec.Ports) != 2) {
 		return nil, fmt.Errorf("the hosts of side a are for one capture and a graph of two ports: there are %d captures, with ports %t, and %d ports",
 			n, cfg.Inputs[0].Port != "", len(cfg.Spec.Ports))
@@ -328,9 +327,7 @@ func (r *Replay) start(w io.Writer) error {
 			i := pcap.Interface{Name: s.name, Link: pcap.LinkEthernet, Resol: 9}
 			if s.info != nil {
 				i = *s.info
-				if i.Name == "" {
-					i.Name = s.name
-				}
+				i.Name = cmp.Or(i.Name, s.name)
 				if i.Resol < 9 {
 					i.Resol = 9
 				}

@@ -3,6 +3,7 @@ package yaml
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -171,12 +172,7 @@ func (n *Node) Fields(what string, known map[string]func(*Node) error) error {
 	for i, k := range n.Keys {
 		f := known[k.Text]
 		if f == nil {
-			names := make([]string, 0, len(known))
-			for name := range known {
-				names = append(names, name)
-			}
-			slices.Sort(names)
-			return k.Errorf("%s: %s is not known; there are: %s", what, k.Text, strings.Join(names, ", "))
+			return k.Errorf("%s: %s is not known; there are: %s", what, k.Text, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 		if err := f(n.List[i]); err != nil {
 			return n.List[i].Wrap(what+": "+k.Text, err)

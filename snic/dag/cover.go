@@ -3,6 +3,7 @@ package dag
 import (
 	"cmp"
 	"math/bits"
+	"slices"
 )
 
 // Mask says which tasks of a chain a packet runs through: bit i is the task i.
@@ -80,14 +81,7 @@ func Cover(branch []TaskID, candidates []Candidate) (visits []Visit, uncovered [
 }
 
 func covered(t TaskID, candidates []Candidate) bool {
-	for k := range candidates {
-		for _, u := range candidates[k].Tasks {
-			if t == u {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(candidates, func(c Candidate) bool { return slices.Contains(c.Tasks, t) })
 }
 
 // maskOf is where the tasks are in the chain.

@@ -94,6 +94,7 @@
 package fair
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -227,15 +228,9 @@ type pool struct {
 // New makes a Sharer whose first epoch begins at now. All weights are 1, all
 // capacities 0.
 func New(now clock.Time, c Config) (*Sharer, error) {
-	if c.Rows == 0 {
-		c.Rows = DefaultRows
-	}
-	if c.Epoch == 0 {
-		c.Epoch = DefaultEpoch
-	}
-	if c.Burst == 0 {
-		c.Burst = DefaultBurst
-	}
+	c.Rows = cmp.Or(c.Rows, DefaultRows)
+	c.Epoch = cmp.Or(c.Epoch, DefaultEpoch)
+	c.Burst = cmp.Or(c.Burst, DefaultBurst)
 	c.Parts = max(c.Parts, 1)
 	flows := c.Resources - c.Held
 	switch {
@@ -758,9 +753,7 @@ func (s *Sharer) divideRows() error {
 		s.weight[k] = w
 		heaviest = max(heaviest, w)
 	}
-	if heaviest == 0 {
-		heaviest = 1
-	}
+	heaviest = cmp.Or(heaviest, 1)
 	for k := range s.rows {
 		s.weight[k] = max(s.weight[k], heaviest/maxRatio)
 	}

@@ -1,6 +1,7 @@
 package hop
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"time"
@@ -127,15 +128,9 @@ type Link struct {
 
 // New makes an end, which says HELLO first.
 func New(c Config) (*Link, error) {
-	if c.Rate == 0 {
-		c.Rate = 100e9
-	}
-	if c.Frame == 0 {
-		c.Frame = 1518
-	}
-	if c.Buffer == 0 {
-		c.Buffer = Buffer
-	}
+	c.Rate = cmp.Or(c.Rate, 100e9)
+	c.Frame = cmp.Or(c.Frame, 1518)
+	c.Buffer = cmp.Or(c.Buffer, Buffer)
 	switch {
 	case c.Epoch == 0:
 		return nil, fmt.Errorf("hop: epoch 0: want the time of the start, or a number that grows with each")
@@ -153,15 +148,11 @@ func New(c Config) (*Link, error) {
 		return nil, fmt.Errorf("hop: timeout %v: want up to 1m", c.Timeout)
 	}
 	room := Headroom(c.Rate, c.Delay, c.Frame)
-	if c.Queue == 0 {
-		c.Queue = 2*c.Frame + 2*room
-	}
+	c.Queue = cmp.Or(c.Queue, 2*c.Frame+2*room)
 	if c.Queue < 2*c.Frame+room || c.Queue > maxRoom {
 		return nil, fmt.Errorf("hop: queue of %d bytes: want %d (the headroom and two frames) to %d", c.Queue, 2*c.Frame+room, maxRoom)
 	}
-	if c.Timeout == 0 {
-		c.Timeout = 2 * (2*c.Delay + timeOf(uint64(16*(c.Buffer+room)), c.Rate))
-	}
+	c.Timeout = cmp.Or(c.Timeout, 2*(2*c.Delay+timeOf(uint64(16*(c.Buffer+room)), c.Rate)))
 	l := &Link{Config: c, xoff: c.Queue - room, helloNow: true, helloAgain: clock.Never, timer: clock.Never, pauseAgain: clock.Never}
 	l.xon = l.xoff / 2
 	l.mem = make([]byte, c.Buffer)

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -140,9 +141,7 @@ type Carrier interface {
 
 // NewPager makes the Pager of a board, one of so many; a request is repeated after resend (0: 300 ms).
 func NewPager(board, boards int, resend clock.Duration) *Pager {
-	if resend == 0 {
-		resend = 300 * time.Millisecond
-	}
+	resend = cmp.Or(resend, 300*time.Millisecond)
 	return &Pager{board: board, resend: resend, with: make([]exchangeOf, boards), where: map[uint64]int{}, moving: map[uint64]int{}}
 }
 
@@ -168,9 +167,7 @@ func (p *Pager) Begin(now clock.Time, size int) {
 // ask begins a request.
 func (p *Pager) ask(now clock.Time, to int, a *pageAsk) {
 	w := &p.with[to]
-	if w.inc == 0 {
-		w.inc = max(1, uint64(now))
-	}
+	w.inc = cmp.Or(w.inc, max(1, uint64(now)))
 	w.seq++
 	a.seq, a.next = w.seq, now
 	w.asks = append(w.asks, a)

@@ -176,15 +176,9 @@ type Node struct {
 
 // New makes a Node, which has heard of nobody.
 func New(now clock.Time, c Config) (*Node, error) {
-	if c.Period == 0 {
-		c.Period = time.Millisecond
-	}
-	if c.Dead == 0 {
-		c.Dead = 5 * c.Period
-	}
-	if c.Rate == 0 {
-		c.Rate = 100e9
-	}
+	c.Period = cmp.Or(c.Period, time.Millisecond)
+	c.Dead = cmp.Or(c.Dead, 5*c.Period)
+	c.Rate = cmp.Or(c.Rate, 100e9)
 	switch n := c.Topology.nodes(); {
 	case c.Topology.boards < 1 || n > MaxBoards:
 		return nil, fmt.Errorf("pool: %d boards: want 1 to %d", c.Topology.boards, MaxBoards-1)

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -258,9 +259,7 @@ func (f *Fabric) Add(id int, c Chain) error {
 			return fmt.Errorf("region: chain %d has task %d twice", id, t)
 		}
 	}
-	if c.Bitstream == 0 {
-		c.Bitstream = f.plan.cfg.Bitstream
-	}
+	c.Bitstream = cmp.Or(c.Bitstream, f.plan.cfg.Bitstream)
 	pr, err := f.plan.cfg.delay(c.Bitstream)
 	if err != nil {
 		return fmt.Errorf("chain %d: %w", id, err)

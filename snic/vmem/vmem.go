@@ -1,6 +1,7 @@
 package vmem
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -145,9 +146,7 @@ type Memory struct {
 
 // New makes a memory.
 func New(c Config) (*Memory, error) {
-	if c.PageBytes == 0 {
-		c.PageBytes = PageBytes
-	}
+	c.PageBytes = cmp.Or(c.PageBytes, PageBytes)
 	switch {
 	case c.PageBytes < 1 || c.PageBytes > maxPage || c.PageBytes&(c.PageBytes-1) != 0:
 		return nil, fmt.Errorf("vmem: page of %d bytes: want a power of two up to %d", c.PageBytes, maxPage)
@@ -171,9 +170,7 @@ func New(c Config) (*Memory, error) {
 	if c.Data == nil {
 		c.Data = make([]byte, c.Pages*c.PageBytes)
 	}
-	if c.Clear == 0 {
-		c.Clear = c.PageBytes
-	}
+	c.Clear = cmp.Or(c.Clear, c.PageBytes)
 	m := &Memory{
 		pager: pager{
 			frames: frames{

@@ -30,7 +30,6 @@ type table struct {
 	actions map[uint32]string
 	ids     map[string]uint32
 	states  map[p4.Handle]*more // for entries with any of it
-	def     more                // for the default entry
 }
 
 // key is a field of a key of the program.

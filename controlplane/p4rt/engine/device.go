@@ -388,7 +388,7 @@ func (d *Device) idle(f func(p4rt.Event)) {
 			err := p.visit(func(sw *p4.Switch) bool {
 				var err error
 				from, more, err = sw.ExpiredFrom(t.name, from, 1024, func(h p4.Handle, e p4.Entry) {
-					x := p.entry(t, h, e)
+					x := t.entry(h, e, t.states[h])
 					x.Action = nil
 					found = append(found, x)
 				})

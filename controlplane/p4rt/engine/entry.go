@@ -209,10 +209,10 @@ func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
 			direct()
 			return nil, err
 		}
-		was := t.def
-		t.def = m
+		was := t.states[p4.DefaultEntry]
+		t.states[p4.DefaultEntry] = &m
 		return func() {
-			t.def = was
+			t.states[p4.DefaultEntry] = was
 			direct()
 			if there {
 				_ = sw.SetDefault(t.name, old)
@@ -228,7 +228,7 @@ func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
 func (t *table) writeDefault(sw *p4.Switch, e *p4v1.TableEntry) (func(), error) {
 	back := func() {}
 	if t.info.Meter != nil {
-		undo, err := t.setDefaultMeter(sw, e.GetMeterConfig())
+		undo, err := t.setMeter(sw, p4.DefaultEntry, e.GetMeterConfig())
 		if err != nil {
 			return nil, err
 		}
@@ -237,7 +237,7 @@ func (t *table) writeDefault(sw *p4.Switch, e *p4v1.TableEntry) (func(), error) 
 	if e.GetCounterData() == nil {
 		return back, nil
 	}
-	undo, err := t.setDefaultCount(sw, e.GetCounterData())
+	undo, err := t.setCount(sw, p4.DefaultEntry, e.GetCounterData())
 	if err != nil {
 		back()
 		return nil, err
@@ -245,22 +245,22 @@ func (t *table) writeDefault(sw *p4.Switch, e *p4v1.TableEntry) (func(), error) 
 	return func() { back(); undo() }, nil
 }
 
-func (t *table) setDefaultCount(sw *p4.Switch, c *p4v1.CounterData) (undo func(), err error) {
-	return swap(count(c), func() (p4.Count, error) { return sw.DefaultCount(t.name) }, func(c p4.Count) error { return sw.SetDefaultCount(t.name, c) })
+// setCount sets the direct counter of an entry.
+func (t *table) setCount(sw *p4.Switch, h p4.Handle, c *p4v1.CounterData) (undo func(), err error) {
+	return swap(count(c), func() (p4.Count, error) { return sw.EntryCount(t.name, h) }, func(c p4.Count) error { return sw.SetEntryCount(t.name, h, c) })
 }
 
-func (t *table) setDefaultMeter(sw *p4.Switch, c *p4v1.MeterConfig) (undo func(), err error) {
-	return swap(rates(c), func() ([]p4.Rate, error) { return sw.DefaultMeter(t.name) }, func(r []p4.Rate) error { return sw.SetDefaultMeter(t.name, r...) })
+// setMeter configures the direct meter of an entry.
+func (t *table) setMeter(sw *p4.Switch, h p4.Handle, c *p4v1.MeterConfig) (undo func(), err error) {
+	return swap(rates(c), func() ([]p4.Rate, error) { return sw.EntryMeter(t.name, h) }, func(r []p4.Rate) error { return sw.SetEntryMeter(t.name, h, r...) })
 }
 
 // entry is an entry of nf/p4 in P4Runtime's form.
-func (p *pipeline) entry(t *table, h p4.Handle, x p4.Entry) *p4v1.TableEntry {
-	return t.entry(x, t.states[h])
-}
-
-func (t *table) entry(x p4.Entry, m *more) *p4v1.TableEntry {
-	e := &p4v1.TableEntry{TableId: t.info.ID, IdleTimeoutNs: int64(x.Timeout)}
-	t.match(e, x.Key, x.Priority)
+func (t *table) entry(h p4.Handle, x p4.Entry, m *more) *p4v1.TableEntry {
+	e := &p4v1.TableEntry{TableId: t.info.ID, IsDefaultAction: h == p4.DefaultEntry, IdleTimeoutNs: int64(x.Timeout)}
+	if !e.IsDefaultAction {
+		t.match(e, x.Key, x.Priority)
+	}
 	switch {
 	case m != nil && m.set != nil:
 		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_ActionProfileActionSet{ActionProfileActionSet: m.set}}
@@ -285,6 +285,7 @@ func (p *pipeline) whole(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry) *p4v1
 
 // reading is what was read of an entry on the worker; message makes a message of it elsewhere.
 type reading struct {
+	h     p4.Handle
 	x     p4.Entry
 	m     *more
 	count p4.Count
@@ -294,7 +295,7 @@ type reading struct {
 
 // readEntry reads an entry on the worker, with the direct resources that a query asks for.
 func (p *pipeline) readEntry(sw *p4.Switch, t *table, q *p4v1.TableEntry, h p4.Handle, x p4.Entry) reading {
-	s := reading{x: x, m: t.states[h]}
+	s := reading{h: h, x: x, m: t.states[h]}
 	if q.GetCounterData() != nil && t.info.Counter != nil {
 		s.count, _ = sw.EntryCount(t.name, h)
 	}
@@ -308,7 +309,7 @@ func (p *pipeline) readEntry(sw *p4.Switch, t *table, q *p4v1.TableEntry, h p4.H
 }
 
 func (t *table) message(q *p4v1.TableEntry, s reading) *p4v1.Entity {
-	e := t.entry(s.x, s.m)
+	e := t.entry(s.h, s.x, s.m)
 	if q.GetCounterData() != nil && t.info.Counter != nil {
 		e.CounterData = counterData(s.count)
 	}
@@ -377,34 +378,18 @@ func (p *pipeline) readEntries(q *p4v1.TableEntry, yield func(*p4v1.Entity) erro
 }
 
 func (p *pipeline) readDefault(t *table, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) error {
-	var x p4.Entry
-	var there bool
-	var m more
-	var n p4.Count
-	var r []p4.Rate
+	var s reading
 	err := p.visit(func(sw *p4.Switch) bool {
-		if t.info.Counter != nil {
-			n, _ = sw.DefaultCount(t.name)
-		}
-		if t.info.Meter != nil {
-			r, _ = sw.DefaultMeter(t.name)
-		}
-		x, there, _ = sw.Default(t.name)
-		m = t.def
+		x, _, _ := sw.Default(t.name)
+		s = p.readEntry(sw, t, q, p4.DefaultEntry, x)
 		return false
 	})
 	if err != nil {
 		return err
 	}
-	e := &p4v1.TableEntry{TableId: t.info.ID, IsDefaultAction: true, ControllerMetadata: m.cookie, Metadata: m.metadata} //nolint:staticcheck // clients use it
-	if there && t.ids[x.Action.Name] != 0 {
-		e.Action = &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: t.describe(x.Action)}}
+	e := t.message(q, s)
+	if x := e.GetTableEntry(); t.ids[s.x.Action.Name] == 0 { // there is none, or the P4Info does not have it
+		x.Action = nil
 	}
-	if q.GetCounterData() != nil && t.info.Counter != nil {
-		e.CounterData = counterData(n)
-	}
-	if q.GetMeterConfig() != nil {
-		e.MeterConfig = meterConfig(r)
-	}
-	return yield(p4info.EntryOf(e))
+	return yield(e)
 }

@@ -282,29 +282,22 @@ func (p *pipeline) prepareDirect(x p4info.Entity) op {
 	if t.gone {
 		return refused(t.takenOut())
 	}
-	if x.Entry.GetIsDefaultAction() {
-		switch {
-		case x.Kind == p4info.KindDirectMeter:
-			return func(sw *p4.Switch) (func(), error) { return t.setDefaultMeter(sw, x.Rates) }
-		case x.Count == nil:
-			return nothing
-		}
-		return func(sw *p4.Switch) (func(), error) { return t.setDefaultCount(sw, x.Count) }
+	find := func(*p4.Switch) (p4.Handle, error) { return p4.DefaultEntry, nil }
+	if !x.Entry.GetIsDefaultAction() {
+		key, prio := t.key(x.Entry)
+		find = func(sw *p4.Switch) (p4.Handle, error) { return sw.Find(t.name, key, prio) }
 	}
-	key, prio := t.key(x.Entry)
 	return func(sw *p4.Switch) (func(), error) {
-		h, err := sw.Find(t.name, key, prio)
+		h, err := find(sw)
 		switch {
 		case err != nil:
 			return nil, err
 		case x.Kind == p4info.KindDirectMeter:
-			return swap(rates(x.Rates), func() ([]p4.Rate, error) { return sw.EntryMeter(t.name, h) },
-				func(r []p4.Rate) error { return sw.SetEntryMeter(t.name, h, r...) })
+			return t.setMeter(sw, h, x.Rates)
 		case x.Count == nil:
 			return func() {}, nil
 		}
-		return swap(count(x.Count), func() (p4.Count, error) { return sw.EntryCount(t.name, h) },
-			func(c p4.Count) error { return sw.SetEntryCount(t.name, h, c) })
+		return t.setCount(sw, h, x.Count)
 	}
 }
 

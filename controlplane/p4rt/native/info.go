@@ -229,9 +229,7 @@ func (b *builder) action(a *graph.AppTables, act *table.Action, known map[string
 // counter adds a counter of the counts of one group of a node.
 func (b *builder) counter(c []graph.Count) {
 	name := b.prefix[c[0].Node]
-	if name == "" {
-		name = c[0].Node
-	}
+	name = cmp.Or(name, c[0].Node)
 	what := groups[c[0].Group]
 	pre := b.n.preamble(configv1.P4Ids_COUNTER, name+"."+what.name, what.help)
 	var lines strings.Builder

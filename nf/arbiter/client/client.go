@@ -12,6 +12,8 @@
 package client
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/nf/arbiter/message"
@@ -100,12 +102,8 @@ type Client struct {
 
 // New makes a client that knows no arbiter yet.
 func New(cfg Config) *Client {
-	if cfg.Lease == 0 {
-		cfg.Lease = 10 * time.Second
-	}
-	if cfg.Retry == 0 {
-		cfg.Retry = 50 * time.Millisecond
-	}
+	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
+	cfg.Retry = cmp.Or(cfg.Retry, 50*time.Millisecond)
 	return &Client{cfg: cfg, next: 1}
 }
 
@@ -148,12 +146,7 @@ func (c *Client) Release(now clock.Time, id uint32) bool {
 }
 
 func (c *Client) granted(id uint32) int {
-	for i := range c.grants {
-		if c.grants[i].request == id {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(c.grants, func(g grant) bool { return g.request == id })
 }
 
 // begin is a place for the next request; nil: all are in use, or the client is lost.

@@ -1,6 +1,7 @@
 package gbn
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -33,21 +34,15 @@ func (c Config) withDefaults() (Config, error) {
 		v   *int
 		def int
 	}{{&c.Window, 128}, {&c.Backlog, 128}, {&c.AckEvery, 100}, {&c.Tries, 64}, {&c.Sessions, clio.Sessions - 1}, {&c.MTU, 1500}, {&c.Hold, 4096}, {&c.Workers, 1}} {
-		if *d.v == 0 {
-			*d.v = d.def
-		}
+		*d.v = cmp.Or(*d.v, d.def)
 	}
 	for _, d := range []struct {
 		v   *time.Duration
 		def time.Duration
 	}{{&c.AckDelay, 100 * time.Microsecond}, {&c.Timeout, 4 * time.Millisecond}, {&c.Idle, 5 * time.Minute}} {
-		if *d.v == 0 {
-			*d.v = d.def
-		}
+		*d.v = cmp.Or(*d.v, d.def)
 	}
-	if c.PerPeer == 0 {
-		c.PerPeer = (c.Sessions + 1) / 2
-	}
+	c.PerPeer = cmp.Or(c.PerPeer, (c.Sessions+1)/2)
 	switch {
 	case c.Window < 1 || c.Window > 1<<14 || c.Window&(c.Window-1) != 0:
 		return c, fmt.Errorf("gbn: a window of %d frames: want a power of two up to %d", c.Window, 1<<14)

@@ -316,12 +316,8 @@ func (c *logCopy) step(s string, more []string) (Step, bool) {
 
 // quiet reports whether a message only repeats other ones.
 func quiet(s string) bool {
-	for _, p := range []string{"Applying table ", "Primitive (no source info)", "Pipeline '", "Parser '", "Deparser '"} {
-		if strings.HasPrefix(s, p) {
-			return true
-		}
-	}
-	return false
+	repeats := []string{"Applying table ", "Primitive (no source info)", "Pipeline '", "Parser '", "Deparser '"}
+	return slices.ContainsFunc(repeats, func(p string) bool { return strings.HasPrefix(s, p) })
 }
 
 // lookup is the step of a table that hit or missed.

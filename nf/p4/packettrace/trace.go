@@ -301,8 +301,6 @@ func Show(w io.Writer, traces []Trace, notes bool) error {
 // Hex is a number as traces have it, of its big-endian bytes.
 func Hex(b []byte) string {
 	s := strings.TrimLeft(hex.EncodeToString(b), "0")
-	if s == "" {
-		s = "0"
-	}
+	s = cmp.Or(s, "0")
 	return "0x" + s
 }

@@ -3,6 +3,7 @@ package stf
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"slices"
@@ -174,43 +175,42 @@ func resolve(what, name string, names []string) (string, error) {
 	return "", fmt.Errorf("the program has no %s %s", what, name)
 }
 
-func (r *run) table(name string) (p4.TableInfo, error) {
-	all := r.prog.Tables()
+// find is the one of all whose name is name, or ends with it.
+func find[T any](what, name string, all []T, nameOf func(T) string) (found T, err error) {
 	names := make([]string, len(all))
-	for i, t := range all {
-		names[i] = t.Name
+	for i, x := range all {
+		names[i] = nameOf(x)
 	}
-	full, err := resolve("table", name, names)
-	if err != nil {
-		return p4.TableInfo{}, err
+	full, err := resolve(what, name, names)
+	if err == nil {
+		found = all[slices.Index(names, full)]
 	}
-	return all[slices.Index(names, full)], nil
+	return found, err
+}
+
+func (r *run) table(name string) (p4.TableInfo, error) {
+	return find("table", name, r.prog.Tables(), func(t p4.TableInfo) string { return t.Name })
 }
 
 func action(t p4.TableInfo, s *Statement) (p4.Action, error) {
-	names := make([]string, len(t.Actions))
-	for i, a := range t.Actions {
-		names[i] = a.Name
-	}
-	full, err := resolve("action", s.Action, names)
+	about, err := find("action", s.Action, t.Actions, func(a p4.ActionInfo) string { return a.Name })
 	if err != nil {
 		return p4.Action{}, fmt.Errorf("table %s: %w", t.Name, err)
 	}
-	about := t.Actions[slices.Index(names, full)]
-	a := p4.Action{Name: full, Args: make([][]byte, len(about.Params))}
+	a := p4.Action{Name: about.Name, Args: make([][]byte, len(about.Params))}
 	for _, arg := range s.Args {
 		i := slices.IndexFunc(about.Params, func(p p4.FieldInfo) bool { return p.Name == arg.Name })
 		if i < 0 {
-			return a, fmt.Errorf("action %s has no parameter %s", full, arg.Name)
+			return a, fmt.Errorf("action %s has no parameter %s", a.Name, arg.Name)
 		}
 		if a.Args[i] != nil {
-			return a, fmt.Errorf("action %s: parameter %s has two values", full, arg.Name)
+			return a, fmt.Errorf("action %s: parameter %s has two values", a.Name, arg.Name)
 		}
 		a.Args[i] = append([]byte{}, arg.Value.Bytes()...)
 	}
 	for i, p := range about.Params {
 		if a.Args[i] == nil {
-			return a, fmt.Errorf("action %s: parameter %s has no value", full, p.Name)
+			return a, fmt.Errorf("action %s: parameter %s has no value", a.Name, p.Name)
 		}
 	}
 	return a, nil
@@ -352,15 +352,7 @@ func (r *run) removeAll() error {
 
 // array finds an array of counters, meters or registers.
 func array(what, name string, all []p4.ArrayInfo) (p4.ArrayInfo, error) {
-	names := make([]string, len(all))
-	for i, a := range all {
-		names[i] = a.Name
-	}
-	full, err := resolve(what, name, names)
-	if err != nil {
-		return p4.ArrayInfo{}, err
-	}
-	return all[slices.Index(names, full)], nil
+	return find(what, name, all, func(a p4.ArrayInfo) string { return a.Name })
 }
 
 func (r *run) checkCounter(s *Statement) error {
@@ -429,12 +421,7 @@ func holds(a *big.Int, cond string, b *big.Int) bool {
 
 // compare compares the frames that left by each port with those that were expected.
 func (r *run) compare() {
-	var all []uint32
-	for n := range r.ports {
-		all = append(all, n)
-	}
-	slices.Sort(all)
-	for _, n := range all {
+	for _, n := range slices.Sorted(maps.Keys(r.ports)) {
 		p := r.ports[n]
 		for i, s := range p.want {
 			if i >= len(p.out) {

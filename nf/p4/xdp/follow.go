@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -249,7 +250,7 @@ func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v
 	}
 	k := string(native(native(nil, uint64(n)), key...))
 	list := m.sameness[k]
-	i, there := slices.BinarySearchFunc(list, rank, func(a ranked, rank uint64) int { return compare(a.rank, rank) })
+	i, there := slices.BinarySearchFunc(list, rank, func(a ranked, rank uint64) int { return cmp.Compare(a.rank, rank) })
 	if there {
 		list[i].value = v
 	} else {
@@ -264,16 +265,6 @@ func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v
 	}
 	m.masks.store(0, *m.masks.word(0)|1<<n)
 	return nil
-}
-
-func compare(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // placeMask is the place of a mask. A new one is not in use yet.

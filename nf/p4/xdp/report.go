@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -91,12 +92,8 @@ type Report struct {
 
 // Analyse says what of a program the kernel would run. It asks no kernel: one may still refuse the program.
 func Analyse(tree *ir.Program, c p4.Config) Report {
-	if c.DropPort == 0 {
-		c.DropPort = 511
-	}
-	if c.Queues == 0 {
-		c.Queues = 8
-	}
+	c.DropPort = cmp.Or(c.DropPort, 511)
+	c.Queues = cmp.Or(c.Queues, 8)
 	x, err := compile(tree, &settings{DropPort: c.DropPort, Queues: c.Queues, Indices: 2}, dryMaps(tree))
 	if err != nil {
 		return Report{Why: err.Error()}

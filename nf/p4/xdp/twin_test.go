@@ -232,8 +232,8 @@ func (w *twin) compare() {
 	}
 	for _, t := range p.Tables() {
 		if t.Counters {
-			got, _ := w.sw.DefaultCount(t.Name)
-			if want, _ := w.ref.DefaultCount(t.Name); got != want {
+			got, _ := w.sw.EntryCount(t.Name, p4.DefaultEntry)
+			if want, _ := w.ref.EntryCount(t.Name, p4.DefaultEntry); got != want {
 				w.Errorf("table %s, default entry: %v, want %v", t.Name, got, want)
 			}
 		}

@@ -129,15 +129,9 @@ func Start(c Config) (*Pool, error) {
 	if c.Clock == nil {
 		c.Clock = clock.NewWall()
 	}
-	if c.Node.Inc == 0 {
-		c.Node.Inc = uint64(c.Clock.Now())
-	}
-	if c.Node.Period == 0 {
-		c.Node.Period = period
-	}
-	if c.Node.Dead == 0 {
-		c.Node.Dead = max(dead, 10*c.Node.Period)
-	}
+	c.Node.Inc = cmp.Or(c.Node.Inc, uint64(c.Clock.Now()))
+	c.Node.Period = cmp.Or(c.Node.Period, period)
+	c.Node.Dead = cmp.Or(c.Node.Dead, max(dead, 10*c.Node.Period))
 	host, port, err := net.SplitHostPort(cmp.Or(c.Listen, "127.0.0.1:0"))
 	if err != nil {
 		return nil, fmt.Errorf("gossip: listen on %s: %w", c.Listen, err)
