@@ -37,14 +37,19 @@ type Windower interface {
 	Sides(ref uint32, in int, sides *[2]Side)
 }
 
+// Stater is an Owner whose names become those of something else.
+type Stater interface {
+	Owner
+	// State is what Part.State would be now. It is another one when ref has become the number of something else.
+	State(ref uint32) uint64
+}
+
 // Sharer is an Owner that several workers take turns at. Where a graph has several, others have no entries.
 type Sharer interface {
-	Owner
+	Stater
 	// Take waits for the turn at all that the owner keeps, and Give ends it. Whoever calls the owner's other methods, or a Table's for what the owner keeps, has it.
 	Take()
 	Give()
-	// State is what Part.State would be now. It is another one when ref has become the number of something else.
-	State(ref uint32) uint64
 }
 
 // Side is what one end of a TCP connection has sent, as package firewall has it. Numbers wrap.

@@ -503,7 +503,7 @@ func (t *Table) link(i uint32, n int, a, b *candidate, last bool) bool {
 	p := &a.parts[n]
 	t.turnOf(p.Owner)
 	defer t.giveOf(p.Owner)
-	x, is := p.Owner.(Sharer)
+	x, is := p.Owner.(Stater)
 	if !p.Owner.Decides(p.Ref) || is && x.State(p.Ref) != p.State {
 		return false
 	}

@@ -196,3 +196,35 @@ func TestMany(t *testing.T) {
 		t.Errorf("%+v", x.owners)
 	}
 }
+
+// stater is an owner whose names become others'.
+type stater struct {
+	owner
+	state uint64
+}
+
+func (o *stater) State(uint32) uint64 { return o.state }
+
+// TestStates: nothing begins of a decision about what has another state when it is linked.
+func TestStates(t *testing.T) {
+	x := newBed(t, 2)
+	o := &stater{state: 7}
+	offer := func(port int, f []byte) Outcome {
+		d := Decision{Before: f, After: f, Out: 1 - port, Longest: 1514, Parts: []Part{{Owner: o, In: port, State: 7}}}
+		if !x.Parse(f, port, &d.In) {
+			t.Fatal("not plain")
+		}
+		return x.Offer(&d)
+	}
+	out, back := frame(1, 2, 10, 20), frame(2, 1, 20, 10)
+	offer(0, out)
+	o.state = 8
+	if got := offer(1, back); got != Refused || x.Len() != 0 {
+		t.Error(OutcomeNames[got], x.Len())
+	}
+	o.state = 7
+	offer(0, out)
+	if got := offer(1, back); got != Began {
+		t.Error(OutcomeNames[got])
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/nf/balance"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/firewall"
 	"github.com/quillon/quillon/nf/graph"
@@ -146,7 +147,7 @@ func newBox(t testing.TB, s *graph.Spec, entries int) *box { return newBoxOf(t, 
 func newBoxOf(t testing.TB, s *graph.Spec, workers, entries int, told bool) *box {
 	t.Helper()
 	x := &box{t: t}
-	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
+	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind(), *balance.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
 	pool, err := packet.NewPool(512, 2048, nil)
 	if err != nil {
 		t.Fatal(err)
