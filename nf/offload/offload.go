@@ -77,6 +77,8 @@ type Part struct {
 	Longest int
 	// Tunnel is one that frames go into, or come out of; nil: none.
 	Tunnel *Tunnel
+	// Meter is what the frames go by. One function on the way may have one; where the graph has several workers, none.
+	Meter Metered
 }
 
 // Tunnel is one to a peer: VXLAN over IPv4, untagged outside.

@@ -20,6 +20,7 @@ type memory struct {
 func (m *memory) Slots() []Slot     { return m.slots }
 func (m *memory) Sixes() []Addrs    { return make([]Addrs, len(m.slots)) }
 func (m *memory) Control() *Control { return &m.control }
+func (m *memory) Meters() []Meter   { return nil }
 func (m *memory) Put(slot, dir int) error {
 	m.keys[m.slots[slot].Dirs[dir].Key] = 2*slot + dir
 	return nil

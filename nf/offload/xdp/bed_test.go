@@ -15,15 +15,18 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/balance"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/firewall"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/mirror"
 	"github.com/quillon/quillon/nf/napt"
 	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/police"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/track"
 	"github.com/quillon/quillon/nf/vxlan"
@@ -56,7 +59,8 @@ func (e *tested) Clock() int64 {
 func (x *box) tell(at clock.Time) {
 	if x.e != nil {
 		x.e.at.Store(int64(at))
-		atomic.StoreInt64(x.e.told, int64(at-at%tick))
+		atomic.StoreInt64(&x.e.told[0], int64(at-at%tick))
+		atomic.StoreInt64(&x.e.told[1], int64(at))
 	}
 }
 
@@ -84,7 +88,9 @@ func (e *tested) run(port int, frame []byte) (out []byte, ran bool) {
 	switch code {
 	case xdpRedirect:
 		return opt.DataOut, true
-	case xdpDrop: // there is no other program
+	case xdpDrop:
+		return nil, true
+	case xdpPass: // by the other program
 		if !bytes.Equal(opt.DataOut, before) {
 			e.t.Fatalf("a frame that is not run is changed:\n%x\n%x", before, opt.DataOut)
 		}
@@ -147,7 +153,7 @@ func newBox(t testing.TB, s *graph.Spec, entries int) *box { return newBoxOf(t, 
 func newBoxOf(t testing.TB, s *graph.Spec, workers, entries int, told bool) *box {
 	t.Helper()
 	x := &box{t: t}
-	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind(), *balance.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
+	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind(), *balance.Kind(), *police.Kind(), *mirror.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
 	pool, err := packet.NewPool(512, 2048, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +178,12 @@ func newBoxOf(t testing.TB, s *graph.Spec, workers, entries int, told bool) *box
 				return nil, err
 			}
 			x.e = &tested{Kernel: k, t: t}
-			return x.e, errors.Join(k.SetPort(0, loopback), k.SetPort(1, loopback))
+			own, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { own.Close() })
+			return x.e, errors.Join(k.SetPort(0, loopback), k.SetPort(1, loopback), k.own.Put(uint32(0), uint32(own.FD())), k.own.Put(uint32(1), uint32(own.FD())))
 		}
 	}
 	if x.inst, err = graph.New(cfg); err != nil {
@@ -199,8 +210,9 @@ func (x *box) frame(at clock.Time, port int, f []byte) (out [2][][]byte) {
 	x.t.Helper()
 	if x.e != nil {
 		if y, ran := x.e.run(port, f); ran {
-			x.ran++
-			out[1-port] = [][]byte{y}
+			if x.ran++; y != nil {
+				out[1-port] = [][]byte{y}
+			}
 			return out
 		}
 	}

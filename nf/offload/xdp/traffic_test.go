@@ -427,6 +427,8 @@ func (w *world) set(apps []string) {
 	case "balance":
 		args = graph.Args{"backends": pick(backends, "10.9.0.1@02:00:00:00:09:01+10.9.0.2@02:00:00:00:09:02/drain+10.9.0.3@02:00:00:00:09:03", "10.9.0.1@02:00:00:00:09:01/down+10.9.0.3@02:00:00:00:09:04*3", "none"),
 			"mac": pick("02:00:00:00:00:77", "02:00:00:00:00:78")}
+	case "police":
+		args = graph.Args{"cbs": pick("1500", "3000", "800"), "yellow": pick("pass", "dscp:AF12", "drop"), "red": pick("drop", "dscp:CS1"), "green": pick("pass", "dscp:11"), "aware": pick("no", "af")}
 	case "vxlan":
 		args = graph.Args{"dscp": pick("copy", "7"), "mtu": pick("1500", "1300"), "ecn": pick("normal", "compatibility"), "ttl": pick("64", "9")}
 	}
@@ -457,6 +459,12 @@ var chains = []struct {
 	{"both", []string{"firewall", "napt"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "napt": {"public": public, "mac": mac}}},
 	{"balance", []string{"balance"}, map[string]graph.Args{"balance": {"vip": vip, "port": "80", "backends": backends, "conns": "64"}}},
 	{"firewall-balance", []string{"firewall", "balance"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}, "balance": {"vip": vip, "port": "80", "backends": backends}}},
+	{"police", []string{"police"}, map[string]graph.Args{"police": {"cir": "200kbit", "pir": "400kbit", "cbs": "1500", "pbs": "3000", "yellow": "dscp:AF12"}}},
+	{"police-single", []string{"police"}, map[string]graph.Args{"police": {"cir": "10kbit", "cbs": "1500", "pbs": "800", "per": "flow", "yellow": "dscp:9", "aware": "af"}}},
+	{"police-packets", []string{"police"}, map[string]graph.Args{"police": {"cir": "10pps", "pir": "20pps", "cbs": "3", "pbs": "5", "per": "src", "red": "dscp:CS1", "on": "a"}}},
+	{"firewall-police", []string{"firewall", "police"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "20kbit", "cbs": "2000", "per": "dst"}}},
+	{"police-between", []string{"firewall", "police", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "300kbit", "cbs": "4000", "yellow": "dscp:AF12"},
+		"napt": {"public": public, "mac": mac}, "vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
 	{"chain", []string{"firewall", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "napt": {"public": public, "mac": mac},
 		"vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
 }
@@ -500,6 +508,12 @@ func same(t *testing.T, workers, sixth int) {
 					w.goOn(x)
 				}
 				if n%1000 == 999 {
+					for range 3 { // meters tell what they have counted
+						w.at = w.at.Add(11 * time.Millisecond)
+						w.fast.tell(w.at)
+						w.plain.breathe(w.at)
+						w.fast.breathe(w.at)
+					}
 					w.compare()
 				}
 				if n%1500 == 1499 {
