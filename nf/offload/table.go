@@ -917,7 +917,7 @@ func (t *Table) Breath(now clock.Time) {
 // Look looks at n slots: it ends the entries that run no more, and tells owners of what others have done.
 func (t *Table) Look(n int) {
 	used := t.used.Load()
-	if used == 0 || !t.try() {
+	if used == 0 && t.meters.used == 0 || !t.try() {
 		return
 	}
 	defer t.give()

@@ -39,6 +39,7 @@ const loopback = 1
 type tested struct {
 	*Kernel
 	t       testing.TB
+	box     *box
 	mu      sync.Mutex // of test runs: the interface is that of one port
 	watched bool
 	at      atomic.Int64 // what time it is, when the program is told
@@ -57,11 +58,18 @@ func (e *tested) Clock() int64 {
 
 // tell tells what time it is.
 func (x *box) tell(at clock.Time) {
+	x.at = int64(at)
 	if x.e != nil {
 		x.e.at.Store(int64(at))
 		atomic.StoreInt64(&x.e.told[0], int64(at-at%tick))
 		atomic.StoreInt64(&x.e.told[1], int64(at))
 	}
+}
+
+// Close implements offload.Engine: all frames are the graph's then.
+func (e *tested) Close() error {
+	e.box.e = nil
+	return e.Kernel.Close()
 }
 
 func (e *tested) Port(name string) (int, int) {
@@ -130,6 +138,7 @@ type box struct {
 	ports  [2]*queue   // of the first one
 	e      *tested     // nil: nothing does
 	ran    int
+	at     int64 // what was told last
 }
 
 // spec is a chain of apps between pa and pb.
@@ -137,7 +146,10 @@ func spec(apps []string, args map[string]graph.Args) *graph.Spec {
 	s := &graph.Spec{Ports: map[string]graph.PortSpec{"pa": {Kind: "test"}, "pb": {Kind: "test"}}, Apps: map[string]graph.AppSpec{}}
 	a, b := "pa.out", "pa.in"
 	for _, name := range apps {
-		on := graph.Args{"offload": "on"}
+		on := graph.Args{}
+		if name != "mirror" {
+			on["offload"] = "on"
+		}
 		maps.Copy(on, args[name])
 		s.Apps[name] = graph.AppSpec{Kind: strings.TrimRight(name, "0123456789"), Args: on}
 		s.Links = append(s.Links, a+" -> "+name+".a", name+".a -> "+b)
@@ -177,7 +189,8 @@ func newBoxOf(t testing.TB, s *graph.Spec, workers, entries int, told bool) *box
 			if err != nil {
 				return nil, err
 			}
-			x.e = &tested{Kernel: k, t: t}
+			x.e = &tested{Kernel: k, t: t, box: x}
+			x.e.at.Store(x.at)
 			own, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}, Flags: unix.BPF_F_XDP_HAS_FRAGS})
 			if err != nil {
 				return nil, err

@@ -429,9 +429,22 @@ func (w *world) set(apps []string) {
 			"mac": pick("02:00:00:00:00:77", "02:00:00:00:00:78")}
 	case "police":
 		args = graph.Args{"cbs": pick("1500", "3000", "800"), "yellow": pick("pass", "dscp:AF12", "drop"), "red": pick("drop", "dscp:CS1"), "green": pick("pass", "dscp:11"), "aware": pick("no", "af")}
+		if len(w.all) > 0 && w.r.IntN(3) == 0 { // for a while all come up
+			w.setBoth(name, graph.Args{"offload": "off"})
+			for range 50 {
+				w.goOn(w.all[w.r.IntN(len(w.all))])
+			}
+			args["offload"] = "on"
+		}
 	case "vxlan":
 		args = graph.Args{"dscp": pick("copy", "7"), "mtu": pick("1500", "1300"), "ecn": pick("normal", "compatibility"), "ttl": pick("64", "9")}
 	}
+	w.setBoth(name, args)
+}
+
+// setBoth changes the settings of a function in both boxes.
+func (w *world) setBoth(name string, args graph.Args) {
+	w.Helper()
 	for _, x := range []*box{w.plain, w.fast} {
 		if _, err := x.inst.Set(name, args); err != nil {
 			w.Fatal(name, args, err)
@@ -463,7 +476,7 @@ var chains = []struct {
 	{"police-single", []string{"police"}, map[string]graph.Args{"police": {"cir": "10kbit", "cbs": "1500", "pbs": "800", "per": "flow", "yellow": "dscp:9", "aware": "af"}}},
 	{"police-packets", []string{"police"}, map[string]graph.Args{"police": {"cir": "10pps", "pir": "20pps", "cbs": "3", "pbs": "5", "per": "src", "red": "dscp:CS1", "on": "a"}}},
 	{"firewall-police", []string{"firewall", "police"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "20kbit", "cbs": "2000", "per": "dst"}}},
-	{"police-between", []string{"firewall", "police", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "300kbit", "cbs": "4000", "yellow": "dscp:AF12"},
+	{"police-between", []string{"firewall", "police", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "450kbit", "cbs": "4000", "yellow": "dscp:AF12"},
 		"napt": {"public": public, "mac": mac}, "vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
 	{"chain", []string{"firewall", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "napt": {"public": public, "mac": mac},
 		"vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
