@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/outer"
 )
 
 // policed is a world with a flow in the kernel through functions, the police's settings being args. Time goes on by w.at alone.
@@ -139,6 +141,8 @@ func TestPlaceOfMeter(t *testing.T) {
 		t.Error("a frame is run by a meter that is another flow's")
 	}
 	w.at = w.at.Add(time.Second)
+	w.began(c) // by another one
+	w.at = w.at.Add(time.Second)
 	w.compare()
 }
 
@@ -246,5 +250,53 @@ func TestMirrored(t *testing.T) {
 		if err != nil || w.fast.ran > 0 || r.Entries > 0 || r.Decisions["undecided"] == 0 {
 			t.Errorf("match=%s: %d frames are run, %+v, %v", match, w.fast.ran, r, err)
 		}
+	}
+}
+
+// TestMeterTaken: while the function has a meter, frames that go by it come up, and it waits for one that a frame has.
+func TestMeterTaken(t *testing.T) {
+	w, c := policed(t, []string{"police"}, graph.Args{"cir": "1Mbit"})
+	w.began(c)
+	f := (&datagram{src: c.cmac, dst: c.gmac, vlan: -1, from: c.client, to: c.server, sport: c.cport, dport: c.sport, proto: c.proto, payload: 10}).bytes(w.r)
+	for n := range w.fast.e.meters {
+		w.fast.e.meters[n].Take()
+	}
+	if _, ran := w.fast.e.run(0, f); ran {
+		t.Error("a frame is run by a meter that is taken")
+	}
+	m, taken := &w.fast.e.meters[1], make(chan struct{})
+	go func() {
+		m.Take()
+		close(taken)
+	}()
+	select {
+	case <-taken:
+		t.Error("a meter is taken twice")
+	case <-time.After(20 * time.Millisecond):
+	}
+	for n := range w.fast.e.meters {
+		w.fast.e.meters[n].Give()
+	}
+	<-taken
+	m.Give()
+	if _, ran := w.fast.e.run(0, f); !ran {
+		t.Error("a frame is not run by a meter that is free again")
+	}
+}
+
+// TestOuterMeter: a meter of datagrams that are in a tunnel already is not run in front, as the program looks at what is inside.
+func TestOuterMeter(t *testing.T) {
+	s := spec([]string{"vxlan", "police"}, map[string]graph.Args{"police": {"cir": "1Mbit"},
+		"vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}})
+	w := &world{TB: t, r: rand.New(rand.NewPCG(3, 4)), plain: newBox(t, s, 0), fast: newBox(t, s, 64), vni: 5000}
+	w.tunnel = outer.New(outer.Config{LocalMAC: [6]byte{2, 0, 0, 0, 0, 2}, RemoteMAC: [6]byte{2, 0, 0, 0, 0, 1}, Local: netip.MustParseAddr("192.0.2.2"),
+		Remote: netip.MustParseAddr("192.0.2.1"), TTL: 64, Proto: hdr.ProtoUDP, Port: hdr.PortVXLAN})
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoUDP, -1
+	for n := range 40 {
+		w.send(c, n%2, nil)
+	}
+	if r, err := w.fast.inst.Ahead(); err != nil || w.fast.ran > 0 || r.Entries > 0 || r.Decisions["other-change"] == 0 {
+		t.Errorf("%d frames are run, %+v, %v", w.fast.ran, r, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/napt"
+	"github.com/quillon/quillon/nf/police"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/open"
 )
@@ -179,4 +180,30 @@ func TestVethBalance(t *testing.T) {
 	}
 	v.answer = datagram([6]byte{2, 0, 0, 0, 0, 7}, client, "10.9.0.2", "10.0.0.2", 53, 5000)
 	v.wait("the flow does not cross to the other backend", v.runs)
+}
+
+// TestVethPolice: frames that are too many are dropped in the kernel, and about as many pass as may.
+func TestVethPolice(t *testing.T) {
+	client, router, server := [6]byte{2, 0, 0, 0, 0, 9}, [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 8}
+	s := &graph.Spec{
+		Ports: map[string]graph.PortSpec{"pa": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.A}}, "pb": {Kind: open.AFXDP, Args: graph.Args{"dev": blast.B}}},
+		Apps:  map[string]graph.AppSpec{"police": {Kind: "police", Args: graph.Args{"cir": "5kpps", "cbs": "100", "pbs": "100", "on": "a", "yellow": "dscp:AF12", "offload": "on"}}},
+		Links: []string{"pa.out -> police.a", "police.b -> pb.in", "pb.out -> police.b", "police.a -> pa.in"},
+	}
+	v := newVeths(t, s, datagram(client, router, "10.0.0.2", "203.0.113.1", 5000, 53), datagram(server, client, "203.0.113.1", "10.0.0.2", 53, 5000), *police.Kind())
+	began := time.Now()
+	many := func() bool { // more than may pass are run in front
+		_ = v.r.Answer([][]byte{v.answer})
+		n := v.look().Finished
+		time.Sleep(100 * time.Millisecond)
+		return v.look().Finished > n+5000
+	}
+	v.wait("the flow does not cross in the kernel", many)
+	n, at := v.r.Arrived(), time.Now()
+	v.wait("the flow does not cross in the kernel any more", many)
+	took := time.Since(at)
+	const more = 100 + 100 + 1024 // what both buckets have, and a ring
+	if got := float64(v.r.Arrived() - n); got > took.Seconds()*5000+more || v.r.Arrived() == n {
+		t.Errorf("%v frames arrive in %v, %v behind the start", got, took, at.Sub(began))
+	}
 }
