@@ -31,8 +31,11 @@ const (
 	tooMuch
 )
 
+// pacer makes what is there for entries with meters.
+type pacer struct{ *emitter }
+
 // metered is the way of entries with meters, beside that of others.
-func (g *emitter) metered() {
+func (g pacer) metered() {
 	g.unusual("m-")
 	g.run("m-")
 	g.add(asm.Ja.Label("change"))
@@ -52,7 +55,7 @@ func (g *emitter) metered() {
 }
 
 // release gives the meter back. It changes R1 and R5.
-func (g *emitter) release() {
+func (g pacer) release() {
 	g.add(asm.LoadMem(asm.R5, asm.RFP, stMeter, asm.DWord), asm.Mov.Imm(asm.R1, 0))
 	if runtime.GOARCH == "amd64" { // stores are seen in their order
 		g.add(asm.StoreMem(asm.R5, 0, asm.R1, asm.Word))
@@ -62,12 +65,12 @@ func (g *emitter) release() {
 }
 
 // ours goes to no where a flag of the slot is not set. It changes R0.
-func (g *emitter) ours(flag int32, no string) {
+func (g pacer) ours(flag int32, no string) {
 	g.add(asm.LoadMem(asm.R0, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R0, flag), asm.JEq.Imm(asm.R0, 0, no))
 }
 
 // meter takes the direction's meter, if it has one, and finds the frame's colour and what is done with it. Nothing is changed yet.
-func (g *emitter) meter() {
+func (g pacer) meter() {
 	g.add(asm.Mov.Imm(asm.R1, 0), asm.StoreMem(asm.RFP, stPath, asm.R1, asm.DWord), asm.StoreMem(asm.RFP, stMeter, asm.R1, asm.DWord))
 	g.of(asm.R5, atMeters, 2)
 	g.add(
@@ -130,7 +133,7 @@ func (g *emitter) meter() {
 }
 
 // refill leaves in R2 and R4 what the meter's buckets have now, and notes until when that is.
-func (g *emitter) refill() {
+func (g pacer) refill() {
 	g.add(
 		asm.LoadMem(asm.R2, asm.R5, meterC, asm.DWord),
 		asm.LoadMem(asm.R4, asm.R5, meterP, asm.DWord),
@@ -152,7 +155,7 @@ func (g *emitter) refill() {
 }
 
 // earned leaves in R1 what the time in R3 brings at the rate at off: all that can be counted when it is more. It changes R0.
-func (g *emitter) earned(off int16) {
+func (g pacer) earned(off int16) {
 	fits, done := g.fresh(), g.fresh()
 	g.add(
 		asm.LoadMem(asm.R1, asm.R5, off, asm.DWord),
@@ -168,7 +171,7 @@ func (g *emitter) earned(off int16) {
 }
 
 // fill adds R1 to a bucket with the room at off, and leaves there what did not fit. It changes R0.
-func (g *emitter) fill(bucket asm.Register, off int16) {
+func (g pacer) fill(bucket asm.Register, off int16) {
 	all, done := g.fresh(), g.fresh()
 	g.add(
 		asm.LoadMem(asm.R0, asm.R5, off, asm.DWord),
@@ -184,7 +187,7 @@ func (g *emitter) fill(bucket asm.Register, off int16) {
 }
 
 // mark leaves in R0 the frame's colour, and notes what the buckets have then.
-func (g *emitter) mark() {
+func (g pacer) mark() {
 	const nano = 1_000_000_000
 	g.add(
 		asm.Mov.Imm(asm.R1, green),
@@ -251,7 +254,7 @@ func (g *emitter) mark() {
 }
 
 // commit has the meter be as it was found, and gives it back.
-func (g *emitter) commit() {
+func (g pacer) commit() {
 	g.add(asm.LoadMem(asm.R5, asm.RFP, stMeter, asm.DWord))
 	for _, x := range [...][2]int16{{stC, meterC}, {stP, meterP}, {stAt, meterAt}} {
 		g.add(asm.LoadMem(asm.R1, asm.RFP, x[0], asm.DWord), asm.StoreMem(asm.R5, x[1], asm.R1, asm.DWord))
@@ -273,7 +276,7 @@ func (g *emitter) commit() {
 }
 
 // passed commits a frame that has gone by the direction's meter, and writes the DSCP of its colour.
-func (g *emitter) passed() {
+func (g pacer) passed() {
 	g.add(asm.LoadMem(asm.R5, asm.RFP, stMeter, asm.DWord), asm.JEq.Imm(asm.R5, 0, "m-done"))
 	g.commit()
 	g.add(
@@ -326,7 +329,7 @@ func (g *emitter) passed() {
 }
 
 // dropped is the way of a frame that the meter drops.
-func (g *emitter) dropped() {
+func (g pacer) dropped() {
 	g.label("m-drops")
 	g.add(
 		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),

@@ -208,7 +208,7 @@ func program(m descriptors, s shape) asm.Instructions {
 	g.six()
 	g.odd()
 	g.waits("")
-	g.metered()
+	pacer{g}.metered()
 	g.ends()
 	return g.code
 }
@@ -218,11 +218,11 @@ func program(m descriptors, s shape) asm.Instructions {
 func (g *emitter) run(m string) {
 	g.windows(m)
 	if m != "" {
-		g.meter()
+		pacer{g}.meter()
 	}
 	g.move(m)
 	if m != "" {
-		g.passed()
+		pacer{g}.passed()
 	}
 	g.count(m)
 }

@@ -476,8 +476,9 @@ var chains = []struct {
 	{"police-single", []string{"police"}, map[string]graph.Args{"police": {"cir": "10kbit", "cbs": "1500", "pbs": "800", "per": "flow", "yellow": "dscp:9", "aware": "af"}}},
 	{"police-packets", []string{"police"}, map[string]graph.Args{"police": {"cir": "10pps", "pir": "20pps", "cbs": "3", "pbs": "5", "per": "src", "red": "dscp:CS1", "on": "a"}}},
 	{"firewall-police", []string{"firewall", "police"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "20kbit", "cbs": "2000", "per": "dst"}}},
-	{"police-between", []string{"firewall", "police", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "450kbit", "cbs": "4000", "yellow": "dscp:AF12"},
-		"napt": {"public": public, "mac": mac}, "vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
+	{"police-between", []string{"firewall", "police", "napt"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "450kbit", "cbs": "4000", "yellow": "dscp:AF12"},
+		"napt": {"public": public, "mac": mac}}},
+	{"police-vxlan", []string{"police", "vxlan"}, map[string]graph.Args{"police": {"cir": "300kbit", "cbs": "4000", "yellow": "dscp:AF12"}, "vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
 	{"chain", []string{"firewall", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "napt": {"public": public, "mac": mac},
 		"vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
 }
@@ -538,7 +539,9 @@ func same(t *testing.T, workers, sixth int) {
 				t.Fatal(err)
 			}
 			t.Logf("%d frames, %d run in front: %v, decisions %v", w.frames, w.fast.ran, r.Outcomes, r.Decisions)
-			if w.fast.ran < w.frames/5 {
+			// Of several workers each has its own places and meters; IPv6 addresses are not rewritten.
+			none := workers > 1 && (c.args["balance"] != nil || c.args["police"] != nil) || sixth == 1 && c.args["balance"] != nil
+			if none != (w.fast.ran == 0) || !none && w.fast.ran < w.frames/5 {
 				t.Errorf("of %d frames %d were run in front", w.frames, w.fast.ran)
 			}
 		})
