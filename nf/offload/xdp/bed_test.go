@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -285,7 +286,9 @@ func (x *box) state(at clock.Time) (conns []track.Connection, counts map[string]
 			return nil
 		}) // an error: it remembers none
 	}
-	slices.SortFunc(conns, func(a, b track.Connection) int { return strings.Compare(id(&a), id(&b)) })
+	slices.SortFunc(conns, func(a, b track.Connection) int { // workers may have the same one
+		return cmp.Or(strings.Compare(id(&a), id(&b)), cmp.Compare(a.Left, b.Left))
+	})
 	x.breathe(at) // commits what was counted
 	counts = map[string]uint64{}
 	for _, c := range x.inst.Counters() {
