@@ -59,9 +59,9 @@ func (m *Meter) Give() { atomic.StoreUint32(&m.taken, 0) }
 type Metered struct {
 	Number          uint16 // 0: by none
 	Gen             uint32
-	Size            int    // of the frame's IP datagram, where the function is
-	Mark            bool   // it got DSCP
-	DSCP            uint8  //
+	Size            int  // of the frame's IP datagram, where the function is
+	Mark            bool // it got DSCP
+	DSCP            uint8
 	Marked, Dropped uint16 // the function's reasons
 }
 
