@@ -111,6 +111,7 @@ address: the router before it needs an entry with any MAC behind port b, or mac=
 			return effect.Effects{Reads: effect.Flow, Writes: effect.Ethernet | effect.Encap | effect.IPAddresses, Drops: true, State: true,
 				Answers: err != nil || s.check != checkNone}
 		},
+		Decides: decides,
 		New: func(env graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parse(args)
 			if err != nil {
@@ -139,6 +140,7 @@ type settings struct {
 	size     int           `arg:"size" range:"3..2^22" help:"places in the lookup table: a prime, 100 times the backends or more"`
 	conns    int           `arg:"conns" range:"1..2^24" help:"connections that there is room for, about 55 bytes each"`
 	idle     time.Duration `arg:"idle" range:"1ns.." help:"a connection without traffic for so long makes room for another"`
+	offload  bool          `arg:"offload" words:"off on" help:"on: frames of connections that have a place cross in the kernel over IPv4, where ports, one worker and the other functions allow it; off: all come here"`
 	checks
 }
 
@@ -208,6 +210,10 @@ type balance struct {
 	lookup [2]lookup // IPv4, IPv6
 	byAddr map[netip.Addr]uint16
 	moved  uint64
+	place  int // of the connection of the frame at hand; negative: it has none
+
+	recalls  bool // a backend was found down whose connections go to others
+	recalled int  // places that were looked at for that
 }
 
 func (b *balance) populate() {
@@ -286,6 +292,7 @@ func (b *balance) Reconfigure(args graph.Args) error {
 	for i := b.conns.Next(0); i >= 0; i = b.conns.Next(i + 1) {
 		c := &b.conns.At(i).Val
 		if c.backend = now[c.backend]; c.backend == nobody {
+			b.conns.withdraw(i)
 			b.conns.Del(i)
 			b.moved++
 		}
@@ -304,9 +311,14 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	if !b.conns.seeded {
 		b.conns.seed, b.conns.seeded = c.Rand().Uint64(), true
 	}
+	b.lead(c)
+	if b.recalls {
+		b.recall()
+	}
 	for _, x := range batch.Bufs() {
 		frame := x.Bytes()
 		var d hdr.Layers
+		b.place = -1
 		r := reasonMalformed
 		if hdr.Walk(frame, &d) && !d.Malformed() {
 			if in == 1 && b.check != checkNone && b.answered(c, frame, &d) {
@@ -321,6 +333,9 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 			continue
 		case reasonTo, reasonFrom:
 			c.Mark(x, packet.Rewritten, r)
+			if c.Drafted(x) {
+				b.decide(c, in, x)
+			}
 		default:
 			c.Mark(x, x.Verdict, r)
 		}
@@ -372,10 +387,11 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 	hash := key.hash()
 	spot := hdr.Fold(hash, b.conns.seed)
 	who := nobody
-	place := b.conns.find(&key, spot)
-	if place != nil {
+	if b.place = b.conns.Find(&key, spot); b.place >= 0 {
+		place := &b.conns.At(b.place).Val
 		who, place.seen = place.backend, c.Now()
-		if b.ondown == moveDown && in == 0 && !b.alive(who) {
+		if in == 0 && b.moves(who) {
+			b.conns.withdraw(b.place)
 			who = b.choose(family, hash)
 			place.backend = who
 		}
@@ -397,9 +413,9 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 	if who == nobody {
 		return reasonNobody
 	}
-	if place == nil {
-		if place = b.conns.add(&key, spot, c.Now(), b.idle); place != nil {
-			place.backend = who
+	if b.place < 0 {
+		if b.place = b.conns.add(b, &key, spot, c.Now(), b.idle); b.place >= 0 {
+			b.conns.At(b.place).Val.backend = who
 			c.Count(ctrConns, 1)
 		} else {
 			c.Count(ctrUntracked, 1)

@@ -6,6 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
 )
 
 // connKey is a connection from a client to the virtual address of its family.
@@ -25,6 +26,7 @@ func (k *connKey) hash() uint64 {
 // conn is what is known of a connection.
 type conn struct {
 	backend uint16
+	flows   offload.Flows // in the kernel
 	seen    clock.Time
 }
 
@@ -38,37 +40,30 @@ type conns struct {
 	flow.Table[connKey, conn]
 	seed   uint64
 	seeded bool
+	ahead  *offload.Table // of those that have flows
 }
 
-// find is what is known of a connection; nil: nothing.
-func (t *conns) find(k *connKey, hash uint64) *conn {
-	if i := t.Find(k, hash); i >= 0 {
-		return &t.At(i).Val
-	}
-	return nil
-}
-
-// add gives a connection a place; nil when there is none. The place may have been
-// another's.
-func (t *conns) add(k *connKey, hash uint64, now clock.Time, idle clock.Duration) *conn {
+// add gives a connection of the owner's a place; negative when there is none. The
+// place may have been another's.
+func (t *conns) add(o offload.Owner, k *connKey, hash uint64, now clock.Time, idle clock.Duration) int {
 	i := t.Add(k, hash)
 	if i < 0 {
-		if i = t.idle(hash, now, idle); i < 0 {
-			return nil
+		if i = t.idle(o, hash, now, idle); i < 0 {
+			return i
 		}
+		t.withdraw(i)
 		t.Replace(i, k, hash)
 	}
-	c := &t.At(i).Val
-	c.seen = now
-	return c
+	t.At(i).Val.seen = now
+	return i
 }
 
 // idle is a place for that hash whose connection is idle; negative: there is none.
-func (t *conns) idle(hash uint64, now clock.Time, idle clock.Duration) int {
+func (t *conns) idle(o offload.Owner, hash uint64, now clock.Time, idle clock.Duration) int {
 	a, b := t.Sets(hash)
 	for _, first := range [2]int{a, b} {
 		for i := first; i < first+flow.Ways; i++ {
-			if now.Sub(t.At(i).Val.seen) > idle {
+			if now.Sub(t.since(o, i, now, idle)) > idle {
 				return i
 			}
 		}

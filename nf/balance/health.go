@@ -164,6 +164,9 @@ func (b *balance) Tick(c *graph.Ctx) clock.Time {
 		return c.Now().Add(time.Second) // arguments may change
 	}
 	const most = 32 // frames that are sent at a time
+	if b.recalls {
+		b.recall()
+	}
 	next, n, here := c.Now().Add(b.interval), 0, uint64(0)
 	for i, p := range b.probes {
 		if b.backends[i].state == down {
@@ -189,6 +192,9 @@ func (b *balance) Tick(c *graph.Ctx) clock.Time {
 		p.turn.Give()
 	}
 	c.Set(ctrUp, here)
+	if b.recalls {
+		next = 0
+	}
 	return max(next, c.Now().Add(time.Millisecond))
 }
 
@@ -229,6 +235,7 @@ func (b *balance) ended(c *graph.Ctx, i int, p *probe, why string) {
 	p.failed.Store(bad)
 	if bad {
 		c.Count(ctrDown, 1)
+		b.recalls, b.recalled = b.ondown == moveDown, 0
 	}
 }
 

@@ -15,7 +15,7 @@ func (b *balance) Hooks() graph.Hooks { return graph.Hooks{Connections: b.connec
 func (b *balance) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
 	return b.conns.Some(from, n, func(i int) {
 		p := b.conns.At(i)
-		left := b.idle - c.Now().Sub(p.Val.seen)
+		left := b.idle - c.Now().Sub(b.conns.since(b, i, c.Now(), b.idle))
 		if left < 0 || int(p.Val.backend) >= len(b.backends) {
 			return
 		}
@@ -24,7 +24,7 @@ func (b *balance) connections(c *graph.Ctx, from, n int, f func(*track.Connectio
 			client, vip = netip.AddrFrom4([4]byte(p.Key.client[:4])), b.vip[0]
 		}
 		f(&track.Connection{
-			Proto: p.Key.proto, Left: left,
+			Proto: p.Key.proto, Left: left, Offload: p.Val.flows.Any(),
 			Orig:  track.Tuple{Src: client, Dst: vip, SPort: p.Key.port, DPort: b.port},
 			Reply: track.Tuple{Src: b.backends[p.Val.backend].addr, Dst: client, SPort: b.port, DPort: p.Key.port},
 		})

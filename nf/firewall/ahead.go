@@ -8,7 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Connections that are open are decided: their frames are run in the kernel (package offload), with their numbers compared there as here. The times and numbers of a
+// Connections that are open are decided: their frames are run in the kernel (package offload), with their numbers noted there as here, and compared where they are here. The times and numbers of a
 // connection are then those of its entry, and whoever looks at them asks for them first.
 
 // decide says what is decided about a frame of the connection that find has found last.
@@ -23,8 +23,8 @@ func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, q *ask) {
 	if !q.key.Same(&p.Key) || !v.settled(tcp) {
 		return // another worker has ended it
 	}
-	follow := tcp && v.flags&unchecked == 0
-	c.Decide(x, offload.Part{Owner: s, Ref: uint32(a.place), In: in, Alone: true, State: q.hash, Follow: follow, Windows: follow && a.strict, Quiet: a.patience(v, p.Key.Proto)})
+	c.Decide(x, offload.Part{Owner: s, Ref: uint32(a.place), In: in, Alone: true, State: q.hash, Follow: tcp, Windows: tcp && v.flags&unchecked == 0 && a.strict,
+		Quiet: a.patience(v, p.Key.Proto)})
 }
 
 // lead takes over what runs flows in front of the graph.
@@ -60,7 +60,7 @@ func (c *conn) settled(tcp bool) bool {
 	}
 	const all = hasSent | hasAck
 	x, y := c.side[0].has, c.side[1].has
-	return c.state == tcpOpen && c.flags&(movedA|movedB) == 0 && (c.flags&unchecked != 0 || x&all == all && y&all == all && (x|y)&hasFIN == 0)
+	return c.state == tcpOpen && c.flags&(movedA|movedB) == 0 && x&y&all == all && (x|y)&hasFIN == 0
 }
 
 // Decides implements offload.Owner.

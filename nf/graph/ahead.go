@@ -57,6 +57,8 @@ type way struct {
 	n        int
 	hops     [maxHops]hop
 	longer   int // a frame when it leaves
+	metered  bool
+	drops    bool // it ends in the last app
 }
 
 // ahead is what one worker has of flows that are decided. All workers have one table, and each has numbers of its own for ways.
@@ -246,13 +248,25 @@ func (a *ahead) leaves(p *portNode, q []*packet.Buf) {
 func (a *ahead) way(d *draft, to *portNode, longer int) (uint16, bool) {
 	w := way{from: d.port, to: to, first: d.port.out[0], n: d.n, longer: longer}
 	copy(w.hops[:], d.hops[:d.n])
+	all := [3]way{w}
+	at := slices.IndexFunc(d.parts, func(p offload.Part) bool { return p.Meter.Number != 0 })
+	k := 1
+	if at >= 0 { // behind the way of frames that are as they were come those of marked and of dropped ones
+		m := &d.parts[at].Meter
+		w.metered, w.hops[at].reason = true, 0
+		all = [3]way{w, w, w}
+		all[1].hops[at].reason = m.Marked + 1
+		drops := &all[2]
+		drops.n, drops.drops, drops.hops[at].reason = at+1, true, m.Dropped+1
+		k = len(all)
+	}
 	n, ok := a.wayOf[w]
 	if !ok {
 		n = uint16(a.number(len(a.ways)))
-		if n >= offload.MaxPaths {
+		if a.number(len(a.ways)+k-1) >= offload.MaxPaths {
 			return 0, false
 		}
-		a.ways = append(a.ways, w)
+		a.ways = append(a.ways, all[:k]...)
 		a.wayOf[w] = n
 	}
 	return n, true
@@ -276,22 +290,29 @@ func (a *ahead) collect() {
 		bytes := sums[i].Bytes - a.base[i].Bytes
 		a.base[i] = sums[i]
 		w := &a.ways[k]
-		in, out := a.portedOf(w.from), a.portedOf(w.to)
+		in := a.portedOf(w.from)
 		in.rx.Add(n)
 		in.rxBytes.Add(bytes)
-		out.tx.Add(n)
-		out.txBytes.Add(bytes + n*uint64(w.longer))
 		w.from.stats.Add(statIn, n)
 		w.first.stats.Add(linkPackets, n)
-		for _, h := range w.hops[:w.n] {
+		for k, h := range w.hops[:w.n] {
 			h.node.stats.Add(statIn, n)
-			h.node.stats.Add(statOut, n)
-			h.link.stats.Add(linkPackets, n)
 			if h.reason > 0 {
 				h.node.reasons.Add(counter.ID(h.reason-1), n)
 			}
+			if w.drops && k == w.n-1 {
+				h.node.stats.Add(statDropped, n)
+				break
+			}
+			h.node.stats.Add(statOut, n)
+			h.link.stats.Add(linkPackets, n)
 		}
-		w.to.stats.Add(statOut, n)
+		if !w.drops {
+			out := a.portedOf(w.to)
+			out.tx.Add(n)
+			out.txBytes.Add(bytes + n*uint64(w.longer))
+			w.to.stats.Add(statOut, n)
+		}
 	}
 }
 
@@ -393,6 +414,7 @@ func (i *plans) halt(ports bool) error {
 	all(a.table.Settle)
 	if ports {
 		all(a.table.Clear)
+		w.do(a.table.End)
 		i.aheadOf.Store(nil)
 		for _, w := range i.workers { // so nobody who asks a worker finds an engine that is closed
 			w.do(func() {

@@ -229,11 +229,13 @@ type Change struct {
 
 // What a Change does beside MAC addresses.
 const (
-	OpRewrite = 1 << iota // addresses and ports
-	OpTagged              // the frame is tagged when it leaves
-	OpTag                 // by this change
-	OpInto                // it goes into a tunnel
-	OpSix                 // it is IPv6: nothing is rewritten
+	OpRewrite   = 1 << iota // addresses and ports
+	OpTagged                // the frame is tagged when it leaves
+	OpTag                   // by this change
+	OpInto                  // it goes into a tunnel
+	OpSix                   // it is IPv6: nothing is rewritten
+	OpDropNotes             // what the meter drops, functions have seen before
+	OpDropUp                // what it would drop comes up
 )
 
 // difference finds the change that makes before of after; false: there is none that the program can do.

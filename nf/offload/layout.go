@@ -10,7 +10,7 @@ type Slot struct {
 	Quiets [2]uint64
 	Last   [2]uint64 // times of the kernel
 	Heads  [2]int16  // Change.Head
-	_      [4]byte
+	Meters [2]uint16 // by direction; 0: none
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
@@ -50,6 +50,7 @@ const (
 	FlagWindows             // and their numbers are compared
 	FlagSix                 // it is of IPv6
 	FlagBehind              // a frame has come up that the program does not run: those behind it come up, too, so that they do not overtake it
+	FlagMeter               // a direction goes by a Meter
 )
 
 // Behind a frame that the program does not run all come up, until a frame comes that has had none of the entry before it for BehindGap, which is longer than the
@@ -101,6 +102,8 @@ type Kernel interface {
 	Slots() []Slot
 	Sixes() []Addrs
 	Control() *Control
+	// Meters are all that there is room for, and one that is none: number 0.
+	Meters() []Meter
 	// Put has frames of the key that a direction of a slot has be run by it, in the place of another one; Delete, by it no more.
 	Put(slot, dir int) error
 	Delete(slot, dir int)

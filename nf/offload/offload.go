@@ -37,14 +37,19 @@ type Windower interface {
 	Sides(ref uint32, in int, sides *[2]Side)
 }
 
+// Stater is an Owner whose names become those of something else.
+type Stater interface {
+	Owner
+	// State is what Part.State would be now. It is another one when ref has become the number of something else.
+	State(ref uint32) uint64
+}
+
 // Sharer is an Owner that several workers take turns at. Where a graph has several, others have no entries.
 type Sharer interface {
-	Owner
+	Stater
 	// Take waits for the turn at all that the owner keeps, and Give ends it. Whoever calls the owner's other methods, or a Table's for what the owner keeps, has it.
 	Take()
 	Give()
-	// State is what Part.State would be now. It is another one when ref has become the number of something else.
-	State(ref uint32) uint64
 }
 
 // Side is what one end of a TCP connection has sent, as package firewall has it. Numbers wrap.
@@ -72,6 +77,8 @@ type Part struct {
 	Longest int
 	// Tunnel is one that frames go into, or come out of; nil: none.
 	Tunnel *Tunnel
+	// Meter is what the frames go by. One function on the way may have one; where the graph has several workers, none.
+	Meter Metered
 }
 
 // Tunnel is one to a peer: VXLAN over IPv4, untagged outside.

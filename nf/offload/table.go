@@ -67,6 +67,7 @@ type candidate struct {
 	key, other Key // of its frames, and of the answers
 	at         clock.Time
 	dir        Dir
+	meter      Metered
 	rest       Rest
 	head       int16
 	quiet      [2]time.Duration
@@ -148,6 +149,7 @@ type Table struct {
 // entries are the slots of a Table, those whose entries have ended among them, and what owners have of them.
 type entries struct {
 	kernel  Kernel
+	meters  meters
 	slots   []Slot
 	sixes   []Addrs
 	records []record
@@ -166,7 +168,7 @@ type entries struct {
 
 // NewTable makes one with no entries.
 func NewTable(k Kernel) *Table {
-	t := &Table{framer: framer{k: k, control: k.Control()}, entries: entries{kernel: k, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots()))},
+	t := &Table{framer: framer{k: k, control: k.Control()}, entries: entries{kernel: k, meters: meters{mem: k.Meters()}, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots()))},
 		waiting: make([]candidate, candidates), wanted: make([]want, candidates), seed: maphash.MakeSeed()}
 	t.ahead.Store(math.MinInt64 / 2)
 	return t
@@ -265,11 +267,22 @@ func (t *Table) offer(d *Decision) Outcome {
 	if in.Tunnel != d.In.Tunnel {
 		return Odd // the tunnel was not known yet
 	}
-	var c candidate
+	m, ops, ok := metered(d.Parts)
+	if !ok {
+		return TooMany
+	}
+	before := d.Before
+	if m.Number != 0 {
+		if before, ok = m.marked(before, &in); !ok {
+			return Differs
+		}
+	}
+	c := candidate{meter: m}
 	change, ok := t.difference(d.Before, d.After, &in, &out)
-	if !ok || string(t.apply(&change, d.Before, &in)) != string(d.After) {
+	if !ok || string(t.apply(&change, before, &in)) != string(d.After) {
 		return Differs
 	}
+	change.Ops |= ops
 	if !c.fill(d, &change) {
 		return TooMany
 	}
@@ -367,7 +380,7 @@ func (t *Table) there(c *candidate) (is bool) {
 			if s.Dirs[d].Key != c.dir.Key || c.key.six() && t.sixes[i] != [2]*Key{&c.key, &c.other}[d].addrs() {
 				continue
 			}
-			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF != Gone; !is {
+			if is = s.Dirs[d] == c.dir && s.Rests[d] == c.rest && s.Heads[d] == c.head && s.Meters[d] == c.meter.Number && atomic.LoadUint64(&s.Claim)&0xFFFFFFFF != Gone; !is {
 				t.finish(i, n)
 			}
 			return false
@@ -449,6 +462,10 @@ func (t *Table) begin(a, b *candidate) Outcome {
 			return TooMany
 		}
 	}
+	if !t.holds(&a.meter) || !t.holds(&b.meter) {
+		back()
+		return Refused
+	}
 	i, ok := t.slot()
 	if !ok {
 		t.replaceAll(a, b)
@@ -471,6 +488,12 @@ func (t *Table) begin(a, b *candidate) Outcome {
 		s.Flags, t.sixes[i] = FlagSix, a.key.addrs()
 	}
 	s.Last[0], s.Last[1] = uint64(int64(a.at)-t.ahead.Load()), uint64(int64(b.at)-t.ahead.Load())
+	if s.Meters = [2]uint16{a.meter.Number, b.meter.Number}; s.Meters != [2]uint16{} {
+		s.Flags |= FlagMeter
+	}
+	for _, n := range s.Meters {
+		t.meters.refer(n, 1)
+	}
 	t.live.Add(1)
 	if t.k.Put(int(i), 0) != nil || t.k.Put(int(i), 1) != nil || !t.linkAll(i, a, b) {
 		t.stop(i)
@@ -503,7 +526,7 @@ func (t *Table) link(i uint32, n int, a, b *candidate, last bool) bool {
 	p := &a.parts[n]
 	t.turnOf(p.Owner)
 	defer t.giveOf(p.Owner)
-	x, is := p.Owner.(Sharer)
+	x, is := p.Owner.(Stater)
 	if !p.Owner.Decides(p.Ref) || is && x.State(p.Ref) != p.State {
 		return false
 	}
@@ -736,6 +759,7 @@ func (t *entries) tidy(n int) {
 		}
 		for d := range 2 {
 			t.kernel.Delete(int(i), d)
+			t.meters.refer(t.slots[i].Meters[d], -1)
 		}
 		for n := range r.parts {
 			t.back(r.parts[n].owner)
@@ -893,11 +917,12 @@ func (t *Table) Breath(now clock.Time) {
 // Look looks at n slots: it ends the entries that run no more, and tells owners of what others have done.
 func (t *Table) Look(n int) {
 	used := t.used.Load()
-	if used == 0 || !t.try() {
+	if used == 0 && t.meters.used == 0 || !t.try() {
 		return
 	}
 	defer t.give()
 	t.tidy(n)
+	t.lookMeters(n)
 	for ; n > 0; n-- {
 		if t.hand >= used {
 			t.hand = 0

@@ -20,6 +20,7 @@ type memory struct {
 func (m *memory) Slots() []Slot     { return m.slots }
 func (m *memory) Sixes() []Addrs    { return make([]Addrs, len(m.slots)) }
 func (m *memory) Control() *Control { return &m.control }
+func (m *memory) Meters() []Meter   { return nil }
 func (m *memory) Put(slot, dir int) error {
 	m.keys[m.slots[slot].Dirs[dir].Key] = 2*slot + dir
 	return nil
@@ -194,5 +195,37 @@ func TestMany(t *testing.T) {
 	}
 	if x.owners[0].n != 0 || x.owners[1].n != 0 {
 		t.Errorf("%+v", x.owners)
+	}
+}
+
+// stater is an owner whose names become others'.
+type stater struct {
+	owner
+	state uint64
+}
+
+func (o *stater) State(uint32) uint64 { return o.state }
+
+// TestStates: nothing begins of a decision about what has another state when it is linked.
+func TestStates(t *testing.T) {
+	x := newBed(t, 2)
+	o := &stater{state: 7}
+	offer := func(port int, f []byte) Outcome {
+		d := Decision{Before: f, After: f, Out: 1 - port, Longest: 1514, Parts: []Part{{Owner: o, In: port, State: 7}}}
+		if !x.Parse(f, port, &d.In) {
+			t.Fatal("not plain")
+		}
+		return x.Offer(&d)
+	}
+	out, back := frame(1, 2, 10, 20), frame(2, 1, 20, 10)
+	offer(0, out)
+	o.state = 8
+	if got := offer(1, back); got != Refused || x.Len() != 0 {
+		t.Error(OutcomeNames[got], x.Len())
+	}
+	o.state = 7
+	offer(0, out)
+	if got := offer(1, back); got != Began {
+		t.Error(OutcomeNames[got])
 	}
 }

@@ -45,29 +45,32 @@ func (p per) key(b []byte, d *hdr.Layers, in int) (k flow.Key) {
 type flowTable struct{ flow.Table[flow.Key, meter] }
 
 // meter of key k; nil: there is no room. isNew: it had none before.
-func (t *flowTable) meter(m *marker, seed uint64, k *flow.Key, now clock.Time) (x *meter, isNew bool) {
-	hash := k.Hash(seed)
+func (t *flowTable) meter(p *police, k *flow.Key, now clock.Time) (x *meter, isNew bool) {
+	hash := k.Hash(p.seed)
 	i := t.Find(k, hash)
 	if i >= 0 {
 		return &t.At(i).Val, false
 	}
 	if i = t.Add(k, hash); i < 0 {
-		if i = t.full(m, hash, now); i < 0 {
+		if i = t.full(p, hash, now); i < 0 {
 			return nil, false
 		}
+		p.give(&t.At(i).Val)
 		t.Replace(i, k, hash)
 	}
 	x = &t.At(i).Val
-	*x = m.fresh(now)
+	*x = p.fresh(now)
 	return x, true
 }
 
 // full is a place for that hash whose buckets are full; negative: there is none.
-func (t *flowTable) full(m *marker, hash uint64, now clock.Time) int {
+func (t *flowTable) full(p *police, hash uint64, now clock.Time) int {
 	a, b := t.Sets(hash)
 	for _, first := range [2]int{a, b} {
 		for i := first; i < first+flow.Ways; i++ {
-			if m.full(&t.At(i).Val, now) {
+			x := &t.At(i).Val
+			p.load(x)
+			if p.marker.full(x, now) {
 				return i
 			}
 		}

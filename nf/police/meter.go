@@ -30,10 +30,12 @@ type marker struct {
 type meter struct {
 	at   clock.Time
 	c, p uint64 // tokens: committed; peak or excess
+	// That of the kernel which it is, too; 0: none. What stands here is then older than what stands there.
+	number uint16
 }
 
 // fresh is a meter whose buckets are full.
-func (m *marker) fresh(now clock.Time) meter { return meter{now, m.roomC, m.roomP} }
+func (m *marker) fresh(now clock.Time) meter { return meter{at: now, c: m.roomC, p: m.roomP} }
 
 // refill brings the buckets to now. Time that goes back brings nothing.
 func (m *marker) refill(x *meter, now clock.Time) {

@@ -1,7 +1,6 @@
 package police
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/flow"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
 )
 
@@ -89,6 +89,7 @@ without: it lets frames wait instead of dropping them.
 		Counters: counters,
 		Reasons:  reasons[:],
 		Describe: describe,
+		Decides:  decides,
 		Effects:  graph.Always(effect.Effects{Reads: effect.Flow | effect.Length, Writes: effect.Encap | effect.IPOther, Drops: true, State: true}),
 		New: func(_ graph.Env, args graph.Args) (graph.App, error) {
 			s, err := parsePolice(args)
@@ -96,6 +97,7 @@ without: it lets frames wait instead of dropping them.
 				return nil, err
 			}
 			p := &police{settings: s}
+			p.chain()
 			if s.per != perPort {
 				p.table = flowTable{flow.New[flow.Key, meter](s.flows)}
 			}
@@ -181,6 +183,7 @@ type settings struct {
 	on      inputs             `arg:"on" words:"a b both" help:"the port whose received packets are policed: a, b or both"`
 	per     per                `arg:"per" words:"port src dst flow" help:"packets that share a meter: those of a port, src, dst or flow (5-tuple), in whatever VLAN"`
 	flows   int                `arg:"flows" range:"1..2^22" help:"meters that there is room for; for another number all meters start anew"`
+	offload bool               `arg:"offload" words:"off on" help:"on: frames of flows that other functions let cross in the kernel do so here, by the same meters, where one worker has them; off: all come here"`
 	full    full               `arg:"full" words:"shared pass drop" help:"a key without room: shared (one meter for all such), pass or drop"`
 }
 
@@ -228,6 +231,7 @@ type police struct {
 	table  flowTable
 	begun  bool
 	seed   uint64 // of the table
+	led
 }
 
 // Takes implements graph.Reconfigurer: places of meters cannot be changed.
@@ -244,6 +248,8 @@ func (p *police) Reconfigure(args graph.Args) error {
 		return err
 	}
 	p.settings = s
+	p.recall()
+	p.chain()
 	clamp := func(x *meter) { x.c, x.p = min(x.c, s.roomC), min(x.p, s.roomP) }
 	for i := range 2 {
 		clamp(&p.ports[i])
@@ -262,6 +268,7 @@ func (p *police) Push(c *graph.Ctx, in int, b *packet.Batch) {
 		m := p.fresh(c.Now())
 		p.ports, p.shared = [2]meter{m, m}, [2]meter{m, m}
 	}
+	p.lead(c)
 	for _, x := range b.Bufs() {
 		p.one(c, in, x)
 	}
@@ -272,11 +279,14 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 		c.Mark(x, x.Verdict, r)
 		c.Emit(1-in, x)
 	}
+	frame := x.Bytes()
 	if !p.on.has(in) {
+		if c.Drafted(x) {
+			p.decide(c, in, x, offload.Metered{})
+		}
 		pass(reasonOther)
 		return
 	}
-	frame := x.Bytes()
 	var d hdr.Layers
 	if !hdr.Walk(frame, &d) || d.Malformed() {
 		pass(reasonMalformed)
@@ -291,7 +301,7 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 	if p.per != perPort {
 		key := p.per.key(frame, &d, in)
 		var isNew bool
-		if m, isNew = p.table.meter(&p.marker, p.seed, &key, c.Now()); isNew {
+		if m, isNew = p.table.meter(p, &key, c.Now()); isNew {
 			c.Count(ctrFlows, 1)
 		}
 		if m == nil {
@@ -311,16 +321,20 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 	if p.aware {
 		was = precedence(tos(ip, net) >> 2)
 	}
-	got := p.mark(m, c.Now(), len(ip), was)
+	got := p.coloured(m, c.Now(), len(ip), was)
 	c.Count(ctrPackets+counter.ID(got), 1)
 	c.Count(ctrBytes+counter.ID(got), uint64(len(ip)))
 	c.Trace(x, 0, uint64(got), m.c/nano, m.p/nano)
-	switch a := p.actions[got]; {
-	case a.drop:
+	a, marked := p.actions[got], false
+	if a.drop {
 		c.Drop(x, reasonDropped)
 		return
-	case a.mark && setDSCP(ip, net, a.dscp):
+	}
+	if marked = a.mark && setDSCP(ip, net, a.dscp); marked {
 		c.Mark(x, packet.Rewritten, reasonMarked)
+	}
+	if c.Drafted(x) && p.lend(c, m) {
+		p.decide(c, in, x, offload.Metered{Number: m.number, Gen: p.gens[m.number], Size: len(ip), Mark: marked, DSCP: a.dscp, Marked: uint16(reasonMarked), Dropped: uint16(reasonDropped)})
 	}
 	c.Emit(1-in, x)
 }
@@ -353,13 +367,6 @@ func setDSCP(ip []byte, net, dscp uint8) bool {
 	if now == old {
 		return false
 	}
-	if net == hdr.NetIPv6 {
-		hdr.IPv6(ip).SetTrafficClass(now)
-		return true
-	}
-	h := hdr.IPv4(ip)
-	word := binary.BigEndian.Uint16(h)
-	h.SetTOS(now)
-	h.SetChecksum(hdr.PatchChecksum(h.Checksum(), word, word&0xFF00|uint16(now)))
+	offload.SetTOS(ip, now)
 	return true
 }

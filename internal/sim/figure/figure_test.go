@@ -18,12 +18,12 @@ import (
 // Every published file loads, is used by a figure or named as an extra, and
 // its curves ascend.
 func TestPublished(t *testing.T) {
-	entries, err := files.ReadDir("published")
+	entries, err := files.ReadDir("packed")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		p, err := load(strings.TrimSuffix(e.Name(), ".json"))
+		p, err := load(strings.TrimSuffix(e.Name(), ".json.gz"))
 		if err != nil {
 			t.Error(err)
 			continue

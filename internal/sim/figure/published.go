@@ -1,13 +1,16 @@
 package figure
 
 import (
+	"bytes"
+	"compress/gzip"
 	"embed"
 	"encoding/json"
 	"fmt"
-	"strings"
 )
 
-//go:embed published/*.json
+// files are those of the directory published, compressed: gzip -9nc published/FILE > packed/FILE.gz
+//
+//go:embed packed/*.json.gz
 var files embed.FS
 
 // Scales of an axis.
@@ -97,11 +100,15 @@ func (c *coord) UnmarshalJSON(b []byte) error {
 
 // load reads published/name.json.
 func load(name string) (*Published, error) {
-	b, err := files.ReadFile("published/" + name + ".json")
+	b, err := files.ReadFile("packed/" + name + ".json.gz")
 	if err != nil {
 		return nil, err
 	}
-	d := json.NewDecoder(strings.NewReader(string(b)))
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(z)
 	d.DisallowUnknownFields()
 	p := new(Published)
 	if err := d.Decode(p); err != nil {

@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,14 +16,18 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/nf/balance"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/firewall"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/mirror"
 	"github.com/quillon/quillon/nf/napt"
 	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/police"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/track"
 	"github.com/quillon/quillon/nf/vxlan"
@@ -35,6 +40,7 @@ const loopback = 1
 type tested struct {
 	*Kernel
 	t       testing.TB
+	box     *box
 	mu      sync.Mutex // of test runs: the interface is that of one port
 	watched bool
 	at      atomic.Int64 // what time it is, when the program is told
@@ -53,10 +59,18 @@ func (e *tested) Clock() int64 {
 
 // tell tells what time it is.
 func (x *box) tell(at clock.Time) {
+	x.at = int64(at)
 	if x.e != nil {
 		x.e.at.Store(int64(at))
-		atomic.StoreInt64(x.e.told, int64(at-at%tick))
+		atomic.StoreInt64(&x.e.told[0], int64(at-at%tick))
+		atomic.StoreInt64(&x.e.told[1], int64(at))
 	}
+}
+
+// Close implements offload.Engine: all frames are the graph's then.
+func (e *tested) Close() error {
+	e.box.e = nil
+	return e.Kernel.Close()
 }
 
 func (e *tested) Port(name string) (int, int) {
@@ -83,7 +97,9 @@ func (e *tested) run(port int, frame []byte) (out []byte, ran bool) {
 	switch code {
 	case xdpRedirect:
 		return opt.DataOut, true
-	case xdpDrop: // there is no other program
+	case xdpDrop:
+		return nil, true
+	case xdpPass: // by the other program
 		if !bytes.Equal(opt.DataOut, before) {
 			e.t.Fatalf("a frame that is not run is changed:\n%x\n%x", before, opt.DataOut)
 		}
@@ -123,6 +139,7 @@ type box struct {
 	ports  [2]*queue   // of the first one
 	e      *tested     // nil: nothing does
 	ran    int
+	at     int64 // what was told last
 }
 
 // spec is a chain of apps between pa and pb.
@@ -130,7 +147,10 @@ func spec(apps []string, args map[string]graph.Args) *graph.Spec {
 	s := &graph.Spec{Ports: map[string]graph.PortSpec{"pa": {Kind: "test"}, "pb": {Kind: "test"}}, Apps: map[string]graph.AppSpec{}}
 	a, b := "pa.out", "pa.in"
 	for _, name := range apps {
-		on := graph.Args{"offload": "on"}
+		on := graph.Args{}
+		if name != "mirror" {
+			on["offload"] = "on"
+		}
 		maps.Copy(on, args[name])
 		s.Apps[name] = graph.AppSpec{Kind: strings.TrimRight(name, "0123456789"), Args: on}
 		s.Links = append(s.Links, a+" -> "+name+".a", name+".a -> "+b)
@@ -146,7 +166,7 @@ func newBox(t testing.TB, s *graph.Spec, entries int) *box { return newBoxOf(t, 
 func newBoxOf(t testing.TB, s *graph.Spec, workers, entries int, told bool) *box {
 	t.Helper()
 	x := &box{t: t}
-	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
+	cfg := graph.Config{Spec: s, Kinds: []graph.Kind{*firewall.Kind(), *napt.Kind(), *vxlan.Kind(), *balance.Kind(), *police.Kind(), *mirror.Kind()}, Ports: map[string][]port.Port{}, Seed: 1}
 	pool, err := packet.NewPool(512, 2048, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -170,8 +190,14 @@ func newBoxOf(t testing.TB, s *graph.Spec, workers, entries int, told bool) *box
 			if err != nil {
 				return nil, err
 			}
-			x.e = &tested{Kernel: k, t: t}
-			return x.e, errors.Join(k.SetPort(0, loopback), k.SetPort(1, loopback))
+			x.e = &tested{Kernel: k, t: t, box: x}
+			x.e.at.Store(x.at)
+			own, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { own.Close() })
+			return x.e, errors.Join(k.SetPort(0, loopback), k.SetPort(1, loopback), k.own.Put(uint32(0), uint32(own.FD())), k.own.Put(uint32(1), uint32(own.FD())))
 		}
 	}
 	if x.inst, err = graph.New(cfg); err != nil {
@@ -198,8 +224,9 @@ func (x *box) frame(at clock.Time, port int, f []byte) (out [2][][]byte) {
 	x.t.Helper()
 	if x.e != nil {
 		if y, ran := x.e.run(port, f); ran {
-			x.ran++
-			out[1-port] = [][]byte{y}
+			if x.ran++; y != nil {
+				out[1-port] = [][]byte{y}
+			}
 			return out
 		}
 	}
@@ -259,7 +286,9 @@ func (x *box) state(at clock.Time) (conns []track.Connection, counts map[string]
 			return nil
 		}) // an error: it remembers none
 	}
-	slices.SortFunc(conns, func(a, b track.Connection) int { return strings.Compare(id(&a), id(&b)) })
+	slices.SortFunc(conns, func(a, b track.Connection) int { // workers may have the same one
+		return cmp.Or(strings.Compare(id(&a), id(&b)), cmp.Compare(a.Left, b.Left))
+	})
 	x.breathe(at) // commits what was counted
 	counts = map[string]uint64{}
 	for _, c := range x.inst.Counters() {

@@ -332,3 +332,29 @@ func TestTogether(t *testing.T) {
 		t.Errorf("%d of %d that waited have begun", got, n)
 	}
 }
+
+// TestTakenUp: of a connection that the firewall has taken up in the middle it does not compare numbers, and still knows them: behind many frames that the kernel has
+// run, an old FIN and an old acknowledgement do not end the connection sooner, nor later, than where the function has seen all of them.
+func TestTakenUp(t *testing.T) {
+	s := spec([]string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "mode": "loose"}})
+	w := &world{TB: t, r: rand.New(rand.NewPCG(3, 4)), plain: newBox(t, s, 0), fast: newBox(t, s, 64)}
+	c := w.conversation(0)
+	c.proto, c.vlan, c.step = hdr.ProtoTCP, -1, 3
+	for n := range 80 {
+		w.send(c, n%2, func(d *datagram) { d.payload = 100 })
+	}
+	if w.fast.ran < 60 {
+		t.Fatalf("%d frames of 80 were run in front", w.fast.ran)
+	}
+	fin := c.next[1] - 3000
+	w.send(c, 1, func(d *datagram) { d.flags, d.payload, d.seq = 0x11, 0, fin })
+	w.send(c, 0, func(d *datagram) { d.flags, d.payload, d.ack = 0x11, 0, fin+1 })
+	w.compare()
+	w.send(c, 1, func(d *datagram) { d.payload = 0 })
+	w.compare() // FIN_WAIT: only one FIN is acknowledged
+	w.send(c, 0, func(d *datagram) { d.payload = 0 })
+	w.compare()
+	if conns, _ := w.fast.state(w.now()); len(conns) != 1 || conns[0].State != "TIME_WAIT" {
+		t.Errorf("%v", conns)
+	}
+}

@@ -40,6 +40,7 @@ type Kernel struct {
 	mems    [][]byte
 	slots   []offload.Slot
 	sixes   []offload.Addrs
+	meters  []offload.Meter
 	control *offload.Control
 	in      []uint32
 	flows   index
@@ -48,7 +49,7 @@ type Kernel struct {
 	counts  *ebpf.Map
 	devices *ebpf.Map
 	own     *ebpf.Map
-	told    *int64 // what time it is for the program; nil: it asks the kernel
+	told    *[2]int64 // what time it is for the program, by its coarse and its exact clock; nil: it asks the kernel
 }
 
 // New loads the program, with room for so many entries.
@@ -89,12 +90,13 @@ func newKernel(entries int, told bool) (_ *Kernel, err error) {
 	control, controlMem := memory("flow_control", int(unsafe.Sizeof(offload.Control{})))
 	slots, slotMem := memory("flow_slots", int(unsafe.Sizeof(slot))*entries)
 	sixes, sixMem := memory("flow_sixes", int(unsafe.Sizeof(offload.Addrs{}))*entries)
-	form := shape{entries: entries, buckets: bucketsOf(entries), secret: newSecret()}
+	form := shape{entries: entries, paces: min(2*entries+1, offload.MaxMeters), buckets: bucketsOf(entries), secret: newSecret()}
 	flows, flowMem := memory("flow_index", 4*wordsOf*form.buckets)
+	meters, meterMem := memory("flow_meters", form.paces<<offload.MeterBits)
 	var clock *ebpf.Map
 	var clockMem []byte
 	if told {
-		clock, clockMem = memory("flow_clock", 8)
+		clock, clockMem = memory("flow_clock", 16)
 	}
 	k.tunnels = made(ebpf.MapSpec{Name: "flow_tunnels", Type: ebpf.Hash, KeySize: offload.TunnelKeyLen, ValueSize: 12, MaxEntries: offload.MaxTunnels, Flags: unix.BPF_F_NO_PREALLOC})
 	k.headers = made(ebpf.MapSpec{Name: "flow_headers", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(offload.Template{})), MaxEntries: offload.MaxTunnels})
@@ -108,11 +110,12 @@ func newKernel(entries int, told bool) (_ *Kernel, err error) {
 	k.control = (*offload.Control)(unsafe.Pointer(&controlMem[0]))
 	k.slots = unsafe.Slice((*offload.Slot)(unsafe.Pointer(&slotMem[0])), entries)
 	k.sixes = unsafe.Slice((*offload.Addrs)(unsafe.Pointer(&sixMem[0])), entries)
+	k.meters = unsafe.Slice((*offload.Meter)(unsafe.Pointer(&meterMem[0])), form.paces)
 	k.flows = index{words: unsafe.Slice((*uint32)(unsafe.Pointer(&flowMem[0])), wordsOf*form.buckets), slots: k.slots, buckets: form.buckets, secret: form.secret}
-	m := descriptors{in: in.FD(), control: control.FD(), flows: flows.FD(), slots: slots.FD(), sixes: sixes.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
+	m := descriptors{in: in.FD(), control: control.FD(), flows: flows.FD(), slots: slots.FD(), sixes: sixes.FD(), meters: meters.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
 		counts: k.counts.FD(), devices: k.devices.FD(), own: k.own.FD()}
 	if told {
-		m.clock, k.told = clock.FD(), (*int64)(unsafe.Pointer(&clockMem[0]))
+		m.clock, k.told = clock.FD(), (*[2]int64)(unsafe.Pointer(&clockMem[0]))
 	}
 	code := program(m, form)
 	k.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: ProgramName, Type: ebpf.XDP, License: "GPL", Instructions: code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
@@ -167,6 +170,9 @@ func (k *Kernel) Slots() []offload.Slot { return k.slots }
 
 // Sixes implements offload.Kernel.
 func (k *Kernel) Sixes() []offload.Addrs { return k.sixes }
+
+// Meters implements offload.Kernel.
+func (k *Kernel) Meters() []offload.Meter { return k.meters }
 
 // Control implements offload.Kernel.
 func (k *Kernel) Control() *offload.Control { return k.control }

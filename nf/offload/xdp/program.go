@@ -24,13 +24,14 @@ const (
 	window // numbers that the function has to look at
 	noRoom // the kernel has no room in front of the frame
 	behind // behind one that is not run
+	red    // a meter would drop it, and functions behind it have a part in the flow
 	broken // dropped: cannot be
 	numOutcomes
 )
 
 var outcomeNames = [numOutcomes]string{
 	finished: "finished", other: "not-plain", unknown: "no-entry", withdrawn: "withdrawn", busy: "busy", silent: "silent", unlike: "unlike", window: "window", behind: "behind",
-	noRoom: "no-room", broken: "broken",
+	noRoom: "no-room", red: "red", broken: "broken",
 }
 
 // Offsets in a Slot, and in one of its directions.
@@ -39,6 +40,7 @@ var (
 	tpl  offload.Template
 	dir  offload.Dir
 	rest offload.Rest
+	pace offload.Meter
 
 	atFlags  = int16(unsafe.Offsetof(slot.Flags))
 	atBehind = int16(unsafe.Offsetof(slot.Behind))
@@ -49,6 +51,7 @@ var (
 	atDirs   = int32(unsafe.Offsetof(slot.Dirs))
 	atLast   = int16(unsafe.Offsetof(slot.Last))
 	atHeads  = int32(unsafe.Offsetof(slot.Heads))
+	atMeters = int32(unsafe.Offsetof(slot.Meters))
 	atRests  = int32(unsafe.Offsetof(slot.Rests))
 	restSize = int32(unsafe.Sizeof(rest))
 	restPort = int16(unsafe.Offsetof(rest.Port))
@@ -94,6 +97,15 @@ const (
 	stEnd     = -108 // numbers of the segment
 	stAck     = -112
 	stWindow  = -116
+	stMeter   = -128 // the meter
+	stC       = -136 // what its buckets will have, and until when
+	stP       = -144
+	stAt      = -152
+	stSize    = -160 // of the IP datagram
+	stL3      = -168 // where it begins in the frame
+	stColour  = -176
+	stAct     = -184
+	stPath    = -192 // what is added to the way: 1 for a frame with another DSCP, 2 for one that is dropped
 )
 
 const (
@@ -113,12 +125,12 @@ const (
 )
 
 // descriptors are those of the program's maps. clock is 0, or that of the time that the program is told.
-type descriptors struct{ in, control, flows, slots, sixes, tunnels, templates, counts, devices, own, clock int }
+type descriptors struct{ meters, in, control, flows, slots, sixes, tunnels, templates, counts, devices, own, clock int }
 
 // shape is what else the program is made for.
 type shape struct {
-	entries, buckets int
-	secret           secret
+	entries, buckets, paces int
+	secret                  secret
 }
 
 // Sizes of a slot and of its directions' parts are powers of two: 1<<slotBits, and 1<<dirBits.
@@ -190,15 +202,29 @@ func program(m descriptors, s shape) asm.Instructions {
 	g.parse()
 	g.find()
 	g.admit()
-	g.windows()
-	g.move()
-	g.count()
+	g.run("")
 	g.change()
 	g.leave()
 	g.six()
 	g.odd()
+	g.waits("")
+	pacer{g}.metered()
 	g.ends()
 	return g.code
+}
+
+// run is what comes between claiming an entry and changing the frame. It is there a second time, for entries with meters, under labels that begin with m, so that others
+// do nothing for them.
+func (g *emitter) run(m string) {
+	g.windows(m)
+	if m != "" {
+		pacer{g}.meter()
+	}
+	g.move(m)
+	if m != "" {
+		pacer{g}.passed()
+	}
+	g.count(m)
 }
 
 // begin finds out where the frame came in.
@@ -309,6 +335,7 @@ func (g *emitter) six() {
 		asm.StoreMem(asm.RFP, stKey+17, asm.R3, asm.Byte),
 		asm.Ja.Label("parsed"),
 	)
+	g.unusual("")
 	g.write6()
 }
 
@@ -337,13 +364,17 @@ func (g *emitter) datagram6(own string) {
 	g.segment(own + "-ports6")
 }
 
-// write6 compares the addresses of an IPv6 frame with the entry's, whose key is not all of them, for windows, and writes one anew, for change and into.
-func (g *emitter) write6() {
-	g.label("not-usual")
-	g.add(asm.JSet.Imm(asm.R1, offload.FlagBehind, "waits"))
-	g.label("waited")
-	g.add(asm.JSet.Imm(asm.R1, offload.FlagSix, "addresses6"), asm.Ja.Label("follow?"))
-	g.label("addresses6")
+// unusual is for windows: it compares the addresses of an IPv6 frame with the entry's, whose key is not all of them.
+func (g *emitter) unusual(m string) {
+	g.label(m + "not-usual")
+	if m == "" {
+		g.add(asm.JSet.Imm(asm.R1, offload.FlagBehind|offload.FlagMeter, "waits"))
+	} else {
+		g.add(asm.JSet.Imm(asm.R1, offload.FlagBehind, m+"waits"))
+	}
+	g.label(m + "waited")
+	g.add(asm.JSet.Imm(asm.R1, offload.FlagSix, m+"addresses6"), asm.Ja.Label(m+"follow?"))
+	g.label(m + "addresses6")
 	g.add(
 		asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord),
 		asm.Mov.Reg(asm.R3, asm.R2),
@@ -364,9 +395,12 @@ func (g *emitter) write6() {
 		}
 	}
 	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word))
-	g.label("follow?")
-	g.add(asm.JSet.Imm(asm.R1, offload.FlagFollow, "follow"), asm.Ja.Label("fits"))
+	g.label(m + "follow?")
+	g.add(asm.JSet.Imm(asm.R1, offload.FlagFollow, m+"follow"), asm.Ja.Label(m+"fits"))
+}
 
+// write6 writes an IPv6 frame anew, for change and into.
+func (g *emitter) write6() {
 	g.label("change6")
 	g.add(
 		asm.JSet.Imm(asm.R5, offload.OpTagged, "tagged6"),
@@ -482,29 +516,34 @@ func (g *emitter) odd() {
 	}
 	g.wait()
 	g.add(asm.Ja.Label("other"))
+}
 
-	// waits is where a frame of an entry comes that has FlagBehind.
-	g.label("waits")
+// waits is where a frame of an entry comes that has FlagBehind.
+func (g *emitter) waits(m string) {
+	g.label(m + "waits")
+	if m == "" {
+		g.add(asm.JSet.Imm(asm.R1, offload.FlagMeter, "m-not-usual"))
+	}
 	g.now(asm.FnKtimeGetNs)
 	g.add(
 		asm.RSh.Imm(asm.R0, offload.BehindShift),
 		asm.LoadMem(asm.R2, asm.R8, atOdd, asm.Word),
 		asm.Mov.Reg32(asm.R3, asm.R0),
 		asm.Sub.Reg32(asm.R3, asm.R2),
-		jump32(asm.JSGE.Imm(asm.R3, offload.BehindMost, "goes-on")),
+		jump32(asm.JSGE.Imm(asm.R3, offload.BehindMost, m+"goes-on")),
 		asm.LoadMem(asm.R2, asm.R8, atBehind, asm.Word),
 		asm.Mov.Reg32(asm.R3, asm.R0),
 		asm.Sub.Reg32(asm.R3, asm.R2),
-		jump32(asm.JSGE.Imm(asm.R3, offload.BehindGap, "goes-on")),
+		jump32(asm.JSGE.Imm(asm.R3, offload.BehindGap, m+"goes-on")),
 		asm.StoreMem(asm.R8, atBehind, asm.R0, asm.Word),
 		asm.Ja.Label("free-behind"),
 	)
-	g.label("goes-on")
+	g.label(m + "goes-on")
 	g.add(
 		asm.Mov.Imm(asm.R2, ^offload.FlagBehind),
 		atomicAt(asm.AndAtomic, asm.R8, asm.R2, asm.Word, atFlags),
 		asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word),
-		asm.Ja.Label("waited"),
+		asm.Ja.Label(m+"waited"),
 	)
 }
 
@@ -714,9 +753,11 @@ func (g *emitter) admit() {
 }
 
 // windows reads the numbers of a segment, and compares them as package firewall does.
-func (g *emitter) windows() {
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JEq.Imm(asm.R1, 0, "fits"), asm.JSet.Imm(asm.R1, offload.FlagSix|offload.FlagBehind, "not-usual"))
-	g.label("follow")
+func (g *emitter) windows(m string) {
+	if m == "" {
+		g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JEq.Imm(asm.R1, 0, "fits"), asm.JSet.Imm(asm.R1, offload.FlagSix|offload.FlagBehind|offload.FlagMeter, "not-usual"))
+	}
+	g.label(m + "follow")
 	g.need(asm.R9, 40, "free-window")
 	g.sides()
 	g.add(
@@ -736,7 +777,7 @@ func (g *emitter) windows() {
 		asm.StoreMem(asm.RFP, stEnd, asm.R4, asm.Word),
 		asm.LoadMem(asm.R0, asm.R8, atFlags, asm.Word),
 		asm.And.Imm(asm.R0, offload.FlagWindows),
-		asm.JEq.Imm(asm.R0, 0, "fits"),
+		asm.JEq.Imm(asm.R0, 0, m+"fits"),
 		// It begins within the room that its receiver has made.
 		asm.LoadMem(asm.R0, asm.R1, sideMax, asm.Word),
 		asm.Sub.Reg32(asm.R3, asm.R0),
@@ -753,12 +794,12 @@ func (g *emitter) windows() {
 		asm.Sub.Reg32(asm.R0, asm.R4),
 		jump32(asm.JSGT.Imm(asm.R0, 0, "free-window")),
 		asm.LoadMem(asm.R0, asm.R1, sideWin, asm.Word),
-		asm.JGE.Imm(asm.R0, offload.AckWindow, "behind"),
+		asm.JGE.Imm(asm.R0, offload.AckWindow, m+"behind"),
 		asm.Mov.Imm(asm.R0, offload.AckWindow),
 	)
-	g.label("behind")
+	g.label(m + "behind")
 	g.add(asm.Sub.Reg32(asm.R4, asm.R0), asm.Sub.Reg32(asm.R5, asm.R4), jump32(asm.JSLT.Imm(asm.R5, 0, "free-window")))
-	g.label("fits")
+	g.label(m + "fits")
 }
 
 // sides leaves in R1 the side that has sent the frame, and in R2 the other one.
@@ -770,7 +811,8 @@ func (g *emitter) sides() {
 
 // note takes over what the segment says. Nothing keeps the frame any more.
 func (g *emitter) note() {
-	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, "noted"))
+	noted := g.fresh()
+	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, noted))
 	// later has the number in R3 take the place of the one at off of a side, if it comes behind it.
 	later := func(r asm.Register, off int16) {
 		skip := g.fresh()
@@ -801,7 +843,9 @@ func (g *emitter) note() {
 	g.label(one)
 	g.add(asm.Add.Reg32(asm.R3, asm.R5))
 	later(asm.R2, sideMax)
-	g.label("noted")
+	g.label(noted)
+	g.of(asm.R4, int32(atLast), 8)
+	g.add(asm.LoadMem(asm.R1, asm.RFP, stNow, asm.DWord), asm.StoreMem(asm.R4, 0, asm.R1, asm.DWord))
 }
 
 // jump32 has a jump compare 32 bits.
@@ -816,27 +860,29 @@ func (g *emitter) of(r asm.Register, at, size int32) {
 }
 
 // move moves the frame's beginning, and leaves the frame in R9 and R7, and the direction's part in R4.
-func (g *emitter) move() {
+func (g *emitter) move(m string) {
 	g.of(asm.R4, atHeads, 2)
 	g.add(
 		asm.LoadMem(asm.R2, asm.R4, 0, asm.Half),
-		asm.JEq.Imm(asm.R2, 0, "moved"),
+		asm.JEq.Imm(asm.R2, 0, m+"moved"),
 		asm.LSh.Imm(asm.R2, 48),
 		asm.ArSh.Imm(asm.R2, 48),
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.FnXdpAdjustHead.Call(),
-		asm.JNE.Imm(asm.R0, 0, "free-no-room"),
+		asm.JNE.Imm(asm.R0, 0, map[bool]string{true: "free-no-room", false: "m-no-room"}[m == ""]),
 	)
-	g.label("moved")
+	g.label(m + "moved")
 }
 
-// count counts the frame.
-func (g *emitter) count() {
+// count notes and counts the frame.
+func (g *emitter) count(m string) {
 	g.note()
-	g.of(asm.R4, int32(atLast), 8)
+	g.counted(m)
+}
+
+// counted counts it.
+func (g *emitter) counted(m string) {
 	g.add(
-		asm.LoadMem(asm.R1, asm.RFP, stNow, asm.DWord),
-		asm.StoreMem(asm.R4, 0, asm.R1, asm.DWord),
 		asm.Mov.Imm(asm.R1, 0),
 		asm.StoreMem(asm.RFP, stIndex, asm.R1, asm.Word),
 		asm.LoadMapPtr(asm.R1, g.counts),
@@ -846,6 +892,11 @@ func (g *emitter) count() {
 		asm.JEq.Imm(asm.R0, 0, "free-broken"),
 		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
 		asm.LoadMem(asm.R2, asm.R4, dirPath, asm.Half),
+	)
+	if m != "" {
+		g.add(asm.LoadMem(asm.R1, asm.RFP, stPath, asm.DWord), asm.Add.Reg(asm.R2, asm.R1))
+	}
+	g.add(
 		asm.And.Imm(asm.R2, offload.MaxPaths-1),
 		asm.LSh.Imm(asm.R2, 4),
 		asm.Add.Reg(asm.R0, asm.R2),
@@ -861,6 +912,7 @@ func (g *emitter) count() {
 
 // change writes the frame anew.
 func (g *emitter) change() {
+	g.label("change")
 	g.add(
 		asm.LoadMem(asm.R5, asm.R4, dirOps, asm.Byte),
 		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
@@ -1054,9 +1106,9 @@ func (g *emitter) ends() {
 	for _, x := range []struct {
 		name string
 		n    int16
-	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"behind", behind}, {"no-room", noRoom}, {"unknown", unknown}} {
+	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"behind", behind}, {"no-room", noRoom}, {"unknown", unknown}, {"busy", busy}, {"withdrawn", withdrawn}, {"red", red}} {
 		g.label("free-" + x.name)
-		if x.n == unlike || x.n == window {
+		if x.n == unlike || x.n == window || x.n == red {
 			g.wait()
 		}
 		g.free()

@@ -146,6 +146,7 @@ type conversation struct {
 	next             [2]uint32 // sequence numbers, of client and server
 	acked            [2]uint32
 	step             int
+	behind           [4]byte // who answers in the server's place; zero: the server
 }
 
 // world is traffic through two boxes, of which one has flows run in front of it.
@@ -156,6 +157,7 @@ type world struct {
 	all         []*conversation
 	tunnel      *outer.Header // on side b; nil: there is none
 	vni         uint32
+	vip         [4]byte // of a balancer; zero: there is none
 	frames      int
 	sixth       int        // one of so many conversations is over IPv6; 0: none
 	exact       bool       // time does not go on by itself
@@ -187,6 +189,12 @@ func (w *world) conversation(n int) *conversation {
 	if c.six = w.sixth > 0 && n%w.sixth == 0; c.six { // their ports are few: keys of several are the same
 		c.client, c.cport, c.vlan = [4]byte{10, 0, byte(1 + n/256), byte(n)}, uint16(2000+n%2), -1
 	}
+	if w.vip != [4]byte{} {
+		c.server = w.vip
+		if r.IntN(8) > 0 {
+			c.sport = 80
+		}
+	}
 	c.next = [2]uint32{r.Uint32(), r.Uint32()}
 	return c
 }
@@ -201,6 +209,9 @@ func (w *world) send(c *conversation, from int, change func(d *datagram)) {
 			return
 		}
 		d.src, d.dst, d.from, d.to, d.sport, d.dport = c.smac, c.gmac, c.server, c.public, c.sport, c.pport
+		if c.behind != [4]byte{} {
+			d.from = c.behind
+		}
 	}
 	if w.r.IntN(3) == 0 {
 		d.tos = byte(w.r.IntN(256))
@@ -254,6 +265,9 @@ func (w *world) learn(c *conversation, f []byte) {
 			at = l.L3 + 8 + 12
 		}
 		c.public = [4]byte(f[at:])
+		if w.vip != [4]byte{} && l.EtherType == hdr.EtherIPv4 {
+			c.behind = [4]byte(f[l.L3+16:])
+		}
 		c.pport = be.Uint16(f[l.L4:])
 	}
 }
@@ -410,9 +424,27 @@ func (w *world) set(apps []string) {
 			"rules6": pick("allow+in:a", "allow+in:a", "deny+dst:2001:db8::cb00:7102/128;allow+in:a", "deny+proto:udp;allow+in:a"), "mode": pick("strict", "loose")}
 	case "napt":
 		args = graph.Args{"filter": pick("endpoint", "address", "port"), "udp-idle": pick("1m", "5m"), "private": pick("10.0.0.0/8", "10.0.0.0/28")}
+	case "balance":
+		args = graph.Args{"backends": pick(backends, "10.9.0.1@02:00:00:00:09:01+10.9.0.2@02:00:00:00:09:02/drain+10.9.0.3@02:00:00:00:09:03", "10.9.0.1@02:00:00:00:09:01/down+10.9.0.3@02:00:00:00:09:04*3", "none"),
+			"mac": pick("02:00:00:00:00:77", "02:00:00:00:00:78")}
+	case "police":
+		args = graph.Args{"cbs": pick("1500", "3000", "800"), "yellow": pick("pass", "dscp:AF12", "drop"), "red": pick("drop", "dscp:CS1"), "green": pick("pass", "dscp:11"), "aware": pick("no", "af")}
+		if len(w.all) > 0 && w.r.IntN(3) == 0 { // for a while all come up
+			w.setBoth(name, graph.Args{"offload": "off"})
+			for range 50 {
+				w.goOn(w.all[w.r.IntN(len(w.all))])
+			}
+			args["offload"] = "on"
+		}
 	case "vxlan":
 		args = graph.Args{"dscp": pick("copy", "7"), "mtu": pick("1500", "1300"), "ecn": pick("normal", "compatibility"), "ttl": pick("64", "9")}
 	}
+	w.setBoth(name, args)
+}
+
+// setBoth changes the settings of a function in both boxes.
+func (w *world) setBoth(name string, args graph.Args) {
+	w.Helper()
 	for _, x := range []*box{w.plain, w.fast} {
 		if _, err := x.inst.Set(name, args); err != nil {
 			w.Fatal(name, args, err)
@@ -421,8 +453,10 @@ func (w *world) set(apps []string) {
 }
 
 const (
-	public = "198.51.100.1"
-	mac    = "02:00:00:00:00:99"
+	public   = "198.51.100.1"
+	mac      = "02:00:00:00:00:99"
+	vip      = "203.0.113.80"
+	backends = "10.9.0.1@02:00:00:00:09:01+10.9.0.2@02:00:00:00:09:02*2+10.9.0.3@02:00:00:00:09:03"
 )
 
 var chains = []struct {
@@ -436,6 +470,15 @@ var chains = []struct {
 	{"napt-endpoint", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "endpoint"}}},
 	{"napt-port", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "port", "mac": mac}}},
 	{"both", []string{"firewall", "napt"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "napt": {"public": public, "mac": mac}}},
+	{"balance", []string{"balance"}, map[string]graph.Args{"balance": {"vip": vip, "port": "80", "backends": backends, "conns": "64"}}},
+	{"firewall-balance", []string{"firewall", "balance"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}, "balance": {"vip": vip, "port": "80", "backends": backends}}},
+	{"police", []string{"police"}, map[string]graph.Args{"police": {"cir": "200kbit", "pir": "400kbit", "cbs": "1500", "pbs": "3000", "yellow": "dscp:AF12"}}},
+	{"police-single", []string{"police"}, map[string]graph.Args{"police": {"cir": "10kbit", "cbs": "1500", "pbs": "800", "per": "flow", "yellow": "dscp:9", "aware": "af"}}},
+	{"police-packets", []string{"police"}, map[string]graph.Args{"police": {"cir": "10pps", "pir": "20pps", "cbs": "3", "pbs": "5", "per": "src", "red": "dscp:CS1", "on": "a"}}},
+	{"firewall-police", []string{"firewall", "police"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "20kbit", "cbs": "2000", "per": "dst"}}},
+	{"police-between", []string{"firewall", "police", "napt"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "police": {"cir": "450kbit", "cbs": "4000", "yellow": "dscp:AF12"},
+		"napt": {"public": public, "mac": mac}}},
+	{"police-vxlan", []string{"police", "vxlan"}, map[string]graph.Args{"police": {"cir": "300kbit", "cbs": "4000", "yellow": "dscp:AF12"}, "vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
 	{"chain", []string{"firewall", "napt", "vxlan"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a"}, "napt": {"public": public, "mac": mac},
 		"vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02"}}},
 }
@@ -460,6 +503,9 @@ func same(t *testing.T, workers, sixth int) {
 		t.Run(c.name, func(t *testing.T) {
 			s := spec(c.apps, c.args)
 			w := &world{TB: t, r: rand.New(rand.NewPCG(1, 2)), plain: newBoxOf(t, s, workers, 0, false), fast: newBoxOf(t, s, workers, 64, true), at: clock.Time(time.Hour), sixth: sixth}
+			if _, ok := c.args["balance"]; ok {
+				w.vip = netip.MustParseAddr(vip).As4()
+			}
 			if _, ok := c.args["vxlan"]; ok {
 				w.vni = 5000
 				w.tunnel = outer.New(outer.Config{LocalMAC: [6]byte{2, 0, 0, 0, 0, 2}, RemoteMAC: [6]byte{2, 0, 0, 0, 0, 1}, Local: netip.MustParseAddr("192.0.2.2"),
@@ -476,6 +522,12 @@ func same(t *testing.T, workers, sixth int) {
 					w.goOn(x)
 				}
 				if n%1000 == 999 {
+					for range 3 { // meters tell what they have counted
+						w.at = w.at.Add(11 * time.Millisecond)
+						w.fast.tell(w.at)
+						w.plain.breathe(w.at)
+						w.fast.breathe(w.at)
+					}
 					w.compare()
 				}
 				if n%1500 == 1499 {
@@ -487,7 +539,9 @@ func same(t *testing.T, workers, sixth int) {
 				t.Fatal(err)
 			}
 			t.Logf("%d frames, %d run in front: %v, decisions %v", w.frames, w.fast.ran, r.Outcomes, r.Decisions)
-			if w.fast.ran < w.frames/5 {
+			// Of several workers each has its own places and meters; IPv6 addresses are not rewritten.
+			none := workers > 1 && (c.args["balance"] != nil || c.args["police"] != nil) || sixth == 1 && c.args["balance"] != nil
+			if none != (w.fast.ran == 0) || !none && w.fast.ran < w.frames/5 {
 				t.Errorf("of %d frames %d were run in front", w.frames, w.fast.ran)
 			}
 		})
