@@ -24,6 +24,8 @@ type Config struct {
 	// Splice tells which splice two interfaces are; nil: none is. The wire of a splice stays in the kernel when its
 	// ports are closed, as frames would cross no more without it.
 	Splice func(a, b string) (*Splice, error)
+	// Endpoint: the ports forward nothing. Others may have packet sockets at the same interfaces.
+	Endpoint bool
 }
 
 // Splice is two interfaces that were put into the way of frames, as "quillon bridge insert" does.
@@ -184,6 +186,11 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: %s", s.Inner, s.Port, then))
 		}
 	}
+	for _, dev := range []string{cfg.A, cfg.B} {
+		if err := afpacket.Unclaimed(dev); err != nil {
+			return err
+		}
+	}
 	cfg.Later = true
 	pair, err := afxdp.OpenPair(cfg)
 	if err != nil {
@@ -203,6 +210,9 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return err
 		}
+		if err := afpacket.Unclaimed(x.dev); err != nil {
+			return fmt.Errorf("port %s: %w", name, err)
+		}
 		d, err := afxdp.Open(afxdp.Config{Name: name, Interface: x.dev, Index: index, Options: x.options(o.cfg.Filter, o.cfg.Clock)})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
@@ -216,7 +226,7 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err := afxdp.Unclaimed(x.dev); err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave})
+		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
