@@ -72,13 +72,11 @@ undoes all.`,
 // splice is bridge.Insert of a port that no instance has, and none that was killed has left changed: how it is then is how it
 // was.
 func splice(cfg bridge.Config) (*bridge.Splice, error) {
-	if _, err := open.Present(cfg.Port); err == nil {
+	cfg.Ready = func() error {
 		if err := unused(cfg.Port); err != nil {
-			return nil, err
+			return err
 		}
-		if err := errors.Join(afpacket.Unclaimed(cfg.Port), afxdp.PutBack(cfg.Port)); err != nil {
-			return nil, asRoot(err)
-		}
+		return asRoot(errors.Join(afpacket.Unclaimed(cfg.Port), afxdp.PutBack(cfg.Port)))
 	}
 	return bridge.Insert(cfg)
 }
