@@ -652,7 +652,7 @@ func (r *running) work() error {
 		started()
 	}
 	go r.watch(ctx)
-	go lookOut(ctx, r.log, r.inst, r.clk, func(all []string) { r.troubles.Store(&all) })
+	go lookOut(ctx, r.life.stopping, r.log, r.inst, r.clk, func(all []string) { r.troubles.Store(&all) })
 	breathed := make(chan struct{})
 	go r.stopping(breathed)
 	r.life.runs()
@@ -675,7 +675,7 @@ func (r *running) work() error {
 			free, e := r.ports.Free()
 			err = errors.Join(err, e)
 			if len(free) > 0 && e == nil {
-				return fmt.Errorf("%w; %s, the other one of the pair, is free", err, strings.Join(free, ", "))
+				return fmt.Errorf("%w; %s, the other one of the pair, is free; one that was moved to another network namespace has its program and settings until quillon detach there", err, strings.Join(free, ", "))
 			}
 			return fmt.Errorf("%w%s", err, leftWires(r.spec, err))
 		}

@@ -552,7 +552,13 @@ func (w *Pair) abort() error {
 				errs = append(errs, takeOff(d.index, d.prog.Prog, d.mode))
 			}
 		}
-		errs = append(errs, d.putBack(d.fresh), d.forget(d.found), d.release())
+		// What is closed first is there for the way back, where it was file descriptors that there were too few of.
+		errs = append(errs, d.shut())
+		err := d.putBack(d.fresh)
+		if err == nil { // else it stays on record, for Detach or the next process
+			err = d.forget(d.found)
+		}
+		errs = append(errs, err, d.leave())
 	}
 	w.unclaim()
 	return errors.Join(errs...)
@@ -610,7 +616,7 @@ func (w *Pair) Free() (name string, err error) {
 	for _, d := range []*device{w.a, w.b} {
 		if there(d) && !there(d.other) {
 			w.detached = true
-			return d.name, errors.Join(d.detach(), d.other.detach())
+			return d.name, errors.Join(d.prog.Unjoin(), d.other.prog.Unjoin(), d.detach(), d.other.detach())
 		}
 	}
 	return "", nil
