@@ -178,6 +178,9 @@ func TestAttack11ClockSet(t *testing.T) {
 				t.Fatalf("the state says %d, which is %d ns ago: this test does not know its form any more", alive, ago)
 			}
 			binary.LittleEndian.PutUint64(b[4096+24:], uint64(alive+int64(step)))
+			// Of the same process, at the same moment: its clock's zero was as much later or earlier, on the scale of all processes since the machine's start.
+			zero := b[4096+32+16:]
+			binary.LittleEndian.PutUint64(zero, binary.LittleEndian.Uint64(zero)-uint64(step))
 			if err := os.WriteFile(c.state, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
