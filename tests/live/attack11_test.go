@@ -194,3 +194,67 @@ func TestAttack11ClockSet(t *testing.T) {
 		})
 	}
 }
+
+// What a start says cannot be written: the disk that its output goes to is full. It runs all the same, as it does where that is standard error. Otherwise nothing crosses a firewall, and no frame of connections that
+// an earlier process has changed, from a crash on until somebody makes room.
+func TestAttack11OutputIsFull(t *testing.T) {
+	for _, to := range []string{"2>/dev/full", ">/dev/full"} {
+		t.Run(to, func(t *testing.T) {
+			r := cabled(t)
+			run := quillon + " run --inline " + r.top.Inline[0] + "," + r.top.Inline[1] + " --nf firewall,rules=allow+in:a"
+			r.exec([]string{"/bin/sh", "-c", "exec " + run + " " + to})
+			select {
+			case <-r.box.Done():
+				t.Errorf("it has ended: %s", r.box.Log())
+				return
+			case <-time.After(4 * time.Second):
+			}
+			if err := r.box.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A process is gone, and its wire carries the frames. The next start fails, late: what it is to listen at is not there, or an argument is wrong. The wire is what that start found, and goes on.
+func TestAttack11FailedStartKeepsWire(t *testing.T) {
+	r := cabled(t)
+	inline := r.top.Inline[0] + "," + r.top.Inline[1]
+	for _, how := range []string{"killed", "kept"} {
+		for name, args := range map[string][]string{
+			"in use":     {"--ui", "127.0.0.1:9377", "--metrics", "127.0.0.1:9377"},
+			"in use too": {"--p4runtime", "127.0.0.1:9377", "--metrics", "127.0.0.1:9377", "--insecure"},
+			"arguments":  {"--p4runtime", "127.0.0.1:9559", "--tls-cert", "/nonexistent", "--tls-key", "/nonexistent"},
+			"cpu, early": {"--cpu", "4095"},
+		} {
+			t.Run(how+", "+name, func(t *testing.T) {
+				r := &rack{t: t, top: r.top, clk: r.clk}
+				run := []string{quillon, "run", "--inline", inline, "--nf", "wire", "--keep"}
+				r.exec(run)
+				r.running()
+				if how == "killed" {
+					r.kill()
+				} else if err := r.box.Stop(); err != nil {
+					t.Fatal(err)
+				}
+				before := attached(t, r.top)
+				if !strings.Contains(before, ",") {
+					t.Fatalf("no wire is left: %q", before)
+				}
+				r.exec(append(run[:len(run)-1:len(run)-1], args...))
+				select {
+				case <-r.box.Done():
+				case <-time.After(10 * time.Second):
+					log := r.box.Log()
+					r.kill()
+					r.ask("detach", r.top.Inline[0], r.top.Inline[1])
+					t.Fatal("it runs: ", log)
+				}
+				if now := attached(t, r.top); now != before {
+					t.Errorf("the wire was %q, and is %q after: %s", before, now, r.box.Log())
+				}
+				r.ask("detach", r.top.Inline[0], r.top.Inline[1])
+			})
+		}
+	}
+}

@@ -74,9 +74,10 @@ type device struct {
 	watched  bool          // somebody looks at all frames
 	before   *xsk.Attached // an earlier process's wire
 	attached bool
-	resumed  bool        // prog, state and sockets are the earlier process's
-	recorded [4]uint64   // what it had on record in state
-	counted  [][4]uint64 // by queue, what state counted before: see passed
+	resumed  bool         // prog, state and sockets are the earlier process's
+	recorded [4]uint64    // what it had on record in state
+	taken    *xsk.Program // the earlier process's
+	counted  [][4]uint64  // by queue, what state counted before: see passed
 }
 
 // find looks at an interface, and changes nothing.
@@ -436,6 +437,7 @@ func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
 		d.counted = append(d.counted, [4]uint64{atomic.LoadUint64(d.state.Bypassed(q)), missed, atomic.LoadUint64(d.state.ShutOut(q)), atomic.LoadUint64(d.state.TooLong(q))})
 	}
 	d.spec, d.prog, d.mode, d.attached = part.Spec, part.Resumed(prog), mode, true
+	d.taken = d.prog
 	d.limit.Store(int64(d.opt.stale(part.Spec.Filter)))
 	return d.bound.uses(port.Filter{}, part.Spec.Filter)
 }

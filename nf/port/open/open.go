@@ -365,12 +365,24 @@ func (o *Ports) freeing(devs [2]string) string {
 }
 
 // Close puts the interfaces back as they were, but for wires that are kept.
-func (o *Ports) Close() error {
+func (o *Ports) Close() error { return o.each(func(p *opened) error { return p.close() }) }
+
+// Undo is Close where the graph has not run, as it cannot: wires that an earlier process left are as they were, too.
+func (o *Ports) Undo() error {
+	return o.each(func(p *opened) error {
+		if p.pair != nil {
+			return p.pair.Undo()
+		}
+		return p.close()
+	})
+}
+
+func (o *Ports) each(do func(p *opened) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var errs []error
-	for _, p := range o.open {
-		errs = append(errs, p.close())
+	for i := range o.open {
+		errs = append(errs, do(&o.open[i]))
 	}
 	return errors.Join(errs...)
 }
