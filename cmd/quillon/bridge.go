@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/internal/bridge"
+	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/nf/port/afxdp"
 	"github.com/quillon/quillon/nf/port/open"
 )
@@ -68,6 +69,18 @@ undoes all.`,
 	return cmd
 }
 
+// splice is bridge.Insert of a port that no instance has, and none that was killed has left changed: how it is then is how it
+// was.
+func splice(cfg bridge.Config) (*bridge.Splice, error) {
+	cfg.Ready = func() error {
+		if err := unused(cfg.Port); err != nil {
+			return err
+		}
+		return asRoot(errors.Join(afpacket.Unclaimed(cfg.Port), afxdp.PutBack(cfg.Port)))
+	}
+	return bridge.Insert(cfg)
+}
+
 // insertAndRun runs a middlebox in a new splice, and takes both away at the end.
 func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
 	// Errors in the functions are reported before anything changes.
@@ -80,7 +93,7 @@ func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
 	}
 	l := begin(f.orders, log)
 	l.at("inserting the splice")
-	s, err := bridge.Insert(cfg)
+	s, err := splice(cfg)
 	l.done()
 	if err != nil {
 		return err
@@ -103,13 +116,13 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 	l := begin(orders, forPeople(cmd.ErrOrStderr()))
 	defer l.done()
 	l.at("inserting the splice")
-	s, err := bridge.Insert(cfg)
+	s, err := splice(cfg)
 	if err != nil {
 		return err
 	}
 	if _, err := afxdp.Wire(s.Inner, s.Port); err != nil {
 		err = fmt.Errorf("nothing would cross until the middlebox runs (%w): insert it with --run", err)
-		return errors.Join(err, unsplice(cfg.StateDir, s))
+		return errors.Join(err, bridge.Remove(cfg.StateDir, s)) // what is attached is not the splice's
 	}
 	if l.ordered() {
 		return errors.Join(errors.New("interrupted, and undone"), unsplice(cfg.StateDir, s))

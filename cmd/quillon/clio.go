@@ -189,7 +189,7 @@ func (e *portEnd) begin(clk clock.Clock) error {
 		}
 	}
 	spec := &graph.Spec{Ports: map[string]graph.PortSpec{"p": {Kind: kind, Args: graph.Args{"dev": dev}}}}
-	if e.opened, err = open.Open(spec, open.Config{Filter: port.Filter{All: true}, Clock: clk}); err != nil {
+	if e.opened, err = open.Open(spec, open.Config{Filter: port.Filter{All: true}, Clock: clk, Endpoint: true}); err != nil {
 		return err
 	}
 	e.queues = e.opened.Queues()["p"]

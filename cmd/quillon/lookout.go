@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afxdp"
+	"github.com/quillon/quillon/nf/port/open"
 )
 
 const (
@@ -26,6 +28,8 @@ const (
 	// lookQuiet is how long no frame must have been missed before the lookout prints that frames are taken again. So there is
 	// at most one line in that time.
 	lookQuiet = 2 * time.Second
+	// lookBare is how long an interface may be without its XDP program: while a port is taken out, its program goes first.
+	lookBare = time.Second
 )
 
 // lookout prints, once each, that frames which apps want passed in the kernel, that workers get no
@@ -37,6 +41,14 @@ type lookout struct {
 	workers map[int]*waiting // by thread
 	up      map[string]bool  // by interface
 	names   map[int]string   // names of interfaces, by their number
+	bare    map[string]*bare // by interface
+}
+
+// bare is an interface whose XDP program is gone.
+type bare struct {
+	index int
+	from  clock.Time
+	told  bool
 }
 
 // waiting is a worker of a lookout.
@@ -142,6 +154,7 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 	if !known {
 		dev = a.Name
 	}
+	l.program(now, dev, a)
 	up := linkUp(a)
 	was, known := l.up[dev]
 	l.up[dev] = up
@@ -159,6 +172,42 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 		}
 	}
 }
+
+// program notes whether an interface has an XDP program.
+func (l *lookout) program(now clock.Time, dev string, a *netlink.LinkAttrs) {
+	is := l.bare[dev]
+	switch has := a.Xdp != nil && a.Xdp.Attached; {
+	case !has && is == nil:
+		l.bare[dev] = &bare{index: a.Index, from: now}
+	case has && is != nil:
+		delete(l.bare, dev)
+	}
+}
+
+// programs prints interfaces of AF_XDP ports that have had no XDP program for a while: somebody took it away.
+func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
+	for dev, is := range l.bare {
+		n := slices.IndexFunc(ports, func(p graph.PortInfo) bool { return p.Kind == open.AFXDP && p.Args["dev"] == dev })
+		if n < 0 {
+			delete(l.bare, dev)
+			continue
+		}
+		if is.told || now.Sub(is.from) < lookBare {
+			continue
+		}
+		i, err := netlink.LinkByIndex(is.index)
+		if err != nil { // it is gone, which the port says
+			continue
+		}
+		if l.program(now, dev, i.Attrs()); l.bare[dev] != nil {
+			is.told = true
+			l.logPort(slog.LevelError, now, ports[n], "%s", taken)
+		}
+	}
+}
+
+// taken is what is said of an interface without its XDP program.
+const taken = "its XDP program was taken away: no frame comes to the apps, and all go to the kernel's stack; stop this instance, and run it again"
 
 // links are the ports whose links are known: up or down.
 func (l *lookout) links(ports []graph.PortInfo) map[string]bool {
@@ -200,6 +249,11 @@ func (l *lookout) troubles() []string {
 			all = append(all, dev+": the link is down")
 		}
 	}
+	for dev, is := range l.bare {
+		if is.told {
+			all = append(all, dev+": "+taken)
+		}
+	}
 	for _, f := range l.faults {
 		all = append(all, f.App+" has panicked")
 	}
@@ -212,9 +266,9 @@ func linkUp(a *netlink.LinkAttrs) bool {
 	return a.Flags&net.FlagUp != 0 && a.Flags&net.FlagRunning != 0
 }
 
-// lookOut runs a lookout on an instance until ctx ends, and has troubles told after each look.
-func lookOut(ctx context.Context, log *slog.Logger, inst *graph.Instance, clk clock.Clock, troubles func([]string)) {
-	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}}
+// lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
+func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, clk clock.Clock, troubles func([]string)) {
+	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
 		log.Warn(fmt.Sprintf("links that go down or come up are not told: %v", err))
@@ -234,7 +288,10 @@ func lookOut(ctx context.Context, log *slog.Logger, inst *graph.Instance, clk cl
 		select {
 		case <-ctx.Done():
 			return
+		case <-stopping: // the ports' programs are taken off
+			return
 		case <-tick.C:
+			l.programs(clk.Now(), inst.Ports())
 			l.times(clk.Now(), inst.Times())
 			l.look(clk.Now(), inst.Ports())
 			l.panics(clk.Now(), inst.Faults())
@@ -243,6 +300,9 @@ func lookOut(ctx context.Context, log *slog.Logger, inst *graph.Instance, clk cl
 			if !ok {
 				links = nil
 				continue
+			}
+			if u.Header.Type == unix.RTM_DELLINK {
+				continue // the port says so
 			}
 			l.link(clk.Now(), inst.Ports(), u.Attrs())
 		}

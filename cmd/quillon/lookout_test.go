@@ -19,7 +19,7 @@ import (
 // ended, however often it is looked at meanwhile; what was before the first look, and what nobody wants, is not.
 func TestLookout(t *testing.T) {
 	var w strings.Builder
-	l := &lookout{log: forPeople(&w), up: map[string]bool{}, names: map[int]string{7: "eth1"}}
+	l := &lookout{log: forPeople(&w), up: map[string]bool{}, names: map[int]string{7: "eth1"}, bare: map[string]*bare{}}
 	var waited time.Duration
 	now := clock.Time(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC).UnixNano())
 	at := func(after time.Duration, q ...port.Stats) string {

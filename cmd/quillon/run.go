@@ -398,6 +398,7 @@ type running struct {
 	served  *served
 	unserve func() error
 	joined  *joined
+	worked  bool // its workers ran
 }
 
 // errStop is the error of a start that an order to stop has ended.
@@ -602,7 +603,7 @@ func (r *running) show() error {
 	if r.state.App() != "" && r.state.Path() == "" {
 		r.log.Warn(fmt.Sprintf("--state none: when this process ends, end the connections of %s's clients before the next one starts", r.state.App()), "app", r.state.App())
 	}
-	return show(r.cmd, info, func(w io.Writer) {
+	err := show(r.cmd, info, func(w io.Writer) {
 		for _, i := range info.Bound {
 			if r.verbose {
 				fmt.Fprint(w, i)
@@ -630,6 +631,10 @@ func (r *running) show() error {
 		}
 		fmt.Fprintf(w, "running as %s, control socket %s\n", r.name, r.control.Path())
 	})
+	if err != nil { // the disk may be full, which is nothing to frames
+		r.log.Warn(fmt.Sprintf("what runs cannot be said: %v", err))
+	}
+	return nil
 }
 
 // work runs the workers, and carries out orders meanwhile.
@@ -637,6 +642,7 @@ func (r *running) work() error {
 	ctx, cancel := context.WithCancel(r.cmd.Context())
 	defer cancel()
 	done := make(chan error, 1)
+	r.worked = true
 	go func() { done <- r.inst.Run(ctx) }()
 	started := r.collect
 	if len(r.served.Devices) > 0 {
@@ -652,7 +658,7 @@ func (r *running) work() error {
 		started()
 	}
 	go r.watch(ctx)
-	go lookOut(ctx, r.log, r.inst, r.clk, func(all []string) { r.troubles.Store(&all) })
+	go lookOut(ctx, r.life.stopping, r.log, r.inst, r.clk, func(all []string) { r.troubles.Store(&all) })
 	breathed := make(chan struct{})
 	go r.stopping(breathed)
 	r.life.runs()
@@ -675,7 +681,7 @@ func (r *running) work() error {
 			free, e := r.ports.Free()
 			err = errors.Join(err, e)
 			if len(free) > 0 && e == nil {
-				return fmt.Errorf("%w; %s, the other one of the pair, is free", err, strings.Join(free, ", "))
+				return fmt.Errorf("%w; %s, the other one of the pair, is free; one that was moved to another network namespace has its program and settings until quillon detach there", err, strings.Join(free, ", "))
 			}
 			return fmt.Errorf("%w%s", err, leftWires(r.spec, err))
 		}
@@ -731,7 +737,11 @@ func (r *running) finish(err error) error {
 		errs = append(errs, r.inst.Close())
 	}
 	if r.ports != nil {
-		errs = append(errs, r.ports.Close())
+		if err != nil && !r.worked {
+			errs = append(errs, r.ports.Undo())
+		} else {
+			errs = append(errs, r.ports.Close())
+		}
 		r.printHeld()
 	}
 	if r.state != nil {

@@ -87,6 +87,8 @@ type Config struct {
 	Name string
 	// StateDir keeps the state files.
 	StateDir string
+	// Ready is called before the settings of Port are read, if it is set: an error is Insert's.
+	Ready func() error
 	// afterStep is called after every step; an error is a failure there.
 	afterStep func(step string) error
 }
@@ -121,6 +123,11 @@ func Insert(cfg Config) (_ *Splice, err error) {
 			return nil, err
 		case l != nil:
 			return nil, fmt.Errorf("an interface %s exists already; choose another --veth", n)
+		}
+	}
+	if cfg.Ready != nil {
+		if err := cfg.Ready(); err != nil {
+			return nil, err
 		}
 	}
 	if s.Before, err = read(br, prt); err != nil {

@@ -76,6 +76,23 @@ func (p *Program) Clone() (*Program, error) {
 	return &Program{Prog: q}, nil
 }
 
+// Unjoin has no frame cross any more that the program would redirect: it passes to the kernel's stack, also on an interface in
+// a network namespace where nobody can take the program off.
+func (p *Program) Unjoin() (err error) {
+	if p == nil {
+		return nil
+	}
+	for _, m := range p.maps {
+		if m.Type() != ebpf.DevMap {
+			continue
+		}
+		if e := m.Delete(uint32(0)); !errors.Is(e, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
 // NewSocketMap makes the map from queues to sockets.
 func NewSocketMap(queues int) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: socketMapName, Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues)})
@@ -105,6 +122,17 @@ type Part struct {
 	// Front, if not nil, is a map with room for one program (NewFrontMap), which has each frame first while it is there. It is gone when no process has the map any
 	// more.
 	Front *ebpf.Map
+	// Device is set by Resume alone, where frames are redirected.
+	Device *ebpf.Map
+}
+
+// Resumed is the program that the part was resumed from. It owns prog and the part's Device.
+func (p *Part) Resumed(prog *ebpf.Program) *Program {
+	q := &Program{Prog: prog}
+	if p.Device != nil {
+		q.maps = append(q.maps, p.Device)
+	}
+	return q
 }
 
 // Load assembles and loads a program for one interface or two. One for both is
@@ -290,7 +318,7 @@ func (a *assembler) assemble() asm.Instructions {
 		a.add(
 			asm.LoadMapPtr(asm.R1, a.device),
 			asm.Mov.Imm(asm.R2, 0),
-			asm.Mov.Imm(asm.R3, 0),
+			asm.Mov.Imm(asm.R3, xdpPass), // where no interface is in the map any more
 			asm.FnRedirectMap.Call(),
 		)
 	default:

@@ -23,7 +23,7 @@ const (
 	mapRoles
 )
 
-// Resume opens the state, the socket map and the front's map of each part when the program is what Load
+// Resume opens the state, the socket map, the front's map and the device map of each part when the program is what Load
 // would make of parts, with maps that say the same: then it need not be replaced. Of parts
 // themselves the state and the socket map only say how many queues there are to be. A part
 // that wants nothing has no socket map. nil: it is another program.
@@ -69,7 +69,7 @@ func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
 	}
 	mine = slices.Clone(parts)
 	for n := range mine {
-		mine[n].State, mine[n].Sockets, mine[n].Front = nil, nil, nil
+		mine[n].State, mine[n].Sockets, mine[n].Front, mine[n].Device = nil, nil, nil, nil
 	}
 	same := true
 	for i, id := range ids {
@@ -91,7 +91,7 @@ func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
 	}
 	for _, p := range mine {
 		err = errors.Join(err, p.State.Close())
-		for _, m := range []*ebpf.Map{p.Sockets, p.Front} {
+		for _, m := range []*ebpf.Map{p.Sockets, p.Front, p.Device} {
 			if m != nil {
 				err = errors.Join(err, m.Close())
 			}
@@ -116,8 +116,9 @@ func (p *Part) take(role int, m *ebpf.Map, id ebpf.MapID, want *Part) (kept, is 
 		return true, m.Type() == ebpf.XSKMap && m.MaxEntries() == want.Sockets.MaxEntries(), nil
 	case roleDevice:
 		var to uint32
+		p.Device = m
 		err := m.Lookup(uint32(0), &to)
-		return false, to == uint32(p.Spec.Other), err
+		return true, to == uint32(p.Spec.Other), err
 	case roleHosts:
 		is, err := hasHosts(m, p.Spec)
 		return false, is, err

@@ -43,6 +43,8 @@ func mutants() []mutant {
 		{"a new connection of which nobody told has no answers", "response.go", "if fl.asked == 0 && n.conns", "if false && n.conns", histories, "TestAttack5NumberComesBackUnannounced"},
 		{"what comes in fragments takes no PSN", "box.go", "in != toClients || !s.hidden(x, b)", "true", histories, "TestAttack5RightByFragments"},
 		{"no router counts hops", "request.go", "(hops < fl.up.hops() || !hdr", "(!hdr", histories, "TestAttack4ExactUnseen"},
+		{"a router that counts few hops does no harm", "address.go", "hops >= manyHops {", "hops >= 1 {", histories, "TestAttack4ExactUnseen"},
+		{"the shorter of two ways is the only one", "address.go", "hops >= manyHops {", "hops >= 255 {", histories, "TestAttack11TwoWays"},
 		{"what waits is lost with the following", "request.go", "for !q.Empty() {\n\t\t\tif y", "for false {\n\t\t\tif y", histories, "TestAttack4UnfollowedWaiting"},
 		{"no router counts hops of the usual", "header.go", "\t\tb[plainL3+8] >= h.b[plainL3+8] && be.Uint16(b", "\t\tbe.Uint16(b", histories, "TestAttack4ExactUnseen"},
 		{"the usual may go to another MAC address", "header.go", "be.Uint64(b[:])>>16 == be.Uint64(row.Server.L2[4:])&(1<<48-1) && ", "", histories, "TestAttackExactUnseen"},

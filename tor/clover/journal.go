@@ -19,7 +19,7 @@ import (
 //
 // All numbers are little-endian, but those of the front.
 //
-//	 0 magic | 8 length of a record (4) | 12 how many there are (4) | 16 zeros
+//	 0 magic | 8 length of a record (4) | 12 how many there are (4) | 16 the clock's epoch (24), zeros where it is not known
 //	64 records: 0 check; 0: free | 8 time | 16 key | 24 VA of the client | 32 VA it
 //	   was sent to | 40 swap operand of the client | 48 VA of the new entry
 //	   56 PSN (4) | 60 number among the key's (4) | 64 R_Key (4) | 68 newest PSN that the server had answered (4)
@@ -33,6 +33,7 @@ import (
 const (
 	journalMagic = 0x31727473_72766C63 // "clvrstr1"
 	journalHead  = 64
+	journalEpoch = 16
 	noteLen      = 168
 	noteFront    = 80
 	maxNotes     = 2048
@@ -48,8 +49,9 @@ const (
 
 // journal is the records, in memory that outlives the process.
 type journal struct {
-	b    []byte      // nil: nothing outlives it
-	free []freeNotes // by worker
+	b     []byte      // nil: nothing outlives it
+	epoch clock.Epoch // of this process's clock
+	free  []freeNotes // by worker
 	// Where the recorded CASes go, other atomics wait while no process is there: in each
 	// of the guards. kept is what a record has there.
 	guards []*port.Guard
@@ -83,6 +85,7 @@ type guarded struct {
 func (j *journal) remember(env graph.Env) (err error) {
 	if env.Memory != nil && j.b == nil {
 		j.b, err = env.Memory(journalLen)
+		j.epoch = clock.EpochOf(env.Clock)
 		j.free, j.kept, j.overdue = make([]freeNotes, env.Workers), make([]guarded, maxNotes), port.NewGuard(nil)
 		for w := range j.free {
 			j.free[w].list = make([]int32, 0, maxNotes)
@@ -336,6 +339,7 @@ func (s legacy) inherit(c *graph.Ctx) {
 		le.PutUint64(j.b[8:], journalShape)
 		le.PutUint64(j.b, journalMagic)
 	}
+	j.translate()
 	for w := range j.free {
 		j.free[w].list = j.free[w].list[:0]
 	}
@@ -382,6 +386,20 @@ func (s legacy) inherit(c *graph.Ctx) {
 	for _, g := range j.guards {
 		g.Replace(next)
 	}
+}
+
+// translate has the records' times be those of this process's clock.
+func (j *journal) translate() {
+	le := binary.LittleEndian
+	if behind := j.epoch.Since(clock.EpochIn(j.b[journalEpoch:])); behind != 0 {
+		for i := range int32(maxNotes) {
+			if p := j.record(i); le.Uint64(p[:]) == sum(p, i) {
+				le.PutUint64(p[8:], uint64(clock.Time(le.Uint64(p[8:])).Add(behind)))
+				le.PutUint64(p[:], sum(p, i))
+			}
+		}
+	}
+	j.epoch.Put(j.b[journalEpoch:])
 }
 
 // disowned counts a record that is not taken over.

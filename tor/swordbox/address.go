@@ -20,6 +20,9 @@ type stray struct {
 	n       uint32 // requests
 }
 
+// manyHops is a TTL that no way from here to a server takes.
+const manyHops = 32
+
 // enough requests in a row, over alive= at least, go to another address until it is taken for the server's new one.
 const enough = 3
 
@@ -48,10 +51,14 @@ func (s *clientSide) lost(fl *flow, x *packet.Buf, b []byte, partition bool) boo
 }
 
 // strands reports whether something on the way may throw request b, x, of flow fl away: a switch, as it is from no station, or a router, as it has less hops to live
-// than what came to the server. Then it was disposed of. A client's way may become longer: see enough.
+// than what came to the server, and less than manyHops. Then it was disposed of. A client's way may become longer: see enough.
 func (s *wire) strands(fl *flow, x *packet.Buf, b []byte, hops uint8) bool {
 	const isHops = 1 << 63 // no MAC address
-	if !hdr.Ethernet(b).FromStation() || !s.n.strays[s.n.index(fl)].persists(isHops|uint64(hops), fl.arrived, s.c.Now(), clock.Duration(s.cfg.alive)) {
+	station := hdr.Ethernet(b).FromStation()
+	if station && hops >= manyHops { // of two ways of different length
+		return false
+	}
+	if !station || !s.n.strays[s.n.index(fl)].persists(isHops|uint64(hops), fl.arrived, s.c.Now(), clock.Duration(s.cfg.alive)) {
 		s.c.Drop(x, reasonAddress)
 		return true
 	}

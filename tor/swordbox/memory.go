@@ -30,7 +30,7 @@ import (
 // it before the frames leave, which is at the end of a breath.
 //
 //	 0 magic | 8 layout of the rows, flows and ops (of those fields that the next process reads) | 12 conns= | 16 window= | 20 places
-//	24 last sign of life
+//	24 last sign of life | 32 the clock's epoch (24), zeros where it is not known
 //	64 records of 64 bytes, of each place as many as conns=: client, server (16 each) |
 //	   their QPNs (4 each) | VLAN (2) | 1: RoCE v1 | 1: bound | PSN of the client's
 //	   oldest request without an answer, and 2^31 (4) | 0
@@ -40,6 +40,7 @@ const (
 	memMoving = 0x3F786F62_77736C71 // "qlswbox?": what is here is being moved (see fit)
 	memHead   = 64
 	recordLen = 64
+	epochAt   = 32
 	boundAt   = 43 // in a record
 	unaAt     = 44
 )
@@ -68,6 +69,8 @@ type memory struct {
 	// barred: until then requests that a process before this one let through may
 	// be under way.
 	barred clock.Time
+	epoch  clock.Epoch    // of this process's clock
+	behind clock.Duration // what this process's clock shows more than the one before
 	bound  atomic.Int32
 	full   atomic.Int64 // until when it is not tried to bind more
 	ties   ties
@@ -188,7 +191,7 @@ func (s *shared) remember(env graph.Env) error {
 		}
 		return fmt.Errorf("servers= says that %v and %v are %s, and connections are left for which they were %s: give servers= as it was, or end them first (mode=end)", a, c, is, was)
 	}
-	s.mem.b = b
+	s.mem.b, s.mem.epoch = b, clock.EpochOf(env.Clock)
 	return nil
 }
 

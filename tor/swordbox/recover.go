@@ -30,7 +30,8 @@ func (s *Box) inherit(now clock.Time) {
 	}
 	count := left(m.b)
 	s.leftServers = serversIn(m.b)
-	g, alive := geometryIn(m.b), clock.Time(le.Uint64(m.b[24:]))
+	m.behind = m.epoch.Since(clock.EpochIn(m.b[epochAt:]))
+	g, alive := geometryIn(m.b), clock.Time(le.Uint64(m.b[24:])).Add(m.behind)
 	if [memHead]byte(m.b) != [memHead]byte{} {
 		s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
 	}
@@ -57,6 +58,7 @@ func (s *Box) inherit(now clock.Time) {
 	le.PutUint32(m.b[16:], uint32(m.window))
 	le.PutUint32(m.b[20:], uint32(m.places))
 	m.alive(now)
+	m.epoch.Put(m.b[epochAt:])
 	le.PutUint64(m.b, memMagic)
 	var bound []port.QueuePair
 	for p := range m.places { // what is damaged of one server ends nobody at another
@@ -263,6 +265,7 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 	for i := range n.flows {
 		if f := &n.flows[i]; f.synced {
 			n.reset(f, now)
+			f.began = min(f.began.Add(s.mem.behind), now)
 		}
 	}
 	for at := range n.ops {

@@ -43,6 +43,9 @@ type Config struct {
 	Clock clock.Clock
 	// LeaveOffloads: check and change no setting.
 	LeaveOffloads bool
+	// Alone: an error where another process has such a port of the interface, as long as this one is open. Two that forward
+	// would both have each frame.
+	Alone bool
 }
 
 // message is struct mmsghdr.
@@ -75,6 +78,7 @@ type Port struct {
 	rxPackets, rxBytes, rxDropped atomic.Uint64
 	txPackets, txBytes, txDropped atomic.Uint64
 
+	claim       *claim // nil: none
 	off         *offload.Interface
 	own, peer   offload.Mask
 	changed     []string
@@ -118,6 +122,11 @@ func Open(cfg Config) (_ *Port, err error) {
 			err = errors.Join(err, p.Close())
 		}
 	}()
+	if cfg.Alone {
+		if p.claim, err = newClaim(cfg.Interface); err != nil {
+			return nil, err
+		}
+	}
 	slot := (packet.Headroom + p.max + 63) &^ 63
 	if p.pool, err = packet.NewPool(cfg.Frames, slot, nil); err != nil {
 		return nil, err
@@ -409,5 +418,5 @@ func (p *Port) Close() error {
 		}
 		p.off.Close()
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.claim.close())...)
 }

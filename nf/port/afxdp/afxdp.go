@@ -534,7 +534,7 @@ func (o *Options) stale(f port.Filter) clock.Duration {
 	return o.Stale
 }
 
-// abort undoes an OpenPair that failed, or that no Attach followed: earlier programs
+// abort undoes an OpenPair that failed, that no Attach followed, or whose process cannot start: earlier programs
 // come back, and only what this process changed is restored.
 func (w *Pair) abort() error {
 	var errs []error
@@ -542,17 +542,26 @@ func (w *Pair) abort() error {
 		if d == nil {
 			continue
 		}
-		switch old := d.before; {
-		case d.resumed:
+		if d.resumed {
 			d.state.SetRestore(d.recorded)
-		case d.attached:
-			if old != nil {
-				errs = append(errs, xsk.Swap(d.index, old.Prog, d.prog.Prog, d.mode))
-			} else {
-				errs = append(errs, takeOff(d.index, d.prog.Prog, d.mode))
-			}
 		}
-		errs = append(errs, d.putBack(d.fresh), d.forget(d.found), d.release())
+		switch old := d.before; {
+		case !d.attached || d.resumed && d.prog == d.taken:
+		case old != nil:
+			errs = append(errs, offload.Within(d.ns, func() error { return xsk.Swap(d.index, old.Prog, d.prog.Prog, d.mode) }))
+		case w.join == nil: // what an earlier process had left on record is its program's by now
+			errs = append(errs, d.detach(), d.release())
+			continue
+		default:
+			errs = append(errs, takeOff(d.index, d.prog.Prog, d.mode))
+		}
+		// What is closed first is there for the way back, where it was file descriptors that there were too few of.
+		errs = append(errs, d.shut())
+		err := d.putBack(d.fresh)
+		if err == nil { // else it stays on record, for Detach or the next process
+			err = d.forget(d.found)
+		}
+		errs = append(errs, err, d.leave())
 	}
 	w.unclaim()
 	return errors.Join(errs...)
@@ -610,7 +619,7 @@ func (w *Pair) Free() (name string, err error) {
 	for _, d := range []*device{w.a, w.b} {
 		if there(d) && !there(d.other) {
 			w.detached = true
-			return d.name, errors.Join(d.detach(), d.other.detach())
+			return d.name, errors.Join(d.prog.Unjoin(), d.other.prog.Unjoin(), d.detach(), d.other.detach())
 		}
 	}
 	return "", nil
@@ -660,6 +669,18 @@ func (w *Pair) Close() error {
 			return
 		}
 		w.err = errors.Join(w.err, w.a.release(), w.b.release())
+	})
+	return w.err
+}
+
+// Undo is Close of a process that cannot start, and whose workers have not run: a wire that an earlier one left carries frames again,
+// as it did.
+func (w *Pair) Undo() error {
+	w.once.Do(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.detached = true
+		w.err = w.abort()
 	})
 	return w.err
 }

@@ -3,6 +3,7 @@ package afxdp
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -41,6 +42,50 @@ func Unclaimed(name string) error {
 		return err
 	}
 	return fmt.Errorf("interface %s has a program of another instance, which sees frames first: stop that instance, or: quillon detach %s", name, strings.Join(append([]string{name}, with...), " "))
+}
+
+// PutBack has an interface of the calling thread's network namespace as it was before a process that was killed had it in a
+// pair whose other interface is gone. It is an error, and nothing changes, if the interface is one end of a wire, or if queue
+// pairs are bound there.
+func PutBack(name string) (err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	mine, err := claims(name)
+	if err != nil {
+		return err
+	}
+	defer dropClaims(mine)
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", name, err)
+	}
+	a, err := xsk.AttachedTo(l.Attrs().Index)
+	if err != nil {
+		return explain(err)
+	}
+	if a == nil || a.Name != xsk.WireProgram {
+		return errors.Join(a.Close(), unwire(name)) // its settings may be on record
+	}
+	defer func() { err = errors.Join(err, a.Close()) }()
+	with, err := partners(a, l.Attrs().Index)
+	if err != nil {
+		return err
+	}
+	if len(with) > 0 {
+		return fmt.Errorf("interface %s is one end of a wire to %s: stop the instance that runs there, or: quillon detach %s %s", name, with[0], name, with[0])
+	}
+	bound, err := a.Set()
+	if err != nil || bound == nil {
+		return errors.Join(err, unwire(name))
+	}
+	n, err := bound.Len()
+	if err = errors.Join(err, bound.Close()); err != nil {
+		return err
+	}
+	if n > 0 {
+		return fmt.Errorf("%d queue pairs at %s cannot do without a process that was here, on two interfaces of which one is gone: end these connections at their clients, and then: quillon detach %s %s", n, name, name, name)
+	}
+	return unwire(name)
 }
 
 // ours reports whether a is a program of this package.

@@ -74,9 +74,10 @@ type device struct {
 	watched  bool          // somebody looks at all frames
 	before   *xsk.Attached // an earlier process's wire
 	attached bool
-	resumed  bool        // prog, state and sockets are the earlier process's
-	recorded [4]uint64   // what it had on record in state
-	counted  [][4]uint64 // by queue, what state counted before: see passed
+	resumed  bool         // prog, state and sockets are the earlier process's
+	recorded [4]uint64    // what it had on record in state
+	taken    *xsk.Program // the earlier process's
+	counted  [][4]uint64  // by queue, what state counted before: see passed
 }
 
 // find looks at an interface, and changes nothing.
@@ -435,7 +436,8 @@ func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
 		missed := atomic.LoadUint64(d.state.Missed(q))
 		d.counted = append(d.counted, [4]uint64{atomic.LoadUint64(d.state.Bypassed(q)), missed, atomic.LoadUint64(d.state.ShutOut(q)), atomic.LoadUint64(d.state.TooLong(q))})
 	}
-	d.spec, d.prog, d.mode, d.attached = part.Spec, &xsk.Program{Prog: prog}, mode, true
+	d.spec, d.prog, d.mode, d.attached = part.Spec, part.Resumed(prog), mode, true
+	d.taken = d.prog
 	d.limit.Store(int64(d.opt.stale(part.Spec.Filter)))
 	return d.bound.uses(port.Filter{}, part.Spec.Filter)
 }
@@ -633,7 +635,10 @@ func (d *device) putBack(w [4]uint64) error {
 }
 
 // release gives up everything but what is attached.
-func (d *device) release() error {
+func (d *device) release() error { return errors.Join(d.shut(), d.leave()) }
+
+// shut is release, but for what it takes to put settings back.
+func (d *device) shut() error {
 	if d == nil {
 		return nil
 	}
@@ -653,12 +658,20 @@ func (d *device) release() error {
 	d.prog, d.before, d.sockets, d.attached, d.fronts, d.own = nil, nil, nil, false, nil, nil
 	errs = append(errs, d.state.Close(), d.bound.close())
 	d.state = nil
+	return errors.Join(errs...)
+}
+
+// leave comes last: settings cannot be put back any more.
+func (d *device) leave() error {
+	if d == nil {
+		return nil
+	}
 	d.offloads.Close()
 	d.offloads = nil
 	if d.ns.IsOpen() {
-		errs = append(errs, d.ns.Close())
+		return d.ns.Close()
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // passed adds the kernel's counts for a queue; the last port also counts for

@@ -24,6 +24,8 @@ type Config struct {
 	// Splice tells which splice two interfaces are; nil: none is. The wire of a splice stays in the kernel when its
 	// ports are closed, as frames would cross no more without it.
 	Splice func(a, b string) (*Splice, error)
+	// Endpoint: the ports forward nothing. Others may have packet sockets at the same interfaces.
+	Endpoint bool
 }
 
 // Splice is two interfaces that were put into the way of frames, as "quillon bridge insert" does.
@@ -184,6 +186,11 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: %s", s.Inner, s.Port, then))
 		}
 	}
+	for _, dev := range []string{cfg.A, cfg.B} {
+		if err := afpacket.Unclaimed(dev); err != nil {
+			return err
+		}
+	}
 	cfg.Later = true
 	pair, err := afxdp.OpenPair(cfg)
 	if err != nil {
@@ -203,6 +210,9 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return err
 		}
+		if err := afpacket.Unclaimed(x.dev); err != nil {
+			return fmt.Errorf("port %s: %w", name, err)
+		}
 		d, err := afxdp.Open(afxdp.Config{Name: name, Interface: x.dev, Index: index, Options: x.options(o.cfg.Filter, o.cfg.Clock)})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
@@ -216,7 +226,7 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err := afxdp.Unclaimed(x.dev); err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave})
+		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
@@ -355,12 +365,24 @@ func (o *Ports) freeing(devs [2]string) string {
 }
 
 // Close puts the interfaces back as they were, but for wires that are kept.
-func (o *Ports) Close() error {
+func (o *Ports) Close() error { return o.each(func(p *opened) error { return p.close() }) }
+
+// Undo is Close where the graph has not run, as it cannot: wires that an earlier process left are as they were, too.
+func (o *Ports) Undo() error {
+	return o.each(func(p *opened) error {
+		if p.pair != nil {
+			return p.pair.Undo()
+		}
+		return p.close()
+	})
+}
+
+func (o *Ports) each(do func(p *opened) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var errs []error
-	for _, p := range o.open {
-		errs = append(errs, p.close())
+	for i := range o.open {
+		errs = append(errs, do(&o.open[i]))
 	}
 	return errors.Join(errs...)
 }

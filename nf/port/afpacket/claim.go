@@ -1,0 +1,159 @@
+package afpacket
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// claim is the right to forward an interface's frames with packet sockets: of two processes that both did so, each frame would
+// come out twice. It is a packet socket that receives nothing. The kernel shows it to everybody in the interface's network
+// namespace, lets nobody open one who may not open packet sockets there anyway, and closes it with its process.
+type claim struct {
+	fd    int
+	inode uint64
+}
+
+const (
+	// claimProtocol is what marks the socket. Frames of Ethernet have a length in its place (IEEE 802.3, 3.2.6), for which
+	// the kernel has other numbers, so that none comes to it.
+	claimProtocol = 0x0517
+	// claimWait is how long a claim is waited for: the kernel closes sockets of a process that was killed at leisure.
+	claimWait  = 5 * time.Second
+	claimPause = 10 * time.Millisecond
+)
+
+// mine are the inodes of this process's claims: it may change a port of an interface for another one.
+var mine = struct {
+	sync.Mutex
+	inodes map[uint64]bool
+}{inodes: map[uint64]bool{}}
+
+// newClaim claims an interface of the calling thread's network namespace. It is an error if another process has it, and goes
+// on having it. Several claims of one process are none against each other.
+func newClaim(name string) (*claim, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("interface %q: %w", name, err)
+	}
+	c := &claim{fd: -1}
+	err = wait(name, func() (bool, error) {
+		// Who is first to see no other claim beside its own one has it: any later one sees this one. Two that see each
+		// other both go back.
+		if taken, err := others(l.Attrs().Index); taken || err != nil {
+			return taken, err
+		}
+		if err := c.open(l.Attrs().Index); err != nil {
+			return false, err
+		}
+		taken, err := others(l.Attrs().Index)
+		if taken || err != nil {
+			err = errors.Join(err, c.close())
+		}
+		return taken, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Unclaimed is nil if no other process has an interface of the calling thread's network namespace.
+func Unclaimed(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", name, err)
+	}
+	return wait(name, func() (bool, error) { return others(l.Attrs().Index) })
+}
+
+// wait tries until the interface is not taken any more.
+func wait(name string, try func() (taken bool, err error)) error {
+	wall := clock.NewWall()
+	for since := wall.Now(); ; time.Sleep(claimPause + rand.N(claimPause)) {
+		taken, err := try()
+		if err != nil {
+			return fmt.Errorf("interface %s: %w", name, err)
+		}
+		if !taken {
+			return nil
+		}
+		if wall.Now().Sub(since) > claimWait {
+			return fmt.Errorf("interface %s has packet sockets of another instance: stop that instance first (quillon list)", name)
+		}
+	}
+}
+
+// open makes the socket.
+func (c *claim) open(index int) (err error) {
+	if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("packet socket: %w: run as root, or with CAP_NET_RAW", err)
+		}
+		return fmt.Errorf("packet socket: %w", err)
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(c.fd, &st)
+	c.inode = st.Ino
+	mine.Lock()
+	mine.inodes[c.inode] = true
+	mine.Unlock()
+	if err == nil {
+		err = unix.Bind(c.fd, &unix.SockaddrLinklayer{Protocol: claimProtocol>>8 | claimProtocol&0xFF<<8, Ifindex: index})
+	}
+	if err != nil {
+		err = errors.Join(fmt.Errorf("claim it: %w", err), c.close())
+	}
+	return err
+}
+
+// close lets others have the interface.
+func (c *claim) close() error {
+	if c == nil || c.fd < 0 {
+		return nil
+	}
+	err := unix.Close(c.fd)
+	c.fd = -1
+	mine.Lock()
+	delete(mine.inodes, c.inode)
+	mine.Unlock()
+	return err
+}
+
+// others reports whether another process has claimed an interface. Where the kernel shows no packet sockets (there is no
+// /proc) nobody knows.
+func others(index int) (bool, error) {
+	f, err := os.Open("/proc/thread-self/net/packet")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	mine.Lock()
+	defer mine.Unlock()
+	for s.Scan() {
+		// sk RefCnt Type Proto Iface R Rmem User Inode
+		w := strings.Fields(s.Text())
+		if len(w) < 9 || w[4] != strconv.Itoa(index) || w[3] != fmt.Sprintf("%04x", claimProtocol) {
+			continue
+		}
+		if inode, err := strconv.ParseUint(w[8], 10, 64); err == nil && !mine.inodes[inode] {
+			return true, nil
+		}
+	}
+	return false, s.Err()
+}
