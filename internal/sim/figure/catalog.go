@@ -131,7 +131,8 @@ func throughputs() []*Figure {
 			reasons: []reason{
 				{series: nameDefault, from: 280, to: 280, text: reasonDip},
 				{series: nameWrite, from: 280, to: 280, text: reasonDip},
-				{series: nameWrite, from: 224, text: reasonRounds, cause: causeRounds},
+				{series: nameWrite, from: 224, to: 224, text: reasonRounds, cause: causeRounds},
+				{series: nameWrite, from: 336, text: reasonRounds, cause: causeRounds},
 				{series: nameDefault, text: reasonSteps},
 				{series: nameWrite, text: reasonSteps},
 				{ratio: true, series: "280 threads, read+write steering over default", text: reasonDip},
