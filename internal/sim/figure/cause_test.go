@@ -71,7 +71,7 @@ func TestCauseOff(t *testing.T) {
 		{id: "2.12", cause: causeKeys, series: nameDefault, x: 56},
 		{id: "2.4", cause: causeKeys, series: nameDefault, panel: 1, x: 96},
 		{id: "2.13", cause: causeAlone, series: nameReadWrite, x: 112},
-		{id: "six-host-run", cause: causeMix, series: "B / " + nameDefault, panel: 1, x: 192},
+		{id: "six-host-run", cause: causeMix, series: "B / " + nameDefault, panel: 1, x: 240},
 		{id: "2.15", cause: causeTiming, series: nameReadWrite + " read", name: "5"},
 	} {
 		fs, err := Find(x.id)
