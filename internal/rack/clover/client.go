@@ -187,6 +187,7 @@ type Session struct {
 	rpc    rpc
 
 	step    step
+	then    step // where it goes on when it has thought
 	res     Result
 	k       *keyState
 	class   int
@@ -321,8 +322,8 @@ func (s *Session) Read(now clock.Time, key uint64) error {
 		return ErrBusy
 	}
 	s.begin(now, key, false)
-	if s.c.work.Read > 0 {
-		s.think(s.c.work.Read)
+	if d := s.c.work.Between + s.c.work.Read; d > 0 {
+		s.think(d)
 		return nil
 	}
 	s.locate()
@@ -344,8 +345,8 @@ func (s *Session) Write(now clock.Time, key uint64, value []byte) error {
 	out := s.out[:s.outLen]
 	put64(out, wire.KeyAt, key)
 	clear(out[ValueAt+copy(out[ValueAt:], value):])
-	if s.c.work.Write > 0 {
-		s.think(s.c.work.Write)
+	if d := s.c.work.Between + s.c.work.Write; d > 0 {
+		s.think(d)
 		return nil
 	}
 	s.write()
@@ -362,7 +363,7 @@ func (s *Session) write() {
 
 func (s *Session) begin(now clock.Time, key uint64, write bool) {
 	s.c.now = now
-	s.res = Result{Session: s.index, Key: key, Write: write, FirstTry: true, Start: now}
+	s.res = Result{Session: s.index, Key: key, Write: write, FirstTry: true, Start: now.Add(s.c.work.Between)}
 	s.k = s.c.look(key)
 	s.start, s.cur, s.own, s.back = 0, 0, 0, 0
 	s.pending, s.stale, s.hops = 0, 0, 0
@@ -421,6 +422,15 @@ func (s *Session) complete(w *rnic.WC) {
 		s.finish(s.res.Err)
 		return
 	}
+	if s.c.work.Round > 0 {
+		s.think(s.c.work.Round)
+		return
+	}
+	s.arrived()
+}
+
+// arrived goes on with what the step's requests have brought.
+func (s *Session) arrived() {
 	switch s.step {
 	case stepRead, stepPlain, stepBody:
 		s.examine()

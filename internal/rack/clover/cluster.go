@@ -281,7 +281,7 @@ func (c *Config) defaults(r Rack) error {
 		c.Metadata.MaxClients = max(4096, len(r.Compute)*(c.Sessions+spaceChannels+1+collectors))
 	}
 	switch {
-	case int(c.Search) >= len(searches) || c.Nap < 0 || c.Work.Read < 0 || c.Work.Write < 0:
+	case int(c.Search) >= len(searches) || c.Nap < 0 || min(c.Work.Read, c.Work.Write, c.Work.Round, c.Work.Between) < 0:
 		return errors.New("clover: no such search, or a nap or work of negative length")
 	case !wire.ValidSlab(c.Slab):
 		return fmt.Errorf("clover: %d is no slab size: choose 128 << 0..8", c.Slab)

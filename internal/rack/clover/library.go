@@ -65,13 +65,20 @@ type gcRecord struct {
 	old, own Pointer
 }
 
-// Work is what the library does by itself for an operation: finding the key, copying, allocating,
-// keeping lists. It is done before the first request, and nothing is done between requests.
-type Work struct{ Read, Write time.Duration }
+// Work is what the library does by itself, and the program that uses it.
+type Work struct {
+	// Read and Write are done before the operation's first request: finding the key, copying,
+	// allocating, keeping lists.
+	Read, Write time.Duration
+	// Round is done when what a round trip brought is there, before the operation goes on.
+	Round time.Duration
+	// Between is what the program does between two operations. It is no part of a latency.
+	Between time.Duration
+}
 
-// think has the session work for d before it goes on.
+// think has the session work for d before it goes on from where it is.
 func (s *Session) think(d time.Duration) {
-	s.step, s.ready = stepThink, s.c.now.Add(d)
+	s.then, s.step, s.ready = s.step, stepThink, s.c.now.Add(d)
 	h := append(s.c.thinking, s)
 	i := len(h) - 1
 	for i > 0 && h[(i-1)/2].ready > s.ready {
@@ -101,9 +108,13 @@ func (c *Client) thought() bool {
 			i = k
 		}
 		c.thinking = h
-		if s.res.Write {
+		s.step = s.then
+		switch {
+		case s.step != stepIdle:
+			s.arrived()
+		case s.res.Write:
 			s.write()
-		} else {
+		default:
 			s.locate()
 		}
 		did = true

@@ -113,3 +113,41 @@ func b2i(b bool) int {
 	}
 	return 0
 }
+
+// The library's own work is a part of an operation's latency: what is done before the first request, and what is done after each
+// round trip. What the program does between two operations is not.
+func TestLibraryWork(t *testing.T) {
+	const d = time.Second // more than all else takes
+	for _, c := range []struct {
+		name        string
+		work        Work
+		read, write int // how often d is in the latency of a read, and of a write
+		took        int // and in how long both take, one after the other
+	}{
+		{"before", Work{Read: d, Write: 2 * d}, 1, 2, 3},
+		{"round trips", Work{Round: d}, 1, 2, 3},
+		{"between", Work{Between: d}, 0, 0, 2},
+		{"all", Work{Read: d, Write: d, Round: d, Between: d}, 2, 3, 7},
+	} {
+		// Headers: entries are in stock, so that a write has two round trips.
+		r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 512, Sessions: 1, Search: SearchHeaders}, 1, 1)
+		r.op(0, 0, false, 1, nil)
+		r.op(0, 0, true, 1, make([]byte, 8))
+		r.cl.compute[0].ld.c.work = c.work
+		begun := r.clk.Now()
+		read := r.op(0, 0, false, 1, nil)
+		write := r.op(0, 0, true, 1, make([]byte, 8))
+		if read.Err != nil || write.Err != nil {
+			t.Fatal(read.Err, write.Err)
+		}
+		for _, x := range []struct {
+			what string
+			took time.Duration
+			n    int
+		}{{"a read", read.Latency(), c.read}, {"a write", write.Latency(), c.write}, {"both", r.clk.Now().Sub(begun), c.took}} {
+			if want := time.Duration(x.n) * d; x.took < want || x.took >= want+d/2 {
+				t.Errorf("%s: %s takes %v, not %v", c.name, x.what, x.took, want)
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package figure
 
 import (
 	"context"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func TestCauses(t *testing.T) {
 			if re.cause == "" {
 				continue
 			}
-			if re.ratio || re.series == "" || len(re.names) > 0 || !f.overThreads && !f.overMixes() {
+			if re.ratio || re.series == "" || !f.overThreads && !f.overMixes() {
 				t.Errorf("%s, %q: no experiment is run for such reasons here", f.ID, re.text)
 				continue
 			}
@@ -53,7 +54,7 @@ func TestCauses(t *testing.T) {
 // overMixes reports whether the figure's abscissa are workloads.
 func (f *Figure) overMixes() bool {
 	p, err := load(f.data)
-	return err == nil && p.X.Scale == Category && p.X.Label == "YCSB"
+	return err == nil && p.X.Scale == Category && (p.X.Label == "YCSB" || p.X.Label == "writes")
 }
 
 // What is the default is what takes points into the tolerance: without it they are outside.
@@ -65,10 +66,13 @@ func TestCauseOff(t *testing.T) {
 		id, cause, series string
 		panel             int
 		x                 float64
+		name              string
 	}{
-		{"2.12", causeKeys, nameDefault, 0, 56},
-		{"2.4", causeKeys, nameDefault, 1, 96},
-		{"2.13", causeAlone, nameReadWrite, 0, 112},
+		{id: "2.12", cause: causeKeys, series: nameDefault, x: 56},
+		{id: "2.4", cause: causeKeys, series: nameDefault, panel: 1, x: 96},
+		{id: "2.13", cause: causeAlone, series: nameReadWrite, x: 112},
+		{id: "six-host-run", cause: causeMix, series: "B / " + nameDefault, panel: 1, x: 240},
+		{id: "2.15", cause: causeTiming, series: nameReadWrite + " read", name: "5"},
 	} {
 		fs, err := Find(x.id)
 		if err != nil {
@@ -81,12 +85,12 @@ func TestCauseOff(t *testing.T) {
 		re := &reason{panel: x.panel, series: x.series}
 		for _, s := range p.Quantities[x.panel].Series {
 			for _, c := range s.Points {
-				if s.Name != x.series || c.x != x.x {
+				if s.Name != x.series || c.x != x.x || c.name != x.name {
 					continue
 				}
 				on, off := at(t, fs[0], "", re, c), at(t, fs[0], x.cause, re, c)
 				if on.Verdict != Within || off.Verdict != Missed {
-					t.Errorf("%s, %s at %v: %+.0f %% (%s), with %s %+.0f %% (%s)", x.id, x.series, c.x, 100**on.Error, on.Verdict, x.cause, 100**off.Error, off.Verdict)
+					t.Errorf("%s, %s at %v%s: %+.0f %% (%s), with %s %+.0f %% (%s)", x.id, x.series, c.x, c.name, 100**on.Error, on.Verdict, x.cause, 100**off.Error, off.Verdict)
 				}
 			}
 		}
@@ -108,12 +112,15 @@ func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 			if !ok {
 				technique = series
 			}
+			for _, side := range []string{" read", " write"} { // of 2.15
+				technique = strings.TrimSuffix(technique, side)
+			}
 			mine := strings.HasPrefix(j.name, technique+",")
 			if ok {
 				writes := map[string]string{"C": " 0 %", "B": " 5 %", "A": " 50 %", "W": " 100 %"}[series]
 				mine = mine && strings.Contains(j.name, writes)
 			}
-			if mine && (c.name == "" || strings.HasSuffix(j.name, " "+c.name)) {
+			if mine && (c.name == "" || strings.HasSuffix(j.name, " "+c.name) || strings.Contains(j.name, ", "+c.name+" % writes")) {
 				want = append(want, j)
 			}
 		}
@@ -131,6 +138,33 @@ func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 		t.Fatalf("%s: no %s at %v", f.ID, re.series, c.x)
 	}
 	return *pt
+}
+
+// The costs of threads on a host are found from two curves: these come out as they went in.
+func TestCrowds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	fs, err := Find("six-host-run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := load(fs[0].data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, series := range []string{crowdedReads, crowdedWrites} {
+		for _, threads := range []float64{1, 8, 24} {
+			x := threads * float64(sixHosts.hosts)
+			y, ok := p.at(0, series, x)
+			if !ok {
+				t.Fatalf("%s has no point at %v", series, x)
+			}
+			if got := at(t, fs[0], "", &reason{series: series}, coord{x: x, y: y}); math.Abs(*got.Error) > 0.03 {
+				t.Errorf("%s at %v: %+.1f %%", series, x, 100**got.Error)
+			}
+		}
+	}
 }
 
 // WRITEs in the place of CASes are more from few queue pairs on, as published.
