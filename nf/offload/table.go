@@ -93,6 +93,7 @@ type stake struct {
 // record is what the process keeps of a slot.
 type record struct {
 	inUse  bool
+	follow int8        // the part whose owner's the numbers of TCP segments in the slot are, plus 1; 0: nobody's
 	queued atomic.Bool // its slot is among those that have ended
 	after  uint32      // the next one there, plus 1
 	seen   uint32      // of its times, at the last look
@@ -458,7 +459,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 		}
 	}
 	s, r := &t.slots[i], &t.records[i]
-	*r = record{inUse: true}
+	*r = record{inUse: true, follow: int8(a.follows + 1)}
 	for n := range a.n {
 		r.parts[n] = part{ref: a.parts[n].Ref, owner: numbers[n], in: a.parts[n].In}
 	}
@@ -675,7 +676,7 @@ func (t *entries) usage(i uint32, p *part) (u Usage) {
 func (t *entries) tell(i uint32, p *part, running bool) {
 	o, s := t.owner(p), &t.slots[i]
 	u := t.usage(i, p)
-	if _, is := o.(Windower); is && s.Flags&FlagFollow != 0 && !running {
+	if r := &t.records[i]; r.follow != 0 && p == &r.parts[r.follow-1] && !running {
 		u.Sides = &[2]Side{s.Sides[p.in], s.Sides[1-p.in]}
 	}
 	o.Used(p.ref, &u)
@@ -795,12 +796,12 @@ func (t *Table) Hold(f *Flows) bool {
 	return true
 }
 
-// Release gives back what Hold has taken, with the numbers that a Windower has now; without keep the entry ends.
+// Release gives back what Hold has taken, with the numbers that its owner has now if it follows them; without keep the entry ends.
 func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 	i, n := f.head.entry(), f.head.part()
 	s := &t.slots[i]
-	if x, is := o.(Windower); is && s.Flags&FlagFollow != 0 {
-		x.Sides(ref, int(t.records[i].parts[n].in), &s.Sides)
+	if r := &t.records[i]; int(r.follow) == n+1 {
+		o.(Windower).Sides(ref, int(r.parts[n].in), &s.Sides)
 	}
 	turn := atomic.LoadUint64(&s.Claim) >> 32 << 32
 	// Another owner may have ended it.
