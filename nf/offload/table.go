@@ -138,6 +138,7 @@ type Table struct {
 	wanted []want       // by the keys of frames that would answer those that wait
 	wants  atomic.Int64 // when the last one was added, plus 1; 0: none was
 	seed   maphash.Seed
+	nobody nobody
 	// Of who has the turn:
 	waiting []candidate
 	paused  bool
@@ -170,6 +171,7 @@ func NewTable(k Kernel) *Table {
 	t := &Table{framer: framer{k: k, control: k.Control()}, entries: entries{kernel: k, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots()))},
 		waiting: make([]candidate, candidates), wanted: make([]want, candidates), seed: maphash.MakeSeed()}
 	t.ahead.Store(math.MinInt64 / 2)
+	t.nobody.flows = make([]Flows, max(1, len(t.slots)))
 	return t
 }
 
@@ -276,6 +278,9 @@ func (t *Table) offer(d *Decision) Outcome {
 	}
 	c.key, c.other, c.at = in.Key, out.reversed(d.Out), t.Time()
 	c.dir.Key = c.key.Bytes()
+	if c.n == 0 {
+		t.nobodys(&c)
+	}
 	if !t.try() {
 		return Taken
 	}
@@ -327,6 +332,33 @@ func (t *Table) pair(c *candidate) Outcome {
 	return o
 }
 
+// nobody is the Owner of entries that no function remembers, so that a flow of theirs has one entry, too. A ref is a hash of the keys of both directions.
+type nobody struct {
+	flows []Flows
+	turn  turn.Turn
+}
+
+// Decides implements Owner, and so do Flows and Used.
+func (*nobody) Decides(uint32) bool       { return true }
+func (o *nobody) Flows(ref uint32) *Flows { return &o.flows[ref] }
+func (*nobody) Used(ref uint32, u *Usage) {}
+
+// Take implements Sharer, and so do Give and State.
+func (o *nobody) Take()             { o.turn.Take() }
+func (o *nobody) Give()             { o.turn.Give() }
+func (*nobody) State(uint32) uint64 { return 0 }
+
+// nobodys makes a decision without a function's part nobody's.
+func (t *Table) nobodys(c *candidate) {
+	a, b := c.key.hash(t.seed), c.other.hash(t.seed)
+	in := uint8(0)
+	if a > b {
+		in = 1
+	}
+	c.parts[0] = stake{Owner: &t.nobody, Ref: uint32((a + b) % uint64(len(t.nobody.flows))), In: in}
+	c.n = 1
+}
+
 // wait has a decision wait for one about the other direction.
 func (t *Table) wait(c *candidate) {
 	t.waiting[c.key.hash(t.seed)%candidates] = *c
@@ -356,9 +388,6 @@ func (t *Table) Wanted(k *Key) bool {
 
 // there reports whether the kernel runs frames like this one, and has them run as they are to be. An entry that does something else ends: the flow has changed.
 func (t *Table) there(c *candidate) (is bool) {
-	if c.n == 0 {
-		return false
-	}
 	p := &c.parts[0]
 	t.turnOf(p.Owner)
 	defer t.giveOf(p.Owner)
@@ -489,7 +518,7 @@ func (t *Table) linkAll(i uint32, a, b *candidate) bool {
 			return false
 		}
 	}
-	return a.n == 0 && t.starts(i) || a.n > 0 && t.link(i, last, a, b, true)
+	return t.link(i, last, a, b, true)
 }
 
 // starts has the kernel run an entry that is born.

@@ -111,3 +111,31 @@ func TestAttack12TwoFirewalls(t *testing.T) {
 	}
 	fmt.Println(w.fast.ran)
 }
+
+// TestAttack12TwoFirewallsBlind: there, one segment of a stranger who guesses nothing ends nobody's connection.
+func TestAttack12TwoFirewallsBlind(t *testing.T) {
+	w := told12(t, []string{"firewall2", "firewall"}, map[string]graph.Args{
+		"firewall":  {"rules": "allow+in:a", "mode": "loose", "tcp-idle": "5s"},
+		"firewall2": {"rules": "allow+in:a"}})
+	c := newTCP12(w)
+	c.open()
+	c.data(1, 100)
+	w.at = w.at.Add(time.Minute)
+	for n := range 20 {
+		w.at = w.at.Add(10 * time.Millisecond)
+		c.data(n%2, 100)
+	}
+	if w.fast.ran == 0 {
+		t.Fatal("nothing is run in front")
+	}
+	// The strict firewall, behind the other one for who is outside, drops it.
+	if a, b := c.push(1, c.frame(1, c.next[1]+1<<30, c.next[0], 0x10, 0, nil)); a || b {
+		t.Fatalf("the stranger's segment passes: without %v, with %v", a, b)
+	}
+	for n := range 20 {
+		w.at = w.at.Add(10 * time.Millisecond)
+		if a, b := c.data((n+1)%2, 100); a != b {
+			t.Fatalf("segment %d behind it, of the connection, passes without: %v, with: %v", n, a, b)
+		}
+	}
+}

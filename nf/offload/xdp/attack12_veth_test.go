@@ -18,7 +18,8 @@ import (
 	"github.com/quillon/quillon/nf/port/open"
 )
 
-// TestAttack12Lost: what happens to an interface or its other end under traffic costs a flow in the kernel no frames that the functions would have sent.
+// TestAttack12Lost: what happens to an interface or its other end under traffic costs a flow in the kernel no frames that the functions would have sent, once
+// that was noticed.
 func TestAttack12Lost(t *testing.T) {
 	for name, x := range map[string]struct {
 		length int
@@ -135,7 +136,14 @@ func lost12(t *testing.T, offload string, length int, change func(near, far *top
 	if err := change(near, spaces[2]); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond)
+	for n := 0; offload == "on"; n++ {
+		if a, err := x.Graph.Ahead(); err != nil || n == 1000 {
+			t.Fatalf("nothing is noticed: %v", err)
+		} else if len(a.LeftOut) > 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	for range 50 {
 		send(0)
 		time.Sleep(time.Millisecond)

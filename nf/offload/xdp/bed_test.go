@@ -55,7 +55,8 @@ func (e *tested) Clock() int64 {
 func (x *box) tell(at clock.Time) {
 	if x.e != nil {
 		x.e.at.Store(int64(at))
-		atomic.StoreInt64(x.e.told, int64(at-at%tick))
+		atomic.StoreInt64(&x.e.told[0], int64(at-at%tick))
+		atomic.StoreInt64(&x.e.told[1], int64(at))
 	}
 }
 

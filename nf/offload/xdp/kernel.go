@@ -48,7 +48,7 @@ type Kernel struct {
 	counts  *ebpf.Map
 	devices *ebpf.Map
 	own     *ebpf.Map
-	told    *int64 // what time it is for the program; nil: it asks the kernel
+	told    *[2]int64 // what time it is for the program, by the coarse clock and by the exact one; nil: it asks the kernel
 }
 
 // New loads the program, with room for so many entries.
@@ -94,7 +94,7 @@ func newKernel(entries int, told bool) (_ *Kernel, err error) {
 	var clock *ebpf.Map
 	var clockMem []byte
 	if told {
-		clock, clockMem = memory("flow_clock", 8)
+		clock, clockMem = memory("flow_clock", 16)
 	}
 	k.tunnels = made(ebpf.MapSpec{Name: "flow_tunnels", Type: ebpf.Hash, KeySize: offload.TunnelKeyLen, ValueSize: 12, MaxEntries: offload.MaxTunnels, Flags: unix.BPF_F_NO_PREALLOC})
 	k.headers = made(ebpf.MapSpec{Name: "flow_headers", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(offload.Template{})), MaxEntries: offload.MaxTunnels})
@@ -112,7 +112,7 @@ func newKernel(entries int, told bool) (_ *Kernel, err error) {
 	m := descriptors{in: in.FD(), control: control.FD(), flows: flows.FD(), slots: slots.FD(), sixes: sixes.FD(), tunnels: k.tunnels.FD(), templates: k.headers.FD(),
 		counts: k.counts.FD(), devices: k.devices.FD(), own: k.own.FD()}
 	if told {
-		m.clock, k.told = clock.FD(), (*int64)(unsafe.Pointer(&clockMem[0]))
+		m.clock, k.told = clock.FD(), (*[2]int64)(unsafe.Pointer(&clockMem[0]))
 	}
 	code := program(m, form)
 	k.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: ProgramName, Type: ebpf.XDP, License: "GPL", Instructions: code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
