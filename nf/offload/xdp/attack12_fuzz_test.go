@@ -14,7 +14,6 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/outer"
-	"github.com/quillon/quillon/nf/track"
 )
 
 var chains12 = []struct {
@@ -29,9 +28,6 @@ var chains12 = []struct {
 	{"napt-port", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "port", "udp-idle": "300ms", "tcp-idle": "400ms", "tcp-trans": "100ms"}}, 0},
 	{"napt-endpoint", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "endpoint", "udp-idle": "300ms", "tcp-idle": "400ms", "tcp-trans": "100ms"}}, 0},
 	{"napt-address", []string{"napt"}, map[string]graph.Args{"napt": {"public": public + "+198.51.100.2", "filter": "address", "ports": "2000-2060", "udp-idle": "300ms", "tcp-idle": "400ms", "tcp-trans": "100ms"}}, 0},
-	{"napt-small", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "address", "mappings": "16", "sessions": "16", "udp-idle": "300ms", "tcp-idle": "400ms", "tcp-trans": "100ms"}}, 0},
-	{"napt-small-endpoint", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "endpoint", "mappings": "16", "sessions": "16", "udp-idle": "300ms", "tcp-idle": "400ms", "tcp-trans": "100ms"}}, 0},
-	{"napt-small-port", []string{"napt"}, map[string]graph.Args{"napt": {"public": public, "filter": "port", "mappings": "16", "sessions": "16", "udp-idle": "300ms", "tcp-idle": "400ms", "tcp-trans": "100ms"}}, 0},
 	{"small", []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a", "conns": "16", "udp-idle": "300ms", "tcp-idle": "400ms", "tcp-close": "100ms"}}, 0},
 	{"both", []string{"firewall", "napt"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a", "rules6": "allow+in:a", "udp-idle": "250ms", "tcp-idle": "300ms"}, "napt": {"public": public, "mac": mac, "filter": "endpoint", "udp-idle": "350ms", "tcp-idle": "400ms"}}, 0},
 	{"vxlan", []string{"vxlan"}, map[string]graph.Args{"vxlan": {"vni": "5000", "local": "192.0.2.1", "remote": "192.0.2.2", "local-mac": "02:00:00:00:00:01", "remote-mac": "02:00:00:00:00:02", "inner-tags": "keep", "offload": "on"}}, 0},
@@ -172,16 +168,9 @@ func (w *world) compare12() {
 
 // TestAttack12Fuzz: headers of flows that are run, changed at random, and times close to those at which flows are forgotten.
 func TestAttack12Fuzz(t *testing.T) {
-	seeds, from := 1, 1
-	if s, err := strconv.Atoi(os.Getenv("ATTACK12_SEEDS")); err == nil {
-		seeds = s
-	}
-	if s, err := strconv.Atoi(os.Getenv("ATTACK12_FROM")); err == nil {
-		from = s
-	}
-	workers := 1
-	if n, err := strconv.Atoi(os.Getenv("ATTACK12_WORKERS")); err == nil {
-		workers = n
+	from, seeds, workers := 1, 1, 1
+	if n, err := strconv.Atoi(os.Getenv("QUILLON_SEED")); err == nil {
+		from, workers = n, 1+n%2
 	}
 	for seed := from; seed < from+seeds; seed++ {
 		for _, c := range chains12 {
@@ -257,32 +246,8 @@ func TestAttack12Fuzz(t *testing.T) {
 							x.vlan = v
 						}
 					}
-					if k%700 == 699 && c.vlan == 0 && os.Getenv("ATTACK12_SET") != "no" {
+					if k%700 == 699 && c.vlan == 0 {
 						w.set(c.apps)
-					}
-					if os.Getenv("ATTACK12_STEP") != "" {
-						ca, _ := w.plain.state(w.at)
-						cb, _ := w.fast.state(w.at)
-						in := map[string]int{}
-						for _, x := range ca {
-							in[id(&x)] |= 1
-						}
-						for _, x := range cb {
-							in[id(&x)] |= 2
-						}
-						for x, n := range in {
-							if n != 3 {
-								t.Errorf("step %d, at %v: %s: %d (1: without alone)", k, time.Duration(w.at), x, n)
-							}
-						}
-						if t.Failed() {
-							for i, cs := range [2][]track.Connection{ca, cb} {
-								for _, x := range cs {
-									t.Log(i, x.String(), x.Left, x.Offload)
-								}
-							}
-							t.FailNow()
-						}
 					}
 					if k%200 == 199 {
 						w.compare12()
