@@ -94,6 +94,7 @@ type stake struct {
 // record is what the process keeps of a slot.
 type record struct {
 	inUse  bool
+	follow int8        // the part whose owner's the numbers of TCP segments in the slot are, plus 1; 0: nobody's
 	queued atomic.Bool // its slot is among those that have ended
 	after  uint32      // the next one there, plus 1
 	seen   uint32      // of its times, at the last look
@@ -138,6 +139,7 @@ type Table struct {
 	wanted []want       // by the keys of frames that would answer those that wait
 	wants  atomic.Int64 // when the last one was added, plus 1; 0: none was
 	seed   maphash.Seed
+	nobody nobody
 	// Of who has the turn:
 	waiting []candidate
 	paused  bool
@@ -171,6 +173,7 @@ func NewTable(k Kernel) *Table {
 	t := &Table{framer: framer{k: k, control: k.Control()}, entries: entries{kernel: k, meters: meters{mem: k.Meters()}, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots()))},
 		waiting: make([]candidate, candidates), wanted: make([]want, candidates), seed: maphash.MakeSeed()}
 	t.ahead.Store(math.MinInt64 / 2)
+	t.nobody.flows = make([]Flows, max(1, len(t.slots)))
 	return t
 }
 
@@ -288,6 +291,9 @@ func (t *Table) offer(d *Decision) Outcome {
 	}
 	c.key, c.other, c.at = in.Key, out.reversed(d.Out), t.Time()
 	c.dir.Key = c.key.Bytes()
+	if c.n == 0 {
+		t.nobodys(&c)
+	}
 	if !t.try() {
 		return Taken
 	}
@@ -339,6 +345,33 @@ func (t *Table) pair(c *candidate) Outcome {
 	return o
 }
 
+// nobody is the Owner of entries that no function remembers, so that a flow of theirs has one entry, too. A ref is a hash of the keys of both directions.
+type nobody struct {
+	flows []Flows
+	turn  turn.Turn
+}
+
+// Decides implements Owner, and so do Flows and Used.
+func (*nobody) Decides(uint32) bool       { return true }
+func (o *nobody) Flows(ref uint32) *Flows { return &o.flows[ref] }
+func (*nobody) Used(ref uint32, u *Usage) {}
+
+// Take implements Sharer, and so do Give and State.
+func (o *nobody) Take()             { o.turn.Take() }
+func (o *nobody) Give()             { o.turn.Give() }
+func (*nobody) State(uint32) uint64 { return 0 }
+
+// nobodys makes a decision without a function's part nobody's.
+func (t *Table) nobodys(c *candidate) {
+	a, b := c.key.hash(t.seed), c.other.hash(t.seed)
+	in := uint8(0)
+	if a > b {
+		in = 1
+	}
+	c.parts[0] = stake{Owner: &t.nobody, Ref: uint32((a + b) % uint64(len(t.nobody.flows))), In: in}
+	c.n = 1
+}
+
 // wait has a decision wait for one about the other direction.
 func (t *Table) wait(c *candidate) {
 	t.waiting[c.key.hash(t.seed)%candidates] = *c
@@ -368,9 +401,6 @@ func (t *Table) Wanted(k *Key) bool {
 
 // there reports whether the kernel runs frames like this one, and has them run as they are to be. An entry that does something else ends: the flow has changed.
 func (t *Table) there(c *candidate) (is bool) {
-	if c.n == 0 {
-		return false
-	}
 	p := &c.parts[0]
 	t.turnOf(p.Owner)
 	defer t.giveOf(p.Owner)
@@ -475,7 +505,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 		}
 	}
 	s, r := &t.slots[i], &t.records[i]
-	*r = record{inUse: true}
+	*r = record{inUse: true, follow: int8(a.follows + 1)}
 	for n := range a.n {
 		r.parts[n] = part{ref: a.parts[n].Ref, owner: numbers[n], in: a.parts[n].In}
 	}
@@ -511,7 +541,7 @@ func (t *Table) linkAll(i uint32, a, b *candidate) bool {
 			return false
 		}
 	}
-	return a.n == 0 && t.starts(i) || a.n > 0 && t.link(i, last, a, b, true)
+	return t.link(i, last, a, b, true)
 }
 
 // starts has the kernel run an entry that is born.
@@ -698,7 +728,7 @@ func (t *entries) usage(i uint32, p *part) (u Usage) {
 func (t *entries) tell(i uint32, p *part, running bool) {
 	o, s := t.owner(p), &t.slots[i]
 	u := t.usage(i, p)
-	if _, is := o.(Windower); is && s.Flags&FlagFollow != 0 && !running {
+	if r := &t.records[i]; r.follow != 0 && p == &r.parts[r.follow-1] && !running {
 		u.Sides = &[2]Side{s.Sides[p.in], s.Sides[1-p.in]}
 	}
 	o.Used(p.ref, &u)
@@ -819,12 +849,12 @@ func (t *Table) Hold(f *Flows) bool {
 	return true
 }
 
-// Release gives back what Hold has taken, with the numbers that a Windower has now; without keep the entry ends.
+// Release gives back what Hold has taken, with the numbers that its owner has now if it follows them; without keep the entry ends.
 func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 	i, n := f.head.entry(), f.head.part()
 	s := &t.slots[i]
-	if x, is := o.(Windower); is && s.Flags&FlagFollow != 0 {
-		x.Sides(ref, int(t.records[i].parts[n].in), &s.Sides)
+	if r := &t.records[i]; int(r.follow) == n+1 {
+		o.(Windower).Sides(ref, int(r.parts[n].in), &s.Sides)
 	}
 	turn := atomic.LoadUint64(&s.Claim) >> 32 << 32
 	// Another owner may have ended it.

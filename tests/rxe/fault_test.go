@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afpacket"
 )
@@ -21,6 +22,13 @@ var cables = [2]string{"clients", "server"}
 // some frames at most among the first that pass.
 func mishaps(seed uint64, frames, within int) fault.Schedule {
 	return fault.Random(seed, fault.Mix{Links: cables[:], Frames: frames, Within: within, Late: 5 * time.Millisecond})
+}
+
+// isOpcode reports whether byte at of a frame is the BTH's opcode. Linux 6.1 reads far beyond a frame with an opcode that it
+// does not know (rxe_icrc_hdr), and its kernel ends.
+func isOpcode(frame []byte, at int) bool {
+	var f hdr.Frame
+	return hdr.Parse(frame, &f) == hdr.IsRoCE && at == int(f.BTH)
 }
 
 // strike lets the faults of a schedule happen, to frames counted from now, until end is
@@ -58,6 +66,7 @@ func (r *rack) strike(t *testing.T, s fault.Schedule) (end func()) {
 			} else {
 				wires[i] = fault.NewWire(cables[i], inner, outer, s)
 			}
+			wires[i].Spare = isOpcode
 		}
 		return nil
 	})

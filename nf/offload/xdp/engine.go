@@ -20,11 +20,16 @@ import (
 type engine struct {
 	*Kernel
 	ports map[string]place
-	front []*afxdp.Port
 	left  []string
+	// By the numbers of ports.
+	front []*afxdp.Port
+	index []int
+	to    []afxdp.Receiver
 
-	mu      sync.Mutex // of watches
-	watches int
+	stop    func()     // of afxdp.Watch
+	mu      sync.Mutex // of what follows
+	watches []bool     // whether somebody looks at a port's frames, by its number
+	lost    error      // why frames to some port do not arrive
 	watched atomic.Bool
 }
 
@@ -59,6 +64,7 @@ func Open(ports map[string][]port.Port, entries int) (_ offload.Engine, err erro
 		for n, name := range used {
 			i := ports[name][0].(*afxdp.Port).Interface()
 			e.ports[name] = place{n, i.MTU + 14}
+			e.index, e.to = append(e.index, i.Index), append(e.to, afxdp.Receiver{Port: ports[name][0].(*afxdp.Port), Longest: i.MTU + 14})
 			if err := e.SetPort(n, i.Index); err != nil {
 				return err
 			}
@@ -68,20 +74,35 @@ func Open(ports map[string][]port.Port, entries int) (_ offload.Engine, err erro
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		return nil, errors.Join(errors.New(first), e.Close())
 	}
+	e.watches = make([]bool, len(used))
 	for n, name := range used {
 		p := ports[name][0].(*afxdp.Port)
-		index := p.Interface().Index
-		is := false
 		f := &afxdp.Front{Program: e.prog, Own: func(own *ebpf.Program) error { return e.own.Put(uint32(n), uint32(own.FD())) }, Watch: func(on bool) {
-			e.watch(on, &is)
-			e.Turn(n, index, !on)
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.watches[n] = on
+			e.turn()
 		}}
 		if err := p.SetFront(f); err != nil {
 			return nil, errors.Join(err, e.Close())
 		}
 		e.front = append(e.front, p)
 	}
+	e.stop = afxdp.Watch(e.to, func(lost []error) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.lost = errors.Join(lost...)
+		e.turn()
+	})
 	return e, nil
+}
+
+// turn has the program run what it may. The caller has the lock.
+func (e *engine) turn() {
+	e.watched.Store(e.lost != nil || slices.Contains(e.watches, true))
+	for n, index := range e.index {
+		e.Turn(n, index, e.lost == nil && !e.watches[n])
+	}
 }
 
 // usable says why a port's interface cannot have the program.
@@ -97,21 +118,6 @@ func usable(queues []port.Port) error {
 	return p.Receives()
 }
 
-// watch counts the interfaces that somebody watches.
-func (e *engine) watch(on bool, is *bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if on != *is {
-		*is = on
-		if on {
-			e.watches++
-		} else {
-			e.watches--
-		}
-	}
-	e.watched.Store(e.watches > 0)
-}
-
 // Port implements offload.Engine.
 func (e *engine) Port(name string) (number, longest int) {
 	if p, ok := e.ports[name]; ok {
@@ -124,11 +130,21 @@ func (e *engine) Port(name string) (number, longest int) {
 func (e *engine) Watched() bool { return e.watched.Load() }
 
 // Left implements offload.Engine.
-func (e *engine) Left() []string { return e.left }
+func (e *engine) Left() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.lost == nil {
+		return e.left
+	}
+	return append(slices.Clone(e.left), "no frame is run: "+e.lost.Error())
+}
 
 // Close implements offload.Engine.
 func (e *engine) Close() error {
 	var errs []error
+	if e.stop != nil {
+		e.stop()
+	}
 	for _, p := range e.front {
 		if err := p.SetFront(nil); !errors.Is(err, port.ErrClosed) {
 			errs = append(errs, err)

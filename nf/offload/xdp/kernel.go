@@ -49,7 +49,7 @@ type Kernel struct {
 	counts  *ebpf.Map
 	devices *ebpf.Map
 	own     *ebpf.Map
-	told    *[2]int64 // what time it is for the program, by its coarse and its exact clock; nil: it asks the kernel
+	told    *[2]int64 // what time it is for the program, by the coarse clock and by the exact one; nil: it asks the kernel
 }
 
 // New loads the program, with room for so many entries.

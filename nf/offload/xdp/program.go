@@ -106,12 +106,16 @@ const (
 	stColour  = -176
 	stAct     = -184
 	stPath    = -192 // what is added to the way: 1 for a frame with another DSCP, 2 for one that is dropped
+	stUp      = -200 // not 0: the frame comes up, and those of its flow behind it
 )
 
 const (
 	xdpDrop     = 1
 	xdpPass     = 2
 	xdpRedirect = 4
+
+	// coarse is how far the kernel's coarse clock may be behind, in ns: a tick, of CONFIG_HZ=100 or more.
+	coarse = 10_000_000
 
 	// tries is how often the program looks whether an entry is free.
 	tries = 64
@@ -209,6 +213,7 @@ func program(m descriptors, s shape) asm.Instructions {
 	g.odd()
 	g.waits("")
 	pacer{g}.metered()
+	g.nearlySilent()
 	g.ends()
 	return g.code
 }
@@ -243,11 +248,15 @@ func (g *emitter) begin() {
 		asm.StoreMem(asm.RFP, stKey+16, asm.R1, asm.Half), // and protocol 0
 		asm.RSh.Imm(asm.R2, 31),
 		asm.JEq.Imm(asm.R2, 0, "own"),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.FnXdpGetBuffLen.Call(),
+		asm.StoreMem(asm.RFP, stLen, asm.R0, asm.DWord),
 		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
 		asm.LoadMem(asm.R7, asm.R6, 4, asm.Word),
 		asm.Mov.Reg(asm.R1, asm.R7),
 		asm.Sub.Reg(asm.R1, asm.R9),
-		asm.StoreMem(asm.RFP, stLen, asm.R1, asm.DWord),
+		asm.Sub.Reg(asm.R0, asm.R1),
+		asm.StoreMem(asm.RFP, stUp, asm.R0, asm.DWord), // a frame in several buffers
 		asm.Mov.Imm(asm.R1, 0),
 		asm.StoreMem(asm.RFP, stL2, asm.R1, asm.DWord),
 		asm.StoreMem(asm.RFP, stPayload, asm.R1, asm.DWord),
@@ -351,9 +360,9 @@ func (g *emitter) datagram6(own string) {
 		asm.LoadMem(asm.R4, asm.R9, -16, asm.Half),
 		host(asm.R4, asm.Half),
 		asm.Add.Imm(asm.R4, 20),
-		asm.Mov.Reg(asm.R1, asm.R7),
-		asm.Sub.Reg(asm.R1, asm.R9),
-		asm.JGT.Reg(asm.R4, asm.R1, "other"),
+	)
+	g.whole()
+	g.add(
 		asm.LoadMem(asm.R3, asm.R9, -14, asm.Byte),
 		asm.JEq.Imm(asm.R3, unix.IPPROTO_TCP, own+"-tcp6"),
 		asm.JNE.Imm(asm.R3, unix.IPPROTO_UDP, "other"),
@@ -466,9 +475,9 @@ func (g *emitter) datagram(own string) {
 		asm.JNE.Reg(asm.R1, asm.R2, odd),
 		asm.LoadMem(asm.R4, asm.R9, 2, asm.Half),
 		host(asm.R4, asm.Half),
-		asm.Mov.Reg(asm.R1, asm.R7),
-		asm.Sub.Reg(asm.R1, asm.R9),
-		asm.JGT.Reg(asm.R4, asm.R1, "other"),
+	)
+	g.whole()
+	g.add(
 		asm.LoadMem(asm.R3, asm.R9, 9, asm.Byte),
 		asm.JEq.Imm(asm.R3, unix.IPPROTO_TCP, l("tcp")),
 		asm.JNE.Imm(asm.R3, unix.IPPROTO_UDP, "other"),
@@ -477,6 +486,19 @@ func (g *emitter) datagram(own string) {
 	)
 	g.label(l("tcp"))
 	g.segment(l("ports"))
+}
+
+// whole goes to other when a datagram of R4 bytes at R9 is longer than the frame, as far as that is in one buffer.
+func (g *emitter) whole() {
+	fits := g.fresh()
+	g.add(
+		asm.Mov.Reg(asm.R1, asm.R7),
+		asm.Sub.Reg(asm.R1, asm.R9),
+		asm.JLE.Reg(asm.R4, asm.R1, fits),
+		asm.LoadMem(asm.R1, asm.RFP, stUp, asm.DWord),
+		asm.JEq.Imm(asm.R1, 0, "other"),
+	)
+	g.label(fits)
 }
 
 // odd is the way of IPv4 frames with options, and of fragments. The first fragment shows the flow, and those behind it come up with what is behind it.
@@ -561,10 +583,13 @@ func (g *emitter) wait() {
 
 // now leaves in R0 what time it is by a clock of the kernel.
 func (g *emitter) now(clock asm.BuiltinFunc) {
-	if g.clock == 0 {
+	switch {
+	case g.clock == 0:
 		g.add(clock.Call())
-	} else {
+	case clock == asm.FnKtimeGetCoarseNs:
 		g.add(asm.LoadMapValue(asm.R0, g.clock, 0), asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord))
+	default:
+		g.add(asm.LoadMapValue(asm.R0, g.clock, 0), asm.LoadMem(asm.R0, asm.R0, 8, asm.DWord))
 	}
 }
 
@@ -582,8 +607,10 @@ func (g *emitter) segment(plain string) {
 		asm.StoreMem(asm.RFP, stPayload, asm.R4, asm.DWord),
 		asm.LoadMem(asm.R1, asm.R9, 33, asm.Byte),
 		asm.And.Imm(asm.R1, 0x17),
-		asm.JNE.Imm(asm.R1, 0x10, "other"),
-		asm.Ja.Label(plain),
+		asm.JEq.Imm(asm.R1, 0x10, plain),
+		asm.StoreMem(asm.RFP, stUp, asm.R1, asm.DWord),
+		asm.JNE.Imm(asm.R1, 0, plain),
+		asm.Ja.Label("other"), // no segment of a connection is without a flag
 	)
 }
 
@@ -712,28 +739,11 @@ var (
 
 // admit looks whether the entry may be run now, for this frame.
 func (g *emitter) admit() {
-	g.now(asm.FnKtimeGetCoarseNs) // some milliseconds behind: no function's times are as short
-	g.add(
-		asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord),
-		asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord),
-		asm.LoadMem(asm.R4, asm.R8, atLast+8, asm.DWord),
-	)
-	quiet := func(last asm.Register, at int16) {
-		skip := g.fresh()
-		g.add(
-			asm.LoadMem(asm.R1, asm.R8, at, asm.DWord),
-			asm.JEq.Imm(asm.R1, 0, skip),
-			asm.Mov.Reg(asm.R2, asm.R0),
-			asm.Sub.Reg(asm.R2, last),
-			asm.JSGT.Reg(asm.R2, asm.R1, "free-silent"),
-		)
-		g.label(skip)
-	}
-	quiet(asm.R3, atQuiets)
-	quiet(asm.R4, atQuiets+8)
-	g.add(asm.JGE.Reg(asm.R3, asm.R4, "newer"), asm.Mov.Reg(asm.R3, asm.R4))
-	g.label("newer")
-	quiet(asm.R3, atQuiet)
+	g.add(asm.LoadMem(asm.R1, asm.RFP, stUp, asm.DWord), asm.JNE.Imm(asm.R1, 0, "free-up"))
+	g.now(asm.FnKtimeGetCoarseNs)
+	g.heard(coarse, "nearly-silent")
+	g.label("heard")
+	g.add(asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord))
 	// The direction's part, and the MAC addresses.
 	g.add(
 		asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord),
@@ -750,6 +760,39 @@ func (g *emitter) admit() {
 		asm.LoadMem(asm.R2, asm.R4, dirLongest, asm.Half),
 		asm.JGT.Reg(asm.R1, asm.R2, "free-unlike"),
 	)
+}
+
+// heard goes to over when the flow was silent for longer than its functions let it be, less margin, at the time in R0. It changes R1 to R4.
+func (g *emitter) heard(margin int32, over string) {
+	g.add(asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord), asm.LoadMem(asm.R4, asm.R8, atLast+8, asm.DWord))
+	quiet := func(last asm.Register, at int16) {
+		skip := g.fresh()
+		g.add(
+			asm.LoadMem(asm.R1, asm.R8, at, asm.DWord),
+			asm.JEq.Imm(asm.R1, 0, skip),
+			asm.Mov.Reg(asm.R2, asm.R0),
+			asm.Sub.Reg(asm.R2, last),
+		)
+		if margin != 0 {
+			g.add(asm.Add.Imm(asm.R2, margin))
+		}
+		g.add(asm.JSGT.Reg(asm.R2, asm.R1, over))
+		g.label(skip)
+	}
+	quiet(asm.R3, atQuiets)
+	quiet(asm.R4, atQuiets+8)
+	newer := g.fresh()
+	g.add(asm.JGE.Reg(asm.R3, asm.R4, newer), asm.Mov.Reg(asm.R3, asm.R4))
+	g.label(newer)
+	quiet(asm.R3, atQuiet)
+}
+
+// nearlySilent is for admit: it asks for the exact time.
+func (g *emitter) nearlySilent() {
+	g.label("nearly-silent")
+	g.now(asm.FnKtimeGetNs)
+	g.heard(0, "free-silent")
+	g.add(asm.Ja.Label("heard"))
 }
 
 // windows reads the numbers of a segment, and compares them as package firewall does.
@@ -1106,9 +1149,10 @@ func (g *emitter) ends() {
 	for _, x := range []struct {
 		name string
 		n    int16
-	}{{"silent", silent}, {"unlike", unlike}, {"window", window}, {"behind", behind}, {"no-room", noRoom}, {"unknown", unknown}, {"busy", busy}, {"withdrawn", withdrawn}, {"red", red}} {
+	}{{"up", other}, {"silent", silent}, {"unlike", unlike}, {"window", window}, {"behind", behind}, {"no-room", noRoom}, {"unknown", unknown}, {"busy", busy}, {"withdrawn", withdrawn}, {"red", red}} {
 		g.label("free-" + x.name)
-		if x.n == unlike || x.n == window || x.n == red {
+		switch x.n {
+		case other, unlike, window, red, busy, withdrawn:
 			g.wait()
 		}
 		g.free()
@@ -1120,6 +1164,14 @@ func (g *emitter) ends() {
 		n    int16
 	}{{"other", other}, {"unknown", unknown}, {"withdrawn", withdrawn}, {"busy", busy}} {
 		g.label(x.name)
+		if x.n == withdrawn || x.n == busy { // who has the entry may give it back before this frame is through
+			skip := g.fresh()
+			for _, p := range keyParts {
+				g.add(asm.LoadMem(asm.R1, asm.R5, p.at, p.size), asm.LoadMem(asm.R2, asm.RFP, stKey+p.at, p.size), asm.JNE.Reg(asm.R1, asm.R2, skip))
+			}
+			g.wait()
+			g.label(skip)
+		}
 		g.outcome(x.n)
 		g.add(asm.Ja.Label("own"))
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,9 +40,12 @@ type Executor struct {
 	from []Source
 	to   map[uint32]Target
 
-	mu      sync.Mutex // guards on and watched
+	mu      sync.Mutex // guards what follows
 	on      bool
 	watched []bool
+	// Frames to these ports go to the engine.
+	down map[uint32]bool
+	lost map[uint32]error
 
 	all []closer
 
@@ -156,9 +161,17 @@ func (e errNothing) Error() string {
 
 // Links says which ports have no link: frames to them go to the engine.
 func (x *Executor) Links(down map[uint32]bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.down = down
+	x.leave()
+}
+
+// leave says by which ports frames leave. The caller has the lock.
+func (x *Executor) leave() {
 	for n, to := range x.to {
 		longest := to.Longest
-		if down[n] {
+		if x.down[n] || x.lost[n] != nil {
 			longest = 0
 		}
 		if n < devices { // others are the engine's
@@ -215,6 +228,24 @@ func (x *Executor) Watch(source int, watched bool) {
 	defer x.mu.Unlock()
 	x.watched[source] = watched
 	x.tell(source)
+}
+
+// Lose says at which ports frames from the kernel do not arrive, and why: those to them go to the engine.
+func (x *Executor) Lose(lost map[uint32]error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.lost = lost
+	x.leave()
+}
+
+// Lost returns what Lose was told last.
+func (x *Executor) Lost() (why []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, n := range slices.Sorted(maps.Keys(x.lost)) {
+		why = append(why, fmt.Sprintf("port %d: %v", n, x.lost[n]))
+	}
+	return why
 }
 
 // tell says what is done with frames of an interface.

@@ -47,6 +47,8 @@ type kernel struct {
 type running struct {
 	x     *Executor
 	ports []*afxdp.Port // one of each interface
+	to    []receiver    // that frames are sent to
+	stop  func()        // of afxdp.Watch; nil: it is not attached
 }
 
 // built is what came of an attempt.
@@ -56,9 +58,16 @@ type built struct {
 	err  error
 }
 
+// receiver is a port of the program, and the interface that it is.
+type receiver struct {
+	n uint32
+	afxdp.Receiver
+}
+
 // surveyed are the interfaces of an app, as far as the kernel can run their frames.
 type surveyed struct {
 	from  []*afxdp.Port // one of each interface
+	to    []receiver
 	o     Options
 	shown []shownPort
 	left  []string // why others are left out
@@ -111,6 +120,7 @@ func survey(from, to map[int][]port.Port) *surveyed {
 			return err
 		}
 		// The kernel takes no longer ones: an Ethernet header and a tag beside the MTU.
+		s.to = append(s.to, receiver{uint32(n), afxdp.Receiver{Port: p, Longest: i.MTU + 14}})
 		s.o.To[uint32(n)] = Target{Index: i.Index, Longest: i.MTU + 14 + 4}
 		show(n, i.Name).To = true
 		return nil
@@ -260,7 +270,7 @@ func (j *job) make() (*running, error) {
 	if err != nil {
 		return nil, oneLine(err)
 	}
-	return &running{x, j.ports.from}, nil
+	return &running{x: x, ports: j.ports.from, to: j.ports.to}, nil
 }
 
 // oneLine is an error of the kernel's verifier without what it says in many lines.
@@ -277,6 +287,19 @@ func (r *running) attach() error {
 			return errors.Join(err, r.leave(nil))
 		}
 	}
+	var to []afxdp.Receiver
+	for _, x := range r.to {
+		to = append(to, x.Receiver)
+	}
+	r.stop = afxdp.Watch(to, func(lost []error) {
+		all := map[uint32]error{}
+		for i, err := range lost {
+			if err != nil {
+				all[r.to[i].n] = err
+			}
+		}
+		r.x.Lose(all)
+	})
 	return nil
 }
 
@@ -284,6 +307,9 @@ func (r *running) attach() error {
 func (r *running) leave(next *running) error {
 	if r == nil {
 		return nil
+	}
+	if r.stop != nil {
+		r.stop()
 	}
 	var errs []error
 	for _, p := range r.ports {
@@ -398,6 +424,9 @@ func (k *kernel) Report() any {
 		return r
 	}
 	r.Runs = true
+	if lost := k.run.x.Lost(); len(lost) > 0 {
+		r.LeftOut = append(slices.Clone(r.LeftOut), lost...)
+	}
 	all, err := k.run.x.Outcomes()
 	if err != nil {
 		r.Why = err.Error()

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/quillon/quillon/internal/rack/blast"
 	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/nf/clock"
@@ -194,6 +196,23 @@ func TestApp(t *testing.T) {
 	}
 	s.app(func(a *p4.App) { a.SetLinks(nil) })
 	s.finishes("with the link again")
+
+	// Frames that an interface would not take are the engine's, as long as that is so.
+	for _, mtu := range []int{1000, 1500} {
+		err := s.r.Near.Do(func() error {
+			l, err := netlink.LinkByName(blast.B)
+			return errors.Join(err, netlink.LinkSetMTU(l, mtu))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.wait("it is not noticed whether frames arrive", func() bool { return len(s.running().LeftOut) > 0 == (mtu < 1500) })
+		given := s.running().Given
+		if mtu < 1500 {
+			s.wait("frames that do not arrive are finished in the kernel", func() bool { return s.running().Given > given+100 })
+		}
+	}
+	s.finishes("when frames arrive again")
 
 	// A trace sees frames, and then the kernel goes on.
 	if err := s.x.Graph.AddTrace("pa", 5, ""); err != nil {

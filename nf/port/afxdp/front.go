@@ -3,8 +3,10 @@ package afxdp
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/internal/xsk/offload"
@@ -85,6 +87,68 @@ func (p *Port) Receives() error {
 		}
 		return nil
 	})
+}
+
+// Arrives returns nil if frames of length bytes (Ethernet header included) that XDP programs redirect to the port's interface get to the other end of its
+// cable; else the error says why not. The kernel drops such frames and tells nobody. The network namespace of the caller does not matter.
+func (p *Port) Arrives(length int) error {
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.attached {
+		return port.ErrClosed
+	}
+	return offload.Within(d.ns, func() error {
+		if f, err := xsk.FeaturesOf(d.index); err != nil || f&xsk.CanTransmit == 0 {
+			return fmt.Errorf("frames that are redirected to %s are lost (on a veth: its other end needs gro on): %w", d.name, port.ErrNotSupported)
+		}
+		l, err := netlink.LinkByIndex(d.index)
+		if err != nil {
+			return fmt.Errorf("interface %s: %w", d.name, err)
+		}
+		if mtu := l.Attrs().MTU; mtu+14 < length {
+			return fmt.Errorf("%s has an MTU of %d now, and had one of %d: %w", d.name, mtu, length-14, port.ErrNotSupported)
+		}
+		return nil
+	})
+}
+
+// Receiver is a port that a Front sends frames to, and the length of the longest one.
+type Receiver struct {
+	Port    *Port
+	Longest int
+}
+
+// watchEvery is the time between two looks of Watch.
+const watchEvery = 250 * time.Millisecond
+
+// Watch asks four times a second whether frames arrive (Port.Arrives) at some ports, and calls tell with an error for each of them, which is nil if they do.
+// It has stopped when stop returns.
+func Watch(ports []Receiver, tell func(lost []error)) (stop func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(watchEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-t.C:
+			}
+			lost := make([]error, len(ports))
+			for i, r := range ports {
+				if err := r.Port.Arrives(r.Longest); !errors.Is(err, port.ErrClosed) {
+					lost[i] = err
+				}
+			}
+			tell(lost)
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
 }
 
 // SetFront attaches a Front in front of the interface's own program, in the place of the one that it had; nil: the interface has its own alone. No frame is

@@ -17,6 +17,8 @@ type Wire struct {
 	// Struck counts the frames that something happened to, Lost those that did
 	// not arrive: dropped, or a copy for which there was no buffer.
 	Struck, Lost int
+	// Spare reports whether byte at of a frame is not to be corrupted. Nil: each byte may be.
+	Spare func(frame []byte, at int) bool
 }
 
 // half is one direction.
@@ -104,7 +106,9 @@ func (w *Wire) carry(h *half, now clock.Time, b *packet.Buf) {
 			return
 		case Corrupt:
 			if p := b.Bytes(); len(p) > etherLen {
-				p[etherLen+f.Byte%(len(p)-etherLen)] ^= 1 << (f.Byte & 7)
+				if at := etherLen + f.Byte%(len(p)-etherLen); w.Spare == nil || !w.Spare(p, at) {
+					p[at] ^= 1 << (f.Byte & 7)
+				}
 			}
 		case Duplicate:
 			c := b.Pool().Get()

@@ -1,0 +1,60 @@
+package xdp
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
+)
+
+// TestAttack12FINOrder: a FIN comes up. What its sender sends behind it (acknowledgements of what the other end still sends) does not overtake it.
+func TestAttack12FINOrder(t *testing.T) {
+	for _, apps := range [][]string{{"firewall"}, {"napt"}} {
+		t.Run(apps[0], func(t *testing.T) {
+			w, c := newWorld(t, hdr.ProtoTCP, apps, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}, "napt": {"public": public, "mac": mac}})
+			time.Sleep(150 * time.Millisecond)
+			w.send(c, 0, nil)
+			fin := w.attackFrame(c, 0, func(d *datagram) { d.flags, d.payload = 0x11, 0 })
+			ack := w.attackFrame(c, 0, func(d *datagram) { d.payload = 0 })
+			if _, ran := w.fast.e.run(0, fin); ran {
+				t.Fatal("a FIN is run in front")
+			}
+			// The process has not looked at it yet.
+			if _, ran := w.fast.e.run(0, ack); ran {
+				t.Error("the acknowledgement behind the FIN is run in front, and overtakes it")
+			}
+		})
+	}
+}
+
+// TestAttack12PausedOrder: frames that come while a function looks at another frame of the flow (a made-up SYN, an ICMP error, a state that is saved) come up.
+// Those behind them do not overtake them.
+func TestAttack12PausedOrder(t *testing.T) {
+	w, c := newWorld(t, hdr.ProtoUDP, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+	time.Sleep(150 * time.Millisecond)
+	w.send(c, 0, nil)
+	var s *offload.Slot
+	for i := range w.fast.e.Slots() {
+		if x := &w.fast.e.Slots()[i]; x.Claim&0xFFFFFFFF == offload.Live {
+			s = x
+		}
+	}
+	if s == nil {
+		t.Fatal("there is no entry")
+	}
+	f, g := w.attackFrame(c, 0, nil), w.attackFrame(c, 0, nil)
+	live := atomic.LoadUint64(&s.Claim)
+	for name, as := range map[string]uint64{"paused": offload.Paused, "busy": offload.Busy} { // as Table.Hold, and as another processor, have it
+		atomic.StoreUint64(&s.Claim, live>>32<<32|as)
+		if _, ran := w.fast.e.run(0, f); ran {
+			t.Fatal("a frame is run while a function looks at another one")
+		}
+		atomic.StoreUint64(&s.Claim, live) // as Table.Release, and as the processor when it has finished
+		if _, ran := w.fast.e.run(0, g); ran {
+			t.Errorf("%s: the frame behind it is run in front, and overtakes it", name)
+		}
+	}
+}
