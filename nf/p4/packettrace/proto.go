@@ -1,174 +1,344 @@
 package packettrace
 
 import (
-	"errors"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
-	"regexp"
+	"slices"
+	"strconv"
 	"strings"
-	"sync"
-	"unicode"
-
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/encoding/prototext"
-	"google.golang.org/protobuf/reflect/protodesc"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/descriptorpb"
-	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// schema is what is read of bmv2's PacketTrace, as a FileDescriptorProto. A file has one PacketTrace behind the other, so that input and root are repeated.
-// The numbers of fields are ours: neither form of the message has them.
-const schema = `name: "packet_trace.proto" syntax: "proto3"
-message_type { name: "PacketTraces"
-  field { name: "input" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".Input" }
-  field { name: "root" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".TraceTree" } }
-message_type { name: "Input"
-  field { name: "packet_id" number: 1 label: LABEL_OPTIONAL type: TYPE_UINT64 }
-  field { name: "ingress_port" number: 2 label: LABEL_OPTIONAL type: TYPE_UINT32 } }
-message_type { name: "TraceTree"
-  field { name: "events" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".TraceEvent" }
-  field { name: "transmit" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".Transmit" }
-  field { name: "drop" number: 3 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".Drop" } }
-message_type { name: "TraceEvent"
-  field { name: "pipeline_stage" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".PipelineStage" } }
-message_type { name: "PipelineStage"
-  field { name: "stage_name" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
-  field { name: "stage_kind" number: 2 label: LABEL_OPTIONAL type: TYPE_ENUM type_name: ".StageKind" }
-  field { name: "direction" number: 3 label: LABEL_OPTIONAL type: TYPE_ENUM type_name: ".Direction" } }
-message_type { name: "Transmit"
-  field { name: "egress_port" number: 1 label: LABEL_OPTIONAL type: TYPE_UINT32 }
-  field { name: "packet_size" number: 2 label: LABEL_OPTIONAL type: TYPE_UINT32 } }
-message_type { name: "Drop" }
-enum_type { name: "StageKind" value { name: "KIND_0" number: 0 } value { name: "PARSER" number: 1 } value { name: "CONTROL" number: 2 } value { name: "DEPARSER" number: 3 } }
-enum_type { name: "Direction" value { name: "DIRECTION_0" number: 0 } value { name: "ENTER" number: 1 } value { name: "EXIT" number: 2 } }`
+// maxDepth is how deep messages may be nested.
+const maxDepth = 64
 
-// What the enums of a stage say.
-const (
-	kindParser   = 1
-	kindDeparser = 3
-	exit         = 2
-)
+// message is a protobuf message as text or JSON has it: fields by the names of
+// the .proto file, in their order.
+type message []member
 
-var packetTraces = sync.OnceValue(func() protoreflect.MessageDescriptor {
-	var file descriptorpb.FileDescriptorProto
-	if err := prototext.Unmarshal([]byte(schema), &file); err != nil {
-		panic(err)
-	}
-	f, err := protodesc.NewFile(&file, nil)
-	if err != nil {
-		panic(err)
-	}
-	return f.Messages().ByName("PacketTraces")
-})
+// member is a field of a message: a text or a message.
+type member struct {
+	name string
+	text string
+	sub  message
+	is   bool // a message
+}
 
-// maxDepth is how deep messages in text may be nested, as prototext has no bound of its own for what it leaves out.
-const maxDepth = 1000
-
-// startsText finds the beginning of a PacketTrace in text.
-var startsText = regexp.MustCompile(`^(\s|#.*\n)*(input|root)\s*[{<:]`)
-
-// readText reads PacketTraces in protobuf's text format. Fields that the schema does not have are left out.
-func readText(r io.Reader) ([]Trace, error) {
-	b, err := io.ReadAll(r)
-	if err != nil {
-		return nil, err
-	}
-	depth := 0
-	for _, c := range b {
-		switch c {
-		case '{', '<':
-			depth++
-		case '}', '>':
-			depth--
-		}
-		if depth > maxDepth {
-			return nil, errors.New("nested too deep")
+// get is a field's message; empty when it is not there.
+func (m message) get(name string) (message, bool) {
+	for _, f := range m {
+		if f.name == name && f.is {
+			return f.sub, true
 		}
 	}
-	m := dynamicpb.NewMessage(packetTraces())
-	if err := (prototext.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(strings.ToValidUTF8(string(b), "\uFFFD")), m); err != nil {
-		return nil, inOneLine(err)
-	}
-	return stages(part{m}), nil
+	return nil, false
 }
 
-// readStages reads a PacketTrace in protobuf's JSON, of which input and root are parts; nil: it has none.
-func readStages(input, root []byte) ([]Trace, error) {
-	m := dynamicpb.NewMessage(packetTraces())
-	text := fmt.Sprintf(`{"input": [%s], "root": [%s]}`, input, root)
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(text), m); err != nil {
-		return nil, inOneLine(err)
-	}
-	return stages(part{m}), nil
-}
-
-func inOneLine(err error) error {
-	return fmt.Errorf("%s", strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
+// number is a field's value; 0 when it is not there, as protobuf has it.
+func (m message) number(name string) uint64 {
+	for _, f := range m {
+		if f.name == name && !f.is {
+			n, err := strconv.ParseUint(f.text, 0, 64)
+			if err == nil {
+				return n
+			}
 		}
-		return ' '
-	}, err.Error()))
-}
-
-// part is a message of the schema.
-type part struct{ protoreflect.Message }
-
-func (m part) field(name string) protoreflect.FieldDescriptor {
-	return m.Descriptor().Fields().ByName(protoreflect.Name(name))
-}
-
-func (m part) has(name string) bool      { return m.Has(m.field(name)) }
-func (m part) sub(name string) part      { return part{m.Get(m.field(name)).Message()} }
-func (m part) number(name string) uint64 { return m.Get(m.field(name)).Uint() }
-func (m part) kind(name string) int      { return int(m.Get(m.field(name)).Enum()) }
-func (m part) list(name string) (all []part) {
-	l := m.Get(m.field(name)).List()
-	for i := range l.Len() {
-		all = append(all, part{l.Get(i).Message()})
 	}
-	return all
+	return 0
 }
 
-// stages are the traces of PacketTraces.
-func stages(m part) []Trace {
-	inputs, roots := m.list("input"), m.list("root")
-	all := make([]Trace, max(len(inputs), len(roots)))
-	for i := range all {
-		all[i].Origin = BMv2Stages
-		if i < len(inputs) {
-			all[i].Packet = inputs[i].number("packet_id")
-			all[i].Add(0, Step{Kind: Received, Port: uint32(inputs[i].number("ingress_port"))})
+func (m message) word(name string) string {
+	for _, f := range m {
+		if f.name == name && !f.is {
+			return f.text
 		}
-		if i < len(roots) {
-			all[i].tree(roots[i])
+	}
+	return ""
+}
+
+// String is the message in one line.
+func (m message) String() string {
+	var b strings.Builder
+	for i, f := range m {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		if f.is {
+			fmt.Fprintf(&b, "%s { %v }", f.name, f.sub)
+		} else {
+			fmt.Fprintf(&b, "%s: %s", f.name, f.text)
+		}
+	}
+	return b.String()
+}
+
+// traces are the PacketTraces whose fields m has, one behind the other.
+func (m message) traces() []Trace {
+	var all []Trace
+	for _, f := range m {
+		if !f.is {
+			continue
+		}
+		if f.name == "input" || len(all) == 0 {
+			all = append(all, Trace{Origin: BMv2Stages})
+		}
+		t := &all[len(all)-1]
+		switch f.name {
+		case "input":
+			t.Packet = f.sub.number("packet_id")
+			t.Add(0, Step{Kind: Received, Port: uint32(f.sub.number("ingress_port"))})
+		case "root":
+			t.tree(f.sub)
+		default:
+			t.Add(0, Step{Kind: Note, Name: message{f}.String()})
 		}
 	}
 	return all
 }
 
 // tree adds the steps of a TraceTree.
-func (t *Trace) tree(m part) {
-	for _, e := range m.list("events") {
-		s := e.sub("pipeline_stage")
+func (t *Trace) tree(m message) {
+	for _, f := range m {
 		switch {
-		case !e.has("pipeline_stage"):
-			t.Add(0, Step{Kind: Note, Name: "an event that is not of a stage"})
-		case s.kind("direction") == exit: // a stage's end is where the next one begins
-		case s.kind("stage_kind") == kindParser:
-			t.Add(0, Step{Kind: Stage, Name: "parser"})
-		case s.kind("stage_kind") == kindDeparser:
-			t.Add(0, Step{Kind: Stage, Name: "deparser"})
+		case f.name == "events":
+			t.stageEvent(f.sub)
+		case f.name == "transmit":
+			t.Add(0, Step{Kind: Transmit, Port: uint32(f.sub.number("egress_port")), Length: int(uint32(f.sub.number("packet_size")))})
+		case f.name == "drop":
+			t.Add(0, Step{Kind: Drop})
 		default:
-			t.Add(0, Step{Kind: Stage, Name: s.Get(s.field("stage_name")).String()})
+			t.Add(0, Step{Kind: Note, Name: message{f}.String()})
 		}
 	}
-	if m.has("transmit") {
-		x := m.sub("transmit")
-		t.Add(0, Step{Kind: Transmit, Port: uint32(x.number("egress_port")), Length: int(x.number("packet_size"))})
+}
+
+// stageEvent adds the step of a TraceEvent. A stage's end is where the next one
+// begins.
+func (t *Trace) stageEvent(m message) {
+	s, ok := m.get("pipeline_stage")
+	if !ok {
+		t.Add(0, Step{Kind: Note, Name: m.String()})
+		return
 	}
-	if m.has("drop") {
-		t.Add(0, Step{Kind: Drop})
+	if d := s.word("direction"); d == "EXIT" || d == "2" {
+		return
 	}
+	name := s.word("stage_name")
+	switch s.word("stage_kind") {
+	case "PARSER", "1":
+		name = "parser"
+	case "DEPARSER", "3":
+		name = "deparser"
+	}
+	t.Add(0, Step{Kind: Stage, Name: name})
+}
+
+// messageOf is a message in JSON.
+func messageOf(raw []byte) (message, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var m message
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, fmt.Errorf("want an object, got %v", t)
+	}
+	err := m.object(d, 0)
+	return m, err
+}
+
+// object reads up to the end of an object.
+func (m *message) object(d *json.Decoder, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("nested too deep")
+	}
+	for d.More() {
+		k, err := d.Token()
+		if err != nil {
+			return err
+		}
+		name, _ := k.(string)
+		if err := m.value(d, snake(name), depth); err != nil {
+			return err
+		}
+	}
+	_, err := d.Token()
+	return err
+}
+
+// value reads a field's value, or its values in a list.
+func (m *message) value(d *json.Decoder, name string, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("nested too deep")
+	}
+	t, err := d.Token()
+	if err != nil {
+		return err
+	}
+	switch t {
+	case json.Delim('{'):
+		f := member{name: name, is: true}
+		err := f.sub.object(d, depth+1)
+		*m = append(*m, f)
+		return err
+	case json.Delim('['):
+		for d.More() {
+			if err := m.value(d, name, depth+1); err != nil {
+				return err
+			}
+		}
+		_, err := d.Token()
+		return err
+	}
+	*m = append(*m, member{name: name, text: fmt.Sprint(t)})
+	return nil
+}
+
+// snake is a name of protobuf's JSON as the .proto file has it.
+func snake(s string) string {
+	var b strings.Builder
+	for _, c := range s {
+		if c >= 'A' && c <= 'Z' {
+			b.WriteByte('_')
+			c += 'a' - 'A'
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
+
+// startsText reports whether a file begins like a PacketTrace in text.
+func startsText(head []byte) bool {
+	p := textParser{s: string(head)}
+	name := p.next()
+	return (name == "input" || name == "root") && slices.Contains([]string{"{", "<", ":"}, p.next())
+}
+
+// readText reads PacketTraces in protobuf's text format.
+func readText(r io.Reader) ([]Trace, error) {
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	p := textParser{s: strings.ToValidUTF8(string(b), "\uFFFD")}
+	m, err := p.message("", 0)
+	if err != nil {
+		return nil, fmt.Errorf("line %d: %w", 1+strings.Count(p.s[:p.at], "\n"), err)
+	}
+	return m.traces(), nil
+}
+
+// textParser reads protobuf's text format: fields NAME: VALUE and NAME { ... },
+// with comments behind #.
+type textParser struct {
+	s  string
+	at int
+}
+
+// next is the next token; empty at the end.
+func (p *textParser) next() string {
+	for p.at < len(p.s) {
+		switch c := p.s[p.at]; {
+		case c == '#':
+			if n := strings.IndexByte(p.s[p.at:], '\n'); n >= 0 {
+				p.at += n
+			} else {
+				p.at = len(p.s)
+			}
+		case strings.IndexByte(" \t\r\n,;", c) >= 0:
+			p.at++
+		case strings.IndexByte("{}<>[]:", c) >= 0:
+			p.at++
+			return p.s[p.at-1 : p.at]
+		case c == '"' || c == '\'':
+			from := p.at
+			for p.at++; p.at < len(p.s) && p.s[p.at] != c && p.s[p.at] != '\n'; p.at++ {
+				if p.s[p.at] == '\\' {
+					p.at++
+				}
+			}
+			p.at = min(p.at+1, len(p.s))
+			return p.s[from:p.at]
+		default:
+			from := p.at
+			for p.at < len(p.s) && strings.IndexByte(" \t\r\n,;{}<>[]:#\"'", p.s[p.at]) < 0 {
+				p.at++
+			}
+			return p.s[from:p.at]
+		}
+	}
+	return ""
+}
+
+// message reads up to the token that ends the message; "" is the end of the text.
+func (p *textParser) message(end string, depth int) (message, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("nested too deep")
+	}
+	var m message
+	for {
+		name := p.next()
+		if name == end {
+			return m, nil
+		}
+		if name == "" {
+			return nil, fmt.Errorf("%q is missing at the end", end)
+		}
+		if strings.ContainsAny(name, "{}<>[]:\"'") {
+			return nil, fmt.Errorf("%.40q where a field's name belongs", name)
+		}
+		if err := p.value(&m, name, depth); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (p *textParser) value(m *message, name string, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("nested too deep")
+	}
+	t := p.next()
+	if t == ":" {
+		t = p.next()
+	}
+	switch t {
+	case "{", "<":
+		end := "}"
+		if t == "<" {
+			end = ">"
+		}
+		sub, err := p.message(end, depth+1)
+		*m = append(*m, member{name: name, sub: sub, is: true})
+		return err
+	case "[":
+		for {
+			from := p.at
+			if t := p.next(); t == "]" {
+				return nil
+			} else if t == "" {
+				return fmt.Errorf(`"]" is missing at the end`)
+			}
+			p.at = from
+			if err := p.value(m, name, depth+1); err != nil {
+				return err
+			}
+		}
+	case "", "}", ">", "]", ":":
+		return fmt.Errorf("field %.40q has no value", name)
+	}
+	if t[0] == '"' || t[0] == '\'' {
+		if len(t) < 2 || t[len(t)-1] != t[0] {
+			return fmt.Errorf("field %.40q: a text without its end", name)
+		}
+		quoted := t
+		if t[0] == '\'' {
+			quoted = `"` + strings.ReplaceAll(t[1:len(t)-1], `"`, `\"`) + `"`
+		}
+		text, err := strconv.Unquote(quoted)
+		if err != nil {
+			text = t[1 : len(t)-1]
+		}
+		t = strings.ToValidUTF8(text, "\uFFFD")
+	}
+	*m = append(*m, member{name: name, text: t})
+	return nil
 }

@@ -24,7 +24,7 @@ func Read(r io.Reader) ([]Trace, error) {
 	switch head = bytes.TrimLeft(head, " \t\r\n"); {
 	case bytes.HasPrefix(head, []byte("{")):
 		traces, err = readJSON(b)
-	case startsText.Match(head):
+	case startsText(head):
 		traces, err = readText(b)
 	default:
 		traces, err = readLog(b)
@@ -52,11 +52,11 @@ func readJSON(r io.Reader) ([]Trace, error) {
 			return nil, fmt.Errorf("trace %d: %w", len(traces)+1, err)
 		}
 		if is.Copies == nil && (is.Input != nil || is.Root != nil) {
-			all, err := readStages(is.Input, is.Root)
+			m, err := messageOf(raw)
 			if err != nil {
 				return nil, fmt.Errorf("trace %d: %w", len(traces)+1, err)
 			}
-			traces = append(traces, all...)
+			traces = append(traces, m.traces()...)
 			continue
 		}
 		if is.Copies == nil {
