@@ -14,13 +14,13 @@ that read them: alerts that somebody wants to be woken for, each with what to do
 dashboard.`
 	for _, f := range []struct {
 		use, short, example string
-		text                []byte
+		text                func() []byte
 	}{
-		{"rules", "Print recording and alerting rules for Prometheus", "  quillon metrics rules >/etc/prometheus/quillon.rules.yml", metrics.Rules},
+		{"rules", "Print recording and alerting rules for Prometheus", "  quillon metrics rules >/etc/prometheus/quillon.rules.yml", func() []byte { return metrics.Rules }},
 		{"dashboard", "Print a dashboard to import into Grafana", "  quillon metrics dashboard >quillon.json", metrics.Dashboard},
 	} {
 		cmd.AddCommand(&cobra.Command{Use: f.use, Short: f.short, Example: f.example, Args: exactly(), RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := cmd.OutOrStdout().Write(f.text)
+			_, err := cmd.OutOrStdout().Write(f.text())
 			return err
 		}})
 	}

@@ -10,9 +10,12 @@
 package metrics
 
 import (
+	"compress/gzip"
 	_ "embed"
+	"io"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -27,13 +30,27 @@ import (
 	"github.com/quillon/quillon/snic"
 )
 
-// Rules are Prometheus' recording and alerting rules, Dashboard is Grafana's.
-var (
-	//go:embed quillon.rules.yml
-	Rules []byte
-	//go:embed dashboard.json
-	Dashboard []byte
-)
+// Rules are Prometheus' recording and alerting rules.
+//
+//go:embed quillon.rules.yml
+var Rules []byte
+
+// dashboard is dashboard.json, compressed: gzip -9nc dashboard.json > dashboard.json.gz
+//
+//go:embed dashboard.json.gz
+var dashboard string
+
+// Dashboard returns Grafana's, as JSON.
+func Dashboard() []byte {
+	z, err := gzip.NewReader(strings.NewReader(dashboard))
+	if err == nil {
+		var b []byte
+		if b, err = io.ReadAll(z); err == nil {
+			return b
+		}
+	}
+	panic(err) // it is part of the program
+}
 
 // Config says what is shown.
 type Config struct {

@@ -98,7 +98,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	used := map[string]bool{}
-	for _, file := range [][]byte{metrics.Rules, bytes.ReplaceAll(metrics.Dashboard, []byte(`\"`), []byte(`"`))} {
+	for _, file := range [][]byte{metrics.Rules, bytes.ReplaceAll(metrics.Dashboard(), []byte(`\"`), []byte(`"`))} {
 		for _, m := range regexp.MustCompile(`(quillon_\w+)(\{[^}]*\})?`).FindAllSubmatch(file, -1) {
 			name := string(m[1])
 			used[name] = true
@@ -118,7 +118,10 @@ func TestNames(t *testing.T) {
 		t.Errorf("%d series are asked for", len(used))
 	}
 	var board struct{ Panels []struct{ Title string } }
-	if err := json.Unmarshal(metrics.Dashboard, &board); err != nil || len(board.Panels) < 10 {
+	if b, err := os.ReadFile("dashboard.json"); err != nil || !bytes.Equal(b, metrics.Dashboard()) {
+		t.Errorf("dashboard.json.gz is stale: gzip -9nc dashboard.json >dashboard.json.gz (%v)", err)
+	}
+	if err := json.Unmarshal(metrics.Dashboard(), &board); err != nil || len(board.Panels) < 10 {
 		t.Errorf("%d panels, %v", len(board.Panels), err)
 	}
 }

@@ -213,7 +213,7 @@ func program(m descriptors, s shape) asm.Instructions {
 	g.odd()
 	g.waits("")
 	pacer{g}.metered()
-	g.nearlySilent()
+	listener{g}.nearlySilent()
 	g.ends()
 	return g.code
 }
@@ -741,7 +741,7 @@ var (
 func (g *emitter) admit() {
 	g.add(asm.LoadMem(asm.R1, asm.RFP, stUp, asm.DWord), asm.JNE.Imm(asm.R1, 0, "free-up"))
 	g.now(asm.FnKtimeGetCoarseNs)
-	g.heard(coarse, "nearly-silent")
+	listener{g}.heard(coarse, "nearly-silent")
 	g.label("heard")
 	g.add(asm.StoreMem(asm.RFP, stNow, asm.R0, asm.DWord))
 	// The direction's part, and the MAC addresses.
@@ -762,8 +762,11 @@ func (g *emitter) admit() {
 	)
 }
 
+// listener makes the part that knows how long a flow was silent.
+type listener struct{ *emitter }
+
 // heard goes to over when the flow was silent for longer than its functions let it be, less margin, at the time in R0. It changes R1 to R4.
-func (g *emitter) heard(margin int32, over string) {
+func (g listener) heard(margin int32, over string) {
 	g.add(asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord), asm.LoadMem(asm.R4, asm.R8, atLast+8, asm.DWord))
 	quiet := func(last asm.Register, at int16) {
 		skip := g.fresh()
@@ -788,7 +791,7 @@ func (g *emitter) heard(margin int32, over string) {
 }
 
 // nearlySilent is for admit: it asks for the exact time.
-func (g *emitter) nearlySilent() {
+func (g listener) nearlySilent() {
 	g.label("nearly-silent")
 	g.now(asm.FnKtimeGetNs)
 	g.heard(0, "free-silent")

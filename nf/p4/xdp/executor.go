@@ -38,14 +38,11 @@ type Executor struct {
 	sw   *p4.Switch // nil: it follows none
 	prog *ebpf.Program
 	from []Source
-	to   map[uint32]Target
+	exits
 
 	mu      sync.Mutex // guards what follows
 	on      bool
 	watched []bool
-	// Frames to these ports go to the engine.
-	down map[uint32]bool
-	lost map[uint32]error
 
 	all []closer
 
@@ -53,7 +50,7 @@ type Executor struct {
 	parts    *parts
 	size     int // instructions
 	state    *ebpf.Map
-	in, out  *shared
+	in       *shared
 	devices  *ebpf.Map
 	own      *ebpf.Map // by slot, the interfaces' own programs
 	outcomes *ebpf.Map
@@ -70,6 +67,56 @@ type Executor struct {
 	outer, inner *ebpf.Map // for a grace period
 	graces       *graces
 	why          map[string]string
+}
+
+// exits are the ports that frames leave by.
+type exits struct {
+	to  map[uint32]Target
+	out *shared // the longest frame of each; 0: the engine's
+
+	leaving sync.Mutex // guards what follows
+	// Frames to these ports go to the engine.
+	down map[uint32]bool
+	lost map[uint32]error
+}
+
+// Links says which ports have no link: frames to them go to the engine.
+func (x *exits) Links(down map[uint32]bool) {
+	x.leaving.Lock()
+	defer x.leaving.Unlock()
+	x.down = down
+	x.leave()
+}
+
+// leave says by which ports frames leave. The caller has the lock.
+func (x *exits) leave() {
+	for n, to := range x.to {
+		longest := to.Longest
+		if x.down[n] || x.lost[n] != nil {
+			longest = 0
+		}
+		if n < devices { // others are the engine's
+			storeHalf(x.out, int(n), uint32(longest))
+		}
+	}
+}
+
+// Lose says at which ports frames from the kernel do not arrive, and why: those to them go to the engine.
+func (x *exits) Lose(lost map[uint32]error) {
+	x.leaving.Lock()
+	defer x.leaving.Unlock()
+	x.lost = lost
+	x.leave()
+}
+
+// Lost returns what Lose was told last.
+func (x *exits) Lost() (why []string) {
+	x.leaving.Lock()
+	defer x.leaving.Unlock()
+	for _, n := range slices.Sorted(maps.Keys(x.lost)) {
+		why = append(why, fmt.Sprintf("port %d: %v", n, x.lost[n]))
+	}
+	return why
 }
 
 type closer interface{ close() error }
@@ -159,27 +206,6 @@ func (e errNothing) Error() string {
 	return "no frame can come to its end in the kernel: " + strings.Join(e.why, "; ")
 }
 
-// Links says which ports have no link: frames to them go to the engine.
-func (x *Executor) Links(down map[uint32]bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.down = down
-	x.leave()
-}
-
-// leave says by which ports frames leave. The caller has the lock.
-func (x *Executor) leave() {
-	for n, to := range x.to {
-		longest := to.Longest
-		if x.down[n] || x.lost[n] != nil {
-			longest = 0
-		}
-		if n < devices { // others are the engine's
-			storeHalf(x.out, int(n), uint32(longest))
-		}
-	}
-}
-
 // Begin has the kernel run frames with the entries that a Switch has, and follows the Switch from then on. All that changes the Switch, or asks it, is done by the
 // goroutine that calls Begin, as ever.
 // now is the Switch's time.
@@ -228,24 +254,6 @@ func (x *Executor) Watch(source int, watched bool) {
 	defer x.mu.Unlock()
 	x.watched[source] = watched
 	x.tell(source)
-}
-
-// Lose says at which ports frames from the kernel do not arrive, and why: those to them go to the engine.
-func (x *Executor) Lose(lost map[uint32]error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.lost = lost
-	x.leave()
-}
-
-// Lost returns what Lose was told last.
-func (x *Executor) Lost() (why []string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, n := range slices.Sorted(maps.Keys(x.lost)) {
-		why = append(why, fmt.Sprintf("port %d: %v", n, x.lost[n]))
-	}
-	return why
 }
 
 // tell says what is done with frames of an interface.
