@@ -633,7 +633,7 @@ func TestLateAnswer(t *testing.T) {
 func TestNothingIsLost(t *testing.T) {
 	steps := 12000
 	if testing.Short() {
-		steps = 3000
+		steps = 6000
 	}
 	for _, mode := range []string{"off", "write", "read-write"} {
 		for _, loss := range []float64{0, 0.02, 0.2} {
