@@ -56,7 +56,7 @@ type state struct {
 	choose  int         // keys from this one on are not yet compared with a new choice; len(keys.s): all are
 	settled clock.Time
 	cfg     settings
-	_       [line + 32]byte
+	_       [line + 8]byte
 
 	// What most turns change is in one line: the end of chains (booked), in, ctx, and the
 	// beginning of memory (addrs).
