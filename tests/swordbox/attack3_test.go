@@ -846,7 +846,7 @@ func TestAttackOddFrames(t *testing.T) {
 				n++
 				ip := hdr.IPv4(b[14:][:20])
 				ip.SetTOS(n&0x3F<<2 | ip.TOS()&3)
-				ip.SetTTL(64 + n&0x3F)
+				ip.SetTTL(16 + n&0xF) // below manyHops
 				ip.UpdateChecksum()
 			}
 			return b
