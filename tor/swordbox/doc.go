@@ -4,89 +4,94 @@
 //	clients ─► a [ parse · ICRC · row · word · connection · rewrite ] b ─► memory server
 //	        ◄─   [ each client's answer, in its order and numbers    ]   ◄─
 //
-// A NIC executes an atomic in two trips over PCIe, and locks meanwhile; WRITEs
-// of one queue pair it executes in the order in which they come, without a
-// lock. So operations on a word go over one connection, whoever sent them; then
-// their order is known when they pass, and with it the outcome of each.
+// A NIC executes an atomic in two trips over PCIe, and holds a lock meanwhile. It executes the
+// WRITEs of one queue pair in the order of their arrival, without a lock. So the box sends all
+// clients' operations on a word over one connection. Their order, and so the outcome of each
+// operation, is then known when they pass.
 //
 // # Connections, and when they are followed
 //
-// tor/conn pairs the two directions of a connection. Its numbering is taken over
-// when both ends are known and a request comes in its turn: from there on each
-// operation is on record (op), with the PSN that its client gave it and the one
-// that the server got. The first answer shows what answers look like, and how
-// many messages the server has counted; then operations may move. Everything of
-// other connections passes as it is, and what they write makes the words that it
-// touches unknown for as long as it may be under way (settle=).
+// tor/conn pairs the two directions of a connection. The box follows the connection from the
+// moment when both ends are known and a request has the expected PSN. From then on each operation
+// is on record (op), with the PSN of its client and the PSN that was sent to the server. The
+// server's first answer shows the headers of answers and the MSN; after it operations may move to
+// other connections. All frames of connections that the box does not follow pass unchanged, and
+// the words that they write are unknown for as long as the WRITE may be under way (settle=).
 //
-// Anybody can make up requests. So a request far from what is expected, or, on a connection that
-// nobody announced, one that repeats what was answered, changes
-// nothing by itself: the server is asked (carrierSide.query), by a repetition of a request of long ago.
-// Any responder acknowledges its newest request once more then, whatever the
-// rights of the queue pair, and executes nothing (IBTA 9.7.5.1.2). When it answers
-// otherwise, or has counted other messages (MSN), its end is another connection's, and so it is when it does not answer for giveup=,
-// though it answers others. Until it has answered nothing new goes over the connection. Until the server's first answer nothing tells requests that are
-// made up from the client's: one that is out of turn ends the following, and passes.
-// A request of another shape than those that were answered, as behind other tags or with
-// IP options, a server may throw away unseen; so it takes no PSN (wire.uniform).
+// Anybody can make up requests. So two sorts of requests change nothing by themselves: one whose
+// PSN is far from the expected PSN, and, on a connection that nobody announced, a duplicate of an
+// answered request. They make the box ask the server (carrierSide.query), by a duplicate of a
+// request of long ago. To this any responder acknowledges its newest request once more, whatever
+// the rights of the queue pair, and executes nothing (IBTA 9.7.5.1.2). The server's end belongs to
+// another connection if the server answers otherwise, if its MSN differs, or if it does not answer
+// for giveup= while it answers on other connections. Until it answers, nothing new goes over the
+// connection. Before the server's first answer on a connection nothing tells the client's requests
+// from made-up ones: a request out of turn passes, and the box ceases to follow the connection.
+//
+// A server may drop a request whose headers differ in shape from those of the answered requests,
+// for example by VLAN tags or IP options. So such a request takes no PSN (wire.uniform).
 //
 // # Rights
 //
-// A refusal ends the queue pair that carries the request. So an operation moves
-// only when it is on a tracked word or memory (learn=, track=) and the server has
-// shown, over connections of their own, that it would execute it for both clients,
-// the one that sent it and the one whose connection carries it (key.go):
+// A NAK that refuses a request ends the queue pair that carried it. So an operation moves only if
+// it is on a tracked word or memory (learn=, track=), and if the server has shown that it would
+// execute the operation for both clients, the one that sent it and the one whose connection is to
+// carry it. The server shows that on each client's own connection (key.go):
 //
 //   - the queue pair has the right to this sort of access (flow.may),
-//   - the queue pair may use this R_Key (flow.grants): they are of one protection
-//     domain, and a window of type 2 is bound to it,
+//   - the queue pair may use this R_Key (flow.grants): both belong to one protection
+//     domain, and a memory window of type 2 is bound to the queue pair,
 //   - the region gives this access to this memory (reach).
 //
-// A WRITE in an atomic's place needs the right to write in the same way. The
-// connection must be known to live (alive=), and not owe an answer for longer than
-// usual. Of the two clients the one whose connection it is must be as patient as the other,
-// and both must be able to ask again (retry_cnt), where the connection manager told: what a
-// connection carried when its client gives up nobody knows, and those behind a refusal are
-// asked for again. The connection takes no more READs and atomics than its server's end has responder resources: what the connection manager
-// said, or as many as its own client was seen to have under way.
+// A WRITE in the place of an atomic needs the right to write in the same way. The carrying
+// connection must be known to live (alive=), and must not owe an answer for longer than usual.
+// Where the connection manager told the clients' timeouts and retry counts, the client whose
+// connection it is must be as patient as the other client, because nobody knows what became of the
+// operations on a connection whose client gives up; and both must be able to retry (retry_cnt),
+// because requests behind a refused one are asked for again. The connection takes no more READs and
+// atomics than the server's end has responder resources: the number that the connection manager
+// told, or as many as its own client was seen to have under way.
 //
-// A client's first use of memory therefore goes over its own connection, where
-// the server says what it thinks of it. SEND with invalidate waits for what moved
-// under its R_Key, and ends all that is known of the key. What the server's CPU
-// takes away is not seen on the wire: then a moved operation may be refused, which
-// ends the connection that carried it; the others' operations go on over others.
+// A client's first use of memory therefore goes over its own connection, where the server
+// acknowledges or refuses it. A SEND with invalidate waits until the moved operations under its
+// R_Key are answered, and erases all that is known of the key. Rights that the server's CPU
+// withdraws are not seen on the wire. The server may then refuse a moved operation, which ends
+// the connection that carried it; other clients' operations go on over other connections.
 //
-// SEND, WRITE with immediate, ATOMIC WRITE and FLUSH stay on their own connection
-// always. A connection that has carried one of them lately carries nothing of
-// others: a receive buffer that is not there holds up nobody else.
+// SEND, WRITE with immediate, ATOMIC WRITE and FLUSH always stay on their own connection.
+// A connection that has carried one of them lately carries no operations of other clients,
+// so that a missing receive buffer delays only its own client.
 //
 // # Order
 //
-// With order=strict the server executes a client's operations in the client's
-// order: while some are open, the next ones go over the same connection, or wait
-// until they are answered. With order=word those on different tracked words may
-// go over different connections, and pass each other: what locks and counters
-// need, and no more than what RDMA promises to different queue pairs. So when one is
-// refused, and ends its client's queue pair, what was sent behind it may have been
-// executed, though its client is told that it was flushed.
+// With order=strict the server executes a client's operations in the client's order: while a
+// client has open operations, its next ones go over the same connection, or wait until the open
+// ones are answered. With order=word a client's operations on different tracked words may go over
+// different connections and overtake each other. That is enough for locks and counters, and as
+// much as RDMA promises for different queue pairs. So when the server refuses an operation, which
+// ends its client's queue pair, it may have executed later operations of this client, though the
+// client is told that they were flushed.
 //
-// Clients see their answers in the order of their requests, with their own PSNs
-// and MSNs. One acknowledgement of the server becomes one for each client whose
-// operations it covers. What has to wait is held (hold=): requests whose turn
-// has not come, and answers to READs that are ahead of others. When there is no
-// room a frame is dropped, which its sender heals as any loss. A connection may have
-// held half of what is free, and all of one address two thirds of all, so that those whose
-// requests wait for ever leave room to others. Clients whose requests wait
-// have turns: behind one that waits come those of which something went. At a word nobody
-// goes before those that wait for it. Where waiting only helps to keep words in one order
-// a request waits for a quarter of its client's timeout at most, as the connection manager told it,
-// and for 8 ms; where nobody told it, for 16 of the server's round trips (wait.go). While the answer is awaited that tells a
-// word's value, all others wait for it, so that a word in constant use becomes known: 10 ms
-// after settle= at the latest, when nothing is lost and all that is under way is answered.
-// While a WRITE that is not of one tracked word has no answer, those that it may change, and
-// those that came into use meanwhile, are not known. When the server does not answer what only
-// its client can repeat, and answers others, giveup= long, no word waits for it any more
-// (lapse.go).
+// Each client gets its answers in the order of its requests, with its own PSNs and MSNs. One
+// acknowledgement of the server becomes one acknowledgement for each client whose operations it
+// covers. Two sorts of frames are held (hold=): requests whose turn has not come, and answers to
+// READs that came before the answer to an earlier request. When there is no room, the frame is
+// dropped, and its sender repeats it as after any loss. One connection may hold half of the free
+// buffers, and all connections of one address two thirds of all buffers, so that requests that
+// wait for ever leave room for other clients.
+//
+// Clients whose requests wait take turns: a client of which a request was sent goes behind the
+// clients that still wait. No operation on a word overtakes those that wait for this word. Where a
+// request waits only to keep words in one order, it waits for at most a quarter of its client's
+// timeout, as the connection manager told it, and for at most 8 ms; where nobody told the timeout,
+// for 16 of the server's round trips (wait.go). While an operation is under way whose answer tells
+// a word's value, all other operations on the word wait. So a word in constant use becomes known
+// 10 ms after settle= at the latest, if nothing is lost and all requests under way are answered.
+//
+// While a WRITE of anything but one tracked word has no answer, the words that it may change, and
+// the words that came into use meanwhile, are unknown. When the server leaves a request without an
+// answer that only its client can repeat, and answers other requests for giveup=, no word waits
+// for this request any longer (lapse.go).
 //
 // # Words
 //
