@@ -27,8 +27,9 @@ import (
 // order.
 const mostPatience = clock.Duration(8 * time.Millisecond)
 
-// trips is the largest number of round trips that a request waits where it need not, if its client's timeout is
-// unknown.
+// trips is the largest number of round trips that a request waits where it need not, if its client's timeout
+// is unknown: one each for the operations under way, for the requests in front of it and for the answer that
+// tells the word's value, and as many again where these meet others.
 const trips = 16
 
 // mostResumed is the largest number of clients that are tried in one go, and of their requests that are sent on.

@@ -176,8 +176,8 @@ func (s *Box) inspectAll(now clock.Time) {
 	s.due, r.under = now.Add(period), false
 }
 
-// inspectSome inspects at most left connections of node n, which this worker owns, from n.inspected on. It returns
-// how many more may be inspected in this call of inspectAll.
+// inspectSome inspects at most left connections of node n, which this worker owns, from n.inspected on. It returns how
+// many more may be inspected in this call of inspectAll; after 0 the next call goes on with n.
 func (s *Box) inspectSome(n *node, left int) int {
 	now := s.c.Now()
 	if n.inspected == 0 {
@@ -272,8 +272,8 @@ func (s *carrierSide) query(c *flow) {
 	s.question(c, 0)
 }
 
-// question sends the question of query, but not within the time again after the last one. With again 0 it always
-// sends it.
+// question sends the question of query, but not within the time again after the last one. It sends nothing if c is
+// dead, not trusted or in doubt.
 func (s *wire) question(c *flow, again clock.Duration) {
 	now := s.c.Now()
 	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < again {
