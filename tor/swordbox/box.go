@@ -405,7 +405,7 @@ func (s *Box) serverOf(in int, b []byte, a *conn.Addr, isCM bool) *node {
 	return n
 }
 
-// unserved handles a frame that belongs to no connection that may be followed, and disposes of x.
+// unserved handles frame x, which inspect has not found to be asServed, and disposes of x.
 func (s *Box) unserved(in int, x *packet.Buf, b []byte, as as) {
 	switch as {
 	case asIs:
