@@ -191,8 +191,8 @@
 // (doubt.go). It asks settle= after the end of the other process, by a WRITE of no bytes behind all
 // open operations. The client sends the atomics that were not executed again, and they go as
 // atomics. Until the server has answered the question, nothing new goes over that connection,
-// because the question took the next PSN. If the server answers on other connections, but does
-// not answer the question for giveup=, the connection ends.
+// because the question took the next PSN. If the server sends answers, but none to the question for
+// giveup=, the connection ends.
 //
 // Frames also cross while the process runs but is late. Frames of bound connections do not cross.
 // The numbering of the other connections is taken over again (Flush).
