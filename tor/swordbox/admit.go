@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/nf/prefetch"
 )
 
-// admit sends the next request of flow fl on, x with the bytes b; false when it
-// must wait. f are its headers.
+// admit sends the next request of flow fl on: x with the bytes b and headers f. It returns false, and leaves x, if the
+// request must wait.
 func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	n.waits.why = queue{}
@@ -85,7 +85,8 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	return true
 }
 
-// noteAdmitted notes of o, of flow fl, which goes over connection c, what not all requests need: that it has other packets, or was a READ of unknown length.
+// noteAdmitted updates flow fl and connection c, which carries o, if o has more packets or is a READ whose number of
+// PSNs was unknown.
 //
 //go:noinline
 func noteAdmitted(s *clientSide, fl, c *flow, o *op, m extent) {
@@ -109,7 +110,9 @@ func noteAdmitted(s *clientSide, fl, c *flow, o *op, m extent) {
 	}
 }
 
-// dooms reports whether request x of flow fl, o, with key x if it may go over another's connection, was disposed of, as no connection will carry it: its client was told.
+// dooms tells the client of flow fl by a NAK, and drops its request x, operation o, if no connection can carry o and
+// fl has no open operations; otherwise it returns false. key is o's key, or nil if o may not go over other clients'
+// connections.
 //
 //go:noinline
 func dooms(s *clientSide, fl *flow, o *op, key *key, x *packet.Buf) bool {
@@ -131,14 +134,14 @@ func (s *wire) discard(copied *packet.Buf) {
 	}
 }
 
-// extent is what is known of a message by its first packet.
+// extent says what the first packet of a message shows of the message's packets.
 type extent struct {
 	whole  bool // there is no other packet
 	unsure bool // a READ whose answer tells how many packets it takes
 }
 
-// classify makes of the request in b, with headers f, which is the next one of flow
-// i, operation o. False when it must wait.
+// classify fills operation o from request b, with headers f, the next one of flow fl. It returns false if the request
+// must wait.
 func (s *clientSide) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent, ok bool) {
 	n := s.n
 	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
@@ -198,8 +201,9 @@ func (s *clientSide) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent
 	return m, true
 }
 
-// route is choose for the next operation of flow fl when it has other packets, or is a READ of unknown length. False when it must wait: also until
-// all packets are here of a message that goes over another's connection.
+// route is choose for an operation o of flow fl that has more packets, or is a READ whose number of PSNs is unknown. It
+// returns false if o must wait. A message that goes over another client's connection also waits until all its packets
+// are here.
 func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow, bool) {
 	n := s.n
 	if m.unsure {
@@ -216,8 +220,9 @@ func (s *clientSide) route(fl *flow, o *op, key *key, w int32, m extent) (*flow,
 	return fl, (fl.open == 0 || !fl.mixed && n.flow(fl.lane) == fl) && s.usable(fl, fl, o, key)
 }
 
-// insure makes o, of flow fl, one that can be sent again here though it cannot be made, if others may come to
-// be behind it on connection c: by a copy of x. False when it must wait for room.
+// insure copies packet x of o, of flow fl, so that the box can send o again, if other clients' operations may come
+// to stand behind o on connection c. Without a copy only o's client can send it again (fUnkept); that returns false,
+// so that o waits for room, if c is another client's connection.
 func (s *wire) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *packet.Buf, ok bool) {
 	n := s.n
 	if (c != fl || fl.isLent && m.whole && o.kind == kWrite && !o.is(fOwn) && !fl.unproven(o) && n.shelf.roomy()) && n.shelf.mayHold(fl) {
@@ -230,8 +235,8 @@ func (s *wire) insure(fl, c *flow, o *op, m extent, x *packet.Buf) (copied *pack
 	return nil, c == fl
 }
 
-// middle sends on a packet of the message that flow fl is in; false when it
-// must wait.
+// middle sends on packet x of the message of flow fl whose packets are still coming (client.cur). It returns false
+// if the packet must wait.
 func (s *clientSide) middle(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	o := n.get(fl.cur)

@@ -17,16 +17,17 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// maxNodes is the most servers.
+// maxNodes is the largest number of servers.
 const maxNodes = 16
 
-// toClients and toServers are the app's outputs, and inputs.
+// toClients and toServers are the app's outputs to the clients and to the servers, and its inputs from them (see
+// frame).
 const (
 	toClients = 0
 	toServers = 1
 )
 
-// shared is what all workers have in common.
+// shared is the state that the instances of all workers share.
 type shared struct {
 	cfg         settings
 	mu          sync.Mutex // to add a node
@@ -42,8 +43,8 @@ type shared struct {
 	stops       int    // workers that stopped
 }
 
-// node is a memory server: its addresses, whose turn it is to have it, and what is known of
-// it (order). A worker owns it while it handles frames of it.
+// node is a memory server: its addresses, the lock by which one worker owns it (turn), and the state of its operations,
+// words and connections (order). A worker owns the node while it handles frames from or to the server.
 type node struct {
 	turn   atomic.Bool
 	_      [63]byte         // those who wait for their turn look at a line of its own
@@ -62,15 +63,15 @@ type node struct {
 	inspected int // how many connections the round has looked at; -1: all
 }
 
-// owner is the worker that has a node: parts of the node ask it for the time, and count and
-// drop by it.
+// owner is the worker that owns a node. Parts of the node take the time from its context, and count and drop frames
+// by it.
 type owner struct {
 	c      *graph.Ctx
 	cfg    *settings
 	worker int
 }
 
-// Box is the app; one instance a worker.
+// Box is the app. Each worker has one instance, and only this worker calls it.
 type Box struct {
 	*shared
 	worker, workers int
@@ -89,14 +90,14 @@ type Box struct {
 	batch    [packet.MaxBatch]parsed // where workers share nodes
 }
 
-// parsed is a frame that was looked at.
+// parsed is the result of inspect for one frame.
 type parsed struct {
 	f    hdr.Frame
 	ends conn.Ends
 	as   as
 }
 
-// as is what a frame is treated as.
+// as is the way in which a frame is handled.
 type as uint8
 
 const (
@@ -141,7 +142,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	return b, nil
 }
 
-// newNode makes what a server in that place needs. Its flows are what was left there.
+// newNode makes the node of the server in place number place of memory m. Its flows are those that the memory holds.
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 	n := &node{number: place, removed: make([]*flow, 0, cfg.conns)}
 	n.order.init(place, m, cfg, workers)
@@ -158,9 +159,8 @@ func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 	return n, err
 }
 
-// letGo reports whether a flow that is quiet may be forgotten: not while its two
-// ends count differently and there is somebody at the server's, which is looked
-// at.
+// letGo reports whether the quiet flow in slot s may be forgotten. A flow whose two ends count differently is kept
+// while the server's end may be there, and is marked quiet, so that the server is asked.
 func (n *node) letGo(s conn.Slot) bool {
 	f := &n.flows[s]
 	switch {
@@ -177,8 +177,8 @@ func (n *node) letGo(s conn.Slot) bool {
 	return false
 }
 
-// begin makes what is known from the start: what the process before this one
-// left, and what the arguments say. It comes before the first frame.
+// begin makes the nodes and connections that the last process left, and those of the arguments. It is called before the
+// first frame is handled; later calls do nothing.
 func (s *Box) begin(now clock.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,9 +210,9 @@ func (s *Box) begin(now clock.Time) {
 	}
 }
 
-// Wants implements graph.Wanter. Frames of connections whose ends count
-// differently must not cross untouched, whether servers= names their servers (any more) or
-// not. Whether there are any is not known without the memory.
+// Wants implements graph.Wanter. Frames of connections whose two ends count differently must not cross in the kernel,
+// whether servers= names their servers or not. Without the memory it is unknown whether there are such connections, so
+// Wants assumes that there are.
 func (s *Box) Wants() port.Filter {
 	f := port.Filter{RoCE: true, Hosts: slices.Concat(s.cfg.servers...), Bound: s.cfg.mode.moves() || s.mem.b == nil || s.recorded() > 0}
 	if len(f.Hosts) != 0 {
@@ -224,11 +224,11 @@ func (s *Box) Wants() port.Filter {
 	return f
 }
 
-// turnSpins is how often a worker that waits for a node looks before it lets go of
-// its processor: longer than a batch takes that nobody interrupts.
+// turnSpins is the number of times that a worker that waits for a node looks before it yields its processor. That takes
+// longer than an uninterrupted batch of the owner.
 const turnSpins = 1 << 14
 
-// own takes node n for this worker; release gives it back.
+// own takes node n for this worker, and waits until its owner has released it. release gives the node back.
 func (s *Box) own(n *node) {
 	if s.n == n {
 		return
@@ -279,7 +279,7 @@ func (s *Box) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.c = nil
 }
 
-// pushShared is the work of Push where workers share nodes. What takes no node is done while others have it.
+// pushShared does the work of Push where workers share nodes. It inspects all frames before it owns a node.
 //
 //go:noinline
 func (s *Box) pushShared(in int, b *packet.Batch) {
@@ -294,7 +294,7 @@ func (s *Box) pushShared(in int, b *packet.Batch) {
 	}
 }
 
-// inspect finds out what it takes no node to know of a frame.
+// inspect parses and checks frame b into f and ends, and returns how it is to be handled. It needs no node.
 func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
 	flaw, idle := hdr.NoFlaw, s.still && len(*s.nodes.Load()) == 0
 	if idle {
@@ -331,7 +331,7 @@ func (s *Box) inspect(b []byte, f *hdr.Frame, ends *conn.Ends) as {
 	return asStranger
 }
 
-// frame handles a frame that was looked at.
+// frame handles frame x from input in, with the bytes b, after inspect. It disposes of x.
 func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	if as != asServed {
 		s.unserved(in, x, b, as)
@@ -389,8 +389,8 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	}
 }
 
-// serverOf is the node of the server with address a that frame b, at hand, is from or for:
-// also one that it makes known; nil when there is none. isCM: it is the connection manager's.
+// serverOf returns the node of the server with address a that frame b is from or to, or nil if there is none. An answer
+// of a server that a client has asked makes a new node. isCM says that b is a message of the connection manager.
 func (s *Box) serverOf(in int, b []byte, a *conn.Addr, isCM bool) *node {
 	is := s.f.Op.Info().Flags
 	cm, _ := s.f.CMOf(b)
@@ -405,7 +405,7 @@ func (s *Box) serverOf(in int, b []byte, a *conn.Addr, isCM bool) *node {
 	return n
 }
 
-// unserved handles a frame that no node is to see, or only as a stranger's.
+// unserved handles frame x, which inspect has not found to be asServed, and disposes of x.
 func (s *Box) unserved(in int, x *packet.Buf, b []byte, as as) {
 	switch as {
 	case asIs:
@@ -436,8 +436,7 @@ func (s *Box) Held() int {
 	return h
 }
 
-// Stop implements graph.Holder: held frames are dropped, their senders will
-// repeat them.
+// Stop implements graph.Holder. It drops the held frames, which their senders will repeat.
 func (s *Box) Stop(c *graph.Ctx) {
 	s.c = c
 	for _, n := range *s.nodes.Load() {

@@ -8,11 +8,11 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// carrier is the responder's side of a connection, as seen from here: what was sent to
-// the server over it, whoever's it is, and what the server has said of that. All PSNs
-// are as the server numbers. What is open lies in a list, in the order of PSNs.
+// carrier is the responder's side of a connection, as the box sees it: the operations that were sent to the
+// server over the connection, those of its own client and of others, and what the server answered. All PSNs
+// are in the server's numbering. The open operations form a list in the order of their PSNs, from oldest to newest.
 type carrier struct {
-	// The first eight are looked at together: see is.
+	// The first eight fields, of a byte each, are compared at once: see is.
 	dead    bool // of no use any more: its queue pair is in the error state, or the server's end is gone
 	repair  bool // the server misses requests from PSN expect on: they are sent again
 	timed   bool // the next answer tells of a round trip
@@ -41,8 +41,8 @@ type carrier struct {
 	asked  clock.Time     // when its server was first asked whether it is there, since it was heard; 0: it was not
 	trip   clock.Duration // time until an answer, smoothed
 	since  clock.Time     // when this app last began to send something again
-	// Requests with PSNs in [strange, strangeEnd) are far from what is expected,
-	// and passed to the server for it to decide.
+	// Requests with PSNs in [strange, strangeEnd) are far from the expected PSN. They were passed
+	// to the server, whose answer shows whether they belong to its connection.
 	strange, strangeEnd uint32
 	suspect             uint32 // requests before this PSN may be lost, too
 	expect              uint32 // PSN of what is sent again next
@@ -63,26 +63,26 @@ type carrier struct {
 	echoes  uint8      // see judge: questions in a row that had no answer but the acknowledgement of what was known
 	echoed  bool       // the last one had it
 	misses  uint8      // how often in a row it was sent again from PSN missed on, though it was heard between
-	// disputed: a request far from its numbers came, and the server was asked whose its end is: an answer is owed.
+	// disputed is set when a request came whose PSN is far from the expected one: the server is asked whether
+	// its end still belongs to this connection, and has not answered yet.
 	disputed bool
 }
 
-// is reports whether one of the first fields of c is set that are set in some: eight bytes
-// that are compared at once.
+// is reports whether at least one of the first eight fields of c is set that are set in the mask some (see firstOf).
 func (c *carrier) is(some uint64) bool { return firstOf(c)&some != 0 }
 
 func firstOf(c *carrier) uint64 { return *(*uint64)(unsafe.Pointer(c)) }
 
-// unwell are the states in which a connection carries nothing new.
+// unwell is the mask of the states in which a connection takes no new operations.
 var unwell = firstOf(&carrier{dead: true, repair: true, inDoubt: true, gated: true})
 
-// oldest is the operation at the front of those that connection c carries, and
-// behind the one behind o; nil when there is none.
+// oldest returns the oldest operation that connection c carries, and behind the operation that follows o
+// on o's connection. Both return nil if there is none.
 func (r *record) oldest(c *flow) *op { return r.get(c.oldest) }
 
 func (r *record) behind(o *op) *op { return r.get(o.next) }
 
-// link puts op o at the end of what connection c carries.
+// link appends operation o to the list of those that connection c carries.
 func (r *record) link(c *flow, o *op, now clock.Time) {
 	at := r.place(o)
 	o.next = none
@@ -95,7 +95,7 @@ func (r *record) link(c *flow, o *op, now clock.Time) {
 	c.newest = at
 }
 
-// unlink takes o, which is the oldest, off its connection.
+// unlink removes o, the oldest operation of its connection, from the connection's list.
 func (r *record) unlink(o *op) {
 	c := &r.flows[o.lane]
 	c.oldest = o.next
@@ -105,11 +105,11 @@ func (r *record) unlink(o *op) {
 	c.silent = 0
 }
 
-// mostAhead is how many operations are looked at to find one on a connection.
+// mostAhead is the number of operations of a connection that carries looks at.
 const mostAhead = 64
 
-// carries is the operation that connection c carries under PSN psn; nil if there
-// is none, or too many are ahead of it.
+// carries returns the first operation of connection c that ends at or behind PSN psn; it may begin behind psn.
+// The result is nil if there is none, or if mostAhead or more operations are ahead of it.
 func (r *record) carries(c *flow, psn uint32) *op {
 	o := r.oldest(c)
 	for range mostAhead {
@@ -121,8 +121,8 @@ func (r *record) carries(c *flow, psn uint32) *op {
 	return nil
 }
 
-// isAwaited reports whether an answer with PSN psn may be to what connection c carries, or to what
-// was just before that. A READ may take more PSNs than farOff.
+// isAwaited reports whether an answer with PSN psn may belong to an operation that connection c carries, or to one at
+// most farOff PSNs before the oldest. The upper limit is c.next, because a READ may take more PSNs than farOff.
 //
 //go:noinline
 func (r *record) isAwaited(c *flow, psn uint32) bool {
@@ -130,8 +130,8 @@ func (r *record) isAwaited(c *flow, psn uint32) bool {
 	return o != nil && psnLess(psn, c.next) && hdr.PSNDiff(psn, o.spsn) >= -farOff
 }
 
-// part is the PSN of the last packet of o, which is not done, that the server has
-// acknowledged, as its client numbers; false when there is none.
+// part returns the PSN, in the client's numbering, of the newest packet of o that the server has acknowledged.
+// ok is false if there is none, or if o is not an open WRITE or SEND that is the oldest of its connection.
 func (r *record) part(o *op) (psn uint32, ok bool) {
 	if o.state != sOpen || o.kind != kWrite && o.kind != kSend || r.oldest(r.carrier(o)) != o {
 		return 0, false
@@ -140,21 +140,21 @@ func (r *record) part(o *op) (psn uint32, ok bool) {
 	return psnAdd(o.cpsn, uint32(d)), d >= 0 && d < int32(o.npsn)
 }
 
-// handedOver reports whether the client of connection c will send again what the
-// server misses: all that c carries is its own, and it still waits for it.
+// handedOver reports whether the client of connection c will itself send again what the server misses:
+// c carries only operations of this client, and the client still waits for the oldest.
 func (r *record) handedOver(c *flow) bool {
 	o := &r.ops[c.oldest]
 	return c.guests == 0 && !o.is(fAgain|fOrphan)
 }
 
-// ack notes that the server has executed all up to psn.
+// ack notes that the server has executed all requests up to PSN psn.
 func (c *carrier) ack(psn uint32) {
 	if psnLess(c.acked, psn) {
 		c.acked = psn
 	}
 }
 
-// hears notes that the server has answered.
+// hears notes that the server has answered at time now, and measures the round trip if it was timed.
 func (c *carrier) hears(now clock.Time) {
 	c.heard, c.silent, c.asked, c.tries, c.disputed = now, 0, 0, 0, false
 	if !c.timed {
@@ -168,12 +168,13 @@ func (c *carrier) hears(now clock.Time) {
 	}
 }
 
-// stirred is when connection c was heard last, or began to carry something.
+// stirred returns the time when the server was last heard over connection c, or when c began to carry something, if
+// later.
 func (c *carrier) stirred() clock.Time {
 	return max(c.loaded, c.heard)
 }
 
-// tried notes that the server was sent something again, or asked.
+// tried notes that a request was sent to the server again, or that the server was asked (see query), at time now.
 func (c *carrier) tried(now clock.Time) {
 	c.since, c.timed = now, false
 	if c.silent == 0 {
@@ -184,8 +185,8 @@ func (c *carrier) tried(now clock.Time) {
 	}
 }
 
-// timeout is how long the server may be silent until its oldest request is
-// sent again here: some round trips, and then twice as long, and four times each time after that, as the server may pause.
+// timeout returns how long the server may be silent until the box sends the oldest request again: four round trips.
+// The time doubles after the first try, and grows fourfold with each of the next four, because the server may pause.
 func (c *carrier) timeout(giveup time.Duration) clock.Duration {
 	if c.trip == 0 {
 		return min(clock.Duration(giveup)/5, 50e6)
@@ -193,15 +194,13 @@ func (c *carrier) timeout(giveup time.Duration) clock.Duration {
 	return min(max(4*c.trip, leastPatience)<<max(2*int(min(c.tries, 5))-1, 0), max(clock.Duration(giveup)/2, leastPatience))
 }
 
-// leastPatience is the least of it: what is shorter than a queue that empties is
-// no sign of a loss.
+// leastPatience is the least timeout. A shorter silence may come from a queue that empties, and is no sign of a loss.
 const leastPatience = clock.Duration(500e3)
 
-// denied reports whether an acknowledgement b says, to a question (see query), that
-// the server's end of flow f is of another connection: that it executed more than
-// was sent, or expects something else next. What others make up for the queue pair
-// changes neither. Answers of before, which came late, say nothing; there are none
-// when it was quiet for alive=.
+// denied reports whether acknowledgement b, with headers h and PSN psn, answers a question (see query) in a way that
+// shows that the server's end belongs to another connection than c: the server executed more than was sent, or
+// expects another PSN. Requests that a stranger makes up for the queue pair change neither. A late answer to an
+// earlier request shows nothing; such answers cannot come when the server was silent on c for alive=.
 func (c *flow) denied(h *hdr.Frame, b []byte, psn uint32, now clock.Time, alive time.Duration) bool {
 	if c.asked == 0 || c.oldest != none || c.gated || h.Op != hdr.Acknowledge || now.Sub(c.heard) < alive {
 		return false
@@ -212,11 +211,11 @@ func (c *flow) denied(h *hdr.Frame, b []byte, psn uint32, now clock.Time, alive 
 	return psn != c.next
 }
 
-// affirmed reports whether such an acknowledgement says, with another PSN than that
-// of the newest request, that the server's end is as it was. An end of another
-// connection acknowledges the PSN before the one that it expects, or asks for that. Linux (rxe)
-// acknowledges again the newest request that was no READ, and the PSN before 0 when there
-// was none; of an end that was made anew it goes on to do so. The MSN tells these apart.
+// affirmed reports whether acknowledgement b, which answers a question (see denied), shows that the server's end
+// still belongs to c although psn may not be that of the newest request. The end of another connection acknowledges
+// the PSN before its expected PSN, or sends a NAK with the expected one. Linux (rxe) acknowledges the newest request
+// that was no READ, or the PSN before 0 if there was none. An end that rxe made anew does the same, so its MSN has
+// to tell it from the old one.
 func (c *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
 	if c.asked == 0 || h.Op != hdr.Acknowledge || !h.AETHOf(b).Syndrome().ACK() || !c.mayHave(h, b) {
 		return false
@@ -227,7 +226,8 @@ func (c *flow) affirmed(h *hdr.Frame, b []byte, psn uint32) bool {
 	return psnLess(psn, c.acked) || psn == hdr.PSNMask && !psnLess(psn, c.next)
 }
 
-// mayHave reports whether the MSN of answer b is one that the server's end of c may have come to. It is true while none is known.
+// mayHave reports whether the server's end of c can have reached the MSN of answer b, with headers h.
+// It returns true if b has no AETH or no MSN of c is known.
 func (c *flow) mayHave(h *hdr.Frame, b []byte) bool {
 	if c.msn&newestMSN == 0 || h.Op.Info().Ext&hdr.HasAETH == 0 {
 		return true
@@ -235,14 +235,14 @@ func (c *flow) mayHave(h *hdr.Frame, b []byte) bool {
 	return (h.AETHOf(b).MSN()-c.msn)&0xFFFFFF < (c.next-c.acked)&hdr.PSNMask
 }
 
-// hearsMSN notes the MSN m of an answer, if it is the newest.
+// hearsMSN notes the MSN m of an answer to c, if c is counted and m is not older than the MSN on record.
 func (c *flow) hearsMSN(m uint32) {
 	if c.counted && (c.msn&newestMSN == 0 || (m-c.msn)&0xFFFFFF < 1<<23) {
 		c.msn = m | knownMSN | newestMSN
 	}
 }
 
-// executes notes that the server executed o.
+// executes notes that the server executed operation o.
 func (c *carrier) executes(o *op) {
 	switch {
 	case o.kind == kOdd:
@@ -252,8 +252,8 @@ func (c *carrier) executes(o *op) {
 	}
 }
 
-// count counts o, which is open, among what it carries: d is 1, or -1 when it carries it
-// no more. What o is in the counts for must not change meanwhile.
+// count adds d to the counts of c that the open operation o belongs to: 1 when c begins to carry o, -1 when c ends.
+// The flags and the kind of o that select the counts must not change between the two calls.
 func (c *carrier) count(o *op, d int32) {
 	if o.flags&fGuest != 0 {
 		c.guests += d

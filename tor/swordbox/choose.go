@@ -5,8 +5,8 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// choose is the connection that o, of flow fl and about word w (see words.of), goes
-// over; false when it must wait. x is its key if it may go over another's connection.
+// choose returns the connection for o, of flow fl, with word w (see words.of), or false if o must wait. x is o's
+// key, or nil if o may not go over other clients' connections.
 func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	n := s.n
 	if o.kind == kSend || o.is(fOwn) || !s.cfg.mode.moves() {
@@ -37,15 +37,15 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	return overOwnOrWait(s, want, fl, o, x, w, again)
 }
 
-// overOwn is choose for what must go over its client's own connection.
+// overOwn is choose for an operation that must go over its client's own connection.
 //
 //go:noinline
 func overOwn(s *clientSide, fl *flow, o *op, x *key) (*flow, bool) {
 	return fl, (fl.open == 0 || !fl.mixed && s.n.flow(fl.lane) == fl) && s.usable(fl, fl, o, x)
 }
 
-// behindOpen is choose for what must go behind its client's open ones; but from its own connection to a
-// shared one, want, it goes when they are done.
+// behindOpen is choose for an operation that must go behind its client's open operations. Where it should move from its
+// client's own connection to a shared one, want, it waits until the open operations are done.
 //
 //go:noinline
 func behindOpen(s *clientSide, fl *flow, o *op, x *key, want *flow) (*flow, bool) {
@@ -56,8 +56,9 @@ func behindOpen(s *clientSide, fl *flow, o *op, x *key, want *flow) (*flow, bool
 	return n.flow(fl.lane), !fl.mixed && s.usable(n.flow(fl.lane), fl, o, x)
 }
 
-// overOwnOrWait is choose for what goes over its client's own connection, or, when it was to go over another's, want, and cannot, waits for that.
-// again: it is a READ that is done again.
+// overOwnOrWait is choose for an operation that cannot go over want, if want is another client's connection: it
+// waits for want, or goes over its own client's connection or another one. again says that o is a READ that is done
+// again.
 //
 //go:noinline
 func overOwnOrWait(s *clientSide, want, fl *flow, o *op, x *key, w int32, again bool) (*flow, bool) {
@@ -83,11 +84,12 @@ func overOwnOrWait(s *clientSide, want, fl *flow, o *op, x *key, w int32, again 
 	return fl, s.usable(fl, fl, o, x)
 }
 
-// mostOthers is how many connections are looked at for a READ that is done again.
+// mostOthers is the number of connections that elsewhere looks at.
 const mostOthers = 64
 
-// elsewhere is another connection for READ o of flow fl, with key x, which is done again while something is under way over its client's own that only the client can
-// send again, as a SEND without a receive buffer: the server would answer the READ before that, if it remembered it. nil when none is found among some, others each time.
+// elsewhere returns another connection for READ o of flow fl, with key x. The READ is done again while the client's own
+// connection carries an operation that only the client can send again, for example a SEND without a receive buffer.
+// elsewhere looks at mostOthers connections, beginning where the last call ended, and returns nil if none is able.
 func (s *clientSide) elsewhere(fl *flow, o *op, x *key) *flow {
 	n := s.n
 	if x == nil {
@@ -102,9 +104,9 @@ func (s *clientSide) elsewhere(fl *flow, o *op, x *key) *flow {
 	return nil
 }
 
-// awaitsLane reports whether atomic o, of flow fl and about word w, waits for connection
-// want, over which the word's others go: until it is its turn there, or, when that cannot carry
-// it, until nothing of the word is under way and all can go over another one.
+// awaitsLane reports whether atomic o, of flow fl, on word w, waits for connection want, which carries the word's other
+// operations. It waits for its turn on want, or, if want cannot carry it, until no operation on the word is under way,
+// so that all of them can go over another connection.
 func (s *clientSide) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
 	n := s.n
 	if !n.fits(want, fl, o, x) {
@@ -115,8 +117,8 @@ func (s *clientSide) awaitsLane(want, fl *flow, o *op, x *key, w int32) bool {
 	return n.patient(fl, want.stirred())
 }
 
-// usable reports whether connection c can carry o, of flow fl, now;
-// x is its key if it may go over another's connection.
+// usable reports whether connection c can carry o, of flow fl, at this time; if not, it sets waits.why to c. x is
+// o's key, or nil if o may not go over other clients' connections.
 func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
 	if s.able(c, fl, o, x) {
 		return true
@@ -125,15 +127,17 @@ func (s *clientSide) usable(c, fl *flow, o *op, x *key) bool {
 	return false
 }
 
-// unable reports whether c can carry nothing, whatever it is. Nor does it carry anything new while its server's end is in question (doubted).
+// unable reports whether c can carry no operation of any kind. able checks separately whether the server's end of c
+// is in question (doubted).
 func (c *flow) unable() bool {
 	return !c.synced || c.unsure || c.is(unwell)
 }
 
-// mostBefore is how many packets may be under way on a connection, with answers to READs among them, when it takes another's operation.
+// mostBefore is the number of PSNs that may be under way on a connection, READs and atomics among them, when it takes
+// another client's operation.
 const mostBefore = 256
 
-// able is usable, and leaves open what a request that cannot go waits for.
+// able is usable, but does not set waits.why.
 func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 	n := s.n
 	if c.doubted {

@@ -6,15 +6,15 @@ import (
 	"github.com/quillon/quillon/nf/hold"
 )
 
-// client is the requester's side of a connection: what its client has sent, what was
-// sent on of that, and what it has been told. All PSNs are as the client numbers.
+// client is the requester's side of a connection: which requests the client has sent, which of them the box sent
+// on to a server, and which answers the client got. All PSNs are in the client's numbering.
 //
-// Its operations are in a ring (record.op) and numbered from 0 on, modulo 2^32:
+// The client's operations lie in a ring (record.op). They are numbered from 0 on, modulo 2^32:
 //
 //	first            head             tail
 //	| answered       | not answered   | next
 //
-// head is where its oldest unacknowledged PSN is (una), and with base its MSN.
+// The operation head has the oldest unacknowledged PSN (una). base + head is the client's MSN (released).
 type client struct {
 	gone      bool // its queue pair was sent a NAK that ends it, or it left
 	failed    bool // or will be sent one: an operation of its failed
@@ -30,7 +30,7 @@ type client struct {
 	doubted   bool // from operation number again on answers are to be given once more, when the server was heard
 	owes      bool // an acknowledgement is due when no READ is done again any more
 	misshapen bool // its requests contradict themselves (see measure)
-	// syn is the syndrome of an acknowledgement (with its credits), as the server gives it.
+	// syn is the syndrome of the server's newest acknowledgement, with its credits.
 	syn               hdr.Syndrome
 	may               uint8      // accesses (1 << access) that its queue pair at the server was seen to have the right to
 	arrived, admitted uint32     // the expected PSN; and that of what is sent on next
@@ -61,11 +61,10 @@ type client struct {
 	past     [16]past     // answers to atomics that are not on record any more
 }
 
-// released is how many of its messages are answered, modulo 2^24 (IBTA: MSN).
+// released returns the MSN of c: the number of messages that were answered, modulo 2^24.
 func (c *client) released() uint32 { return (c.base + c.head) & 0xFFFFFF }
 
-// una is the PSN of the oldest request of flow f that its client has no answer to
-// (IBTA: oldest unacknowledged PSN).
+// una returns the oldest unacknowledged PSN of flow f's client, or the PSN of the next request if all are answered.
 func (r *record) una(f *flow) uint32 {
 	if f.head == f.tail {
 		return f.admitted
@@ -77,13 +76,13 @@ func (r *record) una(f *flow) uint32 {
 	return o.cpsn
 }
 
-// op is operation number k (as flow.head counts) of flow f.
+// op returns the place in the ring of operation number k (as flow.head counts) of flow f.
 func (r *record) op(f *flow, k uint32) *op {
 	return &r.ops[r.index(f)<<(r.shift&31)+int32(k&(f.span-1))]
 }
 
-// find is the operation of flow fl that PSN psn belongs to; none if it is not on
-// record.
+// find returns the operation of flow fl that has a packet with PSN psn, and its number k. It returns nil and 0 if no
+// operation on record has one.
 func (r *record) find(fl *flow, psn uint32) (o *op, k uint32) {
 	lo, hi := fl.first, fl.tail // the last one that begins at or before psn
 	for lo != hi {
@@ -103,8 +102,8 @@ func (r *record) find(fl *flow, psn uint32) (o *op, k uint32) {
 	return o, lo - 1
 }
 
-// unsentBefore reports whether an operation of flow fl before number k waits to
-// be sent by its client again.
+// unsentBefore reports whether an unanswered operation of flow fl before number k is in state sUnsent: its client has
+// to send it again.
 func (r *record) unsentBefore(fl *flow, k uint32) bool {
 	for j := fl.head; j != k; j++ {
 		if o := r.op(fl, j); o.state == sUnsent {
@@ -114,13 +113,12 @@ func (r *record) unsentBefore(fl *flow, k uint32) bool {
 	return false
 }
 
-// narrow is the number of operations of a connection that are remembered to
-// begin with: what rxe has in flight at most (RXE_MAX_UNACKED_PSNS). Few of
-// them stay in the processor's cache.
+// narrow is the number of places that a connection's ring of operations has at first. Linux rxe has no more packets in
+// flight (RXE_MAX_UNACKED_PSNS). A small ring stays in the processor's cache.
 const narrow = 128
 
-// grow makes room to remember twice as many operations of flow fl, when none of
-// them is open: false while that is not so, or when there is no room.
+// grow doubles flow fl's ring of operations. It returns false, and changes nothing, if the ring has its full width,
+// if an operation of fl is unanswered or a READ is done again, or if a place that it needs is taken (isPlaced).
 func (r *record) grow(fl *flow) bool {
 	if fl.span == r.window || fl.open > 0 || fl.rereads > 0 || fl.head != fl.tail {
 		return false
@@ -143,7 +141,8 @@ func (r *record) grow(fl *flow) bool {
 	return true
 }
 
-// otherPlace is the place of the next operation of flow fl in a wider ring; nil when there is none, or it is taken, too.
+// otherPlace grows flow fl's ring and returns the place of fl's next operation in it, or nil if the ring does not
+// grow or that place is taken, too.
 //
 //go:noinline
 func otherPlace(r *record, fl *flow) *op {
@@ -156,9 +155,10 @@ func otherPlace(r *record, fl *flow) *op {
 	return nil
 }
 
-// roomiest is the number (as flow.head counts) that operations of flow fl, of which none is on record, are to begin with: before the most places in a row that
-// hold nothing of the connection that had the row before. That may go on over another's connection, and keeps its place meanwhile. Where that leaves
-// few, more are remembered from the start (flow.span).
+// roomiest returns the number (as flow.head counts) that the first operation of flow fl is to have; fl has none on
+// record. At this number the longest run of free places begins. The others are taken by operations of the connection
+// that had the row before, which other connections still carry. Where the run is short, roomiest widens the ring
+// (flow.span).
 func (n *order) roomiest(fl *flow) (begin uint32) {
 	for ; ; fl.span *= 2 {
 		most := uint32(0)
@@ -175,16 +175,14 @@ func (n *order) roomiest(fl *flow) (begin uint32) {
 	}
 }
 
-// mostUnacked is the most PSNs that a connection has under way when it takes one more
-// request, and that are remembered of its client's: PSNs are compared within half of
-// all there are, which is twice as many.
+// mostUnacked is the largest number of PSNs that a connection may have under way when it takes one more request, and
+// that the record spans for its client. PSNs compare correctly within half of their range, which is twice as many.
 const mostUnacked = 1 << 22
 
-// isFar reports whether its newest request is far beyond its operation o.
+// isFar reports whether the next request of c is more than mostUnacked PSNs beyond c's operation o.
 func (c *client) isFar(o *op) bool { return (c.admitted-o.cpsn)&hdr.PSNMask > mostUnacked }
 
-// fade forgets the oldest requests of flow fl, which were answered, when the newest are
-// far beyond.
+// fade forgets the oldest answered operations of flow fl that the next request is far beyond (isFar).
 func (r *record) fade(fl *flow) {
 	for fl.first != fl.head {
 		o := r.op(fl, fl.first)
@@ -196,7 +194,7 @@ func (r *record) fade(fl *flow) {
 	}
 }
 
-// past is the answer to an atomic whose record was needed for another operation.
+// past is the answer to an atomic whose place on record was needed for another operation.
 type past struct {
 	va, prior uint64
 	psn       uint32
@@ -205,12 +203,12 @@ type past struct {
 
 func (p *past) check() uint32 { return hash(p.va^p.prior<<1^uint64(p.psn)<<40) | 1 }
 
-// whole reports whether there is an answer.
+// whole reports whether p holds an answer that was written completely.
 func (p *past) whole() bool { return p.sum == p.check() }
 
-// outlive keeps the answer to o, whose record is needed, when it is an atomic: a
-// responder remembers as many as its client may have under way (16: what Linux
-// and most devices offer at most), however many other operations came since.
+// outlive keeps the answer to o in c.past if o is an answered atomic, before o's place on record is used again. A
+// responder remembers the answers to as many atomics as its client may have under way, however many other operations
+// came since. Linux and most devices offer 16 at most.
 func (c *client) outlive(o *op) {
 	if o.kind.atomic() && o.state == sDone && !o.is(fOrphan) {
 		p := past{va: o.va, prior: o.prior, psn: o.cpsn}
@@ -220,10 +218,10 @@ func (c *client) outlive(o *op) {
 	}
 }
 
-// measure follows the payloads of a client's WRITEs, packet by packet. The server
-// refuses those that do not add up to the length that they say, and what is between
-// the packets of one (IBTA 9.7.4.1): nothing of such a client goes over another's
-// connection any more, which the refusal would end.
+// measure follows the payloads of a client's WRITEs, packet by packet, and sets misshapen if they do not add up to
+// the length in the RETH, or if another request comes between the packets of a WRITE. The server refuses such
+// requests (IBTA 9.7.4.1). The refusal ends the connection, so a misshapen client's operations stay on its own
+// connection.
 func (c *client) measure(b []byte, h *hdr.Frame) {
 	info := h.Op.Info()
 	p := uint32(len(h.PayloadOf(b)))
@@ -247,8 +245,8 @@ func (c *client) measure(b []byte, h *hdr.Frame) {
 	}
 }
 
-// settleLength notes that the READ of unknown length that flow fl sent last
-// takes k packets.
+// settleLength notes that the newest operation of flow fl, a READ whose number of PSNs was unknown (unsure), takes k
+// PSNs.
 func (r *record) settleLength(fl *flow, k uint32) {
 	o := &r.ops[fl.newest]
 	fl.unsure = false
@@ -264,7 +262,7 @@ func (r *record) settleLength(fl *flow, k uint32) {
 	}
 }
 
-// opens notes that its operation o was given to a carrier.
+// opens notes that operation o of c was given to a carrier.
 func (c *client) opens(o *op) {
 	c.mixed = c.open > 0 && (c.mixed || c.lane != o.lane)
 	c.open++
@@ -274,7 +272,7 @@ func (c *client) opens(o *op) {
 	}
 }
 
-// closes notes that its operation o is not open any more.
+// closes notes that the server has answered operation o of c, or will not.
 func (c *client) closes(o *op) {
 	c.answerer = o.lane
 	c.open--

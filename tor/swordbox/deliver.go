@@ -6,7 +6,7 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// due notes that flow f may have answers to give.
+// due notes that the client of flow f may be due answers: settle calls deliver for f.
 func (n *order) due(f *flow) {
 	if !f.isReady {
 		f.isReady = true
@@ -19,8 +19,7 @@ func (n *order) due(f *flow) {
 	}
 }
 
-// deliver gives the client of flow fl the answers that are due, in the order of
-// its requests.
+// deliver sends the client of flow fl the answers that are due, in the order of the client's requests.
 func (s *clientSide) deliver(fl *flow) {
 	n := s.n
 	if !fl.synced || fl.gone {
@@ -108,8 +107,8 @@ func (s *clientSide) deliver(fl *flow) {
 	}
 }
 
-// relayHeld gives the client of flow fl the held packets of the answer to READ
-// o, of which end have come.
+// relayHeld sends the client of flow fl the held packets of the answer to READ o. end is the number of packets of the
+// answer that have come; the held ones are the last of these.
 func (s *clientSide) relayHeld(fl *flow, o *op, end uint32) {
 	n, q, k := s.n, o.held(), end
 	for at := q.First(); at != 0; at = n.shelf.Next(at) {
@@ -129,7 +128,7 @@ func (s *clientSide) relayHeld(fl *flow, o *op, end uint32) {
 	}
 }
 
-// dismiss drops what waits of flow f.
+// dismiss drops the requests of flow f that wait, with reason why.
 func (n *order) dismiss(f *flow, why graph.Reason) {
 	n.shelf.Drop(n.c, &f.stall, n.worker, why)
 	n.shelf.Drop(n.c, &f.late, n.worker, why)
@@ -139,16 +138,16 @@ func (n *order) dismiss(f *flow, why graph.Reason) {
 	f.claimed = false
 }
 
-// end resets flow fl: its client's queue pair goes to the error state by the
-// NAK that it was given.
+// end marks flow fl as gone and drops its waiting requests, after its client was sent a NAK that puts the client's
+// queue pair into the error state.
 func (s *clientSide) end(fl *flow) {
 	fl.gone, fl.ended = true, s.n.una(fl)
 	s.n.dismiss(fl, reasonReset)
 	s.c.Count(ctrResets, 1)
 }
 
-// refuse tells the client of flow fl again that its connection is gone: with the
-// PSN of what failed, since a NAK says that all before it was executed.
+// refuse sends the client of flow fl the NAK that ended its connection again. The NAK has the PSN of the failed
+// request, because it says that all requests before this PSN were executed.
 func (s *clientSide) refuse(fl *flow) {
 	syn := fl.verdict
 	if syn == 0 {
@@ -157,8 +156,8 @@ func (s *clientSide) refuse(fl *flow) {
 	s.answer(fl, hdr.Acknowledge, fl.ended, syn, 0)
 }
 
-// acknowledge repeats the newest acknowledgement of flow fl. While a READ is done
-// again it waits: it would tell the client that the READ's answer was lost.
+// acknowledge sends the newest acknowledgement of flow fl again. While a READ is done again, the acknowledgement waits
+// (owes), because it would tell the client that the READ's answer was lost.
 func (s *clientSide) acknowledge(fl *flow) {
 	if fl.head == fl.first {
 		return
@@ -171,8 +170,8 @@ func (s *clientSide) acknowledge(fl *flow) {
 	s.answer(fl, hdr.Acknowledge, o.last(), fl.syn, 0)
 }
 
-// answerAgain gives the client of flow fl the answer to its operation number k,
-// which was released, once more.
+// answerAgain sends the client of flow fl the answer to its answered operation number k again. It sends nothing for
+// a READ, which is done again separately, or behind one; and nothing if k is not on record or not answered.
 func (s *clientSide) answerAgain(fl *flow, k uint32) {
 	if int32(k-fl.head) >= 0 || int32(k-fl.first) < 0 {
 		return
@@ -189,10 +188,10 @@ func (s *clientSide) answerAgain(fl *flow, k uint32) {
 	}
 }
 
-// longAgo handles a repetition of a request of flow fl that is not on record any
-// more, as a responder does (IBTA 9.7.5.1.2): what was written is acknowledged;
-// of atomics the answers to the last ones are known, and others are left without
-// an answer, since their client cannot be waiting for one.
+// longAgo handles duplicate b, with PSN psn, of a request of flow fl whose operation has left the record, as a
+// responder does (IBTA 9.7.5.1.2). A WRITE or SEND that asks for an answer is acknowledged. An atomic is answered if
+// it is among the last 16 (past). All other duplicates get no answer, because their client cannot be waiting for
+// one.
 func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 	info := s.f.Op.Info().Flags
 	switch {
@@ -211,8 +210,8 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 	}
 }
 
-// doubtful reports whether the server is to confirm first that its end of flow fl
-// counts as before: a new connection with the same numbers of queue pairs would not have been announced.
+// doubtful reports whether the server must confirm that its end still belongs to flow fl before a duplicate is
+// answered: a new connection with the same queue pair numbers would not have been announced.
 func (n *order) doubtful(fl *flow) bool {
 	return fl.trusted && n.row(fl).Learnt != conn.Managed
 }

@@ -4,9 +4,9 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// fatal: the server refused the request at psn; the connection is in the error
-// state. Nothing behind it was executed; what is before it was, though answers
-// may have been lost.
+// fatal ends connection c after the server refused the request with PSN psn by a NAK with syndrome syn. The server's
+// queue pair is in the error state. It executed the operations before psn, although their answers may be lost, and
+// none behind.
 func (n *order) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if d := hdr.PSNDiff(psn, o.spsn); d < 0 {
@@ -28,8 +28,9 @@ func (n *order) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 	n.bury(c, false)
 }
 
-// lose takes op o, the oldest of its connection, off it. harmless: it was
-// executed and its answer has nothing to tell, or it can be done again.
+// lose removes operation o, the oldest of its connection, from the connection, because no answer to o will come.
+// harmless says that o was executed and its answer is known. A READ is to be sent again by its client; another
+// operation that is not harmless fails with a REMOTE OPERATIONAL ERROR.
 func (n *order) lose(o *op, harmless bool) {
 	n.unlink(o)
 	n.shelf.unkeep(o)
@@ -47,18 +48,17 @@ func (n *order) lose(o *op, harmless bool) {
 	n.forget(o, done)
 }
 
-// fail gives up connection c. What it carried may have been executed or not.
+// fail gives up connection c. The server may or may not have executed the operations that c carried.
 func (s *carrierSide) fail(c *flow) {
 	s.c.Count(ctrFailedLanes, 1)
 	s.bequest(c)
 }
 
-// bury ends connection c. doubt: what it carried may have been executed. Then
-// READs can be done again, and so can, over another connection, what leaves a
-// known value in a word: nothing but what is behind it, and comes again behind
-// it, can have been executed since. It is then at the end of what successor carries, from
-// PSN from on, and yet to be sent (see bequest). Other operations end their clients'
-// connections.
+// bury ends connection c. doubt says that the server may have executed the operations that c carries. READs can then
+// be done again, and so can, over another connection, operations that leave a known value in their word (decided),
+// because only operations behind them, which come again behind them, can have been executed since. The latter are
+// appended to the operations of successor, from PSN from on, and the caller has to send them (see bequest). All
+// other operations end their clients' connections.
 func (n *order) bury(c *flow, doubt bool) (successor *flow, from uint32) {
 	c.dead, c.repair, c.inDoubt, c.gated = true, false, false, false
 	n.keys.recall(c)
@@ -88,16 +88,16 @@ func (n *order) bury(c *flow, doubt bool) (successor *flow, from uint32) {
 	return successor, from
 }
 
-// bequest ends connection c, of which nobody knows what was executed of what it carried, and
-// sends what another one inherits.
+// bequest ends connection c, whose operations the server may or may not have executed, and sends those that bury has
+// moved to another connection.
 func (s *carrierSide) bequest(c *flow) {
 	if successor, from := s.n.bury(c, true); successor != nil && successor.next != from && !successor.repair {
 		s.again(successor, from, successor.next)
 	}
 }
 
-// successor is a connection that can carry on with op o of connection l: one that is
-// lent, or of those that may the one that was heard last; none if there is none.
+// successor returns a connection that can carry operation o of connection l: one of the key's lanes, or else the one
+// that was heard last among mostSuccessors others. It returns nil if there is none.
 func (n *order) successor(l *flow, o *op) *flow {
 	x := n.keys.find(o.rkey)
 	if x == nil || x.until != 0 || !o.is(fRight) || !x.allows(o, accessOf(o)) {
@@ -127,12 +127,11 @@ func (n *order) successor(l *flow, o *op) *flow {
 	return best
 }
 
-// mostSuccessors is how many connections are looked at to find one.
+// mostSuccessors is the number of connections that successor looks at.
 const mostSuccessors = 1024
 
-// decided reports whether open op o leaves a value in its word that was known
-// when it was sent and still is: neither an operation on the word nor one of
-// its client that was sent before it was lost.
+// decided reports whether the open operation o leaves a value in its word that was known when o was sent and is still
+// known, and no operation of its client has failed.
 func (n *order) decided(o *op) bool {
 	if o.word < 0 || o.is(fLoose|fOwn) || !n.words.believes(&n.words.w[o.word]) || !o.is(fReplaced) && (o.kind != kWrite || o.npsn != 1) {
 		return false
@@ -140,8 +139,8 @@ func (n *order) decided(o *op) bool {
 	return o.is(fOrphan) || !n.flowOf(o).failed
 }
 
-// bequeath puts op o, the oldest of its connection, at the end of what
-// connection c carries. It is yet to be sent.
+// bequeath moves operation o, the oldest of its connection, to the end of the operations of connection c. The caller
+// has to send it.
 func (n *order) bequeath(o *op, c *flow) {
 	n.unlink(o)
 	n.carrier(o).count(o, -1)
@@ -171,8 +170,9 @@ func (n *order) bequeath(o *op, c *flow) {
 	c.next = psnAdd(c.next, o.npsn)
 }
 
-// forsake gives up flow fl, whose server does not say any more that its end is there. A client whose two ends count differently is told when it asks, as
-// its end may be there after all.
+// forsake gives up flow fl, whose server does not answer whether its end is there. If the two ends of fl count
+// differently, fl stays on record as gone, so that its client, which may still be there, gets a NAK when it sends a
+// request.
 func (s *clientSide) forsake(fl *flow) {
 	n := s.n
 	if !fl.bound || fl.gone {
@@ -186,7 +186,7 @@ func (s *clientSide) forsake(fl *flow) {
 	fl.ended, fl.lost = una|knownPSN, s.c.Now().Add(keepGone)
 }
 
-// remove forgets flow fl: its connection is gone.
+// remove clears flow fl, whose connection is gone.
 func (s *clientSide) remove(fl *flow) {
 	n := s.n
 	if !fl.synced {
@@ -198,7 +198,8 @@ func (s *clientSide) remove(fl *flow) {
 	*fl = noFlow
 }
 
-// leave has what is open of flow fl go on without its client, and ends what others have over its connection.
+// leave makes the open operations of flow fl orphans, which need no answer to its client, and ends fl's carrier
+// (bequest).
 func leave(s *clientSide, fl *flow) {
 	n := s.n
 	for o := n.oldest(fl); o != nil; o = n.behind(o) {

@@ -10,32 +10,30 @@ import (
 
 var be, le = binary.BigEndian, binary.LittleEndian
 
-// none is no index.
+// none stands for "no index" in fields that hold the index of an operation or a flow.
 const none = int32(-1)
 
-// psnLess reports whether a is older than b.
+// psnLess reports whether PSN a is older than PSN b: at most 2^23 before it, modulo 2^24.
 func psnLess(a, b uint32) bool { return (a-b)&(1<<23) != 0 }
 
 func psnAdd(a, n uint32) uint32 { return (a + n) & hdr.PSNMask }
 
-// noFlow is of a row without a connection, or whose numbering is not taken over: words
-// may still name it as the one that they were last reached over, and it carries nothing.
+// noFlow is the value of a flow whose row has no connection, or one whose numbering is not taken over. It carries
+// no operations. A word may still name such a flow as the one over which it was last reached.
 var noFlow = flow{client: client{answerer: none, lane: none, cur: none}, carrier: carrier{oldest: none, newest: none}}
 
-// flow is a connection: a client, which sends requests in its own numbering of PSNs
-// and gets answers in it, and a carrier, the server's end, which executes requests in
-// the server's numbering: its client's, and those of others. What both need of it is
-// here.
+// flow is a connection. Its client (the requester) sends requests and gets answers in the client's numbering of
+// PSNs. Its carrier (the server's end, the responder) executes requests of this client and of other clients in
+// the server's numbering. The other fields serve both.
 //
-// It has no pointers, since it lies in memory that outlives the process (memory.go).
-// Its fields are in the order of the lines of the processor's cache that most frames
-// need; see TestLines.
+// A flow has no pointers, because it lies in memory that outlives the process (memory.go).
+// The order of the fields keeps those that most frames need in few cache lines; see TestLines.
 type flow struct {
 	synced  bool // requests are on record, and both numberings are known
 	seen    bool // before that: arrived is known, and turns requests came in order
 	trusted bool // since then the server has answered: down, and the MSN, are known
 	young   bool // followed lately: clients may still repeat requests from before start, which are not on record; then both ends counted alike
-	// onward: the server's PSNs are far beyond start, and may come round to it.
+	// onward is set when the server's PSNs are so far beyond start that they may wrap around to it.
 	onward      bool
 	bound       bool       // on record in memory that outlives the process: its two ends count differently
 	quiet       bool       // for so long that it is time to see whether the server's end is there
@@ -58,13 +56,13 @@ type flow struct {
 	msn      uint32     // until it is counted: with knownMSN the MSN that the server had after operation number counts; then, with newestMSN, the newest that it has said
 }
 
-// mustRepeat reports whether f's client has to send requests again before new ones may go: one for which the
-// server had no receive buffer, and those behind it, which the server has thrown away. It asks for them when
-// another one comes first, which costs the client a try.
+// mustRepeat reports whether f's client has to send requests again before new ones may go to the server: one for
+// which the server had no receive buffer, and those behind it, which the server has dropped. If a new request came
+// first, the server would send a NAK (PSN sequence error), which costs the client one of its retries.
 func (f *flow) mustRepeat() bool { return f.lags && psnLess(f.acked, f.notReady) }
 
-// catchesUp notes that f's client has sent o, which its own connection carries, again from its packet off
-// on. True when that was the last of what it had to send again.
+// catchesUp notes that f's client has sent packet off of o again (of a READ: the request from there on), which f
+// carries. It returns true if that was the last request that the client had to send again (see mustRepeat).
 func (f *flow) catchesUp(o *op, off uint32) bool {
 	if !f.lags || psnAdd(o.spsn, off) != f.notReady {
 		return false
@@ -77,10 +75,10 @@ func (f *flow) catchesUp(o *op, off uint32) bool {
 	return !f.lags
 }
 
-// awaits reports whether requests of f's client wait here.
+// awaits reports whether the box holds requests of f's client that wait, in stall or late.
 func (f *flow) awaits() bool { return !f.stall.Empty() || !f.late.Empty() }
 
-// effMTU is the most that one packet is known to carry.
+// effMTU returns the path MTU in bytes, or the known lower bound if the path MTU is unknown.
 func (f *flow) effMTU() uint32 {
 	if f.mtu != 0 {
 		return f.mtu
@@ -88,7 +86,7 @@ func (f *flow) effMTU() uint32 {
 	return f.mtuLow
 }
 
-// learnMTU learns a path MTU from packets of READ responses.
+// learnMTU learns the path MTU, or a lower bound, from the payload of b if b, with headers f, is a READ response.
 func (fl *flow) learnMTU(f *hdr.Frame, b []byte) {
 	switch f.Op {
 	case hdr.ReadRespFirst, hdr.ReadRespMiddle:
@@ -100,7 +98,8 @@ func (fl *flow) learnMTU(f *hdr.Frame, b []byte) {
 	}
 }
 
-// mostOf is how many PSNs the newest request, a READ of unknown length, takes at the most.
+// mostOf returns the largest number of PSNs that the newest request of f can take. It is a READ of more bytes than
+// mtuLow while the path MTU is unknown (see client.vague); the least path MTU is 256 bytes.
 func (r *record) mostOf(f *flow) uint32 {
 	n := f.vagueLen
 	if f.unsure {
@@ -109,10 +108,10 @@ func (r *record) mostOf(f *flow) uint32 {
 	return (n + 255) / 256
 }
 
-// leastProven is the longest payload that each way carries (IBTA: the least path MTU).
+// leastProven is the payload in bytes that every path carries: the least path MTU of IBTA.
 const leastProven = 256
 
-// payload is the longest payload of a packet of WRITE o of flow f.
+// payload returns the length in bytes of the longest payload among the packets of WRITE o of flow f.
 func (f *flow) payload(o *op) uint32 {
 	if o.npsn > 1 {
 		return min(o.len, f.effMTU())
@@ -120,21 +119,20 @@ func (f *flow) payload(o *op) uint32 {
 	return o.len
 }
 
-// unproven reports whether the packets of o, of flow f, are longer than all that the server has acknowledged over its client's connection: the
-// way to the server may not carry them, and then what is behind them would wait without end.
+// unproven reports whether o, of flow f, is a WRITE with packets longer than all that the server has acknowledged over
+// f. The path to the server may drop such packets, and the operations behind o would wait without end.
 func (f *flow) unproven(o *op) bool {
 	return o.kind == kWrite && o.len > leastProven && f.payload(o) > max(f.proven, leastProven)
 }
 
-// maxMessage is the longest message (IBTA 9.7.2: 2^31 bytes).
+// maxMessage is the length in bytes of the longest message (IBTA 9.7.2).
 const maxMessage = 1 << 31
 
-// full reports whether n bytes are the payload of a packet that is not its
-// message's last.
+// full reports whether n bytes can be the payload of a packet that is not the last of its message: a path MTU of IBTA.
 func full(n uint32) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }
 
-// learnPart learns a path MTU from request b, with headers f, which comes in its turn: others
-// anybody can make up.
+// learnPart learns the path MTU from request b, with headers f, if b is a first or middle packet of a SEND or WRITE.
+// The PSN of b must be the expected one, because anybody can make up requests with other PSNs.
 func (fl *flow) learnPart(f *hdr.Frame, b []byte) {
 	info := f.Op.Info().Flags
 	if fl.mtu == 0 && info&(hdr.IsFirst|hdr.IsMiddle) != 0 && info&(hdr.IsSend|hdr.IsWrite) != 0 {
@@ -144,7 +142,7 @@ func (fl *flow) learnPart(f *hdr.Frame, b []byte) {
 	}
 }
 
-// packets is the number of PSNs that request b, with headers f, takes.
+// packets returns the number of PSNs that request b, with headers f, takes. Where a READ's is unknown, it returns 1.
 func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
 	if f.Op.Info().Flags&hdr.IsRead == 0 {
 		return 1
@@ -159,8 +157,8 @@ func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
 	return 1 // for the time being: see client.vague
 }
 
-// inTurn follows the numbering of a flow that is not synced: it reports whether
-// a request is the one that comes next, after others that were.
+// inTurn follows the PSNs of a flow that is not synced. It reports whether request b, with headers f and PSN psn, has
+// the expected PSN after at least two requests that had it, and begins a message.
 func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
 	d := hdr.PSNDiff(psn, fl.arrived)
 	if fl.seen && d < 0 {
@@ -179,15 +177,15 @@ func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
 	return ok
 }
 
-// confirmed reports whether an answer with PSN psn, also a refusal, says that the server has come to
-// requests that were far from what is expected of flow fl. It says nothing where the
-// two ends count differently: the server's numbers may reach those, too.
+// confirmed reports whether an answer with PSN psn, or a NAK, shows that the server accepts the requests whose PSNs
+// were far from the expected one (strange to strangeEnd). It returns false for a bound flow, whose two ends count
+// differently: the server's own numbering may reach these PSNs.
 func (fl *flow) confirmed(psn uint32) bool {
 	return !fl.bound && fl.strange != fl.strangeEnd && hdr.PSNDiff(psn, fl.strange) >= 0 && hdr.PSNDiff(psn, fl.strangeEnd) < 0
 }
 
-// excuse takes the time that this app was away for none of f's silence: nobody
-// could be heard.
+// excuse moves the start of f's time-outs later by the time away in which the app did not run, but not beyond now,
+// because the server could not be heard meanwhile.
 func (f *flow) excuse(away clock.Duration, now clock.Time) {
 	for _, t := range []*clock.Time{&f.began, &f.since, &f.silent, &f.loaded, &f.asked} {
 		if *t != 0 {
@@ -196,5 +194,5 @@ func (f *flow) excuse(away clock.Duration, now clock.Time) {
 	}
 }
 
-// diverged reports whether the two ends of the connection count differently.
+// diverged reports whether the client and the server number the next request of f differently.
 func (f *flow) diverged() bool { return f.next != f.admitted }

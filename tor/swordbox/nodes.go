@@ -11,13 +11,12 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// Memory for servers is there from the start: for those of servers=, and for as
-// many more as discover= says. Such a server gets a place when it has answered
-// somebody who asked it; made-up destinations get none. It loses the place when it has had no
-// connection for idle=, and new memory for the next one is made beside the data
-// path.
+// Memory for servers is allocated at the start: for the servers of servers=, and for as many more
+// as discover= says. A server of the latter sort gets a place when it has answered a request;
+// made-up destinations get none. It loses the place when it has had no connection for idle=, and
+// another goroutine makes the node for the next server.
 
-// reserve makes the memory of servers to come, as far as it is not there.
+// reserve makes nodes for the places that have none, for servers to come.
 func (s *shared) reserve(workers int) {
 	if !s.cfg.mode.moves() {
 		return
@@ -38,7 +37,7 @@ func (s *shared) reserve(workers int) {
 	}
 }
 
-// strangers are the servers of static= that servers= does not name.
+// strangers returns the servers of static= that servers= does not name.
 func (s *settings) strangers() map[conn.Addr]bool {
 	seen := map[conn.Addr]bool{}
 	for _, text := range s.static {
@@ -49,7 +48,7 @@ func (s *settings) strangers() map[conn.Addr]bool {
 	return seen
 }
 
-// listed reports whether servers= names a, in whatever VLAN.
+// listed reports whether servers= names address a; the VLAN does not matter.
 func (s *settings) listed(a conn.Addr) bool {
 	for _, one := range s.servers {
 		for _, b := range one {
@@ -61,8 +60,8 @@ func (s *settings) listed(a conn.Addr) bool {
 	return false
 }
 
-// meet is the node of server a, which takes a place when it is new. Lists of nodes
-// are replaced, never changed: others may be reading.
+// meet returns the node of server a. A new server takes a place; without a free place meet returns an error. It
+// replaces the list of nodes and never changes one, because other workers may be reading it.
 func (s *shared) meet(now clock.Time, a conn.Addr) (*node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +95,7 @@ func (s *shared) meetLocked(now clock.Time, a conn.Addr) (*node, error) {
 	return n, nil
 }
 
-// part takes its place from node n, which is this worker's and idle.
+// part removes node n, which this worker owns and which is idle, and makes a new node for its place.
 func (s *Box) part(n *node) {
 	n.gone = true
 	s.mu.Lock()
@@ -117,21 +116,20 @@ func (s *Box) part(n *node) {
 	})
 }
 
-// empty has nothing be left of another process, or another server.
+// empty clears the flows that another process or another server left.
 func (n *node) empty() {
 	for i := range n.flows {
 		n.flows[i] = noFlow
 	}
 }
 
-// idle reports whether nothing is under way at node n.
+// idle reports whether node n has no connections, no held frames and no operations under way.
 func (n *node) idle() bool {
 	return n.conns.Len() == 0 && n.shelf.Idle() && n.words.writes == 0 && n.words.free.open == [2]int32{}
 }
 
-// asked are addresses that requests went to, and that have not answered. There are
-// few places, and an address may have one of some: when all of these are taken, lately, it is
-// noted another time.
+// asked holds addresses to which requests went, and which have not answered. Each address may have one of askedWays
+// places. If all of these were taken lately, the address is not noted; a later request may be.
 type asked struct {
 	at   [64]askedPlace
 	seed uint64 // so that nobody chooses addresses that share a place
@@ -147,14 +145,14 @@ type askedPlace struct {
 	b    [384]byte // the connection manager's request, if it was one
 }
 
-// lately is how long an address keeps its place, and answerable how long its
+// lately is the time for which no other address may take an address's place, and answerable the time for which its
 // answer is awaited.
 const (
 	lately     = time.Second
 	answerable = 10 * time.Second
 )
 
-// askedWays is how many places an address may have.
+// askedWays is the number of places in which an address may be noted.
 const askedWays = 4
 
 func (l *asked) place(a conn.Addr) uint32 {
@@ -162,8 +160,8 @@ func (l *asked) place(a conn.Addr) uint32 {
 	return hash(l.seed^be.Uint64(v[:])^be.Uint64(v[8:])<<1^uint64(a.VLAN())<<48) % uint32(len(l.at))
 }
 
-// find is the place that fits, of those that a may have, for this worker alone until it clears
-// turn; nil when there is none.
+// find returns the first of the places of address a for which fits is true, or nil. The caller owns the place until it
+// clears turn. find skips places that other workers own.
 func (l *asked) find(a conn.Addr, fits func(e *askedPlace) bool) *askedPlace {
 	for k := range uint32(askedWays) {
 		e := &l.at[(l.place(a)+k)%uint32(len(l.at))]
@@ -177,7 +175,8 @@ func (l *asked) find(a conn.Addr, fits func(e *askedPlace) bool) *askedPlace {
 	return nil
 }
 
-// ask notes that request b went to address a, which is no node's.
+// ask notes that request b went to address a, which has no node. isCM says that b is a message of the connection
+// manager.
 func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
 	if !s.cfg.may(a) {
 		return
@@ -196,8 +195,8 @@ func (s *Box) ask(a conn.Addr, b []byte, isCM bool) {
 	}
 }
 
-// admitServer is the node of a, which is new and has answered; nil when nobody
-// asked it, or there is no place.
+// admitServer makes and returns the node of server a, which has answered and has none. It returns nil if no request
+// to a is noted, or no place is free.
 func (s *Box) admitServer(a conn.Addr) *node {
 	if !s.cfg.may(a) {
 		return nil
@@ -223,7 +222,7 @@ func (s *Box) admitServer(a conn.Addr) *node {
 	return n
 }
 
-// node is the node of server a; nil when there is none.
+// node returns the node of server a, or nil if there is none.
 func (s *Box) node(a conn.Addr) *node {
 	for _, n := range *s.nodes.Load() {
 		if slices.Contains(n.addrs, a) {
@@ -233,16 +232,16 @@ func (s *Box) node(a conn.Addr) *node {
 	return nil
 }
 
-// locate notes another MAC that an answer of node n came from, as requests to it go there.
-// Where a server has several addresses, what is known of its words from one is not
-// so from another: nothing is replaced then.
+// locate notes mac, from which an answer of node n came, as a MAC address of n. If another node has it, too, both
+// may be one server with two addresses, whose words change unseen by either node; pair then stops the replacement of
+// atomics.
 func (s *Box) locate(n *node, mac uint64) {
 	n.macs[n.nextAt%len(n.macs)].Store(mac)
 	n.nextAt++
 	s.pair()
 }
 
-// isAt reports whether node n's answers come from that MAC; meets whether they come from one that m's come from, too.
+// isAt reports whether answers of node n come from address mac, and meets whether answers of n and m come from one MAC.
 func (n *node) isAt(mac uint64) bool {
 	for i := range n.macs {
 		if n.macs[i].Load() == mac && mac != 0 {
@@ -261,7 +260,7 @@ func (n *node) meets(m *node) bool {
 	return false
 }
 
-// pair finds nodes with the same MAC.
+// pair sets or clears twin for each node, according to whether another node has one of its MAC addresses.
 func (s *Box) pair() {
 	n := s.n
 	nodes := *s.nodes.Load()
@@ -283,14 +282,14 @@ func (s *Box) pair() {
 	}
 }
 
-// hasNamesake reports whether node n, whose server has not been heard and which has no connection, has the address of another node, in another VLAN: both may
-// be one server, and what n's clients ask it may change what the other one's do.
+// hasNamesake reports whether node n has no connection and another node has n's address in another VLAN. Both may be
+// one server, so that requests of n's clients may change the words of the other node.
 func (s *Box) hasNamesake(n *node) bool {
 	return n.conns.Len() == 0 && slices.ContainsFunc(*s.nodes.Load(), func(m *node) bool { return m != n && m.named(n.addrs[0].In(0)) })
 }
 
-// awaitsTwin reports whether atomics of another node under this one's MAC are
-// under way as WRITEs, from the time when nobody knew.
+// awaitsTwin reports whether another node with a MAC address of this one has WRITEs in the place of atomics under way,
+// sent before the box knew of the common address.
 func (s *Box) awaitsTwin() bool {
 	n := s.n
 	n.twins = false
@@ -306,7 +305,7 @@ func (s *Box) awaitsTwin() bool {
 	return busy
 }
 
-// may reports whether a server's address may get a node.
+// may reports whether a server with address a may get a node.
 func (s *settings) may(a conn.Addr) bool {
 	return s.mode.moves() && (len(s.servers) == 0 || s.listed(a))
 }

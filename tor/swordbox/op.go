@@ -64,8 +64,8 @@ const (
 	fEarly                       // its answer is here, and one before it is missing
 )
 
-// op is a client's operation (IBTA: message), from its first packet on. It is
-// as long as a line of the processor's cache.
+// op is a client's operation (IBTA: message), on record from its first packet on. Its size is a line of the
+// processor's cache.
 type op struct {
 	va    uint64 // first byte
 	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written; of a READ: see held
@@ -84,11 +84,10 @@ type op struct {
 	state state
 }
 
-// lapsed is the word of an operation that nothing counts any more, though it is open: see
-// order.lapse.
+// lapsed is the value of op.word of an open operation that was taken out of the counts of words: see order.lapse.
 const lapsed = int32(-2)
 
-// more is what few operations need, beside op.
+// more has the fields that only few operations need. It lies beside the op (record.beside).
 type more struct {
 	want uint64 // what an atomic must find in its word, with fForetold; with fProbe, its compare
 	// Of a masked atomic, and with fProbe: the masks of its comparison and of its
@@ -104,39 +103,38 @@ func (m *more) setNAK(syn hdr.Syndrome, packet uint32) {
 
 func (m *more) syndrome() hdr.Syndrome { return hdr.Syndrome(m.nak >> 24) }
 
-// held are the packets that are held of o: of a READ's answer, or, with fKept, its
-// own. With hold they are q.
+// held returns the queue of the held packets of o: of a READ's answer, or, with fKept, o's own packets. hold sets this
+// queue to q.
 func (o *op) held() hold.Queue { return hold.QueueOf(int32(o.out), int32(o.out>>32)) }
 
 func (o *op) hold(q hold.Queue) { o.out = uint64(uint32(q.Last()))<<32 | uint64(uint32(q.First())) }
 
-// holds reports whether packets are held of o: of a READ's answer, or, with
-// fKept, its own.
+// holds reports whether the queue of held packets of o is not empty.
 func (o *op) holds() bool { return (o.kind == kRead || o.is(fKept)) && o.out != 0 }
 
 func (o *op) is(f uint16) bool { return o.flags&f != 0 }
 
-// asAtomic reports whether o is an atomic for the server, too.
+// asAtomic reports whether o is an atomic that goes to the server as an atomic.
 func (o *op) asAtomic() bool { return o.kind.atomic() && !o.is(fReplaced) }
 
-// isPlaced reports whether o needs its place on record, though it was answered or nobody waits for it.
+// isPlaced reports whether o is open and keeps its place on record, although its client has the answer or is gone.
 func (o *op) isPlaced() bool { return o.state == sOpen && o.npsn != 0 && o.is(fAgain|fOrphan) }
 
-// wide reports whether o touches more than one aligned word, or a part of two.
+// wide reports whether o has more than eight bytes, or begins inside an aligned word.
 func (o *op) wide() bool { return o.len > 8 || o.len != 0 && o.va&7 != 0 }
 
 // modifies reports whether o changes memory.
 func (o *op) modifies() bool { return o.len != 0 && o.kind != kRead && o.kind != kSend }
 
-// answered reports whether the server answers o itself, not only acknowledges it
-// with others, and needs one of its responder resources for that.
+// answered reports whether the server sends a response for o alone, which takes one of its responder resources. It may
+// acknowledge other operations together.
 func (o *op) answered() bool { return o.kind == kRead || o.kind == kOdd || o.asAtomic() }
 
-// last is the PSN of its last packet, as its client numbers.
+// last returns the PSN of o's last packet, in the client's numbering.
 func (o *op) last() uint32 { return (o.cpsn + o.npsn - 1) & hdr.PSNMask }
 
-// same reports whether request b, with headers f, may be a repetition of o, from its
-// packet k on. What a WRITE writes may have changed since: the NIC reads it again.
+// same reports whether request b, with headers f, may be a duplicate of o from packet k on. mtu is the path MTU. It
+// does not compare a WRITE's payload, because the NIC reads it from memory again and it may have changed.
 func (n *order) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 	info := f.Op.Info()
 	is, begins := info.Flags, k == 0
@@ -189,13 +187,13 @@ func (n *order) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 	return a.Swap() == o.out && (o.kind == kFAA || a.Compare() == o.prior)
 }
 
-// invalidates says in prior of a SEND that its last packet has the server invalidate the R_Key rkey.
+// invalidates is a flag in op.prior of a SEND: its last packet makes the server invalidate the R_Key rkey.
 const invalidates = 1 << 63
 
-// sendOf tells SENDs apart, by their first packet: its opcode and length.
+// sendOf returns a value that tells SENDs apart: opcode and payload length of the first packet b, with headers f.
 func sendOf(f *hdr.Frame, b []byte) uint64 { return uint64(f.Op)<<32 | uint64(len(f.PayloadOf(b))) }
 
-// makeable reports whether o can be sent again from here.
+// makeable reports whether the box can send o again, from the record or from held packets.
 func (o *op) makeable() bool {
 	switch {
 	case o.word == lapsed:
@@ -208,8 +206,8 @@ func (o *op) makeable() bool {
 	return false
 }
 
-// executed reports whether the server has said that it executed o, of
-// connection c, and its answer has nothing more to tell.
+// executed reports whether the server has acknowledged o, which connection c carries, or has answered it early
+// (fEarly). For operations that need an answer of their own, an acknowledgement does not suffice.
 func (o *op) executed(c *carrier) bool {
 	return o.is(fEarly) || !o.answered() && !psnLess(c.acked, psnAdd(o.spsn, o.npsn-1))
 }

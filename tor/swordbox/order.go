@@ -11,11 +11,10 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// order puts a server's operations in order, between the client that sends each, the word and the
-// key that each is about, and the connection that carries it; it has what is known of all of these.
-// enter comes when an operation does, forget when it is done, whatever its end; lapse, fatal and
-// bury are about all that a connection carries. It sends nothing: which clients have an answer is
-// in ready, for settle.
+// order puts a server's operations in order. It relates each operation to the client that sent it, to its word and
+// its key, and to the connection that carries it, and holds the state of all of these. enter is called when an
+// operation begins, forget when it ends, whatever the outcome. lapse, fatal and bury end all operations that a
+// connection carries. order sends no frames: it lists the clients that have an answer in ready, for settle.
 type order struct {
 	owner
 	record
@@ -31,7 +30,7 @@ type order struct {
 	lends  lenders     // connections that carry operations of others: see hasten
 }
 
-// init makes that of the server in that place. Its flows are what was left there.
+// init makes the order of the server in place number place of memory m. Its flows are those that the memory holds.
 func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.record, n.words, n.ready = newRecord(m.of(place), cfg.window), newWords(cfg.words), make([]*flow, 0, cfg.conns)
 	n.strays, n.lends.set = make([]stray, cfg.conns), make([]uint64, (cfg.conns+63)/64)
@@ -42,13 +41,13 @@ func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.keys.patience = n.patience
 }
 
-// stuck reports whether o, of flow fl, whose key is x if it may go over another's
-// connection, has no way left.
+// stuck reports whether no connection is left that can carry o, of flow fl. x is o's key, or nil if o may not go over
+// other clients' connections.
 func (n *order) stuck(fl *flow, o *op, x *key) bool {
 	return fl.dead && !slices.ContainsFunc(x.lanesOf(), func(l *flow) bool { return l != fl && n.fits(l, fl, o, x) })
 }
 
-// takes reports whether the server takes one more READ or atomic on connection c, of client fl.
+// takes reports whether the server has a responder resource on connection c for one more READ or atomic of client fl.
 func (n *order) takes(c, fl *flow) bool {
 	if c == fl && c.guests == 0 || c.rd < n.depth(c) {
 		return true
@@ -57,16 +56,15 @@ func (n *order) takes(c, fl *flow) bool {
 	return false
 }
 
-// fits reports whether o, of flow fl, with key x, is of a sort that another's
-// connection c can carry.
+// fits reports whether connection c can carry o, of flow fl, with key x, by the rights, headers, patience and path
+// MTUs of both connections. It looks at no other operation that c carries.
 func (n *order) fits(c, fl *flow, o *op, x *key) bool {
 	return x != nil && c.may>>accessOf(o)&1 != 0 && c.granted(x) && c.trusted && c.shape == fl.shape && n.bears(c, fl) &&
 		(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.shelf.longest())
 }
 
-// depth is the number of READs and atomics that the server takes at once on
-// connection c (IBTA: responder resources), as the connection manager told, or
-// as its client has had at once.
+// depth returns the number of the server's responder resources for connection c, as the connection manager told it or
+// rdatomic= says. Otherwise it is the number of READs and atomics that c's own client had under way at once.
 func (n *order) depth(c *flow) int32 {
 	if r := n.row(c); r.Learnt == conn.Managed {
 		return int32(r.Server.Resources)
@@ -80,8 +78,8 @@ func (n *order) depth(c *flow) int32 {
 // replaces reports whether atomics on the node's words may become WRITEs.
 func (n *order) replaces() bool { return n.cfg.mode == Replace && !n.twin.Load() }
 
-// foretold reports whether what o finds in its word is known, so that an atomic
-// needs none of the server's responder resources on connection c.
+// foretold reports whether the value that o finds in its word is known and connection c may write the word. Then an
+// atomic can go as a WRITE, and needs none of the server's responder resources.
 func (n *order) foretold(o *op, c *flow) bool {
 	if w := n.words.of(o); w != none && n.replaces() {
 		v := &n.words.w[w]
@@ -90,8 +88,7 @@ func (n *order) foretold(o *op, c *flow) bool {
 	return false
 }
 
-// foresaw reports whether what was foretold of atomic o still holds: nothing
-// made its word unknown since.
+// foresaw reports whether the foretold value of atomic o is still valid: nothing has made o's word unknown since.
 func (n *order) foresaw(o *op) bool {
 	w := o.word
 	if w < 0 {
@@ -101,10 +98,9 @@ func (n *order) foresaw(o *op) bool {
 	return n.words.believes(v) && uint32(v.belief) == n.beside(o).belief
 }
 
-// writable reports whether connection c may write the word of atomic o: memory
-// that takes atomics need not take WRITEs, nor need a queue pair; and whose atomic
-// would be refused may not write in its place. What only the
-// client of c can send again must not be ahead of what others wait for.
+// writable reports whether a WRITE in the place of atomic o may go over connection c. Memory and queue pairs that allow
+// atomics need not allow WRITEs, and a client whose atomic would be refused must not write in its place. It returns
+// false while c carries an operation that only its own client can send again, because others would wait behind it.
 func (n *order) writable(o *op, c *flow) bool {
 	if !o.is(fRight) || c.unkept > 0 {
 		return false
@@ -116,8 +112,8 @@ func (n *order) writable(o *op, c *flow) bool {
 	return x != nil && x.until == 0 && c.may>>aWrite&1 != 0 && c.granted(x) && x.allows(o, aWrite)
 }
 
-// enter puts op o of flow fl, about word w, in order: on connection c, and with the
-// others of its words. False when it must wait, and nothing has changed.
+// enter puts operation o of flow fl, with key key, in order on connection c and with the other operations on its words;
+// w is its word, or none. It returns false if o must wait; o is then on no connection.
 func (n *order) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	if w == none && n.cfg.trackable(o) {
 		w = n.words.track(o.va, o.rkey, n.cfg.vouches(o.va))
@@ -169,8 +165,8 @@ func (n *order) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 	return true
 }
 
-// enterWord puts op o of flow fl, which changes word w and nothing else, in order
-// with the word's others, if that can be. False when it must wait.
+// enterWord counts operation o of flow fl, which changes only word w and goes over connection c, at the word, in order
+// with the word's other operations if possible. It returns false if o must wait.
 func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	v := &n.words.w[w]
 	v.used = true
@@ -204,15 +200,17 @@ func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	return true
 }
 
-// isBehind reports whether the request of flow fl that comes next waits for others that wait for word w.
+// isBehind reports whether the next request of flow fl must wait behind other clients' requests that wait for word w.
 //
 //go:noinline
 func isBehind(n *order, fl *flow, w int32) bool {
 	return !n.waits.isNext(fl, w) && n.waits.waited(fl) < n.waits.limit(fl)
 }
 
-// between decides for op o of flow fl, which is to go over connection c, what is under way to its word w that may not be in order with it. like: it is of the
-// word alone, under its key, where the word's others go. The results are whether o is in order, whether it may pass others nonetheless, and now, false when it must wait.
+// between decides whether operation o of flow fl, for connection c, may go while other operations on its word w are
+// under way. like says that o touches the word alone, has the word's R_Key, and goes over the connection of the
+// word's other operations. The results are whether o is in order, whether the server may execute o before an earlier
+// atomic (passes), and whether o may go at once (now); otherwise it must wait.
 //
 //go:noinline
 func between(n *order, fl *flow, o *op, c *flow, w int32, like, ordered bool) (_, passes, now bool) {
@@ -243,10 +241,9 @@ func between(n *order, fl *flow, o *op, c *flow, w int32, like, ordered bool) (_
 	return ordered, passes, true
 }
 
-// enterFree counts o, which changes memory and is not of one tracked word, and
-// goes over connection c. The words that it touches are not known until it is
-// done. False when it must wait: for WRITEs that are under way in the place of atomics;
-// as it counts from then on, no others come.
+// enterFree counts o, of flow fl, as a free operation: it changes memory, but not only one tracked word, and goes over
+// connection c. The words that o touches are unknown until o is done. enterFree returns false if o must wait for WRITEs
+// under way in the place of atomics. The waiting request counts as free, too, so that no further such WRITEs begin.
 func (n *order) enterFree(fl *flow, o *op, c *flow) bool {
 	wait, any := n.words.touch(o.va, o.len, n.index(c), n.words.free.gen, 0)
 	if !wait {
@@ -264,7 +261,8 @@ func (n *order) enterFree(fl *flow, o *op, c *flow) bool {
 	return !wait
 }
 
-// effect computes what op o, which is in order, does to its word.
+// effect computes the new value of word v from operation o, which is in order and goes over connection c, and decides
+// whether an atomic goes as a WRITE.
 func (n *order) effect(o *op, v *word, c *flow) {
 	known := n.words.believes(v)
 	v.probe = none
@@ -295,7 +293,7 @@ func (n *order) effect(o *op, v *word, c *flow) {
 	}
 }
 
-// compares is what atomic o compares its word with, and its masks.
+// compares returns the value that atomic o compares its word with, and o's masks.
 func compares(n *order, o *op) (compare, compareMask, swapMask uint64) {
 	compareMask, swapMask = ^uint64(0), ^uint64(0)
 	if o.kind == kMaskedCAS {
@@ -305,7 +303,8 @@ func compares(n *order, o *op) (compare, compareMask, swapMask uint64) {
 	return o.prior, compareMask, swapMask
 }
 
-// unforeseen is effect for what is no atomic on a known word whose effect is computed. known: its word v is.
+// unforeseen does the work of effect for all operations but atomics on a known word whose outcome the box can compute.
+// known says whether the value of word v is known.
 //
 //go:noinline
 func unforeseen(n *order, o *op, v *word, known bool) {
@@ -331,8 +330,7 @@ func unforeseen(n *order, o *op, v *word, known bool) {
 	o.flags |= fProbe
 }
 
-// forget takes op o, which is not open any more, out of all counts. done: it
-// was executed.
+// forget takes operation o, which has ended, out of all counts. done says that the server executed it.
 func (n *order) forget(o *op, done bool) {
 	c, now, at := n.carrier(o), n.c.Now(), n.place(o)
 	if done = done && c.counted; done {
@@ -383,9 +381,9 @@ func (n *order) meetWord(o *op, now clock.Time) {
 	}
 }
 
-// compare compares what READ o found, which connection c carried, with its word's
-// value, if nothing that changes the word was under way: what is behind a READ
-// the server may execute before it.
+// compare compares the payload p of the answer to READ o, which connection c carried, with the believed value of o's
+// word. It does so only if no operation that changes the word was under way, because the server may execute
+// operations behind a READ before the READ.
 func (n *order) compare(c *flow, o *op, p []byte) {
 	if w := n.words.again(o, int32(o.prior)); w != none && len(p) == 8 {
 		if v := &n.words.w[w]; n.words.believes(v) && n.flow(v.lane) == c && v.rkey == o.rkey && v.flight == 0 && le.Uint64(p) != v.value {
@@ -394,11 +392,10 @@ func (n *order) compare(c *flow, o *op, p []byte) {
 	}
 }
 
-// distrust is how long nothing is believed of a word that was not what it
-// should have been.
+// distrust is the time for which the box believes no value of a word after the word's value was found to be wrong.
 const distrust = 10 * time.Second
 
-// mismatch: the word of o is not what it should have been.
+// mismatch notes that the word of o did not hold the value that the box believed.
 func (n *order) mismatch(o *op) {
 	n.c.Count(ctrMismatches, 1)
 	n.words.mistrust(o, n.c.Now().Add(distrust))

@@ -6,9 +6,9 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// pulse is when the server was heard, over whichever connection, and how long it takes to answer:
-// hear and time come with each response. So a server that pauses is told from a connection whose
-// end is gone (elsewhere), and it is known when an answer is late (overdue).
+// pulse records when the server was heard over any connection, and how long it takes to answer. hear and time are
+// called for each response. With elsewhere the box tells a server that pauses from a connection whose end is gone;
+// with overdue it knows when an answer is late.
 type pulse struct {
 	lastHeard, otherHeard clock.Time // when the connection lastFrom was heard, and before that another one
 	lastFrom              *flow
@@ -29,8 +29,8 @@ func (p *pulse) hear(fl *flow, now clock.Time, giveup time.Duration) {
 	p.lastHeard = now
 }
 
-// time takes the round trip that the answer at hand, on connection c, tells of, for all of the
-// server's. One that was long counts as four usual ones: the server paused.
+// time adds the round trip of the answer at hand, on connection c, to the smoothed round trip of the server. A
+// longer one counts as four usual round trips, because the server paused.
 func (p *pulse) time(c *flow, now clock.Time) {
 	if !c.timed {
 		return
@@ -42,7 +42,7 @@ func (p *pulse) time(c *flow, now clock.Time) {
 	p.trip += (min(t, 4*p.trip) - p.trip) / 8
 }
 
-// elsewhere is when the server was heard last on another connection than c.
+// elsewhere returns the time when the server was last heard on another connection than c.
 func (p *pulse) elsewhere(c *flow) clock.Time {
 	if p.lastFrom == c {
 		return p.otherHeard
@@ -50,9 +50,9 @@ func (p *pulse) elsewhere(c *flow) clock.Time {
 	return p.lastHeard
 }
 
-// overdue is how long after the last answer on a connection, or since it carries something, it is to be
-// expected that no other one comes.
+// overdue returns the time after which an answer is late, counted from the last answer on a connection or from the time
+// when the connection began to carry operations.
 func (p *pulse) overdue() clock.Duration { return max(4*p.trip, leastPatience) }
 
-// excuse takes the time that this app was away for none of the server's silence.
+// excuse does not count the time away, in which the app did not run, as silence of the server.
 func (p *pulse) excuse(away clock.Duration, now clock.Time) { p.awake = min(p.awake.Add(away), now) }

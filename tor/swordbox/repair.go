@@ -7,7 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// repeat handles a request of flow fl that was there before.
+// repeat handles duplicate x, with the bytes b and PSN psn, of a request of flow fl.
 func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	n.waits.hear(fl)
@@ -59,9 +59,9 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 }
 
-// late handles a repetition, x with the bytes b, of operation number k of flow fl, o, that
-// is to be executed anew: it goes, or waits as a request that comes first. One at a time
-// does; its client sends the others when it is told that they are missing.
+// late handles duplicate x, with the bytes b, of o, operation number k of flow fl, which is to be executed again. The
+// duplicate is sent on, or waits in flow.late in front of new requests. Only one duplicate waits at a time; the client
+// sends the other ones when a NAK tells it that they are missing.
 func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 	n, psn := s.n, s.f.BTHOf(b).PSN()
 	switch {
@@ -92,12 +92,15 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 	}
 }
 
-// mostReplays is how often in a row a READ goes to the server under its old PSN in vain, until it is done anew.
+// mostReplays is how often in a row a READ is sent under its old PSN without an answer before it is sent as a new
+// request.
 const mostReplays = 3
 
-// replays reports whether a repetition of operation number k of flow fl, o, goes to the server as such: a READ that was answered over its client's own
-// connection, while something is under way there, which a new request would have to wait for (a SEND for which there is no receive buffer), and nothing of others': the server may refuse it. READs and atomics of
-// others take the responder resources by which the server remembers the READ (flow.unshared). o.got counts the tries, from o.npsn on.
+// replays reports whether a duplicate of o, operation number k of flow fl, goes to the server as a duplicate. o must
+// be a READ that was answered over fl, while fl carries operations for which a new request would have to wait (for
+// example a SEND without a receive buffer). fl must carry no operations of other clients, because the server may
+// refuse the duplicate. READs and atomics of other clients take the responder resources by which the server
+// remembers the READ (flow.unshared). o.got counts the tries, from o.npsn on.
 func (n *order) replays(fl *flow, o *op, k uint32) bool {
 	if o.state != sDone || o.lane != n.index(fl) || o.is(fAgain) || fl.oldest == none || fl.guests != 0 || fl.tail-k > uint32(fl.unshared) || fl.cur != none || fl.unable() || (fl.next-o.spsn)&hdr.PSNMask > mostUnacked {
 		return false
@@ -111,7 +114,7 @@ func (n *order) replays(fl *flow, o *op, k uint32) bool {
 	return true
 }
 
-// replaying reports whether c's server has not answered yet what it was asked to answer again (c.replayed).
+// replaying reports whether the server has yet to answer a READ that it was asked to answer again on c (c.replayed).
 func (r *record) replaying(c *flow) bool {
 	for k := c.head; k != c.first && c.head-k < mostAhead; k-- {
 		if o := r.op(c, k-1); o.kind == kRead && o.state == sDone && o.lane == r.index(c) && !o.is(fAgain|fOrphan) && o.got > o.npsn {
@@ -122,7 +125,8 @@ func (r *record) replaying(c *flow) bool {
 	return false
 }
 
-// replay is the READ that fl's server was asked to answer again, if an answer with PSN psn is to that; nil otherwise.
+// replay returns the READ that the server was asked to answer again on fl, if an answer with PSN psn belongs to it,
+// or nil.
 func (n *order) replay(fl *flow, psn uint32) *op {
 	if fl.replayed == 0 || fl.oldest != none && !psnLess(psn, n.ops[fl.oldest].spsn) {
 		return nil
@@ -142,7 +146,8 @@ func (n *order) replay(fl *flow, psn uint32) *op {
 	return nil
 }
 
-// rereadsBefore reports whether a READ in front of operation number k of flow fl is done again: the answer to k would tell its client that the READ's was lost.
+// rereadsBefore reports whether a READ in front of operation number k of flow fl is done again. The answer to k
+// would then tell the client that the READ's answer was lost.
 func (n *order) rereadsBefore(fl *flow, k uint32) bool {
 	for j := fl.first; fl.rereads > 0 && j != k; j++ {
 		if n.op(fl, j).is(fAgain) {
@@ -152,8 +157,8 @@ func (n *order) rereadsBefore(fl *flow, k uint32) bool {
 	return false
 }
 
-// keepLate holds x, a repetition of a request of flow fl, which has none; false when there is no
-// room.
+// keepLate holds x, a duplicate of a request of flow fl, in the empty queue flow.late. It returns false if there is
+// no room.
 func (s *clientSide) keepLate(fl *flow, x *packet.Buf) bool {
 	n := s.n
 	if !n.shelf.clientMayHold(fl) || n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0 {
@@ -164,9 +169,9 @@ func (s *clientSide) keepLate(fl *flow, x *packet.Buf) bool {
 	return true
 }
 
-// retry sends a repetition, x with the bytes b and headers f, of an operation that is to
-// be executed anew; false when it must wait. When it cannot be, ever, its client is told,
-// and is gone, and x is left.
+// retry sends duplicate x, with the bytes b and headers f, of an operation that is to be executed again. It returns
+// false if x must wait. If no connection can ever carry the operation, retry sends the client a NAK, marks fl as
+// gone and returns true, and x remains the caller's.
 func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool {
 	n := s.n
 	n.waits.why = queue{}

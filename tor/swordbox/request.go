@@ -17,7 +17,7 @@ type clientSide struct {
 	carriers *carrierSide
 }
 
-// request handles a client's request; x is disposed of.
+// request handles a client's request x with the bytes b, and disposes of x.
 func (s *clientSide) request(x *packet.Buf, b []byte) {
 	fl, row := s.sender(x, b)
 	if fl == nil {
@@ -47,7 +47,8 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 	s.turn(fl, x, b, psn)
 }
 
-// answerEnded handles request b, x, with PSN psn, of flow fl, which is lost or gone.
+// answerEnded handles request x of flow fl, which is lost or gone; b is the frame's bytes, psn its PSN. It disposes
+// of x.
 //
 //go:noinline
 func answerEnded(s *clientSide, fl *flow, x *packet.Buf, b []byte, psn uint32) {
@@ -67,8 +68,9 @@ func answerEnded(s *clientSide, fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	s.c.Drop(x, reasonReset)
 }
 
-// arrives reports whether request b, x, of flow fl, whose row is row, comes to the server's end and is taken there: by address and partition, as it has hops
-// to live, and by its shape. The result are the frame's bytes; nil when it was disposed of.
+// arrives checks that request x of flow fl, with row row and bytes b, reaches the server's end and that the server
+// accepts its address, partition, hop limit and shape. It returns the frame's bytes, which may have moved, or nil if
+// it disposed of x.
 func (s *clientSide) arrives(fl *flow, row *conn.Row, x *packet.Buf, b []byte) []byte {
 	if partition, address := row.Takes(b, &s.f); !(partition && address) && s.lost(fl, x, b, partition) {
 		return nil
@@ -82,8 +84,9 @@ func (s *clientSide) arrives(fl *flow, row *conn.Row, x *packet.Buf, b []byte) [
 	return b
 }
 
-// forgo ends the following of flow fl, whose ends count alike, and passes request b, x, as a stranger's. It is for what does not go with the requests on
-// record while no answer says which of both are the client's: anybody may have made up either.
+// forgo ceases to follow flow fl, whose ends count alike, and passes request x with the bytes b as a stranger's. The
+// request contradicts those on record, and no answer of the server shows yet which of both the client sent and which
+// somebody else made up.
 func (s *wire) forgo(fl *flow, x *packet.Buf, b []byte) {
 	f := s.f
 	back := psnLess(f.BTHOf(b).PSN(), fl.arrived)
@@ -96,7 +99,7 @@ func (s *wire) forgo(fl *flow, x *packet.Buf, b []byte) {
 	}
 }
 
-// forget ends the following of flow fl, whose ends count alike. Requests that wait pass, as strangers'.
+// forget ceases to follow flow fl, whose ends count alike. The requests of fl that wait pass as strangers'.
 func (s *wire) forget(fl *flow) {
 	n := s.n
 	for _, q := range []*hold.Queue{&fl.late, &fl.stall, &fl.early} {
@@ -110,9 +113,10 @@ func (s *wire) forget(fl *flow) {
 	n.unfollow(fl)
 }
 
-// uniform has request b, x, of flow fl look as all that went to the server and was answered, but for a priority tag, which all servers
-// take. One of another shape, or with a wrong UDP checksum, a server may throw away unseen; if it took a place on record, its PSN would be
-// the next request's at the server. So it is dropped. The result are the frame's bytes; nil when it was disposed of.
+// uniform gives request x of flow fl the shape of the requests that the server answered, if both differ only in a
+// priority tag, which all servers accept. It drops a request of another shape or with a wrong UDP checksum: the
+// server might drop it unseen, and would then expect its PSN while the record counts it as sent. uniform returns the
+// frame's bytes, which may have moved, or nil if it disposed of x.
 func (s *wire) uniform(fl *flow, x *packet.Buf, b []byte) []byte {
 	switch {
 	case !fl.sumless && !udpSumOK(b, &s.f) || !fl.up.alike(b, &s.f):
@@ -125,7 +129,7 @@ func (s *wire) uniform(fl *flow, x *packet.Buf, b []byte) []byte {
 	return x.Bytes()
 }
 
-// turn handles a request of flow fl that is followed, by its PSN.
+// turn handles request x of the followed flow fl according to its PSN psn: expected, beyond, or a duplicate.
 func (s *clientSide) turn(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	d := hdr.PSNDiff(psn, fl.arrived)
@@ -160,9 +164,8 @@ func (s *clientSide) turn(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	s.take(fl, x, b, psn)
 }
 
-// settle does what frames have led to: rows that went, answers that are due,
-// requests that may go on. It is there once, as its callers' instructions are to
-// fit the processor's first cache.
+// settle does the work that frames have caused: it clears rows that were removed, gives clients the answers that are
+// due, and sends on requests that may go. It is not inlined, so that its callers fit the processor's first cache.
 //
 //go:noinline
 func (s *clientSide) settle() {
@@ -193,7 +196,8 @@ func (s *clientSide) settle() {
 	}
 }
 
-// removeAndReadmit does what rows that went, and READs whose length is known by now, have led to.
+// removeAndReadmit clears the flows whose rows were removed, and handles the requests behind READs whose length
+// became known.
 func (s *clientSide) removeAndReadmit() {
 	n := s.n
 	for _, f := range n.removed {
@@ -206,9 +210,10 @@ func (s *clientSide) removeAndReadmit() {
 	n.known = n.known[:0]
 }
 
-// wait holds a request of flow fl behind a READ whose number of PSNs is not known: whether it is the one that comes next, or one
-// before it is missing, or it is a part of the READ, the READ's answer tells. Nobody's guess does: a client sends
-// many requests at once, of which some may be lost, and others may make up some.
+// wait holds request x of flow fl behind a READ whose number of PSNs is unknown. Only the READ's answer shows
+// whether x has the expected PSN, lies beyond it, or repeats a part of the READ. A guess by the PSNs of later
+// requests would be unsafe, because a client sends many requests at once, some may be lost, and strangers may make
+// up some.
 func (s *wire) wait(fl *flow, x *packet.Buf) {
 	if h := &s.n.shelf; !h.mayHold(fl) || h.Put(&fl.early, x, s.n.worker, struct{}{}) == 0 {
 		s.c.Drop(x, reasonHoldFull)
@@ -217,8 +222,9 @@ func (s *wire) wait(fl *flow, x *packet.Buf) {
 	s.n.shelf.tally(fl)
 }
 
-// readmit handles requests of flow fl that have waited for the length of a READ, in the order in which they came, as far as
-// they do not have to wait for another one. When there is no buffer for a copy of another worker's, they are lost.
+// readmit handles the requests of flow fl that waited for the length of a READ, in the order of their arrival, until
+// one of them is a READ of unknown length again. It drops them if it gets no buffer to copy a frame that another
+// worker holds.
 func (s *clientSide) readmit(fl *flow) {
 	for !fl.early.Empty() && !fl.vague && !fl.unsure && !fl.gone {
 		x := s.n.shelf.Mine(s.c, &fl.early, s.n.worker)
@@ -237,8 +243,8 @@ func (s *clientSide) readmit(fl *flow) {
 	s.n.shelf.tally(fl)
 }
 
-// sender is the flow that the request in b, x, is of, and its row; nil: of none that may be
-// followed, and it was disposed of.
+// sender returns the flow and the row of the connection that request x, with the bytes b, belongs to. It returns nil
+// if there is no such connection, and has disposed of x.
 func (s *clientSide) sender(x *packet.Buf, b []byte) (*flow, *conn.Row) {
 	n := s.n
 	slot := conn.NoSlot
@@ -259,7 +265,8 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) (*flow, *conn.Row) {
 	return &n.flows[slot], n.conns.Row(slot)
 }
 
-// senderOf is sender for a request that takes more than a look at its addresses; NoSlot: it was disposed of.
+// senderOf returns the slot of the connection of request x when conn.Easily did not find it, or conn.NoSlot if it
+// disposed of x.
 func senderOf(s *clientSide, x *packet.Buf, b []byte) conn.Slot {
 	n := s.n
 	slot, e := n.conns.Request(s.c.Now(), &s.ends, b, &s.f)
@@ -282,9 +289,9 @@ func senderOf(s *clientSide, x *packet.Buf, b []byte) conn.Slot {
 	return slot
 }
 
-// owned reports whether it is known whose the queue pair is that the frame at hand is
-// for: of a connection that was announced, or that the server has answered. Whoever
-// was only the first to send for it may not be its owner, nor is it a client that the server does not answer any more.
+// owned reports whether the destination queue pair of frame b, with headers f, has a known owner: a connection that was
+// announced, or on which the server has answered. The first sender to a queue pair need not be its owner, and a
+// connection that has lapsed is not its owner either.
 func (r *record) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 	slot, _ := r.conns.Find(ends.Dst, f.BTHOf(b).DestQP())
 	if slot == conn.NoSlot {
@@ -294,7 +301,8 @@ func (r *record) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 	return (row.Learnt != conn.Inferred || row.State == conn.Paired) && !r.hasLapsed(&r.flows[slot])
 }
 
-// take handles the request of flow fl that comes next.
+// take handles request x of flow fl, whose PSN psn is the expected one: it sends x on, or holds it behind those that
+// wait.
 func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	n.waits.hear(fl)
@@ -340,29 +348,27 @@ func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 }
 
-// farOff is how far from what is expected no retransmission of a flow is: the most
-// PSNs that are under way on a connection, and more (RXE_MAX_UNACKED_PSNS is 128;
-// send queues of devices hold 32,768 requests at most). A READ alone may take more,
-// up to 2^23: one PSN for each packet of its answer (isVast, isAwaited).
+// farOff is the distance in PSNs from the expected PSN beyond which no retransmission lies. It exceeds the number of
+// PSNs that a connection has under way: Linux rxe has at most 128 (RXE_MAX_UNACKED_PSNS), and send queues of devices
+// hold 32,768 requests at most. Only a READ may take more, up to 2^23: one for each packet of its answer (isVast,
+// isAwaited).
 const farOff = 1 << 16
 
-// isVast reports whether request b of flow fl repeats a READ on record from one
-// of its packets on: its PSN may be farther behind than farOff.
+// isVast reports whether request b of flow fl, with headers f and PSN psn, repeats a READ on record from one of its
+// packets on. The PSN of such a request may be more than farOff behind the expected one.
 func (n *order) isVast(fl *flow, f *hdr.Frame, b []byte, psn uint32) bool {
 	o, _ := n.find(fl, psn)
 	return o != nil && o.kind == kRead && n.same(o, f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
 }
 
-// outOfTurn handles a request of flow fl that is not the one that is expected, by d
-// PSNs; false when it is to be handled as a repetition, or as one that comes too
-// early. When the connection was quiet it may be of another connection with the
-// same numbers of queue pairs, which nobody announced. Anybody can make up such a
-// request; so the server is to say whose it is.
+// outOfTurn handles request x of flow fl whose PSN psn is d away from the expected one, and disposes of x. It returns
+// false, and leaves x, if the caller is to handle x as a duplicate or as a request beyond a gap.
 //
-// Where both ends count alike it passes: the server executes it if the queue pair
-// is another connection's by now, and its answer tells so (see confirmed).
-// Otherwise it is dropped, and the server is asked for its own view, with a
-// repetition: it acknowledges that as before if nothing has changed.
+// On a connection that was quiet, x may belong to another connection with the same queue pair numbers, which nobody
+// announced. Anybody can make up such a request, so only the server's answer decides. If both ends count alike, x
+// passes: the server executes x if the queue pair belongs to another connection by then, and its answer shows that
+// (see confirmed). Otherwise x is dropped, and the server is asked by a duplicate of an old request, which it
+// acknowledges as before if nothing has changed.
 func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d int32) bool {
 	n := s.n
 	far := d > farOff || d < -farOff && !n.isVast(fl, &s.f, b, psn)
@@ -399,14 +405,14 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 	return false
 }
 
-// before reports whether request b of flow fl with PSN psn may be of the time before it was followed, and is not what another box asks (see question):
-// that is answered when the server was asked here.
+// before reports whether request b of flow fl, with PSN psn, may be one that the client sent before fl was followed. It
+// returns false for the question of another box (see question), which is answered after the server was asked here.
 func (s *wire) before(fl *flow, b []byte, psn uint32) bool {
 	return fl.young && psnLess(psn, fl.start) && !(fl.trusted && s.f.Op == hdr.WriteOnly && s.f.RETHOf(b).DMALength() == 0 && hdr.PSNDiff(psn, fl.start) <= -longSince/2)
 }
 
-// recounts reports whether request b of flow fl, with headers f, repeats what is open. Answers count for what comes behind all that is open then: one to
-// a repetition has a later MSN.
+// recounts reports whether request b of flow fl, with PSN psn, repeats an open operation. If so, it restarts the
+// comparison of MSNs (see count) behind all open operations, because the answer to a duplicate may have a later MSN.
 func (s *wire) recounts(fl *flow, b []byte, psn uint32) bool {
 	o, _ := s.n.find(fl, psn)
 	if o == nil || o.state != sOpen || !s.n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu) {
@@ -416,8 +422,8 @@ func (s *wire) recounts(fl *flow, b []byte, psn uint32) bool {
 	return true
 }
 
-// follow takes over the numbering of flow fl at the request in b, x, if it is time.
-// False when it passed as a stranger's.
+// follow takes over the numbering of flow fl at request x, with PSN psn, if both ends are known and x has the
+// expected PSN. Otherwise it passes x as a stranger's and returns false.
 func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	row := s.n.row(fl)
 	begins := row.Client.HasPSN && !fl.seen
@@ -437,8 +443,8 @@ func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool 
 	return true
 }
 
-// sync takes over the numbering of a connection: until now both ends count
-// alike. False when frames cannot be made for it.
+// sync takes over the numbering of flow fl, whose two ends count alike, from request b with PSN psn on. It returns
+// false if the box cannot make frames for the connection.
 func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 	n := s.n
 	r := n.row(fl)

@@ -15,7 +15,7 @@ type carrierSide struct {
 	clients *clientSide
 }
 
-// response handles a server's response; x is disposed of.
+// response handles a server's response x with the bytes b, and disposes of x.
 func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	n := s.n
 	slot := conn.NoSlot
@@ -98,8 +98,9 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	s.absorb(fl, x)
 }
 
-// ofBefore handles the answer in b, x, with PSN psn, on connection fl, when that is of the time before fl was followed, and was passed; false when it is not. It is d from what
-// comes next, and far from the first that was followed: so far that the server's PSNs may have come round.
+// ofBefore passes answer x, with PSN psn, if it belongs to a request from before fl was followed; otherwise it returns
+// false. d is the distance of psn from the next PSN, far that from fl.start. An answer to a request more than
+// mostUnacked beyond start shows that the server's PSNs may wrap around to start (onward).
 //
 //go:noinline
 func ofBefore(s *carrierSide, fl *flow, x *packet.Buf, b []byte, psn uint32, d, far int32) bool {
@@ -114,7 +115,8 @@ func ofBefore(s *carrierSide, fl *flow, x *packet.Buf, b []byte, psn uint32, d, 
 	return false
 }
 
-// tellsLength takes from the answer in b, with PSN psn, how many PSNs the newest request of flow fl takes, a READ of unknown length, if it is its.
+// tellsLength learns how many PSNs the newest operation of flow fl takes, a READ for which that is unknown, if b is the
+// first packet of its answer. psn is the PSN of b.
 //
 //go:noinline
 func tellsLength(s *carrierSide, fl *flow, b []byte, psn uint32) {
@@ -129,7 +131,8 @@ func tellsLength(s *carrierSide, fl *flow, b []byte, psn uint32) {
 	}
 }
 
-// undoubted does what was left until the server is heard on connection fl (see client.doubted), if the answer in b shows that its end is there.
+// undoubted gives the answers that were put off until the server is heard on connection fl (see client.doubted), if
+// answer b shows that the server's end is there.
 //
 //go:noinline
 func undoubted(s *carrierSide, fl *flow, b []byte) {
@@ -138,7 +141,8 @@ func undoubted(s *carrierSide, fl *flow, b []byte) {
 	}
 }
 
-// astray passes answer b, x, with PSN psn, which is to nothing that flow fl carries, if it is another connection's, or to what the server was asked to answer again; false otherwise.
+// astray handles answer x with the bytes b, whose PSN psn belongs to nothing that flow fl carries. It disposes of x and
+// returns true if x belongs to another connection, or to a READ that the server was asked to answer again.
 func (s *carrierSide) astray(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	n := s.n
 	if fl.oldest == none && (n.row(fl).Contested && (fl.asked == 0 || psn != fl.acked) || fl.dead && s.c.Now().Sub(fl.heard) >= s.cfg.alive) {
@@ -155,8 +159,8 @@ func (s *carrierSide) astray(fl *flow, x *packet.Buf, b []byte, psn uint32) bool
 	return false
 }
 
-// inQuestion takes from answer b, x, with PSN psn, whether the server's end is that of flow fl. The result is the PSN that it means if it is; done: x was
-// disposed of.
+// inQuestion decides by answer x with the bytes b and PSN psn whether the server's end still belongs to flow fl. If
+// so, it returns the PSN that the answer stands for. done says that it disposed of x.
 func (s *carrierSide) inQuestion(fl *flow, x *packet.Buf, b []byte, psn uint32) (_ uint32, done bool) {
 	n := s.n
 	if fl.affirmed(&s.f, b, psn) && !fl.confirmed(psn) {
@@ -176,7 +180,8 @@ func (s *carrierSide) inQuestion(fl *flow, x *packet.Buf, b []byte, psn uint32) 
 	return psn, false
 }
 
-// repeated handles an answer, x with the bytes b and PSN psn, to READ o of flow fl, which the server was asked to answer again; false when it is none.
+// repeated handles answer x, with the bytes b and PSN psn, to READ o of flow fl, which the server was asked to answer
+// again. It returns false, and leaves x, if x is no READ response and no NAK that refuses the READ.
 func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uint32) bool {
 	syn := hdr.Syndrome(0)
 	if s.f.Op == hdr.Acknowledge {
@@ -206,8 +211,9 @@ func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uin
 	return true
 }
 
-// answerDoubted answers anew what the client of flow fl asked for again while nobody knew whether the server's end was there. It begins with the oldest such request, as
-// a client repeats that and all behind it, and ends before a READ, which is done again by itself (late).
+// answerDoubted answers the duplicates that the client of flow fl sent while it was unknown whether the server's end
+// was there. It begins with the oldest one, because a client repeats that and all requests behind it, and ends
+// before a READ, which is done again separately (late).
 func (s *carrierSide) answerDoubted(fl *flow) {
 	n, plain := s.n, fl.again == fl.head
 	fl.doubted = false
@@ -228,8 +234,8 @@ func (s *carrierSide) answerDoubted(fl *flow) {
 	}
 }
 
-// absorb does what an answer on connection fl, x, has led to. Nobody needs the frame
-// itself any more: it may become an answer.
+// absorb does the work that answer x on connection fl has caused (settle). The frame itself is not needed, so that
+// settle may make an answer to a client from it; otherwise absorb drops it.
 func (s *carrierSide) absorb(fl *flow, x *packet.Buf) {
 	s.spare, s.to = x, fl
 	s.clients.settle()
@@ -239,8 +245,8 @@ func (s *carrierSide) absorb(fl *flow, x *packet.Buf) {
 	}
 }
 
-// digest does what the answer in b, x, with PSN psn means on connection fl; true
-// when it disposed of x.
+// digest completes, repeats or fails operations on connection fl as answer x, with the bytes b and PSN psn, says. It
+// returns true if it disposed of x.
 func (s *carrierSide) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool {
 	n := s.n
 	syn := hdr.Syndrome(0)
@@ -286,8 +292,8 @@ func (s *carrierSide) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool
 	return false
 }
 
-// odd handles an answer of the server far from what flow fl asked, x with the
-// bytes b.
+// odd handles answer x, with the bytes b, whose PSN psn is far from the requests of flow fl or shows that the server's
+// end belongs to another connection. It disposes of x.
 func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	switch {
@@ -304,13 +310,13 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	s.clients.settle()
 }
 
-// stray reports whether an answer with PSN psn is to nothing that connection c carries.
+// stray reports whether an answer with PSN psn belongs to no operation that connection c carries.
 func (r *record) stray(c *flow, psn uint32) bool {
 	return c.oldest == none || psnLess(psn, r.ops[c.oldest].spsn) || !psnLess(psn, c.next)
 }
 
-// others passes an answer with PSN psn that came over connection fl, x, and is to nothing that fl carries, as it is. Where both ends of fl count differently, one
-// that its client may take for an answer to what it has under way does not pass.
+// others passes answer x, which came over connection fl and belongs to nothing that fl carries, unchanged. It drops
+// x if both ends of fl count differently and the client might take psn for an answer to one of its open requests.
 func (s *carrierSide) others(fl *flow, x *packet.Buf, psn uint32) {
 	if una := s.n.una(fl); fl.bound && una != fl.arrived && !psnLess(psn, una) && hdr.PSNDiff(psn, fl.arrived) < narrow {
 		s.bad(toServers, x, reasonBadPSN, true)
@@ -319,8 +325,8 @@ func (s *carrierSide) others(fl *flow, x *packet.Buf, psn uint32) {
 	s.pass(toServers, x)
 }
 
-// trust takes from the first answer to a request on record what answers look
-// like, and how many messages the server has counted.
+// trust learns the headers of answers, and the MSN before the first operation on record, from the first answer to a
+// request on record: b, with headers f and PSN psn.
 func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, r.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || fl.down.shape != fl.up.shape {
 		return
@@ -344,10 +350,11 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	fl.base = f.AETHOf(b).MSN() - k - fl.head
 }
 
-// count takes from the answer in b, with headers f and PSN psn, whether the server executes what flow fl sends. A request that it executed before
-// it acknowledges without a look at R_Key, right or payload (IBTA 9.7.5.1.2), and whoever sends to a connection may begin with such. So
-// what is answered shows no right and no word's value, until the MSN has risen from one answer to another by the messages between both. What was
-// sent again while it was on record does not count (recounts): its answer may have the MSN of later ones.
+// count finds out by answer b, with headers f and PSN psn, whether the server executes the requests of flow fl. A
+// server acknowledges a duplicate without a check of its R_Key, rights or payload (IBTA 9.7.5.1.2), and anybody may
+// begin a connection with duplicates. So answers show no right and no word's value until the MSN has risen from one
+// answer to another by the number of messages between both. Operations whose requests were repeated while they were
+// open do not count (recounts), because the answer to a duplicate may have a later MSN.
 func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if !fl.trusted {
 		r.trust(fl, f, b, psn)
@@ -371,14 +378,14 @@ func (r *record) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	fl.msn, fl.counts = msn|knownMSN, k
 }
 
-// In flow.msn: that there is one, and that it is the newest of what the server has said.
+// Flags in flow.msn: an MSN is on record (knownMSN), and it is the newest that the server has sent (newestMSN).
 const (
 	knownMSN  = 1 << 31
 	newestMSN = 1 << 29
 )
 
-// passive notes what an answer on connection c means, and passes it as it is:
-// both ends still count alike.
+// passive records what answer x on connection c, with the bytes b and PSN psn, acknowledges, and passes x unchanged,
+// because both ends of c still count alike.
 func (s *carrierSide) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	f := &s.f
@@ -411,8 +418,7 @@ func (s *carrierSide) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	s.emit(toClients, x)
 }
 
-// acked notes that the server has executed all that connection c carried up to
-// psn.
+// acked notes that the server has executed all requests on connection c up to PSN psn, and completes their operations.
 func (s *carrierSide) acked(c *flow, psn uint32) {
 	c.ack(psn)
 	s.advance(c)
@@ -421,9 +427,9 @@ func (s *carrierSide) acked(c *flow, psn uint32) {
 	}
 }
 
-// suspects reports whether what was sent before the oldest request was sent again, and has no
-// answer yet, is to be sent again, too: that one was answered, and then no other for as long
-// as answers are waited for. A server that paused answers them one by one.
+// suspects reports whether o, the oldest operation of c, is to be sent again because an earlier one was sent again:
+// o was sent before that repetition, and since the earlier one was answered no answer came for the time-out of c. A
+// server that only paused answers the operations one by one.
 func (s *carrierSide) suspects(c *flow, o *op) bool {
 	if c.suspect == 0 || o.spsn == c.nudged {
 		return false
@@ -434,9 +440,8 @@ func (s *carrierSide) suspects(c *flow, o *op) bool {
 	return c.suspect != 0 && s.c.Now().Sub(c.heard) >= c.timeout(s.cfg.giveup)
 }
 
-// partly has a client told of the first packets of a message of many that connection
-// x carries, when the server has acknowledged them: it may wait for that before it
-// sends more (rxe: after 128).
+// partly notes that a client is to be told which packets of its WRITE or SEND, the oldest operation of connection c,
+// the server has acknowledged. The client may wait for that before it sends more packets (rxe: after 128).
 func (s *wire) partly(c *flow) {
 	o := s.n.oldest(c)
 	if o != nil && (o.kind == kWrite || o.kind == kSend) && !o.is(fOrphan) && !psnLess(c.acked, o.spsn) {
@@ -446,7 +451,7 @@ func (s *wire) partly(c *flow) {
 	}
 }
 
-// advance completes what is acknowledged, in order.
+// advance completes the operations of connection c that the server has acknowledged, in order.
 func (s *carrierSide) advance(c *flow) {
 	n := s.n
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
@@ -477,7 +482,7 @@ func (s *carrierSide) advance(c *flow) {
 	}
 }
 
-// complete notes that op o, the oldest of its connection, is answered.
+// complete notes that operation o, the oldest of its connection, is answered.
 //
 //go:noinline
 func (s *carrierSide) complete(o *op) {
@@ -491,7 +496,7 @@ func (s *carrierSide) complete(o *op) {
 	}
 }
 
-// reread gives the client of flow fl, of which a READ was done again, the acknowledgement that waited for that.
+// reread sends the client of flow fl the acknowledgement that waited until no READ of fl is done again.
 //
 //go:noinline
 func reread(s *carrierSide, fl *flow) {
@@ -501,7 +506,8 @@ func reread(s *carrierSide, fl *flow) {
 	}
 }
 
-// atomicAck is the answer to an atomic that went as one.
+// atomicAck handles the answer, with PSN psn, to an atomic that connection c carried as an atomic; original is the
+// word's old value.
 func (s *carrierSide) atomicAck(c *flow, psn uint32, original uint64) {
 	n := s.n
 	o := n.carries(c, psn)
@@ -524,16 +530,15 @@ func (s *carrierSide) atomicAck(c *flow, psn uint32, original uint64) {
 	}
 }
 
-// inTime completes the oldest operation of connection c, which is answered up to
-// psn, and what is behind it.
+// inTime completes the oldest operation of connection c, whose answer has PSN psn, and the answered ones behind it.
 func (s *carrierSide) inTime(c *flow, psn uint32) {
 	c.ack(psn)
 	s.complete(s.n.oldest(c))
 	s.advance(c)
 }
 
-// readResponse is a packet of the answer to a READ; true when x was disposed
-// of.
+// readResponse handles frame, with the bytes b and PSN psn, a packet of the answer to a READ, or the answer to an
+// ATOMIC WRITE or FLUSH, on connection c. It returns true if it disposed of frame.
 func (s *carrierSide) readResponse(c *flow, psn uint32, frame *packet.Buf, b []byte) bool {
 	n := s.n
 	o := n.oldest(c)
@@ -580,8 +585,8 @@ func (s *carrierSide) readResponse(c *flow, psn uint32, frame *packet.Buf, b []b
 	return true
 }
 
-// early holds the answer to READ o of connection c, which is in one packet, while
-// one before it is missing; false when it cannot.
+// early holds the answer to READ o of connection c, a single packet, while an earlier answer is missing. It returns
+// false if o is no such READ or there is no room.
 func (s *carrierSide) early(c *flow, o *op, psn uint32, frame *packet.Buf) bool {
 	if o.kind != kRead || o.npsn != 1 || o.spsn != psn || o.is(fEarly|fAgain|fOrphan) || !s.n.shelf.keep(o, frame) {
 		return false

@@ -7,32 +7,33 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// A client's request that cannot go on waits here, and all behind it. Clients whose requests
-// wait are in queues, by what they wait for: a word, a connection, or something else.
+// A client's request that cannot be sent on waits here, and so do the client's requests behind it.
+// Clients whose requests wait are in queues, one for each word, one for each connection, and one
+// for all other causes.
 //
-// What is done for them is bounded, however many they are. When something is over that a
-// queue may wait for, its first client is tried (wake); when that one went, or waits for
-// something else now, the next one is. An answer to a client has its own requests tried,
-// and every frame one of all that wait, in turns: nothing has to be found out for all.
+// The work for waiting requests is bounded, however many wait. When the cause of a queue may be
+// over, the box tries the requests of the queue's first client (wake). When that client's requests
+// went, or wait for another cause, it tries the next client. An answer to a client makes the box try
+// this client's own requests, and each frame makes it try one of all waiting clients, in turns.
 //
-// Nobody waits without end for what others send. At a word requests have turns (isNext): whoever
-// comes later waits behind those that wait, in whatever order they go. So the one in front
-// waits only for what is under way, which the server answers, and each of the others for
-// those in front of it. A connection's free places go to those that wait for them, in
-// their order. Where a request waits though it could go another way, it does so while
-// the server answers, and not longer than its client is known to wait, in all (limit).
+// No request waits without end because of requests that come later. At a word requests take turns
+// (isNext): a later request waits behind those that wait. So the first request waits only for
+// operations under way, which the server answers, and each other one for those in front of it. A
+// connection's free places go to the requests that wait for them, in their order. A request that
+// waits although it could go another way does so only while the server answers, and in all no
+// longer than limit says.
 
-// mostPatience is how long a request waits at most for others where it need not, so that they
-// are in one order.
+// mostPatience is the longest time that a request waits where it need not, so that operations on a word are in one
+// order.
 const mostPatience = clock.Duration(8 * time.Millisecond)
 
-// trips is how many round trips it waits at most where nobody said how patient its client is: one
-// each for what is under way, for those in front of it and for the answer that tells the word's value,
-// and again as much where they meet others.
+// trips is the largest number of round trips that a request waits where it need not, if its client's timeout
+// is unknown: one each for the operations under way, for the requests in front of it and for the answer that
+// tells the word's value, and as many again where these meet others.
 const trips = 16
 
-// mostResumed is how many clients are tried in one go, and how many requests of theirs go, at most;
-// what is left comes with the next frame.
+// mostResumed is the largest number of clients that are tried in one go, and of their requests that are sent on.
+// The next frame continues.
 const mostResumed = 64
 
 // queue names what a client waits for.
@@ -49,7 +50,7 @@ const (
 	forWord
 )
 
-// waiter is how the client of a flow waits. It lies beside the flow.
+// waiter is the waiting state of a flow's client. waits.w has one for each flow, at the flow's index.
 type waiter struct {
 	next, prev int32 // in its queue, which is a ring
 	at         int32 // its place in waits.all
@@ -61,11 +62,11 @@ type waiter struct {
 	odd        bool       // of an odd generation of these
 }
 
-// waits are the clients whose requests wait, in queues by what they wait for, and which of them
-// are to be tried (calls). wait, stay and leave say that a client's requests wait, still or no
-// more; wake and call have it tried, by resume. Whoever finds that the request at hand cannot go
-// on sets why. limit and waited say how long it may wait where it need not, and has.
-// A first one is a number and 1; 0: there is none.
+// waits holds the clients whose requests wait, in queues by cause, and the list of clients to be tried (calls). wait
+// notes that a client begins to wait, stay that it waits on, leave that it ends. wake and call put a client on the
+// list, and resume tries those. Code that finds that the request at hand must wait sets why to the cause. limit says
+// how long a request may wait where it need not, waited how long it has. The first client of a queue is stored as
+// the index of its flow plus 1; 0 stands for none.
 type waits struct {
 	w        []waiter // beside the flows
 	all      []int32  // flows that wait
@@ -85,7 +86,7 @@ func newWaits(flows int, r *record, words *words, pulse *pulse, by *owner) waits
 	return waits{w: make([]waiter, flows), all: make([]int32, 0, flows), carriers: make([]int32, flows), calls: make([]int32, flows), r: r, words: words, pulse: pulse, by: by}
 }
 
-// first is where queue q begins.
+// first returns the place of the first client of queue q.
 func (t *waits) first(q queue) *int32 {
 	switch q.kind {
 	case forCarrier:
@@ -96,7 +97,7 @@ func (t *waits) first(q queue) *int32 {
 	return &t.other
 }
 
-// line puts flow i at the end of queue q.
+// line appends flow i to queue q.
 func (t *waits) line(i int32, q queue) {
 	h, w := t.first(q), t.w
 	if q.kind == forWord {
@@ -112,7 +113,7 @@ func (t *waits) line(i int32, q queue) {
 	w[prev].next, w[next].prev = i, i
 }
 
-// quit takes flow i out of its queue.
+// quit removes flow i from its queue.
 func (t *waits) quit(i int32) {
 	w := t.w
 	q := w[i].in
@@ -129,7 +130,7 @@ func (t *waits) quit(i int32) {
 	}
 }
 
-// wait notes that flow f has requests that wait, for what was found last.
+// wait notes that requests of flow f wait, for the cause why.
 func (t *waits) wait(f *flow) {
 	if f.waits {
 		return
@@ -143,8 +144,8 @@ func (t *waits) wait(f *flow) {
 	t.by.c.Wake(t.by.c.Now().Add(t.haste()))
 }
 
-// haste is how soon requests that wait are to be tried again, though nothing came: a part of what the
-// least patient of them may wait. Looked at are some.
+// haste returns the time after which waiting requests are to be tried again if no frame comes: an eighth of the
+// least limit among the last mostResumed clients of all, between leastHaste and leastPatience.
 func (t *waits) haste() clock.Duration {
 	most := mostPatience
 	for _, i := range t.all[max(0, len(t.all)-mostResumed):] {
@@ -153,10 +154,10 @@ func (t *waits) haste() clock.Duration {
 	return min(max(most/8, leastHaste), leastPatience)
 }
 
-// leastHaste is the least of it: some times as long as a try takes.
+// leastHaste is the least time between tries, several times as long as a try takes.
 const leastHaste = clock.Duration(20 * time.Microsecond)
 
-// leave notes that nothing of flow f waits any more, and wakes who stood behind it.
+// leave notes that no request of flow f waits, and wakes the first client of the queue that f was in.
 func (t *waits) leave(f *flow) {
 	t.uncount(f)
 	if !f.waits {
@@ -171,9 +172,9 @@ func (t *waits) leave(f *flow) {
 	t.wake(t.w[i].in)
 }
 
-// stay notes that requests of flow f wait on, for what was found last, after so many went. When
-// its first one waits for the same as before it keeps its place in the queue; but where those
-// that wait for different things are in one queue, nobody is to stand before others for long.
+// stay notes that requests of flow f wait on, for the cause why, after went requests were sent on. f keeps its place
+// in its queue if none went and the cause is the same. In the queue for other causes f always goes to the end,
+// because the clients there wait for different things, and none is to stand before others for long.
 func (t *waits) stay(f *flow, went int) {
 	i := t.r.index(f)
 	w := &t.w[i]
@@ -189,7 +190,7 @@ func (t *waits) stay(f *flow, went int) {
 	}
 }
 
-// wake has the first one of queue q tried.
+// wake calls the first client of queue q.
 func (t *waits) wake(q queue) {
 	if len(t.all) != 0 { // else nobody is in any
 		t.wakeFirst(q)
@@ -202,7 +203,7 @@ func (t *waits) wakeFirst(q queue) {
 	}
 }
 
-// carries has those tried for which an answer on connection i makes room there.
+// carries calls the clients for which an answer on connection i may make room: the first of i's queue, and i's own.
 //
 //go:noinline
 func (t *waits) carries(i int32) {
@@ -210,7 +211,7 @@ func (t *waits) carries(i int32) {
 	t.call(i)
 }
 
-// call has flow i tried, if requests of it wait.
+// call puts flow i on the list of flows to be tried, if requests of it wait.
 func (t *waits) call(i int32) {
 	if t.r.flows[i].waits && !t.w[i].called {
 		t.enlist(i)
@@ -224,7 +225,7 @@ func (t *waits) enlist(i int32) {
 	t.n++
 }
 
-// next is the flow that was called first, and is not called any more.
+// next removes the flow that was called first from the list and returns it.
 func (t *waits) next() *flow {
 	i := t.calls[t.from]
 	t.from, t.n = (t.from+1)%len(t.calls), t.n-1
@@ -232,7 +233,7 @@ func (t *waits) next() *flow {
 	return &t.r.flows[i]
 }
 
-// rotate has k of those that wait tried, in turns.
+// rotate calls the next k of all flows that wait, in turns.
 func (t *waits) rotate(k int) {
 	for range min(k, len(t.all)) {
 		if t.turn++; t.turn >= len(t.all) {
@@ -242,12 +243,12 @@ func (t *waits) rotate(k int) {
 	}
 }
 
-// isNext reports whether no other client of those that wait for word w comes before flow f.
+// isNext reports whether no other client waits for word w in front of flow f.
 func (t *waits) isNext(f *flow, w int32) bool {
 	return !t.words.w[w].queued || t.words.u[w].first-1 == t.r.index(f)
 }
 
-// waited is how long the request of flow f that comes next has waited.
+// waited returns how long the next request of flow f has waited.
 func (t *waits) waited(f *flow) clock.Duration {
 	if !f.waits {
 		return 0
@@ -267,16 +268,17 @@ func (t *waits) hear(f *flow) {
 	t.w[i].wanted = t.by.c.Now()
 }
 
-// isForsaken reports whether nobody may want the requests of flow f that wait: its client was silent for alive=. It may have gone
-// without a word, and have connected anew. What goes over the connection that it left the server does not execute; over another one it would.
-// So these requests go over their own connection only, until their client is heard.
+// isForsaken reports whether requests of flow f wait whose client was silent for alive=. The client may have left
+// without a message, and have connected anew. Then the server does not execute requests over the connection that the
+// client left, but would execute them over another one. So these requests go only over their own connection until
+// their client is heard.
 func (t *waits) isForsaken(f *flow) bool {
 	return f.waits && t.by.c.Now().Sub(t.w[t.r.index(f)].wanted) > clock.Duration(t.by.cfg.alive)
 }
 
-// limit is how long a request of flow f may wait where it need not. Its client gives up when
-// nobody answers for its timeout, at the earliest; it is told by the connection manager. Of
-// others it is known only that the server's answers are no later than they wait.
+// limit returns how long a request of flow f may wait where it need not: a quarter of its client's timeout, if the
+// connection manager told it, because the client may give up after its timeout. Otherwise it is a number of the
+// server's round trips (trips), because the client waits at least for one. It is at most mostPatience.
 func (t *waits) limit(f *flow) clock.Duration {
 	if code := t.r.row(f).AckTimeout; code != 0 {
 		return min(mostPatience, ackTimeout(code-1)/4)
@@ -284,8 +286,9 @@ func (t *waits) limit(f *flow) clock.Duration {
 	return min(mostPatience, trips*t.pulse.trip)
 }
 
-// patience is how long the client of flow f waits for an answer before it gives up, in units of
-// 4.096 us, as the connection manager said; where nobody did, without end. 0: it may not ask again.
+// patience returns how long the client of flow f waits for an answer before it gives up, in units of 4.096 us, as the
+// connection manager told. It returns the largest number if the timeout is unknown or without end, and 0 if the client
+// may not retry.
 func (r *record) patience(f *flow) uint64 {
 	switch row := r.row(f); {
 	case row.AckTimeout <= 1:
@@ -297,10 +300,10 @@ func (r *record) patience(f *flow) uint64 {
 	}
 }
 
-// bears reports whether what f's client asks for may go over another's connection c, by what the
-// connection manager told of their clients. When c's gives up, nobody knows what has become of what
-// c carried: so it must not be less patient than f's. When a request that c carries is refused, the
-// clients of those behind it are asked for them again, which both must bear. A client whose own
+// bears reports whether operations of f's client may go over another client's connection c, by the timeouts and
+// retry counts that the connection manager told. When c's client gives up, nobody knows what became of the
+// operations that c carried, so c's client must be at least as patient as f's. When a request on c is refused, the
+// clients of the requests behind it are asked for these again, so both must be able to retry. A client whose own
 // connection is dead has no other way.
 func (r *record) bears(c, f *flow) bool {
 	if r.row(f).AckTimeout|r.row(c).AckTimeout <= 1 { // nobody told of either
@@ -310,7 +313,7 @@ func (r *record) bears(c, f *flow) bool {
 	return f.dead || p != 0 && r.patience(c) >= p
 }
 
-// ackTimeout is the time of a code of IBTA's (9.7.6.1.3); 0 is without end.
+// ackTimeout returns the time of an IBTA timeout code (9.7.6.1.3): 4.096 us times 2^code, or without end for code 0.
 func ackTimeout(code uint8) clock.Duration {
 	if code == 0 {
 		return clock.Never.Sub(0)
@@ -318,16 +321,16 @@ func ackTimeout(code uint8) clock.Duration {
 	return 4096 << code
 }
 
-// patient reports whether the request of flow f that comes next may wait where it need not,
-// for something that moved on last at some time.
+// patient reports whether the next request of flow f may wait where it need not. moved is the time when the thing
+// that it waits for last made progress.
 func (n *order) patient(f *flow, moved clock.Time) bool {
 	most := n.waits.limit(f)
 	return n.shelf.roomy() && n.c.Now().Sub(moved) < most/4 && n.waits.waited(f) < most
 }
 
-// count makes the request of flow f that waits one of the free operations already: nothing is
-// believed of what it changes, and so no other one goes in front of it that it would
-// have to wait for.
+// count makes the waiting request of flow f a free operation before it is sent on. The words that it changes are
+// unknown meanwhile, so that no WRITE in the place of an atomic, for which it would have to wait, goes in front of
+// it.
 func (t *waits) count(f *flow) {
 	if w := &t.w[t.r.index(f)]; !w.counts {
 		w.counts, w.odd = true, t.words.free.enter()
@@ -341,8 +344,8 @@ func (t *waits) uncount(f *flow) {
 	}
 }
 
-// resume lets go what waits, as far as it may: of no more than so many clients, and no more
-// requests. The result is how many are left of these.
+// resume tries the flows that were called, and sends on those of their requests that may go. most bounds the number of
+// flows and requests; the result is how much of it is left.
 func (s *clientSide) resume(most int) int {
 	for t := &s.n.waits; t.n > 0 && most > 0; {
 		went := 0
@@ -354,8 +357,8 @@ func (s *clientSide) resume(most int) int {
 	return most
 }
 
-// try lets go what waits of flow f, as far as it may, and most requests of it. The result is how
-// many went.
+// try sends on at most most of the waiting requests of flow f that may go, and puts f in its queue or out of it. It
+// returns the number of requests that went.
 func (s *clientSide) try(f *flow, most int) (went int) {
 	n := s.n
 	n.waits.uncount(f)
@@ -368,8 +371,8 @@ func (s *clientSide) try(f *flow, most int) (went int) {
 	return went
 }
 
-// drain sends on what waits of flow fl, as far as it may, and most frames of it. The result is how
-// many went. When that was all that may it is to be tried again.
+// drain sends on at most most of the waiting requests of flow fl that may go, and returns their number. If it ends
+// because of most, it calls fl again.
 func (s *clientSide) drain(fl *flow, most int) (went int) {
 	for fl.awaits() {
 		if went == most {

@@ -8,14 +8,15 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// tick is the longest time between two looks at connections.
+// tick is the longest time between two inspections of all connections.
 const tick = clock.Duration(20 * time.Millisecond)
 
-// mostSilence is the longest time between two questions about a quiet connection that the server does not answer. Until then each is twice as long after the one before.
+// mostSilence is the longest time between two questions about a quiet connection that the server does not answer.
+// The time begins with giveup= and doubles with each question.
 const mostSilence = clock.Duration(time.Minute)
 
-// Tick implements graph.Ticker. It looks at all connections (worker 0), at those that carry what is
-// others', and at requests that wait.
+// Tick implements graph.Ticker. It inspects all connections (worker 0 only), and on each worker the connections that
+// carry other clients' operations, and the requests that wait.
 func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	now := c.Now()
 	s.c = c
@@ -35,8 +36,8 @@ func (s *Box) Tick(c *graph.Ctx) clock.Time {
 	return next
 }
 
-// hasten sends again what is lost of others' operations, and lets go requests that have waited as
-// long as they may. The result is when that is to be done again.
+// hasten sends lost operations again on connections of the node that carry other clients' operations, and sends on
+// requests that have waited as long as they may. It returns the time of the next call.
 func (s *Box) hasten(now clock.Time) clock.Time {
 	n, next := s.n, clock.Never
 	for i := range n.lends.all {
@@ -57,7 +58,8 @@ func (s *Box) hasten(now clock.Time) clock.Time {
 	return next
 }
 
-// lenders are connections that carry, or carried lately, operations of others, by their place.
+// lenders is the set of the connections that carry, or carried lately, operations of other clients: a bit for each
+// index.
 type lenders struct {
 	set []uint64
 	n   int // how many there are
@@ -75,7 +77,7 @@ func (l *lenders) remove(i int32) {
 	l.n--
 }
 
-// all goes through them, until yield says that it is enough.
+// all calls yield with the index of each connection in l, until yield returns false.
 func (l *lenders) all(yield func(int32) bool) {
 	for k := 0; k < len(l.set) && l.n > 0; k++ {
 		for w := l.set[k]; w != 0; w &= w - 1 {
@@ -86,7 +88,8 @@ func (l *lenders) all(yield func(int32) bool) {
 	}
 }
 
-// inspection is one look at all connections, of which each call of inspectAll does a part: frames wait meanwhile.
+// inspection is one round over all connections. Each call of inspectAll does a part of it, because frames wait
+// meanwhile.
 type inspection struct {
 	under bool           // way
 	away  clock.Duration // how much later than due the app was called: for so long it heard nobody
@@ -96,13 +99,14 @@ type inspection struct {
 	conns, words, lent, held int
 }
 
-// mostInspected is how many connections are looked at in one go, and respite the time until the next ones.
+// mostInspected is the number of connections that one call of inspectAll inspects, and respite the time until the
+// next call.
 const (
 	mostInspected = 4096
 	respite       = 200 * clock.Duration(time.Microsecond)
 )
 
-// inspectAll looks at connections, and says when it is to be called again (due).
+// inspectAll inspects the next connections of the round, and sets due to the time of its next call.
 func (s *Box) inspectAll(now clock.Time) {
 	c, r := s.c, &s.round
 	if !s.begun.Load() {
@@ -172,7 +176,8 @@ func (s *Box) inspectAll(now clock.Time) {
 	s.due, r.under = now.Add(period), false
 }
 
-// inspectSome looks at connections of node n, which is this worker's, from n.inspected on, at most left. The result is how many more may be looked at; 0: n has more.
+// inspectSome inspects at most left connections of node n, which this worker owns, from n.inspected on. It returns how
+// many more may be inspected in this call of inspectAll; after 0 the next call goes on with n.
 func (s *Box) inspectSome(n *node, left int) int {
 	now := s.c.Now()
 	if n.inspected == 0 {
@@ -204,10 +209,10 @@ func (s *Box) inspectSome(n *node, left int) int {
 	return left
 }
 
-// crowded reports whether so many connections are known that there may soon be no place for another one.
+// crowded reports whether more than three quarters of the node's places for connections are taken.
 func (n *node) crowded() bool { return n.conns.Len() > len(n.flows)*3/4 }
 
-// watch looks at connection c, which carries something.
+// watch checks connection c, which has open operations or a question, for lost requests and for a server that is gone.
 func (s *carrierSide) watch(c *flow) {
 	n := s.n
 	now := s.c.Now()
@@ -252,11 +257,10 @@ func (s *carrierSide) watch(c *flow) {
 	}
 }
 
-// query asks the server whether its end of connection c is there, and still counts
-// as is thought: by a repetition of a request of long ago, to which it acknowledges
-// its newest request once more, whatever rights the queue pair has (IBTA 9.7.5.1.2).
-// If the queue pair is another connection's by now, the server may expect any PSN: that
-// of the newest request, in the repetition, might be the one, and would be taken for a request.
+// query asks the server whether its end of connection c is there and has the expected numbering. It sends a
+// duplicate of a request of long ago, to which the server acknowledges its newest request once more, whatever rights
+// the queue pair has (IBTA 9.7.5.1.2). The duplicate does not have the PSN of the newest request: if the queue pair
+// belongs to another connection, the server may expect just this PSN, and would execute the duplicate as a request.
 func (s *carrierSide) query(c *flow) {
 	if c.asked != 0 {
 		if s.c.Now().Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
@@ -268,7 +272,8 @@ func (s *carrierSide) query(c *flow) {
 	s.question(c, 0)
 }
 
-// question is query, asked again after a time: where a client asks for something again it asks each time.
+// question sends the question of query, but not within the time again after the last one. It sends nothing if c is
+// dead, not trusted or in doubt.
 func (s *wire) question(c *flow, again clock.Duration) {
 	now := s.c.Now()
 	if c.dead || !c.trusted || c.inDoubt || c.asked != 0 && now.Sub(c.asking) < again {
@@ -283,8 +288,9 @@ func (s *wire) question(c *flow, again clock.Duration) {
 	}
 }
 
-// dispute has the server asked whether the queue pair that spoofed request b is for is still the connection's that is known, if it was not heard of
-// that for alive=: its owner may be gone, and another client have it.
+// dispute asks the server whether the destination queue pair of the spoofed request b still belongs to its known
+// connection, if the server was silent there for alive=: the owner may be gone, and another client may have the
+// queue pair.
 func (s *carrierSide) dispute(b []byte) {
 	n := s.n
 	slot, _ := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
@@ -294,10 +300,10 @@ func (s *carrierSide) dispute(b []byte) {
 	}
 }
 
-// unanswered reports whether the server has not answered on connection c since
-// some time, although it did on others giveup= later: then its end of l is gone,
-// and it is not the server that pauses. The others are asked if they are silent.
-// When the server was silent on all, l has giveup= from its first answer on.
+// unanswered reports whether the server, which has not answered on connection c since the time since, has answered on
+// another connection long enough after that time. Then its end of c is gone, and the server does not only pause. If the
+// other connections are silent, unanswered asks the server over some of them. After a silence on all connections
+// the time for c begins with the server's first answer.
 func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 	n := s.n
 	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
