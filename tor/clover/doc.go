@@ -22,9 +22,9 @@
 // a client expects at the address that it asked for, and the version of the entry
 // that it got, may differ once entries were recycled.
 //
-//   - A request keeps its R_Key: what is known of memory under one R_Key is not
-//     used under another one. After a server's restart the same addresses come
-//     under a new R_Key, and chains are learnt anew.
+//   - A request keeps its R_Key: what the app knows of memory under one R_Key is not
+//     used under another one. After a server's restart the same addresses have
+//     a new R_Key, and chains are learnt anew.
 //   - A CAS goes to the tail when it expects the tail's version, a READ when
 //     the entry that it asks for has the tail's version. A client whose pointer
 //     is out of date then still finds out by the version.
@@ -35,23 +35,23 @@
 //     success for failure, or another key's entry for its own. A client that
 //     finds out whether its entry is linked, and looks at the key of what it
 //     reads (internal/rack/clover does both), survives that; Clover's own does not.
-//   - A retransmission takes the road of the original, by PSN.
-//   - A CAS that goes to a known tail and is not understood, a failed CAS, and
-//     a NAK empty what is known of the key; a WRITE of any sort what is known of
-//     each entry whose header it reaches.
-//   - What may write and does not say where (fragments, opcodes of manufacturers,
+//   - A retransmission, recognized by its PSN, is rewritten like the original.
+//   - The app forgets what it knows of a key after a failed CAS, a NAK, or a CAS to a
+//     known tail that it does not understand. After a WRITE of any sort it forgets each
+//     entry whose header the WRITE reaches.
+//   - A frame that may write and does not say where (fragments, opcodes of manufacturers,
 //     hdr.ChangeOf) makes all unknown that was learnt of the server's memory, until
 //     it is learnt anew.
 //
 // # What a frame proves
 //
 // Anybody may send requests with a client's address, its server's queue pair and
-// any PSN. So a request changes what is known of its connection only when its PSN
-// is the expected one: then the server takes it, too. What is ahead of that, or
-// behind, changes nothing but what it might overwrite. The expected PSN moves
-// otherwise only with the server's answers: what the server has answered it has
-// taken, and requests that came in sequence with that follow it. Answers count
-// when they come from the servers' side; the app's inputs tell the sides apart.
+// any PSN. So a request changes what is known of its connection only if its PSN
+// is the expected one, because then the server takes it, too. A request with an older or a
+// newer PSN makes unknown what it might overwrite, and changes nothing else. Otherwise the
+// expected PSN moves only with the server's answers: the server has taken each request that it
+// has answered, and the requests that came in sequence with that one follow it. Answers count
+// only if they come from the servers' side; the app's inputs tell the sides apart.
 //
 //   - An answer shows that something was executed when the server's count of messages has risen by what passed
 //     (standing), and only what passed in its turn since; not what may have been replaced by another request with
