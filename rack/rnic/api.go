@@ -1,10 +1,10 @@
 // Package rnic is a soft RoCEv2 NIC: queue pairs, memory regions and
 // completion queues with a verbs-like API, as one state machine.
 //
-// Frames and the time go in (Input, Tick), frames and a next deadline come
-// out (Output, Deadline). There is no goroutine, no lock and no wall clock
-// inside: one owner drives a NIC, live from a port or in a simulation from
-// events, and calls its verbs from the same goroutine.
+// A NIC takes frames and the time (Input, Tick), and returns frames and its next
+// deadline (Output, Deadline). It has no goroutine, no lock and no wall clock
+// inside. One owner drives a NIC, from a live port or from the events of a
+// simulation, and calls its verbs from the same goroutine.
 //
 //	          verbs: PostSend, PostRecv ──┐      ┌──► CQ.Poll
 //	                                      ▼      │
@@ -13,8 +13,8 @@
 //	                  ARP, ND, echo      Tick at Deadline
 //
 // Sources: IBTA Architecture Specification Volume 1 Release 1.4, chapters 9
-// to 11 and annex A17; where implementations differ, a Profile says whose
-// behaviour is copied.
+// to 11 and annex A17. Where implementations differ, a Profile selects the one
+// that the NIC copies.
 package rnic
 
 import (
@@ -47,23 +47,23 @@ type Config struct {
 	// more input waits: 1 acknowledges each packet that asks for it (rxe).
 	// 0 takes the profile's default: rxe 1, ConnectX 16.
 	AckCoalesce int
-	// LateAtomics executes an atomic when it is answered, as READs are, so that
-	// WRITEs and SENDs behind it may be executed first. Responders may do that
-	// (transaction ordering); requesters that mind set Fence.
+	// LateAtomics makes the responder execute an atomic, like a READ, only when it sends the
+	// response, so that it may execute later WRITEs and SENDs first. IBTA's transaction
+	// ordering allows this; a requester that must avoid it sets Fence.
 	LateAtomics bool
-	// Link is what frames look like, where a queue pair's Conn says nothing else.
+	// Link is the form of the frames of all queue pairs whose Conn has no Link.
 	Link Link
-	// CNPInterval is the least time between two congestion notifications of a
-	// queue pair, each of which answers a frame that was marked CE. 0 takes the
-	// profile's default: ConnectX 4 us, rxe sends none. Negative: none.
+	// CNPInterval is the least time between two congestion notifications that a
+	// queue pair sends, each for a received frame that was marked CE. 0 takes the
+	// profile's default: ConnectX 4 us, rxe sends none. Negative: none are sent.
 	CNPInterval clock.Duration
 	// LinkMTU is the Ethernet MTU; path MTUs above it are refused.
 	// 0 = 1500.
 	LinkMTU int
 	// Slots is the size of the frame pool; 0 = 1024. Not used with Pool.
 	Slots int
-	// Pool, if not nil, is where Output takes frames from: a port's pool, so
-	// that frames go out without a copy.
+	// Pool, if not nil, is the pool from which Output takes its frames. With a port's pool
+	// frames are sent without a copy.
 	Pool *packet.Pool
 	// FirstQPN is the number of the first queue pair; 0 = 17 (rxe: 16 is the
 	// lowest, 17 the usual).
@@ -71,7 +71,7 @@ type Config struct {
 	Seed     uint64 // for R_Keys and NIC.RandomPSN
 }
 
-// Access flags of a memory region and of a queue pair.
+// Access is a set of rights that a memory region or a queue pair grants.
 type Access uint8
 
 const (
@@ -82,7 +82,7 @@ const (
 	MWBind // of a region: memory windows may be bound to it
 )
 
-// Type of a queue pair.
+// Type is the type of a queue pair.
 type Type uint8
 
 const (
@@ -107,21 +107,21 @@ const (
 	OpRecv         // in completions only
 	OpRecvImm      // in completions only: SEND with immediate
 	OpRecvWriteImm // in completions only: WRITE with immediate
-	// Requests without a packet: they are executed when all before them were
-	// sent (with Fence: when all before them completed).
+	// The following requests send no packet. The NIC executes one when all requests before it
+	// were sent (with Fence: when all of them completed).
 	OpBindMW    // binds a memory window, see Bind
 	OpLocalInv  // invalidates RKey
 	OpFastRegMR // registers a fast region that was invalidated anew, see Bind
 )
 
-// SendWR is a work request for the send queue. Slices are used in place until
-// the request completes; the caller leaves them alone meanwhile.
+// SendWR is a work request for the send queue. The NIC uses the memory of SGL in place until
+// the request completes; the caller must not touch it meanwhile.
 type SendWR struct {
 	ID uint64
 	Op Op
-	// SGL is what SEND and WRITE send, in order, or where READ puts what it
-	// reads. Atomics put the original value, in host byte order of the
-	// memory (little-endian), into the first 8 bytes.
+	// SGL holds the data that SEND and WRITE send, in order, or takes the data that READ
+	// reads. Atomics put the original value (little-endian) into the first 8 bytes of
+	// the first slice.
 	SGL        [][]byte
 	RemoteAddr uint64
 	RKey       uint32 // also: the key that SendInv invalidates
@@ -133,12 +133,12 @@ type SendWR struct {
 	Signaled, Fence       bool
 	Solicited             bool
 	AH                    *AH // UD
-	// Bind is for OpBindMW and OpFastRegMR; it is used in place until the
+	// Bind is for OpBindMW and OpFastRegMR. The NIC uses it in place until the
 	// request completes.
 	Bind *Bind
 }
 
-// AH is an address handle: where a UD SEND goes.
+// AH is an address handle: the destination of a UD SEND.
 type AH struct {
 	MAC  [6]byte
 	IP   netip.Addr
@@ -152,7 +152,7 @@ type RecvWR struct {
 	Buf []byte // UD: the first 40 bytes are left for the GRH
 }
 
-// Status of a completion: what ibv_wc_status calls it.
+// Status is the status of a completion; the values are those of ibv_wc_status that occur here.
 type Status uint8
 
 const (
@@ -178,11 +178,11 @@ type WC struct {
 	ByteLen uint32
 	Imm     uint32
 	SrcQP   uint32 // UD
-	// SrcMAC is where a datagram came from on the link.
+	// SrcMAC is the source MAC address of a received datagram.
 	SrcMAC [6]byte
 }
 
-// Conn is what a queue pair must know to talk: the union of what verbs want
+// Conn holds the attributes of a connected queue pair: those that verbs demand
 // for the transitions to RTR and RTS.
 type Conn struct {
 	RemoteMAC [6]byte
@@ -191,35 +191,34 @@ type Conn struct {
 	PathMTU   int    // 256, 512, 1024, 2048 or 4096
 	SQPSN     uint32 // first PSN that we send
 	RQPSN     uint32 // first PSN that we expect
-	// FlowLabel decides the UDP source port, if not 0; otherwise the queue
-	// pairs' numbers do.
+	// FlowLabel, if not 0, determines the UDP source port; otherwise the numbers of both queue
+	// pairs do.
 	FlowLabel uint32
-	// MaxRdAtomic is how many READs and atomics may be outstanding,
-	// MaxDestRdAtomic how many the responder remembers, rounded up to a power
-	// of two. 0 = 16. MaxDestRdAtomic may be NoRdAtomic.
+	// MaxRdAtomic is the largest number of outstanding READs and atomics. MaxDestRdAtomic is the
+	// number of responder resources, rounded up to a power of two; it may be NoRdAtomic. 0 = 16.
 	MaxRdAtomic, MaxDestRdAtomic int
 	Timeout                      int // local ACK timeout: 4.096 us * 2^Timeout; 0 = none
-	// RetryCnt and RNRRetry are how often in a row, without progress, the
-	// requester tries again. 7 RNR retries are without end; with the RXE
-	// profile so are 7 of the others, as rxe has it.
+	// RetryCnt and RNRRetry are the numbers of retries in a row, without progress, after which
+	// the requester gives up. RNRRetry 7 means without end; so does RetryCnt 7 with the RXE
+	// profile, as in rxe.
 	RetryCnt, RNRRetry int
 	MinRNRTimer        int // code of AETH RNR NAK
-	// Link, if not nil, is what the queue pair's frames look like; nil takes the
-	// NIC's. Frames that come in must be alike. Connect copies it.
+	// Link is the form of the queue pair's frames; nil takes the NIC's. Received frames
+	// must have the same RoCE version and VLAN. Connect copies Link.
 	Link *Link
 }
 
-// NoRdAtomic as Conn.MaxDestRdAtomic: the responder has no resources, and
+// NoRdAtomic, as Conn.MaxDestRdAtomic, gives the responder no resources: it
 // refuses READs and atomics with NAK invalid request.
 const NoRdAtomic = -1
 
-// DefaultConn has rxe's and Clover's usual numbers: MTU 1024, timeout 14 (67
+// DefaultConn returns a Conn with the usual numbers of rxe and Clover: MTU 1024, timeout 14 (67
 // ms), 7 retries, minimum RNR timer 12.
 func DefaultConn() Conn {
 	return Conn{PathMTU: 1024, MaxRdAtomic: 16, MaxDestRdAtomic: 16, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MinRNRTimer: 12}
 }
 
-// QPInit describes a queue pair that is to be made.
+// QPInit describes a new queue pair for CreateQP.
 type QPInit struct {
 	PD             *PD
 	Type           Type

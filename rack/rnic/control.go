@@ -7,11 +7,11 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// A NIC answers for its own address: ARP requests, IPv6 neighbour
-// solicitations, and ICMP echo, so that its neighbours find it and can ping
-// it. Replies are made in the Buf of the request.
+// A NIC answers ARP requests, IPv6 neighbour solicitations and ICMP echo requests
+// for its own address, so that its neighbours find it and can ping
+// it. It writes the reply into the Buf of the request.
 
-// controlDepth is the number of such replies that may wait.
+// controlDepth is the largest number of such replies that wait for Output.
 const controlDepth = 64
 
 const (
@@ -44,7 +44,7 @@ func (c *controlQueue) push(b *packet.Buf) {
 	c.n++
 }
 
-// inputControl handles a frame that is not RoCE; true when b was kept.
+// inputControl handles a frame that is not RoCE; it returns true if it kept b for a reply.
 func (n *NIC) inputControl(b *packet.Buf, p []byte) bool {
 	s := &n.stats
 	var ok bool
@@ -126,8 +126,8 @@ func (n *NIC) replyEcho4(b *packet.Buf, p []byte) bool {
 	return b.TrimBack(len(p) - etherLen - total)
 }
 
-// sum6 is the ones' complement sum of an ICMPv6 message with its
-// pseudo-header (RFC 8200 8.1).
+// sum6 returns the ones' complement sum of ICMPv6 message m with the
+// pseudo-header (RFC 8200 8.1) of IPv6 header ip.
 func sum6(ip, m []byte) uint16 {
 	return sum16(m, uint32(sum16(ip[8:40], uint32(len(m))+protoICMPv6)))
 }

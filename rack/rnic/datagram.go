@@ -7,8 +7,8 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// grhLen is the room in front of a received datagram: an IPv6 header, or an
-// IPv4 header in its last 20 bytes.
+// grhLen is the number of bytes in front of a received datagram in its buffer: an IPv6 header, or
+// 20 zero bytes and an IPv4 header.
 const grhLen = 40
 
 // sendDatagram sends a UD SEND.
@@ -77,8 +77,8 @@ func (s *responder) inputUD(q *QP, p []byte, f *hdr.Frame) {
 	q.init.RecvCQ.add(q, wc)
 }
 
-// inputUC takes a packet of an unreliable connection. A message with a hole,
-// or that cannot be placed, is dropped as a whole.
+// inputUC takes a packet of an unreliable connection. It drops the rest of a message that lost a packet
+// or that cannot be placed; such a message never completes.
 func (s *responder) inputUC(q *QP, p []byte, f *hdr.Frame) {
 	st := &q.nic.stats
 	psn := f.BTHOf(p).PSN()

@@ -8,7 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Link is what frames look like below the transport.
+// Link describes the headers of frames below the transport.
 type Link struct {
 	Tag Tag
 	// RoCEv1 puts a GRH in place of IP and UDP (IBTA annex A16). GIDs are the
@@ -17,9 +17,9 @@ type Link struct {
 	ECN    ECN
 }
 
-// Tag is an IEEE 802.1Q tag. With VID 0 it is a priority tag, which says no more
-// about where a frame belongs than no tag: frames with either are taken where the
-// other is sent. ARP, neighbour discovery and echo are answered without tags only.
+// Tag is an IEEE 802.1Q tag. With VID 0 it is a priority tag, which names no VLAN: a queue pair
+// that sends frames with such a tag takes frames without a tag, and the reverse. The NIC answers ARP,
+// neighbour discovery and echo only if they have no tag.
 type Tag struct {
 	On  bool
 	PCP uint8
@@ -36,14 +36,14 @@ const (
 	ECT1
 )
 
-// ecnCE is the codepoint that a switch sets which has a queue.
+// ecnCE is the codepoint that a congested switch sets.
 const ecnCE = 3
 
-// cnpTOS is the traffic class of ConnectX' congestion notifications, but for
-// the ECN bits: DSCP 48.
+// cnpTOS is the traffic class of ConnectX' congestion notifications (DSCP 48), without
+// the ECN bits.
 const cnpTOS = 48 << 2
 
-// bits are the two bits of the codepoint.
+// bits returns the two bits of the codepoint in the IP header.
 func (e ECN) bits(p Profile) byte {
 	switch {
 	case e == ECT0 || e == ECNProfile && p == ConnectX:
@@ -64,8 +64,8 @@ func (l *Link) check() error {
 	return nil
 }
 
-// alike reports whether a frame has the RoCE version and the VLAN of the frames
-// that are sent.
+// alike reports whether a received frame has the network header and the VLAN of the frames
+// that the queue pair sends.
 func (t *template) alike(p []byte, f *hdr.Frame) bool {
 	if f.Tags == 0 {
 		return f.Net == t.frame.Net && t.vid == 0
@@ -73,8 +73,8 @@ func (t *template) alike(p []byte, f *hdr.Frame) bool {
 	return f.Net == t.frame.Net && f.VLANOf(p, 0).VID() == t.vid && f.EthernetOf(p).EtherType() == hdr.EtherVLAN
 }
 
-// marked reports whether a RoCEv2 frame, no congestion notification, was marked
-// CE on the way.
+// marked reports whether a RoCEv2 frame was marked CE on the way and is no congestion
+// notification.
 func marked(p []byte, f *hdr.Frame) bool {
 	ecn := p[f.L3+1]
 	switch f.Net {
@@ -86,8 +86,8 @@ func marked(p []byte, f *hdr.Frame) bool {
 	return ecn&3 == ecnCE && f.Op != hdr.CNP
 }
 
-// congested notes a frame that was marked CE, and has the peer told unless it was
-// told a moment ago (IBTA A17.9).
+// congested counts a frame that was marked CE, and queues a congestion notification to the peer
+// (IBTA A17.9), unless the queue pair sent one less than Config.CNPInterval ago.
 func (q *QP) congested() {
 	n := q.nic
 	n.stats.CERx++

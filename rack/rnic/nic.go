@@ -10,19 +10,19 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// pathOverhead is what rxe subtracts from the Ethernet MTU before it rounds
+// pathOverhead is the number of bytes that rxe subtracts from the Ethernet MTU before it rounds
 // down to a path MTU: IPv6, UDP, BTH, the longest extended header of a packet
 // with payload, and the ICRC.
 const pathOverhead = 80
 
-// starveDelay is when a driver should try Output again after the pool had no
+// starveDelay is the time after which a driver should call Output again if the pool had no
 // frame: about the time of one batch.
 const starveDelay = 1000 // ns
 
-// Stats are a NIC's totals. Every frame given to Input is counted in
+// Stats holds a NIC's totals. Every frame given to Input counts in
 // RxFrames and in exactly one of RxRequests, RxResponses, RxControl and the
-// Drop counters; every frame that Output made in TxFrames and in one of
-// TxRequests, TxResponses, TxControl.
+// Drop counters. Every frame that Output made counts in TxFrames and in one of
+// TxRequests, TxResponses and TxControl.
 type Stats struct {
 	RxFrames, RxRequests, RxResponses, RxControl uint64
 	TxFrames, TxRequests, TxResponses, TxControl uint64
@@ -63,7 +63,7 @@ type Stats struct {
 	CNPTx, CNPRx uint64 // congestion notifications
 }
 
-// NIC is a soft RoCEv2 NIC. Not for concurrent use.
+// NIC is a soft RoCEv2 NIC. It is not for concurrent use.
 type NIC struct {
 	cfg        Config
 	ip4        bool
@@ -88,7 +88,7 @@ type NIC struct {
 	frame hdr.Frame
 }
 
-// New makes a NIC.
+// New makes a NIC. It returns an error, mostly ErrInvalid, if c is not usable.
 func New(c Config) (*NIC, error) {
 	if !c.IP.IsValid() || c.IP.IsUnspecified() || c.IP.IsMulticast() {
 		return nil, fmt.Errorf("rnic: %v is not an address for a NIC: give a unicast IPv4 or IPv6 address: %w", c.IP, ErrInvalid)
@@ -157,22 +157,22 @@ func New(c Config) (*NIC, error) {
 	return n, nil
 }
 
-// RandomPSN is a starting PSN from the NIC's seeded source.
+// RandomPSN returns a starting PSN from the NIC's seeded random source.
 func (n *NIC) RandomPSN() uint32 { return n.rand.Uint32() & hdr.PSNMask }
 
-// Config is what the NIC was made with, defaults filled in.
+// Config returns the NIC's configuration with all defaults filled in.
 func (n *NIC) Config() Config { return n.cfg }
 
-// Pool is where Output takes frames from.
+// Pool returns the pool from which Output takes its frames.
 func (n *NIC) Pool() *packet.Pool { return n.pool }
 
-// MaxPathMTU is the largest path MTU that link and pool carry.
+// MaxPathMTU returns the largest path MTU that the link and the pool's slots carry, in bytes.
 func (n *NIC) MaxPathMTU() int { return n.maxPathMTU }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (n *NIC) Stats() Stats { return n.stats }
 
-// QP is the queue pair with a number; nil when there is none.
+// QP returns the queue pair with number qpn, or nil if there is none.
 func (n *NIC) QP(qpn uint32) *QP {
 	if i := qpn - n.cfg.FirstQPN; i < uint32(len(n.qps)) {
 		return n.qps[i]
@@ -183,7 +183,7 @@ func (n *NIC) QP(qpn uint32) *QP {
 	return nil
 }
 
-// Input takes a received frame.
+// Input takes a received frame, and owns b from then on.
 func (n *NIC) Input(now clock.Time, b *packet.Buf) {
 	n.now = now
 	n.stats.RxFrames++
@@ -192,7 +192,7 @@ func (n *NIC) Input(now clock.Time, b *packet.Buf) {
 	}
 }
 
-// input handles a frame; true when it was kept.
+// input handles a frame; it returns true if it kept b (to reply in it).
 func (n *NIC) input(b *packet.Buf) bool {
 	p, f, s := b.Bytes(), &n.frame, &n.stats
 	why := hdr.Parse(p, f)
@@ -317,9 +317,9 @@ func (q *QP) fromPeer(p []byte, f *hdr.Frame) bool {
 	return [16]byte(p[f.L3+8:]) == q.tmpl.peer6
 }
 
-// Output appends the frames that are due to out until it is full: first
-// replies of the NIC itself, then responses, then requests, each round robin
-// over the queue pairs.
+// Output appends the frames that are due to out until out is full: first the
+// replies of the NIC itself, then responses, then requests. It serves the queue pairs
+// round robin. The caller owns the frames.
 func (n *NIC) Output(now clock.Time, out *packet.Batch) {
 	n.now = now
 	n.starved = false
@@ -374,9 +374,9 @@ func (n *NIC) emit(b *packet.Buf, out *packet.Batch) {
 	out.Add(b)
 }
 
-// Deadline is when Tick or Output has work although nothing comes in; a time
-// that has passed: at once. It may be earlier than needed, since timers that
-// moved on are found out by Tick.
+// Deadline returns the time at which Tick or Output has work even if no frame is received. A time
+// that has passed means at once. It may be too early, because only Tick notices that a timer
+// was moved to a later time.
 func (n *NIC) Deadline() clock.Time {
 	if n.starved {
 		return n.now.Add(starveDelay)
@@ -387,7 +387,7 @@ func (n *NIC) Deadline() clock.Time {
 	return n.timers.next()
 }
 
-// Tick serves the timers that are due.
+// Tick serves the timers that are due at time now.
 func (n *NIC) Tick(now clock.Time) {
 	n.now = now
 	for {

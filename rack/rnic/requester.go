@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// maxUnacked is how many PSNs may be unacknowledged (rxe).
+	// maxUnacked is the largest number of unacknowledged PSNs (rxe).
 	maxUnacked = 128
-	// maxNoAckReq is after how many packets of a long message an
-	// acknowledgement is asked for (rxe).
+	// maxNoAckReq is the number of packets of a long message after which the requester asks for an
+	// acknowledgement (rxe).
 	maxNoAckReq = 64
 )
 
@@ -21,10 +21,11 @@ const (
 //	sq:  [0 ........... cur ........ n)     head-relative
 //	      una ... sendPSN ... maxPSN        PSNs
 //
-// Requests before cur are sent, that at cur is being sent. After a loss cur
-// and sendPSN go back to the oldest PSN that is not acknowledged, una.
+// Requests before cur are sent; the request at cur is being sent. After a loss cur
+// and sendPSN go back to una, the oldest PSN that is not acknowledged.
 //
-// Its methods get the queue pair as an argument: a pointer to it here would make small messages 3 % slower.
+// The methods take the queue pair as an argument, because a pointer to it in the requester would make
+// small messages slower.
 type requester struct {
 	sq       []sendWQE
 	head, n  int
@@ -104,7 +105,7 @@ func (q *QP) kick() {
 	}
 }
 
-// sendRequest makes the next request packet; false when there is none.
+// sendRequest writes the next request packet into b; it returns false if there is none.
 func (r *requester) sendRequest(q *QP, b *packet.Buf) bool {
 	if !r.canSend(q) {
 		return false
@@ -256,8 +257,8 @@ func (r *requester) sendSegment(q *QP, b *packet.Buf, w *sendWQE, i uint32) {
 	q.finish(p)
 }
 
-// complete finishes the oldest request, and those without a packet behind it
-// that were executed.
+// complete completes the oldest request with status s, and then the executed requests without
+// a packet that follow it.
 func (r *requester) complete(q *QP, s Status) {
 	r.completeOne(q, s)
 	r.completeLocal(q)
@@ -304,7 +305,7 @@ func (r *requester) inputResponse(q *QP, p []byte, f *hdr.Frame) {
 	q.kick()
 }
 
-// respond acts on a response to PSN psn, una <= psn < maxPSN.
+// respond acts on a response with PSN psn, where una <= psn < maxPSN.
 func (r *requester) respond(q *QP, p []byte, f *hdr.Frame, psn uint32) {
 	s := &q.nic.stats
 	// Everything before psn was received. For a READ or an atomic that is not
@@ -365,13 +366,13 @@ func (r *requester) respond(q *QP, p []byte, f *hdr.Frame, psn uint32) {
 	r.una = (psn + 1) & hdr.PSNMask
 }
 
-// progress notes that something new was acknowledged: all tries are left again.
+// progress notes that a new PSN was acknowledged, and resets the retry counters.
 func (r *requester) progress(q *QP) {
 	r.retrying = false
 	r.retry, r.rnrRetry = q.conn.RetryCnt, q.conn.RNRRetry
 }
 
-// refused acts on an RNR NAK or NAK of PSN psn, which is in w.
+// refused acts on an RNR NAK or a NAK of PSN psn, which belongs to request w.
 func (r *requester) refused(q *QP, w *sendWQE, psn uint32, syn hdr.Syndrome) {
 	s := &q.nic.stats
 	if r.una != psn {
@@ -408,7 +409,7 @@ func (r *requester) refused(q *QP, w *sendWQE, psn uint32, syn hdr.Syndrome) {
 	q.broke(statusOf(syn), Failure{Syndrome: syn, PSN: psn, Why: "refused by the peer"})
 }
 
-// goBack resends everything from una on, unless that is under way already.
+// goBack resends all packets from una on, unless it does so already or an RNR wait runs.
 func (r *requester) goBack(q *QP) {
 	if r.retrying || r.rnrWait {
 		return

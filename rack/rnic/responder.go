@@ -7,8 +7,8 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// answers is the least number of responses that a responder can owe; beyond
-// it requests are dropped as if they had been lost on the way.
+// answers is the least size of the ring of responses that wait for Output. While the ring is full,
+// requests are dropped as if they had been lost on the way.
 const answers = 64
 
 // message is the kind of message that is being received.
@@ -20,7 +20,7 @@ const (
 	writeMessage
 )
 
-// responder is the receiving half of a queue pair, which is the first argument of its methods, as of requester's.
+// responder is the receiving half of a queue pair. Its methods take the queue pair as an argument (see requester).
 type responder struct {
 	rq          []RecvWR
 	rqHead, rqN int
@@ -55,7 +55,7 @@ type resource struct {
 	va          uint64
 	rkey        uint32
 	length      uint32
-	// Of an atomic. Until it was executed, original is of no use.
+	// The following fields are those of an atomic. original is valid only if executed is true.
 	original uint64
 	executed bool
 	op       hdr.Opcode
@@ -63,7 +63,7 @@ type resource struct {
 	swapMask, compareMask uint64
 }
 
-// none is no place.
+// none, as answer.res, means that the answer itself holds the original value.
 const none = -1
 
 type answerKind uint8
@@ -74,7 +74,7 @@ const (
 	answerRead
 )
 
-// answer is a response that waits; that of a READ takes several packets.
+// answer is a response that waits for Output. The response to a READ may take several packets.
 type answer struct {
 	kind     answerKind
 	first    bool // READ: the next packet is the first of the response
@@ -154,7 +154,7 @@ func (s *responder) add(q *QP, a answer) {
 	q.nic.rspQ.pushRsp(q)
 }
 
-// ack acknowledges everything up to psn.
+// ack queues an acknowledgement of all packets up to psn, or extends the last queued one.
 func (s *responder) ack(q *QP, psn uint32) {
 	a := answer{kind: answerAck, syndrome: q.nic.ackSyndrome(), covers: 1, psn: psn, msn: s.msn}
 	if s.dueN > 0 {
@@ -169,7 +169,7 @@ func (s *responder) ack(q *QP, psn uint32) {
 	s.add(q, a)
 }
 
-// nak refuses the request of PSN psn.
+// nak queues a refusal of the request with PSN psn.
 func (s *responder) nak(q *QP, psn uint32, syn hdr.Syndrome) {
 	s.add(q, answer{kind: answerAck, syndrome: syn, psn: psn, msn: s.msn})
 	q.stats.NAKTx.count(syn)
@@ -189,13 +189,13 @@ func (s *responder) nakFatal(q *QP, syn hdr.Syndrome) {
 	q.end(Failure{Status: statusOf(syn), Responder: true, Syndrome: syn, PSN: s.epsn, Why: s.why})
 }
 
-// refuse notes why a request gets the answer syn.
+// refuse notes why a request is refused with syndrome syn, and returns syn.
 func (s *responder) refuse(syn hdr.Syndrome, why string) hdr.Syndrome {
 	s.why = why
 	return syn
 }
 
-// ackSyndrome: rxe has no credits to give, ConnectX sends a count of 0.
+// ackSyndrome returns the syndrome of an ACK: rxe gives no credits, ConnectX sends a credit count of 0.
 func (n *NIC) ackSyndrome() hdr.Syndrome {
 	if n.cfg.Profile == RXE {
 		return hdr.SynACKUnlimited
@@ -203,8 +203,8 @@ func (n *NIC) ackSyndrome() hdr.Syndrome {
 	return hdr.SynACK
 }
 
-// remote is the memory that a peer may reach with key; nil when it may not.
-// An empty range of any region is not nil.
+// remote returns the memory [va, va+length) if a peer may reach it with R_Key key and rights a, else nil.
+// For length 0 inside a region the result is empty, but not nil (unless MR.Mem is nil).
 func (q *QP) remote(key uint32, va uint64, length uint32, a Access) []byte {
 	n := q.nic
 	i := key >> 8
@@ -260,7 +260,7 @@ func (s *responder) inputRequest(q *QP, p []byte, f *hdr.Frame) {
 	}
 }
 
-// right is what a queue pair and a region must allow for op.
+// right returns the rights that a queue pair and a region must grant for op.
 func right(op hdr.Opcode) Access {
 	switch {
 	case op.Has(hdr.IsWrite):
@@ -273,8 +273,8 @@ func right(op hdr.Opcode) Access {
 	return 0
 }
 
-// perform executes the expected request packet, and returns the syndrome that
-// answers it. The order of the checks is that of rxe: sequence of opcodes, the
+// perform executes the expected request packet, and returns the syndrome of its
+// answer. The order of the checks is that of rxe: sequence of opcodes, the
 // queue pair's rights, resources, length and R_Key.
 func (s *responder) perform(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	op := f.Op
@@ -298,14 +298,14 @@ func (s *responder) perform(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	return s.refuse(hdr.SynNAKInvalidRequest, "unsupported opcode")
 }
 
-// room reports whether a READ or atomic finds a responder resource. Without
-// any it never does. When all are in use, rxe takes the oldest; the ConnectX
-// profile refuses, as IBTA 9.7.4.1 wants it.
+// room reports whether there is a responder resource for a READ or atomic. If
+// all are in use, rxe reuses the oldest; the ConnectX profile refuses, as IBTA 9.7.4.1
+// demands.
 func (s *responder) room(q *QP) bool {
 	return len(s.res) > 0 && (q.nic.cfg.Profile == RXE || s.open < len(s.res))
 }
 
-// sequence reports whether op may follow what came before.
+// sequence reports whether a packet of op may follow the packets before it.
 func (s *responder) sequence(op hdr.Opcode) bool {
 	if op.Any(hdr.IsFirst | hdr.IsOnly) {
 		return s.in == noMessage
@@ -326,8 +326,8 @@ func (q *QP) segment(op hdr.Opcode, n uint32) bool {
 
 func (q *QP) rnr() hdr.Syndrome { return hdr.SynRNR | hdr.Syndrome(q.conn.MinRNRTimer) }
 
-// receiveSend takes a packet of a SEND and returns the syndrome that answers
-// it.
+// receiveSend takes a packet of a SEND, and returns the syndrome of its
+// answer.
 func (s *responder) receiveSend(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	op, data := f.Op, f.PayloadOf(p)
 	if !q.segment(op, uint32(len(data))) {
@@ -423,7 +423,7 @@ func (s *responder) remember(q *QP, r resource) (at int32) {
 	at = int32(s.resNext)
 	s.resNext = (s.resNext + 1) & (len(s.res) - 1)
 	if old := &s.res[at]; q.nic.cfg.LateAtomics && old.kind == answerAtomic && s.execute(q, old) {
-		// The peer may have more under way than it may.
+		// A waiting answer may use the old resource, if the peer has too many requests under way.
 		for i := range s.dueN {
 			if a := &s.due[(s.dueHead+i)&(len(s.due)-1)]; a.kind == answerAtomic && a.res == at {
 				a.res, a.original = none, old.original
@@ -434,9 +434,9 @@ func (s *responder) remember(q *QP, r resource) (at int32) {
 	return at
 }
 
-// execute executes an atomic that was not yet. Its operands are numbers; the
-// word in memory is little-endian, as the hosts are. False when the region went
-// away since the request came.
+// execute executes the atomic of r, unless it was executed already. The
+// word in memory is little-endian, as the hosts are. execute returns false if r's R_Key does
+// not reach the word, because the region went away after the request.
 func (s *responder) execute(q *QP, r *resource) bool {
 	if r.kind != answerAtomic || r.executed {
 		return true
@@ -464,8 +464,8 @@ func (s *responder) execute(q *QP, r *resource) bool {
 	return true
 }
 
-// receiveRead takes a READ request. Its response is made by Output, a packet
-// at a time, from what the memory holds then.
+// receiveRead takes a READ request. Output makes the response, a packet
+// at a time, from the memory's content at that time.
 func (s *responder) receiveRead(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	h := f.RETHOf(p)
 	n := h.DMALength()
@@ -483,7 +483,7 @@ func (s *responder) receiveRead(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	return hdr.SynACK
 }
 
-// receiveAtomic takes an atomic, and executes it unless the NIC does so late.
+// receiveAtomic takes an atomic request, and executes it unless Config.LateAtomics is set.
 func (s *responder) receiveAtomic(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 	r := resource{kind: answerAtomic, first: s.epsn, last: s.epsn, op: f.Op}
 	var h hdr.AtomicETH
@@ -549,9 +549,9 @@ func (s *responder) duplicate(q *QP, p []byte, f *hdr.Frame, psn uint32) {
 				continue
 			}
 			// rxe drops a repeated READ that asks for another range than the
-			// original did. The ConnectX profile takes the range from the
-			// repeated request: a READ that a middlebox sent elsewhere the
-			// first time is answered when it comes again on its own.
+			// original. The ConnectX profile takes the range from the
+			// repeated request. So it answers a READ that a middlebox redirected to another
+			// address the first time, and not when it was repeated.
 			if h.RKey() != r.rkey || h.VA() != r.va+off {
 				if q.nic.cfg.Profile != ConnectX || q.remote(h.RKey(), h.VA(), n, RemoteRead) == nil {
 					continue
@@ -569,7 +569,7 @@ func (s *responder) duplicate(q *QP, p []byte, f *hdr.Frame, psn uint32) {
 	st.DropDuplicate++
 }
 
-// sendResponse makes the next response packet; false when there is none.
+// sendResponse writes the next response packet into b; it returns false if there is none.
 func (s *responder) sendResponse(q *QP, b *packet.Buf) bool {
 	if s.dueN == 0 {
 		return false
@@ -615,8 +615,8 @@ func (s *responder) sendResponse(q *QP, b *packet.Buf) bool {
 	return true
 }
 
-// withdrawn makes of answer a, the next one, and of all behind it a refusal: the
-// region went away between request and response.
+// withdrawn replaces answer a, which is the next one, and all answers behind it by one refusal, because
+// the region went away between request and response.
 func (s *responder) withdrawn(q *QP, a *answer) {
 	*a = answer{kind: answerAck, syndrome: hdr.SynNAKRemoteAccess, psn: a.psn, msn: a.msn}
 	s.dueN, s.open = 1, 0

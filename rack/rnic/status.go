@@ -2,7 +2,7 @@ package rnic
 
 import "github.com/quillon/quillon/nf/hdr"
 
-// NAKs counts answers that refuse, by their syndrome.
+// NAKs counts NAKs by their syndrome.
 type NAKs struct {
 	RNR, Sequence, InvalidRequest, RemoteAccess, RemoteOperation uint64
 }
@@ -22,10 +22,10 @@ func (n *NAKs) count(s hdr.Syndrome) {
 	}
 }
 
-// QPStats are a queue pair's counters, from its creation on.
+// QPStats holds a queue pair's counters since its creation.
 type QPStats struct {
-	// Packets for this queue pair that came past the NIC's filter: taken,
-	// dropped, and repeated ones alike.
+	// RxRequests and RxResponses count all packets for this queue pair that passed the NIC's
+	// filter, whether they were executed, dropped or duplicates.
 	RxRequests, RxResponses uint64
 	Duplicates              uint64 // requests older than the expected PSN
 	NAKTx, NAKRx            NAKs
@@ -33,7 +33,7 @@ type QPStats struct {
 	CNPTx, CNPRx            uint64 // congestion notifications
 }
 
-// Failure is why a queue pair went to the error state.
+// Failure says why a queue pair went to the error state.
 type Failure struct {
 	Status    Status       // Success: the queue pair did not fail, or its owner ended it
 	Responder bool         // the queue pair refused a request of its peer
@@ -42,14 +42,14 @@ type Failure struct {
 	Why       string
 }
 
-// Stats are the queue pair's counters.
+// Stats returns the queue pair's counters.
 func (q *QP) Stats() QPStats { return q.stats }
 
-// Failure is what ended the queue pair since Connect.
+// Failure returns the cause that ended the queue pair since the last Connect.
 func (q *QP) Failure() Failure { return q.cause }
 
-// statusOf is the completion status that a NAK ends a request with; Success
-// for syndromes that end none.
+// statusOf returns the completion status of a request that a NAK with syndrome s ends, or Success
+// if s ends no request.
 func statusOf(s hdr.Syndrome) Status {
 	switch s {
 	case hdr.SynNAKInvalidRequest:

@@ -12,9 +12,9 @@ type timer struct {
 
 func (t *timer) reset() { *t = timer{want: clock.Never, at: clock.Never, index: -1} }
 
-// timers is a heap of the queue pairs with a timer. A timer that moves to a
-// later time, which is what every packet makes it do, costs nothing: it keeps
-// its place in the heap until that comes up.
+// timers is a heap of the queue pairs with a timer. Every packet moves a timer to a
+// later time. This costs nothing, because the timer keeps its place in the heap until
+// that place comes to the top.
 type timers struct{ heap []*QP }
 
 // setTimer makes q's timer expire at t; Never stops it.
@@ -40,7 +40,7 @@ func (h *timers) next() clock.Time {
 	return h.heap[0].timer.at
 }
 
-// due is a queue pair whose timer has expired; its timer is off then.
+// due returns a queue pair whose timer has expired, and turns the timer off; nil if there is none.
 func (h *timers) due(now clock.Time) *QP {
 	for len(h.heap) > 0 {
 		q := h.heap[0]

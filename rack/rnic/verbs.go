@@ -9,15 +9,15 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Limits, as rxe has them.
+// Limits; most of them are those of rxe.
 const (
 	maxQP     = 0x10000
 	maxMR     = 1 << 24
 	maxWR     = 0x4000
 	maxSGE    = 32
 	maxRdAtom = 128
-	// quarantine is how many numbers of queue pairs and regions that are gone
-	// are kept unused, so that late packets find nobody.
+	// quarantine is the number of freed queue pair numbers, and of freed R_Keys, that are
+	// not reused yet, so that late packets find no receiver.
 	quarantine = 256
 	fewSGE     = 4 // pieces of memory that a send queue has room for from the start
 	maxMessage = 1 << 31
@@ -26,14 +26,14 @@ const (
 	maxPackets = 1 << 22
 )
 
-// PD is a protection domain: queue pairs reach only the memory regions of
-// their own.
+// PD is a protection domain. A queue pair reaches only the memory regions of
+// its own domain.
 type PD struct{ nic *NIC }
 
 // AllocPD makes a protection domain.
 func (n *NIC) AllocPD() *PD { return &PD{nic: n} }
 
-// MR is a memory region: Mem as remote peers see it, at VA.
+// MR is a memory region. Remote peers see Mem at address VA.
 type MR struct {
 	RKey   uint32
 	VA     uint64
@@ -46,9 +46,9 @@ type MR struct {
 	window *MW  // the region stands for what this window shows
 }
 
-// RegMR registers mem at address va, which need not be where mem really lies.
-// Memory that others write is what Mem holds at any time; reading it between
-// calls of Input is safe.
+// RegMR registers mem at address va, which need not be the real address of mem.
+// Peers write to mem directly. The goroutine that drives the NIC may read mem between
+// its calls of the NIC.
 func (p *PD) RegMR(mem []byte, va uint64, a Access) (*MR, error) {
 	n := p.nic
 	if va+uint64(len(mem)) < va {
@@ -84,7 +84,7 @@ func (p *PD) regMR(mem []byte, va uint64, a Access, key uint32) (*MR, error) {
 	return m, nil
 }
 
-// FastRegMR is RegMR for a region that a SEND with invalidate or OpLocalInv may
+// FastRegMR does what RegMR does, for a region that a SEND with invalidate or OpLocalInv may
 // invalidate (a fast-register physical memory region, IBTA 10.6.2.2), and that
 // OpFastRegMR registers anew.
 func (p *PD) FastRegMR(mem []byte, va uint64, a Access) (*MR, error) {
@@ -96,7 +96,8 @@ func (p *PD) FastRegMR(mem []byte, va uint64, a Access) (*MR, error) {
 }
 
 // Dereg ends remote access to the region. Peers that still use it get a
-// remote access error. A region with windows stays, as in rxe_dereg_mr.
+// remote access error. As in rxe_dereg_mr, it returns ErrState and changes nothing while windows
+// are bound to the region.
 func (m *MR) Dereg() error {
 	if m.bound > 0 {
 		return fmt.Errorf("rnic: %d memory windows are bound to region %#x: deallocate or invalidate them first: %w", m.bound, m.RKey, ErrState)
@@ -119,7 +120,7 @@ func (m *MR) drop() {
 // invalidation has ended it.
 func (m *MR) Valid() bool { return m.valid }
 
-// slice is the part [va, va+length) of the region; nil when it is not inside.
+// slice returns the bytes [va, va+length) of the region, or nil if they are not all inside it.
 func (m *MR) slice(va uint64, length uint32) []byte {
 	off := va - m.VA
 	if va < m.VA || off > uint64(len(m.Mem)) || uint64(length) > uint64(len(m.Mem))-off {
@@ -155,7 +156,7 @@ func (c *CQ) Poll(w []WC) int {
 	return k
 }
 
-// Len is the number of completions that wait.
+// Len returns the number of completions that wait.
 func (c *CQ) Len() int { return c.n }
 
 // Overrun reports whether a completion found the queue full and was lost. The
@@ -178,7 +179,7 @@ func (c *CQ) add(q *QP, w WC) {
 	c.n++
 }
 
-// State of a queue pair.
+// State is the state of a queue pair.
 type State uint8
 
 const (
@@ -285,8 +286,8 @@ func (n *NIC) createQP(i QPInit, qpn uint32) (*QP, error) {
 }
 
 // CreateGSI makes queue pair 1, the general services interface, to which the
-// connection manager's datagrams go: a UD queue pair with hdr.GSIQKey,
-// whatever i says. There is one a NIC.
+// connection manager's datagrams go. It is a UD queue pair with hdr.GSIQKey,
+// whatever i says. A NIC has at most one.
 func (n *NIC) CreateGSI(i QPInit) (*QP, error) {
 	switch {
 	case n.gsi != nil:
@@ -313,7 +314,7 @@ func (n *NIC) newQP(i QPInit, qpn uint32) *QP {
 	return q
 }
 
-// State is the queue pair's state.
+// State returns the queue pair's state.
 func (q *QP) State() State { return q.state }
 
 // Destroy removes the queue pair. Its work requests vanish without
@@ -354,9 +355,9 @@ func (q *QP) drop() {
 	q.resp.clear()
 }
 
-// Connect makes the queue pair ready to send and to receive. A UD queue pair
-// takes only SQPSN from c, and PathMTU as the longest message (0 = the most
-// that the link carries).
+// Connect makes the queue pair, which must be in the reset state, ready to send and to receive. For
+// a UD queue pair, only SQPSN, Link and PathMTU of c matter; PathMTU is the longest message in
+// bytes (0 = the most that the link carries).
 func (q *QP) Connect(c Conn) error {
 	n := q.nic
 	if q.state != StateReset {
@@ -416,17 +417,17 @@ func (q *QP) Connect(c Conn) error {
 	return nil
 }
 
-// Conn is what the queue pair was connected with.
+// Conn returns the argument of the last Connect, with defaults filled in.
 func (q *QP) Conn() Conn { return q.conn }
 
-// Pending are the PSNs of requests that were posted and not answered: from una on, before next.
+// Pending returns the range [una, next) of the PSNs of requests that were posted and are not answered.
 func (q *QP) Pending() (una, next uint32) { return q.req.una, q.req.postPSN }
 
-// Expected is the PSN of the request that the queue pair executes next (IBTA: expected PSN).
+// Expected returns the PSN of the request that the queue pair executes next (IBTA: expected PSN).
 func (q *QP) Expected() uint32 { return q.resp.epsn }
 
-// PostSend adds a work request to the send queue. All that w points to is copied, but for
-// the SGL's memory.
+// PostSend adds a work request to the send queue. It copies w, its AH and the list SGL; the memory
+// of the SGL and Bind are used in place.
 func (q *QP) PostSend(w *SendWR) error {
 	switch q.state {
 	case StateReset, StateDestroyed:
@@ -511,7 +512,7 @@ func (q *QP) checkSend(w *SendWR) error {
 	return nil
 }
 
-// PostRecv adds a work request to the receive queue.
+// PostRecv adds a work request to the receive queue. It copies w; w.Buf is used in place.
 func (q *QP) PostRecv(w *RecvWR) error {
 	if q.state == StateDestroyed {
 		return ErrState
@@ -533,11 +534,11 @@ func (q *QP) PostRecv(w *RecvWR) error {
 	return nil
 }
 
-// Outstanding is the number of send work requests that have not completed.
+// Outstanding returns the number of send work requests that have not completed.
 func (q *QP) Outstanding() int { return q.req.n }
 
-// fail moves the queue pair to the error state: all work requests are
-// flushed. Responses that wait (a NAK, at least) still go out.
+// fail moves the queue pair to the error state and flushes all work
+// requests. Responses that wait, such as a NAK, are still sent.
 func (q *QP) fail() {
 	if q.state != StateReady {
 		return

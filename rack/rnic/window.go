@@ -10,19 +10,19 @@ import (
 type WindowType uint8
 
 const (
-	// WindowType1 belongs to a protection domain, and may be bound again and
-	// again.
+	// WindowType1 is a window that belongs to a protection domain, and may be bound again while it
+	// is bound.
 	WindowType1 WindowType = 1
-	// WindowType2B belongs to the queue pair that bound it, and is bound once
-	// until it is invalidated. (Type 2A is not made; neither is it by rxe.)
+	// WindowType2B is a window that belongs to the queue pair that bound it, and must be invalidated
+	// before it is bound again. (Neither rnic nor rxe has type 2A.)
 	WindowType2B WindowType = 2
 )
 
-// MW is a memory window: a part of a region, with an R_Key and rights of its
-// own.
+// MW is a memory window: a part of a region with its own R_Key and its own
+// rights.
 type MW struct {
-	// RKey is the window's key since it was bound last. Binding changes its
-	// low byte; the key before is refused from then on.
+	// RKey is the window's key. Each bind sets its low byte to Bind.Key; requests with the
+	// earlier key are then refused.
 	RKey uint32
 	Type WindowType
 	view *MR // what peers see of the window; valid while it is bound
@@ -30,9 +30,9 @@ type MW struct {
 	qp   *QP // type 2B
 }
 
-// Bind is what OpBindMW binds: window MW to [VA, VA+Length) of region MR, with
-// rights Access. OpFastRegMR registers all of MR at address VA with rights
-// Access. Length 0 unbinds a window of type 1.
+// Bind holds the arguments of OpBindMW and OpFastRegMR. OpBindMW binds window MW to
+// [VA, VA+Length) of region MR with rights Access; Length 0 unbinds a window of type 1.
+// OpFastRegMR registers all of MR at address VA with rights Access.
 type Bind struct {
 	MW         *MW
 	MR         *MR
@@ -56,7 +56,7 @@ func (p *PD) AllocMW(t WindowType) (*MW, error) {
 	return w, nil
 }
 
-// Dealloc ends the window.
+// Dealloc unbinds the window and frees its R_Key.
 func (w *MW) Dealloc() {
 	w.unbind()
 	w.view.drop()
@@ -72,12 +72,12 @@ func (w *MW) unbind() {
 	w.of, w.qp, w.view.valid, w.view.Mem = nil, nil, false, nil
 }
 
-// reaches reports whether requests of q may use the window; nil is no window
-// but a region.
+// reaches reports whether requests to q may use window w. It is true for a nil w, which stands for a
+// plain region.
 func (w *MW) reaches(q *QP) bool { return w == nil || w.Type == WindowType1 || w.qp == q }
 
-// checkLocal checks a request without a packet when it is posted; whether its
-// keys and states allow it is seen when it is executed.
+// checkLocal checks a request without a packet when it is posted. Its
+// keys and states are checked when it is executed.
 func (q *QP) checkLocal(w *SendWR) error {
 	b := w.Bind
 	switch {
@@ -93,7 +93,7 @@ func (q *QP) checkLocal(w *SendWR) error {
 	return nil
 }
 
-// runLocal executes the requests without a packet that are next.
+// runLocal executes the requests without a packet that are next in the send queue.
 func (r *requester) runLocal(q *QP) {
 	for q.state == StateReady && !r.rnrWait && r.cur < r.n {
 		w := r.at(r.cur)
@@ -110,8 +110,8 @@ func (r *requester) runLocal(q *QP) {
 	}
 }
 
-// completeLocal completes executed requests without a packet that became the
-// oldest.
+// completeLocal completes the executed requests without a packet at the head of the send
+// queue.
 func (r *requester) completeLocal(q *QP) {
 	for r.n > 0 && r.at(0).done {
 		r.completeOne(q, Success)
@@ -136,7 +136,7 @@ func (r *requester) executeLocal(q *QP, w *sendWQE) bool {
 	return ok
 }
 
-// bind binds a window, if IBTA 10.6.7 (and rxe_check_bind_mw) let it.
+// bind binds a window if IBTA 10.6.7 (and rxe_check_bind_mw) allow it, and reports whether it did.
 func (q *QP) bind(b *Bind) bool {
 	w, m := b.MW, b.MR
 	if w.view.pd != q.init.PD || q.nic.mrs[w.view.RKey>>8] != w.view { // C10-72; deallocated
@@ -176,7 +176,7 @@ func (m *MR) bindable(q *QP, b *Bind) bool {
 		b.VA >= m.VA && off <= uint64(len(m.Mem)) && b.Length <= uint64(len(m.Mem))-off // C10-75
 }
 
-// register registers a fast region that was invalidated anew.
+// register registers anew a fast region that was invalidated, and reports whether it did.
 func (q *QP) register(b *Bind) bool {
 	m := b.MR
 	writes := b.Access&(RemoteWrite|RemoteAtomic) != 0
@@ -188,10 +188,10 @@ func (q *QP) register(b *Bind) bool {
 	return true
 }
 
-// invalidate ends the use of an R_Key of the queue pair's protection domain: of
-// a fast region without windows, or of a window of type 2B that the queue pair
-// bound (IBTA 10.6.7; rxe_invalidate_mr, rxe_invalidate_mw, but rxe
-// looks neither at the domain nor at the queue pair).
+// invalidate ends the use of an R_Key, and reports whether it did. The key must belong to the queue
+// pair's protection domain, and to a fast region without windows or to a window of type 2B that the
+// queue pair bound (IBTA 10.6.7; rxe_invalidate_mr and rxe_invalidate_mw check neither the domain
+// nor the queue pair).
 func (q *QP) invalidate(key uint32) bool {
 	i := key >> 8
 	if i >= uint32(len(q.nic.mrs)) {
@@ -215,9 +215,9 @@ func (q *QP) invalidate(key uint32) bool {
 	return true
 }
 
-// cannotInvalidate answers a SEND whose R_Key cannot be invalidated. rxe takes it
-// for a class J fault: the receive request completes in error, the SEND is
-// acknowledged, and the responder's queue pair ends. ConnectX refuses.
+// cannotInvalidate answers a SEND whose R_Key cannot be invalidated. rxe treats this as
+// a class J fault: the receive request completes in error, the SEND is
+// acknowledged, and the responder's queue pair goes to the error state. The ConnectX profile sends a NAK.
 func (s *responder) cannotInvalidate(q *QP, ackReq bool) hdr.Syndrome {
 	const why = "R_Key that cannot be invalidated"
 	if q.nic.cfg.Profile != RXE {

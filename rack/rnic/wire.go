@@ -20,7 +20,7 @@ const (
 	maxExt = hdr.RETHLen + hdr.ImmDtLen
 )
 
-// template holds the headers of a queue pair's frames, up to and with the
+// template holds the headers of a queue pair's frames, up to and including the
 // BTH. Fields that differ from frame to frame are zero.
 type template struct {
 	head      [etherLen + tagLen + ipv6Len + udpLen + hdr.BTHLen]byte
@@ -33,8 +33,8 @@ type template struct {
 	transport hdr.Opcode
 }
 
-// sourcePort is the UDP source port of a connection: the flow label that
-// Linux derives from the two queue pair numbers, the same in both directions.
+// sourcePort returns the UDP source port that Linux derives, by a flow label, from the two queue
+// pair numbers of a connection. It is the same in both directions.
 func sourcePort(local, remote uint32) uint16 {
 	v := uint64(local) * uint64(remote)
 	v ^= v >> 20
@@ -42,10 +42,10 @@ func sourcePort(local, remote uint32) uint16 {
 	return flowPort(uint32(v))
 }
 
-// flowPort is the UDP source port that Linux makes of a flow label (20 bits).
+// flowPort returns the UDP source port that Linux makes of a flow label (20 bits).
 func flowPort(label uint32) uint16 { return 0xC000 | uint16(label&0x3FFF^label>>14&0x3F) }
 
-// sourcePortUD is rxe's for datagrams: a multiplicative hash of the number.
+// sourcePortUD returns rxe's UDP source port for datagrams: a multiplicative hash of the sender's QPN.
 func sourcePortUD(local uint32) uint16 { return 0xC000 | uint16(local*0x61C88647>>18) }
 
 func (t *template) init(n *NIC, q *QP, look Link) {
@@ -114,7 +114,7 @@ func (t *template) network(n *NIC, q *QP, look Link) int {
 	return l3 + ipv6Len
 }
 
-// sourcePort is the UDP source port of the queue pair's frames.
+// sourcePort returns the UDP source port of the queue pair's frames.
 func (q *QP) sourcePort() uint16 {
 	switch {
 	case q.Type == TypeUD:
@@ -125,9 +125,9 @@ func (q *QP) sourcePort() uint16 {
 	return sourcePort(q.QPN, q.conn.DestQPN)
 }
 
-// begin writes the headers of a packet with ext bytes of extended headers and
-// a payload, and returns the frame and what follows the BTH: extended headers,
-// payload and pad (zeroed).
+// begin writes the headers of a packet with ext bytes of extended headers and payload bytes
+// of payload into b. It returns the frame, and the part behind the BTH: extended headers,
+// payload and pad. Only the pad is zeroed there; the caller writes the rest, and then calls finish.
 func (q *QP) begin(b *packet.Buf, op hdr.Opcode, psn uint32, ext, payload int) (p, body []byte) {
 	t := &q.tmpl
 	pad := -payload & 3
@@ -204,7 +204,7 @@ func scatter(sgl [][]byte, off int, src []byte) {
 	}
 }
 
-// rnrMicros is the wait of an RNR NAK by its timer code, in microseconds
+// rnrMicros holds the wait after an RNR NAK, in microseconds, by its timer code
 // (IBTA 9.7.5.2.8).
 var rnrMicros = [32]int32{
 	655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920,
@@ -213,7 +213,7 @@ var rnrMicros = [32]int32{
 
 func rnrDelay(code uint8) clock.Duration { return clock.Duration(rnrMicros[code&31]) * 1000 }
 
-// ackTimeout is 4.096 us * 2^code; 0 = none (IBTA 9.7.6.1.3).
+// ackTimeout returns 4.096 us * 2^code, or 0 (no timeout) for code 0 (IBTA 9.7.6.1.3).
 func ackTimeout(code int) clock.Duration {
 	if code == 0 {
 		return 0
@@ -221,5 +221,5 @@ func ackTimeout(code int) clock.Duration {
 	return clock.Duration(4096) << code
 }
 
-// bth is the BTH of a frame that begin made.
+// bth returns the BTH of a frame that begin made.
 func (t *template) bth(p []byte) hdr.BTH { return hdr.BTH(p[t.frame.BTH:t.size]) }

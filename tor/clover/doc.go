@@ -22,9 +22,9 @@
 // a client expects at the address that it asked for, and the version of the entry
 // that it got, may differ once entries were recycled.
 //
-//   - A request keeps its R_Key: what is known of memory under one R_Key is not
-//     used under another one. After a server's restart the same addresses come
-//     under a new R_Key, and chains are learnt anew.
+//   - A request keeps its R_Key: what the app knows of memory under one R_Key is not
+//     used under another one. After a server's restart the same addresses have
+//     a new R_Key, and chains are learnt anew.
 //   - A CAS goes to the tail when it expects the tail's version, a READ when
 //     the entry that it asks for has the tail's version. A client whose pointer
 //     is out of date then still finds out by the version.
@@ -35,23 +35,23 @@
 //     success for failure, or another key's entry for its own. A client that
 //     finds out whether its entry is linked, and looks at the key of what it
 //     reads (internal/rack/clover does both), survives that; Clover's own does not.
-//   - A retransmission takes the road of the original, by PSN.
-//   - A CAS that goes to a known tail and is not understood, a failed CAS, and
-//     a NAK empty what is known of the key; a WRITE of any sort what is known of
-//     each entry whose header it reaches.
-//   - What may write and does not say where (fragments, opcodes of manufacturers,
+//   - A retransmission, recognized by its PSN, is rewritten like the original.
+//   - The app forgets what it knows of a key after a failed CAS, a NAK, or a CAS to a
+//     known tail that it does not understand. After a WRITE of any sort it forgets each
+//     entry whose header the WRITE reaches.
+//   - A frame that may write and does not say where (fragments, opcodes of manufacturers,
 //     hdr.ChangeOf) makes all unknown that was learnt of the server's memory, until
 //     it is learnt anew.
 //
 // # What a frame proves
 //
 // Anybody may send requests with a client's address, its server's queue pair and
-// any PSN. So a request changes what is known of its connection only when its PSN
-// is the expected one: then the server takes it, too. What is ahead of that, or
-// behind, changes nothing but what it might overwrite. The expected PSN moves
-// otherwise only with the server's answers: what the server has answered it has
-// taken, and requests that came in sequence with that follow it. Answers count
-// when they come from the servers' side; the app's inputs tell the sides apart.
+// any PSN. So a request changes what is known of its connection only if its PSN
+// is the expected one, because then the server takes it, too. A request with an older or a
+// newer PSN makes unknown what it might overwrite, and changes nothing else. Otherwise the
+// expected PSN moves only with the server's answers: the server has taken each request that it
+// has answered, and the requests that came in sequence with that one follow it. Answers count
+// only if they come from the servers' side; the app's inputs tell the sides apart.
 //
 //   - An answer shows that something was executed when the server's count of messages has risen by what passed
 //     (standing), and only what passed in its turn since; not what may have been replaced by another request with
@@ -72,12 +72,12 @@
 //
 // # Who stands behind whom
 //
-// A CAS is sent behind an entry as soon as that entry's own CAS has passed, and
-// may be executed without it: frames are lost, and a NIC reorders. So the steered
-// appends of a key are numbered, and the answer to each is held until those
-// before it are linked (hold=); so is the answer to a READ until the entry that
-// it was sent to is. Then what was acknowledged, or read, can be reached from the
-// chain's beginning. Answers behind one that is held, on the same connection,
+// The app sends a CAS behind an entry as soon as that entry's own CAS has passed. The server may
+// execute the later CAS without the earlier one, because frames are lost, and a NIC reorders. So the
+// app numbers the steered appends of a key, and holds the answer to each until all appends
+// before it are linked (hold=). It holds the answer to a READ until the entry to which the READ was
+// sent is linked. So each entry that was acknowledged, or read, can be reached from the
+// chain's beginning. Answers behind a held one, on the same connection,
 // wait as well. Nothing waits while nothing is lost: figure 2.12 comes out within
 // 2 % of what it is without, for reads and writes at 7 to 392 threads.
 //
@@ -86,7 +86,7 @@
 //     broken chain, and those behind a lost CAS do not wait for a time-out. The
 //     server answers a repeated atomic from its memory of it. It goes
 //     out with the marks of congestion (ECN, FECN, BECN) of none.
-//   - From its second repetition on nobody else is sent behind it.
+//   - From the second repetition of a CAS on, no other CAS is sent behind it.
 //   - A CAS is steered, and others are led behind it, only when its client cannot keep it from being executed
 //     (rank, target; not with clients=trusted). First, the server has answered all in front of it on its
 //     connection, in full: nothing there can be refused, which would end the queue pair, or be missing, for
@@ -96,16 +96,16 @@
 //     destination MAC address and P_Key, so that it is for the server's NIC, and so is what is sent again.
 //     Others pass as on a wire. So does each first append of a connection, and where threads
 //     share a queue pair each append behind a request of another's that is not answered.
-//   - A CAS that failed tells its client so; those behind its entry wait until the
-//     client has linked the entry elsewhere.
-//   - When neither will happen (its connection ended, or was quiet for idle=; a
-//     refused entry that nobody links for as long), those behind it are never told
+//   - The client of a failed CAS gets the failure; the answers to appends behind its entry wait
+//     until the client has linked the entry elsewhere.
+//   - When an entry will never be linked (its connection ended, or was quiet for idle=; or nobody
+//     links a refused entry for as long), the clients of appends behind it are never told
 //     of success: their connections end by time-out, an error that RDMA programs
 //     handle.
 //   - While appends of a key are open, no other tail is believed.
-//   - Each answer that may have to wait has a place kept (hold=); a request whose
-//     answer would have none is not steered. Half of the places are for answers
-//     behind one that waits; those that find none are asked for again.
+//   - A place is reserved for each answer that may have to wait (hold=); a request is not
+//     steered if there is no place for its answer. Half of the places are for answers
+//     behind one that waits; answers that find no place there are asked for again.
 //
 // # When this process dies
 //
@@ -186,10 +186,10 @@
 // the turns at connections of all, for the rest of that batch and for some batches more. What
 // opens, pairs or ends a connection takes all turns, for the rest of its batch.
 //
-// Any frame may come by any worker. The two directions of a connection should come by
-// the same worker, as symmetric hashing of addresses does.
+// Any worker may receive any frame. The two directions of a connection should reach
+// the same worker, as symmetric hashing of addresses makes them do.
 //
-// Keys are not divided further: two workers with states of their own, which share
-// nothing, gain hardly more (docs/PERFORMANCE.md). Tails cannot be one shared word a
-// key: a tail, its version and its region move together.
+// The keys are not divided among workers, because two workers with separate states, which share
+// nothing, gain hardly more (docs/PERFORMANCE.md). A tail cannot be one shared word for each
+// key, because a tail, its version and its region change together.
 package clover

@@ -7,15 +7,15 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
-// handles are the bases by which a handle names an address: acknowledged appends teach them, appends that
-// pass ask them.
+// handles holds the bases that turn a handle into an address. Acknowledged appends teach the bases, and
+// appends that pass are looked up by them.
 type handles struct {
 	bases    []base
 	baseUses uint32 // clock of base.seen
 }
 
-// base says that the entry with handle LH of a slab class lies at va + LH*size:
-// n appends that were acknowledged may have linked an entry that says so.
+// base says that the entry with handle LH of a slab class lies at va + LH*size. n counts the
+// acknowledged appends that may have linked an entry with this base.
 type base struct {
 	va     uint64
 	size   uint32
@@ -38,15 +38,15 @@ func (s *handles) entryOf(r *row, w wire.Pointer) int {
 	return -1
 }
 
-// baseOf is the base by which the handle in w names an entry at va.
+// baseOf returns the base by which the handle in w names an entry at va.
 func baseOf(va uint64, w wire.Pointer, size uint32, region uint16) base {
 	return base{va: va - uint64(w.LH())*uint64(size), size: size, region: region, n: 1}
 }
 
-// trusted reports whether enough acknowledged appends agree on x: trustedBase
-// of them, and twice as many as on any other base of that slab class. An append
-// on a connection where several entries wait may be any one's; so the right base
-// is said by all, and wrong ones scatter, or are said as often as the right one.
+// trusted reports whether enough acknowledged appends agree on x: at least trustedBase
+// of them, and at least twice as many as on any other base of that slab class. On a
+// connection where several entries wait, an append may belong to any of them. So all appends
+// agree on the right base, while wrong bases scatter, or get as many appends as the right one.
 func (s *handles) trusted(x *base) bool {
 	var n, other uint32
 	for i := range s.bases {
@@ -61,8 +61,8 @@ func (s *handles) trusted(x *base) bool {
 	return n >= trustedBase && n/2 >= other
 }
 
-// taught counts one more append that may say base x, and returns how many do.
-// Where there is no room, the base that was said longest ago goes.
+// taught counts one more append that may have base x, and returns their number.
+// If there is no room, x replaces the base that was taught longest ago.
 func (s *handles) taught(x base) uint32 {
 	s.baseUses++
 	x.seen = s.baseUses
@@ -90,8 +90,8 @@ func (s *handles) taught(x base) uint32 {
 	return x.n
 }
 
-// learn draws what the success of a CAS whose entry is not known teaches of
-// handles: it is one of those that were written before it and wait.
+// learn teaches bases from the success of a CAS whose entry is not known: the entry is one of
+// those in r.writes that were written before the CAS.
 func (s *handles) learn(r *row, rec *op) {
 	swap := wire.Pointer(rec.swap)
 	one, most, next := -1, uint32(0), uint32(0) // which says the base that is said most, and how often that and the next one are
@@ -116,7 +116,7 @@ func (s *handles) learn(r *row, rec *op) {
 	}
 }
 
-// forgetBases forgets what is known of handles of a region.
+// forgetBases forgets the bases of a region.
 func (s *handles) forgetBases(region uint16) {
 	s.bases = slices.DeleteFunc(s.bases, func(x base) bool { return x.region == region })
 }

@@ -35,8 +35,8 @@ func (s *sketch) halve() {
 	}
 }
 
-// hotKeys finds the keys that are used most, when there are more than places (hot=). memory offers it
-// those that find none, and Tick has it do a piece of a round.
+// hotKeys finds the keys that are used most, if there are more keys than places (hot=). memory offers it
+// the keys that find no place, and Tick makes it do a piece of a round.
 type hotKeys struct {
 	sketch   sketch
 	cand     [candidates]candidate
@@ -53,10 +53,11 @@ type candidate struct {
 	uses   uint32
 }
 
-// candidates is the number of keys that may come in at one round.
+// candidates is the largest number of keys that get a place in one round.
 const candidates = 16
 
-// offer notes a candidate, the best ones staying.
+// offer notes a key as a candidate. If all candidates are taken, it replaces the one with the fewest uses,
+// if the key has more.
 func (s *hotKeys) offer(server uint16, key uint64, uses uint32) {
 	worst := 0
 	for i := range s.cand {
@@ -74,9 +75,9 @@ func (s *hotKeys) offer(server uint16, key uint64, uses uint32) {
 	}
 }
 
-// rebalance is a piece of a round, in which candidates take the place of keys
-// that are used less than half as often, and all counts age. It returns how many
-// keys went.
+// rebalance does a piece of a round, in which candidates take the place of keys
+// that are used less than half as often, and all counts are halved. It returns the number of
+// keys that were removed.
 func (s *hotKeys) rebalance(m *memory, c *graph.Ctx, now clock.Time) (evicted int) {
 	if s.hand == 0 {
 		if now < s.rehot {
@@ -100,11 +101,11 @@ func (s *hotKeys) rebalance(m *memory, c *graph.Ctx, now clock.Time) (evicted in
 	return s.replace(m, c)
 }
 
-// round is how often hot keys are looked for.
+// round is the time between the starts of two rounds.
 const round = 100 * time.Millisecond
 
-// isCold puts a key among the coldest of the round, if it is one of them; then
-// its uses age.
+// isCold puts a key among the coldest of the round, if it is one of them, and then halves
+// its count of uses.
 func (s *hotKeys) isCold(m *memory, k int32) {
 	x := &m.keys.s[k]
 	defer func() { x.hits >>= 1 }()

@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Mode says what is steered.
+// Mode selects the requests that are steered: none, CASes, or CASes and READs.
 type Mode uint8
 
 const (

@@ -11,9 +11,9 @@ import (
 	"github.com/quillon/quillon/tor/index"
 )
 
-// memory is what is known of the nodes' memory: keys and their tails, the addresses of entries, and, in parts
-// of its own, nodes, handles, and which keys are hot. Who has the turn at keys asks it and tells it. Of what is open
-// it knows only its readers, who are woken when a tail is dropped.
+// memory holds what is known of the nodes' memory: keys and their tails, the addresses of entries, and, in
+// embedded parts, nodes, handles, and which keys are hot. Only the worker that has the turn at keys uses it.
+// Of the open requests it knows only the readers, which it wakes when a tail is dropped.
 type memory struct {
 	addrs   addrTable
 	keys    keyTable
@@ -28,8 +28,8 @@ type memory struct {
 	hotKeys
 }
 
-// nodes are the memory nodes, their regions, and the age by which they make room. memory has them
-// come and go.
+// nodes holds the memory nodes, their regions, and the age by which they make room. memory adds and
+// removes them.
 type nodes struct {
 	age         uint16      // counts eighths of idle=
 	given       []conn.Addr // by servers=, in no VLAN; none: all are served
@@ -39,14 +39,14 @@ type nodes struct {
 	regions     [maxRegions]region
 }
 
-// node is a memory node. Those that are not given by configuration are met
-// when a connection to them is known in both directions.
+// node is a memory node. A node that the configuration does not give is added
+// when a connection to it is known in both directions.
 type node struct {
 	at    conn.Addr
 	match addr   // the same, for rules
 	words uint64 // and for words of its memory
 	used  bool
-	// leaving: it makes room for another one. What is known of it goes first.
+	// leaving: the node makes room for another one, after all that is known of it is removed.
 	leaving bool
 	seen    uint16 // age when the last connection to it went
 	rows    int32  // connections to it, and keys and regions of it
@@ -55,19 +55,19 @@ type node struct {
 	// What was learnt up to this epoch of the key table is not believed: since
 	// then a frame passed that may have written anything.
 	doubt uint32
-	// where its entries are, and where those are that were met by the look at
-	// all addresses that is going on.
+	// where covers the node's entries. found covers the entries that the current sweep over all
+	// addresses (sweepAddrs) has met; it becomes where at the end of the sweep.
 	where, found grid
 }
 
-// grid is where entries can be: at off modulo step, a power of two from 8 on; 0:
-// there are none.
+// grid holds the addresses at which entries can be: those equal to off modulo step. step is a power of
+// two, at least 8; step 0 means that there are no entries.
 type grid struct{ step, off uint64 }
 
 // has reports whether the grid covers va.
 func (g *grid) has(va uint64) bool { return g.step != 0 && (va^g.off)&(g.step-1) == 0 }
 
-// add has the grid cover va, a multiple of 8.
+// add extends the grid so that it covers va, a multiple of 8.
 func (g *grid) add(va uint64) {
 	if g.step == 0 {
 		*g = grid{maxStep, va & (maxStep - 1)}
@@ -78,7 +78,7 @@ func (g *grid) add(va uint64) {
 	g.off &= g.step - 1
 }
 
-// region is a memory region of a server: what an R_Key names.
+// region is a memory region of a server, named by an R_Key.
 type region struct {
 	rkey uint32
 	sid  int16
@@ -88,20 +88,20 @@ type region struct {
 
 const noRegion = 0xFFFF
 
-// maxStep is the widest grid, and maxProbes the most of its points in a written
-// range at which entries are looked for: a wider range makes all unknown.
+// maxStep is the greatest step of a grid. maxProbes is the largest number of grid points in a written
+// range at which entries are looked for; a range with more makes all of the server's memory unknown.
 const (
 	maxStep   = wire.MaxSlab
 	maxProbes = 64
 )
 
-// ages is how many ages idle= has: what was not used for as many makes room.
+// ages is the number of ages in idle=; whatever was not used for so many ages makes room.
 const ages = 8
 
-// disused reports whether what was last used at an age may make room.
+// disused reports whether something that was last used at age seen may make room.
 func (s *nodes) disused(seen uint16) bool { return s.age-seen >= ages }
 
-// server is the number of a memory node that is known; noServer if it is not.
+// server returns the number of the memory node at address a, or noServer if it is not known.
 func (s *nodes) server(a conn.Addr) int16 {
 	for i := range s.servers {
 		if x := &s.servers[i]; x.at == a && x.used {
@@ -111,13 +111,13 @@ func (s *nodes) server(a conn.Addr) int16 {
 	return noServer
 }
 
-// serves reports whether a may be a memory node: the user may have named them.
+// serves reports whether a may be a memory node: servers= names it, or names none.
 func (s *nodes) serves(a conn.Addr) bool {
 	return len(s.given) == 0 || slices.Contains(s.given, a.In(0))
 }
 
-// meet is the number of a memory node, new or not; noServer when there is no
-// room for one more, or the user named those that there are.
+// meet returns the number of the memory node at address a, and adds the node if need be. It returns
+// noServer if there is no room, or if servers= names other nodes only.
 func (s *memory) meet(a conn.Addr) int16 {
 	if sid := s.server(a); sid != noServer {
 		return sid
@@ -145,7 +145,7 @@ func (s *memory) setServer(i int, a conn.Addr) {
 	s.servers[i] = node{at: a, match: addrOf(a.Netip()), words: port.Words(a.Netip()), used: true, seen: s.age, doubt: s.keys.epoch}
 }
 
-// regionOf is the number of a memory region that is known; noRegion if it is not.
+// regionOf returns the number of a memory region, or noRegion if it is not known.
 func (s *nodes) regionOf(sid int16, rkey uint32) uint16 {
 	h := keyHash(uint16(sid), uint64(rkey))
 	for p := s.byKey.Start(h); s.byKey.E[p] != 0; p = s.byKey.Next(p) {
@@ -156,7 +156,7 @@ func (s *nodes) regionOf(sid int16, rkey uint32) uint16 {
 	return noRegion
 }
 
-// isRegion reports whether region i is that of an R_Key of a server.
+// isRegion reports whether region i is the one with R_Key rkey of server sid.
 func (s *nodes) isRegion(i uint16, sid int16, rkey uint32) bool {
 	if i == noRegion {
 		return false
@@ -165,8 +165,8 @@ func (s *nodes) isRegion(i uint16, sid int16, rkey uint32) bool {
 	return g.rkey == rkey && g.sid == sid && g.used
 }
 
-// admit is the number of a memory region that the server has acknowledged a
-// WRITE to; noRegion when there is no room for one more.
+// admit returns the number of a memory region to which the server has acknowledged a
+// WRITE, and adds the region if need be. It returns noRegion if there is no room.
 func (s *nodes) admit(sid int16, rkey uint32) uint16 {
 	if i := s.regionOf(sid, rkey); i != noRegion {
 		return i
@@ -183,8 +183,8 @@ func (s *nodes) admit(sid int16, rkey uint32) uint16 {
 	return i
 }
 
-// leaveRegion makes room for another region. What was written there is unknown
-// from now on; the number is free when no address names it any more.
+// leaveRegion removes a region to make room for another one. The entries that were written there become
+// unknown. The number is free for reuse after a sweep has removed all addresses that name it.
 func (s *memory) leaveRegion(i uint16) {
 	g := &s.regions[i]
 	s.byKey.Del(keyHash(uint16(g.sid), uint64(g.rkey)), int32(i))
@@ -194,15 +194,15 @@ func (s *memory) leaveRegion(i uint16) {
 	s.forgetBases(i)
 }
 
-// word is a word of server sid's memory.
+// word returns the name of the word at va in server sid's memory.
 func (s *nodes) word(sid int16, va uint64) port.Word { return port.WordAt(s.servers[sid].words, va) }
 
-// lookup is the address slot of (server, va), or noSlot.
+// lookup returns the address slot of (sid, va), or noSlot.
 func (s *memory) lookup(sid int16, va uint64) int32 {
 	return s.inSet(s.addrs.set(uint16(sid), va), sid, va)
 }
 
-// inSet is lookup in the set that begins with slot i.
+// inSet does what lookup does, in the set that begins with slot i.
 func (s *memory) inSet(i int32, sid int16, va uint64) int32 {
 	set := s.addrs.e[i : i+ways]
 	for w := range set {
@@ -215,13 +215,13 @@ func (s *memory) inSet(i int32, sid int16, va uint64) int32 {
 	return noSlot
 }
 
-// live reports whether address slot entry e is in use, and what it names too.
+// live reports whether address slot e is in use, and the key and the region that it names are, too.
 func (s *memory) live(e *entry) bool {
 	return e.used() && s.keys.s[e.key()].used && s.regions[e.region()].used
 }
 
-// remember notes that an entry was written to (server, va), whose set of address slots is set:
-// the slot.
+// remember notes that an entry was written to (sid, va), and returns its address slot. set is the
+// first slot of the set for this address.
 func (s *memory) remember(c *graph.Ctx, set int32, sid int16, va, info uint64) int32 {
 	t := &s.addrs
 	slot := s.inSet(set, sid, va)
@@ -245,8 +245,8 @@ func (s *memory) remember(c *graph.Ctx, set int32, sid int16, va, info uint64) i
 	return slot
 }
 
-// place4 is which of the four address slots from i on is taken for a new
-// address: a free one, or the oldest that is no tail, or the oldest.
+// place4 chooses one of the four address slots from i on for a new
+// address: a free one, else the oldest that is no tail, else the oldest.
 func (s *memory) place4(i int32) int32 {
 	t := &s.addrs
 	slot, oldest, best := i, -1, -1
@@ -276,7 +276,7 @@ func (s *memory) isTail(slot int32) bool {
 	return k.used && k.tail == slot
 }
 
-// vacate empties an address slot; when it is a tail, its key is dropped.
+// vacate empties an address slot; if its entry is a tail, vacate drops the key's tail.
 func (s *memory) vacate(c *graph.Ctx, slot int32) {
 	if s.isTail(slot) {
 		s.dropKey(c, s.addrs.e[slot].key())
@@ -294,7 +294,7 @@ func (s *memory) dropKey(c *graph.Ctx, k int32) {
 	}
 }
 
-// tail is the newest entry of a key, as far as it is believed; nil: not known.
+// tail returns the newest entry of a key, or nil if it is not known or not believed.
 func (s *memory) tail(c *graph.Ctx, ki int32) *entry {
 	k := &s.keys.s[ki]
 	if s.doubted(k) {
@@ -317,15 +317,15 @@ func (s *memory) doubted(k *keyState) bool {
 	return int32(k.epoch-s.servers[k.server].doubt) <= 0
 }
 
-// doubt makes all unknown that was learnt of a server's memory.
+// doubt makes unknown all that was learnt of a server's memory.
 func (s *memory) doubt(c *graph.Ctx, sid int16) {
 	s.keys.epoch++
 	s.servers[sid].doubt = s.keys.epoch
 	c.Count(ctrDoubts, 1)
 }
 
-// overwrite notes that n bytes from va on are written, over whatever entries
-// begin there; but one at keep.
+// overwrite notes that n bytes from va on are written. It forgets all entries whose header
+// the bytes reach, except an entry at keep.
 func (s *memory) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep uint64) {
 	g := &s.servers[sid].where
 	if n == 0 || g.step == 0 {
@@ -347,7 +347,7 @@ func (s *memory) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep ui
 	}
 }
 
-// keyOf is the number of a key, new or not; noSlot when it is not steered.
+// keyOf returns the number of a key, and adds the key if need be; noSlot if the key is not steered.
 func (s *memory) keyOf(sid int16, key uint64) int32 {
 	k := s.keys.find(uint16(sid), key)
 	if k == noSlot && s.cfg.only.has(s.servers[sid].match, key) {
@@ -365,7 +365,7 @@ func (s *memory) keyOf(sid int16, key uint64) int32 {
 	return k
 }
 
-// insert adds a key that is not there; noSlot when there is no room.
+// insert adds a key that is not known, and returns its number; noSlot if there is no room.
 func (s *memory) insert(sid int16, key uint64) int32 {
 	k := s.keys.insert(uint16(sid), key)
 	if k != noSlot {
@@ -375,7 +375,7 @@ func (s *memory) insert(sid int16, key uint64) int32 {
 	return k
 }
 
-// written remembers an entry whose key and region are known; more is what else is to be said of it.
+// written remembers an entry whose key and region are known; more holds further flags of entry.info.
 func (s *memory) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite, more uint64) {
 	class, _ := wire.Class(w.size)
 	w.slot = s.remember(c, set, sid, w.va, packEntry(w.key, w.version, w.region, class)|more)
@@ -384,8 +384,8 @@ func (s *memory) written(c *graph.Ctx, set int32, sid int16, w *pendingWrite, mo
 	}
 }
 
-// holds reports whether address slot i is that of the entry of key k at va, in
-// its incarnation version.
+// holds reports whether address slot i holds the entry of key k at va with this
+// version.
 func (s *memory) holds(i int32, va uint64, k int32, version uint8) bool {
 	e := &s.addrs.e[i]
 	return e.used() && e.va == va && e.key() == k && e.version() == version
@@ -396,7 +396,7 @@ func (s *memory) current(w *pendingWrite) bool {
 	return w.slot != noSlot && s.holds(w.slot, w.va, w.key, w.version)
 }
 
-// executed: the server has executed the WRITE of what is in address slot i.
+// executed notes that the server has executed the WRITE of the entry in address slot i.
 func (s *memory) executed(i int32) {
 	if e := &s.addrs.e[i]; e.claimed() {
 		e.info &^= entryClaimed
@@ -412,25 +412,25 @@ func (s *memory) holdsEntry(rec *op) bool {
 // noEntry is an address at which there is no entry.
 const noEntry = 1
 
-// leavers are numbers that are given up, and that addresses may still name. They
-// are free when all addresses were looked at since.
+// leavers holds numbers of keys and regions that were given up, but that addresses may still name. A
+// number is free after a sweep over all addresses that began later.
 type leavers struct {
 	keys    []int32
 	regions []uint16
-	// Of these, so many were given up before the look at the addresses began,
-	// which is at address at.
+	// nkeys and nregions are the numbers of those that were given up before the current sweep over the
+	// addresses began; at is the next address slot of the sweep.
 	nkeys, nregions, at int
 	looking, due        bool
 }
 
-// Work of a tick, at most.
+// Limits of the work of one tick.
 const (
 	sweepAddrs   = 8192
 	sweepKeys    = 2048
 	sweepRegions = 64
 )
 
-// giveUp makes room by disuse, a bounded piece of the work at a time.
+// giveUp removes what was not used for long, a bounded piece of the work at a time.
 func (s *memory) giveUp(c *graph.Ctx, now clock.Time) {
 	if s.cfg.idle > 0 && now.Sub(s.aged) >= s.cfg.idle/ages {
 		s.aged, s.gone.due = now, true
@@ -465,7 +465,7 @@ func (s *memory) giveUp(c *graph.Ctx, now clock.Time) {
 	s.sweepAddrs()
 }
 
-// sweepAddrs empties address slots that name what was given up.
+// sweepAddrs empties address slots that name a key or a region that was given up.
 func (s *memory) sweepAddrs() {
 	g := &s.gone
 	if !g.looking {
@@ -503,7 +503,7 @@ func (s *memory) sweepAddrs() {
 	}
 }
 
-// forget removes a key. Its number is free when no address names it any more.
+// forget removes a key. Its number is free for reuse after a sweep has removed all addresses that name it.
 func (s *memory) forget(c *graph.Ctx, k int32) {
 	s.dropKey(c, k)
 	s.servers[s.keys.s[k].server].keys--

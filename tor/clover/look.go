@@ -11,16 +11,16 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// parsed is a frame as its worker sees it: what can be found out before the
-// worker's turn, and what is left to do after it. It is two lines of the processor's
-// cache, and a batch's lie in as few as can be, so that they stay there from one to the other.
+// parsed holds what a worker finds out about a frame before its turn, and what it has to do with the
+// frame after the turn. It takes two cache lines, and those of a batch are contiguous, so that they
+// stay in the cache meanwhile.
 type parsed struct {
 	b    []byte
 	ends conn.Ends
 	f    hdr.Frame
 	psn  uint32
-	// Of a frame whose connection is followed, what the turn at connections finds
-	// out for the turn at keys.
+	// The following fields pass on, for a frame whose connection is followed, what the worker finds out
+	// in its turn at connections to its turn at keys.
 	row   int32
 	psns  uint32 // that a request takes; of a CAS in its turn, which takes one, the MSN of the newest answer
 	acked uint32 // newest PSN that the server has answered
@@ -29,7 +29,7 @@ type parsed struct {
 
 	as    as
 	stays bool // it was dropped, or is held
-	// unsteered: it may be an atomic, and goes where its client sent it.
+	// unsteered: the frame may be an atomic, and goes to the address that its client chose.
 	unsteered bool
 	// The n bytes that begin at byte from were old before the app changed them; n is 0
 	// when it did not.
@@ -46,10 +46,10 @@ type parsed struct {
 	old  *[hdr.AtomicETHLen]byte
 }
 
-// nobody is no server's number.
+// nobody, as parsed.asked, stands for no known server.
 const nobody = -1
 
-// order is where a request or an answer stands among those of its connection.
+// order is the position of a request or an answer in the sequence of its connection.
 type order uint8
 
 const (
@@ -63,7 +63,7 @@ const (
 	newer  // an answer to a PSN behind all that the server had answered
 )
 
-// as is what a frame is treated as.
+// as says how a frame is treated.
 type as uint8
 
 const (

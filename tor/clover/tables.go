@@ -2,8 +2,8 @@ package clover
 
 import "github.com/quillon/quillon/tor/index"
 
-// keyState is what is known of one key: 40 bytes; with free list and index, 60
-// bytes a key. The numbers of appends go on when a slot gets another key.
+// keyState holds what is known of one key, in 40 bytes; with free list and index, a key takes 60
+// bytes. The numbers of appends continue when a slot gets another key.
 type keyState struct {
 	key    uint64
 	epoch  uint32 // changes whenever what was known is dropped
@@ -21,8 +21,8 @@ type keyState struct {
 // known reports whether the key's tail is known.
 func (k *keyState) known() bool { return k.tail != noSlot }
 
-// usedAt notes that the key was used. What does not change is not written: another
-// worker may have it in its cache.
+// usedAt notes that the key was used at an age. It does not write an unchanged age, because another
+// worker may have the cache line.
 func (k *keyState) usedAt(age uint16) {
 	if k.seen != age {
 		k.seen = age
@@ -51,7 +51,7 @@ func newKeyTable(n int) keyTable {
 
 func keyHash(server uint16, key uint64) uint32 { return uint32(index.Mix(key ^ uint64(server)<<48)) }
 
-// hash is that of a key, keyed so that no client can choose keys that collide.
+// hash returns the hash of a key. It is keyed, so that no client can choose keys that collide.
 func (t *keyTable) hash(server uint16, key uint64) uint32 { return keyHash(server, key^t.seed) }
 
 func (t *keyTable) find(server uint16, key uint64) int32 {
@@ -64,7 +64,7 @@ func (t *keyTable) find(server uint16, key uint64) int32 {
 	return noSlot
 }
 
-// insert adds a key that is not there; noSlot when no slot is free.
+// insert adds a key that the table does not hold, and returns its slot; noSlot if no slot is free.
 func (t *keyTable) insert(server uint16, key uint64) int32 {
 	n := len(t.free) - 1
 	if n < 0 {
@@ -80,7 +80,7 @@ func (t *keyTable) insert(server uint16, key uint64) int32 {
 	return s
 }
 
-// remove takes a key out. Its slot is not free yet: addresses may name it.
+// remove removes the key in slot s. It does not free the slot, because addresses may still name it.
 func (t *keyTable) remove(s int32) {
 	k := &t.s[s]
 	t.ix.Del(t.hash(uint16(k.server), k.key), s)
@@ -99,7 +99,7 @@ func (t *keyTable) drop(s int32) {
 func (t *keyTable) len() int   { return t.n }
 func (t *keyTable) bytes() int { return len(t.s)*(40+4+4) + t.ix.Bytes() } // with the list of those that leave
 
-// entry is one address that an entry of a chain was written to: 16 bytes.
+// entry is one address to which an entry of a chain was written: 16 bytes.
 // info packs, from the low end: key slot+1 (24 bits; 0 = free), entry version
 // (8), region (16), slab class (4), flags (4), age (8).
 type entry struct {
@@ -129,8 +129,8 @@ func (e *entry) claimed() bool  { return e.info&entryClaimed != 0 }
 // ways is the associativity of the address table: 4 entries share a cache line.
 const ways = 4
 
-// addrTable finds the key of an address: set-associative, oldest entry
-// replaced, tails last. A tail that must go takes its key's state with it, so
+// addrTable finds the key of an address. It is set-associative; a new address replaces the oldest entry
+// of its set, and a tail only if all are tails. If a tail is replaced, its key's tail is forgotten, so
 // that a known tail is always in the table.
 type addrTable struct {
 	e    []entry

@@ -8,12 +8,12 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// ErrImplausible is returned for a row that no table can have had.
+// ErrImplausible is returned by Adopt for a row that no table can have held.
 var ErrImplausible = errors.New("the connection on record makes no sense")
 
-// Adopt gives slot s, which must be free, a paired row as another table had it,
-// maybe in another process: r is a copy of that. Its owner numbers its requests
-// (see Pin). What r says of times, and of the other table itself, is not taken over.
+// Adopt puts a paired and pinned row into slot s, which must be free. r is a copy of the row in another
+// table, maybe of another process. Adopt takes over the ends, the source and the properties of the
+// connection, but no times, and nothing that concerns the other table only.
 func (t *Table) Adopt(now clock.Time, s Slot, r *Row) error {
 	at := -1
 	for i := len(t.free) - 1; i >= 0; i-- {
@@ -50,7 +50,7 @@ func (t *Table) Adopt(now clock.Time, s Slot, r *Row) error {
 	return nil
 }
 
-// plausible: what a table could have held.
+// plausible reports whether the fields of r are in the ranges that a table keeps to.
 func (r *Row) plausible() bool {
 	switch r.MTU {
 	case 0, 256, 512, 1024, 2048, 4096:

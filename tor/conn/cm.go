@@ -5,11 +5,11 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// CM takes a datagram of the connection manager, in either direction. The slot
-// is that of the connection concerned; NoSlot for Removed, Full, Spoofed,
-// Forged, Ended, Stray and Foreign. NowPaired may come with the ConnectReply, or, when the
-// queue pairs still belong to other rows, with the client's ReadyToUse or its
-// first request, which then remove those.
+// CM takes a datagram of the connection manager, in either direction. It returns the slot
+// of the connection concerned; NoSlot for Removed, Full, Spoofed,
+// Forged, Ended, Stray and Foreign. NowPaired comes with the ConnectReply. But if other rows
+// still hold the queue pairs, it comes with the client's ReadyToUse or its
+// first request, which then remove these rows.
 func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Event) {
 	src, dst := ends.Src, ends.Dst
 	m, ok := f.CMOf(b)
@@ -195,11 +195,11 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 	return s, NowPaired
 }
 
-// lives reports whether the client's queue pair that waiting row s names lives in another connection: it was heard as
-// that one's since the ConnectReply, or it is pinned, and its owner keeps it. Then somebody else may have made up
-// the handshake: names of connections are no secret from who has one with the same
-// host, as Linux counts them, under a mask that stays. What comes over the new connection then passes as another's. Which connection a queue pair on its
-// own side is of the server says itself.
+// lives reports whether the client's queue pair that waiting row s names is alive in another connection:
+// that connection was heard since the ConnectReply, or it is pinned and its owner keeps it. Then somebody
+// else may have forged the handshake: Linux counts communication IDs under a constant mask, so whoever has
+// a connection with the same host can guess them. Frames of the new connection then pass as those of the
+// other. For a queue pair on the server's side, the server itself says to which connection it belongs.
 func (t *Table) lives(s Slot) bool {
 	r := &t.rows[s]
 	k := t.find(r.Client.Addr, r.Client.QPN)
@@ -213,8 +213,9 @@ func (t *Table) lives(s Slot) bool {
 	return keeps(t, s)
 }
 
-// keeps reports whether, and notes that, the owner of the row that has the client's queue pair of waiting row s keeps it, and the server does not say itself
-// that its own queue pair of that row is the new one's.
+// keeps reports whether the row that holds the client's queue pair of waiting row s is kept by its owner,
+// while the server did not itself give its own queue pair of that row to the new connection. If so, keeps
+// marks that row as Contested.
 func keeps(t *Table, s Slot) bool {
 	r := &t.rows[s]
 	k, own := t.find(r.Client.Addr, r.Client.QPN), t.find(r.Server.Addr, r.Server.QPN)
@@ -225,7 +226,8 @@ func keeps(t *Table, s Slot) bool {
 	return true
 }
 
-// endAsked notes that an end sent a DisconnectRequest, to the client or to the server; wasAsked reports whether the end did that a reply to that goes to.
+// endAsked notes that an end sent a DisconnectRequest to the client (or to the server). wasAsked reports
+// whether the receiver of a DisconnectReply, the client (or the server), had sent a DisconnectRequest.
 func (r *Row) endAsked(toClient bool) { r.enders |= ender(!toClient) }
 
 func (r *Row) wasAsked(toClient bool) bool { return r.enders&ender(toClient) != 0 }
@@ -244,7 +246,7 @@ func (t *Table) commit(now clock.Time, s Slot) {
 	r.ready, r.LastSeen = true, now
 }
 
-// take gives row s its queue pairs; rows that had them go.
+// take pairs row s and gives it its queue pairs; it removes the rows that held them.
 func (t *Table) take(s Slot) {
 	r := &t.rows[s]
 	r.waits = false

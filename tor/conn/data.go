@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// enough responses must match before a row is paired, and as many
-	// contradictions undo it.
+	// enough is the number of matching responses that pair a row, and of contradicting
+	// responses that undo the pairing.
 	enough = 3
-	// maxCandidates is the most half-open rows between two addresses: a response
-	// is compared with all of them.
+	// maxCandidates is the largest number of half-open rows between two addresses. It is bounded
+	// because a response is compared with all of them.
 	maxCandidates = 256
 	leastMTU      = 256
-	// outlived is how long no answer of a server's is late that was sent before it got a DisconnectRequest.
+	// outlived is how long after a DisconnectRequest responses may arrive that the server sent before it.
 	outlived   = clock.Duration(1e9)
 	maxMessage = 1 << 31 // bytes (IBTA 9.7.2)
 )
 
-// saw notes what a frame tells about the end that sent it.
+// saw notes the MAC addresses and the UDP source port of a frame that the end sent.
 func (e *End) saw(b []byte, f *hdr.Frame) {
 	e.L2 = [12]byte(b[:12])
 	e.Port = portOf(b, f)
 }
 
-// portOf is a frame's UDP source port; 0 for RoCE v1.
+// portOf returns a frame's UDP source port; 0 for RoCE v1.
 func portOf(b []byte, f *hdr.Frame) uint16 {
 	if f.L4 == 0 {
 		return 0
@@ -32,15 +32,14 @@ func portOf(b []byte, f *hdr.Frame) uint16 {
 	return f.UDPOf(b).SrcPort()
 }
 
-// mayBe reports whether a frame's source MAC address is the one that e was
-// learnt with.
+// mayBe reports whether the source MAC address of frame b is the one that e was
+// learnt with, or e has none yet.
 func (e *End) mayBe(b []byte) bool {
 	return e.L2 == [12]byte{} || e.SrcMAC() == [6]byte(b[6:12])
 }
 
-// Request takes a request of a reliable connection on its way to a server, from
-// and to ends.
-// The slot is NoSlot but for Known, Opened, Waiting, Replaced, Unpaired,
+// Request takes a request of a reliable connection: frame b with headers f, between ends.
+// The slot is NoSlot except for the events Known, Opened, Waiting, Replaced, Unpaired,
 // NowPaired, IsClosing and Reverse.
 func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Event) {
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsRequest) {
@@ -75,10 +74,9 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 	return s, Known
 }
 
-// Response takes a response of a reliable connection on its way to a client,
-// from and to ends.
-// The slot is NoSlot but for Known, NowPaired, Unpaired, IsClosing, Reverse,
-// and Unmatched when the row is known but its client asked for no such thing.
+// Response takes a response of a reliable connection: frame b with headers f, between ends.
+// The slot is NoSlot except for the events Known, NowPaired, Unpaired, IsClosing, Reverse,
+// and Unmatched if the row is known but the response answers no request of its client.
 func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Event) {
 	if f.Op.Transport() != hdr.RC || !f.Op.Has(hdr.IsResponse) {
 		return NoSlot, Foreign
@@ -115,12 +113,12 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 	return s, Known
 }
 
-// Plain is Request or Response for a frame that changes nothing but its row: of a
-// paired connection, from its client or an answer to that. An answer to nobody, while
-// no half-open row is there to be answered, is plain, too, and has NoSlot. For any
-// other frame ok is false, and nothing changes; the slot is then that of the row that
-// has the queue pair it goes to. With an owner other than 0 no other's row is plain, and
-// owners may do so at the same time, if nothing else is done meanwhile.
+// Plain does what Request or Response does, for a frame that changes nothing but its own row: a
+// request from the client of a paired connection, or a response to it. It also accepts, with NoSlot, a
+// response to an unknown queue pair that no half-open row can have asked for (Unasked). For any
+// other frame ok is false and nothing changes; s is then the row that holds the destination's
+// queue pair, or NoSlot. With an owner other than 0, Plain accepts only rows of this owner (Give).
+// Different owners may then call Plain concurrently, if nobody calls anything else meanwhile.
 func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner uint16) (s Slot, ok bool) {
 	fl := f.Op.Info().Flags
 	k, r := t.row(ends.Dst, f.BTHOf(b).DestQP())
@@ -137,13 +135,13 @@ func (t *Table) Plain(now clock.Time, ends *Ends, b []byte, f *hdr.Frame, owner 
 	return k.slot(), true
 }
 
-// Unasked reports whether no half-open row is there that a response from one end to the other may answer:
-// then one that no row has the queue pair of is plain.
+// Unasked reports whether there is no half-open row that a response between ends may answer. A response
+// to an unknown queue pair is then Plain.
 func (t *Table) Unasked(ends *Ends) bool {
 	return len(t.quiet[guesses]) == 0 || t.bucket(ends.Dst, ends.Src).head == 0
 }
 
-// Give has the row in slot s be an owner's: see Plain.
+// Give makes owner the owner of the row in slot s (see Plain).
 func (t *Table) Give(s Slot, owner uint16) {
 	if r := &t.rows[s]; r.Owner != owner {
 		r.Owner = owner
@@ -158,8 +156,8 @@ func (r *Row) reverse(now clock.Time) Event {
 	return Reverse
 }
 
-// newRequest makes a half-open row for the requests from src. It waits when
-// another row has the queue pair.
+// newRequest makes a half-open row for the requests from src to (dst, qpn), and returns it with event
+// e. The row waits if another row holds the queue pair.
 func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame, e Event) (Slot, Event) {
 	if !t.cfg.Infer || qpn < 2 {
 		return NoSlot, Foreign
@@ -189,10 +187,10 @@ func (t *Table) newRequest(now clock.Time, src, dst Addr, qpn uint32, b []byte, 
 	return s, e
 }
 
-// stranger is a request for a queue pair of row s that its peer did not send.
-// When the row was inferred and is quiet, the number may be another connection's
-// by now: that has a row which waits, and takes the number over when the
-// server's answers have proven it, unless the first was heard again.
+// stranger takes a request for a queue pair of row s that the peer did not send.
+// If the row was inferred and is quiet, the number may belong to another connection.
+// That connection gets a row that waits. The waiting row takes the number over when the
+// server's answers have proven it, unless the first connection was heard again.
 func (t *Table) stranger(now clock.Time, s Slot, ends *Ends, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
 	r, src, dst := &t.rows[s], ends.Src, ends.Dst
 	guess := r.Learnt == Inferred && now.Sub(r.LastSeen) >= t.cfg.Reuse
@@ -227,7 +225,7 @@ func (t *Table) unclaim(r *Row) {
 }
 
 // proven reports whether waiting row s, whose requests the server answers, may
-// take over its queue pair; then the row that had it goes.
+// take over its queue pair. If so, proven removes the row that held the queue pair.
 func (t *Table) proven(now clock.Time, s Slot) bool {
 	k := t.find(t.rows[s].Server.Addr, t.rows[s].Server.QPN)
 	if k == noRef {
@@ -241,7 +239,7 @@ func (t *Table) proven(now clock.Time, s Slot) bool {
 	return true
 }
 
-// psns is how many PSNs a request takes, at most.
+// psns returns the largest number of PSNs that a request may take.
 func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 	if !f.Op.Has(hdr.IsRead) {
 		return 1
@@ -257,19 +255,20 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 	return min((n-1)/mtu+1, maxWindow)
 }
 
-// Takes reports whether the server's end may execute request b, of its client, with headers f: in its partition (IBTA 10.9.3: one of
-// both is a full member of it), and to the MAC address that the server's answers come from. Where routers give it another one, the
-// request may get there all the same.
+// Takes reports whether the server may execute request b of its client, with headers f. partition: the
+// request is in the server's partition (IBTA 10.9.3: at least one of both ends is a full member), or that is
+// not known. address: the request goes to the MAC address that the server's answers come from. A request with
+// another MAC address may reach the server, too, if a router changes the address.
 func (r *Row) Takes(b []byte, f *hdr.Frame) (partition, address bool) {
 	k := f.BTHOf(b).PKey()
 	return (k^r.PKey)&0x7FFF == 0 && (k|r.PKey)&0x8000 != 0 || r.PKey == 0, [6]byte(b[:6]) == r.Server.SrcMAC()
 }
 
-// doubt forgets what spoke for a candidate.
+// doubt forgets the candidate and what spoke for it.
 func (r *Row) doubt() { r.candidate, r.matches, r.asks = 0, 0, 0 }
 
-// note learns P_Key and path MTU from a response: packets of a READ's answer fill the path MTU, but for the last. Anybody
-// can make up a request with other ones.
+// note learns P_Key and path MTU from a response: all packets of a READ's answer but the last fill the
+// path MTU. note does not use requests, because anybody can forge a request with other values.
 func (t *store) note(r *Row, b []byte, f *hdr.Frame) {
 	if r.PKey == 0 {
 		r.PKey = f.BTHOf(b).PKey()
@@ -283,7 +282,7 @@ func (t *store) note(r *Row, b []byte, f *hdr.Frame) {
 	}
 }
 
-// watchRequest is Request for a row that needs more than a look-up.
+// watchRequest does what Request does, for a row that needs more than a look-up.
 func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
 	r := &t.rows[s]
 	psn := f.BTHOf(b).PSN()
@@ -326,8 +325,8 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 	return s, Known
 }
 
-// successor reports whether what waits for the server's queue pair of r are
-// requests of the same client, numbered anew.
+// successor reports whether the row that waits for a queue pair of r has requests of
+// the same client, numbered anew.
 func (t *store) successor(r *Row) bool {
 	if r.rival == 0 {
 		return false
@@ -341,7 +340,7 @@ func (r *Row) fits(p uint32) bool {
 	return hdr.PSNDiff(p, r.low) >= 0 && hdr.PSNDiff(r.next, p) > 0
 }
 
-// watchResponse is Response for a row that needs more than a look-up.
+// watchResponse does what Response does, for a row that needs more than a look-up.
 func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Slot, Event) {
 	r := &t.rows[s]
 	t.note(r, b, f)
@@ -382,14 +381,14 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 	return s, Unpaired
 }
 
-// Answers reports whether a response from and to ends may be for a connection whose client's queue pair is not known: its
-// client's old queue pair may serve a new connection, while the old connection is still on record.
+// Answers reports whether response b, between ends, may answer a half-open row. The caller asks this because
+// a client's queue pair may serve a new connection while the old one is still in the table.
 func (t *Table) Answers(ends *Ends, b []byte, f *hdr.Frame) bool {
 	_, n, _ := t.fit(ends.Src, ends.Dst, f.BTHOf(b).DestQP(), b, f)
 	return n > 0
 }
 
-// unpair forgets the client's queue pair of an inferred row.
+// unpair forgets the client's queue pair of an inferred row, which is half-open then.
 func (t *Table) unpair(s Slot) {
 	r := &t.rows[s]
 	t.unclaim(r)
@@ -403,8 +402,8 @@ func (t *Table) unpair(s Slot) {
 	t.rewatch(r)
 }
 
-// infer looks for the one half-open row that a response from server src to
-// client (dst, qpn) answers.
+// infer looks for the one half-open row that a response from the server ends.Src to queue pair qpn of
+// the client ends.Dst answers, and pairs the row if it is certain.
 func (t *Table) infer(now clock.Time, ends *Ends, qpn uint32, b []byte, f *hdr.Frame) (Slot, Event) {
 	src, dst := ends.Src, ends.Dst
 	if !t.cfg.Infer || qpn < 2 {

@@ -10,16 +10,16 @@ import (
 // Ends are source and destination of a frame.
 type Ends struct{ Src, Dst Addr }
 
-// EndsOf is Ends.Of in a value of its own.
+// EndsOf returns the Ends that Ends.Of finds, and its result.
 func EndsOf(b []byte, f *hdr.Frame) (e Ends, ok bool) {
 	ok = e.Of(b, f)
 	return e, ok
 }
 
-// Of sets e to the ends of a RoCE frame that a table looks at, from one host to
-// another, in at most one VLAN; it is false for others: frames with the tags of
-// two VLANs are a provider's (802.1ad), whose customers' networks are not ours to
-// know.
+// Of sets e to source and destination of frame b with headers f. It returns false for a
+// frame that no table looks at: one that is not RoCE, that goes from a host to itself, or that
+// has the tags of two VLANs. Two tags are a provider's (802.1ad), and the table cannot tell
+// the networks of a provider's customers apart.
 func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
 	if f.Plain { // most are
 		return e.OfPlain(b)
@@ -27,14 +27,14 @@ func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
 	return e.ofAny(b, f)
 }
 
-// OfPlain is Of for a frame that is hdr.Frame.Plain.
+// OfPlain does what Of does, for a frame that is hdr.Frame.Plain.
 func (e *Ends) OfPlain(b []byte) bool {
 	v := binary.BigEndian.Uint64(b[hdr.EthernetLen+12:])
 	e.Src, e.Dst = Addr{lo: mapped | v>>32}, Addr{lo: mapped | v&0xFFFFFFFF}
 	return uint32(v>>32) != uint32(v)
 }
 
-// of4 sets e to the ends of an IPv4 header.
+// of4 sets e to source and destination of IPv4 header p; it returns false if they are equal.
 func (e *Ends) of4(p *[hdr.IPv4Len]byte, vlan uint64) bool {
 	v := binary.BigEndian.Uint64(p[12:])
 	src, dst := mapped|v>>32, mapped|v&0xFFFFFFFF
@@ -42,7 +42,7 @@ func (e *Ends) of4(p *[hdr.IPv4Len]byte, vlan uint64) bool {
 	return src != dst
 }
 
-// ofAny is Of for any frame.
+// ofAny does what Of does, for any frame.
 func (e *Ends) ofAny(b []byte, f *hdr.Frame) bool {
 	if f.Why != hdr.IsRoCE {
 		return false
@@ -57,12 +57,12 @@ func (e *Ends) ofAny(b []byte, f *hdr.Frame) bool {
 	p := b[f.L3+8 : f.L3+hdr.IPv6Len]
 	e.Src = Addr{binary.BigEndian.Uint64(p), binary.BigEndian.Uint64(p[8:]), uint64(vlan)}
 	e.Dst = Addr{binary.BigEndian.Uint64(p[16:]), binary.BigEndian.Uint64(p[24:]), uint64(vlan)}
-	// A mapped address does not travel in IPv6 (RFC 4038 4.2), where it would be
-	// taken for the IPv4 one; in the GIDs of RoCE v1 it does.
+	// An IPv4-mapped address is not sent in an IPv6 header (RFC 4038 4.2), and would be
+	// taken for the IPv4 address here. The GIDs of RoCE v1 may be such addresses.
 	return e.Src != e.Dst && (f.Net == hdr.NetGRH || !e.Src.Is4() && !e.Dst.Is4())
 }
 
-// vlanOf is the VLAN of a frame; ok is false when it is in two.
+// vlanOf returns the VLAN of a frame, 0 if it is in none; ok is false if it is in two.
 func vlanOf(b []byte, f *hdr.Frame) (id uint16, ok bool) {
 	for i := range int(f.Tags) {
 		if v := f.VLANOf(b, i).VID(); v != 0 {
@@ -75,14 +75,14 @@ func vlanOf(b []byte, f *hdr.Frame) (id uint16, ok bool) {
 	return id, true
 }
 
-// As16 is a as 16 bytes, without its VLAN, AddrOf the address of such bytes.
+// As16 returns the 16 bytes of a, in network byte order, without its VLAN. AddrOf does the reverse.
 func (a Addr) As16() [16]byte { return a.Netip().As16() }
 
-// AddrOf is the address that As16 gave.
+// AddrOf returns the address whose bytes are b (see Addr.As16), in no VLAN.
 func AddrOf(b [16]byte) Addr { return AddrFrom(netip.AddrFrom16(b)) }
 
-// Target is the destination of any frame whose network header hdr.Parse found,
-// in no VLAN, whatever its tags; zero when there is none.
+// Target returns the destination address of frame b, RoCE or not, as an address in no VLAN
+// whatever the frame's tags. It returns the zero Addr if hdr.Parse found no network header.
 func Target(b []byte, f *hdr.Frame) Addr {
 	p := b[f.L3:]
 	switch {
@@ -94,9 +94,11 @@ func Target(b []byte, f *hdr.Frame) Addr {
 	return Addr{}
 }
 
-// Hidden is the queue pair that a frame is for which hdr.Parse does not take for RoCE and a receiver may take for a request all the same: the first of an IP
-// datagram's fragments, which receivers join (RoCEv2 has none, IBTA A17), or one of a wrong UDP length, transport version or opcode. ok: it is such a frame.
-// A fragment that is too short to say for which queue pair is for 0: no sender needs such.
+// Hidden finds frames that hdr.Parse does not take for RoCE, but that a receiver may take for a
+// request: the first fragment of an IP datagram, because receivers join fragments (RoCEv2 has none,
+// IBTA A17), or a frame with a wrong UDP length, transport version or opcode. For such a frame ok is
+// true, and qpn is the destination's queue pair number; it is 0 if the fragment is too short to hold it
+// (no genuine sender makes such fragments).
 func Hidden(b []byte, f *hdr.Frame) (qpn uint32, ok bool) {
 	switch {
 	case f.Why != hdr.Fragment && hdr.ChangeOf(b, f).Reach == hdr.ReachNone, f.Net == 0:

@@ -6,14 +6,14 @@ import (
 	"github.com/quillon/quillon/tor/index"
 )
 
-// names finds rows by an address and a number that the host there gave: a queue
-// pair or a communication ID. What is stored is a ref; the table compares keys.
+// names is an index of rows by an address and a number that the host at this address chose: a
+// queue pair number or a communication ID. It stores refs only; its users compare the keys.
 type names struct {
 	index.Index
 	lo, hi uint64 // what is mixed into the halves of a name
 }
 
-// ref is a slot and which of the row's ends is meant.
+// ref names one end of a row: the slot times 2, plus 1 for the client.
 type ref int32
 
 const noRef ref = -1
@@ -32,14 +32,14 @@ func newNames(n int, seed uint64) names {
 	return names{index.New(n), seed ^ 0xA0761D6478BD642F, seed>>32 ^ 0xE7037ED1A0B428DB}
 }
 
-// hash is keyed, so that a peer cannot choose names that collide. It is one long
-// multiplication, folded.
+// hash returns the hash of a name: one 64 by 64 bit multiplication, folded. It is keyed, so that
+// a peer cannot choose names that collide.
 func (x *names) hash(a Addr, n uint32) uint32 {
 	hi, lo := bits.Mul64(a.lo^a.vlan<<48^x.lo, (a.hi+uint64(n)<<32+uint64(n))^x.hi)
 	return uint32((hi ^ lo) >> 16)
 }
 
-// hash4 is the hash of an IPv4 address, by Addr.lo, in no VLAN.
+// hash4 returns what hash returns for an IPv4 address in no VLAN; a is its Addr.lo.
 func (x *names) hash4(a uint64, n uint32) uint32 {
 	hi, lo := bits.Mul64(a^x.lo, (uint64(n)<<32+uint64(n))^x.hi)
 	return uint32((hi ^ lo) >> 16)

@@ -5,11 +5,12 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// maxVoices is the most queue pairs of two hosts that are told apart in lockstep.
+// maxVoices is the largest number of voices between two hosts (bits in voice.bit), and of half-open
+// rows that are compared with them.
 const maxVoices = 64
 
 // voice is a client's queue pair that a server answers and that is not paired yet.
-// Its bit stands for it in the notes of the half-open rows of the two hosts.
+// The notes of the half-open rows of the two hosts name the voice by its bit.
 type voice struct {
 	client, server Addr
 	heard          clock.Time
@@ -21,26 +22,27 @@ type voice struct {
 	net            uint8
 }
 
-// notes are what a half-open row knows of the voices between its two hosts.
+// notes holds what a half-open row knows of the voices between its two hosts, as sets of voice bits.
 type notes struct {
 	heard uint64 // were answered near the row's PSNs, or may have been
-	// The bits of each voice count what shows that it is not the row's client, to 3
-	// (many is the upper bit).
+	// few and many are the lower and the upper bit of a counter for each voice: the number of
+	// facts, up to 3, which show that the voice is not the row's client.
 	few, many uint64
-	// ahead were answered by a positive response to what the row has not asked for
-	// as yet.
+	// ahead holds the voices that got a positive response to a PSN that the row's client has not
+	// used yet.
 	ahead uint64
-	// kinds of the requests with the 32 PSNs before Row.next, two bits each.
+	// kinds holds the kinds of the requests with the 32 PSNs before Row.next, two bits each, at
+	// bit 2*(PSN mod 32).
 	kinds uint64
-	// rounds is how many times the client asked for something new since the newest of
-	// heard, and the time before that, at least Config.Settle apart, and sent nothing out of its turn.
-	// After a voice without a bit, or that was forgotten, the time before does not count: a client whose request is lost is
+	// rounds counts the client's new requests, at least Config.Settle apart and none out of sequence,
+	// since the newest voice of heard was first heard; one request before that counts, too. It does not
+	// count after a voice without a bit, or a forgotten voice, because a client whose request is lost is
 	// silent in one round, and refused in the next.
 	rounds uint8
 	begun  bool // the client has asked for something new since the notes began
 }
 
-// Kinds of requests and of what answers them; 0 says nothing.
+// Kinds of requests and of their responses; 0 means unknown.
 const (
 	readKind = 1 + iota
 	atomicKind
@@ -73,7 +75,7 @@ func (n *notes) against(voices uint64) {
 	n.many |= carry
 }
 
-// maybe are the voices that may be the row's client.
+// maybe returns the voices that may be the row's client.
 func (n *notes) maybe() uint64 {
 	if n.rounds < enough {
 		return n.heard
@@ -81,8 +83,8 @@ func (n *notes) maybe() uint64 {
 	return n.heard &^ (n.few & n.many)
 }
 
-// asked notes a new request with PSN psn that takes n PSNs; the numbering of r is
-// that before it. round: it is Config.Settle later than the one that counted last.
+// asked notes a new request with PSN psn that takes n PSNs, before r.sent and r.next are advanced.
+// round: the request came Config.Settle or more after the last one that counted.
 func (t *byPSN) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.Frame) {
 	if r.notes == 0 {
 		return
@@ -107,8 +109,7 @@ func (t *byPSN) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.
 	}
 }
 
-// forget drops what the notes of r say against voices. None of them is less likely to be
-// its client for that.
+// forget drops what the notes of r say against voices. All voices that were heard stay candidates.
 func (t *byPSN) forget(r *Row) {
 	if r.notes != 0 {
 		x := &t.notes[r.notes-1]
@@ -116,8 +117,8 @@ func (t *byPSN) forget(r *Row) {
 	}
 }
 
-// overhear begins the notes of r, whose numbering is new: voices that were answered near
-// that before may be its client.
+// overhear begins the notes of r, whose numbering is new. It notes the voices that were answered
+// near this numbering before, because each of them may be the row's client.
 func (t *byPSN) overhear(r *Row) {
 	t.forget(r)
 	if r.notes == 0 {
@@ -130,16 +131,16 @@ func (t *byPSN) overhear(r *Row) {
 	}
 }
 
-// near reports whether what was answered with PSN p may be r's, or some of its requests
-// are not seen.
+// near reports whether a response with PSN p may answer a request of r, or one of up to
+// Config.Window PSNs after the newest that was seen, because some requests may be unseen.
 func (t *byPSN) near(r *Row, p uint32) bool {
 	return hdr.PSNDiff(p, r.low) >= 0 && hdr.PSNDiff(p, r.next) < int32(t.cfg.Window)
 }
 
-// listen notes a response from server src to queue pair qpn of client dst, and is the
-// voice's bit; 0 when it answers nothing that a half-open row may have asked for, or there
-// is no room for it: then rows that it may be the client of wait until it was
-// silent for enough rounds.
+// listen notes a response from server src to queue pair qpn of client dst, and returns the
+// voice's bit. It returns 0 if the response answers nothing that a half-open row may have asked for,
+// or if there is no room for the voice. In the second case the rows whose client it may be wait until
+// the voice was silent for enough rounds.
 func (t *byPSN) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) uint64 {
 	p, k, bit, fresh, known := f.BTHOf(b).PSN(), kindOf(f.Op), uint64(0), false, false
 	for i := l.head; i != 0; i = t.rows[i-1].succ {
@@ -178,8 +179,8 @@ func (t *byPSN) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b [
 	return bit
 }
 
-// answer notes a positive response with PSN p; false when it, or one behind it, was there
-// before.
+// answer notes a positive response with PSN p. It returns false if a response with this PSN or a newer
+// one was noted before.
 func (v *voice) answer(p uint32) bool {
 	if v.answers > 0 && hdr.PSNDiff(p, v.top) <= 0 {
 		return false
@@ -188,7 +189,7 @@ func (v *voice) answer(p uint32) bool {
 	return true
 }
 
-// voice is the one of a queue pair, a new one if need be; nil when there is no room.
+// voice returns the voice of a queue pair, and makes it if need be; nil if there is no room.
 func (t *byPSN) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net uint8) *voice {
 	used, oldest := uint64(0), int32(0)
 	for i := l.voices; i != 0; i = t.voices[i-1].succ {
@@ -220,8 +221,8 @@ func (t *byPSN) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net 
 	return &t.voices[i-1]
 }
 
-// hushSome looks at some voices, other ones each time, and forgets those that were not heard
-// for long.
+// hushSome looks at the next few voices, round robin, and forgets those that were not heard
+// for Config.Reuse.
 func (t *byPSN) hushSome(now clock.Time) {
 	for range min(reclaim, len(t.voices)) {
 		v := &t.voices[t.nextVoice]
@@ -234,8 +235,8 @@ func (t *byPSN) hushSome(now clock.Time) {
 	}
 }
 
-// hush forgets the voice with a bit. Silent: it was not heard for long, since it is no
-// more or its row's client has asked for nothing.
+// hush forgets the voice with a bit. silent: the voice was not heard for long, because its queue pair
+// is gone or its client has asked for nothing; the rows that heard it then count their rounds anew.
 func (t *byPSN) hush(l *bucket, bit uint64, silent bool) {
 	for at := &l.voices; *at != 0; at = &t.voices[*at-1].succ {
 		if i := *at; t.voices[i-1].bit == bit {
@@ -256,9 +257,9 @@ func (t *byPSN) hush(l *bucket, bit uint64, silent bool) {
 	}
 }
 
-// only is the row that the voice with a bit, which was answered just now, is the client of: the
-// half-open rows between the two hosts and the voices there can be paired in one
-// way, or some of them with each other. NoSlot when they cannot, or as yet.
+// only returns the row whose client is the voice with a bit, which was answered just now. There is such
+// a row if the half-open rows and the voices between the two hosts, or a part of both, can be paired in
+// one way only. Otherwise, or if that is not known yet, only returns NoSlot.
 func (t *byPSN) only(now clock.Time, l *bucket, src, dst Addr, net uint8, bit uint64) Slot {
 	if bit == 0 || now < l.later {
 		return NoSlot
@@ -298,19 +299,19 @@ func (t *byPSN) only(now clock.Time, l *bucket, src, dst Addr, net uint8, bit ui
 	return NoSlot
 }
 
-// candidate is a half-open row: the voices that may be its client, those against which
-// anything speaks, and which it is. Open: it cannot be told as yet.
+// candidate is a half-open row in match: the voices that may be its client (maybe), the voices against
+// which there is a fact (doubted), and the voice that it takes (is). open: the row cannot take one yet.
 type candidate struct {
 	maybe, doubted, is uint64
 	row                Slot
 	open               bool
 }
 
-// match finds the row whose client must be the voice bit.
+// match returns the row whose client must be the voice bit, or NoSlot.
 //
-// First each row for which one voice is left takes that. Of what was taken, that is
-// right which belongs together as a whole: no row without a voice, and no voice
-// without a row, may be part of another way to pair them.
+// First, each row for which one voice is left takes this voice. Then match undoes each choice to which
+// there is an alternative: a row without a voice could take the same voice, or the row
+// could take a voice that no row has taken.
 func match(rows []candidate, bit uint64) Slot {
 	taken, done := uint64(0), 0 // rows before done have taken one
 	for again := true; again; {

@@ -5,15 +5,15 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// past is a connection that has ended. Its names are kept for a while, as its
-// ends keep them (IBTA 12.9, TimeWait): both may have asked for the end at once,
-// and what was not answered is asked again.
+// past is a connection that has ended. The table keeps its names for a while, as its
+// ends do (IBTA 12.9, TimeWait), because both ends may have asked for the disconnect at once,
+// and an end repeats a request that was not answered.
 type past struct {
 	server, client pastEnd
 	until          clock.Time
 }
 
-// timeWait are the connections that have ended: a ring, whose oldest entry is at pastAt.
+// timeWait holds the connections that have ended in a ring, whose oldest entry is at pastAt.
 type timeWait struct {
 	past    []past
 	pastAt  int
@@ -33,8 +33,8 @@ func (p *past) ends(client bool) (e, peer *pastEnd) {
 	return &p.server, &p.client
 }
 
-// keep puts row r, which the connection manager made and which has ended, among the past ones until a time, in
-// place of the oldest of them.
+// keep remembers row r, which the connection manager made and which has ended, until a time. The row
+// replaces the oldest past connection.
 func (t *timeWait) keep(r *Row, until clock.Time) {
 	p := &t.past[t.pastAt]
 	slot := Slot(t.pastAt)
@@ -56,8 +56,7 @@ func (t *timeWait) keep(r *Row, until clock.Time) {
 	}
 }
 
-// about is what a datagram is whose receiver has no connection in the table by
-// the name that it gives.
+// about returns the event for a datagram whose communication ID names no connection in the table.
 func (t *Table) about(now clock.Time, src, dst Addr, m hdr.CM) Event {
 	e := Stray
 	a, id, rejected := dst, m.RemoteCommID(), m.AttributeID() == hdr.ConnectReject

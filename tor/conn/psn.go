@@ -5,16 +5,16 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// byPSN are the half-open inferred rows, by their two hosts, and what the PSNs that pass say about which of them a
-// response answers: fit and settled where one row alone can be meant, listen and only (lockstep.go) where
-// several count alike. It changes rows' numbering, and no names.
+// byPSN holds the half-open inferred rows by their two hosts, and finds from PSNs which of them a
+// response answers: by fit and settled if the response fits one row only, by listen and only (lockstep.go)
+// if several rows have the same PSNs. It changes the numbering of rows, and no names.
 type byPSN struct {
 	*store
-	// pairs are the lists of these rows, by the hash of their two addresses.
+	// pairs holds the lists of these rows, by the hash of their two addresses.
 	pairs []bucket
 	lacks []clock.Time // see lacking
-	// notes are those of the rows, blank what no row has of them; voices are unpaired queue pairs that
-	// are answered, mute what is none of them (+1).
+	// notes holds the rows' notes, blank the free indexes of notes (+1); voices holds the unpaired queue
+	// pairs that are answered, mute the free indexes of voices (+1).
 	notes       []notes
 	voices      []voice
 	blank, mute []int32
@@ -38,11 +38,11 @@ func (t *byPSN) init(s *store, half int) {
 type bucket struct {
 	head Slot // +1
 	n    int32
-	// unlisted is when (+1) a request was last seen that has no row for want of
-	// room: what answers it may seem to answer another.
+	// unlisted is the time (+1) of the last request that has no row for want of
+	// room; its response may seem to answer another row's request.
 	unlisted clock.Time
-	// voices (+1) are the queue pairs that are answered between its hosts and are not
-	// paired; they are not compared before later.
+	// voices (+1) is the head of the list of the voices between the two hosts. The rows are not
+	// compared with them before the time later.
 	voices int32
 	later  clock.Time
 }
@@ -52,16 +52,16 @@ func (t *byPSN) bucket(client, server Addr) *bucket {
 	return &t.pairs[h&uint32(len(t.pairs)-1)]
 }
 
-// crowded reports whether requests passed of late between the hosts of l that have
-// no row: until they are no more, nobody there is paired.
+// crowded reports whether requests without a row passed between the hosts of l within Config.Reuse.
+// Meanwhile PSNs alone pair nothing between these hosts.
 func (t *byPSN) crowded(now clock.Time, l *bucket) bool {
 	return t.recent(now, l.unlisted)
 }
 
-// recent reports whether something noted at a time (+1; 0: never) is less old than Config.Reuse.
+// recent reports whether time at (+1; 0: never) is less than Config.Reuse ago.
 func (t *byPSN) recent(now, at clock.Time) bool { return at != 0 && now.Sub(at-1) < t.cfg.Reuse }
 
-// unlisted notes such a request. What spoke for candidates before does so no more.
+// unlisted notes a request that has no row for want of room. It drops what spoke for and against candidates.
 func (t *byPSN) unlisted(now clock.Time, l *bucket, client, server Addr, port uint16) {
 	if !t.crowded(now, l) {
 		for i := l.head; i != 0; i = t.rows[i-1].succ {
@@ -75,11 +75,11 @@ func (t *byPSN) unlisted(now clock.Time, l *bucket, client, server Addr, port ui
 	}
 }
 
-// lackingPorts is how many sets of ports are told apart: a power of two.
+// lackingPorts is the number of elements of byPSN.lacks, a power of two.
 const lackingPorts = 1 << 13
 
-// lacking is when (+1; 0: never) a request from a port of client's to server found no room
-// last, or one of the few whose hash is the same.
+// lacking returns where the time (+1; 0: never) is kept at which a request from a port of client to
+// server last found no room. Clients, servers and ports with the same hash share it.
 func (t *byPSN) lacking(client, server Addr, port uint16) *clock.Time {
 	return &t.lacks[t.qps.hash(client, t.qps.hash(server, uint32(port)))%lackingPorts]
 }
@@ -120,7 +120,7 @@ func (t *byPSN) unlist(s Slot) {
 	}
 }
 
-// restart numbers the requests from this one on.
+// restart begins the numbering of r's requests with request b.
 func (t *byPSN) restart(r *Row, now clock.Time, b []byte, f *hdr.Frame) {
 	psn := f.BTHOf(b).PSN()
 	r.sent, r.low, r.next = psn, psn, (psn+r.psns(b, f))&hdr.PSNMask
@@ -130,13 +130,13 @@ func (t *byPSN) restart(r *Row, now clock.Time, b []byte, f *hdr.Frame) {
 	t.overhear(r)
 }
 
-// near reports whether a request with PSN p goes on with those of r, or repeats one.
+// near reports whether a request with PSN p continues the requests of r, or repeats one.
 func (r *Row) near(p, window uint32) bool {
 	d := hdr.PSNDiff(p, r.sent)
 	return d <= 0 && uint32(-d) <= window || d > 0 && uint32(d) <= window+uint32(max(0, hdr.PSNDiff(r.next, r.sent)))
 }
 
-// number follows the PSNs of requests; false when they have started anew.
+// number follows the PSNs of r's requests; it returns false if they have started anew.
 func (t *byPSN) number(r *Row, now clock.Time, psn uint32, b []byte, f *hdr.Frame) bool {
 	n, cfg := r.psns(b, f), &t.cfg
 	window := cfg.Window
@@ -173,10 +173,10 @@ func (t *byPSN) number(r *Row, now clock.Time, psn uint32, b []byte, f *hdr.Fram
 	return true
 }
 
-// fit looks for the half-open rows of client (dst, qpn) that a response from
-// server src may answer: how many there are, one of them, and whether that is the only
-// one of the response's UDP port. Where it is not the candidate that answers, the
-// candidate is in doubt.
+// fit looks for the half-open rows of client dst that a response from server src to queue pair qpn
+// may answer. It returns one of them, their number, and whether the one is the only row with
+// the response's UDP port (n is 1 then). It drops the candidate of a row that the response
+// contradicts.
 func (t *byPSN) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Slot, n int, byPort bool) {
 	p, port := f.BTHOf(b).PSN(), uint16(0)
 	if t.cfg.SamePort {
@@ -219,8 +219,8 @@ func (t *byPSN) fit(src, dst Addr, qpn uint32, b []byte, f *hdr.Frame) (found Sl
 }
 
 // settled reports whether the candidate of r is its client: enough responses
-// matched, and the client went on for so long that another would have been seen to
-// be answered, or refused after one lost request.
+// matched, and the client sent requests for so long that another client of these PSNs would
+// have been answered meanwhile, or refused after one lost request.
 func (t *byPSN) settled(r *Row) bool {
 	return r.matches >= enough && (t.cfg.Settle < 0 || r.asks >= enough)
 }

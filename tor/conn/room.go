@@ -2,7 +2,7 @@ package conn
 
 import "github.com/quillon/quillon/nf/clock"
 
-// class is a sort of rows that may have to make room for others.
+// class is a group of rows that may have to make room for new rows.
 type class uint8
 
 const (
@@ -25,13 +25,13 @@ func (r *Row) class() class {
 	return kept
 }
 
-// quiet is a heap of the rows of one class, at whose top is the one that was
-// quiet longest: by Row.since, which is brought up to date there and only there,
-// so that frames of a connection cost nothing.
+// quiet is a heap of the rows of one class, ordered by Row.since, the oldest at the top. Row.since
+// is brought up to date only when its row is at the top and room is wanted, so that the frames
+// of a connection do not pay for the heap.
 type quiet []Slot
 
-// byQuiet are the rows that may have to make room, a heap for each class, and how many half-open ones each client has. It
-// says which row was quiet longest; to remove one is for Table.
+// byQuiet holds the rows that may have to make room, in one heap for each class, and counts the
+// half-open rows of each client. It finds the row that was quiet longest; Table removes rows.
 type byQuiet struct {
 	*store
 	quiet     [numClasses]quiet
@@ -79,20 +79,22 @@ func (t *byQuiet) unplace(s Slot) {
 	}
 }
 
-// halves counts the half-open rows of class c of one client (or of a few: it is a
-// hash). Requests that are made up in its name do not keep it from announcing.
+// halves returns the counter of the half-open rows of class c that client has. Clients with the same
+// hash share a counter. Each class has its own, so that forged requests in the name of a client do
+// not use up the room for its handshakes.
 func (t *byQuiet) halves(c class, client Addr) *int32 {
 	return &t.perClient[c][t.qps.hash(client, 0)&uint32(len(t.perClient[c])-1)]
 }
 
-// maxHalf is the most half-open rows, of all clients, and of one and a class.
+// maxHalf returns the largest numbers of half-open rows: of all clients together, and of one client
+// in one class.
 func (t *byQuiet) maxHalf() (all, one int) {
 	all = min(len(t.rows), max(len(t.rows)/4, 64))
 	return all, max(all/4, 32, min(all/2, maxVoices))
 }
 
-// halfOpen makes sure that one more half-open row may be, of a client: for want of
-// a place among those it takes that of another.
+// halfOpen reports whether client may have one more half-open row. If the half-open rows are at their
+// limit, it removes one of them to make room.
 func (t *Table) halfOpen(now clock.Time, learnt Source, client Addr) bool {
 	all, one := t.maxHalf()
 	c := guesses
@@ -110,8 +112,8 @@ func (t *Table) halfOpen(now clock.Time, learnt Source, client Addr) bool {
 	return len(t.quiet[handshakes]) < max(1, all/2) && t.spare(now, guesses, 0) || t.spare(now, handshakes, t.cfg.Yield)
 }
 
-// makeRoom removes the row that can be spared best for one that was learnt
-// so; false when there is none.
+// makeRoom removes the row that can best be spared for a new row from source learnt. It returns false
+// if no row can be spared.
 func (t *Table) makeRoom(now clock.Time, learnt Source) bool {
 	if learnt > Inferred {
 		if t.spare(now, guesses, 0) || t.spare(now, handshakes, t.cfg.Yield) {
@@ -124,10 +126,9 @@ func (t *Table) makeRoom(now clock.Time, learnt Source) bool {
 	return len(t.quiet[guesses])+len(t.quiet[handshakes]) < max(1, len(t.rows)/4) && t.spare(now, pairings, t.cfg.Yield)
 }
 
-// spare removes the row of class c that was quiet longest, if that is least at
-// least. Rows that were not quiet since they were looked at go down in the heap,
-// some at a time: each at most once in Config.Yield, however often room is
-// wanted.
+// spare removes the row of class c that was quiet longest, if it was quiet for at least the duration
+// least; it returns whether it removed one. A row at the top of the heap that was heard meanwhile
+// moves down. One call moves at most reclaim rows.
 func (t *Table) spare(now clock.Time, c class, least clock.Duration) bool {
 	for range reclaim {
 		h := t.quiet[c]
@@ -150,7 +151,7 @@ func (t *Table) spare(now clock.Time, c class, least clock.Duration) bool {
 	return false
 }
 
-// Displaced is how many rows made room for others since New.
+// Displaced returns the number of rows that made room for new rows since New.
 func (t *Table) Displaced() uint64 { return t.displaced }
 
 func (t *byQuiet) swap(h quiet, i, j int32) {

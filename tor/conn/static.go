@@ -80,7 +80,7 @@ func ParseStatic(s string) (StaticConn, error) {
 	return c, nil
 }
 
-// String is what ParseStatic reads.
+// String returns c in the form that ParseStatic reads.
 func (c StaticConn) String() string {
 	s := fmt.Sprintf("%v/%#x-%v/%#x", c.Client, c.ClientQPN, c.Server, c.ServerQPN)
 	if c.HasPSN {
@@ -95,10 +95,11 @@ func (c StaticConn) String() string {
 	return s
 }
 
-// AddStatic adds a connection from configuration. Inferred rows with one of
-// its queue pairs go; one that is configured otherwise, that the connection
-// manager made, or that its owner keeps, is an error. A connection that is there already, and paired, is
-// no error, and stays as it is; one that was inferred is a configured one from then on.
+// AddStatic adds a connection from configuration. It removes inferred rows that hold one of
+// its queue pairs. It returns an error if such a row is configured otherwise, was made by the
+// connection manager, or is kept by its owner, and ErrFull if there is no room. If the table
+// already has the same connection, announced or configured, the row stays as it is; a pinned
+// inferred row of it becomes a configured one.
 func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
 	client := End{Addr: AddrFrom(c.Client).In(c.VLAN), QPN: c.ClientQPN, StartPSN: c.PSN, HasPSN: c.HasPSN}
 	server := End{Addr: AddrFrom(c.Server).In(c.VLAN), QPN: c.ServerQPN}
@@ -135,9 +136,9 @@ func (t *Table) AddStatic(now clock.Time, c StaticConn) (Slot, error) {
 	return s, nil
 }
 
-// Recall adds a connection that the caller knows from before, as one that was
-// inferred. One that is there already stays as it is; NoSlot when another has one of
-// its queue pairs, or there is no room.
+// Recall adds a connection that the caller knows from before, as an inferred row. If the table already
+// has the connection, its row stays as it is. Recall returns NoSlot if another row holds one of
+// the queue pairs, or if there is no room.
 func (t *Table) Recall(now clock.Time, c StaticConn) Slot {
 	client := End{Addr: AddrFrom(c.Client).In(c.VLAN), QPN: c.ClientQPN}
 	server := End{Addr: AddrFrom(c.Server).In(c.VLAN), QPN: c.ServerQPN}
@@ -151,7 +152,7 @@ func (t *Table) Recall(now clock.Time, c StaticConn) Slot {
 	return NoSlot
 }
 
-// configured is a new row for the connection c between two ends; NoSlot when there
+// configured makes a paired row for connection c between two ends; it returns NoSlot if there
 // is no room.
 func (t *Table) configured(now clock.Time, learnt Source, client, server End, c StaticConn) Slot {
 	s := t.alloc(now, learnt)

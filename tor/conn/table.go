@@ -15,50 +15,48 @@ import (
 type Config struct {
 	// Rows is the most connections; 0 = 4096, at most 1<<20.
 	Rows int
-	// Infer: connections that nobody announced are learnt from PSNs.
+	// Infer makes the table learn connections that nobody announced, from their PSNs.
 	Infer bool
-	// SamePort: where a response fits several connections, the one whose
-	// requests come from its UDP source port is meant. ConnectX uses one port
+	// SamePort says that both directions of a connection use the same UDP source port. A
+	// response that fits several connections then belongs to the one whose requests have its
+	// port; nothing else tells connections with equal PSNs apart. ConnectX uses one port
 	// in both directions, and so does Linux where the flow label is derived
-	// from both queue pairs; connections that count alike cannot be told apart
-	// otherwise.
+	// from both queue pairs.
 	SamePort bool
-	// Settle is how long a server takes to answer what it answers at all (0 = 1
-	// ms; AtOnce: three responses are enough). Only a client that goes on
-	// asking, and whose requests are answered to nobody but the candidate for
-	// twice as long, is paired by its PSNs: a connection whose requests are not
-	// seen may count alike.
+	// Settle is the longest time that a server takes to answer a request, if it answers at all
+	// (0 = 1 ms; AtOnce: three responses are enough). A client is paired by its PSNs only if it
+	// goes on sending requests for twice as long, and only the candidate is answered
+	// meanwhile, because an unseen connection may use the same PSNs.
 	Settle clock.Duration
-	// GuardMAC: a queue pair is bound to the source MAC address that it was
-	// learnt with, too, not to the IP address alone.
+	// GuardMAC binds a queue pair to the source MAC address that it was
+	// learnt with, and not to the IP address alone.
 	GuardMAC bool
 	// Window is the most PSNs that a requester has in flight; 0 = 4096.
 	Window uint32
-	// Idle is when a quiet connection is forgotten (0 = 10 minutes; rows from
-	// configuration are kept), HalfOpen when one is that is not paired (0 = 1
-	// minute), Close when one is that was disconnected but not confirmed
-	// (0 = 5 s), and Reuse how long an inferred connection must be quiet before
-	// its queue pair may turn out to be another peer's (0 = 1 s).
+	// Idle is the time after which a quiet connection is forgotten (0 = 10 minutes; rows from
+	// configuration are kept). HalfOpen is the same for a half-open row (0 = 1 minute), Close
+	// for a connection with an unconfirmed disconnect (0 = 5 s). Reuse is how long an inferred
+	// connection must be quiet before another peer may take its queue pair (0 = 1 s).
 	Idle, HalfOpen, Close, Reuse clock.Duration
-	// TimeWait is how long what the ends of a connection still say about it
-	// is known to be about one that has ended (0 = 65 s: Linux asks for the end
-	// 16 times, 4.3 s apart). As many are remembered as there are rows.
+	// TimeWait is how long the table remembers an ended connection, so that it recognizes later
+	// datagrams of its ends (0 = 65 s: Linux sends a DisconnectRequest up to
+	// 16 times, 4.3 s apart). The table remembers as many ended connections as it has rows.
 	TimeWait clock.Duration
-	// Yield is when a quiet connection that was merely inferred makes room for
-	// a new one in a full table (0 = 5 s). Of one that is pinned LetGo is
-	// asked, also when it was quiet for Idle; nil: none makes room. It must not
-	// call the table's methods that change it.
+	// Yield is how long a merely inferred connection must be quiet before it makes room for
+	// a new one in a full table (0 = 5 s). A pinned row is removed, for room or because it was
+	// quiet for Idle, only if LetGo returns true for it. With LetGo nil, pinned rows make no room.
+	// LetGo must not call methods that change the table.
 	Yield clock.Duration
 	LetGo func(Slot) bool
 	// Seed keys the hash.
 	Seed uint64
-	// OnRemove, if not nil, is told of a row that is about to go; the row is
-	// still readable. It must not call the table's methods that change it.
+	// OnRemove, if not nil, is called before a row is removed; the row is
+	// still readable. OnRemove must not call methods that change the table.
 	OnRemove func(Slot)
 }
 
-// AtOnce is a Config.Settle for captures that are shorter than pairing takes. Where queue pairs
-// begin with one PSN and a frame is lost, it pairs wrongly.
+// AtOnce is a Config.Settle for captures that are shorter than pairing takes. With it, the table may
+// pair wrongly if several queue pairs begin with the same PSN and a frame is lost.
 const AtOnce clock.Duration = -1
 
 const (
@@ -66,11 +64,12 @@ const (
 	maxWindow = 1 << 22 // PSNs, so that what is ahead can be told from what is behind
 )
 
-// Table is a bounded set of connections. Not for concurrent use.
+// Table is a bounded set of connections. It is not for concurrent use (but see Plain).
 //
-// It has four parts: the rows and where their ends are found (store), the half-open rows and what
-// PSNs say about whose answers are whose (byPSN), the order in which rows may have to make room (byQuiet),
-// and the connections that have ended (timeWait). Table itself is the door: what a frame or a datagram does to all of them.
+// Table has four parts: the rows and the indexes of their ends (store), the half-open rows and what
+// PSNs say about whose requests a response answers (byPSN), the order in which rows may have to make
+// room (byQuiet), and the connections that have ended (timeWait). The methods of Table apply a frame or
+// a datagram to all four.
 type Table struct {
 	store
 	byPSN
@@ -81,7 +80,7 @@ type Table struct {
 	displaced uint64
 }
 
-// store are the rows, and where they are found by the names of their ends. It decides
+// store holds the rows, and finds them by the names of their ends. It decides
 // nothing.
 type store struct {
 	cfg  Config
@@ -94,7 +93,7 @@ type store struct {
 // ErrFull is returned when a table has no room.
 var ErrFull = errors.New("connection table is full")
 
-// New makes a table.
+// New makes a table. It returns an error if a value of c is out of range.
 func New(c Config) (*Table, error) {
 	for _, d := range []struct {
 		v *clock.Duration
@@ -137,27 +136,27 @@ func New(c Config) (*Table, error) {
 	return t, nil
 }
 
-// Row is the row in slot s, which must be in use.
+// Row returns the row in slot s, which must be in use. The pointer is valid until the row is removed.
 func (t *store) Row(s Slot) *Row { return &t.rows[s] }
 
 // Used reports whether slot s holds a row.
 func (t *store) Used(s Slot) bool { return s >= 0 && int(s) < len(t.rows) && t.rows[s].used }
 
-// Top is a slot that no row was ever in, and none behind it: Cap when there is none.
+// Top returns the lowest slot such that neither it nor a later slot ever held a row; Cap if every slot did.
 func (t *store) Top() int { return t.top }
 
-// Len is the number of rows in use, Cap the most there can be.
+// Len returns the number of rows in use, Cap the largest possible number.
 func (t *Table) Len() int { return len(t.rows) - len(t.free) }
 func (t *Table) Cap() int { return len(t.rows) }
 
-// Bytes is the memory that the table takes.
+// Bytes returns the size of the table's memory in bytes.
 func (t *Table) Bytes() int {
 	return len(t.rows)*int(unsafe.Sizeof(Row{})+unsafe.Sizeof(past{})+uintptr(1+numClasses)*unsafe.Sizeof(Slot(0))) + t.pastIDs.Bytes() + t.qps.Bytes() + t.ids.Bytes() + len(t.pairs)*int(unsafe.Sizeof(bucket{})) + len(t.lacks)*8 +
 		len(t.notes)*int(unsafe.Sizeof(notes{})+unsafe.Sizeof(voice{})+8)
 }
 
-// Find is the row with an end at (a, qpn), and whether that is its client.
-// NoSlot when there is none.
+// Find returns the row with an end at (a, qpn), and whether this end is the client.
+// It returns NoSlot if there is no such row.
 func (t *store) Find(a Addr, qpn uint32) (s Slot, client bool) {
 	if r := t.find(a, qpn); r != noRef {
 		return r.slot(), r.client()
@@ -170,7 +169,7 @@ func (t *store) find(a Addr, qpn uint32) ref {
 	return k
 }
 
-// row is find, and the row; nil when there is none.
+// row returns what find returns, and the row; noRef and nil if there is none.
 func (t *store) row(a Addr, qpn uint32) (ref, *Row) {
 	x := &t.qps
 	h := x.hash(a, qpn)
@@ -186,12 +185,12 @@ func (t *store) row(a Addr, qpn uint32) (ref, *Row) {
 	return noRef, nil
 }
 
-// Elsewhere is no slot: Easily cannot tell.
+// Elsewhere is no slot: Easily returns it for a frame that it cannot handle.
 const Elsewhere Slot = -2
 
-// Easily is Plain for a frame that is hdr.Frame.Plain: the slot of its connection, or NoSlot when no row has the queue
-// pair that it goes to; Elsewhere when it is for Plain to find out, and nothing was done. fl are the flags of
-// the frame's opcode.
+// Easily does what Plain does, faster, for a frame that is hdr.Frame.Plain. It returns the slot of the frame's
+// connection, or NoSlot if no row has the queue pair that the frame goes to. It returns Elsewhere, and
+// changes nothing, if the caller has to ask Plain. fl holds the flags of the frame's opcode.
 func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, owner uint16) Slot {
 	c := (*[hdr.PlainBTH + hdr.BTHLen]byte)(b)
 	qpn := binary.BigEndian.Uint32(c[hdr.PlainBTH+4:]) & 0xFFFFFF
@@ -221,7 +220,7 @@ func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, own
 	}
 }
 
-// findID is the row with an end that calls the connection id.
+// findID returns the end at address a whose communication ID is id, or noRef.
 func (t *store) findID(a Addr, id uint32) ref {
 	x := &t.ids
 	h := x.hash(a, id)
@@ -259,11 +258,11 @@ func (t *store) delID(s Slot, client bool) {
 	}
 }
 
-// reclaim is the most rows that are looked at when there is no room, in each of
-// the ways to find some.
+// reclaim is the largest number of rows that one search for room looks at, in each of its
+// steps.
 const reclaim = 16
 
-// alloc is an empty row, not placed yet; NoSlot when the table is full.
+// alloc returns the slot of an empty row that is in no heap yet, or NoSlot if the table is full.
 func (t *Table) alloc(now clock.Time, learnt Source) Slot {
 	if len(t.free) == 0 {
 		t.sweep(now, min(reclaim, len(t.rows)))
@@ -279,7 +278,7 @@ func (t *Table) alloc(now clock.Time, learnt Source) Slot {
 	return s
 }
 
-// Remove forgets the connection in slot s.
+// Remove removes the row in slot s, if there is one, after a call of Config.OnRemove.
 func (t *Table) Remove(s Slot) {
 	if !t.Used(s) {
 		return
@@ -292,7 +291,7 @@ func (t *Table) Remove(s Slot) {
 		t.keep(r, r.LastSeen.Add(t.cfg.TimeWait))
 	}
 	if r.waits {
-		// Its queue pairs are other rows'.
+		// Other rows hold its queue pairs.
 		for _, client := range []bool{false, true} {
 			e, _ := r.ends(client)
 			if k := t.find(e.Addr, e.QPN); k != noRef {
@@ -322,17 +321,16 @@ func (t *Table) Remove(s Slot) {
 	t.free = append(t.free, s)
 }
 
-// Pin says that the caller numbers the requests of the row's server end itself
-// from now on: PSNs neither confirm nor contradict its pairing any more.
+// Pin tells the table that the caller itself gives the requests to the row's server their PSNs.
+// From this call on, PSNs neither confirm nor contradict the row's pairing.
 func (t *Table) Pin(s Slot) {
 	r := &t.rows[s]
 	r.pinned = true
 	t.rewatch(r)
 }
 
-// Sweep looks at some rows, other ones each time, and removes those whose time
-// is up; it returns how many. Called once per millisecond or so it bounds how
-// long a dead row stays.
+// Sweep looks at the next 64 rows, round robin, removes those whose time is up, and returns their
+// number. A call about once per millisecond bounds how long a dead row stays.
 func (t *Table) Sweep(now clock.Time) int { return t.sweep(now, min(64, len(t.rows))) }
 
 func (t *Table) sweep(now clock.Time, n int) int {

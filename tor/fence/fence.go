@@ -204,15 +204,16 @@ func (a *app) Reconfigure(args graph.Args) error {
 // Wants implements graph.Wanter.
 func (a *app) Wants() port.Filter { return port.Filter{RoCE: true, Bound: true} }
 
-// begin puts in force what is said, and what was left.
+// begin puts the entries of fence= in force, and those that a process before this one left.
 func (a *app) begin() {
 	a.begun = true
 	_ = a.held.begin() // newApp has looked at what it could refuse
 	a.held.add(byArgument, a.fence...)
 }
 
-// Queue pairs are bound in the kernel again and again, some at once: another app of the graph may have said otherwise
-// meanwhile. None is let go when an entry is lifted: that other app may need it bound.
+// Each interval of length every, Tick binds up to atOnce of the entries' queue pairs in the kernel. It
+// repeats this for ever, because another app of the graph may have unbound them. A queue pair stays bound
+// when its entry is lifted, because another app may need it bound.
 const (
 	every  = 100 * time.Millisecond
 	atOnce = 16
@@ -301,7 +302,7 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 }
 
-// shuts reports whether one of a client's entries is about the frame at hand.
+// shuts reports whether one of a client's entries shuts out the frame p, which is parsed in a.f.
 func (a *app) shuts(all []entry, p []byte) bool {
 	if len(all) == 0 || a.f.Op.Has(hdr.IsResponse) {
 		return false
@@ -328,7 +329,8 @@ func (a *app) shuts(all []entry, p []byte) bool {
 
 const reasonUser = 28 // consumer reject (IBTA table 102)
 
-// asked handles a datagram that may be a request; false: it is none, and passes.
+// asked handles a datagram that may be a request to the fence. It answers a request in x. It returns
+// false for any other datagram, which passes.
 func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	m, ok := a.f.CMOf(p)
 	if !ok || m.AttributeID() != hdr.ConnectRequest || m.ServiceID() != hdr.ServiceIDOfPort(hdr.FencePort) || !hdr.GoodICRC(p, &a.f) {
@@ -359,7 +361,8 @@ func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	return true
 }
 
-// decide does a request, or says why not, and as what that counts.
+// decide executes a request or refuses it. It returns the private data of the answer, and the counter
+// for the outcome.
 func (a *app) decide(c *graph.Ctx, private []byte, asker right) (told []byte, as counter.ID) {
 	var r hdr.FenceRequest
 	if !r.Parse(private) {

@@ -20,7 +20,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// entry is a client that is shut out.
+// entry names a client that is shut out, and from what.
 type entry struct {
 	client, server netip.Addr
 	qpn            uint32 // of the server's queue pair; 0: all
@@ -70,7 +70,7 @@ func parse(text string) (e entry, err error) {
 	return e, err
 }
 
-// sound reports whether an entry can be about anybody.
+// sound reports whether an entry names two different hosts and a possible queue pair.
 func (e entry) sound() bool {
 	return oneHost(e.client) && oneHost(e.server) && e.client != e.server && e.qpn <= 0xFFFFFF
 }
@@ -84,7 +84,7 @@ func (e entry) compare(o entry) int {
 	return cmp.Or(e.client.Compare(o.client), e.server.Compare(o.server), cmp.Compare(e.qpn, o.qpn), cmp.Compare(e.rkey, o.rkey))
 }
 
-// entries are those of an argument.
+// entries is the value of the argument fence=.
 type entries []entry
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -105,7 +105,7 @@ func (l *entries) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Who made an entry.
+// Sources of an entry.
 const (
 	byArgument = iota
 	byRequest
@@ -113,13 +113,14 @@ const (
 	byApp    // another function of the graph
 )
 
-// most is how many entries there can be, and mostAsked with how many none is added by request or by another function: the rest is the operator's.
+// most is the largest number of entries. From mostAsked entries on, none is added by request or by another
+// function, because the rest is reserved for the operator.
 const (
 	most      = 1024
 	mostAsked = most * 3 / 4
 )
 
-// held are the entries in force, of all workers.
+// held holds the entries in force; all workers share it. mu guards by, read, since, rights, all and kinds.
 type held struct {
 	mu   sync.Mutex
 	by   map[entry]int
@@ -128,12 +129,12 @@ type held struct {
 	read bool // what was left is in by
 	// settle is the argument of that name.
 	settle atomic.Int64
-	// since is when entries that were asked for were first asked for, of this process.
+	// since is the time at which an entry was first requested by a client in this process.
 	since map[entry]clock.Time
-	// rights are those of clients that may ask, with how many connections show each.
+	// rights holds the rights of clients that may ask, each with the number of connections that show it.
 	rights map[right]int
 	seed   maphash.Seed // of cookies
-	// all are the keys of by in order, made anew with each change; kinds are their values.
+	// all holds the keys of by in order, and kinds their values. Each change makes new slices.
 	all   []entry
 	kinds []int
 }
@@ -154,7 +155,7 @@ const (
 
 var errFormat = errors.New("fence: the state is of another version: lift the fences with the program that wrote it, or remove the file")
 
-// begin takes over what a process before this one left.
+// begin takes over, once, the entries that a process before this one left in mem.
 func (h *held) begin() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -189,7 +190,7 @@ func (h *held) begin() error {
 
 func (h *held) record(i int) []byte { return h.mem[memHead+i*recordLen:][:recordLen] }
 
-// write notes an entry, or strikes it out.
+// write puts an entry into mem if in is true, else it removes the entry from mem.
 func (h *held) write(e entry, in bool) {
 	if h.mem == nil {
 		return
@@ -220,7 +221,7 @@ func (h *held) write(e entry, in bool) {
 	}
 }
 
-// publish has workers see the entries.
+// publish makes the entries visible to the workers. The caller holds mu.
 func (h *held) publish() {
 	m := make(map[[4]byte][]entry, len(h.by))
 	for e := range h.by {
@@ -234,7 +235,7 @@ func (h *held) publish() {
 	}
 }
 
-// add puts entries in force; false when there is no room.
+// add puts entries from source by in force. It returns false, and adds none, if there is no room for all.
 func (h *held) add(by int, all ...entry) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,7 +268,8 @@ func (h *held) add(by int, all ...entry) bool {
 	return true
 }
 
-// shutOut has a client shut out from what R_Keys stand for, on request, and says when nothing of it is under way any more.
+// shutOut adds, on request, an entry like e for each R_Key. It returns the time from which on no request that
+// passed before is under way; ok is false if there is no room.
 func (h *held) shutOut(e entry, keys []uint32, now clock.Time, settle time.Duration) (settled clock.Time, ok bool) {
 	var of [hdr.FenceKeys]entry
 	all := of[:0]
@@ -288,7 +290,7 @@ func (h *held) shutOut(e entry, keys []uint32, now clock.Time, settle time.Durat
 	return settled, true
 }
 
-// lift ends entries.
+// lift removes entries, whoever made them.
 func (h *held) lift(all ...entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -300,15 +302,16 @@ func (h *held) lift(all ...entry) {
 	h.publish()
 }
 
-// list is all of them, in order; it is not changed.
+// list returns all entries in order, and their sources. The caller must not change the slices.
 func (h *held) list() (all []entry, by []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.all, h.kinds
 }
 
-// Shut has a client's requests to a server's queue pair (0: to all) shut out, for another function of the graph (graph.Ctx.Shared).
-// What has passed before may be under way for settle. It is false where there is no room, or nobody of that address.
+// Shut shuts out a client's requests to a server's queue pair (0: to all of them), for another function of the
+// graph (graph.Ctx.Shared). Requests that passed before may be under way for the time settle. ok is false if
+// there is no room, or if the arguments are no sound entry.
 func (h *held) Shut(client, server netip.Addr, qpn uint32) (settle time.Duration, ok bool) {
 	if h.begin() != nil {
 		return 0, false
@@ -317,7 +320,7 @@ func (h *held) Shut(client, server netip.Addr, qpn uint32) (settle time.Duration
 	return time.Duration(h.settle.Load()), e.sound() && h.add(byApp, e)
 }
 
-// Lift ends what Shut began in this process. Another's entry stays.
+// Lift removes an entry that Shut made in this process. An entry from another source stays.
 func (h *held) Lift(client, server netip.Addr, qpn uint32) {
 	h.mu.Lock()
 	by, ok := h.by[entry{client, server, qpn, 0}]
@@ -327,7 +330,7 @@ func (h *held) Lift(client, server netip.Addr, qpn uint32) {
 	}
 }
 
-// Shuts reports whether a client is shut out from a server's queue pair, or from all of them.
+// Shuts reports whether an entry without an R_Key shuts a client out from a server's queue pair.
 func (h *held) Shuts(client, server netip.Addr, qpn uint32) bool {
 	if !client.Is4() || h.begin() != nil {
 		return false

@@ -12,24 +12,25 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// Who may ask. A request names R_Keys, and is done only for a client that may write what they stand for, since that
-// client could spoil the memory anyway: it has a connection over which, before the fence's eyes, the server has executed
-// a WRITE or an atomic under each of them. Only what is behind all PSNs before counts, as a server acknowledges what
-// repeats an old request without looking at its R_Key; and only if the acknowledgement can be of nothing else.
+// A request to the fence names R_Keys. The fence executes it only for a client that may write under these R_Keys,
+// because such a client could spoil the memory anyway. The client proves it by a connection over which the fence
+// saw the server execute a WRITE or an atomic under each R_Key. Such a WRITE or atomic counts only if its PSN is
+// newer than all before, because a server acknowledges a repeated request without a look at its R_Key, and only if
+// the acknowledgement can belong to no other request.
 //
-// And who asks must hear answers: the first one is a cookie, which the request has to carry.
+// The asker must also receive answers: the first answer is a cookie, which the next request has to carry.
 
-// right is that a client, by its addresses, may write under an R_Key of a server's.
+// right says that a client, given by its IP and MAC address, may write under an R_Key of a server.
 type right struct {
 	client, server [4]byte
 	mac            [6]byte
 	rkey           uint32
 }
 
-// keysEach is how many R_Keys of a connection are noted: the first ones that it writes under.
+// keysEach is the number of R_Keys that are noted for a connection: the first ones under which it writes.
 const keysEach = 4
 
-// evidence is what a connection has shown.
+// evidence holds the rights that a connection has shown, and the state of the proof of the next one.
 type evidence struct {
 	top    uint32 // the highest PSN that a request had, or may have taken
 	known  bool   // top is there: the server has acknowledged something
@@ -56,7 +57,7 @@ func newWitness(env graph.Env, h *held) (*witness, error) {
 	return w, err
 }
 
-// forget ends what a connection stands for.
+// forget drops the rights that a connection has shown.
 func (w *witness) forget(s conn.Slot) {
 	e := &w.rows[s]
 	if e.n > 0 {
@@ -65,7 +66,7 @@ func (w *witness) forget(s conn.Slot) {
 	*e = evidence{}
 }
 
-// see watches a frame of a reliable connection, or a datagram of the connection manager.
+// see takes note of a frame of a reliable connection, or of a datagram of the connection manager.
 func (w *witness) see(now clock.Time, p []byte, f *hdr.Frame, fromClients bool) {
 	ends, ok := conn.EndsOf(p, f)
 	if !ok {
@@ -93,7 +94,7 @@ func (w *witness) see(now clock.Time, p []byte, f *hdr.Frame, fromClients bool) 
 	}
 }
 
-// after reports whether a PSN comes behind another.
+// after reports whether PSN a is newer than PSN b.
 func after(a, b uint32) bool { return (a-b-1)&0xFFFFFF < 1<<23-1 }
 
 func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
@@ -151,7 +152,7 @@ func (w *witness) response(s conn.Slot, p []byte, f *hdr.Frame) {
 	}
 }
 
-// own and disown count the connections that show a right.
+// own counts one more connection that shows right r; disown counts one less for each right.
 func (h *held) own(r right) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +169,7 @@ func (h *held) disown(all []right) {
 	}
 }
 
-// owns reports whether a client may write under R_Keys.
+// owns reports whether the client of r may write under all of keys; it is false for no keys.
 func (h *held) owns(r right, keys []uint32) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -180,10 +181,11 @@ func (h *held) owns(r right, keys []uint32) bool {
 	return len(keys) > 0
 }
 
-// cookieAge is how long a cookie is good, at least.
+// cookieAge is the shortest time for which a cookie is valid; the longest is twice as long.
 const cookieAge = 8 * time.Second
 
-// cookie is what a request of an asker's must carry now, or must have carried just before.
+// cookie returns the cookie that asker's request about an entry must carry in the current period of
+// length cookieAge (ago 0), or in the period before (ago 1). It is never 0.
 func (h *held) cookie(asker right, about entry, now clock.Time, ago int64) uint64 {
 	var m maphash.Hash
 	m.SetSeed(h.seed)

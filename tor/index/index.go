@@ -14,7 +14,7 @@ type Index struct {
 	mask uint32
 }
 
-// New makes an index for at most n slots, at most half full.
+// New makes an index for at most n slots. It has at least 2n elements, so that it is at most half full.
 func New(n int) Index {
 	size := 2
 	for size < 2*n {
@@ -23,19 +23,19 @@ func New(n int) Index {
 	return Index{E: make([]uint64, size), mask: uint32(size - 1)}
 }
 
-// Start is the first position to look at for hash h.
+// Start returns the first position to look at for hash h.
 func (x *Index) Start(h uint32) uint32 { return h & x.mask }
 
-// Next is the position after p.
+// Next returns the position after p.
 func (x *Index) Next(p uint32) uint32 { return (p + 1) & x.mask }
 
-// Slot is the slot at position p, if its hash is h.
+// Slot returns the slot at position p, and whether its hash is h. Position p must not be empty.
 func (x *Index) Slot(p, h uint32) (int32, bool) {
 	v := x.E[p]
 	return int32(uint32(v)) - 1, uint32(v>>32) == h
 }
 
-// Put adds a slot, not below 0; no more of them than New was told.
+// Put adds a slot, which must be at least 0. The index must not hold more slots than New was told.
 func (x *Index) Put(h uint32, slot int32) {
 	p := x.Start(h)
 	for x.E[p] != 0 {
@@ -44,7 +44,7 @@ func (x *Index) Put(h uint32, slot int32) {
 	x.E[p] = uint64(h)<<32 | uint64(uint32(slot+1))
 }
 
-// Del takes a slot out; nothing when it is not there.
+// Del removes a slot with hash h; it does nothing if the index does not hold it.
 func (x *Index) Del(h uint32, slot int32) {
 	p := x.Start(h)
 	for {
@@ -56,7 +56,7 @@ func (x *Index) Del(h uint32, slot int32) {
 		}
 		p = x.Next(p)
 	}
-	// Shift back what would not be found any more past the hole.
+	// Shift back the elements that a search would not find behind the hole.
 	hole := p
 	for p = x.Next(p); x.E[p] != 0; p = x.Next(p) {
 		home := x.Start(uint32(x.E[p] >> 32))
@@ -68,10 +68,10 @@ func (x *Index) Del(h uint32, slot int32) {
 	x.E[hole] = 0
 }
 
-// Bytes is the index's memory.
+// Bytes returns the size of the index's memory in bytes.
 func (x *Index) Bytes() int { return len(x.E) * 8 }
 
-// Mix is the 64-bit finaliser of MurmurHash3.
+// Mix returns x mixed by the 64-bit finaliser of MurmurHash3.
 func Mix(x uint64) uint64 {
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
