@@ -320,8 +320,8 @@ func TestDirections(t *testing.T) {
 	want(t, "requests keep their order", leaves(t, s), "0 1")
 }
 
-// TestRerouteInOrder: packets that wait while their route is changed run in the order in which they arrived,
-// whatever their numbers: one that was served last would keep all of its flow from leaving.
+// TestRerouteInOrder: packets that wait while their route is changed run in the order in which they arrived, whatever their numbers: one that was
+// served last would keep all of its flow from leaving.
 func TestRerouteInOrder(t *testing.T) {
 	for _, spread := range []Spread{PerFlow, RoundRobin, LeastLoaded} {
 		s := small(t, 1, 1)
@@ -348,8 +348,7 @@ func TestRerouteInOrder(t *testing.T) {
 	}
 }
 
-// TestRerouteTogether: of two routes that are changed together, as the two directions of a DAG are, packets run
-// in the order in which they arrived, too.
+// TestRerouteTogether: of two routes that are changed together, as the two directions of a DAG are, packets run in the order in which they arrived, too.
 func TestRerouteTogether(t *testing.T) {
 	s := small(t, 1, 1)
 	there, back := line(Visit{0, 3}), line(Visit{0, 3})
@@ -774,8 +773,8 @@ func TestChooseNobody(t *testing.T) {
 	}
 }
 
-// Two branches of a stage, each a task of a chain with two instances, go to both: by turns alone all packets
-// would have the first task in one instance and the second in the other.
+// Two branches of a stage, each a task of a chain with two instances, go to both: by turns alone all packets would have the
+// first task in one instance and the second in the other.
 func TestBranchesShareInstances(t *testing.T) {
 	s, err := New(Config{Packets: 16, Store: 1 << 16, Regions: 2, Chains: 1, Routes: 1, Tenants: 1, Branches: 2})
 	ok(t, err)

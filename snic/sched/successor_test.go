@@ -2,9 +2,8 @@ package sched
 
 import "testing"
 
-// TestInherit: a packet in the middle of its way, whose next task is in a chain that has left all regions, goes
-// to the chain that has the task now, or waits until that is there; where the task is nowhere it is dropped.
-// Later packets of its flow do not pass it.
+// TestInherit: a packet in the middle of its way, whose next task is in a chain that has left all regions, goes to the chain that has the
+// task now, or waits until that is there; where the task is nowhere it is dropped. Later packets of its flow do not pass it.
 func TestInherit(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -117,8 +116,8 @@ func TestInheritInParts(t *testing.T) {
 	ok(t, s.Check())
 }
 
-// TestInheritBeside: two packets of a flow, of which the second waits in one branch as it is on another plan
-// than the first. As soon as an inheritance in the other branch gives both the same plan, it waits no longer.
+// TestInheritBeside: two packets of a flow, of which the second waits in one branch as it is on another plan than the first. As soon as
+// an inheritance in the other branch gives both the same plan, it waits no longer.
 func TestInheritBeside(t *testing.T) {
 	for _, first := range []bool{true, false} { // whether the first packet inherits first
 		s, err := New(Config{Packets: 16, Store: 1 << 16, Regions: 5, Chains: 5, Routes: 1, Tenants: 1, Branches: 2,
