@@ -12,10 +12,10 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Messages of Pagers are, big-endian: the letter P, version, sort, 0, from and to (16 bits each),
-// the incarnation of the session, the number of the request, the lowest number that its sender still
-// waits for, the page's number (64 bits each); and a page where one goes along. A
-// request goes from the page's owner, and its answer has its number. An owner that is told that its incarnation is stale (which one is there is in the
+// Messages of Pagers are, big-endian: the letter P, version, sort, 0, from and to (16 bits each), the
+// incarnation of the session, the number of the request, the lowest number that its sender still waits for, the
+// page's number (64 bits each); and a page where one goes along. A request goes from the page's owner, and its
+// answer has its number. An owner that is told that its incarnation is stale (which one is there is in the
 // place of the page's number) goes on as the one after that. So an incarnation may be any number that those
 // before have not had, such as the time by whatever clock.
 const (
@@ -262,7 +262,8 @@ func (p *Pager) Lost(now clock.Time, peer int) {
 	p.forget(w)
 }
 
-// leave gives up the pages that a peer keeps or is asked to keep. The next request has a greater incarnation than inc.
+// leave gives up the pages that a peer keeps or is asked to keep. The next request has a greater incarnation
+// than inc.
 func (p *Pager) leave(now clock.Time, peer int, inc uint64) {
 	w := &p.with[peer]
 	asks := w.asks
