@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// View is a board as it is: what Report shows of a worker.
+// View describes the present state of a board, as Report shows it for a worker.
 type View struct {
 	Regions []RegionView `json:"regions"`
 	Tasks   []TaskView   `json:"tasks"`
@@ -25,7 +25,7 @@ type View struct {
 	Pool    *PoolView    `json:"pool,omitempty"`
 }
 
-// PoolView is a board's part in its pool.
+// PoolView describes a board's part in its pool.
 type PoolView struct {
 	Board    int        `json:"board"`
 	Sent     uint64     `json:"sent"`     // frames to peers
@@ -38,7 +38,7 @@ type PoolView struct {
 	Stays    []AwayView `json:"stays"`
 }
 
-// PeerView is another board, as it was when it was heard of last.
+// PeerView describes another board, as its last message told.
 type PeerView struct {
 	Board   int     `json:"board"`
 	Same    bool    `json:"same"`    // it has the same deployment; others are not used
@@ -49,8 +49,8 @@ type PeerView struct {
 	Load    float64 `json:"load_bit_per_s"`
 }
 
-// AwayView is a DAG of this board at a peer, or of a peer here; or one that is not
-// given to peers.
+// AwayView describes a DAG of this board at a peer, a DAG of a peer on this board, or a DAG that is
+// not given to peers.
 type AwayView struct {
 	UID   uint32 `json:"uid"`
 	Run   string `json:"run"`
@@ -61,7 +61,7 @@ type AwayView struct {
 	Copied float64 `json:"copied_s,omitempty"`
 }
 
-// RegionView is a region.
+// RegionView describes a region.
 type RegionView struct {
 	Region   int          `json:"region"`
 	State    string       `json:"state"`
@@ -79,14 +79,14 @@ type RegionView struct {
 	Stopping float64 `json:"stopping"`
 }
 
-// CreditView is the credits of a task in a region.
+// CreditView describes the credits of a task in a region.
 type CreditView struct {
 	Task string `json:"task"`
 	Free int    `json:"free"`
 	Of   int    `json:"of"`
 }
 
-// TaskView is a network task.
+// TaskView describes a network task.
 type TaskView struct {
 	Task       string  `json:"task"`
 	Kind       string  `json:"kind"`
@@ -103,7 +103,7 @@ type TaskView struct {
 	Memory *TaskMemory `json:"memory,omitempty"` // none: it has no memory of the board
 }
 
-// DAGView is a DAG.
+// DAGView describes a DAG.
 type DAGView struct {
 	UID    uint32 `json:"uid"`
 	Tenant string `json:"tenant"`
@@ -121,8 +121,8 @@ type DAGView struct {
 	Rate      float64  `json:"offered_bit_per_s"` // of the last 100 ms
 }
 
-// TenantView is a tenant. Share and Grant are means of the last 100 ms, Limit and Bottleneck of the last epoch, for
-// those that got less than they asked for in it.
+// TenantView describes a tenant. Share and Grant are means over the last 100 ms. Limit and Bottleneck are of the last
+// epoch, and set only if the tenant got less than it asked for.
 type TenantView struct {
 	Tenant     string        `json:"tenant"`
 	Weight     float64       `json:"weight"`
@@ -135,14 +135,14 @@ type TenantView struct {
 	Memory     *TenantMemory `json:"memory,omitempty"` // none: its tasks have no memory of the board
 }
 
-// EventView is something that happened to a region.
+// EventView describes an event of a region.
 type EventView struct {
 	AgoSec float64      `json:"ago_s"`
 	Text   string       `json:"text"`
 	Event  region.Event `json:"-"`
 }
 
-// RegionTotals are what the regions of a board have, and have done, together.
+// RegionTotals holds sums over the regions of a board.
 type RegionTotals struct {
 	Inside    int    `json:"inside_packets"`
 	Stored    int    `json:"stored_bytes"` // in the packet store
