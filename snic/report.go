@@ -111,7 +111,8 @@ type DAGView struct {
 	// Stages are how it runs now: one after the other, each of branches side by side.
 	Stages  [][]string `json:"stages"`
 	Through []string   `json:"through"` // chains, tasks that it skips in parentheses
-	// Aside is through which other chains some of its flows go, as those have too much, and AsidePart which part of the bytes that is.
+	// Aside is through which other chains some of its flows go, as those have too much, and AsidePart which
+	// part of the bytes that is.
 	Aside     []string `json:"aside,omitempty"`
 	AsidePart float64  `json:"aside_part,omitempty"`
 	State     string   `json:"state"` // ready, waiting for a region, at the endpoint, stopped by a fault of a task, or refused
@@ -156,12 +157,12 @@ type RegionTotals struct {
 	ScaledIn  uint64 `json:"scaled_in"`
 	Moved     uint64 `json:"moved_flows"`    // groups of flows, from a full instance to another
 	OneFlow   uint64 `json:"one_flow_times"` // times that one flow alone became too much for an instance
-	// Busy is which part of its time the worker needs for what comes, a mean over about a monitor period: more than 1 where there is too
-	// much. 0 where it is not measured what tasks cost, as in replay.
+	// Busy is which part of its time the worker needs for what comes, a mean over about a monitor period: more
+	// than 1 where there is too much. 0 where it is not measured what tasks cost, as in replay.
 	Busy float64 `json:"worker_busy"`
 }
 
-// BoardView is the rest.
+// BoardView describes a board as a whole.
 type BoardView struct {
 	RegionTotals
 	Bulk      uint64       `json:"bulk"` // packets that ran through at once
@@ -174,7 +175,8 @@ type BoardView struct {
 	Memory    *BoardMemory `json:"memory,omitempty"`
 }
 
-// Report is the board's View.
+// Report returns the board's View, or a graph.Gradual that makes it piece by piece if there are many DAGs and
+// tenants.
 func (b *board) Report() any {
 	r := reporting{b: b, dags: []DAGView{}, tenants: []TenantView{}, number: map[string]int{},
 		numbers: len(b.cat.tenants), services: len(b.cat.services), deployed: b.deployment.Tenants}
@@ -227,7 +229,7 @@ func (r *reporting) look(n int) (more bool) {
 	return true
 }
 
-// value is the View, with what is made in one go.
+// value returns the View, with those parts that are made in one go.
 func (r *reporting) value() any {
 	b := r.b
 	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: r.dags, Tenants: r.tenants, Events: []EventView{}, Board: b.boardView()}
