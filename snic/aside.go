@@ -12,7 +12,7 @@ import (
 // besides is the first number of routes for flows that go aside.
 const besides = 2 * inLine
 
-// spills is how many DAGs are tried, the largest first, until one has another way.
+// spills is the largest number of DAGs that are tried, the largest DAG first, until one has another way.
 const spills = 8
 
 // aside is the part of a DAG's flows that goes through other chains, because the DAG's own chains have too much. Flows are taken by
@@ -45,7 +45,7 @@ func (ig *ingress) count(a *aside, g *group) {
 	}
 }
 
-// through is all visits of a DAG, including those of flows that go aside.
+// through returns all visits of a DAG, including those of flows that go aside.
 func (s *service) through() []sched.Visit {
 	if s.aside == nil {
 		return s.visits
@@ -53,7 +53,7 @@ func (s *service) through() []sched.Visit {
 	return slices.Concat(s.visits, s.aside.visits)
 }
 
-// asides is how many of a DAG's recent bytes go aside.
+// asides returns how many of a DAG's recent bytes go aside.
 func (cat *catalog) asides(s *service) int64 {
 	if s.aside == nil {
 		return 0

@@ -468,7 +468,7 @@ func (b *board) Tick(c *graph.Ctx) clock.Time {
 	return next
 }
 
-// Reconfigure takes a deployment that Inside puts in force.
+// Reconfigure takes a deployment, which Inside will put in force.
 func (b *board) Reconfigure(args graph.Args) error {
 	s, err := b.parse(args)
 	if err != nil {
@@ -533,7 +533,7 @@ func (b *board) takes(s *settings) bool {
 		s.memory == b.fixed.memory && s.page == b.fixed.page && s.promise == b.fixed.promise && s.lossless == b.fixed.lossless
 }
 
-// Held is how many frames wait on the board, outside of tasks.
+// Held returns how many frames wait on the board, outside of tasks.
 func (b *board) Held() int {
 	return b.runner.held + b.gates.paused + b.gates.late + b.ingress.lobby.frames
 }
@@ -550,7 +550,7 @@ func (b *board) Flush(c *graph.Ctx) {
 	b.runner.pump(c)
 }
 
-// Stop gives up what tasks hold, and what waits.
+// Stop gives up the frames that tasks hold, and those that wait.
 func (b *board) Stop(c *graph.Ctx) {
 	b.gates.stopPauses(c)
 	b.gates.stopLates(c)

@@ -144,8 +144,8 @@ DAGs for each other: see the flags there, and quillon snic pool. A board that is
 stopped gives them back with their state; one with more than 16 MB of it stays until the
 end: run says so, and its exit status is 1.`
 
-// Kind declares snic, whose tasks may be any functions. What these do to packets it knows
-// (graph.Kind.Effects).
+// Kind returns the kind snic, whose tasks may be any of the functions. It knows from graph.Kind.Effects
+// what these do to packets.
 func Kind(functions ...graph.Kind) *graph.Kind {
 	l := newLibrary(functions)
 	k := &graph.Kind{

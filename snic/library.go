@@ -133,8 +133,8 @@ func (l *library) check(s *dag.Spec, kind func(kind string, args map[string]stri
 	return c.Check(dag.Known{Kind: kind})
 }
 
-// Check reads what a deployment says, as a board does that knows these functions. kind says what
-// is wrong with a network function and its arguments; nil: nothing is.
+// Check checks a deployment as a board does that knows these functions. kind returns an error for a
+// network function with wrong arguments; if kind is nil, all arguments are accepted.
 func Check(s *dag.Spec, functions []graph.Kind, kind func(kind string, args map[string]string) error) (*dag.Deployment, error) {
 	return newLibrary(functions).check(s, kind)
 }

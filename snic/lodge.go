@@ -468,7 +468,7 @@ func (gt *gates) hand(c *graph.Ctx, s *service, w way, x *packet.Buf, waited boo
 	}
 }
 
-// Taken runs frames that came in elsewhere, and were let in there.
+// Taken runs frames that came in, and were let in, at another worker.
 func (b *board) Taken(c *graph.Ctx, frames *packet.Batch) {
 	if b.split.spent.clock != nil {
 		b.split.breathe(c.Now(), frames.Len())

@@ -434,7 +434,7 @@ func (t *task) fell() {
 	t.vacate()
 }
 
-// TaskMemory is what a task has of the board's memory.
+// TaskMemory says how much of the board's memory a task has.
 type TaskMemory struct {
 	Declared int64  `json:"declared_bytes"`
 	Reserved int64  `json:"reserved_bytes"`
@@ -446,13 +446,13 @@ type TaskMemory struct {
 	Refused  uint64 `json:"refused"`
 }
 
-// TenantMemory is what a tenant has of the board's memory, and has a right to: with fair=off nothing.
+// TenantMemory says how much of the board's memory a tenant has, and has a right to (0 with fair=off).
 type TenantMemory struct {
 	Held  int64 `json:"held_bytes"` // with what it waits for
 	Share int64 `json:"share_bytes"`
 }
 
-// BoardMemory is the memory of a board.
+// BoardMemory describes the memory of a board.
 type BoardMemory struct {
 	Bytes int64 `json:"bytes"`
 	Page  int64 `json:"page_bytes"`

@@ -185,15 +185,15 @@ func (p *pages) poll(now clock.Time) {
 	}
 }
 
-// CarryPages has messages about pages sent by a Carrier, from now on. Without one no page leaves the board.
+// CarryPages sets the Carrier that sends messages about pages. Without a Carrier no page leaves the board.
 func (p *Peering) CarryPages(by pool.Carrier) { p.pages.by = by }
 
-// Page takes a message about a page; what is none is left alone.
+// Page takes a message about a page, and ignores other messages.
 func (p *Peering) Page(now clock.Time, message []byte) {
 	if p.pages.by != nil && p.pages.Input(now, message) == nil {
 		p.pages.poll(now)
 	}
 }
 
-// Keeps is how many pages the board keeps for peers.
+// Keeps returns how many pages the board keeps for peers.
 func (p *Peering) Keeps() int { return p.pages.Kept() }

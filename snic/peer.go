@@ -29,7 +29,7 @@ const (
 	outerLen = hdr.EthernetLen + hdr.NSHLen
 )
 
-// MaxPeers is how many boards a pool has at most: a way has 6 bits for a peer.
+// MaxPeers is the largest number of boards in a pool: a way has 6 bits for a peer.
 const MaxPeers = 63
 
 // asideFor is the time after which a DAG that no peer takes is offered again.
@@ -962,9 +962,9 @@ type boardState struct {
 	fresh      bool // the board has not been asked before
 }
 
-// Peering joins a board, which is an app in its worker, with its part of the
-// pool, which is a pool.Node somewhere else. It is the Node's Host and takes its
-// events; all of its methods are called by those who may use the Node.
+// Peering joins a board, which is an app in its workers, with its part of the pool, a pool.Node
+// elsewhere. It is the Node's Host and takes its events. Only callers that may use the Node may
+// call its methods.
 type Peering struct {
 	number   int
 	mac      [6]byte
@@ -1050,7 +1050,7 @@ func NewPeering(number int, mac [6]byte) *Peering {
 	return p
 }
 
-// On takes an event.
+// On takes an event of the Node.
 func (p *Peering) On(n *pool.Node, now clock.Time, e pool.Event) {
 	switch e.Kind {
 	case pool.PeerLost:
@@ -1237,7 +1237,7 @@ func (t *boardState) home(i int) int {
 	return t.homes[i]
 }
 
-// Remains describes what the board has of others, which is lost with this board; stuck: none of it can go elsewhere.
+// Remains describes what the board has of peers, which is lost with this board. stuck says that none of it can move.
 func (p *Peering) Remains(n *pool.Node) (what []string, stuck bool) {
 	stuck = p.Keeps() == 0
 	for _, g := range n.Guests() {

@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// View is a board as it is: what Report shows of a worker.
+// View describes the present state of a board, as Report shows it for a worker.
 type View struct {
 	Regions []RegionView `json:"regions"`
 	Tasks   []TaskView   `json:"tasks"`
@@ -25,7 +25,7 @@ type View struct {
 	Pool    *PoolView    `json:"pool,omitempty"`
 }
 
-// PoolView is a board's part in its pool.
+// PoolView describes a board's part in its pool.
 type PoolView struct {
 	Board    int        `json:"board"`
 	Sent     uint64     `json:"sent"`     // frames to peers
@@ -38,7 +38,7 @@ type PoolView struct {
 	Stays    []AwayView `json:"stays"`
 }
 
-// PeerView is another board, as it was when it was heard of last.
+// PeerView describes another board, as its last message told.
 type PeerView struct {
 	Board   int     `json:"board"`
 	Same    bool    `json:"same"`    // it has the same deployment; others are not used
@@ -49,8 +49,8 @@ type PeerView struct {
 	Load    float64 `json:"load_bit_per_s"`
 }
 
-// AwayView is a DAG of this board at a peer, or of a peer here; or one that is not
-// given to peers.
+// AwayView describes a DAG of this board at a peer, a DAG of a peer on this board, or a DAG that is
+// not given to peers.
 type AwayView struct {
 	UID   uint32 `json:"uid"`
 	Run   string `json:"run"`
@@ -61,7 +61,7 @@ type AwayView struct {
 	Copied float64 `json:"copied_s,omitempty"`
 }
 
-// RegionView is a region.
+// RegionView describes a region.
 type RegionView struct {
 	Region   int          `json:"region"`
 	State    string       `json:"state"`
@@ -79,14 +79,14 @@ type RegionView struct {
 	Stopping float64 `json:"stopping"`
 }
 
-// CreditView is the credits of a task in a region.
+// CreditView describes the credits of a task in a region.
 type CreditView struct {
 	Task string `json:"task"`
 	Free int    `json:"free"`
 	Of   int    `json:"of"`
 }
 
-// TaskView is a network task.
+// TaskView describes a network task.
 type TaskView struct {
 	Task       string  `json:"task"`
 	Kind       string  `json:"kind"`
@@ -103,7 +103,7 @@ type TaskView struct {
 	Memory *TaskMemory `json:"memory,omitempty"` // none: it has no memory of the board
 }
 
-// DAGView is a DAG.
+// DAGView describes a DAG.
 type DAGView struct {
 	UID    uint32 `json:"uid"`
 	Tenant string `json:"tenant"`
@@ -111,7 +111,8 @@ type DAGView struct {
 	// Stages are how it runs now: one after the other, each of branches side by side.
 	Stages  [][]string `json:"stages"`
 	Through []string   `json:"through"` // chains, tasks that it skips in parentheses
-	// Aside is through which other chains some of its flows go, as those have too much, and AsidePart which part of the bytes that is.
+	// Aside is through which other chains some of its flows go, as those have too much, and AsidePart which
+	// part of the bytes that is.
 	Aside     []string `json:"aside,omitempty"`
 	AsidePart float64  `json:"aside_part,omitempty"`
 	State     string   `json:"state"` // ready, waiting for a region, at the endpoint, stopped by a fault of a task, or refused
@@ -121,8 +122,8 @@ type DAGView struct {
 	Rate      float64  `json:"offered_bit_per_s"` // of the last 100 ms
 }
 
-// TenantView is a tenant. Share and Grant are means of the last 100 ms, Limit and Bottleneck of the last epoch, for
-// those that got less than they asked for in it.
+// TenantView describes a tenant. Share and Grant are means over the last 100 ms. Limit and Bottleneck are of the last
+// epoch, and set only if the tenant got less than it asked for.
 type TenantView struct {
 	Tenant     string        `json:"tenant"`
 	Weight     float64       `json:"weight"`
@@ -135,14 +136,14 @@ type TenantView struct {
 	Memory     *TenantMemory `json:"memory,omitempty"` // none: its tasks have no memory of the board
 }
 
-// EventView is something that happened to a region.
+// EventView describes an event of a region.
 type EventView struct {
 	AgoSec float64      `json:"ago_s"`
 	Text   string       `json:"text"`
 	Event  region.Event `json:"-"`
 }
 
-// RegionTotals are what the regions of a board have, and have done, together.
+// RegionTotals holds sums over the regions of a board.
 type RegionTotals struct {
 	Inside    int    `json:"inside_packets"`
 	Stored    int    `json:"stored_bytes"` // in the packet store
@@ -156,12 +157,12 @@ type RegionTotals struct {
 	ScaledIn  uint64 `json:"scaled_in"`
 	Moved     uint64 `json:"moved_flows"`    // groups of flows, from a full instance to another
 	OneFlow   uint64 `json:"one_flow_times"` // times that one flow alone became too much for an instance
-	// Busy is which part of its time the worker needs for what comes, a mean over about a monitor period: more than 1 where there is too
-	// much. 0 where it is not measured what tasks cost, as in replay.
+	// Busy is which part of its time the worker needs for what comes, a mean over about a monitor period: more
+	// than 1 where there is too much. 0 where it is not measured what tasks cost, as in replay.
 	Busy float64 `json:"worker_busy"`
 }
 
-// BoardView is the rest.
+// BoardView describes a board as a whole.
 type BoardView struct {
 	RegionTotals
 	Bulk      uint64       `json:"bulk"` // packets that ran through at once
@@ -174,7 +175,8 @@ type BoardView struct {
 	Memory    *BoardMemory `json:"memory,omitempty"`
 }
 
-// Report is the board's View.
+// Report returns the board's View, or a graph.Gradual that makes it piece by piece if there are many DAGs and
+// tenants.
 func (b *board) Report() any {
 	r := reporting{b: b, dags: []DAGView{}, tenants: []TenantView{}, number: map[string]int{},
 		numbers: len(b.cat.tenants), services: len(b.cat.services), deployed: b.deployment.Tenants}
@@ -227,7 +229,7 @@ func (r *reporting) look(n int) (more bool) {
 	return true
 }
 
-// value is the View, with what is made in one go.
+// value returns the View, with those parts that are made in one go.
 func (r *reporting) value() any {
 	b := r.b
 	v := View{Regions: b.regionViews(), Tasks: b.taskViews(), DAGs: r.dags, Tenants: r.tenants, Events: []EventView{}, Board: b.boardView()}

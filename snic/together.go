@@ -9,12 +9,12 @@ import (
 	"github.com/quillon/quillon/snic/sched"
 )
 
-// What most packets on the full road do: they begin with others of their group, wait in the same tasks, and come back with others. It is
-// done for all of them at once, in loops that a processor has no trouble with. Whatever else may happen to a packet is done for that
-// packet alone (run.go), from where it differs.
+// This file handles groups of packets on the full road: most packets begin together with others of their group,
+// wait in the same tasks, and come back together. Simple loops handle all packets of a group at once. A packet
+// that differs is handled alone from that point on (run.go).
 
-// open has n packets of a route begin at once when they come to the scheduler, if they can and all tasks that they begin with take a
-// modelled time. It returns their runs, for start.
+// open has n packets of a route begin at once when they come to the scheduler, if they can and all tasks that
+// they begin with take a modelled time. It returns their runs, for start.
 func (rn *runner) open(d *service, route, n int) []sched.Run {
 	if rn.set.pass > 0 || rn.work.n > 0 || d.aside != nil {
 		return nil
@@ -47,7 +47,8 @@ func (rn *runner) start(c *graph.Ctx, runs []sched.Run) {
 	rn.began = rn.began[:0]
 }
 
-// enqueue has lanes wait in task t, whose time is modelled, in d, the delay of number slot: those that lie by lanes' number after each of first.
+// enqueue has lanes wait in task t, whose time is modelled, in d, the delay of number slot: those that lie by
+// lanes' number after each of first.
 func (rn *runner) enqueue(c *graph.Ctx, slot int, d *delay, t *task, after int32, first ...int32) {
 	start := max(c.Now(), d.busy)
 	if start > d.busy {
@@ -81,7 +82,8 @@ func (rn *runner) enqueue(c *graph.Ctx, slot int, d *delay, t *task, after int32
 	d.q = q
 }
 
-// feedAlike is feed for the first of the frames, as long as nothing is to be decided about any of them. It returns how many it fed.
+// feedAlike is feed for the first of the frames, as long as nothing is to be decided about any of them. It
+// returns how many it fed.
 func (rn *runner) feedAlike(c *graph.Ctx, t *task, frames []delayed) int {
 	if len(frames) < 2 || rn.split.spent.clock != nil || !t.quiet || t.halted || t.absent() {
 		return 0
@@ -109,8 +111,8 @@ func (rn *runner) feedAlike(c *graph.Ctx, t *task, frames []delayed) int {
 	return len(fed)
 }
 
-// passed takes the frames that a task has let go of, if they are those that the task was given, in their order: what sweep does then.
-// It reports false, and has done nothing, if they are not.
+// passed does the work of sweep for the usual case: the frames that a task has let go are those that the task
+// was given, in their order. It takes these frames. In other cases it does nothing and returns false.
 func (rn *runner) passed(c *graph.Ctx, t *task, out int) bool {
 	frames := t.in.Only(out)
 	if t.holds || len(frames) != len(rn.fed) {

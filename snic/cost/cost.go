@@ -1,6 +1,5 @@
-// Package cost is what a rack's network costs: to buy (CapEx), for each
-// endpoint and of five designs, and to run (OpEx), by the time that regions are
-// used. Prices are numbers without a currency.
+// Package cost computes what a rack's network costs: to buy (CapEx), for each endpoint and for five
+// designs, and to run (OpEx), by the time that regions are used. Prices are numbers without a currency.
 //
 // # CapEx
 //
@@ -14,21 +13,19 @@
 //	sNIC, switch-attached small NIC + cable + port       + NIC·(1-r + r·c) + (port + cable)/K
 //	sNIC, middle layer    small NIC + short cable        + NIC·(1-r + r·c) + (port + cable)/K
 //
-// The first part is the endpoint's own: a whole NIC, or one with the physical
-// and link layers alone; and its cable, to a port of the switch or, shorter, to
-// the shared device. The second is its part of the shared device: of its
-// tasks, provisioned for the peak of the sum where the device scales them, for
-// the sum of peaks where it does not; of everything else in it; and of the port
-// and cable that join it to the switch.
+// The first column is for the endpoint alone: a whole NIC, or a NIC with only the physical and link
+// layers; and a cable to a port of the switch or, shorter, to the shared device. The second column is
+// the endpoint's part of the shared device: of its tasks, provisioned for the peak of the sum if the
+// device scales them, else for the sum of peaks; of everything else in it; and of the port and cable
+// that join it to the switch.
 //
-// The source's appendix is not at hand. The formulas were derived from its
-// parameters and the five bars of its figure 5.8 (849.999, 1037.499, 747.499,
-// 690.999, 401.000), which they reproduce to the cent, and from what section
-// 5.7.1 says of each design. Three readings are choices that the bars allow, and
-// do not settle:
+// The source's appendix with its formulas is not available. These formulas are derived from its
+// parameters, from the five bars of its figure 5.8 (849.999, 1037.499, 747.499, 690.999, 401.000), which
+// they reproduce to the cent, and from the text of section 5.7.1 about each design. Three choices
+// agree with the bars, but other choices would, too:
 //
-//   - What is not tasks (1-r) is paid once for each endpoint. It could also be
-//     read as growing with a device's ports; the sum is the same.
+//   - The part of a NIC that is not tasks (1-r) is paid once for each endpoint. It could also
+//     grow with the number of a device's ports; the sum is the same.
 //   - NIC-enhanced switch: "added switch ports and NICs" is read as a whole NIC
 //     for each endpoint at the switch, joined to it by one port and cable for K.
 //   - c is rounded to 0.23, which is figure 5.2's Hadoop, rack over not
@@ -36,11 +33,10 @@
 //
 // # OpEx
 //
-// As the source counts: only the time and amount of regions that are actually
-// accessed, because only those draw dynamic power; a region that is programmed
-// and idle costs nothing. A region being reconfigured counts as accessed, since
-// the source has its OpEx rise with every relaunch. A rack that provisions statically
-// pays for its regions all the time.
+// OpEx counts as the source does: only the time of regions that are accessed, because only these draw
+// dynamic power; a region that is programmed and idle costs nothing. A region that is being reconfigured
+// counts as accessed, because the source's OpEx rises with every relaunch. A rack that provisions
+// statically pays for its regions all the time.
 //
 // Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), sections 5.7.1 and
 // 5.7.2.
@@ -63,7 +59,7 @@ type Prices struct {
 	Tasks float64 `json:"task_share"`
 }
 
-// Published are the source's prices.
+// Published returns the source's prices.
 func Published() Prices {
 	return Prices{Port: 250, NIC: 500, SmallNIC: 100, Cable: 100, ShortCable: 60, Tasks: 0.9}
 }
@@ -75,7 +71,7 @@ const (
 	PublishedPeaks   = 0.23
 )
 
-// Check says which price cannot be.
+// Check returns an error for a price that is not possible.
 func (p Prices) Check() error {
 	for _, c := range []struct {
 		name string
@@ -91,7 +87,7 @@ func (p Prices) Check() error {
 	return nil
 }
 
-// Design is how a rack's network tasks are placed.
+// Design says how a rack's network tasks are placed.
 type Design uint8
 
 // Designs.
@@ -108,7 +104,7 @@ func (d Design) String() string {
 	return [...]string{"no disaggregation", "NIC-enhanced switch", "multi-host NIC", "sNIC, switch-attached", "sNIC, middle layer"}[d]
 }
 
-// Bill is what an endpoint pays for.
+// Bill lists what an endpoint pays for.
 type Bill struct {
 	NIC    float64 `json:"nic"`    // at the endpoint
 	Cable  float64 `json:"cable"`  // of the endpoint
@@ -117,11 +113,11 @@ type Bill struct {
 	Uplink float64 `json:"uplink"` // its part of the device's port and cable
 }
 
-// Total is the sum.
+// Total returns the sum of a Bill.
 func (b Bill) Total() float64 { return b.NIC + b.Cable + b.Port + b.Device + b.Uplink }
 
-// CapEx is the bill of an endpoint where so many endpoints share a device, and
-// need peaks of what they need apart (from 0 to 1).
+// CapEx returns the bill of an endpoint in a design where sharing endpoints share a device. peaks is the
+// peak of the sum of their loads over the sum of their peaks, from 0 to 1.
 func (p Prices) CapEx(d Design, sharing, peaks float64) Bill {
 	if d == NotDisaggregated {
 		return Bill{NIC: p.NIC, Cable: p.Cable, Port: p.Port}
@@ -136,7 +132,7 @@ func (p Prices) CapEx(d Design, sharing, peaks float64) Bill {
 	return b
 }
 
-// Running is the price of running regions.
+// Running holds the prices of running regions.
 type Running struct {
 	// RegionHour is the price of an hour of one region.
 	RegionHour float64 `json:"region_hour"`
@@ -146,7 +142,7 @@ type Running struct {
 	KWh   float64 `json:"kwh"`
 }
 
-// Check says which price cannot be.
+// Check returns an error for a price that is not possible.
 func (r Running) Check() error {
 	for _, v := range []float64{r.RegionHour, r.Watts, r.KWh} {
 		if !(v >= 0) || math.IsInf(v, 0) {
@@ -156,7 +152,7 @@ func (r Running) Check() error {
 	return nil
 }
 
-// OpEx is the price of so many region-hours.
+// OpEx returns the price of so many region-hours.
 func (r Running) OpEx(regionHours float64) float64 {
 	return regionHours * (r.RegionHour + r.Watts/1000*r.KWh)
 }

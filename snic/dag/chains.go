@@ -14,14 +14,14 @@ import (
 type ChainID int
 
 const (
-	// MaxChain is how many tasks a chain may have: a mask has a bit for each.
+	// MaxChain is the largest number of tasks in a chain: a Mask has a bit for each task.
 	MaxChain = 16
-	// DefaultChains is how many chains Chains makes unless told otherwise. Where
-	// each fills a region, 2500 of the source's 4 MB fill its board's 10 GB.
+	// DefaultChains is the limit of Chains unless its caller gives one. In the source a bitstream
+	// that fills a region has 4 MB, so that 2500 of them fill the 10 GB of its board.
 	DefaultChains = 4096
 )
 
-// Chain is the tasks of a region, in order: a bitstream.
+// Chain is a sequence of tasks that a region is loaded with: a bitstream.
 type Chain struct {
 	Tasks      []TaskID
 	Area       int
@@ -33,7 +33,7 @@ type Chain struct {
 	Endpoint   bool           // the endpoint can do the work of all of its tasks
 }
 
-// ChainOf describes a sequence of tasks.
+// ChainOf returns the Chain of a sequence of tasks, with the sums and limits that follow from them.
 func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 	c := Chain{Tasks: tasks, Remote: true, Endpoint: true}
 	declared := true
@@ -56,15 +56,16 @@ func (d *Deployment) ChainOf(tasks ...TaskID) Chain {
 	return c
 }
 
-// Chains is the chains that a region may be loaded with: every set of tasks of
-// a DAG that fits, in an order that all DAGs accept; where their orders contradict each
-// other, one for each DAG that has all of the set. The tasks of each branch of a
-// DAG's stages that fit a region are there as a chain in that order. Short
-// chains come first, those of a length by their tasks.
+// Chains returns the chains that a region may be loaded with: one for every set of tasks of a
+// DAG that fits, in an order that all DAGs accept. If the orders of DAGs contradict each other,
+// there is one chain for each DAG that has the whole set. The tasks of each branch of a DAG's
+// stages are a chain in that order if they fit a region. Chains are sorted by length, and those
+// of equal length by their tasks.
 //
-// Where these would be more than most (0: DefaultChains), sets are left out whose tasks
-// are not next to each other in a DAG: in its tasks one after the other (Stages of width
-// 1), or in a branch of its stages. With more than most even so there is an error. With most 0 they are made once, and nobody may change them.
+// If there would be more than most chains (0: DefaultChains), Chains leaves out sets whose tasks are
+// not next to each other in a DAG: in its tasks one after the other (Stages of width 1), or in a
+// branch of its stages. If there are still more than most, Chains returns an error. With most 0
+// the chains are made once and shared: callers must not change them.
 func (d *Deployment) Chains(most int) ([]Chain, error) {
 	if c := d.chains; most <= 0 && c != nil {
 		c.Do(func() { c.all, c.err = d.makeChains(DefaultChains) })
@@ -76,7 +77,7 @@ func (d *Deployment) Chains(most int) ([]Chain, error) {
 	return d.makeChains(most)
 }
 
-// makeChains makes the chains anew.
+// makeChains makes the chains, without a look at those that Chains has kept.
 func (d *Deployment) makeChains(most int) ([]Chain, error) {
 	e := d.enumerate()
 	unnamed := len(e.found)
@@ -96,7 +97,7 @@ func (d *Deployment) makeChains(most int) ([]Chain, error) {
 	return chains, nil
 }
 
-// enumeration goes through all sets of tasks of a DAG that fit.
+// enumeration goes through all sets of tasks of a DAG that fit a region.
 type enumeration struct {
 	d      *Deployment
 	used   []TaskID // those that DAGs name, by rank
@@ -108,7 +109,7 @@ type enumeration struct {
 	found  [][]TaskID
 }
 
-// dagOrder is the place of each task in a DAG's order, from 1; 0: it is not there.
+// dagOrder holds, by TaskID, the place of each task in a DAG's order, from 1; 0: the DAG lacks the task.
 type dagOrder []uint8
 
 func (d *Deployment) enumerate() *enumeration {
@@ -163,8 +164,8 @@ func (d *Deployment) enumerate() *enumeration {
 	return e
 }
 
-// from adds the chains of the set so far with more tasks, from the i-th on; false
-// when there are too many.
+// from adds the chains of all sets that extend e.set by tasks of e.used from index i on. area is the area that
+// is left in a region. It returns false when there are more than most chains.
 func (e *enumeration) from(i, area, most int) bool {
 	for ; i < len(e.used); i++ {
 		t := e.used[i]
@@ -182,8 +183,8 @@ func (e *enumeration) from(i, area, most int) bool {
 	return true
 }
 
-// runs adds the chains of tasks that are next to each other in a DAG; false when there
-// are too many.
+// runs adds the chains of tasks that are next to each other in a DAG. It returns false when
+// there are more than most chains.
 func (e *enumeration) runs(most int) bool {
 	known := map[string]bool{}
 	for _, dag := range e.differ {
@@ -202,7 +203,7 @@ func (e *enumeration) runs(most int) bool {
 	return len(e.found) <= most
 }
 
-// fit is how many of the first tasks of a line fit a region together.
+// fit returns how many of the first tasks of a line fit a region together.
 func (e *enumeration) fit(line []TaskID) int {
 	area := 0
 	for i, t := range line {
@@ -213,7 +214,7 @@ func (e *enumeration) fit(line []TaskID) int {
 	return len(line)
 }
 
-// run adds the chains of tasks unless their set is known.
+// run adds the chains of a set of tasks, unless the set is in known.
 func (e *enumeration) run(tasks []TaskID, known map[string]bool) {
 	e.set = append(e.set[:0], tasks...)
 	slices.SortFunc(e.set, func(a, b TaskID) int { return cmp.Compare(rankOf(e.d.rank, a), rankOf(e.d.rank, b)) })
@@ -227,8 +228,8 @@ func (e *enumeration) run(tasks []TaskID, known map[string]bool) {
 	}
 }
 
-// together reports whether a DAG has the set so far and t as well: others have no use for
-// a chain of these, which would be one for each choice of unrelated tasks.
+// together reports whether some DAG has both the tasks of e.set and t. If none has, no DAG could use a
+// chain of these tasks, and there would be a chain for each choice of unrelated tasks.
 func (e *enumeration) together(t TaskID) bool {
 	for w, has := range e.in[t] {
 		for _, s := range e.set {
@@ -241,8 +242,8 @@ func (e *enumeration) together(t TaskID) bool {
 	return false
 }
 
-// add adds the chains of the set; false when there are none, and thus none of a
-// greater set.
+// add adds the chains of e.set. It returns false when the set has no chain; a set that contains it
+// has none either.
 func (e *enumeration) add() bool {
 	if c, ok := e.line(func(a, b TaskID) bool { return e.order[a][b] }); ok {
 		e.found = append(e.found, c)
@@ -264,7 +265,7 @@ func (e *enumeration) add() bool {
 	return len(e.found) > first
 }
 
-// line is the set in an order that before accepts; not ok when there is none.
+// line returns the tasks of e.set in an order that before accepts; ok is false if no order exists.
 func (e *enumeration) line(before func(a, b TaskID) bool) (c []TaskID, ok bool) {
 	masks := make([]uint64, len(e.set))
 	sorted := true
@@ -286,7 +287,7 @@ func (e *enumeration) line(before func(a, b TaskID) bool) (c []TaskID, ok bool) 
 	return c, len(c) == len(e.set)
 }
 
-// tooMany says what to reduce.
+// tooMany returns the error for more than most chains, which says what to reduce.
 func (e *enumeration) tooMany(most int) error {
 	least := 0
 	for i, t := range e.used {
@@ -299,8 +300,8 @@ func (e *enumeration) tooMany(most int) error {
 		most, len(e.d.Tasks), len(e.used), len(e.orders), fit, e.d.Regions.Area)
 }
 
-// ranks is an order of all tasks that all DAGs accept, as far as there is one:
-// what contradicts a DAG before it is left out.
+// ranks returns the place of each task in an order that all DAGs accept, as far as such an order
+// exists: where a DAG contradicts an earlier DAG, its constraint is ignored.
 func ranks(tasks []Task, dags []DAG) []int {
 	n := len(tasks)
 	words := (n + 63) / 64

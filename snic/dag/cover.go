@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// Mask says which tasks of a chain a packet runs through: bit i is the task i.
-// The others are skipped.
+// Mask says which tasks of a chain a packet runs through: bit i stands for task i. The packet
+// skips tasks without their bit.
 type Mask uint16
 
-// Count is how many tasks it has.
+// Count returns the number of tasks in the mask.
 func (m Mask) Count() int { return bits.OnesCount16(uint16(m)) }
 
 // Candidate is a chain that a branch may use.
@@ -27,12 +27,11 @@ type Visit struct {
 	Mask  Mask
 }
 
-// Cover is the visits in which a branch runs through chains: the tasks of each
-// visit's mask are those of the branch that come next, in its order. There are
-// as few visits as possible; of those ways, the sum of costs is the least. Of
-// equal ways the one is taken that goes furthest in its first visit, with the
-// chain that comes first, and so on. Tasks that no candidate has come back as
-// uncovered, and there are no visits then.
+// Cover returns the visits in which a branch runs through chains: the mask of each visit has the
+// tasks of the branch that come next, in its order. Cover takes as few visits as possible, and
+// among those ways the one with the least sum of costs. Among equal ways it prefers the one
+// whose first visit goes furthest, with the chain that comes first among the candidates, and so
+// on. If no candidate has some of the tasks, Cover returns these as uncovered, and no visits.
 func Cover(branch []TaskID, candidates []Candidate) (visits []Visit, uncovered []TaskID) {
 	for _, t := range branch {
 		if !covered(t, candidates) {
@@ -84,7 +83,7 @@ func covered(t TaskID, candidates []Candidate) bool {
 	return slices.ContainsFunc(candidates, func(c Candidate) bool { return slices.Contains(c.Tasks, t) })
 }
 
-// maskOf is where the tasks are in the chain.
+// maskOf returns the mask of the tasks in the chain, which has them in the same order.
 func maskOf(tasks, chain []TaskID) (m Mask) {
 	n := 0
 	for i, t := range chain {

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// MaxTasks is how many tasks a DAG may name.
+// MaxTasks is the largest number of tasks that a DAG may name.
 const MaxTasks = 64
 
-// Order is a DAG by names. Its text is sequences of tasks:
+// Order is a DAG with the names of its tasks. Its text consists of sequences of tasks:
 //
 //	fw -> nat -> aes; fw -> count
 //
-// A name that comes again is the same task. Statements are separated by
-// semicolons or line ends; one may be a name alone. Tasks are in the order in
-// which they are first named; edges are sorted by it, and each is there once.
+// A name that comes again is the same task. Statements are separated by semicolons or line ends;
+// a statement may be a single name. Tasks are in the order in which they are first named; Edges
+// are sorted and without duplicates.
 type Order struct {
 	Tasks []string
 	Edges [][2]int // indices of Tasks: first one, then the other
 }
 
-// ParseOrder reads the text of a DAG. Whether it has circles is not looked at.
+// ParseOrder reads the text of a DAG. It does not check for cycles.
 func ParseOrder(s string) (Order, error) {
 	var o Order
 	index := map[string]int{}
@@ -58,7 +58,7 @@ func ParseOrder(s string) (Order, error) {
 	return o, nil
 }
 
-// String is a text that ParseOrder reads back to an equal Order.
+// String returns a text that ParseOrder reads back to an equal Order.
 func (o Order) String() string {
 	var b strings.Builder
 	edges := slices.Clone(o.Edges)
@@ -104,8 +104,8 @@ func (o Order) String() string {
 	return b.String()
 }
 
-// circle is the names of tasks that lead back to the first of them, nil when
-// there are none.
+// circle returns the names of the tasks of a cycle, with the first task again at the end, or nil
+// if the DAG has no cycle.
 func (o Order) circle() []string {
 	const (
 		fresh = iota

@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/snic/mat"
 )
 
-// Spec is a deployment on paper. It is a passive value; on disk it is YAML:
+// Spec is a deployment that has not been checked. It is a passive value; on disk it is YAML:
 //
 //	regions: {count: 3, area: 2}
 //	tasks:
@@ -45,14 +45,14 @@ type Spec struct {
 	source []byte // what Parse read: errors point into it
 }
 
-// RegionsSpec says what chains are loaded into.
+// RegionsSpec describes the regions. See Regions.
 type RegionsSpec struct {
 	Count     int    `yaml:"count" json:"count"`
 	Area      int    `yaml:"area" json:"area"`                               // of each
 	Bitstream string `yaml:"bitstream,omitempty" json:"bitstream,omitempty"` // bytes that fill one; 4000000 unless told
 }
 
-// TaskSpec says what a task is. See Task and Effects.
+// TaskSpec describes a task. See Task and effect.Effects.
 type TaskSpec struct {
 	Kind       string     `yaml:"kind" json:"kind"`
 	Args       graph.Args `yaml:"args,omitempty" json:"args,omitempty"`
@@ -73,7 +73,7 @@ type TaskSpec struct {
 	Restart    int        `yaml:"restart,omitempty" json:"restart,omitempty"` // another number: it starts anew
 }
 
-// TenantSpec says what a tenant may have.
+// TenantSpec describes a tenant. See Tenant.
 type TenantSpec struct {
 	Weight *float64 `yaml:"weight,omitempty" json:"weight,omitempty"` // 1 unless told
 }
@@ -85,8 +85,8 @@ type DAGSpec struct {
 	Run    string `yaml:"run" json:"run"`
 }
 
-// RuleSpec is a line of the match-action table: frames that match, in the form
-// of mat.Parse, go to the DAG of a UID, or take a road: switch, control, refuse.
+// RuleSpec is a line of the match-action table. Frames that match (Match has the form of mat.Parse)
+// go to the DAG with the UID DAG, or take a road: switch, control or refuse.
 type RuleSpec struct {
 	Match    string `yaml:"match" json:"match"`
 	Priority int    `yaml:"priority,omitempty" json:"priority,omitempty"`
@@ -94,7 +94,7 @@ type RuleSpec struct {
 	Road     string `yaml:"road,omitempty" json:"road,omitempty"`
 }
 
-// What a deployment may have at most.
+// Limits of a deployment.
 const (
 	maxTasks     = 1 << 10
 	maxTenants   = 1 << 16
@@ -107,18 +107,17 @@ const (
 	maxLatency   = time.Second
 	maxCredits   = 1 << 15
 	maxPriority  = 1 << 30
-	// maxWeight bounds weights from above, 1/maxWeight from below: so no two are
-	// too far from each other to be divided by (snic/drf).
+	// maxWeight is the largest weight, and 1/maxWeight the smallest, so that snic/drf can divide
+	// any weight by any other.
 	maxWeight = 1 << 10
 )
 
-// DefaultBitstream fills a region unless the regions say otherwise: loaded with
-// 800 MB/s it takes the source's 5 ms.
+// DefaultBitstream is the size in bytes of a bitstream that fills a region, unless the deployment
+// sets another. At 800 MB/s it is loaded in 5 ms, the time that the source gives.
 const DefaultBitstream = 4_000_000
 
-// SpecError is something wrong in a Spec. Error is one line; Excerpt is the
-// place in the source with the lines around it, empty when the Spec was not
-// parsed.
+// SpecError is an error in a Spec. Its Error method returns one line; Excerpt is the place in the source with
+// the lines around it, and is empty if the Spec did not come from Parse.
 type SpecError yaml.Error
 
 func (e *SpecError) Error() string {
@@ -150,8 +149,8 @@ func ParseDeployment(src []byte, known Known) (*Deployment, error) {
 // Marshal writes the Spec as YAML that Parse reads back to an equal Spec.
 func (s *Spec) Marshal() ([]byte, error) { return yaml.Marshal(s) }
 
-// wholeNumbers finds a number with a fraction where there must be none: the YAML
-// library rounds it.
+// wholeNumbers returns an error for a number with a fraction in a field of whole numbers, because
+// the YAML library would round it.
 func wholeNumbers(f *ast.File) *yaml.Error {
 	v := &fractions{anchors: map[string]ast.Node{}}
 	for _, d := range f.Docs {
@@ -196,20 +195,20 @@ func (v *fractions) Visit(n ast.Node) ast.Visitor {
 	return v
 }
 
-// Errorf is an error at a place of the Spec, such as "tasks", "fw", "kind" or
-// "dags", 3: for checks that only the board can make.
+// Errorf returns an error at a place of the Spec, such as "tasks", "fw", "kind" or "dags", 3. Boards
+// use it for checks that only they can make.
 func (s *Spec) Errorf(place []any, format string, args ...any) *SpecError {
 	return (*SpecError)(yaml.At(s.source, place, fmt.Sprintf(format, args...)))
 }
 
-// Known is what only the board knows.
+// Known holds checks that need knowledge of the board.
 type Known struct {
-	// Kind says what is wrong with a network function and its arguments; nil: all
-	// are good.
+	// Kind returns an error for a network function that does not exist or that has wrong
+	// arguments. If Kind is nil, all functions are accepted.
 	Kind func(kind string, args map[string]string) error
 }
 
-// checking is a Spec that becomes a Deployment.
+// checking is a Spec that is being checked, with the Deployment that is made of it.
 type checking struct {
 	*Spec
 	d       *Deployment
@@ -218,8 +217,7 @@ type checking struct {
 	dags    map[uint32]DAGID
 }
 
-// Check says what is wrong with a Spec, or makes a Deployment of it. All errors
-// are *SpecError.
+// Check checks a Spec and makes a Deployment of it. All errors are *SpecError.
 func (s *Spec) Check(known Known) (*Deployment, error) {
 	c := &checking{s, &Deployment{chains: &chains{}}, map[string]TaskID{}, map[string]TenantID{}, map[uint32]DAGID{}}
 	for _, check := range []func(Known) *SpecError{c.checkRegions, c.checkTasks, c.checkTenants, c.checkDAGs, c.checkRules} {
@@ -233,7 +231,7 @@ func (s *Spec) Check(known Known) (*Deployment, error) {
 
 func at(place ...any) []any { return place }
 
-// most is an error when there are more than most.
+// most returns an error if n is greater than most, or nil.
 func (c *checking) most(what string, n, most int) *SpecError {
 	if n > most {
 		return c.Errorf(at(what), "%d %s, at most %d", n, what, most)
@@ -445,7 +443,7 @@ func (c *checking) checkRules(Known) *SpecError {
 	return nil
 }
 
-// among says which names are known, as long as they are few.
+// among returns the known names for an error message, or only their number if there are more than 12.
 func among[V any](known map[string]V) string {
 	switch names := slices.Sorted(maps.Keys(known)); {
 	case len(names) == 0:
@@ -477,19 +475,19 @@ func parseBytes(s string, most int64) (int64, error) {
 	return int64(n) << shift, nil
 }
 
-// Task is the task of a name.
+// Task returns the task with this name, and whether it exists.
 func (d *Deployment) Task(name string) (TaskID, bool) {
 	i, ok := slices.BinarySearchFunc(d.Tasks, name, func(t Task, n string) int { return cmp.Compare(t.Name, n) })
 	return TaskID(i), ok
 }
 
-// Tenant is the tenant of a name.
+// Tenant returns the tenant with this name, and whether it exists.
 func (d *Deployment) Tenant(name string) (TenantID, bool) {
 	i, ok := slices.BinarySearchFunc(d.Tenants, name, func(t Tenant, n string) int { return cmp.Compare(t.Name, n) })
 	return TenantID(i), ok
 }
 
-// Names writes tasks as text: a -> b.
+// Names returns the names of tasks as text: a -> b.
 func (d *Deployment) Names(tasks ...TaskID) string {
 	names := make([]string, len(tasks))
 	for i, t := range tasks {
@@ -498,7 +496,7 @@ func (d *Deployment) Names(tasks ...TaskID) string {
 	return strings.Join(names, " -> ")
 }
 
-// Text is what a DAG was written as, in the form of Order.
+// Text returns the text of a DAG, in the form of Order.
 func (d *Deployment) Text(id DAGID) string {
 	g := &d.DAGs[id]
 	at := map[TaskID]int{}
@@ -513,7 +511,7 @@ func (d *Deployment) Text(id DAGID) string {
 	return o.String()
 }
 
-// clip is s, cut where it would make a line too long.
+// clip returns s, cut after 40 bytes so that a line of an error message is not too long.
 func clip(s string) string {
 	if len(s) > 40 {
 		return s[:40] + "..."

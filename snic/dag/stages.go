@@ -11,27 +11,25 @@ import (
 // Branch is a sequence of tasks.
 type Branch []TaskID
 
-// Stage is branches that run in parallel. The next stage begins when all are
-// done.
+// Stage is a set of branches that run in parallel. The next stage begins when all branches are done.
 type Stage []Branch
 
-// Stages is what becomes of a DAG: every task of it once, in stages; no
-// dependency is hurt whichever way the branches of a stage interleave. width is
-// how many branches a stage may have, 0: as many as there are. What is more is
-// put behind others, where the sum of Task.Latency is least. With width 1 there
-// is one stage with one branch.
+// Stages returns the stages of a DAG, which have each of its tasks once. All dependencies hold,
+// in whatever way the branches of a stage interleave. width limits the number of branches of a
+// stage; 0 means no limit. A branch beyond width is appended to the branch whose sum of
+// Task.Latency is least. With width 1 there is one stage with one branch.
 func (d *Deployment) Stages(dag DAGID, width int) []Stage {
 	return stages(d.Tasks, &d.DAGs[dag], d.rank, width, effect.Independent)
 }
 
-// needs is a DAG with what remains of its order.
+// needs holds the tasks of a DAG and those constraints of its order that are between dependent tasks.
 type needs struct {
 	tasks  []TaskID // a linear extension of what remains
 	before []uint64 // of each: bits of those that must be done before it
 }
 
-// userOrder is the DAG's tasks in an order that its edges accept, those first
-// that are named first. Edges that lead round a circle are ignored.
+// userOrder returns the DAG's tasks in an order that its edges accept. Where the edges leave a
+// choice, the task that is named first comes first. Tasks of a cycle, and tasks behind them, are left out.
 func (d *DAG) userOrder() []TaskID {
 	at := make(map[TaskID]int, len(d.Tasks))
 	for i, t := range d.Tasks {
@@ -48,9 +46,9 @@ func (d *DAG) userOrder() []TaskID {
 	return order
 }
 
-// extend is a linear extension: indices such that each comes after those before
-// it, of those that may come next always the one with the least rank; nil: the
-// least index.
+// extend returns a linear extension: indices in an order in which index i comes after all indices
+// whose bits before[i] has. Of the indices that may come next, it takes that of least rank, or
+// the least index if rank is nil. It ends early at a cycle.
 func extend(before []uint64, rank func(i int) int) []int {
 	order := make([]int, 0, len(before))
 	var done uint64
@@ -70,7 +68,7 @@ func extend(before []uint64, rank func(i int) int) []int {
 	return order
 }
 
-// rankOf is a task's place among independent ones.
+// rankOf returns the place of a task among independent tasks: its rank, or its TaskID if it has no rank.
 func rankOf(rank []int, t TaskID) int {
 	if int(t) < len(rank) {
 		return rank[t]
@@ -78,8 +76,8 @@ func rankOf(rank []int, t TaskID) int {
 	return int(t)
 }
 
-// sequence puts tasks of a DAG into one of the orders that remain, always the
-// same for the same set.
+// sequence puts tasks, which are given in the user's order, into an order that keeps all dependencies. It
+// returns the same order whenever the set and its dependencies are the same.
 func sequence(tasks []Task, order []TaskID, rank []int, independent func(a, b *effect.Effects) bool) *needs {
 	before := make([]uint64, len(order))
 	for j, b := range order {
@@ -152,8 +150,7 @@ func (n *needs) cut(at int) bool {
 	return true
 }
 
-// branches is the tasks from lo to hi, those together that are bound to each
-// other.
+// branches returns the tasks lo to hi-1 as branches: tasks that depend on each other are in one branch.
 func (n *needs) branches(lo, hi int) Stage {
 	var sets []uint64 // of bits; disjoint
 	for i := lo; i < hi; i++ {
@@ -179,8 +176,8 @@ func (n *needs) branches(lo, hi int) Stage {
 	return s
 }
 
-// narrow makes so many branches out of more, the longest as short as the rule
-// "longest first, to the one that is shortest" makes it.
+// narrow joins the branches of a stage to width branches. It takes the longest branch first and
+// appends it to the branch that is shortest by then, so that the longest stays short.
 func narrow(tasks []Task, s Stage, width int) Stage {
 	length := func(b Branch) (ns int64) {
 		for _, t := range b {

@@ -20,9 +20,9 @@ type TenantID int
 // DAGID is a DAG's index in Deployment.DAGs.
 type DAGID int
 
-// DefaultCredits is how many packets an instance of a task may have at a time,
-// unless the task says otherwise: with 8 the published board keeps up with 100
-// Gb/s from 256 bytes a packet on (figure 5.9).
+// DefaultCredits is the number of packets that an instance of a task may have at a time, unless
+// the task sets another. With 8 credits the published board keeps up with 100 Gb/s if packets
+// have 256 bytes or more (figure 5.9).
 const DefaultCredits = 8
 
 // Task is a network task (NT).
@@ -43,14 +43,14 @@ type Task struct {
 	Restart    int            // it starts anew, without what it knew, when that is another number
 }
 
-// Tenant is who shares are counted for.
+// Tenant is a user of the board, who owns DAGs and gets a share of the board's resources.
 type Tenant struct {
 	Name   string
 	Weight float64 // of its share; 1 is usual
 }
 
-// DAG is what a tenant wants packets to go through. Packets carry its UID, or a
-// rule gives it to them.
+// DAG is a set of tasks, and an order, that a tenant wants packets to go through. A packet carries
+// the UID of its DAG, or a rule assigns the packet to the DAG.
 type DAG struct {
 	UID    uint32 // not 0
 	Tenant TenantID
@@ -58,15 +58,15 @@ type DAG struct {
 	Edges  [][2]TaskID // first one, then the other
 }
 
-// Regions are the parts of a board that chains are loaded into.
+// Regions describes the parts of a board that chains are loaded into.
 type Regions struct {
 	Count     int
 	Area      int   // of each, in units of the user's choice
 	Bitstream int64 // bytes of the bitstream that fills one
 }
 
-// Deployment is what is deployed on a board, checked. Identifiers are good for
-// one Deployment: a task that comes or goes shifts those of others.
+// Deployment is all that is deployed on a board, checked. Identifiers (TaskID, TenantID, DAGID) are valid
+// for one Deployment: when a task is added or removed, those of other tasks change.
 type Deployment struct {
 	Tasks   []Task   // by name
 	Tenants []Tenant // by name
@@ -78,15 +78,15 @@ type Deployment struct {
 	chains *chains
 }
 
-// chains is what Chains returned, which several ask for, a worker among them.
+// chains keeps the result of Chains, because several callers ask for it, among them a worker.
 type chains struct {
 	sync.Once
 	all []Chain
 	err error
 }
 
-// Number is one that two deployments share which have the same tasks, tenants and DAGs; never 0. How often a task was
-// started anew, regions and rules are each board's own affair.
+// Number returns a hash of the tasks, tenants and DAGs, never 0. Boards whose deployments have the same number can
+// help each other. Task.Restart, regions and rules do not count: boards of a pool may differ in these.
 func (d *Deployment) Number() uint64 {
 	h := fnv.New64a()
 	tasks := slices.Clone(d.Tasks)

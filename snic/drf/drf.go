@@ -1,34 +1,28 @@
 // Package drf divides several resources among tenants by weighted dominant
 // resource fairness.
 //
-// A tenant's demand is a vector: what it would use of each resource, in that
-// resource's unit (bytes, packets, pages, of an epoch or of a second; the
-// capacity is in the same unit). A tenant gets a fraction of its demand, the
-// same of every resource, and never more than it asks for: half the packets
-// need half of everything. Its dominant share is the greatest part that it has
-// of any resource.
+// A tenant's demand is a vector: how much it would use of each resource, in that resource's unit
+// (bytes, packets or pages, in an epoch or in a second; the capacity has the same unit). A tenant
+// gets a fraction of its demand, the same of every resource because half the packets need half of
+// everything, and never more than it asks for. Its dominant share is the greatest part that it has of
+// any resource.
 //
-// Dominant shares grow together, in proportion to the weights, until a tenant
-// has what it asks for, or a resource that it uses is full. The others go on,
-// so that what one does not need goes to those who do (progressive filling).
-// For every tenant that has less than it asks for there is then a full
-// resource, used by it, of which no user has a greater dominant share for its
-// weight; only one division has this property. It follows that
+// Dominant shares grow together, in proportion to the weights. A tenant stops when it has all that it
+// asks for, or when a resource that it uses is full. Other tenants continue, so that they get what it
+// does not need (progressive filling). In the end, every tenant that has less than it asks for uses a
+// full resource of which no user has a greater dominant share over weight. Only one division has this
+// property. It follows that
 //
-//   - no resource is overcommitted, and nobody can get more unless somebody
-//     gets less (Pareto efficiency),
-//   - nobody would have more of a static split by weights (sharing incentive),
-//   - nobody would have more with what another got, scaled by their weights
-//     (no envy),
-//   - nobody gets more that is of use by telling another demand
-//     (strategy-proofness),
-//   - one resource, or one that is dominant for everybody, is divided max-min
-//     fairly.
+//   - no resource is overcommitted, and no tenant can get more unless another gets less (Pareto
+//     efficiency),
+//   - no tenant would get more from a static split by weights (sharing incentive),
+//   - no tenant would prefer what another got, scaled by their weights (no envy),
+//   - no tenant gets more that it can use by reporting a false demand (strategy-proofness),
+//   - a single resource, or one that is dominant for all tenants, is divided max-min fairly.
 //
-// When a tenant leaves, nobody gets less, provided that everybody uses every
-// resource. Otherwise somebody may: who shared one resource with the tenant
-// that left grows, and takes more of another one. More capacity may also leave
-// a tenant with less, as known of the method.
+// When a tenant leaves, no other gets less, provided that all tenants use every resource. Otherwise a
+// tenant may get less: one that shared a resource with the tenant that left grows, and takes more of
+// another resource. More capacity may also give a tenant less, which is a known property of the method.
 //
 // Sources: Ghodsi et al., Dominant Resource Fairness, NSDI 2011; for demands
 // that are 0 and weights, Parkes, Procaccia and Shah, Beyond Dominant Resource
@@ -45,28 +39,26 @@ import (
 )
 
 const (
-	// whole is a full resource, in the units that its use is counted in.
+	// whole is the use of a full resource, in the units in which use is counted.
 	whole = 1 << 62
-	// slack is what counts as rounding: a level, so much greater than the one at
-	// which a resource is full, is still reached. Resources are overcommitted by
-	// no more than this part of them.
+	// slack is the relative difference that counts as rounding: a level that is greater by slack than
+	// the level at which a resource is full is still reached. So a resource is overcommitted by at
+	// most this part of it.
 	slack = 1e-12
-	// huge bounds capacities and weights from above, and a demand in capacities;
-	// 1/huge bounds them from below. A tenant that asks for less asks for nothing.
+	// huge is the upper bound of capacities, of weights and of a demand over its capacity; 1/huge is
+	// the lower bound. A tenant that asks for less than that counts as asking for nothing.
 	huge = 0x1p500
-	// patience is for how many rounds those who have all are looked for before
-	// the rest is sorted.
+	// patience is the number of rounds in which fill searches all tenants for those that have all they
+	// ask for, before it sorts the remaining tenants.
 	patience = 6
 	// maxWeights is the greatest ratio of two weights.
 	maxWeights = 1 << 20
 )
 
-// Solver divides resources. It is of fixed size, and no part of it may be used
-// by two goroutines at a time.
+// Solver divides resources. Its size is fixed, and only one goroutine at a time may use it.
 //
-// What is summed over tenants is an integer: sums do not depend on the order,
-// and what was added can be taken away again without a rest. So the result is
-// the same to the last bit in whichever order tenants and resources are given.
+// Sums over tenants are integers: they do not depend on the order, and subtraction undoes an addition
+// exactly. So the result is the same to the last bit in whichever order tenants and resources are given.
 type Solver struct {
 	resources []resource
 	scarce    []scarce
@@ -82,8 +74,7 @@ type resource struct {
 	asked   float64 // all demands, in capacities
 }
 
-// scarce is a resource that is asked for more than there is: only these can be
-// full.
+// scarce is a resource whose demands exceed its capacity. Only such resources can be full.
 type scarce struct {
 	inverse float64
 	slope   int64 // the sum of the rates of tenants that grow
@@ -103,7 +94,7 @@ type waiting struct {
 	tenant int32
 }
 
-// New makes a solver for at most so many tenants and resources.
+// New makes a Solver for at most so many tenants and resources.
 func New(tenants, resources int) *Solver {
 	return &Solver{
 		resources: make([]resource, resources),
@@ -115,15 +106,14 @@ func New(tenants, resources int) *Solver {
 	}
 }
 
-// Solve divides capacity, one value a resource, among tenants, one weight each.
-// demand has a row of resources for each tenant. The fraction of its demand
-// that each tenant gets goes to grant, 0 to 1. A tenant that asks for nothing
-// gets 1; one that asks for something of which there is nothing gets 0.
+// Solve divides capacity, which has one value for each resource, among tenants. weight has one value
+// for each tenant; demand has a row of resources for each tenant. Solve writes to grant the fraction
+// of its demand that each tenant gets, 0 to 1: 1 if it asks for nothing, 0 if it asks for a resource
+// of capacity 0.
 //
-// Demands and capacities are finite and not negative; weights are above 0, and
-// the greatest is no more than 2^20 times the least. What a tenant uses by less
-// than 2^-80 of its dominant share may count as not used. After an error grant
-// is as it was.
+// Demands and capacities must be finite and not negative. Weights must be above 0, and the greatest at
+// most 2^20 times the least. A resource of which a tenant uses less than 2^-80 of its dominant share
+// may count as not used. If Solve returns an error, grant is unchanged.
 //
 // It takes O(T·R + T·log T + (T+R)·R) steps and allocates nothing.
 func (s *Solver) Solve(capacity, weight, demand, grant []float64) error {
@@ -177,15 +167,14 @@ func (s *Solver) Solve(capacity, weight, demand, grant []float64) error {
 	return nil
 }
 
-// Share is the dominant share that tenant t got of the last Solve, 0 to 1.
+// Share returns the dominant share that tenant t got in the last Solve, 0 to 1.
 func (s *Solver) Share(t int) float64 { return s.tenants[t].share }
 
-// Bottleneck is the full resource that kept tenant t from more in the last
-// Solve, or -1 when it got all that it asked for.
+// Bottleneck returns the full resource that kept tenant t from getting more in the last Solve, or -1
+// if it got all that it asked for.
 func (s *Solver) Bottleneck(t int) int { return int(s.tenants[t].bottleneck) }
 
-// takeCapacities begins a division; it reports whether there is a resource of
-// which there is nothing.
+// takeCapacities takes the capacities, and reports whether one of them is 0.
 func (s *Solver) takeCapacities(capacity []float64) (none bool, err error) {
 	for r, c := range capacity {
 		e := resource{}
@@ -202,8 +191,8 @@ func (s *Solver) takeCapacities(capacity []float64) (none bool, err error) {
 	return none, nil
 }
 
-// takeWeights brings weights below 1, by a power of two. All together, times
-// scale, are no more than whole.
+// takeWeights divides the weights by a power of two, so that they are below 1. Their sum times the
+// returned scale is at most whole.
 func (s *Solver) takeWeights(weight []float64) (scale float64, err error) {
 	least, most := math.Inf(1), 0.0
 	for t, w := range weight {
@@ -232,7 +221,7 @@ func (s *Solver) takeWeights(weight []float64) (scale float64, err error) {
 	return math.Ldexp(whole, fine-bits.Len64(sum)), nil
 }
 
-// takeDemand finds the dominant share of a demand, and adds it up.
+// takeDemand finds the dominant share of a tenant's demand, and adds the demand to the resources' sums.
 func (s *Solver) takeDemand(t int, row []float64, none bool) error {
 	e := &s.tenants[t]
 	e.bottleneck = -1
@@ -271,7 +260,7 @@ func (s *Solver) takeDemand(t int, row []float64, none bool) error {
 	return nil
 }
 
-// tooMuch reports whether resource r is asked for more than there is.
+// tooMuch reports whether the demands for resource r exceed its capacity.
 func tooMuch(e resource, demand []float64, r, m int) bool {
 	const most = 1 + slack
 	if math.Abs(e.asked-most) > slack/2 {
@@ -300,11 +289,11 @@ func (s *Solver) start(t int, row []float64, few []scarce, rate float64) (uses u
 	return uses
 }
 
-// row is what tenant t uses of the scarce resources.
+// row returns the rates at which tenant t uses the scarce resources.
 func (s *Solver) row(t, scarce int) []int64 { return s.rates[t*scarce:][:scarce] }
 
-// fill lets the tenants in grow have more until each has all, or a resource
-// that it uses is full. A level is the dominant share for a weight of 1.
+// fill gives the tenants in grow more until each has all that it asks for, or a resource that it uses
+// is full. A level is the dominant share of a tenant of weight 1.
 func (s *Solver) fill(grow []waiting, few []scarce, grant []float64) {
 	// A resource is full at a level no lower when a tenant stops below that: so
 	// tenants below the lowest of these levels get all, and when none is there
@@ -350,8 +339,8 @@ func (s *Solver) fill(grow []waiting, few []scarce, grant []float64) {
 	}
 }
 
-// next is the level, at least the one given, at which the first resources are
-// full if nobody stops before, and these.
+// next returns the lowest level, at least the given one, at which a resource is full if no tenant stops
+// before, and the resources that are full then.
 func (s *Solver) next(level float64, few []scarce) (float64, []int) {
 	full := s.full[:0]
 	lowest := math.Inf(1)
@@ -374,7 +363,7 @@ func (s *Solver) next(level float64, few []scarce) (float64, []int) {
 	return lowest, full
 }
 
-// satisfy stops a tenant that has all that it asks for.
+// satisfy stops the growth of a tenant that has all that it asks for.
 func (s *Solver) satisfy(g waiting, few []scarce) {
 	use := g.level * s.perLevel
 	rates := s.row(int(g.tenant), len(few))
@@ -385,7 +374,7 @@ func (s *Solver) satisfy(g waiting, few []scarce) {
 	}
 }
 
-// settle stops the users of full resources at a level; it returns the others.
+// settle stops the users of full resources at a level, and returns the tenants that still grow.
 func (s *Solver) settle(level float64, full []int, grow []waiting, few []scarce, grant []float64) []waiting {
 	use := level * s.perLevel
 	for i := range few {

@@ -1,96 +1,92 @@
-// Package fair shares a board among tenants: it measures for an epoch what each
-// would use of every resource, divides the resources by weighted dominant
-// resource fairness (snic/drf), and holds each tenant in the next epoch to what
-// it got by limiting what comes in, and nothing else.
+// Package fair shares a board among tenants. For an epoch it measures how much each tenant would use
+// of every resource. It divides the resources by weighted dominant resource fairness (snic/drf). In
+// the next epoch it limits each tenant's ingress, and only that, so that the tenant uses no more than
+// it got.
 //
 // # Resources
 //
-// A resource is a number given by the owner: ingress and egress of each port,
-// each network task (with the sum of its running instances as capacity), the
-// packet store, memory. Two sorts are told apart:
+// The owner of a Sharer numbers the resources: ingress and egress of each port, each network task
+// (its capacity is that of its running instances together), the packet store, memory. There are two
+// sorts:
 //
-//   - Flows are used up by packets, in any unit a second: bytes of a port or of
-//     a task; bytes times nanoseconds of the packet store, for a capacity of its
-//     bytes times a second. What a tenant uses of them is in proportion to what
-//     it sends, so that limiting the one limits the others.
-//   - Held resources, the last Config.Held of them, are kept whatever is sent:
-//     memory. They are given out by somebody else (snic/vmem), who says who has
-//     how much. That is part of the demand of who has them, and so may be what
-//     its dominant share is of; but they are never full, and limit nobody.
+//   - Flows are used up by packets. Their unit is any amount a second: bytes of a port or of a
+//     task; bytes times nanoseconds of the packet store, whose capacity is its bytes times a
+//     second. A tenant uses them in proportion to what it sends, so that limiting its ingress
+//     limits its use of all flows.
+//   - Held resources, the last Config.Held of them, are kept whatever a tenant sends: memory.
+//     Another package gives them out (snic/vmem), and the owner reports how much each tenant has
+//     (Hold). This amount is part of the tenant's demand, and may be its dominant share; but a held
+//     resource is never full here, and limits no tenant.
 //
-// A flow may be queued (Queue): packets wait for it with their owner, who shares it out when they are served. It is divided like the
-// others, but no packet is refused for it here. Who lacks nothing else may send what it asks for, and the owner refuses what it has no room for (Refuse).
-// Part tells how much heavier a unit counts for whom another flow matters more.
+// One flow may be queued (Queue): packets wait for it at the owner, which shares it out when it serves them.
+// This flow is divided like the others, but no packet is refused for it here. A tenant that lacks nothing else
+// may send all that it asks for, and the owner refuses packets that it has no room for (Refuse). Part says how
+// much heavier a unit of the queued flow counts for a tenant whose dominant share is of another flow.
 //
 // # Epochs
 //
-// Measure is called for each flow before the packet is dispatched to it, best in
-// the breath in which the packet came in, and whether or not there is a credit
-// for it. What is refused at the door is not measured. So the demand of a tenant
-// is what was measured, times what arrived over what was let in; of a tenant of
-// which all was refused, what a byte of it used before. What arrived is taken at
-// the rate of the epoch or of its latter half, whichever is more: a load that
-// has risen counts as what it is at the end.
+// The owner calls Measure for each flow before it dispatches the packet to it, best in the breath in
+// which the packet came in, whether or not there is a credit for the packet. Packets that Ingress
+// refuses are not measured. So the demand of a tenant is the measured use, times bytes arrived over
+// bytes let in; if all of a tenant's packets were refused, its demand is estimated by the use of its
+// earlier bytes. The rate of arrival is that of the epoch or of its latter half, whichever is more,
+// so that a load that has risen counts as what it is at the end.
 //
-// At the end of an epoch each tenant gets a fraction, its grant, of its demand.
-// In the next epoch its limit is this fraction of the rate at which it sent. What
-// nobody has been granted is in a pool for each resource: whoever is over its
-// limit may send on while each pool that it draws on has something left. So
+// At the end of an epoch each tenant gets a fraction of its demand, its grant. In the next epoch its
+// limit is this fraction of the rate at which it sent. Each flow has a pool of what no tenant was
+// granted: a tenant over its limit may send on while each pool that it draws on has something left.
+// So
 //
-//   - who gets less than it asks for stays at its grant, because the pool
-//     of its full resource is empty;
-//   - who got everything and sends more gets what was left, at once, and no
-//     more: the others keep what they have until the epoch ends;
-//   - who was idle, or is new, also gets what is left, and its share in the next
-//     epoch. What a new tenant will use is known by Expect, or by what was
-//     measured of its first packets. While nothing is known, it is let in while
-//     no pool at all is empty, and for one burst otherwise.
+//   - a tenant that gets less than it asks for stays at its grant, because the pool of its full
+//     resource is empty;
+//   - a tenant that got everything and sends more gets what is in the pools, at once, and no more:
+//     other tenants keep what they have until the epoch ends;
+//   - a tenant that was idle, or is new, also gets what is in the pools, and its share in the next
+//     epoch. Expect, or the measure of its first packets, says what a new tenant will use. While
+//     nothing is known, it is let in while no pool at all is empty, and for one burst otherwise.
 //
-// A task without a running instance has a capacity of 0: who needs it is let in
-// for one burst (which starts the task) and then held at the door until the
-// epoch after the one in which it runs.
+// A task without a running instance has a capacity of 0. A tenant that needs it is let in for one
+// burst (which starts the task); then its packets are refused until the epoch after the one in which
+// the task runs.
 //
 // # Limits
 //
-// A limit is a token bucket in bytes. It holds what its rate brings in an eighth
-// of an epoch, and at least Config.Burst; a pool holds an eighth of an epoch,
-// too, and at least Config.Slack of its flow. A packet is let in while there is a token; the last one may leave a debt,
-// which is paid before the next one. So long packets are not at a disadvantage,
-// a tenant's rate is exact, and no bucket is ever above its burst. What is sent in
-// an epoch comes back in the next, to who has all that it asks for: who sends a
-// packet from time to time is never refused while that is within its share. Where
-// packets come in batches, Burst should be no less than a batch.
+// A limit is a token bucket in bytes. It holds what its rate brings in an eighth of an epoch, and at
+// least Config.Burst. A pool also holds an eighth of an epoch, and at least Config.Slack of its flow.
+// A packet is let in while the bucket is not empty. The packet may leave a debt, which is paid before
+// the next packet is let in. So long packets are not at a disadvantage, a tenant's rate is exact, and
+// no bucket is ever above its burst. A tenant that gets all that it asks for earns in an epoch what
+// it sent in the epoch before; so a tenant that sends a packet from time to time is never refused
+// while it stays within its share. Where packets come in batches, Burst should be at least a batch.
 //
-// A full resource is granted to the last byte. So what is let in ahead of its
-// rate waits in front of it until somebody sends less: all bursts together at
-// most, however long the resource is full.
+// A full resource is granted to the last byte. So packets that are let in ahead of their rate wait in
+// front of it until some tenant sends less. They are at most all bursts together, however long the
+// resource is full.
 //
 // # More tenants than rows
 //
-// Tenants that sent nothing in an epoch cost nothing. When more are active than
-// the solver has rows, tenants of like level (dominant share over weight) share a
-// row and get the same fraction. The first row is of all whose level is no more
-// than an equal split of everything: these get all that they ask for, which is
-// what they would get in rows of their own. The other rows are spaced by the
-// logarithm of the level. A row is as heavy as it must be to have the mean
-// level of its tenants; so each gets at least an equal split divided by the ratio
-// of the levels in its row (6 % more than 1, for 256 rows and levels that are a
-// million apart).
+// Tenants that sent nothing in an epoch cost no time. When more tenants are active than the solver has
+// rows, tenants of similar level (dominant share over weight) share a row and get the same fraction.
+// The first row has all tenants whose level is no more than an equal split of everything: these get
+// all that they ask for, as in rows of their own. The other rows are spaced by the logarithm of the
+// level. A row's weight is chosen so that it gets the mean level of its tenants. So each tenant gets
+// at least an equal split divided by the ratio of the levels in its row (the ratio is 1.06 for 256
+// rows and levels that are a million apart).
 //
 // # Parts
 //
-// A board of several workers has a Sharer for each, and one for the whole. A worker's
-// divides what it has alone. From time to time each tells what its tenants asked for
-// (Demands); the Sharer of the whole is told by Ask, divides what all share in an epoch of
-// its own, and what came of that are bounds (Bound, Leave) on what each worker's divides:
-// a tenant's grant of the whole, by the part of its demand that came there, and of what nobody was granted an equal part. What a
-// tenant asks for after its workers have told that, is not known to the others before they tell again. So a tenant that begins at all of
-// n workers at once gets at most n bursts and, until two divisions of the whole have passed,
-// what n boards would give it. A worker that had nothing of a tenant bounds it by what that worker divides alone.
+// A board of several workers has a Sharer for each worker (a part), and one for the whole board. A part divides
+// what its worker has alone. From time to time each part reports its tenants' demands (Demands), and the owner
+// passes them to the Sharer of the whole (Ask). That one divides what all workers share, in epochs of its own.
+// The result bounds the divisions of each part (Bound, Leave): of a tenant's grant of the whole it gets the
+// part that corresponds to the tenant's demand there, and of what no tenant was granted an equal part. Other
+// parts do not know what a tenant asks for until the next report. So a tenant that begins at all of n workers
+// at once gets at most n bursts and, until two divisions of the whole have passed, what n boards would give it.
+// A part that had no demand of a tenant bounds it by its own division alone.
 //
-// Sources: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), section 5.4.4 for
-// epochs, measured demands and limiting ingress alone, figures 5.7 and 5.20 for
-// what a tenant that grows in an epoch may use.
+// Sources: Shan, SuperNIC (UCSD thesis, 2022, chapter 5): section 5.4.4 for epochs, measured demands
+// and limits on ingress alone; figures 5.7 and 5.20 for what a tenant may use that sends more within
+// an epoch.
 package fair
 
 import (
@@ -108,7 +104,7 @@ const (
 	DefaultEpoch = 20 * time.Microsecond
 	// DefaultBurst is two full Ethernet frames.
 	DefaultBurst = 2 * 1518
-	// DefaultRows is how many tenants have a row of their own.
+	// DefaultRows is how many tenants can have a row of their own.
 	DefaultRows = 256
 	// MaxWeight is the greatest weight, 1/MaxWeight the least.
 	MaxWeight = 1 << 10
@@ -125,7 +121,7 @@ const (
 	known = 1 << 20
 )
 
-// Config is of what size a Sharer is.
+// Config holds the sizes of a Sharer.
 type Config struct {
 	// Tenants is how many there can be, numbered from 0.
 	Tenants int
@@ -137,16 +133,16 @@ type Config struct {
 	Epoch clock.Duration // 0: DefaultEpoch
 	// Burst is the least that a bucket holds, in bytes.
 	Burst int // 0: DefaultBurst
-	// Slack is for how long a pool keeps what nobody used of its flow, also while all
-	// of it is granted: as long as packets may come in one clump, since whoever takes
-	// them was away meanwhile. 0: an eighth of an epoch of what is not granted.
+	// Slack is the time for which a pool keeps unused amounts of its flow, even while all of the flow
+	// is granted. It should be as long as the owner may be away: then packets come in one clump. 0: an
+	// eighth of an epoch of what is not granted.
 	Slack clock.Duration
 	// Parts is how many Sharers a board has, one a worker: see the package. 0: 1.
 	Parts int
 }
 
-// Sharer divides a board. No part of it may be used by two goroutines at a time.
-// Nothing but New allocates.
+// Sharer divides a board among tenants. Only one goroutine at a time may use it. Only New allocates,
+// and Demands if its argument has too little room.
 type Sharer struct {
 	epochLen clock.Duration
 	window   float64 // ns
@@ -186,7 +182,7 @@ type Sharer struct {
 	usage      []Usage
 }
 
-// Usage is what a tenant has had since the beginning, all epochs together.
+// Usage is what a tenant has had since New, all epochs together.
 type Usage struct {
 	Share    float64 // the dominant share of what was admitted, times nanoseconds
 	Arrived  float64 // bytes
@@ -217,7 +213,7 @@ type tenant struct {
 	recent float64 // bytes that count as arrived since Demands
 }
 
-// pool is what nobody has been granted of a flow.
+// pool holds the amount of a flow that no tenant was granted.
 type pool struct {
 	tokens, rate float64 // a unit, units/ns
 	slack        float64 // tokens that it keeps, whatever its rate is
@@ -288,9 +284,8 @@ func New(now clock.Time, c Config) (*Sharer, error) {
 	return s, nil
 }
 
-// SetCapacity sets how much there is of a resource: of a flow, in its unit a
-// second, of a held one, in its unit. What is added to a flow is free at once
-// and divided from the next epoch on.
+// SetCapacity sets the capacity of a resource: of a flow in its unit a second, of a held resource in
+// its unit. An addition to a flow goes to its pool at once, and is divided from the next epoch on.
 func (s *Sharer) SetCapacity(resource int, amount float64) error {
 	if resource < 0 || resource >= len(s.perSecond) {
 		return fmt.Errorf("fair: resource %d: there are %d", resource, len(s.perSecond))
@@ -316,7 +311,7 @@ func (s *Sharer) setPool(p *pool, rate float64) {
 	p.tokens = min(p.tokens, max(rate*s.window, p.slack))
 }
 
-// Queue says for which flow packets wait, and are not refused here.
+// Queue sets the flow that is queued: packets wait for it, and are not refused for it here.
 func (s *Sharer) Queue(flow int) error {
 	if flow < 0 || flow >= s.flows {
 		return fmt.Errorf("fair: flow %d: there are %d", flow, s.flows)
@@ -338,9 +333,8 @@ func (s *Sharer) SetWeight(tenant int, weight float64) error {
 	return nil
 }
 
-// Expect says what a byte that a tenant sends will use of each flow, for as long
-// as nothing has been measured of it. A tenant whose tasks have changed is told
-// again.
+// Expect sets how much a byte of a tenant will use of each flow. The values hold until the tenant is
+// measured. The owner calls Expect again when the tenant's tasks change.
 func (s *Sharer) Expect(tenant int, perByte []float64) error {
 	if tenant < 0 || tenant >= len(s.tenants) {
 		return fmt.Errorf("fair: tenant %d: there are %d", tenant, len(s.tenants))
@@ -367,7 +361,7 @@ func (s *Sharer) Expect(tenant int, perByte []float64) error {
 	return nil
 }
 
-// Hold says how much a tenant has of a held resource.
+// Hold sets how much a tenant has of a held resource. Both must exist.
 func (s *Sharer) Hold(tenant, resource int, amount int64) {
 	h := &s.holds[tenant*s.held+resource-s.flows]
 	amount = max(amount, 0)
@@ -385,8 +379,8 @@ func (s *Sharer) Measure(tenant, resource int, amount int64) {
 	s.counts[int(t.count)*s.flows+resource] += amount
 }
 
-// Ingress is a packet that arrives; it reports whether it is let in. A tenant
-// that does not exist is not.
+// Ingress counts a packet that arrives, and reports whether it is let in. It refuses packets of a tenant
+// that does not exist.
 func (s *Sharer) Ingress(now clock.Time, tenant, bytes int) bool {
 	if uint(tenant) >= uint(len(s.tenants)) {
 		return false
@@ -411,7 +405,7 @@ func (s *Sharer) Ingress(now clock.Time, tenant, bytes int) bool {
 	return s.spare(now, t, float64(bytes))
 }
 
-// Refuse is a packet that arrives and that the owner has no room for.
+// Refuse counts a packet that arrives and that the owner has no room for.
 func (s *Sharer) Refuse(now clock.Time, tenant, bytes int) {
 	t := &s.tenants[tenant]
 	if t.epoch != s.epoch {
@@ -423,7 +417,8 @@ func (s *Sharer) Refuse(now clock.Time, tenant, bytes int) {
 	}
 }
 
-// Part is how much of a tenant's dominant share of flows its share of this one is: 1 where this one is dominant, or nothing is known.
+// Part returns a tenant's share of a flow, as a part of its dominant share of flows: 1 if this flow is the
+// dominant one, or if nothing is known of the tenant's use of it.
 func (s *Sharer) Part(tenant, flow int) float64 {
 	own, most := 0., 0.
 	for r, v := range s.at(s.tenants[tenant].vector) {
@@ -442,8 +437,8 @@ func (s *Sharer) Part(tenant, flow int) float64 {
 	return own / most
 }
 
-// Press reports whether a tenant that asks for more than it gets has used half of what it may send in one go, and half of what is kept of
-// a flow that it draws on: when it has used all of that, what it sends is refused. It should be told before.
+// Press reports whether a tenant should be told to send less, before its packets are refused: it asks for more
+// than it gets, and has used half of its burst and half of the pool of a flow that it draws on.
 func (s *Sharer) Press(now clock.Time, tenant int) bool {
 	t := &s.tenants[tenant]
 	if t.grant >= 1 || t.tokens >= t.burst/2 || int(s.bottleneck[tenant]) == s.queued {
@@ -460,8 +455,8 @@ func (s *Sharer) Press(now clock.Time, tenant int) bool {
 	return false
 }
 
-// Low reports whether a tenant has used half of what it may send in one go, though it may ask for no more than it gets: as who
-// was asked to pause, and obeys.
+// Low reports whether a tenant has used half of its burst, even if it asks for no more than it gets, as a tenant that
+// obeys a pause does.
 func (s *Sharer) Low(now clock.Time, tenant int) bool {
 	t := &s.tenants[tenant]
 	return min(t.tokens+max(0, float64(now-t.last))*t.rate, t.burst) < t.burst/2
@@ -474,10 +469,10 @@ func (s *Sharer) activate(i int, t *tenant) {
 	s.active = append(s.active, int32(i))
 }
 
-// at is a row of counts.
+// at returns a row of counts.
 func (s *Sharer) at(row uint32) []int64 { return s.counts[int(row)*s.flows:][:s.flows] }
 
-// spare lets in what is over the limit when all that it needs is free.
+// spare lets in a packet over the limit if no pool that it draws on is empty.
 func (s *Sharer) spare(now clock.Time, t *tenant, bytes float64) bool {
 	if t.scarce >= 0 && s.left(now, &s.pools[t.scarce]) <= 0 {
 		return false
@@ -518,11 +513,11 @@ func (s *Sharer) left(now clock.Time, p *pool) float64 {
 	return p.tokens
 }
 
-// Next is when the epoch ends.
+// Next returns the time when the epoch ends.
 func (s *Sharer) Next() clock.Time { return s.start.Add(s.epochLen) }
 
-// Epoch ends an epoch, which was as long as it was, and sets the limits for the
-// next. An error leaves the limits as they are.
+// Epoch ends an epoch, however long it was, and sets the limits for the next one. If it returns an
+// error, limits of active tenants stay as they are.
 func (s *Sharer) Epoch(now clock.Time) error {
 	if now <= s.start {
 		return nil
@@ -534,7 +529,8 @@ func (s *Sharer) Epoch(now clock.Time) error {
 	}
 	for _, i := range s.before {
 		if t := &s.tenants[i]; t.epoch != s.epoch {
-			// A tenant that was asked to pause sends nothing until its bucket is half full again, so the bucket fills as before.
+			// A tenant that was asked to pause sends nothing until its bucket is half full again, so the bucket
+			// fills as before.
 			rate := t.least
 			if s.Low(now, int(i)) {
 				rate = max(rate, t.rate)
@@ -604,7 +600,7 @@ func (s *Sharer) Epoch(now clock.Time) error {
 	return err
 }
 
-// refill gives a tenant what it earned until now, and a new rate.
+// refill gives a tenant the tokens that it earned until now, and a new rate.
 func (s *Sharer) refill(now clock.Time, t *tenant, rate float64) {
 	if now > t.last {
 		t.tokens += float64(now-t.last) * t.rate
@@ -615,7 +611,7 @@ func (s *Sharer) refill(now clock.Time, t *tenant, rate float64) {
 	t.tokens = min(t.tokens, t.burst)
 }
 
-// settle finds what the demand of a tenant is made of.
+// settle finds the bytes and the vector that make up the demand of a tenant.
 func (s *Sharer) settle(t *tenant) {
 	t.asked = max(float64(t.arrived), float64(t.late)*s.stretch)
 	counted := int64(0)
@@ -674,7 +670,7 @@ func (s *Sharer) divide() error {
 	return nil
 }
 
-// sum adds up what n rows got.
+// sum adds up what the first n rows got of each resource.
 func (s *Sharer) sum(n int) {
 	m := len(s.capacity)
 	for k, g := range s.grant[:n] {
@@ -775,7 +771,7 @@ func (s *Sharer) divideRows() error {
 	return nil
 }
 
-// missing is a resource that a tenant needs and of which there is nothing.
+// missing returns a resource of capacity 0 that a tenant needs, or -1.
 func (s *Sharer) missing(i int32) int32 {
 	s.take(i, s.row)
 	for r, d := range s.row {
@@ -786,7 +782,7 @@ func (s *Sharer) missing(i int32) int32 {
 	return -1
 }
 
-// Limit is what a tenant may send, in bytes a second, without what is free.
+// Limit returns what a tenant may send, in bytes a second, without what it takes from pools.
 func (s *Sharer) Limit(tenant int) float64 {
 	t := &s.tenants[tenant]
 	if int(s.bottleneck[tenant]) == s.queued {
@@ -795,22 +791,21 @@ func (s *Sharer) Limit(tenant int) float64 {
 	return t.rate * 1e9
 }
 
-// Weight is a tenant's weight.
+// Weight returns a tenant's weight.
 func (s *Sharer) Weight(tenant int) float64 { return s.tenants[tenant].weight }
 
-// Grant is the fraction that a tenant got of its demand in the last division; 1
-// for those that had none.
+// Grant returns the fraction of its demand that a tenant got in the last division; 1 if it had no demand.
 func (s *Sharer) Grant(tenant int) float64 { return float64(s.tenants[tenant].grant) }
 
-// Share is the dominant share that a tenant got.
+// Share returns the dominant share that a tenant got in the last division.
 func (s *Sharer) Share(tenant int) float64 { return float64(s.tenants[tenant].share) }
 
-// Usage is what a tenant has had until the last epoch ended: means over any time are the difference
-// of two.
+// Usage returns what a tenant has had from New to the end of the last epoch. The difference of two
+// results gives the mean over the time between them.
 func (s *Sharer) Usage(tenant int) Usage { return s.usage[tenant] }
 
-// Flow is the greatest share of a flow that a tenant got: its dominant share without what it holds. It is of the
-// epoch that has just ended, until a packet comes.
+// Flow returns the greatest share of a flow that a tenant got: its dominant share without held resources. It is valid
+// for the epoch that has just ended, until the next packet comes.
 func (s *Sharer) Flow(tenant int) float64 {
 	t := &s.tenants[tenant]
 	if t.share == 0 {
@@ -826,11 +821,11 @@ func (s *Sharer) Flow(tenant int) float64 {
 	return share * float64(t.grant)
 }
 
-// Bottleneck is the full resource that keeps a tenant from more, or -1.
+// Bottleneck returns the full resource that keeps a tenant from getting more, or -1.
 func (s *Sharer) Bottleneck(tenant int) int { return int(s.bottleneck[tenant]) }
 
-// Free is what nobody was granted of a flow, in its unit a second.
+// Free returns how much of a flow no tenant was granted, in its unit a second.
 func (s *Sharer) Free(resource int) float64 { return s.pools[resource].rate * 1e9 }
 
-// Active is how many tenants have been seen in this epoch.
+// Active returns the number of tenants that have been seen in this epoch.
 func (s *Sharer) Active() int { return len(s.active) }

@@ -7,14 +7,14 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Demands are what tenants asked of a part of a board, in rates: bytes, and units of each flow, a ns.
+// Demands holds what tenants asked of a part of a board, as rates: bytes, and units of each flow, a ns.
 type Demands struct {
 	Tenants []int32
 	Bytes   []float64 // of each tenant
 	Rows    []float64 // of each tenant, all flows
 }
 
-// Demands writes to d what tenants of a part have asked for in the epochs that have ended since the call before.
+// Demands writes to d what tenants of a part asked for in the epochs that have ended since the last call.
 func (s *Sharer) Demands(now clock.Time, d *Demands) {
 	d.Tenants, d.Bytes, d.Rows = d.Tenants[:0], d.Bytes[:0], d.Rows[:0]
 	ns := float64(now.Sub(s.reported))
@@ -39,7 +39,8 @@ func (s *Sharer) Demands(now clock.Time, d *Demands) {
 	s.asking = s.asking[:0]
 }
 
-// Ask counts the demand of a tenant at one of the parts for this epoch of the whole: so many bytes and units of each flow a ns.
+// Ask adds the demand of a tenant at one of the parts to this epoch of the whole: bytes a ns, and in row units of
+// each flow a ns.
 func (s *Sharer) Ask(now clock.Time, tenant int, bytes float64, row []float64) {
 	t := &s.tenants[tenant]
 	if t.epoch != s.epoch {
@@ -55,8 +56,9 @@ func (s *Sharer) Ask(now clock.Time, tenant int, bytes float64, row []float64) {
 	}
 }
 
-// Bound tells what a tenant got of the whole for here, in bytes a ns: least, of what all share, though it may have sent none
-// in the last epoch, and no more than most; +Inf: as it asks for. by is the resource of which the whole has no more for it.
+// Bound sets what a tenant got of the whole board for this part, in bytes a ns. least is its grant of what all
+// parts share, even if it sent nothing in the last epoch; most is its limit, +Inf for none. by is the resource
+// that is full in the whole board and sets the limit.
 func (s *Sharer) Bound(now clock.Time, tenant int, least, most float64, by int) {
 	t := &s.tenants[tenant]
 	t.least, t.most, t.fully = least, most, int32(by)
@@ -65,10 +67,10 @@ func (s *Sharer) Bound(now clock.Time, tenant int, least, most float64, by int) 
 	}
 }
 
-// Unbound ends what Bound has set.
+// Unbound removes the bounds that Bound has set.
 func (s *Sharer) Unbound(now clock.Time, tenant int) { s.Bound(now, tenant, 0, math.Inf(1), -1) }
 
-// Leave has no more than so many units a ns of a flow be left to those who exceed their limits here.
+// Leave limits the pool of a flow in this part to rate, in units a ns.
 func (s *Sharer) Leave(resource int, rate float64) {
 	p := &s.pools[resource]
 	p.most = rate
@@ -77,7 +79,7 @@ func (s *Sharer) Leave(resource int, rate float64) {
 	}
 }
 
-// bounded is a tenant's new rate within its bounds.
+// bounded returns a tenant's new rate within its bounds.
 func (s *Sharer) bounded(i int32, t *tenant, rate float64) float64 {
 	if rate <= t.most {
 		if r := s.bottleneck[i]; rate < t.least && (r < 0 || int(r) < s.flows && !math.IsInf(s.pools[r].most, 1)) {

@@ -25,7 +25,7 @@ const (
 	opPFC   = 0x0101
 )
 
-// kind of a frame of this layer.
+// kind is the type of a frame of this layer.
 type kind uint8
 
 const (
@@ -36,7 +36,7 @@ const (
 	numKinds
 )
 
-// header is what a frame says.
+// header is the decoded header of a frame.
 type header struct {
 	kind        kind
 	length      int
@@ -47,7 +47,7 @@ type header struct {
 // castagnoli is filled by hash/crc32 once, and is constant.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum is the CRC of a frame of which only end bytes count.
+// sum returns the CRC of the first end bytes of a frame, without the CRC itself.
 func sum(p []byte, end int) uint32 {
 	c := crc32.Update(0, castagnoli, p[:42])
 	return crc32.Update(c, castagnoli, p[headerLen:end])
@@ -65,7 +65,7 @@ func encode(p []byte, h header) {
 	be.PutUint32(p[42:], sum(p, headerLen+h.length))
 }
 
-// decode reads the header of a frame, if it is one and is undamaged.
+// decode reads the header of a frame. ok is false if p is no frame of this layer, or is damaged.
 func decode(p []byte) (h header, ok bool) {
 	if len(p) < headerLen || be.Uint16(p[12:]) != EtherType || p[14] != version || p[15] >= byte(numKinds) {
 		return h, false
@@ -77,8 +77,8 @@ func decode(p []byte) (h header, ok bool) {
 	return h, be.Uint32(p[42:]) == sum(p, headerLen+h.length)
 }
 
-// EncodePause writes a PFC frame of MinFrame bytes: a pause of quanta, of 512
-// bit times each, for a class from 0 to 7; 0 ends it.
+// EncodePause writes a PFC frame of MinFrame bytes to p: a pause for a class from 0 to 7. quanta is its
+// length in units of 512 bit times; 0 ends the pause.
 //
 //	0 01-80-C2-00-00-01 | 6 source | 12 8808 | 14 0101 | 16 class vector
 //	18 quanta of class 0 | 20 ... | 34 zeros
@@ -94,8 +94,8 @@ func EncodePause(p []byte, src [6]byte, class int, quanta uint16) {
 	be.PutUint16(p[18+2*class:], quanta)
 }
 
-// DecodePause reports whether p is a PFC frame for the class, or a PAUSE of
-// everything (IEEE 802.3 annex 31B), and how long it asks for.
+// DecodePause reports whether p is a PFC frame for the class, or a PAUSE of all classes (IEEE 802.3
+// annex 31B), and returns the quanta of the pause.
 func DecodePause(p []byte, class int) (quanta uint16, ok bool) {
 	if len(p) < 18 || be.Uint16(p[12:]) != Control {
 		return 0, false

@@ -17,14 +17,14 @@ const (
 	quantum  = 512 // bits
 	quanta   = 0xFFFF
 	maxTries = 3
-	// obey is what a sender may take to obey a pause, in quanta: 100 Gbit/s
-	// Ethernet allows 394 (IEEE 802.3 annex 31B.3.7), slower ones less.
+	// obey is the time that a sender may take to obey a pause, in quanta: 100 Gbit/s Ethernet
+	// allows 394 (IEEE 802.3 annex 31B.3.7), slower Ethernet less.
 	obey = 394
 )
 
 // Config describes an end of a link.
 type Config struct {
-	// Epoch is not 0, and greater than that of any start of this end before.
+	// Epoch must not be 0, and must be greater than at all earlier starts of this end.
 	Epoch uint64
 	MAC   [6]byte // source of frames of this layer
 	Rate  uint64  // bits a second, of both directions; 0: 100 Gbit/s
@@ -42,9 +42,8 @@ type Config struct {
 	Timeout clock.Duration
 }
 
-// Headroom is how many bytes may come after a pause was decided on: of a link of
-// so many bits a second and such a delay in one direction, and frames up to so
-// many bytes.
+// Headroom returns how many bytes may still arrive after an end decides to ask for a pause. rate is in
+// bits a second, delay is that of the link in one direction, frame is the longest frame in bytes.
 func Headroom(rate uint64, delay clock.Duration, frame int) int {
 	// There and back; the frame that is being sent here, and there; the pause.
 	const between = 24 // preamble, FCS and gap
@@ -52,7 +51,7 @@ func Headroom(rate uint64, delay clock.Duration, frame int) int {
 	return int(cable) + 2*(frame+Overhead+between) + MinFrame + between + obey*quantum/8
 }
 
-// bitsIn is how many bits go in a time, rounded up.
+// bitsIn returns how many bits a link sends in a time, rounded up.
 func bitsIn(rate uint64, d clock.Duration) uint64 {
 	hi, lo := bits.Mul64(rate, uint64(d))
 	if hi >= uint64(time.Second) {
@@ -65,7 +64,7 @@ func bitsIn(rate uint64, d clock.Duration) uint64 {
 	return q
 }
 
-// timeOf is how long so many bits take, rounded up.
+// timeOf returns how long a link needs for n bits, rounded up to ns.
 func timeOf(n, rate uint64) clock.Duration {
 	hi, lo := bits.Mul64(n, uint64(time.Second))
 	if hi >= rate {
@@ -78,7 +77,7 @@ func timeOf(n, rate uint64) clock.Duration {
 	return clock.Duration(q)
 }
 
-// Stats of an end. All but Unacked and Queued only grow.
+// Stats holds the counters of an end. All but Unacked and Queued only grow.
 type Stats struct {
 	Sent, Resent, Delivered     uint64 // DATA
 	Acks, Naks, Hellos          uint64 // sent
@@ -95,7 +94,7 @@ type entry struct {
 	skip  int32 // bytes at its end that were left out before
 }
 
-// Link is one end.
+// Link is one end of the link.
 type Link struct {
 	Config
 	xoff, xon int
@@ -126,7 +125,7 @@ type Link struct {
 	tries                    int
 }
 
-// New makes an end, which says HELLO first.
+// New makes an end, which sends a HELLO first. It returns an error for a bad Config.
 func New(c Config) (*Link, error) {
 	c.Rate = cmp.Or(c.Rate, 100e9)
 	c.Frame = cmp.Or(c.Frame, 1518)
@@ -163,7 +162,7 @@ func New(c Config) (*Link, error) {
 // Up reports whether both ends know of each other.
 func (l *Link) Up() bool { return l.synced && l.confirmed }
 
-// Stats are counts at present.
+// Stats returns the present counters.
 func (l *Link) Stats() Stats {
 	s := l.stats
 	s.Unacked = l.used
@@ -173,8 +172,8 @@ func (l *Link) Stats() Stats {
 // Fits reports whether a frame of so many bytes can ever be sent.
 func (l *Link) Fits(n int) bool { return n >= addresses+2 && n <= l.Frame }
 
-// Send takes a copy of a frame, to be sent by Poll. It reports false when there
-// is no room now, or the frame does not fit: then it is the caller's still.
+// Send copies a frame, which Poll will send. It returns false, and takes nothing, if the buffer has no
+// room or if Fits is false for the frame.
 func (l *Link) Send(frame []byte) bool {
 	n := len(frame)
 	if !l.Fits(n) {
@@ -198,10 +197,10 @@ func (l *Link) Send(frame []byte) bool {
 
 func (l *Link) entry(seq uint32) *entry { return &l.entries[seq&uint32(len(l.entries)-1)] }
 
-// before compares numbers that wrap around.
+// before reports whether number a comes before b; numbers wrap around.
 func before(a, b uint32) bool { return int32(a-b) < 0 }
 
-// Event is what became of a frame.
+// Event says what became of a frame that Input took.
 type Event uint8
 
 const (
@@ -220,8 +219,8 @@ func (e Event) String() string {
 	return [...]string{"took", "deliver", "damaged", "duplicate", "gap", "overrun", "foreign", "pause", "other"}[e]
 }
 
-// Input takes a frame from the cable. With Deliver it returns the frame that was
-// sent at the other end, in the same memory.
+// Input takes a frame from the cable. If the event is Deliver, it returns the frame that was sent at
+// the other end, as a part of p, which it changes.
 func (l *Link) Input(now clock.Time, p []byte) ([]byte, Event) {
 	if len(p) < addresses+2 {
 		return nil, Other
@@ -293,7 +292,8 @@ func (l *Link) Input(now clock.Time, p []byte) ([]byte, Event) {
 	return p[at : at+n], Deliver
 }
 
-// known looks after epochs; it reports whether the frame counts.
+// known compares the epochs of a frame with those of the link, and updates them. It reports whether the
+// frame counts.
 func (l *Link) known(h header) bool {
 	if h.epoch > l.peer {
 		if h.kind != hello {
@@ -329,8 +329,7 @@ func (l *Link) known(h header) bool {
 	return true
 }
 
-// begin forgets what both ends agreed on; what was not acknowledged is sent
-// again.
+// begin forgets what both ends agreed on. Frames that were not acknowledged will be sent again.
 func (l *Link) begin() {
 	l.synced, l.confirmed = false, false
 	l.ackNow, l.nakNow, l.naked = false, false, false
@@ -338,14 +337,14 @@ func (l *Link) begin() {
 	l.rewind()
 }
 
-// miss asks for what is expected, once.
+// miss asks for the expected frame by a NAK, once.
 func (l *Link) miss() {
 	if l.synced && !l.naked {
 		l.naked, l.nakNow = true, true
 	}
 }
 
-// acked frees what the peer has.
+// acked frees the frames before number to, which the peer has received.
 func (l *Link) acked(now clock.Time, to uint32) {
 	if !before(l.base, to) || before(l.fresh, to) {
 		return
@@ -373,7 +372,7 @@ func (l *Link) rewind() {
 	l.timer = clock.Never
 }
 
-// Consumed tells that n bytes of what was delivered are needed no more.
+// Consumed reports that the caller has consumed n of the bytes that were delivered.
 func (l *Link) Consumed(n int) {
 	l.stats.Queued = max(0, l.stats.Queued-n)
 	if l.pausing && l.stats.Queued <= l.xon {
@@ -381,7 +380,7 @@ func (l *Link) Consumed(n int) {
 	}
 }
 
-// What is the next frame that Poll makes.
+// What says which sort of frame Poll makes next.
 type What uint8
 
 const (
@@ -391,7 +390,7 @@ const (
 	First        // a frame that was never sent
 )
 
-// Pending is what Poll would make.
+// Pending returns which sort of frame Poll would make.
 func (l *Link) Pending(now clock.Time) What {
 	l.expire(now)
 	switch {
@@ -411,7 +410,7 @@ func (l *Link) Pending(now clock.Time) What {
 	return Nothing
 }
 
-// expire does what is due.
+// expire handles timers that have run out: of acknowledgements, HELLO and pauses.
 func (l *Link) expire(now clock.Time) {
 	if now >= l.timer && now >= l.pausedUntil {
 		if now < l.pausedUntil.Add(l.Timeout) {
@@ -430,8 +429,8 @@ func (l *Link) expire(now clock.Time) {
 	}
 }
 
-// Next is when Poll will have something: at once (0), later, or never, unless
-// something comes first.
+// Next returns the time when Poll will have a frame if no other method is called before: 0 for at once,
+// or clock.Never.
 func (l *Link) Next(now clock.Time) clock.Time {
 	if l.Pending(now) != Nothing {
 		return 0
@@ -449,8 +448,8 @@ func (l *Link) Next(now clock.Time) clock.Time {
 	return at
 }
 
-// Poll writes the next frame to be sent, and returns its length; 0: there is
-// none now. There is room in p for Frame + Overhead bytes.
+// Poll writes the next frame to send to p, and returns its length, or 0 if there is none at present. p
+// must have room for Frame + Overhead bytes.
 func (l *Link) Poll(now clock.Time, p []byte) int {
 	what := l.Pending(now)
 	h := header{epoch: l.Epoch, peer: l.peer, seq: l.next, ack: l.expected}

@@ -6,11 +6,11 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// PauseLimit is how long a pause lasts at most, however often it is renewed: after it the class is not paused for as
-// long, whoever asks, as the watchdogs of switches do it. A pause is there to take up what comes for some microseconds.
+// PauseLimit is the longest time that a pause lasts, however often it is renewed. After that, pauses of the class are
+// ignored for the same time, as watchdogs of switches do. A pause is meant for some microseconds.
 const PauseLimit = 100 * time.Millisecond
 
-// PauseTime is how long a pause of so many quanta lasts on a link of so many bits a second.
+// PauseTime returns how long a pause of q quanta lasts on a link of rate bits a second.
 func PauseTime(q uint16, rate uint64) clock.Duration { return timeOf(uint64(q)*quantum, rate) }
 
 // Asker asks the neighbour at a port for pauses of a class, and ends them.
@@ -25,10 +25,10 @@ type Asker struct {
 	Asked, Cut uint64
 }
 
-// Asking reports whether the neighbour is asked not to send.
+// Asking reports whether the neighbour is asked to pause.
 func (a *Asker) Asking() bool { return a.asking }
 
-// Due is when Ask has to be called again, while it asks.
+// Due returns the time when Ask must be called again, or clock.Never if no pause is asked for.
 func (a *Asker) Due() clock.Time {
 	if !a.asking {
 		return clock.Never
@@ -36,7 +36,8 @@ func (a *Asker) Due() clock.Time {
 	return min(a.again, a.since.Add(a.Limit))
 }
 
-// Ask says what is to be sent now, if send: a pause of so many quanta; 0 ends it. want: the neighbour is not to send.
+// Ask says whether a pause frame must be sent, and with how many quanta; 0 ends the pause. want says that the
+// neighbour should pause.
 func (a *Asker) Ask(now clock.Time, want bool) (q uint16, send bool) {
 	switch {
 	case !want && a.asking:
@@ -69,7 +70,7 @@ type Obeyer struct {
 	Heard, Cut uint64
 }
 
-// Hear takes a pause; q 0 ends it.
+// Hear takes a pause of q quanta from the neighbour; 0 ends the pause.
 func (o *Obeyer) Hear(now clock.Time, q uint16) {
 	if q == 0 {
 		o.until, o.sent = now, true // what waits can leave
@@ -79,7 +80,8 @@ func (o *Obeyer) Hear(now clock.Time, q uint16) {
 	if now < o.cut {
 		return
 	}
-	// One that ended a moment ago, and after which nothing has left, goes on: its sender may hit each time the moment before this side looks.
+	// One that ended a moment ago, and after which nothing has left, goes on: its sender may hit each time the
+	// moment before this side looks.
 	if now > o.until && (o.sent || now > o.until.Add(o.Limit/100)) {
 		o.since = now
 	}
@@ -91,8 +93,8 @@ func (o *Obeyer) Hear(now clock.Time, q uint16) {
 	}
 }
 
-// Sent notes that a frame of the class leaves, as no pause is in force.
+// Sent notes that a frame of the class leaves, because no pause is in force.
 func (o *Obeyer) Sent() { o.sent = true }
 
-// Until is when the pause ends.
+// Until returns the time when the pause ends.
 func (o *Obeyer) Until() clock.Time { return o.until }

@@ -2,17 +2,15 @@
 // roads a frame takes (plain switching, to the control core, to network tasks), whose
 // frame it is, and which flow it belongs to.
 //
-// Rules are looked at in the order of their priority, the highest first, then in
-// the order given; the first that holds decides. A frame for which none holds is switched.
-// Rules are written for frames that come from a forward port. On the other ports they
-// hold for what goes the other way, source and destination exchanged.
+// The first rule that matches a frame decides. Rules are in the order of their priority, the highest
+// first, and of equal priority in the order given. A frame that matches no rule is switched. Rules are
+// written for frames that come in by a forward port. For frames of the other ports, which go the
+// opposite way, source and destination of a rule are exchanged.
 //
-// What was decided for a flow is remembered, by all fields that a rule can look
-// at, in a table of fixed size: four places a set, one of which is given up when a
-// fifth flow comes. A change of the rules forgets it all. So a rule costs a scan for
-// the first frame of a flow, and nothing later.
+// The table remembers the decision for a flow, by all fields that a rule can look at. It has a fixed
+// size: sets of four flows; a fifth flow of a set replaces one of them. A change of the rules empties
+// it. So only the first frame of a flow costs a scan of the rules, as long as the flow is in the table.
 //
-// Sources: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), section 5.4.1: the three
-// roads, and that rules are installed by the control cores. The form of a rule is
-// this package's.
+// Source: Shan, SuperNIC (UCSD thesis, 2022, chapter 5), section 5.4.1, for the three roads and for
+// rules that the control cores install. This package defines the form of a rule.
 package mat

@@ -33,8 +33,8 @@ type Rule struct {
 	DAG      int // with Tasks: the owner's number of the DAG
 }
 
-// Parse reads which frames a rule is for: a match, with the term in:PORT for those
-// that come in by a port.
+// Parse reads a match as match.Parse does, with one more term: in:PORT, for frames that come in by that
+// port. Without it, in is Any.
 func Parse(s string) (in int, m match.Match, err error) {
 	in = Any
 	var rest []string
@@ -57,23 +57,23 @@ func Parse(s string) (in int, m match.Match, err error) {
 	return in, m, err
 }
 
-// Any is no port in particular.
+// Any stands for all ports.
 const Any = -1
 
-// set is four flows whose hashes have the low bits in common. tags are 15 other
-// bits of each hash, and the top bit for a flow that is there.
+// set holds four flows whose hashes have the low bits in common. tags has 16 bits for each: the top
+// bit is set if there is a flow, and the other bits are 15 high bits of its hash.
 type set struct {
 	tags uint64
 	next uint8 // which entry is given up next
 }
 
-// Flow is what a frame was found to be.
+// Flow is the result of a lookup.
 type Flow struct {
 	Rule int32  // index into Rules; -1: none holds
 	Hash uint64 // the same for both directions of a flow that nothing translates
 }
 
-// key is all that a rule can look at.
+// key holds all fields of a frame that a rule can look at.
 type key [6]uint64
 
 type flow struct {
@@ -81,7 +81,7 @@ type flow struct {
 	Flow
 }
 
-// Table is the rules, and what they decided. It has one owner.
+// Table holds the rules, and the flows that they decided. Only one goroutine may use it.
 type Table struct {
 	rules   []Rule
 	reverse []match.Match // of each rule
@@ -93,7 +93,7 @@ type Table struct {
 	Hits, Misses uint64
 }
 
-// New makes a table that remembers about so many flows, at least 4.
+// New makes a table without rules, which remembers at least so many flows: a power of two, at least 4.
 func New(flows int) *Table {
 	n := 1
 	for n*4 < flows {
@@ -102,8 +102,8 @@ func New(flows int) *Table {
 	return &Table{sets: make([]set, n), flows: make([]flow, 4*n), mask: uint64(n - 1)}
 }
 
-// Index is rules, the one that counts most first, and how they are found. It does not change, and tables may share it: with thousands of rules it takes
-// long to make.
+// Index holds rules, in the order in which they are tried, and finds those that may match a frame. It never
+// changes, and tables may share it, because with thousands of rules it takes long to make.
 type Index struct {
 	rules   []Rule
 	reverse []match.Match
@@ -131,10 +131,11 @@ func (t *Table) Use(x *Index) {
 	clear(t.sets)
 }
 
-// Rules are the rules, the one that counts most first. They are the index's.
+// Rules returns the rules in the order in which they are tried. The slice belongs to the Index: callers
+// must not change it.
 func (t *Table) Rules() []Rule { return t.rules }
 
-// What is in a key.
+// Flags of a key: what the frame has.
 const (
 	tagged  = 1 << iota
 	layered // has an IP header that fits
@@ -188,7 +189,7 @@ func (k *key) fields(b []byte, in uint16, l *hdr.Layers) {
 	k[5] = extra<<40 | flags<<32 | uint64(l.Proto)<<16 | uint64(l.EtherType)
 }
 
-// hash is of all fields. It keeps out no one who knows it.
+// hash returns a hash of all fields. It has no secret: who knows it can choose keys that collide.
 func (k *key) hash() uint64 {
 	x := k[0]*0x9E3779B97F4A7C15 ^ bits.RotateLeft64(k[4]*0xD1B54A32D192ED03, 29) ^ k[5]*0xA24BAED4963EE407
 	if k[1]|k[2]|k[3] != 0 {
@@ -202,7 +203,7 @@ func (k *key) equal(o *key) bool {
 	return (k[0]^o[0])|(k[4]^o[4])|(k[5]^o[5])|(k[1]^o[1])|(k[2]^o[2])|(k[3]^o[3]) == 0
 }
 
-// both is a hash that is the same for both directions: of the ends, in any order,
+// both returns a hash that is the same for both directions of a flow: of the two ends, in any order,
 // and the protocol.
 func (k *key) both() uint64 {
 	var src, dst uint64
@@ -215,8 +216,8 @@ func (k *key) both() uint64 {
 	return hdr.Fold(sum, k[4]>>16&0xFFFF|k[5]&0xFFFFFFFF<<16)
 }
 
-// Lookup is the flow of frame b, which came in by port in, of which hdr.Walk found
-// l. forward says whether rules hold as they are written.
+// Lookup returns the flow of frame b, which came in by port in; l is what hdr.Walk found of it. If
+// forward is false, source and destination of rules are exchanged.
 func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
 	q := Ask{Layers: *l}
 	t.Ahead(&q, b, in)
@@ -224,8 +225,8 @@ func (t *Table) Lookup(b []byte, in uint16, forward bool, l *hdr.Layers) Flow {
 	return t.Find(&q, b, in, forward)
 }
 
-// Ask is a frame whose flow is asked for in steps, so that of a batch the memory that each needs is on its way while the
-// processor is with the others: Ahead for all of them, Near for all, and Find for each.
+// Ask is a lookup in steps, for a batch of frames: the caller calls Ahead for all frames, then Near for all,
+// then Find for each. So the memory for one frame is fetched while the processor works on others.
 type Ask struct {
 	hdr.Layers // of the frame, from hdr.Walk
 	key        key
@@ -256,7 +257,7 @@ func (t *Table) Usual(q *Ask, b []byte, in uint16, end int, proto uint8) {
 	q.tags = t.sets[q.hash&t.mask].tags
 }
 
-// candidates are the entries of a set that may have a flow, by their tags: the top bit of the byte of each.
+// candidates returns the entries of a set that may have a flow, by their tags: for each, the top bit of its 16 bits.
 func candidates(tags, hash uint64) uint64 {
 	// An entry whose tag is equal has a zero byte. One above such a byte may be taken
 	// for it, but none that is empty: its top bit is set.
@@ -264,7 +265,7 @@ func candidates(tags, hash uint64) uint64 {
 	return (x - 0x0001000100010001) &^ x & 0x8000800080008000
 }
 
-// Near goes on with what Ahead has begun: it looks at the first entry that may have the flow.
+// Near is the second step, after Ahead: it looks at the first entry that may have the flow.
 func (t *Table) Near(q *Ask) {
 	q.found = false
 	if m := candidates(q.tags, q.hash); m != 0 {
@@ -274,7 +275,8 @@ func (t *Table) Near(q *Ask) {
 	}
 }
 
-// Known is the flow of the frame, which Ahead and Near were called with since rules were set, if Near has found it; else Find finds it.
+// Known returns the flow of a frame if Near has found it; if not, the caller must call Find. Ahead and Near must have
+// been called for q since the rules were set.
 func (t *Table) Known(q *Ask) (Flow, bool) {
 	if q.found {
 		t.Hits++
@@ -282,8 +284,8 @@ func (t *Table) Known(q *Ask) (Flow, bool) {
 	return q.flow, q.found
 }
 
-// Find is the flow of the frame, which Ahead and Near were called with since rules were set. forward says whether rules hold as
-// they are written.
+// Find returns the flow of a frame. Ahead and Near must have been called for q since the rules were set. If
+// forward is false, source and destination of rules are exchanged.
 func (t *Table) Find(q *Ask, b []byte, in uint16, forward bool) Flow {
 	if q.found {
 		t.Hits++
@@ -292,7 +294,8 @@ func (t *Table) Find(q *Ask, b []byte, in uint16, forward bool) Flow {
 	return t.find(q, b, in, forward)
 }
 
-// find looks at all entries: flows of the same batch may have come to the table since Near.
+// find looks at all entries of the set, because frames of the same batch may have added flows since Near. If none has
+// the flow, it scans the rules and adds the flow.
 func (t *Table) find(q *Ask, b []byte, in uint16, forward bool) Flow {
 	s := &t.sets[q.hash&t.mask]
 	for m := candidates(s.tags, q.hash); m != 0; m &= m - 1 {
@@ -311,15 +314,15 @@ func (t *Table) find(q *Ask, b []byte, in uint16, forward bool) Flow {
 	return f
 }
 
-// Hash is the hash that Lookup gives the flow of a frame.
+// Hash returns the hash that Lookup gives to the flow of a frame.
 func Hash(b []byte, l *hdr.Layers) uint64 {
 	var k key
 	k.fields(b, 0, l)
 	return k.both()
 }
 
-// scan is the first rule that holds; -1: none does. It looks at those that may hold
-// by what the index knows of the frame.
+// scan returns the first rule that matches a frame, or -1. It looks only at rules that may match by
+// the index.
 func (t *Table) scan(b []byte, in uint16, forward bool, l *hdr.Layers) int32 {
 	x := &t.index[0]
 	if !forward {
@@ -356,8 +359,7 @@ func (t *Table) scan(b []byte, in uint16, forward bool, l *hdr.Layers) int32 {
 	return first
 }
 
-// addrs are the addresses of a frame and their length in bits, 0 without an IP
-// header.
+// addrs returns the addresses of a frame and their length in bits, or 0 bits if it has no IP header.
 func addrs(b []byte, l *hdr.Layers) (src, dst netip.Addr, bits int) {
 	switch l.Family() {
 	case hdr.NetIPv4:
@@ -368,8 +370,8 @@ func addrs(b []byte, l *hdr.Layers) (src, dst netip.Addr, bits int) {
 	return src, dst, 0
 }
 
-// among is the first of some rules that holds, if it comes before rule first; -1:
-// none does.
+// among returns the first of some rules that matches, if it comes before rule first; otherwise first,
+// which is -1 if no rule has matched so far.
 func (t *Table) among(rules []int32, first int32, b []byte, in uint16, forward bool, l *hdr.Layers) int32 {
 	for _, i := range rules {
 		if first >= 0 && i >= first {

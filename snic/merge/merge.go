@@ -1,21 +1,20 @@
 // Package merge makes header copies of a frame, one for each branch in which tasks
 // run on it side by side, and merges what has become of them into one frame again.
 //
-// A copy is as long as the frame and has the bytes in front of its payload; the rest is
-// 0 until the payload is fetched. Of a copy those bytes are taken that have
-// changed, in fields that its tasks declare to write (snic/dag). Independent tasks
-// write different fields. What is derived from fields is put together:
+// A copy is as long as the frame and has the bytes in front of its payload; its other bytes are 0 until
+// the payload is fetched. Merge takes those bytes of a copy that have changed, in fields that its tasks
+// declare to write (snic/dag). Independent tasks write different fields. Values that are derived from
+// fields are combined:
 //
 //   - A checksum (IPv4, TCP, UDP, ICMP): the differences that copies make to it are
 //     added.
 //   - A RoCEv2 packet's ICRC: its differences are added, because a CRC is linear.
-//   - Lengths: a task that adds or removes bytes is independent only of tasks that look
-//     at none, so that its copy is the frame, and there is nothing to merge.
+//   - Lengths: a task that adds or removes bytes is independent only of tasks that look at no
+//     bytes, so that its copy becomes the frame, and nothing is merged.
 //
-// Fields are those of the innermost headers, behind VLAN tags and VXLAN; all
-// between the tags and them is effect.Encap. Where that cannot be told (fragments, other
-// tunnels and protocols, what is malformed) all of the frame is taken for headers,
-// and bytes for whatever field they may be of.
+// Fields are those of the innermost headers, behind VLAN tags and VXLAN; all headers between the tags
+// and them are effect.Encap. If the headers cannot be found (fragments, other tunnels and protocols,
+// malformed frames) the whole frame counts as headers, and a byte counts as every field that it may be.
 package merge
 
 import (
@@ -27,7 +26,7 @@ import (
 
 var be = binary.BigEndian
 
-// Parts is where the parts of a frame are.
+// Parts says where the parts of a frame are.
 type Parts struct {
 	Head int // how many bytes are in front of the payload
 	ICRC int // where it is, behind the payload; 0: there is none
@@ -37,13 +36,13 @@ type Parts struct {
 	sums  [4]sum
 }
 
-// part is bytes of one field, or of any of several.
+// part is a range of bytes of one field, or of one of several fields.
 type part struct {
 	from, to uint16
 	fields   effect.Field
 }
 
-// sum is a checksum.
+// sum is the place of a checksum.
 type sum struct {
 	at  uint16
 	udp bool // 0xffff stands for 0, and 0 for none
@@ -51,7 +50,7 @@ type sum struct {
 
 const icrcLen = 4
 
-// Find says where the parts of an Ethernet frame of at most 64 KB are.
+// Find fills p for an Ethernet frame b of at most 64 KB.
 func (p *Parts) Find(b []byte) {
 	p.Head, p.ICRC, p.n, p.s = len(b), 0, 0, 0
 	p.find(b, 0)
@@ -75,8 +74,8 @@ func (p *Parts) sum(at int, udp bool) {
 	p.s++
 }
 
-// find adds the parts of the frame that begins at an offset; that of another one is
-// in front of it.
+// find adds the parts of the frame that begins at offset at. If at is not 0, the frame is inside of a
+// VXLAN packet, whose headers are in front of it.
 func (p *Parts) find(b []byte, at int) {
 	var l hdr.Layers
 	if !hdr.Walk(b[at:], &l) {
@@ -173,7 +172,7 @@ func (p *Parts) ip(b []byte, at, to int, addresses, other effect.Field) {
 	p.add(at+hdr.IPv4Len, to, other)
 }
 
-// Copy makes dst, which is as long, a header copy of the frame src.
+// Copy makes dst a header copy of the frame src. Both have the same length.
 func (p *Parts) Copy(dst, src []byte) {
 	clear(dst[copy(dst, src[:p.Head]):])
 	if p.ICRC != 0 {
@@ -181,7 +180,7 @@ func (p *Parts) Copy(dst, src []byte) {
 	}
 }
 
-// Fetch gives a header copy, which is as long as the frame src, its payload.
+// Fetch copies the payload of the frame src to its header copy dst. Both have the same length.
 func (p *Parts) Fetch(dst, src []byte) {
 	if p.ICRC == 0 {
 		copy(dst[p.Head:], src[p.Head:])
@@ -198,8 +197,8 @@ type Copy struct {
 	Whole  bool // it has the payload; whoever writes that has
 }
 
-// Merge merges copies into the frame of which they are, and which is as it was
-// then. Copies are good for nothing else afterwards.
+// Merge merges copies into their frame, which must not have changed since they were made. It also
+// changes copies, so that they cannot be used afterwards.
 func (p *Parts) Merge(frame []byte, copies []Copy) {
 	var into *Copy // what others have written goes there first: the frame stays as it was
 	var all effect.Field
@@ -223,8 +222,8 @@ func (p *Parts) Merge(frame []byte, copies []Copy) {
 	}
 }
 
-// join takes over into a frame what another one has changed of was, of which both
-// were copies: in the fields of writes, and what is derived. into may be was.
+// join brings the changes between was and from into into: in the fields of writes, and in checksums and
+// the ICRC. from and into were copies of was; into may be was itself.
 func (p *Parts) join(into, from, was []byte, writes effect.Field) {
 	for _, x := range p.parts[:p.n] {
 		if x.fields&writes != 0 {
@@ -248,7 +247,7 @@ func (p *Parts) join(into, from, was []byte, writes effect.Field) {
 	}
 }
 
-// take takes over what from has changed of was. All are of one length.
+// take copies the bytes that differ between from and was to into. All have the same length.
 func take(into, from, was []byte) {
 	for len(from) >= 8 && len(was) >= 8 && len(into) >= 8 {
 		if be.Uint64(from) != be.Uint64(was) {

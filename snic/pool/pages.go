@@ -12,10 +12,10 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Messages of Pagers are, big-endian: the letter P, version, sort, 0, from and to (16 bits each),
-// the incarnation of the session, the number of the request, the lowest number that its sender still
-// waits for, the page's number (64 bits each); and a page where one goes along. A
-// request goes from the page's owner, and its answer has its number. An owner that is told that its incarnation is stale (which one is there is in the
+// Messages of Pagers are, big-endian: the letter P, version, sort, 0, from and to (16 bits each), the
+// incarnation of the session, the number of the request, the lowest number that its sender still waits for, the
+// page's number (64 bits each); and a page where one goes along. A request goes from the page's owner, and its
+// answer has its number. An owner that is told that its incarnation is stale (which one is there is in the
 // place of the page's number) goes on as the one after that. So an incarnation may be any number that those
 // before have not had, such as the time by whatever clock.
 const (
@@ -41,13 +41,13 @@ const (
 	numPageSorts
 )
 
-// hasPage reports whether a message has a page.
+// hasPage reports whether a message of this sort carries a page.
 func (s pageSort) hasPage() bool { return s == askKeep || s == saysPage }
 
-// window is how many requests a board has under way to a peer.
+// window is the largest number of requests that a board has under way to a peer.
 const window = 8
 
-// MaxPage is the most bytes of a page that travels.
+// MaxPage is the largest page, in bytes, that a Pager moves.
 const MaxPage = 16 << 20
 
 // Loan names a page that a board keeps for a peer.
@@ -57,7 +57,7 @@ type Loan struct {
 	Handle uint64
 }
 
-// PageKind of a PageEvent.
+// PageKind is the kind of a PageEvent.
 type PageKind uint8
 
 const (
@@ -90,7 +90,7 @@ type pageAsk struct {
 	before bool       // there was a request to drop a page before it, which may come later
 }
 
-// pageAnswer is to be sent.
+// pageAnswer is an answer that is to be sent.
 type pageAnswer struct {
 	sort     pageSort
 	inc, seq uint64
@@ -118,9 +118,9 @@ type exchangeOf struct {
 	answers []pageAnswer
 }
 
-// Pager moves pages between boards: those of this board's memory that peers keep, and
-// those that it keeps for peers. It is a state machine as Node is: messages may be lost, repeated, late and
-// out of order; each request is done once, and repeated until it is answered or the peer is lost.
+// Pager moves pages between boards: pages of this board's memory that peers keep, and pages that this board
+// keeps for peers. It is a state machine as Node is. Messages may be lost, repeated, late and out of order;
+// each request is done once, and repeated until it is answered or the peer is lost.
 type Pager struct {
 	board  int
 	size   int            // of a page; 0: the board has no memory
@@ -133,9 +133,9 @@ type Pager struct {
 
 // Carrier sends messages of Pagers.
 type Carrier interface {
-	// Room reports that a message to a peer can be sent now.
+	// Room reports whether a message to a peer can be sent now.
 	Room(to int) bool
-	// Send sends it; it may be lost. Its bytes are the Carrier's.
+	// Send sends a message, which may be lost. The Carrier owns its bytes from then on.
 	Send(to int, message []byte)
 }
 
@@ -145,8 +145,8 @@ func NewPager(board, boards int, resend clock.Duration) *Pager {
 	return &Pager{board: board, resend: resend, with: make([]exchangeOf, boards), where: map[uint64]int{}, moving: map[uint64]int{}}
 }
 
-// Begin takes note that the board's memory is another one, with pages of so many bytes; 0: it has none. What
-// it had elsewhere is dropped, and what it kept for others is gone.
+// Begin takes note that the board has a new memory, with pages of size bytes; 0: it has no memory. Pages that
+// peers kept for the board are dropped, and pages that it kept for peers are lost.
 func (p *Pager) Begin(now clock.Time, size int) {
 	if size > MaxPage {
 		size = 0
@@ -173,7 +173,7 @@ func (p *Pager) ask(now clock.Time, to int, a *pageAsk) {
 	w.asks = append(w.asks, a)
 }
 
-// Put has a peer keep a page, which stays as it is until PageDone.
+// Put asks peer to to keep a page. The page must not change until PageDone.
 func (p *Pager) Put(now clock.Time, op, handle uint64, page []byte, to int) {
 	if len(page) != p.size || to < 0 || to >= len(p.with) || to == p.board {
 		p.events = append(p.events, PageEvent{Kind: PageDone, Op: op})
@@ -183,7 +183,7 @@ func (p *Pager) Put(now clock.Time, op, handle uint64, page []byte, to int) {
 	p.ask(now, to, &pageAsk{sort: askKeep, handle: handle, op: op, page: page, before: drops})
 }
 
-// Get loads a page into memory that is nobody else's until PageDone.
+// Get loads a page from the peer that keeps it into the memory page, which belongs to the Pager until PageDone.
 func (p *Pager) Get(now clock.Time, op, handle uint64, page []byte) {
 	at, ok := p.where[handle]
 	if !ok || len(page) != p.size {
@@ -193,7 +193,7 @@ func (p *Pager) Get(now clock.Time, op, handle uint64, page []byte) {
 	p.ask(now, at, &pageAsk{sort: askGet, handle: handle, op: op, page: page})
 }
 
-// Drop forgets a page, and says which peer had it.
+// Drop forgets a page, and returns the peer that kept it; ok is false if no peer did.
 func (p *Pager) Drop(now clock.Time, handle uint64) (peer int, ok bool) {
 	if peer, ok = p.where[handle]; ok {
 		delete(p.where, handle)
@@ -202,7 +202,7 @@ func (p *Pager) Drop(now clock.Time, handle uint64) (peer int, ok bool) {
 	return peer, ok
 }
 
-// Lent brings the frame that PageLend asked for; without ok there is none.
+// Lent gives the Pager the frame that PageLend asked for. ok is false if the board has no frame for it.
 func (p *Pager) Lent(l Loan, frame int, page []byte, ok bool) {
 	var k *kept
 	w := &exchangeOf{}
@@ -239,7 +239,7 @@ func (w *exchangeOf) settle(handle uint64) {
 	}
 }
 
-// keptOr is the answer to a request to keep a page; askKeep: there is none yet.
+// keptOr returns the answer to a request to keep a page, or askKeep if there is no answer yet.
 func (w *exchangeOf) keptOr(handle uint64) pageSort {
 	switch k := w.keeps[handle]; {
 	case k == nil:
@@ -250,7 +250,8 @@ func (w *exchangeOf) keptOr(handle uint64) pageSort {
 	return saysKept
 }
 
-// Lost takes note that a peer is gone: so are the pages that it kept, and what it had here is given back.
+// Lost takes note that a peer is lost. The pages that it kept are lost, and the frames that keep its pages are
+// returned.
 func (p *Pager) Lost(now clock.Time, peer int) {
 	if peer < 0 || peer >= len(p.with) {
 		return
@@ -262,7 +263,8 @@ func (p *Pager) Lost(now clock.Time, peer int) {
 	p.forget(w)
 }
 
-// leave gives up the pages that a peer keeps or is asked to keep. The next request has a greater incarnation than inc.
+// leave gives up the pages that a peer keeps or is asked to keep. The next request has a greater incarnation
+// than inc.
 func (p *Pager) leave(now clock.Time, peer int, inc uint64) {
 	w := &p.with[peer]
 	asks := w.asks
@@ -288,7 +290,7 @@ func (p *Pager) leave(now clock.Time, peer int, inc uint64) {
 	}
 }
 
-// Met notes that a peer is there, perhaps again. Pages that it kept before it was lost are not needed.
+// Met takes note that a peer is alive, perhaps again. The peer is told to drop pages that it kept before it was lost.
 func (p *Pager) Met(now clock.Time, peer int) {
 	if peer < 0 || peer >= len(p.with) || peer == p.board {
 		return
@@ -298,7 +300,7 @@ func (p *Pager) Met(now clock.Time, peer int) {
 	}
 }
 
-// forget gives back what is kept for a peer.
+// forget returns the frames that keep a peer's pages, and ends its session.
 func (p *Pager) forget(w *exchangeOf) {
 	for _, k := range w.keeps {
 		if k.page != nil {
@@ -308,7 +310,7 @@ func (p *Pager) forget(w *exchangeOf) {
 	w.theirs, w.base, w.taken, w.keeps, w.answers = 0, 0, 0, nil, nil
 }
 
-// Busy reports whether anything is under way.
+// Busy reports whether there are events, requests without an answer, or answers to send.
 func (p *Pager) Busy() bool {
 	if len(p.events) > 0 {
 		return true
@@ -321,10 +323,10 @@ func (p *Pager) Busy() bool {
 	return false
 }
 
-// Away and Kept are how many pages peers keep for the board, and it for peers.
+// Away returns how many pages peers keep for the board.
 func (p *Pager) Away() int { return len(p.where) }
 
-// Kept is how many pages the board keeps for peers.
+// Kept returns how many pages the board keeps for peers.
 func (p *Pager) Kept() (n int) {
 	for i := range p.with {
 		n += len(p.with[i].keeps)
@@ -332,14 +334,14 @@ func (p *Pager) Kept() (n int) {
 	return n
 }
 
-// Events are what the board is to do; each is told once.
+// Events returns the events since the last call.
 func (p *Pager) Events() []PageEvent {
 	e := p.events
 	p.events = nil
 	return e
 }
 
-// Poll sends messages that are due, as far as there is room; the rest follows at the next call.
+// Poll sends messages that are due, as far as the Carrier has room. The next call sends messages that are left.
 func (p *Pager) Poll(now clock.Time, by Carrier) {
 	for to := range p.with {
 		w := &p.with[to]
@@ -388,7 +390,7 @@ func (p *Pager) message(sort pageSort, to int, inc, seq, base, handle uint64, pa
 	return append(b, page...)
 }
 
-// Input takes a message, whose bytes are the Pager's from then on.
+// Input takes a message. The Pager owns its bytes from then on. Input returns an error for a bad message.
 func (p *Pager) Input(now clock.Time, b []byte) error {
 	if len(b) < pageHeader || b[0] != pageMagic || b[1] != pageVersion || b[2] >= byte(numPageSorts) || b[3] != 0 {
 		return fmt.Errorf("pool: %d bytes that are no message about a page", len(b))
@@ -412,7 +414,7 @@ func (p *Pager) Input(now clock.Time, b []byte) error {
 	return nil
 }
 
-// serve does what a peer asks, once.
+// serve does what a peer asks, once, and prepares the answer.
 func (p *Pager) serve(w *exchangeOf, from int, sort pageSort, inc, seq, base, handle uint64, page []byte) {
 	if inc < w.theirs {
 		w.answer(pageAnswer{sort: saysStale, inc: inc, seq: seq, handle: w.theirs})
@@ -473,7 +475,7 @@ func (p *Pager) serve(w *exchangeOf, from int, sort pageSort, inc, seq, base, ha
 	w.answer(a)
 }
 
-// answer has an answer sent, once for all of the same request that have come meanwhile.
+// answer puts an answer into the queue, unless an answer to the same request is there.
 func (w *exchangeOf) answer(a pageAnswer) {
 	if !slices.ContainsFunc(w.answers, func(o pageAnswer) bool { return o.inc == a.inc && o.seq == a.seq }) {
 		w.answers = append(w.answers, a)
@@ -540,7 +542,8 @@ func (p *Pager) learn(now clock.Time, w *exchangeOf, from int, sort pageSort, se
 	}
 }
 
-// Evacuate moves the pages that a peer keeps to other peers. choose names a peer for each page; false: there is none.
+// Evacuate begins to move pages that a peer keeps to other peers. choose returns a peer for a page, or false if
+// there is none. Evacuate has to be called again while pages are left.
 func (p *Pager) Evacuate(now clock.Time, peer int, choose func() (to int, ok bool)) {
 	w := &p.with[peer]
 	for h, at := range p.where {
@@ -559,7 +562,7 @@ func (p *Pager) Evacuate(now clock.Time, peer int, choose func() (to int, ok boo
 	}
 }
 
-// moved goes on with a page that moves, after a request of its own.
+// moved takes the next step for a page that moves, after one of its requests has ended.
 func (p *Pager) moved(now clock.Time, a *pageAsk, from int, ok bool) {
 	to := p.moving[a.handle]
 	old, here := p.where[a.handle]

@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Chain is what a Node knows of a chain.
+// Chain describes a chain to a Node.
 type Chain struct {
 	Area      int
 	Bitstream int64 // bytes
@@ -29,26 +29,26 @@ type Config struct {
 	Host     Host           // nil: the switch, which runs nothing
 }
 
-// Lease is a peer's chain here.
+// Lease identifies a chain that this board runs for a peer: the owner, its incarnation and the ID of its ask.
 type Lease struct {
 	Owner int
 	Inc   uint64
 	ID    uint32
 }
 
-// Host is what a Node asks of its board. It calls nothing of the Node meanwhile.
+// Host is the board that a Node calls to run chains for peers. Its methods must not call the Node.
 type Host interface {
-	// Reserve keeps a region for the chain, or a share of one that runs it, and
-	// reports false when there is none.
+	// Reserve keeps a region for the chain, or a share of a region that runs it. It returns false if
+	// there is none.
 	Reserve(now clock.Time, l Lease, chain int, rate float64) bool
-	// Load says that the bitstream is here. Node.Ready or Node.Failed follows.
+	// Load says that the bitstream has arrived. The board must call Node.Ready or Node.Failed later.
 	Load(now clock.Time, l Lease, chain int)
-	// Restore gives the chain, which is ready, the state that it had at its owner.
-	// Node.Restored or Node.Failed follows.
+	// Restore gives the chain, which is ready, the state that it had at its owner. The board must call
+	// Node.Restored or Node.Failed later.
 	Restore(now clock.Time, l Lease, state []byte)
-	// Save stops the chain. Node.Saved or Node.Failed follows.
+	// Save stops the chain. The board must call Node.Saved, Node.Kept or Node.Failed later.
 	Save(now clock.Time, l Lease)
-	// Release ends the lease, wherever it is.
+	// Release ends the lease, in whatever state it is.
 	Release(now clock.Time, l Lease)
 }
 
@@ -70,7 +70,7 @@ func (k Kind) String() string {
 	return [...]string{"redirect", "unredirect", "no peer", "return", "pause", "resume", "peer up", "peer lost"}[k]
 }
 
-// Event is what the body is told.
+// Event tells the body what has happened, or what it must do.
 type Event struct {
 	Kind   Kind
 	Want   int
@@ -80,7 +80,7 @@ type Event struct {
 	Lost   bool
 }
 
-// Reason why a want is refused.
+// Reason says why a want is refused.
 type Reason uint8
 
 const (
@@ -159,8 +159,8 @@ type Peer struct {
 	Info  Info // of that time
 }
 
-// Node is a board's part of the pool. It has many methods, since each event of the board (a DAG wants a region, a state is saved, a page is lent)
-// is one of them, and the same message tells the peers of all.
+// Node is a board's part of the pool. It has many methods, because each event of the board (a DAG wants a region, a
+// state is saved, a page is lent) is one of them, and the same message tells the peers of all events.
 type Node struct {
 	Config
 	info   Info
@@ -174,7 +174,7 @@ type Node struct {
 	out    State
 }
 
-// New makes a Node, which has heard of nobody.
+// New makes a Node that knows no peers, or returns an error for a bad Config.
 func New(now clock.Time, c Config) (*Node, error) {
 	c.Period = cmp.Or(c.Period, time.Millisecond)
 	c.Dead = cmp.Or(c.Dead, 5*c.Period)
@@ -212,7 +212,7 @@ func checkChains(chains []Chain) error {
 	return nil
 }
 
-// Tell sets what others are told of this board. Its slices are copied.
+// Tell sets what peers are told of this board, except Deployment and Leaving. It copies the slices of i.
 func (n *Node) Tell(now clock.Time, i Info) {
 	if i.Pages != n.info.Pages || i.Addr != n.info.Addr || !slices.Equal(i.Regions, n.info.Regions) || !slices.Equal(i.Chains, n.info.Chains) {
 		n.soon(now)
@@ -223,9 +223,9 @@ func (n *Node) Tell(now clock.Time, i Info) {
 	n.info.Regions, n.info.Chains = append(was.Regions[:0], i.Regions...), append(was.Chains[:0], i.Chains...)
 }
 
-// Leave tells all that this board goes: it takes no more chains, those that it has not
-// begun to run fail, and owners take the others home with their state, or elsewhere.
-// Left tells when none is here.
+// Leave tells all peers that this board will stop. The board takes no more chains; chains that it has
+// not begun to run fail; owners take all other chains home with their state, or elsewhere. Left reports
+// when no chain of a peer is left.
 func (n *Node) Leave(now clock.Time) {
 	n.info.Leaving = true
 	for _, e := range n.leases {
@@ -238,17 +238,17 @@ func (n *Node) Leave(now clock.Time) {
 	n.soon(now)
 }
 
-// Left reports whether the board leaves, and no peer's chain is here any more.
+// Left reports whether the board leaves and no peer's chain is left on it.
 func (n *Node) Left() bool { return n.info.Leaving && len(n.Guests()) == 0 }
 
-// Guest is a peer's chain that is here.
+// Guest is a peer's chain on this board.
 type Guest struct {
 	Lease
 	Chain int
 	Stuck bool // what it knows was too much to be moved: it stays until its board ends it, or this one goes
 }
 
-// Guests are peers' chains that are here, or on their way.
+// Guests returns the peers' chains that are on this board or on their way to it.
 func (n *Node) Guests() (all []Guest) {
 	for _, e := range n.leases {
 		if e.status != Refused && e.status != Failed {
@@ -258,8 +258,8 @@ func (n *Node) Guests() (all []Guest) {
 	return all
 }
 
-// Deploy sets the chains, and the number by which boards know that they have the same
-// chains. All agreements with peers end, without an event: the body begins anew.
+// Deploy sets the chains, and id, by which boards know that they have the same chains. All wants and
+// leases end without an event: the body begins anew.
 func (n *Node) Deploy(now clock.Time, id uint64, chains []Chain) error {
 	if err := checkChains(chains); err != nil {
 		return err
@@ -274,16 +274,16 @@ func (n *Node) Deploy(now clock.Time, id uint64, chains []Chain) error {
 	return nil
 }
 
-// Deployment is the number of what is deployed.
+// Deployment returns the id of the last Deploy.
 func (n *Node) Deployment() uint64 { return n.info.Deployment }
 
-// View is what is known of a peer.
+// View returns what this board knows of a peer.
 func (n *Node) View(board int) Peer {
 	p := &n.peers[board]
 	return Peer{p.alive, p.heard, n.Topology.Hops(n.Board, board), p.info}
 }
 
-// Events are those since the last call. The slice is valid until the next.
+// Events returns the events since the last call. The slice is valid until the next call.
 func (n *Node) Events() []Event {
 	e := n.events
 	n.events = n.events[len(n.events):]
@@ -299,8 +299,8 @@ func (n *Node) soon(now clock.Time) {
 	}
 }
 
-// Want asks for a chain to run at a peer, but not at those of but. Redirect or NoPeer follows. A switch's wants of the
-// same chain go to different boards.
+// Want asks for a chain to run at a peer, except the boards in but. The event Redirect or NoPeer follows. A switch's
+// wants of the same chain go to different boards.
 func (n *Node) Want(now clock.Time, id, chain int, rate float64, but ...int) error {
 	switch {
 	case chain < 0 || chain >= len(n.Chains):
@@ -329,8 +329,8 @@ func (n *Node) find(id int) (int, bool) {
 	return slices.BinarySearchFunc(n.wants, id, func(w *want, id int) int { return cmp.Compare(w.id, id) })
 }
 
-// Unwant ends a want, without an event; events of it that the body has not taken yet are
-// dropped. It reports whether there was such a want.
+// Unwant ends a want without an event, and drops its events that the body has not taken. It reports
+// whether there was such a want.
 func (n *Node) Unwant(now clock.Time, id int) bool {
 	at, ok := n.find(id)
 	if !ok {
@@ -355,14 +355,14 @@ func (n *Node) drop(now clock.Time, w *want) {
 	}
 }
 
-// Traffic tells what a want's packets are at present, in bits a second.
+// Traffic sets the present rate of a want's packets, in bits a second.
 func (n *Node) Traffic(id int, rate float64) {
 	if at, ok := n.find(id); ok && number(rate) {
 		n.wants[at].rate = rate
 	}
 }
 
-// Where is the peer that a want's packets go to, or -1.
+// Where returns the peer that runs a want's chain, or -1.
 func (n *Node) Where(id int) int {
 	if at, ok := n.find(id); ok && n.wants[at].stage >= running {
 		return n.wants[at].peer
@@ -433,11 +433,12 @@ func (n *Node) room(p *peer, w *want) float64 {
 	return -1
 }
 
-// Freed tells that a region of so much area is free here, and nobody here waits
-// for it. It reports whether a want is to return.
+// Freed reports that a region of so much area is free on this board, and no chain waits for it. It returns
+// whether a want will return.
 func (n *Node) Freed(area int) bool { return n.FreedFor(area, nil) }
 
-// FreedFor is Freed where only some wants may have the region, by their ids; nil: all may.
+// FreedFor is Freed for a region that only some wants may have: those for whose id may returns true. If may
+// is nil, all wants may have it.
 func (n *Node) FreedFor(area int, may func(id int) bool) bool {
 	var best *want
 	for _, w := range n.wants {
@@ -453,9 +454,9 @@ func (n *Node) FreedFor(area int, may func(id int) bool) bool {
 	return true
 }
 
-// Fetch brings the state of a want's chain here from its peer, though the chain does not run here: Pause, Unredirect and
-// Resume follow, and the want ends; or Redirect, if the state is too large. A switch moves a chain from one board to
-// another in this way. Fetch reports whether the chain is at a peer.
+// Fetch brings the state of a want's chain here from its peer, though the chain does not run here: Pause,
+// Unredirect and Resume follow, and the want ends; or Redirect, if the state is too large. A switch moves a
+// chain from one board to another in this way. Fetch reports whether the chain is at a peer.
 func (n *Node) Fetch(now clock.Time, id int) bool {
 	at, ok := n.find(id)
 	if !ok || n.wants[at].stage != running {
@@ -465,7 +466,8 @@ func (n *Node) Fetch(now clock.Time, id int) bool {
 	return true
 }
 
-// Local tells that a want's chain runs here, too.
+// Local reports that the chain of a want that returns runs on this board, too. It returns false if the want
+// does not return.
 func (n *Node) Local(now clock.Time, id int) bool {
 	at, ok := n.find(id)
 	if !ok || n.wants[at].stage != returning {
@@ -512,8 +514,8 @@ func (n *Node) Hand(now clock.Time, id int, state []byte) bool {
 	return true
 }
 
-// Stay tells that a want cannot return now. If its peer leaves, its packets and its state come
-// back all the same.
+// Stay reports that a want cannot return at present. If its peer leaves, its packets and its state come
+// back nevertheless. Stay returns false if the want does not return.
 func (n *Node) Stay(now clock.Time, id int) bool {
 	at, ok := n.find(id)
 	if !ok || n.wants[at].stage != returning {
@@ -566,7 +568,7 @@ func (n *Node) Dropped(now clock.Time, board int) {
 // Full takes note that a peer had no room for a page: it is not asked again before it tells of some.
 func (n *Node) Full(board int) { n.peers[board].lent = n.peers[board].info.Pages }
 
-// Pages is how many pages peers have free, as far as is known.
+// Pages returns how many free pages peers have, as far as this board knows.
 func (n *Node) Pages() (free int) {
 	for i := range n.peers {
 		if p := &n.peers[i]; i != n.Board && n.keeps(p) {
@@ -598,8 +600,7 @@ func (n *Node) answer(now clock.Time, l Lease, to Status, from ...Status) bool {
 	return true
 }
 
-// Ready tells that a lease's chain takes packets. It reports whether the lease
-// still is.
+// Ready reports that a lease's chain takes packets. It returns false if the lease has ended or is not loading.
 func (n *Node) Ready(now clock.Time, l Lease) bool { return n.answer(now, l, Ready, Loading) }
 
 // Restored tells that a lease's chain has the state of Restore.
@@ -621,8 +622,8 @@ func (n *Node) Saved(now clock.Time, l Lease, state []byte) bool {
 	return true
 }
 
-// Copied gives a copy of the state of a lease's chain, which goes on: its owner uses the copy if this board is lost. A
-// copy of more than MaxState bytes is not taken.
+// Copied gives a copy of the state of a lease's chain, which goes on: its owner uses the copy if this board is
+// lost. A copy of more than MaxState bytes is not taken.
 func (n *Node) Copied(now clock.Time, l Lease, state []byte) bool {
 	e := n.lease(l)
 	if len(state) > n.most || !n.answer(now, l, Serving, Serving) && !n.answer(now, l, Ready, Ready) {
@@ -666,7 +667,7 @@ func (n *Node) Kept(now clock.Time, l Lease) bool {
 	return true
 }
 
-// Lost takes a peer for lost, as the failure detector says.
+// Lost makes a peer lost; the body calls it when its failure detector says so.
 func (n *Node) Lost(now clock.Time, board int) {
 	if board < 0 || board >= len(n.peers) || !n.peers[board].alive {
 		return
@@ -749,7 +750,7 @@ func (n *Node) Away(d clock.Duration) {
 	}
 }
 
-// Input takes a message. It reports whether it was news.
+// Input takes a message. It reports whether the message was new, or had a state that was awaited.
 func (n *Node) Input(now clock.Time, s *State) bool {
 	if s.check() != nil || s.To != n.Board || s.From >= len(n.peers) {
 		return false
@@ -811,7 +812,8 @@ func (n *Node) late(now clock.Time, s *State) (news bool) {
 	return news
 }
 
-// given takes the state that a want's chain had at its peer. It reports false if no state is awaited, or none is there.
+// given takes the state that a want's chain had at its peer. It reports false if no state is awaited, or none
+// is there.
 func (n *Node) given(now clock.Time, w *want, a *Answer) bool {
 	switch {
 	case a.Copy > w.copied && (w.stage == running || w.stage == returning):
@@ -925,7 +927,7 @@ func (n *Node) fetch(now clock.Time, board int) {
 	}
 }
 
-// transfer is how long so many bytes take.
+// transfer returns how long so many bytes take at rate bits a second.
 func transfer(bytes int64, rate uint64) clock.Duration {
 	return clock.Duration(float64(bytes) * 8 / float64(rate) * float64(time.Second))
 }
@@ -952,7 +954,7 @@ func (n *Node) Advance(now clock.Time) {
 	}
 }
 
-// Next is when Advance or Poll has something to do.
+// Next returns the time when Advance or Poll has something to do.
 func (n *Node) Next() clock.Time {
 	at := clock.Never
 	for i := range n.peers {
@@ -975,8 +977,8 @@ func (n *Node) Next() clock.Time {
 	return at
 }
 
-// Poll is the next message to be sent now, until it returns nil. It is valid until
-// the next call; its receiver must not keep it.
+// Poll returns the next message to send, or nil if none is due. The message is valid until the next
+// call; its receiver must not keep it.
 func (n *Node) Poll(now clock.Time) *State {
 	for i := range n.peers {
 		p := &n.peers[i]

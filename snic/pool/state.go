@@ -17,35 +17,34 @@ const (
 	maxAddr   = 64
 )
 
-// MaxState is the most bytes of chains' states in a message; a chain with more state stays where
-// it is.
+// MaxState is the most bytes of chains' states in a message. A chain with more state cannot move.
 const MaxState = 16 << 20
 
-// shortState is the length up to which a state is in each message until it has come.
+// shortState is the length of a state, in bytes, up to which every message repeats it until it has arrived.
 const shortState = 512
 
 // Hosted is a chain that a board runs.
 type Hosted struct {
 	Chain int     `json:"chain"`
 	Left  float64 `json:"left"` // bits a second that it could handle more
-	// Closed: it has state, and so is for those only that it runs for.
+	// Closed says that the chain has state, so that it cannot be shared with another owner.
 	Closed bool `json:"closed,omitempty"`
-	// Stay is how long its packets wait on the board, of late, in ns: a power of two.
+	// Stay is the recent waiting time of its packets on the board, in ns: a power of two.
 	Stay int64 `json:"stay,omitempty"`
 }
 
-// Info is what a board tells about itself.
+// Info is what a board tells its peers about itself.
 type Info struct {
 	Regions []int    `json:"regions,omitempty"` // areas of the free ones, victims among them
 	Chains  []Hosted `json:"chains,omitempty"`
 	Pages   int      `json:"pages"`          // free
 	Page    int      `json:"page,omitempty"` // bytes of one: pages go to boards with the same
 	Load    float64  `json:"load"`           // bits a second through its ports
-	// Deployment is a number that boards share which have the same chains. No
-	// chain goes to a board with another.
+	// Deployment is a number that is the same on boards with the same chains. No chain goes to a
+	// board with another number.
 	Deployment uint64 `json:"deployment,omitempty"`
 	Addr       string `json:"addr,omitempty"` // where frames for it go
-	// Leaving: it stops soon. What runs there is to be taken away.
+	// Leaving says that the board stops soon: owners must fetch their chains from it.
 	Leaving bool `json:"leaving,omitempty"`
 }
 
@@ -55,7 +54,7 @@ func (i *Info) clone() Info {
 	return c
 }
 
-// Phase is how far an ask is.
+// Phase says how far an ask has come.
 type Phase uint8
 
 const (
@@ -76,7 +75,7 @@ type Ask struct {
 	State []byte  `json:"-"`
 }
 
-// Status is what became of an ask.
+// Status says what became of an ask.
 type Status uint8
 
 const (
@@ -90,7 +89,7 @@ const (
 	Kept    // it cannot be moved, and goes on
 )
 
-// Answer is to an ask of the receiver.
+// Answer answers an ask of the message's receiver.
 type Answer struct {
 	ID     uint32 `json:"id"`
 	Status Status `json:"status"`
@@ -112,13 +111,13 @@ type State struct {
 	Answers []Answer `json:"answers,omitempty"`
 }
 
-// Holds reports whether a message holds what chains know.
+// Holds reports whether a message holds the state of a chain.
 func (s *State) Holds() bool {
 	return slices.ContainsFunc(s.Asks, func(a Ask) bool { return len(a.State) > 0 }) || slices.ContainsFunc(s.Answers, func(a Answer) bool { return len(a.State) > 0 })
 }
 
-// Encode is the message in bytes: the length of its text in 4, most significant first, the text, which is
-// JSON, and the states of asks and answers, in their order.
+// Encode returns the message in bytes: 4 bytes with the length of its text, most significant first; the text, which
+// is JSON; and the states of asks and answers, in their order.
 func (s *State) Encode() ([]byte, error) {
 	size := 0
 	for i := range s.Asks {
@@ -184,7 +183,7 @@ func Decode(p []byte) (*State, error) {
 
 func number(v float64) bool { return v >= 0 && v <= math.MaxFloat64 }
 
-// check refuses what no Node would say.
+// check returns an error for a message that no Node would send.
 func (s *State) check() error {
 	switch {
 	case s.From < 0 || s.From >= MaxBoards || s.To < 0 || s.To >= MaxBoards || s.From == s.To:

@@ -1,22 +1,21 @@
 package pool
 
-// Topology is how boards are joined.
+// Topology describes how boards are joined.
 type Topology struct {
 	boards   int
 	ring     bool
 	attached bool
 }
 
-// Intermediate: boards between endpoints and the switch, one uplink each, and if
-// ring, in order of their numbers, a cable from each to the next and from the last
-// to the first.
+// Intermediate returns the topology of boards between endpoints and the switch, with one uplink each. If
+// ring, there is also a cable from each board to the next by number, and from the last to the first.
 func Intermediate(boards int, ring bool) Topology { return Topology{boards: boards, ring: ring} }
 
-// SwitchAttached: boards at the switch, which has the number above theirs and
-// decides what runs where.
+// SwitchAttached returns the topology of boards at a switch that decides what runs where. The number of
+// the switch is boards.
 func SwitchAttached(boards int) Topology { return Topology{boards: boards, attached: true} }
 
-// Hops is how many cables are between two boards.
+// Hops returns the number of cables between two boards.
 func (t Topology) Hops(a, b int) int {
 	const overSwitch = 2
 	switch {
@@ -31,7 +30,7 @@ func (t Topology) Hops(a, b int) int {
 	return overSwitch
 }
 
-// nodes is how many take part.
+// nodes returns the number of nodes: boards, and the switch if it takes part.
 func (t Topology) nodes() int {
 	if t.attached {
 		return t.boards + 1
@@ -39,7 +38,7 @@ func (t Topology) nodes() int {
 	return t.boards
 }
 
-// Switch is the number of the switch that balances, or -1.
+// Switch returns the number of the switch that takes part, or -1.
 func (t Topology) Switch() int {
 	if t.attached {
 		return t.boards

@@ -6,14 +6,14 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Times is what a region did how long.
+// Times says how long a region was in each state, and at work.
 type Times struct {
 	In       [States]clock.Duration // by state
 	Accessed clock.Duration         // running, in samples with bytes to handle
 	Work     clock.Duration         // of Accessed, its busiest task at work
 }
 
-// Stats counts what was decided.
+// Stats counts decisions.
 type Stats struct {
 	Decisions [Choices]uint64 // of Launch
 	Refused   [Reasons]uint64
@@ -28,10 +28,10 @@ type Stats struct {
 	Kills     uint64
 }
 
-// Stats is what was counted so far.
+// Stats returns the counts since New.
 func (f *Fabric) Stats() Stats { return f.plan.stats }
 
-// Times is what a region did until the time of the last call.
+// Times returns the times of a region from New to the time of the last call.
 func (f *Fabric) Times(region int) Times {
 	s := &f.plan.slots[region]
 	f.plan.account(f.now, s)
@@ -39,7 +39,7 @@ func (f *Fabric) Times(region int) Times {
 	return Times{In: s.in, Accessed: g.accessed, Work: g.worked}
 }
 
-// View is a region as it is.
+// View describes the present state of a region.
 type View struct {
 	State State
 	Cause Cause // of the launch
@@ -52,7 +52,7 @@ type View struct {
 	Load  float64    // of its busiest task, in instances: mean over about a monitor period
 }
 
-// Region shows a region.
+// Region returns the present state of region i.
 func (f *Fabric) Region(i int) View {
 	s := &f.plan.slots[i]
 	v := View{s.state, s.cause, s.area, s.chain, s.next, s.seq, s.since, clock.Never, f.plan.monitor.gauges[i].load}
@@ -62,18 +62,17 @@ func (f *Fabric) Region(i int) View {
 	return v
 }
 
-// Regions is how many there are.
+// Regions returns the number of regions.
 func (f *Fabric) Regions() int { return len(f.plan.slots) }
 
-// Waiting is how many chains wait for a region.
+// Waiting returns the number of chains that wait for a region.
 func (f *Fabric) Waiting() int { return len(f.waiting) }
 
-// Free is the area of the largest region that is free or has a victim; 0 when
-// there is none.
+// Free returns the area of the largest region that is free or has a victim, or 0.
 func (f *Fabric) Free() int { return f.plan.free() }
 
-// Task is how many instances of a task run, and its load in instances, a mean over
-// about a monitor period.
+// Task returns how many instances of a task run, and its load in instances, a mean over about a
+// monitor period.
 func (f *Fabric) Task(id int) (running int, load float64) {
 	if id < 0 || id >= len(f.plan.monitor.tasks) {
 		return 0, 0
@@ -81,10 +80,10 @@ func (f *Fabric) Task(id int) (running int, load float64) {
 	return f.plan.monitor.tasks[id].running, f.plan.monitor.tasks[id].load
 }
 
-// Short reports whether a task is overloaded for a whole period by what all its instances can do together.
+// Short reports whether a task had more work than all its instances together can do, for a whole period.
 func (f *Fabric) Short(task int) bool { return f.plan.monitor.tasks[task].all.due }
 
-// Part is the load of a task in a region, in instances: a mean over about a monitor period.
+// Part returns the load of a task in a region, in instances: a mean over about a monitor period.
 func (f *Fabric) Part(region, task int) float64 {
 	g := &f.plan.monitor.gauges[region]
 	if k := slices.Index(g.tasks, task); k >= 0 {

@@ -18,8 +18,8 @@ func (p *floorplan) covers(a, b int) bool {
 	return false
 }
 
-// hosting is the region that has, or will have, the tasks of a chain: the least
-// loaded of those that run, else the one that opens first; or none.
+// hosting returns a region that has, or will have, the tasks of a chain: the least loaded region
+// that runs, else the region that opens first, else none.
 func (p *floorplan) hosting(now clock.Time, id int) int {
 	best := none
 	for i := range p.slots {
@@ -51,7 +51,7 @@ func (p *floorplan) hosting(now clock.Time, id int) int {
 	return best
 }
 
-// opens is when a region takes packets, as things are.
+// opens returns the time from which a region takes packets if nothing changes, or clock.Never if that is not known.
 func (p *floorplan) opens(now clock.Time, i int) clock.Time {
 	switch p.slots[i].state {
 	case Running:
@@ -75,8 +75,8 @@ func (p *floorplan) opens(now clock.Time, i int) clock.Time {
 	return clock.Never
 }
 
-// victimOf is a region from which a chain's tasks come back without PR: that of
-// the chain itself if there is one. A victim goes before one that is stopping.
+// victimOf returns a region that can run a chain's tasks again without PR, or none. It prefers a victim to a
+// region that is stopping, and among these the chain itself to one that has its tasks.
 func (p *floorplan) victimOf(id int) int {
 	best, rank := none, 0
 	for i := range p.slots {
@@ -109,8 +109,8 @@ func (p *floorplan) fits(area int) bool {
 	return false
 }
 
-// find is a region that a chain may have without stopping another; it is made
-// ready to be claimed.
+// find returns a region that a chain may have although no running chain stops for it, or none. It makes
+// the region ready for claim.
 func (p *floorplan) find(now clock.Time, id int, c Cause) int {
 	area := p.chains[id].area
 	if i := p.smallest(Free, area); i != none {
@@ -131,8 +131,8 @@ func (p *floorplan) find(now clock.Time, id int, c Cause) int {
 	return p.takeBack(now, area)
 }
 
-// smallest is the smallest region of at least this area that is Free, or Stopping
-// without a use.
+// smallest returns the smallest region of at least this area that is in state st (Free or Stopping)
+// and has no chain to launch afterwards, or none.
 func (p *floorplan) smallest(st State, area int) int {
 	best := none
 	for i := range p.slots {
@@ -144,8 +144,8 @@ func (p *floorplan) smallest(st State, area int) int {
 	return best
 }
 
-// takeBack is a region whose launch nobody waits for and whose PR has not begun:
-// the one that came last, those before demand first. Its launch is revoked.
+// takeBack revokes a launch that nobody waits for and whose PR has not begun, and returns its region,
+// or none. It takes launches before demand first; of those in the port's queue, the last.
 func (p *floorplan) takeBack(now clock.Time, area int) int {
 	for _, c := range [...]Cause{Pre, Scaled} {
 		for i := range p.slots {
@@ -167,8 +167,8 @@ func (p *floorplan) takeBack(now clock.Time, area int) int {
 	return none
 }
 
-// switchFrom is from when on a region may be stopped for another chain: no sooner
-// than the port can take it, given how long stopping takes.
+// switchFrom returns the time from which a region may be stopped for another chain, so that the port
+// is free when the region has stopped. It is clock.Never while another chain on demand comes first.
 func (p *floorplan) switchFrom() clock.Time {
 	if len(p.port.demand) > 0 {
 		return clock.Never
@@ -185,10 +185,11 @@ func (p *floorplan) switchFrom() clock.Time {
 	return p.port.until.Add(-p.cfg.Stop)
 }
 
-// mature is when a running region may be switched.
+// mature returns the time from which a running region may be switched.
 func (s *slot) mature(cfg *Config) clock.Time { return s.since.Add(cfg.Monitor) }
 
-// leastLoaded is the region to stop for a chain of this area.
+// leastLoaded returns the running region to stop for a chain of this area, or none: the region with
+// the least load, and of equal ones the least recently used.
 func (p *floorplan) leastLoaded(now clock.Time, area int) int {
 	best := none
 	for i := range p.slots {
@@ -203,8 +204,7 @@ func (p *floorplan) leastLoaded(now clock.Time, area int) int {
 	return best
 }
 
-// oldestVictim is the victim least recently used, in a region of at least this
-// area.
+// oldestVictim returns the region of at least this area whose victim is the least recently used, or none.
 func (p *floorplan) oldestVictim(area int) int {
 	best := none
 	for i := range p.slots {
@@ -216,7 +216,7 @@ func (p *floorplan) oldestVictim(area int) int {
 	return best
 }
 
-// victimWith is the victim to run for an overloaded task.
+// victimWith returns the region whose victim helps an overloaded task most, or none.
 func (p *floorplan) victimWith(task int) int {
 	best, most := none, worth{}
 	for i := range p.slots {
@@ -231,8 +231,8 @@ func (p *floorplan) victimWith(task int) int {
 	return best
 }
 
-// bitstream is the chain to launch for an overloaded task, into a region that is
-// free or has a victim.
+// bitstream returns the chain to launch for an overloaded task, into a region that is free or has a
+// victim, or none.
 func (p *floorplan) bitstream(task int) int {
 	area := p.free()
 	if area == 0 {
@@ -252,8 +252,7 @@ func (p *floorplan) bitstream(task int) int {
 	return best
 }
 
-// free is the area of the largest region that is free or has a victim; 0 when
-// there is none.
+// free returns the area of the largest region that is free or has a victim, or 0.
 func (p *floorplan) free() int {
 	area := 0
 	for i := range p.slots {

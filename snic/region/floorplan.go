@@ -6,7 +6,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// floorplan is which chain is in which region, or on its way there. It does what it is told, and says so by events.
+// floorplan holds which chain is in which region, or on its way to it. It makes changes that the Fabric decides,
+// and emits an event for each.
 type floorplan struct {
 	cfg     Config
 	victims int // at most
@@ -55,7 +56,7 @@ type port struct {
 	others []int
 }
 
-// enqueue has a region wait for its PR.
+// enqueue puts a region into the queue for its PR.
 func (p *port) enqueue(i int, c Cause) {
 	if c == OnDemand {
 		p.demand = append(p.demand, i)
@@ -91,19 +92,19 @@ func (p *floorplan) enter(now clock.Time, i int, st State) {
 	s.state, s.since, p.vain = st, now, false
 }
 
-// account adds the time since the last call to the state's.
+// account adds the time since the last call to the time of the region's state.
 func (p *floorplan) account(now clock.Time, s *slot) {
 	s.in[s.state] += now.Sub(s.counted)
 	s.counted = now
 }
 
-// shift counts instances of a chain's tasks.
+// shift changes the numbers of instances of a chain's tasks by running, coming and leaving.
 func (p *floorplan) shift(now clock.Time, id, running, coming, leaving int) {
 	p.monitor.count(now, p.chains[id].tasks, running, coming, leaving)
 }
 
-// claim chooses a region for a chain: Free, or one with a victim of another, or
-// Stopping without a use.
+// claim assigns a region to a chain. The region must be Free, have a victim of another chain, or be
+// Stopping with no chain to launch afterwards.
 func (p *floorplan) claim(now clock.Time, i, id int, c Cause) {
 	s := &p.slots[i]
 	s.cause = c
@@ -125,7 +126,7 @@ func (p *floorplan) claim(now clock.Time, i, id int, c Cause) {
 	}
 }
 
-// promote makes a launch that nobody waited for one on demand.
+// promote turns a launch that nobody waited for into a launch on demand.
 func (p *floorplan) promote(i int) {
 	s := &p.slots[i]
 	if s.cause == OnDemand {
@@ -138,8 +139,8 @@ func (p *floorplan) promote(i int) {
 	}
 }
 
-// revoke takes a launch off the queue of the port. The region is in no state that
-// may stay: it is claimed, or emptied, at once.
+// revoke takes a launch off the queue of the port. The caller must claim or empty the region at once,
+// because its state is not valid any more.
 func (p *floorplan) revoke(now clock.Time, i int) {
 	s := &p.slots[i]
 	p.port.dequeue(i)
@@ -147,13 +148,13 @@ func (p *floorplan) revoke(now clock.Time, i int) {
 	p.revoked(now, i, s.chain)
 }
 
-// revoked tells that a launch is off.
+// revoked emits the event that a launch is cancelled.
 func (p *floorplan) revoked(now clock.Time, i, id int) {
 	p.stats.Revoked++
 	p.emit(Event{Kind: Revoke, Cause: p.slots[i].cause, At: now, Region: i, Chain: id, Task: none})
 }
 
-// unclaim takes back what a Stopping region is for.
+// unclaim cancels the launch that was to follow in a Stopping region.
 func (p *floorplan) unclaim(now clock.Time, i int) {
 	s := &p.slots[i]
 	p.shift(now, s.next, 0, -1, 0)
@@ -161,7 +162,7 @@ func (p *floorplan) unclaim(now clock.Time, i int) {
 	s.next = none
 }
 
-// empty leaves nothing in a region.
+// empty removes the chain from a region, which gets state st.
 func (p *floorplan) empty(now clock.Time, i int, st State) {
 	s := &p.slots[i]
 	old := s.chain
@@ -173,14 +174,14 @@ func (p *floorplan) empty(now clock.Time, i int, st State) {
 	}
 }
 
-// evict empties a region whose chain is not, or no longer, running.
+// evict empties a region whose chain does not run, and emits the event.
 func (p *floorplan) evict(now clock.Time, i int) {
 	p.stats.Evicted++
 	p.emitFor(now, Evict, i, p.slots[i].chain)
 	p.empty(now, i, Free)
 }
 
-// startPR begins the next PR when the port is free.
+// startPR begins the next PR if the port is free, and reports whether it did.
 func (p *floorplan) startPR(now clock.Time) bool {
 	if p.port.region != none {
 		return false
@@ -213,7 +214,7 @@ func (p *floorplan) loaded(now clock.Time, i int) {
 	p.run(now, i, -1)
 }
 
-// run opens a region; coming is -1 when its chain was counted as on its way.
+// run opens a region; coming is -1 if its chain was counted as coming, else 0.
 func (p *floorplan) run(now clock.Time, i, coming int) {
 	s := &p.slots[i]
 	p.enter(now, i, Running)
@@ -222,7 +223,7 @@ func (p *floorplan) run(now clock.Time, i, coming int) {
 	p.emit(Event{Kind: Run, Cause: s.cause, At: now, Region: i, Chain: s.chain, Task: none})
 }
 
-// revive runs a victim, or what is stopping once it has.
+// revive runs a victim; if the region is still stopping, its chain runs again when it has stopped.
 func (p *floorplan) revive(now clock.Time, i int, c Cause) {
 	s := &p.slots[i]
 	s.cause = c
@@ -270,7 +271,7 @@ func (p *floorplan) drained(now clock.Time, i int) {
 	}
 }
 
-// deschedule keeps a chain as a victim, or not.
+// deschedule makes a stopped chain a victim, or evicts it, as Config.Keep and Config.Victims say.
 func (p *floorplan) deschedule(now clock.Time, i int) {
 	s := &p.slots[i]
 	if p.chains[s.chain].dead {
@@ -290,7 +291,7 @@ func (p *floorplan) deschedule(now clock.Time, i int) {
 	}
 }
 
-// count is how many regions are in a state.
+// count returns the number of regions in a state.
 func (p *floorplan) count(st State) int {
 	n := 0
 	for i := range p.slots {
@@ -301,7 +302,7 @@ func (p *floorplan) count(st State) int {
 	return n
 }
 
-// bury ends a removed chain of which nothing is left.
+// bury frees the number of a removed chain if no region has the chain.
 func (p *floorplan) bury(now clock.Time, id int) {
 	if !p.chains[id].dead {
 		return

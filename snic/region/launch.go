@@ -16,7 +16,7 @@ type Demand struct {
 	NoSwitch   bool    // nothing that runs stops for it, and it does not wait
 }
 
-// Choice is how a demand is met.
+// Choice says how a demand is met.
 type Choice uint8
 
 // Choices, in the order in which they are considered.
@@ -36,7 +36,7 @@ func (c Choice) String() string {
 	return [...]string{"share", "revive", "load", "remote", "endpoint", "switch", "wait", "refused", "?"}[min(c, Choices)]
 }
 
-// Reason is why a demand is refused.
+// Reason says why a demand is refused.
 type Reason uint8
 
 // Reasons.
@@ -64,7 +64,7 @@ type Decision struct {
 	At     clock.Time // when it takes packets, as things are; Never: when a region has stopped
 }
 
-// Launch decides on a demand. Whatever is launched is told by events.
+// Launch decides on a demand. Events report what is launched.
 func (f *Fabric) Launch(now clock.Time, d Demand) Decision {
 	now = f.advance(now)
 	dec := Decision{Choice: Refused, Reason: Unknown, Region: none, Chain: none, At: clock.Never}
@@ -90,7 +90,7 @@ func (f *Fabric) Launch(now clock.Time, d Demand) Decision {
 	return dec
 }
 
-// decide goes through the choices.
+// decide takes the first choice that is possible; the package doc has their order.
 func (f *Fabric) decide(now clock.Time, d Demand) Decision {
 	id, cause := d.Chain, OnDemand
 	c := &f.plan.chains[id]
@@ -173,8 +173,8 @@ func (f *Fabric) unwait(id int) {
 	}
 }
 
-// Left is the bandwidth in bits a second that a chain's tasks have left here: 0
-// when it is in no region.
+// Left returns the bandwidth in bits a second that a chain's tasks have left on this board, or 0 if
+// no region has them.
 func (f *Fabric) Left(chain int) float64 {
 	if !f.plan.knows(chain) || f.plan.hosting(f.now, chain) == none {
 		return 0
@@ -203,7 +203,7 @@ func (f *Fabric) serve(now clock.Time) bool {
 	return changed
 }
 
-// give finds a region for a chain that waits.
+// give finds a region for a chain that waits, and reports whether it found one.
 func (f *Fabric) give(now clock.Time, id int) bool {
 	if i := f.plan.hosting(now, id); i != none {
 		f.plan.promote(i)
@@ -232,7 +232,7 @@ func (f *Fabric) give(now clock.Time, id int) bool {
 	return true
 }
 
-// nextSwitch is when a chain that waits can have a region by a switch.
+// nextSwitch returns the earliest time at which a region may be switched for a chain that waits.
 func (f *Fabric) nextSwitch() clock.Time {
 	from := f.plan.switchFrom()
 	if from == clock.Never {

@@ -6,7 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// monitor measures what regions that run, chains and tasks have to do. Launches and stops are told to it.
+// monitor measures the load of running regions, chains and tasks. The floorplan reports launches and stops to it.
 type monitor struct {
 	cfg     *Config
 	gauges  []gauge // by region
@@ -17,7 +17,7 @@ type monitor struct {
 	overdue bool       // a task may be overloaded for a period
 }
 
-// gauge is what a region has to do while it runs. Arrays are by task of its chain.
+// gauge measures the load of a region while it runs. Arrays are by task of its chain.
 type gauge struct {
 	chain int
 	tasks []int      // of the chain; nil: the region does not run
@@ -33,7 +33,7 @@ type gauge struct {
 	accessed, worked clock.Duration // of Times
 }
 
-// crew is the instances of a chain, each measured by its busiest task.
+// crew measures the instances of a chain, each by its busiest task.
 type crew struct {
 	spare   bool // one instance too many for a whole period
 	watched int  // instances, when it was last judged
@@ -44,7 +44,7 @@ type crew struct {
 	asked   clock.Time // when Config.Spares last said no
 }
 
-// task is a network task, wherever it is.
+// task measures a network task over all regions.
 type task struct {
 	known      bool
 	settled    bool // its instances are as they were when this sample began
@@ -68,7 +68,7 @@ type task struct {
 	quietUntil clock.Time // Overload is not told before
 }
 
-// Watch looks whether what instances of a task, or others that work, have to do is too much.
+// Watch decides whether instances of a task, or other workers (Judge), have too much work.
 type Watch struct {
 	due    bool       // for a whole period
 	over   clock.Time // since; Never: it is not
@@ -78,10 +78,10 @@ type Watch struct {
 
 var calm = Watch{over: clock.Never}
 
-// NewWatch is one that has seen nothing.
+// NewWatch returns a Watch without any sample.
 func NewWatch() Watch { return calm }
 
-// see judges n instances by a sample in which they had so much work.
+// see judges n instances by a sample of dt ns in which they had work ns of work.
 func (w *Watch) see(now clock.Time, work, n, dt float64, cfg *Config) {
 	excess := work - n*dt*cfg.Over
 	if w.over == clock.Never {
@@ -99,14 +99,14 @@ func (w *Watch) see(now clock.Time, work, n, dt float64, cfg *Config) {
 	}
 }
 
-// take has a task be overdue as its instances are, or one of them.
+// take marks a task as overdue if w, of all its instances or of one of them, is.
 func (t *task) take(w *Watch) {
 	if w.due {
 		t.due, t.over = true, min(t.over, w.over)
 	}
 }
 
-// set tells what a task needs, in ns a byte.
+// set sets how much time an instance of a task needs, in ns a byte.
 func (m *monitor) set(now clock.Time, id int, perByte float64) {
 	for id >= len(m.tasks) {
 		m.tasks = append(m.tasks, task{over: clock.Never, all: calm})
@@ -128,7 +128,7 @@ func (m *monitor) end(now clock.Time, region int) {
 	g.tasks = nil
 }
 
-// count adds instances of tasks, and starts their monitors again.
+// count changes the numbers of instances of tasks, and starts their measurements again.
 func (m *monitor) count(now clock.Time, tasks []int, running, coming, leaving int) {
 	for _, t := range tasks {
 		e := &m.tasks[t]
@@ -148,7 +148,7 @@ func (m *monitor) count(now clock.Time, tasks []int, running, coming, leaving in
 	}
 }
 
-// restart starts a task's monitors: its instances have changed.
+// restart starts the measurements of a task again, because its instances have changed.
 func (m *monitor) restart(now clock.Time, id int) {
 	t := &m.tasks[id]
 	t.due, t.spare, t.over = false, false, clock.Never
@@ -162,12 +162,12 @@ func (m *monitor) restart(now clock.Time, id int) {
 	}
 }
 
-// left is what a task has left, in instances.
+// left returns the capacity that a task has left, in instances.
 func (m *monitor) left(e *task) float64 {
 	return float64(e.running+e.coming)*m.cfg.Over - e.load - e.booked
 }
 
-// room reports whether each of these tasks has this bandwidth left.
+// room reports whether each of the tasks has rate bits a second left.
 func (m *monitor) room(tasks []int, rate float64) bool {
 	for _, t := range tasks {
 		e := &m.tasks[t]
@@ -202,7 +202,7 @@ func (m *monitor) load(region, task int, bytes int64) {
 	}
 }
 
-// hold sets what waits for a task in a region.
+// hold sets the ns of work that wait for a task in a region.
 func (m *monitor) hold(region, task int, ns float64) {
 	if region < 0 || region >= len(m.gauges) || !(ns > 0) {
 		return
@@ -236,7 +236,7 @@ func (m *monitor) fold(now clock.Time, g *gauge) (busy float64) {
 	return busy
 }
 
-// sample ends a measurement that took dt, and judges by it.
+// sample ends a measurement of dt ns, and judges regions, chains and tasks by it.
 func (m *monitor) sample(now clock.Time, dt float64) {
 	m.round++
 	m.overdue = false
@@ -321,7 +321,7 @@ func (m *monitor) watch(now clock.Time, e *task, dt, weight float64) {
 	}
 }
 
-// watchChain judges by the last sample whether one instance less of a chain would do.
+// watchChain judges by the last sample whether one instance less of a chain would be enough.
 func (m *monitor) watchChain(now clock.Time, c *crew, dt float64) {
 	others := float64(c.running - 1)
 	if c.running != c.watched {
@@ -339,8 +339,8 @@ func (m *monitor) watchChain(now clock.Time, c *crew, dt float64) {
 	c.running, c.work = 0, 0
 }
 
-// spares reports whether a running region's chain, and each of its tasks, can do without it: it has others with room, or, since the
-// region runs, had nothing to do for Config.Idle.
+// spares reports whether a running region can be given up: its chain and each of its tasks have other instances with
+// room. For a task it is also enough that it had nothing to do for Config.Idle while the region ran.
 func (m *monitor) spares(now clock.Time, g *gauge, since clock.Time) bool {
 	if c := &m.crews[g.chain]; c.watched > 1 && !c.spare || c.asked != 0 && now.Sub(c.asked) < m.cfg.Monitor {
 		return false
@@ -358,8 +358,9 @@ func (m *monitor) spares(now clock.Time, g *gauge, since clock.Time) bool {
 	return true
 }
 
-// afterOverdue is the task overloaded for a period that follows last: by the time
-// since when, then by number. When the board is full, only those to be told of.
+// afterOverdue returns the next task after last that was overloaded for a period, or none. Tasks are in
+// the order of the time since when they are overloaded, then of their numbers. If the board is full,
+// it skips tasks whose Overload event is not yet due.
 func (m *monitor) afterOverdue(now clock.Time, last int, full bool) int {
 	after := func(a, b int) bool {
 		x, y := m.tasks[a].over, m.tasks[b].over
@@ -376,7 +377,7 @@ func (m *monitor) afterOverdue(now clock.Time, last int, full bool) int {
 	return best
 }
 
-// worth is what one more instance of a chain is good for, given what is overloaded.
+// worth measures how much one more instance of a chain would help overloaded tasks.
 type worth struct {
 	due  int     // such tasks that it has
 	load float64 // of all its tasks
@@ -384,8 +385,8 @@ type worth struct {
 
 func (a worth) less(b worth) bool { return a.due < b.due || a.due == b.due && a.load < b.load }
 
-// worth of a chain with these tasks for one that is overloaded; the zero worth if it has not the task, or if the body
-// says that it is no help.
+// worth returns the worth of a chain with these tasks for one overloaded task. It returns the zero worth if the chain
+// lacks the task, or if Config.Helps says that the chain is no help.
 func (m *monitor) worth(id int, tasks []int, task int) (w worth) {
 	if !slices.Contains(tasks, task) || m.cfg.Helps != nil && !m.cfg.Helps(id, task) {
 		return worth{}

@@ -44,21 +44,22 @@ func (c Cause) String() string {
 }
 
 const (
-	// MaxTasks is how many tasks a chain has at most: the bits of a mask.
+	// MaxTasks is the largest number of tasks in a chain: the bits of a mask.
 	MaxTasks = 16
-	// MaxRegions bounds a board: regions are looked through one by one.
+	// MaxRegions is the largest number of regions of a board. It is small because a Fabric looks
+	// through all regions one by one.
 	MaxRegions = 1024
 	// maxID bounds the numbers of chains and tasks, which are indexes.
 	maxID = 1 << 20
 	// none is no region, chain or task.
 	none = -1
-	// maxRate is more bits a second than anything has.
+	// maxRate, in bits a second, is more than any task can handle.
 	maxRate = 1e18
-	// slack is what counts as rounding, in instances of a task.
+	// slack is the difference that counts as rounding, in instances of a task.
 	slack = 1e-9
 )
 
-// Config is what a board is and how it decides. Default has the source's values.
+// Config describes a board and how it decides. Default has the source's values.
 type Config struct {
 	Areas     []int          // of each region, in the unit of the chains' areas
 	Rate      int64          // bytes a second through the configuration port
@@ -75,19 +76,19 @@ type Config struct {
 	Keep      float64        // share of the descheduled chains that are kept as victims, 0 to 1
 	Waiting   int            // chains that wait for a region at most
 
-	// Helps reports whether packets that an overloaded task has too many of would go
-	// through one more instance of a chain; nil: they would.
+	// Helps reports whether excess packets of an overloaded task would go through one more
+	// instance of a chain. If Helps is nil, they always would.
 	Helps func(chain, task int) bool
-	// Spares reports whether the packets of a chain would find room without one of its
-	// instances, which has some; nil: where its tasks have others with room.
+	// Spares reports whether the packets of a chain would find room without one of its instances that
+	// has packets. If Spares is nil, they would wherever its tasks have other instances with room.
 	Spares func(chain int) bool
 }
 
-// Under is how full instances are at most after one is given up.
+// Under is the default of Config.Under: instances that remain after a scale-in are at most so full.
 const Under = 0.9
 
-// Default is a board of equal regions: 800 MB/s and 4 MB, so 5 ms, for a PR; a
-// monitor period of 5 ms; every region may hold a victim.
+// Default returns the Config of a board of equal regions: a PR loads 4 MB at 800 MB/s, in 5 ms; the
+// monitor period is 5 ms; every region may hold a victim.
 func Default(regions, area int) Config {
 	c := Config{
 		Rate:      800e6,
@@ -106,7 +107,7 @@ func Default(regions, area int) Config {
 	return c
 }
 
-// Chain is what may be loaded into a region: a bitstream.
+// Chain describes a bitstream that may be loaded into a region.
 type Chain struct {
 	Area      int
 	Bitstream int64 // bytes; 0: Config.Bitstream
@@ -115,10 +116,10 @@ type Chain struct {
 	Endpoint  bool  // may run at the endpoint instead
 }
 
-// Kind is what an event says.
+// Kind is the kind of an Event.
 type Kind uint8
 
-// Kinds of events; the package says what the body does.
+// Kinds of events, with the fields that each sets. The package doc says what the body does.
 const (
 	Stop     Kind = iota // Region, Chain, Seq, Save
 	Load                 // Region, Chain, Until, Cause
@@ -141,8 +142,8 @@ func (k Kind) String() string {
 		"share", "refuse", "freed", "gone", "?"}[min(k, kinds)]
 }
 
-// Event is what happens, or is to be done. Fields that its kind does not name are
-// 0, or -1 for numbers of regions, chains and tasks.
+// Event reports what has happened, or what the body must do. Fields that its kind does not name
+// are 0, or -1 for numbers of regions, chains and tasks.
 type Event struct {
 	Kind   Kind
 	Cause  Cause
@@ -156,7 +157,7 @@ type Event struct {
 	Task   int
 }
 
-// Fabric is the regions of a board.
+// Fabric decides about the regions of a board.
 type Fabric struct {
 	plan    floorplan
 	now     clock.Time
@@ -164,7 +165,7 @@ type Fabric struct {
 	given   []Event // by Events
 }
 
-// New is a board whose regions are free.
+// New makes the Fabric of a board whose regions are free. It returns an error for a bad Config.
 func New(now clock.Time, cfg Config) (*Fabric, error) {
 	switch {
 	case len(cfg.Areas) == 0 || len(cfg.Areas) > MaxRegions:
@@ -208,10 +209,10 @@ func New(now clock.Time, cfg Config) (*Fabric, error) {
 	return f, nil
 }
 
-// maxTime bounds what is configured: sums of it stay far from overflow.
+// maxTime bounds the durations in a Config, so that sums of them stay far from overflow.
 const maxTime = clock.Duration(1e9 * 3600 * 24)
 
-// delay is how long the PR of a bitstream takes.
+// delay returns how long the PR of a bitstream takes, or an error if that is longer than a monitor period.
 func (c *Config) delay(bytes int64) (clock.Duration, error) {
 	d := math.Ceil(float64(bytes) * 1e9 / float64(c.Rate))
 	if !(d <= float64(c.Monitor)) {
@@ -220,8 +221,8 @@ func (c *Config) delay(bytes int64) (clock.Duration, error) {
 	return clock.Duration(d), nil
 }
 
-// SetTask tells what an instance of a task can handle, in bits a second; 0 is
-// without limit. A task may be set again at any time.
+// SetTask sets how much an instance of a task can handle, in bits a second; 0 means no limit. It
+// may be called again at any time.
 func (f *Fabric) SetTask(id int, throughput float64) error {
 	if id < 0 || id >= maxID {
 		return fmt.Errorf("region: task %d: want a number from 0, below %d", id, maxID)
@@ -237,7 +238,7 @@ func (f *Fabric) SetTask(id int, throughput float64) error {
 	return nil
 }
 
-// Add deploys a chain. Its tasks are set before. It is not launched by that.
+// Add deploys a chain, but does not launch it. SetTask must have been called for its tasks.
 func (f *Fabric) Add(id int, c Chain) error {
 	switch {
 	case id < 0 || id >= maxID:
@@ -273,8 +274,8 @@ func (f *Fabric) Add(id int, c Chain) error {
 	return nil
 }
 
-// Remove ends a chain: it stops where it runs, and is not kept. False when it is
-// not deployed.
+// Remove ends a chain: the chain stops in regions that run it, and is not kept as a victim. Remove
+// returns false if the chain is not deployed.
 func (f *Fabric) Remove(now clock.Time, id int) bool {
 	now = f.advance(now)
 	if !f.plan.knows(id) {
@@ -305,15 +306,15 @@ func (f *Fabric) Remove(now clock.Time, id int) bool {
 	return true
 }
 
-// Events is what happened since the last call. The slice is good until the next
-// one; calls of other methods leave it alone.
+// Events returns the events since the last call of Events. The slice is valid until the next call
+// of Events; other methods do not change it.
 func (f *Fabric) Events() []Event {
 	f.plan.events, f.given = f.given[:0], f.plan.events
 	return f.given
 }
 
-// Next is when Advance has something to do; clock.Never when only calls of others
-// bring something new.
+// Next returns the time at which Advance must be called, or clock.Never if nothing is due until
+// another method is called.
 func (f *Fabric) Next() clock.Time {
 	t := clock.Never
 	if f.plan.port.region != none {
@@ -336,14 +337,14 @@ func (f *Fabric) Next() clock.Time {
 	return t
 }
 
-// Advance does what is due by now. A time that lies before that of an earlier call
-// counts as that, here and elsewhere.
+// Advance does what is due by now. In all methods, a time before that of an earlier call counts as
+// the time of the earlier call.
 func (f *Fabric) Advance(now clock.Time) {
 	f.settle(f.advance(now))
 }
 
-// advance does what is due, each at its own time, and returns the time to go on
-// from.
+// advance does what is due, each action at its own time, and returns now, or the time of an earlier
+// call if that is later.
 func (f *Fabric) advance(now clock.Time) clock.Time {
 	now = max(now, f.now)
 	for {
@@ -360,7 +361,7 @@ func (f *Fabric) advance(now clock.Time) clock.Time {
 	return now
 }
 
-// due ends what ends at t, and reports whether anything changed.
+// due ends the PR and the stops that end by time t, and reports whether anything changed.
 func (f *Fabric) due(t clock.Time) bool {
 	changed := false
 	if i := f.plan.port.region; i != none && f.plan.port.until <= t {
@@ -386,8 +387,7 @@ func (f *Fabric) due(t clock.Time) bool {
 	return f.settle(t) || changed
 }
 
-// settle gives regions to those who wait for them, and reports whether anything
-// changed.
+// settle gives regions to chains and tasks that wait for them, and reports whether anything changed.
 func (f *Fabric) settle(now clock.Time) bool {
 	any := false
 	for {
@@ -409,9 +409,9 @@ func (f *Fabric) settle(now clock.Time) bool {
 	return any
 }
 
-// Stopped tells that what a Stop asked for is done: nothing is inside, and
-// state is saved. seq is that of the event. False, and nothing happens, when the
-// region does not wait for that.
+// Stopped reports that the body has done what a Stop event asks for: no packet is in the region, and
+// the state is saved. seq is Event.Seq. If the region does not wait for that, Stopped changes nothing
+// and returns false.
 func (f *Fabric) Stopped(now clock.Time, region int, seq uint32) bool {
 	now = f.advance(now)
 	if region < 0 || region >= len(f.plan.slots) {
@@ -429,8 +429,8 @@ func (f *Fabric) Stopped(now clock.Time, region int, seq uint32) bool {
 	return true
 }
 
-// Release deschedules what runs in a region, as when a chain has moved elsewhere.
-// False when nothing runs there.
+// Release deschedules the chain that runs in a region, for example because it has moved elsewhere.
+// It returns false if no chain runs there.
 func (f *Fabric) Release(now clock.Time, region int) bool {
 	now = f.advance(now)
 	if region < 0 || region >= len(f.plan.slots) || f.plan.slots[region].state != Running {
@@ -441,9 +441,8 @@ func (f *Fabric) Release(now clock.Time, region int) bool {
 	return true
 }
 
-// Fail takes a region out of service: what is in it is lost, what was to be
-// launched there goes elsewhere if somebody waits for it. False when there is no
-// such region in service.
+// Fail takes a region out of service. The chain in it is lost. A chain that was to be launched there
+// on demand waits for another region. Fail returns false if no such region is in service.
 func (f *Fabric) Fail(now clock.Time, region int) bool {
 	now = f.advance(now)
 	if region < 0 || region >= len(f.plan.slots) || f.plan.slots[region].state == Failed {

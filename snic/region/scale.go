@@ -2,23 +2,24 @@ package region
 
 import "github.com/quillon/quillon/nf/clock"
 
-// Load tells that a task should handle so many bytes in a region, or in one that
-// is not known (-1), since the last call. They count at the next Sample.
+// Load reports that a task should handle so many more bytes in a region, or in an unknown region
+// (-1). They count at the next Sample.
 func (f *Fabric) Load(region, task int, bytes int64) { f.plan.monitor.load(region, task, bytes) }
 
-// Hold tells that so many ns of work wait for a task in a region, while those who send it more are held back: what would have
-// come is not known, but what waits is to be done besides what came. It counts in the next Sample; a second call takes the place of the first.
+// Hold reports that so many ns of work wait for a task in a region while its senders are held back. Nobody knows
+// what they would have sent, but the waiting work counts in addition to what came. It counts at the next Sample
+// only; a second call replaces the first.
 func (f *Fabric) Hold(region, task int, ns float64) { f.plan.monitor.hold(region, task, ns) }
 
-// Judge judges by a sample what is in no region: n that work, and had so many ns of work in dt ns. It reports whether that is
-// too much, as it is of a task.
+// Judge applies the rule for overloaded tasks to something that is in no region: n workers, which had work ns
+// of work in dt ns. w keeps its history. Judge reports whether it is overloaded.
 func (f *Fabric) Judge(now clock.Time, w *Watch, work, n, dt float64) bool {
 	w.see(now, work, n, dt, &f.plan.cfg)
 	return w.due
 }
 
-// Sample ends a measurement, and scales what was overloaded or underloaded for a
-// whole monitor period. It is called regularly, many times a period.
+// Sample ends a measurement, and scales tasks that were overloaded or underloaded for a whole monitor
+// period. The body must call it regularly, many times a period.
 func (f *Fabric) Sample(now clock.Time) {
 	now = f.advance(now)
 	if dt := float64(now.Sub(f.plan.monitor.sampled)); dt > 0 {
@@ -53,8 +54,8 @@ func (f *Fabric) scaleIn(now clock.Time) {
 	}
 }
 
-// scaleOut launches one more instance of a task that is overloaded, that for which
-// it lasts longest first.
+// scaleOut launches one more instance of an overloaded task, and reports whether it did. The task that
+// is overloaded for longest comes first.
 func (f *Fabric) scaleOut(now clock.Time) bool {
 	if !f.plan.monitor.overdue || f.plan.vain {
 		return false

@@ -20,14 +20,14 @@ type Books struct {
 	Stored  int             // bytes in the packet store
 }
 
-// Books are the books up to now.
+// Books returns the counts since New.
 func (s *Scheduler) Books() Books {
 	b := s.books
 	b.Inside, b.Taken, b.Stored = len(s.road.order.packets)-len(s.free), int(s.taken), int(s.store)
 	return b
 }
 
-// Instance is what a region holds.
+// Instance describes what a region holds.
 type Instance struct {
 	Chain   int // -1: nothing
 	Tasks   int
@@ -45,15 +45,15 @@ func (s *Scheduler) Instance(region int) Instance {
 	return Instance{int(rg.chain), int(rg.n), rg.paused, int(rg.running + rg.taken), int(rg.load - rg.running)}
 }
 
-// Task is an instance of a task. Packets and Bytes were meant for it, since it
-// was placed, before credits were assigned.
+// Task describes an instance of a task. Packets and Bytes count what was sent to it since Place,
+// before credits were assigned.
 type Task struct {
 	Credits, Free  int
 	Waiting        int // in its queue, with those on their way back to it
 	Packets, Bytes uint64
 }
 
-// Task describes a task in a region; the zero Task when there is none.
+// Task describes a task in a region. It returns the zero Task if there is none.
 func (s *Scheduler) Task(region, task int) Task {
 	rg, err := s.road.in.instance(region)
 	if err != nil || uint(task) >= uint(rg.n) {
@@ -63,7 +63,7 @@ func (s *Scheduler) Task(region, task int) Task {
 	return Task{int(t.total), int(t.free), int(t.waiting), t.packets, t.bytes}
 }
 
-// Tenant is how many packets and bytes of a tenant are inside.
+// Tenant returns how many packets and bytes of a tenant are inside, on the full road.
 func (s *Scheduler) Tenant(tenant int) (packets, bytes int) {
 	if uint(tenant) >= uint(len(s.tenants)) {
 		return 0, 0
@@ -71,8 +71,8 @@ func (s *Scheduler) Tenant(tenant int) (packets, bytes int) {
 	return int(s.tenants[tenant].packets), int(s.tenants[tenant].bytes)
 }
 
-// Check goes through all data of the scheduler and returns an error for what does not
-// fit: a fault of the scheduler, or wrong calls of its owner.
+// Check goes through all data of the scheduler and returns an error for contradictions, which are faults
+// of the scheduler, and for wrong calls of its owner.
 func (s *Scheduler) Check() error {
 	if s.road.misuse > 0 {
 		return fmt.Errorf("sched: %d calls for what the caller does not have", s.road.misuse)
@@ -231,5 +231,5 @@ func (s *Scheduler) checkHeaders() error {
 	return nil
 }
 
-// Visits reports whether a route visits a chain, or a packet that is still on an older one.
+// Visits reports whether a route visits a chain, or an older plan that packets are still on.
 func (s *Scheduler) Visits(chain int) bool { return s.road.plans.visits(int32(chain)) }

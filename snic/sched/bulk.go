@@ -2,13 +2,13 @@ package sched
 
 import "math/bits"
 
-// Take reserves the whole chain for as many as possible of n packets of a flow,
-// which have bytes bytes together and whose route is one visit. It returns the region, the
-// mask and how many packets it took; 0 when the bulk road is closed: then all take the full
-// road. With one instance, or another spread than PerFlow, packets of several flows may be
-// taken together; otherwise Choose says which flows go to the same instance.
+// Take reserves the whole chain for as many as possible of n packets of a flow, whose route is one
+// visit; bytes is their size together. Take returns the region, the mask and how many packets it
+// took. It takes 0 when the bulk road is closed: then all packets take the full road. If the chain has
+// one instance, or Spread is not PerFlow, the packets may be of several flows; otherwise Choose says
+// which flows go to the same instance.
 //
-// A packet's credits come back by Give.
+// Give returns the credits of the packets.
 func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask uint16, taken int) {
 	if uint(route) >= uint(len(s.routes)) || n <= 0 || bytes < 0 {
 		return 0, 0, 0
@@ -54,9 +54,8 @@ func (s *Scheduler) Take(route int, flow uint64, n, bytes int) (region int, mask
 	return int(r), v.mask, int(got)
 }
 
-// Give returns the credits of n packets of Take, of which dropped were dropped. If Take
-// did not take so many, that is a fault of the caller: Check reports it, and nothing
-// happens.
+// Give returns the credits of n packets of Take; dropped says how many of them were dropped. If
+// Take did not take so many packets, Give changes nothing and Check reports the caller's fault.
 func (s *Scheduler) Give(region int, mask uint16, n, dropped int) {
 	if uint(region) >= uint(len(s.road.queues.regions)) || n < 0 || dropped < 0 || dropped > n || n > int(s.road.queues.regions[region].taken) {
 		s.road.misuse++
@@ -84,8 +83,8 @@ func (s *Scheduler) Give(region int, mask uint16, n, dropped int) {
 	s.road.settle()
 }
 
-// Choose is the region that a flow of a route would go to in its first visit, as
-// far as that depends on the flow; -1 when there is none.
+// Choose returns the region that a flow of a route would go to in its first visit with Spread
+// PerFlow, or -1 if no region takes its packets.
 func (s *Scheduler) Choose(route int, flow uint64) int {
 	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none {
 		return -1

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// order is that of packets in their flows.
+// order keeps the packets of each flow in their order of arrival.
 type order struct {
 	packets []packet
 	flows   flows
@@ -13,8 +13,8 @@ type order struct {
 	work    []int32 // packets whose predecessor got on
 }
 
-// flows finds the flows of which packets are inside. A flow is a hash, a tenant
-// and a direction; tenants do not meet, whatever hashes they send.
+// flows is a hash table of the flows that have packets inside. A flow is identified by a hash, a
+// tenant and a direction, so that flows of two tenants are never the same, whatever hashes they have.
 type flows struct {
 	first []int32 // of a bucket
 	e     []flow
@@ -33,7 +33,7 @@ type flow struct {
 	bucket     uint32
 }
 
-// newFlows makes room for n flows, in at least twice as many buckets.
+// newFlows makes a table for n flows, with at least twice as many buckets.
 func newFlows(n int, seed uint64) flows {
 	log := uint(bits.Len(uint(n)) + 1)
 	f := flows{
@@ -82,8 +82,8 @@ func (o *order) join(p int32) {
 	pk.queue = i
 }
 
-// part is called when a packet is finished: those of its flow before which
-// nothing is left may leave.
+// part is called when a packet is finished. It lets those packets of the flow leave that are finished
+// and have no unfinished packet before them.
 func (o *order) part(p int32) {
 	f := &o.flows
 	pk := &o.packets[p]
@@ -115,7 +115,7 @@ func (o *order) part(p int32) {
 	f.free = append(f.free, pk.queue)
 }
 
-// wake has the packet after pk in its flow looked at: pk got on.
+// wake puts the packet after pk in its flow on the work list if that packet is held, because pk has gone on.
 func (o *order) wake(pk *packet) {
 	if pk.after != none {
 		o.look(pk.after)
@@ -129,7 +129,7 @@ func (o *order) look(a int32) {
 	}
 }
 
-// checkFlows goes through the order of flows.
+// checkFlows returns an error if the table of flows and the packets do not agree.
 func (o *order) checkFlows() error {
 	known := 0
 	for b := range o.flows.first {

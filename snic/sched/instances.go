@@ -2,8 +2,8 @@ package sched
 
 import "fmt"
 
-// Instances says where chains are: which regions hold a chain, and to which of them a flow goes. With seats (Seat) the owner reports the
-// work of flows (Want), and moves them (Balance).
+// Instances knows which regions hold a chain, and to which of them a flow goes. For a chain with seats (Seat) the
+// owner reports the work of flows (Want) and calls Balance to move flows.
 type Instances struct {
 	chains []chain
 	odd    uint64 // multiplier of the hash of buckets
@@ -35,7 +35,7 @@ func (in *Instances) checkRegion(region int) error {
 	return nil
 }
 
-// instance is the region, if something is placed there.
+// instance returns the region, or an error if it holds no chain.
 func (in *Instances) instance(region int) (*region, error) {
 	if err := in.checkRegion(region); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (in *Instances) instance(region int) (*region, error) {
 	return &in.queues.regions[region], nil
 }
 
-// choose is an instance of a chain that takes packets, for some of its tasks; none if there is none.
+// choose returns the region of an instance of a chain that takes packets, for the tasks in mask, or none.
 func (in *Instances) choose(c *chain, spread Spread, flow uint64, mask uint16) int32 {
 	switch len(c.open) {
 	case 0:
@@ -63,9 +63,10 @@ func (in *Instances) choose(c *chain, spread Spread, flow uint64, mask uint16) i
 		}
 		best = c.open[c.turn]
 	case LeastLoaded:
-		// Of equal instances the one whose tasks have less to do is chosen, and then the next in turn, so that all have the same
-		// work. By turns alone, two branches of a stage with two instances of their chain would each always go to the same
-		// instance: in each instance one task would have all the work, and the other none.
+		// Of equal instances the one whose tasks have less to do is chosen, and then the next in turn, so that
+		// all have the same work. By turns alone, two branches of a stage with two instances of their chain
+		// would each always go to the same instance: in each instance one task would have all the work, and the
+		// other none.
 		if int(c.turn) >= len(c.open) {
 			c.turn = 0
 		}
@@ -92,7 +93,7 @@ func (in *Instances) choose(c *chain, spread Spread, flow uint64, mask uint16) i
 	return best
 }
 
-// rendezvous is the region that has the greatest weight for a flow.
+// rendezvous returns the region that has the greatest weight for a flow.
 func rendezvous(open []int32, flow uint64) int32 {
 	best, most := open[0], weight(flow, open[0])
 	for _, r := range open[1:] {
@@ -103,7 +104,7 @@ func rendezvous(open []int32, flow uint64) int32 {
 	return best
 }
 
-// weight is that of a region for a flow: the greatest wins (rendezvous hashing).
+// weight returns the weight of a region for a flow in rendezvous hashing.
 func weight(flow uint64, region int32) uint64 {
 	x := flow ^ uint64(region+1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -111,14 +112,14 @@ func weight(flow uint64, region int32) uint64 {
 	return x ^ x>>31
 }
 
-// park lets a header wait for an instance of its chain.
+// park puts a header into the list of those that wait for an instance of a chain.
 func (in *Instances) park(c *chain, h int32) {
 	in.queues.headers[h].state = parked
 	in.queues.add(h, &c.head, &c.tail)
 	c.parked++
 }
 
-// unlink takes a header out of those that wait for an instance.
+// unlink takes a header out of the list of those that wait for an instance of a chain.
 func (in *Instances) unlink(c *chain, h int32) {
 	in.queues.cut(h, &c.head, &c.tail)
 	c.parked--

@@ -1,8 +1,8 @@
 package sched
 
-// Arrive takes in a packet of so many bytes, for a route; flow is the hash of its flow. It
-// returns the packet's number, 0 to Config.Packets-1, which the packet has until Leave. With
-// a reason, the packet was refused and has no number.
+// Arrive takes in a packet of so many bytes, for a route; flow is the hash of its flow. Arrive
+// returns the packet's number, 0 to Config.Packets-1, which is valid until Leave returns the
+// packet. If the reason is not None, the packet was refused and has no number.
 func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reason) {
 	p, why := s.take(route, bytes, flow, tenant)
 	if why != None {
@@ -13,7 +13,7 @@ func (s *Scheduler) Arrive(route, bytes int, flow uint64, tenant int) (int, Reas
 	return int(p), None
 }
 
-// take takes in a packet, and no more: Arrive and Start send it on its way.
+// take takes in a packet; its callers, Arrive and Start, send the packet on its way.
 func (s *Scheduler) take(route, bytes int, flow uint64, tenant int) (int32, Reason) {
 	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none {
 		return s.refuse(UnknownRoute)
@@ -54,17 +54,19 @@ func (s *Scheduler) refuse(r Reason) (int32, Reason) {
 	return -1, r
 }
 
-// Run is what to run now: the tasks in Mask of the chain in Region, in a lane. A lane is a packet in one of the branches of a
-// stage, on that branch's copy of the header: its number is (packet << bits | branch), with as many bits as Config.Branches
-// need. The compiler keeps a struct of up to four fields in registers; a longer one, of which
-// some million a second are returned, costs a wait for what has just been stored.
+// Run is an order to the owner: run the tasks in Mask of the chain in Region, in a lane. A lane is a packet in
+// one of the branches of a stage, on that branch's copy of the header; its number is (packet << bits | branch),
+// with as many bits as Config.Branches needs. Run has at most four fields, because the compiler keeps such a
+// struct in registers: a longer one would be stored to memory and read back at once, some million times a
+// second.
 type Run struct {
 	Lane   int
 	Region int
 	Mask   uint16
 }
 
-// Next is what to run now. Runs of a region are to be begun in the order of Next.
+// Next returns the next run, or false if there is none. The owner must begin runs of a region in the
+// order in which Next returned them.
 func (s *Scheduler) Next() (Run, bool) {
 	if s.road.queues.ready.n == 0 {
 		return Run{}, false
@@ -76,34 +78,35 @@ func (s *Scheduler) Next() (Run, bool) {
 	return Run{Lane: int(h), Region: int(x.region), Mask: x.credits}, true
 }
 
-// Stage is the stage of its plan that a packet is in, of which Next has told, and how many branches that has: with several,
-// each is on a copy of the header.
+// Stage returns the stage of its plan that a packet is in, and how many branches the stage has. Next must have
+// returned a run of the packet. With several branches, each is on a copy of the header.
 func (s *Scheduler) Stage(packet int) (stage, branches int) {
 	pk := &s.road.order.packets[packet]
 	return int(pk.stage), int(pk.branches)
 }
 
-// Release gives back the credit of a task that the packet has left. If the packet has no
-// such credit, that is a fault of the caller: Check reports it, and nothing happens.
+// Release gives back the credit of a task that the packet has left. If the packet has no such
+// credit, Release changes nothing and Check reports the caller's fault.
 func (s *Scheduler) Release(lane, task int) { s.road.release(lane, task) }
 
-// Keep says that a task keeps a packet for some time, for example until an answer comes through the same tasks. The packet gives back all
-// of its credits, for this task and for those behind it, and its place in a queue. The packet store, and the task, bound how many packets are
-// kept. The packet remains in the region. It goes on by Return and Next, which must be called before the task lets other packets go. Return
-// gives it credits for the rest of its visit even if none is free: if it waited for one, later packets of its flow, which have their credits,
-// would overtake it. But it waits if an earlier packet of its flow waits. If the packet has no credit of the task, that is a fault of the
-// caller, and nothing happens.
+// Keep reports that a task keeps a packet for some time, for example until an answer comes through the same
+// tasks. The packet gives back all of its credits, for this task and for later ones, and its place in a queue.
+// The packet store, and the task, bound how many packets are kept. The packet remains in the region. It goes on
+// by Return and Next, which the owner must call before the task lets other packets go. Return gives it credits
+// for the rest of its visit even if none is free: if it waited for one, later packets of its flow, which have
+// their credits, would overtake it. But it waits if an earlier packet of its flow waits. If the packet has no
+// credit of the task, Keep changes nothing and Check reports the caller's fault.
 func (s *Scheduler) Keep(lane, task int) { s.road.keep(lane, task) }
 
-// Return says that a run of Next is over, and gives back the remaining credits. dropped: a
-// task dropped the packet. If Next did not return such a run, that is a fault of the
-// caller, and nothing happens.
+// Return reports that the run of a lane is over, and gives back the remaining credits. dropped says
+// that a task dropped the packet. If no such run is under way, Return changes nothing and Check
+// reports the caller's fault.
 func (s *Scheduler) Return(lane int, dropped bool) { s.road.comeBack(lane, dropped) }
 
 // ReturnAll is Return for several lanes, in their order, none of whose packets was dropped.
 func (s *Scheduler) ReturnAll(lanes []int32) { s.road.comeBackAll(lanes) }
 
-// Left is a packet that leaves.
+// Left describes a packet that leaves the scheduler.
 type Left struct {
 	Packet  int
 	Route   int
@@ -111,8 +114,8 @@ type Left struct {
 	Dropped Reason // None: it goes on its way
 }
 
-// Leave is the next packet that is done. Its number and its room in the packet
-// store are free from now on.
+// Leave returns the next packet that is done, or false if there is none. It frees the packet's
+// number and its room in the packet store.
 func (s *Scheduler) Leave() (Left, bool) {
 	if s.road.order.leaving.n == 0 {
 		return Left{}, false

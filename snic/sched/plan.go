@@ -2,7 +2,7 @@ package sched
 
 import "slices"
 
-// plans are those in force, and older ones that packets are on.
+// plans holds the plans that are in force, and older plans that packets are still on.
 type plans struct {
 	all        []*plan // by slot; nil: not used
 	successors []*plan // of all plans
@@ -17,7 +17,7 @@ type visit struct {
 	mask  uint16
 }
 
-// plan is a route that does not change, and that packets keep.
+// plan is a route in flat form, which never changes and which packets keep.
 type plan struct {
 	route     int32
 	users     int32 // packets
@@ -44,7 +44,8 @@ func same(a, b Route) bool {
 	})
 }
 
-// unuse is called when a packet does not need its plan any more.
+// unuse is called when a packet has no more need of its plan. A plan that is not in force and has no users is
+// removed.
 func (ps *plans) unuse(slot int32) {
 	pl := ps.all[slot]
 	pl.users--
@@ -73,7 +74,7 @@ func (ps *plans) enter(pl *plan) {
 	}
 }
 
-// visits reports whether one of them visits a chain.
+// visits reports whether one of the plans visits a chain.
 func (ps *plans) visits(chain int32) bool {
 	for _, pl := range ps.all {
 		if pl == nil {

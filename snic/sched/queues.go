@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// queues says which header has which credits, and which headers wait for credits: each task of a region has a queue, in the order of
-// arrival. It knows nothing of packets, flows and routes.
+// queues holds the credits of tasks and headers, and the headers that wait for credits: each task of a region has a
+// queue, first come, first served. queues knows nothing of packets, flows and routes.
 type queues struct {
 	regions []region
 	headers []header // 1<<shift for each packet, one for each branch
@@ -50,7 +50,7 @@ func regionOf(chain int32, credits []int) region {
 	return rg
 }
 
-// What a header does. A header that runs may have a place in a queue as well.
+// States of a header. A header that runs may have a place in a queue as well.
 const (
 	idle    uint8 = iota // nothing in this stage, or nothing any more
 	held                 // waits for the packet before it in its flow
@@ -60,7 +60,8 @@ const (
 	running              // is in the region
 )
 
-// header is a copy of a packet's header, of one branch of a stage. Four are a line of the processor's cache.
+// header is the copy of a packet's header in one branch of a stage. Four headers fill a line of the processor's
+// cache.
 type header struct {
 	region  int16  // where it waits or runs
 	rest    uint16 // tasks of the visit that it has no credit for yet
@@ -74,7 +75,7 @@ type header struct {
 	_       [3]byte
 }
 
-// links are a header's in the queue of a task, or among the parked of a chain.
+// links are the neighbours of a header in the queue of a task, or in a chain's list of parked headers.
 type links struct{ next, prev int32 }
 
 // reserve takes credits for the rest of a header's visit in region r, as far as
@@ -163,7 +164,7 @@ func (q *queues) dequeue(h int32) {
 	x.queue = -1
 }
 
-// add puts a header at the end of a list.
+// add puts a header at the end of the list with this head and tail.
 func (q *queues) add(h int32, head, tail *int32) {
 	q.links[h] = links{none, *tail}
 	if *tail == none {
@@ -174,7 +175,7 @@ func (q *queues) add(h int32, head, tail *int32) {
 	*tail = h
 }
 
-// cut takes a header out of a list.
+// cut takes a header out of the list with this head and tail.
 func (q *queues) cut(h int32, head, tail *int32) {
 	x := &q.links[h]
 	if x.prev == none {
@@ -190,7 +191,7 @@ func (q *queues) cut(h int32, head, tail *int32) {
 	*x = links{none, none}
 }
 
-// doing is how many packets the tasks of mask have, or will have.
+// doing returns the number of packets that the tasks in mask have, or that wait for them, summed over the tasks.
 func (rg *region) doing(mask uint16) (n int32) {
 	for m := mask; m != 0; m &= m - 1 {
 		t := &rg.tasks[bits.TrailingZeros16(m)&(MaxTasks-1)]

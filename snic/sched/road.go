@@ -2,7 +2,7 @@ package sched
 
 import "math/bits"
 
-// road is the way of a packet, from Arrive to where its flow lets it leave: the full road.
+// road is the full road: it takes packets from Arrive to the point where their flow lets them leave.
 type road struct {
 	queues  queues
 	in      Instances
@@ -14,7 +14,7 @@ type road struct {
 	misuse  int // calls for what the caller does not have
 }
 
-// packet is a descriptor.
+// packet is the descriptor of a packet.
 type packet struct {
 	flow          uint64
 	bytes         int32
@@ -36,7 +36,7 @@ type packet struct {
 	seq           uint64 // of all that arrived; each packet is one line of the processor's cache
 }
 
-// out is the header of a run that Next told of, or nil.
+// out returns the header of a run that is under way, or nil; then it counts a misuse.
 func (rd *road) out(lane int) *header {
 	if uint(lane) >= uint(len(rd.queues.headers)) || rd.queues.headers[lane].state != running {
 		rd.misuse++
@@ -45,7 +45,7 @@ func (rd *road) out(lane int) *header {
 	return &rd.queues.headers[lane]
 }
 
-// release gives a credit back: Scheduler.Release.
+// release implements Scheduler.Release.
 func (rd *road) release(lane, task int) {
 	x := rd.out(lane)
 	if x == nil {
@@ -64,7 +64,7 @@ func (rd *road) release(lane, task int) {
 	}
 }
 
-// keep gives all credits back of a header that a task keeps: Scheduler.Keep.
+// keep implements Scheduler.Keep: it gives back all credits of a header that a task keeps.
 func (rd *road) keep(lane, task int) {
 	x := rd.out(lane)
 	if x == nil {
@@ -92,8 +92,8 @@ func (rd *road) keep(lane, task int) {
 	rd.settle()
 }
 
-// goOn lets a header that was kept go on in its region, as far as earlier packets of its flow allow. It reports false if it cannot go on at
-// all and cannot wait there, because the region takes no more packets.
+// goOn lets a header that was kept go on in its region, as far as earlier packets of its flow allow. It reports
+// false if it cannot go on at all and cannot wait there, because the region takes no more packets.
 func (rd *road) goOn(h int32, x *header, rg *region) bool {
 	now, at := x.rest, none
 	if pk := &rd.order.packets[h>>(rd.shift&31)]; pk.before != none && rd.plans.all[pk.plan].spread == PerFlow && (rg.queued&x.rest != 0 || rg.paused) {
@@ -119,9 +119,10 @@ func (rd *road) goOn(h int32, x *header, rg *region) bool {
 	return true
 }
 
-// ahead looks at the headers before h in its flow. It returns the tasks that are open: those that none of these headers has yet to run
-// elsewhere, or waits for in the same region. at is the nearest of these headers that is in a queue there, for a task that h is to run;
-// none if there is none.
+// ahead looks at the headers before h in its flow, the nearest first. It returns the tasks that are open to h:
+// those in front of the first task that the nearest header which bars the way has yet to run elsewhere, or
+// waits for in the same region. In the latter case at is that header, in the queue of a task that h is to run;
+// otherwise at is none.
 func (rd *road) ahead(h int32, x *header, pk *packet) (open uint16, at int32) {
 	for p := pk.before; p != none; p = rd.order.packets[p].before {
 		q, i := &rd.order.packets[p], p<<(rd.shift&31)|h&rd.last
@@ -143,7 +144,7 @@ func (rd *road) ahead(h int32, x *header, pk *packet) (open uint16, at int32) {
 	return ^uint16(0), none
 }
 
-// comeBack lets a header go on whose run is over: Scheduler.Return.
+// comeBack implements Scheduler.Return: it lets a header whose run is over go on.
 func (rd *road) comeBack(lane int, dropped bool) {
 	x := rd.out(lane)
 	if x == nil {
@@ -277,18 +278,18 @@ func (rd *road) startVisit(h int32, x *header, pk *packet, pl *plan) {
 	rd.admitTo(&rd.in.chains[v.chain], h, x, pk, pl)
 }
 
-// visitOf is the visit that a header is at.
+// visitOf returns the visit that a header is at.
 func (rd *road) visitOf(h int32) *visit {
 	return &rd.plans.all[rd.order.packets[h>>(rd.shift&31)].plan].visits[rd.queues.headers[h].visit]
 }
 
-// admit chooses an instance for what is left of the visit of header x, number h, of packet pk and its plan, and sends it
-// there if it may go. It takes part in no list and has no credits.
+// admit chooses an instance for the rest of the visit of header x, which has number h and is of packet pk and
+// plan pl, and sends the header there if it may go. The header must be in no list and have no credits.
 func (rd *road) admit(h int32, x *header, pk *packet, pl *plan) {
 	rd.admitTo(&rd.in.chains[pl.visits[x.visit].chain], h, x, pk, pl)
 }
 
-// admitTo is admit, with the chain that is visited.
+// admitTo is admit for a caller that has looked up the chain of the visit.
 func (rd *road) admitTo(c *chain, h int32, x *header, pk *packet, pl *plan) {
 	r := c.only
 	if r == none {
@@ -340,10 +341,9 @@ func (rd *road) admitTo(c *chain, h int32, x *header, pk *packet, pl *plan) {
 	}
 }
 
-// mayFollow reports whether a header may go to region r for its visit: it may if the packet
-// before it in its flow is there, or has done the visit. If that packet was dropped in this
-// branch and is still in others, it may not, because nothing is known of the packets before
-// that one.
+// mayFollow reports whether header h may go to region r for its visit: it may if the packet before it
+// in its flow is in r, or has done the visit. If that packet was dropped in this branch and is still in
+// other branches, h may not go, because mayFollow does not look at earlier packets.
 func (rd *road) mayFollow(pk *packet, h, r int32) bool {
 	q := &rd.order.packets[pk.before]
 	if q.plan != pk.plan || q.stage < pk.stage {
@@ -359,7 +359,7 @@ func (rd *road) mayFollow(pk *packet, h, r int32) bool {
 	return y.state >= waiting && int32(y.region) == r
 }
 
-// drop notes why a packet does not go on: the first reason counts.
+// drop notes why a packet is dropped; the first reason counts.
 func (pk *packet) drop(why Reason) {
 	if pk.reason == None {
 		pk.reason = why
@@ -378,8 +378,7 @@ func (rd *road) back(p int32, pk *packet) {
 	}
 }
 
-// finish is called when a packet is done: it leaves when those before it in its
-// flow have.
+// finish is called when a packet is done. The packet leaves when all packets before it in its flow have left.
 func (rd *road) finish(p int32) {
 	pk := &rd.order.packets[p]
 	pk.finished = true
@@ -395,7 +394,7 @@ func (rd *road) finish(p int32) {
 	rd.order.part(p)
 }
 
-// settle lets packets go on whose predecessors have gone on.
+// settle lets held packets go on if the packets before them in their flows have gone on.
 func (rd *road) settle() {
 	if len(rd.order.work) > 0 {
 		rd.follow()

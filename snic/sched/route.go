@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// SetRoute makes a route, or changes it under traffic: packets on which no task has run
-// follow the new route, the others finish as they began.
+// SetRoute makes a route, or changes it under traffic: packets on which no task has run follow the
+// new route, and all other packets finish on the old one.
 func (s *Scheduler) SetRoute(id int, r Route) error { return s.SetRoutes([]int{id}, []Route{r}) }
 
-// SetRoutes is SetRoute for several routes at once. Packets of all of them that follow the new ones do so in the order in which they
-// arrived. With an error none is changed.
+// SetRoutes is SetRoute for several routes at once. Packets that follow the new routes start on them in the order in
+// which they arrived. If SetRoutes returns an error, it has changed no route.
 func (s *Scheduler) SetRoutes(ids []int, routes []Route) error {
 	plans := make([]*plan, len(ids))
 	for i, id := range ids {
@@ -52,8 +52,8 @@ func (s *Scheduler) SetRoutes(ids []int, routes []Route) error {
 	return nil
 }
 
-// RemoveRoute removes a route. Packets on which no task has run are dropped (Gone), the
-// others finish as they began.
+// RemoveRoute removes a route. Packets on which no task has run are dropped (Gone); all other
+// packets finish on the route.
 func (s *Scheduler) RemoveRoute(id int) error {
 	if err := s.checkRoute(id); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (s *Scheduler) checkRoute(id int) error {
 	return nil
 }
 
-// plan checks a route and lays it flat.
+// plan checks a route and makes a plan of it, with its stages, branches and visits in flat lists.
 func (s *Scheduler) plan(id int, r Route) (*plan, error) {
 	if r.Spread > LeastLoaded {
 		return nil, fmt.Errorf("sched: route %d: spread %d: there are 0 to %d", id, r.Spread, LeastLoaded)
@@ -123,7 +123,8 @@ type moved struct {
 	plan   int32 // none: it is dropped
 }
 
-// supersede puts a plan out of force, and adds the packets on which no task has run to move: they will go to plan now.
+// supersede puts plan old out of force. It appends those of its packets on which no task has run to move, with
+// plan now as their new plan, and returns move.
 func (rd *road) supersede(old, now int32, move []moved) []moved {
 	if old == none {
 		return move
@@ -150,8 +151,8 @@ func (rd *road) supersede(old, now int32, move []moved) []moved {
 	return move
 }
 
-// reroute sends packets that supersede found to their new plans, in the order in which they arrived: a packet that is served late keeps
-// the rest of its flow from leaving.
+// reroute sends packets that supersede found to their new plans, in the order in which they arrived, because a packet
+// that is served late keeps later packets of its flow from leaving.
 func (rd *road) reroute(move []moved) {
 	slices.SortFunc(move, func(a, b moved) int {
 		return cmp.Compare(rd.order.packets[a.packet].seq, rd.order.packets[b.packet].seq)
@@ -169,7 +170,7 @@ func (rd *road) reroute(move []moved) {
 	}
 }
 
-// retire ends what supersede began.
+// retire ends what supersede began: plan old is removed when no packet uses it.
 func (rd *road) retire(old int32) {
 	if old == none {
 		return
@@ -191,7 +192,7 @@ func (rd *road) begun(p int32) bool {
 	return pk.stage > 0 || slices.ContainsFunc(rd.queues.headers[p<<rd.shift:][:pk.branches], func(x header) bool { return x.begun })
 }
 
-// recall takes a header on which no task has run away from where it waits.
+// recall takes a header on which no task has run out of the queue or list in which it waits.
 func (rd *road) recall(h int32) {
 	x := &rd.queues.headers[h]
 	switch x.state {

@@ -8,13 +8,13 @@ import (
 
 // Limits.
 const (
-	// MaxTasks is how many tasks a chain may have: the width of a mask.
+	// MaxTasks is the largest number of tasks in a chain: the width of a mask.
 	MaxTasks = 16
-	// MaxBranches is how many branches a stage may have.
+	// MaxBranches is the largest number of branches in a stage.
 	MaxBranches = 16
-	// MaxVisits is how many visits a route may have in all.
+	// MaxVisits is the largest number of visits in a route, over all stages.
 	MaxVisits = 128
-	// MaxCredits is how many credits a task may have.
+	// MaxCredits is the largest number of credits of a task.
 	MaxCredits = 1 << 20
 
 	maxPackets = 1 << 24
@@ -23,7 +23,7 @@ const (
 	maxIDs     = 1 << 24 // chains, routes, tenants
 )
 
-// Config says how large a scheduler is. All that it keeps is allocated by New.
+// Config holds the sizes of a scheduler. New allocates memory for all of them.
 type Config struct {
 	Packets  int    // packets inside at a time
 	Store    int    // the packet store, bytes
@@ -34,17 +34,18 @@ type Config struct {
 	Branches int    // of a stage; at most MaxBranches, at least 1
 	Panic    bool   // one task a run, for comparison
 	Seed     uint64 // of the hash table of flows: what an attacker does not know
-	// Instead says where the tasks in mask, of a chain that has no instance any more, run now or will run, for packets of a route that
-	// have begun. It returns a chain that has the first of these tasks, and more of them if they are in the same order there: as tasks of
-	// that chain, and as done of the old chain. nil, or done 0: nowhere.
+	// Instead finds another chain for packets of a route that have begun, when chain has no instance. mask has
+	// the tasks of chain that are left. Instead returns a chain (other) that runs the first of these tasks, or
+	// will, and more of them if it has them in the same order. tasks is the mask of these tasks in other, done
+	// their mask in the old chain. If Instead is nil, or returns done 0, no chain runs them.
 	Instead func(route, chain int, mask uint16) (other int, tasks, done uint16)
 }
 
-// Spread is how packets are spread over the instances of a chain.
+// Spread selects how packets are spread over the instances of a chain.
 type Spread uint8
 
-// PerFlow keeps the packets of a flow in order, in each task. RoundRobin and
-// LeastLoaded (by packets that run or wait there; among equals in turn) do not.
+// PerFlow keeps the packets of a flow in order in each task. RoundRobin and LeastLoaded do not.
+// LeastLoaded chooses the instance in which the fewest packets run or wait.
 const (
 	PerFlow Spread = iota
 	RoundRobin
@@ -63,8 +64,8 @@ type Visit struct {
 type Route struct {
 	Stages [][][]Visit
 	Spread Spread
-	// AnyOrder lets packets of a flow leave as they come. Otherwise, and always
-	// with PerFlow, they leave in the order in which they arrived.
+	// AnyOrder lets packets of a flow leave in any order. Without it, and always with PerFlow, they
+	// leave in the order in which they arrived.
 	AnyOrder bool
 	// Back says that packets on this route go in the other direction. Packets of a flow on forward
 	// routes and those on routes back have separate orders, and do not wait for each other.
@@ -74,7 +75,7 @@ type Route struct {
 // Reason says why a packet was refused or dropped.
 type Reason uint8
 
-// Reasons of Arrive, then those of Leave.
+// Reasons: Arrive refuses packets for the first group, up to StoreFull; Leave returns the last two.
 const (
 	None         Reason = iota
 	UnknownRoute        // there is no such route
@@ -88,7 +89,7 @@ const (
 
 var reasonNames = [reasons]string{"none", "unknown-route", "bad-packet", "no-descriptor", "store-full", "by-task", "gone"}
 
-// String is the name of the reason.
+// String returns the name of the reason.
 func (r Reason) String() string {
 	if r < reasons {
 		return reasonNames[r]
@@ -96,11 +97,10 @@ func (r Reason) String() string {
 	return fmt.Sprintf("reason-%d", uint8(r))
 }
 
-// none is no packet, header, region or plan.
+// none stands for no packet, header, region, chain or plan.
 const none = int32(-1)
 
-// Scheduler is the state machine. No part of it may be used by two goroutines at
-// a time.
+// Scheduler is the state machine. Only one goroutine at a time may use it or its Instances.
 type Scheduler struct {
 	road    road
 	free    []int32 // packets that are not used
@@ -124,7 +124,8 @@ type tenantState struct {
 	bytes   int64
 }
 
-// New makes a scheduler. Nothing is placed and no route is known.
+// New makes a scheduler whose regions are empty and which has no routes. It returns an error if a
+// size in c is out of range.
 func New(c Config) (*Scheduler, error) {
 	for _, f := range []struct {
 		name      string
@@ -169,11 +170,11 @@ func New(c Config) (*Scheduler, error) {
 	return s, nil
 }
 
-// Instances says where chains are.
+// Instances returns the part of the scheduler that knows which regions hold a chain.
 func (s *Scheduler) Instances() *Instances { return &s.road.in }
 
-// Place puts an instance of a chain into a region where there is none, with
-// credits for each of its tasks. Packets that wait for the chain go to it.
+// Place puts an instance of a chain into an empty region. credits has the number of credits of
+// each task. Packets that wait for an instance of the chain choose again.
 func (s *Scheduler) Place(region, chain int, credits []int) error {
 	if err := s.road.in.checkRegion(region); err != nil {
 		return err
@@ -216,7 +217,7 @@ func (s *Scheduler) Place(region, chain int, credits []int) error {
 	return nil
 }
 
-// Pause lets no more packets into a region. Those that wait there go to another
+// Pause lets no more packets into a region. Packets that wait in the region go to another
 // instance of the chain, or are parked until there is one.
 func (s *Scheduler) Pause(region int) error {
 	rg, err := s.road.in.instance(region)
@@ -245,7 +246,7 @@ func (s *Scheduler) Pause(region int) error {
 	return nil
 }
 
-// Drained reports whether no packet is in the region.
+// Drained reports whether no packet is in the region, or the region holds no chain.
 func (s *Scheduler) Drained(region int) bool {
 	rg, err := s.road.in.instance(region)
 	return err != nil || rg.running == 0 && rg.taken == 0

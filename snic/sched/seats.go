@@ -2,8 +2,8 @@ package sched
 
 import "slices"
 
-// Buckets is how many buckets of flows a chain with seats has. Flows of one bucket stay together: one in
-// so many pairs of flows cannot be separated.
+// Buckets is the number of buckets of flows of a chain with seats. Flows of one bucket stay together: one in
+// Buckets pairs of flows cannot be separated.
 const Buckets = 1 << bucketBits
 
 const bucketBits = 10
@@ -36,20 +36,21 @@ func (in *Instances) Seat(chain int) {
 	}
 }
 
-// bucketOf is the bucket of a flow, and what tells it from others there.
+// bucketOf returns the bucket of a flow, and 32 more bits of its hash, which tell it from other flows of the bucket.
 func (in *Instances) bucketOf(flow uint64) (bucket uint32, rest uint32) {
 	x := (flow ^ flow>>32) * in.odd
 	x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
 	return uint32(x >> (64 - bucketBits)), uint32(x)
 }
 
-// Bucket is that of a flow, 0 to Buckets-1: as a chain with seats has it.
+// Bucket returns the bucket of a flow, 0 to Buckets-1. It is the same for all chains with seats.
 func (in *Instances) Bucket(flow uint64) int {
 	k, _ := in.bucketOf(flow)
 	return int(k)
 }
 
-// seat is the instance of a bucket, of several that take packets.
+// seat returns the instance of a bucket, and chooses one if it has none. The chain must have an instance that
+// takes packets.
 func (in *Instances) seat(c *chain, k uint32) int32 {
 	r := c.seats.region[k]
 	if r == none {
@@ -164,7 +165,7 @@ const (
 	most = .8
 )
 
-// ends are the instances that have most and least work, the first of them each.
+// ends returns the instances with most and with least work; of equal ones the first.
 func (in *Instances) ends(c *chain) (full, free int32) {
 	full, free = c.open[0], c.open[0]
 	for _, r := range c.open[1:] {
@@ -178,8 +179,8 @@ func (in *Instances) ends(c *chain) (full, free int32) {
 	return full, free
 }
 
-// ease moves buckets from the fullest instance to the emptiest, and returns how many: the bucket that is nearest to
-// half of the difference, or several if all are much smaller than that.
+// ease moves buckets from the fullest instance to the emptiest: the bucket whose work is nearest to half of the
+// difference, and more buckets if that one is much smaller than the difference. It returns how many it moved.
 func (in *Instances) ease(c *chain, full float32) (moved int) {
 	t := c.seats
 	from, to := in.ends(c)
@@ -217,8 +218,9 @@ func (in *Instances) ease(c *chain, full float32) (moved int) {
 	return moved
 }
 
-// Heaviest is the work of the fullest instance of a chain with seats when Balance was called last: of the whole
-// instance, of its largest bucket, and what a single flow of that bucket certainly has.
+// Heaviest describes the fullest instance of a chain with seats, at the last Balance: the work of the instance,
+// the work of its largest bucket, and a lower bound of the work of the largest flow in that bucket. All are 0
+// without seats.
 func (in *Instances) Heaviest(chain int) (instance, bucket, flow float32) {
 	c := &in.chains[chain]
 	if c.seats == nil || len(c.open) == 0 {
@@ -287,7 +289,7 @@ func (in *Instances) Spare(chain int, full float32) bool {
 	return true
 }
 
-// leaveSeats takes an instance that takes no more packets from all buckets.
+// leaveSeats removes an instance that takes no more packets from all buckets.
 func (in *Instances) leaveSeats(c *chain, region int32) {
 	if c.seats == nil {
 		return

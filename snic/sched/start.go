@@ -2,7 +2,7 @@ package sched
 
 import "math/bits"
 
-// opening is credits that are kept ready for packets of one route, between Open and Close.
+// opening holds the credits that are kept ready for packets of one route, between Open and Close.
 type opening struct {
 	plan    *plan // nil: nothing is open
 	route   int32
@@ -11,10 +11,11 @@ type opening struct {
 	bytes   int64 // of these
 }
 
-// Open keeps credits ready for up to n packets of a route that arrive now, one after the other, by Start. It returns the runs that each of
-// them begins with, one for each branch of the first stage: Lane is the branch. It returns nil if packets of the route cannot all begin
-// with the same runs at once: because several instances of a chain take packets, a credit is missing, or somebody waits for one, or Next has more
-// to tell. What it returns is valid until Close, before which nothing but Start may be called.
+// Open keeps credits ready for up to n packets of a route, which the caller passes to Start one after the
+// other. Open returns the runs that each of these packets begins with, one for each branch of the first stage;
+// Lane is the branch. It returns nil if the packets cannot all begin with the same runs at once: several
+// instances of a chain take packets, a credit is missing, a packet waits for a credit, or Next has runs to
+// return. The runs are valid until Close; until then the caller may call only Start.
 func (s *Scheduler) Open(route, n int) []Run {
 	if uint(route) >= uint(len(s.routes)) || s.routes[route].plan == none || s.road.queues.ready.n > 0 || s.road.queues.panic {
 		return nil
@@ -46,8 +47,8 @@ func (s *Scheduler) Open(route, n int) []Run {
 	return pl.first
 }
 
-// Start is Arrive for a packet on the route of Open. If started, the packet runs in all branches of its first stage, as Open said, and
-// Next does not tell of that.
+// Start takes in a packet on the route of Open, as Arrive does. If started, the packet runs in all branches of
+// its first stage, as the runs of Open say, and Next does not return these runs.
 func (s *Scheduler) Start(bytes int, flow uint64, tenant int) (packet int, started bool, why Reason) {
 	o := &s.opening
 	p, why := s.take(int(o.route), bytes, flow, tenant)
@@ -77,7 +78,8 @@ func (s *Scheduler) Start(bytes int, flow uint64, tenant int) (packet int, start
 	return int(p), false, None
 }
 
-// followsAll reports whether the headers of a packet, from number first on, may go where their plan's heads say.
+// followsAll reports whether the headers of a packet, from number first on, may go to the regions of their
+// plan's heads.
 func (rd *road) followsAll(pk *packet, pl *plan, first int32) bool {
 	if pk.before == none || pl.spread != PerFlow {
 		return true
@@ -90,7 +92,7 @@ func (rd *road) followsAll(pk *packet, pl *plan, first int32) bool {
 	return true
 }
 
-// Close ends what Open began: credits that were not needed are free again.
+// Close ends what Open began: it frees the credits that Start did not use.
 func (s *Scheduler) Close() {
 	o := &s.opening
 	if o.plan == nil {
@@ -121,7 +123,7 @@ func (s *Scheduler) Close() {
 	s.road.settle()
 }
 
-// ration adds to the free credits of all tasks that headers have.
+// ration adds n to the free credits of each task for which one of the headers has a credit.
 func (q *queues) ration(heads []header, n int32) {
 	for i := range heads {
 		rg := &q.regions[heads[i].region]
@@ -131,8 +133,9 @@ func (q *queues) ration(heads []header, n int32) {
 	}
 }
 
-// heads are the headers of a packet that runs in all branches of the first stage, in regions that are still to be set, and its runs. There
-// are none if two branches run the same task of a chain, because a packet takes two credits of that.
+// setHeads sets heads, the headers of a packet that runs in all branches of the first stage, and first, its
+// runs. Open sets their regions. A plan has no heads if two branches run the same task of a chain, because a
+// packet takes two of its credits.
 func (pl *plan) setHeads() {
 	if len(pl.stages) == 0 {
 		return

@@ -2,8 +2,9 @@ package sched
 
 import "slices"
 
-// A successor is a plan for packets that have begun on an older plan, one chain of which has no instance any more: other chains run
-// the tasks that are left. It differs from the older plan in one visit, in the place of which it may have two.
+// A successor is a plan for packets that have begun on an older plan of which one chain has no instance:
+// another chain runs tasks that are left. The successor replaces one visit of the older plan by one or two
+// visits.
 
 // succession identifies a successor among those of one plan.
 type succession struct {
@@ -12,8 +13,8 @@ type succession struct {
 	left  uint16 // tasks of the old chain that it has not
 }
 
-// inherit sends a header, whose plan is not in force and whose chain has no instance, to where its tasks run or will run
-// (Config.Instead). It reports false if they run nowhere.
+// inherit sends a header whose plan is not in force, and whose chain has no instance, to another chain that runs its
+// tasks or will run them (Config.Instead). It returns false if there is no such chain.
 func (rd *road) inherit(h int32, pk *packet) bool {
 	if rd.instead == nil {
 		return false
@@ -44,15 +45,16 @@ func (rd *road) inherit(h int32, pk *packet) bool {
 	}
 	e := pl.successor
 	rd.plans.unuse(was)
-	// mayFollow compares plans: now another branch of the packet may follow the packet before it, or the packet behind it may
-	// follow this one.
+	// mayFollow compares plans: now another branch of the packet may follow the packet before it, or the packet
+	// behind it may follow this one.
 	rd.order.look(h >> (rd.shift & 31))
 	rd.order.wake(pk)
 	rd.admit(h, x, pk, e)
 	return true
 }
 
-// successor makes a plan that differs from pl in one visit.
+// successor makes and enters a plan that differs from pl in visit key.at: it visits chain key.chain there, for
+// tasks, and after that the old chain again if key.left has tasks.
 func (ps *plans) successor(pl *plan, key succession, tasks uint16) *plan {
 	e := *pl
 	e.visits = slices.Clone(pl.visits)
@@ -76,7 +78,8 @@ func (ps *plans) successor(pl *plan, key succession, tasks uint16) *plan {
 	return &e
 }
 
-// lookAgain makes packets of a route that wait for chains without an instance ask again where to go, because the route has changed.
+// lookAgain makes packets that are on successors of a route, and wait for chains without an instance, ask
+// Config.Instead again, because the route has changed.
 func (rd *road) lookAgain(route int32) {
 	if len(rd.plans.successors) == 0 {
 		return

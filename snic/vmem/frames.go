@@ -1,6 +1,6 @@
 package vmem
 
-// frames are the physical pages: which are free, what they hold, and when each was accessed. Who has which is the pager's to know.
+// frames holds the physical pages: which are free, what free ones hold, and when each was accessed.
 type frames struct {
 	data      []byte
 	shift     uint
@@ -43,8 +43,8 @@ func (fr *frames) bytes(f int32) []byte {
 	return fr.data[at : at+int(fr.mask)+1 : at+int(fr.mask)+1]
 }
 
-// takeFrame takes a free frame: one that holds zeros and is there, else one that was never taken, else
-// one that is to be cleared; or, if that does not matter, the other way round.
+// take takes a free frame; there must be one. If zeros, the frame holds zeros: take prefers a clean frame to a
+// frame that was never taken, and that to a dirty frame, which it clears. Otherwise take prefers a dirty frame.
 func (fr *frames) take(zeros bool) int32 {
 	fr.free--
 	if fr.dirtyList >= 0 && (!zeros || fr.cleanList < 0 && fr.unused == len(fr.all)) {
@@ -71,7 +71,8 @@ func (fr *frames) give(f int32) {
 	fr.free++
 }
 
-// ready reports that there is a free frame that holds zeros, or soon does.
+// ready reports whether an access can get a free frame of zeros: one that holds zeros, or one that it may clear
+// itself.
 func (fr *frames) ready() bool {
 	return fr.cleanList >= 0 || fr.unused < len(fr.all) || fr.dirtyList >= 0 && fr.mask < uint64(fr.atOnce)
 }
@@ -110,7 +111,7 @@ func (fr *frames) unlink(s *space, f int32) {
 	}
 }
 
-// accessed takes note that a page that came for a space was of use.
+// accessed ends the protection (keep) of a frame, because its space has accessed it.
 func (fr *frames) accessed(f *frame) {
 	if f.fresh == fr.turn {
 		fr.fresh--
@@ -118,13 +119,13 @@ func (fr *frames) accessed(f *frame) {
 	f.fresh = 0
 }
 
-// keep protects a frame for the space that it came for.
+// keep protects a frame from being taken, until its space accesses it or the turn ends.
 func (fr *frames) keep(f int32) {
 	fr.all[f].fresh = fr.turn
 	fr.fresh++
 }
 
-// older is the one of two frames that was not accessed for longer; -1: there is none.
+// older returns the less recently accessed of two frames. A frame of -1 is none.
 func (fr *frames) older(a, b int32) int32 {
 	if a < 0 || b >= 0 && fr.all[b].stamp < fr.all[a].stamp {
 		return b
@@ -132,7 +133,7 @@ func (fr *frames) older(a, b int32) int32 {
 	return a
 }
 
-// scrub clears up to so many bytes of free frames, and returns how many.
+// scrub clears up to so many bytes of free frames, and returns how many it cleared.
 func (fr *frames) scrub(bytes int) int {
 	left := bytes
 	for left > 0 && fr.dirtyList >= 0 {

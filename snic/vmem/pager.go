@@ -1,7 +1,7 @@
 package vmem
 
-// pager brings pages into frames and out of them: whose access waits for a frame, who gives one up for that, and what is on its way to
-// other boards and back.
+// pager brings pages into frames and out of them. It knows which spaces wait for a frame and which pages are on
+// their way to other boards and back, and chooses the pages that leave.
 type pager struct {
 	frames    frames
 	shares    shares
@@ -57,10 +57,10 @@ func (pg *pager) spare() int {
 	return spareFrames
 }
 
-// usable is how many frames there are for pages of this board.
+// usable returns how many frames there are for pages of this board.
 func (pg *pager) usable() int { return len(pg.frames.all) - pg.frames.lent - pg.spare() }
 
-// want queues a space for a frame.
+// want puts a space into the queue for a frame, for its page vpn.
 func (pg *pager) want(id int, vpn int32) {
 	s := &pg.spaces[id]
 	s.want, s.before, s.after = vpn, pg.last, -1
@@ -106,7 +106,7 @@ func (pg *pager) queueWake(id int) {
 	pg.wakeLast = int32(id)
 }
 
-// stop ends a space after a fault; what it has stays.
+// stop stops a space after a fault. Its pages stay.
 func (pg *pager) stop(id int, f Fault) {
 	s := &pg.spaces[id]
 	s.counters.Faults++
@@ -138,7 +138,7 @@ func (pg *pager) lift(s *space, f int32) {
 	pg.shares.tenants[s.tenant].has--
 }
 
-// release frees a page of a space, which does not want it any more.
+// release frees a page of a space that is being closed.
 func (pg *pager) release(s *space, vpn int) {
 	e := &s.pages[vpn]
 	if e.state > untouched {
@@ -171,9 +171,9 @@ func (pg *pager) release(s *space, vpn int) {
 	s.counters.Reserved--
 }
 
-// balance gives frames to those who want them, and has others swapped out while
-// there are too few. When nothing is under way that could help, who waits is
-// refused, and told unless it asks just now.
+// balance gives frames to spaces that want them, and swaps pages out while there are too few frames.
+// If no operation is under way that could free a frame, it refuses all waiting spaces. Next returns
+// these, except for the space asks, whose access returns Refused at once.
 func (pg *pager) balance(asks int) {
 	pg.serve()
 	for pg.shares.held > pg.usable() {
@@ -196,8 +196,8 @@ func (pg *pager) balance(asks int) {
 	}
 }
 
-// serve gives free frames to those who want one: first come, first served, but
-// the last frame is for a page that comes back.
+// serve gives free frames to spaces that want one, first come, first served. The last frame is only
+// for a page that comes back.
 func (pg *pager) serve() {
 	for id := pg.first; id >= 0 && pg.frames.free > 0; {
 		s := &pg.spaces[id]
@@ -230,9 +230,9 @@ func (pg *pager) serve() {
 	}
 }
 
-// victim is the frame to be taken: of the tenant that has most above its share,
-// one that itself waits among equals, the page that was not accessed for
-// longest; -1 when nobody has more than its share, or what it has just came.
+// victim returns the frame to take: that of the least recently accessed page of the tenant that is
+// furthest above its share. It returns -1 if no tenant is above its share, or if all pages of that
+// tenant are protected (frames.keep).
 func (pg *pager) victim() int32 {
 	if pg.remote == nil {
 		return -1
@@ -253,7 +253,7 @@ func (pg *pager) victim() int32 {
 	return pg.oldest(who)
 }
 
-// oldest is the frame of a tenant that was not accessed for longest and did not just come; -1: there is none.
+// oldest returns the least recently accessed frame of a tenant that is not protected (frames.keep), or -1.
 func (pg *pager) oldest(tenant int32) int32 {
 	oldest := int32(-1)
 	for id := pg.shares.tenants[tenant].spaces; id >= 0; id = pg.spaces[id].sibling {
@@ -276,7 +276,7 @@ func (pg *pager) oldest(tenant int32) int32 {
 	return oldest
 }
 
-// evict begins to swap a page out.
+// evict begins to swap a page out. It returns false if the Remote has no room.
 func (pg *pager) evict(f int32) bool {
 	x := &pg.frames.all[f]
 	x.gen++
@@ -293,7 +293,7 @@ func (pg *pager) evict(f int32) bool {
 	return true
 }
 
-// orphan ends the operation of a frame whose space has gone meanwhile; moved: the page is, or was, on another board.
+// orphan ends the operation of a frame whose space has been closed; moved says that the Remote has the page.
 func (pg *pager) orphan(f int32, moved bool) {
 	if moved {
 		pg.remote.Drop(Handle(pg.frames.all[f].stamp))
@@ -301,7 +301,7 @@ func (pg *pager) orphan(f int32, moved bool) {
 	pg.frames.give(f)
 }
 
-// done is Memory.Done.
+// done implements Memory.Done.
 func (pg *pager) done(op Op, ok bool) bool {
 	f := int32(uint32(op))
 	if int(f) >= len(pg.frames.all) || f < 0 || pg.frames.op(f) != op {
@@ -353,7 +353,7 @@ func (pg *pager) done(op Op, ok bool) bool {
 	return true
 }
 
-// lose stops a space one of whose pages is gone.
+// lose stops a space because its page vpn is lost.
 func (pg *pager) lose(id int, vpn int32) {
 	s := &pg.spaces[id]
 	s.pages[vpn].state = untouched
@@ -362,7 +362,7 @@ func (pg *pager) lose(id int, vpn int32) {
 	pg.stop(id, Fault{Space: id, VA: uint64(vpn) << pg.frames.shift, Why: Lost})
 }
 
-// urgent reports that an access waits for frames to be cleared.
+// urgent reports whether an access waits for Scrub.
 func (pg *pager) urgent() bool {
 	return pg.first >= 0 && pg.frames.free > pg.spare() && !pg.frames.ready()
 }

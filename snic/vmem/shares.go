@@ -2,7 +2,7 @@ package vmem
 
 import "github.com/quillon/quillon/snic/drf"
 
-// shares are what tenants have of the memory, and have a right to.
+// shares holds how many frames tenants have, and divides the frames among them.
 type shares struct {
 	tenants  []tenant
 	held     int // of all tenants
@@ -33,7 +33,7 @@ func (sh *shares) hold(tenant int32, n int) {
 	sh.held += n
 }
 
-// divide finds the tenants' shares; it returns how many ask for memory.
+// divide computes the tenants' shares of usable frames, and returns how many tenants ask for memory.
 func (sh *shares) divide(usable int) int {
 	n, greatest := 0, 0.0
 	all := float64(max(usable, 1))
@@ -60,7 +60,7 @@ func (sh *shares) divide(usable int) int {
 	return n
 }
 
-// right is how many frames of those that are usable a tenant has a right to; 0 without shares.
+// right returns how many of the usable frames a tenant has a right to; 0 without shares.
 func (sh *shares) right(tenant int32, usable int) float64 {
 	if sh.unfair {
 		return 0
@@ -74,8 +74,8 @@ func (sh *shares) right(tenant int32, usable int) float64 {
 	return 0
 }
 
-// most is the tenant with resident pages that has most above its share, one that itself waits among equals; -1 when nobody has more
-// than that.
+// most returns the tenant with resident pages that is furthest above its share, or -1 if none is above it.
+// Among equals it prefers a tenant that itself waits.
 func (sh *shares) most(usable int) int32 {
 	const near = 1e-6
 	n := sh.divide(usable)

@@ -27,14 +27,13 @@ type Config struct {
 	Pages     int // physical
 	Spaces    int // numbers from 0
 	Tenants   int // numbers from 0
-	// Promise is how many pages may be reserved beyond those that have room here
-	// or elsewhere.
+	// Promise is the number of pages that may be reserved although they have no room here or elsewhere.
 	Promise int
 	Remote  Remote // nil: there is none
 	// Data is the physical memory, Pages pages that hold zeros; nil: Go's.
 	Data []byte
-	// Clear is the most bytes that an access clears: where a first touch finds only frames that
-	// take more, it waits for Scrub. 0: an access clears a page.
+	// Clear is the most bytes that an access clears. A first touch that would have to clear more waits
+	// for Scrub. 0: an access may clear a page.
 	Clear int
 }
 
@@ -44,22 +43,22 @@ type Handle uint64
 // Op is an operation of the Remote that is under way.
 type Op uint64
 
-// Remote is the memory of other boards. It calls nothing of the Memory while it
-// is called by it; operations end by Memory.Done.
+// Remote is the memory of other boards. Its methods must not call the Memory. Operations end by
+// Memory.Done.
 type Remote interface {
-	// Free is how many pages more it would take, as far as is known.
+	// Free returns how many more pages the Remote would take, as far as it knows.
 	Free() int
-	// Put begins to store a page, which stays as it is until op is done. It
-	// reports false when there is no room: then nothing begins.
+	// Put begins to store a page, which does not change until op is done. It returns false, and begins
+	// nothing, if there is no room.
 	Put(op Op, page []byte) (Handle, bool)
-	// Get begins to load a page into memory that is nobody else's until op is
-	// done. It writes all of it.
+	// Get begins to load a page into the memory page, which belongs to the Remote until op is done. It
+	// writes all of it.
 	Get(op Op, h Handle, page []byte)
-	// Drop forgets a page. No operation on it is under way.
+	// Drop forgets a page, on which no operation is under way.
 	Drop(h Handle)
 }
 
-// Perm is what may be done with a page.
+// Perm says which accesses a page permits.
 type Perm uint8
 
 // Permissions.
@@ -80,7 +79,7 @@ func (p Perm) String() string {
 	return "nothing"
 }
 
-// Status is how an access ended.
+// Status says how an access ended.
 type Status uint8
 
 const (
@@ -116,7 +115,7 @@ type Fault struct {
 
 func (f Fault) Error() string { return fmt.Sprintf("vmem: space %d: %s", f.Space, f.Cause()) }
 
-// Cause is what happened, without the space's number.
+// Cause describes the fault without the space's number.
 func (f Fault) Cause() string {
 	switch f.Why {
 	case Outside:
@@ -127,11 +126,10 @@ func (f Fault) Cause() string {
 	return fmt.Sprintf("the page at %#x is lost with the board that had it", f.VA)
 }
 
-// ErrNoRoom is wrapped by errors of Reserve when neither this board nor others
-// have room.
+// ErrNoRoom is wrapped by errors of Reserve if no board has room.
 var ErrNoRoom = errors.New("no board has room")
 
-// Counters are those of a space. Pages are counted, and faults.
+// Counters counts the pages and faults of a space.
 type Counters struct {
 	Reserved, Resident, Swapped int    // at present; Swapped with those on the way back
 	Touched, Out, In, Refused   uint64 // since Open
@@ -144,7 +142,7 @@ type Memory struct {
 	promise int // pages that may be reserved beyond those that have room
 }
 
-// New makes a memory.
+// New makes a Memory, or returns an error for a bad Config.
 func New(c Config) (*Memory, error) {
 	c.PageBytes = cmp.Or(c.PageBytes, PageBytes)
 	switch {
@@ -219,9 +217,8 @@ func (m *Memory) SetWeight(tenant int, weight float64) error {
 	return nil
 }
 
-// SetOther tells the greatest share that a tenant has of a resource other than
-// memory, 0 to 1. When it is greater than its share of memory, it is the one
-// that counts.
+// SetOther sets the greatest share that a tenant has of a resource other than memory, 0 to 1. If it is
+// greater than the tenant's share of memory, it is the tenant's dominant share.
 func (m *Memory) SetOther(tenant int, share float64) error {
 	switch {
 	case tenant < 0 || tenant >= len(m.pager.shares.tenants):
@@ -233,8 +230,8 @@ func (m *Memory) SetOther(tenant int, share float64) error {
 	return nil
 }
 
-// SetFair says whether tenants have shares. Without, whoever needs a frame gets that of the page that was
-// not accessed for longest, whosever it is.
+// SetFair sets whether tenants have shares; they have by default. Without shares, a space that needs a frame gets
+// that of the least recently accessed page of all tenants.
 func (m *Memory) SetFair(on bool) { m.pager.shares.unfair = !on }
 
 // Open begins a space of so many virtual pages, none of them reserved.
@@ -257,7 +254,7 @@ func (m *Memory) Open(id, tenant, pages int) error {
 	return nil
 }
 
-// Grow gives a space so many virtual pages in all, none of those that it gets reserved. What it has stays.
+// Grow enlarges a space to pages virtual pages. The new pages are not reserved; the old ones stay as they are.
 func (m *Memory) Grow(id, pages int) error {
 	switch {
 	case id < 0 || id >= len(m.pager.spaces) || !m.pager.spaces[id].open:
@@ -274,7 +271,7 @@ func (m *Memory) Grow(id, pages int) error {
 	return nil
 }
 
-// Close ends a space and frees all that it has, here and elsewhere.
+// Close ends a space and frees all of its pages, here and elsewhere.
 func (m *Memory) Close(id int) error {
 	if id < 0 || id >= len(m.pager.spaces) || !m.pager.spaces[id].open {
 		return fmt.Errorf("vmem: space %d is not open", id)
@@ -290,8 +287,8 @@ func (m *Memory) Close(id int) error {
 	return nil
 }
 
-// Frees is how many pages more can be reserved as soon as a space is closed; those that are on their way
-// come later.
+// Frees returns how many more pages can be reserved as soon as a space is closed. It does not count pages that
+// are on their way to or from the Remote.
 func (m *Memory) Frees(id int) (n int) {
 	if id < 0 || id >= len(m.pager.spaces) {
 		return 0
@@ -305,7 +302,7 @@ func (m *Memory) Frees(id int) (n int) {
 	return n
 }
 
-// leave takes a space out of those of its tenant.
+// leave takes a space out of the list of its tenant.
 func (m *Memory) leave(id int) {
 	s := &m.pager.spaces[id]
 	at := &m.pager.shares.tenants[s.tenant].spaces
@@ -315,7 +312,7 @@ func (m *Memory) leave(id int) {
 	*at = s.sibling
 }
 
-// Move makes a space, with all that it has, another tenant's.
+// Move gives a space, with all of its pages, to another tenant.
 func (m *Memory) Move(id, tenant int) error {
 	switch {
 	case id < 0 || id >= len(m.pager.spaces) || !m.pager.spaces[id].open:
@@ -347,7 +344,7 @@ func (m *Memory) Move(id, tenant int) error {
 	return nil
 }
 
-// span is the pages of a range.
+// span returns the pages from to to-1 of a range, or an error if the range is not valid.
 func (m *Memory) span(id int, va uint64, length int) (s *space, from, to int, err error) {
 	if id < 0 || id >= len(m.pager.spaces) || !m.pager.spaces[id].open {
 		return nil, 0, 0, fmt.Errorf("vmem: space %d is not open", id)
@@ -364,7 +361,8 @@ func (m *Memory) span(id int, va uint64, length int) (s *space, from, to int, er
 	return s, int(va >> m.pager.frames.shift), int((va + uint64(length)) >> m.pager.frames.shift), nil
 }
 
-// Reserve makes a range of whole pages usable, none of which is reserved.
+// Reserve makes a range of whole pages usable. None of them may be reserved before. The error wraps
+// ErrNoRoom if there is no room for them.
 func (m *Memory) Reserve(id int, va uint64, length int, perm Perm) error {
 	s, from, to, err := m.span(id, va, length)
 	if err != nil {
@@ -389,7 +387,7 @@ func (m *Memory) Reserve(id int, va uint64, length int, perm Perm) error {
 	return nil
 }
 
-// Room is how many pages more can be reserved.
+// Room returns how many more pages can be reserved.
 func (m *Memory) Room() int {
 	room := m.pager.frames.free - m.pager.spare() - m.pager.promised + min(m.promise, maxRoom)
 	if m.pager.remote != nil {
@@ -398,8 +396,8 @@ func (m *Memory) Room() int {
 	return max(room, 0)
 }
 
-// Page is the rest of the page at va, for access in place until anything else
-// is called. p is what will be done with it.
+// Page returns the bytes from va to the end of its page, for access in place. p says which access will
+// follow. The slice is valid until the next call of any method.
 func (m *Memory) Page(id int, va uint64, p Perm) ([]byte, Status) {
 	if uint(id) < uint(len(m.pager.spaces)) {
 		s, fr := &m.pager.spaces[id], &m.pager.frames
@@ -423,7 +421,7 @@ func (m *Memory) Page(id int, va uint64, p Perm) ([]byte, Status) {
 	return m.miss(id, va, p)
 }
 
-// Read copies from va to p. It returns how much was read before it ended.
+// Read copies from va to p. It returns how many bytes it read, fewer than len(p) if the status is not OK.
 func (m *Memory) Read(id int, va uint64, p []byte) (int, Status) {
 	n := 0
 	for n < len(p) {
@@ -436,7 +434,7 @@ func (m *Memory) Read(id int, va uint64, p []byte) (int, Status) {
 	return n, OK
 }
 
-// Write copies from p to va. It returns how much was written before it ended.
+// Write copies from p to va. It returns how many bytes it wrote, fewer than len(p) if the status is not OK.
 func (m *Memory) Write(id int, va uint64, p []byte) (int, Status) {
 	n := 0
 	for n < len(p) {
@@ -449,7 +447,7 @@ func (m *Memory) Write(id int, va uint64, p []byte) (int, Status) {
 	return n, OK
 }
 
-// miss is an access that is no hit.
+// miss handles an access to a page that is not resident, or not permitted.
 func (m *Memory) miss(id int, va uint64, p Perm) ([]byte, Status) {
 	if id < 0 || id >= len(m.pager.spaces) || !m.pager.spaces[id].open {
 		return nil, Faulted
@@ -485,7 +483,7 @@ func (m *Memory) miss(id int, va uint64, p Perm) ([]byte, Status) {
 	return nil, Wait
 }
 
-// Err is the Fault that stopped a space, or nil.
+// Err returns the Fault that stopped a space, nil if it has not stopped, or an error if it is not open.
 func (m *Memory) Err(id int) error {
 	if id < 0 || id >= len(m.pager.spaces) || !m.pager.spaces[id].open {
 		return fmt.Errorf("vmem: space %d is not open", id)
@@ -496,37 +494,37 @@ func (m *Memory) Err(id int) error {
 	return nil
 }
 
-// Counters are those of a space.
+// Counters returns the counters of a space.
 func (m *Memory) Counters(id int) Counters { return m.pager.spaces[id].counters }
 
-// Held is how many frames a tenant has, those on the way in among them, or
-// waits for: its demand.
+// Held returns a tenant's demand: how many frames it has or waits for, those included into which a
+// page is being loaded.
 func (m *Memory) Held(tenant int) int { return m.pager.shares.tenants[tenant].held }
 
-// Share is how many frames a tenant has a right to at present, whatever the
-// others want; never more than it asks for. Without shares (SetFair) it is 0.
+// Share returns how many frames a tenant has a right to at present, whatever other tenants want; never
+// more than it asks for. Without shares (SetFair) it is 0.
 func (m *Memory) Share(tenant int) float64 {
 	return m.pager.shares.right(int32(tenant), m.pager.usable())
 }
 
-// Lending is how many frames others have.
+// Lending returns how many frames are lent to other boards.
 func (m *Memory) Lending() int { return m.pager.frames.lent }
 
-// Idle is how many frames are nobody's.
+// Idle returns how many frames are free.
 func (m *Memory) Idle() int { return m.pager.frames.free }
 
-// Used is how many frames have ever been taken: the others take no memory of the machine's.
+// Used returns how many frames have ever been taken. All other frames take no memory of the machine.
 func (m *Memory) Used() int { return m.pager.frames.unused }
 
-// Free is how many frames others may have of this board: Lend gives one.
+// Free returns how many frames this board can lend to others.
 func (m *Memory) Free() int { return max(0, m.pager.frames.free-m.pager.spare()-m.pager.promised) }
 
-// Lend gives a frame away, for a page of another board: what is reserved here
-// comes first. It holds zeros.
+// Lend lends a frame of zeros, for a page of another board. It returns false if all free frames are
+// needed for pages that are reserved here.
 func (m *Memory) Lend() (loan int, page []byte, ok bool) { return m.lend(true) }
 
-// LendAsIs is Lend of a frame that may hold what another left: all of it is to be written before any of
-// it is shown to anybody.
+// LendAsIs is Lend for a frame that may hold bytes of an earlier user: the caller must write all of it before
+// anyone can read it.
 func (m *Memory) LendAsIs() (loan int, page []byte, ok bool) { return m.lend(false) }
 
 func (m *Memory) lend(zeros bool) (loan int, page []byte, ok bool) {
@@ -539,7 +537,7 @@ func (m *Memory) lend(zeros bool) (loan int, page []byte, ok bool) {
 	return int(f), m.pager.frames.bytes(f), true
 }
 
-// Lent is the memory of a loan; nil when there is none of this number.
+// Lent returns the memory of a loan, or nil if there is no such loan.
 func (m *Memory) Lent(loan int) []byte {
 	if loan < 0 || loan >= len(m.pager.frames.all) || m.pager.frames.all[loan].state != lent {
 		return nil
@@ -558,8 +556,8 @@ func (m *Memory) Return(loan int) error {
 	return nil
 }
 
-// Scrub clears up to so many bytes of free frames, so that their first touch need not; it returns how many.
-// What it has begun it goes on with when it is called again. Nobody is given a frame before all of it is clear.
+// Scrub clears up to so many bytes of free frames, so that their first touch need not, and returns how many it
+// cleared. The next call continues a frame that was cleared in part.
 func (m *Memory) Scrub(bytes int) int {
 	n := m.pager.frames.scrub(bytes)
 	if m.pager.first >= 0 {
@@ -568,15 +566,14 @@ func (m *Memory) Scrub(bytes int) int {
 	return n
 }
 
-// Dirty reports that there is something to Scrub; urgent, that an access waits for that.
+// Dirty reports whether there are frames to Scrub, and whether an access waits for that (urgent).
 func (m *Memory) Dirty() (some, urgent bool) {
 	return m.pager.frames.dirtyList >= 0, m.pager.urgent()
 }
 
-// Next is a space whose accesses may go on, or that has stopped; each is told
-// once. It is called until it reports false after Done, and after an access
-// that has to wait. A page that came for a space is not taken away again before
-// that, or before it is accessed.
+// Next returns a space whose accesses may go on, or that has stopped; it returns each space once. The
+// caller must call it until it returns false: after Done, and after an access that returned Wait. Until
+// then a page that came for a space is not taken away, unless the space has accessed it.
 func (m *Memory) Next() (id int, ok bool) {
 	if m.pager.wakeFirst < 0 && m.pager.first >= 0 {
 		m.pager.frames.turn = max(m.pager.frames.turn+1, 1) // 0 means none
@@ -596,14 +593,13 @@ func (m *Memory) Next() (id int, ok bool) {
 	return id, true
 }
 
-// Done ends an operation of the Remote. When it was not successful, a page that
-// was to leave stays, and the Remote has forgotten it; a page that was to come
-// is lost. It reports whether there was such an operation.
+// Done ends an operation of the Remote; ok says whether it was successful. If a Put was not, the page
+// stays here, and the Remote must have forgotten it. If a Get was not, the page is lost. Done reports
+// whether there was such an operation.
 func (m *Memory) Done(op Op, ok bool) bool { return m.pager.done(op, ok) }
 
-// Lose takes note that pages elsewhere are gone, those whose handles lost
-// reports true for: the spaces that they belong to stop. Operations under way
-// end by Done as always.
+// Lose takes note that the Remote has lost the pages for whose handles lost returns true: their spaces
+// stop. Operations under way must still be ended by Done.
 func (m *Memory) Lose(lost func(Handle) bool) {
 	for id := range m.pager.spaces {
 		s := &m.pager.spaces[id]
@@ -620,7 +616,7 @@ func (m *Memory) Lose(lost func(Handle) bool) {
 	m.pager.balance(-1)
 }
 
-// Check compares the books with what they are about.
+// Check returns an error if counters and lists contradict the pages and frames.
 func (m *Memory) Check() error {
 	if err := m.checkFrames(); err != nil {
 		return err
@@ -670,8 +666,8 @@ func (m *Memory) checkFrames() error {
 	return nil
 }
 
-// census counts the pages of a space by what they are: reserved, in memory and swapped; and those that were ever touched, those
-// that are promised a frame, and those that hold one or are about to.
+// census counts the pages of a space by what they are: reserved, in memory and swapped; and those that were
+// ever touched, those that are promised a frame, and those that hold one or are about to.
 func (s *space) census() (c Counters, more struct{ touched, promised, held int }) {
 	c.Reserved = len(s.pages)
 	for vpn := range s.pages {
