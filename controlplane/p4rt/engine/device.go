@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// pollEvery is the interval at which the device looks for packets for controllers while some
-	// come, pollIdle while none come.
+	// pollEvery is the interval at which the device looks for packets for controllers while packets come,
+	// pollIdle the interval while none come.
 	pollEvery = time.Millisecond
 	pollIdle  = 8 * time.Millisecond
-	// scanEvery is the interval of looking for idle entries, checkEvery that of checking whether
-	// the app was rebuilt.
+	// scanEvery is the interval at which the device looks for idle entries, checkEvery the interval at which it
+	// checks whether the app was rebuilt.
 	scanEvery  = 100 * time.Millisecond
 	checkEvery = time.Second
-	// maxDigests is how many digest messages may wait.
+	// maxDigests is the highest number of digest messages that wait.
 	maxDigests = 4096
 )
 
@@ -34,14 +34,13 @@ const (
 type Config struct {
 	Instance *graph.Instance
 	App      string // the name of an app of kind p4, which runs in worker 0
-	// Punts gives the packets for controllers. All devices of an instance share it. nil: there are
-	// no such packets.
+	// Punts delivers the packets for controllers. All devices of an instance share it. With nil there are no
+	// such packets.
 	Punts *Punts
-	// Clock is the clock of a live instance, by which idle timeouts pass also while no packet
-	// comes. nil: they pass only with packets.
+	// Clock is the clock of a live instance. With it idle timeouts pass also while no packet comes; with nil
+	// they pass only with packets.
 	Clock clock.Clock
-	// Info and Program are the P4Info and the JSON with which the app began, if they are
-	// known.
+	// Info and Program are the P4Info and the JSON with which the app was started, if they are known.
 	Info    *p4info.Info
 	Program []byte
 }
