@@ -47,7 +47,7 @@ func declare(p *Program) (all []apptable.Decl) {
 	return all
 }
 
-// most is the highest number of bits in a apptable.Value.
+// most is the highest number of bits of an apptable.Value.
 const most = 128
 
 func shownField(name string, bits int, k MatchKind) apptable.Field {
