@@ -91,9 +91,9 @@ func (l *pipelineLoader) tableNode(n *node, j jsonTable) {
 	}
 }
 
-// membersNext sets the node that follows an action which a table does not have itself, but gets from a member
-// that another table's action made possible. It is the node after the table's own action of the same name, or
-// the node after a miss without action.
+// membersNext sets which node follows an action that a member of a table's action profile may run although the
+// table itself does not have the action. It is the node after the table's own action of the same name, or else
+// the node after a miss without an action.
 func (l *pipelineLoader) membersNext() {
 	for _, d := range l.p.tables {
 		if d.profile < 0 || d.branches {

@@ -10,7 +10,8 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// What becomes of a frame, by the numbers of its counters. Behind them come the reasons for which frames go to the engine.
+// Numbers of the counters for what happened to a frame. The counters for the reasons for which frames go to the
+// engine come after them.
 const (
 	Forwarded = iota
 	ParserError
@@ -24,14 +25,14 @@ const (
 
 var outcomeNames = [firstReason]string{"forwarded", "parser-error", "no-table-hit", "ingress-drop", "egress-drop", "lost", "unknown-port"}
 
-// Reason is why the kernel gives frames to the engine: what it cannot run, and why.
+// Reason says what the kernel cannot run, and why, so that a frame goes to the engine.
 type Reason struct {
 	Kind string `json:"kind,omitempty"` // state, condition, table, action, checksum; empty: of any program
 	Name string `json:"name,omitempty"`
 	Why  string `json:"why"`
 }
 
-// String is the reason in words.
+// String returns the reason in words.
 func (r Reason) String() string {
 	if r.Kind == "" {
 		return r.Why
@@ -50,7 +51,7 @@ const (
 // whyOff is why frames go to the engine while the program is not in step with a Switch yet, or any more, and while somebody watches.
 const whyOff = "the kernel is told to leave frames to the engine"
 
-// settings are those of a Switch that its program depends on.
+// settings are the settings of a Switch that its program in the kernel depends on.
 type settings struct {
 	DropPort uint32
 	Queues   int
@@ -68,7 +69,7 @@ type descriptors struct {
 // marked is a word of the state that holds 1 + the cell of a counter that is to be counted; 0: none.
 type marked struct{ at, fd int }
 
-// compiled is a program in instructions.
+// compiled is a program that was translated to instructions.
 type compiled struct {
 	code    asm.Instructions
 	reasons []Reason

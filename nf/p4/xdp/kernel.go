@@ -19,13 +19,14 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// Kind is p4.Kind, whose apps may have frames run in the kernel.
+// Kind returns the declaration of p4.Kind, for apps whose frames the kernel may run.
 func Kind() *graph.Kind {
 	return p4.KindAhead(func(must bool) p4.Ahead { return &kernel{must: must} })
 }
 
-// kernel implements p4.Ahead. A program is translated, loaded and attached by a goroutine, which takes a tenth of a second or so, while the app runs all frames. Then
-// the app's worker has it begin. So frames are run by the program that the app has, or by none here.
+// kernel implements p4.Ahead. A goroutine translates, loads and attaches a program, which takes about a tenth
+// of a second; meanwhile the app runs all frames. When the program is ready, the app's worker calls Begin. The
+// kernel therefore runs frames either by the program that the app has, or not at all.
 type kernel struct {
 	must  bool
 	ports *surveyed // nil: it was told none
@@ -51,7 +52,7 @@ type running struct {
 	stop  func()        // of afxdp.Watch; nil: it is not attached
 }
 
-// built is what came of an attempt.
+// built is the result of an attempt to build a program.
 type built struct {
 	turn uint64
 	run  *running
@@ -64,7 +65,7 @@ type receiver struct {
 	afxdp.Receiver
 }
 
-// surveyed are the interfaces of an app, as far as the kernel can run their frames.
+// surveyed holds the interfaces of an app whose frames the kernel can run.
 type surveyed struct {
 	from  []*afxdp.Port // one of each interface
 	to    []receiver
@@ -366,25 +367,27 @@ func (k *kernel) Leave() {
 	k.attached, k.ports, k.why = nil, nil, "it has ended"
 }
 
-// Running is what an app shows of the frames that the kernel runs.
+// Running is what an app's report shows about the frames that the kernel runs.
 type Running struct {
-	// Runs: the kernel runs frames; if not, Why says why.
+	// Runs says that the kernel runs frames. If it is false, Why is the reason.
 	Runs bool   `json:"runs"`
 	Why  string `json:"why,omitempty"`
-	// Finished frames came to their end in the kernel, Given ones went to the engine, since the program was loaded. Share is the part that was finished.
+	// Finished counts frames that came to their end in the kernel, Given those that went to the engine, since
+	// the program was loaded. Share is the part of finished frames.
 	Finished uint64  `json:"finished"`
 	Given    uint64  `json:"given"`
 	Share    float64 `json:"share"`
-	// Outcomes are those that frames had.
+	// Outcomes are the kinds of ends that frames had.
 	Outcomes []Outcome `json:"outcomes,omitempty"`
-	// Ports of the program that the kernel runs, and why others are left out.
+	// Ports are the program's ports whose frames the kernel runs; LeftOut says why other ports are left out.
 	Ports   []shownPort `json:"ports,omitempty"`
 	LeftOut []string    `json:"left_out,omitempty"`
-	// Stopped are tables whose frames go to the engine, since not all of their entries can be in the kernel.
+	// Stopped are the tables whose frames go to the engine because not all of their entries can be in the
+	// kernel, with the reason.
 	Stopped map[string]string `json:"stopped,omitempty"`
 }
 
-// Warns says that the engine runs all frames, and why.
+// Warns returns a warning if the engine runs all frames, with the reason.
 func (r Running) Warns() string {
 	if r.Runs || r.Why == whyNoProgram {
 		return ""
