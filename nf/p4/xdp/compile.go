@@ -59,14 +59,16 @@ type settings struct {
 	Seed     uint64
 }
 
-// descriptors are those of the kernel's maps. Lists are by the object's place in the program; 0: it has none.
+// descriptors are the file descriptors of the kernel's maps. Lists are by the object's index in the program; 0:
+// the object has no map.
 type descriptors struct {
 	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
 	defaultAt                                                                 []int
 }
 
-// marked is a word of the state that holds 1 + the cell of a counter that is to be counted; 0: none.
+// marked says that the word at offset at of the state holds 1 + the index of a cell that is to be counted, or
+// 0. fd is the map of the counter.
 type marked struct{ at, fd int }
 
 // compiled is a program that was translated to instructions.
@@ -90,18 +92,18 @@ const (
 	ctxIfindex  = 12
 )
 
-// maxPasses is how often the program is looked through until no more of it is found to be used. Each pass finds what the fields are made of that the one
-// before found to be read.
+// maxPasses is the highest number of passes until a pass finds nothing more that is used. A pass finds out from
+// what the fields are made that the pass before found to be read.
 const maxPasses = 200
 
-// gen writes a program.
+// gen translates a program.
 type gen struct {
 	pipes
 	parse parsing
 	out   deparsing
 }
 
-// compile translates a program. It is done in passes: what the state must hold is known when the code is.
+// compile translates a program. It needs several passes, because only the code tells what the state must hold.
 func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 	u := newUsage()
 	for range maxPasses {
@@ -124,7 +126,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 	return compiled{}, errors.New("the program's fields depend on each other in too long a chain")
 }
 
-// maxState is the most that an instruction's offset reaches.
+// maxState is the longest state, in bytes: what the offset of an instruction can reach.
 const maxState = 1<<15 - 64
 
 // program writes all.
@@ -297,8 +299,8 @@ func (g *gen) drops() {
 	g.add(asm.Mov.Imm(rData, xdpDrop))
 }
 
-// finish counts and ends. R8 is the return code. Nothing that a frame does is seen before: until then it may go to the engine, which runs it from the
-// start.
+// finish counts, and ends the program with return code R8. Nothing that a frame does is visible before; until
+// then the frame may go to the engine, which runs it from the start.
 func (g *gen) finish() {
 	g.label("done")
 	for _, m := range g.marked {
@@ -338,13 +340,13 @@ func (g *gen) finish() {
 	g.add(asm.Mov.Imm(asm.R0, xdpAborted), asm.Return())
 }
 
-// cellOf leaves the address of cell R1 of an array in R0.
+// cellOf loads the address of cell R1 of an array into R0, or jumps to none.
 func (g *emitter) cellOf(fd int, none string) {
 	g.add(asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word))
 	g.lookUp(fd, -4, none)
 }
 
-// plus adds n to the word at off of R0. Each processor has counters of its own.
+// plus adds n to the word at off of R0. It need not be atomic, because each processor has counters of its own.
 func (g *emitter) plus(off int16, n int32) {
 	g.add(asm.LoadMem(asm.R1, asm.R0, off, asm.DWord), asm.Add.Imm(asm.R1, n), asm.StoreMem(asm.R0, off, asm.R1, asm.DWord))
 }

@@ -89,7 +89,7 @@ func (x *exits) Links(down map[uint32]bool) {
 	x.leave()
 }
 
-// leave says by which ports frames leave. The caller has the lock.
+// leave stores by which ports frames leave in the kernel. The caller holds leaving.
 func (x *exits) leave() {
 	for n, to := range x.to {
 		longest := to.Longest
@@ -204,15 +204,15 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	return x, nil
 }
 
-// errNothing is that the engine has to run all frames, and why.
+// errNothing says that the kernel could finish no frame of the program, and why.
 type errNothing struct{ why []string }
 
 func (e errNothing) Error() string {
 	return "no frame can come to its end in the kernel: " + strings.Join(e.why, "; ")
 }
 
-// Begin makes the kernel run frames with the entries of a Switch, and follows the Switch from that time on.
-// Only the goroutine that calls Begin may change or read the Switch afterwards.
+// Begin makes the kernel run frames with the entries of a Switch, and follows the Switch from that time on. now
+// is the Switch's time. Only the goroutine that calls Begin may change or read the Switch afterwards.
 func (x *Executor) Begin(sw *p4.Switch, now clock.Time) {
 	x.Now(now.Sub(sw.Config().Start))
 	sw.Follow(x)
@@ -262,7 +262,7 @@ func (x *Executor) Watch(source int, watched bool) {
 	x.tell(source)
 }
 
-// tell says what is done with frames of an interface.
+// tell stores in the kernel what is done with frames of an interface.
 func (x *Executor) tell(source int) {
 	w := inKnown | uint32(source)<<inSlot | x.from[source].Port
 	if x.on && !x.watched[source] {
@@ -335,7 +335,7 @@ func (x *Executor) Outcomes() ([]Outcome, error) {
 	return all, nil
 }
 
-// dryMaps are descriptors that stand for those of maps which are not there yet.
+// dryMaps returns descriptors that stand for maps that do not exist yet.
 func dryMaps(p *ir.Program) descriptors {
 	ones := func(n int) []int {
 		l := make([]int, n)
@@ -351,7 +351,8 @@ func dryMaps(p *ir.Program) descriptors {
 	return m
 }
 
-// placeDefaults says where each table's default entry lies: a word that says which of the two places behind it is in use.
+// placeDefaults returns the offset of each table's default entry: a word that says which of the two places
+// after it is in use.
 func placeDefaults(p *ir.Program) (at []int, size int) {
 	for i := range p.Tables {
 		at = append(at, size)
@@ -378,7 +379,7 @@ func (x *Executor) newShared(name string, size int) (*shared, error) {
 	return s, err
 }
 
-// array is an array that each processor has one of, for counts.
+// array makes a per-CPU array for counts.
 func (x *Executor) array(name string, value, entries int) (*ebpf.Map, error) {
 	return x.newMap(ebpf.MapSpec{Name: name, Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(value), MaxEntries: uint32(max(1, entries))})
 }

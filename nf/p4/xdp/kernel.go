@@ -44,7 +44,7 @@ type kernel struct {
 	attached *running
 }
 
-// running is a program in front of interfaces.
+// running is a program that is attached to interfaces.
 type running struct {
 	x     *Executor
 	ports []*afxdp.Port // one of each interface
@@ -82,7 +82,7 @@ type shownPort struct {
 	To        bool   `json:"to"`   // frames to it
 }
 
-// survey looks which interfaces can be used.
+// survey finds the interfaces that can be used.
 func survey(from, to map[int][]port.Port) *surveyed {
 	s := &surveyed{o: Options{To: map[uint32]Target{}}}
 	shown := map[string]*shownPort{}
@@ -132,7 +132,7 @@ func survey(from, to map[int][]port.Port) *surveyed {
 	return s
 }
 
-// usable is a port whose interface may have a program of ours.
+// usable returns a port as an AF_XDP port, or an error if its interface cannot have a program of an Executor.
 func usable(q port.Port) (*afxdp.Port, afxdp.Interface, error) {
 	p, ok := q.(*afxdp.Port)
 	if !ok {
@@ -149,7 +149,7 @@ func usable(q port.Port) (*afxdp.Port, afxdp.Interface, error) {
 	return p, i, nil
 }
 
-// err is why no frame can be run.
+// err returns the reason why the kernel can run no frame, or nil if it can run some.
 func (s *surveyed) err() error {
 	if len(s.o.From) > 0 && len(s.o.To) > 0 {
 		return nil
@@ -199,7 +199,7 @@ func (k *kernel) Use(sw *p4.Switch) {
 
 const whyNoProgram = "there is no program yet"
 
-// job is a program that is to be run.
+// job is a program that is to be built and attached.
 type job struct {
 	*kernel
 	turn  uint64
@@ -207,7 +207,7 @@ type job struct {
 	ports *surveyed
 }
 
-// begin ends what runs, and says what is to run; nil: nothing can.
+// begin stops what runs, and returns the job for what should run; nil: nothing can.
 func (k *kernel) begin() *job {
 	turn := k.turn.Add(1)
 	k.stop()
@@ -223,7 +223,7 @@ func (k *kernel) begin() *job {
 	return &job{k, turn, k.sw, k.ports}
 }
 
-// stop has all frames be the app's.
+// stop gives all frames to the app.
 func (k *kernel) stop() {
 	if k.run != nil {
 		k.run.x.End()
@@ -274,13 +274,13 @@ func (j *job) make() (*running, error) {
 	return &running{x: x, ports: j.ports.from, to: j.ports.to}, nil
 }
 
-// oneLine is an error of the kernel's verifier without what it says in many lines.
+// oneLine returns the first line of an error; the verifier's errors have many.
 func oneLine(err error) error {
 	first, _, _ := strings.Cut(err.Error(), "\n")
 	return errors.New(first)
 }
 
-// attach puts the program in front of its interfaces.
+// attach attaches the program to its interfaces.
 func (r *running) attach() error {
 	for i, p := range r.ports {
 		err := p.SetFront(&afxdp.Front{Program: r.x.prog, Own: func(own *ebpf.Program) error { return r.x.Own(i, own) }, Watch: func(watched bool) { r.x.Watch(i, watched) }})
@@ -304,7 +304,7 @@ func (r *running) attach() error {
 	return nil
 }
 
-// leave takes the program off the interfaces that the next one has not taken over, and lets go of it.
+// leave detaches the program from the interfaces that next has not taken over, and closes it.
 func (r *running) leave(next *running) error {
 	if r == nil {
 		return nil
@@ -403,7 +403,7 @@ func (k *kernel) Counts() (finished, given uint64) {
 	return k.finished + finished, k.given + given
 }
 
-// sums are of frames that came to their end in the kernel, and of those that went to the engine.
+// sums returns the number of frames that came to their end in the kernel, and of those that went to the engine.
 func (x *Executor) sums() (finished, given uint64, err error) {
 	all, err := x.Outcomes()
 	for _, o := range all {
