@@ -358,7 +358,7 @@ func (s *Session) claim(stream p4v1.P4Runtime_StreamChannelClient) error {
 }
 
 // mayClaim reports whether the session may claim with an id above the highest one: if the device has no
-// primary, or, for a session with Held, if the primary's id is one of its own leader's ids.
+// primary, or, for a session with Held that is not primary, if the highest id is one of its own leader's ids.
 func (s *Session) mayClaim(a *p4v1.MasterArbitrationUpdate) bool {
 	highest, own := electionOf(a.ElectionId), s.Status().Election
 	if s.opt.Held != nil {

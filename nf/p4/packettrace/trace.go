@@ -7,7 +7,7 @@
 //     trace, less at level debug, which has no conditions and no places in the
 //     frame;
 //   - bmv2's PacketTrace (proto/packet_trace.proto) as text, which is what it
-//     writes, or as JSON; as yet it has the pipeline's stages, and the end.
+//     writes, or as JSON; it contains only the pipeline's stages, and the end.
 //
 // Numbers are hexadecimal without leading zeros, whatever the source is.
 package packettrace

@@ -16,17 +16,21 @@ import (
 // How the kernel's tables follow the Switch's, so that a frame sees an entry either before a change or after
 // it:
 //
-//   - An entry of a table with exact keys is a record that is written while nothing leads to it, and seen by one store (cuckoo).
-//   - So is one of a table with one LPM field (strides).
-//   - One of another table with an LPM field is one element of the kernel's trie, with its action and all of its data. The kernel puts an element in
-//     the place of another as a whole, and gives the memory of one that went to none before all programs have ended that may still see it.
-//   - With ternary keys an entry is a record, too, and there before the mask that it needs is put in use by one store, and a mask is taken out of use by one
-//     store when no entry has it. Its place is written again after a grace period: when all programs have ended that may still look at it. Of entries
-//     with the same mask and masked key only the one that wins is in the map.
-//   - A default entry is written to the place that is not in use, after a grace period since that was, and then one store says that it is.
-//   - A table that gets its first entry is looked into, by one store, when it is there.
-//   - What cannot be written (the map is full, there are more masks than places, a range that is no single value) stops the table: one store, and
-//     frames that come to it go to the engine.
+//   - With exact keys an entry is a record. It is written while nothing leads to it, and one store makes it
+//     visible (cuckoo). The same is true of tables with one LPM field and no other (strides).
+//   - In other tables with an LPM field an entry is one element of the kernel's trie, with its action and
+//     all its data. The kernel replaces an element as a whole, and does not reuse its memory before all
+//     programs have ended that may see it.
+//   - With ternary keys an entry is a record, too. It is written before one store puts its mask in use. When
+//     no entry has a mask any more, one store takes the mask out of use. The place of the mask is written
+//     again after a grace period, when all programs have ended that may look at it. Of entries with the same
+//     mask and masked key only the winner is in the map.
+//   - A default entry is written to the place that is not in use, a grace period after that was in use; one
+//     store changes places.
+//   - When a table gets its first entry, one store makes frames look into the table after the entry is
+//     written.
+//   - If an entry cannot be written (the map is full, there are too many masks, or a range is no single
+//     value), one store stops the table, and frames that come to it go to the engine.
 
 // tableMaps holds the kernel's maps of a table.
 type tableMaps struct {
