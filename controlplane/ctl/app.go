@@ -14,24 +14,24 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// App is an application on one device of a Controller. One goroutine calls its methods,
-// once the device is at its intent. After an error the Controller compares the device
-// again, and calls Begin again.
+// App is an application on one device of a Controller. One goroutine calls its methods, once the device is at
+// its intent. After an error of a method the Controller compares the device with its intent again, and calls
+// Begin again.
 type App interface {
-	// Claim takes the tables that the app writes from the intent (Device.Claim). It is
-	// called first, and for each new intent.
+	// Claim takes the tables that the app writes out of the intent (Device.Claim). It is called first, and for
+	// each new intent.
 	Claim(d *Device) error
-	// Begin makes the device hold what the app wants, whatever the device holds now:
-	// the device may be new, or another controller may have written to it.
+	// Begin makes the device hold what the app wants. The app must not assume anything about what the device
+	// holds: the device may be new, or another controller may have written to it.
 	Begin(ctx context.Context, s *Session) error
-	// Handle takes messages of the device, in order.
+	// Handle handles messages of the device, in the order in which they came.
 	Handle(ctx context.Context, s *Session, m []*p4v1.StreamMessageResponse) error
 	// Tick is called about every second.
 	Tick(ctx context.Context, s *Session) error
 }
 
-// Claim takes tables from the intent: from then on they are the app's to write, and no Diff touches them. It is an error if
-// the intent has entries of them, or members of their action profiles.
+// Claim takes tables out of the intent: only the app writes them, and no Diff touches them. It returns an error
+// if the intent has entries of them, or members of their action profiles.
 func (d *Device) Claim(tables ...*p4info.Table) error {
 	for _, t := range tables {
 		if !slices.Contains(d.Leave, t) {
@@ -100,7 +100,7 @@ func (m *managed) runApp(ctx context.Context, app App) {
 	}
 }
 
-// Entries reads all entries of tables, but not their default actions.
+// Entries calls each for all entries of tables, without the default entries.
 func (s *Session) Entries(ctx context.Context, info *p4info.Info, each func(*p4v1.Entity) error, tables ...*p4info.Table) error {
 	q := Query{what: "entries", kind: p4info.KindEntry}
 	for _, t := range tables {
@@ -110,9 +110,10 @@ func (s *Session) Entries(ctx context.Context, info *p4info.Info, each func(*p4v
 	return err
 }
 
-// Replace makes a device that holds the entries have hold the entries want, both by their keys (p4info.Key). An entry of one table may
-// refer to those of tables before it in tables, all of which are named there: what is referred to is written first, and deleted last.
-// After an error it is not known what the device holds: read the entries anew.
+// Replace changes the entries of a device from have to want; both are maps by p4info.Key. tables must name all
+// their tables. An entry may refer to entries of tables that come earlier in the list: Replace writes those
+// first, and deletes them last. After an error it is unknown what the device holds, and the caller must read
+// the entries again.
 func (s *Session) Replace(ctx context.Context, info *p4info.Info, have, want map[string]*p4v1.Entity, tables ...*p4info.Table) error {
 	d := &Diff{Device: &Device{Info: info}, ranks: map[uint32]int{}}
 	for rank, t := range tables {
@@ -146,9 +147,10 @@ func (s *Session) Replace(ctx context.Context, info *p4info.Info, have, want map
 	return nil
 }
 
-// Put makes a device hold, or not hold, entities, whatever it holds: an insertion of what is there becomes a modification, a modification
-// of what is not there an insertion, and a deletion of what is not there is none. The order of updates does not matter, as servers may
-// change it. The updates that fail for another reason are returned; err is that of a request that failed as a whole.
+// Put makes a device hold, or not hold, entities, whatever it holds: the insertion of an existing entity
+// becomes a modification, the modification of a missing one an insertion, and the deletion of a missing one
+// nothing. The order of updates must not matter, because servers may change it. failed are the updates that
+// failed for another reason; err is the error of a request that failed as a whole.
 func (s *Session) Put(ctx context.Context, updates ...*p4v1.Update) (failed []*UpdateError, err error) {
 	for _, part := range (Limits{}).split(updates) {
 		var w *WriteError

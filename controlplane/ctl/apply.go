@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// program says why d's program must be loaded; "" when the device has it.
+// program returns why d's program must be loaded, or "" if the device has it.
 func (s *Session) program(ctx context.Context, d *Device) (why string, err error) {
 	cookie := p4v1.GetForwardingPipelineConfigRequest_COOKIE_ONLY
 	have, err := s.GetPipeline(ctx, cookie)
@@ -49,8 +49,7 @@ func (s *Session) program(ctx context.Context, d *Device) (why string, err error
 	return "the device has another", nil
 }
 
-// Compare finds what lies between the session's device and d, its program
-// included.
+// Compare returns the difference between the session's device and d, including the program.
 func (s *Session) Compare(ctx context.Context, d *Device, v Values) (*Diff, error) {
 	why, err := s.program(ctx, d)
 	if err != nil {
@@ -67,9 +66,8 @@ func (s *Session) Compare(ctx context.Context, d *Device, v Values) (*Diff, erro
 	return out, nil
 }
 
-// Load gives the device a program; the entities of the program before are gone. bmv2 keeps
-// multicast groups and clone sessions over a change of programs, without showing them, so
-// Load deletes them first.
+// Load gives the device a program; the entities of the old program are lost. Load deletes multicast groups and
+// clone sessions first, because bmv2 keeps them when it changes the program and does not show them.
 func (s *Session) Load(ctx context.Context, p *Pipeline) error {
 	var gone []*p4v1.Update
 	err := s.Read(ctx, func(e *p4v1.Entity) error {
@@ -84,14 +82,14 @@ func (s *Session) Load(ctx context.Context, p *Pipeline) error {
 	return s.SetPipeline(ctx, p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_COMMIT, p)
 }
 
-// Outcome is what came of a Diff that was applied.
+// Outcome is the result of applying a Diff.
 type Outcome struct {
 	Loaded bool           // whether the program was loaded
 	Done   int            // updates that were done
 	Failed []*UpdateError // updates that failed
 }
 
-// Err is an error when updates failed.
+// Err returns an error if updates failed.
 func (o *Outcome) Err() error {
 	if len(o.Failed) == 0 {
 		return nil
@@ -99,8 +97,8 @@ func (o *Outcome) Err() error {
 	return &WriteError{Total: o.Done + len(o.Failed), Failed: o.Failed}
 }
 
-// Apply does what d says, batch by batch. An update that fails does not stop the
-// others; a lost connection or another primary does, and is the error.
+// Apply makes the changes of d, batch by batch. After an update that failed it continues with the other
+// updates; it stops with an error if the connection is lost or another controller becomes primary.
 func (s *Session) Apply(ctx context.Context, d *Diff, l Limits) (*Outcome, error) {
 	o := &Outcome{}
 	if d.Load != "" {
@@ -132,7 +130,7 @@ func (s *Session) Apply(ctx context.Context, d *Diff, l Limits) (*Outcome, error
 	return o, nil
 }
 
-// insist modifies the entities whose blind insertion (Change.Blind) failed because they were there already.
+// insist modifies the entities whose blind insertion (Change.Blind) failed because they existed already.
 func (s *Session) insist(ctx context.Context, b Batch, failed *WriteError) (*WriteError, error) {
 	blind := map[*p4v1.Entity]bool{}
 	for _, c := range b.Changes {
@@ -165,7 +163,7 @@ func (s *Session) insist(ctx context.Context, b Batch, failed *WriteError) (*Wri
 	return rest, nil
 }
 
-// Text is the error, and the entity of the update.
+// Text returns the update's entity as text, with the error.
 func (e *UpdateError) Text(info *p4info.Info) string {
 	sign := map[p4v1.Update_Type]string{p4v1.Update_INSERT: "insert ", p4v1.Update_MODIFY: "modify ", p4v1.Update_DELETE: "delete "}[e.Update.GetType()]
 	return sign + info.Text(e.Update.GetEntity()) + ": " + e.Error()

@@ -16,7 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// DeviceStatus is how a device stands with its session and its intent.
+// DeviceStatus is the state of a device of a Controller: its session, and how far it is at its intent.
 type DeviceStatus struct {
 	Status
 	Aligned  bool       `json:"aligned"`            // it held the intent when it was last compared
@@ -28,17 +28,17 @@ type DeviceStatus struct {
 	Lost     int        `json:"lost,omitempty"`     // messages for which the app had no time
 }
 
-// ControllerOptions are how a Controller behaves.
+// ControllerOptions are the options of a Controller.
 type ControllerOptions struct {
 	Session Options // Changed and Event are the Controller's
 	Limits  Limits
-	// Every is the longest time between two comparisons of a device; 0: a minute.
+	// Every is the longest time between two comparisons of a device; 0: one minute.
 	Every time.Duration
-	// Workers is how many devices are compared at once; 0: 16.
+	// Workers is the number of devices that are compared at the same time; 0: 16.
 	Workers int
-	// App makes the application of a device; nil: there are none.
+	// App makes the application of a device; nil: no device has one.
 	App func(*Device) App
-	// Changed is called with each new status of a device; it must not block.
+	// Changed is called with each new status of a device. It must not block.
 	Changed func(DeviceStatus)
 }
 
@@ -46,7 +46,7 @@ type ControllerOptions struct {
 // becomes primary (after a restart of either side, or when another controller has
 // left), when the intent changes, at intervals (Every), and again after a failure.
 //
-// A device costs a session's goroutine; comparing is done by a few workers.
+// Each device has a goroutine for its session. A few workers do the comparing.
 type Controller struct {
 	dialer *Dialer
 	opt    ControllerOptions
@@ -81,8 +81,7 @@ type managed struct {
 	again    *time.Timer
 }
 
-// NewController opens sessions to the intent's devices; Run does the work, Close
-// ends it.
+// NewController opens sessions to the intent's devices. Run does the work; Close ends the sessions.
 func NewController(d *Dialer, in *Intent, o ControllerOptions) (*Controller, error) {
 	if o.Every <= 0 {
 		o.Every = time.Minute
@@ -98,8 +97,8 @@ func NewController(d *Dialer, in *Intent, o ControllerOptions) (*Controller, err
 	return c, nil
 }
 
-// Set gives the Controller another intent, also while Run runs. Devices that are in both keep
-// their sessions.
+// Set gives the Controller another intent; it may be called while Run runs. Devices that are in both intents
+// keep their sessions.
 func (c *Controller) Set(in *Intent) error {
 	for _, d := range in.Devices {
 		if err := c.dialer.Check(d.Address); err != nil {
@@ -160,7 +159,7 @@ func (c *Controller) Set(in *Intent) error {
 	return nil
 }
 
-// startApp starts a device's app, once Run runs.
+// startApp starts a device's app if Run has been called.
 func (c *Controller) startApp(m *managed) {
 	if c.ctx == nil || m.app == nil {
 		return
@@ -179,7 +178,7 @@ func (m *managed) endApp() {
 	}
 }
 
-// open opens the session. Its callbacks wait until m.session is set.
+// open opens the session. Its callbacks block until m.session is set.
 func (m *managed) open(d *Dialer, t Target, o Options) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,7 +199,7 @@ func (m *managed) close() {
 	}
 }
 
-// changed takes a session's new status.
+// changed handles a new status of the session.
 func (m *managed) changed(st Status) {
 	m.mu.Lock()
 	m.status.Status = st
@@ -222,7 +221,7 @@ func (m *managed) report(now DeviceStatus) {
 	}
 }
 
-// enqueue has a worker compare the device, soon and once.
+// enqueue puts the device into the queue of devices to compare, unless it is there already.
 func (m *managed) enqueue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -236,7 +235,8 @@ func (m *managed) enqueue() {
 	}
 }
 
-// push and pop are the queue of devices to compare: each is in it once.
+// push adds a device to the queue of devices to compare, and pop takes one out. Each device is in the queue at
+// most once.
 func (c *Controller) push(m *managed) {
 	c.waiting.Lock()
 	c.queue = append(c.queue, m)
@@ -274,7 +274,7 @@ func (c *Controller) pop(ctx context.Context) *managed {
 	return nil
 }
 
-// Run compares and applies until ctx ends.
+// Run compares devices and applies the changes until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
 	c.mu.Lock()
 	c.ctx = ctx
@@ -328,7 +328,7 @@ func (c *Controller) Close() {
 	all.Wait()
 }
 
-// Status is how the devices stand, by name.
+// Status returns the state of each device, sorted by name.
 func (c *Controller) Status() []DeviceStatus {
 	var out []DeviceStatus
 	for _, m := range c.all() {
@@ -391,7 +391,7 @@ func (m *managed) work(ctx context.Context) {
 	m.report(now)
 }
 
-// unwell notes that the app failed, and has the device compared again, later.
+// unwell notes that the app failed, and has the device compared again after a while.
 func (m *managed) unwell(err error) {
 	m.mu.Lock()
 	m.status.Aligned, m.status.Problem = false, err.Error()
@@ -404,7 +404,7 @@ func (m *managed) unwell(err error) {
 	m.report(now)
 }
 
-// problem is the failed updates in one line.
+// problem returns an error that counts the failed updates and shows the first of them; nil: none failed.
 func (m *managed) problem(o *Outcome, d *Device) error {
 	if len(o.Failed) == 0 {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// Transport says how devices are reached. Certificates are files, read anew for
-// every connection, so that renewed ones are used without a restart.
+// Transport says how to reach devices. Certificate files are read again for every connection, so that renewed
+// certificates are used without a restart.
 type Transport struct {
 	CA         string // certificates that a device's must come from; empty: the system's
 	Cert, Key  string // our own, for mutual TLS
@@ -27,19 +27,19 @@ type Transport struct {
 	TLS        bool   // TLS, also when no file is named
 	Insecure   bool   // allows plain text to other machines
 
-	// Ping is the interval of HTTP/2 pings on an idle connection; 0: none. Servers that
-	// do not expect pings close the connection, bmv2's among them. TCP detects dead
-	// hosts either way.
+	// Ping is the interval of HTTP/2 pings on an idle connection; 0: no pings. Servers that do not expect pings
+	// close the connection, and bmv2's server is one of them. TCP detects dead hosts without pings, too.
 	Ping time.Duration
 
-	// Dial makes the connections; nil: the system does.
+	// Dial makes the connections; nil: net.Dialer does.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // secure reports whether the transport uses TLS.
 func (t Transport) secure() bool { return t.TLS || t.CA != "" || t.Cert != "" || t.ServerName != "" }
 
-// Check says what is wrong with the flags, and refuses plain text to others.
+// Check returns an error if the settings contradict each other, or if they would use plain text to another
+// machine without Insecure.
 func (t Transport) Check(address string) error {
 	if (t.Cert == "") != (t.Key == "") {
 		return errors.New("a certificate and its key go together")
@@ -56,13 +56,13 @@ func (t Transport) Check(address string) error {
 	return fmt.Errorf("%s is not this machine, and plain text would tell all that is said: give --ca for TLS, or --insecure", address)
 }
 
-// socket is the path of a Unix socket's address.
+// socket returns the path in the address of a Unix socket; ok is false for other addresses.
 func socket(address string) (path string, ok bool) {
 	path, ok = strings.CutPrefix(address, "unix:")
 	return strings.TrimPrefix(path, "//"), ok
 }
 
-// Local reports whether address is on this machine.
+// Local reports whether address is an address of this machine.
 func Local(address string) bool {
 	if _, ok := socket(address); ok {
 		return true
@@ -78,8 +78,8 @@ func Local(address string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// credentials are for a connection to address. On a Unix socket the kernel says who is
-// at its ends.
+// credentials returns the credentials for a connection to address. A Unix socket needs none, because the kernel
+// tells who is at its ends.
 func (t Transport) credentials(address string) (credentials.TransportCredentials, error) {
 	if _, ok := socket(address); ok || !t.secure() {
 		return insecure.NewCredentials(), nil
@@ -91,7 +91,7 @@ func (t Transport) credentials(address string) (credentials.TransportCredentials
 	return credentials.NewTLS(c), nil
 }
 
-// Config is what the transport has for TLS.
+// Config returns the transport's settings for TLS.
 func (t Transport) Config() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if t.CA != "" {
@@ -114,8 +114,8 @@ func (t Transport) Config() (*tls.Config, error) {
 	return c, nil
 }
 
-// most is the largest message that is taken from a device, in bytes: an answer to a Read, or a
-// pipeline configuration.
+// most is the longest message that is accepted from a device, in bytes: the answer to a Read, or a pipeline
+// configuration.
 const most = 64 << 20
 
 func (t Transport) dial(address string) (*grpc.ClientConn, error) {
@@ -162,7 +162,7 @@ func (t Transport) hint(err error) error {
 	return err
 }
 
-// Dialer shares connections among the sessions to devices at one address.
+// Dialer lets all sessions to devices at one address share a connection.
 type Dialer struct {
 	Transport
 
@@ -177,7 +177,7 @@ type conn struct {
 	broken  bool
 }
 
-// get is a connection to address, new when there is none that works.
+// get returns a connection to address, and opens one if none works.
 func (d *Dialer) get(address string) (*conn, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,7 +197,7 @@ func (d *Dialer) get(address string) (*conn, error) {
 	return c, nil
 }
 
-// put gives a connection back; one that failed is not given to others.
+// put gives a connection back. If failed is true, get does not return this connection again.
 func (d *Dialer) put(c *conn, failed bool) {
 	d.mu.Lock()
 	c.users--

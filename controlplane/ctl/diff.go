@@ -18,8 +18,8 @@ type Change struct {
 	Type   p4v1.Update_Type
 	Entity *p4v1.Entity // of a deletion: what the device holds
 	Old    *p4v1.Entity // of a modification: what the device holds; nil: unknown
-	// Blind: the device does not show this kind of entities. If the entity is there
-	// already, the insertion becomes a modification.
+	// Blind says that the device does not show entities of this kind. If the entity exists already, the
+	// insertion becomes a modification.
 	Blind bool
 }
 
@@ -42,7 +42,7 @@ func (d *Diff) rank(e *p4v1.Entity) int {
 	return rankOf(d.ranks, e)
 }
 
-// Values says what a Diff does with registers and counters, whose values the program changes.
+// Values says how a Diff treats registers and counters, whose values the program changes.
 type Values uint8
 
 const (
@@ -51,7 +51,7 @@ const (
 	CompareValues        // as the intent has them, and others are zero
 )
 
-// Diff compares what the session's device holds with d.
+// Diff returns the difference between what the session's device holds and d.
 func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) {
 	out := &Diff{Device: d}
 	want := make(map[string]*p4v1.Entity, len(d.Entities))
@@ -106,8 +106,8 @@ func (s *Session) Diff(ctx context.Context, d *Device, v Values) (*Diff, error) 
 	return out, nil
 }
 
-// recounted is the entry with a counter of zero, where counters are compared and the intent has none for
-// it: without counter data a Write leaves the counter as it is.
+// recounted returns e with a counter of zero, if counters are compared and the intent has no counter data for
+// e. Without counter data a Write would leave the counter as it is.
 func recounted(info *p4info.Info, e *p4v1.Entity, v Values) *p4v1.Entity {
 	t := e.GetTableEntry()
 	if t == nil || t.IsDefaultAction || v != CompareValues || t.CounterData != nil || info.Table(t.TableId).Counter == nil {
@@ -122,7 +122,8 @@ func isValue(e *p4v1.Entity) bool {
 	return p4info.KindRegister.Of(e) || p4info.KindCounter.Of(e)
 }
 
-// removed is the change that removes an entity; one that cannot be deleted gets its initial value.
+// removed returns the change that removes an entity. An entity that cannot be deleted gets its initial value;
+// ok is false if it has that already.
 func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
 	x := p4info.Of(have)
 	if !x.Always() {
@@ -151,7 +152,7 @@ func removed(info *p4info.Info, have *p4v1.Entity) (Change, bool) {
 	return Change{Type: p4v1.Update_MODIFY, Entity: x.Message(), Old: have}, true
 }
 
-// Ranks: what is referred to has a lower one than what refers to it.
+// Ranks. An entity has a higher rank than the entities to which it refers.
 const (
 	rankGround = iota // multicast groups, clone sessions, digests, arrays
 	rankMember
@@ -159,8 +160,8 @@ const (
 	rankTables // and up, by references among tables
 )
 
-// ranks are the ranks of the tables, from their @refers_to annotations. For tables that refer
-// to each other in a circle no order works: they keep the order of the P4Info.
+// ranks returns the ranks of the tables, by their @refers_to annotations. Tables that refer to each other in a
+// circle keep the order of the P4Info, because no order would be right for them.
 func ranks(info *p4info.Info) map[uint32]int {
 	rank := map[uint32]int{}
 	var visit func(t *p4info.Table, path []*p4info.Table) int
@@ -185,8 +186,7 @@ func ranks(info *p4info.Info) map[uint32]int {
 	return rank
 }
 
-// refersTo are the names of the tables to which keys or parameters refer:
-// @refers_to(TABLE, FIELD).
+// refersTo returns the names of the tables to which keys or parameters of t refer: @refers_to(TABLE, FIELD).
 func refersTo(t *p4info.Table) []string {
 	var names []string
 	add := func(annotations []string) {
@@ -223,9 +223,9 @@ func rankOf(tables map[uint32]int, e *p4v1.Entity) int {
 	return rankGround
 }
 
-// order sorts the changes so that no entity refers to one that is not there: first
-// insertions and modifications, from low ranks to high ones, then deletions, from high ranks
-// to low ones. Only the deletions of a table without room for both come first.
+// order sorts the changes so that no entity refers to one that does not exist: first insertions and
+// modifications, from low ranks to high ones, and after them deletions, from high ranks to low ones. Only if a
+// table has no room for both its old and its new entries do its deletions come first.
 func (d *Diff) order(size map[uint32]int64) {
 	anew := d.restyled()
 	grows := map[uint32]int64{}
@@ -264,9 +264,8 @@ func (d *Diff) order(size map[uint32]int64) {
 	})
 }
 
-// restyled are the action profiles whose entries change from members to action sets, or
-// back. A profile cannot have both at a time, so the entries of its tables are deleted and
-// inserted instead of modified.
+// restyled returns the action profiles whose entries change from members to action sets, or back. A profile
+// cannot have both at a time, so the entries of its tables are deleted and inserted instead of modified.
 func (d *Diff) restyled() map[*p4info.Profile]bool {
 	info := d.Device.Info
 	type style struct{ sets, members bool }
@@ -311,12 +310,12 @@ func (d *Diff) restyled() map[*p4info.Profile]bool {
 	return anew
 }
 
-// Batch is a part of a plan in which the order does not matter.
+// Batch is a part of a plan. The order of changes in a batch does not matter.
 type Batch struct {
 	Changes []Change
 }
 
-// Updates are the updates of the batch.
+// Updates returns the updates of the batch.
 func (b Batch) Updates() []*p4v1.Update {
 	out := make([]*p4v1.Update, len(b.Changes))
 	for i, c := range b.Changes {
@@ -346,8 +345,7 @@ func (d *Diff) Plan(l Limits) []Batch {
 	return plan
 }
 
-// Text is a change as people read it: a sign (+, -, ~) and the entity; for a modification
-// also the old one.
+// Text returns a change for people: a sign (+, -, ~) and the entity; for a modification the old entity, too.
 func (c Change) Text(info *p4info.Info) string {
 	text := info.Text(c.Entity)
 	switch c.Type {
@@ -365,7 +363,7 @@ func (c Change) Text(info *p4info.Info) string {
 	return "~ " + text + " (was: " + tail(info.Text(c.Old)) + ")"
 }
 
-// programs is the program's own default action.
+// programs returns the text of the default action that the program itself gives a table.
 func programs(info *p4info.Info, t *p4v1.TableEntry) string {
 	if a := info.Table(t.TableId).InitialDefault(); a != nil {
 		e := &p4v1.TableEntry{TableId: t.TableId, IsDefaultAction: true, Action: &p4v1.TableAction{Type: &p4v1.TableAction_Action{Action: a}}}
@@ -374,7 +372,7 @@ func programs(info *p4info.Info, t *p4v1.TableEntry) string {
 	return "the program's"
 }
 
-// tail is the part of an entity's text that follows its key.
+// tail returns the part of an entity's text that follows its key.
 func tail(text string) string {
 	for _, sep := range []string{" -> ", " = "} {
 		if _, t, ok := strings.Cut(text, sep); ok {
@@ -384,7 +382,7 @@ func tail(text string) string {
 	return text
 }
 
-// Summary counts the changes.
+// Summary returns the numbers of changes as text.
 func (d *Diff) Summary() string {
 	n := map[p4v1.Update_Type]int{}
 	for _, c := range d.Changes {

@@ -18,9 +18,9 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Dump writes what the session's device holds, registers and counters included, as an
-// intent: reading it gives the same entities. Comments name the kinds that the device does
-// not show. infoFile and configFile are the names that the intent gives P4Info and program.
+// Dump writes what the session's device holds, including registers and counters, as an intent. Whoever reads
+// the intent gets the same entities. Comments in it name the kinds that the device does not show. infoFile and
+// configFile are the names of the P4Info and program files in the intent.
 func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configFile string, w io.Writer) (entities int, err error) {
 	lines := make([][]string, len(sections))
 	unread, err := s.Scan(ctx, info, Scope{All: true, Arrays: true}, func(e *p4v1.Entity) error {
@@ -65,8 +65,7 @@ func (s *Session) Dump(ctx context.Context, info *p4info.Info, infoFile, configF
 	return entities, b.Flush()
 }
 
-// Save writes what the session's device holds to an intent's file, and its program
-// to two others.
+// Save writes what the session's device holds to an intent file, and its program to two other files.
 func (s *Session) Save(ctx context.Context, file, infoFile, configFile string) (entities int, err error) {
 	p, err := s.GetPipeline(ctx, p4v1.GetForwardingPipelineConfigRequest_ALL)
 	if err != nil {

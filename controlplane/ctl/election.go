@@ -11,25 +11,28 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// ElectionID has 128 bits. Of all controllers of a device (in a role) the one with
-// the highest id is primary.
+// ElectionID is a number of 128 bits. Of all controllers of a device (in a role), the one with the highest id
+// is primary.
 type ElectionID struct{ High, Low uint64 }
 
-// ElectionAt is the id of a controller that starts at t: a later start gives a higher id, and
-// all are higher than ids that people write by hand.
+// ElectionAt returns the id of a controller that starts at t. A later start gives a higher id, and all ids are
+// higher than those that people write by hand.
 func ElectionAt(t clock.Time) ElectionID {
 	return ElectionID{High: uint64(t) / 1e9, Low: uint64(t) % 1e9}
 }
 
-// ElectionOf is the id of a leader that a store has elected: the store began at t, and rev is the revision at which it got the leader's key.
-// A later leader has a higher id, so that devices refuse what one before it still writes. All are above what ElectionAt ever gives, so that
-// nobody leads beside the store by starting later, and below 2^127, above which only the socket of a quillon elects.
+// ElectionOf returns the id of a leader that a store has elected. The store began at t, and rev is the revision
+// at which it got the leader's key. A later leader has a higher id, so that devices refuse what an earlier
+// leader still writes. All ids are above those of ElectionAt, so that no controller becomes primary beside the
+// store because it started later. They are below 2^127, from which on only clients of the Unix socket of
+// quillon's server may claim.
 func ElectionOf(t clock.Time, rev int64) ElectionID {
 	return ElectionID{High: 1<<62 + uint64(t)/1e9, Low: uint64(rev) << termBits}
 }
 
-// termBits are the lowest bits of a leader's ids. It counts in them when its id is in use, by a stream of its own of which the device
-// has not noticed the end, or by another controller that found the place empty.
+// termBits is the number of lowest bits of a leader's ids in which the leader counts. It takes the next id when
+// its id is in use: by an own stream whose end the device has not noticed, or by another controller that has
+// claimed while there was no primary.
 const termBits = 16
 
 // sameTerm reports whether e and o are ids of one leader.
@@ -37,7 +40,7 @@ func (e ElectionID) sameTerm(o ElectionID) bool {
 	return e.High == o.High && e.Low>>termBits == o.Low>>termBits
 }
 
-// ParseElectionID reads "HIGH,LOW" or "LOW".
+// ParseElectionID parses "HIGH,LOW" or "LOW".
 func ParseElectionID(s string) (ElectionID, error) {
 	high, low, two := strings.Cut(s, ",")
 	if !two {
@@ -56,10 +59,10 @@ func ParseElectionID(s string) (ElectionID, error) {
 
 func (e ElectionID) String() string { return fmt.Sprintf("%d,%d", e.High, e.Low) }
 
-// MarshalText writes HIGH,LOW.
+// MarshalText returns HIGH,LOW.
 func (e ElectionID) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
-// UnmarshalText reads HIGH,LOW; 0,0 is none.
+// UnmarshalText parses HIGH,LOW; 0,0 means that there is no id.
 func (e *ElectionID) UnmarshalText(b []byte) error {
 	if string(b) == "0,0" {
 		*e = ElectionID{}
@@ -70,12 +73,12 @@ func (e *ElectionID) UnmarshalText(b []byte) error {
 	return err
 }
 
-// Less reports e < o.
+// Less reports whether e < o.
 func (e ElectionID) Less(o ElectionID) bool {
 	return e.High < o.High || e.High == o.High && e.Low < o.Low
 }
 
-// next is e + 1.
+// next returns e + 1.
 func (e ElectionID) next() ElectionID {
 	low, carry := bits.Add64(e.Low, 1, 0)
 	return ElectionID{e.High + carry, low}

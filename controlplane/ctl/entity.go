@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/yaml"
 )
 
-// section is how entities of one kind stand in a file.
+// section describes how a file holds the entities of one kind.
 type section struct {
 	name string // the key of a device's list of them
 	kind p4info.Kind
@@ -28,7 +28,8 @@ type section struct {
 	keys func(*form)
 }
 
-// sections are all kinds of entities, in the order of a file: an entity stands below those that it refers to.
+// sections are all kinds of entities in the order of a file: a kind comes after the kinds that its entities
+// refer to.
 var sections = []section{
 	{"multicast", p4info.KindMulticast, "multicast groups", "multicast", "group", (*form).multicast},
 	{"clone_sessions", p4info.KindClone, "clone sessions", "clone session", "session", (*form).clone},
@@ -42,14 +43,13 @@ var sections = []section{
 	{"counters", p4info.KindCounter, "counters", "counter", "counter", (*form).cell},
 }
 
-// sectionOf is the index of a kind's section; -1: entities of it stand in no file.
+// sectionOf returns the index of a kind's section, or -1 if files do not hold entities of the kind.
 func sectionOf(k p4info.Kind) int {
 	return slices.IndexFunc(sections, func(s section) bool { return s.kind == k })
 }
 
-// ParseEntity reads one entity as an intent's lists have it, in one line of YAML;
-// its keys tell what it is. Op is what will be done with the entity: for a deletion
-// its key is enough.
+// ParseEntity reads one entity from one line of YAML, in the form of an intent's lists; its keys tell its kind.
+// op is what will be done with the entity: a deletion needs only the entity's key.
 func ParseEntity(info *p4info.Info, op p4v1.Update_Type, text string) (*p4v1.Entity, error) {
 	n, err := yaml.Tree("entity", []byte(text))
 	if err != nil {
@@ -73,8 +73,8 @@ func ParseEntity(info *p4info.Info, op p4v1.Update_Type, text string) (*p4v1.Ent
 	return nil, n.Errorf("what is it? Want one of the keys table, profile, group, session, digest, meter, counter, register, value_set")
 }
 
-// EntryText is a table's entry as ParseEntity reads it: pairs of a field and its
-// value, an action and pairs of its parameters and their values.
+// EntryText returns a table entry in the form that ParseEntity reads. match has pairs of a field and its value,
+// params pairs of a parameter and its value.
 func EntryText(table string, match [][2]string, priority int, byDefault bool, action string, params [][2]string) string {
 	w := &flow{}
 	w.start()
@@ -103,7 +103,8 @@ func EntryText(table string, match [][2]string, priority int, byDefault bool, ac
 	return w.String()
 }
 
-// update makes a device hold e: an insertion, or a modification of an entity that is always there.
+// update returns the update that makes a device hold e: an insertion, or a modification if e is an entity that
+// always exists.
 func update(e *p4v1.Entity) *p4v1.Update {
 	t := p4v1.Update_INSERT
 	if x := p4info.Of(e); x.Always() {
@@ -112,9 +113,9 @@ func update(e *p4v1.Entity) *p4v1.Update {
 	return &p4v1.Update{Type: t, Entity: e}
 }
 
-// form is an entity on its way from or to a file. A method of each kind (multicast, entry, ...) names the keys that it
-// has there. When writing, naming a key writes it. When reading, naming a key only adds it to known, because a file has its keys in
-// any order.
+// form is an entity that is being read from a file or written to one. For each kind a method (multicast, entry,
+// ...) names the keys that an entity has in a file. When writing, naming a key writes it. When reading, naming
+// a key only adds it to known, because a file may have its keys in any order.
 type form struct {
 	info    *p4info.Info
 	x       p4info.Entity
@@ -122,13 +123,14 @@ type form struct {
 	reading bool
 	known   map[string]func(*yaml.Node) error // what reads the value of each key
 
-	// Values that have a meaning only when the whole map was read: names of objects, and what depends on them.
+	// Values that can be understood only after the whole map was read: names of objects, and values that depend
+	// on them.
 	name, act, value, metadata  string
 	match, params, set, members *yaml.Node
 	memberID, groupID           uint32 // of an action profile, in an entry
 }
 
-// fill adds the empty messages that the kind has and x lacks.
+// fill adds the empty messages that the kind needs and x lacks.
 func (f *form) fill() {
 	x := &f.x
 	if x.Kind == p4info.KindEntry && x.Entry == nil {
@@ -142,10 +144,10 @@ func (f *form) fill() {
 	}
 }
 
-// nanos is a duration in nanoseconds, as P4Runtime has it.
+// nanos is a duration in nanoseconds, as in P4Runtime's messages.
 type nanos int64
 
-// key names a key. Its value is what at points to: a *string, *bool, *int32, *uint32, *int64 or *nanos.
+// key names a key. at points to its value: a *string, *bool, *int32, *uint32, *int64 or *nanos.
 func (f *form) key(key string, at any) {
 	if f.reading {
 		f.known[key] = reader(at)
@@ -168,15 +170,15 @@ func (f *form) key(key string, at any) {
 	}
 }
 
-// keyIf names a key that is written only if it is there.
+// keyIf names a key that is written only if there is true.
 func (f *form) keyIf(there bool, key string, at any) {
 	if f.reading || there {
 		f.key(key, at)
 	}
 }
 
-// later names a key whose value is kept in at, and understood when all keys were read. The result says that the caller has to write
-// the value now.
+// later names a key whose value is kept in at until all keys were read. It returns true if the caller has to
+// write the value.
 func (f *form) later(key string, at **yaml.Node, there bool) bool {
 	if f.reading {
 		f.known[key] = func(n *yaml.Node) error { *at = n; return nil }
@@ -184,7 +186,7 @@ func (f *form) later(key string, at **yaml.Node, there bool) bool {
 	return !f.reading && there
 }
 
-// inside names a key whose value is a map, with keys of its own.
+// inside names a key whose value is a map with keys of its own.
 func (f *form) inside(key string, there bool, keys func(*form)) {
 	if f.reading {
 		f.known[key] = func(n *yaml.Node) error { return f.read(n, key, func() { keys(f) }) }
@@ -195,7 +197,8 @@ func (f *form) inside(key string, there bool, keys func(*form)) {
 	}
 }
 
-// maps names a key whose value is a list of n maps. keys names the keys of map i; when reading, i is the next one.
+// maps names a key whose value is a list of n maps. keys names the keys of map i. When reading, keys is called
+// with i from 0 on.
 func (f *form) maps(key, one string, n int, keys func(f *form, i int)) {
 	if f.reading {
 		i := -1
@@ -214,7 +217,8 @@ func (f *form) maps(key, one string, n int, keys func(f *form, i int)) {
 	f.out.end()
 }
 
-// watchPort names the key of the watch port of a group's member, or of an action in a set: while that port is down the device does not use the member.
+// watchPort names the key for the watch port of a group's member, or of an action in a set. While that port is
+// down the device does not use the member.
 func (f *form) watchPort(of interface{ GetWatchPort() []byte }) {
 	if !f.reading {
 		if port := of.GetWatchPort(); port != nil {
@@ -241,7 +245,7 @@ func (f *form) watchPort(of interface{ GetWatchPort() []byte }) {
 	}
 }
 
-// reader reads a value into what at points to.
+// reader returns a function that reads a value into what at points to.
 func reader(at any) func(*yaml.Node) error {
 	switch p := at.(type) {
 	case *string:
@@ -265,7 +269,7 @@ func (f *form) read(n *yaml.Node, what string, keys func()) error {
 	return n.Fields(what, f.known)
 }
 
-// Line is an entity as a file has it: one line of YAML, and the name of the list that has it.
+// Line returns an entity as a file holds it: one line of YAML, and the name of the list that it belongs to.
 func Line(info *p4info.Info, e *p4v1.Entity) (section, text string) {
 	i, text := line(info, e)
 	if i < 0 {
@@ -274,7 +278,7 @@ func Line(info *p4info.Info, e *p4v1.Entity) (section, text string) {
 	return sections[i].name, text
 }
 
-// line is Line with the index of the section; -1: entities of this kind stand in no file.
+// line is like Line, and returns the index of the section; -1: files do not hold entities of this kind.
 func line(info *p4info.Info, e *p4v1.Entity) (section int, text string) {
 	f := &form{info: info, x: p4info.Of(e)}
 	i := sectionOf(f.x.Kind)
@@ -644,8 +648,8 @@ func (f *form) readEntry(op p4v1.Update_Type, n *yaml.Node) (*p4v1.Entity, error
 	return checked(f.info, op, n, where, f.x.Message())
 }
 
-// checked checks an entity, which stands at n, and the operation on it against the P4Info. UNSPECIFIED is the
-// operation that makes a device hold the entity.
+// checked checks an entity, and the operation on it, against the P4Info. n is its place in the file.
+// UNSPECIFIED stands for the operation that makes a device hold the entity.
 func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string, e *p4v1.Entity) (*p4v1.Entity, error) {
 	u := update(e)
 	if op != p4v1.Update_UNSPECIFIED {
@@ -670,7 +674,7 @@ func checked(info *p4info.Info, op p4v1.Update_Type, n *yaml.Node, where string,
 	return nil, n.Wrap("", err)
 }
 
-// short is an entry's key as it stands in the file, for errors.
+// short returns an entry's key as the file has it, for errors.
 func short(match *yaml.Node, e *p4v1.TableEntry) string {
 	if e.IsDefaultAction {
 		return "default"
@@ -734,9 +738,8 @@ func readParams(act *p4info.Action, params *yaml.Node) (*p4v1.Action, error) {
 	return a, nil
 }
 
-// object is a map of values as a JSON object of strings, with sorted names and without
-// spaces: tables of quillon's own server take arguments so. An empty map gives the empty
-// string.
+// object returns a map of values as a JSON object of strings, with sorted names and without spaces, because
+// tables of quillon's own server take arguments in this form. For an empty map it returns the empty string.
 func object(n *yaml.Node) (string, error) {
 	m := map[string]string{}
 	for i, k := range n.Keys {

@@ -15,17 +15,17 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 )
 
-// ErrNotPrimary: the device takes no writes from the session, because another
-// controller has a higher election id.
+// ErrNotPrimary says that the device does not accept writes from the session, because another controller has a
+// higher election id.
 var ErrNotPrimary = errors.New("not primary")
 
-// ErrNotConnected: there is no connection to the device now.
+// ErrNotConnected says that there is no connection to the device.
 var ErrNotConnected = errors.New("not connected")
 
-// ErrNoPipeline: no program is loaded on the device.
+// ErrNoPipeline says that the device has no program.
 var ErrNoPipeline = errors.New("the device has no program: quillon ctl set-pipeline loads one")
 
-// UpdateError is an update that failed, and the device's reason.
+// UpdateError is the device's error for one update.
 type UpdateError struct {
 	Update  *p4v1.Update
 	Code    codes.Code // the canonical one
@@ -43,7 +43,7 @@ func (e *UpdateError) Error() string {
 	return fmt.Sprintf("%s: %s", e.Code, msg)
 }
 
-// WriteError is a request of which some updates failed; the others were done.
+// WriteError is the error of a request of which some updates failed; the other updates were done.
 type WriteError struct {
 	Total  int
 	Failed []*UpdateError
@@ -53,7 +53,7 @@ func (e *WriteError) Error() string {
 	return fmt.Sprintf("%d of %d updates failed: %v", len(e.Failed), e.Total, e.Failed[0])
 }
 
-// Unwrap gives the errors of the updates.
+// Unwrap returns the errors of the updates.
 func (e *WriteError) Unwrap() []error {
 	all := make([]error, len(e.Failed))
 	for i, f := range e.Failed {
@@ -62,10 +62,9 @@ func (e *WriteError) Unwrap() []error {
 	return all
 }
 
-// writeError decodes the answer to a Write of updates. PI, and with it bmv2,
-// answers UNKNOWN with a p4.v1.Error for every update, good ones included; others
-// use another top-level code, wrap each in a google.rpc.Status, or give no details, which is enough for a
-// single update.
+// writeError decodes the answer to a Write. PI, the library in bmv2, answers UNKNOWN with a p4.v1.Error for
+// every update, including those that succeeded. Other servers use another code for the request, wrap each error
+// in a google.rpc.Status, or give no details, which is enough for a single update.
 func writeError(err error, updates []*p4v1.Update) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -109,7 +108,7 @@ func writeError(err error, updates []*p4v1.Update) error {
 	return requestError(err)
 }
 
-// perUpdate reports whether the code of a request with one update can be that of the update.
+// perUpdate reports whether the code of a request with a single update can be the code of that update.
 func perUpdate(c codes.Code) bool {
 	switch c {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.PermissionDenied, codes.Unauthenticated:
@@ -118,9 +117,9 @@ func perUpdate(c codes.Code) bool {
 	return true
 }
 
-// readError decodes the answer to a Read. By the specification its code is UNKNOWN, with a
-// p4.v1.Error for each query; the first that failed counts. Other servers answer with the code of
-// that query.
+// readError decodes the answer to a Read. By the specification its code is UNKNOWN, with a p4.v1.Error for each
+// query; readError returns the first that is not OK. Other servers answer with the code of the query that
+// failed.
 func readError(err error) error {
 	if st := status.Convert(err); st.Code() == codes.Unknown {
 		for _, d := range st.Details() {
@@ -132,7 +131,7 @@ func readError(err error) error {
 	return requestError(err)
 }
 
-// requestError is the error of a whole request in words.
+// requestError returns the error of a whole request, in words.
 func requestError(err error) error {
 	if err == nil {
 		return nil
@@ -151,7 +150,7 @@ func requestError(err error) error {
 	}
 }
 
-// plain is a device's message as one line of printable characters.
+// plain returns a device's message as one line of printable characters.
 func plain(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -171,7 +170,7 @@ func (e *callError) Error() string {
 	return fmt.Sprintf("%s (%s)", plain(dialed(e.st.Message())), e.st.Code())
 }
 
-// dialed is the reason in gRPC's message about a connection that failed.
+// dialed returns the reason that gRPC's message about a failed connection contains.
 func dialed(msg string) string {
 	quoted, ok := strings.CutPrefix(msg, "connection error: desc = ")
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Event is a message of a device, with names for ids.
+// Event is a message of a device, with names in place of ids.
 type Event struct {
 	Kind   string            `json:"kind"` // digest, packet, idle, error
 	Name   string            `json:"name,omitempty"`
@@ -22,7 +22,7 @@ type Event struct {
 	Text   string            `json:"text"`
 }
 
-// Events are the events in a message of a device; an arbitration has none.
+// Events returns the events in a message of a device; an arbitration update has none.
 func Events(info *p4info.Info, m *p4v1.StreamMessageResponse) []Event {
 	switch x := m.Update.(type) {
 	case *p4v1.StreamMessageResponse_Digest:

@@ -25,15 +25,15 @@ func (w *flow) key(k string) {
 	w.WriteString(": ")
 }
 
-// start opens the whole map.
+// start opens the outermost map.
 func (w *flow) start() { w.WriteByte('{'); w.first = true }
 
-// item opens a map in a list, open one behind a key; close ends them.
+// item opens a map in a list, open a map after a key; close ends either.
 func (w *flow) item()         { w.comma(); w.WriteByte('{'); w.first = true }
 func (w *flow) open(k string) { w.key(k); w.WriteByte('{'); w.first = true }
 func (w *flow) close()        { w.WriteByte('}'); w.first = false }
 
-// list opens a list behind a key; end ends it.
+// list opens a list after a key; end ends it.
 func (w *flow) list(k string) { w.key(k); w.WriteByte('['); w.first = true }
 func (w *flow) end()          { w.WriteByte(']'); w.first = false }
 
@@ -42,7 +42,7 @@ func (w *flow) int(k string, v int64) { w.key(k); w.digits(v) }
 func (w *flow) number(v int64)        { w.comma(); w.digits(v) }
 func (w *flow) digits(v int64)        { w.Write(strconv.AppendInt(w.AvailableBuffer(), v, 10)) }
 
-// quoted is s as YAML: with quotes, unless it is plainly a word or a number.
+// quoted returns s as YAML: in quotes unless it is plainly a word or a number.
 func quoted(s string) string {
 	plain := s != "" && s != "null" && !strings.HasPrefix(s, "-")
 	for _, c := range []byte(s) {

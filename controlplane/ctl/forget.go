@@ -13,9 +13,9 @@ import (
 	"github.com/quillon/quillon/controlplane/p4rt"
 )
 
-// Forget has a device of quillon's server forget the arbitration of a role: the streams of all
-// controllers of the role end, and the next primary may have any election id. The server allows it to
-// clients of its Unix socket only.
+// Forget makes a device of quillon's server forget the arbitration of a role: the streams of all controllers of
+// the role end, and the next primary may have any election id. The server allows it only to clients of its Unix
+// socket.
 func (d *Dialer) Forget(ctx context.Context, t Target) error {
 	if err := d.Check(t.Address); err != nil {
 		return fmt.Errorf("%s: %w", t, err)

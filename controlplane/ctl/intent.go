@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/yaml"
 )
 
-// Intent is what devices shall hold. On disk it is YAML:
+// Intent says what devices should hold. Its file is YAML:
 //
 //	devices:
 //	  s1:
@@ -35,19 +35,18 @@ import (
 //	      - {table: vlan_member, default: true, action: refuse_member}
 //	      - {table: tasks, match: {task: fw}, action: run, params: {kind: firewall, args: {default: allow}, more: {area: 2}}}
 //
-// Files are relative to the folder of the intent. Of a name the part after a dot is enough
-// if only one name ends so. A map for a parameter that is a string stands for a JSON object of
-// strings. A device at its intent has no entries, multicast groups, clone sessions, members or
-// groups but those of the intent; a table without a default action in the intent has the
-// program's. Tables under leave are not touched. Digests, meters and value sets that the
-// intent does not name are not touched either. Registers and counters are written only when
-// the program is loaded.
+// Files are relative to the directory of the intent. Of a name the part after a dot is enough if no other name
+// ends with it. A map as the value of a parameter that is a string stands for a JSON object of strings. A
+// device is at its intent if it has exactly the intent's entries, multicast groups, clone sessions, members and
+// groups; a table without a default action in the intent has the program's default action. Tables under leave
+// are not touched, and neither are digests, meters and value sets that the intent does not name. Registers and
+// counters are written only when the program is loaded.
 type Intent struct {
 	File    string
 	Devices []*Device
 }
 
-// Device is what one device shall hold.
+// Device says what one device should hold.
 type Device struct {
 	Target
 	Info     *p4info.Info
@@ -56,7 +55,7 @@ type Device struct {
 	Entities []*p4v1.Entity  // canonical, each Key once
 }
 
-// Files are read once for all devices that name them.
+// files reads each file once for all devices that name it.
 type files struct {
 	read      func(path string) ([]byte, error)
 	infos     map[string]*p4info.Info
@@ -64,7 +63,7 @@ type files struct {
 	pipelines map[string]*Pipeline
 }
 
-// ReadIntent reads a file and all files that it names, and checks everything.
+// ReadIntent reads a file and all files that it names, and checks their contents.
 func ReadIntent(file string) (*Intent, error) {
 	src, err := os.ReadFile(file)
 	if err != nil {
@@ -77,8 +76,8 @@ func parseIntent(file string, src []byte) (*Intent, error) {
 	return ParseIntent(file, src, os.ReadFile)
 }
 
-// ParseIntent is an intent whose text is src. read reads the files that it names, by paths that begin with the folder of file where
-// the intent's are relative.
+// ParseIntent parses the text of an intent. read reads the files that the intent names; if the intent has a
+// relative path, the path that read gets begins with the directory of file.
 func ParseIntent(file string, src []byte, read func(path string) ([]byte, error)) (*Intent, error) {
 	root, err := yaml.Tree(file, src)
 	if err != nil {
@@ -162,7 +161,7 @@ func readDevice(fs *files, name string, n *yaml.Node, dir string) (*Device, erro
 	return d, d.readSections(lists)
 }
 
-// readSections reads the lists of entities.
+// readSections reads the lists of entities of a device.
 func (d *Device) readSections(lists [][]*yaml.Node) error {
 	where := map[string]*yaml.Node{}
 	var errs []error
@@ -192,7 +191,7 @@ func (d *Device) readSections(lists [][]*yaml.Node) error {
 	return errors.Join(append(errs, d.references(where))...)
 }
 
-// leaves reports whether an entity is of a table in Leave, or of such a table's action profile.
+// leaves reports whether an entity belongs to a table in Leave, or to the action profile of such tables.
 func (d *Device) leaves(e *p4v1.Entity) bool {
 	if t := e.GetTableEntry(); t != nil {
 		return slices.Contains(d.Leave, d.Info.Table(t.TableId))
@@ -201,7 +200,7 @@ func (d *Device) leaves(e *p4v1.Entity) bool {
 	return p != nil && left(d.Leave, p)
 }
 
-// references checks that the intent has the entities to which others refer.
+// references checks that the intent has all entities to which its entities refer.
 func (d *Device) references(where map[string]*yaml.Node) error {
 	have := map[string]bool{}
 	for _, e := range d.Entities {
@@ -253,7 +252,7 @@ func (fs *files) pipeline(infoFile, configFile string) (*p4info.Info, *Pipeline,
 	return info, p, nil
 }
 
-// NewPipeline is a program with a cookie made from it.
+// NewPipeline returns a program with a cookie made from its content.
 func NewPipeline(info *p4configv1.P4Info, config []byte) *Pipeline {
 	h := sha256.New()
 	m, err := proto.MarshalOptions{Deterministic: true}.Marshal(info)
@@ -266,7 +265,7 @@ func NewPipeline(info *p4configv1.P4Info, config []byte) *Pipeline {
 	return &Pipeline{Info: info, Config: config, Cookie: binary.BigEndian.Uint64(h.Sum(nil))}
 }
 
-// ReadP4Info reads a P4Info in any of its forms.
+// ReadP4Info reads a P4Info in any of the forms that p4info.Decode reads.
 func ReadP4Info(file string) (*p4configv1.P4Info, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -37,13 +37,13 @@ func readMatch(fields []p4info.Field, n *yaml.Node) ([]*p4v1.FieldMatch, error) 
 	return out, nil
 }
 
-// matches are P4Runtime's names of how fields are compared.
+// matches maps P4Runtime's match types to those of package value.
 var matches = map[p4configv1.MatchField_MatchType]value.Match{
 	p4configv1.MatchField_EXACT: value.Exact, p4configv1.MatchField_LPM: value.LPM, p4configv1.MatchField_TERNARY: value.Ternary,
 	p4configv1.MatchField_RANGE: value.Range, p4configv1.MatchField_OPTIONAL: value.Optional,
 }
 
-// parseMatch reads what a field must be, as value.ParseCond does; nil: it may have any value.
+// parseMatch parses the condition of a field, as value.ParseCond does; nil: the field may have any value.
 func parseMatch(f *p4info.Field, s string) (*p4v1.FieldMatch, error) {
 	how, ok := matches[f.Match]
 	if !ok {

@@ -15,26 +15,25 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Record is the state file of a running controller. People read its status there; the next
-// controller reads the election ids, because its own must be higher even if the clock
-// was set back.
+// Record is the content of the state file of a running controller. People read the controller's status in it;
+// the next controller reads the election ids, because its own id must be higher even if the clock was set back.
 type Record struct {
 	Intent   string         `json:"intent"`
 	PID      int            `json:"pid"`
 	At       clock.Time     `json:"at"` // ns since the epoch, of the last change
 	Election ElectionID     `json:"election"`
 	Devices  []DeviceStatus `json:"devices"`
-	// Host, Revision and Problem are of controllers that share a store: where the one that leads runs, which revision of the intent it
-	// keeps, and why not a newer one.
+	// Host, Revision and Problem are set by controllers that share a store: the host on which the leader runs,
+	// the revision of the intent that it keeps, and why it does not keep a newer one.
 	Host     string `json:"host,omitempty"`
 	Revision int64  `json:"revision,omitempty"`
 	Problem  string `json:"problem,omitempty"`
-	// Running is whether the controller that wrote this still runs; not in the file.
+	// Running says whether the controller that wrote the file still runs. It is not stored in the file.
 	Running bool `json:"running,omitempty"`
 }
 
-// RecordDir is where state files are: quillon/ctl in $XDG_STATE_HOME, which is
-// .local/state at home where it is not set.
+// RecordDir returns the directory of state files: quillon/ctl in $XDG_STATE_HOME, or in .local/state of the
+// home directory if the variable is not set.
 func RecordDir() (string, error) {
 	dir := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(dir) {
@@ -54,7 +53,8 @@ type RecordFile struct {
 	last Record
 }
 
-// KeepRecord locks a state file for this process, and reads it.
+// KeepRecord locks a state file for this process, and reads it. It returns an error if another process has
+// locked it.
 func KeepRecord(path string) (*RecordFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func KeepRecord(path string) (*RecordFile, error) {
 	return &RecordFile{path: path, lock: lock, last: last}, nil
 }
 
-// Election is the id for a controller that starts at t: higher than all before.
+// Election returns the election id for a controller that starts at t. It is higher than all ids in the file.
 func (f *RecordFile) Election(t clock.Time) ElectionID {
 	e := ElectionAt(t)
 	for _, d := range f.last.Devices {
@@ -98,7 +98,7 @@ func (f *RecordFile) Election(t clock.Time) ElectionID {
 	return e
 }
 
-// Save replaces the file's record by r.
+// Save replaces the content of the file with r.
 func (f *RecordFile) Save(r Record) error {
 	r.PID, r.Running = os.Getpid(), false
 	b, err := json.MarshalIndent(r, "", " ")
@@ -114,14 +114,14 @@ func (f *RecordFile) Save(r Record) error {
 // Close unlocks the file.
 func (f *RecordFile) Close() error { return f.lock.Close() }
 
-// keeper is the process that a lock file names; 0: none yet.
+// keeper returns the process that a lock file names, or 0 if it names none yet.
 func keeper(lock *os.File) (pid int) {
 	_, _ = fmt.Fscan(io.NewSectionReader(lock, 0, 32), &pid)
 	return pid
 }
 
-// ReadRecord reads a state file, also one that another process has locked. A controller that has just locked the file has not written
-// its record yet: ReadRecord waits a little for it.
+// ReadRecord reads a state file; another process may have locked it. A controller that has just locked the file
+// has not written its record yet, and ReadRecord waits a little for that.
 func ReadRecord(path string) (Record, error) {
 	for tries := 50; ; tries-- {
 		r, begins, err := readRecord(path)
@@ -132,7 +132,8 @@ func ReadRecord(path string) (Record, error) {
 	}
 }
 
-// readRecord reads a state file; begins: the controller that has locked the file is not the one that wrote it.
+// readRecord reads a state file. begins says that the controller that has locked the file is not the one that
+// wrote it.
 func readRecord(path string) (r Record, begins bool, err error) {
 	pid := 0
 	if lock, err := os.OpenFile(path+".lock", os.O_RDWR|unix.O_CLOEXEC, 0); err == nil {

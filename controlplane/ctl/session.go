@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// State is how a session stands with its device.
+// State is the state of a session.
 type State uint8
 
 const (
@@ -34,10 +34,10 @@ var stateNames = [...]string{"connecting", "backup", "primary", "observing", "cl
 
 func (s State) String() string { return stateNames[s] }
 
-// MarshalText writes the state's name.
+// MarshalText returns the state's name.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads a state's name.
+// UnmarshalText parses a state's name.
 func (s *State) UnmarshalText(b []byte) error {
 	for i, n := range stateNames {
 		if n == string(b) {
@@ -48,7 +48,7 @@ func (s *State) UnmarshalText(b []byte) error {
 	return fmt.Errorf("no state is called %q", b)
 }
 
-// Target is a device.
+// Target identifies a device, and the role that a session has there.
 type Target struct {
 	Name     string // for people; empty: ADDRESS/ID
 	Address  string
@@ -63,34 +63,35 @@ func (t Target) String() string {
 	return fmt.Sprintf("%s/%d", t.Address, t.DeviceID)
 }
 
-// Options are how a session behaves.
+// Options are the options of a session.
 type Options struct {
 	Clock    clock.Clock // for the election id and Status.Since
 	Election ElectionID  // zero: by the clock
 	Backoff  Backoff
-	// Observe: the session takes no part in the arbitration, so that the primary does not
-	// change. It cannot write, and gets no events.
+	// Observe says that the session takes no part in the arbitration, so that the primary does not change. Such
+	// a session cannot write, and gets no events.
 	Observe bool
-	// Patience is how long the device may take to answer the arbitration or a Write; 0: 10 s.
-	// It may take ten times as long to load a program, and between two messages of a Read.
+	// Patience is how long the device may take to answer the arbitration or a Write; 0: 10 s. It may take ten
+	// times as long to load a program, and between two messages of the answer to a Read.
 	Patience time.Duration
-	// Changed is called with each new status, Event with each other message of the device:
-	// digests, packets, idle entries, errors. The session's goroutine calls both, one at a
-	// time; they must not block.
+	// Changed is called with each new status, Event with each other message of the device: digests, packets,
+	// idle entries, errors. The session's goroutine calls both, never at the same time; they must not block.
 	Changed func(Status)
 	Event   func(*p4v1.StreamMessageResponse)
-	// Held is for a controller that a store has elected; nil: for all others. It is asked before each write, and its error says why this
-	// controller leads no more. Such a session claims its leader's ids alone (ElectionOf), so that it never comes before the next leader.
+	// Held is set for a controller that a store has elected, else it is nil. It is called before each write,
+	// and returns an error if this controller is not the leader any more. Such a session claims only the ids of
+	// its leader (ElectionOf), so that it never replaces the next leader.
 	Held func() error
 }
 
-// Backoff is how long a session waits after each loss of its stream.
+// Backoff says how long a session waits after each loss of its stream.
 type Backoff struct {
 	First, Most time.Duration // zero: 200 ms, 30 s
 }
 
-// delay is the wait after the nth failure in a row (from 0). It doubles each time, and is shortened
-// by a random part, so that sessions that were lost together do not reconnect together.
+// delay returns how long to wait after the nth failure in a row, counted from 0. The wait doubles with each
+// failure, and is shortened by a random part, so that sessions that were lost together do not reconnect
+// together.
 func (b Backoff) delay(n int, random func() float64) time.Duration {
 	first, most := b.First, b.Most
 	if first <= 0 {
@@ -107,7 +108,7 @@ func (b Backoff) delay(n int, random func() float64) time.Duration {
 	return d - time.Duration(random()*float64(d)/2)
 }
 
-// Status is a session as people see it.
+// Status is the status of a session, for people.
 type Status struct {
 	Device   string     `json:"device"`
 	Address  string     `json:"address"`
@@ -121,8 +122,8 @@ type Status struct {
 	Err      string     `json:"error,omitempty"`
 }
 
-// Session is a stream to one device. Its goroutine opens the stream again when it ends. Any goroutine
-// may call the methods.
+// Session is a stream to one device. Its goroutine opens a new stream when the stream ends. Any goroutine may
+// call the methods.
 type Session struct {
 	Target Target
 
@@ -141,7 +142,7 @@ type Session struct {
 	send sync.Mutex // of stream
 }
 
-// Open starts a session; Close ends it.
+// Open starts a session. Close ends it.
 func Open(d *Dialer, t Target, o Options) (*Session, error) {
 	if err := d.Check(t.Address); err != nil {
 		return nil, fmt.Errorf("%s: %w", t, err)
@@ -167,18 +168,20 @@ func (s *Session) Close() {
 	<-s.done
 }
 
-// Status is the session's status now.
+// Status returns the present status.
 func (s *Session) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// Ready waits until the session is primary. It fails with ErrNotPrimary if another controller is primary, and with
-// the error of the connection if an attempt to connect fails. While nobody is primary it waits.
+// Ready waits until the session is primary. It fails with ErrNotPrimary if another controller is primary, and
+// with the error of the connection if an attempt to connect fails. It goes on waiting while the device has no
+// primary.
 func (s *Session) Ready(ctx context.Context) error { return s.wait(ctx, true) }
 
-// Await waits until the session is primary, through failures and other primaries.
+// Await waits until the session is primary, also through failed connections and while another controller is
+// primary.
 func (s *Session) Await(ctx context.Context) error { return s.wait(ctx, false) }
 
 func (s *Session) wait(ctx context.Context, once bool) error {
@@ -218,7 +221,7 @@ func notPrimary(st Status) error {
 	return fmt.Errorf("%w: election id %v is, this is %v%s", ErrNotPrimary, st.Leader, st.Election, hint)
 }
 
-// run keeps the stream up until ctx ends.
+// run opens a stream again and again until ctx ends.
 func (s *Session) run(ctx context.Context) {
 	defer close(s.done)
 	defer s.set(nil, func(st *Status) { st.State = Closed })
@@ -243,7 +246,7 @@ func (s *Session) run(ctx context.Context) {
 	}
 }
 
-// set changes the status, and wakes all who wait for a change.
+// set changes the status, and wakes all goroutines that wait for a change.
 func (s *Session) set(err error, change func(*Status)) {
 	s.mu.Lock()
 	before := s.status
@@ -261,8 +264,8 @@ func (s *Session) set(err error, change func(*Status)) {
 	}
 }
 
-// attempt opens a stream and follows it to its end; answered says that the device
-// answered the arbitration.
+// attempt opens a stream and handles its messages until it ends. answered says that the device has answered the
+// arbitration.
 func (s *Session) attempt(ctx context.Context) (answered bool, err error) {
 	c, err := s.dialer.get(s.Target.Address)
 	if err != nil {
@@ -354,8 +357,8 @@ func (s *Session) claim(stream p4v1.P4Runtime_StreamChannelClient) error {
 	return err
 }
 
-// mayClaim reports whether the session may claim with an id above the highest one: when nobody is primary; a session with a lease, when that
-// id is one of its own leader's.
+// mayClaim reports whether the session may claim with an id above the highest one: if the device has no
+// primary, or, for a session with Held that is not primary, if the highest id is one of its own leader's ids.
 func (s *Session) mayClaim(a *p4v1.MasterArbitrationUpdate) bool {
 	highest, own := electionOf(a.ElectionId), s.Status().Election
 	if s.opt.Held != nil {
@@ -364,7 +367,7 @@ func (s *Session) mayClaim(a *p4v1.MasterArbitrationUpdate) bool {
 	return codes.Code(a.Status.GetCode()) == codes.NotFound
 }
 
-// succeed claims the place of a primary that has left. By the specification the next primary needs an
+// succeed claims to become primary after the primary has left. By the specification the next primary needs an
 // election id that is not below the highest one so far.
 func (s *Session) succeed(stream p4v1.P4Runtime_StreamChannelClient, highest ElectionID) {
 	s.mu.Lock()
@@ -385,7 +388,7 @@ func (s *Session) succeed(stream p4v1.P4Runtime_StreamChannelClient, highest Ele
 	_ = s.claim(stream) // Recv returns a failure
 }
 
-// observe asks whether the device is there, and follows the connection to its end.
+// observe checks that the device answers, and waits until the connection ends.
 func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (answered bool, err error) {
 	_, err = p4v1.NewP4RuntimeClient(c).GetForwardingPipelineConfig(ctx, &p4v1.GetForwardingPipelineConfigRequest{
 		DeviceId: s.Target.DeviceID, ResponseType: p4v1.GetForwardingPipelineConfigRequest_COOKIE_ONLY,
@@ -410,7 +413,7 @@ func (s *Session) observe(ctx context.Context, c *conn, timer *time.Timer) (answ
 	return true, errors.New("the connection was lost")
 }
 
-// arbitrated takes an arbitration update: who is primary.
+// arbitrated handles an arbitration update, which says who is primary.
 func (s *Session) arbitrated(c *conn, stream p4v1.P4Runtime_StreamChannelClient, a *p4v1.MasterArbitrationUpdate) {
 	s.mu.Lock()
 	s.conn, s.stream = c, stream
@@ -430,7 +433,8 @@ func (s *Session) arbitrated(c *conn, stream p4v1.P4Runtime_StreamChannelClient,
 	})
 }
 
-// client is a client on the connection; the error says why there is none.
+// client returns a client for the connection and the session's election id, or an error if there is no
+// connection, or if write is set and the session is not primary.
 func (s *Session) client(write bool) (p4v1.P4RuntimeClient, ElectionID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -451,8 +455,8 @@ func (s *Session) client(write bool) (p4v1.P4RuntimeClient, ElectionID, error) {
 	return p4v1.NewP4RuntimeClient(s.conn), s.status.Election, nil
 }
 
-// Write sends updates in one request. The error is a *WriteError if some of them failed; others may
-// wrap ErrNotPrimary or ErrNotConnected.
+// Write sends updates in one request. If some of them failed, the error is a *WriteError; other errors may wrap
+// ErrNotPrimary or ErrNotConnected.
 func (s *Session) Write(ctx context.Context, atomicity p4v1.WriteRequest_Atomicity, updates ...*p4v1.Update) error {
 	c, election, err := s.client(true)
 	if err != nil {
@@ -466,20 +470,20 @@ func (s *Session) Write(ctx context.Context, atomicity p4v1.WriteRequest_Atomici
 	return writeError(inTime(ctx, err), updates)
 }
 
-// late is the cause of a cancelled call: the device did not answer in time.
+// late is the cause of a call's cancellation when the device did not answer in time.
 type late time.Duration
 
 func (l late) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(l)) }
 
-// atMost is a context for a call that may take so long. It is not a deadline of gRPC, which the device would get, too:
-// the device's own error could come before this one.
+// atMost returns a context for a call that may take at most d. It does not use a deadline of gRPC, because the
+// device would get that deadline, too, and its own error could arrive first.
 func atMost(ctx context.Context, d time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	t := time.AfterFunc(d, func() { cancel(late(d)) })
 	return ctx, func() { t.Stop(); cancel(nil) }
 }
 
-// inTime is the error of a call, or the cause of its cancellation.
+// inTime returns the error of a call, or the cause if the call was cancelled because it took too long.
 func inTime(ctx context.Context, err error) error {
 	if l, ok := context.Cause(ctx).(late); ok && err != nil {
 		return l
@@ -490,7 +494,7 @@ func inTime(ctx context.Context, err error) error {
 // long is how long the device may take to load a program.
 func (s *Session) long() time.Duration { return 10 * s.opt.Patience }
 
-// Read yields the entities that match the queries, in the order in which they come.
+// Read yields the entities that match the queries, in the order in which they arrive.
 func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, queries ...*p4v1.Entity) error {
 	c, _, err := s.client(false)
 	if err != nil {
@@ -522,14 +526,14 @@ func (s *Session) Read(ctx context.Context, yield func(*p4v1.Entity) error, quer
 	}
 }
 
-// Pipeline is a program as a device has it.
+// Pipeline is a program that a device can load.
 type Pipeline struct {
 	Info   *p4configv1.P4Info
 	Config []byte // what the device runs: bmv2's JSON
 	Cookie uint64
 }
 
-// SetPipeline loads a program. The entities of the program before are gone, unless action keeps them.
+// SetPipeline loads a program. The device loses the entities of the old program, unless action keeps them.
 func (s *Session) SetPipeline(ctx context.Context, action p4v1.SetForwardingPipelineConfigRequest_Action, p *Pipeline) error {
 	c, election, err := s.client(true)
 	if err != nil {
@@ -545,7 +549,7 @@ func (s *Session) SetPipeline(ctx context.Context, action p4v1.SetForwardingPipe
 	return requestError(inTime(ctx, err))
 }
 
-// GetPipeline asks for the device's program, or for parts of it.
+// GetPipeline returns the device's program, or the parts that what selects.
 func (s *Session) GetPipeline(ctx context.Context, what p4v1.GetForwardingPipelineConfigRequest_ResponseType) (*Pipeline, error) {
 	c, _, err := s.client(false)
 	if err != nil {
@@ -564,7 +568,7 @@ func (s *Session) GetPipeline(ctx context.Context, what p4v1.GetForwardingPipeli
 	return &Pipeline{Info: r.GetConfig().GetP4Info(), Config: r.GetConfig().GetP4DeviceConfig(), Cookie: r.GetConfig().GetCookie().GetCookie()}, nil
 }
 
-// Version is the P4Runtime version that the device speaks.
+// Version returns the version of P4Runtime that the device implements.
 func (s *Session) Version(ctx context.Context) (string, error) {
 	c, _, err := s.client(false)
 	if err != nil {
@@ -576,7 +580,7 @@ func (s *Session) Version(ctx context.Context) (string, error) {
 	return r.GetP4RuntimeApiVersion(), requestError(inTime(ctx, err))
 }
 
-// Send sends a packet, or the acknowledgement of a digest list.
+// Send sends a packet, or the acknowledgement of a digest list. Only the primary may send.
 func (s *Session) Send(m *p4v1.StreamMessageRequest) error {
 	s.mu.Lock()
 	stream, st := s.stream, s.status
@@ -600,7 +604,7 @@ func (s *Session) Send(m *p4v1.StreamMessageRequest) error {
 	return nil
 }
 
-// Acknowledge tells the device that a digest list arrived.
+// Acknowledge tells the device that a digest list has arrived.
 func (s *Session) Acknowledge(l *p4v1.DigestList) error {
 	return s.Send(&p4v1.StreamMessageRequest{Update: &p4v1.StreamMessageRequest_DigestAck{
 		DigestAck: &p4v1.DigestListAck{DigestId: l.DigestId, ListId: l.ListId},

@@ -22,30 +22,30 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// Query is one kind of entities, which is read in one request: a device that does not support
-// the kind refuses the whole request.
+// Query asks for entities of one kind in one request. Kinds have separate requests because a device that does
+// not support a kind refuses the whole request.
 type Query struct {
 	what string
 	kind p4info.Kind // of what comes
 	ask  []*p4v1.Entity
 }
 
-// Cells reports whether a query is for cells of a counter, meter or register. Ask yields cells that are zero, or not
-// set, only with zero.
+// Cells reports whether a query asks for cells of a counter, meter or register. Ask yields cells that are zero,
+// or not set, only if its argument zero is true.
 func (q Query) Cells() bool { return q.kind.Cells() }
 
 // Scope says which entities of a device are read.
 type Scope struct {
 	Leave []*p4info.Table // not of these tables
-	// Arrays says that counters and registers are read, too, as dumps need them.
+	// Arrays says that counters and registers are read, too. Dumps need them.
 	Arrays bool
-	// Named are the entities of an intent. Of meters, value sets and digests only those
-	// that the intent names are read; with All, all of them.
+	// Named are the entities of an intent. Only those meters, value sets and digests are read that the intent
+	// names; with All all of them are read.
 	Named []*p4v1.Entity
 	All   bool
 }
 
-// queries are all queries of a device with this P4Info.
+// queries returns all queries for a device with this P4Info.
 func (sc Scope) queries(info *p4info.Info) []Query {
 	named, metered := map[uint32]bool{}, map[uint32]bool{} // objects; tables with a meter
 	for _, e := range sc.Named {
@@ -92,7 +92,7 @@ func (sc Scope) queries(info *p4info.Info) []Query {
 	return all
 }
 
-// ofTable are the queries of a table: its entries, and its default entry.
+// ofTable returns the queries for a table: for its entries, and for its default entry.
 func (sc Scope) ofTable(t *p4info.Table, named, metered bool) (ask []*p4v1.Entity) {
 	initial := t.Proto.GetHasInitialEntries() && !named && !sc.All
 	if len(t.Fields) > 0 && !t.Const && !initial {
@@ -117,21 +117,20 @@ func left(leave []*p4info.Table, p *p4info.Profile) bool {
 	return len(p.Tables) > 0 && !slices.ContainsFunc(p.Tables, stays)
 }
 
-// Unread is a kind of entities that a device does not show.
+// Unread is a kind of entities that a device does not show, and the device's error.
 type Unread struct {
 	What string
 	Why  error
 	kind p4info.Kind
 }
 
-// Scan reads what a device holds, and yields each entity in canonical form. Kinds
-// that the device cannot show are returned, and are no error.
+// Scan reads what a device holds, and yields each entity in canonical form. It returns the kinds that the
+// device cannot show; they are not an error.
 func (s *Session) Scan(ctx context.Context, info *p4info.Info, sc Scope, yield func(*p4v1.Entity) error) ([]Unread, error) {
 	return s.Ask(ctx, info, sc.queries(info), false, yield)
 }
 
-// Ask is Scan for some queries. With zero it also yields cells that are zero or not
-// set.
+// Ask is like Scan, for some queries. With zero it also yields cells that are zero or not set.
 func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero bool, yield func(*p4v1.Entity) error) ([]Unread, error) {
 	var unread []Unread
 	for _, q := range ask {
@@ -181,8 +180,8 @@ func (s *Session) Ask(ctx context.Context, info *p4info.Info, ask []Query, zero 
 	return unread, nil
 }
 
-// Queries are the queries of the object, or the kind, that a name means; without a name, all
-// queries. A second name is the index of a cell.
+// Queries returns the queries for the object, or the kind, that a name means; without a name, all queries. A
+// second name is the index of a cell.
 func Queries(info *p4info.Info, names ...string) ([]Query, error) {
 	all := Scope{All: true, Arrays: true}.queries(info)
 	if len(names) == 0 {
@@ -237,7 +236,8 @@ func Queries(info *p4info.Info, names ...string) ([]Query, error) {
 	return some, nil
 }
 
-// objectNamed finds an object that can be read by its name, its alias or the end of its name; kind is the object's kind and name.
+// objectNamed finds an object that can be read, by its name, its alias or the end of its name. kind is the word
+// for the object's kind, and its name.
 func objectNamed(info *p4info.Info, name string) (id uint32, kind string, err error) {
 	var all []*p4info.Object
 	for _, k := range []p4info.Kind{p4info.KindEntry, p4info.KindMember, p4info.KindCounter, p4info.KindMeter, p4info.KindRegister, p4info.KindDigest, p4info.KindValueSet} {
@@ -257,7 +257,7 @@ func objectNamed(info *p4info.Info, name string) (id uint32, kind string, err er
 	return id, strings.Join(found, " and "), err
 }
 
-// Sections are the names of the lists of an intent, in their order.
+// Sections returns the names of the lists of an intent, in their order.
 func Sections() []string {
 	var names []string
 	for _, s := range sections {
@@ -266,7 +266,7 @@ func Sections() []string {
 	return names
 }
 
-// Text is an entity in one line for people, with its counts.
+// Text returns an entity as one line for people, with its counts.
 func Text(info *p4info.Info, e *p4v1.Entity) string {
 	text := info.Text(e)
 	t := e.GetTableEntry()
@@ -285,8 +285,9 @@ func Text(info *p4info.Info, e *p4v1.Entity) string {
 	return text
 }
 
-// stored is an entity of a device in canonical form, without times and colours of the moment. nil: the entity is the
-// program's, or, without zero, has its initial value.
+// stored returns an entity of a device in canonical form, without values that change by themselves, such as
+// times and colours. It returns nil if the entity is the program's, or, without zero, if it has its initial
+// value.
 func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) {
 	counted(info, e)
 	x := p4info.Of(e)
@@ -342,8 +343,8 @@ func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) 
 	return e, nil
 }
 
-// counted removes the counts (packets or bytes) that an entity's counter does not have: bmv2 shows both, but
-// takes only those of the counter's unit.
+// counted removes the count (packets or bytes) that an entity's counter does not have, because bmv2 shows both
+// and takes only those of the counter's unit.
 func counted(info *p4info.Info, e *p4v1.Entity) {
 	x := p4info.Of(e)
 	d, unit := x.Count, p4configv1.CounterSpec_UNSPECIFIED
@@ -362,7 +363,7 @@ func counted(info *p4info.Info, e *p4v1.Entity) {
 	}
 }
 
-// unset reports whether a meter has no rates: bmv2 shows very large ones then.
+// unset reports whether a meter has no rates. bmv2 shows very large rates for such a meter.
 func unset(c *p4v1.MeterConfig) bool {
 	return c == nil || c.Cir == 0 && c.Cburst == 0 && c.Pir == 0 && c.Pburst == 0
 }
@@ -372,7 +373,7 @@ func zeroData(d *p4v1.P4Data) bool {
 	return d == nil || b != nil && value.IsZero(b)
 }
 
-// normal sorts the lists whose order has no meaning.
+// normal sorts the lists whose order has no meaning, and writes ports in one form.
 func normal(e *p4v1.Entity) {
 	x := p4info.Of(e)
 	for _, r := range x.Replicas {
@@ -384,8 +385,7 @@ func normal(e *p4v1.Entity) {
 	slices.SortFunc(x.Members, func(a, b *p4v1.ActionProfileGroup_Member) int { return cmp.Compare(a.MemberId, b.MemberId) })
 }
 
-// equal reports whether have, as a device shows it, is what want asks for. Counts are
-// not compared.
+// equal reports whether have, as a device shows it, is what want asks for. It does not compare counts.
 func equal(want, have *p4v1.Entity) bool {
 	w, h := p4info.Of(want), p4info.Of(have)
 	if w.Kind != h.Kind {
@@ -407,8 +407,8 @@ func equal(want, have *p4v1.Entity) bool {
 	return proto.Equal(want, have)
 }
 
-// sameRates compares rates. bmv2 keeps rates in other units and shows them rounded
-// down: a rate that was written may come back as one less.
+// sameRates compares rates. It accepts a difference of one, because bmv2 keeps rates in other units and rounds
+// down what it shows.
 func sameRates(a, b *p4v1.MeterConfig) bool {
 	near := func(x, y int64) bool { return x-y <= 1 && y-x <= 1 }
 	return (a == nil) == (b == nil) && near(a.GetCir(), b.GetCir()) && near(a.GetPir(), b.GetPir()) &&

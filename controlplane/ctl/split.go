@@ -6,8 +6,8 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 )
 
-// Limits bound one Write request; more updates take several requests. The reason is the answer: it has an error for each
-// update in the trailer, whose size gRPC clients bound.
+// Limits bound one Write request; more updates take several requests. They are needed because the answer has an
+// error for each update in the trailer, and gRPC clients bound the size of the trailer.
 type Limits struct {
 	Updates int // at most; 0: 1,000
 	Bytes   int // of the message, about; 0: 1 MiB. A single larger update goes alone
@@ -23,7 +23,7 @@ func (l Limits) orDefault() Limits {
 	return l
 }
 
-// split cuts updates into runs within the limits, in order.
+// split cuts updates into parts within the limits, in order.
 func (l Limits) split(updates []*p4v1.Update) [][]*p4v1.Update {
 	l = l.orDefault()
 	var runs [][]*p4v1.Update

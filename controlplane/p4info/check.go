@@ -13,10 +13,9 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// Update checks an update of a Write and gives its entity the canonical form:
-// byte strings as short as they can be, the fields of keys, actions and values
-// in the order of the P4Info. It changes u, also when it refuses it. Whether the
-// entity exists is for the device to say.
+// Update checks an update of a Write request, and brings its entity into canonical form: byte strings as short
+// as possible, and the fields of keys, actions and values in the order of the P4Info. It changes u, even if it
+// returns an error. It does not check whether the entity exists; the device does.
 func (i *Info) Update(u *p4v1.Update) error {
 	switch u.GetType() {
 	case p4v1.Update_INSERT, p4v1.Update_MODIFY, p4v1.Update_DELETE:
@@ -68,8 +67,8 @@ func (i *Info) Update(u *p4v1.Update) error {
 	return in(where, err)
 }
 
-// Query checks an entity of a Read, and gives it the canonical form. An id of 0
-// reads all objects of the kind.
+// Query checks an entity of a Read request, and brings it into canonical form. Id 0 asks for all objects of the
+// kind.
 func (i *Info) Query(q *p4v1.Entity) error {
 	x := Of(q)
 	switch x.Kind {
@@ -117,7 +116,8 @@ func noExtern(x *Entity) error {
 	return refuse(codes.Unimplemented, "there are no externs of type 0x%x", x.Object)
 }
 
-// object finds the object of an entity, and checks the index of a cell; without an index it is all cells.
+// object returns the object that an entity belongs to, and checks the index of a cell. An entity without an
+// index means all cells.
 func (i *Info) object(x *Entity) (*Object, error) {
 	o, index := i.Object(x.Kind, x.Object), x.Index.GetIndex()
 	switch {
@@ -171,7 +171,7 @@ func (i *Info) tableQuery(e *p4v1.TableEntry) error {
 	return nil
 }
 
-// tableEntry checks an entry of a table for a write.
+// tableEntry checks a table entry of a Write request.
 func (i *Info) tableEntry(op p4v1.Update_Type, e *p4v1.TableEntry) error {
 	t := i.Table(e.GetTableId())
 	if t == nil {
@@ -261,7 +261,7 @@ func (i *Info) directResources(t *Table, e *p4v1.TableEntry) error {
 	return nil
 }
 
-// inEntry puts the text of an entry's key in front of an error.
+// inEntry puts the table and the key of an entry in front of the text of an error.
 func (i *Info) inEntry(e *p4v1.TableEntry, err error) error {
 	if err == nil {
 		return nil
@@ -269,8 +269,8 @@ func (i *Info) inEntry(e *p4v1.TableEntry, err error) error {
 	return in("table "+i.Table(e.GetTableId()).Name+", entry "+i.keyText(e), err)
 }
 
-// arranged is a list of what has the ids of fields, in the order of the fields. Each id must be that of a field, and be there once. kind is what
-// errors call a field.
+// arranged returns list in the order of fields. It returns an error if an element has an id that no field has,
+// or if two elements have the same id. Errors call a field kind.
 func arranged[T any](fields []Field, kind string, list []T, id func(T) uint32) ([]T, error) {
 	place := func(x T) int { return slices.IndexFunc(fields, func(f Field) bool { return f.ID == id(x) }) }
 	list = list[:min(len(list), len(fields)+1)] // where there are more, one of these is wrong
@@ -299,8 +299,7 @@ func arranged[T any](fields []Field, kind string, list []T, id func(T) uint32) (
 	return list, nil
 }
 
-// match checks a key, and puts it into the order of the fields. Fields that
-// match everything are left out.
+// match checks a key, and returns it in the order of the fields, without fields that match every value.
 func match(fields []Field, list []*p4v1.FieldMatch) ([]*p4v1.FieldMatch, error) {
 	list, err := arranged(fields, "field", list, (*p4v1.FieldMatch).GetFieldId)
 	if err != nil {
@@ -379,10 +378,10 @@ func (f *Field) match(m *p4v1.FieldMatch) error {
 	return nil
 }
 
-// MatchName is P4's name of a match kind.
+// MatchName returns the name of a match kind in P4 source, as "lpm".
 func MatchName(m configv1.MatchField_MatchType) string { return strings.ToLower(m.String()) }
 
-// tableAction checks what an entry does.
+// tableAction checks the action of an entry.
 func (i *Info) tableAction(t *Table, a *p4v1.TableAction, isDefault bool) error {
 	switch x := a.GetType().(type) {
 	case *p4v1.TableAction_Action:
@@ -451,8 +450,8 @@ func (t *Table) action(a *p4v1.Action, isDefault bool) error {
 	return in("action "+r.Name, r.params(a))
 }
 
-// InitialDefault is the table's default action before anybody sets another, in canonical form; nil: the P4Info does
-// not tell.
+// InitialDefault returns the default action that the table has at first, in canonical form, or nil if the
+// P4Info does not name one.
 func (t *Table) InitialDefault() *p4v1.Action {
 	d := t.Proto.GetInitialDefaultAction()
 	if d == nil {
@@ -468,8 +467,7 @@ func (t *Table) InitialDefault() *p4v1.Action {
 	return a
 }
 
-// params checks an action's arguments, and puts them into the order of the
-// parameters.
+// params checks the arguments of an action, and sorts them in the order of the parameters.
 func (a *Action) params(x *p4v1.Action) error {
 	list, err := arranged(a.Params, "parameter", x.GetParams(), (*p4v1.Action_Param).GetParamId)
 	if err != nil {
@@ -488,8 +486,8 @@ func (a *Action) params(x *p4v1.Action) error {
 	return nil
 }
 
-// weights checks the weights of a group or an action set; maxSize is the
-// group's own, 0: that of the profile.
+// weights checks the weights of a group or an action set. maxSize is the group's own limit; if it is 0, the
+// limit of the profile counts. tooMany is the code of the error if the limit is exceeded.
 func (p *Profile) weights(list []int32, maxSize int32, tooMany codes.Code) error {
 	limit := int64(p.Proto.GetMaxGroupSize())
 	if maxSize > 0 {
@@ -581,7 +579,7 @@ func (i *Info) group(op p4v1.Update_Type, x *Entity) error {
 	return in(where, p.weights(weights, x.MaxSize, codes.ResourceExhausted))
 }
 
-// port checks a port's number.
+// port checks the number of a port, and returns it in canonical form.
 func port(v []byte) ([]byte, error) {
 	if len(v) == 0 {
 		return v, nil
@@ -589,7 +587,7 @@ func port(v []byte) ([]byte, error) {
 	return Canonical(v, 32)
 }
 
-// PortNumber is the number of a port in a byte string of at most 32 bits.
+// PortNumber returns the port number that a byte string of at most 32 bits holds.
 func PortNumber(v []byte) uint32 { return uint32(value.Uint64(v)) }
 
 // direct checks a direct counter or meter, and the entry that it belongs to.
@@ -628,7 +626,8 @@ func (i *Info) direct(op p4v1.Update_Type, x *Entity) error {
 	return in("table "+t.Name, checkMeter(d.MeterType, x.Rates, x.Colours))
 }
 
-// direct is the table's direct counter or meter, by the kind of its entities; nil: it has none.
+// direct returns the table's direct counter if k is KindDirectCounter, else its direct meter; nil: the table
+// has none.
 func (t *Table) direct(k Kind) *Direct {
 	if k == KindDirectCounter {
 		return t.Counter
@@ -719,7 +718,7 @@ func (i *Info) data(s *configv1.P4DataTypeSpec, d *p4v1.P4Data) error {
 	return nil
 }
 
-// canonicalSigned is Canonical for two's complement.
+// canonicalSigned is like Canonical, for integers in two's complement.
 func canonicalSigned(v []byte, width int) ([]byte, error) {
 	if len(v) == 0 {
 		return nil, refuse(codes.OutOfRange, "the value is empty")
@@ -752,7 +751,7 @@ func replication(op p4v1.Update_Type, x *Entity) error {
 	return in(x.Kind.String(), replicas(x.Replicas))
 }
 
-// ReplicaPort is the port of a replica, however it is written.
+// ReplicaPort returns the port of a replica, from the field port or from the older field egress_port.
 func ReplicaPort(r *p4v1.Replica) uint32 {
 	if p, ok := r.GetPortKind().(*p4v1.Replica_Port); ok {
 		return PortNumber(p.Port)
@@ -760,7 +759,7 @@ func ReplicaPort(r *p4v1.Replica) uint32 {
 	return r.GetEgressPort() //nolint:staticcheck // clients of before 1.4 use it
 }
 
-// maxBackups of a replica are looked at for each packet, at most.
+// maxBackups is the highest number of backup replicas of a replica. It bounds the work for each packet.
 const maxBackups = 16
 
 func replicas(list []*p4v1.Replica) error {

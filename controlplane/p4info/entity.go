@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// Kind is a kind of entities.
+// Kind is a kind of P4Runtime entity.
 type Kind uint8
 
 const (
@@ -32,7 +32,7 @@ const (
 	KindExtern
 )
 
-// kinds says what distinguishes the kinds. A kind that is added has a row here, and a case in Of and in Message.
+// kinds holds the differences between the kinds. A new kind needs a row here, and a case in Of and in Message.
 var kinds = [...]struct {
 	name   string
 	object string // what the object is called to which an entity belongs; "": to none
@@ -59,20 +59,20 @@ var kinds = [...]struct {
 
 func (k Kind) String() string { return kinds[k].name }
 
-// Cells reports whether an entity is one cell, or all, of an array.
+// Cells reports whether an entity of this kind means one cell, or all cells, of an array.
 func (k Kind) Cells() bool { return kinds[k].cells }
 
 // Of reports whether an entity is of the kind.
 func (k Kind) Of(e *p4v1.Entity) bool { return Of(e).Kind == k }
 
-// Entity is an entity taken apart. What its kind does not have is nil or 0. The parts are the message's own: what is
-// changed in one of them is changed in the message.
+// Entity holds the parts of a P4Runtime entity. Parts that its kind does not have are nil or 0. The pointers
+// and slices are those of the message: whoever changes one changes the message.
 type Entity struct {
 	Kind   Kind
 	Object uint32      // the id of its table, action profile, counter, ...; 0: of all of them
 	ID     uint32      // of a member, group, multicast group or clone session
 	Index  *p4v1.Index // of a cell; nil: of all
-	// Entry is the entry of a table, or the one that a direct counter or meter belongs to.
+	// Entry is the table entry, or the entry that a direct counter or meter belongs to.
 	Entry    *p4v1.TableEntry
 	Action   *p4v1.Action // of a member
 	Members  []*p4v1.ActionProfileGroup_Member
@@ -90,7 +90,7 @@ type Entity struct {
 	Extern   *anypb.Any
 }
 
-// Of takes an entity apart.
+// Of returns the parts of e.
 func Of(e *p4v1.Entity) (x Entity) { // x is filled in where it is: to copy it costs more than all else here
 	switch m := e.GetEntity().(type) {
 	case *p4v1.Entity_TableEntry:
@@ -134,7 +134,8 @@ func Of(e *p4v1.Entity) (x Entity) { // x is filled in where it is: to copy it c
 	return x
 }
 
-// Message is the entity again: what Of takes apart. It has x's parts, not copies of them.
+// Message returns the P4Runtime entity that has the parts x; it is the inverse of Of. It does not copy the
+// parts.
 func (x Entity) Message() *p4v1.Entity {
 	e := &p4v1.Entity{}
 	switch x.Kind {
@@ -175,23 +176,23 @@ func (x Entity) Message() *p4v1.Entity {
 	return e
 }
 
-// EntryOf is a table's entry as an entity.
+// EntryOf returns a table entry as an entity.
 func EntryOf(e *p4v1.TableEntry) *p4v1.Entity {
 	return &p4v1.Entity{Entity: &p4v1.Entity_TableEntry{TableEntry: e}}
 }
 
-// Always reports whether the entity can neither be inserted nor deleted, only be modified.
+// Always reports whether the entity can only be modified, and neither inserted nor deleted.
 func (x *Entity) Always() bool {
 	return kinds[x.Kind].always || x.Kind == KindEntry && x.Entry.GetIsDefaultAction()
 }
 
-// Reference is a member or a group of an action profile that an entity needs.
+// Reference is a member or a group of an action profile that an entity refers to.
 type Reference struct {
 	Key  string // of what is needed
 	Text string
 }
 
-// References are what an entity of the program needs of action profiles: a group its members, an entry its member or group.
+// References returns the members that a group refers to, or the member or group that a table entry refers to.
 func (i *Info) References(e *p4v1.Entity) (need []Reference) {
 	x := Of(e)
 	add := func(k Kind, p *Profile, id uint32) {
@@ -210,7 +211,8 @@ func (i *Info) References(e *p4v1.Entity) (need []Reference) {
 	return need
 }
 
-// ProfileOf is the action profile of a member, a group, or an entry's table; nil: there is none.
+// ProfileOf returns the action profile of a member or a group, or the one of an entry's table; nil: the entry
+// is a default entry, or there is no profile.
 func (i *Info) ProfileOf(e *p4v1.Entity) *Profile {
 	x := Of(e)
 	if t := x.Entry; t != nil && !t.IsDefaultAction {
@@ -219,15 +221,15 @@ func (i *Info) ProfileOf(e *p4v1.Entity) *Profile {
 	return i.Profile(x.Object)
 }
 
-// Key names an entity within its device: two entities in canonical form have
-// the same Key if and only if a Write means the same thing by them. The first
-// byte says what kind of entity it is. An empty Key: of no entity.
+// Key returns a string that identifies an entity within its device: two entities in canonical form have the
+// same Key if and only if they are the same entity for a Write request. The first byte tells the kind. The Key
+// of an entity that cannot be written is "".
 func Key(e *p4v1.Entity) string {
 	x := Of(e)
 	return x.Key()
 }
 
-// Key is that of the entity.
+// Key is like the function Key, for an entity of which the parts are known.
 func (x *Entity) Key() string {
 	switch k := &kinds[x.Kind]; {
 	case k.key == 0:
@@ -274,7 +276,7 @@ func appendMatch(k []byte, list []*p4v1.FieldMatch) []byte {
 	return k
 }
 
-// Cond is what a field of a key must be, taken apart. It points into the message.
+// Cond is the condition of one field of a key. Its pointers point into the message.
 type Cond struct {
 	Match  configv1.MatchField_MatchType // unspecified: of none of these types
 	Value  *[]byte                       // of a range: its begin
@@ -282,7 +284,7 @@ type Cond struct {
 	Prefix *int32                        // the length of an LPM's prefix; nil: others have none
 }
 
-// CondOf takes a match apart.
+// CondOf returns the parts of a match.
 func CondOf(m *p4v1.FieldMatch) Cond {
 	switch x := m.GetFieldMatchType().(type) {
 	case *p4v1.FieldMatch_Exact_:
@@ -299,8 +301,9 @@ func CondOf(m *p4v1.FieldMatch) Cond {
 	return Cond{}
 }
 
-// Matching is a match of the field, in its kind of match; more is the mask or the range's end. Nil: the prefix or the
-// mask is empty, and all values match.
+// Matching returns a match of the field, of the match kind that the field has. more is the mask, or the end of
+// the range. Matching returns nil if the prefix length or the mask is 0, because the field then matches all
+// values.
 func (f *Field) Matching(v, more []byte, prefix int) *p4v1.FieldMatch {
 	m := &p4v1.FieldMatch{FieldId: f.ID}
 	switch f.Match {

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Error is a refusal: its canonical code, and one line that names the object,
-// the entry and the field.
+// Error is a refusal: a canonical gRPC code, and one line of text that names the object, the entry and the
+// field.
 type Error struct {
 	Code codes.Code
 	Text string
@@ -16,7 +16,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// GRPCStatus makes status.Code and status.FromError know the code.
+// GRPCStatus returns the status of the error, so that status.Code and status.FromError find the code.
 func (e *Error) GRPCStatus() *status.Status { return status.New(e.Code, e.Text) }
 
 func refuse(c codes.Code, format string, args ...any) *Error {

@@ -8,8 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// Info is a P4Info that was found consistent. It does not change, and may be
-// used by any number of goroutines.
+// Info is a P4Info that New has found consistent. It never changes, so any number of goroutines may use it.
 type Info struct {
 	Proto *configv1.P4Info
 
@@ -24,18 +23,17 @@ type Info struct {
 	DirectMeters   []*Direct
 	Digests        []*Digest
 	ValueSets      []*ValueSet
-	// PacketIn and PacketOut are the headers of packets from and to the
-	// controller; nil: there is none.
+	// PacketIn and PacketOut are the headers of packet-in and packet-out messages; nil: the program has none.
 	PacketIn, PacketOut *Header
 
 	byID map[uint32]object
 	of   map[string][]*Object // by what they are called: counter, action profile
 }
 
-// object is what all objects are.
+// object is implemented by all types of objects, which embed Object.
 type object interface{ object() *Object }
 
-// Object is what all objects have.
+// Object holds what objects of all kinds have.
 type Object struct {
 	ID          uint32
 	Name, Alias string
@@ -45,17 +43,16 @@ type Object struct {
 
 func (o *Object) object() *Object { return o }
 
-// What is what the object is called: table, action profile, counter.
+// What returns the word for the kind of the object: table, action profile, counter.
 func (o *Object) What() string { return o.kind }
 
-// Field is a field of a key, a parameter of an action, or a metadata of a
-// packet header.
+// Field is a field of a key, a parameter of an action, or a metadata field of a packet header.
 type Field struct {
 	ID    uint32
 	Name  string
 	Type  Type
 	Match configv1.MatchField_MatchType // of a key's field
-	// Annotations as in the P4Info, as @refers_to.
+	// Annotations are those of the P4Info, such as @refers_to.
 	Annotations []string
 }
 
@@ -65,11 +62,11 @@ type Table struct {
 	Proto   *configv1.Table
 	Fields  []Field
 	Actions []ActionRef
-	// Priority: entries need one, as a field is ternary, range or optional.
+	// Priority tells whether entries need a priority, because a field is ternary, range or optional.
 	Priority bool
 	Const    bool // its entries are the program's
 	Initial  bool // the program has entries of it
-	// ConstDefault is the default action that may not change; nil: it may.
+	// ConstDefault is the default action if the program makes it constant, else nil.
 	ConstDefault *Action
 	IdleTimeout  bool
 	Size         int64
@@ -103,11 +100,10 @@ type Profile struct {
 type Array struct {
 	Object
 	Size int64
-	// Of a register: what an element is; Bits is its width, when it is an
-	// unsigned integer.
+	// Spec is the type of a register's elements. Bits is their width if the type is an unsigned integer.
 	Spec *configv1.P4DataTypeSpec
 	Bits int
-	// Of a counter or a meter.
+	// These are of a counter or a meter.
 	CounterUnit configv1.CounterSpec_Unit
 	MeterUnit   configv1.MeterSpec_Unit
 	MeterType   configv1.MeterSpec_Type
@@ -122,12 +118,13 @@ type Direct struct {
 	MeterType   configv1.MeterSpec_Type
 }
 
-// Digest is a kind of message to the controller.
+// Digest is a digest: a type of message that the device sends to the controller.
 type Digest struct {
 	Object
 	Spec *configv1.P4DataTypeSpec
-	// Fields are the values that a message is made of, in order, those of structs in structs, too. nil: it has some of a type that no
-	// message can have, as header unions. A value of an enum or an error has a name, and 0 bits.
+	// Fields are the values of a message in order, the members of nested structs included. Fields is nil if a
+	// message cannot carry a type of the digest, such as a header union. A value of an enum or an error is a
+	// name, and its field has 0 bits.
 	Fields []Field
 	shape  *shape
 }
@@ -139,8 +136,8 @@ type ValueSet struct {
 	Size   int32
 }
 
-// New checks that a message is consistent: ids are there and differ, what they
-// refer to exists, and widths are known. The message must not change any more.
+// New makes an Info of a P4Info. It checks that each object has an id of its own, that references lead to
+// existing objects, and that widths are known. The message must not be changed afterwards.
 func New(p *configv1.P4Info) (*Info, error) {
 	if p == nil {
 		return nil, invalid("there is no P4Info")
@@ -154,10 +151,10 @@ func New(p *configv1.P4Info) (*Info, error) {
 	return i.Info, nil
 }
 
-// builder is an Info that New makes of a message.
+// builder is an Info while New fills it.
 type builder struct{ *Info }
 
-// add makes an object known.
+// add registers an object under its id and its kind.
 func (i builder) add(kind string, pre *configv1.Preamble, x object) error {
 	o := x.object()
 	*o = Object{pre.GetId(), pre.GetName(), pre.GetAlias(), pre.GetAnnotations(), kind}
@@ -175,7 +172,7 @@ func (i builder) add(kind string, pre *configv1.Preamble, x object) error {
 	return nil
 }
 
-// typeOf is the type of a value, by its width and the type that it names.
+// typeOf returns the type of a value from its width and the named type, if it has one.
 func (i builder) typeOf(where string, width int32, named *configv1.P4NamedType) (Type, error) {
 	t := Type{int(width), named.GetName()}
 	if t == (Type{}) && i.Proto.GetTypeInfo().GetError() != nil {
@@ -197,8 +194,8 @@ func (i builder) typeOf(where string, width int32, named *configv1.P4NamedType) 
 	return t, nil
 }
 
-// Translation is what controllers see of the values of a type; nil: what the device
-// has.
+// Translation returns how controllers see the values of a named type (@p4runtime_translation); nil: they see
+// the values as the device has them.
 func (i *Info) Translation(named string) *configv1.P4NewTypeTranslation {
 	return i.Proto.GetTypeInfo().GetNewTypes()[named].GetTranslatedType()
 }
@@ -219,7 +216,7 @@ func (i builder) addActions() error {
 	return nil
 }
 
-// field adds a field, a parameter or a metadata to a list.
+// field appends a field, a parameter or a metadata field to a list.
 func (i builder) field(where string, list *[]Field, m interface {
 	GetId() uint32
 	GetName() string
@@ -351,7 +348,7 @@ func (i builder) addArrays() error {
 	return nil
 }
 
-// width is the width of an unsigned integer's type.
+// width returns the width of a type whose values are unsigned integers, and whether it is one.
 func (i *Info) width(s *configv1.P4DataTypeSpec) (int, bool) {
 	// A type may be made of another, and that of a third; not in a circle.
 	for range len(i.Proto.GetTypeInfo().GetNewTypes()) + 1 {
@@ -457,7 +454,8 @@ func find[T any](i *Info, id uint32) *T {
 	return x
 }
 
-// Table is the table of an id; nil: there is none. So are the others.
+// Table returns the table with an id, or nil if no table has it. Action, Profile and the methods that follow do
+// the same for other kinds of objects.
 func (i *Info) Table(id uint32) *Table       { return find[Table](i, id) }
 func (i *Info) Action(id uint32) *Action     { return find[Action](i, id) }
 func (i *Info) Profile(id uint32) *Profile   { return find[Profile](i, id) }
@@ -475,7 +473,7 @@ func (i *Info) array(id uint32, k Kind) *Array {
 	return nil
 }
 
-// Object is the object of an id to which entities of a kind belong; nil: there is none.
+// Object returns the object with an id to which entities of kind k belong, or nil if there is none.
 func (i *Info) Object(k Kind, id uint32) *Object {
 	if x := i.byID[id]; x != nil && x.object().kind == kinds[k].object {
 		return x.object()
@@ -483,16 +481,16 @@ func (i *Info) Object(k Kind, id uint32) *Object {
 	return nil
 }
 
-// Objects are all objects to which entities of a kind belong, in the order of the message.
+// Objects returns all objects to which entities of kind k belong, in the order of the message.
 func (i *Info) Objects(k Kind) []*Object { return i.of[kinds[k].object] }
 
-// Named finds one of these by its name, as ByName does.
+// Named finds one of Objects(k) by its name, as ByName does.
 func (i *Info) Named(k Kind, name string) (*Object, error) {
 	return ByName(i.Objects(k), kinds[k].object, name)
 }
 
-// ByName finds an object in one of Info's lists: by its name, its alias, or the
-// end of its name after a dot, if only one has that.
+// ByName finds an object in one of Info's lists by its name, by its alias, or by the end of its name after a
+// dot. It returns an error if no object, or more than one, has the name. Errors call an object kind.
 //
 //	t, err := p4info.ByName(info.Tables, "table", "ipv4_lpm")
 func ByName[T object](list []T, kind, name string) (T, error) {
@@ -504,8 +502,8 @@ func ByName[T object](list []T, kind, name string) (T, error) {
 	return list[i], nil
 }
 
-// FieldByName finds a field of a key, or a parameter of an action: by its name, or the end of it after a dot. kind is what
-// errors call it.
+// FieldByName finds a field of a key, or a parameter of an action, by its name or by the end of its name after
+// a dot. Errors call the field kind.
 func FieldByName(list []Field, kind, name string) (*Field, error) {
 	i, err := called(len(list), kind, name, func(i int) (full, alias string) { return list[i].Name, list[i].Name })
 	if err != nil {
@@ -539,8 +537,7 @@ func called(n int, kind, name string, names func(i int) (full, alias string)) (i
 	return 0, refuse(notFound, "there is no %s %s; there are: %s", kind, name, full(all, ", "))
 }
 
-// Action finds an action that the table may have by its name, alias or end of
-// its name.
+// Action finds an action of the table by its name, as ByName does.
 func (t *Table) Action(name string) (*ActionRef, error) {
 	var list []*ActionRef
 	for n := range t.Actions {
@@ -550,7 +547,7 @@ func (t *Table) Action(name string) (*ActionRef, error) {
 	return r, in("table "+t.Name, err)
 }
 
-// ActionID is the action of an id that the table may have; nil: none.
+// ActionID returns the table's action with an id, or nil if the table does not have it.
 func (t *Table) ActionID(id uint32) *ActionRef {
 	for n := range t.Actions {
 		if t.Actions[n].ID == id {
@@ -560,7 +557,7 @@ func (t *Table) ActionID(id uint32) *ActionRef {
 	return nil
 }
 
-// FieldByID is the field of an id; nil: there is none.
+// FieldByID returns the field with an id, or nil if there is none.
 func FieldByID(list []Field, id uint32) *Field {
 	for n := range list {
 		if list[n].ID == id {

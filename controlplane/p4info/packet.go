@@ -10,15 +10,15 @@ import (
 
 const notFound = codes.NotFound
 
-// Header is what stands in front of a packet from or to the controller.
+// Header is the header in front of a packet that goes to the controller or comes from it.
 type Header struct {
 	Object
 	Fields []Field
 	bits   int
 }
 
-// With is the header with fields of other widths: as the device has it, where values
-// are translated.
+// With returns a copy of the header whose fields have other widths: those that the device uses for translated
+// types.
 func (h *Header) With(widths []int) *Header {
 	c := &Header{Object: h.Object, Fields: slices.Clone(h.Fields)}
 	for n, w := range widths {
@@ -28,7 +28,7 @@ func (h *Header) With(widths []int) *Header {
 	return c
 }
 
-// Len is the length of the header in bytes.
+// Len returns the length of the header in bytes; it is 0 for a nil Header.
 func (h *Header) Len() int {
 	if h == nil {
 		return 0
@@ -36,8 +36,8 @@ func (h *Header) Len() int {
 	return (h.bits + 7) / 8
 }
 
-// Metadata checks the metadata of a packet against the header, and makes it
-// canonical: in the order of the header. A nil Header allows none.
+// Metadata checks the metadata of a packet against the header, and returns it in canonical form, in the order
+// of the header. A nil Header allows no metadata.
 func (h *Header) Metadata(list []*p4v1.PacketMetadata) ([]*p4v1.PacketMetadata, error) {
 	if h == nil {
 		if len(list) > 0 {
@@ -73,8 +73,8 @@ func (f *Field) padding() bool {
 	return slices.Contains(f.Annotations, "@padding") || slices.Contains([]string{"padding", "_pad", "pad"}, f.Name)
 }
 
-// Pack appends the header of a packet to dst: its metadata, which must be
-// canonical, one after the other bit by bit.
+// Pack appends the header of a packet to dst: the fields of list one after the other, without gaps between
+// their bits. list must be canonical.
 func (h *Header) Pack(dst []byte, list []*p4v1.PacketMetadata) []byte {
 	if h == nil {
 		return dst
@@ -95,7 +95,7 @@ func (h *Header) Pack(dst []byte, list []*p4v1.PacketMetadata) []byte {
 	return dst
 }
 
-// Unpack splits a frame into the header's metadata and what follows it.
+// Unpack returns the metadata in the header of frame, and the bytes after the header.
 func (h *Header) Unpack(frame []byte) ([]*p4v1.PacketMetadata, []byte, error) {
 	if h == nil {
 		return nil, frame, nil

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Decode reads a P4Info file: protobuf's text form, its JSON, or its binary form.
+// Decode reads a P4Info file in protobuf's text format, in JSON, or in the binary format.
 func Decode(src []byte) (*configv1.P4Info, error) {
 	p := &configv1.P4Info{}
 	text := prototext.Unmarshal(src, p)
@@ -25,7 +25,7 @@ func Decode(src []byte) (*configv1.P4Info, error) {
 	return nil, text
 }
 
-// Parse is New for a file.
+// Parse reads a P4Info file with Decode, and calls New.
 func Parse(src []byte) (*Info, error) {
 	p, err := Decode(src)
 	if err != nil {

@@ -7,23 +7,26 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// ErrorType is the name of P4's type of errors. Controllers have their names as values, as they have those of translated types.
+// ErrorType is the name of P4's type error. Controllers see the names of errors as values, as they see the
+// values of translated types.
 const ErrorType = "error"
 
-// shape is what a digest's message is made of: parts, or one value.
+// shape is the structure of a digest's message: parts, or a single value.
 type shape struct {
 	spec  *configv1.P4DataTypeSpec // without new types
 	parts []*shape
 	names []string // of an enum, by number
 }
 
-// Bounds on a message: how deep its parts may be nested, and how many there may be. Types in types make many of a short P4Info.
+// Bounds of a message: the depth of nested parts, and the number of parts. They are needed because nested types
+// make many parts out of a short P4Info.
 const (
 	maxShape = 16
 	maxParts = 4096
 )
 
-// shapeOf reads a type, and adds its values to fields; nil: no message can have it. room is how many more parts there may be.
+// shapeOf returns the shape of a type, and appends its values to fields. It returns nil if no message can carry
+// the type. room is the number of parts that may still be added.
 func (i builder) shapeOf(name string, spec *configv1.P4DataTypeSpec, fields *[]Field, depth int, room *int) *shape {
 	if *room--; *room < 0 {
 		return nil
@@ -100,8 +103,8 @@ func (i builder) shapeOf(name string, spec *configv1.P4DataTypeSpec, fields *[]F
 	return s
 }
 
-// Message is a message of the values of the digest's fields: numbers in network order, of translated types what controllers have, of
-// errors their names. An int<W> has W bits in two's complement.
+// Message returns a digest message with the values of the digest's fields. Numbers are big-endian, an int<W> is
+// W bits in two's complement, values of translated types are as controllers see them, and errors are names.
 func (d *Digest) Message(values [][]byte) *p4v1.P4Data {
 	return d.shape.message(&values)
 }
@@ -145,7 +148,8 @@ func (s *shape) message(values *[][]byte) *p4v1.P4Data {
 	return &p4v1.P4Data{Data: &p4v1.P4Data_Bitstring{Bitstring: v}}
 }
 
-// Values are the values of the digest's fields in a message, in order; a name is its text. nil: the message is of another shape.
+// Values returns the values of the digest's fields in a message, in order; a name is its text. It returns nil
+// if the message has another shape.
 func (d *Digest) Values(data *p4v1.P4Data) [][]byte {
 	if d.shape == nil {
 		return nil
@@ -157,7 +161,8 @@ func (d *Digest) Values(data *p4v1.P4Data) [][]byte {
 	return out
 }
 
-// values adds the values of data to out; false: data is of another shape. Numbers of all types may be bitstrings: so bmv2 sends them.
+// values appends the values of data to out, and reports whether data has the shape. A number of any type may be
+// a bitstring, because bmv2 sends numbers like that.
 func (s *shape) values(data *p4v1.P4Data, out *[][]byte) bool {
 	var parts []*p4v1.P4Data
 	var v []byte

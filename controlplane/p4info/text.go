@@ -11,7 +11,7 @@ import (
 	p4v1 "github.com/p4lang/p4runtime/go/p4/v1"
 )
 
-// Text is an entity in one line, in names:
+// Text returns an entity as one line of text, with names instead of ids:
 //
 //	table router_ingress.ipv4_lpm hdr.ipv4.dst=10.0.0.0/8 -> set_next_hop(next_hop=1)
 func (i *Info) Text(e *p4v1.Entity) string {
@@ -72,7 +72,7 @@ func (i *Info) Text(e *p4v1.Entity) string {
 	return "nothing"
 }
 
-// weightText is a weight, as far as it is not 1.
+// weightText returns the text of a weight; a weight of 1 has none.
 func weightText(w int32) string {
 	if w == 1 {
 		return ""
@@ -112,7 +112,7 @@ func replicaText(list []*p4v1.Replica) string {
 	return " -> ports " + strings.Join(s, ", ")
 }
 
-// DataText is a value of any type.
+// DataText returns the text of a value of any type.
 func DataText(d *p4v1.P4Data) string {
 	list := func(l []*p4v1.P4Data) string {
 		var s []string
@@ -150,7 +150,7 @@ func (i *Info) entryText(e *p4v1.TableEntry) string {
 	return s
 }
 
-// keyText is what an entry of a table matches.
+// keyText returns the text of an entry's key.
 func (i *Info) keyText(e *p4v1.TableEntry) string {
 	t := i.Table(e.GetTableId())
 	if e.GetIsDefaultAction() {
@@ -163,7 +163,8 @@ func (i *Info) keyText(e *p4v1.TableEntry) string {
 	return s
 }
 
-// plainly is a string that people read, in quotes unless it is plainly a word.
+// plainly returns s for people to read: in quotes if s is empty or has characters that would make the line
+// ambiguous.
 func plainly(f *Field, s string) string {
 	if f.Type.Bits == 0 && (s == "" || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune(" ,()=\"", r) })) {
 		return strconv.Quote(s)
@@ -187,8 +188,8 @@ func matchText(fields []Field, list []*p4v1.FieldMatch) string {
 	return strings.Join(s, " ")
 }
 
-// MatchText is the value that a field of a key is matched with: a value, for
-// LPM value/length, for ternary value&&&mask, for a range low..high.
+// MatchText returns the text of a match: a value, for LPM value/length, for ternary value&&&mask, for a range
+// low..high.
 func (f *Field) MatchText(m *p4v1.FieldMatch) string {
 	c := CondOf(m)
 	if c.Value == nil {

@@ -9,21 +9,20 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// MaxString is how long a value is at most that is a string.
+// MaxString is the longest string that may be a value, in bytes.
 const MaxString = 1 << 20
 
-// Type is what a value must be.
+// Type is the type of a value.
 type Type struct {
-	// Bits is the width of an unsigned integer; 0: the value is a string of
-	// UTF-8, or of nothing (@p4runtime_translation with a string).
+	// Bits is the width of an unsigned integer. If it is 0, the value is a string of UTF-8, which may be empty
+	// (@p4runtime_translation with a string).
 	Bits int
 	// Named is the P4 type's name, if it has one.
 	Named string
 }
 
-// Canonical is the shortest form of an unsigned integer of at most so many
-// bits: no leading zero bytes, 0 is one zero byte. It does not change v, and
-// shares its memory.
+// Canonical returns the shortest form of an unsigned integer of at most width bits: without leading zero bytes,
+// and one zero byte for 0. It does not change v; the result shares v's memory.
 func Canonical(v []byte, width int) ([]byte, error) {
 	if len(v) == 0 {
 		return nil, refuse(codes.OutOfRange, "the value is empty")
@@ -35,7 +34,7 @@ func Canonical(v []byte, width int) ([]byte, error) {
 	return c, nil
 }
 
-// canonical is Canonical for any type.
+// canonical is like Canonical, for values of any type.
 func (t Type) canonical(v []byte) ([]byte, error) {
 	if t.Bits == 0 {
 		if len(v) > MaxString {
@@ -49,7 +48,7 @@ func (t Type) canonical(v []byte) ([]byte, error) {
 	return Canonical(v, t.Bits)
 }
 
-// ParseValue reads a value as people write it; see value.Parse. A string is taken as it is.
+// ParseValue reads a value as people write it; see value.Parse. It takes a string as it is.
 func ParseValue(t Type, s string) ([]byte, error) {
 	if t.Bits == 0 {
 		return []byte(s), nil
@@ -57,9 +56,8 @@ func ParseValue(t Type, s string) ([]byte, error) {
 	return value.ParseBits(s, t.Bits)
 }
 
-// FormatValue writes a value for people: an IPv4 or IPv6 address or a MAC
-// address where name and width say that it is one, decimal up to 32 bits, else
-// hexadecimal.
+// FormatValue writes a value for people: as an IPv4, IPv6 or MAC address if name and width tell that it is one,
+// else decimal up to 32 bits, else hexadecimal.
 func FormatValue(name string, t Type, v []byte) string {
 	return value.Format(value.FormOf(name, t.Bits), t.Bits, v)
 }

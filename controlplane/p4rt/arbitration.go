@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// role is a role of a device, with the controllers that claimed it.
+// role is a role of a device, with the streams of the controllers that have claimed it.
 type role struct {
 	name    string
 	config  *anypb.Any // role configuration of the last primary
@@ -23,7 +23,7 @@ type role struct {
 	streams map[*stream]struct{}
 }
 
-// stream is one controller, connected for one device and role.
+// stream is the StreamChannel of one controller, for one device and role.
 type stream struct {
 	dev      *device
 	role     *role
@@ -72,7 +72,7 @@ func (st *stream) send(m *p4v1.StreamMessageResponse) bool {
 	return true
 }
 
-// next is the first message that waits; nil: there is none.
+// next removes the first message from the queue and returns it, or nil if the queue is empty.
 func (st *stream) next() *p4v1.StreamMessageResponse {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -89,8 +89,7 @@ func (st *stream) next() *p4v1.StreamMessageResponse {
 	return m
 }
 
-// peerQueue adds to the number of bytes that wait for all streams of the stream's peer, and
-// returns the sum.
+// peerQueue adds n to the number of bytes that wait for all streams of the stream's peer, and returns the sum.
 func (st *stream) peerQueue(n int) int {
 	if p := st.peer(); p != nil {
 		return int(p.queued.Add(int64(n)))
@@ -98,7 +97,7 @@ func (st *stream) peerQueue(n int) int {
 	return 0
 }
 
-// peer is the account of the stream's peer; nil: the connection did not come through Listen.
+// peer returns the account of the stream's peer, or nil if the connection did not come through Listen.
 func (st *stream) peer() *peerAccount {
 	if st.call == nil || st.call.c == nil {
 		return nil
@@ -106,7 +105,7 @@ func (st *stream) peer() *peerAccount {
 	return st.call.c.peer
 }
 
-// discard closes the queue.
+// discard empties the queue and closes it.
 func (st *stream) discard() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -121,7 +120,7 @@ func (st *stream) isClosed() bool {
 	return st.closed
 }
 
-// become makes a stream the primary of a role; nil: the role has no primary. d.mu is held.
+// become makes a stream the primary of a role; with nil the role has no primary. The caller holds d.mu.
 func (r *role) become(st *stream) {
 	for _, x := range []*stream{r.primary, st} {
 		if x == nil || r.primary == st {
@@ -215,7 +214,7 @@ func (s *Server) StreamChannel(g p4v1.P4Runtime_StreamChannelServer) error {
 	}
 }
 
-// receive handles a message of a controller. An error ends the controller's stream.
+// receive handles a message of a controller. If it returns an error, the stream ends with it.
 func (s *Server) receive(st *stream, m *p4v1.StreamMessageRequest) error {
 	if st.dev == nil && m.GetArbitration() == nil {
 		if st.strays++; st.strays > maxStrays {
@@ -244,7 +243,7 @@ func streamError(c codes.Code, text string, e *p4v1.StreamError) *p4v1.StreamMes
 	return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Error{Error: e}}
 }
 
-// arbitrate handles a controller's claim. An error ends the controller's stream.
+// arbitrate handles a controller's claim. If it returns an error, the stream ends with it.
 func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 	d := st.dev
 	name := m.GetRole().GetName()
@@ -345,8 +344,8 @@ func (s *Server) arbitrate(st *stream, m *p4v1.MasterArbitrationUpdate) error {
 	return nil
 }
 
-// scopeOf is what a role may do: by Config.Roles, or else by the role configuration of its
-// controller.
+// scopeOf returns what a role may do: by Config.Roles if that is set, else by the role configuration that the
+// controller sent.
 func (s *Server) scopeOf(name string, config *anypb.Any) (*scope, error) {
 	own, err := scopeOf(config)
 	if err != nil || s.cfg.Roles == nil {
@@ -384,7 +383,7 @@ func (r *role) makeRoom(st *stream) bool {
 	return true
 }
 
-// turnOut ends a stream with an error; d.mu is held.
+// turnOut ends a stream with an error. The caller holds d.mu.
 func (r *role) turnOut(st *stream, err error) {
 	delete(r.streams, st)
 	st.discard()
@@ -417,7 +416,7 @@ func (d *device) tellAll(r *role) {
 	}
 }
 
-// advice is an arbitration update of a role for one of its controllers.
+// advice returns the arbitration update about a role for one of its controllers.
 func (d *device) advice(r *role, to *stream) *p4v1.StreamMessageResponse {
 	m := &p4v1.MasterArbitrationUpdate{DeviceId: d.id, ElectionId: r.highest, Status: &status.Status{}}
 	if r.name != "" || r.config != nil {
@@ -434,12 +433,12 @@ func (d *device) advice(r *role, to *stream) *p4v1.StreamMessageResponse {
 	return &p4v1.StreamMessageResponse{Update: &p4v1.StreamMessageResponse_Arbitration{Arbitration: m}}
 }
 
-// atLeast is what a claim takes when e is the highest election id so far.
+// atLeast says which election ids a claim needs if e is the highest election id so far.
 func atLeast(e *p4v1.Uint128) string {
 	return fmt.Sprintf(" takes an election id of %d.%d or more%s", e.GetHigh(), e.GetLow(), timely(e))
 }
 
-// timely says where an election id comes from that is a time, to a controller that has a small one.
+// timely explains, for a controller with a small election id, an election id that was made from the time.
 func timely(e *p4v1.Uint128) string {
 	if h := e.GetHigh(); h < 1<<30 || h >= 1<<62 { // seconds since 1970, and the ids of leaders of a store
 		return ""
@@ -447,9 +446,8 @@ func timely(e *p4v1.Uint128) string {
 	return " (quillon ctl makes them from the time, unless its --election-id says another; quillon ctl forget has a device forget them)"
 }
 
-// primary checks that a request comes from the primary of a role, and returns what the role
-// may do. Election ids are no secret: the client of the request must also be the one that
-// claimed the role with the id.
+// primary checks that a request comes from the primary of a role, and returns what the role may do. Because
+// election ids are no secret, the client of the request must also be the one that claimed the role with the id.
 func (d *device) primary(c *caller, name string, e *p4v1.Uint128) (*scope, error) {
 	if err := c.mayWrite(name); err != nil {
 		return nil, err

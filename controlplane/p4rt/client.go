@@ -15,28 +15,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Client is a controller that is known by its certificate, and what it may do.
+// Client names a controller that is identified by its certificate, and says what it may do.
 type Client struct {
-	// Name is the certificate's common name, or one of its URIs, as in
-	// spiffe://site/controller: it is compared with these as a whole. One with "://"
-	// is compared with URIs alone: a common name is any text.
+	// Name is the certificate's common name, or one of its URIs, such as spiffe://site/controller. The whole
+	// text must be equal. A Name with "://" is compared with URIs only, because a common name may be any text.
 	Name string
-	// Roles are those in which it may claim, write and read. "" is the default
-	// role, which may do everything; any other must be among Config.Roles, or
-	// it could do everything, too.
+	// Roles are the roles that the client may claim, write in and read in. "" is the default role, which may do
+	// everything. Every other role must be in Config.Roles, because otherwise the client itself would say what
+	// the role may do.
 	Roles []string
-	// MaxElection is the highest election id that it may claim; nil: any.
+	// MaxElection is the highest election id that the client may claim; nil: any.
 	MaxElection *p4v1.Uint128
-	// ReadOnly: it may claim a role without an election id alone, and so never
-	// is primary.
+	// ReadOnly says that the client may claim a role only without an election id. It therefore never becomes
+	// primary.
 	ReadOnly bool
 }
 
-// ownersElection is the upper half of a first election id that only clients of the
-// socket may claim: whatever others claimed, its owner is able to be primary.
+// ownersElection is the upper half of the lowest election id that only clients of the Unix socket may claim.
+// Because of it the owner of the socket can always become primary, whatever ids other clients have claimed.
 const ownersElection = 1 << 63
 
-// trust is how a client was identified.
+// trust says how a client was identified.
 type trust int
 
 const (
@@ -45,15 +44,14 @@ const (
 	owner                  // by the kernel: root, or the user who opened the socket
 )
 
-// caller is whom a connection belongs to.
+// caller is the client of a connection.
 type caller struct {
 	name  string // "uid 0", the certificate's name, or else the address
 	trust trust
 	may   *Client // nil: everything
 }
 
-// key is the same for all connections of one client; those whom nothing identifies
-// are one client.
+// key is the same for all connections of one client. All clients that nothing identifies have one key together.
 func (c *caller) key() string {
 	if c == nil || c.trust == nobody {
 		return ""
@@ -61,7 +59,7 @@ func (c *caller) key() string {
 	return c.name
 }
 
-// callerOf is who calls; nil: the server was not reached by Listen.
+// callerOf returns the client of a call, or nil if the call did not come through Listen.
 func callerOf(ctx context.Context) *caller {
 	if c := connOf(ctx); c != nil {
 		return c.caller
@@ -69,7 +67,7 @@ func callerOf(ctx context.Context) *caller {
 	return nil
 }
 
-// connOf is the connection of a call; nil: the server was not reached by Listen.
+// connOf returns the connection of a call, or nil if the call did not come through Listen.
 func connOf(ctx context.Context) *conn {
 	if p, ok := peer.FromContext(ctx); ok {
 		c, _ := p.AuthInfo.(*conn)
@@ -108,7 +106,7 @@ func (c *caller) mayWrite(name string) error {
 	return nil
 }
 
-// mayClaim checks that a client may claim a role with an election id; nil: without.
+// mayClaim checks that a client may claim a role with an election id; nil means without one.
 func (c *caller) mayClaim(name string, e *p4v1.Uint128) error {
 	if e == nil || c == nil {
 		return c.inRole(name)
@@ -126,8 +124,8 @@ func (c *caller) mayClaim(name string, e *p4v1.Uint128) error {
 	return nil
 }
 
-// certificate finds out who shows a certificate. Without a list each that the
-// authority vouches for may do everything.
+// certificate returns the client that a certificate belongs to. If list is empty, every client with a
+// certificate of the authority may do everything.
 func certificate(cert *x509.Certificate, list []Client) (*caller, error) {
 	common := cert.Subject.CommonName
 	names := []string{}
@@ -157,7 +155,7 @@ func certificate(cert *x509.Certificate, list []Client) (*caller, error) {
 	return nil, fmt.Errorf("no client is called %s: name it with --p4-client", strings.Join(said, " or "))
 }
 
-// oneLine is a text of a client's for people to read: with what would begin a line, or be no text, in quotes.
+// oneLine returns a client's text in quotes if it has line breaks or unprintable characters, else as it is.
 func oneLine(text string) string {
 	if q := strconv.Quote(text); q[1:len(q)-1] != text {
 		return q

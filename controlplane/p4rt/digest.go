@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// maxList is the most messages in a list if the controller set no limit.
+	// maxList is the highest number of messages in a list if the controller has set no limit.
 	maxList = 1024
-	// maxCache is the most messages of one digest that may be sent and not
-	// acknowledged; further ones are lost.
+	// maxCache is the highest number of messages of one digest that were sent and not acknowledged. More
+	// messages are lost.
 	maxCache = 1 << 16
 )
 
-// digest makes lists of the messages of one digest: no message twice in a list,
-// nor again while a list with it has not been acknowledged. It has no timer: callers pass the
-// time, and ask with next when to call due.
+// digest puts the messages of one digest into lists. A list has no message twice, and a message is not sent
+// again before the list with it was acknowledged. A digest has no timer of its own: the caller passes the time,
+// and learns from next when it has to call due.
 type digest struct {
 	id       uint32
 	config   *p4v1.DigestEntry_Config
@@ -46,8 +46,7 @@ func newDigest(id uint32, c *p4v1.DigestEntry_Config) *digest {
 	return &digest{id: id, config: c, buffered: map[string]bool{}, cache: map[string]uint64{}}
 }
 
-// add takes a message. It returns a list when one is due; lost: there was no
-// room for the message.
+// add adds a message. It returns a list if one is due; lost says that there was no room for the message.
 func (g *digest) add(now clock.Time, m *p4v1.P4Data) (list *p4v1.DigestList, lost bool) {
 	g.expire(now)
 	k, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m)
@@ -67,7 +66,7 @@ func (g *digest) add(now clock.Time, m *p4v1.P4Data) (list *p4v1.DigestList, los
 	return g.due(now), false
 }
 
-// due is the list that must be sent now; nil: none.
+// due returns the list that has to be sent at time now, or nil if none is due.
 func (g *digest) due(now clock.Time) *p4v1.DigestList {
 	n := len(g.buffer)
 	limit := int(g.config.GetMaxListSize())
@@ -119,7 +118,7 @@ func (g *digest) ack(id uint64) {
 	}
 }
 
-// next is when due has to be called again.
+// next returns the time at which due has to be called.
 func (g *digest) next() clock.Time {
 	if len(g.buffer) == 0 {
 		return clock.Never

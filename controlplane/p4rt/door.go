@@ -20,11 +20,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Bounds on what clients have of a listener. A peer is the identity of a client (a user
-// of the socket, a certificate), or else the client's host. One peer should not keep
-// others out: when a table is full, the peer that has most of it and has claimed no role
-// loses an entry. A connection on which a controller is primary does not depend on
-// others at all: it has maxConnCalls of its own.
+// Bounds on what clients use of a listener. A peer is an identified client (a user of the socket, a
+// certificate), or else a host. One peer must not keep others out: when a table is full, the peer that has most
+// of it and has claimed no role loses an entry. A connection with a primary controller does not depend on other
+// clients: it may use maxConnCalls of its own.
 const (
 	maxConns     = 256 // open connections
 	maxPeerConns = 64
@@ -38,32 +37,30 @@ const (
 	maxPeerUnary = 32 // requests that are being answered; further ones are refused
 	maxPeerReads = 8  // Reads that are being answered; further ones wait
 
-	// maxConnCalls is the most of all of these on one connection.
+	// maxConnCalls bounds streams and calls together on one connection.
 	maxConnCalls = 256
 
-	// patience is how long a client may take for a handshake, for the message of a
-	// request, and for the first claim on a StreamChannel. stalled is how long it may
-	// take to accept a message of a Read's answer.
+	// patience is how long a client may take for a handshake, for the message of a request, and for the first
+	// claim on a StreamChannel. stalled is how long it may take to accept one message of the answer to a Read.
 	patience = 10 * time.Second
 	stalled  = 30 * time.Second
 
-	// strangersMessage is the longest message, in bytes, on a connection on
-	// which no controller has been primary, and strangersHeld is the most of such
-	// messages that have not come in full.
+	// strangersMessage is the longest message, in bytes, on a connection on which no controller has ever been
+	// primary. strangersHeld is the highest sum, in bytes, of such messages that are still incomplete.
 	strangersMessage = 64 << 10
 	strangersHeld    = 256 << 10
 	maxHalf          = maxConnCalls // messages of a connection of which a part has come
 
-	// provenHeld is the most, in bytes, of messages that have not come in full on a connection that a
-	// controller was primary on, and again of requests there that are being answered. All such
-	// connections of one peer that carry no primary now have as much together.
+	// provenHeld bounds, in bytes, the incomplete messages on a connection that has or had a primary
+	// controller, and once more the requests that are being answered there. All connections of one peer that
+	// had a primary and have none at the moment share one such bound.
 	provenHeld = 2 * MaxMessage
 
 	// maxHeaders is the longest list of headers of a request, in bytes.
 	maxHeaders = 16 << 10
 )
 
-// door lets connections in, and is the grpc.Server's credentials.
+// door accepts connections, and provides the credentials for a grpc.Server.
 type door struct {
 	net.Listener
 	tls   credentials.TransportCredentials // nil: none
@@ -82,7 +79,7 @@ type door struct {
 	logged  map[string]bool // the messages that log got
 }
 
-// peerAccount is what a peer has of a door's tables. The door's mutex guards the counts.
+// peerAccount counts what a peer uses of a door's tables. The door's mutex guards the counts.
 type peerAccount struct {
 	key, name           string
 	conns, calls, unary int
@@ -100,11 +97,11 @@ type conn struct {
 	calls  int          // guarded by the door
 	long   int          // bytes of long requests that are being answered; guarded by the door
 	held   atomic.Int64 // bytes of messages that have not come in full
-	// headers is how long a list of headers the client takes, in bytes; 0: it does not say.
+	// headers is the longest list of headers, in bytes, that the client accepts; 0: the client has not said.
 	headers atomic.Uint32
 	once    sync.Once
 
-	// These are set from the handshake on.
+	// These are set by the handshake.
 	caller *caller
 	peer   *peerAccount
 
@@ -113,13 +110,13 @@ type conn struct {
 	hadPrimary atomic.Bool  // one of them is primary, or was
 }
 
-// call is an RPC. Nil: the server was not made with Options.
+// call is an RPC. A nil call means that the server was not made with Options.
 type call struct {
 	c      *conn // nil: the server was not reached by Listen
 	cancel context.CancelFunc
 	timer  *time.Timer
-	// These are of a StreamChannel. Its handler returns why the stream ends: the error of gRPC would
-	// only say that a context was cancelled.
+	// These are of a StreamChannel. Its handler returns why, because gRPC's own error would only say that a
+	// context was cancelled.
 	once    sync.Once
 	end     chan struct{}
 	why     error // is set when end is closed
@@ -133,7 +130,7 @@ func callOf(ctx context.Context) *call {
 	return k
 }
 
-// stop ends a call, wherever it waits.
+// stop ends a call, wherever the call waits.
 func (k *call) stop(why error) {
 	switch {
 	case k == nil:
@@ -147,7 +144,7 @@ func (k *call) stop(why error) {
 	}
 }
 
-// ended is closed when a StreamChannel has to end.
+// ended returns a channel that is closed when the StreamChannel has to end.
 func (k *call) ended() <-chan struct{} {
 	if k == nil {
 		return nil
@@ -155,7 +152,7 @@ func (k *call) ended() <-chan struct{} {
 	return k.end
 }
 
-// within ends the call after a time, unless it is called again before; 0: the call may last.
+// within ends the call after time d unless within is called again before; d = 0 means no limit.
 func (k *call) within(d time.Duration) {
 	if k == nil {
 		return
@@ -169,7 +166,7 @@ func (k *call) within(d time.Duration) {
 
 var errLate = status.Errorf(codes.DeadlineExceeded, "no role was claimed within %v: send a MasterArbitrationUpdate first", patience)
 
-// begin is gRPC's hook for every call, before the call's message has come.
+// begin is gRPC's hook that runs for every call before the call's message has arrived.
 func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
 	c := connOf(ctx)
 	below, cancel := context.WithCancel(ctx)
@@ -199,7 +196,7 @@ func begin(ctx context.Context, i *tap.Info) (context.Context, error) {
 	return context.WithValue(below, callKey{}, k), nil
 }
 
-// answerUnary answers a unary call, unless the peer has too many.
+// answerUnary answers a unary call, or refuses it if the peer has too many.
 func answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 	k := callOf(ctx)
 	k.within(0)
@@ -219,7 +216,8 @@ func answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.U
 	return h(ctx, req)
 }
 
-// enterUnary counts a call that is to be answered, of so many bytes if it may be long, until out is called.
+// enterUnary counts a unary call until out is called. size is the length of a request that may be long, in
+// bytes, else 0.
 func (c *conn) enterUnary(size int) (out func(), err error) {
 	d, p, one := c.d, c.peer, 1
 	d.mu.Lock()
@@ -246,7 +244,8 @@ func (c *conn) enterUnary(size int) (out func(), err error) {
 	}, nil
 }
 
-// former is the sum of what a peer's connections have that carry no primary now, and the one with most; d.mu is held.
+// former returns the sum of has over the peer's connections that had a primary and have none at the moment, and
+// the connection that has most. The caller holds d.mu.
 func (d *door) former(p *peerAccount, has func(*conn) int) (sum int, most *conn) {
 	for x := range d.conns {
 		if x.peer != p || !x.hadPrimary.Load() || x.primaries.Load() > 0 {
@@ -261,7 +260,8 @@ func (d *door) former(p *peerAccount, has func(*conn) int) (sum int, most *conn)
 	return sum, most
 }
 
-// flooded is the connection of the peer that has to go, as there is too much under way on those that carry no primary; nil: none.
+// flooded returns the connection of the peer that has to be closed because too many bytes are incomplete on
+// connections without a primary; nil: none has to be closed.
 func (c *conn) flooded() *conn {
 	if c.caller.trust == owner {
 		return nil
@@ -274,7 +274,7 @@ func (c *conn) flooded() *conn {
 	return nil
 }
 
-// answerStream answers a streaming call, unless the peer has too many.
+// answerStream answers a streaming call, or refuses it if the peer has too many.
 func answerStream(srv any, s grpc.ServerStream, i *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 	k := callOf(s.Context())
 	switch i.FullMethod {
@@ -304,7 +304,7 @@ func answerStream(srv any, s grpc.ServerStream, i *grpc.StreamServerInfo, h grpc
 	return h(srv, s)
 }
 
-// Accept returns the next connection for which there is room.
+// Accept implements net.Listener: it returns the next connection for which there is room.
 func (d *door) Accept() (net.Conn, error) {
 	for {
 		raw, err := d.Listener.Accept()
@@ -319,7 +319,7 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// account is the account of a peer; d.mu is held.
+// account returns the account of a peer, and counts one more connection in it. The caller holds d.mu.
 func (d *door) account(key, name string) *peerAccount {
 	p := d.peers[key]
 	if p == nil {
@@ -330,7 +330,7 @@ func (d *door) account(key, name string) *peerAccount {
 	return p
 }
 
-// drop gives an account back; d.mu is held.
+// drop counts one connection less in an account. The caller holds d.mu.
 func (d *door) drop(p *peerAccount) {
 	if p.conns--; p.conns == 0 {
 		delete(d.peers, p.key)
@@ -370,8 +370,8 @@ func (d *door) enter(raw net.Conn) (*conn, bool) {
 	return c, true
 }
 
-// shut refuses new connections, and ends all others. gRPC's Stop would wait for handshakes, and
-// for clients that do not read the last messages of TLS.
+// shut refuses new connections and closes all open ones. gRPC's own Stop would wait for handshakes, and for
+// clients that do not read the last messages of TLS.
 func (d *door) shut() {
 	d.mu.Lock()
 	d.closed = true
@@ -382,8 +382,8 @@ func (d *door) shut() {
 	}
 }
 
-// idle is the oldest connection, of a host or ("") of the host that has most, on which
-// no controller has claimed a role; nil: there is none. d.mu is held.
+// idle returns the oldest connection of a host on which no controller has claimed a role, or nil if there is
+// none. host "" means the host with most connections. The caller holds d.mu.
 func (d *door) idle(host string) *conn {
 	var found *conn
 	for c := range d.conns {
@@ -397,7 +397,7 @@ func (d *door) idle(host string) *conn {
 	return found
 }
 
-// remove removes a connection from the table; d.mu is held.
+// remove removes a connection from the table. The caller holds d.mu.
 func (d *door) remove(c *conn) {
 	if _, there := d.conns[c]; there {
 		delete(d.conns, c)
@@ -438,15 +438,14 @@ func (c *conn) expel(why error) {
 	c.Close()
 }
 
-// proven reports whether a client may send long messages: the owner of the socket may, and a client that
+// proven reports whether a client may send long messages: the owner of the socket may, and so may a client that
 // is or was primary on this connection.
 func (c *conn) proven() bool { return c.hadPrimary.Load() || c.caller.trust == owner }
 
-// AuthType implements credentials.AuthInfo: a conn is that of its calls.
+// AuthType implements credentials.AuthInfo: conn is the AuthInfo of its calls.
 func (c *conn) AuthType() string { return "quillon" }
 
-// enterCall counts a call. If there are too many, it returns the connection that has to be
-// closed.
+// enterCall counts a call. If there are too many calls, it returns the connection that has to be closed.
 func (d *door) enterCall(c *conn) (out *conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -475,9 +474,8 @@ func (d *door) leaveCall(c *conn) {
 	d.mu.Unlock()
 }
 
-// join counts a StreamChannel, which has claimed no role yet. If there are too many, it ends
-// the one that has waited longest for its first claim, of the same peer or of the peer with
-// most.
+// join counts a StreamChannel that has claimed no role yet. If there are too many, it ends the one that has
+// waited longest for its first claim, of the same peer or of the peer with most of them.
 func (d *door) join(k *call) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -512,7 +510,7 @@ func (d *door) join(k *call) error {
 	return nil
 }
 
-// uncount removes a stream that has ended from the counts; d.mu is held.
+// uncount removes a stream that has ended from the counts. The caller holds d.mu.
 func (d *door) uncount(k *call) {
 	if !k.counted {
 		return
@@ -587,7 +585,7 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 	return newGate(under, c), c, nil
 }
 
-// ClientHandshake implements credentials.TransportCredentials; only clients need it.
+// ClientHandshake implements credentials.TransportCredentials; a server does not use it.
 func (d *door) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("a door is a server's")
 }
@@ -603,11 +601,11 @@ func (d *door) Info() credentials.ProtocolInfo {
 // Clone implements credentials.TransportCredentials; a server needs no copies.
 func (d *door) Clone() credentials.TransportCredentials { return d }
 
-// OverrideServerName implements credentials.TransportCredentials; only clients need it.
+// OverrideServerName implements credentials.TransportCredentials; a server does not use it.
 func (d *door) OverrideServerName(string) error { return nil }
 
-// hostOf is the host of an address. For IPv6 it is the network of 64 bits, because one host may have
-// all addresses there.
+// hostOf returns the host of an address. For IPv6 it returns the /64 network, because one host may use all
+// addresses of such a network.
 func hostOf(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

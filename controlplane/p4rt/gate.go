@@ -14,7 +14,8 @@ const (
 	frameReset    = 3
 	frameSettings = 4
 
-	// settingHeaders is how long a list of headers the sender takes, in bytes (section 6.5.2).
+	// settingHeaders is the setting for the longest list of headers, in bytes, that the sender of the frame
+	// accepts (section 6.5.2).
 	settingHeaders = 6
 
 	flagEndStream = 0x1
@@ -23,8 +24,7 @@ const (
 	prefaceSize = 24 // of what a client sends first (RFC 9113, section 3.4)
 )
 
-// frames finds the frames of one direction of an HTTP/2 connection, in the bytes that are
-// read or written.
+// frames finds the HTTP/2 frames in the bytes that go in one direction of a connection.
 type frames struct {
 	skip     int // bytes to skip before the next header
 	head     [9]byte
@@ -40,8 +40,9 @@ type frames struct {
 	at   int     // bytes of item that have come
 }
 
-// feed calls data for the pieces of DATA frames' content, with last after the last
-// piece of a frame, other for every other frame, and setting (if it is not nil) for what is in SETTINGS frames. An error of data ends feed.
+// feed calls data for each piece of a DATA frame's content (last tells the last piece of a frame), other for
+// every other frame, and setting, if it is not nil, for each setting of a SETTINGS frame. feed ends with the
+// first error of data.
 func (f *frames) feed(p []byte, data func(piece []byte, last bool) error, other func(), setting func(id uint16, v uint32)) error {
 	for len(p) > 0 {
 		switch {
@@ -88,7 +89,7 @@ func (f *frames) feed(p []byte, data func(piece []byte, last bool) error, other 
 	return nil
 }
 
-// settings takes a piece of a SETTINGS frame's content.
+// settings handles a piece of a SETTINGS frame's content.
 func (f *frames) settings(p []byte, setting func(id uint16, v uint32)) {
 	for len(p) > 0 {
 		n := copy(f.item[f.at:], p)
@@ -101,8 +102,8 @@ func (f *frames) settings(p []byte, setting func(id uint16, v uint32)) {
 	}
 }
 
-// header begins a frame: 3 bytes of length, one of type, one of flags, 4 of the
-// stream's identifier, big endian.
+// header handles the header of a frame: 3 bytes of length, one of type, one of flags, 4 of the stream
+// identifier, big-endian.
 func (f *frames) header(data func([]byte, bool) error, other func()) error {
 	f.n, f.at = 0, 0
 	length := int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
@@ -123,9 +124,9 @@ func (f *frames) header(data func([]byte, bool) error, other func()) error {
 	return nil
 }
 
-// gate is a client's connection, behind TLS where there is TLS. It learns how long
-// each gRPC message is from the message's prefix, before the rest of the message comes, and ends the
-// connection if the client may not send so much.
+// gate is a client's connection, above TLS if there is TLS. It reads the length of each gRPC message from the
+// message's prefix before the rest of the message arrives, and ends the connection if the client may not send
+// that much.
 type gate struct {
 	net.Conn
 	c *conn
@@ -136,7 +137,7 @@ type gate struct {
 	held     int                // the sum of their lengths, in bytes
 }
 
-// partial is a message of which a part has come.
+// partial is a message of which a part has arrived.
 type partial struct {
 	head [5]byte // compressed or not, and the length, big endian
 	n    int     // bytes of head that have come
@@ -159,8 +160,8 @@ func (g *gate) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write also reads the frames that the server sends: when the server ends a stream, the rest of the
-// stream's message will not come.
+// Write also follows the frames that the server sends, because the rest of a message does not arrive once the
+// server has ended its stream.
 func (g *gate) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	_ = g.out.feed(p, func([]byte, bool) error { return nil }, func() {
@@ -172,14 +173,14 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.Conn.Write(p)
 }
 
-// other takes a frame of the client without content of messages.
+// other handles a frame of the client that carries no message content.
 func (g *gate) other() {
 	if g.in.kind == frameReset {
 		g.forget(g.in.stream)
 	}
 }
 
-// setting takes a setting of the client's.
+// setting handles a setting of the client.
 func (g *gate) setting(id uint16, v uint32) {
 	if id == settingHeaders {
 		g.c.headers.Store(v)
@@ -191,7 +192,7 @@ func (g *gate) forget(stream uint32) {
 	delete(g.messages, stream)
 }
 
-// content takes a piece of the messages of a stream.
+// content handles a piece of the messages of a stream.
 func (g *gate) content(p []byte, last bool) error {
 	id := g.in.stream
 	m, begun := g.messages[id]
@@ -232,7 +233,7 @@ func (g *gate) content(p []byte, last bool) error {
 	return nil
 }
 
-// take counts a message when its length is known.
+// take counts a message once its length is known, and returns an error if the client may not send it.
 func (g *gate) take(m *partial) error {
 	most, all := strangersMessage, strangersHeld
 	if g.c.proven() {
@@ -263,7 +264,7 @@ func (g *gate) take(m *partial) error {
 	return nil
 }
 
-// hold counts bytes of messages that have begun, or ended.
+// hold adds n to the bytes of incomplete messages; n is negative when messages have ended.
 func (g *gate) hold(n int) {
 	g.held += n
 	g.c.held.Store(int64(g.held))

@@ -20,34 +20,34 @@ import (
 	"google.golang.org/grpc/reflection"
 )
 
-// ListenConfig says where and how a server is reached.
+// ListenConfig says at which address a server listens, and who may connect.
 type ListenConfig struct {
-	// Address is unix:PATH, host:port, or a host alone. A socket is for root and this user, who
-	// may do everything.
+	// Address is unix:PATH, host:port, or a host alone. Only root and the user of this process may connect to a
+	// Unix socket, and they may do everything.
 	Address string
-	// Cert and Key are PEM files, for TLS. ClientCA is a PEM file with the authorities of
-	// clients; with it clients must show a certificate. Files that have changed are read again at the
-	// next connection.
+	// Cert and Key are PEM files for TLS. ClientCA is a PEM file with the authorities of client certificates;
+	// if it is set, clients must show a certificate. Files that have changed are read again for the next
+	// connection.
 	Cert, Key, ClientCA string
-	// Clients are the clients of ClientCA that are let in, and what they may do. Without any, all
-	// clients are let in, and may do everything.
+	// Clients are the clients that may connect with a certificate of ClientCA, and what each may do. If it is
+	// empty, every such client may do everything.
 	Clients []Client
-	// Insecure allows plain text, and TLS without ClientCA: then nothing identifies clients, and all
+	// Insecure allows plain text, and TLS without ClientCA: nothing identifies the clients, and every client
 	// may do everything.
 	Insecure bool
-	// Log gets errors of files that were read again, of connections that were ended, and of requests
-	// that ended with a panic (see Options); nil: they are not logged.
+	// Log gets errors of reading files again, of connections that were ended, and of requests that ended with a
+	// panic (see Options). With nil they are not logged.
 	Log func(error)
 }
 
-// Listener is an address at which a server can be reached.
+// Listener is an address at which clients reach a server.
 type Listener struct {
 	d   *door
 	end func() error
 }
 
-// Listen makes a server reachable, with the health and reflection services, and over a
-// socket with ForgetMethod. There may be several listeners.
+// Listen serves s at an address, together with gRPC's health and reflection services and, on a Unix socket,
+// ForgetMethod. A server may have several listeners.
 func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
 	d := &door{stats: &s.stats, log: cfg.Log, conns: map[*conn]struct{}{}, peers: map[string]*peerAccount{}, logged: map[string]bool{}}
 	path, local := socketOf(cfg.Address)
@@ -63,7 +63,7 @@ func Listen(s *Server, cfg ListenConfig) (*Listener, error) {
 	return d.open(s, local), nil
 }
 
-// open has a server answer at the door; local: the owner's service, too.
+// open serves s on connections of the door. local adds the service of the socket's owner.
 func (d *door) open(s *Server, local bool) *Listener {
 	g, h := grpc.NewServer(append(Options(d.log), grpc.Creds(d))...), health.NewServer()
 	s.Register(g)
@@ -98,7 +98,7 @@ func (d *door) openSocket(path string, cfg ListenConfig) (err error) {
 	return nil
 }
 
-// openTCP opens a TCP port. It refuses configurations that would let anybody in, without Insecure.
+// openTCP opens a TCP port. Unless Insecure is set, it refuses configurations that would let any client in.
 func (d *door) openTCP(s *Server, cfg ListenConfig) error {
 	addr := Address(cfg.Address)
 	if _, _, err := net.SplitHostPort(addr); err != nil {
@@ -144,7 +144,7 @@ func (d *door) openTCP(s *Server, cfg ListenConfig) error {
 	return err
 }
 
-// Address is an address with P4Runtime's port, if it has none.
+// Address returns an address with P4Runtime's port added if it has none.
 func Address(a string) string {
 	if _, _, err := net.SplitHostPort(a); err == nil {
 		return a
@@ -152,13 +152,13 @@ func Address(a string) string {
 	return net.JoinHostPort(strings.Trim(a, "[]"), strconv.Itoa(Port))
 }
 
-// Addr is the address at which the server is reached.
+// Addr returns the address on which the server listens.
 func (l *Listener) Addr() net.Addr { return l.d.Addr() }
 
-// Close ends all connections. Closing twice does nothing more.
+// Close ends all connections. Further calls have no effect.
 func (l *Listener) Close() error { return l.end() }
 
-// serverTLS is TLS with files that are read again when they have changed.
+// serverTLS returns a TLS configuration whose files are read again when they have changed.
 func serverTLS(cfg ListenConfig) (*tls.Config, error) {
 	f := &files{cfg: cfg}
 	first, err := f.load()
@@ -171,7 +171,7 @@ func serverTLS(cfg ListenConfig) (*tls.Config, error) {
 	return c, nil
 }
 
-// files are the files of TLS, as they were read last.
+// files holds the TLS files as they were read last.
 type files struct {
 	cfg ListenConfig
 
@@ -194,8 +194,8 @@ func (f *files) stamp() (all [3]stamp) {
 	return all
 }
 
-// current is the configuration for a new connection. If the files are wrong now, it is the
-// configuration before.
+// current returns the configuration for a new connection. If the files are faulty, it returns the one that was
+// used before.
 func (f *files) current() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()

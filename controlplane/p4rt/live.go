@@ -12,17 +12,17 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// device is a Device with its controllers.
+// device is a Device with the state that the server keeps for it.
 type device struct {
 	id  uint64
 	s   *Server
 	dev Device
 
-	// writing is held by a write, and by a read while it gathers a message: an answer that
-	// fits into one message has all of a write or nothing.
+	// writing is locked by a Write, and read-locked by a Read while it gathers one message of its answer. An
+	// answer that fits into one message therefore shows a Write completely or not at all.
 	writing sync.RWMutex
 	saved   Pipeline // saved and not yet committed: reads and writes are about it; nil: none
-	// Cookies of the pipeline that runs, and of the saved one; nil: none.
+	// Cookies of the running pipeline and of the saved one; nil: it has none.
 	cookie, savedCookie *p4v1.ForwardingPipelineConfig_Cookie
 
 	arbitration sync.Mutex // one claim at a time
@@ -51,7 +51,7 @@ func (d *device) close() {
 	}
 }
 
-// current is the pipeline that requests are about; writing is held.
+// current returns the pipeline that requests are about. The caller holds writing.
 func (d *device) current() Pipeline {
 	if d.saved != nil {
 		return d.saved
@@ -59,7 +59,7 @@ func (d *device) current() Pipeline {
 	return d.dev.Pipeline()
 }
 
-// event takes an event of the device.
+// event handles an event of the device.
 func (d *device) event(e Event) {
 	st := &d.s.stats
 	st.PacketInsLost.Add(e.PacketInsLost)
@@ -80,8 +80,8 @@ func (d *device) event(e Event) {
 	}
 }
 
-// toPrimaries sends a message to the primaries of all roles that may get it. It reports false if none
-// got it.
+// toPrimaries sends a message to the primaries of all roles for which may is true. It reports whether at least
+// one got it.
 func (d *device) toPrimaries(m *p4v1.StreamMessageResponse, may func(*scope) bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +98,7 @@ func (d *device) toPrimariesLocked(m *p4v1.StreamMessageResponse, may func(*scop
 	return sent
 }
 
-// idle reports entries whose idle timeout has passed.
+// idle reports entries whose idle timeout has passed to the primaries that may write them.
 func (d *device) idle(entries []*p4v1.TableEntry) {
 	p := d.dev.Pipeline()
 	if p == nil {
@@ -131,7 +131,7 @@ func (d *device) idle(entries []*p4v1.TableEntry) {
 	}
 }
 
-// digest takes one message of the device.
+// digest adds one message of the device to its digest's list.
 func (d *device) digest(id uint32, m *p4v1.P4Data) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -195,7 +195,7 @@ func (d *device) tick() {
 	d.arm(now)
 }
 
-// digestAck takes an acknowledgement of a list of digests.
+// digestAck handles the acknowledgement of a list of digests.
 func (s *Server) digestAck(st *stream, a *p4v1.DigestListAck) {
 	refuse := func(c codes.Code, text string) {
 		st.send(streamError(c, text, &p4v1.StreamError{Details: &p4v1.StreamError_DigestListAck{
@@ -222,7 +222,7 @@ func (s *Server) digestAck(st *stream, a *p4v1.DigestListAck) {
 	}
 }
 
-// packetOut sends a controller's packet.
+// packetOut hands a controller's packet to the device, and reports an error on the stream.
 func (s *Server) packetOut(st *stream, m *p4v1.PacketOut) {
 	s.stats.PacketOuts.Add(1)
 	err := s.tryPacketOut(st, m)
@@ -249,8 +249,7 @@ func (s *Server) tryPacketOut(st *stream, m *p4v1.PacketOut) error {
 	return d.dev.PacketOut(m)
 }
 
-// setDigests replaces the set of digests that the device sends. Digests that are in both keep their
-// state.
+// setDigests replaces the set of digests that the device sends. Digests that are in both sets keep their state.
 func (d *device) setDigests(want map[uint32]*p4v1.DigestEntry_Config) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -269,7 +268,7 @@ func (d *device) setDigests(want map[uint32]*p4v1.DigestEntry_Config) {
 	d.arm(d.s.cfg.Clock.Now())
 }
 
-// digestConfigs are the digests that the device sends.
+// digestConfigs returns the configurations of the digests that the device sends, by digest id.
 func (d *device) digestConfigs() map[uint32]*p4v1.DigestEntry_Config {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// ForgetMethod is a method for clients of the socket only: a device forgets the arbitration of
-// a role. The request is a p4.v1.MasterArbitrationUpdate, of which the device's id and the
-// role's name count. All streams of the role end, and the next election ids may begin at 1
-// again. The answer is a google.protobuf.Empty.
+// ForgetMethod is the name of an RPC that only clients of the Unix socket may call: the device forgets the
+// arbitration of a role. The request is a p4.v1.MasterArbitrationUpdate, of which only the device id and the
+// role name count. All streams of the role end, and the next controller may claim any election id from 1 on.
+// The answer is a google.protobuf.Empty.
 const ForgetMethod = "/quillon.Owner/ForgetArbitration"
 
 // registerOwner adds the service to a grpc.Server.

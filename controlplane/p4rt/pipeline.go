@@ -90,7 +90,7 @@ func (d *device) setPipeline(action p4v1.SetForwardingPipelineConfigRequest_Acti
 	return d.commit(p, c.GetCookie(), nil)
 }
 
-// commit makes p run, with these digests.
+// commit makes p the running pipeline, with these digests. The caller holds d.writing.
 func (d *device) commit(p Pipeline, cookie *p4v1.ForwardingPipelineConfig_Cookie, digests map[uint32]*p4v1.DigestEntry_Config) error {
 	if err := d.dev.Commit(p); err != nil {
 		return err
@@ -103,12 +103,12 @@ func (d *device) commit(p Pipeline, cookie *p4v1.ForwardingPipelineConfig_Cookie
 	return nil
 }
 
-// carryBatch is how many entities are carried over at a time.
+// carryBatch is the number of entities that carry writes in one batch.
 const carryBatch = 1024
 
-// carry writes the entities of one pipeline into another. Entries, members, groups, replication
-// entries and value sets must fit; the error names the first that does not. Meters, counters and
-// registers are carried if the new program still has them.
+// carry writes the entities of one pipeline into another. Entries, members, groups, replication entries and
+// value sets must fit; the error names the first that does not. carry skips meters, counters and registers that
+// do not fit into the new program.
 func carry(old, new Pipeline) error {
 	var batch []*p4v1.Update
 	strict := true
@@ -206,7 +206,7 @@ func carry(old, new Pipeline) error {
 	return nil
 }
 
-// clearTable deletes a program's initial entries.
+// clearTable deletes the initial entries of a table that controllers may change.
 func clearTable(p Pipeline, table uint32) error {
 	t := p.Info().Table(table)
 	if t == nil || t.Const {

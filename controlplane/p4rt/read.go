@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Read implements the RPC. Writes go on between two messages of an answer.
+// Read implements the RPC. Writes may come between two messages of an answer.
 func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 	s.stats.Reads.Add(1)
 	k := callOf(g.Context())
@@ -106,7 +106,7 @@ func (s *Server) Read(r *p4v1.ReadRequest, g p4v1.P4Runtime_ReadServer) error {
 	return err
 }
 
-// read answers one query, which was checked before.
+// read answers one query that was checked before.
 func (d *device) read(p Pipeline, q *p4v1.Entity, yield func(*p4v1.Entity) error) error {
 	x := p4info.Of(q)
 	switch x.Kind {
@@ -149,7 +149,7 @@ func (d *device) read(p Pipeline, q *p4v1.Entity, yield func(*p4v1.Entity) error
 	return nil
 }
 
-// readTable yields the entries of one table that a query asks for.
+// readTable yields the entries of one table that match a query.
 func readTable(p Pipeline, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) error {
 	t := p.Info().Table(q.GetTableId())
 	var key string
@@ -175,7 +175,7 @@ func readTable(p Pipeline, q *p4v1.TableEntry, yield func(*p4v1.Entity) error) e
 	})
 }
 
-// readDirect reads direct counters or meters by reading their entries.
+// readDirect reads direct counters or meters through the table entries that they belong to.
 func (d *device) readDirect(p Pipeline, x *p4info.Entity, yield func(*p4v1.Entity) error) error {
 	found, q := false, x.Entry
 	for _, t := range p.Info().Tables {

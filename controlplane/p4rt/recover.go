@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recoverer turns a panic of a handler into an error, so that the server goes on. Handlers unlock
-// with defer, so that no lock stays locked.
+// recoverer turns a panic of a handler into an error, so that the server keeps running. Handlers unlock with
+// defer, so that no lock stays locked after a panic.
 type recoverer struct {
 	log func(error)
 
@@ -22,7 +22,8 @@ type recoverer struct {
 	logged map[uintptr]bool // places whose panic was logged
 }
 
-// panicked is the answer to a request whose handler has panicked; a deferred function calls it.
+// panicked returns the error for a request whose handler has panicked. It must be called from the deferred
+// function.
 func (r *recoverer) panicked(method string, v any) error {
 	// The place is that of the panic: behind this one, the deferred function, and
 	// those of the runtime.

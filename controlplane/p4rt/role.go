@@ -11,21 +11,20 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Role says what a role may do.
+// Role says what the controllers of a role may do.
 type Role struct {
-	// Objects are the names, or aliases, of the tables, action profiles,
-	// counters, meters, registers, value sets and digests that the role may
-	// write; a direct counter or meter comes with its table.
+	// Objects are names or aliases of the tables, action profiles, counters, meters, registers, value sets and
+	// digests that the role may write. A direct counter or meter belongs to its table.
 	Objects []string
-	// Replication: multicast groups and clone sessions.
+	// Replication allows multicast groups and clone sessions.
 	Replication bool
-	// PacketIn and PacketOut: packets from and to the device.
+	// PacketIn and PacketOut allow packets from the device and to it.
 	PacketIn, PacketOut bool
-	// Pipeline: the role may set the pipeline.
+	// Pipeline allows setting the pipeline.
 	Pipeline bool
 }
 
-// scope is what the controllers of a role may do; nil: everything.
+// scope is what the controllers of a role may do; a nil scope allows everything.
 type scope struct {
 	Role
 	names map[string]bool
@@ -40,9 +39,9 @@ func (r Role) scope() *scope {
 	return s
 }
 
-// scopeOf reads a role's configuration: a P4Info with the objects that the role
-// may write. With a header packet_in or packet_out it takes part in packets
-// from or to the device, with platform properties in multicast and clones.
+// scopeOf reads a role's configuration: a P4Info with the objects that the role may write. A header packet_in
+// or packet_out in it allows packets from or to the device; platform properties allow multicast groups and
+// clone sessions.
 func scopeOf(config *anypb.Any) (*scope, error) {
 	if config == nil {
 		return nil, nil
@@ -77,7 +76,7 @@ func (s *scope) has(o *p4info.Object) bool {
 	return o != nil && (s.ids[o.ID] || s.names[o.Name] || s.names[o.Alias])
 }
 
-// allows reports whether the scope has an entity.
+// allows reports whether the role may write an entity.
 func (s *scope) allows(i *p4info.Info, e *p4v1.Entity) bool {
 	if s == nil {
 		return true

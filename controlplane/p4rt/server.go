@@ -20,40 +20,37 @@ import (
 )
 
 const (
-	// APIVersion is the version of P4Runtime that is served.
+	// APIVersion is the version of P4Runtime that the server implements.
 	APIVersion = "1.5.0"
-	// Port is the TCP port that IANA gave P4Runtime.
+	// Port is the TCP port that IANA assigned to P4Runtime.
 	Port = 9559
-	// MaxMessage is the longest message that the server takes, in bytes: room for the
-	// largest programs, and for about a million small updates. Longer ones fail with
-	// ResourceExhausted.
+	// MaxMessage is the longest message that the server accepts, in bytes. It has room for the largest
+	// programs, and for about a million small updates. The error for longer messages is ResourceExhausted.
 	MaxMessage = 64 << 20
-	// maxAnswer bounds one message of a Read's answer, and a list of digests, in bytes: below the
-	// 4 MiB that clients take by default.
+	// maxAnswer is the longest message of the answer to a Read, and the longest list of digests, in bytes. It
+	// is below the 4 MiB that clients accept by default.
 	maxAnswer = 1 << 20
-	// maxNotes is how many notifications and packets may wait for a client. maxQueue is how many
-	// bytes of them may wait for a primary, queueForSure for others. A primary has more
-	// than queueForSure only while less than maxPeerQueue bytes wait for all streams of its
-	// peer.
+	// maxNotes is the highest number of notifications and packets that wait for a client. maxQueue is the
+	// highest number of their bytes for a primary, queueForSure for other clients. A primary gets more than
+	// queueForSure only while less than maxPeerQueue bytes wait for all streams of its peer.
 	maxNotes     = 4096
 	maxQueue     = 16 << 20
 	queueForSure = 64 << 10
 	maxPeerQueue = 64 << 20
-	// maxStrays is how many messages a controller may send before its first claim.
+	// maxStrays is the number of messages that a controller may send before its first claim.
 	maxStrays = 16
-	// maxRoles is how many roles a device remembers beside the default role.
+	// maxRoles is the number of roles that a device keeps beside the default role.
 	maxRoles = 1000
 )
 
-// Config are the settings of a Server; the zero value is good.
+// Config holds the settings of a Server. The zero value is usable.
 type Config struct {
-	// Clock is for the timestamps of notifications; nil: the wall clock.
+	// Clock gives the timestamps of notifications; nil: the wall clock.
 	Clock clock.Clock
-	// MaxStreams is how many controllers may be connected for one device and
-	// role; 0: 64.
+	// MaxStreams is the highest number of controllers that are connected for one device and role; 0: 64.
 	MaxStreams int
-	// Roles are the roles beside the default role, and what they may do. nil: there is any
-	// role, and its controller says what it may do.
+	// Roles are the roles that exist beside the default role, and what each may do. If it is nil, a controller
+	// may claim any role, and its role configuration says what the role may do.
 	Roles map[string]Role
 }
 
@@ -67,7 +64,7 @@ type Server struct {
 	devices map[uint64]*device
 }
 
-// New is a server without devices.
+// New returns a server without devices.
 func New(cfg Config) *Server {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.NewWall()
@@ -76,10 +73,10 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, devices: map[uint64]*device{}}
 }
 
-// Options are the options with which a grpc.Server of this service should be made: sizes of
-// messages, limits of time, and probes that end streams of dead clients. A request whose
-// handler panics is answered INTERNAL, and log gets the stack, once for each place of a panic;
-// nil: it is not logged. The bounds on what a peer may have are in Listen.
+// Options returns the options that a grpc.Server for this service needs: sizes of messages, time limits, and
+// keepalive probes that end the streams of dead clients. A request whose handler panics gets the error
+// INTERNAL; log gets the stack, once for each place where a panic happened. log may be nil. The bounds on what
+// a peer may use are set by Listen.
 func Options(log func(error)) []grpc.ServerOption {
 	r := &recoverer{log: log}
 	return []grpc.ServerOption{
@@ -102,7 +99,7 @@ func Options(log func(error)) []grpc.ServerOption {
 // Register adds the service to a grpc.Server.
 func (s *Server) Register(g *grpc.Server) { p4v1.RegisterP4RuntimeServer(g, s) }
 
-// Add adds a device under an id, and listens to its events.
+// Add adds a device with an id above 0, and listens to its events.
 func (s *Server) Add(id uint64, dev Device) error {
 	if id == 0 {
 		return errors.New("p4runtime: device 0: ids begin with 1")
@@ -122,8 +119,7 @@ func (s *Server) Add(id uint64, dev Device) error {
 	return nil
 }
 
-// Close stops listening to the devices. The owner of the grpc.Server stops that
-// before.
+// Close stops listening to the devices. The owner of the grpc.Server has to stop that server first.
 func (s *Server) Close() {
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.devices))
@@ -154,7 +150,7 @@ func (s *Server) Capabilities(_ context.Context, r *p4v1.CapabilitiesRequest) (*
 	return &p4v1.CapabilitiesResponse{P4RuntimeApiVersion: APIVersion}, nil
 }
 
-// statusOf is an error with a canonical code.
+// statusOf returns an error as a gRPC status; its code is Internal if the error has none.
 func statusOf(err error) *status.Status {
 	if st, ok := status.FromError(err); ok {
 		return st

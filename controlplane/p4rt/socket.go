@@ -16,18 +16,17 @@ import (
 	"github.com/quillon/quillon/internal/own"
 )
 
-// SocketPrefix begins the address of a Unix socket, as gRPC has it.
+// SocketPrefix is the prefix of a Unix socket's address, as in gRPC.
 const SocketPrefix = "unix:"
 
-// SocketPath is where the socket of an instance is by default whose control socket is
-// at a path: in a directory beside, which is its owner's alone.
+// SocketPath returns the default path of the P4Runtime socket of an instance, given the path of its control
+// socket. The socket lies in a directory of its own that only its owner may enter.
 func SocketPath(control string) string {
 	return filepath.Join(filepath.Dir(control), "p4rt", filepath.Base(control))
 }
 
-// listenSocket opens a Unix socket that its owner and root alone can connect to. One that
-// a dead process left behind is replaced. The directory is made if its parent is
-// there.
+// listenSocket opens a Unix socket to which only its owner and root can connect. It replaces a socket that a
+// dead process has left. It makes the directory of the socket if the directory above exists.
 func listenSocket(path string) (net.Listener, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -47,7 +46,7 @@ func listenSocket(path string) (net.Listener, error) {
 	return l, err
 }
 
-// ofSocket finds out who connects to a socket of the user mine.
+// ofSocket returns a function that identifies the client of a connection to a socket of user mine.
 func ofSocket(mine int) func(net.Conn, credentials.AuthInfo) (*caller, error) {
 	return func(raw net.Conn, _ credentials.AuthInfo) (*caller, error) {
 		c, ok := raw.(syscall.Conn)
@@ -72,7 +71,7 @@ func ofSocket(mine int) func(net.Conn, credentials.AuthInfo) (*caller, error) {
 	}
 }
 
-// socketOf is the path of a Unix socket's address.
+// socketOf returns the path in the address of a Unix socket; ok is false for other addresses.
 func socketOf(address string) (path string, ok bool) {
 	path, ok = strings.CutPrefix(address, SocketPrefix)
 	if rest, two := strings.CutPrefix(path, "//"); two {

@@ -2,7 +2,7 @@ package p4rt
 
 import "sync/atomic"
 
-// Stats counts what a server did. Only Streams can fall.
+// Stats counts what a server did. All values only grow, except Streams.
 type Stats struct {
 	Streams           atomic.Int64 // controllers that are connected
 	ArbitrationErrors atomic.Uint64
@@ -26,11 +26,10 @@ type Stats struct {
 	CallsRefused      atomic.Uint64
 }
 
-// Stats are the server's counters.
+// Stats returns the server's counters.
 func (s *Server) Stats() *Stats { return &s.stats }
 
-// Each calls f for every counter with its name in snake case; gauge: it may
-// fall.
+// Each calls f for every counter, with its name in snake case. gauge says that the value may fall.
 func (s *Stats) Each(f func(name, help string, gauge bool, value float64)) {
 	f("streams", "Controllers that are connected.", true, float64(s.Streams.Load()))
 	for _, c := range []struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// refusal is an error with a canonical code.
+// refusal returns an error with a canonical code.
 func refusal(c codes.Code, text string) error { return &p4info.Error{Code: c, Text: text} }
 
 // Write implements the RPC.
@@ -58,7 +58,7 @@ func (s *Server) Write(ctx context.Context, r *p4v1.WriteRequest) (*p4v1.WriteRe
 	return &p4v1.WriteResponse{}, err
 }
 
-// write makes updates, and returns an error for each.
+// write makes updates, and returns an error for each; nil for those that were made.
 func (d *device) write(p Pipeline, scope *scope, updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) []error {
 	errs := make([]error, len(updates))
 	all := a != p4v1.WriteRequest_CONTINUE_ON_ERROR
@@ -122,19 +122,20 @@ func writeDigest(i *p4info.Info, m map[uint32]*p4v1.DigestEntry_Config, op p4v1.
 	return nil
 }
 
-// maxErrorText bounds the text of one update's error, in bytes. The status has the errors of all updates, and
-// clients bound the size of a status.
+// maxErrorText is the longest text of one update's error, in bytes. It is bounded because the status holds the
+// errors of all updates, and clients bound the size of a status.
 const maxErrorText = 240
 
-// Bounds on the headers that a client takes, in bytes. A status is among them. A client that says nothing takes unsaidHeaders, as those of
-// gRPC in Go do. Others take fewer than they say: gRPC in C++, and with it in Python, says 16 KiB and refuses some that are longer than half
-// of that, and all that are longer than four fifths where it says more.
+// Bounds on the headers that a client accepts, in bytes. A status is one of the headers. A client that
+// announces no bound gets unsaidHeaders, because gRPC in Go sends none. Other clients accept less than they
+// announce: gRPC in C++ and Python announces 16 KiB, and may refuse headers longer than half of that; if it
+// announces more, it refuses all that are longer than four fifths.
 const (
 	unsaidHeaders  = 16 << 20
 	defaultHeaders = 16 << 10
 )
 
-// room is how long the headers with a status may be for the client of a call.
+// room returns how long the headers with a status may be for the client of a call.
 func room(ctx context.Context) int {
 	c := connOf(ctx)
 	if c == nil {
@@ -150,15 +151,16 @@ func room(ctx context.Context) int {
 	}
 }
 
-// headersSize is at most how long the headers with a status are, with what gRPC and HTTP/2 add to each of them.
+// headersSize returns an upper bound of the length of the headers with a status, including what gRPC and HTTP/2
+// add to each of them.
 func headersSize(st *status.Status) int {
 	const names = len("grpc-status-details-bin") + len("grpc-message") + len("grpc-status") + len("content-type: application/grpc :status: 200") + 5*32
 	return names + base64.RawStdEncoding.EncodedLen(proto.Size(st.Proto())) + 3*len(st.Message())
 }
 
-// report is the status of a batch: nil, or Unknown with a p4.v1.Error for each of
-// its elements; bad is how many were refused. Where that does not fit into the room for it, texts are cut; where it does not fit without them the
-// code is ResourceExhausted, without errors, as the specification has it.
+// report returns the status of a batch: nil, or Unknown with a p4.v1.Error for each element. bad is the number
+// of elements that failed. If the status is longer than room, texts are cut; if it is too long even without
+// texts, the code is ResourceExhausted without errors, as the P4Runtime specification says.
 func report(what string, errs []error, room int) (bad int, err error) {
 	if !slices.ContainsFunc(errs, func(e error) bool { return e != nil }) {
 		return 0, nil
@@ -195,7 +197,7 @@ func report(what string, errs []error, room int) (bad int, err error) {
 		bad, len(errs), what, defaultHeaders/2+100*len(errs), first)
 }
 
-// cut is at most so many bytes of a text.
+// cut returns at most the first most bytes of a text.
 func cut(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -1,5 +1,6 @@
-// Package controller is two applications of P4Runtime controllers, for programs to begin with: a learning bridge by digests
-// (Learner) and a router by packets from and to the device (Router). Commands "quillon ctl learn" and "quillon ctl route" run them.
+// Package controller holds two P4Runtime controller applications to start from: Learner makes a learning bridge
+// from digests, and Router makes a router from packet-in and packet-out. The commands "quillon ctl learn" and
+// "quillon ctl route" run them.
 package controller
 
 import (
@@ -17,18 +18,17 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// Learner makes a bridge of a device that tells which source addresses it sees
-// where, as p4src's l2_bridge does: digest learn_t of src, vid and port. It writes
-// two tables: smac (vid, src: known, with the idle timeout) and dmac (vid, dst:
-// forward). An address that moves is moved; one whose entry in smac was idle for
-// its time is forgotten.
+// Learner turns a device into a learning bridge. The device's program must report source addresses with digest
+// learn_t (fields src, vid and port), as p4src's l2_bridge does. Learner writes two tables: smac (key vid, src;
+// action known, with the idle timeout) and dmac (key vid, dst; action forward). When an address shows up at
+// another port, Learner changes its entries; when the entry in smac was idle for the timeout, Learner deletes
+// both entries.
 type Learner struct {
-	// Idle is how long an address is kept that is not seen; 0: for ever.
+	// Idle is the time after which an address that sends nothing is deleted; 0: never.
 	Idle time.Duration
-	// Most is how many addresses are learnt, besides what the tables hold; 0:
-	// no other bound.
+	// Most is the highest number of addresses that are learnt; 0: only the size of the tables limits them.
 	Most int
-	// Report gets what is learnt and forgotten, in words; nil: nobody does.
+	// Report, if it is not nil, gets a line of text for each address that is learnt or deleted.
 	Report func(string)
 
 	info           *p4info.Info
@@ -40,7 +40,7 @@ type Learner struct {
 	full           bool             // and reported
 }
 
-// place is an address in a VLAN, both as canonical bytes.
+// place is a VLAN and a MAC address, both as canonical byte strings.
 type place struct{ vid, mac string }
 
 // Claim implements ctl.App.
@@ -72,7 +72,7 @@ func (l *Learner) Claim(d *ctl.Device) (err error) {
 	return d.Claim(l.smac, l.dmac)
 }
 
-// entryFor is a table's entry for p.
+// entryFor returns the entry of table t for p.
 func entryFor(t *p4info.Table, a *p4info.ActionRef, p place, port uint32, idle time.Duration) *p4v1.Entity {
 	exact := func(f p4info.Field, v string) *p4v1.FieldMatch {
 		return &p4v1.FieldMatch{FieldId: f.ID, FieldMatchType: &p4v1.FieldMatch_Exact_{Exact: &p4v1.FieldMatch_Exact{Value: []byte(v)}}}
@@ -83,7 +83,7 @@ func entryFor(t *p4info.Table, a *p4info.ActionRef, p place, port uint32, idle t
 	}}}
 }
 
-// entries are p's in both tables.
+// entries returns updates of type t for the entries of p in both tables.
 func (l *Learner) entries(t p4v1.Update_Type, p place, port uint32) []*p4v1.Update {
 	return []*p4v1.Update{
 		{Type: t, Entity: entryFor(l.dmac, l.forward, p, port, 0)},
@@ -91,7 +91,8 @@ func (l *Learner) entries(t p4v1.Update_Type, p place, port uint32) []*p4v1.Upda
 	}
 }
 
-// placeOf is what an entry of either table is about.
+// placeOf returns the address and the port of an entry of dmac or smac. ok is false if the key has another
+// shape; port is 0 if the action has not exactly one parameter.
 func placeOf(t *p4v1.TableEntry) (p place, port uint32, ok bool) {
 	if len(t.Match) != 2 {
 		return p, 0, false
@@ -103,8 +104,8 @@ func placeOf(t *p4v1.TableEntry) (p place, port uint32, ok bool) {
 	return p, port, true
 }
 
-// Begin implements ctl.App: it asks for the digest and takes over what the tables
-// hold, if they agree.
+// Begin implements ctl.App: it asks for the digest, and takes over the entries that the tables hold where the
+// two tables agree.
 func (l *Learner) Begin(ctx context.Context, s *ctl.Session) error {
 	l.at, l.full = map[place]uint32{}, false
 	var updates []*p4v1.Update
@@ -149,8 +150,8 @@ func (l *Learner) Begin(ctx context.Context, s *ctl.Session) error {
 	})
 }
 
-// Handle implements ctl.App. What the device may do with updates in another order is
-// avoided: of each address only the last news counts.
+// Handle implements ctl.App. It writes at most one change for each address, the last one, because a device may
+// carry out the updates of one request in any order.
 func (l *Learner) Handle(ctx context.Context, s *ctl.Session, messages []*p4v1.StreamMessageResponse) error {
 	const gone = ^uint32(0)
 	news := map[place]uint32{}
@@ -228,7 +229,7 @@ func (l *Learner) Handle(ctx context.Context, s *ctl.Session, messages []*p4v1.S
 // Tick implements ctl.App.
 func (l *Learner) Tick(context.Context, *ctl.Session) error { return nil }
 
-// write writes entries; that a table is full is no error.
+// write writes entries. It does not count a full table as an error.
 func (l *Learner) write(ctx context.Context, s *ctl.Session, updates []*p4v1.Update) error {
 	failed, err := s.Put(ctx, updates...)
 	if err != nil {

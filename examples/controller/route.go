@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/yaml"
 )
 
-// Routes are what routers shall do, by device. On disk they are YAML:
+// Routes holds the configuration of each router, by the name of its device. Its file is YAML:
 //
 //	s1:
 //	  interfaces:
@@ -32,8 +32,8 @@ import (
 //	    - {address: 10.0.2.2, mac: 02:00:00:00:02:02}
 type Routes map[string]*RouterConfig
 
-// RouterConfig is what one router shall do. Neighbours that are not named are asked
-// for by ARP.
+// RouterConfig is the configuration of one router. The router finds neighbours that are not in Neighbors by
+// ARP.
 type RouterConfig struct {
 	Interfaces []Interface
 	Routes     []Route
@@ -45,14 +45,15 @@ type MAC [6]byte
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// Interface is a port with an address of the router's.
+// Interface is a port of the router with its address.
 type Interface struct {
 	Port    uint32
 	MAC     MAC
 	Address netip.Prefix // the address, with the length of its network
 }
 
-// Route sends a prefix to one of several neighbours, a flow to one of them.
+// Route sends packets to a prefix through the neighbours in Via. With several neighbours, all packets of a flow
+// take the same one.
 type Route struct {
 	Prefix netip.Prefix
 	Via    []netip.Addr
@@ -202,7 +203,7 @@ func (c *RouterConfig) readNeighbor(n *yaml.Node) error {
 	return nil
 }
 
-// interfaceOf is the interface in whose network a is; nil: none.
+// interfaceOf returns the interface whose network contains a, or nil if none does.
 func (c *RouterConfig) interfaceOf(a netip.Addr) *Interface {
 	for i := range c.Interfaces {
 		if c.Interfaces[i].Address.Contains(a) {
@@ -217,7 +218,7 @@ func (c *RouterConfig) own(a netip.Addr) bool {
 	return slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.Address.Addr() == a })
 }
 
-// lookup is the neighbour to which a frame for a goes; not ok: there is no route.
+// lookup returns the neighbour to which a packet for a is sent. ok is false if no route leads to a.
 func (c *RouterConfig) lookup(a netip.Addr) (netip.Addr, bool) {
 	if c.interfaceOf(a) != nil {
 		return a, true
@@ -234,14 +235,13 @@ func (c *RouterConfig) lookup(a netip.Addr) (netip.Addr, bool) {
 	return best.Via[0], true
 }
 
-// Router makes a router of a device that runs p4src's ipv4_router or a program
-// with its tables (router_mac, port_mac, ipv4_lpm, ecmp, next_hop) and packet
-// headers. It answers ARP and echo requests for the router's addresses, finds its
-// neighbours by ARP and asks after them again, and keeps a few frames until they
-// are found.
+// Router turns a device into a router. The device runs p4src's ipv4_router, or a program with the same tables
+// (router_mac, port_mac, ipv4_lpm, ecmp, next_hop) and packet headers. Router answers ARP and echo requests for
+// its own addresses, finds neighbours by ARP and checks from time to time that they still answer, and keeps a
+// few frames for a neighbour until it has answered.
 type Router struct {
 	Config *RouterConfig
-	// Report gets news of neighbours, in words; nil: nobody does.
+	// Report, if it is not nil, gets a line of text for each change of a neighbour.
 	Report func(string)
 
 	info   *p4info.Info
@@ -295,7 +295,7 @@ func (r *Router) Claim(d *ctl.Device) error {
 	return err
 }
 
-// entities are all that the tables shall hold.
+// entities returns all entries that the tables should hold, by p4info.Key.
 func (r *Router) entities() (map[string]*p4v1.Entity, error) {
 	out := map[string]*p4v1.Entity{}
 	var failed error
@@ -349,7 +349,7 @@ func (r *Router) entities() (map[string]*p4v1.Entity, error) {
 	return out, failed
 }
 
-// group is the entry of a prefix with several next hops.
+// group returns the entry of a prefix with several next hops.
 func (r *Router) group(p netip.Prefix, hops []*neighbor) (*p4v1.Entity, error) {
 	var choices []string
 	for _, n := range hops {
@@ -359,7 +359,7 @@ func (r *Router) group(p netip.Prefix, hops []*neighbor) (*p4v1.Entity, error) {
 	return ctl.ParseEntity(r.info, p4v1.Update_INSERT, text)
 }
 
-// Begin implements ctl.App: what the tables hold tells the neighbours that were known.
+// Begin implements ctl.App. It finds the neighbours that were known before in the entries of the tables.
 func (r *Router) Begin(ctx context.Context, s *ctl.Session) error {
 	r.have, r.neighbors, r.budget = map[string]*p4v1.Entity{}, map[netip.Addr]*neighbor{}, errorsASecond
 	err := s.Entries(ctx, r.info, func(e *p4v1.Entity) error {
@@ -388,8 +388,8 @@ func (r *Router) Begin(ctx context.Context, s *ctl.Session) error {
 	return r.update(ctx, s)
 }
 
-// takeOver finds neighbours in what the device holds: a route to one address, and
-// its next hop at the right port.
+// takeOver adds a neighbour for each route to a single address whose next hop leaves by the port of the
+// address's network.
 func (r *Router) takeOver() {
 	type target struct {
 		mac  MAC
@@ -445,7 +445,7 @@ func (r *Router) known() []*neighbor {
 	return out
 }
 
-// freeID is an id that no next hop has.
+// freeID returns an id that no next hop has.
 func (r *Router) freeID() uint16 {
 	used := map[uint16]bool{}
 	for _, n := range r.known() {
@@ -458,7 +458,7 @@ func (r *Router) freeID() uint16 {
 	}
 }
 
-// update brings the tables to what they shall hold.
+// update writes the tables so that they hold what entities returns.
 func (r *Router) update(ctx context.Context, s *ctl.Session) error {
 	want, err := r.entities()
 	if err != nil {
@@ -471,7 +471,7 @@ func (r *Router) update(ctx context.Context, s *ctl.Session) error {
 	return nil
 }
 
-// Reasons in p4src's packet_in.
+// Reasons in the packet_in header of p4src's ipv4_router.
 const (
 	reasonNoTTL = 4
 	reasonToCPU = 5
@@ -513,7 +513,8 @@ func (r *Router) Handle(ctx context.Context, s *ctl.Session, messages []*p4v1.St
 	return nil
 }
 
-// Tick implements ctl.App: it asks again, and after neighbours that were long silent.
+// Tick implements ctl.App. It repeats ARP requests without an answer, and asks neighbours that have been silent
+// for a while.
 func (r *Router) Tick(ctx context.Context, s *ctl.Session) error {
 	r.now++
 	r.budget = errorsASecond
@@ -543,7 +544,7 @@ func (r *Router) Tick(ctx context.Context, s *ctl.Session) error {
 	return nil
 }
 
-// wanted reports whether a route goes by a.
+// wanted reports whether a route leads through a.
 func (r *Router) wanted(a netip.Addr) bool {
 	return slices.ContainsFunc(r.Config.Routes, func(x Route) bool { return slices.Contains(x.Via, a) })
 }
@@ -555,7 +556,7 @@ func (r *Router) lost(a netip.Addr, n *neighbor) {
 	n.known, n.frames, n.id = false, nil, 0
 }
 
-// ask begins to look for a neighbour; nil: there are too many.
+// ask starts to look for a neighbour, and returns it; it returns nil if the router has maxNeighbors already.
 func (r *Router) ask(s *ctl.Session, a netip.Addr) *neighbor {
 	n := r.neighbors[a]
 	if n != nil {
@@ -570,7 +571,7 @@ func (r *Router) ask(s *ctl.Session, a netip.Addr) *neighbor {
 	return n
 }
 
-// arp takes an ARP frame; changed says that a neighbour is new or has moved.
+// arp handles an ARP frame. changed is true if a neighbour is new or has another MAC address.
 func (r *Router) arp(s *ctl.Session, port uint32, frame []byte) (changed bool) {
 	b := frame[14:]
 	if len(b) < 28 || binary.BigEndian.Uint64(b)>>16 != 0x000108000604 {
@@ -611,7 +612,7 @@ func (r *Router) arp(s *ctl.Session, port uint32, frame []byte) (changed bool) {
 	return changed
 }
 
-// request asks for a neighbour's address: itself when it is known.
+// request sends an ARP request for a neighbour: to its MAC address if that is known, else as a broadcast.
 func (r *Router) request(s *ctl.Session, a netip.Addr, n *neighbor) {
 	i := r.Config.interfaceOf(a)
 	if i == nil {
@@ -627,7 +628,7 @@ func (r *Router) request(s *ctl.Session, a netip.Addr, n *neighbor) {
 	r.send(s, i.Port, f)
 }
 
-// arpFrame is an ARP frame to a station (RFC 826).
+// arpFrame returns an Ethernet frame with an ARP message (RFC 826).
 func arpFrame(op uint16, from MAC, fromIP netip.Addr, to MAC, toIP netip.Addr) []byte {
 	f := make([]byte, 0, 60)
 	f = append(f, to[:]...)
@@ -641,8 +642,8 @@ func arpFrame(op uint16, from MAC, fromIP netip.Addr, to MAC, toIP netip.Addr) [
 	return f[:60]
 }
 
-// ipv4 takes an IPv4 frame that the device did not forward itself. Its header is
-// whole, and its checksum right: the program saw to that.
+// ipv4 handles an IPv4 frame that the device gave to the controller. The program has checked that the header is
+// complete and its checksum is right.
 func (r *Router) ipv4(s *ctl.Session, port, reason uint32, frame []byte) {
 	b := frame[14:]
 	if len(b) < 20 || b[0]>>4 != 4 {
@@ -694,7 +695,7 @@ func (r *Router) ipv4(s *ctl.Session, port, reason uint32, frame []byte) {
 	}
 }
 
-// icmp sends an ICMP message back to where a frame came from.
+// icmp sends an ICMP message back to the sender of a frame.
 func (r *Router) icmp(s *ctl.Session, in *Interface, frame []byte, from, to netip.Addr, message []byte) {
 	f := make([]byte, 0, 14+20+len(message))
 	f = append(f, frame[6:12]...)
@@ -710,7 +711,7 @@ func (r *Router) icmp(s *ctl.Session, in *Interface, frame []byte, from, to neti
 	r.send(s, in.Port, append(f, message...))
 }
 
-// forward sends a frame that waited, as the device would have.
+// forward sends a frame that waited for a neighbour, changed as the device would have changed it.
 func (r *Router) forward(s *ctl.Session, out *Interface, n *neighbor, frame []byte) {
 	b := frame[14:]
 	if out == nil || b[8] <= 1 {
@@ -725,7 +726,7 @@ func (r *Router) forward(s *ctl.Session, out *Interface, n *neighbor, frame []by
 	r.send(s, out.Port, frame)
 }
 
-// send sends a frame out of a port. That it cannot be sent is seen elsewhere.
+// send sends a frame out of a port. It ignores the error because the end of the session is noticed elsewhere.
 func (r *Router) send(s *ctl.Session, port uint32, frame []byte) {
 	p := &p4v1.PacketOut{Payload: frame}
 	for _, f := range r.info.PacketOut.Fields {

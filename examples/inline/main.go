@@ -1,4 +1,4 @@
-// Command inline puts a network function of its own between two interfaces, or runs it over a capture:
+// Command inline runs a network function of its own between two interfaces, or over a capture:
 //
 //	inline eth1 eth2
 //	inline in.pcap out.pcap

@@ -1,6 +1,6 @@
 package p4
 
-// param is a parameter of an action: words at of the entry's data.
+// param is a parameter of an action. Its value begins at word at of the entry's data.
 type param struct{ at, bits int }
 
 // action is a compiled action.
@@ -25,8 +25,8 @@ func (a *action) run(k *packetState, data []uint64) {
 	execute(k, a.code)
 }
 
-// maxJumps is how often an action may jump. Loops of P4 have bounds; a JSON file may have
-// others.
+// maxJumps is the highest number of jumps in one run of an action. Loops in P4 have bounds; those of a JSON
+// file may have none.
 const maxJumps = 1 << 16
 
 func execute(k *packetState, code []step) {
@@ -49,7 +49,7 @@ func execute(k *packetState, code []step) {
 	}
 }
 
-// nodeKind is a sort of step of a pipeline.
+// nodeKind is a kind of node of a pipeline.
 type nodeKind uint8
 
 const (
@@ -58,7 +58,7 @@ const (
 	nodeAction
 )
 
-// node is a step of a pipeline.
+// node is a table, a condition or an action of a pipeline.
 type node struct {
 	kind  nodeKind
 	name  string
@@ -71,7 +71,7 @@ type node struct {
 	data  []uint64
 }
 
-// apply runs a pipeline from a node to its end.
+// apply runs a pipeline from node at to its end.
 func (s *Switch) apply(k *packetState, at int) {
 	for at != noNode && !k.exit {
 		n := &s.prog.nodes[at]
@@ -100,7 +100,7 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// applyTable looks up a table, runs the action found and returns the next node.
+// applyTable looks up a table, runs the action that it found, and returns the next node.
 func (s *Switch) applyTable(k *packetState, t *table) int {
 	d := t.def
 	e := t.lookup(k)

@@ -10,46 +10,51 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// What runs an app's frames: its argument exec.
+// Values of an app's argument exec, which says what runs its frames.
 const (
 	ExecEngine = "engine"
 	ExecAuto   = "auto"
 	ExecXDP    = "xdp"
 )
 
-// aheadLook is how often an app looks whether what runs its frames ahead of it is ready, aheadIdle how often it looks whether there is any.
+// aheadLook is how often an app asks its Ahead for what has become ready. aheadIdle is how often an app without
+// an Ahead runs its timer, and how often it reads an Ahead's counts.
 const (
 	aheadLook = 5 * clock.Duration(1e6)
 	aheadIdle = 100 * clock.Duration(1e6)
 )
 
-// Ahead runs an app's frames in the kernel, ahead of the app (package xdp). All of its methods are called by the app's worker, none at the same time as another.
+// Ahead runs an app's frames in the kernel, before the app sees them (package xdp). The app's worker calls all
+// methods, one at a time.
 type Ahead interface {
-	// Join tells it the queues of the ports whose frames come in by port number, and of those to which frames go. At first it is an error if it cannot run
-	// frames of any, and it must; with wait it returns when the program runs, or with an error if it cannot, and must.
+	// Join gives it the queues of the ports from which frames come, by port number, and of those to which
+	// frames go. In the first call it returns an error if it cannot run frames of any port although it must.
+	// With wait it returns when the program runs, or with an error if the program cannot run although it must.
 	Join(from, to map[int][]port.Port, now clock.Time, wait bool) error
-	// Use has it run frames by a Switch; nil: by none. Until it is ready all frames are the app's.
+	// Use gives it the Switch by which it runs frames; nil: it runs none. Until it is ready the app gets all
+	// frames.
 	Use(sw *Switch)
-	// Look takes what has become ready, and the time.
+	// Look takes over what has become ready, and tells it the time.
 	Look(now clock.Time)
-	// Links tells it the ports that have no link: frames to them are the app's.
+	// Links gives it the ports that have no link. The app gets frames to these ports.
 	Links(down map[uint32]bool)
-	// Counts are of all frames that it has finished, and given to the app.
+	// Counts returns how many frames it has finished, and how many it has given to the app, since its start.
 	Counts() (finished, given uint64)
-	// Report is what an app shows of it.
+	// Report returns what the app's report shows about it.
 	Report() any
 	// Leave ends it.
 	Leave()
 }
 
-// KindAhead is Kind, with what runs frames of apps ahead of them, if their argument exec is not engine; must: it is an error if that cannot be.
+// KindAhead is like Kind; apps whose argument exec is not engine get an Ahead from the function. must says that
+// it is an error if the Ahead cannot run frames.
 func KindAhead(ahead func(must bool) Ahead) *graph.Kind {
 	k := Kind()
 	k.New = func(env graph.Env, args graph.Args) (graph.App, error) { return newApp(env, args, ahead) }
 	return k
 }
 
-// frontOf is what runs frames ahead of an app, by its argument exec; nil: nothing does.
+// frontOf returns the Ahead that the argument exec asks for; nil: none.
 func (a *App) frontOf(args graph.Args) (Ahead, error) {
 	switch exec := args["exec"]; {
 	case exec != "" && !slices.Contains([]string{ExecEngine, ExecAuto, ExecXDP}, exec):
@@ -99,7 +104,7 @@ func (a *App) Hooks() graph.Hooks {
 	return graph.Hooks{Join: a.join, Leave: a.leave, Ahead: func() bool { return a.ahead != nil }, Scan: a.scan}
 }
 
-// join takes the ports that the app is linked to.
+// join handles the ports to which the app is linked.
 func (a *App) join(j graph.Joined, first bool) error {
 	delete(j.From, cpuInput) // frames of the controller
 	a.joined = &j
@@ -112,7 +117,7 @@ func (a *App) join(j graph.Joined, first bool) error {
 	return nil
 }
 
-// leave takes the program from before the ports.
+// leave ends the Ahead.
 func (a *App) leave() {
 	if a.ahead != nil {
 		a.ahead.Leave()
@@ -137,7 +142,7 @@ func (a *App) Tick(c *graph.Ctx) clock.Time {
 	return c.Now().Add(aheadLook)
 }
 
-// count counts the frames that the kernel has run since the last time.
+// count adds the frames that the kernel has run since the last call.
 func (a *App) count(c *graph.Ctx, finished, given uint64) {
 	c.Count(countFinished, finished-a.finished)
 	c.Count(countGiven, given-a.given)

@@ -14,13 +14,13 @@ import (
 	apptable "github.com/quillon/quillon/nf/table"
 )
 
-// Ports is how many numbered ports the app has: as many as v1model's port numbers of 9 bits name.
+// Ports is the number of numbered ports of the app: all numbers of v1model's 9-bit ports.
 const Ports = 1 << 9
 
 // cpuInput is the input for frames from the controller.
 const cpuInput = Ports
 
-// Reasons of the app. Those below numReasons are the engine's.
+// Reasons of the app. The numbers below numReasons are reasons of the engine.
 const (
 	reasonPacketIn graph.Reason = graph.Reason(numReasons) + iota - 1
 	reasonNoPort
@@ -41,7 +41,7 @@ var reasonHelp = [numReasons]string{
 	Asserted:    "an assert or an assume did not hold",
 }
 
-// reasonOf is the app's number of an engine's reason.
+// reasonOf returns the app's number for a reason of the engine.
 func reasonOf(r Reason) graph.Reason { return graph.Reason(r) - 1 }
 
 // Counters of the app.
@@ -53,7 +53,7 @@ const (
 	countGiven
 )
 
-// Kind declares the app.
+// Kind returns the declaration of the app.
 func Kind() *graph.Kind {
 	k := &graph.Kind{
 		Name:    "p4",
@@ -102,11 +102,11 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 	return k
 }
 
-// App is the app of kind p4.
+// App is an app of kind p4.
 type App struct {
 	sw *Switch // nil: no program yet
-	// programs counts the switches, so that a trace of another is not taken for
-	// one of this.
+	// programs counts the switches, so that trace records of an older switch are not taken for records of this
+	// one.
 	programs uint16
 	decls    []apptable.Decl // of its tables
 	cfg      Config
@@ -136,7 +136,7 @@ type App struct {
 	copies  []outgoing
 }
 
-// outgoing is a frame that leaves; buf nil: in the frame that came in.
+// outgoing is a frame that leaves. If buf is nil, the frame leaves in the buffer that came in.
 type outgoing struct {
 	port uint32
 	buf  *packet.Buf
@@ -191,12 +191,12 @@ func newApp(env graph.Env, args graph.Args, ahead func(must bool) Ahead) (graph.
 	return a, nil
 }
 
-// Switch is the switch that runs; nil: there is no program. Only the worker's goroutine may use
-// it, until the app gets another program.
+// Switch returns the switch that runs, or nil if the app has no program. Only the worker's goroutine may use
+// the switch, until the app gets another program.
 func (a *App) Switch() *Switch { return a.sw }
 
-// Load gives the app the program in a file that p4c-bm2-ss wrote. After an error the app's
-// program before goes on.
+// Load gives the app the program in a file that p4c-bm2-ss wrote. If it returns an error, the app keeps its
+// program.
 func (a *App) Load(json []byte) error {
 	p, err := Load(json)
 	if err != nil {
@@ -209,12 +209,11 @@ func (a *App) Load(json []byte) error {
 	return err
 }
 
-// NewSwitch is a switch with the app's settings, for Use. Any goroutine may
-// make one, at any time.
+// NewSwitch returns a switch with the app's settings, for Use. Any goroutine may call it at any time.
 func (a *App) NewSwitch(p *Program) (*Switch, error) { return NewSwitch(p, a.cfg) }
 
-// Use has the app run another switch from the next frame on; nil: none. Call it
-// between two breaths.
+// Use makes the app run another switch from the next frame on; nil: none. It must be called between two
+// breaths.
 func (a *App) Use(sw *Switch) {
 	if sw != nil {
 		sw.cfg.Digest = a.digest // the switch may have been made by the app before this one
@@ -228,8 +227,9 @@ func (a *App) Use(sw *Switch) {
 	}
 }
 
-// SetLinks says which of the app's ports have no link now, also to programs that it gets later: members of groups that watch them get no
-// packets, and the kernel sends none there. Call it between two breaths.
+// SetLinks sets which of the app's ports have no link, for this and later programs. Members of groups that
+// watch such a port get no packets, and the kernel sends no frames to it. It must be called between two
+// breaths.
 func (a *App) SetLinks(down map[uint32]bool) {
 	if maps.Equal(a.down, down) {
 		return
@@ -243,8 +243,8 @@ func (a *App) SetLinks(down map[uint32]bool) {
 	}
 }
 
-// OnDigest sets the function that the worker's goroutine calls with each digest of the
-// program; nil: none. The data is valid during the call.
+// OnDigest sets the function that the worker's goroutine calls with each digest of the program; nil: none. The
+// digest's data is valid only during the call.
 func (a *App) OnDigest(f func(Digest)) { a.onDigest = f }
 
 func (a *App) digest(d Digest) {
@@ -301,8 +301,8 @@ func (a *App) process(x *packet.Buf, port uint32) {
 	a.copies = a.copies[:0]
 }
 
-// emit takes a frame that leaves the switch. The first one goes into the buffer of the
-// frame that came in, as soon as the switch does not need that any more.
+// emit handles a frame that leaves the switch. The first one goes into the buffer of the frame that came in, as
+// soon as the switch does not need that buffer.
 func (a *App) emit(port uint32, frame []byte) {
 	if a.first.port == ^uint32(0) {
 		a.first.port = port
@@ -351,8 +351,8 @@ func (a *App) trace(e Event) {
 	a.c.Trace(a.cur, uint16(e.Kind), object, args[0], args[1], args[2])
 }
 
-// describe words a trace record: graph.Kind.Describe. Keys of more than two words and arguments of
-// more than three are not kept; an entry is shown as it is now.
+// describe returns the text of a trace record (graph.Kind.Describe). A record does not hold keys of more than
+// two words and arguments of more than three. An entry is shown in its present state.
 func describe(app graph.App, kind uint16, args [4]uint64) string {
 	a := app.(*App)
 	if a.sw == nil || uint16(args[0]>>48) != a.programs {
@@ -369,7 +369,7 @@ func describe(app graph.App, kind uint16, args [4]uint64) string {
 	return text
 }
 
-// Report is what an App shows of its state.
+// Report is the state of an App that graph.Reporter shows.
 type Report struct {
 	Tables  []TableReport     `json:"tables"`
 	Dropped map[string]uint64 `json:"dropped"`        // packets and copies, by reason
@@ -378,7 +378,7 @@ type Report struct {
 	Kernel  any               `json:"kernel,omitempty"` // with exec=xdp or auto: what runs there
 }
 
-// Warns is what a user should know at start; "": nothing.
+// Warns returns a warning for the user at the start, or "" if there is none.
 func (r Report) Warns() string {
 	if w, ok := r.Kernel.(interface{ Warns() string }); ok {
 		return w.Warns()
@@ -386,7 +386,7 @@ func (r Report) Warns() string {
 	return ""
 }
 
-// TableReport is the load of a table.
+// TableReport is the number of entries of a table.
 type TableReport struct {
 	Name    string `json:"name"`
 	Entries int    `json:"entries"`

@@ -31,14 +31,14 @@ func readBits(b []byte, off, n int) uint64 {
 	return v & mask64(n)
 }
 
-// load reads a field into word off of a header: from eight bytes at byte, without
-// the bits left of it, and then those right of it.
+// load reads a field into word off of a header: it reads eight bytes at byte, and removes left bits before the
+// field and then those after it.
 type load struct {
 	off, byte   uint32
 	left, right uint8
 }
 
-// planLoads makes the loads of a header type with fields that allow it.
+// planLoads plans the loads of a header type, if all its fields allow it.
 func (t *headerType) planLoads() {
 	if t.varbit != nil {
 		return
@@ -54,10 +54,10 @@ func (t *headerType) planLoads() {
 	t.loads = loads
 }
 
-// beyond is how many bytes behind a header its loads may touch.
+// beyond is the number of bytes after a header that its loads may read.
 const beyond = 7
 
-// readWide reads n bits at bit off of b as a number of words.
+// readWide reads n bits at bit off of b as a number of several words.
 func readWide(dst []uint64, b []byte, off, n int) {
 	for i := range dst {
 		w := min(64, n)
@@ -66,7 +66,7 @@ func readWide(dst []uint64, b []byte, off, n int) {
 	}
 }
 
-// bitWriter appends fields to bytes, most significant bit first.
+// bitWriter appends fields to a byte slice, most significant bit first.
 type bitWriter struct {
 	b   []byte
 	acc uint64
@@ -85,7 +85,7 @@ func (w *bitWriter) put(v uint64, n uint) {
 	w.acc, w.n = v&(1<<rest-1), rest
 }
 
-// putWide appends the lowest n bits of a number.
+// putWide appends the lowest n bits of a number of several words.
 func (w *bitWriter) putWide(v []uint64, n int) {
 	for n > 0 {
 		i := (n - 1) / 64
@@ -95,7 +95,7 @@ func (w *bitWriter) putWide(v []uint64, n int) {
 	}
 }
 
-// flush appends what is left, filled up with zeros to a byte.
+// flush appends the remaining bits, filled up with zeros to a whole byte.
 func (w *bitWriter) flush() {
 	for w.n >= 8 {
 		w.n -= 8
@@ -107,7 +107,7 @@ func (w *bitWriter) flush() {
 	w.acc, w.n = 0, 0
 }
 
-// putHeader appends a header as it is on the wire.
+// putHeader appends a header in its form on the wire.
 func (w *bitWriter) putHeader(k *packetState, t *headerType, base int) {
 	for _, f := range t.fields {
 		at := base + f.off

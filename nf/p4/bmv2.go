@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// BMv2Add is the line of bmv2's simple_switch_CLI that adds an entry to a table
-// without an action profile.
+// BMv2Add returns the line for bmv2's simple_switch_CLI that adds an entry to a table without an action
+// profile.
 func BMv2Add(t TableInfo, e Entry) string {
 	var line strings.Builder
 	fmt.Fprintf(&line, "table_add %s %s", t.Name, e.Action.Name)
@@ -35,8 +35,7 @@ func BMv2Add(t TableInfo, e Entry) string {
 	return line.String()
 }
 
-// BMv2Args are the arguments of an action as simple_switch_CLI takes them, with
-// a space in front of each.
+// BMv2Args returns the arguments of an action as simple_switch_CLI takes them, each with a space before it.
 func BMv2Args(a Action) string {
 	var args strings.Builder
 	for _, v := range a.Args {

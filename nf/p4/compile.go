@@ -43,31 +43,31 @@ func (l *compiler) compile(ops []jsonOp) []step {
 	return code
 }
 
-// call is a primitive of an action, to be compiled.
+// call is a primitive of an action that is being compiled.
 type call struct {
 	*compiler
 	jsonOp
 	of int
 }
 
-// number is a parameter that is a number, index one that is an index, a width or a
-// distance, and place one to which something is assigned.
+// number returns parameter i as a number, index as an index, a width or a distance, and place as the
+// destination of an assignment.
 func (c call) number(i int) *expr { return c.expression(&c.Parameters[i], sortData) }
 func (c call) index(i int) lowFn  { return c.g.index(c.number(i)) }
 func (c call) place(i int) *expr  { return c.target(c.number(i)) }
 
-// name is a parameter that names an object.
+// name returns parameter i as the name of an object.
 func (c call) name(i int) string { return c.Parameters[i].inner().text }
 
-// two are the first two parameters, of a sort.
+// two returns the first two parameters, both of sort s.
 func (c call) two(s sort) (a, b *expr) {
 	return c.expression(&c.Parameters[0], s), c.expression(&c.Parameters[1], s)
 }
 
-// assign stores a value at the first parameter.
+// assign stores a value in the first parameter.
 func (c call) assign(e *expr) step { return step{run: c.g.store(c.place(0), e)} }
 
-// primitives are the primitives with how many parameters they have.
+// primitives are the primitives with the numbers of their parameters.
 var primitives = map[string]struct {
 	params  int
 	compile func(c call) step
@@ -164,7 +164,7 @@ func (c call) assignUnionStack() step {
 	}}
 }
 
-// jump goes to the primitive whose number is a parameter. With a test it goes there when the test fails.
+// jump jumps to the primitive whose number is parameter i. With a test it jumps when the test fails.
 func (c call) jump(i int, test testFn) step {
 	to, ok := c.number(i).constant()
 	if !ok || to > uint64(c.of) {
@@ -187,7 +187,7 @@ func (c call) assert() step {
 	}}
 }
 
-// markToDrop takes a header that may be a copy of standard_metadata, copied back later.
+// markToDrop compiles mark_to_drop. Its header may be a copy of standard_metadata that is copied back later.
 func (c call) markToDrop() step {
 	h := c.expression(&c.Parameters[0], sortHeader).hdr
 	spec, group := stdFieldOf(h, "egress_spec"), stdFieldOf(h, "mcast_grp")
@@ -231,7 +231,7 @@ func (c call) removeHeader() step {
 	}}
 }
 
-// request asks for something with a list of fields.
+// request returns a step that stores the id of a field list, as a request to the architecture.
 func request(id lowFn, of func(k *packetState) *uint32) step {
 	return step{run: func(k *packetState) { *of(k) = uint32(id(k) & 0xffff) }}
 }
@@ -249,10 +249,10 @@ func (c call) cut() step {
 	return step{run: func(k *packetState) { k.truncate = int(min(uint64(k.truncate), size(k))) }}
 }
 
-// condition compiles a parameter that is true, or not 0.
+// condition compiles a parameter that is a bool, or a number that counts as true if it is not 0.
 func (l *compiler) condition(v *jsonValue) testFn { return l.g.test(l.truth(v)) }
 
-// truth reads what is true, or not 0.
+// truth reads a bool, or a number that counts as true if it is not 0.
 func (l *compiler) truth(v *jsonValue) *expr {
 	e := l.expr(v)
 	if e.sort == sortData {
@@ -283,7 +283,7 @@ func (k *packetState) assignUnion(to, from *union) {
 	}
 }
 
-// assignVarbit copies a varbit with its length.
+// assignVarbit copies a varbit field and its length.
 func (l *compiler) assignVarbit(a, b *expr) step {
 	if a.fld == nil || b.fld == nil || !a.fld.varbit || !b.fld.varbit {
 		l.fail("want two fields of variable length")
@@ -341,8 +341,7 @@ func (c call) shift() step {
 	}}
 }
 
-// shift moves headers of w words by n places, up or down, and clears the places that
-// become free.
+// shift moves headers of w words by n places, up or down, and clears the places that become free.
 func (k *packetState) shift(bases []int, w, n int, up bool) {
 	for i := range bases {
 		to, from := bases[i], i+n
@@ -357,7 +356,7 @@ func (k *packetState) shift(bases []int, w, n int, up bool) {
 	}
 }
 
-// message makes a log message.
+// message registers the format of a log message.
 func (l *compiler) message(format string) *logMessage {
 	m := &logMessage{format: format, index: len(l.p.logs)}
 	l.p.logs = append(l.p.logs, m)
@@ -375,14 +374,14 @@ func (c call) logMessage() step {
 	return step{run: m.log}
 }
 
-// computed is a scratch word for a number that Go code computes, and a function that stores the number at
-// the first parameter.
+// computed returns a scratch word for a number that Go code computes, and a function that stores the number in
+// parameter to.
 func (c call) computed(to int) (at int, store func(k *packetState)) {
 	at = c.g.words(1)
 	return at, c.g.store(c.place(to), &expr{op: opScratch, idx: at, bits: 64})
 }
 
-// random stores a number between the second and the third parameter; nothing when the third is
+// random stores a random number between the second and the third parameter. It stores nothing if the third is
 // smaller.
 func (c call) random() step {
 	at, store := c.computed(0)
@@ -397,7 +396,7 @@ func (c call) random() step {
 	}}
 }
 
-// uniform is a number from 0 to most.
+// uniform returns a random number from 0 to most.
 func uniform(r *rand.Rand, most uint64) uint64 {
 	if most == ^uint64(0) {
 		return r.Uint64()
@@ -416,7 +415,7 @@ func (c call) hashed() step {
 	}}
 }
 
-// An index of a counter or a meter that is too large does nothing.
+// A counter or a meter ignores an index that is too large.
 
 func (c call) count() step {
 	i, index := find(c.document, c.ctrs, "counter", c.name(0)), c.index(1)
@@ -442,13 +441,12 @@ func (c call) meter() step {
 	}}
 }
 
-// cell is a cell of a register, both parameters.
+// cell returns the cell of a register; register and index are the numbers of the parameters.
 func (c call) cell(register, index int) *expr {
 	return c.cellExpr(c.name(register), c.number(index))
 }
 
-// readRegister reads a register; an index that is too large leaves the
-// destination as it is.
+// readRegister reads a register. If the index is too large, the destination keeps its value.
 func (c call) readRegister() step {
 	to, cell := c.place(0), c.cell(1, 2)
 	where := c.g.where(cell)
@@ -473,7 +471,7 @@ func (c call) readRegister() step {
 
 func (c call) writeRegister() step { return step{run: c.g.store(c.cell(0, 1), c.number(2))} }
 
-// target checks that e may be assigned to.
+// target returns e if a value may be assigned to it, else loading fails.
 func (l *compiler) target(e *expr) *expr {
 	switch e.op {
 	case opField, opMember, opLast, opRegister:

@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// named finds an object by name.
+// named returns the index of the object with a name.
 func named[T any](list []T, what, name string, of func(T) string) (int, error) {
 	if i := slices.IndexFunc(list, func(x T) bool { return of(x) == name }); i >= 0 {
 		return i, nil
@@ -17,8 +17,8 @@ func named[T any](list []T, what, name string, of func(T) string) (int, error) {
 	return 0, fmt.Errorf("%s %s: %w", what, name, ErrNotFound)
 }
 
-// entries are the tables with their entries, default entries, direct counters and direct meters. Who controls the switch
-// changes them; applyTable looks up rows and counts.
+// entries holds the tables with their entries, default entries, direct counters and direct meters. The
+// controller of the switch changes them through its methods; applyTable looks up rows and counts in them.
 type entries struct {
 	*common
 	*actionProfiles
@@ -33,7 +33,7 @@ func (s *entries) table(name string) (*table, error) {
 	return s.tables[i], nil
 }
 
-// entry finds a live entry.
+// entry returns the table and the row of an entry, or an error if there is no such entry.
 func (s *entries) entry(name string, h Handle) (*table, uint32, error) {
 	t, err := s.table(name)
 	if err != nil {
@@ -45,8 +45,8 @@ func (s *entries) entry(name string, h Handle) (*table, uint32, error) {
 	return t, uint32(h), nil
 }
 
-// target resolves what an entry, or a default entry, does: it writes the
-// action's data, and returns the action or the places of a member or group.
+// target finds out what an entry, or a default entry, does. It writes the action's arguments to data, and
+// returns the action, or the place of the member or group.
 func (s *entries) target(d *tableDef, e *Entry, data []uint64) (act *action, memberAt, groupAt uint32, err error) {
 	if d.profile < 0 {
 		if e.Member != 0 || e.Group != 0 {
@@ -75,7 +75,7 @@ func (s *entries) target(d *tableDef, e *Entry, data []uint64) (act *action, mem
 	return nil, 0, g.at, nil
 }
 
-// hold counts the use of a member or group, by n.
+// hold adds n to the number of uses of a member or group.
 func (s *entries) hold(d *tableDef, memberAt, groupAt uint32, n int) {
 	if memberAt != 0 {
 		s.profiles[d.profile].memberAt.list[memberAt-1].uses += n
@@ -85,8 +85,9 @@ func (s *entries) hold(d *tableDef, memberAt, groupAt uint32, n int) {
 	}
 }
 
-// Fix says what the JSON does not: whether the entries of a table are the program's for good, as "const entries" are and "entries" are not,
-// also when there are none; and how many it takes, where the JSON counts the program's only. size below that number does not matter.
+// Fix sets what the JSON does not say about a table: whether controllers may change its entries (fixed is true
+// for "const entries", also if there are none, and false for "entries"), and how many entries it holds, because
+// the JSON counts only the program's entries for such tables. A size below that number has no effect.
 func (s *entries) Fix(name string, fixed bool, size int) error {
 	t, err := s.table(name)
 	if err == nil {
@@ -95,7 +96,7 @@ func (s *entries) Fix(name string, fixed bool, size int) error {
 	return err
 }
 
-// Insert adds an entry to a table.
+// Insert adds an entry to a table, and returns its handle.
 func (s *entries) Insert(name string, e Entry) (Handle, error) {
 	t, err := s.table(name)
 	if err != nil {
@@ -149,7 +150,7 @@ func (d *tableDef) checkTimeout(t clock.Duration) error {
 	return nil
 }
 
-// add fills a new row.
+// add stores an entry in a free row.
 func (t *table) add(p parsedKey, priority int32, r row, data []uint64) uint32 {
 	e := t.alloc()
 	r.prio, r.prefix, r.live = priority, int16(min(p.prefix, math.MaxInt16)), true
@@ -174,8 +175,7 @@ func (t *table) preset(e presetEntry) error {
 	return nil
 }
 
-// Modify gives an entry another action, member or group, and timeout. The key
-// of e does not matter.
+// Modify gives an entry another action, member or group, and another timeout. It ignores the key of e.
 func (s *entries) Modify(name string, h Handle, e Entry) error {
 	t, i, err := s.entry(name, h)
 	if err != nil {
@@ -234,7 +234,7 @@ func (s *entries) Delete(name string, h Handle) error {
 	return nil
 }
 
-// Find is the entry with this key and priority.
+// Find returns the entry with a key and a priority.
 func (s *entries) Find(name string, key []Match, priority int32) (Handle, error) {
 	t, err := s.table(name)
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *entries) Find(name string, key []Match, priority int32) (Handle, error)
 	return Handle(e), nil
 }
 
-// Len is the number of entries of a table.
+// Len returns the number of entries of a table.
 func (s *entries) Len(name string) (int, error) {
 	t, err := s.table(name)
 	if err != nil {
@@ -260,8 +260,7 @@ func (s *entries) Len(name string) (int, error) {
 	return t.n, nil
 }
 
-// Get is an entry as it was inserted, with values in as many bytes as their
-// fields need.
+// Get returns an entry as it was inserted, each value in as many bytes as its field needs.
 func (s *entries) Get(name string, h Handle) (Entry, error) {
 	t, i, err := s.entry(name, h)
 	if err != nil {
@@ -305,8 +304,8 @@ func describeAction(a *action, data []uint64) Action {
 	return x
 }
 
-// Entries calls yield for every entry of a table, until it returns false.
-// The table must not change meanwhile.
+// Entries calls yield for every entry of a table until yield returns false. The table must not be changed
+// meanwhile.
 func (s *entries) Entries(name string, yield func(Handle, Entry) bool) error {
 	t, err := s.table(name)
 	if err != nil {
@@ -320,9 +319,9 @@ func (s *entries) Entries(name string, yield func(Handle, Entry) bool) error {
 	return nil
 }
 
-// EntriesFrom is Entries from an entry on, or from the next one if the entry was deleted: a
-// walk may pause, and go on behind its last entry after the table has
-// changed. It returns where to go on, and whether there may be more entries.
+// EntriesFrom is like Entries, and begins with entry from, or with the next one if that was deleted. A walk may
+// therefore pause, and continue after the table was changed. EntriesFrom returns the handle with which to
+// continue, and whether there may be more entries.
 func (s *entries) EntriesFrom(name string, from Handle, yield func(Handle, Entry) bool) (next Handle, more bool, err error) {
 	t, err := s.table(name)
 	if err != nil {
@@ -336,8 +335,8 @@ func (s *entries) EntriesFrom(name string, from Handle, yield func(Handle, Entry
 	return Handle(len(t.rows)), false, nil
 }
 
-// SetDefault sets what a table does for a packet that no entry matches. Key and
-// priority of e do not matter.
+// SetDefault sets the default entry of a table, which is used for packets that match no entry. It ignores key
+// and priority of e.
 func (s *entries) SetDefault(name string, e Entry) error {
 	t, err := s.table(name)
 	if err != nil {
@@ -362,7 +361,7 @@ func (s *entries) SetDefault(name string, e Entry) error {
 	return nil
 }
 
-// ResetDefault gives a table the default entry of the program again.
+// ResetDefault restores the default entry that the program gives a table.
 func (s *entries) ResetDefault(name string) error {
 	t, err := s.table(name)
 	if err != nil {
@@ -374,7 +373,7 @@ func (s *entries) ResetDefault(name string) error {
 	return nil
 }
 
-// Default is the default entry of a table; false: there is none.
+// Default returns the default entry of a table, and whether it has one.
 func (s *entries) Default(name string) (Entry, bool, error) {
 	t, err := s.table(name)
 	if err != nil {
@@ -391,7 +390,7 @@ func (s *entries) Default(name string) (Entry, bool, error) {
 	return Entry{}, false, nil
 }
 
-// row finds a live entry, or the default entry, and its number for a follower.
+// row returns the table and the row of an entry; the row of the default entry is defaultRow.
 func (s *entries) row(name string, h Handle) (*table, int, error) {
 	if h == DefaultEntry {
 		t, err := s.table(name)
@@ -401,7 +400,7 @@ func (s *entries) row(name string, h Handle) (*table, int, error) {
 	return t, int(i), err
 }
 
-// counter finds the direct counter of an entry.
+// counter returns the direct counter of an entry.
 func (s *entries) counter(name string, h Handle) (*table, int, *Count, error) {
 	t, i, err := s.row(name, h)
 	switch {
@@ -415,7 +414,8 @@ func (s *entries) counter(name string, h Handle) (*table, int, *Count, error) {
 	return t, i, &t.count[i], nil
 }
 
-// EntryCount is what the direct counter of an entry counted. That of DefaultEntry counts misses; bmv2 counts none.
+// EntryCount returns the direct counter of an entry. The counter of DefaultEntry counts misses; bmv2 counts
+// none.
 func (s *entries) EntryCount(name string, h Handle) (Count, error) {
 	t, i, c, err := s.counter(name, h)
 	if err != nil {
@@ -434,7 +434,7 @@ func (s *entries) SetEntryCount(name string, h Handle, to Count) error {
 	return err
 }
 
-// entryMeter finds the direct meter of an entry.
+// entryMeter returns the direct meter of an entry.
 func (s *entries) entryMeter(name string, h Handle) (*table, *meter, error) {
 	t, i, err := s.row(name, h)
 	switch {
@@ -448,8 +448,8 @@ func (s *entries) entryMeter(name string, h Handle) (*table, *meter, error) {
 	return t, &t.meter[i], nil
 }
 
-// EntryMeter is the configuration of an entry's direct meter; none: all green. Of DefaultEntry none means that what a
-// miss finds in the meter's result stays there, as in bmv2.
+// EntryMeter returns the configuration of an entry's direct meter. Without rates all packets are green; with
+// DefaultEntry they leave the meter's result field unchanged, as in bmv2.
 func (s *entries) EntryMeter(name string, h Handle) ([]Rate, error) {
 	_, m, err := s.entryMeter(name, h)
 	if err != nil {
@@ -458,8 +458,8 @@ func (s *entries) EntryMeter(name string, h Handle) ([]Rate, error) {
 	return m.config(), nil
 }
 
-// SetEntryMeter configures the direct meter of an entry, or of DefaultEntry: the committed rate and the
-// peak rate; none resets it.
+// SetEntryMeter configures the direct meter of an entry, or of DefaultEntry: first the committed rate, then the
+// peak rate. Without rates it resets the meter.
 func (s *entries) SetEntryMeter(name string, h Handle, rates ...Rate) error {
 	t, m, err := s.entryMeter(name, h)
 	if err == nil {
@@ -483,8 +483,7 @@ func checkRates(d *meterDef, rates []Rate) error {
 	return nil
 }
 
-// EntryIdle is how long an entry has not been hit, at the time of the last
-// packet.
+// EntryIdle returns how long an entry has not been hit, at the time of the last packet.
 func (s *entries) EntryIdle(name string, h Handle) (clock.Duration, error) {
 	t, i, err := s.entry(name, h)
 	if err != nil {
@@ -497,9 +496,9 @@ func (s *entries) EntryIdle(name string, h Handle) (clock.Duration, error) {
 	return s.now.Sub(t.uses[i].hit), nil
 }
 
-// ExpiredFrom looks at n entries of a table, from one on, calls yield for those that were not hit for
-// their timeout, and starts their timeout again. It returns where to go on; false: these were
-// the last.
+// ExpiredFrom looks at n entries of a table, beginning with entry from. It calls yield for those that were not
+// hit during their timeout, and starts their timeout again. It returns the entry with which to continue; more
+// is false if there are no more entries.
 func (s *entries) ExpiredFrom(name string, from Handle, n int, yield func(Handle, Entry)) (next Handle, more bool, err error) {
 	t, err := s.table(name)
 	if err != nil {
@@ -516,8 +515,9 @@ func (s *entries) ExpiredFrom(name string, from Handle, n int, yield func(Handle
 	return Handle(end), end < len(t.uses), nil
 }
 
-// arrays are the indirect counters, the meters and the registers, by their places in the program, and the members of value sets. Who controls
-// the switch reads and sets them; primitives and parser states take cells and members from here.
+// arrays holds the indirect counters, the meters and the registers, by their index in the program, and the
+// members of value sets. The controller of the switch reads and sets them; primitives and parser states use the
+// cells and members.
 type arrays struct {
 	*common
 	registers [][]uint64 // by group
@@ -526,7 +526,7 @@ type arrays struct {
 	vsets     []valueSet
 }
 
-// cell finds an element of an array.
+// cell returns the index of an array, and checks that the array has the element.
 func cell[T interface{ info() *ArrayInfo }](list []T, what, name string, index int) (int, error) {
 	i, err := named(list, what, name, func(x T) string { return x.info().Name })
 	if err != nil {
@@ -542,7 +542,7 @@ func (a *arrayDef) info() *ArrayInfo    { return &a.ArrayInfo }
 func (r *registerDef) info() *ArrayInfo { return &r.ArrayInfo }
 func (m *meterDef) info() *ArrayInfo    { return &m.ArrayInfo }
 
-// Count is an indirect counter.
+// Count returns an element of an indirect counter.
 func (s *arrays) Count(name string, index int) (Count, error) {
 	i, err := cell(s.prog.counters, "counter", name, index)
 	if err != nil {
@@ -556,7 +556,7 @@ func (s *arrays) Count(name string, index int) (Count, error) {
 	return c, nil
 }
 
-// SetCount sets an indirect counter.
+// SetCount sets an element of an indirect counter.
 func (s *arrays) SetCount(name string, index int, c Count) error {
 	i, err := cell(s.prog.counters, "counter", name, index)
 	if err != nil {
@@ -569,7 +569,7 @@ func (s *arrays) SetCount(name string, index int, c Count) error {
 	return nil
 }
 
-// Register is a register's value, big-endian.
+// Register returns the value of a register, big-endian.
 func (s *arrays) Register(name string, index int) ([]byte, error) {
 	i, err := cell(s.prog.registers, "register", name, index)
 	if err != nil {
@@ -583,7 +583,7 @@ func (s *arrays) Register(name string, index int) ([]byte, error) {
 	return bigEndian(d.at(s.registers, index), d.Bits), nil
 }
 
-// SetRegister sets a register.
+// SetRegister sets a register to a value, big-endian.
 func (s *arrays) SetRegister(name string, index int, value []byte) error {
 	i, err := cell(s.prog.registers, "register", name, index)
 	if err != nil {
@@ -602,7 +602,7 @@ func (s *arrays) SetRegister(name string, index int, value []byte) error {
 	return nil
 }
 
-// Meter is the configuration of an indirect meter; none: all green.
+// Meter returns the configuration of an indirect meter. Without rates all packets are green.
 func (s *arrays) Meter(name string, index int) ([]Rate, error) {
 	i, err := cell(s.prog.meters, "meter", name, index)
 	if err != nil {
@@ -614,8 +614,8 @@ func (s *arrays) Meter(name string, index int) ([]Rate, error) {
 	return s.meters[i][index].config(), nil
 }
 
-// SetMeter configures an indirect meter: the committed rate and the peak rate;
-// none resets it.
+// SetMeter configures an indirect meter: first the committed rate, then the peak rate. Without rates it resets
+// the meter.
 func (s *arrays) SetMeter(name string, index int, rates ...Rate) error {
 	i, err := cell(s.prog.meters, "meter", name, index)
 	if err != nil {
@@ -633,15 +633,17 @@ func (s *arrays) SetMeter(name string, index int, rates ...Rate) error {
 	return nil
 }
 
-// ValueMember is a member of a value set: what the fields of a transition's key must be, one behind the other without gaps, big-endian.
+// ValueMember is a member of a value set: the values of the fields of a transition's key, one after the other
+// without gaps, big-endian.
 type ValueMember struct {
 	Value []byte
-	// Mask are the bits that count; nil: all but those of Ranges.
+	// Mask has the bits that are compared; nil: all bits except those of Ranges.
 	Mask   []byte
 	Ranges []ValueRange
 }
 
-// ValueRange is a field of the key that must be from Low to High. Shift is how many bits of the key follow it.
+// ValueRange says that a field of the key must be between Low and High, inclusive. Shift is the number of bits
+// of the key after the field.
 type ValueRange struct {
 	Shift, Bits int
 	Low, High   []byte
@@ -686,7 +688,7 @@ func (s *arrays) SetValueSet(name string, members []ValueMember) error {
 	return nil
 }
 
-// ValueSet is the members of a parser's value set, as they were set.
+// ValueSet returns the members of a parser's value set as they were set.
 func (s *arrays) ValueSet(name string) ([]ValueMember, error) {
 	i, err := named(s.prog.vsets, "value set", name, func(d *valueSetDef) string { return d.name })
 	if err != nil {
@@ -699,15 +701,15 @@ func (s *arrays) ValueSet(name string) ([]ValueMember, error) {
 	return all, nil
 }
 
-// replication says where copies of a packet go. Who controls the switch sets it; the pipelines ask session and replicas for each
-// packet that is cloned or sent to a group.
+// replication says where copies of a packet go. The controller of the switch sets it. The pipelines call
+// session and replicas for each packet that is cloned or sent to a group.
 type replication struct {
 	*common
 	groups   [][]Replica // by number; none: no such group
 	sessions []session   // by number
 }
 
-// SetMulticast sets the replicas of a multicast group; none deletes it.
+// SetMulticast sets the replicas of a multicast group. Without replicas it deletes the group.
 func (s *replication) SetMulticast(group uint32, replicas []Replica) error {
 	if group == 0 || group > 0xffff {
 		return invalid("multicast group %d: groups are 1 to %d", group, 0xffff)
@@ -716,10 +718,10 @@ func (s *replication) SetMulticast(group uint32, replicas []Replica) error {
 	return nil
 }
 
-// Multicast is the replicas of a multicast group.
+// Multicast returns the replicas of a multicast group.
 func (s *replication) Multicast(group uint32) []Replica { return slices.Clone(s.replicas(group)) }
 
-// SetSession sets a clone session (a mirroring session): 0 to 32767.
+// SetSession sets a clone session (a mirroring session). Ids are 0 to 32767.
 func (s *replication) SetSession(id uint32, ses Session) error {
 	if id > 0x7fff {
 		return invalid("clone session %d: the highest is %d", id, 0x7fff)
@@ -732,7 +734,7 @@ func (s *replication) SetSession(id uint32, ses Session) error {
 	return nil
 }
 
-// Session is a clone session; false: there is none.
+// Session returns a clone session, and whether it exists.
 func (s *replication) Session(id uint32) (Session, bool) {
 	ses, ok := s.session(id)
 	ses.Replicas = slices.Clone(ses.Replicas)
@@ -748,8 +750,8 @@ func (s *replication) DeleteSession(id uint32) error {
 	return nil
 }
 
-// actionProfiles are the action profiles with their members and groups, and the ports that are down, which groups avoid.
-// Who controls the switch changes them; entries take members and groups from here.
+// actionProfiles holds the action profiles with their members and groups, and the ports that are down, whose
+// members groups avoid. The controller of the switch changes them; entries refer to members and groups in them.
 type actionProfiles struct {
 	profiles []*profile
 	down     map[uint32]bool // ports
@@ -790,7 +792,7 @@ func (s *actionProfiles) SetMember(profile string, id uint32, a Action) error {
 	return nil
 }
 
-// Member is the action of a member.
+// Member returns the action of a member.
 func (s *actionProfiles) Member(profile string, id uint32) (Action, error) {
 	p, err := s.profile(profile)
 	if err != nil {
@@ -803,7 +805,7 @@ func (s *actionProfiles) Member(profile string, id uint32) (Action, error) {
 	return describeAction(m.act, m.data), nil
 }
 
-// Members are the ids of a profile's members, ascending.
+// Members returns the ids of a profile's members, ascending.
 func (s *actionProfiles) Members(profile string) ([]uint32, error) {
 	p, err := s.profile(profile)
 	if err != nil {
@@ -816,7 +818,7 @@ func sortedIDs[V any](m map[uint32]V) []uint32 {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// DeleteMember removes a member that no entry and no group uses.
+// DeleteMember removes a member. It returns ErrInUse if an entry or a group uses the member.
 func (s *actionProfiles) DeleteMember(profile string, id uint32) error {
 	p, err := s.profile(profile)
 	if err != nil {
@@ -834,8 +836,7 @@ func (s *actionProfiles) DeleteMember(profile string, id uint32) error {
 	return nil
 }
 
-// SetGroup sets the members of a group of an action selector; the group is made
-// if there is none.
+// SetGroup sets the members of a group of an action selector, and adds the group if it does not exist.
 func (s *actionProfiles) SetGroup(profile string, id uint32, members []GroupMember) error {
 	p, err := s.profile(profile)
 	if err != nil {
@@ -877,7 +878,7 @@ func (s *actionProfiles) SetGroup(profile string, id uint32, members []GroupMemb
 	return nil
 }
 
-// Group is the members of a group.
+// Group returns the members of a group.
 func (s *actionProfiles) Group(profile string, id uint32) ([]GroupMember, error) {
 	p, err := s.profile(profile)
 	if err != nil {
@@ -890,7 +891,7 @@ func (s *actionProfiles) Group(profile string, id uint32) ([]GroupMember, error)
 	return slices.Clone(g.members), nil
 }
 
-// Groups are the ids of a selector's groups, ascending.
+// Groups returns the ids of a selector's groups, ascending.
 func (s *actionProfiles) Groups(profile string) ([]uint32, error) {
 	p, err := s.profile(profile)
 	if err != nil {
@@ -899,7 +900,7 @@ func (s *actionProfiles) Groups(profile string) ([]uint32, error) {
 	return sortedIDs(p.groups), nil
 }
 
-// DeleteGroup removes a group that no entry uses.
+// DeleteGroup removes a group. It returns ErrInUse if an entry uses the group.
 func (s *actionProfiles) DeleteGroup(profile string, id uint32) error {
 	p, err := s.profile(profile)
 	if err != nil {
@@ -920,8 +921,8 @@ func (s *actionProfiles) DeleteGroup(profile string, id uint32) error {
 	return nil
 }
 
-// SetLink says whether a port is up: members of groups that watch a port that
-// is down get no packets. Ports are up at first.
+// SetLink sets whether a port is up. Members of groups that watch a port that is down get no packets. At first
+// all ports are up.
 func (s *actionProfiles) SetLink(port uint32, up bool) {
 	if up {
 		delete(s.down, port)
@@ -931,7 +932,7 @@ func (s *actionProfiles) SetLink(port uint32, up bool) {
 	s.refreshAll()
 }
 
-// setLinks has just these ports be down.
+// setLinks sets the ports that are down; all other ports are up.
 func (s *actionProfiles) setLinks(down map[uint32]bool) {
 	s.down = maps.Clone(down)
 	if s.down == nil {

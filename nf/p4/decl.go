@@ -10,9 +10,9 @@ import (
 	values "github.com/quillon/quillon/nf/value"
 )
 
-// What people see of a program's tables without P4Runtime: entries, defaults and direct counters, which cannot be
-// changed here. A value of more than 128 bits is shown as a text. An entry that names a member or a group of an action profile has
-// an action of that name.
+// The tables of a program as people see them without P4Runtime: entries, default entries and direct counters,
+// all read-only. A value of more than 128 bits is shown as text. An entry that uses a member or a group of an
+// action profile is shown with an action of this name.
 const (
 	memberAction = "member"
 	groupAction  = "group"
@@ -47,7 +47,7 @@ func declare(p *Program) (all []apptable.Decl) {
 	return all
 }
 
-// most is how many bits a number of a apptable.Value has.
+// most is the highest number of bits of an apptable.Value.
 const most = 128
 
 func shownField(name string, bits int, k MatchKind) apptable.Field {
@@ -66,7 +66,7 @@ func shownField(name string, bits int, k MatchKind) apptable.Field {
 	return f
 }
 
-// shownValue is a number in network order as a field's value.
+// shownValue returns a big-endian number as the value of a field.
 func shownValue(f *apptable.Field, b []byte) apptable.Value {
 	if f.Form == apptable.Words {
 		return apptable.String("0x" + hex.EncodeToString(b))
@@ -75,7 +75,7 @@ func shownValue(f *apptable.Field, b []byte) apptable.Value {
 	return v
 }
 
-// shownCond is what a field of an entry's key must be.
+// shownCond returns the condition of a field of an entry's key.
 func shownCond(f *apptable.Field, k MatchKind, m Match) apptable.Cond {
 	c := apptable.Cond{V: shownValue(f, m.Value)}
 	if f.Form == apptable.Words {
@@ -103,7 +103,8 @@ func shownCond(f *apptable.Field, k MatchKind, m Match) apptable.Cond {
 	return c
 }
 
-// shownCall is what an entry, or a default, does. -1: there is no such action, which no Switch has.
+// shownCall returns the action of an entry, or of a default entry. Its Action is -1 if there is no such action,
+// which never happens with entries of a Switch.
 func shownCall(d *apptable.Decl, e *Entry) (c apptable.Call) {
 	id := uint64(e.Member)
 	name := memberAction
@@ -142,7 +143,7 @@ func declared(app graph.App) []apptable.Decl {
 	return all
 }
 
-// scan yields the rows of the program's table t, from one on.
+// scan yields the rows of table t of the program, beginning with row from.
 func (a *App) scan(_ *graph.Ctx, t, from, n int, yield func(*apptable.Entry)) (next int) {
 	if a.sw == nil || t >= len(a.decls) {
 		return -1

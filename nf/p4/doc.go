@@ -1,6 +1,5 @@
-// Package p4 runs compiled P4_16 programs: the JSON that p4c's bmv2 back end
-// writes for the v1model architecture (format version 2), with the behaviour of
-// bmv2's simple_switch.
+// Package p4 runs compiled P4_16 programs. It reads the JSON that p4c's bmv2 back end writes for the v1model
+// architecture (format version 2), and behaves like bmv2's simple_switch.
 //
 //	prog, err := p4.Load(json)
 //	sw, err := p4.NewSwitch(prog, p4.Config{})
@@ -12,14 +11,12 @@
 //
 // # From JSON to a program
 //
-// Load turns names into offsets. Every field is one or more 64-bit words of one
-// flat array, the state of a packet: a header is its validity bit followed by
-// its fields. Expressions become closures chosen by what they must be able to
-// hold. Values of P4's expressions are integers without bounds in bmv2; here
-// every node knows the bounds of its value, so that most are computed in one
-// word modulo 2^64, and those that cannot be in as many words as they need, in
-// two's complement. Nothing is looked up by name and nothing is allocated while
-// packets are processed.
+// Load turns names into offsets. The state of a packet is one flat array of 64-bit words: every field takes one
+// or more words, and a header is its validity bit followed by its fields. Expressions become closures. In bmv2
+// the values of P4 expressions are integers without bounds. Here every node of an expression knows the bounds
+// of its value, so that most values are computed in one word modulo 2^64, and the others in as many words of
+// two's complement as they need. While packets are processed nothing is looked up by name and nothing is
+// allocated.
 //
 // # What differs from simple_switch
 //

@@ -1,6 +1,6 @@
 package p4
 
-// op is what an expression computes.
+// op is the operation of an expression.
 type op uint8
 
 const (
@@ -60,7 +60,7 @@ const (
 	opUnionHeader
 )
 
-// sort is what an expression yields.
+// sort is the type of an expression's value.
 type sort uint8
 
 const (
@@ -72,8 +72,8 @@ const (
 	sortUnionStack
 )
 
-// expr is an expression. The value v of a sortData is known to lie in
-// 0 <= v < 2^bits, or in -2^bits <= v < 2^bits when neg.
+// expr is an expression. The value v of an expression of sortData is known to be in 0 <= v < 2^bits, or in
+// -2^bits <= v < 2^bits if neg is set.
 type expr struct {
 	op   op
 	sort sort
@@ -92,15 +92,15 @@ type expr struct {
 	idx   int // local: word; casts: width; union header: member
 }
 
-// maxRange bounds what is kept of values that grow without need, by shifts to
-// the left or by products.
+// maxRange is the highest number of bits that are kept of values that could grow without need, by shifts to the
+// left or by products.
 const maxRange = 2 * maxBits
 
-// wordsFor is how many words of two's complement hold every value of e.
+// wordsFor returns the number of two's complement words that hold every value of e.
 func wordsFor(e *expr) int { return (e.bits + 64) / 64 }
 
-// fits reports whether one word says all of e's value: as an unsigned number,
-// or as a signed one when e.neg.
+// fits reports whether one word holds every value of e: as an unsigned number, or as a signed one if e.neg is
+// set.
 func fits(e *expr) bool { return e.bits <= 63 || !e.neg && e.bits == 64 }
 
 func (e *expr) constant() (uint64, bool) {
@@ -124,7 +124,7 @@ func fieldExpr(h *header, f *field) *expr {
 	return e
 }
 
-// memberExpr is a field of the header that h yields.
+// memberExpr returns the expression for field f of the header that h yields.
 func memberExpr(h *expr, f *field) *expr {
 	if h.op == opHeader {
 		return fieldExpr(h.hdr, f)
@@ -141,7 +141,7 @@ func (e *expr) signedAs(f *field) {
 	}
 }
 
-// width is how many bits a place has.
+// width returns the number of bits of the field or other place that e stands for.
 func (e *expr) width() int {
 	if e.fld != nil { // bits do not count a sign
 		return e.fld.bits
@@ -149,7 +149,7 @@ func (e *expr) width() int {
 	return e.bits
 }
 
-// arith makes an arithmetic node and bounds its value.
+// arith makes an arithmetic expression, and computes the bounds of its value.
 func arith(o op, l, r *expr) *expr {
 	e := &expr{op: o, kids: [3]*expr{l, r}}
 	big := max(l.bits, r.bits)
@@ -198,7 +198,7 @@ func arith(o op, l, r *expr) *expr {
 	return e
 }
 
-// cast makes a node that brings l to width bits.
+// cast makes an expression that brings l to width bits.
 func cast(o op, l *expr, width int) *expr {
 	e := &expr{op: o, kids: [3]*expr{l}, idx: width, bits: width}
 	if o != opUsatCast {

@@ -6,11 +6,13 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// A Switch may have a follower: another executor of the program with tables of its own, in step with the Switch's. Each change goes through
-// the Switch, which tells the follower right behind it; what the follower has counted is added wherever the Switch's counts are read.
+// A Switch may have a follower: another executor that runs the program with tables of its own, kept equal to
+// the Switch's. Every change is made in the Switch, which tells the follower at once. Whoever reads the
+// Switch's counts gets the sum with the follower's.
 
-// Follow tells f of all that the tables and meters have now, and from then on of each change; nil: of none. What the follower before has counted
-// is the Switch's from then on. Only executors in this module's package xdp can be followers.
+// Follow tells f all entries and meters, and from that time on each change; nil ends following. The Switch
+// takes over the counts of the follower that it had before. Only executors in package xdp of this module can be
+// followers.
 func (s *Switch) Follow(f ir.Follower) {
 	s.takeOver()
 	s.follow = f
@@ -40,7 +42,7 @@ func (s *Switch) Follow(f ir.Follower) {
 	}
 }
 
-// takeOver adds what the follower has counted to the Switch's own counts.
+// takeOver adds the counts of the follower to the Switch's own counts.
 func (s *Switch) takeOver() {
 	if s.follow == nil {
 		return
@@ -74,7 +76,7 @@ func (s *Switch) takeOver() {
 	}
 }
 
-// shown is an entry as a follower sees it.
+// shown returns an entry as a follower gets it.
 func (t *table) shown(e uint32) ir.Row {
 	r := &t.rows[e]
 	x := ir.Row{Key: t.key(e), Prefix: int(r.prefix), Action: int(r.act), Data: t.entryData(e)}
@@ -84,14 +86,14 @@ func (t *table) shown(e uint32) ir.Row {
 	return x
 }
 
-// tellRow tells the follower that an entry is new, or has changed.
+// tellRow tells the follower that an entry is new or has changed.
 func (s *common) tellRow(t *table, e uint32) {
 	if s.follow != nil {
 		s.follow.Put(t.def.index, e, t.shown(e))
 	}
 }
 
-// tellGone tells the follower that an entry is going.
+// tellGone tells the follower that an entry is being deleted.
 func (s *common) tellGone(t *table, e uint32) {
 	if s.follow != nil {
 		s.follow.Delete(t.def.index, e, t.shown(e))
@@ -115,10 +117,10 @@ func (s *common) tellMeter(of, cell int, m *meter) {
 	}
 }
 
-// defaultRow stands for the default entry where a follower counts.
+// defaultRow stands for the default entry in a follower's counts.
 const defaultRow = -1
 
-// both adds what the follower has counted for an entry of a table.
+// both returns c with the follower's count for an entry added.
 func (s *common) both(t *table, row int, c Count) Count {
 	if s.follow != nil {
 		x := s.follow.EntryCount(t.def.index, row)
@@ -127,19 +129,20 @@ func (s *common) both(t *table, row int, c Count) Count {
 	return c
 }
 
-// freshEntry has the follower count for an entry of a table from 0 on.
+// freshEntry makes the follower count from 0 for an entry.
 func (s *common) freshEntry(t *table, row int) {
 	if s.follow != nil {
 		s.follow.ResetEntryCount(t.def.index, row)
 	}
 }
 
-// tellHit takes over that the follower has hit an entry: as if it was hit now.
+// tellHit asks the follower whether it has hit an entry, and sets the entry's last hit to the present time if
+// it has.
 func (s *common) tellHit(t *table, e uint32) {
 	if s.follow != nil && s.follow.Hit(t.def.index, e) {
 		t.uses[e].hit = s.now
 	}
 }
 
-// Config are the settings of the switch, with those that were left out filled in.
+// Config returns the settings of the switch, with default values filled in.
 func (s *Switch) Config() Config { return s.cfg }

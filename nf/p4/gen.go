@@ -12,19 +12,19 @@ type (
 	wideFn func(k *packetState, dst []uint64)
 	testFn func(k *packetState) bool
 	baseFn func(k *packetState) int
-	// wordsFn is where the words of a value lie; nil: nowhere.
+	// wordsFn returns the words of a value in the packet's state; nil: the value has no place.
 	wordsFn func(k *packetState) []uint64
 )
 
-// code is a number, compiled for one word or for several. low yields the lowest word,
-// which of a value that fits is all of it; wide writes as many words as dst has. Nearly
-// all numbers fit, and a low that returned by memory, as a wide does, would be slower.
+// code is a number that was compiled for one word or for several. low returns the lowest word, which is the
+// whole value if the value fits; wide writes as many words as dst has. low exists because nearly all numbers
+// fit, and returning them through memory, as wide does, would be slower.
 type code struct {
 	low  lowFn
 	wide wideFn
 }
 
-// generator hands out the scratch words that closures use.
+// generator allots the scratch words that closures use.
 type generator struct{ tmp int }
 
 func (g *generator) words(n int) int {
@@ -40,7 +40,7 @@ func signExtend(v uint64, n int) uint64 {
 
 func constant[T any](v T) func(*packetState) T { return func(*packetState) T { return v } }
 
-// choose is a or b.
+// choose returns a function that calls a or b, as c says.
 func choose[T any](c testFn, a, b func(*packetState) T) func(*packetState) T {
 	return func(k *packetState) T {
 		if c(k) {
@@ -79,8 +79,8 @@ func (g *generator) value(e *expr, n int) code {
 
 func (g *generator) low(e *expr) lowFn { return g.value(e, 1).low }
 
-// operation compiles e itself. For several words the code has a wide. For one word it has
-// a low, when that takes only the lowest words of the operands, and else a wide.
+// operation compiles e. For several words the code has wide. For one word it has low if that needs only the
+// lowest words of the operands, else wide.
 func (g *generator) operation(e *expr, n int) code {
 	l, r := e.kids[0], e.kids[1]
 	switch e.op {
@@ -150,7 +150,7 @@ func (g *generator) operation(e *expr, n int) code {
 	return code{low: func(k *packetState) uint64 { return k.v[next] - 1 }}
 }
 
-// next is the slot that counts a stack's headers.
+// next returns the slot that counts a stack's headers.
 func (e *expr) next() int {
 	if e.ustk != nil {
 		return e.ustk.next
@@ -158,7 +158,7 @@ func (e *expr) next() int {
 	return e.stack.next
 }
 
-// where compiles the place of a field, of a parameter or of the cell of a register.
+// where compiles the place of a field, of a parameter or of a register's cell.
 func (g *generator) where(e *expr) wordsFn {
 	w := words(e.width())
 	switch e.op {
@@ -191,7 +191,7 @@ func (g *generator) where(e *expr) wordsFn {
 	}
 }
 
-// read compiles the value at a place; without a place it is 0.
+// read compiles the value at a place. A value without a place is 0.
 func (g *generator) read(e *expr, n int) code {
 	sign := 64 * n // that of the value's words, which goes on to the left
 	if e.fld != nil && e.fld.signed {
@@ -242,7 +242,7 @@ func (g *generator) shiftRight(e *expr, n int) code {
 	return code{low: func(k *packetState) uint64 { return a(k) >> by(k) }}
 }
 
-// divide compiles a quotient or a rest. bmv2 divides no negative numbers.
+// divide compiles a quotient or a remainder. Like bmv2, it does not divide negative numbers.
 func (g *generator) divide(e *expr, n int) code {
 	l, r, div := e.kids[0], e.kids[1], e.op == opDiv
 	if n > 1 || !fits(l) || !fits(r) {
@@ -305,8 +305,8 @@ func (g *generator) saturate(e *expr, n int) code {
 	}}
 }
 
-// index is a number that is an index, a width or a distance: one that is
-// negative or too large is the largest there is.
+// index compiles a number that is an index, a width or a distance. A negative or too large number becomes the
+// largest uint64.
 func (g *generator) index(e *expr) lowFn {
 	if fits(e) {
 		return g.low(e) // negative: large as an unsigned number
@@ -359,7 +359,7 @@ func (g *generator) lowBinary(e *expr) lowFn {
 	return func(k *packetState) uint64 { return a(k) ^ b(k) }
 }
 
-// test compiles a bool.
+// test compiles a bool expression.
 func (g *generator) test(e *expr) testFn {
 	switch e.op {
 	case opTrue:
@@ -457,7 +457,8 @@ func (g *generator) compare(e *expr) testFn {
 	}
 }
 
-// outcome is the truth of a comparison of numbers that compare as c.
+// outcome returns the result of a comparison of two numbers; c is negative, 0 or positive as the first is less,
+// equal or greater.
 func outcome(o op, c int) bool {
 	switch o {
 	case opEq:
@@ -474,7 +475,7 @@ func outcome(o op, c int) bool {
 	return c >= 0
 }
 
-// base compiles a header to its place; -1: there is none.
+// base compiles a header expression to the place of the header; -1: there is none.
 func (g *generator) base(e *expr) baseFn {
 	switch e.op {
 	case opHeader:
@@ -502,7 +503,7 @@ func (g *generator) base(e *expr) baseFn {
 	return constant(-1)
 }
 
-// holder compiles the header whose field e is.
+// holder compiles the place of the header whose field e is.
 func (g *generator) holder(e *expr) baseFn {
 	switch e.op {
 	case opField:
@@ -519,7 +520,7 @@ func (g *generator) holder(e *expr) baseFn {
 	}
 }
 
-// union compiles a header union; nil: there is none.
+// union compiles a header union expression; nil: there is no union.
 func (g *generator) union(e *expr) func(k *packetState) *union {
 	switch e.op {
 	case opUnion:
@@ -539,7 +540,7 @@ func (g *generator) union(e *expr) func(k *packetState) *union {
 	return constant[*union](nil)
 }
 
-// validMember is the valid header of a union; nil: none.
+// validMember returns the valid header of a union, or nil if none is valid.
 func (k *packetState) validMember(u *union) *header {
 	if u != nil {
 		for _, h := range u.members {
@@ -551,7 +552,7 @@ func (k *packetState) validMember(u *union) *header {
 	return nil
 }
 
-// sameHeader compares as P4's == does in bmv2: two valid headers with the same
+// sameHeader compares headers as P4's == does in bmv2: they are equal if both are valid and have the same
 // fields.
 func (k *packetState) sameHeader(t *headerType, a, b int) bool {
 	if a < 0 || b < 0 || k.v[a] == 0 || k.v[b] == 0 {
@@ -579,8 +580,8 @@ func (k *packetState) sameUnion(a, b *union) bool {
 	return false
 }
 
-// store compiles dst = src. A value is cut to the destination's width, or brought
-// into its range when the field saturates.
+// store compiles the assignment dst = src. It cuts the value to the width of dst, or brings it into the range
+// of dst if the field saturates.
 func (g *generator) store(dst, src *expr) func(k *packetState) {
 	bits := dst.width()
 	if f := dst.fld; f != nil && f.saturate {
@@ -613,7 +614,7 @@ func (g *generator) store(dst, src *expr) func(k *packetState) {
 	}
 }
 
-// storeSlot stores a word of the state, of which a mask says the bits that there are.
+// storeSlot compiles an assignment to a word of the state. m has the bits that the field has.
 func (g *generator) storeSlot(at int, m uint64, src *expr) func(k *packetState) {
 	if c, ok := src.constant(); ok {
 		c &= m

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// input is a part of what a calculation hashes.
+// input is a part of the data that a calculation hashes.
 type input struct {
 	hdr   *header // a field of it, or all of it
 	fld   *field
@@ -15,7 +15,7 @@ type input struct {
 	bits  int
 }
 
-// calculation is a hash over fields, constants and the payload.
+// calculation is a hash of fields, constants and the payload.
 type calculation struct {
 	name    string
 	index   int // of a Switch's own hashes; -1: none
@@ -27,7 +27,7 @@ type calculation struct {
 	planned int // inputs that runs add up
 }
 
-// sumRun is inputs of a checksum that are fields of one header, or constants.
+// sumRun is a run of checksum inputs that are all fields of one header, or all constants.
 type sumRun struct {
 	base  int // of the header; -1: constants
 	parts []sumPart
@@ -35,15 +35,15 @@ type sumRun struct {
 	bits  uint
 }
 
-// sumPart is a field that counts shifted to the left.
+// sumPart is a field that is added after it was shifted to the left.
 type sumPart struct {
 	off   uint32 // word, from the header's base
 	shift uint8
 	wide  bool // more than 32 bits
 }
 
-// planSum plans the inputs in front of the first whose place is not known, or
-// that is wider than a word.
+// planSum plans the sum of the inputs before the first one whose place is not known, or that is wider than a
+// word.
 func (c *calculation) planSum() {
 	pos := uint(0)
 	for i := 0; i < len(c.inputs); {
@@ -88,14 +88,14 @@ func (c *calculation) planSum() {
 	}
 }
 
-// summer adds up the 16-bit words of a string of bits, modulo 2^16 - 1.
+// summer adds up the 16-bit words of a bit string, modulo 2^16 - 1.
 type summer struct {
 	sum uint64
 	pos uint // bits so far
 }
 
-// add appends the lowest n <= 64 bits of v, whose other bits must be 0. As 2^16 is 1
-// modulo 2^16 - 1, a number counts by where it ends in a word.
+// add appends the lowest n <= 64 bits of v, whose other bits must be 0. Because 2^16 is 1 modulo 2^16 - 1, only
+// the position in a 16-bit word at which the number ends matters.
 func (s *summer) add(v uint64, n uint) {
 	s.pos += n
 	s.sum += (v>>32 + v&0xffffffff) << (-s.pos & 15)
@@ -111,7 +111,7 @@ func (s *summer) addWide(v []uint64, n int) {
 	}
 }
 
-// checksum is csum16 of the inputs.
+// checksum returns csum16 of the inputs.
 func (c *calculation) checksum(k *packetState) uint64 {
 	var s summer
 	for i := range c.runs {
@@ -174,7 +174,7 @@ func (s *summer) addField(k *packetState, f *field, base int) {
 	}
 }
 
-// output hashes the packet's fields; those of invalid headers are left out.
+// output returns the hash of the packet's inputs. Fields of invalid headers are left out.
 func (c *calculation) output(k *packetState) uint64 {
 	if c.sum {
 		return c.checksum(k)
@@ -209,14 +209,13 @@ func (c *calculation) output(k *packetState) uint64 {
 	return c.hash(w.b)
 }
 
-// payload is what is behind the parsed headers.
+// payload returns the bytes after the parsed headers.
 func (k *packetState) payload() []byte {
 	p := k.frame[k.at:]
 	return p[:min(len(p), k.truncate)]
 }
 
-// checksum is a field that is verified behind the parser, or written in front
-// of the deparser.
+// checksum is a field that is verified after the parser, or written before the deparser.
 type checksum struct {
 	name string
 	hdr  *header
@@ -247,7 +246,7 @@ func (s *Switch) updateChecksums(k *packetState) {
 	}
 }
 
-// CRC is a cyclic redundancy check: the catalogue's width, polynomial, initial
+// CRC is a cyclic redundancy check, with the parameters of the catalogues of CRCs: width, polynomial, initial
 // value, final exclusive or, and reflections.
 type CRC struct {
 	Bits                       int // 8, 16, 32 or 64
@@ -258,7 +257,7 @@ type CRC struct {
 var (
 	crc16    = CRC{16, 0x8005, 0, 0, true, true}
 	crcCCITT = CRC{16, 0x1021, 0xffff, 0, false, false}
-	// The custom ones begin as bmv2's do.
+	// The custom CRCs have the initial parameters that they have in bmv2.
 	customCRCs = map[string]CRC{
 		"crc8_custom":  {8, 0x07, 0, 0, false, false},
 		"crc16_custom": crc16,
@@ -267,7 +266,7 @@ var (
 	}
 )
 
-// hash computes the CRC byte by byte, by a table of remainders.
+// hash returns a function that computes the CRC byte by byte, with a table of remainders.
 func (c CRC) hash() func(b []byte) uint64 {
 	up := uint(64 - c.Bits) // remainders stand at the left
 	var table [256]uint64
@@ -296,7 +295,7 @@ func (c CRC) hash() func(b []byte) uint64 {
 	}
 }
 
-// algorithm is a hash by its name in the JSON; nil: there is none.
+// algorithm returns the hash with a name of the JSON, or nil if there is none.
 func algorithm(name string) func(b []byte) uint64 {
 	if c, ok := customCRCs[name]; ok && name != "crc32_custom" {
 		return c.hash()
@@ -361,7 +360,7 @@ func xor32(b []byte) uint64 {
 	return uint64(v)
 }
 
-// identity is the first eight bytes as a number.
+// identity returns the first eight bytes of b as a big-endian number.
 func identity(b []byte) uint64 {
 	var v uint64
 	for _, x := range b[:min(8, len(b))] {

@@ -11,9 +11,8 @@ import (
 	"strings"
 )
 
-// The JSON of p4c's bmv2 back end, as far as Load reads it. A member that may be
-// absent, or null, and must not be taken for 0 then, is a pointer. All objects of the program
-// have a jsonObject.
+// The JSON of p4c's bmv2 back end, as far as Load reads it. A member is a pointer if it may be absent or null
+// and must not be taken for 0 in that case. All objects of the program have a jsonObject.
 
 type jsonProgram struct {
 	Meta struct {
@@ -87,14 +86,14 @@ type jsonObject struct {
 	Source jsonSource `json:"source_info"`
 }
 
-// jsonSource is a piece of the program's text, and where it is.
+// jsonSource is a piece of the program's source text, and its place.
 type jsonSource struct {
 	Filename string
 	Line     *float64
 	Text     string `json:"source_fragment"`
 }
 
-// line is the file and the line; empty when they are not known.
+// line returns file:line, or "" if they are not known.
 func (s jsonSource) line() string {
 	if s.Filename == "" || s.Line == nil {
 		return ""
@@ -129,7 +128,7 @@ type jsonArray struct {
 	ResultTarget   jsonValue `json:"result_target"`
 }
 
-// jsonCalculation is a hash, or a selector's.
+// jsonCalculation is a calculation, or the hash of an action selector.
 type jsonCalculation struct {
 	Name, Algo string
 	Input      []struct {
@@ -214,10 +213,9 @@ type jsonEntry struct {
 	Call     jsonCall `json:"action_entry"`
 }
 
-// jsonValue is JSON of any kind, where the format allows several: an operand with a
-// type and a value, an operation with an op and what it works on, a list, a text, a
-// number, a bool. json is nil for null, and for what is not there. The parts of an
-// operand and of an operation are not nil.
+// jsonValue is JSON of any kind, for places where the format allows several kinds: an operand with a type and a
+// value, an operation with an op and its operands, a list, a text, a number or a bool. json is nil for null and
+// for an absent value. The parts of an operand and of an operation are never nil.
 type jsonValue struct {
 	json                     any
 	typ, op                  string
@@ -228,9 +226,8 @@ type jsonValue struct {
 	truth                    bool
 }
 
-// UnmarshalJSON reads a value with all that is in it. It reads it once: were a part
-// read by an UnmarshalJSON of its own, too, the deepest would be read as often as there
-// are levels.
+// UnmarshalJSON reads a value with everything in it at once. If each part had an UnmarshalJSON of its own, the
+// innermost part would be read as often as there are levels.
 func (v *jsonValue) UnmarshalJSON(b []byte) error {
 	err := json.Unmarshal(b, &v.json)
 	*v = *valueOf(v.json)
@@ -258,7 +255,7 @@ func valueOf(x any) *jsonValue {
 	return v
 }
 
-// at is an element of a list.
+// at returns element i of a list, or an empty value if there is none.
 func (v *jsonValue) at(i int) *jsonValue {
 	if i >= len(v.list) {
 		return &jsonValue{}
@@ -266,7 +263,7 @@ func (v *jsonValue) at(i int) *jsonValue {
 	return v.list[i]
 }
 
-// inner is the value of an operand.
+// inner returns the value of an operand, or an empty value if there is none.
 func (v *jsonValue) inner() *jsonValue {
 	if v.value == nil {
 		return &jsonValue{}
@@ -274,10 +271,10 @@ func (v *jsonValue) inner() *jsonValue {
 	return v.value
 }
 
-// MarshalJSON is v as it was read.
+// MarshalJSON returns v as it was read.
 func (v *jsonValue) MarshalJSON() ([]byte, error) { return json.Marshal(v.json) }
 
-// short shows JSON in an error.
+// short returns JSON for an error, cut to 40 bytes.
 func short(v any) string {
 	b, _ := json.Marshal(v)
 	if len(b) > 40 {
@@ -286,8 +283,7 @@ func short(v any) string {
 	return string(b)
 }
 
-// decode reads a program's JSON. An error says where a value is of the wrong kind, and
-// of what it is a part.
+// decode reads a program's JSON. An error says where a value has the wrong kind.
 func decode(src []byte) (*jsonProgram, error) {
 	p := &jsonProgram{}
 	err := json.Unmarshal(src, p)

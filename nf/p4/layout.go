@@ -1,19 +1,19 @@
 package p4
 
-// noNode is the end of a pipeline.
+// noNode stands for the end of a pipeline.
 const noNode = -1
 
-// maxBits is the widest field that is accepted: P4 implementations stop at
-// 2048, and a header must fit a packet.
+// maxBits is the widest field that is accepted. P4 implementations stop at 2048 bits, and a header must fit a
+// packet.
 const maxBits = 1 << 16
 
-// maxSlots is the largest state of a packet, in words.
+// maxSlots is the longest state of a packet, in words.
 const maxSlots = 1 << 20
 
-// words is how many 64-bit words hold bits bits.
+// words returns the number of 64-bit words that hold bits bits.
 func words(bits int) int { return (bits + 63) / 64 }
 
-// mask64 has the lowest bits bits set.
+// mask64 returns a word whose lowest bits bits are set.
 func mask64(bits int) uint64 {
 	if bits >= 64 {
 		return ^uint64(0)
@@ -21,8 +21,8 @@ func mask64(bits int) uint64 {
 	return 1<<uint(bits) - 1
 }
 
-// field is a member of a header type. Its value is words(bits) words at off of
-// the header, least significant first, without its sign bits above bits.
+// field is a field of a header type. Its value is in words(bits) words at offset off of the header, least
+// significant first; bits above the field's width are 0, also for signed fields.
 type field struct {
 	name      string
 	bits      int // of a varbit: at most
@@ -41,26 +41,26 @@ type headerType struct {
 	words  int // with the validity
 	bits   int // without the varbit
 	varbit *field
-	// lengthExp is a varbit's length, for an extraction that does not bring its own;
-	// without json: none. Its fields are of the header itself.
+	// lengthExp computes the length of a varbit for an extraction that does not give it. If it has no json,
+	// there is none. Its fields belong to the header itself.
 	lengthExp *jsonValue
-	// loads read all fields, when each lies in eight bytes; else nil.
+	// loads reads all fields, if each lies in eight bytes; else it is nil.
 	loads []load
 }
 
-// header is an instance: its words begin at base with its validity.
+// header is a header instance. Its words begin at base; the first is its validity.
 type header struct {
 	name string
 	id   int
 	typ  *headerType
 	base int
 	meta bool
-	// others are the bases of the other members of its union.
+	// others are the bases of the other members of the header's union.
 	others []int
 }
 
-// stack is a header stack. Slot next counts the headers that the parser
-// extracted, or the program pushed.
+// stack is a header stack. Slot next counts the headers that the parser has extracted or the program has
+// pushed.
 type stack struct {
 	name  string
 	typ   *headerType
@@ -86,11 +86,10 @@ type slotValue struct {
 	value uint64
 }
 
-// copyRange is words of the state that a field list preserves.
+// copyRange is a range of words of the state that a field list preserves.
 type copyRange struct{ slot, n int }
 
-// stdField is a field that the architecture reads or writes; slot -1: the
-// program has none.
+// stdField is a field that the architecture reads or writes. Slot -1 means that the program does not have it.
 type stdField struct {
 	slot int
 	mask uint64
@@ -109,8 +108,8 @@ func (f stdField) get(k *packetState) uint64 {
 	return k.v[f.slot]
 }
 
-// standard are the fields of standard_metadata that the architecture knows, by
-// the names that simple_switch gives them.
+// standard holds the fields of standard_metadata that the architecture uses, under the names that simple_switch
+// gives them.
 type standard struct {
 	ingressPort, packetLength, instanceType, egressSpec, egressPort stdField
 	parserError, checksumError                                      stdField
@@ -118,7 +117,7 @@ type standard struct {
 	enqTime, enqDepth, deqTime, deqDepth, qid                       stdField
 }
 
-// packetState is a packet on its way through the pipelines.
+// packetState is the state of a packet on its way through the pipelines.
 type packetState struct {
 	v    []uint64 // headers, metadata, stacks
 	tmp  []uint64
@@ -147,10 +146,10 @@ type packetState struct {
 	missed      bool   // by the last table that has entries
 }
 
-// sessionValid marks that a packet is to be cloned, even to session 0.
+// sessionValid marks a packet that is to be cloned. It is needed because session 0 is valid, too.
 const sessionValid = 1 << 31
 
-// setValid makes the header at base valid, and the others of its union invalid.
+// setValid makes the header at base valid, and the other headers of its union invalid.
 func (k *packetState) setValid(base int) {
 	k.v[base] = 1
 	if h := k.sw.prog.owner[base]; h.others != nil {
@@ -160,7 +159,7 @@ func (k *packetState) setValid(base int) {
 	}
 }
 
-// bytes is the header's length on the wire now.
+// bytes returns the present length of the header on the wire, in bytes.
 func (k *packetState) bytes(t *headerType, base int) int {
 	n := t.bits
 	if t.varbit != nil {

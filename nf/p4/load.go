@@ -9,18 +9,18 @@ import (
 	"unicode"
 )
 
-// document is the JSON, and the Program that comes of it. The first error ends the loading: fail panics with a loadError, which
-// Load returns.
+// document is the JSON, and the Program that Load makes from it. The first error ends the loading: fail panics
+// with a loadError, and Load returns it.
 //
-// What is loaded stands on what was loaded before: the parsers and the pipelines on what their expressions name (compiler), this on
-// the headers (shapes), these on the document.
+// The loaders build on each other: the parser and the pipelines need what their expressions name (compiler),
+// the compiler needs the headers (shapes), and shapes needs the document.
 type document struct {
 	*jsonProgram
 	p     *Program
 	where []string
 }
 
-// shapes are the headers, and the groups and fields that the program finds in them by name.
+// shapes holds the headers, header stacks and unions, and finds them and their fields by name.
 type shapes struct {
 	*document
 	types  map[string]*headerType
@@ -33,8 +33,8 @@ type shapes struct {
 	alias  map[string]fieldName
 }
 
-// compiler makes code of expressions and actions. It loads what they name beside headers: calculations, counters, meters and
-// registers.
+// compiler compiles expressions and actions. It also loads what these name besides headers: calculations,
+// counters, meters and registers.
 type compiler struct {
 	*shapes
 	g      generator
@@ -49,15 +49,15 @@ type compiler struct {
 	cells  int     // words of all counters, meters and registers
 }
 
-// fieldName is a header and a field of it.
+// fieldName is the name of a header and of one of its fields.
 type fieldName [2]string
 
 type loadError struct{ error }
 
-// Load reads a compiled program. An error says what is wrong, and where.
+// Load reads a compiled program. An error says what is wrong, and where in the JSON.
 func Load(src []byte) (*Program, error) { return loadWith(src, nil) }
 
-// loadWith is Load, and has more do something with the loaded program; nil: nothing.
+// loadWith is like Load, and calls more, if it is not nil, after the program was loaded.
 func loadWith(src []byte, more func(l *compiler)) (p *Program, err error) {
 	j, err := decode(src)
 	if err != nil {
@@ -109,14 +109,14 @@ func printed(r rune) rune {
 	return unicode.ReplacementChar
 }
 
-// in runs f with a part of the program added to what errors name.
+// in calls f; errors meanwhile name what, too.
 func (l *document) in(what string, f func()) {
 	l.where = append(l.where, what)
 	f()
 	l.where = l.where[:len(l.where)-1]
 }
 
-// find is the object of a name, or of a number.
+// find returns the object with a key; loading fails if there is none.
 func find[K comparable, T any](l *document, all map[K]T, what string, key K) T {
 	x, ok := all[key]
 	if !ok {
@@ -125,7 +125,7 @@ func find[K comparable, T any](l *document, all map[K]T, what string, key K) T {
 	return x
 }
 
-// integer is a number without a fraction, of a *float64 or a *jsonValue.
+// integer returns a number without a fraction. v is a *float64 or a *jsonValue.
 func (l *document) integer(v any, what string, lowest, highest int) int {
 	n, _ := v.(*float64)
 	if j, ok := v.(*jsonValue); ok {
@@ -137,7 +137,7 @@ func (l *document) integer(v any, what string, lowest, highest int) int {
 	return int(*n)
 }
 
-// optional is a number without a fraction that need not be there.
+// optional returns a number without a fraction, or otherwise if v is nil.
 func (l *document) optional(v *float64, what string, otherwise, lowest, highest int) int {
 	if v == nil {
 		return otherwise
@@ -148,7 +148,7 @@ func (l *document) optional(v *float64, what string, otherwise, lowest, highest 
 // maxID is the highest id, and the highest number of an error.
 const maxID = 1<<31 - 1
 
-// hex reads a hexstr: a number with an optional sign and 0x.
+// hex parses a hexstr: a hexadecimal number with an optional sign and 0x.
 func (l *document) hex(s string) *big.Int {
 	digits, neg := strings.CutPrefix(s, "-")
 	digits = strings.TrimPrefix(digits, "0x")
@@ -165,7 +165,7 @@ func (l *document) hex(s string) *big.Int {
 	return n
 }
 
-// hexWords reads a hexstr that is at least 0 and fits bits.
+// hexWords parses a hexstr that is not negative and fits into bits.
 func (l *document) hexWords(s string, bits int) []uint64 {
 	n := l.hex(s)
 	if n.Sign() < 0 || n.BitLen() > bits {
@@ -174,7 +174,7 @@ func (l *document) hexWords(s string, bits int) []uint64 {
 	return bigWords(n, words(bits))
 }
 
-// bigWords is n in w words of two's complement.
+// bigWords returns n as w words of two's complement, the least significant first.
 func bigWords(n *big.Int, w int) []uint64 {
 	out := make([]uint64, w)
 	b := new(big.Int).Abs(n).Bytes()
@@ -190,7 +190,7 @@ func bigWords(n *big.Int, w int) []uint64 {
 	return out
 }
 
-// decimal shows a number in two's complement.
+// decimal returns a two's complement number in decimal.
 func decimal(v []uint64) string {
 	neg := int64(v[len(v)-1]) < 0
 	a := slices.Clone(v)
@@ -222,7 +222,7 @@ func (l *document) version() {
 	}
 }
 
-// slot takes words of the state.
+// slot allots n words of the state, and returns the first.
 func (l *shapes) slot(n int) int {
 	at := l.p.slots
 	if n > maxSlots-at {
@@ -369,10 +369,10 @@ func (l *shapes) headerType(t *headerType, j jsonHeaderType) {
 	t.planLoads()
 }
 
-// validity is a header's validity as a field.
+// validity is the validity of a header, as a field.
 var validity = &field{name: "$valid$", bits: 1}
 
-// field finds a field by its names, or by an alias. The field $valid$ of a header is
+// field finds a field by the names of its header and itself, or by an alias. The field $valid$ of a header is
 // its validity.
 func (l *shapes) field(name fieldName) (*header, *field) {
 	name = l.resolve(name)
@@ -405,7 +405,7 @@ func (l *shapes) aliases() {
 	}
 }
 
-// resolve is the field that a name stands for.
+// resolve returns the field that an alias stands for, or name if it is no alias.
 func (l *shapes) resolve(name fieldName) fieldName {
 	if to, ok := l.alias[name[0]+"."+name[1]]; ok {
 		return to
@@ -413,7 +413,7 @@ func (l *shapes) resolve(name fieldName) fieldName {
 	return name
 }
 
-// standard finds the fields that the architecture knows.
+// standard finds the fields that the architecture uses.
 func (l *shapes) standard() {
 	s := &l.p.std
 	for _, x := range []struct {
@@ -447,7 +447,7 @@ func (l *shapes) standard() {
 	}
 }
 
-// stdFieldOf is a field of a header; h and the field may be missing.
+// stdFieldOf returns a field of a header. h may be nil, and the field may be missing.
 func stdFieldOf(h *header, name string) stdField {
 	if h == nil || h.typ.index[name] == nil || h.typ.index[name].bits > 64 {
 		return stdField{slot: -1}
@@ -474,13 +474,14 @@ func (l *document) errorCodes() {
 	}
 }
 
-// maxArray is the longest array, and maxCells how many words all have, 2 GiB.
+// maxArray is the highest number of elements of an array. maxCells is the highest number of words of all arrays
+// together; it stands for 2 GiB.
 const (
 	maxArray = 1 << 26
 	maxCells = 1 << 28
 )
 
-// array reads the common parts of arrays; words is the length of a cell.
+// array reads what all arrays have; words is the length of an element.
 func (l *compiler) array(j jsonArray, what string, words int) ArrayInfo {
 	a := ArrayInfo{Name: j.Name}
 	a.ID = l.integer(j.ID, "id of "+what+" "+a.Name, 0, maxID)
@@ -560,8 +561,7 @@ func (l *compiler) calculation(c *calculation, j jsonCalculation) {
 	}
 }
 
-// lists reads value sets, the lists of fields that copies of a packet keep, and those
-// that go to the controller.
+// lists reads value sets, the lists of fields that copies of a packet keep, and the digests.
 func (l *shapes) lists() {
 	for _, j := range l.ValueSets {
 		bits := l.integer(j.Bits, "width of value set "+j.Name, 1, maxBits)

@@ -7,7 +7,7 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// The operations of package ir are those of this one, by their numbers.
+// The operations of package ir have the same numbers as those of this package.
 var (
 	_ = [1]struct{}{}[int(ir.UnionHeader)-int(opUnionHeader)]
 	_ = [1]struct{}{}[int(ir.StackCount)-int(opCount)]
@@ -16,20 +16,21 @@ var (
 	_ = [1]struct{}{}[int(ir.ActionNode)-int(nodeAction)]
 )
 
-// LoadTree is Load, and the program as a tree for an executor beside the engine (package xdp).
+// LoadTree is like Load, and also returns the program as a tree for another executor (package xdp).
 func LoadTree(src []byte) (*Program, *ir.Program, error) {
 	var tree *ir.Program
 	p, err := loadWith(src, func(l *compiler) { tree = lower(l) })
 	return p, tree, err
 }
 
-// Tree is the program as a tree, as LoadTree makes it: the document is read again.
+// Tree returns the program as a tree, as LoadTree does. It reads the document again.
 func (p *Program) Tree() (*ir.Program, error) {
 	_, tree, err := LoadTree(p.src)
 	return tree, err
 }
 
-// lowerer makes a tree of a loaded program. It reads the document again: what the loader made of it are closures.
+// lowerer makes the tree of a loaded program. It reads the document again, because the loader has turned it
+// into closures.
 type lowerer struct {
 	*compiler
 	headers map[*header]*ir.Header
@@ -113,7 +114,7 @@ func (l *lowerer) lowerStandard(to *ir.Standard) {
 	}
 }
 
-// tree is an expression with all that is in it.
+// tree returns an expression as a tree.
 func (l *lowerer) tree(e *expr) *ir.Expr {
 	if e == nil {
 		return nil
@@ -131,7 +132,7 @@ func (l *lowerer) tree(e *expr) *ir.Expr {
 	return x
 }
 
-// calls are the primitives of an action.
+// calls returns the primitives of an action.
 func (l *lowerer) calls(ops []jsonOp) []ir.Call {
 	code := make([]ir.Call, 0, len(ops))
 	for _, op := range ops {
@@ -271,7 +272,7 @@ func (l *lowerer) lowerTable(d *tableDef) ir.Table {
 	return t
 }
 
-// inputs are those of a calculation.
+// inputs returns the inputs of a calculation.
 func (l *lowerer) inputs(calc *calculation) (all []ir.Input) {
 	for _, in := range calc.inputs {
 		x := ir.Input{Value: in.value, Bits: in.bits}

@@ -10,17 +10,17 @@ import (
 	"github.com/quillon/quillon/nf/classify"
 )
 
-// none is no entry.
+// none stands for no entry.
 const none = classify.None
 
-// matcher finds the entry that a key hits. Keys are in the rows of the table.
+// matcher finds the entry that a key hits. The keys are stored in the table's rows.
 type matcher interface {
 	find(t *table, key []uint64) uint32
 	insert(t *table, e uint32)
 	remove(t *table, e uint32)
 }
 
-// hashWords mixes a key.
+// hashWords returns a hash of a key.
 func hashWords(key []uint64) uint64 {
 	h := uint64(0x9e3779b97f4a7c15)
 	for _, w := range key {
@@ -30,9 +30,9 @@ func hashWords(key []uint64) uint64 {
 	return h
 }
 
-// hashIndex maps keys to entries: open addressing with linear probing, at most
-// half full. It has only entries; their keys are in the owner's rows. When it grows,
-// each entry that is added moves a few others, so that none takes long.
+// hashIndex maps keys to entries by open addressing with linear probing, at most half full. It stores only
+// entry numbers; the keys are in the owner's rows. When it grows, each add moves a few entries, so that no add
+// takes long.
 type hashIndex struct {
 	slots slots
 	used  int
@@ -40,13 +40,13 @@ type hashIndex struct {
 	moved int   // slots of old whose entries have moved
 }
 
-// slots hold entries + 1; 0: free.
+// slots holds entry numbers + 1; 0 marks a free slot.
 type slots []uint32
 
-// tombstone marks a slot of old whose entry has moved or was deleted: a search goes on behind it.
+// tombstone marks a slot of old whose entry has moved or was deleted. A search continues after it.
 const tombstone = ^uint32(0)
 
-// home is the slot at which the search for a hash begins.
+// home returns the slot at which the search for a hash begins.
 func (s slots) home(h uint64) int { return int(h & uint64(len(s)-1)) }
 
 func (s slots) put(e uint32, h uint64) {
@@ -57,7 +57,7 @@ func (s slots) put(e uint32, h uint64) {
 	s[i] = e + 1
 }
 
-// of is the slot of an entry; -1: there is none.
+// of returns the slot of an entry, or -1 if there is none.
 func (s slots) of(e uint32, h uint64) int {
 	if len(s) == 0 {
 		return -1
@@ -72,7 +72,7 @@ func (s slots) of(e uint32, h uint64) int {
 	return i
 }
 
-// add inserts an entry whose key is not there.
+// add adds an entry whose key is not in the index.
 func (x *hashIndex) add(e uint32, h uint64, hash func(e uint32) uint64) {
 	if 2*(x.used+1) > len(x.slots) { // old was emptied long before
 		x.old, x.moved, x.slots = x.slots, 0, make(slots, max(8, 2*len(x.slots)))
@@ -122,7 +122,7 @@ func sameWords(a, b []uint64) bool {
 	return true
 }
 
-// exactMatcher is one hash of whole keys.
+// exactMatcher is a hash of whole keys.
 type exactMatcher struct{ idx hashIndex }
 
 func (m *exactMatcher) find(t *table, key []uint64) uint32 {
@@ -138,7 +138,7 @@ func (m *exactMatcher) find(t *table, key []uint64) uint32 {
 	return e
 }
 
-// seek is the entry of slots with a key.
+// seek returns the entry of slots with a key.
 func (t *table) seek(s slots, key []uint64, h uint64) uint32 {
 	w := len(key)
 	for i := s.home(h); s[i] != 0; i = (i + 1) & (len(s) - 1) {
@@ -160,8 +160,8 @@ func (m *exactMatcher) remove(t *table, e uint32) {
 	m.idx.del(e, hashWords(t.key(e)), func(e uint32) uint64 { return hashWords(t.key(e)) })
 }
 
-// lpmMatcher is a table whose key is one LPM field of at most 128 bits. The
-// field is aligned to the left of an address, so that bart can look it up.
+// lpmMatcher matches a key that is one LPM field of at most 128 bits. The field is aligned to the left of an IP
+// address, so that bart can look it up.
 type lpmMatcher struct {
 	routes bart.Fast[uint32]
 	bits   int
@@ -204,7 +204,7 @@ func (m *lpmMatcher) remove(t *table, e uint32) {
 	m.routes.Delete(netip.PrefixFrom(m.addr(t.key(e)), int(t.rows[e].prefix)))
 }
 
-// setMatcher finds entries of any masks and ranges. The set has their keys and masks.
+// setMatcher finds entries with any masks and ranges. The classify.Set stores their keys and masks.
 type setMatcher struct{ *classify.Set }
 
 func newSetMatcher(d *tableDef) setMatcher {
@@ -217,7 +217,7 @@ func newSetMatcher(d *tableDef) setMatcher {
 
 func (m setMatcher) find(_ *table, key []uint64) uint32 { return m.Find(key) }
 
-// insert does nothing: what it needs beside a row comes with table.add.
+// insert does nothing, because table.add inserts the entry into the Set.
 func (m setMatcher) insert(*table, uint32) {}
 
 func (m setMatcher) remove(_ *table, e uint32) { m.Remove(e) }

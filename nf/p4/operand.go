@@ -8,12 +8,12 @@ var sortNames = [...]string{"number", "bool", "header", "header stack", "header 
 // maxDepth is how deep expressions may be nested.
 const maxDepth = 1000
 
-// expression reads an expression that yields what is wanted.
+// expression reads an expression of sort want.
 func (l *compiler) expression(v *jsonValue, want sort) *expr {
 	return l.sorted(l.expr(v), want, v)
 }
 
-// sorted is e, which was read from v and yields what is wanted.
+// sorted returns e, which was read from v; loading fails if e is not of sort want.
 func (l *compiler) sorted(e *expr, want sort, v *jsonValue) *expr {
 	if e.sort != want {
 		l.fail("a %s where a %s belongs: %s", sortNames[e.sort], sortNames[want], short(v))
@@ -21,7 +21,7 @@ func (l *compiler) sorted(e *expr, want sort, v *jsonValue) *expr {
 	return e
 }
 
-// data reads a number; a bool is 1 or 0.
+// data reads a number. A bool becomes 1 or 0.
 func (l *compiler) data(v *jsonValue) *expr {
 	e := l.expr(v)
 	if e.sort == sortBool {
@@ -92,7 +92,7 @@ func headerExpr(h *header) *expr { return &expr{op: opHeader, sort: sortHeader, 
 
 func stackExpr(s *stack) *expr { return &expr{op: opStack, sort: sortStack, stack: s, typ: s.typ} }
 
-// lastOf is a field of the last header of a stack, or that header.
+// lastOf returns a field of the last header of a stack, or that header.
 func (l *compiler) lastOf(s *stack, name string) *expr {
 	if name == "last" && s.typ.index[name] == nil {
 		st := stackExpr(s)
@@ -110,7 +110,8 @@ var (
 	dataOps = map[string]op{"+": opAdd, "-": opSub, "*": opMul, "/": opDiv, "%": opMod, "<<": opShl, ">>": opShr,
 		"&": opAnd, "|": opOr, "^": opXor}
 	castOps = map[string]op{"two_comp_mod": opSignCast, "sat_cast": opSatCast, "usat_cast": opUsatCast}
-	// boolOps take operands of a sort and yield a bool; those with one have it at the right.
+	// boolOps are operations that yield a bool, with the sort of their operands. If they have one operand, it
+	// is the right one.
 	boolOps = map[string]struct {
 		op   op
 		of   sort
@@ -118,15 +119,15 @@ var (
 	}{"<": {opLt, sortData, 2}, "<=": {opLe, sortData, 2}, ">": {opGt, sortData, 2}, ">=": {opGe, sortData, 2},
 		"and": {opAndAlso, sortBool, 2}, "or": {opOrElse, sortBool, 2}, "not": {opNot, sortBool, 1}, "d2b": {opToBool, sortData, 1},
 		"valid": {opValid, sortHeader, 1}, "valid_union": {opValidUnion, sortUnion, 1}}
-	// equalOps are == and != of a sort.
+	// equalOps are the operations == and != for each sort of operands.
 	equalOps = map[sort][2]op{sortData: {opEq, opNe}, sortBool: {opEqBool, opNeBool}, sortHeader: {opEqHeader, opNeHeader},
 		sortUnion: {opEqUnion, opNeUnion}}
 )
 
-// maxDivision is the widest number that is divided.
+// maxDivision is the highest number of bits of the operands of a division.
 const maxDivision = 4096
 
-// operation reads {op, left, right, cond}.
+// operation reads an operation: {op, left, right, cond}.
 func (l *compiler) operation(v *jsonValue) *expr {
 	if o, ok := dataOps[v.op]; ok {
 		a := constExpr(0)
@@ -178,8 +179,8 @@ func (l *compiler) operation(v *jsonValue) *expr {
 	return l.part(v)
 }
 
-// choice is one of two values. Of headers both have the same type: what is read of
-// them lies at the same places.
+// choice returns the choice between two values. Two headers must have the same type, so that their fields are
+// at the same offsets.
 func (l *compiler) choice(cond, a, b *expr) *expr {
 	if a.sort == sortStack || a.sort == sortUnionStack || a.typ != b.typ {
 		l.fail("a choice of a %s where both must be of one type", sortNames[a.sort])

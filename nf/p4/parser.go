@@ -2,11 +2,11 @@ package p4
 
 import "encoding/binary"
 
-// maxStates is how many states a parser may take for one packet. Every useful
-// one extracts or skips something.
+// maxStates is the highest number of parser states for one packet. It is high enough because a useful state
+// extracts or skips something.
 const maxStates = 4096
 
-// parserErrors are the program's numbers of the errors of P4's core library.
+// parserErrors are the program's numbers for the errors of P4's core library.
 type parserErrors struct {
 	noError, tooShort, stackOutOfBounds, headerTooShort, timeout, invalidArgument uint32
 }
@@ -24,8 +24,8 @@ func (p *Program) noError() uint32 {
 	return p.parser.errs.noError
 }
 
-// parseOp does one thing in a state. A result of parsed goes on, another is the
-// error that ends the parser.
+// parseOp does one thing in a state. The result parsed lets the parser continue; another result is the error
+// that ends it.
 type parseOp func(k *packetState) int64
 
 const parsed = -1
@@ -41,7 +41,7 @@ type parseState struct {
 	next  int
 }
 
-// keyPart is a part of a state's transition key: a field, or bits that follow.
+// keyPart is a part of a state's transition key: a field, or a lookahead.
 type keyPart struct {
 	slot  int     // of the field; -1: not known before
 	where wordsFn // of the field; nil: lookahead
@@ -87,7 +87,7 @@ func (s *Switch) parse(k *packetState) {
 	s.verifyChecksums(k)
 }
 
-// step runs a state and returns the next, or an error.
+// step runs a state, and returns the next state or an error.
 func (s *Switch) step(k *packetState, p *parser, st *parseState) (int, int64) {
 	for _, op := range st.ops {
 		if err := op(k); err != parsed {
@@ -139,7 +139,7 @@ func (s *Switch) step(k *packetState, p *parser, st *parseState) (int, int64) {
 	return st.next, parsed
 }
 
-// inValueSet reports whether the key, packed, is a member.
+// inValueSet reports whether the key is a member of the value set of c.
 func (s *Switch) inValueSet(st *parseState, c *parseCase, key []uint64) bool {
 	vs := &s.vsets[c.vset]
 	if len(vs.members) == 0 {
@@ -165,8 +165,7 @@ func (s *Switch) inValueSet(st *parseState, c *parseCase, key []uint64) bool {
 	return false
 }
 
-// extract reads a header of t at base from the packet; variable is the length
-// of its varbit in bits.
+// extract extracts a header of type t to base. variable is the length of its varbit, in bits.
 func (k *packetState) extract(e *parserErrors, t *headerType, base, variable int) int64 {
 	size := (t.bits + variable) / 8
 	if size > len(k.frame)-k.at {
@@ -206,7 +205,7 @@ func (k *packetState) extract(e *parserErrors, t *headerType, base, variable int
 	return parsed
 }
 
-// extractVariable reads a header whose varbit is as long as length says.
+// extractVariable extracts a header whose varbit has the given length, in bits.
 func (k *packetState) extractVariable(e *parserErrors, t *headerType, base int, length uint64) int64 {
 	if length%8 != 0 {
 		return int64(e.invalidArgument)
@@ -223,13 +222,13 @@ func (k *packetState) extractVariable(e *parserErrors, t *headerType, base int, 
 	return k.extract(e, t, base, int(length))
 }
 
-// deparser writes the headers in order.
+// deparser writes the valid headers in order.
 type deparser struct {
 	code  []step
 	order []*header
 }
 
-// deparse is the frame that leaves; it is valid until the next one.
+// deparse returns the frame that leaves. It is valid until the next call.
 func (s *Switch) deparse(k *packetState) []byte {
 	s.updateChecksums(k)
 	d := s.prog.deparser

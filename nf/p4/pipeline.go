@@ -2,13 +2,13 @@ package p4
 
 import "slices"
 
-// pipelineLoader loads action profiles, tables, conditions, and what follows what.
+// pipelineLoader loads action profiles, tables and conditions, and their order.
 type pipelineLoader struct {
 	*compiler
 	nodes map[string]int // by name
 }
 
-// pipelines reads tables, conditions and their order.
+// pipelines reads action profiles, tables, conditions and their order.
 func (l *pipelineLoader) pipelines() {
 	for _, j := range l.Pipelines {
 		for _, jp := range j.Profiles {
@@ -71,7 +71,7 @@ func (l *pipelineLoader) addNode(kind nodeKind, name string) {
 
 func (l *pipelineLoader) named(name string) *node { return &l.p.nodes[l.nodes[name]] }
 
-// node is what comes next; nil: nothing.
+// node returns the node with a name; nil stands for the end of the pipeline.
 func (l *pipelineLoader) node(name *string) int {
 	if name == nil {
 		return noNode
@@ -79,7 +79,7 @@ func (l *pipelineLoader) node(name *string) int {
 	return find(l.document, l.nodes, "table or condition", *name)
 }
 
-// tableNode reads a table. One that can only run one action is that action.
+// tableNode reads a table. A table that can only run one action becomes that action.
 func (l *pipelineLoader) tableNode(n *node, j jsonTable) {
 	d := l.p.tables[n.table]
 	l.table(d, j)
@@ -91,8 +91,9 @@ func (l *pipelineLoader) tableNode(n *node, j jsonTable) {
 	}
 }
 
-// membersNext is where a table goes behind an action that a member of its profile
-// has from another table: behind its own of that name, or as after no action.
+// membersNext sets which node follows an action that a member of a table's action profile may run although the
+// table itself does not have the action. It is the node after the table's own action of the same name, or else
+// the node after a miss without an action.
 func (l *pipelineLoader) membersNext() {
 	for _, d := range l.p.tables {
 		if d.profile < 0 || d.branches {
@@ -120,7 +121,7 @@ func (l *pipelineLoader) actionByID(id *float64) *action {
 	return a
 }
 
-// successors are the nodes that may follow a node.
+// successors returns the nodes that may follow a node.
 func (p *Program) successors(i int) []int {
 	n := &p.nodes[i]
 	if n.kind != nodeTable {
@@ -130,7 +131,7 @@ func (p *Program) successors(i int) []int {
 	return append([]int{d.hit, d.miss, d.baseMiss}, d.next...)
 }
 
-// acyclic refuses a pipeline that would not end.
+// acyclic makes loading fail if a pipeline contains a cycle.
 func (l *pipelineLoader) acyclic() {
 	const unseen, open, done = 0, 1, 2
 	state := make([]uint8, len(l.p.nodes))
@@ -183,14 +184,14 @@ func (l *pipelineLoader) actionProfile(j jsonProfile) {
 	l.p.profiles = append(l.p.profiles, d)
 }
 
-// profile is the index of an action profile; -1: there is none.
+// profile returns the index of an action profile, or -1 if there is none.
 func (l *pipelineLoader) profile(name string) int {
 	return slices.IndexFunc(l.p.profiles, func(p *profileDef) bool { return p.Name == name })
 }
 
 var matchKinds = map[string]MatchKind{"exact": Exact, "lpm": LPM, "ternary": Ternary, "range": Range, "valid": Valid, "optional": Ternary}
 
-// maxPrefix is the widest field with prefixes.
+// maxPrefix is the widest field that may be matched by prefixes, in bits.
 const maxPrefix = 1 << 14
 
 func (l *pipelineLoader) table(d *tableDef, j jsonTable) {
@@ -292,8 +293,8 @@ func (l *pipelineLoader) tableKey(d *tableDef, j jsonKey) {
 	d.Keys = append(d.Keys, KeyInfo{name, kind, k.bits})
 }
 
-// stackKey reads a key's field of an element of a stack that the packet chooses: an operation, where other keys have the names of a header and
-// its field. It returns the field's name.
+// stackKey reads a key that is a field of a stack element which the packet chooses. The JSON has an operation
+// there, where other keys have the names of a header and a field. It returns the field's name.
 func (l *pipelineLoader) stackKey(k *keyDef, target *jsonValue) string {
 	e := l.sorted(l.operation(target), sortData, target)
 	if (e.op != opMember && e.op != opField) || e.fld.varbit {
@@ -337,7 +338,7 @@ func (l *pipelineLoader) tableActions(d *tableDef, j jsonTable) {
 	}
 }
 
-// tableAction is an action of a table, by its id, or in old programs by its name.
+// tableAction returns an action of a table, by its id, or by its name in old programs.
 func (l *pipelineLoader) tableAction(j jsonTable, i int) *action {
 	switch {
 	case i < len(j.ActionIDs):

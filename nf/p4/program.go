@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// Program is a loaded P4 program: immutable, and shared by any number of
-// switches.
+// Program is a loaded P4 program. It never changes, and any number of switches may share it.
 type Program struct {
 	tables    []*tableDef
 	actions   []*action
@@ -38,10 +37,10 @@ type Program struct {
 	src       []byte // the document
 }
 
-// MatchKind is how a key's field is compared.
+// MatchKind says how a field of a key is compared.
 type MatchKind uint8
 
-// The kinds of matches. Optional is written as Ternary by p4c.
+// The kinds of matches. p4c writes optional as ternary.
 const (
 	Exact MatchKind = iota
 	LPM
@@ -52,7 +51,7 @@ const (
 
 var matchNames = [...]string{"exact", "lpm", "ternary", "range", "valid"}
 
-// String is P4's name of the match kind.
+// String returns the name of the match kind in P4.
 func (k MatchKind) String() string {
 	if int(k) < len(matchNames) {
 		return matchNames[k]
@@ -74,14 +73,14 @@ type KeyInfo struct {
 	Bits  int
 }
 
-// ActionInfo is an action. ID is that of the JSON; two actions may share a name.
+// ActionInfo describes an action. ID is the id in the JSON; two actions may have the same name.
 type ActionInfo struct {
 	Name   string
 	ID     int
 	Params []FieldInfo
 }
 
-// TableInfo is a table. Actions are those that its entries may have.
+// TableInfo describes a table. Actions are those that its entries may have.
 type TableInfo struct {
 	Name         string
 	ID           int
@@ -95,14 +94,14 @@ type TableInfo struct {
 	Timeout      bool // an entry may have a Timeout
 	Profile      string
 	Selector     bool // entries may name groups
-	// Priority: an entry needs one, as the key has a field that is neither
-	// Exact, LPM nor Valid.
+	// Priority says that an entry needs a priority, because the key has a field that is neither Exact, LPM nor
+	// Valid.
 	Priority bool
-	// Hidden: made by the compiler; it has no key and one action.
+	// Hidden says that the compiler has made the table; it has no key and one action.
 	Hidden bool
 }
 
-// ArrayInfo is an array of counters, meters or registers.
+// ArrayInfo describes an array of counters, meters or registers.
 type ArrayInfo struct {
 	Name string
 	ID   int
@@ -111,8 +110,7 @@ type ArrayInfo struct {
 	Byte bool // of a meter: counts bytes, not packets
 }
 
-// ProfileInfo is an action profile. Actions are those of the tables that use it,
-// one of each name.
+// ProfileInfo describes an action profile. Actions are those of the tables that use it, one of each name.
 type ProfileInfo struct {
 	Name     string
 	ID       int
@@ -128,7 +126,7 @@ type DigestInfo struct {
 	Fields []FieldInfo
 }
 
-// The sorts of refusals of a Switch, to be found by errors.Is.
+// The kinds of errors of a Switch, for errors.Is.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
@@ -138,7 +136,7 @@ var (
 	ErrInvalid  = errors.New("invalid")
 )
 
-// infos are the descriptions of a list's elements.
+// infos returns the descriptions of a list's elements.
 func infos[T, I any](list []T, of func(T) I) []I {
 	all := make([]I, len(list))
 	for i, x := range list {
@@ -147,12 +145,12 @@ func infos[T, I any](list []T, of func(T) I) []I {
 	return all
 }
 
-// Tables are the program's tables, in the order of the JSON.
+// Tables returns the program's tables, in the order of the JSON.
 func (p *Program) Tables() []TableInfo {
 	return infos(p.tables, func(t *tableDef) TableInfo { return t.TableInfo })
 }
 
-// Table is the table of a name.
+// Table returns the table with a name.
 func (p *Program) Table(name string) (TableInfo, bool) {
 	i := slices.IndexFunc(p.tables, func(t *tableDef) bool { return t.Name == name })
 	if i < 0 {
@@ -161,17 +159,17 @@ func (p *Program) Table(name string) (TableInfo, bool) {
 	return p.tables[i].TableInfo, true
 }
 
-// Actions are the program's actions, in the order of the JSON.
+// Actions returns the program's actions, in the order of the JSON.
 func (p *Program) Actions() []ActionInfo {
 	return infos(p.actions, func(a *action) ActionInfo { return a.ActionInfo })
 }
 
-// Counters are the arrays of indirect counters.
+// Counters returns the arrays of indirect counters.
 func (p *Program) Counters() []ArrayInfo {
 	return infos(p.counters, func(c *arrayDef) ArrayInfo { return c.ArrayInfo })
 }
 
-// Meters are the arrays of indirect meters.
+// Meters returns the arrays of indirect meters.
 func (p *Program) Meters() []ArrayInfo {
 	var all []ArrayInfo
 	for _, m := range p.meters {
@@ -182,37 +180,38 @@ func (p *Program) Meters() []ArrayInfo {
 	return all
 }
 
-// Registers are the arrays of registers.
+// Registers returns the arrays of registers.
 func (p *Program) Registers() []ArrayInfo {
 	return infos(p.registers, func(r *registerDef) ArrayInfo { return r.ArrayInfo })
 }
 
-// Profiles are the action profiles.
+// Profiles returns the action profiles.
 func (p *Program) Profiles() []ProfileInfo {
 	return infos(p.profiles, func(d *profileDef) ProfileInfo { return d.ProfileInfo })
 }
 
-// ValueSetInfo is a parser's value set. Bits is the width of a member, Parts are those of its fields; nil: no state of the parser tells.
+// ValueSetInfo describes a parser's value set. Bits is the width of a member, Parts are the widths of its
+// fields. Parts is nil if no state of the parser uses the set.
 type ValueSetInfo struct {
 	Name  string
 	Bits  int
 	Parts []int
 }
 
-// ValueSets are the parser's value sets.
+// ValueSets returns the parser's value sets.
 func (p *Program) ValueSets() []ValueSetInfo {
 	return infos(p.vsets, func(v *valueSetDef) ValueSetInfo { return ValueSetInfo{v.name, v.bits, v.parts} })
 }
 
-// Errors are the program's numbers of errors, by name.
+// Errors returns the program's numbers of errors, by name.
 func (p *Program) Errors() map[string]uint32 { return maps.Clone(p.errors) }
 
-// Digests are what the program may send to the controller.
+// Digests returns the digests that the program may send to the controller.
 func (p *Program) Digests() []DigestInfo {
 	return infos(p.digests, func(d *digestDef) DigestInfo { return d.DigestInfo })
 }
 
-// Headers are the fields of each header, by its name. A varbit is not among them.
+// Headers returns the fields of each header, without varbits, by the header's name.
 func (p *Program) Headers() map[string][]FieldInfo {
 	out := map[string][]FieldInfo{}
 	for _, h := range p.headers {

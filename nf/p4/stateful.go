@@ -21,7 +21,7 @@ func (r *registerDef) lower() ir.Registers {
 	return ir.Registers{Name: r.Name, Size: r.Size, Bits: r.Bits, Words: r.words, Place: r.place}
 }
 
-// placeRegisters says where the cells of all registers lie.
+// placeRegisters sets the places of the cells of all registers.
 func (p *Program) placeRegisters() {
 	all := make([]ir.Registers, len(p.registers))
 	for i, r := range p.registers {
@@ -33,7 +33,7 @@ func (p *Program) placeRegisters() {
 	}
 }
 
-// at are the words of a cell, of the memory of all groups.
+// at returns the words of a cell. memory is the memory of all groups.
 func (r *registerDef) at(memory [][]uint64, index int) []uint64 {
 	return memory[r.place.Group][index*r.place.Stride+r.place.At:][:r.words]
 }
@@ -56,7 +56,7 @@ type digestDef struct {
 	fields []slotField
 }
 
-// slotField is a field of the state.
+// slotField is a field of the packet's state.
 type slotField struct{ slot, bits int }
 
 type profileDef struct {
@@ -67,13 +67,12 @@ type profileDef struct {
 	hash    *calculation // of a selector
 }
 
-// Rate is a token bucket: how fast tokens come, in packets or bytes a second,
-// and how many there are room for.
+// Rate is a token bucket: the rate of tokens in packets or bytes a second, and the highest number of tokens.
 type Rate struct{ PerSecond, Burst uint64 }
 
-// meter is bmv2's two-rate three-color marker: the buckets fill from the time
-// at which they were configured, in whole microseconds, and the color-blind
-// marker of RFC 2698 looks at the peak first.
+// meter is bmv2's two-rate three-color marker. The buckets fill from the time at which the meter was
+// configured, in whole microseconds. The marker is the color-blind one of RFC 2698, and looks at the peak rate
+// first.
 type meter struct {
 	since clock.Time
 	rates []bucket // the slowest first
@@ -85,7 +84,7 @@ type bucket struct {
 	seen   uint64 // tokens that came since the beginning
 }
 
-// configure sets the rates, slowest first; none: every packet is green.
+// configure sets the rates, the slowest first. Without rates every packet is green.
 func (m *meter) configure(now clock.Time, rates []Rate) {
 	m.since, m.rates = now, nil
 	for _, r := range rates {
@@ -101,8 +100,7 @@ func (m *meter) config() []Rate {
 	return all
 }
 
-// execute is the color of a packet: 0 is green, and each rate that it exceeds
-// one more.
+// execute returns the color of a packet: 0 is green, and each rate that the packet exceeds adds one.
 func (m *meter) execute(d *meterDef, now clock.Time, size int) uint64 {
 	need := uint64(1)
 	if d.Byte {
@@ -137,21 +135,22 @@ type valueSet struct {
 	members []vsetMember
 }
 
-// vsetMember is a ValueMember in words.
+// vsetMember is a ValueMember as words.
 type vsetMember struct {
 	value, mask []uint64
 	ranges      []vsetRange
 	from        ValueMember
 }
 
-// vsetRange is a ValueRange in words as many as the key has.
+// vsetRange is a ValueRange as words, as many as the key has.
 type vsetRange struct {
 	shift     uint64
 	bits      int
 	low, high []uint64
 }
 
-// hits reports whether a key is the member, in the bits of keep (nil: in all). part is scratch of as many words.
+// hits reports whether a key matches the member, in the bits of keep, or in all bits if keep is nil. part is
+// scratch memory, as long as the key.
 func (m *vsetMember) hits(key, keep, part []uint64) bool {
 	for j, w := range key {
 		d := (w ^ m.value[j]) & m.mask[j]
@@ -173,7 +172,7 @@ func (m *vsetMember) hits(key, keep, part []uint64) bool {
 	return true
 }
 
-// member is an action with its data.
+// member is a member of an action profile: an action with its data.
 type member struct {
 	id   uint32
 	at   uint32 // its place
@@ -182,9 +181,9 @@ type member struct {
 	uses int // by entries and groups
 }
 
-// GroupMember is a member of a group of an action selector. A member of weight
-// 2 gets twice the share of a member of weight 1; 0 counts as 1. With HasWatch
-// it gets nothing while the port Watch is down.
+// GroupMember is a member of a group of an action selector. A member of weight 2 gets twice as many packets as
+// a member of weight 1; weight 0 counts as 1. With HasWatch the member gets no packets while port Watch is
+// down.
 type GroupMember struct {
 	ID       uint32
 	Weight   int
@@ -200,14 +199,14 @@ type group struct {
 	uses    int
 }
 
-// share is a live member's part of the packets: the numbers from the end of the share before up to
-// its own end.
+// share is a member whose port is up, with its part of the packets: the numbers from the end of the share
+// before it up to its own end, exclusive.
 type share struct {
 	*member
 	end uint64
 }
 
-// pick is the live member with a number, modulo the sum of all shares; nil: none.
+// pick returns the member whose share has the number n, modulo the sum of all shares; nil: no member is up.
 func (g *group) pick(n uint64) *member {
 	if len(g.live) == 0 {
 		return nil
@@ -226,7 +225,7 @@ type profile struct {
 	def     *profileDef
 	members map[uint32]*member
 	groups  map[uint32]*group
-	// Entries name members and groups by their places.
+	// Entries refer to members and groups by their places.
 	memberAt places[member]
 	groupAt  places[group]
 }
@@ -235,8 +234,9 @@ func newProfile(d *profileDef) *profile {
 	return &profile{def: d, members: map[uint32]*member{}, groups: map[uint32]*group{}}
 }
 
-// pick is the action of a member, or of the member of a group that the packet's
-// hash says; both are places + 1. nil: a group without members.
+// pick returns the action of a member, or of the member of a group that the hash of the packet selects.
+// memberAt and groupAt are places, which begin with 1; 0 means none. The action is nil if no member of the
+// group is up.
 func (p *profile) pick(k *packetState, memberAt, groupAt uint32) (*action, []uint64) {
 	if groupAt == 0 {
 		m := p.memberAt.list[memberAt-1]
@@ -249,7 +249,7 @@ func (p *profile) pick(k *packetState, memberAt, groupAt uint32) (*action, []uin
 	return m.act, m.data
 }
 
-// places gives things numbers from 1, which they keep until they are removed.
+// places gives objects numbers from 1 on, which they keep until they are removed.
 type places[T any] struct {
 	list []*T
 	free []uint32
@@ -271,7 +271,7 @@ func (p *places[T]) drop(at uint32) {
 	p.free = append(p.free, at)
 }
 
-// refresh resolves a group's members anew: those whose port is up.
+// refresh finds the members of a group whose port is up.
 func (p *profile) refresh(g *group, down map[uint32]bool) {
 	g.live = g.live[:0]
 	end := uint64(0)
@@ -302,7 +302,7 @@ func (s *arrays) resetArrays() {
 	}
 }
 
-// sendDigest gives the fields of a digest to the controller.
+// sendDigest sends the fields of a digest to the controller.
 func (s *Switch) sendDigest(k *packetState) {
 	if s.cfg.Digest == nil {
 		return

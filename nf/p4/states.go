@@ -101,7 +101,7 @@ func (l *parserLoader) valueSet(name string) int {
 	return i
 }
 
-// keyWords reads a transition's value: the key's parts, each padded to bytes.
+// keyWords reads the value of a transition. In the JSON each part of the key is padded to whole bytes.
 func (l *parserLoader) keyWords(st *parseState, hex string, padded int) []uint64 {
 	out := make([]uint64, st.kw)
 	all := l.hexWords(hex, padded)
@@ -143,12 +143,12 @@ func (l *parserLoader) keyPart(v *jsonValue) keyPart {
 	return keyPart{}
 }
 
-// lookahead reads the range of bits of a lookahead.
+// lookahead reads the offset and the width of a lookahead, in bits.
 func (l *parserLoader) lookahead(in *jsonValue) (off, bits int) {
 	return l.integer(in.at(0), "offset of a lookahead", 0, maxBits), l.integer(in.at(1), "width of a lookahead", 1, maxBits)
 }
 
-// unionMember finds the stack of unions and the place in a union of [stack, member].
+// unionMember finds the stack of unions and the index of the member in [stack, member].
 func (l *parserLoader) unionMember(in *jsonValue) (*unionStack, int) {
 	s, name := find(l.document, l.ustks, "header union stack", in.at(0).text), in.at(1).text
 	m := slices.Index(s.elems[0].types, name)
@@ -158,7 +158,7 @@ func (l *parserLoader) unionMember(in *jsonValue) (*unionStack, int) {
 	return s, m
 }
 
-// parserOps are the operations of a parser with how many parameters they have.
+// parserOps are the operations of a parser with the numbers of their parameters.
 var parserOps = map[string]int{"extract": 1, "extract_VL": 2, "set": 2, "verify": 2, "shift": 1, "advance": 1, "primitive": 1}
 
 func (l *parserLoader) parseOp(p *parser, op jsonOp) parseOp {
@@ -246,8 +246,7 @@ func (l *parserLoader) parserSet(e *parserErrors, params []jsonValue) parseOp {
 	}
 }
 
-// extraction compiles extract and extract_VL. The target is a header, or the next of
-// size in a stack.
+// extraction compiles extract and extract_VL. The target is a header, or the next header of a stack.
 func (l *parserLoader) extraction(e *parserErrors, params []jsonValue) parseOp {
 	var t *headerType
 	var base baseFn
@@ -301,8 +300,8 @@ func (l *parserLoader) extraction(e *parserErrors, params []jsonValue) parseOp {
 	}
 }
 
-// extractComputed compiles the extraction of a header that computes the length
-// of its varbit from its own fields in front of it.
+// extractComputed compiles the extraction of a header whose varbit has a length that is computed from fields
+// before it in the header.
 func (l *parserLoader) extractComputed(e *parserErrors, t *headerType, h *header) parseOp {
 	if t.lengthExp.json == nil || h == nil {
 		l.fail("header type %s: nothing says how long field %s is", t.name, t.varbit.name)

@@ -8,54 +8,53 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// Config are the settings of a Switch; the zero value makes a switch like
-// simple_switch without options.
+// Config holds the settings of a Switch. The zero value makes a switch like simple_switch without options.
 type Config struct {
-	// Start is the time that the program's timestamps count from.
+	// Start is the time from which the program's timestamps count.
 	Start clock.Time
-	// DropPort is the egress_spec that drops a packet; 0: 511.
+	// DropPort is the egress_spec that drops a packet; 0 stands for 511.
 	DropPort uint32
-	// Queues is how many priorities a port has; 0: 8. A packet with another
-	// one is dropped, as in simple_switch, which has 1 unless told otherwise.
+	// Queues is the number of priorities that a port has; 0 stands for 8. A packet with another priority is
+	// dropped, as in simple_switch, whose default is 1.
 	Queues int
-	// MaxPasses is how often a received packet with all its clones, replicas
-	// and recirculations may pass a pipeline; 0: 1024.
+	// MaxPasses is how often a received packet, with all its clones, replicas and recirculations, may pass a
+	// pipeline; 0 stands for 1024.
 	MaxPasses int
-	// Seed of random().
+	// Seed is the seed of random().
 	Seed uint64
-	// Digest is called with each digest that the program sends to the controller. The data
-	// is valid during the call.
+	// Digest is called with each digest that the program sends to the controller. The data is valid only during
+	// the call.
 	Digest func(d Digest)
-	// Trace is called for the steps of each packet while it is set.
+	// Trace, if it is not nil, is called for each step of each packet.
 	Trace func(e Event)
 }
 
-// Digest is a message of the program to the controller: the fields of a digest
-// one after the other, each big-endian in as many bytes as it needs.
+// Digest is a message of the program to the controller. Data has the fields of the digest one after the other,
+// each big-endian in as many bytes as it needs.
 type Digest struct {
 	ID   int // of the DigestInfo
 	Name string
 	Data []byte
 }
 
-// Reason is why a packet, a clone or a replica ended in the switch.
+// Reason says why a packet, a clone or a replica ended in the switch.
 type Reason uint8
 
 // The reasons.
 const (
 	NotDropped Reason = iota
-	// ParserError: dropped by the program, after its parser had failed.
+	// ParserError: the program dropped the packet after its parser had failed.
 	ParserError
-	// NoTableHit: dropped in ingress, after the last table with a key was missed.
+	// NoTableHit: the program dropped the packet in ingress, and the last table with a key had missed.
 	NoTableHit
-	// IngressDrop and EgressDrop: dropped by the program.
+	// IngressDrop and EgressDrop: the program dropped the packet.
 	IngressDrop
 	EgressDrop
-	// NoReplica: sent to a multicast group without members.
+	// NoReplica: the packet was sent to a multicast group without members.
 	NoReplica
-	// NoQueue: with a priority that ports do not have.
+	// NoQueue: the packet had a priority that ports do not have.
 	NoQueue
-	// PassLimit: recirculated, resubmitted or cloned without end.
+	// PassLimit: the packet took more than MaxPasses passes.
 	PassLimit
 	// LoopLimit: an action jumped more than maxJumps times.
 	LoopLimit
@@ -68,16 +67,16 @@ const (
 var reasonNames = [numReasons]string{"", "parser-error", "no-table-hit", "ingress-drop", "egress-drop",
 	"no-replica", "no-queue", "pass-limit", "loop-limit", "assertion"}
 
-// String is a short name in kebab case.
+// String returns a short name in kebab case.
 func (r Reason) String() string { return reasonNames[r] }
 
-// Result says what became of a packet.
+// Result says what happened to a packet.
 type Result struct {
 	Emitted int    // frames
 	Dropped Reason // of the last packet, clone or replica that was dropped
 }
 
-// Emit takes a frame that leaves on a port; the frame is valid during the call.
+// Emit is called with a frame that leaves on a port. The frame is valid only during the call.
 type Emit func(port uint32, frame []byte)
 
 // The values of instance_type.
@@ -91,30 +90,30 @@ const (
 	instanceResubmitted
 )
 
-// Replica is a copy of a packet: the port it goes to, and its egress_rid.
+// Replica is a copy of a packet: the port to which it goes, and its egress_rid.
 type Replica struct {
 	Port uint32
 	Rid  uint16
-	// Backups are what serves in its place while its port is down: the first whose port is up, or the replica itself if none is. Their own do not
-	// count.
+	// Backups are used in its place while its port is down: the first backup whose port is up, or the replica
+	// itself if none is up. Backups of a backup are ignored.
 	Backups []Replica
 }
 
-// Session says where clones go: to Replicas, and to those of a multicast
-// group when Group is not 0.
+// Session says where clones go: to Replicas, and, if Group is not 0, to the replicas of that multicast group.
 type Session struct {
 	Replicas []Replica
 	Group    uint32
-	// Length is the most bytes that leave of a clone; 0: all.
+	// Length is the highest number of bytes of a clone that leave; 0: all.
 	Length int
-	// Priority is the priority with which clones are queued; 0: their own.
+	// Priority is the priority with which clones are queued; 0: their own priority.
 	Priority int
 }
 
-// Switch runs a program. It belongs to one goroutine.
+// Switch runs a program. Only one goroutine may use it.
 //
-// Those who control it change four parts: the tables (entries), the action profiles, the arrays, and where copies go. Switch itself is
-// what a packet goes through, from Process on: parsers, pipelines, queues. It looks at the parts and counts in them.
+// A controller changes four parts of it: the tables (entries), the action profiles, the arrays, and where
+// copies go (replication). Process passes packets through parsers, pipelines and queues, which read these parts
+// and count in them.
 type Switch struct {
 	common
 	actionProfiles
@@ -142,7 +141,7 @@ type Switch struct {
 	buf     []byte // frames that leave, inputs of hashes
 }
 
-// common is what all parts of a Switch read. The time goes on in Process and Advance alone.
+// common holds what all parts of a Switch read. Only Process and Advance change the time.
 type common struct {
 	prog   *Program
 	cfg    Config
@@ -150,7 +149,7 @@ type common struct {
 	follow ir.Follower // nil: the engine runs alone
 }
 
-// NewSwitch makes a switch with the program's own entries in its tables.
+// NewSwitch makes a switch whose tables have the entries of the program.
 func NewSwitch(p *Program, c Config) (*Switch, error) {
 	c.DropPort = cmp.Or(c.DropPort, 511)
 	c.Queues = cmp.Or(c.Queues, 8)
@@ -185,21 +184,21 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 	return s, nil
 }
 
-// Program is the program that the switch runs.
+// Program returns the program that the switch runs.
 func (s *Switch) Program() *Program { return s.prog }
 
-// SetTrace switches the trace on, or off by nil.
+// SetTrace sets the function that is called for each step of each packet; nil: none.
 func (s *Switch) SetTrace(f func(Event)) { s.trace = f }
 
-// Dropped is how many packets, clones and replicas ended for a reason.
+// Dropped returns the number of packets, clones and replicas that ended for a reason.
 func (s *Switch) Dropped(r Reason) uint64 { return s.dropped[r] }
 
-// Advance sets the time between two packets. Entries that are inserted from then on count as hit
-// at that time. Time does not go back.
+// Advance sets the time between two packets. Entries that are inserted later count as hit at that time. An
+// earlier time is ignored.
 func (s *Switch) Advance(now clock.Time) { s.now = max(s.now, now) }
 
-// Process runs a frame that came in on a port at time now through the program, with all its
-// clones and replicas, and emits the frames that leave. It only reads the frame.
+// Process passes a frame that came in on a port at time now through the program, with all its clones and
+// replicas, and calls emit with the frames that leave. It does not change the frame.
 func (s *Switch) Process(now clock.Time, port uint32, frame []byte, emit Emit) Result {
 	if s.follow != nil {
 		s.follow.Lock()
@@ -233,7 +232,7 @@ func (s *Switch) Process(now clock.Time, port uint32, frame []byte, emit Emit) R
 	}
 }
 
-// take is a packet with all fields zero.
+// take returns a packet with all fields zero.
 func (s *Switch) take() *packetState {
 	var k *packetState
 	if n := len(s.spare); n > 0 {
@@ -252,10 +251,10 @@ func (s *Switch) take() *packetState {
 	return k
 }
 
-// maxFrame is longer than any frame.
+// maxFrame is longer than any frame, in bytes.
 const maxFrame = 1 << 30
 
-// give returns a packet that has ended.
+// give takes back a packet that has ended.
 func (s *Switch) give(k *packetState) { s.spare = append(s.spare, k) }
 
 // lose counts a packet that is dropped.
@@ -272,7 +271,7 @@ func (s *Switch) drop(k *packetState, r Reason) {
 	s.give(k)
 }
 
-// pass counts a pass through a pipeline; false: there were too many.
+// pass counts a pass through a pipeline. It drops the packet and returns false if the packet took too many.
 func (s *Switch) pass(k *packetState) bool {
 	if s.passes == s.cfg.MaxPasses {
 		s.drop(k, PassLimit)
@@ -282,7 +281,7 @@ func (s *Switch) pass(k *packetState) bool {
 	return true
 }
 
-// preserve copies the fields of a list; an unknown list has none.
+// preserve copies the fields of a list; an unknown list has no fields.
 func (s *Switch) preserve(to, from *packetState, list uint32) {
 	if int(list) >= len(s.prog.lists) {
 		return
@@ -292,7 +291,7 @@ func (s *Switch) preserve(to, from *packetState, list uint32) {
 	}
 }
 
-// clearMetadata zeroes what a clone does not inherit.
+// clearMetadata zeroes the metadata, which a clone does not inherit.
 func (s *Switch) clearMetadata(k *packetState) {
 	for _, h := range s.prog.headers {
 		if h.meta {
@@ -363,8 +362,8 @@ func (s *Switch) doIngress(k *packetState) {
 	s.enqueue(k, spec)
 }
 
-// copyOf is a new packet with k's frame. If the frame is in k's own memory, the memory moves to
-// the new packet: k is not parsed again.
+// copyOf returns a new packet with k's frame. If the frame is in k's own memory, it is copied into the new
+// packet's own memory.
 func (s *Switch) copyOf(k *packetState) *packetState {
 	c := s.take()
 	s.copies++
@@ -383,7 +382,7 @@ func (k *packetState) owns() bool {
 	return len(k.frame) > 0 && len(k.own) > 0 && &k.frame[0] == &k.own[0]
 }
 
-// cloneIngress makes clones of the packet as it came to ingress.
+// cloneIngress makes clones of the packet as it was when ingress began.
 func (s *Switch) cloneIngress(k *packetState, size uint64) {
 	ses, ok := s.session(k.session & 0x7fff)
 	if !ok {
@@ -407,7 +406,7 @@ func (s *Switch) cloneIngress(k *packetState, size uint64) {
 	s.give(c)
 }
 
-// session is a Session, or none.
+// session is a Session; set says that it exists.
 type session struct {
 	Session
 	set bool
@@ -420,7 +419,7 @@ func (s *replication) session(id uint32) (Session, bool) {
 	return s.sessions[id].Session, s.sessions[id].set
 }
 
-// replicas are those of a multicast group.
+// replicas returns the replicas of a multicast group.
 func (s *replication) replicas(group uint32) []Replica {
 	if int(group) >= len(s.groups) {
 		return nil
@@ -428,7 +427,7 @@ func (s *replication) replicas(group uint32) []Replica {
 	return s.groups[group]
 }
 
-// put stores v at place i of list, which grows as far as it must.
+// put stores v at index i of list, and extends the list if it is too short.
 func put[T any](list []T, i int, v T) []T {
 	if i >= len(list) {
 		list = append(list, make([]T, i+1-len(list))...)
@@ -457,7 +456,7 @@ func (s *Switch) toSession(c *packetState, ses Session) {
 	s.send(x, s.serving(&ses.Replicas[0]))
 }
 
-// multicast queues a copy for each replica and returns how many there are.
+// multicast queues a copy for each replica, and returns the number of replicas.
 func (s *Switch) multicast(k *packetState, to []Replica) int {
 	for i := range to {
 		if s.passes+len(s.in)-s.inAt+len(s.out)-s.outAt >= s.cfg.MaxPasses {
@@ -472,7 +471,7 @@ func (s *Switch) multicast(k *packetState, to []Replica) int {
 	return len(to)
 }
 
-// serving is a replica, or its backup that serves while the replica's port is down.
+// serving returns a replica, or the backup that serves in its place while its port is down.
 func (s *Switch) serving(r *Replica) *Replica {
 	if len(r.Backups) > 0 && s.down[r.Port] {
 		for i := range r.Backups {
@@ -489,7 +488,7 @@ func (s *Switch) send(c *packetState, to *Replica) {
 	s.enqueue(c, to.Port)
 }
 
-// replicate copies a packet with its headers, ready for egress.
+// replicate returns a copy of a packet and its headers, ready for egress.
 func (s *Switch) replicate(k *packetState) *packetState {
 	c := s.copyOf(k)
 	copy(c.v, k.v)
@@ -579,5 +578,5 @@ func (s *Switch) doEgress(k *packetState) {
 	s.give(k)
 }
 
-// idle reports whether nothing is left to do after the frame that is emitted.
+// idle reports whether the frame that is being emitted is the last one.
 func (s *Switch) idle() bool { return s.inAt == len(s.in) && s.outAt == len(s.out) }

@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// keyDef is a field of a table's key, at words at of a row.
+// keyDef is a field of a table's key. Its value begins at word at of a row's key.
 type keyDef struct {
 	kind     MatchKind
 	bits     int
@@ -19,12 +19,12 @@ type keyDef struct {
 	slot     int
 	validity int // slot; the field counts as 0 while it is 0. -1: always valid
 	mask     []uint64
-	// where is the place of a field of an element of a stack whose index the packet tells, with the element's validity in front; nil: slot
-	// has the field.
+	// where returns the place of a field of a stack element whose index the packet determines, and the
+	// element's validity. If where is nil, slot has the field.
 	where func(k *packetState) (valid bool, v []uint64)
 }
 
-// tableDef is the declaration of a table.
+// tableDef is the definition of a table.
 type tableDef struct {
 	TableInfo
 	index    int
@@ -42,7 +42,7 @@ type tableDef struct {
 	meter    int     // index in Program.meters; -1: none
 	initial  *action // default entry; nil: none
 	initData []uint64
-	// constAction is the only action that the default entry may have; nil: any.
+	// constAction is the only action that the default entry may have; nil: it may have any.
 	constAction *action
 	preset      []presetEntry
 }
@@ -55,52 +55,49 @@ type presetEntry struct {
 	data     []uint64
 }
 
-// Match is one field of an entry's key. Bytes are big-endian; leading zeros
-// do not matter.
+// Match is the condition of one field of an entry's key. Byte strings are big-endian, and leading zeros do not
+// matter.
 type Match struct {
-	// Value is the value; of a Range its lowest. Empty is 0.
+	// Value is the value, or the lowest value of a Range. Empty stands for 0.
 	Value []byte
-	// Mask of a Ternary: bits that count; nil: all, unless Any is set. Of a
-	// Range: the highest value.
+	// Mask has the bits that a Ternary compares; nil: all bits, unless Any is set. For a Range it is the
+	// highest value.
 	Mask []byte
 	// Prefix is the length of an LPM's prefix in bits.
 	Prefix int
-	// Any matches everything; not for Exact and Valid.
+	// Any says that every value matches. It must not be set for Exact and Valid.
 	Any bool
 }
 
-// Action is an action with its arguments, big-endian.
+// Action is an action with its arguments, which are big-endian.
 type Action struct {
 	Name string
 	Args [][]byte
 }
 
-// Entry is an entry of a table. A table with an action profile takes a Member
-// or a Group instead of an Action.
+// Entry is an entry of a table. In a table with an action profile, Member or Group is set instead of Action.
 type Entry struct {
 	Key []Match
-	// Priority decides between the entries that match: the lowest number wins,
-	// as in bmv2 (P4Runtime is the other way around). It must be 0 in tables
-	// that need none.
+	// Priority decides between entries that match: the lowest number wins, as in bmv2; in P4Runtime the highest
+	// wins. It must be 0 in tables whose entries need no priority.
 	Priority int32
 	Action   Action
 	Member   uint32
 	Group    uint32
-	// Timeout is how long the entry may be without a hit before ExpiredFrom
-	// reports it; 0: for ever.
+	// Timeout is how long the entry may go without a hit before ExpiredFrom reports it; 0: for ever.
 	Timeout clock.Duration
 }
 
-// Handle names an entry of a table until it is deleted.
+// Handle identifies an entry of a table until the entry is deleted.
 type Handle uint32
 
-// DefaultEntry names the default entry of a table, for its direct counter and its direct meter.
+// DefaultEntry stands for the default entry of a table, for its direct counter and its direct meter.
 const DefaultEntry Handle = math.MaxUint32
 
-// Count is what a counter has counted.
+// Count is the value of a counter.
 type Count struct{ Packets, Bytes uint64 }
 
-// row is an entry without its key and its data.
+// row is an entry without its key and data.
 type row struct {
 	act    int32 // in Program.actions; -1: member or group
 	prio   int32
@@ -110,7 +107,7 @@ type row struct {
 	group  uint32
 }
 
-// use is when an entry was hit last, and how long it may wait.
+// use says when an entry was hit last, and how long it may go without a hit.
 type use struct {
 	hit     clock.Time
 	timeout clock.Duration
@@ -137,8 +134,7 @@ type table struct {
 	actData []uint64
 	member  uint32
 	group   uint32
-	// Direct resources of the default entry: misses are counted, and metered when the
-	// meter has rates.
+	// Direct counter and meter of the default entry. Misses are counted, and metered if the meter has rates.
 	defCount Count
 	defMeter meter
 }
@@ -172,7 +168,7 @@ func newTable(d *tableDef) *table {
 	return t
 }
 
-// lookup finds the entry that the packet hits.
+// lookup returns the entry that the packet hits, or none.
 func (t *table) lookup(k *packetState) uint32 {
 	if t.n == 0 {
 		return none
@@ -181,7 +177,7 @@ func (t *table) lookup(k *packetState) uint32 {
 	return t.m.find(t, t.probe)
 }
 
-// readKey takes the key from the packet.
+// readKey reads the key from the packet into probe.
 func (t *table) readKey(k *packetState) {
 	key := t.probe
 	for i := range t.def.keys {
@@ -206,7 +202,7 @@ func (t *table) readKey(k *packetState) {
 	}
 }
 
-// alloc takes a free row.
+// alloc returns a free row.
 func (t *table) alloc() uint32 {
 	if n := len(t.free); n > 0 {
 		e := t.free[n-1]
@@ -238,8 +234,8 @@ func (t *table) alloc() uint32 {
 	return e
 }
 
-// longer is list with another n elements, those of one entry, in memory for so many
-// entries.
+// longer extends list by n elements, those of one entry. If it has to allocate memory, it allocates enough for
+// the given number of entries.
 func longer[T any](list []T, n, entries int) []T {
 	if len(list)+n > cap(list) {
 		list = append(make([]T, 0, max(len(list)+n, n*entries)), list...)
@@ -247,14 +243,14 @@ func longer[T any](list []T, n, entries int) []T {
 	return list[:len(list)+n]
 }
 
-// parsed is an entry's key, checked and in words.
+// parsedKey is an entry's key that was checked, as words.
 type parsedKey struct {
 	key, mask []uint64
 	prefix    int
 	order     int32
 }
 
-// number turns big-endian bytes into words; false: wider than bits.
+// number stores big-endian bytes as words. It returns false if the number is wider than width bits.
 func number(dst []uint64, b []byte, width int) bool {
 	clear(dst)
 	for len(b) > 0 && b[0] == 0 {
@@ -270,7 +266,7 @@ func number(dst []uint64, b []byte, width int) bool {
 	return wWithin(dst, width)
 }
 
-// bigEndian is a number in as many bytes as bits need.
+// bigEndian returns a number as bytes, as many as width bits need.
 func bigEndian(v []uint64, width int) []byte {
 	b := make([]byte, (width+7)/8)
 	for i := range b {
@@ -280,7 +276,7 @@ func bigEndian(v []uint64, width int) []byte {
 	return b
 }
 
-// prefixMask sets the first n of width bits.
+// prefixMask sets the highest n of width bits.
 func prefixMask(dst []uint64, n, width int) {
 	for i := range dst {
 		dst[i] = mask64(max(0, min(64, width-64*i))) &^ mask64(max(0, min(64, width-n-64*i)))
@@ -354,7 +350,7 @@ func parseKey(d *tableDef, match []Match, priority int32) (parsedKey, error) {
 	return p, nil
 }
 
-// same finds the entry with that key and priority.
+// same returns the entry with a key and a priority, or none.
 func (t *table) same(p parsedKey) uint32 {
 	switch m := t.m.(type) {
 	case *exactMatcher:
@@ -400,7 +396,7 @@ func actionNames(list []*action) string {
 	return s
 }
 
-// exact finds the route with just this prefix.
+// exact returns the route with exactly this prefix, or none.
 func (m *lpmMatcher) exact(p parsedKey) uint32 {
 	if e, ok := m.routes.Get(netip.PrefixFrom(m.addr(p.key), p.prefix)); ok {
 		return e

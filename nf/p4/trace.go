@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/p4/packettrace"
 )
 
-// EventKind is a sort of step of a packet.
+// EventKind is a kind of step of a packet.
 type EventKind uint16
 
 // The steps of a packet.
@@ -74,14 +74,13 @@ type Event struct {
 	Kind   EventKind
 	Object int
 	Value  uint64
-	// Copy is the number of the copy: 0 is what came in; clones, replicas, what
-	// is resubmitted or recirculated count from 1, in the order in which they
-	// were made, as in bmv2.
+	// Copy is the number of the copy. 0 is the packet that came in; clones, replicas, and resubmitted and
+	// recirculated packets are numbered from 1 on, in the order in which they were made, as in bmv2.
 	Copy int
-	// Text is that of a log message.
+	// Text is the text of a log message.
 	Text string
-	// Data is the key of a hit or a miss, the data of an action, in words as the
-	// engine has them; valid during the call.
+	// Data is the key of a hit or a miss, or the data of an action, as the engine's words. It is valid only
+	// during the call.
 	Data []uint64
 }
 
@@ -91,10 +90,10 @@ func (s *Switch) event(kind EventKind, object int, value uint64) {
 	}
 }
 
-// Describe is an event in words, with the program's names.
+// Describe returns an event in words, with the program's names.
 func (p *Program) Describe(e Event) string { return p.step(e).String() }
 
-// step is an event with the program's names, without the contents of entries.
+// step returns an event with the program's names, without the contents of entries.
 func (p *Program) step(e Event) packettrace.Step {
 	switch e.Kind {
 	case EventState:
@@ -161,8 +160,7 @@ func (p *Program) step(e Event) packettrace.Step {
 	return packettrace.Step{Kind: packettrace.Note, Name: fmt.Sprintf("event %d %d %d", e.Kind, e.Object, e.Value)}
 }
 
-// Step is an event with the program's names. An entry is shown as it
-// is now.
+// Step returns an event with the program's names. An entry is shown in its present state.
 func (s *Switch) Step(e Event) packettrace.Step {
 	x := s.prog.step(e)
 	if x.Entry == nil || e.Object < 0 || e.Object >= len(s.tables) {
@@ -195,8 +193,8 @@ func (s *Switch) Step(e Event) packettrace.Step {
 	return x
 }
 
-// Trace runs a frame through the program as Process does, and returns what
-// happened to it, as packet number n.
+// Trace runs a frame through the program as Process does, and returns what happened to it. n becomes the
+// packet's number in the trace.
 func (s *Switch) Trace(n uint64, now clock.Time, port uint32, frame []byte, emit Emit) packettrace.Trace {
 	t := packettrace.Trace{Packet: n, Origin: packettrace.Quillon}
 	before := s.trace
@@ -206,7 +204,7 @@ func (s *Switch) Trace(n uint64, now clock.Time, port uint32, frame []byte, emit
 	return t
 }
 
-// fields are the values of a key; nil: data does not hold them.
+// fields returns the values of a key, or nil if data is too short for it.
 func (d *tableDef) fields(data []uint64) []packettrace.Field {
 	if len(data) < d.kw {
 		return nil
@@ -218,7 +216,7 @@ func (d *tableDef) fields(data []uint64) []packettrace.Field {
 	return all
 }
 
-// arguments are those of an action, or dots when data does not hold them.
+// arguments returns the arguments of an action, or dots if data is too short for them.
 func (a *action) arguments(data []uint64) []packettrace.Field {
 	if len(a.params) == 0 {
 		return nil
@@ -233,7 +231,7 @@ func (a *action) arguments(data []uint64) []packettrace.Field {
 	return all
 }
 
-// matchText is what an entry has for a field.
+// matchText returns the text of an entry's condition for a field.
 func matchText(kind MatchKind, m Match) string {
 	v := packettrace.Hex(m.Value)
 	switch kind {
@@ -247,12 +245,12 @@ func matchText(kind MatchKind, m Match) string {
 	return v
 }
 
-// fragment is a piece of the program's text, and where it is.
+// fragment is a piece of the program's source text, and its place.
 type fragment struct{ text, line string }
 
 func (d *tableDef) name() string { return d.Name }
 
-// at is the name of a list's element, whatever the index.
+// at returns the name of element i of a list, or "?" if there is no such element.
 func at[T any](list []T, i int, name func(T) string) string {
 	if i < 0 || i >= len(list) {
 		return "?"
@@ -276,7 +274,7 @@ func (p *Program) errorName(v uint64) string {
 	return "?"
 }
 
-// logMessage is a format with {} for values; an assertion has its source.
+// logMessage is a format in which {} stands for a value. For an assertion the format is its source text.
 type logMessage struct {
 	format string
 	values []logValue
@@ -289,7 +287,7 @@ type logValue struct {
 	at    int
 }
 
-// log records a message, when the packet is traced.
+// log records a message if the packet is traced.
 func (m *logMessage) log(k *packetState) {
 	s := k.sw
 	if s.trace == nil {

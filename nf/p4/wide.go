@@ -5,7 +5,7 @@ import "math/bits"
 // Numbers of several words are slices of words, least significant first, in
 // two's complement: arithmetic modulo 2^(64n).
 
-// signFill is the word that continues w to the left.
+// signFill returns the word that continues w to the left: its sign bit in all bits.
 func signFill(w uint64) uint64 { return uint64(int64(w) >> 63) }
 
 // extend copies src to dst, which may be longer or shorter.
@@ -34,7 +34,7 @@ func wSub(dst, a, b []uint64) {
 	}
 }
 
-// wMul needs dst apart from a and b.
+// wMul multiplies. dst must not overlap a or b.
 func wMul(dst, a, b []uint64) {
 	clear(dst)
 	for i := range dst {
@@ -56,7 +56,7 @@ func wNot(a []uint64) {
 	}
 }
 
-// wordwise does to each of the words what f does to one.
+// wordwise returns a function that applies f to each pair of words.
 func wordwise(f func(a, b uint64) uint64) func(dst, a, b []uint64) {
 	return func(dst, a, b []uint64) {
 		for i := range dst {
@@ -65,13 +65,13 @@ func wordwise(f func(a, b uint64) uint64) func(dst, a, b []uint64) {
 	}
 }
 
-// wideOps need dst apart from a and b.
+// wideOps are operations on several words. dst must not overlap a or b.
 var wideOps = map[op]func(dst, a, b []uint64){opAdd: wAdd, opSub: wSub, opMul: wMul,
 	opAnd: wordwise(func(a, b uint64) uint64 { return a & b }),
 	opOr:  wordwise(func(a, b uint64) uint64 { return a | b }),
 	opXor: wordwise(func(a, b uint64) uint64 { return a ^ b })}
 
-// wShl shifts a to the left by n; dst may be a.
+// wShl shifts a to the left by n bits. dst may be a.
 func wShl(dst, a []uint64, n uint64) {
 	w := int(min(n/64, uint64(len(dst))))
 	s := uint(n % 64)
@@ -87,8 +87,8 @@ func wShl(dst, a []uint64, n uint64) {
 	}
 }
 
-// wShr shifts a, as long as dst, to the right by n and fills with fill; dst may
-// be a.
+// wShr shifts a, which is as long as dst, to the right by n bits, and fills the free bits from fill. dst may be
+// a.
 func wShr(dst, a []uint64, n, fill uint64) {
 	w := int(min(n/64, uint64(len(dst))))
 	s := uint(n % 64)
@@ -120,7 +120,7 @@ func wCmp(a, b []uint64) int {
 	return 0
 }
 
-// wCmpSigned compares numbers of the same length.
+// wCmpSigned compares signed numbers of the same length.
 func wCmpSigned(a, b []uint64) int {
 	if n := len(a) - 1; int64(a[n]) < 0 != (int64(b[n]) < 0) {
 		if int64(a[n]) < 0 {
@@ -140,8 +140,8 @@ func wZero(a []uint64) bool {
 	return true
 }
 
-// wDivMod divides the unsigned a by b, bit by bit: q and r are the quotient and
-// the rest, and 0 when b is 0. All have the same length and none is another.
+// wDivMod divides the unsigned a by b, bit by bit. q is the quotient and r the remainder; both are 0 if b is 0.
+// All four have the same length, and no two are the same slice.
 func wDivMod(q, r, a, b []uint64) {
 	clear(q)
 	clear(r)
@@ -159,8 +159,7 @@ func wDivMod(q, r, a, b []uint64) {
 	}
 }
 
-// wKeep keeps the lowest n bits of a and continues them to the left, by zeros
-// or by their sign.
+// wKeep keeps the lowest n bits of a, and fills the bits above with zeros, or, if signed, with their sign.
 func wKeep(a []uint64, n int, signed bool) {
 	if n >= 64*len(a) {
 		return

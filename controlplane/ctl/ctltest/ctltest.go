@@ -30,29 +30,31 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// Server is a P4Runtime server with any number of devices, each a map of entities: what the specification says of arbitration, writes and
-// reads, and no packets. It fails as a test has it fail. The mutex guards all fields, and the devices.
+// Server is a P4Runtime server in memory, with any number of devices, each a map of entities. It does
+// arbitration, writes and reads as the specification says, and has no packets. A test can make it fail. The
+// mutex guards all fields, and the devices.
 type Server struct {
 	p4v1.UnimplementedP4RuntimeServer
 
 	sync.Mutex
 	Devices map[uint64]*Device
 
-	// Refuse is asked before each update; nil: none is refused.
+	// Refuse is called before each update, and returns an error to refuse it; a nil Refuse refuses none.
 	Refuse func(u *p4v1.Update) *p4v1.Error
-	// Hidden are kinds that cannot be read, by the first byte of their keys (p4info.Key).
+	// Hidden are the kinds that cannot be read, each as the first byte of its keys (p4info.Key).
 	Hidden string
-	// Writes counts Write requests, Most is the largest one's updates.
+	// Writes counts Write requests. Most is the number of updates in the largest one.
 	Writes, Most int
-	// Done is called with each Write of which some updates were done, and how many, while the mutex is locked; nil: it is not.
+	// Done, if it is not nil, is called after each Write that did some updates, with their number, while the
+	// mutex is locked.
 	Done func(r *p4v1.WriteRequest, updates int)
-	// Sent is what controllers have sent on their streams, but for their arbitration.
+	// Sent are the messages that controllers have sent on their streams, except for arbitration.
 	Sent []*p4v1.StreamMessageRequest
 
 	infos *infoCache
 }
 
-// infoCache has programs by cookie, for any number of servers.
+// infoCache holds programs by cookie. Any number of servers may share it.
 type infoCache struct {
 	mu    sync.Mutex
 	known map[uint64]*p4info.Info
@@ -72,7 +74,7 @@ func (c *infoCache) get(p *p4v1.ForwardingPipelineConfig) (*p4info.Info, error) 
 	return i, err
 }
 
-// Device is what a device of a server holds.
+// Device is the state of a device of a Server.
 type Device struct {
 	Info     *p4info.Info // of its program; nil: it has none
 	Pipeline *p4v1.ForwardingPipelineConfig
@@ -96,13 +98,13 @@ func electionOf(u *p4v1.Uint128) election { return election{u.GetHigh(), u.GetLo
 
 func (e election) less(o election) bool { return slices.Compare(e[:], o[:]) < 0 }
 
-// New is a server of devices without programs.
+// New returns a server with devices that have no programs.
 func New(ids ...uint64) *Server {
 	return (&Server{infos: &infoCache{known: map[uint64]*p4info.Info{}}}).Like(ids...)
 }
 
-// Like is another server, of devices without programs. It keeps what it has read of programs where f keeps that: a thousand
-// servers read a program once.
+// Like returns another server, with devices that have no programs. Both servers share the programs that they
+// have read, so that a thousand servers read a program once.
 func (f *Server) Like(ids ...uint64) *Server {
 	o := &Server{Devices: map[uint64]*Device{}, infos: f.infos}
 	for _, id := range ids {
@@ -111,7 +113,7 @@ func (f *Server) Like(ids ...uint64) *Server {
 	return o
 }
 
-// Start serves on an address of this machine until stop or the end of the test.
+// Start serves on an address of this machine until stop is called or the test ends.
 func (f *Server) Start(t testing.TB, address string, creds credentials.TransportCredentials) (at string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -131,7 +133,8 @@ func (f *Server) Start(t testing.TB, address string, creds credentials.Transport
 	return l.Addr().String(), stop
 }
 
-// WriteStatus is the status of a Write with an error for each update, as bmv2 and the specification have it.
+// WriteStatus returns the status of a Write with an error for each update, in the form that bmv2 and the
+// specification use.
 func WriteStatus(errs []*p4v1.Error) error {
 	st := &rpcstatus.Status{Code: int32(codes.Unknown)}
 	for _, e := range errs {
@@ -149,7 +152,7 @@ func (f *Server) device(id uint64) (*Device, error) {
 	return d, nil
 }
 
-// Restart makes a device forget everything, and ends its streams.
+// Restart makes a device lose all its state, and ends its streams.
 func (f *Server) Restart(id uint64) {
 	f.Lock()
 	defer f.Unlock()
@@ -217,7 +220,7 @@ func (f *Server) StreamChannel(c p4v1.P4Runtime_StreamChannelServer) error {
 	}
 }
 
-// elect tells all streams of all roles who is primary.
+// elect tells all streams of all roles which one is primary.
 func (d *Device) elect(id uint64) {
 	for _, s := range d.streams {
 		best := s.election
@@ -248,7 +251,7 @@ func (f *Server) Tell(id uint64, m *p4v1.StreamMessageResponse) {
 	}
 }
 
-// primary is the device of a request that only its primary may send.
+// primary returns the device of a request, or an error if the sender of the request is not primary.
 func (f *Server) primary(r interface {
 	GetDeviceId() uint64
 	GetElectionId() *p4v1.Uint128
@@ -344,12 +347,13 @@ func (f *Server) Write(_ context.Context, r *p4v1.WriteRequest) (*p4v1.WriteResp
 	return &p4v1.WriteResponse{}, nil
 }
 
-// Failed is an error of an update.
+// Failed returns the error of an update.
 func Failed(c codes.Code, format string, args ...any) *p4v1.Error {
 	return &p4v1.Error{CanonicalCode: int32(c), Message: fmt.Sprintf(format, args...), Space: "ctltest"}
 }
 
-// Update does what a Write does with one update; nil: it is done. The device has a program, and the server's mutex is locked.
+// Update does one update of a Write; it returns nil if the update succeeded. The device must have a program,
+// and the server's mutex must be locked.
 func (d *Device) Update(u *p4v1.Update) *p4v1.Error {
 	if err := d.Info.Update(u); err != nil {
 		return Failed(status.Code(err), "%v", err)
@@ -471,7 +475,7 @@ func fits(q, e *p4v1.Entity) bool {
 
 // The tests' sessions are quick to give up and to come back.
 
-// Eventually waits until ok, which it tries every millisecond.
+// Eventually calls ok every millisecond until it returns true, and fails the test after 60 seconds.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	limit := time.After(60 * time.Second)

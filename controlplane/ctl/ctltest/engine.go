@@ -13,8 +13,8 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
-// Engine is the address of quillon's own server, in plain text on loopback: device 1 is a P4 engine, without a program and without ports. It
-// ends with the test.
+// Engine starts quillon's own server, in plain text on loopback, and returns its address. Device 1 is a P4
+// engine without a program and without ports. The server ends with the test.
 func Engine(t testing.TB) string {
 	t.Helper()
 	inst, err := graph.New(graph.Config{Spec: &graph.Spec{Apps: map[string]graph.AppSpec{"sw": {Kind: "p4"}}}, Kinds: []graph.Kind{*p4.Kind()}})

@@ -1,5 +1,6 @@
-// Package store is the door to what outlives a controller: the intent of a network, who of its controllers leads, and how the devices
-// stand. Package file is for one machine, package etcd for several.
+// Package store is the interface to what outlives a controller: the intent of a network, the election of the
+// controller that leads, and the state of the devices. Package file implements it on one machine, package etcd
+// for several.
 package store
 
 import (
@@ -11,42 +12,43 @@ import (
 
 // Store is what the controllers of one network share.
 type Store interface {
-	// Watch sends the newest revision of the intent, and then each newer one, until ctx ends. One that nobody has received yet is
-	// replaced by a newer one.
+	// Watch sends the newest revision of the intent, and each newer one, until ctx ends. If nobody has received
+	// a revision before the next one comes, the next one replaces it.
 	Watch(ctx context.Context) <-chan Revision
-	// Lead waits until this controller leads, and Watch has sent the revision that is the newest then. An error is one that does not pass
-	// by itself.
+	// Lead waits until this controller leads, and until Watch has sent the revision that is the newest at that
+	// time. It returns an error only for a failure that lasts.
 	Lead(ctx context.Context) (Term, error)
 	Close() error
 }
 
-// Revision is an intent that was stored, or why the newest one cannot be used.
+// Revision is an intent that was stored, or the reason why the newest one cannot be used.
 type Revision struct {
 	Number int64 // from 1
 	Intent *ctl.Intent
 	Err    error
 }
 
-// Term is the time in which a controller leads.
+// Term is the time during which a controller leads.
 type Term interface {
-	// Join gives sessions the term's election id, unless they have one, and what ends with the term.
+	// Join sets the term's election id in options of sessions that have none, and what else ends with the term.
 	Join(o *ctl.Options)
-	// Over is closed when the term is over before its End; nil: it lasts until then.
+	// Over returns a channel that is closed when the term ends before End is called; nil: the term lasts until
+	// End.
 	Over() <-chan struct{}
-	// Save stores how the devices stand.
+	// Save stores the state of the devices.
 	Save(r ctl.Record) error
-	// End lets the next controller lead, at once. Nothing may be written to a device any more.
+	// End lets the next controller lead at once. The caller must not write to a device afterwards.
 	End()
 }
 
-// Bundle is an intent with the files that it names: all that another machine needs of it.
+// Bundle is an intent with the files that it names: all that another machine needs.
 type Bundle struct {
 	Name  string            // the file of the intent
 	Text  []byte            // what is in it
 	Files map[string][]byte // the others, by their paths
 }
 
-// Pack reads an intent and all files that it names, and checks everything.
+// Pack reads an intent and all files that it names, and checks their contents.
 func Pack(file string) (*Bundle, *ctl.Intent, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -63,7 +65,7 @@ func Pack(file string) (*Bundle, *ctl.Intent, error) {
 	return b, in, err
 }
 
-// Intent is the intent of the bundle.
+// Intent parses the intent of the bundle.
 func (b *Bundle) Intent() (*ctl.Intent, error) {
 	return ctl.ParseIntent(b.Name, b.Text, func(path string) ([]byte, error) {
 		content, ok := b.Files[path]
@@ -74,7 +76,7 @@ func (b *Bundle) Intent() (*ctl.Intent, error) {
 	})
 }
 
-// Send puts r into a channel of one place, in the place of one that nobody has received.
+// Send puts r into a channel with room for one revision. It replaces a revision that nobody has received.
 func Send(to chan Revision, r Revision) {
 	select {
 	case <-to:

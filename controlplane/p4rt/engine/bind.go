@@ -18,28 +18,29 @@ func refuse(c codes.Code, format string, args ...any) error {
 	return &p4info.Error{Code: c, Text: fmt.Sprintf(format, args...)}
 }
 
-// table is a table of the P4Info and the same table of the program.
+// table connects a table of the P4Info with the same table of the program.
 type table struct {
 	info *p4info.Table
 	name string
 	gone bool  // the compiler took it out of the program, as nothing depends on it
 	keys []key // in the order of the program
-	// top is the sum of an entry's two priorities, P4Runtime's and the engine's; 0: entries have none.
+	// top is the sum of an entry's priority in P4Runtime and its priority in nf/p4; 0: entries have no
+	// priority.
 	top int64
-	// actions by id, and ids by name.
+	// actions are the names by id, ids the ids by name.
 	actions map[uint32]string
 	ids     map[string]uint32
 	states  map[p4.Handle]*more // for entries with any of it
 }
 
-// key is a field of a key of the program.
+// key is a field of a table's key in the program.
 type key struct {
 	field *p4info.Field
 	match p4.MatchKind
 	bits  int
 }
 
-// more are the parts of an entry that nf/p4 does not keep.
+// more holds the parts of an entry that nf/p4 does not keep.
 type more struct {
 	cookie   uint64 // controller_metadata
 	metadata []byte
@@ -50,25 +51,25 @@ type more struct {
 
 func (m *more) empty() bool { return m.cookie == 0 && len(m.metadata) == 0 && m.set == nil }
 
-// binding maps the objects of a P4Info to those of a program.
+// binding maps the objects of a P4Info to the objects of a program.
 type binding struct {
 	tables    map[uint32]*table
 	digests   map[int]*digest // by the program's id
 	valueSets map[uint32]*valueSet
 
-	// Translation of values: by URI; of fields by table or value set and field, of parameters by action
-	// and parameter and, in order, by the action's name.
+	// Translations: names by URI; fields by table or value set and field; params by action and parameter;
+	// byName by the action's name, in the order of its parameters.
 	info   *p4info.Info
 	names  map[string]*names
 	fields map[uint64]*slot
 	params map[uint64]*slot
 	byName map[string][]*slot
-	// Headers of packets with the program's widths, and their slots.
+	// Headers of packets with the program's widths, and the slots of their fields.
 	packetIn, packetOut           *p4info.Header
 	packetInSlots, packetOutSlots []*slot
 }
 
-// bind checks that a program and a P4Info fit together, and maps their objects.
+// bind checks that a program and a P4Info belong together, and maps their objects.
 func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 	b := &binding{tables: map[uint32]*table{}, digests: map[int]*digest{}, valueSets: map[uint32]*valueSet{},
 		info: i, fields: map[uint64]*slot{}, params: map[uint64]*slot{}, byName: map[string][]*slot{}}
@@ -93,12 +94,12 @@ func bind(i *p4info.Info, prog *p4.Program) (*binding, error) {
 	return b, nil
 }
 
-// takenOut is the error of writes to a table that is gone.
+// takenOut returns the error for writes to a table that the compiler removed.
 func (t *table) takenOut() error {
 	return refuse(codes.Unimplemented, "table %s: the compiler took it out of the program, as nothing depends on it: it has no entries", t.name)
 }
 
-// settle tells a switch what the JSON does not tell of its tables.
+// settle gives a switch what the P4Info says about its tables and the JSON does not.
 func (b *binding) settle(sw *p4.Switch) {
 	for _, t := range b.tables {
 		switch i := t.info; {
@@ -111,7 +112,7 @@ func (b *binding) settle(sw *p4.Switch) {
 	}
 }
 
-// mismatch is the error that P4Info and program differ.
+// mismatch returns the error that P4Info and program differ.
 func mismatch(format string, args ...any) error {
 	return refuse(codes.InvalidArgument, "P4Info and program differ: "+format, args...)
 }
@@ -234,7 +235,7 @@ func (b *binding) bindKey(x *table, keys []p4.KeyInfo) error {
 	return nil
 }
 
-// bindCells binds counters, meters and registers.
+// bindCells maps counters, meters and registers.
 func (b *binding) bindCells(prog *p4.Program) error {
 	for _, x := range []struct {
 		kind string
@@ -264,15 +265,15 @@ func (b *binding) bindCells(prog *p4.Program) error {
 	return nil
 }
 
-// digest is a digest of the P4Info and one of the program's, whose messages it is.
+// digest connects a digest of the P4Info with the program's digest that sends its messages.
 type digest struct {
 	info  *p4info.Digest
 	slots []*slot // of its fields; nil: the value is not translated
 	bits  []int   // widths of its fields
 }
 
-// bindDigests finds the program's digests by name, and of those that the compiler named otherwise, as it does when their type has no name, the
-// first that fits. One that the compiler took out sends nothing.
+// bindDigests maps digests by name. The compiler gives another name to a digest whose type has no name; such a
+// digest gets the first of the program's digests that fits. A digest that the compiler removed sends nothing.
 func (b *binding) bindDigests(prog *p4.Program) error {
 	free := prog.Digests()
 	take := func(d *p4info.Digest, p p4.DigestInfo) error {
@@ -312,7 +313,7 @@ func (b *binding) bindDigests(prog *p4.Program) error {
 	return nil
 }
 
-// digest binds a digest to one of the program, if it fits.
+// digest maps a digest to one of the program's, or returns an error if they do not fit.
 func (b *binding) digest(d *p4info.Digest, p *p4.DigestInfo) (*digest, error) {
 	if len(p.Fields) != len(d.Fields) {
 		return nil, mismatch("digest %s has %d fields, in the program %d", d.Name, len(d.Fields), len(p.Fields))
@@ -332,7 +333,7 @@ func (b *binding) digest(d *p4info.Digest, p *p4.DigestInfo) (*digest, error) {
 	return x, nil
 }
 
-// message is the message of a digest whose fields the program has laid one behind the other, each in whole bytes.
+// message returns the message of a digest whose fields lie in b one after the other, each in whole bytes.
 func (d *digest) message(b []byte) *p4v1.P4Data {
 	var list [][]byte
 	for i, bits := range d.bits {
@@ -347,7 +348,7 @@ func (d *digest) message(b []byte) *p4v1.P4Data {
 	return d.info.Message(list)
 }
 
-// valueSet is a value set of the P4Info with the program's widths.
+// valueSet is a value set of the P4Info, with the program's widths.
 type valueSet struct {
 	info   *p4info.ValueSet
 	bits   int
@@ -389,7 +390,7 @@ func (b *binding) bindValueSets(prog *p4.Program) error {
 	return nil
 }
 
-// member is a member of a value set in nf/p4's form.
+// member returns a member of a value set as nf/p4 takes it.
 func (v *valueSet) member(m *p4v1.ValueSetMember) p4.ValueMember {
 	x := p4.ValueMember{Value: make([]byte, (v.bits+7)/8), Mask: make([]byte, (v.bits+7)/8)}
 	left, ms := v.bits, m.GetMatch() // in the order of the fields
@@ -445,10 +446,10 @@ func fits(m configv1.MatchField_MatchType, k p4.MatchKind) bool {
 	return false
 }
 
-// isOnes reports whether v is the greatest number of a width.
+// isOnes reports whether all bits of v, a number of width bits, are set.
 func isOnes(v []byte, width int) bool { return string(value.Canonical(v)) == string(value.Ones(width)) }
 
-// key is an entry's key in nf/p4's form.
+// key returns an entry's key and priority as nf/p4 takes them.
 func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 	list := make([]p4.Match, len(t.keys))
 	ms := e.GetMatch() // in the order of the fields
@@ -474,7 +475,7 @@ func (t *table) key(e *p4v1.TableEntry) ([]p4.Match, int32) {
 	return list, int32(t.top - int64(e.GetPriority()))
 }
 
-// match is a key of nf/p4 in P4Runtime's form.
+// match puts a key of nf/p4 and its priority into e.
 func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
 	for n := range t.keys {
 		k, m := &t.keys[n], list[n]
@@ -501,7 +502,7 @@ func (t *table) match(e *p4v1.TableEntry, list []p4.Match, priority int32) {
 	}
 }
 
-// action is an action in nf/p4's form.
+// action returns an action as nf/p4 takes it.
 func (t *table) action(a *p4v1.Action) p4.Action {
 	x := p4.Action{Name: t.actions[a.GetActionId()]}
 	for _, p := range a.GetParams() {
@@ -510,7 +511,7 @@ func (t *table) action(a *p4v1.Action) p4.Action {
 	return x
 }
 
-// describe is an action of nf/p4 in P4Runtime's form.
+// describe returns an action of nf/p4 as P4Runtime has it.
 func (t *table) describe(a p4.Action) *p4v1.Action {
 	id := t.ids[a.Name]
 	x := &p4v1.Action{ActionId: id}

@@ -18,30 +18,29 @@ import (
 )
 
 const (
-	// pollEvery is the interval at which the device looks for packets for controllers while some
-	// come, pollIdle while none come.
+	// pollEvery is the interval at which the device looks for packets for controllers while packets come,
+	// pollIdle the interval while none come.
 	pollEvery = time.Millisecond
 	pollIdle  = 8 * time.Millisecond
-	// scanEvery is the interval of looking for idle entries, checkEvery that of checking whether
-	// the app was rebuilt.
+	// scanEvery is the interval at which the device looks for idle entries, checkEvery the interval at which it
+	// checks whether the app was rebuilt.
 	scanEvery  = 100 * time.Millisecond
 	checkEvery = time.Second
-	// maxDigests is how many digest messages may wait.
+	// maxDigests is the highest number of digest messages that wait.
 	maxDigests = 4096
 )
 
-// Config are the parts and settings of a Device.
+// Config holds the parts and settings of a Device.
 type Config struct {
 	Instance *graph.Instance
 	App      string // the name of an app of kind p4, which runs in worker 0
-	// Punts gives the packets for controllers. All devices of an instance share it. nil: there are
-	// no such packets.
+	// Punts delivers the packets for controllers. All devices of an instance share it. With nil there are no
+	// such packets.
 	Punts *Punts
-	// Clock is the clock of a live instance, by which idle timeouts pass also while no packet
-	// comes. nil: they pass only with packets.
+	// Clock is the clock of a live instance. With it idle timeouts pass also while no packet comes; with nil
+	// they pass only with packets.
 	Clock clock.Clock
-	// Info and Program are the P4Info and the JSON with which the app began, if they are
-	// known.
+	// Info and Program are the P4Info and the JSON with which the app was started, if they are known.
 	Info    *p4info.Info
 	Program []byte
 }
@@ -66,7 +65,7 @@ type digestMessage struct {
 	long []byte // instead of data
 }
 
-// New is a device for an app of a graph.
+// New returns a device for an app of a graph.
 func New(cfg Config) (*Device, error) {
 	d := &Device{cfg: cfg, wall: clock.NewWall(), digests: make(chan digestMessage, maxDigests)}
 	var sw *p4.Switch
@@ -91,7 +90,7 @@ func New(cfg Config) (*Device, error) {
 	return d, nil
 }
 
-// app calls f with the app, between two breaths.
+// app calls f with the app between two breaths, and waits for it.
 func (d *Device) app(f func(*p4.App)) error {
 	return d.work(func(a *p4.App, _ clock.Duration) bool {
 		f(a)
@@ -99,8 +98,8 @@ func (d *Device) app(f func(*p4.App)) error {
 	})
 }
 
-// work calls f with the app, between two breaths, and again in later ones while f returns true. Each
-// call may take slice.
+// work calls f with the app between two breaths, and again between later ones as long as f returns true. Each
+// call may take as long as its second argument says.
 func (d *Device) work(f func(*p4.App, clock.Duration) bool) error {
 	kind := error(nil)
 	ran := false
@@ -131,8 +130,7 @@ func (d *Device) Pipeline() p4rt.Pipeline {
 	return nil
 }
 
-// Build implements p4rt.Device. The program is compiled by the caller's
-// goroutine.
+// Build implements p4rt.Device. It compiles the program in the caller's goroutine.
 func (d *Device) Build(info *p4info.Info, config []byte) (p4rt.Pipeline, error) {
 	if len(config) == 0 {
 		return nil, refuse(codes.InvalidArgument, "the device's program is missing: the JSON that p4c-bm2-ss writes")
@@ -184,8 +182,9 @@ func (d *Device) pipeline(info *p4info.Info, config []byte, sw *p4.Switch) (*pip
 	return p, nil
 }
 
-// programTop is the top of a table with entries of the program (table.top): the last of them has P4Runtime's priority 1, as p4c says of them,
-// and the priorities of controllers' entries are compared with theirs. The JSON does not tell the priorities that the program's text gives them.
+// programTop returns the top of a table with entries of the program (table.top). The last of these entries has
+// priority 1 in P4Runtime, as p4c says, and the priorities of controllers' entries are compared with theirs.
+// The JSON does not contain the priorities that the program's text gives the entries.
 func programTop(sw *p4.Switch, name string) int64 {
 	top := int64(0)
 	_ = sw.Entries(name, func(_ p4.Handle, e p4.Entry) bool {
@@ -222,7 +221,7 @@ func (d *Device) Commit(x p4rt.Pipeline) error {
 	return nil
 }
 
-// use has the app run a pipeline. The worker calls it.
+// use makes the app run a pipeline. The worker calls it.
 func (d *Device) use(a *p4.App, p *pipeline) {
 	if d.cfg.Clock != nil {
 		p.sw.Advance(d.cfg.Clock.Now())
@@ -327,7 +326,7 @@ func (d *Device) packetIn(f func(p4rt.Event), frame []byte) {
 	f(p4rt.Event{PacketIn: &p4v1.PacketIn{Payload: payload, Metadata: meta}})
 }
 
-// run passes digests on, and looks for idle entries.
+// run passes on digests, and looks for idle entries.
 func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 	scan, check := time.NewTicker(scanEvery), time.NewTicker(checkEvery)
 	defer scan.Stop()
@@ -360,8 +359,8 @@ func (d *Device) run(f func(p4rt.Event), done <-chan struct{}) {
 	}
 }
 
-// restore gives the app its pipeline back when a plan that changed the app's arguments has rebuilt the app:
-// what controllers wrote stays.
+// restore gives the app its pipeline back after a plan that changed the app's arguments has rebuilt the app, so
+// that what controllers wrote is kept.
 func (d *Device) restore() {
 	p := d.current.Load()
 	_ = d.app(func(a *p4.App) {
@@ -407,8 +406,7 @@ func (d *Device) idle(f func(p4rt.Event)) {
 	}
 }
 
-// Punts takes the frames that apps of an instance punt, and gives each one to the device of
-// its app.
+// Punts takes the frames that apps of an instance punt, and gives each frame to the device of its app.
 type Punts struct {
 	mu   sync.RWMutex
 	to   map[string]func(frame []byte)
@@ -417,7 +415,7 @@ type Punts struct {
 	wg   sync.WaitGroup
 }
 
-// ListenPunts begins to take an instance's punted frames. An instance has one listener at a time.
+// ListenPunts starts to take the frames that an instance punts. An instance has at most one listener at a time.
 func ListenPunts(inst *graph.Instance) (*Punts, error) {
 	tap, err := inst.Listen()
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
-// maxWeight is the highest weight of a member of a group.
+// maxWeight is the highest weight of a group's member.
 const maxWeight = 0xffff
 
-// prepareEntry decodes an update of a table's entry.
+// prepareEntry decodes an update of a table entry.
 func (p *pipeline) prepareEntry(op p4v1.Update_Type, e *p4v1.TableEntry, undo bool) op {
 	t := p.binding.tables[e.GetTableId()]
 	if t.gone {
@@ -102,7 +102,7 @@ func (p *pipeline) insertEntry(sw *p4.Switch, t *table, x p4.Entry, set *p4v1.Ac
 	return func() { _, _ = p.deleteEntry(sw, t, h, false) }, nil
 }
 
-// deleteEntry deletes an entry. Its undo, if one is wanted, inserts the entry again.
+// deleteEntry deletes an entry. With undo it returns a function that inserts the entry again.
 func (p *pipeline) deleteEntry(sw *p4.Switch, t *table, h p4.Handle, undo bool) (func(), error) {
 	var again *p4v1.TableEntry
 	if undo {
@@ -223,8 +223,9 @@ func (p *pipeline) prepareDefault(t *table, e *p4v1.TableEntry) op {
 	}
 }
 
-// writeDefault writes the direct resources of the default entry, and returns the undo. As with other
-// entries, without counter data the counter stays, and without a meter configuration the meter is reset.
+// writeDefault writes the direct counter and meter of the default entry, and returns a function that undoes it.
+// As with other entries, the counter stays if e has no counter data, and the meter is reset if e has no meter
+// configuration.
 func (t *table) writeDefault(sw *p4.Switch, e *p4v1.TableEntry) (func(), error) {
 	back := func() {}
 	if t.info.Meter != nil {
@@ -255,7 +256,7 @@ func (t *table) setMeter(sw *p4.Switch, h p4.Handle, c *p4v1.MeterConfig) (undo 
 	return swap(rates(c), func() ([]p4.Rate, error) { return sw.EntryMeter(t.name, h) }, func(r []p4.Rate) error { return sw.SetEntryMeter(t.name, h, r...) })
 }
 
-// entry is an entry of nf/p4 in P4Runtime's form.
+// entry returns an entry of nf/p4 as P4Runtime has it.
 func (t *table) entry(h p4.Handle, x p4.Entry, m *more) *p4v1.TableEntry {
 	e := &p4v1.TableEntry{TableId: t.info.ID, IsDefaultAction: h == p4.DefaultEntry, IdleTimeoutNs: int64(x.Timeout)}
 	if !e.IsDefaultAction {
@@ -277,13 +278,13 @@ func (t *table) entry(h p4.Handle, x p4.Entry, m *more) *p4v1.TableEntry {
 	return e
 }
 
-// whole is an entry with its direct resources.
+// whole returns an entry with its direct counter and meter.
 func (p *pipeline) whole(sw *p4.Switch, t *table, h p4.Handle, x p4.Entry) *p4v1.TableEntry {
 	q := &p4v1.TableEntry{CounterData: &p4v1.CounterData{}, MeterConfig: &p4v1.MeterConfig{}}
 	return t.message(q, p.readEntry(sw, t, q, h, x)).GetTableEntry()
 }
 
-// reading is what was read of an entry on the worker; message makes a message of it elsewhere.
+// reading holds what the worker has read of an entry; message makes a message of it outside of the worker.
 type reading struct {
 	h     p4.Handle
 	x     p4.Entry
@@ -293,7 +294,7 @@ type reading struct {
 	idle  clock.Duration
 }
 
-// readEntry reads an entry on the worker, with the direct resources that a query asks for.
+// readEntry reads an entry, with the direct resources that a query asks for. The worker calls it.
 func (p *pipeline) readEntry(sw *p4.Switch, t *table, q *p4v1.TableEntry, h p4.Handle, x p4.Entry) reading {
 	s := reading{h: h, x: x, m: t.states[h]}
 	if q.GetCounterData() != nil && t.info.Counter != nil {

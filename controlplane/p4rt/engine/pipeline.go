@@ -13,41 +13,41 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// firstHidden is the first id of the members and groups that make up action sets. Controllers
-// do not see them.
+// firstHidden is the lowest id of the members and groups that action sets are made of. Controllers do not see
+// them.
 const firstHidden = 1 << 31
 
-// maxClass is the highest class of service: v1model's priority has three bits.
+// maxClass is the highest class of service, because v1model's priority has three bits.
 const maxClass = 7
 
-// maxAtomic is how many updates may be made between two frames.
+// maxAtomic is the highest number of updates that are made between two frames.
 const maxAtomic = 10_000
 
-// pipeline is a program with its state. While it is live, the switch and all fields
-// below it belong to the worker; see visit.
+// pipeline is a program with its state. While it is live, the switch and all fields below it belong to the
+// worker; see visit.
 type pipeline struct {
 	dev     *Device
 	info    *p4info.Info
 	config  []byte
 	binding *binding
 
-	// own is held for reading by visits of a live pipeline. All else holds it for writing: visits of
-	// others, and changes of live.
+	// own is read-locked by visits of a live pipeline. Visits of a pipeline that is not live, and changes of
+	// live, lock it for writing.
 	own  sync.RWMutex
 	live bool
 
 	sw *p4.Switch
-	// kept are groups, multicast groups and clone sessions, as controllers wrote them, by id.
+	// kept holds groups, multicast groups and clone sessions by id, as controllers wrote them.
 	kept map[place]map[uint32]*p4info.Entity
-	// values are the members of value sets with the program's values, by id.
+	// values holds the members of value sets by the set's id, with the program's values.
 	values map[uint32][]*p4v1.ValueSetMember
-	// hidden counts the action sets of a profile, shown the groups and members of controllers. A
-	// profile cannot have both.
+	// hidden counts the action sets of a profile. A profile cannot have action sets beside groups and members
+	// of controllers.
 	hidden  map[uint32]uint32
 	nextSet uint32
 }
 
-// place is a kind and an object whose entities are kept.
+// place is a kind and an object whose entities are in kept.
 type place struct {
 	kind   p4info.Kind
 	object uint32
@@ -74,7 +74,7 @@ func (p *pipeline) Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity)
 	return nil
 }
 
-// cost is the number of entries, or of elements of an array, that an update changes.
+// cost returns the number of entries, or of elements of an array, that an update changes.
 func (p *pipeline) cost(e *p4v1.Entity) int64 {
 	x := p4info.Of(e)
 	if o := p.info.Object(x.Kind, x.Object); o != nil && x.Kind.Cells() && x.Index == nil {
@@ -83,8 +83,8 @@ func (p *pipeline) cost(e *p4v1.Entity) int64 {
 	return 1
 }
 
-// visit calls step until step returns false. If the pipeline is live, it does so between breaths, in slices of
-// bounded time.
+// visit calls step until step returns false. If the pipeline is live, the worker calls step between breaths, in
+// slices of bounded time.
 func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 	p.own.RLock()
 	if p.live {
@@ -121,7 +121,7 @@ func (p *pipeline) visit(step func(*p4.Switch) bool) error {
 	return nil
 }
 
-// codeOf is the canonical code of an error of nf/p4.
+// codeOf gives an error of nf/p4 its canonical code.
 func codeOf(err error) error {
 	if err == nil {
 		return nil
@@ -144,8 +144,8 @@ func codeOf(err error) error {
 	return &p4info.Error{Code: c, Text: err.Error()}
 }
 
-// op does one update, and returns its undo, if one was asked for. After errMore it has done a
-// part of the update, and must be called again.
+// op does one update. It returns a function that undoes the update if that was asked for. The error errMore
+// says that op has done a part of the update, and must be called again.
 type op func(sw *p4.Switch) (undo func(), err error)
 
 var errMore = errors.New("there is more to do")
@@ -239,7 +239,7 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	return errs
 }
 
-// prepare decodes an update, outside of the worker. undo: the op returns an undo.
+// prepare decodes an update, outside of the worker. undo asks for an op that returns an undo function.
 func (p *pipeline) prepare(t p4v1.Update_Type, x *p4info.Entity, undo bool) op {
 	switch x.Kind {
 	case p4info.KindEntry:
@@ -314,11 +314,10 @@ func refused(err error) op { return func(*p4.Switch) (func(), error) { return ni
 
 func nothing(*p4.Switch) (func(), error) { return func() {}, nil }
 
-// cellsAtOnce is how many elements of an array are read or written between two looks at the
-// clock.
+// cellsAtOnce is the number of array elements that are read or written between two looks at the clock.
 const cellsAtOnce = 16
 
-// writeCells sets the element of an array, or all of them.
+// writeCells returns an op that sets one element of an array, or all if x is nil.
 func writeCells[V any](a *p4info.Array, x *p4v1.Index, v V, get func(*p4.Switch, string, int) (V, error), set func(*p4.Switch, string, int, V) error) op {
 	at, end := 0, int(a.Size)
 	if x != nil {
@@ -370,10 +369,10 @@ func meterConfig(r []p4.Rate) *p4v1.MeterConfig {
 	return &p4v1.MeterConfig{Cir: int64(r[0].PerSecond), Cburst: int64(r[0].Burst), Pir: int64(r[1].PerSecond), Pburst: int64(r[1].Burst)}
 }
 
-// signedBits is the width of a register of signed integers; 0: it has none.
+// signedBits returns the width of a register of signed integers, or 0 if the elements are not signed integers.
 func signedBits(a *p4info.Array) int { return int(a.Spec.GetBitstring().GetInt().GetBitwidth()) }
 
-// registerBits is a register's value in nf/p4's form.
+// registerBits returns a register's value as nf/p4 takes it.
 func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 	switch x := d.GetData().(type) {
 	case *p4v1.P4Data_Bool:
@@ -399,7 +398,7 @@ func registerBits(a *p4info.Array, d *p4v1.P4Data) ([]byte, error) {
 	return nil, refuse(codes.Unimplemented, "register %s: values of this type", a.Name)
 }
 
-// registerData is a register's value in P4Runtime's form.
+// registerData returns a register's value as P4Runtime has it.
 func registerData(a *p4info.Array, v []byte) *p4v1.P4Data {
 	if a.Spec.GetBool() != nil {
 		return &p4v1.P4Data{Data: &p4v1.P4Data_Bool{Bool: !value.IsZero(v)}}
@@ -438,7 +437,7 @@ func replicas(list []*p4v1.Replica) ([]p4.Replica, error) {
 	return out, nil
 }
 
-// keep has the switch do an update of an entity of kept, and keeps the entity.
+// keep returns an op that calls do for an update of an entity of kept, and then updates kept.
 func (p *pipeline) keep(t p4v1.Update_Type, x p4info.Entity, do func(sw *p4.Switch, old *p4info.Entity) (undo func(), err error)) op {
 	at := place{x.Kind, x.Object}
 	return func(sw *p4.Switch) (func(), error) {
@@ -508,8 +507,8 @@ func (p *pipeline) prepareClone(t p4v1.Update_Type, x p4info.Entity) op {
 	})
 }
 
-// exists checks that an entity is not there if it is inserted, and is there if it is modified or
-// deleted.
+// exists returns an error if an entity to be inserted exists already, or if an entity to be modified or deleted
+// does not exist.
 func exists(t p4v1.Update_Type, there bool, x *p4info.Entity) error {
 	switch {
 	case t == p4v1.Update_INSERT && there:
@@ -537,7 +536,7 @@ func (p *pipeline) prepareValueSet(x p4info.Entity) op {
 	}
 }
 
-// orShifted sets the bits of v, shifted to the left, in b.
+// orShifted sets in b the bits of v, shifted to the left. Both are big-endian.
 func orShifted(b, v []byte, by int) {
 	for n := range 8 * len(v) {
 		if v[len(v)-1-n/8]>>(n%8)&1 != 0 {
@@ -583,7 +582,7 @@ func (p *pipeline) prepareMember(t p4v1.Update_Type, x p4info.Entity) op {
 	}
 }
 
-// tooHigh refuses ids from firstHidden on.
+// tooHigh returns an op that refuses an id from firstHidden on.
 func tooHigh(t p4v1.Update_Type, x *p4info.Entity, pr *p4info.Profile) op {
 	if t != p4v1.Update_INSERT {
 		return refused(refuse(codes.NotFound, "there is no %v %d of %s", x.Kind, x.ID, pr.Name))
@@ -591,7 +590,8 @@ func tooHigh(t p4v1.Update_Type, x *p4info.Entity, pr *p4info.Profile) op {
 	return refused(refuse(codes.InvalidArgument, "%v %d of %s: the highest is %d", x.Kind, x.ID, pr.Name, firstHidden-1))
 }
 
-// mixed refuses members and groups in a profile with action sets.
+// mixed returns an error if an action profile would have members or groups beside action sets. set says that an
+// action set is to be added.
 func (p *pipeline) mixed(pr *p4info.Profile, set bool) error {
 	if !set && p.hidden[pr.ID] > 0 {
 		return refuse(codes.InvalidArgument, "action profile %s has action sets: members and groups cannot be mixed with them", pr.Name)
@@ -635,7 +635,7 @@ func (p *pipeline) prepareGroup(t p4v1.Update_Type, x p4info.Entity) op {
 	})
 }
 
-// member is a member of a group, or an action of a set.
+// member returns a member of a group, or an action of an action set, as nf/p4 takes it.
 func member(id uint32, m interface {
 	GetWeight() int32
 	GetWatch() int32
@@ -650,7 +650,7 @@ func member(id uint32, m interface {
 	return x
 }
 
-// makeSet makes the members and the group of an action set.
+// makeSet adds the members and the group that an action set is made of.
 func (p *pipeline) makeSet(sw *p4.Switch, t *table, s *p4v1.ActionProfileActionSet, m *more) error {
 	pr := t.info.Profile
 	if err := p.mixed(pr, true); err != nil {
@@ -682,7 +682,7 @@ func (p *pipeline) makeSet(sw *p4.Switch, t *table, s *p4v1.ActionProfileActionS
 	return nil
 }
 
-// dropSet deletes the members and the group of an action set that no entry uses any more.
+// dropSet deletes the members and the group of an action set that no entry uses.
 func (p *pipeline) dropSet(sw *p4.Switch, t *table, m *more) {
 	pr := t.info.Profile
 	if m.group != 0 {

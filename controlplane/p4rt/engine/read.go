@@ -38,8 +38,8 @@ func (p *pipeline) Read(q *p4v1.Entity, give func(*p4v1.Entity) error) error {
 	return refuse(codes.Unimplemented, "the device has no such entities")
 }
 
-// readKept yields the entity of an id, or for id 0 all of an object, in their order. A kept entity is never changed, only
-// replaced.
+// readKept yields the entity with the id of q, or for id 0 all entities of the object, in the order of their
+// ids. A kept entity is never changed, only replaced.
 func (p *pipeline) readKept(q *p4info.Entity, yield func(*p4v1.Entity) error) error {
 	var list []*p4info.Entity
 	err := p.visit(func(*p4.Switch) bool {

@@ -18,26 +18,25 @@ import (
 )
 
 const (
-	// maxName is how long a controller's name for a value is at most, in bytes.
+	// maxName is the longest name that a controller may give a value, in bytes.
 	maxName = 255
-	// maxNames is how many names of a translation the device gives values of its own.
+	// maxNames is the highest number of names in a translation to which the device gives values that it chooses
+	// itself.
 	maxNames = 1 << 16
 )
 
-// names is a translation between the controllers' values and the program's. Types with the
-// same URI share it.
+// names translates between the controllers' values and the program's. Types with the same URI share it.
 //
-// The type's annotation @p4runtime_translation_mappings({{SDN, VALUE}, ...}) has fixed
-// pairs. A string that is not in it gets a value when it is first written: the lowest free one
-// above 0, as 0 is the value of a field that was never set. If none is free, names that no entry
-// has any more lose their values. "#7" is value 7 while it has no name; it gets none
-// while an entry has it. Numbers stand for themselves; with mappings only the mapped numbers
-// exist.
+// The type's annotation @p4runtime_translation_mappings({{SDN, VALUE}, ...}) has fixed pairs. A string that is
+// not in it gets a value when it is first written: the lowest free one above 0, because 0 is the value of a
+// field that was never set. If no value is free, names that no entry has lose their values. "#7" means value 7
+// while that value has no name; the value gets no name while an entry has it. Numbers stand for themselves; if
+// there are mappings, only the mapped numbers are valid.
 type names struct {
 	uri   string
 	bits  int  // the smallest width of the program's fields
 	words bool // controllers have strings
-	// closed: there are no values but the fixed ones, as of errors.
+	// closed says that only the fixed values exist, as for errors.
 	closed bool
 	fixed  int // the number of mappings; if it is above 0, numbers have no other values
 
@@ -59,7 +58,7 @@ type slot struct {
 // identity reports whether numbers stand for themselves.
 func (s *slot) identity() bool { return !s.words && s.fixed == 0 }
 
-// translations reads the translations of a P4Info.
+// translations reads the translations of a P4Info, by URI.
 func translations(i *p4info.Info) (map[string]*names, error) {
 	all := map[string]*names{}
 	for name, t := range i.Proto.GetTypeInfo().GetNewTypes() {
@@ -85,7 +84,7 @@ func translations(i *p4info.Info) (map[string]*names, error) {
 	return all, nil
 }
 
-// errorNames is the translation of the program's errors, whose values controllers have by name.
+// errorNames returns the translation between the program's errors and their names.
 func errorNames(errors map[string]uint32) *names {
 	n := &names{uri: p4info.ErrorType, words: true, closed: true, fixed: len(errors), bits: 64, to: map[string]uint64{}, from: map[uint64]string{}, mine: map[string]uint64{}}
 	for name, v := range errors {
@@ -94,7 +93,7 @@ func errorNames(errors map[string]uint32) *names {
 	return n
 }
 
-// mappings reads an annotation.
+// mappings reads an annotation of a type.
 func (n *names) mappings(a string) error {
 	const is = "@p4runtime_translation_mappings("
 	text, ok := strings.CutPrefix(strings.TrimSpace(a), is)
@@ -184,7 +183,7 @@ func (p *scanner) number() (uint64, bool) {
 	return value.Uint64(v), err == nil && value.BitLen(v) <= 64
 }
 
-// fits checks that all mappings are values of the program's type.
+// fits checks that the values of all mappings fit into bits, the width in the program.
 func (n *names) fits(bits int) error {
 	n.bits = min(n.bits, bits)
 	for sdn, v := range n.to {
@@ -195,8 +194,8 @@ func (n *names) fits(bits int) error {
 	return nil
 }
 
-// toDevice is the program's value for a controller's. With alloc a string without a value
-// gets one.
+// toDevice returns the program's value for a controller's value. With alloc it gives a value to a string that
+// has none.
 func (s *slot) toDevice(v []byte, alloc bool) ([]byte, error) {
 	if s.identity() {
 		if n := value.BitLen(v); n > s.dev {
@@ -262,7 +261,7 @@ func (n *names) give(name string, v uint64) {
 
 func (n *names) has(v uint64) bool { _, ok := n.from[v]; return ok }
 
-// choose is a value that is free.
+// choose returns a free value.
 func (n *names) choose() (uint64, error) {
 	for tries := range 2 {
 		if len(n.mine) < maxNames {
@@ -304,7 +303,7 @@ func (n *names) forget() error {
 	return nil
 }
 
-// toSDN is the controllers' value for one of the program.
+// toSDN returns the controllers' value for a value of the program.
 func (s *slot) toSDN(v []byte) []byte {
 	if s.identity() || value.BitLen(v) > 64 {
 		return value.Canonical(v)
@@ -321,7 +320,7 @@ func (s *slot) toSDN(v []byte) []byte {
 	return value.Canonical(v)
 }
 
-// whole refuses a match on a part of a mapped number.
+// whole returns an error if is is false, because a translated value can only be matched as a whole.
 func (s *slot) whole(is bool) error {
 	if is {
 		return nil
@@ -397,8 +396,7 @@ func (s *slot) matchOut(m *p4v1.FieldMatch) {
 
 func slotKey(object, field uint32) uint64 { return uint64(object)<<32 | uint64(field) }
 
-// each calls f for each value of an entity that is translated, in keys and
-// parameters.
+// each calls key and param for each value of an entity that is translated, in keys and in parameters.
 func (b *binding) each(e *p4v1.Entity, key func(*slot, *p4v1.FieldMatch) error, param func(*slot, *p4v1.Action_Param) error) error {
 	action := func(a *p4v1.Action) error {
 		for _, x := range a.GetParams() {
@@ -438,7 +436,7 @@ func (b *binding) each(e *p4v1.Entity, key func(*slot, *p4v1.FieldMatch) error, 
 	return action(x.Action)
 }
 
-// in is an entity with the program's values.
+// in returns an entity with the program's values.
 func (b *binding) in(e *p4v1.Entity, alloc bool) (*p4v1.Entity, error) {
 	if len(b.fields)+len(b.params) == 0 {
 		return e, nil
@@ -450,7 +448,7 @@ func (b *binding) in(e *p4v1.Entity, alloc bool) (*p4v1.Entity, error) {
 	})
 }
 
-// out is an entity with the controllers' values.
+// out returns an entity with the controllers' values.
 func (b *binding) out(e *p4v1.Entity) *p4v1.Entity {
 	if len(b.fields)+len(b.params) == 0 {
 		return e
@@ -463,7 +461,7 @@ func (b *binding) out(e *p4v1.Entity) *p4v1.Entity {
 	return e
 }
 
-// newTurn begins a write. Names that the write uses are not forgotten before the next one.
+// newTurn begins a write. Names that the write uses are not forgotten before the next write.
 func (b *binding) newTurn() {
 	for _, n := range b.names {
 		n.mu.Lock()
@@ -472,8 +470,8 @@ func (b *binding) newTurn() {
 	}
 }
 
-// header is the slots of the fields of a packet's header (nil for those that are not translated), and
-// the header with the program's widths.
+// header returns the slots of the fields of a packet's header (nil for fields that are not translated), and the
+// header with the program's widths.
 func (b *binding) header(h *p4info.Header, prog *p4.Program) (*p4info.Header, []*slot, error) {
 	if h == nil {
 		return nil, nil, nil
@@ -520,7 +518,7 @@ func (b *binding) header(h *p4info.Header, prog *p4.Program) (*p4info.Header, []
 	return h.With(widths), slots, nil
 }
 
-// named is the translation of a type; nil: it has none.
+// named returns the translation of a type, or nil if the type has none.
 func (b *binding) named(t p4info.Type) *names {
 	if t.Named == "" {
 		return nil
@@ -535,7 +533,7 @@ func (b *binding) named(t p4info.Type) *names {
 	return b.names[tr.GetUri()]
 }
 
-// slot is the slot of a field with a type, which has so many bits in the program; nil: its values are not
+// slot returns the slot of a field of type t that has dev bits in the program, or nil if its values are not
 // translated.
 func (b *binding) slot(where string, t p4info.Type, dev int) (*slot, error) {
 	n := b.named(t)

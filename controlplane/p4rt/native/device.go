@@ -17,7 +17,7 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// Device is the device of a running graph.
+// Device is the P4Runtime device of a running graph.
 type Device struct {
 	inst  *graph.Instance
 	files string // see Files
@@ -25,9 +25,9 @@ type Device struct {
 	mu   sync.Mutex
 	pipe *pipeline
 	made string // the specification from which pipe was made
-	// notes are the controllers' metadata of entries, by key.
+	// notes holds the metadata that controllers gave to entries, by p4info.Key.
 	notes map[string]note
-	// ahead is what is added to a count that is read, because a controller has written the counter.
+	// ahead is added to a count when it is read, because a controller has written the counter.
 	ahead map[cell]uint64
 }
 
@@ -42,20 +42,19 @@ type note struct {
 	controller uint64
 }
 
-// New is the device of inst.
+// New returns the device of inst. It returns an error if the declarations of the kinds contradict each other.
 func New(inst *graph.Instance) (*Device, error) {
 	d := &Device{inst: inst, notes: map[string]note{}, ahead: map[cell]uint64{}}
 	_, err := d.pipeline()
 	return d, err
 }
 
-// Files sets the directory whose files controllers may name in arguments of apps, by
-// their full path. Without it they may name none, because an app could read any file that the
-// process may read. It must be called before the device is served.
+// Files sets the directory whose files controllers may name in arguments of apps, by their full path. Without
+// it controllers may name no file, because an app could read every file that the process may read. Files must
+// be called before the device is served.
 func (d *Device) Files(dir string) { d.files = filepath.Clean(dir) }
 
-// allow refuses changes of arguments that name files outside of Files. Arguments that do not change are
-// allowed.
+// allow returns an error if now has an argument that names a file outside of Files and that was does not have.
 func (d *Device) allow(was, now *graph.Spec) error {
 	old := d.inst.FileArgs(was)
 	for _, a := range d.inst.FileArgs(now) {
@@ -70,7 +69,7 @@ func (d *Device) allow(was, now *graph.Spec) error {
 	return nil
 }
 
-// pipeline is the pipeline of the graph as it is now.
+// pipeline returns the pipeline of the graph in its present state.
 func (d *Device) pipeline() (*pipeline, error) {
 	// A Write may add or remove apps inside others. It changes no pipeline.
 	apps, counts := d.inst.Tables(), slices.DeleteFunc(d.inst.Counters(), func(c graph.Count) bool { return strings.Contains(c.Node, "/") })
@@ -103,7 +102,7 @@ func (d *Device) Pipeline() p4rt.Pipeline {
 	return p
 }
 
-// Build implements p4rt.Device: the pipeline is the graph.
+// Build implements p4rt.Device. It returns the pipeline of the graph if that has all objects of info.
 func (d *Device) Build(info *p4info.Info, _ []byte) (p4rt.Pipeline, error) {
 	p, err := d.pipeline()
 	if err != nil {
@@ -123,10 +122,10 @@ func (d *Device) PacketOut(*p4v1.PacketOut) error {
 	return &p4info.Error{Code: codes.Unimplemented, Text: "a graph of Go apps takes no packets from the controller"}
 }
 
-// Listen implements p4rt.Device: there are no events.
+// Listen implements p4rt.Device. There are no events.
 func (d *Device) Listen(func(p4rt.Event)) (stop func(), err error) { return func() {}, nil }
 
-// pipeline is the graph as it was when its schema was made.
+// pipeline is the graph in the state for which its schema was made.
 type pipeline struct {
 	d *Device
 	*schema
@@ -136,8 +135,8 @@ func (p *pipeline) Info() *p4info.Info { return p.info }
 
 func (p *pipeline) Config() []byte { return nil }
 
-// Atomic implements p4rt.Pipeline: a frame could meet one app after its change and
-// another before its own.
+// Atomic implements p4rt.Pipeline. It refuses DATAPLANE_ATOMIC for several apps, because a frame could meet one
+// app after its change and another app before its change.
 func (p *pipeline) Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) error {
 	app := ""
 	for _, u := range updates {
@@ -153,7 +152,7 @@ func (p *pipeline) Atomic(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity)
 	return nil
 }
 
-// refusal is err with its canonical code.
+// refusal returns err with a canonical code.
 func refusal(err error) error {
 	var e *table.Error
 	if err == nil || !errors.As(err, &e) {
@@ -217,8 +216,8 @@ func (p *pipeline) Write(updates []*p4v1.Update, a p4v1.WriteRequest_Atomicity) 
 	return errs
 }
 
-// writeCounter changes what P4Runtime reads of a counter from now on. The graph's own counts do not
-// change, because others read them, too.
+// writeCounter changes what P4Runtime reads of a counter. The graph's own counts do not change, because other
+// readers use them.
 func (p *pipeline) writeCounter(c *p4v1.CounterEntry) {
 	i := int64(0)
 	b := p.counts[c.GetCounterId()]
@@ -238,7 +237,7 @@ func (p *pipeline) writeCounter(c *p4v1.CounterEntry) {
 	}
 }
 
-// note keeps an entry's metadata, or removes it.
+// note stores an entry's metadata, or deletes it.
 func (d *Device) note(u *p4v1.Update) {
 	e := u.GetEntity().GetTableEntry()
 	n := note{slices.Clone(e.GetMetadata()), e.GetControllerMetadata()}
@@ -251,7 +250,7 @@ func (d *Device) note(u *p4v1.Update) {
 	}
 }
 
-// change is an update as a change of the graph's tables.
+// change returns an update as a change of the graph's tables.
 func (p *pipeline) change(u *p4v1.Update) (c graph.TableChange, err error) {
 	e := u.GetEntity().GetTableEntry()
 	if e == nil {
@@ -288,7 +287,7 @@ func (p *pipeline) change(u *p4v1.Update) (c graph.TableChange, err error) {
 	return c, nil
 }
 
-// key is a key in the order of the declaration.
+// key returns a key in the order of the table's declaration.
 func (t *place) key(list []*p4v1.FieldMatch) []table.Cond {
 	key := make([]table.Cond, len(t.decl.Keys))
 	for i := range key {
@@ -308,7 +307,7 @@ func (t *place) key(list []*p4v1.FieldMatch) []table.Cond {
 	return key
 }
 
-// match is a key in P4Runtime's form.
+// match returns a key as P4Runtime matches.
 func (t *place) match(key []table.Cond) []*p4v1.FieldMatch {
 	out := make([]*p4v1.FieldMatch, 0, len(key))
 	for i, c := range key {

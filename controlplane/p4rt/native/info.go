@@ -15,10 +15,10 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// noAction is the default action of tables that declare none.
+// noAction is the name of the default action of tables that declare none.
 const noAction = "NoAction"
 
-// place is an app's table.
+// place is a table of an app.
 type place struct {
 	app  string
 	decl *table.Decl
@@ -27,10 +27,10 @@ type place struct {
 	actions []uint32
 }
 
-// block is a counter: a group of counts of one node.
+// block identifies a counter: a group of counts of one node.
 type block struct{ node, group string }
 
-// schema is a P4Info and what its ids mean.
+// schema is a P4Info, with the tables and counters that its ids mean.
 type schema struct {
 	info   *p4info.Info
 	tables map[uint32]*place
@@ -38,7 +38,7 @@ type schema struct {
 	none   uint32 // id of noAction; 0: no table needs it
 }
 
-// hash is Jenkins' one-at-a-time hash, as p4c makes ids of names with.
+// hash returns Jenkins' one-at-a-time hash, from which p4c makes ids of names.
 func hash(name string) uint32 {
 	h := uint32(0)
 	for i := range len(name) {
@@ -71,8 +71,7 @@ func (n *namer) preamble(prefix configv1.P4Ids_Prefix, name, help string) *confi
 	return p
 }
 
-// alias gives every object the shortest end of its name that no other name
-// ends with.
+// alias gives every object the shortest end of its name that no other object's name ends with.
 func (n *namer) alias() {
 	ends := map[string]int{}
 	each := func(name string, f func(end string) bool) {
@@ -98,7 +97,7 @@ func (n *namer) alias() {
 	}
 }
 
-// newSchema makes the P4Info of apps with their counts.
+// newSchema makes the P4Info of apps and their counts.
 func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
 	b := &builder{
 		schema: &schema{tables: map[uint32]*place{}, counts: map[uint32]block{}},
@@ -147,7 +146,7 @@ func newSchema(apps []graph.AppTables, counts []graph.Count) (*schema, error) {
 	return b.schema, nil
 }
 
-// builder is a schema in the making.
+// builder is a schema while newSchema makes it.
 type builder struct {
 	*schema
 	p      *configv1.P4Info
@@ -155,7 +154,7 @@ type builder struct {
 	prefix map[string]string // of the names of an app's objects
 }
 
-// table adds a table of an app, whose actions so far are actions.
+// table adds a table of an app. actions holds the actions of the app so far, by name.
 func (b *builder) table(a *graph.AppTables, d *table.Decl, actions map[string]*configv1.Action) error {
 	x := &configv1.Table{
 		Preamble:     b.n.preamble(configv1.P4Ids_TABLE, b.prefix[a.App]+"."+d.Name, d.Help),
@@ -202,7 +201,7 @@ func (b *builder) table(a *graph.AppTables, d *table.Decl, actions map[string]*c
 	return nil
 }
 
-// action adds an action of an app, unless another of its tables has it.
+// action adds an action of an app, unless another table of the app has it already.
 func (b *builder) action(a *graph.AppTables, act *table.Action, known map[string]*configv1.Action) (id uint32, err error) {
 	y := &configv1.Action{}
 	for k := range act.Params {
@@ -226,7 +225,7 @@ func (b *builder) action(a *graph.AppTables, act *table.Action, known map[string
 	return y.Preamble.Id, nil
 }
 
-// counter adds a counter of the counts of one group of a node.
+// counter adds a counter for one group of counts of a node.
 func (b *builder) counter(c []graph.Count) {
 	name := b.prefix[c[0].Node]
 	name = cmp.Or(name, c[0].Node)
@@ -242,7 +241,7 @@ func (b *builder) counter(c []graph.Count) {
 	b.counts[pre.Id] = block{c[0].Node, c[0].Group}
 }
 
-// groups are those of graph.Count.
+// groups names the groups of graph.Count.
 var groups = map[string]struct{ name, help string }{
 	"frames":  {"frames", "frames that came and went"},
 	"reason":  {"reasons", "why frames were dropped, or what was done to them"},
@@ -256,11 +255,11 @@ func doc(help string) *configv1.Documentation {
 	return &configv1.Documentation{Brief: help}
 }
 
-// words is the type of texts: controllers and device have the same strings, and no numbers stand for
-// them.
+// words is the type of fields that are texts: controllers and the device use the same strings, and no numbers
+// stand for them.
 const words = "words_t"
 
-// typeOf is the named type of a field; nil: it has none.
+// typeOf returns the named type of a field, or nil if it has none.
 func typeOf(p *configv1.P4Info, f *table.Field) *configv1.P4NamedType {
 	if f.Form != table.Words {
 		return nil
@@ -275,7 +274,7 @@ func typeOf(p *configv1.P4Info, f *table.Field) *configv1.P4NamedType {
 	return &configv1.P4NamedType{Name: words}
 }
 
-// format is how values of a field are written, for people.
+// format returns the annotation that says how people write values of a field.
 func format(f *table.Field) []string {
 	switch {
 	case f.Form == table.IP && f.Bits == 32:
@@ -298,7 +297,7 @@ func matchField(f *table.Field, id uint32) *configv1.MatchField {
 	}
 }
 
-// within is an error if an object of info is not in s, or differs from the one there.
+// within returns an error if info has an object that s does not have, or has in another form.
 func (s *schema) within(info *p4info.Info) error {
 	have, want := s.info.Proto, info.Proto
 	for _, err := range []error{

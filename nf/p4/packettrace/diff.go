@@ -15,14 +15,14 @@ type Difference struct {
 	Before []Step `json:"before,omitempty"` // steps of A that both have, the last three
 }
 
-// Comparison is what Diff found.
+// Comparison is the result of Diff.
 type Comparison struct {
 	Packets    int         `json:"packets"` // compared
 	Steps      int         `json:"steps"`   // found the same
 	Difference *Difference `json:"difference"`
 }
 
-// has reports whether traces of an origin have steps of a kind.
+// has reports whether traces of an origin contain steps of kind k.
 func (o Origin) has(k Kind) bool {
 	switch k {
 	case Note:
@@ -37,11 +37,10 @@ func (o Origin) has(k Kind) bool {
 	return o != BMv2Stages
 }
 
-// Diff compares two traces of the same packets: the first of a with the first of
-// b, and so on, each copy with the copy of the same number. Only steps that
-// both sources have are compared. Handles and priorities are not compared, as they depend on
-// how entries were added. Between two traces of the engine the reasons of drops
-// count, and digests, groups and sessions do: of bmv2's they are not known.
+// Diff compares two traces of the same packets: the first packet of a with the first of b, and so on, and each
+// copy with the copy of the same number. It compares only steps that both sources record, and neither handles
+// nor priorities, because these depend on how entries were added. The reasons of drops, digests, groups and
+// sessions are compared only between two traces of the engine, because traces of bmv2 do not contain them.
 func Diff(a, b []Trace) Comparison {
 	var c Comparison
 	for i := range max(len(a), len(b)) {
@@ -74,7 +73,7 @@ func Diff(a, b []Trace) Comparison {
 	return c
 }
 
-// compare compares a copy; true: there is a difference.
+// compare compares one copy. It returns true if there is a difference.
 func (c *Comparison) compare(packet, number int, a, b *Trace) bool {
 	both := func(k Kind) bool { return a.Origin.has(k) && b.Origin.has(k) }
 	x, y := a.steps(number, both), b.steps(number, both)
@@ -100,7 +99,7 @@ func (c *Comparison) compare(packet, number int, a, b *Trace) bool {
 	return false
 }
 
-// steps are the steps of a copy that are compared.
+// steps returns the steps of a copy that are compared.
 func (t *Trace) steps(number int, count func(Kind) bool) []Step {
 	for _, c := range t.Copies {
 		if c.Number == number {
@@ -110,11 +109,11 @@ func (t *Trace) steps(number int, count func(Kind) bool) []Step {
 	return nil
 }
 
-// knowledge says which parts of steps both sides have: places in the frame; all that a switch of nf/p4
-// records.
+// knowledge says which parts of steps both sides record: places in the frame, and everything that a switch of
+// nf/p4 records.
 type knowledge struct{ places, all bool }
 
-// same compares what two steps say.
+// same reports whether two steps agree in what both sources record.
 func (s *Step) same(o *Step, know knowledge) bool {
 	if s.Kind != o.Kind || s.Port != o.Port || s.Holds != o.Holds || know.places && s.At != o.At ||
 		know.all && (s.Name != o.Name || s.Number != o.Number || s.Copy != o.Copy) {
@@ -133,7 +132,7 @@ func (s *Step) same(o *Step, know knowledge) bool {
 	return s.Name == o.Name && s.Length == o.Length
 }
 
-// sameArgs compares values; they are the same if one source has none.
+// sameArgs compares arguments. They count as the same if one source records none.
 func sameArgs(a, b []Field) bool {
 	if a == nil || b == nil {
 		return true
@@ -141,7 +140,7 @@ func sameArgs(a, b []Field) bool {
 	return slices.EqualFunc(a, b, func(x, y Field) bool { return x.Value == y.Value })
 }
 
-// sameKey compares fields by their names: bmv2 has another order.
+// sameKey compares the fields of keys in the order of their names, because bmv2 has another order.
 func sameKey(a, b []Field) bool {
 	if len(a) != len(b) {
 		return false
@@ -158,8 +157,7 @@ func sameKey(a, b []Field) bool {
 	})
 }
 
-// free masks the bits of an entry's match that any value matches: bmv2 keeps them
-// as they were written.
+// free zeroes the bits of an entry's match that do not matter, because bmv2 keeps them as they were written.
 func free(match string) string {
 	for _, sep := range []string{"/", "&&&"} {
 		if i := strings.Index(match, sep); i >= 0 {
@@ -169,7 +167,7 @@ func free(match string) string {
 	return match
 }
 
-// Text is the comparison for a reader; a and b are what to call the two.
+// Text returns the comparison for people. a and b are names for the two traces.
 func (c Comparison) Text(a, b string) string {
 	d := c.Difference
 	if d == nil {

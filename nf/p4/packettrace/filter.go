@@ -10,9 +10,9 @@ import (
 // Filter reports whether a trace is wanted.
 type Filter func(Trace) bool
 
-// ParseFilter reads a filter: "drop" or "drop=REASON" wants packets of which a
-// copy was dropped, "table=NAME" those that were looked up in a table (or one
-// whose name ends in .NAME), "port=N" those that came in or left by a port.
+// ParseFilter parses a filter. "drop" and "drop=REASON" want packets of which a copy was dropped, "table=NAME"
+// packets that were looked up in a table (NAME may be the end of the table's name after a dot), and "port=N"
+// packets that came in or left on a port.
 func ParseFilter(s string) (Filter, error) {
 	what, value, has := strings.Cut(s, "=")
 	var want func(Step) bool

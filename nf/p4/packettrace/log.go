@@ -8,16 +8,14 @@ import (
 	"strings"
 )
 
-// maxLine is the longest line of a log, maxMessage the longest message of
-// several lines that is looked at.
+// maxLine is the longest line of a log in bytes, maxMessage the longest message of several lines that is read.
 const maxLine, maxMessage = 1 << 20, 1 << 16
 
 // logReader makes traces of a log of simple_switch. A message is a line like
 //
 //	[09:25:46.816] [bmv2] [D] [thread 1] [0.0] [cxt 0] Table 'ingress.t': miss
 //
-// with the numbers of packet and copy, and may go on in lines without such a
-// beginning.
+// with the numbers of packet and copy. It may continue in lines that do not begin like that.
 type logReader struct {
 	packets map[uint64]*logPacket
 	order   []*logPacket
@@ -30,7 +28,8 @@ type logPacket struct {
 	copies map[int]*logCopy
 }
 
-// logCopy is a copy as far as the log was read, with the parts of a step that is not complete.
+// logCopy is the state of a copy as far as the log was read, including the parts of a step that is not
+// complete.
 type logCopy struct {
 	packet  *logPacket
 	number  int
@@ -77,7 +76,7 @@ type logLine struct {
 	text          string
 }
 
-// bracket takes what is in brackets at the front of s.
+// bracket returns what is in brackets at the beginning of s, and the rest of s.
 func bracket(s string) (in, rest string, ok bool) {
 	if !strings.HasPrefix(s, "[") {
 		return "", s, false
@@ -112,7 +111,7 @@ func parseLogLine(s string) (logLine, bool) {
 	return m, true
 }
 
-// of is a copy of a packet.
+// of returns a copy of a packet, and adds it if it is new.
 func (l *logReader) of(packet uint64, number int) *logCopy {
 	p := l.packets[packet]
 	if p == nil {
@@ -130,7 +129,7 @@ func (l *logReader) of(packet uint64, number int) *logCopy {
 
 func (c *logCopy) add(s Step) { c.packet.Add(c.number, s) }
 
-// lastTable is the copy's last step when that is a table; nil otherwise.
+// lastTable returns the last step of the copy if that is a table lookup, else nil. It skips notes.
 func (c *logCopy) lastTable() *Step {
 	steps := c.packet.copy(c.number).Steps
 	for i := len(steps) - 1; i >= 0; i-- {
@@ -169,7 +168,7 @@ func (l *logReader) message(m logLine, more []string) {
 	}
 }
 
-// quoted takes a name in quotes, behind before and in front of after.
+// quoted returns the name in quotes that follows before and is followed by after.
 func quoted(s, before, after string) (string, bool) {
 	s, ok := strings.CutPrefix(s, before+"'")
 	if !ok {
@@ -178,18 +177,18 @@ func quoted(s, before, after string) (string, bool) {
 	return strings.CutSuffix(s, "'"+after)
 }
 
-// number takes the number behind before.
+// number returns the number that follows before.
 func number(s, before string) (int, bool) {
 	s, ok := strings.CutPrefix(s, before)
 	n, err := strconv.ParseUint(s, 10, 31)
 	return int(n), ok && err == nil
 }
 
-// received begins the first message of a packet.
+// received is the beginning of the first message of a packet.
 const received = "Processing packet received on port "
 
-// stage reads the messages of parsers, pipelines, deparsers and checksums. hasStep: the message is a step; known: the message is one
-// of these.
+// stage handles messages of parsers, pipelines, deparsers and checksums. known says that the message is one of
+// these; hasStep says that it is a step.
 func (c *logCopy) stage(s string) (_ Step, hasStep, known bool) {
 	if n, ok := number(s, received); ok {
 		return Step{Kind: Received, Port: uint32(n)}, true, true
@@ -228,7 +227,8 @@ func (c *logCopy) stage(s string) (_ Step, hasStep, known bool) {
 	return Step{}, false, false
 }
 
-// step is the step of a message; false: the message is none, or the step needs further messages.
+// step returns the step of a message. It returns false if the message is no step, or if the step needs further
+// messages.
 func (c *logCopy) step(s string, more []string) (Step, bool) {
 	if step, hasStep, known := c.stage(s); known {
 		return step, hasStep
@@ -314,13 +314,13 @@ func (c *logCopy) step(s string, more []string) (Step, bool) {
 	return Step{Kind: Note, Name: s + where(line)}, !quiet(s)
 }
 
-// quiet reports whether a message only repeats other ones.
+// quiet reports whether a message only repeats other messages.
 func quiet(s string) bool {
 	repeats := []string{"Applying table ", "Primitive (no source info)", "Pipeline '", "Parser '", "Deparser '"}
 	return slices.ContainsFunc(repeats, func(p string) bool { return strings.HasPrefix(s, p) })
 }
 
-// lookup is the step of a table that hit or missed.
+// lookup returns the step of a table lookup that hit or missed.
 func (c *logCopy) lookup(s string) (Step, bool) {
 	if name, ok := quoted(s, "Table ", ": miss"); ok {
 		s := Step{Kind: Table, Name: name, Key: c.key}
@@ -341,7 +341,7 @@ func (c *logCopy) lookup(s string) (Step, bool) {
 	return step, true
 }
 
-// keyField is a line like "* hdr.ipv4.dst: 0a000001".
+// keyField parses a line like "* hdr.ipv4.dst: 0a000001".
 func keyField(line string) (Field, bool) {
 	s, ok := strings.CutPrefix(line, "* ")
 	if !ok {
@@ -354,7 +354,7 @@ func keyField(line string) (Field, bool) {
 	return Field{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)}, true
 }
 
-// entry takes the entry that the copy's last table hit.
+// entry reads the entry that the copy's last table lookup has hit.
 func (c *logCopy) entry(lines []string) {
 	t := c.lastTable()
 	if t == nil || t.Entry == nil {
@@ -379,7 +379,7 @@ func (c *logCopy) entry(lines []string) {
 	}
 }
 
-// match is what an entry has for a field, like "LPM 0a000000/8".
+// match converts the text of an entry's match, like "LPM 0a000000/8".
 func match(s string) string {
 	kind, value, _ := strings.Cut(s, " ")
 	value = strings.TrimSpace(value)
@@ -394,7 +394,7 @@ func match(s string) string {
 	return hexText(value)
 }
 
-// actionEntry takes "NAME - ARG,ARG,".
+// actionEntry parses "NAME - ARG,ARG,".
 func (c *logCopy) actionEntry(text string) (Step, bool) {
 	name, list, ok := strings.Cut(text, " -")
 	if !ok || name == "" { // NULL: the next action is not the table's
@@ -412,7 +412,7 @@ func (c *logCopy) actionEntry(text string) (Step, bool) {
 	return s, true
 }
 
-// reason is why ingress dropped a copy.
+// reason returns the reason for which ingress dropped a copy.
 func (c *logCopy) reason() string {
 	steps := c.packet.copy(c.number).Steps
 	for i := len(steps) - 1; i >= 0; i-- {
@@ -434,7 +434,7 @@ func (c *logCopy) reason() string {
 	return "ingress-drop"
 }
 
-// sourceLine takes a place in the program, like "router.p4(12)", off a message.
+// sourceLine removes a place in the program, like "router.p4(12)", from the beginning of a message.
 func sourceLine(s string) (line, rest string) {
 	place, rest, ok := strings.Cut(s, " ")
 	file, n, ok2 := strings.Cut(place, "(")
@@ -445,7 +445,7 @@ func sourceLine(s string) (line, rest string) {
 	return file[strings.LastIndexByte(file, '/')+1:] + ":" + n, rest
 }
 
-// condition takes `SOURCE" (NAME) is true`.
+// condition parses `SOURCE" (NAME) is true`.
 func condition(s string) (Step, bool) {
 	step := Step{Kind: Condition}
 	var ok bool
@@ -462,7 +462,7 @@ func condition(s string) (Step, bool) {
 	return step, true
 }
 
-// hexText is a hexadecimal number as traces have it; other text stays.
+// hexText returns a hexadecimal number in the form of traces; other text is returned unchanged.
 func hexText(s string) string {
 	s = strings.TrimSpace(s)
 	for i := range len(s) {

@@ -13,11 +13,11 @@ import (
 // maxDepth is how deep messages may be nested.
 const maxDepth = 64
 
-// message is a protobuf message as text or JSON has it: fields by the names of
-// the .proto file, in their order.
+// message is a protobuf message that was read from text or JSON: its fields in their order, by the names of the
+// .proto file.
 type message []member
 
-// member is a field of a message: a text or a message.
+// member is a field of a message. Its value is a text or a message.
 type member struct {
 	name string
 	text string
@@ -25,7 +25,7 @@ type member struct {
 	is   bool // a message
 }
 
-// get is a field's message; empty when it is not there.
+// get returns the message in a field, and whether there is one.
 func (m message) get(name string) (message, bool) {
 	for _, f := range m {
 		if f.name == name && f.is {
@@ -35,7 +35,7 @@ func (m message) get(name string) (message, bool) {
 	return nil, false
 }
 
-// number is a field's value; 0 when it is not there, as protobuf has it.
+// number returns the value of a field, or protobuf's default 0 if the message does not have it.
 func (m message) number(name string) uint64 {
 	for _, f := range m {
 		if f.name == name && !f.is {
@@ -57,7 +57,7 @@ func (m message) word(name string) string {
 	return ""
 }
 
-// String is the message in one line.
+// String returns the message as one line of text.
 func (m message) String() string {
 	var b strings.Builder
 	for i, f := range m {
@@ -73,7 +73,7 @@ func (m message) String() string {
 	return b.String()
 }
 
-// traces are the PacketTraces whose fields m has, one behind the other.
+// traces returns the traces of a sequence of PacketTraces whose fields are all in m.
 func (m message) traces() []Trace {
 	var all []Trace
 	for _, f := range m {
@@ -113,8 +113,7 @@ func (t *Trace) tree(m message) {
 	}
 }
 
-// stageEvent adds the step of a TraceEvent. A stage's end is where the next one
-// begins.
+// stageEvent adds the step of a TraceEvent. It ignores the end of a stage, because the next stage begins there.
 func (t *Trace) stageEvent(m message) {
 	s, ok := m.get("pipeline_stage")
 	if !ok {
@@ -134,7 +133,7 @@ func (t *Trace) stageEvent(m message) {
 	t.Add(0, Step{Kind: Stage, Name: name})
 }
 
-// messageOf is a message in JSON.
+// messageOf parses a message in JSON.
 func messageOf(raw []byte) (message, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -146,7 +145,7 @@ func messageOf(raw []byte) (message, error) {
 	return m, err
 }
 
-// object reads up to the end of an object.
+// object reads to the end of a JSON object.
 func (m *message) object(d *json.Decoder, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("nested too deep")
@@ -165,7 +164,7 @@ func (m *message) object(d *json.Decoder, depth int) error {
 	return err
 }
 
-// value reads a field's value, or its values in a list.
+// value reads the value of a field, or the values of a list.
 func (m *message) value(d *json.Decoder, name string, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("nested too deep")
@@ -193,7 +192,7 @@ func (m *message) value(d *json.Decoder, name string, depth int) error {
 	return nil
 }
 
-// snake is a name of protobuf's JSON as the .proto file has it.
+// snake converts a field name of protobuf's JSON to its name in the .proto file.
 func snake(s string) string {
 	var b strings.Builder
 	for _, c := range s {
@@ -206,7 +205,7 @@ func snake(s string) string {
 	return b.String()
 }
 
-// startsText reports whether a file begins like a PacketTrace in text.
+// startsText reports whether a file begins like a PacketTrace in text format.
 func startsText(head []byte) bool {
 	p := textParser{s: string(head)}
 	name := p.next()
@@ -227,14 +226,14 @@ func readText(r io.Reader) ([]Trace, error) {
 	return m.traces(), nil
 }
 
-// textParser reads protobuf's text format: fields NAME: VALUE and NAME { ... },
-// with comments behind #.
+// textParser parses protobuf's text format: fields NAME: VALUE and NAME { ... }, with comments that begin with
+// #.
 type textParser struct {
 	s  string
 	at int
 }
 
-// next is the next token; empty at the end.
+// next returns the next token, or "" at the end.
 func (p *textParser) next() string {
 	for p.at < len(p.s) {
 		switch c := p.s[p.at]; {
@@ -269,7 +268,7 @@ func (p *textParser) next() string {
 	return ""
 }
 
-// message reads up to the token that ends the message; "" is the end of the text.
+// message parses up to the token end; "" stands for the end of the text.
 func (p *textParser) message(end string, depth int) (message, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested too deep")

@@ -9,11 +9,11 @@ import (
 	"io"
 )
 
-// ErrNone: what was read holds no trace of a packet.
+// ErrNone says that the input holds no trace of a packet.
 var ErrNone = errors.New("no packet's trace: want a log of simple_switch, a PacketTrace of bmv2, or traces as JSON")
 
-// Read reads traces: this package's JSON, bmv2's log, or bmv2's PacketTraces. The beginning tells which
-// one it is.
+// Read reads traces: this package's JSON, a log of bmv2, or bmv2's PacketTraces. The beginning of the input
+// tells which format it has.
 func Read(r io.Reader) ([]Trace, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	head, err := b.Peek(4096)
@@ -35,8 +35,7 @@ func Read(r io.Reader) ([]Trace, error) {
 	return traces, err
 }
 
-// readJSON reads objects one behind the other: traces of this package, and
-// PacketTraces.
+// readJSON reads a sequence of JSON objects: traces of this package, or PacketTraces.
 func readJSON(r io.Reader) ([]Trace, error) {
 	var traces []Trace
 	d := json.NewDecoder(r)
@@ -70,7 +69,7 @@ func readJSON(r io.Reader) ([]Trace, error) {
 	}
 }
 
-// Write writes traces as JSON, one a line.
+// Write writes traces as JSON, one trace in each line.
 func Write(w io.Writer, traces []Trace) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

@@ -1,16 +1,15 @@
-// Package packettrace is what became of single packets in a P4 program, step by
-// step: the parser's states, tables with the entries they hit, actions, copies,
-// and where each copy left or why it was dropped. The engine of nf/p4 makes such
-// traces; Read takes them from what bmv2 writes too, so that both look alike and
-// can be compared:
+// Package packettrace describes what happened to single packets in a P4 program, step by step: the parser's
+// states, tables with the entries that were hit, actions, copies, and where each copy left or why it was
+// dropped. The engine of nf/p4 makes such traces. Read also makes them of what bmv2 writes, so that both can be
+// compared. It reads
 //
 //   - the log of simple_switch (--log-console or --log-file): all of it at level
 //     trace, less at level debug, which has no conditions and no places in the
 //     frame;
 //   - bmv2's PacketTrace (proto/packet_trace.proto) as text, which is what it
-//     writes, or as JSON; as yet it has the pipeline's stages, and the end.
+//     writes, or as JSON; it contains only the pipeline's stages, and the end.
 //
-// Numbers are written in hexadecimal without leading zeros, whatever wrote them.
+// Numbers are hexadecimal without leading zeros, whatever the source is.
 package packettrace
 
 import (
@@ -22,10 +21,10 @@ import (
 	"strings"
 )
 
-// Kind is a sort of step.
+// Kind is a kind of step.
 type Kind string
 
-// The sorts of steps, with the fields that they have besides.
+// The kinds of steps, each with the fields that it uses.
 const (
 	Received    Kind = "received"    // Port, Length (0: not known)
 	Stage       Kind = "stage"       // Name: parser, ingress, egress, deparser
@@ -53,12 +52,11 @@ const (
 type Field struct {
 	Name  string `json:"name,omitempty"`
 	Value string `json:"value"`
-	// Match is what the entry has for this field: VALUE, VALUE/LENGTH,
-	// VALUE&&&MASK or LOW..HIGH.
+	// Match is the entry's condition for this field: VALUE, VALUE/LENGTH, VALUE&&&MASK or LOW..HIGH.
 	Match string `json:"match,omitempty"`
 }
 
-// Step is one thing that happened. Which fields count depends on its Kind.
+// Step is one thing that happened to a copy. Its Kind says which fields have a meaning.
 type Step struct {
 	Kind   Kind    `json:"kind"`
 	Name   string  `json:"name,omitempty"`
@@ -83,13 +81,13 @@ type Entry struct {
 	Via      string `json:"via,omitempty"`      // a member or a group of an action profile
 }
 
-// Copy is the packet itself (number 0), or one that was made of it.
+// Copy is the packet itself (number 0), or a copy that was made of it.
 type Copy struct {
 	Number int    `json:"number"`
 	Steps  []Step `json:"steps"`
 }
 
-// Origin is the program that wrote a trace; which steps there are depends on it.
+// Origin is the program that wrote a trace. It decides which steps a trace can contain.
 type Origin string
 
 // The origins of traces.
@@ -107,7 +105,7 @@ type Trace struct {
 	Copies []Copy `json:"copies"`
 }
 
-// Add appends a step of a copy. Steps of a table's action belong to the table.
+// Add appends a step of a copy. An action that follows a table lookup becomes a part of the lookup's step.
 func (t *Trace) Add(number int, s Step) {
 	c := t.copy(number)
 	if n := len(c.Steps); s.Kind == Action && n > 0 {
@@ -119,7 +117,7 @@ func (t *Trace) Add(number int, s Step) {
 	c.Steps = append(c.Steps, s)
 }
 
-// copy finds a copy, or begins it.
+// copy returns a copy, and adds it if it is new.
 func (t *Trace) copy(number int) *Copy {
 	i, found := slices.BinarySearchFunc(t.Copies, number, func(c Copy, n int) int { return cmp.Compare(c.Number, n) })
 	if found {
@@ -129,7 +127,7 @@ func (t *Trace) copy(number int) *Copy {
 	return &t.Copies[i]
 }
 
-// String is the step in one line.
+// String returns the step as one line of text.
 func (s Step) String() string {
 	head, rest := s.lines()
 	if len(rest) > 0 {
@@ -138,7 +136,7 @@ func (s Step) String() string {
 	return strings.ReplaceAll(head, "\n", " ")
 }
 
-// lines are the step in words, and details of it.
+// lines returns the step in words, and details of it.
 func (s Step) lines() (head string, rest []string) {
 	switch s.Kind {
 	case Received:
@@ -231,7 +229,7 @@ func (s Step) lines() (head string, rest []string) {
 	return head, rest
 }
 
-// copyText names the copy that was made; bmv2 does not record it.
+// copyText names the copy that was made, or returns "" because bmv2 does not record it.
 func (s Step) copyText() string {
 	if s.Copy == 0 {
 		return ""
@@ -239,7 +237,7 @@ func (s Step) copyText() string {
 	return fmt.Sprintf(" as copy %d", s.Copy)
 }
 
-// call is the action with its arguments.
+// call returns the action with its arguments.
 func (s Step) call() string {
 	args := make([]string, len(s.Args))
 	for i, a := range s.Args {
@@ -258,7 +256,7 @@ func where(line string) string {
 	return " (" + line + ")"
 }
 
-// inStage reports whether a step belongs to the stage before it.
+// inStage reports whether a step belongs to the stage that began before it.
 func (s Step) inStage() bool {
 	switch s.Kind {
 	case Received, Stage, Clone, Multicast, Replica, Resubmit, Recirculate, Digest, Transmit, Drop:
@@ -267,7 +265,7 @@ func (s Step) inStage() bool {
 	return true
 }
 
-// Show writes traces as indented text. Notes are left out unless asked for.
+// Show writes traces as indented text. It writes notes only if notes is set.
 func Show(w io.Writer, traces []Trace, notes bool) error {
 	var b strings.Builder
 	for _, t := range traces {
@@ -298,7 +296,7 @@ func Show(w io.Writer, traces []Trace, notes bool) error {
 	return err
 }
 
-// Hex is a number as traces have it, of its big-endian bytes.
+// Hex returns a big-endian number in the form of traces.
 func Hex(b []byte) string {
 	s := strings.TrimLeft(hex.EncodeToString(b), "0")
 	s = cmp.Or(s, "0")

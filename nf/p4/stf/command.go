@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
-// words are the numbers of a command, each of at most so many bits.
+// words returns the numbers of a command, each of at most bits bits.
 func words(all []*big.Int, bits int) ([]uint32, error) {
 	out := make([]uint32, len(all))
 	for i, n := range all {
@@ -21,7 +21,7 @@ func words(all []*big.Int, bits int) ([]uint32, error) {
 	return out, nil
 }
 
-// command does one of bmv2's commands.
+// command carries out one of bmv2's commands.
 func (r *run) command(s *Statement) error {
 	switch s.Command {
 	case "counter_read", "counter_write":
@@ -84,8 +84,8 @@ func (r *run) command(s *Statement) error {
 	return fmt.Errorf("%s: no such command", s.Command)
 }
 
-// setGroups gives the switch its groups: nodes in their order, the ports of
-// each by number.
+// setGroups gives the switch its multicast groups: the nodes in their order, and the ports of each node in
+// ascending order.
 func (r *run) setGroups() error {
 	for id, members := range r.groups {
 		var all []p4.Replica

@@ -6,8 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
-// Configure does the statements that set up a switch, but no packets, expectations and
-// checks.
+// Configure carries out the statements that set up a switch. It skips packets, expectations and checks.
 func Configure(sw *p4.Switch, statements []Statement) error {
 	r := &run{prog: sw.Program(), sw: sw, ports: map[uint32]*port{}, labels: map[string]label{}}
 	for i := range statements {

@@ -7,22 +7,21 @@
 //	expect 2 ffffffffffff ************ 0800 $
 //	check_counter port_rx(1) packets == 1
 //
-// A statement is a line; # begins a comment. Names are those of the program, or
-// an end of them that only one has. A field of a key that is not named matches
-// everything (0 where a match is exact).
+// Each line is a statement; # begins a comment. A name is a name of the program, or the end of one if no other
+// name ends with it. A field of a key that is not named matches everything; if the field is matched exactly, it
+// must be 0.
 //
-// A field's value is a number (decimal, 0x, 0o, 0b) whose digits may be * where
-// any will do, a prefix VALUE/LENGTH, a VALUE&&&MASK, or a range LOW..HIGH. As
-// with p4c's runner, a ternary field counts only the bits that the digits of a
-// number without a mask stand for, and a prefix is as long as its digits. Of two
-// entries that match, the one with the higher priority wins.
+// The value of a field is a number (decimal, 0x, 0o or 0b) whose digits may be * for any digit, a prefix
+// VALUE/LENGTH, a VALUE&&&MASK, or a range LOW..HIGH. As in p4c's runner, a ternary field with a number without
+// a mask compares only the bits that the digits stand for, and a prefix without a length is as long as its
+// digits. Of two entries that match, the one with the higher priority wins.
 //
-// An expect is compared with the frames that leave by its port, in their order,
-// at the end of the file: the frame may be longer unless the data ends with $,
-// and without data any frame will do. A frame that nothing expects is a failure
-// on any port. no_packet says that nothing came of the last packet.
+// At the end of the file the expects of a port are compared with the frames that left by the port, in their
+// order. The frame may be longer than the data unless the data ends with $, and an expect without data accepts
+// any frame. A frame that no statement expects is a failure, on any port. no_packet says that the last packet
+// caused no frame to leave.
 //
-// Of bmv2's commands these are known, as p4c's files use them:
+// Of bmv2's commands Run knows these, as p4c's files use them:
 //
 //	mirroring_add SESSION PORT             mc_mgrp_create GROUP
 //	mirroring_add_mc SESSION GROUP         mc_node_create RID PORT...
@@ -34,7 +33,7 @@
 //	meter_set_rates NAME INDEX RATE:BURST RATE:BURST
 //	meter_array_set_rates NAME RATE:BURST RATE:BURST
 //
-// Rates are packets or bytes a microsecond. Besides: check_register NAME(INDEX)
-// COND VALUE, remove all, and wait, which lets a second pass. Time is virtual: a
-// packet comes a microsecond after the one before it.
+// Rates are packets or bytes a microsecond. Further statements are check_register NAME(INDEX) COND VALUE,
+// remove all, and wait, which lets a second pass. Time is virtual: each packet comes a microsecond after the
+// packet before it.
 package stf

@@ -11,10 +11,10 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// Op is what a statement does.
+// Op says what a statement does.
 type Op uint8
 
-// The operations; Command is one of bmv2's, by its name.
+// The operations. Command is one of bmv2's commands; Statement.Command is its name.
 const (
 	Add Op = iota
 	SetDefault
@@ -28,15 +28,15 @@ const (
 	Command
 )
 
-// Number is a number as it was written.
+// Number is a number as the file has it.
 type Number struct {
 	Value *big.Int
 	// Mask has the bits that digits other than * stand for.
 	Mask *big.Int
-	// Bits is how many bits the digits stand for; 0: decimal.
+	// Bits is the number of bits that the digits stand for; 0: the number is decimal.
 	Bits int
-	// Wild: there is a * among the digits. Lead is how many bits the digits
-	// before the first one stand for.
+	// Wild says that one of the digits is *. Lead is the number of bits that the digits before the first *
+	// stand for.
 	Wild bool
 	Lead int
 }
@@ -70,13 +70,13 @@ type Check struct {
 	Value *big.Int
 }
 
-// Rate is tokens a microsecond, and room for them.
+// Rate is a token bucket: tokens a microsecond, and the highest number of tokens.
 type Rate struct {
 	PerMicrosecond float64
 	Burst          uint64
 }
 
-// Statement is a line of a file.
+// Statement is one line of a file.
 type Statement struct {
 	Line     int
 	Op       Op
@@ -87,7 +87,7 @@ type Statement struct {
 	Args     []Arg
 	Label    string // of the entry
 	Port     uint32
-	// Data is a frame in hexadecimal digits; in an Expect * stands for any.
+	// Data is a frame in hexadecimal digits. In an Expect, * stands for any digit.
 	Data    string
 	Exact   bool // the frame has no more than Data
 	Check   Check
@@ -96,7 +96,7 @@ type Statement struct {
 	Rates   []Rate
 }
 
-// maxLine is longer than a jumbo frame with spaces.
+// maxLine is the longest line, in bytes. It is longer than a jumbo frame in hexadecimal with spaces.
 const maxLine = 1 << 20
 
 // Parse reads a file. An error names the line.
@@ -173,7 +173,7 @@ func statement(word string, l *lexer) (s Statement, err error) {
 	return s, nil
 }
 
-// lexer takes tokens from the rest of a line.
+// lexer splits a line into tokens.
 type lexer struct{ rest string }
 
 func (l *lexer) space() { l.rest = strings.TrimLeft(l.rest, " \t\r") }
@@ -192,7 +192,7 @@ func (l *lexer) take(ok func(c byte) bool) string {
 func letter(c byte) bool { return c == '_' || c == '$' || 'a' <= c|0x20 && c|0x20 <= 'z' }
 func digit(c byte) bool  { return '0' <= c && c <= '9' }
 
-// word takes an identifier; "" when there is none.
+// word reads an identifier, or returns "" if there is none.
 func (l *lexer) word() string {
 	if l.space(); l.rest == "" || !letter(l.rest[0]) {
 		return ""
@@ -200,7 +200,7 @@ func (l *lexer) word() string {
 	return l.take(func(c byte) bool { return letter(c) || digit(c) })
 }
 
-// is takes a mark when it comes next.
+// is skips a mark if it comes next, and reports whether it did.
 func (l *lexer) is(mark string) bool {
 	l.space()
 	rest, ok := strings.CutPrefix(l.rest, mark)
@@ -208,7 +208,7 @@ func (l *lexer) is(mark string) bool {
 	return ok
 }
 
-// name takes a qualified name: identifiers, perhaps quoted, with dots and [n].
+// name reads a qualified name: identifiers, which may be quoted, with dots and [n].
 func (l *lexer) name() (string, error) {
 	var b strings.Builder
 	for {
@@ -240,7 +240,7 @@ func (l *lexer) name() (string, error) {
 	}
 }
 
-// number takes a number; * may stand for digits behind a base's prefix.
+// number reads a number. Digits after the prefix of a base may be *.
 func (l *lexer) number() (Number, error) {
 	l.space()
 	at := l.rest
@@ -274,7 +274,7 @@ func (l *lexer) number() (Number, error) {
 	return n, nil
 }
 
-// plain takes a number without *.
+// plain reads a number without *.
 func (l *lexer) plain() (*big.Int, error) {
 	n, err := l.number()
 	if err == nil && n.Wild {
@@ -283,7 +283,7 @@ func (l *lexer) plain() (*big.Int, error) {
 	return n.Value, err
 }
 
-// index takes a number from 0 to 2^31-1.
+// index reads a number from 0 to 2^31-1.
 func (l *lexer) index() (int, error) {
 	v, err := l.plain()
 	if err != nil {
@@ -386,8 +386,8 @@ func (l *lexer) action() (name string, args []Arg, err error) {
 	}
 }
 
-// frame takes a port and a frame's digits; those of an expect may be missing,
-// have * for any and end with $.
+// frame reads a port and the digits of a frame. In an expect the digits may be missing, may be *, and may end
+// with $.
 func (l *lexer) frame(s *Statement, expect bool) error {
 	l.space()
 	port, err := strconv.ParseUint(l.take(digit), 10, 32)
@@ -458,8 +458,8 @@ func (l *lexer) check(s *Statement) (err error) {
 	return fmt.Errorf("want ==, !=, <, <=, > or >= at %q", l.rest)
 }
 
-// commands are bmv2's: whether a name comes first, how many numbers follow at
-// least and at most (-1: any), and whether rates come last.
+// commands are bmv2's commands: whether a name comes first, how many numbers follow at least and at most (-1:
+// any number), and whether rates come last.
 var commands = [...]struct {
 	word     string
 	name     bool

@@ -20,7 +20,7 @@ type Failure struct {
 	Text string `json:"text"`
 }
 
-// String is the failure with its line.
+// String returns the failure with its line.
 func (f Failure) String() string {
 	if f.Line == 0 {
 		return f.Text
@@ -28,15 +28,15 @@ func (f Failure) String() string {
 	return fmt.Sprintf("line %d: %s", f.Line, f.Text)
 }
 
-// Result is the result of a run of a file.
+// Result is the result of running a file.
 type Result struct {
 	Packets  int       `json:"packets"`  // sent
 	Checks   int       `json:"checks"`   // expect, no_packet, check_counter, check_register
 	Failures []Failure `json:"failures"` // none: passed
 }
 
-// Run runs the statements on a new switch with the program. An error is a
-// statement that cannot be done: an unknown table, a value that is too wide.
+// Run runs the statements on a new switch with the program. It returns an error if a statement cannot be
+// carried out, for example because of an unknown table or a value that is too wide.
 func Run(prog *p4.Program, statements []Statement, c p4.Config) (Result, error) {
 	r, err := newRun(prog, c)
 	if err != nil {
@@ -51,7 +51,7 @@ func Run(prog *p4.Program, statements []Statement, c p4.Config) (Result, error) 
 	return r.Result, nil
 }
 
-// port has the frames that left by a port, and those that were expected.
+// port holds the frames that left by a port, and those that were expected there.
 type port struct {
 	out  [][]byte
 	want []*Statement
@@ -152,7 +152,7 @@ func (r *run) do(s *Statement) error {
 	return nil
 }
 
-// resolve finds the one of names that is name, or ends with it.
+// resolve returns the name in names that is name, or ends with it.
 func resolve(what, name string, names []string) (string, error) {
 	if slices.Contains(names, name) {
 		return name, nil
@@ -175,7 +175,7 @@ func resolve(what, name string, names []string) (string, error) {
 	return "", fmt.Errorf("the program has no %s %s", what, name)
 }
 
-// find is the one of all whose name is name, or ends with it.
+// find returns the element of all whose name is name, or ends with it.
 func find[T any](what, name string, all []T, nameOf func(T) string) (found T, err error) {
 	names := make([]string, len(all))
 	for i, x := range all {
@@ -216,7 +216,7 @@ func action(t p4.TableInfo, s *Statement) (p4.Action, error) {
 	return a, nil
 }
 
-// keyField finds a field of a key by the ways in which files name them.
+// keyField finds a field of a key by a name in one of the forms that files use.
 func keyField(t p4.TableInfo, name string) (int, error) {
 	if base, rest, ok := strings.Cut(name, "$"); ok && rest != "" && rest[0] >= '0' && rest[0] <= '9' {
 		n := strings.IndexFunc(rest, func(c rune) bool { return c < '0' || c > '9' })
@@ -251,7 +251,7 @@ func (r *run) add(s *Statement) error {
 	return err
 }
 
-// entry is the entry of an add, and its table.
+// entry returns the entry of an add statement, and its table.
 func (r *run) entry(s *Statement) (p4.TableInfo, p4.Entry, error) {
 	t, err := r.table(s.Name)
 	if err != nil {
@@ -419,7 +419,7 @@ func holds(a *big.Int, cond string, b *big.Int) bool {
 	}
 }
 
-// compare compares the frames that left by each port with those that were expected.
+// compare compares the frames that left by each port with the expected frames.
 func (r *run) compare() {
 	for _, n := range slices.Sorted(maps.Keys(r.ports)) {
 		p := r.ports[n]
@@ -449,7 +449,7 @@ func shown(s *Statement) string {
 	return s.Data
 }
 
-// differs is the first digit at which a frame differs from what was expected; -1: none.
+// differs returns the index of the first digit at which a frame differs from the expected one, or -1.
 func differs(s *Statement, got string) int {
 	for i := range len(s.Data) {
 		if i >= len(got) || s.Data[i] != '*' && s.Data[i] != got[i] {

@@ -10,7 +10,8 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// What becomes of a frame, by the numbers of its counters. Behind them come the reasons for which frames go to the engine.
+// Numbers of the counters for what happened to a frame. The counters for the reasons for which frames go to the
+// engine come after them.
 const (
 	Forwarded = iota
 	ParserError
@@ -24,14 +25,14 @@ const (
 
 var outcomeNames = [firstReason]string{"forwarded", "parser-error", "no-table-hit", "ingress-drop", "egress-drop", "lost", "unknown-port"}
 
-// Reason is why the kernel gives frames to the engine: what it cannot run, and why.
+// Reason says what the kernel cannot run, and why, so that a frame goes to the engine.
 type Reason struct {
 	Kind string `json:"kind,omitempty"` // state, condition, table, action, checksum; empty: of any program
 	Name string `json:"name,omitempty"`
 	Why  string `json:"why"`
 }
 
-// String is the reason in words.
+// String returns the reason in words.
 func (r Reason) String() string {
 	if r.Kind == "" {
 		return r.Why
@@ -50,7 +51,7 @@ const (
 // whyOff is why frames go to the engine while the program is not in step with a Switch yet, or any more, and while somebody watches.
 const whyOff = "the kernel is told to leave frames to the engine"
 
-// settings are those of a Switch that its program depends on.
+// settings are the settings of a Switch that its program in the kernel depends on.
 type settings struct {
 	DropPort uint32
 	Queues   int
@@ -58,17 +59,19 @@ type settings struct {
 	Seed     uint64
 }
 
-// descriptors are those of the kernel's maps. Lists are by the object's place in the program; 0: it has none.
+// descriptors are the file descriptors of the kernel's maps. Lists are by the object's index in the program; 0:
+// the object has no map.
 type descriptors struct {
 	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
 	defaultAt                                                                 []int
 }
 
-// marked is a word of the state that holds 1 + the cell of a counter that is to be counted; 0: none.
+// marked says that the word at offset at of the state holds 1 + the index of a cell that is to be counted, or
+// 0. fd is the map of the counter.
 type marked struct{ at, fd int }
 
-// compiled is a program in instructions.
+// compiled is a program that was translated to instructions.
 type compiled struct {
 	code    asm.Instructions
 	reasons []Reason
@@ -89,18 +92,18 @@ const (
 	ctxIfindex  = 12
 )
 
-// maxPasses is how often the program is looked through until no more of it is found to be used. Each pass finds what the fields are made of that the one
-// before found to be read.
+// maxPasses is the highest number of passes until a pass finds nothing more that is used. A pass finds out from
+// what the fields are made that the pass before found to be read.
 const maxPasses = 200
 
-// gen writes a program.
+// gen translates a program.
 type gen struct {
 	pipes
 	parse parsing
 	out   deparsing
 }
 
-// compile translates a program. It is done in passes: what the state must hold is known when the code is.
+// compile translates a program. It needs several passes, because only the code tells what the state must hold.
 func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 	u := newUsage()
 	for range maxPasses {
@@ -123,7 +126,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 	return compiled{}, errors.New("the program's fields depend on each other in too long a chain")
 }
 
-// maxState is the most that an instruction's offset reaches.
+// maxState is the longest state, in bytes: what the offset of an instruction can reach.
 const maxState = 1<<15 - 64
 
 // program writes all.
@@ -296,8 +299,8 @@ func (g *gen) drops() {
 	g.add(asm.Mov.Imm(rData, xdpDrop))
 }
 
-// finish counts and ends. R8 is the return code. Nothing that a frame does is seen before: until then it may go to the engine, which runs it from the
-// start.
+// finish counts, and ends the program with return code R8. Nothing that a frame does is visible before; until
+// then the frame may go to the engine, which runs it from the start.
 func (g *gen) finish() {
 	g.label("done")
 	for _, m := range g.marked {
@@ -337,13 +340,13 @@ func (g *gen) finish() {
 	g.add(asm.Mov.Imm(asm.R0, xdpAborted), asm.Return())
 }
 
-// cellOf leaves the address of cell R1 of an array in R0.
+// cellOf loads the address of cell R1 of an array into R0, or jumps to none.
 func (g *emitter) cellOf(fd int, none string) {
 	g.add(asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word))
 	g.lookUp(fd, -4, none)
 }
 
-// plus adds n to the word at off of R0. Each processor has counters of its own.
+// plus adds n to the word at off of R0. It need not be atomic, because each processor has counters of its own.
 func (g *emitter) plus(off int16, n int32) {
 	g.add(asm.LoadMem(asm.R1, asm.R0, off, asm.DWord), asm.Add.Imm(asm.R1, n), asm.StoreMem(asm.R0, off, asm.R1, asm.DWord))
 }

@@ -13,13 +13,16 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// A hash of our own, in memory that the program addresses itself: a look-up takes a quarter of the time that the kernel's hash takes, which is
-// called for it. And the memory of an entry is not given to another while a program may still read it, which the kernel's hash does not promise.
+// A hash table in memory that the program addresses itself. A look-up takes a quarter of the time that the
+// kernel's own hash takes, because that needs a call. Besides, the memory of an entry is not given to another
+// entry while a program may still read it, which the kernel's hash does not promise.
 //
-// An entry is a record: its key, and what the program reads of it. A word of 32 bits leads to it, the slot: 1 + the record's number, and in the upper
-// 8 bits a tag, some bits of the key's hash. Slots are in buckets of four; a key's slot is in one of two buckets (cuckoo hashing), where the program looks at
-// all eight. A record is written while nothing leads to it; then one store of its slot makes it seen, also in the place of the record that the same
-// key had. A record that nothing leads to any more waits for a grace period before it is written again.
+// An entry is a record: its key, and what the program reads of it. A slot is a 32-bit word that leads to a
+// record: 1 + the record's number, and in the upper 8 bits a tag, which is some bits of the key's hash. Slots
+// are in buckets of four. The slot of a key is in one of two buckets (cuckoo hashing), and the program looks at
+// all eight slots. A record is written while no slot leads to it. One store to its slot makes it visible, and
+// may replace an older record of the same key. A record to which no slot leads waits for a grace period before
+// it is written again.
 type cuckoo struct {
 	cuckooShape
 	slots   *shared
@@ -45,7 +48,7 @@ const (
 	maxSteps   = 512 // slots that are looked at for room
 )
 
-// shapeOf is that of a table with keys of so many words; false: it would be too large.
+// shapeOf returns the shape for a table with keys of keyWords words; ok is false if it would be too large.
 func shapeOf(t *ir.Table, keyWords int) (s cuckooShape, ok bool) {
 	size := max(1, t.Size)
 	if size > maxRecords/2 {
@@ -56,13 +59,14 @@ func shapeOf(t *ir.Table, keyWords int) (s cuckooShape, ok bool) {
 	return s, 8*s.words*s.records <= maxMemory
 }
 
-// spare is how many records a table of a size has beside one for each entry: for those that wait for a grace period.
+// spare returns the number of records that a table has beside one for each entry. They are needed for the
+// records that wait for a grace period.
 func spare(size int) int { return max(min(4*size, 4096), size/4) + begins }
 
 // multiplier mixes a word of a key into the hash: an odd number whose bits look random.
 const multiplier = 0xd6e8feb86659fd93
 
-// hash is the key's, as the program computes it.
+// hash returns the hash of a key, as the program computes it.
 func (c *cuckoo) hash(key []uint64) uint64 {
 	h := c.seed
 	for _, w := range key {
@@ -78,13 +82,13 @@ func tag(h uint64) uint32 { return uint32(h >> 56) }
 
 func (c *cuckoo) slot(i int) *uint32 { return (*uint32)(unsafe.Pointer(&c.slots.mem[4*i])) }
 
-// record is the number of the record that slot i leads to; false: none.
+// record returns the number of the record to which slot i leads, and whether there is one.
 func (c *cuckoo) record(i int) (uint32, bool) {
 	v := *c.slot(i) & (1<<recordBits - 1)
 	return v - 1, v != 0
 }
 
-// key is that of a record.
+// key returns the key of a record.
 func (c *cuckoo) key(record uint32) []uint64 {
 	key := make([]uint64, c.keyWords)
 	for w := range key {
@@ -93,7 +97,7 @@ func (c *cuckoo) key(record uint32) []uint64 {
 	return key
 }
 
-// find is the slot of a key; -1: none.
+// find returns the slot of a key, or -1.
 func (c *cuckoo) find(key []uint64, h uint64) int {
 	for second := range 2 {
 		for j := range slotsOf {
@@ -114,9 +118,10 @@ func (c *cuckoo) find(key []uint64, h uint64) int {
 	return -1
 }
 
-// room is a slot for a key with hash h: the first one that leads to nothing, since the program looks there first, in the bucket that has more of them. When both buckets are full, entries move to
-// their other buckets until it may be taken. For a grace period each is in both: a program that has looked into the one before it came there would else find
-// it in neither. -1: there is no room.
+// room returns a free slot for a key with hash h: the first free one, because the program looks there first, in
+// the bucket that has more free slots. If both buckets are full, entries move to their other buckets until a
+// slot is free. A moved entry is in both buckets for a grace period, because a program that has looked into the
+// new bucket before the entry came there would otherwise find it in neither. -1 means that there is no room.
 func (c *cuckoo) room(h uint64) (int, error) {
 	slot, most := -1, 0
 	var first []step
@@ -149,10 +154,11 @@ func (c *cuckoo) room(h uint64) (int, error) {
 	return path[0], nil
 }
 
-// step is a slot, and the one whose entry may move into it: its place in the list of steps.
+// step is a slot on a path. The entry of the step with index from in the list may move into slot.
 type step struct{ slot, from int }
 
-// path is the slots that lead from one of the first to one that is free, each in the other bucket of the entry before it. The shortest is found first.
+// path returns the slots that lead from one of the first slots to a free one; each is in the other bucket of
+// the entry before it. It finds the shortest path.
 func (c *cuckoo) path(steps []step) []int {
 	seen := map[int]bool{}
 	for _, s := range steps {
@@ -222,7 +228,7 @@ func (c *cuckoo) delete(key []uint64) error {
 	return nil
 }
 
-// newCuckoo makes the hash of a table with keys of so many words.
+// newCuckoo makes the hash of a table with keys of keyWords words.
 func (x *Executor) newCuckoo(t *ir.Table, keyWords int, seed uint64) (c *cuckoo, err error) {
 	c = &cuckoo{seed: seed}
 	c.cuckooShape, _ = shapeOf(t, keyWords)

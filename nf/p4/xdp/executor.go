@@ -20,19 +20,20 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// ProgramName is the program's name, as bpftool shows it.
+// ProgramName is the name of the XDP program that bpftool shows.
 const ProgramName = afxdp.FrontProgram
 
 // devices is the number of ports that frames may come from and go to: 0 to devices - 1.
 const devices = inNumber + 1
 
-// slots is how many interfaces frames may come from.
+// slots is the highest number of interfaces from which frames may come.
 const slots = 512
 
 // maxIndex is the highest interface index that may have a port.
 const maxIndex = 1 << 16
 
-// Executor is a P4 program in the kernel, in step with a Switch: it follows the Switch's tables and meters, and counts beside it.
+// Executor is a P4 program in the kernel that follows a Switch: it has the Switch's tables and meters, and
+// counters beside the Switch's.
 type Executor struct {
 	tree *ir.Program
 	sw   *p4.Switch // nil: it follows none
@@ -80,7 +81,7 @@ type exits struct {
 	lost map[uint32]error
 }
 
-// Links says which ports have no link: frames to them go to the engine.
+// Links sets the ports that have no link. Frames to them go to the engine.
 func (x *exits) Links(down map[uint32]bool) {
 	x.leaving.Lock()
 	defer x.leaving.Unlock()
@@ -88,7 +89,7 @@ func (x *exits) Links(down map[uint32]bool) {
 	x.leave()
 }
 
-// leave says by which ports frames leave. The caller has the lock.
+// leave stores by which ports frames leave in the kernel. The caller holds leaving.
 func (x *exits) leave() {
 	for n, to := range x.to {
 		longest := to.Longest
@@ -101,7 +102,8 @@ func (x *exits) leave() {
 	}
 }
 
-// Lose says at which ports frames from the kernel do not arrive, and why: those to them go to the engine.
+// Lose sets the ports at which frames from the kernel do not arrive, with the reason. Frames to them go to the
+// engine.
 func (x *exits) Lose(lost map[uint32]error) {
 	x.leaving.Lock()
 	defer x.leaving.Unlock()
@@ -109,7 +111,7 @@ func (x *exits) Lose(lost map[uint32]error) {
 	x.leave()
 }
 
-// Lost returns what Lose was told last.
+// Lost returns what the last call of Lose has set, as text.
 func (x *exits) Lost() (why []string) {
 	x.leaving.Lock()
 	defer x.leaving.Unlock()
@@ -125,26 +127,29 @@ type mapCloser struct{ *ebpf.Map }
 
 func (m mapCloser) close() error { return m.Close() }
 
-// Options are an Executor's surroundings.
+// Options are the interfaces of an Executor.
 type Options struct {
-	// From are the interfaces that frames come from, the index of each with the program's number of the port. Frames of others are left to the kernel.
+	// From are the interfaces from which frames come, each with its index and the program's port number. The
+	// Executor does not touch frames of other interfaces.
 	From []Source
-	// To are those that frames go to, by the program's number of the port. Frames to other ports go to the engine.
+	// To are the interfaces to which frames go, by the program's port number. Frames to other ports go to the
+	// engine.
 	To map[uint32]Target
 }
 
-// Source is an interface that frames come from.
+// Source is an interface from which frames come.
 type Source struct {
 	Index int
 	Port  uint32
 }
 
-// Target is an interface that frames go to, and the length of the longest frame that it sends.
+// Target is an interface to which frames go. Longest is the longest frame that it sends, in bytes.
 type Target struct {
 	Index, Longest int
 }
 
-// New loads a program into the kernel. Nothing runs there before Begin. tree is that of the program of switches with these settings.
+// New loads a program into the kernel. The program gives all frames to the engine until Begin. tree is the tree
+// of the program, and cfg the Config of the switches that it will follow.
 func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	x := &Executor{tree: tree, from: o.From, why: map[string]string{}}
 	x.graces = &graces{wait: x.pass, after: x.passed}
@@ -199,16 +204,15 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	return x, nil
 }
 
-// errNothing is that the engine has to run all frames, and why.
+// errNothing says that the kernel could finish no frame of the program, and why.
 type errNothing struct{ why []string }
 
 func (e errNothing) Error() string {
 	return "no frame can come to its end in the kernel: " + strings.Join(e.why, "; ")
 }
 
-// Begin has the kernel run frames with the entries that a Switch has, and follows the Switch from then on. All that changes the Switch, or asks it, is done by the
-// goroutine that calls Begin, as ever.
-// now is the Switch's time.
+// Begin makes the kernel run frames with the entries of a Switch, and follows the Switch from that time on. now
+// is the Switch's time. Only the goroutine that calls Begin may change or read the Switch afterwards.
 func (x *Executor) Begin(sw *p4.Switch, now clock.Time) {
 	x.Now(now.Sub(sw.Config().Start))
 	sw.Follow(x)
@@ -216,7 +220,8 @@ func (x *Executor) Begin(sw *p4.Switch, now clock.Time) {
 	x.turn(true)
 }
 
-// Now tells the program what time it is for the Switch, since its start. It is told so again from time to time: clocks part.
+// Now tells the program the Switch's time since its start. It must be called from time to time, because the
+// kernel's clock drifts from the Switch's.
 func (x *Executor) Now(since clock.Duration) {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
@@ -229,7 +234,7 @@ func (x *Executor) Now(since clock.Duration) {
 	}
 }
 
-// End has the kernel leave all frames to the engine, and ends following. The Switch takes over what the kernel has counted.
+// End gives all frames to the engine, and ends following. The Switch takes over the kernel's counts.
 func (x *Executor) End() {
 	x.turn(false)
 	if x.sw != nil {
@@ -248,7 +253,8 @@ func (x *Executor) turn(on bool) {
 	}
 }
 
-// Watch has all frames of an interface go to the engine, or no longer.
+// Watch sets whether all frames of an interface go to the engine because somebody watches them. source is its
+// index in Options.From.
 func (x *Executor) Watch(source int, watched bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -256,7 +262,7 @@ func (x *Executor) Watch(source int, watched bool) {
 	x.tell(source)
 }
 
-// tell says what is done with frames of an interface.
+// tell stores in the kernel what is done with frames of an interface.
 func (x *Executor) tell(source int) {
 	w := inKnown | uint32(source)<<inSlot | x.from[source].Port
 	if x.on && !x.watched[source] {
@@ -265,7 +271,7 @@ func (x *Executor) tell(source int) {
 	storeHalf(x.in, x.from[source].Index, w)
 }
 
-// Own gives the program that runs frames of an interface that the kernel does not finish.
+// Own sets the program that gets the frames of an interface that the kernel does not finish.
 func (x *Executor) Own(source int, prog *ebpf.Program) error {
 	if err := x.own.Put(uint32(source), uint32(prog.FD())); err != nil {
 		return fmt.Errorf("leave frames to the engine: %w", err)
@@ -273,14 +279,15 @@ func (x *Executor) Own(source int, prog *ebpf.Program) error {
 	return nil
 }
 
-// seed makes where keys lie something that nobody can know who chooses keys.
+// seed returns a random number for the hashes, so that nobody who chooses keys can predict their places.
 func seed() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it does not fail
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// Close is End, and lets go of the program; where it is attached it leaves frames to the interfaces' own programs.
+// Close calls End and closes the program. Where the program is still attached, it gives frames to the
+// interfaces' own programs.
 func (x *Executor) Close() error {
 	if x.in != nil {
 		x.End()
@@ -296,17 +303,17 @@ func (x *Executor) Close() error {
 	return errors.Join(errs...)
 }
 
-// Program is the XDP program.
+// Program returns the XDP program.
 func (x *Executor) Program() *ebpf.Program { return x.prog }
 
-// Outcome is what became of frames, and how many.
+// Outcome is a kind of end of a frame, and the number of frames that had it.
 type Outcome struct {
 	Name   string `json:"name"`
 	Engine bool   `json:"engine"` // the frames went to the engine
 	Frames uint64 `json:"frames"`
 }
 
-// Outcomes are the counts of all that may become of a frame.
+// Outcomes returns the counts of all kinds of ends.
 func (x *Executor) Outcomes() ([]Outcome, error) {
 	var all []Outcome
 	for i := range firstReason + len(x.reasons) {
@@ -328,7 +335,7 @@ func (x *Executor) Outcomes() ([]Outcome, error) {
 	return all, nil
 }
 
-// dryMaps are descriptors that stand for those of maps which are not there yet.
+// dryMaps returns descriptors that stand for maps that do not exist yet.
 func dryMaps(p *ir.Program) descriptors {
 	ones := func(n int) []int {
 		l := make([]int, n)
@@ -344,7 +351,8 @@ func dryMaps(p *ir.Program) descriptors {
 	return m
 }
 
-// placeDefaults says where each table's default entry lies: a word that says which of the two places behind it is in use.
+// placeDefaults returns the offset of each table's default entry: a word that says which of the two places
+// after it is in use.
 func placeDefaults(p *ir.Program) (at []int, size int) {
 	for i := range p.Tables {
 		at = append(at, size)
@@ -371,7 +379,7 @@ func (x *Executor) newShared(name string, size int) (*shared, error) {
 	return s, err
 }
 
-// array is an array that each processor has one of, for counts.
+// array makes a per-CPU array for counts.
 func (x *Executor) array(name string, value, entries int) (*ebpf.Map, error) {
 	return x.newMap(ebpf.MapSpec{Name: name, Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(value), MaxEntries: uint32(max(1, entries))})
 }

@@ -13,21 +13,26 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// How the kernel's tables follow the Switch's, so that a frame sees an entry as it was, or as it is, and nothing between:
+// How the kernel's tables follow the Switch's, so that a frame sees an entry either before a change or after
+// it:
 //
-//   - An entry of a table with exact keys is a record that is written while nothing leads to it, and seen by one store (cuckoo).
-//   - So is one of a table with one LPM field (strides).
-//   - One of another table with an LPM field is one element of the kernel's trie, with its action and all of its data. The kernel puts an element in
-//     the place of another as a whole, and gives the memory of one that went to none before all programs have ended that may still see it.
-//   - With ternary keys an entry is a record, too, and there before the mask that it needs is put in use by one store, and a mask is taken out of use by one
-//     store when no entry has it. Its place is written again after a grace period: when all programs have ended that may still look at it. Of entries
-//     with the same mask and masked key only the one that wins is in the map.
-//   - A default entry is written to the place that is not in use, after a grace period since that was, and then one store says that it is.
-//   - A table that gets its first entry is looked into, by one store, when it is there.
-//   - What cannot be written (the map is full, there are more masks than places, a range that is no single value) stops the table: one store, and
-//     frames that come to it go to the engine.
+//   - With exact keys an entry is a record. It is written while nothing leads to it, and one store makes it
+//     visible (cuckoo). The same is true of tables with one LPM field and no other (strides).
+//   - In other tables with an LPM field an entry is one element of the kernel's trie, with its action and
+//     all its data. The kernel replaces an element as a whole, and does not reuse its memory before all
+//     programs have ended that may see it.
+//   - With ternary keys an entry is a record, too. It is written before one store puts its mask in use. When
+//     no entry has a mask any more, one store takes the mask out of use. The place of the mask is written
+//     again after a grace period, when all programs have ended that may look at it. Of entries with the same
+//     mask and masked key only the winner is in the map.
+//   - A default entry is written to the place that is not in use, a grace period after that was in use; one
+//     store changes places.
+//   - When a table gets its first entry, one store makes frames look into the table after the entry is
+//     written.
+//   - If an entry cannot be written (the map is full, there are too many masks, or a range is no single
+//     value), one store stops the table, and frames that come to it go to the engine.
 
-// tableMaps are the kernel's side of a table.
+// tableMaps holds the kernel's maps of a table.
 type tableMaps struct {
 	kind     sort
 	skip     bool     // the program does not look at it
@@ -96,7 +101,7 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 	return err
 }
 
-// stop has frames that come to a table go to the engine, from now on.
+// stop makes frames that come to a table go to the engine, until the Executor ends.
 func (x *Executor) stop(table int, why error) {
 	x.going.store(table, tableStopped)
 	if name := x.tree.Tables[table].Name; x.why[name] == "" {
@@ -104,10 +109,10 @@ func (x *Executor) stop(table int, why error) {
 	}
 }
 
-// Stopped says of tables why their entries are not all in the kernel.
+// Stopped returns, by table, why not all of its entries are in the kernel.
 func (x *Executor) Stopped() map[string]string { return x.why }
 
-// value is an entry as the program reads it.
+// value returns an entry in the form that the program reads.
 func value(t *ir.Table, row uint32, action int, rank uint64, data []uint64) []byte {
 	b := binary.NativeEndian.AppendUint32(nil, row)
 	b = binary.NativeEndian.AppendUint32(b, uint32(action+1))
@@ -122,10 +127,10 @@ func value(t *ir.Table, row uint32, action int, rank uint64, data []uint64) []by
 	return b
 }
 
-// rankOf orders entries as the engine does: the lowest wins.
+// rankOf returns a number that orders entries as the engine does: the lowest wins.
 func rankOf(r *ir.Row, row uint32) uint64 { return uint64(uint32(r.Order)^1<<31)<<32 | uint64(row) }
 
-// trieKey is a row's key in a trie.
+// trieKey returns the key of a row in the kernel's trie.
 func trieKey(t *ir.Table, r *ir.Row) []byte {
 	front, _ := trieBits(t)
 	b := binary.NativeEndian.AppendUint32(nil, uint32(front+r.Prefix))
@@ -214,7 +219,8 @@ func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	}
 }
 
-// tuple is the mask and the masked key of an entry. A range has to be a single value, or all.
+// tuple returns the mask and the masked key of an entry. A range must be a single value, or all values;
+// otherwise tuple returns an error.
 func tuple(t *ir.Table, r *ir.Row) (mask, key []uint64, err error) {
 	mask, key = slices.Clone(r.Mask), slices.Clone(r.Key)
 	for _, k := range t.Keys {
@@ -238,7 +244,7 @@ func tuple(t *ir.Table, r *ir.Row) (mask, key []uint64, err error) {
 	return mask, key, nil
 }
 
-// putTuple: an entry first, then the mask that leads to it.
+// putTuple adds an entry first, and after it the mask that leads to it.
 func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v []byte) error {
 	mask, key, err := tuple(t, r)
 	if err != nil {
@@ -267,7 +273,7 @@ func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v
 	return nil
 }
 
-// placeMask is the place of a mask. A new one is not in use yet.
+// placeMask returns the place of a mask. A new mask is not in use yet.
 func (x *Executor) placeMask(m *tableMaps, t *ir.Table, mask []uint64) (int, error) {
 	want := string(native(nil, mask...))
 	free := -1
@@ -328,7 +334,8 @@ func (x *Executor) deleteTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64
 	return fmt.Errorf("it is not there")
 }
 
-// pass waits until all programs have ended that run now: the kernel does that when a map of maps is written, for the sake of whoever wrote.
+// pass waits until all programs have ended that run at the time of the call. The kernel waits for them when a
+// map of maps is written.
 func (x *Executor) pass() error {
 	if err := x.outer.Put(uint32(0), x.inner); err != nil {
 		return fmt.Errorf("wait for the programs that run: %w", err)
@@ -336,7 +343,8 @@ func (x *Executor) pass() error {
 	return nil
 }
 
-// passed is called when all programs have ended that may have looked at anything that is not in use now.
+// passed is called when all programs have ended that may have looked at something that is not in use at that
+// time.
 func (x *Executor) passed() {
 	for _, m := range x.tables {
 		m.turned = false
@@ -382,7 +390,7 @@ func (x *Executor) Meter(meter, cell int, configured bool) {
 	}
 }
 
-// sum is what all processors have counted in a cell.
+// sum returns what all processors have counted in a cell.
 func sum(m *ebpf.Map, cell int) (c ir.Count) {
 	var each []ir.Count
 	if m == nil || m.Lookup(uint32(cell), &each) != nil {
@@ -394,7 +402,7 @@ func sum(m *ebpf.Map, cell int) (c ir.Count) {
 	return c
 }
 
-// reset sets a cell to 0. What a frame counts meanwhile may be lost.
+// reset sets a cell to 0. Counts of frames that run at the same time may be lost.
 func reset(m *ebpf.Map, cell int) {
 	if m != nil {
 		n, err := ebpf.PossibleCPU()
@@ -410,7 +418,7 @@ func (x *Executor) Count(counter, cell int) ir.Count { return sum(x.counters[cou
 // ResetCount implements ir.Follower.
 func (x *Executor) ResetCount(counter, cell int) { reset(x.counters[counter], cell) }
 
-// cellOfRow is where the counter of an entry is; the default entry's is behind all others.
+// cellOfRow returns the cell of an entry's counter. The default entry's cell comes after all others.
 func (x *Executor) cellOfRow(table, row int) int {
 	if row < 0 {
 		return x.tree.Tables[table].Size

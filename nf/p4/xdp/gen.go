@@ -11,8 +11,9 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// Registers. R6 is the state of the frame, R7 the context. R8 and R9 are data and data_end in the parser and the deparser, and in pipelines R8 is the
-// entry that was hit. R1 to R5 hold values of expressions, R0 what takes one or two instructions.
+// Registers. R6 is the state of the frame, R7 the context. R8 and R9 are data and data_end in the parser and
+// the deparser; in pipelines R8 is the entry that was hit. R1 to R5 hold values of expressions, and R0 holds
+// values for one or two instructions.
 const (
 	rState = asm.R6
 	rCtx   = asm.R7
@@ -23,7 +24,8 @@ const (
 
 var pool = [...]asm.Register{asm.R1, asm.R2, asm.R3, asm.R4, asm.R5}
 
-// The words of the state that every program has, by their offsets. Behind them are the marks of counters, the metadata and the headers.
+// Offsets of the words of the state that every program has. The marks of counters, the metadata and the headers
+// come after them.
 const (
 	atOutcome = 8 * iota // number of the outcome, for the tests
 	atPort               // egress port
@@ -50,12 +52,12 @@ const (
 	spillAt    = -8 * spillWords
 )
 
-// cannot ends the translation of a part: why the kernel cannot run it.
+// cannot is the panic that ends the translation of a part. why says why the kernel cannot run the part.
 type cannot struct{ why string }
 
 func unsupported(format string, args ...any) { panic(cannot{fmt.Sprintf(format, args...)}) }
 
-// usage is what a pass over the program has found to be used. The next pass lays out no more than that.
+// usage is what a pass over the program has found to be used. The next pass lays out exactly this.
 type usage struct {
 	read    map[*ir.Field]bool
 	written map[*ir.Field]bool
@@ -68,7 +70,8 @@ type usage struct {
 	moves   bool                // headers may leave at other places than those at which they came
 	marks   int
 	timed   map[Reason]bool // it reads the time; no kind: of any program
-	// registers: they are used. writes is the number of places where they are written, olds of words that are kept for these.
+	// registers says that registers are used. writes counts the places where they are written, olds the words
+	// that are kept for these places.
 	registers    bool
 	writes, olds int
 }
@@ -78,20 +81,21 @@ func newUsage() *usage {
 		dirty: map[*ir.Header]bool{}, at: map[*ir.Header]int{}, several: map[*ir.Header]bool{}, timed: map[Reason]bool{}}
 }
 
-// more is a usage that begins with all of u: what one pass has found to be used stays so, or passes could go to and fro.
+// more returns a usage that begins with all of u. What one pass has found to be used stays in use, because
+// passes could otherwise alternate for ever.
 func (u *usage) more() *usage {
 	return &usage{read: maps.Clone(u.read), written: maps.Clone(u.written), valid: maps.Clone(u.valid), raw: maps.Clone(u.raw), may: maps.Clone(u.may),
 		dirty: maps.Clone(u.dirty), at: maps.Clone(u.at), several: maps.Clone(u.several), timed: maps.Clone(u.timed), moves: u.moves}
 }
 
-// same reports whether two passes found the same.
+// same reports whether two passes have found the same.
 func (u *usage) same(o *usage) bool {
 	return len(u.read) == len(o.read) && len(u.written) == len(o.written) && len(u.valid) == len(o.valid) && len(u.raw) == len(o.raw) &&
 		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && len(u.several) == len(o.several) && len(u.timed) == len(o.timed) && u.moves == o.moves && u.marks == o.marks &&
 		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds
 }
 
-// layout says where in the state a frame's values lie.
+// layout holds the offsets of a frame's values in the state.
 type layout struct {
 	fields map[*ir.Field]int  // of metadata
 	valid  map[*ir.Header]int // validities
@@ -99,7 +103,7 @@ type layout struct {
 	dirty  map[*ir.Header]int // words that say that a field was written
 	place  map[*ir.Header]int // words that say where the parser found it
 	zero   []int              // words that are 0 at first
-	// Of registers: the bits that say which places have written, and what is kept of them.
+	// For registers: the bits that say which places have written, and what is kept for them.
 	written, olds int
 	size          int
 }
@@ -145,7 +149,7 @@ func newLayout(p *ir.Program, u *usage) *layout {
 	return l
 }
 
-// emitter writes instructions. It has all that is known of a program while it is written.
+// emitter writes instructions. It holds everything that is known about a program during a pass.
 type emitter struct {
 	p    *ir.Program
 	opt  *settings
@@ -174,7 +178,7 @@ type emitter struct {
 	entered map[place]bool
 }
 
-// argument says where an action's arguments are: in the entry at rEntry, or constants.
+// argument says where the arguments of an action are: in the entry at rEntry, or in data as constants.
 type argument struct {
 	entry bool
 	data  []uint64
@@ -197,7 +201,7 @@ func (g *emitter) add(ins ...asm.Instruction) {
 // label names the next instruction.
 func (g *emitter) label(name string) { g.pending = append(g.pending, name) }
 
-// fresh is a label that nobody has.
+// fresh returns a label that is not in use.
 func (g *emitter) fresh() string {
 	g.labels++
 	return fmt.Sprintf("l%d", g.labels)
@@ -210,7 +214,7 @@ func leads(code asm.Instructions, label string) bool {
 	return slices.ContainsFunc(code, func(i asm.Instruction) bool { return i.Reference() == label })
 }
 
-// imm loads a constant.
+// imm loads a constant into r.
 func (g *emitter) imm(r asm.Register, v uint64) {
 	if small(v) {
 		g.add(asm.Mov.Imm(r, int32(int64(v))))
@@ -222,8 +226,8 @@ func (g *emitter) imm(r asm.Register, v uint64) {
 // small reports whether v is the sign extension of 32 bits, as immediates are.
 func small(v uint64) bool { return int64(v) >= math.MinInt32 && int64(v) <= math.MaxInt32 }
 
-// part translates a part of the program. What the kernel cannot run gives the frame to the engine, for a reason of its own, when it comes
-// there, and part is false.
+// part translates a part of the program. If the kernel cannot run it, the program gives frames that come there
+// to the engine, with a reason, and part returns false.
 func (g *emitter) part(f func()) (whole bool) {
 	at, labels, spilled := len(g.code), len(g.pending), g.spilled
 	held := append([]string{}, g.pending...)
@@ -243,7 +247,7 @@ func (g *emitter) part(f func()) (whole bool) {
 	return true
 }
 
-// pass gives the frame to the engine.
+// pass gives the frame to the engine, for a reason.
 func (g *emitter) pass(why string) {
 	r := g.where
 	r.Why = why
@@ -259,7 +263,7 @@ func (g *emitter) pass(why string) {
 
 func passLabel(n int) string { return fmt.Sprintf("pass%d", n) }
 
-// about says what is translated now, in reasons.
+// about sets the part that reasons name. The function that it returns restores the part before.
 func (g *emitter) about(kind, name string) func() {
 	was := g.where
 	g.where = Reason{Kind: kind, Name: name}
@@ -270,15 +274,16 @@ func (g *emitter) about(kind, name string) func() {
 	return func() { g.where = was }
 }
 
-// mark is a word of the state that says that something is to be done when the frame has come to its end: until then it may still go to the
-// engine, which begins anew.
+// mark allots a word of the state. It notes what has to be done when the frame comes to its end, because until
+// that time the frame may go to the engine, which runs it from the start.
 func (g *emitter) mark() int {
 	n := g.next.marks
 	g.next.marks++
 	return atMarks + 8*n
 }
 
-// storeImm stores a constant, of which the kernel extends the sign: asm.StoreImm has none of eight bytes, which the kernel has.
+// storeImm stores a constant whose sign the kernel extends. It exists because asm.StoreImm has no form for
+// eight bytes.
 func storeImm(base asm.Register, off int16, v int64, size asm.Size) asm.Instruction {
 	return asm.Instruction{OpCode: asm.StoreImmOp(size), Dst: base, Offset: off, Constant: v}
 }

@@ -2,8 +2,9 @@ package xdp
 
 import "errors"
 
-// graces are grace periods: after one no program runs any more that ran when it began. What nothing leads to any more rests until then. A grace period takes 10 to
-// 30 ms; one is begun beside the Switch's goroutine while there is still room, so that it seldom has to wait.
+// graces makes grace periods. After a grace period no program runs that ran when the period began. Numbers to
+// which nothing leads wait for one. A grace period takes 10 to 30 ms. It is started in the background while
+// there is still room, so that the Switch's goroutine seldom has to wait.
 type graces struct {
 	wait  func() error // for the end of one; any goroutine may call it
 	after func()       // called behind one that nothing was changed beside
@@ -12,7 +13,7 @@ type graces struct {
 	n     int        // how many there were
 }
 
-// now waits for the end of a grace period.
+// now waits until a grace period has ended.
 func (g *graces) now() error {
 	if err := g.collect(true); err != nil {
 		return err
@@ -29,7 +30,8 @@ func (g *graces) now() error {
 	return nil
 }
 
-// begin has what rests now be free when collect finds that a grace period has ended.
+// begin starts a grace period in the background. When collect finds that it has ended, the numbers that wait at
+// the start become free.
 func (g *graces) begin() {
 	for _, r := range g.rests {
 		r.waiting, r.left = r.left, r.waiting[:0]
@@ -38,7 +40,7 @@ func (g *graces) begin() {
 	go func(done chan<- error) { done <- g.wait() }(g.busy)
 }
 
-// collect ends what begin has begun: with block it waits.
+// collect ends what begin has started, if the grace period is over; with block it waits for that.
 func (g *graces) collect(block bool) (err error) {
 	if g.busy == nil {
 		return nil
@@ -65,7 +67,8 @@ func (g *graces) collect(block bool) (err error) {
 	return err
 }
 
-// rest are numbers that are used again after a grace period: first those below most that never were.
+// rest hands out numbers below most, and takes them back. A number is handed out again only after a grace
+// period.
 type rest struct {
 	g                   *graces
 	free, left, waiting []uint32
@@ -78,10 +81,10 @@ func (g *graces) rest(most int) *rest {
 	return r
 }
 
-// begins is how many numbers rest before a grace period is begun for them.
+// begins is the number of waiting numbers at which a grace period is started.
 const begins = 64
 
-// take is a number that nobody uses.
+// take returns a number that is not in use.
 func (r *rest) take() (n uint32, err error) {
 	if err := r.g.collect(false); err != nil {
 		return 0, err
@@ -112,8 +115,8 @@ func (r *rest) take() (n uint32, err error) {
 	return n, nil
 }
 
-// leave has a number rest: nothing leads to it any more.
+// leave takes back a number to which nothing leads any more. It waits for a grace period.
 func (r *rest) leave(n uint32) { r.left = append(r.left, n) }
 
-// back gives back a number to which nothing has led.
+// back takes back a number to which nothing has ever led.
 func (r *rest) back(n uint32) { r.free = append(r.free, n) }

@@ -19,13 +19,14 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// Kind is p4.Kind, whose apps may have frames run in the kernel.
+// Kind returns the declaration of p4.Kind, for apps whose frames the kernel may run.
 func Kind() *graph.Kind {
 	return p4.KindAhead(func(must bool) p4.Ahead { return &kernel{must: must} })
 }
 
-// kernel implements p4.Ahead. A program is translated, loaded and attached by a goroutine, which takes a tenth of a second or so, while the app runs all frames. Then
-// the app's worker has it begin. So frames are run by the program that the app has, or by none here.
+// kernel implements p4.Ahead. A goroutine translates, loads and attaches a program, which takes about a tenth
+// of a second; meanwhile the app runs all frames. When the program is ready, the app's worker calls Begin. The
+// kernel therefore runs frames either by the program that the app has, or not at all.
 type kernel struct {
 	must  bool
 	ports *surveyed // nil: it was told none
@@ -43,7 +44,7 @@ type kernel struct {
 	attached *running
 }
 
-// running is a program in front of interfaces.
+// running is a program that is attached to interfaces.
 type running struct {
 	x     *Executor
 	ports []*afxdp.Port // one of each interface
@@ -51,7 +52,7 @@ type running struct {
 	stop  func()        // of afxdp.Watch; nil: it is not attached
 }
 
-// built is what came of an attempt.
+// built is the result of an attempt to build a program.
 type built struct {
 	turn uint64
 	run  *running
@@ -64,7 +65,7 @@ type receiver struct {
 	afxdp.Receiver
 }
 
-// surveyed are the interfaces of an app, as far as the kernel can run their frames.
+// surveyed holds the interfaces of an app whose frames the kernel can run.
 type surveyed struct {
 	from  []*afxdp.Port // one of each interface
 	to    []receiver
@@ -81,7 +82,7 @@ type shownPort struct {
 	To        bool   `json:"to"`   // frames to it
 }
 
-// survey looks which interfaces can be used.
+// survey finds the interfaces that can be used.
 func survey(from, to map[int][]port.Port) *surveyed {
 	s := &surveyed{o: Options{To: map[uint32]Target{}}}
 	shown := map[string]*shownPort{}
@@ -131,7 +132,7 @@ func survey(from, to map[int][]port.Port) *surveyed {
 	return s
 }
 
-// usable is a port whose interface may have a program of ours.
+// usable returns a port as an AF_XDP port, or an error if its interface cannot have a program of an Executor.
 func usable(q port.Port) (*afxdp.Port, afxdp.Interface, error) {
 	p, ok := q.(*afxdp.Port)
 	if !ok {
@@ -148,7 +149,7 @@ func usable(q port.Port) (*afxdp.Port, afxdp.Interface, error) {
 	return p, i, nil
 }
 
-// err is why no frame can be run.
+// err returns the reason why the kernel can run no frame, or nil if it can run some.
 func (s *surveyed) err() error {
 	if len(s.o.From) > 0 && len(s.o.To) > 0 {
 		return nil
@@ -198,7 +199,7 @@ func (k *kernel) Use(sw *p4.Switch) {
 
 const whyNoProgram = "there is no program yet"
 
-// job is a program that is to be run.
+// job is a program that is to be built and attached.
 type job struct {
 	*kernel
 	turn  uint64
@@ -206,7 +207,7 @@ type job struct {
 	ports *surveyed
 }
 
-// begin ends what runs, and says what is to run; nil: nothing can.
+// begin stops what runs, and returns the job for what should run; nil: nothing can.
 func (k *kernel) begin() *job {
 	turn := k.turn.Add(1)
 	k.stop()
@@ -222,7 +223,7 @@ func (k *kernel) begin() *job {
 	return &job{k, turn, k.sw, k.ports}
 }
 
-// stop has all frames be the app's.
+// stop gives all frames to the app.
 func (k *kernel) stop() {
 	if k.run != nil {
 		k.run.x.End()
@@ -273,13 +274,13 @@ func (j *job) make() (*running, error) {
 	return &running{x: x, ports: j.ports.from, to: j.ports.to}, nil
 }
 
-// oneLine is an error of the kernel's verifier without what it says in many lines.
+// oneLine returns the first line of an error; the verifier's errors have many.
 func oneLine(err error) error {
 	first, _, _ := strings.Cut(err.Error(), "\n")
 	return errors.New(first)
 }
 
-// attach puts the program in front of its interfaces.
+// attach attaches the program to its interfaces.
 func (r *running) attach() error {
 	for i, p := range r.ports {
 		err := p.SetFront(&afxdp.Front{Program: r.x.prog, Own: func(own *ebpf.Program) error { return r.x.Own(i, own) }, Watch: func(watched bool) { r.x.Watch(i, watched) }})
@@ -303,7 +304,7 @@ func (r *running) attach() error {
 	return nil
 }
 
-// leave takes the program off the interfaces that the next one has not taken over, and lets go of it.
+// leave detaches the program from the interfaces that next has not taken over, and closes it.
 func (r *running) leave(next *running) error {
 	if r == nil {
 		return nil
@@ -366,25 +367,27 @@ func (k *kernel) Leave() {
 	k.attached, k.ports, k.why = nil, nil, "it has ended"
 }
 
-// Running is what an app shows of the frames that the kernel runs.
+// Running is what an app's report shows about the frames that the kernel runs.
 type Running struct {
-	// Runs: the kernel runs frames; if not, Why says why.
+	// Runs says that the kernel runs frames. If it is false, Why is the reason.
 	Runs bool   `json:"runs"`
 	Why  string `json:"why,omitempty"`
-	// Finished frames came to their end in the kernel, Given ones went to the engine, since the program was loaded. Share is the part that was finished.
+	// Finished counts frames that came to their end in the kernel, Given those that went to the engine, since
+	// the program was loaded. Share is the part of finished frames.
 	Finished uint64  `json:"finished"`
 	Given    uint64  `json:"given"`
 	Share    float64 `json:"share"`
-	// Outcomes are those that frames had.
+	// Outcomes are the kinds of ends that frames had.
 	Outcomes []Outcome `json:"outcomes,omitempty"`
-	// Ports of the program that the kernel runs, and why others are left out.
+	// Ports are the program's ports whose frames the kernel runs; LeftOut says why other ports are left out.
 	Ports   []shownPort `json:"ports,omitempty"`
 	LeftOut []string    `json:"left_out,omitempty"`
-	// Stopped are tables whose frames go to the engine, since not all of their entries can be in the kernel.
+	// Stopped are the tables whose frames go to the engine because not all of their entries can be in the
+	// kernel, with the reason.
 	Stopped map[string]string `json:"stopped,omitempty"`
 }
 
-// Warns says that the engine runs all frames, and why.
+// Warns returns a warning if the engine runs all frames, with the reason.
 func (r Running) Warns() string {
 	if r.Runs || r.Why == whyNoProgram {
 		return ""
@@ -400,7 +403,7 @@ func (k *kernel) Counts() (finished, given uint64) {
 	return k.finished + finished, k.given + given
 }
 
-// sums are of frames that came to their end in the kernel, and of those that went to the engine.
+// sums returns the number of frames that came to their end in the kernel, and of those that went to the engine.
 func (x *Executor) sums() (finished, given uint64, err error) {
 	all, err := x.Outcomes()
 	for _, o := range all {

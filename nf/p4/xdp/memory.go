@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shared is memory that the program and the process have in common: an array of one entry. Its words are read and written by single loads and stores.
+// shared is memory that the program and the process share: an array map of one entry. Its words are read and
+// written by single loads and stores.
 type shared struct {
 	m   *ebpf.Map
 	mem []byte
@@ -32,10 +33,10 @@ func newShared(name string, size int) (*shared, error) {
 	return &shared{m, mem[:size]}, nil
 }
 
-// word is word i.
+// word returns a pointer to word i.
 func (s *shared) word(i int) *uint64 { return (*uint64)(unsafe.Pointer(&s.mem[8*i])) }
 
-// words are all words.
+// words returns all words.
 func (s *shared) words() []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(&s.mem[0])), len(s.mem)/8)
 }
@@ -49,7 +50,7 @@ func (s *shared) close() error {
 	return errors.Join(unix.Munmap(s.mem[:cap(s.mem)]), s.m.Close())
 }
 
-// native appends words in the machine's order.
+// native appends words in the machine's byte order.
 func native(b []byte, words ...uint64) []byte {
 	for _, w := range words {
 		b = binary.NativeEndian.AppendUint64(b, w)
@@ -57,10 +58,10 @@ func native(b []byte, words ...uint64) []byte {
 	return b
 }
 
-// half is the i-th number of 32 bits.
+// half returns a pointer to the i-th 32-bit number.
 func (s *shared) half(i int) *uint32 { return (*uint32)(unsafe.Pointer(&s.mem[4*i])) }
 
-// nativeWords reads words in the machine's order.
+// nativeWords reads words in the machine's byte order.
 func nativeWords(b []byte) []uint64 {
 	w := make([]uint64, len(b)/8)
 	for i := range w {

@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// need is what is read from some place of a program on: registers, and bytes of the state.
+// need is what the rest of a program reads from some place on: registers, and bytes of the state.
 type need struct {
 	regs  uint16
 	bytes []uint64
@@ -14,10 +14,11 @@ type need struct {
 
 func (n *need) bit(at int) (word int, mask uint64) { return at / 64, 1 << (at % 64) }
 
-// reads reports whether a byte of a word is read.
+// reads reports whether a byte of word w is read.
 func (n *need) reads(w int) bool { return n.bytes[w/8]>>(w%8*8)&0xff != 0 }
 
-// before makes what is needed behind an instruction what is needed in front of it. It reports whether the instruction does something.
+// before turns the need after an instruction into the need before it. It reports whether the instruction has an
+// effect.
 func (n *need) before(ins *asm.Instruction) bool {
 	reads, writes := registers(ins)
 	load, store, at, size := ofState(ins)
@@ -44,7 +45,8 @@ func (n *need) before(ins *asm.Instruction) bool {
 	return true
 }
 
-// needs are those at the beginning of each block. Behind the program's end the tests read two words of the state.
+// needs returns the need at the beginning of each block. After the program's end the tests read two words of
+// the state.
 func (f *flow) needs() []need {
 	at := make([]need, len(f.blocks))
 	for changed := true; changed; {
@@ -65,7 +67,7 @@ func (f *flow) needs() []need {
 	return at
 }
 
-// behind is what is needed behind a block's body.
+// behind returns the need after a block's body.
 func (f *flow) behind(at []need, i int) need {
 	b := &f.blocks[i]
 	now := need{bytes: make([]uint64, (8*f.words+63)/64)}
@@ -90,7 +92,7 @@ func (f *flow) behind(at []need, i int) need {
 	return now
 }
 
-// drop removes what computes or stores what nobody reads. It reports whether there was anything.
+// drop removes instructions whose results nothing reads. It reports whether there were any.
 func (f *flow) drop() bool {
 	at := f.needs()
 	any := false

@@ -9,11 +9,11 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// parsing writes the parser.
+// parsing translates the parser.
 type parsing struct{ operator }
 
-// instance is a state of the parser at a place of the frame: each place has code of its own, so that all loads have constant offsets and the
-// kernel sees that the parser ends.
+// instance is a state of the parser at an offset of the frame. Each offset has code of its own, so that all
+// loads have constant offsets and the verifier sees that the parser ends.
 type instance struct {
 	state int
 	at    int        // bytes in front
@@ -21,7 +21,7 @@ type instance struct {
 	idle  int        // states since then
 }
 
-// The most that the parser is unrolled to.
+// Bounds of the unrolled parser.
 const (
 	maxInstances = 512
 	maxParsed    = 1024
@@ -36,7 +36,7 @@ func (s instance) label() string {
 	return fmt.Sprintf("state%d-%d-%d-%d", s.state, s.at, last, s.idle)
 }
 
-// parser writes all states. Behind it is the label "parsed".
+// parser translates all states. The label "parsed" comes after them.
 func (g *parsing) parser() {
 	if !g.p.Parser {
 		g.jump("parsed")
@@ -49,7 +49,7 @@ func (g *parsing) parser() {
 	}
 }
 
-// toState goes on with a state; -1: the parser ends.
+// toState continues with a state; -1: the parser ends.
 func (g *parsing) toState(s instance) {
 	if s.state < 0 {
 		g.add(storeImm(rState, atParsed, int64(s.at), asm.DWord))
@@ -85,7 +85,7 @@ func (g *parsing) parseState(s instance) {
 	})
 }
 
-// parseOp does one thing in a state, and returns where the parser is then.
+// parseOp does one thing in a state, and returns where the parser is after it.
 func (g *parsing) parseOp(op *ir.Call, s instance) instance {
 	switch op.Name {
 	case "extract":
@@ -130,7 +130,8 @@ func (g *parsing) parseOp(op *ir.Call, s instance) instance {
 	return s
 }
 
-// need goes on when n bytes from at on are there, and ends the parser at parsed when not.
+// need continues if the frame has n bytes at offset at; otherwise it ends the parser at offset parsed with an
+// error.
 func (g *parsing) need(at, n, parsed int) {
 	if n == 0 {
 		return
@@ -164,7 +165,7 @@ func (g *parsing) extract(h *ir.Header, s instance) {
 	}
 }
 
-// setLookahead stores bits that follow in a field.
+// setLookahead stores a lookahead in a field.
 func (g *parsing) setLookahead(dst *ir.Expr, a *ir.Arg, at int) {
 	if a.Bits > 64 || dst.Op != ir.FieldOf || dst.Field == nil || dst.Field.Bits > 64 || dst.Field.Saturate {
 		unsupported("it looks ahead at more than 64 bits")
@@ -176,7 +177,7 @@ func (g *parsing) setLookahead(dst *ir.Expr, a *ir.Arg, at int) {
 	g.writeField(dst.Field, 0, asm.R1)
 }
 
-// lookahead leaves n bits that follow in r. It changes R0 and R1.
+// lookahead leaves n bits of a lookahead in r. It changes R0 and R1.
 func (g *parsing) lookahead(off, n, at int, r asm.Register) {
 	size := (off + n + 7) / 8
 	g.need(at, size, at)
@@ -221,10 +222,10 @@ func (g *parsing) verify(op *ir.Call, at int) {
 	g.label(ok)
 }
 
-// maxInRegisters is how many words of a transition key stay in registers.
+// maxInRegisters is the highest number of words of a transition key that stay in registers.
 const maxInRegisters = 4
 
-// choose goes on with the state that the transition key says.
+// choose continues with the state that the transition key selects.
 func (g *parsing) choose(st *ir.State, s instance) {
 	words := 0
 	for i := range st.Parts {
@@ -290,7 +291,7 @@ func (g *parsing) choose(st *ir.State, s instance) {
 	g.toState(instance{st.Next, s.at, s.last, s.idle})
 }
 
-// notEqual jumps when r is not v. It changes R0.
+// notEqual jumps if r is not v. It changes R0.
 func (g *parsing) notEqual(r asm.Register, v uint64, to string) {
 	if small(v) {
 		g.add(asm.JNE.Imm(r, int32(int64(v)), to))

@@ -9,21 +9,24 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// Registers lie once, in memory that the program and the Switch have in common. One frame at a time has them, as in bmv2: a word says whether somebody does. The
-// program takes it in front of the first action that has to do with registers, and gives it back when the frame has come to its end; where the frame goes to the
-// engine, what it has written is undone before that. When the word stays taken the frame is the engine's, which waits for it.
+// The registers are in memory that the program and the Switch share. One frame at a time may use them, as in
+// bmv2: a word says whether they are taken. The program takes them before the first action that uses registers,
+// and gives them back when the frame has come to its end. If the frame goes to the engine, the program first
+// undoes what the frame has written. If the word stays taken, the program gives the frame to the engine, which
+// waits for the word.
 
-// tries is how often the program looks whether the registers are free: about half a microsecond.
+// tries is how often the program checks whether the registers are free. That takes about half a microsecond.
 const tries = 32
 
-// written is a place where an action writes a register. What it has written there is kept in the state until the frame's end: the cell, and what it was.
+// written is a place where an action writes a register. The state keeps the cell and its old value until the
+// frame's end.
 type written struct {
 	register  int
 	cell, old int // offsets in the state
 	bit       int // says that it was done
 }
 
-// usesRegisters reports whether a primitive has to do with registers.
+// usesRegisters reports whether a primitive reads or writes a register.
 func usesRegisters(op *ir.Call) bool {
 	return op.Name == "register_read" || op.Name == "register_write"
 }
@@ -48,14 +51,15 @@ func (g *emitter) takeRegisters() {
 	g.label(have)
 }
 
-// atomicOf is an atomic operation on the word at dst. What of its number stands in the constant has to be told: asm of version 0.22 writes 0, which adds.
+// atomicOf returns an atomic operation on the word at dst. It sets the constant, in which a part of the
+// operation's number stands, because asm of version 0.22 writes 0, which means add.
 func atomicOf(op asm.AtomicOp, dst, src asm.Register) asm.Instruction {
 	ins := op.Mem(dst, src, asm.DWord, 0)
 	ins.Constant = int64(op >> 8)
 	return ins
 }
 
-// freeRegisters gives them back, if the frame has them.
+// freeRegisters gives the registers back if the frame has them.
 func (g *emitter) freeRegisters() {
 	if !g.next.registers {
 		return
@@ -70,7 +74,8 @@ func (g *emitter) freeRegisters() {
 	g.label(free)
 }
 
-// undo writes back what registers were, the last first: of two writes to one cell the first knows what it was. Places stand in the order in which a frame comes to them.
+// undo restores the old values of registers. It begins with the last write, because of two writes to one cell
+// the first knows the original value. g.writes is in the order in which a frame comes to the places.
 func (g *emitter) undo() {
 	if !g.next.registers {
 		return
@@ -93,13 +98,14 @@ func (g *emitter) undo() {
 	g.label(end)
 }
 
-// cellAt leaves in r where cell R1 of a register is, which is below its size. It changes R0.
+// cellAt loads the address of cell R1 of a register into r. R1 must be below the register's size. It changes
+// R0.
 func (g *emitter) cellAt(register int, r asm.Register) {
 	p := &g.p.Registers[register].Place
 	g.add(asm.Mov.Reg(asm.R0, asm.R1), asm.Mul.Imm(asm.R0, int32(8*p.Stride)), asm.LoadMapValue(r, g.maps.registers[p.Group], uint32(8*p.At)), asm.Add.Reg(r, asm.R0))
 }
 
-// register is the one that a primitive names.
+// register returns the register that a primitive names.
 func (g *operator) register(a *ir.Arg) (int, *ir.Registers) {
 	r := &g.p.Registers[a.Object]
 	switch {
@@ -111,7 +117,7 @@ func (g *operator) register(a *ir.Arg) (int, *ir.Registers) {
 	return a.Object, r
 }
 
-// readRegister: an index that is too large leaves the destination as it is.
+// readRegister translates register_read. If the index is too large, the destination keeps its value.
 func (g *operator) readRegister(op *ir.Call) {
 	i, r := g.register(&op.Args[1])
 	skip := g.fresh()
@@ -140,7 +146,7 @@ func (g *operator) readRegister(op *ir.Call) {
 	g.label(skip)
 }
 
-// writeRegister: an index that is too large writes nothing.
+// writeRegister translates register_write. If the index is too large, nothing is written.
 func (g *operator) writeRegister(op *ir.Call) {
 	i, r := g.register(&op.Args[0])
 	w := written{register: i, bit: g.next.writes}
@@ -165,7 +171,8 @@ func (g *operator) writeRegister(op *ir.Call) {
 	g.writes = append(g.writes, w)
 }
 
-// Lock implements ir.Follower: it takes the registers. A program has them for about a microsecond.
+// Lock implements ir.Follower: it takes the registers. A program in the kernel holds them for about a
+// microsecond.
 func (x *Executor) Lock() {
 	if x.turnWord == nil {
 		return

@@ -10,8 +10,9 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// Part is a part of a program that frames come to. Frames go to the engine there when it does one of the things in Engine, which the kernel cannot do, and
-// when one of When is true of them; else the kernel runs it.
+// Part is a part of a program to which frames come. At it frames go to the engine if the part does one of the
+// things in Engine, which the kernel cannot do, and if one of When is true of the frame. Otherwise the kernel
+// runs the part.
 type Part struct {
 	Kind   string   `json:"kind"`
 	Name   string   `json:"name"`
@@ -19,7 +20,7 @@ type Part struct {
 	When   []string `json:"when,omitempty"`
 }
 
-// parts are those of a program that frames may come to, in the order in which they do.
+// parts are the parts of a program to which frames may come, in this order.
 type parts struct {
 	list []Part
 	at   map[[2]string]int
@@ -38,7 +39,7 @@ func (p *parts) visit(r Reason) int {
 	return i
 }
 
-// always are reasons that every table may have: they say nothing about a program.
+// Reasons that every table may have. They are left out of reports, because they say nothing about the program.
 const (
 	whyStopped = "its entries are not all in the kernel"
 	whyForeign = "its entry has an action that is none of the table's"
@@ -67,7 +68,7 @@ func (p *parts) never(r Reason, why string) {
 	}
 }
 
-// engine are the parts that the kernel cannot run, and why.
+// engine returns the parts that the kernel cannot run, and why.
 func (p *parts) engine() (why []string) {
 	for _, x := range p.list {
 		if len(x.Engine) > 0 {
@@ -77,20 +78,22 @@ func (p *parts) engine() (why []string) {
 	return why
 }
 
-// Report says what of a program the kernel runs.
+// Report says which parts of a program the kernel can run.
 type Report struct {
-	// Kernel: the kernel runs some of its frames. If not, Why says why, and all of it runs in the engine.
+	// Kernel says that the kernel can finish some frames. If it is false, the engine runs all frames, and Why
+	// is the reason.
 	Kernel bool   `json:"kernel"`
 	Why    string `json:"why,omitempty"`
-	// Instructions of the program, and Bytes of the state of a frame.
+	// Instructions is the length of the program in the kernel. Bytes is the size of a frame's state.
 	Instructions int    `json:"instructions"`
 	Bytes        int    `json:"bytes"`
 	Parts        []Part `json:"parts"`
-	// Any are reasons for which frames of any program go to the engine.
+	// Any are reasons for which frames of every program go to the engine.
 	Any []string `json:"any"`
 }
 
-// Analyse says what of a program the kernel would run. It asks no kernel: one may still refuse the program.
+// Analyse finds out which parts of a program the kernel can run. It does not ask a kernel, which may still
+// refuse the program.
 func Analyse(tree *ir.Program, c p4.Config) Report {
 	c.DropPort = cmp.Or(c.DropPort, 511)
 	c.Queues = cmp.Or(c.Queues, 8)

@@ -4,10 +4,10 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// rounds is how often a program is looked through.
+// shortenings is the highest number of times that a program is looked through.
 const shortenings = 3
 
-// shorten makes a program of the same effect that does less.
+// shorten returns a program with the same effect that does less.
 func shorten(code asm.Instructions, size int) asm.Instructions {
 	f := flowOf(code, size)
 	for range shortenings {

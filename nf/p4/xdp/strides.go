@@ -9,14 +9,19 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// A trie of our own for tables with one LPM field and no other, in memory that the program addresses itself: of 10,000 routes the kernel's own takes several times
-// as long. The first step looks at 8 bits of the key, each further one at 4.
+// A trie for tables whose key is one LPM field, in memory that the program addresses itself. With 10,000 routes
+// the kernel's own trie takes several times as long. The first step looks at 8 bits of the key, each further
+// step at 4.
 //
-// A block has a word for each value of its step's bits: in its lower half 1 + the record of the longest prefix that ends in this step and covers the value, in its
-// upper half 1 + the next block. Where one prefix alone goes on behind a value there is no block for it: the upper half has its record, with a bit that says so, and
-// the program compares the whole key. So most routes are found after as many steps as tell them from others. The last record on the way is the one that is hit. A prefix that covers one word is changed by one store. One that
-// covers several is changed in a copy of its block, which takes the block's place by one store: so all frames see it at once. Blocks and records that nothing
-// leads to any more wait for a grace period before they are written again. The first block has several places; a word says which is in use.
+// A block has a word for each value of its step's bits. The lower half of a word holds 1 + the record of the
+// longest prefix that ends in this step and covers the value; the upper half holds 1 + the next block. If only
+// one prefix continues after a value, there is no block for it: the upper half holds its record, with the bit
+// alone, and the program compares the whole key. Most routes are therefore found after the number of steps that
+// tells them from other routes. The key hits the last record on its way. A prefix that covers one word is
+// changed by one store. A prefix that covers several words is changed in a copy of its block, and one store
+// replaces the block by the copy, so that all frames see the change at once. Blocks and records to which
+// nothing leads wait for a grace period before they are written again. The first block has several places; a
+// word says which one is in use.
 type strides struct {
 	stridesShape
 	nodes, records *shared
@@ -27,7 +32,7 @@ type strides struct {
 	blocks, recs *rest             // their numbers
 }
 
-// prefix is one of a key, aligned to the left.
+// prefix is a prefix of a key, aligned to the left.
 type prefix struct {
 	Key uint64
 	Len int
@@ -52,7 +57,7 @@ const (
 	blockAt = rootAt + places<<firstBits
 )
 
-// stridesOf is the shape of a table's trie; false: it is none.
+// stridesOf returns the shape of a table's trie; ok is false if the table cannot have one.
 func stridesOf(t *ir.Table) (s stridesShape, ok bool) {
 	if t.Kind != ir.LPM || len(t.Keys) != 1 || t.Keys[0].Bits > 64 || t.Size == 0 {
 		return s, false
@@ -68,14 +73,14 @@ func fitsStrides(t *ir.Table) bool {
 	return ok
 }
 
-// size is the length of the blocks' memory.
+// size returns the length of the blocks' memory, in bytes.
 func (s *stridesShape) size() int { return 8*blockAt + 8<<nextBits*s.blocks }
 
 func newStrides(shape stridesShape, g *graces) *strides {
 	return &strides{stridesShape: shape, prefixes: map[prefix]uint32{}, blocks: g.rest(shape.blocks), recs: g.rest(shape.records)}
 }
 
-// stepOf is the step that a prefix ends in: it looks at the bits between.
+// stepOf returns the first and the last bit, exclusive, of the step in which a prefix of length n ends.
 func stepOf(n int) (from, to int) {
 	if n <= firstBits {
 		return 0, firstBits
@@ -84,7 +89,7 @@ func stepOf(n int) (from, to int) {
 	return from, from + nextBits
 }
 
-// bitsAt are n bits of a key that is aligned to the left, from bit at on.
+// bitsAt returns n bits of a key that is aligned to the left, beginning with bit at.
 func bitsAt(key uint64, at, n int) int {
 	if at >= 64 {
 		return 0
@@ -96,13 +101,13 @@ func (s *strides) rootWord(place, i int) int { return rootAt + place<<firstBits 
 
 func blockWord(block uint32, i int) int { return blockAt + int(block)<<nextBits + i }
 
-// block is the one that the word at parent leads to.
+// block returns the block to which the word at parent leads, and whether there is one.
 func (s *strides) block(parent int) (block uint32, there bool) {
 	v := *s.nodes.word(parent) >> 32
 	return uint32(v) - 1, v != 0 && v < alone
 }
 
-// loner is the record of the prefix that alone goes on behind a word.
+// loner returns the record of the only prefix that continues after a word, and whether the word has one.
 func (s *strides) loner(word int) (record uint32, there bool) {
 	v := *s.nodes.word(word) >> 32
 	return uint32(v) - alone - 1, v >= alone
@@ -113,7 +118,7 @@ func (s *strides) upper(word int, v uint32) {
 	s.nodes.store(word, uint64(v)<<32|*s.nodes.word(word)&(1<<32-1))
 }
 
-// put adds a prefix, aligned to the left, or changes what it leads to.
+// put adds a prefix, aligned to the left, or changes its value.
 func (s *strides) put(p prefix, value []uint64) error {
 	r, err := s.recs.take()
 	if err != nil {
@@ -150,7 +155,7 @@ func (s *strides) delete(p prefix) error {
 	return nil
 }
 
-// best is 1 + the record of the longest prefix of a step that covers a value there.
+// best returns 1 + the record of the longest prefix that ends in a step and covers key, or 0.
 func (s *strides) best(key uint64, from, to int) uint64 {
 	least := from + 1
 	if from == 0 {
@@ -164,7 +169,7 @@ func (s *strides) best(key uint64, from, to int) uint64 {
 	return 0
 }
 
-// cut is a key's first n bits.
+// cut returns the first n bits of a key; the other bits are 0.
 func cut(key uint64, n int) uint64 {
 	if n == 0 {
 		return 0
@@ -172,7 +177,7 @@ func cut(key uint64, n int) uint64 {
 	return key >> (64 - n) << (64 - n)
 }
 
-// show has the words that a prefix covers say what the prefixes say.
+// show updates the words that a prefix covers.
 func (s *strides) show(p prefix) error {
 	from, to := stepOf(p.Len)
 	parent, lone, err := s.way(p, from)
@@ -224,7 +229,7 @@ func (s *strides) show(p prefix) error {
 	return nil
 }
 
-// turn has the first block's next place be in use, with words changed.
+// turn makes the next place of the first block the one in use, with n words from first on changed.
 func (s *strides) turn(word func(i int) uint64, first, n int) error {
 	if s.stale == places-1 {
 		if err := s.recs.g.now(); err != nil {
@@ -244,7 +249,8 @@ func (s *strides) turn(word func(i int) uint64, first, n int) error {
 	return nil
 }
 
-// way is the word that leads to the block of a step on the way of a prefix, or one behind which the prefix is alone, or is to be. Blocks that are missing are made.
+// way returns the word that leads to the block of a step on the way of a prefix. lone says that it is instead a
+// word after which the prefix is alone, or is to be alone. It makes missing blocks.
 func (s *strides) way(p prefix, from int) (parent int, lone bool, err error) {
 	if from == 0 {
 		return 0, false, nil
@@ -269,13 +275,14 @@ func (s *strides) way(p prefix, from int) (parent int, lone bool, err error) {
 	}
 }
 
-// prefixOf is that of a record.
+// prefixOf returns the prefix of a record.
 func (s *strides) prefixOf(record uint32) prefix {
 	at := int(record) * s.words
 	return prefix{Key: *s.records.word(at), Len: bits.OnesCount64(*s.records.word(at + 1))}
 }
 
-// spread is a block for the step that begins at a bit, in which there is a prefix that was alone before it.
+// spread makes a block for the step that begins at bit from. It contains the prefix that was alone before the
+// block existed.
 func (s *strides) spread(record uint32, from int) (uint32, error) {
 	b, err := s.blocks.take()
 	if err != nil {
@@ -296,7 +303,7 @@ func (s *strides) spread(record uint32, from int) (uint32, error) {
 	return b, nil
 }
 
-// thin takes blocks away that lead to nothing, on the way of a prefix that is gone.
+// thin removes blocks that lead to nothing, on the way of a prefix that was removed.
 func (s *strides) thin(p prefix) {
 	from, _ := stepOf(p.Len)
 	var parents []int
@@ -325,13 +332,13 @@ func (s *strides) thin(p prefix) {
 	}
 }
 
-// prefixOf is a row's prefix.
+// prefixOf returns the prefix of a row.
 func prefixOf(t *ir.Table, r *ir.Row) prefix {
 	k := &t.Keys[0]
 	return prefix{Key: cut(r.Key[k.At]<<(64-k.Bits), r.Prefix), Len: r.Prefix}
 }
 
-// lookStrides leaves the entry of the packet's key in rEntry; none: it jumps to miss.
+// lookStrides leaves the entry of the packet's key in rEntry, or jumps to miss.
 func (g *pipes) lookStrides(n int, t *ir.Table, miss string) {
 	s, _ := stridesOf(t)
 	k := &t.Keys[0]

@@ -20,20 +20,21 @@ const (
 // entrySize is the length of an entry of a table.
 func entrySize(t *ir.Table) int { return entryData + 8*t.DataWords }
 
-// A word for each table says how frames look for an entry.
+// A word for each table says where frames look for an entry.
 const (
 	tableEmpty   = iota // not at all: there is none
 	tableFull           // in its maps
 	tableStopped        // not in the kernel: the maps may lack something
 )
 
-// maxMasks is how many different masks the entries of a table with ternary keys may have in the kernel: each costs a look-up.
+// maxMasks is the highest number of different masks in the kernel for a table with ternary keys. It is small
+// because each mask costs a look-up.
 const maxMasks = 8
 
 // A table of masks in the kernel: a word whose bits say which masks are in use, and then the masks.
 func masksSize(t *ir.Table) int { return 8 * (1 + maxMasks*t.KeyWords) }
 
-// sort is in which kind of map the entries of a table are.
+// sort says which kind of map holds the entries of a table.
 type sort uint8
 
 const (
@@ -44,7 +45,7 @@ const (
 	tuples       // a cuckoo of masked keys
 )
 
-// sortOf says how a table is translated; an error why it is not.
+// sortOf returns the kind of map for a table, or the reason why the table cannot be translated.
 func sortOf(t *ir.Table) (sort, string) {
 	lpm := 0
 	for _, k := range t.Keys {
@@ -87,7 +88,7 @@ func sortOf(t *ir.Table) (sort, string) {
 	return 0, fmt.Sprintf("it may have %d entries", t.Size)
 }
 
-// Bounds of tables and counters in the kernel. Each processor has all counters.
+// Bounds of tables and counters in the kernel. Counters are per processor.
 const (
 	maxKeyWords  = 24
 	maxDataWords = 64
@@ -114,7 +115,7 @@ func (g *pipes) key(k *ir.Key, w int) {
 	}
 }
 
-// table writes a table: its look-up, its actions and what comes behind them.
+// table translates a table: its look-up, its actions and what follows them.
 func (g *pipes) table(n int, t *ir.Table) {
 	kind, why := sortOf(t)
 	if why != "" {
@@ -162,7 +163,7 @@ func (g *pipes) table(n int, t *ir.Table) {
 	g.missed(n, t, counter, own)
 }
 
-// missed writes what a table does without a hit.
+// missed translates what a table does after a miss.
 func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string) {
 	if t.Counters {
 		g.add(storeImm(rState, int16(counter), int64(t.Size)+1, asm.DWord))
@@ -193,7 +194,7 @@ func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string)
 	g.actions(t, own("miss"), next)
 }
 
-// actions writes the actions of a table. R1 is 1 + the number of the one that runs, rEntry its entry.
+// actions translates the actions of a table. R1 is 1 + the number of the action that runs, rEntry its entry.
 func (g *pipes) actions(t *ir.Table, own string, next func(action int) int) {
 	label := func(a int) string { return fmt.Sprintf("%s-%d", own, a) }
 	seen := map[int]bool{}
@@ -234,19 +235,19 @@ func (g *pipes) found(n int, t *ir.Table, counter int) {
 	}
 }
 
-// maxDirect is the longest value of a map whose memory the program addresses itself, in bytes.
+// maxDirect is the longest value, in bytes, of a map whose memory the program addresses itself.
 const maxDirect = 1 << 22
 
-// lookUp leaves the map's value for the key at a place of the stack in R0; none: it jumps to miss.
+// lookUp leaves the map's value for the key at offset at of the stack in R0, or jumps to miss.
 func (g *emitter) lookUp(fd, at int, miss string) {
 	g.add(asm.LoadMapPtr(asm.R1, fd), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(at)), asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, miss))
 }
 
-// keyAt is where a key of so many words lies on the stack.
+// keyAt returns the offset on the stack of a key of so many words.
 func keyAt(words int) int { return spillAt - 8*words }
 
-// trieBits is the number of bits of a trie's key in front of the LPM field, and all.
+// trieBits returns the number of bits of a trie's key before the LPM field, and of the whole key.
 func trieBits(t *ir.Table) (front, all int) {
 	for _, k := range t.Keys {
 		all += 64 * k.Words
@@ -257,7 +258,8 @@ func trieBits(t *ir.Table) (front, all int) {
 	return front, all
 }
 
-// lookTrie: the key is a length, and then the exact fields and the LPM field, each in words in the order of the wire; the last aligned to the left.
+// lookTrie looks up a key in the kernel's trie. The key is a length, the exact fields and the LPM field, each
+// in words in network byte order; the LPM field is aligned to the left.
 func (g *pipes) lookTrie(n int, t *ir.Table, miss string) {
 	_, all := trieBits(t)
 	at := keyAt(all / 64)
@@ -284,11 +286,11 @@ func (g *pipes) lookTrie(n int, t *ir.Table, miss string) {
 	g.add(asm.Mov.Reg(rEntry, asm.R0))
 }
 
-// rCandidate is an entry that may win; in pipelines nobody else has the register.
+// rCandidate is an entry that may win. Nothing else uses the register in pipelines.
 const rCandidate = asm.R9
 
-// lookTuples looks up the key under each mask that is in use. On the stack are the number of the mask with the masked key, the key, and the lowest rank
-// so far.
+// lookTuples looks up the key under each mask that is in use. The stack holds the number of the mask with the
+// masked key, the key, and the lowest rank so far.
 func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 	kw := t.KeyWords
 	probe := keyAt(kw)

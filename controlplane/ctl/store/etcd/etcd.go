@@ -1,5 +1,5 @@
-// Package etcd is the store of several controllers of one network: intents in revisions, an election, and how the devices stand, under
-// one prefix of an etcd.
+// Package etcd is the store that several controllers of one network share. It keeps the revisions of the
+// intent, the election of a leader, and the state of the devices under one prefix of an etcd.
 //
 //	PREFIX/born             when the store began, in ns since the epoch
 //	PREFIX/head             the number of the newest revision
@@ -8,9 +8,10 @@
 //	PREFIX/leader/LEASE     a controller that leads, the one whose key is the oldest, or stands by
 //	PREFIX/status/...       what the leader knows of itself and of its devices
 //
-// A leader is one as long as its lease lasts, which it counts from before each request that extends it. Another controller ends the lease sooner
-// when it was not extended for a second (depose). What the former leader still sends then is refused by the devices: its election id is of the
-// revision at which its key was created, and that of the next leader is higher.
+// A controller leads as long as its lease lasts. It counts the time of the lease from before each request that
+// extends it. Another controller ends the lease earlier if it was not extended for a second (depose). The
+// devices refuse what the former leader still sends: its election id is made of the revision at which its key
+// was created, and the next leader's id is higher.
 package etcd
 
 import (
@@ -38,7 +39,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Config says which store it is, and who uses it.
+// Config says where the store is, and who uses it.
 type Config struct {
 	URL            string        // etcd://HOST:PORT[,HOST:PORT...]/PREFIX
 	Transport      ctl.Transport // CA, Cert and Key for TLS; Insecure
@@ -47,7 +48,7 @@ type Config struct {
 	Clock          clock.Clock
 	// Patience is how long etcd may take to answer.
 	Patience time.Duration
-	// Tell is told what people may want to know, a line each; nil: nobody is. It must not block.
+	// Tell, if it is not nil, is called with lines for people. It must not block.
 	Tell func(string)
 }
 
@@ -73,13 +74,13 @@ type Store struct {
 	newer   chan struct{} // closed when it has sent another
 }
 
-// Scheme begins the address of a store in etcd.
+// Scheme is the prefix of the address of a store in etcd.
 const Scheme = "etcd://"
 
-// ours is what a store has under its prefix.
+// ours are the names that a store has directly under its prefix.
 var ours = []string{"born", "head", "intent", "blob", "leader", "status"}
 
-// parse takes a store's address apart.
+// parse splits the address of a store.
 func parse(url string) (endpoints []string, prefix string, err error) {
 	rest, ok := strings.CutPrefix(url, Scheme)
 	hosts, prefix, _ := strings.Cut(rest, "/")
@@ -105,7 +106,7 @@ func parse(url string) (endpoints []string, prefix string, err error) {
 	return endpoints, "/" + prefix + "/", nil
 }
 
-// Open connects to a store, and fails when it does not answer.
+// Open connects to a store. It returns an error if the store does not answer.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	s := &Store{Config: c, newer: make(chan struct{})}
 	var err error
@@ -157,8 +158,9 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// signIn has a client ask for its token by another one, which has none: the client would show the token that it had, and an etcd that has
-// forgotten that one (as it was started again) refuses it for ever.
+// signIn makes a client ask for its token through another client, which has no token. Otherwise the client
+// would send its old token with the request, and an etcd that has forgotten that token, because it was
+// restarted, would refuse the request for ever.
 func (s *Store) signIn(o clientv3.Config) ([]grpc.DialOption, error) {
 	o.Username, o.Password = "", ""
 	var err error
@@ -173,7 +175,8 @@ func (s *Store) signIn(o clientv3.Config) ([]grpc.DialOption, error) {
 	})), nil
 }
 
-// connect is why no connection can be made to one of the members, which etcd's client does not tell; nil: they can be made.
+// connect returns the reason why no connection to one of the members can be made, because etcd's client does
+// not tell it. It returns nil if connections can be made.
 func (s *Store) connect(secure *tls.Config) error {
 	for _, e := range s.endpoints {
 		c, err := net.DialTimeout("tcp", e, time.Second)
@@ -221,14 +224,14 @@ func (s *Store) report(line string) {
 	}
 }
 
-// fails tells an error, once until etcd answers again.
+// fails reports an error once, until etcd answers again.
 func (s *Store) fails(err error) {
 	if !s.away.Swap(true) {
 		s.report(err.Error())
 	}
 }
 
-// explain says what to do about an error of etcd.
+// explain adds to an error of etcd what to do about it.
 func (s *Store) explain(err error) error {
 	text := err.Error()
 	do := ""
@@ -264,19 +267,20 @@ type failure struct {
 func (f *failure) Error() string { return f.text }
 func (f *failure) Unwrap() error { return f.cause }
 
-// lasting reports whether an error does not pass by itself.
+// lasting reports whether an error does not go away by itself.
 func lasting(err error) bool {
 	return errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrPermissionDenied)
 }
 
-// attempt is how long one of several attempts may take. A member of etcd that has passed a request on to one that died then answers after
-// 6 s or more, when others have long elected another leader.
+// attempt is how long one of several attempts may take. A member of etcd that has passed a request on to a
+// member that died answers only after 6 s or more, long after the other members have elected another leader.
 const attempt = 2 * time.Second
 
-// members is how many members of etcd are asked for the same at once, at most.
+// members is the highest number of members of etcd that are asked for the same thing at once.
 const members = 4
 
-// get asks for a key, or for all under it. While there is no answer it asks other members, too: the next ones of the client's round.
+// get reads a key, or all keys under it. While no member has answered it asks further members, in the order of
+// the client.
 func (s *Store) get(ctx context.Context, key string, o ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
@@ -321,13 +325,13 @@ func (s *Store) get(ctx context.Context, key string, o ...clientv3.OpOption) (*c
 	return r, nil
 }
 
-// see remembers etcd's revision.
+// see stores etcd's revision if it is higher than the stored one.
 func (s *Store) see(now int64) {
 	for old := s.seen.Load(); old < now && !s.seen.CompareAndSwap(old, now); old = s.seen.Load() {
 	}
 }
 
-// commit does what then says if all of when is true.
+// commit does the operations then if all conditions in when hold.
 func (s *Store) commit(ctx context.Context, when []clientv3.Cmp, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
@@ -348,7 +352,7 @@ func pause(ctx context.Context) {
 	}
 }
 
-// head is the number of the newest revision (0: there is none), and the key's revision in etcd.
+// head returns the number of the newest revision (0: there is none), and etcd's revision of the key.
 func (s *Store) head(ctx context.Context) (number, mod int64, err error) {
 	r, err := s.get(ctx, "head")
 	if err != nil || len(r.Kvs) == 0 {

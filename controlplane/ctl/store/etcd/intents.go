@@ -23,7 +23,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Info describes a revision.
+// Info describes a revision of the intent.
 type Info struct {
 	Number  int64      `json:"revision"`
 	At      clock.Time `json:"at"` // ns since the epoch
@@ -35,7 +35,7 @@ type Info struct {
 	Problem string     `json:"problem,omitempty"` // why it cannot be read
 }
 
-// fileInfo is where the content of a file is.
+// fileInfo says under which keys the content of a file is stored.
 type fileInfo struct {
 	Path   string `json:"path"`
 	Sum    string `json:"sum"`    // SHA-256 of the content
@@ -43,11 +43,11 @@ type fileInfo struct {
 }
 
 const (
-	// piece is the most that one request carries: etcd takes 1.5 MiB.
+	// piece is the largest part of a file in one request, in bytes. etcd accepts requests of 1.5 MiB.
 	piece = 1 << 20
-	// largest is the most that a file has, in bytes.
+	// largest is the largest file, in bytes.
 	largest = 256 << 20
-	// kept is how many revisions the store has.
+	// kept is the number of revisions that the store keeps.
 	kept = 100
 )
 
@@ -55,7 +55,7 @@ func intentKey(n int64) string { return fmt.Sprintf("intent/%020d", n) }
 
 func blobKey(sum string, i int) string { return fmt.Sprintf("blob/%s/%d", sum, i) }
 
-// Conflict is the error of Put when somebody stored another revision meanwhile.
+// Conflict is the error of Put when another revision was stored meanwhile.
 type Conflict struct {
 	Onto   int64
 	Newest Info
@@ -68,9 +68,10 @@ func (c *Conflict) Error() string {
 	return fmt.Sprintf("revision %d is the newest, by %s, not %d: see what it changed (quillon ctl history %d), and apply --onto %[1]d", c.Newest.Number, c.Newest.By, c.Onto, c.Newest.Number)
 }
 
-// Put stores an intent as the next revision. Onto is the revision that it is to follow, and another one that was stored meanwhile is an
-// error, *Conflict; below 0 it follows the newest. The newest is not stored again: then stored is false. like is the older revision
-// that it repeats, 0: none.
+// Put stores an intent as the next revision. onto is the revision that it should follow: if another one was
+// stored meanwhile, the error is a *Conflict; below 0 it follows the newest. If the intent is the same as the
+// newest revision, nothing is stored, and stored is false. like is the older revision that the intent repeats;
+// 0: none.
 func (s *Store) Put(ctx context.Context, b *store.Bundle, onto, like int64) (in Info, stored bool, err error) {
 	intent, err := b.Intent()
 	if err != nil {
@@ -123,7 +124,8 @@ func (s *Store) Put(ctx context.Context, b *store.Bundle, onto, like int64) (in 
 	return in, false, errors.New("others store revisions all the time: try again")
 }
 
-// upload puts the content of all files into the store, but for what the last revision has, too. mended says that some of that was damaged.
+// upload stores the content of all files that the last revision does not have already. mended says that some
+// content of the last revision was damaged, and was stored again.
 func (s *Store) upload(ctx context.Context, b *store.Bundle, last []fileInfo) (all []fileInfo, mended bool, err error) {
 	known := map[string]fileInfo{}
 	for _, f := range last {
@@ -176,8 +178,9 @@ func (s *Store) upload(ctx context.Context, b *store.Bundle, last []fileInfo) (a
 	return all, mended, nil
 }
 
-// prune deletes revisions that are older than the kept ones, and the content that no other has. Head is written with each deletion, unchanged, so that a
-// revision that is being stored, and counts on content without a name yet, begins again. What fails is left to the next.
+// prune deletes revisions that are too old, and content that no other revision uses. With each deletion it
+// writes head, unchanged, so that a Put that runs at the same time, and relies on content that no revision
+// names yet, starts again. What it cannot delete is left to the next prune.
 func (s *Store) prune(ctx context.Context, newest, mod int64) {
 	all, err := s.History(ctx)
 	if err != nil {
@@ -214,7 +217,7 @@ func (s *Store) prune(ctx context.Context, newest, mod int64) {
 	}
 }
 
-// Info describes the revision of a number.
+// Info returns the description of a revision.
 func (s *Store) Info(ctx context.Context, number int64) (in Info, err error) {
 	r, err := s.get(ctx, intentKey(number))
 	if err != nil {
@@ -226,7 +229,7 @@ func (s *Store) Info(ctx context.Context, number int64) (in Info, err error) {
 	return readInfo(r.Kvs[0])
 }
 
-// readInfo reads what describes a revision.
+// readInfo decodes the description of a revision.
 func readInfo(kv *mvccpb.KeyValue) (in Info, err error) {
 	if err = json.Unmarshal(kv.Value, &in); err == nil && len(in.Files) == 0 {
 		err = errors.New("it has no files")
@@ -237,7 +240,7 @@ func readInfo(kv *mvccpb.KeyValue) (in Info, err error) {
 	return in, nil
 }
 
-// History describes the revisions, the oldest first.
+// History returns the descriptions of all revisions, the oldest first.
 func (s *Store) History(ctx context.Context) (all []Info, err error) {
 	r, err := s.get(ctx, "intent/", clientv3.WithPrefix())
 	if err != nil {
@@ -254,7 +257,7 @@ func (s *Store) History(ctx context.Context) (all []Info, err error) {
 	return all, nil
 }
 
-// Get is the intent of a revision, with its files.
+// Get returns the intent of a revision, with its files.
 func (s *Store) Get(ctx context.Context, number int64) (*store.Bundle, error) {
 	in, err := s.Info(ctx, number)
 	if err != nil {
@@ -316,11 +319,11 @@ func (s *Store) Watch(ctx context.Context) <-chan store.Revision {
 	return out
 }
 
-// again is how often head is read although nothing was told of it: an etcd that was put back tells nothing until it has come as far as it
-// was.
+// again is the interval at which head is read although etcd has reported no change, because an etcd that was
+// restored to an older state reports nothing until its revision has become as high as before.
 const again = 5 * time.Second
 
-// follow sends revisions other than the last, until the watch ends.
+// follow sends each new revision, until the watch ends.
 func (s *Store) follow(ctx context.Context, out chan store.Revision) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -367,13 +370,13 @@ func (s *Store) follow(ctx context.Context, out chan store.Revision) error {
 	}
 }
 
-// sent is a revision that was sent.
+// sent identifies a revision that was sent.
 type sent struct {
 	number int64
 	text   string // what describes it; empty: there is nothing
 }
 
-// send sends the revision of a number. An error is etcd's, and not the revision's.
+// send sends a revision. It returns errors of etcd; an error of the revision is sent with it.
 func (s *Store) send(ctx context.Context, number []byte, out chan store.Revision) error {
 	n, err := strconv.ParseInt(string(number), 10, 64)
 	if err != nil {
@@ -412,8 +415,8 @@ func (s *Store) send(ctx context.Context, number []byte, out chan store.Revision
 	return nil
 }
 
-// current waits until Watch has sent the revision that is the newest now: a new leader with an older one would undo what the one before has
-// begun.
+// current waits until Watch has sent the revision that is the newest when current is called. A new leader with
+// an older revision would undo what the leader before it has begun.
 func (s *Store) current(ctx context.Context, l *lease) error {
 	for {
 		s.sending.Lock()

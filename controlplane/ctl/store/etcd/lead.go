@@ -21,19 +21,21 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// ttl is the time for which a lease is asked, in s. etcd makes it longer where its own election timeout wants that: 1.5 times that, in
-// whole seconds. From 2 s on etcd tells that a lease was not extended for a second (see depose).
+// ttl is the length of the lease that is requested, in seconds. etcd makes the lease longer if 1.5 times its
+// own election timeout, in whole seconds, is more. From 2 s on etcd tells when a lease was not extended for a
+// second (see depose).
 const ttl = 2
 
-// beat is how often a lease is extended.
+// beat is the interval at which a lease is extended.
 const beat = 200 * time.Millisecond
 
-// forgiven is how many times its length a lease may be silent until its holder gives it up. While etcd elects its own leader no lease ends.
+// forgiven is the number of lease lengths without an answer after which the holder gives a lease up. It is
+// above 1 because no lease ends while etcd elects its own leader.
 const forgiven = 3
 
 var errOver = errors.New("the lease in etcd is over, another controller may lead")
 
-// lease is a lease of etcd, kept alive until it is lost, or ends.
+// lease is a lease of etcd. It is kept alive until it is lost or ended.
 type lease struct {
 	s     *Store
 	id    clientv3.LeaseID
@@ -46,7 +48,7 @@ type lease struct {
 	stop  context.CancelFunc
 }
 
-// grant begins a lease.
+// grant requests a lease.
 func (s *Store) grant(ctx context.Context) (*lease, error) {
 	ask, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
@@ -64,8 +66,9 @@ func (s *Store) grant(ctx context.Context) (*lease, error) {
 	return l, nil
 }
 
-// atOnce is how many requests may wait for etcd's answer where each beat has one. To look at a password takes a member of etcd a tenth of a second
-// or more, also of a request that has ended since; too many of these have it do nothing else.
+// atOnce is the number of requests that may wait for etcd's answer when each beat sends one. It is smaller with
+// a password: checking one takes a member of etcd a tenth of a second or more, even if the request has ended
+// meanwhile, and too many checks would leave the member no time for anything else.
 func (s *Store) atOnce() int {
 	if s.User != "" {
 		return 3
@@ -73,7 +76,8 @@ func (s *Store) atOnce() int {
 	return 10
 }
 
-// Held is nil while the lease lasts. It may be nil again after it was not: when etcd was away, and has kept the lease.
+// Held returns nil while the lease lasts. After an error it may return nil again, if etcd was away and has kept
+// the lease.
 func (l *lease) Held() error {
 	select {
 	case <-l.over:
@@ -86,8 +90,8 @@ func (l *lease) Held() error {
 	return nil
 }
 
-// keep has the lease extended. A stream that has not answered within a beat gets company, of another member of etcd: one that hangs costs
-// nothing.
+// keep extends the lease at each beat. If a stream has not answered within a beat, another stream is opened, to
+// another member of etcd, so that a stream that hangs does no harm.
 func (l *lease) keep(ctx context.Context) {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -121,7 +125,8 @@ func (l *lease) keep(ctx context.Context) {
 	}
 }
 
-// extend has the lease extended by a stream of its own, and again by the same stream, as etcd asks for the password for each.
+// extend extends the lease through a new stream, and goes on with the same stream, because etcd checks the
+// password for each stream.
 func (l *lease) extend(ctx context.Context) {
 	defer func() { <-l.open }()
 	ctx, cancel := context.WithCancel(ctx)
@@ -158,8 +163,8 @@ func (l *lease) extend(ctx context.Context) {
 	}
 }
 
-// end gives the lease back, and waits a moment until etcd has it. Where etcd is electing its own leader that is later, and the lease would be
-// extended by that: so it goes on.
+// end gives the lease back, and waits a moment for etcd's answer. While etcd elects its own leader the answer
+// takes longer, and the election would extend the lease; end therefore goes on trying in the background.
 func (l *lease) end() {
 	l.lose()
 	l.stop()
@@ -181,8 +186,8 @@ func (l *lease) end() {
 	}
 }
 
-// born is when the store began. An etcd that was put back to what it was begins anew: the ids of those who led since then were seen by
-// devices.
+// born returns the time at which the store began. If etcd was restored to an older state, it sets a new time,
+// because devices have seen the ids of leaders since that state.
 func (s *Store) born(ctx context.Context) (clock.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
@@ -213,7 +218,7 @@ func (s *Store) born(ctx context.Context) (clock.Time, error) {
 	}
 }
 
-// Lead implements store.Store. While etcd does not answer it tries again.
+// Lead implements store.Store. It tries again while etcd does not answer.
 func (s *Store) Lead(ctx context.Context) (store.Term, error) {
 	for {
 		t, err := s.campaign(ctx)
@@ -228,7 +233,7 @@ func (s *Store) Lead(ctx context.Context) (store.Term, error) {
 	}
 }
 
-// campaign waits until this controller's key is the oldest of all that lead or stand by.
+// campaign waits until this controller's key is the oldest of all controllers' keys.
 func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 	t := &term{s: s, more: make(chan struct{}, 1), done: make(chan struct{})}
 	born, err := s.born(ctx)
@@ -283,12 +288,13 @@ func (s *Store) campaign(ctx context.Context) (_ *term, err error) {
 
 var oldestFirst = []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)}
 
-// controllers leaves out keys that have no lease: no controller writes such.
+// controllers removes keys without a lease, because no controller writes such keys.
 func controllers(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 	return slices.DeleteFunc(all, func(kv *mvccpb.KeyValue) bool { return kv.Lease == 0 })
 }
 
-// changed waits until a controller has left since a revision of etcd, and has the one that leads leave when it is silent.
+// changed waits until a controller has left after etcd's revision since. Meanwhile depose watches the
+// controller that leads.
 func (s *Store) changed(ctx context.Context, l *lease, leads clientv3.LeaseID, since int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -310,11 +316,13 @@ func (s *Store) changed(ctx context.Context, l *lease, leads clientv3.LeaseID, s
 	}
 }
 
-// depose ends a lease that was not extended for a second, which takes five extensions. etcd does so by itself only at the lease's end. It
-// tells the seconds that are left, rounded down, and after it has elected its own leader all leases are as if they were new.
+// depose ends a lease that was not extended for a second, the time of five extensions. etcd itself ends it only
+// when its time is over. etcd tells the seconds that are left, rounded down, and after it has elected its own
+// leader all leases count as new.
 //
-// The holder may only have been slow. It knows when it extends the lease the next time; what it writes until then is refused by devices, or
-// comes before the next leader's session, which compares afterwards.
+// The holder may only have been slow. It notices when it extends the lease the next time. What it writes until
+// that time is either refused by devices, or comes before the session of the next leader, which compares the
+// devices afterwards.
 func (s *Store) depose(ctx context.Context, id clientv3.LeaseID) {
 	tick := time.NewTicker(beat / 2)
 	defer tick.Stop()
@@ -351,7 +359,7 @@ func (s *Store) depose(ctx context.Context, id clientv3.LeaseID) {
 	}
 }
 
-// term is a term of this controller as the leader.
+// term is a term of this controller as leader.
 type term struct {
 	s        *Store
 	key      string
@@ -370,7 +378,7 @@ func (t *term) Join(o *ctl.Options) { o.Election, o.Held = t.election, t.lease.H
 
 func (t *term) Over() <-chan struct{} { return t.over }
 
-// End implements store.Term. It waits a moment for the last Save, and for etcd to have the lease back.
+// End implements store.Term. It waits a moment for the last Save, and until etcd has the lease back.
 func (t *term) End() {
 	t.mu.Lock()
 	t.ended = true

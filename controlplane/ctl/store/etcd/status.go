@@ -15,7 +15,7 @@ import (
 	"github.com/quillon/quillon/controlplane/ctl"
 )
 
-// Status is how a network stands, as its leader has stored it.
+// Status is the state of a network as its leader has stored it.
 type Status struct {
 	ctl.Record
 	Leader  string   `json:"leader,omitempty"`   // empty: nobody leads
@@ -40,7 +40,7 @@ func (t *term) wake() {
 	}
 }
 
-// write stores what Save was given last, until the term ends.
+// write stores the last record that Save got, until the term ends.
 func (t *term) write() {
 	defer close(t.done)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -86,8 +86,8 @@ func (t *term) write() {
 	}
 }
 
-// store stores what has changed since the last time, which stored has; nil: it is not known. The record comes last, so that the
-// revision which it names is that of all devices.
+// store stores what has changed since the last call. stored holds what etcd has; nil: that is unknown. The
+// record is written last, so that the revision in it is the revision of all devices.
 func (t *term) store(ctx context.Context, stored *map[string]string, r ctl.Record) error {
 	if *stored == nil {
 		*stored = map[string]string{}
@@ -138,7 +138,7 @@ func (t *term) store(ctx context.Context, stored *map[string]string, r ctl.Recor
 	return nil
 }
 
-// Status is how the network stands, of one moment.
+// Status returns the state of the network at one moment.
 func (s *Store) Status(ctx context.Context) (st Status, err error) {
 	r, err := s.commit(ctx, nil, clientv3.OpGet(s.prefix+"head"),
 		clientv3.OpGet(s.prefix+"leader/", oldestFirst...), clientv3.OpGet(s.prefix+"status/", clientv3.WithPrefix()))

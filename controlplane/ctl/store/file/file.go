@@ -1,5 +1,5 @@
-// Package file is the store of a controller that is the only one of its network: the intent is a file that people edit, and the state file
-// belongs to one process at a time.
+// Package file is the store of a controller that is the only one of its network. The intent is a file that
+// people edit; the state file belongs to one process at a time.
 package file
 
 import (
@@ -11,14 +11,14 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Store is an intent's file and a state file.
+// Store is the file of an intent, and a state file.
 type Store struct {
 	Intent, State string
 	Again         <-chan os.Signal // has the intent read again
 	Clock         clock.Clock
 }
 
-// Watch implements store.Store. It has read the intent before it returns.
+// Watch implements store.Store. It reads the intent before it returns.
 func (s *Store) Watch(ctx context.Context) <-chan store.Revision {
 	out := make(chan store.Revision, 1)
 	n := int64(0)
@@ -41,7 +41,8 @@ func (s *Store) Watch(ctx context.Context) <-chan store.Revision {
 	return out
 }
 
-// Lead implements store.Store. It does not wait for another process that has the state file, as that means a mistake.
+// Lead implements store.Store. If another process has locked the state file it returns an error at once,
+// because two controllers here are a mistake.
 func (s *Store) Lead(context.Context) (store.Term, error) {
 	f, err := ctl.KeepRecord(s.State)
 	if err != nil {

@@ -1,11 +1,12 @@
-// Package ir is a loaded P4 program as a tree, for executors beside the engine of package p4, which turns programs into closures
-// that nothing can look into. What a part means is what the engine does.
+// Package ir describes a loaded P4 program as a tree. It is for executors other than the engine of package p4,
+// which turns programs into closures that no other code can inspect. Each part means what the engine does for
+// it.
 package ir
 
-// Program is a program. What it points to is its own, and is not changed.
+// Program is a program. All that it points to belongs to it, and is never changed.
 type Program struct {
 	Headers []*Header // and metadata
-	// Parser: there is one. Without one the whole frame is payload.
+	// Parser says that the program has a parser. Without one the whole frame is payload.
 	Parser bool
 	Start  int // state; -1: accept
 	States []State
@@ -26,21 +27,23 @@ type Program struct {
 	Std                                Standard
 }
 
-// Registers is an array of registers: a cell has so many words, the least significant first.
+// Registers is an array of registers. A cell has Words words, the least significant first.
 type Registers struct {
 	Name              string
 	Size, Bits, Words int
 	Place
 }
 
-// Place says where an array's cells lie: in the memory Group, the first one at word At, and Stride words from one to the next.
+// Place says where the cells of an array are: in the memory Group, the first cell at word At, and each cell
+// Stride words after the one before it.
 type Place struct{ Group, At, Stride int }
 
-// MaxGroup is the longest memory that several arrays share, in words.
+// MaxGroup is the longest memory that arrays share, in words.
 const MaxGroup = 8 << 20
 
-// PlaceRegisters sets the places of arrays: those with equally many cells have theirs side by side, in rows, since programs use several of one index, which are then in
-// one or two lines of the processor's cache. It returns the lengths of the groups, in words.
+// PlaceRegisters sets the places of arrays. Arrays with equally many cells have their cells side by side, in
+// rows, because programs often use several arrays with the same index, and a row is in one or two cache lines.
+// It returns the lengths of the groups, in words.
 func PlaceRegisters(arrays []Registers) (lengths []int) {
 	last := map[int]int{} // by number of cells
 	var strides []int
@@ -64,14 +67,14 @@ func PlaceRegisters(arrays []Registers) (lengths []int) {
 	return lengths
 }
 
-// Hash is a calculation, by its algorithm's name in the JSON.
+// Hash is a calculation. Algorithm is the name in the JSON.
 type Hash struct {
 	Name, Algorithm string
 	Payload         bool
 	Inputs          []Input
 }
 
-// Standard are the fields that the architecture reads and writes; nil: the program has none.
+// Standard holds the fields that the architecture reads and writes; nil: the program does not have the field.
 type Standard struct {
 	IngressPort, PacketLength, InstanceType, EgressSpec, EgressPort *Field
 	ParserError, ChecksumError                                      *Field
@@ -102,7 +105,7 @@ type Field struct {
 	Varbit   bool
 }
 
-// Op is what an expression computes, as in package p4.
+// Op is the operation of an expression, as in package p4.
 type Op uint8
 
 // The operations, in the order in which package p4 has them.
@@ -163,7 +166,7 @@ const (
 	UnionHeader
 )
 
-// Sort is what an expression yields, as in package p4.
+// Sort is the type of an expression's value, as in package p4.
 type Sort uint8
 
 // The sorts.
@@ -174,7 +177,8 @@ const (
 	OfOther // stacks and unions
 )
 
-// Expr is an expression. The value v of a Data is known to lie in 0 <= v < 2^Bits, or in -2^Bits <= v < 2^Bits when Neg.
+// Expr is an expression. The value v of an expression of sort Data is known to be in 0 <= v < 2^Bits, or in
+// -2^Bits <= v < 2^Bits if Neg is set.
 type Expr struct {
 	Op     Op
 	Sort   Sort
@@ -187,10 +191,11 @@ type Expr struct {
 	At     int      // of Local: word of the action's data; of casts: the width
 }
 
-// Fits reports whether one word says all of e's value: as an unsigned number, or as a signed one when e.Neg.
+// Fits reports whether one word holds every value of e: as an unsigned number, or as a signed one if e.Neg is
+// set.
 func (e *Expr) Fits() bool { return e.Bits <= 63 || !e.Neg && e.Bits == 64 }
 
-// Word is the value of a constant that fits.
+// Word returns the value of a constant that fits into a word; ok is false for other expressions.
 func (e *Expr) Word() (uint64, bool) {
 	if e.Op == Const && e.Fits() {
 		return e.Const[0], true
@@ -209,14 +214,14 @@ type Arg struct {
 	Number uint64 // of "shift": bytes
 }
 
-// Call is a primitive of an action, or an operation of the parser, under its name in the JSON.
+// Call is a primitive of an action, or an operation of the parser. Name is its name in the JSON.
 type Call struct {
 	Name   string
 	Args   []Arg
 	Header *Header // of "extract": what is extracted; nil: an element of a stack
 }
 
-// Action is an action. Data words of an entry are its parameters.
+// Action is an action. Its parameters are the data words of an entry.
 type Action struct {
 	Name  string
 	Words int
@@ -232,7 +237,8 @@ type State struct {
 	Next  int // when no case is it; -1: accept
 }
 
-// KeyPart is a part of a transition key: a field (with Valid its header's validity), or a lookahead. Unknown: neither.
+// KeyPart is a part of a transition key: a field, the validity of a header (Valid), or a lookahead. Unknown
+// says that it is none of these.
 type KeyPart struct {
 	Field   *Field
 	Valid   *Header
@@ -243,7 +249,7 @@ type KeyPart struct {
 	Unknown bool
 }
 
-// Case is a transition. A value set has no value.
+// Case is a transition of a parser state. A transition on a value set has no Value.
 type Case struct {
 	Value, Mask []uint64
 	ValueSet    bool
@@ -255,7 +261,7 @@ type Checksum struct {
 	Name  string
 	Field *Field
 	When  *Expr // nil: always
-	// Sum: the algorithm is csum16. Payload: it covers the payload, too.
+	// Sum says that the algorithm is csum16. Payload says that the payload is covered, too.
 	Sum, Payload bool
 	Inputs       []Input
 }
@@ -268,7 +274,7 @@ type Input struct {
 	Bits   int
 }
 
-// NodeKind is a sort of node.
+// NodeKind is a kind of node.
 type NodeKind uint8
 
 // The kinds of nodes.
@@ -278,7 +284,7 @@ const (
 	ActionNode
 )
 
-// Node is a step of a pipeline.
+// Node is a table, a condition or an action of a pipeline.
 type Node struct {
 	Kind    NodeKind
 	Name    string
@@ -289,7 +295,7 @@ type Node struct {
 	Yes, No int      // next; behind an action Yes
 }
 
-// Match is how a key is compared, as in package p4.
+// Match says how a key is compared, as in package p4.
 type Match uint8
 
 // The kinds of matches.
@@ -301,7 +307,7 @@ const (
 	ValidHeader
 )
 
-// Key is a field of a table's key, at words At of a row.
+// Key is a field of a table's key. Its value begins at word At of a row's key.
 type Key struct {
 	Match Match
 	Bits  int
@@ -329,7 +335,8 @@ type Table struct {
 	Meter     bool
 	Counters  bool
 	Timeout   bool
-	// ConstDefault: the default entry is Initial with InitData, and stays. -1: no action.
+	// ConstDefault says that the default entry is Initial with InitData and never changes. Initial -1 means no
+	// action.
 	ConstDefault bool
 	Initial      int
 	InitData     []uint64
@@ -350,25 +357,27 @@ type Row struct {
 	Data      []uint64
 }
 
-// Count is what a counter has counted.
+// Count is the value of a counter.
 type Count struct{ Packets, Bytes uint64 }
 
-// Follower is told of every change of a Switch's tables and arrays, right after it, by the goroutine that made it, and asked for what another
-// executor has counted. Tables, counters and meters have their places in the program.
+// Follower is told every change of a Switch's tables and arrays, right after it, by the goroutine that made the
+// change. It is also asked for the counts of the other executor. Tables, counters and meters are named by their
+// index in the program.
 type Follower interface {
 	Put(table int, row uint32, r Row) // inserted, or changed: its action or data
 	Delete(table int, row uint32, r Row)
 	Default(table, action int, data []uint64) // action -1: none
 	Meter(meter, cell int, configured bool)
-	// Count and EntryCount are what the other executor has counted beside the Switch; row -1: the default entry. Reset ones begin at 0 again.
+	// Count and EntryCount return what the other executor has counted beside the Switch. Row -1 means the
+	// default entry. After a Reset they count from 0.
 	Count(counter, cell int) Count
 	ResetCount(counter, cell int)
 	EntryCount(table, row int) Count
 	ResetEntryCount(table, row int)
-	// Hit reports whether the other executor has hit an entry since Hit was last asked.
+	// Hit reports whether the other executor has hit an entry since the last call of Hit for it.
 	Hit(table int, row uint32) bool
-	// Registers is the memory in which both have the cells of a group of arrays of registers; nil: the Switch has them alone. Who reads or writes them does so between
-	// Lock and Unlock.
+	// Registers returns the memory in which both executors have the cells of a group of register arrays; nil:
+	// only the Switch has them. The cells may be read and written only between Lock and Unlock.
 	Registers(group int) []uint64
 	Lock()
 	Unlock()
