@@ -17,7 +17,8 @@ import (
 // (graph.Ctx.Shared).
 type Fence interface {
 	// Shut drops, from this moment on, all that a client sends to a server's queue pair (0: to all of them).
-	// Frames that have passed before may be under way for settle. It returns false if the fence has no room.
+	// Frames that have passed before may be under way for settle. It returns false if it cannot, for example for
+	// lack of room.
 	Shut(client, server netip.Addr, qpn uint32) (settle time.Duration, ok bool)
 	// Lift ends what Shut began.
 	Lift(client, server netip.Addr, qpn uint32)
