@@ -91,8 +91,8 @@ func (s *sa) next(n int, lifetime uint64) uint64 {
 	return seq
 }
 
-// expect returns the 64-bit sequence number of a received packet before that is authenticated, or false if the
-// number was received before, or is too old.
+// expect returns the whole sequence number (64 bits with esn=) of a received packet before that is authenticated,
+// or false if the number was received before, or is too old.
 func (s *sa) expect(low uint32) (uint64, bool) {
 	s.own()
 	seq, ok := uint64(low), true
