@@ -1,12 +1,11 @@
-// Package aead protects IP packets with IPsec's Encapsulating Security Payload
-// under AES-GCM: the payload that crosses a link is secret, and a receiver that
-// shares the key knows that nobody changed, repeated or made it up.
+// Package aead protects IP packets with IPsec's Encapsulating Security Payload under AES-GCM: the payload that
+// crosses a link is secret, and a receiver that shares the key detects payloads that were changed, repeated or
+// forged.
 //
-// Port a is the plain side, port b the protected one. A packet from a to b
-// whose destination a security association (SA) covers leaves as ESP; ESP of an
-// SA of the app's own, from b to a, is verified, decrypted and leaves as it was.
-// Two apps, one at either end of a path, are transparent to all between which they
-// stand; the other end may as well be any other implementation of ESP.
+// Port a is the plain side, port b the protected one. A packet from a to b whose destination a security
+// association (SA) covers leaves as ESP. ESP from b to a, of one of the app's SAs, is verified and decrypted, and
+// leaves as the packet that it was. Two apps, one at either end of a path, are transparent to the hosts on both
+// sides. The other end may also be another implementation of ESP.
 //
 //	transport   [Eth][tags][IP      ][ESP 8][IV 8][payload         pad 2][ICV 16]
 //	tunnel      [Eth][tags][outer IP][ESP 8][IV 8][inner IP packet pad 2][ICV 16]
@@ -21,9 +20,9 @@
 //
 // # Keys
 //
-// SAs are static: SPIs and selectors are arguments, keys are in a file that
-// nobody but its owner may read. There is no key exchange; RFC 4106 wants one
-// because AES-GCM breaks when a nonce is used twice with a key. So:
+// SAs are static: SPIs and selectors are arguments, and keys are in a file that only its owner may read. There is
+// no key exchange. RFC 4106 requires one, because AES-GCM breaks when a nonce is used twice with a key; these
+// rules stand in for it:
 //
 //   - A sequence number never repeats in an SA's life: at lifetime= packets, at the
 //     latest before the number would wrap, the SA sends no more (reason expired).
@@ -50,22 +49,20 @@
 // has none. IPv4 without DF is dropped and no more: nothing is fragmented. With mss= TCP
 // SYNs that are protected or opened ask for no longer segments.
 //
-// From b: ESP of an unknown SA is somebody else's and passes. ESP of a known one
-// is dropped unless it is whole, its number is new (RFC 4303 3.4.3: a window of
-// 64 to 1024 numbers), its ICV is right, its padding counts from 1, and what was
-// inside has a source that its SA covers. A fragment of it is dropped:
-// reassembly is for others to do before. A packet in the clear whose source an SA
-// covers is dropped (reason unprotected), all others pass.
+// From b: ESP of an unknown SA belongs to somebody else and passes. ESP of a known SA is dropped unless it is
+// whole, its number is new (RFC 4303 3.4.3: a window of 64 to 1024 numbers), its ICV is right, its padding counts
+// from 1, and the source of the packet inside is covered by the SA. Fragments of ESP are dropped: they must be
+// reassembled before they come here. A packet in the clear is dropped if an SA covers its source (reason
+// unprotected); otherwise it passes.
 //
-// While no worker runs the app nothing crosses in its place (port.Filter.Closed).
+// While no worker runs the app, nothing crosses in its place (port.Filter.Closed).
 //
 // Left out: key exchange (IKEv2), UDP encapsulation (RFC 3948), multicast SAs,
 // fragmentation before and after the tunnel, traffic flow confidentiality padding
 // and dummy packets (both are understood when they are received), selectors other
 // than addresses, the translation of ICMP errors from the protected side.
 //
-// With several workers an SA is shared by all; they take turns at its number and
-// its window, not at its cipher.
+// All workers share an SA. They take turns at its number and its window, and encrypt at the same time.
 //
 // Sources: RFC 4303 (ESP), RFC 4106 (AES-GCM in ESP), RFC 4304 and RFC 4303
 // appendix A (64-bit sequence numbers), RFC 4301 (selectors, tunnel headers), RFC

@@ -9,19 +9,19 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// TTL of tunnels' outer headers.
+// tunnelTTL is the TTL of outer headers in tunnel mode.
 const tunnelTTL = 64
 
-// App is one worker's instance.
+// App is the instance of the function in one worker.
 type App struct {
 	store *store
 	cfg   *config
-	// Nonce and associated data: fields, so that a call through an interface does
-	// not make them escape.
+	// nonce and aad are arguments of the cipher. They are fields, so that a call through an interface does not
+	// allocate them.
 	nonce [saltLen + ivLen]byte
 	aad   [12]byte
 	d     datagram // that is opened: a local one would be cleared for each
-	// The last answers of cfg.out and cfg.in: packets come in runs.
+	// The last answers of cfg.out and cfg.in, because packets of one flow often come together.
 	dst  netip.Addr
 	sa   *sa // nil: none covers dst
 	last *inSA
@@ -29,7 +29,7 @@ type App struct {
 	teller mtu.Teller
 }
 
-// covering is the SA of the longest prefix that dst is in; nil: there is none.
+// covering returns the SA with the longest prefix that contains dst, or nil if none does.
 func (a *App) covering(dst netip.Addr) *sa {
 	if dst != a.dst {
 		a.dst = dst
@@ -38,7 +38,7 @@ func (a *App) covering(dst netip.Addr) *sa {
 	return a.sa
 }
 
-// taking is the SA that takes ESP of spi; nil: there is none.
+// taking returns the inbound SA with that SPI, or nil if there is none.
 func (a *App) taking(spi uint32) *inSA {
 	if a.last == nil || a.last.sa.spi != spi {
 		a.last = a.cfg.in[spi]
@@ -82,7 +82,7 @@ func (a *App) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	}
 }
 
-// lower has TCP ask for no longer segments than mss= says.
+// lower reduces the MSS option of a TCP SYN to what mss= says.
 func (a *App) lower(c *graph.Ctx, f *packet.Buf) {
 	if a.cfg.mss == (mtu.MSS{}) {
 		return
@@ -105,8 +105,8 @@ func (a *App) seal(s *sa, b []byte, from int, seq uint64) {
 	s.gcm.Seal(text[:0], nonce, text, aad)
 }
 
-// params are the nonce and the associated data of a packet (RFC 4106 3, 4, 5)
-// whose ESP header is at h.
+// params returns the nonce and the associated data (RFC 4106 3, 4, 5) of a packet whose ESP header is at h. Both
+// are valid until the next call.
 func (a *App) params(s *sa, h []byte, seq uint64) (nonce, aad []byte) {
 	copy(a.nonce[:], s.salt[:])
 	copy(a.nonce[saltLen:], h[espLen:espLen+ivLen])
@@ -118,11 +118,11 @@ func (a *App) params(s *sa, h []byte, seq uint64) (nonce, aad []byte) {
 	return a.nonce[:], a.aad[:]
 }
 
-// pad is the number of padding bytes behind n bytes: pad length and next header
-// end on a multiple of 4 (RFC 4303 2.4).
+// pad returns the number of padding bytes behind n bytes, so that pad length and next header end on a multiple of
+// 4 (RFC 4303 2.4).
 func pad(n int) int { return -(n + trailerLen) & 3 }
 
-// protect makes ESP of what an SA covers.
+// protect changes a packet that an SA covers into ESP. It returns the reason of what became of the frame.
 func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	var d datagram
 	b := f.Bytes()
@@ -195,7 +195,8 @@ func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	return reasonProtected
 }
 
-// encapsulate writes the outer header at l3 (RFC 4301 5.1.2, RFC 6040 4.1).
+// encapsulate writes a tunnel's outer header at offset l3, and the EtherType before it (RFC 4301 5.1.2, RFC 6040
+// 4.1).
 func (cfg *config) encapsulate(b []byte, l3 int, tos uint8, df bool, seq uint64) {
 	if cfg.local.Is6() {
 		be.PutUint16(b[l3-2:], hdr.EtherIPv6)
@@ -208,7 +209,7 @@ func (cfg *config) encapsulate(b []byte, l3 int, tos uint8, df bool, seq uint64)
 		TTL: tunnelTTL, Protocol: protoESP, Src: cfg.local, Dst: cfg.remote})
 }
 
-// open verifies and decrypts ESP of the app's own SAs.
+// open verifies and decrypts ESP of the app's own SAs. It returns the reason of what became of the frame.
 func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	d := &a.d
 	b := f.Bytes()
@@ -286,12 +287,13 @@ func (a *App) open(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	return reasonOpened
 }
 
-// ours reports whether the packet is addressed as the tunnel's are.
+// ours reports whether the packet has the outer addresses of packets that come by the tunnel.
 func (a *App) ours(b []byte, d *datagram) bool {
 	return a.cfg.tunnel && d.dst(b) == a.cfg.local && d.src(b) == a.cfg.remote
 }
 
-// decapsulate makes the frame that of the inner packet.
+// decapsulate makes f a frame of the inner packet, whose bytes are inner, if the packet is valid and covered by
+// s.
 func (a *App) decapsulate(f *packet.Buf, s *inSA, outer *datagram, inner []byte, next uint8) graph.Reason {
 	b := f.Bytes()
 	var d datagram

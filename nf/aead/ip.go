@@ -18,10 +18,10 @@ const (
 	trailerLen = 2 // pad length and next header
 )
 
-// extensions is the most IPv6 extension headers that are stepped over.
+// extensions is the largest number of IPv6 extension headers that parse6 skips.
 const extensions = 8
 
-// sort of a frame.
+// sort is what parse found a frame to be.
 type sort uint8
 
 const (
@@ -137,7 +137,7 @@ func (d *datagram) dst(b []byte) netip.Addr {
 	return hdr.IPv4(b[d.l3:]).Dst()
 }
 
-// tos is the byte of DSCP and ECN.
+// tos returns the byte that has DSCP and ECN.
 func (d *datagram) tos(b []byte) uint8 {
 	if d.v6 {
 		return hdr.IPv6(b[d.l3:]).TrafficClass()
@@ -156,8 +156,8 @@ func (d *datagram) setTOS(b []byte, v uint8) {
 	p.SetChecksum(hdr.PatchChecksum(p.Checksum(), old, be.Uint16(p)))
 }
 
-// reshape sets what the packet says of its length and of what follows its
-// headers.
+// reshape writes the packet's length and the protocol behind its headers into its headers, and adapts the
+// checksum.
 func (d *datagram) reshape(b []byte, proto uint8) {
 	if d.v6 {
 		b[d.nextAt] = proto
@@ -178,8 +178,8 @@ func (d *datagram) neighbour(b []byte) bool {
 	return d.v6 && d.proto == hdr.ProtoICMPv6 && hdr.IPv6(b[d.l3:]).HopLimit() == 255 && d.body < d.end && b[d.body] >= 133 && b[d.body] <= 137
 }
 
-// ecnOut is the ECN field of an inner packet after decapsulation, by the inner
-// and outer field (RFC 6040 4.2); false: drop.
+// ecnOut returns the ECN field of a packet after decapsulation, from its inner and outer fields (RFC 6040 4.2).
+// It returns false if the packet must be dropped.
 func ecnOut(inner, outer uint8) (uint8, bool) {
 	const ect1, ect0, ce = 1, 2, 3
 	inner, outer = inner&3, outer&3

@@ -93,7 +93,7 @@ const (
 	traceOpened
 )
 
-// describe words a trace record: graph.Kind.Describe.
+// describe implements graph.Kind.Describe: it returns the text of a trace record.
 func describe(_ graph.App, kind uint16, x [4]uint64) string {
 	what := "protected"
 	if kind == traceOpened {
@@ -102,7 +102,7 @@ func describe(_ graph.App, kind uint16, x [4]uint64) string {
 	return fmt.Sprintf("%s %d bytes by 0x%x, number %d", what, x[2], x[0], x[1])
 }
 
-// Kind declares aead.
+// Kind returns the declaration of the network function "aead".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "aead",
@@ -153,7 +153,7 @@ Port a is the plain side, port b the protected one.`,
 	}
 }
 
-// inSA is an SA of in= with its selector.
+// inSA is an inbound SA (in=) with its selector.
 type inSA struct {
 	sa   *sa
 	from netip.Prefix // invalid: any
@@ -161,13 +161,13 @@ type inSA struct {
 
 func (s *inSA) covers(src netip.Addr) bool { return !s.from.IsValid() || s.from.Contains(src) }
 
-// selected is an SA as an argument names it.
+// selected is the SPI and the selector of an SA, as an argument gives them.
 type selected struct {
 	spi uint32
 	at  netip.Prefix
 }
 
-// config is what the arguments say.
+// config is the compiled form of the arguments.
 type config struct {
 	settings
 	sends, takes []selected
@@ -198,7 +198,7 @@ type settings struct {
 
 var arguments = arg.Declare("", settings{randomIV: true, keep: true, window: 128, mtu: 1500})
 
-// outerLen is the length of the tunnel's outer header.
+// outerLen returns the length of a tunnel's outer header.
 func (cfg *config) outerLen() int {
 	if cfg.local.Is6() {
 		return hdr.IPv6Len
@@ -206,8 +206,8 @@ func (cfg *config) outerLen() int {
 	return hdr.IPv4Len
 }
 
-// inner is the length of the longest IP packet that is not longer than mtu once protected. Headers that stay in
-// front of ESP are multiples of 4 bytes long, so that it does not depend on them.
+// inner returns the length of the longest IP packet that is not longer than mtu after it was protected. It does
+// not depend on headers in front of ESP, because their lengths are multiples of 4 bytes.
 func (cfg *config) inner() int {
 	n := cfg.mtu - espLen - ivLen - icvLen
 	if cfg.tunnel {
@@ -216,7 +216,7 @@ func (cfg *config) inner() int {
 	return n&^3 - trailerLen
 }
 
-// Most packets an SA may send: all numbers of 32 bits; with 64 as many as keep
+// The largest numbers of packets that an SA may send: with 32 bits all numbers, with 64 bits as many as keep the
 // IVs of two runs apart.
 const (
 	maxPackets    = 1<<32 - 1
@@ -349,11 +349,10 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	return &App{store: st, cfg: cfg}, nil
 }
 
-// Takes reports whether the arguments can be taken without losing state: all can,
-// or are refused.
+// Takes implements graph.Reconfigurer: all valid arguments can be taken without losing state.
 func (a *App) Takes(graph.Args) bool { return true }
 
-// Reconfigure takes new arguments; SAs that stay go on where they are.
+// Reconfigure implements graph.Reconfigurer. SAs that stay continue with their numbers and windows.
 func (a *App) Reconfigure(args graph.Args) error {
 	cfg, err := parseArgs(args)
 	if err == nil {
@@ -367,7 +366,7 @@ func (a *App) Reconfigure(args graph.Args) error {
 	return nil
 }
 
-// Wants: everything, and nothing crosses untouched.
+// Wants implements graph.Wanter: the app wants all frames, and none may cross without it.
 func (a *App) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
 
 // State is what Report shows of an SA.
@@ -382,7 +381,7 @@ type State struct {
 	Forged    uint64 `json:"forged,omitempty"`
 }
 
-// Report shows the SAs.
+// Report implements graph.Reporter: it shows the state of each SA.
 func (a *App) Report() any {
 	all := []State{}
 	add := func(s *sa, at netip.Prefix) {

@@ -21,12 +21,12 @@ import (
 
 var be = binary.BigEndian
 
-// MaxSAs is the most SAs of an app, both directions together.
+// MaxSAs is the largest number of SAs of an app, of both directions together.
 const MaxSAs = 1024
 
 const saltLen = 4
 
-// direction of an SA.
+// direction is the direction of an SA.
 type direction uint8
 
 const (
@@ -41,7 +41,7 @@ func (d direction) String() string {
 	return "in"
 }
 
-// sa is one security association, of one direction.
+// sa is a security association (of one direction).
 type sa struct {
 	spi  uint32
 	dir  direction
@@ -74,8 +74,7 @@ func (s *sa) release() {
 	}
 }
 
-// next is the number for one packet of n bytes more, or 0 when the SA has had its
-// packets.
+// next returns the sequence number of another packet, of n bytes, or 0 if the SA has sent lifetime packets.
 func (s *sa) next(n int, lifetime uint64) uint64 {
 	s.own()
 	seq := uint64(0)
@@ -92,8 +91,8 @@ func (s *sa) next(n int, lifetime uint64) uint64 {
 	return seq
 }
 
-// expect is the whole number of a received packet, before it is authenticated;
-// false when it was received already, or is too old.
+// expect returns the whole sequence number (64 bits with esn=) of a received packet before that is authenticated,
+// or false if the number was received before, or is too old.
 func (s *sa) expect(low uint32) (uint64, bool) {
 	s.own()
 	seq, ok := uint64(low), true
@@ -108,7 +107,8 @@ func (s *sa) expect(low uint32) (uint64, bool) {
 	return seq, ok
 }
 
-// accept notes that seq was authenticated; false when another worker had it.
+// accept notes that seq, of a packet of n bytes, was authenticated. It returns false if another worker has
+// accepted seq meanwhile.
 func (s *sa) accept(seq uint64, n int) bool {
 	s.own()
 	ok := !s.shared || s.win.fresh(seq)
@@ -132,8 +132,7 @@ func (s *sa) refuse() {
 	s.release()
 }
 
-// keymat is an AES key and its salt (RFC 4106 8.1), as a string so that keys
-// compare.
+// keymat is an AES key and its salt (RFC 4106 8.1). It is a string, so that keys can be compared.
 type keymat string
 
 // readKeys reads a file of lines "SPI KEYMAT"; # begins a comment.
@@ -203,7 +202,7 @@ func parseSPI(s string) (uint32, error) {
 	return uint32(v), nil
 }
 
-// identity of an SA: of its direction, SPI and key.
+// identity is a hash of an SA's direction, SPI and key.
 type identity [16]byte
 
 func (d direction) identity(spi uint32, k keymat) identity {
@@ -213,14 +212,14 @@ func (d direction) identity(spi uint32, k keymat) identity {
 	return identity(h.Sum(nil)[:16])
 }
 
-// Memory beyond the process: rows of an identity and a number.
+// The memory that outlives the process (graph.Env.Memory) has rows of an identity and a sequence number.
 const (
 	rowLen    = 24
 	memoryLen = MaxSAs * rowLen
 )
 
-// store has the SAs of an app, shared by its workers. An SA that is not named any
-// more stays: when it is named again it goes on where it was.
+// store has the SAs of an app, which its workers share. An SA that no argument names stays, and continues with
+// its number when an argument names it again.
 type store struct {
 	shared bool
 	mu     sync.Mutex
@@ -239,8 +238,7 @@ func openStore(env graph.Env, keep bool) *store {
 	return st
 }
 
-// row is the memory of an SA: its own of before, or a free one; nil: there is
-// none.
+// row returns the row of an SA, or a free row if the SA has none, or nil if no row is free.
 func (st *store) row(id identity) []byte {
 	var free []byte
 	for at := 0; at+rowLen <= len(st.mem); at += rowLen {
@@ -257,8 +255,7 @@ func (st *store) row(id identity) []byte {
 	return free
 }
 
-// get is the SA of that direction, SPI and key: the one that is there, or a new
-// one.
+// get returns the SA of that direction, SPI and key, which it makes if it is not there yet.
 func (st *store) get(d direction, spi uint32, k keymat, cfg *config) (*sa, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()

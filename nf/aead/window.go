@@ -1,14 +1,13 @@
 package aead
 
-// Limits of the anti-replay window, in sequence numbers.
+// MinWindow and MaxWindow are the limits of the anti-replay window's size, in sequence numbers.
 const (
 	MinWindow = 64
 	MaxWindow = 1024
 )
 
-// windowWords are those of the ring that windows' bits lie in: a power of two, and
-// at least a word more than the largest window, so that moving one clears whole
-// words (RFC 6479).
+// windowWords is the number of words in the ring of a window's bits. It is a power of two, and at least one word
+// more than the largest window needs, so that moving the window clears whole words (RFC 6479).
 const windowWords = 2 * MaxWindow / 64
 
 // window remembers which of the newest size sequence numbers were received (RFC
@@ -19,8 +18,8 @@ type window struct {
 	bits [windowWords]uint64
 }
 
-// resume makes the window that of an SA which received numbers up to top in a
-// former life: all of them count as received.
+// resume sets the window of an SA that has received numbers up to top in an earlier process: all of them count as
+// received.
 func (w *window) resume(top uint64) {
 	w.top = top
 	for i := range w.bits {
@@ -48,7 +47,7 @@ func (w *window) fresh(seq uint64) bool {
 	return *p&bit == 0
 }
 
-// take notes that seq, which is fresh, was received.
+// take notes that seq was received. seq must be fresh.
 func (w *window) take(seq uint64) {
 	if seq > w.top {
 		from, to := w.top/64, seq/64
@@ -64,8 +63,8 @@ func (w *window) take(seq uint64) {
 	*p |= bit
 }
 
-// extend is the 64-bit number that low are the lower half of: the one nearest to
-// the window (RFC 4303 A2.2); false when there is none.
+// extend returns the 64-bit number with the lower half low that is nearest to the window (RFC 4303 A2.2), or
+// false if there is none.
 func (w *window) extend(low uint32) (uint64, bool) {
 	tl, th := uint32(w.top), w.top>>32
 	bottom := tl - uint32(w.size) + 1 // modulo 2^32

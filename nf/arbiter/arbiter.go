@@ -73,7 +73,7 @@ var counters = [numCounters]counter.Def{
 	ctrBlind:    {Name: "no-fence", Help: "requests that were put off, as no app of kind fence has the name that fence= says"},
 }
 
-// prefixes are those of from=.
+// prefixes is the value of from=.
 type prefixes []netip.Prefix
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -118,7 +118,7 @@ func parse(args graph.Args) (settings, error) {
 	return s, r.Err()
 }
 
-// Kind declares arbiter.
+// Kind returns the declaration of the network function "arbiter".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "arbiter",
@@ -189,13 +189,13 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	return a, err
 }
 
-// app is one instance.
+// app is the instance of one worker.
 type app struct {
 	*state
 	m message.Message
 }
 
-// peer is where a client's requests come from, and how it is answered.
+// peer is the address that a client's requests come from, and all that an answer to it needs.
 type peer struct {
 	ip         [4]byte
 	port       uint16
@@ -340,7 +340,7 @@ func (a *app) ask(c *graph.Ctx, in int, x *packet.Buf, l *hdr.Layers) (graph.Rea
 	return reasonAnswer, a.write(x, &f)
 }
 
-// write makes x, which is long enough or can be, the datagram that says a.m to a client.
+// write makes x a datagram to a client with message a.m. It returns false if x has no room.
 func (a *app) write(x *packet.Buf, to *peer) bool {
 	l3 := hdr.EthernetLen + hdr.VLANLen*int(to.tags)
 	n := l3 + hdr.IPv4Len + hdr.UDPLen + message.Len
@@ -378,7 +378,7 @@ func (a *app) write(x *packet.Buf, to *peer) bool {
 	return true
 }
 
-// push sends an answer that nobody asked for just now. A client that does not get it asks again.
+// push sends an answer without a new request. A client that does not get it asks again.
 func (a *app) push(c *graph.Ctx, t *pushed) {
 	k := &a.clients[t.client]
 	sl := &k.slots[t.slot]
@@ -396,7 +396,8 @@ func (a *app) push(c *graph.Ctx, t *pushed) {
 	c.Emit(int(k.from.side), x)
 }
 
-// answerARP makes a request for addr= the reply (RFC 826), if the address is the arbiter's own.
+// answerARP changes an ARP request for addr= into the reply (RFC 826), if the address is the arbiter's own
+// (mac=).
 func (a *app) answerARP(b []byte, l *hdr.Layers) bool {
 	if a.mac == [6]byte{} {
 		return false

@@ -105,7 +105,7 @@ func (s *state) inherit(now clock.Time, i int32, m *message.Message) message.Res
 	return message.OK
 }
 
-// shutOut are the places from which a client is shut out, of those that it was to be shut out from.
+// shutOut returns the targets of a client from which it is shut out, and forgets its other targets.
 func (s *state) shutOut(c *client) []target {
 	n := 0
 	for _, t := range c.targets[:c.nTargets] {
@@ -118,7 +118,7 @@ func (s *state) shutOut(c *client) []target {
 	return c.targets[:n]
 }
 
-// renew lengthens a client's lease.
+// renew prolongs a client's lease.
 func (s *state) renew(now clock.Time, i int32, m *message.Message, from *peer) message.Result {
 	if m.Lease == 0 {
 		return message.Refused
@@ -140,7 +140,7 @@ func (s *state) plan(i int32) {
 	s.due.set(i, at)
 }
 
-// die begins the end of a client's incarnation.
+// die begins to end a client's incarnation.
 func (s *state) die(now clock.Time, i int32) {
 	s.leaveAll(i)
 	s.known[i].closed = false

@@ -1,32 +1,40 @@
-// Package arbiter keeps locks for clients of a rack, on the way to their memory servers: it answers who asks.
+// Package arbiter keeps locks for clients of a rack, on the way to their memory servers, and answers the clients'
+// requests.
 //
 //	clients ─► a [ arbiter ─► fence ] b ─► memory servers
 //	        ◄─ answers
 //
-// A client asks for up to 32 words at a time, shared or exclusive: it gets all or none (package message has the datagrams, and package
-// client a client). Where somebody bars it, it may stand in line for a while, and holds nothing meanwhile. A request is granted when it is the first
-// in the lines of all of its words, so that the one that has waited longest waits for holders alone: nobody starves, and no circle comes about. A
-// word in whose line somebody stands is given to nobody past them, also when it is free.
+// A client asks for up to 32 words at a time, shared or exclusive, and gets all of them or none (package message
+// has the datagrams, package client a client). If another client's lock is in the way, the request may wait in
+// line for a while, and holds nothing meanwhile. A request is granted when it is the first in the lines of all
+// its words. So the request that has waited longest waits for holders only: no request starves, and there is no
+// deadlock. While a request is in line for a word, the word is given to no later request, even when it is free.
 //
 // # What is promised
 //
-//   - What is one client's alone nobody else is granted before it has given it back, or its lease has ended and settle= after that is over. Clients count
-//     their lease from when they sent what renewed it, the arbiter from when it came: a client stops first.
-//   - A grant's token is above all tokens before. Who keeps the memory may refuse lower ones.
-//   - With fence=, locks of a client whose lease ended are free only when it is shut out from the servers of these words, and what it had sent before has
-//     settled: none of its WRITEs lands later. Whom somebody else shuts out there loses its locks in the same way. A later incarnation of the client says that
-//     the one before is gone; it is let in again after settle=. Where the fence has no room the locks stay, and that is counted (unfenced).
-//   - A request that is repeated is done once, and gets the same answer, also from the next process.
-//   - Who has not been offered a session, which goes to the address and port that it is for, changes nothing and takes no memory.
+//   - A word that a client holds exclusively is granted to nobody else before the client has given it back, or
+//     before its lease has ended and settle= has passed after that. A client counts its lease from when it sent
+//     the renewal, the arbiter from when that came: the client stops first.
+//   - The token of a grant is higher than all tokens before. Memory servers may refuse lower ones.
+//   - With fence=, the locks of a client whose lease has ended become free only when the client is shut out from
+//     the servers of these words, and when what it had sent before has settled: none of its WRITEs lands later.
+//     A client that somebody else shuts out there loses its locks in the same way. A later incarnation of the
+//     client says that the one before is gone; it is let in again after settle=. If the fence has no room, the
+//     locks stay, which is counted (unfenced).
+//   - A repeated request is executed once, and gets the same answer each time, even from the next process.
+//   - A sender that has not received a session, which is sent to the address and port that it is for, changes
+//     nothing and takes no memory.
 //
 // # When the process ends
 //
-// Clients and what they hold lie in memory that outlives it; leases begin anew, as nobody could renew them. Lines are lost: clients ask again
-// while they wait. Where that memory is lost, too, nothing is granted for max-lease= and settle=, and tokens go on from the time, which is above
-// what a million grants a second can have come to.
+// Clients and what they hold are in memory that outlives the process. Leases begin anew, because nobody could
+// renew them. Lines are lost; clients ask again while they wait. If that memory is lost, too, nothing is granted
+// for max-lease= and settle=, and tokens continue from the time, which is higher than what a million grants a
+// second can have reached.
 //
-// Work is bounded: of a frame by 32 words, of a breath by some more that lines may move on. All workers share one state, a batch at a time (nf/turn).
+// Work is bounded: for a frame by 32 words, for a breath by some more requests in lines. All workers share one
+// state, and take turns at it for a batch (nf/turn).
 //
-// The idea of leases that end before locks are free is Gray and Cheriton's ("Leases", SOSP 1989); RCuckoo and Hotpot have such locks and repair what
-// a dead client left, and leave its late writes open (see tor/fence).
+// The idea of leases that end before locks become free is Gray and Cheriton's ("Leases", SOSP 1989). RCuckoo and
+// Hotpot have such locks and repair what a dead client left; they do not stop its late writes (see tor/fence).
 package arbiter

@@ -2,7 +2,7 @@ package arbiter
 
 import "github.com/quillon/quillon/nf/clock"
 
-// due is a heap of things to do, by their times.
+// due is a heap of ids, ordered by the times when they are due.
 type due struct {
 	heap []int32 // ids, the first one is due first
 	at   []int32 // place in heap by id; -1: none
@@ -17,7 +17,7 @@ func newDue(n int) due {
 	return d
 }
 
-// next is what is due first; Never: nothing is.
+// next returns the id that is due first, and its time, which is clock.Never if there is none.
 func (d *due) next() (id int32, at clock.Time) {
 	if len(d.heap) == 0 {
 		return -1, clock.Never
@@ -25,7 +25,7 @@ func (d *due) next() (id int32, at clock.Time) {
 	return d.heap[0], d.when[d.heap[0]]
 }
 
-// set has id due at a time, and no more at another one.
+// set makes id due at a time, in the place of an earlier one.
 func (d *due) set(id int32, at clock.Time) {
 	d.when[id] = at
 	if d.at[id] < 0 {

@@ -10,14 +10,15 @@ import (
 	"github.com/quillon/quillon/nf/flow"
 )
 
-// lines are the words that somebody holds or stands in line for.
+// lines has the words that clients hold, or that requests are in line for.
 type lines struct {
 	seed  uint64
 	words flow.Table[wordKey, word]
 	dirty []int32 // places of words whose line may move on
 }
 
-// place is where a word is in the table; negative: there is no room for it.
+// place returns the place of a word in the table, where it adds the word if necessary, or a negative number if
+// there is no room.
 func (s *lines) place(k *wordKey) int32 {
 	hash := k.hash(s.seed)
 	at := s.words.Find(k, hash)
@@ -31,14 +32,14 @@ func (s *lines) place(k *wordKey) int32 {
 
 func (s *lines) word(at int32) *word { return &s.words.At(int(at)).Val }
 
-// unused frees a word's place when nobody has to do with it.
+// unused frees the place of a word that has no holder, no line, and is not in dirty.
 func (s *lines) unused(at int32) {
 	if w := s.word(at); w.holders == 0 && w.head < 0 && !w.dirty {
 		s.words.Del(int(at))
 	}
 }
 
-// touch has somebody look at the line of a word.
+// touch has run look at the line of a word.
 func (s *lines) touch(at int32) {
 	w := s.word(at)
 	if w.head >= 0 && !w.dirty {
@@ -48,7 +49,8 @@ func (s *lines) touch(at int32) {
 	s.unused(at)
 }
 
-// try says whether client i can have words now; else what bars it, and its number.
+// try reports whether client i can have words at once. If the result is Held, w is the first word that it cannot
+// have, and bar is its index.
 func (s *state) try(i int32, words []message.Word) (w *word, bar int, r message.Result) {
 	if r := s.room(i, words); r != message.OK {
 		return nil, 0, r
@@ -66,7 +68,8 @@ func (s *state) try(i int32, words []message.Word) (w *word, bar int, r message.
 	return nil, 0, message.OK
 }
 
-// aim says whether client i may change words where they are. What it is to be shut out from, should it die, is noted by grant.
+// aim reports whether client i may change words at their servers. (grant notes the targets to shut the client out
+// from.)
 func (s *state) aim(i int32, words []message.Word) message.Result {
 	if s.fenceName == "" {
 		return message.OK
@@ -111,7 +114,7 @@ func targetOf(w *message.Word) target {
 	return target{[4]byte{byte(w.Space >> 24), byte(w.Space >> 16), byte(w.Space >> 8), byte(w.Space)}, w.QPN}
 }
 
-// grant gives client i words that nobody bars it from.
+// grant gives client i words that no holder keeps from it. If the table has no room for them, the answer is Full.
 func (s *state) grant(i int32, sl *slot, request uint32, words []message.Word) {
 	c := &s.clients[i]
 	var places [message.Most]int32
@@ -164,7 +167,7 @@ func (s *state) grant(i int32, sl *slot, request uint32, words []message.Word) {
 	s.plan(i)
 }
 
-// link puts a hold among those of its word, and of its client.
+// link adds a hold to those of its word, and counts it for its client.
 func (s *state) link(id, at int32) {
 	h, p, w := &s.holds[id], &s.beside[id], s.word(at)
 	*p = placed{word: at, next: -1, before: -1, after: w.first, older: -1, newer: -1}
@@ -177,7 +180,7 @@ func (s *state) link(id, at int32) {
 	s.known[h.client].holds++
 }
 
-// linkGrant puts a grant among those of its client.
+// linkGrant adds a grant to those of its client.
 func (s *state) linkGrant(head int32) {
 	k := &s.known[s.holds[head].client]
 	p := &s.beside[head]
@@ -187,7 +190,7 @@ func (s *state) linkGrant(head int32) {
 	k.grants = head
 }
 
-// undo gives back a grant, and says of how many words it was.
+// undo gives back a grant, and returns the number of its words.
 func (s *state) undo(head int32) (n int) {
 	p := &s.beside[head]
 	k := &s.known[s.holds[head].client]
@@ -258,7 +261,7 @@ func (s *state) release(i int32, m *message.Message) (uint64, message.Result) {
 	return token, message.OK
 }
 
-// wait puts a request in the lines of its words.
+// wait puts request m, of slot at of client i, in the lines of its words.
 func (s *state) wait(now clock.Time, i, at int32, m *message.Message) {
 	id := s.freeWaiters[len(s.freeWaiters)-1]
 	x := &s.waiters[id]
@@ -317,7 +320,7 @@ func (s *state) leave(i, at int32) {
 	s.due.remove(int32(len(s.clients)) + id)
 }
 
-// leaveAll takes all that a client waits for out of line.
+// leaveAll takes all waiting requests of a client out of their lines.
 func (s *state) leaveAll(i int32) {
 	for at := range s.clients[i].slots {
 		if s.clients[i].slots[at].result == message.Waiting {
@@ -326,7 +329,8 @@ func (s *state) leaveAll(i int32) {
 	}
 }
 
-// run looks at lines that may move on, at so many of them that a breath stays short.
+// run grants requests in lines that may move on. It looks at a limited number of lines, so that a breath stays
+// short.
 func (s *state) run(now clock.Time) {
 	if s.blind() {
 		return
@@ -365,7 +369,7 @@ func (s *state) run(now clock.Time) {
 	s.dirty = append(s.dirty[:0], s.dirty[n:]...)
 }
 
-// room says whether client i may hold so many words more, and change them where they are.
+// room reports whether client i may hold these words in addition, and change them at their servers.
 func (s *state) room(i int32, words []message.Word) message.Result {
 	if len(s.freeHolds) < len(words) || s.known[i].holds+len(words) > s.each {
 		return message.Full
@@ -373,7 +377,7 @@ func (s *state) room(i int32, words []message.Word) message.Result {
 	return s.aim(i, words)
 }
 
-// turnOf reports whether a waiter is the first one in all of its lines, and nobody bars it.
+// turnOf reports whether a waiter is the first one in all of its lines, and no holder keeps it from its words.
 func (s *state) turnOf(id int32) bool {
 	x := &s.waiters[id]
 	for n := range x.n {

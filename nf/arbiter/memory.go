@@ -7,20 +7,23 @@ import (
 	"github.com/quillon/quillon/nf/arbiter/message"
 )
 
-// What outlives the process is in memory as it is used: a header, clients, and what they hold. All else is made of it. A number is
-// stored last that says that what it is about is whole, so that a process may be killed between any two stores.
+// The state that outlives the process is used where it lies in memory: a header, the clients, and what they hold.
+// All other state is built from it. Each record has a number that is stored last and says that the record is
+// complete, so that the process may be killed between any two stores.
 
-// header is at the beginning of the memory.
+// header is the beginning of the memory.
 type header struct {
 	magic   uint64
 	clients uint64 // how many there is room for
 	holds   uint64
 	token   uint64 // the last one given out
-	// pending is the grant that is being made (token<<1 | 1) or given back (token<<1); 0: none is.
+	// pending is the token of the grant that is being made (token<<1 | 1) or given back (token<<1); 0 if there is
+	// none.
 	pending uint64
-	// noting is the request that is being done: its client's place, from 1 on, and its number; 0: none is.
+	// noting is the request that is being executed: its client's index plus 1 (upper 32 bits), and its number; 0:
+	// none.
 	noting uint64
-	// young is 1 while leases of a process may last whose state is lost.
+	// young is 1 while leases may last that were given by a process whose state is lost.
 	young  uint64
 	secret [16]byte
 }
@@ -35,10 +38,10 @@ const (
 	shut  // it is shut out, and holds nothing
 )
 
-// maxTargets is how many different servers' queue pairs a client changes locked words by, at a time.
+// maxTargets is the number of different servers' queue pairs by which a client may change locked words at a time.
 const maxTargets = 16
 
-// client is a client that is known.
+// client is the record of a client.
 type client struct {
 	state       uint32
 	number      uint32
@@ -52,13 +55,13 @@ type client struct {
 	slots       [message.Slots]slot
 }
 
-// target is where a client changes words that it holds.
+// target is a server's queue pair by which a client changes words that it holds.
 type target struct {
 	server [4]byte
 	qpn    uint32
 }
 
-// slot is the last of the requests whose numbers are alike modulo message.Slots, and its answer.
+// slot is the last request among those with equal numbers modulo message.Slots, and its answer.
 type slot struct {
 	request uint32
 	op      message.Op
@@ -70,7 +73,7 @@ type slot struct {
 	token   uint64
 }
 
-// hold is a word that a client holds.
+// hold is the record of a word that a client holds.
 type hold struct {
 	token     uint64 // stored last; 0: the place is free
 	addr      uint64
@@ -84,7 +87,7 @@ func memLen(clients, holds int) int {
 	return int(unsafe.Sizeof(header{})) + clients*int(unsafe.Sizeof(client{})) + holds*int(unsafe.Sizeof(hold{}))
 }
 
-// lay lays the header and the tables over memory of memLen bytes, which begins at a word's boundary.
+// lay places the header and the tables in memory m, which has memLen bytes and begins at a word's boundary.
 func lay(m []byte, clients, holds int) (h *header, c []client, l []hold) {
 	p := unsafe.Pointer(unsafe.SliceData(m))
 	h = (*header)(p)
@@ -94,7 +97,7 @@ func lay(m []byte, clients, holds int) (h *header, c []client, l []hold) {
 	return h, c, unsafe.Slice((*hold)(p), holds)
 }
 
-// pend says which grant is being made, or given back; done: none is.
+// pend notes the grant that is being made or given back, and done notes that none is.
 func (h *header) pend(token uint64, making bool) {
 	v := token << 1
 	if making {
@@ -105,7 +108,7 @@ func (h *header) pend(token uint64, making bool) {
 
 func (h *header) done() { atomic.StoreUint64(&h.pending, 0) }
 
-// note says which request is being done, of client i; 0: none is any more.
+// note notes the request of client i that is being executed; request 0 means none.
 func (h *header) note(i int32, request uint32) {
 	v := uint64(0)
 	if request != 0 {
@@ -114,8 +117,8 @@ func (h *header) note(i int32, request uint32) {
 	atomic.StoreUint64(&h.noting, v)
 }
 
-// mend undoes the request that was being done when the process ended: nobody has its answer, and it is done anew when it comes again. A grant that was
-// being given back is given back whole.
+// mend undoes the request that was being executed when the process ended. Nobody has its answer, and it is
+// executed anew when it comes again. A grant that was being given back is given back completely.
 func (s *state) mend() {
 	drop := func(token uint64) {
 		for i := range s.holds {
@@ -143,7 +146,8 @@ func (s *state) mend() {
 	}
 }
 
-// restore makes lists and tables of what is in memory; false: there is no room for it, with another seed of hashes.
+// restore builds the lists and tables from the memory. It returns false if a table has no room, because hashes
+// have another seed than before.
 func (s *state) restore() bool {
 	for i := range s.clients {
 		if s.clients[i].state == free {

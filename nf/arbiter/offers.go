@@ -10,13 +10,13 @@ import (
 	"github.com/quillon/quillon/nf/flow"
 )
 
-// offers are sessions that strangers are offered: nothing is remembered of them.
+// offers computes the sessions that senders of a Hello are offered. Nothing is stored for them.
 type offers struct {
 	block         cipher.Block
 	plain, sealed [2 * aes.BlockSize]byte
 }
 
-// cookie is the session that a client is offered in an epoch: nobody else can tell it.
+// cookie returns the session that a client is offered in an epoch. Nobody without the secret can compute it.
 func (o *offers) cookie(from *peer, m *message.Message, epoch uint64) uint64 {
 	be := binary.BigEndian
 	clear(o.plain[:])
@@ -44,7 +44,7 @@ type census struct {
 	hosts flow.Table[[4]byte, int32]
 }
 
-// settles counts another client of an address; false: it has enough of them.
+// settles counts another client of an address, or returns false if the address has as many as it may have.
 func (s *census) settles(ip [4]byte) bool {
 	k := clientKey{ip: ip}
 	hash := k.hash(s.seed)
@@ -59,7 +59,7 @@ func (s *census) settles(ip [4]byte) bool {
 	return true
 }
 
-// goes counts one less.
+// goes counts one client less of an address.
 func (s *census) goes(ip [4]byte) {
 	k := clientKey{ip: ip}
 	if at := s.hosts.Find(&ip, k.hash(s.seed)); at >= 0 {

@@ -13,14 +13,16 @@ import (
 	"github.com/quillon/quillon/nf/turn"
 )
 
-// Fence shuts out clients from memory servers: tor/fence is one, which its instances share (graph.Ctx.Shared).
+// Fence shuts clients out from memory servers. tor/fence implements it; its instances share it
+// (graph.Ctx.Shared).
 type Fence interface {
-	// Shut has all that a client asks of a server's queue pair (0: of all) dropped from now on. What has passed before may be under
-	// way for settle.
+	// Shut drops, from this moment on, all that a client sends to a server's queue pair (0: to all of them).
+	// Frames that have passed before may be under way for settle. It returns false if it cannot, for example for
+	// lack of room.
 	Shut(client, server netip.Addr, qpn uint32) (settle time.Duration, ok bool)
-	// Lift ends that.
+	// Lift ends what Shut began.
 	Lift(client, server netip.Addr, qpn uint32)
-	// Shuts reports whether a client is shut out, by whomever.
+	// Shuts reports whether a client is shut out, whoever has done that.
 	Shuts(client, server netip.Addr, qpn uint32) bool
 }
 
@@ -32,7 +34,7 @@ const (
 	fences = 10 * time.Millisecond  // between looks at the fence, at some clients each
 )
 
-// slice is how many holds are given back, or clients looked at, at a time.
+// slice is the number of holds that are given back, or of clients that are looked at, at a time.
 const slice = 64
 
 type clientKey struct {
@@ -53,7 +55,7 @@ func (k *wordKey) hash(seed uint64) uint64 {
 	return hdr.Fold(hdr.Fold(seed, k.addr), uint64(k.space))
 }
 
-// word is a word that somebody holds, or stands in line for.
+// word is a word that a client holds, or that a request is in line for.
 type word struct {
 	holders    int32
 	first      int32 // of its holds; -1: none
@@ -62,10 +64,10 @@ type word struct {
 	dirty      bool // it is in state.dirty
 }
 
-// bars reports whether who holds the word keeps another one from it.
+// bars reports whether the holders of the word keep another client from it.
 func (w *word) bars(exclusive bool) bool { return w.holders > 0 && (exclusive || w.exclusive) }
 
-// about is what is known of a client beside its record.
+// about is what is known of a client besides its record in memory.
 type about struct {
 	grants  int32 // the first one; -1: none
 	holds   int
@@ -76,7 +78,7 @@ type about struct {
 	closed  bool // dying: it is shut out, and what passed before settles
 }
 
-// placed is what is known of a hold beside its record.
+// placed is what is known of a hold besides its record in memory.
 type placed struct {
 	word          int32
 	next          int32 // of its grant; -1: none
@@ -84,7 +86,7 @@ type placed struct {
 	older, newer  int32 // of a grant's first one: grants of its client
 }
 
-// waiter is an acquire that stands in line.
+// waiter is an Acquire that is in line.
 type waiter struct {
 	client, slot int32 // client -1: the place is free
 	attempt      uint16
@@ -95,7 +97,7 @@ type waiter struct {
 	after        [message.Most]int32
 }
 
-// state is what the instances of all workers share: whose turn it is may use it.
+// state is what the instances of all workers share. Only a worker that has the turn may use it.
 type state struct {
 	turn turn.Shared
 	settings
@@ -126,7 +128,7 @@ type state struct {
 	offers
 }
 
-// pushed is an answer that nobody asked for just now.
+// pushed is an answer that is sent without a new request, because the outcome of a waiting one has come.
 type pushed struct {
 	client, slot int32
 	attempt      uint16
@@ -151,8 +153,8 @@ func newState(s settings, seed uint64, memory []byte, secret [16]byte) *state {
 	return x
 }
 
-// begin takes over what a process before this one left. Where that is lost, nothing is granted until all leases that it may have given
-// have ended. Leases that are known begin anew: nobody could renew them.
+// begin takes over the memory of an earlier process. If that is lost, nothing is granted until all leases have
+// ended that the process may have given. Known leases begin anew, because nobody could renew them.
 func (s *state) begin(now clock.Time) {
 	if s.begun {
 		return
@@ -171,7 +173,7 @@ func (s *state) begin(now clock.Time) {
 	if h.young != 0 {
 		s.quiet = now.Add(s.lease + s.settle)
 	}
-	// Tokens never go back, also when the last one is not known: nobody grants a million a second for ever.
+	// Tokens never decrease, even if the last one is not known: nobody grants a million a second for ever.
 	h.token = max(h.token, uint64(now)/uint64(time.Microsecond))
 	h.clients, h.holds = uint64(len(s.clients)), uint64(len(s.holds))
 	h.magic = memMagic
@@ -193,7 +195,7 @@ func (s *state) begin(now clock.Time) {
 	}
 }
 
-// lose forgets all but the secret and the last token.
+// lose forgets everything but the secret and the last token.
 func (s *state) lose() {
 	clear(s.clients)
 	clear(s.holds)
@@ -212,7 +214,7 @@ func (s *state) lose() {
 	}
 }
 
-// sound reports whether what is in memory has sense.
+// sound reports whether the records in memory are consistent.
 func (s *state) sound() bool {
 	for i := range s.clients {
 		if c := &s.clients[i]; c.state > shut || c.nTargets > maxTargets {
@@ -233,7 +235,7 @@ func (s *state) sound() bool {
 
 func (c *client) key() clientKey { return clientKey{c.from.ip, c.number} }
 
-// handle makes message m, of a client, its answer; false: it has none.
+// handle turns message m, of a client, into its answer, or returns false if there is none.
 func (s *state) handle(now clock.Time, m *message.Message, from *peer) bool {
 	m.Answer, m.Result, m.Holder = true, message.OK, [4]byte{}
 	if m.Op == message.Hello {
@@ -276,7 +278,8 @@ func (s *state) handle(now clock.Time, m *message.Message, from *peer) bool {
 	return true
 }
 
-// now reports whether anything can be granted; else the request is not taken note of, and is sent again or given up.
+// now returns OK if m can be executed now. Otherwise m is not noted, and the client sends it again or gives it
+// up.
 func (s *state) now(now clock.Time, m *message.Message) message.Result {
 	if m.Op != message.Acquire {
 		return message.OK
@@ -293,12 +296,12 @@ func (s *state) now(now clock.Time, m *message.Message) message.Result {
 	return message.OK
 }
 
-// blind reports whether the fence that there should be is not there.
+// blind reports whether fence= names a fence that is not there.
 func (s *state) blind() bool { return s.fenceName != "" && s.fence == nil }
 
 func millis(d time.Duration) uint32 { return uint32(max(0, (d+time.Millisecond-1)/time.Millisecond)) }
 
-// do does a request for the first time.
+// do executes a request that has not come before.
 func (s *state) do(now clock.Time, i int32, m *message.Message, sl *slot) {
 	at := int32(m.Request % message.Slots)
 	if sl.result == message.Waiting {
@@ -335,13 +338,13 @@ func (s *state) do(now clock.Time, i int32, m *message.Message, sl *slot) {
 	}
 }
 
-// note keeps a request's answer.
+// note stores the answer x to request m in its slot.
 func (s *state) note(sl *slot, m *message.Message, x slot) {
 	x.request, x.op = m.Request, m.Op
 	*sl = x
 }
 
-// answer fills in the answer of a slot.
+// answer fills m with the answer in slot at of client i.
 func (s *state) answer(now clock.Time, i, at int32, m *message.Message) {
 	sl := &s.clients[i].slots[at]
 	m.Result, m.N, m.Token, m.Handle, m.Holder, m.Wait = sl.result, int(sl.word), sl.token, sl.handle, sl.holder, sl.wait
@@ -351,7 +354,7 @@ func (s *state) answer(now clock.Time, i, at int32, m *message.Message) {
 	}
 }
 
-// twice reports whether a word is there twice.
+// twice reports whether words contains a word twice.
 func twice(words []message.Word) bool {
 	for i := range words {
 		for k := range i {
@@ -363,7 +366,7 @@ func twice(words []message.Word) bool {
 	return false
 }
 
-// tick does what is due, and returns when more is.
+// tick does what is due, and returns when it must be called again.
 func (s *state) tick(now clock.Time) clock.Time {
 	if s.head.young != 0 && now >= s.quiet {
 		s.head.young = 0
@@ -405,7 +408,7 @@ func (s *state) tick(now clock.Time) clock.Time {
 	return max(next, now)
 }
 
-// ask has clients that somebody else has shut out die, some at a time.
+// ask looks at some clients, and ends the leases of those that somebody else has shut out.
 func (s *state) ask(now clock.Time) {
 	for range min(slice, len(s.clients)) {
 		if s.look++; int(s.look) >= len(s.clients) {
@@ -422,7 +425,7 @@ func (s *state) ask(now clock.Time) {
 	}
 }
 
-// tell has a slot's answer sent.
+// tell has the answer in slot at of client i sent.
 func (s *state) tell(i, at int32, attempt uint16) {
 	if len(s.told) < cap(s.told) { // else the client asks
 		s.told = append(s.told, pushed{i, at, attempt})

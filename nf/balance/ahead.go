@@ -8,10 +8,11 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Connections that have a place are decided over IPv4 (package offload): their frames get the same addresses as long as the place and the backend are theirs. A worker
-// has places of its own, and so nothing is decided where a graph has several.
+// IPv4 connections that have a place are decided (package offload): their frames get the same addresses as long
+// as the connection has this place and this backend. Each worker has places of its own, so that nothing is
+// decided in a graph of several workers.
 
-// decide says what is decided about a frame of the connection that was found last.
+// decide adds a Part to the draft of frame x, which belongs to the connection in b.place.
 func (b *balance) decide(c *graph.Ctx, in int, x *packet.Buf) {
 	if ref := uint32(b.place); b.offload && b.place >= 0 && b.conns.At(b.place).Key.net == hdr.NetIPv4 && b.Decides(ref) {
 		c.Decide(x, offload.Part{Owner: b, Ref: ref, In: in, State: b.State(ref)})

@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// state of a backend, as the operator says.
+// state is the state of a backend that the operator has set.
 type state uint8
 
 const (
@@ -41,7 +41,7 @@ func (b *backend) family() uint8 {
 
 const maxBackends = 1024
 
-// String is the backend as parseBackend reads it.
+// String returns the backend in the form that parseBackend reads.
 func (b backend) String() string {
 	s := b.addr.String() + "@" + net.HardwareAddr(b.mac[:]).String()
 	if b.weight != 1 {
@@ -132,7 +132,7 @@ func tables() []table.Decl {
 	return []table.Decl{decl("backends", "IPv4", 32), decl("backends_ipv6", "IPv6", 128)}
 }
 
-// backendsOf are those of valid args.
+// backendsOf returns the backends of args, or none if args are not valid.
 func backendsOf(args table.Args) []backend {
 	s, err := parse(graph.Args(args))
 	if err != nil {

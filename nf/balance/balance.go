@@ -1,11 +1,9 @@
-// Package balance is a load balancer for TCP and UDP: connections to a virtual
-// address go to backends, chosen by consistent hashing, and answers come from
-// the virtual address.
+// Package balance is a load balancer for TCP and UDP. Connections to a virtual address go to backends, which
+// consistent hashing chooses; answers get the virtual address as their source.
 //
-// Source: Eisenbud et al., Maglev: A Fast and Reliable Software Network Load
-// Balancer, NSDI 2016, sections 3.3 (connection tracking) and 3.4 (the lookup
-// table). Unlike Maglev, which encapsulates, it rewrites addresses: the answers
-// must come back through it.
+// Source: Eisenbud et al., Maglev: A Fast and Reliable Software Network Load Balancer, NSDI 2016, sections 3.3
+// (connection tracking) and 3.4 (the lookup table). Maglev encapsulates packets. This balancer rewrites addresses
+// instead, so that the answers must come back through it.
 package balance
 
 import (
@@ -68,7 +66,7 @@ var counters = [numCounters]counter.Def{
 	ctrUp:        {Name: "backends-up", Help: "backends that get new connections (the first worker's counter)"},
 }
 
-// Kind declares balance.
+// Kind returns the declaration of the network function "balance".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "balance",
@@ -168,7 +166,7 @@ func (v *vips) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// backendList is read by parseBackends.
+// backendList is the value of backends=.
 type backendList []backend
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -199,7 +197,7 @@ func parse(args graph.Args) (settings, error) {
 	return s, s.validChecks()
 }
 
-// balance is the app.
+// balance is the instance of the function in one worker.
 type balance struct {
 	settings
 	worker int
@@ -239,8 +237,9 @@ func (b *balance) populate() {
 // alive reports whether a backend is not known to be down.
 func (b *balance) alive(i uint16) bool { return b.check == checkNone || !b.probes[i].failed.Load() }
 
-// choose is the backend for a new connection, or one that is to move. In the place of one that is down it is another one of the same
-// table, for each connection alike in all workers; other connections stay where they are. Where all are down it is as if none was.
+// choose returns the backend for a new connection, or for one that has to move. If the first choice is down, it
+// returns another backend of the table, the same one in all workers; connections to other backends are not
+// affected. If all backends are down, choose treats them as if none was.
 func (b *balance) choose(family int, hash uint64) uint16 {
 	first := b.lookup[family].pick(hash)
 	if first == nobody || b.alive(first) {
@@ -252,7 +251,7 @@ func (b *balance) choose(family int, hash uint64) uint16 {
 			return who
 		}
 	}
-	// Most are down.
+	// Most backends are down.
 	n := len(b.backends)
 	for k, at := 0, int(hash%uint64(n)); k < n; k, at = k+1, (at+1)%n {
 		if x := &b.backends[at]; x.state == up && x.weight > 0 && familyOf(x.addr) == family && b.alive(uint16(at)) {
@@ -268,13 +267,13 @@ func (b *balance) Takes(args graph.Args) bool {
 	return err == nil && s.size == b.size && s.settled(b.settings)
 }
 
-// settled reports whether what connections are remembered for is the same.
+// settled reports whether connections that were remembered under settings o are still valid under s.
 func (s settings) settled(o settings) bool {
 	return s.conns == o.conns && s.vip == o.vip && s.port == o.port
 }
 
-// Reconfigure implements graph.Reconfigurer: connections keep their backends
-// as long as these are there and not down.
+// Reconfigure implements graph.Reconfigurer. A connection keeps its backend as long as that is among the backends
+// and not down.
 func (b *balance) Reconfigure(args graph.Args) error {
 	s, err := parse(args)
 	if err != nil {
@@ -428,9 +427,8 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 	return reasonTo
 }
 
-// readdress writes an address of 4 or 16 bytes at an offset, and adapts the
-// checksums that cover it (RFC 1624). A UDP checksum of 0 says that there is
-// none, and stays.
+// readdress writes an address of 4 or 16 bytes at offset at, and adapts the checksums that cover it (RFC 1624). A
+// UDP checksum of 0, which means none, stays.
 func readdress(frame []byte, d *hdr.Layers, at int, addr []byte) {
 	be := binary.BigEndian
 	off := d.L4 + 16 // of TCP
@@ -458,11 +456,11 @@ func readdress(frame []byte, d *hdr.Layers, at int, addr []byte) {
 	be.PutUint16(sum, v)
 }
 
-// row is what the app shows of a backend.
+// row is what Report shows of a backend.
 type row struct {
 	Backend string `json:"backend"`
 	State   string `json:"state"`
-	// Of a backend that is checked: up, down or not checked, since when, and how the last check ended.
+	// Only of backends that are checked: up, down or not checked; since when; and how the last check ended.
 	Health      string  `json:"health,omitempty"`
 	Since       float64 `json:"since_unix_s,omitempty"`
 	Last        string  `json:"last_check,omitempty"`
@@ -495,14 +493,14 @@ func (b *balance) Report() any {
 	return &graph.Gradual{Look: (&report{rows, b, 0}).look, Value: func() any { return rows }}
 }
 
-// report is a row for each backend; connections are counted from place at on.
+// report has a row for each backend. Its connections have been counted up to place at.
 type report struct {
 	rows []row
 	b    *balance
 	at   int
 }
 
-// look counts the connections at the next n places.
+// look counts the connections in the next n places, and reports whether more are left.
 func (r *report) look(n int) (more bool) {
 	end := min(r.at+n, r.b.conns.Places())
 	for i := r.b.conns.NextBefore(r.at, end); i >= 0; i = r.b.conns.NextBefore(i+1, end) {

@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/offload"
 )
 
-// connKey is a connection from a client to the virtual address of its family.
+// connKey identifies a connection from a client to the virtual address of its family.
 type connKey struct {
 	client [16]byte
 	port   uint16 // the client's
@@ -30,12 +30,12 @@ type conn struct {
 	seen    clock.Time
 }
 
-// conns remembers the backends of connections. The place of a connection without
-// traffic for the time idle is taken over; when there is none, the connection is
-// not remembered.
+// conns remembers the backends of connections. A new connection may take the place of one that had no traffic for
+// the time idle; if there is none, it is not remembered.
 //
-// Where connections are is by a seed that nobody knows: who chose clients whose places are few
-// would have others' forgotten. Backends are chosen without one, alike in all workers and hosts.
+// A random seed decides where connections have their places. Without it, a client could choose its ports so that
+// few places are used, and others' connections are forgotten. Backends are chosen without a seed, alike in all
+// workers and hosts.
 type conns struct {
 	flow.Table[connKey, conn]
 	seed   uint64
@@ -43,8 +43,8 @@ type conns struct {
 	ahead  *offload.Table // of those that have flows
 }
 
-// add gives a connection of the owner's a place; negative when there is none. The
-// place may have been another's.
+// add gives a connection a place, which may have been another's, and returns the place, or a negative number if
+// there is none. o is the owner of the connections' entries in the kernel.
 func (t *conns) add(o offload.Owner, k *connKey, hash uint64, now clock.Time, idle clock.Duration) int {
 	i := t.Add(k, hash)
 	if i < 0 {
@@ -58,7 +58,7 @@ func (t *conns) add(o offload.Owner, k *connKey, hash uint64, now clock.Time, id
 	return i
 }
 
-// idle is a place for that hash whose connection is idle; negative: there is none.
+// idle returns a place for that hash whose connection is idle, or a negative number if there is none.
 func (t *conns) idle(o offload.Owner, hash uint64, now clock.Time, idle clock.Duration) int {
 	a, b := t.Sets(hash)
 	for _, first := range [2]int{a, b} {

@@ -16,7 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/turn"
 )
 
-// Ways to check a backend (check=).
+// Values of check=: ways to check a backend.
 const (
 	checkNone = iota
 	checkICMP
@@ -39,13 +39,13 @@ type checks struct {
 
 var defaultChecks = checks{path: "/", interval: 2 * time.Second, timeout: time.Second, rise: 2, fall: 3}
 
-// self is the box as backends see it.
+// self is the address of the box that checks come from.
 type self struct {
 	addr netip.Addr
 	mac  [6]byte
 }
 
-// selves are those of IPv4 and IPv6.
+// selves are the addresses of the box for IPv4 and IPv6.
 type selves [2]self
 
 // UnmarshalText reads IP@MAC, or one of each family.
@@ -75,7 +75,7 @@ func familyOf(a netip.Addr) int {
 	return 1
 }
 
-// valid is an error in these arguments.
+// validChecks returns an error if the arguments of checks contradict each other.
 func (s *settings) validChecks() error {
 	if s.check == checkNone {
 		return nil
@@ -98,13 +98,14 @@ func (s *settings) validChecks() error {
 	return nil
 }
 
-// health is what the workers share of a balancer's backends. The first worker begins checks; who gets an answer takes it.
+// health has the checks of a balancer's backends, which its workers share. Worker 0 begins checks; the worker
+// that gets an answer handles it.
 type health struct {
 	mu  sync.Mutex // of the map, which no frame looks at
 	all map[netip.Addr]*probe
 }
 
-// of is a backend's, which has no state yet the first time.
+// of returns the check of a backend, and makes it if there is none.
 func (h *health) of(a netip.Addr) *probe {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,7 +117,7 @@ func (h *health) of(a netip.Addr) *probe {
 	return p
 }
 
-// keep forgets all but these backends.
+// keep forgets the checks of all other backends.
 func (h *health) keep(backends []backend) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -158,7 +159,7 @@ const (
 // moveDown is check-down=move.
 const moveDown = 1
 
-// Tick implements graph.Ticker: checks begin, and fail when their time is over.
+// Tick implements graph.Ticker: it begins checks, and ends checks that have failed because their time is over.
 func (b *balance) Tick(c *graph.Ctx) clock.Time {
 	if b.check == checkNone || b.worker != 0 {
 		return c.Now().Add(time.Second) // arguments may change
@@ -198,7 +199,7 @@ func (b *balance) Tick(c *graph.Ctx) clock.Time {
 	return max(next, c.Now().Add(time.Millisecond))
 }
 
-// begin begins a check.
+// begin begins a check of backend i.
 func (b *balance) begin(c *graph.Ctx, i int, p *probe) {
 	r := c.Rand()
 	p.phase, p.begun, p.due = asked, c.Now(), c.Now().Add(b.timeout)
@@ -212,7 +213,7 @@ func (b *balance) begin(c *graph.Ctx, i int, p *probe) {
 	p.seq++
 }
 
-// ended ends a check, which has failed unless why is "".
+// ended ends a check. why says why it has failed; it is "" if it has not.
 func (b *balance) ended(c *graph.Ctx, i int, p *probe, why string) {
 	if p.phase == sent || p.phase == asked && why == "" && b.check != checkICMP {
 		b.segment(c, i, p, tcpRST|tcpACK, nil)
@@ -239,7 +240,8 @@ func (b *balance) ended(c *graph.Ctx, i int, p *probe, why string) {
 	}
 }
 
-// answered takes a frame from the backends' side that is for the box itself; false: it is not.
+// answered handles a frame from the backends' side that is for the box itself. It returns false if the frame is
+// not.
 func (b *balance) answered(c *graph.Ctx, frame []byte, d *hdr.Layers) bool {
 	if me := &b.from[0]; me.addr.IsValid() && len(frame) >= 42 && be.Uint16(frame[12:]) == hdr.EtherARP {
 		return b.arp(c, frame, me)
@@ -296,7 +298,8 @@ const (
 	tcpACK
 )
 
-// tcp takes a segment of a backend that is checked. It is believed when it acknowledges what was sent, whose number is random.
+// tcp handles a segment of a backend that is checked. The segment must acknowledge the random number that was
+// sent.
 func (b *balance) tcp(c *graph.Ctx, i int, p *probe, h hdr.TCP) {
 	data := h.HeaderLen()
 	if h.SrcPort() != b.checked() || h.DstPort() != p.port || h.Flags()&tcpACK == 0 || h.Ack() != p.seq || data < hdr.TCPLen || data > len(h) {
@@ -327,7 +330,7 @@ func (b *balance) tcp(c *graph.Ctx, i int, p *probe, h hdr.TCP) {
 	}
 }
 
-// status is why an answer by HTTP is not a good one; "": it is.
+// status returns what is wrong with an answer by HTTP, or "" if the check has succeeded.
 func status(answer []byte) string {
 	if len(answer) < len("HTTP/1.0 200") || string(answer[:7]) != "HTTP/1." || answer[8] != ' ' {
 		return "no answer of HTTP/1"
@@ -339,7 +342,7 @@ func status(answer []byte) string {
 	return ""
 }
 
-// checked is the port that checks go to.
+// checked returns the port that checks go to.
 func (b *balance) checked() uint16 {
 	if b.cport != 0 {
 		return b.cport
@@ -347,7 +350,7 @@ func (b *balance) checked() uint16 {
 	return b.port
 }
 
-// question is what an HTTP check asks backends of a family for.
+// question returns the request that an HTTP check sends to backends of a family.
 func (b *balance) question(family int) []byte {
 	host := netip.AddrPortFrom(b.vip[family], b.checked()).String()
 	if !b.vip[family].IsValid() {

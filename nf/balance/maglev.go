@@ -11,13 +11,12 @@ import (
 // prime number of places, each with the index of a backend.
 type lookup []uint16
 
-// nobody is in all places of a lookup without backends.
+// nobody is the value of all places in a lookup table without backends.
 const nobody = uint16(0xFFFF)
 
-// populate fills the table: in turn, each backend takes the next free place of
-// its own permutation. A backend of weight w takes w turns of as many rounds as
-// the greatest weight is. The result does not depend on the order of the
-// backends: turns are taken in the order of their addresses.
+// populate fills the table: the backends take turns, and each takes the next free place of its own permutation.
+// In as many rounds as the greatest weight, a backend of weight w takes w turns. The result does not depend on
+// the order of the backends, because they take turns in the order of their addresses.
 func (t lookup) populate(backends []backend, family uint8) {
 	for i := range t {
 		t[i] = nobody
@@ -64,7 +63,7 @@ func (t lookup) populate(backends []backend, family uint8) {
 	}
 }
 
-// pick is the backend for a hash.
+// pick returns the index of the backend for a hash, or nobody.
 func (t lookup) pick(hash uint64) uint16 { return t[hash%uint64(len(t))] }
 
 func prime(n int) bool {

@@ -6,7 +6,8 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// frame is a frame of the box's to a backend with so many bytes behind the IP header, and where these are; nil: there is no buffer.
+// frame returns a new frame from the box to backend i, with n zero bytes behind the IP header, and these bytes.
+// It returns nil if there is no buffer.
 func (b *balance) frame(c *graph.Ctx, i int, proto uint8, n int) (x *packet.Buf, l4 []byte) {
 	to := &b.backends[i]
 	me := &b.from[familyOf(to.addr)]
@@ -44,7 +45,8 @@ func (b *balance) frame(c *graph.Ctx, i int, proto uint8, n int) (x *packet.Buf,
 	return x, l3[ip:]
 }
 
-// pseudo is the checksum of what stands behind an IP header.
+// pseudo returns the checksum of l4, which stands behind the IP header of a frame to backend i, with the
+// pseudo-header.
 func (b *balance) pseudo(i int, proto uint8, l4 []byte) uint16 {
 	to := &b.backends[i]
 	me := &b.from[familyOf(to.addr)]
@@ -61,7 +63,7 @@ func pseudo(src, dst []byte, proto uint8, l4 []byte) uint16 {
 	return hdr.Checksum(l4, sum)
 }
 
-// segment sends a segment of a check.
+// segment sends a TCP segment of a check to backend i.
 func (b *balance) segment(c *graph.Ctx, i int, p *probe, flags uint8, data []byte) {
 	n := hdr.TCPLen + len(data)
 	if flags&tcpSYN != 0 {
@@ -88,7 +90,7 @@ func (b *balance) segment(c *graph.Ctx, i int, p *probe, flags uint8, data []byt
 	c.Emit(1, x)
 }
 
-// echo sends an echo request, with a number that nobody knows.
+// echo sends an ICMP echo request with a random number, which only the backend learns.
 func (b *balance) echo(c *graph.Ctx, i int, p *probe) {
 	proto, typ := uint8(hdr.ProtoICMP), hdr.ICMPEcho
 	if b.backends[i].addr.Is6() {
@@ -109,7 +111,7 @@ func (b *balance) echo(c *graph.Ctx, i int, p *probe) {
 	c.Emit(1, x)
 }
 
-// arp answers who asks for the box's address; false: the frame asks for another's.
+// arp answers an ARP request for the box's address, or returns false if the frame is none.
 func (b *balance) arp(c *graph.Ctx, frame []byte, me *self) bool {
 	a := frame[14:42]
 	own := me.addr.As4()
@@ -137,7 +139,8 @@ func (b *balance) arp(c *graph.Ctx, frame []byte, me *self) bool {
 	return true
 }
 
-// neighbour answers a neighbour solicitation for the box's address (RFC 4861 7.2.4); false: it is for another's.
+// neighbour answers a neighbour solicitation for the box's address (RFC 4861 7.2.4), or returns false if it is
+// for another address.
 func (b *balance) neighbour(c *graph.Ctx, frame []byte, d *hdr.Layers, l4 []byte, me *self) bool {
 	own := me.addr.As16()
 	src := frame[d.L3+8 : d.L3+24]

@@ -1,5 +1,5 @@
-// Package dummy is a function that does nothing and takes a settable time for
-// it, or accesses memory: for experiments with what is around it.
+// Package dummy is a function that passes frames unchanged, and spends a settable time on each or accesses
+// memory. It is for experiments with what is around it.
 package dummy
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// maxTouch is the most bytes that a frame accesses.
+// maxTouch is the largest number of bytes that is accessed for a frame.
 const maxTouch = 4096
 
 const (
@@ -48,7 +48,7 @@ var counters = [numCounters]counter.Def{
 	ctrHeld:    {Name: "held", Help: "frames that wait for pages now"},
 }
 
-// Kind declares dummy.
+// Kind returns the declaration of the network function "dummy".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "dummy",
@@ -83,7 +83,7 @@ its own, that is where they are: frames whose page is at another board wait for 
 	}
 }
 
-// touches reports that a dummy with these arguments accesses memory.
+// touches reports whether a dummy with these arguments accesses memory.
 func touches(args graph.Args) bool { return args["touch"] != "" && args["touch"] != "0" }
 
 type settings struct {
@@ -167,14 +167,14 @@ func (d *dummy) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 }
 
-// work takes the time that n frames cost.
+// work waits, busily, for the time that n frames cost.
 func (d *dummy) work(n int) {
 	if d.hang > 0 {
 		for d.seen += n; d.seen >= d.hang; {
 		}
 	}
 	if d.clk != nil && d.cost > 0 {
-		// A batch leaves the app as a whole: one wait for all is the same.
+		// A batch leaves the app as a whole, so that one wait for all frames has the same effect.
 		for end := d.clk.Now().Add(d.cost * time.Duration(n)); d.clk.Now() < end; {
 		}
 	}
@@ -194,7 +194,8 @@ func (d *touching) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	c.Set(ctrHeld, uint64(len(d.waits)))
 }
 
-// one settles a frame; it reports false when it still waits.
+// one sends or drops a frame after its access, or has it wait. It returns false if a frame that has waited must
+// still wait.
 func (d *touching) one(c *graph.Ctx, w waiting, waited bool) bool {
 	switch o := d.access(w.va); {
 	case o == memory.OK:
@@ -217,7 +218,7 @@ func (d *touching) one(c *graph.Ctx, w waiting, waited bool) bool {
 	return true
 }
 
-// address is where the memory of a frame's flow is, the same in both directions.
+// address returns the address of the memory of a frame's flow. It is the same in both directions.
 func (d *touching) address(p []byte) uint64 {
 	var l hdr.Layers
 	h := uint64(len(p))
@@ -231,7 +232,7 @@ func (d *touching) address(p []byte) uint64 {
 	return h % uint64(d.memory/d.touch) * uint64(d.touch)
 }
 
-// access adds one to the bytes at an address.
+// access adds 1 to each of the touch= bytes at an address.
 func (d *touching) access(va uint64) memory.Outcome {
 	p := d.scratch[:d.touch]
 	if d.space == nil {
@@ -251,12 +252,12 @@ func (d *touching) access(va uint64) memory.Outcome {
 	if d.space == nil {
 		return memory.OK
 	}
-	// It is one page, which was there a moment ago.
+	// The bytes are in one page, which was there for the read.
 	_, o := d.space.Write(va, p)
 	return o
 }
 
-// again tries those that wait once more, in their order.
+// again tries the accesses of waiting frames again, in the order of the frames.
 func (d *touching) again(c *graph.Ctx) {
 	if len(d.waits) == 0 {
 		return
@@ -273,7 +274,7 @@ func (d *touching) again(c *graph.Ctx) {
 	c.Set(ctrHeld, uint64(n))
 }
 
-// Tick implements graph.Ticker: it runs when a page has come.
+// Tick implements graph.Ticker. It runs when a page has come.
 func (d *touching) Tick(c *graph.Ctx) clock.Time {
 	d.again(c)
 	return clock.Never

@@ -13,7 +13,7 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// maxRules of a family.
+// maxRules is the largest number of rules of a family.
 const maxRules = 16384
 
 // Fields of a rule, in the order of a table's key.
@@ -34,10 +34,10 @@ const (
 	limit
 )
 
-// maxRate is the most connections a second that a rule may be limited to, and the most at once.
+// maxRate is the largest rate (connections a second) and the largest burst (connections at once) of a rule.
 const maxRate = 1_000_000
 
-// decl declares the rules of a family, by the bits of its addresses.
+// decl declares the table of a family's rules; bits is the length of its addresses.
 func decl(bits int) table.Decl {
 	d := table.Decl{
 		Name: "acl", Help: "rules for IPv4 (rules=)",
@@ -87,7 +87,7 @@ func decl(bits int) table.Decl {
 	return d
 }
 
-// place tells rules of a family apart.
+// place identifies a rule of a family: two rules never have the same conditions and priority.
 type place struct {
 	key  [numFields]table.Cond
 	prio int32
@@ -95,10 +95,10 @@ type place struct {
 
 func placeOf(e *table.Entry) place { return place{[numFields]table.Cond(e.Key), e.Priority} }
 
-// parseRules reads rules with ; or a new line in between, each ACTION and any of
-// in, src, dst, proto, sport and dport with a colon and a value, and prio, with +
-// in between: allow+in:a+proto:tcp+dport:80-90+prio:7. A rule without prio comes
-// before those behind it. With rate, and perhaps burst, allow becomes limit.
+// parseRules reads rules that are separated by ; or a new line. A rule is an action and, each with + in front,
+// any of in, src, dst, proto, sport, dport and prio, with a colon and a value:
+// allow+in:a+proto:tcp+dport:80-90+prio:7. A rule without prio comes before the rules behind it. With rate, and
+// optionally burst, allow becomes the action limit.
 func parseRules(v string, keys []table.Field) (all []table.Entry, err error) {
 	if v == "" || v == "none" {
 		return nil, nil
@@ -194,7 +194,7 @@ func parseRule(text string, keys []table.Field) (e table.Entry, err error) {
 	return e, nil
 }
 
-// formatRules writes what parseRules reads.
+// formatRules writes rules in the form that parseRules reads.
 func formatRules(all []table.Entry, keys []table.Field) string {
 	if len(all) == 0 {
 		return "none"
@@ -235,7 +235,8 @@ func formatRules(all []table.Entry, keys []table.Field) string {
 	return b.String()
 }
 
-// acl finds the first of the rules, by priority, that a packet meets. Their numbers in the set are their places among the sorted ones.
+// acl finds the first rule, by priority, that a packet meets. The set numbers the rules by their index in sorted
+// order.
 type acl struct {
 	set     *classify.Set
 	long    bool // addresses have two words
@@ -244,7 +245,8 @@ type acl struct {
 	places  map[place]int // of the sorted rules
 }
 
-// meter bounds how many connections a rule opens, for all workers together: the generic cell rate algorithm (ITU-T I.371).
+// meter limits how many connections a rule opens, for all workers together, by the generic cell rate algorithm
+// (ITU-T I.371).
 type meter struct {
 	every clock.Duration // between two connections
 	depth clock.Duration // for how many a burst has room
@@ -256,7 +258,7 @@ func newMeter(rate, burst uint64) *meter {
 	return &meter{every: every, depth: every * clock.Duration(burst)}
 }
 
-// take reports whether one more may be opened now.
+// take reports whether the rule may open another connection now, and counts it if so. Any worker may call it.
 func (m *meter) take(now clock.Time) bool {
 	for {
 		was := m.next.Load()
@@ -270,10 +272,10 @@ func (m *meter) take(now clock.Time) bool {
 	}
 }
 
-// noPort is the port of what has none: rules about ports do not hold.
+// noPort stands for the port of protocols that have none, so that rules with a port do not match.
 const noPort = 1 << 16
 
-// newACL compiles rules. Those that were there before, with the same limit, keep their meters: was may be nil.
+// newACL compiles rules. A rule that was in the former acl with the same limit keeps its meter; was may be nil.
 func newACL(rules []table.Entry, keys []table.Field, was *acl) *acl {
 	rules = slices.Clone(rules)
 	slices.SortStableFunc(rules, func(x, y table.Entry) int { return int(y.Priority) - int(x.Priority) })
@@ -296,10 +298,10 @@ func newACL(rules []table.Entry, keys []table.Field, was *acl) *acl {
 	return t
 }
 
-// portBits are the bits of a port, with noPort.
+// portBits is the number of bits of a port, with noPort.
 const portBits = 17
 
-// maxWords are the words of a key in the set, at most.
+// maxWords is the largest number of words of a key in the set.
 const maxWords = numFields + 2
 
 // fill puts the sorted rules into the set.
@@ -336,8 +338,8 @@ func (t *acl) fill(rules []table.Entry, keys []table.Field) {
 	t.set.Fill(list)
 }
 
-// match is the rule for values, by its place among the sorted ones; negative:
-// there is none.
+// match returns the index, in sorted order, of the first rule that the values meet, or a negative number if none
+// does.
 func (t *acl) match(v *[numFields]table.Value) int {
 	words := [maxWords]uint64{v[fieldIn].Lo, v[fieldSrc].Lo, v[fieldDst].Lo, v[fieldProto].Lo, v[fieldSport].Lo, v[fieldDport].Lo}
 	key := words[:numFields]

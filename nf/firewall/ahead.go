@@ -8,10 +8,11 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Connections that are open are decided: their frames are run in the kernel (package offload), with their numbers noted there as here, and compared where they are here. The times and numbers of a
-// connection are then those of its entry, and whoever looks at them asks for them first.
+// Open connections are decided (package offload): the kernel runs their frames. It notes the numbers of TCP as
+// the functions of this file do, and compares them for the connections whose numbers are compared here. The times
+// and numbers of such a connection are in its entry; a function that needs them asks for them first (hold, over).
 
-// decide says what is decided about a frame of the connection that find has found last.
+// decide adds the firewall's Part to the draft of frame x, which belongs to the connection in a.place.
 func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, q *ask) {
 	if !a.offload || a.place < 0 {
 		return
@@ -27,7 +28,7 @@ func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, q *ask) {
 		Quiet: a.patience(v, p.Key.Proto)})
 }
 
-// lead takes over what runs flows in front of the graph.
+// lead has the shards use the offload.Table that runs flows in front of the graph.
 func (a *app) lead(c *graph.Ctx) {
 	t := c.Ahead()
 	if t == a.ahead {
@@ -35,7 +36,7 @@ func (a *app) lead(c *graph.Ctx) {
 	}
 	for i := range a.st.shards {
 		s := a.st.take(uint64(i))
-		// What other workers had before had to end first.
+		// A Table of other workers ends before this one begins, so that no flows of it are left.
 		if t != nil {
 			s.ahead, s.owner = t, a
 		}
@@ -50,10 +51,10 @@ func (s *shard) Take() { s.turn.Take() }
 // Give implements offload.Sharer.
 func (s *shard) Give() { s.turn.Give() }
 
-// State implements offload.Sharer: which connection it is.
+// State implements offload.Stater: it returns the hash of the connection's key.
 func (s *shard) State(ref uint32) uint64 { return s.conns.At(int(ref)).Key.Hash(s.owner.Seed) }
 
-// settled reports whether nothing that is not decided may become of frames without SYN, FIN and RST.
+// settled reports whether a frame of the connection without SYN, FIN and RST always gets the same decision.
 func (c *conn) settled(tcp bool) bool {
 	if !tcp {
 		return c.state == bothWays
@@ -95,18 +96,19 @@ func (s *shard) Sides(ref uint32, in int, sides *[2]offload.Side) {
 	}
 }
 
-// hold takes the connection in place i from the kernel, if it is there.
+// hold takes the connection in place i from the kernel until letGo, and returns false if the kernel does not have
+// it.
 func (s *shard) hold(i int) bool {
 	f := &s.conns.At(i).Val.flows
 	return f.Any() && s.ahead.Hold(f)
 }
 
-// letGo gives it back, with what it is now; without keep it is the function's alone.
+// letGo gives a held connection back to the kernel, with its current numbers. Without keep the entry ends.
 func (s *shard) letGo(i int, keep bool) {
 	s.ahead.Release(s, uint32(i), &s.conns.At(i).Val.flows, keep)
 }
 
-// over reports whether the time of the connection in place i is over.
+// over reports whether the time of the connection in place i is over, after asking the kernel for its last frame.
 func (s *shard) over(i int, now clock.Time) bool {
 	c := &s.conns.At(i).Val
 	if c.until < now && c.flows.Any() {

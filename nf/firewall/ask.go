@@ -6,9 +6,9 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Connections of a batch are looked for in steps (flow.Scout): gather for all frames, near for all, and one for each.
+// The connections of a batch are searched in three steps (flow.Scout), each for all frames: gather, near, one.
 
-// ask is a frame whose connection is looked for.
+// ask is what gather and near have found out about one frame of a batch.
 type ask struct {
 	way     uint8
 	answer  bool     // it does not open a connection
@@ -19,7 +19,7 @@ type ask struct {
 	verdict verdict // with decided
 }
 
-// What is to be done for a frame.
+// Values of ask.way: what has to be done for a frame.
 const (
 	connection = iota // look for its connection
 	decided           // nothing
@@ -27,7 +27,7 @@ const (
 	fragmented        // look for its datagram
 )
 
-// scout takes over the tables that there are now, of which others may have been restored.
+// scout renews the scouts from the shards' tables, which may have been replaced when a state was loaded.
 func (a *app) scout() {
 	for i := range a.scouts {
 		s := a.st.take(uint64(i))
@@ -36,7 +36,7 @@ func (a *app) scout() {
 	}
 }
 
-// near guesses where a connection is.
+// near sets q.place to where the connection probably is.
 func (a *app) near(q *ask) {
 	if q.way == connection {
 		q.place = a.scouts[q.hash&uint64(len(a.scouts)-1)].Near(q.hash)
@@ -45,7 +45,7 @@ func (a *app) near(q *ask) {
 
 func (q *ask) decide(pass bool, r graph.Reason) { q.way, q.verdict = decided, verdict{pass, r} }
 
-// gather finds out what is to be done for a frame, which changes nothing.
+// gather finds out what has to be done for a frame that came in at input in. It changes nothing but q.
 func (a *app) gather(in int, frame []byte, q *ask) {
 	var d hdr.Layers
 	switch end, proto, ok := hdr.Usual(frame); {
@@ -75,7 +75,7 @@ func (a *app) gather(in int, frame []byte, q *ask) {
 	}
 }
 
-// whole gathers a datagram, or the first fragment of one.
+// whole is gather for a whole datagram, or for the first fragment of one.
 func (a *app) whole(in int, frame []byte, d *hdr.Layers, q *ask) {
 	l4 := frame[d.L4:d.End]
 	if len(l4) < leastHeader(d.Proto) {

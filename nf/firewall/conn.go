@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/turn"
 )
 
-// State of a connection.
+// States of a connection.
 const (
 	tcpSyn    = iota + 1 // half-open: a SYN was seen
 	tcpSynAck            // half-open: and its answer
@@ -29,8 +29,8 @@ var stateNames = [numStates]string{
 	tcpClosing: "closing", tcpTimeWait: "time-wait", tcpReset: "reset",
 }
 
-// conn is a connection. In its key Src is the address on port a's side, and Tag
-// its VLANs; for the ports of an ICMP query see query.
+// conn is a connection. In its key, Src is the address on port a's side, and Tag has the VLANs; app.query says
+// what the key of an ICMP query has in the place of ports.
 type conn struct {
 	until  clock.Time // it is forgotten then
 	gen    uint16     // of the rules that let it be
@@ -43,8 +43,8 @@ type conn struct {
 
 // Flags of a connection.
 const (
-	// Its windows are not known: its beginning was not seen, or it has segments in
-	// fragments, whose length the first one does not say.
+	// unchecked: the windows are not known, because the beginning of the connection was not seen, or because it
+	// has segments in fragments, whose length the first fragment does not say.
 	unchecked = 1 << iota
 	movedA    // it was loaded, and nothing has passed from port a since
 	movedB
@@ -52,7 +52,7 @@ const (
 
 func (c *conn) tentative() bool { return c.state < firm }
 
-// shard has the connections whose hashes fall to it.
+// shard has the connections whose hashes select it. A worker must have its turn (state.take).
 type shard struct {
 	_       [64]byte // nothing that frames read is on the line of the turn, which both workers write
 	turn    turn.Turn
@@ -73,7 +73,7 @@ type state struct {
 	last   atomic.Pointer[policy]
 }
 
-// maxShards is how many workers have a share of their own.
+// maxShards is the largest number of shards: one for each worker, rounded up to a power of two.
 const maxShards = 32
 
 func newState(conns, workers int) *state {
@@ -91,7 +91,7 @@ func newState(conns, workers int) *state {
 	return st
 }
 
-// take is the shard of a hash, whose turn it is then.
+// take returns the shard of a hash, and waits for the turn at it. give ends the turn.
 func (st *state) take(hash uint64) *shard {
 	if len(st.shards) == 1 {
 		return &st.shards[0]
@@ -107,8 +107,8 @@ func (st *state) give(s *shard) {
 	}
 }
 
-// source is the hash of who opened a connection: an IPv4 address, or 64 bits of an
-// IPv6 one, which is what a host may choose its addresses from.
+// source returns the hash of the address that opened a connection: an IPv4 address, or the upper 64 bits of an
+// IPv6 address, because a host may choose the lower bits.
 func source(k *flow.Key, opener uint8, seed uint64) uint64 {
 	a := &k.Src
 	if opener == 1 {
@@ -117,7 +117,7 @@ func source(k *flow.Key, opener uint8, seed uint64) uint64 {
 	return hdr.Fold(hdr.Fold(seed, be.Uint64(a[:8])), uint64(k.Family))
 }
 
-// release forgets the connection in place i.
+// release forgets the connection in place i, and ends its entries in the kernel.
 func (s *shard) release(i int, seed uint64) {
 	p := s.conns.At(i)
 	if p.Val.flows.Any() {
@@ -132,13 +132,14 @@ func (s *shard) release(i int, seed uint64) {
 	s.conns.Del(i)
 }
 
-// settle counts a connection that is tentative no longer.
+// settle removes a connection from the counts of tentative ones, because it has become open.
 func (s *shard) settle(k *flow.Key, c *conn, seed uint64) {
 	s.tents--
 	s.sources.Sub(source(k, c.opener, seed))
 }
 
-// open gives a new connection, which is tentative, a place.
+// open adds a new connection, which is tentative, and reports whether a living one was evicted for it. It returns
+// nil and the reason if a limit is reached or no place is free. share is the number of shards.
 func (s *shard) open(k *flow.Key, hash uint64, opener uint8, now clock.Time, set *settings, seed uint64, share int) (*conn, bool, verdict) {
 	from := source(k, opener, seed)
 	if s.sources.Of(from) >= set.halfPerSource {
@@ -170,9 +171,9 @@ func (s *shard) open(k *flow.Key, hash uint64, opener uint8, now clock.Time, set
 	return c, evicted, verdict{true, reasonNew}
 }
 
-// victim is a place for that hash that may be another's: one whose time is over,
-// or else that of the tentative one whose time is over first. Others stay; with
-// tentative, all but those. It is negative when there is none.
+// victim returns a place for that hash that may be taken from its connection: one whose time is over, or else
+// that of the tentative connection whose time is over first. With tentative, only tentative connections may lose
+// their place. victim returns a negative number if there is no such place.
 func (s *shard) victim(hash uint64, now clock.Time, tentative bool) int {
 	a, b := s.conns.Sets(hash)
 	best := -1
@@ -193,7 +194,7 @@ func (s *shard) victim(hash uint64, now clock.Time, tentative bool) int {
 	return best
 }
 
-// sweep forgets what is over among n places.
+// sweep looks at the next n places, and forgets the connections whose time is over.
 func (s *shard) sweep(n int, now clock.Time, seed uint64) (gone int) {
 	from, to := s.conns.Sweep(n)
 	for i := s.conns.NextBefore(from, to); i >= 0; i = s.conns.NextBefore(i+1, to) {
@@ -205,11 +206,11 @@ func (s *shard) sweep(n int, now clock.Time, seed uint64) (gone int) {
 	return gone
 }
 
-// fragTime is how long fragments of a datagram are waited for (RFC 8200 4.5 gives
-// them a minute in their receiver).
+// fragTime is how long, in ns, later fragments of a datagram pass behind the first one. (A receiver waits a
+// minute for them: RFC 8200 4.5.)
 const fragTime = 30e9
 
-// fragment notes that the first fragment of a datagram passed.
+// fragment notes that the first fragment of a datagram has passed.
 func (s *shard) fragment(k *flow.Key, hash uint64, now clock.Time) {
 	i := s.frags.Find(k, hash)
 	if i < 0 {

@@ -20,7 +20,7 @@ type verdict struct {
 	reason graph.Reason
 }
 
-// policy is what arguments say, compiled. It does not change.
+// policy is the compiled form of the arguments. It never changes.
 type policy struct {
 	args graph.Args
 	settings
@@ -28,8 +28,8 @@ type policy struct {
 	udpTimes [numStates]time.Duration // how long UDP is remembered, by state
 }
 
-// compile makes the policy of args. The last one is kept, so that the workers do
-// not compile what Takes has: with many rules that takes milliseconds.
+// compile returns the policy of args. It keeps the last one, so that workers do not compile again what Takes has
+// compiled: with many rules that takes milliseconds.
 func (st *state) compile(args graph.Args) (*policy, error) {
 	last := st.last.Load()
 	if last != nil && maps.Equal(last.args, args) {
@@ -58,7 +58,7 @@ func (st *state) compile(args graph.Args) (*policy, error) {
 	return p, nil
 }
 
-// app is the firewall in one worker.
+// app is the firewall's instance in one worker.
 type app struct {
 	flow.Mover
 	*policy
@@ -95,17 +95,17 @@ func newApp(args graph.Args, env graph.Env) (*app, error) {
 	return a, nil
 }
 
-// Wants implements graph.Wanter: everything, and nothing crosses untouched.
+// Wants implements graph.Wanter: the firewall wants all frames, and none may cross without it.
 func (a *app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
 
-// Takes implements graph.Reconfigurer: places cannot be changed.
+// Takes implements graph.Reconfigurer: all arguments may change, except conns.
 func (a *app) Takes(args graph.Args) bool {
 	p, err := a.st.compile(args)
 	return err == nil && p.conns == a.conns
 }
 
-// Reconfigure implements graph.Reconfigurer: connections stay when the new rules
-// would have let them be opened, which is looked at with the next packet of each.
+// Reconfigure implements graph.Reconfigurer. A connection stays if the new rules would have let it be opened;
+// that is checked when its next packet comes.
 func (a *app) Reconfigure(args graph.Args) error {
 	p, err := a.st.compile(args)
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *app) Reconfigure(args graph.Args) error {
 	return nil
 }
 
-// Tick implements graph.Ticker: what is over is forgotten, a few places at a time.
+// Tick implements graph.Ticker: it forgets connections whose time is over, a few places at a time.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
 	if !a.Begun {
 		a.Begin(c.Now(), c.Rand(), nil)
@@ -172,7 +172,7 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	c.EmitAll(1-in, on[:n])
 }
 
-// one is what becomes of a frame that was gathered.
+// one returns what becomes of a frame for which gather has filled q.
 func (a *app) one(c *graph.Ctx, in int, frame []byte, q *ask) verdict {
 	switch q.way {
 	case connection:
@@ -193,7 +193,7 @@ func (a *app) one(c *graph.Ctx, in int, frame []byte, q *ask) verdict {
 	return a.fragment(c, in, frame, &d, q)
 }
 
-// fragment is what becomes of one.
+// fragment returns what becomes of a fragment.
 func (a *app) fragment(c *graph.Ctx, in int, frame []byte, d *hdr.Layers, q *ask) verdict {
 	k, offset := flow.Fragment(frame, d)
 	k.Tag = d.VLANs() | uint32(in)<<24
@@ -224,7 +224,7 @@ func (a *app) fragment(c *graph.Ctx, in int, frame []byte, d *hdr.Layers, q *ask
 	return verdict{true, reasonLater}
 }
 
-// leastHeader is how long the header of a protocol is at least.
+// leastHeader returns the smallest header length, in bytes, of a protocol; 0 if the protocol is unknown.
 func leastHeader(proto uint8) int {
 	switch proto {
 	case hdr.ProtoTCP:
@@ -235,8 +235,8 @@ func leastHeader(proto uint8) int {
 	return 0
 }
 
-// sourceRouted reports whether a datagram goes on to others than its destination,
-// which no rule would see (RFC 7126 4.3 and 4.4, RFC 5095).
+// sourceRouted reports whether a datagram has a source route, and so another final destination than the one that
+// rules see (RFC 7126 4.3 and 4.4, RFC 5095).
 func sourceRouted(ip []byte, family uint8) bool {
 	if family == hdr.NetIPv4 {
 		o := ip[hdr.IPv4Len:hdr.IPv4(ip).HeaderLen()]
@@ -268,8 +268,8 @@ func sourceRouted(ip []byte, family uint8) bool {
 	return false
 }
 
-// isExtension reports whether what follows an IPv6 header, its options and a fragment
-// header is another of these: Walk looks no further.
+// isExtension reports whether proto is an IPv6 extension header. hdr.Walk stops at extension headers behind a
+// fragment header.
 func isExtension(proto uint8) bool {
 	switch proto {
 	case hdr.ProtoHopByHop, hdr.ProtoRouting, hdr.ProtoDstOption, hdr.ProtoFragment:
@@ -278,9 +278,8 @@ func isExtension(proto uint8) bool {
 	return false
 }
 
-// query puts an ICMP query in the place of ports, as they are before the key is
-// reversed for port 1: its identifier on side a, and on side b its request's type
-// and from which side that came.
+// query sets the ports of an ICMP query's key, before the key is reversed for port 1. Side a gets the identifier,
+// and side b the type of the request and the side that it came from.
 func (*app) query(k *flow.Key, id uint16, request uint8, in int, answer bool) {
 	asker := in
 	if answer {
@@ -292,11 +291,12 @@ func (*app) query(k *flow.Key, id uint16, request uint8, in int, answer bool) {
 	}
 }
 
-// isControl reports whether an ICMPv6 message is one that a link does not work
-// without: neighbour discovery, and who listens to what group (RFC 4890 4.4.1).
+// isControl reports whether an ICMPv6 message is one that a link needs to work: neighbour discovery or multicast
+// listener discovery (RFC 4890 4.4.1).
 func isControl(typ uint8) bool { return typ >= 130 && typ <= 136 || typ == 143 }
 
-// find is what becomes of a packet of a connection, which may not be there.
+// find returns what becomes of a packet with connection key q.key, and opens the connection if it may. s is its
+// shard.
 func (a *app) find(c *graph.Ctx, s *shard, q *ask, in int) verdict {
 	k, seg := &q.key, &q.seg
 	i := q.place
@@ -354,8 +354,8 @@ func (a *app) find(c *graph.Ctx, s *shard, q *ask, in int) verdict {
 	return v
 }
 
-// follow is what becomes of a packet of a connection that is there; reasonNew: it
-// opens one anew.
+// follow returns what becomes of a packet of an existing connection x, and updates x. The reason reasonNew means
+// that the packet opens the connection anew.
 func (a *app) follow(s *shard, x *conn, k *flow.Key, in int, seg *segment) verdict {
 	was := x.tentative()
 	v := verdict{true, reasonKnown}
@@ -375,7 +375,7 @@ func (a *app) follow(s *shard, x *conn, k *flow.Key, in int, seg *segment) verdi
 	return v
 }
 
-// patience is how long a connection is remembered from its last packet on.
+// patience returns how long a connection is remembered after its last packet.
 func (a *app) patience(x *conn, proto uint8) time.Duration {
 	if proto == hdr.ProtoUDP {
 		return a.udpTimes[x.state]
@@ -383,7 +383,7 @@ func (a *app) patience(x *conn, proto uint8) time.Duration {
 	return a.settings.patience(x.state, proto)
 }
 
-// patience is that of a connection in a state.
+// patience returns how long a connection of that protocol is remembered in that state.
 func (a *settings) patience(state, proto uint8) time.Duration {
 	switch state {
 	case tcpSyn, tcpSynAck:
@@ -408,8 +408,8 @@ func (a *settings) patience(state, proto uint8) time.Duration {
 	return d
 }
 
-// recheck looks whether the rules of now would let a connection be opened, and
-// why not.
+// recheck reports whether the current rules let connection x be opened, and if not, the reason. It asks the rules
+// once after each change.
 func (a *app) recheck(x *conn, k *flow.Key) (ok bool, r graph.Reason) {
 	if x.gen == a.gen {
 		return true, 0
@@ -420,8 +420,8 @@ func (a *app) recheck(x *conn, k *flow.Key) (ok bool, r graph.Reason) {
 	return ok, r
 }
 
-// permits reports whether the rules let a connection be opened from that port,
-// and why not. A new one counts for the rule's limit.
+// permits reports whether the rules let a connection with key k be opened from port opener, and if not, the
+// reason. With opens, the connection is new and counts for the rule's rate.
 func (a *app) permits(k *flow.Key, opener uint8, opens bool) (bool, graph.Reason) {
 	src, dst, sport, dport := &k.Src, &k.Dst, k.SrcPort, k.DstPort
 	if opener == 1 {
@@ -453,9 +453,8 @@ func (a *app) permits(k *flow.Key, opener uint8, opens bool) (bool, graph.Reason
 	return t.actions[i] != deny, reasonDenied
 }
 
-// about is what becomes of an ICMP error: it passes when what it quotes is a
-// packet of a connection, which came from the other side and went to where the
-// error comes from, or beyond.
+// about returns what becomes of an ICMP error. It passes if it quotes a packet of a connection, which came from
+// the other side, and if its destination is the sender of that packet.
 func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdict {
 	var q hdr.Layers
 	if !flow.Quoted(frame, d, &q) {
@@ -502,7 +501,7 @@ func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdic
 	return verdict{true, reasonRelated}
 }
 
-// familyIndex is the index of a family's rules.
+// familyIndex returns the index of a family's rules in policy.acl.
 func familyIndex(family uint8) int {
 	if family == hdr.NetIPv6 {
 		return 1
@@ -510,7 +509,8 @@ func familyIndex(family uint8) int {
 	return 0
 }
 
-// recount gives the rules of now what those that were there before, with the same action, have counted.
+// recount makes counters for the current rules. A rule that was there before with the same action keeps its
+// count.
 func (a *app) recount(was *policy) {
 	for f, t := range a.acl {
 		old := a.hits[f]
@@ -526,8 +526,8 @@ func (a *app) recount(was *policy) {
 	}
 }
 
-// counted adds the packets that a rule has decided, which are those that opened connections or would have. Packets
-// of connections that are there are not looked up.
+// counted adds to n the packets that a rule has decided: those that opened connections, or would have. Packets of
+// existing connections are not looked up in the rules.
 func (a *app) counted(t int, e *table.Entry, n *table.Counts) {
 	if i, ok := a.acl[t].places[placeOf(e)]; ok {
 		n.Packets += a.hits[t][i].Packets
@@ -535,7 +535,7 @@ func (a *app) counted(t int, e *table.Entry, n *table.Counts) {
 	}
 }
 
-// report is what an app shows of its worker's shards.
+// report is what Report shows of the worker's shards.
 type report struct {
 	Connections map[string]int `json:"connections"` // by state
 	Places      int            `json:"places"`
@@ -553,7 +553,7 @@ func (a *app) Report() any {
 	return &graph.Gradual{Look: r.look, Value: func() any { return *r }}
 }
 
-// look counts what is at the next n places.
+// look counts the connections in the next n places, and reports whether more are left.
 func (r *report) look(n int) (more bool) {
 	if r.shard >= len(r.a.st.shards) {
 		return false

@@ -82,7 +82,7 @@ var counters = [numCounters]counter.Def{
 	ctrConns:   {Name: "connections", Help: "connections that are there, when last looked at"},
 }
 
-// Kind declares firewall.
+// Kind returns the declaration of the network function "firewall".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "firewall",
@@ -143,7 +143,7 @@ allow+in:b+proto:udp+sport:547+dport:546.
 	}
 }
 
-// decides is graph.Kind.Decides.
+// decides implements graph.Kind.Decides: it returns the number of connections that may be decided.
 func decides(args graph.Args) int {
 	if s, err := parse(args); err == nil && s.offload {
 		return s.conns
@@ -151,7 +151,8 @@ func decides(args graph.Args) int {
 	return 0
 }
 
-// oneFamily says when rules are given for one family only, and nothing of the other can be opened.
+// oneFamily returns a note for the user if rules are given for one family only, so that the other can open
+// nothing.
 func oneFamily(args graph.Args) string {
 	s, err := parse(args)
 	if err != nil || s.allow {

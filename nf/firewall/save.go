@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// A record is a connection:
+// A record of a saved state is one connection, big-endian, with these fields at these offsets:
 //
 //	0 Src | 16 Dst | 32 SrcPort | 34 DstPort | 36 Tag | 40 Proto | 41 Family |
 //	42 nanoseconds that are left | 50 state | 51 opener | 52 flags |
@@ -52,7 +52,7 @@ func encode(b []byte, k *flow.Key, c *conn, now clock.Time) {
 	}
 }
 
-// decode is the opposite; false: there is no such connection.
+// decode is the opposite of encode. It returns false if no connection can have such a record.
 func decode(b []byte, k *flow.Key, c *conn, now clock.Time) bool {
 	*k = flow.Key{Src: [16]byte(b), Dst: [16]byte(b[16:]), SrcPort: be.Uint16(b[32:]), DstPort: be.Uint16(b[34:]),
 		Tag: be.Uint32(b[36:]), Proto: b[40], Family: b[41]}
@@ -71,7 +71,8 @@ func decode(b []byte, k *flow.Key, c *conn, now clock.Time) bool {
 		c.state > 0 && c.state < numStates && tcp == (k.Proto == hdr.ProtoTCP) && c.opener <= 1 && c.flags&^unchecked == 0
 }
 
-// record writes all connections, n or so at a time.
+// record implements flow.Mover's Record: it returns a function that writes the next connections, from about n
+// places, and reports whether more are left.
 func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
 	st, shard, from := a.st, 0, 0
 	return func(n int) bool {
@@ -92,10 +93,9 @@ func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
 	}
 }
 
-// build implements flow.Mover's Build. Connections for which there is no place are left
-// out, those that are open last. TCP's numbers may have gone on by a window since
-// they were saved. Each is compared with the rules with its next
-// packet. Fragments under way are not saved.
+// build implements flow.Mover's Build. Connections for which there is no place are left out, the tentative ones
+// first. The numbers of TCP may have advanced by a window since they were saved. Each connection is compared with
+// the rules when its next packet comes. Fragments under way are not saved.
 func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flow.Records) (put func(), err error)) {
 	st, gen, conns := a.st, a.gen, a.conns
 	most = 64
@@ -108,7 +108,7 @@ func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flo
 	}
 }
 
-// become takes over what another one has of connections.
+// become replaces the connections of st by those of made, and ends the entries in the kernel.
 func (st *state) become(made *state) {
 	for n := range st.shards {
 		s, m := st.take(uint64(n)), &made.shards[n]
@@ -122,7 +122,7 @@ func (st *state) become(made *state) {
 	}
 }
 
-// fill puts records into a state that nobody else knows yet.
+// fill puts records into a state that only the caller knows yet.
 func (st *state) fill(now clock.Time, seed uint64, gen uint16, all flow.Records) error {
 	var k flow.Key
 	var c conn
@@ -157,7 +157,8 @@ func (st *state) fill(now clock.Time, seed uint64, gen uint16, all flow.Records)
 	return nil
 }
 
-// Inherit implements graph.Mover: connections stay, and each is compared with the rules with its next packet.
+// Inherit implements graph.Mover: connections stay, and each is compared with the rules when its next packet
+// comes.
 func (a *app) Inherit(from graph.App) bool {
 	o, ok := from.(*app)
 	if !ok || o.conns != a.conns || len(o.st.shards) != len(a.st.shards) {

@@ -8,7 +8,7 @@ import (
 
 var be = binary.BigEndian
 
-// Flags of TCP (RFC 9293 3.1). The others are nothing to a firewall.
+// Flags of TCP (RFC 9293 3.1). The firewall ignores all other flags.
 const (
 	flagFIN = 1 << iota
 	flagSYN
@@ -18,8 +18,8 @@ const (
 	theFlags = flagFIN | flagSYN | flagRST | flagACK
 )
 
-// side is what one end of a TCP connection has sent (van Rooij, Real Stateful TCP
-// Packet Filtering in IP Filter, 2000). Numbers are TCP's, and wrap.
+// side is what one end of a TCP connection has sent (van Rooij, Real Stateful TCP Packet Filtering in IP Filter,
+// 2000). It holds sequence numbers, which wrap.
 type side struct {
 	end   uint32 // behind the last byte, SYN or FIN that it has sent
 	max   uint32 // behind the last byte that the other end has made room for
@@ -29,7 +29,7 @@ type side struct {
 	has   uint8
 }
 
-// What one side of a TCP connection has sent.
+// Bits of side.has: what one end of a TCP connection has sent.
 const (
 	hasSent   = 1 << iota // something: its numbers are known
 	hasScale              // offered window scaling (RFC 7323 2)
@@ -41,7 +41,7 @@ const (
 func after(a, b uint32) bool  { return int32(a-b) > 0 }
 func before(a, b uint32) bool { return int32(a-b) < 0 }
 
-// segment is what counts of a TCP segment.
+// segment holds the fields of a TCP segment that the firewall uses.
 type segment struct {
 	seq, end, ack uint32
 	win           uint32 // as it stands there
@@ -51,7 +51,7 @@ type segment struct {
 	cut           bool // in fragments: it ends behind end
 }
 
-// parseSegment reads a TCP header, which is whole, and its datagram to its end.
+// parseSegment reads a TCP segment. l4 goes to the end of the datagram, and has the whole header.
 func parseSegment(l4 []byte) (s segment) {
 	h := hdr.TCP(l4)
 	n := h.HeaderLen()
@@ -67,7 +67,7 @@ func parseSegment(l4 []byte) (s segment) {
 	return s
 }
 
-// windowScale looks for that option (RFC 7323 2.2).
+// windowScale finds the Window Scale option (RFC 7323 2.2) among TCP options o.
 func windowScale(o []byte) (shift uint8, ok bool) {
 	for len(o) > 0 && o[0] != 0 {
 		if o[0] == 1 {
@@ -85,7 +85,7 @@ func windowScale(o []byte) (shift uint8, ok bool) {
 	return 0, false
 }
 
-// possible reports whether flags go together.
+// possible reports whether a TCP may send the segment's flags together.
 func (s *segment) possible() bool {
 	switch s.flags {
 	case flagSYN, flagSYN | flagACK, flagRST, flagRST | flagACK, flagACK, flagFIN | flagACK:
@@ -94,13 +94,12 @@ func (s *segment) possible() bool {
 	return false
 }
 
-// ackWindow is how far behind an acknowledgement may be, at least.
+// ackWindow is the smallest distance, in bytes, that an acknowledgement may be behind without being dropped.
 const ackWindow = 66000
 
-// fits reports whether a segment from x to y is one that y can take: it begins
-// within what y has made room for, does not end before what y may still have in
-// its window, acknowledges nothing that y has not sent, nor what it has long ago.
-// Of a connection that has moved, both may have gone on by a window meanwhile.
+// fits reports whether y can take a segment that x has sent: it begins within the room that y has offered, does
+// not end before what y may still have in its window, and acknowledges neither what y has not sent nor what y has
+// sent long ago. If the connection has moved, both ends may have advanced by a window meanwhile.
 func fits(x, y *side, s *segment, moved bool) bool {
 	room, sent := x.max, y.end
 	if moved {
@@ -117,8 +116,7 @@ func fits(x, y *side, s *segment, moved bool) bool {
 	return !after(s.ack, sent) && !before(s.ack, y.end-max(x.win, ackWindow))
 }
 
-// note takes over what a segment from x to y, of a connection that may have moved,
-// says.
+// note updates sides x and y by a segment that x has sent to y.
 func note(x, y *side, s *segment, moved bool) {
 	win := s.win
 	if s.flags&flagSYN != 0 {
@@ -170,7 +168,7 @@ func note(x, y *side, s *segment, moved bool) {
 	}
 }
 
-// tcp follows a connection: what becomes of a segment that comes in at port in.
+// tcp returns what becomes of a segment that comes in at port in, and updates the connection by it.
 func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 	x, y := &c.side[in], &c.side[1-in]
 	fromOpener := in == int(c.opener)
@@ -194,8 +192,8 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 		case c.state == tcpReset || c.state == tcpTimeWait:
 			return verdict{false, reasonNew}
 		}
-		// Its other end answers with an acknowledgement, and thereby asks for a RST
-		// when its opener has started anew (RFC 5961 4).
+		// The other end answers with an acknowledgement; an opener that has started anew answers that with a RST
+		// (RFC 5961 4).
 		return verdict{true, reasonKnown}
 	case s.flags == flagSYN|flagACK:
 		switch {
@@ -234,8 +232,8 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 				c.state = tcpSynAck
 			}
 		}
-		// An end that has this connection from earlier says so, and its opener will
-		// answer with a RST.
+		// The sender still has this connection from an earlier time, and says so; the opener will answer with a
+		// RST.
 		return verdict{true, reasonKnown}
 	}
 	if strict && !fits(x, y, s, moved) {
@@ -260,8 +258,8 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 	return verdict{true, reasonKnown}
 }
 
-// reset is what becomes of a RST. It ends the connection when its receiver will
-// take it for one for sure: others, it answers with a question (RFC 5961 3).
+// reset returns what becomes of a RST. It ends the connection only if the receiver will certainly accept the RST;
+// to other RSTs the receiver answers with a challenge ACK (RFC 5961 3).
 func (c *conn) reset(fromOpener bool, x, y *side, s *segment, strict bool) verdict {
 	switch {
 	case c.state == tcpSyn && fromOpener:
@@ -276,8 +274,7 @@ func (c *conn) reset(fromOpener bool, x, y *side, s *segment, strict bool) verdi
 		c.state = tcpReset
 		return verdict{true, reasonKnown}
 	}
-	// A RST without an acknowledgement has none to be looked at; of one with, it
-	// may be of any age.
+	// The acknowledgement of a RST is not checked: it may be missing, or of any age.
 	if strict && x.has&hasSent != 0 && y.has&hasSent != 0 && (after(s.seq, x.max) || before(s.seq, x.end-y.win-1)) {
 		return verdict{false, reasonWindow}
 	}
@@ -287,7 +284,7 @@ func (c *conn) reset(fromOpener bool, x, y *side, s *segment, strict bool) verdi
 	return verdict{true, reasonKnown}
 }
 
-// quotes reports whether a quoted segment from x to y may be one that x has sent.
+// quotes reports whether x may have sent to y the segment with number seq, which an ICMP error quotes.
 func quotes(x, y *side, seq uint32) bool {
 	return x.has&hasSent == 0 || !after(seq, x.end) && !before(seq, x.end-max(y.win, ackWindow))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/track"
 )
 
-// tracked are conntrack's words for the states of TCP connections.
+// tracked are conntrack's names of the states of TCP connections.
 var tracked = [numStates]string{tcpSyn: "SYN_SENT", tcpSynAck: "SYN_RECV", tcpOpen: "ESTABLISHED", tcpClosing: "FIN_WAIT", tcpTimeWait: "TIME_WAIT", tcpReset: "CLOSE"}
 
 // Hooks implements graph.Hooked.
@@ -17,7 +17,7 @@ func (a *app) Hooks() graph.Hooks {
 	return graph.Hooks{Connections: a.connections, Counted: a.counted}
 }
 
-// connections are those that are followed. All workers share what they know: the first one shows it.
+// connections lists connections for graph.Hooks. All workers share them; worker 0 lists all.
 func (a *app) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
 	if a.worker != 0 {
 		return -1
@@ -45,7 +45,7 @@ func (a *app) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) 
 	return -1
 }
 
-// shown is a connection as conntrack has it.
+// shown returns a connection in the form of conntrack.
 func shown(k *flow.Key, c *conn) track.Connection {
 	if c.opener == 1 {
 		r := k.Reversed()

@@ -1,15 +1,14 @@
-// Package gobackn is Clio's go-back-N transport as a function in the network, for
-// devices that have none: many sessions, of many clients and devices.
+// Package gobackn is Clio's go-back-N transport as a function in the network, for devices without a transport. It
+// handles many sessions, of many clients and devices.
 //
 //	clients ══ network, frames with go-back-N headers ══ gobackn ── last hop, plain frames ── devices
 //
-// It ends the transport: acknowledges what clients send, gives it to the device in
-// order and once, and keeps what the device answers until the client has
-// acknowledged it. It answers requests to open and close sessions itself. The last
-// hop must not lose frames: nobody would send them again. The protocol, its source
-// and what was chosen here are in gbn.
+// It terminates the transport: it acknowledges what clients send, gives that to the device in order and once, and
+// keeps the device's answers until the client has acknowledged them. It answers requests to open and close
+// sessions itself. The last hop must not lose frames, because nobody would send them again. Package gbn describes
+// the protocol, its source, and what was chosen here.
 //
-// Workers share the sessions, a batch at a time (nf/turn).
+// Workers share the sessions, and take turns at them for a batch (nf/turn).
 package gobackn
 
 import (
@@ -75,7 +74,7 @@ var counters = [numCounters]counter.Def{
 	ctrGivenUp:       {Name: "given-up", Help: "sessions given up (tries=)"},
 }
 
-// Kind declares gobackn.
+// Kind returns the declaration of the network function "gobackn".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "gobackn",
@@ -108,8 +107,8 @@ another, a frame that might overtake the one before it is dropped, and comes aga
 	}
 }
 
-// Wants implements graph.Wanter: nothing of Clio crosses untouched. A device's answer comes once, and a
-// client cannot take it without its header.
+// Wants implements graph.Wanter: no frame of Clio may cross without the app. A device's answer comes once, and a
+// client cannot use it without its header.
 func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}, Closed: true} }
 
 type settings struct {
@@ -182,7 +181,7 @@ func newApp(env graph.Env, args graph.Args) (*app, error) {
 	return a, nil
 }
 
-// state is what the instances of all workers share: whose turn it is may use it.
+// state is what the instances of all workers share. Only a worker that has the turn may use it.
 type state struct {
 	turn   turn.Shared
 	server *gbn.Server
@@ -192,17 +191,17 @@ type state struct {
 	stats  gbn.Stats // counted so far
 }
 
-// mostBack is for how many frames that a worker is to give back there is room at once; for more it is made.
+// mostBack is the number of frames for a worker to give back that fit without an allocation.
 const mostBack = 4096
 
-// returned is a frame that its worker is to give back: as one that was never there (made), or by a verdict.
+// returned is a frame that its worker must give back: by Discard (made), or by Drop with verdict v.
 type returned struct {
 	b    *packet.Buf
 	made bool
 	v    gbn.Verdict
 }
 
-// app is one instance. It is its own gbn.Out; c is the breath's.
+// app is the instance of one worker. It implements gbn.Out; c is the Ctx of the current breath.
 type app struct {
 	*state
 	devices         int
@@ -238,10 +237,10 @@ func (a *app) Return(b *packet.Buf, worker int, made bool, v gbn.Verdict) {
 	a.back[worker] = append(a.back[worker], returned{b, made, v})
 }
 
-// Sent implements gbn.Out: what a worker emits in a breath its port has when the next one begins.
+// Sent implements gbn.Out. The frames that a worker emits in a breath have left it when its next breath begins.
 func (a *app) Sent(worker int, at clock.Time) bool { return a.breath[worker] > at }
 
-// begin is the start of a worker's turn.
+// begin runs at the start of a worker's turn: it gives back the frames that other workers have returned.
 func (a *app) begin(c *graph.Ctx) {
 	a.c = c
 	if a.workers == 1 {
@@ -259,8 +258,8 @@ func (a *app) begin(c *graph.Ctx) {
 	a.back[a.worker] = a.back[a.worker][:0]
 }
 
-// Push implements graph.App. Where there are several workers, checksums are looked at before the worker's turn, and
-// made, of what goes to devices, after it.
+// Push implements graph.App. With several workers, checksums are verified before the worker's turn, and those of
+// frames to devices are computed after it.
 func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	if a.workers == 1 {
 		a.begin(c)
@@ -302,7 +301,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	}
 }
 
-// decide says what becomes of a frame that was seen.
+// decide returns what becomes of a frame that was seen.
 func (a *app) decide(c *graph.Ctx, in int, b *packet.Buf, x *gbn.Seen) gbn.Verdict {
 	if in == a.devices {
 		return a.server.ToNetSeen(c.Now(), b, x, a)
@@ -310,7 +309,7 @@ func (a *app) decide(c *graph.Ctx, in int, b *packet.Buf, x *gbn.Seen) gbn.Verdi
 	return a.server.FromNetSeen(c.Now(), b, x, a)
 }
 
-// end lets a frame go that the transport has not taken.
+// end emits or drops a frame that the transport has not taken.
 func (a *app) end(c *graph.Ctx, in int, b *packet.Buf, x *gbn.Seen, v gbn.Verdict) {
 	out := 1 - in
 	switch {
@@ -332,8 +331,8 @@ func (a *app) end(c *graph.Ctx, in int, b *packet.Buf, x *gbn.Seen, v gbn.Verdic
 	c.Emit(out, b)
 }
 
-// wants is when Tick has work: several deadlines may be looked at in one. A worker with frames here looks whether
-// others gave them back.
+// wants returns when Tick is due: not for each deadline separately, so that one Tick handles several. A worker
+// whose frames are kept also checks whether other workers have returned them.
 func (a *app) wants(now clock.Time) clock.Time {
 	at := a.server.Deadline()
 	if a.workers > 1 && a.heldHere() > 0 {
@@ -362,10 +361,10 @@ func (a *app) Held() int {
 	return a.heldHere()
 }
 
-// heldHere is how many of this worker's frames are kept, or wait to be given back.
+// heldHere returns how many of this worker's frames are kept, or wait to be given back.
 func (a *app) heldHere() int { return a.server.HeldBy(a.worker) + len(a.back[a.worker]) }
 
-// Stop implements graph.Holder: what waits is dropped, with the sessions.
+// Stop implements graph.Holder: it closes all sessions, and drops the frames that wait.
 func (a *app) Stop(c *graph.Ctx) {
 	a.turn.Take()
 	defer a.turn.Give()
@@ -375,7 +374,8 @@ func (a *app) Stop(c *graph.Ctx) {
 	a.gauge(c)
 }
 
-// gauge counts what has changed since somebody did: what all workers have counted is what there is.
+// gauge adds to the counters what has changed since the last call by any worker. The sum over all workers is the
+// state.
 func (a *app) gauge(c *graph.Ctx) {
 	for id, n := range [...]int{ctrSessions: a.server.Open(), ctrKept: a.server.Held()} {
 		if n != a.shown[id] {

@@ -16,7 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/turn"
 )
 
-// maxValue is the longest value that a frame holds.
+// maxValue is the length in bytes of the longest value that a frame holds.
 const maxValue = 1436
 
 const (
@@ -75,7 +75,7 @@ var counters = [numCounters]counter.Def{
 	ctrForgot:  {Name: "forgot-all", Help: "times that all was forgotten: frames went past unseen, or pending= was too small"},
 }
 
-// Kind declares kvcache.
+// Kind returns the declaration of the network function "kvcache".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "kvcache",
@@ -146,8 +146,8 @@ func parse(args graph.Args) (settings, error) {
 	return s, r.Err()
 }
 
-// state is what the instances of all workers share: whose turn it is may use it. Of the
-// settings only the policy changes.
+// state is what the instances of all workers share. Only a worker that has the turn may use it. Of the settings
+// only the policy changes.
 type state struct {
 	turn turn.Shared
 	settings
@@ -163,7 +163,7 @@ func newState(s settings, alone bool) *state {
 	return &state{turn: turn.Shared{Alone: alone}, settings: s, cache: newCache(s.entries, s.value, s.bytes, nil), pending: newPendings(s.pending), senders: newSenders(s.sessions)}
 }
 
-// app is one instance.
+// app is the instance of one worker.
 type app struct {
 	*state
 	workers int
@@ -172,7 +172,7 @@ type app struct {
 	scratch [maxValue]byte
 }
 
-// looked is what a frame is, and what becomes of it.
+// looked is what look has found out about a frame, and what decide has decided.
 type looked struct {
 	f      clio.Frame
 	asks   bool // of the cache: it takes the worker's turn
@@ -184,7 +184,8 @@ type looked struct {
 	value  []byte // of a hit
 }
 
-// UseMemory implements memory.User. Memory is one worker's, to which all frames come then: no other has a part in what it knows.
+// UseMemory implements memory.User. Memory belongs to one worker, which then gets all frames; the app stops
+// sharing a state with other workers.
 func (a *app) UseMemory(s memory.Space) error {
 	if a.workers > 1 {
 		a.workers, a.state, a.values = 1, newState(a.settings, true), nil
@@ -240,11 +241,11 @@ func (a *app) Flush(c *graph.Ctx) {
 	a.forget(c)
 }
 
-// Wants implements graph.Wanter. Frames that cross untouched do no harm: then it forgets.
+// Wants implements graph.Wanter. Frames may cross without the app: it then forgets everything (Flush).
 func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}} }
 
-// forget forgets all, and learns nothing for a while: writes that are not known may
-// be under way.
+// forget empties the cache, and has nothing learnt for a while, because writes that are not known may be under
+// way.
 func (a *app) forget(c *graph.Ctx) {
 	c.Count(ctrForgot, 1)
 	a.cache.clear()
@@ -252,15 +253,15 @@ func (a *app) forget(c *graph.Ctx) {
 	a.quiet = c.Now().Add(a.settle)
 }
 
-// begin waits for what was under way when the app came.
+// begin, in the first breath, has nothing learnt until all that was under way before has arrived.
 func (a *app) begin(c *graph.Ctx) {
 	if a.quiet == 0 {
 		a.quiet = c.Now().Add(a.settle)
 	}
 }
 
-// Push implements graph.App. Where workers share the cache, checksums are looked at
-// before the worker's turn, and made after it.
+// Push implements graph.App. Workers that share the cache verify checksums before their turn, and write answers
+// after it.
 func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	if a.workers == 1 {
 		a.begin(c)
@@ -299,7 +300,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	}
 }
 
-// look finds out what a frame is.
+// look finds out what a frame is; it does not use the shared state.
 func (a *app) look(l *looked, in int, p []byte) {
 	f := &l.f
 	l.asks = false
@@ -333,8 +334,8 @@ func (a *app) look(l *looked, in int, p []byte) {
 	l.req = request{dst.IP, src.IP, f.VLANs(), src.Port, h.ID()}
 }
 
-// decide says what becomes of a frame of the store, in the worker's turn. Where others may have theirs before
-// a hit's answer is made, its value goes to keep.
+// decide decides what becomes of a frame that asks for the shared state; the worker has the turn. With keep, the
+// value of a hit is copied there, because it may change after the turn.
 func (a *app) decide(c *graph.Ctx, l *looked, in int, x *packet.Buf, keep *[maxValue]byte) {
 	p, f := x.Bytes(), &l.f
 	if in == a.devices {
@@ -359,7 +360,7 @@ func (a *app) decide(c *graph.Ctx, l *looked, in int, x *packet.Buf, keep *[maxV
 	}
 }
 
-// end lets a frame go.
+// end sends a frame on, drops it, or answers it.
 func (a *app) end(c *graph.Ctx, l *looked, in int, x *packet.Buf) {
 	out, v := 1-in, x.Verdict
 	switch l.reason {
@@ -374,7 +375,8 @@ func (a *app) end(c *graph.Ctx, l *looked, in int, x *packet.Buf) {
 	c.Emit(out, x)
 }
 
-// read is a hit, whose value is looked.value then and whose frame has room for it, or why it is none.
+// read looks a key up. For a hit it sets l.value, and makes the frame as long as the answer; otherwise it returns
+// why there is none, and notes a fresh request, so that the answer fills the cache.
 func (a *app) read(c *graph.Ctx, x *packet.Buf, l *looked, fresh bool) graph.Reason {
 	k := &l.key
 	hash := k.hash()
@@ -409,7 +411,7 @@ func (a *app) read(c *graph.Ctx, x *packet.Buf, l *looked, fresh bool) graph.Rea
 	return reasonMiss
 }
 
-// chain is the first request under way of a key's chain.
+// chain returns the first row, or none, of the requests under way whose keys have such a hash.
 func (a *app) chain(hash uint64) int32 {
 	return a.pending.byKey[hash&uint64(len(a.pending.byKey)-1)]
 }
@@ -453,7 +455,7 @@ func (a *app) write(c *graph.Ctx, k *key, req *request, op clio.Opcode, value []
 	}
 }
 
-// answer takes note of a device's answer.
+// answer updates the cache by a device's answer.
 func (a *app) answer(c *graph.Ctx, req *request, op clio.Opcode, status clio.Status, value []byte) {
 	i := a.pending.find(req)
 	if i == none {
@@ -516,7 +518,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	return a.wants(c.Now())
 }
 
-// wants is when Tick has work: several requests may be looked at in one.
+// wants returns when Tick is due: not for each request separately, so that one Tick handles several.
 func (a *app) wants(now clock.Time) clock.Time {
 	i := a.pending.order.Oldest()
 	if i == none {
@@ -525,7 +527,8 @@ func (a *app) wants(now clock.Time) clock.Time {
 	return max(a.pending.rows[i].since.Add(a.settle), now.Add(max(a.settle/8, time.Microsecond)))
 }
 
-// gauge counts what has changed since somebody did: what all workers have counted is what there is.
+// gauge adds to the counters what has changed since the last call by any worker. The sum over all workers is the
+// state.
 func (a *app) gauge(c *graph.Ctx) {
 	for id, n := range [...]int{ctrEntries: a.cache.used, ctrBytes: a.cache.bytes, ctrPending: a.pending.used} {
 		if n != a.shown[id] {

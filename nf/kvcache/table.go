@@ -12,8 +12,7 @@ import (
 
 const none = int32(-1)
 
-// key is a key of a device, in VLANs (of both tags): the same address in others is
-// another device.
+// key is a key of a device. The device is an address in certain VLANs (of both tags).
 type key struct {
 	key    uint64
 	device [4]byte
@@ -26,7 +25,7 @@ func (k *key) hash() uint64 {
 	return hdr.Fold(hdr.Fold(d, k.key), 1)
 }
 
-// request is a request of a session.
+// request identifies a request: its session and its number.
 type request struct {
 	device, client [4]byte
 	vlans          uint32
@@ -38,7 +37,7 @@ func (r *request) hash() uint64 {
 	return hdr.Fold(hdr.Fold(be(r.device)<<32|be(r.client), uint64(r.vlans)<<32|uint64(r.port)<<16|uint64(r.id)), 2)
 }
 
-// entry is a cached pair, or one that waits for its write's answer.
+// entry is a pair of key and value. It is valid, or waits for the answer to its write.
 type entry struct {
 	key    key
 	hash   uint64
@@ -48,7 +47,7 @@ type entry struct {
 	next   int32 // of its chain, or of the free ones
 }
 
-// cache is entries, with their values.
+// cache is a hash table of entries with their values. Both number and bytes of values are limited.
 type cache struct {
 	entries      []entry
 	order        flow.Ages    // in which they are replaced
@@ -74,7 +73,7 @@ func newCache(n, size, limit int, space memory.Space) cache {
 	return c
 }
 
-// grow makes room for n entries, where there are fewer; they stay in their places.
+// grow makes room for n entries, if there are fewer. Entries keep their places.
 func (c *cache) grow(n int) {
 	was := *c
 	if n <= len(was.entries) {
@@ -108,16 +107,17 @@ func (c *cache) find(k *key, hash uint64) int32 {
 	return none
 }
 
-// value is where an entry's value lies.
+// value returns the value of entry i, in the cache's own memory.
 func (c *cache) value(i int32) []byte {
 	return c.values[int(i)*c.size:][:c.entries[i].n]
 }
 
-// at is the address of an entry's value in the space.
+// at returns the address of entry i's value in the space.
 func (c *cache) at(i int32) uint64 { return uint64(i) * uint64(c.size) }
 
-// add is a new entry, the newest, not valid, with a value; the oldest make room; none: there is no
-// place for it, or its page is not there. The key has no entry yet, and the value is not too long.
+// add makes a new entry, which is the newest one and not valid. The oldest entries are removed for it. It returns
+// none if there is no place, or if the page of the value is not there. The key must have no entry, and the value
+// must not be longer than c.size.
 func (c *cache) add(k *key, hash uint64, value []byte) int32 {
 	for c.free == none || c.bytes+len(value) > c.limit {
 		oldest := c.order.Oldest()
@@ -168,7 +168,7 @@ func (c *cache) clear() {
 	}
 }
 
-// pending is a request between here and the device.
+// pending is a request that has passed the cache, and whose answer has not.
 type pending struct {
 	req              request
 	key              key
@@ -179,7 +179,7 @@ type pending struct {
 	nextReq, nextKey int32 // of their chains; nextReq also of the free ones
 }
 
-// pendings are found by request and by key.
+// pendings is a table of requests, which are found by request and by key.
 type pendings struct {
 	rows         []pending
 	order        flow.Ages // by since
@@ -210,7 +210,7 @@ func (p *pendings) find(r *request) int32 {
 	return none
 }
 
-// add notes a request; none: there is no place.
+// add notes a request and returns its row, or none if there is no place.
 func (p *pendings) add(now clock.Time, r *request, k *key, hash uint64, code clio.Opcode) int32 {
 	i := p.free
 	if i == none {
@@ -227,7 +227,7 @@ func (p *pendings) add(now clock.Time, r *request, k *key, hash uint64, code cli
 	return i
 }
 
-// refresh makes a request as if it had come now.
+// refresh treats a request as if it had come now.
 func (p *pendings) refresh(now clock.Time, i int32) {
 	p.order.Renew(i)
 	p.rows[i].since = now
@@ -250,8 +250,8 @@ func (p *pendings) remove(i int32) {
 	x.nextReq, p.free = p.free, i
 }
 
-// yield forgets a read among the oldest requests, which does no harm: nothing is
-// learnt from its answer. False: there is none.
+// yield removes a read that is among the 16 oldest requests, and returns false if there is none. That does no
+// harm: nothing is learnt from the answer.
 func (p *pendings) yield() bool {
 	for i, n := p.order.Oldest(), 0; i != none && n < 16; i, n = p.order.Newer(i), n+1 {
 		if p.rows[i].code == clio.Read {
@@ -268,7 +268,7 @@ func (p *pendings) clear() {
 	}
 }
 
-// sender is a session, and its highest number so far.
+// sender is a session of a client, and its highest request number so far.
 type sender struct {
 	device, client [4]byte
 	vlans          uint32
@@ -279,8 +279,8 @@ type sender struct {
 
 const ways = 4
 
-// senders are sessions in sets of places; the one that was not heard of for the
-// longest makes room.
+// senders is a table of sessions, in sets of ways places. The session of a set that was silent for longest makes
+// room.
 type senders struct {
 	rows []sender
 	mask uint64
@@ -291,13 +291,12 @@ func newSenders(n int) senders {
 	return senders{make([]sender, n*ways), uint64(n - 1)}
 }
 
-// span is how far the numbers of a session's requests under way may be apart:
-// repetitions of those that nobody noted are below its first by no more.
+// span is how far apart the numbers of a session's requests under way may be. Requests that passed before the
+// session was known have numbers at most span above its first known one.
 const span = 64
 
-// fresh notes a request, and reports whether its number is above all earlier ones of
-// its session, also of those that went before it was known: settle later, nothing of
-// those comes any more.
+// fresh notes a request, and reports whether its number is above all earlier ones of its session, including those
+// that passed before the session was known: these arrive within settle.
 func (s *senders) fresh(now clock.Time, r *request, settle time.Duration) bool {
 	q := *r
 	q.id = 0

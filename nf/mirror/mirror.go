@@ -5,10 +5,10 @@
 //	  ◄─        ◄─               ─► Ethernet IP UDP VXLAN frame (to=vxlan, RFC 7348)
 //	                             ─► Ethernet IP GRE ERSPAN frame (to=erspan, type II)
 //
-// A copy is made of the frame as it came. Where there is no buffer for a copy it is left out and
-// counted: no frame waits for its copy. Datagrams to the collector are never fragmented: a copy that
-// would make one longer than mtu= is cut, as with snap=. ERSPAN says that a copy was cut; its sequence number counts
-// the copies of one worker, and its Index tells the direction (0: came by a, 1: by b).
+// A copy is made of the frame as it came in. If there is no buffer for a copy, there is none, which is counted:
+// no frame waits for its copy. Datagrams to the collector are never fragmented: a copy that would make one longer
+// than mtu= is cut, as with snap=. ERSPAN's T bit says that a copy was cut. Its sequence number counts the copies
+// of one worker, and its Index tells the direction (0: the frame came in at a, 1: at b).
 package mirror
 
 import (
@@ -45,7 +45,7 @@ var counters = [numCounters]counter.Def{
 	ctrUncopied: {Name: "uncopied", Help: "frames for whose copy there was no buffer: they went on uncopied"},
 }
 
-// How a copy is wrapped.
+// Values of to=: the headers in front of a copy.
 const (
 	toFrames = iota
 	toVXLAN
@@ -74,7 +74,7 @@ type settings struct {
 
 var arguments = arg.Declare("mirror", settings{on: 2, by: 2, every: 1, ttl: 64, mtu: 1500, port: hdr.PortVXLAN})
 
-// Kind declares mirror.
+// Kind returns the declaration of the network function "mirror".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "mirror",
@@ -148,7 +148,7 @@ func newApp(s settings) *app {
 // Takes implements graph.Reconfigurer.
 func (*app) Takes(graph.Args) bool { return true }
 
-// Reconfigure implements graph.Reconfigurer: sequence numbers go on.
+// Reconfigure implements graph.Reconfigurer. Sequence numbers continue.
 func (a *app) Reconfigure(args graph.Args) error {
 	s, err := parse(args)
 	if err == nil {
@@ -169,7 +169,7 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	}
 }
 
-// look copies x if it is one of those to be copied.
+// look copies frame x if match= and every= choose it.
 func (a *app) look(c *graph.Ctx, in int, x *packet.Buf) {
 	var l hdr.Layers
 	if _ = hdr.Walk(x.Bytes(), &l); !a.match.Holds(x.Bytes(), &l) {
@@ -195,7 +195,7 @@ func (a *app) look(c *graph.Ctx, in int, x *packet.Buf) {
 	c.Emit(a.by, y)
 }
 
-// wrap is how many bytes stand in front of a copy.
+// wrap returns the number of bytes of headers in front of a copy.
 func (a *app) wrap() int {
 	if a.outer == nil {
 		return 0
@@ -203,7 +203,8 @@ func (a *app) wrap() int {
 	return a.outer.Len() + a.more
 }
 
-// fill makes y, which is as long as frame b, the copy of b, in which hdr.Walk found l; false when there is no room.
+// fill makes y the copy of frame b, in which hdr.Walk found l, with headers in front. y must be as long as b.
+// fill returns false if there is no room.
 func (a *app) fill(y *packet.Buf, b []byte, l *hdr.Layers, in int) bool {
 	n := len(b)
 	if a.snap > 0 {

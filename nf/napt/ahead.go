@@ -8,13 +8,17 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// What is translated is decided (package offload): frames of open TCP sessions, and of UDP while the private end sends. Entries belong to a session, or
-// permission, and with filter=endpoint those of UDP to the mapping. The times of what has entries are asked for before anybody takes it for over.
+// Translated frames are decided (package offload): those of open TCP sessions, and those of UDP flows while the
+// private end sends. Their entries belong to a session or permission, or to the mapping for UDP with
+// filter=endpoint. The times of mappings and sessions with entries are asked for before they are taken to be
+// over.
 
-// ofMapping is set in the numbers of mappings, which are places; those of sessions have it not.
+// ofMapping is the bit that marks a ref (offload.Owner) as the place of a mapping. Other refs are places of
+// sessions.
 const ofMapping = 1 << 31
 
-// decide says what is decided about a frame that has been translated, of the mapping and the peer that were noted last.
+// decide adds NAPT's Part to the draft of frame x, which was translated with reason r, of the peer noted in
+// a.peer.
 func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, r graph.Reason) {
 	if r == reasonIPv6 && a.offload {
 		c.Decide(x, offload.Part{In: in}) // all of it passes
@@ -70,7 +74,8 @@ func (s *shard) Take() { s.turn.Take() }
 // Give implements offload.Sharer.
 func (s *shard) Give() { s.turn.Give() }
 
-// State implements offload.Sharer: which mapping it is, of which session, and where its host is.
+// State implements offload.Stater: it returns a hash of the mapping, of the session if there is one, and of the
+// host's MAC address.
 func (s *shard) State(ref uint32) uint64 {
 	seed, i := s.owner.Seed, int(ref&^ofMapping)
 	if ref&ofMapping == 0 {
@@ -82,7 +87,7 @@ func (s *shard) State(ref uint32) uint64 {
 	return hdr.Fold(hdr.Fold(p.Key.hash(seed), mac), uint64(p.Val.public)<<16|uint64(p.Val.port))
 }
 
-// open reports whether plain segments change nothing of a TCP session but its time.
+// open reports whether segments without SYN, FIN and RST change nothing of a TCP session but its time.
 func (x *session) open() bool {
 	return x.flags&(synOut|synIn|rst) == synOut|synIn && x.flags&(finOut|finIn) != finOut|finIn
 }
@@ -128,7 +133,8 @@ func (s *shard) Used(ref uint32, u *offload.Usage) {
 	if a.filter != byAddress || until < s.ahead.Time() {
 		return
 	}
-	// The permission may be forgotten, as no segment has come here since. Without a free place there is none.
+	// The permission may have been forgotten, because no segment has come here meanwhile. It is made again if a
+	// place is free.
 	k := peer{mapping: p.Key.mapping, addr: p.Key.addr, kind: mayAddress}
 	hash := k.hash(a.Seed)
 	i := s.sessions.Find(&k, hash)
@@ -141,7 +147,7 @@ func (s *shard) Used(ref uint32, u *offload.Usage) {
 	renew(&s.sessions.At(i).Val.until, until)
 }
 
-// lead takes over what runs flows in front of the graph.
+// lead has the shards use the offload.Table that runs flows in front of the graph.
 func (a *app) lead(c *graph.Ctx) {
 	t := c.Ahead()
 	if t == a.led {
@@ -149,7 +155,7 @@ func (a *app) lead(c *graph.Ctx) {
 	}
 	for i := range a.st.shards {
 		s := a.st.take(i)
-		// What other workers had before had to end first.
+		// A Table of other workers ends before this one begins, so that no flows of it are left.
 		if t != nil {
 			s.ahead, s.owner = t, a
 		}
@@ -158,14 +164,14 @@ func (a *app) lead(c *graph.Ctx) {
 	a.led = t
 }
 
-// ask brings up to date what the kernel knows of a session's time.
+// ask updates a session's time by what the kernel has done for it.
 func (s *shard) ask(i int) {
 	if f := &s.sessions.At(i).Val.flows; f.Any() {
 		s.ahead.Ask(s, uint32(i), f)
 	}
 }
 
-// over reports whether the time of the session in place i is over.
+// over reports whether the time of the session in place i is over, after asking the kernel for its last frame.
 func (s *shard) over(i int, now clock.Time) bool {
 	x := &s.sessions.At(i).Val
 	if x.until < now {
@@ -174,7 +180,7 @@ func (s *shard) over(i int, now clock.Time) bool {
 	return x.until < now
 }
 
-// gone reports whether the mapping in place i is over.
+// gone reports whether the mapping in place i is over, after asking the kernel for its last frame.
 func (s *shard) gone(i int, now clock.Time) bool {
 	m := &s.mappings.At(i).Val
 	if m.sessions == 0 && m.until < now && m.flows.Any() {
@@ -183,7 +189,8 @@ func (s *shard) gone(i int, now clock.Time) bool {
 	return m.over(now)
 }
 
-// decided notes that the session in place i may have entries: those that know where its host is.
+// decided lists the session in place i among those of its mapping that may have entries. moved needs the list,
+// because entries contain the MAC address of the host.
 func (s *shard) decided(i int) {
 	p := s.sessions.At(i)
 	if p.Val.listed {
@@ -197,7 +204,7 @@ func (s *shard) decided(i int) {
 	m.decided = uint32(i) + 1
 }
 
-// undecide takes the frames of the session in place i back from the kernel.
+// undecide ends the entries of the session in place i, and takes the session off the list of its mapping.
 func (s *shard) undecide(i int) {
 	p := s.sessions.At(i)
 	s.withdraw(&p.Val.flows)
@@ -215,11 +222,11 @@ func (s *shard) undecide(i int) {
 	p.Val.listed, p.Val.next, p.Val.last = false, 0, 0
 }
 
-// maxMoves is how many sessions are taken back for one frame.
+// maxMoves is the number of sessions that moved undecides for one frame.
 const maxMoves = 1024
 
-// moved takes back what was decided of the mapping in place i while its host was elsewhere. When that is much, the next frames of the host, which all come here, do
-// the rest.
+// moved ends what was decided for the mapping in place i, because its host has another MAC address. If more than
+// maxMoves sessions are listed, the next frames of the host continue: all of them come here.
 func (s *shard) moved(i int) {
 	m := &s.mappings.At(i).Val
 	s.withdraw(&m.flows)
@@ -229,7 +236,7 @@ func (s *shard) moved(i int) {
 	m.moving = m.decided != 0
 }
 
-// withdraw takes frames back from the kernel.
+// withdraw ends the entries in f.
 func (s *shard) withdraw(f *offload.Flows) {
 	if f.Any() {
 		s.ahead.Withdraw(f)

@@ -6,9 +6,11 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Usual frames that go outward are looked at together (flow.Scout): where the mapping of each may be, then where its session may be. Nothing is believed of that.
+// For usual frames that go outward, the probable places of mappings and sessions are searched for a whole batch
+// at once (flow.Scout). The places are only guesses, and are checked before use.
 
-// ask is a usual frame (hdr.Usual) that goes outward, and whose mapping and session are looked for.
+// ask is what is known of a frame of a batch before its turn. Only usual frames (hdr.Usual) that go outward have
+// one.
 type ask struct {
 	usual   bool
 	key     private
@@ -18,7 +20,7 @@ type ask struct {
 	session int  // and the session
 }
 
-// scout takes over the tables that there are now, of which others may have been restored.
+// scout renews the scouts from the shards' tables, which may have been replaced when a state was loaded.
 func (a *app) scout() {
 	for i := range a.st.shards {
 		s := a.st.take(i)
@@ -27,7 +29,7 @@ func (a *app) scout() {
 	}
 }
 
-// ahead looks at the frames of a batch.
+// ahead fills a.asks for the frames of a batch that came in at port in.
 func (a *app) ahead(in int, bufs []*packet.Buf) {
 	for i, x := range bufs {
 		q := &a.asks[i]
@@ -55,7 +57,7 @@ func (a *app) ahead(in int, bufs []*packet.Buf) {
 	}
 }
 
-// gather looks whether a frame is a usual one that is translated.
+// gather fills q if b is a usual frame that has to be translated outward; only q.usual and what it needs are set.
 func (a *app) gather(b []byte, q *ask) {
 	end, proto, ok := hdr.Usual(b)
 	if !ok {
@@ -80,7 +82,7 @@ func (a *app) gather(b []byte, q *ask) {
 	q.peer = peer{addr: dst, port: be.Uint16(h[36:])}
 }
 
-// translate is what becomes of a usual frame that goes outward.
+// translate returns what becomes of a usual frame that goes outward, and rewrites it.
 func (a *app) translate(c *graph.Ctx, b []byte, q *ask) verdict {
 	flags := uint8(0)
 	if q.key.class == classTCP {

@@ -90,7 +90,7 @@ var counters = [numCounters]counter.Def{
 	ctrMappings: {Name: "mappings", Help: "mappings that are there, when last looked at"},
 }
 
-// Kind declares napt.
+// Kind returns the declaration of the network function "napt".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "napt",
@@ -137,7 +137,7 @@ any MAC behind port a. While quillon is not running, or too slow, nothing passes
 	}
 }
 
-// decides is graph.Kind.Decides.
+// decides implements graph.Kind.Decides: it returns the number of sessions that may be decided.
 func decides(args graph.Args) int {
 	if s, err := parse(args); err == nil && s.offload {
 		return s.sessions
@@ -145,21 +145,21 @@ func decides(args graph.Args) int {
 	return 0
 }
 
-// Filtering.
+// Values of filter=.
 const (
 	byEndpoint = iota
 	byAddress
 	byPort
 )
 
-// What becomes of packets to other than the public addresses.
+// Values of others=: what becomes of packets from b to addresses that are not public ones.
 const (
 	hideOthers = iota
 	passOthers
 	dropOthers
 )
 
-// prefix of private addresses.
+// prefix is a prefix of private addresses, with the address bits masked.
 type prefix struct{ addr, mask uint32 }
 
 // settings are the parsed arguments.
@@ -181,7 +181,7 @@ type settings struct {
 	public   []uint32      // those given
 }
 
-// same reports whether a state made for o does for s.
+// same reports whether a state that was made for settings o can be used with s.
 func (s *settings) same(o *settings) bool {
 	return slices.Equal(s.public, o.public) && s.ports == o.ports && s.mappings == o.mappings && s.sessions == o.sessions
 }
@@ -227,7 +227,7 @@ func parse(args graph.Args) (settings, error) {
 	return s, r.Err()
 }
 
-// address is that of a host.
+// address is the IPv4 address of a host, as a number.
 type address uint32
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -259,7 +259,7 @@ func (p *prefix) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%v/%d", address(p.addr), bits.OnesCount32(p.mask)), nil
 }
 
-// span is from a port to another.
+// span is a range of ports, from the first to the last.
 type span [2]uint16
 
 // UnmarshalText reads two numbers, such as 1024-65535.

@@ -27,7 +27,7 @@ type verdict struct {
 // drop is a verdict's out.
 const drop = -1
 
-// app is NAPT in one worker.
+// app is NAPT's instance in one worker.
 type app struct {
 	flow.Mover
 	settings
@@ -61,7 +61,7 @@ func newApp(s settings, env graph.Env) *app {
 	return a
 }
 
-// bitOf is a bit of an address; others have the same.
+// bitOf returns one bit that depends on an address; several addresses share a bit.
 func bitOf(addr uint32) uint64 { return 1 << (addr * 0x9E3779B1 >> 26) }
 
 // ours reports whether an address is a public one.
@@ -73,11 +73,10 @@ func (a *app) ours(addr uint32) bool {
 	return ok
 }
 
-// Wants implements graph.Wanter: everything, and nothing crosses untouched.
+// Wants implements graph.Wanter: NAPT wants all frames, and none may cross without it.
 func (a *app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
 
-// Takes implements graph.Reconfigurer: what there is room for, and what is given out,
-// cannot be changed.
+// Takes implements graph.Reconfigurer: all arguments may change, except public, ports, mappings and sessions.
 func (a *app) Takes(args graph.Args) bool {
 	s, err := parse(args)
 	return err == nil && s.same(&a.settings)
@@ -93,7 +92,7 @@ func (a *app) Reconfigure(args graph.Args) error {
 	return nil
 }
 
-// begin is the first breath.
+// begin runs in the first breath.
 func (a *app) begin(now clock.Time, r *rand.Rand) {
 	a.Begin(now, r, func() {
 		for i := range a.st.shards {
@@ -102,7 +101,7 @@ func (a *app) begin(now clock.Time, r *rand.Rand) {
 	})
 }
 
-// Tick implements graph.Ticker: what is over is forgotten, a few places at a time.
+// Tick implements graph.Ticker: it forgets sessions and mappings that are over, a few places at a time.
 func (a *app) Tick(c *graph.Ctx) clock.Time {
 	if !a.Begun {
 		a.begin(c.Now(), c.Rand())
@@ -227,11 +226,11 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 	return verdict{int(f.out), reasonLater}
 }
 
-// local reports whether an address is for multicast or broadcast, or link-local.
+// local reports whether an address is a multicast, broadcast or link-local one.
 func local(dst uint32) bool { return dst >= 0xE0000000 || dst>>16 == 0xA9FE }
 
-// frame sets MAC addresses of a frame that came from in and leaves by out; host
-// is that of the private end that it goes to.
+// frame sets the MAC addresses of a frame that came in at in and leaves by out. host is the MAC address of the
+// private end that the frame goes to.
 func (a *app) frame(b []byte, in, out int, host [6]byte) {
 	eth := hdr.Ethernet(b)
 	if out == portB {
@@ -246,7 +245,7 @@ func (a *app) frame(b []byte, in, out int, host [6]byte) {
 	eth.SetDst(host)
 }
 
-// whole is what becomes of a datagram, or of the first fragment of one.
+// whole returns what becomes of a whole datagram, or of the first fragment of one, and translates it.
 func (a *app) whole(c *graph.Ctx, in int, b []byte, d *hdr.Layers) verdict {
 	class, least := 0, hdr.UDPLen
 	switch d.Proto {
@@ -294,7 +293,7 @@ func (a *app) whole(c *graph.Ctx, in int, b []byte, d *hdr.Layers) verdict {
 	return verdict{out, reason}
 }
 
-// flagsOf are the TCP flags of a datagram; 0 of others.
+// flagsOf returns the TCP flags of a datagram, or 0 for another protocol.
 func flagsOf(b []byte, d *hdr.Layers) uint8 {
 	if d.Proto != hdr.ProtoTCP {
 		return 0
@@ -309,7 +308,7 @@ const (
 	tcpACK = 16
 )
 
-// outward gives a datagram its public source.
+// outward gives a datagram its public source. It returns reasonOut, or the reason why the datagram has none.
 func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Reason {
 	q := ask{key: private{addr: be.Uint32(b[d.L3+12:]), port: be.Uint16(b[portAt(d, source):]), vlans: d.VLANs(), class: uint16(class)}, place: -1, session: -1}
 	q.hash = q.key.hash(a.Seed)
@@ -326,7 +325,8 @@ func (a *app) outward(c *graph.Ctx, b []byte, d *hdr.Layers, class int) graph.Re
 	return r
 }
 
-// opens is the mapping of a private end that sends to a peer; nil: it has none, and why.
+// opens finds or makes the mapping of a private end that sends to a peer, and renews its times. It returns nil
+// and the reason if there is none.
 func (a *app) opens(c *graph.Ctx, s *shard, q *ask, mac [6]byte, flags uint8) (*mapping, graph.Reason) {
 	class := int(q.key.class)
 	i := s.mappings.FindNear(&q.key, q.hash, q.place)
@@ -372,7 +372,7 @@ func (a *app) opens(c *graph.Ctx, s *shard, q *ask, mac [6]byte, flags uint8) (*
 	return m, reasonOut
 }
 
-// permission makes a peer the key of its permission.
+// permission changes p to the key of the peer's permission, as the filter has it.
 func (a *app) permission(p *peer, class int) {
 	p.kind = mayPort
 	if a.filter == byAddress || class == classICMP {
@@ -380,9 +380,9 @@ func (a *app) permission(p *peer, class int) {
 	}
 }
 
-// follow notes flags of a TCP segment in one direction. Others than the private end
-// may be anybody, since numbers are not looked at: it alone says that a connection
-// goes on, or is another one.
+// follow updates a TCP session by the flags of a segment. A segment from outside may be forged, because numbers
+// are not checked. So only the private end can say that a connection continues after a RST, or that its ports are
+// used again.
 func (a *app) follow(s *shard, x *session, flags uint8, outward bool) {
 	if flags&(tcpSYN|tcpFIN|tcpRST) != 0 {
 		s.withdraw(&x.flows)
@@ -414,7 +414,7 @@ func (a *app) follow(s *shard, x *session, flags uint8, outward bool) {
 	x.until = a.Now.Add(patience)
 }
 
-// assign makes a mapping; its place is negative when there is none, and why.
+// assign makes a mapping and returns its place, or a negative number and the reason.
 func (a *app) assign(s *shard, k *private, hash uint64) (int, graph.Reason) {
 	host := hostHash(k, a.Seed)
 	if a.perHost > 0 && s.hosts.Of(host) >= a.perHost {
@@ -445,8 +445,8 @@ func (a *app) assign(s *shard, k *private, hash uint64) (int, graph.Reason) {
 	return -1, reasonExhausted
 }
 
-// find is the place of the mapping that has a public address and port; negative:
-// there is none, or it is over.
+// find returns the place of the mapping with a public address and port, or a negative number if there is none or
+// it is over.
 func (a *app) find(s *shard, addr uint32, port uint16, class int) int {
 	which, ok := a.index[addr]
 	if !ok {
@@ -459,7 +459,8 @@ func (a *app) find(s *shard, addr uint32, port uint16, class int) int {
 	return i
 }
 
-// inward gives a datagram its private destination, and says where that is.
+// inward gives a datagram its private destination, and returns the MAC address of the host there. The reason is
+// reasonIn, or says why the datagram is dropped.
 func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.Reason) {
 	port := be.Uint16(b[portAt(d, destination):])
 	s := a.st.take(a.st.shardOf(port))
@@ -496,7 +497,7 @@ func (a *app) inward(b []byte, d *hdr.Layers, class int) (host [6]byte, r graph.
 	return m.Val.mac, reasonIn
 }
 
-// admits reports whether the filter lets a peer answer that has no session.
+// admits reports whether the filter lets a peer without a TCP session answer.
 func (a *app) admits(s *shard, p *peer, class int) bool {
 	q := *p
 	switch {
@@ -512,11 +513,11 @@ func (a *app) admits(s *shard, p *peer, class int) bool {
 	return s.has(&q, a.Now, a.Seed) != nil
 }
 
-// about is what becomes of an ICMP error: what it quotes is a packet of a mapping,
-// and both are translated.
+// about returns what becomes of an ICMP error. It passes if it quotes a packet of a mapping; the error and its
+// quotation are translated.
 func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 	var q hdr.Layers
-	// It goes to who sent what it quotes.
+	// The error must go to the sender of the packet that it quotes.
 	if !flow.Quoted(b, d, &q) || be.Uint32(b[q.L3+12:]) != be.Uint32(b[d.L3+16:]) {
 		return verdict{drop, reasonUnrelated}
 	}
@@ -581,7 +582,7 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 	return verdict{out, reason}
 }
 
-// arp answers who asks for a public address.
+// arp answers ARP requests for public addresses; other ARP packets pass.
 func (a *app) arp(in int, b []byte, d *hdr.Layers) verdict {
 	if len(b) >= d.Net+hdr.ARPLen {
 		if p := hdr.ARP(b[d.Net:]); p.Valid() && p.Op() == 1 && p.SPA() != p.TPA() {

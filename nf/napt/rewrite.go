@@ -4,14 +4,14 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Ends of a datagram, as offsets of their address from the IP header and of their
-// port from the transport header.
+// The ends of a datagram. Their numbers give the offset of an end's address in the IP header (12 + 4 × end) and
+// of its port in the header of TCP or UDP (2 × end).
 const (
 	source      = 0
 	destination = 1
 )
 
-// addressAt and portAt are where an end is: in a frame, of the datagram d.
+// addressAt and portAt return the offsets, in a frame, of the address and the port of an end of datagram d.
 func addressAt(d *hdr.Layers, end int) int { return d.L3 + 12 + 4*end }
 
 func portAt(d *hdr.Layers, end int) int {
@@ -21,7 +21,7 @@ func portAt(d *hdr.Layers, end int) int {
 	return d.L4 + 2*end
 }
 
-// sumAt is where the transport's checksum is.
+// sumAt returns the offset of the transport checksum.
 func sumAt(d *hdr.Layers) int {
 	switch d.Proto {
 	case hdr.ProtoTCP:
@@ -32,7 +32,7 @@ func sumAt(d *hdr.Layers) int {
 	return d.L4 + 2
 }
 
-// readdress writes an address into the IP header alone.
+// readdress writes an address into the IP header, and adapts only the checksum of that header.
 func readdress(b []byte, d *hdr.Layers, end int, addr uint32) {
 	at := addressAt(d, end)
 	ip := hdr.IPv4(b[d.L3:])
@@ -40,7 +40,7 @@ func readdress(b []byte, d *hdr.Layers, end int, addr uint32) {
 	be.PutUint32(b[at:], addr)
 }
 
-// rewrite writes address and port of an end, and adapts the checksums (RFC 1624).
+// rewrite writes the address and the port of an end, and adapts the checksums (RFC 1624).
 func rewrite(b []byte, d *hdr.Layers, end int, addr uint32, port uint16) {
 	at := sumAt(d)
 	sum := be.Uint16(b[at:])
@@ -51,7 +51,8 @@ func rewrite(b []byte, d *hdr.Layers, end int, addr uint32, port uint16) {
 	be.PutUint16(b[portAt(d, end):], port)
 }
 
-// rewriteUsual is rewrite for the source of a usual frame (hdr.Usual), with the whole header of TCP.
+// rewriteUsual is rewrite for the source of a usual frame (hdr.Usual); of TCP the frame must have the whole
+// header.
 func rewriteUsual(b []byte, addr uint32, port uint16) {
 	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
 	was, from := be.Uint32(h[26:]), be.Uint16(h[34:])
@@ -71,14 +72,15 @@ func rewriteUsual(b []byte, addr uint32, port uint16) {
 	}
 }
 
-// summed is a checksum, after words changed (RFC 1624): the sum of what they are now, and the complements of what they were.
+// summed returns the checksum sum after words have changed (RFC 1624). change is the sum of the new words and of
+// the complements of the old ones.
 func summed(sum uint16, change uint32) uint16 {
 	s := uint32(^sum) + change
 	s = s>>16 + s&0xFFFF
 	return ^uint16(s>>16 + s)
 }
 
-// patched is the transport's checksum sum, after an end of d becomes another.
+// patched returns the transport checksum sum, adapted to another address and port of an end of d.
 func patched(b []byte, d *hdr.Layers, end int, sum uint16, addr uint32, port uint16) uint16 {
 	sum = hdr.PatchChecksum(sum, be.Uint16(b[portAt(d, end):]), port)
 	if d.Proto == hdr.ProtoICMP {
@@ -91,8 +93,8 @@ func patched(b []byte, d *hdr.Layers, end int, sum uint16, addr uint32, port uin
 	return sum
 }
 
-// requote writes address and port of an end of the datagram q that the ICMP error
-// d quotes, with the checksums in the quotation, and adapts the error's own.
+// requote writes the address and the port of an end of datagram q, which the ICMP error d quotes. It adapts the
+// checksums in the quotation, and the error's own checksum.
 func requote(b []byte, d, q *hdr.Layers, end int, addr uint32, port uint16) {
 	outer := hdr.ICMP(b[d.L4:])
 	sum := outer.Checksum()

@@ -17,8 +17,8 @@ import (
 //	session: 0 public address | 4 port | 6 class | 7 the peer's address | 11 port |
 //	  13 kind | 14 flags | 15 nanoseconds that are left |
 //
-// The time that is left is signed: a mapping that only its sessions keep has less than
-// nothing.
+// The numbers are big-endian. The time that is left is signed: it is negative for a mapping that only its
+// sessions keep.
 const (
 	version       = 2
 	recordMapping = 1
@@ -37,7 +37,8 @@ func recordSize(sort uint8) int {
 	return 0
 }
 
-// record writes all mappings, and then all sessions, n or so at a time.
+// record implements flow.Mover's Record: it returns a function that writes the next mappings, and then sessions,
+// from about n places, and reports whether more are left.
 func (a *app) record(image *flow.Image, now clock.Time) func(n int) bool {
 	st, public, shard, from := a.st, a.public, 0, 0
 	return func(n int) bool {
@@ -87,8 +88,8 @@ func encodeSession(b []byte, m *flow.Place[private, mapping], p *flow.Place[peer
 	be.PutUint64(b[15:], uint64(p.Val.until.Sub(now)))
 }
 
-// build implements flow.Mover's Build. Records for which there is no place are left out, and so are those that do not
-// go together, as they changed while they were saved. Fragments under way are not saved.
+// build implements flow.Mover's Build. Records for which there is no place are left out, and so are records that
+// contradict each other because they changed while they were saved. Fragments under way are not saved.
 func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flow.Records) (put func(), err error)) {
 	st, set, index := a.st, a.settings, a.index
 	most = 64
@@ -101,7 +102,7 @@ func (a *app) build() (most int, build func(now clock.Time, seed uint64, all flo
 	}
 }
 
-// become takes over what another one has of mappings and sessions.
+// become replaces the mappings and sessions of st by those of made, and ends the entries in the kernel.
 func (st *state) become(made *state) {
 	for n := range st.shards {
 		s, m := st.take(n), &made.shards[n]
@@ -121,17 +122,16 @@ func keyOf(b []byte) private {
 	return private{addr: be.Uint32(b), port: be.Uint16(b[4:]), vlans: be.Uint32(b[6:]), class: uint16(b[10])}
 }
 
-// until is the end of what is left, from b.
+// until returns the time when the time left in b is over.
 func until(now clock.Time, b []byte) clock.Time { return now.Add(time.Duration(be.Uint64(b))) }
 
-// left reports whether so much may be left.
+// left reports whether the time left in b is a possible one.
 func left(b []byte) bool {
 	d := time.Duration(be.Uint64(b))
 	return d <= longest && d >= -longest
 }
 
-// fill puts records into a state that nobody else knows yet; index is that of the public
-// addresses.
+// fill puts records into a state that only the caller knows yet. index has the indices of the public addresses.
 func (st *state) fill(now clock.Time, seed uint64, set *settings, index map[uint32]uint16, all flow.Records) error {
 	for sort, b := range all.All {
 		if sort == recordSession {
@@ -193,7 +193,7 @@ func (st *state) fillSession(now clock.Time, seed uint64, index map[uint32]uint1
 	return nil
 }
 
-// Inherit implements graph.Mover, between those that give out the same.
+// Inherit implements graph.Mover, for apps with the same public addresses, ports and numbers of places.
 func (a *app) Inherit(from graph.App) bool {
 	o, ok := from.(*app)
 	if !ok || !a.settings.same(&o.settings) || len(o.st.shards) != len(a.st.shards) {

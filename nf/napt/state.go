@@ -14,7 +14,7 @@ import (
 
 var be = binary.BigEndian
 
-// Protocols, as pools of ports are numbered.
+// Classes of protocols. Each has its own pools of ports.
 const (
 	classTCP = iota
 	classUDP
@@ -22,7 +22,7 @@ const (
 	numClasses
 )
 
-// private is a private end: the key of a mapping.
+// private is the key of a mapping: a private address and port, with VLANs, for a class.
 type private struct {
 	addr  uint32
 	port  uint16 // or the identifier of an ICMP query
@@ -35,7 +35,7 @@ func (k *private) hash(seed uint64) uint64 {
 	return hdr.Fold(hdr.Fold(h, uint64(k.vlans)), seed)
 }
 
-// mapping is what a private end is outside.
+// mapping is the public address and port of a private end, and what is known of its host.
 type mapping struct {
 	until    clock.Time // it lives until then at least
 	sessions uint32     // and while it has some
@@ -49,7 +49,7 @@ type mapping struct {
 
 func (m *mapping) over(now clock.Time) bool { return m.sessions == 0 && m.until < now }
 
-// peer is who a mapping has to do with: the key of a session.
+// peer is the key of a session: a mapping, and an end outside that it communicates with.
 type peer struct {
 	mapping uint32 // its place
 	addr    uint32
@@ -57,7 +57,7 @@ type peer struct {
 	kind    uint16
 }
 
-// Kinds of peers.
+// Kinds of sessions, as peer.kind has them.
 const (
 	tcpSession = iota + 1
 	mayAddress // a permission for an address
@@ -69,17 +69,17 @@ func (k *peer) hash(seed uint64) uint64 {
 	return hdr.Fold(hdr.Fold(h, uint64(k.port)|uint64(k.kind)<<16), seed)
 }
 
-// session is a TCP connection, or a permission.
+// session is a TCP connection, or the permission of a peer to answer.
 type session struct {
 	until  clock.Time
 	flags  uint8
 	listed bool // among the decided ones of its mapping
 	flows  offload.Flows
-	// Its neighbours there: places, plus 1; 0: it is the last, or the first.
+	// The neighbours in that list: their places, plus 1; 0 at the end or the beginning of the list.
 	next, last uint32
 }
 
-// The segments that were seen of a TCP connection.
+// Bits of session.flags: which segments of a TCP connection were seen, from inside (Out) and from outside (In).
 const (
 	synOut = 1 << iota
 	synIn
@@ -89,7 +89,7 @@ const (
 	allFlags = synOut | synIn | finOut | rst | finIn
 )
 
-// later is what becomes of the later fragments of a datagram.
+// later says how the later fragments of a datagram are changed, and where they leave.
 type later struct {
 	until    clock.Time
 	src, dst uint32
@@ -97,14 +97,15 @@ type later struct {
 	out      uint8
 }
 
-// pool are the ports of a public address that are a shard's, for a class.
+// pool has those ports of a public address that belong to one shard, for one class. Its slices are indexed by
+// state.index.
 type pool struct {
 	mapping []uint32 // by port: place of the mapping, plus 1
 	used    []uint64 // bits, by port; also those that nobody may have
 	free    int
 }
 
-// shard has the mappings whose ports, private and public, fall to it.
+// shard has the mappings whose ports, private and public, select it (shardOf). A worker must have its turn.
 type shard struct {
 	_        [64]byte // nothing that frames read is on the line of the turn, which both workers write
 	turn     turn.Turn
@@ -165,8 +166,8 @@ func (st *state) newPool(shard int, ports [2]uint16, class int) pool {
 	return p
 }
 
-// shardOf is the shard that a port falls to, and index is its place in a pool
-// there; neighbours that differ in the last bit stay together.
+// shardOf returns the shard that a port selects, index the port's place in the pools of that shard, and port the
+// port of such a place. Ports that differ in the last bit only are in the same shard.
 func (st *state) shardOf(port uint16) int { return int(port) >> 1 & (len(st.shards) - 1) }
 func (st *state) index(port uint16) int   { return int(port)>>(1+st.lg)<<1 | int(port)&1 }
 func (st *state) port(shard, index int) uint16 {
@@ -187,7 +188,7 @@ func (st *state) give(s *shard) {
 	}
 }
 
-// next is a random number (SplitMix64).
+// next returns a random number (SplitMix64).
 func (s *shard) next() uint64 {
 	s.random += 0x9E3779B97F4A7C15
 	z := (s.random ^ s.random>>30) * 0xBF58476D1CE4E5B9
@@ -195,8 +196,8 @@ func (s *shard) next() uint64 {
 	return z ^ z>>31
 }
 
-// pick takes a free port: want when it is free, otherwise one at random of the
-// same parity, or else of any; negative: there is none.
+// pick takes a free port of the pool and returns its index: want if that is free, otherwise a random one of the
+// same parity, or else of the other parity. It returns a negative number if no port is free.
 func (p *pool) pick(want int, random uint64) int {
 	if p.free == 0 {
 		return -1
@@ -213,7 +214,8 @@ func (p *pool) pick(want int, random uint64) int {
 	return i
 }
 
-// search is the first free place, from a random one on, of those in mask.
+// search returns the first free index whose bit is in mask, cyclically from a random one on, or a negative
+// number.
 func (p *pool) search(mask, random uint64) int {
 	n := len(p.used)
 	at, bit := int(random>>32%uint64(n)), uint(random%64)
@@ -241,7 +243,7 @@ func (p *pool) release(i int) {
 	p.free++
 }
 
-// hostHash is what mappings of a private address are counted under.
+// hostHash returns the hash under which the mappings of a private address are counted.
 func hostHash(k *private, seed uint64) uint64 {
 	return hdr.Fold(seed, uint64(k.addr)<<24|uint64(k.vlans))
 }
@@ -262,7 +264,7 @@ func (s *shard) end(i int) {
 	s.sessions.Del(i)
 }
 
-// room makes sure that a mapping with that hash finds a place, where one is over.
+// room frees a place for a mapping with that hash, if a mapping there is over. It returns false if none is.
 func (st *state) room(s *shard, hash uint64, now clock.Time, seed uint64) bool {
 	a, b := s.mappings.Sets(hash)
 	for _, first := range [2]int{a, b} {
@@ -276,16 +278,15 @@ func (st *state) room(s *shard, hash uint64, now clock.Time, seed uint64) bool {
 	return false
 }
 
-// greedy reports whether the session gives way to another where there is no place:
-// it is no open TCP connection, and its mapping has more than a sixteenth of all
-// sessions. So a host that scans uses up its own.
+// greedy reports whether a session may lose its place to a new one: it is no open TCP connection, and its mapping
+// has more than a sixteenth of all sessions. A host that scans thus uses up its own sessions.
 func (s *shard) greedy(p *flow.Place[peer, session]) bool {
 	return p.Val.flags&(synOut|synIn) != synOut|synIn && int(s.mappings.At(int(p.Key.mapping)).Val.sessions) > s.sessions.Len()/16
 }
 
-// touch finds or makes the session with a peer; nil: there is no place. A place
-// is taken from one that is over, or from a SYN from outside that nobody has
-// answered, or from one that is greedy. The session may be in place near.
+// touch finds or makes the session with a peer, and returns nil if there is no place. A new session may take the
+// place of one that is over, of a SYN from outside that nobody has answered, or of a greedy one. near is the
+// session's probable place, or negative.
 func (s *shard) touch(k *peer, near int, now clock.Time, seed uint64) *session {
 	if uint(near) < uint(s.sessions.Places()) {
 		if p := s.sessions.At(near); p.Key == *k && p.Val.until >= now {
@@ -328,7 +329,7 @@ func (s *shard) touch(k *peer, near int, now clock.Time, seed uint64) *session {
 	return &s.sessions.At(i).Val
 }
 
-// has is the session with a peer; nil: there is none, or it is over.
+// has returns the session with a peer, or nil if there is none or its time is over.
 func (s *shard) has(k *peer, now clock.Time, seed uint64) *session {
 	i := s.sessions.Find(k, k.hash(seed))
 	if i < 0 || s.over(i, now) {
@@ -337,7 +338,8 @@ func (s *shard) has(k *peer, now clock.Time, seed uint64) *session {
 	return &s.sessions.At(i).Val
 }
 
-// sweep forgets what is over among a part of all places.
+// sweep looks at 1/steps of all places, forgets the sessions and mappings that are over, and counts those
+// mappings.
 func (st *state) sweep(s *shard, steps int, now clock.Time, seed uint64) (gone int) {
 	from, to := s.sessions.Sweep((s.sessions.Places() + steps - 1) / steps)
 	for i := s.sessions.NextBefore(from, to); i >= 0; i = s.sessions.NextBefore(i+1, to) {
@@ -355,10 +357,10 @@ func (st *state) sweep(s *shard, steps int, now clock.Time, seed uint64) (gone i
 	return gone
 }
 
-// laterTime is how long later fragments are waited for.
+// laterTime is how long later fragments may follow the first one.
 const laterTime = 30 * time.Second
 
-// note remembers what becomes of later fragments.
+// note remembers for a datagram what becomes of its later fragments.
 func (s *shard) note(k *flow.Key, hash uint64, x later) {
 	i := s.later.Find(k, hash)
 	if i < 0 {

@@ -11,8 +11,8 @@ import (
 // Hooks implements graph.Hooked.
 func (a *app) Hooks() graph.Hooks { return graph.Hooks{Connections: a.connections} }
 
-// connections are mappings, and then TCP connections and who else may answer. All workers share what they know:
-// the first one shows it.
+// connections lists mappings, and then TCP sessions and permissions, for graph.Hooks. All workers share them;
+// worker 0 lists all.
 func (a *app) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) int {
 	if a.worker != 0 {
 		return -1
@@ -62,7 +62,7 @@ func (a *app) connections(c *graph.Ctx, from, n int, f func(*track.Connection)) 
 	return -1
 }
 
-// shown is the mapping in place i of a shard, and a peer of it.
+// shown returns the mapping in place i of a shard, with a peer of it (address 0: none), in the form of conntrack.
 func (a *app) shown(s *shard, i int, peer uint32, port uint16) track.Connection {
 	p := s.mappings.At(i)
 	addr := func(v uint32) (a netip.Addr) {
@@ -79,7 +79,7 @@ func (a *app) shown(s *shard, i int, peer uint32, port uint16) track.Connection 
 	}
 }
 
-// tcp says how far a TCP connection is.
+// tcp sets the state of x from a session's flags.
 func tcp(x *track.Connection, flags uint8) {
 	both := flags&synOut != 0 && flags&synIn != 0
 	switch {

@@ -80,7 +80,7 @@ const (
 	forwarder
 )
 
-// Kind declares nsh.
+// Kind returns the declaration of the network function "nsh".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "nsh",
@@ -151,7 +151,7 @@ type settings struct {
 	hasDst, hasSrc bool
 }
 
-// inner is the longest IP datagram that fits on the path, in a frame with so many VLAN tags.
+// inner returns the length of the longest IP datagram that fits on the path, in a frame with so many VLAN tags.
 func (s *settings) inner(tags int) int {
 	if s.nextIP {
 		return s.mtu - hdr.NSHLen // the tags stay in front of the header
@@ -159,7 +159,7 @@ func (s *settings) inner(tags int) int {
 	return s.mtu - hdr.NSHLen - hdr.EthernetLen - hdr.VLANLen*tags
 }
 
-// exit is which paths end here.
+// exit says which paths end here.
 type exit struct {
 	any, index bool
 	never      bool
@@ -229,7 +229,7 @@ func parseArgs(args graph.Args) (settings, error) {
 	return s, r.Err()
 }
 
-// describe words a trace record: graph.Kind.Describe.
+// describe implements graph.Kind.Describe: it returns the text of a trace record.
 func describe(_ graph.App, kind uint16, args [4]uint64) string {
 	what := [...]string{traceEntered: "enters", traceLeft: "leaves", tracePassed: "goes on along"}
 	if int(kind) >= len(what) {

@@ -28,7 +28,7 @@ type app struct {
 // Takes implements graph.Reconfigurer.
 func (*app) Takes(graph.Args) bool { return true }
 
-// Reconfigure takes any arguments: there is no state.
+// Reconfigure implements graph.Reconfigurer. All arguments may change, because there is no state.
 func (a *app) Reconfigure(args graph.Args) error {
 	s, err := parseArgs(args)
 	if err == nil {
@@ -99,7 +99,7 @@ func (a *app) enter(c *graph.Ctx, x *packet.Buf, b []byte, l *hdr.Layers) {
 		copy(b[:outer], b[grow:])
 	}
 	a.address(b)
-	// The EtherType that is next to the header: behind the tags, if any.
+	// The EtherType in front of the service header is behind the tags, if there are any.
 	hdr.VLAN(b[outer-hdr.VLANLen:]).SetEtherType(hdr.EtherNSH)
 	hdr.NSH(b[outer:]).Encode(&h)
 	c.Mark(x, packet.Rewritten, reasonEntered)
@@ -107,7 +107,7 @@ func (a *app) enter(c *graph.Ctx, x *packet.Buf, b []byte, l *hdr.Layers) {
 	c.Emit(path, x)
 }
 
-// lower has TCP ask for no longer segments than mss= says.
+// lower reduces the MSS option of a TCP SYN to what mss= says.
 func (a *app) lower(c *graph.Ctx, b []byte, l *hdr.Layers) {
 	if a.s.mss.Lower(b, l) {
 		c.Count(ctrMSS, 1)
@@ -124,8 +124,8 @@ func (a *app) address(b []byte) {
 	}
 }
 
-// onPath lowers what is to be lowered of a frame with a header, and passes it on
-// or takes it off its path.
+// onPath handles a frame with a service header: it lowers the SI or the TTL and passes the frame on, or takes it
+// off its path.
 func (a *app) onPath(c *graph.Ctx, in int, x *packet.Buf, b []byte, l *hdr.Layers) {
 	if f := Check(b, l.Net); f != Good {
 		c.Drop(x, faults[f])
@@ -164,7 +164,7 @@ func (a *app) onPath(c *graph.Ctx, in int, x *packet.Buf, b []byte, l *hdr.Layer
 	c.Emit(1-in, x)
 }
 
-// leave takes the header off.
+// leave takes the service header h off.
 func (a *app) leave(c *graph.Ctx, x *packet.Buf, l *hdr.Layers, h hdr.NSH) {
 	spi, si := h.SPI(), h.SI()
 	if f := Strip(x, l.Net); f != Good {
@@ -182,5 +182,5 @@ func (a *app) leave(c *graph.Ctx, x *packet.Buf, l *hdr.Layers, h hdr.NSH) {
 	c.Emit(plain, x)
 }
 
-// faults are the reasons of faults.
+// faults has the reason of each Fault.
 var faults = [...]graph.Reason{BadHeader: reasonBadHeader, BadMetadata: reasonBadMDType, BadInner: reasonBadInner, NextProtocol: reasonNextProtocol}

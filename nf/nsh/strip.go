@@ -5,7 +5,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Fault is what is wrong with a service header, or with what follows it.
+// Fault says what is wrong with a service header, or with what follows it.
 type Fault uint8
 
 const (
@@ -16,7 +16,7 @@ const (
 	NextProtocol       // nor is it known
 )
 
-// Check looks at the service header at net of a frame.
+// Check reports what is wrong with the service header at offset net of frame b. It does not look at what follows.
 func Check(b []byte, net int) Fault {
 	h := hdr.NSH(b[net:])
 	if len(h) < hdr.NSHLen || h.Version() != 0 || h.HeaderLen() < hdr.NSHLen || h.HeaderLen() > len(h) {
@@ -28,8 +28,8 @@ func Check(b []byte, net int) Fault {
 	return Good
 }
 
-// Strip takes off the service header at net, which Check found good, and what is in
-// front of it if a whole frame follows. With a fault the frame stays as it is.
+// Strip removes the service header at offset net, which Check must have found good, and also what is in front of
+// it if a whole Ethernet frame follows. With a fault the frame stays as it is.
 func Strip(x *packet.Buf, net int) Fault {
 	b := x.Bytes()
 	h := hdr.NSH(b[net:])

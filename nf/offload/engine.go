@@ -1,24 +1,26 @@
 package offload
 
-// Engine is a Kernel at the ports of a graph. Its methods may be called from any goroutine.
+// Engine is a Kernel whose program stands at the ports of a graph. Its own methods may be called from any goroutine.
 type Engine interface {
 	Kernel
-	// Port is the number of a port of the graph, and the length of the longest frame that leaves by it; negative: the kernel runs none of its frames.
+	// Port returns the number of the graph's port name, and the length in bytes of the longest frame that may leave
+	// by it. A negative number means that the kernel runs no frames of the port.
 	Port(name string) (number, longest int)
-	// Watched reports whether somebody looks at all frames, so that the kernel runs none.
+	// Watched reports whether frames of some port must not be run, because somebody captures them or because
+	// frames sent to a port do not arrive.
 	Watched() bool
-	// Paths sets sums to what the first ways have had.
+	// Paths sets sums[i] to what the kernel has counted for path i (Dir.Path).
 	Paths(sums []Counts) error
-	// Outcomes are what has become of frames that came to the program, by name; those that left by it are Finished.
+	// Outcomes returns how many frames that reached the program had each outcome, by its name. Finished is one of them.
 	Outcomes() (map[string]uint64, error)
-	// Left says why ports are left out.
+	// Left returns, for each port without the program, a text that says why.
 	Left() []string
-	// Close takes the program off the ports.
+	// Close removes the program from the ports.
 	Close() error
 }
 
-// Finished is the outcome of frames that the kernel has run.
+// Finished is the outcome of frames that the program has run: no worker has seen them.
 const Finished = "finished"
 
-// MaxPaths is how many ways through the graph are counted.
+// MaxPaths is the number of ways through the graph that have counters of their own.
 const MaxPaths = 1024

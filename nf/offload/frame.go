@@ -12,7 +12,7 @@ var (
 	ne = binary.NativeEndian
 )
 
-// Key is what the frames of one direction of a flow have in common.
+// Key is what the frames of one direction of a flow have in common, as they come in.
 type Key struct {
 	Src, Dst         [16]byte // of IPv4 the first 4
 	SrcPort, DstPort uint16
@@ -22,18 +22,19 @@ type Key struct {
 	Proto            uint8  // of IPv6 with Six
 }
 
-// Six is set in the protocol of an IPv6 flow.
+// Six is the bit of Key.Proto that marks an IPv6 flow.
 const Six = 0x80
 
 func (k *Key) six() bool { return k.Proto&Six != 0 }
 
-// Tagged is set in the VLAN of a tagged frame.
+// Tagged is the bit of Key.VLAN that marks a tagged frame.
 const Tagged = 1 << 12
 
-// KeyLen is the length of a key in the kernel.
+// KeyLen is the length in bytes of a key as the program has it (Key.Bytes).
 const KeyLen = 18
 
-// Bytes is the key as the program has it. An IPv6 address is folded there: two flows may have the same bytes, and the program compares Addrs, too.
+// Bytes returns the key in the program's form, where an IPv6 address is folded into 4 bytes. Two IPv6 flows may
+// thus have the same bytes; the program compares their Addrs, too.
 func (k *Key) Bytes() (b [KeyLen]byte) {
 	copy(b[0:], k.Src[:4])
 	copy(b[4:], k.Dst[:4])
@@ -53,10 +54,10 @@ func folded(a *[16]byte) uint32 {
 	return ne.Uint32(a[0:]) ^ ne.Uint32(a[4:]) ^ ne.Uint32(a[8:]) ^ ne.Uint32(a[12:])
 }
 
-// Addrs are source and destination of IPv6.
+// Addrs are an IPv6 source address and, behind it, the destination address.
 type Addrs [32]byte
 
-// addrs are those of a flow; zero: it is of IPv4.
+// addrs returns the addresses of an IPv6 flow, or zero for an IPv4 flow.
 func (k *Key) addrs() (a Addrs) {
 	if k.six() {
 		copy(a[:], k.Src[:])
@@ -65,14 +66,14 @@ func (k *Key) addrs() (a Addrs) {
 	return a
 }
 
-// framer looks at frames, and knows the tunnels.
+// framer parses frames and changes them as the program does. It knows the tunnels.
 type framer struct {
 	k       Kernel
 	control *Control
 	tunnels
 }
 
-// tunnels are those that there are. Anybody may look one up while another goroutine adds one.
+// tunnels is a table of the known tunnels. Any goroutine may look up a tunnel while another one adds one.
 type tunnels struct {
 	all   [MaxTunnels]atomic.Pointer[Tunnel] // by number; 0 is none
 	words [2 * MaxTunnels]atomic.Uint32      // numbers, by the hashes of keys (open addressing)
@@ -80,7 +81,7 @@ type tunnels struct {
 	port  atomic.Uint32 // UDP; 0: there are none
 }
 
-// of is the place of a key among the words, and its number; 0: it has none.
+// of returns the index in words where key k is, or would be added, and the tunnel's number; 0 if k is not known.
 func (t *tunnels) of(k *tunnelKey) (at int, id uint16) {
 	h := (uint64(k.VNI)<<32 ^ uint64(ne.Uint32(k.Remote[:]))) * 0x9E3779B97F4A7C15
 	for at = int(h >> 51); ; at = (at + 1) % len(t.words) {
@@ -95,16 +96,17 @@ func (x *Tunnel) key() tunnelKey {
 	return tunnelKey{VNI: x.VNI, Remote: x.Remote, Local: x.Local, Port: x.Port}
 }
 
-// Frame is where a frame's parts are.
+// Frame is the Key of a frame, and the offsets of its headers.
 type Frame struct {
 	Key
 	L2, L3 int // of the frame inside a tunnel
 }
 
-// Parse looks at a frame just as the program does. It is false for one that is not plain: the functions run it.
+// Parse fills f from frame b, which came in at the port of that number, exactly as the program parses frames. It
+// returns false if the frame is not plain: then the functions must treat it.
 func (t *framer) Parse(b []byte, port int, f *Frame) bool { return t.parse(b, port, f, false) }
 
-// parse is Parse; of a frame that leaves, the tunnel is the one that it goes into.
+// parse is Parse. With leaves, the frame is one that leaves, and its tunnel is the one that it goes into.
 func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	*f = Frame{Key: Key{Port: uint8(port)}}
 	var l hdr.Layers
@@ -122,7 +124,7 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 		if !plain(b, &l) {
 			return false
 		}
-		// Else the inner header changes, or the frame is lost (RFC 6040).
+		// With these ECN fields the inner header would change, or the frame would be dropped (RFC 6040).
 		if inner := tosOf(b[l.L3:]) & 3; outer != 0 && outer != inner && (inner != 0 || outer == 3) {
 			return false
 		}
@@ -142,7 +144,7 @@ func (t *framer) parse(b []byte, port int, f *Frame, leaves bool) bool {
 	return true
 }
 
-// tosOf is TOS or traffic class of an IP header.
+// tosOf returns the TOS or traffic class of an IP header.
 func tosOf(ip []byte) uint8 {
 	if ip[0]>>4 == 6 {
 		return hdr.IPv6(ip).TrafficClass()
@@ -187,7 +189,8 @@ func plain(b []byte, l *hdr.Layers) bool {
 	return false
 }
 
-// inside is the number of the tunnel that a datagram to the tunnels' port came in by, or leaves by; 0: of none, or the datagram is not plain.
+// inside returns the number of the tunnel that a datagram to the tunnels' UDP port came in by or, with leaves,
+// goes into. It returns 0 if there is no such tunnel, or if the datagram is not plain.
 func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 	p := b[l.L4:]
 	if l.Tags > 0 || l.End != len(b) || len(p) < hdr.UDPLen+hdr.VXLANLen || int(hdr.UDP(p).Len()) != len(p) || hdr.UDP(p).Checksum() != 0 ||
@@ -207,14 +210,14 @@ func (t *framer) inside(b []byte, l *hdr.Layers, leaves bool) uint16 {
 	return id
 }
 
-// reversed is the key of the frames that answer a frame which left by a port, as it left.
+// reversed returns the key of the answers to a frame that left, with key k, by a port.
 func (k *Key) reversed(port int) Key {
 	r := *k
 	r.Src, r.Dst, r.SrcPort, r.DstPort, r.Port = k.Dst, k.Src, k.DstPort, k.SrcPort, uint8(port)
 	return r
 }
 
-// Change is what is done to the frames of one direction of a flow.
+// Change is the difference that all functions together make to the frames of one direction of a flow.
 type Change struct {
 	InMAC, OutMAC    [12]byte // Destination and source: of frames that it is done to, and then
 	Src, Dst         [4]byte  // of IPv4
@@ -227,7 +230,7 @@ type Change struct {
 	IPDelta, L4Delta uint16 // what is added to the checksums, in the machine's order; 0: nothing
 }
 
-// What a Change does beside MAC addresses.
+// Flags in Change.Ops: what a Change does beside writing MAC addresses.
 const (
 	OpRewrite   = 1 << iota // addresses and ports
 	OpTagged                // the frame is tagged when it leaves
@@ -238,7 +241,8 @@ const (
 	OpDropUp                // what it would drop comes up
 )
 
-// difference finds the change that makes before of after; false: there is none that the program can do.
+// difference returns the change that makes after of before, whose parts are at in and out. It returns false if
+// the program cannot make such a change.
 func (t *framer) difference(before, after []byte, in, out *Frame) (c Change, ok bool) {
 	copy(c.InMAC[:], before[in.L2:])
 	copy(c.OutMAC[:], after[out.L2:])
@@ -274,7 +278,7 @@ func (t *framer) difference(before, after []byte, in, out *Frame) (c Change, ok 
 	return c, in.Proto == out.Proto
 }
 
-// deltas are what new addresses and ports add to the checksums (RFC 1624 eqn. 3).
+// deltas sets what the new addresses and ports add to the checksums (RFC 1624 eqn. 3).
 func (c *Change) deltas(in, out *Frame) {
 	var ip, l4 uint32
 	add := func(sum *uint32, old, new []byte) {
@@ -307,7 +311,7 @@ func patch(b []byte, delta uint16) {
 	}
 }
 
-// apply does to a frame what the program does, in a new one. f is where its parts are.
+// apply returns a new frame: b, whose parts are at f, changed by c as the program would change it.
 func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	ip := b[f.L3:]
 	var out []byte
@@ -355,14 +359,15 @@ func (t *framer) apply(c *Change, b []byte, f *Frame) []byte {
 	return out
 }
 
-// known reports whether a tunnel of that key has its number, and whether that is this very tunnel.
+// known reports whether a tunnel with the key of x is in the table, and whether it equals x in all fields (is).
 func (t *framer) known(x *Tunnel) (is, known bool) {
 	k := x.key()
 	_, id := t.of(&k)
 	return id != 0 && *t.all[id].Load() == *x, id != 0
 }
 
-// addTunnel gives a tunnel its number. One goroutine does at a time.
+// addTunnel adds x to the table and to the program. It returns false if x contradicts a tunnel with the same key,
+// has another UDP port than the tunnels before it, or finds no room. The caller has the Table's turn.
 func (t *framer) addTunnel(x *Tunnel) bool {
 	k := x.key()
 	at, id := t.of(&k)
@@ -388,7 +393,7 @@ func (t *framer) addTunnel(x *Tunnel) bool {
 	return true
 }
 
-// headerSum is Template.Sum.
+// headerSum returns Template.Sum of headers h.
 func headerSum(h [TunnelLen]byte) uint16 {
 	ip := hdr.IPv4(h[hdr.EthernetLen:])
 	ip.SetTOS(0)
@@ -401,7 +406,8 @@ func headerSum(h [TunnelLen]byte) uint16 {
 	return fold(sum)
 }
 
-// forget forgets all tunnels: functions may have others now. Who looks at one meanwhile may go on.
+// forget removes all tunnels, because functions may have different ones after a change of the graph. A goroutine
+// that has looked up a tunnel may continue to use it.
 func (t *framer) forget() {
 	for id := 1; id <= t.n; id++ {
 		k := t.all[id].Load().key()

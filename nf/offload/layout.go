@@ -1,8 +1,10 @@
 package offload
 
-// Slot is an entry as it lies in the memory that the program has, too. What one frame needs of it is in two lines of the processor's cache, or three.
+// Slot is an entry in the memory that process and program share. A frame needs two or three cache lines of
+// it.
 type Slot struct {
-	// Claim is the entry's turn in the place (32 bits) and its state. Who has it busy may read and write the rest.
+	// Claim has the state of the slot (Gone to Born) in its lower 32 bits, and above them how often the
+	// slot was used. Who has set the state to Busy or Paused may read and write the other fields.
 	Claim  uint64
 	Flags  uint32
 	_      uint32
@@ -14,11 +16,12 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	// The program's alone, in units of 1<<BehindShift ns: when a frame came up last that it does not run, and when one that is behind that.
+	// Only the program uses Odd and Behind, in units of 1<<BehindShift ns: the times when the last frame
+	// came up that the program does not run, and when the last frame behind such a one did.
 	Odd, Behind uint32
 }
 
-// Dir is one direction of an entry.
+// Dir is one direction of an entry: the key of its frames, and the Change that the program applies to them.
 type Dir struct {
 	Key                             [KeyLen]byte // of its frames
 	Out, Ops                        uint8
@@ -27,7 +30,7 @@ type Dir struct {
 	Path, IPDelta, L4Delta, Longest uint16
 }
 
-// Rest is what else belongs to a direction, of those that go into a tunnel, or are tagged.
+// Rest is the part of a direction's Change that only tunnels and VLAN tags need.
 type Rest struct {
 	Tunnel uint16
 	Port   [2]byte
@@ -53,39 +56,43 @@ const (
 	FlagMeter               // a direction goes by a Meter
 )
 
-// Behind a frame that the program does not run all come up, until a frame comes that has had none of the entry before it for BehindGap, which is longer than the
-// process has a frame, or BehindMost is over since.
+// When a frame of an entry comes up that the program does not run, the frames behind it come up, too. That
+// ends with the first frame that comes BehindGap or more after the frame of the entry before it, or
+// BehindMost or more after the frame that the program did not run. BehindGap is longer than the process
+// keeps a frame.
 const (
 	BehindShift = 20 // a unit is 1<<BehindShift ns, about a millisecond
 	BehindGap   = 5  // units
 	BehindMost  = 96 // units
 )
 
-// AckWindow is how far behind an acknowledgement may be, at least.
+// AckWindow is the smallest distance, in bytes, that an acknowledgement may be behind without being
+// dropped.
 const AckWindow = 66000
 
-// Control is what the program reads with each frame.
+// Control is what the program reads for each frame, whatever its entry.
 type Control struct {
 	TunnelPort uint32 // UDP port, as it stands in a header; 0: there are no tunnels
 }
 
-// Template is a tunnel's outer headers as the program has them.
+// Template holds a tunnel's outer headers in the form that the program reads.
 type Template struct {
 	Header     [TunnelLen]byte
 	Mask, Base uint8
-	// Sum is that of the IP header's words, in the machine's order: without TOS, length and checksum.
+	// Sum is the folded sum of the IP header's 16-bit words in the machine's byte order, with TOS, length
+	// and checksum 0.
 	Sum uint16
 	_   [10]byte
 }
 
-// tunnelKey is what frames of a tunnel have in their outer headers.
+// tunnelKey is what the outer headers of a tunnel's incoming frames have in common.
 type tunnelKey struct {
 	VNI           uint32
 	Remote, Local [4]byte // source and destination
 	Port          uint16
 }
 
-// TunnelKeyLen is the length of a tunnel's key in the kernel.
+// TunnelKeyLen is the length in bytes of a tunnel's key in the program's map.
 const TunnelKeyLen = 16
 
 func (k *tunnelKey) bytes() (b [TunnelKeyLen]byte) {
@@ -96,22 +103,24 @@ func (k *tunnelKey) bytes() (b [TunnelKeyLen]byte) {
 	return b
 }
 
-// Kernel is where entries are run.
+// Kernel is the program that runs entries, and the memory that it shares with the process.
 type Kernel interface {
-	// Slots are all that there is room for, Sixes the addresses of direction 0 of those that are of IPv6, and Control what goes with them: memory of the program, too.
+	// Slots returns the shared memory of all slots, used or not. Sixes returns, by slot, the addresses of
+	// direction 0 of the entries that are IPv6. Control returns what the program reads for each frame.
 	Slots() []Slot
 	Sixes() []Addrs
 	Control() *Control
-	// Meters are all that there is room for, and one that is none: number 0.
+	// Meters returns the shared memory of all meters. Number 0 is not a meter.
 	Meters() []Meter
-	// Put has frames of the key that a direction of a slot has be run by it, in the place of another one; Delete, by it no more.
+	// Put has the program run frames with the key of direction dir of slot by that slot, and by no other.
+	// Delete ends that.
 	Put(slot, dir int) error
 	Delete(slot, dir int)
 	PutTunnel(key [TunnelKeyLen]byte, id uint16, local [6]byte, x *Template) error
 	DeleteTunnel(key [TunnelKeyLen]byte)
-	// Clock is the kernel's time that goes into a slot, in ns.
+	// Clock returns the time in ns by the clock that the program reads (CLOCK_MONOTONIC).
 	Clock() int64
 }
 
-// MaxTunnels is how many tunnels there may be, but for one.
+// MaxTunnels is one more than the number of tunnels that there may be, because number 0 is none.
 const MaxTunnels = 4096

@@ -9,15 +9,18 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Meter is two token buckets as package police has them, in memory that the program has, too: who has taken it may read and write the rest.
+// Meter is two token buckets, as in package police, in memory that process and program share. Who has taken
+// it (Take) may read and write all fields.
 type Meter struct {
 	taken uint32
 	Flags uint32
 	At    int64  // of the kernel: until then the buckets are filled
 	C, P  uint64 // tokens: committed; peak or excess, in parts of 1e9
-	// What a nanosecond brings, and what the buckets hold.
+	// CIR and PIR are what the buckets get in a nanosecond, RoomC and RoomP what they hold at most, all in
+	// the unit of C and P.
 	CIR, PIR, RoomC, RoomP uint64
-	// Counts are frames and their IP bytes, by colour, that the program has run since they were taken.
+	// Counts are the frames of each colour, and their IP bytes, that the program has run since the owner last
+	// took them.
 	Counts [Colours]Counts
 	Acts   [Colours]uint8
 	_      [13]byte
@@ -31,19 +34,19 @@ const (
 	MeterGone                // frames come up
 )
 
-// Colours are how many colours a meter has: green, yellow and red.
+// Colours is the number of a meter's colours: green, yellow and red.
 const Colours = 3
 
-// What is done to frames of a colour: a number below is the DSCP that they get.
+// Values of Meter.Acts. A value below ActDrop is the DSCP that frames of the colour get.
 const (
 	ActDrop = 0xFE
 	ActPass = 0xFF
 )
 
-// MaxMeters is one more than there may be. A Metered with number 0 has none.
+// MaxMeters is one more than the number of meters that there may be, because number 0 is none.
 const MaxMeters = 1 << 16
 
-// Take waits for a Meter. A frame has it for less than a microsecond.
+// Take waits until nobody else has the Meter. The program has it for less than a microsecond a frame.
 func (m *Meter) Take() {
 	for n := 1; !atomic.CompareAndSwapUint32(&m.taken, 0, 1); n++ {
 		if n%1024 == 0 {
@@ -52,10 +55,11 @@ func (m *Meter) Take() {
 	}
 }
 
-// Give ends what Take has begun.
+// Give gives back the Meter that Take has taken.
 func (m *Meter) Give() { atomic.StoreUint32(&m.taken, 0) }
 
-// Metered says by which Meter the frames of a direction go, and what the function did with the frame that was decided.
+// Metered says which Meter measures the frames of a direction, and what the function did with the decided
+// frame.
 type Metered struct {
 	Number          uint16 // 0: by none
 	Gen             uint32
@@ -65,14 +69,15 @@ type Metered struct {
 	Marked, Dropped uint16 // the function's reasons
 }
 
-// Meterer is an Owner that has lent Meters.
+// Meterer is an Owner that has borrowed Meters from a Table (Lend).
 type Meterer interface {
 	Owner
-	// Back gives a Meter back, which nothing goes by any more.
+	// Back tells the owner that no entry uses the Meter, and that the Table takes it back. Its counts are
+	// in m.
 	Back(number uint16, m *Meter)
 }
 
-// lent is a Meter that a function has.
+// lent is what a Table knows of a Meter that it may have lent.
 type lent struct {
 	o    Meterer // nil: none has it
 	refs int32   // directions of entries
@@ -80,7 +85,7 @@ type lent struct {
 	at   clock.Time // when it was lent
 }
 
-// meters are those of a Table, which one worker has.
+// meters are the Meters of a Table. Only graphs with one worker use them.
 type meters struct {
 	mem  []Meter
 	lent []lent
@@ -89,7 +94,9 @@ type meters struct {
 	hand int
 }
 
-// Lend gives a function a Meter that is what init makes it; number 0: there is none.
+// Lend lends a Meter to o, after init has set its fields, and returns its number and generation. Number 0
+// means that no Meter is available: the graph has several workers, the Table is paused, or all Meters are
+// lent.
 func (t *Table) Lend(o Meterer, init func(m *Meter)) (number uint16, gen uint32) {
 	ms := &t.meters
 	switch n := len(ms.free); {
@@ -115,10 +122,11 @@ func (t *Table) Lend(o Meterer, init func(m *Meter)) (number uint16, gen uint32)
 	return number, x.gen
 }
 
-// Meter is one that is lent.
+// Meter returns the lent Meter of that number.
 func (t *Table) Meter(number uint16) *Meter { return &t.meters.mem[number] }
 
-// Return takes a Meter whose function has no use for it any more: frames that go by it come up when it returns.
+// Return takes back a Meter that its function does not need. Entries that use it may remain; from the time
+// that Return returns, their frames come up.
 func (t *Table) Return(number uint16) {
 	x, m := &t.meters.lent[number], t.Meter(number)
 	m.Take()
@@ -130,7 +138,7 @@ func (t *Table) Return(number uint16) {
 	}
 }
 
-// refer counts directions that go by a Meter, one more or less. The last one gives it back.
+// refer adds n to the number of directions that use a Meter. At 0 the Meter goes back.
 func (ms *meters) refer(number uint16, n int32) {
 	if number == 0 {
 		return
@@ -151,7 +159,8 @@ func (ms *meters) back(number uint16) {
 	ms.free = append(ms.free, number)
 }
 
-// lookMeters gives some Meters back that nothing has gone by since they were lent: the flow's other direction has not come.
+// lookMeters looks at up to n Meters, and takes back those that no entry has used within two seconds of the
+// loan, because the flow's other direction did not come.
 func (t *Table) lookMeters(n int) {
 	ms := &t.meters
 	for ; n > 0 && ms.used > 0; n-- {
@@ -165,7 +174,7 @@ func (t *Table) lookMeters(n int) {
 	}
 }
 
-// End gives all Meters back: the kernel's memory goes. There are no entries any more.
+// End takes all Meters back, because the kernel's memory is about to go. The Table must have no entries.
 func (t *Table) End() {
 	for i := range t.meters.lent {
 		if t.meters.lent[i].o != nil {
@@ -174,17 +183,18 @@ func (t *Table) End() {
 	}
 }
 
-// KernelTime is the kernel's time of one of the graph, and GraphTime the graph's of one of the kernel.
+// KernelTime converts the graph's time to ns of the kernel's clock, and GraphTime converts back.
 func (t *Table) KernelTime(at clock.Time) int64    { return int64(at) - t.ahead.Load() }
 func (t *Table) GraphTime(kernel int64) clock.Time { return t.time(uint64(kernel)) }
 
-// holds reports whether a decision's Meter is still what it was.
+// holds reports whether a decision's Meter is still lent as it was when the frame was decided.
 func (t *Table) holds(m *Metered) bool {
 	return m.Number == 0 || t.meters.lent[m.Number].o != nil && t.meters.lent[m.Number].gen == m.Gen
 }
 
-// metered is the Meter that a decision's frames go by, and what a frame that it drops is to functions: those before have seen it, those behind have not. It is false
-// where there are two.
+// metered returns the Meter among the parts, and the flags that say what functions know of a frame that the
+// Meter drops: functions before the meter have seen it, functions behind it have not. ok is false if parts
+// have two Meters.
 func metered(parts []Part) (m Metered, ops uint8, ok bool) {
 	at, before, behind := -1, false, false
 	for i := range parts {
@@ -209,7 +219,8 @@ func metered(parts []Part) (m Metered, ops uint8, ok bool) {
 	return m, ops, true
 }
 
-// marked is a frame whose parts are at f, with another DSCP; false: the function has not metered the datagram that the program does.
+// marked returns frame b, whose parts are at f, with the DSCP that the meter gave it, in a copy if that
+// changes it. It returns false if the function has metered another size than the program would.
 func (m *Metered) marked(b []byte, f *Frame) ([]byte, bool) {
 	size := 0
 	if ip := b[f.L3:]; f.six() {
@@ -225,7 +236,7 @@ func (m *Metered) marked(b []byte, f *Frame) ([]byte, bool) {
 	return b, true
 }
 
-// SetTOS writes TOS or traffic class of an IP header, and adapts IPv4's checksum.
+// SetTOS sets the TOS or traffic class of an IP header, and adapts the checksum of IPv4.
 func SetTOS(ip []byte, tos uint8) {
 	if ip[0]>>4 == 6 {
 		hdr.IPv6(ip).SetTrafficClass(tos)
@@ -237,7 +248,7 @@ func SetTOS(ip []byte, tos uint8) {
 	h.SetChecksum(hdr.PatchChecksum(h.Checksum(), was, be.Uint16(h)))
 }
 
-// MeterBits is the length of a Meter: 1<<MeterBits.
+// MeterBits is the binary logarithm of a Meter's size in bytes.
 const MeterBits = 7
 
 var _ [1 << MeterBits]byte = [unsafe.Sizeof(Meter{})]byte{}

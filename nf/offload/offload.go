@@ -1,17 +1,21 @@
-// Package offload is what network functions and the graph agree on about flows that are decided: frames that need no function any more, since all functions on
-// their way would do with them what was done with the last one. A program in the kernel (package xdp, below) runs these frames.
+// Package offload is the agreement between network functions and the graph about decided flows. A flow is
+// decided when all functions on its way would treat its next frames as they treated the last one. A program
+// in the kernel (package xdp) runs the frames of such a flow.
 //
-//	frame of a flow ──► functions, each adds its Part ──► port: what became of the frame, and all Parts
-//	frame of the other direction, in the same way     ──► an entry for both
+//	frame of a flow ──► functions, each adds its Part ──► port: frame as it came in, as it leaves, all Parts
+//	frame of the other direction, in the same way     ──► one entry for both directions
 //
-// What the program does is what the functions have done: a Change is the difference between a frame as it came in and as it left, and applying it to that frame
-// must yield just what left. What functions say (Part) is what a frame does not show: for how long the flow may be silent, which frames they would not do the same with,
-// and who has to know what the kernel has done.
+// The program repeats what the functions did. A Change is the difference between a frame as it came in and
+// as it left; an entry begins only if the Change, applied to the frame that came in, yields exactly the
+// frame that left. A Part says what the two frames do not show: how long the flow may be silent, which
+// frames the function would treat differently, and which function must learn what the kernel has done.
 //
-// An entry begins when both directions have passed all functions within a second. So nobody gets one by sending alone, and a Table is bounded.
-// Frames that are not plain come up as ever (Parse): TCP with SYN, FIN or RST, fragments, options, extension headers, ICMP.
+// An entry begins when both directions have passed all functions within a second, so that nobody gets one
+// by sending alone. The number of entries in a Table is bounded. Frames that are not plain (Parse) always
+// go to the functions: TCP with SYN, FIN or RST, fragments, IP options, extension headers, ICMP.
 //
-// A Table is a graph's: one worker's, or that of several. Its entries lie in memory that the program reads and counts in.
+// A Table belongs to one graph, and its workers share it. Its entries lie in memory that the program reads,
+// and in which it counts.
 package offload
 
 import (
@@ -20,39 +24,43 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Owner is a function that has parts in entries. What it keeps of a flow is named by a number of its own.
+// Owner is a function that has parts in entries. It names the state that it keeps of a flow by a number, the ref.
 type Owner interface {
-	// Decides reports whether frames of what ref names are decided now: other frames of the same breath may have ended it since the function said so.
+	// Decides reports whether the flow that ref names is still decided. Other frames of the same breath may have changed
+	// that since the function called Decide.
 	Decides(ref uint32) bool
-	// Flows is where the function keeps which entries have to do with what ref names.
+	// Flows returns the function's list of the entries that concern ref.
 	Flows(ref uint32) *Flows
-	// Used tells what the kernel has done for what ref names: from time to time, and when an entry has ended.
+	// Used tells the function what the kernel has done for ref. It is called from time to time, and when an entry ends.
 	Used(ref uint32, u *Usage)
 }
 
-// Windower is an Owner that compares the numbers of TCP segments, and has the program do so (Part.Windows).
+// Windower is an Owner that follows the numbers of TCP segments, and has the program do so (Part.Follow, Part.Windows).
 type Windower interface {
 	Owner
-	// Sides gives the numbers of both ends, with which the program begins. A frame of direction 0 came in at the function's input in.
+	// Sides sets sides to the numbers of both ends, by direction; the program continues from them. Frames of direction 0
+	// come in at the function's input in.
 	Sides(ref uint32, in int, sides *[2]Side)
 }
 
-// Stater is an Owner whose names become those of something else.
+// Stater is an Owner that uses a ref again for another flow.
 type Stater interface {
 	Owner
-	// State is what Part.State would be now. It is another one when ref has become the number of something else.
+	// State returns what Part.State would be for ref at this moment. It differs when ref names another flow than before.
 	State(ref uint32) uint64
 }
 
-// Sharer is an Owner that several workers take turns at. Where a graph has several, others have no entries.
+// Sharer is an Owner that several workers take turns at. In a graph of several workers only Sharers have entries.
 type Sharer interface {
 	Stater
-	// Take waits for the turn at all that the owner keeps, and Give ends it. Whoever calls the owner's other methods, or a Table's for what the owner keeps, has it.
+	// Take waits for the turn at the owner's state, and Give ends the turn. A caller of the owner's other
+	// methods, or of a Table's methods that take the owner's Flows, must have the turn.
 	Take()
 	Give()
 }
 
-// Side is what one end of a TCP connection has sent, as package firewall has it. Numbers wrap.
+// Side is what one end of a TCP connection has sent. Its fields are those of type side in package firewall;
+// numbers wrap.
 type Side struct {
 	End, Max, Win, Ack uint32
 	Scale              uint8
@@ -63,54 +71,62 @@ type Side struct {
 type Part struct {
 	Owner Owner // nil: none needs to know
 	Ref   uint32
-	// In is the function's input.
+	// In is the function's input that the frame came in at.
 	In int
-	// Alone: what Ref names has one entry at most.
+	// Alone says that Ref may have one entry at most; a new entry ends the one before.
 	Alone bool
-	// State is what the decision depends on, beside the frame's key: both directions must have been decided with the same.
+	// State identifies what the decision depends on, beside the frame's key. An entry needs the same State
+	// in both directions.
 	State uint64
-	// Follow: the program notes numbers of TCP segments; the Owner is a Windower. One function on the way may say so. Windows: it compares them, too.
+	// Follow has the program note the numbers of TCP segments, and Windows has it compare them, too. The
+	// Owner must then be a Windower. At most one function on the way may set Follow.
 	Follow, Windows bool
-	// Quiet ends the entry when neither direction, and OwnQuiet when this direction has had no frame for so long; 0: it does not.
+	// Quiet ends the entry when neither direction has had a frame for so long, and OwnQuiet when this direction has had
+	// none; 0 means without limit.
 	Quiet, OwnQuiet time.Duration
-	// Longest is the length of the longest frame that the function would treat alike, as long as the frame is now; 0: it does not matter.
+	// Longest is the length of the longest frame that the function would treat alike, measured where the
+	// function sees the frame; 0 means any length.
 	Longest int
-	// Tunnel is one that frames go into, or come out of; nil: none.
+	// Tunnel is the tunnel that frames go into, or come out of; nil if there is none.
 	Tunnel *Tunnel
-	// Meter is what the frames go by. One function on the way may have one; where the graph has several workers, none.
+	// Meter is the meter that frames are measured by. At most one function on the way may have one, and no function in a
+	// graph of several workers.
 	Meter Metered
 }
 
-// Tunnel is one to a peer: VXLAN over IPv4, untagged outside.
+// Tunnel is a VXLAN tunnel over IPv4 to one peer; its outer frames are untagged.
 type Tunnel struct {
 	VNI           uint32
 	Local, Remote [4]byte
 	LocalMAC      [6]byte
 	Port          uint16 // UDP, destination
 	Header        [TunnelLen]byte
-	// The outer TOS is the inner one's bits in Mask, and Base.
+	// The outer TOS is inner TOS & Mask | Base.
 	Mask, Base uint8
 }
 
-// TunnelLen is the length of the headers of a Tunnel: Ethernet, IPv4, UDP and VXLAN.
+// TunnelLen is the length in bytes of a Tunnel's outer headers: Ethernet, IPv4, UDP and VXLAN.
 const TunnelLen = 14 + 20 + 8 + 8
 
-// Flows are the entries that have to do with something that a function keeps. The zero value has none. It does not move while it has some.
+// Flows is the list of the entries that concern one ref of an Owner. The zero value is empty. While the
+// list has entries, its address must not change.
 type Flows struct{ head place }
 
-// Any reports whether there are some.
+// Any reports whether the list has an entry.
 func (f *Flows) Any() bool { return f.head != 0 }
 
-// Usage is what the kernel has done for an entry. The inputs are the function's own.
+// Usage is what the kernel has done for an entry. Its arrays are indexed by the function's inputs.
 type Usage struct {
-	// Last is when the last frame was run, by the input that it came in at, or when the function has seen one before that.
+	// Last is the time of the last frame that came in at each input; if the kernel has run none, the time
+	// of the decision.
 	Last [2]clock.Time
-	// Sides are those of a Windower, by input; nil: of others, and while the kernel goes on.
+	// Sides are the numbers of TCP, by input, for the Windower that set Part.Follow. They are nil for other owners, and
+	// while the kernel continues to run the entry.
 	Sides *[2]Side
 }
 
-// Newest is when the last frame of either direction was run.
+// Newest returns the time of the last frame of either direction.
 func (u *Usage) Newest() clock.Time { return max(u.Last[0], u.Last[1]) }
 
-// Counts are frames and their bytes, as they came in.
+// Counts are a number of frames and the sum of their bytes.
 type Counts struct{ Packets, Bytes uint64 }

@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/turn"
 )
 
-// Outcome is what has become of a decision.
+// Outcome says what became of a decision that was offered to a Table.
 type Outcome uint8
 
 // Outcomes.
@@ -32,13 +32,13 @@ const (
 	numOutcomes
 )
 
-// OutcomeNames are those of the Outcomes.
+// OutcomeNames are the names of the Outcomes in reports.
 var OutcomeNames = [numOutcomes]string{
 	Began: "began", Waits: "one-direction", There: "there", Partial: "undecided", Stops: "stopped", Full: "full", Odd: "not-plain", Differs: "other-change",
 	Unlike: "other-way", TooMany: "too-many-functions", Refused: "refused", NoProgram: "no-port", Taken: "other-worker",
 }
 
-// Decision is what functions have decided about a frame.
+// Decision is one frame on its whole way through a graph, and what the functions on the way decided about it.
 type Decision struct {
 	Before  []byte // the frame as it came in
 	In      Frame  // by Parse
@@ -53,15 +53,15 @@ const (
 	maxParts   = 1 << partBits
 	maxOwners  = 250
 	candidates = 1 << 14
-	// pairTime is how long after one direction the other one may come.
+	// pairTime is how long a decision about one direction waits for one about the other direction.
 	pairTime = clock.Duration(1e9)
-	// tries is how often a worker looks whether another one still has the table, before it goes on without.
+	// tries is how often a worker tries to take the Table's turn before it continues without.
 	tries = 256
-	// aged is how long an entry stays that runs nothing.
+	// aged is the time after which an entry ends that has run no frame.
 	aged = clock.Duration(30e9)
 )
 
-// candidate is a decision that waits for the other direction.
+// candidate is a decision that waits for one about the other direction.
 type candidate struct {
 	used       bool
 	key, other Key // of its frames, and of the answers
@@ -76,13 +76,14 @@ type candidate struct {
 	parts      [maxParts]stake
 }
 
-// want is a key, hashed, and when a frame of the other direction was decided; hash 0: none. Workers read it that do not have the table.
+// want is the hash of a key (0: none) that a waiting decision needs, and the time of that decision. Workers that
+// do not have the Table's turn read it.
 type want struct {
 	hash atomic.Uint64
 	at   atomic.Int64
 }
 
-// stake is what is kept of a Part.
+// stake is the portion of a Part that a candidate keeps.
 type stake struct {
 	Owner          Owner
 	State          uint64
@@ -91,7 +92,7 @@ type stake struct {
 	Alone, Windows bool
 }
 
-// record is what the process keeps of a slot.
+// record is what only the process knows of the entry in a slot.
 type record struct {
 	inUse  bool
 	follow int8        // the part whose owner's the numbers of TCP segments in the slot are, plus 1; 0: nobody's
@@ -101,7 +102,8 @@ type record struct {
 	parts  [maxParts]part
 }
 
-// part is what an owner has of an entry. It is the owner's alone while it is linked: who has the turn at the owner.
+// part ties an entry to one of its owners. While it is linked, only the goroutine that has the turn at the owner
+// may use it.
 type part struct {
 	ref    uint32
 	next   place // in the owner's Flows
@@ -111,7 +113,8 @@ type part struct {
 	told   bool  // the owner knows what was done, and nothing more is
 }
 
-// place is where a part is: its entry, plus 1, and which one it is there; 0: nowhere.
+// place names a part: the index of its entry plus 1, and in the lower partBits the part's index there; 0: no
+// part.
 type place uint32
 
 const partBits = 2
@@ -121,17 +124,19 @@ func placeOf(i uint32, n int) place { return place((i+1)<<partBits | uint32(n)) 
 func (p place) entry() uint32 { return uint32(p)>>partBits - 1 }
 func (p place) part() int     { return int(p & (1<<partBits - 1)) }
 
-// ownerRef is an owner, and how many parts it has.
+// ownerRef is an owner, and the number of parts that it has.
 type ownerRef struct {
 	Owner
 	n int
 }
 
-// Table has the entries.
+// Table has the entries of a graph, and the decisions that wait to become entries.
 //
-// Where several workers have it (Share), each owner is one that they take turns at (Sharer). Whoever has the turn at an owner holds, asks and ends by what the owner
-// has linked, and needs nothing else: an entry ends for all by its word in the slot. Others of its owners unlink it when they come across it, or the worker does
-// that tidies up. Entries are begun, looked at and freed by who has the Table's own turn. Nobody who has an owner's turn waits for the Table's, or for another owner's.
+// When several workers share a Table (Share), each owner is a Sharer. Three rules hold. A goroutine that has the
+// turn at an owner may hold, ask and end the entries linked to that owner, and needs no other turn: setting the
+// Claim of the slot ends an entry for all its owners, and the other owners unlink it when they find it, or tidy
+// does. A goroutine that has the Table's turn begins, looks at and frees entries. A goroutine that has an owner's
+// turn never waits for the Table's turn, nor for another owner's.
 type Table struct {
 	framer
 	entries
@@ -148,7 +153,7 @@ type Table struct {
 	outcomes [numOutcomes]atomic.Uint64
 }
 
-// entries are the slots of a Table, those whose entries have ended among them, and what owners have of them.
+// entries are the slots of a Table, with the ones that wait to be freed, and what the process knows of them.
 type entries struct {
 	kernel  Kernel
 	meters  meters
@@ -168,7 +173,7 @@ type entries struct {
 	owned  int // of them, that there ever were at the same time
 }
 
-// NewTable makes one with no entries.
+// NewTable returns an empty Table whose entries k runs.
 func NewTable(k Kernel) *Table {
 	t := &Table{framer: framer{k: k, control: k.Control()}, entries: entries{kernel: k, meters: meters{mem: k.Meters()}, slots: k.Slots(), sixes: k.Sixes(), records: make([]record, len(k.Slots()))},
 		waiting: make([]candidate, candidates), wanted: make([]want, candidates), seed: maphash.MakeSeed()}
@@ -177,10 +182,10 @@ func NewTable(k Kernel) *Table {
 	return t
 }
 
-// Share says that several workers have the Table. Nobody has it yet.
+// Share makes t a Table that several workers share. It is called before any worker has t.
 func (t *Table) Share() { t.shared = true }
 
-// try takes the Table's turn, if that is free soon.
+// try takes the Table's turn, or returns false if that is not free soon.
 func (t *entries) try() bool {
 	for n := 0; t.shared && !t.turn.Try(); n++ {
 		if n == tries {
@@ -190,7 +195,7 @@ func (t *entries) try() bool {
 	return true
 }
 
-// take takes it. The caller is not a worker on its way with frames.
+// take waits for the Table's turn. A worker that has frames in hand uses try instead.
 func (t *entries) take() {
 	if t.shared {
 		t.turn.Take()
@@ -216,19 +221,19 @@ func (t *entries) giveOf(o Owner) {
 	}
 }
 
-// Used is how many slots have ever been used.
+// Used returns how many slots have ever been used.
 func (t *entries) Used() int { return int(t.used.Load()) }
 
-// Len is how many entries there are.
+// Len returns the number of slots whose entries are in use or not yet freed.
 func (t *entries) Len() int { return int(t.live.Load()) }
 
-// Room is how many there may be.
+// Room returns the number of slots.
 func (t *entries) Room() int { return len(t.slots) }
 
-// Ended is how many entries have ended.
+// Ended returns how many entries have ended and were freed.
 func (t *entries) Ended() uint64 { return t.freed.Load() }
 
-// Outcomes are what has become of decisions, by name.
+// Outcomes returns how many decisions had each outcome, by its name.
 func (t *Table) Outcomes() map[string]uint64 {
 	m := map[string]uint64{}
 	for o := range t.outcomes {
@@ -237,13 +242,14 @@ func (t *Table) Outcomes() map[string]uint64 {
 	return m
 }
 
-// Count counts an outcome that the Table does not see.
+// Count counts the outcome of a decision that was not offered to the Table.
 func (t *Table) Count(o Outcome) { t.outcomes[o].Add(1) }
 
-// Time is what Now, or Breath, has told last.
+// Time returns the graph's time, as Now or Breath was last told.
 func (t *Table) Time() clock.Time { return clock.Time(t.now.Load()) }
 
-// Offer takes a decision.
+// Offer begins an entry with decision d if one about the other direction waits and matches; otherwise d may wait
+// itself. Offer keeps neither d nor its frames.
 func (t *Table) Offer(d *Decision) Outcome {
 	o := t.offer(d)
 	t.outcomes[o].Add(1)
@@ -301,7 +307,7 @@ func (t *Table) offer(d *Decision) Outcome {
 	return t.pair(&c)
 }
 
-// tunnelOf has a tunnel be known: There.
+// tunnelOf adds tunnel x if it is not known yet, and returns There if it is known afterwards.
 func (t *Table) tunnelOf(x *Tunnel) Outcome {
 	if is, known := t.known(x); known {
 		if is {
@@ -322,7 +328,7 @@ func (t *Table) tunnelOf(x *Tunnel) Outcome {
 	return There
 }
 
-// pair begins an entry with a decision, or has it wait. The caller has the Table's turn.
+// pair begins an entry of c and the decision that waits for it, or makes c wait. The caller has the Table's turn.
 func (t *Table) pair(c *candidate) Outcome {
 	t.tidy(fewTidy)
 	if t.paused {
@@ -345,7 +351,8 @@ func (t *Table) pair(c *candidate) Outcome {
 	return o
 }
 
-// nobody is the Owner of entries that no function remembers, so that a flow of theirs has one entry, too. A ref is a hash of the keys of both directions.
+// nobody is the Owner of entries in which no function has a part. It makes sure that such a flow has one entry at
+// most. A ref is a hash of the keys of both directions.
 type nobody struct {
 	flows []Flows
 	turn  turn.Turn
@@ -361,7 +368,7 @@ func (o *nobody) Take()             { o.turn.Take() }
 func (o *nobody) Give()             { o.turn.Give() }
 func (*nobody) State(uint32) uint64 { return 0 }
 
-// nobodys makes a decision without a function's part nobody's.
+// nobodys gives c, in which no function has a part, a part of the Owner nobody.
 func (t *Table) nobodys(c *candidate) {
 	a, b := c.key.hash(t.seed), c.other.hash(t.seed)
 	in := uint8(0)
@@ -372,7 +379,7 @@ func (t *Table) nobodys(c *candidate) {
 	c.n = 1
 }
 
-// wait has a decision wait for one about the other direction.
+// wait stores c until a decision about the other direction comes.
 func (t *Table) wait(c *candidate) {
 	t.waiting[c.key.hash(t.seed)%candidates] = *c
 	h := c.other.hash(t.seed)
@@ -382,13 +389,14 @@ func (t *Table) wait(c *candidate) {
 	t.wants.Store(int64(c.at) + 1)
 }
 
-// Wanting reports whether Wanted may hold of some frame.
+// Wanting reports whether Wanted may return true for some key. Any worker may call it.
 func (t *Table) Wanting() bool {
 	at := t.wants.Load()
 	return at != 0 && t.Time().Sub(clock.Time(at)) <= pairTime
 }
 
-// Wanted reports, once, whether a decision about frames of a key would begin an entry: one about the other direction waits for it. It may be wrong.
+// Wanted reports, once for each waiting decision, whether that waits for a decision about frames with key k. The
+// answer may be wrong, because hashes are compared. Any worker may call it.
 func (t *Table) Wanted(k *Key) bool {
 	h := k.hash(t.seed)
 	w := &t.wanted[h%candidates]
@@ -399,7 +407,8 @@ func (t *Table) Wanted(k *Key) bool {
 	return true
 }
 
-// there reports whether the kernel runs frames like this one, and has them run as they are to be. An entry that does something else ends: the flow has changed.
+// there reports whether the kernel runs frames like c's, and changes them as c does. An entry of the same key
+// with another change ends, because the flow has changed.
 func (t *Table) there(c *candidate) (is bool) {
 	p := &c.parts[0]
 	t.turnOf(p.Owner)
@@ -420,7 +429,8 @@ func (t *Table) there(c *candidate) (is bool) {
 	return is
 }
 
-// fill takes over what a decision says.
+// fill sets c from decision d and its change x. It returns false if d has too many parts, or two that follow
+// numbers.
 func (c *candidate) fill(d *Decision, x *Change) bool {
 	longest := d.Longest + x.Head
 	if x.Ops&OpTagged != 0 && x.Ops&OpInto == 0 {
@@ -459,7 +469,8 @@ func (c *candidate) fill(d *Decision, x *Change) bool {
 	return true
 }
 
-// matches reports whether the functions take both directions for the same.
+// matches reports whether decisions c and o have the same owners, refs and states in opposite order: both are
+// then directions of one flow.
 func (c *candidate) matches(o *candidate) bool {
 	if c.n != o.n || (c.follows >= 0) != (o.follows >= 0) {
 		return false
@@ -472,13 +483,14 @@ func (c *candidate) matches(o *candidate) bool {
 	return true
 }
 
-// hash is the key's, and not 0.
+// hash returns a hash of k that is never 0.
 func (k *Key) hash(seed maphash.Seed) uint64 {
 	b := k.Bytes()
 	return maphash.Bytes(seed, b[:]) | candidates
 }
 
-// begin makes an entry of two directions. The kernel runs it when all owners have linked it: until then each of them may end it.
+// begin makes an entry of two directions. The kernel runs it from the moment when all owners have linked it;
+// until then each of them may end it.
 func (t *Table) begin(a, b *candidate) Outcome {
 	var numbers [maxParts]uint8
 	back := func() {
@@ -533,7 +545,8 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	return Began
 }
 
-// linkAll has all owners link an entry, the one that follows numbers last, and the kernel run it; false: an owner does not decide this any more.
+// linkAll links the entry to all its owners, to the one that follows numbers last, and then has the kernel run
+// it. It returns false if an owner does not decide the flow any more.
 func (t *Table) linkAll(i uint32, a, b *candidate) bool {
 	last := max(0, a.follows)
 	for n := range a.n {
@@ -544,14 +557,16 @@ func (t *Table) linkAll(i uint32, a, b *candidate) bool {
 	return t.link(i, last, a, b, true)
 }
 
-// starts has the kernel run an entry that is born.
+// starts has the kernel run entry i, whose state is Born. It returns false if an owner has ended the entry
+// meanwhile.
 func (t *entries) starts(i uint32) bool {
 	c := &t.slots[i].Claim
 	turn := atomic.LoadUint64(c) >> 32 << 32
 	return atomic.CompareAndSwapUint64(c, turn|Born, turn|Live)
 }
 
-// link has an owner link an entry; with last, the kernel runs it then.
+// link links entry i to the owner of part n and, with last, has the kernel run it. It returns false if the owner
+// does not decide the flow any more, or has ended the entry.
 func (t *Table) link(i uint32, n int, a, b *candidate, last bool) bool {
 	p := &a.parts[n]
 	t.turnOf(p.Owner)
@@ -580,7 +595,7 @@ func least(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// replace ends the entries of the same frames, for an owner.
+// replace ends those entries in f that run the same frames as a or b; all entries in f if p is Alone.
 func (t *Table) replace(f *Flows, p *stake, a, b *candidate) {
 	for {
 		found := false
@@ -598,7 +613,7 @@ func (t *Table) replace(f *Flows, p *stake, a, b *candidate) {
 	}
 }
 
-// replaceAll ends them for all owners, and frees their slots.
+// replaceAll calls replace for all owners of a, and frees the slots.
 func (t *Table) replaceAll(a, b *candidate) {
 	for n := range a.n {
 		p := &a.parts[n]
@@ -609,7 +624,8 @@ func (t *Table) replaceAll(a, b *candidate) {
 	t.tidy(fewTidy)
 }
 
-// number is an owner's, plus 1, which has a part more then; 0: there are too many.
+// number returns the index of owner o in owners, plus 1, and counts one more part of it. It returns 0 if there
+// are too many owners.
 func (t *entries) number(o Owner) uint8 {
 	free := t.owned
 	for i := range t.owned {
@@ -628,14 +644,14 @@ func (t *entries) number(o Owner) uint8 {
 	return uint8(free + 1)
 }
 
-// back takes back what number has counted.
+// back counts one part less of the owner with that number; 0 is allowed.
 func (t *entries) back(number uint8) {
 	if number != 0 {
 		t.owners[number-1].n--
 	}
 }
 
-// slot is one that is nobody's.
+// slot returns a free slot, or false if there is none.
 func (t *entries) slot() (uint32, bool) {
 	if n := len(t.free); n > 0 {
 		i := t.free[n-1]
@@ -650,7 +666,7 @@ func (t *entries) slot() (uint32, bool) {
 	return i, true
 }
 
-// owner is that of a part; nil: there is no such part.
+// owner returns the owner of a part, or nil if the entry has no such part.
 func (t *entries) owner(p *part) Owner {
 	if p.owner == 0 {
 		return nil
@@ -658,7 +674,8 @@ func (t *entries) owner(p *part) Owner {
 	return t.owners[p.owner-1].Owner
 }
 
-// each calls do with the entries that Flows have, and the part of each that is the owner's, until it returns false. It may end the one that it is called with.
+// each calls do with each entry in f, and the part by which the entry is in f, until do returns false. do may end
+// the entry that it is called with.
 func (t *entries) each(f *Flows, do func(i uint32, n int) bool) {
 	for at := f.head; at != 0; {
 		i, n := at.entry(), at.part()
@@ -669,7 +686,8 @@ func (t *entries) each(f *Flows, do func(i uint32, n int) bool) {
 	}
 }
 
-// stop has the kernel run an entry no more, for good. When it returns nobody runs it.
+// stop ends entry i in the kernel for good, and queues its slot for tidy. When stop returns, the program does not
+// run the entry.
 func (t *entries) stop(i uint32) {
 	t.claim(i, Gone)
 	r := &t.records[i]
@@ -684,10 +702,12 @@ func (t *entries) stop(i uint32) {
 	}
 }
 
-// claim takes an entry from the kernel; false: the kernel has not run it any more. One that a function looks at can only be taken from it for good.
+// claim sets the state of slot i to as, and returns false if the kernel did not run the entry before. An entry
+// that is Paused or Born can only be set to Gone.
 func (t *entries) claim(i uint32, as uint64) bool {
 	s := &t.slots[i]
-	// A frame has it for some hundred nanoseconds, and longer only when the processor is taken from it.
+	// The program has a slot Busy for some hundred nanoseconds, and longer only when its processor is taken from
+	// it.
 	for n := 1; ; n++ {
 		if n%(1<<16) == 0 {
 			time.Sleep(50 * time.Microsecond)
@@ -710,12 +730,12 @@ func (t *entries) claim(i uint32, as uint64) bool {
 	}
 }
 
-// time is the graph's of one of the kernel.
+// time converts a time of the kernel's clock to the graph's.
 func (t *entries) time(kernel uint64) clock.Time {
 	return clock.Time(int64(kernel) + t.ahead.Load())
 }
 
-// usage is what an entry has done, as the owner of a part sees it.
+// usage returns the times of entry i, as the owner of part p counts its inputs.
 func (t *entries) usage(i uint32, p *part) (u Usage) {
 	s := &t.slots[i]
 	for d := range s.Dirs {
@@ -724,7 +744,8 @@ func (t *entries) usage(i uint32, p *part) (u Usage) {
 	return u
 }
 
-// tell tells the owner of a part what its entry has done. Nobody runs it, unless running.
+// tell calls Used of the owner of part p. Without running, the entry has stopped or is paused, so that its
+// numbers of TCP can be read, too.
 func (t *entries) tell(i uint32, p *part, running bool) {
 	o, s := t.owner(p), &t.slots[i]
 	u := t.usage(i, p)
@@ -734,7 +755,7 @@ func (t *entries) tell(i uint32, p *part, running bool) {
 	o.Used(p.ref, &u)
 }
 
-// tellAll tells all owners of an entry that do not know it yet.
+// tellAll calls tell for all linked parts of an entry whose owners do not know its last state yet.
 func (t *entries) tellAll(i uint32, running bool) {
 	r := &t.records[i]
 	for n := range r.parts {
@@ -752,7 +773,8 @@ func (t *entries) tellAll(i uint32, running bool) {
 	}
 }
 
-// finish ends an entry for the owner of its part n, and tells the owner what the entry has done. The caller has the turn at that owner.
+// finish ends entry i for the owner of its part n, and calls Used of that owner. The caller has the turn at the
+// owner.
 func (t *entries) finish(i uint32, n int) {
 	t.stop(i)
 	t.unlink(i, n)
@@ -761,10 +783,11 @@ func (t *entries) finish(i uint32, n int) {
 	}
 }
 
-// Entries that have ended are freed a few at a time.
+// fewTidy is the number of slots that are freed at a time when a decision is offered.
 const fewTidy = 8
 
-// tidy frees up to n slots whose entries have ended: owners that have not unlinked them do it now. The caller has the Table's turn, and where it is shared no owner's.
+// tidy frees up to n slots whose entries have ended, and unlinks them where owners have not done so. The caller
+// has the Table's turn and, if the Table is shared, no owner's turn.
 func (t *entries) tidy(n int) {
 	for ; n > 0; n-- {
 		at := t.ended.Load()
@@ -801,7 +824,7 @@ func (t *entries) tidy(n int) {
 	}
 }
 
-// unlink takes part n of an entry, which nobody runs any more, out of its owner's Flows.
+// unlink takes part n of an entry that has stopped out of its owner's Flows, after a last call of Used.
 func (t *entries) unlink(i uint32, n int) {
 	x := &t.records[i].parts[n]
 	o := t.owner(x)
@@ -816,7 +839,7 @@ func (t *entries) unlink(i uint32, n int) {
 	*at = x.next
 }
 
-// Ask has Used be called with what the kernel has done until now for what ref names.
+// Ask calls Used of o with what the kernel has done so far for ref, whose entries f has.
 func (t *Table) Ask(o Owner, ref uint32, f *Flows) {
 	t.each(f, func(i uint32, n int) bool {
 		if p := &t.records[i].parts[n]; !p.told {
@@ -827,15 +850,16 @@ func (t *Table) Ask(o Owner, ref uint32, f *Flows) {
 	})
 }
 
-// Withdraw ends all entries that Flows have: the kernel runs none of its frames when Withdraw returns, and Used was called with all that it has done.
+// Withdraw ends all entries in f. When it returns, the kernel runs none of their frames, and Used was called with
+// all that the kernel has done. The caller has the turn at the owner.
 func (t *Table) Withdraw(f *Flows) {
 	for f.head != 0 {
 		t.finish(f.head.entry(), f.head.part())
 	}
 }
 
-// Hold takes the entry of what ref names, which has one, from the kernel for as long as the function looks at a frame, and calls Used with what it has done. It is
-// false when there is no entry any more.
+// Hold pauses the first entry in f while the function looks at a frame, and calls Used with what the kernel has
+// done. It returns false if f has no entry, or if the entry has ended. It is for owners whose Parts are Alone.
 func (t *Table) Hold(f *Flows) bool {
 	if f.head == 0 {
 		return false
@@ -849,7 +873,8 @@ func (t *Table) Hold(f *Flows) bool {
 	return true
 }
 
-// Release gives back what Hold has taken, with the numbers that its owner has now if it follows them; without keep the entry ends.
+// Release has the kernel run the entry again that Hold has paused, from the numbers that its owner has by then,
+// if it follows them. Without keep it ends the entry instead.
 func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 	i, n := f.head.entry(), f.head.part()
 	s := &t.slots[i]
@@ -857,13 +882,13 @@ func (t *Table) Release(o Owner, ref uint32, f *Flows, keep bool) {
 		o.(Windower).Sides(ref, int(r.parts[n].in), &s.Sides)
 	}
 	turn := atomic.LoadUint64(&s.Claim) >> 32 << 32
-	// Another owner may have ended it.
+	// Another owner may have ended the entry.
 	if !keep || !atomic.CompareAndSwapUint64(&s.Claim, turn|Paused, turn|Live) {
 		t.finish(i, n)
 	}
 }
 
-// Pause begins no entry until Go. Settle ends those that are there.
+// Pause has the Table begin no entries until Go is called. Existing entries continue until Settle or Clear.
 func (t *Table) Pause() {
 	t.take()
 	defer t.give()
@@ -876,8 +901,9 @@ func (t *Table) Pause() {
 	t.forget()
 }
 
-// Settle has the kernel run n entries no more, from place from on, tells their owners what was done, and returns the place to go on from; 0: that was all. It is
-// called behind Pause, and before functions change what they do, as they take times over by what they have decided.
+// Settle stops up to n entries in the kernel, from slot from on, and tells their owners what was done. It returns
+// the slot to continue from, or 0 when all are done. It is called after Pause and before functions change their
+// settings, because they take over times according to what they have decided.
 func (t *Table) Settle(from uint32, n int) uint32 {
 	return t.some(from, n, func(i uint32) {
 		t.claim(i, Gone)
@@ -885,7 +911,7 @@ func (t *Table) Settle(from uint32, n int) uint32 {
 	})
 }
 
-// some calls do with n entries, from place from on, and returns the place to go on from; 0: that was all.
+// some calls do with up to n entries, from slot from on, and returns the slot to continue from, or 0 at the end.
 func (t *entries) some(from uint32, n int, do func(i uint32)) uint32 {
 	t.take()
 	defer t.give()
@@ -901,14 +927,14 @@ func (t *entries) some(from uint32, n int, do func(i uint32)) uint32 {
 	return from
 }
 
-// Go has entries begin again.
+// Go ends Pause.
 func (t *Table) Go() {
 	t.take()
 	t.paused = false
 	t.give()
 }
 
-// Clear ends n entries, from place from on, and returns the place to go on from; 0: none is left.
+// Clear ends up to n entries, from slot from on, and returns the slot to continue from, or 0 when all are done.
 func (t *Table) Clear(from uint32, n int) uint32 {
 	from = t.some(from, n, t.clear)
 	t.take()
@@ -925,26 +951,28 @@ func (t *entries) clear(i uint32) {
 // All ends all entries.
 func (t *Table) All() { t.Clear(0, t.Used()) }
 
-// Now tells the time, and what the kernel's is. One worker does.
+// Now tells the Table the graph's time, and reads the kernel's clock to compare. Only one worker calls it.
 func (t *Table) Now(now clock.Time) {
 	t.Breath(now)
-	// Of two looks that one is right between whose clocks less time has passed.
+	// Time that passes between the two readings makes ahead too small: the larger of two values is the better
+	// one.
 	if ahead, was := int64(now)-t.k.Clock(), t.ahead.Load(); ahead > was || was-ahead > int64(time.Second) {
 		t.ahead.Store(ahead)
 	}
 }
 
-// grain is how exact the time is where several workers tell it.
+// grain is the resolution of the time, in ns, where several workers tell it.
 const grain = 100_000
 
-// Breath tells the time alone.
+// Breath tells the Table the graph's time only. Any worker may call it.
 func (t *Table) Breath(now clock.Time) {
 	if was := t.now.Load(); !t.shared || int64(now)-was > grain {
 		t.now.Store(int64(now))
 	}
 }
 
-// Look looks at n slots: it ends the entries that run no more, and tells owners of what others have done.
+// Look looks at up to n slots, going round: it ends the entries whose time is over or that have stopped, and
+// tells owners what the kernel has done for the others.
 func (t *Table) Look(n int) {
 	used := t.used.Load()
 	if used == 0 && t.meters.used == 0 || !t.try() {

@@ -11,10 +11,11 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// A meter of flows that are decided is lent one of the kernel's (package offload), by which both go: the program with the frames that it runs, and the function with
-// those that come up, whoever has taken it. The entry of a flow says only which meters its directions go by.
+// A meter of decided flows borrows a Meter from the kernel (package offload). The program uses that for the
+// frames that it runs, and the function for the frames that come up; each takes it first. The entry of a flow
+// only says which meters its directions use.
 
-// led is what the app has to do with the kernel.
+// led is the app's connection to the kernel.
 type led struct {
 	ahead   *offload.Table // nil: none
 	of      []*meter       // by the number of what the kernel has lent
@@ -26,14 +27,14 @@ type led struct {
 
 const numChains = 1 << 14
 
-// chain makes room for entries.
+// chain allocates p.chains if frames may be decided.
 func (p *police) chain() {
 	if p.offload && p.chains == nil {
 		p.chains = make([]offload.Flows, numChains)
 	}
 }
 
-// decide says what is decided about a frame.
+// decide adds a Part to the draft of frame x, which came in at port in and was measured by m.
 func (p *police) decide(c *graph.Ctx, in int, x *packet.Buf, m offload.Metered) {
 	var d hdr.Layers
 	if !p.offload || p.ahead == nil || !hdr.Walk(x.Bytes(), &d) {
@@ -53,17 +54,18 @@ func (p *police) Decides(uint32) bool { return true }
 // Flows implements offload.Owner.
 func (p *police) Flows(ref uint32) *offload.Flows { return &p.chains[ref] }
 
-// Used implements offload.Owner: what the kernel has done stands in the meters.
+// Used implements offload.Owner. It does nothing, because the meters have all that the kernel has done.
 func (p *police) Used(uint32, *offload.Usage) {}
 
-// lead takes over what runs flows in front of the graph. What was lent before is back.
+// lead has the app use the offload.Table that runs flows in front of the graph. The former Table has taken its
+// Meters back.
 func (p *police) lead(c *graph.Ctx) {
 	if t := c.Ahead(); t != p.ahead {
 		p.ahead, p.of, p.gens = t, nil, nil
 	}
 }
 
-// lend has a meter be the kernel's, too; false: it is not.
+// lend borrows a Meter from the kernel for x, if x has none yet, and returns false if x has none afterwards.
 func (p *police) lend(c *graph.Ctx, x *meter) bool {
 	if !p.offload || p.ahead == nil || x == &p.shared[0] || x == &p.shared[1] {
 		return false
@@ -103,7 +105,7 @@ func (p *police) lend(c *graph.Ctx, x *meter) bool {
 	return true
 }
 
-// coloured is the colour of a packet, as mark has it.
+// coloured is mark, for a meter that may have one of the kernel's.
 func (p *police) coloured(x *meter, now clock.Time, size int, was colour) colour {
 	if x.number == 0 {
 		return p.mark(x, now, size, was)
@@ -117,7 +119,7 @@ func (p *police) coloured(x *meter, now clock.Time, size int, was colour) colour
 	return got
 }
 
-// read takes over what the kernel's meter has, which is taken.
+// read copies the buckets of the kernel's Meter m to x, and takes its counts. The caller has taken m.
 func (p *police) read(x *meter, m *offload.Meter) {
 	x.at, x.c, x.p = p.ahead.GraphTime(m.At), m.C, m.P
 	for i := range m.Counts {
@@ -127,7 +129,7 @@ func (p *police) read(x *meter, m *offload.Meter) {
 	}
 }
 
-// load takes over what the kernel has for a meter, if it has it.
+// load updates x from its kernel's Meter, if it has one.
 func (p *police) load(x *meter) {
 	if x.number != 0 {
 		m := p.ahead.Meter(x.number)
@@ -144,7 +146,7 @@ func (p *police) Back(n uint16, _ *offload.Meter) {
 	x.number, p.of[n] = 0, nil
 }
 
-// give gives a meter's back.
+// give returns the kernel's Meter of x, if it has one.
 func (p *police) give(x *meter) {
 	if n := x.number; n != 0 {
 		p.ahead.Return(n)
@@ -152,7 +154,7 @@ func (p *police) give(x *meter) {
 	}
 }
 
-// recall gives all back.
+// recall returns all Meters to the kernel.
 func (p *police) recall() {
 	for _, x := range p.of {
 		if x != nil {
@@ -161,7 +163,8 @@ func (p *police) recall() {
 	}
 }
 
-// every is how often some meters are asked what the kernel has counted, and leastLooks how many at least; all are within a second.
+// every is the time between two Ticks that take counts from the kernel, and leastLooks the smallest number of
+// meters that a Tick looks at. All meters are looked at within a second.
 const (
 	every      = 10 * time.Millisecond
 	leastLooks = 64
@@ -190,7 +193,7 @@ func (p *police) Tick(c *graph.Ctx) clock.Time {
 	return c.Now().Add(every)
 }
 
-// decides is graph.Kind.Decides.
+// decides implements graph.Kind.Decides.
 func decides(args graph.Args) int {
 	if s, err := parsePolice(args); err == nil && s.offload {
 		return s.flows

@@ -10,14 +10,13 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// rate is how fast tokens come: bits or packets a second.
+// rate is how fast tokens come, in bits or packets a second.
 type rate struct {
 	perSecond uint64
 	packets   bool
 }
 
-// UnmarshalText reads rates such as 10Mbit, 1.5Gbit and 100kpps. The amount of a
-// nanosecond fits in a word.
+// UnmarshalText reads rates such as 10Mbit, 1.5Gbit and 100kpps.
 func (r *rate) UnmarshalText(text []byte) (err error) {
 	s := string(text)
 	if r.packets = strings.HasSuffix(s, "pps"); r.packets {
@@ -30,10 +29,11 @@ func (r *rate) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// maxBurst keeps what a bucket holds in a word.
+// maxBurst is the largest burst. It makes sure that the contents of a bucket fit in 64 bits.
 const maxBurst = 1 << 30
 
-// burst is what comes in so many milliseconds, and at least a jumbo frame or 64 packets.
+// burst returns what comes in ms milliseconds, in bytes or packets, and at least 16 KiB (a jumbo frame) or 64
+// packets.
 func (r rate) burst(ms uint64) uint64 {
 	if r.packets {
 		return min(max(r.perSecond*ms/1000, 64), maxBurst)
@@ -41,11 +41,11 @@ func (r rate) burst(ms uint64) uint64 {
 	return min(max(r.perSecond/8*ms/1000, 16<<10), maxBurst)
 }
 
-// nano is the parts of a token that are counted: a nanosecond brings as many as
-// the rate has tokens a second, so that nothing is ever rounded.
+// nano is the number of parts that a token is counted in. A nanosecond brings as many parts as the rate has
+// tokens a second, so that nothing is ever rounded.
 const nano = 1_000_000_000
 
-// cost is what a packet of size bytes takes out of a bucket.
+// cost returns what a packet of size bytes takes out of a bucket, in parts of tokens.
 func (r rate) cost(size int) uint64 {
 	if r.packets {
 		return nano
@@ -53,7 +53,7 @@ func (r rate) cost(size int) uint64 {
 	return uint64(size) * 8 * nano
 }
 
-// room is what a bucket of that burst holds.
+// room returns what a bucket of that burst holds, in parts of tokens.
 func (r rate) room(burst uint64) uint64 {
 	if r.packets {
 		return burst * nano
@@ -61,7 +61,7 @@ func (r rate) room(burst uint64) uint64 {
 	return burst * 8 * nano
 }
 
-// earned is what came in d; all that can be counted when it is more.
+// earned returns what comes in d, in parts of tokens, or the largest uint64 if it is more.
 func (r rate) earned(d clock.Duration) uint64 {
 	if d <= 0 {
 		return 0
@@ -73,7 +73,7 @@ func (r rate) earned(d clock.Duration) uint64 {
 	return lo
 }
 
-// fill adds n to a bucket with room for so much, and returns what did not fit.
+// fill adds n to a bucket that holds at most room, and returns what did not fit.
 func fill(tokens *uint64, room, n uint64) (rest uint64) {
 	free := room - *tokens
 	if n >= free {
@@ -84,7 +84,7 @@ func fill(tokens *uint64, room, n uint64) (rest uint64) {
 	return 0
 }
 
-// until is how long it takes until n have come.
+// until returns the time in which n parts of tokens come.
 func (r rate) until(n uint64) clock.Duration {
 	return clock.Duration(n/r.perSecond + min(n%r.perSecond, 1))
 }

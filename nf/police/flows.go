@@ -20,8 +20,8 @@ const (
 
 var perNames = []string{"port", "src", "dst", "flow"}
 
-// key of a datagram d in frame b: what packets that share a meter have in common.
-// Fragments of a datagram have one key, without ports: later ones have none.
+// key returns what packets that share a meter have in common with datagram d in frame b. All fragments of a
+// datagram have one key, without ports, because the later ones have none.
 func (p per) key(b []byte, d *hdr.Layers, in int) (k flow.Key) {
 	k.Addrs(b, d)
 	k.Proto, k.Tag = 0, uint32(in)
@@ -39,12 +39,11 @@ func (p per) key(b []byte, d *hdr.Layers, in int) (k flow.Key) {
 	return k
 }
 
-// flowTable has a meter for each key. A place is taken over when its buckets are
-// full: then its meter is what a new one would be, and nothing is forgotten. A
-// key for which no place is free has no meter of its own.
+// flowTable has a meter for each key. A new key may take a place whose buckets are full: that meter is equal to a
+// new one, so that nothing is forgotten. A key that finds no such place has no meter of its own.
 type flowTable struct{ flow.Table[flow.Key, meter] }
 
-// meter of key k; nil: there is no room. isNew: it had none before.
+// meter returns the meter of key k, or nil if there is no room. isNew reports that k had no meter before.
 func (t *flowTable) meter(p *police, k *flow.Key, now clock.Time) (x *meter, isNew bool) {
 	hash := k.Hash(p.seed)
 	i := t.Find(k, hash)
@@ -63,7 +62,7 @@ func (t *flowTable) meter(p *police, k *flow.Key, now clock.Time) (x *meter, isN
 	return x, true
 }
 
-// full is a place for that hash whose buckets are full; negative: there is none.
+// full returns a place for that hash whose buckets are full, or a negative number if there is none.
 func (t *flowTable) full(p *police, hash uint64, now clock.Time) int {
 	a, b := t.Sets(hash)
 	for _, first := range [2]int{a, b} {

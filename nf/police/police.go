@@ -55,7 +55,7 @@ var counters = func() []counter.Def {
 	return d
 }()
 
-// Kind declares police.
+// Kind returns the declaration of the network function "police".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "police",
@@ -106,7 +106,7 @@ without: it lets frames wait instead of dropping them.
 	}
 }
 
-// action on packets of a colour.
+// action is what is done to packets of a colour: they are dropped, marked with a DSCP, or passed.
 type action struct {
 	drop, mark bool
 	dscp       uint8
@@ -127,7 +127,7 @@ func (a *action) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// MarshalText is what UnmarshalText reads.
+// MarshalText writes what UnmarshalText reads.
 func (a *action) MarshalText() ([]byte, error) {
 	switch {
 	case a.mark:
@@ -154,7 +154,7 @@ func parseDSCP(v string) (uint8, error) {
 	return 0, fmt.Errorf("want a DSCP from 0 to 63, CS0 to CS7, AF11 to AF43, or EF")
 }
 
-// precedence is the colour that a DSCP stands for (RFC 2597 6).
+// precedence returns the colour that a DSCP stands for (RFC 2597 6).
 func precedence(dscp uint8) colour {
 	if class := dscp >> 3; dscp&1 == 0 && class >= 1 && class <= 4 {
 		switch dscp >> 1 & 3 {
@@ -167,7 +167,7 @@ func precedence(dscp uint8) colour {
 	return green
 }
 
-// full says what becomes of a key without room.
+// full says what becomes of packets whose key has no room for a meter.
 type full uint8
 
 const (
@@ -196,8 +196,8 @@ const both inputs = 2
 
 func (i inputs) has(in int) bool { return i == both || int(i) == in }
 
-// waitOfTCP is, in ms, Linux' least retransmission time-out (TCP_RTO_MIN): for so long
-// a sender may be silent, and the tokens of that time must not be lost.
+// waitOfTCP is, in ms, the smallest retransmission time-out of Linux (TCP_RTO_MIN). A sender may be silent for so
+// long, and a burst must have room for the tokens of that time.
 const waitOfTCP = 200
 
 func parsePolice(args graph.Args) (settings, error) {
@@ -223,7 +223,7 @@ func parsePolice(args graph.Args) (settings, error) {
 	return s, r.Err()
 }
 
-// police is the app.
+// police is the instance of the function in one worker.
 type police struct {
 	settings
 	ports  [2]meter // with per=port
@@ -234,14 +234,14 @@ type police struct {
 	led
 }
 
-// Takes implements graph.Reconfigurer: places of meters cannot be changed.
+// Takes implements graph.Reconfigurer: the number of meters, per= and the unit of the rates cannot change.
 func (p *police) Takes(args graph.Args) bool {
 	s, err := parsePolice(args)
 	return err == nil && s.flows == p.flows && s.per == p.per && s.cir.packets == p.cir.packets
 }
 
-// Reconfigure implements graph.Reconfigurer: tokens above a smaller burst are
-// gone, and a larger one fills with time.
+// Reconfigure implements graph.Reconfigurer. Tokens that a smaller burst has no room for are lost; a larger
+// bucket fills with time.
 func (p *police) Reconfigure(args graph.Args) error {
 	s, err := parsePolice(args)
 	if err != nil {
@@ -339,7 +339,7 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 	c.Emit(1-in, x)
 }
 
-// describe words a trace record: graph.Kind.Describe.
+// describe implements graph.Kind.Describe: it returns the text of a trace record.
 func describe(app graph.App, _ uint16, args [4]uint64) string {
 	if args[0] >= uint64(numColours) {
 		return "no colour"
@@ -351,7 +351,7 @@ func describe(app graph.App, _ uint16, args [4]uint64) string {
 	return fmt.Sprintf("%s; tokens left: %d and %d %s", colourNames[args[0]], args[1], args[2], unit)
 }
 
-// tos is the octet of DSCP and ECN of an IP header.
+// tos returns the octet of an IP header that has DSCP and ECN.
 func tos(ip []byte, net uint8) uint8 {
 	if net == hdr.NetIPv6 {
 		return hdr.IPv6(ip).TrafficClass()
@@ -359,8 +359,8 @@ func tos(ip []byte, net uint8) uint8 {
 	return hdr.IPv4(ip).TOS()
 }
 
-// setDSCP writes the DSCP and keeps ECN; false when it was that already. The
-// ICRC of RoCE does not cover it.
+// setDSCP writes the DSCP and keeps ECN. It returns false if the DSCP was the same before. The ICRC of RoCE does
+// not cover the DSCP.
 func setDSCP(ip []byte, net, dscp uint8) bool {
 	old := tos(ip, net)
 	now := dscp<<2 | old&3

@@ -37,11 +37,11 @@ var shapeCounters = [numShapeCounters]counter.Def{
 	ctrQueuedBytes: {Name: "queued-bytes", Help: "bytes that wait now"},
 }
 
-// release is the most frames that go at once to one output: a link holds four
-// times as many, and timers and received frames may come in one breath.
+// release is the largest number of frames that go at once to one output. A link holds four times as many, and
+// frames may be released twice in a breath, by Tick and by Push.
 const release = 2 * packet.MaxBatch
 
-// ShapeKind declares shape.
+// ShapeKind returns the declaration of the network function "shape".
 func ShapeKind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "shape",
@@ -95,7 +95,7 @@ func parseShape(args graph.Args) (shaping, error) {
 	return s, r.Err()
 }
 
-// fifo is one direction: frames that wait, oldest at head, and tokens.
+// fifo is one direction: the frames that wait, of which the oldest is at head, and the tokens.
 type fifo struct {
 	ring    []*packet.Buf
 	head, n int
@@ -116,8 +116,8 @@ func (p *shaper) Takes(args graph.Args) bool {
 	return err == nil && s.queue == p.queue && s.packets == p.packets
 }
 
-// Reconfigure implements graph.Reconfigurer: what waits goes at the new rate;
-// with a direction that is not shaped any more, at once.
+// Reconfigure implements graph.Reconfigurer. Frames that wait leave at the new rate, or at once if their
+// direction is not shaped any more.
 func (p *shaper) Reconfigure(args graph.Args) error {
 	s, err := parseShape(args)
 	if err != nil {
@@ -164,7 +164,7 @@ func (p *shaper) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	p.gauge(c)
 }
 
-// next is when the first frame that waits in a direction may go.
+// next returns when the oldest frame that waits in a direction may leave.
 func (p *shaper) next(c *graph.Ctx, in int) clock.Time {
 	q := &p.q[in]
 	need := p.price(q)
@@ -209,7 +209,7 @@ func (p *shaper) Stop(c *graph.Ctx) {
 	p.gauge(c)
 }
 
-// drain sends what there are tokens for, at most so many frames.
+// drain sends up to most frames, as far as there are tokens for them.
 func (p *shaper) drain(c *graph.Ctx, in, most int) {
 	q := &p.q[in]
 	if now := c.Now(); now > q.at {
@@ -228,8 +228,8 @@ func (p *shaper) drain(c *graph.Ctx, in, most int) {
 	}
 }
 
-// price is what the oldest frame of q costs. A smaller burst may have come since
-// it began to wait: then it goes for all that the bucket holds.
+// price returns what the oldest frame of q costs. If the burst has become smaller since the frame began to wait,
+// the frame costs at most all that the bucket holds.
 func (p *shaper) price(q *fifo) uint64 {
 	return min(p.cost(q.ring[q.head].Len()), p.room)
 }

@@ -10,7 +10,7 @@ import (
 
 const none = int32(-1)
 
-// request is a request of a client's session, in VLANs (of both tags).
+// request identifies a request: its client's session, in VLANs (of both tags), and its number.
 type request struct {
 	client   [4]byte
 	port, id uint16
@@ -22,7 +22,7 @@ func (r *request) hash() uint64 {
 	return hdr.Fold(uint64(a[0])|uint64(a[1])<<8|uint64(a[2])<<16|uint64(a[3])<<24, uint64(r.vlans)<<32|uint64(r.port)<<16|uint64(r.id))
 }
 
-// key is a key of the devices of a VLAN.
+// key is a key of the devices in certain VLANs (of both tags).
 type key struct {
 	key   uint64
 	vlans uint32
@@ -31,7 +31,7 @@ type key struct {
 
 func (k *key) hash() uint64 { return hdr.Fold(uint64(k.size)|uint64(k.vlans)<<8, k.key) }
 
-// op is a write under way, or one that waits for another of its key.
+// op is a write that runs, which means that devices are asked, or that waits for another write of its key.
 type op struct {
 	req     request
 	key     key
@@ -46,8 +46,8 @@ type op struct {
 	others  clio.Status // of another than the primary, when not OK
 	due     clock.Time
 	tries   int
-	// Chains by request (also of the free ones) and by key (of those that run); next
-	// waits behind this one, last is the last of those.
+	// Chains: nextReq by request, or of the free ops; nextKey by key, of those that run. next is the op that
+	// waits behind this one, and last is the last one of those that wait.
 	nextReq, nextKey, next, last int32
 }
 
@@ -87,7 +87,7 @@ func (t *ops) find(r *request) int32 {
 	return none
 }
 
-// add notes a write; none: there is no place.
+// add notes a write and returns its op, or none if there is no place.
 func (t *ops) add(r *request, k key, code clio.Opcode) int32 {
 	i := t.free
 	if i == none {
@@ -101,7 +101,7 @@ func (t *ops) add(r *request, k key, code clio.Opcode) int32 {
 	return i
 }
 
-// active is the write of the same key that runs; none: nobody does.
+// active returns the running write of i's key, or none.
 func (t *ops) active(i int32) int32 {
 	k := &t.rows[i].key
 	for j := *t.keyHead(k); j != none; j = t.rows[j].nextKey {
@@ -112,7 +112,7 @@ func (t *ops) active(i int32) int32 {
 	return none
 }
 
-// wait puts i behind all that wait for first.
+// wait puts write i behind all writes that wait for first.
 func (t *ops) wait(first, i int32) {
 	f := &t.rows[first]
 	if f.last == none {
@@ -123,7 +123,7 @@ func (t *ops) wait(first, i int32) {
 	f.last = i
 }
 
-// start makes i run, with the latest due time.
+// start makes write i run. Its due time must be the latest of all.
 func (t *ops) start(i int32) {
 	o := &t.rows[i]
 	head := t.keyHead(&o.key)
@@ -133,7 +133,7 @@ func (t *ops) start(i int32) {
 	t.running++
 }
 
-// finish ends that.
+// finish ends what start began.
 func (t *ops) finish(i int32) {
 	o := &t.rows[i]
 	p := t.keyHead(&o.key)

@@ -74,7 +74,7 @@ var counters = [numCounters]counter.Def{
 	ctrLost:          {Name: "unanswered", Help: "of those answered, whose client was not told for want of a buffer: it asks again"},
 }
 
-// Kind declares replicate.
+// Kind returns the declaration of the network function "replicate".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "replicate",
@@ -165,7 +165,7 @@ func parseReplicas(v string) (all []clio.End, err error) {
 	return all, nil
 }
 
-// state is what the instances of all workers share: whose turn it is may use it.
+// state is what the instances of all workers share. Only a worker that has the turn may use it.
 type state struct {
 	turn turn.Shared
 	settings
@@ -175,14 +175,14 @@ type state struct {
 	shown [numCounters]int
 }
 
-// app is one instance.
+// app is the instance of one worker.
 type app struct {
 	*state
 	worker, workers int
 	batch           [packet.MaxBatch]looked
 }
 
-// looked is what a frame is, and what becomes of it.
+// looked is what look has found out about a frame, and what decide has decided.
 type looked struct {
 	f      clio.Frame
 	asks   bool // for other writes of its key, or for what waits for it: it takes the worker's turn
@@ -195,8 +195,8 @@ type looked struct {
 	copies bool
 }
 
-// Wants implements graph.Wanter: nothing of Clio crosses untouched. A write that did would be on the first
-// device only.
+// Wants implements graph.Wanter: no frame of Clio may cross without the app, because a write would then be on the
+// first device only.
 func (a *app) Wants() port.Filter { return port.Filter{UDP: []uint16{clio.Port}, Closed: true} }
 
 // Takes implements graph.Reconfigurer.
@@ -205,8 +205,7 @@ func (a *app) Takes(args graph.Args) bool {
 	return err == nil && slices.Equal(s.replicas, a.replicas) && s.devices == a.devices && s.pending == a.pending
 }
 
-// Reconfigure implements graph.Reconfigurer: with another number revive all devices
-// are up again.
+// Reconfigure implements graph.Reconfigurer. If revive= has another number, all devices are up again.
 func (a *app) Reconfigure(args graph.Args) error {
 	s, err := parse(args)
 	if err != nil {
@@ -228,8 +227,7 @@ func (a *app) Held() int {
 	return a.shelf.Held(a.worker)
 }
 
-// Push implements graph.App. Where there are several workers, frames are looked at before
-// the worker's turn.
+// Push implements graph.App. With several workers, frames are parsed before the worker's turn.
 func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	if a.workers == 1 {
 		l := &a.batch[0]
@@ -267,7 +265,7 @@ func (a *app) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 	}
 }
 
-// end lets a frame go, if it is not held.
+// end emits, drops or answers a frame that is not held.
 func (a *app) end(c *graph.Ctx, l *looked, in int, x *packet.Buf) {
 	switch l.reason {
 	case reasonCopied:
@@ -281,7 +279,7 @@ func (a *app) end(c *graph.Ctx, l *looked, in int, x *packet.Buf) {
 	}
 }
 
-// look finds out what a frame is.
+// look finds out what a frame is; it does not use the shared state.
 func (a *app) look(l *looked, in int, p []byte) {
 	f := &l.f
 	l.asks = false
@@ -322,7 +320,7 @@ func (a *app) look(l *looked, in int, p []byte) {
 	l.asks = true
 }
 
-// decide says what becomes of a device's answer, or of a write that asks for copies, in the worker's turn.
+// decide returns what becomes of a device's answer, or of a write that asks for copies. The worker has the turn.
 func (a *app) decide(c *graph.Ctx, l *looked, in int, x *packet.Buf) graph.Reason {
 	i := a.ops.find(&l.req)
 	if in == a.devices {
@@ -357,8 +355,8 @@ func (a *app) decide(c *graph.Ctx, l *looked, in int, x *packet.Buf) graph.Reaso
 	return reasonCopied
 }
 
-// launch sends a write to all devices that are up; false: there is no buffer for
-// the copy that is kept.
+// launch sends a write to all devices that are up, or returns false if there is no buffer for the copy that must
+// be kept.
 func (a *app) launch(c *graph.Ctx, i int32, x *packet.Buf) bool {
 	k := c.Get()
 	if k == nil {
@@ -383,7 +381,7 @@ func (a *app) launch(c *graph.Ctx, i int32, x *packet.Buf) bool {
 	return true
 }
 
-// copy sends a copy of a write to a device.
+// copy sends a copy of write k to a device.
 func (a *app) copy(c *graph.Ctx, k *packet.Buf, device int) {
 	x := c.Get()
 	if x == nil {
@@ -409,7 +407,7 @@ func (a *app) send(c *graph.Ctx, x *packet.Buf, device int) {
 	c.Emit(a.devices, x)
 }
 
-// joined takes note of a device's answer.
+// joined notes the answer of a device to write i.
 func (a *app) joined(c *graph.Ctx, i int32, from int, s clio.Status) {
 	o := &a.ops.rows[i]
 	if !o.running || o.waiting&(1<<from) == 0 {
@@ -429,8 +427,7 @@ func (a *app) joined(c *graph.Ctx, i int32, from int, s clio.Status) {
 	}
 }
 
-// finish answers a write for which nobody is waited for any more, and begins the
-// next of its key.
+// finish answers a write whose devices have all answered or are down, and begins the next write of its key.
 func (a *app) finish(c *graph.Ctx, i int32) {
 	o := &a.ops.rows[i]
 	s := o.status
@@ -476,7 +473,7 @@ func (a *app) finish(c *graph.Ctx, i int32) {
 	}
 }
 
-// answer tells the client of a write, which is over.
+// answer sends the answer to write i, and removes it.
 func (a *app) answer(c *graph.Ctx, i int32, s clio.Status) {
 	b, _ := a.shelf.Take(c, &a.ops.rows[i].b, a.worker)
 	a.ops.remove(i)
@@ -532,8 +529,8 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	return a.wants(c.Now())
 }
 
-// wants is when Tick has work: several timeouts may be looked at in one. A worker with frames here looks whether
-// others gave them back.
+// wants returns when Tick is due: not for each timeout separately, so that one Tick handles several. A worker
+// with frames on the shelf also checks whether other workers have returned them.
 func (a *app) wants(now clock.Time) clock.Time {
 	at := clock.Never
 	if a.workers > 1 && a.shelf.Held(a.worker) > 0 {
@@ -545,7 +542,7 @@ func (a *app) wants(now clock.Time) clock.Time {
 	return at
 }
 
-// bury declares devices down: nobody waits for them any more.
+// bury declares devices down: no write waits for their answers.
 func (a *app) bury(c *graph.Ctx, dead uint8) {
 	a.up &^= dead
 	for i := range a.ops.rows {
@@ -564,8 +561,7 @@ func (a *app) bury(c *graph.Ctx, dead uint8) {
 	}
 }
 
-// Stop implements graph.Holder: what is under way is answered Unknown, what waits
-// Busy.
+// Stop implements graph.Holder: writes under way are answered Unknown, and writes that wait Busy.
 func (a *app) Stop(c *graph.Ctx) {
 	a.turn.Take()
 	defer a.turn.Give()
@@ -579,7 +575,8 @@ func (a *app) Stop(c *graph.Ctx) {
 	a.gauge(c)
 }
 
-// gauge counts what has changed since somebody did: what all workers have counted is what there is.
+// gauge adds to the counters what has changed since the last call by any worker. The sum over all workers is the
+// state.
 func (a *app) gauge(c *graph.Ctx) {
 	down := len(a.replicas) - bits.OnesCount8(a.up)
 	for id, n := range [...]int{ctrPending: a.ops.used, ctrWaiting: a.ops.used - a.ops.running, ctrDown: down} {

@@ -7,7 +7,8 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// decide says what is decided about a frame that has gone into the tunnel, or come out of it (package offload). Nothing is remembered of it here.
+// decide adds the tunnel's Part (package offload) to the draft of a frame that was encapsulated or decapsulated.
+// The app remembers nothing of the flow.
 func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, vni uint32) {
 	if !a.s.offload || !a.s.local.Is4() || a.s.outerVLAN > 0 {
 		return
@@ -19,7 +20,7 @@ func (a *app) decide(c *graph.Ctx, in int, x *packet.Buf, vni uint32) {
 	c.Decide(x, p)
 }
 
-// tunnel is one network's, as the kernel has to know it.
+// tunnel returns the tunnel of a network, in the form that the kernel needs.
 func (a *app) tunnel(vni uint32) *offload.Tunnel {
 	if t := a.tunnels[vni]; t != nil {
 		return t
@@ -46,10 +47,10 @@ func (a *app) tunnel(vni uint32) *offload.Tunnel {
 	return t
 }
 
-// flows is how many of its own there is room for, where no other function remembers any.
+// flows is the number of flows that may be decided in a graph where no other function sets that number.
 const flows = 65536
 
-// decides is graph.Kind.Decides.
+// decides implements graph.Kind.Decides.
 func decides(args graph.Args) int {
 	if s, err := parseArgs(args); err == nil && s.offload && s.local.Is4() && s.outerVLAN == 0 {
 		return flows

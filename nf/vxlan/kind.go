@@ -75,7 +75,7 @@ var counters = [numCounters]counter.Def{
 	ctrMSS:    {Name: "mss-lowered", Help: "TCP SYNs whose maximum segment size was lowered (mss=)"},
 }
 
-// Kind declares vxlan.
+// Kind returns the declaration of the network function "vxlan".
 func Kind() *graph.Kind {
 	return &graph.Kind{
 		Name:    "vxlan",
@@ -137,7 +137,7 @@ Port a is the plain side, port b the tunnel's.`,
 
 const maxTenants = 4094
 
-// tenant is a VLAN's network.
+// tenant is a VLAN and the VNI of its network.
 type tenant struct {
 	vid uint16
 	vni uint32
@@ -171,7 +171,7 @@ type settings struct {
 	offload    bool `arg:"offload" words:"off on" help:"on: frames of flows that other functions let cross in the kernel do so here, too, over IPv4 without outer-vlan=; off: all come here"`
 }
 
-// inner is the longest IP datagram, in an untagged frame, that fits in the tunnel.
+// inner returns the length of the longest IP datagram, in an untagged frame, that fits in the tunnel.
 func (s *settings) inner() int {
 	ip := hdr.IPv4Len
 	if s.local.Is6() {
@@ -258,7 +258,7 @@ func setTenants(args table.Args, r table.Rows) (table.Args, error) {
 	return table.Args{"tenants": v}, nil
 }
 
-// describe words a trace record: graph.Kind.Describe.
+// describe implements graph.Kind.Describe: it returns the text of a trace record.
 func describe(_ graph.App, kind uint16, args [4]uint64) string {
 	if kind == traceEncapsulate {
 		return fmt.Sprintf("to VNI %d, source port %d", args[0], args[1])

@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Lengths of a neighbour solicitation or advertisement without options, and of its option with
-// an Ethernet address (RFC 4861 4.3, 4.4, 4.6.1).
+// Lengths in bytes of a neighbour solicitation or advertisement without options, and of the option that has an
+// Ethernet address (RFC 4861 4.3, 4.4, 4.6.1).
 const (
 	ndLen       = 24
 	ndOptionLen = 8
@@ -17,9 +17,9 @@ const (
 
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// resolve makes a frame on the tunnel's side that asks for local= its answer, local-mac, and sends
-// it back; false: it asks for nothing of the kind, and is as it was. The question is to be of the
-// tunnel's own network: of VLAN outer-vlan=, or untagged.
+// resolve answers a frame from the tunnel's side that asks for the MAC address of local=, by changing it into the
+// answer, and returns true. Otherwise it leaves the frame as it was, and returns false. The question must come
+// from the tunnel's own network: in VLAN outer-vlan=, or untagged.
 func (a *app) resolve(c *graph.Ctx, x *packet.Buf, l *hdr.Layers) bool {
 	b := x.Bytes()
 	dst, src := hdr.Ethernet(b).Dst(), hdr.Ethernet(b).Src()
@@ -51,8 +51,8 @@ func (a *app) resolve(c *graph.Ctx, x *packet.Buf, l *hdr.Layers) bool {
 	return true
 }
 
-// answerARP makes a request for local= the reply (RFC 826); a probe, too, whose sender has no address
-// yet (RFC 5227 2.1.1).
+// answerARP changes an ARP request for local= into the reply (RFC 826). A probe, whose sender has no address yet,
+// is answered, too (RFC 5227 2.1.1).
 func (a *app) answerARP(b []byte, l *hdr.Layers) bool {
 	p := hdr.ARP(b[l.Net:])
 	if !p.Valid() || p.Op() != hdr.ARPRequest || p.TPA() != a.s.local || p.SPA() == a.s.local {
@@ -85,9 +85,9 @@ func (a *app) solicited(b []byte, l *hdr.Layers) bool {
 	return hdr.Checksum(m, hdr.PseudoSum(ip.Src(), ip.Dst(), hdr.ProtoICMPv6, len(m))) == 0
 }
 
-// advertise makes a solicitation for local= the advertisement (RFC 4861 7.2.4); false: there is no
-// room for it. It goes to the MAC address that the question came from; to all nodes when the asker has
-// no address yet.
+// advertise changes a solicitation for local= into the advertisement (RFC 4861 7.2.4), or returns false if there
+// is no room for it. The advertisement goes to the MAC address that asked, or to all nodes if the asker has no
+// address yet.
 func (a *app) advertise(x *packet.Buf, l *hdr.Layers) bool {
 	n := l.L4 + ndLen + ndOptionLen
 	if _, ok := x.Append(max(n-x.Len(), 0)); !ok {

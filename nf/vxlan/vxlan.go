@@ -58,7 +58,7 @@ func newApp(s settings) *app {
 // Takes implements graph.Reconfigurer.
 func (*app) Takes(graph.Args) bool { return true }
 
-// Reconfigure takes any arguments: there is no state but how many senders were told of late.
+// Reconfigure implements graph.Reconfigurer. The only state is how many senders were told recently, and it stays.
 func (a *app) Reconfigure(args graph.Args) error {
 	s, err := parseArgs(args)
 	if err == nil {
@@ -90,13 +90,13 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	c.EmitAll(1-in, on[:n])
 }
 
-// usual reports whether a frame only has to be wrapped.
+// usual reports whether a frame needs nothing but outer headers: no tag to remove, no MSS to lower, and it fits.
 func (a *app) usual(b []byte) bool {
 	_, proto, ok := hdr.Usual(b)
 	return ok && a.s.vni >= 0 && len(b) <= a.longest && (proto == hdr.ProtoUDP || len(b) >= hdr.UsualL4+hdr.TCPLen && hdr.TCP(b[hdr.UsualL4:]).Flags()&hdr.TCPSyn == 0)
 }
 
-// other is the way of a frame that is none of the tunnel's, and reports whether it passes.
+// other drops a frame that does not belong in the tunnel, or marks it to pass, and reports whether it passes.
 func (a *app) other(c *graph.Ctx, x *packet.Buf, r graph.Reason) bool {
 	if a.s.dropOthers {
 		c.Drop(x, r)
@@ -106,7 +106,7 @@ func (a *app) other(c *graph.Ctx, x *packet.Buf, r graph.Reason) bool {
 	return true
 }
 
-// encapsulate reports whether the frame goes on.
+// encapsulate handles a frame from the plain side, and reports whether it goes on.
 func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) bool {
 	b := x.Bytes()
 	var l hdr.Layers
@@ -143,7 +143,8 @@ func (a *app) encapsulate(c *graph.Ctx, x *packet.Buf) bool {
 	return a.wrap(c, x, uint32(vni), tos, flow)
 }
 
-// wrap puts the outer headers in front of a frame with that TOS, and reports whether it goes on.
+// wrap puts the outer headers in front of a frame with that inner TOS and flow hash, and reports whether it goes
+// on.
 func (a *app) wrap(c *graph.Ctx, x *packet.Buf, vni uint32, tos uint8, flow uint32) bool {
 	n := a.outer.Len()
 	b, ok := x.Prepend(n + hdr.VXLANLen)
@@ -172,14 +173,14 @@ func (a *app) wrap(c *graph.Ctx, x *packet.Buf, vni uint32, tos uint8, flow uint
 	return true
 }
 
-// lower has TCP ask for no longer segments than mss= says.
+// lower reduces the MSS option of a TCP SYN to what mss= says.
 func (a *app) lower(c *graph.Ctx, b []byte, l *hdr.Layers) {
 	if a.s.mss.Lower(b, l) {
 		c.Count(ctrMSS, 1)
 	}
 }
 
-// ours reports whether a frame is a datagram to this end's port.
+// ours reports whether a frame is a UDP datagram to the address and port of this end.
 func (a *app) ours(b []byte, l *hdr.Layers) bool {
 	if _, port := l.PortsOf(b); port != a.s.port || l.Proto != hdr.ProtoUDP || hdr.Ethernet(b).Dst() != a.s.localMAC {
 		return false
@@ -193,7 +194,7 @@ func (a *app) ours(b []byte, l *hdr.Layers) bool {
 	return string(b[l.L3+24:l.L3+40]) == string(a.local)
 }
 
-// fault is what is wrong with a datagram to this end; ok without one.
+// fault returns the reason why a datagram to this end must be dropped, or ok if there is none.
 func (a *app) fault(b []byte, l *hdr.Layers) (r graph.Reason, ok bool) {
 	var from []byte
 	if l.EtherType == hdr.EtherIPv4 {
@@ -227,7 +228,7 @@ func (a *app) fault(b []byte, l *hdr.Layers) (r graph.Reason, ok bool) {
 	return 0, true
 }
 
-// decapsulate reports whether the frame goes on.
+// decapsulate handles a frame from the tunnel's side, and reports whether it goes on.
 func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) bool {
 	b := x.Bytes()
 	var l hdr.Layers
@@ -286,7 +287,7 @@ func (a *app) decapsulate(c *graph.Ctx, x *packet.Buf) bool {
 	return true
 }
 
-// tosOf is TOS or traffic class of a frame with an IP header.
+// tosOf returns the TOS or traffic class of a frame with an IP header.
 func tosOf(b []byte, l *hdr.Layers) uint8 {
 	if l.EtherType == hdr.EtherIPv4 {
 		return hdr.IPv4(b[l.L3:]).TOS()
@@ -302,8 +303,8 @@ const (
 	ce     = 3
 )
 
-// combineECN gives what the outer ECN field says to the inner header (RFC 6040
-// figure 4); false when the frame must be dropped.
+// combineECN updates the ECN field of the inner header by the outer one (RFC 6040 figure 4). It returns false if
+// the frame must be dropped.
 func combineECN(b []byte, l *hdr.Layers, outer uint8) bool {
 	tos := tosOf(b, l)
 	inner := tos & 3

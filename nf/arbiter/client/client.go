@@ -7,8 +7,9 @@
 //	... write under the lock, while g.Holds(), and give g.Token to whoever refuses older ones
 //	err = c.Release(ctx, g)
 //
-// What a client holds it holds until its lease ends by its own clock: that is counted from when a request was sent, so that it ends
-// before the arbiter's. Requests that need it renew the lease.
+// A client holds its words until its lease ends by its own clock. The lease is counted from when a request was
+// sent, so that it ends before the arbiter's count of it does. A client that holds words sends requests just to
+// renew the lease.
 package client
 
 import (
@@ -20,22 +21,24 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Config says who a client is.
+// Config says who a client is, and how it asks.
 type Config struct {
-	// Number tells clients of one address apart.
+	// Number identifies the client among those of its address.
 	Number uint32
-	// Incarnation is this life of the client. It is above all earlier ones of the same number and address, and says that these have
-	// ended: nothing that they began can be sent any more, as their queue pairs are gone.
+	// Incarnation identifies this life of the client. It must be higher than all earlier ones of the same number
+	// and address. It says that these have ended and that nothing that they began can be sent any more, as their
+	// queue pairs are gone.
 	Incarnation uint64
-	// Lease is what is asked for; 0: 10 s.
+	// Lease is the length of the lease that the client asks for; 0 means 10 s.
 	Lease time.Duration
-	// Retry is when what is not answered is sent again first; 0: 50 ms. Each time it doubles, up to 8 times as long.
+	// Retry is the time after which an unanswered request is sent again; 0 means 50 ms. It doubles with each
+	// repetition, up to 8 times as long.
 	Retry time.Duration
-	// Nonce is a number that nobody can guess, for each hello.
+	// Nonce returns a number that nobody can guess. It is called for each Hello.
 	Nonce func() uint64
 }
 
-// Kind is what an Event tells.
+// Kind is the kind of an Event.
 type Kind uint8
 
 // Kinds.
@@ -46,19 +49,20 @@ const (
 	Lost                 // the client is taken for dead, for Result: all that it held ends with its lease, and a new Client with a higher incarnation must be made
 )
 
-// Event is an outcome.
+// Event is the outcome of a request, or the loss of the client.
 type Event struct {
 	Kind    Kind
 	Request uint32
 	Result  message.Result
 	Token   uint64
-	// Holder has the word of that number, of the request, and its lease lasts for Wait: where Result is message.Held.
+	// If Result is message.Held: Holder has the word with index Word in the request, and its lease lasts for
+	// Wait.
 	Holder [4]byte
 	Word   int
 	Wait   time.Duration
 }
 
-// sends is how many of the times at which a request was sent are known.
+// sends is the number of a request's attempts whose times are remembered.
 const sends = 8
 
 // request is a request under way.
@@ -78,14 +82,14 @@ type request struct {
 	waits   bool // it is in line
 }
 
-// grant is what is held.
+// grant is a request whose words the client holds.
 type grant struct {
 	request uint32
 	token   uint64
 	handle  uint32
 }
 
-// Client is a state machine. Its methods are called by one goroutine at a time.
+// Client is the state machine of a client. Only one goroutine at a time may call its methods.
 type Client struct {
 	cfg     Config
 	session uint64
@@ -100,18 +104,20 @@ type Client struct {
 	m       message.Message
 }
 
-// New makes a client that knows no arbiter yet.
+// New returns a client without a session. cfg.Nonce must be set.
 func New(cfg Config) *Client {
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
 	cfg.Retry = cmp.Or(cfg.Retry, 50*time.Millisecond)
 	return &Client{cfg: cfg, next: 1}
 }
 
-// Until is when the client's lease ends by its own clock: before that, nobody else has what it holds.
+// Until returns when the client's lease ends by its own clock. Before that, nobody else has what the client
+// holds.
 func (c *Client) Until() clock.Time { return c.until }
 
-// Acquire asks for all words or none; where somebody bars it, it stands in line for wait. It returns the request's number, which
-// events have; false: too many requests are under way, or words.
+// Acquire asks for all words or none. If another client is in the way, the request waits in line for wait.
+// Acquire returns the request's number, which events have, or false if there are too many words, or too many
+// requests under way.
 func (c *Client) Acquire(now clock.Time, wait time.Duration, words ...message.Word) (id uint32, ok bool) {
 	if len(words) > message.Most {
 		return 0, false
@@ -124,7 +130,8 @@ func (c *Client) Acquire(now clock.Time, wait time.Duration, words ...message.Wo
 	return r.id, true
 }
 
-// Release gives back what request id was granted, or gives the request up; false: too many are under way, or nothing is known of it.
+// Release gives back what request id was granted, or gives the request up. It returns false if the request is not
+// known, or if too many requests are under way.
 func (c *Client) Release(now clock.Time, id uint32) bool {
 	token, handle := uint64(0), id
 	if i := c.granted(id); i >= 0 {
@@ -149,7 +156,7 @@ func (c *Client) granted(id uint32) int {
 	return slices.IndexFunc(c.grants, func(g grant) bool { return g.request == id })
 }
 
-// begin is a place for the next request; nil: all are in use, or the client is lost.
+// begin returns a place for a new request, or nil if all are in use, or if the client is lost.
 func (c *Client) begin(now clock.Time, op message.Op) *request {
 	for range message.Slots {
 		r := &c.open[c.next%message.Slots]
@@ -162,7 +169,7 @@ func (c *Client) begin(now clock.Time, op message.Op) *request {
 	return nil
 }
 
-// Poll is the next event; false: there is none.
+// Poll removes and returns the next event, or returns false if there is none.
 func (c *Client) Poll() (e Event, ok bool) {
 	if len(c.events) == 0 {
 		return e, false
@@ -172,7 +179,7 @@ func (c *Client) Poll() (e Event, ok bool) {
 	return e, true
 }
 
-// renewAt is when the lease must be renewed by a request for nothing else.
+// renewAt returns when a Renew must be sent, because no other request renews the lease.
 func (c *Client) renewAt() clock.Time {
 	if len(c.grants) == 0 || c.lost {
 		return clock.Never
@@ -185,7 +192,7 @@ func (c *Client) renewAt() clock.Time {
 	return c.renewed.Add(c.cfg.Lease / 3)
 }
 
-// Deadline is when Next has something to send.
+// Deadline returns the time when Next has something to send.
 func (c *Client) Deadline() clock.Time {
 	at := c.renewAt()
 	if c.lost {
@@ -207,7 +214,8 @@ func (c *Client) Deadline() clock.Time {
 	return at
 }
 
-// Next appends a datagram that is to be sent now; nil: there is none.
+// Next appends the next datagram that is due to b, or returns nil if there is none. It is called until it returns
+// nil.
 func (c *Client) Next(now clock.Time, b []byte) []byte {
 	if c.Deadline() > now {
 		return nil
@@ -229,7 +237,7 @@ func (c *Client) Next(now clock.Time, b []byte) []byte {
 	return nil
 }
 
-// send is a datagram with a request.
+// send appends a datagram with request r to b, and sets when r is due again.
 func (c *Client) send(now clock.Time, r *request, b []byte) []byte {
 	r.attempt++
 	r.sent[r.attempt%sends] = now
@@ -246,7 +254,7 @@ func (c *Client) send(now clock.Time, r *request, b []byte) []byte {
 	return m.Append(b)
 }
 
-// Receive takes a datagram of the arbiter's.
+// Receive handles a datagram that came from the arbiter. It ignores all others.
 func (c *Client) Receive(now clock.Time, b []byte) {
 	m := &c.m
 	if !m.Parse(b) || !m.Answer || m.Incarnation != c.cfg.Incarnation || m.Client != c.cfg.Number || c.lost {
@@ -298,7 +306,7 @@ func (c *Client) Receive(now clock.Time, b []byte) {
 	c.done(r, m)
 }
 
-// renew notes the lease of an answer: it began no later than the request was sent that it answers.
+// renew prolongs the lease by an answer. The lease counts from when the answered attempt of r was sent.
 func (c *Client) renew(r *request, m *message.Message) {
 	if r.attempt-m.Attempt >= sends || m.Lease == 0 {
 		return
@@ -308,7 +316,7 @@ func (c *Client) renew(r *request, m *message.Message) {
 	c.renewed = max(c.renewed, sent)
 }
 
-// done ends a request.
+// done ends a request by its answer m.
 func (c *Client) done(r *request, m *message.Message) {
 	op, of := r.op, r.of
 	r.op = 0
@@ -333,7 +341,7 @@ func (c *Client) done(r *request, m *message.Message) {
 	c.events = append(c.events, e)
 }
 
-// lose ends the client.
+// lose ends the client: it has lost all grants, and sends no more.
 func (c *Client) lose(why message.Result) {
 	c.lost = true
 	c.grants = nil

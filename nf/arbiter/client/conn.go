@@ -15,15 +15,15 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Grant is what an Acquire of a Conn has got.
+// Grant is what a Conn has acquired by one Acquire.
 type Grant struct {
-	// Token is above those of all earlier grants of the words: who keeps the memory may refuse lower ones.
+	// Token is higher than the tokens of all earlier grants of the words. Memory servers may refuse lower ones.
 	Token   uint64
 	request uint32
 	conn    *Conn
 }
 
-// Holds reports whether the lease lasts still.
+// Holds reports whether the client's lease still lasts. It does not know whether the grant was released.
 func (g *Grant) Holds() bool {
 	c := g.conn
 	c.mu.Lock()
@@ -44,10 +44,10 @@ type Conn struct {
 	lost   error
 }
 
-// ErrClosed is what a Conn says that was closed.
+// ErrClosed is the error of a Conn that was closed.
 var ErrClosed = errors.New("arbiter: the client is closed")
 
-// Error is what an arbiter says instead of OK.
+// Error is the error of a request that the arbiter denied, or of a client that was lost.
 type Error struct{ Event }
 
 func (e *Error) Error() string {
@@ -60,8 +60,9 @@ func (e *Error) Error() string {
 	return "arbiter: denied: " + e.Result.String()
 }
 
-// Dial makes a client of an arbiter. Without an incarnation it gets the time as one, and without a nonce what the system has. Without a number it
-// gets any: then nobody knows its next life for one, and where it is shut out an operator has to lift that.
+// Dial makes a client of an arbiter. A zero Incarnation becomes the current time, and a nil Nonce the system's
+// random numbers. A zero Number becomes a random one; then nobody can recognize the client's next life, and where
+// the client is shut out, an operator has to let it in again.
 func Dial(arbiter netip.AddrPort, cfg Config) (*Conn, error) {
 	sock, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(arbiter))
 	if err != nil {
@@ -87,7 +88,7 @@ func Dial(arbiter netip.AddrPort, cfg Config) (*Conn, error) {
 	return c, nil
 }
 
-// Close ends the client. What it holds ends with its lease: release it before.
+// Close closes the client. What it holds becomes free when its lease ends; release it before.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.lost == nil {
@@ -97,7 +98,7 @@ func (c *Conn) Close() error {
 	return c.sock.Close()
 }
 
-// receive takes what the arbiter says, until the socket is closed.
+// receive handles datagrams from the arbiter until the socket is closed.
 func (c *Conn) receive() {
 	defer close(c.done)
 	b := make([]byte, 2048)
@@ -117,7 +118,7 @@ func (c *Conn) receive() {
 	}
 }
 
-// events gives events to those who wait for them.
+// events gives the client's events to the goroutines that wait for them. The caller has c.mu.
 func (c *Conn) events() {
 	for {
 		e, ok := c.client.Poll()
@@ -146,7 +147,7 @@ func (c *Conn) ring() {
 	}
 }
 
-// send sends what is due, until the socket is closed.
+// send sends datagrams when they are due, until the socket is closed.
 func (c *Conn) send() {
 	t := time.NewTimer(0)
 	b := make([]byte, 0, message.Len+message.Most*message.WordLen)
@@ -168,7 +169,8 @@ func (c *Conn) send() {
 	}
 }
 
-// ask has begin begin a request, and waits for its outcome.
+// ask calls begin, which begins a request, and waits for the outcome of that. If ctx ends first, ask releases the
+// request.
 func (c *Conn) ask(ctx context.Context, begin func(now clock.Time) (uint32, bool)) (Event, error) {
 	c.mu.Lock()
 	if c.lost != nil {
@@ -202,7 +204,8 @@ func (c *Conn) ask(ctx context.Context, begin func(now clock.Time) (uint32, bool
 	}
 }
 
-// Acquire gets all words or none. Where somebody bars it, it stands in line for wait. When ctx ends first the request is given up.
+// Acquire acquires all words or none. If another client is in the way, the request waits in line for wait. When
+// ctx ends first, the request is given up. A denial is an *Error.
 func (c *Conn) Acquire(ctx context.Context, wait time.Duration, words ...message.Word) (*Grant, error) {
 	e, err := c.ask(ctx, func(now clock.Time) (uint32, bool) { return c.client.Acquire(now, wait, words...) })
 	if err != nil {
@@ -211,7 +214,7 @@ func (c *Conn) Acquire(ctx context.Context, wait time.Duration, words ...message
 	return &Grant{Token: e.Token, request: e.Request, conn: c}, nil
 }
 
-// Release gives back what was got.
+// Release gives back the words of g, and waits for the arbiter's answer.
 func (c *Conn) Release(ctx context.Context, g *Grant) error {
 	_, err := c.ask(ctx, func(now clock.Time) (uint32, bool) { return g.request, c.client.Release(now, g.request) })
 	return err

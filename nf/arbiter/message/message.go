@@ -1,4 +1,5 @@
-// Package message is what clients and nf/arbiter say to each other, in UDP datagrams to Port and back. Numbers are big-endian.
+// Package message has the messages between clients and nf/arbiter: UDP datagrams to Port, and answers. Numbers
+// are big-endian; offsets and lengths are in bytes.
 //
 //	 0 magic "QA" | 2 version, 1 | 3 op (an answer has bit 7 set)
 //	 4 request | 8 client | 12 attempt (2) | 14 words (1) | 15 result (1)
@@ -6,24 +7,29 @@
 //	40 lease, ms | 44 wait, ms | 48 handle | 52 holder, an IPv4 address
 //	56 words of an acquire: space (4) | address (8) | server's queue pair (3) | 1: exclusive (1)
 //
-// A client is an IPv4 address and a number; an address has at most Clients at a time. Its life is an incarnation: a higher one says that the one before has
-// ended, and that nothing that it began can be sent any more.
+// A client is identified by an IPv4 address and a number; an address has at most Clients clients at a time. One
+// life of a client is an incarnation. A higher incarnation says that the one before has ended, and that nothing
+// that it began can be sent any more.
 //
-// Hello asks for a session, which is a number that only who gets the answer knows; its token is a nonce, which the answer has, too.
-// All else carries the session, and renews the lease of all that the client holds. Request numbers rise from 1; of those that are alike modulo
-// Slots a client has one under way at a time. A request that is repeated gets the same answer, and is done once. The attempt is the client's count of how
-// often it sent a request; the answer has that of the last one that came.
+// Hello asks for a session, a number that only the receiver of the answer knows. The token of a Hello is a nonce,
+// which the answer repeats. All other requests carry the session, and renew the lease of all that the client
+// holds. Request numbers rise from 1; a client has at most one request under way among those that are equal
+// modulo Slots. A repeated request is executed once, and gets the same answer. The attempt counts how often the
+// client has sent a request; an answer has the attempt of the last one that came.
 //
-// Acquire asks for all of its words or none. With a wait it stands in line until it has them or the time is over: meanwhile it is
-// answered with Waiting, and with its outcome unasked when there is one. The answer OK has the fencing token, which rises with each grant, and the
-// handle; Release names both. With a token of 0 it names the number of an acquire instead, which is given up or back, whatever has become of it. Lease in an answer is what is left of the client's lease at the arbiter.
+// Acquire asks for all of its words or none. With a wait, the request stands in line until it has them or the
+// time is over. Meanwhile it is answered with Waiting, and the outcome is sent without another request. The
+// answer OK has the fencing token, which rises with each grant, and the handle; Release names both. A Release
+// with token 0 has the number of an Acquire as its handle instead: that request is given up, or its words are
+// given back, whatever has become of it. The lease in an answer is what is left of the client's lease at the
+// arbiter.
 //
-// An answer has Len bytes: none is longer than what it answers.
+// An answer has Len bytes, so that no answer is longer than its request.
 package message
 
 import "encoding/binary"
 
-// Port is the arbiter's.
+// Port is the arbiter's UDP port.
 const Port = 7474
 
 // Sizes, and bounds.
@@ -79,7 +85,7 @@ func (r Result) String() string {
 	return "unknown"
 }
 
-// Word is a word that is locked.
+// Word is a word of memory, and how it is to be locked.
 type Word struct {
 	Space     uint32 // with a fence: the memory server's IPv4 address
 	Addr      uint64
@@ -87,7 +93,7 @@ type Word struct {
 	Exclusive bool
 }
 
-// Message is one of either direction.
+// Message is a request or an answer.
 type Message struct {
 	Op          Op
 	Answer      bool
@@ -105,7 +111,7 @@ type Message struct {
 	Words       [Most]Word
 }
 
-// Append appends m to b.
+// Append appends the encoded message m to b. Only an Acquire has its words encoded.
 func (m *Message) Append(b []byte) []byte {
 	be := binary.BigEndian
 	op := byte(m.Op)
@@ -140,7 +146,8 @@ func (m *Message) Append(b []byte) []byte {
 	return b
 }
 
-// Parse reads b into m; false: it is no message. Words behind N are left as they were.
+// Parse decodes b into m, or returns false if b is no valid message. Elements of Words from index N on are not
+// changed.
 func (m *Message) Parse(b []byte) bool {
 	be := binary.BigEndian
 	if len(b) < Len || be.Uint16(b) != magic || b[2] != version {

@@ -1,6 +1,6 @@
-// Package gbn is Clio's go-back-N transport as a state machine: time and frames
-// go in, frames and a next deadline come out. nf/gobackn runs it for devices
-// that have none, internal/rack/clio inside clients and devices.
+// Package gbn is Clio's go-back-N transport as a state machine: time and frames go in, frames and a next deadline
+// come out. nf/gobackn runs it for devices without a transport, and internal/rack/clio runs it inside clients and
+// devices.
 //
 //	c := gbn.Config{...}          numbers of both ends alike
 //	s := gbn.NewServer(c)         the end that sessions are opened to
@@ -8,17 +8,16 @@
 //	s.ToNet(now, b, out)          a frame without one is to be sent
 //	s.Tick(now, out)              at s.Deadline()
 //
-// A Session is one end of one session, for the opener. Within a session frames are
-// delivered once each and in order, in each direction, whatever the network loses,
-// doubles, delays or damages, or the session ends.
+// A Session is one end of one session; an opener uses it by itself. In both directions of a session, each frame
+// is delivered once and in order, although the network may lose, duplicate, delay or damage frames; if that
+// fails, the session ends.
 //
 // # The protocol
 //
-// Receiver: the frame that is expected is delivered; one ahead is answered by one
-// NACK of the last that came in order, until the gap closes; one behind by an ACK.
-// ACK and NACK are cumulative. Sender: at most a window of frames is on its way; a
-// NACK, or a timeout, sends all that is not acknowledged again. Numbers begin at 1
-// and wrap at 2^32.
+// The receiver delivers the frame with the expected number. It answers the first frame that is ahead with a NACK
+// of the last frame that came in order, and frames that are behind with an ACK. ACK and NACK are cumulative. The
+// sender has at most a window of frames on their way; after a NACK or a timeout it sends all unacknowledged
+// frames again. Numbers begin at 1 and wrap at 2^32.
 //
 // Source: github.com/WukLab/Clio, include/uapi/gbn.h, board/fpga/net_reliable and
 // host/net/transport_gbn.c: window 128, an ACK every 100 frames, 4 ms until frames
@@ -26,18 +25,17 @@
 //
 // # What the source leaves open
 //
-//   - Frames that came in order are acknowledged after a delay, too, when fewer than
-//     one hundred follow: else each pause would end in a retransmission. (Clio's
-//     hosts turn their timer off.)
+//   - Frames that came in order are also acknowledged after a delay, if fewer than one hundred follow. Otherwise
+//     each pause would end in a retransmission. (Clio's hosts turn their timer off.)
 //   - An end gives a session up after a number of timeouts in a row.
-//   - A second NACK of the same number is the network's double: it is not heeded.
-//   - A session is opened by a request on session 0, which may be repeated: it is
-//     known by its opener's address, UDP port, VLANs (of both tags), pid and
-//     request number. Another pid or number from the same port opens it anew.
-//   - An address may have a part of all sessions. Where there is no room for another
-//     session, that which was idle for the longest makes it, of all or of that
-//     address: idle for long, or for a second when it never carried a frame. So
-//     requests from made-up addresses hold others up for a second, not for minutes.
-//   - Frames with UDP checksums are checked, and keep having one. Clio's own have
-//     none: the Ethernet FCS is all that finds damage then.
+//   - A second NACK of the same number is a duplicate that the network made, and is ignored.
+//   - A session is opened by a request on session 0, which may be repeated. A repetition has the same address, UDP
+//     port, VLANs (of both tags), pid and request number. Another pid or number from the same port opens the
+//     session anew.
+//   - The number of sessions of an address is limited. If there is no room for another session, the one that was
+//     idle for longest ends, of all sessions or, at the limit, of that address. It must have been idle for
+//     Config.Idle, or for a second if it never carried a frame: requests from forged addresses thus block others
+//     for a second, not for minutes.
+//   - Frames with UDP checksums are verified, and keep having checksums. Clio's own frames have none: then only the
+//     Ethernet FCS detects damage.
 package gbn

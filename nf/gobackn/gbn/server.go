@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// key names a session for frames without a go-back-N header.
+// key identifies the session of a frame without a go-back-N header.
 type key struct {
 	peer, local [4]byte
 	vlans       uint32 // of both tags
@@ -21,13 +21,13 @@ type row struct {
 	Session
 	key    key
 	opener uint32 // pid and request number
-	// by is the worker that delivered the newest frame, at that time.
+	// by is the worker that delivered the session's newest frame, and at is when it did.
 	by int
 	at clock.Time
 }
 
-// Server is the end that sessions are opened to. It may stand for several
-// devices: a session's number is unique among all of them.
+// Server is the end that sessions are opened to. It may serve several devices: the number of a session is unique
+// among all of them. Workers must take turns at its methods, except See and Unwrap.
 type Server struct {
 	cfg   Config
 	rows  []row // by number; 0 is not used
@@ -40,7 +40,7 @@ type Server struct {
 	seen  Seen
 }
 
-// Seen is what See found of a frame.
+// Seen is what See found out about a frame.
 type Seen struct {
 	f    clio.Frame
 	kind clio.Kind
@@ -48,11 +48,11 @@ type Seen struct {
 	ok   bool // it is one of a device that is served, and whole; else v says what it is
 }
 
-// Asks reports whether what becomes of the frame is the Server's to say; if not, Verdict says it.
+// Asks reports whether the Server must decide what becomes of the frame. If not, Verdict returns that.
 func (x *Seen) Asks() bool       { return x.ok }
 func (x *Seen) Verdict() Verdict { return x.v }
 
-// NewServer makes one without sessions.
+// NewServer returns a Server without sessions, or an error if c has values that are not allowed.
 func NewServer(c Config) (*Server, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -66,18 +66,19 @@ func NewServer(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Stats are the totals so far.
+// Stats returns the totals of all sessions.
 func (s *Server) Stats() Stats { return s.stats }
 
-// Held is how many frames are kept, and HeldBy how many of a worker's.
+// Held returns how many frames are kept, and HeldBy how many of them are in a worker's buffers.
 func (s *Server) Held() int             { return s.held.n }
 func (s *Server) HeldBy(worker int) int { return s.held.by[worker] }
 
-// Open is how many sessions are open.
+// Open returns how many sessions are open.
 func (s *Server) Open() int { return s.cfg.Sessions - len(s.free) }
 
-// See finds the headers of a frame, from the network or a device, and whether its checksums are right. It uses
-// nothing of the Server that changes: a worker calls it outside of its turn.
+// See fills x with what frame p is: its headers, and whether its checksums are right. fromNet says that it came
+// from the network, and not from a device. See uses nothing of the Server that changes, so that a worker needs no
+// turn for it.
 func (s *Server) See(p []byte, fromNet bool, x *Seen) {
 	x.kind = clio.Parse(p, fromNet, &x.f)
 	x.ok = false
@@ -108,7 +109,7 @@ func (s *Server) See(p []byte, fromNet bool, x *Seen) {
 	x.v, x.ok = Damaged, x.f.Sound(p)
 }
 
-// FromNet takes a frame from the network.
+// FromNet handles a frame that came from the network, and returns what the caller must do with it.
 func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 	s.See(b.Bytes(), true, &s.seen)
 	v := s.FromNetSeen(now, b, &s.seen, out)
@@ -116,7 +117,7 @@ func (s *Server) FromNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 	return v
 }
 
-// FromNetSeen is FromNet of a frame that was seen, but for Unwrap.
+// FromNetSeen is FromNet without See and Unwrap, which the worker calls before and after its turn.
 func (s *Server) FromNetSeen(now clock.Time, b *packet.Buf, x *Seen, out Out) Verdict {
 	if !x.ok {
 		return x.v
@@ -162,14 +163,14 @@ func (s *Server) FromNetSeen(now clock.Time, b *packet.Buf, x *Seen, out Out) Ve
 	return v
 }
 
-// keyOf is that of a frame from a peer.
+// keyOf returns the key of a frame from a peer.
 func keyOf(p []byte, f *clio.Frame) key {
 	src, dst := f.Src(p), f.Dst(p)
 	return key{src.IP, dst.IP, f.VLANs(), src.Port}
 }
 
-// Unwrap takes the go-back-N header of a frame away that FromNetSeen says is for the other side; outside of the worker's
-// turn, too.
+// Unwrap removes the go-back-N header of a frame if v, which FromNetSeen returned, is Delivered or Unreliable. A
+// worker needs no turn for it.
 func (*Server) Unwrap(b *packet.Buf, x *Seen, v Verdict) {
 	if v != Delivered && v != Unreliable {
 		return
@@ -181,7 +182,7 @@ func (*Server) Unwrap(b *packet.Buf, x *Seen, v Verdict) {
 	f.Seal(b.Bytes(), f.Stop, summed)
 }
 
-// Reply turns a frame into an ACK or a NACK to where it came from.
+// Reply turns a frame into an ACK or a NACK (typ) of number seq, to the sender of the frame.
 func Reply(b *packet.Buf, f *clio.Frame, typ uint8, seq uint32, local, peer uint16) {
 	p := b.Bytes()
 	summed := f.Summed(p)
@@ -242,13 +243,13 @@ func (s *Server) manage(now clock.Time, b *packet.Buf, f *clio.Frame, out Out) V
 	return v
 }
 
-// unused is after which time a session that has carried nothing since it was opened
-// may make room for another.
+// unused is the time after which a session that has carried no frame since it was opened may make room for
+// another one.
 const unused = time.Second
 
-// take is the number of a session that is not used, for a peer (Opened). Where
-// there is none, or the peer has all that it may have, the one of all, or of the
-// peer, that was idle for the longest makes room.
+// take returns the number of a session for a peer, with Opened. If no session is free, or the peer has as many as
+// it may have, the session ends that was idle for longest, of all or of the peer. If none was idle for long
+// enough, take returns Refused or Crowded.
 func (s *Server) take(now clock.Time, k *key, out Out) (uint16, Verdict) {
 	var oldest, own int // idle ones; 0: none
 	n := 0
@@ -281,8 +282,8 @@ func (s *Server) take(now clock.Time, k *key, out Out) (uint16, Verdict) {
 	case len(s.free) == 0:
 		s.end(uint16(oldest), out)
 	}
-	// The one that was free for the longest: what is still on its way to it from
-	// its last use finds nobody.
+	// The session that was free for longest is used: frames of its last use that are still on their way find it
+	// closed as long as possible.
 	i := s.free[0]
 	s.free = s.free[:copy(s.free, s.free[1:])]
 	return i, Opened
@@ -298,15 +299,14 @@ func (s *Server) end(i uint16, out Out) {
 	s.free = append(s.free, i)
 }
 
-// ToNet takes a frame without a go-back-N header that goes to the network. With
-// Sent the transport has it; Unreliable: it has a header of session 0, and the
-// caller sends it.
+// ToNet handles a frame of a device, without a go-back-N header, that goes to the network. With Sent the
+// transport has the frame; with Unreliable it has got a header of session 0, and the caller sends it.
 func (s *Server) ToNet(now clock.Time, b *packet.Buf, out Out) Verdict {
 	s.See(b.Bytes(), false, &s.seen)
 	return s.ToNetSeen(now, b, &s.seen, out)
 }
 
-// ToNetSeen is ToNet of a frame that was seen.
+// ToNetSeen is ToNet without See, which the worker calls before its turn.
 func (s *Server) ToNetSeen(now clock.Time, b *packet.Buf, x *Seen, out Out) Verdict {
 	p, f := b.Bytes(), &x.f
 	if !x.ok {
@@ -336,10 +336,10 @@ func (s *Server) ToNetSeen(now clock.Time, b *packet.Buf, x *Seen, out Out) Verd
 	return v
 }
 
-// Deadline is when Tick has work, or earlier.
+// Deadline returns the time when Tick must be called; it may be too early.
 func (s *Server) Deadline() clock.Time { return s.next }
 
-// Tick does what is due.
+// Tick calls Tick of all sessions whose deadline has come.
 func (s *Server) Tick(now clock.Time, out Out) {
 	if now < s.next {
 		return
@@ -361,7 +361,7 @@ func (s *Server) Tick(now clock.Time, out Out) {
 	}
 }
 
-// Stop gives back all that is held.
+// Stop closes all sessions, and gives back all frames that they keep.
 func (s *Server) Stop(out Out) {
 	for i := 1; i < s.used; i++ {
 		if s.rows[i].open {

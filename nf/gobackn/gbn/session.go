@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Config has the numbers of the protocol; zeros take the defaults given here.
+// Config has the parameters of the protocol. A zero means the default, which is the number in the field's comment.
 type Config struct {
 	Window   int           // frames on their way, a session and direction; 128, a power of two
 	Backlog  int           // frames that wait for the window; 128
@@ -23,9 +23,9 @@ type Config struct {
 	Idle     time.Duration // after which a session may make room for another; 5 min
 	MTU      int           // of IP datagrams towards the network; 1500
 	Hold     int           // frames that a Server keeps, of all sessions; 4096
-	// Devices are the addresses that a Server stands for; none: all.
+	// Devices are the IPv4 addresses of the devices that a Server serves; if there are none, it serves all.
 	Devices [][4]byte
-	// Workers use a Server in turns; 1.
+	// Workers is the number of workers that use a Server in turns; 1.
 	Workers int
 }
 
@@ -60,26 +60,26 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Out is where a session's frames go, and the worker whose turn it is: whose frames Get
-// gives, and ToNet and FromNet bring. Frames are given back by their worker alone.
+// Out is where a session's frames go. It belongs to the worker that calls ToNet, FromNet or Tick. A frame must be
+// given back by the worker that it came from.
 type Out interface {
-	// Get is an empty frame; nil: none is free. Discard gives back one from Get
-	// that was not sent.
+	// Get returns an empty frame, or nil if none is free. Discard gives back a frame from Get that was not sent.
 	Get() *packet.Buf
 	Discard(*packet.Buf)
 	// Send sends a frame to the network.
 	Send(*packet.Buf)
-	// Drop gives back a frame that came by ToNet and cannot be sent.
+	// Drop gives back a frame that came by ToNet and is not sent.
 	Drop(*packet.Buf, Verdict)
-	// Worker is its number; 0 where there is one.
+	// Worker returns the worker's number, from 0.
 	Worker() int
-	// Return has another worker give back a frame: as Discard does where it is from Get (made), and else as Drop.
+	// Return has another worker give back a frame of its own: with made, a frame from Get, by Discard; otherwise
+	// by Drop.
 	Return(b *packet.Buf, worker int, made bool, v Verdict)
-	// Sent reports whether what a worker was told to deliver at that time has left it.
+	// Sent reports whether all frames that a worker was told to deliver at that time have left the worker.
 	Sent(worker int, at clock.Time) bool
 }
 
-// One is the part of an Out that is the same wherever there is one worker.
+// One implements the methods of an Out about workers, for users with one worker.
 type One struct{}
 
 func (One) Worker() int { return 0 }
@@ -88,7 +88,7 @@ func (One) Return(*packet.Buf, int, bool, Verdict) {
 }
 func (One) Sent(worker int, at clock.Time) bool { return true }
 
-// tally is how many frames are kept: in all, and of each worker.
+// tally counts the frames that are kept, in all and by worker.
 type tally struct {
 	n  int
 	by []int
@@ -99,7 +99,7 @@ func (t *tally) add(worker, n int) {
 	t.by[worker] += n
 }
 
-// Verdict says what became of a frame.
+// Verdict says what became of a frame, and what the caller must do with it (Passes, Replies, Drops).
 type Verdict uint8
 
 const (
@@ -133,31 +133,32 @@ const (
 	TooBig
 	Full   // too many frames wait, or are held
 	GaveUp // its session was given up, or closed
-	// Elsewhere: it came by another worker than the one before it of its session, which may not have sent that yet: the
-	// order would be lost. Moved: it waited, and a copy of another worker's went in its place.
+	// Elsewhere: the frame came to another worker than the one before it in its session, which may not have sent
+	// that yet, so that the order would be lost. Moved: the frame waited, and a copy of it in another worker's
+	// buffer was sent.
 	Elsewhere
 	Moved
 	NumVerdicts
 )
 
-// Passes, Replies and Drops say what the caller does with the frame; for none of
-// them it does nothing (Sent), or forwards it to the other side (Delivered,
-// Unreliable).
+// Passes, Replies and Drops report whether the caller forwards the frame untouched, sends it back as the answer,
+// or drops it. If all are false, the transport has the frame (Sent), or the caller forwards it to the other side
+// (Delivered, Unreliable).
 func (v Verdict) Passes() bool  { return v <= PassedMalformed }
 func (v Verdict) Replies() bool { return v >= Opened && v <= Ahead }
 func (v Verdict) Drops() bool   { return v >= TakenACK }
 
-// Stats are totals.
+// Stats are totals since the beginning.
 type Stats struct {
 	Retransmitted, Timeouts, NACKs, ACKs uint64
 	GivenUp                              uint64 // sessions
 }
 
-// maxHeaders is the longest of the headers in front of a go-back-N header: two
-// VLAN tags and IP options.
+// maxHeaders is the largest length in bytes of the headers in front of a go-back-N header: Ethernet, two VLAN
+// tags, IP with options, UDP.
 const maxHeaders = 14 + 8 + 60 + 8
 
-// kept is a frame of a worker's.
+// kept is a frame, and the worker whose buffer it is in.
 type kept struct {
 	b      *packet.Buf
 	worker int
@@ -169,7 +170,7 @@ type waiting struct {
 	summed bool
 }
 
-// Session is one end of a session.
+// Session is one end of a session. Its methods are called by one goroutine at a time.
 type Session struct {
 	cfg   *Config
 	stats *Stats
@@ -177,7 +178,7 @@ type Session struct {
 	open  bool
 
 	local, peer uint16 // numbers of the session at both ends
-	// An ACK is made of these headers of a frame to the peer.
+	// The headers of a frame to the peer, of which ACKs are made.
 	headers  [maxHeaders]byte
 	headLen  int
 	layout   clio.Frame
@@ -185,7 +186,7 @@ type Session struct {
 	opened   clock.Time
 	lastUsed clock.Time // opened: it has carried nothing
 
-	// Sender: una is the oldest number not acknowledged, next the next to be given.
+	// Sender: una is the oldest number that is not acknowledged, and next is the number of the next new frame.
 	una, next uint32
 	air       []kept // copies of una..next-1
 	wait      []waiting
@@ -207,7 +208,7 @@ func (s *Session) init(c *Config, st *Stats, held *tally) {
 	s.due, s.ackDue = clock.Never, clock.Never
 }
 
-// NewSession is a session by itself, closed.
+// NewSession returns a session without a Server, which is closed.
 func NewSession(c Config) (*Session, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -218,11 +219,11 @@ func NewSession(c Config) (*Session, error) {
 	return s, nil
 }
 
-// Stats are the session's, or those of all that share them.
+// Stats returns the totals of the session or, in a Server, of all its sessions.
 func (s *Session) Stats() Stats { return *s.stats }
 
-// Open begins the session under both ends' numbers. like is a frame to the peer,
-// with a go-back-N header at f.GBN.
+// Open begins the session with its numbers at both ends. like is a frame to the peer, with a go-back-N header at
+// f.GBN; its headers are copied for ACKs.
 func (s *Session) Open(now clock.Time, local, peer uint16, like []byte, f *clio.Frame) {
 	s.open, s.local, s.peer = true, local, peer
 	s.headLen = copy(s.headers[:], like[:f.GBN])
@@ -238,7 +239,7 @@ func (s *Session) IsOpen() bool { return s.open }
 // Is reports whether these are the numbers of the session at both ends.
 func (s *Session) Is(local, peer uint16) bool { return s.local == local && s.peer == peer }
 
-// Close gives back all that the session holds.
+// Close ends the session and gives back all frames that it keeps.
 func (s *Session) Close(out Out) {
 	s.open = false
 	for ; s.una != s.next; s.una++ {
@@ -271,9 +272,8 @@ func (s *Session) release(out Out) {
 	}
 }
 
-// Send takes a frame whose go-back-N header has room but no content; its lengths
-// are right, f is its layout, and summed says whether it gets a UDP checksum. The
-// verdict is Sent, or the frame is the caller's: Full.
+// Send takes a frame with room for a go-back-N header, whose lengths are right and whose layout is f. summed says
+// whether the frame gets a UDP checksum. Send returns Sent, or Full: then the caller keeps the frame.
 func (s *Session) Send(now clock.Time, b *packet.Buf, f *clio.Frame, summed bool, out Out) Verdict {
 	s.lastUsed = now
 	p := b.Bytes()
@@ -296,7 +296,7 @@ func (s *Session) Send(now clock.Time, b *packet.Buf, f *clio.Frame, summed bool
 	return Sent
 }
 
-// launch puts a frame on its way; false: there is no buffer for its copy.
+// launch numbers a frame and sends it, or returns false if there is no buffer for the copy that must be kept.
 func (s *Session) launch(now clock.Time, b *packet.Buf, f *clio.Frame, summed bool, out Out) bool {
 	c := out.Get()
 	if c == nil {
@@ -319,7 +319,7 @@ func (s *Session) launch(now clock.Time, b *packet.Buf, f *clio.Frame, summed bo
 	return true
 }
 
-// pump puts frames that wait on their way.
+// pump launches frames that wait, as far as the window allows.
 func (s *Session) pump(now clock.Time, out Out) {
 	for s.n > 0 && s.next-s.una < uint32(len(s.air)) {
 		w := s.wait[s.head]
@@ -353,7 +353,7 @@ func (s *Session) pump(now clock.Time, out Out) {
 	}
 }
 
-// Ack heeds an ACK, or a NACK, of all up to seq.
+// Ack handles an ACK or a NACK of all frames up to seq. It returns TakenACK, TakenNACK or Stale.
 func (s *Session) Ack(now clock.Time, seq uint32, nack bool, out Out) Verdict {
 	n := seq + 1 - s.una
 	if n > s.next-s.una || n == 0 && nack && s.asked {
@@ -380,7 +380,7 @@ func (s *Session) Ack(now clock.Time, seq uint32, nack bool, out Out) Verdict {
 	return v
 }
 
-// again sends all that is on its way once more.
+// again sends all unacknowledged frames again.
 func (s *Session) again(now clock.Time, out Out) {
 	for q := s.una; q != s.next; q++ {
 		c := out.Get()
@@ -397,8 +397,8 @@ func (s *Session) again(now clock.Time, out Out) {
 	s.due = now.Add(s.cfg.Timeout)
 }
 
-// Data says what becomes of a frame with number seq: Delivered, Ahead or Behind
-// (the caller answers with a NACK, or an ACK, of Last), or AheadMore.
+// Data returns what becomes of a received frame with number seq: Delivered, AheadMore, Ahead or Behind. The
+// caller answers Ahead with a NACK, and Behind with an ACK, of number Last.
 func (s *Session) Data(now clock.Time, seq uint32, out Out) Verdict {
 	s.lastUsed = now
 	switch d := int32(seq - s.expect); {
@@ -423,10 +423,10 @@ func (s *Session) Data(now clock.Time, seq uint32, out Out) Verdict {
 	return Delivered
 }
 
-// Last is the number of the last frame that came in order.
+// Last returns the number of the last frame that came in order.
 func (s *Session) Last() uint32 { return s.expect - 1 }
 
-// acknowledge sends an ACK; when there is no buffer for it, later.
+// acknowledge sends an ACK, or tries again later if there is no buffer for it.
 func (s *Session) acknowledge(now clock.Time, out Out) {
 	b := out.Get()
 	if b == nil {
@@ -449,7 +449,7 @@ func (s *Session) acknowledge(now clock.Time, out Out) {
 	out.Send(b)
 }
 
-// Tick does what is due.
+// Tick sends acknowledgements and repetitions that are due. It may give the session up.
 func (s *Session) Tick(now clock.Time, out Out) {
 	if !s.open {
 		return
@@ -477,8 +477,8 @@ func (s *Session) Tick(now clock.Time, out Out) {
 	s.again(now, out)
 }
 
-// Deadline is when Tick has work.
+// Deadline returns the time when Tick must be called.
 func (s *Session) Deadline() clock.Time { return min(s.due, s.ackDue) }
 
-// Held is how many frames the session keeps.
+// Held returns how many frames the session keeps.
 func (s *Session) Held() int { return int(s.next-s.una) + s.n }

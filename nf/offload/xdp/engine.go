@@ -16,7 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// engine is a Kernel in front of interfaces. It implements offload.Engine.
+// engine is a Kernel whose program is attached to interfaces. It implements offload.Engine.
 type engine struct {
 	*Kernel
 	ports map[string]place
@@ -35,7 +35,9 @@ type engine struct {
 
 type place struct{ number, longest int }
 
-// Open puts a program in front of the interfaces of ports, with room for so many entries.
+// Open attaches a program, with room for that number of entries, to the interfaces of those ports that can have
+// it; the Engine's Left says why others cannot. It fails if fewer than two ports can. ports has the queues of
+// each port, by name.
 func Open(ports map[string][]port.Port, entries int) (_ offload.Engine, err error) {
 	e := &engine{ports: map[string]place{}}
 	var used []string
@@ -44,7 +46,7 @@ func Open(ports map[string][]port.Port, entries int) (_ offload.Engine, err erro
 			e.left = append(e.left, fmt.Sprintf("port %s: %v", name, why))
 			continue
 		}
-		// The program knows interfaces by their indices, and sends within one namespace.
+		// The program knows interfaces by their indices, and sends only within one namespace.
 		if of := func(name string) string { return ports[name][0].(*afxdp.Port).Interface().Namespace }; len(used) > 0 && of(name) != of(used[0]) {
 			e.left = append(e.left, fmt.Sprintf("port %s: it is in another network namespace than port %s", name, used[0]))
 			continue
@@ -55,7 +57,7 @@ func Open(ports map[string][]port.Port, entries int) (_ offload.Engine, err erro
 		return nil, errors.New(strings.Join(append(e.left, "two ports are needed"), "; "))
 	}
 	first := ports[used[0]][0].(*afxdp.Port)
-	// An interface's index is that of a namespace, which the goroutine may not be in.
+	// An interface's index is valid in its own namespace only, which the goroutine may not be in.
 	if err = first.Within(func() (err error) {
 		e.Kernel, err = New(entries)
 		if err != nil {
@@ -97,7 +99,7 @@ func Open(ports map[string][]port.Port, entries int) (_ offload.Engine, err erro
 	return e, nil
 }
 
-// turn has the program run what it may. The caller has the lock.
+// turn has the program run frames of the ports where nobody looks at them. The caller has e.mu.
 func (e *engine) turn() {
 	e.watched.Store(e.lost != nil || slices.Contains(e.watches, true))
 	for n, index := range e.index {
@@ -105,7 +107,7 @@ func (e *engine) turn() {
 	}
 }
 
-// usable says why a port's interface cannot have the program.
+// usable returns why a port's interface cannot have the program, or nil if it can.
 func usable(queues []port.Port) error {
 	p, ok := queues[0].(*afxdp.Port)
 	if !ok {

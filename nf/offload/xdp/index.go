@@ -12,12 +12,14 @@ import (
 	"github.com/quillon/quillon/nf/offload"
 )
 
-// index leads from a frame's key to an entry, in memory that the program addresses itself: a look-up costs one line of the processor's cache beside the entry's own,
-// where the kernel's hash needs two and a call, and a change no system call.
+// index is a hash table from keys to directions of slots, in memory that the program addresses itself. A look-up
+// costs one cache line beside the entry's own, where the kernel's hash map costs two and a call; a change costs
+// no system call.
 //
-// A word leads to one direction of a slot, which has the key: 1 + 2 × slot + direction, and in its upper bits a tag, some bits of the key's hash; 0: to none. Words are in
-// buckets of four; a key's word is in one of two buckets (cuckoo hashing), the first if there is room. The program looks at both. While a word moves, it may see
-// it in neither: then the frame comes up, as one that is not plain does.
+// A word names one direction of a slot, which has the key. Its lower refBits are 1 + 2 × slot + direction, or 0
+// for a free word, and the bits above are a tag from the key's hash. Words are in buckets of four. A key's word
+// is in one of two buckets (cuckoo hashing), in the first one if that has room; the program looks at both. While
+// a word moves, the program may find it in neither: then the frame comes up as one without an entry.
 type index struct {
 	words   []uint32
 	slots   []offload.Slot
@@ -25,7 +27,8 @@ type index struct {
 	secret  secret
 }
 
-// secret are random numbers, so that nobody can choose keys for the same buckets: NH of UMAC (RFC 4418, 5.2.2), whose collisions are rare whatever the keys are.
+// secret are random numbers of the hash, so that nobody can choose keys that fall into the same buckets. The hash
+// is NH of UMAC (RFC 4418, 5.2.2), whose collisions are rare whatever the keys are.
 type secret [5]uint32
 
 const (
@@ -33,11 +36,12 @@ const (
 	refBits  = 22
 	refMask  = 1<<refBits - 1
 	maxSteps = 512 // words that are looked at for room
-	// multiplier mixes what NH yields: an odd number whose bits look random.
+	// multiplier mixes the bits of NH: an odd number whose bits look random.
 	multiplier = 0xd6e8feb86659fd93
 )
 
-// bucketsOf is how many buckets there are for so many slots: at most half of the words are in use.
+// bucketsOf returns the number of buckets for so many slots, a power of two. At most half of the words are in
+// use.
 func bucketsOf(slots int) int { return max(2, 1<<bits.Len(uint(slots-1))) }
 
 func newSecret() (s secret) {
@@ -47,7 +51,7 @@ func newSecret() (s secret) {
 	return s
 }
 
-// hash is the key's, as the program computes it.
+// hash returns the hash of k, as the program computes it, too (look).
 func (x *index) hash(k [offload.KeyLen]byte) uint64 {
 	ne, s := binary.NativeEndian, &x.secret
 	h := uint64(ne.Uint32(k[0:])+s[0])*uint64(ne.Uint32(k[4:])+s[1]) + uint64(ne.Uint32(k[8:])+s[2])*uint64(ne.Uint32(k[12:])+s[3]) +
@@ -60,13 +64,13 @@ func (x *index) bucket(h uint64, second int) int { return int(h>>(24*second)) & 
 
 func tagOf(h uint64) uint32 { return uint32(h >> (64 - (32 - refBits))) }
 
-// leads is the slot that a word leads to, and the direction; false: to none.
+// leads returns the slot and direction that a word names, or false for a free word.
 func (x *index) leads(word uint32) (slot, dir int, ok bool) {
 	ref := int(word & refMask)
 	return (ref - 1) >> 1, (ref - 1) & 1, ref != 0
 }
 
-// find is the place of a key's word; negative: it has none.
+// find returns the index of key k's word, or a negative number if k has none.
 func (x *index) find(k [offload.KeyLen]byte, h uint64) int {
 	for second := range 2 {
 		for i, j := x.bucket(h, second)*wordsOf, 0; j < wordsOf; i, j = i+1, j+1 {
@@ -80,7 +84,7 @@ func (x *index) find(k [offload.KeyLen]byte, h uint64) int {
 
 var errNoRoom = errors.New("too many keys have the same places")
 
-// put has a key lead to a direction of a slot, which has the key already.
+// put has key k lead to a direction of a slot. The slot must have the key already.
 func (x *index) put(k [offload.KeyLen]byte, slot, dir int) error {
 	h := x.hash(k)
 	i := x.find(k, h)
@@ -93,7 +97,7 @@ func (x *index) put(k [offload.KeyLen]byte, slot, dir int) error {
 	return nil
 }
 
-// remove has a key lead nowhere, if it leads to this direction of this slot.
+// remove frees the word of key k, if the word names this direction of this slot.
 func (x *index) remove(k [offload.KeyLen]byte, slot, dir int) {
 	h := x.hash(k)
 	for second := range 2 {
@@ -105,7 +109,8 @@ func (x *index) remove(k [offload.KeyLen]byte, slot, dir int) {
 	}
 }
 
-// room is a free place for a key with hash h. When both buckets are full, words move to their other buckets until there is one; negative: there is none.
+// room returns the index of a free word for a key with hash h. When both buckets are full, it moves words to
+// their other buckets. It returns a negative number if that finds no room either.
 func (x *index) room(h uint64) int {
 	type step struct{ at, from int }
 	var steps []step
@@ -138,7 +143,8 @@ func (x *index) room(h uint64) int {
 	return -1
 }
 
-// look leads from the frame's key on the stack to a slot in R8 and its direction's part in R5, and leaves the direction there. Without one it goes to unknown.
+// look emits the search for the key on the stack: R8 gets the slot and R5 the direction's Dir, and stWhich the
+// number of both. Without an entry it jumps to unknown.
 func (g *emitter) look(found, unknown string) {
 	s := &g.secret
 	mul := func(at int16, a, b uint32, to, by asm.Register) {
@@ -199,10 +205,10 @@ func (g *emitter) look(found, unknown string) {
 	g.label(found)
 }
 
-// mixer is the multiplier as the assembler takes it.
+// mixer is multiplier as a signed number, which the assembler wants.
 var mixer = func(v uint64) int64 { return int64(v) }(multiplier)
 
-// add32 adds a number to a register of 32 bits.
+// add32 returns the instruction that adds v to the lower 32 bits of r.
 func add32(r asm.Register, v uint32) asm.Instruction {
 	ins := asm.Add.Imm(r, int32(v))
 	ins.OpCode = ins.OpCode&^asm.OpCode(0x07) | asm.OpCode(asm.ALUClass)

@@ -1,10 +1,13 @@
-// Package xdp runs flows that functions have decided (package offload) in the kernel, in front of the programs that ports have.
+// Package xdp runs flows that functions have decided (package offload) in the kernel, by an XDP program in front
+// of the programs that ports have.
 //
-// One program for all flows interprets entries, which lie in memory that the process has, too. An index leads from a frame's key to its entry. Who
-// runs a frame claims the entry by one word; so does the process, when it ends an entry, or looks at a segment itself. So nobody sees
-// half of a change, and when an entry was withdrawn no frame is under way with it.
+// One program serves all flows: it interprets entries, which lie in memory that the process shares. An index
+// leads from a frame's key to its entry. The program claims the entry by one word while it runs a frame, and the
+// process claims it when it ends the entry or looks at a segment itself. Nobody therefore sees half of a change,
+// and once an entry is withdrawn the program has no frame in hand that uses it.
 //
-// The program stands in front of an interface's own (afxdp.Front) and goes with the process, however that ends.
+// The program stands in front of an interface's own one (afxdp.Front). It is gone when the process ends, however
+// that ends.
 package xdp
 
 import (
@@ -23,9 +26,9 @@ import (
 )
 
 const (
-	// maxIndex is the highest interface index that may have a port, plus 1.
+	// maxIndex is one more than the highest interface index that a port may have.
 	maxIndex = 1 << 16
-	// MaxPorts is how many interfaces there may be.
+	// MaxPorts is the number of ports that there may be; port numbers are below it.
 	MaxPorts = 64
 )
 
@@ -52,10 +55,11 @@ type Kernel struct {
 	told    *[2]int64 // what time it is for the program, by the coarse clock and by the exact one; nil: it asks the kernel
 }
 
-// New loads the program, with room for so many entries.
+// New loads the program, with room for that number of entries. The caller closes the Kernel.
 func New(entries int) (*Kernel, error) { return newKernel(entries, false) }
 
-// newKernel makes a Kernel. With told its program does not ask what time it is, but is told (tests).
+// newKernel makes a Kernel. With told, for tests, its program reads the time from k.told instead of the kernel's
+// clocks.
 func newKernel(entries int, told bool) (_ *Kernel, err error) {
 	k := &Kernel{}
 	defer func() {
@@ -128,7 +132,7 @@ func newKernel(entries int, told bool) (_ *Kernel, err error) {
 // ProgramName is the program's name, as bpftool shows it.
 const ProgramName = afxdp.FlowsProgram
 
-// Close lets go of the program and its maps.
+// Close frees the program, its maps and the shared memory.
 func (k *Kernel) Close() error {
 	var errs []error
 	if k.prog != nil {
@@ -144,7 +148,8 @@ func (k *Kernel) Close() error {
 	return errors.Join(errs...)
 }
 
-// SetPort has frames that come in at an interface run as those of a port, and frames to that port leave by it.
+// SetPort makes the interface of that index the graph's port of that number: frames that come in there have this
+// port in their keys, and frames to the port leave there. Frames are not run until Turn is called.
 func (k *Kernel) SetPort(port, index int) error {
 	if index < 0 || index >= maxIndex || port < 0 || port >= MaxPorts {
 		return fmt.Errorf("interface %d cannot be port %d: interface indices are below %d and ports below %d", index, port, maxIndex, MaxPorts)
@@ -156,7 +161,7 @@ func (k *Kernel) SetPort(port, index int) error {
 	return nil
 }
 
-// Turn has frames that come in at a port's interface be run, or not.
+// Turn switches on or off that frames are run which come in at the interface of a port.
 func (k *Kernel) Turn(port, index int, on bool) {
 	w := inKnown | uint32(port)
 	if on {
@@ -204,7 +209,7 @@ func (k *Kernel) Clock() int64 {
 	return ts.Nano()
 }
 
-// Paths sets sums to what the first of the ways have had.
+// Paths sets sums[i] to what all processors have counted for path i.
 func (k *Kernel) Paths(sums []offload.Counts) error {
 	each, err := k.counted()
 	if err != nil {
@@ -220,7 +225,7 @@ func (k *Kernel) Paths(sums []offload.Counts) error {
 	return nil
 }
 
-// counted is what each processor has counted.
+// counted returns the counts of each processor, in the layout that countsPaths and countsSize describe.
 func (k *Kernel) counted() (each [][]byte, err error) {
 	if err = k.counts.Lookup(uint32(0), &each); err != nil {
 		err = fmt.Errorf("read the counts of frames: %w", err)
@@ -228,7 +233,7 @@ func (k *Kernel) counted() (each [][]byte, err error) {
 	return each, err
 }
 
-// Outcomes are what has become of frames that the program has seen, and how many.
+// Outcomes returns how many frames that reached the program had each outcome, by its name.
 func (k *Kernel) Outcomes() (map[string]uint64, error) {
 	each, err := k.counted()
 	if err != nil {

@@ -31,10 +31,10 @@ const (
 	tooMuch
 )
 
-// pacer makes what is there for entries with meters.
+// pacer emits the parts of the program that only entries with meters use.
 type pacer struct{ *emitter }
 
-// metered is the way of entries with meters, beside that of others.
+// metered emits the path of frames whose entries have meters, beside the path of all other frames.
 func (g pacer) metered() {
 	g.unusual("m-")
 	g.run("m-")
@@ -54,7 +54,7 @@ func (g pacer) metered() {
 	g.dropped()
 }
 
-// release gives the meter back. It changes R1 and R5.
+// release emits giving the meter back. It changes R1 and R5.
 func (g pacer) release() {
 	g.add(asm.LoadMem(asm.R5, asm.RFP, stMeter, asm.DWord), asm.Mov.Imm(asm.R1, 0))
 	if runtime.GOARCH == "amd64" { // stores are seen in their order
@@ -64,12 +64,13 @@ func (g pacer) release() {
 	g.add(atomicAt(asm.Xchg, asm.R5, asm.R1, asm.Word, 0))
 }
 
-// ours goes to no where a flag of the slot is not set. It changes R0.
+// ours emits a jump to no if flag is not set in the slot. It changes R0.
 func (g pacer) ours(flag int32, no string) {
 	g.add(asm.LoadMem(asm.R0, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R0, flag), asm.JEq.Imm(asm.R0, 0, no))
 }
 
-// meter takes the direction's meter, if it has one, and finds the frame's colour and what is done with it. Nothing is changed yet.
+// meter emits taking the direction's meter, if there is one, and finding the frame's colour and the action for
+// it. It changes nothing in the meter; commit does.
 func (g pacer) meter() {
 	g.add(asm.Mov.Imm(asm.R1, 0), asm.StoreMem(asm.RFP, stPath, asm.R1, asm.DWord), asm.StoreMem(asm.RFP, stMeter, asm.R1, asm.DWord))
 	g.of(asm.R5, atMeters, 2)
@@ -132,7 +133,8 @@ func (g pacer) meter() {
 	g.label("m-free")
 }
 
-// refill leaves in R2 and R4 what the meter's buckets have now, and notes until when that is.
+// refill emits code that leaves the current contents of the meter's buckets in R2 and R4, and on the stack (stAt)
+// the time until which they are filled.
 func (g pacer) refill() {
 	g.add(
 		asm.LoadMem(asm.R2, asm.R5, meterC, asm.DWord),
@@ -154,7 +156,8 @@ func (g pacer) refill() {
 	g.label("m-filled")
 }
 
-// earned leaves in R1 what the time in R3 brings at the rate at off: all that can be counted when it is more. It changes R0.
+// earned emits code that leaves in R1 what the time in R3 brings at the rate at off, or the largest number if the
+// product is larger. It changes R0.
 func (g pacer) earned(off int16) {
 	fits, done := g.fresh(), g.fresh()
 	g.add(
@@ -170,7 +173,7 @@ func (g pacer) earned(off int16) {
 	g.label(done)
 }
 
-// fill adds R1 to a bucket with the room at off, and leaves there what did not fit. It changes R0.
+// fill emits adding R1 to a bucket whose size is at off; R1 keeps what did not fit. It changes R0.
 func (g pacer) fill(bucket asm.Register, off int16) {
 	all, done := g.fresh(), g.fresh()
 	g.add(
@@ -186,7 +189,8 @@ func (g pacer) fill(bucket asm.Register, off int16) {
 	g.label(done)
 }
 
-// mark leaves in R0 the frame's colour, and notes what the buckets have then.
+// mark emits code that leaves the frame's colour in R0, and on the stack the colour and the buckets' contents
+// after the frame.
 func (g pacer) mark() {
 	const nano = 1_000_000_000
 	g.add(
@@ -253,7 +257,8 @@ func (g pacer) mark() {
 	g.add(asm.StoreMem(asm.RFP, stC, asm.R2, asm.DWord), asm.StoreMem(asm.RFP, stP, asm.R4, asm.DWord), asm.StoreMem(asm.RFP, stColour, asm.R0, asm.DWord))
 }
 
-// commit has the meter be as it was found, and gives it back.
+// commit emits storing in the meter what was computed on the stack, counting the frame, and giving the meter
+// back.
 func (g pacer) commit() {
 	g.add(asm.LoadMem(asm.R5, asm.RFP, stMeter, asm.DWord))
 	for _, x := range [...][2]int16{{stC, meterC}, {stP, meterP}, {stAt, meterAt}} {
@@ -275,7 +280,7 @@ func (g pacer) commit() {
 	g.release()
 }
 
-// passed commits a frame that has gone by the direction's meter, and writes the DSCP of its colour.
+// passed emits commit for a frame that the meter lets pass, and writing the DSCP of its colour.
 func (g pacer) passed() {
 	g.add(asm.LoadMem(asm.R5, asm.RFP, stMeter, asm.DWord), asm.JEq.Imm(asm.R5, 0, "m-done"))
 	g.commit()
@@ -328,7 +333,7 @@ func (g pacer) passed() {
 	g.label("m-done")
 }
 
-// dropped is the way of a frame that the meter drops.
+// dropped emits the path of a frame that the meter drops.
 func (g pacer) dropped() {
 	g.label("m-drops")
 	g.add(

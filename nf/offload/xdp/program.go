@@ -12,7 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/offload"
 )
 
-// Outcomes of frames, as the program counts them.
+// Outcomes of frames, in the order of the program's counters.
 const (
 	finished = iota // left by its port
 	other           // not plain: never run here
@@ -72,7 +72,7 @@ var (
 	dirLongest = int16(unsafe.Offsetof(dir.Longest))
 )
 
-// Of a Side.
+// Offsets in an offload.Side.
 const (
 	sideEnd   = 0
 	sideMax   = 4
@@ -81,7 +81,7 @@ const (
 	sideScale = 16
 )
 
-// The stack.
+// Offsets of the program's variables from the stack's end.
 const (
 	stKey     = -24 // of 18 bytes: addresses, ports, VLAN, tunnel, port, protocol
 	stClaim   = -32 // the entry's word when it is live
@@ -121,35 +121,36 @@ const (
 	tries = 64
 )
 
-// What the word of an interface says.
+// Fields of the word that the program reads for an interface (Kernel.Turn).
 const (
 	inOn    = 1 << 31
 	inKnown = 1 << 30
 	inPort  = 0xFF
 )
 
-// descriptors are those of the program's maps. clock is 0, or that of the time that the program is told.
+// descriptors are the file descriptors of the program's maps. clock is 0 unless the program is told the time.
 type descriptors struct{ meters, in, control, flows, slots, sixes, tunnels, templates, counts, devices, own, clock int }
 
-// shape is what else the program is made for.
+// shape has the sizes and the random numbers that the program is made for.
 type shape struct {
 	entries, buckets, paces int
 	secret                  secret
 }
 
-// Sizes of a slot and of its directions' parts are powers of two: 1<<slotBits, and 1<<dirBits.
+// A Slot has 1<<slotBits bytes, and a Dir 1<<dirBits.
 const (
 	slotBits = 8
 	dirBits  = 6
 )
 
-// Each processor's counts: of outcomes, and then of ways.
+// Layout of each processor's counts, in bytes: 8 for each outcome, and from countsPaths on 16 for each path.
 const (
 	countsPaths = 8 * 16
 	countsSize  = countsPaths + 16*offload.MaxPaths
 )
 
-// emitter makes the program. R6 is the context, R7 the frame's end, R8 the slot, R9 where the program looks at the frame.
+// emitter writes the program. R6 is the XDP context, R7 the frame's end, R8 the slot, and R9 a place in the
+// frame. The methods emit code; their comments say what that code does.
 type emitter struct {
 	descriptors
 	shape
@@ -170,7 +171,8 @@ func (g *emitter) fresh() string {
 	return fmt.Sprintf("l%d", g.labels)
 }
 
-// label names the next instruction. Where that has a name already, one comes before it that does nothing.
+// label gives the next instruction a name. If that has a name already, label adds an instruction without effect
+// before it.
 func (g *emitter) label(name string) {
 	if g.next != "" {
 		g.add(asm.Mov.Reg(asm.R6, asm.R6))
@@ -178,17 +180,18 @@ func (g *emitter) label(name string) {
 	g.next = name
 }
 
-// need goes to short when fewer than n bytes are left from r on. It changes R0.
+// need jumps to short if fewer than n bytes of the frame are left from r on. It changes R0.
 func (g *emitter) need(r asm.Register, n int32, short string) {
 	g.add(asm.Mov.Reg(asm.R0, r), asm.Add.Imm(asm.R0, n), asm.JGT.Reg(asm.R0, asm.R7, short))
 }
 
 func wire16(v uint16) int32 { return int32(be16(v)) }
 
-// host makes a number of the wire the machine's.
+// host converts a big-endian number to the machine's byte order.
 func host(r asm.Register, s asm.Size) asm.Instruction { return asm.HostTo(asm.BE, r, s) }
 
-// atomicOf is an atomic operation on the word at dst. asm of version 0.22 does not write its number into the constant.
+// atomicOf returns an atomic operation on the word at dst. Version 0.22 of asm does not write the operation's
+// number into the instruction, so that this is done here (atomicAt).
 func atomicOf(op asm.AtomicOp, dst, src asm.Register) asm.Instruction {
 	return atomicAt(op, dst, src, asm.DWord, 0)
 }
@@ -199,7 +202,7 @@ func atomicAt(op asm.AtomicOp, dst, src asm.Register, size asm.Size, at int16) a
 	return ins
 }
 
-// program is all of it.
+// program returns the whole program.
 func program(m descriptors, s shape) asm.Instructions {
 	g := &emitter{descriptors: m, shape: s}
 	g.begin()
@@ -218,8 +221,8 @@ func program(m descriptors, s shape) asm.Instructions {
 	return g.code
 }
 
-// run is what comes between claiming an entry and changing the frame. It is there a second time, for entries with meters, under labels that begin with m, so that others
-// do nothing for them.
+// run does what comes between claiming an entry and changing the frame. The program has it twice: a second time
+// for entries with meters, under labels that begin with m, so that other entries spend no time on meters.
 func (g *emitter) run(m string) {
 	g.windows(m)
 	if m != "" {
@@ -232,7 +235,7 @@ func (g *emitter) run(m string) {
 	g.count(m)
 }
 
-// begin finds out where the frame came in.
+// begin finds out at which port the frame came in, and whether the program runs frames of that port.
 func (g *emitter) begin() {
 	g.add(
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -263,7 +266,7 @@ func (g *emitter) begin() {
 	)
 }
 
-// parse leaves the frame's key on the stack, and in R9 where its IP header is.
+// parse leaves the frame's key on the stack, and the place of its (inner) IP header in R9.
 func (g *emitter) parse() {
 	g.datagram("outer")
 	g.label("outer-udp")
@@ -278,7 +281,7 @@ func (g *emitter) parse() {
 	g.datagram("inner")
 	g.label("inner-udp")
 	g.label("inner-ports")
-	// The outer ECN field changes nothing (RFC 6040): else it is the function's.
+	// If the outer ECN field would change the inner one (RFC 6040), the function must handle the frame.
 	g.add(
 		asm.LoadMem(asm.R4, asm.RFP, stTunnel, asm.Word),
 		asm.LSh.Imm(asm.R4, 48),
@@ -303,7 +306,8 @@ func (g *emitter) parse() {
 	g.label("parsed")
 }
 
-// six are the ways of IPv6 frames, beside those of IPv4. From parse on R9 is 20 bytes in front of the ports, as with IPv4: inside the IP header.
+// six has the paths of IPv6 frames. After parse R9 is 20 bytes in front of the ports, as with IPv4: inside the IP
+// header.
 func (g *emitter) six() {
 	g.datagram6("outer")
 	g.label("outer-udp6") // no tunnel is over IPv6
@@ -348,7 +352,8 @@ func (g *emitter) six() {
 	g.write6()
 }
 
-// datagram6 is datagram of IPv6. R9 is 14 bytes in front of the IP header, and R4 20 more than what follows the header.
+// datagram6 is datagram for IPv6. At its start R9 is 14 bytes in front of the IP header. It leaves in R4 the
+// length of what follows the header, plus 20.
 func (g *emitter) datagram6(own string) {
 	g.label(own + "-six")
 	g.need(asm.R9, 14+48, "other")
@@ -373,7 +378,8 @@ func (g *emitter) datagram6(own string) {
 	g.segment(own + "-ports6")
 }
 
-// unusual is for windows: it compares the addresses of an IPv6 frame with the entry's, whose key is not all of them.
+// unusual is a part of windows for rare flags. It compares the addresses of an IPv6 frame with the entry's,
+// because the key does not contain them in full.
 func (g *emitter) unusual(m string) {
 	g.label(m + "not-usual")
 	if m == "" {
@@ -408,7 +414,7 @@ func (g *emitter) unusual(m string) {
 	g.add(asm.JSet.Imm(asm.R1, offload.FlagFollow, m+"follow"), asm.Ja.Label(m+"fits"))
 }
 
-// write6 writes an IPv6 frame anew, for change and into.
+// write6 is the part of change for IPv6 frames.
 func (g *emitter) write6() {
 	g.label("change6")
 	g.add(
@@ -437,7 +443,8 @@ func (g *emitter) write6() {
 	)
 }
 
-// datagram looks at a frame that begins at R9: R9 is its IP header then, of one with ports, R3 its protocol, R4 its length, and R5 its tag as a key has it.
+// datagram parses a frame that begins at R9. For an IP datagram with ports it leaves the IP header's place in R9,
+// the protocol in R3, the datagram's length in R4, and in R5 the VLAN tag, shifted to its place in a key.
 func (g *emitter) datagram(own string) {
 	l := func(s string) string { return own + "-" + s }
 	odd := "odd"
@@ -488,7 +495,8 @@ func (g *emitter) datagram(own string) {
 	g.segment(l("ports"))
 }
 
-// whole goes to other when a datagram of R4 bytes at R9 is longer than the frame, as far as that is in one buffer.
+// whole jumps to other if a datagram of R4 bytes at R9 is longer than the frame, unless the frame is in several
+// buffers.
 func (g *emitter) whole() {
 	fits := g.fresh()
 	g.add(
@@ -501,7 +509,8 @@ func (g *emitter) whole() {
 	g.label(fits)
 }
 
-// odd is the way of IPv4 frames with options, and of fragments. The first fragment shows the flow, and those behind it come up with what is behind it.
+// odd has the path of IPv4 frames with options, and of fragments. The first fragment has the ports: its entry is
+// found, so that the frames behind it come up, too (wait).
 func (g *emitter) odd() {
 	g.label("odd")
 	g.add( // R4 has the first 8 bytes
@@ -540,7 +549,8 @@ func (g *emitter) odd() {
 	g.add(asm.Ja.Label("other"))
 }
 
-// waits is where a frame of an entry comes that has FlagBehind.
+// waits decides whether a frame of an entry with FlagBehind comes up, or the flag is cleared (see
+// offload.BehindGap).
 func (g *emitter) waits(m string) {
 	g.label(m + "waits")
 	if m == "" {
@@ -569,7 +579,7 @@ func (g *emitter) waits(m string) {
 	)
 }
 
-// wait has frames of the slot in R8 come up for a while. It leaves R6 to R9 alone.
+// wait sets FlagBehind in the slot in R8, because a frame of it comes up. It does not change R6 to R9.
 func (g *emitter) wait() {
 	g.now(asm.FnKtimeGetNs)
 	g.add(
@@ -581,7 +591,7 @@ func (g *emitter) wait() {
 	)
 }
 
-// now leaves in R0 what time it is by a clock of the kernel.
+// now leaves the time of one of the kernel's clocks in R0.
 func (g *emitter) now(clock asm.BuiltinFunc) {
 	switch {
 	case g.clock == 0:
@@ -593,7 +603,8 @@ func (g *emitter) now(clock asm.BuiltinFunc) {
 	}
 }
 
-// segment looks at a segment whose header is 20 bytes behind R9, and goes to plain.
+// segment parses a TCP segment whose header is 20 bytes behind R9, and jumps to plain. If the segment must come
+// up because of its flags, stUp is not 0 then.
 func (g *emitter) segment(plain string) {
 	g.need(asm.R9, 40, "other")
 	g.add(
@@ -614,7 +625,7 @@ func (g *emitter) segment(plain string) {
 	)
 }
 
-// What plain frames have in the first 8 bytes of their IP headers.
+// plainIP is what the first 8 bytes of a plain frame's IP header are under plainMask.
 var (
 	plainMask = word64([8]byte{0xFF, 0, 0, 0, 0, 0, 0x3F, 0xFF})
 	plainIP   = word64([8]byte{0x45})
@@ -622,7 +633,8 @@ var (
 
 func word64(b [8]byte) int64 { return int64(binary.NativeEndian.Uint64(b[:])) }
 
-// tunnel looks at the outer headers at R9, of a datagram of R4 bytes, and moves R9 to the frame inside.
+// tunnel checks the outer headers, of a datagram of R4 bytes at R9. It leaves the tunnel's number on the stack,
+// and moves R9 to the frame inside.
 func (g *emitter) tunnel() {
 	g.need(asm.R9, offload.TunnelLen-14, "other")
 	g.add(
@@ -678,7 +690,7 @@ func (g *emitter) tunnel() {
 	)
 }
 
-// sum leaves in to the folded sum of the IP header at r. It changes R1.
+// sum leaves the folded sum of the 20-byte IP header at r in to. It changes R1.
 func (g *emitter) sum(r, to asm.Register) {
 	g.add(asm.Mov.Imm(to, 0))
 	for i := int16(0); i < 20; i += 2 {
@@ -687,14 +699,14 @@ func (g *emitter) sum(r, to asm.Register) {
 	g.fold(to)
 }
 
-// fold makes a sum one of 16 bits. It changes R1.
+// fold reduces the sum in r to 16 bits. It changes R1.
 func (g *emitter) fold(r asm.Register) {
 	for range 2 {
 		g.add(asm.Mov.Reg(asm.R1, r), asm.RSh.Imm(asm.R1, 16), asm.And.Imm(r, 0xFFFF), asm.Add.Reg(r, asm.R1))
 	}
 }
 
-// find claims the frame's entry: R8. R5 is the direction's part of it.
+// find finds the frame's entry, claims it, and leaves its slot in R8 and the direction's Dir in R5.
 func (g *emitter) find() {
 	g.look("found", "unknown")
 	g.add(
@@ -719,25 +731,25 @@ func (g *emitter) find() {
 		asm.Ja.Label("busy"),
 	)
 	g.label("claimed")
-	// What led here may be of an entry that was there before.
+	// The slot may have got another entry since the index was read.
 	for _, p := range keyParts {
 		g.add(asm.LoadMem(asm.R1, asm.R5, p.at, p.size), asm.LoadMem(asm.R2, asm.RFP, stKey+p.at, p.size), asm.JNE.Reg(asm.R1, asm.R2, "free-unknown"))
 	}
 }
 
-// part is what one instruction loads.
+// part is a piece of memory that one instruction loads.
 type part struct {
 	at   int16
 	size asm.Size
 }
 
-// A key is compared in parts, and so are MAC addresses.
+// The parts in which keys and pairs of MAC addresses are compared.
 var (
 	keyParts = [...]part{{0, asm.DWord}, {8, asm.DWord}, {16, asm.Half}}
 	macParts = [...]part{{0, asm.DWord}, {8, asm.Word}}
 )
 
-// admit looks whether the entry may be run now, for this frame.
+// admit checks that the entry is not silent for too long, and that the frame's MAC addresses and length fit it.
 func (g *emitter) admit() {
 	g.add(asm.LoadMem(asm.R1, asm.RFP, stUp, asm.DWord), asm.JNE.Imm(asm.R1, 0, "free-up"))
 	g.now(asm.FnKtimeGetCoarseNs)
@@ -762,10 +774,11 @@ func (g *emitter) admit() {
 	)
 }
 
-// listener makes the part that knows how long a flow was silent.
+// listener emits the checks of how long a flow was silent.
 type listener struct{ *emitter }
 
-// heard goes to over when the flow was silent for longer than its functions let it be, less margin, at the time in R0. It changes R1 to R4.
+// heard jumps to over if, at the time in R0 plus margin, the flow was silent for longer than its functions allow.
+// It changes R1 to R4.
 func (g listener) heard(margin int32, over string) {
 	g.add(asm.LoadMem(asm.R3, asm.R8, atLast, asm.DWord), asm.LoadMem(asm.R4, asm.R8, atLast+8, asm.DWord))
 	quiet := func(last asm.Register, at int16) {
@@ -790,7 +803,7 @@ func (g listener) heard(margin int32, over string) {
 	quiet(asm.R3, atQuiet)
 }
 
-// nearlySilent is for admit: it asks for the exact time.
+// nearlySilent repeats admit's check with the exact time, which takes longer to read.
 func (g listener) nearlySilent() {
 	g.label("nearly-silent")
 	g.now(asm.FnKtimeGetNs)
@@ -798,7 +811,7 @@ func (g listener) nearlySilent() {
 	g.add(asm.Ja.Label("heard"))
 }
 
-// windows reads the numbers of a segment, and compares them as package firewall does.
+// windows reads the numbers of a TCP segment, and with FlagWindows compares them as package firewall does.
 func (g *emitter) windows(m string) {
 	if m == "" {
 		g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.JEq.Imm(asm.R1, 0, "fits"), asm.JSet.Imm(asm.R1, offload.FlagSix|offload.FlagBehind|offload.FlagMeter, "not-usual"))
@@ -848,18 +861,18 @@ func (g *emitter) windows(m string) {
 	g.label(m + "fits")
 }
 
-// sides leaves in R1 the side that has sent the frame, and in R2 the other one.
+// sides leaves the Side that has sent the frame in R1, and the other Side in R2.
 func (g *emitter) sides() {
 	g.of(asm.R1, atSides, sideSize)
 	g.add(asm.LoadMem(asm.R2, asm.RFP, stWhich, asm.DWord), asm.And.Imm(asm.R2, 1), asm.Xor.Imm(asm.R2, 1), asm.Mul.Imm(asm.R2, sideSize), asm.Add.Imm(asm.R2, atSides),
 		asm.Add.Reg(asm.R2, asm.R8))
 }
 
-// note takes over what the segment says. Nothing keeps the frame any more.
+// note updates the Sides by the segment, and the time of the direction. After it nothing may stop the frame.
 func (g *emitter) note() {
 	noted := g.fresh()
 	g.add(asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word), asm.And.Imm(asm.R1, offload.FlagFollow), asm.JEq.Imm(asm.R1, 0, noted))
-	// later has the number in R3 take the place of the one at off of a side, if it comes behind it.
+	// later stores the number in R3 at off of a Side, if it is higher (modulo 2^32) than the one there.
 	later := func(r asm.Register, off int16) {
 		skip := g.fresh()
 		g.add(
@@ -894,18 +907,19 @@ func (g *emitter) note() {
 	g.add(asm.LoadMem(asm.R1, asm.RFP, stNow, asm.DWord), asm.StoreMem(asm.R4, 0, asm.R1, asm.DWord))
 }
 
-// jump32 has a jump compare 32 bits.
+// jump32 returns a jump that compares the lower 32 bits only.
 func jump32(ins asm.Instruction) asm.Instruction {
 	ins.OpCode = ins.OpCode&^asm.OpCode(0x07) | asm.OpCode(asm.Jump32Class)
 	return ins
 }
 
-// of leaves in r where what is of the frame's direction lies, of an array of the slot.
+// of leaves in r the address of the element for the frame's direction, in the slot's array at offset at. Elements
+// have size bytes.
 func (g *emitter) of(r asm.Register, at, size int32) {
 	g.add(asm.LoadMem(r, asm.RFP, stWhich, asm.DWord), asm.And.Imm(r, 1), asm.Mul.Imm(r, size), asm.Add.Imm(r, at), asm.Add.Reg(r, asm.R8))
 }
 
-// move moves the frame's beginning, and leaves the frame in R9 and R7, and the direction's part in R4.
+// move moves the beginning of the frame by the direction's head (offload.Change.Head).
 func (g *emitter) move(m string) {
 	g.of(asm.R4, atHeads, 2)
 	g.add(
@@ -920,13 +934,13 @@ func (g *emitter) move(m string) {
 	g.label(m + "moved")
 }
 
-// count notes and counts the frame.
+// count does note and counted.
 func (g *emitter) count(m string) {
 	g.note()
 	g.counted(m)
 }
 
-// counted counts it.
+// counted adds the frame to the counts of its path.
 func (g *emitter) counted(m string) {
 	g.add(
 		asm.Mov.Imm(asm.R1, 0),
@@ -956,7 +970,7 @@ func (g *emitter) counted(m string) {
 	)
 }
 
-// change writes the frame anew.
+// change applies the direction's Change to the frame.
 func (g *emitter) change() {
 	g.label("change")
 	g.add(
@@ -996,7 +1010,7 @@ func (g *emitter) change() {
 	g.into()
 }
 
-// tag writes the entry's tag in front of a frame of that EtherType at R9.
+// tag writes the direction's VLAN tag into a frame at R9, in front of EtherType ether.
 func (g *emitter) tag(ether uint16) {
 	g.add(asm.Mov.Imm(asm.R1, wire16(0x8100)), asm.StoreMem(asm.R9, 12, asm.R1, asm.Half))
 	g.of(asm.R1, atRests, restSize)
@@ -1023,7 +1037,7 @@ func (g *emitter) rewrite() {
 	g.patch(dirIPDelta)
 	g.add(asm.StoreMem(asm.R9, 10, asm.R2, asm.Half))
 	g.label("same-addresses")
-	// Source and destination lie together.
+	// Source and destination are adjacent, in the frame and in the Dir.
 	g.add(
 		asm.LoadMem(asm.R1, asm.R4, dirSrc, asm.DWord),
 		asm.StoreMem(asm.R9, 12, asm.R1, asm.DWord),
@@ -1048,7 +1062,7 @@ func (g *emitter) rewrite() {
 	g.label("rewritten")
 }
 
-// into puts the headers of a tunnel in front.
+// into writes the outer headers of the direction's tunnel.
 func (g *emitter) into() {
 	g.add(
 		asm.Mov.Reg(asm.R2, asm.R5),
@@ -1107,7 +1121,7 @@ func (g *emitter) into() {
 	g.label("written")
 }
 
-// leave sends the frame.
+// leave gives the entry back, and sends the frame.
 func (g *emitter) leave() {
 	g.add(asm.LoadMem(asm.R4, asm.RFP, stDir, asm.DWord), asm.LoadMem(asm.R2, asm.R4, dirOut, asm.Byte))
 	g.free()
@@ -1119,7 +1133,7 @@ func (g *emitter) leave() {
 	)
 }
 
-// free gives the entry back. It changes R1.
+// free gives the claimed entry back. It changes R1.
 func (g *emitter) free() {
 	g.add(asm.LoadMem(asm.R1, asm.RFP, stClaim, asm.DWord))
 	if runtime.GOARCH == "amd64" { // stores are seen in their order
@@ -1129,7 +1143,7 @@ func (g *emitter) free() {
 	g.add(atomicOf(asm.Xchg, asm.R8, asm.R1))
 }
 
-// outcome counts what became of the frame. Those that leave are counted by their ways.
+// outcome counts outcome n. Frames that leave are counted by their paths instead.
 func (g *emitter) outcome(n int16) {
 	skip := g.fresh()
 	g.add(
@@ -1147,7 +1161,7 @@ func (g *emitter) outcome(n int16) {
 	g.label(skip)
 }
 
-// ends are the other ways out.
+// ends has all other ways on which a frame leaves the program.
 func (g *emitter) ends() {
 	for _, x := range []struct {
 		name string
