@@ -16,79 +16,79 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Mode is where the XDP programs run.
+// Mode says where the XDP programs run.
 type Mode int
 
 const (
-	// Auto: natively where frames can then also cross in the kernel, else
-	// generically.
+	// Auto chooses Native if frames can then also cross in the kernel, and else
+	// Generic.
 	Auto Mode = iota
-	// Native or nothing.
+	// Native runs the programs in the driver; opening fails if that is not possible.
 	Native
-	// Generic: works on every interface.
+	// Generic runs the programs before the network stack, on every interface.
 	Generic
 )
 
-// Copying is whether frames are copied between the device and packet memory.
+// Copying says whether frames are copied between the device and packet memory.
 type Copying int
 
 const (
-	// CopyAuto: only where the driver has no zero-copy.
+	// CopyAuto copies frames only if the driver has no zero-copy.
 	CopyAuto Copying = iota
-	// CopyAlways: for drivers whose zero-copy is broken.
+	// CopyAlways copies frames. It is for drivers whose zero-copy is broken.
 	CopyAlways
-	// CopyNever: zero-copy or nothing; it needs native XDP.
+	// CopyNever needs zero-copy, and so native XDP; opening fails without it.
 	CopyNever
 )
 
-// Fallback is what becomes of frames that no socket takes.
+// Fallback says what the program does with frames that no socket takes.
 type Fallback int
 
 const (
-	// Redirect them to the pair's other interface.
+	// Redirect sends them out of the pair's other interface.
 	Redirect Fallback = iota
-	// Pass them to the kernel: for interfaces that are also joined by a bridge.
+	// Pass gives them to the kernel. It is for interfaces that are also joined by a bridge.
 	Pass
 )
 
-// DefaultRing is how many frames a ring has room for: TCP sends more than 1,024 in one go,
-// and of twice as many hardly one is lost. Each takes four chunks of memory.
+// DefaultRing is the default number of entries of a ring. TCP sends more than 1024 frames at once;
+// a ring of twice as many loses hardly a frame. Each entry takes four chunks of memory.
 const DefaultRing = 2048
 
-// DefaultStale is the age at which a heartbeat is stale: frames cross again
-// before the first retransmission of RoCE at its usual time-out (67 ms), and
-// within 100 ms of a stall, and a busy machine does not look like one.
+// DefaultStale is the default age above which a heartbeat is stale. It is shorter than RoCE's usual
+// time-out (67 ms) and than 100 ms, so that frames cross again before the first retransmission, and
+// long enough that a busy worker is not taken for a stalled one.
 const DefaultStale = 60 * time.Millisecond
 
-// DefaultHold is that age where the filter is Closed: there nothing is gained by giving
-// the worker up early, since what would be dropped can wait in the ring. It bounds how
-// old a frame is that an app gets when others came behind it.
+// DefaultHold is that age if the filter is Closed. It is longer, because frames that would be
+// dropped can as well wait in the ring. It bounds the age of a frame that an app gets after later
+// frames were dropped.
 const DefaultHold = time.Second
 
-// Options of interfaces. The zero value is the default.
+// Options are the options of Open and OpenPair. The zero value has all defaults.
 type Options struct {
-	// Filter is what the graph wants to see; see Port.SetFilter. Nil: all.
+	// Filter says which frames the graph wants to see; see Port.SetFilter. Nil means all frames.
 	Filter *port.Filter
-	// Queues to open; 0: all.
+	// Queues is the number of queues to open; 0 means all.
 	Queues int
-	// Ring is the entries of each ring, a power of two; 0: DefaultRing.
+	// Ring is the number of entries of each ring, a power of two; 0 means DefaultRing.
 	Ring int
-	// Frames is the number of chunks of each UMEM; 0: four rings.
+	// Frames is the number of chunks of each UMEM; 0 means 4 * Ring.
 	Frames int
 	Mode   Mode
 	Copy   Copying
-	// BusyPoll, in microseconds: the worker polls the device itself.
+	// BusyPoll, if not 0, is the time in microseconds for which the worker polls the device itself.
 	BusyPoll int
-	// Transient: the interface goes with the process, so that nothing has to be on
-	// record for others to put back.
+	// Transient says that the interface vanishes with the process, so that the original settings
+	// need not be stored for a later process.
 	Transient bool
-	// LeaveOffloads: check and change no setting.
+	// LeaveOffloads has no setting checked or changed.
 	LeaveOffloads bool
-	// Clock for receive times; nil: a new wall clock.
+	// Clock gives the receive times; nil means a new wall clock.
 	Clock clock.Clock
-	// Stale is the age from which a worker's heartbeat does not count; 0:
-	// DefaultStale for a pair, or DefaultHold while its filter is Closed, none for one
-	// interface; < 0: none.
+	// Stale is the age above which a worker's heartbeat does not count. 0 means DefaultStale for a
+	// pair (DefaultHold while its filter is Closed), and no limit for one interface. A negative
+	// value means no limit.
 	Stale clock.Duration
 
 	hold          clock.Duration // Stale, while the filter is Closed
