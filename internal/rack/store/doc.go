@@ -11,7 +11,7 @@
 // that it cannot serve, with a text that says why.
 //
 // A Server's memory has places for a fixed number of clients. A client keeps its place as long as the server hears from
-// it, and for a Lease longer; a client that has nothing to do therefore sends something now and then. After that another
+// it, and for a Lease longer; an idle client therefore sends something now and then. After that another
 // client may get the place and its memory, where the values that the first client wrote stay. The server ends the first
 // client's connections before, so that none of its requests arrives late. A Server that ends tells its clients so.
 //
