@@ -11,10 +11,10 @@ import (
 	"github.com/quillon/quillon/nf/track"
 )
 
-// Version of the protocol. A server refuses requests of another.
+// Version is the version of the protocol. A server refuses requests of other versions.
 const Version = 1
 
-// maxRequest bounds a request's line: the end of the line counts.
+// maxRequest is the largest length of a request's line in bytes, with the end of the line.
 const maxRequest = 1 << 20
 
 const tooLong = "the request is longer than 1048576 bytes"
@@ -57,7 +57,7 @@ type request struct {
 	Table  string     `json:"table,omitempty"`
 	Change string     `json:"change,omitempty"` // insert, modify, delete or default
 	Entry  table.Text `json:"entry,omitzero"`
-	// Filter is of the connections that are asked for.
+	// Filter selects the connections that the request asks for.
 	Filter *track.Filter `json:"filter,omitempty"`
 }
 
@@ -68,8 +68,8 @@ type response struct {
 	Excerpt string          `json:"excerpt,omitempty"`
 }
 
-// Error is a refusal by the instance. Excerpt, when there is one, shows the
-// place in the spec that was sent.
+// Error is the instance's refusal of a request. Excerpt, if it is not empty, shows the
+// place of the mistake in the spec that was sent.
 type Error struct {
 	Msg     string
 	Excerpt string
@@ -77,7 +77,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Msg }
 
-// Graph is what runs.
+// Graph describes the running graph.
 type Graph struct {
 	Name    string      `json:"name"`
 	Workers int         `json:"workers"`
@@ -86,57 +86,58 @@ type Graph struct {
 	Notes   []string    `json:"notes,omitempty"`
 }
 
-// Ports are the totals of the ports, and what was said about them when they
+// Ports has the totals of the ports, and in Info what their kind reported when they
 // were opened.
 type Ports struct {
 	Ports []graph.PortInfo `json:"ports"`
 	Info  json.RawMessage  `json:"info,omitempty"`
 }
 
-// Plan is what an apply or set does, or would do.
+// Plan lists the actions that Apply or Set did, or, for a dry run, would do.
 type Plan struct {
 	Actions []graph.Action `json:"actions"`
 	Text    string         `json:"text"`
 }
 
-// Table is a table of an app.
+// Table is the declaration of a table of an app.
 type Table struct {
 	App  string `json:"app"`
 	Kind string `json:"kind"`
 	table.Decl
 }
 
-// rows are some entries of a table, and in the first answer its default action.
-// More: another answer follows.
+// rows has some entries of a table, and in the first answer the table's default action.
+// More says that another answer follows.
 type rows struct {
 	Default *table.Text  `json:"default,omitempty"`
 	Entries []table.Text `json:"entries"`
 	More    bool         `json:"more,omitempty"`
 }
 
-// Captured is a frame of a stream, and how many the buffer had no room for
-// until then.
+// Captured is a frame of a stream. Dropped counts the frames of the stream so far for which
+// the buffer had no room.
 type Captured struct {
 	graph.Frame
 	Dropped uint64 `json:"dropped"`
 }
 
-// Connection is one that an app remembers, and after how many seconds without a packet it forgets it.
+// Connection is a connection that an app remembers. Left is the number of seconds without a packet after which
+// the app forgets it.
 type Connection struct {
 	track.Connection
 	Left float64 `json:"left_s"`
 }
 
-// connections are some. More: another answer follows.
+// connections has some of the connections. More says that another answer follows.
 type connections struct {
 	Connections []Connection `json:"connections"`
 	More        bool         `json:"more,omitempty"`
 }
 
-// Path is where the socket of the instance of that name is by default:
-// /run/quillon/NAME.sock for root, else $XDG_RUNTIME_DIR/quillon/NAME.sock,
-// else quillon-UID/NAME.sock below the directory for temporary files, which
-// users share.
+// Path returns the default path of the socket of the instance called name:
+// /run/quillon/NAME.sock for root, $XDG_RUNTIME_DIR/quillon/NAME.sock for other users if
+// XDG_RUNTIME_DIR is set, and else quillon-UID/NAME.sock in the directory for temporary
+// files, which users share.
 func Path(name string) string {
 	dir := "/run/quillon"
 	if uid := os.Geteuid(); uid != 0 {

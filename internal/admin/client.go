@@ -22,9 +22,9 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// Client talks to a running instance. It is safe for concurrent use; requests
-// take turns. A call that returns *Error was refused by the instance; any
-// other error means that the instance is not there.
+// Client talks to a running instance. Any goroutine may use it; requests
+// take turns. A call returns *Error if the instance refused the request; any
+// other error means that the instance did not answer.
 type Client struct {
 	path string
 	pid  int // of the instance, as this process sees it; 0: it does not
@@ -32,16 +32,17 @@ type Client struct {
 	conn net.Conn
 	in   *json.Decoder
 	late atomic.Bool // the instance did not answer in time
-	// Within, if not 0, is how long an instance may take for an answer that takes it no work; it is a minute.
+	// Within is the time that an instance has for an answer; 0 means one minute. Stop has a time of its own.
 	Within time.Duration
-	// Tell, if not nil, is told once in a while what is waited for, and what can be done.
+	// Tell, if not nil, is called when a call has waited for two seconds, with a text that says
+	// for what it waits and what the user can do.
 	Tell func(string)
 }
 
-// answerWithin is how long an instance may take for an answer: one whose worker is stuck takes for ever.
+// answerWithin is the default of Client.Within. It is needed because an instance whose worker is stuck never answers.
 const answerWithin = time.Minute
 
-// tellAfter is how long an instance is waited for in silence.
+// tellAfter is the time after which a call that waits for the instance calls Client.Tell.
 const tellAfter = 2 * time.Second
 
 // Dial connects to the socket at path.
@@ -63,10 +64,10 @@ func Dial(path string) (*Client, error) {
 	return &Client{path: path, pid: own.Peer(c), conn: c, in: json.NewDecoder(c)}, nil
 }
 
-// PID is the instance's, as this process sees it; 0: it does not.
+// PID returns the ID of the instance's process in the PID namespace of this process, or 0 if it is not visible there.
 func (c *Client) PID() int { return c.pid }
 
-// Close hangs up.
+// Close closes the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
 func (c *Client) call(req request, result any) error {
@@ -96,7 +97,7 @@ func (c *Client) call(req request, result any) error {
 	return c.answer(result)
 }
 
-// bound hangs up when the answer does not come in time, until it is stopped, and tells who waits before that.
+// bound closes the connection unless stop is called within this time. It calls Tell after tellAfter.
 func (c *Client) bound(within time.Duration) (stop func()) {
 	end := time.AfterFunc(within, func() {
 		c.late.Store(true)
@@ -113,7 +114,8 @@ func (c *Client) bound(within time.Duration) (stop func()) {
 	}
 }
 
-// awaited says what the process at the other end is waited for to do, and what can be done where it will not.
+// awaited returns a text that says what the client waits for the instance to do, and, if its process is
+// stopped, how the user can continue or end it.
 func (c *Client) awaited(what string) string {
 	pid := c.pid
 	if pid == 0 {
@@ -150,7 +152,7 @@ func (c *Client) lost(err error) error {
 	return err
 }
 
-// wayOut is what ends an instance that does not answer.
+// wayOut returns a text that says how the user ends an instance that does not answer.
 func (c *Client) wayOut() string {
 	switch pid := c.pid; {
 	case pid == 0:
@@ -162,48 +164,48 @@ func (c *Client) wayOut() string {
 	}
 }
 
-// Graph is what runs.
+// Graph returns the running graph.
 func (c *Client) Graph() (g Graph, err error) {
 	err = c.call(request{Op: opGraph}, &g)
 	return g, err
 }
 
-// Counters are all counters.
+// Counters returns all counters of the instance.
 func (c *Client) Counters() (v []graph.Count, err error) {
 	err = c.call(request{Op: opCounters}, &v)
 	return v, err
 }
 
-// Flows is what the kernel does with flows that apps have decided.
+// Flows returns what the kernel does with flows that apps have decided.
 func (c *Client) Flows() (r graph.AheadReport, err error) {
 	err = c.call(request{Op: opFlows}, &r)
 	return r, err
 }
 
-// Runtime is how the apps and links run.
+// Runtime returns how the apps and links run.
 func (c *Client) Runtime() (r graph.Runtime, err error) {
 	err = c.call(request{Op: opRuntime}, &r)
 	return r, err
 }
 
-// Ports are the ports' totals and what they were bound to.
+// Ports returns the ports' totals and what they were bound to.
 func (c *Client) Ports() (p Ports, err error) {
 	err = c.call(request{Op: opPorts}, &p)
 	return p, err
 }
 
-// Process is what the instance tells of its process.
+// Process returns what the instance tells of its process, as JSON.
 func (c *Client) Process() (p json.RawMessage, err error) {
 	err = c.call(request{Op: opProcess}, &p)
 	return p, err
 }
 
-// AddTrace is graph.Instance.AddTrace.
+// AddTrace calls graph.Instance.AddTrace in the instance.
 func (c *Client) AddTrace(port string, n int, reason string) error {
 	return c.call(request{Op: opTraceAdd, Port: port, N: n, Reason: reason}, nil)
 }
 
-// Trace is what was traced so far.
+// Trace returns what was traced so far.
 func (c *Client) Trace() (t []graph.Traced, err error) {
 	err = c.call(request{Op: opTraceShow}, &t)
 	return t, err
@@ -212,33 +214,33 @@ func (c *Client) Trace() (t []graph.Traced, err error) {
 // ClearTrace ends tracing and forgets what was traced.
 func (c *Client) ClearTrace() error { return c.call(request{Op: opTraceClear}, nil) }
 
-// Set changes arguments of an app.
+// Set changes these arguments of an app.
 func (c *Client) Set(app string, args graph.Args) (p Plan, err error) {
 	err = c.call(request{Op: opSet, App: app, Args: args}, &p)
 	return p, err
 }
 
-// Apply makes the instance what spec (YAML) says; with dryRun it only plans. Files that the spec names without a
-// directory are in dir; "": in that of the instance's process.
+// Apply changes the instance to what spec (YAML) says; with dryRun it only returns the plan. Files that the spec names
+// without a directory are in dir; if dir is "", they are in the working directory of the instance's process.
 func (c *Client) Apply(spec []byte, dir string, dryRun bool) (p Plan, err error) {
 	err = c.call(request{Op: opApply, Spec: string(spec), Dir: dir, DryRun: dryRun}, &p)
 	return p, err
 }
 
-// Report is the state that an app shows, one JSON value a worker.
+// Report returns the state that an app shows, one JSON value per worker.
 func (c *Client) Report(app string) (r []json.RawMessage, err error) {
 	err = c.call(request{Op: opReport, App: app}, &r)
 	return r, err
 }
 
-// Tables are the declarations of all apps' tables.
+// Tables returns the declarations of all apps' tables.
 func (c *Client) Tables() (t []Table, err error) {
 	err = c.call(request{Op: opTables}, &t)
 	return t, err
 }
 
-// Table calls f with the default action of an app's table, if it has one, and
-// with its entries. It ends with f's first error.
+// Table calls f with the default action of an app's table, if the table has one, and
+// then with each entry, until f returns an error, which Table returns.
 func (c *Client) Table(app, name string, f func(table.Text) error) error {
 	var r rows
 	err := c.call(request{Op: opTable, App: app, Table: name}, &r)
@@ -263,7 +265,7 @@ func (c *Client) Table(app, name string, f func(table.Text) error) error {
 	}
 }
 
-// next waits for another answer to the same request.
+// next waits for the next answer to the same request.
 func (c *Client) next(result any) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,18 +273,18 @@ func (c *Client) next(result any) error {
 	return c.answer(result)
 }
 
-// Change changes an app's table: what is insert, modify, delete or default. A
-// default without an action is back to what the app begins with.
+// Change changes an app's table; what is "insert", "modify", "delete" or "default". A
+// "default" without an action restores the default action that the app begins with.
 func (c *Client) Change(app, name, what string, entry table.Text) error {
 	return c.call(request{Op: opTableWrite, App: app, Table: name, Change: what, Entry: entry}, nil)
 }
 
-// stopWithin is how long Stop waits: a process that is told to stop ends within 20 s, whatever it
-// waits for.
+// stopWithin is the time for which Stop waits. It is longer than 20 s, because a process that is told to stop
+// ends within 20 s, whatever it waits for.
 const stopWithin = 25 * time.Second
 
-// Stop ends the instance, and waits until its process has ended: what it had is
-// free then.
+// Stop ends the instance, and waits until its process has ended, so that the interfaces and files that
+// it used are free. It does not wait for a process that is this one or is not visible.
 func (c *Client) Stop() error {
 	pid, end := c.process()
 	if end != nil {
@@ -308,9 +310,9 @@ func (c *Client) Stop() error {
 	}
 }
 
-// process is that of the instance: its id, and a file that can be read once it
-// has ended. The file is nil when the process cannot be waited for: it is this
-// one, or not among those that this one sees.
+// process returns the ID of the instance's process, and a file that becomes readable when the process
+// has ended. The file is nil if the process cannot be waited for, because it is this
+// process or is not visible to it.
 func (c *Client) process() (pid int, end *os.File) {
 	pid = c.pid
 	if pid == 0 || pid == os.Getpid() {
@@ -324,13 +326,13 @@ func (c *Client) process() (pid int, end *os.File) {
 }
 
 // Tap calls f for every frame that crosses an edge ("NAME.OUT" or "NAME.IN"),
-// until ctx is done (nil), f returns an error, or the instance is gone. begun,
-// when not nil, is called once copying has begun. The client is used up then.
+// until ctx is done (Tap then returns nil), f returns an error, or the instance is gone. It calls
+// begun, if not nil, once when copying has begun. The client cannot be used after Tap.
 func (c *Client) Tap(ctx context.Context, at string, begun func(), f func(Captured) error) error {
 	return c.stream(ctx, request{Op: opTap, At: at}, begun, f)
 }
 
-// Punts is Tap for the frames that apps punt.
+// Punts does what Tap does, for the frames that apps punt.
 func (c *Client) Punts(ctx context.Context, begun func(), f func(Captured) error) error {
 	return c.stream(ctx, request{Op: opPunts}, begun, f)
 }
@@ -354,7 +356,7 @@ func (c *Client) stream(ctx context.Context, req request, begun func(), f func(C
 	}
 }
 
-// ended is nil when it was ctx that ended the stream.
+// ended returns nil if the stream ended because ctx is done, and else err.
 func (c *Client) ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

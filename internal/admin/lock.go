@@ -17,25 +17,25 @@ import (
 	"github.com/quillon/quillon/internal/own"
 )
 
-// lockWithin is how long Listen waits for a process that has the lock and no socket: it starts, or it
-// ends. lockEvery is between two tries.
+// lockWithin is the time for which Listen waits for a process that has the lock and no socket, because it
+// starts or ends. lockEvery is the time between two tries to lock.
 const (
 	lockWithin = 5 * time.Second
 	lockEvery  = 5 * time.Millisecond
 )
 
-// errLocked is what another process's lock makes of a try.
+// errLocked is the error of tryLock if another process has the lock.
 var errLocked = errors.New("locked")
 
-// lock is the right to be the instance of a name: a file beside the socket, locked by flock(2) for as
-// long as the process lives, with its number. Only its owner can open it: an exclusive lock needs no more
-// than an open file, also one that is open for reading alone.
+// lock is the right to be the instance of a name: a file beside the socket that holds the process ID and that
+// the process locks by flock(2) as long as it lives. Only the file's owner may open it, because everybody
+// who can open a file, even for reading only, can lock it.
 type lock struct {
 	path string
 	f    *os.File
 }
 
-// take waits until the lock is this process's. busy is asked before every wait, and its error ends it.
+// take waits for the lock, for the time within at most. It calls busy before every wait, and ends with busy's error.
 func take(ctx context.Context, path string, within time.Duration, busy func() error) (*lock, error) {
 	late := time.NewTimer(within)
 	defer late.Stop()
@@ -57,7 +57,7 @@ func take(ctx context.Context, path string, within time.Duration, busy func() er
 	}
 }
 
-// tryLock takes the lock, or fails at once.
+// tryLock takes the lock, or fails at once with errLocked if another process has it.
 func tryLock(path string) (_ *lock, err error) {
 	f, err := own.Open(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o077)
 	if err != nil {
@@ -91,7 +91,7 @@ func tryLock(path string) (_ *lock, err error) {
 	return &lock{path, f}, nil
 }
 
-// holder is the number of the process that has the lock, as it wrote it.
+// holder returns the process ID that is written in the lock's file, or "?" if it cannot be read.
 func holder(path string) string {
 	f, err := own.Open(path, os.O_RDONLY|unix.O_NOFOLLOW, 0o077)
 	if err != nil {
@@ -106,7 +106,8 @@ func holder(path string) string {
 	return strconv.Itoa(pid)
 }
 
-// release gives the lock back. Its file goes first: whoever has opened it by then finds that out.
+// release gives the lock back. It removes the file before it unlocks it, so that a process which has opened the
+// file meanwhile finds (in tryLock) that the file is gone.
 func (l *lock) release() error {
 	// In a directory that is not this user's any more the file stays, and nobody has the lock.
 	err := os.Remove(l.path)
@@ -116,8 +117,8 @@ func (l *lock) release() error {
 	return errors.Join(err, l.f.Close())
 }
 
-// Sweep takes away the socket of an instance that is dead, with its lock and its sockets beside. It does nothing
-// where one lives, starts or ends.
+// Sweep removes the socket at path of a dead instance, its lock, and the other sockets beside. It does nothing
+// if the instance lives, starts or ends.
 func Sweep(path string, beside ...string) error {
 	l, err := tryLock(path + ".lock")
 	if err != nil {
@@ -139,9 +140,9 @@ func Sweep(path string, beside ...string) error {
 	return errors.Join(append(errs, l.release())...)
 }
 
-// ownDir makes the directory of a socket, if there is none, for this user alone, and refuses one in which
-// others could put a file in the place of this user's. The one where sockets are by default (usual) is
-// closed to others.
+// ownDir checks the directory of a socket. It refuses a directory in which other users could replace this user's
+// files. If usual is true, dir is the default directory: ownDir makes it if it does not exist, and takes
+// other users' rights on it away.
 func ownDir(dir string, usual bool) error {
 	if !usual {
 		err := own.Place(dir)

@@ -18,36 +18,36 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// pollEvery is how often a stream looks for frames when none waited.
+// pollEvery is the time after which a stream that found no frame looks for frames again.
 const pollEvery = 2 * time.Millisecond
 
-// startWithin is how long a request waits for an instance that starts.
+// startWithin is the time for which a request waits for an instance that starts.
 const startWithin = 30 * time.Second
 
-// maxClients are as many as are served at a time.
+// maxClients is the largest number of connections that a Server serves at a time.
 const maxClients = 64
 
-// hangupWithin is how long Close waits for requests that are under way: one that waits for a worker that is
-// stuck has no end.
+// hangupWithin is the time for which Hangup waits for requests that are under way. It is limited because a
+// request that waits for a stuck worker never ends.
 const hangupWithin = 2 * time.Second
 
-// Config is what a Server serves.
+// Config describes the instance that a Server serves.
 type Config struct {
 	Name     string          // of the instance
 	Path     string          // of the socket; "" = Path(Name)
 	Instance *graph.Instance // nil: Serve gives it
-	// Stop tells the instance to end, and does not wait for it; it is called
-	// once the answer has been sent. Nil: clients cannot stop it.
+	// Stop tells the instance to end, and does not wait for it. The Server calls it
+	// after it has sent the answer. If Stop is nil, clients cannot stop the instance.
 	Stop func()
-	// PortInfo is what "ports" shows beside the totals; may be nil.
+	// PortInfo returns what "ports" shows beside the totals; it may be nil.
 	PortInfo func() any
-	// Process is what "process" shows; may be nil.
+	// Process returns what "process" shows; it may be nil.
 	Process func() any
-	// Wait bounds how long Listen waits for a process that has the place of the socket; 0: 5 s.
+	// Wait is the time for which Listen waits for a process that has the lock; 0 means 5 s.
 	Wait time.Duration
 }
 
-// Server answers on the socket of one instance.
+// Server answers requests on the socket of one instance.
 type Server struct {
 	cfg    Config
 	ln     net.Listener
@@ -63,9 +63,9 @@ type Server struct {
 	free   sync.Once
 }
 
-// Listen takes the place of the instance of that name, opens its socket, and begins to answer. While another
-// process has the place and does not answer, as one that ends, Listen waits for a bounded time, or until ctx
-// is done. A socket that a dead instance left behind is replaced; a living one is an error.
+// Listen takes the lock of the instance's name, opens the socket, and begins to answer. While another process
+// has the lock and does not answer (for example because it ends), Listen waits, for Config.Wait at most and until
+// ctx is done. It replaces a socket that a dead instance left, and returns an error if an instance answers on it.
 func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 	defer func() {
 		if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) {
@@ -109,7 +109,7 @@ func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// socketAt is an error when a socket cannot be at path, or an instance answers there that was not killed.
+// socketAt returns an error if no socket can be made at path, or if a living instance answers there.
 func socketAt(ctx context.Context, path string) error {
 	_, err := own.Await(ctx, path)
 	if errors.Is(err, own.ErrAnswers) {
@@ -118,13 +118,13 @@ func socketAt(ctx context.Context, path string) error {
 	return err
 }
 
-// Serve has requests be about inst, which was nil in the Config. They have waited for that.
+// Serve sets the instance that requests are about, if Config.Instance was nil. Requests wait until Serve is called.
 func (s *Server) Serve(inst *graph.Instance) {
 	s.inst = inst
 	close(s.served)
 }
 
-// instance is what requests are about, once it is there.
+// instance returns the instance that requests are about. It waits for Serve, for startWithin at most.
 func (s *Server) instance() (*graph.Instance, error) {
 	late := time.NewTimer(startWithin)
 	defer late.Stop()
@@ -137,11 +137,11 @@ func (s *Server) instance() (*graph.Instance, error) {
 	return nil, errors.New("the instance has not started yet")
 }
 
-// Path is where the socket is.
+// Path returns the path of the socket.
 func (s *Server) Path() string { return s.cfg.Path }
 
-// Hangup ends all connections and removes the socket; the place of the instance stays taken. It waits a
-// bounded time for requests that are under way.
+// Hangup ends all connections and removes the socket; the lock stays taken. It waits for requests that are
+// under way, for hangupWithin at most.
 func (s *Server) Hangup() error {
 	s.mu.Lock()
 	if s.closed {
@@ -170,7 +170,7 @@ func (s *Server) Hangup() error {
 	return err
 }
 
-// Close hangs up, and gives the place of the instance to others. Closing twice does nothing more.
+// Close calls Hangup and releases the lock. A second call does nothing.
 func (s *Server) Close() error {
 	err := s.Hangup()
 	s.free.Do(func() { err = errors.Join(err, s.lock.release()) })
@@ -195,7 +195,7 @@ func (s *Server) accept() {
 	}
 }
 
-// welcome serves a client, if there is room.
+// welcome starts to serve a client. It returns an error if maxClients are served already.
 func (s *Server) welcome(c net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,7 +369,7 @@ func (s *Server) do(req request) (any, error) {
 	return nil, fmt.Errorf("unknown operation %q", req.Op)
 }
 
-// plan is p with a list of actions, also where there is none.
+// plan returns p as a Plan. Its Actions are never nil, so that JSON has a list.
 func plan(p graph.Plan) Plan {
 	return Plan{Actions: append([]graph.Action{}, p.Actions...), Text: p.String()}
 }
@@ -424,7 +424,7 @@ func (s *Server) stream(c net.Conn, out *json.Encoder, req request) {
 	}
 }
 
-// Client is one in this process.
+// Client returns a client in this process, which does not use the socket.
 func (s *Server) Client() (*Client, error) {
 	here, there := net.Pipe()
 	if err := s.welcome(there); err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// tableBatch is how many entries one answer has at most.
+// tableBatch is the largest number of entries in one answer.
 const tableBatch = 256
 
-// decl is the declaration of an app's table.
+// decl returns the declaration of the app's table called name.
 func decl(inst *graph.Instance, app, name string) (*table.Decl, error) {
 	var names []string
 	for _, a := range inst.Tables() {
@@ -29,7 +29,7 @@ func decl(inst *graph.Instance, app, name string) (*table.Decl, error) {
 	return nil, fmt.Errorf("there is no table %s.%s; quillon table list shows what there is", app, name)
 }
 
-// table answers with the entries of a table; an error is the client's absence.
+// table answers with the entries of a table. It returns an error if the client is gone.
 func (s *Server) table(out *json.Encoder, req request) error {
 	inst, err := s.instance()
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Server) table(out *json.Encoder, req request) error {
 
 var changes = []string{"insert", "modify", "delete", "default"}
 
-// writeTable makes one change.
+// writeTable makes the change of a table that the request describes.
 func writeTable(inst *graph.Instance, req request) error {
 	d, err := decl(inst, req.App, req.Table)
 	if err != nil {

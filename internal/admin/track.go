@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/track"
 )
 
-// connections answers with the connections of all apps that remember some, or of one; an error is the client's absence.
+// connections answers with the connections that the request's filter means. It returns an error if the client is gone.
 func (s *Server) connections(out *json.Encoder, req request) error {
 	inst, err := s.instance()
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *Server) connections(out *json.Encoder, req request) error {
 	return out.Encode(success(r))
 }
 
-// trackers are the apps that remember connections, or the one of that name.
+// trackers returns the apps that remember connections: all, or the one called name if name is not empty.
 func trackers(inst *graph.Instance, name string) (apps []string, err error) {
 	spec := inst.Spec()
 	for _, app := range slices.Sorted(maps.Keys(spec.Apps)) {
@@ -72,7 +72,7 @@ func trackers(inst *graph.Instance, name string) (apps []string, err error) {
 	return nil, fmt.Errorf("app %s (%s) remembers no connections", name, spec.Apps[name].Kind)
 }
 
-// Connections calls f with the connections that a filter means, until its first error.
+// Connections calls f with each connection that the filter means, until f returns an error, which it returns.
 func (c *Client) Connections(filter track.Filter, f func(*Connection) error) error {
 	var r connections
 	err := c.call(request{Op: opTrack, Filter: &filter}, &r)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Splice is a middlebox's place in a bridge, and what Remove must restore.
+// Splice describes a middlebox's place in a bridge, and the settings that Remove restores.
 type Splice struct {
 	Bridge string `json:"bridge"`
 	Port   string `json:"port"`
@@ -22,11 +22,11 @@ type Splice struct {
 	Inner  string `json:"inner"` // the veth end for the middlebox
 	// Namespace identifies the network namespace.
 	Namespace string `json:"namespace"`
-	// Before is how Port was.
+	// Before has the settings of Port before Insert.
 	Before Settings `json:"before"`
 }
 
-// Settings of a bridge port.
+// Settings are the settings of a bridge port.
 type Settings struct {
 	MTU     int             `json:"mtu"`
 	Up      bool            `json:"up"`
@@ -40,14 +40,14 @@ type Settings struct {
 	Offload map[string]bool `json:"offload"`
 }
 
-// VLAN is a port's membership.
+// VLAN is the membership of a port in a VLAN.
 type VLAN struct {
 	ID       uint16 `json:"id"`
 	PVID     bool   `json:"pvid,omitempty"`
 	Untagged bool   `json:"untagged,omitempty"`
 }
 
-// FDBEntry is a forwarding entry that the administrator made.
+// FDBEntry is a static forwarding entry, which the administrator made.
 type FDBEntry struct {
 	MAC   string `json:"mac"`
 	VLAN  int    `json:"vlan,omitempty"`
@@ -55,7 +55,7 @@ type FDBEntry struct {
 	Flags int    `json:"flags,omitempty"`
 }
 
-// Attrs are IFLA_BRPORT_* attributes as the kernel gave them.
+// Attrs are IFLA_BRPORT_* attributes by type, with the bytes that the kernel gave.
 type Attrs map[uint16][]byte
 
 // settable are the attributes of a port that can be set as they are read
@@ -80,21 +80,21 @@ const nlaTypeMask = 0x3FFF
 // stateForwarding is BR_STATE_FORWARDING (linux/if_bridge.h).
 const stateForwarding = 3
 
-// Config of Insert.
+// Config has the arguments of Insert.
 type Config struct {
 	Bridge, Port string
-	// Name is what the veth ends are called after; default: Port.
+	// Name is the beginning of the names of the veth ends; by default it is Port.
 	Name string
-	// StateDir keeps the state files.
+	// StateDir is the directory of the state files.
 	StateDir string
-	// Ready is called before the settings of Port are read, if it is set: an error is Insert's.
+	// Ready, if not nil, is called before Insert reads the settings of Port. Insert fails with its error.
 	Ready func() error
-	// afterStep is called after every step; an error is a failure there.
+	// afterStep, if not nil, is called after every step. Its error makes the step fail.
 	afterStep func(step string) error
 }
 
-// Insert puts a veth pair between the bridge and its port. On an error
-// everything is as it was.
+// Insert puts a veth pair between the bridge and its port. If it fails, it undoes
+// what it has done.
 func Insert(cfg Config) (_ *Splice, err error) {
 	br, err := bridgeLink(cfg.Bridge)
 	if err != nil {
@@ -197,9 +197,9 @@ func Insert(cfg Config) (_ *Splice, err error) {
 }
 
 // Remove puts the port back as it was and deletes the veth pair. It also
-// finishes what a crash of Insert or Remove left. Parts that are gone (the
-// port was unplugged, the bridge deleted) and settings that cannot be as they
-// were are named in the error, after the rest was undone.
+// undoes what a crash of Insert or Remove left. If parts are gone (the
+// port was unplugged, the bridge deleted) or settings cannot be restored,
+// Remove undoes everything else and then names them in its error.
 func Remove(stateDir string, s *Splice) error {
 	ns, err := Namespace()
 	if err != nil {
@@ -248,7 +248,7 @@ func Remove(stateDir string, s *Splice) error {
 	return errors.Join(errs...)
 }
 
-// find is the interface called name; nil when there is none.
+// find returns the interface called name, or nil if there is none.
 func find(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	switch {
@@ -260,7 +260,7 @@ func find(name string) (netlink.Link, error) {
 	return nil, fmt.Errorf("%s: %w", name, explain(err))
 }
 
-// bridgeLink is the bridge called name.
+// bridgeLink returns the bridge called name. It is an error if the interface is no bridge.
 func bridgeLink(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -280,7 +280,7 @@ func missing(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, explain(err))
 }
 
-// portOf is the port called name of bridge br.
+// portOf returns the port called name of bridge br.
 func portOf(br netlink.Link, name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -307,7 +307,7 @@ func portOf(br netlink.Link, name string) (netlink.Link, error) {
 	return nil, fmt.Errorf("%s is not a port of %s; %s", name, br.Attrs().Name, has)
 }
 
-// ifname is name with the suffix, within the kernel's 15 characters.
+// ifname returns name with the suffix. It shortens name so that the result has at most 15 characters.
 func ifname(name, suffix string) string {
 	if n := unix.IFNAMSIZ - 1 - len(suffix); len(name) > n {
 		name = name[:n]
@@ -315,10 +315,10 @@ func ifname(name, suffix string) string {
 	return name + suffix
 }
 
-// makeVeth creates the pair of s with the MAC and MTU of the port. Both ends
-// keep quiet (no IPv6 of their own), and outer hands over complete frames:
-// checksums done, segments cut, and GRO on so that XDP frames redirected to
-// inner arrive (a veth without NAPI does not take them).
+// makeVeth creates the veth pair of s with the MAC and MTU of the port. Both ends
+// send nothing of their own, because they have no IPv6 address. outer hands over complete
+// frames (checksums done, segments cut) and has GRO on, so that XDP frames redirected to
+// inner arrive: a veth without NAPI does not take them.
 func makeVeth(s *Splice) (outer, inner netlink.Link, err error) {
 	mac, err := net.ParseMAC(s.Before.MAC)
 	if err != nil {
@@ -353,11 +353,12 @@ func makeVeth(s *Splice) (outer, inner netlink.Link, err error) {
 	return outer, inner, completeFrames(s.Outer)
 }
 
-// alias marks a splice's inner end in the kernel: it goes with the interface, wherever the state file is.
+// alias returns the alias of the inner end, which marks it in the kernel. It stays with the interface wherever the
+// state file is.
 func (s *Splice) alias() string { return fmt.Sprintf("quillon splice: %s %s", s.Bridge, s.Port) }
 
-// Of is the splice that has a and b as its inner end and its port, in this order or the other; nil when they are none.
-// Only Bridge, Port and Inner are set.
+// Of returns the splice whose inner end and port are a and b, in either order, or nil if there is none.
+// Only Bridge, Port and Inner are set in it.
 func Of(a, b string) (*Splice, error) {
 	for _, x := range [][2]string{{a, b}, {b, a}} {
 		s := &Splice{Inner: x[0], Port: x[1]}
@@ -386,7 +387,7 @@ func join(br, l netlink.Link, want Settings) error {
 	return setPort(br, l, want)
 }
 
-// rejoin gives l everything back that it had as a port of br.
+// rejoin puts l into br and gives it all settings back that it had there.
 func rejoin(br, l netlink.Link, want Settings) error {
 	if err := enslave(br, l); err != nil {
 		return err
@@ -394,7 +395,7 @@ func rejoin(br, l netlink.Link, want Settings) error {
 	return restore(br, l, want)
 }
 
-// enslave puts l into br, unless it is there.
+// enslave puts l into br, unless it is in br already.
 func enslave(br, l netlink.Link) error {
 	now, err := netlink.LinkByIndex(l.Attrs().Index)
 	if err != nil || now.Attrs().MasterIndex == br.Attrs().Index {
@@ -403,8 +404,8 @@ func enslave(br, l netlink.Link) error {
 	return netlink.LinkSetMaster(l, br)
 }
 
-// restore gives l, a port of br, its settings back: what cannot be set does not keep
-// the others from it.
+// restore gives l, a port of br, its settings back. If one cannot be set, restore sets the others
+// and returns an error.
 func restore(br, l netlink.Link, want Settings) error {
 	now, err := netlink.LinkByIndex(l.Attrs().Index)
 	if err != nil {
@@ -510,7 +511,7 @@ func setFDB(l netlink.Link, want []FDBEntry) error {
 	return errors.Join(errs...)
 }
 
-// read is how port l of bridge br is now.
+// read returns the present settings of port l of bridge br.
 func read(br, l netlink.Link) (Settings, error) {
 	l, err := netlink.LinkByIndex(l.Attrs().Index)
 	if err != nil {
@@ -573,7 +574,7 @@ func isSettable(id uint16) bool {
 	return false
 }
 
-// portAttrs are all bridge port attributes of the interface.
+// portAttrs returns all bridge port attributes of the interface.
 func portAttrs(index int) (Attrs, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_BRIDGE))
@@ -607,7 +608,7 @@ func portAttrs(index int) (Attrs, error) {
 	return out, nil
 }
 
-// explain says what to do about errors that have a usual cause.
+// explain adds to an error that has a usual cause what the user can do about it.
 func explain(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return fmt.Errorf("%w: this needs root (CAP_NET_ADMIN)", err)

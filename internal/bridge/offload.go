@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// offload is the state of the interface's offloads that can be changed.
+// offload returns the offloads of the interface that can be changed, and whether each is on.
 func offload(ifname string) (map[string]bool, error) {
 	e, err := ethtool.Open()
 	if err != nil {
@@ -32,8 +32,8 @@ func offload(ifname string) (map[string]bool, error) {
 	return out, nil
 }
 
-// setOffload switches the offloads that differ from want; those that the
-// interface does not have are left out.
+// setOffload switches the offloads that differ from want. It ignores offloads that the
+// interface does not have.
 func setOffload(ifname string, want map[string]bool) error {
 	now, err := offload(ifname)
 	if err != nil {
@@ -59,8 +59,8 @@ func setOffload(ifname string, want map[string]bool) error {
 	return nil
 }
 
-// completeFrames makes the interface hand over frames as they go on a wire,
-// checksums done and segments cut, and take XDP frames.
+// completeFrames turns transmit checksum and segmentation offloads of the interface off, so that its
+// frames are complete as on a wire, and GRO on, so that a veth takes redirected XDP frames.
 func completeFrames(ifname string) error {
 	want, err := offload(ifname)
 	if err != nil {

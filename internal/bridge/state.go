@@ -18,15 +18,16 @@ import (
 
 const statePrefix, stateSuffix = "bridge-", ".json"
 
-// Namespace identifies the calling thread's network namespace, as in net:[4026531840].
+// Namespace returns the name of the calling thread's network namespace, such as net:[4026531840].
 func Namespace() (string, error) { return os.Readlink("/proc/thread-self/ns/net") }
 
-// statePath is the state file of a port in a network namespace: two may have ports of one name.
+// statePath returns the path of a port's state file. It contains the namespace, because two namespaces may have ports
+// of one name.
 func statePath(dir, namespace, port string) string {
 	return filepath.Join(dir, statePrefix+strings.Trim(namespace, "net:[]")+"-"+port+stateSuffix)
 }
 
-// save writes the state file, whole or not at all; there must be none for the port.
+// save writes the state file, whole or not at all. It is an error if the port has one already.
 func save(dir string, s *Splice) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -51,14 +52,14 @@ func save(dir string, s *Splice) error {
 	return err
 }
 
-// spliced is the error that a port has a state file.
+// spliced returns the error that a port has a state file already.
 func spliced(dir string, s *Splice) error {
 	return fmt.Errorf("%s is spliced already (%s); quillon bridge remove undoes it", s.Port, statePath(dir, s.Namespace, s.Port))
 }
 
 func forget(dir string, s *Splice) error { return os.Remove(statePath(dir, s.Namespace, s.Port)) }
 
-// Load is the splice of port in the calling thread's network namespace, from its state file.
+// Load reads the state file of port in the calling thread's network namespace.
 func Load(dir, port string) (*Splice, error) {
 	ns, err := Namespace()
 	if err != nil {
@@ -72,7 +73,7 @@ func Load(dir, port string) (*Splice, error) {
 }
 
 func load(path string) (*Splice, error) {
-	// What the file says is done.
+	// Only files that no other user can write are read, because Remove does what the file says.
 	text, err := own.Read(path, os.O_RDONLY|unix.O_NOFOLLOW, 0o022, maxState)
 	if err != nil {
 		return nil, err
@@ -84,10 +85,10 @@ func load(path string) (*Splice, error) {
 	return s, nil
 }
 
-// maxState is more than a state file has.
+// maxState is a length in bytes that no state file reaches.
 const maxState = 1 << 20
 
-// List is all splices of the state directory, those of other network namespaces too, by port.
+// List returns all splices of the state directory, also those of other network namespaces, sorted by port.
 func List(dir string) ([]*Splice, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

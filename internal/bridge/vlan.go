@@ -19,8 +19,8 @@ const (
 	vlanMsgLen     = 8 // struct br_vlan_msg, laid out as struct br_port_msg is
 )
 
-// vlanOptions are those that a VLAN of a port may have of its own, as bridge vlan
-// calls them, and what they are at first.
+// vlanOptions are the options that a VLAN of a port may have of its own, with the names of bridge(8)
+// and their default values.
 var vlanOptions = []struct {
 	attr  uint16
 	name  string
@@ -33,8 +33,8 @@ var vlanOptions = []struct {
 	{9, "neigh_suppress", 0},
 }
 
-// ownOptions names the VLANs of port index that have options which are not as they
-// are at first, and the options; empty: none has.
+// ownOptions returns a text that names the VLANs of port index with options that differ from their
+// default, and these options, or "" if there are none.
 func ownOptions(index int) (string, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETVLAN, unix.NLM_F_DUMP)
 	req.AddData(portMsg{index})

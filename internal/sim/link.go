@@ -7,18 +7,18 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// wireOverhead is what a frame takes on the wire beyond its bytes: preamble
+// wireOverhead is the number of bytes that a frame takes on the wire beyond its own: preamble
 // and start delimiter (8), FCS (4) and the gap to the next frame (12).
 const wireOverhead = 24
 
-// fcsLen is the part of it that a switch counts.
+// fcsLen is the part of wireOverhead that a switch counts: the FCS.
 const fcsLen = 4
 
-// Faults are what a link does to frames: shares of them, 0 to 1, each drawn on
-// its own from the link's seeded source.
+// Faults are the shares of a link's frames, 0 to 1, that suffer each fault. Each is drawn
+// separately from the link's seeded source.
 type Faults struct {
 	Drop, Duplicate, Corrupt float64
-	// Reorder frames are late by Late, drawn evenly from 0 to it.
+	// Reorder is the share of frames that are delayed, by a time drawn evenly from 0 to Late.
 	Reorder float64
 	Late    time.Duration
 }
@@ -42,8 +42,8 @@ type link struct {
 	rng     *rand.Rand
 }
 
-// send puts a frame on the wire at t or when the frames before it are out, and
-// returns when its last bit arrives. The frame is gone when ok is false.
+// send puts a frame on the wire at t, or later when the frames before it are sent, and
+// returns the time at which its last bit arrives. If ok is false, the queue was full and the frame is dropped.
 func (l *link) send(t Time, b *packet.Buf) (arrives Time, ok bool) {
 	start := max(t, l.free)
 	if start-t > l.bound {

@@ -8,24 +8,23 @@ import "time"
 //
 // Durations are JSON numbers of nanoseconds.
 type NIC struct {
-	// Send is from the doorbell until the first bit is on the wire; Receive
-	// from a frame's last bit until a request is ready to execute; Respond
-	// from its execution until the answer is on the wire, for verbs that do
-	// not wait for memory; Complete from an answer's last bit until the host
-	// sees the completion.
+	// Send is the time from the doorbell until the first bit is on the wire. Receive is the time
+	// from a frame's last bit until a request is ready to execute. Respond is the time from the
+	// execution until the answer is on the wire, for verbs that do not wait for memory. Complete is
+	// the time from an answer's last bit until the host sees the completion.
 	Send, Receive, Respond, Complete time.Duration
 	// Message is the least time between two messages of the NIC, QPMessage
-	// of one queue pair, in each direction.
+	// between two of one queue pair, in each direction.
 	Message, QPMessage time.Duration
-	// HostRead is what a READ of host memory waits for (a round trip on PCIe),
-	// HostAtomic what an atomic's answer does; DeviceAccess is either's wait
-	// for the NIC's own memory.
+	// HostRead is the time that a READ of host memory waits (a round trip on PCIe),
+	// HostAtomic the time that an atomic's answer waits. DeviceAccess is the time for
+	// both if the memory is the NIC's own.
 	HostRead, HostAtomic, DeviceAccess time.Duration
-	// HostOccupancy and DeviceOccupancy are how long an atomic keeps others
-	// from the same slot of the atomic unit, and READs and WRITEs from the
-	// same word. DeviceWrite is what a WRITE of device memory keeps its word.
+	// HostOccupancy and DeviceOccupancy are the times for which an atomic blocks other atomics
+	// of the same slot of the atomic unit, and READs and WRITEs of the same
+	// word. DeviceWrite is the time for which a WRITE of device memory blocks its word.
 	HostOccupancy, DeviceOccupancy, DeviceWrite time.Duration
-	// HostUpdate and DeviceUpdate are how much longer it is when the atomic changes the word.
+	// HostUpdate and DeviceUpdate are added to the occupancy if the atomic changes the word.
 	HostUpdate, DeviceUpdate time.Duration
 	// AtomicInterval is the least time between two atomics on host memory,
 	// whatever their addresses.
@@ -33,23 +32,23 @@ type NIC struct {
 	// SameRead is the least time between two READs of one address of host
 	// memory.
 	SameRead time.Duration
-	// SlotBits is how many low bits of an address choose the atomic unit's
+	// SlotBits is the number of low bits of an address that choose the atomic unit's
 	// slot.
 	SlotBits int
 	// Stall[i] is the share of requests that are held up inside the NIC for i to
 	// i+1 microseconds, while other queue pairs' go on.
 	Stall [16]float64
-	// Contexts is how many queue pairs' contexts the NIC holds; a request of
-	// another one waits for ContextMiss. 0 = all.
+	// Contexts is the number of queue pairs whose contexts the NIC holds; 0 means all. A request of
+	// another queue pair waits for ContextMiss.
 	Contexts    int
 	ContextMiss time.Duration
-	// Outstanding is the most READs and atomics of a queue pair under way.
+	// Outstanding is the largest number of READs and atomics of a queue pair under way.
 	Outstanding int
-	// Verb is the host's work for a verb with a completion: posting it and
-	// polling. Those of one thread are done one after the other.
+	// Verb is the time that a thread of the host needs to post a verb with a completion and to
+	// poll the completion. A thread does this for one verb after the other.
 	Verb time.Duration
-	// Threads is how many threads the host runs at once; more take turns of
-	// Quantum. 0 = any number.
+	// Threads is the number of threads that the host runs at once; 0 means any number. If there are
+	// more, they take turns of Quantum.
 	Threads int
 	Quantum time.Duration
 }
@@ -58,11 +57,11 @@ type NIC struct {
 type Network struct {
 	// GbitPerSecond is the rate of every link.
 	GbitPerSecond float64
-	// Propagation is a cable's.
+	// Propagation is the delay of each cable.
 	Propagation time.Duration
 	// Switch is the switch's latency, port to port.
 	Switch time.Duration
-	// Queue is how many bytes wait for a port before frames are dropped.
+	// Queue is the number of bytes that may wait for a port; frames beyond it are dropped.
 	Queue int
 }
 

@@ -76,10 +76,10 @@ func New(c Config) (*World, error) {
 // Now is the virtual time.
 func (w *World) Now() Time { return w.k.now }
 
-// Events is how many events have happened.
+// Events returns the number of events that have happened.
 func (w *World) Events() uint64 { return w.k.fired }
 
-// Pool is where the frames come from.
+// Pool returns the pool that all frames come from.
 func (w *World) Pool() *packet.Pool { return w.pool }
 
 func (w *World) newLink(stream uint64) link {
@@ -91,11 +91,11 @@ func (w *World) newLink(stream uint64) link {
 	}
 }
 
-// maxMachines is how many machines a switch has ports for.
+// maxMachines is the number of machines for which a switch has ports.
 const maxMachines = 1 << 12
 
-// Attach adds a machine to the rack: a NIC and a cable to the switch. Its
-// endpoint is given to Drive.
+// Attach adds a machine to the rack: a NIC and a cable to the switch. The caller
+// gives the machine its endpoint by Drive.
 func (w *World) Attach(name string, nic NIC) (*Machine, error) {
 	i := len(w.machines)
 	if i == maxMachines {
@@ -137,7 +137,7 @@ func (c *caller) fire(_ uint32, arg uint64, _ *packet.Buf) {
 // ErrLate is returned by Until when its time is over.
 var ErrLate = errors.New("sim: virtual time is over")
 
-// Run lets everything happen until virtual time t.
+// Run executes all events until virtual time t.
 func (w *World) Run(t Time) error {
 	for w.err == nil && w.k.next() <= t {
 		w.k.step()
@@ -148,8 +148,8 @@ func (w *World) Run(t Time) error {
 	return w.err
 }
 
-// Until runs until done, which is asked every Microsecond of virtual time, or
-// until time limit: ErrLate then. When ctx is done it returns its error.
+// Until runs until done returns true; it calls done every Microsecond of virtual time. It returns
+// ErrLate at time limit, and ctx's error if ctx is done.
 func (w *World) Until(ctx context.Context, done func() bool, limit Time) error {
 	for !done() {
 		if w.k.now >= limit {
@@ -165,8 +165,8 @@ func (w *World) Until(ctx context.Context, done func() bool, limit Time) error {
 	return nil
 }
 
-// Steps runs until virtual time t and tells progress what share of the way is
-// done; it may be nil.
+// Steps runs until virtual time t, and calls progress, if not nil, a hundred times with the share of
+// the time that has passed, 0 to 1.
 func (w *World) Steps(ctx context.Context, t Time, progress func(done float64)) error {
 	from := w.k.now
 	const parts = 100
@@ -184,8 +184,8 @@ func (w *World) Steps(ctx context.Context, t Time, progress func(done float64)) 
 	return nil
 }
 
-// Wake lets every machine look for work: after something was asked of an
-// application from outside.
+// Wake makes every machine look for work. The caller calls it after it has asked something of an
+// application from outside the simulation.
 func (w *World) Wake() {
 	for _, m := range w.machines {
 		m.wake(w.k.now)
@@ -198,8 +198,8 @@ func (w *World) fail(err error) {
 	}
 }
 
-// Switched is what went through the switch, other than from and to machines
-// that are set apart: each frame once, bytes with FCS.
+// Switched returns the number of frames that went through the switch, except those from and to machines
+// that are set apart, and their bytes, with FCS. A frame that passes the middlebox counts once.
 func (w *World) Switched() (frames, bytes uint64) { return w.sw.frames, w.sw.bytes }
 
 // swtch forwards frames by destination address. The middlebox, if there is
@@ -240,7 +240,8 @@ func (s *swtch) fire(_ uint32, arg uint64, b *packet.Buf) {
 	s.out(w.k.now+From(w.net.Switch), b)
 }
 
-// flood sends a frame for everybody, or for nobody, to all machines but one.
+// flood sends a broadcast or multicast frame to all machines but in. It drops a unicast frame, whose
+// destination is unknown.
 func (s *swtch) flood(in int, b *packet.Buf) {
 	w := s.w
 	if b.Len() < 14 || b.Bytes()[0]&1 == 0 {
@@ -259,7 +260,7 @@ func (s *swtch) flood(in int, b *packet.Buf) {
 	b.Put()
 }
 
-// out queues a frame at the port that its destination is at.
+// out queues a frame at the switch's port to its destination.
 func (s *swtch) out(t Time, b *packet.Buf) {
 	m := s.w.machineOf(b.Bytes())
 	if m == nil {
@@ -270,7 +271,7 @@ func (s *swtch) out(t Time, b *packet.Buf) {
 	s.w.carry(&m.down, t, m.id, kindArrive, 0, b)
 }
 
-// machineOf is the machine that a frame is addressed to; nil: none.
+// machineOf returns the machine that a frame is addressed to, or nil if there is none.
 func (w *World) machineOf(p []byte) *Machine {
 	if len(p) < 14 || p[0] != 2 || p[1] != 0x51 || p[2] != 0 || p[3] != 0 {
 		return nil
@@ -334,7 +335,7 @@ var (
 	_ host.Worker = (*host.Node)(nil)
 )
 
-// check says what cannot be about a model.
+// check returns an error if a value of the model is out of its range.
 func (n *NIC) check() error {
 	for _, d := range []time.Duration{n.Send, n.Receive, n.Respond, n.Complete, n.Message, n.QPMessage, n.HostRead, n.HostAtomic, n.DeviceAccess,
 		n.HostOccupancy, n.DeviceOccupancy, n.DeviceWrite, n.HostUpdate, n.DeviceUpdate, n.AtomicInterval, n.SameRead, n.ContextMiss, n.Verb, n.Quantum} {

@@ -1,4 +1,4 @@
-// Package state is memory that outlives a process, in a file: what apps ask for by graph.Env.Memory.
+// Package state provides memory that outlives a process, in a file. Apps ask for it by graph.Env.Memory.
 //
 //	s := state.New("/run/quillon/x.state", false)
 //	inst, err := graph.New(graph.Config{Memory: s.Memory, ...})
@@ -23,13 +23,13 @@ import (
 	"github.com/quillon/quillon/internal/own"
 )
 
-// None is the --state of an instance whose apps keep nothing.
+// None is the value of --state for an instance whose apps keep nothing.
 const None = "none"
 
-// File is memory that outlives the process, for one app of a graph; apps inside another one have files of their own
-// beside it. Without a path the memory outlives the app only, so that an app whose arguments change goes on.
+// File is memory of one app of a graph that outlives the process; each app inside that app has a File of its own
+// beside it. Without a path the memory ends with the process, but an app whose arguments change still gets it again.
 //
-//	0 magic (16) | 16 bytes that the file has (8, little-endian) | 24 the app's name, zeros
+//	0 magic (16) | 16 length of the file in bytes (8, little-endian) | 24 the app's name, zeros
 //	headLen: the app's memory
 type File struct {
 	path  string // "": there is no file; the memory is lost with the process
@@ -38,7 +38,7 @@ type File struct {
 	app   string   // that keeps a state; "": none does
 	fresh bool     // the file had none
 	maps  [][]byte // of the whole file; the last one is the longest
-	// inside are files of apps inside another one, beside this one, by name.
+	// inside has the files of the apps inside this file's app, by the apps' full names.
 	inside map[string]*File
 }
 
@@ -47,18 +47,19 @@ const (
 	magic   = "quillon state 1\n"
 )
 
-// New is a file that is opened when an app asks for memory; mkdir: its folder is made then. Without a path there is no file, and
-// the memory ends with the process.
+// New returns a File, which opens its file when an app first asks for memory. With mkdir it makes the file's directory
+// then. If path is empty, there is no file, and the memory ends with the process.
 func New(path string, mkdir bool) *File { return &File{path: path, mkdir: mkdir} }
 
-// Path is the file's; "": there is none.
+// Path returns the path of the file, or "" if there is no file.
 func (s *File) Path() string { return s.path }
 
-// App is the app that has asked for memory; "": none has.
+// App returns the name of the app that asked for memory, or "" if none did.
 func (s *File) App() string { return s.app }
 
-// Memory is graph.Config.Memory. An app that starts anew in a running graph
-// gets the same memory again.
+// Memory serves as graph.Config.Memory: it returns size bytes for the app. An app that starts anew
+// in a running graph gets the same memory again. It is an error if two apps, neither of
+// which is inside another app, ask one File.
 func (s *File) Memory(app string, size int) ([]byte, error) {
 	if strings.Contains(app, "/") {
 		in := s.inside[app]
@@ -77,7 +78,7 @@ func (s *File) Memory(app string, size int) ([]byte, error) {
 	return s.own(app, size)
 }
 
-// own is the memory of the file's own app.
+// own returns the memory of this file's app.
 func (s *File) own(app string, size int) ([]byte, error) {
 	if s.app != "" && app != s.app {
 		return nil, fmt.Errorf("--state %s: it is %s's already, and %s has a state to keep, too: run them as two instances", s.name(), s.app, app)
@@ -95,7 +96,7 @@ func (s *File) own(app string, size int) ([]byte, error) {
 	return m[headLen : headLen+size : headLen+size], nil
 }
 
-// name is the value of --state.
+// name returns the value of --state that means this file.
 func (s *File) name() string {
 	if s.path == "" {
 		return None
@@ -103,7 +104,7 @@ func (s *File) name() string {
 	return s.path
 }
 
-// bare is a file's error without its path.
+// bare returns a file's error without the path that it names.
 func bare(err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {
@@ -156,8 +157,8 @@ func (s *File) open() (err error) {
 	return nil
 }
 
-// examine refuses a file that is no state of this app. One that grew when its process was killed has zeros behind the size that its head says, and a new one has
-// nothing but zeros.
+// examine returns an error if the file is no state of this app. It accepts a file of zeros alone, which is new, and a
+// file with zeros behind the length that its head says, whose process was killed while the file grew.
 func (s *File) examine(f *os.File, size int64) error {
 	head := make([]byte, headLen)
 	n, _ := f.ReadAt(head, 0)
@@ -178,7 +179,7 @@ func (s *File) examine(f *os.File, size int64) error {
 	return nil
 }
 
-// blank reports whether a file has nothing but zeros from a place on.
+// blank reports whether all bytes of f from offset from on are zero.
 func blank(f *os.File, from int64) bool {
 	b := make([]byte, 1<<16)
 	for {
@@ -232,8 +233,8 @@ func (s *File) grow(size int64) error {
 	return nil
 }
 
-// reserve reserves room for so many bytes in the file system, without changing the file's contents and length. Touching
-// a page of a mapped file for which there is no room would end the process.
+// reserve reserves room for size bytes in the file system. If it fails, the file keeps its length. Room is reserved
+// because a process that touches a page of a mapped file for which there is no room is killed.
 func (s *File) reserve(size int64) (err error) {
 	if s.path == "" {
 		return nil // the file is in memory, where nothing can be reserved
@@ -260,8 +261,8 @@ func (s *File) reserve(size int64) (err error) {
 	return nil
 }
 
-// whole reports whether a file in memory (tmpfs) has all of its pages: touching each again would take as long
-// as a restart.
+// whole reports whether a file in tmpfs has all of its pages. Such a file need not be reserved again, which would
+// touch each page and make a restart slow.
 func whole(f *os.File, size int64) bool {
 	var fs unix.Statfs_t
 	var st unix.Stat_t
@@ -269,8 +270,8 @@ func whole(f *os.File, size int64) bool {
 		unix.Fstat(int(f.Fd()), &st) == nil && st.Size >= size && st.Blocks*512 >= st.Size
 }
 
-// fill reserves room in a file system without fallocate(2): it writes every block of the file, with the contents
-// that it has, or zeros.
+// fill reserves room in a file system without fallocate(2). It writes size bytes: those that the file has,
+// and zeros behind them.
 func fill(f *os.File, size int64) error {
 	block := make([]byte, 1<<20)
 	for at := int64(0); at < size; at += int64(len(block)) {
@@ -287,7 +288,7 @@ func fill(f *os.File, size int64) error {
 	return f.Sync()
 }
 
-// Kept are the files in which an app keeps something.
+// Kept returns s and the files inside it for which an app has asked for memory.
 func (s *File) Kept() (all []*File) {
 	if s.app != "" {
 		all = append(all, s)
@@ -298,12 +299,12 @@ func (s *File) Kept() (all []*File) {
 	return all
 }
 
-// Left reports whether an earlier process may have left something.
+// Left reports whether one of the files has contents of an earlier process.
 func (s *File) Left() bool {
 	return slices.ContainsFunc(s.Kept(), func(f *File) bool { return !f.fresh })
 }
 
-// Close gives the files back.
+// Close unmaps the memory and closes and unlocks the files. No app may use the memory any more.
 func (s *File) Close() error {
 	var errs []error
 	for _, in := range s.inside {

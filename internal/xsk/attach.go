@@ -19,9 +19,9 @@ func nativeUint16(b [2]byte) uint16 { return binary.NativeEndian.Uint16(b[:]) }
 type Mode int
 
 const (
-	// Native: in the driver.
+	// Native programs run in the driver, if it can.
 	Native Mode = iota
-	// Generic: before the stack, on any interface.
+	// Generic programs run before the network stack, on any interface.
 	Generic
 )
 
@@ -39,7 +39,7 @@ func (m Mode) flag() uint32 {
 	return unix.XDP_FLAGS_DRV_MODE
 }
 
-// Attached is the XDP program that an interface has.
+// Attached is the XDP program that is attached to an interface.
 type Attached struct {
 	Prog *ebpf.Program
 	Name string
@@ -49,7 +49,7 @@ type Attached struct {
 	ifindex int
 }
 
-// Close lets go of it; it stays attached.
+// Close closes the process's descriptor of the program, which stays attached.
 func (a *Attached) Close() error {
 	if a == nil {
 		return nil
@@ -57,8 +57,8 @@ func (a *Attached) Close() error {
 	return a.Prog.Close()
 }
 
-// AttachedTo is the program on an interface of the calling thread's network
-// namespace; nil when there is none.
+// AttachedTo returns the program that is attached to an interface of the calling thread's network
+// namespace, or nil if there is none. The caller closes it.
 func AttachedTo(ifindex int) (*Attached, error) {
 	l, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
@@ -87,7 +87,7 @@ func AttachedTo(ifindex int) (*Attached, error) {
 	return a, nil
 }
 
-// State opens the interface's state map of a program of this package.
+// State opens the interface's state map. It is an error if the program is not one of this package.
 func (a *Attached) State() (*State, error) {
 	var mine *State
 	err := a.maps(stateMapName, stateEntry, func(m *ebpf.Map) error {
@@ -113,7 +113,7 @@ func (a *Attached) State() (*State, error) {
 	return mine, nil
 }
 
-// Set opens the set of queue pairs of a program of this package; nil: it has none.
+// Set opens the set of bound queue pairs of the program, or returns nil if the program has none.
 func (a *Attached) Set() (s *Set, err error) {
 	err = a.maps(setMapName, 1, func(m *ebpf.Map) error {
 		if s != nil {
@@ -128,7 +128,8 @@ func (a *Attached) Set() (s *Set, err error) {
 	return s, nil
 }
 
-// maps has take have the program's maps of a name, with values of so many bytes.
+// maps calls take with each map of the program that has this name and values of this many bytes.
+// take owns the map.
 func (a *Attached) maps(name string, value uint32, take func(*ebpf.Map) error) error {
 	info, err := a.Prog.Info()
 	if err != nil {
@@ -152,7 +153,7 @@ func (a *Attached) maps(name string, value uint32, take func(*ebpf.Map) error) e
 	return nil
 }
 
-// Partners are the interfaces, by index, that the program is for beside this one.
+// Partners returns the indices of the other interfaces that the program serves.
 func (a *Attached) Partners() (all []int, err error) {
 	err = a.maps(stateMapName, stateEntry, func(m *ebpf.Map) error {
 		s, err := openState(m)
@@ -167,9 +168,9 @@ func (a *Attached) Partners() (all []int, err error) {
 	return all, err
 }
 
-// Swap attaches next to an interface by netlink, so that it outlives the
-// process; old is the program that it replaces, in one step: nil for none.
-// A nil next detaches.
+// Swap attaches next to an interface by netlink, so that the program outlives the
+// process. It replaces the program old in one step; old is nil if no program is attached.
+// If next is nil, Swap detaches old.
 func Swap(ifindex int, next *ebpf.Program, old *ebpf.Program, mode Mode) error {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -194,8 +195,8 @@ func Swap(ifindex int, next *ebpf.Program, old *ebpf.Program, mode Mode) error {
 	return err
 }
 
-// AttachLink attaches prog for as long as the process lives: natively, or
-// generically where that fails and mode allows it.
+// AttachLink attaches prog in the first of modes in which that succeeds, and returns this mode.
+// The program is detached when the link is closed or the process ends.
 func AttachLink(ifindex int, prog *ebpf.Program, modes ...Mode) (link.Link, Mode, error) {
 	var errs []error
 	for _, m := range modes {
@@ -208,20 +209,20 @@ func AttachLink(ifindex int, prog *ebpf.Program, modes ...Mode) (link.Link, Mode
 	return nil, 0, errors.Join(errs...)
 }
 
-// Features of an interface's driver, as the kernel tells them.
+// Features are the XDP features of an interface's driver: the bits NETDEV_XDP_ACT_* of the kernel.
 type Features uint64
 
-// CanTransmit: a native redirect to the interface arrives
+// CanTransmit says that frames of a native redirect to the interface arrive
 // (NETDEV_XDP_ACT_NDO_XMIT).
 const CanTransmit Features = 1 << 2
 
-// genlHeader is command, version and two reserved bytes, which must be zero.
+// genlHeader has a command, a version and two reserved bytes, which must be zero.
 type genlHeader [4]byte
 
 func (h genlHeader) Len() int          { return len(h) }
 func (h genlHeader) Serialize() []byte { return h[:] }
 
-// FeaturesOf asks the kernel; kernels before 6.3 do not tell.
+// FeaturesOf asks the kernel for the features of an interface's driver. It fails on kernels before 6.3.
 func FeaturesOf(ifindex int) (Features, error) {
 	const cmdDevGet, attrIfindex, attrFeatures = 1, 1, 3
 	fam, err := netlink.GenlFamilyGet("netdev")

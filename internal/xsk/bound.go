@@ -13,12 +13,12 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Set is the queue pairs of a filter that is Bound: a hash map that programs look
-// into and the process changes. It lives for as long as a program that has it.
+// Set is the set of bound queue pairs of a filter that is Bound: a hash map that the process
+// changes and programs read. The kernel keeps it as long as a process or a program has it.
 type Set struct{ m *ebpf.Map }
 
-// setKey is a queue pair as a frame to it has it: the destination address, IPv4
-// mapped into IPv6, then a zero byte and the QPN, all in network byte order.
+// setKey names a queue pair as frames to it do: the destination address (IPv4
+// mapped into IPv6), a zero byte, and the QPN, all in network byte order.
 type setKey [16 + 4]byte
 
 const setMapName = "quillon_bound"
@@ -48,7 +48,7 @@ func NewSet() (*Set, error) {
 	return &Set{m}, nil
 }
 
-// Same reports whether both are one set in the kernel.
+// Same reports whether s and o are one map in the kernel. It is false if either is nil or cannot be asked.
 func (s *Set) Same(o *Set) bool {
 	if s == nil || o == nil {
 		return false
@@ -63,7 +63,7 @@ func (s *Set) Same(o *Set) bool {
 	return i == k
 }
 
-// Put adds a queue pair, or takes it out: one system call, and no allocation.
+// Put adds q to the set, or takes it out if on is false. It makes one system call and allocates nothing.
 func (s *Set) Put(q port.QueuePair, on bool) error {
 	k, err := keyOf(q)
 	if err != nil {
@@ -72,8 +72,8 @@ func (s *Set) Put(q port.QueuePair, on bool) error {
 	return s.put(&k, on)
 }
 
-// elemAttr is the part of the kernel's union bpf_attr that a map's elements are
-// changed with.
+// elemAttr is the part of the kernel's union bpf_attr that serves to change an
+// element of a map.
 type elemAttr struct {
 	fd         uint32
 	_          uint32
@@ -81,7 +81,7 @@ type elemAttr struct {
 	flags      uint64
 }
 
-// This is an error of the compiler where a pointer is not as long as the kernel's
+// This line does not compile where a pointer is shorter than the kernel's
 // aligned_u64.
 const _ = -(unsafe.Sizeof(elemAttr{}) ^ 32)
 
@@ -104,8 +104,8 @@ func (s *Set) put(k *setKey, on bool) error {
 	return e
 }
 
-// Replace has the set be just these queue pairs. Those that stay are in it all
-// the time. Of an error about one of them, nothing has changed.
+// Replace makes the set consist of qs alone. Queue pairs that were in it and stay are in it
+// all the time. If one of qs is not valid, Replace returns an error and changes nothing.
 func (s *Set) Replace(qs []port.QueuePair) error {
 	want := make(map[setKey]bool, len(qs))
 	for _, q := range qs {
@@ -137,8 +137,7 @@ func (s *Set) Replace(qs []port.QueuePair) error {
 	return nil
 }
 
-// Add puts what is in another set into this one. Two that are the same map stay as
-// they are.
+// Add puts all queue pairs of o into s. It does nothing if both are the same map.
 func (s *Set) Add(o *Set) error {
 	mine, err := s.m.Info()
 	if err != nil {
@@ -165,7 +164,7 @@ func (s *Set) Add(o *Set) error {
 	return nil
 }
 
-// keys are what is in the set.
+// keys returns all keys of the set.
 func (s *Set) keys() ([]setKey, error) {
 	var at ebpf.MapBatchCursor
 	keys, values := make([]setKey, port.MaxBound), make([]byte, port.MaxBound)
@@ -181,19 +180,19 @@ func (s *Set) keys() ([]setKey, error) {
 	}
 }
 
-// Empty reports whether no queue pair is in the set. One that cannot be read is not.
+// Empty reports whether no queue pair is in the set. It is false if the set cannot be read.
 func (s *Set) Empty() bool {
 	var k setKey
 	return errors.Is(s.m.NextKey(nil, &k), ebpf.ErrKeyNotExist)
 }
 
-// Len is how many queue pairs are in the set.
+// Len returns the number of queue pairs in the set.
 func (s *Set) Len() (int, error) {
 	all, err := s.keys()
 	return len(all), err
 }
 
-// Close lets go of the set. A program that has it keeps it alive.
+// Close closes the process's descriptor of the set. A program that uses the set keeps it alive.
 func (s *Set) Close() error {
 	if s == nil {
 		return nil
@@ -201,16 +200,16 @@ func (s *Set) Close() error {
 	return s.m.Close()
 }
 
-// keyAt is where on the stack the program puts the key of a frame.
+// keyAt is the offset from the frame pointer at which the program stores the setKey of a frame.
 const keyAt = -56
 
 // ipprotoBTH is the next header of RoCE v1's global route header.
 const ipprotoBTH = 0x1B
 
-// held drops the frame when it is to a queue pair of the set, or an atomic that the
-// guard holds, and has it cross when not, or when that is not to be seen: in fragments,
-// behind IPv6's extension headers or more than two tags. It is off the road of frames
-// that a worker takes.
+// held emits code that drops the frame if it is to a queue pair of the set, or is an atomic that the
+// guard stops. Every other frame crosses, also one that does not show its queue pair: a fragment, or
+// a frame with IPv6 extension headers or more than two tags. Frames that a worker takes do not
+// run through this code.
 func (a *assembler) held() {
 	a.ethernet("held-", "cross")
 	a.add(
@@ -279,7 +278,8 @@ func (a *assembler) held() {
 	a.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Ja.Label("exit"))
 }
 
-// queuePair jumps to drop the frame when its queue pair is in the set.
+// queuePair emits code that jumps to "held-out", which drops the frame, if its queue pair is in the
+// set, and else to unbound.
 func (a *assembler) queuePair(unbound string) {
 	a.add(
 		asm.LoadMem(asm.R1, asm.R9, 4, asm.Word),
@@ -294,8 +294,8 @@ func (a *assembler) queuePair(unbound string) {
 	)
 }
 
-// heldIPv6 puts the destination address of an IPv6 or global route header with
-// this next header into the key, and leaves in R3 where the header ends.
+// heldIPv6 emits code that stores the destination address of the IPv6 or global route header at R9
+// in the key, and leaves the header's end in R3. The frame crosses if the next header is not next.
 func (a *assembler) heldIPv6(next int32) {
 	a.need(asm.R9, 40, "cross")
 	a.add(

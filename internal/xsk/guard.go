@@ -13,9 +13,9 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Guard is the guard of a filter that is Guarded: an array that programs look into and
-// the process stores into. It lives for as long as a program that has it. Its entries
-// are the sets of places, behind one whose first word is port.Guard's Seen.
+// Guard is the port.Guard of a filter that is Guarded, in an array map that the process writes
+// and programs read. The kernel keeps the map as long as a process or a program has it. The first
+// entry of the map begins with port.Guard's Seen; each later entry is one set of places.
 type Guard struct {
 	m *ebpf.Map
 	*port.Guard
@@ -27,7 +27,7 @@ const (
 	guardSets    = port.GuardLen*8/guardEntry - 1
 )
 
-// NewGuard makes a guard of no words.
+// NewGuard makes a guard without words, whose Seen is the present time.
 func NewGuard() (*Guard, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: guardMapName, Type: ebpf.Array, KeySize: 4, ValueSize: guardEntry,
@@ -48,8 +48,8 @@ func NewGuard() (*Guard, error) {
 	return g, nil
 }
 
-// openGuard maps the memory. An app may store there for longer than the port is open: it
-// stays until the port.Guard is garbage.
+// openGuard maps the memory of m. It stays mapped until the port.Guard is garbage, because an
+// app may write to it after the port was closed. If openGuard fails, it closes m.
 func openGuard(m *ebpf.Map) (*Guard, error) {
 	mem, err := unix.Mmap(m.FD(), 0, port.GuardLen*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -60,7 +60,7 @@ func openGuard(m *ebpf.Map) (*Guard, error) {
 	return &Guard{m, g}, nil
 }
 
-// Guard opens the guard of a program of this package; nil: it has none.
+// Guard opens the guard of the program, or returns nil if the program has none.
 func (a *Attached) Guard() (g *Guard, err error) {
 	err = a.maps(guardMapName, guardEntry, func(m *ebpf.Map) (err error) {
 		if g != nil || m.MaxEntries() != 1+guardSets {
@@ -75,7 +75,7 @@ func (a *Attached) Guard() (g *Guard, err error) {
 	return g, nil
 }
 
-// Close lets go of the guard. A program that has it keeps it alive.
+// Close closes the process's descriptor of the map. A program that uses the guard keeps it alive.
 func (g *Guard) Close() error {
 	if g == nil {
 		return nil
@@ -83,14 +83,14 @@ func (g *Guard) Close() error {
 	return g.m.Close()
 }
 
-// Opcodes of atomics, less the three bits of the transport: those of IBTA, and
-// Mellanox' masked ones, which begin with the same header.
+// atomics are the opcodes of atomics without the three bits of the transport: those of IBTA, and
+// Mellanox' masked ones, which begin with the same extended header.
 var atomics = []int32{0x13, 0x14, 0x18, 0x19}
 
-// guarded goes on when the frame is an atomic to a word that is guarded from it, and
-// somebody was there not too long ago; it jumps to cross when not. R9 is the base
-// transport header, of which 12 bytes are there, and the destination address is where
-// the key of a queue pair begins. Any register may change.
+// guarded emits code that falls through if the guard stops the frame and the guard's Seen is at most
+// port.GuardFor old, and that jumps to "cross" otherwise. R9 points to the base transport header, of
+// which 12 bytes are known to be in the frame. The destination address is at keyAt, as in a setKey.
+// The code may change every register.
 func (a *assembler) guarded() {
 	a.add(asm.LoadMem(asm.R1, asm.R9, 0, asm.Byte), asm.Mov.Reg(asm.R2, asm.R1), asm.And.Imm(asm.R2, 0x1F))
 	for _, op := range atomics {
@@ -152,10 +152,11 @@ func (a *assembler) guarded() {
 	)
 }
 
-// mul is a factor as an instruction has it.
+// mul returns a factor in the type of an instruction's constant.
 func mul(f uint64) int64 { return int64(f) }
 
-// word makes the VA in R8 the port.Word of it at the address in the key.
+// word emits code that replaces the virtual address in R8 by its port.Word, for the server whose
+// address is at keyAt.
 func (a *assembler) word() {
 	for i, f := range []uint64{port.GuardMul1, port.GuardMul2} {
 		a.add(
@@ -177,7 +178,7 @@ func (a *assembler) word() {
 	)
 }
 
-// guardEntry leaves the guard's entry of the number in R1 in R0.
+// guardEntry emits code that leaves in R0 the address of the guard's entry whose number is in R1.
 func (a *assembler) guardEntry() {
 	a.add(
 		asm.StoreMem(asm.RFP, -8, asm.R1, asm.Word),

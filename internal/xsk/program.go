@@ -19,30 +19,30 @@ const (
 	PortProgram = "quillon_port" // of one interface alone
 )
 
-// Cross says what becomes of frames that are not for a socket.
+// Cross is what the program does with frames that are not for a socket.
 type Cross int
 
 const (
-	// Redirect to the other interface.
+	// Redirect sends frames out of the other interface.
 	Redirect Cross = iota
-	// Pass to the kernel's stack, or to the bridge that the interface is in.
+	// Pass gives frames to the kernel's stack, or to the bridge that the interface is in.
 	Pass
 )
 
-// ProgramSpec is what a program does.
+// ProgramSpec describes what a program does on one interface.
 type ProgramSpec struct {
 	Filter port.Filter
-	// Cross is for frames that nobody wants, and for those that were missed.
+	// Cross applies to frames that the filter does not want, and to wanted frames that no worker takes.
 	Cross Cross
-	// Other is the interface index that Redirect goes to.
+	// Other is the index of the interface that Redirect sends to.
 	Other int
-	// Stale is the age of a heartbeat from which on frames cross; 0: the
-	// heartbeat is not looked at.
+	// Stale is the age of the heartbeat above which frames cross. If it is 0, the program does
+	// not look at the heartbeat.
 	Stale time.Duration
-	// Longest is the length in bytes above which a frame is not for a socket; 0: none is.
+	// Longest is the length in bytes above which a frame does not go to a socket; 0 means no limit.
 	Longest int
-	// Shared counters are added to atomically: in generic mode several
-	// processors may serve one queue.
+	// Shared has the program add to its counters atomically. Generic mode needs it, because several
+	// processors may serve one queue there.
 	Shared bool
 }
 
@@ -52,7 +52,7 @@ type Program struct {
 	maps []*ebpf.Map
 }
 
-// Close lets go of the program; where it is attached it goes on.
+// Close closes the process's descriptors. The program goes on where it is attached.
 func (p *Program) Close() error {
 	if p == nil {
 		return nil
@@ -67,7 +67,7 @@ func (p *Program) Close() error {
 	return errors.Join(errs...)
 }
 
-// Clone is another hold on the same program.
+// Clone returns a second Program with its own descriptor of the same program, and without maps.
 func (p *Program) Clone() (*Program, error) {
 	q, err := p.Prog.Clone()
 	if err != nil {
@@ -76,8 +76,8 @@ func (p *Program) Clone() (*Program, error) {
 	return &Program{Prog: q}, nil
 }
 
-// Unjoin has no frame cross any more that the program would redirect: it passes to the kernel's stack, also on an interface in
-// a network namespace where nobody can take the program off.
+// Unjoin empties the program's device maps. Frames that would be redirected to the other interface then go to the
+// kernel's stack. This works also where the interface is in a network namespace that the process cannot reach.
 func (p *Program) Unjoin() (err error) {
 	if p == nil {
 		return nil
@@ -93,7 +93,7 @@ func (p *Program) Unjoin() (err error) {
 	return err
 }
 
-// NewSocketMap makes the map from queues to sockets.
+// NewSocketMap makes an XSKMAP from queue numbers to sockets.
 func NewSocketMap(queues int) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: socketMapName, Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues)})
 	if err != nil {
@@ -102,7 +102,7 @@ func NewSocketMap(queues int) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// NewFrontMap makes the map for Part.Front.
+// NewFrontMap makes an empty map for Part.Front.
 func NewFrontMap() (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quillon_front", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if err != nil {
@@ -111,7 +111,7 @@ func NewFrontMap() (*ebpf.Map, error) {
 	return m, nil
 }
 
-// Part is what a program does on one interface, and the interface's maps.
+// Part describes what a program does on one interface, and has the interface's maps.
 type Part struct {
 	Index   int // of the interface
 	Spec    ProgramSpec
@@ -119,14 +119,14 @@ type Part struct {
 	Sockets *ebpf.Map
 	Bound   *Set   // of a Filter that is Bound
 	Guard   *Guard // of one that is Guarded
-	// Front, if not nil, is a map with room for one program (NewFrontMap), which has each frame first while it is there. It is gone when no process has the map any
-	// more.
+	// Front, if not nil, is a map with room for one program (NewFrontMap). A program in it gets each frame before
+	// this one. The kernel removes it from the map when no process has the map open.
 	Front *ebpf.Map
-	// Device is set by Resume alone, where frames are redirected.
+	// Device is the map of the interface that frames are redirected to. Only Resume sets it.
 	Device *ebpf.Map
 }
 
-// Resumed is the program that the part was resumed from. It owns prog and the part's Device.
+// Resumed returns a Program of prog, from which Resume took the part. The Program owns prog and the part's Device.
 func (p *Part) Resumed(prog *ebpf.Program) *Program {
 	q := &Program{Prog: prog}
 	if p.Device != nil {
@@ -135,9 +135,9 @@ func (p *Part) Resumed(prog *ebpf.Program) *Program {
 	return q
 }
 
-// Load assembles and loads a program for one interface or two. One for both is
-// attached to the second in no time, where another program would wait
-// until all processors have forgotten the one before: 8 to 16 ms.
+// Load assembles and loads a program for one interface or two. One program for both is
+// attached to the second interface at once; the kernel would let a second program wait
+// until all processors have forgotten the one before it, for 8 to 16 ms.
 func Load(name string, parts ...Part) (_ *Program, err error) {
 	p := &Program{}
 	defer func() {
@@ -160,7 +160,7 @@ func Load(name string, parts ...Part) (_ *Program, err error) {
 	return p, nil
 }
 
-// join is the program of these parts.
+// join returns the code of one program of these parts, which tells the interfaces apart by their index.
 func join(parts []Part, as []assembler) (code asm.Instructions) {
 	if len(parts) == 1 {
 		return as[0].assemble()
@@ -186,7 +186,7 @@ func join(parts []Part, as []assembler) (code asm.Instructions) {
 	return append(code, asm.Return())
 }
 
-// assembler makes the maps that a part has beside those that it is given.
+// assembler returns the assembler of a part. It makes the part's device and host maps, which p owns.
 func (p *Program) assembler(part Part) (assembler, error) {
 	spec := part.Spec
 	a := assembler{spec: spec, state: part.State.m.FD(), sockets: part.Sockets.FD()}
@@ -235,12 +235,12 @@ func (p *Program) assembler(part Part) (assembler, error) {
 	return a, nil
 }
 
-// hostKey is the address as IPv6; IPv4 is mapped, as RoCE's GIDs do.
+// hostKey returns the address as IPv6. IPv4 is mapped into IPv6, as in RoCE's GIDs.
 func hostKey(a netip.Addr) [16]byte { return a.As16() }
 
-// The registers of the program: R6 data, R7 data_end, R8 queue, R9 network
-// header. On the stack: the queue, and one more, at -4 and -8, an address at -24,
-// the context at -32, the key of a queue pair at -56 (keyAt).
+// assembler assembles a part's code. Registers of the program: R6 data, R7 data_end, R8 queue, R9 network
+// header. Stack: the queue at -4, a map's key (the queue plus one) at -8, a host's address at -24,
+// the context at -32, the frame's length at -36, the key of a queue pair at -56 (keyAt).
 type assembler struct {
 	spec    ProgramSpec
 	state   int
@@ -260,8 +260,8 @@ const (
 	offIngress  = 12 // of xdp_md: ingress_ifindex
 )
 
-// be16 is an Ethernet type or UDP port as a little- or big-endian load of the
-// wire's bytes sees it.
+// be16 returns v, an Ethernet type or UDP port, as a native load of its two bytes in network
+// byte order gives it.
 func be16(v uint16) int32 {
 	b := [2]byte{byte(v >> 8), byte(v)}
 	return int32(nativeUint16(b))
@@ -269,8 +269,8 @@ func be16(v uint16) int32 {
 
 func (a *assembler) add(ins ...asm.Instruction) { a.code = append(a.code, ins...) }
 
-// label names the next instruction: a move that does nothing, so that every
-// label has one of its own.
+// label adds a move that does nothing and gives it the label name, so that every
+// label has an instruction of its own.
 func (a *assembler) label(name string) {
 	a.add(asm.Mov.Reg(asm.R8, asm.R8).WithSymbol(name))
 }
@@ -329,7 +329,8 @@ func (a *assembler) assemble() asm.Instructions {
 	return a.code
 }
 
-// wanted sends the frame to the queue's socket when a worker lives there.
+// wanted emits code that sends the frame to the queue's socket if a worker lives there. Otherwise the
+// frame is counted as missed, and crosses or is dropped, as the filter says.
 func (a *assembler) wanted() {
 	missed := "cross"
 	switch f := a.spec.Filter; {
@@ -364,9 +365,9 @@ func (a *assembler) wanted() {
 	}
 }
 
-// take gives the frame to the queue's socket. The code after it runs when the queue has no
-// socket. It jumps to missed when the worker has shown no sign of
-// life for Stale or the frame is longer than Longest, and to none when there is no such queue.
+// take emits code that gives the frame to the queue's socket. The code falls through if the queue has no
+// socket, jumps to missed if the heartbeat is older than Stale or the frame is longer than Longest,
+// and jumps to none if the state map has no entry for the queue.
 func (a *assembler) take(none, missed string) {
 	if n := a.spec.Longest; n > 0 {
 		a.add(
@@ -395,11 +396,13 @@ func (a *assembler) take(none, missed string) {
 	)
 }
 
-// surelyFits is the length of frames that are not compared with an MTU: IPv6's least, 1,280 bytes, behind Ethernet's header.
+// surelyFits is the length in bytes up to which a frame is not compared with the MTU: IPv6's least MTU, 1280, and
+// Ethernet's header.
 const surelyFits = 1280 + 14
 
-// fits counts a frame that is longer than the other interface sends: the kernel drops it behind the program, in silence. The
-// code after it runs for such a frame; for others, and for those of an unknown queue, it jumps to done.
+// fits emits code that counts the frame in offTooLong if it is longer than the other interface may send, and then falls
+// through; the kernel drops such a frame after the program without counting it. For other frames, and for a queue
+// without an entry, the code jumps to done.
 func (a *assembler) fits(done string) {
 	a.add(
 		asm.LoadMem(asm.R1, asm.RFP, -32, asm.DWord),
@@ -420,7 +423,7 @@ func (a *assembler) fits(done string) {
 	a.count(offTooLong)
 }
 
-// entry leaves the queue's entry of the state map in R0.
+// entry emits code that leaves the address of the queue's entry of the state map in R0, or jumps to none if there is none.
 func (a *assembler) entry(none string) {
 	a.add(
 		asm.LoadMem(asm.R1, asm.RFP, -4, asm.Word),
@@ -434,7 +437,7 @@ func (a *assembler) entry(none string) {
 	)
 }
 
-// count adds one to the counter at off of the entry in R0.
+// count emits code that adds one to the counter at offset off of the entry in R0.
 func (a *assembler) count(off int16) {
 	if a.spec.Shared {
 		a.add(asm.Mov.Imm(asm.R1, 1), asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, off))
@@ -447,16 +450,16 @@ func (a *assembler) count(off int16) {
 	)
 }
 
-// need jumps to short when fewer than n bytes are left from reg on.
+// need emits code that jumps to short if fewer than n bytes of the frame are left from reg on. It changes R2.
 func (a *assembler) need(reg asm.Register, n int32, short string) {
 	a.add(asm.Mov.Reg(asm.R2, reg), asm.Add.Imm(asm.R2, n), asm.JGT.Reg(asm.R2, asm.R7, short))
 }
 
-// extensions are the headers of IPv6 that hdr.Parse steps over, and the fragment's.
+// extensions are the IPv6 extension headers that hdr.Parse skips, and the fragment header.
 var extensions = []int32{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_FRAGMENT, unix.IPPROTO_DSTOPTS}
 
-// filter falls through when the frame is wanted, and jumps to "unwanted"
-// when it is not or cannot be parsed.
+// filter emits code that falls through or jumps to "wanted" if the frame is wanted, and jumps to
+// "unwanted" if it is not wanted or cannot be parsed.
 func (a *assembler) filter() {
 	a.ethernet("", "unwanted")
 	a.network()
@@ -464,8 +467,9 @@ func (a *assembler) filter() {
 	a.ipv6()
 }
 
-// ethernet looks at Ethernet and up to two tags: R9 is moved past them, R3 is the
-// type. Its labels begin with own; it jumps to short when there is not so much.
+// ethernet emits code that parses the Ethernet header and up to two tags. It leaves the address behind
+// them in R9 and the Ethernet type in R3, and jumps to short if the frame is too short. Its labels
+// begin with own.
 func (a *assembler) ethernet(own, short string) {
 	a.need(asm.R6, 14, short)
 	a.add(
@@ -485,7 +489,7 @@ func (a *assembler) ethernet(own, short string) {
 	a.label(own + "untagged")
 }
 
-// network looks at the Ethernet type in R3.
+// network emits code that branches by the Ethernet type in R3.
 func (a *assembler) network() {
 	a.add(
 		asm.JEq.Imm(asm.R3, be16(0x0800), "ipv4"),
@@ -550,7 +554,7 @@ func (a *assembler) ipv4() {
 	}
 }
 
-// ipv6 does not look for what is behind an extension header.
+// ipv6 emits code for IPv6 frames. It does not look behind extension headers.
 func (a *assembler) ipv6() {
 	a.label("ipv6")
 	a.need(asm.R9, 48, "unwanted")
@@ -577,7 +581,8 @@ func (a *assembler) ipv6() {
 	}
 }
 
-// unseen is where a datagram goes whose UDP header is not seen: only RoCE's hosts can tell that it is not wanted.
+// unseen returns the label to jump to for a frame whose UDP header cannot be seen. Such a frame is wanted, unless the
+// filter is for RoCE of some hosts alone: then hosts is the label of the code that compares the addresses.
 func (a *assembler) unseen(hosts string) string {
 	if f := a.spec.Filter; len(f.UDP) > 0 || a.hosts == 0 {
 		return "wanted"
@@ -585,7 +590,8 @@ func (a *assembler) unseen(hosts string) string {
 	return hosts
 }
 
-// udp looks at the ports of the UDP header at off of a register. For a datagram that is not RoCE the program ends there.
+// udp emits code that compares the ports of the UDP header at offset off from register at. It jumps to "wanted" for a
+// port of Filter.UDP, falls through if RoCE is wanted and the destination is RoCE's port, and else jumps to "unwanted".
 func (a *assembler) udp(at asm.Register, off int16) {
 	f := a.spec.Filter
 	a.add(asm.LoadMem(asm.R1, at, off+2, asm.Half))
@@ -602,7 +608,7 @@ func (a *assembler) udp(at asm.Register, off int16) {
 	a.add(asm.JNE.Imm(asm.R1, be16(4791), "unwanted"))
 }
 
-// lookup jumps to "wanted" when the address at RFP-24 is one of the hosts.
+// lookup emits code that jumps to "wanted" if the address at RFP-24 is one of the filter's hosts.
 func (a *assembler) lookup() {
 	a.add(
 		asm.LoadMapPtr(asm.R1, a.hosts),

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// The roles of a program's maps. While a program is compared, a map's number is that of
-// its part times mapRoles, and its role; those that all parts share are of part 0.
+// The roles of a program's maps. While Resume compares programs, a map has the number
+// part*mapRoles + role; maps that all parts share count as maps of part 0.
 const (
 	_ = iota
 	roleState
@@ -23,10 +23,10 @@ const (
 	mapRoles
 )
 
-// Resume opens the state, the socket map, the front's map and the device map of each part when the program is what Load
-// would make of parts, with maps that say the same: then it need not be replaced. Of parts
-// themselves the state and the socket map only say how many queues there are to be. A part
-// that wants nothing has no socket map. nil: it is another program.
+// Resume checks whether the attached program is the one that Load would make of parts, with maps of the
+// same contents, so that it need not be replaced. If so, Resume opens the State, the Sockets, the Front
+// and the Device of each part and returns the parts with these. If not, it returns nil. Of the State and
+// the Sockets in parts, only the number of queues counts. A part that wants nothing has no socket map.
 func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
 	info, err := a.Prog.Info()
 	if err != nil {
@@ -100,8 +100,9 @@ func (a *Attached) Resume(parts ...Part) (mine []Part, err error) {
 	return nil, err
 }
 
-// take looks whether map m is what a part that is to be like want has in a role, and
-// keeps its state and its socket map.
+// take reports in is whether map m has the type and contents that the part want needs in this role.
+// kept means that p owns m afterwards, which is so for State, Sockets, Device and Front; else the
+// caller closes m.
 func (p *Part) take(role int, m *ebpf.Map, id ebpf.MapID, want *Part) (kept, is bool, err error) {
 	switch role {
 	case roleState:
@@ -133,7 +134,7 @@ func (p *Part) take(role int, m *ebpf.Map, id ebpf.MapID, want *Part) (kept, is 
 	return false, false, nil
 }
 
-// hasHosts reports whether the host map has just the hosts of a filter.
+// hasHosts reports whether the host map has exactly the hosts of spec's filter.
 func hasHosts(m *ebpf.Map, spec ProgramSpec) (bool, error) {
 	want := map[[16]byte]bool{}
 	for _, h := range spec.Filter.Hosts {
@@ -150,7 +151,7 @@ func hasHosts(m *ebpf.Map, spec ProgramSpec) (bool, error) {
 	return n == len(want), all.Err()
 }
 
-// isMap reports whether m is the map of that number.
+// isMap reports whether m is the map with this ID in the kernel.
 func isMap(m *ebpf.Map, id ebpf.MapID) bool {
 	info, err := m.Info()
 	if err != nil {

@@ -15,7 +15,7 @@ type Desc struct {
 	Options uint32
 }
 
-// Continued in Desc.Options: the frame goes on in the next entry.
+// Continued is the bit of Desc.Options that says that the frame goes on in the next entry.
 const Continued = unix.XDP_PKT_CONTD
 
 // Ring is one ring of a socket; T is Desc or, for the fill and completion
@@ -52,10 +52,10 @@ func (r *Ring[T]) unmap() error {
 	return err
 }
 
-// Size is the number of entries.
+// Size returns the number of entries of the ring.
 func (r *Ring[T]) Size() int { return len(r.entries) }
 
-// Room is how many entries a producer may write, at most n.
+// Room returns the number of entries that the producer may write, at most n.
 func (r *Ring[T]) Room(n int) int {
 	size := uint32(len(r.entries))
 	if room := size - (r.next - r.seen); int(room) >= n {
@@ -65,7 +65,7 @@ func (r *Ring[T]) Room(n int) int {
 	return min(n, int(size-(r.next-r.seen)))
 }
 
-// Write sets the i-th entry that Submit will hand over; i < Room.
+// Write sets the i-th of the entries that the next Submit hands over; i must be less than Room.
 func (r *Ring[T]) Write(i int, v T) { r.entries[(r.next+uint32(i))&r.mask] = v }
 
 // Submit hands the n entries written to the kernel.
@@ -74,13 +74,13 @@ func (r *Ring[T]) Submit(n int) {
 	atomic.StoreUint32(r.prod, r.next)
 }
 
-// Unconsumed is the number of entries that the kernel has not taken yet.
+// Unconsumed returns the number of submitted entries that the kernel has not taken.
 func (r *Ring[T]) Unconsumed() int {
 	r.seen = atomic.LoadUint32(r.cons)
 	return int(r.next - r.seen)
 }
 
-// Ready is how many entries a consumer may read, at most n.
+// Ready returns the number of entries that the consumer may read, at most n.
 func (r *Ring[T]) Ready(n int) int {
 	if have := r.seen - r.next; int(have) >= n {
 		return n
@@ -89,10 +89,10 @@ func (r *Ring[T]) Ready(n int) int {
 	return min(n, int(r.seen-r.next))
 }
 
-// Read is the i-th entry that is ready; i < Ready.
+// Read returns the i-th of the entries that are ready; i must be less than Ready.
 func (r *Ring[T]) Read(i int) T { return r.entries[(r.next+uint32(i))&r.mask] }
 
-// Release gives n entries that were read back to the kernel.
+// Release gives the next n entries, which were read, back to the kernel.
 func (r *Ring[T]) Release(n int) {
 	r.next += uint32(n)
 	atomic.StoreUint32(r.cons, r.next)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FrameOffset is where the kernel puts a received frame in its chunk.
+// FrameOffset is the offset in a chunk, in bytes, at which the kernel puts a received frame.
 const FrameOffset = unix.XDP_PACKET_HEADROOM
 
 // UMEM is memory of equal chunks that sockets share with the kernel.
@@ -18,7 +18,7 @@ type UMEM struct {
 	owner int // file descriptor of the socket that registered it, -1: none
 }
 
-// NewUMEM maps memory of chunks chunks of chunk bytes each: 2048 or 4096.
+// NewUMEM maps memory for this number of chunks. Each chunk has chunk bytes: 2048 or 4096.
 func NewUMEM(chunks, chunk int) (*UMEM, error) {
 	if chunk != 2048 && chunk != 4096 || chunks <= 0 {
 		return nil, fmt.Errorf("a UMEM has chunks of 2048 or 4096 bytes, not %d of %d", chunks, chunk)
@@ -27,13 +27,13 @@ func NewUMEM(chunks, chunk int) (*UMEM, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes of packet memory: %w", chunks*chunk, err)
 	}
-	// The kernel makes all of its pages when it is registered, huge ones in a fifth of the time. Where it has none
-	// it takes others.
+	// The kernel allocates all pages when the memory is registered; huge pages take it a fifth of the time. Where it
+	// has no huge pages, it takes small ones.
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	return &UMEM{Mem: mem, Chunk: chunk, owner: -1}, nil
 }
 
-// Close unmaps the memory; all its sockets are closed by then.
+// Close unmaps the memory. The caller closes all sockets over it first.
 func (u *UMEM) Close() error {
 	if u == nil || u.Mem == nil {
 		return nil
@@ -63,8 +63,8 @@ type Socket struct {
 	SG         bool
 }
 
-// Open makes a socket over u. The first one registers the memory, later ones
-// share it. The socket is not bound yet: post chunks in Fill, then Bind.
+// Open makes a socket over u. The first socket registers the memory, later ones
+// share it. The socket is not bound: the caller puts chunks in Fill and calls Bind.
 func Open(u *UMEM, o Options) (_ *Socket, err error) {
 	if o.Ring <= 0 || o.Ring&(o.Ring-1) != 0 {
 		return nil, fmt.Errorf("ring size %d is not a power of two", o.Ring)
@@ -112,7 +112,7 @@ func Open(u *UMEM, o Options) (_ *Socket, err error) {
 	if s.Tx, err = mapRing[Desc](fd, off.Tx, unix.XDP_PGOFF_TX_RING, n, true); err != nil {
 		return nil, err
 	}
-	// Both only save system calls; kernels without them do with more.
+	// Both options only save system calls; a kernel may lack them.
 	_ = unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, o.Ring)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, o.Ring*u.Chunk)
 	if o.BusyPoll > 0 {
@@ -125,8 +125,8 @@ func Open(u *UMEM, o Options) (_ *Socket, err error) {
 	return s, nil
 }
 
-// Bind binds the socket to a queue. unix.EBUSY (wrapped) means that another
-// socket, or one that is still being closed, has the queue.
+// Bind binds the socket to a queue. An error that wraps unix.EBUSY means that another
+// socket, which may be closing, has the queue.
 func (s *Socket) Bind(u *UMEM, ifindex, queue int, o Options) error {
 	try := func(flags uint16) error {
 		sa := &unix.SockaddrXDP{Ifindex: uint32(ifindex), QueueID: uint32(queue), Flags: flags}
@@ -178,14 +178,14 @@ func (s *Socket) Nudge() {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.FD), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 }
 
-// Statistics are the kernel's counters of the socket.
+// Statistics returns the kernel's counters of the socket.
 func (s *Socket) Statistics() (unix.XDPStatistics, error) {
 	var st unix.XDPStatistics
 	err := getsockopt(s.FD, unix.XDP_STATISTICS, unsafe.Pointer(&st), unsafe.Sizeof(st))
 	return st, err
 }
 
-// Close closes the socket and unmaps its rings. It leaves XSKMAPs by itself.
+// Close closes the socket and unmaps its rings. The kernel removes the socket from every XSKMAP.
 func (s *Socket) Close() error {
 	if s.FD < 0 {
 		return nil

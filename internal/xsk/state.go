@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The state map: an array that is mapped into the process. Entry 0 is the
-// wire's own record, entry q+1 belongs to queue q. The two cache lines of an
-// entry keep what the process writes apart from what the kernel writes.
+// The state map is an array that is mapped into the process. Entry 0 is the
+// record of the interface, entry q+1 belongs to queue q. An entry has two cache lines,
+// so that the process and the kernel write to different ones.
 const (
 	stateEntry    = 128
 	offHeartbeat  = 0  // written by the worker: CLOCK_MONOTONIC, ns
@@ -37,7 +37,7 @@ type State struct {
 	queues int
 }
 
-// NewState makes the shared memory for an interface of queues queues.
+// NewState makes the shared memory for an interface with this number of queues.
 func NewState(ifindex, queues int) (*State, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: stateMapName, Type: ebpf.Array, KeySize: 4, ValueSize: stateEntry,
@@ -70,31 +70,32 @@ func (s *State) word(entry, off int) *uint64 {
 	return (*uint64)(unsafe.Pointer(&s.mem[entry*stateEntry+off]))
 }
 
-// ifindex is the interface whose state it is.
+// ifindex returns the index of the interface that the state belongs to.
 func (s *State) ifindex() int { return int(atomic.LoadUint64(s.word(0, offIndex))) }
 
-// Queues is the number of queues that it has room for.
+// Queues returns the number of queues for which the state has room.
 func (s *State) Queues() int { return s.queues }
 
-// Heartbeat is the word that a worker stores the time in: CLOCK_MONOTONIC
-// nanoseconds, 0 for no worker. Valid until Close.
+// Heartbeat returns the word in which the queue's worker stores the time: CLOCK_MONOTONIC
+// in nanoseconds, 0 if there is no worker. The pointer is valid until Close.
 func (s *State) Heartbeat(queue int) *uint64 { return s.word(queue+1, offHeartbeat) }
 
-// Bypassed counts frames of the queue that nobody wanted.
+// Bypassed returns the counter of the queue's frames that crossed and that no app wanted.
 func (s *State) Bypassed(queue int) *uint64 { return s.word(queue+1, offBypassed) }
 
-// Missed counts frames of the queue that were wanted and not seen.
+// Missed returns the counter of the queue's frames that an app wanted and no worker took.
 func (s *State) Missed(queue int) *uint64 { return s.word(queue+1, offMissed) }
 
-// ShutOut counts those of the missed frames that were dropped, for a filter that is Closed, Bound or Guarded.
+// ShutOut returns the counter of the queue's frames that were dropped because no worker took them and the filter is
+// Closed, Bound or Guarded.
 func (s *State) ShutOut(queue int) *uint64 { return s.word(queue+1, offShutOut) }
 
-// TooLong counts frames of the queue that were to cross, bypassed or missed, and are longer than the other interface sends: the kernel
-// drops them.
+// TooLong returns the counter of the queue's frames that should cross, bypassed or missed, and that the kernel drops
+// because they are longer than the other interface may send.
 func (s *State) TooLong(queue int) *uint64 { return s.word(queue+1, offTooLong) }
 
-// Restore are words of the owner's choice that live as long as the program:
-// what to put back when the wire goes.
+// Restore returns the words that SetRestore stored. They live as long as the program. Their
+// meaning is the caller's: which settings to put back when the wire is removed.
 func (s *State) Restore() (w [restoreWords]uint64) {
 	for i := range w {
 		w[i] = atomic.LoadUint64(s.word(0, offRestore+8*i))
@@ -102,14 +103,14 @@ func (s *State) Restore() (w [restoreWords]uint64) {
 	return w
 }
 
-// SetRestore stores them.
+// SetRestore stores the words that Restore returns.
 func (s *State) SetRestore(w [restoreWords]uint64) {
 	for i := range w {
 		atomic.StoreUint64(s.word(0, offRestore+8*i), w[i])
 	}
 }
 
-// Close unmaps the memory. A program that uses the map keeps it alive.
+// Close unmaps the memory and closes the map. A program that uses the map keeps it alive.
 func (s *State) Close() error {
 	if s == nil || s.mem == nil {
 		return nil
@@ -119,7 +120,7 @@ func (s *State) Close() error {
 	return err
 }
 
-// Monotonic is CLOCK_MONOTONIC in nanoseconds, the clock of heartbeats.
+// Monotonic returns CLOCK_MONOTONIC in nanoseconds, the clock of heartbeats.
 func Monotonic() (int64, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -9,45 +9,45 @@ import (
 	"time"
 )
 
-// Guarder is a Port whose kernel filter knows single words of servers' memory, atomics
-// to which must not cross untouched. The guard outlives the process, as the filter
-// does, and is one for all queues of an interface, and for both interfaces of a pair.
-// It holds while the filter says Guarded, for GuardFor after a worker was there last.
+// Guarder is a Port whose kernel filter has a Guard: a set of words of servers' memory, atomics
+// to which must not cross untouched. The guard outlives the process, as the filter does. All
+// queues of an interface, and both interfaces of a pair, share one guard. The guard has an
+// effect while the filter is Guarded, until GuardFor after the last sign of a worker.
 type Guarder interface {
-	// Guard is the guard, in memory that the kernel's program looks into. It may be
-	// used after Close: then nobody looks.
+	// Guard returns the guard, in memory that the kernel's program reads. The caller may use
+	// the guard after Close, but without any effect on frames.
 	Guard() (*Guard, error)
 }
 
-// GuardFor is how long a guard holds without a worker: a worker that is gone for good holds
-// nobody up. An app that records guarded words takes no older record over.
+// GuardFor is the time for which a guard has an effect without a worker. It is limited so that
+// a worker that is gone for good does not stop clients for ever. An app that records guarded
+// words does not take over a record that is older than this.
 const GuardFor = time.Minute
 
-// A guard has sets of places, and a word is guarded in any place of one set. Before the
-// sets is a line of the processor's cache for the port's own use.
+// A guard consists of sets of places. The hash of a word selects its set, and the word is in any
+// place of that set. The guard's memory begins with one cache line for the port's own use (see Seen).
 const (
 	guardSets = 1 << 11
 	guardWays = 8
-	// GuardLen is its length in words of 8 bytes.
+	// GuardLen is the length of a guard's memory in words of 8 bytes.
 	GuardLen = (1 + guardSets) * guardWays
 )
 
-// Guard is the words of servers' memory atomics to which must not cross untouched, and
-// for each the one that may: the atomic that links the entry which is to be linked
-// there. A place is 0 while it is free, else what Word.Place says. It is stored in one
-// piece, so that the kernel's program, which may look at any time, finds it as it was or
-// as it is.
+// Guard is a set of words of servers' memory, atomics to which must not cross untouched. For each
+// word there is one exception: the atomic that links the entry which is to be linked at that word.
+// A place is 0 while it is free; otherwise it has the value of Word.Place. A place is written by
+// one store, so that the kernel's program, which may read at any time, finds the old or the new value.
 //
-// One app of a graph guards words (graph.New refuses several), a worker of it at a time.
-// So taken, which is much smaller, tells by a bit for each place whether it is taken, and nobody waits for that memory to
-// guard a word.
+// Only one app of a graph guards words (graph.New refuses several), and only one worker of it at a
+// time. Therefore the process can keep in taken, which is much smaller than mem, one bit for each
+// place that is not free; to find a free place it need not read mem.
 type Guard struct {
 	mem   []uint64
 	taken *[guardSets]uint8
 }
 
-// NewGuard is a guard in memory of GuardLen words that outlives the process; nil: in
-// memory that does not.
+// NewGuard returns a guard in mem, which has GuardLen words and whose contents it keeps. If mem
+// is nil, the guard is in memory of the process and ends with it.
 func NewGuard(mem []uint64) *Guard {
 	if mem == nil {
 		mem = make([]uint64, GuardLen)
@@ -59,7 +59,7 @@ func NewGuard(mem []uint64) *Guard {
 	return g
 }
 
-// count finds which places of a set are taken.
+// count sets the bits of taken for one set from the guard's memory.
 func (g *Guard) count(set int) {
 	t := uint8(0)
 	for i, v := range g.set(set) {
@@ -70,7 +70,7 @@ func (g *Guard) count(set int) {
 	g.taken[set] = t
 }
 
-// Factors of the hashes. The program computes the same.
+// Factors of the hashes. The kernel's program computes the same hashes.
 const (
 	GuardMul1 uint64 = 0x9E3779B97F4A7C15
 	GuardMul2 uint64 = 0xC2B2AE3D27D4EB4F
@@ -78,30 +78,30 @@ const (
 	GuardMul4 uint64 = 0xD6E8FEB86659FD93
 )
 
-// Word is the hash of a word of memory. The upper 11 bits say which set it is in, bits 21
-// to 52 which word it is of those of the set.
+// Word is the hash of a server and a virtual address. Its upper 11 bits are the number of the
+// set, and bits 21 to 52 distinguish the words of a set.
 type Word uint64
 
-// Words is what WordAt begins with, for the words of a server. Its address is taken as a
-// frame has it, IPv4 mapped into IPv6.
+// Words returns the part of WordAt's hash that depends on the server alone. It hashes the 16
+// bytes of the server's address in network byte order, with IPv4 mapped into IPv6.
 func Words(server netip.Addr) uint64 {
 	a := server.As16()
 	return binary.NativeEndian.Uint64(a[:])*GuardMul1 + binary.NativeEndian.Uint64(a[8:])*GuardMul2
 }
 
-// WordAt is the word at a virtual address of a server with these Words.
+// WordAt returns the hash of the word at virtual address va of the server for which Words returned words.
 func WordAt(words, va uint64) Word {
 	h := (words ^ va) * GuardMul3
 	h ^= h >> 32
 	return Word(h * GuardMul4)
 }
 
-// GuardLink is how far the swap operand of an atomic is shifted down before it is
-// hashed. Above are the handle and the version of the entry that is linked.
+// GuardLink is the number of low bits of an atomic's swap operand that are left out of its hash.
+// The bits above them are the handle and the version of the entry that is linked.
 const GuardLink = 19
 
-// Place is what a place has that guards w from all atomics but those whose swap
-// operand links the same entry as swap.
+// Place returns the value of a place that guards w from all atomics except those whose swap
+// operand links the same entry as swap does.
 func (w Word) Place(swap uint64) uint64 {
 	return w.tag()<<32 | swap>>GuardLink*GuardMul3>>32
 }
@@ -110,10 +110,10 @@ func (w Word) set() int { return int(w >> 53) }
 
 func (w Word) tag() uint64 { return uint64(w)<<11>>32 | 1 }
 
-// Room reports whether there is a place for w.
+// Room reports whether w's set has a free place.
 func (g *Guard) Room(w Word) bool { return g.taken[w.set()] != 1<<guardWays-1 }
 
-// Put has a place that is free have v, of w's Place. It does nothing when there is none.
+// Put stores v, a value of w.Place, in a free place of w's set. It does nothing if no place is free.
 func (g *Guard) Put(w Word, v uint64) {
 	t := &g.taken[w.set()]
 	if i := bits.TrailingZeros8(^*t); i < guardWays {
@@ -122,7 +122,7 @@ func (g *Guard) Put(w Word, v uint64) {
 	}
 }
 
-// Take has a place of w's that has v be free.
+// Take frees one place of w's set that has the value v, if there is such a place.
 func (g *Guard) Take(w Word, v uint64) {
 	set := g.at(w)
 	for i := range set {
@@ -134,13 +134,13 @@ func (g *Guard) Take(w Word, v uint64) {
 	}
 }
 
-// at are the places that w may be in.
+// at returns the places of w's set.
 func (g *Guard) at(w Word) *[guardWays]uint64 { return g.set(w.set()) }
 
-// set are the places of a set.
+// set returns the places of set number i.
 func (g *Guard) set(i int) *[guardWays]uint64 { return (*[guardWays]uint64)(g.mem[(1+i)*guardWays:]) }
 
-// Holds reports whether an atomic to w with this swap operand must not go there.
+// Holds reports whether the guard stops an atomic to w with this swap operand.
 func (g *Guard) Holds(w Word, swap uint64) bool {
 	mine, holds := w.Place(swap), false
 	for _, v := range g.at(w) {
@@ -152,8 +152,8 @@ func (g *Guard) Holds(w Word, swap uint64) bool {
 	return holds
 }
 
-// Stops reports whether a frame to a server must not go there: an atomic of a reliable
-// connection, RC or XRC, that Holds. bth is the frame from its base transport header on.
+// Stops reports whether the guard stops a frame to the server: an atomic of RC or XRC for which
+// Holds is true. bth is the frame from its base transport header on, of any length.
 // The program in the kernel decides the same.
 func (g *Guard) Stops(server netip.Addr, bth []byte) bool {
 	if len(bth) < 12 {
@@ -178,7 +178,7 @@ func (g *Guard) Stops(server netip.Addr, bth []byte) bool {
 	return g.Holds(WordAt(Words(server), binary.BigEndian.Uint64(eth)), binary.BigEndian.Uint64(eth[12:]))
 }
 
-// Empty reports whether no word is guarded. It may be asked by any goroutine.
+// Empty reports whether no word is guarded. Any goroutine may call it.
 func (g *Guard) Empty() bool {
 	for i := range g.mem[guardWays:] {
 		if atomic.LoadUint64(&g.mem[guardWays+i]) != 0 {
@@ -188,7 +188,7 @@ func (g *Guard) Empty() bool {
 	return true
 }
 
-// Replace guards the words of o and no others. Words of both stay guarded all the time.
+// Replace makes g guard the words of o and no others. Words that both guard stay guarded all the time.
 func (g *Guard) Replace(o *Guard) {
 	for n := range guardSets {
 		have, want := g.set(n), o.set(n)
@@ -206,8 +206,8 @@ func (g *Guard) Replace(o *Guard) {
 	}
 }
 
-// Add guards what o does, too, as far as there are places: of guards of two pairs, whose
-// interfaces are joined anew.
+// Add makes g guard the words of o, too, as far as g has free places, and gives g the later Seen of
+// both. It serves when interfaces of two pairs become one pair, and their guards one guard.
 func (g *Guard) Add(o *Guard) {
 	for n := range guardSets {
 		have := g.set(n)
@@ -230,5 +230,5 @@ func count(set []uint64, v uint64) (n int) {
 	return n
 }
 
-// Seen is where the port stores when a worker was there last: CLOCK_MONOTONIC, ns.
+// Seen returns the place where the port stores the time of the last sign of a worker: CLOCK_MONOTONIC, in ns.
 func (g *Guard) Seen() *uint64 { return &g.mem[0] }

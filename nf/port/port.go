@@ -20,25 +20,25 @@ var ErrNotSupported = errors.New("not supported here")
 
 // Port carries frames in and out of one queue. One worker uses it at a time.
 type Port interface {
-	// Name is the port's name in the graph, with ":queue" for a queue.
+	// Name returns the port's name in the graph; of a port that is one queue, with ":queue" at its end.
 	Name() string
-	// Pool is where Rx takes its Bufs from, and where generated frames may be
-	// taken from.
+	// Pool returns the pool from which Rx takes its Bufs. A caller may take
+	// Bufs for generated frames from it.
 	Pool() *packet.Pool
-	// Rx appends frames to b until it is full or nothing waits, and returns
-	// how many. It never blocks. io.EOF: no frame will come any more.
+	// Rx appends frames to b until b is full or no frame waits, and returns the
+	// number of them. It never blocks. io.EOF means that no frame will come any more.
 	Rx(b *packet.Batch) (int, error)
 	// Tx takes the first n frames of b (they are removed from b) and returns
-	// n; the caller keeps the rest. A taken frame is the port's: it is
-	// returned to its pool when it is out. Frames of another pool are copied.
-	// A frame that can never be sent (longer than the MTU allows) is taken,
-	// dropped and counted in Stats; so is one for an interface that is down.
+	// n; the caller keeps the other frames. The port owns a frame that it took, and returns
+	// it to the frame's pool when it is sent. Frames of another pool are copied.
+	// A frame that can never be sent (longer than the MTU allows), or that is for an
+	// interface that is down, is taken, dropped and counted in Stats.
 	Tx(b *packet.Batch) (int, error)
-	// Wait blocks until a frame may be waiting that there is memory for (Rx
-	// leaves the others in the kernel), room for Tx may have come,
-	// d has passed, or ctx is done.
+	// Wait blocks until Rx may have a frame to deliver (a frame for which the port has no
+	// memory stays in the kernel and does not count), Tx may have room again, d has passed,
+	// or ctx is done.
 	Wait(ctx context.Context, d clock.Duration) error
-	// Stats may be called from any goroutine.
+	// Stats returns the port's totals. Any goroutine may call it.
 	Stats() Stats
 	Close() error
 }
@@ -49,26 +49,26 @@ type Stats struct {
 	RxBytes   uint64 `json:"rx_bytes"`
 	TxPackets uint64 `json:"tx_packets"`
 	TxBytes   uint64 `json:"tx_bytes"`
-	// RxDropped: the carrier had a frame and no room for it.
+	// RxDropped counts frames that arrived and for which the carrier had no room.
 	RxDropped uint64 `json:"rx_dropped"`
-	// TxDropped: a frame was taken that could not be sent.
+	// TxDropped counts frames that Tx took and that could not be sent.
 	TxDropped uint64 `json:"tx_dropped"`
-	// Bypassed frames crossed in the kernel (redirected by the XDP program, or
-	// passed to the bridge) because nobody wants them. Of those that are Watched they
-	// are the ones that no worker took.
+	// Bypassed counts frames that crossed in the kernel (redirected by the XDP program, or
+	// passed to the bridge) because no app wants them. While the Filter is Watched, only
+	// those that no worker took are counted.
 	Bypassed uint64 `json:"bypassed"`
-	// Missed frames were wanted, and crossed there without being seen by this
-	// process: no worker took them, or they were too long.
+	// Missed counts frames that an app wanted and that crossed in the kernel without being
+	// seen by this process, because no worker took them or they were too long.
 	Missed uint64 `json:"missed"`
-	// ShutOut frames were wanted, and dropped there in place of being missed, for
-	// a Filter that is Closed, Bound or Guarded.
+	// ShutOut counts frames that an app wanted and that the kernel's program dropped instead
+	// of letting them cross, because the Filter is Closed, Bound or Guarded.
 	ShutOut uint64 `json:"shut_out"`
-	// TooLong frames are those of the Bypassed and of the Missed that the kernel dropped, since they were
-	// longer than the other port may send.
+	// TooLong counts the frames among Bypassed and Missed that the kernel dropped because they
+	// were longer than the other port may send.
 	TooLong uint64 `json:"too_long"`
 }
 
-// Add adds the totals of another queue.
+// Add adds the totals o of another queue to s.
 func (s *Stats) Add(o Stats) {
 	s.RxPackets += o.RxPackets
 	s.RxBytes += o.RxBytes
@@ -82,79 +82,79 @@ func (s *Stats) Add(o Stats) {
 	s.TooLong += o.TooLong
 }
 
-// Bypasser is a Port that can tell that frames crossed without being seen,
-// against the wish of the graph: because its worker was too slow, stopped or
-// absent. An app's knowledge of the traffic may then be stale.
+// Bypasser is a Port that can tell that frames which the graph wanted crossed without being
+// seen, because its worker was too slow, stopped or absent. What an app knows of the traffic
+// may be stale after that.
 type Bypasser interface {
-	// Missed is a number that grows whenever frames that the graph asked for
-	// went past it. It is cheap: called once a breath.
+	// Missed returns a number that grows whenever frames that the graph wants cross without
+	// being seen by it. The call is cheap, because a worker makes it once a breath.
 	Missed() uint64
 }
 
-// MultiWaiter is a Port that can be waited for together with others: WaitAny is
-// Wait for itself and others at once. It reports false, and has not waited,
-// when it cannot do so for one of them. An error says whose it is.
+// MultiWaiter is a Port that can be waited for together with other ports. WaitAny does what
+// Wait does, for this port and the others at once. It reports false, without having waited,
+// if it cannot wait for one of the others. Its error names the port that failed.
 type MultiWaiter interface {
 	WaitAny(ctx context.Context, others []Port, d clock.Duration) (bool, error)
 }
 
-// FilterSetter is a Port whose kernel filter can change while it is open: it
-// is told when another Plan wants to see other frames.
+// FilterSetter is a Port whose kernel filter can change while it is open. SetFilter is
+// called when a new Plan wants to see other frames.
 type FilterSetter interface {
 	SetFilter(Filter) error
 }
 
 // Filter says which frames a graph must see. The zero Filter wants nothing.
 type Filter struct {
-	// All frames; the other fields do not matter then.
+	// All wants all frames. The fields RoCE, Hosts and UDP do not matter if it is set.
 	All bool
-	// RoCE frames: UDP destination port 4791 over IPv4 or IPv6 (behind up to
-	// two VLAN tags), and Ethernet type 0x8915. And all that may be RoCE in part
-	// or unseen (hdr.ChangeOf): later fragments of UDP datagrams, IPv6 with
-	// extension headers, and, whatever the Hosts, frames with more tags. Those are
-	// few, or a flow of large UDP datagrams.
+	// RoCE wants RoCE frames: UDP destination port 4791 over IPv4 or IPv6 (behind up to
+	// two VLAN tags), and Ethernet type 0x8915. It also wants all frames that may be part of a
+	// RoCE frame, or hide one (hdr.ChangeOf): later fragments of UDP datagrams, IPv6 with
+	// extension headers, and, whatever Hosts says, frames with more than two tags. Such frames
+	// are few, except where a flow has large UDP datagrams.
 	RoCE bool
-	// Hosts narrows RoCE to frames from or to these addresses; empty = any.
+	// Hosts narrows RoCE to frames from or to these addresses; if it is empty, RoCE is not narrowed.
 	Hosts []netip.Addr
-	// UDP: datagrams from or to these ports, over IPv4 or IPv6, as far as they can be seen: later fragments and
-	// what stands behind extension headers or more than two VLAN tags are wanted, too. No number twice.
+	// UDP wants datagrams from or to these ports, over IPv4 or IPv6. It also wants frames whose ports cannot be
+	// seen: later fragments, and frames with extension headers or more than two VLAN tags. No port is in it twice.
 	UDP []uint16
-	// Closed: while no worker takes them, the frames that are wanted are
-	// dropped instead of crossing untouched. Where nothing crosses without the
-	// process (a packet socket, a TAP device, a file) that is so anyway.
+	// Closed has wanted frames dropped while no worker takes them; without it they cross
+	// untouched. A port where no frame crosses without the process (a packet socket, a TAP
+	// device, a file) behaves as if Closed were set.
 	Closed bool
-	// Bound: so are those of them that are to queue pairs that are bound (see
-	// Binder), and no others, unless the filter is Closed too. A port that is no
-	// Binder takes it for Closed.
+	// Bound has wanted frames to bound queue pairs (see Binder) dropped while no worker
+	// takes them, and lets other frames cross unless Closed or Guarded drops them. A port that
+	// is no Binder treats Bound as Closed.
 	Bound bool
-	// Guarded: so are those of them that are atomics to words that are guarded (see
-	// Guarder), and no others, unless the filter is Closed or Bound too.
+	// Guarded has wanted atomics to guarded words (see Guarder) dropped while no worker takes
+	// them, and lets other frames cross unless Closed or Bound drops them.
 	Guarded bool
-	// Watched: somebody looks at what is not wanted. It comes, too, as long as a worker takes
-	// it, and crosses as ever when none does. It changes nothing where what is not wanted
-	// does not cross from port to port, but goes to the kernel's stack.
+	// Watched has frames that no app wants come to the worker, too, because somebody looks at
+	// them. They cross in the kernel while no worker takes them. Watched changes nothing for a
+	// port whose unwanted frames go to the kernel's stack and not to another port.
 	Watched bool
 }
 
-// QueuePair is an end of a RoCE connection, as frames to it name it: by their
-// destination address (of RoCE v1, the GID) and queue pair number. The same in
-// two VLANs is one.
+// QueuePair names one end of a RoCE connection as frames to it do: by their destination
+// address (in RoCE v1, the GID) and queue pair number. VLANs do not distinguish queue pairs:
+// the same address and number in two VLANs are one QueuePair.
 type QueuePair struct {
 	Addr netip.Addr
 	QPN  uint32
 }
 
-// MaxBound is how many queue pairs can be bound at one interface.
+// MaxBound is the largest number of queue pairs that can be bound at one interface.
 const MaxBound = 1 << 16
 
-// Binder is a Port whose kernel filter knows single queue pairs, frames to which
-// must not cross untouched. The set outlives the process, as the filter does, and
-// is one for all queues of an interface, and for both interfaces of a pair. It
-// changes by a system call each, of about a microsecond, and holds while the filter
-// says Bound; what is bound before the filter says so holds from then on.
+// Binder is a Port whose kernel filter has a set of queue pairs, frames to which must not
+// cross untouched. The set outlives the process, as the filter does. All queues of an
+// interface, and both interfaces of a pair, share one set. Each change of the set is one
+// system call of about a microsecond. The set has an effect only while the filter is Bound;
+// queue pairs may be bound before that.
 type Binder interface {
-	// Bind adds a queue pair, or takes it out. Frames that come later find it so.
+	// Bind adds q to the set, or takes it out if on is false. Frames that come after its return see the change.
 	Bind(q QueuePair, on bool) error
-	// Rebind has just these queue pairs bound. Those that were stay so meanwhile.
+	// Rebind makes the set consist of q alone. Queue pairs of q that were bound before stay bound all the time.
 	Rebind(q []QueuePair) error
 }

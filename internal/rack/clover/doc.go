@@ -9,13 +9,13 @@
 //	   └─ SEND ──► Metadata ── READ ► recycles what is superseded
 //
 // A key's value is the last entry of a chain. A client remembers where it saw
-// the tail, so that a read is one READ and a write one WRITE and one CAS as
-// long as nobody else writes; after a conflict it walks on along the chain. How
-// correctness is kept when packets are lost, entries are recycled, and a
-// middlebox redirects requests, is said at Client and at Metadata.
+// the tail. As long as no other client writes, a read is therefore one READ, and a write is one
+// WRITE and one CAS; after a conflict the client walks along the chain. The comments of
+// Client and Metadata say why the store stays correct when packets are lost, entries are
+// recycled, and a middlebox redirects requests.
 //
 // Cluster puts a whole store on a rack's ports, runs YCSB on it, measures, and
-// judges its integrity. Every machine is a state machine on one goroutine; it
+// checks its integrity. Every machine is a state machine on one goroutine; it
 // runs live or in virtual time (see rack/host).
 //
 // Formats (pointer word, entry, messages) are Clover's with a replication

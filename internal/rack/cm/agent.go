@@ -13,12 +13,12 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Config of an Agent. Zero values take Linux' numbers.
+// Config has the parameters of an Agent. Zero values mean the values of Linux.
 type Config struct {
-	// ResponseTimeout is how long an answer may take, 4.096 us *
-	// 2^ResponseTimeout; 0 = 20 (4.3 s).
+	// ResponseTimeout is the time that an answer may take: 4.096 us *
+	// 2^ResponseTimeout; 0 means 20 (4.3 s).
 	ResponseTimeout uint8
-	// Retries is how often a message is sent again; 0 = 15, which is the most.
+	// Retries is the number of times that a message is repeated; 0 means 15, the largest value.
 	Retries uint8
 	Seed    uint64 // of the names of connections
 }
@@ -39,7 +39,7 @@ const (
 	recvTag = 1 << 32 // in IDs of receives
 )
 
-// Agent is the communication manager of one NIC. Not for concurrent use.
+// Agent is the communication manager of one NIC. One goroutine uses it at a time.
 type Agent struct {
 	nic    *rnic.NIC
 	cfg    Config
@@ -59,13 +59,13 @@ type Agent struct {
 	stats  Stats
 }
 
-// name is what a peer calls a connection.
+// name identifies a connection by the peer's address and the peer's communication ID.
 type name struct {
 	ip netip.Addr
 	id uint32
 }
 
-// New makes the communication manager of n and takes its queue pair 1.
+// New makes the communication manager of n, which uses queue pair 1 of n until Close.
 func New(n *rnic.NIC, c Config) (*Agent, error) {
 	c.ResponseTimeout = cmp.Or(c.ResponseTimeout, 20)
 	c.Retries = cmp.Or(c.Retries, 15)
@@ -103,32 +103,32 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Close gives queue pair 1 back. Connections stay as they are.
+// Close destroys queue pair 1. Connections stay as they are.
 func (a *Agent) Close() { a.gsi.Destroy() }
 
-// Stats are the counters so far.
+// Stats returns the counters.
 func (a *Agent) Stats() Stats { return a.stats }
 
-// Listen lets peers ask for connections to port; what they ask is told as
-// Requested. Others are rejected.
+// Listen accepts requests of peers for connections to port; each one becomes an event
+// Requested. The Agent rejects requests for other ports.
 func (a *Agent) Listen(port uint16) { a.listen[hdr.ServiceIDOfPort(port)] = true }
 
-// Unlisten ends Listen.
+// Unlisten ends what Listen began.
 func (a *Agent) Unlisten(port uint16) { delete(a.listen, hdr.ServiceIDOfPort(port)) }
 
-// Kind of an Event.
+// Kind is the kind of an Event.
 type Kind uint8
 
 const (
-	// Requested: a peer asks for a connection: Accept, Reject or Delay it.
+	// Requested means that a peer asks for a connection. The user calls Accept, Reject or Delay.
 	Requested Kind = iota
-	// Established: the queue pair may be used.
+	// Established means that the queue pair may be used.
 	Established
-	// Rejected by the peer; Event.Reason says why.
+	// Rejected means that the peer rejected the connection; Event.Reason says why.
 	Rejected
-	// Unreachable: no answer, however often it was asked.
+	// Unreachable means that the peer did not answer, after all retries.
 	Unreachable
-	// Disconnected: the connection has ended.
+	// Disconnected means that the connection has ended.
 	Disconnected
 )
 
@@ -140,13 +140,13 @@ func (k Kind) String() string {
 type Event struct {
 	Kind Kind
 	ID   *ID
-	// Reason of Rejected.
+	// Reason is the reason of Rejected, as in the peer's message.
 	Reason uint16
-	// PrivateData is what the peer's user said with it.
+	// PrivateData is the private data of the peer's message.
 	PrivateData []byte
 }
 
-// Poll takes the oldest event; false when there is none.
+// Poll takes the oldest event, or returns false if there is none.
 func (a *Agent) Poll() (Event, bool) {
 	if len(a.events) == 0 {
 		return Event{}, false

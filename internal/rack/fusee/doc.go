@@ -1,6 +1,6 @@
-// Package fusee is a key/value store on disaggregated memory as FUSEE has it (Shen et al.,
+// Package fusee is the key/value store on disaggregated memory of FUSEE (Shen et al.,
 // "FUSEE: A Fully Memory-Disaggregated Key-Value Store", FAST '23): clients do everything
-// with one-sided verbs, on an index and objects that several memory nodes have copies of.
+// with one-sided verbs, on an index and objects of which several memory nodes have copies.
 //
 //	read    READ both buckets; READ the object [both at once, of a slot that is cached]
 //	update  WRITE object + READ buckets; READ old object; CAS backups; [CAS those that
@@ -14,22 +14,22 @@
 // bucket between them; a key has a main bucket, with its overflow bucket, in each half of a
 // subtable. A slot is 8 bytes: fingerprint, length, address. Subtables do not grow.
 //
-// A slot is changed by a round of SNAPSHOT (round.go). Memory is given out twice: blocks by
-// nodes (Cluster.Alloc), objects by clients. Each object ends with the log entry of the
-// operation that wrote it: its kind, and, once it has won, the word that it replaced.
-// Recover finds and finishes, or takes back, what a dead session had under way; Master takes out
+// A slot is changed by a round of SNAPSHOT (round.go). Memory is allocated at two levels: memory nodes
+// give blocks to clients (Cluster.Alloc), clients divide blocks into objects. Each object ends with the log entry
+// of the operation that wrote it: its kind, and, once the operation has won its round, the word that it replaced.
+// Recover finds the operations that a dead session had under way, and finishes or undoes them. Master removes
 // memory nodes that have vanished.
 //
-// What the authors leave open, or do otherwise, is decided as follows.
+// Where the authors leave something open, or this package differs from them:
 //
 //   - Two clients that insert one key at once may both succeed with the public code, in two
 //     slots. Here an insertion is tentative until it has looked for others (insert). Blind
 //     ones do as the code does.
 //   - A deletion's word is not 0, but says that the slot is free, and refers to the
-//     deletion's object: no word comes twice into a slot while anybody knows the first one, which
-//     SNAPSHOT needs. Its memory is free when the slot is taken anew.
-//   - Whoever waits for a round's winner finishes the round itself after FailAfter: what the
-//     backups have says who has won. The authors ask the master.
+//     deletion's object, because SNAPSHOT needs that no word comes into a slot twice while anybody
+//     knows the first one. The object's memory is free when the slot is taken again.
+//   - A session that has waited for a round's winner for FailAfter finishes the round itself, because
+//     the backups' words say who has won. The authors ask the master.
 //   - The log is walked by blocks, and not by lists through the objects: objects are
 //     used anew in any order, which breaks lists. An operation is redone only if some copy of
 //     a slot has its word; a session that lost and was told so need not write that down.

@@ -11,10 +11,10 @@
 //	err := history.Check(history.Words(initial), log, 0)
 //
 // An operation that never returned (its client died, its queue pair failed) may
-// have happened at any time after its call, or not at all: both explain it. One
-// that certainly did not happen is taken back with Forget.
+// have happened at any time after its call, or not at all; Check allows both. Forget takes an
+// operation back that certainly did not happen.
 //
-// There are three models: Words for 8-byte words under RDMA verbs, Locks for who
-// holds what, Registers for a key/value store whose written values are all
+// There are three models: Words for 8-byte words under RDMA verbs, Locks for the
+// holders of locks, Registers for a key/value store in which all written values are
 // different.
 package history

@@ -15,28 +15,28 @@ import (
 
 // Endpoint is a state machine that speaks frames; rnic.NIC is one.
 type Endpoint interface {
-	// Input takes b.
+	// Input takes a received frame; the endpoint owns b afterwards.
 	Input(now clock.Time, b *packet.Buf)
-	// Output appends frames until out is full or none are due.
+	// Output appends frames to out until out is full or no frame is due.
 	Output(now clock.Time, out *packet.Batch)
-	// Deadline is when Tick or Output has work without input.
+	// Deadline returns the time at which Tick or Output has work without input.
 	Deadline() clock.Time
 	Tick(now clock.Time)
 }
 
 // App uses an endpoint: it polls completions and posts work.
 type App interface {
-	// Step does what can be done now and reports whether that was anything.
+	// Step does all work that can be done and reports whether there was any.
 	Step(now clock.Time) bool
-	// Deadline is when Step has work without a completion.
+	// Deadline returns the time at which Step has work without a completion.
 	Deadline() clock.Time
 }
 
 // Worker is something that breathes: a Node, a Bridge, a graph's worker.
 type Worker interface {
-	// Breath moves what can be moved without waiting and reports how much.
+	// Breath moves the frames that can be moved without waiting, and returns a number above 0 if it did anything.
 	Breath(now clock.Time) (moved int, err error)
-	// Deadline is when Breath has work without input.
+	// Deadline returns the time at which Breath has work without input.
 	Deadline() clock.Time
 }
 
@@ -52,11 +52,11 @@ type Node struct {
 // NewNode joins a port, an endpoint and an application.
 func NewNode(p port.Port, ep Endpoint, app App) *Node { return &Node{port: p, ep: ep, app: app} }
 
-// Port is the node's port.
+// Port returns the node's port.
 func (n *Node) Port() port.Port { return n.port }
 
-// burst is the most batches that a breath sends, so that input is looked at
-// again soon.
+// burst is the largest number of batches that a breath sends. It is small, so that the next
+// breath looks at input soon.
 const burst = 4
 
 // Breath implements Worker.
@@ -103,14 +103,14 @@ func (n *Node) Deadline() clock.Time {
 	return d
 }
 
-// Held is the number of frames that wait for room in the port.
+// Held returns the number of frames that wait for room in the port.
 func (n *Node) Held() int { return n.tx.Len() }
 
-// longestWait bounds a wait, so that what other goroutines ask of an App (a
-// phase that starts or stops) is noticed.
+// longestWait bounds each wait, so that an App soon notices what other goroutines ask of it (a
+// phase that starts or stops).
 const longestWait = 2 * time.Millisecond
 
-// Run breathes n until ctx is done (nil) or its port fails or is closed.
+// Run calls n.Breath until ctx is done or the port is closed (it returns nil then), or the port fails.
 func (n *Node) Run(ctx context.Context, clk clock.Clock) error {
 	for ctx.Err() == nil {
 		now := clk.Now()
@@ -142,8 +142,8 @@ func end(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// Spin breathes several workers in turns on this goroutine until ctx is done.
-// A worker whose port was closed ends the run without an error.
+// Spin calls Breath of several workers in turn on this goroutine until ctx is done.
+// If the port of a worker was closed, Spin ends without an error.
 func Spin(ctx context.Context, clk clock.Clock, workers ...Worker) error {
 	idle := 0
 	for ctx.Err() == nil {
@@ -170,11 +170,11 @@ func Spin(ctx context.Context, clk clock.Clock, workers ...Worker) error {
 	return nil
 }
 
-// idleSpins is how many idle rounds SpinOn makes before it sleeps.
+// idleSpins is the number of idle rounds that SpinOn makes before it waits.
 const idleSpins = 16
 
-// SpinOn is Spin, of workers whose ports the kernel has: while there is nothing to do it waits for
-// frames of any of them. It keeps its thread.
+// SpinOn does what Spin does, for workers whose ports are files of the kernel: while there is nothing to do, it
+// waits for a frame of any of ports. It locks its goroutine to a thread.
 func SpinOn(ctx context.Context, clk clock.Clock, ports []port.Port, workers ...Worker) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -243,16 +243,16 @@ var ErrStuck = errors.New("nothing moves and no deadline is set")
 // ErrLate is returned by Sim.Run when its time is over.
 var ErrLate = errors.New("virtual time is over")
 
-// Sim breathes workers in virtual time.
+// Sim runs workers in virtual time.
 type Sim struct {
 	Clock *clock.Manual
-	// Hop is how far the clock moves with every round of breaths; 0 = 1 us.
+	// Hop is the time by which the clock advances after every round of breaths; 0 means 1 us.
 	Hop     clock.Duration
 	Workers []Worker
 }
 
-// Run breathes until done says so; nil then. It fails after limit of virtual
-// time with ErrLate, and with ErrStuck when no worker moves or wants to.
+// Run calls Breath of all workers until done returns true, and returns nil then. It returns ErrLate after
+// limit of virtual time, and ErrStuck if no worker moved anything and none has a deadline.
 func (s *Sim) Run(done func() bool, limit clock.Duration) error {
 	hop := s.Hop
 	if hop == 0 {

@@ -8,12 +8,12 @@
 //	CASCount    read, then compare-and-swap until it succeeds
 //	Open        all verbs on shared words and on private memory, many in flight
 //
-// Data that locks protect is written and read with plain WRITEs and READs: owner and
-// sequence go to both ends of a block, and come back unchanged, or two were in
-// the critical section. Every operation on a shared word is recorded in a
+// Sessions write and read the data that locks protect with plain WRITEs and READs. A session writes its owner
+// number and a sequence number to both ends of a block; if it does not read the same back, two sessions were in
+// the critical section. Every operation on a shared word is recorded in one
 // history, every holding of a lock in another.
 //
-// A Client is a state machine (host.App): its sessions, one a queue pair, do
+// A Client is a state machine (host.App): its sessions, each on a queue pair, do
 // their work step by step as completions come in. A session whose queue pair
-// fails asks for another one, finds out what became of its lock, and goes on.
+// fails asks for another one, finds out whether it still holds its lock, and goes on.
 package locks

@@ -1,13 +1,13 @@
-// Package onesided is what the clients of stores have in common whose memory nodes only execute READs, WRITEs and
-// atomics: the life of a session's connections and posts (Session, Loop), what a memory node tells of its memory
-// (Region, Serve), and memory of which a client gives out pieces (Slab).
+// Package onesided has what clients share if the memory nodes of their store only execute READs, WRITEs and
+// atomics: the life of a session's connections and posts (Session, Loop), the description of a memory node's memory
+// (Region, Serve), and an allocator of pieces of memory for a client (Slab).
 //
-// A session is a thread of a client. It has one operation under way, which is a chain of posts:
+// A session stands for one thread of a client. It has one operation under way at a time, which is a chain of posts:
 //
 //	     Ask, Ask, ...           Post               every node has answered
 //	Next ─────────────► requests ────► under way ──────────────────────────► Done ─► the next post, or the end
 //	                       ▲               │ a queue pair failed
 //	                       └─ Wake ◄─ Lost ┘
 //
-// What the posts of a store are, and from where an operation goes on after Lost, is the store's own.
+// Each store decides what its posts are, and where an operation goes on after Lost.
 package onesided

@@ -6,23 +6,23 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Region is remote memory.
+// Region is a memory region of a remote node, by its virtual address and R_Key.
 type Region struct {
 	VA   uint64
 	RKey uint32
 }
 
-// Part is memory that a memory node lets others reach, from an address on.
+// Part is memory that a memory node registers at virtual address VA.
 type Part struct {
 	Mem []byte
 	VA  uint64
-	// To is told where it is.
+	// To receives the address and R_Key of the memory.
 	To *Region
-	// Access is what is allowed; 0: all.
+	// Access has the allowed accesses; 0 means all.
 	Access rnic.Access
 }
 
-// Serve lets the queue pairs of pd reach the parts.
+// Serve registers the parts in pd, so that its queue pairs can access them.
 func Serve(pd *rnic.PD, parts ...Part) error {
 	for _, p := range parts {
 		if p.Access == 0 {
@@ -37,7 +37,7 @@ func Serve(pd *rnic.PD, parts ...Part) error {
 	return nil
 }
 
-// Totals are what every client counts.
+// Totals are the counters that every client has.
 type Totals struct {
 	Errors     uint64 // operations that ended with one
 	RoundTrips uint64

@@ -8,32 +8,32 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// RedialAfter is how long a session waits that could not connect.
+// RedialAfter is the time after which a session that could not connect tries again.
 const RedialAfter = 100 * time.Microsecond
 
-// Cost is what an operation took.
+// Cost is the cost of an operation.
 type Cost struct {
-	// RoundTrips is how many posts the operation waited for, one after the other; Messages how many requests
-	// those had, and Bytes what frames on the link had for them and their answers, one frame a message.
+	// RoundTrips is the number of posts for which the operation waited, one after the other. Messages is the number of
+	// requests, and Bytes the length of their frames and of the answers' frames, one frame per message.
 	RoundTrips, Messages, Bytes int
 }
 
-// Session is the connections of a client's thread: a queue pair to each memory node, and one post that is asked for, or
-// under way. Stores embed it in theirs.
+// Session has the connections of a client's thread, one queue pair to each memory node, and one post that is being
+// made or under way. Stores embed it in their sessions.
 type Session struct {
 	Index int // in the client
-	// QPs are the queue pairs by node; nil: not connected.
+	// QPs are the queue pairs by node; nil means not connected.
 	QPs []*rnic.QP
-	// WakeAt is when Wake is to be called, clock.Never: the session does not wait for time.
+	// WakeAt is the time at which the Loop calls Wake; clock.Never means that it does not.
 	WakeAt clock.Time
-	// Busy: an operation is under way.
+	// Busy says that an operation is under way.
 	Busy bool
 	Cost // of the operation under way
 	// WRs are the requests of the post, with their nodes.
 	WRs   []rnic.SendWR
 	Nodes []int
 	bufs  [][]byte
-	// Words are what atomics return, and READs of words.
+	// Words are buffers for the answers of atomics and of READs of words.
 	Words [][8]byte
 	Arena
 	// Put posts a request instead of queue pairs, in tests.
@@ -43,7 +43,7 @@ type Session struct {
 	pending int    // nodes that have not completed it
 }
 
-// NewSession makes a session of so many nodes, whose posts use so many words.
+// NewSession makes a session with connections to this number of nodes, and with this number of Words for its posts.
 func NewSession(index, nodes, words int) Session {
 	return Session{Index: index, QPs: make([]*rnic.QP, nodes), WakeAt: clock.Never, Words: make([][8]byte, words)}
 }
@@ -53,7 +53,7 @@ func (s *Session) base() *Session { return s }
 // Pending reports whether a post is under way.
 func (s *Session) Pending() bool { return s.pending > 0 }
 
-// Begin begins another post.
+// Begin begins a new post, without requests.
 func (s *Session) Begin() { s.WRs, s.Nodes, s.bufs = s.WRs[:0], s.Nodes[:0], s.bufs[:0] }
 
 // Ask adds a READ or a WRITE to the post, at an offset in a region, and returns it.
@@ -63,21 +63,21 @@ func (s *Session) Ask(op rnic.Op, node int, r Region, at int, buf []byte) *rnic.
 	return &s.WRs[len(s.WRs)-1]
 }
 
-// AskSwap adds a CAS.
+// AskSwap adds a CAS from from to to; into receives the word's old value.
 func (s *Session) AskSwap(node int, r Region, at int, from, to uint64, into []byte) {
 	w := s.Ask(rnic.OpCompareSwap, node, r, at, into)
 	w.Compare, w.Swap = from, to
 }
 
-// AskMasked adds a CAS of the bits of a mask.
+// AskMasked adds a CAS that compares and swaps only the bits of mask.
 func (s *Session) AskMasked(node int, r Region, at int, from, to, mask uint64, into []byte) {
 	w := s.Ask(rnic.OpMaskedCompareSwap, node, r, at, into)
 	w.Compare, w.Swap, w.CompareMask, w.SwapMask = from, to, mask, mask
 }
 
-// Post sends the requests that were asked for, and Done is called when the last one to each node has succeeded. Each is
-// shown to may first, which says whether it is sent; after a no, nothing is: that is false. An error is of the queue pair
-// to node, to which nothing is sent any more.
+// Post sends the requests of the post. The Loop calls Done when the last one to each node has succeeded. Post calls may
+// before each request; if may returns false, Post sends neither this request nor later ones and returns ok = false. An
+// error is one of the queue pair to node, which has failed then.
 func (s *Session) Post(may func(i int, w *rnic.SendWR) bool) (node int, ok bool, err error) {
 	s.posts++
 	s.pending = 0
@@ -100,7 +100,7 @@ func (s *Session) Post(may func(i int, w *rnic.SendWR) bool) (node int, ok bool,
 // last reports whether the i-th request is the last one to its node.
 func (s *Session) last(i int) bool { return !slices.Contains(s.Nodes[i+1:], s.Nodes[i]) }
 
-// Aside sends a request for whose end nobody waits.
+// Aside sends a request that belongs to no post, so that nobody waits for its completion.
 func (s *Session) Aside(node int, w *rnic.SendWR) error {
 	w.ID, w.Signaled = uint64(s.Index), true // of post 0
 	return s.put(node, w)
@@ -119,7 +119,7 @@ func (s *Session) put(node int, w *rnic.SendWR) error {
 	return err
 }
 
-// count counts a request, and frames as they are on the link, with Ethernet and without FCS.
+// count adds a request to the cost. Bytes counts frames with their Ethernet header and without FCS.
 func (s *Session) count(w *rnic.SendWR) {
 	const read, readResponse, write, ack, cas, masked, atomicAck = 74, 62, 74, 62, 86, 102, 70
 	s.Messages++
@@ -135,7 +135,8 @@ func (s *Session) count(w *rnic.SendWR) {
 	}
 }
 
-// Completed notes that a node has completed a post, and reports whether the post under way has succeeded.
+// Completed notes that a node has completed the post of this number, and reports whether the post under way has
+// succeeded by this.
 func (s *Session) Completed(post uint32) bool {
 	if post != s.posts || s.pending == 0 {
 		return false // of a post before
@@ -144,28 +145,28 @@ func (s *Session) Completed(post uint32) bool {
 	return s.pending == 0
 }
 
-// Drop lets the post under way go on without the session: Done is not called for it.
+// Drop makes the session ignore the post under way: Done is not called for it.
 func (s *Session) Drop() {
 	s.posts++
 	s.pending = 0
 }
 
-// Fresh leaves memory to what may still be under way.
+// Fresh gives the session new buffers, because requests under way may still use the old ones.
 func (s *Session) Fresh() {
 	s.Arena, s.WRs, s.bufs = Arena{}, nil, nil
 	s.Words = make([][8]byte, len(s.Words))
 }
 
-// Arena is memory for the READs and WRITEs of one post.
+// Arena allocates memory for the READs and WRITEs of one post.
 type Arena struct {
 	b    []byte
 	used int
 }
 
-// Reset takes all memory back.
+// Reset frees all memory of the Arena.
 func (a *Arena) Reset() { a.used = 0 }
 
-// Take gives out n bytes.
+// Take returns n bytes, which are not cleared.
 func (a *Arena) Take(n int) []byte {
 	if a.used+n > len(a.b) {
 		a.b = make([]byte, max(2*len(a.b), n, 4096))
@@ -176,14 +177,14 @@ func (a *Arena) Take(n int) []byte {
 	return p
 }
 
-// Thread is a session of a store.
+// Thread is a session of a store, as the Loop drives it.
 type Thread interface {
 	base() *Session
-	// Next begins an operation; false: there is none now.
+	// Next begins an operation, or returns false if there is none at present.
 	Next(now clock.Time) bool
-	// Wake goes on at WakeAt.
+	// Wake continues the operation when the time WakeAt has come.
 	Wake(now clock.Time)
-	// Done goes on when the post has succeeded, and Lost when a queue pair failed.
+	// Done continues the operation when the post has succeeded, Lost when the queue pair to node has failed.
 	Done(now clock.Time)
 	Lost(now clock.Time, node int)
 }
@@ -191,7 +192,7 @@ type Thread interface {
 // Loop runs the sessions of a client. It implements host.App; stores embed it in their clients.
 type Loop[T Thread] struct {
 	Sessions []T
-	// CQ is where the completions of all queue pairs arrive.
+	// CQ receives the completions of all queue pairs.
 	CQ     *rnic.CQ
 	Totals *Totals
 	wcs    [64]rnic.WC
@@ -237,7 +238,8 @@ func (l *Loop[T]) Deadline() clock.Time {
 	return at
 }
 
-// complete takes a completion. The last request of a post to each node asks for one, and every request that fails has one.
+// complete handles a completion. The last request of a post to each node is signaled, and every request that fails
+// completes, too.
 func (l *Loop[T]) complete(now clock.Time, w *rnic.WC) {
 	t := l.Sessions[w.ID&0xFFFF]
 	s := t.base()
@@ -257,7 +259,7 @@ func (l *Loop[T]) complete(now clock.Time, w *rnic.WC) {
 	}
 }
 
-// Broke forgets a queue pair that failed.
+// Broke counts and removes the queue pair of t to node, which has failed.
 func (l *Loop[T]) Broke(t T, node int) {
 	l.Totals.Broken++
 	t.base().QPs[node] = nil

@@ -6,8 +6,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Slab gives out memory in pieces of some sizes, at addresses A. Others of the store free a piece that is in use: by a mark
-// in the memory, which its owner looks for.
+// Slab gives out memory in pieces of some sizes; A is the type of their addresses. Any session of the store may free a
+// piece that is in use, by a mark in the memory, which the owner of the piece looks for.
 type Slab[A any] struct {
 	free  map[int][]A // by size
 	owned []Piece[A]
@@ -24,7 +24,7 @@ type Piece[A any] struct {
 	freed clock.Time
 }
 
-// Add adds free memory.
+// Add adds a free piece of this size at address at.
 func (s *Slab[A]) Add(size int, at A) {
 	if s.free == nil {
 		s.free = map[int][]A{}
@@ -32,7 +32,8 @@ func (s *Slab[A]) Add(size int, at A) {
 	s.free[size] = append(s.free[size], at)
 }
 
-// Take gives out a piece, of those that have been free for grace; false: there is none.
+// Take gives out a piece of this size. It does not give out a piece that was freed less than grace ago, which may
+// still be read. It returns false if there is no piece.
 func (s *Slab[A]) Take(now clock.Time, size int, grace clock.Duration) (Piece[A], bool) {
 	k := 0
 	for _, p := range s.late {
@@ -52,7 +53,7 @@ func (s *Slab[A]) Take(now clock.Time, size int, grace clock.Duration) (Piece[A]
 	return s.Use(size, f[len(f)-1]), true
 }
 
-// Use is a piece of memory that was not in the slab.
+// Use makes a Piece in use of memory that is not among the slab's free memory.
 func (s *Slab[A]) Use(size int, at A) Piece[A] {
 	s.uses++
 	return Piece[A]{At: at, Size: size, use: s.uses}
@@ -62,10 +63,10 @@ func (s *Slab[A]) Use(size int, at A) Piece[A] {
 func (s *Slab[A]) Own(p Piece[A])  { s.owned = append(s.owned, p) }
 func (s *Slab[A]) Give(p Piece[A]) { s.Add(p.Size, p.At) }
 
-// Owned is how many pieces the store may refer to.
+// Owned returns the number of pieces to which the store may refer.
 func (s *Slab[A]) Owned() int { return len(s.owned) }
 
-// Some are up to n pieces that may have been freed by others, others each time.
+// Some returns up to n owned pieces, whose marks the caller examines. Calls go round all owned pieces in turn.
 func (s *Slab[A]) Some(n int) []Piece[A] {
 	if s.next >= len(s.owned) {
 		s.next = 0
@@ -75,7 +76,8 @@ func (s *Slab[A]) Some(n int) []Piece[A] {
 	return part
 }
 
-// Freed takes a piece that was found free out of those that are owned. Another session may have seen that before.
+// Freed moves a piece whose mark says that it is free from the owned ones to Leave. It does nothing if another session
+// of the client has done so before.
 func (s *Slab[A]) Freed(now clock.Time, p Piece[A]) {
 	for i := range s.owned {
 		if s.owned[i].use == p.use {
@@ -87,13 +89,13 @@ func (s *Slab[A]) Freed(now clock.Time, p Piece[A]) {
 	}
 }
 
-// Leave notes that nothing refers to a piece any more; but it may still be read.
+// Leave frees a piece to which nothing in the store refers, but which somebody may still read.
 func (s *Slab[A]) Leave(now clock.Time, p Piece[A]) {
 	p.freed = now
 	s.late = append(s.late, p)
 }
 
-// Late reports whether a piece that fits is free, but may still be read.
+// Late reports whether Take may hold back a free piece whose size fits, because it may still be read.
 func (s *Slab[A]) Late(fits func(size int) bool) bool {
 	return slices.ContainsFunc(s.late, func(p Piece[A]) bool { return fits(p.Size) })
 }

@@ -7,20 +7,20 @@
 //	insert  [search the cache] masked CAS + READ rows; [search the locked rows] WRITE rows,
 //	        from the path's end + masked CAS
 //
-// Locks are bits of a table in the NIC's memory, at address 0; one is for some
-// neighbouring rows. They are taken in ascending order, those of one 64-bit word at
-// once. A key's two rows are near each other (Hashing), so that most operations need one
-// word. A session whose locks take too long gives them back and begins again.
+// Locks are bits of a table in the NIC's memory, at address 0; each lock is for some
+// neighbouring rows. They are taken in ascending order, all locks of one 64-bit word at
+// once. A key's two rows are near each other (Hashing), so that most operations need locks of
+// one word. A session that waits too long for a lock frees those that it holds and begins again.
 //
-// A client that dies holds its locks, and may leave a row torn and one entry twice. Who
-// finds a lock held for long, by nobody who changes anything behind it, takes the lease
-// of the lock's region, repairs, and frees the lock. Who dies at that is succeeded by
-// the next. A client that is slow for as long (FailAfter) counts as dead: its late
-// WRITEs would do damage, which the authors leave open (section 3.3.4). Where sessions have
-// places (Layout.Places) they say which locks they are after, so that a repairer knows who
-// holds the lock. It has them shut out on the way (Config.Shut, tor/fence), observes the
-// lock anew from when nothing of theirs is under way any more, and repairs then. Where
-// nobody shuts them out it repairs as without places, and counts that (Stats.NotShut).
+// A client that dies keeps its locks, and may leave a torn row and an entry in two places. A session
+// that finds a lock held for long, while nothing changes in the rows behind it, takes the lease
+// of the lock's region, repairs the region, and frees the lock. If it dies meanwhile, another session
+// does the same. A client that is slow for that time (FailAfter) counts as dead: its late
+// WRITEs would do damage, which the authors leave open (section 3.3.4). Sessions that have
+// places (Layout.Places) write there which locks they want, so that a repairer knows who may
+// hold the lock. The repairer has these sessions shut out on the way (Config.Shut, tor/fence), observes the
+// lock again from the time when none of their requests is under way, and then repairs. If
+// no box shuts them out, it repairs as it does without places, and counts this (Stats.NotShut).
 //
 // What the authors leave open, or do not do, is decided as follows.
 //

@@ -1,20 +1,20 @@
-// Package store is what the stores of the rack have in common: a table of them (Kinds), a
-// memory node that clients find over the wire, and clients that work on it.
+// Package store has what the stores of the rack share: a table of them (Kinds), a
+// memory node that clients find over the wire (Server), and clients that work on it.
 //
 //	Client ── ConnectRequest: which store, of which sessions ──► Server
 //	       ◄─ ConnectReply: where the memory is, what it is like ─┘
 //	       ── one-sided verbs ─────────────────────────────────► memory
 //
-// A session of a client is a queue pair, made by the connection managers (rack/cm). What a client
-// must know of the memory is in the private data of the answer: addresses, R_Keys, geometry, and
-// what is the client's alone (its number, memory for what it writes). What a server does not
-// serve it rejects, with a text that says why.
+// A session of a client is a queue pair, made by the connection managers (rack/cm). The private
+// data of the ConnectReply says what the client must know of the memory: addresses, R_Keys, geometry,
+// the client's number, and the memory that only this client writes. A server rejects a request
+// that it cannot serve, with a text that says why.
 //
-// A Server's memory has room for so many clients. A place is a client's while it is heard of, and for a Lease
-// more: then another one may have it, with the memory for what it writes, of which what the first one wrote stays. A
-// client that has nothing to do says something now and then. Its connections end first, so that nothing of it comes
-// late. A Server that ends says so to its clients.
+// A Server's memory has places for a fixed number of clients. A client keeps its place as long as the server hears from
+// it, and for a Lease longer; an idle client therefore sends something now and then. After that another
+// client may get the place and its memory, where the values that the first client wrote stay. The server ends the first
+// client's connections before, so that none of its requests arrives late. A Server that ends tells its clients so.
 //
-// Clients keep all that they were told (rack/history). At the end one order of all
-// operations must explain it, and what the memory holds then.
+// Clients record all answers (rack/history). At the end one order of all operations must explain the
+// answers and the contents of the memory.
 package store

@@ -8,13 +8,13 @@ import (
 	"sync"
 )
 
-// Mix is a workload's share of writes.
+// Mix is a workload, by its share of writes.
 type Mix struct {
 	Name   string
 	Writes float64 // 0..1
 }
 
-// The core workloads, and W, which only writes.
+// A, B and C are YCSB's core workloads; W only writes.
 var (
 	A = Mix{"A", 0.5}
 	B = Mix{"B", 0.05}
@@ -22,7 +22,7 @@ var (
 	W = Mix{"W", 1}
 )
 
-// MixNamed finds a workload by its letter.
+// MixNamed returns the workload with this letter, in either case.
 func MixNamed(name string) (Mix, error) {
 	switch name {
 	case "A", "a":
@@ -40,36 +40,36 @@ func MixNamed(name string) (Mix, error) {
 // DefaultTheta is YCSB's Zipf exponent.
 const DefaultTheta = 0.99
 
-// scrambledItems and scrambledZeta are YCSB's: a scrambled generator draws
-// ranks from ten thousand million items, whose zeta at theta 0.99 is a
-// constant there, and hashes each rank to a key. The hottest key is therefore
-// much colder than an unscrambled generator's.
+// scrambledItems and scrambledZeta are constants of YCSB. A scrambled generator draws
+// ranks from ten thousand million items, whose zeta at theta 0.99 is
+// scrambledZeta, and hashes each rank to a key. The hottest key is therefore
+// much colder than that of an unscrambled generator.
 const (
 	scrambledItems = 10_000_000_000
 	scrambledZeta  = 26.46902820178302
 )
 
-// maxTheta is the largest exponent: more would always draw the first key.
+// maxTheta is the largest exponent; a larger one would practically always draw the first key.
 const maxTheta = 10
 
 // Config describes a workload.
 type Config struct {
 	Mix Mix
-	// Theta is the Zipf exponent; 0 is uniform. YCSB's own are below 1, and a
-	// scrambled generator's must be.
+	// Theta is the Zipf exponent, 0 to 10; 0 is uniform. YCSB's own exponents are below 1, and
+	// those of scrambled generators must be.
 	Theta float64
 	// Scrambled spreads the popular ranks over the keys as YCSB's scrambled
 	// generator does; otherwise the first key is the hottest.
 	Scrambled bool
 	// Keys are the keys by rank.
 	Keys []uint64
-	// Items is of how many keys the popularity is, when there are fewer Keys: the rest
-	// share their places. 0 = as many.
+	// Items is the number of ranks that Zipf's law applies to, at least the number of Keys; 0 means
+	// the number of Keys. Rank r stands for key r modulo the number of Keys.
 	Items int
 	Seed  uint64
 }
 
-// Sequential is n keys from first upwards.
+// Sequential returns n keys from first upwards.
 func Sequential(first uint64, n int) []uint64 {
 	k := make([]uint64, n)
 	for i := range k {
@@ -78,14 +78,14 @@ func Sequential(first uint64, n int) []uint64 {
 	return k
 }
 
-// Op is one operation.
+// Op is one operation, a read or a write.
 type Op struct {
 	Key   uint64
 	Rank  int // index of Key in Config.Keys
 	Write bool
 }
 
-// Generator makes operations.
+// Generator makes the operations of one thread.
 type Generator struct {
 	keys      []uint64
 	writes    float64
@@ -98,7 +98,7 @@ type Generator struct {
 	rng                            *rand.Rand
 }
 
-// New makes a generator. seed tells the threads of one workload apart.
+// New makes a generator. The threads of one workload have different seeds.
 func New(c Config, seed uint64) (*Generator, error) {
 	if len(c.Keys) == 0 {
 		return nil, errors.New("ycsb: a workload needs at least one key")
@@ -145,7 +145,7 @@ func New(c Config, seed uint64) (*Generator, error) {
 	return g, nil
 }
 
-// zetas are sums that were made before: the generators of one workload have the same.
+// zetas caches sums, because the generators of one workload need the same one.
 var zetas sync.Map
 
 type zetaOf struct {
@@ -153,8 +153,8 @@ type zetaOf struct {
 	theta float64
 }
 
-// zeta is the sum of 1/i^theta for i in 1..n: exact up to 2^20 terms, then by
-// Euler and Maclaurin's formula.
+// zeta returns the sum of 1/i^theta for i in 1..n. The first 2^20 terms are added, the others are
+// computed by Euler and Maclaurin's formula.
 func zeta(n uint64, theta float64) float64 {
 	if s, ok := zetas.Load(zetaOf{n, theta}); ok {
 		return s.(float64)
@@ -178,15 +178,15 @@ func sumZeta(n uint64, theta float64) float64 {
 	return s
 }
 
-// SetMix changes the share of writes of the operations to come; a mix that
-// New would refuse is ignored.
+// SetMix changes the share of writes of later operations. It ignores a mix that
+// New would refuse.
 func (g *Generator) SetMix(m Mix) {
 	if m.Writes >= 0 && m.Writes <= 1 {
 		g.writes = m.Writes
 	}
 }
 
-// Next is the next operation.
+// Next returns the next operation.
 func (g *Generator) Next() Op {
 	r := g.rank()
 	return Op{Key: g.keys[r], Rank: r, Write: g.writes > 0 && g.rng.Float64() < g.writes}
@@ -218,8 +218,8 @@ func (g *Generator) rank() int {
 	return int(r) % len(g.keys)
 }
 
-// fnv64 is FNV-1a over the eight bytes of v, low byte first, and the absolute
-// value of the signed result, as YCSB takes it.
+// fnv64 returns the absolute value of the signed FNV-1a hash of the eight bytes of v, low byte
+// first, as YCSB does.
 func fnv64(v uint64) uint64 {
 	h := uint64(0xCBF29CE484222325)
 	for range 8 {

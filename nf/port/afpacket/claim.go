@@ -17,9 +17,10 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// claim is the right to forward an interface's frames with packet sockets: of two processes that both did so, each frame would
-// come out twice. It is a packet socket that receives nothing. The kernel shows it to everybody in the interface's network
-// namespace, lets nobody open one who may not open packet sockets there anyway, and closes it with its process.
+// claim is the right to forward an interface's frames with packet sockets. It is needed because each frame would come
+// out twice if two processes forwarded it. A claim is a packet socket that receives nothing. Every process in the
+// interface's network namespace can see it, only a process that may open packet sockets there can make one, and the
+// kernel closes it when its process ends.
 type claim struct {
 	fd    int
 	inode uint64
@@ -34,14 +35,15 @@ const (
 	claimPause = 10 * time.Millisecond
 )
 
-// mine are the inodes of this process's claims: it may change a port of an interface for another one.
+// mine has the inodes of this process's claims. They do not exclude each other, because the process may replace a port
+// of an interface by another one.
 var mine = struct {
 	sync.Mutex
 	inodes map[uint64]bool
 }{inodes: map[uint64]bool{}}
 
-// newClaim claims an interface of the calling thread's network namespace. It is an error if another process has it, and goes
-// on having it. Several claims of one process are none against each other.
+// newClaim claims an interface of the calling thread's network namespace. It returns an error if another process has a
+// claim of the interface and keeps it for claimWait. Claims of one process do not exclude each other.
 func newClaim(name string) (*claim, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -69,7 +71,8 @@ func newClaim(name string) (*claim, error) {
 	return c, nil
 }
 
-// Unclaimed is nil if no other process has an interface of the calling thread's network namespace.
+// Unclaimed returns nil if no other process has a claim of an interface of the calling thread's network namespace. It
+// waits for a claim to vanish, for claimWait at most.
 func Unclaimed(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -78,7 +81,7 @@ func Unclaimed(name string) error {
 	return wait(name, func() (bool, error) { return others(l.Attrs().Index) })
 }
 
-// wait tries until the interface is not taken any more.
+// wait calls try again and again until it returns false. It fails after claimWait.
 func wait(name string, try func() (taken bool, err error)) error {
 	wall := clock.NewWall()
 	for since := wall.Now(); ; time.Sleep(claimPause + rand.N(claimPause)) {
@@ -95,7 +98,7 @@ func wait(name string, try func() (taken bool, err error)) error {
 	}
 }
 
-// open makes the socket.
+// open makes the claim's socket.
 func (c *claim) open(index int) (err error) {
 	if c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		if errors.Is(err, unix.EPERM) {
@@ -118,7 +121,7 @@ func (c *claim) open(index int) (err error) {
 	return err
 }
 
-// close lets others have the interface.
+// close ends the claim.
 func (c *claim) close() error {
 	if c == nil || c.fd < 0 {
 		return nil
@@ -131,8 +134,8 @@ func (c *claim) close() error {
 	return err
 }
 
-// others reports whether another process has claimed an interface. Where the kernel shows no packet sockets (there is no
-// /proc) nobody knows.
+// others reports whether another process has a claim of an interface. It returns false if the kernel does not show
+// packet sockets, for example without /proc.
 func others(index int) (bool, error) {
 	f, err := os.Open("/proc/thread-self/net/packet")
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {

@@ -16,79 +16,79 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Mode is where the XDP programs run.
+// Mode says where the XDP programs run.
 type Mode int
 
 const (
-	// Auto: natively where frames can then also cross in the kernel, else
-	// generically.
+	// Auto chooses Native if frames can then also cross in the kernel, and else
+	// Generic.
 	Auto Mode = iota
-	// Native or nothing.
+	// Native runs the programs in the driver; opening fails if that is not possible.
 	Native
-	// Generic: works on every interface.
+	// Generic runs the programs before the network stack, on every interface.
 	Generic
 )
 
-// Copying is whether frames are copied between the device and packet memory.
+// Copying says whether frames are copied between the device and packet memory.
 type Copying int
 
 const (
-	// CopyAuto: only where the driver has no zero-copy.
+	// CopyAuto copies frames only if the driver has no zero-copy.
 	CopyAuto Copying = iota
-	// CopyAlways: for drivers whose zero-copy is broken.
+	// CopyAlways copies frames. It is for drivers whose zero-copy is broken.
 	CopyAlways
-	// CopyNever: zero-copy or nothing; it needs native XDP.
+	// CopyNever needs zero-copy, and so native XDP; opening fails without it.
 	CopyNever
 )
 
-// Fallback is what becomes of frames that no socket takes.
+// Fallback says what the program does with frames that no socket takes.
 type Fallback int
 
 const (
-	// Redirect them to the pair's other interface.
+	// Redirect sends them out of the pair's other interface.
 	Redirect Fallback = iota
-	// Pass them to the kernel: for interfaces that are also joined by a bridge.
+	// Pass gives them to the kernel. It is for interfaces that are also joined by a bridge.
 	Pass
 )
 
-// DefaultRing is how many frames a ring has room for: TCP sends more than 1,024 in one go,
-// and of twice as many hardly one is lost. Each takes four chunks of memory.
+// DefaultRing is the default number of entries of a ring. TCP sends more than 1024 frames at once;
+// a ring of twice as many loses hardly a frame. Each entry takes four chunks of memory.
 const DefaultRing = 2048
 
-// DefaultStale is the age at which a heartbeat is stale: frames cross again
-// before the first retransmission of RoCE at its usual time-out (67 ms), and
-// within 100 ms of a stall, and a busy machine does not look like one.
+// DefaultStale is the default age above which a heartbeat is stale. It is shorter than RoCE's usual
+// time-out (67 ms) and than 100 ms, so that frames cross again before the first retransmission, and
+// long enough that a busy worker is not taken for a stalled one.
 const DefaultStale = 60 * time.Millisecond
 
-// DefaultHold is that age where the filter is Closed: there nothing is gained by giving
-// the worker up early, since what would be dropped can wait in the ring. It bounds how
-// old a frame is that an app gets when others came behind it.
+// DefaultHold is that age if the filter is Closed. It is longer, because frames that would be
+// dropped can as well wait in the ring. It bounds the age of a frame that an app gets after later
+// frames were dropped.
 const DefaultHold = time.Second
 
-// Options of interfaces. The zero value is the default.
+// Options are the options of Open and OpenPair. The zero value has all defaults.
 type Options struct {
-	// Filter is what the graph wants to see; see Port.SetFilter. Nil: all.
+	// Filter says which frames the graph wants to see; see Port.SetFilter. Nil means all frames.
 	Filter *port.Filter
-	// Queues to open; 0: all.
+	// Queues is the number of queues to open; 0 means all.
 	Queues int
-	// Ring is the entries of each ring, a power of two; 0: DefaultRing.
+	// Ring is the number of entries of each ring, a power of two; 0 means DefaultRing.
 	Ring int
-	// Frames is the number of chunks of each UMEM; 0: four rings.
+	// Frames is the number of chunks of each UMEM; 0 means 4 * Ring.
 	Frames int
 	Mode   Mode
 	Copy   Copying
-	// BusyPoll, in microseconds: the worker polls the device itself.
+	// BusyPoll, if not 0, is the time in microseconds for which the worker polls the device itself.
 	BusyPoll int
-	// Transient: the interface goes with the process, so that nothing has to be on
-	// record for others to put back.
+	// Transient says that the interface vanishes with the process, so that the original settings
+	// need not be stored for a later process.
 	Transient bool
-	// LeaveOffloads: check and change no setting.
+	// LeaveOffloads has no setting checked or changed.
 	LeaveOffloads bool
-	// Clock for receive times; nil: a new wall clock.
+	// Clock gives the receive times; nil means a new wall clock.
 	Clock clock.Clock
-	// Stale is the age from which a worker's heartbeat does not count; 0:
-	// DefaultStale for a pair, or DefaultHold while its filter is Closed, none for one
-	// interface; < 0: none.
+	// Stale is the age above which a worker's heartbeat does not count. 0 means DefaultStale for a
+	// pair (DefaultHold while its filter is Closed), and no limit for one interface. A negative
+	// value means no limit.
 	Stale clock.Duration
 
 	hold          clock.Duration // Stale, while the filter is Closed
@@ -146,9 +146,9 @@ func (o *Options) defaults(stale clock.Duration) error {
 	return nil
 }
 
-// Config of one interface alone.
+// Config describes one interface that is opened alone.
 type Config struct {
-	// Name of the port in the graph; empty: the interface's.
+	// Name is the name of the port in the graph; empty means the interface's name.
 	Name      string
 	Interface string
 	// Index is the port number in the metadata of received frames.
@@ -156,8 +156,8 @@ type Config struct {
 	Options
 }
 
-// Device is one interface: an endpoint, or a port of a graph that does not
-// splice. Frames that the filter does not want go to the kernel's stack.
+// Device is one interface that was opened alone: an endpoint, or a port of a graph that does not
+// splice interfaces. Frames that the filter does not want go to the kernel's stack.
 type Device struct {
 	Ports []*Port // index = queue
 	dev   *device
@@ -167,7 +167,7 @@ type Device struct {
 }
 
 // Open binds all queues of an interface of the calling thread's network
-// namespace. The program goes when the Device is closed or its process ends.
+// namespace. The program is removed when the Device is closed or its process ends.
 func Open(cfg Config) (_ *Device, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -252,22 +252,22 @@ func (v *Device) Close() error {
 	return v.err
 }
 
-// PairConfig is of two interfaces that are spliced: a bump in the wire.
+// PairConfig describes two interfaces that are spliced: a bump in the wire.
 type PairConfig struct {
 	// A and B are the interfaces.
 	A, B string
-	// NameA and NameB are the ports in the graph; empty: the interfaces'.
+	// NameA and NameB are the names of the ports in the graph; empty means the interfaces' names.
 	NameA, NameB string
 	// IndexA and IndexB are the port numbers in the metadata of received frames.
 	IndexA, IndexB uint16
-	// Fallback for frames that are not wanted, or that no live worker takes.
+	// Fallback applies to frames that the filter does not want, or that no live worker takes.
 	Fallback Fallback
-	// Keep the wire on Close: frames go on crossing in the kernel until a
-	// pair is opened again, or Detach.
+	// Keep has Close leave the wire, so that frames cross in the kernel until a
+	// pair is opened again, or Detach is called.
 	Keep bool
-	// Later: the programs take their places with Attach.
+	// Later has the programs attached by Attach, and not by OpenPair.
 	Later bool
-	// Separate memories: each interface of a queue has a UMEM of its own, and
+	// Separate gives each interface of a queue a UMEM of its own, so that
 	// frames are copied between them. See the package's description.
 	Separate bool
 	Options
@@ -292,13 +292,13 @@ type Pair struct {
 }
 
 // OpenPair splices two interfaces of the calling thread's network namespace.
-// A wire that an earlier process left is taken over without losing a frame.
-// Frames cross in the kernel until a worker first calls Rx. On an error
-// everything is as it was.
+// It takes over a wire that an earlier process left, without losing a frame.
+// Frames cross in the kernel until a worker first calls Rx. If OpenPair fails, it undoes
+// what it has done.
 //
-// With PairConfig.Later frames go the way that they went before until Attach: over
-// the wire that an earlier process left, or as if there was none. Frames that the ports are
-// told to bind or guard meanwhile (port.Binder, port.Guarder) never cross the new wire.
+// With PairConfig.Later, OpenPair does not change the path of frames until Attach: they cross the
+// wire that an earlier process left, or do not cross. The caller may bind queue pairs and guard words
+// (port.Binder, port.Guarder) before Attach; frames to these never cross the new wire.
 func OpenPair(cfg PairConfig) (*Pair, error) {
 	w, err := openPair(cfg)
 	if errors.Is(err, unix.EOPNOTSUPP) && cfg.Copy == CopyAuto {
@@ -405,8 +405,8 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 	return w, nil
 }
 
-// Attach has the programs take their places, where PairConfig.Later has left that to
-// be done. When it fails, Close leaves everything as it was before OpenPair.
+// Attach attaches the programs of a Pair that was opened with PairConfig.Later, and else does
+// nothing. If it fails, Close leaves everything as it was before OpenPair.
 func (w *Pair) Attach() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -421,13 +421,13 @@ func (w *Pair) Attach() error {
 	return nil
 }
 
-// unclaim lets other processes open the interfaces.
+// unclaim drops the claims, so that other processes can open the interfaces.
 func (w *Pair) unclaim() {
 	dropClaims(w.claims)
 	w.claims = nil
 }
 
-// joined attaches the programs, unless those of the earlier process go on, and says what was bound.
+// joined attaches the programs, unless those of an earlier process stay, and fills in w.info.
 func (w *Pair) joined(cfg PairConfig, progA, progB choice) error {
 	if !w.a.resumed {
 		progA.spec.Filter, progB.spec.Filter = w.a.wants(), w.b.wants()
@@ -526,7 +526,7 @@ func (w *Pair) choose(d *device, cfg PairConfig) choice {
 	return choice{spec, modes}
 }
 
-// stale is the age from which a heartbeat does not count, with filter f.
+// stale returns the age above which a heartbeat does not count while the filter is f.
 func (o *Options) stale(f port.Filter) clock.Duration {
 	if f.Closed {
 		return o.hold
@@ -534,8 +534,8 @@ func (o *Options) stale(f port.Filter) clock.Duration {
 	return o.Stale
 }
 
-// abort undoes an OpenPair that failed, that no Attach followed, or whose process cannot start: earlier programs
-// come back, and only what this process changed is restored.
+// abort undoes an OpenPair that failed, that was not followed by Attach, or whose process cannot start. It attaches
+// earlier programs again, and restores only the settings that this process changed.
 func (w *Pair) abort() error {
 	var errs []error
 	for _, d := range []*device{w.a, w.b} {
@@ -570,18 +570,17 @@ func (w *Pair) abort() error {
 // Info says what was bound.
 func (w *Pair) Info() Info { return w.info }
 
-// Held says of what frames do not cross while nobody is there.
+// Held says which frames programs drop after Detach, while no process is there.
 type Held struct {
 	QueuePairs bool // to those that are bound
 	Words      bool // to those that are guarded: other atomics, for port.GuardFor
 }
 
-// Detach ends the steering before the workers stop: from its return on no
-// frame goes to them. The wire is removed, or kept when so configured, or when some queue
-// pairs are bound: while nobody is there, frames to these are dropped, after a stop
-// as after a kill. Guarded words are held, too, by a program that passes all else to the
-// kernel, as if there was none; so are bound queue pairs where something else joins the
-// interfaces, such as a bridge. Close does all that, too.
+// Detach ends the steering: after its return no frame goes to the workers, which the caller stops
+// afterwards. Detach removes the wire, unless PairConfig.Keep is set or queue pairs are bound. Frames to bound
+// queue pairs are dropped while no process is there, after a stop as after a kill. If only words are
+// guarded, or a bridge or the like joins both interfaces, the programs that stay drop what must not cross and pass
+// all other frames to the kernel. Close calls Detach.
 func (w *Pair) Detach() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -605,8 +604,8 @@ func (w *Pair) Detach() error {
 	return nil
 }
 
-// Free gives one of the interfaces back where the other one is gone, and says which; "" where both are there. The
-// workers have stopped by then.
+// Free gives one of the interfaces back if the other one is gone, and returns its name; it returns "" if both are
+// there. The caller stops the workers before.
 func (w *Pair) Free() (name string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -625,10 +624,11 @@ func (w *Pair) Free() (name string, err error) {
 	return "", nil
 }
 
-// Holds is what would be held if the process ended now.
+// Holds returns what programs would drop if the process ended at this moment.
 func (w *Pair) Holds() Held { return w.a.holds() }
 
-// Orphans is how many queue pairs are bound at wires that an earlier process left, while there was no Attach.
+// Orphans returns the number of queue pairs that are bound at wires that an earlier process left. The caller calls it
+// before Attach.
 func (w *Pair) Orphans() (n int, err error) {
 	var sets [2]*xsk.Set
 	for i, d := range []*device{w.a, w.b} {
@@ -652,15 +652,15 @@ func (w *Pair) Orphans() (n int, err error) {
 	return n, err
 }
 
-// Held is what Detach has left programs for.
+// Held returns what the programs that Detach left drop.
 func (w *Pair) Held() Held {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.held
 }
 
-// Close puts everything back, except a wire that is to be kept. The workers
-// have stopped by then.
+// Close puts everything back, except a wire that stays (see Detach). The caller stops the workers
+// before.
 func (w *Pair) Close() error {
 	w.once.Do(func() {
 		w.err = w.Detach()
@@ -673,8 +673,8 @@ func (w *Pair) Close() error {
 	return w.err
 }
 
-// Undo is Close of a process that cannot start, and whose workers have not run: a wire that an earlier one left carries frames again,
-// as it did.
+// Undo replaces Close for a process that cannot start and whose workers have not run: a wire that an earlier process
+// left carries frames again as before.
 func (w *Pair) Undo() error {
 	w.once.Do(func() {
 		w.mu.Lock()
@@ -686,9 +686,9 @@ func (w *Pair) Undo() error {
 }
 
 // Wire joins two interfaces of the calling thread's network namespace in the
-// kernel, without a process: all frames cross until a pair is opened on them,
-// which takes the wire over, or Detach. A wire that is there already stays as
-// it is.
+// kernel, without a process: all frames cross until a pair is opened on the interfaces,
+// which takes the wire over, or until Detach. Wire does not change a wire that exists
+// already. It fails if a former wire has bound queue pairs.
 func Wire(ifA, ifB string) (Info, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -728,9 +728,9 @@ func Wire(ifA, ifB string) (Info, error) {
 }
 
 // Detach removes the wire between two interfaces of the calling thread's
-// network namespace, whoever left it, and puts their settings back, also those
-// that a process had changed that was killed before the wire was there. Nothing
-// there is no error.
+// network namespace, whichever process left it, and puts their settings back, also those
+// of a process that was killed before it had attached the wire. It is no error if there is
+// nothing to remove.
 func Detach(ifA, ifB string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

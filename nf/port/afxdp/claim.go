@@ -13,13 +13,13 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// claim keeps other processes from opening an interface while this one opens it. A second one would find
-// settings that the first has just changed, and take them for those that were there before. It is a
-// lock on a file that root alone can open, and that goes with it.
+// claim keeps other processes from opening an interface while this process opens it. Without it, a second
+// process could take settings that the first has just changed for the original ones. A claim is a
+// lock on a file that only root can open and that is removed with the claim.
 type claim struct{ f *os.File }
 
-// claims are taken in one order by all, so that two processes that open the same pair do not wait for each other.
-// An interface that is not there has none; nor has any where /run cannot be written.
+// claims takes the claims of the interfaces, sorted by name, so that two processes that open the same pair do not
+// wait for each other. It leaves out interfaces that do not exist, and all if /run cannot be written.
 func claims(names ...string) (all []claim, err error) {
 	defer func() {
 		if err != nil {
@@ -47,7 +47,7 @@ func claims(names ...string) (all []claim, err error) {
 	return all, nil
 }
 
-// lock waits for bindWait at most; nil: there can be no such file.
+// lock makes and locks the file at path. It waits for bindWait at most, and returns nil if no such file can be made.
 func lock(path string) (*os.File, error) {
 	wall := clock.NewWall()
 	for since := wall.Now(); ; time.Sleep(bindPause) {
@@ -76,7 +76,7 @@ func lock(path string) (*os.File, error) {
 	}
 }
 
-// dropClaims lets others open the interfaces.
+// dropClaims removes and unlocks the claims' files, so that other processes can open the interfaces.
 func dropClaims(all []claim) {
 	for _, c := range all {
 		_ = os.Remove(c.f.Name()) // who may not any more leaves a file that the next one takes

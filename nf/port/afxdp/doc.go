@@ -20,140 +20,139 @@
 //	            ▼
 //	         socket: Port.Rx
 //
-// If the filter is Watched, frames that are not wanted go the same way, and those of them that are missed
-// count as bypassed. When the filter is not Watched any more, or the worker pauses, frames that are in
-// the ring then come behind later ones that cross in the kernel.
+// If the filter is Watched, frames that are not wanted take the same path, and those that no worker takes
+// count as bypassed. When the filter stops being Watched, or the worker pauses, frames that are in
+// the ring arrive behind later frames that cross in the kernel.
 //
-// If the filter is Closed, what is missed is dropped instead of crossing. If it is
-// Bound, a part of what is missed is dropped: frames to the queue pairs that Port.Bind bound, by
-// destination address and QPN, in RoCEv2 and RoCE v1 behind up to two VLAN tags. What
-// does not show its queue pair (fragments, IPv6 with extension headers, more tags)
-// crosses. The queue pairs are in a map, of 6 MB in the kernel, that the program looks
-// into when it has missed a frame, and at no other time: a frame that a worker takes
-// costs what it did. Bind is a system call of one to two microseconds, and no
-// allocation. Rebind reads what is bound and makes one for each queue pair that
-// changes: of a thousand one to two milliseconds, of port.MaxBound up to 0.2 s. They
-// need no more rights than quillon run keeps, and since Linux 5.19 none.
+// If the filter is Closed, missed frames are dropped instead of crossing. If it is
+// Bound, only missed frames to the queue pairs that Port.Bind bound are dropped. They are recognized by
+// destination address and QPN, in RoCEv2 and RoCE v1, behind up to two VLAN tags. Frames that
+// do not show their queue pair (fragments, IPv6 with extension headers, more tags)
+// cross. The queue pairs are in a map, which takes 6 MB in the kernel. The program reads the map only
+// for a missed frame, so that a frame that a worker takes costs nothing more. Bind is one system call of one
+// to two microseconds, without an allocation. Rebind reads the map and makes one system call for each queue
+// pair that changes: for a thousand it takes one to two milliseconds, for port.MaxBound up to 0.2 s. Bind and
+// Rebind need no more rights than quillon run keeps, and since Linux 5.19 none.
 //
-// If the filter is Guarded, another part is dropped: atomics of RC and XRC to the words that are in
-// Port.Guard, but for those that link the entry which is guarded there. An app stores
-// there directly; the program looks, as above, only at frames that it has missed.
+// If the filter is Guarded, missed atomics of RC and XRC to the words in Port.Guard are dropped, except
+// those that link the entry which is guarded at the word. An app writes the guard's memory
+// directly. As with Bound, the program reads it only for a missed frame.
 //
-// The heartbeat is a word in a page that the process and the program share;
-// Rx and Wait store CLOCK_MONOTONIC there, with no system call. A worker that
-// does neither for Options.Stale (60 ms) is bypassed, whether it is stopped,
-// stalled or gone. Behind a filter that is Closed its frames wait in the ring for 1 s
-// before they are dropped: it may only have got no processor. The socket of a process that
-// died leaves its place at once. Steering begins with the worker's first Rx, not with Open.
+// The heartbeat is a word in a page that the process and the program share.
+// Rx and Wait store CLOCK_MONOTONIC there, without a system call. A worker that
+// calls neither for Options.Stale (60 ms) is bypassed, whether it is stopped,
+// stalled or gone. If the filter is Closed, frames wait in the ring for 1 s before the program drops
+// later ones, because the worker may only lack a processor. The kernel removes the socket of a process that
+// died at once. The program sends frames to the socket from the worker's first Rx on, not from Open.
 //
-// A frame that was received before others went past, and not handed over yet,
-// is dropped when the worker comes back: it must not arrive behind them, and
-// what an app learnt from it would be stale. That breath receives nothing, so
+// If a worker comes back after frames went past it, its port drops the frames that it received before and
+// did not hand over: they must not arrive behind later frames, and what an app learnt from them would
+// be stale. Rx delivers nothing in that breath, so
 // that the apps are told (Missed) before they see another frame.
 //
 // # What outlives the process
 //
-// The programs of a pair are attached by netlink, not by a bpf_link: they,
-// their maps and with them the wire stay when the process dies, without a bpf
-// file system, which would be a mount, and gone with a mount namespace. The
+// The programs of a pair are attached by netlink, not by a bpf_link. Therefore the programs,
+// their maps and the wire stay when the process dies. No bpf file system is needed, which
+// would be a mount and vanish with its mount namespace. The
 // next OpenPair of the interfaces finds the programs by name and binds its
-// sockets. Where its own program would be the same, instruction by instruction
-// and with the same hosts, it goes on with the one that is attached and with its
+// sockets. If its own program would be the same, instruction by instruction
+// and with the same hosts, OpenPair keeps the attached program and its
 // maps. Otherwise it replaces each program in one step, which waits until all
-// processors have forgotten the one before. The settings that are put back at
-// the end (offloads, promiscuous mode) are noted in a map of the program, so
-// that they survive too. While the settings are changed and no program is attached,
-// at the start and at the end, they are in a file in /run.
+// processors have forgotten the former program. The settings that Close puts
+// back (offloads, promiscuous mode) are stored in a map of the program, so
+// that they survive the process, too. While settings are changed and no program is attached,
+// at the start and at the end, they are stored in a file in /run.
 //
-// The queue pairs that are bound outlive the process, too: the next program, of the
-// same process or of the one after it, has the same map, so that at no moment a frame
-// to one of them crosses. A filter that does not say Bound drops them. While nobody is
-// there they can be read: bpftool map dump name quillon_bound. So does the guard, for
-// port.GuardFor after a worker was there last.
+// The bound queue pairs outlive the process, too: the next program, of the
+// same process or of the next one, gets the same map, so that at no moment a frame
+// to one of them crosses. A filter that is not Bound drops the set. While no process
+// is there, "bpftool map dump name quillon_bound" shows the set. The guard outlives the process, too,
+// and has an effect for port.GuardFor after the last sign of a worker.
 //
 // Close removes the wire, unless PairConfig.Keep is set or queue pairs are bound. Where both interfaces
 // are ports of a bridge, which the wire would keep from all others, the programs pass to it what they do not
 // hold; they do so, too, where nothing but words is held, wherever the interfaces are.
-// Detach(a, b) removes a wire that somebody left. Detach of a Pair comes first, then
-// the workers stop, then Close: a stopped worker behind an attached program would
-// only hold frames up until its heartbeat is stale.
+// Detach(a, b) removes a wire that an earlier process left. The caller calls Pair.Detach first, then stops
+// the workers, then calls Close: a program that is attached while its worker is stopped would
+// hold frames up until the heartbeat is stale.
 //
 // A native redirect to a veth arrives only when the other end of that veth
 // runs NAPI: GRO on, or an XDP program there. OpenPair turns GRO on there,
-// also in another network namespace when it can find it (named, open in this
-// process, or that of any process), and asks the kernel (netdev family,
-// NETDEV_XDP_ACT_NDO_XMIT) whether redirects will arrive. Where they will not,
-// it attaches generically, where a redirect sends like any other frame; where
-// that was ruled out, all frames go through the process and Info says that
+// also in another network namespace if it can find that namespace (a named one, one open in this
+// process, or one of any process), and asks the kernel (netdev family,
+// NETDEV_XDP_ACT_NDO_XMIT) whether redirects will arrive. If they will not,
+// it attaches generically, where a redirected frame is sent like any other frame. If
+// the options rule that out, all frames go through the process and Info says that
 // there is no wire.
 //
-// An interface that is moved to another network namespace is gone for the pair, and
-// keeps its program: Detach there takes it off, and puts the settings back, but not
-// where the interface got another number.
+// An interface that is moved to another network namespace is lost for the pair, and
+// keeps its program. Detach in that namespace removes the program and puts the settings back, unless
+// the interface got another index there.
 //
-// With Fallback Pass, frames that are not for a socket go up the stack: for
+// With Fallback Pass, frames that are not for a socket go to the kernel's stack. This is for
 // two ports of one bridge.
 //
 // # One interface alone
 //
 // Frames that the filter does not want go to the kernel's stack. The program
-// is attached by bpf_link and goes with its last port, or the process. Settings
-// are put back by Close: a process that is killed leaves them as it made them, and
-// what to put back in a file, to the next one and to Detach.
+// is attached by bpf_link and is removed with its last port, or with the process. Close puts the
+// settings back. A process that is killed leaves the changed settings, and a file that says
+// what the next process, or Detach, must put back.
 //
 // # Memory
 //
-// A queue (of a pair: the two queues of a number) has one UMEM and so one
+// A queue (of a pair: the two queues of one number) has one UMEM and so one
 // pool; a frame crosses from one interface to the other without a copy in
-// user space. PairConfig.Separate gives each interface its own and copies.
-// The shared one is the default: it is as fast, within the spread of what was measured (docs/PERFORMANCE.md, AF_XDP). A
-// copy has one advantage: its loads of many frames overlap, and those of the kernel, which copies frame by frame in Tx,
-// do not. So Rx loads every cache line of a batch first.
+// user space. With PairConfig.Separate, each interface has a UMEM of its own and frames are copied.
+// The shared UMEM is the default, because copying is not faster (docs/PERFORMANCE.md, AF_XDP).
+// A copy has one advantage: its loads of many frames overlap, while those of the kernel, which copies frame by frame in
+// Tx, do not. Therefore Rx loads every cache line of a batch first.
 //
-// The kernel is told of up to four full batches at once. While frames of sparse flows come it is told of each batch: what
-// it sends in one go is time in which nobody looks for the next of them, on a veth with all that the receiver's stack does.
+// Tx wakes the kernel once for up to four full batches. While frames of sparse flows come, it wakes the kernel for each
+// batch, because nobody looks for the next such frame while the kernel sends, on a veth with the receiver's stack.
 //
-// At most one ring of chunks is with the kernel for receiving, whether in the
-// fill ring or received and not yet handed out, so half of the four rings of chunks
-// of a pair is always left for frames that apps hold or that are on their way
-// out.
+// At most one ring of chunks per interface is used for receiving, whether in the
+// fill ring or received and not handed out. So half of the four rings of chunks
+// of a pair is always left for frames that apps hold or that are being
+// sent.
 //
 // Chunks are of 2 KiB while a frame of the MTU fits behind the kernel's 256
 // bytes of headroom, else of 4 KiB. Where even those are too small (an MTU
 // above 3818), a frame arrives in several chunks: it is gathered into one Buf
 // of a pool on the heap, with slots for the MTU, and split again by Tx.
-// The MTU counts that the interface had when it was opened: of one that is raised
-// later, what is longer crosses in the kernel.
+// All this depends on the MTU that the interface had when it was opened. If the MTU is raised
+// later, longer frames cross in the kernel.
 //
-// An app may hold a frame for longer than its port is open. So memory is unmapped
-// by the garbage collector, when nobody has a frame of it, nor its port: within
-// Go's two minutes at the latest.
+// An app may hold a frame for longer than its port is open. Therefore the garbage collector
+// unmaps the memory when nobody refers to the port or to one of its frames, which Go notices within
+// two minutes.
 //
 // # Order
 //
-// When more than a batch waits in the ring, Rx takes it all, and hands out first the frames
-// of flows that have few: those that came behind hundreds of another flow's need not
-// wait for these. It does what the queues of fq_codel do (RFC 8290), with turns of a batch,
-// and drops nothing. Order is
-// kept within a flow: of TCP and UDP the addresses and ports, of RoCEv2 the destination
-// queue pair, too, of fragments and all else the addresses. So a datagram that was not
-// fragmented may get ahead of one that was, as it may where a network card chooses
-// queues by ports. Frames of a flow keep their order whatever their tags. While a batch
-// is all that waits, nothing of that is done.
+// If more than a batch waits in the ring, Rx takes all frames, and hands out the frames
+// of flows with few frames first, so that they do not wait behind hundreds of frames of another
+// flow. The algorithm is that of fq_codel's queues (RFC 8290), with turns of a batch,
+// and it drops nothing. Order is kept within a flow. A flow is identified by addresses and ports for
+// TCP and UDP, by the destination queue pair in addition for RoCEv2, and by addresses alone for
+// fragments and all other frames. So an unfragmented datagram
+// may overtake a fragmented one, as with a network card that chooses
+// queues by ports. Tags do not distinguish flows. If no more than a batch waits,
+// Rx keeps the order of the ring.
 //
 // # Settings
 //
-// On the interface: GRO, LRO and the taking off of VLAN tags are turned off.
-// On a veth's other end: transmit checksums, segmentation and tag insertion,
-// because what the kernel leaves to a network card to do is never done to a
-// frame that crosses here. Info lists what was changed. The namespace of that end
-// is looked for again when the settings are put back, so that it can go meanwhile
-// with the veth; but one without a file (of ip netns, of Docker) stays until Close.
+// On the interface, GRO, LRO and the removal of VLAN tags are turned off.
+// On a veth's other end, transmit checksums, segmentation and tag insertion are turned off,
+// because no network card does to a crossing frame what the kernel leaves to the
+// card. Info lists what was changed. When the settings are put back, the namespace of that end
+// is looked for again, so that the namespace can vanish with the veth meanwhile. A
+// namespace without a file (of ip netns, of Docker) is kept alive until Close.
 //
 // # Threads
 //
-// A Port belongs to one worker; Name, Stats, FD and SetFilter may be called
-// from any goroutine. Open, OpenPair and Detach act in the network namespace
-// of the calling thread: lock the goroutine to it. The sockets that they keep open work
-// from any thread later.
+// A Port belongs to one worker; any goroutine may call Name, Stats, FD and SetFilter.
+// Open, OpenPair and Detach act in the network namespace
+// of the calling thread, so that the caller locks the goroutine to its thread. The sockets that they keep
+// open work from any thread later.
 package afxdp

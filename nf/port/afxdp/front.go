@@ -19,29 +19,30 @@ const FrontProgram = "quillon_p4"
 // FlowsProgram is the name of the program of package nf/offload/xdp.
 const FlowsProgram = "quillon_flows"
 
-// Front is a program of somebody else that an interface has in front of its own. What it does not finish it gives to the interface's own program by a
-// tail call.
+// Front is an XDP program of another package that gets an interface's frames before the interface's own program. It
+// gives frames that it does not finish to the interface's own program by a tail call.
 type Front struct {
 	Program *ebpf.Program
-	// Own is told the interface's own program: before the Front is attached, and whenever another takes its place.
+	// Own is called with the interface's own program before the Front is attached, and whenever another program
+	// replaces that one.
 	Own func(own *ebpf.Program) error
-	// Watch is told that somebody looks at all frames of the interface, which the Front leaves to the interface's own program then, or that nobody does any
-	// more. It is called before the Front is attached, and whenever that changes.
+	// Watch is called before the Front is attached, and whenever watched changes. While watched is true, somebody
+	// looks at all frames of the interface, and the Front leaves all to the interface's own program.
 	Watch func(watched bool)
 }
 
-// Interface is what a Front has to know of a port's interface.
+// Interface describes a port's interface to a Front.
 type Interface struct {
 	Name  string
 	Index int
 	MTU   int
-	// Native: its program runs in the driver. Alone: it is not one of a pair.
+	// Native says that the interface's program runs in the driver, Alone that the interface is not one of a pair.
 	Native, Alone bool
-	// Namespace is the network namespace that Index is of.
+	// Namespace is the network namespace in which Index is valid.
 	Namespace string
 }
 
-// Interface is that of the port.
+// Interface returns the description of the port's interface.
 func (p *Port) Interface() Interface {
 	d := p.dev
 	d.mu.Lock()
@@ -49,7 +50,7 @@ func (p *Port) Interface() Interface {
 	return Interface{Name: d.name, Index: d.index, MTU: d.mtu, Native: d.mode == xsk.Native, Alone: d.alone, Namespace: d.ns.UniqueId()}
 }
 
-// Within calls f in the network namespace of the port, in which its interface has its index.
+// Within calls f in the network namespace of the port, in which the interface's index is valid.
 func (p *Port) Within(f func() error) error {
 	p.dev.mu.Lock()
 	ns := p.dev.ns
@@ -60,8 +61,9 @@ func (p *Port) Within(f func() error) error {
 	return offload.Within(ns, f)
 }
 
-// Receives readies the port's interface for frames that XDP programs redirect to it natively, which arrive at the other end of a veth only if it does GRO.
-// An error that wraps port.ErrNotSupported says that they do not arrive. It acts in the network namespace of the port.
+// Receives prepares the port's interface for frames that XDP programs redirect to it natively. On a veth, such frames
+// arrive only if its other end has GRO on. If they would not arrive, Receives returns an error that wraps
+// port.ErrNotSupported. It acts in the network namespace of the port.
 func (p *Port) Receives() error {
 	d := p.dev
 	d.mu.Lock()
@@ -89,8 +91,9 @@ func (p *Port) Receives() error {
 	})
 }
 
-// Arrives returns nil if frames of length bytes (Ethernet header included) that XDP programs redirect to the port's interface get to the other end of its
-// cable; else the error says why not. The kernel drops such frames and tells nobody. The network namespace of the caller does not matter.
+// Arrives returns nil if frames of length bytes (Ethernet header included) that XDP programs redirect to the port's
+// interface reach the other end of its cable, and else an error that says why not. The kernel drops such frames without
+// telling anybody. The network namespace of the caller does not matter.
 func (p *Port) Arrives(length int) error {
 	d := p.dev
 	d.mu.Lock()
@@ -113,17 +116,17 @@ func (p *Port) Arrives(length int) error {
 	})
 }
 
-// Receiver is a port that a Front sends frames to, and the length of the longest one.
+// Receiver is a port that a Front sends frames to. Longest is the length of the longest of them in bytes.
 type Receiver struct {
 	Port    *Port
 	Longest int
 }
 
-// watchEvery is the time between two looks of Watch.
+// watchEvery is the time between two checks of Watch.
 const watchEvery = 250 * time.Millisecond
 
-// Watch asks four times a second whether frames arrive (Port.Arrives) at some ports, and calls tell with an error for each of them, which is nil if they do.
-// It has stopped when stop returns.
+// Watch starts a goroutine that checks four times a second whether frames arrive at the ports (Port.Arrives), and calls
+// tell with one error for each port, nil if frames arrive or the port is closed. stop waits until the goroutine has ended.
 func Watch(ports []Receiver, tell func(lost []error)) (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -151,9 +154,9 @@ func Watch(ports []Receiver, tell func(lost []error)) (stop func()) {
 	}
 }
 
-// SetFront attaches a Front in front of the interface's own program, in the place of the one that it had; nil: the interface has its own alone. No frame is
-// lost meanwhile. That of an interface which is one of a pair needs a filter that wants all frames, and is gone at once when the process ends, while the
-// wire stays.
+// SetFront attaches f in front of the interface's own program and replaces the former Front; nil removes it. No frame
+// is lost meanwhile. On an interface of a pair, a Front needs a filter that wants all frames, and vanishes when the
+// process ends, while the wire stays.
 func (p *Port) SetFront(f *Front) error {
 	d := p.dev
 	d.mu.Lock()
@@ -181,7 +184,7 @@ func (p *Port) SetFront(f *Front) error {
 	return nil
 }
 
-// setFront is SetFront for one of a pair.
+// setFront does what SetFront does, for an interface of a pair. d.mu is held.
 func (d *device) setFront(f *Front) error {
 	if f == nil {
 		d.front = nil
@@ -207,7 +210,8 @@ func (d *device) setFront(f *Front) error {
 	return nil
 }
 
-// behind has the Front of one of a pair give its frames to a program that is like the interface's own, but for the place in front.
+// behind loads a program that is like the own program of an interface of a pair but has no place for a Front, and makes
+// the Front, if there is one, give its frames to that program.
 func (d *device) behind(spec xsk.ProgramSpec) error {
 	if d.front == nil {
 		return nil
@@ -226,7 +230,7 @@ func (d *device) behind(spec xsk.ProgramSpec) error {
 	return old.Close()
 }
 
-// update has prog be the program of an interface alone.
+// update makes prog the own program of an interface that is alone.
 func (d *device) update(prog *ebpf.Program) error {
 	if d.front != nil {
 		return d.front.Own(prog)
@@ -234,7 +238,8 @@ func (d *device) update(prog *ebpf.Program) error {
 	return d.link0.Update(prog)
 }
 
-// watch takes out of a filter that somebody watches where only a Front has to know: the interface's own program gives all frames to the graph anyway.
+// watch returns f without Watched if f wants all frames, because the interface's own program then gives all frames to
+// the graph anyway. It tells the Front if this changes whether somebody watches.
 func (d *device) watch(f port.Filter) port.Filter {
 	if watched := f.Watched && f.All; watched != d.watched {
 		d.watched = watched

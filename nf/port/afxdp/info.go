@@ -5,45 +5,45 @@ import (
 	"strings"
 )
 
-// Info is what was bound.
+// Info describes what Open or OpenPair bound.
 type Info struct {
 	Interfaces []InterfaceInfo `json:"interfaces"`
-	// Wire: frames cross in the kernel when no process takes them, also after
+	// Wire says that frames cross in the kernel while no worker takes them, also after
 	// the process has died.
 	Wire bool `json:"wire"`
-	// Resumed: the wire of an earlier process was there and was taken over.
+	// Resumed says that the wire of an earlier process was taken over.
 	Resumed bool `json:"resumed"`
-	// SharedMemory: both interfaces use one UMEM a queue, frames are not copied.
+	// SharedMemory says that both interfaces use one UMEM per queue, so that frames are not copied.
 	SharedMemory bool `json:"shared_memory"`
-	// Bytes of packet memory.
+	// Memory is the size of the packet memory in bytes.
 	Memory int      `json:"memory"`
 	Notes  []string `json:"notes,omitempty"`
 }
 
-// InterfaceInfo is what was bound on one interface.
+// InterfaceInfo describes what was bound on one interface.
 type InterfaceInfo struct {
 	Name   string `json:"name"`
 	Index  int    `json:"index"`
 	Driver string `json:"driver"`
 	MTU    int    `json:"mtu"`
-	// Mode is native or generic.
+	// Mode is "native" or "generic".
 	Mode     string `json:"mode"`
 	ZeroCopy bool   `json:"zero_copy"`
-	// Queues that have a port, and the receive queues that have none.
+	// Queues is the number of queues that have a port; Unopened lists the receive queues that have none.
 	Queues   int   `json:"queues"`
 	Unopened []int `json:"unopened,omitempty"`
-	// MultiBuffer: frames may be longer than a chunk.
+	// MultiBuffer says that frames may be longer than a chunk.
 	MultiBuffer bool `json:"multi_buffer"`
 	Chunk       int  `json:"chunk"`
 	Ring        int  `json:"ring"`
-	// Changed settings: interface, feature, value. Restored on Close.
+	// Changed lists the settings that were changed, each as "interface feature value". Close restores them.
 	Changed []string `json:"changed,omitempty"`
 }
 
-// String is a line an interface and up to two for its settings, and one a note.
+// String returns one line for each interface, up to two for its settings, and one for each note.
 func (i Info) String() string { return i.text(true) }
 
-// Brief is String, but of the settings that were changed their number.
+// Brief returns what String does, but only the number of the changed settings.
 func (i Info) Brief() string { return i.text(false) }
 
 func (i Info) text(settings bool) string {
@@ -78,8 +78,8 @@ func (i Info) text(settings bool) string {
 	return b.String()
 }
 
-// settings is what was changed: a line for the interface itself, and one for its
-// peer, features of the same value together.
+// settings writes the changed settings: one line for the interface itself and one for its
+// peer, each with the features of the same value together.
 func (x *InterfaceInfo) settings(b *strings.Builder) {
 	var names []string
 	features := map[[2]string][]string{} // by interface and value

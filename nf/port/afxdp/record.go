@@ -10,18 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recordDir has a file for each interface whose settings are changed while no
-// program of a wire is attached that has what to put back on record: while one
-// is attached or taken off, and for as long as an interface alone is used.
-// A process that is killed then, or cannot put them back, leaves it to the next
-// one, and to Detach.
-// That of a namespace that is gone stays, some bytes, until the machine is
-// started again: nobody can tell whether one still has the cookie.
+// recordDir has a file for each interface whose settings are changed while no attached program of a
+// wire stores the original settings: while a wire's program is being attached or removed, and as long as
+// an interface alone is used. If a process is killed then, or cannot put the settings back, the next
+// process or Detach does so with the help of the file.
+// The file of a network namespace that is gone stays until the machine is started again, because nobody
+// can tell whether a namespace with that cookie still exists.
 const recordDir = "/run"
 
-// recordFile is that of an interface of the calling thread's network namespace.
-// It is called after the namespace's cookie, as its inode comes again in another
-// one: empty, and no file, where the kernel does not tell it.
+// recordFile returns the path of the file of an interface of the calling thread's network namespace.
+// The path contains the namespace's cookie, because a later namespace may get the same inode.
+// It is empty if the kernel does not tell the cookie; then there is no file.
 func recordFile(index int) (string, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -38,10 +37,10 @@ func recordFile(index int) (string, error) {
 	return filepath.Join(recordDir, fmt.Sprintf("quillon-settings-%d-%d", cookie, index)), nil
 }
 
-// recordFormat is what is in it: the restore record.
+// recordFormat is the format of the file: the four words of the restore record.
 const recordFormat = "quillon settings 1: %x %x %x %x\n"
 
-// readRecord is the zero record where there is no file.
+// readRecord reads the record in a file. If there is no file, it returns the zero record.
 func readRecord(file string) (w [4]uint64, err error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
@@ -56,12 +55,12 @@ func readRecord(file string) (w [4]uint64, err error) {
 	return w, nil
 }
 
-// noRoom reports that a record could not be written because the file system is full. Who takes a program off goes on then:
-// the record is for a process that is killed meanwhile.
+// noRoom reports whether a record could not be written because the file system is full. Code that removes a program
+// goes on then, because the record is only needed if the process is killed meanwhile.
 func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// writeRecord writes the file, whole or not at all; of the zero record there is
-// none. A process that may not write there does without.
+// writeRecord writes the record to the file, whole or not at all. For the zero record it removes the
+// file. It returns no error if the process may not write to the directory.
 func writeRecord(file string, w [4]uint64) (err error) {
 	defer func() {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {

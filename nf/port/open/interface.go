@@ -11,8 +11,8 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// Valid is an error when afxdp ports do not fit each other, on whatever machine: the ends of a pair do not name each other or have
-// different arguments, or two ports are one interface.
+// Valid returns an error if the afxdp ports of spec contradict each other: the ends of a pair do not name each other or
+// have different arguments, or two ports have one interface. It does not look at the machine.
 func Valid(spec *graph.Spec) error {
 	of := map[string]string{} // ports by interface
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
@@ -38,8 +38,8 @@ func Valid(spec *graph.Spec) error {
 	return nil
 }
 
-// Check is an error when an interface that the ports of spec need is missing, or when a pair is a bridge and one of its
-// ports. Nothing is opened.
+// Check returns an error if an interface that the ports of spec need is missing, or if a pair consists of a bridge and
+// one of its ports. It opens nothing.
 func Check(spec *graph.Spec) error {
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		p := spec.Ports[name]
@@ -55,7 +55,7 @@ func Check(spec *graph.Spec) error {
 	return nil
 }
 
-// Present are those of the names that interfaces have; when none is there the error is a NoInterface.
+// Present returns those of the names that interfaces have. If there is none, the error is a NoInterface.
 func Present(devs ...string) (found []string, err error) {
 	for _, dev := range devs {
 		_, err := netlink.LinkByName(dev)

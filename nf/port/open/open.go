@@ -16,25 +16,25 @@ import (
 	"github.com/quillon/quillon/nf/port/tap"
 )
 
-// Config is what ports are opened for.
+// Config has the parameters of opening the ports of a Spec.
 type Config struct {
 	// Filter says which frames the graph wants (graph.Wants); all others of a pair cross in the kernel.
 	Filter port.Filter
 	Clock  clock.Clock
-	// Splice tells which splice two interfaces are; nil: none is. The wire of a splice stays in the kernel when its
-	// ports are closed, as frames would cross no more without it.
+	// Splice, if not nil, returns the splice that two interfaces belong to, or nil. The wire of a splice stays in the
+	// kernel when its ports are closed, because no frame would cross without it.
 	Splice func(a, b string) (*Splice, error)
-	// Endpoint: the ports forward nothing. Others may have packet sockets at the same interfaces.
+	// Endpoint says that the ports forward nothing. Other processes may have packet sockets at the same interfaces.
 	Endpoint bool
 }
 
-// Splice is two interfaces that were put into the way of frames, as "quillon bridge insert" does.
+// Splice names two interfaces between which a middlebox was inserted, as "quillon bridge insert" does.
 type Splice struct {
 	Inner, Port string
 	Remove      string // the command that takes the splice away
 }
 
-// Ports are the ports of a Spec, opened. All methods may be called from any goroutine.
+// Ports are the open ports of a Spec. Any goroutine may call the methods.
 type Ports struct {
 	cfg Config
 
@@ -44,7 +44,7 @@ type Ports struct {
 	open  []opened
 }
 
-// Queues are the queues of each open port, as graph.Config.Ports has them.
+// Queues returns the queues of each open port by name, for graph.Config.Ports.
 func (o *Ports) Queues() map[string][]port.Port {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -61,7 +61,7 @@ type opened struct {
 	close  func() error
 }
 
-// Bound says what the ports were bound to, those added later included.
+// Bound returns what the ports were bound to, including ports added later.
 func (o *Ports) Bound() []afxdp.Info {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -72,7 +72,7 @@ func (o *Ports) Bound() []afxdp.Info {
 	return infos
 }
 
-// BoundTo is Bound, of those of the ports that are still open.
+// BoundTo returns what Bound does, but only for the ports in open.
 func (o *Ports) BoundTo(open []graph.PortInfo) []afxdp.Info {
 	devs := map[string]bool{}
 	for _, p := range open {
@@ -83,12 +83,12 @@ func (o *Ports) BoundTo(open []graph.PortInfo) []afxdp.Info {
 	return slices.DeleteFunc(o.Bound(), func(i afxdp.Info) bool { return !about(i, devs) })
 }
 
-// about says whether i is about one of the interfaces.
+// about reports whether i describes one of the interfaces.
 func about(i afxdp.Info, devs map[string]bool) bool {
 	return slices.ContainsFunc(i.Interfaces, func(x afxdp.InterfaceInfo) bool { return devs[x.Name] })
 }
 
-// Open is Prepare and Attach; on an error no port stays open.
+// Open calls Prepare and Attach. If it fails, no port stays open.
 func Open(spec *graph.Spec, cfg Config) (*Ports, error) {
 	o, err := Prepare(spec, cfg)
 	if err != nil {
@@ -100,8 +100,8 @@ func Open(spec *graph.Spec, cfg Config) (*Ports, error) {
 	return o, nil
 }
 
-// Prepare opens the ports of spec. Pairs steer no frames here until Attach; all other ports receive at once. On an error no
-// port stays open.
+// Prepare opens the ports of spec. Pairs steer no frames to the process until Attach; all other ports receive at once.
+// If Prepare fails, no port stays open.
 func Prepare(spec *graph.Spec, cfg Config) (_ *Ports, err error) {
 	o := &Ports{cfg: cfg, ports: map[string][]port.Port{}}
 	defer func() {

@@ -40,8 +40,8 @@ type iface struct {
 
 // NewReader reads the file's header. Errors wrap ErrFormat, ErrTruncated or
 // ErrCorrupt, or are r's own. A pcapng file is read up to its first packet, so
-// that Interfaces knows the interfaces that are declared at the front. A capture that gzip or
-// zstd has compressed is read as it was before; offsets are those of the uncompressed one.
+// that Interfaces knows the interfaces that are declared at the front. A capture that is compressed by gzip or
+// zstd is decompressed; offsets count in the decompressed capture.
 func NewReader(r io.Reader) (*Reader, error) {
 	d := &Reader{br: bufio.NewReaderSize(r, maxBlock), record: recordHeaderLen}
 	b, err := d.br.Peek(4)
@@ -126,14 +126,14 @@ func (d *Reader) openClassic() error {
 	return nil
 }
 
-// Header is the file's header. For pcapng it is that of the current section.
+// Header returns the file's header; for pcapng, that of the current section.
 func (d *Reader) Header() Header { return d.h }
 
-// Interfaces are those declared so far; a pcapng file may declare more later.
+// Interfaces returns the interfaces declared so far; a pcapng file may declare more later.
 func (d *Reader) Interfaces() []Interface { return d.shown }
 
-// Next delivers the next packet in p, valid until the next call. io.EOF is the
-// clean end; any other error is final and says where it is.
+// Next delivers the next packet in p, valid until the next call. It returns io.EOF at the
+// end of an undamaged file; any other error is final and says where the file is damaged.
 func (d *Reader) Next(p *Packet) error {
 	if d.err != nil {
 		return d.err

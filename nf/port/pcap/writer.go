@@ -11,8 +11,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Compress is what a file called name is written through, and the name without that: a name that ends in .gz or .zst is that
-// of a compressed file, any other is written as it is. Close ends the compressed text and leaves w open.
+// Compress returns a writer that compresses to w if name ends in .gz or .zst, and else writes to w unchanged. plain is
+// name without that ending. Close of the writer ends the compressed data and leaves w open.
 func Compress(w io.Writer, name string) (_ io.WriteCloser, plain string) {
 	if plain, ok := strings.CutSuffix(name, ".gz"); ok {
 		return gzip.NewWriter(w), plain

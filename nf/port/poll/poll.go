@@ -16,44 +16,43 @@ import (
 // File is a port whose frames come in on a file.
 type File interface {
 	port.Port
-	// FD is the file; -1 when the port is closed.
+	// FD returns the file's descriptor, or -1 if the port is closed.
 	FD() int
 }
 
-// Idler is a File with work that is due while nothing is received.
+// Idler is a File that has work to do while nothing is received.
 type Idler interface {
-	// Idle does it, and says how soon there may be more.
+	// Idle does the work that is due, and returns the time after which more may be due.
 	Idle() (clock.Duration, error)
 }
 
-// Limiter is a File that cannot always receive: it leaves frames in the kernel
-// while it has no memory for them. Its file can be read all that time, and is
-// not waited for.
+// Limiter is a File that leaves frames in the kernel while it has no memory for them. The
+// kernel reports its file as readable all that time; Wait therefore leaves the file out.
 type Limiter interface {
-	// CanReceive reports that there is memory for a frame.
+	// CanReceive reports whether the port has memory for a frame.
 	CanReceive() bool
 }
 
-// Holder is a File that takes frames from the kernel before they are asked for: then
-// there is nothing to wait for.
+// Holder is a File that may take frames from the kernel before Rx delivers them. While it has
+// such frames, Wait returns at once.
 type Holder interface {
-	// Holding reports that there are such frames.
+	// Holding reports whether the port has such frames.
 	Holding() bool
 }
 
 const (
-	// most is how many files are waited for at once.
+	// most is the largest number of files in one wait.
 	most = 17
-	// maxWait is how long a context's end may stay unnoticed.
+	// maxWait is the longest time for which Wait does not notice that its context is done.
 	maxWait = 50 * clock.Duration(1e6)
 )
 
-// Set is the memory for one wait at a time.
+// Set has the memory that Wait needs. It serves one Wait at a time.
 type Set struct{ fds [most]unix.PollFd }
 
 // Wait blocks until a frame may be waiting on one of the files, d has passed
-// by clk, or ctx is done. It reports false, and has not waited, when one of
-// others is no File or there are too many. An own that is closed is
+// by clk, or ctx is done. It reports false, without having waited, if one of
+// others is no File or there are 17 of them or more. If own is closed, the error is
 // port.ErrClosed.
 func (s *Set) Wait(ctx context.Context, clk clock.Clock, d clock.Duration, own File, others []port.Port) (bool, error) {
 	if len(others) >= most || slices.ContainsFunc(others, isNoFile) {

@@ -1,6 +1,6 @@
-// Package tap is a port on a TAP device: what is sent here arrives in the
-// kernel as if a network card had received it, and what the kernel sends to
-// the device is received here. One system call a frame.
+// Package tap makes a port of a TAP device. Frames that Tx sends arrive in the
+// kernel as if a network card had received them, and Rx receives the frames that the kernel
+// sends to the device. Each frame takes one system call.
 package tap
 
 import (
@@ -21,20 +21,20 @@ import (
 	"github.com/quillon/quillon/nf/port/poll"
 )
 
-// Config of a port.
+// Config describes a port.
 type Config struct {
-	// Name of the port in the graph; empty: the device's.
+	// Name is the name of the port in the graph; empty means the device's name.
 	Name string
-	// Device is the TAP device: made, and gone with the port, unless it is
-	// there already as a persistent one. Empty: the kernel chooses a name.
+	// Device is the name of the TAP device. Open makes the device, and Close removes it, unless it
+	// exists already as a persistent device. If Device is empty, the kernel chooses a name.
 	Device string
 	// Index is the port number in the metadata of received frames.
 	Index uint16
-	// MTU to set; 0: that of the device, of a new one 1500.
+	// MTU is the MTU to set; 0 leaves the device's MTU, which is 1500 for a new device.
 	MTU int
-	// Frames in the pool; 0: 512.
+	// Frames is the number of frames in the pool; 0 means 512.
 	Frames int
-	// Clock for receive times; nil: a new wall clock.
+	// Clock gives the receive times; nil means a new wall clock.
 	Clock clock.Clock
 }
 
@@ -127,13 +127,13 @@ func Open(cfg Config) (_ *Port, err error) {
 // Name implements port.Port.
 func (p *Port) Name() string { return p.name }
 
-// Device is the device's name.
+// Device returns the device's name.
 func (p *Port) Device() string { return p.device }
 
 // Pool implements port.Port.
 func (p *Port) Pool() *packet.Pool { return p.pool }
 
-// FD is the device's file, to wait for it together with others; -1 when closed.
+// FD implements poll.File.
 func (p *Port) FD() int {
 	if p.closed.Load() {
 		return -1
@@ -251,8 +251,8 @@ func (p *Port) Stats() port.Stats {
 	}
 }
 
-// readDrops looks at how many frames found the device's queue full. It counts
-// them as not sent: to it we are the network.
+// readDrops reads how many frames found the device's queue full. The kernel counts them in TxDropped,
+// because the device sends to this port.
 func (p *Port) readDrops() {
 	if p.closed.Load() {
 		return
