@@ -33,7 +33,7 @@ import (
 	"time"
 )
 
-// Reader has the arguments of one app, and the first error in them. Set.Read makes it.
+// Reader has the arguments of one app, and the first error in them. Set.Read makes a Reader.
 type Reader struct {
 	kind string
 	args map[string]string
@@ -41,17 +41,17 @@ type Reader struct {
 	err  error
 }
 
-// Given reports whether there is such an argument.
+// Given reports whether the argument was given.
 func (r *Reader) Given(name string) bool { _, ok := r.args[name]; return ok }
 
-// Need fails when there is no such argument, or an empty one; hint says what it is.
+// Need records an error if the argument is missing or empty. The error ends with hint, which describes the argument.
 func (r *Reader) Need(name, hint string) {
 	if r.args[name] == "" {
 		r.Failf("%s= is missing: %s", name, hint)
 	}
 }
 
-// Failf is an error of what is between arguments.
+// Failf records an error, unless the Reader has one already. It is for checks of several arguments together.
 func (r *Reader) Failf(format string, args ...any) {
 	if r.err == nil {
 		if r.err = fmt.Errorf(format, args...); r.kind != "" {
@@ -60,7 +60,7 @@ func (r *Reader) Failf(format string, args ...any) {
 	}
 }
 
-// Err is the first error. An argument that was not declared is one.
+// Err returns the first error. An argument that was not declared is an error.
 func (r *Reader) Err() error {
 	for name := range r.args {
 		if !slices.Contains(r.read, name) {
@@ -85,7 +85,7 @@ func (r *Reader) Func(name string, read func(v string) error, words ...string) {
 	}
 }
 
-// clip is s, cut where it would make a line too long.
+// clip returns the first line of s, cut to 80 bytes, with "..." if a part is missing.
 func clip(s string) string {
 	s, _, more := strings.Cut(s, "\n")
 	if more || len(s) > 80 {
@@ -138,7 +138,7 @@ func ParseScaled(v string, step, least, most int64) (int64, error) {
 	return n * unit, nil
 }
 
-// scale is n with the largest unit that leaves nothing.
+// scale returns n with the largest unit of which it is a multiple.
 func scale(n, step int64) string {
 	i := 0
 	for ; i < len(units) && n != 0 && n%step == 0; i++ {
@@ -147,7 +147,7 @@ func scale(n, step int64) string {
 	return strconv.FormatInt(n, 10) + units[max(i-1, 0):i]
 }
 
-// choice is the index of one of names.
+// choice returns the index of v in names.
 func choice(v string, names []string) (int, error) {
 	i, last := slices.Index(names, v), len(names)-1
 	if i < 0 {
@@ -156,8 +156,8 @@ func choice(v string, names []string) (int, error) {
 	return i, nil
 }
 
-// Longest is the limit of durations that have none: times that they are added to
-// do not overflow.
+// Longest is the limit of durations without a limit of their own, so that the sum of a time and
+// a duration does not overflow.
 const Longest = 10 * 365 * 24 * time.Hour
 
 // duration reads a duration from least to most; 0 needs no unit.
@@ -176,7 +176,7 @@ func duration(v string, least, most time.Duration) (time.Duration, error) {
 	return 0, errors.New("want a duration such as 100ms or 5m, or 0")
 }
 
-// short is d in ASCII, without units that are 0.
+// short returns d in ASCII, without units that are 0.
 func short(d time.Duration) string {
 	s := strings.Replace(d.String(), "µ", "u", 1)
 	if strings.HasSuffix(s, "m0s") {
@@ -230,7 +230,7 @@ func parseUnits(v, unit string) (uint64, bool) {
 	return uint64(f), true
 }
 
-// formatUnits is the opposite.
+// formatUnits returns n in the form that parseUnits reads.
 func formatUnits(n uint64, unit string) string {
 	i := 0
 	for ; i < len(rateUnits) && n != 0 && n%1000 == 0; i++ {
@@ -239,7 +239,7 @@ func formatUnits(n uint64, unit string) string {
 	return strconv.FormatUint(n, 10) + rateUnits[max(i-1, 0):i] + unit
 }
 
-// ParseMAC reads the MAC address of a host: not that of a group, and not zero.
+// ParseMAC reads the MAC address of a host, which is no group address and not zero.
 func ParseMAC(v string) (mac [6]byte, err error) {
 	m, err := net.ParseMAC(v)
 	if err != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == mac {
@@ -248,8 +248,8 @@ func ParseMAC(v string) (mac [6]byte, err error) {
 	return [6]byte(m), nil
 }
 
-// ParseAddr reads the IP address of a host: not that of a group, and not zero. An
-// IPv4 address inside an IPv6 one is an IPv4 address.
+// ParseAddr reads the IP address of a host, which is no multicast address and not zero. It returns
+// an IPv4-mapped IPv6 address as an IPv4 address.
 func ParseAddr(v string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(v)
 	if a = a.Unmap(); err != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified() {

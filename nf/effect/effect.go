@@ -31,7 +31,7 @@
 // must not change is this package's rule.
 package effect
 
-// Effects are what a function does to packets.
+// Effects declares what a function does to packets.
 type Effects struct {
 	Reads  Field // what its work depends on
 	Writes Field // what it may change
@@ -44,14 +44,14 @@ type Effects struct {
 	State bool
 }
 
-// Unknown are the effects of a function of which nothing is known: all that there are.
+// Unknown has all effects. It stands for a function of which nothing is known.
 var Unknown = Effects{Reads: AllFields, Writes: AllFields, Drops: true, Answers: true, State: true}
 
-// Touches is what the function has to do with.
+// Touches returns the fields that the function reads or writes.
 func (e *Effects) Touches() Field { return e.Reads | e.Writes }
 
-// Reach is what the function may change. One that adds or removes bytes changes where
-// everything is.
+// Reach returns the fields that the function may change or move. A function that adds or removes
+// bytes moves all fields.
 func (e *Effects) Reach() Field {
 	if e.Writes&Length != 0 {
 		return AllFields
@@ -59,14 +59,14 @@ func (e *Effects) Reach() Field {
 	return e.Writes
 }
 
-// NeedsPayload reports whether the function needs a packet's payload, or its headers
-// alone. One that adds or removes bytes moves the payload.
+// NeedsPayload reports whether the function needs a packet's payload, and not only its
+// headers. A function that adds or removes bytes needs it, because it moves the payload.
 func (e *Effects) NeedsPayload() bool { return (e.Touches()|e.Reach())&Payload != 0 }
 
-// ends reports that a packet that comes in may not go out.
+// ends reports whether a packet that comes in may not go out.
 func (e *Effects) ends() bool { return e.Drops || e.Answers }
 
-// lasts reports that what the function has seen matters beyond the packet.
+// lasts reports whether a packet matters after it has passed, because the function remembers or answers packets.
 func (e *Effects) lasts() bool { return e.State || e.Answers }
 
 // Independent reports whether two functions may change places, or run side by side

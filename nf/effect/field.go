@@ -35,8 +35,8 @@ const (
 
 var fieldNames = [...]string{"ethernet", "vlan", "encap", "ip-addresses", "ip-other", "ports", "l4-other", "payload", "length"}
 
-// String is the names, with commas between; "all" stands for Bytes, "none" for
-// the empty set. ParseField reads it back.
+// String returns the names, separated by commas; "all" stands for Bytes, "none" for
+// the empty set. ParseField reads this form.
 func (f Field) String() string {
 	var names []string
 	if f&Bytes == Bytes {
@@ -55,8 +55,8 @@ func (f Field) String() string {
 	return strings.Join(names, ",")
 }
 
-// ParseField reads names of fields with commas or spaces between; "all" is
-// every field but the length, "none" and "" are none.
+// ParseField reads names of fields, separated by commas or spaces. "all" stands for Bytes;
+// "none" and "" stand for no field.
 func ParseField(s string) (Field, error) {
 	var f Field
 next:

@@ -1,22 +1,23 @@
-// Package flow is what network functions that remember flows are built of: keys
-// of a flow's packets, a table of fixed size, fragments of datagrams, datagrams in
-// ICMP errors, counts of sources, an order by age, what all workers begin with, and
-// the form in which a state is saved.
+// Package flow holds the parts of network functions that remember flows: the key of a flow's
+// packets (Key), a flow table of fixed size (Table), the key of a datagram's fragments
+// (Fragment), the datagram inside an ICMP error, approximate counts (Counts), an order by age
+// (Ages), the state that all workers share at the start (Start), and the format of a saved
+// state (Image).
 //
-// A table (Table) has sets of 8 places. A key has two sets, and goes into the one
-// that has more room (Azar et al., Balanced Allocations, SIAM J. Comput. 1999): a
-// table for n flows has 7/5 n places, and with n flows in it hardly ever turns one
-// away. A byte a place tells most keys apart, so that a flow is found with one or
-// two words read beside its own place. Places do not move. Nothing is allocated
-// after New. When both sets of a key are full the table does nothing by itself: its
-// owner looks at the 16 places and replaces one, or goes without.
+// A Table consists of sets of 8 places. Each key has two sets, and Add puts the key into the
+// set with more free places (Azar et al., Balanced Allocations, SIAM J. Comput. 1999). A table
+// for n flows has 7/5 n places, and Add hardly ever fails while the table holds at most n flows.
+// Each place has a tag of one byte, which tells most keys apart: Find reads one or two words of
+// tags and the flow's own place. Flows do not move to other places. Nothing is allocated after
+// New. If both sets of a key are full, Add fails: the caller may look at the 16 places and
+// replace one.
 //
-// Of a batch of frames, a Scout guesses first where the flow of each is, and has that memory fetched: what the processor
-// waits for comes while it looks at the others.
+// A Scout guesses the place of each flow of a batch of frames and prefetches the memory of the
+// place. The memory arrives while the processor works on the other frames.
 //
-// Ageing is the owner's, too: what is found is looked at before it is believed, and
-// a sweep (Sweep) passes over a few places at a time.
+// The table does not age flows: its owner checks the age of each flow that it finds, and goes
+// over a few places at a time with Sweep.
 //
-// Hashes have a seed, which their owner draws at its start: a sender that does not
-// know the seed cannot choose flows that fall into one set.
+// A hash has a seed, which the owner draws when it starts: a sender that does not know the seed
+// cannot choose flows that fall into one set.
 package flow

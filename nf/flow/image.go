@@ -7,16 +7,16 @@ import (
 	"io"
 )
 
-// An image is a saved state:
+// An image is a saved state (the numbers 0, 4, 5, 6 are offsets in bytes):
 //
-//	0 "QFLW" | 4 version of the kind | 5 length of its name | 6 name |
-//	records: sort (not 0), as many bytes as records of that sort have |
-//	0 | number of records (8 bytes) | CRC-32C of all that is before it (4)
+//	0 "QFLW" | 4 version of the kind | 5 length of the kind's name | 6 name |
+//	records: sort (one byte, not 0), then the bytes of the record, whose number the sort fixes |
+//	one byte 0 | number of records (8 bytes) | CRC-32C of all bytes before it (4 bytes)
 //
 // Numbers are in network byte order.
 const magic = "QFLW"
 
-// Image is an image that is being written.
+// Image writes an image. An error of the writer is kept, and Close returns it.
 type Image struct {
 	w   io.Writer
 	b   []byte // what is not written yet
@@ -25,10 +25,10 @@ type Image struct {
 	err error
 }
 
-// imageBuf is how much is written at once.
+// imageBuf is the capacity in bytes of an Image's buffer. A longer record enlarges the buffer.
 const imageBuf = 1 << 14
 
-// NewImage begins the image of the state of a kind.
+// NewImage begins an image of a state of the named kind, and writes it to w. The name may have at most 255 bytes.
 func NewImage(w io.Writer, kind string, version uint8) *Image {
 	i := &Image{w: w, b: make([]byte, 0, imageBuf)}
 	i.b = append(append(append(i.b, magic...), version, uint8(len(kind))), kind...)
@@ -37,7 +37,7 @@ func NewImage(w io.Writer, kind string, version uint8) *Image {
 
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
-// flush makes room for n bytes.
+// flush writes the buffered bytes to w, and makes room for n bytes in the buffer.
 func (i *Image) flush(n int) {
 	if i.err == nil {
 		i.sum = crc32.Update(i.sum, castagnoli(), i.b)
@@ -48,8 +48,8 @@ func (i *Image) flush(n int) {
 	}
 }
 
-// Add adds a record of a sort, which is not 0, for the caller to fill in before the next call:
-// of its bytes none is as it should be yet.
+// Add adds a record of the given sort (not 0) with size bytes, and returns these bytes. The caller
+// must set all of them before the next call: they may hold old data.
 func (i *Image) Add(sort uint8, size int) []byte {
 	if len(i.b)+1+size > cap(i.b) {
 		i.flush(1 + size)
@@ -61,10 +61,10 @@ func (i *Image) Add(sort uint8, size int) []byte {
 	return i.b[n+1:]
 }
 
-// Record adds a record of a sort, which is not 0.
+// Record adds a record of the given sort (not 0) with a copy of b.
 func (i *Image) Record(sort uint8, b []byte) { copy(i.Add(sort, len(b)), b) }
 
-// Close ends the image; the error is the first of all writes.
+// Close ends the image. It returns the first error of all writes.
 func (i *Image) Close() error {
 	i.b = be.AppendUint64(append(i.b, 0), i.n)
 	i.flush(0)
@@ -73,12 +73,12 @@ func (i *Image) Close() error {
 	return i.err
 }
 
-// ErrDamaged is that an image is not what was written.
+// ErrDamaged says that an image differs from what was written.
 var ErrDamaged = errors.New("the state is damaged")
 
-// Open reads an image of a kind and version to its end, and checks all of it: the
-// records are what follows. size is what records of a sort have; 0: there are none
-// of that sort. There are at most most bytes in it.
+// Open reads r to its end, checks that it holds a whole image of the kind and version, and returns
+// the image's records. size returns the bytes of a record of a sort, or 0 if the kind has no such
+// sort. Open fails if the image has more than most bytes.
 func Open(r io.Reader, kind string, version uint8, size func(sort uint8) int, most int) (Records, error) {
 	b, err := readAll(r, most+1)
 	if err != nil {
@@ -114,8 +114,8 @@ func Open(r io.Reader, kind string, version uint8, size func(sort uint8) int, mo
 	return Records{all, size}, nil
 }
 
-// atOnce is how much is summed or copied at once: what others of the process wait for (the
-// garbage collector does, and all wait for it) is not held up for longer.
+// atOnce is the number of bytes that are copied or summed without a pause. It is small because the
+// garbage collector waits for the goroutine meanwhile, and all other goroutines for the collector.
 const atOnce = 1 << 16
 
 func sum(b []byte) (sum uint32) {
@@ -126,7 +126,7 @@ func sum(b []byte) (sum uint32) {
 	return sum
 }
 
-// readAll reads r to its end, or so many bytes.
+// readAll reads r to its end, or the first most bytes of it.
 func readAll(r io.Reader, most int) ([]byte, error) {
 	var b []byte
 	if l, ok := r.(interface{ Len() int }); ok {
@@ -147,13 +147,13 @@ func readAll(r io.Reader, most int) ([]byte, error) {
 	}
 }
 
-// Records of an image, all of them whole.
+// Records are the records of an image that Open has checked.
 type Records struct {
 	b    []byte
 	size func(sort uint8) int
 }
 
-// All are the records, in the order of writing.
+// All yields the sort and the bytes of each record, in the order of writing. The bytes are not a copy.
 func (r Records) All(yield func(sort uint8, b []byte) bool) {
 	for p := r.b; len(p) > 0; {
 		s := r.size(p[0])

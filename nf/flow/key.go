@@ -11,8 +11,8 @@ var (
 	le = binary.LittleEndian
 )
 
-// Key is what packets of a flow have in common; what is not used of it is zero.
-// An IPv4 address is in the first four bytes.
+// Key identifies a flow: all its packets of one direction have the same Key. Unused fields and bytes
+// are zero. An IPv4 address is in the first four bytes of Src or Dst.
 type Key struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort uint16
@@ -20,7 +20,7 @@ type Key struct {
 	Proto, Family    uint8  // Family: hdr.NetIPv4 or NetIPv6
 }
 
-// Hash of a key. Without its seed nobody can tell which keys meet.
+// Hash returns the hash of k. A sender that does not know the seed cannot tell which keys have equal hashes.
 func (k *Key) Hash(seed uint64) uint64 {
 	h := hdr.Fold(seed^uint64(k.Tag), uint64(k.SrcPort)|uint64(k.DstPort)<<16|uint64(k.Proto)<<32|uint64(k.Family)<<40)
 	if k.Family == hdr.NetIPv4 {
@@ -31,7 +31,7 @@ func (k *Key) Hash(seed uint64) uint64 {
 	return hdr.Fold(h, seed)
 }
 
-// Usual makes the key of a usual frame (hdr.Usual), or of the packets of its other direction.
+// Usual sets k to the key of the usual frame b (hdr.Usual), or of the packets of the other direction.
 func (k *Key) Usual(b []byte, reversed bool) {
 	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
 	src, dst, from, to := le.Uint32(h[26:]), le.Uint32(h[30:]), be.Uint16(h[34:]), be.Uint16(h[36:])
@@ -43,22 +43,22 @@ func (k *Key) Usual(b []byte, reversed bool) {
 	le.PutUint32(k.Dst[:], dst)
 }
 
-// Same is *k == *o, in fewer steps.
+// Same reports whether *k == *o, in fewer steps than the operator.
 func (k *Key) Same(o *Key) bool {
 	a := (le.Uint64(k.Src[:]) ^ le.Uint64(o.Src[:])) | (le.Uint64(k.Dst[:]) ^ le.Uint64(o.Dst[:]))
 	b := (le.Uint64(k.Src[8:]) ^ le.Uint64(o.Src[8:])) | (le.Uint64(k.Dst[8:]) ^ le.Uint64(o.Dst[8:]))
 	return a|b == 0 && k.SrcPort == o.SrcPort && k.DstPort == o.DstPort && k.Tag == o.Tag && k.Proto == o.Proto && k.Family == o.Family
 }
 
-// Reversed is the key of the packets of the other direction.
+// Reversed returns the key of the packets of the other direction.
 func (k *Key) Reversed() Key {
 	r := *k
 	r.Src, r.Dst, r.SrcPort, r.DstPort = k.Dst, k.Src, k.DstPort, k.SrcPort
 	return r
 }
 
-// Addrs sets family, protocol and addresses to those of the IP header that d
-// found in b; there is one.
+// Addrs sets the family, the protocol and the addresses of k from the IP header that d found in
+// frame b. The frame must have an IP header.
 func (k *Key) Addrs(b []byte, d *hdr.Layers) {
 	k.Proto = d.Proto
 	if k.Family = d.Family(); k.Family == hdr.NetIPv4 {
@@ -70,8 +70,8 @@ func (k *Key) Addrs(b []byte, d *hdr.Layers) {
 	copy(k.Dst[:], b[d.L3+24:d.L3+40])
 }
 
-// Fragment is the key of all fragments of the datagram that d found a fragment of
-// (the identification is where ports are), and that fragment's offset.
+// Fragment returns the offset in bytes of the fragment that d found in frame b, and the key that all
+// fragments of the same datagram share. The key has the datagram's identification in its ports.
 func Fragment(b []byte, d *hdr.Layers) (k Key, offset int) {
 	k.Addrs(b, d)
 	ip := b[d.L3:d.End]
@@ -86,9 +86,8 @@ func Fragment(b []byte, d *hdr.Layers) (k Key, offset int) {
 	return k, offset
 }
 
-// IsError reports whether an ICMP message, of a family, is an error that quotes
-// the datagram that it is about (RFC 792, RFC 4443). Redirects are not: they tell
-// a host where to send.
+// IsError reports whether ICMP messages of this type are errors that quote the datagram that caused
+// them (RFC 792, RFC 4443). Redirects do not count as errors: they tell a host where to send.
 func IsError(family, icmpType uint8) bool {
 	if family == hdr.NetIPv6 {
 		return icmpType >= 1 && icmpType <= 4
@@ -96,9 +95,8 @@ func IsError(family, icmpType uint8) bool {
 	return icmpType == hdr.ICMPUnreachable || icmpType == 4 || icmpType == hdr.ICMPTimeExceeded || icmpType == 12
 }
 
-// Query says what query an ICMP message, of a family, belongs to: the type of the
-// request, and whether it is the answer. ok is false for all that has no query
-// identifier.
+// Query returns the type of the request that an ICMP message of this type is or answers, and whether
+// the message is an answer. ok is false for types without a query identifier.
 func Query(family, icmpType uint8) (request uint8, answer, ok bool) {
 	if family == hdr.NetIPv6 {
 		if icmpType != hdr.ICMPv6Echo && icmpType != hdr.ICMPv6EchoReply {
@@ -117,10 +115,9 @@ func Query(family, icmpType uint8) (request uint8, answer, ok bool) {
 	return 0, false, false
 }
 
-// Quoted finds the datagram in the ICMP error that d found in b, as Walk would:
-// q.End is where the quotation ends. It is false when there is none with all of
-// its IP headers and 8 bytes of what follows them, or when it is a fragment other
-// than the first.
+// Quoted sets q to the layers of the datagram that an ICMP error quotes, as Walk would; q.End is the
+// end of the quotation. d describes the ICMP error in frame b. Quoted returns false if the quotation
+// lacks a part of the IP headers or of the 8 bytes after them, or is a fragment other than the first.
 func Quoted(b []byte, d, q *hdr.Layers) bool {
 	*q = hdr.Layers{EtherType: d.EtherType, Net: d.L4 + 8, L3: d.L4 + 8, End: d.End}
 	if d.L4 == 0 || d.End < q.L3 {

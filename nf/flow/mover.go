@@ -9,8 +9,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Start is what the instances of a function in all workers begin with: a seed,
-// which the first of them draws, and the state that was loaded until then.
+// Start is shared by the instances of a function in all workers. It has the seed, which the first
+// worker draws in its first breath, and the state that was loaded before that breath.
 type Start struct {
 	mu    sync.Mutex
 	begun bool
@@ -19,8 +19,8 @@ type Start struct {
 	saved *Records
 }
 
-// Mover is what a function that remembers flows has in one worker beside them. It implements
-// graph.Mover: what is remembered is saved, and loaded, in the form of an image.
+// Mover saves and loads the flows of a function as an image (Image). Each worker's instance of the
+// function has a Mover. Mover implements graph.Mover.
 type Mover struct {
 	Now   clock.Time // of the breath
 	Seed  uint64     // of the hashes
@@ -30,15 +30,17 @@ type Mover struct {
 	Kind    string
 	Version uint8
 	Size    func(sort uint8) int // as Open takes it
-	// Record begins to record all that is remembered, about n records with each call of piece.
+	// Record begins to add the function's state to image. Each call of piece adds about n records,
+	// and returns whether more are left.
 	Record func(image *Image, now clock.Time) (piece func(n int) (more bool))
-	// Build is how many bytes an image may have at most, and a function that makes of records a state that nobody
-	// else knows yet, in any goroutine, while this one goes on. put has the function take that in place of its own.
+	// Build returns the largest length in bytes of an image, and a function build that makes a new
+	// state from records. build may run in any goroutine while the worker goes on, because only build
+	// knows the new state. put replaces the function's state by the new one.
 	Build func() (most int, build func(now clock.Time, seed uint64, all Records) (put func(), err error))
 }
 
-// Begin is the first breath of a worker. The first worker of all calls first, unless it is nil, and takes
-// what was loaded before.
+// Begin starts m. Each worker calls Begin in its first breath. In the first worker that does, Begin draws
+// the seed, calls first unless first is nil, and takes the state that was loaded before.
 func (m *Mover) Begin(now clock.Time, r *rand.Rand, first func()) {
 	s := m.Start
 	s.mu.Lock()
@@ -59,17 +61,18 @@ func (m *Mover) Begin(now clock.Time, r *rand.Rand, first func()) {
 	}
 }
 
-// Continue takes the place of another one, which is not used any more, in the same worker.
+// Continue makes m the successor of o in the same worker. The caller must not use o afterwards.
 func (m *Mover) Continue(o *Mover) { m.Now, m.Seed, m.Begun, m.Start = o.Now, o.Seed, o.Begun, o.Start }
 
-// join tells a worker that has had no breath yet what the others have begun with; the caller has the lock.
+// join takes the seed from Start and, in a worker without a breath yet, the time of the first worker's
+// first breath. The caller holds the lock of Start.
 func (m *Mover) join() {
 	if m.Seed = m.Start.seed; !m.Begun {
 		m.Now = m.Start.at
 	}
 }
 
-// restore puts records, which are right, in place of what there is.
+// restore replaces the state by the records, and keeps the state if Build's function refuses them.
 func (m *Mover) restore(all Records) {
 	_, build := m.Build()
 	if put, err := build(m.Now, m.Seed, all); err == nil {

@@ -8,9 +8,11 @@ import (
 	"github.com/quillon/quillon/nf/prefetch"
 )
 
-// Scout goes ahead of looking for flows in a table, so that of a batch the memory that each flow needs is on its way while the processor is with the others: Near for all of
-// them, and then the table's FindNear for each. It changes nothing, and may go while another worker changes the table. It goes on
-// in the table that it was made of when that is replaced by another one, and then its guesses are wrong.
+// Scout guesses the places of a batch's flows in a table and prefetches them, so that the memory of each
+// flow arrives while the processor works on other flows. The caller calls Near for all flows of the
+// batch, and then the table's FindNear for each. A Scout changes nothing, and may be used while another
+// worker changes the table. If the owner replaces the table by a new one, the Scout still reads the old
+// table, and its guesses are wrong.
 type Scout struct {
 	tags   []uint64
 	places uintptr
@@ -18,16 +20,17 @@ type Scout struct {
 	next   uintptr // from the beginning of a place to its next line
 }
 
-// line is the length of a line of the processor's cache.
+// line is the length in bytes of a line of the processor's cache.
 const line = 64
 
-// Scout makes one.
+// Scout returns a Scout of t.
 func (t *Table[K, V]) Scout() Scout {
 	size := unsafe.Sizeof(t.places[0])
 	return Scout{t.tags, uintptr(unsafe.Pointer(&t.places[0])), size, min(size-1, line)}
 }
 
-// Near is where the flow is by its tag, if it is anywhere.
+// Near returns the index of a place whose tag fits hash, and prefetches the place. The guess may be wrong, and may
+// be past the end of the table: it is for FindNear only.
 func (s *Scout) Near(hash uint64) int {
 	a, b := sets(len(s.tags), hash)
 	want := tag(hash) * eachByte

@@ -7,17 +7,17 @@ import (
 	"unsafe"
 )
 
-// Ways is how many places a set has.
+// Ways is the number of places of a set.
 const Ways = 8
 
-// Place of a flow. A place is found again by its index as long as its flow is
-// there.
+// Place is the slot of one flow in a Table. Its index stays valid until the flow is deleted or replaced.
 type Place[K comparable, V any] struct {
 	Key K
 	Val V
 }
 
-// Table of flows; New makes it.
+// Table maps the keys of flows to values, in a fixed number of places. New makes a Table. Only
+// one goroutine at a time may use a Table; Scouts may read its tags meanwhile.
 type Table[K comparable, V any] struct {
 	tags   []uint64 // of each set: a byte a place; 0: free, otherwise 0x80 and 7 bits of its hash
 	places []Place[K, V]
@@ -30,31 +30,31 @@ const (
 	topBits  = 0x8080808080808080
 )
 
-// New makes a table for n flows.
+// New returns an empty table with room for n flows.
 func New[K comparable, V any](n int) Table[K, V] {
 	sets := max(2, (n*7/5+Ways-1)/Ways)
 	return Table[K, V]{tags: make([]uint64, sets), places: make([]Place[K, V], sets*Ways)}
 }
 
-// Len is how many flows are there.
+// Len returns the number of flows in the table.
 func (t *Table[K, V]) Len() int { return t.used }
 
-// Places is how many places there are.
+// Places returns the number of places, used and free.
 func (t *Table[K, V]) Places() int { return len(t.places) }
 
-// Has reports whether place i is some flow's.
+// Has reports whether place i holds a flow.
 func (t *Table[K, V]) Has(i int) bool { return t.tags[i/Ways]>>(uint(i%Ways)*8)&0xFF != 0 }
 
-// At is the place of that index.
+// At returns place i.
 func (t *Table[K, V]) At(i int) *Place[K, V] { return &t.places[i] }
 
-// Sets are the first places of both sets of a hash.
+// Sets returns the index of the first place of each of the two sets of hash.
 func (t *Table[K, V]) Sets(hash uint64) (a, b int) {
 	a, b = sets(len(t.tags), hash)
 	return a * Ways, b * Ways
 }
 
-// sets are both sets of a hash, of so many.
+// sets returns the two sets of hash in a table of that many sets. The two always differ.
 func sets(of int, hash uint64) (a, b int) {
 	n := uint64(of)
 	x, y := hash&0xFFFFFFFF*n>>32, hash>>24&0xFFFFFFFF*n>>32
@@ -66,10 +66,10 @@ func sets(of int, hash uint64) (a, b int) {
 	return int(x), int(y)
 }
 
-// tag is what a place with that hash is marked with.
+// tag returns the tag of a place that holds a key with that hash.
 func tag(hash uint64) uint64 { return hash>>57 | 0x80 }
 
-// Find is the place of a key; negative when it has none.
+// Find returns the place of key k, or -1 if the table does not hold it.
 func (t *Table[K, V]) Find(k *K, hash uint64) int {
 	a, b := t.Sets(hash)
 	want := tag(hash) * eachByte
@@ -87,7 +87,7 @@ func (t *Table[K, V]) Find(k *K, hash uint64) int {
 	return -1
 }
 
-// FindNear is Find of a key that is not zero, after a Scout of the table has said which place is near.
+// FindNear does what Find does, and first tries the place near, which a Scout has guessed. Key k must not be zero.
 func (t *Table[K, V]) FindNear(k *K, hash uint64, near int) int {
 	if uint(near) < uint(len(t.places)) && t.places[near].Key == *k {
 		return near
@@ -95,8 +95,8 @@ func (t *Table[K, V]) FindNear(k *K, hash uint64, near int) int {
 	return t.Find(k, hash)
 }
 
-// Add gives a key that has none a place, with the zero value in it; negative when
-// both of its sets are full.
+// Add puts key k, which the table must not hold, into a free place with the zero value, and returns
+// the place. Add returns -1 if both sets of the key are full.
 func (t *Table[K, V]) Add(k *K, hash uint64) int {
 	a, b := t.Sets(hash)
 	f, g := ^t.tags[a/Ways]&topBits, ^t.tags[b/Ways]&topBits
@@ -118,11 +118,11 @@ func (t *Table[K, V]) set(i int, k *K, hash uint64) {
 	t.places[i] = Place[K, V]{Key: *k}
 }
 
-// Replace puts a key that has no place into place i, which is in one of its sets
-// and another's, with the zero value.
+// Replace puts key k with the zero value into place i, instead of the flow there. The table must not
+// hold k, and place i must be in one of the sets of k.
 func (t *Table[K, V]) Replace(i int, k *K, hash uint64) { t.set(i, k, hash) }
 
-// Del frees place i, which is some flow's. The key in a free place is zero.
+// Del frees place i, which must hold a flow. It sets the place's key to zero.
 func (t *Table[K, V]) Del(i int) {
 	var none K
 	t.places[i].Key = none
@@ -130,11 +130,10 @@ func (t *Table[K, V]) Del(i int) {
 	t.used--
 }
 
-// Next is the first place from i on that is some flow's; negative when there is
-// none.
+// Next returns the first place at or after i that holds a flow, or -1.
 func (t *Table[K, V]) Next(i int) int { return t.NextBefore(i, len(t.places)) }
 
-// NextBefore is Next among the places before another one.
+// NextBefore returns the first place at or after i and before the place before that holds a flow, or -1.
 func (t *Table[K, V]) NextBefore(i, before int) int {
 	for s := i / Ways; s*Ways < before; s++ {
 		m := t.tags[s] & topBits
@@ -151,12 +150,12 @@ func (t *Table[K, V]) NextBefore(i, before int) int {
 	return -1
 }
 
-// looks is how many places are looked at for one of a flow: 8 of them take a nanosecond or so.
+// looks is the number of places that Some passes over for each of its n flows. 8 places take about a nanosecond.
 const looks = 64
 
-// Some calls f with the places, from one on, of n flows, or fewer if they are far apart, so that it takes
-// a time that n bounds. It returns the place to go on from; negative: there are none left. Flows that f deletes
-// are gone; flows that are added meanwhile may be left out.
+// Some calls f with the places of the next n flows at or after place from, or of fewer flows if they
+// are far apart, so that n bounds the time. Some returns the place to go on from, or -1 at the end
+// of the table. f may delete flows. Flows that are added between two calls may be left out.
 func (t *Table[K, V]) Some(from, n int, f func(i int)) (next int) {
 	end := min(from+n*looks, len(t.places))
 	for ; n > 0; n-- {
@@ -174,8 +173,9 @@ func (t *Table[K, V]) Some(from, n int, f func(i int)) (next int) {
 	return from
 }
 
-// Sweep moves a hand over n places, or a few more, and around: the places from
-// one index to before the other, for Next. Del is allowed there.
+// Sweep returns the next range of places to look at, from <= i < to, for use with NextBefore. The
+// range has n places, rounded up to whole sets, or fewer at the end of the table; after the
+// end, Sweep goes on at place 0. The caller may delete flows of the range.
 func (t *Table[K, V]) Sweep(n int) (from, to int) {
 	if t.hand >= len(t.places) {
 		t.hand = 0
@@ -185,8 +185,8 @@ func (t *Table[K, V]) Sweep(n int) (from, to int) {
 	return from, t.hand
 }
 
-// Steps is how many steps a sweep goes around n places in, and how far apart: all
-// are looked at within 16 s.
+// Steps returns the number of steps in which a sweep should pass over a table of n places, and the
+// time between two steps, so that each place is looked at once in 16 s.
 func Steps(n int) (steps int, every time.Duration) {
 	steps = max(1, min(1024, n/Ways))
 	return steps, 16 * time.Second / time.Duration(steps)
@@ -199,7 +199,7 @@ func (t *Table[K, V]) Clear() {
 	t.used = 0
 }
 
-// Bytes is the table's memory.
+// Bytes returns the size of the table's memory in bytes.
 func (t *Table[K, V]) Bytes() int {
 	var p Place[K, V]
 	return len(t.tags)*8 + len(t.places)*int(unsafe.Sizeof(p))

@@ -13,19 +13,22 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Flows that are decided. Of each batch that a port has received some frames get a draft. Each app that a drafted frame passes may add its part (Ctx.Decide). At
-// the port where the frame leaves, the draft of one that all apps on its way have added to is offered to the table of entries (package offload).
+// This file learns the decisions of apps about flows. Some frames of each received batch get a draft. Each app that a
+// drafted frame passes may add its part to the draft (Ctx.Decide). When the frame leaves at a port and all apps on its
+// way have added their parts, the draft is offered to the table of entries (package offload).
 
 const (
-	// Any frames get so many drafts in a breath, and of a batch. More are for those whose answers were decided within the last second: their entries begin.
+	// anyDrafts and atOnce are the numbers of drafts, in a breath and in a batch, that are open to any frame. The other
+	// drafts up to maxDrafts are for frames that the table wants (Table.Wanted).
 	anyDrafts = 8
 	atOnce    = 4
 	maxDrafts = 40 // at most 1<<draftBits
 	draftBits = 6
 	maxHops   = 6
-	// longestDraft is the longest frame that gets a draft: it is copied.
+	// longestDraft is the length in bytes of the longest frame that gets a draft: the draft has a copy of the frame.
 	longestDraft = 2048
-	// aheadEvery is between two looks at entries; all of them are looked at in a second, if there are not too many.
+	// aheadEvery is the time between two looks at entries. A look covers a hundredth of the entries, from 64 to
+	// maxLook.
 	aheadEvery  = clock.Duration(10e6)
 	aheadLooks  = 100
 	maxLook     = 4096
@@ -43,14 +46,14 @@ type draft struct {
 	out    bool // an app has not decided
 }
 
-// hop is an app that the frame has passed.
+// hop is an app that a frame has passed, with the link on which the frame left the app.
 type hop struct {
 	node   *node
 	link   *link
 	reason uint16 // plus 1, that the app has marked it with
 }
 
-// way is a path through the graph.
+// way is the path of a frame through the graph, from a port to a port or to an app that drops the frame.
 type way struct {
 	from, to *portNode
 	first    *link
@@ -61,7 +64,7 @@ type way struct {
 	drops    bool // it ends in the last app
 }
 
-// ahead is what one worker has of flows that are decided. All workers have one table, and each has numbers of its own for ways.
+// ahead is one worker's state of decided flows. All workers share one table. Each worker has path numbers of its own.
 type ahead struct {
 	table  *offload.Table
 	engine offload.Engine
@@ -82,7 +85,7 @@ type ahead struct {
 	ported *sync.Map
 }
 
-// ported is what the kernel has run for a port, beside what the port itself has received and sent.
+// ported counts the frames and bytes that the kernel has run for a port. The port itself does not count them.
 type ported struct{ rx, rxBytes, tx, txBytes atomic.Uint64 }
 
 func (p *ported) stats() port.Stats {
@@ -99,7 +102,7 @@ func (a *ahead) portedOf(p *portNode) *ported {
 
 type place struct{ number, longest int }
 
-// newAhead is that of each worker.
+// newAhead returns the state of each worker, with one table for all.
 func newAhead(e offload.Engine, workers int, ported *sync.Map) []*ahead {
 	t := offload.NewTable(e)
 	if workers > 1 {
@@ -118,10 +121,10 @@ func newAhead(e offload.Engine, workers int, ported *sync.Map) []*ahead {
 	return all
 }
 
-// number is that of a worker's way.
+// number returns the path number of the worker's way with that index. No other worker uses the number.
 func (a *ahead) number(way int) int { return way*a.all + a.worker }
 
-// know takes over the ports of a layout whose links are not known to be down.
+// know takes over those ports of a layout that the engine has and whose links are not known to be down.
 func (a *ahead) know(g *layout, links *map[string]bool) {
 	clear(a.places)
 	for _, p := range g.ports {
@@ -136,7 +139,8 @@ func (a *ahead) know(g *layout, links *map[string]bool) {
 	}
 }
 
-// begin is a breath's beginning.
+// begin starts a breath: old drafts end. Every aheadEvery, worker 0 looks at entries, and now and then counts are
+// collected.
 func (a *ahead) begin(now clock.Time) {
 	a.n, a.any = 0, 0
 	a.breath++
@@ -155,7 +159,7 @@ func (a *ahead) begin(now clock.Time) {
 	a.table.Look(max(64, min(maxLook, a.table.Used()/aheadLooks)))
 }
 
-// draft gives some frames of a batch drafts.
+// draft gives drafts to some frames of batch b, which port p has received.
 func (a *ahead) draft(p *portNode, b *packet.Batch) {
 	where, ok := a.places[p]
 	if !ok || a.engine.Watched() {
@@ -190,7 +194,7 @@ func (a *ahead) draft(p *portNode, b *packet.Batch) {
 	a.turn += first
 }
 
-// of is the draft of a frame; nil: it has none.
+// of returns the draft of frame x, or nil if the frame has no draft of this breath.
 func (a *ahead) of(x *packet.Buf) *draft {
 	if i := int(x.Draft & (1<<draftBits - 1)); a != nil && x.Draft>>draftBits == a.breath&(1<<(32-draftBits)-1) && i < a.n {
 		return &a.drafts[i]
@@ -198,7 +202,7 @@ func (a *ahead) of(x *packet.Buf) *draft {
 	return nil
 }
 
-// pass notes that an app has emitted a frame.
+// pass notes in the draft of frame x that app n has emitted the frame on link l.
 func (a *ahead) pass(n *node, l *link, x *packet.Buf) {
 	d := a.of(x)
 	if d == nil {
@@ -216,7 +220,7 @@ func (a *ahead) pass(n *node, l *link, x *packet.Buf) {
 	d.n++
 }
 
-// leaves offers the drafts of frames that wait for a port.
+// leaves offers the drafts of the frames q, which are about to be sent on port p, to the table.
 func (a *ahead) leaves(p *portNode, q []*packet.Buf) {
 	for _, x := range q {
 		if x.Draft == 0 {
@@ -244,7 +248,8 @@ func (a *ahead) leaves(p *portNode, q []*packet.Buf) {
 	}
 }
 
-// way is the number of the path that a draft has taken.
+// way returns the number of the path that draft d has taken, or false if all numbers are used. longer is the
+// number of bytes by which the frame has grown on the way.
 func (a *ahead) way(d *draft, to *portNode, longer int) (uint16, bool) {
 	w := way{from: d.port, to: to, first: d.port.out[0], n: d.n, longer: longer}
 	copy(w.hops[:], d.hops[:d.n])
@@ -272,7 +277,7 @@ func (a *ahead) way(d *draft, to *portNode, longer int) (uint16, bool) {
 	return n, true
 }
 
-// collect adds what the kernel has done to the books of apps, links and ports.
+// collect adds the frames that the kernel has run to the counters of apps, links and ports.
 func (a *ahead) collect() {
 	if len(a.ways) == 0 {
 		return
@@ -316,14 +321,15 @@ func (a *ahead) collect() {
 	}
 }
 
-// forget takes over the last counts of all paths. The kernel runs no frame of an entry that is there.
+// forget collects the last counts of all paths, and forgets the paths. The kernel must not be running any entry.
 func (a *ahead) forget() {
 	a.collect()
 	a.ways = a.ways[:0]
 	clear(a.wayOf)
 }
 
-// Decide says what the app decides about a frame that it emits next, for all frames like it (package offload). It counts only for some frames (Drafted).
+// Decide tells the graph the app's decision about frame b, which the app emits next, for all frames like it (package
+// offload). Decide does nothing unless b is drafted (Drafted).
 func (c *Ctx) Decide(b *packet.Buf, p offload.Part) {
 	d := c.mover.ahead.of(b)
 	if d == nil || len(d.parts) != d.n || len(d.parts) == cap(d.parts) {
@@ -335,10 +341,10 @@ func (c *Ctx) Decide(b *packet.Buf, p offload.Part) {
 	d.parts = append(d.parts, p)
 }
 
-// Drafted reports whether it is asked what is decided about a frame.
+// Drafted reports whether the graph asks for the app's decision about frame b (Decide).
 func (c *Ctx) Drafted(b *packet.Buf) bool { return b.Draft != 0 }
 
-// Ahead has the flows that the kernel runs; nil: it runs none.
+// Ahead returns the table of the flows that the kernel runs, or nil if the kernel runs no flows.
 func (c *Ctx) Ahead() *offload.Table {
 	if c.mover.ahead == nil {
 		return nil
@@ -346,10 +352,10 @@ func (c *Ctx) Ahead() *offload.Table {
 	return c.mover.ahead.table
 }
 
-// maxFlows is how many flows there is room for at most.
+// maxFlows is the largest number of flows that the kernel gets room for.
 const maxFlows = 1 << 20
 
-// decides is how many flows apps of the graph may decide.
+// decides returns the largest number of flows that an app of the graph may decide, at most maxFlows.
 func (i *plans) decides() (flows int) {
 	for _, a := range i.spec.Apps {
 		if k := findKind(i.cfg.Kinds, a.Kind); k != nil && k.Decides != nil {
@@ -359,7 +365,8 @@ func (i *plans) decides() (flows int) {
 	return min(flows, maxFlows)
 }
 
-// lead has decided flows run ahead of the graph, where that can be. It is called after each change of the graph, and holds until halt.
+// lead lets decided flows run ahead of the graph, if the ports allow that, until halt is called. It is called after
+// each change of the graph.
 func (i *plans) lead() {
 	if !i.led {
 		return
@@ -396,7 +403,8 @@ func (i *plans) lead() {
 	i.aheadWhy.Store(&why)
 }
 
-// halt has the kernel run no frame ahead of the graph when it returns. lead goes on. With ports, they change, or the instance ends: then nothing is left.
+// halt stops the kernel from running frames ahead of the graph, until lead is called. With ports set, because ports
+// change or the instance ends, halt also removes all entries and closes the engine.
 func (i *plans) halt(ports bool) error {
 	w := i.workers[0]
 	a := i.aheadOf.Load()
@@ -430,14 +438,14 @@ func (i *plans) halt(ports bool) error {
 	return nil
 }
 
-// aheadPorts reports whether a plan changes what the kernel has to know of ports, or how many flows are decided.
+// aheadPorts reports whether a plan opens or closes ports, or changes the number of flows that apps may decide.
 func (i *plans) aheadPorts(p *Plan) bool {
 	next := plans{current: &current{cfg: i.cfg, spec: p.new}}
 	return next.decides() != i.decides() || slices.ContainsFunc(p.Actions, func(a Action) bool { return a.Op == OpOpenPort || a.Op == OpClosePort })
 }
 
-// LeadLinks has the kernel run no decided flow that has to do with a port whose link is down (SetLinks): frames that are lost there are the port's to count. It waits
-// for the worker.
+// LeadLinks stops the kernel from running decided flows of ports whose links are down (SetLinks), so that the ports
+// count the frames that are lost there. It waits for the workers.
 func (i *Instance) LeadLinks() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -448,26 +456,28 @@ func (i *Instance) LeadLinks() error {
 	return i.halt(false)
 }
 
-// AheadReport is what the kernel does with flows that are decided.
+// AheadReport describes the decided flows that the kernel runs.
 type AheadReport struct {
 	Runs bool   `json:"runs"`
 	Why  string `json:"why,omitempty"` // it does not
-	// Entries are those of flows, of both directions; Room is how many there may be. Ended ones have come to their end.
+	// Entries is the number of entries of flows (each direction of a flow has an entry), Room the largest number of
+	// entries, and Ended the number of entries that have ended.
 	Entries int    `json:"entries"`
 	Room    int    `json:"room"`
 	Ended   uint64 `json:"ended"`
 	Watched bool   `json:"watched,omitempty"`
-	// Finished frames left by the kernel, Given ones came to the graph; Share is the part that was finished.
+	// Finished is the number of frames that the kernel has run, Given the number of frames that it gave to the graph.
+	// Share is Finished divided by the sum of both.
 	Finished uint64  `json:"finished"`
 	Given    uint64  `json:"given"`
 	Share    float64 `json:"share"`
-	// Outcomes of frames in the kernel, and what became of decisions.
+	// Outcomes counts frames in the kernel by outcome, and Decisions counts decisions by what became of them.
 	Outcomes  map[string]uint64 `json:"outcomes,omitempty"`
 	Decisions map[string]uint64 `json:"decisions,omitempty"`
 	LeftOut   []string          `json:"left_out,omitempty"`
 }
 
-// Ahead reports what the kernel does with flows that are decided.
+// Ahead reports on the decided flows that the kernel runs.
 func (i *Instance) Ahead() (r AheadReport, err error) {
 	a := i.aheadOf.Load()
 	if a == nil {

@@ -16,8 +16,8 @@ import (
 
 // App is one function of the graph. Push must dispose of every Buf of b: emit
 // it, drop it with a reason, punt it, or hold it (and count it, see Holder).
-// The batch itself stays the caller's. Push runs on the worker's goroutine;
-// it does not block, log, allocate or start goroutines.
+// The caller owns the batch itself. Push runs on the worker's goroutine;
+// it must not block, log, allocate or start goroutines.
 type App interface {
 	Push(c *Ctx, in int, b *packet.Batch)
 }
@@ -25,43 +25,44 @@ type App interface {
 // The optional interfaces of an App, and in Hooks what few apps do. All are called by the worker, between
 // pushes.
 
-// Ticker has a timer: Tick runs in the first breath at or after the time that
-// it last returned (first: in the first breath), and returns when it wants to
-// run again; clock.Never for not any more. Ctx.Wake has it run earlier.
+// Ticker is an app with a timer. Tick runs in the app's first breath, and then in the first breath at or
+// after the time that its last call returned. It returns the time of its next run, or clock.Never for
+// none. Ctx.Wake makes Tick run earlier.
 type Ticker interface {
 	Tick(c *Ctx) clock.Time
 }
 
-// Reconfigurer can take new arguments without losing its state. An app without it starts anew when its arguments change.
+// Reconfigurer is an app that can take new arguments without losing its state. Any other app starts anew when its
+// arguments change.
 type Reconfigurer interface {
-	// Takes reports whether the app can take these arguments while it runs; else it starts anew. It is called from any
-	// goroutine.
+	// Takes reports whether the app can take these arguments while it runs; otherwise the app starts anew. Takes is
+	// called from any goroutine.
 	Takes(args Args) bool
-	// Reconfigure takes them. An error leaves the app as it was.
+	// Reconfigure takes new arguments. After an error the app is as it was before.
 	Reconfigure(args Args) error
 }
 
-// Flusher has its Flush called when packets went past the graph unseen (see
-// port.Bypasser): what the app remembers of the traffic may be stale.
+// Flusher is an app whose Flush is called when packets went past the graph unseen (see
+// port.Bypasser): the app's knowledge of the traffic may be stale.
 type Flusher interface {
 	Flush(c *Ctx)
 }
 
-// Reporter shows the app's state as a value for encoding/json, which the caller may keep. The value is a *Gradual if the
-// app must look at everything that it remembers to make it.
+// Reporter is an app that shows its state as a value for encoding/json, which the caller may keep. Report returns a
+// *Gradual instead if the app must look at everything that it remembers to make the value.
 type Reporter interface {
 	Report() any
 }
 
 // Gradual is a report that is made step by step, between breaths of the app's worker.
 type Gradual struct {
-	// Look looks at the next n places, or a few more; false: there are none left.
+	// Look looks at the next n places, or a few more, and reports whether places are left.
 	Look func(n int) (more bool)
-	// Value is the report, once Look has returned false.
+	// Value returns the report. It may be called once Look has returned false.
 	Value func() any
 }
 
-// Report makes an app's report at once. The caller owns the app's worker.
+// Report makes an app's report in one go. Only the owner of the app's worker may call it.
 func Report(a Reporter) any {
 	v := a.Report()
 	if g, ok := v.(*Gradual); ok {
@@ -72,21 +73,22 @@ func Report(a Reporter) any {
 	return v
 }
 
-// lookPlaces is how many places a Gradual looks at between two breaths: some microseconds.
+// lookPlaces is the number of places that a Gradual looks at between two breaths, which takes some microseconds.
 const lookPlaces = 256
 
-// Holder keeps Bufs between breaths.
+// Holder is an app that keeps Bufs between breaths.
 type Holder interface {
-	// Held is how many. A Buf that the app made by other means than Ctx.Get does not count as held before it was emitted.
+	// Held returns the number of held Bufs, without those that the app made by other means than Ctx.Get and has not
+	// emitted yet.
 	Held() int
-	// Stop emits or drops every held Buf. It is called before the app is taken out of a running graph and when the
-	// instance closes. An app that takes its place sees its first frame when all workers have stopped the old one.
+	// Stop emits or drops every held Buf. It is called before the app is removed from a running graph and when the
+	// instance closes. A successor of the app gets its first frame after all workers have stopped the old app.
 	Stop(c *Ctx)
 }
 
-// Saver has a state that can be moved into another app of its kind, in another
-// instance or on another machine. Times are saved as what is left of them. What
-// the instances of all workers share is saved by each of them: one is enough.
+// Saver is an app whose state can be moved into another app of its kind, in another
+// instance or on another machine. Deadlines are saved as the time that remains. State that
+// all workers share is saved by each worker's app: saving one of them is enough.
 type Saver interface {
 	// Save writes the state.
 	Save(w io.Writer) error
@@ -96,8 +98,8 @@ type Saver interface {
 	Load(r io.Reader) error
 }
 
-// Wanter says which frames of its ports the app must see; what no app of the
-// graph wants may cross in the kernel. An app without it wants everything.
+// Wanter is an app that says which frames it must see. Frames that no app of the
+// graph wants may cross in the kernel. An app that is no Wanter wants all frames.
 type Wanter interface {
 	Wants() port.Filter
 }
@@ -105,56 +107,57 @@ type Wanter interface {
 // Reason is an index into a Kind's Reasons.
 type Reason uint16
 
-// Kind is a sort of app: what a Spec's "kind" names. Its declaration is also
-// its documentation.
+// Kind declares a sort of app, which a Spec names as "kind". The declaration is also
+// the documentation of the apps.
 type Kind struct {
 	Name    string
 	Summary string // one line
 	Doc     string // paragraphs
 	In, Out []string
 	Params  []Param
-	// Counters and Reasons are the app's own; every app also has those of the
-	// framework.
+	// Counters and Reasons are those that the kind adds to the ones of the framework,
+	// which every app has.
 	Counters []counter.Def
 	Reasons  []counter.Def
-	// Describe words a trace record that an app of the kind wrote (Ctx.Trace); nil: its numbers are shown.
+	// Describe returns the text of a trace record that an app of the kind wrote (Ctx.Trace). If it is nil, the record's
+	// numbers are shown.
 	Describe func(app App, kind uint16, args [4]uint64) string
-	// Soft: apps of the kind can do without what they keep in Env.Memory. The graph asks Config.Memory
-	// for NAME/record instead of NAME, so that a place for one app does not go to a soft one.
+	// Soft says that apps of the kind can do without Env.Memory. The graph asks Config.Memory for NAME/record
+	// instead of NAME, so that memory for a single app does not go to a soft one.
 	Soft bool
-	// Tables are the app's. Control is the control block of its P4 twin that has
-	// them: what their names begin with in P4Info; "": the app's name.
+	// Tables are the tables of the app. Control is the control block that has them in the P4 twin: their
+	// names in P4Info begin with it. If Control is "", they begin with the app's name.
 	Tables  []table.Decl
 	Control string
 	// Declared, if not nil, takes the place of Tables: it returns the tables that an app has at the moment, for example those of the
 	// program that it runs. None of them is a setting. Each has its present default action. Declared is called in the app's worker.
 	// P4Runtime's native server does not show these tables.
 	Declared func(App) []table.Decl
-	// Inside, of a kind whose apps run others inside (Hooks.Inside), are the apps that run inside an app with
-	// these arguments.
+	// Inside is for a kind whose apps run other apps inside (Hooks.Inside): it returns the inner apps of an app
+	// with these arguments.
 	Inside func(args Args) ([]InsideSpec, error)
-	// Effects are what an app with these arguments does to packets, where it may be
-	// a task of an app that runs others. nil: nothing is known of it.
+	// Effects returns what an app with these arguments does to packets, for apps that may be
+	// tasks of an outer app. If it is nil, nothing is known of the effects.
 	Effects func(args Args) effect.Effects
-	// Memory reports whether an app with these arguments keeps anything in memory that
-	// it is given (nf/memory); nil: it does not, if its effects are known.
+	// Memory reports whether an app with these arguments uses memory that it is given (nf/memory). If Memory
+	// is nil, an app with known effects does not.
 	Memory func(args Args) bool
-	// Decides, if not nil, is how many flows an app with these arguments may decide (Ctx.Decide); 0: it decides none.
+	// Decides, if not nil, returns the largest number of flows that an app with these arguments decides (Ctx.Decide).
 	Decides func(args Args) int
-	// Alone: instances do not share what they know. An outer app with several workers gives all frames of such an app inside to
-	// the instance in the first worker. Env.Workers is 1 there.
+	// Alone says that the instances of an app do not share their state. An outer app with several workers therefore
+	// gives all frames for such an inner app to the instance in the first worker, where Env.Workers is 1.
 	Alone bool
-	// Note, if not nil, is what a user should know at start of an app with these
-	// arguments, which are valid; "": nothing.
+	// Note, if not nil, returns a remark for the user at the start of an app with these valid
+	// arguments, or "".
 	Note func(args Args) string
 	// New makes one instance for one worker. Errors name the argument.
 	New func(env Env, args Args) (App, error)
-	// Together, if not nil, checks all apps of the kind in one graph. It returns an error if they do not fit each other, or the
-	// number of workers, though each app alone is right.
+	// Together, if not nil, checks all apps of the kind in one graph. It returns an error if apps that are valid
+	// alone do not fit each other or the number of workers.
 	Together func(apps map[string]Args, workers int) error
 }
 
-// Always is Kind.Effects of a kind whose effects do not depend on its arguments.
+// Always returns a Kind.Effects that returns e for all arguments.
 func Always(e effect.Effects) func(Args) effect.Effects {
 	return func(Args) effect.Effects { return e }
 }
@@ -162,31 +165,30 @@ func Always(e effect.Effects) func(Args) effect.Effects {
 // Param documents one argument of a Kind.
 type Param = arg.Param
 
-// Env is what a new app gets to know of its surroundings.
+// Env tells a new app about its surroundings.
 type Env struct {
 	Name            string // the app's name in the Spec
 	Worker, Workers int
 	// Inside says that the app runs inside another one, where Ctx.Hand hands nothing over.
 	Inside bool
-	// Seed is the run's: what hashes are keyed with, so that nobody can choose what collides.
+	// Seed is the seed of the run. Apps key hashes with it, so that no sender can choose keys that collide.
 	Seed uint64
-	// Clock is the graph's when it moves while a breath lasts; nil: time stands
-	// still meanwhile, as in replay and in simulations.
+	// Clock is the clock of the graph. It is nil if time stands still during a breath, as in
+	// replay and in simulations.
 	Clock clock.Clock
-	// Share returns the value that make makes, made once for the app's
-	// instances of all workers. The value must be safe to use from all of
-	// them.
+	// Share calls make once for the instances of the app in all workers, and returns the
+	// same value to each of them. The value must be safe for use by all workers at once.
 	Share func(make func() any) any
-	// Memory, if not nil, yields so many bytes that outlive the process: the
-	// app of the same name in the next process finds there what this one left,
-	// whatever ended it. Zeros at first. One call an app, not one a worker.
+	// Memory, if not nil, returns size bytes that outlive the process, all zero at first: the app of the
+	// same name in the next process finds them as this process left them, however it ended. Memory may be
+	// called once per app, not once per worker.
 	Memory func(size int) ([]byte, error)
-	// Asked says that the app is only made to ask it what it wants (Wanter), and is then thrown away: it
-	// may leave out what takes long to make.
+	// Asked says that the app is made only to call its Wants (Wanter), and then thrown away: New may leave out
+	// steps that take long.
 	Asked bool
 }
 
-// Ctx is what an app sees of the breath that it runs in.
+// Ctx gives an app access to its worker during a breath: the time, links, counters, buffers and traces.
 type Ctx struct {
 	now    clock.Time
 	rand   *rand.Rand
@@ -256,7 +258,7 @@ const sampleEvery = 64
 // several frames of one within a breath.
 const linkCap = 8 * packet.MaxBatch
 
-// Now is the time of the breath; it does not move while the breath lasts.
+// Now returns the time of the breath. It stays the same during the breath.
 func (c *Ctx) Now() clock.Time { return c.now }
 
 // Wake makes the app's Tick run no later than at. Apps call it in Push, for a frame that needs a timer. It does nothing
@@ -280,7 +282,7 @@ func (c *Ctx) Bind(q port.QueuePair, on bool) error {
 	return c.binders(func(b port.Binder) error { return b.Bind(q, on) })
 }
 
-// Rebind is Bind for exactly these queue pairs: all others cross again.
+// Rebind binds exactly the queue pairs q: the frames of all others cross again.
 func (c *Ctx) Rebind(q []port.QueuePair) error {
 	return c.binders(func(b port.Binder) error { return b.Rebind(q) })
 }
@@ -301,9 +303,9 @@ func (c *Ctx) binders(do func(port.Binder) error) (err error) {
 	return err
 }
 
-// Guards are the guards of the graph's ports, each once. An app that guards a word does so in
-// all of them (port.Guarder; the app's Filter says Guarded). They may change when
-// the app is flushed: it calls Guards then, and not on the packet path.
+// Guards returns the guards of the graph's ports, each once. An app that guards a word does so in
+// all of them (port.Guarder; the app's Filter says Guarded). The guards may change when the app is
+// flushed: the app calls Guards again in Flush, and not on the packet path.
 func (c *Ctx) Guards() (all []*port.Guard) {
 	for _, p := range c.mover.graph.ports {
 		for _, q := range p.queues {
@@ -318,9 +320,9 @@ func (c *Ctx) Guards() (all []*port.Guard) {
 	return all
 }
 
-// Shared is what the instances of another app of the graph share (Env.Share), for apps that have something done by it: they agree on an
-// interface. nil: there is no such app, or it shares nothing. Another value may take its place with each change of the graph, so that
-// nobody keeps it beyond a breath.
+// Shared returns the value that the instances of another app share (Env.Share), or nil if the graph has no such app
+// or the app shares nothing. The caller and the other app must agree on the value's interface. The caller must not
+// keep the value beyond the breath, because each change of the graph may replace it.
 func (c *Ctx) Shared(app string) any {
 	if n := c.mover.graph.node(app); n != nil && n.share != nil {
 		if v := n.share.v.Load(); v != nil {
@@ -330,7 +332,7 @@ func (c *Ctx) Shared(app string) any {
 	return nil
 }
 
-// Rand is the run's seeded source of randomness.
+// Rand returns the worker's source of randomness, which the run's seed determines.
 func (c *Ctx) Rand() *rand.Rand { return c.rand }
 
 // Count adds n to the app's counter id.
@@ -339,8 +341,8 @@ func (c *Ctx) Count(id counter.ID, n uint64) { c.node.counters.Add(id, n) }
 // Set gives the app's counter id the value v: for gauges.
 func (c *Ctx) Set(id counter.ID, v uint64) { c.node.counters.Set(id, v) }
 
-// Get is an empty frame for the app to fill and emit, counted as generated;
-// nil when the worker's pool (that of its first port) is empty.
+// Get returns an empty frame for the app to fill and emit, and counts it as generated. It returns
+// nil if the worker's pool (the pool of its first port) is empty.
 func (c *Ctx) Get() *packet.Buf {
 	if c.mover.pool == nil {
 		return nil
@@ -354,8 +356,8 @@ func (c *Ctx) Get() *packet.Buf {
 	return b
 }
 
-// Copy is a frame as long as b, at the same place of its slot and with the same Meta, for the
-// app to fill; counted as generated. It is nil when the pool of b is empty.
+// Copy returns a frame with the length and the Meta of b, at the same offset in its slot, and counts it
+// as generated. The app must fill its bytes. Copy returns nil if the pool of b is empty.
 func (c *Ctx) Copy(b *packet.Buf) *packet.Buf {
 	x := b.Pool().Get()
 	if x == nil {
@@ -375,8 +377,8 @@ func (c *Ctx) Discard(b *packet.Buf) {
 	c.node.stats.Add(statGenerated, ^uint64(0))
 }
 
-// Mark notes verdict and reason on a frame that goes on: the reason is
-// counted as a drop's would be, and is shown by replay and trace.
+// Mark sets verdict and reason of a frame that goes on. The reason is
+// counted like the reason of a drop; replay and trace show it.
 func (c *Ctx) Mark(b *packet.Buf, v packet.Verdict, r Reason) {
 	b.Verdict, b.ReasonApp, b.Reason = v, c.node.index+1, uint16(r)
 	c.node.reasons.Add(counter.ID(r), 1)
@@ -411,7 +413,7 @@ func (c *Ctx) Emit(out int, b *packet.Buf) {
 	}
 }
 
-// Room is how many frames output out takes before its link is full.
+// Room returns the number of frames that output out takes before its link is full.
 func (c *Ctx) Room(out int) int {
 	if l := c.node.out[out]; l != nil {
 		return cap(l.q) - len(l.q)
@@ -419,7 +421,7 @@ func (c *Ctx) Room(out int) int {
 	return linkCap
 }
 
-// EmitAll sends frames to output out, in their order, as Emit does each of them.
+// EmitAll emits the frames to output out, in their order, as Emit would one by one.
 func (c *Ctx) EmitAll(out int, bufs []*packet.Buf) {
 	n := c.node
 	l := n.out[out]
@@ -492,10 +494,11 @@ func (c *Ctx) Punt(b *packet.Buf, r Reason) {
 	n.stats.Add(statPunted, 1)
 }
 
-// Traced reports whether b is traced: apps ask before they gather arguments.
+// Traced reports whether b is traced. Apps call it before they gather arguments for Trace.
 func (c *Ctx) Traced(b *packet.Buf) bool { return b.Trace != 0 && c.tracer != nil }
 
-// Trace adds a record of the app's kind about b; nothing when b is not traced.
+// Trace adds a record about b to the trace; kind is a number that the app's kind defines. It does nothing if b is
+// not traced.
 func (c *Ctx) Trace(b *packet.Buf, kind uint16, args ...uint64) {
 	if c.Traced(b) {
 		c.tracer.add(c, b, kind, args...)

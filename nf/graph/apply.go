@@ -28,8 +28,8 @@ type plans struct {
 	leading
 }
 
-// Plan is the way from what runs to spec: Diff, checked, and with apps that
-// cannot be reconfigured shown as stopped and started.
+// Plan returns the checked changes from the running graph to spec, as Diff does. The details say which
+// apps start anew because they cannot be reconfigured.
 func (i *plans) Plan(spec *Spec) (Plan, error) {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -62,8 +62,8 @@ func (i *plans) plan(spec *Spec) (Plan, error) {
 	return p, nil
 }
 
-// takes reports whether an app can take its arguments of spec while it runs;
-// otherwise it starts anew.
+// takes reports whether the named app can take its arguments of spec while it runs;
+// otherwise the app starts anew.
 func (i *plans) takes(name string, spec *Spec) bool {
 	a, ok := i.graphs[0].node(name).app.(Reconfigurer)
 	return ok && a.Takes(maps.Clone(spec.Apps[name].Args))
@@ -104,8 +104,8 @@ func (i *plans) keep(p Plan) error {
 	return nil
 }
 
-// moved reports whether the ports around an app are others in new than in old, or
-// frames get past the app in new that do not in old.
+// moved reports whether the ports around an app differ between old and new, or
+// whether frames get past the app in new that do not get past it in old.
 func moved(old, new *Spec, app string) (bool, error) {
 	near, past, err := around(old, app)
 	if err != nil {
@@ -307,8 +307,8 @@ func (i *plans) reconfigure(names []string, old, new *Spec) error {
 
 var errPanicked = errors.New("it panicked, and the instance stops")
 
-// Set changes arguments of a running app and leaves the others as they are.
-// It is Apply of a Plan that reconfigures it.
+// Set changes the given arguments of a running app, and keeps its other arguments. It applies the
+// Plan for this change, and returns it.
 func (i *plans) Set(app string, args Args) (Plan, error) {
 	spec := i.Spec()
 	a, ok := spec.Apps[app]
@@ -349,8 +349,8 @@ func sameSpec(a, b *Spec) bool {
 	return reflect.DeepEqual(norm(a), norm(b))
 }
 
-// Wants is the union of what the apps of spec want to see, with which ports are
-// opened. It makes each app once, asks it, and throws it away.
+// Wants returns the union of the filters of all apps of spec. Ports are opened with this
+// filter. Wants makes each app once, asks it, and throws it away.
 func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 	if err := spec.Validate(kinds, nil); err != nil {
 		return port.Filter{}, err
@@ -391,8 +391,8 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 	return f, oneGuards(guards)
 }
 
-// oneGuards is an error if several apps guard words of servers' memory: each sets the guards of all
-// ports to the words that it knows (port.Guard), which would free the words of the others.
+// oneGuards returns an error if several apps guard words of servers' memory, because each app sets the guards
+// of all ports to the words that it knows (port.Guard), which would free the words of the other apps.
 func oneGuards(apps []string) error {
 	if len(apps) < 2 {
 		return nil
@@ -402,7 +402,7 @@ func oneGuards(apps []string) error {
 		strings.Join(apps[:last], ", "), apps[last])
 }
 
-// guards are the names of those apps of a layout that guard words.
+// guards returns the names of the apps of a layout that guard words.
 func (l *layout) guards() (names []string) {
 	for _, n := range l.nodes {
 		if appWants(n.app, false).Guarded {
@@ -412,7 +412,7 @@ func (l *layout) guards() (names []string) {
 	return names
 }
 
-// Wants is the union of what the running apps, taps and traces want to see.
+// Wants returns the union of the filters of the running apps, taps and traces.
 func (i *taps) Wants() port.Filter {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -437,7 +437,7 @@ func (i *taps) wants() port.Filter {
 	return f
 }
 
-// appWants is what an app wants in a graph that is straight, or not.
+// appWants returns the filter of an app in a graph that is straight, or not (Spec.straight).
 func appWants(a App, straight bool) port.Filter {
 	switch w := a.(type) {
 	case wire:
@@ -495,7 +495,7 @@ func (s *Spec) straight(kinds []Kind) bool {
 	return len(s.Ports) > 0
 }
 
-// union is what either filter wants.
+// union returns a filter that wants the frames of both filters.
 func union(a, b port.Filter) port.Filter {
 	f := port.Filter{All: a.All || b.All, Closed: a.Closed || b.Closed, Bound: a.Bound || b.Bound, Guarded: a.Guarded || b.Guarded}
 	if f.All {
@@ -509,7 +509,7 @@ func union(a, b port.Filter) port.Filter {
 	return f
 }
 
-// merged is a, and the elements of b that are not in a.
+// merged returns a with the elements of b that are not in a.
 func merged[T comparable](a, b []T) []T {
 	all := slices.Clone(a)
 	for _, x := range b {

@@ -37,8 +37,8 @@ func (a Action) String() string {
 	return string(a.Op) + " " + a.Name + ": " + a.Detail
 }
 
-// Plan is the way from one Spec to another. Apps, ports and links that it does not name stay as they
-// are, with their state.
+// Plan lists the changes from one Spec to another. Apps, ports and links that the Plan does not name keep
+// their state.
 type Plan struct {
 	Actions  []Action `json:"actions"`
 	old, new *Spec
@@ -47,7 +47,7 @@ type Plan struct {
 // Empty reports whether nothing changes.
 func (p Plan) Empty() bool { return len(p.Actions) == 0 }
 
-// String is one line an action.
+// String returns one line for each action.
 func (p Plan) String() string {
 	if p.Empty() {
 		return "nothing to do\n"
@@ -60,8 +60,8 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// Diff is the Plan that leads from old to new; a nil old is the empty graph.
-// Equal Specs give an empty Plan, and the same Specs always the same Plan.
+// Diff returns the Plan from old to new. If old is nil, it stands for the empty graph.
+// Equal Specs give an empty Plan, and the same Specs always give the same Plan.
 func Diff(old, new *Spec) (Plan, error) {
 	if old == nil {
 		old = &Spec{}
@@ -142,7 +142,7 @@ func Diff(old, new *Spec) (Plan, error) {
 	return p, nil
 }
 
-// inWords is describe, for people: on one line, whatever the values have.
+// inWords returns what describe returns, on one line for people, even if values have several lines.
 func inWords(kind string, args Args) string {
 	for _, k := range slices.Sorted(maps.Keys(args)) {
 		kind += "," + k + "=" + flat(args[k])
@@ -166,7 +166,7 @@ func flat(v string) string {
 // shownLines is how many of the lines that differ a plan shows.
 const shownLines = 8
 
-// changed is how a value has changed; of a value with several lines only those that differ.
+// changed describes how a value has changed. Of values with several lines it shows only the lines that differ.
 func changed(was, is string) string {
 	if !strings.Contains(strings.TrimSuffix(was, "\n")+strings.TrimSuffix(is, "\n"), "\n") {
 		return fmt.Sprintf("%s (was %s)", flat(is), flat(was))
@@ -199,7 +199,7 @@ func changed(was, is string) string {
 	return fmt.Sprintf("%s (was %s: %s)", flat(is), flat(was), what)
 }
 
-// describe is "kind,arg=value,...", the form of the command line.
+// describe returns "kind,arg=value,...", the form of the command line.
 func describe(kind string, args Args) string {
 	for _, k := range slices.Sorted(maps.Keys(args)) {
 		kind += "," + k + "=" + args[k]

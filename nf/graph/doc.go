@@ -7,16 +7,16 @@
 //
 // Each worker has its own instances of all apps, its own queues of all ports
 // and its own buffers; within a breath nothing is shared and nothing is locked.
-// The instances of an app may hand each other frames (Ctx.Hand, Hooks.Taken). The frames
-// are copied into rings, one from each worker to each other one; a breath makes what it wrote
-// visible, and frees what it read, with one store each.
-// A worker does what others ask of it (a Plan, a trace, a tap, a report)
+// The instances of an app may hand frames to each other (Ctx.Hand, Hooks.Taken). The frames
+// are copied into rings: each pair of workers has one ring in each direction. A breath publishes
+// the frames that it wrote to a ring with one store, and frees the frames that it read with another.
+// A worker carries out requests (a Plan, a trace, a tap, a report)
 // between two breaths. Live, a worker is a goroutine on a thread of its own
-// (Instance.Run); in replay, in tests and in simulations somebody else owns the
-// time (Instance.Step, Instance.Push), and the same breath runs without any
-// goroutine, the same way every time.
+// (Instance.Run). In replay, in tests and in simulations the caller sets the
+// time (Instance.Step, Instance.Push): the same breath runs without any
+// goroutine, with the same result every time.
 //
-// Every frame stays in the books: received + generated = transmitted + dropped
-// (for a named reason) + punted + held, where a frame on its way from worker to worker
-// is held. Instance.Conservation checks them.
+// Every frame is counted: received + generated = transmitted + dropped
+// (for a named reason) + punted + held. A frame on its way from worker to worker
+// counts as held. Instance.Conservation checks the counts.
 package graph

@@ -11,19 +11,20 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// InsideSpec says what app runs inside another one, under which name.
+// InsideSpec describes an app that runs inside another app.
 type InsideSpec struct {
 	Name string
 	AppSpec
-	// Alone: its instances do not share what they know, whatever its kind is. The outer app gives all of its frames to the instance in one worker.
+	// Alone says that the instances of the app do not share their state, whatever the kind says. The outer app gives
+	// all frames of the app to the instance in one worker.
 	Alone bool
 }
 
-// Inside is an app inside another one, in one worker. It may have any number of
-// instances, which share its counters. All of its methods are for the outer app, on
-// its worker.
+// Inside is an app inside another app (the outer app), in one worker. It may have any number of
+// instances, which share its counters. Only the outer app calls its methods, on the worker,
+// unless a method says otherwise.
 //
-// An instance that panics ends alone: see Over.
+// A panic of an instance ends the instances of this Inside only: see Over.
 type Inside struct {
 	Name  string // without that of the outer app
 	Kind  *Kind
@@ -45,8 +46,7 @@ type Inside struct {
 	closed, bound, guarded bool // see port.Filter
 }
 
-// newInside makes the node of an app inside, and one instance, to check the
-// arguments.
+// newInside makes the node of an inner app, and one instance, which checks the arguments.
 func newInside(env Env, ctx *Ctx, index uint16, outer *node, spec InsideSpec, kind *Kind) (*Inside, error) {
 	in := &Inside{Name: spec.Name, Kind: kind, Args: spec.Args, Alone: kind.Alone || spec.Alone, env: env, ctx: ctx, outer: outer}
 	if in.Alone && env.Workers > 1 {
@@ -83,7 +83,7 @@ func (in *Inside) make(env Env) (app App, err error) {
 	return app, err
 }
 
-// Make is a new instance.
+// Make returns a new instance.
 func (in *Inside) Make() (App, error) {
 	app := in.spare
 	in.spare = nil
@@ -103,9 +103,9 @@ func (in *Inside) begin(app App) {
 	in.apps = append(in.apps, app)
 }
 
-// Anew is a new instance that shares nothing with the present ones: the shared values (Env.Share)
-// are made anew for it and for later instances. With several workers it is Make, because the instances of
-// other workers go on with the shared values.
+// Anew returns a new instance that shares nothing with the present instances: it and later instances
+// get new shared values (Env.Share). With several workers, Anew does what Make does, because the
+// instances of other workers still use the shared values.
 func (in *Inside) Anew() (App, error) {
 	if in.env.Workers == 1 {
 		in.spare = nil // the spare may share the values before
@@ -114,8 +114,8 @@ func (in *Inside) Anew() (App, error) {
 	return in.Make()
 }
 
-// Apart is Anew in two parts: make makes the instance, on any goroutine; take adds it, on the
-// worker.
+// Apart splits Anew in two: make makes the instance and may run on any goroutine; take adds the
+// instance and must run on the worker.
 func (in *Inside) Apart() (make func() (App, error), take func(App)) {
 	env := in.env
 	if env.Workers == 1 {
@@ -151,8 +151,8 @@ func (in *Inside) enter(c *Ctx) *node {
 	return outer
 }
 
-// Push gives an instance frames of the outer app. The instance emits them (Emitted), holds them, or drops or
-// punts them (Gone). Push reports false if the instances are over.
+// Push gives frames of the outer app to an instance. The instance emits them (Emitted), holds them, or drops or
+// punts them (Gone). Push returns false if the instances have ended (Over), or end because this one panics.
 func (in *Inside) Push(c *Ctx, app App, input int, b *packet.Batch) (ok bool) {
 	c.node.stats.Add(statOut, uint64(b.Len()))
 	outer := c.node
@@ -170,13 +170,12 @@ func (in *Inside) Push(c *Ctx, app App, input int, b *packet.Batch) (ok bool) {
 	return true
 }
 
-// Emitted are the frames that instances have emitted to an output and that
-// were not taken.
+// Emitted returns the number of frames that instances have emitted to an output and that the outer app has not
+// taken yet.
 func (in *Inside) Emitted(output int) int { return len(in.node.out[output].q) }
 
-// Take moves as many of them as there is room for into b, which are the outer
-// app's from then on, and returns how many. Before the breath ends all must
-// have been taken.
+// Take moves frames that instances have emitted to an output into b, as many as b has room for, and returns
+// their number. The outer app owns them from then on. The outer app must take all frames before the breath ends.
 func (in *Inside) Take(c *Ctx, output int, b *packet.Batch) int {
 	l := in.node.out[output]
 	n := b.Append(l.q)
@@ -189,8 +188,8 @@ func (in *Inside) Take(c *Ctx, output int, b *packet.Batch) int {
 	return n
 }
 
-// Only are the frames that instances have emitted to an output, if that is all that has become of frames since others were taken;
-// else nil.
+// Only returns the frames that instances have emitted to an output and that are not taken yet. It returns nil if frames
+// also wait at another output, or if instances have dropped or punted frames since the last call of Gone.
 func (in *Inside) Only(output int) []*packet.Buf {
 	if len(in.gone) > 0 {
 		return nil
@@ -203,7 +202,7 @@ func (in *Inside) Only(output int) []*packet.Buf {
 	return in.node.out[output].q
 }
 
-// TakeAll makes all frames that instances have emitted to an output the outer app's, which knows them by Only.
+// TakeAll gives all frames that instances have emitted to an output to the outer app, which has got them from Only.
 func (in *Inside) TakeAll(c *Ctx, output int) {
 	l := in.node.out[output]
 	for _, x := range l.q {
@@ -222,15 +221,15 @@ func (in *Inside) Gone(f func(tag uint64)) {
 	in.gone = in.gone[:0]
 }
 
-// lost notes a frame that is dropped or punted.
+// lost notes the tag of a frame that an inner app drops or punts.
 func (n *node) lost(b *packet.Buf) {
 	if n.inside != nil {
 		n.inside.gone = append(n.inside.gone, b.Tag)
 	}
 }
 
-// Tick runs an instance's timer, and returns when it wants to run again;
-// clock.Never for one without.
+// Tick runs an instance's timer and returns the time of its next run, or clock.Never if the instance has no
+// timer or has ended.
 func (in *Inside) Tick(c *Ctx, app App) (next clock.Time) {
 	next = clock.Never
 	t, ok := app.(Ticker)
@@ -244,23 +243,22 @@ func (in *Inside) Tick(c *Ctx, app App) (next clock.Time) {
 	return next
 }
 
-// Woken is the earliest time at which an instance wants its timer to run because of frames that
-// came since the last call (see Ctx.Wake); clock.Never: none does. The outer app's Tick
-// runs no later than that.
+// Woken returns the earliest time that instances have passed to Ctx.Wake since the last call of Woken,
+// or clock.Never. The outer app's Tick runs no later than that time.
 func (in *Inside) Woken() clock.Time {
 	at := in.node.next
 	in.node.next = clock.Never
 	return at
 }
 
-// Flush calls an instance's Flush: frames went past it.
+// Flush calls an instance's Flush, because frames went past the instance.
 func (in *Inside) Flush(c *Ctx, app App) {
 	if f, ok := app.(Flusher); ok {
 		in.Try(func() { f.Flush(c) })
 	}
 }
 
-// insideApp is the App that the framework has for all instances of an app inside.
+// insideApp is the App of an inner app's node. It stands for all instances of the inner app.
 type insideApp struct{ *Inside }
 
 // Push is never called: no link leads to an app inside, and Inject refuses it.
@@ -268,7 +266,7 @@ func (insideApp) Push(*Ctx, int, *packet.Batch) {
 	panic("graph: a frame for an app inside another came by a link")
 }
 
-// Held is what all instances hold.
+// Held returns the number of frames that all instances hold.
 func (in insideApp) Held() int { return in.heldBy(in.apps) }
 
 // Stop does nothing: the outer app stops instances, by Remove.
@@ -287,13 +285,13 @@ func (in insideApp) heldBy(apps []App) (n int) {
 	return n
 }
 
-// Wants is a filter that wants no frames, as the outer app says which ones it wants. But frames that an app
-// inside does not let cross unseen (Closed, Bound, Guarded) do not cross.
+// Wants returns a filter that wants no frames, because the outer app names the wanted frames. The filter has
+// Closed, Bound and Guarded as the inner app wants them, so that these frames do not cross unseen.
 func (in insideApp) Wants() port.Filter {
 	return port.Filter{Closed: in.closed, Bound: in.bound, Guarded: in.guarded}
 }
 
-// Report is what each instance shows.
+// Report returns the reports of all instances that are Reporters.
 func (in insideApp) Report() any {
 	out := []any{}
 	for _, a := range in.apps {
@@ -304,8 +302,8 @@ func (in insideApp) Report() any {
 	return out
 }
 
-// insides lays out the apps inside the app of a name, in one worker: those that
-// run stay unless the outer app is new.
+// insides lays out the apps inside an outer app, in one worker. Running inner apps with the same kind and
+// arguments stay, unless the outer app is new.
 func (i *plans) insides(spec *Spec, name string, outer *node, w int, fresh bool, known *directory, shares map[string]*share) ([]*Inside, error) {
 	kind := outer.kind
 	if kind.Inside == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Config are the parts and settings of an Instance.
+// Config has the parts and settings of an Instance.
 type Config struct {
 	Spec  *Spec
 	Kinds []Kind
@@ -29,22 +29,21 @@ type Config struct {
 	Ports map[string][]port.Port
 	// OpenPort opens a port that a Plan adds; nil: ports stay as they are.
 	OpenPort func(name string, s PortSpec) ([]port.Port, error)
-	// ClosedPort, if not nil, is called when the queues of a port were closed that a Plan removed, or
-	// that was opened for a Plan that failed.
+	// ClosedPort, if not nil, is called after the queues of a port were closed, because a Plan removed the port, or
+	// because the port was opened for a Plan that failed.
 	ClosedPort func(queues []port.Port)
 	// Clock is the clock of live workers, and measures what apps cost. With Step and
 	// Push the caller gives the time, and Clock may be nil: then apps are not measured.
 	Clock clock.Clock
-	// Memory yields memory that outlives the process, by app; see Env.Memory and
-	// Kind.Soft.
-	// Nil: there is none.
+	// Memory returns the memory of an app that outlives the process; see Env.Memory and
+	// Kind.Soft. If Memory is nil, apps have no such memory.
 	Memory func(app string, size int) ([]byte, error)
-	// Seed of what Ctx.Rand yields.
+	// Seed is the seed of Ctx.Rand and of Env.Seed.
 	Seed uint64
 	// Spin is how long an idle worker looks for frames before it sleeps;
 	// 0 means 20 µs, negative not at all.
 	Spin clock.Duration
-	// Poll has live workers never sleep: each takes all of a processor.
+	// Poll keeps live workers from sleeping: each of them uses a whole processor.
 	Poll bool
 	// Nice is the nice value of the threads of live workers. Below 0 they run before other
 	// threads, such as those that serve controllers. It needs CAP_SYS_NICE or RLIMIT_NICE;
@@ -60,17 +59,18 @@ type Config struct {
 	// the frame goes back to its pool. Verdict and reason are set. Of the Instance it may
 	// call ReasonOf alone.
 	OnDrop func(b *packet.Buf)
-	// Ahead, if not nil, makes what runs flows that apps have decided ahead of the graph (package offload), if some app decides any. There is room for so many.
+	// Ahead, if not nil, makes the engine that runs flows that apps have decided ahead of the graph (package offload).
+	// flows is the number of flows that the engine must have room for. Ahead is called only if some app decides flows.
 	Ahead func(ports map[string][]port.Port, flows int) (offload.Engine, error)
 }
 
-// Instance is a running graph. Drive it live with Run, or in somebody else's
-// time with Step and Push: the breath is the same. All other methods may be
-// called from any goroutine at any time; what touches a worker's state happens
-// between two of its breaths.
+// Instance is a running graph. The caller drives it live with Run, or at times of its own choice
+// with Step and Push: the breath is the same. All other methods may be called from any goroutine at
+// any time; a worker's state is read and changed only between two of its breaths.
 //
-// Its parts are taps (taps, traces, punted frames), plans (changes of the graph) and tables (what apps have in tables). All of them
-// look at current, which is what runs now. Instance itself starts the graph, drives it, counts, and ends it.
+// The parts of an Instance are taps (taps, traces, punted frames), plans (changes of the graph) and tables (the
+// tables of apps). All of them use current, which has the running graph. Instance itself starts, drives and ends
+// the graph, and counts.
 type Instance struct {
 	current
 	taps
@@ -80,7 +80,7 @@ type Instance struct {
 	stop  atomic.Bool
 }
 
-// leading is what runs flows ahead of the graph.
+// leading has the state of running decided flows ahead of the graph (package offload).
 type leading struct {
 	aheadOf  atomic.Pointer[ahead] // that of worker 0; nil: no worker has one
 	aheadWhy atomic.Pointer[string]
@@ -90,7 +90,7 @@ type leading struct {
 	ported   sync.Map                        // what the kernel has run for open ports: *ported by name
 }
 
-// current is what runs: the workers, and the graph that they have. Plans alone replace the graph.
+// current has the workers and the graph that they run. Only plans replaces the graph.
 type current struct {
 	cfg     Config
 	workers []*worker
@@ -98,7 +98,7 @@ type current struct {
 	// holds mu waits for them.
 	known atomic.Pointer[directory]
 
-	// mu guards what follows, and what taps say that it guards, and serialises changes.
+	// mu guards the fields below and those of taps that name it, and serialises changes.
 	mu     sync.RWMutex
 	closed bool
 	spec   *Spec
@@ -106,7 +106,7 @@ type current struct {
 	ports  map[string][]port.Port
 }
 
-// New builds the graph; nothing runs yet. Errors of the Spec are *SpecError.
+// New makes an Instance of the graph without running it. Errors of the Spec are *SpecError.
 func New(cfg Config) (*Instance, error) {
 	if cfg.Spec == nil {
 		return nil, errors.New("graph: no spec")
@@ -175,7 +175,8 @@ func New(cfg Config) (*Instance, error) {
 	return i, nil
 }
 
-// Lead has flows that apps have decided run ahead of the graph from now on, if Config.Ahead can do so: when the ports receive.
+// Lead lets flows that apps have decided run ahead of the graph from here on, if Config.Ahead can do so. Call it
+// when the ports receive.
 func (i *Instance) Lead() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -183,13 +184,13 @@ func (i *Instance) Lead() {
 	i.lead()
 }
 
-// Notes are remarks for the user about how the graph was laid out.
+// Notes returns remarks for the user about how the graph was laid out.
 func (i *Instance) Notes() []string { return slices.Clone(i.notes) }
 
-// Kinds are the kinds that Specs of the instance may name.
+// Kinds returns the kinds that Specs of the instance may name.
 func (i *current) Kinds() []Kind { return i.cfg.Kinds }
 
-// Workers is the number of workers.
+// Workers returns the number of workers.
 func (i *current) Workers() int { return len(i.workers) }
 
 // directory numbers all apps and ports, also those that were removed. It is replaced,
@@ -199,12 +200,12 @@ type directory struct {
 	kinds []*Kind // the kind of the latest app of that name
 }
 
-// clone is a copy to change.
+// clone returns a copy that the caller may change.
 func (d *directory) clone() *directory {
 	return &directory{slices.Clone(d.names), slices.Clone(d.kinds)}
 }
 
-// number gives a name its index, for the life of the instance.
+// number returns the index of an app or port name, which stays the same for the life of the instance.
 func (d *directory) number(name string, k *Kind) uint16 {
 	n := slices.Index(d.names, name)
 	if n < 0 {
@@ -215,7 +216,7 @@ func (d *directory) number(name string, k *Kind) uint16 {
 	return uint16(n)
 }
 
-// name is that of the app or port with an index.
+// name returns the name of the app or port with that index.
 func (i *current) name(index uint16) string { return i.known.Load().names[index] }
 
 // together checks the apps of each kind by Kind.Together.
@@ -237,9 +238,8 @@ func (s *Spec) together(kinds []Kind, workers int) error {
 	return nil
 }
 
-// build lays out spec for every worker, and numbers what is new. Apps and
-// ports of the running graph are taken over unless they are in fresh. It
-// changes nothing that runs.
+// build lays out spec for every worker, and numbers new apps and ports. It takes over the apps and
+// ports of the running graph unless they are in fresh. It does not change the running graph.
 func (i *plans) build(spec *Spec, ports map[string][]port.Port, fresh map[string]bool) ([]*layout, *directory, error) {
 	edges, err := spec.edges()
 	if err != nil {
@@ -319,7 +319,7 @@ func (i *plans) build(spec *Spec, ports map[string][]port.Port, fresh map[string
 	return graphs, known, nil
 }
 
-// make makes the apps of each worker that it does not have, or that are in fresh.
+// make makes, for each worker, the apps that the worker does not have or that are in fresh.
 func (i *plans) make(spec *Spec, names []string, fresh map[string]bool, shares map[string]*share) ([]map[string]App, error) {
 	apps := make([]map[string]App, len(i.workers))
 	for w := range i.workers {
@@ -346,7 +346,7 @@ func (i *plans) make(spec *Spec, names []string, fresh map[string]bool, shares m
 	return apps, nil
 }
 
-// connect links the nodes of a worker, with the links of its graph before where they are the same.
+// connect links the nodes of a worker. It reuses the links of the old layout whose ends stay the same.
 func (g *layout) connect(old *layout, nodes map[string]*node, edges []edge, order []string) {
 	outs, ins := map[string][]*link{}, map[string][]*link{}
 	for _, n := range g.all {
@@ -390,7 +390,7 @@ func (l *layout) link(e edge) *link {
 	return nil
 }
 
-// share is Env.Share of one app.
+// share has the value that Env.Share returns to all instances of one app.
 type share struct {
 	mu sync.Mutex
 	v  atomic.Pointer[any] // nil: it was not made
@@ -406,8 +406,8 @@ func (s *share) get(make func() any) any {
 	return *s.v.Load()
 }
 
-// adopt hands the layouts to the workers, between two breaths of all of them, unless an app must not
-// be removed (Keeper).
+// adopt hands the layouts to the workers, while all of them are between two breaths. It changes nothing if
+// may returns an error (an app must not be removed, Hooks.Keeps), or if several apps guard words.
 func (i *plans) adopt(spec *Spec, ports map[string][]port.Port, graphs []*layout, known *directory, may func() error) error {
 	var err error
 	i.together(0, func() {
@@ -439,7 +439,7 @@ func (i *current) together(n int, fn func()) {
 	i.workers[n].do(func() { i.together(n+1, fn) })
 }
 
-// Spec is a copy of the running Spec.
+// Spec returns a copy of the running Spec.
 func (i *current) Spec() *Spec {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -521,7 +521,7 @@ func (i *Instance) Step(now clock.Time) (int, error) {
 	return moved, nil
 }
 
-// StepOne takes one breath of worker n alone at time now, as Step does of all.
+// StepOne takes one breath of worker n alone at time now. Its results are those of Step.
 func (i *Instance) StepOne(n int, now clock.Time) (int, error) {
 	w := i.workers[n]
 	w.mu.Lock()
@@ -529,9 +529,9 @@ func (i *Instance) StepOne(n int, now clock.Time) (int, error) {
 	return w.step(now)
 }
 
-// Begin runs the timers that are due at time now, all of them before the first breath, and
-// receives nothing. So apps take over what a process before this one left (Env.Memory),
-// and have bound and guarded what must not cross, before ports steer frames here.
+// Begin runs the timers that are due at time now, and receives no frames. Called before the first breath,
+// it runs all timers: apps take over the memory of the last process (Env.Memory), and bind or guard
+// what must not cross, before ports steer frames to the graph.
 func (i *Instance) Begin(now clock.Time) error {
 	for _, w := range i.workers {
 		w.mu.Lock()
@@ -558,14 +558,14 @@ func (w *mover) runDue(now clock.Time) (err error) {
 	return nil
 }
 
-// Push takes one breath at time now in which the frames of b are received on
-// the named port, as by its queue 0, and nothing from any port: timers that
-// are due run first. Push empties b.
+// Push takes one breath of worker 0 at time now. The worker gets the frames of b as if queue 0 of the
+// named port had received them, and receives nothing from the ports. Timers that are due run
+// first. Push empties b.
 func (i *Instance) Push(name string, now clock.Time, b *packet.Batch) error {
 	return i.PushTo(0, name, now, b)
 }
 
-// PushTo is Push to worker n. Workers may be pushed to at the same time, each
+// PushTo does what Push does, with worker n. PushTo may be called for several workers at the same time, each
 // from a goroutine of its own.
 func (i *Instance) PushTo(n int, name string, now clock.Time, b *packet.Batch) error {
 	w := i.workers[n]
@@ -598,7 +598,7 @@ func (w *mover) inject(p *portNode, now clock.Time, b *packet.Batch) (err error)
 	return nil
 }
 
-// NextTick is when the next timer is due; clock.Never when there is none.
+// NextTick returns the time at which the next timer of any worker is due, or clock.Never if there is none.
 func (i *Instance) NextTick() clock.Time {
 	t := clock.Never
 	for _, w := range i.workers {
@@ -607,12 +607,12 @@ func (i *Instance) NextTick() clock.Time {
 	return t
 }
 
-// NextTickOf is NextTick of worker n alone; at the latest a microsecond after its last breath while frames wait that others
-// have handed to it.
+// NextTickOf returns the time at which the next timer of worker n is due. While frames wait that other workers have
+// handed to it, the time is at most a microsecond after its last breath.
 func (i *Instance) NextTickOf(n int) clock.Time { return i.workers[n].nextTick() }
 
-// nextTick asks for w.tick; while nobody runs the worker, as in replay and
-// simulation, it allocates nothing.
+// nextTick returns relayTick of w.tick. While nobody runs the worker, as in replay and
+// simulation, nextTick allocates nothing.
 func (w *worker) nextTick() clock.Time {
 	w.mailMu.Lock()
 	if w.live {
@@ -627,9 +627,8 @@ func (w *worker) nextTick() clock.Time {
 	return w.relayTick(w.tick)
 }
 
-// Close takes the apps out: they give up what they hold, and what waits on
-// links is dropped and counted as stopped. The ports are closed. Call it after
-// Run has returned.
+// Close removes the apps and closes the ports. The apps give up the frames that they hold; the frames
+// that wait on links are dropped and counted as stopped. Close may be called only after Run has returned.
 func (i *Instance) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -662,7 +661,7 @@ func (i *Instance) Close() error {
 	return errors.Join(stopped, closeAll(all))
 }
 
-// closeAll closes ports at the same time, because closing one may have to wait for all processors (RCU).
+// closeAll closes all ports at the same time, because closing a port may have to wait for all processors (RCU).
 func closeAll(ports []port.Port) error {
 	errs := make([]error, len(ports))
 	var wg sync.WaitGroup
@@ -673,10 +672,10 @@ func closeAll(ports []port.Port) error {
 	return errors.Join(errs...)
 }
 
-// Conservation checks the books between breaths: received + generated =
-// transmitted + dropped + punted + held, for the instance, and for every app
-// what went in and came out. The error names an app that lost or doubled a frame. In each worker frames handed to
-// others count as sent, and frames taken from others as received; frames that are handed over and not yet taken are held.
+// Conservation checks the counts of frames between breaths: for the instance, that received + generated =
+// transmitted + dropped + punted + held, and for every app, that as many frames went in as came out. The error
+// names an app that lost or doubled a frame. Frames that were handed to another worker and are not taken yet count
+// as held.
 func (i *Instance) Conservation() error {
 	var sum books
 	var wrong []string
@@ -714,7 +713,7 @@ func (i *Instance) Conservation() error {
 	return nil
 }
 
-// Held is the number of frames inside the graph, between breaths.
+// Held returns the number of frames inside the graph, between breaths.
 func (i *Instance) Held() int {
 	n := 0
 	for _, w := range i.workers {

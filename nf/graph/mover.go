@@ -63,7 +63,7 @@ func (w *mover) recover() {
 	}
 }
 
-// step is one breath in somebody else's time; see Instance.Step.
+// step takes one breath at time now, and turns a panic of an app into an error; see Instance.Step.
 func (w *mover) step(now clock.Time) (moved int, err error) {
 	if w.err != nil {
 		return 0, w.err
@@ -74,8 +74,8 @@ func (w *mover) step(now clock.Time) (moved int, err error) {
 	return moved, nil
 }
 
-// breath moves what waits: timers, then one batch of every queue through the
-// apps in order, then out.
+// breath runs the timers that are due, moves one batch of every queue through the apps in their order, and sends
+// the frames. It returns how many frames were received, sent, taken from other workers, or emitted by timers.
 func (w *mover) breath(now clock.Time) (moved int) {
 	c := &w.ctx
 	c.now = now
@@ -213,7 +213,7 @@ func (w *mover) flush() {
 	}
 }
 
-// rx takes a batch from a queue, and delivers it over the port's link.
+// rx receives a batch from queue i of port p, and delivers it over the port's link.
 func (w *mover) rx(p *portNode, i int) int {
 	b := &w.batch
 	b.Reset()
@@ -276,7 +276,7 @@ func (w *mover) received(p *portNode, b *packet.Batch) {
 	b.Reset()
 }
 
-// deliverTo pushes what waits on an app's links into it; false when nothing did.
+// deliverTo pushes the frames that wait on an app's links into the app. It returns false if no frame waits.
 func (w *mover) deliverTo(n *node) bool {
 	some := false
 	for _, l := range n.in {
@@ -288,7 +288,7 @@ func (w *mover) deliverTo(n *node) bool {
 	return some
 }
 
-// deliver pushes what waits on a link into the app at its end.
+// deliver pushes the frames that wait on a link into the app at the link's end.
 func (w *mover) deliver(l *link) {
 	b := &w.batch
 	if l.tap != nil {
@@ -384,8 +384,8 @@ func (w *mover) tx(p *portNode, l *link) int {
 	return sent
 }
 
-// tracedTx notes which traced frames the port takes: they are the port's
-// afterwards.
+// tracedTx sends b, and ends the traces of the frames that the port takes. It copies their trace data before,
+// because the port owns the frames afterwards.
 func (w *mover) tracedTx(p *portNode, b *packet.Batch) (int, error) {
 	type end struct {
 		trace       uint32
@@ -483,7 +483,7 @@ func (w *mover) clear(l *link) {
 	l.q = l.q[:0]
 }
 
-// sums are the worker's books.
+// sums returns the sums of the worker's counters, with those of removed nodes.
 func (w *mover) sums() books {
 	b := w.past
 	for i, n := range w.graph.all {

@@ -21,10 +21,10 @@ import (
 // for their turn at it.
 func (in *Inside) Over() bool { return in.over }
 
-// Fault is the latest panic of an instance; nil: none did. It may be called from any goroutine.
+// Fault returns the latest panic of an instance, or nil if none panicked. It may be called from any goroutine.
 func (in *Inside) Fault() *PanicError { return in.fault.Load() }
 
-// Faults are the latest panics of apps inside others, one at most of each in each worker. They ended the app
+// Faults returns the latest panic of each inner app in each worker. These panics ended the inner app
 // alone.
 func (i *Instance) Faults() (all []*PanicError) {
 	i.mu.RLock()
@@ -42,7 +42,8 @@ func (i *Instance) Faults() (all []*PanicError) {
 	return all
 }
 
-// Try runs code of an instance that is not called by another method, on the worker. It reports false if the code panicked.
+// Try runs f on the worker as code of an instance, for calls that no other method makes. It returns false if f
+// panicked.
 func (in *Inside) Try(f func()) (ok bool) {
 	outer := in.enter(in.ctx)
 	defer in.rescue(outer)
@@ -51,8 +52,8 @@ func (in *Inside) Try(f func()) (ok bool) {
 	return true
 }
 
-// Rescue, deferred, turns a panic into an error: for code of an app that is called beside its worker, and whose
-// failure leaves the app as it was.
+// Rescue, deferred, turns a panic into an error. It is for code of an app that is not called by the app's worker,
+// and whose failure does not change the app.
 func Rescue(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("it panicked: %v (%s)", v, panicAt())

@@ -10,8 +10,8 @@ import (
 // wait longer than it helps, and not stay in the caches.
 const relayFrames, relayBytes = 512, 256 << 10
 
-// relay has the rings by which instances of an app hand frames to each other, one from every
-// worker to every other one.
+// relay has the rings by which the instances of an app hand frames to each other: one ring for
+// each pair of workers and direction.
 type relay struct {
 	rings [][]*ring // from, to; nil: the same worker
 	// over: an instance has been stopped, and nothing more is handed over. It is set
@@ -19,7 +19,8 @@ type relay struct {
 	over bool
 }
 
-// newRelay is for the instances of an app; nil if they hand over nothing (Hooks.Taken), or there is one.
+// newRelay returns a relay for the instances of app, or nil if the app has no Taken (Hooks) or there is only one
+// worker.
 func newRelay(app App, workers int) *relay {
 	if HooksOf(app).Taken == nil || workers < 2 {
 		return nil
@@ -36,9 +37,9 @@ func newRelay(app App, workers int) *relay {
 	return r
 }
 
-// Hand gives b to the app's instance in another worker; the app must have a Taken (Hooks). The instance gets
-// a copy in its next breath, and b goes back to its pool. False: there is no room or no such worker, or the
-// app runs inside another one or is being stopped; then b is still the caller's.
+// Hand gives b to the app's instance in another worker. The app must have a Taken (Hooks). The instance gets
+// a copy in its next breath, and b goes back to its pool. Hand returns false, and the caller keeps b, if the
+// ring is full, if no other worker has that number, or if the app runs inside another app or is being stopped.
 func (c *Ctx) Hand(worker int, b *packet.Buf) bool {
 	n, w := c.node, c.mover
 	if n.relay == nil || n.relay.over || worker < 0 || worker >= len(n.relay.rings) || worker == w.index {
@@ -77,7 +78,7 @@ func (w *mover) publish() {
 	w.staged = w.staged[:0]
 }
 
-// take gives apps the frames that were handed to them, at most a batch from each other worker.
+// take gives each app the frames that other workers handed to it, at most one batch from each worker.
 func (w *mover) take() (moved int) {
 	for _, n := range w.graph.relays {
 		for from := range w.all {
@@ -89,7 +90,8 @@ func (w *mover) take() (moved int) {
 	return moved
 }
 
-// takeFrom gives an app a batch of the frames that a worker has handed to it, as far as there are buffers.
+// takeFrom gives app n the frames that worker from has handed to it: at most one batch, and no more than
+// the pool has buffers for. It returns their number.
 func (w *mover) takeFrom(n *node, from int) int {
 	r := n.relay.rings[from][w.index]
 	e := r.next()
@@ -133,14 +135,14 @@ func (w *mover) takeFrom(n *node, from int) int {
 	return k
 }
 
-// lose drops and counts a frame that was handed over, for which there is no buffer.
+// lose counts a frame that was handed over to app n as taken and dropped. The caller removes it from the ring.
 func (w *mover) lose(n *node, why Reason) {
 	n.stats.Add(statTaken, 1)
 	n.stats.Add(statDropped, 1)
 	n.reasons.Add(counter.ID(n.framework(why)), 1)
 }
 
-// handedOver is how many frames wait that were handed to this worker.
+// handedOver returns the number of frames that were handed to this worker and are not taken yet.
 func (w *mover) handedOver() (frames int) {
 	for _, n := range w.graph.relays {
 		frames += n.handedTo(w.index)
@@ -148,7 +150,8 @@ func (w *mover) handedOver() (frames int) {
 	return frames
 }
 
-// handedTo is how many frames wait for the instance in a worker, handed over by the instances of others.
+// handedTo returns the number of frames that other workers handed to the app's instance in the given worker and
+// that it has not taken yet.
 func (n *node) handedTo(worker int) (frames int) {
 	if n.relay == nil {
 		return 0
@@ -216,15 +219,15 @@ func (w *mover) allAtEnd() bool {
 	return true
 }
 
-// goesOn says that the worker is not at its end.
+// goesOn clears atEnd, because the worker may still hand over or send frames.
 func (w *mover) goesOn() {
 	if w.atEnd.Load() {
 		w.atEnd.Store(false)
 	}
 }
 
-// relayTick is when the caller of Step has to step the worker because frames were handed to
-// it.
+// relayTick returns the time of the worker's next step: at, or a microsecond after its last breath if
+// frames wait that were handed to it, whichever is earlier.
 func (w *mover) relayTick(at clock.Time) clock.Time {
 	if w.handedOver() > 0 {
 		at = min(at, w.ctx.now.Add(1000))

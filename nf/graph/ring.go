@@ -34,7 +34,7 @@ type ring struct {
 	_ [64]byte
 }
 
-// entry is what is known of a frame beside its bytes.
+// entry has the data of a frame other than its bytes.
 type entry struct {
 	packet.Meta
 	at   clock.Time
@@ -45,7 +45,7 @@ type entry struct {
 // tapBytes holds about 700 full Ethernet frames, tapFrames as many of 64 bytes as take their time.
 const tapBytes, tapFrames = 1 << 20, 1 << 12
 
-// newRing is a ring for so many frames and bytes, each a power of two.
+// newRing returns a ring with room for that many frames and bytes, each a power of two.
 func newRing(frames, bytes int) *ring {
 	return &ring{entries: make([]entry, frames), buf: make([]byte, bytes)}
 }
@@ -82,13 +82,13 @@ func (r *ring) add(b *packet.Buf, now clock.Time, node uint16) bool {
 	return true
 }
 
-// waiting is how many visible frames the reader has not given back. Any goroutine may call it.
+// waiting returns the number of visible frames that the reader has not given back. Any goroutine may call it.
 func (r *ring) waiting() int {
 	taken := r.taken.Load() // before put, so that the difference is never negative
 	return int(r.put.Load() - taken)
 }
 
-// next is the oldest frame that was not read; nil: none.
+// next returns the oldest frame that was not read, or nil if all visible frames were read.
 func (r *ring) next() *entry {
 	if r.out == r.seen {
 		if r.seen = r.put.Load(); r.out == r.seen {
@@ -107,7 +107,7 @@ func (r *ring) read(e *entry, p []byte) {
 	r.skip(e)
 }
 
-// skip is read without copying.
+// skip does what read does, without copying.
 func (r *ring) skip(e *entry) {
 	r.from += uint64(e.n)
 	r.out++

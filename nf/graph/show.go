@@ -29,7 +29,7 @@ type Count struct {
 	Help  string `json:"help,omitempty"`
 }
 
-// Counters are all counters: nodes by name, then group and declaration.
+// Counters returns all counters, in the order of the nodes' names, then by group, then as declared.
 func (i *Instance) Counters() []Count {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -52,7 +52,7 @@ func (i *Instance) Counters() []Count {
 	return out
 }
 
-// NodeRuntime is what an app costs, summed over the workers.
+// NodeRuntime has the calls, the frames and the measured cost of an app or port, summed over the workers.
 type NodeRuntime struct {
 	Node    string  `json:"node"`
 	Kind    string  `json:"kind"`
@@ -64,7 +64,7 @@ type NodeRuntime struct {
 	Held    int     `json:"held"`
 }
 
-// LinkRuntime is a link's traffic, summed over the workers.
+// LinkRuntime has the traffic of a link, summed over the workers.
 type LinkRuntime struct {
 	Link    string `json:"link"`
 	Packets uint64 `json:"packets"`
@@ -72,7 +72,7 @@ type LinkRuntime struct {
 	Depth   uint64 `json:"depth"`
 }
 
-// Runtime is what apps cost and links carry.
+// Runtime has the cost of apps, the traffic of links, and the stays of frames.
 type Runtime struct {
 	Workers int            `json:"workers"`
 	Nodes   []NodeRuntime  `json:"nodes"`
@@ -82,7 +82,7 @@ type Runtime struct {
 	Notes   []string       `json:"notes,omitempty"`
 }
 
-// Runtime is the state of apps and links after the last breath.
+// Runtime returns the state of apps and links after the last breath.
 func (i *Instance) Runtime() Runtime {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -128,7 +128,7 @@ func (i *Instance) Runtime() Runtime {
 	return r
 }
 
-// PortInfo is a port's totals.
+// PortInfo has the statistics of each queue of a port.
 type PortInfo struct {
 	Name   string       `json:"name"`
 	Kind   string       `json:"kind"`
@@ -137,10 +137,12 @@ type PortInfo struct {
 	Queues []port.Stats `json:"queues"`
 }
 
-// SetLinks says of which ports the links are up or down, as Ports shows it. up does not change any more.
+// SetLinks tells the instance which ports' links are up (true) or down (false), for Ports and LeadLinks. The caller
+// must not change up afterwards.
 func (i *Instance) SetLinks(up map[string]bool) { i.links.Store(&up) }
 
-// Ports are the totals of every queue of every port.
+// Ports returns the statistics of all ports, in the order of their names. Queue 0 also counts the frames that the
+// kernel has run for the port.
 func (i *Instance) Ports() []PortInfo {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -164,7 +166,7 @@ func (i *Instance) Ports() []PortInfo {
 	return out
 }
 
-// Visit calls f with the app of a name in one worker, between two of its breaths.
+// Visit calls f with the named app of one worker, between two breaths of the worker.
 // The worker waits for f, which must be short and must not keep the app.
 func (i *current) Visit(app string, worker int, f func(App)) error {
 	return i.post(app, worker, func(a App, _ clock.Duration) bool {
@@ -173,10 +175,9 @@ func (i *current) Visit(app string, worker int, f func(App)) error {
 	}, false)
 }
 
-// Work is Visit for longer work: f is called between breaths, again and again while it
-// returns true. f gets the time that a call should take: a few microseconds while the
-// worker has frames. All calls of Work together get a fifth of the time of such a worker, and
-// take turns.
+// Work does what Visit does, for longer work: it calls f between breaths, again and again while f
+// returns true. f gets the time that a call should take: a few microseconds while the worker has
+// frames. All calls of Work together get a fifth of the time of a worker with frames, and take turns.
 func (i *current) Work(app string, worker int, f func(App, clock.Duration) bool) error {
 	return i.post(app, worker, f, true)
 }
@@ -201,8 +202,8 @@ func (i *current) post(app string, at int, f func(App, clock.Duration) bool, lon
 	return nil
 }
 
-// Report is the state that an app shows, one value a worker; an error when it
-// shows none.
+// Report returns the reports of an app, one value for each worker. It returns an error if the app
+// is no Reporter.
 func (i *Instance) Report(app string) ([]any, error) {
 	var out []any
 	for n := range i.workers {
@@ -234,7 +235,7 @@ func (i *Instance) Report(app string) ([]any, error) {
 	return out, nil
 }
 
-// App is the app of that name in a worker: for tests, which own the worker.
+// App returns the named app of a worker, or nil. It is for tests only, because the caller must own the worker.
 func (i *current) App(name string, worker int) App {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -244,13 +245,13 @@ func (i *current) App(name string, worker int) App {
 	return nil
 }
 
-// ReasonOf is the name of the app and of the reason in a frame's Meta; empty
-// when no app gave one.
+// ReasonOf returns the names of the app and of the reason in a frame's Meta, or empty strings
+// if no app gave a reason.
 func (i *current) ReasonOf(m *packet.Meta) (app, reason string) {
 	return i.reason(m.ReasonApp, m.Reason)
 }
 
-// reason resolves the numbers of a Meta: app is the index + 1.
+// reason returns the names for the numbers in a Meta. app is the app's index + 1.
 func (i *current) reason(app, r uint16) (string, string) {
 	d := i.known.Load()
 	if app == 0 || int(app) > len(d.names) {
@@ -287,11 +288,11 @@ func Dot(s *Spec) string {
 	return b.String()
 }
 
-// AddTrace traces the next n frames received on a port; with a reason ("bad-icrc"
-// or "steer.bad-icrc") the next n that end with it, by a drop or as marked. A
-// worker keeps one reason at a time: that of the last call. Earlier traces are
-// deleted, unless an earlier call still waits for frames. While a call without a reason waits for
-// frames, the ports also take up frames that no app wants.
+// AddTrace traces the next n frames that a port receives. With a reason ("bad-icrc" or
+// "steer.bad-icrc") it traces the next n frames that are dropped or marked with this reason. Only the
+// reason of the last call counts. AddTrace deletes earlier traces, unless an earlier call still
+// waits for frames. While a call without a reason waits for frames, the ports also take up
+// frames that no app wants.
 func (i *taps) AddTrace(portName string, n int, reason string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -358,7 +359,7 @@ type TraceLine struct {
 	Text string     `json:"text"`
 }
 
-// Traced is what happened to one traced frame.
+// Traced has the events of one traced frame.
 type Traced struct {
 	Packet uint32      `json:"packet"`
 	Lines  []TraceLine `json:"lines"`
@@ -382,7 +383,7 @@ func (t Traced) String() string {
 	return b.String()
 }
 
-// Trace are the traces so far, by packet.
+// Trace returns the traces so far, in the order of their packet numbers.
 func (i *taps) Trace() []Traced {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -406,7 +407,7 @@ func (i *taps) Trace() []Traced {
 	return out
 }
 
-// traceText formats a record; on the worker, between breaths.
+// traceText formats a record. It must run on the worker, between breaths.
 func (i *taps) traceText(w *worker, r trace.Record) string {
 	end := func(what string) string {
 		app, reason := i.reason(uint16(r.Args[0]), uint16(r.Args[1]))

@@ -10,8 +10,8 @@ import (
 	"github.com/quillon/quillon/nf/yaml"
 )
 
-// Spec is a graph on paper: ports, apps and the links between them. It is a
-// passive value; on disk it is YAML:
+// Spec describes a graph: ports, apps and the links between them. It is a
+// passive value; in a file it is YAML:
 //
 //	ports:
 //	  a: {kind: afxdp, args: {dev: eth1}}
@@ -38,14 +38,14 @@ type Spec struct {
 type PortSpec struct {
 	Kind string `yaml:"kind" json:"kind"`
 	Args Args   `yaml:"args,omitempty" json:"args,omitempty"`
-	// Cable is an app between the port and everything that is linked to the port; the app's port a is inside, b towards the cable.
-	// The neighbour at the other end of the cable has such an app as well, for example {kind: hop}. ParseSpec writes it out, as an
-	// app NAME-cable and its links.
+	// Cable is an app between the port and everything that is linked to the port, for example {kind: hop}. The
+	// app's side b is linked to the port, its side a to the graph. The neighbour at the other end of the cable has
+	// such an app as well. ParseSpec replaces Cable by an app NAME-cable and its links.
 	Cable *AppSpec `yaml:"cable,omitempty" json:"cable,omitempty"`
 }
 
-// Peer is the port that frames cross to in the kernel when no app wants them: the other end of
-// the wire. "": there is none, or they go to the kernel's stack.
+// Peer returns the name of the port to which frames that no app wants cross in the kernel. It returns "" if
+// the port has no such peer, or if these frames go to the kernel's stack.
 func (p PortSpec) Peer() string {
 	if p.Args["fallback"] == "pass" {
 		return ""
@@ -53,7 +53,7 @@ func (p PortSpec) Peer() string {
 	return p.Args["pair"]
 }
 
-// AppSpec says what app a name stands for.
+// AppSpec gives the kind and the arguments of an app.
 type AppSpec struct {
 	Kind string `yaml:"kind" json:"kind"`
 	Args Args   `yaml:"args,omitempty" json:"args,omitempty"`
@@ -67,9 +67,8 @@ type PortKind struct {
 	Params  []Param `json:"params"`
 }
 
-// SpecError is something wrong in a Spec. Error is one line; Excerpt is the
-// place in the source with the lines around it, empty when the Spec was not
-// parsed.
+// SpecError describes a fault of a Spec. Error returns one line. Excerpt is the place
+// in the source with the lines around it, or empty if the Spec was not parsed.
 type SpecError yaml.Error
 
 func (e *SpecError) Error() string {
@@ -92,7 +91,7 @@ func ParseSpec(src []byte) (*Spec, error) {
 	return s, nil
 }
 
-// writeCables puts the apps of cables between ports and the apps that are linked to the ports.
+// writeCables replaces each port's Cable by an app between the port and the apps that are linked to it.
 func (s *Spec) writeCables() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		p := s.Ports[name]
@@ -131,7 +130,7 @@ func (s *Spec) writeCables() error {
 // Marshal writes the Spec as YAML that ParseSpec reads back to an equal Spec.
 func (s *Spec) Marshal() ([]byte, error) { return yaml.Marshal(s) }
 
-// Clone is a deep copy.
+// Clone returns a deep copy.
 func (s *Spec) Clone() *Spec {
 	c := &Spec{
 		Ports:  maps.Clone(s.Ports),
@@ -167,7 +166,7 @@ func parseEdge(s string) (edge, error) {
 	return e, nil
 }
 
-// edges is Links parsed, in order of their text.
+// edges returns the parsed Links, in the order of their text.
 func (s *Spec) edges() ([]edge, error) {
 	es := make([]edge, 0, len(s.Links))
 	for i, l := range s.Links {
@@ -194,18 +193,18 @@ func validName(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-// path is the path of a value in the YAML document.
+// path returns the path of a value in the YAML document.
 func path(steps ...any) []any { return steps }
 
-// errAt is a SpecError that points at a place in the source, if there is one.
+// errAt returns a SpecError that points at a place in the source, if the Spec has a source.
 func (s *Spec) errAt(place []any, format string, args ...any) *SpecError {
 	return (*SpecError)(yaml.At(s.source, place, fmt.Sprintf(format, args...)))
 }
 
-// Validate checks that the Spec can be built, and writes arguments that are lists of entries in their own form: kinds and arguments exist, links
-// join what is there, every output has at most one link, and no frame can go
-// round from app to app, except between two that are linked both ways.
-// portKinds nil leaves the ports' kinds unchecked.
+// Validate checks that the Spec can be built: kinds and arguments exist, links join existing ends, every output has
+// at most one link, and no frame can go round from app to app, except between two apps that are linked both ways.
+// If portKinds is nil, the kinds and arguments of ports are not checked. Validate also changes arguments that are
+// lists of entries into the arguments' own form.
 func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		p := s.Ports[name]
@@ -290,9 +289,9 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	return nil
 }
 
-// Unlinked are the outputs of a valid Spec that have no link, as in "steer.b": frames that leave there are dropped.
-// Two sorts are left out: an output whose input of the same name has no link either, as that side of the app is not
-// used; and the output of a port that only sends. A port without any link is named.
+// Unlinked returns the outputs of a valid Spec that have no link, as in "steer.b": frames for these outputs are
+// dropped. It leaves out the outputs of apps whose input of the same name has no link either, because that side of
+// the app is not used, and the outputs of ports that only send. It includes ports without any link.
 func (s *Spec) Unlinked(kinds []Kind) (outs []string) {
 	from, to := map[string]bool{}, map[string]bool{}
 	es, _ := s.edges()
@@ -317,7 +316,7 @@ func (s *Spec) Unlinked(kinds []Kind) (outs []string) {
 	return outs
 }
 
-// Notes are what the kinds' Note says of the apps of a valid Spec, each behind the app's name.
+// Notes returns the remarks of Kind.Note about the apps of a valid Spec, each after the app's name.
 func (s *Spec) Notes(kinds []Kind) (all []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.Apps)) {
 		if k := findKind(kinds, s.Apps[name].Kind); k != nil && k.Note != nil {
@@ -342,7 +341,7 @@ func (s *Spec) checkArgs(section, what, name string, args Args, params []Param) 
 	return nil
 }
 
-// ends are the names of the outputs or inputs of a port or app.
+// ends returns the names of the outputs (if out is true) or inputs of a port or app.
 func (s *Spec) ends(kinds []Kind, name string, out bool) ([]string, error) {
 	if _, ok := s.Ports[name]; ok {
 		if out {
@@ -362,8 +361,8 @@ func (s *Spec) ends(kinds []Kind, name string, out bool) ([]string, error) {
 	return nil, fmt.Errorf("no port or app is named %q%s", name, suggest(name, known))
 }
 
-// order is the topological order of the apps along the links; ties, and apps
-// that are linked both ways, by name.
+// order returns the apps in topological order along the links. Apps without an order between
+// them, and apps that are linked both ways, are ordered by name.
 func (s *Spec) order() ([]string, error) {
 	es, err := s.edges()
 	if err != nil {
@@ -431,7 +430,7 @@ func (s *Spec) order() ([]string, error) {
 	return done, nil
 }
 
-// linked reports whether an edge leads from one to the other.
+// linked reports whether an edge leads from node from to node to.
 func linked(es []edge, from, to string) bool {
 	return slices.ContainsFunc(es, func(e edge) bool { return e.from == from && e.to == to })
 }
@@ -465,7 +464,7 @@ func (s *Spec) Beside(kinds []Kind, dir string) {
 	}
 }
 
-// kept is the name by which Config.Memory knows an app of the kind.
+// kept returns the name by which Config.Memory knows an app of the kind.
 func (k *Kind) kept(app string) string {
 	if k.Soft {
 		return app + "/record"
@@ -473,7 +472,7 @@ func (k *Kind) kept(app string) string {
 	return app
 }
 
-// Near is the known name that is nearest to a wrong one; "" when none is near.
+// Near returns the known name that is nearest to a wrong name, or "" if none is near.
 func Near(wrong string, known []string) (at string) {
 	best := len(wrong)/2 + 1
 	if len(wrong) > 64 {
@@ -487,8 +486,8 @@ func Near(wrong string, known []string) (at string) {
 	return at
 }
 
-// suggest is a hint at the known name that is nearest to a wrong one, or at
-// all of them when none is near.
+// suggest returns a hint at the known name that is nearest to a wrong name, or at
+// all known names if none is near.
 func suggest(wrong string, known []string) string {
 	if len(known) == 0 {
 		return " (there are none)"
@@ -499,7 +498,7 @@ func suggest(wrong string, known []string) string {
 	return fmt.Sprintf(" (known: %s)", strings.Join(known, ", "))
 }
 
-// distance is the number of characters to insert, remove or change.
+// distance returns how many bytes must be inserted, removed or changed to make b of a.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -9,9 +9,10 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Stay is the number of frames whose time with a worker was about the same. The time runs from the moment at which the worker looks
-// at its ports until it has given the frames of that look to ports again. For a frame that an app holds, the breath in which it came
-// and the breath in which it leaves count, and not the time between. Time in the kernel does not count.
+// Stay counts the frames that stayed with a worker for about the same time. The time begins when the worker looks
+// at its ports, and ends when it has given the frames of that look to ports again. For a frame that an app holds,
+// the breath in which it comes and the breath in which it leaves count, without the time between them. Time in the
+// kernel does not count.
 type Stay struct {
 	UpTo   clock.Duration `json:"up_to_ns"` // and longer than that of the Stay before
 	Frames uint64         `json:"frames"`
@@ -26,19 +27,20 @@ const (
 	staySteps   = stayOctaves*stayParts + 1
 )
 
-// stays are the stays of a worker, which alone adds to them.
+// stays counts the stays of one worker. Only this worker adds to them; any goroutine may read them.
 type stays struct {
 	frames [staySteps]atomic.Uint64
 	ns     atomic.Uint64 // of all together
 }
 
-// stayStep is the step of a stay, and stayUpTo the longest stay of a step.
+// stayStep returns the step of a stay of length d.
 func stayStep(d clock.Duration) int {
 	d = max(d-1, 1<<leastStay)
 	octave := bits.Len64(uint64(d)) - 1
 	return min((octave-leastStay)*stayParts+int(d>>(octave-2))&(stayParts-1), staySteps-1)
 }
 
+// stayUpTo returns the longest stay of a step.
 func stayUpTo(step int) clock.Duration {
 	if step == staySteps-1 {
 		return math.MaxInt64
@@ -52,7 +54,8 @@ func (s *stays) add(d clock.Duration, frames int) {
 	s.ns.Store(s.ns.Load() + uint64(d)*uint64(frames))
 }
 
-// staysOf are the stays of all workers, the short ones first, without steps that have no frame; and the sum of all times.
+// staysOf returns the stays of all workers, the short ones first, without steps that have no frame, and the sum of the
+// times of all frames.
 func staysOf(all []*worker) (steps []Stay, together clock.Duration) {
 	for _, w := range all {
 		together += clock.Duration(w.stays.ns.Load())
@@ -69,7 +72,7 @@ func staysOf(all []*worker) (steps []Stay, together clock.Duration) {
 	return steps, together
 }
 
-// StaysSince are the stays that were counted between two looks: before is the earlier one, after the later one.
+// StaysSince returns the stays that were counted between two readings: before is the earlier one, after the later one.
 func StaysSince(before, after []Stay) (grown []Stay) {
 	for _, s := range after {
 		if i := slices.IndexFunc(before, func(b Stay) bool { return b.UpTo == s.UpTo }); i >= 0 {
@@ -82,8 +85,8 @@ func StaysSince(before, after []Stay) (grown []Stay) {
 	return grown
 }
 
-// StayOf is a time that a share (0 to 1) of all frames did not exceed. It is at most a quarter more than the longest time of these
-// frames; 0 if there are no frames.
+// StayOf returns a time that the given share (0 to 1) of the frames did not exceed. It is at most a quarter longer than
+// the longest time of these frames. StayOf returns 0 if there are no frames.
 func StayOf(all []Stay, share float64) clock.Duration {
 	total := uint64(0)
 	for _, s := range all {

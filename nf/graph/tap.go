@@ -35,8 +35,8 @@ type Frame struct {
 	Data    []byte         `json:"data"`
 }
 
-// Tap yields copies of frames; one goroutine reads it. Workers never wait for
-// the reader: frames for which the buffer has no room are counted in Dropped.
+// Tap yields copies of frames. Only one goroutine may read it. Workers never wait for
+// the reader: Dropped counts the frames for which the buffer has no room.
 type Tap struct {
 	inst  *current
 	rings []*ring
@@ -44,7 +44,7 @@ type Tap struct {
 	close func()
 }
 
-// Next is the next frame, if one is waiting.
+// Next returns the next frame, or false if none is waiting.
 func (t *Tap) Next() (Frame, bool) {
 	for range t.rings {
 		r := t.rings[t.turn%len(t.rings)]
@@ -63,7 +63,7 @@ func (t *Tap) Next() (Frame, bool) {
 	return Frame{}, false
 }
 
-// Dropped is how many frames found the buffer full.
+// Dropped returns the number of frames that were not copied because the buffer was full.
 func (t *Tap) Dropped() uint64 {
 	n := uint64(0)
 	for _, r := range t.rings {
@@ -153,8 +153,8 @@ func (i *taps) look() {
 // ErrListening is returned by Listen if there is a listener already.
 var ErrListening = errors.New("a controller is listening already")
 
-// Listen yields the frames that apps punt; one listener at a time. Without one
-// they are dropped, and counted as no-controller.
+// Listen returns a Tap of the frames that apps punt, or ErrListening if there is a listener already.
+// Without a listener, punted frames are dropped and counted as no-controller.
 func (i *taps) Listen() (*Tap, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -182,7 +182,7 @@ func (i *taps) Listen() (*Tap, error) {
 	return t, nil
 }
 
-// String is the frame in one line.
+// String describes the frame in one line.
 func (f Frame) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d bytes, %s", f.Node, len(f.Data), f.Verdict)

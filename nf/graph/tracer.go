@@ -8,9 +8,9 @@ import (
 	"github.com/quillon/quillon/nf/trace"
 )
 
-// Kinds of the framework's own trace records; apps number theirs from 0.
-// TraceDrop, TracePunt and TraceTx end a packet: Args are the app that gave
-// the reason (its index + 1; 0 = nobody), the reason, and the verdict.
+// Kinds of the framework's own trace records. Apps number their kinds from 0.
+// TraceDrop, TracePunt and TraceTx end the trace of a packet: Args are the app that gave
+// the reason (its index + 1; 0: no app), the reason, and the verdict.
 const (
 	TraceDrop uint16 = 0xFFFF - iota
 	TracePunt
@@ -18,7 +18,7 @@ const (
 	TraceRx  // Args[0]: the frame's length
 	TraceIn  // Args[0]: the input
 	TraceOut // Args[0]: the output
-	// TraceHand ends a packet in this worker: Args[1] is the one that it was handed to.
+	// TraceHand ends the trace of a packet in this worker: Args[1] is the worker that the packet was handed to.
 	TraceHand
 )
 
@@ -26,20 +26,20 @@ const (
 // packets under way may have.
 const traceSize, stageSize = 8192, 2048
 
-// MaxTrace is the most traced frames that a worker keeps. Further ones replace the oldest.
+// MaxTrace is the largest number of traced frames that a worker keeps. Newer frames replace the oldest.
 const MaxTrace = traceSize
 
-// reasonKey names a reason of one app: as packet.Meta has it.
+// reasonKey names a reason of one app, as packet.Meta does: app is the app's index + 1.
 type reasonKey struct{ app, reason uint16 }
 
-// traceJob is the order to trace frames of one port, shared by the workers.
+// traceJob is a request to trace frames of one port. All workers share it.
 type traceJob struct {
 	left atomic.Int64
 	want []reasonKey // nil: every packet
 }
 
-// tracer is one worker's: records of packets under way are staged, and go to
-// the ring when the packet ends in a way that was asked for.
+// tracer keeps the trace records of one worker. Records of packets under way are staged. They go to
+// the ring when the packet ends with a reason that the traceJob wants.
 type tracer struct {
 	ring  *trace.Ring
 	last  *atomic.Uint32 // the instance's number of the last traced packet
@@ -77,7 +77,7 @@ func (t *tracer) add(c *Ctx, b *packet.Buf, kind uint16, args ...uint64) {
 	t.stage = append(t.stage, r)
 }
 
-// end closes the packet's record and keeps it if it was asked for.
+// end ends the trace of b, and keeps its records if the traceJob wants them.
 func (t *tracer) end(c *Ctx, b *packet.Buf, kind, app, reason uint16) {
 	t.finish(c, b.Trace, kind, app, reason, b.Verdict)
 	b.Trace = 0

@@ -21,7 +21,7 @@ func (e *Stuck) Error() string {
 	return fmt.Sprintf("worker %d is stuck in app %s (%s): it %s for %v", e.Worker, e.App, e.Kind, e.Doing, e.For)
 }
 
-// The two ways in which a worker is stuck.
+// The ways in which a worker is stuck, as Stuck.Doing has them.
 const (
 	computes = "has computed without a breath"
 	sleeps   = "has slept without a breath"
@@ -35,7 +35,7 @@ type thread struct {
 	stopped bool           // a debugger has stopped the thread
 }
 
-// WorkerTimes are how a live worker's thread fares, since it began.
+// WorkerTimes has the times of a live worker's thread since the thread began.
 type WorkerTimes struct {
 	Worker int            `json:"worker"`
 	Thread int            `json:"thread"`    // its number in the kernel
@@ -43,7 +43,7 @@ type WorkerTimes struct {
 	Waited clock.Duration `json:"waited_ns"` // for a processor: ready to run, and not scheduled
 }
 
-// Times are those of the workers that live and whose kernel counts them.
+// Times returns the times of the live workers, as far as the kernel counts them.
 func (i *Instance) Times() (all []WorkerTimes) {
 	for _, w := range i.workers {
 		id := int(w.thread.Load())
@@ -64,7 +64,7 @@ type vigil struct {
 	of    []watched
 }
 
-// watched is a worker as its vigil knows it.
+// watched is a worker with what its vigil remembers of it.
 type watched struct {
 	*worker
 	answer <-chan struct{} // is closed when the worker is between two breaths; nil: it was not asked
@@ -129,8 +129,8 @@ func (w *watched) pending() bool {
 	}
 }
 
-// guilty is w, or the worker for which w waits: during a change of the graph all workers wait, between two
-// breaths, for the last one, which may be stuck in an app.
+// guilty describes as stuck either w, or the worker for which w waits: during a change of the graph all
+// workers wait, between two breaths, for the last worker, which may be stuck in an app.
 func (v *vigil) guilty(w *worker, doing string, long clock.Duration) *Stuck {
 	if w.running() == nil {
 		for n := range v.of {
@@ -172,7 +172,7 @@ func (w *worker) knock() <-chan struct{} {
 	return l.done
 }
 
-// watchEvery is between two looks of Watch.
+// watchEvery is the longest time between two looks of Watch.
 const watchEvery = 250 * time.Millisecond
 
 // Watch returns the first worker that is stuck: since the worker was asked for a breath, its thread has
@@ -195,7 +195,7 @@ func (i *Instance) Watch(ctx context.Context, limit clock.Duration, beat func())
 	}
 }
 
-// breatheEvery is between two looks of Breathe.
+// breatheEvery is the time between two looks of Breathe.
 const breatheEvery = 5 * time.Millisecond
 
 // Breathe waits until every worker was between two breaths, or has ended. The error names a worker that is stuck, as

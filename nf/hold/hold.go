@@ -3,13 +3,13 @@
 // which they came.
 //
 // A frame belongs to the buffer pool of the worker that received it, and only
-// that worker may send or drop it. So a place knows the frame's worker. When
-// another worker takes the frame, it gets a copy in a buffer of its own, and the
+// that worker may send or drop it. So each place records the frame's worker. When
+// another worker takes the frame, the other worker gets a copy in a buffer of its own, and the
 // frame itself goes back to its worker, which drops it in its next turn
 // (Shelf.Return).
 //
-// A Shelf is for one worker at a time. Nothing is allocated after New, and each
-// method takes constant time, but for Drop and Return, which take a step a frame.
+// Only one worker at a time may use a Shelf. Nothing is allocated after New. Each
+// method takes constant time, except Drop and Return, whose time grows with the number of frames.
 package hold
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Buffers is where copies are made and frames are dropped: a *graph.Ctx.
+// Buffers provides buffers for copies, and drops frames. *graph.Ctx implements it.
 type Buffers interface {
 	Get() *packet.Buf
 	Discard(*packet.Buf)
@@ -33,15 +33,15 @@ type Queue struct {
 	n           int32
 }
 
-// QueueOf is the queue that First and Last described, for owners that store
-// queues in fewer bytes. Its Len is not kept.
+// QueueOf returns the queue with these First and Last, for owners that store
+// queues in fewer bytes. The Len of the queue is lost.
 func QueueOf(first, last int32) Queue { return Queue{first: first, last: last} }
 
-// Empty reports whether nothing waits, and Len is how many frames wait.
+// Empty reports whether no frame waits, and Len returns the number of frames that wait.
 func (q *Queue) Empty() bool { return q.first == 0 }
 func (q *Queue) Len() int    { return int(q.n) }
 
-// First and Last are the places at the two ends of a queue; 0 when it is empty.
+// First and Last return the places at the two ends of a queue, or 0 if the queue is empty.
 func (q *Queue) First() int32 { return q.first }
 func (q *Queue) Last() int32  { return q.last }
 
@@ -53,8 +53,8 @@ type place[T any] struct {
 	worker int32
 }
 
-// Shelf is a fixed number of places for frames. Beside each frame is a T, the
-// owner's note about it.
+// Shelf has a fixed number of places for frames. Each place also has a T, the
+// owner's note about the frame.
 type Shelf[T any] struct {
 	places []place[T]
 	free   int32 // the first free place; 0: none
@@ -63,7 +63,7 @@ type Shelf[T any] struct {
 	back   [][]*packet.Buf // frames that are not here any more and that their worker has to drop
 }
 
-// New makes a shelf with so many places for so many workers.
+// New returns a shelf with that many places, for that many workers.
 func New[T any](places, workers int) Shelf[T] {
 	s := Shelf[T]{places: make([]place[T], places), by: make([]int, max(workers, 1)), back: make([][]*packet.Buf, max(workers, 1))}
 	for i := places; i > 0; i-- {
@@ -77,15 +77,15 @@ func New[T any](places, workers int) Shelf[T] {
 	return s
 }
 
-// Cap is the number of places, Len how many are in use.
+// Cap returns the number of places, and Len the number of places in use.
 func (s *Shelf[T]) Cap() int { return len(s.places) }
 func (s *Shelf[T]) Len() int { return s.used }
 
 // Room reports whether n more frames can be held.
 func (s *Shelf[T]) Room(n int) bool { return len(s.places)-s.used >= n }
 
-// Put holds x, a frame of this worker's, at the end of q. It returns the place,
-// or 0 when there is none free; then x is still the caller's.
+// Put adds x, a frame of this worker, to the end of q. It returns the place of x, or 0 if no
+// place is free; the caller keeps x then.
 func (s *Shelf[T]) Put(q *Queue, x *packet.Buf, worker int, note T) int32 {
 	at := s.free
 	if at == 0 {
@@ -106,20 +106,19 @@ func (s *Shelf[T]) Put(q *Queue, x *packet.Buf, worker int, note T) int32 {
 	return at
 }
 
-// Note is what the owner noted about the frame in a place.
+// Note returns the owner's note about the frame in place at.
 func (s *Shelf[T]) Note(at int32) *T { return &s.places[at-1].note }
 
-// Frame is the frame in a place, to be read and no more: it may be another
-// worker's.
+// Frame returns the frame in place at. The caller may only read it, because it may belong to
+// another worker.
 func (s *Shelf[T]) Frame(at int32) *packet.Buf { return s.places[at-1].x }
 
-// Next is the place behind another one of the same queue; 0 when that is the
-// last.
+// Next returns the place after place at in the same queue, or 0 if at is the last.
 func (s *Shelf[T]) Next(at int32) int32 { return s.places[at-1].next }
 
-// Mine makes the first frame of q one of this worker's and returns it; it stays
-// in q until Remove. nil, and nothing changes, when there is no buffer for a
-// copy. The queue is not empty.
+// Mine returns the first frame of q, as a frame of this worker: it replaces another worker's
+// frame by a copy. The frame stays in q until Remove. If there is no buffer for a copy, Mine
+// returns nil and changes nothing. The queue must not be empty.
 func (s *Shelf[T]) Mine(c Buffers, q *Queue, worker int) *packet.Buf {
 	p := &s.places[q.first-1]
 	if int(p.worker) != worker {
@@ -135,8 +134,8 @@ func (s *Shelf[T]) Mine(c Buffers, q *Queue, worker int) *packet.Buf {
 	return p.x
 }
 
-// Remove takes the first frame out of q, without a look at whose it is: the
-// caller has it from Mine, and has sent or dropped it.
+// Remove takes the first frame out of q. The caller must have got the frame from Mine, and have
+// sent or dropped it.
 func (s *Shelf[T]) Remove(q *Queue) {
 	at := q.first
 	p := &s.places[at-1]
@@ -151,9 +150,9 @@ func (s *Shelf[T]) Remove(q *Queue) {
 	s.free = at
 }
 
-// Take takes the first frame out of q, as one of this worker's, with its note.
-// The frame is nil when it was another worker's and there is no buffer for a
-// copy: then it is lost, as on a wire. The queue is not empty.
+// Take takes the first frame out of q and returns it, as a frame of this worker, with its note.
+// The frame is nil, and lost, if it was another worker's and there is no buffer for a
+// copy. The queue must not be empty.
 func (s *Shelf[T]) Take(c Buffers, q *Queue, worker int) (*packet.Buf, T) {
 	x, note := s.Mine(c, q, worker), s.places[q.first-1].note
 	if p := &s.places[q.first-1]; x == nil {
@@ -176,8 +175,8 @@ func (s *Shelf[T]) Drop(c Buffers, q *Queue, worker int, why graph.Reason) {
 	}
 }
 
-// Return drops frames of this worker's that others took or dropped. Each worker
-// calls it in each of its turns, before it holds more.
+// Return drops frames of this worker that other workers took or dropped. Each worker must
+// call it in each of its turns, before it holds more frames.
 func (s *Shelf[T]) Return(c Buffers, worker int, why graph.Reason) {
 	for i, x := range s.back[worker] {
 		c.Drop(x, why)
@@ -186,15 +185,15 @@ func (s *Shelf[T]) Return(c Buffers, worker int, why graph.Reason) {
 	s.back[worker] = s.back[worker][:0]
 }
 
-// Held is how many frames of a worker's are here, or wait for its Return.
+// Held returns the number of a worker's frames that are on the shelf or wait for its Return.
 func (s *Shelf[T]) Held(worker int) int { return s.by[worker] + len(s.back[worker]) }
 
-// Idle reports whether no frame is here, and none waits for a Return.
+// Idle reports whether no frame is on the shelf, and none waits for a Return.
 func (s *Shelf[T]) Idle() bool {
 	return s.used == 0 && !slices.ContainsFunc(s.back, func(l []*packet.Buf) bool { return len(l) != 0 })
 }
 
-// Copy is a copy of frame x in a buffer of this worker's; nil when there is none.
+// Copy returns a copy of frame x in a buffer of this worker, or nil if no buffer is free or long enough.
 func Copy(c Buffers, x *packet.Buf) *packet.Buf {
 	y := c.Get()
 	if y != nil && !y.SetBytes(x.Bytes()) {

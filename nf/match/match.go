@@ -1,4 +1,4 @@
-// Package match says which frames an app's argument means, in one line:
+// Package match selects frames by an argument of an app, which is one line:
 //
 //	all                                     every frame
 //	none                                    no frame
@@ -22,7 +22,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Match holds for frames. The zero value holds for all.
+// Match is a condition on frames. The zero value holds for all frames.
 type Match struct {
 	none           bool
 	terms          term
@@ -68,14 +68,14 @@ func (p *prefix) holds(b []byte, at int) bool {
 	return true
 }
 
-// None reports that m holds for no frame.
+// None reports whether m holds for no frame.
 func (m *Match) None() bool { return m.none }
 
-// All reports that m holds for every frame.
+// All reports whether m holds for every frame.
 func (m *Match) All() bool { return !m.none && m.terms == 0 }
 
-// Exact is what frames must have of one field for m to hold: the most telling of
-// those that m looks at; false when there is none. Of addresses it is a prefix.
+// Exact returns the value, or the prefix of an address, that one field of a frame must have for m to
+// hold. It chooses the field that tells frames apart best. It returns false if m has no such field.
 func (m *Match) Exact() (f Field, ok bool) {
 	t := m.terms
 	switch {
@@ -96,14 +96,14 @@ func (m *Match) Exact() (f Field, ok bool) {
 	return f, false
 }
 
-// Field is the value of a field, for indexes of many matches.
+// Field is the name and the value of a field. Indexes of many matches use it.
 type Field struct {
 	Term   string
 	Value  uint32
 	Prefix netip.Prefix // of src and dst
 }
 
-// Holds reports whether m holds for frame b, of which hdr.Walk found l.
+// Holds reports whether m holds for frame b, in which hdr.Walk found the layers l.
 func (m *Match) Holds(b []byte, l *hdr.Layers) bool {
 	t := m.terms
 	if m.none || t&hasVLAN != 0 && (l.Tags == 0 || l.VID != m.vid) || t&hasType != 0 && l.EtherType != m.etherType {
@@ -144,7 +144,7 @@ func (m *Match) Holds(b []byte, l *hdr.Layers) bool {
 	return (t&hasVNI == 0 || isVXLAN && vni == m.vni) && (t&hasQPN == 0 || isRoCE && qpn == m.qpn)
 }
 
-// addrs are the offsets of both addresses from an IP header.
+// addrs returns the offsets of both addresses from the beginning of an IP header.
 func addrs(etherType uint16) (src, dst int) {
 	if etherType == hdr.EtherIPv4 {
 		return 12, 16
@@ -152,7 +152,7 @@ func addrs(etherType uint16) (src, dst int) {
 	return 8, 24
 }
 
-// VNI is the network identifier of a VXLAN frame; false when it is none.
+// VNI returns the network identifier of a VXLAN frame, or false if b is no VXLAN frame with an identifier.
 func VNI(b []byte, l *hdr.Layers) (uint32, bool) {
 	p, ok := datagram(b, l, hdr.PortVXLAN, hdr.VXLANLen)
 	if !ok || !hdr.VXLAN(p).HasVNI() {
@@ -161,7 +161,7 @@ func VNI(b []byte, l *hdr.Layers) (uint32, bool) {
 	return hdr.VXLAN(p).VNI(), true
 }
 
-// QPN is the destination queue pair of a RoCEv2 packet; false when it is none.
+// QPN returns the destination queue pair of a RoCEv2 packet, or false if b is no RoCEv2 packet.
 func QPN(b []byte, l *hdr.Layers) (uint32, bool) {
 	p, ok := datagram(b, l, hdr.RoCEv2Port, hdr.BTHLen)
 	if !ok {
@@ -170,7 +170,8 @@ func QPN(b []byte, l *hdr.Layers) (uint32, bool) {
 	return hdr.BTH(p).DestQP(), true
 }
 
-// datagram is what a UDP header to a port is followed by, if that is so long.
+// datagram returns the bytes after a UDP header with that destination port, or false if b has no such header
+// or fewer bytes than atLeast after it.
 func datagram(b []byte, l *hdr.Layers, port uint16, atLeast int) ([]byte, bool) {
 	if l.Proto != hdr.ProtoUDP || l.L4 == 0 || l.End < l.L4+hdr.UDPLen+atLeast {
 		return nil, false
@@ -181,7 +182,7 @@ func datagram(b []byte, l *hdr.Layers, port uint16, atLeast int) ([]byte, bool) 
 	return b[l.L4+hdr.UDPLen : l.End], true
 }
 
-// Reverse holds for what goes the other way: source and destination are exchanged.
+// Reverse returns m with source and destination exchanged, for frames of the other direction.
 func (m Match) Reverse() Match {
 	m.src, m.dst, m.sport, m.dport = m.dst, m.src, m.dport, m.sport
 	swap := func(a, b term) {
@@ -195,7 +196,7 @@ func (m Match) Reverse() Match {
 	return m
 }
 
-// String is what Parse reads.
+// String returns m in the form that Parse reads.
 func (m Match) String() string {
 	if m.none {
 		return "none"
@@ -276,17 +277,17 @@ func parsePorts(s string) (r [2]uint16, err error) {
 	return r, err
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler: it is Parse.
+// UnmarshalText implements encoding.TextUnmarshaler by Parse.
 func (m *Match) UnmarshalText(text []byte) (err error) {
 	*m, err = Parse(string(text))
 	return err
 }
 
-// MarshalText implements encoding.TextMarshaler: it is String.
+// MarshalText implements encoding.TextMarshaler by String.
 func (m *Match) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// Parse reads what String writes, terms in any order. Errors say which term is
-// wrong.
+// Parse reads a match in the form that String writes, with the terms in any order. A line break
+// may stand for +. Errors name the wrong term.
 func Parse(v string) (Match, error) {
 	switch v {
 	case "all":

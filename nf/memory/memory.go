@@ -1,17 +1,17 @@
-// Package memory is memory that an app is given by the app around it: a range of
-// addresses of its own, with more pages than there may be room for at a time. An app that is given
-// none keeps its data in Go's memory, as always.
+// Package memory declares the memory that an outer app gives to an app inside it: a range of
+// addresses for this app alone, with more pages than may fit into the outer app's room at a time. An app
+// without such memory keeps its data in Go's memory.
 //
-// An access ends at once, whatever the Outcome. Wait means that a page is on its way,
-// from another board or out of another's hands, or is being cleared: the access has asked for it, and
-// the app's Tick (graph.Ticker) runs when it is there. A frame goes on without what was to be read, or is held until then.
-// A Fault stops the app: it gets no more frames, and need only dispose of the one that
-// it has.
+// An access never blocks, whatever the Outcome. Wait means that a page is on its way from another
+// board or from another user, or is being cleared. The access has requested the page, and the app's
+// Tick (graph.Ticker) runs when the page is there. The app passes the frame on without the data, or holds
+// it until then. After a Fault the app gets no more frames, and need only dispose of the frame
+// that it has.
 //
 // Package snic gives its tasks such memory.
 package memory
 
-// Outcome is how an access ended.
+// Outcome says how an access ended.
 type Outcome uint8
 
 // Outcomes.
@@ -24,7 +24,7 @@ const (
 
 func (o Outcome) String() string { return [...]string{"ok", "wait", "refused", "fault"}[o&3] }
 
-// Perm is what may be done with a range.
+// Perm says which accesses to a range are allowed.
 type Perm uint8
 
 // Permissions.
@@ -33,33 +33,34 @@ const (
 	Write Perm = 2
 )
 
-// Space is a range of addresses, from 0. It is of one app and one worker. Read and Write allocate
+// Space is a range of addresses, from 0, for one app in one worker. Read and Write allocate
 // nothing.
 type Space interface {
-	// Size is how many bytes of addresses there are: whole pages.
+	// Size returns the length of the range in bytes, a multiple of PageBytes.
 	Size() int64
-	// PageBytes is the size of a page, a power of two.
+	// PageBytes returns the size of a page in bytes, a power of two.
 	PageBytes() int
-	// Reserve makes the pages of a range usable, none of which is yet: va is that of a
-	// page, and the last page counts whole. They hold zeros. There is room for all that is reserved, here or elsewhere.
+	// Reserve makes the pages of a range usable. None of them may be reserved already. va is the address of a
+	// page; length is rounded up to whole pages. The pages hold zeros. All reserved pages have room, on this
+	// board or elsewhere.
 	Reserve(va uint64, length int64, p Perm) error
-	// Read copies from va to p, and Write from p to va. They return how much was copied before it ended:
-	// where pages meet an access may be done in part.
+	// Read copies from va to p, and Write copies from p to va. They return the number of bytes that were copied:
+	// an access that crosses pages may end between two pages.
 	Read(va uint64, p []byte) (int, Outcome)
 	Write(va uint64, p []byte) (int, Outcome)
 }
 
 // User is an app that can keep things in a Space.
 type User interface {
-	// UseMemory hands the Space over, before the first frame. It is empty: nothing is reserved. With an error the
-	// app does not run.
+	// UseMemory gives the app its Space, before the first frame. No page is reserved yet. If UseMemory returns an
+	// error, the app does not run.
 	UseMemory(s Space) error
 }
 
-// Grower is a User that can do with more than it was given.
+// Grower is a User that can use a Space that grows.
 type Grower interface {
 	User
-	// GrowMemory says that the Space is longer now, between two frames. Nothing of the rest is reserved; what was
-	// there before stays.
+	// GrowMemory tells the app, between two frames, that its Space has grown. The new pages are not reserved; the
+	// old pages stay as they are.
 	GrowMemory()
 }

@@ -1,5 +1,5 @@
 // Package outer makes the headers that a tunnel puts in front of frames: Ethernet, perhaps a VLAN
-// tag, IPv4 or IPv6, and UDP where the tunnel is in UDP. Bytes that are the same for all frames are made once.
+// tag, IPv4 or IPv6, and UDP if the tunnel uses UDP. Bytes that are the same for all frames are made once.
 package outer
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Config says where a tunnel goes.
+// Config has the addresses and the settings of a tunnel's outer headers.
 type Config struct {
 	LocalMAC, RemoteMAC [6]byte
 	VLAN                uint16 // 0: untagged
@@ -21,7 +21,7 @@ type Config struct {
 	ZeroSum             bool   // no UDP checksum over IPv6 (RFC 6935); over IPv4 there is none anyway
 }
 
-// Header is the headers of one tunnel.
+// Header holds the headers of one tunnel.
 type Header struct {
 	cfg    Config
 	bytes  []byte
@@ -33,7 +33,7 @@ type Header struct {
 	sum    uint32 // of an IPv4 header without TOS and length
 }
 
-// New makes the headers.
+// New makes the headers of a tunnel. Local and Remote must be of the same family.
 func New(c Config) *Header {
 	h := &Header{cfg: c, ip: hdr.EthernetLen, v4: c.Local.Is4(), udp: c.Proto == hdr.ProtoUDP}
 	e := hdr.EthernetFields{Dst: c.RemoteMAC, Src: c.LocalMAC, EtherType: hdr.EtherIPv4}
@@ -72,18 +72,18 @@ func New(c Config) *Header {
 	return h
 }
 
-// Len is how long the headers are, in bytes.
+// Len returns the length of the headers in bytes.
 func (h *Header) Len() int { return len(h.bytes) }
 
-// IPLen is Len without Ethernet and tag: what counts for an MTU.
+// IPLen returns the length in bytes of the headers from the IP header on, which count towards an MTU.
 func (h *Header) IPLen() int { return len(h.bytes) - h.ip }
 
-// Pseudo is the sum of the UDP pseudo-header without the length: the same in both directions.
+// Pseudo returns the sum of the UDP pseudo-header without the length, which is the same in both directions.
 func (h *Header) Pseudo() uint32 { return h.pseudo }
 
-// Put writes the headers to the beginning of frame b, which is complete behind them. TOS is that
-// of the IP header, or its traffic class. Flow is the same for all frames of a flow: of it come the UDP source
-// port and the flow label. It returns the source port.
+// Put writes the headers to the first Len bytes of frame b. The bytes after them must be complete. tos is the TOS
+// or the traffic class of the IP header. flow must be the same for all frames of a flow (see Flow): the UDP source
+// port, which Put returns, and the IPv6 flow label are made of it.
 func (h *Header) Put(b []byte, tos uint8, flow uint32) (port uint16) {
 	copy(b, h.bytes)
 	if h.udp {
@@ -117,8 +117,8 @@ func (h *Header) Put(b []byte, tos uint8, flow uint32) (port uint16) {
 	return port
 }
 
-// Flow is the same for all frames of a flow: b is a frame, in which hdr.Walk found l. Fragments of a datagram
-// have one, without ports.
+// Flow returns a hash that is the same for all frames of a flow. hdr.Walk found the layers l in frame b. The ports
+// of fragments do not count, so that all fragments of a datagram have the same hash.
 func Flow(b []byte, l *hdr.Layers) uint32 {
 	le := binary.LittleEndian
 	h := uint64(l.EtherType) | uint64(l.Proto)<<16
@@ -139,7 +139,7 @@ func Flow(b []byte, l *hdr.Layers) uint32 {
 	return uint32(h)
 }
 
-// UsualFlow is Flow of a usual frame (hdr.Usual).
+// UsualFlow returns the Flow of a usual frame (hdr.Usual).
 func UsualFlow(b []byte) uint32 {
 	h := (*[hdr.UsualL4 + hdr.UDPLen]byte)(b)
 	addresses, ports := binary.LittleEndian.Uint64(h[hdr.EthernetLen+12:]), binary.BigEndian.Uint32(h[hdr.UsualL4:])

@@ -1,10 +1,10 @@
-// Package table is what an app's tables are declared with. One declaration (Decl)
+// Package table declares the tables of apps. One declaration (Decl)
 // serves P4Runtime, the command line and the documentation.
 //
-// A table is one of two sorts. A setting stands for arguments of the app: its
-// entries are read from them, and changing it changes them, so that there is one
-// way to configure an app and one place where its configuration is. Any other
-// table shows state that the app has by itself: a connection, a word.
+// A table is of one of two sorts. A setting stands for arguments of the app: its
+// entries are read from the arguments, and a change of the table changes the arguments. So there
+// is one place for the app's configuration. Any other table shows
+// state of the app, such as connections or words of memory.
 package table
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// Match is how a field of a key is compared.
+// Match says how a field of a key is compared.
 type Match uint8
 
 const (
@@ -27,8 +27,8 @@ const (
 	Optional = Match(value.Optional)
 )
 
-// Form is how people write a value. Of Words Bits is 0, and the value a text of at most
-// MaxWords bytes; a key of it is Exact or Optional.
+// Form says how people write a value. A field of form Words has 0 Bits, and its value is a text of
+// at most MaxWords bytes. A key field of form Words is Exact or Optional.
 type Form uint8
 
 const (
@@ -39,7 +39,7 @@ const (
 	Words   = Form(value.Words)
 )
 
-// MaxWords is how many bytes a text has at most.
+// MaxWords is the largest length of a text in bytes.
 const MaxWords = 1 << 20
 
 var formNames = []string{"decimal", "hex", "ip", "mac", "words"}
@@ -69,11 +69,11 @@ type Field struct {
 	Match Match  `json:"match,omitempty"` // of a key's
 	Form  Form   `json:"form"`
 	Help  string `json:"help,omitempty"`
-	// Names are words for values that people do not write as numbers; they are read, and not written.
+	// Names are words that people may write instead of numbers. They are accepted as input and not used in output.
 	Names map[string]uint64 `json:"-"`
 }
 
-// takes says why v cannot be a value of the field; "": it can.
+// takes returns why v cannot be a value of the field, or "" if it can.
 func (f *Field) takes(v Value) string {
 	switch {
 	case f.Form != Words && !v.Fits(f.Bits):
@@ -86,7 +86,7 @@ func (f *Field) takes(v Value) string {
 	return ""
 }
 
-// Bytes is v as P4Runtime has it: see Value.Bytes; a text is its bytes.
+// Bytes returns v in the form of P4Runtime: a number as Value.Bytes, a text as its bytes.
 func (f *Field) Bytes(v Value) []byte {
 	if f.Form == Words {
 		return []byte(v.Str())
@@ -94,7 +94,8 @@ func (f *Field) Bytes(v Value) []byte {
 	return v.Bytes()
 }
 
-// FromBytes reads what Bytes writes; false when it is no number of up to 128 bits.
+// FromBytes reads a value in the form that Bytes writes. It returns false if a number is empty or has more than 128
+// bits.
 func (f *Field) FromBytes(b []byte) (Value, bool) {
 	if f.Form == Words {
 		return String(string(b)), true
@@ -102,7 +103,7 @@ func (f *Field) FromBytes(b []byte) (Value, bool) {
 	return FromBytes(b)
 }
 
-// Scope says where an action may stand.
+// Scope says whether an action may be used in entries, as the default action, or both.
 type Scope uint8
 
 const (
@@ -111,19 +112,19 @@ const (
 	DefaultOnly       // not in an entry
 )
 
-// Action is what an entry does. Tables of an app that name an action alike
-// mean the same one.
+// Action declares an action of entries. Actions with the same name in several tables of
+// an app are the same action.
 type Action struct {
 	Name   string  `json:"name"`
 	Params []Field `json:"params,omitempty"`
 	Scope  Scope   `json:"scope"`
 	Help   string  `json:"help,omitempty"`
-	// Refers are the keys, as TABLE.FIELD of the same app, of the entries that those with
-	// this action name: controllers insert them before, and delete them behind.
+	// Refers are the key fields, as TABLE.FIELD of the same app, of other entries to which entries with this
+	// action refer. Controllers insert the other entries before the referring ones, and delete them after these.
 	Refers []string `json:"refers,omitempty"`
 }
 
-// Ops are kinds of change.
+// Ops is a set of operations that change a table.
 type Ops uint8
 
 const (
@@ -135,7 +136,7 @@ const (
 
 var opNames = []string{"insert", "modify", "delete", "default"}
 
-// Names are those of the operations in o.
+// Names returns the names of the operations in o.
 func (o Ops) Names() []string {
 	var n []string
 	for i, s := range opNames {
@@ -148,10 +149,10 @@ func (o Ops) Names() []string {
 
 func (o Ops) String() string { return list(o.Names()) }
 
-// MarshalJSON gives the names.
+// MarshalJSON writes o as a list of names.
 func (o Ops) MarshalJSON() ([]byte, error) { return json.Marshal(append([]string{}, o.Names()...)) }
 
-// UnmarshalJSON takes them.
+// UnmarshalJSON reads a list of names.
 func (o *Ops) UnmarshalJSON(b []byte) error {
 	var names []string
 	if err := json.Unmarshal(b, &names); err != nil {
@@ -176,27 +177,27 @@ type Decl struct {
 	Actions []Action `json:"actions"`
 	// Default is the default action of an app without arguments; nil: none.
 	Default *Call `json:"default,omitempty"`
-	// Size is the most entries; 0: as many as arguments of the app say.
+	// Size is the largest number of entries; 0: arguments of the app limit it.
 	Size int `json:"size,omitempty"`
 	// May are the changes that clients may make.
 	May Ops `json:"may"`
-	// Setting: the table stands for arguments. Nil: the app has its entries.
+	// Setting is set if the table stands for arguments. It is nil if the table shows state of the app.
 	Setting *Setting `json:"-"`
-	// Sharded: each worker has entries of its own. Otherwise what one worker
-	// has is what all have.
+	// Sharded says that each worker has entries of its own. Otherwise all workers have
+	// the same entries.
 	Sharded bool `json:"sharded,omitempty"`
 }
 
-// Action is the index of the action of that name; -1 when there is none.
+// Action returns the index of the action of that name, or -1 if the table has none.
 func (d *Decl) Action(name string) int {
 	return slices.IndexFunc(d.Actions, func(a Action) bool { return a.Name == name })
 }
 
-// HasKey reports whether the table has a key field of that name, or of a name that ends with it.
+// HasKey reports whether the table has a key field of that name, or one whose name ends with a dot and that name.
 func (d *Decl) HasKey(name string) bool { return len(fieldsCalled(d.Keys, name)) > 0 }
 
-// Called are the indices of those of n things that name means: the one that has it for its full name; or else all that have it for an
-// alias, or at the end of their full name after a dot.
+// Called returns the indices of those of n items that name stands for: the first item with that full name; or, if there
+// is none, all items with that alias, or whose full name ends with a dot and name.
 func Called(n int, name string, names func(i int) (full, alias string)) (found []int) {
 	for i := range n {
 		full, alias := names(i)
@@ -225,18 +226,18 @@ type Call struct {
 	Params []Value `json:"params,omitempty"`
 }
 
-// Equal reports whether both do the same.
+// Equal reports whether c and o are the same action with the same arguments.
 func (c Call) Equal(o Call) bool { return c.Action == o.Action && slices.Equal(c.Params, o.Params) }
 
-// Cond is what a field must be: exact and optional V; LPM and ternary V under
-// the mask M; range from V to M. The zero value of other than exact fields,
-// with Any set, is met by everything.
+// Cond is a condition on a key field. An exact or optional field must equal V. An LPM or ternary field
+// must equal V under the mask M. A range field must be from V to M, both included. Any value meets
+// a Cond with Any set, whose V and M are zero; an exact field cannot have it.
 type Cond struct {
 	V, M Value
 	Any  bool
 }
 
-// Entry is an entry of a table. Entries are found by key and priority.
+// Entry is an entry of a table. Its key and priority identify it.
 type Entry struct {
 	Key      []Cond
 	Priority int32 // the higher one counts; 0 where no field needs it
@@ -250,10 +251,10 @@ type Counts struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// Same reports whether e is found where o is.
+// Same reports whether e and o have the same key and priority.
 func (e *Entry) Same(o *Entry) bool { return e.Priority == o.Priority && slices.Equal(e.Key, o.Key) }
 
-// Clone is a copy that shares nothing with e.
+// Clone returns a copy that shares nothing with e.
 func (e *Entry) Clone() *Entry {
 	c := &Entry{slices.Clone(e.Key), e.Priority, Call{e.Action, slices.Clone(e.Params)}, nil}
 	if e.Counts != nil {
@@ -268,8 +269,8 @@ type Change struct {
 	Table string
 	Op    Ops // one of them; Default changes the default action
 	Entry
-	// Reset, with Default: back to what the declaration says. Keep, with Modify:
-	// the entry is to be there, and stays as it is.
+	// Reset, with Default, restores the declared default action. Keep, with Modify, leaves
+	// the entry as it is, and fails if the table does not have it.
 	Reset, Keep bool
 }
 
@@ -282,14 +283,14 @@ type Rows struct {
 	Entries []Entry
 }
 
-// Setting turns arguments into entries, and back. Both are pure.
+// Setting turns arguments into entries and back. Of and Set are pure functions.
 type Setting struct {
-	// Arg is the one argument that all of the table's entries are in; "": there is none.
+	// Arg is the argument that has all entries of the table, or "" if no single argument has them all.
 	Arg string
-	// Of are the entries that args, which are valid, stand for.
+	// Of returns the entries that valid arguments stand for.
 	Of func(args Args) Rows
-	// Set are the arguments that change from args for rows to be the entries. An
-	// error says which entry cannot be, or why; it is the same without the others.
+	// Set returns those arguments that must change in args so that the table has the entries rows.
+	// An error says which entry is not possible, or why. The same entry fails also without the others.
 	Set func(args Args, rows Rows) (Args, error)
 }
 
@@ -307,7 +308,7 @@ const (
 	Unable                  // not possible here
 )
 
-// Error is why a change was refused.
+// Error says why a change was refused.
 type Error struct {
 	Code Code
 	Msg  string
@@ -318,8 +319,8 @@ func (e *Error) Error() string { return e.Msg }
 // Errorf makes an Error.
 func Errorf(c Code, format string, args ...any) error { return &Error{c, fmt.Sprintf(format, args...)} }
 
-// Check is an error when the table does not take a change at all, or the entry
-// does not fit its declaration.
+// Check returns an error if clients may not make this sort of change, or if the entry does not
+// fit the table's declaration.
 func (d *Decl) Check(c *Change) error {
 	if d.May&c.Op == 0 {
 		if d.May == 0 {
@@ -407,7 +408,7 @@ func list(s []string) string {
 	return out
 }
 
-// Do makes change c, which was checked, to r.
+// Do makes change c to r. Check must have accepted c.
 func (d *Decl) Do(r *Rows, c *Change) error {
 	if c.Op == Default {
 		r.Default = c.Clone().Call

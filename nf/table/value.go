@@ -16,7 +16,7 @@ type Value struct {
 	text   unique.Handle[string] // the zero handle: ""
 }
 
-// String is s as a Value.
+// String returns the text s as a Value.
 func String(s string) Value {
 	if s == "" {
 		return Value{}
@@ -24,7 +24,7 @@ func String(s string) Value {
 	return Value{text: unique.Make(s)}
 }
 
-// Str is the text that v is.
+// Str returns the text of v, or "" if v is a number.
 func (v Value) Str() string {
 	if v.text == (unique.Handle[string]{}) {
 		return ""
@@ -32,16 +32,16 @@ func (v Value) Str() string {
 	return v.text.Value()
 }
 
-// Equal is ==.
+// Equal reports whether v == o.
 func (v Value) Equal(o Value) bool { return v == o }
 
-// number reports whether v is no text, or the empty one.
+// number reports whether v is a number or the empty text.
 func (v Value) number() bool { return v.text == (unique.Handle[string]{}) }
 
-// Uint is v as a Value.
+// Uint returns v as a Value.
 func Uint(v uint64) Value { return Value{Lo: v} }
 
-// Bool is 1 or 0.
+// Bool returns the Value 1 for true and 0 for false.
 func Bool(v bool) Value {
 	if v {
 		return Value{Lo: 1}
@@ -49,7 +49,7 @@ func Bool(v bool) Value {
 	return Value{}
 }
 
-// Ones is the Value with the n lowest bits set.
+// Ones returns the Value with the n lowest bits set.
 func Ones(n int) Value {
 	if n >= 64 {
 		return Value{Hi: 1<<(n-64) - 1, Lo: ^uint64(0)}
@@ -57,10 +57,10 @@ func Ones(n int) Value {
 	return Value{Lo: 1<<n - 1}
 }
 
-// Prefix is the mask of the n highest of w bits.
+// Prefix returns the mask of the n highest of w bits.
 func Prefix(n, w int) Value { return Ones(w).AndNot(Ones(w - n)) }
 
-// PrefixLen is n when v is Prefix(n, w); -1 when it is no prefix.
+// PrefixLen returns n if v is Prefix(n, w), or -1 if v is no prefix of w bits.
 func (v Value) PrefixLen(w int) int {
 	n := bits.OnesCount64(v.Hi) + bits.OnesCount64(v.Lo)
 	if n > w || v != Prefix(n, w) {
@@ -76,7 +76,7 @@ func (v Value) And(m Value) Value    { return Value{Hi: v.Hi & m.Hi, Lo: v.Lo & 
 func (v Value) AndNot(m Value) Value { return Value{Hi: v.Hi &^ m.Hi, Lo: v.Lo &^ m.Lo} }
 func (v Value) Less(o Value) bool    { return v.Hi < o.Hi || v.Hi == o.Hi && v.Lo < o.Lo }
 
-// Compare orders values.
+// Compare returns 0 if the numbers v and o are equal, -1 if v is less than o, and 1 otherwise.
 func (v Value) Compare(o Value) int {
 	switch {
 	case v == o:
@@ -87,7 +87,7 @@ func (v Value) Compare(o Value) int {
 	return 1
 }
 
-// Bytes is v in network byte order, without leading zeros; zero is one byte.
+// Bytes returns the number v in network byte order without leading zeros. The number 0 is one byte.
 func (v Value) Bytes() []byte {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:], v.Hi)
@@ -95,8 +95,8 @@ func (v Value) Bytes() []byte {
 	return value.Canonical(b[:])
 }
 
-// FromBytes reads what Bytes writes, with any number of leading zeros; false
-// when there are more than 128 bits, or none.
+// FromBytes reads a number in network byte order, with any number of leading zeros. It returns false
+// if b is empty or the number has more than 128 bits.
 func FromBytes(b []byte) (Value, bool) {
 	for len(b) > 16 && b[0] == 0 {
 		b = b[1:]
@@ -109,13 +109,13 @@ func FromBytes(b []byte) (Value, bool) {
 	return Value{Hi: binary.BigEndian.Uint64(p[:]), Lo: binary.BigEndian.Uint64(p[8:])}, true
 }
 
-// Addr is a as a Value of 32 or 128 bits.
+// Addr returns a as a Value of 32 or 128 bits.
 func Addr(a netip.Addr) Value {
 	v, _ := FromBytes(a.AsSlice())
 	return v
 }
 
-// Addr is the address of w bits, 32 or 128, that v is.
+// Addr returns v as an address of w bits, which is 32 or 128.
 func (v Value) Addr(w int) netip.Addr {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:], v.Hi)

@@ -1,4 +1,5 @@
-// Package track has the connections that functions remember, as Linux' conntrack shows its own.
+// Package track describes the connections that network functions remember, in the form in which Linux' conntrack
+// shows connections.
 package track
 
 import (
@@ -10,7 +11,8 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Tuple is who sends to whom. An ICMP query has its identifier in the place of the source port. A zero address is any.
+// Tuple has the addresses and ports of packets of one direction. SPort of an ICMP query is its identifier. A zero
+// address stands for any address.
 type Tuple struct {
 	Src   netip.Addr `json:"src"`
 	Dst   netip.Addr `json:"dst"`
@@ -18,20 +20,20 @@ type Tuple struct {
 	DPort uint16     `json:"dport"`
 }
 
-// Reversed is the tuple of what is sent back.
+// Reversed returns the tuple with source and destination exchanged.
 func (t Tuple) Reversed() Tuple { return Tuple{t.Dst, t.Src, t.DPort, t.SPort} }
 
-// Connection is what a function knows of one.
+// Connection describes a connection that an app remembers.
 type Connection struct {
 	App   string `json:"app"`
 	Proto uint8  `json:"proto"` // of IP
-	// State is conntrack's word for it; "": there is none. A NAT's mapping of a private end to a public one, whoever the peers
-	// are, is MAPPING.
+	// State is conntrack's word for the state, or "" if conntrack has none. It is MAPPING for a NAT's mapping of a
+	// private end to a public end, which all peers share.
 	State string `json:"state,omitempty"`
-	// Left is after how long without a packet it is forgotten.
+	// Left is the time without a packet after which the app forgets the connection.
 	Left time.Duration `json:"-"`
-	// Orig is of packets as they came from who opened it, Reply as the answers come: where something is translated, that is
-	// not Orig reversed.
+	// Orig is the tuple of the opener's packets, Reply the tuple of the answers, each as the packets arrive. If the app
+	// translates addresses or ports, Reply is not Orig reversed.
 	Orig      Tuple `json:"orig"`
 	Reply     Tuple `json:"reply"`
 	Unreplied bool  `json:"unreplied,omitempty"` // nothing came back so far
@@ -44,7 +46,7 @@ const Mapping = "MAPPING"
 
 var protos = map[uint8]string{hdr.ProtoTCP: "tcp", hdr.ProtoUDP: "udp", hdr.ProtoICMP: "icmp", hdr.ProtoICMPv6: "icmpv6", 132: "sctp", 47: "gre", 50: "esp", 51: "ah"}
 
-// ProtoName is conntrack's name of a protocol.
+// ProtoName returns conntrack's name of an IP protocol, or "unknown".
 func ProtoName(p uint8) string {
 	if s := protos[p]; s != "" {
 		return s
@@ -52,7 +54,7 @@ func ProtoName(p uint8) string {
 	return "unknown"
 }
 
-// ParseProto reads a protocol, by name or number.
+// ParseProto reads the name or the number of an IP protocol.
 func ParseProto(s string) (uint8, error) {
 	for p, name := range protos {
 		if s == name {
@@ -66,7 +68,7 @@ func ParseProto(s string) (uint8, error) {
 	return n, nil
 }
 
-// String is a line as of conntrack -L, and the app.
+// String returns a line in the form of conntrack -L, with the app's name at the end.
 func (c *Connection) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-8s %d %d ", ProtoName(c.Proto), c.Proto, int(c.Left.Seconds()))
@@ -96,7 +98,7 @@ func (c *Connection) String() string {
 	return b.String() + "app=" + c.App
 }
 
-// text is an address; of one that is any, that of the other's family.
+// text returns the text of address a. If a is any address, it returns the zero address of the other's family.
 func text(a, other netip.Addr) string {
 	switch {
 	case a.IsValid():
@@ -107,7 +109,7 @@ func text(a, other netip.Addr) string {
 	return "0.0.0.0"
 }
 
-// Filter says which connections are meant. What is zero of it is any.
+// Filter selects connections. A zero field matches all connections.
 type Filter struct {
 	App        string       `json:"app,omitempty"`
 	Proto      uint8        `json:"proto,omitempty"`
@@ -122,7 +124,7 @@ type Filter struct {
 	ReplyDPort uint16       `json:"reply_dport,omitempty"`
 }
 
-// Has reports whether c is meant.
+// Has reports whether f selects c.
 func (f *Filter) Has(c *Connection) bool {
 	in := func(p netip.Prefix, a netip.Addr) bool { return !p.IsValid() || p.Contains(a) }
 	port := func(want, is uint16) bool { return want == 0 || want == is }

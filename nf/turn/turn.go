@@ -1,6 +1,6 @@
-// Package turn lets the workers of a graph take turns at what they share. A worker
-// takes its turn for a batch of frames: one atomic exchange, and one store. What needs
-// nothing of it is done before and after.
+// Package turn lets the workers of a graph take turns at state that they share. A worker
+// takes its turn for a batch of frames, which costs one atomic exchange and one store. Work
+// that does not need the shared state should be done before or after the turn.
 package turn
 
 import (
@@ -11,38 +11,38 @@ import (
 // line is the length of a line of the processor's cache.
 const line = 64
 
-// spins is how often a worker that waits looks before it lets go of its processor:
-// longer than a turn takes that nobody interrupts.
+// spins is the number of times that a waiting worker looks before it yields its processor.
+// These looks take longer than a turn that is not interrupted.
 const spins = 1 << 14
 
-// Turn is one worker's at a time. It fills a line of the processor's cache. The zero
-// value is nobody's.
+// Turn is a lock that one worker at a time has. It fills a line of the processor's cache. The zero
+// value is free.
 type Turn struct {
 	taken atomic.Bool
 	_     [line - 4]byte
 }
 
-// Shared is a Turn of workers that may be one alone, which need not take it.
+// Shared is a Turn that costs nothing if there is only one worker (Alone).
 type Shared struct {
 	Turn
 	Alone bool
 }
 
-// Take waits until the turn is the caller's.
+// Take waits until the caller has the turn. It does nothing if Alone is set.
 func (s *Shared) Take() {
 	if !s.Alone {
 		s.Turn.Take()
 	}
 }
 
-// Give ends it.
+// Give ends the caller's turn. It does nothing if Alone is set.
 func (s *Shared) Give() {
 	if !s.Alone {
 		s.Turn.Give()
 	}
 }
 
-// Take waits until the turn is the caller's.
+// Take waits until the caller has the turn.
 func (t *Turn) Take() {
 	for n := 1; t.taken.Load() || !t.taken.CompareAndSwap(false, true); n++ {
 		if n%spins == 0 {
@@ -51,8 +51,8 @@ func (t *Turn) Take() {
 	}
 }
 
-// Try takes the turn if it is nobody's.
+// Try takes the turn if it is free, and reports whether it did.
 func (t *Turn) Try() bool { return !t.taken.Load() && t.taken.CompareAndSwap(false, true) }
 
-// Give ends it.
+// Give ends the caller's turn.
 func (t *Turn) Give() { t.taken.Store(false) }

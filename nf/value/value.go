@@ -1,4 +1,4 @@
-// Package value is numbers as P4Runtime has them, bytes in network order of any length, and as people write them.
+// Package value converts numbers between the form of P4Runtime (any number of bytes in network order) and text.
 //
 //	v, width, err := value.Parse("10.0.0.1") // 0a 00 00 01, and 32: an address has a width of its own
 //	text := value.Format(value.IP, 32, v)    // 10.0.0.1
@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// Form is how people write a value.
+// Form says how people write a value.
 type Form uint8
 
 const (
@@ -30,8 +30,8 @@ const (
 	Words // no number but a text
 )
 
-// FormOf is how people write the field of that name: an address where name and width say that it is one, a decimal
-// number up to 32 bits, else hexadecimal. A field of 0 bits is a text.
+// FormOf returns the form of a field: an address if name and width indicate one; otherwise decimal up to 32 bits, and
+// hexadecimal above. A field of 0 bits is a text.
 func FormOf(name string, width int) Form {
 	switch width {
 	case 0:
@@ -50,11 +50,11 @@ func FormOf(name string, width int) Form {
 	return Hex
 }
 
-// maxDigits is how many digits of a number are read.
+// maxDigits is the largest number of digits of a number that Parse reads.
 const maxDigits = 1 << 12
 
 // Parse reads a number (5, 0x5, 0b101, 0o5, each also with _ between digits), an address (IPv4, IPv6, MAC), true or
-// false. The number is in canonical form. Width is that of an address, in bits; 0 for all others.
+// false. It returns v in canonical form, and the width of an address in bits, or 0 for all other values.
 func Parse(s string) (v []byte, width int, err error) {
 	switch s {
 	case "":
@@ -95,7 +95,7 @@ func Parse(s string) (v []byte, width int, err error) {
 	return Canonical(n.Bytes()), 0, nil
 }
 
-// ParseBits is Parse for a field of so many bits: an address must have as many, a number at most.
+// ParseBits does what Parse does, for a field of width bits: an address must have exactly that width, a number at most.
 func ParseBits(s string, width int) ([]byte, error) {
 	v, own, err := Parse(s)
 	switch {
@@ -109,8 +109,8 @@ func ParseBits(s string, width int) ([]byte, error) {
 	return v, nil
 }
 
-// Format is v as people write it. A form that the width does not fit is decimal; a number that the width does not
-// hold is hexadecimal.
+// Format returns the text of v. If the width does not fit form f, the text is decimal. If v has more bytes than the
+// width holds, the text is hexadecimal.
 func Format(f Form, width int, v []byte) string {
 	if f == Words {
 		return string(v)
@@ -142,7 +142,7 @@ func digits(v []byte, base int) string {
 	return new(big.Int).SetBytes(v).Text(base)
 }
 
-// Canonical is v in its canonical form, in v's memory.
+// Canonical returns the canonical form of v. The result shares the memory of v unless v is empty.
 func Canonical(v []byte) []byte {
 	if len(v) == 0 {
 		return []byte{0}
@@ -153,10 +153,10 @@ func Canonical(v []byte) []byte {
 	return v
 }
 
-// Bytes is n in canonical form.
+// Bytes returns n in canonical form.
 func Bytes(n uint64) []byte { return Canonical(binary.BigEndian.AppendUint64(nil, n)) }
 
-// Uint64 are the lowest 64 bits of v.
+// Uint64 returns the lowest 64 bits of v.
 func Uint64(v []byte) (n uint64) {
 	for _, b := range v {
 		n = n<<8 | uint64(b)
@@ -164,7 +164,7 @@ func Uint64(v []byte) (n uint64) {
 	return n
 }
 
-// BitLen is the length of v without its leading zeros.
+// BitLen returns the length of v in bits without leading zeros.
 func BitLen(v []byte) int {
 	for len(v) > 0 && v[0] == 0 {
 		v = v[1:]
@@ -178,7 +178,8 @@ func BitLen(v []byte) int {
 // IsZero reports whether v is 0.
 func IsZero(v []byte) bool { return BitLen(v) == 0 }
 
-// Signed is the shortest two's complement of the number that the lowest width bits of v are in two's complement.
+// Signed reads the lowest width bits of v as a number in two's complement, and returns the number's shortest two's
+// complement in whole bytes.
 func Signed(v []byte, width int) []byte {
 	b := make([]byte, (width+7)/8)
 	for i := range min(len(b), len(v)) {
@@ -195,7 +196,7 @@ func Signed(v []byte, width int) []byte {
 	return b
 }
 
-// Ones is the greatest number of a width, in canonical form.
+// Ones returns the greatest number of width bits, in canonical form.
 func Ones(width int) []byte {
 	if width == 0 {
 		return []byte{0}
@@ -207,7 +208,7 @@ func Ones(width int) []byte {
 	return b
 }
 
-// Prefix is the mask of the n highest of width bits, in canonical form.
+// Prefix returns the mask of the n highest of width bits, in canonical form.
 func Prefix(n, width int) []byte {
 	m, host := Ones(width), Ones(width-n)
 	for i, b := range host {
@@ -224,7 +225,7 @@ func Compare(a, b []byte) int {
 	return bytes.Compare(a, b)
 }
 
-// And is a new number with the bits that both have, in canonical form.
+// And returns a new number with the bits that both a and b have, in canonical form.
 func And(a, b []byte) []byte {
 	n := min(len(a), len(b))
 	a, b = bytes.Clone(a[len(a)-n:]), b[len(b)-n:]
@@ -245,7 +246,7 @@ func Within(v, mask []byte) bool {
 	return true
 }
 
-// TrailingZeros is the number of zero bits at the end of v; of 0: more than any width.
+// TrailingZeros returns the number of zero bits at the end of v. For 0 it returns a number above any width.
 func TrailingZeros(v []byte) int {
 	for i := range v {
 		if x := v[len(v)-1-i]; x != 0 {
