@@ -666,6 +666,8 @@ func (d *device) leave() error {
 	if d == nil {
 		return nil
 	}
+	d.mu.Lock() // the last ports may be closed at the same time
+	defer d.mu.Unlock()
 	d.offloads.Close()
 	d.offloads = nil
 	if d.ns.IsOpen() {
