@@ -122,28 +122,35 @@ type Receiver struct {
 	Longest int
 }
 
-// watchEvery is the time between two checks of Watch.
-const watchEvery = 250 * time.Millisecond
+const (
+	// watchEvery is the time between two checks of Watch.
+	watchEvery = 250 * time.Millisecond
+	// watched is the number of ports that one check looks at. A look takes three requests to the kernel.
+	watched = 16
+)
 
-// Watch starts a goroutine that checks four times a second whether frames arrive at the ports (Port.Arrives), and calls
-// tell with one error for each port, nil if frames arrive or the port is closed. stop waits until the goroutine has ended.
+// Watch starts a goroutine that checks four times a second whether frames arrive at the ports (Port.Arrives): at all of
+// them, or at the next 16 in turn if there are more. It then calls tell with one error for each port, nil if frames arrive
+// or the port is closed; tell may not keep the slice. stop waits until the goroutine has ended.
 func Watch(ports []Receiver, tell func(lost []error)) (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		t := time.NewTicker(watchEvery)
 		defer t.Stop()
+		lost, next := make([]error, len(ports)), 0
 		for {
 			select {
 			case <-quit:
 				return
 			case <-t.C:
 			}
-			lost := make([]error, len(ports))
-			for i, r := range ports {
-				if err := r.Port.Arrives(r.Longest); !errors.Is(err, port.ErrClosed) {
-					lost[i] = err
+			for range min(watched, len(ports)) {
+				r := ports[next]
+				if lost[next] = r.Port.Arrives(r.Longest); errors.Is(lost[next], port.ErrClosed) {
+					lost[next] = nil
 				}
+				next = (next + 1) % len(ports)
 			}
 			tell(lost)
 		}
