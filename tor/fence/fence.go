@@ -125,7 +125,8 @@ clients' side, or alone:
 
 Entries are kept beside the state file (run --state) and in force again after a crash.
 While no process is there, the kernel drops frames to queue pairs that entries name.
-RoCEv2 over IPv4 is looked at; datagrams pass, so that a client that has noticed can connect anew.`,
+RoCEv2 over IPv4 is looked at, of all transports, and the first IP fragments of such; datagrams (UD) pass, so that a
+client that has noticed can connect anew. Of XRC, DC and fragments no R_Key is read: each entry of that client and server means them.`,
 		In:       []string{"a", "b"},
 		Out:      []string{"a", "b"},
 		Params:   arguments.Params(),
@@ -282,7 +283,11 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	for _, x := range b.Bufs() {
 		p := x.Bytes()
 		if hdr.Parse(p, &a.f) != hdr.IsRoCE || a.f.Net != hdr.NetIPv4 {
-			c.Emit(1-in, x)
+			if in == fromClients && a.hides((*shut), p) {
+				c.Drop(x, reasonFenced)
+			} else {
+				c.Emit(1-in, x)
+			}
 			continue
 		}
 		if in == fromClients {
@@ -325,6 +330,37 @@ func (a *app) shuts(all []entry, p []byte) bool {
 		}
 	}
 	return false
+}
+
+// hides reports whether the frame p, which hdr.Parse did not take for RoCE, may be a request that one of its client's entries
+// shuts out: of a transport that hdr does not know (XRC, DC, a manufacturer's), with a wrong length or version, or the first
+// fragment of a datagram, without which no receiver can put it together. Where its R_Key or queue pair is not known, all entries of
+// that client and server mean it.
+func (a *app) hides(shut map[[4]byte][]entry, p []byte) bool {
+	if a.f.Net != hdr.NetIPv4 || len(p) < int(a.f.L3)+hdr.IPv4Len {
+		return false
+	}
+	ip := hdr.IPv4(p[a.f.L3:])
+	all := shut[[4]byte(ip[12:])]
+	if len(all) == 0 || ip.Protocol() != hdr.ProtoUDP || ip.FragOffset() != 0 || len(ip) < ip.HeaderLen()+hdr.UDPLen {
+		return false
+	}
+	u := ip[ip.HeaderLen():]
+	if hdr.UDP(u).DstPort() != hdr.RoCEv2Port {
+		return false
+	}
+	qpn := uint32(0)
+	if bth := hdr.BTH(u[hdr.UDPLen:]); len(bth) >= hdr.BTHLen {
+		op := bth.OpCode()
+		if op.Transport() == hdr.UD || op == hdr.CNP || (op & 0x1F).Has(hdr.IsResponse) {
+			return false // of all connected transports responses have the same low five bits
+		}
+		qpn = bth.DestQP()
+	}
+	server := [4]byte(ip[16:])
+	return slices.ContainsFunc(all, func(e entry) bool {
+		return e.server.As4() == server && (e.qpn == 0 || qpn == 0 || e.qpn == qpn)
+	})
 }
 
 const reasonUser = 28 // consumer reject (IBTA table 102)
