@@ -21,6 +21,7 @@ import (
 
 	"github.com/quillon/quillon/nf/arbiter/client"
 	"github.com/quillon/quillon/nf/arbiter/message"
+	"github.com/quillon/quillon/nf/clock"
 )
 
 // parseWord reads [SPACE/]ADDRESS[/QP].
@@ -205,12 +206,13 @@ var (
 // killBelow kills all processes below this one, and returns when none runs. After a second it gives up: such a process
 // waits for a device.
 func killBelow() error {
-	for until := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+	clk := clock.NewWall()
+	for until := clk.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
 		all := below(os.Getpid())
 		if len(all) == 0 {
 			return nil
 		}
-		if time.Now().After(until) {
+		if clk.Now() > until {
 			return errLeft
 		}
 		for _, pid := range all {

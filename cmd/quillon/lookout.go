@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -38,10 +40,12 @@ type lookout struct {
 	log     *slog.Logger
 	faults  []*graph.PanicError
 	ports   map[string]*lookedAt
-	workers map[int]*waiting // by thread
-	up      map[string]bool  // by interface
-	names   map[int]string   // names of interfaces, by their number
-	bare    map[string]*bare // by interface
+	workers map[int]*waiting  // by thread
+	up      map[string]bool   // by interface
+	names   map[int]string    // names of interfaces, by their number
+	bare    map[string]*bare  // by interface
+	unkept  map[string]string // by port, the last error about its settings
+	next    int               // port whose settings are looked at next
 }
 
 // bare is an interface whose XDP program is gone.
@@ -206,6 +210,24 @@ func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 	}
 }
 
+// settings has the next port change settings of its interface again that somebody else has set otherwise, and prints these. A
+// look is at one port, as it may have to enter another network namespace.
+func (l *lookout) settings(now clock.Time, ports []graph.PortInfo, keep func(port string) ([]string, error)) {
+	if len(ports) == 0 {
+		return
+	}
+	l.next = (l.next + 1) % len(ports)
+	p := ports[l.next]
+	changed, err := keep(p.Name)
+	if len(changed) > 0 {
+		l.logPort(slog.LevelWarn, now, p, "somebody changed settings without which frames are lost or come in unfinished; changed back until this instance ends: %s", strings.Join(changed, ", "))
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) && l.unkept[p.Name] != err.Error() {
+		l.unkept[p.Name] = err.Error()
+		l.logPort(slog.LevelWarn, now, p, "whether its interface's settings are as they must be is not known: %v", err)
+	}
+}
+
 // taken is what is said of an interface without its XDP program.
 const taken = "its XDP program was taken away: no frame comes to the apps, and all go to the kernel's stack; stop this instance, and run it again"
 
@@ -268,7 +290,7 @@ func linkUp(a *netlink.LinkAttrs) bool {
 
 // lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
 func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, clk clock.Clock, troubles func([]string)) {
-	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}}
+	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
 		log.Warn(fmt.Sprintf("links that go down or come up are not told: %v", err))
@@ -294,6 +316,7 @@ func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, in
 			l.programs(clk.Now(), inst.Ports())
 			l.times(clk.Now(), inst.Times())
 			l.look(clk.Now(), inst.Ports())
+			l.settings(clk.Now(), inst.Ports(), inst.Keep)
 			l.panics(clk.Now(), inst.Faults())
 			troubles(l.troubles())
 		case u, ok := <-links:

@@ -18,3 +18,13 @@ func TestBoot(t *testing.T) {
 		t.Errorf("%v apart after an hour's sleep", d)
 	}
 }
+
+// TestOffset: in a time namespace the machine's time is found.
+func TestOffset(t *testing.T) {
+	if d := offsetIn("monotonic        -100   5\nboottime            7         0\n"); d != -100e9+5 {
+		t.Errorf("offset %d", d)
+	}
+	if d := offsetIn(""); d != 0 {
+		t.Errorf("offset %d of nothing", d)
+	}
+}
