@@ -12,17 +12,17 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	n.waits.hear(fl)
 	if !psnLess(psn, fl.admitted) {
-		s.c.Drop(x, reasonRepeat) // it waits here
+		s.c.Drop(x, reasonRepeat) // the original waits here
 		return
 	}
 	o, k := n.find(fl, psn)
 	other := o != nil && !n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
-	if (o == nil || o.state != sOpen) && n.doubtful(fl) { // it may be new, of another connection
-		again := clock.Duration(0) // as often as its client asks
+	if (o == nil || o.state != sOpen) && n.doubtful(fl) { // it may be a new request, of another connection
+		again := clock.Duration(0) // ask the server as often as the client repeats
 		if fl.disputed = fl.disputed || !fl.bound && (o == nil || other); other {
 			again = leastPatience
 			if !fl.doubted {
-				fl.again, fl.doubted = fl.head+1, true // there is nothing to answer
+				fl.again, fl.doubted = fl.head+1, true // so that this duplicate is not answered
 			}
 		}
 		s.question(fl, again)
@@ -53,7 +53,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 			s.answerAgain(fl, k)
 		}
 		s.c.Drop(x, reasonAnswered)
-	default: // answered in its turn
+	default: // it is answered in its turn
 		n.due(fl)
 		s.c.Drop(x, reasonRepeat)
 	}
@@ -121,7 +121,7 @@ func (r *record) replaying(c *flow) bool {
 			return true
 		}
 	}
-	c.replayed = 0 // not looked for again
+	c.replayed = 0 // none is left: need not look again
 	return false
 }
 
@@ -186,7 +186,7 @@ func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		return true
 	}
 	if o == nil || o.state == sOpen || o.state == sFailed || o.state == sDone && !(released && o.kind == kRead) {
-		s.c.Drop(x, reasonRepeat) // all has come right meanwhile
+		s.c.Drop(x, reasonRepeat) // it was executed or failed meanwhile
 		return true
 	}
 	off := uint32(hdr.PSNDiff(psn, o.cpsn))
@@ -204,7 +204,7 @@ func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		o.flags |= fAgain
 		fl.rereads++
 	} else if o.npsn > 1 && o.kind != kRead && f != &s.f {
-		n.prompt(o, 1, hdr.SynNAKSequence) // the others of its packets were not held
+		n.prompt(o, 1, hdr.SynNAKSequence) // its other packets were not held
 	}
 	return true
 }
@@ -214,7 +214,7 @@ func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, off uint32) bool {
 	n := s.n
 	if cur := n.get(fl.cur); cur != nil && cur != o && cur.state == sOpen {
-		return false // in the middle of a message the server takes nothing else
+		return false // within a message the server accepts no other request
 	}
 	if o.kind == kRead {
 		o.got = off
@@ -224,10 +224,10 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	n.shelf.unkeep(o)
 	o.flags &= fAckReq | fBare | fOwn
 	o.word = none
-	if o.kind.atomic() { // operands as they came
+	if o.kind.atomic() { // classified anew, with the operands that the client sent
 		n.classifyAtomic(o, b, f)
 	} else if o.kind == kWrite && o.npsn == 1 && o.len == 8 {
-		o.out = le.Uint64(f.PayloadOf(b)) // its client may have changed it
+		o.out = le.Uint64(f.PayloadOf(b)) // its client may have changed the memory
 	}
 	key := n.keys.movable(fl, o)
 	if key != nil {
@@ -266,7 +266,7 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 		fl.unsent--
 	}
 	o.state = sOpen
-	s.send(fl, n.carrier(o), o, x, x.Bytes(), f, off) // of a message of many packets the others follow
+	s.send(fl, n.carrier(o), o, x, x.Bytes(), f, off) // the other packets of the message follow
 	return true
 }
 
@@ -276,7 +276,7 @@ func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	n := s.n
 	c := n.carrier(o)
 	if c.inDoubt {
-		s.c.Drop(x, reasonRepeat) // what the server executed is asked first
+		s.c.Drop(x, reasonRepeat) // the server is first asked what it executed
 		return
 	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
@@ -463,7 +463,7 @@ func (s *carrierSide) pump(c *flow) {
 				return
 			}
 			if !s.make(c, o, uint32(hdr.PSNDiff(c.expect, o.spsn))) {
-				return // no buffer
+				return // there is no buffer
 			}
 			sent++
 			s.c.Count(ctrResent, 1)
@@ -547,7 +547,7 @@ func (s *carrierSide) makeKept(o *op, off uint32) bool {
 	}
 	s.c.Mark(x, packet.Generated, reasonMade)
 	c, psn := n.carrier(o), s.h.BTHOf(x.Bytes()).PSN()
-	c.up.address(x.Bytes()) // as what got there
+	c.up.address(x.Bytes()) // with the addresses of requests that reached the server
 	hdr.SetICRC(x.Bytes(), &s.h)
 	s.send(n.flowOf(o), c, o, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, o.cpsn)))
 	return true
