@@ -20,7 +20,8 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	if tracked && len(x.lanesOf()) > 0 {
 		want = x.laneOf(o)
 	}
-	// Behind what is under way to its word: also when it may not move there, and some of that is its client's.
+	// The connection that carries the operations under way to the word: also if o may not move there, but its
+	// client has open operations.
 	if w != none && n.words.w[w].flight > 0 && (len(x.lanesOf()) > 0 || fl.open > 0) {
 		want = n.flow(n.words.w[w].lane)
 	}
@@ -64,7 +65,8 @@ func behindOpen(s *clientSide, fl *flow, o *op, x *key, want *flow) (*flow, bool
 func overOwnOrWait(s *clientSide, want, fl *flow, o *op, x *key, w int32, again bool) (*flow, bool) {
 	n := s.n
 	if want != fl {
-		// Better late than out of order with the others.
+		// An operation that is late does less harm than one that is out of order with its word's other
+		// operations.
 		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && s.awaitsLane(want, fl, o, x, w) {
 			return nil, false
 		}

@@ -136,8 +136,8 @@ type asked struct {
 }
 
 type askedPlace struct {
-	// turn: a worker is there. Others do not wait: one that has lost its processor there
-	// keeps nobody but the server of this place from being found meanwhile.
+	// turn: a worker is in this place. Other workers do not wait for it, so if the worker loses its processor
+	// meanwhile, only the server of this place is not found.
 	turn atomic.Bool
 	addr conn.Addr
 	when clock.Time

@@ -6,10 +6,10 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// carrierSide is the requester, for the server: it matches responses to what a connection carries,
-// from the oldest unacknowledged PSN on, sends again what is lost, asks whether the server's end is
-// there and what it has executed, and ends connections. clientSide calls query, when a connection
-// was quiet, nudge, when a client repeats what is open, and bequest, when a client is gone.
+// carrierSide acts as the requester towards the server. It matches responses to the operations that a
+// connection carries, from the oldest unacknowledged PSN on. It sends lost requests again, asks the server
+// whether its end is there and what it has executed, and ends connections. clientSide calls query when a
+// connection was quiet, nudge when a client repeats an open request, and bequest when a client is gone.
 type carrierSide struct {
 	*wire
 	clients *clientSide
@@ -201,7 +201,8 @@ func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uin
 		s.relay(fl, o, true, x, b, &s.f, uint32(hdr.PSNDiff(psn, o.spsn)))
 		return true
 	}
-	// The region is not what it was: the queue pair is in the error state, and what is under way behind the READ may have been executed or not.
+	// The memory region has changed since the first answer. The queue pair is in the error state, and the
+	// server may or may not have executed the operations under way behind the READ.
 	s.clients.end(fl)
 	fl.ended, fl.verdict = psnAdd(o.cpsn, uint32(hdr.PSNDiff(psn, o.spsn))), syn
 	s.n.keys.refused(o, s.c.Now().Add(distrust))
@@ -331,8 +332,8 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, r.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || fl.down.shape != fl.up.shape {
 		return
 	}
-	// Messages completed as of psn, all of them its own: MSN counts from
-	// before the first on record.
+	// k is the number of messages that are completed as of psn. All are of fl's own client. The MSN counts
+	// from before the first one on record.
 	k := uint32(0)
 	for o := r.oldest(fl); o != nil; o = r.behind(o) {
 		end := psnAdd(o.spsn, o.npsn-1)
@@ -471,8 +472,8 @@ func (s *carrierSide) advance(c *flow) {
 			continue
 		}
 		if o.answered() {
-			// The server answered it, and the answer was lost. Its client will
-			// ask again in its time; others need not wait so long.
+			// The server answered it, and the answer was lost. Its client will ask again after its timeout;
+			// other clients need not wait that long.
 			if c.guests > 0 && c.trusted {
 				s.nudgeLost(c)
 			}
@@ -573,7 +574,7 @@ func (s *carrierSide) readResponse(c *flow, psn uint32, frame *packet.Buf, b []b
 	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
 		s.relay(fl, o, c == fl, frame, b, &s.f, k)
 	} else if !n.shelf.keep(o, frame) {
-		// No room: it will be asked for again.
+		// There is no room: the packet will be asked for again.
 		o.got--
 		s.c.Drop(frame, reasonHoldFull)
 		return true
