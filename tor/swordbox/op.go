@@ -90,7 +90,7 @@ const lapsed = int32(-2)
 // more has the fields that only few operations need. It lies beside the op (record.beside).
 type more struct {
 	want uint64 // with fForetold, the value that the atomic must find in its word; with fProbe, its compare value
-	// The masks of a masked atomic's comparison and swap, and of those of an operation with fProbe.
+	// The masks of the comparison and the swap: of a masked atomic, or, with fProbe, of any atomic.
 	compareMask, swapMask uint64
 	belief                uint32 // with fForetold: the low bits of word.belief when want was foretold
 	nak                   uint32 // with sFailed or fPrompt: syndrome of the NAK (8 bits), and number of the packet that it is about (24 bits)
