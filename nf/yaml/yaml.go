@@ -28,7 +28,8 @@ const (
 	maxSource = 16 << 20
 	maxNodes  = 1 << 20 // number of values, with aliases followed
 	maxDepth  = 32      // of brackets, or of dashes, question marks, tags and anchors in a row
-	// A source longer than maxExcerpt gets no excerpt, because the YAML library takes quadratic time for it.
+	// At makes no excerpt of a source longer than maxExcerpt, because the YAML library takes quadratic time
+	// for it.
 	maxExcerpt = 64 << 10
 )
 
