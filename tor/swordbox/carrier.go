@@ -49,7 +49,7 @@ type carrier struct {
 	goal                uint32 // PSN behind the last packet to be sent again
 	gate                uint32 // see gated
 	nudged              uint32 // PSN of the request that was last sent again because its answer was late
-	missed              uint32 // PSN from which the server last missed requests
+	missed              uint32 // PSN from which requests were last sent again
 
 	grants grants
 	up     header // front of frames to the server

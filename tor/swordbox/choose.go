@@ -25,7 +25,7 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	if w != none && n.words.w[w].flight > 0 && (len(x.lanesOf()) > 0 || fl.open > 0) {
 		want = n.flow(n.words.w[w].lane)
 	}
-	again := o.kind == kRead && o.state == sDone // the server would execute it before all later requests
+	again := o.kind == kRead && o.state == sDone // a responder answers a duplicate READ at once, whatever came since
 	if fl.open > 0 && !again && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		return behindOpen(s, fl, o, x, want)
 	}
