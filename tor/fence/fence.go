@@ -167,9 +167,9 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 type app struct {
 	settings
 	held  *held
-	eyes  *witness // of those who may ask; nil: nobody may
+	eyes  *witness // sees which clients may ask; nil: requests=off
 	begun bool
-	next  int // entry that is bound next
+	next  int // index of the entry that was bound last
 	f     hdr.Frame
 }
 
@@ -208,7 +208,7 @@ func (a *app) Wants() port.Filter { return port.Filter{RoCE: true, Bound: true} 
 // begin puts the entries of fence= in force, and those that a process before this one left.
 func (a *app) begin() {
 	a.begun = true
-	_ = a.held.begin() // newApp has looked at what it could refuse
+	_ = a.held.begin() // newApp has already refused what begin refuses
 	a.held.add(byArgument, a.fence...)
 }
 
@@ -232,7 +232,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 			a.next = 0
 		}
 		if e := all[a.next]; e.qpn != 0 {
-			_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true) // with no port that can, there is none that lets frames cross
+			_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true) // ports without Bind let no frames cross
 		}
 	}
 	return c.Now().Add(every)
@@ -376,7 +376,7 @@ func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	ip := p[a.f.L3:]
 	server := netip.AddrFrom4([4]byte(ip[16:]))
 	if !oneHost(server) || p[0]&1 != 0 {
-		return false // nobody's answer
+		return false // the answer would have no single receiver, or sender
 	}
 	told, what := a.decide(c, private, right{client: [4]byte(ip[12:]), server: server.As4(), mac: [6]byte(p[6:])})
 	c.Count(what, 1)
