@@ -103,7 +103,8 @@ Without a command the token is printed: it was free, and is free again.`,
 	return cmd
 }
 
-// holdLocks has a command run while words are held.
+// holdLocks acquires the words, runs the command, and releases the words. Without a command it only prints
+// the token.
 func holdLocks(cmd *cobra.Command, at netip.AddrPort, cfg client.Config, wait time.Duration, words []message.Word, command []string) error {
 	c, err := client.Dial(at, cfg)
 	if err != nil {
@@ -130,7 +131,7 @@ func holdLocks(cmd *cobra.Command, at netip.AddrPort, cfg client.Config, wait ti
 	return errors.Join(err, c.Release(ctx, g))
 }
 
-// underLock runs a command, and kills it when the lease is lost.
+// underLock runs a command with the token in QUILLON_TOKEN, and kills it if the lease is lost.
 func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 	ctx, lost := context.WithCancel(cmd.Context())
 	defer lost()
