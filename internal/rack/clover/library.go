@@ -19,17 +19,16 @@ const (
 	SearchHeaders Search = iota
 	// SearchLibrary is the search of Clover's own library (github.com/WukLab/pDPM):
 	//
-	// - Every search begins with its entry and the key's shortcut side by side. When the entry is no tail, it
-	// goes
-	//   on from the shortcut, even if the shortcut is older. A write does so again after each CAS that failed.
-	// - A read that moved along the chain puts the tail that it found into the cache of all threads, even if
-	// the
-	//   cache knows a later one by then.
-	// - A write's first CAS goes to the tail that was cached before its WRITE. - Each thread asks for 16
-	// entries at a time, and waits for them. - Four threads of a process update shortcuts and report garbage,
-	// each for a quarter of the keys. A round is 16
-	//   records: the thread writes the oldest record of each key to the key's shortcut, then reports all records,
-	//   then begins the next round. A thread without work sleeps; see Config.Nap.
+	//   - Every search begins with its entry and the key's shortcut side by side. When the entry is no tail,
+	//     it goes on from the shortcut, even if the shortcut is older. A write does so again after each CAS
+	//     that failed.
+	//   - A read that moved along the chain puts the tail that it found into the cache of all threads, even
+	//     if the cache knows a later one by then.
+	//   - A write's first CAS goes to the tail that was cached before its WRITE.
+	//   - Each thread asks for 16 entries at a time, and waits for them.
+	//   - Four threads of a process update shortcuts and report garbage, each for a quarter of the keys. A
+	//     round is 16 records: the thread writes the oldest record of each key to the key's shortcut, then
+	//     reports all records, then begins the next round. A thread without work sleeps; see Config.Nap.
 	SearchLibrary
 )
 
