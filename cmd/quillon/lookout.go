@@ -187,8 +187,8 @@ func (l *lookout) program(now clock.Time, dev string, a *netlink.LinkAttrs) {
 	}
 }
 
-// programs prints interfaces of AF_XDP ports that have had no XDP program for lookBare: somebody took it
-// away.
+// programs prints interfaces of AF_XDP ports that have had no XDP program for lookBare: another program has
+// removed it.
 func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 	for dev, is := range l.bare {
 		n := slices.IndexFunc(ports, func(p graph.PortInfo) bool { return p.Kind == open.AFXDP && p.Args["dev"] == dev })

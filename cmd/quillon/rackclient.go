@@ -56,7 +56,7 @@ type rackClient struct {
 	Read     *clioLatency `json:"read,omitempty"`
 	Write    *clioLatency `json:"write,omitempty"`
 	Errors   uint64       `json:"errors"`
-	Unknown  uint64       `json:"unknown"` // operations whose connection broke, so that nobody knows whether they happened
+	Unknown  uint64       `json:"unknown"` // operations whose connection broke: they may have happened or not
 	Lost     uint64       `json:"frames_lost"`
 	Facts    []store.Fact `json:"counts"`
 	// Verdict is the result of the check of all operations, with --alone or a memory node in this process.

@@ -235,7 +235,7 @@ func (s *session) repairDone(now clock.Time) {
 	case stepLease:
 		i := len(r.mine)
 		if le.Uint64(s.Words[0][:]) != u.leases[i] {
-			s.giveUp(now) // somebody else repairs
+			s.giveUp(now) // another session repairs
 			return
 		}
 		if leaseSet(u.leases[i]) {
