@@ -104,10 +104,11 @@ type Config struct {
 	// Blind insertions do not look whether the key is there; the workload must know that it is not. They lock
 	// only the rows of a path.
 	Blind bool
-	// Fence makes the READs behind a masked CAS wait until the CAS has returned, which costs one more round
-	// trip. The authors set it (section 3.2.2, footnote 1).
+	// Fence makes the READs behind a masked CAS wait until it has returned: a round trip
+	// more. The authors set it (section 3.2.2, footnote 1).
 	Fence bool
-	// Tries is how many paths an insertion locks before the table counts as full; 0 = 1000.
+	// Tries is how many paths an insertion locks before the table counts as full;
+	// 0 = 1000.
 	Tries int
 
 	// Self is the client's address. Place is the number of its first session's place, where the Layout has
