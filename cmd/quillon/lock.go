@@ -111,7 +111,8 @@ Without a command the token is printed: it was free, and is free again.`,
 	return cmd
 }
 
-// holdLocks has a command run while words are held.
+// holdLocks acquires the words, runs the command, and releases the words. Without a command it only prints
+// the token.
 func holdLocks(cmd *cobra.Command, at netip.AddrPort, cfg client.Config, wait time.Duration, words []message.Word, command []string) error {
 	asked, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
