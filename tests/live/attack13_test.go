@@ -1,0 +1,121 @@
+package live
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+)
+
+// A start that fails late leaves what the process before it has left: not only the wire, but the connections on record, too. The next start, which does not fail,
+// goes on with all of them, and no client is told anything.
+func TestAttack13FailedStartKeepsConnections(t *testing.T) {
+	for _, how := range []string{"killed", "stopped"} {
+		t.Run(how, func(t *testing.T) {
+			c := loads()["counters/rxe"]
+			c.state = filepath.Join(t.TempDir(), "state")
+			r := raise(t, c)
+			r.replaces(200)
+			r.recorded(6)
+			if how == "killed" {
+				r.kill()
+			} else if err := r.box.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				r.exec([]string{quillon, "run", "--inline", r.top.Inline[0] + "," + r.top.Inline[1], "--nf", "swordbox,mode=replace,replace=learnt,writable=assume", "--state", c.state,
+					"--ui", "127.0.0.1:9377", "--metrics", "127.0.0.1:9377"})
+				select {
+				case <-r.box.Done():
+				case <-time.After(10 * time.Second):
+					t.Fatal("it runs: ", r.box.Log())
+				}
+				t.Log(r.box.Log())
+			}
+			r.start()
+			r.running()
+			r.says("6 connections taken over")
+			r.replaces(200)
+			r.finish()
+			if n, log := r.broken.Load(), r.box.Log(); n != 0 {
+				t.Errorf("%d connections broke; middlebox: %s", n, log)
+			}
+		})
+	}
+}
+
+// A process that is stopped for seconds and goes on (a guest that is suspended, a debugger) is a network that is slow: who may ask again without end loses nothing.
+func TestAttack13StoppedForSeconds(t *testing.T) {
+	for _, load := range []string{"counters/rxe", "locks/rxe"} {
+		t.Run(load, func(t *testing.T) {
+			c := loads()[load]
+			c.state = filepath.Join(t.TempDir(), "state")
+			r := raise(t, c)
+			for range 3 {
+				r.replaces(200)
+				if err := r.box.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				r.wait(4 * time.Second)
+				if err := r.box.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.replaces(200)
+			r.finish()
+			if n, log := r.broken.Load(), r.box.Log(); n != 0 {
+				t.Errorf("%d connections broke; middlebox: %s", n, log)
+			}
+		})
+	}
+}
+
+// Somebody replaces the XDP program of one interface by another one, by force (ip -force link set dev eth1 xdp obj ...). From then on no frame comes to the apps: a firewall filters nothing.
+// The instance says so, as it does when the program is taken off.
+func TestAttack13ProgramReplaced(t *testing.T) {
+	r := cabled(t)
+	top := r.top
+	r.exec([]string{quillon, "run", "--inline", top.Inline[0] + "," + top.Inline[1], "--nf", "firewall,rules=allow+in:a"})
+	r.running()
+	before, was := r.box.Log(), attached(t, top)
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "others", Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	if err := top.Switch.Do(func() error {
+		l, err := netlink.LinkByName(top.Inline[0])
+		if err != nil {
+			return err
+		}
+		if err = netlink.LinkSetXdpFdWithFlags(l, prog.FD(), 1<<2); err != nil { // XDP_FLAGS_DRV_MODE
+			err = netlink.LinkSetXdpFdWithFlags(l, prog.FD(), 1<<1)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if now := attached(t, top); now == was {
+		t.Fatalf("the program was not replaced: %q", now)
+	}
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		select {
+		case <-r.box.Done():
+			return
+		default:
+		}
+		if strings.Contains(r.box.Log()[len(before):], top.Inline[0]) {
+			return
+		}
+	}
+	t.Errorf("it runs, and says nothing for 5 s; attached are %q, were %q; list: %s", attached(t, top), was, r.ask("list"))
+	if err := r.box.Stop(); err != nil {
+		t.Error(err)
+	}
+	t.Logf("after the stop: %q; %s", attached(t, top), r.box.Log())
+}
