@@ -1,6 +1,7 @@
 package live
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -118,4 +119,70 @@ func TestAttack13ProgramReplaced(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("after the stop: %q; %s", attached(t, top), r.box.Log())
+}
+
+// A process that others' connections cannot do without is killed. The next start is given another state than that process had, one of an earlier run (another --name, or --state), in which nothing is
+// of these connections. It is refused, as a start without a state is: else frames cross of connections whose ends count differently, which the server takes for repetitions, and acknowledges.
+func TestAttack13StateOfAnotherRun(t *testing.T) {
+	dir := t.TempDir()
+	earlier := filepath.Join(dir, "earlier")
+	c := loads()["counters/rxe"]
+	c.state = filepath.Join(dir, "state")
+	was := cabled(t)
+	was.cfg.state = earlier
+	was.start()
+	was.running()
+	if err := was.box.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	r := raise(t, c)
+	r.replaces(200)
+	r.recorded(6)
+	r.kill()
+	r.wait(20 * time.Millisecond) // what was on its way
+	crossed := r.seen.requests.Load()
+	r.cfg.state = earlier
+	r.start()
+	select {
+	case <-r.box.Done():
+		t.Logf("it is refused: %s", r.box.Log())
+	case <-time.After(3 * time.Second):
+		r.t.Errorf("it runs; %d requests came to the server, %d of them with PSNs of their clients; middlebox: %s\n%s", r.seen.requests.Load()-crossed, r.seen.strays.Load(), r.box.Log(), r.ask("list"))
+		if err := r.box.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	r.cfg.state = c.state
+	r.start()
+	r.running()
+	r.says("6 connections taken over")
+	r.replaces(200)
+	r.finish()
+	if n, log := r.broken.Load(), r.box.Log(); n != 0 {
+		t.Errorf("%d connections broke; middlebox: %s", n, log)
+	}
+}
+
+// The state of a killed process is lost. The next start is refused, and so is every one after it (systemd starts it again and again): that the first has made a new state, in which nothing is, changes nothing.
+func TestAttack13StateLostTwice(t *testing.T) {
+	c := loads()["counters/rxe"]
+	c.state = filepath.Join(t.TempDir(), "state")
+	r := raise(t, c)
+	r.replaces(200)
+	r.recorded(6)
+	r.kill()
+	if err := os.Remove(c.state); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(20 * time.Millisecond) // what was on its way
+	crossed := r.seen.requests.Load()
+	for n := range 3 {
+		r.start()
+		select {
+		case <-r.box.Done():
+			t.Logf("start %d is refused: %s", n, r.box.Log())
+		case <-time.After(3 * time.Second):
+			t.Fatalf("start %d runs; %d requests came to the server, %d of them with PSNs of their clients; middlebox: %s", n, r.seen.requests.Load()-crossed, r.seen.strays.Load(), r.box.Log())
+		}
+	}
 }
