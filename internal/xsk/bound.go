@@ -186,10 +186,24 @@ func (s *Set) Empty() bool {
 	return errors.Is(s.m.NextKey(nil, &k), ebpf.ErrKeyNotExist)
 }
 
-// Len returns the number of queue pairs in the set.
-func (s *Set) Len() (int, error) {
+// Others returns the number of queue pairs in the set that are not among known.
+func (s *Set) Others(known []port.QueuePair) (n int, err error) {
 	all, err := s.keys()
-	return len(all), err
+	if err != nil || len(all) == 0 {
+		return 0, err
+	}
+	want := make(map[setKey]bool, len(known))
+	for _, q := range known {
+		if k, err := keyOf(q); err == nil {
+			want[k] = true
+		}
+	}
+	for i := range all {
+		if !want[all[i]] {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // Close closes the process's descriptor of the set. A program that uses the set keeps it alive.

@@ -238,7 +238,9 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 }
 
 // Hooks implements graph.Hooked.
-func (a *app) Hooks() graph.Hooks { return graph.Hooks{Scan: a.scan, Remove: a.remove} }
+func (a *app) Hooks() graph.Hooks {
+	return graph.Hooks{Scan: a.scan, Remove: a.remove, Bound: a.held.bound}
+}
 
 func (a *app) scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int {
 	all, by := a.held.list()

@@ -18,6 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // entry names a client that is shut out, and from what.
@@ -186,6 +187,11 @@ func (h *held) begin() error {
 	}
 	h.publish()
 	return nil
+}
+
+// bound implements graph.Hooks. Queue pairs of entries that were lifted are bound, too, and mem has them no more.
+func (h *held) bound() (known []port.QueuePair, more bool) {
+	return nil, h.mem != nil && binary.LittleEndian.Uint64(h.mem) == memMagic
 }
 
 func (h *held) record(i int) []byte { return h.mem[memHead+i*recordLen:][:recordLen] }

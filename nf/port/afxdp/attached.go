@@ -78,7 +78,7 @@ func PutBack(name string) (err error) {
 	if err != nil || bound == nil {
 		return errors.Join(err, unwire(name))
 	}
-	n, err := bound.Len()
+	n, err := bound.Others(nil)
 	if err = errors.Join(err, bound.Close()); err != nil {
 		return err
 	}

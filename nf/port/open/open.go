@@ -322,6 +322,13 @@ func (o *Ports) Free() (names []string, err error) {
 	return names, err
 }
 
+// Replaced reports whether the XDP program of interface dev, whose number is id, is another one than that of its pair.
+func (o *Ports) Replaced(dev string, id uint32) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.ContainsFunc(o.open, func(p opened) bool { return p.pair != nil && p.pair.Replaced(dev, id) })
+}
+
 // Guarded reports whether a word is guarded at a pair.
 func (o *Ports) Guarded() bool {
 	o.mu.Lock()
@@ -329,16 +336,17 @@ func (o *Ports) Guarded() bool {
 	return slices.ContainsFunc(o.open, func(p opened) bool { return p.pair != nil && p.pair.Holds().Words })
 }
 
-// Orphaned is an error when an earlier process has left connections at a pair that cannot do without it, and known
-// is false: that this process knows of them. Frames to these connections do not cross yet.
-func (o *Ports) Orphaned(known bool) error {
+// Orphaned is an error when an earlier process has left connections at a pair that cannot do without it, and the apps of
+// inst, which has not begun, do not know all of their queue pairs. Frames to these connections do not cross yet.
+func (o *Ports) Orphaned(inst *graph.Instance) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	known, more := inst.Bound()
 	for _, p := range o.open {
-		if p.pair == nil || known {
+		if p.pair == nil || more {
 			continue
 		}
-		if n, err := p.pair.Orphans(); err != nil {
+		if n, err := p.pair.Orphans(known); err != nil {
 			return err
 		} else if n > 0 {
 			return fmt.Errorf("%d queue pairs behind %s and %s cannot do without a process that was here, and without its state: "+
