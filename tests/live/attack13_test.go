@@ -186,3 +186,42 @@ func TestAttack13StateLostTwice(t *testing.T) {
 		}
 	}
 }
+
+// A fence in front of swordbox, killed: the kernel holds frames to the queue pairs that its entries name. The next start fails late, as what it is to listen at is in use. The kernel holds these frames as before: a client that was declared dead
+// does not come through because a start failed.
+func TestAttack13FailedStartKeepsFence(t *testing.T) {
+	r := cabled(t)
+	top := r.top
+	state := filepath.Join(t.TempDir(), "state")
+	run := []string{quillon, "run", "--inline", top.Inline[0] + "," + top.Inline[1], "--nf", "fence", "--nf", "swordbox,servers=10.0.0.9", "--state", state}
+	r.exec(run)
+	r.running()
+	if out := r.ask("table", "insert", "fence.fence", "hdr.ipv4.src=10.0.0.1", "hdr.ipv4.dst=10.0.0.9", "hdr.bth.dst_qp=0x11", "hdr.reth.rkey=0", "shut"); strings.Contains(out, "quillon:") {
+		t.Fatal(out)
+	}
+	time.Sleep(500 * time.Millisecond)
+	r.kill()
+	held := func() bool {
+		t.Helper()
+		r.exec([]string{quillon, "run", "--inline", top.Inline[0] + "," + top.Inline[1], "--nf", "wire"})
+		select {
+		case <-r.box.Done():
+			return strings.Contains(r.box.Log(), "1 queue pairs behind")
+		case <-time.After(3 * time.Second):
+			return false
+		}
+	}
+	if !held() {
+		t.Fatal("nothing is held after the kill: ", r.box.Log())
+	}
+	r.exec(append(run, "--ui", "127.0.0.1:9377", "--metrics", "127.0.0.1:9377"))
+	select {
+	case <-r.box.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("it runs: ", r.box.Log())
+	}
+	why := r.box.Log()
+	if !held() {
+		t.Errorf("after a start that failed (%s) nothing is held", strings.TrimSpace(why))
+	}
+}

@@ -39,7 +39,7 @@ func crashMutants() []mutant {
 		{"words of WRITEs under way are nobody's", "recover.go", "n.words.w[w].writes++\n", "", frames, "TestNothingMeanwhile|TestHandedOverWrite"},
 		{"messages are counted from the beginning", "recover.go", "base: f.base, ", "", frames, crash},
 		{"frames cross while nobody is there", "memory.go", "x.told || c.Bind(q, true) == nil", "true", histories, "TestTakenOverLocks"},
-		{"what is on record is not bound by the next process", "memory.go", "c.Rebind(told)", "c.Rebind(nil)", histories, "TestCrash"},
+		{"what is on record is not bound by the next process", "memory.go", "c.Rebind(was, told)", "c.Rebind(was, nil)", histories, "TestCrash"},
 		{"a row of another connection is believed", "recover.go", "if identityOf(&r.rows[i]) != id {", "if false {", frames, "TestDamagedState"},
 		{"absurd numbers are believed", "recover.go", "if !r.flows[i].sane(r.window) {", "if false {", frames, "TestDamagedState"},
 		{"another version's state is believed", "recover.go", "case !understood(le.Uint32(m.b[8:])):", "case false:", frames, "TestDamagedState|TestLost"},

@@ -212,7 +212,7 @@ func (a *app) begin() {
 }
 
 // Each interval of length every, Tick binds up to atOnce of the entries' queue pairs in the kernel. It
-// repeats this for ever, because another app of the graph may have unbound them. A queue pair stays bound
+// repeats this for ever, because another app of the graph may have had one bound, too, and unbound it. A queue pair stays bound
 // when its entry is lifted, because another app may need it bound.
 const (
 	every  = 100 * time.Millisecond

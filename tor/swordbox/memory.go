@@ -111,8 +111,9 @@ func (t *ties) remove(c *graph.Ctx, q port.QueuePair) {
 	_ = c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
 }
 
-// begin takes over what is bound when a process begins. False when the kernel has not all of it.
-func (t *ties) begin(c *graph.Ctx, bound []port.QueuePair) bool {
+// begin takes over what is bound when a process begins; was is what the one before had bound. False when the kernel has not
+// all of it.
+func (t *ties) begin(c *graph.Ctx, was, bound []port.QueuePair) bool {
 	t.Lock()
 	defer t.Unlock()
 	var all []port.QueuePair
@@ -124,7 +125,7 @@ func (t *ties) begin(c *graph.Ctx, bound []port.QueuePair) bool {
 		t.of[q] = x
 	}
 	told := all[:min(len(all), port.MaxBound)]
-	if c.Rebind(told) != nil {
+	if c.Rebind(was, told) != nil {
 		return false
 	}
 	for _, q := range told {

@@ -29,6 +29,7 @@ func (s *Box) inherit(now clock.Time) {
 		return
 	}
 	count := left(m.b)
+	was, _ := s.inheritedEnds()
 	s.leftServers = serversIn(m.b)
 	m.behind = m.epoch.Since(clock.EpochIn(m.b[epochAt:]))
 	g, alive := geometryIn(m.b), clock.Time(le.Uint64(m.b[24:])).Add(m.behind)
@@ -82,7 +83,7 @@ func (s *Box) inherit(now clock.Time) {
 		}
 	}
 	m.bound.Store(int32(len(bound) / 2))
-	if !m.ties.begin(s.c, bound) {
+	if !m.ties.begin(s.c, was, bound) {
 		s.c.Count(ctrUnbound, 1)
 	}
 }
