@@ -225,3 +225,35 @@ func TestAttack13FailedStartKeepsFence(t *testing.T) {
 		t.Errorf("after a start that failed (%s) nothing is held", strings.TrimSpace(why))
 	}
 }
+
+// The next process has the interfaces the wrong way round, by mistake, and the state of the one before: it takes the connections over, and sees its clients' requests come from the servers' side. It cannot translate them there. They do not cross as they are,
+// as they do not while no process is there; the process after it, which has them the right way, goes on.
+func TestAttack13InterfacesReversed(t *testing.T) {
+	c := loads()["counters/rxe"]
+	c.state = filepath.Join(t.TempDir(), "state")
+	r := raise(t, c)
+	r.replaces(200)
+	r.recorded(6)
+	r.kill()
+	r.wait(20 * time.Millisecond) // what was on its way
+	was := r.seen.requests.Load()
+	r.exec([]string{quillon, "run", "--inline", r.top.Inline[1] + "," + r.top.Inline[0], "--nf", "swordbox,mode=replace,replace=learnt,writable=assume", "--state", c.state})
+	select {
+	case <-r.box.Done():
+	case <-time.After(2 * time.Second):
+		if err := r.box.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := r.seen.strays.Load(); n != 0 {
+		t.Errorf("%d requests came to the server, %d of them with PSNs of their clients; middlebox: %s", r.seen.requests.Load()-was, n, r.box.Log())
+	}
+	r.start()
+	r.running()
+	r.says("6 connections taken over")
+	r.replaces(200)
+	r.finish()
+	if n, log := r.broken.Load(), r.box.Log(); n != 0 {
+		t.Errorf("%d connections broke; middlebox: %s", n, log)
+	}
+}
