@@ -352,3 +352,98 @@ func TestAttack13UnequalQueues(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An interface belongs to one instance at a time: of one with AF_XDP and one with packet sockets that start at the same moment one runs at most, and when it has ended all is as it was.
+func TestAttack13BothKindsAtOnce(t *testing.T) {
+	r := cabled(t)
+	top := r.top
+	was := inlineLinks(t, top)
+	for range 6 {
+		var boxes []*rack
+		for _, kind := range []string{"afxdp", "afpacket"} {
+			x := &rack{t: t, top: top, clk: r.clk}
+			x.exec([]string{quillon, "run", "--name", kind, "--port", kind, "--inline", top.Inline[0] + "," + top.Inline[1], "--nf", "wire"})
+			boxes = append(boxes, x)
+		}
+		run := 0
+		for _, x := range boxes {
+			for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && !strings.Contains(x.box.Log(), "running as"); time.Sleep(10 * time.Millisecond) {
+				select {
+				case <-x.box.Done():
+					end = time.Now()
+				default:
+				}
+			}
+		}
+		for _, x := range boxes {
+			select {
+			case <-x.box.Done():
+				continue
+			default:
+			}
+			if strings.Contains(x.box.Log(), "running as") {
+				run++
+			}
+			if err := x.box.Stop(); err != nil {
+				t.Error(err)
+			}
+		}
+		if run > 1 {
+			t.Errorf("%d instances run", run)
+		}
+		if now := inlineLinks(t, top); now != was {
+			t.Error("the interfaces are not as they were")
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// An upgrade whose first start fails late, and the version before is started again: the new version does not understand the state, and has told nobody yet when it fails. The old one goes on with its connections, as OPERATIONS.md says
+// of a version that the state is of. That a state is of another version is a number in it, which this test changes and puts back.
+func TestAttack13FailedUpgrade(t *testing.T) {
+	c := loads()["counters/rxe"]
+	c.state = filepath.Join(t.TempDir(), "state")
+	r := raise(t, c)
+	r.replaces(200)
+	r.recorded(6)
+	if err := r.box.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	const version = 4096 + 8
+	set := func(b byte) (was byte) {
+		t.Helper()
+		f, err := os.OpenFile(c.state, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		var is [1]byte
+		if _, err := f.ReadAt(is[:], version); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{b}, version); err != nil {
+			t.Fatal(err)
+		}
+		return is[0]
+	}
+	ours := set(0)
+	set(ours ^ 1)
+	r.exec([]string{quillon, "run", "--inline", r.top.Inline[0] + "," + r.top.Inline[1], "--nf", "swordbox,mode=replace,replace=learnt,writable=assume", "--state", c.state,
+		"--ui", "127.0.0.1:9377", "--metrics", "127.0.0.1:9377"})
+	select {
+	case <-r.box.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("it runs: ", r.box.Log())
+	}
+	t.Log(r.box.Log())
+	set(ours) // as the version that wrote it finds it
+	r.start()
+	r.running()
+	r.replaces(200)
+	r.finish()
+	if n, log := r.broken.Load(), r.box.Log(); n != 0 {
+		t.Errorf("%d connections broke; middlebox: %s", n, log)
+	}
+}

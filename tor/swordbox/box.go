@@ -37,6 +37,7 @@ type shared struct {
 	asked       asked
 	mem         memory
 	begun       atomic.Bool
+	postponed   bool         // see postpones; worker 0's
 	leftServers []netip.Addr // see inherited; with mu
 	failed      error
 	why         string // why nothing was taken over; "": it was, or there was nothing

@@ -196,6 +196,10 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 	if err != nil {
 		return err
 	}
+	// Whoever opens packet sockets now waits, see afxdp.Beside; somebody may have since the look before.
+	if err := errors.Join(afpacket.Unclaimed(cfg.A), afpacket.Unclaimed(cfg.B)); err != nil {
+		return errors.Join(err, pair.Undo())
+	}
 	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
 	o.open = append(o.open, opened{info: []afxdp.Info{{Notes: notes}}, pair: pair, devs: [2]string{cfg.A, cfg.B}, detach: pair.Detach, close: pair.Close})
 	return nil
@@ -217,16 +221,20 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
+		if err := afpacket.Unclaimed(x.dev); err != nil { // since the look before
+			return errors.Join(fmt.Errorf("port %s: %w", name, err), d.Close())
+		}
 		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, detach: d.Detach, close: d.Close}
 	case AFPacket:
 		x, err := readPort(name, packetArguments, p.Args)
 		if err != nil {
 			return err
 		}
-		if err := afxdp.Unclaimed(x.dev); err != nil {
-			return fmt.Errorf("port %s: %w", name, err)
-		}
-		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint})
+		var q *afpacket.Port
+		err = afxdp.Beside(x.dev, func() (err error) {
+			q, err = afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint})
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
