@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
@@ -28,7 +29,7 @@ func (m *memory) aliveAt() clock.Time {
 }
 
 // unfit returns why this process cannot go on with the connections on record; nil: it can, or there are none.
-func (s *Box) unfit(now clock.Time) error {
+func (s *shared) unfit(now clock.Time) error {
 	m := &s.mem
 	if left(m.b) == 0 {
 		return nil
@@ -48,13 +49,13 @@ func (s *Box) unfit(now clock.Time) error {
 
 // postpones reports, once, whether inherit has to wait for the first breath: it will end what is on record, and the start may
 // still fail, so that the version which wrote it goes on. Until then all of it is bound.
-func (s *Box) postpones(now clock.Time) bool {
+func (s *shared) postpones(c *graph.Ctx, now clock.Time) bool {
 	if s.postponed || s.mem.b == nil || s.unfit(now) == nil {
 		return false
 	}
 	s.postponed = true
 	was, _ := s.inheritedEnds()
-	return s.c.Rebind(was, was[:min(len(was), port.MaxBound)]) == nil
+	return c.Rebind(was, was[:min(len(was), port.MaxBound)]) == nil
 }
 
 // inherit takes over what a process before this one left.

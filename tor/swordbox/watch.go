@@ -110,7 +110,7 @@ const (
 func (s *Box) inspectAll(now clock.Time) {
 	c, r := s.c, &s.round
 	if !s.begun.Load() {
-		if s.postpones(now) {
+		if s.postpones(c, now) {
 			s.due = now
 			return
 		}

@@ -351,10 +351,6 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		if err := d.noOther(); err != nil {
 			return nil, err
 		}
-		if d.rx > d.other.any && cfg.Queues == 0 && !cfg.bare && cfg.Filter.Closed {
-			return nil, fmt.Errorf("%s has %d receive queues, %s only %d, and functions here let no frame cross unseen: all that comes in on the others would be dropped; give both as many (ethtool -L)",
-				d.name, d.rx, d.other.name, d.other.any)
-		}
 		if err := d.prepare(true); err != nil {
 			return nil, err
 		}
@@ -450,7 +446,7 @@ func (w *Pair) joined(cfg PairConfig, progA, progB choice) error {
 			w.info.Notes = append(w.info.Notes, n)
 		}
 		if len(i.Unopened) > 0 && cfg.Queues == 0 && !cfg.bare {
-			w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s has %d receive queues, %s only %d: frames of the others cross unseen, and where they are to queue pairs that are bound not at all; give both as many (ethtool -L)", d.name, d.rx, d.other.name, d.other.any))
+			w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s has %d receive queues, %s only %d: frames of the others cross unseen; give both as many (ethtool -L)", d.name, d.rx, d.other.name, d.other.any))
 		}
 	}
 	if long, short := w.a, w.b; long.mtu != short.mtu {

@@ -230,11 +230,7 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return err
 		}
-		var q *afpacket.Port
-		err = afxdp.Beside(x.dev, func() (err error) {
-			q, err = afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint})
-			return err
-		})
+		q, err := openPackets(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint, AtOnce: true})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
@@ -255,6 +251,23 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 	o.ports[name] = now.queues
 	o.open = append(o.open, now)
 	return nil
+}
+
+// openPackets opens packet sockets while no other process opens an AF_XDP port at the interface. It waits for other packet sockets
+// before, so that nobody waits for it.
+func openPackets(cfg afpacket.Config) (q *afpacket.Port, err error) {
+	for {
+		err = afxdp.Beside(cfg.Interface, func() (err error) {
+			q, err = afpacket.Open(cfg)
+			return err
+		})
+		if !errors.Is(err, afpacket.ErrClaimed) {
+			return q, err
+		}
+		if err = afpacket.Unclaimed(cfg.Interface); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Add opens one more port while the graph runs: it is a graph.Config.OpenPort.
