@@ -67,9 +67,9 @@ func (s *Box) inherit(now clock.Time) {
 	was, _ := s.inheritedEnds()
 	s.leftServers = serversIn(m.b)
 	m.behind = m.epoch.Since(clock.EpochIn(m.b[epochAt:]))
-	g, alive := geometryIn(m.b), m.aliveAt()
+	g := geometryIn(m.b)
 	if [memHead]byte(m.b) != [memHead]byte{} {
-		s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
+		s.mem.barred = min(m.aliveAt().Add(time.Duration(tick)), now).Add(s.cfg.settle)
 	}
 	err := s.unfit(now)
 	if len(was) == 0 && g == (geometry{}) && s.mem.barred != 0 {
