@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -75,7 +76,10 @@ func instances() map[string]*admin.Client {
 	return found
 }
 
-// unused returns an error if an instance of this network namespace runs on one of the interfaces.
+// unusedWithin is how long an instance may take to say on which interfaces it runs.
+const unusedWithin = 5 * time.Second
+
+// unused is an error when an instance of this network namespace runs on one of the interfaces, or does not say on which it runs.
 func unused(devs ...string) error {
 	here, err := bridge.Namespace()
 	if err != nil {
@@ -83,13 +87,17 @@ func unused(devs ...string) error {
 	}
 	for name, c := range instances() {
 		var is process
+		c.Within = unusedWithin
 		if text, e := c.Process(); e == nil {
 			_ = json.Unmarshal(text, &is)
 		}
 		p, e := c.Ports()
 		c.Close()
-		if e != nil || is.Namespace != "" && is.Namespace != here {
-			continue
+		switch {
+		case errors.Is(e, io.ErrUnexpectedEOF), is.Namespace != "" && is.Namespace != here, is.Namespace == "" && outside(c.PID(), here):
+			continue // it has gone, or is in another namespace
+		case e != nil:
+			err = fmt.Errorf("instance %s may run on %s: %w", name, strings.Join(devs, " or "), e)
 		}
 		for _, x := range p.Ports {
 			if slices.Contains(devs, x.Args["dev"]) {
@@ -100,7 +108,19 @@ func unused(devs ...string) error {
 	return err
 }
 
-// bypassNote says where frames are counted that cross in the kernel.
+// outside reports whether all threads of a process are in other network namespaces. A thread may be in another one for a
+// moment.
+func outside(pid int, here string) bool {
+	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/ns/net", pid))
+	for _, path := range all {
+		if ns, err := os.Readlink(path); err != nil || ns == here {
+			return false
+		}
+	}
+	return len(all) > 0
+}
+
+// bypassNote says where to look for frames that pass in the kernel.
 const bypassNote = "frames that no app wants cross in the kernel: bypassed, in quillon show ports"
 
 // asking makes a command that sends a request to an instance and prints the answer.

@@ -48,6 +48,8 @@ type lookout struct {
 	bare    map[string]*bare  // by interface
 	unkept  map[string]string // by port, the last error about its settings
 	next    int               // port whose settings are looked at next
+	// replaced reports whether the XDP program of an interface, by its number, is not that of its port.
+	replaced func(dev string, program uint32) bool
 }
 
 // bare is an interface whose XDP program is gone.
@@ -55,6 +57,7 @@ type bare struct {
 	index int
 	from  clock.Time
 	told  bool
+	why   string // taken or replaced
 }
 
 // waiting is what a lookout knows about a worker.
@@ -180,19 +183,24 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 	}
 }
 
-// program notes whether an interface has an XDP program.
+// program notes whether an interface has its XDP program.
 func (l *lookout) program(now clock.Time, dev string, a *netlink.LinkAttrs) {
 	is := l.bare[dev]
-	switch has := a.Xdp != nil && a.Xdp.Attached; {
-	case !has && is == nil:
-		l.bare[dev] = &bare{index: a.Index, from: now}
-	case has && is != nil:
+	why := ""
+	if a.Xdp == nil || !a.Xdp.Attached {
+		why = taken
+	} else if l.replaced(dev, a.Xdp.ProgId) {
+		why = replaced
+	}
+	switch {
+	case why == "":
 		delete(l.bare, dev)
+	case is == nil || is.why != why:
+		l.bare[dev] = &bare{index: a.Index, from: now, why: why}
 	}
 }
 
-// programs prints interfaces of AF_XDP ports that have had no XDP program for lookBare: another program has
-// removed it.
+// programs prints interfaces of AF_XDP ports that have not had their XDP programs for a while: somebody took it away.
 func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 	for dev, is := range l.bare {
 		n := slices.IndexFunc(ports, func(p graph.PortInfo) bool { return p.Kind == open.AFXDP && p.Args["dev"] == dev })
@@ -207,9 +215,9 @@ func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 		if err != nil { // the interface is gone, which the port reports
 			continue
 		}
-		if l.program(now, dev, i.Attrs()); l.bare[dev] != nil {
+		if l.program(now, dev, i.Attrs()); l.bare[dev] == is {
 			is.told = true
-			l.logPort(slog.LevelError, now, ports[n], "%s", taken)
+			l.logPort(slog.LevelError, now, ports[n], "%s", is.why)
 		}
 	}
 }
@@ -232,8 +240,11 @@ func (l *lookout) settings(now clock.Time, ports []graph.PortInfo, keep func(por
 	}
 }
 
-// taken is what is said of an interface without its XDP program.
-const taken = "its XDP program was taken away: no frame comes to the apps, and all go to the kernel's stack; stop this instance, and run it again"
+// What is said of an interface without its XDP program.
+const (
+	taken    = "its XDP program was taken away: no frame comes to the apps, and all go to the kernel's stack; stop this instance, and run it again"
+	replaced = "its XDP program was replaced by another one: no frame comes to the apps; take that one off, and stop this instance, and run it again"
+)
 
 // links returns, for the ports whose link state is known, whether the link is up.
 func (l *lookout) links(ports []graph.PortInfo) map[string]bool {
@@ -277,7 +288,7 @@ func (l *lookout) troubles() []string {
 	}
 	for dev, is := range l.bare {
 		if is.told {
-			all = append(all, dev+": "+taken)
+			all = append(all, dev+": "+is.why)
 		}
 	}
 	for _, f := range l.faults {
@@ -292,10 +303,9 @@ func linkUp(a *netlink.LinkAttrs) bool {
 	return a.Flags&net.FlagUp != 0 && a.Flags&net.FlagRunning != 0
 }
 
-// lookOut runs a lookout on an instance until ctx ends or the instance stops, and calls troubles after each
-// look.
-func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, clk clock.Clock, troubles func([]string)) {
-	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}}
+// lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
+func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, ports *open.Ports, clk clock.Clock, troubles func([]string)) {
+	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, replaced: ports.Replaced}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
 		log.Warn(fmt.Sprintf("links that go down or come up are not told: %v", err))

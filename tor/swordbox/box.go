@@ -37,6 +37,7 @@ type shared struct {
 	asked       asked
 	mem         memory
 	begun       atomic.Bool
+	postponed   bool         // see postpones; worker 0's
 	leftServers []netip.Addr // see inherited; guarded by mu
 	failed      error
 	why         string // why nothing was taken over; empty if it was, or if nothing was there
@@ -347,7 +348,11 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	n := s.n
 	if n == nil || n.addrs[0] != *a {
 		if n = s.serverOf(in, b, a, isCM); n == nil {
-			s.aside(in, x, b, reasonStranger) // its address may be a known server's, but in another VLAN
+			if s.mem.bound.Load() != 0 && s.reversed(in, b) {
+				s.c.Drop(x, reasonSide)
+				return
+			}
+			s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
 			return
 		}
 		s.own(n)
@@ -380,8 +385,12 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 		s.clients.request(x, b)
 	case in == toServers && fl&hdr.IsResponse != 0:
 		s.carriers.response(x, b)
-	default: // a request of a server, or a response to one
-		s.pass(in, x)
+	default: // a server's request, or the answer to one
+		if s.mem.bound.Load() != 0 && s.reversed(in, b) {
+			s.c.Drop(x, reasonSide)
+		} else {
+			s.pass(in, x)
+		}
 		return
 	}
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waits.all) != 0 || !n.strangers.Empty() {

@@ -407,7 +407,7 @@ func family(a conn.Addr, six bool) (table.Value, bool) {
 
 // Hooks implements graph.Hooked.
 func (s *Box) Hooks() graph.Hooks {
-	return graph.Hooks{Keeps: s.keeps, Scan: s.scan, Remove: s.remove}
+	return graph.Hooks{Keeps: s.keeps, Bound: s.inheritedEnds, Scan: s.scan, Remove: s.remove}
 }
 
 // scan implements graph.Hooks. A place is the number of a node times the number of its slots, plus that of a

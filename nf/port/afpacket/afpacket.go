@@ -46,6 +46,8 @@ type Config struct {
 	// Alone: an error where another process has such a port of the interface, as long as this one is open. Two that forward
 	// would both have each frame.
 	Alone bool
+	// AtOnce: with Alone, Open does not wait until another process has closed its port, and fails with ErrClaimed.
+	AtOnce bool
 }
 
 // message is struct mmsghdr.
@@ -124,7 +126,11 @@ func Open(cfg Config) (_ *Port, err error) {
 		}
 	}()
 	if cfg.Alone {
-		if p.claim, err = newClaim(cfg.Interface); err != nil {
+		within := claimWait
+		if cfg.AtOnce {
+			within = 0
+		}
+		if p.claim, err = newClaim(cfg.Interface, within); err != nil {
 			return nil, err
 		}
 	}

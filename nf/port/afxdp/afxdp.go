@@ -627,9 +627,9 @@ func (w *Pair) Free() (name string, err error) {
 // Holds returns what programs would drop if the process ended at this moment.
 func (w *Pair) Holds() Held { return w.a.holds() }
 
-// Orphans returns the number of queue pairs that are bound at wires that an earlier process left. The caller calls it
-// before Attach.
-func (w *Pair) Orphans() (n int, err error) {
+// Orphans returns the number of queue pairs that are bound at wires that an earlier process left and are not among
+// known. The caller calls it before Attach, Bind and Rebind.
+func (w *Pair) Orphans(known []port.QueuePair) (n int, err error) {
 	var sets [2]*xsk.Set
 	for i, d := range []*device{w.a, w.b} {
 		if d.before == nil {
@@ -640,7 +640,7 @@ func (w *Pair) Orphans() (n int, err error) {
 			continue
 		}
 		if sets[i] = s; i == 0 || !s.Same(sets[0]) {
-			k, e := s.Len()
+			k, e := s.Others(known)
 			n, err = n+k, errors.Join(err, e)
 		}
 	}
@@ -650,6 +650,17 @@ func (w *Pair) Orphans() (n int, err error) {
 		}
 	}
 	return n, err
+}
+
+// Replaced reports whether the XDP program of interface dev of the pair, whose number is id, is another one than the pair
+// has attached. It is false for an interface that is not one of the pair.
+func (w *Pair) Replaced(dev string, id uint32) bool {
+	for _, d := range []*device{w.a, w.b} {
+		if d.name == dev {
+			return d.replaced(id)
+		}
+	}
+	return false
 }
 
 // Held returns what the programs that Detach left drop.
@@ -716,7 +727,7 @@ func Wire(ifA, ifB string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	n, err := w.Orphans()
+	n, err := w.Orphans(nil)
 	switch {
 	case err != nil:
 	case n > 0:
