@@ -504,10 +504,6 @@ func (t *Table) begin(a, b *candidate) Outcome {
 			return TooMany
 		}
 	}
-	if !t.holds(&a.meter) || !t.holds(&b.meter) {
-		back()
-		return Refused
-	}
 	i, ok := t.slot()
 	if !ok {
 		t.replaceAll(a, b)
@@ -515,6 +511,11 @@ func (t *Table) begin(a, b *candidate) Outcome {
 			back()
 			return Full
 		}
+	}
+	if !t.holds(&a.meter) || !t.holds(&b.meter) { // also an entry that was replaced may have used them
+		t.free = append(t.free, i)
+		back()
+		return Refused
 	}
 	s, r := &t.slots[i], &t.records[i]
 	*r = record{inUse: true, follow: int8(a.follows + 1)}
@@ -774,13 +775,10 @@ func (t *entries) tellAll(i uint32, running bool) {
 }
 
 // finish ends entry i for the owner of its part n, and calls Used of that owner. The caller has the turn at the
-// owner.
+// owner. finish does not free the slot (tidy), because a function may end all its entries at once.
 func (t *entries) finish(i uint32, n int) {
 	t.stop(i)
 	t.unlink(i, n)
-	if !t.shared {
-		t.tidy(1)
-	}
 }
 
 // fewTidy is the number of slots that are freed at a time when a decision is offered.
