@@ -1,0 +1,110 @@
+package xdp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// TestAttack14TunnelOrder: frames out of a tunnel that come up are not overtaken by those behind them: frames whose outer header says that there was congestion
+// (RFC 6040), with options inside, and first fragments.
+func TestAttack14TunnelOrder(t *testing.T) {
+	for name, change := range map[string]func(d *datagram) (outer uint8){
+		"congestion": func(d *datagram) uint8 { d.tos = 2; return 3 },
+		"options":    func(d *datagram) uint8 { d.options = 8; return 0 },
+		"fragment":   func(d *datagram) uint8 { d.frag = 0x2000; return 0 },
+		"six":        func(d *datagram) uint8 { d.six, d.tos = true, 2; return 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := tunnel12(t)
+			c := w.conversation(0)
+			c.proto, c.vlan, c.six = hdr.ProtoUDP, -1, name == "six"
+			for n := range 24 {
+				w.at = w.at.Add(20 * time.Millisecond)
+				w.send(c, n%2, nil)
+			}
+			w.at = w.at.Add(20 * time.Millisecond)
+			ran := w.fast.ran
+			if w.send(c, 1, nil); w.fast.ran != ran+1 {
+				t.Fatal("the flow is not run in front")
+			}
+			d := datagram{src: c.smac, dst: c.gmac, vlan: -1, from: c.server, to: c.public, sport: c.sport, dport: c.pport, proto: c.proto, payload: 8, six: c.six}
+			tos := change(&d)
+			b := append(make([]byte, w.tunnel.Len()+hdr.VXLANLen), d.bytes(w.r)...)
+			hdr.VXLAN(b[w.tunnel.Len():]).Encode(w.vni)
+			w.tunnel.Put(b, tos, w.r.Uint32())
+			if w.push(1, b); w.fast.ran != ran+1 {
+				t.Fatal("the frame does not come up")
+			}
+			w.at = w.at.Add(time.Millisecond)
+			if w.send(c, 1, nil); w.fast.ran != ran+1 {
+				t.Error("the frame behind it is run in front, and overtakes it")
+			}
+		})
+	}
+}
+
+// TestAttack14LastCounts: when an instance ends, colours are counted of all frames, also of those that the kernel has run last.
+func TestAttack14LastCounts(t *testing.T) {
+	w, c := policed(t, []string{"police"}, graph.Args{"cir": "1Mbit"})
+	w.began(c)
+	for range 50 {
+		w.send(c, 0, nil)
+	}
+	counts := func(x *box) (green, frames uint64) {
+		for _, n := range x.inst.Counters() {
+			switch {
+			case n.Node == "police" && n.Name == "green":
+				green = n.Value
+			case n.Node == "police" && n.Group == "frames" && n.Name == "in":
+				frames = n.Value
+			}
+		}
+		return green, frames
+	}
+	if err := w.fast.inst.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if green, frames := counts(w.fast); green != uint64(w.frames) || frames != green {
+		t.Errorf("%d frames were sent, %d counted, and %d are green", w.frames, frames, green)
+	}
+}
+
+// TestAttack14CountsAgain: with offload=on, after a while of offload=off, colours are counted as soon as before.
+func TestAttack14CountsAgain(t *testing.T) {
+	w, c := policed(t, []string{"police"}, graph.Args{"cir": "1Mbit"})
+	w.began(c)
+	w.setBoth("police", graph.Args{"offload": "off"})
+	for range 10 {
+		w.at = w.at.Add(100 * time.Millisecond)
+		w.send(c, 0, nil)
+		w.send(c, 1, nil)
+	}
+	w.setBoth("police", graph.Args{"offload": "on"})
+	w.began(c)
+	w.send(c, 0, nil)
+	w.at = w.at.Add(20 * time.Millisecond)
+	w.compare()
+}
+
+// TestAttack14Sum: a frame out of a tunnel whose ECN fields both say congestion keeps the checksum of its IP header, whatever that is.
+func TestAttack14Sum(t *testing.T) {
+	w := tunnel12(t)
+	c := w.conversation(0)
+	c.proto, c.vlan = hdr.ProtoUDP, -1
+	for n := range 8 {
+		w.send(c, n%2, nil)
+	}
+	d := datagram{src: c.smac, dst: c.gmac, vlan: -1, from: c.server, to: c.public, sport: c.sport, dport: c.pport, proto: c.proto, payload: 8, tos: 3}
+	f := d.bytes(w.r)
+	hdr.IPv4(f[14:]).SetChecksum(0xFFFF)
+	b := append(make([]byte, w.tunnel.Len()+hdr.VXLANLen), f...)
+	hdr.VXLAN(b[w.tunnel.Len():]).Encode(w.vni)
+	w.tunnel.Put(b, 3, w.r.Uint32())
+	ran := w.fast.ran
+	if w.push(1, b); w.fast.ran != ran+1 {
+		t.Error("the frame is not run in front")
+	}
+}
