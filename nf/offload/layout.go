@@ -7,7 +7,7 @@ type Slot struct {
 	// slot was used. Who has set the state to Busy or Paused may read and write the other fields.
 	Claim  uint64
 	Flags  uint32
-	_      uint32
+	Held   uint32 // see Until
 	Quiet  uint64 // ns; 0: for ever
 	Quiets [2]uint64
 	Last   [2]uint64 // times of the kernel
@@ -16,9 +16,9 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	// Only the program uses Odd and Behind, in units of 1<<BehindShift ns: the times when the last frame
-	// came up that the program does not run, and when the last frame behind such a one did.
-	Odd, Behind uint32
+	// Only the program uses Held, Until and Behind, in units of 1<<BehindShift ns: when frames behind one that the
+	// program does not run last began to come up, until when they do, and when the last one did.
+	Until, Behind uint32
 }
 
 // Dir is one direction of an entry: the key of its frames, and the Change that the program applies to them.
@@ -58,12 +58,14 @@ const (
 
 // When a frame of an entry comes up that the program does not run, the frames behind it come up, too. That
 // ends with the first frame that comes BehindGap or more after the frame of the entry before it, or
-// BehindMost or more after the frame that the program did not run. BehindGap is longer than the process
-// keeps a frame.
+// when it has lasted long enough: the 1<<BehindShare-th part of the time since it began before this time, from
+// BehindGap to BehindMost, and always BehindGap behind the last frame that the program did not run. BehindGap is
+// longer than the process keeps a frame.
 const (
 	BehindShift = 20 // a unit is 1<<BehindShift ns, about a millisecond
 	BehindGap   = 5  // units
 	BehindMost  = 96 // units
+	BehindShare = 3
 )
 
 // AckWindow is the smallest distance, in bytes, that an acknowledgement may be behind without being

@@ -1,11 +1,13 @@
 package xdp
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/offload"
 )
 
 // TestAttack14TunnelOrder: frames out of a tunnel that come up are not overtaken by those behind them: frames whose outer header says that there was congestion
@@ -106,5 +108,42 @@ func TestAttack14Sum(t *testing.T) {
 	ran := w.fast.ran
 	if w.push(1, b); w.fast.ran != ran+1 {
 		t.Error("the frame is not run in front")
+	}
+}
+
+// TestAttack14Eleven: frames that come up often do not keep a flow out of the kernel. None of them is overtaken by what comes within the time that the
+// process keeps a frame.
+func TestAttack14Eleven(t *testing.T) {
+	for name, odd := range map[string]struct {
+		every int
+		at    []int // ms of these
+		share int   // percent of the others that are run in front, at least
+	}{"eleven a second": {90, []int{0}, 80}, "two in turns": {20, []int{0, 4}, 45}, "each second one": {2, []int{0}, 0}} {
+		for _, apps := range [][]string{{"firewall"}, {"police"}} {
+			t.Run(name+" "+apps[0], func(t *testing.T) {
+				w, c := policed(t, apps, graph.Args{"cir": "1Gbit"})
+				w.began(c)
+				w.at = w.at.Add(time.Second)
+				ran, sent, last := 0, 0, 0
+				for n := range 2000 {
+					w.at = w.at.Add(time.Millisecond)
+					if slices.Contains(odd.at, n%odd.every) {
+						w.send(c, 0, func(d *datagram) { d.options = 4 })
+						last = n
+						continue
+					}
+					before := w.fast.ran
+					sent++
+					w.send(c, 0, nil)
+					if ran += w.fast.ran - before; w.fast.ran > before && n-last < offload.BehindGap {
+						t.Fatalf("a frame %d ms behind one that came up is run in front", n-last)
+					}
+				}
+				if ran*100 < sent*odd.share {
+					t.Errorf("of %d frames %d are run in front", sent, ran)
+				}
+				t.Logf("of %d frames %d are run in front", sent, ran)
+			})
+		}
 	}
 }

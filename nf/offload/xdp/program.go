@@ -44,7 +44,8 @@ var (
 
 	atFlags  = int16(unsafe.Offsetof(slot.Flags))
 	atBehind = int16(unsafe.Offsetof(slot.Behind))
-	atOdd    = int16(unsafe.Offsetof(slot.Odd))
+	atHeld   = int16(unsafe.Offsetof(slot.Held))
+	atUntil  = int16(unsafe.Offsetof(slot.Until))
 	atQuiet  = int16(unsafe.Offsetof(slot.Quiet))
 	atQuiets = int16(unsafe.Offsetof(slot.Quiets))
 	atSides  = int32(unsafe.Offsetof(slot.Sides))
@@ -561,10 +562,10 @@ func (g *emitter) waits(m string) {
 	g.now(asm.FnKtimeGetNs)
 	g.add(
 		asm.RSh.Imm(asm.R0, offload.BehindShift),
-		asm.LoadMem(asm.R2, asm.R8, atOdd, asm.Word),
+		asm.LoadMem(asm.R2, asm.R8, atUntil, asm.Word),
 		asm.Mov.Reg32(asm.R3, asm.R0),
 		asm.Sub.Reg32(asm.R3, asm.R2),
-		jump32(asm.JSGE.Imm(asm.R3, offload.BehindMost, m+"goes-on")),
+		jump32(asm.JSGE.Imm(asm.R3, 0, m+"goes-on")),
 		asm.LoadMem(asm.R2, asm.R8, atBehind, asm.Word),
 		asm.Mov.Reg32(asm.R3, asm.R0),
 		asm.Sub.Reg32(asm.R3, asm.R2),
@@ -583,10 +584,37 @@ func (g *emitter) waits(m string) {
 
 // wait sets FlagBehind in the slot in R8, because a frame of it comes up. It does not change R6 to R9.
 func (g *emitter) wait() {
+	goes, least, most, until, set := g.fresh(), g.fresh(), g.fresh(), g.fresh(), g.fresh()
 	g.now(asm.FnKtimeGetNs)
 	g.add(
 		asm.RSh.Imm(asm.R0, offload.BehindShift),
-		asm.StoreMem(asm.R8, atOdd, asm.R0, asm.Word),
+		asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word),
+		asm.JSet.Imm(asm.R1, offload.FlagBehind, goes),
+		asm.LoadMem(asm.R1, asm.R8, atHeld, asm.Word),
+		asm.StoreMem(asm.R8, atHeld, asm.R0, asm.Word),
+		asm.Mov.Reg32(asm.R2, asm.R0),
+		asm.Sub.Reg32(asm.R2, asm.R1),
+		asm.RSh.Imm(asm.R2, offload.BehindShare),
+		asm.JGE.Imm(asm.R2, offload.BehindGap, least),
+		asm.Mov.Imm(asm.R2, offload.BehindGap),
+	)
+	g.label(least)
+	g.add(asm.JLE.Imm(asm.R2, offload.BehindMost, most), asm.Mov.Imm(asm.R2, offload.BehindMost))
+	g.label(most)
+	g.add(asm.Add.Reg32(asm.R2, asm.R0), asm.Ja.Label(until))
+	g.label(goes)
+	g.add(
+		asm.Mov.Reg32(asm.R2, asm.R0),
+		asm.Add.Imm(asm.R2, offload.BehindGap),
+		asm.LoadMem(asm.R1, asm.R8, atUntil, asm.Word),
+		asm.Mov.Reg32(asm.R3, asm.R2),
+		asm.Sub.Reg32(asm.R3, asm.R1),
+		jump32(asm.JSLE.Imm(asm.R3, 0, set)),
+	)
+	g.label(until)
+	g.add(asm.StoreMem(asm.R8, atUntil, asm.R2, asm.Word))
+	g.label(set)
+	g.add(
 		asm.StoreMem(asm.R8, atBehind, asm.R0, asm.Word),
 		asm.Mov.Imm(asm.R1, offload.FlagBehind),
 		atomicAt(asm.OrAtomic, asm.R8, asm.R1, asm.Word, atFlags),
