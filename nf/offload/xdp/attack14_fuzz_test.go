@@ -122,9 +122,14 @@ func (c *chain14) fuzz(t *testing.T, seed, workers int) {
 	}
 	for k := range 5000 {
 		i := w.r.IntN(len(w.all))
-		if w.r.IntN(100) == 0 {
+		switch w.r.IntN(200) {
+		case 0, 1:
 			w.all[i] = w.conversation(n)
 			n++
+		case 2: // one of the same addresses and ports, in another VLAN
+			y := *w.all[w.r.IntN(len(w.all))]
+			y.vlan, y.public, y.step = []int{-1, 7, 8, 0}[w.r.IntN(4)], [4]byte{}, 0
+			w.all[i] = &y
 		}
 		x := w.all[i]
 		step := time.Duration(w.r.IntN(2)) * 4 * time.Millisecond
