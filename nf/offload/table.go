@@ -147,7 +147,6 @@ type Table struct {
 	nobody nobody
 	// Of who has the turn:
 	waiting []candidate
-	paused  bool
 	hand    uint32
 
 	outcomes [numOutcomes]atomic.Uint64
@@ -168,6 +167,7 @@ type entries struct {
 	freed   atomic.Uint64
 
 	turn   turn.Turn // of what follows, and of the Table's
+	paused bool
 	free   []uint32
 	owners [maxOwners]ownerRef
 	owned  int // of them, that there ever were at the same time
@@ -775,10 +775,14 @@ func (t *entries) tellAll(i uint32, running bool) {
 }
 
 // finish ends entry i for the owner of its part n, and calls Used of that owner. The caller has the turn at the
-// owner. finish does not free the slot (tidy), because a function may end all its entries at once.
+// owner. While the Table is paused, finish leaves it to Look to free the slot, because a function that gets other
+// settings may end all its entries at once.
 func (t *entries) finish(i uint32, n int) {
 	t.stop(i)
 	t.unlink(i, n)
+	if !t.shared && !t.paused {
+		t.tidy(1)
+	}
 }
 
 // fewTidy is the number of slots that are freed at a time when a decision is offered.

@@ -147,3 +147,43 @@ func TestAttack14Eleven(t *testing.T) {
 		}
 	}
 }
+
+// TestAttack14Recall: when a backend with many connections is found down, a breath takes few of them back from the kernel, and some breaths take all.
+func TestAttack14Recall(t *testing.T) {
+	const most = 256
+	w := balanced(t, 1, graph.Args{"check": "icmp", "check-down": "move", "check-from": "10.9.0.99@02:00:00:00:00:99", "check-interval": "40ms", "check-timeout": "20ms", "check-fall": "1", "check-rise": "1"})
+	w.fast = newBoxOf(t, w.fast.inst.Spec(), 1, 4096, true)
+	w.answers(0)
+	dead := 0
+	for n := range 1500 {
+		c := w.service(n)
+		w.send(c, 0, nil)
+		w.send(c, 1, nil)
+		if c.behind[3] == 2 {
+			dead++
+		}
+	}
+	look := func() graph.AheadReport {
+		r, err := w.fast.inst.Ahead()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := look(); r.Entries != 1500 || dead < 2*most {
+		t.Fatal(r, dead)
+	}
+	ended := uint64(0)
+	for range 100 {
+		w.at = w.at.Add(5 * time.Millisecond)
+		w.answers(2)
+		r := look()
+		if n := r.Ended - ended; n > most {
+			t.Fatalf("%d connections are taken back at a time", n)
+		}
+		ended = r.Ended
+	}
+	if ended != uint64(dead) {
+		t.Errorf("of %d connections %d are taken back", dead, ended)
+	}
+}
