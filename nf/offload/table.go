@@ -524,7 +524,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	}
 	turn := s.Claim>>32 + 1
 	atomic.StoreUint64(&s.Claim, turn<<32|Born)
-	s.Flags, s.Quiet = 0, uint64(least(a.quiet[0], b.quiet[0]))
+	s.Flags, s.Held, s.Quiet = 0, 0, uint64(least(a.quiet[0], b.quiet[0]))
 	s.Quiets = [2]uint64{uint64(a.quiet[1]), uint64(b.quiet[1])}
 	s.Dirs, s.Rests, s.Heads = [2]Dir{a.dir, b.dir}, [2]Rest{a.rest, b.rest}, [2]int16{a.head, b.head}
 	if a.key.six() {

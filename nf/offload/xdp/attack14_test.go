@@ -1,10 +1,12 @@
 package xdp
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/offload"
@@ -196,5 +198,26 @@ func TestAttack14Recall(t *testing.T) {
 	}
 	if ended != uint64(dead) {
 		t.Errorf("of %d connections %d are taken back", dead, ended)
+	}
+}
+
+// TestAttack14SlotAgain: how often frames of a flow came up does not concern the next one in its slot.
+func TestAttack14SlotAgain(t *testing.T) {
+	s := spec([]string{"police"}, map[string]graph.Args{"police": {"cir": "1Gbit"}})
+	w := &world{TB: t, r: rand.New(rand.NewPCG(3, 4)), plain: newBoxOf(t, s, 1, 0, false), fast: newBoxOf(t, s, 1, 1, true), exact: true, at: clock.Time(time.Hour)}
+	first, next := w.conversation(0), w.conversation(1)
+	first.proto, next.proto = hdr.ProtoUDP, hdr.ProtoUDP
+	w.began(first)
+	w.send(first, 0, func(d *datagram) { d.options = 4 })
+	w.setBoth("police", graph.Args{"cir": "2Gbit"})
+	w.began(next)
+	w.at = w.at.Add(8 * time.Millisecond)
+	w.send(next, 0, func(d *datagram) { d.options = 4 })
+	ran := w.fast.ran
+	for n := range 60 {
+		w.at = w.at.Add(time.Millisecond)
+		if w.send(next, 0, nil); w.fast.ran > ran {
+			t.Fatalf("a frame %d ms behind one that came up is run in front", n+1)
+		}
 	}
 }
