@@ -982,7 +982,7 @@ func (t *Table) Look(n int) {
 	}
 	defer t.give()
 	t.tidy(n)
-	t.lookMeters(n)
+	t.lookMeters(max(n, t.meters.used/looks))
 	for ; n > 0; n-- {
 		if t.hand >= used {
 			t.hand = 0
@@ -992,6 +992,9 @@ func (t *Table) Look(n int) {
 		t.hand++
 	}
 }
+
+// looks is the number of calls of Look in which all Meters are looked at.
+const looks = 100
 
 func (t *Table) look(i uint32) {
 	s, r := &t.slots[i], &t.records[i]

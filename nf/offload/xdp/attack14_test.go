@@ -221,3 +221,31 @@ func TestAttack14SlotAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestAttack14ManyMeters: meters of many flows that nobody answers come back within a second of the time for which they wait, however many there are.
+func TestAttack14ManyMeters(t *testing.T) {
+	s := spec([]string{"police"}, map[string]graph.Args{"police": {"cir": "1Mbit", "per": "flow"}})
+	w := &world{TB: t, r: rand.New(rand.NewPCG(3, 4)), plain: newBoxOf(t, s, 1, 0, false), fast: newBoxOf(t, s, 1, 16384, true), exact: true, at: clock.Time(time.Hour)}
+	for n := range 33000 {
+		w.at = w.at.Add(time.Microsecond)
+		c := w.conversation(0)
+		c.client, c.cport, c.vlan, c.proto = [4]byte{10, 1, byte(n >> 8), byte(n)}, 7, -1, hdr.ProtoUDP
+		w.send(c, 0, nil)
+	}
+	for range 3200 / 10 {
+		w.at = w.at.Add(10 * time.Millisecond)
+		w.fast.tell(w.at)
+		w.fast.breathe(w.at)
+	}
+	const answered = 8000 // with two meters each
+	for n := range answered {
+		w.at = w.at.Add(time.Microsecond)
+		c := w.conversation(0)
+		c.client, c.cport, c.vlan, c.proto = [4]byte{10, 2, byte(n >> 8), byte(n)}, 7, -1, hdr.ProtoUDP
+		w.send(c, 0, nil)
+		w.send(c, 1, nil)
+	}
+	if r, err := w.fast.inst.Ahead(); err != nil || r.Entries < answered {
+		t.Errorf("of %d flows %d are in the kernel: %v", answered, r.Entries, err)
+	}
+}
