@@ -16,8 +16,9 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	// Only the program uses Held, Until and Behind, in units of 1<<BehindShift ns: when frames behind one that the
-	// program does not run last began to come up, until when they do, and when the last one did.
+	// Held, Until and Behind are in units of 1<<BehindShift ns. They say of the last time in which frames came up
+	// behind others (BehindGap): when it began, when it ends, and when its last frame came. The program writes them;
+	// in a new entry Held is 0.
 	Until, Behind uint32
 }
 
@@ -57,10 +58,10 @@ const (
 )
 
 // When a frame of an entry comes up that the program does not run, the frames behind it come up, too. That
-// ends with the first frame that comes BehindGap or more after the frame of the entry before it, or
-// when it has lasted long enough: the 1<<BehindShare-th part of the time since it began before this time, from
-// BehindGap to BehindMost, and always BehindGap behind the last frame that the program did not run. BehindGap is
-// longer than the process keeps a frame.
+// time ends with the first frame that comes BehindGap or more after the frame of the entry before it, or with the
+// first frame after the time's share: the period since the last such time began, divided by 1<<BehindShare, and
+// from BehindGap to BehindMost. In any case it lasts for BehindGap after each frame that the program did not run.
+// BehindGap is longer than the process keeps a frame.
 const (
 	BehindShift = 20 // a unit is 1<<BehindShift ns, about a millisecond
 	BehindGap   = 5  // units
