@@ -16,6 +16,7 @@ const (
 	stepRead         // READ of a key's rows
 	stepExtent       // READ of a value
 	stepCollect      // READ of extents that may be free
+	stepThink        // time, until the client asks for something
 	stepWait         // time, until extents may be used again
 	stepLock         // masked CAS of locks, READ of the rows behind them
 	stepWrite        // WRITEs of rows, and the release of all locks
@@ -145,7 +146,18 @@ func (s *session) begin(now clock.Time, op Op) {
 	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
 	s.key, s.tornAt, s.byLock, s.confirm, s.flushed = uint32(op.Key), 0, false, false, false
 	s.has, s.written, s.free, s.rounds = false, false, false, 0
-	s.step, s.Busy = stepWait, true
+	s.step, s.Busy = stepThink, true
+	if d := c.cfg.Work.of(op.Kind); d > 0 {
+		s.WakeAt = now.Add(d)
+		return
+	}
+	s.start(now)
+}
+
+// start begins the operation's first step.
+func (s *session) start(now clock.Time) {
+	c, op := s.c, &s.res.Op
+	s.step = stepWait
 	switch {
 	case c.err != nil:
 		s.end(now, c.err)
@@ -312,6 +324,8 @@ func (s *session) Next(now clock.Time) bool {
 // Wake implements onesided.Thread.
 func (s *session) Wake(now clock.Time) {
 	switch s.step {
+	case stepThink:
+		s.start(now)
 	case stepWait:
 		s.prepare(now)
 	case stepShut:
@@ -331,7 +345,7 @@ func (s *session) Lost(now clock.Time, _ int) {
 	c := s.c
 	s.Drop()
 	was := s.step
-	if s.marked = false; was == stepIdle || was == stepWait {
+	if s.marked = false; was == stepIdle || was == stepThink || was == stepWait {
 		return
 	}
 	s.WakeAt = clock.Never // of stepShut
