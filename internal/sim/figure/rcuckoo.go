@@ -51,6 +51,8 @@ const (
 	causeKnowing = "whole-cache"
 	// causeIdle leaves out the client's own time.
 	causeIdle = "no-client-time"
+	// causeUniform draws all keys alike, as the public code does (rcuckoo_rdma/state_machines.cpp).
+	causeUniform = "uniform-keys"
 )
 
 var (
@@ -67,6 +69,8 @@ func cuckooCause(c *sim.RCuckooConfig, cause string) {
 		c.Library.Short = false
 	case causeUnfenced:
 		c.Library.Fence = false
+	case causeUniform:
+		c.Zipf = 0
 	case causeIdle:
 		c.Library.Work = rcuckoo.Work{}
 	case causeKnowing:
@@ -131,7 +135,7 @@ func rcuckoos() []*Figure {
 		},
 		{ID: "3.18", data: "3.18", takes: takesNIC, causes: []string{causeKnowing}, jobs: cuckooSecond, lacks: []string{cuckooLess, "87 % full"}},
 		{
-			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle}, jobs: cuckooValues, lacks: []string{"the table has 32,768 entries"},
+			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle, causeUniform}, jobs: cuckooValues, lacks: []string{"the table has 32,768 entries"},
 			ratios: []ratio{
 				{"inline over 8 bytes in an extent, 5 % updates", ref{0, "YCSB-B inline", "8"}, ref{0, "YCSB-B extent", "8"}},
 				{"inline over 8 bytes in an extent, 50 % updates", ref{0, "YCSB-A inline", "8"}, ref{0, "YCSB-A extent", "8"}},
