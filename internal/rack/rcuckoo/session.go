@@ -140,24 +140,13 @@ func (c *rowCache) keep(i int, b []byte) {
 	}
 }
 
-// begin begins an operation.
+// begin asks for an operation's first step, when the client's own time for it is over.
 func (s *session) begin(now clock.Time, op Op) {
 	c := s.c
-	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
+	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now.Add(-c.cfg.Work.of(op.Kind))}, onesided.Cost{}
 	s.key, s.tornAt, s.byLock, s.confirm, s.flushed = uint32(op.Key), 0, false, false, false
 	s.has, s.written, s.free, s.rounds = false, false, false, 0
-	s.step, s.Busy = stepThink, true
-	if d := c.cfg.Work.of(op.Kind); d > 0 {
-		s.WakeAt = now.Add(d)
-		return
-	}
-	s.start(now)
-}
-
-// start begins the operation's first step.
-func (s *session) start(now clock.Time) {
-	c, op := s.c, &s.res.Op
-	s.step = stepWait
+	s.step, s.Busy = stepWait, true
 	switch {
 	case c.err != nil:
 		s.end(now, c.err)
@@ -315,17 +304,22 @@ func (s *session) send(now clock.Time, phase Phase) {
 // Next implements onesided.Thread.
 func (s *session) Next(now clock.Time) bool {
 	op, ok := s.c.cfg.Next(now, s.Index)
-	if ok {
-		s.begin(now, op)
+	if !ok {
+		return false
 	}
-	return ok
+	if d := s.c.cfg.Work.of(op.Kind); d > 0 {
+		s.res.Op, s.step, s.Busy, s.WakeAt = op, stepThink, true, now.Add(d)
+		return true
+	}
+	s.begin(now, op)
+	return true
 }
 
 // Wake implements onesided.Thread.
 func (s *session) Wake(now clock.Time) {
 	switch s.step {
 	case stepThink:
-		s.start(now)
+		s.begin(now, s.res.Op)
 	case stepWait:
 		s.prepare(now)
 	case stepShut:
