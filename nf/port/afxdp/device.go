@@ -74,10 +74,16 @@ type device struct {
 	watched  bool          // somebody looks at all frames
 	before   *xsk.Attached // an earlier process's wire
 	attached bool
-	resumed  bool         // prog, state and sockets are the earlier process's
-	recorded [4]uint64    // what it had on record in state
-	taken    *xsk.Program // the earlier process's
-	counted  [][4]uint64  // by queue, what state counted before: see passed
+	// For an interface alone that outlives the process: see outlive.go.
+	outlives bool          // it is attached by netlink, and its program is Closed
+	top      *ebpf.Program // what is attached: that of prog, of front or of before
+	left     []*ebpf.Map   // of before, if that is a Front that still runs frames
+	spoken   bool          // an app has said what is to be
+	closed0  bool          // the filter of the graph is Closed
+	resumed  bool          // prog, state and sockets are the earlier process's
+	recorded [4]uint64     // what it had on record in state
+	taken    *xsk.Program  // the earlier process's
+	counted  [][4]uint64   // by queue, what state counted before: see passed
 }
 
 // find looks at an interface, and changes nothing.
@@ -111,7 +117,7 @@ func find(name string, opt Options) (*device, error) {
 	if d.before, err = xsk.AttachedTo(d.index); err != nil {
 		return nil, err
 	}
-	if d.before != nil && d.before.Name != xsk.WireProgram {
+	if d.before != nil && d.before.Name != xsk.WireProgram && !outlived(d.before) {
 		err := fmt.Errorf("interface %s has another XDP program (%d, %s): stop what uses it, or: ip link set dev %s xdp off", name, d.before.ID, d.before.Name, name)
 		return nil, errors.Join(err, d.before.Close())
 	}
@@ -132,7 +138,7 @@ func (d *device) prepare(wire bool) error {
 		return err
 	}
 	d.restore = d.found
-	if d.before != nil {
+	if d.before != nil && wire {
 		old, err := d.before.State()
 		if err != nil {
 			return fmt.Errorf("interface %s: %w; remove it: ip link set dev %s xdp off", d.name, err, d.name)
@@ -142,7 +148,7 @@ func (d *device) prepare(wire bool) error {
 			return err
 		}
 	}
-	if d.before != nil {
+	if d.before != nil && wire {
 		if err := d.bound.inherit(d.before, *d.opt.Filter); err != nil {
 			return fmt.Errorf("interface %s: %w", d.name, err)
 		}
@@ -369,7 +375,7 @@ func (c choice) in(mode xsk.Mode) xsk.ProgramSpec {
 func (d *device) part(spec xsk.ProgramSpec) xsk.Part {
 	spec.Stale = d.opt.stale(spec.Filter)
 	p := xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets, Bound: d.bound.set.Load(), Guard: d.bound.guard.Load()}
-	if spec.Filter.All && spec.Cross == xsk.Redirect {
+	if spec.Filter.All && (spec.Cross == xsk.Redirect || d.outlives) {
 		p.Front = d.fronts
 	}
 	return p
@@ -444,7 +450,10 @@ func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
 
 // program is the name that its program has.
 func (d *device) program() string {
-	if d.alone {
+	switch {
+	case d.outlives:
+		return xsk.ShutProgram
+	case d.alone:
 		return xsk.PortProgram
 	}
 	return xsk.WireProgram
@@ -479,6 +488,7 @@ func (d *device) setFilter(f port.Filter) error {
 	if f = d.watch(f); d.opt.seeAll() {
 		f = everything(f)
 	}
+	d.closed0, f.Closed = f.Closed, f.Closed || d.outlives
 	if reflect.DeepEqual(f, d.spec.Filter) {
 		return nil
 	}
@@ -496,13 +506,12 @@ func (d *device) setFilter(f port.Filter) error {
 			return explain(err)
 		}
 		if d.link0 != nil {
-			err = d.update(prog.Prog)
-		} else {
-			if err = d.behind(spec); err == nil {
-				err = xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode)
-			}
+			return d.update(prog.Prog)
 		}
-		return err
+		if err = d.behind(spec); err != nil || d.outlives && d.top != d.prog.Prog {
+			return err
+		}
+		return d.swap(prog.Prog)
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("filter of %s: %w", d.name, err), prog.Close())
@@ -577,7 +586,7 @@ func (d *device) detach() error {
 			if err := d.keep(); !noRoom(err) {
 				errs = append(errs, err)
 			}
-			err := offload.Within(d.ns, func() error { return takeOff(d.index, d.prog.Prog, d.mode) })
+			err := offload.Within(d.ns, func() error { return takeOff(d.index, d.shown(), d.mode) })
 			if err != nil {
 				errs = append(errs, fmt.Errorf("detach from %s: %w", d.name, err))
 			}
@@ -654,6 +663,7 @@ func (d *device) shut() error {
 	if d.fronts != nil {
 		errs = append(errs, d.fronts.Close())
 	}
+	errs = append(errs, d.forgetLeft())
 	errs = append(errs, d.prog.Close(), d.before.Close(), d.own.Close())
 	d.prog, d.before, d.sockets, d.attached, d.fronts, d.own = nil, nil, nil, false, nil, nil
 	errs = append(errs, d.state.Close(), d.bound.close())
