@@ -381,6 +381,12 @@ func (d *device) part(spec xsk.ProgramSpec) xsk.Part {
 	return p
 }
 
+// load loads a program that does what spec says.
+func (d *device) load(spec xsk.ProgramSpec) (*xsk.Program, error) {
+	prog, err := xsk.Load(d.program(), d.part(spec))
+	return prog, explain(err)
+}
+
 // attach puts a program in place of the earlier one: prog, if there is one, in the first
 // mode, or one that it loads. It owns prog.
 func (d *device) attach(c choice, prog *xsk.Program) (err error) {
@@ -390,8 +396,8 @@ func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 	for _, mode := range c.modes {
 		spec := c.in(mode)
 		if prog == nil {
-			if prog, err = xsk.Load(d.program(), d.part(spec)); err != nil {
-				return explain(err)
+			if prog, err = d.load(spec); err != nil {
+				return err
 			}
 		}
 		switch {
@@ -502,8 +508,8 @@ func (d *device) setFilter(f port.Filter) error {
 	d.limit.Store(min(d.limit.Load(), limit))
 	var prog *xsk.Program
 	err := offload.Within(d.ns, func() (err error) {
-		if prog, err = xsk.Load(d.program(), d.part(spec)); err != nil {
-			return explain(err)
+		if prog, err = d.load(spec); err != nil {
+			return err
 		}
 		if d.link0 != nil {
 			return d.update(prog.Prog)
@@ -542,9 +548,9 @@ func (d *device) stand() error {
 		return nil
 	}
 	spec.Cross = xsk.Pass
-	prog, err := xsk.Load(d.program(), d.part(spec))
+	prog, err := d.load(spec)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	if err := offload.Within(d.ns, func() error { return xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode) }); err != nil {
 		return errors.Join(fmt.Errorf("replace the program of %s: %w", d.name, err), prog.Close())

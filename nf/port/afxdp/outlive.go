@@ -47,10 +47,10 @@ func (d *device) outlive(on bool) (err error) {
 	spec := d.spec
 	spec.Filter.Closed = on || d.closed0
 	d.outlives = on
-	prog, err := xsk.Load(d.program(), d.part(spec))
+	prog, err := d.load(spec)
 	if err != nil {
 		d.outlives = !on
-		return explain(err)
+		return err
 	}
 	err = offload.Within(d.ns, func() error {
 		if on {
@@ -90,8 +90,8 @@ func (d *device) succeed(spec xsk.ProgramSpec, modes []xsk.Mode) (err error) {
 	}
 	spec.Filter.Closed = true
 	d.outlives, d.mode, d.top = true, d.before.Mode, d.before.Prog
-	if d.prog, err = xsk.Load(d.program(), d.part(spec)); err != nil {
-		return explain(err)
+	if d.prog, err = d.load(spec); err != nil {
+		return err
 	}
 	d.spec, d.attached = spec, true
 	d.limit.Store(int64(d.opt.stale(spec.Filter)))
