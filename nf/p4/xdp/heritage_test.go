@@ -94,6 +94,9 @@ func TestHeritageRegisters(t *testing.T) {
 	}
 	a.x.Lock()
 	b := newSurvivor(t, source, a)
+	if got := *b.x.turnWord.word(0); got != 0 {
+		t.Errorf("a process that is gone has the registers: %d", got)
+	}
 	if !b.x.Inherits() || b.register() != 2 {
 		t.Errorf("inherits %v, register %d, want 2", b.x.Inherits(), b.register())
 	}
@@ -110,6 +113,11 @@ func TestHeritageRegisters(t *testing.T) {
 		t.Errorf("the registers of the next process were freed: %d", got)
 	}
 	b.x.Unlock()
+	b.x.turnWord.store(0, 1) // of a frame of the program before
+	if got := *newSurvivor(t, source, b).x.turnWord.word(0); got != 1 {
+		t.Errorf("the registers of a frame were freed: %d", got)
+	}
+	b.x.turnWord.store(0, 0)
 	other := newSurvivor(t, append(source, ' '), b)
 	if other.x.Inherits() || other.register() != 0 {
 		t.Errorf("another program inherits: %v, register %d", other.x.Inherits(), other.register())
