@@ -734,6 +734,9 @@ func (r *running) finish(err error) error {
 		errs = append(errs, r.control.Hangup())
 	}
 	if r.inst != nil {
+		if err != nil && !r.worked && r.ports != nil {
+			r.ports.Revert()
+		}
 		errs = append(errs, r.inst.Close())
 	}
 	if r.ports != nil {

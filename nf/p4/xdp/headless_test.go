@@ -76,6 +76,19 @@ func child(text string) error {
 			}
 			return out.Encode(s)
 		}
+		if what == "set" {
+			var args graph.Args
+			if err := json.Unmarshal([]byte(rest), &args); err != nil {
+				return err
+			}
+			if _, err := x.Graph.Set("sw", args); err != nil {
+				s.Err = err.Error()
+			}
+			if err := out.Encode(s); err != nil {
+				return err
+			}
+			continue
+		}
 		err := x.Graph.Visit("sw", 0, func(a graph.App) {
 			sw := a.(*p4.App).Switch()
 			if what == "entries" {
@@ -638,6 +651,35 @@ func TestHeadlessNoFileSystem(t *testing.T) {
 	second.entries()
 	h.until("it does not take over", func() bool { return second.say("report").Running.Runs })
 	second.stop()
+	h.clean("after a stop")
+}
+
+// TestHeadlessSet: fail= changes while frames come.
+func TestHeadlessSet(t *testing.T) {
+	h := newHouse(t)
+	b := h.run(graph.Args{"exec": "xdp"})
+	b.entries()
+	b.forwards()
+	for _, of := range []struct{ exec, fail, program string }{{"xdp", "headless", afxdp.StayProgram}, {"auto", "headless", afxdp.StayProgram}, {"auto", "closed", xsk.ShutProgram},
+		{"xdp", "headless", afxdp.StayProgram}, {"xdp", "open", ProgramName}} {
+		before, _ := h.arrived()
+		from := h.sent.Load()
+		done := h.flow(1000)
+		time.Sleep(100 * time.Millisecond)
+		b.say(fmt.Sprintf("set {%q: %q, %q: %q}", "exec", of.exec, "fail", of.fail))
+		h.until(of.fail+": the program does not run", func() bool { return b.say("report").Running.Runs })
+		<-done
+		time.Sleep(50 * time.Millisecond)
+		after, twice := h.arrived()
+		t.Logf("exec=%s fail=%s: %d of %d frames arrived, %d twice", of.exec, of.fail, after-before, h.sent.Load()-from, twice)
+		if names := h.programs(); !slices.Equal(names, []string{of.program, of.program}) {
+			t.Errorf("exec=%s fail=%s: programs %v", of.exec, of.fail, names)
+		}
+		n, _ := h.arrived()
+		h.send(false)
+		h.until("no frame arrives", func() bool { now, _ := h.arrived(); return now == n+1 })
+	}
+	b.stop()
 	h.clean("after a stop")
 }
 

@@ -177,9 +177,12 @@ func (k *kernel) Join(from, to map[int][]port.Port, now clock.Time, wait bool) e
 	case slices.Equal(ports.from, k.ports.from) && reflect.DeepEqual(ports.o, k.ports.o):
 		return nil
 	}
+	if k.ports != nil {
+		k.ports.leave(k, ports.from)
+	}
 	k.ports = ports
 	for _, p := range ports.from {
-		if err := p.Outlive(k.outlives()); err != nil && !errors.Is(err, port.ErrClosed) {
+		if err := p.Outlive(k, k.outlives()); err != nil && !errors.Is(err, port.ErrClosed) {
 			return fmt.Errorf("fail=%s: %w", k.fail, err)
 		}
 	}
@@ -203,6 +206,15 @@ func (k *kernel) Join(from, to map[int][]port.Port, now clock.Time, wait bool) e
 
 // outlives reports whether something stays at the interfaces when the process dies.
 func (k *kernel) outlives() bool { return k.fail == p4.FailClosed || k.fail == p4.FailHeadless }
+
+// leave has the interfaces not outlive the process any more, but for those that stay.
+func (s *surveyed) leave(k *kernel, stay []*afxdp.Port) {
+	for _, p := range s.from {
+		if !slices.Contains(stay, p) {
+			_ = p.Outlive(k, false)
+		}
+	}
+}
 
 // Use implements p4.Ahead.
 func (k *kernel) Use(sw *p4.Switch) {
@@ -478,11 +490,7 @@ func (k *kernel) Leave() {
 	_ = k.attached.leave(nil)
 	if k.ports != nil {
 		(&running{ports: k.ports.from}).free()
-		for _, p := range k.ports.from {
-			if k.outlives() {
-				_ = p.Outlive(false)
-			}
-		}
+		k.ports.leave(k, nil)
 	}
 	k.attached, k.ports, k.why = nil, nil, "it has ended"
 }

@@ -246,10 +246,6 @@ func Open(cfg Config) (_ *Device, err error) {
 // Info says what was bound.
 func (v *Device) Info() Info { return v.info }
 
-// Attach takes off what a process that was killed has left on the interface, if no app has said by now that it takes over
-// (Port.Outlive).
-func (v *Device) Attach() error { return v.dev.settle() }
-
 // Undo replaces Close for a process that cannot start: what an earlier process left on the interface is there again.
 func (v *Device) Undo() error {
 	v.once.Do(func() { v.err = v.dev.undo() })

@@ -79,6 +79,7 @@ type device struct {
 	top      *ebpf.Program // what is attached: that of prog, of front or of before
 	left     []*ebpf.Map   // of before, if that is a Front that still runs frames
 	spoken   bool          // an app has said what is to be
+	by       any           // who wants it to outlive the process
 	closed0  bool          // the filter of the graph is Closed
 	resumed  bool          // prog, state and sockets are the earlier process's
 	recorded [4]uint64     // what it had on record in state

@@ -19,9 +19,10 @@ const StayProgram = "quillon_p4_stay"
 func outlived(a *xsk.Attached) bool { return a.Name == StayProgram || a.Name == xsk.ShutProgram }
 
 // Outlive sets whether a program stays on the port's interface, which is no one of a pair, when the process dies: that of a
-// Front that stays, or else one that drops all frames. As with the wire of a pair, it is attached by netlink. The interface
-// has no Front when Outlive is called. A change takes some milliseconds, in which frames go to the kernel's stack or are lost.
-func (p *Port) Outlive(on bool) error {
+// Front that stays, or else one that drops all frames. As with the wire of a pair, it is attached by netlink. A change removes
+// the Front, and takes up to some tens of milliseconds, in which frames go to the kernel's stack or are lost. by says whose wish it is:
+// only who was last to set it on sets it off.
+func (p *Port) Outlive(by any, on bool) error {
 	d := p.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -32,6 +33,12 @@ func (p *Port) Outlive(on bool) error {
 		return fmt.Errorf("interface %s is one of a pair: %w", d.name, port.ErrNotSupported)
 	}
 	d.spoken = true
+	if !on && d.by != nil && d.by != by {
+		return nil
+	}
+	if d.by = nil; on {
+		d.by = by
+	}
 	return d.outlive(on)
 }
 
@@ -70,7 +77,7 @@ func (d *device) outlive(on bool) (err error) {
 		return errors.Join(fmt.Errorf("attach to %s: %w", d.name, err), prog.Close())
 	}
 	old := d.prog
-	d.spec, d.prog, d.top = spec, prog, nil
+	d.spec, d.prog, d.top, d.front = spec, prog, nil, nil
 	if on {
 		d.top = prog.Prog
 	}
@@ -103,8 +110,10 @@ func (d *device) succeed(spec xsk.ProgramSpec, modes []xsk.Mode) (err error) {
 	return errors.Join(err, d.bound.uses(port.Filter{}, spec.Filter))
 }
 
-// settle takes off what an earlier process left, unless an app has said that it takes over.
-func (d *device) settle() error {
+// Attach takes off what a process that was killed has left on the interface, if no app has said by now that it takes over
+// (Port.Outlive).
+func (v *Device) Attach() error {
+	d := v.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.attached || d.spoken {

@@ -379,6 +379,16 @@ func (o *Ports) freeing(devs [2]string) string {
 // Close puts the interfaces back as they were, but for wires that are kept.
 func (o *Ports) Close() error { return o.each(func(p *opened) error { return p.close() }) }
 
+// Revert comes before the graph is closed where it has not run: ports that are no pairs are as they were before.
+func (o *Ports) Revert() {
+	_ = o.each(func(p *opened) error { // Undo has the error again
+		if p.attach != nil {
+			return p.undo()
+		}
+		return nil
+	})
+}
+
 // Undo is Close where the graph has not run, as it cannot: wires that an earlier process left are as they were, too.
 func (o *Ports) Undo() error {
 	return o.each(func(p *opened) error {

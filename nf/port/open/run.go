@@ -53,6 +53,7 @@ func Start(g graph.Config, cfg Config) (_ *Running, err error) {
 		inst.Lead()
 	}
 	if err != nil {
+		ports.Revert()
 		return nil, errors.Join(err, inst.Close(), ports.Undo())
 	}
 	ctx, end := context.WithCancel(context.Background())
