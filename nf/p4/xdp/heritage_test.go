@@ -2,12 +2,16 @@ package xdp
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/p4/stf"
 )
 
 // survivor is an Executor of the program that adds to registers, which finds no program of its interface: as if its process was dead.
@@ -139,4 +143,74 @@ func TestHeritageWatched(t *testing.T) {
 	if code := a.run(2, 1); code != xdpDrop {
 		t.Errorf("without entries: code %d", code)
 	}
+}
+
+// TestSuccession: a program takes the place of the one before when its controller has said all, sooner if no table lacks entries.
+func TestSuccession(t *testing.T) {
+	requireKernel(t)
+	source := read(t, "../../../p4src/l2_bridge.json")
+	a := newSurvivor(t, source, nil)
+	say := func(s *survivor, entries string) {
+		t.Helper()
+		all, err := stf.Parse(strings.NewReader(entries))
+		if err == nil {
+			err = stf.Configure(s.sw, all)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	say(a, bridgeEntries)
+	smac, dmac, _ := strings.Cut(bridgeEntries, "\n")
+	const ms = clock.Time(1e6)
+	for _, of := range []struct {
+		name, first, second string
+		takes               clock.Time // behind the second
+	}{{"nothing", "", "", 0}, {"all", smac, dmac, 500 * ms}, {"one table", smac, "", 5000 * ms}} {
+		s := newSurvivor(t, source, a)
+		k := &kernel{run: &running{x: s.x, waits: true}, waits: succession{on: true, changes: s.x.changes}}
+		at := func(now clock.Time, begun bool) {
+			t.Helper()
+			if k.wait(now); k.waits.begun != begun {
+				t.Errorf("%s: after %v it is attached: %v", of.name, now, k.waits.begun)
+			}
+		}
+		at(0, false)
+		at(100_000*ms, false)
+		if of.first == "" {
+			continue
+		}
+		say(s, of.first)
+		at(100_010*ms, false)
+		last := 100_010 * ms
+		if of.second != "" {
+			at(100_500*ms, false)
+			say(s, of.second)
+			last = 100_505 * ms
+			at(last, false)
+		}
+		at(last+of.takes-ms, false)
+		at(last+of.takes, true)
+		ended(t, k)
+	}
+	// Nothing was there that it could lack.
+	k := &kernel{run: &running{x: newSurvivor(t, source, newSurvivor(t, source, nil)).x}, waits: succession{on: true}}
+	k.waits.changes = k.run.x.changes
+	if k.wait(0); !k.waits.begun {
+		t.Error("it waits for entries though none were there before")
+	}
+	ended(t, k)
+}
+
+// ended waits until a program is attached, to no interface, and takes it off.
+func ended(t *testing.T, k *kernel) {
+	t.Helper()
+	for range 1000 {
+		if b := k.ready.Load(); b != nil {
+			b.run.stop()
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("10 s later it is not attached")
 }

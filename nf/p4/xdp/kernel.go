@@ -406,7 +406,7 @@ func (k *kernel) Look(now clock.Time) {
 	}
 	if b.err != nil {
 		if run := k.run; run != nil { // it could not be attached
-			k.waits.begun = false
+			k.waits = succession{} // the program before is gone, too, and its counts are this one's
 			k.stop()
 			k.mu.Lock()
 			defer k.mu.Unlock()
