@@ -226,7 +226,7 @@ func (p *Port) Keep() (changed []string, err error) {
 		return nil, nil
 	}
 	if !d.alone && !d.kept {
-		if err := offload.Within(d.ns, d.orphan); err != nil {
+		if err := offload.Within(d.ns, func() error { return keepOrphan(d) }); err != nil {
 			return nil, err
 		}
 	}
@@ -240,8 +240,8 @@ func (p *Port) Keep() (changed []string, err error) {
 	return changed, err
 }
 
-// orphan has what is to be put back on record in the file if the program that has it was taken off the interface.
-func (d *device) orphan() error {
+// keepOrphan has what is to be put back on record in the file if the program that has it was taken off the interface.
+func keepOrphan(d *device) error {
 	a, err := xsk.AttachedTo(d.index)
 	if err != nil {
 		return err
