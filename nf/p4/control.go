@@ -753,6 +753,7 @@ func (s *replication) DeleteSession(id uint32) error {
 // actionProfiles holds the action profiles with their members and groups, and the ports that are down, whose
 // members groups avoid. The controller of the switch changes them; entries refer to members and groups in them.
 type actionProfiles struct {
+	*common
 	profiles []*profile
 	down     map[uint32]bool // ports
 }
@@ -789,6 +790,7 @@ func (s *actionProfiles) SetMember(profile string, id uint32, a Action) error {
 		m.at = p.memberAt.put(m)
 	}
 	m.act, m.data = act, data
+	s.tellMember(p, m)
 	return nil
 }
 
@@ -833,6 +835,9 @@ func (s *actionProfiles) DeleteMember(profile string, id uint32) error {
 	}
 	delete(p.members, id)
 	p.memberAt.drop(m.at)
+	if s.follow != nil {
+		s.follow.Member(p.def.index, m.at, -1, nil)
+	}
 	return nil
 }
 
@@ -875,6 +880,7 @@ func (s *actionProfiles) SetGroup(profile string, id uint32, members []GroupMemb
 		p.members[gm.ID].uses++
 	}
 	p.refresh(g, s.down)
+	s.tellGroup(p, g)
 	return nil
 }
 
@@ -918,6 +924,9 @@ func (s *actionProfiles) DeleteGroup(profile string, id uint32) error {
 	}
 	delete(p.groups, id)
 	p.groupAt.drop(g.at)
+	if s.follow != nil {
+		s.follow.Group(p.def.index, g.at, false, nil)
+	}
 	return nil
 }
 
@@ -945,6 +954,7 @@ func (s *actionProfiles) refreshAll() {
 	for _, p := range s.profiles {
 		for _, g := range p.groups {
 			p.refresh(g, s.down)
+			s.tellGroup(p, g)
 		}
 	}
 }

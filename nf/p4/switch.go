@@ -164,7 +164,7 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 		tmp:  make([]uint64, p.tmp),
 		rand: rand.New(rand.NewPCG(c.Seed, 0x70345f3136))}
 	s.entries.common, s.entries.actionProfiles = &s.common, &s.actionProfiles
-	s.arrays.common, s.replication.common = &s.common, &s.common
+	s.arrays.common, s.replication.common, s.actionProfiles.common = &s.common, &s.common, &s.common
 	for _, d := range p.profiles {
 		s.profiles = append(s.profiles, newProfile(d))
 	}

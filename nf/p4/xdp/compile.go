@@ -64,6 +64,7 @@ type settings struct {
 type descriptors struct {
 	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
+	members, actions, groups, blocks                                          []int // by action profile
 	defaultAt                                                                 []int
 }
 

@@ -19,18 +19,7 @@ func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 	if !c.Sum || c.Payload {
 		unsupported("checksum %s is none of headers by csum16", c.Name)
 	}
-	var inputs []ir.Input
-	for _, in := range c.Inputs {
-		if in.Header != nil {
-			for _, f := range in.Header.Fields {
-				inputs = append(inputs, ir.Input{Field: f})
-			}
-			continue
-		}
-		inputs = append(inputs, in)
-	}
-	// What is never valid does not count.
-	inputs = slices.DeleteFunc(inputs, func(in ir.Input) bool { return in.Field != nil && !in.Field.Header.Meta && !g.u.may[in.Field.Header] })
+	inputs := g.u.fieldsOf(c.Inputs)
 	g.add(asm.Mov.Imm(asm.R1, 0), asm.Mov.Imm(asm.R2, 0))
 	pos := 0 // bits so far, modulo 16
 	for len(inputs) > 0 {

@@ -40,6 +40,7 @@ type Executor struct {
 	prog *ebpf.Program
 	from []Source
 	exits
+	profiles
 
 	mu      sync.Mutex // guards what follows
 	on      bool
@@ -152,6 +153,7 @@ type Target struct {
 // of the program, and cfg the Config of the switches that it will follow.
 func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	x := &Executor{tree: tree, from: o.From, why: map[string]string{}}
+	x.profiles.x = x
 	x.graces = &graces{wait: x.pass, after: x.passed}
 	defer func() {
 		if err != nil {
@@ -346,7 +348,7 @@ func dryMaps(p *ir.Program) descriptors {
 	}
 	n := len(p.Tables)
 	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
-		direct: ones(n), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
+		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
 }
@@ -422,11 +424,16 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 			x.registers = append(x.registers, w)
 		}
 	}
-	if len(x.tree.Hashes) > 0 {
+	if len(x.tree.Hashes)+len(x.tree.Profiles) > 0 {
 		var tables *shared
 		if memory(&tables, "p4_crc", crcSize); err == nil {
 			crcTables(tables.mem)
 			m.crc = tables.m.FD()
+		}
+	}
+	for _, p := range x.tree.Profiles {
+		if err == nil {
+			err = x.addProfile(p)
 		}
 	}
 	for i := range x.tree.Tables {
@@ -451,6 +458,10 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	}
 	m.state, m.outcomes, m.devices, m.own = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.own.FD()
 	m.in, m.out, m.going, m.defaults = x.in.m.FD(), x.out.m.FD(), x.going.m.FD(), x.defaults.m.FD()
+	for _, p := range x.profiles.profiles {
+		m.members, m.actions = append(m.members, sharedFD(p.members)), append(m.actions, sharedFD(p.records))
+		m.groups, m.blocks = append(m.groups, sharedFD(p.groups)), append(m.blocks, sharedFD(p.blocks))
+	}
 	for _, t := range x.tables {
 		m.masks = append(m.masks, sharedFD(t.masks))
 		entries, slots := fd(t.entries), 0

@@ -56,40 +56,109 @@ const rTables = asm.R9
 // hash writes modify_field_with_hash_based_offset.
 func (g *operator) hash(op *ir.Call) {
 	h := &g.p.Hashes[op.Args[2].Object]
-	c, ok := crcs[h.Algorithm]
 	base, known := op.Args[1].Expr.Word()
 	size, sized := op.Args[3].Expr.Word()
+	if !known || !sized || !small(base) {
+		unsupported("hash %s has bounds that are not known before", h.Name)
+	}
+	g.hashOf(h)
+	g.add(asm.Mov.Reg(asm.R1, asm.R4))
+	g.modulo(asm.R1, max(1, size))
+	if base != 0 {
+		g.add(asm.Add.Imm(asm.R1, int32(base)))
+	}
+	g.store(op.Args[0].Expr)
+}
+
+// hashOf leaves the hash of the inputs in R4. It changes R0 to R5 and rTables.
+func (g *operator) hashOf(h *ir.Hash) {
+	c, ok := crcs[h.Algorithm]
 	switch {
 	case g.in == "":
 		unsupported("it computes a hash in the parser")
 	case !ok || h.Payload:
 		unsupported("hash %s is none of headers by crc16 or crc32", h.Name)
-	case !known || !sized || !small(base):
-		unsupported("hash %s has bounds that are not known before", h.Name)
 	}
 	g.add(asm.LoadMapValue(rTables, g.maps.crc, uint32(c.at)), asm.Mov.Imm(asm.R2, 0))
-	begin, n := c.begin(h.Inputs)
+	inputs := g.u.fieldsOf(h.Inputs)
+	begin, n := c.begin(inputs)
 	g.imm(asm.R4, begin)
 	wait := waiting{}
-	for i := range h.Inputs[n:] {
-		in := &h.Inputs[n+i]
-		switch {
-		case in.Field == nil && in.Header == nil:
-			for n := in.Bits; n > 0; {
-				w := (n - 1) / 64
-				g.imm(asm.R3, in.Value[w]&ones(n-64*w))
-				g.hashed(n-64*w, &wait)
-				n = 64 * w
+	for inputs = inputs[n:]; len(inputs) > 0; {
+		of := headerOf(&inputs[0])
+		n, bits := 0, 0
+		for n < len(inputs) && headerOf(&inputs[n]) == of {
+			bits += inputs[n].Bits
+			n++
+		}
+		gone := g.fresh()
+		if of != nil { // what waits must not depend on its validity
+			if wait.bits%8 != 0 || bits%8 != 0 && n < len(inputs) {
+				unsupported("hash %s: where a byte begins depends on the validity of header %s", h.Name, of.Name)
 			}
-		case in.Field == nil || in.Field.Varbit || !in.Field.Header.Meta:
-			unsupported("hash %s covers headers that may be invalid", h.Name)
-		default:
-			for w := (in.Field.Bits+63)/64 - 1; w >= 0; w-- {
-				g.readField(in.Field, w, asm.R3)
-				g.hashed(min(64, in.Field.Bits-64*w), &wait)
-			}
+			g.flush(&wait)
+			g.readValid(of, asm.R1)
+			g.add(asm.JEq.Imm(asm.R1, 0, gone))
+		}
+		for i := range inputs[:n] {
+			g.hashInput(&inputs[i], &wait)
+		}
+		if of != nil {
+			g.flush(&wait)
+		}
+		g.label(gone)
+		inputs = inputs[n:]
+	}
+	g.flush(&wait)
+	g.imm(asm.R0, c.flip)
+	g.add(asm.Xor.Reg(asm.R4, asm.R0))
+}
+
+// fieldsOf returns inputs with their widths, and the fields of headers in the place of the headers. Headers that are never valid do not count.
+func (u *usage) fieldsOf(inputs []ir.Input) (all []ir.Input) {
+	add := func(f *ir.Field) {
+		if f.Header.Meta || u.may[f.Header] {
+			all = append(all, ir.Input{Field: f, Bits: f.Bits})
 		}
 	}
+	for _, in := range inputs {
+		switch {
+		case in.Header != nil:
+			for _, f := range in.Header.Fields {
+				add(f)
+			}
+		case in.Field != nil:
+			add(in.Field)
+		default:
+			all = append(all, in)
+		}
+	}
+	return all
+}
+
+// headerOf returns the header of an input that may be invalid; nil: the input is always there.
+func headerOf(in *ir.Input) *ir.Header {
+	if in.Field == nil || in.Field.Header.Meta {
+		return nil
+	}
+	return in.Field.Header
+}
+
+// hashInput takes an input into a hash.
+func (g *operator) hashInput(in *ir.Input, wait *waiting) {
+	for w := (in.Bits+63)/64 - 1; w >= 0; w-- {
+		n := min(64, in.Bits-64*w)
+		if in.Field == nil {
+			g.imm(asm.R3, in.Value[w]&ones(n))
+		} else {
+			g.readField(in.Field, w, asm.R3)
+		}
+		g.hashed(n, wait)
+	}
+}
+
+// flush takes what waits into the hash in R4: whole bytes, the last one filled up with zeros. It changes R0, R1, R2 and R5.
+func (g *operator) flush(wait *waiting) {
 	if wait.half {
 		g.hashBytes(4)
 	}
@@ -106,13 +175,7 @@ func (g *operator) hash(op *ir.Call) {
 		g.add(asm.Xor.Reg(asm.R1, asm.R4), asm.And.Imm(asm.R1, 255), asm.LSh.Imm(asm.R1, 2), asm.Add.Reg(asm.R1, rTables), asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
 			asm.RSh.Imm(asm.R4, 8), asm.Xor.Reg(asm.R4, asm.R1))
 	}
-	g.imm(asm.R0, c.flip)
-	g.add(asm.Xor.Reg(asm.R4, asm.R0), asm.Mov.Reg(asm.R1, asm.R4))
-	g.modulo(asm.R1, max(1, size))
-	if base != 0 {
-		g.add(asm.Add.Imm(asm.R1, int32(base)))
-	}
-	g.store(op.Args[0].Expr)
+	*wait = waiting{}
 }
 
 // begin is the hash of the first inputs, as far as they are numbers of 64 bits, and how many these are.

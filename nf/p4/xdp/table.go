@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// An entry in the kernel's maps, in words of the machine's order: its row in the Switch and 1 + its action's number, 32 bits each, its rank, and the
-// action's data. The entry with the lowest rank wins. A default entry is one, too.
+// An entry in the kernel's maps, in words of the machine's order: its row in the Switch and what it runs, 32 bits each, its rank, and the
+// action's data. It runs an action, 1 + its number, or a member or a group of an action profile (profile.go). The entry with the lowest rank wins. A default entry is one, too.
 const (
 	entryRow  = 0
 	entryAct  = 4
@@ -52,14 +52,17 @@ func sortOf(t *ir.Table) (sort, string) {
 		if k.Field != nil && k.Field.Varbit {
 			return 0, "its key has a field of variable length"
 		}
+		if k.Unknown {
+			return 0, "its key has a field of a header stack's element"
+		}
 		if k.Match == ir.LPM {
 			lpm = k.Bits
 		}
 	}
 	words := t.KeyWords + 2
 	switch {
-	case t.Profile:
-		return 0, "its actions are those of an action profile"
+	case t.Profile != nil && !fitsProfile(t.Profile):
+		return 0, fmt.Sprintf("its action profile may have %d members", t.Profile.Size)
 	case t.Meter:
 		return 0, "its entries have meters"
 	case words > maxKeyWords:
@@ -156,6 +159,11 @@ func (g *pipes) table(n int, t *ir.Table) {
 			}
 			return t.Next[a]
 		}
+		none := t.BaseMiss
+		if t.Branches {
+			none = t.Hit
+		}
+		g.choose(t, none)
 		g.actions(t, own("hit"), next)
 		g.label(miss)
 		g.add(storeImm(rState, atMissed, 1, asm.DWord))
@@ -191,6 +199,7 @@ func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string)
 	g.add(asm.LoadMapValue(rEntry, g.maps.defaults, uint32(at)), asm.LoadMem(asm.R1, rEntry, 0, asm.DWord), asm.Add.Imm(rEntry, 8),
 		asm.And.Imm(asm.R1, 1), asm.Mul.Imm(asm.R1, int32(entrySize(t))), asm.Add.Reg(rEntry, asm.R1))
 	g.add(asm.LoadMem(asm.R1, rEntry, entryAct, asm.Word), asm.JEq.Imm(asm.R1, 0, g.nodeLabel(none)))
+	g.choose(t, none)
 	g.actions(t, own("miss"), next)
 }
 
