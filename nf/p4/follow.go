@@ -41,6 +41,9 @@ func (s *Switch) Follow(f ir.Follower) {
 		}
 		s.tellDefault(t)
 	}
+	for g := range s.groups {
+		s.tellMulticast(uint32(g))
+	}
 	for i, cells := range s.meters {
 		for j := range cells {
 			if len(cells[j].rates) > 0 {
@@ -137,6 +140,19 @@ func (s *common) tellGroup(p *profile, g *group) {
 		end = x.end
 	}
 	s.follow.Group(p.def.index, g.at, true, live)
+}
+
+// tellMulticast tells the follower which replicas of a multicast group serve.
+func (s *replication) tellMulticast(group uint32) {
+	if s.follow == nil {
+		return
+	}
+	var to []ir.Replica
+	for i := range s.groups[group] {
+		r := s.serving(&s.groups[group][i])
+		to = append(to, ir.Replica{Port: r.Port, Rid: r.Rid})
+	}
+	s.follow.Multicast(group, to)
 }
 
 func (s *common) tellMeter(of, cell int, m *meter) {

@@ -18,12 +18,13 @@ const (
 	NoTableHit
 	IngressDrop
 	EgressDrop
+	NoReplica
 	Lost
 	UnknownPort
 	firstReason
 )
 
-var outcomeNames = [firstReason]string{"forwarded", "parser-error", "no-table-hit", "ingress-drop", "egress-drop", "lost", "unknown-port"}
+var outcomeNames = [firstReason]string{"forwarded", "parser-error", "no-table-hit", "ingress-drop", "egress-drop", "no-replica", "lost", "unknown-port"}
 
 // Reason says what the kernel cannot run, and why, so that a frame goes to the engine.
 type Reason struct {
@@ -57,12 +58,15 @@ type settings struct {
 	Queues   int
 	Indices  int // interface indices are below it
 	Seed     uint64
+	// NoCopies leaves frames to multicast groups to the engine.
+	NoCopies bool
 }
 
 // descriptors are the file descriptors of the kernel's maps. Lists are by the object's index in the program; 0:
 // the object has no map.
 type descriptors struct {
 	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
+	multicast, lists, sets                                                    int // of copies
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
 	members, actions, groups, blocks                                          []int // by action profile
 	defaultAt                                                                 []int
@@ -80,6 +84,7 @@ type compiled struct {
 	size    int // of the state, in bytes
 	// registers: the program uses them.
 	registers bool
+	copies    bool // it has copies made of frames
 	// finishes: frames may come to their end in the kernel.
 	finishes bool
 }
@@ -120,7 +125,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 			if g.lay.size > maxState {
 				return compiled{}, fmt.Errorf("the state of a frame has %d bytes, more than %d", g.lay.size, maxState)
 			}
-			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers, leads(g.code, end("ingress"))}, nil
+			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers, leads(g.code, "multicast"), leads(g.code, end("ingress"))}, nil
 		}
 		u = g.next
 	}
@@ -170,6 +175,12 @@ func (g *gen) pipelines() {
 	g.pipeline("egress", g.p.Egress)
 	if leads(g.code, end("egress")) {
 		g.emit()
+	}
+	if leads(g.code, "multicast") {
+		g.multicast()
+	}
+	if leads(g.code, "leaves") {
+		g.leave()
 	}
 	g.drops()
 }
@@ -239,24 +250,46 @@ func (g *gen) queue() {
 		one := g.fresh()
 		g.readField(s.Group, 0, asm.R1)
 		g.add(asm.JEq.Imm(asm.R1, 0, one))
-		g.pass("the frame goes to a multicast group")
+		if why := g.noCopies(); why != "" {
+			g.pass("the frame goes to a multicast group: " + why)
+		} else {
+			g.jump("multicast")
+		}
 		g.label(one)
 	}
+	g.waits()
+	g.readField(s.EgressSpec, 0, asm.R1)
+	g.add(asm.JEq.Imm(asm.R1, int32(g.opt.DropPort), "dropped-ingress"), asm.StoreMem(rState, atPort, asm.R1, asm.DWord))
+	g.storeStdReg(s.EgressPort, asm.R1)
+	g.leaveQueue(0)
+}
+
+// waits has frames go to the engine that have a priority which ports do not have, and notes the time.
+func (g *gen) waits() {
+	s := &g.p.Std
 	if s.Priority != nil && g.u.written[s.Priority] {
 		ok := g.fresh()
 		g.readField(s.Priority, 0, asm.R1)
 		g.add(asm.JLT.Imm(asm.R1, int32(g.opt.Queues), ok))
 		g.pass("the frame has a priority that ports do not have")
 		g.label(ok)
-		g.storeStdReg(s.Qid, asm.R1)
 	}
-	g.readField(s.EgressSpec, 0, asm.R1)
-	g.add(asm.JEq.Imm(asm.R1, int32(g.opt.DropPort), "dropped-ingress"), asm.StoreMem(rState, atPort, asm.R1, asm.DWord))
-	g.storeStdReg(s.EgressPort, asm.R1)
-	g.storeStd(s.EgressSpec, uint64(g.opt.DropPort)+1)
-	g.storeStd(s.InstanceType, 0)
 	if g.u.read[s.EnqTime] || g.u.read[s.EgressTime] {
 		g.time()
+	}
+}
+
+// leaveQueue stores what egress finds in the fields of the architecture, beside the port.
+func (g *gen) leaveQueue(instance uint64) {
+	s := &g.p.Std
+	if s.Priority != nil && s.Qid != nil && g.u.written[s.Priority] {
+		g.readField(s.Priority, 0, asm.R1)
+		g.storeStdReg(s.Qid, asm.R1)
+	}
+	g.storeStd(s.EgressSpec, uint64(g.opt.DropPort)+1)
+	g.storeStd(s.InstanceType, instance)
+	for _, f := range []*ir.Field{s.EnqDepth, s.DeqTime, s.DeqDepth} {
+		g.storeStd(f, 0)
 	}
 	g.fromState(s.EnqTime, atTime)
 	g.fromState(s.EgressTime, atTime)
@@ -272,8 +305,14 @@ func (g *gen) emit() {
 		asm.Add.Reg(asm.R3, asm.R1), asm.LoadMem(asm.R1, asm.R3, 0, asm.Word), asm.JEq.Imm(asm.R1, 0, none), asm.StoreMem(rState, atLongest, asm.R1, asm.DWord),
 		asm.LoadMapPtr(asm.R1, g.maps.devices), asm.Mov.Imm(asm.R3, 0), asm.FnRedirectMap.Call(), asm.JEq.Imm(asm.R0, xdpRedirect, there))
 	g.label(none)
-	g.pass("it goes to a port that the kernel does not send to")
+	g.pass(whyPort)
 	g.label(there)
+	g.jump("leaves")
+}
+
+// leave makes the frame's bytes, and ends.
+func (g *gen) leave() {
+	g.label("leaves")
 	g.out.updateChecksums()
 	g.part(g.out.deparse)
 	g.add(storeImm(rState, atOutcome, Forwarded, asm.DWord), asm.Mov.Imm(rData, xdpRedirect))
@@ -296,6 +335,8 @@ func (g *gen) drops() {
 	end(NoTableHit)
 	g.label("dropped-egress")
 	end(EgressDrop)
+	g.label("dropped-replica")
+	end(NoReplica)
 	g.label("drop")
 	g.add(asm.Mov.Imm(rData, xdpDrop))
 }

@@ -50,6 +50,24 @@ func (r random) runs(t p4.TableInfo) (e p4.Entry) {
 	return e
 }
 
+// changeGroup changes a multicast group of both switches.
+func (w *twin) changeGroup(r random) {
+	w.Helper()
+	var to []p4.Replica
+	for range r.IntN(5) {
+		x := p4.Replica{Port: uint32(r.IntN(6)), Rid: uint16(r.IntN(2))}
+		if r.IntN(4) == 0 {
+			x.Backups = []p4.Replica{{Port: uint32(r.IntN(9)), Rid: 7}}
+		}
+		to = append(to, x)
+	}
+	group := uint32(1 + r.IntN(3))
+	w.both(func(sw *p4.Switch) error { return sw.SetMulticast(group, to) })
+	if port, up := uint32(r.IntN(someWatched)), r.IntN(2) == 0; r.IntN(4) == 0 {
+		w.both(func(sw *p4.Switch) error { sw.SetLink(port, up); return nil })
+	}
+}
+
 // changeProfile changes a member, a group or a link of both switches.
 func (w *twin) changeProfile(r random, p p4.ProfileInfo) {
 	w.Helper()
@@ -186,7 +204,7 @@ func rounds(t testing.TB, otherwise int) int {
 
 // TestRandomPrograms: random programs do the same in the kernel as in the engine, with random entries that change between random frames.
 func TestRandomPrograms(t *testing.T) {
-	kernel, engine, why := 0, 0, map[string]int{}
+	kernel, copies, engine, why := 0, 0, 0, map[string]int{}
 	for n := range rounds(t, 60) {
 		r := newRandom(t)
 		for range n {
@@ -208,6 +226,9 @@ func TestRandomPrograms(t *testing.T) {
 				for range r.IntN(4) {
 					w.changeTable(r, tables[r.IntN(len(tables))], have)
 				}
+				if r.IntN(8) == 0 {
+					w.changeGroup(r)
+				}
 				if r.IntN(40) == 0 {
 					i := r.IntN(4)
 					w.both(func(sw *p4.Switch) error {
@@ -223,7 +244,7 @@ func TestRandomPrograms(t *testing.T) {
 			if t.Failed() {
 				t.Logf("the program: %s", src)
 			}
-			kernel += w.kernel
+			kernel, copies = kernel+w.kernel, copies+w.copies
 			for k, n := range w.engine {
 				engine += n
 				_, reason, found := strings.Cut(k, ": ")
@@ -234,7 +255,10 @@ func TestRandomPrograms(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("%d frames in the kernel, %d in the engine: %v", kernel, engine, why)
+	t.Logf("%d frames in the kernel, %d copies, %d in the engine: %v", kernel, copies, engine, why)
+	if copies == 0 {
+		t.Error("no frame was sent by several ports")
+	}
 	if kernel < 10*rounds(t, 60) {
 		t.Error("too few frames stayed in the kernel: nothing is compared")
 	}

@@ -42,6 +42,11 @@
 // An entry that the kernel has hit counts as hit at the time when EntryIdle or ExpiredFrom asks for it. It may
 // therefore outlive its timeout by the time between two questions.
 //
+// # Multicast
+//
+// The program runs egress for each replica of a group. If the copies are alike, one frame goes to a set of
+// interfaces (copies.go); otherwise the frame goes to the engine.
+//
 // # Order, and who sees what
 //
 // The frames of a flow that the kernel runs keep their order, and so do those that the engine runs. A frame
@@ -54,8 +59,8 @@
 // # What is not here
 //
 // The engine runs frames that need meters with rates, header stacks, fields of variable
-// length, value sets, sums and products of more than 64 bits, hashes other than crc32 and crc16, multicast,
-// clones, digests or recirculation. New refuses programs that are too long for the kernel in one piece, and
+// length, value sets, sums and products of more than 64 bits, hashes other than crc32 and crc16, copies that
+// differ, clones, digests or recirculation. New refuses programs that are too long for the kernel in one piece, and
 // programs of which the kernel could finish no frame. Pairs of interfaces are left to the engine, because a
 // pair outlives its process and these programs must not; so is generic XDP. Nothing is pinned: when the process
 // ends, the kernel runs nothing of it.

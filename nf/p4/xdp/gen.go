@@ -42,6 +42,12 @@ const (
 	atTime               // in µs
 	atTimed              // the time is known
 	atMoved              // headers leave at other places than those at which they came
+	// Of a frame to a multicast group: the number of the group's list, the replica whose turn it is, how many copies leave, whether all do, and the last one's port.
+	atList
+	atReplica
+	atCopies
+	atApart
+	atLast
 	atMarks
 )
 
@@ -50,6 +56,7 @@ const (
 	stackSize  = 512
 	spillWords = 16
 	spillAt    = -8 * spillWords
+	loopAt     = spillAt - 8 // counts copies
 )
 
 // cannot is the panic that ends the translation of a part. why says why the kernel cannot run the part.
@@ -74,6 +81,7 @@ type usage struct {
 	// that are kept for these places.
 	registers    bool
 	writes, olds int
+	copied       int // words that are kept while copies are made
 }
 
 func newUsage() *usage {
@@ -92,7 +100,7 @@ func (u *usage) more() *usage {
 func (u *usage) same(o *usage) bool {
 	return len(u.read) == len(o.read) && len(u.written) == len(o.written) && len(u.valid) == len(o.valid) && len(u.raw) == len(o.raw) &&
 		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && len(u.several) == len(o.several) && len(u.timed) == len(o.timed) && u.moves == o.moves && u.marks == o.marks &&
-		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds
+		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds && u.copied == o.copied
 }
 
 // layout holds the offsets of a frame's values in the state.
@@ -105,6 +113,7 @@ type layout struct {
 	zero   []int              // words that are 0 at first
 	// For registers: the bits that say which places have written, and what is kept for them.
 	written, olds int
+	copied        int // words as they were in front of egress, and as they are behind it in the first copy
 	size          int
 }
 
@@ -123,6 +132,7 @@ func newLayout(p *ir.Program, u *usage) *layout {
 	take(u.marks, true)
 	l.written = take((u.writes+63)/64, false)
 	l.olds = take(u.olds, false)
+	l.copied = take(2*u.copied, false)
 	for _, h := range p.Headers {
 		if h.Meta {
 			for _, f := range h.Fields {

@@ -85,6 +85,13 @@ func (f *profiles) addProfile(p *ir.Profile) (err error) {
 	return nil
 }
 
+func (m *descriptors) ofProfiles(all []*profileMaps) {
+	for _, p := range all {
+		m.members, m.actions = append(m.members, sharedFD(p.members)), append(m.actions, sharedFD(p.records))
+		m.groups, m.blocks = append(m.groups, sharedFD(p.groups)), append(m.blocks, sharedFD(p.blocks))
+	}
+}
+
 // runs returns what an entry runs, as the program reads it: 0 is nothing.
 func (f *profiles) runs(t *ir.Table, r *ir.Row) (uint32, error) {
 	if r.Action >= 0 || t.Profile == nil || r.Member|r.Group == 0 {

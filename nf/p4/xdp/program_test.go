@@ -160,6 +160,8 @@ func (a *author) truth(depth int) any {
 
 func prim(op string, p ...any) obj { return obj{"op": op, "parameters": arr(p)} }
 
+const pruneID = 1 << 20
+
 var specField = field{"standard_metadata", "egress_spec", 9}
 
 // action writes an action and returns its name and number.
@@ -198,6 +200,10 @@ func (a *author) primitive(i, count int) obj {
 		return prim("count", obj{"type": "counter_array", "value": "c"}, a.number(1))
 	case 4:
 		return prim("assign_header", obj{"type": "header", "value": "h1"}, obj{"type": "header", "value": "twin"})
+	case 12:
+		if a.IntN(2) == 0 {
+			return prim("assign", fieldOf(field{"standard_metadata", "mcast_grp", 16}), hexs(uint64(a.IntN(4))))
+		}
 	case 5, 6:
 		return prim("assign", fieldOf(specField), hexs(uint64(a.IntN(8))))
 	case 7:
@@ -324,6 +330,13 @@ func (a *author) pipeline(name string, tables int, names []string, ids []int) ob
 			next = c
 		}
 	}
+	if name == "egress" && a.IntN(2) == 0 { // no copy goes back
+		a.nodes++
+		conds = append(conds, obj{"name": "back", "id": a.nodes, "true_next": "prune", "false_next": next,
+			"expression": expr("==", fieldOf(field{"standard_metadata", "egress_port", 9}), fieldOf(field{"standard_metadata", "ingress_port", 9}))})
+		p["action_calls"] = arr{obj{"name": "prune", "id": 0, "action_id": pruneID, "next_node": nil}}
+		next = "back"
+	}
 	p["init_table"], p["tables"], p["conditionals"], p["action_profiles"] = next, list, conds, arr{}
 	if name == "ingress" {
 		p["action_profiles"] = a.profiles
@@ -409,6 +422,7 @@ func (a *author) program() []byte {
 	}
 	var names []string
 	var ids []int
+	a.actions = append(a.actions, obj{"name": "prune", "id": pruneID, "runtime_data": arr{}, "primitives": arr{prim("mark_to_drop", obj{"type": "header", "value": "standard_metadata"})}})
 	for i := range 6 {
 		n, id := a.action(i)
 		names, ids = append(names, n), append(ids, id)

@@ -254,7 +254,7 @@ func (g *emitter) lookUp(fd, at int, miss string) {
 }
 
 // keyAt returns the offset on the stack of a key of so many words.
-func keyAt(words int) int { return spillAt - 8*words }
+func keyAt(words int) int { return loopAt - 8*words }
 
 // trieBits returns the number of bits of a trie's key before the LPM field, and of the whole key.
 func trieBits(t *ir.Table) (front, all int) {

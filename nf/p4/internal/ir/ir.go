@@ -361,6 +361,12 @@ type Share struct {
 	Weight uint64
 }
 
+// Replica is a copy of a frame: the port to which it goes, and its egress_rid.
+type Replica struct {
+	Port uint32
+	Rid  uint16
+}
+
 // Array is an array of counters or meters.
 type Array struct {
 	Name string
@@ -393,6 +399,8 @@ type Follower interface {
 	// before groups that have them, and both before entries.
 	Member(profile int, at uint32, action int, data []uint64)
 	Group(profile int, at uint32, there bool, live []Share)
+	// Multicast is told of the replicas of a multicast group that serve now; without any the group is gone.
+	Multicast(group uint32, to []Replica)
 	Meter(meter, cell int, configured bool)
 	// Count and EntryCount return what the other executor has counted beside the Switch. Row -1 means the
 	// default entry. After a Reset they count from 0.
